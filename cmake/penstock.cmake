@@ -1,0 +1,57 @@
+# One helper each for libraries, tests, benches and fuzzers, so that flags are said once.
+
+add_library(penstock_flags INTERFACE)
+target_include_directories(penstock_flags INTERFACE
+  $<BUILD_INTERFACE:${PROJECT_SOURCE_DIR}/src>
+  $<BUILD_INTERFACE:${PROJECT_SOURCE_DIR}/include>
+  $<INSTALL_INTERFACE:${CMAKE_INSTALL_INCLUDEDIR}>)
+target_compile_options(penstock_flags INTERFACE
+  $<BUILD_INTERFACE:-Wall;-Wextra;-Wshadow;-Wnon-virtual-dtor;-fno-math-errno>
+  $<BUILD_INTERFACE:-ffp-contract=off>  # the order and rounding of every sum is written down, not the compiler's choice
+  $<$<BOOL:${PENSTOCK_WERROR}>:$<BUILD_INTERFACE:-Werror>>)
+target_compile_features(penstock_flags INTERFACE cxx_std_20)
+set_property(GLOBAL PROPERTY PENSTOCK_LIBRARIES penstock_flags)
+
+# penstock_library(base SOURCES a.cc b.cc DEPS absl::status) -> target penstock_base
+function(penstock_library NAME)
+  cmake_parse_arguments(ARG "" "" "SOURCES;DEPS" ${ARGN})
+  add_library(penstock_${NAME} STATIC ${ARG_SOURCES})
+  target_link_libraries(penstock_${NAME} PUBLIC penstock_flags ${ARG_DEPS})
+  set_property(GLOBAL APPEND PROPERTY PENSTOCK_LIBRARIES penstock_${NAME})
+endfunction()
+
+# penstock_test(base/json_test LABELS fast DEPS penstock_base): tests/base/json_test.cc -> ctest "base/json_test"
+function(penstock_test NAME)
+  cmake_parse_arguments(ARG "" "TIMEOUT" "DEPS;LABELS" ${ARGN})
+  string(REPLACE "/" "_" TARGET ${NAME})
+  add_executable(${TARGET} ${PROJECT_SOURCE_DIR}/tests/${NAME}.cc)
+  set_target_properties(${TARGET} PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR}/tests)
+  target_link_libraries(${TARGET} PRIVATE ${ARG_DEPS} rapidcheck GTest::gmock GTest::gtest_main)
+  target_compile_definitions(${TARGET} PRIVATE PENSTOCK_SOURCE_DIR="${PROJECT_SOURCE_DIR}")
+  add_test(NAME ${NAME} COMMAND ${TARGET})
+  if(NOT ARG_LABELS)
+    set(ARG_LABELS fast)
+  endif()
+  if(NOT ARG_TIMEOUT)
+    set(ARG_TIMEOUT 300)
+  endif()
+  set_tests_properties(${NAME} PROPERTIES LABELS "${ARG_LABELS}" TIMEOUT ${ARG_TIMEOUT})
+endfunction()
+
+# penstock_bench(kernels/gemm_bench DEPS penstock_kernels): bench/kernels/gemm_bench.cc
+function(penstock_bench NAME)
+  cmake_parse_arguments(ARG "" "" "DEPS" ${ARGN})
+  string(REPLACE "/" "_" TARGET ${NAME})
+  add_executable(${TARGET} ${PROJECT_SOURCE_DIR}/bench/${NAME}.cc)
+  set_target_properties(${TARGET} PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR}/bench)
+  target_link_libraries(${TARGET} PRIVATE ${ARG_DEPS} benchmark::benchmark_main)
+endfunction()
+
+# penstock_fuzzer(json_fuzzer DEPS penstock_base): fuzz/json_fuzzer.cc, corpus in fuzz/corpus/json_fuzzer/
+function(penstock_fuzzer NAME)
+  cmake_parse_arguments(ARG "" "" "DEPS" ${ARGN})
+  add_executable(${NAME} ${PROJECT_SOURCE_DIR}/fuzz/${NAME}.cc)
+  set_target_properties(${NAME} PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR}/fuzz)
+  target_link_libraries(${NAME} PRIVATE ${ARG_DEPS})
+  target_link_options(${NAME} PRIVATE -fsanitize=fuzzer)
+endfunction()

@@ -1,0 +1,171 @@
+// Penstock's C++ API: open a model within a memory budget, submit requests, step, collect completions.
+//
+//   penstock::EngineOptions options{.model_dir = "models/penstock-demo", .memory_bytes = 16 << 20};
+//   auto engine = penstock::Engine::Open(options);          // absl::StatusOr<std::unique_ptr<Engine>>
+//   auto prompt = (*engine)->Tokenize("Once upon a time");
+//   auto id = (*engine)->Submit({.prompt_ids = *prompt, .sampling = {.max_tokens = 64}});
+//   while (!(*engine)->idle()) {
+//     auto finished = (*engine)->Step();                     // absl::StatusOr<std::vector<Completion>>
+//     for (const auto& completion : *finished) std::cout << completion.text;
+//   }
+//
+// An Engine is used by one thread at a time. Errors are absl::Status with one-line messages; penstock::ExitCodeOf tells
+// their class. A completion's bits depend on the model, the dtype and its own request alone: not on the budget, the
+// batch, the threads or the requests beside it.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "penstock/token_id.h"
+
+namespace penstock {
+
+using RequestId = uint64_t;
+
+struct SamplingParams {
+  double temperature = 1.0;         // 0: greedy
+  int64_t top_k = 0;                // 0: off
+  double top_p = 1.0;               // (0, 1]; 1: off
+  double min_p = 0.0;               // [0, 1]; 0: off
+  double repetition_penalty = 1.0;  // > 0; 1: off
+  uint64_t seed = 0;                // of the request's own counter-based random stream
+  int64_t max_tokens = 256;         // >= 1
+  std::vector<std::string> stop;    // generation ends before the first of these texts
+  bool ignore_eos = false;
+  int logprobs = -1;                // number of alternatives to report per token; -1: no logprobs at all
+};
+
+struct Request {
+  std::vector<TokenId> prompt_ids;  // at least one
+  SamplingParams sampling;
+};
+
+enum class FinishReason : uint8_t { kStop, kLength };
+
+struct TokenLogprob {
+  TokenId token_id = 0;
+  double logprob = 0;  // of the model's own distribution (before temperature and filters), never below -9999
+};
+
+struct TokenLogprobs {
+  TokenLogprob chosen;
+  std::vector<TokenLogprob> top;  // most likely first
+};
+
+struct Completion {
+  RequestId request_id = 0;
+  std::vector<TokenId> token_ids;  // without the end-of-sequence token
+  std::string text;                // decoded, cut before a stop text; always valid UTF-8
+  FinishReason finish_reason = FinishReason::kStop;
+  std::vector<TokenLogprobs> logprobs;  // one per token of token_ids when asked for
+  int64_t num_prompt_tokens = 0;
+};
+
+struct EngineOptions {
+  std::string model_dir;
+  uint64_t memory_bytes = 0;   // bound on everything allocated; 0: three quarters of what the machine has free
+  std::string dtype = "auto";  // auto (bf16 for bf16 checkpoints, else f32), f32, bf16
+  std::string kv_dtype = "auto";  // auto (as dtype), f32, bf16
+  int threads = 0;             // 0: all usable CPUs
+  int64_t batch_size = 0;      // sequences at once; 0: as many as the budget allows, at most 64
+  int64_t context_length = 0;  // longest prompt + answer; 0: the model's own, at most 8192
+  int64_t prefill_chunk = 0;   // rows of prompt per step; 0: as many as the budget allows, at most 256
+  bool direct_io = true;       // O_DIRECT reads of experts; falls back to buffered reads where the file system refuses
+  bool io_uring = true;        // io_uring; falls back to reading threads where the kernel refuses
+};
+
+// Where every byte of the budget goes.
+struct MemoryPlan {
+  uint64_t budget_bytes = 0;
+  uint64_t fixed_bytes = 0;       // tokenizer, catalogue, buffers of fixed size
+  uint64_t dense_bytes = 0;       // attention, router, norms, embeddings
+  uint64_t kv_bytes = 0;
+  uint64_t activation_bytes = 0;
+  uint64_t expert_bytes = 0;      // expert slots
+  int64_t num_expert_slots = 0;
+  int64_t num_experts_total = 0;
+  int64_t batch_size = 0;
+  int64_t context_length = 0;
+  int64_t prefill_chunk = 0;
+};
+
+struct EngineStats {
+  int64_t prompt_tokens = 0;
+  int64_t generated_tokens = 0;
+  double load_s = 0;
+  double prefill_s = 0;  // steps are split by the share of their rows
+  double decode_s = 0;
+  uint64_t disk_bytes = 0;  // expert bytes read from disk while generating
+  int64_t expert_hits = 0;    // experts found in DRAM when wanted
+  int64_t expert_misses = 0;
+  double io_wait_s = 0;  // time in which computing waited for the disk
+};
+
+struct ModelInfo {
+  std::string name;         // last part of the folder's path
+  std::string family;       // "mixtral", "qwen3_moe", "olmoe"
+  std::string fingerprint;  // hex digest of config, tensor catalogue and tokenizer files
+  std::string dtype;        // of the computation: "f32" or "bf16"
+  int64_t vocab_size = 0;
+  int64_t context_length = 0;
+};
+
+struct ChatMessage {
+  std::string role;
+  std::string content;
+};
+
+class Engine {
+ public:
+  // Refuses before anything is loaded when the budget is too small (with the arithmetic).
+  static absl::StatusOr<std::unique_ptr<Engine>> Open(const EngineOptions& options);
+  virtual ~Engine() = default;
+
+  virtual const ModelInfo& model() const = 0;
+  virtual const MemoryPlan& memory_plan() const = 0;
+  virtual const EngineStats& stats() const = 0;
+  // Sampling that the model's generation_config.json asks for; requests start from it.
+  virtual const SamplingParams& default_sampling() const = 0;
+
+  // Text of a user: never yields special tokens except the BOS that the model's tokenizer adds.
+  virtual absl::StatusOr<std::vector<TokenId>> Tokenize(std::string_view text) const = 0;
+  // Renders the folder's chat template with a generation prompt. `messages_json`: an array of {"role", "content", ...};
+  // `tools_json` may be empty.
+  virtual absl::StatusOr<std::vector<TokenId>> TokenizeChat(std::string_view messages_json,
+                                                            std::string_view tools_json) const = 0;
+  absl::StatusOr<std::vector<TokenId>> TokenizeChat(std::span<const ChatMessage> messages) const;
+  virtual std::string Detokenize(std::span<const TokenId> ids) const = 0;
+
+  // Checks the request against the model and queues it. kInput errors leave the engine as it was.
+  virtual absl::StatusOr<RequestId> Submit(Request request) = 0;
+  // Called with each piece of text as it becomes final (streaming); optional.
+  virtual void SetTextSink(std::function<void(RequestId, std::string_view)> sink) = 0;
+
+  virtual int64_t num_running() const = 0;   // with a place in the batch
+  virtual int64_t num_waiting() const = 0;   // submitted, without a place yet
+  bool idle() const { return num_running() == 0 && num_waiting() == 0; }
+
+  // Admits waiting requests to free places, does one pass over the model (prompt chunks and one decode token for each
+  // running sequence), and returns the requests that finished. A failure (disk) leaves the engine unusable.
+  virtual absl::StatusOr<std::vector<Completion>> Step() = 0;
+
+  // Log-probability of each token of `ids` but the first, given those before it: ids.size() - 1 values (for perplexity).
+  // REQUIRES: idle(), 2 <= ids.size() <= context_length.
+  virtual absl::StatusOr<std::vector<double>> ScoreTokens(std::span<const TokenId> ids) = 0;
+  // Logits [ids.size(), vocab_size] after each token (for tests and tools). REQUIRES: idle().
+  virtual absl::StatusOr<std::vector<float>> Logits(std::span<const TokenId> ids) = 0;
+};
+
+// The exit code that the command line gives for this status: 0 done, 1 a fault of ours, 2 bad usage, 3 the model is
+// invalid, 4 the input is invalid, 5 I/O failed, 6 the budget or the machine does not suffice, 7 stopped and resumable.
+int ExitCodeOf(const absl::Status& status);
+
+}  // namespace penstock

@@ -1,0 +1,22 @@
+// Checks of our own invariants: always on, end the process with file and line. Never for what a file or a user did.
+#pragma once
+
+#include <cstdio>
+#include <cstdlib>
+
+#define PENSTOCK_CHECK(cond)                                                                \
+  do {                                                                                      \
+    if (!(cond)) [[unlikely]] {                                                             \
+      std::fprintf(stderr, "%s:%d: internal check failed: %s\n", __FILE__, __LINE__, #cond); \
+      std::abort();                                                                         \
+    }                                                                                       \
+  } while (false)
+
+#ifndef NDEBUG
+#define PENSTOCK_DCHECK(cond) PENSTOCK_CHECK(cond)
+#else
+#define PENSTOCK_DCHECK(cond) \
+  do {                        \
+    (void)sizeof(cond);       \
+  } while (false)
+#endif

@@ -1,0 +1,154 @@
+#include "penstock/base/json.h"
+
+#include <cmath>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include <boost/json/basic_parser_impl.hpp>
+
+#include "absl/container/flat_hash_set.h"
+
+namespace penstock {
+namespace {
+
+// Builds a value like boost::json::parser does, and refuses what that one lets pass: duplicate keys and infinite numbers.
+class StrictHandler {
+ public:
+  static constexpr std::size_t max_object_size = std::size_t(-1);
+  static constexpr std::size_t max_array_size = std::size_t(-1);
+  static constexpr std::size_t max_key_size = std::size_t(-1);
+  static constexpr std::size_t max_string_size = std::size_t(-1);
+
+  using error_code = json::error_code;
+  using string_view = json::string_view;
+
+  bool on_document_begin(error_code&) {
+    stack_.reset();
+    return true;
+  }
+  bool on_document_end(error_code&) { return true; }
+  bool on_object_begin(error_code&) {
+    keys_.emplace_back();
+    return true;
+  }
+  bool on_object_end(std::size_t n, error_code&) {
+    keys_.pop_back();
+    stack_.push_object(n);
+    return true;
+  }
+  bool on_array_begin(error_code&) { return true; }
+  bool on_array_end(std::size_t n, error_code&) {
+    stack_.push_array(n);
+    return true;
+  }
+  bool on_key_part(string_view part, std::size_t, error_code&) {
+    partial_.append(part.data(), part.size());
+    stack_.push_chars(part);
+    return true;
+  }
+  bool on_key(string_view part, std::size_t, error_code& error) {
+    partial_.append(part.data(), part.size());
+    stack_.push_key(part);
+    if (!keys_.back().insert(partial_).second) {
+      duplicate_key_ = partial_;
+      error = json::error::exception;
+      return false;
+    }
+    partial_.clear();
+    return true;
+  }
+  bool on_string_part(string_view part, std::size_t, error_code&) {
+    stack_.push_chars(part);
+    return true;
+  }
+  bool on_string(string_view part, std::size_t, error_code&) {
+    stack_.push_string(part);
+    return true;
+  }
+  bool on_number_part(string_view, error_code&) { return true; }
+  bool on_int64(std::int64_t value, string_view, error_code&) {
+    stack_.push_int64(value);
+    return true;
+  }
+  bool on_uint64(std::uint64_t value, string_view, error_code&) {
+    stack_.push_uint64(value);
+    return true;
+  }
+  bool on_double(double value, string_view, error_code& error) {
+    if (!std::isfinite(value)) {
+      error = json::error::exponent_overflow;
+      return false;
+    }
+    stack_.push_double(value);
+    return true;
+  }
+  bool on_bool(bool value, error_code&) {
+    stack_.push_bool(value);
+    return true;
+  }
+  bool on_null(error_code&) {
+    stack_.push_null();
+    return true;
+  }
+  bool on_comment_part(string_view, error_code&) { return true; }
+  bool on_comment(string_view, error_code&) { return true; }
+
+  json::value Release() { return stack_.release(); }
+  const std::string& duplicate_key() const { return duplicate_key_; }
+
+ private:
+  json::value_stack stack_;
+  std::vector<absl::flat_hash_set<std::string>> keys_;  // of the open objects, outermost first
+  std::string partial_;
+  std::string duplicate_key_;
+};
+
+std::string Place(std::string_view text, size_t offset) {
+  size_t line = 1;
+  size_t line_start = 0;
+  for (size_t i = 0; i < offset && i < text.size(); ++i) {
+    if (text[i] == '\n') {
+      ++line;
+      line_start = i + 1;
+    }
+  }
+  return fmt::format("line {}, column {}", line, offset - line_start + 1);
+}
+
+}  // namespace
+
+absl::StatusOr<json::value> ParseJson(std::string_view text, Fault fault, const JsonLimits& limits) {
+  json::parse_options options;
+  options.max_depth = static_cast<std::size_t>(limits.max_depth);
+  json::basic_parser<StrictHandler> parser(options);
+  json::error_code error;
+  std::size_t consumed = 0;
+  if (text.empty()) return MakeError(fault, "line 1, column 1: expected a JSON value, found nothing");
+  consumed = parser.write_some(false, text.data(), text.size(), error);
+  if (!error && consumed < text.size()) error = json::error::extra_data;
+  if (error) {
+    if (!parser.handler().duplicate_key().empty() || error == json::error::exception) {
+      return MakeError(fault, fmt::format("{}: key '{}' appears twice in one object", Place(text, consumed),
+                                          parser.handler().duplicate_key()));
+    }
+    return MakeError(fault, fmt::format("{}: not valid JSON ({})", Place(text, consumed), error.message()));
+  }
+  return parser.handler().Release();
+}
+
+std::string_view JsonTypeName(const json::value& value) {
+  switch (value.kind()) {
+    case json::kind::null: return "null";
+    case json::kind::bool_: return "boolean";
+    case json::kind::int64:
+    case json::kind::uint64: return "integer";
+    case json::kind::double_: return "number";
+    case json::kind::string: return "string";
+    case json::kind::array: return "array";
+    case json::kind::object: return "object";
+  }
+  return "unknown";
+}
+
+}  // namespace penstock

@@ -1,0 +1,27 @@
+// Strict JSON from outside: bounded depth, valid UTF-8, no duplicate keys, errors with line and column.
+#pragma once
+
+#include <string_view>
+
+#include <boost/json.hpp>
+
+#include "absl/status/statusor.h"
+#include "penstock/base/limits.h"
+#include "penstock/base/status.h"
+
+namespace penstock {
+
+namespace json = boost::json;
+
+struct JsonLimits {
+  int max_depth = kMaxJsonDepth;
+};
+
+// Parses one JSON document. Refuses trailing bytes, a byte-order mark, comments, NaN, numbers beyond double, duplicate keys.
+// Errors carry `fault` and read "line 3, column 7: ...".
+absl::StatusOr<json::value> ParseJson(std::string_view text, Fault fault, const JsonLimits& limits = {});
+
+// "string", "integer", "number", ... for messages.
+std::string_view JsonTypeName(const json::value& value);
+
+}  // namespace penstock

@@ -1,0 +1,46 @@
+// Every limit on outside data, in one place. Each is enforced where the data enters.
+#pragma once
+
+#include <cstdint>
+
+namespace penstock {
+
+// JSON documents of a model folder (config, index, tokenizer).
+inline constexpr int kMaxJsonDepth = 64;
+inline constexpr uint64_t kMaxConfigBytes = 4ull << 20;
+inline constexpr uint64_t kMaxIndexBytes = 256ull << 20;
+inline constexpr uint64_t kMaxTokenizerBytes = 128ull << 20;
+inline constexpr uint64_t kMaxTemplateBytes = 1ull << 20;
+
+// safetensors (the format's own cap on the header is 100 MB).
+inline constexpr uint64_t kMaxSafetensorsHeaderBytes = 100'000'000;
+inline constexpr uint64_t kMaxTensors = 2'000'000;
+inline constexpr int kMaxTensorRank = 8;
+inline constexpr uint64_t kMaxTensorNameBytes = 4096;
+inline constexpr int kMaxShards = 4096;
+
+// Model dims. Wide enough for every published MoE model, narrow enough that products of three fit 64 bits.
+inline constexpr int64_t kMaxLayers = 1024;
+inline constexpr int64_t kMaxExperts = 4096;
+inline constexpr int64_t kMaxTopk = 64;
+inline constexpr int64_t kMaxHeads = 1024;
+inline constexpr int64_t kMaxHeadDim = 1024;
+inline constexpr int64_t kMaxModelDim = 1 << 17;
+inline constexpr int64_t kMaxVocabSize = 1 << 21;
+inline constexpr int64_t kMaxContext = 1 << 24;
+
+// Chat templates.
+inline constexpr int64_t kMaxTemplateSteps = 10'000'000;
+inline constexpr int64_t kMaxTemplateOutputBytes = 4ll << 20;
+inline constexpr int kMaxTemplateDepth = 100;
+
+// Requests.
+inline constexpr uint64_t kMaxRequestLineBytes = 16ull << 20;
+inline constexpr uint64_t kMaxRequestIdBytes = 512;
+inline constexpr int kMaxLogprobs = 20;
+inline constexpr int kMaxStopTexts = 16;
+inline constexpr uint64_t kMaxStopTextBytes = 256;
+inline constexpr int64_t kMaxBatchSize = 4096;
+inline constexpr int kMaxThreads = 1024;
+
+}  // namespace penstock

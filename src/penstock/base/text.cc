@@ -1,0 +1,140 @@
+#include "penstock/base/text.h"
+
+#include <fmt/format.h>
+
+namespace penstock {
+namespace {
+
+constexpr size_t kMaxPrintableBytes = 2000;
+
+// Length of the sequence that `lead` announces (0: not a lead byte) and the allowed range of its second byte (Unicode table 3-7).
+struct LeadInfo {
+  int num_bytes;
+  uint8_t second_min;
+  uint8_t second_max;
+};
+
+LeadInfo ClassifyLead(uint8_t lead) {
+  if (lead < 0x80) return {1, 0, 0};
+  if (lead >= 0xC2 && lead <= 0xDF) return {2, 0x80, 0xBF};
+  if (lead == 0xE0) return {3, 0xA0, 0xBF};
+  if (lead == 0xED) return {3, 0x80, 0x9F};
+  if (lead >= 0xE1 && lead <= 0xEF) return {3, 0x80, 0xBF};
+  if (lead == 0xF0) return {4, 0x90, 0xBF};
+  if (lead >= 0xF1 && lead <= 0xF3) return {4, 0x80, 0xBF};
+  if (lead == 0xF4) return {4, 0x80, 0x8F};
+  return {0, 0, 0};
+}
+
+// Number of bytes at `pos` that begin a well-formed sequence (all of it if `complete`).
+int WellFormedPrefix(std::string_view text, size_t pos, bool& complete) {
+  const LeadInfo info = ClassifyLead(static_cast<uint8_t>(text[pos]));
+  complete = info.num_bytes == 1;
+  if (info.num_bytes <= 1) return info.num_bytes;
+  int num_good = 1;
+  while (num_good < info.num_bytes && pos + num_good < text.size()) {
+    const uint8_t byte = static_cast<uint8_t>(text[pos + num_good]);
+    const uint8_t low = num_good == 1 ? info.second_min : 0x80;
+    const uint8_t high = num_good == 1 ? info.second_max : 0xBF;
+    if (byte < low || byte > high) break;
+    ++num_good;
+  }
+  complete = num_good == info.num_bytes;
+  return num_good;
+}
+
+}  // namespace
+
+DecodedRune DecodeUtf8(std::string_view text, size_t pos) {
+  bool complete = false;
+  const int num_bytes = WellFormedPrefix(text, pos, complete);
+  if (!complete) return {0xFFFD, 1, false};
+  const auto byte = [&](int i) { return static_cast<char32_t>(static_cast<uint8_t>(text[pos + i])); };
+  switch (num_bytes) {
+    case 1: return {byte(0), 1, true};
+    case 2: return {(byte(0) & 0x1F) << 6 | (byte(1) & 0x3F), 2, true};
+    case 3: return {(byte(0) & 0x0F) << 12 | (byte(1) & 0x3F) << 6 | (byte(2) & 0x3F), 3, true};
+    default:
+      return {(byte(0) & 0x07) << 18 | (byte(1) & 0x3F) << 12 | (byte(2) & 0x3F) << 6 | (byte(3) & 0x3F), 4, true};
+  }
+}
+
+void AppendUtf8(char32_t c, std::string& out) {
+  const auto put = [&](char32_t byte) { out.push_back(static_cast<char>(byte)); };
+  if (c < 0x80) {
+    put(c);
+  } else if (c < 0x800) {
+    put(0xC0 | c >> 6);
+    put(0x80 | (c & 0x3F));
+  } else if (c < 0x10000) {
+    put(0xE0 | c >> 12);
+    put(0x80 | (c >> 6 & 0x3F));
+    put(0x80 | (c & 0x3F));
+  } else {
+    put(0xF0 | c >> 18);
+    put(0x80 | (c >> 12 & 0x3F));
+    put(0x80 | (c >> 6 & 0x3F));
+    put(0x80 | (c & 0x3F));
+  }
+}
+
+size_t FindInvalidUtf8(std::string_view text) {
+  size_t pos = 0;
+  while (pos < text.size()) {
+    if (static_cast<uint8_t>(text[pos]) < 0x80) {
+      ++pos;
+      continue;
+    }
+    bool complete = false;
+    const int num_bytes = WellFormedPrefix(text, pos, complete);
+    if (!complete) return pos;
+    pos += static_cast<size_t>(num_bytes);
+  }
+  return std::string_view::npos;
+}
+
+std::string ReplaceInvalidUtf8(std::string_view text) {
+  std::string out;
+  out.reserve(text.size());
+  size_t pos = 0;
+  while (pos < text.size()) {
+    bool complete = false;
+    const int num_bytes = WellFormedPrefix(text, pos, complete);
+    if (complete) {
+      out.append(text.substr(pos, static_cast<size_t>(num_bytes)));
+    } else {
+      AppendUtf8(0xFFFD, out);
+    }
+    pos += static_cast<size_t>(num_bytes > 0 ? num_bytes : 1);
+  }
+  return out;
+}
+
+std::string Printable(std::string_view text) {
+  std::string out;
+  size_t pos = 0;
+  while (pos < text.size()) {
+    if (out.size() > kMaxPrintableBytes) {
+      out += "...";
+      break;
+    }
+    const DecodedRune rune = DecodeUtf8(text, pos);
+    const bool control = rune.code_point < 0x20 || (rune.code_point >= 0x7F && rune.code_point < 0xA0) ||
+                         rune.code_point == 0x2028 || rune.code_point == 0x2029;
+    if (!rune.valid) {
+      out += fmt::format("\\x{:02x}", static_cast<uint8_t>(text[pos]));
+    } else if (rune.code_point == '\n') {
+      out += "\\n";
+    } else if (rune.code_point == '\t') {
+      out += "\\t";
+    } else if (control) {
+      out += fmt::format("\\x{:02x}", static_cast<uint32_t>(rune.code_point));
+    } else {
+      out.append(text.substr(pos, static_cast<size_t>(rune.num_bytes)));
+    }
+    pos += static_cast<size_t>(rune.num_bytes);
+  }
+  return out;
+}
+
+}  // namespace penstock

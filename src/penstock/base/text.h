@@ -1,0 +1,33 @@
+// UTF-8: validating, decoding, and making bytes from outside printable.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <string_view>
+
+namespace penstock {
+
+struct DecodedRune {
+  char32_t code_point;  // U+FFFD when the bytes at this place are not UTF-8
+  int num_bytes;        // >= 1; 1 when invalid
+  bool valid;
+};
+
+// Decodes the code point that starts at text[pos]. Overlong forms, surrogates and values above U+10FFFF are invalid.
+// REQUIRES: pos < text.size().
+DecodedRune DecodeUtf8(std::string_view text, size_t pos);
+
+void AppendUtf8(char32_t code_point, std::string& out);
+
+// Offset of the first byte that is not UTF-8, or npos.
+size_t FindInvalidUtf8(std::string_view text);
+inline bool IsUtf8(std::string_view text) { return FindInvalidUtf8(text) == std::string_view::npos; }
+
+// The text with each invalid byte replaced by U+FFFD (one per maximal invalid prefix, as the Unicode standard recommends).
+std::string ReplaceInvalidUtf8(std::string_view text);
+
+// One line that a terminal can show: control characters become \n, \t, \x1b ..., invalid bytes \xNN; cut after 2000 bytes.
+std::string Printable(std::string_view text);
+
+}  // namespace penstock

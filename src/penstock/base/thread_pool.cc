@@ -1,0 +1,126 @@
+#include "penstock/base/thread_pool.h"
+
+#include <algorithm>
+#include <fstream>
+#include <string>
+
+#include <pthread.h>
+#include <sched.h>
+
+#include "penstock/base/check.h"
+
+namespace penstock {
+namespace {
+
+// About 20 us: longer than the gap between two regions of a layer, shorter than anybody else's time slice. Spinning is only
+// worth it when every worker has a CPU of its own; ThreadPool workers yield instead when they have not.
+constexpr int kSpins = 4000;
+
+void Relax() {
+#if defined(__x86_64__)
+  __builtin_ia32_pause();
+#else
+  std::this_thread::yield();
+#endif
+}
+
+std::vector<int> UsableCpus() {
+  std::vector<int> cpus;
+  cpu_set_t mask;
+  CPU_ZERO(&mask);
+  if (sched_getaffinity(0, sizeof(mask), &mask) == 0) {
+    for (int cpu = 0; cpu < CPU_SETSIZE; ++cpu) {
+      if (CPU_ISSET(cpu, &mask)) cpus.push_back(cpu);
+    }
+  }
+  if (cpus.empty()) cpus.push_back(0);
+  return cpus;
+}
+
+}  // namespace
+
+int NumUsableCpus() {
+  int num_cpus = static_cast<int>(UsableCpus().size());
+  std::ifstream cpu_max("/sys/fs/cgroup/cpu.max");  // cgroup v2: "QUOTA PERIOD" in microseconds, or "max PERIOD"
+  std::string quota;
+  double period = 0;
+  if (cpu_max >> quota >> period && quota != "max" && period > 0) {
+    char* end = nullptr;
+    const double quota_us = std::strtod(quota.c_str(), &end);
+    if (end != quota.c_str() && quota_us > 0) {
+      num_cpus = std::min(num_cpus, std::max(1, static_cast<int>(quota_us / period + 0.5)));
+    }
+  }
+  return num_cpus;
+}
+
+ThreadPool::ThreadPool(int num_threads) {
+  PENSTOCK_CHECK(num_threads >= 1);
+  const std::vector<int> cpus = UsableCpus();
+  for (int worker_idx = 1; worker_idx < num_threads; ++worker_idx) {
+    threads_.emplace_back([this, worker_idx] { Work(worker_idx); });
+    if (num_threads <= static_cast<int>(cpus.size())) {
+      cpu_set_t mask;
+      CPU_ZERO(&mask);
+      CPU_SET(cpus[worker_idx], &mask);
+      pthread_setaffinity_np(threads_.back().native_handle(), sizeof(mask), &mask);
+    }
+  }
+}
+
+ThreadPool::~ThreadPool() {
+  stop_.store(true, std::memory_order_relaxed);
+  epoch_.fetch_add(1, std::memory_order_release);
+  epoch_.notify_all();
+  for (std::thread& thread : threads_) thread.join();
+}
+
+void ThreadPool::ParallelFor(int64_t num_tasks, absl::FunctionRef<void(int64_t, int)> body) {
+  if (num_tasks <= 0) return;
+  if (threads_.empty() || num_tasks == 1) {
+    for (int64_t task_idx = 0; task_idx < num_tasks; ++task_idx) body(task_idx, 0);
+    return;
+  }
+  body_ = &body;
+  num_tasks_ = num_tasks;
+  next_task_.store(0, std::memory_order_relaxed);
+  num_busy_.store(static_cast<int>(threads_.size()), std::memory_order_relaxed);
+  epoch_.fetch_add(1, std::memory_order_release);
+  epoch_.notify_all();
+  DrainTasks(0);
+  for (int spin = 0; num_busy_.load(std::memory_order_acquire) != 0; ++spin) {
+    if (spin < kSpins) {
+      Relax();
+    } else if (const int busy = num_busy_.load(std::memory_order_acquire); busy != 0) {
+      num_busy_.wait(busy, std::memory_order_acquire);
+    }
+  }
+  body_ = nullptr;
+}
+
+void ThreadPool::DrainTasks(int worker_idx) {
+  for (;;) {
+    const int64_t task_idx = next_task_.fetch_add(1, std::memory_order_relaxed);
+    if (task_idx >= num_tasks_) return;
+    (*body_)(task_idx, worker_idx);
+  }
+}
+
+void ThreadPool::Work(int worker_idx) {
+  uint32_t seen_epoch = 0;
+  for (;;) {
+    for (int spin = 0; epoch_.load(std::memory_order_acquire) == seen_epoch; ++spin) {
+      if (spin < kSpins) {
+        Relax();
+      } else {
+        epoch_.wait(seen_epoch, std::memory_order_acquire);
+      }
+    }
+    ++seen_epoch;
+    if (stop_.load(std::memory_order_relaxed)) return;
+    DrainTasks(worker_idx);
+    if (num_busy_.fetch_sub(1, std::memory_order_acq_rel) == 1) num_busy_.notify_one();
+  }
+}
+
+}  // namespace penstock

@@ -1,0 +1,46 @@
+// A pinned pool of worker threads for one compute lane.
+//
+// The calling thread is worker 0 and takes part. Workers spin for a short while between regions and then sleep, because a
+// forward pass opens thousands of regions a second. Not thread-safe: one region at a time, opened by one thread.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <thread>
+#include <vector>
+
+#include "absl/functional/function_ref.h"
+
+namespace penstock {
+
+// Number of CPUs that this process may use (affinity mask and cgroup quota, at least 1).
+int NumUsableCpus();
+
+class ThreadPool {
+ public:
+  // `num_threads` >= 1, the caller included. Worker i is pinned to the i-th usable CPU while there are enough of them.
+  explicit ThreadPool(int num_threads);
+  ~ThreadPool();
+  ThreadPool(const ThreadPool&) = delete;
+  ThreadPool& operator=(const ThreadPool&) = delete;
+
+  int num_workers() const { return static_cast<int>(threads_.size()) + 1; }
+
+  // Calls body(task_idx, worker_idx) once for each task_idx in [0, num_tasks), in any order, and returns when all are done.
+  // Tasks are handed out one at a time, so uneven ones balance. `body` must not open a region of the same pool.
+  void ParallelFor(int64_t num_tasks, absl::FunctionRef<void(int64_t task_idx, int worker_idx)> body);
+
+ private:
+  void Work(int worker_idx);
+  void DrainTasks(int worker_idx);
+
+  std::vector<std::thread> threads_;
+  const absl::FunctionRef<void(int64_t, int)>* body_ = nullptr;
+  int64_t num_tasks_ = 0;
+  alignas(64) std::atomic<int64_t> next_task_{0};
+  alignas(64) std::atomic<uint32_t> epoch_{0};  // grows by one for each region; workers wait for it
+  alignas(64) std::atomic<int> num_busy_{0};    // workers that have not yet finished the present region
+  std::atomic<bool> stop_{false};
+};
+
+}  // namespace penstock

@@ -1,0 +1,41 @@
+// Element types of tensors, and their conversions.
+#pragma once
+
+#include <bit>
+#include <cstdint>
+#include <span>
+#include <string_view>
+
+namespace penstock {
+
+enum class Dtype : uint8_t { kF32, kF16, kBF16 };
+
+constexpr uint64_t SizeOf(Dtype dtype) { return dtype == Dtype::kF32 ? 4 : 2; }
+std::string_view DtypeName(Dtype dtype);  // "f32", "f16", "bf16"
+
+// A bfloat16 is the upper half of a float.
+struct BF16 {
+  uint16_t bits;
+};
+struct F16 {
+  uint16_t bits;
+};
+
+inline float ToFloat(BF16 x) { return std::bit_cast<float>(static_cast<uint32_t>(x.bits) << 16); }
+
+// Rounds to nearest, ties to even; NaN stays NaN.
+inline BF16 ToBF16(float x) {
+  const uint32_t bits = std::bit_cast<uint32_t>(x);
+  if ((bits & 0x7FFFFFFF) > 0x7F800000) return {static_cast<uint16_t>(bits >> 16 | 0x40)};
+  return {static_cast<uint16_t>((bits + 0x7FFF + (bits >> 16 & 1)) >> 16)};
+}
+
+float ToFloat(F16 x);
+
+// Converts `count` elements of `dtype` at `source` (no alignment needed) to floats.
+void ToFloats(Dtype dtype, const std::byte* source, std::span<float> target);
+
+// Rounds `count` elements of `dtype` to bf16. In place works: the target may start where the source does.
+void ToBF16s(Dtype dtype, const std::byte* source, int64_t count, std::byte* target);
+
+}  // namespace penstock

@@ -1,0 +1,51 @@
+// Chat templates: a bounded interpreter for the Jinja dialect of Hugging Face's chat templates.
+//
+// A template is data from the model folder. It sees its arguments and nothing else, and runs within limits on steps,
+// depth and output size. Every piece of output knows its origin: text of the template (and bos_token / eos_token) may
+// become special tokens, strings that come from messages may not, whatever filters they went through.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "penstock/base/json.h"
+#include "penstock/base/limits.h"
+#include "penstock/tokenizer/tokenizer.h"
+
+namespace penstock {
+
+struct TemplateLimits {
+  int64_t max_steps = kMaxTemplateSteps;
+  int64_t max_output_bytes = kMaxTemplateOutputBytes;
+  int max_depth = kMaxTemplateDepth;
+};
+
+class ChatTemplate {
+ public:
+  // Parses `source`. kModel with the template's line on a syntax error.
+  static absl::StatusOr<ChatTemplate> Parse(std::string_view source);
+
+  ChatTemplate(ChatTemplate&&) noexcept;
+  ChatTemplate& operator=(ChatTemplate&&) noexcept;
+  ~ChatTemplate();
+
+  // Renders with `trusted` (bos_token, eos_token, add_generation_prompt ...; strings have Origin::kTemplate) and
+  // `untrusted` (messages, tools ...; strings have Origin::kMessage) as global variables. kInput with the template's line
+  // for raise_exception(), undefined operations, and exceeded limits. Adjacent output of one origin is one segment.
+  absl::StatusOr<std::vector<TextSegment>> Render(const json::object& trusted, const json::object& untrusted,
+                                                  const TemplateLimits& limits = {}) const;
+
+ private:
+  struct Program;
+  explicit ChatTemplate(std::unique_ptr<Program> program);
+  std::unique_ptr<Program> program_;
+};
+
+// The chat template of a model folder: chat_template.jinja, else `chat_template` in tokenizer_config.json (a string, or a
+// list of named ones of which `default` is taken). kModel when it is invalid, kInput "has no chat template" when absent.
+absl::StatusOr<std::string> FindChatTemplate(const ModelFolder& folder);
+
+}  // namespace penstock

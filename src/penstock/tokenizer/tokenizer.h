@@ -1,0 +1,93 @@
+// Text to token ids and back: byte-level BPE and SentencePiece BPE as Hugging Face's tokenizer.json describes them, and
+// SentencePiece `tokenizer.model` files.
+//
+// Origin marking: text carries who wrote it. Only template text (ours, or the model folder's chat template) can become a
+// special token; the same letters in a message stay ordinary text.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "absl/container/flat_hash_map.h"
+#include "absl/status/statusor.h"
+#include "penstock/checkpoint/model_folder.h"
+#include "penstock/token_id.h"
+
+namespace penstock {
+
+enum class Origin : uint8_t {
+  kTemplate,  // may contain special tokens
+  kMessage,   // never becomes a special token
+};
+
+// A run of text of one origin.
+struct TextSegment {
+  std::string text;
+  Origin origin = Origin::kMessage;
+};
+
+enum class AddSpecial : uint8_t { kNo, kYes };    // BOS / EOS as the tokenizer's post-processor asks
+enum class SkipSpecial : uint8_t { kNo, kYes };
+
+class Tokenizer {
+ public:
+  virtual ~Tokenizer() = default;
+
+  // Reads the folder's tokenizer.json, or tokenizer.model, or vocab.json + merges.txt (first that is present), together
+  // with tokenizer_config.json. kModel when a file is invalid or uses a part that is not implemented (named).
+  static absl::StatusOr<std::unique_ptr<Tokenizer>> Load(const ModelFolder& folder);
+
+  // The same from bytes; `tokenizer_config` may be empty.
+  static absl::StatusOr<std::unique_ptr<Tokenizer>> FromTokenizerJson(std::string_view tokenizer_json,
+                                                                      std::string_view tokenizer_config);
+  static absl::StatusOr<std::unique_ptr<Tokenizer>> FromSentencePiece(std::string_view model_proto,
+                                                                      std::string_view tokenizer_config);
+  static absl::StatusOr<std::unique_ptr<Tokenizer>> FromVocabAndMerges(std::string_view vocab_json,
+                                                                       std::string_view merges_txt,
+                                                                       std::string_view tokenizer_config);
+
+  // Ids of the segments taken as one text (a word may cross a border of segments unless a special token stands there).
+  // Bytes that are not UTF-8 are encoded as U+FFFD, as Hugging Face does for text that it is given.
+  virtual std::vector<TokenId> Encode(std::span<const TextSegment> segments, AddSpecial add_special) const = 0;
+  std::vector<TokenId> Encode(std::string_view text, Origin origin, AddSpecial add_special) const;
+
+  // The text of `ids`; ids outside the vocabulary are skipped. May end inside a UTF-8 sequence (see StreamDecoder).
+  virtual std::string Decode(std::span<const TokenId> ids, SkipSpecial skip_special) const = 0;
+
+  // The token as the vocabulary file spells it ("" when there is none).
+  virtual std::string_view TokenText(TokenId id) const = 0;
+  virtual bool IsSpecial(TokenId id) const = 0;
+  // -1 when the vocabulary has no such token.
+  virtual TokenId FindToken(std::string_view token) const = 0;
+
+  // One more than the largest id.
+  virtual int64_t vocab_size() const = 0;
+  virtual TokenId bos_id() const = 0;  // -1 when there is none
+  virtual TokenId eos_id() const = 0;  // -1 when there is none
+  // Bytes that this tokenizer holds, for the memory budget.
+  virtual uint64_t memory_bytes() const = 0;
+};
+
+// Decodes a growing sequence of ids and gives out text only at UTF-8 borders, so that what was given out never changes.
+class StreamDecoder {
+ public:
+  explicit StreamDecoder(const Tokenizer& tokenizer, SkipSpecial skip_special = SkipSpecial::kYes)
+      : tokenizer_(&tokenizer), skip_special_(skip_special) {}
+
+  // The text that `id` completes ("" while a UTF-8 sequence is open).
+  std::string Push(TokenId id);
+  // What is still held back, with open sequences replaced by U+FFFD.
+  std::string Finish();
+
+ private:
+  const Tokenizer* tokenizer_;
+  SkipSpecial skip_special_;
+  std::vector<TokenId> ids_;  // since the last border: a few tokens
+  std::string given_;         // text of ids_ that was given out
+};
+
+}  // namespace penstock
