@@ -1,0 +1,38 @@
+// The budget of one tier: bytes it may use, and who uses them. Every reservation has a tag, so that a refusal can show
+// the arithmetic.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <string>
+#include <string_view>
+
+#include "absl/status/status.h"
+
+namespace penstock {
+
+enum class MemoryTag : uint8_t { kFixed, kDense, kKvCache, kActivations, kExperts };
+inline constexpr int kNumMemoryTags = 5;
+std::string_view MemoryTagName(MemoryTag tag);
+
+class TierBudget {
+ public:
+  explicit TierBudget(uint64_t capacity_bytes) : capacity_(capacity_bytes) {}
+
+  // Adds `size_bytes` to `tag`, or fails with kResources and the whole account.
+  absl::Status Reserve(MemoryTag tag, uint64_t size_bytes);
+
+  uint64_t capacity_bytes() const { return capacity_; }
+  uint64_t used_bytes() const;
+  uint64_t free_bytes() const { return capacity_ - used_bytes(); }
+  uint64_t reserved_bytes(MemoryTag tag) const { return reserved_[static_cast<int>(tag)]; }
+
+  // "dense weights 3.1 MiB + KV cache 4.0 MiB + ..."
+  std::string Account() const;
+
+ private:
+  uint64_t capacity_;
+  std::array<uint64_t, kNumMemoryTags> reserved_ = {};
+};
+
+}  // namespace penstock

@@ -1,0 +1,53 @@
+#include "penstock/model/generation_config.h"
+
+#include "penstock/base/limits.h"
+#include "penstock/base/status.h"
+
+namespace penstock {
+
+std::vector<TokenId> ReadTokenIds(ConfigReader& reader, std::string_view field, int64_t vocab_size) {
+  std::vector<TokenId> ids;
+  const json::value* value = reader.Find(field);
+  if (value == nullptr) return ids;
+  const auto add = [&](const json::value& entry) {
+    if (!entry.is_int64() || entry.get_int64() < 0 || entry.get_int64() >= vocab_size) {
+      reader.Fail(field, fmt::format("token ids from 0 to {}", vocab_size - 1), json::serialize(entry).substr(0, 60));
+      return;
+    }
+    ids.push_back(static_cast<TokenId>(entry.get_int64()));
+  };
+  if (!value->is_array()) {
+    add(*value);
+    return ids;
+  }
+  for (const json::value& entry : value->get_array()) add(entry);
+  return ids;
+}
+
+absl::StatusOr<GenerationConfig> ParseGenerationConfig(std::string_view text, int64_t vocab_size) {
+  auto parsed = ParseJson(text, Fault::kModel);
+  if (!parsed.ok()) return Annotate(parsed.status(), "generation_config.json");
+  if (!parsed->is_object()) {
+    return ModelError("generation_config.json: expected an object, found {}", JsonTypeName(*parsed));
+  }
+  ConfigReader reader("generation_config.json", parsed->get_object());
+  GenerationConfig config;
+  config.eos_ids = ReadTokenIds(reader, "eos_token_id", vocab_size);
+  config.do_sample = reader.BoolOr("do_sample", false);
+  config.temperature = reader.NumberOr("temperature", 1.0, 0, 100);
+  config.top_k = reader.IntOr("top_k", 0, 0, kMaxVocabSize);
+  config.top_p = reader.NumberOr("top_p", 1.0, 0, 1);
+  if (config.top_p == 0) config.top_p = 1.0;
+  config.min_p = reader.NumberOr("min_p", 0.0, 0, 1);
+  config.repetition_penalty = reader.NumberOr("repetition_penalty", 1.0, 1e-3, 100);
+  PENSTOCK_RETURN_IF_ERROR(reader.status());
+  return config;
+}
+
+absl::StatusOr<GenerationConfig> LoadGenerationConfig(const ModelFolder& folder, int64_t vocab_size) {
+  if (!folder.Has("generation_config.json")) return GenerationConfig{};
+  PENSTOCK_ASSIGN_OR_RETURN(const std::string text, folder.Read("generation_config.json", kMaxConfigBytes));
+  return ParseGenerationConfig(text, vocab_size);
+}
+
+}  // namespace penstock

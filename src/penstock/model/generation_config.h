@@ -1,0 +1,32 @@
+// generation_config.json: the end-of-sequence ids and the sampling that a model asks for.
+#pragma once
+
+#include <optional>
+#include <string_view>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "penstock/checkpoint/model_folder.h"
+#include "penstock/model/config_reader.h"
+#include "penstock/token_id.h"
+
+namespace penstock {
+
+struct GenerationConfig {
+  std::vector<TokenId> eos_ids;
+  bool do_sample = false;
+  double temperature = 1.0;
+  int64_t top_k = 0;
+  double top_p = 1.0;
+  double min_p = 0.0;
+  double repetition_penalty = 1.0;
+};
+
+// An absent file gives the defaults above.
+absl::StatusOr<GenerationConfig> LoadGenerationConfig(const ModelFolder& folder, int64_t vocab_size);
+absl::StatusOr<GenerationConfig> ParseGenerationConfig(std::string_view text, int64_t vocab_size);
+
+// A field that holds one id, a list of ids, or null. Ids outside [0, vocab_size) are the reader's error.
+std::vector<TokenId> ReadTokenIds(ConfigReader& reader, std::string_view field, int64_t vocab_size);
+
+}  // namespace penstock

@@ -1,0 +1,132 @@
+#include "penstock/model/model_config.h"
+
+#include <algorithm>
+
+#include "penstock/base/limits.h"
+#include "penstock/base/status.h"
+#include "penstock/model/config_reader.h"
+#include "penstock/model/family.h"
+#include "penstock/model/generation_config.h"
+
+namespace penstock {
+namespace {
+
+absl::StatusOr<const Family*> ReadFamily(ConfigReader& reader) {
+  std::string known;
+  for (const Family* family : AllFamilies()) {
+    known += fmt::format("{}{}", known.empty() ? "" : ", ", family->architecture);
+  }
+  if (reader.Find("auto_map") != nullptr) {
+    return ModelError("config.json: field 'auto_map': the model wants code of its own to be run; custom code is never run "
+                      "(supported architectures: {})", known);
+  }
+  if (reader.Find("quantization_config") != nullptr) {
+    return ModelError("config.json: field 'quantization_config': quantised checkpoints are not supported; use the f32, f16 or "
+                      "bf16 version of the model");
+  }
+  const json::value* architectures = reader.Find("architectures");
+  if (architectures == nullptr || !architectures->is_array() || architectures->get_array().empty() ||
+      !architectures->get_array()[0].is_string()) {
+    return ModelError("config.json: field 'architectures': expected a list with one of {}", known);
+  }
+  const std::string name(architectures->get_array()[0].get_string());
+  const Family* family = FindFamily(name);
+  if (family == nullptr) {
+    return ModelError("config.json: field 'architectures': '{}' is not supported; supported: {}", name, known);
+  }
+  return family;
+}
+
+// rope_theta stands alone, or (newer transformers) inside rope_parameters; both may ask for scaling, which is refused.
+void ReadRope(ConfigReader& reader, ModelConfig& config) {
+  config.rope_theta = reader.NumberOr("rope_theta", 10000.0, 1e-3, 1e15);
+  for (const std::string_view field : {"rope_scaling", "rope_parameters"}) {
+    const json::value* value = reader.Find(field);
+    if (value == nullptr) continue;
+    if (!value->is_object()) {
+      reader.Fail(field, "an object or null", JsonTypeName(*value));
+      return;
+    }
+    ConfigReader rope(fmt::format("config.json: field '{}'", field), value->get_object());
+    const std::string type = rope.StringOr("rope_type", rope.StringOr("type", "default"));
+    if (type != "default") {
+      reader.Fail(field, "rope type 'default' (no other is supported)", fmt::format("'{}'", type));
+      return;
+    }
+    config.rope_theta = rope.NumberOr("rope_theta", config.rope_theta, 1e-3, 1e15);
+    if (!rope.status().ok()) {
+      reader.FailRelation(Message(rope.status()));
+      return;
+    }
+  }
+}
+
+void ReadCommon(ConfigReader& reader, ModelConfig& config) {
+  config.vocab_size = reader.Int("vocab_size", 1, kMaxVocabSize);
+  config.model_dim = reader.Int("hidden_size", 1, kMaxModelDim);
+  config.num_layers = reader.Int("num_hidden_layers", 1, kMaxLayers);
+  config.num_heads = reader.Int("num_attention_heads", 1, kMaxHeads);
+  config.num_kv_heads = reader.IntOr("num_key_value_heads", config.num_heads, 1, kMaxHeads);
+  const int64_t heads = std::max<int64_t>(1, config.num_heads);
+  config.head_dim = reader.IntOr("head_dim", config.model_dim / heads, 1, kMaxHeadDim);
+  if (reader.Find("head_dim") == nullptr && config.model_dim % heads != 0) {
+    reader.FailRelation(fmt::format("hidden_size {} is not a multiple of num_attention_heads {} and head_dim is not given",
+                                    config.model_dim, config.num_heads));
+  }
+  config.num_topk = reader.IntOr("num_experts_per_tok", 2, 1, kMaxTopk);
+  config.max_positions = reader.Int("max_position_embeddings", 1, kMaxContext);
+  config.rms_norm_eps = static_cast<float>(reader.NumberOr("rms_norm_eps", 1e-5, 0, 1));
+  config.tie_embeddings = reader.BoolOr("tie_word_embeddings", false);
+  config.layer_has_experts.assign(config.num_layers, true);
+  const std::string activation = reader.StringOr("hidden_act", "silu");
+  if (activation != "silu") reader.Fail("hidden_act", "'silu'", fmt::format("'{}'", activation));
+  ReadRope(reader, config);
+}
+
+void CheckRelations(ConfigReader& reader, const ModelConfig& config) {
+  if (config.num_topk > config.num_experts) {
+    reader.FailRelation(fmt::format("num_experts_per_tok {} is more than the number of experts {}", config.num_topk,
+                                    config.num_experts));
+  }
+  if (config.num_kv_heads < 1 || config.num_heads % config.num_kv_heads != 0) {
+    reader.FailRelation(fmt::format("num_attention_heads {} is not a multiple of num_key_value_heads {}", config.num_heads,
+                                    config.num_kv_heads));
+  }
+  if (config.head_dim < 1 || config.head_dim > kMaxHeadDim || config.head_dim % 2 != 0) {
+    reader.FailRelation(fmt::format("head_dim {} must be even and at most {}", config.head_dim, kMaxHeadDim));
+  }
+}
+
+}  // namespace
+
+int64_t ModelConfig::num_moe_layers() const {
+  return std::count(layer_has_experts.begin(), layer_has_experts.end(), true);
+}
+
+absl::StatusOr<ModelConfig> ParseModelConfig(std::string_view config_json) {
+  auto parsed = ParseJson(config_json, Fault::kModel);
+  if (!parsed.ok()) return Annotate(parsed.status(), "config.json");
+  if (!parsed->is_object()) return ModelError("config.json: expected an object, found {}", JsonTypeName(*parsed));
+  ConfigReader reader("config.json", parsed->get_object());
+  PENSTOCK_ASSIGN_OR_RETURN(const Family* family, ReadFamily(reader));
+  ModelConfig config;
+  config.family = family;
+  ReadCommon(reader, config);
+  PENSTOCK_RETURN_IF_ERROR(reader.status());
+  family->read_config(reader, config);
+  PENSTOCK_RETURN_IF_ERROR(reader.status());
+  CheckRelations(reader, config);
+  config.eos_ids = ReadTokenIds(reader, "eos_token_id", config.vocab_size);
+  PENSTOCK_RETURN_IF_ERROR(reader.status());
+  return config;
+}
+
+absl::StatusOr<ModelConfig> LoadModelConfig(const ModelFolder& folder) {
+  PENSTOCK_ASSIGN_OR_RETURN(const std::string text, folder.Read("config.json", kMaxConfigBytes));
+  PENSTOCK_ASSIGN_OR_RETURN(ModelConfig config, ParseModelConfig(text));
+  PENSTOCK_ASSIGN_OR_RETURN(const GenerationConfig generation, LoadGenerationConfig(folder, config.vocab_size));
+  if (!generation.eos_ids.empty()) config.eos_ids = generation.eos_ids;
+  return config;
+}
+
+}  // namespace penstock

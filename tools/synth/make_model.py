@@ -1,0 +1,363 @@
+#!/usr/bin/env python3
+"""Writes a random-weight Mixture-of-Experts model folder of any size in Hugging Face layout.
+
+The model computes nonsense at the speed and with the memory needs of a real one. Only numpy is
+needed. Weights are N(0, 1/fan_in) (standard deviation 1/sqrt(fan_in)), norm weights are near 1, so
+activations stay in range. The content of a tensor depends on the seed, its name and its shape
+only, not on how the model is split into shards.
+"""
+
+import argparse
+import contextlib
+import functools
+import json
+import math
+import os
+import shutil
+import signal
+import statistics
+import sys
+import time
+import zlib
+from pathlib import Path
+
+import numpy as np
+
+MIB = 1 << 20
+CHUNK = 1 << 18     # values generated at once
+DTYPES = {"bf16": ("BF16", 2, "bfloat16"), "f16": ("F16", 2, "float16"), "f32": ("F32", 4, "float32")}
+TOKENIZER_FILES = ("tokenizer.json", "tokenizer.model", "tokenizer_config.json", "special_tokens_map.json",
+                   "added_tokens.json", "vocab.json", "merges.txt", "chat_template.jinja",
+                   "chat_template.json")
+
+# Dimensions by option name; sizes are those in bf16.
+PRESETS = {
+    # 2.0 GB
+    "mixtral-2gb": dict(family="mixtral", model_dim=1024, num_layers=11, num_heads=16, num_kv_heads=4,
+                        head_dim=64, num_experts=8, num_topk=2, expert_dim=3584, vocab_size=4096,
+                        context=4096),
+    # 9.5 GB
+    "mixtral-mini": dict(family="mixtral", model_dim=2048, num_layers=16, num_heads=16, num_kv_heads=4,
+                         head_dim=128, num_experts=8, num_topk=2, expert_dim=5632, vocab_size=32000,
+                         context=32768),
+    # 5.2 GB
+    "qwen3moe-mini": dict(family="qwen3_moe", model_dim=1024, num_layers=24, num_heads=16, num_kv_heads=4,
+                          head_dim=128, num_experts=64, num_topk=8, expert_dim=512, vocab_size=32000,
+                          context=32768),
+}
+# Defaults for the dimensions that neither the preset nor an option gives.
+DEFAULTS = dict(model_dim=256, num_layers=4, num_heads=8, num_kv_heads=4, head_dim=None, num_experts=8,
+                num_topk=2, expert_dim=512, vocab_size=4096, context=4096)
+
+
+def tensor_list(dims):
+    """The model's tensors in file order: [(name, shape, kind)], kind "linear", "embedding" or "norm".
+
+    Linear weights are [output features, input features].
+    """
+    family, model_dim = dims["family"], dims["model_dim"]
+    query_dim = dims["num_heads"] * dims["head_dim"]
+    kv_dim = dims["num_kv_heads"] * dims["head_dim"]
+    moe, gate, up, down = {
+        "mixtral": ("block_sparse_moe", "w1", "w3", "w2"),
+    }.get(family, ("mlp", "gate_proj", "up_proj", "down_proj"))
+
+    tensors = [("model.embed_tokens", (dims["vocab_size"], model_dim), "embedding")]
+    for layer in range(dims["num_layers"]):
+        prefix = f"model.layers.{layer}."
+        attention = prefix + "self_attn."
+        tensors += [
+            (prefix + "input_layernorm", (model_dim,), "norm"),
+            (attention + "q_proj", (query_dim, model_dim), "linear"),
+            (attention + "k_proj", (kv_dim, model_dim), "linear"),
+            (attention + "v_proj", (kv_dim, model_dim), "linear"),
+            (attention + "o_proj", (model_dim, query_dim), "linear"),
+        ]
+        if family == "qwen3_moe":       # QK norm within each head
+            tensors += [(attention + "q_norm", (dims["head_dim"],), "norm"),
+                        (attention + "k_norm", (dims["head_dim"],), "norm")]
+        elif family == "olmoe":         # QK norm across all heads
+            tensors += [(attention + "q_norm", (query_dim,), "norm"),
+                        (attention + "k_norm", (kv_dim,), "norm")]
+        tensors += [(prefix + "post_attention_layernorm", (model_dim,), "norm"),
+                    (prefix + moe + ".gate", (dims["num_experts"], model_dim), "linear")]
+        for expert in range(dims["num_experts"]):
+            name = f"{prefix}{moe}.experts.{expert}."
+            tensors += [(name + gate, (dims["expert_dim"], model_dim), "linear"),
+                        (name + up, (dims["expert_dim"], model_dim), "linear"),
+                        (name + down, (model_dim, dims["expert_dim"]), "linear")]
+    tensors += [("model.norm", (model_dim,), "norm"), ("lm_head", (dims["vocab_size"], model_dim), "linear")]
+    return [(name + ".weight", shape, kind) for name, shape, kind in tensors]
+
+
+def make_config(dims, dtype, bos_id, eos_id):
+    """The contents of config.json, with the keys of the published checkpoints."""
+    config = {
+        "hidden_act": "silu", "attention_dropout": 0.0, "bos_token_id": bos_id, "eos_token_id": eos_id,
+        "hidden_size": dims["model_dim"], "num_hidden_layers": dims["num_layers"],
+        "num_attention_heads": dims["num_heads"], "num_key_value_heads": dims["num_kv_heads"],
+        "num_experts_per_tok": dims["num_topk"], "max_position_embeddings": dims["context"],
+        "vocab_size": dims["vocab_size"], "tie_word_embeddings": False, "torch_dtype": DTYPES[dtype][2],
+        "use_cache": True, "initializer_range": 0.02, "output_router_logits": False,
+    }
+    family = dims["family"]
+    if family == "mixtral":
+        config |= {"architectures": ["MixtralForCausalLM"], "model_type": "mixtral", "rope_theta": 1e6,
+                   "rms_norm_eps": 1e-5, "head_dim": dims["head_dim"], "sliding_window": None,
+                   "intermediate_size": dims["expert_dim"], "num_local_experts": dims["num_experts"]}
+    elif family == "qwen3_moe":
+        config |= {"architectures": ["Qwen3MoeForCausalLM"], "model_type": "qwen3_moe", "rope_theta": 1e6,
+                   "rms_norm_eps": 1e-6, "head_dim": dims["head_dim"], "attention_bias": False,
+                   "sliding_window": None, "use_sliding_window": False, "rope_scaling": None,
+                   "intermediate_size": 3 * dims["model_dim"], "moe_intermediate_size": dims["expert_dim"],
+                   "num_experts": dims["num_experts"], "norm_topk_prob": True, "decoder_sparse_step": 1,
+                   "mlp_only_layers": []}
+    else:
+        config |= {"architectures": ["OlmoeForCausalLM"], "model_type": "olmoe", "rope_theta": 10000.0,
+                   "rms_norm_eps": 1e-5, "attention_bias": False, "clip_qkv": None, "rope_scaling": None,
+                   "intermediate_size": dims["expert_dim"], "num_experts": dims["num_experts"],
+                   "norm_topk_prob": False, "pad_token_id": None}
+    return dict(sorted(config.items()))
+
+
+def check_dims(dims):
+    """Fills in head_dim and raises ValueError for dimensions that make no model."""
+    if dims["head_dim"] is None:
+        if dims["model_dim"] % dims["num_heads"]:
+            raise ValueError("--head-dim is needed: --model-dim is no multiple of --num-heads")
+        dims["head_dim"] = dims["model_dim"] // dims["num_heads"]
+    for key, value in dims.items():
+        if key != "family" and value < 1:
+            raise ValueError(f"--{key.replace('_', '-')} must be positive")
+    if dims["head_dim"] % 2:
+        raise ValueError(f"head_dim {dims['head_dim']} must be even")
+    if dims["num_heads"] % dims["num_kv_heads"]:
+        raise ValueError("--num-heads must be a multiple of --num-kv-heads")
+    if dims["num_topk"] > dims["num_experts"]:
+        raise ValueError("--num-topk must not exceed --num-experts")
+    if dims["family"] == "olmoe" and dims["num_heads"] * dims["head_dim"] != dims["model_dim"]:
+        raise ValueError("olmoe needs --num-heads times --head-dim equal to --model-dim")
+
+
+@functools.cache
+def normal_quantiles():
+    """The 65536 midpoint quantiles of N(0, 1), scaled to variance 1: f32 [65536], within +-4.4."""
+    inverse = statistics.NormalDist().inv_cdf
+    table = np.array([inverse((i + 0.5) / 65536) for i in range(65536)])
+    return (table / table.std()).astype(np.float32)
+
+
+def to_dtype(values, dtype):
+    """Rounds f32 values to nearest even; bf16 comes as its bits in u16."""
+    if dtype == "bf16":
+        bits = values.view(np.uint32)
+        return ((bits + ((bits >> 16) & 1) + np.uint32(0x7FFF)) >> 16).astype("<u2")
+    return values.astype("<f2" if dtype == "f16" else "<f4")
+
+
+def random_bytes(name, shape, kind, dtype, seed):
+    """Yields the little-endian bytes of one tensor in chunks of CHUNK values.
+
+    Each value is a random entry of a table of normal quantiles already in the tensor's scale and type.
+    """
+    rng = np.random.Generator(np.random.SFC64([seed, zlib.crc32(name.encode())]))
+    mean, std = {"norm": (1.0, 0.1), "embedding": (0.0, 1.0), "linear": (0.0, shape[-1] ** -0.5)}[kind]
+    table = to_dtype(np.float32(mean) + np.float32(std) * normal_quantiles(), dtype)
+    left = math.prod(shape)
+    while left:
+        count = min(CHUNK, left)
+        left -= count
+        yield memoryview(table[np.frombuffer(rng.bytes(2 * count), dtype="<u2")]).cast("B")
+
+
+def split_shards(tensors, value_size, shard_size):
+    """Splits [(name, shape, kind)] in order into shards of at most shard_size bytes each.
+
+    A tensor larger than that gets a shard of its own. Returns a list of such lists.
+    """
+    shards, used = [[]], 0
+    for tensor in tensors:
+        size = math.prod(tensor[1]) * value_size
+        if shards[-1] and used + size > shard_size:
+            shards.append([])
+            used = 0
+        shards[-1].append(tensor)
+        used += size
+    return shards
+
+
+def write_shard(path, tensors, dtype, seed):
+    """Writes one safetensors file: u64 header length, JSON header padded to 8 bytes, data."""
+    code, value_size, _ = DTYPES[dtype]
+    header, offset = {"__metadata__": {"format": "pt"}}, 0
+    for name, shape, _kind in tensors:
+        end = offset + math.prod(shape) * value_size
+        header[name] = {"dtype": code, "shape": list(shape), "data_offsets": [offset, end]}
+        offset = end
+    text = json.dumps(header, separators=(",", ":")).encode()
+    text += b" " * (-len(text) % 8)
+    with open(path, "wb") as file:
+        file.write(len(text).to_bytes(8, "little"))
+        file.write(text)
+        for name, shape, kind in tensors:
+            for chunk in random_bytes(name, shape, kind, dtype, seed):
+                file.write(chunk)
+
+
+def write_weights(folder, tensors, dtype, seed, shard_size):
+    """Writes model.safetensors, or shards and their index where there is more than one."""
+    value_size = DTYPES[dtype][1]
+    shards = split_shards(tensors, value_size, shard_size)
+    weight_map = {}
+    for number, shard in enumerate(shards, start=1):
+        name = "model.safetensors"
+        if len(shards) > 1:
+            name = f"model-{number:05d}-of-{len(shards):05d}.safetensors"
+        write_shard(folder / name, shard, dtype, seed)
+        weight_map |= {tensor[0]: name for tensor in shard}
+        print(f"{number}/{len(shards)} {name}", file=sys.stderr)
+    if len(shards) > 1:
+        count = sum(math.prod(shape) for _, shape, _ in tensors)
+        index = {"metadata": {"total_parameters": count, "total_size": count * value_size},
+                 "weight_map": dict(sorted(weight_map.items()))}
+        write_json(folder / "model.safetensors.index.json", index)
+
+
+def write_json(path, value):
+    path.write_text(json.dumps(value, indent=2) + "\n", encoding="utf-8")
+
+
+def sentencepiece_count(data):
+    """Number of pieces in a tokenizer.model (protobuf ModelProto, pieces are its field 1)."""
+    def varint(at):
+        value = shift = 0
+        while True:
+            value |= (data[at] & 0x7F) << shift
+            shift, at = shift + 7, at + 1
+            if data[at - 1] < 0x80:
+                return value, at
+
+    count = at = 0
+    while at < len(data):
+        tag, at = varint(at)
+        if tag & 7 != 2:
+            raise ValueError("tokenizer.model: unexpected field")
+        length, at = varint(at)
+        at += length
+        count += tag >> 3 == 1
+    return count
+
+
+def read_tokenizer(folder):
+    """Returns (number of token ids, bos id or None, eos id or None) of a tokenizer folder."""
+    ids = {}
+    path = folder / "tokenizer.json"
+    if path.exists():
+        tokenizer = json.loads(path.read_text(encoding="utf-8"))
+        vocab = tokenizer["model"]["vocab"]
+        if isinstance(vocab, list):     # Unigram: [[piece, score], ...]
+            vocab = {piece[0]: number for number, piece in enumerate(vocab)}
+        ids = vocab | {token["content"]: token["id"] for token in tokenizer.get("added_tokens", [])}
+        count = max(ids.values()) + 1
+    elif (folder / "tokenizer.model").exists():
+        count = sentencepiece_count((folder / "tokenizer.model").read_bytes())
+        ids = {"<s>": 1, "</s>": 2}
+    else:
+        raise ValueError(f"{folder}: neither tokenizer.json nor tokenizer.model")
+    special = {}
+    path = folder / "tokenizer_config.json"
+    if path.exists():
+        config = json.loads(path.read_text(encoding="utf-8"))
+        for key in ("bos_token", "eos_token"):
+            token = config.get(key)
+            special[key] = ids.get(token["content"] if isinstance(token, dict) else token)
+    return count, special.get("bos_token"), special.get("eos_token")
+
+
+def parse_size(text):
+    """Bytes of "500MB", "2GB" (decimal), "64MiB" (binary) or a plain number."""
+    units = {"GIB": 1 << 30, "MIB": MIB, "KIB": 1 << 10, "GB": 10**9, "MB": 10**6, "KB": 10**3, "": 1}
+    text = text.strip().upper()
+    for unit, factor in units.items():
+        if text.endswith(unit):
+            with contextlib.suppress(ValueError):
+                if (size := int(float(text[:len(text) - len(unit)]) * factor)) > 0:
+                    return size
+            break
+    raise argparse.ArgumentTypeError(f"not a size: {text}")
+
+
+def parse_args():
+    parser = argparse.ArgumentParser(
+        description="Write a random-weight Mixture-of-Experts model folder.",
+        epilog="Options override the preset's dimensions. The folder appears only once it is complete.")
+    parser.add_argument("--family", choices=("mixtral", "qwen3_moe", "olmoe"))
+    parser.add_argument("--preset", choices=PRESETS)
+    for key, default in DEFAULTS.items():
+        text = "model_dim / num_heads" if default is None else default
+        parser.add_argument("--" + key.replace("_", "-"), type=int, metavar="N",
+                            help=f"without a preset: {text}")
+    parser.add_argument("--dtype", choices=DTYPES, default="bf16")
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--shard-size", type=parse_size, default="500MB", help="default: %(default)s")
+    parser.add_argument("--tokenizer-from", type=Path, metavar="DIR", help="copy the tokenizer files of DIR")
+    parser.add_argument("--output", type=Path, required=True, metavar="DIR")
+    parser.add_argument("--force", action="store_true", help="replace an existing output folder")
+    args = parser.parse_args()
+    if not args.family and not args.preset:
+        parser.error("--family or --preset is needed")
+    if args.preset and args.family not in (None, PRESETS[args.preset]["family"]):
+        parser.error(f"--preset {args.preset} is of family {PRESETS[args.preset]['family']}")
+    if args.seed < 0:
+        parser.error("--seed must not be negative")
+    return args
+
+
+def main():
+    args = parse_args()
+    dims = {"family": args.family, **DEFAULTS, **PRESETS.get(args.preset, {})}
+    dims |= {key: getattr(args, key) for key in DEFAULTS if getattr(args, key) is not None}
+    bos_id, eos_id = 1, 2
+    try:
+        check_dims(dims)
+        if args.tokenizer_from:
+            count, bos, eos = read_tokenizer(args.tokenizer_from)
+            if dims["vocab_size"] < count:
+                raise ValueError(f"the tokenizer has {count} ids: --vocab-size must be at least that")
+            bos_id, eos_id = (bos, eos) if eos is not None else (bos_id, eos_id)
+        if args.output.exists() and not args.force:
+            raise ValueError(f"{args.output} exists (--force replaces it)")
+    except (OSError, ValueError) as error:
+        sys.exit(f"make_model.py: {error}")
+
+    tensors = tensor_list(dims)
+    count = sum(math.prod(shape) for _, shape, _ in tensors)
+    size = count * DTYPES[args.dtype][1]
+    output = Path(os.path.abspath(args.output))
+    output.parent.mkdir(parents=True, exist_ok=True)
+    if shutil.disk_usage(output.parent).free < size + MIB:
+        sys.exit(f"make_model.py: {size / 1e9:.1f} GB are needed on the disk of {args.output}")
+
+    start = time.monotonic()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
+    partial = output.with_name(f"{output.name}.partial-{os.getpid()}")
+    partial.mkdir()
+    try:
+        write_json(partial / "config.json", make_config(dims, args.dtype, bos_id, eos_id))
+        write_json(partial / "generation_config.json", {"bos_token_id": bos_id, "eos_token_id": eos_id})
+        for name in TOKENIZER_FILES if args.tokenizer_from else ():
+            if (args.tokenizer_from / name).exists():
+                shutil.copyfile(args.tokenizer_from / name, partial / name)
+        write_weights(partial, tensors, args.dtype, args.seed, args.shard_size)
+        if output.exists():
+            shutil.rmtree(output)
+        partial.rename(output)
+    except BaseException:
+        shutil.rmtree(partial, ignore_errors=True)
+        raise
+    print(f"{args.output}: {count / 1e6:.1f} M parameters, {size / 1e9:.3f} GB, "
+          f"{time.monotonic() - start:.1f} s")
+
+
+if __name__ == "__main__":
+    main()
