@@ -1,0 +1,68 @@
+// penstock perplexity: how well the model predicts a text, in windows of the context length.
+#include <unistd.h>
+
+#include <cmath>
+#include <memory>
+
+#include "penstock/base/bytes.h"
+#include "penstock/base/file.h"
+#include "penstock/base/logging.h"
+#include "penstock/base/status.h"
+#include "penstock/base/text.h"
+#include "penstock/cli/command_line.h"
+
+namespace penstock::cli {
+namespace {
+
+constexpr uint64_t kMaxTextBytes = 64 * kMiB;
+
+struct Flags {
+  ModelFlags model;
+  LogFlags log;
+  std::string text_file;
+};
+
+absl::StatusOr<int> Run(const Flags& flags) {
+  PENSTOCK_RETURN_IF_ERROR(ApplyLogFlags(flags.log));
+  PENSTOCK_ASSIGN_OR_RETURN(EngineOptions options, ToEngineOptions(flags.model));
+  PENSTOCK_ASSIGN_OR_RETURN(const std::string text, ReadFile(flags.text_file, kMaxTextBytes));
+  if (!IsUtf8(text)) return InputError("{}: the text is not UTF-8 (at byte {})", flags.text_file, FindInvalidUtf8(text));
+  if (options.batch_size == 0) options.batch_size = 1;
+  PENSTOCK_ASSIGN_OR_RETURN(const std::unique_ptr<Engine> engine, Engine::Open(options));
+  PENSTOCK_ASSIGN_OR_RETURN(const std::vector<TokenId> ids, engine->Tokenize(text));
+  if (ids.size() < 2) return InputError("{}: the text has fewer than two tokens", flags.text_file);
+  // Windows follow each other without overlap; the first token of each is not scored.
+  const size_t window = static_cast<size_t>(engine->model().context_length);
+  double sum = 0;
+  int64_t num_scored = 0;
+  for (size_t begin = 0; begin + 1 < ids.size(); begin += window) {
+    const auto part = std::span(ids).subspan(begin, std::min(window, ids.size() - begin));
+    if (part.size() < 2) break;
+    PENSTOCK_ASSIGN_OR_RETURN(const std::vector<double> logprobs, engine->ScoreTokens(part));
+    for (const double logprob : logprobs) sum += logprob;
+    num_scored += static_cast<int64_t>(logprobs.size());
+    spdlog::info("{} of {} tokens: perplexity {:.4f}", begin + part.size(), ids.size(),
+                 std::exp(-sum / static_cast<double>(num_scored)));
+  }
+  const double mean = -sum / static_cast<double>(num_scored);
+  const EngineStats& stats = engine->stats();
+  const std::string result =
+      fmt::format("perplexity {:.4f}\nnats per token {:.6f}\nbits per byte {:.6f}\ntokens scored {}\ntokens/s {:.1f}\n",
+                  std::exp(mean), mean, -sum / std::log(2.0) / static_cast<double>(text.size()), num_scored,
+                  static_cast<double>(stats.prompt_tokens) / std::max(1e-9, stats.prefill_s));
+  PENSTOCK_RETURN_IF_ERROR(WriteFully(STDOUT_FILENO, result, "stdout"));
+  return 0;
+}
+
+}  // namespace
+
+Command MakePerplexityCommand(CLI::App& app) {
+  auto flags = std::make_shared<Flags>();
+  CLI::App* command = app.add_subcommand("perplexity", "how well the model predicts a text");
+  AddModelFlags(*command, flags->model);
+  command->add_option("--text", flags->text_file, "file that holds the text")->required()->type_name("FILE");
+  AddLogFlags(*command, flags->log);
+  return {command, [flags] { return Run(*flags); }};
+}
+
+}  // namespace penstock::cli

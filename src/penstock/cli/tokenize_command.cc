@@ -1,0 +1,102 @@
+// penstock tokenize: text to token ids and back. Needs only the tokenizer's files, not the weights.
+#include <unistd.h>
+
+#include <memory>
+
+#include "penstock/base/bytes.h"
+#include "penstock/base/file.h"
+#include "penstock/base/json.h"
+#include "penstock/base/status.h"
+#include "penstock/cli/command_line.h"
+#include "penstock/tokenizer/tokenizer.h"
+
+namespace penstock::cli {
+namespace {
+
+constexpr uint64_t kMaxTextBytes = 1 * kGiB;
+
+struct Flags {
+  std::string model_dir;
+  std::string text;
+  std::string file;
+  bool no_special = false;
+  bool as_message = false;
+  bool decode = false;
+  LogFlags log;
+};
+
+absl::StatusOr<std::string> DecodeLine(const Tokenizer& tokenizer, std::string_view line, SkipSpecial skip_special) {
+  PENSTOCK_ASSIGN_OR_RETURN(const json::value value, ParseJson(line, Fault::kInput));
+  if (!value.is_array()) return InputError("expected a JSON array of token ids, found {}", JsonTypeName(value));
+  std::vector<TokenId> ids;
+  for (const json::value& entry : value.get_array()) {
+    if (!entry.is_int64() || entry.get_int64() < 0 || entry.get_int64() >= tokenizer.vocab_size()) {
+      return InputError("expected token ids from 0 to {}, found {}", tokenizer.vocab_size() - 1, json::serialize(entry));
+    }
+    ids.push_back(static_cast<TokenId>(entry.get_int64()));
+  }
+  return tokenizer.Decode(ids, skip_special);
+}
+
+std::string EncodeLine(const Tokenizer& tokenizer, std::string_view line, const Flags& flags) {
+  const std::vector<TokenId> ids =
+      tokenizer.Encode(line, flags.as_message ? Origin::kMessage : Origin::kTemplate,
+                       flags.no_special ? AddSpecial::kNo : AddSpecial::kYes);
+  return fmt::format("[{}]", fmt::join(ids, ", "));
+}
+
+// Calls body(line number, line) for each line of `content`; the last may lack its newline.
+absl::Status ForLines(std::string_view content, absl::FunctionRef<absl::Status(int64_t, std::string_view)> body) {
+  for (int64_t number = 1; !content.empty(); ++number) {
+    const size_t end = std::min(content.find('\n'), content.size());
+    PENSTOCK_RETURN_IF_ERROR(body(number, content.substr(0, end)));
+    content.remove_prefix(std::min(content.size(), end + 1));
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<int> Run(const Flags& flags, bool from_file) {
+  PENSTOCK_RETURN_IF_ERROR(ApplyLogFlags(flags.log));
+  PENSTOCK_ASSIGN_OR_RETURN(const ModelFolder folder, ModelFolder::Open(flags.model_dir));
+  PENSTOCK_ASSIGN_OR_RETURN(const std::unique_ptr<Tokenizer> tokenizer, Tokenizer::Load(folder));
+  const SkipSpecial skip_special = flags.no_special ? SkipSpecial::kYes : SkipSpecial::kNo;
+  const auto convert = [&](std::string_view line) -> absl::StatusOr<std::string> {
+    if (flags.decode) return DecodeLine(*tokenizer, line, skip_special);
+    return EncodeLine(*tokenizer, line, flags);
+  };
+  if (!from_file) {
+    PENSTOCK_ASSIGN_OR_RETURN(const std::string converted, convert(flags.text));
+    PENSTOCK_RETURN_IF_ERROR(WriteFully(STDOUT_FILENO, converted + "\n", "stdout"));
+    return 0;
+  }
+  PENSTOCK_ASSIGN_OR_RETURN(const std::string content, ReadFile(flags.file, kMaxTextBytes));
+  PENSTOCK_RETURN_IF_ERROR(ForLines(content, [&](int64_t number, std::string_view line) -> absl::Status {
+    auto converted = convert(line);
+    if (!converted.ok()) return Annotate(converted.status(), fmt::format("{}, line {}", flags.file, number));
+    return WriteFully(STDOUT_FILENO, *converted + "\n", "stdout");
+  }));
+  return 0;
+}
+
+}  // namespace
+
+Command MakeTokenizeCommand(CLI::App& app) {
+  auto flags = std::make_shared<Flags>();
+  CLI::App* command = app.add_subcommand("tokenize", "text to token ids, one JSON array per text, and back");
+  command->add_option("-m,--model", flags->model_dir, "Hugging Face model folder")->required()->type_name("DIR");
+  auto* text = command->add_option("--text", flags->text, "the text (with --decode: a JSON array of ids)")->type_name("TEXT");
+  auto* file = command->add_option("--file", flags->file, "file with one text per line")->type_name("FILE");
+  text->excludes(file);
+  command->add_flag("--no-special", flags->no_special,
+                    "add no BOS or EOS (with --decode: leave special tokens out of the text)");
+  command->add_flag("--as-message", flags->as_message,
+                    "encode as a chat message is encoded: what looks like a special token stays ordinary text");
+  command->add_flag("--decode", flags->decode, "turn ids back into text");
+  AddLogFlags(*command, flags->log);
+  return {command, [flags, text, file]() -> absl::StatusOr<int> {
+            if (text->count() + file->count() == 0) return UsageError("tokenize needs --text TEXT or --file FILE");
+            return Run(*flags, file->count() > 0);
+          }};
+}
+
+}  // namespace penstock::cli

@@ -1,0 +1,446 @@
+#include "penstock/engine.h"
+
+#include <algorithm>
+#include <chrono>
+#include <cmath>
+#include <cstdlib>
+#include <deque>
+
+#include "penstock/base/bytes.h"
+#include "penstock/base/check.h"
+#include "penstock/base/limits.h"
+#include "penstock/base/logging.h"
+#include "penstock/base/status.h"
+#include "penstock/base/thread_pool.h"
+#include "penstock/engine/loaded_model.h"
+#include "penstock/engine/machine_memory.h"
+#include "penstock/engine/memory_plan.h"
+#include "penstock/engine/sampler.h"
+#include "penstock/engine/sequence.h"
+#include "penstock/kernels/kernels.h"
+#include "penstock/memory/disk_reader.h"
+#include "penstock/memory/kv_cache.h"
+#include "penstock/model/family.h"
+#include "penstock/schedule/on_demand.h"
+
+namespace penstock {
+namespace {
+
+// Queues, small vectors and the allocator's own losses; measured with the demo model under its least budget.
+constexpr uint64_t kSmallThingsBytes = 2 * kMiB;
+
+double Seconds(std::chrono::steady_clock::duration duration) { return std::chrono::duration<double>(duration).count(); }
+
+absl::StatusOr<ComputeDtype> ChooseDtype(const std::string& name, std::string_view flag, Dtype checkpoint_dtype) {
+  if (name == "f32") return ComputeDtype::kF32;
+  if (name == "bf16") return ComputeDtype::kBF16;
+  if (name == "auto") return checkpoint_dtype == Dtype::kBF16 ? ComputeDtype::kBF16 : ComputeDtype::kF32;
+  return UsageError("{} '{}' is unknown: expected auto, f32 or bf16", flag, name);
+}
+
+Dtype StorageOf(ComputeDtype dtype) { return dtype == ComputeDtype::kBF16 ? Dtype::kBF16 : Dtype::kF32; }
+
+absl::StatusOr<uint64_t> ChooseBudget(uint64_t asked_bytes) {
+  const MachineMemory machine = ReadMachineMemory();
+  if (asked_bytes > machine.total_bytes) {
+    return ResourceError("the memory budget of {} is more than this machine (or its cgroup) has: {}", FormatBytes(asked_bytes),
+                         FormatBytes(machine.total_bytes));
+  }
+  return asked_bytes > 0 ? asked_bytes : machine.available_bytes / 4 * 3;
+}
+
+absl::Status CheckRange(std::string_view name, int64_t value, int64_t max) {
+  if (value >= 0 && value <= max) return absl::OkStatus();
+  return UsageError("{}: expected 1 to {} (0: chosen by the engine), found {}", name, max, value);
+}
+
+class EngineImpl : public Engine {
+ public:
+  static absl::StatusOr<std::unique_ptr<EngineImpl>> Open(const EngineOptions& options);
+  ~EngineImpl() override { expert_cache_.reset(); }  // waits for reads under way
+
+  const ModelInfo& model() const override { return info_; }
+  const MemoryPlan& memory_plan() const override { return plan_; }
+  const EngineStats& stats() const override { return stats_; }
+  const SamplingParams& default_sampling() const override { return default_sampling_; }
+
+  absl::StatusOr<std::vector<TokenId>> Tokenize(std::string_view text) const override;
+  absl::StatusOr<std::vector<TokenId>> TokenizeChat(std::string_view messages_json,
+                                                    std::string_view tools_json) const override;
+  std::string Detokenize(std::span<const TokenId> ids) const override;
+
+  absl::StatusOr<RequestId> Submit(Request request) override;
+  void SetTextSink(std::function<void(RequestId, std::string_view)> sink) override { text_sink_ = std::move(sink); }
+  int64_t num_running() const override { return static_cast<int64_t>(running_.size()); }
+  int64_t num_waiting() const override { return static_cast<int64_t>(waiting_.size()); }
+  absl::StatusOr<std::vector<Completion>> Step() override;
+  absl::StatusOr<std::vector<double>> ScoreTokens(std::span<const TokenId> ids) override;
+  absl::StatusOr<std::vector<float>> Logits(std::span<const TokenId> ids) override;
+
+ private:
+  EngineImpl() = default;
+  absl::Status Plan(const EngineOptions& options);
+  absl::Status LoadWeights(const EngineOptions& options);
+  OpContext Context() {
+    return {model_->config, *kernels_, *pool_, dtype_, *dense_, *kv_cache_, activations_};
+  }
+  absl::Status RunPass(LogitsSink sink);
+  void Admit();
+  void BuildBatch();
+  void AddRows(Sequence& sequence, int64_t num_rows);
+  absl::Status SampleRows(std::span<const int64_t> rows, std::span<float> logits);
+  // Calls visit(position, logits of that position) for each of `ids`.
+  absl::Status VisitLogits(std::span<const TokenId> ids, absl::FunctionRef<void(int64_t, std::span<const float>)> visit);
+  absl::Status CheckIds(std::span<const TokenId> ids) const;
+
+  std::unique_ptr<LoadedModel> model_;
+  ModelInfo info_;
+  MemoryPlan plan_;
+  EngineStats stats_;
+  SamplingParams default_sampling_;
+  ComputeDtype dtype_ = ComputeDtype::kF32;
+  Dtype kv_dtype_ = Dtype::kF32;
+
+  const kernels::KernelTable* kernels_ = nullptr;
+  std::unique_ptr<ThreadPool> pool_;
+  std::optional<DenseWeights> dense_;
+  std::unique_ptr<DiskReader> disk_;
+  std::unique_ptr<ExpertCache> expert_cache_;  // null for a model without experts
+  std::optional<KvCache> kv_cache_;
+  Activations activations_;
+  std::vector<Sampler> samplers_;  // one per worker
+
+  RequestId next_request_id_ = 1;
+  std::deque<std::unique_ptr<Sequence>> waiting_;
+  std::vector<std::unique_ptr<Sequence>> running_;
+  RowBatch batch_;
+  std::vector<Sequence*> sequence_of_row_;  // of batch_'s rows
+  std::function<void(RequestId, std::string_view)> text_sink_;
+  uint64_t disk_bytes_at_start_ = 0;
+  absl::Status broken_;  // the first failure of a pass
+};
+
+absl::StatusOr<std::unique_ptr<EngineImpl>> EngineImpl::Open(const EngineOptions& options) {
+  const auto start = std::chrono::steady_clock::now();
+  PENSTOCK_RETURN_IF_ERROR(CheckRange("threads", options.threads, kMaxThreads));
+  PENSTOCK_RETURN_IF_ERROR(CheckRange("batch size", options.batch_size, kMaxBatchSize));
+  PENSTOCK_RETURN_IF_ERROR(CheckRange("context length", options.context_length, kMaxContext));
+  PENSTOCK_RETURN_IF_ERROR(CheckRange("prefill chunk", options.prefill_chunk, 65536));
+  auto engine = std::unique_ptr<EngineImpl>(new EngineImpl());
+  const char* forced_isa = std::getenv("PENSTOCK_FORCE_ISA");
+  PENSTOCK_ASSIGN_OR_RETURN(const kernels::Isa isa, kernels::ChooseIsa(forced_isa == nullptr ? "" : forced_isa));
+  engine->kernels_ = &kernels::KernelsFor(isa);
+  PENSTOCK_ASSIGN_OR_RETURN(engine->model_, LoadModel(options.model_dir));
+  PENSTOCK_RETURN_IF_ERROR(engine->Plan(options));
+  PENSTOCK_RETURN_IF_ERROR(engine->LoadWeights(options));
+  engine->stats_.load_s = Seconds(std::chrono::steady_clock::now() - start);
+  spdlog::debug("kernels: {}; disk: {}", kernels::IsaName(isa), engine->disk_->Description());
+  return engine;
+}
+
+absl::Status EngineImpl::Plan(const EngineOptions& options) {
+  const ModelConfig& config = model_->config;
+  PENSTOCK_ASSIGN_OR_RETURN(dtype_, ChooseDtype(options.dtype, "dtype", model_->checkpoint_dtype()));
+  PENSTOCK_ASSIGN_OR_RETURN(const ComputeDtype kv, ChooseDtype(options.kv_dtype, "kv-dtype", StorageOf(dtype_)));
+  kv_dtype_ = StorageOf(kv);
+  const int num_threads = options.threads > 0 ? options.threads : NumUsableCpus();
+  pool_ = std::make_unique<ThreadPool>(num_threads);
+
+  PlanInputs inputs;
+  inputs.config = &config;
+  inputs.dtype = dtype_;
+  inputs.kv_dtype = kv_dtype_;
+  PENSTOCK_ASSIGN_OR_RETURN(inputs.budget_bytes, ChooseBudget(options.memory_bytes));
+  inputs.fixed_bytes = model_->memory_bytes() + ExpertCache::TableBytes(model_->weights) + kSmallThingsBytes +
+                       static_cast<uint64_t>(num_threads) * Sampler::ScratchBytes(config.vocab_size);
+  inputs.dense_bytes = DenseWeights::Bytes(model_->weights, dtype_);
+  inputs.slot_bytes = ExpertCache::SlotBytes(model_->weights);
+  inputs.num_workers = num_threads;
+  inputs.batch_size = options.batch_size;
+  inputs.prefill_chunk = options.prefill_chunk;
+  // Not derived from the budget: which requests are too long must not depend on it.
+  constexpr int64_t kDefaultContext = 8192;
+  if (options.context_length > config.max_positions) {
+    return UsageError("context length {} is more than the model's {}", options.context_length, config.max_positions);
+  }
+  inputs.context_length = options.context_length > 0 ? options.context_length : std::min(config.max_positions, kDefaultContext);
+  PENSTOCK_ASSIGN_OR_RETURN(plan_, PlanMemory(inputs));
+
+  info_ = {.name = model_->name,
+           .family = std::string(config.family->name),
+           .fingerprint = model_->fingerprint,
+           .dtype = dtype_ == ComputeDtype::kBF16 ? "bf16" : "f32",
+           .vocab_size = config.vocab_size,
+           .context_length = inputs.context_length};
+  const GenerationConfig& generation = model_->generation;
+  default_sampling_.temperature = generation.do_sample ? generation.temperature : 0.0;
+  default_sampling_.top_k = generation.top_k;
+  default_sampling_.top_p = generation.top_p;
+  default_sampling_.min_p = generation.min_p;
+  default_sampling_.repetition_penalty = generation.repetition_penalty;
+  return absl::OkStatus();
+}
+
+absl::Status EngineImpl::LoadWeights(const EngineOptions& options) {
+  PENSTOCK_ASSIGN_OR_RETURN(disk_, DiskReader::Create(model_->checkpoint.files(), {options.direct_io, options.io_uring}));
+  PENSTOCK_ASSIGN_OR_RETURN(dense_, DenseWeights::Load(model_->checkpoint, model_->weights, dtype_));
+  if (plan_.num_expert_slots > 0) {
+    PENSTOCK_ASSIGN_OR_RETURN(expert_cache_,
+                              ExpertCache::Create(model_->weights, dtype_, plan_.num_expert_slots, *disk_));
+    // With room for all, the disk is done before the first token; else the first pass fills the slots.
+    if (plan_.num_expert_slots == plan_.num_experts_total) PENSTOCK_RETURN_IF_ERROR(expert_cache_->Preload());
+    expert_cache_->ResetCounters();
+  }
+  disk_bytes_at_start_ = disk_->bytes_read();
+  PENSTOCK_ASSIGN_OR_RETURN(kv_cache_, KvCache::Create(model_->config, kv_dtype_, NumKvPages(plan_, model_->config, kv_dtype_)));
+  PENSTOCK_ASSIGN_OR_RETURN(activations_,
+                            Activations::Create(model_->config, dtype_, DimsOf(plan_, pool_->num_workers())));
+  for (int i = 0; i < pool_->num_workers(); ++i) samplers_.emplace_back(model_->config.vocab_size);
+  return absl::OkStatus();
+}
+
+absl::StatusOr<std::vector<TokenId>> EngineImpl::Tokenize(std::string_view text) const {
+  if (model_->tokenizer == nullptr) return model_->chat_template_status;
+  return model_->tokenizer->Encode(text, Origin::kMessage, AddSpecial::kYes);
+}
+
+absl::StatusOr<std::vector<TokenId>> EngineImpl::TokenizeChat(std::string_view messages_json,
+                                                              std::string_view tools_json) const {
+  if (!model_->chat_template.has_value()) return model_->chat_template_status;
+  const Tokenizer& tokenizer = *model_->tokenizer;
+  const auto special_text = [&](TokenId id) { return json::string(id < 0 ? "" : std::string(tokenizer.TokenText(id))); };
+  json::object trusted = {{"bos_token", special_text(tokenizer.bos_id())},
+                          {"eos_token", special_text(tokenizer.eos_id())},
+                          {"add_generation_prompt", true}};
+  json::object untrusted;
+  PENSTOCK_ASSIGN_OR_RETURN(untrusted["messages"], ParseJson(messages_json, Fault::kInput));
+  if (!tools_json.empty()) {
+    PENSTOCK_ASSIGN_OR_RETURN(untrusted["tools"], ParseJson(tools_json, Fault::kInput));
+  }
+  PENSTOCK_ASSIGN_OR_RETURN(const std::vector<TextSegment> segments, model_->chat_template->Render(trusted, untrusted));
+  return tokenizer.Encode(segments, AddSpecial::kNo);  // the template writes the BOS itself
+}
+
+std::string EngineImpl::Detokenize(std::span<const TokenId> ids) const {
+  if (model_->tokenizer == nullptr) return "";
+  return ReplaceInvalidUtf8(model_->tokenizer->Decode(ids, SkipSpecial::kYes));
+}
+
+absl::Status EngineImpl::CheckIds(std::span<const TokenId> ids) const {
+  for (const TokenId id : ids) {
+    if (id < 0 || id >= model_->config.vocab_size) {
+      return InputError("token id {} is outside the vocabulary of {} tokens", id, model_->config.vocab_size);
+    }
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<RequestId> EngineImpl::Submit(Request request) {
+  PENSTOCK_RETURN_IF_ERROR(ValidateSampling(request.sampling));
+  PENSTOCK_RETURN_IF_ERROR(CheckIds(request.prompt_ids));
+  const int64_t num_prompt = static_cast<int64_t>(request.prompt_ids.size());
+  if (num_prompt == 0) return InputError("the prompt has no tokens");
+  if (model_->tokenizer == nullptr && !request.sampling.stop.empty()) {
+    return InputError("stop texts need a tokenizer, and the model folder has none");
+  }
+  if (num_prompt >= plan_.context_length) {
+    return InputError("the prompt has {} tokens, and with an answer it must fit the context length of {}", num_prompt,
+                      plan_.context_length);
+  }
+  // Generation ends at the context's end with finish reason "length".
+  request.sampling.max_tokens = std::min(request.sampling.max_tokens, plan_.context_length - num_prompt);
+  const RequestId id = next_request_id_++;
+  waiting_.push_back(std::make_unique<Sequence>(id, std::move(request), model_->tokenizer.get()));
+  return id;
+}
+
+void EngineImpl::Admit() {
+  while (!waiting_.empty() && num_running() < plan_.batch_size) {
+    Sequence& sequence = *waiting_.front();
+    sequence.kv_pages() = kv_cache_->Reserve(sequence.max_positions());
+    if (sequence.kv_pages().empty()) return;  // until a running sequence gives its pages back
+    running_.push_back(std::move(waiting_.front()));
+    waiting_.pop_front();
+  }
+}
+
+void EngineImpl::AddRows(Sequence& sequence, int64_t num_rows) {
+  const int64_t first = sequence.num_computed();
+  for (int64_t pos = first; pos < first + num_rows; ++pos) {
+    batch_.token_ids.push_back(sequence.token_id(pos));
+    batch_.positions.push_back(pos);
+    batch_.kv_pages.push_back(sequence.kv_pages());
+    sequence_of_row_.push_back(&sequence);
+  }
+  if (num_rows == sequence.num_pending()) batch_.logit_rows.push_back(batch_.num_rows() - 1);
+}
+
+void EngineImpl::BuildBatch() {
+  batch_.Clear();
+  sequence_of_row_.clear();
+  for (const auto& sequence : running_) {
+    if (!sequence->in_prefill()) AddRows(*sequence, 1);
+  }
+  for (const auto& sequence : running_) {
+    const int64_t room = activations_.dims.max_rows - batch_.num_rows();
+    if (sequence->in_prefill() && room > 0) AddRows(*sequence, std::min(room, sequence->num_pending()));
+  }
+}
+
+absl::Status EngineImpl::RunPass(LogitsSink sink) {
+  const OpContext context = Context();
+  const absl::Status status = RunOnDemand(context, expert_cache_.get(), batch_, sink, nullptr);
+  if (expert_cache_ != nullptr) {
+    stats_.expert_hits = expert_cache_->hits();
+    stats_.expert_misses = expert_cache_->misses();
+    stats_.io_wait_s = expert_cache_->wait_s();
+    stats_.disk_bytes = disk_->bytes_read() - disk_bytes_at_start_;
+  }
+  return status;
+}
+
+absl::Status EngineImpl::SampleRows(std::span<const int64_t> rows, std::span<float> logits) {
+  const size_t vocab_size = static_cast<size_t>(model_->config.vocab_size);
+  struct Choice {
+    TokenId token_id = -1;
+    TokenLogprobs logprobs;
+  };
+  std::vector<Choice> choices(rows.size());
+  pool_->ParallelFor(static_cast<int64_t>(rows.size()), [&](int64_t i, int worker_idx) {
+    const Sequence& sequence = *sequence_of_row_[rows[i]];
+    const SamplingParams& sampling = sequence.sampling();
+    const std::span<float> row = logits.subspan(static_cast<size_t>(i) * vocab_size, vocab_size);
+    Sampler& sampler = samplers_[worker_idx];
+    std::vector<float> original;
+    if (sampling.logprobs >= 0 && sampling.repetition_penalty != 1.0) original.assign(row.begin(), row.end());
+    choices[i].token_id = sampler.Sample(row, sampling, sequence.seen(), static_cast<uint64_t>(sequence.num_generated()));
+    if (sampling.logprobs >= 0 && choices[i].token_id >= 0) {
+      choices[i].logprobs = sampler.Logprobs(original.empty() ? std::span<const float>(row) : original,
+                                             choices[i].token_id, sampling.logprobs);
+    }
+  });
+  const std::vector<TokenId>& eos_ids = model_->config.eos_ids;
+  for (size_t i = 0; i < rows.size(); ++i) {
+    Sequence& sequence = *sequence_of_row_[rows[i]];
+    const TokenId token_id = choices[i].token_id;
+    if (token_id < 0) {
+      return ModelError("the model gave no finite logit for request {}: its weights hold NaN or infinity", sequence.id());
+    }
+    const bool is_eos = std::find(eos_ids.begin(), eos_ids.end(), token_id) != eos_ids.end();
+    if (is_eos && !sequence.sampling().ignore_eos) {
+      sequence.FinishByEos();
+    } else {
+      sequence.Append(token_id, sequence.sampling().logprobs >= 0, std::move(choices[i].logprobs));
+      ++stats_.generated_tokens;
+    }
+    if (text_sink_) {
+      const std::string text = sequence.TakeFinalText();
+      if (!text.empty()) text_sink_(sequence.id(), text);
+    }
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<std::vector<Completion>> EngineImpl::Step() {
+  PENSTOCK_RETURN_IF_ERROR(broken_);
+  const auto start = std::chrono::steady_clock::now();
+  Admit();
+  BuildBatch();
+  std::vector<Completion> finished;
+  if (batch_.num_rows() == 0) return finished;
+  int64_t num_prompt_rows = 0;
+  for (const Sequence* sequence : sequence_of_row_) num_prompt_rows += sequence->in_prefill() ? 1 : 0;
+  // A row's KV entry exists once the pass is done; sampling then appends to the sequences.
+  absl::Status sampled;
+  bool advanced = false;
+  const auto advance = [&] {
+    if (!advanced) {
+      for (Sequence* sequence : sequence_of_row_) sequence->AdvanceComputed(1);
+    }
+    advanced = true;
+  };
+  broken_ = RunPass([&](std::span<const int64_t> rows, std::span<float> logits) {
+    advance();
+    if (sampled.ok()) sampled = SampleRows(rows, logits);
+  });
+  advance();
+  if (broken_.ok()) broken_ = sampled;
+  PENSTOCK_RETURN_IF_ERROR(broken_);
+
+  const double seconds = Seconds(std::chrono::steady_clock::now() - start);
+  const double prompt_share = static_cast<double>(num_prompt_rows) / static_cast<double>(batch_.num_rows());
+  stats_.prompt_tokens += num_prompt_rows;
+  stats_.prefill_s += seconds * prompt_share;
+  stats_.decode_s += seconds * (1 - prompt_share);
+  std::erase_if(running_, [&](const std::unique_ptr<Sequence>& sequence) {
+    if (!sequence->finished()) return false;
+    kv_cache_->Free(sequence->kv_pages());
+    finished.push_back(sequence->Release());
+    return true;
+  });
+  return finished;
+}
+
+absl::Status EngineImpl::VisitLogits(std::span<const TokenId> ids,
+                                     absl::FunctionRef<void(int64_t, std::span<const float>)> visit) {
+  PENSTOCK_RETURN_IF_ERROR(broken_);
+  PENSTOCK_CHECK(idle());
+  PENSTOCK_RETURN_IF_ERROR(CheckIds(ids));
+  const int64_t num_ids = static_cast<int64_t>(ids.size());
+  if (num_ids < 1 || num_ids > plan_.context_length) {
+    return InputError("expected 1 to {} tokens (the context length), found {}", plan_.context_length, num_ids);
+  }
+  const std::vector<std::byte*> pages = kv_cache_->Reserve(num_ids);
+  PENSTOCK_CHECK(!pages.empty());  // the plan holds one sequence of the whole context
+  for (int64_t begin = 0; begin < num_ids && broken_.ok(); begin += activations_.dims.max_rows) {
+    const int64_t end = std::min(num_ids, begin + activations_.dims.max_rows);
+    batch_.Clear();
+    for (int64_t pos = begin; pos < end; ++pos) {
+      batch_.token_ids.push_back(ids[pos]);
+      batch_.positions.push_back(pos);
+      batch_.kv_pages.push_back(pages);
+      batch_.logit_rows.push_back(pos - begin);
+    }
+    const auto start = std::chrono::steady_clock::now();
+    broken_ = RunPass([&](std::span<const int64_t> rows, std::span<float> logits) {
+      const size_t vocab_size = static_cast<size_t>(model_->config.vocab_size);
+      for (size_t i = 0; i < rows.size(); ++i) visit(begin + rows[i], logits.subspan(i * vocab_size, vocab_size));
+    });
+    stats_.prefill_s += Seconds(std::chrono::steady_clock::now() - start);
+    stats_.prompt_tokens += end - begin;
+  }
+  kv_cache_->Free(pages);
+  return broken_;
+}
+
+absl::StatusOr<std::vector<double>> EngineImpl::ScoreTokens(std::span<const TokenId> ids) {
+  std::vector<double> logprobs;
+  const int64_t num_ids = static_cast<int64_t>(ids.size());
+  PENSTOCK_RETURN_IF_ERROR(VisitLogits(ids, [&](int64_t pos, std::span<const float> logits) {
+    if (pos + 1 < num_ids) logprobs.push_back(LogProbability(logits, ids[pos + 1]));
+  }));
+  return logprobs;
+}
+
+absl::StatusOr<std::vector<float>> EngineImpl::Logits(std::span<const TokenId> ids) {
+  std::vector<float> all;
+  PENSTOCK_RETURN_IF_ERROR(VisitLogits(
+      ids, [&](int64_t, std::span<const float> logits) { all.insert(all.end(), logits.begin(), logits.end()); }));
+  return all;
+}
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<Engine>> Engine::Open(const EngineOptions& options) { return EngineImpl::Open(options); }
+
+absl::StatusOr<std::vector<TokenId>> Engine::TokenizeChat(std::span<const ChatMessage> messages) const {
+  json::array list;
+  for (const ChatMessage& message : messages) {
+    list.push_back(json::object{{"role", message.role}, {"content", message.content}});
+  }
+  return TokenizeChat(json::serialize(list), "");
+}
+
+int ExitCodeOf(const absl::Status& status) { return ExitCode(status); }
+
+}  // namespace penstock

@@ -1,0 +1,95 @@
+#include "penstock/engine/loaded_model.h"
+
+#include <array>
+
+#include <malloc.h>
+#include <xxhash.h>
+
+#include "penstock/base/limits.h"
+#include "penstock/base/status.h"
+
+namespace penstock {
+namespace {
+
+constexpr std::array<std::string_view, 4> kTokenizerFiles = {"tokenizer.json", "tokenizer.model", "vocab.json", "merges.txt"};
+constexpr std::array<std::string_view, 3> kOtherFiles = {"tokenizer_config.json", "generation_config.json",
+                                                         "chat_template.jinja"};
+
+std::string LastPathPart(std::string path) {
+  while (path.size() > 1 && path.back() == '/') path.pop_back();
+  const size_t slash = path.find_last_of('/');
+  return slash == std::string::npos || path == "/" ? path : path.substr(slash + 1);
+}
+
+bool HasTokenizer(const ModelFolder& folder) {
+  return folder.Has("tokenizer.json") || folder.Has("tokenizer.model") || folder.Has("vocab.json");
+}
+
+absl::StatusOr<std::string> Fingerprint(const ModelFolder& folder, const Checkpoint& checkpoint) {
+  std::string digest_input = checkpoint.Fingerprint();
+  const auto add = [&](std::string_view name) -> absl::Status {
+    if (!folder.Has(name)) return absl::OkStatus();
+    PENSTOCK_ASSIGN_OR_RETURN(const std::string content, folder.Read(name, kMaxTokenizerBytes));
+    digest_input += fmt::format(" {}:{:016x}", name, XXH3_64bits(content.data(), content.size()));
+    return absl::OkStatus();
+  };
+  PENSTOCK_RETURN_IF_ERROR(add("config.json"));
+  for (const std::string_view name : kTokenizerFiles) PENSTOCK_RETURN_IF_ERROR(add(name));
+  for (const std::string_view name : kOtherFiles) PENSTOCK_RETURN_IF_ERROR(add(name));
+  const XXH128_hash_t digest = XXH3_128bits(digest_input.data(), digest_input.size());
+  return fmt::format("{:016x}{:016x}", digest.high64, digest.low64);
+}
+
+absl::Status LoadTokenizer(const ModelFolder& folder, LoadedModel& model) {
+  if (!HasTokenizer(folder)) {
+    model.chat_template_status = InputError("the model folder has no tokenizer: give prompts as token ids");
+    return absl::OkStatus();
+  }
+  PENSTOCK_ASSIGN_OR_RETURN(model.tokenizer, Tokenizer::Load(folder));
+  if (model.tokenizer->vocab_size() > model.config.vocab_size) {
+    return ModelError("the tokenizer has {} tokens, but config.json says vocab_size {}: they are of different models",
+                      model.tokenizer->vocab_size(), model.config.vocab_size);
+  }
+  auto source = FindChatTemplate(folder);
+  if (!source.ok()) {
+    if (FaultOf(source.status()) == Fault::kModel) return source.status();
+    model.chat_template_status = source.status();
+    return absl::OkStatus();
+  }
+  auto parsed = ChatTemplate::Parse(*source);
+  // A template that cannot be parsed does not spoil the model for prompts without chat.
+  if (parsed.ok()) {
+    model.chat_template = *std::move(parsed);
+  } else {
+    model.chat_template_status = InputError("the model's chat template is invalid: {}", Message(parsed.status()));
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+uint64_t LoadedModel::memory_bytes() const {
+  // A catalogue entry with its name, shape and hash-map node, and its share of the weight map.
+  constexpr uint64_t kBytesPerTensor = 400;
+  return checkpoint.tensors().size() * kBytesPerTensor + (tokenizer ? tokenizer->memory_bytes() : 0);
+}
+
+absl::StatusOr<std::unique_ptr<LoadedModel>> LoadModel(const std::string& model_dir) {
+  PENSTOCK_ASSIGN_OR_RETURN(const ModelFolder folder, ModelFolder::Open(model_dir));
+  auto model = std::make_unique<LoadedModel>();
+  model->name = LastPathPart(model_dir);
+  PENSTOCK_ASSIGN_OR_RETURN(model->config, LoadModelConfig(folder));
+  PENSTOCK_ASSIGN_OR_RETURN(model->generation, LoadGenerationConfig(folder, model->config.vocab_size));
+  PENSTOCK_ASSIGN_OR_RETURN(model->checkpoint, Checkpoint::Open(folder));
+  PENSTOCK_ASSIGN_OR_RETURN(model->weights, MapWeights(model->config, model->checkpoint));
+  PENSTOCK_RETURN_IF_ERROR(LoadTokenizer(folder, *model));
+  PENSTOCK_ASSIGN_OR_RETURN(model->fingerprint, Fingerprint(folder, model->checkpoint));
+  if (model->config.eos_ids.empty() && model->tokenizer && model->tokenizer->eos_id() >= 0) {
+    model->config.eos_ids = {model->tokenizer->eos_id()};
+  }
+  // Parsing the tokenizer takes several times what it keeps; the rest goes back before weights are allocated.
+  ::malloc_trim(0);
+  return model;
+}
+
+}  // namespace penstock

@@ -1,0 +1,37 @@
+// What is known of a model before its weights are read: config, tensor catalogue, tokenizer, chat template.
+#pragma once
+
+#include <memory>
+#include <optional>
+#include <string>
+
+#include "absl/status/statusor.h"
+#include "penstock/checkpoint/checkpoint.h"
+#include "penstock/model/generation_config.h"
+#include "penstock/model/model_config.h"
+#include "penstock/model/weight_map.h"
+#include "penstock/tokenizer/chat_template.h"
+#include "penstock/tokenizer/tokenizer.h"
+
+namespace penstock {
+
+struct LoadedModel {
+  std::string name;  // last part of the folder's path
+  ModelConfig config;
+  GenerationConfig generation;
+  Checkpoint checkpoint;
+  WeightMap weights;                     // points into `checkpoint`
+  std::unique_ptr<Tokenizer> tokenizer;  // null when the folder has none: token ids only
+  std::optional<ChatTemplate> chat_template;
+  absl::Status chat_template_status;  // why there is no chat template
+  std::string fingerprint;            // of everything that decides the texts: configs, tokenizer files, tensor catalogue
+
+  Dtype checkpoint_dtype() const { return weights.embedding->dtype; }
+  // Bytes that this object holds.
+  uint64_t memory_bytes() const;
+};
+
+// Validates all metadata; reads no tensor. unique_ptr because `weights` points into `checkpoint`.
+absl::StatusOr<std::unique_ptr<LoadedModel>> LoadModel(const std::string& model_dir);
+
+}  // namespace penstock

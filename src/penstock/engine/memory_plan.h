@@ -1,0 +1,41 @@
+// Where every byte of the budget goes, decided before anything is loaded.
+//
+// What every pass needs is placed first: tables, dense weights, one sequence's KV cache, the activations of a small pass,
+// and room for two experts. What is left makes the batch larger (up to half of it) and keeps experts in DRAM.
+#pragma once
+
+#include <cstdint>
+
+#include "absl/status/statusor.h"
+#include "penstock/engine.h"
+#include "penstock/memory/expert_cache.h"
+#include "penstock/model/model_config.h"
+#include "penstock/schedule/activations.h"
+
+namespace penstock {
+
+struct PlanInputs {
+  const ModelConfig* config = nullptr;
+  ComputeDtype dtype = ComputeDtype::kF32;
+  Dtype kv_dtype = Dtype::kF32;
+  uint64_t budget_bytes = 0;
+  uint64_t fixed_bytes = 0;
+  uint64_t dense_bytes = 0;
+  uint64_t slot_bytes = 0;  // of one expert
+  int num_workers = 1;
+  int64_t batch_size = 0;      // 0: planned
+  int64_t prefill_chunk = 0;   // 0: planned
+  int64_t context_length = 0;  // > 0
+};
+
+inline constexpr int64_t kMaxLogitRows = 16;
+
+ActivationDims DimsOf(const MemoryPlan& plan, int num_workers);
+
+// kResources with the whole account and the least budget when `budget_bytes` does not suffice.
+absl::StatusOr<MemoryPlan> PlanMemory(const PlanInputs& inputs);
+
+// Pages of the plan's KV cache.
+int64_t NumKvPages(const MemoryPlan& plan, const ModelConfig& config, Dtype kv_dtype);
+
+}  // namespace penstock

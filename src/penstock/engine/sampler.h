@@ -1,0 +1,56 @@
+// From logits to a token: penalties, temperature, filters, and a counter-based random stream.
+//
+// The filters come in the order of Hugging Face transformers: repetition penalty, temperature, top-k, top-p, min-p.
+// Random numbers depend on (seed, index of the generated token) alone, so a request's tokens depend neither on batching nor
+// on where a job was interrupted.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "absl/container/flat_hash_set.h"
+#include "penstock/engine.h"
+
+namespace penstock {
+
+// Uniform in [0, 1): the `counter`-th number of the stream `seed`.
+double CounterUniform(uint64_t seed, uint64_t counter);
+
+// kInput when a value is out of its range (engine.h gives the ranges), naming the field.
+absl::Status ValidateSampling(const SamplingParams& sampling);
+
+// Scratch of one worker. Grows to the vocabulary's size and stays.
+class Sampler {
+ public:
+  explicit Sampler(int64_t vocab_size);
+  static uint64_t ScratchBytes(int64_t vocab_size) { return static_cast<uint64_t>(vocab_size) * sizeof(Candidate); }
+
+  // Chooses a token. `logits` [vocab_size] is changed. `seen` are the ids of the prompt and of what was generated, for the
+  // repetition penalty. Returns -1 when no logit is finite.
+  TokenId Sample(std::span<float> logits, const SamplingParams& sampling, const absl::flat_hash_set<TokenId>& seen,
+                 uint64_t token_idx);
+
+  // Log-probabilities of `chosen` and of the `num_top` most likely tokens; logits as the model gave them.
+  TokenLogprobs Logprobs(std::span<const float> logits, TokenId chosen, int num_top);
+
+ private:
+  struct Candidate {
+    float logit;
+    TokenId id;
+  };
+  struct MoreLikely {
+    bool operator()(const Candidate& a, const Candidate& b) const {
+      return a.logit != b.logit ? a.logit > b.logit : a.id < b.id;
+    }
+  };
+
+  TokenId SampleFiltered(const SamplingParams& sampling, double uniform);
+
+  std::vector<Candidate> candidates_;
+};
+
+// log of softmax(logits)[id]
+double LogProbability(std::span<const float> logits, TokenId id);
+
+}  // namespace penstock

@@ -1,0 +1,68 @@
+// A request in the batch: its tokens, its KV pages, and the text that it has given so far.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "absl/container/flat_hash_set.h"
+#include "penstock/engine.h"
+#include "penstock/tokenizer/tokenizer.h"
+
+namespace penstock {
+
+class Sequence {
+ public:
+  // Without a tokenizer (null) there are token ids but no text.
+  Sequence(RequestId id, Request request, const Tokenizer* tokenizer);
+
+  RequestId id() const { return id_; }
+  const SamplingParams& sampling() const { return sampling_; }
+
+  // Tokens whose KV entries exist, and all tokens known: the difference is what the next passes compute.
+  int64_t num_computed() const { return num_computed_; }
+  int64_t num_pending() const { return static_cast<int64_t>(token_ids_.size()) - num_computed_; }
+  void AdvanceComputed(int64_t num_rows) { num_computed_ += num_rows; }
+  TokenId token_id(int64_t pos) const { return token_ids_[pos]; }
+  // The prompt is not yet computed.
+  bool in_prefill() const { return num_computed_ < num_prompt_tokens_; }
+  // Positions that the sequence can take at most.
+  int64_t max_positions() const { return num_prompt_tokens_ + sampling_.max_tokens; }
+  int64_t num_generated() const { return static_cast<int64_t>(token_ids_.size()) - num_prompt_tokens_; }
+  const absl::flat_hash_set<TokenId>& seen() const { return seen_; }
+
+  std::vector<std::byte*>& kv_pages() { return kv_pages_; }
+
+  // Takes a generated token that does not end the sequence.
+  void Append(TokenId token_id, bool with_logprobs, TokenLogprobs logprobs);
+  // The end-of-sequence token came.
+  void FinishByEos() { Finish(FinishReason::kStop); }
+
+  bool finished() const { return finished_; }
+  // Text that became final since the last call: a possible beginning of a stop text is held back.
+  std::string TakeFinalText();
+  // REQUIRES: finished().
+  Completion Release();
+
+ private:
+  void AddText(std::string_view piece);
+  void Finish(FinishReason reason);
+
+  RequestId id_;
+  SamplingParams sampling_;
+  int64_t num_prompt_tokens_;
+  std::vector<TokenId> token_ids_;  // prompt and generated
+  int64_t num_computed_ = 0;
+  absl::flat_hash_set<TokenId> seen_;  // kept only for the repetition penalty
+  std::vector<std::byte*> kv_pages_;
+  std::optional<StreamDecoder> decoder_;
+  std::string text_;
+  size_t num_given_bytes_ = 0;  // of text_, by TakeFinalText
+  std::vector<TokenLogprobs> logprobs_;
+  bool finished_ = false;
+  FinishReason finish_reason_ = FinishReason::kStop;
+};
+
+}  // namespace penstock

@@ -1,0 +1,55 @@
+// The weights that every row needs: attention, norms, router, embeddings, and FFNs without experts. Always in DRAM.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "penstock/checkpoint/checkpoint.h"
+#include "penstock/memory/arena.h"
+#include "penstock/memory/expert_cache.h"
+#include "penstock/model/weight_map.h"
+
+namespace penstock {
+
+// Norms and biases are f32 whatever the checkpoint's dtype; an absent one is an empty span.
+struct LayerWeights {
+  std::span<const float> attention_norm;  // [model_dim]
+  WeightView q_proj;
+  WeightView k_proj;
+  WeightView v_proj;
+  WeightView o_proj;
+  std::span<const float> q_bias;
+  std::span<const float> k_bias;
+  std::span<const float> v_bias;
+  std::span<const float> o_bias;
+  std::span<const float> q_norm;
+  std::span<const float> k_norm;
+  std::span<const float> ffn_norm;  // [model_dim]
+  WeightView router_proj;           // as stored: the router computes in f32
+  FfnWeights dense_ffn;             // of a layer without experts
+};
+
+class DenseWeights {
+ public:
+  // Bytes that Load will take for these tensors.
+  static uint64_t Bytes(const WeightMap& map, ComputeDtype dtype);
+
+  // Reads the tensors; kIo when that fails.
+  static absl::StatusOr<DenseWeights> Load(const Checkpoint& checkpoint, const WeightMap& map, ComputeDtype dtype);
+
+  const WeightView& embedding() const { return embedding_; }
+  const WeightView& lm_head() const { return lm_head_; }
+  std::span<const float> final_norm() const { return final_norm_; }
+  const LayerWeights& layer(int64_t layer_idx) const { return layers_[layer_idx]; }
+
+ private:
+  Arena arena_;
+  WeightView embedding_;
+  WeightView lm_head_;
+  std::span<const float> final_norm_;
+  std::vector<LayerWeights> layers_;
+};
+
+}  // namespace penstock

@@ -1,0 +1,67 @@
+#include "penstock/schedule/activations.h"
+
+#include <algorithm>
+
+#include "penstock/base/checked.h"
+#include "penstock/base/status.h"
+
+namespace penstock {
+namespace {
+
+// Calls visit(span, count) for each buffer: one list serves both the counting and the handing out.
+template <typename Visitor>
+void VisitBuffers(Activations& a, const ModelConfig& config, ComputeDtype dtype, const ActivationDims& dims,
+                  Visitor&& visit) {
+  const int64_t rows = dims.max_rows;
+  const bool bf16 = dtype == ComputeDtype::kBF16;
+  const int64_t num_assignments = rows * config.num_topk;
+  // A layer without experts computes as one expert that every row is assigned to.
+  const int64_t ffn_elements = std::max(num_assignments * config.expert_dim, rows * config.dense_ffn_dim);
+  visit(a.residual, rows * config.model_dim);
+  visit(a.normed, rows * config.model_dim);
+  visit(a.gemm_input, bf16 ? rows * std::max(config.model_dim, config.q_dim()) : 0);
+  visit(a.q, rows * config.q_dim());
+  visit(a.k, rows * config.kv_dim());
+  visit(a.v, rows * config.kv_dim());
+  visit(a.attended, rows * config.q_dim());
+  visit(a.cos, rows * config.head_dim / 2);
+  visit(a.sin, rows * config.head_dim / 2);
+  visit(a.scores, dims.num_workers * (config.num_heads / config.num_kv_heads) * dims.context_length);
+  visit(a.router_logits, rows * config.num_experts);
+  visit(a.topk_idx, num_assignments);
+  visit(a.topk_weights, num_assignments);
+  visit(a.assignments, num_assignments);
+  visit(a.assigned_row, num_assignments);
+  visit(a.group_offsets, config.num_experts + 1);
+  visit(a.expert_input, bf16 ? 0 : num_assignments * config.model_dim);
+  visit(a.expert_input_bf16, bf16 ? num_assignments * config.model_dim : 0);
+  visit(a.gate, ffn_elements);
+  visit(a.up, ffn_elements);
+  visit(a.hidden_bf16, bf16 ? ffn_elements : 0);
+  visit(a.expert_output, num_assignments * config.model_dim);
+  visit(a.logits, dims.max_logit_rows * config.vocab_size);
+}
+
+}  // namespace
+
+uint64_t Activations::Bytes(const ModelConfig& config, ComputeDtype dtype, const ActivationDims& dims) {
+  Activations a;
+  uint64_t bytes = 0;
+  VisitBuffers(a, config, dtype, dims, [&](const auto& span, int64_t count) {
+    bytes += RoundUp(static_cast<uint64_t>(count) * sizeof(span[0]), kCacheLineBytes);
+  });
+  return RoundUp(bytes, kPageBytes);
+}
+
+absl::StatusOr<Activations> Activations::Create(const ModelConfig& config, ComputeDtype dtype, const ActivationDims& dims) {
+  Activations a;
+  a.dims = dims;
+  PENSTOCK_ASSIGN_OR_RETURN(a.arena, Arena::Map(Bytes(config, dtype, dims)));
+  ArenaAllocator allocator(a.arena);
+  VisitBuffers(a, config, dtype, dims, [&](auto& span, int64_t count) {
+    span = allocator.Take<std::remove_reference_t<decltype(span[0])>>(count);
+  });
+  return a;
+}
+
+}  // namespace penstock

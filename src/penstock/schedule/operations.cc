@@ -1,0 +1,502 @@
+#include "penstock/schedule/operations.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+
+#include "penstock/base/check.h"
+#include "penstock/base/checked.h"
+
+namespace penstock {
+
+void RowBatch::Clear() {
+  token_ids.clear();
+  positions.clear();
+  kv_pages.clear();
+  logit_rows.clear();
+}
+
+namespace ops {
+namespace {
+
+// A task should be long enough to pay for being handed out and short enough that the last one does not keep the others
+// waiting: a few tasks per worker, whole multiples of 16 columns.
+int64_t ColumnsPerTask(int64_t num_cols, int64_t num_tasks_wanted) {
+  const int64_t cols = (num_cols + num_tasks_wanted - 1) / num_tasks_wanted;
+  return std::max<int64_t>(16, (cols + 15) / 16 * 16);
+}
+
+struct Range {
+  int64_t begin;
+  int64_t end;
+  int64_t size() const { return end - begin; }
+};
+
+// y[:, cols] = x w[cols]^T + bias, for one GEMM whose input is `x` in f32 computing and `x_bf16` in bf16 computing.
+struct GemmCall {
+  int64_t num_rows;
+  int64_t inner_dim;
+  const float* x;
+  const BF16* x_bf16;
+  WeightView w;
+  const float* bias = nullptr;
+  float* y;
+  int64_t y_stride;
+};
+
+void GemmColumns(const OpContext& context, const GemmCall& call, Range cols) {
+  const std::byte* w = call.w.data + static_cast<uint64_t>(cols.begin * call.inner_dim) * SizeOf(call.w.dtype);
+  const float* bias = call.bias == nullptr ? nullptr : call.bias + cols.begin;
+  if (call.x_bf16 != nullptr) {
+    PENSTOCK_DCHECK(call.w.dtype == Dtype::kBF16);
+    context.kernels.gemm_bf16({.num_rows = call.num_rows,
+                               .num_cols = cols.size(),
+                               .inner_dim = call.inner_dim,
+                               .x = call.x_bf16,
+                               .x_stride = call.inner_dim,
+                               .w = w,
+                               .w_stride = call.inner_dim,
+                               .bias = bias,
+                               .y = call.y + cols.begin,
+                               .y_stride = call.y_stride});
+    return;
+  }
+  context.kernels.gemm_f32({.num_rows = call.num_rows,
+                            .num_cols = cols.size(),
+                            .inner_dim = call.inner_dim,
+                            .x = call.x,
+                            .x_stride = call.inner_dim,
+                            .w_dtype = call.w.dtype,
+                            .w = w,
+                            .w_stride = call.inner_dim,
+                            .bias = bias,
+                            .y = call.y + cols.begin,
+                            .y_stride = call.y_stride});
+}
+
+// Several GEMMs of one input in one parallel region.
+struct GemmPart {
+  GemmCall call;
+  int64_t num_cols;
+};
+
+void RunGemms(const OpContext& context, std::span<const GemmPart> parts) {
+  struct Task {
+    const GemmPart* part;
+    Range cols;
+  };
+  int64_t total_cols = 0;
+  for (const GemmPart& part : parts) total_cols += part.num_cols;
+  const int64_t cols_per_task = ColumnsPerTask(total_cols, 4 * context.pool.num_workers());
+  std::vector<Task> tasks;
+  for (const GemmPart& part : parts) {
+    for (int64_t col = 0; col < part.num_cols; col += cols_per_task) {
+      tasks.push_back({&part, {col, std::min(col + cols_per_task, part.num_cols)}});
+    }
+  }
+  context.pool.ParallelFor(static_cast<int64_t>(tasks.size()), [&](int64_t task_idx, int) {
+    GemmColumns(context, tasks[task_idx].part->call, tasks[task_idx].cols);
+  });
+}
+
+// Calls body(rows) for consecutive ranges of rows.
+void ForRowRanges(const OpContext& context, int64_t num_rows, absl::FunctionRef<void(Range)> body) {
+  const int64_t rows_per_task = std::max<int64_t>(1, static_cast<int64_t>(CeilDiv(num_rows, 4 * context.pool.num_workers())));
+  context.pool.ParallelFor(static_cast<int64_t>(CeilDiv(num_rows, rows_per_task)), [&](int64_t task_idx, int) {
+    body({task_idx * rows_per_task, std::min((task_idx + 1) * rows_per_task, num_rows)});
+  });
+}
+
+bool IsBf16(const OpContext& context) { return context.dtype == ComputeDtype::kBF16; }
+
+// Rounds `source` [num_rows, dim] into the buffer that GEMMs read; null in f32 computing.
+const BF16* GemmInput(const OpContext& context, const float* source, Range rows, int64_t dim) {
+  if (!IsBf16(context)) return nullptr;
+  BF16* target = context.activations.gemm_input.data();
+  context.kernels.to_bf16(source + rows.begin * dim, rows.size() * dim, target + rows.begin * dim);
+  return target;
+}
+
+// normed = norm(residual), and its rounded copy.
+const BF16* NormRows(const OpContext& context, int64_t num_rows, std::span<const float> weight) {
+  Activations& a = context.activations;
+  const int64_t dim = context.config.model_dim;
+  ForRowRanges(context, num_rows, [&](Range rows) {
+    context.kernels.rms_norm({.num_rows = rows.size(),
+                              .dim = dim,
+                              .x = a.residual.data() + rows.begin * dim,
+                              .x_stride = dim,
+                              .weight = weight.data(),
+                              .eps = context.config.rms_norm_eps,
+                              .out = a.normed.data() + rows.begin * dim,
+                              .out_stride = dim});
+    GemmInput(context, a.normed.data(), rows, dim);
+  });
+  return IsBf16(context) ? a.gemm_input.data() : nullptr;
+}
+
+void Clip(float limit, float* values, int64_t count) {
+  for (int64_t i = 0; i < count; ++i) values[i] = std::clamp(values[i], -limit, limit);
+}
+
+void NormHeads(const OpContext& context, std::span<const float> weight, float* row, int64_t row_dim) {
+  if (weight.empty()) return;
+  const int64_t dim = static_cast<int64_t>(weight.size());
+  context.kernels.rms_norm({.num_rows = row_dim / dim,
+                            .dim = dim,
+                            .x = row,
+                            .x_stride = dim,
+                            .weight = weight.data(),
+                            .eps = context.config.rms_norm_eps,
+                            .out = row,
+                            .out_stride = dim});
+}
+
+// QK norm, clamp, RoPE (in this order), and the row's K and V into its KV page.
+void FinishQkv(const OpContext& context, const RowBatch& batch, const LayerWeights& layer, int64_t layer_idx,
+               int64_t row_idx) {
+  const ModelConfig& config = context.config;
+  Activations& a = context.activations;
+  float* q = a.q.data() + row_idx * config.q_dim();
+  float* k = a.k.data() + row_idx * config.kv_dim();
+  float* v = a.v.data() + row_idx * config.kv_dim();
+  NormHeads(context, layer.q_norm, q, config.q_dim());
+  NormHeads(context, layer.k_norm, k, config.kv_dim());
+  if (config.clip_qkv > 0) {
+    Clip(config.clip_qkv, q, config.q_dim());
+    Clip(config.clip_qkv, k, config.kv_dim());
+    Clip(config.clip_qkv, v, config.kv_dim());
+  }
+  kernels::RopeArgs rope = {.num_heads = config.num_heads,
+                            .rotary_dim = config.head_dim,
+                            .x = q,
+                            .head_stride = config.head_dim,
+                            .cos = a.cos.data() + row_idx * config.head_dim / 2,
+                            .sin = a.sin.data() + row_idx * config.head_dim / 2};
+  context.kernels.rope(rope);
+  rope.num_heads = config.num_kv_heads;
+  rope.x = k;
+  context.kernels.rope(rope);
+
+  const KvCache& kv = context.kv_cache;
+  const int64_t pos = batch.positions[row_idx];
+  std::byte* page = batch.kv_pages[row_idx][pos / KvCache::kPageTokens] + kv.layer_offset_bytes(layer_idx);
+  const int64_t head_bytes = config.head_dim * static_cast<int64_t>(SizeOf(kv.dtype()));
+  for (int64_t head_idx = 0; head_idx < config.num_kv_heads; ++head_idx) {
+    std::byte* k_target = page + (head_idx * KvCache::kPageTokens + pos % KvCache::kPageTokens) * head_bytes;
+    std::byte* v_target = k_target + kv.half_bytes();
+    const float* k_source = k + head_idx * config.head_dim;
+    const float* v_source = v + head_idx * config.head_dim;
+    if (kv.dtype() == Dtype::kBF16) {
+      context.kernels.to_bf16(k_source, config.head_dim, reinterpret_cast<BF16*>(k_target));
+      context.kernels.to_bf16(v_source, config.head_dim, reinterpret_cast<BF16*>(v_target));
+    } else {
+      std::memcpy(k_target, k_source, static_cast<size_t>(head_bytes));
+      std::memcpy(v_target, v_source, static_cast<size_t>(head_bytes));
+    }
+  }
+}
+
+void AttendHead(const OpContext& context, const RowBatch& batch, int64_t layer_idx, int64_t row_idx, int64_t head_idx,
+                int worker_idx) {
+  const ModelConfig& config = context.config;
+  Activations& a = context.activations;
+  const KvCache& kv = context.kv_cache;
+  const int64_t group = config.num_heads / config.num_kv_heads;
+  const int64_t head_bytes = config.head_dim * static_cast<int64_t>(SizeOf(kv.dtype()));
+  const int64_t pos = batch.positions[row_idx];
+  const int64_t k_offset =
+      static_cast<int64_t>(kv.layer_offset_bytes(layer_idx)) + head_idx * KvCache::kPageTokens * head_bytes;
+  const int64_t q_offset = row_idx * config.q_dim() + head_idx * group * config.head_dim;
+  context.kernels.attention(
+      {.group = group,
+       .head_dim = config.head_dim,
+       .q = a.q.data() + q_offset,
+       .q_stride = config.head_dim,
+       .pages = batch.kv_pages[row_idx].data(),
+       .page_tokens = KvCache::kPageTokens,
+       .kv_dtype = kv.dtype(),
+       .k_offset_bytes = k_offset,
+       .v_offset_bytes = k_offset + static_cast<int64_t>(kv.half_bytes()),
+       .token_stride_bytes = head_bytes,
+       .first_pos = config.sliding_window > 0 ? std::max<int64_t>(0, pos + 1 - config.sliding_window) : 0,
+       .end_pos = pos + 1,
+       .scale = 1.0f / std::sqrt(static_cast<float>(config.head_dim)),
+       .scratch = a.scores.data() + worker_idx * group * a.dims.context_length,
+       .scratch_stride = a.dims.context_length,
+       .out = a.attended.data() + q_offset,
+       .out_stride = config.head_dim});
+}
+
+const float* DataOrNull(std::span<const float> span) { return span.empty() ? nullptr : span.data(); }
+
+// gate, up and silu(gate) * up of some columns for `rows` of the FFN buffers.
+void GateUpColumns(const OpContext& context, const GemmCall& gate, const GemmCall& up, int64_t ffn_dim, BF16* hidden,
+                   Range cols) {
+  GemmColumns(context, gate, cols);
+  GemmColumns(context, up, cols);
+  context.kernels.swiglu({.num_rows = gate.num_rows,
+                          .dim = cols.size(),
+                          .gate = gate.y + cols.begin,
+                          .gate_stride = ffn_dim,
+                          .up = up.y + cols.begin,
+                          .up_stride = ffn_dim,
+                          .out = gate.y + cols.begin,
+                          .out_stride = ffn_dim});
+  if (hidden == nullptr) return;
+  for (int64_t row_idx = 0; row_idx < gate.num_rows; ++row_idx) {
+    context.kernels.to_bf16(gate.y + row_idx * ffn_dim + cols.begin, cols.size(), hidden + row_idx * ffn_dim + cols.begin);
+  }
+}
+
+// One FFN over a run of rows of the FFN buffers: an expert with its group, or the dense FFN with all rows.
+struct FfnGroup {
+  const FfnWeights* weights;
+  Range rows;
+};
+
+// expert_output[rows] = down(silu(gate(x)) * up(x)) for every group, in two parallel regions.
+void RunFfns(const OpContext& context, std::span<const FfnGroup> groups, int64_t ffn_dim, const float* x,
+             const BF16* x_bf16) {
+  Activations& a = context.activations;
+  const int64_t model_dim = context.config.model_dim;
+  const auto tasks_per_group = std::max<int64_t>(1, 8 * context.pool.num_workers() / std::max<int64_t>(1, groups.size()));
+  const auto run = [&](int64_t num_cols, absl::FunctionRef<void(const FfnGroup&, Range)> body) {
+    const int64_t cols_per_task = ColumnsPerTask(num_cols, tasks_per_group);
+    const int64_t tasks_per = static_cast<int64_t>(CeilDiv(num_cols, cols_per_task));
+    context.pool.ParallelFor(static_cast<int64_t>(groups.size()) * tasks_per, [&](int64_t task_idx, int) {
+      const int64_t begin = task_idx % tasks_per * cols_per_task;
+      body(groups[task_idx / tasks_per], {begin, std::min(begin + cols_per_task, num_cols)});
+    });
+  };
+  run(ffn_dim, [&](const FfnGroup& group, Range cols) {
+    GemmCall gate = {.num_rows = group.rows.size(),
+                     .inner_dim = model_dim,
+                     .x = x + group.rows.begin * model_dim,
+                     .x_bf16 = x_bf16 == nullptr ? nullptr : x_bf16 + group.rows.begin * model_dim,
+                     .w = group.weights->gate_proj,
+                     .y = a.gate.data() + group.rows.begin * ffn_dim,
+                     .y_stride = ffn_dim};
+    GemmCall up = gate;
+    up.w = group.weights->up_proj;
+    up.y = a.up.data() + group.rows.begin * ffn_dim;
+    BF16* hidden = x_bf16 == nullptr ? nullptr : a.hidden_bf16.data() + group.rows.begin * ffn_dim;
+    GateUpColumns(context, gate, up, ffn_dim, hidden, cols);
+  });
+  run(model_dim, [&](const FfnGroup& group, Range cols) {
+    GemmColumns(context,
+                {.num_rows = group.rows.size(),
+                 .inner_dim = ffn_dim,
+                 .x = a.gate.data() + group.rows.begin * ffn_dim,
+                 .x_bf16 = x_bf16 == nullptr ? nullptr : a.hidden_bf16.data() + group.rows.begin * ffn_dim,
+                 .w = group.weights->down_proj,
+                 .y = a.expert_output.data() + group.rows.begin * model_dim,
+                 .y_stride = model_dim},
+                cols);
+  });
+}
+
+// Sorts the assignments by expert (stable in rows): group_offsets, assignments, assigned_row.
+void GroupByExpert(const OpContext& context, int64_t num_rows) {
+  Activations& a = context.activations;
+  const int64_t num_assignments = num_rows * context.config.num_topk;
+  std::fill(a.group_offsets.begin(), a.group_offsets.end(), 0);
+  for (int64_t i = 0; i < num_assignments; ++i) ++a.group_offsets[a.topk_idx[i] + 1];
+  for (int64_t e = 0; e < context.config.num_experts; ++e) a.group_offsets[e + 1] += a.group_offsets[e];
+  // Filling moves each offset to the end of its group, which is the start of the next: shift back afterwards.
+  for (int64_t i = 0; i < num_assignments; ++i) {
+    const int64_t place = a.group_offsets[a.topk_idx[i]]++;
+    a.assignments[i] = place;
+    a.assigned_row[place] = i / context.config.num_topk;
+  }
+  for (int64_t e = context.config.num_experts; e > 0; --e) a.group_offsets[e] = a.group_offsets[e - 1];
+  a.group_offsets[0] = 0;
+}
+
+}  // namespace
+
+void Embed(const OpContext& context, const RowBatch& batch) {
+  const ModelConfig& config = context.config;
+  Activations& a = context.activations;
+  PENSTOCK_CHECK(batch.num_rows() <= a.dims.max_rows);
+  const WeightView& embedding = context.weights.embedding();
+  const uint64_t row_bytes = static_cast<uint64_t>(config.model_dim) * SizeOf(embedding.dtype);
+  ForRowRanges(context, batch.num_rows(), [&](Range rows) {
+    for (int64_t row_idx = rows.begin; row_idx < rows.end; ++row_idx) {
+      const uint64_t token = static_cast<uint64_t>(batch.token_ids[row_idx]);
+      context.kernels.to_f32(embedding.dtype, embedding.data + token * row_bytes, config.model_dim,
+                             a.residual.data() + row_idx * config.model_dim);
+      // Frequencies and angles in f32, as the reference implementation has them.
+      for (int64_t i = 0; i < config.head_dim / 2; ++i) {
+        const float exponent = static_cast<float>(2 * i) / static_cast<float>(config.head_dim);
+        const float frequency = 1.0f / std::pow(static_cast<float>(config.rope_theta), exponent);
+        const float angle = static_cast<float>(batch.positions[row_idx]) * frequency;
+        a.cos[row_idx * config.head_dim / 2 + i] = std::cos(angle);
+        a.sin[row_idx * config.head_dim / 2 + i] = std::sin(angle);
+      }
+    }
+  });
+}
+
+void Attention(const OpContext& context, const RowBatch& batch, int64_t layer_idx) {
+  const ModelConfig& config = context.config;
+  Activations& a = context.activations;
+  const LayerWeights& layer = context.weights.layer(layer_idx);
+  const int64_t num_rows = batch.num_rows();
+  const BF16* normed = NormRows(context, num_rows, layer.attention_norm);
+  const auto project = [&](const WeightView& w, std::span<const float> bias, float* y, int64_t num_cols) {
+    return GemmPart{{.num_rows = num_rows,
+                     .inner_dim = config.model_dim,
+                     .x = a.normed.data(),
+                     .x_bf16 = normed,
+                     .w = w,
+                     .bias = DataOrNull(bias),
+                     .y = y,
+                     .y_stride = num_cols},
+                    num_cols};
+  };
+  const GemmPart qkv[] = {project(layer.q_proj, layer.q_bias, a.q.data(), config.q_dim()),
+                          project(layer.k_proj, layer.k_bias, a.k.data(), config.kv_dim()),
+                          project(layer.v_proj, layer.v_bias, a.v.data(), config.kv_dim())};
+  RunGemms(context, qkv);
+  context.pool.ParallelFor(num_rows, [&](int64_t row_idx, int) { FinishQkv(context, batch, layer, layer_idx, row_idx); });
+  context.pool.ParallelFor(num_rows * config.num_kv_heads, [&](int64_t task_idx, int worker_idx) {
+    // The longest rows come last in a chunk; beginning with them balances the end of the region.
+    const int64_t reversed = num_rows * config.num_kv_heads - 1 - task_idx;
+    AttendHead(context, batch, layer_idx, reversed / config.num_kv_heads, reversed % config.num_kv_heads, worker_idx);
+  });
+  const BF16* attended = nullptr;
+  if (IsBf16(context)) {
+    ForRowRanges(context, num_rows, [&](Range rows) { GemmInput(context, a.attended.data(), rows, config.q_dim()); });
+    attended = a.gemm_input.data();
+  }
+  const GemmPart output[] = {{{.num_rows = num_rows,
+                               .inner_dim = config.q_dim(),
+                               .x = a.attended.data(),
+                               .x_bf16 = attended,
+                               .w = layer.o_proj,
+                               .bias = DataOrNull(layer.o_bias),
+                               .y = a.normed.data(),
+                               .y_stride = config.model_dim},
+                              config.model_dim}};
+  RunGemms(context, output);
+  context.kernels.add(a.normed.data(), num_rows * config.model_dim, a.residual.data());
+}
+
+std::vector<int32_t> Route(const OpContext& context, int64_t num_rows, int64_t layer_idx) {
+  const ModelConfig& config = context.config;
+  Activations& a = context.activations;
+  const LayerWeights& layer = context.weights.layer(layer_idx);
+  NormRows(context, num_rows, layer.ffn_norm);
+  // The router always computes in f32: a rounded score could choose another expert.
+  ForRowRanges(context, num_rows, [&](Range rows) {
+    GemmColumns(context,
+                {.num_rows = rows.size(),
+                 .inner_dim = config.model_dim,
+                 .x = a.normed.data() + rows.begin * config.model_dim,
+                 .x_bf16 = nullptr,
+                 .w = layer.router_proj,
+                 .y = a.router_logits.data() + rows.begin * config.num_experts,
+                 .y_stride = config.num_experts},
+                {0, config.num_experts});
+    for (int64_t row_idx = rows.begin; row_idx < rows.end; ++row_idx) {
+      context.kernels.router_topk(
+          {.num_experts = config.num_experts,
+           .num_topk = config.num_topk,
+           .scores = a.router_logits.data() + row_idx * config.num_experts,
+           .renormalise = config.norm_topk_prob ? kernels::Renormalise::kYes : kernels::Renormalise::kNo,
+           .topk_idx = a.topk_idx.data() + row_idx * config.num_topk,
+           .topk_weights = a.topk_weights.data() + row_idx * config.num_topk});
+    }
+  });
+  GroupByExpert(context, num_rows);
+  const int64_t dim = config.model_dim;
+  ForRowRanges(context, num_rows * config.num_topk, [&](Range places) {
+    for (int64_t place = places.begin; place < places.end; ++place) {
+      const int64_t row_idx = a.assigned_row[place];
+      if (IsBf16(context)) {
+        std::copy_n(a.gemm_input.data() + row_idx * dim, dim, a.expert_input_bf16.data() + place * dim);
+      } else {
+        std::copy_n(a.normed.data() + row_idx * dim, dim, a.expert_input.data() + place * dim);
+      }
+    }
+  });
+  std::vector<int32_t> chosen;
+  for (int32_t expert_idx = 0; expert_idx < config.num_experts; ++expert_idx) {
+    if (a.group_offsets[expert_idx + 1] > a.group_offsets[expert_idx]) chosen.push_back(expert_idx);
+  }
+  return chosen;
+}
+
+void Experts(const OpContext& context, std::span<const ExpertLease> leases) {
+  const Activations& a = context.activations;
+  std::vector<FfnGroup> groups;
+  groups.reserve(leases.size());
+  for (const ExpertLease& lease : leases) {
+    groups.push_back({&lease.weights(), {a.group_offsets[lease.expert_idx()], a.group_offsets[lease.expert_idx() + 1]}});
+  }
+  // Experts with the most rows first: small ones fill up the end of the region.
+  std::sort(groups.begin(), groups.end(), [](const FfnGroup& x, const FfnGroup& y) {
+    return x.rows.size() != y.rows.size() ? x.rows.size() > y.rows.size() : x.rows.begin < y.rows.begin;
+  });
+  RunFfns(context, groups, context.config.expert_dim, a.expert_input.data(),
+          IsBf16(context) ? a.expert_input_bf16.data() : nullptr);
+}
+
+void Combine(const OpContext& context, int64_t num_rows) {
+  Activations& a = context.activations;
+  const int64_t dim = context.config.model_dim;
+  const int64_t num_topk = context.config.num_topk;
+  ForRowRanges(context, num_rows, [&](Range rows) {
+    context.kernels.combine({.num_rows = rows.size(),
+                             .dim = dim,
+                             .num_topk = num_topk,
+                             .residual = a.residual.data() + rows.begin * dim,
+                             .residual_stride = dim,
+                             .z = a.expert_output.data(),
+                             .z_stride = dim,
+                             .assignments = a.assignments.data() + rows.begin * num_topk,
+                             .weights = a.topk_weights.data() + rows.begin * num_topk,
+                             .y = a.residual.data() + rows.begin * dim,
+                             .y_stride = dim});
+  });
+}
+
+void DenseFfn(const OpContext& context, int64_t num_rows, int64_t layer_idx) {
+  Activations& a = context.activations;
+  const LayerWeights& layer = context.weights.layer(layer_idx);
+  const BF16* normed = NormRows(context, num_rows, layer.ffn_norm);
+  const FfnGroup group = {&layer.dense_ffn, {0, num_rows}};
+  RunFfns(context, {&group, 1}, context.config.dense_ffn_dim, a.normed.data(), normed);
+  context.kernels.add(a.expert_output.data(), num_rows * context.config.model_dim, a.residual.data());
+}
+
+void Logits(const OpContext& context, std::span<const int64_t> rows) {
+  const ModelConfig& config = context.config;
+  Activations& a = context.activations;
+  const int64_t num_rows = static_cast<int64_t>(rows.size());
+  PENSTOCK_CHECK(num_rows <= a.dims.max_logit_rows && num_rows <= a.dims.max_rows);
+  const int64_t dim = config.model_dim;
+  for (int64_t i = 0; i < num_rows; ++i) {
+    context.kernels.rms_norm({.num_rows = 1,
+                              .dim = dim,
+                              .x = a.residual.data() + rows[i] * dim,
+                              .x_stride = dim,
+                              .weight = context.weights.final_norm().data(),
+                              .eps = config.rms_norm_eps,
+                              .out = a.normed.data() + i * dim,
+                              .out_stride = dim});
+  }
+  const GemmPart head[] = {{{.num_rows = num_rows,
+                             .inner_dim = dim,
+                             .x = a.normed.data(),
+                             .x_bf16 = GemmInput(context, a.normed.data(), {0, num_rows}, dim),
+                             .w = context.weights.lm_head(),
+                             .y = a.logits.data(),
+                             .y_stride = config.vocab_size},
+                            config.vocab_size}};
+  RunGemms(context, head);
+}
+
+}  // namespace ops
+}  // namespace penstock
