@@ -1,18 +1,20 @@
 #include "penstock/base/json.h"
 
+#include <boost/json/basic_parser_impl.hpp>
+#include <charconv>
 #include <cmath>
+#include <exception>
 #include <string>
 #include <utility>
 #include <vector>
-
-#include <boost/json/basic_parser_impl.hpp>
 
 #include "absl/container/flat_hash_set.h"
 
 namespace penstock {
 namespace {
 
-// Builds a value like boost::json::parser does, and refuses what that one lets pass: duplicate keys and infinite numbers.
+// Builds a value like boost::json::parser does, and refuses what that one lets pass: duplicate keys and
+// infinite numbers.
 class StrictHandler {
  public:
   static constexpr std::size_t max_object_size = std::size_t(-1);
@@ -52,6 +54,7 @@ class StrictHandler {
     stack_.push_key(part);
     if (!keys_.back().insert(partial_).second) {
       duplicate_key_ = partial_;
+      has_duplicate_key_ = true;
       error = json::error::exception;
       return false;
     }
@@ -75,7 +78,12 @@ class StrictHandler {
     stack_.push_uint64(value);
     return true;
   }
-  bool on_double(double value, string_view, error_code& error) {
+  // Boost's own doubles may be off by one in the last place; the text is converted exactly instead.
+  bool on_double(double rough, string_view text, error_code& error) {
+    double value = 0;
+    const auto [end, failure] = std::from_chars(text.data(), text.data() + text.size(), value);
+    if (failure != std::errc())
+      value = rough;  // out of range: zero or infinite, which from_chars does not tell apart
     if (!std::isfinite(value)) {
       error = json::error::exponent_overflow;
       return false;
@@ -95,6 +103,7 @@ class StrictHandler {
   bool on_comment(string_view, error_code&) { return true; }
 
   json::value Release() { return stack_.release(); }
+  bool has_duplicate_key() const { return has_duplicate_key_; }
   const std::string& duplicate_key() const { return duplicate_key_; }
 
  private:
@@ -102,9 +111,12 @@ class StrictHandler {
   std::vector<absl::flat_hash_set<std::string>> keys_;  // of the open objects, outermost first
   std::string partial_;
   std::string duplicate_key_;
+  bool has_duplicate_key_ = false;
 };
 
-std::string Place(std::string_view text, size_t offset) {
+}  // namespace
+
+std::string JsonPlace(std::string_view text, size_t offset) {
   size_t line = 1;
   size_t line_start = 0;
   for (size_t i = 0; i < offset && i < text.size(); ++i) {
@@ -116,37 +128,46 @@ std::string Place(std::string_view text, size_t offset) {
   return fmt::format("line {}, column {}", line, offset - line_start + 1);
 }
 
-}  // namespace
-
 absl::StatusOr<json::value> ParseJson(std::string_view text, Fault fault, const JsonLimits& limits) {
   json::parse_options options;
   options.max_depth = static_cast<std::size_t>(limits.max_depth);
-  json::basic_parser<StrictHandler> parser(options);
-  json::error_code error;
-  std::size_t consumed = 0;
   if (text.empty()) return MakeError(fault, "line 1, column 1: expected a JSON value, found nothing");
-  consumed = parser.write_some(false, text.data(), text.size(), error);
-  if (!error && consumed < text.size()) error = json::error::extra_data;
-  if (error) {
-    if (!parser.handler().duplicate_key().empty() || error == json::error::exception) {
-      return MakeError(fault, fmt::format("{}: key '{}' appears twice in one object", Place(text, consumed),
+  try {
+    json::basic_parser<StrictHandler> parser(options);
+    json::error_code error;
+    const std::size_t consumed = parser.write_some(false, text.data(), text.size(), error);
+    if (!error && consumed < text.size()) error = json::error::extra_data;
+    if (!error) return parser.handler().Release();
+    const std::string place = JsonPlace(text, consumed);
+    if (parser.handler().has_duplicate_key()) {
+      return MakeError(fault, fmt::format("{}: key '{}' appears twice in one object", place,
                                           parser.handler().duplicate_key()));
     }
-    return MakeError(fault, fmt::format("{}: not valid JSON ({})", Place(text, consumed), error.message()));
+    return MakeError(fault, fmt::format("{}: not valid JSON ({})", place, error.message()));
+  } catch (const std::bad_alloc&) {
+    return ResourceError("not enough memory to parse {} bytes of JSON", text.size());
+  } catch (const std::exception& exception) {
+    return MakeError(fault, fmt::format("not valid JSON ({})", exception.what()));
   }
-  return parser.handler().Release();
 }
 
 std::string_view JsonTypeName(const json::value& value) {
   switch (value.kind()) {
-    case json::kind::null: return "null";
-    case json::kind::bool_: return "boolean";
+    case json::kind::null:
+      return "null";
+    case json::kind::bool_:
+      return "boolean";
     case json::kind::int64:
-    case json::kind::uint64: return "integer";
-    case json::kind::double_: return "number";
-    case json::kind::string: return "string";
-    case json::kind::array: return "array";
-    case json::kind::object: return "object";
+    case json::kind::uint64:
+      return "integer";
+    case json::kind::double_:
+      return "number";
+    case json::kind::string:
+      return "string";
+    case json::kind::array:
+      return "array";
+    case json::kind::object:
+      return "object";
   }
   return "unknown";
 }

@@ -1,9 +1,9 @@
 // Strict JSON from outside: bounded depth, valid UTF-8, no duplicate keys, errors with line and column.
 #pragma once
 
-#include <string_view>
-
 #include <boost/json.hpp>
+#include <string>
+#include <string_view>
 
 #include "absl/status/statusor.h"
 #include "penstock/base/limits.h"
@@ -17,9 +17,12 @@ struct JsonLimits {
   int max_depth = kMaxJsonDepth;
 };
 
-// Parses one JSON document. Refuses trailing bytes, a byte-order mark, comments, NaN, numbers beyond double, duplicate keys.
-// Errors carry `fault` and read "line 3, column 7: ...".
+// Parses one JSON document. Refuses trailing bytes, a byte-order mark, comments, NaN, numbers beyond double,
+// duplicate keys. Errors carry `fault` and read "line 3, column 7: ...".
 absl::StatusOr<json::value> ParseJson(std::string_view text, Fault fault, const JsonLimits& limits = {});
+
+// "line 3, column 7" of a byte offset, both counted from 1; columns count bytes.
+std::string JsonPlace(std::string_view text, size_t offset);
 
 // "string", "integer", "number", ... for messages.
 std::string_view JsonTypeName(const json::value& value);
