@@ -5,17 +5,20 @@
 #include <string_view>
 #include <vector>
 
-#include "absl/container/flat_hash_map.h"
 #include "absl/status/statusor.h"
 #include "penstock/checkpoint/model_folder.h"
 #include "penstock/checkpoint/safetensors.h"
 
 namespace penstock {
 
+struct ShardIndex;
+
 class Checkpoint {
  public:
-  // Opens `model.safetensors`, or the shards that `model.safetensors.index.json` names, and validates all their headers
-  // against each other and the index. Reads no tensor. Every failure is kModel and names file and tensor.
+  // Opens `model.safetensors`, or the shards that `model.safetensors.index.json` names, and validates all
+  // their headers against each other and the index. Reads no tensor. What is wrong with the files is kModel
+  // and names file and tensor; kUsage when the folder holds two formats; kIo and kResources when the system
+  // cannot read or hold them.
   static absl::StatusOr<Checkpoint> Open(const ModelFolder& folder);
 
   // nullptr when there is no such tensor.
@@ -23,16 +26,23 @@ class Checkpoint {
 
   const std::vector<TensorInfo>& tensors() const { return tensors_; }
   const std::vector<OpenedFile>& files() const { return files_; }
+  // Of all tensors.
   uint64_t total_bytes() const;
+  // Memory that the catalogue itself takes.
+  uint64_t memory_bytes() const;
 
-  // Digest of config-independent content: names, dtypes, shapes, extents and file sizes (xxh3-128, hex). Tells two models
-  // apart without reading their weights.
+  // Digest of config-independent content: names, dtypes, shapes, extents and file sizes (xxh3-128, hex).
+  // Tells two models apart without reading their weights.
   std::string Fingerprint() const;
 
  private:
+  absl::Status SortNames();                                // refuses a name in two shards
+  absl::Status CheckIndex(const ShardIndex& index) const;  // index and shards must agree
+
   std::vector<TensorInfo> tensors_;
   std::vector<OpenedFile> files_;
-  absl::flat_hash_map<std::string, int> index_by_name_;
+  std::vector<int>
+      by_name_;  // indices into tensors_, sorted by name: four bytes per tensor where a map takes a hundred
 };
 
 }  // namespace penstock

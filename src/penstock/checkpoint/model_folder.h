@@ -1,7 +1,8 @@
 // A model folder as untrusted data: files are opened by bare name, inside the folder only.
 //
-// Hugging Face cache snapshots are folders of symlinks into `../../blobs`; those are followed as long as the target stays
-// inside the cache's repository folder (`models--org--name`) or its shared `blobs` folder. Any other way out is refused.
+// Hugging Face cache snapshots are folders of symlinks into `../../blobs`; those are followed as long as the
+// target stays inside the cache's repository folder (`models--org--name`) or its shared `blobs` folder. Any
+// other way out is refused.
 #pragma once
 
 #include <cstdint>
@@ -11,6 +12,7 @@
 
 #include "absl/status/statusor.h"
 #include "penstock/base/file.h"
+#include "penstock/base/limits.h"
 
 namespace penstock {
 
@@ -21,9 +23,13 @@ struct OpenedFile {
   uint64_t size_bytes = 0;
 };
 
+// A bare file name: not empty, no slash or backslash, no NUL byte, no drive letter, not "." or "..".
+bool IsSafeFileName(std::string_view name);
+
 class ModelFolder {
  public:
-  // Fails with kModel when `path` is not a folder that can be read (kUsage when the path is empty or too long).
+  // Fails with kModel when `path` is not a folder that can be read (kUsage when the path is empty or too
+  // long).
   static absl::StatusOr<ModelFolder> Open(const std::string& path);
 
   const std::string& path() const { return path_; }
@@ -31,19 +37,19 @@ class ModelFolder {
   // Is there an entry of this name? Says nothing of whether it may be opened.
   bool Has(std::string_view name) const;
 
-  // Opens the regular file `name`. kModel for an unsafe name (a slash, "..", a NUL byte, a drive letter, empty), for a way
-  // out of the folder, and for anything that is no regular file (a FIFO never blocks).
+  // Opens the regular file `name`. kModel for an unsafe name, a missing file, a way out of the folder, and
+  // anything that is no regular file (a FIFO never blocks); kIo when the system refuses to read it.
   absl::StatusOr<OpenedFile> OpenFile(std::string_view name) const;
 
   // The whole file, at most `max_bytes`.
   absl::StatusOr<std::string> Read(std::string_view name, uint64_t max_bytes) const;
 
-  // Names of the entries, sorted.
+  // Names of the entries (the first kMaxFolderEntries that the system tells), sorted.
   std::vector<std::string> List() const;
 
  private:
-  std::string path_;       // as given
-  std::string real_path_;  // without symlinks
+  std::string path_;                // as given
+  std::string real_path_;           // without symlinks
   std::vector<std::string> roots_;  // folders that files may lie in, without symlinks
 };
 

@@ -1,7 +1,7 @@
 // The safetensors format: an 8-byte length, a JSON header, and the tensors' bytes.
 //
-// Parsing and validating are one pure function over the header's bytes; no tensor byte is touched before every extent of
-// every file has been checked.
+// Parsing and validating are one pure function over the header's bytes; no tensor byte is touched before
+// every extent of every file has been checked.
 #pragma once
 
 #include <cstdint>
@@ -28,13 +28,15 @@ struct TensorInfo {
   FileExtent extent;  // from the start of the file
 };
 
-// Number of header bytes that follow the first 8. `first_bytes` are the file's first min(8, file_bytes) bytes.
+// Number of header bytes that follow the first 8. `first_bytes` are the file's first min(8, file_bytes)
+// bytes.
 absl::StatusOr<uint64_t> SafetensorsHeaderBytes(std::string_view first_bytes, uint64_t file_bytes);
 
-// Parses `header` (without the 8-byte length) of a file of `file_bytes` bytes. Tensors are returned in the order of their
-// offsets with file_idx 0. Refuses (kModel, naming the tensor): duplicate names, unknown dtypes, offsets that are no
-// integers, reversed, beyond the file, overlapping or leaving holes, sizes that disagree with shape and dtype, overflow,
-// rank > kMaxTensorRank, more than kMaxTensors tensors, names longer than kMaxTensorNameBytes.
+// Parses `header` (without the 8-byte length) of a file of `file_bytes` bytes. Tensors are returned in the
+// order of their offsets with file_idx 0. Refuses (kModel, naming the tensor): duplicate names, unknown
+// dtypes, offsets that are no integers, reversed, beyond the file, overlapping or leaving holes, sizes that
+// disagree with shape and dtype, overflow, rank > kMaxTensorRank, more than kMaxTensors tensors, names longer
+// than kMaxTensorNameBytes.
 absl::StatusOr<std::vector<TensorInfo>> ParseSafetensorsHeader(std::string_view header, uint64_t file_bytes);
 
 }  // namespace penstock
