@@ -1,0 +1,11 @@
+#include "penstock/kernels/cpu/tables.h"
+
+#include "penstock/kernels/cpu/vec_avx2-inl.h"
+
+#include "penstock/kernels/cpu/table-inl.h"
+
+namespace penstock::kernels {
+
+constinit const KernelTable kAvx2Kernels = MakeTable<Avx2Vec, Avx2Pairs>();
+
+}  // namespace penstock::kernels

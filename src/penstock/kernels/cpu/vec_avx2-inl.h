@@ -1,0 +1,166 @@
+// Sixteen floats in two ymm registers; see vec_scalar-inl.h for what each function means.
+#pragma once
+
+#include <immintrin.h>
+
+#include "penstock/kernels/kernel_table.h"
+
+namespace penstock::kernels {
+namespace {
+
+// The first `count` of 8 lanes all ones; `count` may be below 0 or above 8.
+inline __m256i FirstLanes8(int64_t count) {
+  const __m256i lane_idx = _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7);
+  return _mm256_cmpgt_epi32(_mm256_set1_epi32(static_cast<int>(count)), lane_idx);
+}
+
+struct Avx2Vec {
+  // 12 registers of accumulators leave 4 for x and w.
+  static constexpr int kTileRows = 3;
+  static constexpr int kTileCols = 2;
+  static constexpr int kVectorCols = 4;
+  static constexpr int kHeadTile = 2;
+  static constexpr int kDimTile = 2;
+
+  __m256 low;   // lanes 0..7
+  __m256 high;  // lanes 8..15
+
+  static Avx2Vec Set(float x) { return {_mm256_set1_ps(x), _mm256_set1_ps(x)}; }
+  static Avx2Vec Zero() { return {_mm256_setzero_ps(), _mm256_setzero_ps()}; }
+
+  static Avx2Vec Load(const float* source) { return {_mm256_loadu_ps(source), _mm256_loadu_ps(source + 8)}; }
+  static Avx2Vec LoadPartial(const float* source, int64_t count, float padding) {
+    const __m256 pad = _mm256_set1_ps(padding);
+    const __m256i low_mask = FirstLanes8(count), high_mask = FirstLanes8(count - 8);
+    return {_mm256_blendv_ps(pad, _mm256_maskload_ps(source, low_mask), _mm256_castsi256_ps(low_mask)),
+            _mm256_blendv_ps(pad, _mm256_maskload_ps(source + 8, high_mask), _mm256_castsi256_ps(high_mask))};
+  }
+
+  template <Dtype kDtype>
+  static __m256 Widen(__m128i halves) {
+    if constexpr (kDtype == Dtype::kF16) return _mm256_cvtph_ps(halves);
+    return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(halves), 16));
+  }
+  template <Dtype kDtype>
+  static Avx2Vec LoadAs(const std::byte* source) {
+    if constexpr (kDtype == Dtype::kF32) {
+      return {_mm256_castsi256_ps(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(source))),
+              _mm256_castsi256_ps(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(source + 32)))};
+    } else {
+      return {Widen<kDtype>(_mm_loadu_si128(reinterpret_cast<const __m128i*>(source))),
+              Widen<kDtype>(_mm_loadu_si128(reinterpret_cast<const __m128i*>(source + 16)))};
+    }
+  }
+  template <Dtype kDtype>
+  static Avx2Vec LoadPartialAs(const std::byte* source, int64_t count) {
+    alignas(64) std::byte padded[64] = {};
+    __builtin_memcpy(padded, source, static_cast<size_t>(count) * (kDtype == Dtype::kF32 ? 4 : 2));
+    return LoadAs<kDtype>(padded);
+  }
+
+  void Store(float* target) const {
+    _mm256_storeu_ps(target, low);
+    _mm256_storeu_ps(target + 8, high);
+  }
+  void StorePartial(float* target, int64_t count) const {
+    _mm256_maskstore_ps(target, FirstLanes8(count), low);
+    _mm256_maskstore_ps(target + 8, FirstLanes8(count - 8), high);
+  }
+
+  static __m256i RoundToBf16(__m256 x) {
+    const __m256i bits = _mm256_castps_si256(x);
+    const __m256i lowest = _mm256_and_si256(_mm256_srli_epi32(bits, 16), _mm256_set1_epi32(1));
+    const __m256i rounded = _mm256_add_epi32(_mm256_add_epi32(bits, _mm256_set1_epi32(0x7FFF)), lowest);
+    const __m256i is_nan = _mm256_castps_si256(_mm256_cmp_ps(x, x, _CMP_UNORD_Q));
+    const __m256i quiet = _mm256_or_si256(bits, _mm256_set1_epi32(0x400000));
+    return _mm256_srli_epi32(_mm256_blendv_epi8(rounded, quiet, is_nan), 16);
+  }
+  void StoreBf16(BF16* target) const {
+    const __m256i packed = _mm256_packus_epi32(RoundToBf16(low), RoundToBf16(high));
+    _mm256_storeu_si256(reinterpret_cast<__m256i*>(target), _mm256_permute4x64_epi64(packed, 0xD8));
+  }
+  void StorePartialBf16(BF16* target, int64_t count) const {
+    BF16 all[16];
+    StoreBf16(all);
+    __builtin_memcpy(target, all, static_cast<size_t>(count) * sizeof(BF16));
+  }
+
+  float ReduceAdd() const {
+    const __m256 eight = _mm256_add_ps(low, high);
+    const __m128 four = _mm_add_ps(_mm256_castps256_ps128(eight), _mm256_extractf128_ps(eight, 1));
+    const __m128 two = _mm_add_ps(four, _mm_movehl_ps(four, four));
+    return _mm_cvtss_f32(_mm_add_ss(two, _mm_movehdup_ps(two)));
+  }
+  float ReduceMax() const {
+    const __m256 eight = _mm256_max_ps(low, high);
+    const __m128 four = _mm_max_ps(_mm256_castps256_ps128(eight), _mm256_extractf128_ps(eight, 1));
+    const __m128 two = _mm_max_ps(four, _mm_movehl_ps(four, four));
+    return _mm_cvtss_f32(_mm_max_ss(two, _mm_movehdup_ps(two)));
+  }
+};
+
+inline Avx2Vec Fma(Avx2Vec a, Avx2Vec b, Avx2Vec c) {
+  return {_mm256_fmadd_ps(a.low, b.low, c.low), _mm256_fmadd_ps(a.high, b.high, c.high)};
+}
+inline Avx2Vec Add(Avx2Vec a, Avx2Vec b) { return {_mm256_add_ps(a.low, b.low), _mm256_add_ps(a.high, b.high)}; }
+inline Avx2Vec Sub(Avx2Vec a, Avx2Vec b) { return {_mm256_sub_ps(a.low, b.low), _mm256_sub_ps(a.high, b.high)}; }
+inline Avx2Vec Mul(Avx2Vec a, Avx2Vec b) { return {_mm256_mul_ps(a.low, b.low), _mm256_mul_ps(a.high, b.high)}; }
+inline Avx2Vec Div(Avx2Vec a, Avx2Vec b) { return {_mm256_div_ps(a.low, b.low), _mm256_div_ps(a.high, b.high)}; }
+inline Avx2Vec Max(Avx2Vec a, Avx2Vec b) { return {_mm256_max_ps(a.low, b.low), _mm256_max_ps(a.high, b.high)}; }
+inline Avx2Vec Min(Avx2Vec a, Avx2Vec b) { return {_mm256_min_ps(a.low, b.low), _mm256_min_ps(a.high, b.high)}; }
+
+inline __m256 ScaleByPowerOfTwo8(__m256 x, __m256 shifted, float shift) {
+  const __m256i one = _mm256_set1_epi32(0x3F800000);
+  const __m256i n = _mm256_sub_epi32(_mm256_castps_si256(shifted), _mm256_castps_si256(_mm256_set1_ps(shift)));
+  const __m256i half = _mm256_srai_epi32(n, 1);
+  const __m256i first = _mm256_add_epi32(_mm256_slli_epi32(half, 23), one);
+  const __m256i second = _mm256_add_epi32(_mm256_slli_epi32(_mm256_sub_epi32(n, half), 23), one);
+  return _mm256_mul_ps(_mm256_mul_ps(x, _mm256_castsi256_ps(first)), _mm256_castsi256_ps(second));
+}
+inline Avx2Vec ScaleByPowerOfTwo(Avx2Vec x, Avx2Vec shifted, float shift) {
+  return {ScaleByPowerOfTwo8(x.low, shifted.low, shift), ScaleByPowerOfTwo8(x.high, shifted.high, shift)};
+}
+
+// Adds halves of two vectors at once, so that four trees cost 10 shuffles instead of 12, and fewer additions.
+inline void ReduceAdd4(Avx2Vec a, Avx2Vec b, Avx2Vec c, Avx2Vec d, float target[4]) {
+  const __m256 a8 = _mm256_add_ps(a.low, a.high), b8 = _mm256_add_ps(b.low, b.high);
+  const __m256 c8 = _mm256_add_ps(c.low, c.high), d8 = _mm256_add_ps(d.low, d.high);
+  const __m256 ab = _mm256_add_ps(_mm256_permute2f128_ps(a8, b8, 0x20), _mm256_permute2f128_ps(a8, b8, 0x31));
+  const __m256 cd = _mm256_add_ps(_mm256_permute2f128_ps(c8, d8, 0x20), _mm256_permute2f128_ps(c8, d8, 0x31));
+  const __m256 twos = _mm256_add_ps(_mm256_shuffle_ps(ab, cd, 0x44), _mm256_shuffle_ps(ab, cd, 0xEE));
+  const __m256 ones = _mm256_add_ps(twos, _mm256_permute_ps(twos, 0xB1));  // a a c c | b b d d
+  const __m128 ac = _mm256_castps256_ps128(ones), bd = _mm256_extractf128_ps(ones, 1);
+  _mm_storeu_ps(target, _mm_movelh_ps(_mm_unpacklo_ps(ac, bd), _mm_unpackhi_ps(ac, bd)));
+}
+
+struct Avx2Pairs {
+  static constexpr int kTileRows = 2;
+  static constexpr int kTileCols = 2;
+  static constexpr int kVectorCols = 4;
+
+  __m256i low;
+  __m256i high;
+
+  static Avx2Pairs Load(const std::byte* source) {
+    return {_mm256_loadu_si256(reinterpret_cast<const __m256i*>(source)),
+            _mm256_loadu_si256(reinterpret_cast<const __m256i*>(source + 32))};
+  }
+  static Avx2Pairs LoadPartial(const std::byte* source, int64_t count) {
+    alignas(64) std::byte padded[64] = {};
+    __builtin_memcpy(padded, source, static_cast<size_t>(count) * 2);
+    return Load(padded);
+  }
+  static __m256 Odd(__m256i pairs) {
+    return _mm256_castsi256_ps(_mm256_and_si256(pairs, _mm256_set1_epi32(static_cast<int>(0xFFFF0000u))));
+  }
+  static __m256 Even(__m256i pairs) { return _mm256_castsi256_ps(_mm256_slli_epi32(pairs, 16)); }
+  static __m256 Dot8(__m256i x, __m256i w, __m256 sum) {
+    return _mm256_fmadd_ps(Even(x), Even(w), _mm256_fmadd_ps(Odd(x), Odd(w), sum));
+  }
+  static Avx2Vec Dot(Avx2Pairs x, Avx2Pairs w, Avx2Vec sum) {
+    return {Dot8(x.low, w.low, sum.low), Dot8(x.high, w.high, sum.high)};
+  }
+};
+
+}  // namespace
+}  // namespace penstock::kernels

@@ -1,0 +1,168 @@
+// What the kernels take and the table through which they are called.
+//
+// Kernels are arithmetic only: no allocation, no threads, no files, no logs, no checks. The operations above check
+// shapes and split work by calling a kernel on a sub-range (rows, columns or heads) with moved pointers.
+//
+// The law of sums. Every output is summed in an order that depends on its own inner dimension alone, so its bits depend
+// neither on the other rows, nor on how the work was split, nor on the instruction set:
+//   - a dot product has 16 lanes; lane j takes k = 16*i + j with one fused multiply-add per step, in increasing i; the
+//     tail is padded with zeros; then lanes j and j+8 are added, then j and j+4, j+2, j+1;
+//   - a dot product of bf16 pairs has 16 lanes; lane j takes k = 32*i + 2*j + 1 and then k = 32*i + 2*j with one fused
+//     multiply-add each, in increasing i; the tail and the tree are as above. This is the order that Intel gives for
+//     VDPBF16PS, which also takes denormal inputs and results as zero: AVX512-BF16 machines differ there, and only there.
+//   - a sum of values has the lanes and the tree of the dot product, with additions.
+// NaNs have the same places everywhere, but their payloads are not promised. The rounding mode is to nearest and
+// denormals are kept (the C++ default; -ffast-math sets neither here).
+//
+// This header is compiled with the flags of every instruction set, so it includes and defines as little as possible: an
+// inline function that used AVX-512 could be the one that the linker keeps for everybody.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "penstock/tensor/dtype.h"
+
+namespace penstock::kernels {
+
+// Strides are in elements of the pointed-to type unless they say bytes. Sizes may be anything from 1 on. Activations are
+// best aligned to 64 bytes (any alignment of their type works); weights and KV may start at any byte.
+
+// y[row, col] = sum over k of x[row, k] * w[col, k], + bias[col] after the sum when bias is not null.
+// The bits for weights stored as bf16 or f16 are those for the same values stored as f32.
+struct GemmF32Args {
+  int64_t num_rows;    // M
+  int64_t num_cols;    // N
+  int64_t inner_dim;   // K
+  const float* x;      // [num_rows, inner_dim]
+  int64_t x_stride;
+  Dtype w_dtype;
+  const std::byte* w;  // [num_cols, inner_dim], `w_dtype`
+  int64_t w_stride;    // in elements of w_dtype
+  const float* bias;   // [num_cols] or null
+  float* y;            // [num_rows, num_cols]
+  int64_t y_stride;
+};
+
+struct GemmBf16Args {
+  int64_t num_rows;
+  int64_t num_cols;
+  int64_t inner_dim;
+  const BF16* x;       // [num_rows, inner_dim]
+  int64_t x_stride;
+  const std::byte* w;  // [num_cols, inner_dim], bf16
+  int64_t w_stride;    // in elements
+  const float* bias;   // [num_cols] or null
+  float* y;            // [num_rows, num_cols]
+  int64_t y_stride;
+};
+
+// out = x * (1 / sqrt(mean(x^2) + eps)) * weight, multiplied in this order. `out` may be `x`.
+struct RmsNormArgs {
+  int64_t num_rows;
+  int64_t dim;
+  const float* x;       // [num_rows, dim]
+  int64_t x_stride;
+  const float* weight;  // [dim]
+  float eps;
+  float* out;           // [num_rows, dim]
+  int64_t out_stride;
+};
+
+// Rotates one row in place: (a, b) = (x[d], x[d + rotary_dim/2]) becomes (a*cos - b*sin, b*cos + a*sin), for each head.
+struct RopeArgs {
+  int64_t num_heads;
+  int64_t rotary_dim;  // even; head_dim, or less when only the first part of a head rotates
+  float* x;            // [num_heads, head_dim]
+  int64_t head_stride;
+  const float* cos;    // [rotary_dim / 2]
+  const float* sin;    // [rotary_dim / 2]
+};
+
+enum class Renormalise : bool { kNo, kYes };
+
+// Softmax over the experts of one row, then its largest entries in decreasing order; ties go to the lower index.
+// NaN scores give NaN weights, but every index is valid and occurs once.
+struct RouterTopkArgs {
+  int64_t num_experts;
+  int64_t num_topk;          // 1..num_experts
+  float* scores;             // [num_experts]: logits in, probabilities out
+  Renormalise renormalise;   // divide the weights by their sum, taken in decreasing order
+  int32_t* topk_idx;         // [num_topk]
+  float* topk_weights;       // [num_topk]
+};
+
+// out = silu(gate) * up, silu(x) = x / (1 + exp(-x)). `out` may be `gate` or `up`.
+struct SwigluArgs {
+  int64_t num_rows;
+  int64_t dim;
+  const float* gate;  // [num_rows, dim]
+  int64_t gate_stride;
+  const float* up;    // [num_rows, dim]
+  int64_t up_stride;
+  float* out;         // [num_rows, dim]
+  int64_t out_stride;
+};
+
+// One row (query position) and one KV head with the `group` query heads that share it:
+//   out[g] = sum over pos of p[g, pos] * V[pos] / sum over pos of p[g, pos],
+//   p[g, pos] = exp(scale * (q[g] . K[pos]) - max over pos).
+// The sum of p has 16 lanes from first_pos on; p . V is accumulated in increasing position. Each K and each V is read
+// from memory once for the whole group.
+struct AttentionArgs {
+  int64_t group;      // num_heads / num_kv_heads
+  int64_t head_dim;
+  const float* q;     // [group, head_dim]
+  int64_t q_stride;
+  // pages[i] holds positions [i * page_tokens, (i + 1) * page_tokens); pages outside the range are not touched and may
+  // be null. K of position pos lies at pages[i] + k_offset_bytes + (pos % page_tokens) * token_stride_bytes.
+  const std::byte* const* pages;
+  int64_t page_tokens;
+  Dtype kv_dtype;
+  int64_t k_offset_bytes;  // of this KV head in a page: for pages of K [num_kv_heads, page_tokens, head_dim] and V the
+  int64_t v_offset_bytes;  // same, kv_head_idx * page_tokens * head_dim * size, and num_kv_heads heads more for V
+  int64_t token_stride_bytes;
+  int64_t first_pos;  // start of the sliding window
+  int64_t end_pos;    // > first_pos
+  float scale;
+  float* scratch;     // [group, scratch_stride]
+  int64_t scratch_stride;  // >= end_pos - first_pos
+  float* out;         // [group, head_dim]
+  int64_t out_stride;
+};
+
+// y[row] = residual[row] + sum over j of weights[row, j] * z[assignments[row, j]], in increasing j. `y` may be `residual`.
+struct CombineArgs {
+  int64_t num_rows;
+  int64_t dim;
+  int64_t num_topk;
+  const float* residual;       // [num_rows, dim]
+  int64_t residual_stride;
+  const float* z;              // [num_assignments, dim]
+  int64_t z_stride;
+  const int64_t* assignments;  // [num_rows, num_topk], rows of z
+  const float* weights;        // [num_rows, num_topk]
+  float* y;                    // [num_rows, dim]
+  int64_t y_stride;
+};
+
+struct KernelTable {
+  void (*gemm_f32)(const GemmF32Args& args);
+  void (*gemm_bf16)(const GemmBf16Args& args);
+  void (*rms_norm)(const RmsNormArgs& args);
+  void (*rope)(const RopeArgs& args);
+  void (*router_topk)(const RouterTopkArgs& args);
+  void (*swiglu)(const SwigluArgs& args);
+  void (*attention)(const AttentionArgs& args);
+  void (*combine)(const CombineArgs& args);
+  // target = exp(source) within 2 ulp; exp(-inf) = 0, exp(inf) = inf, NaN stays NaN. In place works.
+  void (*exp)(const float* source, int64_t count, float* target);
+  // target += source.
+  void (*add)(const float* source, int64_t count, float* target);
+  // Rounds to nearest, ties to even; NaN stays NaN: ToBF16 of tensor/dtype.h, element by element.
+  void (*to_bf16)(const float* source, int64_t count, BF16* target);
+  // Exact. The source may start at any byte.
+  void (*to_f32)(Dtype dtype, const std::byte* source, int64_t count, float* target);
+};
+
+}  // namespace penstock::kernels

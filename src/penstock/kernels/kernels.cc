@@ -1,0 +1,103 @@
+#include "penstock/kernels/kernels.h"
+
+#if defined(__x86_64__)
+#include <cpuid.h>
+#endif
+
+#include <string>
+
+#include "penstock/base/check.h"
+#include "penstock/base/status.h"
+#include "penstock/kernels/cpu/tables.h"
+
+namespace penstock::kernels {
+namespace {
+
+constexpr Isa kAllIsas[] = {Isa::kScalar, Isa::kAvx2, Isa::kAvx512, Isa::kAvx512Bf16};
+
+#if defined(__x86_64__)
+// __builtin_cpu_supports also asks the operating system whether it saves the registers, but does not know these two in
+// every compiler.
+bool HasF16c() {
+  unsigned eax = 0, ebx = 0, ecx = 0, edx = 0;
+  return __get_cpuid(1, &eax, &ebx, &ecx, &edx) != 0 && (ecx >> 29 & 1) != 0;
+}
+
+bool HasAvx512Bf16() {
+  unsigned eax = 0, ebx = 0, ecx = 0, edx = 0;
+  return __get_cpuid_count(7, 1, &eax, &ebx, &ecx, &edx) != 0 && (eax >> 5 & 1) != 0;
+}
+
+bool IsSupported(Isa isa) {
+  __builtin_cpu_init();
+  const bool has_avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && HasF16c();
+  const bool has_avx512 = has_avx2 && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
+                          __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl");
+  switch (isa) {
+    case Isa::kScalar: return true;
+    case Isa::kAvx2: return has_avx2;
+    case Isa::kAvx512: return has_avx512;
+    case Isa::kAvx512Bf16: return has_avx512 && HasAvx512Bf16();
+  }
+  return false;
+}
+#else
+bool IsSupported(Isa isa) { return isa == Isa::kScalar; }
+#endif
+
+std::string Names(const std::vector<Isa>& isas) {
+  std::string names;
+  for (const Isa isa : isas) {
+    if (!names.empty()) names += ", ";
+    names += IsaName(isa);
+  }
+  return names;
+}
+
+}  // namespace
+
+std::string_view IsaName(Isa isa) {
+  switch (isa) {
+    case Isa::kScalar: return "scalar";
+    case Isa::kAvx2: return "avx2";
+    case Isa::kAvx512: return "avx512";
+    case Isa::kAvx512Bf16: return "avx512bf16";
+  }
+  return "unknown";
+}
+
+std::vector<Isa> SupportedIsas() {
+  std::vector<Isa> isas;
+  for (const Isa isa : kAllIsas) {
+    if (IsSupported(isa)) isas.push_back(isa);
+  }
+  return isas;
+}
+
+Isa BestIsa() { return SupportedIsas().back(); }
+
+absl::StatusOr<Isa> ChooseIsa(std::string_view forced) {
+  if (forced.empty()) return BestIsa();
+  for (const Isa isa : kAllIsas) {
+    if (IsaName(isa) != forced) continue;
+    if (IsSupported(isa)) return isa;
+    return UsageError("instruction set '{}' was asked for, but this machine lacks it; it has {}", forced,
+                      Names(SupportedIsas()));
+  }
+  return UsageError("unknown instruction set '{}'; this machine has {}", forced, Names(SupportedIsas()));
+}
+
+const KernelTable& KernelsFor(Isa isa) {
+  PENSTOCK_CHECK(IsSupported(isa));
+#if defined(__x86_64__)
+  switch (isa) {
+    case Isa::kScalar: return kScalarKernels;
+    case Isa::kAvx2: return kAvx2Kernels;
+    case Isa::kAvx512: return kAvx512Kernels;
+    case Isa::kAvx512Bf16: return kAvx512Bf16Kernels;
+  }
+#endif
+  return kScalarKernels;
+}
+
+}  // namespace penstock::kernels

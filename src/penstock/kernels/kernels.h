@@ -1,0 +1,32 @@
+// Chooses the kernels for this machine. The kernels themselves are described in kernel_table.h.
+#pragma once
+
+#include <string_view>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "penstock/kernels/kernel_table.h"
+
+namespace penstock::kernels {
+
+// Instruction sets, from the one that runs everywhere to the most demanding. All of them give the same bits, except
+// that kAvx512Bf16 takes denormals as zero in gemm_bf16.
+enum class Isa : int { kScalar, kAvx2, kAvx512, kAvx512Bf16 };
+
+std::string_view IsaName(Isa isa);  // "scalar", "avx2", "avx512", "avx512bf16"
+
+// The ones that this binary contains and this machine runs, ascending; kScalar is always there.
+std::vector<Isa> SupportedIsas();
+
+// The last of SupportedIsas().
+Isa BestIsa();
+
+// The instruction set called `forced`, or the best one when `forced` is empty. A usage error when the name is unknown or
+// the machine lacks it.
+absl::StatusOr<Isa> ChooseIsa(std::string_view forced);
+
+// REQUIRES: `isa` is supported. The table lives forever and may be used by any number of threads. Asks the processor
+// each time, which is slow in a virtual machine: call it once and keep the reference.
+const KernelTable& KernelsFor(Isa isa);
+
+}  // namespace penstock::kernels

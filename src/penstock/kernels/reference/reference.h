@@ -1,0 +1,21 @@
+// The shortest correct code for every kernel: double sums in plain order. The tests' oracle; never called by the engine.
+#pragma once
+
+#include "penstock/kernels/kernel_table.h"
+
+namespace penstock::kernels::reference {
+
+void GemmF32(const GemmF32Args& args);
+void GemmBf16(const GemmBf16Args& args);
+void RmsNorm(const RmsNormArgs& args);
+void Rope(const RopeArgs& args);
+void RouterTopk(const RouterTopkArgs& args);
+void Swiglu(const SwigluArgs& args);
+void Attention(const AttentionArgs& args);  // leaves the scores' exponentials in scratch, like the kernels
+void Combine(const CombineArgs& args);
+void Exp(const float* source, int64_t count, float* target);
+void Add(const float* source, int64_t count, float* target);
+void ToBf16(const float* source, int64_t count, BF16* target);
+void ToF32(Dtype dtype, const std::byte* source, int64_t count, float* target);
+
+}  // namespace penstock::kernels::reference

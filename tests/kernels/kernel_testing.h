@@ -1,0 +1,90 @@
+// What the tests of the kernels share: seeded data, comparison of bits, rounding of f32 data to stored types.
+#pragma once
+
+#include <cstdint>
+#include <cstring>
+#include <random>
+#include <span>
+#include <string>
+#include <vector>
+
+#include <gtest/gtest.h>
+
+#include "penstock/kernels/kernels.h"
+
+namespace penstock::kernels {
+
+inline constexpr Dtype kAllDtypes[] = {Dtype::kF32, Dtype::kF16, Dtype::kBF16};
+
+// Normal deviates whose scale changes from one to the next, so that sums cancel and every order gives other bits.
+inline std::vector<float> RandomFloats(int64_t count, uint32_t seed) {
+  std::mt19937 generator(seed);
+  std::normal_distribution<float> normal;
+  std::vector<float> values(static_cast<size_t>(count));
+  for (float& value : values) value = normal(generator) * (generator() % 4 == 0 ? 8.0f : 0.5f);
+  return values;
+}
+
+// The values as bytes of `dtype`, starting `misalignment` bytes after an aligned address. widened() says which values
+// they became.
+class StoredValues {
+ public:
+  StoredValues(Dtype dtype, std::span<const float> values, int64_t misalignment) : misalignment_(misalignment) {
+    const int64_t size = static_cast<int64_t>(SizeOf(dtype));
+    bytes_.resize(static_cast<size_t>(misalignment + size * static_cast<int64_t>(values.size())));
+    widened_.resize(values.size());
+    for (size_t i = 0; i < values.size(); ++i) {
+      std::byte* target = bytes_.data() + misalignment + static_cast<int64_t>(i) * size;
+      if (dtype == Dtype::kF32) {
+        std::memcpy(target, &values[i], 4);
+      } else {
+        const uint16_t bits = dtype == Dtype::kBF16 ? ToBF16(values[i]).bits : ToHalfBits(values[i]);
+        std::memcpy(target, &bits, 2);
+      }
+    }
+    ToFloats(dtype, data(), widened_);
+  }
+
+  const std::byte* data() const { return bytes_.data() + misalignment_; }
+  const std::vector<float>& widened() const { return widened_; }  // exactly the stored values
+
+ private:
+  // A half close to `x`: its sign, exponent and upper mantissa. Values here are far from the limits of the type.
+  static uint16_t ToHalfBits(float x) {
+    const uint32_t bits = std::bit_cast<uint32_t>(x);
+    const int32_t exponent = static_cast<int32_t>(bits >> 23 & 0xFF) - 112;
+    const uint32_t sign = bits >> 16 & 0x8000;
+    if (exponent <= 0) return static_cast<uint16_t>(sign);
+    return static_cast<uint16_t>(sign | static_cast<uint32_t>(exponent) << 10 | (bits >> 13 & 0x3FF));
+  }
+
+  int64_t misalignment_;
+  std::vector<std::byte> bytes_;
+  std::vector<float> widened_;
+};
+
+inline std::vector<BF16> ToBf16s(std::span<const float> values) {
+  std::vector<BF16> result;
+  for (const float value : values) result.push_back(ToBF16(value));
+  return result;
+}
+
+// The first difference in bits, or an empty string.
+inline std::string BitDifference(std::span<const float> actual, std::span<const float> expected) {
+  if (actual.size() != expected.size()) return "sizes differ";
+  for (size_t i = 0; i < actual.size(); ++i) {
+    const uint32_t a = std::bit_cast<uint32_t>(actual[i]), b = std::bit_cast<uint32_t>(expected[i]);
+    const bool are_both_nan = actual[i] != actual[i] && expected[i] != expected[i];
+    if (a != b && !are_both_nan) {
+      return "element " + std::to_string(i) + ": " + std::to_string(actual[i]) + " (bits " + std::to_string(a) +
+             ") but expected " + std::to_string(expected[i]) + " (bits " + std::to_string(b) + ")";
+    }
+  }
+  return "";
+}
+
+inline void ExpectSameBits(std::span<const float> actual, std::span<const float> expected) {
+  EXPECT_EQ(BitDifference(actual, expected), "");
+}
+
+}  // namespace penstock::kernels
