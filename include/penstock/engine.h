@@ -38,14 +38,14 @@ struct SamplingParams {
   double repetition_penalty = 1.0;  // > 0; 1: off
   uint64_t seed = 0;                // of the request's own counter-based random stream
   int64_t max_tokens = 256;         // >= 1
-  std::vector<std::string> stop;    // generation ends before the first of these texts
+  std::vector<std::string> stop = {};  // generation ends before the first of these texts
   bool ignore_eos = false;
   int logprobs = -1;                // number of alternatives to report per token; -1: no logprobs at all
 };
 
 struct Request {
-  std::vector<TokenId> prompt_ids;  // at least one
-  SamplingParams sampling;
+  std::vector<TokenId> prompt_ids = {};  // at least one
+  SamplingParams sampling = {};
 };
 
 enum class FinishReason : uint8_t { kStop, kLength };
@@ -70,10 +70,12 @@ struct Completion {
 };
 
 struct EngineOptions {
-  std::string model_dir;
+  std::string model_dir = {};
   uint64_t memory_bytes = 0;   // bound on everything allocated; 0: three quarters of what the machine has free
-  std::string dtype = "auto";  // auto (bf16 for bf16 checkpoints, else f32), f32, bf16
-  std::string kv_dtype = "auto";  // auto (as dtype), f32, bf16
+  // Of the computation. f32 (= auto): weights as stored, f32 arithmetic. bf16: FFN weights and inputs rounded to bf16,
+  // faster on CPUs with AVX512-BF16; logits within 2e-2.
+  std::string dtype = "auto";
+  std::string kv_dtype = "auto";  // f32 (= auto) or bf16: half the memory per token
   int threads = 0;             // 0: all usable CPUs
   int64_t batch_size = 0;      // sequences at once; 0: as many as the budget allows, at most 64
   int64_t context_length = 0;  // longest prompt + answer; 0: the model's own, at most 8192

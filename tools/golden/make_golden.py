@@ -9,9 +9,9 @@ generation_config.json, model.safetensors or shards with model.safetensors.index
   expected.safetensors  for each prompt i and each MoE layer L:
       logits.i               f32 [prompt_len, vocab]       weights upcast to f32, f32 arithmetic
       logits_bf16.i          f32 [prompt_len, vocab]       bf16 arithmetic, bf16 variants only
-      routing.i.L            i32 [prompt_len, num_topk]    experts by decreasing weight, f32 arithmetic
+      routing.i.L            f32 [prompt_len, num_topk]    experts by decreasing weight, f32 arithmetic
       routing_weights.i.L    f32 [prompt_len, num_topk]    the weights the expert outputs are scaled by
-      routing_bf16.i.L       i32 [prompt_len, num_topk]    as routing, bf16 variants only
+      routing_bf16.i.L       f32 [prompt_len, num_topk]    as routing, bf16 variants only
 
 All results come from the model as read back from the folder, so the files are what is tested.
 Model seeds and prompts are searched until greedy decoding and routing are clear of near-ties.
@@ -284,13 +284,13 @@ def make_variant(folder, variant, first_seed, num_seeds):
         tensors[f"logits.{i}"] = logits[0]
         for layer, (_router, weights, experts) in routing.items():
             assert (weights.diff(dim=-1) <= 0).all()
-            tensors[f"routing.{i}.{layer}"] = experts[0].int()
+            tensors[f"routing.{i}.{layer}"] = experts[0].float()
             tensors[f"routing_weights.{i}.{layer}"] = weights[0]
         if model_bf16 is not None:
             logits, routing = forward(model_bf16, prompt[None])
             tensors[f"logits_bf16.{i}"] = logits[0]
             for layer, (_router, _weights, experts) in routing.items():
-                tensors[f"routing_bf16.{i}.{layer}"] = experts[0].int()
+                tensors[f"routing_bf16.{i}.{layer}"] = experts[0].float()
     save_file({name: tensor.contiguous() for name, tensor in tensors.items()},
               folder / "expected.safetensors")
 

@@ -11,6 +11,7 @@
 #include "penstock/base/limits.h"
 #include "penstock/base/logging.h"
 #include "penstock/base/status.h"
+#include "penstock/base/text.h"
 #include "penstock/base/thread_pool.h"
 #include "penstock/engine/loaded_model.h"
 #include "penstock/engine/machine_memory.h"
@@ -31,14 +32,12 @@ constexpr uint64_t kSmallThingsBytes = 2 * kMiB;
 
 double Seconds(std::chrono::steady_clock::duration duration) { return std::chrono::duration<double>(duration).count(); }
 
-absl::StatusOr<ComputeDtype> ChooseDtype(const std::string& name, std::string_view flag, Dtype checkpoint_dtype) {
-  if (name == "f32") return ComputeDtype::kF32;
-  if (name == "bf16") return ComputeDtype::kBF16;
-  if (name == "auto") return checkpoint_dtype == Dtype::kBF16 ? ComputeDtype::kBF16 : ComputeDtype::kF32;
+// "auto" is f32 for computing and for the KV cache: exact for bf16 and f16 checkpoints too, whose weights stay as stored.
+absl::StatusOr<Dtype> ChooseDtype(const std::string& name, std::string_view flag) {
+  if (name == "auto" || name == "f32") return Dtype::kF32;
+  if (name == "bf16") return Dtype::kBF16;
   return UsageError("{} '{}' is unknown: expected auto, f32 or bf16", flag, name);
 }
-
-Dtype StorageOf(ComputeDtype dtype) { return dtype == ComputeDtype::kBF16 ? Dtype::kBF16 : Dtype::kF32; }
 
 absl::StatusOr<uint64_t> ChooseBudget(uint64_t asked_bytes) {
   const MachineMemory machine = ReadMachineMemory();
@@ -140,9 +139,9 @@ absl::StatusOr<std::unique_ptr<EngineImpl>> EngineImpl::Open(const EngineOptions
 
 absl::Status EngineImpl::Plan(const EngineOptions& options) {
   const ModelConfig& config = model_->config;
-  PENSTOCK_ASSIGN_OR_RETURN(dtype_, ChooseDtype(options.dtype, "dtype", model_->checkpoint_dtype()));
-  PENSTOCK_ASSIGN_OR_RETURN(const ComputeDtype kv, ChooseDtype(options.kv_dtype, "kv-dtype", StorageOf(dtype_)));
-  kv_dtype_ = StorageOf(kv);
+  PENSTOCK_ASSIGN_OR_RETURN(const Dtype dtype, ChooseDtype(options.dtype, "dtype"));
+  PENSTOCK_ASSIGN_OR_RETURN(kv_dtype_, ChooseDtype(options.kv_dtype, "kv-dtype"));
+  dtype_ = dtype == Dtype::kBF16 ? ComputeDtype::kBF16 : ComputeDtype::kF32;
   const int num_threads = options.threads > 0 ? options.threads : NumUsableCpus();
   pool_ = std::make_unique<ThreadPool>(num_threads);
 

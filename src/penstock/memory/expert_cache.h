@@ -51,7 +51,9 @@ class ExpertLease {
   FfnWeights weights_;
 };
 
-// kBF16 rounds f32 and f16 weights to bf16 as they arrive; kF32 keeps every weight as it is stored.
+// kF32: weights as they are stored, activations in f32. kBF16: weights that are not bf16 are rounded to it as they arrive,
+// and so are the inputs of the FFNs and of lm_head, where nearly all the work is; attention, router and norms keep f32
+// inputs, because an error there can choose other experts (measured: docs/decisions/).
 enum class ComputeDtype : uint8_t { kF32, kBF16 };
 
 class ExpertCache {

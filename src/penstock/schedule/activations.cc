@@ -19,7 +19,7 @@ void VisitBuffers(Activations& a, const ModelConfig& config, ComputeDtype dtype,
   const int64_t ffn_elements = std::max(num_assignments * config.expert_dim, rows * config.dense_ffn_dim);
   visit(a.residual, rows * config.model_dim);
   visit(a.normed, rows * config.model_dim);
-  visit(a.gemm_input, bf16 ? rows * std::max(config.model_dim, config.q_dim()) : 0);
+  visit(a.gemm_input, bf16 ? rows * config.model_dim : 0);
   visit(a.q, rows * config.q_dim());
   visit(a.k, rows * config.kv_dim());
   visit(a.v, rows * config.kv_dim());

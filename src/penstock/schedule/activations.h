@@ -20,7 +20,7 @@ struct ActivationDims {
 };
 
 // Spans have room for max_rows (or max_rows * num_topk assignments). The bf16 copies exist in bf16 computing only: they are
-// what a GEMM reads, rounded from the f32 buffer beside them.
+// what the GEMMs of FFNs and lm_head read, rounded from the f32 buffer beside them.
 struct Activations {
   static uint64_t Bytes(const ModelConfig& config, ComputeDtype dtype, const ActivationDims& dims);
   static absl::StatusOr<Activations> Create(const ModelConfig& config, ComputeDtype dtype, const ActivationDims& dims);
@@ -30,7 +30,7 @@ struct Activations {
 
   std::span<float> residual;       // [num_rows, model_dim]
   std::span<float> normed;         // [num_rows, model_dim]
-  std::span<BF16> gemm_input;      // [num_rows, max(model_dim, num_heads * head_dim)]
+  std::span<BF16> gemm_input;      // [num_rows, model_dim] (bf16 computing)
   std::span<float> q;              // [num_rows, num_heads * head_dim]
   std::span<float> k;              // [num_rows, num_kv_heads * head_dim]
   std::span<float> v;              // [num_rows, num_kv_heads * head_dim]

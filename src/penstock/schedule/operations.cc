@@ -109,16 +109,17 @@ void ForRowRanges(const OpContext& context, int64_t num_rows, absl::FunctionRef<
 
 bool IsBf16(const OpContext& context) { return context.dtype == ComputeDtype::kBF16; }
 
-// Rounds `source` [num_rows, dim] into the buffer that GEMMs read; null in f32 computing.
-const BF16* GemmInput(const OpContext& context, const float* source, Range rows, int64_t dim) {
+// Rounds `source` [num_rows, model_dim] into the buffer that bf16 GEMMs read; null in f32 computing.
+const BF16* GemmInput(const OpContext& context, const float* source, Range rows) {
   if (!IsBf16(context)) return nullptr;
+  const int64_t dim = context.config.model_dim;
   BF16* target = context.activations.gemm_input.data();
   context.kernels.to_bf16(source + rows.begin * dim, rows.size() * dim, target + rows.begin * dim);
   return target;
 }
 
-// normed = norm(residual), and its rounded copy.
-const BF16* NormRows(const OpContext& context, int64_t num_rows, std::span<const float> weight) {
+// normed = norm(residual).
+void NormRows(const OpContext& context, int64_t num_rows, std::span<const float> weight) {
   Activations& a = context.activations;
   const int64_t dim = context.config.model_dim;
   ForRowRanges(context, num_rows, [&](Range rows) {
@@ -130,9 +131,7 @@ const BF16* NormRows(const OpContext& context, int64_t num_rows, std::span<const
                               .eps = context.config.rms_norm_eps,
                               .out = a.normed.data() + rows.begin * dim,
                               .out_stride = dim});
-    GemmInput(context, a.normed.data(), rows, dim);
   });
-  return IsBf16(context) ? a.gemm_input.data() : nullptr;
 }
 
 void Clip(float limit, float* values, int64_t count) {
@@ -343,12 +342,12 @@ void Attention(const OpContext& context, const RowBatch& batch, int64_t layer_id
   Activations& a = context.activations;
   const LayerWeights& layer = context.weights.layer(layer_idx);
   const int64_t num_rows = batch.num_rows();
-  const BF16* normed = NormRows(context, num_rows, layer.attention_norm);
+  NormRows(context, num_rows, layer.attention_norm);
   const auto project = [&](const WeightView& w, std::span<const float> bias, float* y, int64_t num_cols) {
     return GemmPart{{.num_rows = num_rows,
                      .inner_dim = config.model_dim,
                      .x = a.normed.data(),
-                     .x_bf16 = normed,
+                     .x_bf16 = nullptr,
                      .w = w,
                      .bias = DataOrNull(bias),
                      .y = y,
@@ -365,15 +364,10 @@ void Attention(const OpContext& context, const RowBatch& batch, int64_t layer_id
     const int64_t reversed = num_rows * config.num_kv_heads - 1 - task_idx;
     AttendHead(context, batch, layer_idx, reversed / config.num_kv_heads, reversed % config.num_kv_heads, worker_idx);
   });
-  const BF16* attended = nullptr;
-  if (IsBf16(context)) {
-    ForRowRanges(context, num_rows, [&](Range rows) { GemmInput(context, a.attended.data(), rows, config.q_dim()); });
-    attended = a.gemm_input.data();
-  }
   const GemmPart output[] = {{{.num_rows = num_rows,
                                .inner_dim = config.q_dim(),
                                .x = a.attended.data(),
-                               .x_bf16 = attended,
+                               .x_bf16 = nullptr,
                                .w = layer.o_proj,
                                .bias = DataOrNull(layer.o_bias),
                                .y = a.normed.data(),
@@ -413,11 +407,11 @@ std::vector<int32_t> Route(const OpContext& context, int64_t num_rows, int64_t l
   const int64_t dim = config.model_dim;
   ForRowRanges(context, num_rows * config.num_topk, [&](Range places) {
     for (int64_t place = places.begin; place < places.end; ++place) {
-      const int64_t row_idx = a.assigned_row[place];
+      const float* row = a.normed.data() + a.assigned_row[place] * dim;
       if (IsBf16(context)) {
-        std::copy_n(a.gemm_input.data() + row_idx * dim, dim, a.expert_input_bf16.data() + place * dim);
+        context.kernels.to_bf16(row, dim, a.expert_input_bf16.data() + place * dim);
       } else {
-        std::copy_n(a.normed.data() + row_idx * dim, dim, a.expert_input.data() + place * dim);
+        std::copy_n(row, dim, a.expert_input.data() + place * dim);
       }
     }
   });
@@ -465,9 +459,10 @@ void Combine(const OpContext& context, int64_t num_rows) {
 void DenseFfn(const OpContext& context, int64_t num_rows, int64_t layer_idx) {
   Activations& a = context.activations;
   const LayerWeights& layer = context.weights.layer(layer_idx);
-  const BF16* normed = NormRows(context, num_rows, layer.ffn_norm);
+  NormRows(context, num_rows, layer.ffn_norm);
   const FfnGroup group = {&layer.dense_ffn, {0, num_rows}};
-  RunFfns(context, {&group, 1}, context.config.dense_ffn_dim, a.normed.data(), normed);
+  RunFfns(context, {&group, 1}, context.config.dense_ffn_dim, a.normed.data(),
+          GemmInput(context, a.normed.data(), {0, num_rows}));
   context.kernels.add(a.expert_output.data(), num_rows * context.config.model_dim, a.residual.data());
 }
 
@@ -490,7 +485,7 @@ void Logits(const OpContext& context, std::span<const int64_t> rows) {
   const GemmPart head[] = {{{.num_rows = num_rows,
                              .inner_dim = dim,
                              .x = a.normed.data(),
-                             .x_bf16 = GemmInput(context, a.normed.data(), {0, num_rows}, dim),
+                             .x_bf16 = GemmInput(context, a.normed.data(), {0, num_rows}),
                              .w = context.weights.lm_head(),
                              .y = a.logits.data(),
                              .y_stride = config.vocab_size},

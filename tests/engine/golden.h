@@ -1,0 +1,76 @@
+// Reads tests/golden/<variant>: what Hugging Face transformers computed for a tiny random model.
+#pragma once
+
+#include <filesystem>
+#include <span>
+#include <string>
+#include <vector>
+
+#include <gtest/gtest.h>
+
+#include "penstock/base/file.h"
+#include "penstock/base/json.h"
+#include "penstock/checkpoint/safetensors.h"
+#include "penstock/engine.h"
+
+namespace penstock {
+
+struct GoldenTensor {
+  std::vector<int64_t> shape;
+  std::vector<float> values;
+};
+
+class Golden {
+ public:
+  explicit Golden(const std::string& variant)
+      : dir_(std::string(PENSTOCK_SOURCE_DIR) + "/tests/golden/" + variant) {
+    const auto text = ReadFile(dir_ + "/expected.json", 1 << 24);
+    expected_ = ParseJson(text.value(), Fault::kInput).value();
+    tensors_file_ = ReadFile(dir_ + "/expected.safetensors", 1 << 26).value();
+    const std::string_view file(tensors_file_);
+    const uint64_t header_bytes = SafetensorsHeaderBytes(file.substr(0, 8), file.size()).value();
+    infos_ = ParseSafetensorsHeader(file.substr(8, header_bytes), file.size()).value();
+  }
+
+  const std::string& dir() const { return dir_; }
+  bool is_bf16() const { return expected_.at("dtype").get_string() == "bfloat16"; }
+  int num_prompts() const { return static_cast<int>(expected_.at("prompts").get_array().size()); }
+  std::vector<TokenId> prompt(int i) const { return Ids("prompts", i); }
+  std::vector<TokenId> greedy(int i) const { return Ids("greedy", i); }
+
+  GoldenTensor tensor(const std::string& name) const {
+    for (const TensorInfo& info : infos_) {
+      if (info.name != name) continue;
+      GoldenTensor tensor{info.shape, std::vector<float>(info.extent.size_bytes / SizeOf(info.dtype))};
+      ToFloats(info.dtype, reinterpret_cast<const std::byte*>(tensors_file_.data()) + info.extent.offset_bytes, tensor.values);
+      return tensor;
+    }
+    ADD_FAILURE() << "no tensor " << name << " in " << dir_;
+    return {};
+  }
+
+  static std::vector<std::string> Variants() {
+    std::vector<std::string> names;
+    for (const auto& entry : std::filesystem::directory_iterator(std::string(PENSTOCK_SOURCE_DIR) + "/tests/golden")) {
+      if (entry.is_directory()) names.push_back(entry.path().filename());
+    }
+    std::sort(names.begin(), names.end());
+    return names;
+  }
+
+ private:
+  std::vector<TokenId> Ids(const char* key, int i) const {
+    std::vector<TokenId> ids;
+    for (const json::value& id : expected_.at(key).at(static_cast<size_t>(i)).get_array()) {
+      ids.push_back(static_cast<TokenId>(id.get_int64()));
+    }
+    return ids;
+  }
+
+  std::string dir_;
+  json::value expected_;
+  std::string tensors_file_;
+  std::vector<TensorInfo> infos_;
+};
+
+}  // namespace penstock
