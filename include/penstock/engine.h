@@ -72,6 +72,7 @@ struct Completion {
 struct EngineOptions {
   std::string model_dir = {};
   uint64_t memory_bytes = 0;   // bound on everything allocated; 0: three quarters of what the machine has free
+  uint64_t reserved_bytes = 0; // part of memory_bytes that the caller needs for itself
   // Of the computation. f32 (= auto): weights as stored, f32 arithmetic. bf16: FFN weights and inputs rounded to bf16,
   // faster on CPUs with AVX512-BF16; logits within 2e-2.
   std::string dtype = "auto";

@@ -178,36 +178,23 @@ absl::StatusOr<EngineOptions> ToEngineOptions(const ModelFlags& flags) {
   return options;
 }
 
-void AddSamplingFlags(CLI::App& app, SamplingFlags& flags) {
-  // Remembers which flags were given: the others keep what the model's generation_config.json says.
-  const auto add = [&](const char* name, auto SamplingParams::*field, const char* help) {
-    CLI::Option* option = app.add_option(name, flags.values.*field, help);
-    flags.overrides.push_back([option, field, &flags](SamplingParams& target) {
-      if (option->count() > 0) target.*field = flags.values.*field;
-    });
-    return option;
-  };
-  add("-n,--max-tokens", &SamplingParams::max_tokens, "longest answer, in tokens (default 256)")
+void AddSamplingFlags(CLI::App& app, SamplingOverrides& flags) {
+  app.add_option("-n,--max-tokens", flags.max_tokens, "longest answer, in tokens (default 256)")
       ->check(CLI::Range(int64_t{1}, kMaxContext));
-  add("--temperature", &SamplingParams::temperature, "0: greedy")->check(CLI::Range(0.0, 100.0));
-  add("--top-k", &SamplingParams::top_k, "0: off")->check(CLI::Range(int64_t{0}, kMaxVocabSize));
-  add("--top-p", &SamplingParams::top_p, "1: off")->check(CLI::Range(0.0, 1.0));
-  add("--min-p", &SamplingParams::min_p, "0: off")->check(CLI::Range(0.0, 1.0));
-  add("--repetition-penalty", &SamplingParams::repetition_penalty, "1: off")->check(CLI::Range(0.001, 100.0));
-  add("--seed", &SamplingParams::seed, "of the random numbers (default 0)");
-  add("--stop", &SamplingParams::stop, "text before which generation ends; may be given several times")
+  app.add_option("--temperature", flags.temperature, "0: greedy")->check(CLI::Range(0.0, 100.0));
+  app.add_option("--top-k", flags.top_k, "0: off")->check(CLI::Range(int64_t{0}, kMaxVocabSize));
+  app.add_option("--top-p", flags.top_p, "1: off")->check(CLI::Range(1e-9, 1.0));
+  app.add_option("--min-p", flags.min_p, "0: off")->check(CLI::Range(0.0, 1.0));
+  app.add_option("--repetition-penalty", flags.repetition_penalty, "1: off")->check(CLI::Range(0.001, 100.0));
+  app.add_option("--seed", flags.seed, "of the random numbers (default 0)");
+  app.add_option_function<std::vector<std::string>>(
+         "--stop", [&flags](const std::vector<std::string>& texts) { flags.stop = texts; },
+         "text before which generation ends; may be given several times")
       ->allow_extra_args(false)
       ->type_name("TEXT");
-  CLI::Option* ignore_eos =
-      app.add_flag("--ignore-eos", flags.values.ignore_eos, "go on after the end-of-sequence token, up to --max-tokens");
-  flags.overrides.push_back([ignore_eos, &flags](SamplingParams& target) {
-    if (ignore_eos->count() > 0) target.ignore_eos = flags.values.ignore_eos;
-  });
-}
-
-SamplingParams Overlay(const SamplingFlags& flags, SamplingParams defaults) {
-  for (const auto& apply : flags.overrides) apply(defaults);
-  return defaults;
+  app.add_flag_function(
+      "--ignore-eos", [&flags](int64_t) { flags.ignore_eos = true; },
+      "go on after the end-of-sequence token, up to --max-tokens");
 }
 
 void AddLogFlags(CLI::App& app, LogFlags& flags) {

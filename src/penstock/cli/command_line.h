@@ -11,6 +11,7 @@
 
 #include "absl/status/status.h"
 #include "penstock/engine.h"
+#include "penstock/job/sampling_fields.h"
 
 namespace penstock::cli {
 
@@ -33,14 +34,8 @@ void AddModelFlags(CLI::App& app, ModelFlags& flags);
 // The checked options.
 absl::StatusOr<EngineOptions> ToEngineOptions(const ModelFlags& flags);
 
-// Sampling flags; only those that were given on the command line change the model's defaults.
-struct SamplingFlags {
-  SamplingParams values;
-  std::vector<std::function<void(SamplingParams&)>> overrides;  // filled by AddSamplingFlags
-};
-void AddSamplingFlags(CLI::App& app, SamplingFlags& flags);
-// `defaults` with the given flags laid over.
-SamplingParams Overlay(const SamplingFlags& flags, SamplingParams defaults);
+// Sampling flags; those that are not given stay empty and keep the model's defaults.
+void AddSamplingFlags(CLI::App& app, SamplingOverrides& flags);
 
 // --quiet and --log-level.
 struct LogFlags {

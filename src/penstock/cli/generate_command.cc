@@ -1,7 +1,8 @@
 // penstock generate: stream one answer to stdout.
-#include <unistd.h>
-
+#include <algorithm>
 #include <memory>
+
+#include <unistd.h>
 
 #include "penstock/base/file.h"
 #include "penstock/base/limits.h"
@@ -15,7 +16,7 @@ namespace {
 
 struct Flags {
   ModelFlags model;
-  SamplingFlags sampling;
+  SamplingOverrides sampling;
   LogFlags log;
   std::string prompt;
   std::string prompt_file;
@@ -49,7 +50,7 @@ absl::StatusOr<int> Run(const Flags& flags) {
     if (written.ok()) written = WriteFully(STDOUT_FILENO, text, "stdout");
   });
   PENSTOCK_RETURN_IF_ERROR(engine->Submit({.prompt_ids = std::move(prompt_ids),
-                                           .sampling = Overlay(flags.sampling, engine->default_sampling())})
+                                           .sampling = Overlay(engine->default_sampling(), flags.sampling)})
                                .status());
   while (!engine->idle() && written.ok()) PENSTOCK_RETURN_IF_ERROR(engine->Step().status());
   PENSTOCK_RETURN_IF_ERROR(written);

@@ -1,8 +1,8 @@
 // penstock inspect: what is in a checkpoint, and where its bytes would lie.
-#include <unistd.h>
-
 #include <bit>
 #include <memory>
+
+#include <unistd.h>
 
 #include "penstock/base/bytes.h"
 #include "penstock/base/file.h"

@@ -1,8 +1,8 @@
 // penstock perplexity: how well the model predicts a text, in windows of the context length.
-#include <unistd.h>
-
 #include <cmath>
 #include <memory>
+
+#include <unistd.h>
 
 #include "penstock/base/bytes.h"
 #include "penstock/base/file.h"

@@ -1,7 +1,7 @@
 // penstock tokenize: text to token ids and back. Needs only the tokenizer's files, not the weights.
-#include <unistd.h>
-
 #include <memory>
+
+#include <unistd.h>
 
 #include "penstock/base/bytes.h"
 #include "penstock/base/file.h"

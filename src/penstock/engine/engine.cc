@@ -150,7 +150,7 @@ absl::Status EngineImpl::Plan(const EngineOptions& options) {
   inputs.dtype = dtype_;
   inputs.kv_dtype = kv_dtype_;
   PENSTOCK_ASSIGN_OR_RETURN(inputs.budget_bytes, ChooseBudget(options.memory_bytes));
-  inputs.fixed_bytes = model_->memory_bytes() + ExpertCache::TableBytes(model_->weights) + kSmallThingsBytes +
+  inputs.fixed_bytes = model_->memory_bytes() + ExpertCache::TableBytes(model_->weights) + kSmallThingsBytes + options.reserved_bytes +
                        static_cast<uint64_t>(num_threads) * Sampler::ScratchBytes(config.vocab_size);
   inputs.dense_bytes = DenseWeights::Bytes(model_->weights, dtype_);
   inputs.slot_bytes = ExpertCache::SlotBytes(model_->weights);
