@@ -1,0 +1,87 @@
+#!/bin/sh
+# Installs the Debian 12 packages that Penstock is built, tested and demonstrated with.
+#
+# Usage: scripts/install-deps.sh [--all]
+#   --all  also clang, the fuzzers' runtime, clang-format and clang-tidy (about 500 MB more)
+#
+# Runs as root or through sudo. Does nothing, in one line, when nothing is missing.
+set -eu
+
+build="g++ cmake ninja-build make git ca-certificates pkg-config ccache python3"
+libraries="libboost1.81-dev libboost-json1.81-dev libcli11-dev libspdlog-dev libfmt-dev libabsl-dev liburing-dev \
+libxxhash-dev libutf8proc-dev"
+tests="libgtest-dev libgmock-dev libbenchmark-dev librapidcheck-dev"
+all="clang-14 clang libclang-rt-14-dev clang-format clang-tidy"
+
+say() { printf 'install-deps: %s\n' "$*"; }
+fail() {
+  printf 'install-deps: error: %s\n' "$*" >&2
+  exit 1
+}
+
+packages="$build $libraries $tests"
+case "${1:-}" in
+  "") ;;
+  --all) packages="$packages $all" ;;
+  -h | --help)
+    sed -n '2,7s/^# \{0,1\}//p' "$0"
+    exit 0
+    ;;
+  *)
+    printf 'install-deps: unknown argument %s (expected nothing or --all)\n' "$1" >&2
+    exit 2
+    ;;
+esac
+if [ $# -gt 1 ]; then
+  printf 'install-deps: expected at most one argument\n' >&2
+  exit 2
+fi
+
+for tool in dpkg-query apt-get; do
+  command -v "$tool" >/dev/null 2>&1 ||
+    fail "$tool is missing: this script is for Debian 12; elsewhere install by hand: $packages"
+done
+
+# Is the package $1 installed?
+installed() {
+  [ "$(dpkg-query -W -f='${db:Status-Status}' "$1" 2>/dev/null || true)" = installed ]
+}
+
+missing=""
+for package in $packages; do
+  installed "$package" || missing="$missing $package"
+done
+if [ -z "$missing" ]; then
+  say "nothing is missing"
+  exit 0
+fi
+
+# Debian lets only one version of Boost's headers be installed, and Boost.JSON came with 1.75.
+if ! installed libboost1.81-dev && installed libboost1.74-dev; then
+  fail "libboost1.74-dev is installed and conflicts with libboost1.81-dev, which Penstock needs;" \
+    "remove it first (apt-get remove libboost1.74-dev) or build in a container"
+fi
+
+if [ "$(id -u)" -eq 0 ]; then
+  sudo=""
+elif command -v sudo >/dev/null 2>&1; then
+  sudo="sudo"
+else
+  fail "not root and sudo is not installed; run as root: apt-get install --no-install-recommends$missing"
+fi
+
+# Runs apt-get as root, never asking questions. sudo drops the environment, so the variable goes through env.
+apt() {
+  # shellcheck disable=SC2086  # an empty $sudo must vanish
+  $sudo env DEBIAN_FRONTEND=noninteractive apt-get -q -y "$@" </dev/null
+}
+
+say "installing:$missing"
+apt update || fail "apt-get update failed; is the network reachable?"
+# shellcheck disable=SC2086  # a list of words
+apt install --no-install-recommends $missing ||
+  fail "apt-get could not install the packages; this script knows Debian 12 (bookworm)"
+for package in $missing; do
+  installed "$package" || fail "$package is still missing after the installation"
+done
+say "done"
