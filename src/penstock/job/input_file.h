@@ -1,0 +1,36 @@
+// The input of a job: a regular file, or a pipe that is first copied to a nameless file so that it can be read twice.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <string>
+
+#include <sys/stat.h>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "penstock/base/file.h"
+
+namespace penstock {
+
+class InputFile {
+ public:
+  // Opens `path` ("-": standard input). A pipe is copied to a nameless file in `spool_dir` until it ends or `stop` is set.
+  // kInput for compressed files and UTF-16, kIo for what cannot be read.
+  static absl::StatusOr<InputFile> Open(const std::string& path, const std::string& spool_dir,
+                                        const std::atomic<bool>& stop);
+
+  int fd() const { return fd_.get(); }
+  const std::string& name() const { return name_; }
+  // Whether `info` is of this very file, whatever its name.
+  bool IsSameFile(const struct stat& info) const;
+  // kInput when the file was written to since it was opened.
+  absl::Status CheckUnchanged() const;
+
+ private:
+  UniqueFd fd_;
+  std::string name_;
+  struct stat info_ = {};
+};
+
+}  // namespace penstock

@@ -1,0 +1,163 @@
+#include "penstock/job/input_report.h"
+
+#include <algorithm>
+#include <map>
+#include <memory>
+#include <utility>
+
+#include <fmt/format.h>
+#include <xxhash.h>
+
+#include "penstock/base/limits.h"
+#include "penstock/base/status.h"
+#include "penstock/job/line_reader.h"
+
+namespace penstock {
+namespace {
+
+struct IdHash {
+  uint64_t hash;
+  int64_t line_number;
+  bool operator<(const IdHash& other) const {
+    return hash != other.hash ? hash < other.hash : line_number < other.line_number;
+  }
+};
+
+constexpr size_t kMaxSuspects = 1000;
+
+// Digests over each line's text and a newline, so that CRLF and a missing last newline make no difference.
+class InputDigest {
+ public:
+  InputDigest() : state_(XXH3_createState(), &XXH3_freeState) { XXH3_128bits_reset(state_.get()); }
+
+  void Add(const Line& line) {
+    XXH3_128bits_update(state_.get(), line.text.data(), line.text.size());
+    if (line.too_long) XXH3_128bits_update(state_.get(), &line.num_bytes, sizeof(line.num_bytes));
+    XXH3_128bits_update(state_.get(), "\n", 1);
+    if (line.number % checkpoints_.stride != 0) return;
+    if (checkpoints_.digests.size() == kMaxInputCheckpoints) {
+      for (size_t i = 0; i < kMaxInputCheckpoints / 2; ++i) checkpoints_.digests[i] = checkpoints_.digests[2 * i + 1];
+      checkpoints_.digests.resize(kMaxInputCheckpoints / 2);
+      checkpoints_.stride *= 2;
+      if (line.number % checkpoints_.stride != 0) return;
+    }
+    checkpoints_.digests.push_back(XXH3_128bits_digest(state_.get()).low64);
+  }
+
+  std::string Hex() const {
+    const XXH128_hash_t hash = XXH3_128bits_digest(state_.get());
+    return fmt::format("{:016x}{:016x}", hash.high64, hash.low64);
+  }
+  InputCheckpoints Release() { return std::move(checkpoints_); }
+
+ private:
+  std::unique_ptr<XXH3_state_t, decltype(&XXH3_freeState)> state_;
+  InputCheckpoints checkpoints_;
+};
+
+// Equal hashes are only a suspicion: reads the lines again and compares the ids themselves.
+absl::Status ConfirmDuplicates(const InputFile& input, const std::vector<IdHash>& ids) {
+  std::map<int64_t, int64_t> first_of;  // later line -> first line with the same hash
+  std::map<int64_t, std::string> ids_of;
+  for (size_t i = 1, first = 0; i < ids.size() && first_of.size() < kMaxSuspects; ++i) {
+    if (ids[i].hash != ids[first].hash) {
+      first = i;
+      continue;
+    }
+    first_of[ids[i].line_number] = ids[first].line_number;
+    ids_of[ids[first].line_number];
+  }
+  if (first_of.empty()) return absl::OkStatus();
+  LineReader reader(input.fd(), input.name(), kMaxRequestLineBytes);
+  Line line;
+  while (true) {
+    PENSTOCK_ASSIGN_OR_RETURN(const bool more, reader.Next(line));
+    if (!more) return absl::OkStatus();
+    const auto suspect = first_of.find(line.number);
+    if (suspect == first_of.end() && !ids_of.contains(line.number)) continue;
+    const std::string id = ParseRequestLine(line.text, line.number).id.value_or("");
+    if (suspect == first_of.end()) {
+      ids_of[line.number] = id;
+    } else if (ids_of[suspect->second] == id) {
+      return InputError("{}: line {}: id '{}' was already used in line {}; give each request an id of its own",
+                        input.name(), line.number, id, suspect->second);
+    }
+  }
+}
+
+void CountLine(const RequestLine& line, int64_t number, InputReport& report) {
+  ++report.num_requests;
+  if (line.error.has_value()) {
+    ++report.num_bad;
+    if (report.bad_lines.size() < kMaxReportedBadLines) report.bad_lines.push_back({number, *line.error});
+    return;
+  }
+  switch (line.request.kind) {
+    case RequestKind::kCompletion: ++report.num_completions; break;
+    case RequestKind::kChat: ++report.num_chats; break;
+    case RequestKind::kTurns: ++report.num_turns_requests; break;
+  }
+}
+
+}  // namespace
+
+void CheckLineModel(const InputReport& report, RequestLine& line) {
+  if (line.error.has_value() || line.model.empty() || line.model == report.model) return;
+  line.error = LineError{"mixed_models",
+                         fmt::format("body.model: expected '{}' as in line {}, found '{}'; one job runs one model",
+                                     report.model, report.model_line, line.model),
+                         "body.model"};
+}
+
+absl::StatusOr<InputReport> ValidateInput(const InputFile& input, const std::atomic<bool>& stop) {
+  InputReport report;
+  InputDigest digest;
+  std::vector<IdHash> ids;
+  LineReader reader(input.fd(), input.name(), kMaxRequestLineBytes);
+  Line line;
+  while (true) {
+    if (stop.load()) return MakeError(Fault::kStopped, input.name() + ": stopped while validating the input");
+    PENSTOCK_ASSIGN_OR_RETURN(const bool more, reader.Next(line));
+    if (!more) break;
+    digest.Add(line);
+    report.num_lines = line.number;
+    report.num_bytes = line.offset + line.num_bytes + (line.terminated ? 1 : 0);
+    report.longest_line_bytes = std::max<uint64_t>(report.longest_line_bytes, line.text.size());
+    if (!line.too_long && IsBlank(line.text)) {
+      ++report.num_blank;
+      continue;
+    }
+    RequestLine request = line.too_long ? TooLongLine(line.num_bytes) : ParseRequestLine(line.text, line.number);
+    if (report.model.empty() && !request.error.has_value() && !request.model.empty()) {
+      report.model = request.model;
+      report.model_line = line.number;
+    }
+    CheckLineModel(report, request);
+    CountLine(request, line.number, report);
+    if (request.id.has_value()) ids.push_back({XXH3_64bits(request.id->data(), request.id->size()), line.number});
+  }
+  std::sort(ids.begin(), ids.end());
+  PENSTOCK_RETURN_IF_ERROR(ConfirmDuplicates(input, ids));
+  PENSTOCK_RETURN_IF_ERROR(input.CheckUnchanged());
+  report.digest = digest.Hex();
+  report.checkpoints = digest.Release();
+  // A parsed line may take a multiple of its bytes ("[[],[],..." is the worst); the line itself lies in the reader's buffer.
+  const uint64_t line_bytes = reader.buffer_bytes() + 10 * report.longest_line_bytes;
+  report.validation_bytes = ids.capacity() * sizeof(IdHash) + line_bytes;
+  report.run_bytes = static_cast<uint64_t>(report.num_lines) / 8 + line_bytes;
+  return report;
+}
+
+std::string FormatInputReport(const InputReport& report) {
+  std::string text = fmt::format("{} lines: {} requests ({} completions, {} chats, {} with turns, {} bad), {} blank lines\n",
+                                 report.num_lines, report.num_requests, report.num_completions, report.num_chats,
+                                 report.num_turns_requests, report.num_bad, report.num_blank);
+  for (const BadLine& bad : report.bad_lines) {
+    text += fmt::format("line {}: {}: {}\n", bad.number, bad.error.code, bad.error.message);
+  }
+  const size_t num_unsaid = static_cast<size_t>(report.num_bad) - report.bad_lines.size();
+  if (num_unsaid > 0) text += fmt::format("and {} more bad lines\n", num_unsaid);
+  return text;
+}
+
+}  // namespace penstock

@@ -1,0 +1,186 @@
+#include "penstock/job/job.h"
+
+#include <cerrno>
+#include <chrono>
+#include <utility>
+
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "penstock/base/file.h"
+#include "penstock/base/status.h"
+#include "penstock/job/input_file.h"
+#include "penstock/job/output_scan.h"
+#include "penstock/job/progress.h"
+#include "penstock/job/runner.h"
+
+namespace penstock {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+double SecondsSince(Clock::time_point start) { return std::chrono::duration<double>(Clock::now() - start).count(); }
+
+// Where a piped input is spooled: beside the output, which is a disk that the user chose, not DRAM like /tmp may be.
+std::string SpoolFolder(const std::string& output_path) {
+  const size_t slash = output_path.rfind('/');
+  struct stat info = {};
+  const bool device = ::stat(output_path.c_str(), &info) == 0 && !S_ISREG(info.st_mode);
+  if (output_path.empty() || device) return "/var/tmp";
+  return slash == std::string::npos ? "." : output_path.substr(0, slash + 1);
+}
+
+bool IsSameFile(const std::string& a, const std::string& b) {
+  struct stat a_info = {}, b_info = {};
+  if (a == b) return true;
+  return ::stat(a.c_str(), &a_info) == 0 && ::stat(b.c_str(), &b_info) == 0 && a_info.st_dev == b_info.st_dev &&
+         a_info.st_ino == b_info.st_ino;
+}
+
+// Opens the statistics file early, so that a typo in its path costs seconds and not a night.
+absl::StatusOr<UniqueFd> OpenStats(const JobOptions& options) {
+  const std::string& path = options.stats_path;
+  if (path.empty()) return UniqueFd();
+  if (IsSameFile(path, options.output_path) || IsSameFile(path, options.input_path) ||
+      IsSameFile(path, ManifestPath(options.output_path))) {
+    return UsageError("--stats {}: is a file of the job itself; choose another name", path);
+  }
+  UniqueFd fd(::open(path.c_str(), O_WRONLY | O_CREAT | O_CLOEXEC, 0666));
+  if (!fd.valid()) return IoError("{}: cannot open the statistics file for writing: {}", path, ErrnoText(errno));
+  return fd;
+}
+
+absl::Status WriteStats(const UniqueFd& fd, const JobNumbers& numbers, const std::string& path) {
+  if (!fd.valid()) return absl::OkStatus();
+  (void)::ftruncate(fd.get(), 0);  // fails on pipes, which have nothing to cut off
+  return WriteFully(fd.get(), FormatStats(numbers), path);
+}
+
+// The files of a job, checked and locked.
+struct OpenJob {
+  InputFile input;
+  InputReport report;
+  std::unique_ptr<OutputFile> output;
+  OutputScan scan;
+  Manifest manifest;      // of this run; `model` is still empty
+  bool has_old_manifest = false;
+  Manifest old_manifest;  // of the job to continue
+};
+
+absl::Status LoadOldJob(const JobOptions& options, OpenJob& job) {
+  const std::string manifest_path = ManifestPath(options.output_path);
+  struct stat info = {};
+  const bool exists = ::stat(manifest_path.c_str(), &info) == 0;
+  if (!exists && job.output->num_bytes() > 0) {
+    return IoError("{}: cannot resume: {} is missing; put it back or choose another --output", options.output_path,
+                   manifest_path);
+  }
+  if (!exists) return absl::OkStatus();  // killed before it began, or never started
+  PENSTOCK_ASSIGN_OR_RETURN(job.old_manifest, ReadManifest(manifest_path));
+  PENSTOCK_RETURN_IF_ERROR(CompareJob(job.old_manifest, job.manifest.job, job.report));
+  job.has_old_manifest = true;
+  PENSTOCK_ASSIGN_OR_RETURN(job.scan, ScanOutput(job.output->fd(), options.output_path, JobDigest(job.manifest.job),
+                                                 job.report.num_lines));
+  PENSTOCK_RETURN_IF_ERROR(job.output->Truncate(job.scan.good_bytes));
+  return job.output->Sync();
+}
+
+absl::StatusOr<OpenJob> PrepareJob(const JobOptions& options, OutputCalls& calls, const std::atomic<bool>& stop) {
+  OpenJob job;
+  PENSTOCK_ASSIGN_OR_RETURN(job.input, InputFile::Open(options.input_path, SpoolFolder(options.output_path), stop));
+  PENSTOCK_RETURN_IF_ERROR(OutputFile::Check(options.output_path, job.input, options.resume));
+  if (IsSameFile(options.input_path, ManifestPath(options.output_path))) {
+    return IoError("{}: the input would be overwritten by the output's manifest; choose another --output", options.input_path);
+  }
+  PENSTOCK_ASSIGN_OR_RETURN(job.report, ValidateInput(job.input, stop));
+  PENSTOCK_ASSIGN_OR_RETURN(job.output, OutputFile::Open(options.output_path, calls));
+  job.manifest.job = DescribeJob(job.report, options.seed, options.sampling, options.engine_settings);
+  job.manifest.checkpoints = job.report.checkpoints;
+  job.scan.done.assign(static_cast<size_t>(job.report.num_lines) + 1, false);
+  if (!job.output->is_regular()) return job;
+  if (options.resume) {
+    PENSTOCK_RETURN_IF_ERROR(LoadOldJob(options, job));
+  } else {
+    // Once more, now that nobody else can write to it.
+    PENSTOCK_RETURN_IF_ERROR(OutputFile::Check(options.output_path, job.input, options.resume));
+  }
+  return job;
+}
+
+absl::Status AgreeOnModel(const JobOptions& options, const Engine& engine, OpenJob& job) {
+  if (!job.output->is_regular()) return absl::OkStatus();
+  job.manifest.model = DescribeModel(engine);
+  if (job.has_old_manifest) return CompareModel(job.old_manifest, job.manifest.model);
+  return WriteManifest(job.manifest, ManifestPath(options.output_path));
+}
+
+}  // namespace
+
+absl::StatusOr<InputReport> ValidateJob(const JobOptions& options, const std::atomic<bool>& stop) {
+  PENSTOCK_ASSIGN_OR_RETURN(const InputFile input,
+                            InputFile::Open(options.input_path, SpoolFolder(options.output_path), stop));
+  return ValidateInput(input, stop);
+}
+
+absl::StatusOr<JobSummary> RunJob(const JobOptions& options,
+                                  absl::FunctionRef<absl::StatusOr<std::unique_ptr<Engine>>()> open_engine,
+                                  const std::atomic<bool>& stop) {
+  const Clock::time_point start = Clock::now();
+  OutputCalls default_calls;
+  OutputCalls& calls = options.output_calls != nullptr ? *options.output_calls : default_calls;
+  PENSTOCK_ASSIGN_OR_RETURN(OpenJob job, PrepareJob(options, calls, stop));
+  PENSTOCK_ASSIGN_OR_RETURN(const UniqueFd stats_fd, OpenStats(options));
+  Progress progress(ChooseProgressMode(options.quiet), STDERR_FILENO);
+
+  JobSummary summary;
+  summary.num_blank = job.report.num_blank;
+  summary.num_torn_lines = job.scan.num_torn_lines;
+  summary.numbers.num_resumed = job.scan.num_done;
+  summary.numbers.num_failed = job.scan.num_failed;
+  if (job.scan.num_torn_lines > 0) {
+    progress.Print(fmt::format("cut off {} torn line(s) at the end of {}; their requests run again\n",
+                               job.scan.num_torn_lines, options.output_path));
+  }
+  if (job.has_old_manifest && job.scan.num_done >= job.report.num_requests) {
+    summary.nothing_to_do = true;
+    progress.Print(fmt::format("{}: all {} requests are done, nothing to do\n", options.output_path, job.scan.num_done));
+    summary.numbers.total_s = SecondsSince(start);
+    PENSTOCK_RETURN_IF_ERROR(WriteStats(stats_fd, summary.numbers, options.stats_path));
+    return summary;
+  }
+
+  if (options.on_validated) options.on_validated(job.report);
+  PENSTOCK_ASSIGN_OR_RETURN(const std::unique_ptr<Engine> engine, open_engine());
+  PENSTOCK_RETURN_IF_ERROR(AgreeOnModel(options, *engine, job));
+
+  const Clock::time_point run_start = Clock::now();
+  Runner runner({.engine = *engine,
+                 .input = job.input,
+                 .report = job.report,
+                 .output = *job.output,
+                 .scan = job.scan,
+                 .job_digest = JobDigest(job.manifest.job),
+                 .seed = options.seed,
+                 .sampling = Overlay(engine->default_sampling(), options.sampling),
+                 .on_progress = [&](const ProgressCounts& counts) {
+                   progress.Update(counts, engine->stats(), SecondsSince(run_start));
+                 }});
+  const absl::Status status = runner.Run(stop);
+
+  JobNumbers& numbers = summary.numbers;
+  numbers.num_requests = runner.counts().num_done - runner.counts().num_resumed;
+  numbers.num_failed = runner.counts().num_failed;
+  numbers.total_s = SecondsSince(start);
+  numbers.model = engine->model().name;
+  numbers.engine = engine->stats();
+  numbers.plan = engine->memory_plan();
+  progress.Finish(runner.counts(), engine->stats(), SecondsSince(run_start));
+  progress.Print(FormatSummary(numbers));
+  const absl::Status stats_status = WriteStats(stats_fd, numbers, options.stats_path);
+  PENSTOCK_RETURN_IF_ERROR(status);
+  PENSTOCK_RETURN_IF_ERROR(stats_status);
+  return summary;
+}
+
+}  // namespace penstock

@@ -1,0 +1,58 @@
+// Offline batch jobs: a JSONL file of requests in, a JSONL file of results out.
+//
+// A job can be killed at any moment and continued with `resume`; it ends with exactly one result line per request. Texts
+// depend on the model, the request and the seed alone. Everything about the files is checked before the model is opened.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+
+#include "absl/functional/function_ref.h"
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "penstock/engine.h"
+#include "penstock/job/input_report.h"
+#include "penstock/job/manifest.h"
+#include "penstock/job/output_file.h"
+#include "penstock/job/sampling_fields.h"
+#include "penstock/job/stats.h"
+
+namespace penstock {
+
+struct JobOptions {
+  std::string input_path;   // "-": standard input
+  std::string output_path;
+  bool resume = false;      // continue the job of this output; a fresh start when there is none yet
+  std::string stats_path;   // empty: none
+  bool quiet = false;
+  uint64_t seed = 0;           // of requests that give none
+  SamplingOverrides sampling;  // flags; over the model's defaults, under the request's own fields
+  // Flags that the texts depend on beside the sampling ones, e.g. {"dtype", "bf16"}: a resumed job must have the same.
+  Settings engine_settings;
+  // Called between validating and opening the engine, e.g. to charge report.run_bytes to the memory budget. Optional.
+  std::function<void(const InputReport&)> on_validated;
+  // The output's system calls; tests replace them. Not owned, may be nullptr.
+  OutputCalls* output_calls = nullptr;
+};
+
+struct JobSummary {
+  JobNumbers numbers;            // num_failed counts this run's and earlier runs' failed requests
+  int64_t num_blank = 0;         // input lines skipped
+  int64_t num_torn_lines = 0;    // cut off the output before resuming
+  bool nothing_to_do = false;    // the job was finished already; no engine was opened
+};
+
+// Runs the job. OK when every request has its result line, also when some of these are errors (numbers.num_failed). kStopped
+// when `stop` was set or the disk is full: `resume` continues. The statistics are written in both cases.
+absl::StatusOr<JobSummary> RunJob(const JobOptions& options,
+                                  absl::FunctionRef<absl::StatusOr<std::unique_ptr<Engine>>()> open_engine,
+                                  const std::atomic<bool>& stop);
+
+// Checks the input alone (`run --validate-only`): reads options.input_path and writes nothing but, for piped input, a
+// temporary file.
+absl::StatusOr<InputReport> ValidateJob(const JobOptions& options, const std::atomic<bool>& stop);
+
+}  // namespace penstock

@@ -1,0 +1,77 @@
+// The output of a job: whole result lines, appended one write() each, by one process at a time.
+//
+// Results are its only record: a line that ends in a newline is done, anything after the last newline is torn and goes. A
+// failed write leaves the file as it was before that line. Results are synced to disk in groups; a failed sync is final,
+// because the kernel forgets which pages it lost.
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <string_view>
+
+#include <sys/types.h>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "penstock/base/file.h"
+#include "penstock/job/input_file.h"
+
+namespace penstock {
+
+// The system calls that can fail while a job runs; tests make them fail.
+class OutputCalls {
+ public:
+  virtual ~OutputCalls() = default;
+  virtual ssize_t Write(int fd, const void* data, size_t num_bytes);
+  virtual int Sync(int fd);
+  virtual int Truncate(int fd, off_t num_bytes);
+};
+
+inline constexpr int64_t kMaxUnsyncedLines = 64;
+inline constexpr std::chrono::milliseconds kMaxUnsyncedTime{1000};
+
+class OutputFile {
+ public:
+  // Refuses (kIo), without touching anything, an output that is the input, a directory, not writable, or in no folder; and
+  // one that has results already unless `resume`.
+  static absl::Status Check(const std::string& path, const InputFile& input, bool resume);
+
+  // Creates or opens the file and locks it until destruction; kIo "locked by pid N" when another process has it.
+  // `calls` must outlive the file.
+  static absl::StatusOr<std::unique_ptr<OutputFile>> Open(const std::string& path, OutputCalls& calls);
+
+  int fd() const { return fd_.get(); }
+  const std::string& path() const { return path_; }
+  uint64_t num_bytes() const { return num_bytes_; }
+  bool is_regular() const { return is_regular_; }  // only these can be resumed
+
+  // Cuts a torn tail off. REQUIRES: is_regular(), num_bytes <= num_bytes().
+  absl::Status Truncate(uint64_t num_bytes);
+
+  // Appends `line` and a newline; syncs when 64 lines or a second's worth are not yet on disk. kStopped when there is no
+  // room or the disk refuses (the job can be resumed), kIo when a reader has gone away or the sync fails.
+  absl::Status Append(std::string_view line);
+
+  // Puts everything on disk. After a failure every further call fails.
+  absl::Status Sync();
+  // Sync, when the oldest unsynced line has waited for long enough.
+  absl::Status SyncIfDue();
+
+ private:
+  OutputFile(UniqueFd fd, std::string path, OutputCalls& calls) : fd_(std::move(fd)), path_(std::move(path)), calls_(calls) {}
+  absl::Status Lock();
+  absl::Status WriteFailed(int error_number);
+
+  UniqueFd fd_;
+  std::string path_;
+  OutputCalls& calls_;
+  bool is_regular_ = false;
+  bool sync_failed_ = false;
+  uint64_t num_bytes_ = 0;
+  int64_t num_unsynced_ = 0;
+  std::chrono::steady_clock::time_point oldest_unsynced_;
+};
+
+}  // namespace penstock

@@ -1,0 +1,84 @@
+#include "penstock/job/progress.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstdlib>
+#include <string_view>
+
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include "penstock/base/file.h"
+
+namespace penstock {
+namespace {
+
+constexpr int kBarWidth = 24;
+constexpr double kRedrawPeriod_s = 0.1;
+constexpr double kPlainPeriod_s = 10;
+
+std::string FormatDuration(double seconds) {
+  const int64_t total = static_cast<int64_t>(std::llround(std::clamp(seconds, 0.0, 1e9)));
+  if (total < 60) return fmt::format("{}s", total);
+  if (total < 3600) return fmt::format("{}m{:02}s", total / 60, total % 60);
+  return fmt::format("{}h{:02}m", total / 3600, total / 60 % 60);
+}
+
+}  // namespace
+
+ProgressMode ChooseProgressMode(bool quiet) {
+  if (quiet) return ProgressMode::kSilent;
+  const char* term = std::getenv("TERM");
+  const char* no_color = std::getenv("NO_COLOR");
+  const bool plain = ::isatty(STDERR_FILENO) == 0 || term == nullptr || std::string_view(term) == "dumb" ||
+                     (no_color != nullptr && *no_color != '\0');
+  return plain ? ProgressMode::kPlain : ProgressMode::kRedraw;
+}
+
+std::string FormatProgress(const ProgressCounts& counts, const EngineStats& stats, double elapsed_s) {
+  const double share =
+      counts.num_requests > 0 ? static_cast<double>(counts.num_done) / static_cast<double>(counts.num_requests) : 1.0;
+  const int filled = std::clamp(static_cast<int>(share * kBarWidth), 0, kBarWidth);
+  std::string text = fmt::format("[{}{}] {}/{} requests", std::string(static_cast<size_t>(filled), '#'),
+                                 std::string(static_cast<size_t>(kBarWidth - filled), '-'), counts.num_done,
+                                 counts.num_requests);
+  if (counts.num_failed > 0) text += fmt::format(", {} failed", counts.num_failed);
+  const double compute_s = stats.prefill_s + stats.decode_s;
+  if (compute_s > 0) text += fmt::format(", {:.1f} tokens/s", static_cast<double>(stats.generated_tokens) / compute_s);
+  const int64_t wanted = stats.expert_hits + stats.expert_misses;
+  if (wanted > 0) {
+    text += fmt::format(", {:.0f}% expert hits", 100 * static_cast<double>(stats.expert_hits) / static_cast<double>(wanted));
+  }
+  const int64_t done_now = counts.num_done - counts.num_resumed;
+  const int64_t left = counts.num_requests - counts.num_done;
+  if (left > 0 && done_now > 0) {
+    text += fmt::format(", {} left", FormatDuration(elapsed_s / static_cast<double>(done_now) * static_cast<double>(left)));
+  }
+  return text;
+}
+
+// Progress is a service: whoever closed stderr does not want it, and the job goes on.
+void Progress::Write(const std::string& text) { (void)WriteFully(fd_, text, "stderr"); }
+
+void Progress::Update(const ProgressCounts& counts, const EngineStats& stats, double elapsed_s) {
+  if (mode_ == ProgressMode::kSilent) return;
+  const double period = mode_ == ProgressMode::kRedraw ? kRedrawPeriod_s : kPlainPeriod_s;
+  if (last_s_ < 0 && mode_ == ProgressMode::kPlain) last_s_ = 0;  // a short job prints its last line alone
+  if (last_s_ >= 0 && elapsed_s - last_s_ < period) return;
+  last_s_ = elapsed_s;
+  const std::string text = FormatProgress(counts, stats, elapsed_s);
+  Write(mode_ == ProgressMode::kRedraw ? "\r\x1b[K" + text : text + "\n");
+  drawn_ = true;
+}
+
+void Progress::Finish(const ProgressCounts& counts, const EngineStats& stats, double elapsed_s) {
+  if (mode_ == ProgressMode::kSilent) return;
+  const std::string text = FormatProgress(counts, stats, elapsed_s) + "\n";
+  Write(mode_ == ProgressMode::kRedraw && drawn_ ? "\r\x1b[K" + text : text);
+}
+
+void Progress::Print(const std::string& text) {
+  if (mode_ != ProgressMode::kSilent) Write(text);
+}
+
+}  // namespace penstock

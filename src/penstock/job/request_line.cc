@@ -1,0 +1,274 @@
+#include "penstock/job/request_line.h"
+
+#include <utility>
+
+#include "penstock/base/bytes.h"
+#include "penstock/base/limits.h"
+
+namespace penstock {
+namespace {
+
+constexpr std::string_view kCompletionsUrl = "/v1/completions";
+constexpr std::string_view kChatUrl = "/v1/chat/completions";
+
+std::string_view View(const json::string& text) { return {text.data(), text.size()}; }
+
+// The first of the three names that the line has gives the id. Errors leave it absent, so that nobody matches on it.
+void ReadId(const json::object& object, int64_t number, RequestLine& line) {
+  FieldReader fields(object, "");
+  for (const std::string_view name : {"custom_id", "id", "question_id"}) {
+    const json::value* value = fields.Find(name);
+    if (value == nullptr) continue;
+    if (value->is_string()) {
+      const std::string_view text = View(value->get_string());
+      if (text.empty() || text.size() > kMaxRequestIdBytes) {
+        fields.Fail("invalid_id", name, fmt::format("expected 1 to {} bytes, found {}", kMaxRequestIdBytes, text.size()));
+        break;
+      }
+      line.id = std::string(text);
+      return;
+    }
+    if (value->is_int64() || value->is_uint64()) {
+      line.id = std::string(json::serialize(*value));
+      return;
+    }
+    fields.Fail("invalid_id", name, fmt::format("expected a string or an integer, found {}", JsonTypeName(*value)));
+    break;
+  }
+  if (fields.error().has_value()) {
+    line.error = fields.error();
+  } else {
+    line.id = fmt::format("line-{}", number);
+  }
+}
+
+void ReadPrompt(FieldReader& fields, JobRequest& request) {
+  request.kind = RequestKind::kCompletion;
+  const json::value* prompt = fields.Find("prompt");
+  if (prompt == nullptr) return fields.Fail("invalid_request", "prompt", "is missing");
+  if (prompt->is_string()) {
+    request.prompt = std::string(View(prompt->get_string()));
+    if (request.prompt.empty()) fields.Fail("invalid_request", "prompt", "is empty; expected at least one token");
+    return;
+  }
+  if (!prompt->is_array()) {
+    return fields.Fail("invalid_request", "prompt",
+                       fmt::format("expected a string or a list of token ids, found {}", JsonTypeName(*prompt)));
+  }
+  const json::array& items = prompt->get_array();
+  if (items.empty()) return fields.Fail("invalid_request", "prompt", "is empty; expected at least one token");
+  request.prompt_ids.reserve(items.size());
+  for (const json::value& item : items) {
+    if (item.is_string() || item.is_array()) {
+      return fields.Fail("unsupported", "prompt", "a list of prompts is not supported; give each prompt a line of its own");
+    }
+    if (!item.is_int64() || item.get_int64() < 0 || item.get_int64() >= kMaxVocabSize) {
+      return fields.Fail("invalid_request", "prompt",
+                         fmt::format("expected token ids of 0 to {}, found {}", kMaxVocabSize - 1,
+                                     item.is_number() ? std::string(json::serialize(item)) : std::string(JsonTypeName(item))));
+    }
+    request.prompt_ids.push_back(static_cast<TokenId>(item.get_int64()));
+  }
+}
+
+// Makes a message's content a string: text parts are joined, null (an assistant that only called tools) becomes "".
+// Returns what is wrong, or an empty string.
+std::string NormalizeContent(json::object& message, std::string_view role) {
+  json::value* content = message.if_contains("content");
+  if (content == nullptr || content->is_null()) {
+    if (role != "assistant") return "\"content\" is missing";
+    message["content"] = "";
+    return "";
+  }
+  if (content->is_string()) return "";
+  if (!content->is_array()) {
+    return fmt::format("\"content\": expected a string or a list of text parts, found {}", JsonTypeName(*content));
+  }
+  std::string joined;
+  for (const json::value& part : content->get_array()) {
+    const json::object* object = part.if_object();
+    const json::value* type = object == nullptr ? nullptr : object->if_contains("type");
+    const json::value* text = object == nullptr ? nullptr : object->if_contains("text");
+    if (type == nullptr || !type->is_string()) return "\"content\": a part must be an object with a \"type\"";
+    if (View(type->get_string()) != "text") {
+      return fmt::format("\"content\": only text parts are supported, found \"{}\"", View(type->get_string()));
+    }
+    if (text == nullptr || !text->is_string()) return "\"content\": a text part must have a \"text\" string";
+    joined += View(text->get_string());
+  }
+  message["content"] = joined;
+  return "";
+}
+
+void ReadMessages(FieldReader& fields, JobRequest& request) {
+  request.kind = RequestKind::kChat;
+  const json::value* messages = fields.Find("messages");
+  if (messages == nullptr) return fields.Fail("invalid_request", "messages", "is missing");
+  if (!messages->is_array() || messages->get_array().empty()) {
+    return fields.Fail("invalid_request", "messages", "expected a list of at least one message");
+  }
+  request.messages = messages->get_array();
+  for (size_t i = 0; i < request.messages.size(); ++i) {
+    const std::string name = fmt::format("messages[{}]", i);
+    json::object* message = request.messages[i].if_object();
+    if (message == nullptr) {
+      return fields.Fail("invalid_request", name, fmt::format("expected an object, found {}", JsonTypeName(request.messages[i])));
+    }
+    const json::value* role = message->if_contains("role");
+    if (role == nullptr || !role->is_string() || role->get_string().empty()) {
+      return fields.Fail("invalid_request", name, "expected a \"role\" such as \"user\"");
+    }
+    const std::string role_text(View(role->get_string()));
+    if (std::string wrong = NormalizeContent(*message, role_text); !wrong.empty()) {
+      return fields.Fail("invalid_request", name, std::move(wrong));
+    }
+  }
+}
+
+void ReadTools(FieldReader& fields, JobRequest& request) {
+  const json::value* tools = fields.Find("tools");
+  if (tools == nullptr) return;
+  if (!tools->is_array()) {
+    return fields.Fail("invalid_request", "tools", fmt::format("expected a list, found {}", JsonTypeName(*tools)));
+  }
+  const json::value* choice = fields.Find("tool_choice");
+  const bool none = choice != nullptr && choice->is_string() && View(choice->get_string()) == "none";
+  const bool automatic = choice == nullptr || (choice->is_string() && View(choice->get_string()) == "auto");
+  if (!none && !automatic) {
+    return fields.Fail("unsupported", "tool_choice", "only \"auto\" and \"none\" are supported");
+  }
+  if (!none && !tools->get_array().empty()) request.tools_json = json::serialize(*tools);
+}
+
+void ReadTurns(FieldReader& fields, JobRequest& request) {
+  request.kind = RequestKind::kTurns;
+  const json::value* turns = fields.Find("turns");
+  if (!turns->is_array() || turns->get_array().empty()) {
+    return fields.Fail("invalid_request", "turns", "expected a list of at least one question");
+  }
+  for (const json::value& turn : turns->get_array()) {
+    if (!turn.is_string() || turn.get_string().empty()) {
+      return fields.Fail("invalid_request", "turns", "expected questions that are strings and not empty");
+    }
+    request.turns.emplace_back(View(turn.get_string()));
+  }
+}
+
+void RefuseManyAnswers(FieldReader& fields) {
+  for (const std::string_view name : {"n", "best_of"}) {
+    const auto count = fields.Integer(name, 1, 1 << 20);
+    if (count.has_value() && *count != 1) {
+      fields.Fail("unsupported", name, "only 1 answer per request is supported; repeat the line with other seeds");
+    }
+  }
+  if (fields.Bool("stream").value_or(false)) fields.Fail("unsupported", "stream", "a batch has no streams; leave it out");
+}
+
+// Fields of OpenAI's bodies that would change the answer and that Penstock does not have.
+void RefuseUnsupported(FieldReader& fields) {
+  if (fields.Bool("echo").value_or(false)) fields.Fail("unsupported", "echo", "is not supported; leave it out");
+  if (!fields.Text("suffix").value_or("").empty()) fields.Fail("unsupported", "suffix", "is not supported; leave it out");
+  for (const std::string_view name : {"presence_penalty", "frequency_penalty"}) {
+    if (fields.Number(name, -2, 2).value_or(0) != 0) {
+      fields.Fail("unsupported", name, "is not supported; use repetition_penalty or leave it out");
+    }
+  }
+  const json::value* bias = fields.Find("logit_bias");
+  if (bias != nullptr && !(bias->is_object() && bias->get_object().empty())) {
+    fields.Fail("unsupported", "logit_bias", "is not supported; leave it out");
+  }
+  const json::value* format = fields.Find("response_format");
+  if (format != nullptr) {
+    const json::object* object = format->if_object();
+    const json::value* type = object == nullptr ? nullptr : object->if_contains("type");
+    if (type == nullptr || !type->is_string() || View(type->get_string()) != "text") {
+      fields.Fail("unsupported", "response_format", "only {\"type\": \"text\"} is supported");
+    }
+  }
+}
+
+std::optional<LineError> ReadBatchLine(const json::object& object, RequestLine& line) {
+  FieldReader outer(object, "");
+  const std::string method = outer.Text("method").value_or("POST");
+  const std::string url = outer.Text("url").value_or("");
+  if (method != "POST") outer.Fail("invalid_request", "method", fmt::format("expected \"POST\", found \"{}\"", method));
+  if (url != kChatUrl && url != kCompletionsUrl) {
+    outer.Fail("invalid_request", "url", fmt::format("expected {} or {}, found \"{}\"", kChatUrl, kCompletionsUrl, url));
+  }
+  const json::value* body = outer.Find("body");
+  if (body == nullptr || !body->is_object()) outer.Fail("invalid_request", "body", "expected an object");
+  if (outer.error().has_value()) return outer.error();
+
+  FieldReader fields(body->get_object(), "body.");
+  line.model = fields.Text("model").value_or("");
+  if (url == kChatUrl) {
+    ReadMessages(fields, line.request);
+    ReadTools(fields, line.request);
+  } else {
+    ReadPrompt(fields, line.request);
+  }
+  RefuseManyAnswers(fields);
+  RefuseUnsupported(fields);
+  line.request.sampling = ReadSamplingFields(fields);
+  return fields.error();
+}
+
+std::optional<LineError> ReadPlainLine(const json::object& object, RequestLine& line) {
+  FieldReader fields(object, "");
+  int num_forms = 0;
+  for (const std::string_view name : {"prompt", "messages", "turns"}) num_forms += fields.Find(name) != nullptr;
+  if (num_forms != 1) {
+    return LineError{"invalid_request",
+                     fmt::format("expected one of \"prompt\", \"messages\", \"turns\" (or \"url\" and \"body\"), found {}",
+                                 num_forms == 0 ? "none" : "several"),
+                     ""};
+  }
+  if (fields.Find("turns") != nullptr) {
+    ReadTurns(fields, line.request);
+  } else if (fields.Find("messages") != nullptr) {
+    ReadMessages(fields, line.request);
+    ReadTools(fields, line.request);
+  } else {
+    ReadPrompt(fields, line.request);
+  }
+  RefuseManyAnswers(fields);
+  line.request.sampling = ReadSamplingFields(fields);
+  return fields.error();
+}
+
+}  // namespace
+
+RequestLine ParseRequestLine(std::string_view text, int64_t number) {
+  RequestLine line;
+  const absl::StatusOr<json::value> value = ParseJson(text, Fault::kInput);
+  if (!value.ok()) {
+    std::string message = Message(value.status());
+    // A request is one line, so only the column says anything.
+    if (constexpr std::string_view kPlace = "line 1, "; message.starts_with(kPlace)) message.erase(0, kPlace.size());
+    line.error = LineError{"invalid_json", std::move(message), ""};
+    return line;
+  }
+  if (!value->is_object()) {
+    line.error = LineError{"invalid_request", fmt::format("expected a JSON object, found {}", JsonTypeName(*value)), ""};
+    return line;
+  }
+  const json::object& object = value->get_object();
+  ReadId(object, number, line);
+  if (line.error.has_value()) return line;
+  const bool batch = object.contains("body") || object.contains("url");
+  line.error = batch ? ReadBatchLine(object, line) : ReadPlainLine(object, line);
+  return line;
+}
+
+RequestLine TooLongLine(uint64_t num_bytes) {
+  RequestLine line;
+  line.error = LineError{"line_too_long",
+                         fmt::format("the line has {}, more than the limit of {}", FormatBytes(num_bytes),
+                                     FormatBytes(kMaxRequestLineBytes)),
+                         ""};
+  return line;
+}
+
+bool IsBlank(std::string_view text) { return text.find_first_not_of(" \t\r") == std::string_view::npos; }
+
+}  // namespace penstock

@@ -1,0 +1,50 @@
+// One line of a job's input: an OpenAI batch line or a plain one.
+//
+//   {"custom_id": "a", "method": "POST", "url": "/v1/chat/completions", "body": {"messages": [...], "max_tokens": 64}}
+//   {"id": "a", "prompt": "Once upon a time", "max_tokens": 64}
+//   {"question_id": 81, "turns": ["first question", "second question"]}
+//
+// A pure function of the line's bytes. What it does not know it ignores, except fields of a batch body that would change
+// the answer (n, stream, echo ...): those are errors unless they say what is done anyway.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "penstock/engine.h"
+#include "penstock/job/sampling_fields.h"
+
+namespace penstock {
+
+enum class RequestKind : uint8_t { kCompletion, kChat, kTurns };
+
+struct JobRequest {
+  RequestKind kind = RequestKind::kCompletion;
+  std::string prompt;               // kCompletion, when prompt_ids is empty
+  std::vector<TokenId> prompt_ids;  // kCompletion
+  json::array messages;             // kChat: every content is a string
+  std::string tools_json;           // kChat; may be empty
+  std::vector<std::string> turns;   // kTurns: questions that are asked one after the other
+  SamplingOverrides sampling;
+};
+
+struct RequestLine {
+  std::optional<std::string> id;  // "line-<N>" when the line has none; absent when it cannot be told
+  std::string model;              // the batch body's `model`; may be empty
+  JobRequest request;             // meaningful when there is no error
+  std::optional<LineError> error;
+};
+
+// `text` is one line without its end, `number` its place in the file, from 1.
+RequestLine ParseRequestLine(std::string_view text, int64_t number);
+
+// The record of a line that is longer than kMaxRequestLineBytes.
+RequestLine TooLongLine(uint64_t num_bytes);
+
+// Nothing but spaces and tabs.
+bool IsBlank(std::string_view text);
+
+}  // namespace penstock

@@ -1,0 +1,173 @@
+#include "penstock/job/runner.h"
+
+#include <algorithm>
+#include <utility>
+
+#include <xxhash.h>
+
+#include "penstock/base/check.h"
+#include "penstock/base/limits.h"
+#include "penstock/base/status.h"
+
+namespace penstock {
+namespace {
+
+json::object Message(std::string_view role, std::string_view content) {
+  return {{"role", json::string_view(role.data(), role.size())}, {"content", json::string_view(content.data(), content.size())}};
+}
+
+// The chat so far: every question with its answer, then the next question.
+json::array ConversationSoFar(const std::vector<std::string>& turns, const std::vector<std::string>& answers) {
+  json::array messages;
+  for (size_t i = 0; i < answers.size(); ++i) {
+    messages.push_back(Message("user", turns[i]));
+    messages.push_back(Message("assistant", answers[i]));
+  }
+  messages.push_back(Message("user", turns[answers.size()]));
+  return messages;
+}
+
+}  // namespace
+
+uint64_t RequestSeed(uint64_t job_seed, int64_t line_number) {
+  return XXH3_64bits_withSeed(&line_number, sizeof(line_number), job_seed);
+}
+
+Runner::Runner(const Args& args)
+    : args_(args), reader_(args.input.fd(), args.input.name(), kMaxRequestLineBytes) {
+  counts_.num_requests = args.report.num_requests;
+  counts_.num_done = args.scan.num_done;
+  counts_.num_resumed = args.scan.num_done;
+  counts_.num_failed = args.scan.num_failed;
+}
+
+absl::Status Runner::Run(const std::atomic<bool>& stop) {
+  const absl::Status status = Loop(stop);
+  // Whatever ended the loop: finished results are worth keeping.
+  const absl::Status synced = args_.output.Sync();
+  return status.ok() ? synced : status;
+}
+
+absl::Status Runner::Loop(const std::atomic<bool>& stop) {
+  while (true) {
+    if (!stop.load()) PENSTOCK_RETURN_IF_ERROR(Fill(stop));
+    if (stop.load()) {
+      return MakeError(Fault::kStopped, fmt::format("stopped with {} of {} requests done; continue with --resume",
+                                                    counts_.num_done, counts_.num_requests));
+    }
+    if (args_.engine.idle() && at_end_) return absl::OkStatus();
+    absl::StatusOr<std::vector<Completion>> finished = args_.engine.Step();
+    if (!finished.ok()) {
+      return Annotate(finished.status(), fmt::format("after {} of {} requests (they are kept; continue with --resume)",
+                                                     counts_.num_done, counts_.num_requests));
+    }
+    for (const Completion& completion : *finished) PENSTOCK_RETURN_IF_ERROR(Finish(completion));
+    PENSTOCK_RETURN_IF_ERROR(args_.output.SyncIfDue());
+    if (args_.on_progress) args_.on_progress(counts_);
+  }
+}
+
+// Keeps one batch running and one waiting.
+absl::Status Runner::Fill(const std::atomic<bool>& stop) {
+  const int64_t room = 2 * std::max<int64_t>(1, args_.engine.memory_plan().batch_size);
+  Line line;
+  while (!at_end_ && !stop.load() && args_.engine.num_running() + args_.engine.num_waiting() < room) {
+    PENSTOCK_ASSIGN_OR_RETURN(const bool more, reader_.Next(line));
+    PENSTOCK_RETURN_IF_ERROR(args_.input.CheckUnchanged());
+    at_end_ = !more;
+    if (!more || (!line.too_long && IsBlank(line.text))) continue;
+    if (args_.scan.done[static_cast<size_t>(line.number)]) continue;
+    PENSTOCK_RETURN_IF_ERROR(StartLine(line));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status Runner::StartLine(const Line& line) {
+  RequestLine parsed = line.too_long ? TooLongLine(line.num_bytes) : ParseRequestLine(line.text, line.number);
+  CheckLineModel(args_.report, parsed);
+  Active active;
+  active.head = {args_.job_digest, line.number, parsed.id};
+  if (parsed.error.has_value()) return WriteResult(FormatError(active.head, *parsed.error), /*failed=*/true);
+  active.request = std::move(parsed.request);
+  active.sampling = Overlay(args_.sampling, active.request.sampling);
+  if (!active.request.sampling.seed.has_value()) active.sampling.seed = RequestSeed(args_.seed, line.number);
+  return Submit(std::move(active));
+}
+
+absl::StatusOr<RequestId> Runner::TrySubmit(Active& active) {
+  Request request{.prompt_ids = {}, .sampling = active.sampling};
+  const JobRequest& job = active.request;
+  switch (job.kind) {
+    case RequestKind::kCompletion: {
+      request.prompt_ids = job.prompt_ids;
+      if (!job.prompt_ids.empty()) break;
+      PENSTOCK_ASSIGN_OR_RETURN(request.prompt_ids, args_.engine.Tokenize(job.prompt));
+      break;
+    }
+    case RequestKind::kChat: {
+      PENSTOCK_ASSIGN_OR_RETURN(request.prompt_ids,
+                                args_.engine.TokenizeChat(std::string(json::serialize(job.messages)), job.tools_json));
+      break;
+    }
+    case RequestKind::kTurns: {
+      // Each turn draws from a random stream of its own.
+      if (!active.answers.empty()) request.sampling.seed = RequestSeed(active.sampling.seed, -static_cast<int64_t>(active.answers.size()));
+      const json::array messages = ConversationSoFar(job.turns, active.answers);
+      PENSTOCK_ASSIGN_OR_RETURN(request.prompt_ids, args_.engine.TokenizeChat(std::string(json::serialize(messages)), ""));
+      break;
+    }
+  }
+  return args_.engine.Submit(std::move(request));
+}
+
+absl::Status Runner::Submit(Active active) {
+  const absl::StatusOr<RequestId> id = TrySubmit(active);
+  if (id.ok()) {
+    // The prompt lies in the engine now; turns alone are needed again.
+    active.request.prompt = {};
+    active.request.prompt_ids = {};
+    active.request.messages = {};
+    active.request.tools_json = {};
+    const bool is_new = active_.emplace(*id, std::move(active)).second;
+    PENSTOCK_CHECK(is_new);
+    return absl::OkStatus();
+  }
+  if (FaultOf(id.status()) != Fault::kInput) {
+    return Annotate(id.status(), fmt::format("{}: line {}", args_.input.name(), active.head.line_number));
+  }
+  std::string message = penstock::Message(id.status());
+  if (active.request.kind == RequestKind::kTurns) message = fmt::format("turn {}: {}", active.answers.size() + 1, message);
+  return WriteResult(FormatError(active.head, {"invalid_request", std::move(message), ""}), /*failed=*/true);
+}
+
+absl::Status Runner::Finish(const Completion& completion) {
+  const auto found = active_.find(completion.request_id);
+  PENSTOCK_CHECK(found != active_.end());
+  Active active = std::move(found->second);
+  active_.erase(found);
+  active.prompt_tokens += completion.num_prompt_tokens;
+  active.completion_tokens += static_cast<int64_t>(completion.token_ids.size());
+  if (active.request.kind == RequestKind::kTurns) {
+    active.answers.push_back(completion.text);
+    if (active.answers.size() < active.request.turns.size()) return Submit(std::move(active));
+  }
+  const RequestResult result = {.kind = active.request.kind,
+                                .model = args_.engine.model().name,
+                                .completion = completion,
+                                .answers = std::move(active.answers),
+                                .prompt_tokens = active.prompt_tokens,
+                                .completion_tokens = active.completion_tokens,
+                                .logprobs = active.sampling.logprobs};
+  const Engine& engine = args_.engine;
+  const TokenText token_text = [&engine](TokenId id) { return engine.Detokenize(std::span(&id, 1)); };
+  return WriteResult(FormatResult(active.head, result, token_text), /*failed=*/false);
+}
+
+absl::Status Runner::WriteResult(const std::string& result, bool failed) {
+  PENSTOCK_RETURN_IF_ERROR(args_.output.Append(result));
+  ++counts_.num_done;
+  counts_.num_failed += failed ? 1 : 0;
+  return absl::OkStatus();
+}
+
+}  // namespace penstock

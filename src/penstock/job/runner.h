@@ -1,0 +1,77 @@
+// The loop of a job: read lines as the engine has room, step, write results as they finish.
+//
+// Memory is constant: only requests that the engine runs, and as many that wait, are held.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "absl/container/flat_hash_map.h"
+#include "absl/status/status.h"
+#include "penstock/engine.h"
+#include "penstock/job/input_file.h"
+#include "penstock/job/input_report.h"
+#include "penstock/job/line_reader.h"
+#include "penstock/job/output_file.h"
+#include "penstock/job/output_scan.h"
+#include "penstock/job/progress.h"
+#include "penstock/job/request_line.h"
+#include "penstock/job/result_line.h"
+
+namespace penstock {
+
+// A seed for a line that gives none: of the job's seed and the line's number alone.
+uint64_t RequestSeed(uint64_t job_seed, int64_t line_number);
+
+class Runner {
+ public:
+  struct Args {
+    Engine& engine;
+    const InputFile& input;
+    const InputReport& report;
+    OutputFile& output;
+    const OutputScan& scan;  // lines that are done already
+    uint64_t job_digest;
+    uint64_t seed;
+    SamplingParams sampling;  // what requests start from
+    std::function<void(const ProgressCounts&)> on_progress;  // after each step
+  };
+  explicit Runner(const Args& args);
+
+  // Runs the lines that are not done. OK when every line has its result; kStopped when `stop` was set or the output has no
+  // room; any other error as the engine, the input or the output gave it. What finished is on disk in each case, unless the
+  // output itself failed.
+  absl::Status Run(const std::atomic<bool>& stop);
+
+  const ProgressCounts& counts() const { return counts_; }
+
+ private:
+  struct Active {
+    ResultHead head;
+    JobRequest request;
+    SamplingParams sampling;
+    std::vector<std::string> answers;  // of the turns so far
+    int64_t prompt_tokens = 0;
+    int64_t completion_tokens = 0;
+  };
+
+  absl::Status Loop(const std::atomic<bool>& stop);
+  absl::Status Fill(const std::atomic<bool>& stop);
+  absl::Status StartLine(const Line& line);
+  // Submits the request or its next turn. A kInput error becomes the line's error record.
+  absl::Status Submit(Active active);
+  absl::StatusOr<RequestId> TrySubmit(Active& active);
+  absl::Status Finish(const Completion& completion);
+  absl::Status WriteResult(const std::string& result, bool failed);
+
+  Args args_;
+  LineReader reader_;
+  bool at_end_ = false;
+  absl::flat_hash_map<RequestId, Active> active_;
+  ProgressCounts counts_;
+};
+
+}  // namespace penstock

@@ -1,0 +1,190 @@
+#include "penstock/job/sampling_fields.h"
+
+#include <limits>
+#include <utility>
+
+#include "penstock/base/limits.h"
+
+namespace penstock {
+namespace {
+
+constexpr double kMaxTemperature = 100;
+constexpr double kMaxRepetitionPenalty = 100;
+constexpr double kLeastPositive = std::numeric_limits<double>::min();
+
+template <typename T>
+json::value Optional(const std::optional<T>& value) {
+  return value.has_value() ? json::value(*value) : json::value(nullptr);
+}
+
+json::array ToArray(const std::vector<std::string>& texts) {
+  json::array array;
+  for (const std::string& text : texts) array.emplace_back(text);
+  return array;
+}
+
+std::optional<std::vector<std::string>> ReadStop(FieldReader& fields) {
+  const json::value* value = fields.Find("stop");
+  if (value == nullptr) return std::nullopt;
+  json::array list;
+  if (value->is_array()) {
+    list = value->get_array();
+  } else {
+    list.push_back(*value);
+  }
+  if (list.size() > kMaxStopTexts) {
+    fields.Fail("invalid_request", "stop", fmt::format("expected at most {} stop texts, found {}", kMaxStopTexts, list.size()));
+    return std::nullopt;
+  }
+  std::vector<std::string> stop;
+  for (const json::value& item : list) {
+    if (!item.is_string()) {
+      fields.Fail("invalid_request", "stop", fmt::format("expected a string or a list of strings, found {}", JsonTypeName(item)));
+      return std::nullopt;
+    }
+    const json::string& text = item.get_string();
+    if (text.empty() || text.size() > kMaxStopTextBytes) {
+      fields.Fail("invalid_request", "stop",
+                  fmt::format("a stop text must have 1 to {} bytes, found {}", kMaxStopTextBytes, text.size()));
+      return std::nullopt;
+    }
+    stop.emplace_back(text.data(), text.size());
+  }
+  return stop;
+}
+
+// OpenAI's chat form is `logprobs: true, top_logprobs: 5`, the completions form is `logprobs: 5`. Either works everywhere.
+std::optional<int> ReadLogprobs(FieldReader& fields) {
+  const json::value* value = fields.Find("logprobs");
+  const std::optional<int64_t> top = fields.Integer("top_logprobs", 0, kMaxLogprobs);
+  if (value == nullptr || (value->is_bool() && !value->get_bool())) {
+    if (top.has_value() && *top > 0) fields.Fail("invalid_request", "top_logprobs", "needs \"logprobs\": true");
+    if (value == nullptr) return std::nullopt;
+    return -1;
+  }
+  if (value->is_bool()) return static_cast<int>(top.value_or(0));
+  const std::optional<int64_t> count = fields.Integer("logprobs", 0, kMaxLogprobs);
+  if (!count.has_value()) return std::nullopt;
+  return static_cast<int>(top.value_or(*count));
+}
+
+}  // namespace
+
+SamplingParams Overlay(SamplingParams base, const SamplingOverrides& overrides) {
+  if (overrides.temperature) base.temperature = *overrides.temperature;
+  if (overrides.top_k) base.top_k = *overrides.top_k;
+  if (overrides.top_p) base.top_p = *overrides.top_p;
+  if (overrides.min_p) base.min_p = *overrides.min_p;
+  if (overrides.repetition_penalty) base.repetition_penalty = *overrides.repetition_penalty;
+  if (overrides.seed) base.seed = *overrides.seed;
+  if (overrides.max_tokens) base.max_tokens = *overrides.max_tokens;
+  if (overrides.stop) base.stop = *overrides.stop;
+  if (overrides.ignore_eos) base.ignore_eos = *overrides.ignore_eos;
+  if (overrides.logprobs) base.logprobs = *overrides.logprobs;
+  return base;
+}
+
+json::object ToJson(const SamplingOverrides& o) {
+  return {{"temperature", Optional(o.temperature)},
+          {"top_k", Optional(o.top_k)},
+          {"top_p", Optional(o.top_p)},
+          {"min_p", Optional(o.min_p)},
+          {"repetition_penalty", Optional(o.repetition_penalty)},
+          {"max_tokens", Optional(o.max_tokens)},
+          {"stop", o.stop.has_value() ? json::value(ToArray(*o.stop)) : json::value(nullptr)},
+          {"ignore_eos", Optional(o.ignore_eos)},
+          {"logprobs", Optional(o.logprobs)}};
+}
+
+json::object ToJson(const SamplingParams& p) {
+  return {{"temperature", p.temperature},
+          {"top_k", p.top_k},
+          {"top_p", p.top_p},
+          {"min_p", p.min_p},
+          {"repetition_penalty", p.repetition_penalty},
+          {"max_tokens", p.max_tokens},
+          {"stop", ToArray(p.stop)},
+          {"ignore_eos", p.ignore_eos},
+          {"logprobs", p.logprobs}};
+}
+
+const json::value* FieldReader::Find(std::string_view name) const {
+  const json::value* value = object_.if_contains(json::string_view(name.data(), name.size()));
+  return value == nullptr || value->is_null() ? nullptr : value;
+}
+
+void FieldReader::Fail(std::string_view code, std::string_view name, std::string message) {
+  if (error_.has_value()) return;
+  std::string param = prefix_ + std::string(name);
+  error_ = LineError{std::string(code), fmt::format("{}: {}", param, message), param};
+}
+
+std::optional<double> FieldReader::Number(std::string_view name, double min, double max) {
+  const json::value* value = Find(name);
+  if (value == nullptr) return std::nullopt;
+  if (!value->is_number()) {
+    Fail("invalid_request", name, fmt::format("expected a number, found {}", JsonTypeName(*value)));
+    return std::nullopt;
+  }
+  const double number = value->to_number<double>();
+  if (!(number >= min && number <= max)) {
+    const std::string low = min == kLeastPositive ? "more than 0" : fmt::format("{} or more", min);
+    Fail("invalid_request", name, fmt::format("expected {} and at most {}, found {}", low, max, number));
+    return std::nullopt;
+  }
+  return number;
+}
+
+std::optional<int64_t> FieldReader::Integer(std::string_view name, int64_t min, int64_t max) {
+  const json::value* value = Find(name);
+  if (value == nullptr) return std::nullopt;
+  const bool fits = value->is_int64() && value->get_int64() >= min && value->get_int64() <= max;
+  if (fits) return value->get_int64();
+  if (value->is_number()) {
+    Fail("invalid_request", name,
+         fmt::format("expected an integer of {} to {}, found {}", min, max, std::string(json::serialize(*value))));
+  } else {
+    Fail("invalid_request", name, fmt::format("expected an integer, found {}", JsonTypeName(*value)));
+  }
+  return std::nullopt;
+}
+
+std::optional<bool> FieldReader::Bool(std::string_view name) {
+  const json::value* value = Find(name);
+  if (value == nullptr) return std::nullopt;
+  if (value->is_bool()) return value->get_bool();
+  Fail("invalid_request", name, fmt::format("expected true or false, found {}", JsonTypeName(*value)));
+  return std::nullopt;
+}
+
+std::optional<std::string> FieldReader::Text(std::string_view name) {
+  const json::value* value = Find(name);
+  if (value == nullptr) return std::nullopt;
+  if (value->is_string()) return std::string(value->get_string().data(), value->get_string().size());
+  Fail("invalid_request", name, fmt::format("expected a string, found {}", JsonTypeName(*value)));
+  return std::nullopt;
+}
+
+SamplingOverrides ReadSamplingFields(FieldReader& fields) {
+  SamplingOverrides o;
+  o.temperature = fields.Number("temperature", 0, kMaxTemperature);
+  o.top_p = fields.Number("top_p", kLeastPositive, 1);
+  o.min_p = fields.Number("min_p", 0, 1);
+  o.repetition_penalty = fields.Number("repetition_penalty", kLeastPositive, kMaxRepetitionPenalty);
+  o.top_k = fields.Integer("top_k", -1, kMaxVocabSize);
+  if (o.top_k == -1) o.top_k = 0;  // the two spellings of "off"
+  const json::value* seed = fields.Find("seed");
+  if (seed != nullptr && seed->is_uint64()) {
+    o.seed = seed->get_uint64();
+  } else if (const auto number = fields.Integer("seed", std::numeric_limits<int64_t>::min(), std::numeric_limits<int64_t>::max())) {
+    o.seed = static_cast<uint64_t>(*number);
+  }
+  o.max_tokens = fields.Integer("max_tokens", 1, kMaxContext);
+  if (const auto newer_name = fields.Integer("max_completion_tokens", 1, kMaxContext)) o.max_tokens = newer_name;
+  o.stop = ReadStop(fields);
+  o.ignore_eos = fields.Bool("ignore_eos");
+  o.logprobs = ReadLogprobs(fields);
+  return o;
+}
+
+}  // namespace penstock

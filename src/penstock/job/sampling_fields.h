@@ -1,0 +1,71 @@
+// Sampling parameters as requests and flags give them: each may be absent, and then the layer below decides.
+//
+// The layers are, lowest first: the model's generation_config.json, the command line's flags, the request line.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "penstock/base/json.h"
+#include "penstock/engine.h"
+
+namespace penstock {
+
+struct SamplingOverrides {
+  std::optional<double> temperature;
+  std::optional<int64_t> top_k;
+  std::optional<double> top_p;
+  std::optional<double> min_p;
+  std::optional<double> repetition_penalty;
+  std::optional<uint64_t> seed;
+  std::optional<int64_t> max_tokens;
+  std::optional<std::vector<std::string>> stop;
+  std::optional<bool> ignore_eos;
+  std::optional<int> logprobs;
+};
+
+// `base` with every parameter that `overrides` has.
+SamplingParams Overlay(SamplingParams base, const SamplingOverrides& overrides);
+
+// Every parameter by name, null when absent (for the manifest).
+json::object ToJson(const SamplingOverrides& overrides);
+json::object ToJson(const SamplingParams& params);
+
+// Why a line is not a request. `code` is one of invalid_json, line_too_long, invalid_id, invalid_request, unsupported,
+// mixed_models.
+struct LineError {
+  std::string code;
+  std::string message;
+  std::string param;  // the field at fault; may be empty
+};
+
+// Reads typed fields of one JSON object and keeps the first error. A null counts as absent, as OpenAI's clients send it.
+class FieldReader {
+ public:
+  // `prefix` stands before field names in errors ("body.").
+  FieldReader(const json::object& object, std::string_view prefix) : object_(object), prefix_(prefix) {}
+
+  // The field's value, or nullptr when it is absent or null.
+  const json::value* Find(std::string_view name) const;
+  std::optional<double> Number(std::string_view name, double min, double max);
+  std::optional<int64_t> Integer(std::string_view name, int64_t min, int64_t max);
+  std::optional<bool> Bool(std::string_view name);
+  std::optional<std::string> Text(std::string_view name);
+
+  void Fail(std::string_view code, std::string_view name, std::string message);
+  const std::optional<LineError>& error() const { return error_; }
+
+ private:
+  const json::object& object_;
+  std::string prefix_;
+  std::optional<LineError> error_;
+};
+
+// Reads temperature, top_k, top_p, min_p, repetition_penalty, seed, max_tokens / max_completion_tokens, stop, ignore_eos,
+// logprobs and top_logprobs.
+SamplingOverrides ReadSamplingFields(FieldReader& fields);
+
+}  // namespace penstock

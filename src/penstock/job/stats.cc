@@ -1,0 +1,81 @@
+#include "penstock/job/stats.h"
+
+#include <algorithm>
+#include <cstdio>
+
+#include <fmt/format.h>
+
+#include "penstock/base/bytes.h"
+#include "penstock/base/json.h"
+
+namespace penstock {
+namespace {
+
+double Rate(int64_t count, double seconds) { return seconds > 0 ? static_cast<double>(count) / seconds : 0; }
+
+}  // namespace
+
+uint64_t PeakRssBytes() {
+  std::FILE* file = std::fopen("/proc/self/status", "re");
+  if (file == nullptr) return 0;
+  char line[256];
+  unsigned long long kib = 0;
+  while (std::fgets(line, sizeof(line), file) != nullptr) {
+    if (std::sscanf(line, "VmHWM: %llu kB", &kib) == 1) break;
+  }
+  std::fclose(file);
+  return kib * kKiB;
+}
+
+std::string FormatStats(const JobNumbers& numbers) {
+  const EngineStats& e = numbers.engine;
+  const MemoryPlan& plan = numbers.plan;
+  const double generation_s = e.prefill_s + e.decode_s;
+  const double compute_s = std::max(0.0, generation_s - e.io_wait_s);
+  const json::object stats = {
+      {"model", numbers.model},
+      {"device", "cpu"},
+      {"schedule", "layerwise"},
+      {"policy", json::object{{"batch_size", plan.batch_size},
+                              {"prefill_chunk", plan.prefill_chunk},
+                              {"context_length", plan.context_length},
+                              {"memory_bytes", plan.budget_bytes},
+                              {"kv_bytes", plan.kv_bytes},
+                              {"expert_bytes", plan.expert_bytes},
+                              {"expert_slots", plan.num_expert_slots},
+                              {"experts", plan.num_experts_total}}},
+      {"requests", numbers.num_requests},
+      {"prompt_tokens", e.prompt_tokens},
+      {"generated_tokens", e.generated_tokens},
+      {"seconds", json::object{{"load", e.load_s}, {"prefill", e.prefill_s}, {"decode", e.decode_s}, {"total", numbers.total_s}}},
+      {"tokens_per_second", json::object{{"prefill", Rate(e.prompt_tokens, e.prefill_s)},
+                                         {"decode", Rate(e.generated_tokens, e.decode_s)},
+                                         {"generation", Rate(e.generated_tokens, generation_s)}}},
+      {"bytes", json::object{{"disk_to_dram", e.disk_bytes}, {"dram_to_device", 0}, {"device_to_dram", 0}}},
+      {"lanes", json::object{{"host_compute", json::object{{"busy", compute_s}, {"idle", e.io_wait_s}}},
+                             {"disk_to_dram", json::object{{"busy", e.io_wait_s}, {"idle", compute_s}}}}},
+      {"expert_cache", json::object{{"hits", e.expert_hits}, {"misses", e.expert_misses}}},
+      {"prefetch", json::object{{"issued", 0}, {"used", 0}, {"hot_accuracy", 0}}},
+      {"peak_rss_bytes", PeakRssBytes()},
+      {"bound", json::object{{"tokens_per_second", nullptr}, {"limited_by", nullptr}}},
+      {"bound_fraction", nullptr}};
+  return std::string(json::serialize(stats)) + "\n";
+}
+
+std::string FormatSummary(const JobNumbers& numbers) {
+  const EngineStats& e = numbers.engine;
+  const int64_t wanted = e.expert_hits + e.expert_misses;
+  std::string text = fmt::format("requests        {}, {} failed", numbers.num_requests, numbers.num_failed);
+  if (numbers.num_resumed > 0) text += fmt::format(", {} done before", numbers.num_resumed);
+  text += fmt::format("\ntokens          {} prompt, {} generated\n", e.prompt_tokens, e.generated_tokens);
+  text += fmt::format("seconds         {:.2f} load, {:.2f} prefill, {:.2f} decode, {:.2f} total\n", e.load_s, e.prefill_s,
+                      e.decode_s, numbers.total_s);
+  text += fmt::format("tokens/s        {:.1f} prefill, {:.1f} decode, {:.1f} generation\n", Rate(e.prompt_tokens, e.prefill_s),
+                      Rate(e.generated_tokens, e.decode_s), Rate(e.generated_tokens, e.prefill_s + e.decode_s));
+  text += fmt::format("experts         {} hits, {} misses ({:.1f}% hits), {} read from disk\n", e.expert_hits, e.expert_misses,
+                      100 * Rate(e.expert_hits, static_cast<double>(wanted)), FormatBytes(e.disk_bytes));
+  text += fmt::format("peak memory     {}\n", FormatBytes(PeakRssBytes()));
+  return text;
+}
+
+}  // namespace penstock
