@@ -1,0 +1,36 @@
+# make: build build/release/bin/penstock        make demo: answer MT-Bench with the demo model
+# make check: build and run all tests           make fuzz: every fuzzer for FUZZ_SECONDS
+# make format / make tidy: clang-format, clang-tidy (scripts/install-deps.sh --all)
+FUZZ_SECONDS ?= 60
+
+.PHONY: all deps release demo check fuzz format tidy install clean
+all: release
+
+deps:
+	@scripts/install-deps.sh
+
+release: deps
+	@cmake --preset release >build-configure.log 2>&1 || { cat build-configure.log; exit 1; }; rm -f build-configure.log
+	@cmake --build --preset release --target penstock
+
+demo: release
+	@scripts/demo.sh
+
+check: deps
+	@scripts/check.py
+
+fuzz:
+	@scripts/install-deps.sh --all
+	@scripts/fuzz.sh $(FUZZ_SECONDS)
+
+format:
+	@git ls-files '*.cc' '*.h' | xargs clang-format -i
+
+tidy: deps
+	@cmake --preset release >/dev/null && git ls-files 'src/*.cc' | xargs clang-tidy --quiet -p build/release
+
+install: release
+	@cmake --build --preset release && cmake --install build/release $(if $(PREFIX),--prefix $(PREFIX))
+
+clean:
+	@rm -rf build

@@ -1,0 +1,117 @@
+#!/usr/bin/env python3
+"""Builds everything and runs all tests; the last line is `N passed, N failed`.
+
+Stages: tests under ASan + UBSan (preset dev), all tests with optimisation (preset release), the installed package used
+by an example. `--fast` leaves out tests labelled slow. Counts are of test cases: GoogleTest's, and one for every other
+test program.
+"""
+import argparse
+import os
+import pathlib
+import shutil
+import subprocess
+import sys
+import time
+import xml.etree.ElementTree as ElementTree
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent
+
+
+class Counter:
+    """Test cases that passed and failed so far."""
+
+    def __init__(self):
+        self.passed = 0
+        self.failed = 0
+
+    def add_gtest_reports(self, folder):
+        """Adds the GoogleTest reports in `folder`; returns the names of the test programs that wrote one."""
+        programs = set()
+        for report in sorted(folder.glob("*.xml")):
+            suites = ElementTree.parse(report).getroot()
+            failures = int(suites.get("failures", 0)) + int(suites.get("errors", 0))
+            self.failed += failures
+            self.passed += int(suites.get("tests", 0)) - failures - int(suites.get("disabled", 0))
+            programs.add(report.stem)
+        return programs
+
+    def add(self, name, good):
+        if good:
+            self.passed += 1
+        else:
+            self.failed += 1
+            print(f"check: FAILED: {name}", flush=True)
+
+
+def run(command, **kwargs):
+    """Runs a command with its output shown; True when it succeeded."""
+    print("check: $ " + " ".join(map(str, command)), flush=True)
+    return subprocess.run(command, cwd=ROOT, check=False, **kwargs).returncode == 0
+
+
+def build(preset):
+    return run(["cmake", "--preset", preset], stdout=subprocess.DEVNULL) and run(["cmake", "--build", "--preset", preset])
+
+
+def test(preset, counter, exclude):
+    """Runs ctest; GoogleTest programs leave reports, which are counted case by case."""
+    folder = ROOT / "build" / preset / "reports"
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir(parents=True)
+    junit = folder / "ctest.junit"
+    command = ["ctest", "--preset", preset, "--output-junit", str(junit), "--output-on-failure"]
+    if exclude:
+        command += ["-LE", exclude]
+    run(command, env={**os.environ, "GTEST_OUTPUT": f"xml:{folder}/"})
+    counted = counter.add_gtest_reports(folder)
+    for case in ElementTree.parse(junit).getroot().iter("testcase"):
+        program = case.get("name").replace("/", "_")
+        good = case.get("status") == "run"
+        if program not in counted:
+            counter.add(f"{preset}: {case.get('name')}", good)
+        elif not good:  # a crash after the report, or a sanitizer's finding at exit
+            print(f"check: FAILED: {preset}: {case.get('name')}", flush=True)
+            counter.failed += 1
+
+
+def check_install(counter):
+    """Installs into build/ and builds the example against the installed package."""
+    prefix = ROOT / "build" / "installed"
+    example = ROOT / "build" / "example"
+    shutil.rmtree(prefix, ignore_errors=True)
+    shutil.rmtree(example, ignore_errors=True)
+    good = (
+        run(["cmake", "--install", "build/release", "--prefix", prefix], stdout=subprocess.DEVNULL)
+        and run(["cmake", "-S", "examples/embed", "-B", example, "-G", "Ninja", f"-DCMAKE_PREFIX_PATH={prefix}"],
+                stdout=subprocess.DEVNULL)
+        and run(["cmake", "--build", example])
+        and run([example / "embed", "models/penstock-demo", "Once upon a time"])
+    )
+    counter.add("installed package and example", good)
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--fast", action="store_true", help="leave out tests labelled slow")
+    parser.add_argument("--release-only", action="store_true", help="leave out the sanitizer build")
+    args = parser.parse_args()
+    counter = Counter()
+    start = time.monotonic()
+    if not args.release_only:
+        # The slow tests measure speed limits, memory and kills of the real thing: they run once, optimised.
+        if build("dev"):
+            test("dev", counter, "slow")
+        else:
+            counter.add("dev build", False)
+    if build("release"):
+        test("release", counter, "slow" if args.fast else "")
+        check_install(counter)
+    else:
+        counter.add("release build", False)
+    print(f"check: {time.monotonic() - start:.0f} s")
+    print(f"{counter.passed} passed, {counter.failed} failed", flush=True)
+    return 1 if counter.failed or not counter.passed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
