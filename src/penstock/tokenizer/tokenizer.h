@@ -12,7 +12,6 @@
 #include <string_view>
 #include <vector>
 
-#include "absl/container/flat_hash_map.h"
 #include "absl/status/statusor.h"
 #include "penstock/checkpoint/model_folder.h"
 #include "penstock/token_id.h"
@@ -32,6 +31,13 @@ struct TextSegment {
 
 enum class AddSpecial : uint8_t { kNo, kYes };    // BOS / EOS as the tokenizer's post-processor asks
 enum class SkipSpecial : uint8_t { kNo, kYes };
+
+// Where a text that is decoded token by token stands.
+struct DecodeState {
+  int64_t num_tokens = 0;     // decoded so far, skipped ones not counted
+  int64_t num_stripped = 0;   // characters taken from the beginning so far
+  bool past_leading = false;  // nothing more will be taken from the beginning
+};
 
 class Tokenizer {
  public:
@@ -55,8 +61,11 @@ class Tokenizer {
   virtual std::vector<TokenId> Encode(std::span<const TextSegment> segments, AddSpecial add_special) const = 0;
   std::vector<TokenId> Encode(std::string_view text, Origin origin, AddSpecial add_special) const;
 
-  // The text of `ids`; ids outside the vocabulary are skipped. May end inside a UTF-8 sequence (see StreamDecoder).
-  virtual std::string Decode(std::span<const TokenId> ids, SkipSpecial skip_special) const = 0;
+  // The text of `ids`; ids outside the vocabulary are skipped. Bytes as the tokens have them: the text of ids that a model
+  // chose may be invalid UTF-8 (see ReplaceInvalidUtf8), or end inside a sequence (see StreamDecoder).
+  std::string Decode(std::span<const TokenId> ids, SkipSpecial skip_special) const;
+  // Appends the bytes of the next id of a text. Decode does this for each id, beginning with DecodeState().
+  virtual void DecodeNext(TokenId id, SkipSpecial skip_special, DecodeState& state, std::string& out) const = 0;
 
   // The token as the vocabulary file spells it ("" when there is none).
   virtual std::string_view TokenText(TokenId id) const = 0;
@@ -72,7 +81,8 @@ class Tokenizer {
   virtual uint64_t memory_bytes() const = 0;
 };
 
-// Decodes a growing sequence of ids and gives out text only at UTF-8 borders, so that what was given out never changes.
+// Decodes a growing sequence of ids and gives out text only at UTF-8 borders, so that what was given out never changes. All
+// that it gives out, together, is ReplaceInvalidUtf8(tokenizer.Decode(ids)). Keeps at most the bytes of an open sequence.
 class StreamDecoder {
  public:
   explicit StreamDecoder(const Tokenizer& tokenizer, SkipSpecial skip_special = SkipSpecial::kYes)
@@ -80,14 +90,14 @@ class StreamDecoder {
 
   // The text that `id` completes ("" while a UTF-8 sequence is open).
   std::string Push(TokenId id);
-  // What is still held back, with open sequences replaced by U+FFFD.
+  // What is still held back, with the open sequence replaced by U+FFFD. Begins a new text.
   std::string Finish();
 
  private:
   const Tokenizer* tokenizer_;
   SkipSpecial skip_special_;
-  std::vector<TokenId> ids_;  // since the last border: a few tokens
-  std::string given_;         // text of ids_ that was given out
+  DecodeState state_;
+  std::string open_;  // bytes of an open UTF-8 sequence
 };
 
 }  // namespace penstock

@@ -1,0 +1,164 @@
+#include "penstock/tokenizer/bpe_tokenizer.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/container/flat_hash_set.h"
+#include "penstock/base/limits.h"
+#include "penstock/base/status.h"
+#include "penstock/base/text.h"
+
+namespace penstock {
+
+absl::StatusOr<std::unique_ptr<Tokenizer>> BpeTokenizer::Create(TokenizerParts parts) {
+  absl::flat_hash_map<TokenId, std::string_view> contents;
+  absl::flat_hash_map<std::string, TokenId> ids;
+  if (parts.added_tokens.size() > kMaxAddedTokens) {
+    return ModelError("tokenizer: {} added tokens, the limit is {}", parts.added_tokens.size(), kMaxAddedTokens);
+  }
+  for (const AddedToken& token : parts.added_tokens) {
+    if (token.id < 0 || token.id >= kMaxVocabSize) {
+      return ModelError("tokenizer: added token '{}': expected an id from 0 to {}, found {}", token.content,
+                        kMaxVocabSize - 1, token.id);
+    }
+    const auto [by_id, new_id] = contents.try_emplace(token.id, token.content);
+    if (!new_id && by_id->second != token.content) {
+      return ModelError("tokenizer: added tokens '{}' and '{}' have the same id {}", by_id->second, token.content, token.id);
+    }
+    const auto [by_content, new_content] = ids.try_emplace(token.content, token.id);
+    if (!new_content && by_content->second != token.id) {
+      return ModelError("tokenizer: added token '{}' has two ids, {} and {}", token.content, by_content->second, token.id);
+    }
+    const TokenId model_id = parts.vocabulary.Find(token.content);
+    if (model_id >= 0 && model_id != token.id) {
+      return ModelError("tokenizer: added token '{}' has id {}, but {} in the vocabulary", token.content, token.id, model_id);
+    }
+    if (parts.vocabulary.Has(token.id) && parts.vocabulary.Text(token.id) != token.content) {
+      return ModelError("tokenizer: added token '{}' and token '{}' of the vocabulary have the same id {}", token.content,
+                        parts.vocabulary.Text(token.id), token.id);
+    }
+  }
+  return std::unique_ptr<Tokenizer>(new BpeTokenizer(std::move(parts)));
+}
+
+BpeTokenizer::BpeTokenizer(TokenizerParts parts)
+    : normalizer_(std::move(parts.normalizer)),
+      pretokenizer_(std::move(parts.pretokenizer)),
+      model_(std::move(parts.vocabulary), std::move(parts.merges), parts.bpe),
+      decoder_(std::move(parts.decoder)),
+      prefix_(std::move(parts.prefix)),
+      suffix_(std::move(parts.suffix)),
+      bos_id_(parts.bos_id),
+      eos_id_(parts.eos_id) {
+  model_.SetFrozenPieces(std::move(parts.frozen_pieces));
+  model_.SetHiddenCharacters(std::move(parts.hidden_characters));
+  vocab_size_ = model_.vocabulary().size();
+  absl::flat_hash_set<TokenId> special;
+  for (AddedToken& token : parts.added_tokens) {
+    if (added_.Find(token.id) != nullptr) continue;
+    if (token.special) special.insert(token.id);
+    vocab_size_ = std::max<int64_t>(vocab_size_, int64_t{token.id} + 1);
+    const std::string normalized = token.normalized ? normalizer_.Apply(token.content) : std::string();
+    added_.Add(std::move(token), normalized);
+  }
+  // In template text an added token is found before the model sees it, so this changes messages only.
+  model_.Forbid(std::move(special));
+}
+
+std::vector<TokenId> BpeTokenizer::Encode(std::span<const TextSegment> segments, AddSpecial add_special) const {
+  TrackedText text;
+  for (const TextSegment& segment : segments) {
+    if (IsUtf8(segment.text)) {
+      text.Append(segment.text, segment.origin);
+    } else {
+      text.Append(ReplaceInvalidUtf8(segment.text), segment.origin);
+    }
+  }
+  std::vector<TokenId> ids;
+  ids.reserve(text.size() / 3 + 8);
+  if (add_special == AddSpecial::kYes) ids = prefix_;
+  BpeModel::Scratch scratch;
+  for (const AddedTokens::Part& part : added_.SplitRaw(text)) {
+    if (part.id >= 0) {
+      ids.push_back(part.id);
+    } else {
+      EncodePart(text.Slice(part.begin, part.end), part.begin == 0, scratch, ids);
+    }
+  }
+  if (add_special == AddSpecial::kYes) ids.insert(ids.end(), suffix_.begin(), suffix_.end());
+  return ids;
+}
+
+void BpeTokenizer::EncodePart(TrackedText text, bool at_start, BpeModel::Scratch& scratch,
+                              std::vector<TokenId>& out) const {
+  normalizer_.Apply(text, at_start);
+  for (const AddedTokens::Part& part : added_.SplitNormalized(text)) {
+    if (part.id >= 0) {
+      out.push_back(part.id);
+      continue;
+    }
+    const PreTokenizer::Words words =
+        pretokenizer_.Split(text.text().substr(part.begin, part.end - part.begin), at_start && part.begin == 0);
+    for (const PreTokenizer::Words::Word& word : words.words) {
+      model_.Encode(std::string_view(words.text).substr(word.begin, word.end - word.begin), scratch, out);
+    }
+  }
+}
+
+void BpeTokenizer::DecodeNext(TokenId id, SkipSpecial skip_special, DecodeState& state, std::string& out) const {
+  if (skip_special == SkipSpecial::kYes && IsSpecial(id)) return;
+  const std::string_view token = TokenText(id);
+  if (!token.empty()) decoder_.Append(token, state, out);
+}
+
+std::string_view BpeTokenizer::TokenText(TokenId id) const {
+  const AddedToken* added = added_.Find(id);
+  return added != nullptr ? std::string_view(added->content) : model_.vocabulary().Text(id);
+}
+
+bool BpeTokenizer::IsSpecial(TokenId id) const {
+  const AddedToken* added = added_.Find(id);
+  return added != nullptr && added->special;
+}
+
+TokenId BpeTokenizer::FindToken(std::string_view token) const {
+  const AddedToken* added = added_.Find(token);
+  return added != nullptr ? added->id : model_.vocabulary().Find(token);
+}
+
+uint64_t BpeTokenizer::memory_bytes() const {
+  return sizeof(*this) - sizeof(model_) + model_.memory_bytes() + added_.memory_bytes();
+}
+
+TokenId FindTokenIn(const TokenizerParts& parts, std::string_view text) {
+  for (const AddedToken& token : parts.added_tokens) {
+    if (token.content == text) return token.id;
+  }
+  return parts.vocabulary.Find(text);
+}
+
+absl::Status ApplyConfig(const TokenizerConfig& config, TokenizerParts& parts) {
+  absl::flat_hash_set<TokenId> known;
+  for (const AddedToken& token : parts.added_tokens) known.insert(token.id);
+  for (const AddedToken& token : config.added_tokens) {
+    if (known.insert(token.id).second) parts.added_tokens.push_back(token);
+  }
+  const auto find = [&](std::string_view field, const std::optional<std::string>& content,
+                        TokenId& id) -> absl::Status {
+    if (!content.has_value()) return absl::OkStatus();
+    id = FindTokenIn(parts, *content);
+    // Named here, a token of the vocabulary is special, as for Hugging Face's transformers.
+    if (id >= 0 && known.insert(id).second) {
+      AddedToken token{.content = *content, .id = id};
+      token.special = true;
+      token.normalized = false;
+      parts.added_tokens.push_back(std::move(token));
+    }
+    if (id >= 0) return absl::OkStatus();
+    return ModelError("tokenizer_config.json: {} '{}' is not in the vocabulary", field, *content);
+  };
+  PENSTOCK_RETURN_IF_ERROR(find("bos_token", config.bos_token, parts.bos_id));
+  return find("eos_token", config.eos_token, parts.eos_id);
+}
+
+}  // namespace penstock

@@ -1,0 +1,74 @@
+// The tokenizer of all formats: added tokens, normalizer, pre-tokenizer, byte-pair encoding, BOS and EOS, decoder.
+// Built by the loaders, then immutable and safe to share between threads.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "penstock/tokenizer/added_tokens.h"
+#include "penstock/tokenizer/bpe.h"
+#include "penstock/tokenizer/decoder.h"
+#include "penstock/tokenizer/normalizer.h"
+#include "penstock/tokenizer/pretokenizer.h"
+#include "penstock/tokenizer/tokenizer.h"
+#include "penstock/tokenizer/tokenizer_config.h"
+
+namespace penstock {
+
+struct TokenizerParts {
+  Vocabulary vocabulary;
+  MergeTable merges;
+  BpeOptions bpe;
+  PatternMatcher frozen_pieces;                              // see BpeModel::SetFrozenPieces
+  absl::flat_hash_map<char32_t, TokenId> hidden_characters;  // see BpeModel::SetHiddenCharacters
+  Normalizer normalizer;
+  PreTokenizer pretokenizer;
+  Decoder decoder;
+  std::vector<AddedToken> added_tokens;
+  std::vector<TokenId> prefix;  // ids before and after a text when special ones are asked for
+  std::vector<TokenId> suffix;
+  TokenId bos_id = -1;
+  TokenId eos_id = -1;
+};
+
+class BpeTokenizer final : public Tokenizer {
+ public:
+  // kModel when added tokens contradict each other or the vocabulary.
+  static absl::StatusOr<std::unique_ptr<Tokenizer>> Create(TokenizerParts parts);
+
+  using Tokenizer::Encode;
+  std::vector<TokenId> Encode(std::span<const TextSegment> segments, AddSpecial add_special) const override;
+  void DecodeNext(TokenId id, SkipSpecial skip_special, DecodeState& state, std::string& out) const override;
+  std::string_view TokenText(TokenId id) const override;
+  bool IsSpecial(TokenId id) const override;
+  TokenId FindToken(std::string_view token) const override;
+  int64_t vocab_size() const override { return vocab_size_; }
+  TokenId bos_id() const override { return bos_id_; }
+  TokenId eos_id() const override { return eos_id_; }
+  uint64_t memory_bytes() const override;
+
+ private:
+  explicit BpeTokenizer(TokenizerParts parts);
+  void EncodePart(TrackedText text, bool at_start, BpeModel::Scratch& scratch, std::vector<TokenId>& out) const;
+
+  Normalizer normalizer_;
+  PreTokenizer pretokenizer_;
+  BpeModel model_;
+  Decoder decoder_;
+  AddedTokens added_;
+  std::vector<TokenId> prefix_;
+  std::vector<TokenId> suffix_;
+  TokenId bos_id_;
+  TokenId eos_id_;
+  int64_t vocab_size_ = 0;
+};
+
+// The id of a token by its text among the added tokens and the vocabulary, -1 when there is none.
+TokenId FindTokenIn(const TokenizerParts& parts, std::string_view text);
+
+// Adds the config's added tokens whose ids are still free, and takes bos_token and eos_token from it.
+absl::Status ApplyConfig(const TokenizerConfig& config, TokenizerParts& parts);
+
+}  // namespace penstock

@@ -1,0 +1,96 @@
+#include "penstock/tokenizer/tokenizer_config.h"
+
+#include <algorithm>
+#include <charconv>
+#include <utility>
+
+#include "penstock/base/limits.h"
+#include "penstock/tokenizer/json_fields.h"
+
+namespace penstock {
+namespace {
+
+constexpr char kFile[] = "tokenizer_config.json";
+
+absl::StatusOr<std::optional<bool>> OptionalBool(const JsonFields& fields, std::string_view key) {
+  if (fields.Find(key) == nullptr) return std::optional<bool>();
+  PENSTOCK_ASSIGN_OR_RETURN(const bool value, fields.Bool(key, false));
+  return std::optional<bool>(value);
+}
+
+// A token is written as a string, or as an object with "content".
+absl::StatusOr<std::optional<std::string>> OptionalToken(const JsonFields& fields, std::string_view key) {
+  const json::value* value = fields.Find(key);
+  if (value == nullptr) return std::optional<std::string>();
+  std::string content;
+  if (value->is_object()) {
+    PENSTOCK_ASSIGN_OR_RETURN(content,
+                              JsonFields(value->get_object(), fmt::format("{}: {}", kFile, key)).String("content"));
+  } else {
+    PENSTOCK_ASSIGN_OR_RETURN(content, fields.String(key));
+  }
+  return std::optional<std::string>(std::move(content));
+}
+
+absl::Status ParseAddedTokensDecoder(const json::object& decoder, std::vector<AddedToken>& tokens) {
+  if (decoder.size() > kMaxAddedTokens) {
+    return ModelError("{}: {} added tokens, the limit is {}", kFile, decoder.size(), kMaxAddedTokens);
+  }
+  for (const auto& [key, value] : decoder) {
+    const std::string where = fmt::format("{}: added_tokens_decoder '{}'", kFile, std::string_view(key.data(), key.size()));
+    int64_t id = -1;
+    const auto [end, error] = std::from_chars(key.data(), key.data() + key.size(), id);
+    if (error != std::errc() || end != key.data() + key.size() || id < 0 || id >= kMaxVocabSize) {
+      return ModelError("{}: expected an id from 0 to {}", where, kMaxVocabSize - 1);
+    }
+    PENSTOCK_ASSIGN_OR_RETURN(AddedToken token, ParseAddedToken(value, where));
+    token.id = static_cast<TokenId>(id);
+    tokens.push_back(std::move(token));
+  }
+  std::sort(tokens.begin(), tokens.end(), [](const AddedToken& a, const AddedToken& b) { return a.id < b.id; });
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+absl::StatusOr<AddedToken> ParseAddedToken(const json::value& value, const std::string& where) {
+  if (!value.is_object()) return ModelError("{}: expected object, found {}", where, JsonTypeName(value));
+  const JsonFields fields(value.get_object(), where);
+  AddedToken token;
+  PENSTOCK_ASSIGN_OR_RETURN(token.content, fields.String("content"));
+  PENSTOCK_ASSIGN_OR_RETURN(token.single_word, fields.Bool("single_word", false));
+  PENSTOCK_ASSIGN_OR_RETURN(token.lstrip, fields.Bool("lstrip", false));
+  PENSTOCK_ASSIGN_OR_RETURN(token.rstrip, fields.Bool("rstrip", false));
+  PENSTOCK_ASSIGN_OR_RETURN(token.special, fields.Bool("special", false));
+  PENSTOCK_ASSIGN_OR_RETURN(token.normalized, fields.Bool("normalized", !token.special));
+  if (token.content.empty() || token.content.size() > kMaxAddedTokenBytes) {
+    return ModelError("{}: content of {} bytes, expected 1 to {}", where, token.content.size(), kMaxAddedTokenBytes);
+  }
+  return token;
+}
+
+absl::StatusOr<TokenizerConfig> TokenizerConfig::Parse(std::string_view text) {
+  TokenizerConfig config;
+  if (text.empty()) return config;
+  absl::StatusOr<json::value> document = ParseJson(text, Fault::kModel);
+  if (!document.ok()) return Annotate(document.status(), kFile);
+  if (!document->is_object()) return ModelError("{}: expected object, found {}", kFile, JsonTypeName(*document));
+  const JsonFields fields(document->get_object(), kFile);
+  PENSTOCK_ASSIGN_OR_RETURN(config.bos_token, OptionalToken(fields, "bos_token"));
+  PENSTOCK_ASSIGN_OR_RETURN(config.eos_token, OptionalToken(fields, "eos_token"));
+  PENSTOCK_ASSIGN_OR_RETURN(config.unk_token, OptionalToken(fields, "unk_token"));
+  PENSTOCK_ASSIGN_OR_RETURN(config.add_bos_token, OptionalBool(fields, "add_bos_token"));
+  PENSTOCK_ASSIGN_OR_RETURN(config.add_eos_token, OptionalBool(fields, "add_eos_token"));
+  PENSTOCK_ASSIGN_OR_RETURN(config.legacy, OptionalBool(fields, "legacy"));
+  PENSTOCK_ASSIGN_OR_RETURN(config.add_prefix_space, OptionalBool(fields, "add_prefix_space"));
+  if (fields.Find("tokenizer_class") != nullptr) {
+    PENSTOCK_ASSIGN_OR_RETURN(config.tokenizer_class, fields.String("tokenizer_class"));
+  }
+  if (fields.Find("added_tokens_decoder") != nullptr) {
+    PENSTOCK_ASSIGN_OR_RETURN(const json::object* decoder, fields.Object("added_tokens_decoder"));
+    PENSTOCK_RETURN_IF_ERROR(ParseAddedTokensDecoder(*decoder, config.added_tokens));
+  }
+  return config;
+}
+
+}  // namespace penstock

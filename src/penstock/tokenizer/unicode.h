@@ -1,0 +1,57 @@
+// Unicode classes of code points, as the regular expressions of tokenizers use them.
+//
+// Tables: utf8proc. With Debian 12's utf8proc 2.8.0 they are those of Unicode 14; Hugging Face's tokenizers follow newer
+// versions. The two differ only for code points assigned since (Unicode 15: 4,489 of them, mostly CJK extension H), which
+// count as "other" here and may split differently there.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <string_view>
+
+#include "penstock/base/text.h"
+
+namespace penstock::unicode {
+
+// One bit per class; a code point may have several.
+inline constexpr uint16_t kLetter = 1 << 0;       // \p{L}
+inline constexpr uint16_t kNumber = 1 << 1;       // \p{N}
+inline constexpr uint16_t kMark = 1 << 2;         // \p{M}
+inline constexpr uint16_t kPunctuation = 1 << 3;  // \p{P}
+inline constexpr uint16_t kSymbol = 1 << 4;       // \p{S}
+inline constexpr uint16_t kSpace = 1 << 5;        // \s: the property White_Space
+inline constexpr uint16_t kUpperWord = 1 << 6;    // [\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]
+inline constexpr uint16_t kLowerWord = 1 << 7;    // [\p{Ll}\p{Lm}\p{Lo}\p{M}]
+inline constexpr uint16_t kNewline = 1 << 8;      // [\r\n]
+inline constexpr uint16_t kWord = 1 << 9;         // \w
+inline constexpr uint16_t kNonSpacingMark = 1 << 10;
+
+uint16_t ClassesOf(char32_t code_point);
+
+// A code point of a text with its classes. `num_bytes` is 0 and `classes` is 0 at the end of the text.
+struct Rune {
+  char32_t code_point = 0;
+  uint16_t classes = 0;
+  uint16_t num_bytes = 0;
+
+  bool Is(uint16_t any_of) const { return (classes & any_of) != 0; }
+};
+
+Rune RuneAt(std::string_view text, size_t pos);
+
+// End of the run, beginning at `pos`, of code points that have one of the classes.
+size_t SkipClass(std::string_view text, size_t pos, uint16_t any_of);
+
+// Start of the code point that ends at `end`. REQUIRES: 0 < end <= text.size(), text is UTF-8.
+size_t PreviousRune(std::string_view text, size_t end);
+
+enum class NormalForm : uint8_t { kNfc, kNfd, kNfkc, kNfkd };
+
+// The normal form of `text` (UTF-8), O(n log n) also for long runs of combining marks.
+void AppendNormalized(std::string_view text, NormalForm form, std::string& out);
+
+// End of the shortest piece from `pos` on that normalises apart from what follows it.
+size_t NormalizationPieceEnd(std::string_view text, size_t pos);
+
+}  // namespace penstock::unicode
