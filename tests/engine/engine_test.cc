@@ -1,0 +1,155 @@
+// Proves the engine's contract: what Submit refuses, that a refusal leaves it as it was, stop texts, streaming, and that a
+// request too long for the pages of the moment waits instead of failing.
+#include <filesystem>
+#include <fstream>
+
+#include <gmock/gmock.h>
+
+#include "penstock/base/status.h"
+#include "penstock/engine/sequence.h"
+#include "tests/engine/golden.h"
+
+namespace penstock {
+namespace {
+
+std::unique_ptr<Engine> OpenTiny(EngineOptions options = {}) {
+  options.model_dir = Golden("mixtral-tiny").dir();
+  if (options.memory_bytes == 0) options.memory_bytes = 64 << 20;
+  auto engine = Engine::Open(options);
+  EXPECT_TRUE(engine.ok()) << engine.status();
+  return *std::move(engine);
+}
+
+TEST(Engine, SubmitRefusesWhatCannotWork) {
+  const auto engine = OpenTiny({.context_length = 64});
+  const auto refusal = [&](Request request) {
+    const auto id = engine->Submit(std::move(request));
+    EXPECT_FALSE(id.ok());
+    EXPECT_EQ(ExitCodeOf(id.status()), 4);
+    return std::string(id.status().message());
+  };
+  EXPECT_THAT(refusal({}), testing::HasSubstr("no tokens"));
+  EXPECT_THAT(refusal({.prompt_ids = {-1}}), testing::HasSubstr("token id -1"));
+  EXPECT_THAT(refusal({.prompt_ids = {96}}), testing::HasSubstr("vocabulary of 96"));
+  EXPECT_THAT(refusal({.prompt_ids = std::vector<TokenId>(64, 1)}), testing::HasSubstr("context length of 64"));
+  EXPECT_THAT(refusal({.prompt_ids = {1}, .sampling = {.top_p = 2}}), testing::HasSubstr("top_p"));
+  EXPECT_TRUE(engine->idle());
+}
+
+TEST(Engine, MaxTokensIsCutToTheContext) {
+  const auto engine = OpenTiny({.context_length = 64});
+  ASSERT_TRUE(engine->Submit({.prompt_ids = std::vector<TokenId>(60, 1), .sampling = {.max_tokens = 1000, .ignore_eos = true}})
+                  .ok());
+  std::vector<Completion> all;
+  while (!engine->idle()) {
+    for (Completion& completion : engine->Step().value()) all.push_back(std::move(completion));
+  }
+  ASSERT_EQ(all.size(), 1u);
+  EXPECT_EQ(all[0].token_ids.size(), 4u);
+  EXPECT_EQ(all[0].finish_reason, FinishReason::kLength);
+}
+
+TEST(Engine, ManyRequestsShareFewPages) {
+  EngineOptions options{.batch_size = 3, .context_length = 128};
+  options.model_dir = Golden("mixtral-tiny").dir();
+  options.memory_bytes = 1;
+  const std::string message(Engine::Open(options).status().message());
+  options.memory_bytes = std::stoull(message.substr(message.find("the least budget is ") + 20));
+  auto engine = Engine::Open(options);
+  ASSERT_TRUE(engine.ok()) << engine.status();
+  for (int i = 0; i < 20; ++i) {
+    ASSERT_TRUE((*engine)->Submit({.prompt_ids = std::vector<TokenId>(1 + i * 5, 2), .sampling = {.max_tokens = 30}}).ok());
+  }
+  size_t num_finished = 0;
+  int64_t num_running_max = 0;
+  while (!(*engine)->idle()) {
+    const auto finished = (*engine)->Step();
+    ASSERT_TRUE(finished.ok());
+    num_finished += finished->size();
+    num_running_max = std::max(num_running_max, (*engine)->num_running());
+  }
+  EXPECT_EQ(num_finished, 20u);
+  EXPECT_LE(num_running_max, 3);
+}
+
+TEST(Engine, OptionsOutOfRangeAreUsageErrors) {
+  const std::string dir = Golden("mixtral-tiny").dir();
+  const auto exit_code = [&](EngineOptions options) {
+    options.model_dir = dir;
+    return ExitCodeOf(Engine::Open(options).status());
+  };
+  EXPECT_EQ(exit_code({.dtype = "f64"}), 2);
+  EXPECT_EQ(exit_code({.kv_dtype = "int8"}), 2);
+  EXPECT_EQ(exit_code({.threads = -1}), 2);
+  EXPECT_EQ(exit_code({.context_length = 1 << 20}), 2);
+  EXPECT_EQ(exit_code({.memory_bytes = 1ull << 60}), 6);
+}
+
+// A model whose weights hold NaN must be reported, not sampled from.
+TEST(Engine, NanWeightsAreTheModelsFault) {
+  const std::filesystem::path dir = std::filesystem::path(testing::TempDir()) / "nan-model";
+  std::filesystem::remove_all(dir);
+  std::filesystem::copy(Golden("mixtral-tiny").dir(), dir);
+  std::filesystem::permissions(dir / "model.safetensors", std::filesystem::perms::owner_all);
+  {
+    std::fstream file(dir / "model.safetensors", std::ios::in | std::ios::out | std::ios::binary);
+    uint64_t header_bytes = 0;
+    file.read(reinterpret_cast<char*>(&header_bytes), 8);
+    file.seekp(static_cast<std::streamoff>(8 + header_bytes));
+    const std::vector<char> ones(4096, '\xff');
+    file.write(ones.data(), static_cast<std::streamsize>(ones.size()));
+  }
+  auto engine = Engine::Open({.model_dir = dir.string(), .memory_bytes = 64 << 20});
+  ASSERT_TRUE(engine.ok()) << engine.status();
+  ASSERT_TRUE((*engine)->Submit({.prompt_ids = {1, 2, 3}}).ok());
+  const auto finished = (*engine)->Step();
+  ASSERT_FALSE(finished.ok());
+  EXPECT_EQ(ExitCodeOf(finished.status()), 3);
+  EXPECT_FALSE((*engine)->Step().ok());
+}
+
+// One token per letter: enough to follow stop texts through a sequence.
+class LetterTokenizer : public Tokenizer {
+ public:
+  std::vector<TokenId> Encode(std::span<const TextSegment>, AddSpecial) const override { return {}; }
+  std::string Decode(std::span<const TokenId> ids, SkipSpecial) const override { return {ids.begin(), ids.end()}; }
+  std::string_view TokenText(TokenId) const override { return ""; }
+  bool IsSpecial(TokenId) const override { return false; }
+  TokenId FindToken(std::string_view) const override { return -1; }
+  int64_t vocab_size() const override { return 128; }
+  TokenId bos_id() const override { return -1; }
+  TokenId eos_id() const override { return -1; }
+  uint64_t memory_bytes() const override { return 0; }
+};
+
+TEST(Sequence, StopTextsEndItAndAreNeverStreamed) {
+  const LetterTokenizer tokenizer;
+  Sequence sequence(1, {.prompt_ids = {1}, .sampling = {.max_tokens = 100, .stop = {"STOP", "END."}}}, &tokenizer);
+  std::string streamed;
+  for (const char c : std::string("STO, EN STOP and more")) {
+    if (sequence.finished()) break;
+    sequence.Append(c, false, {});
+    streamed += sequence.TakeFinalText();
+  }
+  ASSERT_TRUE(sequence.finished());
+  const Completion completion = sequence.Release();
+  EXPECT_EQ(completion.text, "STO, EN ");
+  EXPECT_EQ(streamed, "STO, EN ");
+  EXPECT_EQ(completion.finish_reason, FinishReason::kStop);
+}
+
+TEST(Sequence, HeldBackTextComesOutAtTheEnd) {
+  const LetterTokenizer tokenizer;
+  Sequence sequence(1, {.prompt_ids = {1}, .sampling = {.max_tokens = 3, .stop = {"STOP"}}}, &tokenizer);
+  std::string streamed;
+  for (const char c : std::string("xST")) {
+    sequence.Append(c, false, {});
+    streamed += sequence.TakeFinalText();
+  }
+  EXPECT_TRUE(sequence.finished());
+  EXPECT_EQ(streamed, "xST");
+  EXPECT_EQ(sequence.Release().finish_reason, FinishReason::kLength);
+}
+
+}  // namespace
+}  // namespace penstock

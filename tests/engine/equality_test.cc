@@ -1,0 +1,129 @@
+// Proves that an answer depends on its request alone: the same tokens and the same log-probabilities, bit for bit, for every
+// memory budget from the least one on, batch size, thread count, prefill chunk and way of reading the disk.
+#include <map>
+
+#include "tests/engine/golden.h"
+
+namespace penstock {
+namespace {
+
+struct Answer {
+  std::vector<TokenId> token_ids;
+  std::vector<double> logprobs;
+  bool operator==(const Answer&) const = default;
+};
+
+// Greedy and sampled requests of different lengths, more than fit into a small batch.
+std::vector<Request> Requests(const Golden& golden) {
+  std::vector<Request> requests;
+  for (int round = 0; round < 2; ++round) {
+    for (int i = 0; i < golden.num_prompts(); ++i) {
+      Request request{.prompt_ids = golden.prompt(i)};
+      request.sampling.max_tokens = 5 + 7 * i;
+      request.sampling.ignore_eos = true;
+      request.sampling.logprobs = 2;
+      request.sampling.seed = static_cast<uint64_t>(i);
+      request.sampling.temperature = round == 0 ? 0 : 0.9;
+      request.sampling.top_p = 0.9;
+      requests.push_back(request);
+    }
+  }
+  return requests;
+}
+
+std::vector<Answer> Run(const EngineOptions& options, const std::vector<Request>& requests) {
+  auto engine = Engine::Open(options);
+  EXPECT_TRUE(engine.ok()) << engine.status();
+  if (!engine.ok()) return {};
+  std::map<RequestId, Answer> answers;
+  for (const Request& request : requests) {
+    const auto id = (*engine)->Submit(request);
+    EXPECT_TRUE(id.ok()) << id.status();
+  }
+  while (!(*engine)->idle()) {
+    const auto finished = (*engine)->Step();
+    EXPECT_TRUE(finished.ok()) << finished.status();
+    if (!finished.ok()) return {};
+    for (const Completion& completion : *finished) {
+      Answer& answer = answers[completion.request_id];
+      answer.token_ids = completion.token_ids;
+      for (const TokenLogprobs& entry : completion.logprobs) answer.logprobs.push_back(entry.chosen.logprob);
+    }
+  }
+  std::vector<Answer> in_order;
+  for (auto& [id, answer] : answers) in_order.push_back(std::move(answer));
+  return in_order;
+}
+
+// The least budget, as the refusal states it.
+uint64_t LeastBudget(EngineOptions options) {
+  options.memory_bytes = 1;
+  const auto refused = Engine::Open(options);
+  EXPECT_FALSE(refused.ok());
+  EXPECT_EQ(ExitCodeOf(refused.status()), 6);
+  const std::string message(refused.status().message());
+  const size_t pos = message.find("the least budget is ");
+  EXPECT_NE(pos, std::string::npos) << message;
+  return std::stoull(message.substr(pos + 20));
+}
+
+class EqualityTest : public testing::TestWithParam<std::string> {};
+
+TEST_P(EqualityTest, EveryPlanGivesTheSameBits) {
+  const Golden golden(GetParam());
+  const std::vector<Request> requests = Requests(golden);
+  EngineOptions base{.model_dir = golden.dir(), .memory_bytes = 64 << 20, .threads = 1};
+  const std::vector<Answer> expected = Run(base, requests);
+  ASSERT_EQ(expected.size(), requests.size());
+
+  std::vector<EngineOptions> plans;
+  for (const int64_t batch_size : {1, 3, 64}) {
+    for (const int threads : {1, 2}) {
+      EngineOptions options = base;
+      options.batch_size = batch_size;
+      options.threads = threads;
+      plans.push_back(options);
+      options.memory_bytes = LeastBudget(options);
+      plans.push_back(options);
+      options.memory_bytes += 100'000;
+      plans.push_back(options);
+    }
+  }
+  for (const int64_t chunk : {1, 5, 100}) {
+    EngineOptions options = base;
+    options.prefill_chunk = chunk;
+    plans.push_back(options);
+  }
+  for (const bool flag : {false, true}) {
+    EngineOptions options = base;
+    options.io_uring = flag;
+    options.direct_io = !flag;
+    options.memory_bytes = LeastBudget(options);
+    plans.push_back(options);
+  }
+  for (const EngineOptions& plan : plans) {
+    EXPECT_EQ(Run(plan, requests), expected)
+        << "memory " << plan.memory_bytes << ", batch " << plan.batch_size << ", threads " << plan.threads << ", chunk "
+        << plan.prefill_chunk << ", io_uring " << plan.io_uring;
+  }
+}
+
+TEST(EqualityTest, BelowTheLeastBudgetIsRefused) {
+  const Golden golden("mixtral-tiny");
+  EngineOptions options{.model_dir = golden.dir()};
+  options.memory_bytes = LeastBudget(options) - 1;
+  const auto refused = Engine::Open(options);
+  ASSERT_FALSE(refused.ok());
+  EXPECT_EQ(ExitCodeOf(refused.status()), 6);
+}
+
+INSTANTIATE_TEST_SUITE_P(Models, EqualityTest, testing::Values("mixtral-odd", "mixtral-sliding", "mixtral-bf16", "mixtral-f16",
+                                                               "qwen3moe-odd", "olmoe-bf16"),
+                         [](const auto& param) {
+                           std::string name = param.param;
+                           for (char& c : name) c = c == '-' ? '_' : c;
+                           return name;
+                         });
+
+}  // namespace
+}  // namespace penstock
