@@ -11,21 +11,22 @@ namespace penstock {
 namespace {
 
 constexpr std::array<std::pair<std::string_view, double>, 10> kUnits = {{{"B", 1.0},
-                                                                        {"kB", 1e3},
-                                                                        {"KB", 1e3},
-                                                                        {"MB", 1e6},
-                                                                        {"GB", 1e9},
-                                                                        {"TB", 1e12},
-                                                                        {"KiB", 1024.0},
-                                                                        {"MiB", 1048576.0},
-                                                                        {"GiB", 1073741824.0},
-                                                                        {"TiB", 1099511627776.0}}};
+                                                                         {"kB", 1e3},
+                                                                         {"KB", 1e3},
+                                                                         {"MB", 1e6},
+                                                                         {"GB", 1e9},
+                                                                         {"TB", 1e12},
+                                                                         {"KiB", 1024.0},
+                                                                         {"MiB", 1048576.0},
+                                                                         {"GiB", 1073741824.0},
+                                                                         {"TiB", 1099511627776.0}}};
 
 }  // namespace
 
 absl::StatusOr<uint64_t> ParseBytes(std::string_view text) {
   double number = 0;
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number, std::chars_format::fixed);
+  const auto [end, error] =
+      std::from_chars(text.data(), text.data() + text.size(), number, std::chars_format::fixed);
   const std::string_view unit(end, static_cast<size_t>(text.data() + text.size() - end));
   if (error == std::errc() && std::isfinite(number) && number > 0) {
     for (const auto& [name, factor] : kUnits) {
@@ -35,20 +36,22 @@ absl::StatusOr<uint64_t> ParseBytes(std::string_view text) {
       return static_cast<uint64_t>(bytes);
     }
   }
-  return UsageError("size '{}' is not understood: expected a positive number with a unit, such as 512MiB, 16GiB or 24GB",
-                    text);
+  return UsageError(
+      "size '{}' is not understood: expected a positive number with a unit, such as 512MiB, 16GiB or 24GB",
+      text);
 }
 
 std::string FormatBytes(uint64_t bytes) {
   constexpr std::array<const char*, 5> kNames = {"B", "KiB", "MiB", "GiB", "TiB"};
   double value = static_cast<double>(bytes);
   size_t unit = 0;
-  while (value >= 1024.0 && unit + 1 < kNames.size()) {
+  // The bounds are those at which the printed number would round up to one digit more.
+  while (value >= (unit == 0 ? 1024.0 : 1023.5) && unit + 1 < kNames.size()) {
     value /= 1024.0;
     ++unit;
   }
   if (unit == 0) return fmt::format("{} B", bytes);
-  return fmt::format("{:.{}f} {}", value, value < 10 ? 2 : value < 100 ? 1 : 0, kNames[unit]);
+  return fmt::format("{:.{}f} {}", value, value < 9.995 ? 2 : value < 99.95 ? 1 : 0, kNames[unit]);
 }
 
 }  // namespace penstock

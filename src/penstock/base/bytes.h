@@ -13,11 +13,12 @@ inline constexpr uint64_t kKiB = 1ull << 10;
 inline constexpr uint64_t kMiB = 1ull << 20;
 inline constexpr uint64_t kGiB = 1ull << 30;
 
-// Parses a positive number (decimals allowed: `1.5GiB`) with one of the units B, kB, KB, MB, GB, TB (powers of 1000) or
-// KiB, MiB, GiB, TiB (powers of 1024). A number without a unit is refused, so that nobody asks for 16 bytes.
+// Parses a positive number (decimals allowed: `1.5GiB`) with one of the units B, kB, KB, MB, GB, TB (powers
+// of 1000) or KiB, MiB, GiB, TiB (powers of 1024). A number without a unit is refused, so that nobody asks
+// for 16 bytes.
 absl::StatusOr<uint64_t> ParseBytes(std::string_view text);
 
-// "11.3 MiB": three significant digits, binary units.
+// "11.3 MiB": three significant digits (four from 1000 to 1023), binary units.
 std::string FormatBytes(uint64_t bytes);
 
 }  // namespace penstock

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "absl/container/flat_hash_set.h"
+#include "penstock/base/text.h"
 
 namespace penstock {
 namespace {
@@ -141,7 +142,7 @@ absl::StatusOr<json::value> ParseJson(std::string_view text, Fault fault, const 
     const std::string place = JsonPlace(text, consumed);
     if (parser.handler().has_duplicate_key()) {
       return MakeError(fault, fmt::format("{}: key '{}' appears twice in one object", place,
-                                          parser.handler().duplicate_key()));
+                                          Excerpt(parser.handler().duplicate_key())));
     }
     return MakeError(fault, fmt::format("{}: not valid JSON ({})", place, error.message()));
   } catch (const std::bad_alloc&) {

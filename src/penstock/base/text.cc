@@ -7,7 +7,8 @@ namespace {
 
 constexpr size_t kMaxPrintableBytes = 2000;
 
-// Length of the sequence that `lead` announces (0: not a lead byte) and the allowed range of its second byte (Unicode table 3-7).
+// Length of the sequence that `lead` announces (0: not a lead byte) and the allowed range of its second byte
+// (Unicode table 3-7).
 struct LeadInfo {
   int num_bytes;
   uint8_t second_min;
@@ -43,6 +44,12 @@ int WellFormedPrefix(std::string_view text, size_t pos, bool& complete) {
   return num_good;
 }
 
+// Code points that move a terminal's cursor, end a line or turn the direction of the text around.
+bool IsControl(char32_t c) {
+  return c < 0x20 || (c >= 0x7F && c < 0xA0) || c == 0x200E || c == 0x200F || (c >= 0x2028 && c <= 0x202E) ||
+         (c >= 0x2066 && c <= 0x2069) || c == 0xFEFF;
+}
+
 }  // namespace
 
 DecodedRune DecodeUtf8(std::string_view text, size_t pos) {
@@ -51,11 +58,15 @@ DecodedRune DecodeUtf8(std::string_view text, size_t pos) {
   if (!complete) return {0xFFFD, 1, false};
   const auto byte = [&](int i) { return static_cast<char32_t>(static_cast<uint8_t>(text[pos + i])); };
   switch (num_bytes) {
-    case 1: return {byte(0), 1, true};
-    case 2: return {(byte(0) & 0x1F) << 6 | (byte(1) & 0x3F), 2, true};
-    case 3: return {(byte(0) & 0x0F) << 12 | (byte(1) & 0x3F) << 6 | (byte(2) & 0x3F), 3, true};
+    case 1:
+      return {byte(0), 1, true};
+    case 2:
+      return {(byte(0) & 0x1F) << 6 | (byte(1) & 0x3F), 2, true};
+    case 3:
+      return {(byte(0) & 0x0F) << 12 | (byte(1) & 0x3F) << 6 | (byte(2) & 0x3F), 3, true};
     default:
-      return {(byte(0) & 0x07) << 18 | (byte(1) & 0x3F) << 12 | (byte(2) & 0x3F) << 6 | (byte(3) & 0x3F), 4, true};
+      return {(byte(0) & 0x07) << 18 | (byte(1) & 0x3F) << 12 | (byte(2) & 0x3F) << 6 | (byte(3) & 0x3F), 4,
+              true};
   }
 }
 
@@ -110,6 +121,13 @@ std::string ReplaceInvalidUtf8(std::string_view text) {
   return out;
 }
 
+std::string Excerpt(std::string_view text, size_t max_bytes) {
+  if (text.size() <= max_bytes) return std::string(text);
+  size_t end = max_bytes;
+  while (end > 0 && (static_cast<uint8_t>(text[end]) & 0xC0) == 0x80) --end;
+  return std::string(text.substr(0, end)) + "...";
+}
+
 std::string Printable(std::string_view text) {
   std::string out;
   size_t pos = 0;
@@ -119,16 +137,15 @@ std::string Printable(std::string_view text) {
       break;
     }
     const DecodedRune rune = DecodeUtf8(text, pos);
-    const bool control = rune.code_point < 0x20 || (rune.code_point >= 0x7F && rune.code_point < 0xA0) ||
-                         rune.code_point == 0x2028 || rune.code_point == 0x2029;
     if (!rune.valid) {
       out += fmt::format("\\x{:02x}", static_cast<uint8_t>(text[pos]));
     } else if (rune.code_point == '\n') {
       out += "\\n";
     } else if (rune.code_point == '\t') {
       out += "\\t";
-    } else if (control) {
-      out += fmt::format("\\x{:02x}", static_cast<uint32_t>(rune.code_point));
+    } else if (IsControl(rune.code_point)) {
+      const uint32_t code = static_cast<uint32_t>(rune.code_point);
+      out += code < 0x100 ? fmt::format("\\x{:02x}", code) : fmt::format("\\u{:04x}", code);
     } else {
       out.append(text.substr(pos, static_cast<size_t>(rune.num_bytes)));
     }

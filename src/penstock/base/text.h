@@ -14,8 +14,8 @@ struct DecodedRune {
   bool valid;
 };
 
-// Decodes the code point that starts at text[pos]. Overlong forms, surrogates and values above U+10FFFF are invalid.
-// REQUIRES: pos < text.size().
+// Decodes the code point that starts at text[pos]. Overlong forms, surrogates and values above U+10FFFF are
+// invalid. REQUIRES: pos < text.size().
 DecodedRune DecodeUtf8(std::string_view text, size_t pos);
 
 void AppendUtf8(char32_t code_point, std::string& out);
@@ -24,10 +24,16 @@ void AppendUtf8(char32_t code_point, std::string& out);
 size_t FindInvalidUtf8(std::string_view text);
 inline bool IsUtf8(std::string_view text) { return FindInvalidUtf8(text) == std::string_view::npos; }
 
-// The text with each invalid byte replaced by U+FFFD (one per maximal invalid prefix, as the Unicode standard recommends).
+// The text with each invalid byte replaced by U+FFFD (one per maximal invalid prefix, as the Unicode standard
+// recommends).
 std::string ReplaceInvalidUtf8(std::string_view text);
 
-// One line that a terminal can show: control characters become \n, \t, \x1b ..., invalid bytes \xNN; cut after 2000 bytes.
+// One line that a terminal can show: control characters become \n, \t, \x1b, \u202e ..., invalid bytes \xNN;
+// cut after 2000 bytes.
 std::string Printable(std::string_view text);
+
+// A name from outside for the middle of a message: at most `max_bytes` of it and then "...", so that what
+// comes after the name is not cut. Never cuts inside a code point.
+std::string Excerpt(std::string_view text, size_t max_bytes = 200);
 
 }  // namespace penstock

@@ -1,19 +1,21 @@
 #include "penstock/base/thread_pool.h"
 
-#include <algorithm>
-#include <fstream>
-#include <string>
-
 #include <pthread.h>
 #include <sched.h>
+
+#include <algorithm>
+#include <cstdlib>
+#include <fstream>
+#include <string>
+#include <system_error>
 
 #include "penstock/base/check.h"
 
 namespace penstock {
 namespace {
 
-// About 20 us: longer than the gap between two regions of a layer, shorter than anybody else's time slice. Spinning is only
-// worth it when every worker has a CPU of its own; ThreadPool workers yield instead when they have not.
+// About 20 us: longer than the gap between two regions of a layer, shorter than anybody else's time slice.
+// Spinning is only worth it when every worker has a CPU of its own; threads sleep at once when they have not.
 constexpr int kSpins = 4000;
 
 void Relax() {
@@ -41,7 +43,8 @@ std::vector<int> UsableCpus() {
 
 int NumUsableCpus() {
   int num_cpus = static_cast<int>(UsableCpus().size());
-  std::ifstream cpu_max("/sys/fs/cgroup/cpu.max");  // cgroup v2: "QUOTA PERIOD" in microseconds, or "max PERIOD"
+  std::ifstream cpu_max(
+      "/sys/fs/cgroup/cpu.max");  // cgroup v2: "QUOTA PERIOD" in microseconds, or "max PERIOD"
   std::string quota;
   double period = 0;
   if (cpu_max >> quota >> period && quota != "max" && period > 0) {
@@ -57,8 +60,13 @@ int NumUsableCpus() {
 ThreadPool::ThreadPool(int num_threads) {
   PENSTOCK_CHECK(num_threads >= 1);
   const std::vector<int> cpus = UsableCpus();
+  num_spins_ = num_threads <= NumUsableCpus() ? kSpins : 0;
   for (int worker_idx = 1; worker_idx < num_threads; ++worker_idx) {
-    threads_.emplace_back([this, worker_idx] { Work(worker_idx); });
+    try {
+      threads_.emplace_back([this, worker_idx] { Work(worker_idx); });
+    } catch (const std::system_error&) {
+      break;  // the system has no more threads for us; results do not depend on how many there are
+    }
     if (num_threads <= static_cast<int>(cpus.size())) {
       cpu_set_t mask;
       CPU_ZERO(&mask);
@@ -89,7 +97,7 @@ void ThreadPool::ParallelFor(int64_t num_tasks, absl::FunctionRef<void(int64_t, 
   epoch_.notify_all();
   DrainTasks(0);
   for (int spin = 0; num_busy_.load(std::memory_order_acquire) != 0; ++spin) {
-    if (spin < kSpins) {
+    if (spin < num_spins_) {
       Relax();
     } else if (const int busy = num_busy_.load(std::memory_order_acquire); busy != 0) {
       num_busy_.wait(busy, std::memory_order_acquire);
@@ -110,7 +118,7 @@ void ThreadPool::Work(int worker_idx) {
   uint32_t seen_epoch = 0;
   for (;;) {
     for (int spin = 0; epoch_.load(std::memory_order_acquire) == seen_epoch; ++spin) {
-      if (spin < kSpins) {
+      if (spin < num_spins_) {
         Relax();
       } else {
         epoch_.wait(seen_epoch, std::memory_order_acquire);

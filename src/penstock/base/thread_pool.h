@@ -1,7 +1,8 @@
 // A pinned pool of worker threads for one compute lane.
 //
-// The calling thread is worker 0 and takes part. Workers spin for a short while between regions and then sleep, because a
-// forward pass opens thousands of regions a second. Not thread-safe: one region at a time, opened by one thread.
+// The calling thread is worker 0 and takes part. Workers spin for a short while between regions and then
+// sleep, because a forward pass opens thousands of regions a second. Not thread-safe: one region at a time,
+// opened by one thread.
 #pragma once
 
 #include <atomic>
@@ -18,7 +19,8 @@ int NumUsableCpus();
 
 class ThreadPool {
  public:
-  // `num_threads` >= 1, the caller included. Worker i is pinned to the i-th usable CPU while there are enough of them.
+  // `num_threads` >= 1, the caller included. Worker i is pinned to the i-th usable CPU while there are enough
+  // of them. Fewer workers than asked for when the system refuses more threads.
   explicit ThreadPool(int num_threads);
   ~ThreadPool();
   ThreadPool(const ThreadPool&) = delete;
@@ -26,8 +28,9 @@ class ThreadPool {
 
   int num_workers() const { return static_cast<int>(threads_.size()) + 1; }
 
-  // Calls body(task_idx, worker_idx) once for each task_idx in [0, num_tasks), in any order, and returns when all are done.
-  // Tasks are handed out one at a time, so uneven ones balance. `body` must not open a region of the same pool.
+  // Calls body(task_idx, worker_idx) once for each task_idx in [0, num_tasks), in any order, and returns when
+  // all are done. Tasks are handed out one at a time, so uneven ones balance. `body` must not open a region
+  // of the same pool.
   void ParallelFor(int64_t num_tasks, absl::FunctionRef<void(int64_t task_idx, int worker_idx)> body);
 
  private:
@@ -35,6 +38,7 @@ class ThreadPool {
   void DrainTasks(int worker_idx);
 
   std::vector<std::thread> threads_;
+  int num_spins_ = 0;  // before a thread sleeps; set before the first worker starts
   const absl::FunctionRef<void(int64_t, int)>* body_ = nullptr;
   int64_t num_tasks_ = 0;
   alignas(64) std::atomic<int64_t> next_task_{0};
