@@ -11,6 +11,7 @@
 #include "penstock/base/limits.h"
 #include "penstock/base/logging.h"
 #include "penstock/base/status.h"
+#include "penstock/base/text.h"
 #include "penstock/checkpoint/shard_index.h"
 
 namespace penstock {
@@ -164,7 +165,7 @@ absl::Status Checkpoint::SortNames() {
     const TensorInfo& a = tensors_[by_name_[i - 1]];
     const TensorInfo& b = tensors_[by_name_[i]];
     if (a.name == b.name) {
-      return ModelError("{}: tensor '{}' is also in {}", files_[b.file_idx].path, a.name,
+      return ModelError("{}: tensor '{}' is also in {}", files_[b.file_idx].path, Excerpt(a.name),
                         files_[a.file_idx].path);
     }
   }
@@ -179,10 +180,11 @@ absl::Status Checkpoint::CheckIndex(const ShardIndex& index) const {
     if (tensor != nullptr && tensor->file_idx == entry.shard_idx) continue;
     if (++num_wrong > 1) continue;
     const std::string& path = files_[entry.shard_idx].path;
-    first = tensor == nullptr ? ModelError("{}: tensor '{}' is missing, though {} lists it here", path,
-                                           entry.tensor, kIndexFile)
-                              : ModelError("{}: tensor '{}' is missing, though {} lists it here; it is in {}",
-                                           path, entry.tensor, kIndexFile, files_[tensor->file_idx].path);
+    first = tensor == nullptr
+                ? ModelError("{}: tensor '{}' is missing, though {} lists it here", path,
+                             Excerpt(entry.tensor), kIndexFile)
+                : ModelError("{}: tensor '{}' is missing, though {} lists it here; it is in {}", path,
+                             Excerpt(entry.tensor), kIndexFile, files_[tensor->file_idx].path);
   }
   if (num_wrong > 0) {
     return ModelError("{} ({} tensor(s) wrong): index and shards are of different downloads", Message(first),

@@ -17,6 +17,7 @@
 
 #include "penstock/base/bytes.h"
 #include "penstock/base/status.h"
+#include "penstock/base/text.h"
 
 namespace penstock {
 namespace {
@@ -151,7 +152,7 @@ bool ModelFolder::Has(std::string_view name) const {
 absl::StatusOr<OpenedFile> ModelFolder::OpenFile(std::string_view name) const {
   if (!IsSafeFileName(name)) {
     return ModelError("{}: unsafe file name '{}': expected the bare name of a file in the folder", path_,
-                      name);
+                      Excerpt(name));
   }
   OpenedFile file;
   file.path = path_ + "/" + std::string(name);

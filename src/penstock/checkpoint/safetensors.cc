@@ -11,6 +11,7 @@
 #include "penstock/base/json_events.h"
 #include "penstock/base/limits.h"
 #include "penstock/base/status.h"
+#include "penstock/base/text.h"
 
 namespace penstock {
 namespace {
@@ -104,7 +105,7 @@ class HeaderListener final : public JsonListener {
     if (key == "dtype") return BeginField(key, has_dtype_, Place::kDtypeValue);
     if (key == "shape") return BeginField(key, has_shape_, Place::kShapeValue);
     if (key == "data_offsets") return BeginField(key, has_offsets_, Place::kOffsetsValue);
-    return TensorError("unknown field '{}': expected dtype, shape and data_offsets", key);
+    return TensorError("unknown field '{}': expected dtype, shape and data_offsets", Excerpt(key));
   }
 
   absl::Status OnString(std::string_view text) override {
@@ -115,7 +116,7 @@ class HeaderListener final : public JsonListener {
     if (place_ != Place::kDtypeValue) return Unexpected("a string");
     const std::optional<Dtype> dtype = DtypeOf(text);
     if (!dtype.has_value())
-      return TensorError("dtype '{}' is not supported: expected F32, F16 or BF16", text);
+      return TensorError("dtype '{}' is not supported: expected F32, F16 or BF16", Excerpt(text));
     tensors_.back().dtype = *dtype;
     place_ = Place::kTensor;
     return absl::OkStatus();
@@ -166,7 +167,7 @@ class HeaderListener final : public JsonListener {
 
   template <typename... Args>
   absl::Status TensorError(fmt::format_string<Args...> format, Args&&... args) {
-    return ModelError("tensor '{}': {}", key_, fmt::format(format, std::forward<Args>(args)...));
+    return ModelError("tensor '{}': {}", Excerpt(key_), fmt::format(format, std::forward<Args>(args)...));
   }
 
   absl::Status Unexpected(std::string_view found) {
@@ -188,8 +189,8 @@ class HeaderListener final : public JsonListener {
       case Place::kMetadataValue:
         return ModelError("__metadata__ must be an object, found {}", found);
       case Place::kMetadataText:
-        return ModelError("__metadata__: the value of '{}' must be a string, found {}", metadata_keys_.back(),
-                          found);
+        return ModelError("__metadata__: the value of '{}' must be a string, found {}",
+                          Excerpt(metadata_keys_.back()), found);
       default:
         return ModelError("unexpected {}", found);
     }
@@ -205,7 +206,8 @@ class HeaderListener final : public JsonListener {
   absl::Status FinishMetadata() {
     std::sort(metadata_keys_.begin(), metadata_keys_.end());
     const auto twin = std::adjacent_find(metadata_keys_.begin(), metadata_keys_.end());
-    if (twin != metadata_keys_.end()) return ModelError("__metadata__: key '{}' appears twice", *twin);
+    if (twin != metadata_keys_.end())
+      return ModelError("__metadata__: key '{}' appears twice", Excerpt(*twin));
     metadata_keys_ = {};
     return absl::OkStatus();
   }
@@ -253,7 +255,7 @@ absl::Status CheckNames(const std::vector<TensorInfo>& tensors) {
   for (const TensorInfo& tensor : tensors) names.push_back(tensor.name);
   std::sort(names.begin(), names.end());
   const auto twin = std::adjacent_find(names.begin(), names.end());
-  if (twin != names.end()) return ModelError("tensor '{}' appears twice in the header", *twin);
+  if (twin != names.end()) return ModelError("tensor '{}' appears twice in the header", Excerpt(*twin));
   return absl::OkStatus();
 }
 
@@ -264,13 +266,14 @@ absl::Status CheckExtents(const std::vector<TensorInfo>& tensors, uint64_t data_
   for (const TensorInfo& tensor : tensors) {
     const uint64_t begin = tensor.extent.offset_bytes;
     if (begin < end) {
-      return ModelError("tensor '{}' begins at {}, inside tensor '{}', which ends at {}", tensor.name, begin,
-                        previous->name, end);
+      return ModelError("tensor '{}' begins at {}, inside tensor '{}', which ends at {}",
+                        Excerpt(tensor.name), begin, Excerpt(previous->name), end);
     }
     if (begin > end) {
-      return ModelError("tensor '{}' begins at {}, which leaves a hole of {} bytes after {}", tensor.name,
-                        begin, begin - end,
-                        previous == nullptr ? "the header" : fmt::format("tensor '{}'", previous->name));
+      return ModelError(
+          "tensor '{}' begins at {}, which leaves a hole of {} bytes after {}", Excerpt(tensor.name), begin,
+          begin - end,
+          previous == nullptr ? "the header" : fmt::format("tensor '{}'", Excerpt(previous->name)));
     }
     end = begin + tensor.extent.size_bytes;  // the end that the header states, so it cannot overflow
     previous = &tensor;
@@ -282,7 +285,7 @@ absl::Status CheckExtents(const std::vector<TensorInfo>& tensors, uint64_t data_
     return tensor.extent.offset_bytes + tensor.extent.size_bytes > data_bytes;
   };
   return ModelError("the file is {} bytes short (tensor '{}' is the first that is cut): download it again",
-                    end - data_bytes, std::find_if(tensors.begin(), tensors.end(), is_cut)->name);
+                    end - data_bytes, Excerpt(std::find_if(tensors.begin(), tensors.end(), is_cut)->name));
 }
 
 // What a file that is no safetensors file is, as far as its first bytes tell; empty when they do not.
@@ -333,9 +336,10 @@ absl::StatusOr<std::vector<TensorInfo>> ParseSafetensorsHeader(std::string_view 
   }
   if (header.empty() || header[0] != '{') return ModelError("header byte 0: the header must begin with '{{'");
   HeaderListener listener;
-  const JsonEventOptions options = {.max_depth = 3,  // the header, a tensor, its shape
-                                    .max_key_bytes = kMaxTensorNameBytes,
-                                    .place = JsonEventOptions::Place::kByte};
+  const JsonEventOptions options = {
+      .max_depth = 4,  // one more than is legal, so that the refusal names the tensor
+      .max_key_bytes = kMaxTensorNameBytes,
+      .place = JsonEventOptions::Place::kByte};
   if (absl::Status status = ParseJsonEvents(header, Fault::kModel, options, listener); !status.ok()) {
     return Annotate(status, "header");
   }

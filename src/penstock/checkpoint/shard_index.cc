@@ -8,6 +8,7 @@
 #include "penstock/base/json_events.h"
 #include "penstock/base/limits.h"
 #include "penstock/base/status.h"
+#include "penstock/base/text.h"
 #include "penstock/checkpoint/model_folder.h"
 
 namespace penstock {
@@ -60,11 +61,11 @@ class IndexListener final : public JsonListener {
     }
     if (!IsSafeFileName(text)) {
       return ModelError(
-          "unsafe shard name '{}' for tensor '{}': expected the bare name of a file in the folder", text,
-          tensor);
+          "unsafe shard name '{}' for tensor '{}': expected the bare name of a file in the folder",
+          Excerpt(text), Excerpt(tensor));
     }
     if (!EndsWith(text, ".safetensors")) {
-      return ModelError("shard '{}' of tensor '{}' is no .safetensors file", text, tensor);
+      return ModelError("shard '{}' of tensor '{}' is no .safetensors file", text, Excerpt(tensor));
     }
     if (shards_.size() == static_cast<size_t>(kMaxShards))
       return ModelError("more than {} shards", kMaxShards);
@@ -86,7 +87,8 @@ class IndexListener final : public JsonListener {
     const auto twin = std::adjacent_find(
         index_.entries.begin(), index_.entries.end(),
         [](const ShardIndex::Entry& a, const ShardIndex::Entry& b) { return a.tensor == b.tensor; });
-    if (twin != index_.entries.end()) return ModelError("weight_map lists tensor '{}' twice", twin->tensor);
+    if (twin != index_.entries.end())
+      return ModelError("weight_map lists tensor '{}' twice", Excerpt(twin->tensor));
     return std::move(index_);
   }
 
@@ -95,8 +97,8 @@ class IndexListener final : public JsonListener {
   absl::Status BeginValue(std::string_view kind) {
     if (depth_ == 0 && kind != "an object") return ModelError("expected an object, found {}", kind);
     if (in_map_) {
-      return ModelError("the shard of tensor '{}' must be a string, found {}", index_.entries.back().tensor,
-                        kind);
+      return ModelError("the shard of tensor '{}' must be a string, found {}",
+                        Excerpt(index_.entries.back().tensor), kind);
     }
     if (map_is_next_ && kind != "an object")
       return ModelError("weight_map must be an object, found {}", kind);
