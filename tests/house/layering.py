@@ -19,11 +19,15 @@ CODE = {".h", ".cc"}
 BANNED = [
     (r"\b(?:std::)?(?:printf|puts|putchar)\s*\(", ("cli",), "stdout belongs to results; return a Status or use spdlog"),
     (r"\bstd::(?:cout|cerr|clog)\b", ("cli",), "stdout belongs to results; return a Status or use spdlog"),
-    (r"(?<![\w.>_])(?:std::|::)?(?:exit|quick_exit|_exit)\s*\(", (), "only main() ends the process, by returning"),
+    (r"(?<![\w.>_])(?:std::|::)?(?:exit|quick_exit)\s*\(", (), "only main() ends the process, by returning"),
+    (r"(?<![\w.>])::?_exit\s*\(|(?<![\w.>:])_exit\s*\(", ("cli",), "only a signal handler of the commands may"),
     (r"(?<![\w.>])(?:std::)?s?rand\s*\(", (), "random numbers come from a request's own seed"),
     (r"\bstd::(?:basic_)?w?regex\b", (), "std::regex recurses without limit"),
-    (r"(?<![\w.>])(?:std::|::)?(?:secure_)?getenv\s*\(", ("base", "engine", "cli"), "the environment is read where options arrive"),
+    (r"(?<![\w.>])(?:std::|::)?secure_getenv\s*\(", (), "use std::getenv with a name that ENVIRONMENT lists"),
 ]
+
+# The environment variables that src/ may read. Each new one is a decision that the manual has to tell.
+ENVIRONMENT = {"NO_COLOR", "PENSTOCK_FORCE_ISA", "TERM"}
 
 
 def floors(root):
@@ -32,16 +36,23 @@ def floors(root):
     return re.findall(r"add_subdirectory\(src/penstock/(\w+)\)", text)
 
 
-def strip_comments_and_strings(text):
-    """Code only; line breaks are kept so that line numbers hold."""
-    pattern = re.compile(r'//[^\n]*|/\*.*?\*/|R"([^\s()\\]*)\(.*?\)\1"|"(?:\\.|[^"\\\n])*"|\'(?:\\.|[^\'\\\n])*\'', re.S)
+# Comments, raw strings, strings and characters, in this order.
+TOKENS = re.compile(
+    r"""//[^\n]*|/\*.*?\*/|R"([^\s()\\]*)\(.*?\)\1"|"(?:\\.|[^"\\\n])*"|'(?:\\.|[^'\\\n])*'""", re.S)
+
+
+def strip(text, strings):
+    """Without comments, and without strings if `strings`; line breaks are kept so that line numbers hold."""
 
     def blank(match):
-        if match.start() > 0 and match.group()[0] == "'" and text[match.start() - 1].isalnum():
-            return match.group()  # a digit separator, as in 100'000
-        return " " + "\n" * match.group().count("\n")
+        token = match.group()
+        if token[0] == "'" and match.start() > 0 and text[match.start() - 1].isalnum():
+            return token  # a digit separator, as in 100'000
+        if token[0] != "/" and not strings:
+            return token
+        return " " + "\n" * token.count("\n")
 
-    return pattern.sub(blank, text)
+    return TOKENS.sub(blank, text)
 
 
 def line_of(text, offset):
@@ -58,12 +69,20 @@ def check_includes(path, text, floor, order):
 
 
 def check_banned(path, text, floor):
-    code = strip_comments_and_strings(text)
+    code = strip(text, strings=True)
     for pattern, allowed, reason in BANNED:
         if floor in allowed:
             continue
         for match in re.finditer(pattern, code):
             yield line_of(code, match.start()), f"banned: {match.group().strip()}: {reason}"
+
+
+def check_environment(path, text):
+    code = strip(text, strings=False)
+    for match in re.finditer(r'(?<![\w.>])(?:std::|::)?getenv\s*\(\s*(?:"([^"\n]*)"\s*\))?', code):
+        if match.group(1) not in ENVIRONMENT:
+            name = match.group(1) or "a computed name"
+            yield line_of(code, match.start()), f"banned: getenv of {name}, which ENVIRONMENT does not list"
 
 
 def check_text(path, text):
@@ -120,6 +139,7 @@ def problems(root):
             if folder == "src" and len(name.parts) > 3 and name.parts[2] in order:
                 results += check_includes(path, text, name.parts[2], order)
                 results += check_banned(path, text, name.parts[2])
+                results += check_environment(path, text)
             if folder == "include":
                 for match in re.finditer(r'#include ["<]penstock/(\w+)/', text):
                     results.append((line_of(text, match.start()), "a public header includes an inner one"))
@@ -143,7 +163,9 @@ def plants(order):
     yield f"src/penstock/{order[1]}/planted.h", header + "void F() { exit(1); }\n", "banned: exit("
     yield f"src/penstock/{order[1]}/planted.h", header + "int x = rand();\n", "banned: rand("
     yield f"src/penstock/{order[1]}/planted.h", header + "std::regex r;\n", "banned: std::regex"
-    yield f"src/penstock/{order[1]}/planted.h", header + 'auto e = std::getenv("X");\n', "banned: std::getenv("
+    yield f"src/penstock/{order[1]}/planted.h", header + 'auto e = std::getenv("X");\n', "getenv of X"
+    yield f"src/penstock/{order[1]}/planted.h", header + "auto e = getenv(name);\n", "getenv of a computed name"
+    yield f"src/penstock/{order[1]}/planted.h", header + "void F() { ::_exit(1); }\n", "banned: ::_exit("
     yield f"src/penstock/{low}/planted.h", header + "\tint x;\n", "has a tab"
     yield f"src/penstock/{low}/planted.h", header + "int x;\n" * MAX_LINES, "has more than"
     yield f"src/penstock/{low}/planted.h", "#pragma once\n", "opens with a comment"
