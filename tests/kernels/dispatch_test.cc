@@ -1,0 +1,58 @@
+// Proves that an instruction set can be forced by name, that a wrong name is a usage error which lists the right ones,
+// and that every table is complete.
+#include <algorithm>
+
+#include <gmock/gmock.h>
+
+#include "kernels/kernel_testing.h"
+#include "penstock/base/status.h"
+
+namespace penstock::kernels {
+namespace {
+
+TEST(DispatchTest, ScalarIsAlwaysThereAndTheBestIsLast) {
+  const std::vector<Isa> isas = SupportedIsas();
+  ASSERT_FALSE(isas.empty());
+  EXPECT_EQ(isas.front(), Isa::kScalar);
+  EXPECT_TRUE(std::is_sorted(isas.begin(), isas.end()));
+  EXPECT_EQ(BestIsa(), isas.back());
+  EXPECT_EQ(ChooseIsa("").value(), isas.back());
+}
+
+TEST(DispatchTest, EverySupportedIsaCanBeForced) {
+  for (const Isa isa : SupportedIsas()) EXPECT_EQ(ChooseIsa(IsaName(isa)).value(), isa);
+}
+
+TEST(DispatchTest, AnUnknownNameIsAUsageErrorThatNamesTheKnownOnes) {
+  const absl::StatusOr<Isa> isa = ChooseIsa("sse9");
+  ASSERT_FALSE(isa.ok());
+  EXPECT_EQ(FaultOf(isa.status()), Fault::kUsage);
+  EXPECT_THAT(Message(isa.status()), ::testing::AllOf(::testing::HasSubstr("sse9"), ::testing::HasSubstr("scalar")));
+}
+
+TEST(DispatchTest, AnIsaThatTheMachineLacksIsAUsageError) {
+  const std::vector<Isa> isas = SupportedIsas();
+  if (isas.size() == 4) GTEST_SKIP() << "this machine supports every instruction set";
+  for (const Isa isa : {Isa::kAvx2, Isa::kAvx512, Isa::kAvx512Bf16}) {
+    if (std::find(isas.begin(), isas.end(), isa) != isas.end()) continue;
+    const absl::StatusOr<Isa> chosen = ChooseIsa(IsaName(isa));
+    ASSERT_FALSE(chosen.ok());
+    EXPECT_EQ(FaultOf(chosen.status()), Fault::kUsage);
+    EXPECT_THAT(Message(chosen.status()), ::testing::HasSubstr(std::string(IsaName(isa))));
+  }
+}
+
+TEST(DispatchTest, TablesAreCompleteAndOfTheirOwn) {
+  std::vector<const KernelTable*> tables;
+  for (const Isa isa : SupportedIsas()) {
+    const KernelTable& table = KernelsFor(isa);
+    EXPECT_TRUE(table.gemm_f32 && table.gemm_bf16 && table.rms_norm && table.rope && table.router_topk &&
+                table.swiglu && table.attention && table.combine && table.exp && table.add && table.to_bf16 &&
+                table.to_f32);
+    for (const KernelTable* other : tables) EXPECT_NE(other->gemm_f32, table.gemm_f32);
+    tables.push_back(&table);
+  }
+}
+
+}  // namespace
+}  // namespace penstock::kernels
