@@ -1,7 +1,7 @@
 // Speed of attention for one query position and one KV head, by context, group and KV type, on the best instruction
 // set. The KV of successive calls comes from a ring that no cache holds, as it does in a batch. Reports GB/s of KV read
 // and GFLOP/s.
-#include <cmath>
+#include <algorithm>
 #include <random>
 #include <string>
 #include <vector>
