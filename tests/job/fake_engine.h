@@ -1,0 +1,144 @@
+// An engine without a model for the tests of jobs: answers are a hash of the request, so they depend on nothing else.
+//
+// A token is a byte. A request takes 1 to `max_steps` steps, by its hash, so that requests finish out of order.
+#pragma once
+
+#include <algorithm>
+#include <deque>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include <fmt/format.h>
+#include <unistd.h>
+#include <xxhash.h>
+
+#include "penstock/base/json.h"
+#include "penstock/base/status.h"
+#include "penstock/engine.h"
+
+namespace penstock {
+
+struct FakeEngineOptions {
+  std::string fingerprint = "f00d";
+  std::string dtype = "f32";
+  int64_t batch_size = 4;
+  int64_t context_length = 4096;
+  int max_steps = 5;
+  int max_sleep_us = 0;     // per step, at most
+  int64_t fail_at_step = -1;
+  bool has_template = true;
+  double default_temperature = 1.0;
+};
+
+class FakeEngine : public Engine {
+ public:
+  explicit FakeEngine(const FakeEngineOptions& options) : options_(options) {
+    model_ = {.name = "fake", .family = "fake", .fingerprint = options.fingerprint, .dtype = options.dtype,
+              .vocab_size = 256, .context_length = options.context_length};
+    plan_.batch_size = options.batch_size;
+    sampling_.temperature = options.default_temperature;
+  }
+
+  const ModelInfo& model() const override { return model_; }
+  const MemoryPlan& memory_plan() const override { return plan_; }
+  const EngineStats& stats() const override { return stats_; }
+  const SamplingParams& default_sampling() const override { return sampling_; }
+  int64_t most_held() const { return most_held_; }
+
+  absl::StatusOr<std::vector<TokenId>> Tokenize(std::string_view text) const override {
+    std::vector<TokenId> ids;
+    for (const char c : text) ids.push_back(static_cast<uint8_t>(c));
+    return ids;
+  }
+  absl::StatusOr<std::vector<TokenId>> TokenizeChat(std::string_view messages_json, std::string_view tools) const override {
+    if (!options_.has_template) return InputError("the model has no chat template");
+    return Tokenize(fmt::format("{}|{}", messages_json, tools));
+  }
+  std::string Detokenize(std::span<const TokenId> ids) const override {
+    std::string text;
+    for (const TokenId id : ids) text.push_back(static_cast<char>(id));
+    return text;
+  }
+
+  absl::StatusOr<RequestId> Submit(Request request) override {
+    if (static_cast<int64_t>(request.prompt_ids.size()) > options_.context_length) {
+      return InputError("the prompt has {} tokens, more than the context length of {}", request.prompt_ids.size(),
+                        options_.context_length);
+    }
+    for (const TokenId id : request.prompt_ids) {
+      if (id >= model_.vocab_size) return InputError("token id {} is not in the vocabulary", id);
+    }
+    waiting_.push_back(Answer(request));
+    most_held_ = std::max(most_held_, num_running() + num_waiting());
+    return waiting_.back().completion.request_id;
+  }
+  void SetTextSink(std::function<void(RequestId, std::string_view)>) override {}
+  int64_t num_running() const override { return static_cast<int64_t>(running_.size()); }
+  int64_t num_waiting() const override { return static_cast<int64_t>(waiting_.size()); }
+
+  absl::StatusOr<std::vector<Completion>> Step() override {
+    if (num_steps_++ == options_.fail_at_step) return IoError("model.safetensors: cannot read: Input/output error");
+    if (options_.max_sleep_us > 0) ::usleep(static_cast<useconds_t>(num_steps_ * 7919 % options_.max_sleep_us));
+    while (num_running() < options_.batch_size && !waiting_.empty()) {
+      running_.push_back(std::move(waiting_.front()));
+      waiting_.pop_front();
+    }
+    std::vector<Completion> finished;
+    std::vector<Running> still;
+    for (Running& one : running_) {
+      if (--one.steps_left > 0) {
+        still.push_back(std::move(one));
+      } else {
+        finished.push_back(std::move(one.completion));
+      }
+    }
+    running_ = std::move(still);
+    stats_.decode_s += 0.001;
+    return finished;
+  }
+  absl::StatusOr<std::vector<double>> ScoreTokens(std::span<const TokenId>) override { return InputError("not here"); }
+  absl::StatusOr<std::vector<float>> Logits(std::span<const TokenId>) override { return InputError("not here"); }
+
+ private:
+  struct Running {
+    Completion completion;
+    int steps_left = 0;
+  };
+
+  Running Answer(const Request& request) {
+    const SamplingParams& s = request.sampling;
+    const uint64_t hash = XXH3_64bits_withSeed(request.prompt_ids.data(), request.prompt_ids.size() * sizeof(TokenId),
+                                               s.seed + static_cast<uint64_t>(s.temperature * 1000) +
+                                                   static_cast<uint64_t>(s.max_tokens) * 31);
+    Running one;
+    one.steps_left = 1 + static_cast<int>(hash % static_cast<uint64_t>(options_.max_steps));
+    one.completion.request_id = next_id_++;
+    one.completion.text = fmt::format("answer {:016x} \xC3\xA9", hash);
+    one.completion.token_ids = *Tokenize(one.completion.text);
+    one.completion.finish_reason = hash % 2 == 0 ? FinishReason::kStop : FinishReason::kLength;
+    one.completion.num_prompt_tokens = static_cast<int64_t>(request.prompt_ids.size());
+    for (const TokenId id : one.completion.token_ids) {
+      if (s.logprobs < 0) break;
+      TokenLogprobs logprobs{.chosen = {id, -0.5}, .top = {}};
+      for (int i = 0; i < s.logprobs; ++i) logprobs.top.push_back({(id + i) % 256, -0.5 - i});
+      one.completion.logprobs.push_back(logprobs);
+    }
+    stats_.prompt_tokens += one.completion.num_prompt_tokens;
+    stats_.generated_tokens += static_cast<int64_t>(one.completion.token_ids.size());
+    return one;
+  }
+
+  FakeEngineOptions options_;
+  ModelInfo model_;
+  MemoryPlan plan_;
+  EngineStats stats_;
+  SamplingParams sampling_;
+  std::deque<Running> waiting_;
+  std::vector<Running> running_;
+  RequestId next_id_ = 1;
+  int64_t num_steps_ = 0;
+  int64_t most_held_ = 0;
+};
+
+}  // namespace penstock

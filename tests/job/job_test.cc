@@ -1,0 +1,284 @@
+// Proves: bad inputs get one error record per line or one refusal before any model is opened (the rows J1 to J10 of bad
+// inputs); results do not depend on batching; turns are answered in order; --stats has its keys; memory is bounded.
+#include <sys/stat.h>
+#include <thread>
+#include <unistd.h>
+
+#include "penstock/base/limits.h"
+#include "penstock/job/runner.h"
+#include "job_fixture.h"
+
+namespace penstock {
+namespace {
+
+using JobTest = JobFixture;
+using testing::HasSubstr;
+
+std::string ErrorCode(const json::object& result) {
+  return result.at("error").is_null() ? "" : std::string(result.at("error").at("code").as_string().c_str());
+}
+
+TEST_F(JobTest, EveryLineGetsExactlyOneRecord) {
+  std::string input = "\xEF\xBB\xBF{\"id\": \"bom\", \"prompt\": \"x\"}\r\n\n  \t\r\n{not json}\r\n";
+  input += "{\"id\": \"twin1\", \"prompt\": \"same\", \"seed\": 5}\n{\"id\": \"twin2\", \"prompt\": \"same\", \"seed\": 5}\n";
+  input += "{\"id\": \"huge\", \"prompt\": \"" + std::string(kMaxRequestLineBytes, 'x') + "\"}\n";
+  input += "{\"id\": \"long\", \"prompt\": \"" + std::string(5000, 'x') + "\"}\n";
+  input += R"({"id": "vocab", "prompt": [300]})" "\n";
+  input += R"({"custom_id": "m1", "url": "/v1/completions", "body": {"model": "a", "prompt": "x"}})" "\n";
+  input += R"({"custom_id": "m2", "url": "/v1/completions", "body": {"model": "b", "prompt": "x"}})" "\n";
+  input += R"({"custom_id": "url", "url": "/v1/audio", "body": {}})" "\n";
+  input += R"({"id": [], "prompt": "x"})" "\n";
+  input += R"({"id": "last", "prompt": "no final newline"})";
+  WriteInput(input);
+  const auto summary = Run();
+  ASSERT_TRUE(summary.ok()) << summary.status();
+  EXPECT_EQ(summary->num_blank, 2);
+  EXPECT_EQ(summary->numbers.num_requests, 12);
+  EXPECT_EQ(summary->numbers.num_failed, 7);
+  EXPECT_EQ(Output().size(), 12u);
+  for (const char* id : {"bom", "twin1", "twin2", "m1", "last"}) EXPECT_EQ(ErrorCode(Result(id)), "") << id;
+  EXPECT_EQ(Result("twin1").at("response").at("body").at("choices"), Result("twin2").at("response").at("body").at("choices"));
+  EXPECT_EQ(ErrorCode(Result("long")), "invalid_request");
+  EXPECT_EQ(ErrorCode(Result("vocab")), "invalid_request");
+  EXPECT_EQ(ErrorCode(Result("m2")), "mixed_models");
+  EXPECT_EQ(ErrorCode(Result("url")), "invalid_request");
+  const std::string text = ReadAll(options_.output_path);
+  EXPECT_THAT(text, HasSubstr(R"("code":"line_too_long")"));
+  EXPECT_THAT(text, HasSubstr(R"("code":"invalid_json","message":"column)"));
+  EXPECT_THAT(text, HasSubstr(R"("code":"invalid_id")"));
+}
+
+TEST_F(JobTest, RefusalsOfTheInput) {
+  struct Case {
+    std::string input;
+    Fault fault;
+    std::string message;
+  };
+  const Case cases[] = {
+      {"{\"id\": \"a\", \"prompt\": \"x\"}\n\n{\"custom_id\": \"a\", \"prompt\": \"y\"}\n", Fault::kInput,
+       "line 3: id 'a' was already used in line 1"},
+      {"{\"question_id\": 81, \"turns\": [\"x\"]}\n{\"id\": \"81\", \"prompt\": \"y\"}\n", Fault::kInput, "line 2: id '81'"},
+      {"{\"id\": \"line-2\", \"prompt\": \"x\"}\n{\"prompt\": \"y\"}\n", Fault::kInput, "line 2: id 'line-2'"},
+      {"\x1f\x8b\x08 gz", Fault::kInput, "gzip"},
+      {"\x28\xb5\x2f\xfd zst", Fault::kInput, "zstd"},
+      {std::string("\xff\xfe{\0", 4), Fault::kInput, "UTF-16"},
+  };
+  for (const Case& c : cases) {
+    WriteInput(c.input);
+    ExpectFault(c.fault, {c.message, options_.input_path});
+    EXPECT_FALSE(std::filesystem::exists(options_.output_path));
+  }
+  options_.input_path = dir_ + "/absent.jsonl";
+  ExpectFault(Fault::kIo, {"absent.jsonl", "No such file"});
+  options_.input_path = dir_;
+  ExpectFault(Fault::kIo, {"directory"});
+  EXPECT_EQ(num_opened_, 0);
+}
+
+TEST_F(JobTest, RefusalsOfTheOutput) {
+  WriteInput(ManyRequests(4));
+  const auto with_output = [&](const std::string& path, const std::string& message) {
+    options_.output_path = path;
+    ExpectFault(Fault::kIo, {message});
+  };
+  WriteFile(dir_ + "/theirs.txt", "precious\n");
+  with_output(dir_ + "/theirs.txt", "the output exists; use --resume");
+  options_.resume = true;
+  with_output(dir_ + "/theirs.txt", "manifest.json is missing");
+  options_.resume = false;
+  EXPECT_EQ(ReadAll(dir_ + "/theirs.txt"), "precious\n");
+  with_output(options_.input_path, "the output is the input");
+  ASSERT_EQ(::link(options_.input_path.c_str(), (dir_ + "/hard").c_str()), 0);
+  with_output(dir_ + "/hard", "the output is the input");
+  with_output(dir_, "is a directory");
+  with_output(dir_ + "/absent/out.jsonl", "folder does not exist");
+  with_output(options_.input_path + "/out.jsonl", "Not a directory");
+  with_output("/proc/out.jsonl", "");
+  options_.output_path = dir_ + "/out.jsonl";
+  options_.stats_path = options_.output_path;
+  ExpectFault(Fault::kUsage, {"--stats"});
+  options_.stats_path = dir_ + "/absent/stats.json";
+  ExpectFault(Fault::kIo, {"statistics"});
+  options_.stats_path.clear();
+  options_.input_path = options_.output_path + ".manifest.json";
+  WriteInput(ManyRequests(1));
+  ExpectFault(Fault::kIo, {"overwritten"});
+  EXPECT_EQ(num_opened_, 0);
+}
+
+TEST_F(JobTest, AnEmptyInputAndAnEmptyOutputAreFine) {
+  WriteInput("");
+  WriteFile(options_.output_path, "");
+  const auto summary = Run();
+  ASSERT_TRUE(summary.ok()) << summary.status();
+  EXPECT_EQ(summary->numbers.num_requests, 0);
+}
+
+TEST_F(JobTest, APipeIsReadLikeAFile) {
+  WriteInput(ManyRequests(30));
+  ASSERT_TRUE(Run().ok());
+  const auto from_file = SortedOutput();
+  const std::string fifo = dir_ + "/fifo";
+  ASSERT_EQ(::mkfifo(fifo.c_str(), 0600), 0);
+  const std::string text = ManyRequests(30);
+  std::thread writer([&] { WriteFile(fifo, text); });
+  options_.input_path = fifo;
+  options_.output_path = dir_ + "/piped.jsonl";
+  const auto summary = Run();
+  writer.join();
+  ASSERT_TRUE(summary.ok()) << summary.status();
+  EXPECT_EQ(SortedOutput(), from_file);
+}
+
+TEST_F(JobTest, ResultsDependOnTheRequestAlone) {
+  WriteInput(ManyRequests(50));
+  ASSERT_TRUE(Run().ok());
+  const auto expected = SortedOutput();
+  for (const int64_t batch_size : {1, 3, 64}) {
+    std::filesystem::remove(options_.output_path);
+    engine_.batch_size = batch_size;
+    ASSERT_TRUE(Run().ok());
+    EXPECT_EQ(SortedOutput(), expected);
+  }
+  std::filesystem::remove(options_.output_path);
+  options_.seed = 1;
+  ASSERT_TRUE(Run().ok());
+  EXPECT_NE(SortedOutput(), expected);
+}
+
+TEST_F(JobTest, EachLineHasASeedOfItsOwn) {
+  WriteInput(ManyRequests(9));
+  ASSERT_TRUE(Run().ok());
+  EXPECT_NE(Result("r0").at("response").at("body").at("choices"), Result("r4").at("response").at("body").at("choices"));
+}
+
+TEST_F(JobTest, TurnsAreAnsweredInOrderWithTheChatSoFar) {
+  WriteInput("{\"id\": \"t\", \"turns\": [\"one\", \"two\"], \"seed\": 9}\n");
+  ASSERT_TRUE(Run().ok());
+  const json::object result = Result("t");
+  const json::value& body = result.at("response").at("body");
+  const json::array turns = body.at("choices").at(0).at("turns").as_array();
+  ASSERT_EQ(turns.size(), 2u);
+  EXPECT_EQ(body.at("choices").at(0).at("message").at("content"), turns[1]);
+  FakeEngine engine(engine_);
+  const std::string chat1 = R"([{"role":"user","content":"one"}])";
+  const std::string chat2 = fmt::format(R"([{{"role":"user","content":"one"}},{{"role":"assistant","content":"{}"}},)"
+                                        R"({{"role":"user","content":"two"}}])", turns[0].as_string().c_str());
+  SamplingParams sampling = engine.default_sampling();
+  sampling.seed = 9;
+  ASSERT_TRUE(engine.Submit({*engine.TokenizeChat(chat1, ""), sampling}).ok());
+  sampling.seed = RequestSeed(9, -1);
+  ASSERT_TRUE(engine.Submit({*engine.TokenizeChat(chat2, ""), sampling}).ok());
+  std::vector<std::string> answers(2);
+  while (!engine.idle()) {
+    const auto finished = engine.Step();
+    ASSERT_TRUE(finished.ok());
+    for (const Completion& c : *finished) answers[c.request_id - 1] = c.text;
+  }
+  EXPECT_EQ(turns[0].as_string(), answers[0]);
+  EXPECT_EQ(turns[1].as_string(), answers[1]);
+  EXPECT_EQ(body.at("usage").at("prompt_tokens").as_int64(), static_cast<int64_t>(chat1.size() + chat2.size() + 2));
+}
+
+TEST_F(JobTest, NoChatTemplateIsAnErrorOfTheLine) {
+  engine_.has_template = false;
+  WriteInput("{\"id\": \"t\", \"turns\": [\"one\"]}\n{\"id\": \"p\", \"prompt\": \"x\"}\n");
+  const auto summary = Run();
+  ASSERT_TRUE(summary.ok());
+  EXPECT_EQ(summary->numbers.num_failed, 1);
+  EXPECT_THAT(std::string(Result("t").at("error").at("message").as_string().c_str()), HasSubstr("no chat template"));
+}
+
+TEST_F(JobTest, AFailureOfTheEngineKeepsWhatIsFinished) {
+  WriteInput(ManyRequests(50));
+  engine_.fail_at_step = 12;
+  ExpectFault(Fault::kIo, {"model.safetensors", "--resume"});
+  EXPECT_GT(Output().size(), 5u);
+  engine_.fail_at_step = -1;
+  options_.resume = true;
+  ASSERT_TRUE(Run().ok());
+  EXPECT_EQ(Output().size(), 50u);
+}
+
+TEST_F(JobTest, StopsAtAStepAndResumes) {
+  WriteInput(ManyRequests(10));
+  stop_ = true;
+  ExpectFault(Fault::kStopped, {"stopped"});
+  stop_ = false;
+  // The signal comes while the model loads.
+  const auto summary = RunJob(
+      options_,
+      [&]() -> absl::StatusOr<std::unique_ptr<Engine>> {
+        stop_ = true;
+        return std::make_unique<FakeEngine>(engine_);
+      },
+      stop_);
+  EXPECT_EQ(ExitCode(summary.status()), 7);
+  stop_ = false;
+  options_.resume = true;
+  ASSERT_TRUE(Run().ok());
+  EXPECT_EQ(Output().size(), 10u);
+}
+
+TEST_F(JobTest, HoldsAtMostTwoBatches) {
+  WriteInput(ManyRequests(300));
+  int64_t most = 0;
+  class Watched : public FakeEngine {
+   public:
+    Watched(const FakeEngineOptions& options, int64_t& most) : FakeEngine(options), most_(most) {}
+    ~Watched() override { most_ = most_held(); }
+
+   private:
+    int64_t& most_;
+  };
+  ASSERT_TRUE(RunJob(
+                  options_,
+                  [&]() -> absl::StatusOr<std::unique_ptr<Engine>> {
+                    return std::make_unique<Watched>(engine_, most);
+                  },
+                  stop_)
+                  .ok());
+  EXPECT_EQ(most, 8);
+}
+
+TEST_F(JobTest, AnInputThatChangesWhileItRunsIsNoticed) {
+  WriteInput(ManyRequests(50));
+  options_.on_validated = [&](const InputReport& report) {
+    EXPECT_EQ(report.num_lines, 50);
+    EXPECT_GT(report.run_bytes, 0u);
+    std::ofstream(options_.input_path, std::ios::app) << "{}\n";
+  };
+  ExpectFault(Fault::kInput, {"changed while the job ran"});
+}
+
+TEST_F(JobTest, ValidateCounts) {
+  WriteInput(ManyRequests(40) + "\n");
+  const auto report = ValidateJob(options_, stop_);
+  ASSERT_TRUE(report.ok());
+  EXPECT_EQ(report->num_lines, 41);
+  EXPECT_EQ(report->num_requests, 40);
+  EXPECT_EQ(report->num_bad, 10);
+  EXPECT_EQ(report->num_blank, 1);
+  EXPECT_EQ(report->num_completions + report->num_chats + report->num_turns_requests, 30);
+  EXPECT_THAT(FormatInputReport(*report), HasSubstr("line 4: invalid_request: max_tokens: expected"));
+  EXPECT_FALSE(std::filesystem::exists(options_.output_path));
+}
+
+TEST_F(JobTest, StatsHaveTheirKeys) {
+  WriteInput(ManyRequests(10));
+  options_.stats_path = dir_ + "/stats.json";
+  WriteFile(options_.stats_path, std::string(100000, 'x'));
+  ASSERT_TRUE(Run().ok());
+  const json::value stats = *ParseJson(ReadAll(options_.stats_path), Fault::kInternal);
+  std::vector<std::string> keys;
+  for (const auto& [key, value] : stats.as_object()) keys.emplace_back(key.data(), key.size());
+  EXPECT_THAT(keys, testing::UnorderedElementsAre("model", "device", "schedule", "policy", "requests", "prompt_tokens",
+                                                  "generated_tokens", "seconds", "tokens_per_second", "bytes", "lanes",
+                                                  "expert_cache", "prefetch", "peak_rss_bytes", "bound", "bound_fraction"));
+  EXPECT_EQ(stats.at("requests").as_int64(), 10);
+  EXPECT_GT(stats.at("generated_tokens").as_int64(), 0);
+  EXPECT_GT(stats.at("peak_rss_bytes").as_int64(), 1 << 20);
+}
+
+}  // namespace
+}  // namespace penstock

@@ -1,0 +1,81 @@
+// Proves: progress prints what it knows and no oftener than it should, and a job survives a closed stderr.
+#include "penstock/job/progress.h"
+
+#include <csignal>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include "penstock/job/stats.h"
+
+namespace penstock {
+namespace {
+
+EngineStats Stats() {
+  EngineStats stats;
+  stats.generated_tokens = 100;
+  stats.decode_s = 8;
+  stats.expert_hits = 3;
+  stats.expert_misses = 1;
+  return stats;
+}
+
+std::string Drain(int fd) {
+  char bytes[4096];
+  const ssize_t n = ::read(fd, bytes, sizeof(bytes));
+  return std::string(bytes, static_cast<size_t>(n > 0 ? n : 0));
+}
+
+TEST(Progress, Line) {
+  EXPECT_EQ(FormatProgress({.num_requests = 80, .num_done = 40, .num_failed = 1, .num_resumed = 20}, Stats(), 50),
+            "[############------------] 40/80 requests, 1 failed, 12.5 tokens/s, 75% expert hits, 1m40s left");
+  EXPECT_EQ(FormatProgress({}, {}, 0), "[########################] 0/0 requests");
+}
+
+TEST(Progress, WritesSeldom) {
+  int pipe_fds[2];
+  ASSERT_EQ(::pipe(pipe_fds), 0);
+  Progress plain(ProgressMode::kPlain, pipe_fds[1]);
+  for (int tenth = 0; tenth < 250; ++tenth) plain.Update({.num_requests = 9}, {}, tenth * 0.1);
+  plain.Finish({.num_requests = 9, .num_done = 9}, {}, 25);
+  const std::string text = Drain(pipe_fds[0]);
+  EXPECT_EQ(std::count(text.begin(), text.end(), '\n'), 3);
+  EXPECT_EQ(text.find('\x1b'), std::string::npos);
+  Progress redraw(ProgressMode::kRedraw, pipe_fds[1]);
+  for (int i = 0; i < 100; ++i) redraw.Update({.num_requests = 9}, {}, i * 0.01);
+  const std::string drawn = Drain(pipe_fds[0]);
+  EXPECT_LE(std::count(drawn.begin(), drawn.end(), '\r'), 10);
+  EXPECT_GE(std::count(drawn.begin(), drawn.end(), '\r'), 8);
+  Progress silent(ProgressMode::kSilent, pipe_fds[1]);
+  silent.Update({}, {}, 1);
+  silent.Finish({}, {}, 2);
+  silent.Print("x");
+  ::close(pipe_fds[1]);
+  EXPECT_EQ(Drain(pipe_fds[0]), "");
+  ::close(pipe_fds[0]);
+}
+
+TEST(Progress, AClosedReaderIsNoError) {
+  std::signal(SIGPIPE, SIG_IGN);
+  int pipe_fds[2];
+  ASSERT_EQ(::pipe(pipe_fds), 0);
+  ::close(pipe_fds[0]);
+  Progress progress(ProgressMode::kPlain, pipe_fds[1]);
+  progress.Finish({.num_requests = 1, .num_done = 1}, {}, 1);
+  ::close(pipe_fds[1]);
+  EXPECT_TRUE(ChooseProgressMode(true) == ProgressMode::kSilent);
+}
+
+TEST(Stats, Summary) {
+  JobNumbers numbers;
+  numbers.num_requests = 5;
+  numbers.num_failed = 1;
+  numbers.engine = Stats();
+  EXPECT_THAT(FormatSummary(numbers), testing::HasSubstr("5, 1 failed"));
+  EXPECT_THAT(FormatSummary(numbers), testing::HasSubstr("3 hits, 1 misses (75.0% hits)"));
+  EXPECT_GT(PeakRssBytes(), 1u << 20);
+}
+
+}  // namespace
+}  // namespace penstock

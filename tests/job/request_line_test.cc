@@ -1,0 +1,189 @@
+// Proves: every documented form of a line is read as meant; every wrong field is one error that names the field; nothing that
+// is not a request passes; arbitrary bytes never crash the parser.
+#include "penstock/job/request_line.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <rapidcheck.h>
+
+#include "penstock/base/limits.h"
+
+namespace penstock {
+namespace {
+
+using testing::HasSubstr;
+
+RequestLine ParseGood(const std::string& text) {
+  RequestLine line = ParseRequestLine(text, 7);
+  EXPECT_FALSE(line.error.has_value()) << text << ": " << line.error->message;
+  return line;
+}
+
+std::string Chat(const std::string& fields) {
+  return R"({"custom_id": "c", "method": "POST", "url": "/v1/chat/completions", "body": {"model": "m", )" + fields + "}}";
+}
+std::string Text(const std::string& fields) {
+  return R"({"custom_id": "c", "method": "POST", "url": "/v1/completions", "body": {)" + fields + "}}";
+}
+
+TEST(RequestLine, Forms) {
+  const RequestLine chat = ParseGood(Chat(R"("messages": [{"role": "system", "content": "s"}, {"role": "user", "content":
+      [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}]}, {"role": "assistant", "content": null}])"));
+  EXPECT_EQ(chat.id, "c");
+  EXPECT_EQ(chat.model, "m");
+  EXPECT_EQ(chat.request.kind, RequestKind::kChat);
+  EXPECT_EQ(chat.request.messages.at(1).at("content").as_string(), "ab");
+  EXPECT_EQ(chat.request.messages.at(2).at("content").as_string(), "");
+  EXPECT_EQ(ParseGood(Text(R"("prompt": "once")")).request.prompt, "once");
+  EXPECT_EQ(ParseGood(Text(R"("prompt": [1, 2, 3])")).request.prompt_ids, (std::vector<TokenId>{1, 2, 3}));
+  const RequestLine turns = ParseGood(R"({"question_id": 81, "category": "writing", "turns": ["one", "two"], "reference": []})");
+  EXPECT_EQ(turns.id, "81");
+  EXPECT_EQ(turns.request.turns, (std::vector<std::string>{"one", "two"}));
+  EXPECT_EQ(ParseGood(R"({"prompt": "x"})").id, "line-7");
+  EXPECT_EQ(ParseGood(R"({"id": null, "prompt": "x", "temperature": null})").id, "line-7");
+  EXPECT_EQ(ParseGood(Chat(R"("messages": [{"role": "user", "content": "x"}], "tools": [{"type": "function"}])")).request.tools_json,
+            R"([{"type":"function"}])");
+}
+
+TEST(RequestLine, SamplingFields) {
+  const SamplingOverrides o =
+      ParseGood(R"({"prompt": "x", "temperature": 0, "top_k": -1, "top_p": 0.5, "min_p": 0.1, "repetition_penalty": 1.5,
+                    "seed": 18446744073709551615, "max_tokens": 3, "stop": "end", "ignore_eos": true, "logprobs": 2})")
+          .request.sampling;
+  EXPECT_EQ(o.temperature, 0.0);
+  EXPECT_EQ(o.top_k, 0);
+  EXPECT_EQ(o.top_p, 0.5);
+  EXPECT_EQ(o.seed, UINT64_MAX);
+  EXPECT_EQ(o.max_tokens, 3);
+  EXPECT_EQ(o.stop, std::vector<std::string>{"end"});
+  EXPECT_EQ(o.ignore_eos, true);
+  EXPECT_EQ(o.logprobs, 2);
+  EXPECT_EQ(ParseGood(R"({"prompt": "x", "max_tokens": 3, "max_completion_tokens": 4})").request.sampling.max_tokens, 4);
+  EXPECT_EQ(ParseGood(R"({"prompt": "x", "logprobs": true, "top_logprobs": 5})").request.sampling.logprobs, 5);
+  EXPECT_EQ(ParseGood(R"({"prompt": "x", "logprobs": true})").request.sampling.logprobs, 0);
+  EXPECT_EQ(ParseGood(R"({"prompt": "x", "logprobs": false})").request.sampling.logprobs, -1);
+  EXPECT_EQ(ParseGood(R"({"prompt": "x"})").request.sampling.logprobs, std::nullopt);
+  SamplingParams base;
+  base.top_p = 0.25;
+  SamplingOverrides overrides;
+  overrides.temperature = 0.5;
+  overrides.max_tokens = 9;
+  const SamplingParams over = Overlay(base, overrides);
+  EXPECT_EQ(over.temperature, 0.5);
+  EXPECT_EQ(over.top_p, 0.25);
+  EXPECT_EQ(over.max_tokens, 9);
+}
+
+struct BadCase {
+  std::string text;
+  std::string code;
+  std::string param;
+  std::string message;
+};
+
+TEST(RequestLine, EveryWrongFieldIsNamed) {
+  const std::string user = R"("messages": [{"role": "user", "content": "x"}], )";
+  const BadCase cases[] = {
+      {"", "invalid_json", "", "found nothing"},
+      {"{", "invalid_json", "", "column"},
+      {"{\"id\": \"\xFF\"}", "invalid_json", "", "column"},
+      {R"({"id": 1, "id": 2})", "invalid_json", "", "twice"},
+      {R"({"prompt": "x"} {})", "invalid_json", "", "column"},
+      {"[1]", "invalid_request", "", "found array"},
+      {std::string(100, '[') + std::string(100, ']'), "invalid_json", "", "column"},
+      {R"({"custom_id": 1.5, "prompt": "x"})", "invalid_id", "custom_id", "found number"},
+      {R"({"id": {}, "prompt": "x"})", "invalid_id", "id", "found object"},
+      {R"({"id": "", "prompt": "x"})", "invalid_id", "id", "found 0"},
+      {R"({"id": ")" + std::string(1 << 20, 'i') + R"(", "prompt": "x"})", "invalid_id", "id", "found 1048576"},
+      {"{}", "invalid_request", "", "found none"},
+      {R"({"prompt": "x", "turns": ["y"]})", "invalid_request", "", "found several"},
+      {R"({"prompt": ""})", "invalid_request", "prompt", "empty"},
+      {R"({"prompt": []})", "invalid_request", "prompt", "empty"},
+      {R"({"prompt": 5})", "invalid_request", "prompt", "found integer"},
+      {R"({"prompt": ["a", "b"]})", "unsupported", "prompt", "line of its own"},
+      {R"({"prompt": [-1]})", "invalid_request", "prompt", "found -1"},
+      {R"({"prompt": [4000000000]})", "invalid_request", "prompt", "found 4000000000"},
+      {R"({"prompt": [true]})", "invalid_request", "prompt", "found boolean"},
+      {R"({"turns": []})", "invalid_request", "turns", "at least one"},
+      {R"({"turns": [1]})", "invalid_request", "turns", "strings"},
+      {R"({"messages": []})", "invalid_request", "messages", "at least one"},
+      {R"({"messages": [3]})", "invalid_request", "messages[0]", "found integer"},
+      {R"({"messages": [{"content": "x"}]})", "invalid_request", "messages[0]", "role"},
+      {R"({"messages": [{"role": "user"}]})", "invalid_request", "messages[0]", "missing"},
+      {R"({"messages": [{"role": "user", "content": 1}]})", "invalid_request", "messages[0]", "found integer"},
+      {R"({"messages": [{"role": "user", "content": [{"type": "image_url"}]}]})", "invalid_request", "messages[0]", "image_url"},
+      {R"({"url": "/v1/embeddings", "body": {}})", "invalid_request", "url", "/v1/embeddings"},
+      {R"({"url": "/v1/completions"})", "invalid_request", "body", "object"},
+      {R"({"method": "GET", "url": "/v1/completions", "body": {}})", "invalid_request", "method", "GET"},
+      {Chat(R"("model": 1)"), "invalid_json", "", "twice"},
+      {Chat(user + R"("n": 2)"), "unsupported", "body.n", "1 answer"},
+      {Chat(user + R"("stream": true)"), "unsupported", "body.stream", "streams"},
+      {Chat(user + R"("response_format": {"type": "json_object"})"), "unsupported", "body.response_format", "text"},
+      {Chat(user + R"("presence_penalty": 0.5)"), "unsupported", "body.presence_penalty", "leave it out"},
+      {Chat(user + R"("logit_bias": {"5": 1})"), "unsupported", "body.logit_bias", "leave it out"},
+      {Chat(user + R"("top_logprobs": 3)"), "invalid_request", "body.top_logprobs", "needs"},
+      {Chat(user + R"("tools": [{}], "tool_choice": "required")"), "unsupported", "body.tool_choice", "auto"},
+      {Text(R"("prompt": "x", "echo": true)"), "unsupported", "body.echo", "leave it out"},
+      {Text(R"("prompt": "x", "suffix": "s")"), "unsupported", "body.suffix", "leave it out"},
+      {Text(R"("max_tokens": 4)"), "invalid_request", "body.prompt", "missing"},
+      {R"({"prompt": "x", "max_tokens": 0})", "invalid_request", "max_tokens", "found 0"},
+      {R"({"prompt": "x", "max_tokens": -1})", "invalid_request", "max_tokens", "found -1"},
+      {R"({"prompt": "x", "max_tokens": 1e18})", "invalid_request", "max_tokens", "found 1E18"},
+      {R"({"prompt": "x", "max_tokens": 1000000000000000000})", "invalid_request", "max_tokens", "found 1000000000000000000"},
+      {R"({"prompt": "x", "max_tokens": "5"})", "invalid_request", "max_tokens", "found string"},
+      {R"({"prompt": "x", "temperature": -0.1})", "invalid_request", "temperature", "0 or more"},
+      {R"({"prompt": "x", "temperature": "hot"})", "invalid_request", "temperature", "found string"},
+      {R"({"prompt": "x", "top_p": 0})", "invalid_request", "top_p", "more than 0"},
+      {R"({"prompt": "x", "top_p": 1.1})", "invalid_request", "top_p", "at most 1"},
+      {R"({"prompt": "x", "top_k": -2})", "invalid_request", "top_k", "found -2"},
+      {R"({"prompt": "x", "min_p": 2})", "invalid_request", "min_p", "found 2"},
+      {R"({"prompt": "x", "repetition_penalty": 0})", "invalid_request", "repetition_penalty", "more than 0"},
+      {R"({"prompt": "x", "seed": 1.5})", "invalid_request", "seed", "found 1.5"},
+      {R"({"prompt": "x", "stop": 5})", "invalid_request", "stop", "found integer"},
+      {R"({"prompt": "x", "stop": [""]})", "invalid_request", "stop", "found 0"},
+      {R"({"prompt": "x", "stop": ["1","2","3","4","5","6","7","8","9","10","11","12","13","14","15","16","17"]})",
+       "invalid_request", "stop", "found 17"},
+      {R"({"prompt": "x", "ignore_eos": 1})", "invalid_request", "ignore_eos", "found integer"},
+      {R"({"prompt": "x", "logprobs": 21})", "invalid_request", "logprobs", "found 21"},
+  };
+  for (const BadCase& c : cases) {
+    const RequestLine line = ParseRequestLine(c.text, 7);
+    ASSERT_TRUE(line.error.has_value()) << c.text;
+    EXPECT_EQ(line.error->code, c.code) << c.text.substr(0, 200);
+    EXPECT_EQ(line.error->param, c.param) << c.text.substr(0, 200);
+    EXPECT_THAT(line.error->message, HasSubstr(c.message)) << c.text.substr(0, 200);
+    EXPECT_EQ(line.id.has_value(), c.code != "invalid_id" && c.code != "invalid_json" && c.text != "[1]") << c.text.substr(0, 200);
+  }
+}
+
+TEST(RequestLine, TooLongAndBlank) {
+  EXPECT_EQ(TooLongLine(99 << 20).error->code, "line_too_long");
+  EXPECT_TRUE(IsBlank(" \t\r"));
+  EXPECT_FALSE(IsBlank(" x"));
+}
+
+TEST(RequestLine, BytesNeverCrash) {
+  const std::string good = Chat(R"("messages": [{"role": "user", "content": "x"}], "stop": ["a"], "logprobs": true)");
+  EXPECT_TRUE(rc::check("any change of a byte gives a request or an error", [&](uint16_t place, uint8_t byte, uint16_t cut) {
+    std::string text = good;
+    text[place % text.size()] = static_cast<char>(byte);
+    if (cut % 3 == 0) text.resize(cut % text.size());
+    const RequestLine line = ParseRequestLine(text, 1);
+    if (line.error.has_value()) {
+      RC_ASSERT(!line.error->code.empty() && !line.error->message.empty());
+    } else {
+      RC_ASSERT(line.id.has_value() && !line.request.messages.empty());
+    }
+  }));
+}
+
+TEST(RequestLine, IntegersRoundTrip) {
+  EXPECT_TRUE(rc::check("every max_tokens in range is read, every other one refused", [](int64_t n) {
+    const RequestLine line = ParseRequestLine(fmt::format(R"({{"prompt": "x", "max_tokens": {}}})", n), 1);
+    RC_ASSERT(line.error.has_value() == (n < 1 || n > kMaxContext));
+    if (!line.error.has_value()) RC_ASSERT(line.request.sampling.max_tokens == n);
+  }));
+}
+
+}  // namespace
+}  // namespace penstock

@@ -1,0 +1,119 @@
+// Proves: result lines are valid UTF-8 JSON in OpenAI's batch format whatever the engine answers, and their ids lead back to
+// the job and the line.
+#include "penstock/job/result_line.h"
+
+#include <cmath>
+#include <limits>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <rapidcheck.h>
+
+#include "penstock/base/text.h"
+
+namespace penstock {
+namespace {
+
+std::string ByteToken(TokenId id) { return std::string(1, static_cast<char>(id)); }
+
+json::value Parse(const std::string& line) {
+  EXPECT_EQ(line.find('\n'), std::string::npos);
+  const absl::StatusOr<json::value> value = ParseJson(line, Fault::kInternal);
+  EXPECT_TRUE(value.ok()) << line;
+  return value.ok() ? *value : json::value();
+}
+
+TEST(ResultId, LeadsBack) {
+  EXPECT_TRUE(rc::check("line of id", [](uint64_t digest, uint32_t number) {
+    const int64_t line = static_cast<int64_t>(number) + 1;
+    const std::string id = ResultId(digest, line);
+    RC_ASSERT(id.size() == 26u);
+    RC_ASSERT(LineOfResultId(id, digest) == line);
+    RC_ASSERT(LineOfResultId(id, digest + 1) == (line > 1 ? std::optional<int64_t>(line - 1) : std::nullopt));
+  }));
+  for (const char* bad : {"", "batch_req_", "batch_req_123", "batch_req_000000000000000G", "batch_req_00000000000000000", "x"}) {
+    EXPECT_FALSE(LineOfResultId(bad, 0).has_value()) << bad;
+  }
+}
+
+RequestResult Example(RequestKind kind) {
+  RequestResult result;
+  result.kind = kind;
+  result.model = "demo";
+  result.completion.text = "hello";
+  result.completion.finish_reason = FinishReason::kLength;
+  result.prompt_tokens = 3;
+  result.completion_tokens = 2;
+  return result;
+}
+
+TEST(FormatResult, Completion) {
+  EXPECT_EQ(FormatResult({0, 1, "a"}, Example(RequestKind::kCompletion), ByteToken),
+            R"({"id":"batch_req_9e3779b97f4a7c15","custom_id":"a","response":{"status_code":200,)"
+            R"("request_id":"req_9e3779b97f4a7c15","body":{"id":"cmpl-9e3779b97f4a7c15","object":"text_completion","created":0,)"
+            R"("model":"demo","choices":[{"index":0,"text":"hello","logprobs":null,"finish_reason":"length"}],)"
+            R"("usage":{"prompt_tokens":3,"completion_tokens":2,"total_tokens":5}}},"error":null})");
+}
+
+TEST(FormatResult, ChatAndTurns) {
+  RequestResult result = Example(RequestKind::kTurns);
+  result.answers = {"first \xFF", "hello"};
+  const json::value line = Parse(FormatResult({5, 1, "a"}, result, ByteToken));
+  const json::value& body = line.at("response").at("body");
+  EXPECT_EQ(body.at("object").as_string(), "chat.completion");
+  const json::value& choice = body.at("choices").at(0);
+  EXPECT_EQ(choice.at("message").at("role").as_string(), "assistant");
+  EXPECT_EQ(choice.at("message").at("content").as_string(), "hello");
+  EXPECT_EQ(choice.at("turns").at(0).as_string(), "first \xEF\xBF\xBD");
+  const json::value chat = Parse(FormatResult({5, 1, "a"}, Example(RequestKind::kChat), ByteToken));
+  EXPECT_EQ(chat.at("response").at("body").at("choices").at(0).as_object().if_contains("turns"), nullptr);
+}
+
+TEST(FormatResult, Logprobs) {
+  RequestResult result = Example(RequestKind::kChat);
+  result.logprobs = 2;
+  result.completion.logprobs = {{{0xC3, -0.25}, {{0xC3, -0.25}, {'x', -std::numeric_limits<double>::infinity()}}},
+                                {{0xA9, std::nan("")}, {{'y', -1}, {'y', -2}}}};
+  const json::value chat = Parse(FormatResult({5, 1, "a"}, result, ByteToken));
+  const json::value& content = chat.at("response").at("body").at("choices").at(0).at("logprobs").at("content");
+  EXPECT_EQ(content.at(0).at("token").as_string(), "\xEF\xBF\xBD");
+  EXPECT_EQ(content.at(0).at("bytes").at(0).as_int64(), 0xC3);
+  EXPECT_EQ(content.at(0).at("logprob").as_double(), -0.25);
+  EXPECT_EQ(content.at(0).at("top_logprobs").at(1).at("logprob").as_double(), -9999);
+  EXPECT_EQ(content.at(1).at("logprob").as_double(), -9999);
+
+  result.kind = RequestKind::kCompletion;
+  const json::value text = Parse(FormatResult({5, 1, "a"}, result, ByteToken));
+  const json::value& logprobs = text.at("response").at("body").at("choices").at(0).at("logprobs");
+  EXPECT_EQ(logprobs.at("tokens").as_array().size(), 2u);
+  EXPECT_EQ(logprobs.at("text_offset").at(1).as_int64(), 1);
+  EXPECT_EQ(logprobs.at("top_logprobs").at(1).at("y").as_double(), -1);
+}
+
+TEST(FormatResult, AnyBytesGiveValidUtf8) {
+  EXPECT_TRUE(rc::check("any text", [](const std::string& text, const std::string& id) {
+    RequestResult result = Example(RequestKind::kChat);
+    result.completion.text = text;
+    result.model = id;
+    const std::string line = FormatResult({5, 1, ReplaceInvalidUtf8(id)}, result, ByteToken);
+    RC_ASSERT(IsUtf8(line));
+    RC_ASSERT(line.find('\n') == std::string::npos);
+    const absl::StatusOr<json::value> value = ParseJson(line, Fault::kInternal);
+    RC_ASSERT(value.ok());
+    const json::value& message = value->at("response").at("body").at("choices").at(0).at("message");
+    RC_ASSERT(std::string(message.at("content").as_string().c_str(), message.at("content").as_string().size()) ==
+              ReplaceInvalidUtf8(text));
+  }));
+}
+
+TEST(FormatError, Record) {
+  const json::value line = Parse(FormatError({5, 12, std::nullopt}, {"invalid_json", "a \xFF\nb", ""}));
+  EXPECT_TRUE(line.at("custom_id").is_null());
+  EXPECT_TRUE(line.at("response").is_null());
+  EXPECT_EQ(line.at("error").at("line").as_int64(), 12);
+  EXPECT_EQ(line.at("error").at("message").as_string(), "a \\xff\\nb");
+  EXPECT_EQ(Parse(FormatError({5, 12, "x"}, {"c", "m", "body.n"})).at("error").at("param").as_string(), "body.n");
+}
+
+}  // namespace
+}  // namespace penstock
