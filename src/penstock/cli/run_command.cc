@@ -76,12 +76,7 @@ absl::StatusOr<int> Run(Flags& flags) {
     return engine;
   };
   PENSTOCK_ASSIGN_OR_RETURN(const JobSummary summary, RunJob(flags.job, open_engine, stop_requested));
-  if (summary.nothing_to_do) {
-    spdlog::info("nothing to do: every request of the job has its result");
-  } else if (!flags.log.quiet) {
-    // An error here is a closed stderr; the results are safe.
-    (void)WriteFully(STDERR_FILENO, FormatSummary(summary.numbers), "stderr");
-  }
+  if (summary.nothing_to_do) spdlog::info("nothing to do: every request of the job has its result");
   return summary.numbers.num_failed > 0 ? kExitFailedRequests : 0;
 }
 

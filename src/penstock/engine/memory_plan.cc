@@ -15,8 +15,8 @@ constexpr int64_t kDefaultBatch = 64;
 constexpr int64_t kDefaultChunk = 256;
 constexpr int64_t kLeastChunk = 16;
 constexpr int64_t kLeastSlots = 2;  // one to compute while the other is read
-// Positions that the KV cache holds for each place of the batch when there is room; longer sequences take several shares.
-constexpr int64_t kPlannedPositions = 1024;
+// Positions that the KV cache holds for each place of the batch; a longer sequence takes several shares and others wait.
+constexpr int64_t kPlannedPositions = 256;
 
 // The part of a plan that grows with the batch.
 struct PassSize {

@@ -35,7 +35,7 @@ std::string FormatStats(const JobNumbers& numbers) {
   const json::object stats = {
       {"model", numbers.model},
       {"device", "cpu"},
-      {"schedule", "layerwise"},
+      {"schedule", "on-demand"},
       {"policy", json::object{{"batch_size", plan.batch_size},
                               {"prefill_chunk", plan.prefill_chunk},
                               {"context_length", plan.context_length},

@@ -1,0 +1,44 @@
+#!/usr/bin/env python3
+"""Proves that peak resident memory (VmHWM) stays within --memory + 32 MiB for every budget that is accepted, with results that
+go through all parts: prefill, decoding, experts from disk, sampling."""
+import argparse
+import pathlib
+import tempfile
+
+import program
+
+ALLOWANCE = 32 << 20  # the program itself and its libraries
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--penstock", required=True)
+    parser.add_argument("--model", default=program.DEMO_MODEL)
+    parser.add_argument("--requests", type=int, default=40)
+    parser.add_argument("--max-tokens", type=int, default=12)
+    parser.add_argument("--budgets", type=int, default=8, help="number of budgets between the least and --largest")
+    parser.add_argument("--largest", type=int, default=300 << 20, help="bytes")
+    args = parser.parse_args()
+    penstock = program.Penstock(args.penstock)
+    with tempfile.TemporaryDirectory() as folder:
+        folder = pathlib.Path(folder)
+        source = folder / "requests.jsonl"
+        program.write_requests(source, args.requests, 1, args.max_tokens)
+        least = penstock.least_budget(args.model)
+        worst = -ALLOWANCE
+        for step in range(args.budgets):
+            share = step / max(1, args.budgets - 1)
+            budget = int(least * (max(args.largest, least) / least) ** share)
+            output = folder / f"{step}.jsonl"
+            code, peak, stderr = program.peak_rss(
+                penstock.command("run", "--model", args.model, "--input", source, "--output", output, "--memory", f"{budget}B"))
+            assert code == 0, f"budget {budget}: exit {code}: {stderr[-1000:]}"
+            over = peak - budget
+            print(f"budget {budget / 2**20:8.1f} MiB, peak {peak / 2**20:8.1f} MiB, over {over / 2**20:+7.1f} MiB", flush=True)
+            assert over <= ALLOWANCE, f"{over} bytes over a budget of {budget}"
+            worst = max(worst, over)
+        print(f"at most {worst / 2**20:.1f} MiB over the budget")
+
+
+if __name__ == "__main__":
+    main()

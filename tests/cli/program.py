@@ -1,0 +1,76 @@
+"""Running the penstock program in tests: commands, inputs, peak memory."""
+import json
+import os
+import pathlib
+import random
+import re
+import subprocess
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
+DEMO_MODEL = ROOT / "models" / "penstock-demo"
+MT_BENCH = ROOT / "examples" / "mt_bench" / "question.jsonl"
+
+
+class Penstock:
+    """The program under test."""
+
+    def __init__(self, binary):
+        self.binary = str(binary)
+
+    def command(self, *args):
+        return [self.binary, *map(str, args)]
+
+    def run(self, *args, timeout=600):
+        """Runs to the end; returns the finished process with its output as text."""
+        return subprocess.run(self.command(*args), capture_output=True, text=True, timeout=timeout, check=False)
+
+    def run_job(self, model, source, output, *flags):
+        """A whole `run`; fails loudly unless it succeeded."""
+        done = self.run("run", "--model", model, "--input", source, "--output", output, *flags)
+        if done.returncode != 0:
+            raise AssertionError(f"run {flags} exited with {done.returncode}: {done.stderr[-2000:]}")
+        return done
+
+    def least_budget(self, model, *flags):
+        """The least accepted --memory in bytes, as the refusal names it."""
+        done = self.run("generate", "--model", model, "--prompt", "x", "--raw", "--memory", "1KiB", *flags)
+        found = re.search(r"the least budget is (\d+) bytes", done.stderr)
+        if done.returncode != 6 or not found:
+            raise AssertionError(f"no least budget in {done.stderr!r} (exit {done.returncode})")
+        return int(found.group(1))
+
+
+def peak_rss(command):
+    """Runs a command; returns (exit code, VmHWM in bytes as the kernel counted it, stderr)."""
+    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
+    stderr = process.stderr.read()
+    _, status, usage = os.wait4(process.pid, 0)
+    process.returncode = os.waitstatus_to_exitcode(status)
+    return process.returncode, usage.ru_maxrss * 1024, stderr.decode(errors="replace")
+
+
+def write_requests(path, count, seed, max_tokens):
+    """A mixed job: completions, chats and turns, greedy and sampled, of different lengths."""
+    rng = random.Random(seed)
+    words = "the fox and a hare went over hills until they found one old house where nobody had lived for years".split()
+    with open(path, "w", encoding="utf-8") as file:
+        for number in range(count):
+            text = " ".join(rng.choice(words) for _ in range(rng.randint(1, 60)))
+            line = {"id": f"r{number}", "max_tokens": rng.randint(1, max_tokens)}
+            kind = number % 4
+            if kind == 0:
+                line.update(prompt=text, temperature=0)
+            elif kind == 1:
+                line.update(messages=[{"role": "user", "content": text}], temperature=0.8, top_p=0.9)
+            elif kind == 2:
+                line.update(turns=[text, "And then?"], temperature=0.7, top_k=20)
+            else:
+                line.update(prompt=text, temperature=1.0, min_p=0.05, logprobs=2)
+            file.write(json.dumps(line) + "\n")
+
+
+def sorted_by_id(path):
+    """The lines of a result file sorted by custom_id, byte for byte."""
+    with open(path, "rb") as file:
+        lines = file.read().splitlines(keepends=True)
+    return sorted(lines, key=lambda line: json.loads(line)["custom_id"])

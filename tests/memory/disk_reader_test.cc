@@ -1,0 +1,106 @@
+// Proves that both readers (io_uring and threads, with and without O_DIRECT) bring exactly the bytes asked for, at any offset, also
+// at the end of a file, and that a file cut short while in use is an error that names it.
+#include "penstock/memory/disk_reader.h"
+
+#include <cstring>
+#include <fstream>
+#include <random>
+
+#include <fcntl.h>
+#include <gmock/gmock.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "penstock/base/status.h"
+#include "penstock/memory/arena.h"
+
+namespace penstock {
+namespace {
+
+class DiskReaderTest : public testing::TestWithParam<DiskReaderOptions> {
+ protected:
+  void Write(const std::string& name, size_t size) {
+    std::mt19937 random(static_cast<unsigned>(size));
+    std::string content(size, '\0');
+    for (char& c : content) c = static_cast<char>(random());
+    const std::string path = testing::TempDir() + "/disk-reader-" + name + std::to_string(::getpid());
+    std::ofstream(path, std::ios::binary) << content;
+    OpenedFile file;
+    file.fd = UniqueFd(::open(path.c_str(), O_RDWR));
+    file.path = path;
+    file.size_bytes = size;
+    files_.push_back(std::move(file));
+    contents_.push_back(std::move(content));
+  }
+  void TearDown() override {
+    for (const OpenedFile& file : files_) ::unlink(file.path.c_str());
+  }
+
+  std::vector<OpenedFile> files_;
+  std::vector<std::string> contents_;
+};
+
+TEST_P(DiskReaderTest, BringsTheBytesAskedFor) {
+  Write("a", 5'000'003);
+  Write("b", 777);
+  auto reader = DiskReader::Create(files_, GetParam());
+  ASSERT_TRUE(reader.ok()) << reader.status();
+  std::mt19937 random(1);
+  for (int round = 0; round < 20; ++round) {
+    std::vector<DiskRead> reads;
+    std::vector<Arena> arenas;
+    for (uint64_t tag = 0; tag < 12; ++tag) {
+      const int file_idx = static_cast<int>(random() % 2);
+      const uint64_t file_bytes = files_[file_idx].size_bytes;
+      const uint64_t offset = tag == 0 ? file_bytes - 1 : random() % file_bytes;
+      const uint64_t size = tag == 1 ? file_bytes - offset : 1 + random() % (file_bytes - offset);
+      arenas.push_back(Arena::Map(DiskReader::PaddedBytes(size)).value());
+      reads.push_back({file_idx, {offset, size}, arenas.back().data(), tag});
+      ASSERT_TRUE((*reader)->Submit(reads.back()).ok());
+    }
+    std::vector<bool> seen(reads.size());
+    for (;;) {
+      const auto tag = (*reader)->NextCompleted(DiskReader::Wait::kYes);
+      ASSERT_TRUE(tag.ok()) << tag.status();
+      if (!tag->has_value()) break;
+      ASSERT_FALSE(seen[**tag]);
+      seen[**tag] = true;
+      const DiskRead& read = reads[**tag];
+      EXPECT_EQ(std::memcmp(DiskReader::Landing(read), contents_[read.file_idx].data() + read.extent.offset_bytes,
+                            read.extent.size_bytes),
+                0);
+    }
+    EXPECT_THAT(seen, testing::Each(true));
+  }
+}
+
+TEST_P(DiskReaderTest, FileCutShortIsAnError) {
+  Write("cut", 3'000'000);
+  auto reader = DiskReader::Create(files_, GetParam());
+  ASSERT_TRUE(reader.ok());
+  ASSERT_EQ(::ftruncate(files_[0].fd.get(), 1'000'001), 0);
+  const Arena arena = Arena::Map(DiskReader::PaddedBytes(2'500'000)).value();
+  ASSERT_TRUE((*reader)->Submit({0, {100, 2'500'000}, arena.data(), 5}).ok());
+  const auto tag = (*reader)->NextCompleted(DiskReader::Wait::kYes);
+  ASSERT_FALSE(tag.ok());
+  EXPECT_EQ(FaultOf(tag.status()), Fault::kIo);
+  EXPECT_THAT(Message(tag.status()), testing::AllOf(testing::HasSubstr(files_[0].path), testing::HasSubstr("ended early")));
+}
+
+TEST_P(DiskReaderTest, NothingUnderWayIsNothing) {
+  Write("idle", 10);
+  auto reader = DiskReader::Create(files_, GetParam());
+  ASSERT_TRUE(reader.ok());
+  EXPECT_FALSE((*reader)->NextCompleted(DiskReader::Wait::kYes).value().has_value());
+}
+
+INSTANTIATE_TEST_SUITE_P(Ways, DiskReaderTest,
+                         testing::Values(DiskReaderOptions{true, true}, DiskReaderOptions{false, true},
+                                         DiskReaderOptions{true, false}, DiskReaderOptions{false, false}),
+                         [](const auto& param) {
+                           return std::string(param.param.direct_io ? "Direct" : "Buffered") +
+                                  (param.param.io_uring ? "Ring" : "Threads");
+                         });
+
+}  // namespace
+}  // namespace penstock
