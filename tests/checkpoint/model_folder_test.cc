@@ -5,12 +5,19 @@
 #include <fcntl.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <linux/filter.h>
+#include <linux/seccomp.h>
+#include <sys/prctl.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
+#include <sys/syscall.h>
 #include <sys/un.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
+#include <cstddef>
 #include <filesystem>
+#include <iterator>
 #include <string>
 
 #include "penstock/base/status.h"
@@ -215,6 +222,46 @@ TEST(ModelFolder, UnreadableFilesAreIoErrors) {
   const auto folder = ModelFolder::Open(temp.path());
   ASSERT_TRUE(folder.ok());
   EXPECT_EQ(FaultOf(folder->OpenFile("x").status()), Fault::kIo);
+}
+
+// Makes openat2 fail with `error_number` for this process, as old kernels (ENOSYS) and some sandboxes (EPERM)
+// do.
+bool ForbidOpenat2(int error_number) {
+  sock_filter filter[] = {
+      BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(seccomp_data, nr)),
+      BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_openat2, 0, 1),
+      BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | static_cast<uint32_t>(error_number)),
+      BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
+  };
+  sock_fprog program = {.len = std::size(filter), .filter = filter};
+  return ::prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0 &&
+         ::prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program) == 0;
+}
+
+TEST(ModelFolder, WorksWithoutOpenat2) {
+  const TempFolder temp;
+  temp.Write("model/x", "1");
+  temp.Write("secret", "2");
+  temp.Link("model/in", "x");
+  temp.Link("model/out", "../secret");
+  ASSERT_EQ(::mkfifo((temp.path() + "/model/fifo").c_str(), 0600), 0);
+  for (const int error_number : {ENOSYS, EPERM}) {
+    const pid_t child = ::fork();
+    ASSERT_GE(child, 0);
+    if (child == 0) {
+      if (!ForbidOpenat2(error_number)) ::_exit(77);
+      const std::string path = temp.path() + "/model";
+      const bool right = TryOpen(path, "x") == "content 1" && TryOpen(path, "in") == "content 1" &&
+                         TryOpen(path, "out").find("leads out") != std::string::npos &&
+                         TryOpen(path, "fifo").find("found a FIFO") != std::string::npos;
+      ::_exit(right ? 0 : 1);
+    }
+    int wait_status = 0;
+    ASSERT_EQ(::waitpid(child, &wait_status, 0), child);
+    ASSERT_TRUE(WIFEXITED(wait_status));
+    if (WEXITSTATUS(wait_status) == 77) GTEST_SKIP() << "this machine forbids seccomp filters";
+    EXPECT_EQ(WEXITSTATUS(wait_status), 0) << error_number;
+  }
 }
 
 TEST(ModelFolder, ListIsSorted) {

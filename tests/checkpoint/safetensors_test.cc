@@ -8,7 +8,7 @@
 #include <rapidcheck/gtest.h>
 
 #include <algorithm>
-#include <chrono>
+#include <ctime>
 #include <set>
 #include <string>
 #include <vector>
@@ -62,7 +62,7 @@ TEST(SafetensorsHeaderBytes, RefusesImpossibleLengths) {
       {Prefix(1ull << 63), ~0ull, "9223372036854775808 bytes, more than the format's limit"},
       {Prefix(~0ull), ~0ull, "18446744073709551615 bytes, more than the format's limit"},
       {"version https://git-lfs", 130, "a Git LFS pointer, not the weights: run git lfs pull"},
-      {"GGUF\3\0\0\0", 1000, "a GGUF file"},
+      {std::string("GGUF\3\0\0\0", 8), 1000, "a GGUF file"},
       {std::string("PK\3\4\0\0\0\0", 8), 1000, "a zip archive"},
       {"<!DOCTYPE html>", 1000, "a web page"},
   };
@@ -196,7 +196,9 @@ TEST(ParseSafetensorsHeader, RefusesBadTensors) {
   for (const auto& [header, data_bytes, expected] : cases) {
     const std::string error = ErrorOf(header, data_bytes);
     EXPECT_THAT(error, HasSubstr(expected)) << header;
-    if (header != "{}" && data_bytes != 5) EXPECT_THAT(error, HasSubstr("model.t")) << header;
+    if (header != "{}" && data_bytes != 5) {
+      EXPECT_THAT(error, HasSubstr("model.t")) << header;
+    }
   }
 }
 
@@ -247,12 +249,12 @@ TEST(ParseSafetensorsHeader, MillionsOfTensorsTakeBoundedTime) {
                           i == 0 ? "" : ",", i);
   }
   header += "}";
-  const auto start = std::chrono::steady_clock::now();
+  const std::clock_t start = std::clock();
   const auto tensors = Parse(header, 0);
-  const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+  const double cpu_s = static_cast<double>(std::clock() - start) / CLOCKS_PER_SEC;
   ASSERT_TRUE(tensors.ok()) << Message(tensors.status());
   EXPECT_GT(tensors->size(), 1'500'000u);
-  EXPECT_LT(seconds, 60.0);  // 2 s in a release build; sanitizers and busy machines are slower
+  EXPECT_LT(cpu_s, 60.0);  // CPU time, since machines are shared; the slowest sanitizer takes a quarter of it
 }
 
 TEST(ParseSafetensorsHeader, RefusesMoreMetadataThanTheLimit) {
