@@ -37,6 +37,7 @@ void AddedTokens::Add(AddedToken token, std::string_view normalized_content) {
   if (!pattern.empty()) (token.normalized ? normalized_ : raw_).Add(pattern, index);
   // A normalizer may put something before every text ("\u2581"). Who wrote that is not the token's concern.
   core_bytes_.push_back(pattern.ends_with(token.content) ? token.content.size() : pattern.size());
+  patterns_.emplace_back(pattern);
   by_id_.try_emplace(token.id, index);
   by_content_.try_emplace(token.content, index);
   tokens_.push_back(std::move(token));
@@ -50,6 +51,10 @@ const AddedToken* AddedTokens::Find(TokenId id) const {
 const AddedToken* AddedTokens::Find(std::string_view content) const {
   const auto found = by_content_.find(std::string(content));
   return found == by_content_.end() ? nullptr : &tokens_[static_cast<size_t>(found->second)];
+}
+
+std::string_view AddedTokens::DecodedText(const AddedToken& token) const {
+  return patterns_[static_cast<size_t>(&token - tokens_.data())];
 }
 
 // The leftmost longest matches, as Hugging Face finds them: a match that single_word refuses is passed over whole.
@@ -97,7 +102,7 @@ uint64_t AddedTokens::memory_bytes() const {
                    by_id_.capacity() * (sizeof(std::pair<TokenId, int>) + 1) +
                    by_content_.capacity() * (sizeof(std::pair<std::string, int>) + 1) + raw_.memory_bytes() +
                    normalized_.memory_bytes();
-  for (const AddedToken& token : tokens_) bytes += 2 * token.content.capacity();
+  for (const AddedToken& token : tokens_) bytes += 3 * token.content.capacity() + sizeof(std::string);
   return bytes;
 }
 

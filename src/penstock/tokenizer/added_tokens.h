@@ -87,12 +87,15 @@ class AddedTokens {
   // nullptr when no added token has this id.
   const AddedToken* Find(TokenId id) const;
   const AddedToken* Find(std::string_view content) const;
+  // What the token stands for in a text: its content, normalised when the token is.
+  std::string_view DecodedText(const AddedToken& token) const;
   uint64_t memory_bytes() const;
 
  private:
   std::vector<Part> Split(const TrackedText& text, const PatternMatcher& patterns) const;
 
   std::vector<AddedToken> tokens_;
+  std::vector<std::string> patterns_;  // what Split looks for
   std::vector<size_t> core_bytes_;  // of each token's pattern, the bytes at its end that must be template text
   absl::flat_hash_map<TokenId, int> by_id_;
   absl::flat_hash_map<std::string, int> by_content_;

@@ -106,8 +106,9 @@ void BpeTokenizer::EncodePart(TrackedText text, bool at_start, BpeModel::Scratch
 }
 
 void BpeTokenizer::DecodeNext(TokenId id, SkipSpecial skip_special, DecodeState& state, std::string& out) const {
-  if (skip_special == SkipSpecial::kYes && IsSpecial(id)) return;
-  const std::string_view token = TokenText(id);
+  const AddedToken* added = added_.Find(id);
+  if (skip_special == SkipSpecial::kYes && added != nullptr && added->special) return;
+  const std::string_view token = added != nullptr ? added_.DecodedText(*added) : model_.vocabulary().Text(id);
   if (!token.empty()) decoder_.Append(token, state, out);
 }
 

@@ -101,7 +101,7 @@ void Lowercase(TrackedText& text) {
 
 void StripAccents(TrackedText& text) {
   MapRunes(text, [&text](const unicode::Rune& rune, size_t begin, size_t end, TrackedText& out) {
-    if (!rune.Is(unicode::kNonSpacingMark)) out.Append(text, begin, end);
+    if (!rune.Is(unicode::kMark)) out.Append(text, begin, end);
   });
 }
 

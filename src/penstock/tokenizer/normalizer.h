@@ -19,7 +19,7 @@ struct NormalizerStep {
     kUnicode,        // `form`
     kLowercase,
     kStrip,          // white space at the ends
-    kStripAccents,   // removes non-spacing marks
+    kStripAccents,   // removes marks
     kByteLevel,      // bytes become the characters of the byte alphabet
     kCollapseSpaces, // SentencePiece: removes spaces at the ends, and all but one of several
     kPrependFirst,   // SentencePiece with `legacy: false`: as kPrepend, at the beginning of the whole text only

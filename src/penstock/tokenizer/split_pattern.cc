@@ -37,7 +37,6 @@ constexpr std::string_view kCl100kRegexes[] = {
     R"((?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+)",
     R"((?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]|\s+(?!\S)|\s+)",
     R"('(?i:[sdmt]|ll|ve|re)|[^\r\n\p{L}\p{N}]?+\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]++[\r\n]*|\s*[\r\n]|\s+(?!\S)|\s+)",
-    R"('(?i:[sdmt]|ll|ve|re)|[^\r\n\p{L}\p{N}]?+\p{L}++|\p{N}{1,3}+| ?[^\s\p{L}\p{N}]++[\r\n]*+|\s++$|\s*[\r\n]|\s+(?!\S)|\s)",
 };
 constexpr std::string_view kO200kRegexes[] = {
     R"([^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+(?i:'s|'t|'re|'ve|'m|'ll|'d)?|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*(?i:'s|'t|'re|'ve|'m|'ll|'d)?|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+)",
@@ -229,18 +228,28 @@ SplitPattern::Match SplitPattern::Next(std::string_view text, size_t pos) const 
     return {found, found + literal_.size()};
   }
   if (kind_ == Kind::kFinalSpace) {
-    size_t begin = text.size();
-    while (begin > pos) {
-      const size_t previous = unicode::PreviousRune(text, begin);
-      if (!RuneAt(text, previous).Is(kSpace)) break;
-      begin = previous;
-    }
-    return {begin, text.size()};
+    return NextLineEnd(text, pos);
   }
   while (pos < text.size()) {
     const size_t end = EndAt(text, pos);
     if (end > pos) return {pos, end};
     pos += RuneAt(text, pos).num_bytes;
+  }
+  return {text.size(), text.size()};
+}
+
+// `\s+$`, where $ is the end of the text or of a line: white space up to the last line break of its run.
+SplitPattern::Match SplitPattern::NextLineEnd(std::string_view text, size_t pos) {
+  while (pos < text.size()) {
+    size_t end = pos;
+    size_t last_newline = pos;
+    for (Rune rune = RuneAt(text, end); rune.Is(kSpace); rune = RuneAt(text, end)) {
+      if (rune.code_point == '\n') last_newline = end;
+      end += rune.num_bytes;
+    }
+    if (end == text.size()) return {pos, end};
+    if (last_newline > pos) return {pos, last_newline};
+    pos = end > pos ? end : pos + RuneAt(text, pos).num_bytes;
   }
   return {text.size(), text.size()};
 }

@@ -49,6 +49,7 @@ class SplitPattern {
     bool newlines_and_slash = false;  // what may follow punctuation: [\r\n/] instead of [\r\n]
   };
 
+  static Match NextLineEnd(std::string_view text, size_t pos);
   size_t EndAt(std::string_view text, size_t pos) const;
   size_t EndGpt2(std::string_view text, size_t pos) const;
   size_t EndCl100k(std::string_view text, size_t pos) const;

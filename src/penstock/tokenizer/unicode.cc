@@ -18,7 +18,7 @@ constexpr uint16_t CategoryClasses(int category) {
     case UTF8PROC_CATEGORY_LL: return kLetter | kLowerWord | kWord;
     case UTF8PROC_CATEGORY_LM:
     case UTF8PROC_CATEGORY_LO: return kLetter | kUpperWord | kLowerWord | kWord;
-    case UTF8PROC_CATEGORY_MN: return kMark | kUpperWord | kLowerWord | kWord | kNonSpacingMark;
+    case UTF8PROC_CATEGORY_MN:
     case UTF8PROC_CATEGORY_MC:
     case UTF8PROC_CATEGORY_ME: return kMark | kUpperWord | kLowerWord | kWord;
     case UTF8PROC_CATEGORY_ND:

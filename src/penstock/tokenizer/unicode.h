@@ -25,7 +25,6 @@ inline constexpr uint16_t kUpperWord = 1 << 6;    // [\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p
 inline constexpr uint16_t kLowerWord = 1 << 7;    // [\p{Ll}\p{Lm}\p{Lo}\p{M}]
 inline constexpr uint16_t kNewline = 1 << 8;      // [\r\n]
 inline constexpr uint16_t kWord = 1 << 9;         // \w
-inline constexpr uint16_t kNonSpacingMark = 1 << 10;
 
 uint16_t ClassesOf(char32_t code_point);
 

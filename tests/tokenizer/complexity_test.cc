@@ -1,0 +1,67 @@
+// Proves that hostile texts cost no more than n log n steps: the merge engine's steps are counted, and a megabyte of each
+// hostile kind passes whole tokenizers (a quadratic part would take hours, far beyond the test's time limit).
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "penstock/base/file.h"
+#include "penstock/tokenizer/bpe.h"
+#include "penstock/tokenizer/tokenizer.h"
+
+namespace penstock {
+namespace {
+
+constexpr size_t kMegabyte = 1 << 20;
+
+std::string Repeat(std::string_view unit, size_t num_bytes) {
+  std::string text;
+  while (text.size() + unit.size() <= num_bytes) text += unit;
+  return text;
+}
+
+TEST(BpeStepsTest, GrowLinearlyWithTheWord) {
+  Vocabulary vocabulary;
+  ASSERT_TRUE(vocabulary.Add("a", 0, "test").ok());
+  MergeTable merges;
+  for (int level = 1; level <= 20; ++level) {  // a, aa, aaaa ... each merges with itself
+    ASSERT_TRUE(vocabulary.Add(std::string(size_t{1} << level, 'a'), level, "test").ok());
+    merges.Add(level - 1, level - 1, static_cast<uint32_t>(level), level);
+  }
+  const BpeModel model(std::move(vocabulary), std::move(merges), BpeOptions());
+  for (const size_t size : {size_t{1000}, size_t{10'000}, size_t{100'000}, kMegabyte}) {
+    BpeModel::Scratch scratch;
+    std::vector<TokenId> ids;
+    model.Encode(std::string(size, 'a'), scratch, ids);
+    EXPECT_LE(scratch.num_steps, static_cast<int64_t>(size) * 4) << size;
+  }
+  BpeModel::Scratch scratch;
+  std::vector<TokenId> ids;
+  model.Encode(std::string(kMegabyte, 'a'), scratch, ids);
+  EXPECT_THAT(ids, testing::ElementsAre(20));
+}
+
+class HostileTextTest : public testing::TestWithParam<std::string> {};
+
+TEST_P(HostileTextTest, AMegabyteOfEachKindIsEncoded) {
+  const auto bytes = ReadFile(PENSTOCK_SOURCE_DIR "/tests/data/tokenizers/" + GetParam(), 1 << 26);
+  ASSERT_TRUE(bytes.ok()) << bytes.status();
+  const auto tokenizer = GetParam().ends_with(".json") ? Tokenizer::FromTokenizerJson(*bytes, "")
+                                                       : Tokenizer::FromSentencePiece(*bytes, "");
+  ASSERT_TRUE(tokenizer.ok()) << tokenizer.status();
+  // Marks in the wrong canonical order, which a normalizer has to sort.
+  for (const std::string& unit : {std::string("a"), std::string(" "), std::string("\u0301\u0327"), std::string("\U0001F469\u200D"),
+                                  std::string(1, '\0'), std::string("\n "), std::string("<s>"), std::string("'"), std::string("1"),
+                                  std::string("\u4e2d"), std::string("|||")}) {
+    const std::string text = Repeat(unit, kMegabyte);
+    const std::vector<TokenId> ids = (*tokenizer)->Encode(text, Origin::kMessage, AddSpecial::kNo);
+    EXPECT_FALSE(ids.empty());
+    EXPECT_FALSE((*tokenizer)->Decode(ids, SkipSpecial::kNo).empty());
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(All, HostileTextTest,
+                         testing::Values("mixtral.tokenizer.json", "olmoe.tokenizer.json", "mistral.tokenizer.model"),
+                         [](const auto& one) { return one.param.substr(0, one.param.find('.')); });
+
+}  // namespace
+}  // namespace penstock
