@@ -10,6 +10,8 @@ void ReadConfig(ConfigReader& reader, ModelConfig& config) {
   config.expert_dim = reader.Int("intermediate_size", 1, kMaxModelDim);
   config.sliding_window = reader.IntOr("sliding_window", 0, 1, kMaxContext);
   config.norm_topk_prob = true;
+  // The family's own default, should a folder leave it out.
+  if (reader.Find("rope_theta") == nullptr && reader.Find("rope_parameters") == nullptr) config.rope_theta = 1e6;
 }
 
 }  // namespace

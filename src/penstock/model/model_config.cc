@@ -73,7 +73,7 @@ void ReadCommon(ConfigReader& reader, ModelConfig& config) {
     reader.FailRelation(fmt::format("hidden_size {} is not a multiple of num_attention_heads {} and head_dim is not given",
                                     config.model_dim, config.num_heads));
   }
-  config.num_topk = reader.IntOr("num_experts_per_tok", 2, 1, kMaxTopk);
+  config.num_topk = reader.Int("num_experts_per_tok", 1, kMaxTopk);
   config.max_positions = reader.Int("max_position_embeddings", 1, kMaxContext);
   config.rms_norm_eps = static_cast<float>(reader.NumberOr("rms_norm_eps", 1e-5, 0, 1));
   config.tie_embeddings = reader.BoolOr("tie_word_embeddings", false);

@@ -1,0 +1,83 @@
+#!/usr/bin/env python3
+"""Measures prefill and decode tokens/s of a resident model, and the share of the memory bandwidth that decoding uses.
+
+usage: scripts/benchmark.py MODEL_DIR [MODEL_DIR ...] [--rounds N]
+
+Each round runs a prefill job (one prompt of 1,000 tokens), a decode job (one sequence) and a batch job (32 sequences) after each other,
+and measures the read bandwidth of the memory with build/release/bench/kernels_memory_bench in between; medians of the rounds are
+printed as a Markdown table. Bytes that decoding one token reads: dense weights (without the embedding, of which only a row is
+read) and num_topk experts of every layer.
+"""
+import argparse
+import json
+import pathlib
+import re
+import statistics
+import subprocess
+import tempfile
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent
+PENSTOCK = ROOT / "build/release/bin/penstock"
+MEMORY_BENCH = ROOT / "build/release/bench/kernels_memory_bench"
+
+
+def bandwidth():
+    """Bytes per second that all threads together read from memory: the best of the benchmark's rows."""
+    done = subprocess.run([MEMORY_BENCH, "--benchmark_format=json"], capture_output=True, text=True, check=True)
+    rates = [row.get("bytes_per_second", 0) for row in json.loads(done.stdout)["benchmarks"]]
+    return max(rates)
+
+
+def run_job(model, lines, flags):
+    """Statistics of one job with the given request lines."""
+    with tempfile.TemporaryDirectory() as folder:
+        folder = pathlib.Path(folder)
+        (folder / "in.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+        subprocess.run([PENSTOCK, "run", "--model", model, "--input", folder / "in.jsonl", "--output", folder / "out.jsonl",
+                        "--stats", folder / "stats.json", "--quiet", "--memory", "8GiB", *flags], check=True)
+        return json.loads((folder / "stats.json").read_text())
+
+
+def bytes_per_token(model):
+    """Weight bytes that decoding one token of one sequence reads."""
+    done = subprocess.run([PENSTOCK, "inspect", "--model", model, "--json"], capture_output=True, text=True, check=True)
+    d = json.loads(done.stdout)
+    size = 4 if d["dtype"] == "f32" else 2
+    embedding = d["vocab_size"] * d["model_dim"] * size
+    dense = d["dense_bytes"] - (0 if d["tie_embeddings"] else embedding)
+    layers = sum(1 for layer in d["layers"] if layer["experts"] > 0)
+    return dense + layers * d["num_topk"] * d["bytes_per_expert"]
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("models", nargs="+")
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--dtype", default="auto")
+    args = parser.parse_args()
+    cpu = re.search(r"model name\s*:\s*(.*)", pathlib.Path("/proc/cpuinfo").read_text()).group(1)
+    flags = ["--dtype", args.dtype, "--threads", "2"]
+    print(f"{cpu}, 2 threads, dtype {args.dtype}, medians of {args.rounds} rounds\n")
+    print("| model | prefill tokens/s | decode tokens/s, 1 sequence | GB/s of weights | of measured bandwidth | decode tokens/s, 32 sequences |")
+    print("| --- | --- | --- | --- | --- | --- |")
+    for model in args.models:
+        results = {"prefill": [], "decode": [], "batch": [], "share": [], "rate": []}
+        per_token = bytes_per_token(model)
+        for _ in range(args.rounds):
+            ids = [(7 * i) % 4000 + 50 for i in range(1000)]
+            prefill = run_job(model, [{"prompt": ids, "max_tokens": 1}], flags)
+            decode = run_job(model, [{"prompt": ids[:8], "max_tokens": 64, "ignore_eos": True}], flags)
+            batch = run_job(model, [{"prompt": ids[i:i + 8], "max_tokens": 32, "ignore_eos": True} for i in range(32)], flags)
+            read = bandwidth()
+            results["prefill"].append(prefill["tokens_per_second"]["prefill"])
+            results["decode"].append(decode["tokens_per_second"]["decode"])
+            results["batch"].append(batch["tokens_per_second"]["decode"])
+            results["rate"].append(decode["tokens_per_second"]["decode"] * per_token)
+            results["share"].append(results["rate"][-1] / read)
+        m = {key: statistics.median(values) for key, values in results.items()}
+        print(f"| {pathlib.Path(model).name} | {m['prefill']:.0f} | {m['decode']:.1f} | {m['rate'] / 1e9:.2f} | {m['share']:.0%} | {m['batch']:.1f} |",
+              flush=True)
+
+
+if __name__ == "__main__":
+    main()
