@@ -2,7 +2,20 @@
 //
 // A template is data from the model folder. It sees its arguments and nothing else, and runs within limits on steps,
 // depth and output size. Every piece of output knows its origin: text of the template (and bos_token / eos_token) may
-// become special tokens, strings that come from messages may not, whatever filters they went through.
+// become special tokens, strings that come from messages may not, whatever filters they went through. Where a filter mixes
+// both in one character or number, the result counts as a message's.
+//
+// One exception: the `role` of an element of `messages` is template text when it is exactly system, user, assistant, tool or
+// developer. That closed set can do no harm, and templates such as Phi-3's build special tokens around it ("<|" + role +
+// "|>"). Any other role stays message text, and so do names, keys, tool definitions and documents.
+//
+// The dialect is that of transformers' apply_chat_template: Jinja in an immutable sandbox with trim_blocks, lstrip_blocks,
+// loop controls, generation blocks, tojson, raise_exception and strftime_now. Not implemented, with an error that says so:
+// include, import, extends, block, recursive loops. Differences: filters that give a generator in Python give a list here,
+// and integers have 64 bits (an overflow is an error).
+//
+// strftime_now() never reads the clock, so that a job gives the same prompts on every run: it formats the trusted variable
+// `current_time` ("YYYY-MM-DD" or "YYYY-MM-DDTHH:MM:SS"), or 2024-07-26 00:00:00 when there is none.
 #pragma once
 
 #include <memory>

@@ -1,0 +1,45 @@
+#include "penstock/tokenizer/chat_template.h"
+
+#include "penstock/base/text.h"
+#include "penstock/tokenizer/jinja_interp.h"
+#include "penstock/tokenizer/jinja_parser.h"
+
+namespace penstock {
+
+struct ChatTemplate::Program {
+  jinja::Body body;
+};
+
+ChatTemplate::ChatTemplate(std::unique_ptr<Program> program) : program_(std::move(program)) {}
+ChatTemplate::ChatTemplate(ChatTemplate&&) noexcept = default;
+ChatTemplate& ChatTemplate::operator=(ChatTemplate&&) noexcept = default;
+ChatTemplate::~ChatTemplate() = default;
+
+absl::StatusOr<ChatTemplate> ChatTemplate::Parse(std::string_view source) {
+  if (source.size() > kMaxTemplateBytes) {
+    return ModelError("the chat template has {} bytes, more than the limit of {}", source.size(), kMaxTemplateBytes);
+  }
+  const size_t invalid = FindInvalidUtf8(source);
+  if (invalid != std::string_view::npos) {
+    return ModelError("the chat template is not UTF-8: invalid byte at offset {}", invalid);
+  }
+  auto program = std::make_unique<Program>();
+  PENSTOCK_ASSIGN_OR_RETURN(program->body, jinja::ParseTemplate(source));
+  return ChatTemplate(std::move(program));
+}
+
+absl::StatusOr<std::vector<TextSegment>> ChatTemplate::Render(const json::object& trusted,
+                                                              const json::object& untrusted,
+                                                              const TemplateLimits& limits) const {
+  jinja::Interp interp(limits);
+  PENSTOCK_ASSIGN_OR_RETURN(const jinja::Text text, interp.Render(program_->body, trusted, untrusted));
+  std::vector<TextSegment> segments;
+  size_t begin = 0;
+  for (const jinja::Text::Run& run : text.runs()) {
+    segments.push_back({text.bytes().substr(begin, run.end - begin), run.origin});
+    begin = run.end;
+  }
+  return segments;
+}
+
+}  // namespace penstock

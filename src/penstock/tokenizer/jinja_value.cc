@@ -1,0 +1,199 @@
+#include "penstock/tokenizer/jinja_value.h"
+
+#include <cmath>
+#include <cstring>
+
+#include <fmt/format.h>
+
+namespace penstock::jinja {
+
+Value Value::Undefined(std::string what) {
+  Value value;
+  value.data_ = std::make_shared<const Text>(what, Origin::kTemplate);
+  return value;
+}
+
+Value Value::None(Origin origin) {
+  Value value;
+  value.kind_ = Kind::kNone;
+  value.origin_ = origin;
+  return value;
+}
+
+Value Value::Bool(bool truth, Origin origin) {
+  Value value;
+  value.kind_ = Kind::kBool;
+  value.origin_ = origin;
+  value.integer_ = truth ? 1 : 0;
+  return value;
+}
+
+Value Value::Int(int64_t integer, Origin origin) {
+  Value value;
+  value.kind_ = Kind::kInt;
+  value.origin_ = origin;
+  value.integer_ = integer;
+  return value;
+}
+
+Value Value::Float(double number, Origin origin) {
+  Value value;
+  value.kind_ = Kind::kFloat;
+  value.origin_ = origin;
+  value.float_ = number;
+  return value;
+}
+
+Value Value::String(Text text) {
+  Value value;
+  value.kind_ = Kind::kString;
+  value.data_ = std::make_shared<const Text>(std::move(text));
+  return value;
+}
+
+Value Value::Markup(Text text) {
+  Value value = String(std::move(text));
+  value.is_markup_ = true;
+  return value;
+}
+
+Value Value::Of(std::shared_ptr<const List> list, Origin origin) {
+  Value value;
+  value.kind_ = Kind::kList;
+  value.origin_ = origin;
+  value.data_ = std::move(list);
+  return value;
+}
+
+Value Value::Of(std::shared_ptr<const Dict> dict, Origin origin) {
+  Value value;
+  value.kind_ = Kind::kDict;
+  value.origin_ = origin;
+  value.data_ = std::move(dict);
+  return value;
+}
+
+Value Value::Of(std::shared_ptr<const Callable> callable) {
+  Value value;
+  value.kind_ = Kind::kCallable;
+  value.data_ = std::move(callable);
+  return value;
+}
+
+Value Value::Of(Object* object) {
+  Value value;
+  value.kind_ = Kind::kObject;
+  value.object_ = object;
+  return value;
+}
+
+Value Value::Of(LoopState* loop) {
+  Value value;
+  value.kind_ = Kind::kLoop;
+  value.loop_ = loop;
+  return value;
+}
+
+std::string Value::UndefinedText() const { return data_ == nullptr ? "a value is undefined" : bytes(); }
+
+bool Value::SameAs(const Value& other) const {
+  if (kind_ != other.kind_) return false;
+  switch (kind_) {
+    case Kind::kUndefined:
+    case Kind::kString:
+    case Kind::kList:
+    case Kind::kDict:
+    case Kind::kCallable: return data_ == other.data_;
+    case Kind::kNone: return true;
+    case Kind::kBool:
+    case Kind::kInt: return integer_ == other.integer_;
+    case Kind::kFloat: return float_ == other.float_;
+    case Kind::kObject: return object_ == other.object_;
+    case Kind::kLoop: return loop_ == other.loop_;
+  }
+  return false;
+}
+
+int Value::depth() const {
+  switch (kind_) {
+    case Kind::kList: return list().depth;
+    case Kind::kDict: return dict().depth;
+    case Kind::kCallable: return callable().self.depth() + 1;
+    default: return 0;
+  }
+}
+
+std::string_view Value::type_name() const {
+  switch (kind_) {
+    case Kind::kUndefined: return "undefined";
+    case Kind::kNone: return "None";
+    case Kind::kBool: return "bool";
+    case Kind::kInt: return "int";
+    case Kind::kFloat: return "float";
+    case Kind::kString: return "str";
+    case Kind::kList: return list().is_tuple ? "tuple" : "list";
+    case Kind::kDict: return "dict";
+    case Kind::kCallable: return "function";
+    case Kind::kObject: return "namespace";
+    case Kind::kLoop: return "loop";
+  }
+  return "value";
+}
+
+const Value* Dict::Find(const std::string& key) const {
+  const auto found = index.find(key);
+  return found == index.end() ? nullptr : &entries[found->second].second;
+}
+
+const Value* Dict::FindText(std::string_view key) const { return Find("s" + std::string(key)); }
+
+std::optional<std::string> KeyOf(const Value& value) {
+  switch (value.kind()) {
+    case Kind::kString: return "s" + value.bytes();
+    case Kind::kNone: return "n";
+    case Kind::kBool:
+    case Kind::kInt: return fmt::format("i{}", value.integer());
+    case Kind::kFloat: {
+      const double number = value.number();
+      if (std::trunc(number) == number && std::abs(number) < 9e18) {
+        return fmt::format("i{}", static_cast<int64_t>(number));
+      }
+      return fmt::format("f{}", number);
+    }
+    case Kind::kList: {
+      if (!value.list().is_tuple) return std::nullopt;
+      std::string key = "t";
+      for (const Value& item : value.list().items) {
+        const std::optional<std::string> part = KeyOf(item);
+        if (!part.has_value()) return std::nullopt;
+        key += fmt::format("{}:{}", part->size(), *part);
+      }
+      return key;
+    }
+    case Kind::kUndefined: return "u";
+    default: return std::nullopt;
+  }
+}
+
+Value* Object::Find(std::string_view name) {
+  for (auto& [key, value] : attributes) {
+    if (key == name) return &value;
+  }
+  return nullptr;
+}
+
+bool IsTrue(const Value& value) {
+  switch (value.kind()) {
+    case Kind::kUndefined:
+    case Kind::kNone: return false;
+    case Kind::kBool:
+    case Kind::kInt: return value.integer() != 0;
+    case Kind::kFloat: return value.number() != 0;
+    case Kind::kString: return !value.text().empty();
+    case Kind::kList: return !value.list().items.empty();
+    case Kind::kDict: return !value.dict().entries.empty();
+    default: return true;
+  }
+}
+
+}  // namespace penstock::jinja
