@@ -2,9 +2,8 @@
 
 #if defined(__AVX512F__)
 
-#include "penstock/kernels/cpu/pairs_avx512bf16-inl.h"
-
 #include "penstock/kernels/cpu/gemm-inl.h"
+#include "penstock/kernels/cpu/pairs_avx512bf16-inl.h"
 
 namespace penstock::kernels {
 namespace {

@@ -1,8 +1,7 @@
 #include "penstock/kernels/cpu/tables.h"
 
-#include "penstock/kernels/cpu/vec_avx2-inl.h"
-
 #include "penstock/kernels/cpu/table-inl.h"
+#include "penstock/kernels/cpu/vec_avx2-inl.h"
 
 namespace penstock::kernels {
 

@@ -1,7 +1,6 @@
 #include "penstock/kernels/cpu/tables.h"
 
 #include "penstock/kernels/cpu/pairs_avx512bf16-inl.h"
-
 #include "penstock/kernels/cpu/table-inl.h"
 
 namespace penstock::kernels {

@@ -1,8 +1,7 @@
 #include "penstock/kernels/cpu/tables.h"
 
-#include "penstock/kernels/cpu/vec_scalar-inl.h"
-// The kernels find the functions of the vector class where they are defined, so they come after it.
 #include "penstock/kernels/cpu/table-inl.h"
+#include "penstock/kernels/cpu/vec_scalar-inl.h"
 
 namespace penstock::kernels {
 
