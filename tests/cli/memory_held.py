@@ -24,7 +24,7 @@ def main():
         folder = pathlib.Path(folder)
         source = folder / "requests.jsonl"
         program.write_requests(source, args.requests, 1, args.max_tokens)
-        least = penstock.least_budget(args.model)
+        least = penstock.least_budget(args.model, source)
         worst = -ALLOWANCE
         for step in range(args.budgets):
             share = step / max(1, args.budgets - 1)

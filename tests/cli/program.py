@@ -5,6 +5,7 @@ import pathlib
 import random
 import re
 import subprocess
+import tempfile
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
 DEMO_MODEL = ROOT / "models" / "penstock-demo"
@@ -31,9 +32,11 @@ class Penstock:
             raise AssertionError(f"run {flags} exited with {done.returncode}: {done.stderr[-2000:]}")
         return done
 
-    def least_budget(self, model, *flags):
-        """The least accepted --memory in bytes, as the refusal names it."""
-        done = self.run("generate", "--model", model, "--prompt", "x", "--raw", "--memory", "1KiB", *flags)
+    def least_budget(self, model, source, *flags):
+        """The least --memory in bytes with which `run` takes this job, as its refusal names it."""
+        with tempfile.TemporaryDirectory() as folder:
+            done = self.run("run", "--model", model, "--input", source, "--output", pathlib.Path(folder) / "o.jsonl",
+                            "--memory", "1KiB", *flags)
         found = re.search(r"the least budget is (\d+) bytes", done.stderr)
         if done.returncode != 6 or not found:
             raise AssertionError(f"no least budget in {done.stderr!r} (exit {done.returncode})")

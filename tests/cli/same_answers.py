@@ -25,7 +25,7 @@ def main():
         for batch in (1, 3, 64):
             for threads in (1, 2):
                 flags = ["--batch-size", batch, "--threads", threads]
-                least = penstock.least_budget(args.model, *flags)
+                least = penstock.least_budget(args.model, source, *flags)
                 for memory in (least, least + 3_000_000, least + 9_000_000, 512 << 20):
                     plans.append([*flags, "--memory", f"{memory}B"])
         for number, flags in enumerate(plans):
