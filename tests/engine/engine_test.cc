@@ -112,7 +112,9 @@ TEST(Engine, NanWeightsAreTheModelsFault) {
 class LetterTokenizer : public Tokenizer {
  public:
   std::vector<TokenId> Encode(std::span<const TextSegment>, AddSpecial) const override { return {}; }
-  std::string Decode(std::span<const TokenId> ids, SkipSpecial) const override { return {ids.begin(), ids.end()}; }
+  void DecodeNext(TokenId id, SkipSpecial, DecodeState&, std::string& out) const override {
+    out.push_back(static_cast<char>(id));
+  }
   std::string_view TokenText(TokenId) const override { return ""; }
   bool IsSpecial(TokenId) const override { return false; }
   TokenId FindToken(std::string_view) const override { return -1; }

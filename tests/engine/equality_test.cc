@@ -31,7 +31,7 @@ std::vector<Request> Requests(const Golden& golden) {
   return requests;
 }
 
-std::vector<Answer> Run(const EngineOptions& options, const std::vector<Request>& requests) {
+std::vector<Answer> RunAll(const EngineOptions& options, const std::vector<Request>& requests) {
   auto engine = Engine::Open(options);
   EXPECT_TRUE(engine.ok()) << engine.status();
   if (!engine.ok()) return {};
@@ -73,7 +73,7 @@ TEST_P(EqualityTest, EveryPlanGivesTheSameBits) {
   const Golden golden(GetParam());
   const std::vector<Request> requests = Requests(golden);
   EngineOptions base{.model_dir = golden.dir(), .memory_bytes = 64 << 20, .threads = 1};
-  const std::vector<Answer> expected = Run(base, requests);
+  const std::vector<Answer> expected = RunAll(base, requests);
   ASSERT_EQ(expected.size(), requests.size());
 
   std::vector<EngineOptions> plans;
@@ -102,7 +102,7 @@ TEST_P(EqualityTest, EveryPlanGivesTheSameBits) {
     plans.push_back(options);
   }
   for (const EngineOptions& plan : plans) {
-    EXPECT_EQ(Run(plan, requests), expected)
+    EXPECT_EQ(RunAll(plan, requests), expected)
         << "memory " << plan.memory_bytes << ", batch " << plan.batch_size << ", threads " << plan.threads << ", chunk "
         << plan.prefill_chunk << ", io_uring " << plan.io_uring;
   }
