@@ -42,7 +42,8 @@ TEST(Engine, MaxTokensIsCutToTheContext) {
                   .ok());
   std::vector<Completion> all;
   while (!engine->idle()) {
-    for (Completion& completion : engine->Step().value()) all.push_back(std::move(completion));
+    std::vector<Completion> finished = engine->Step().value();
+    for (Completion& completion : finished) all.push_back(std::move(completion));
   }
   ASSERT_EQ(all.size(), 1u);
   EXPECT_EQ(all[0].token_ids.size(), 4u);

@@ -74,10 +74,14 @@ TEST(Sampler, RepetitionPenaltyLowersBothSigns) {
   EXPECT_EQ(Draw({-1, -1.5}, sampling, 0, {0}), 1);
 }
 
-TEST(Sampler, NoFiniteLogitIsReported) {
+TEST(Sampler, BrokenLogitsAreReported) {
   const float nan = std::nanf("");
   EXPECT_EQ(Draw({nan, nan}, {.temperature = 0}, 0), -1);
-  EXPECT_EQ(Draw({-INFINITY, nan}, {.temperature = 1}, 0), -1);
+  EXPECT_EQ(Draw({1, nan}, {.temperature = 0}, 0), -1);
+  EXPECT_EQ(Draw({1, nan}, {.temperature = 1}, 0), -1);
+  EXPECT_EQ(Draw({1, INFINITY}, {.temperature = 1}, 0), -1);
+  EXPECT_EQ(Draw({-INFINITY, 1}, {.temperature = 1}, 0), 1);
+  EXPECT_EQ(Draw({-INFINITY, -INFINITY}, {.temperature = 0}, 0), -1);
 }
 
 RC_GTEST_PROP(Sampler, LogprobsSumToOneAndTopIsSorted, ()) {

@@ -323,7 +323,7 @@ absl::Status EngineImpl::SampleRows(std::span<const int64_t> rows, std::span<flo
     Sequence& sequence = *sequence_of_row_[rows[i]];
     const TokenId token_id = choices[i].token_id;
     if (token_id < 0) {
-      return ModelError("the model gave no finite logit for request {}: its weights hold NaN or infinity", sequence.id());
+      return ModelError("the model gave logits that are no numbers for request {}: its weights hold NaN or infinity", sequence.id());
     }
     const bool is_eos = std::find(eos_ids.begin(), eos_ids.end(), token_id) != eos_ids.end();
     if (is_eos && !sequence.sampling().ignore_eos) {

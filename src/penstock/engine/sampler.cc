@@ -36,10 +36,14 @@ LogSum LogSumOf(std::span<const float> logits) {
 
 double Clipped(double logprob) { return logprob > kLeastLogprob ? logprob : kLeastLogprob; }
 
+// NaN and +inf come from broken weights. -inf is a token that cannot be.
+bool IsBroken(float logit) { return !(logit < std::numeric_limits<float>::infinity()); }
+
 TokenId ArgMax(std::span<const float> logits) {
   TokenId best = -1;
   float best_logit = -std::numeric_limits<float>::infinity();
   for (size_t id = 0; id < logits.size(); ++id) {
+    if (IsBroken(logits[id])) return -1;
     if (logits[id] > best_logit) {
       best = static_cast<TokenId>(id);
       best_logit = logits[id];
@@ -95,6 +99,7 @@ TokenId Sampler::Sample(std::span<float> logits, const SamplingParams& sampling,
   candidates_.clear();
   for (size_t id = 0; id < logits.size(); ++id) {
     const float logit = logits[id] / temperature;
+    if (IsBroken(logit)) return -1;
     if (logit > -std::numeric_limits<float>::infinity()) candidates_.push_back({logit, static_cast<TokenId>(id)});
   }
   if (candidates_.empty()) return -1;

@@ -27,7 +27,7 @@ class Sampler {
   static uint64_t ScratchBytes(int64_t vocab_size) { return static_cast<uint64_t>(vocab_size) * sizeof(Candidate); }
 
   // Chooses a token. `logits` [vocab_size] is changed. `seen` are the ids of the prompt and of what was generated, for the
-  // repetition penalty. Returns -1 when no logit is finite.
+  // repetition penalty. Returns -1 when a logit is NaN or +inf, or none is finite.
   TokenId Sample(std::span<float> logits, const SamplingParams& sampling, const absl::flat_hash_set<TokenId>& seen,
                  uint64_t token_idx);
 
