@@ -85,14 +85,17 @@ std::vector<SourceFile> OpenSources(std::span<const OpenedFile> files, bool dire
 class Outstanding {
  public:
   void Add(uint64_t read_id, uint64_t tag, size_t num_parts) { reads_[read_id] = {tag, num_parts}; }
-  // The read's tag when this was its last part.
-  std::optional<uint64_t> FinishPart(uint64_t read_id) {
+  // The read's tag when this was its last part and all of them arrived. A read with a failed part ends without a tag.
+  enum class Outcome : uint8_t { kArrived, kFailed };
+  std::optional<uint64_t> FinishPart(uint64_t read_id, Outcome outcome) {
     const auto it = reads_.find(read_id);
     PENSTOCK_CHECK(it != reads_.end());
+    if (outcome == Outcome::kFailed) it->second.failed = true;
     if (--it->second.num_parts > 0) return std::nullopt;
-    const uint64_t tag = it->second.tag;
+    const Entry entry = it->second;
     reads_.erase(it);
-    return tag;
+    if (entry.failed) return std::nullopt;
+    return entry.tag;
   }
   bool empty() const { return reads_.empty(); }
 
@@ -100,6 +103,7 @@ class Outstanding {
   struct Entry {
     uint64_t tag = 0;
     size_t num_parts = 0;
+    bool failed = false;
   };
   absl::flat_hash_map<uint64_t, Entry> reads_;
 };
@@ -162,12 +166,17 @@ class RingReader : public DiskReader {
       --num_in_ring_;
       Pending pending = in_ring_[place];
       free_places_.push_back(place);
-      PENSTOCK_ASSIGN_OR_RETURN(const bool whole, Account(pending, result));
-      if (!whole) {
+      const absl::StatusOr<bool> whole = Account(pending, result);
+      if (!whole.ok()) {
+        // No more will come of this part; whoever waits for the rest must not wait for it.
+        (void)outstanding_.FinishPart(pending.read_id, Outstanding::Outcome::kFailed);
+        return whole.status();
+      }
+      if (!*whole) {
         queue_.push_front(pending);
         continue;
       }
-      const std::optional<uint64_t> tag = outstanding_.FinishPart(pending.read_id);
+      const std::optional<uint64_t> tag = outstanding_.FinishPart(pending.read_id, Outstanding::Outcome::kArrived);
       if (tag.has_value()) return tag;
     }
     return std::nullopt;
@@ -282,10 +291,13 @@ class ThreadReader : public DiskReader {
         wake_caller_.wait(lock, [this] { return !finished_.empty(); });
         const Finished finished = std::move(finished_.front());
         finished_.pop_front();
-        PENSTOCK_RETURN_IF_ERROR(finished.status);
+        if (!finished.status.ok()) {
+          (void)outstanding_.FinishPart(finished.read_id, Outstanding::Outcome::kFailed);
+          return finished.status;
+        }
         read_id = finished.read_id;
       }
-      const std::optional<uint64_t> tag = outstanding_.FinishPart(read_id);
+      const std::optional<uint64_t> tag = outstanding_.FinishPart(read_id, Outstanding::Outcome::kArrived);
       if (tag.has_value()) return tag;
     }
     return std::nullopt;

@@ -91,7 +91,8 @@ absl::StatusOr<std::unique_ptr<ExpertCache>> ExpertCache::Create(const WeightMap
 }
 
 ExpertCache::~ExpertCache() {
-  // The disk still writes into the slots; what it brings is no longer wanted.
+  // The disk still writes into the slots; what it brings is no longer wanted. Reads that failed bring no tag: then the
+  // reader runs dry before all slots are filled.
   while (num_reading_ > 0) {
     const auto completed = reader_->NextCompleted(DiskReader::Wait::kYes);
     if (!completed.ok()) continue;
