@@ -1,15 +1,19 @@
 #include "penstock/cli/command_line.h"
 
 #include <algorithm>
+#include <charconv>
 #include <csignal>
 #include <cstdio>
 #include <cstdlib>
 #include <fstream>
 #include <memory>
+#include <sstream>
 
+#include <fcntl.h>
 #include <unistd.h>
 
 #include "penstock/base/bytes.h"
+#include "penstock/base/file.h"
 #include "penstock/base/limits.h"
 #include "penstock/base/logging.h"
 #include "penstock/base/status.h"
@@ -18,6 +22,7 @@
 namespace penstock::cli {
 namespace {
 
+constexpr char kOptionFileFlag[] = "--options-file";
 constexpr std::string_view kVariablePrefix = "PENSTOCK_";
 // Variables that are no flags.
 constexpr std::string_view kOtherVariables[] = {"PENSTOCK_FORCE_ISA", "PENSTOCK_TEST_SEED"};
@@ -102,39 +107,103 @@ int LineOfKey(const std::string& path, std::string_view key) {
   return 0;
 }
 
-const CLI::App* ChosenCommand(const CLI::App& app) {
+CLI::App* ChosenCommand(const CLI::App& app) {
   const auto chosen = app.get_subcommands();
   return chosen.empty() ? nullptr : chosen[0];
 }
+
+// What --options-file or its variable says; empty when neither was given.
+std::string OptionFile(const CLI::App* command) {
+  const CLI::Option* option = command == nullptr ? nullptr : command->get_option_no_throw(kOptionFileFlag);
+  return option == nullptr || option->count() == 0 ? std::string() : option->as<std::string>();
+}
+
+// How CLI11 begins its message about a key that is no flag.
+constexpr std::string_view kUnknownKey = "INI was not able to parse ";
 
 absl::Status UsageFault(const CLI::App& app, const CLI::ParseError& error) {
   const CLI::App* command = ChosenCommand(app);
   std::string message = error.what();
   std::string hint;
-  if (dynamic_cast<const CLI::ExtrasError*>(&error) != nullptr && command != nullptr) {
-    const auto extras = command->remaining();
-    if (!extras.empty()) {
-      message = fmt::format("unknown argument '{}'", extras[0]);
-      const std::string nearest = Nearest(extras[0], FlagNames(*command));
-      if (!nearest.empty()) hint = fmt::format("; did you mean --{}?", nearest);
-    }
+  const auto name_unknown = [&](std::string_view kind, const std::string& name) {
+    message = fmt::format("unknown {} '{}'", kind, name);
+    const std::string nearest = Nearest(name, FlagNames(command == nullptr ? app : *command));
+    if (!nearest.empty()) hint = fmt::format("; did you mean --{}?", nearest);
+  };
+  // A misspelt --model is unknown, and missing too; the first says more.
+  const auto extras = app.remaining(/*recurse=*/true);
+  const bool is_missing = dynamic_cast<const CLI::RequiredError*>(&error) != nullptr;
+  if (!extras.empty() && (is_missing || dynamic_cast<const CLI::ExtrasError*>(&error) != nullptr)) {
+    name_unknown("argument", extras[0]);
   }
-  if (command != nullptr) {
-    const CLI::Option* file_option = command->get_config_ptr();
-    if (file_option != nullptr && file_option->count() > 0) {
-      const std::string path = file_option->as<std::string>();
-      for (const std::string& word : CLI::detail::split(message, ' ')) {
-        std::string key = word;
-        CLI::detail::remove_quotes(key);
-        key.erase(0, key.find_first_not_of('-'));
-        while (!key.empty() && (key.back() == ':' || key.back() == ',')) key.pop_back();
-        const int line = key.empty() ? 0 : LineOfKey(path, key);
-        if (line > 0) return UsageError("{}, line {}: {}{}", path, line, message, hint);
-      }
+  if (const std::string path = OptionFile(command); !path.empty()) {
+    const bool in_file = message.starts_with(kUnknownKey);
+    if (in_file) {
+      const std::string key = message.substr(kUnknownKey.size());
+      name_unknown("flag", key);
+      if (const int line = LineOfKey(path, key); line > 0) return UsageError("{}, line {}: {}{}", path, line, message, hint);
+      return UsageError("{}: {}{}", path, message, hint);
+    }
+    for (const std::string& word : CLI::detail::split(message, ' ')) {
+      std::string key = word;
+      CLI::detail::remove_quotes(key);
+      key.erase(0, key.find_first_not_of('-'));
+      while (!key.empty() && (key.back() == ':' || key.back() == ',')) key.pop_back();
+      const int line = key.empty() ? 0 : LineOfKey(path, key);
+      if (line > 0) return UsageError("{}, line {}: {}{}", path, line, message, hint);
     }
   }
   return UsageError("{}{} (see penstock {}--help)", message, hint,
                     command == nullptr ? "" : command->get_name() + " ");
+}
+
+// Parses the command line, and then the chosen command's option file, which fills what neither a flag nor a variable gave.
+// Throws CLI::ParseError.
+absl::Status ParseFlags(CLI::App& app, int argc, char** argv) {
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::RequiredError&) {
+    if (OptionFile(ChosenCommand(app)).empty()) throw;  // what is missing may stand in the file
+  }
+  const std::string path = OptionFile(ChosenCommand(app));
+  if (path.empty()) return absl::OkStatus();
+  const absl::StatusOr<std::string> text = ReadFile(path, kMaxConfigBytes);
+  if (!text.ok()) return UsageError("{}: {}", kOptionFileFlag, Message(text.status()));
+  std::istringstream stream(*text);
+  ChosenCommand(app)->parse_from_stream(stream);
+  return absl::OkStatus();
+}
+
+// CLI::Range lets NaN through.
+CLI::Validator NumberFrom(double min, double max) {
+  return CLI::Validator(
+      [min, max](const std::string& text) -> std::string {
+        double number = 0;
+        const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
+        const bool good = error == std::errc() && end == text.data() + text.size() && number >= min && number <= max;
+        return good ? "" : fmt::format("expected a number from {} to {}, found '{}'", min, max, text);
+      },
+      fmt::format("FLOAT in [{} - {}]", min, max));
+}
+
+// CLI11 would read -1 as 2^64 - 1.
+CLI::Validator UnsignedInteger() {
+  return CLI::Validator(
+      [](const std::string& text) -> std::string {
+        uint64_t number = 0;
+        const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
+        const bool good = error == std::errc() && end == text.data() + text.size();
+        return good ? "" : fmt::format("expected an integer from 0 to 2^64 - 1, found '{}'", text);
+      },
+      "UINT");
+}
+
+// A file must never get the number of a closed standard stream, or messages would be written into it. What takes the place
+// here refuses to be used: reading from it or writing to it fails.
+void OccupyStandardStreams() {
+  for (int fd = STDIN_FILENO; fd <= STDERR_FILENO; ++fd) {
+    if (::fcntl(fd, F_GETFD) < 0) (void)::open("/dev/null", fd == STDIN_FILENO ? O_WRONLY : O_RDONLY);
+  }
 }
 
 }  // namespace
@@ -181,12 +250,12 @@ absl::StatusOr<EngineOptions> ToEngineOptions(const ModelFlags& flags) {
 void AddSamplingFlags(CLI::App& app, SamplingOverrides& flags) {
   app.add_option("-n,--max-tokens", flags.max_tokens, "longest answer, in tokens (default 256)")
       ->check(CLI::Range(int64_t{1}, kMaxContext));
-  app.add_option("--temperature", flags.temperature, "0: greedy")->check(CLI::Range(0.0, 100.0));
+  app.add_option("--temperature", flags.temperature, "0: greedy")->check(NumberFrom(0, 100));
   app.add_option("--top-k", flags.top_k, "0: off")->check(CLI::Range(int64_t{0}, kMaxVocabSize));
-  app.add_option("--top-p", flags.top_p, "1: off")->check(CLI::Range(1e-9, 1.0));
-  app.add_option("--min-p", flags.min_p, "0: off")->check(CLI::Range(0.0, 1.0));
-  app.add_option("--repetition-penalty", flags.repetition_penalty, "1: off")->check(CLI::Range(0.001, 100.0));
-  app.add_option("--seed", flags.seed, "of the random numbers (default 0)");
+  app.add_option("--top-p", flags.top_p, "1: off")->check(NumberFrom(1e-9, 1));
+  app.add_option("--min-p", flags.min_p, "0: off")->check(NumberFrom(0, 1));
+  app.add_option("--repetition-penalty", flags.repetition_penalty, "1: off")->check(NumberFrom(0.001, 100));
+  app.add_option("--seed", flags.seed, "of the random numbers (default 0)")->check(UnsignedInteger());
   app.add_option_function<std::vector<std::string>>(
          "--stop", [&flags](const std::vector<std::string>& texts) { flags.stop = texts; },
          "text before which generation ends; may be given several times")
@@ -200,7 +269,8 @@ void AddSamplingFlags(CLI::App& app, SamplingOverrides& flags) {
 void AddLogFlags(CLI::App& app, LogFlags& flags) {
   app.add_option("--log-level", flags.level, "trace, debug, info, warning, error or off")->capture_default_str();
   app.add_flag("-q,--quiet", flags.quiet, "no progress, no notes: errors only");
-  app.set_config("--options-file", "", "file with flags, one per line: memory = \"16GiB\"")->type_name("FILE");
+  constexpr char kOptionFileHelp[] = "file with flags, one per line: memory = \"16GiB\"";
+  app.add_option(kOptionFileFlag, kOptionFileHelp)->type_name("FILE");  // ParseFlags() reads it
   app.allow_config_extras(false);
 }
 
@@ -212,6 +282,7 @@ int ReportError(const absl::Status& status) {
 }
 
 int Main(int argc, char** argv) {
+  OccupyStandardStreams();
   std::signal(SIGPIPE, SIG_IGN);  // a closed stdout is a failed write, not the end
   std::signal(SIGXFSZ, SIG_IGN);
   if (!SetUpLogging("info").ok()) return 1;
@@ -224,7 +295,7 @@ int Main(int argc, char** argv) {
                               MakeTokenizeCommand(app), MakePerplexityCommand(app)};
   BindVariables(app);
   try {
-    app.parse(argc, argv);
+    if (const absl::Status status = ParseFlags(app, argc, argv); !status.ok()) return ReportError(status);
   } catch (const CLI::ParseError& error) {
     if (error.get_exit_code() == static_cast<int>(CLI::ExitCodes::Success)) return app.exit(error);  // --help, --version
     return ReportError(UsageFault(app, error));

@@ -37,7 +37,7 @@ absl::StatusOr<EngineOptions> ToEngineOptions(const ModelFlags& flags);
 // Sampling flags; those that are not given stay empty and keep the model's defaults.
 void AddSamplingFlags(CLI::App& app, SamplingOverrides& flags);
 
-// --quiet and --log-level.
+// --quiet, --log-level and --options-file.
 struct LogFlags {
   std::string level = "info";
   bool quiet = false;

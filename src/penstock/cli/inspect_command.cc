@@ -8,6 +8,7 @@
 #include "penstock/base/file.h"
 #include "penstock/base/json.h"
 #include "penstock/base/status.h"
+#include "penstock/base/text.h"
 #include "penstock/cli/command_line.h"
 #include "penstock/engine/loaded_model.h"
 #include "penstock/model/family.h"
@@ -56,9 +57,9 @@ json::object Describe(const LoadedModel& model) {
   const uint64_t total_bytes = model.checkpoint.total_bytes();
   json::array files;
   for (const OpenedFile& file : model.checkpoint.files()) {
-    files.push_back(json::object{{"path", file.path}, {"bytes", file.size_bytes}});
+    files.push_back(json::object{{"path", ReplaceInvalidUtf8(file.path)}, {"bytes", file.size_bytes}});
   }
-  return {{"model", model.name},
+  return {{"model", ReplaceInvalidUtf8(model.name)},
           {"family", c.family->name},
           {"fingerprint", model.fingerprint},
           {"dtype", DtypeName(model.checkpoint_dtype())},
@@ -94,7 +95,7 @@ std::string Table(const json::object& d) {
   const auto yes_no = [&](const char* key) { return d.at(key).get_bool() ? "yes" : "no"; };
   std::string out;
   const auto row = [&](std::string_view name, std::string_view value) { out += fmt::format("{:<18}{}\n", name, value); };
-  row("model", text("model"));
+  row("model", Printable(text("model")));
   row("family", fmt::format("{} ({})", text("family"), text("dtype")));
   row("layers", fmt::format("{}, model_dim {}", number("num_layers"), number("model_dim")));
   row("attention", fmt::format("{} heads, {} KV heads, head_dim {}", number("num_heads"), number("num_kv_heads"),

@@ -9,6 +9,7 @@
 #include "penstock/base/file.h"
 #include "penstock/base/logging.h"
 #include "penstock/base/status.h"
+#include "penstock/base/text.h"
 #include "penstock/cli/command_line.h"
 #include "penstock/job/job.h"
 
@@ -43,7 +44,7 @@ void InstallStopHandlers() {
 void LogPlan(const Engine& engine) {
   const MemoryPlan& plan = engine.memory_plan();
   const ModelInfo& model = engine.model();
-  spdlog::info("model {} ({}, computing in {}), {} sequences at once, context {}, prefill chunk {}", model.name, model.family,
+  spdlog::info("model {} ({}, computing in {}), {} sequences at once, context {}, prefill chunk {}", Printable(model.name), model.family,
                model.dtype, plan.batch_size, plan.context_length, plan.prefill_chunk);
   spdlog::info("memory {}: tables {}, dense weights {}, KV cache {}, activations {}, expert slots {} ({} of {} experts in DRAM)",
                FormatBytes(plan.budget_bytes), FormatBytes(plan.fixed_bytes), FormatBytes(plan.dense_bytes),

@@ -7,6 +7,7 @@
 
 #include "penstock/base/bytes.h"
 #include "penstock/base/json.h"
+#include "penstock/base/text.h"
 
 namespace penstock {
 namespace {
@@ -33,7 +34,7 @@ std::string FormatStats(const JobNumbers& numbers) {
   const double generation_s = e.prefill_s + e.decode_s;
   const double compute_s = std::max(0.0, generation_s - e.io_wait_s);
   const json::object stats = {
-      {"model", numbers.model},
+      {"model", ReplaceInvalidUtf8(numbers.model)},
       {"device", "cpu"},
       {"schedule", "on-demand"},
       {"policy", json::object{{"batch_size", plan.batch_size},
