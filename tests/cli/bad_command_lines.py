@@ -1,0 +1,220 @@
+"""Rows L: flags, environment variables, option files and surroundings. See bad_inputs.py."""
+import json
+import os
+import resource
+
+COMMANDS = ("run", "generate", "inspect", "tokenize", "perplexity")
+
+
+def usage(args, pattern, code=2, **options):
+    return lambda box: box.run(args, code=code, match=pattern, **options)
+
+
+def generate(*more):
+    """Box -> the arguments of a short run."""
+    def args(box):
+        length = [] if any(flag.startswith("--max-tokens") for flag in more) else ["--max-tokens=2"]
+        return ["generate", "--model", box.model().path, "--prompt", "hi", "--raw", *length, *more]
+    return args
+
+
+def generating(*more, code=0, match=None, **options):
+    return lambda box: box.run(generate(*more)(box), code=code, match=match, **options)
+
+
+def flag_rows():
+    yield "L1", "no command", usage([], "command", quiet=False)
+    yield "L1", "unknown command", usage(["martian"], "martian|command", quiet=False)
+    yield "L1", "unknown flag before the command", usage(["--martian", "run"], "martian|command|argument", quiet=False)
+    for name, flag, meant in (("typo", "--memroy", "memory"), ("typo with a value", "--thread=2", "threads"),
+                              ("typo of two words", "--max-token", "max-tokens"), ("underscore", "--batch_size", "batch-size")):
+        yield "L1", name, generating(flag, "2", code=2, match=f"unknown argument '{flag}'.*did you mean --{meant}")
+    yield "L1", "unknown flag", generating("--zzzzzzzz", code=2, match="unknown argument '--zzzzzzzz'")
+    yield "L1", "stray word", generating("stray", code=2, match="unknown argument 'stray'")
+    yield "L1", "control characters", generating("--a\nb\x1b[31m", code=2, match="unknown argument")
+    yield "L1", "not UTF-8", lambda box: box.run([b"inspect", b"--\xff\xfe"], code=2, match="argument|model")
+    yield "L1", "flag of 100 kB", generating("--" + "x" * 100_000, code=2, match="unknown argument")
+    yield "L1", "missing value", usage(["inspect", "--model"], "--model.*required|requires|1 required", quiet=False)
+    yield "L1", "flag twice", generating("--threads", "1", "--threads", "2", code=2, match="threads")
+    yield "L1", "model twice", lambda box: box.run(["inspect", "--model", "a", "--model", "b"], code=2, match="model")
+    for command in COMMANDS:
+        yield "L1", f"{command} without --model", usage([command], "--model is required")
+    yield "L1", "misspelt --model", usage(["inspect", "--modle", "x"], "unknown argument '--modle'; did you mean --model")
+    yield "L1", "conflict", generating("--prompt-file", "x", code=2, match="prompt")
+    yield "L1", "no prompt", lambda box: box.run(["generate", "--model", box.model().path], code=2, match="--prompt")
+    yield "L1", "no text", lambda box: box.run(["tokenize", "--model", box.model().path], code=2, match="--text")
+    yield "L1", "no output", lambda box: box.run(["run", "--model", "x", "--input", box.file("i", "")], code=2, match="--output")
+    yield "L1", "no input", usage(["run", "--model", "x", "--output", "y"], "--input is required")
+    for flag, values in (("--threads", ("0", "-1", "1e3", "x", "", "99999999999999999999", "1025", "2.5")),
+                         ("--batch-size", ("0", "-1", "x", "4097")), ("--context-length", ("0", "1", "-5", "x", "16777217")),
+                         ("--max-tokens", ("0", "-1", "1e18", "x")), ("--temperature", ("-1", "1e9", "nan", "inf", "x", "")),
+                         ("--top-p", ("0", "2", "-1", "nan")), ("--top-k", ("-1", "x")), ("--min-p", ("2", "-1")),
+                         ("--repetition-penalty", ("0", "-1", "nan")), ("--seed", ("x", "-1", "1.5", "18446744073709551616")),
+                         ("--prefill-chunk", ("0", "65537")), ("--dtype", ("f8", "", "F32")), ("--kv-dtype", ("int8",)),
+                         ("--schedule", ("martian", "")), ("--device", ("tpu", "", "cpu:x")), ("--log-level", ("loud", ""))):
+        for value in values:
+            yield "L1", f"{flag} {value!r}", generating(f"{flag}={value}", code=2, match=flag.strip("-"), quiet=flag != "--log-level")
+    yield "L1", "--context-length beyond the model's", generating("--context-length", "513", code=2, match="513 is more than the model's 512")
+    yield "L1", "--help", lambda box: box.expect(b"--memory" in box.run(["run", "--help"], quiet=False).stdout, "no help")
+    yield "L1", "--version", lambda box: box.expect(box.run(["--version"], quiet=False).stdout.startswith(b"penstock "), "no version")
+
+    for value in ("10", "0", "10Q", "-1", "-1GiB", "", "GiB", "1 GiB", "1e3GiB", "nanGiB", "infGiB", "0x10MiB", "1GiBB", "1gib",
+                  "0.1B", "9999999TiB", "1,5GiB"):
+        yield "L2", f"--memory {value!r}", generating(f"--memory={value}", code=2, match="--memory.*unit, such as 512MiB")
+    yield "L2", "more than the machine has", generating("--memory=900TiB", code=6, match="more than this machine .* has")
+    for value in ("1B", "1KiB", "1MiB", "2.1MiB"):
+        yield "L2", f"--memory {value}", generating(f"--memory={value}", code=6, match=r"budget of .* is too small: .* least budget is \d+ bytes")
+    yield "L2", "--memory 1.5GiB", generating("--memory=1.5GiB")
+
+    def least(box):  # the least budget that the message names suffices, and one byte less does not
+        args = generate("--threads", "1")(box)
+        num_bytes = box.least_memory(args)
+        box.run(args + [f"--memory={num_bytes}B"])
+        box.run(args + [f"--memory={num_bytes - 1}B"], code=6)
+    yield "L2", "the least budget", least
+
+
+def environment_rows():
+    for name, value in (("THREADS", "abc"), ("THREADS", "0"), ("TEMPERATURE", "hot"), ("BATCH_SIZE", "-1")):
+        yield "L3", f"PENSTOCK_{name}={value}", generating(code=2, match=name.lower().replace("_", "-"), env={f"PENSTOCK_{name}": value})
+    yield "L3", "PENSTOCK_MEMORY=10Q", generating(code=2, match="--memory", env={"PENSTOCK_MEMORY": "10Q"})
+    yield "L3", "PENSTOCK_DEVICE=cuda", generating(code=6, match="no GPU", env={"PENSTOCK_DEVICE": "cuda"})
+    yield "L3", "a flag overrides its variable", generating("--device", "cpu", env={"PENSTOCK_DEVICE": "cuda"})
+    yield "L3", "unknown variable", generating(quiet=False, match="PENSTOCK_TREADS is not known; did you mean PENSTOCK_THREADS",
+                                               env={"PENSTOCK_TREADS": "2"})
+    yield "L3", "unknown variable with odd bytes", generating(quiet=False, match="is not known", env={"PENSTOCK_\n\x1b": "2"})
+    yield "L3", "very long variable", generating(quiet=False, match="is not known", env={"PENSTOCK_" + "X" * 5000: "1"})
+    yield "L3", "unknown instruction set", generating(code=2, match="unknown instruction set 'mmx'", env={"PENSTOCK_FORCE_ISA": "mmx"})
+
+    def option_file(content, pattern, code=2):
+        return lambda box: box.run(generate("--options-file", box.file("options", content))(box), code=code, match=pattern)
+    # Precedence: flag, then variable, then file.
+    yield "L4", "a flag overrides the file", lambda box: box.run(
+        generate("--device", "cpu", "--options-file", box.file("options", "device = cuda\n"))(box))
+    yield "L4", "a variable overrides the file", lambda box: box.run(
+        generate("--options-file", box.file("options", "device = cuda\n"))(box), env={"PENSTOCK_DEVICE": "cpu"})
+    yield "L4", "the file counts", option_file("device = cuda\n", "no GPU", code=6)
+    yield "L4", "file named by a variable", lambda box: box.run(
+        generate()(box), code=6, match="no GPU", env={"PENSTOCK_OPTIONS_FILE": box.file("options", "device = cuda\n")})
+    yield "L4", "required flags in the file", lambda box: box.run(
+        ["tokenize", "--options-file", box.file("options", f'model = "{box.model().path}"\ntext = "hi"\n')])
+    yield "L4", "good", option_file('# all is well\nthreads = 1\nmemory = "1GiB"\n', None, code=0)
+    yield "L4", "unknown key", option_file("threads = 1\nmartian = 2\n", "options, line 2: .*martian")
+    yield "L4", "typo", option_file("thread = 1\n", "thread")
+    yield "L4", "wrong type", option_file("\n\nthreads = many\n", "options, line 3: .*threads")
+    yield "L4", "out of range", option_file("threads = 5000\n", "line 1: .*threads")
+    yield "L4", "bad size", option_file("memory = 10Q\n", "--memory")
+    yield "L4", "text", option_file("hello world\n", "hello|options")
+    yield "L4", "not UTF-8", option_file(b"\xff\xfe = 1\n", "options|argument|INI")
+    yield "L4", "NUL", option_file(b"\0" * 100, "options|argument|INI")
+    yield "L4", "1 MB line", option_file("x" * 1_000_000, "options|argument|INI")
+    yield "L4", "missing", generating("--options-file", "/nowhere/options", code=2, match="/nowhere/options")
+    yield "L4", "folder", lambda box: box.run(generate("--options-file", box.dir)(box), code=2, match="option|config|file")
+
+
+def one_cpu():
+    os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
+
+
+def limit(kind, soft):
+    return lambda: resource.setrlimit(kind, (soft, soft))
+
+
+def surroundings_rows():
+    def same_answer(**options):
+        def test(box):
+            args = generate("--max-tokens=8")(box)
+            plain = box.run(args, env={"PENSTOCK_FORCE_ISA": "scalar"})
+            other = box.run(args, **options)
+            box.expect(plain.stdout and plain.stdout == other.stdout, f"{plain.stdout!r} and {other.stdout!r}")
+        return test
+    yield "L5", "no instruction set beyond the baseline", same_answer(env={"PENSTOCK_FORCE_ISA": "scalar"}, quiet=False)
+    yield "L5", "one CPU", same_answer(env={"PENSTOCK_FORCE_ISA": "scalar"}, preexec=one_cpu)
+    yield "L5", "one CPU, 64 threads", generating("--threads", "64", preexec=one_cpu)
+    yield "L6", "OMP_NUM_THREADS", same_answer(env={"OMP_NUM_THREADS": "abc", "PENSTOCK_FORCE_ISA": "scalar"})
+    # Not covered: no /proc or /sys, and NUMA nodes offline, which take rights that a test does not have.
+    for device in ("cuda", "cuda:0", "cuda:99", "cuda:x"):
+        yield "L7", device, generating("--device", device, code=6, match="no GPU support; use --device cpu")
+    yield "L7", "auto", generating("--device", "auto")
+
+    def closed(*numbers):
+        return lambda: [os.close(number) for number in numbers]
+    yield "L8", "stdout closed", generating(code=5, match="stdout", preexec=closed(1))
+    yield "L8", "stdout is full", lambda box: box.run(generate()(box), code=5, match="No space left", stdout=open("/dev/full", "wb"))
+
+    def broken_pipe(box):
+        reader, writer = os.pipe()
+        os.close(reader)
+        with os.fdopen(writer, "wb") as pipe:
+            for args in (generate()(box), ["inspect", "--model", box.path("model")], ["tokenize", "--model", box.path("model"), "--text", "x"]):
+                box.run(args, code=5, match="stdout: .*[Bb]roken pipe", stdout=pipe)
+    yield "L8", "stdout is a pipe without reader", broken_pipe
+
+    def nothing_open(box):  # whatever is closed, results do not mix with messages
+        model = box.model()
+        source = box.file("in.jsonl", "".join(json.dumps({"prompt": "hi", "max_tokens": 2}) + "\n" for _ in range(5)) + "x\n")
+        for numbers in ((0,), (1,), (2,), (1, 2), (0, 1, 2)):
+            name = "out" + "".join(map(str, numbers))
+            process = box.start(["run", "--model", model.path, "--input", source, "--output", box.output(name)], preexec=closed(*numbers))
+            result = box.finish(process)
+            box.program.num_runs += 1
+            box.expect(result.code == 8, f"closed {numbers}: exit code {result.code}, {result.stderr!r}")
+            with open(box.path(name), encoding="utf-8") as file:
+                lines = [json.loads(line) for line in file]
+            box.expect(len(lines) == 6, f"closed {numbers}: {len(lines)} results")
+        return None
+    yield "L8", "stdin, stdout, stderr closed", nothing_open
+    for name, env in (("NO_COLOR", {"NO_COLOR": "1"}), ("TERM=dumb", {"TERM": "dumb"}), ("no TERM", {"TERM": ""})):
+        def plain(box, env=env):
+            model = box.model()
+            source = box.file("in.jsonl", json.dumps({"prompt": "hi", "max_tokens": 2}) + "\n")
+            box.run(["run", "--model", model.path, "--input", source, "--output", box.output()], quiet=False, env=env)
+        yield "L8", name, plain
+    # Not covered: jumps of the clock (only the steady clock is read, and no answer depends on it).
+    for locale in ("tr_TR.UTF-8", "de_DE.UTF-8", "C", "martian"):
+        yield "L9", locale, same_answer(env={"LC_ALL": locale, "LANG": locale, "PENSTOCK_FORCE_ISA": "scalar"})
+    yield "L9", "comma decimals", lambda box: box.run(generate("--temperature", "0,5")(box), code=2, match="temperature",
+                                                      env={"LC_ALL": "de_DE.UTF-8"})
+
+    yield "L10", "ulimit -n 64", generating(preexec=limit(resource.RLIMIT_NOFILE, 64))
+    for number in (4, 5, 6, 8):  # with 3 the dynamic loader itself fails
+        yield "L10", f"ulimit -n {number}", generating(code=(0, 5, 6), preexec=limit(resource.RLIMIT_NOFILE, number))
+
+    def few_files(box):
+        model = box.model()
+        model.split()
+        box.run(["inspect", "--model", model.path], code=6, match=r"ulimit -n", preexec=limit(resource.RLIMIT_NOFILE, 4))
+    yield "L10", "fewer files than shards", few_files
+    yield "L10", "ulimit -l 0", generating(preexec=limit(resource.RLIMIT_MEMLOCK, 0))
+
+    def small_stack(box):
+        if not box.program.sanitized:  # whose frames are several times as large
+            box.run(generate()(box), preexec=limit(resource.RLIMIT_STACK, 256 << 10))
+    yield "L10", "ulimit -s 256", small_stack
+
+    def address_space(box):
+        if box.program.sanitized:  # whose shadow memory takes terabytes of addresses
+            return
+        args = generate("--threads", "1")(box)
+        for mib in (100, 200, 400):
+            box.run(args, code=(0, 6), match=None, preexec=limit(resource.RLIMIT_AS, mib << 20))
+        box.run(args + ["--memory=1GiB", "--context-length=512", "--batch-size=4096"], code=(0, 6),
+                preexec=limit(resource.RLIMIT_AS, 300 << 20))
+    yield "L10", "ulimit -v", address_space
+
+    def file_size(box):  # results that cannot be written end the job as a full disk does: at a line's end, to be resumed
+        model = box.model()
+        lines = "".join(json.dumps({"id": f"r{i}", "prompt": "hi", "max_tokens": 2}) + "\n" for i in range(60))
+        source, out = box.file("in.jsonl", lines), box.output()
+        args = ["run", "--model", model.path, "--input", source, "--output", out]
+        box.run(args, code=(5, 7), match="File too large|--resume", preexec=limit(resource.RLIMIT_FSIZE, 4000))
+        box.run(args + ["--resume"])
+        with open(out, encoding="utf-8") as file:
+            box.expect(len({json.loads(line)["custom_id"] for line in file}) == 60, "results are missing")
+    yield "L10", "ulimit -f", file_size
+
+
+def cases():
+    yield from flag_rows()
+    yield from environment_rows()
+    yield from surroundings_rows()

@@ -1,0 +1,138 @@
+"""Rows C: config.json and generation_config.json. See bad_inputs.py."""
+import json
+
+import tiny_model
+from bad_shards import spoiled
+
+CONFIG, GENERATION = "config.json", "generation_config.json"
+TIED = "lm_head.weight"
+
+
+def text(content, pattern):
+    return spoiled(lambda model: model.write(CONFIG, content), pattern)
+
+
+def fields(values, pattern, code=3):
+    """config.json with `values` instead of its own; None removes a field."""
+    def edit(config):
+        config.update(values)
+        return {key: value for key, value in config.items() if value is not None}
+    return spoiled(lambda model: model.edit_json(CONFIG, edit), pattern, code=code)
+
+
+def literal(field, json_text, pattern):
+    """A value that Python's JSON writer would not write."""
+    def spoil(model):
+        config = {**tiny_model.config(), field: "@"}
+        model.write(CONFIG, json.dumps(config).replace('"@"', json_text))
+    return spoiled(spoil, pattern)
+
+
+def generation(content, pattern, code=3):
+    content = content if isinstance(content, str) else json.dumps(content)
+    return spoiled(lambda model: model.write(GENERATION, content), pattern, code=code)
+
+
+def syntax_rows():
+    good = json.dumps(tiny_model.config(), indent=1)
+    place = r"config\.json: line \d+, column \d+: "
+    yield "C1", "missing", spoiled(lambda model: model.remove(CONFIG), "no file 'config.json'")
+    for name, content in (("empty", ""), ("blank", " \n"), ("// comment", good.replace("{", "{ // x\n", 1)),
+                          ("/* comment", "/* x */" + good), ("# comment", "# x\n" + good),
+                          ("single quotes", good.replace('"', "'")), ("trailing comma", good[:-2] + ",\n}"),
+                          ("cut", good[:-30]), ("two documents", good + good), ("byte-order mark", "\ufeff" + good),
+                          ("NaN", good.replace("10000.0", "NaN")), ("1e999", good.replace("10000.0", "1e999")),
+                          ("field twice", good.replace("{", '{"vocab_size": 300,', 1)),
+                          ("nested 100000 deep", '{"x": ' + "[" * 100_000), ("NUL", "\0" * 100),
+                          ("UTF-16", good.encode("utf-16")), ("not UTF-8", good.encode().replace(b"silu", b"\xff\xfe"))):
+        yield "C1", name, text(content, place)
+    for name, content in (("array", "[]"), ("string", '"x"'), ("number", "7"), ("null", "null")):
+        yield "C1", name, text(content, r"config\.json: expected an object, found ")
+    yield "C1", "5 MB", text(good + " " * (5 << 20), "more than the limit of 4.00 MiB")
+    yield "C2", "unknown architecture", fields({"architectures": ["LlamaForCausalLM"]}, "'LlamaForCausalLM' is not supported")
+    for name, value in (("no", None), ("empty", []), ("string", "MixtralForCausalLM"), ("number in", [7]), ("null in", [[]])):
+        yield "C2", f"{name} architectures", fields({"architectures": value}, "'architectures': expected a list with one of")
+    yield "C2", "auto_map", fields({"auto_map": {"AutoModelForCausalLM": "modeling.Evil"}}, "custom code is never run")
+    yield "C2", "auto_map and unknown", fields({"auto_map": {}, "architectures": ["X"]}, "custom code is never run")
+    yield "C2", "control characters", fields({"architectures": ["a\nb\x1b[31m"]}, r"a\\nb.*is not supported")
+
+
+def value_rows():
+    for field in ("vocab_size", "num_hidden_layers", "num_attention_heads"):
+        for name, value in (("string", "32"), ("negative", -1), ("zero", 0), ("1e308", 1e308), ("2^53+1", (1 << 53) + 1),
+                            ("2^63", 1 << 63), ("2^64", 1 << 64), ("fraction", 2.5), ("float", 32.0), ("true", True),
+                            ("array", [32]), ("object", {}), ("missing", None)):
+            yield "C3", f"{field} {name}", fields({field: value}, f"field '{field}': expected an integer from 1 to")
+    for field in ("hidden_size", "num_key_value_heads", "head_dim", "num_local_experts", "num_experts_per_tok",
+                  "intermediate_size", "max_position_embeddings", "sliding_window"):
+        for name, value in (("string", "32"), ("negative", -1), ("huge", 1 << 40)):
+            yield "C3", f"{field} {name}", fields({field: value}, f"field '{field}': expected an integer from 1 to")
+    for field, values in (("rms_norm_eps", ("x", -1, 1e308, [])), ("rope_theta", ("x", -1, 0, 1e308, {})),
+                          ("tie_word_embeddings", ("true", 1)), ("hidden_act", ("gelu", 7)), ("rope_scaling", ("x", 7))):
+        for value in values:
+            yield "C3", f"{field} {value!r}", fields({field: value}, f"field '{field}': expected")
+    yield "C3", "vocab_size NaN", literal("vocab_size", "NaN", r"line \d+, column \d+")
+    yield "C3", "vocab_size 4e2", literal("vocab_size", "3e2", "field 'vocab_size': expected an integer")
+    yield "C3", "long value", fields({"vocab_size": "x" * 100_000}, r"found string \"x{40,60}")
+
+    yield "C4", "more experts per token than experts", fields({"num_experts_per_tok": 5}, "num_experts_per_tok 5 is more than .* 4")
+    yield "C4", "KV heads", fields({"num_attention_heads": 2, "num_key_value_heads": 3},
+                                   "num_attention_heads 2 is not a multiple of num_key_value_heads 3")
+    yield "C4", "heads and no head_dim", fields({"num_attention_heads": 3, "num_key_value_heads": 1, "head_dim": None},
+                                                "hidden_size 16 is not a multiple of num_attention_heads 3")
+    yield "C4", "odd head_dim", fields({"head_dim": 7}, "head_dim 7 must be even")
+    for field in ("rope_scaling", "rope_parameters"):
+        for key in ("type", "rope_type"):
+            yield "C4", f"{field} {key}", fields({field: {key: "yarn", "factor": 4.0}}, "rope type 'default'.* found 'yarn'")
+        yield "C4", f"{field} theta", fields({field: {"rope_type": "default", "rope_theta": -1}}, "rope_theta")
+    yield "C4", "head_dim differs from the tensors", fields({"head_dim": 4}, "q_proj.weight has shape")
+
+
+def relation_rows():
+    yield "C5", "vocab_size above the rows", fields({"vocab_size": 301}, r"embed_tokens.weight has shape \[300, 16\], expected \[301, 16\]")
+    yield "C5", "vocab_size below the rows", fields({"vocab_size": 299}, r"expected \[299, 16\]")
+    # The documented rule: with tied embeddings an lm_head in the file is ignored, and may be absent.
+    yield "C5", "tied with lm_head", fields({"tie_word_embeddings": True}, None, code=0)
+
+    def tied(model):
+        model.edit_json(CONFIG, lambda config: config.update(tie_word_embeddings=True))
+        model.edit_tensors(lambda parts: parts.pop(TIED))
+    yield "C5", "tied without lm_head", spoiled(tied, None, code=0)
+    yield "C5", "not tied without lm_head", spoiled(lambda model: model.edit_tensors(lambda parts: parts.pop(TIED)),
+                                                    rf"{TIED} is missing \(in all 1\)")
+    for name, value in (("gptq", {"quant_method": "gptq", "bits": 4}), ("fp8", {"quant_method": "fp8"}), ("empty", {})):
+        yield "C6", f"quantization_config {name}", fields({"quantization_config": value}, "quantised checkpoints are not supported")
+
+    def quantised(model):
+        norm = "model.norm.weight"
+        model.edit_tensors(lambda parts: parts.update({norm: ("U8", [16], b"\0" * 16)}))
+    yield "C6", "a tensor of bytes", spoiled(quantised, "dtype 'U8' is not supported")
+
+    for name, value in (("list", [5, 7]), ("empty list", []), ("absent", None), ("last id", 299)):
+        yield "C7", f"eos {name}", fields({"eos_token_id": value}, None, code=0)
+    yield "C7", "eos null", spoiled(lambda model: model.edit_json(CONFIG, lambda config: config.update(eos_token_id=None)), None, code=0)
+    for name, value in (("vocab_size", 300), ("-1", -1), ("2^40", 1 << 40), ("string", "</s>"), ("in a list", [1, 300]),
+                        ("nested", [[1]]), ("float", 1.5), ("true", True)):
+        yield "C7", f"eos {name}", fields({"eos_token_id": value}, "'eos_token_id': expected token ids from 0 to 299")
+        yield "C7", f"generation eos {name}", generation({"eos_token_id": value},
+                                                         "generation_config.json: field 'eos_token_id': expected token ids")
+    for name, value in (("temperature", -1), ("temperature", "hot"), ("top_k", -5), ("top_k", 1.5), ("top_p", 2), ("min_p", -1),
+                        ("repetition_penalty", 0), ("do_sample", "yes")):
+        yield "C7", f"generation {name} {value}", generation({name: value}, f"generation_config.json: field '{name}'")
+    yield "C7", "generation syntax", generation("{,}", r"generation_config.json: line 1, column \d+")
+    yield "C7", "generation array", generation("[]", "expected an object")
+    yield "C7", "generation empty object", generation("{}", None, code=0)
+
+    yield "C8", "Qwen3-MoE", fields({"architectures": ["Qwen3MoeForCausalLM"], "num_experts": 4, "moe_intermediate_size": 16},
+                                    "tensors do not fit config.json: .*is missing.*config.json of another model")
+    yield "C8", "OLMoE", fields({"architectures": ["OlmoeForCausalLM"], "num_experts": 4}, "q_norm.weight is missing")
+    yield "C8", "other dims", fields({"hidden_size": 32}, r"embed_tokens.weight has shape \[300, 16\], expected \[300, 32\]")
+    yield "C8", "fewer layers", fields({"num_hidden_layers": 1}, r"model.layers.1.* is not part of .*\(in all 19\)")
+    yield "C8", "more layers", fields({"num_hidden_layers": 3}, r"model.layers.2.* is missing.*\(in all 19\)")
+    yield "C8", "most layers and experts", fields({"num_hidden_layers": 1024, "num_local_experts": 4096}, r"is missing.*in all")
+
+
+def cases():
+    yield from syntax_rows()
+    yield from value_rows()
+    yield from relation_rows()

@@ -1,0 +1,257 @@
+#!/usr/bin/env python3
+"""Proves that bad input gets one clear line and the right exit code: no crash, no hang, no unbounded memory, nothing lost.
+
+Each row is a kind of bad input (a broken checkpoint, index, config, tokenizer, template, JSONL line, flag or environment) with
+several inputs. Beside its own expectation, every run of the program must satisfy:
+  - on failure exactly one line on stderr begins with "penstock: error: ", it is printable, and stdout is empty;
+  - every other line on stderr begins with "penstock: " too, and there is no report of a sanitizer;
+  - wall time and peak RSS stay below their bounds;
+  - no file that lay in the test's folder before has changed, unless it is an output.
+
+Usage: bad_inputs.py --penstock PATH [--only REGEX] [--keep]
+"""
+import argparse
+import os
+import re
+import resource
+import shutil
+import signal
+import stat
+import subprocess
+import sys
+import tempfile
+import time
+
+import bad_command_lines
+import bad_configs
+import bad_requests
+import bad_shards
+import bad_tokenizers
+import tiny_model
+
+MIB = 1 << 20
+MAX_WALL_S = 20.0
+MAX_RSS_BYTES = 256 * MIB
+SANITIZER_RSS_FACTOR = 4  # shadow memory, quarantine and red zones
+OK_CODES = (0, 8)  # 8: the job finished and some requests have error records
+REPORT = re.compile(r"Sanitizer|runtime error:|terminate called|Assertion|core dumped")
+
+
+class Failure(Exception):
+    """An expectation that did not hold."""
+
+
+def peak_rss_bytes(pid):
+    """The peak so far of a process that runs; 0 when it has ended or is about to execute."""
+    try:
+        with open(f"/proc/{pid}/status", encoding="utf-8", errors="replace") as file:
+            status = file.read()
+    except OSError:
+        return 0
+    found = re.search(r"^VmHWM:\s+(\d+) kB", status, re.MULTILINE)
+    return int(found.group(1)) * 1024 if found and not status.startswith("Name:\tpython") else 0
+
+
+class Result:
+    def __init__(self, code, stdout, stderr):
+        self.code = code
+        self.stdout = stdout
+        self.stderr = stderr
+
+
+class Box:
+    """One input's folder, and the means to run the program in it."""
+
+    def __init__(self, program, folder):
+        self.program = program
+        self.dir = folder
+        self.outputs = set()  # paths that runs may change
+
+    def path(self, name):
+        return os.path.join(self.dir, name)
+
+    def model(self, name="model"):
+        return tiny_model.ModelFolder(self.path(name))
+
+    def file(self, name, content):
+        with open(self.path(name), "wb") as file:
+            file.write(content.encode() if isinstance(content, str) else content)
+        return self.path(name)
+
+    def output(self, name="out.jsonl"):
+        for suffix in ("", ".manifest.json", ".manifest.json.tmp"):
+            self.outputs.add(self.path(name) + suffix)
+        return self.path(name)
+
+    def start(self, args, env=None, stdin=None, preexec=None, stdout=None, cwd=None):
+        """Starts the program; its stderr goes to a file, as a pipe that nobody empties could block it."""
+        variables = {key: value for key, value in os.environ.items() if not key.startswith("PENSTOCK_")}
+        variables.update(env or {})
+
+        def prepare():
+            resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+            if preexec is not None:
+                preexec()
+
+        out = stdout if stdout is not None else tempfile.TemporaryFile()
+        err = tempfile.TemporaryFile()
+        inp = subprocess.DEVNULL
+        if stdin is not None:
+            inp = tempfile.TemporaryFile()
+            inp.write(stdin)
+            inp.seek(0)
+        process = subprocess.Popen([self.program.path] + list(args), stdin=inp, stdout=out, stderr=err, env=variables,
+                                   preexec_fn=prepare, cwd=cwd)
+        process.out_file, process.err_file = (None if stdout is not None else out), err
+        process.args_text = " ".join(str(arg)[:120] for arg in args)
+        return process
+
+    def finish(self, process, max_wall_s=MAX_WALL_S):
+        """Waits for `process`, kills it after the bound, and returns its exit code, output and peak RSS."""
+        start = time.monotonic()
+        rss_bytes = 0
+        while True:
+            # Not rusage's peak, which begins with what this script had when it forked.
+            rss_bytes = max(rss_bytes, peak_rss_bytes(process.pid))
+            pid, status = os.waitpid(process.pid, os.WNOHANG)
+            if pid != 0:
+                break
+            if time.monotonic() - start > max_wall_s:
+                os.kill(process.pid, signal.SIGKILL)
+                os.waitpid(process.pid, 0)
+                process.returncode = -signal.SIGKILL
+                raise Failure(f"took more than {max_wall_s:.0f} s: {process.args_text}")
+            time.sleep(0.002)
+        process.returncode = os.waitstatus_to_exitcode(status)
+
+        def content(file):
+            if file is None:
+                return b""
+            file.seek(0)
+            with file:
+                return file.read()
+
+        result = Result(process.returncode, content(process.out_file), content(process.err_file))
+        result.rss_bytes = rss_bytes
+        return result
+
+    def run(self, args, code=0, match=None, quiet=True, env=None, stdin=None, preexec=None, stdout=None, cwd=None,
+            max_rss=MAX_RSS_BYTES, max_wall_s=MAX_WALL_S):
+        """Runs the program, checks what holds for all runs, and returns the Result."""
+        before = self.snapshot()
+        process = self.start(list(args) + (["--quiet"] if quiet else []), env=env, stdin=stdin, preexec=preexec, stdout=stdout,
+                             cwd=cwd)
+        result = self.finish(process, max_wall_s)
+        self.program.num_runs += 1
+        self.check(result, (code,) if isinstance(code, int) else code, match, quiet, max_rss)
+        changed = [path for path, state in before.items() if self.snapshot().get(path) != state]
+        if changed:
+            raise Failure(f"changed or removed {changed[0]}")
+        return result
+
+    def check(self, result, codes, match, quiet, max_rss):
+        text = result.stderr.decode("utf-8", "backslashreplace")
+        shown = f"exit code {result.code}, stderr: {text[-2000:]!r}"
+        if REPORT.search(text):
+            raise Failure(f"a crash or a sanitizer's report; {shown}")
+        if result.code not in codes:
+            raise Failure(f"expected exit code {' or '.join(map(str, codes))}; {shown}, stdout: {result.stdout[:200]!r}")
+        try:
+            result.stderr.decode("utf-8")
+        except UnicodeDecodeError:
+            raise Failure(f"stderr is not UTF-8; {shown}") from None
+        lines = text.splitlines()
+        errors = [line for line in lines if line.startswith("penstock: error: ")]
+        if result.code in OK_CODES:
+            if errors:
+                raise Failure(f"an error line, though the exit code says success; {shown}")
+        else:
+            if len(errors) != 1:
+                raise Failure(f"expected one error line, found {len(errors)}; {shown}")
+            if result.stdout:
+                raise Failure(f"stdout is not empty: {result.stdout[:200]!r}; {shown}")
+            if len(errors[0]) > 20000:
+                raise Failure(f"an error line of {len(errors[0])} characters")
+        if quiet and any(not line.startswith("penstock: ") for line in lines):
+            raise Failure(f"a line without 'penstock: '; {shown}")
+        if any(not char.isprintable() for line in lines for char in line):
+            raise Failure(f"control characters on stderr; {shown}")
+        if match is not None and not re.search(match, text):
+            raise Failure(f"expected a message that matches {match!r}; {shown}")
+        bound = max_rss * (SANITIZER_RSS_FACTOR if self.program.sanitized else 1)
+        if result.rss_bytes > bound:
+            raise Failure(f"peak RSS {result.rss_bytes / MIB:.0f} MiB, bound {bound / MIB:.0f} MiB; {shown}")
+
+    def snapshot(self):
+        """Path -> (size, mtime) of every regular file that no run may change."""
+        states = {}
+        for folder, _, names in os.walk(self.dir):
+            for name in names:
+                path = os.path.join(folder, name)
+                info = os.lstat(path)
+                if path not in self.outputs and stat.S_ISREG(info.st_mode):
+                    states[path] = (info.st_size, info.st_mtime_ns, info.st_ino)
+        return states
+
+    def inspect(self, model, pattern, code=3, **options):
+        return self.run(["inspect", "--model", model.path], code=code, match=pattern, **options)
+
+    def least_memory(self, args):
+        """The least --memory for `args`, which the refusal of a smaller one names."""
+        text = self.run(list(args) + ["--memory=1B"], code=6, match=r"least budget is \d+ bytes").stderr.decode()
+        return int(re.search(r"least budget is (\d+) bytes", text).group(1))
+
+    def expect(self, holds, message):
+        if not holds:
+            raise Failure(message)
+
+
+class Program:
+    def __init__(self, path):
+        self.path = os.path.abspath(path)
+        self.num_runs = 0
+        with open(path, "rb") as file:
+            self.sanitized = b"__asan_init" in file.read()
+
+
+def run_case(program, row, name, test, keep):
+    folder = os.path.realpath(tempfile.mkdtemp(prefix="penstock-bad-"))
+    try:
+        test(Box(program, folder))
+        return None
+    except Exception as failure:  # a test that trips over an answer has found something too
+        kind = "" if isinstance(failure, Failure) else f"{type(failure).__name__}: "
+        return f"{row} {name}: {kind}{failure}"
+    finally:
+        if not keep:
+            shutil.rmtree(folder, ignore_errors=True)
+
+
+def main():
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--penstock", required=True)
+    parser.add_argument("--only", default="", help="regular expression on 'ROW name'")
+    parser.add_argument("--keep", action="store_true", help="keep the inputs' folders")
+    flags = parser.parse_args()
+    program = Program(flags.penstock)
+    tiny_model.ModelFolder.seed()
+    rows = {}
+    for module in (bad_shards, bad_configs, bad_tokenizers, bad_requests, bad_command_lines):
+        for row, name, test in module.cases():
+            if re.search(flags.only, f"{row} {name}"):
+                rows.setdefault(row, []).append((name, test))
+    failures = []
+    for row, inputs in rows.items():
+        start = time.monotonic()
+        faults = [fault for name, test in inputs if (fault := run_case(program, row, name, test, flags.keep))]
+        print(f"{row:4} {'FAILED' if faults else 'ok':7} {len(inputs):3} inputs {time.monotonic() - start:7.2f} s", flush=True)
+        for fault in faults:
+            print(f"  {fault}", flush=True)
+        failures += faults
+    num_inputs = sum(len(inputs) for inputs in rows.values())
+    print(f"{len(rows)} rows, {num_inputs} inputs, {program.num_runs} runs, {len(failures)} failed")
+    return 1 if failures or not rows else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
