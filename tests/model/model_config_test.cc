@@ -1,0 +1,265 @@
+// Proves that configs of published models are read with their published dims, that what cannot be run is refused, and that
+// every field's wrong type, range and relation is refused with a message that names it.
+#include "penstock/model/model_config.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "penstock/base/file.h"
+#include "penstock/base/json.h"
+#include "penstock/base/limits.h"
+#include "penstock/base/status.h"
+#include "penstock/model/family.h"
+#include "penstock/model/generation_config.h"
+
+namespace penstock {
+namespace {
+
+using testing::AllOf;
+using testing::ElementsAre;
+using testing::HasSubstr;
+
+absl::StatusOr<ModelConfig> FromFile(const std::string& path) {
+  const auto text = ReadFile(std::string(PENSTOCK_SOURCE_DIR "/tests/") + path, kMaxConfigBytes);
+  EXPECT_TRUE(text.ok()) << Message(text.status());
+  return ParseModelConfig(text.value_or(""));
+}
+
+// A small valid Mixtral as a JSON object, with `fields` (the inside of an object) over its own.
+std::string MixtralWith(std::string_view fields) {
+  json::object config = ParseJson(R"({"architectures": ["MixtralForCausalLM"], "vocab_size": 300, "hidden_size": 16,
+      "intermediate_size": 24, "num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2,
+      "num_local_experts": 4, "num_experts_per_tok": 2, "max_position_embeddings": 128})", Fault::kInternal)->get_object();
+  const json::value changes = ParseJson(fmt::format("{{{}}}", fields), Fault::kInternal).value();
+  for (const auto& [key, value] : changes.get_object()) config[key] = value;
+  return std::string(json::serialize(config));
+}
+
+// The refusal of a Mixtral with these fields; empty when it is accepted.
+std::string RefusalOf(std::string_view fields) {
+  const auto config = ParseModelConfig(MixtralWith(fields));
+  if (config.ok()) return "";
+  EXPECT_EQ(FaultOf(config.status()), Fault::kModel);
+  return Message(config.status());
+}
+
+TEST(ModelConfigTest, ReadsMixtral8x7B) {
+  const auto config = FromFile("data/configs/mixtral-8x7b.json");
+  ASSERT_TRUE(config.ok()) << Message(config.status());
+  EXPECT_EQ(config->family, &kMixtral);
+  EXPECT_EQ(config->vocab_size, 32000);
+  EXPECT_EQ(config->model_dim, 4096);
+  EXPECT_EQ(config->num_layers, 32);
+  EXPECT_EQ(config->num_heads, 32);
+  EXPECT_EQ(config->num_kv_heads, 8);
+  EXPECT_EQ(config->head_dim, 128);
+  EXPECT_EQ(config->num_experts, 8);
+  EXPECT_EQ(config->num_topk, 2);
+  EXPECT_EQ(config->expert_dim, 14336);
+  EXPECT_EQ(config->max_positions, 32768);
+  EXPECT_EQ(config->sliding_window, 0);
+  EXPECT_EQ(config->rope_theta, 1e6);
+  EXPECT_EQ(config->qk_norm, QkNorm::kNone);
+  EXPECT_TRUE(config->norm_topk_prob);
+  EXPECT_FALSE(config->tie_embeddings);
+  EXPECT_EQ(config->num_moe_layers(), 32);
+  EXPECT_THAT(config->eos_ids, ElementsAre(2));
+}
+
+TEST(ModelConfigTest, ReadsMixtral8x22B) {
+  const auto config = FromFile("data/configs/mixtral-8x22b.json");
+  ASSERT_TRUE(config.ok()) << Message(config.status());
+  EXPECT_EQ(config->model_dim, 6144);
+  EXPECT_EQ(config->num_layers, 56);
+  EXPECT_EQ(config->num_heads, 48);
+  EXPECT_EQ(config->expert_dim, 16384);
+}
+
+TEST(ModelConfigTest, ReadsQwen3Moe) {
+  const auto small = FromFile("data/configs/qwen3-30b-a3b.json");
+  ASSERT_TRUE(small.ok()) << Message(small.status());
+  EXPECT_EQ(small->family, &kQwen3Moe);
+  EXPECT_EQ(small->num_experts, 128);
+  EXPECT_EQ(small->num_topk, 8);
+  EXPECT_EQ(small->expert_dim, 768);
+  EXPECT_EQ(small->dense_ffn_dim, 6144);
+  EXPECT_EQ(small->head_dim, 128);
+  EXPECT_EQ(small->q_dim(), 4096);  // twice model_dim: head_dim is a field of its own
+  EXPECT_EQ(small->model_dim, 2048);
+  EXPECT_EQ(small->qk_norm, QkNorm::kPerHead);
+  EXPECT_EQ(small->sliding_window, 0);
+  EXPECT_EQ(small->num_moe_layers(), 48);
+  EXPECT_TRUE(small->norm_topk_prob);
+  const auto large = FromFile("data/configs/qwen3-235b-a22b.json");
+  ASSERT_TRUE(large.ok()) << Message(large.status());
+  EXPECT_EQ(large->num_layers, 94);
+  EXPECT_EQ(large->num_kv_heads, 4);
+}
+
+TEST(ModelConfigTest, ReadsOlmoeAndLayersWithoutExperts) {
+  const auto olmoe = FromFile("golden/olmoe-odd/config.json");
+  ASSERT_TRUE(olmoe.ok()) << Message(olmoe.status());
+  EXPECT_EQ(olmoe->family, &kOlmoe);
+  EXPECT_EQ(olmoe->qk_norm, QkNorm::kWhole);
+  EXPECT_FLOAT_EQ(olmoe->clip_qkv, 0.8f);
+  EXPECT_EQ(olmoe->head_dim, 10);
+  const auto qwen = FromFile("golden/qwen3moe-odd/config.json");
+  ASSERT_TRUE(qwen.ok()) << Message(qwen.status());
+  // Every second layer has experts, and layer 3 is listed as dense.
+  EXPECT_THAT(qwen->layer_has_experts, ElementsAre(false, true, false, false, false, true));
+  EXPECT_TRUE(qwen->attention_bias);
+  EXPECT_TRUE(qwen->tie_embeddings);
+  const auto sliding = FromFile("golden/mixtral-sliding/config.json");
+  ASSERT_TRUE(sliding.ok()) << Message(sliding.status());
+  EXPECT_EQ(sliding->sliding_window, 16);
+}
+
+TEST(ModelConfigTest, RefusesModelsItCannotRun) {
+  const auto refusal = [](const char* file) {
+    const auto config = FromFile(std::string("data/configs/") + file);
+    EXPECT_FALSE(config.ok());
+    return Message(config.status());
+  };
+  EXPECT_THAT(refusal("deepseek-v3.json"), HasSubstr("custom code is never run"));
+  EXPECT_THAT(refusal("phi-3.5-moe.json"), HasSubstr("custom code is never run"));
+  EXPECT_THAT(refusal("gpt-oss-20b.json"), HasSubstr("'quantization_config'"));
+  EXPECT_THAT(refusal("qwen3-0.6b.json"),
+              AllOf(HasSubstr("'Qwen3ForCausalLM' is not supported"), HasSubstr("MixtralForCausalLM"),
+                    HasSubstr("OlmoeForCausalLM"), HasSubstr("Qwen3MoeForCausalLM")));
+}
+
+TEST(ModelConfigTest, DefaultsAreThoseOfTheFamilies) {
+  const auto config = ParseModelConfig(MixtralWith(R"("num_key_value_heads": null)"));
+  ASSERT_TRUE(config.ok()) << Message(config.status());
+  EXPECT_EQ(config->num_kv_heads, 4);
+  EXPECT_EQ(config->head_dim, 4);
+  EXPECT_EQ(config->rope_theta, 10000.0);
+  EXPECT_TRUE(config->eos_ids.empty());
+}
+
+TEST(ModelConfigTest, SyntaxErrorsNamePlace) {
+  for (const std::string_view text : {"", "{", "{'a': 1}", "{\"a\": 1,}", "{\"a\": NaN}", "// x\n{}", "{} {}", "\xEF\xBB\xBF{}"}) {
+    const auto config = ParseModelConfig(text);
+    ASSERT_FALSE(config.ok()) << text;
+    EXPECT_THAT(Message(config.status()), AllOf(HasSubstr("config.json: line "), HasSubstr("column "))) << text;
+  }
+  EXPECT_THAT(Message(ParseModelConfig("[]").status()), HasSubstr("expected an object, found array"));
+}
+
+TEST(ModelConfigTest, ArchitecturesMustBeAKnownOne) {
+  for (const std::string_view value : {"null", "[]", "7", "\"MixtralForCausalLM\"", "[7]", "{}"}) {
+    EXPECT_THAT(RefusalOf(fmt::format("\"architectures\": {}", value)), HasSubstr("field 'architectures': expected a list"));
+  }
+  EXPECT_THAT(RefusalOf(R"("architectures": ["X"], "auto_map": {})"), HasSubstr("custom code is never run"));
+  EXPECT_THAT(RefusalOf(R"("quantization_config": {"quant_method": "gptq"})"), HasSubstr("quantised checkpoints"));
+}
+
+TEST(ModelConfigTest, EveryIntegerFieldIsChecked) {
+  for (const std::string_view field : {"vocab_size", "hidden_size", "num_hidden_layers", "num_attention_heads",
+                                       "num_key_value_heads", "head_dim", "num_experts_per_tok", "max_position_embeddings",
+                                       "num_local_experts", "intermediate_size", "sliding_window"}) {
+    for (const std::string_view value : {"\"32\"", "-1", "0", "1.5", "32.0", "1e308", "9007199254740993",
+                                         "9223372036854775808", "18446744073709551615", "true", "[32]", "{}"}) {
+      EXPECT_THAT(RefusalOf(fmt::format("\"{}\": {}", field, value)),
+                  AllOf(HasSubstr(fmt::format("config.json: field '{}': expected an integer from 1 to ", field)),
+                        HasSubstr(", found ")))
+          << value;
+    }
+  }
+  for (const std::string_view field : {"vocab_size", "hidden_size", "num_hidden_layers", "num_attention_heads",
+                                       "max_position_embeddings", "num_local_experts", "intermediate_size", "num_experts_per_tok"}) {
+    EXPECT_THAT(RefusalOf(fmt::format("\"{}\": null", field)), HasSubstr(fmt::format("field '{}'", field)));
+  }
+}
+
+TEST(ModelConfigTest, OtherFieldsAreChecked) {
+  for (const std::string_view field : {"rms_norm_eps", "rope_theta"}) {
+    for (const std::string_view value : {"\"1\"", "-1", "1e308", "[]"}) {
+      EXPECT_THAT(RefusalOf(fmt::format("\"{}\": {}", field, value)),
+                  HasSubstr(fmt::format("field '{}': expected a number from", field)));
+    }
+  }
+  EXPECT_THAT(RefusalOf(R"("tie_word_embeddings": 1)"), HasSubstr("'tie_word_embeddings': expected true or false"));
+  EXPECT_THAT(RefusalOf(R"("hidden_act": "gelu")"), HasSubstr("'hidden_act': expected 'silu', found 'gelu'"));
+  EXPECT_THAT(RefusalOf(R"("hidden_act": 7)"), HasSubstr("'hidden_act': expected a string"));
+  // A long value does not fill the message.
+  EXPECT_LT(RefusalOf(fmt::format("\"vocab_size\": \"{}\"", std::string(100000, 'x'))).size(), 300u);
+}
+
+TEST(ModelConfigTest, RelationsAreNamed) {
+  EXPECT_EQ(RefusalOf(R"("num_experts_per_tok": 5)"),
+            "config.json: num_experts_per_tok 5 is more than the number of experts 4");
+  EXPECT_EQ(RefusalOf(R"("num_key_value_heads": 3)"),
+            "config.json: num_attention_heads 4 is not a multiple of num_key_value_heads 3");
+  EXPECT_THAT(RefusalOf(R"("num_attention_heads": 3, "num_key_value_heads": 3)"),
+              HasSubstr("hidden_size 16 is not a multiple of num_attention_heads 3"));
+  EXPECT_THAT(RefusalOf(R"("head_dim": 5)"), HasSubstr("head_dim 5 must be even"));
+}
+
+TEST(ModelConfigTest, OnlyPlainRopeIsAccepted) {
+  for (const std::string_view field : {"rope_scaling", "rope_parameters"}) {
+    for (const std::string_view key : {"type", "rope_type"}) {
+      EXPECT_THAT(RefusalOf(fmt::format(R"("{}": {{"{}": "yarn", "factor": 4}})", field, key)),
+                  AllOf(HasSubstr(fmt::format("field '{}'", field)), HasSubstr("found 'yarn'")));
+    }
+    EXPECT_THAT(RefusalOf(fmt::format("\"{}\": 7", field)), HasSubstr("expected an object or null"));
+    EXPECT_THAT(RefusalOf(fmt::format(R"("{}": {{"rope_theta": -1}})", field)), HasSubstr("rope_theta"));
+  }
+  const auto config = ParseModelConfig(MixtralWith(R"("rope_parameters": {"rope_type": "default", "rope_theta": 5000})"));
+  ASSERT_TRUE(config.ok()) << Message(config.status());
+  EXPECT_EQ(config->rope_theta, 5000.0);
+}
+
+TEST(ModelConfigTest, EndOfSequenceIds) {
+  const auto ids = [](std::string_view value) {
+    const auto config = ParseModelConfig(MixtralWith(fmt::format("\"eos_token_id\": {}", value)));
+    EXPECT_TRUE(config.ok()) << Message(config.status());
+    return config.ok() ? config->eos_ids : std::vector<TokenId>();
+  };
+  EXPECT_THAT(ids("7"), ElementsAre(7));
+  EXPECT_THAT(ids("[7, 299]"), ElementsAre(7, 299));
+  EXPECT_THAT(ids("[]"), ElementsAre());
+  EXPECT_THAT(ids("null"), ElementsAre());
+  for (const std::string_view value : {"300", "-1", "1099511627776", "\"</s>\"", "[1, 300]", "[[1]]", "1.5", "true", "{}"}) {
+    EXPECT_THAT(RefusalOf(fmt::format("\"eos_token_id\": {}", value)),
+                HasSubstr("'eos_token_id': expected token ids from 0 to 299"));
+  }
+}
+
+TEST(ModelConfigTest, DenseLayersOfQwen) {
+  const std::string fields = R"("architectures": ["Qwen3MoeForCausalLM"], "moe_intermediate_size": 8)";
+  EXPECT_EQ(RefusalOf(fields), "");  // num_local_experts is the newer name of num_experts
+  EXPECT_THAT(RefusalOf(fields + R"(, "mlp_only_layers": [2])"), HasSubstr("'mlp_only_layers'"));
+  EXPECT_THAT(RefusalOf(fields + R"(, "mlp_only_layers": 1)"), HasSubstr("expected a list of layer indices"));
+  EXPECT_THAT(RefusalOf(fields + R"(, "decoder_sparse_step": 0)"), HasSubstr("'decoder_sparse_step'"));
+  EXPECT_THAT(RefusalOf(fields + R"(, "num_experts": 1)"), HasSubstr("more than the number of experts 1"));
+}
+
+TEST(GenerationConfigTest, ReadsAndRefuses) {
+  const auto config = ParseGenerationConfig(R"({"eos_token_id": [1, 2], "do_sample": true, "temperature": 0.7, "top_k": 20,
+      "top_p": 0.8, "min_p": 0.1, "repetition_penalty": 1.05, "transformers_version": "4.51.0"})", 100);
+  ASSERT_TRUE(config.ok()) << Message(config.status());
+  EXPECT_THAT(config->eos_ids, ElementsAre(1, 2));
+  EXPECT_TRUE(config->do_sample);
+  EXPECT_EQ(config->temperature, 0.7);
+  EXPECT_EQ(config->top_k, 20);
+  EXPECT_EQ(config->top_p, 0.8);
+  EXPECT_EQ(config->min_p, 0.1);
+  EXPECT_EQ(config->repetition_penalty, 1.05);
+  const auto plain = ParseGenerationConfig("{}", 100);
+  ASSERT_TRUE(plain.ok());
+  EXPECT_FALSE(plain->do_sample);
+  EXPECT_TRUE(plain->eos_ids.empty());
+  for (const std::string_view field : {"\"temperature\": -1", "\"top_k\": -1", "\"top_k\": 1.5", "\"top_p\": 2", "\"min_p\": -1",
+                                       "\"repetition_penalty\": 0", "\"do_sample\": 1", "\"eos_token_id\": 100"}) {
+    const auto bad = ParseGenerationConfig(fmt::format("{{{}}}", field), 100);
+    ASSERT_FALSE(bad.ok()) << field;
+    EXPECT_THAT(Message(bad.status()), HasSubstr("generation_config.json: field '" + std::string(field.substr(1, 4))));
+    EXPECT_EQ(FaultOf(bad.status()), Fault::kModel);
+  }
+  EXPECT_THAT(Message(ParseGenerationConfig("{,}", 100).status()), HasSubstr("generation_config.json: line 1, column "));
+  EXPECT_THAT(Message(ParseGenerationConfig("[]", 100).status()), HasSubstr("expected an object, found array"));
+}
+
+}  // namespace
+}  // namespace penstock

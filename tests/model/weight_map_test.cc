@@ -1,0 +1,196 @@
+// Proves that every weight is found under its family's name with its shape, and that tensors which are missing, misshapen or
+// unknown are refused: the first ten by name, and their number.
+#include "penstock/model/weight_map.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "penstock/base/status.h"
+#include "penstock/model/family.h"
+#include "tests/checkpoint/test_files.h"
+
+namespace penstock {
+namespace {
+
+using testing::AllOf;
+using testing::HasSubstr;
+using testing::Not;
+
+constexpr char kMixtralConfig[] = R"({"architectures": ["MixtralForCausalLM"], "vocab_size": 10, "hidden_size": 8,
+    "intermediate_size": 6, "num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2,
+    "num_local_experts": 3, "num_experts_per_tok": 2, "max_position_embeddings": 16})";
+
+// The tensors that a Mixtral of kMixtralConfig has.
+std::vector<TestTensor> MixtralTensors() {
+  std::vector<TestTensor> tensors = {{"model.embed_tokens.weight", "F32", {10, 8}},
+                                     {"model.norm.weight", "F32", {8}},
+                                     {"lm_head.weight", "F32", {10, 8}}};
+  for (int layer_idx = 0; layer_idx < 2; ++layer_idx) {
+    const std::string prefix = fmt::format("model.layers.{}.", layer_idx);
+    tensors.push_back({prefix + "input_layernorm.weight", "F32", {8}});
+    tensors.push_back({prefix + "post_attention_layernorm.weight", "F32", {8}});
+    tensors.push_back({prefix + "self_attn.q_proj.weight", "F32", {8, 8}});
+    tensors.push_back({prefix + "self_attn.k_proj.weight", "F32", {4, 8}});
+    tensors.push_back({prefix + "self_attn.v_proj.weight", "F32", {4, 8}});
+    tensors.push_back({prefix + "self_attn.o_proj.weight", "F32", {8, 8}});
+    tensors.push_back({prefix + "block_sparse_moe.gate.weight", "F32", {3, 8}});
+    for (int expert_idx = 0; expert_idx < 3; ++expert_idx) {
+      const std::string expert = fmt::format("{}block_sparse_moe.experts.{}.", prefix, expert_idx);
+      tensors.push_back({expert + "w1.weight", "F32", {6, 8}});
+      tensors.push_back({expert + "w2.weight", "F32", {8, 6}});
+      tensors.push_back({expert + "w3.weight", "F32", {6, 8}});
+    }
+  }
+  return tensors;
+}
+
+TestTensor& Named(std::vector<TestTensor>& tensors, std::string_view name) {
+  for (TestTensor& tensor : tensors) {
+    if (tensor.name == name) return tensor;
+  }
+  ADD_FAILURE() << "no tensor " << name;
+  return tensors[0];
+}
+
+void Remove(std::vector<TestTensor>& tensors, std::string_view part) {
+  std::erase_if(tensors, [&](const TestTensor& tensor) { return tensor.name.find(part) != std::string::npos; });
+}
+
+// Config, checkpoint and what MapWeights makes of them.
+struct Mapped {
+  TempFolder dir;
+  ModelConfig config;
+  Checkpoint checkpoint;
+  absl::StatusOr<WeightMap> map = absl::UnknownError("not mapped");
+};
+
+std::unique_ptr<Mapped> Map(std::string_view config_json, const std::vector<TestTensor>& tensors) {
+  auto mapped = std::make_unique<Mapped>();
+  mapped->dir.Write("model.safetensors", FileOf(tensors));
+  auto config = ParseModelConfig(config_json);
+  auto folder = ModelFolder::Open(mapped->dir.path());
+  EXPECT_TRUE(config.ok()) << Message(config.status());
+  EXPECT_TRUE(folder.ok());
+  auto checkpoint = Checkpoint::Open(*folder);
+  EXPECT_TRUE(checkpoint.ok()) << Message(checkpoint.status());
+  mapped->config = *std::move(config);
+  mapped->checkpoint = *std::move(checkpoint);
+  mapped->map = MapWeights(mapped->config, mapped->checkpoint);
+  return mapped;
+}
+
+std::string RefusalOf(const std::vector<TestTensor>& tensors, std::string_view config_json = kMixtralConfig) {
+  const auto mapped = Map(config_json, tensors);
+  if (mapped->map.ok()) return "";
+  EXPECT_EQ(FaultOf(mapped->map.status()), Fault::kModel);
+  return Message(mapped->map.status());
+}
+
+TEST(WeightMapTest, FindsEveryTensor) {
+  const auto mapped = Map(kMixtralConfig, MixtralTensors());
+  ASSERT_TRUE(mapped->map.ok()) << Message(mapped->map.status());
+  const WeightMap& map = *mapped->map;
+  EXPECT_EQ(map.embedding->name, "model.embed_tokens.weight");
+  EXPECT_EQ(map.lm_head->name, "lm_head.weight");
+  EXPECT_EQ(map.final_norm->name, "model.norm.weight");
+  ASSERT_EQ(map.layers.size(), 2u);
+  const LayerTensors& layer = map.layers[1];
+  EXPECT_EQ(layer.attention_norm->name, "model.layers.1.input_layernorm.weight");
+  EXPECT_EQ(layer.ffn_norm->name, "model.layers.1.post_attention_layernorm.weight");
+  EXPECT_EQ(layer.k_proj->name, "model.layers.1.self_attn.k_proj.weight");
+  EXPECT_EQ(layer.router_proj->name, "model.layers.1.block_sparse_moe.gate.weight");
+  EXPECT_EQ(layer.q_bias, nullptr);
+  EXPECT_EQ(layer.q_norm, nullptr);
+  EXPECT_EQ(layer.dense_ffn.gate_proj, nullptr);
+  ASSERT_EQ(layer.experts.size(), 3u);
+  // Mixtral's w1, w3, w2 are gate, up, down.
+  EXPECT_EQ(layer.experts[2].gate_proj->name, "model.layers.1.block_sparse_moe.experts.2.w1.weight");
+  EXPECT_EQ(layer.experts[2].up_proj->name, "model.layers.1.block_sparse_moe.experts.2.w3.weight");
+  EXPECT_EQ(layer.experts[2].down_proj->name, "model.layers.1.block_sparse_moe.experts.2.w2.weight");
+  EXPECT_EQ(layer.experts[2].total_bytes(), 3u * 6 * 8 * 4);
+}
+
+TEST(WeightMapTest, MapsTheGoldenModelsOfEveryFamily) {
+  for (const char* name : {"mixtral-odd", "olmoe-odd", "qwen3moe-odd"}) {
+    const auto folder = ModelFolder::Open(fmt::format("{}/tests/golden/{}", PENSTOCK_SOURCE_DIR, name));
+    ASSERT_TRUE(folder.ok());
+    const auto config = LoadModelConfig(*folder);
+    ASSERT_TRUE(config.ok()) << Message(config.status());
+    const auto checkpoint = Checkpoint::Open(*folder);
+    ASSERT_TRUE(checkpoint.ok()) << Message(checkpoint.status());
+    const auto map = MapWeights(*config, *checkpoint);
+    ASSERT_TRUE(map.ok()) << Message(map.status());
+    for (int64_t layer_idx = 0; layer_idx < config->num_layers; ++layer_idx) {
+      const LayerTensors& layer = map->layers[layer_idx];
+      EXPECT_EQ(!layer.experts.empty(), config->layer_has_experts[layer_idx]);
+      EXPECT_EQ(layer.dense_ffn.gate_proj == nullptr, config->layer_has_experts[layer_idx]);
+      EXPECT_EQ(layer.q_norm != nullptr, config->qk_norm != QkNorm::kNone);
+      EXPECT_EQ(layer.o_bias != nullptr, config->attention_bias);
+    }
+  }
+}
+
+TEST(WeightMapTest, ListsMissingMisshapenAndUnknownTensors) {
+  auto tensors = MixtralTensors();
+  Remove(tensors, "layers.1.block_sparse_moe.experts.2.w2");
+  EXPECT_THAT(RefusalOf(tensors), AllOf(HasSubstr("model.layers.1.block_sparse_moe.experts.2.w2.weight is missing (in all 1)"),
+                                        HasSubstr("is config.json of another model?")));
+  tensors = MixtralTensors();
+  Named(tensors, "model.layers.0.self_attn.k_proj.weight").shape = {8, 8};
+  EXPECT_THAT(RefusalOf(tensors), HasSubstr("model.layers.0.self_attn.k_proj.weight has shape [8, 8], expected [4, 8] (in all 1)"));
+  tensors = MixtralTensors();
+  Named(tensors, "model.layers.0.block_sparse_moe.experts.0.w2.weight").shape = {6, 8};  // transposed
+  EXPECT_THAT(RefusalOf(tensors), HasSubstr("has shape [6, 8], expected [8, 6]"));
+  tensors = MixtralTensors();
+  Named(tensors, "model.norm.weight").shape = {8, 1};
+  EXPECT_THAT(RefusalOf(tensors), HasSubstr("has shape [8, 1], expected [8]"));
+  tensors = MixtralTensors();
+  tensors.push_back({"model.layers.0.self_attn.q_proj.bias", "F32", {8}});
+  EXPECT_THAT(RefusalOf(tensors), HasSubstr("model.layers.0.self_attn.q_proj.bias is not part of such a model (in all 1)"));
+}
+
+TEST(WeightMapTest, ListsTheFirstTenAndTheTotal) {
+  auto tensors = MixtralTensors();
+  Remove(tensors, "layers.1.");
+  const std::string refusal = RefusalOf(tensors);
+  EXPECT_THAT(refusal, AllOf(HasSubstr("model.layers.1.input_layernorm.weight is missing; "), HasSubstr("; ... (in all 16)"),
+                             HasSubstr("model.layers.1.block_sparse_moe.experts.0.w3.weight is missing"),
+                             Not(HasSubstr("experts.1."))));
+}
+
+TEST(WeightMapTest, TiedEmbeddings) {
+  const std::string tied = std::string(kMixtralConfig).insert(1, R"("tie_word_embeddings": true, )");
+  auto tensors = MixtralTensors();
+  auto mapped = Map(tied, tensors);
+  ASSERT_TRUE(mapped->map.ok()) << Message(mapped->map.status());  // a head of its own in the file is ignored
+  EXPECT_EQ(mapped->map->lm_head, mapped->map->embedding);
+  Remove(tensors, "lm_head");
+  mapped = Map(tied, tensors);
+  ASSERT_TRUE(mapped->map.ok()) << Message(mapped->map.status());
+  EXPECT_EQ(mapped->map->lm_head, mapped->map->embedding);
+  EXPECT_THAT(RefusalOf(tensors), HasSubstr("lm_head.weight is missing (in all 1)"));
+}
+
+TEST(WeightMapTest, IgnoresRopeFrequencies) {
+  auto tensors = MixtralTensors();
+  tensors.push_back({"model.layers.0.self_attn.rotary_emb.inv_freq", "F32", {1}});
+  EXPECT_EQ(RefusalOf(tensors), "");
+}
+
+TEST(WeightMapTest, ConfigOfAnotherModel) {
+  const std::string olmoe =
+      R"({"architectures": ["OlmoeForCausalLM"], "vocab_size": 10, "hidden_size": 8, "intermediate_size": 6,
+      "num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2, "num_experts": 3, "num_experts_per_tok": 2,
+      "max_position_embeddings": 16})";
+  EXPECT_THAT(RefusalOf(MixtralTensors(), olmoe), HasSubstr("model.layers.0.self_attn.q_norm.weight is missing; "));
+  // The largest config that is accepted stops early: its tensors are not looked up one by one.
+  const std::string huge =
+      R"({"architectures": ["MixtralForCausalLM"], "vocab_size": 10, "hidden_size": 8, "intermediate_size": 6,
+      "num_hidden_layers": 1024, "num_attention_heads": 4, "num_key_value_heads": 2, "num_local_experts": 4096,
+      "num_experts_per_tok": 2, "max_position_embeddings": 16})";
+  EXPECT_THAT(RefusalOf(MixtralTensors(), huge), HasSubstr("model.layers.0.block_sparse_moe.gate.weight has shape [3, 8], "
+                                                           "expected [4096, 8]"));
+}
+
+}  // namespace
+}  // namespace penstock
