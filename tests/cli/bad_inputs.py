@@ -33,6 +33,7 @@ MIB = 1 << 20
 MAX_WALL_S = 20.0
 MAX_RSS_BYTES = 256 * MIB
 SANITIZER_RSS_FACTOR = 4  # shadow memory, quarantine and red zones
+SANITIZER_TIME_FACTOR = 4
 OK_CODES = (0, 8)  # 8: the job finished and some requests have error records
 REPORT = re.compile(r"Sanitizer|runtime error:|terminate called|Assertion|core dumped")
 
@@ -108,6 +109,7 @@ class Box:
 
     def finish(self, process, max_wall_s=MAX_WALL_S):
         """Waits for `process`, kills it after the bound, and returns its exit code, output and peak RSS."""
+        max_wall_s *= SANITIZER_TIME_FACTOR if self.program.sanitized else 1
         start = time.monotonic()
         rss_bytes = 0
         while True:

@@ -121,7 +121,7 @@ def extent_rows():
     for name, shape in (("negative", [-300, -16]), ("2^63", [1 << 63, 1]), ("float", [300.0, 16]), ("string", ["300", 16]),
                         ("rank 9", [300, 16] + [1] * 7), ("number", 4800), ("null", None)):
         yield "S7", name, spoiled(tensor_field("shape", shape), f"tensor '{FIRST}'")
-    yield "S7", "nested", spoiled(tensor_field("shape", [[300], 16]), r"header: byte \d+: not valid JSON .too deep")
+    yield "S7", "nested", spoiled(tensor_field("shape", [[300], 16]), r"header: byte \d+: .*(too deep|must hold integers)")
     for dtype in ("F4", "F8_E8M0", "F8_E4M3", "I8", "U8", "BOOL", "F64", "f32", "", "X" * 1000):
         yield "S8", f"dtype {dtype[:8]}", spoiled(tensor_field("dtype", dtype), "not supported: expected F32, F16 or BF16")
     yield "S8", "dtype number", spoiled(tensor_field("dtype", 7), "dtype must be a string")

@@ -1,5 +1,5 @@
-// Proves that configs of published models are read with their published dims, that what cannot be run is refused, and that
-// every field's wrong type, range and relation is refused with a message that names it.
+// Proves that configs of published models are read with their published dims, that what cannot be run is
+// refused, and that every field's wrong type, range and relation is refused with a message that names it.
 #include "penstock/model/model_config.h"
 
 #include <gmock/gmock.h>
@@ -27,9 +27,12 @@ absl::StatusOr<ModelConfig> FromFile(const std::string& path) {
 
 // A small valid Mixtral as a JSON object, with `fields` (the inside of an object) over its own.
 std::string MixtralWith(std::string_view fields) {
-  json::object config = ParseJson(R"({"architectures": ["MixtralForCausalLM"], "vocab_size": 300, "hidden_size": 16,
+  json::object config =
+      ParseJson(R"({"architectures": ["MixtralForCausalLM"], "vocab_size": 300, "hidden_size": 16,
       "intermediate_size": 24, "num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2,
-      "num_local_experts": 4, "num_experts_per_tok": 2, "max_position_embeddings": 128})", Fault::kInternal)->get_object();
+      "num_local_experts": 4, "num_experts_per_tok": 2, "max_position_embeddings": 128})",
+                Fault::kInternal)
+          ->get_object();
   const json::value changes = ParseJson(fmt::format("{{{}}}", fields), Fault::kInternal).value();
   for (const auto& [key, value] : changes.get_object()) config[key] = value;
   return std::string(json::serialize(config));
@@ -133,41 +136,49 @@ TEST(ModelConfigTest, DefaultsAreThoseOfTheFamilies) {
   ASSERT_TRUE(config.ok()) << Message(config.status());
   EXPECT_EQ(config->num_kv_heads, 4);
   EXPECT_EQ(config->head_dim, 4);
-  EXPECT_EQ(config->rope_theta, 10000.0);
+  EXPECT_EQ(config->rope_theta, 1e6);
   EXPECT_TRUE(config->eos_ids.empty());
 }
 
 TEST(ModelConfigTest, SyntaxErrorsNamePlace) {
-  for (const std::string_view text : {"", "{", "{'a': 1}", "{\"a\": 1,}", "{\"a\": NaN}", "// x\n{}", "{} {}", "\xEF\xBB\xBF{}"}) {
+  for (const std::string_view text :
+       {"", "{", "{'a': 1}", "{\"a\": 1,}", "{\"a\": NaN}", "// x\n{}", "{} {}", "\xEF\xBB\xBF{}"}) {
     const auto config = ParseModelConfig(text);
     ASSERT_FALSE(config.ok()) << text;
-    EXPECT_THAT(Message(config.status()), AllOf(HasSubstr("config.json: line "), HasSubstr("column "))) << text;
+    EXPECT_THAT(Message(config.status()), AllOf(HasSubstr("config.json: line "), HasSubstr("column ")))
+        << text;
   }
   EXPECT_THAT(Message(ParseModelConfig("[]").status()), HasSubstr("expected an object, found array"));
 }
 
 TEST(ModelConfigTest, ArchitecturesMustBeAKnownOne) {
   for (const std::string_view value : {"null", "[]", "7", "\"MixtralForCausalLM\"", "[7]", "{}"}) {
-    EXPECT_THAT(RefusalOf(fmt::format("\"architectures\": {}", value)), HasSubstr("field 'architectures': expected a list"));
+    EXPECT_THAT(RefusalOf(fmt::format("\"architectures\": {}", value)),
+                HasSubstr("field 'architectures': expected a list"));
   }
   EXPECT_THAT(RefusalOf(R"("architectures": ["X"], "auto_map": {})"), HasSubstr("custom code is never run"));
-  EXPECT_THAT(RefusalOf(R"("quantization_config": {"quant_method": "gptq"})"), HasSubstr("quantised checkpoints"));
+  EXPECT_THAT(RefusalOf(R"("quantization_config": {"quant_method": "gptq"})"),
+              HasSubstr("quantised checkpoints"));
 }
 
 TEST(ModelConfigTest, EveryIntegerFieldIsChecked) {
-  for (const std::string_view field : {"vocab_size", "hidden_size", "num_hidden_layers", "num_attention_heads",
-                                       "num_key_value_heads", "head_dim", "num_experts_per_tok", "max_position_embeddings",
-                                       "num_local_experts", "intermediate_size", "sliding_window"}) {
-    for (const std::string_view value : {"\"32\"", "-1", "0", "1.5", "32.0", "1e308", "9007199254740993",
-                                         "9223372036854775808", "18446744073709551615", "true", "[32]", "{}"}) {
-      EXPECT_THAT(RefusalOf(fmt::format("\"{}\": {}", field, value)),
-                  AllOf(HasSubstr(fmt::format("config.json: field '{}': expected an integer from 1 to ", field)),
-                        HasSubstr(", found ")))
+  for (const std::string_view field :
+       {"vocab_size", "hidden_size", "num_hidden_layers", "num_attention_heads", "num_key_value_heads",
+        "head_dim", "num_experts_per_tok", "max_position_embeddings", "num_local_experts",
+        "intermediate_size", "sliding_window"}) {
+    for (const std::string_view value :
+         {"\"32\"", "-1", "0", "1.5", "32.0", "1e308", "9007199254740993", "9223372036854775808",
+          "18446744073709551615", "true", "[32]", "{}"}) {
+      EXPECT_THAT(
+          RefusalOf(fmt::format("\"{}\": {}", field, value)),
+          AllOf(HasSubstr(fmt::format("config.json: field '{}': expected an integer from 1 to ", field)),
+                HasSubstr(", found ")))
           << value;
     }
   }
-  for (const std::string_view field : {"vocab_size", "hidden_size", "num_hidden_layers", "num_attention_heads",
-                                       "max_position_embeddings", "num_local_experts", "intermediate_size", "num_experts_per_tok"}) {
+  for (const std::string_view field :
+       {"vocab_size", "hidden_size", "num_hidden_layers", "num_attention_heads", "max_position_embeddings",
+        "num_local_experts", "intermediate_size", "num_experts_per_tok"}) {
     EXPECT_THAT(RefusalOf(fmt::format("\"{}\": null", field)), HasSubstr(fmt::format("field '{}'", field)));
   }
 }
@@ -179,7 +190,8 @@ TEST(ModelConfigTest, OtherFieldsAreChecked) {
                   HasSubstr(fmt::format("field '{}': expected a number from", field)));
     }
   }
-  EXPECT_THAT(RefusalOf(R"("tie_word_embeddings": 1)"), HasSubstr("'tie_word_embeddings': expected true or false"));
+  EXPECT_THAT(RefusalOf(R"("tie_word_embeddings": 1)"),
+              HasSubstr("'tie_word_embeddings': expected true or false"));
   EXPECT_THAT(RefusalOf(R"("hidden_act": "gelu")"), HasSubstr("'hidden_act': expected 'silu', found 'gelu'"));
   EXPECT_THAT(RefusalOf(R"("hidden_act": 7)"), HasSubstr("'hidden_act': expected a string"));
   // A long value does not fill the message.
@@ -205,7 +217,8 @@ TEST(ModelConfigTest, OnlyPlainRopeIsAccepted) {
     EXPECT_THAT(RefusalOf(fmt::format("\"{}\": 7", field)), HasSubstr("expected an object or null"));
     EXPECT_THAT(RefusalOf(fmt::format(R"("{}": {{"rope_theta": -1}})", field)), HasSubstr("rope_theta"));
   }
-  const auto config = ParseModelConfig(MixtralWith(R"("rope_parameters": {"rope_type": "default", "rope_theta": 5000})"));
+  const auto config =
+      ParseModelConfig(MixtralWith(R"("rope_parameters": {"rope_type": "default", "rope_theta": 5000})"));
   ASSERT_TRUE(config.ok()) << Message(config.status());
   EXPECT_EQ(config->rope_theta, 5000.0);
 }
@@ -220,7 +233,8 @@ TEST(ModelConfigTest, EndOfSequenceIds) {
   EXPECT_THAT(ids("[7, 299]"), ElementsAre(7, 299));
   EXPECT_THAT(ids("[]"), ElementsAre());
   EXPECT_THAT(ids("null"), ElementsAre());
-  for (const std::string_view value : {"300", "-1", "1099511627776", "\"</s>\"", "[1, 300]", "[[1]]", "1.5", "true", "{}"}) {
+  for (const std::string_view value :
+       {"300", "-1", "1099511627776", "\"</s>\"", "[1, 300]", "[[1]]", "1.5", "true", "{}"}) {
     EXPECT_THAT(RefusalOf(fmt::format("\"eos_token_id\": {}", value)),
                 HasSubstr("'eos_token_id': expected token ids from 0 to 299"));
   }
@@ -236,8 +250,10 @@ TEST(ModelConfigTest, DenseLayersOfQwen) {
 }
 
 TEST(GenerationConfigTest, ReadsAndRefuses) {
-  const auto config = ParseGenerationConfig(R"({"eos_token_id": [1, 2], "do_sample": true, "temperature": 0.7, "top_k": 20,
-      "top_p": 0.8, "min_p": 0.1, "repetition_penalty": 1.05, "transformers_version": "4.51.0"})", 100);
+  const auto config =
+      ParseGenerationConfig(R"({"eos_token_id": [1, 2], "do_sample": true, "temperature": 0.7, "top_k": 20,
+      "top_p": 0.8, "min_p": 0.1, "repetition_penalty": 1.05, "transformers_version": "4.51.0"})",
+                            100);
   ASSERT_TRUE(config.ok()) << Message(config.status());
   EXPECT_THAT(config->eos_ids, ElementsAre(1, 2));
   EXPECT_TRUE(config->do_sample);
@@ -250,15 +266,19 @@ TEST(GenerationConfigTest, ReadsAndRefuses) {
   ASSERT_TRUE(plain.ok());
   EXPECT_FALSE(plain->do_sample);
   EXPECT_TRUE(plain->eos_ids.empty());
-  for (const std::string_view field : {"\"temperature\": -1", "\"top_k\": -1", "\"top_k\": 1.5", "\"top_p\": 2", "\"min_p\": -1",
-                                       "\"repetition_penalty\": 0", "\"do_sample\": 1", "\"eos_token_id\": 100"}) {
+  for (const std::string_view field :
+       {"\"temperature\": -1", "\"top_k\": -1", "\"top_k\": 1.5", "\"top_p\": 2", "\"min_p\": -1",
+        "\"repetition_penalty\": 0", "\"do_sample\": 1", "\"eos_token_id\": 100"}) {
     const auto bad = ParseGenerationConfig(fmt::format("{{{}}}", field), 100);
     ASSERT_FALSE(bad.ok()) << field;
-    EXPECT_THAT(Message(bad.status()), HasSubstr("generation_config.json: field '" + std::string(field.substr(1, 4))));
+    EXPECT_THAT(Message(bad.status()),
+                HasSubstr("generation_config.json: field '" + std::string(field.substr(1, 4))));
     EXPECT_EQ(FaultOf(bad.status()), Fault::kModel);
   }
-  EXPECT_THAT(Message(ParseGenerationConfig("{,}", 100).status()), HasSubstr("generation_config.json: line 1, column "));
-  EXPECT_THAT(Message(ParseGenerationConfig("[]", 100).status()), HasSubstr("expected an object, found array"));
+  EXPECT_THAT(Message(ParseGenerationConfig("{,}", 100).status()),
+              HasSubstr("generation_config.json: line 1, column "));
+  EXPECT_THAT(Message(ParseGenerationConfig("[]", 100).status()),
+              HasSubstr("expected an object, found array"));
 }
 
 }  // namespace
