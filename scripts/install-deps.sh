@@ -10,7 +10,7 @@ set -eu
 build="g++ cmake ninja-build make git ca-certificates pkg-config ccache python3"
 libraries="libboost1.81-dev libboost-json1.81-dev libcli11-dev libspdlog-dev libfmt-dev libabsl-dev liburing-dev \
 libxxhash-dev libutf8proc-dev"
-tests="libgtest-dev libgmock-dev libbenchmark-dev librapidcheck-dev"
+tests="libgtest-dev libgmock-dev libbenchmark-dev librapidcheck-dev python3-numpy"
 all="clang-14 clang libclang-rt-14-dev clang-format clang-tidy"
 
 say() { printf 'install-deps: %s\n' "$*"; }

@@ -3,6 +3,8 @@
 go through all parts: prefill, decoding, experts from disk, sampling."""
 import argparse
 import pathlib
+import subprocess
+import sys
 import tempfile
 
 import program
@@ -10,10 +12,23 @@ import program
 ALLOWANCE = 32 << 20  # the program itself and its libraries
 
 
+def synthesise(preset, folder):
+    """Writes a random model with tools/synth; needs a Python with numpy."""
+    for python in (sys.executable, "/usr/bin/python3"):
+        if subprocess.run([python, "-c", "import numpy"], capture_output=True, check=False).returncode == 0:
+            break
+    else:
+        raise AssertionError("numpy is missing (Debian: python3-numpy)")
+    subprocess.run([python, program.ROOT / "tools/synth/make_model.py", "--preset", preset, "--output", folder,
+                    "--tokenizer-from", program.DEMO_MODEL], check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    return folder
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--penstock", required=True)
     parser.add_argument("--model", default=program.DEMO_MODEL)
+    parser.add_argument("--synthesise", metavar="PRESET", help="a random model of tools/synth instead of --model")
     parser.add_argument("--requests", type=int, default=40)
     parser.add_argument("--max-tokens", type=int, default=12)
     parser.add_argument("--budgets", type=int, default=8, help="number of budgets between the least and --largest")
@@ -22,6 +37,8 @@ def main():
     penstock = program.Penstock(args.penstock)
     with tempfile.TemporaryDirectory() as folder:
         folder = pathlib.Path(folder)
+        if args.synthesise:
+            args.model = synthesise(args.synthesise, folder / "model")
         source = folder / "requests.jsonl"
         program.write_requests(source, args.requests, 1, args.max_tokens)
         least = penstock.least_budget(args.model, source)
