@@ -203,7 +203,7 @@ def shrinking(box):
     while not (os.path.exists(out) and os.path.getsize(out) > 0) and time.monotonic() < deadline and process.poll() is None:
         time.sleep(0.005)
     os.truncate(model.file(SHARD), 30000)
-    result = box.finish(process, 60)
+    result = box.finish(process)
     box.program.num_runs += 1
     box.check(result, (5,), r"ended early|changed", True, 256 << 20)
     box.expect(all("custom_id" in json.loads(line) for line in open(out, encoding="utf-8")), "a line of the output is torn")
