@@ -119,6 +119,8 @@ struct ModelInfo {
   std::string dtype;        // of the computation: "f32" or "bf16"
   int64_t vocab_size = 0;
   int64_t context_length = 0;
+  // A longer text cannot fit the context, whatever its tokens: it need not be tokenized to be refused. 0: not known.
+  uint64_t max_prompt_bytes = 0;
 };
 
 struct ChatMessage {

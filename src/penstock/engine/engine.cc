@@ -170,7 +170,8 @@ absl::Status EngineImpl::Plan(const EngineOptions& options) {
            .fingerprint = model_->fingerprint,
            .dtype = dtype_ == ComputeDtype::kBF16 ? "bf16" : "f32",
            .vocab_size = config.vocab_size,
-           .context_length = inputs.context_length};
+           .context_length = inputs.context_length,
+           .max_prompt_bytes = static_cast<uint64_t>(inputs.context_length) * model_->longest_token_bytes()};
   const GenerationConfig& generation = model_->generation;
   default_sampling_.temperature = generation.do_sample ? generation.temperature : 0.0;
   default_sampling_.top_k = generation.top_k;

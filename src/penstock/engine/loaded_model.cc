@@ -1,5 +1,6 @@
 #include "penstock/engine/loaded_model.h"
 
+#include <algorithm>
 #include <array>
 
 #include <malloc.h>
@@ -72,6 +73,15 @@ uint64_t LoadedModel::memory_bytes() const {
   // A catalogue entry with its name, shape and hash-map node, and its share of the weight map.
   constexpr uint64_t kBytesPerTensor = 400;
   return checkpoint.tensors().size() * kBytesPerTensor + (tokenizer ? tokenizer->memory_bytes() : 0);
+}
+
+uint64_t LoadedModel::longest_token_bytes() const {
+  if (tokenizer == nullptr) return 0;
+  uint64_t longest = 0;
+  for (TokenId id = 0; id < tokenizer->vocab_size(); ++id) {
+    longest = std::max<uint64_t>(longest, tokenizer->TokenText(id).size());
+  }
+  return longest * 4;  // normalisers may shorten a text before it is cut into tokens: NFC to a third
 }
 
 absl::StatusOr<std::unique_ptr<LoadedModel>> LoadModel(const std::string& model_dir) {

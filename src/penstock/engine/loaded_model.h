@@ -26,6 +26,8 @@ struct LoadedModel {
   absl::Status chat_template_status;  // why there is no chat template
   std::string fingerprint;            // of everything that decides the texts: configs, tokenizer files, tensor catalogue
 
+  // Most bytes of text that a token of the vocabulary can stand for; 0 without a tokenizer.
+  uint64_t longest_token_bytes() const;
   Dtype checkpoint_dtype() const { return weights.embedding->dtype; }
   // Bytes that this object holds.
   uint64_t memory_bytes() const;

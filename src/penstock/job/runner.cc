@@ -94,6 +94,13 @@ absl::Status Runner::StartLine(const Line& line) {
   return Submit(std::move(active));
 }
 
+// Tokenizing takes many times a text's bytes of memory: what cannot fit is refused before.
+static absl::Status CheckPromptBytes(const ModelInfo& model, uint64_t num_bytes) {
+  if (model.max_prompt_bytes == 0 || num_bytes <= model.max_prompt_bytes) return absl::OkStatus();
+  return InputError("the prompt has {} bytes, which cannot fit the context length of {} tokens", num_bytes,
+                    model.context_length);
+}
+
 absl::StatusOr<RequestId> Runner::TrySubmit(Active& active) {
   Request request{.prompt_ids = {}, .sampling = active.sampling};
   const JobRequest& job = active.request;
@@ -101,19 +108,22 @@ absl::StatusOr<RequestId> Runner::TrySubmit(Active& active) {
     case RequestKind::kCompletion: {
       request.prompt_ids = job.prompt_ids;
       if (!job.prompt_ids.empty()) break;
+      PENSTOCK_RETURN_IF_ERROR(CheckPromptBytes(args_.engine.model(), job.prompt.size()));
       PENSTOCK_ASSIGN_OR_RETURN(request.prompt_ids, args_.engine.Tokenize(job.prompt));
       break;
     }
     case RequestKind::kChat: {
-      PENSTOCK_ASSIGN_OR_RETURN(request.prompt_ids,
-                                args_.engine.TokenizeChat(std::string(json::serialize(job.messages)), job.tools_json));
+      const std::string messages = json::serialize(job.messages);
+      PENSTOCK_RETURN_IF_ERROR(CheckPromptBytes(args_.engine.model(), messages.size()));
+      PENSTOCK_ASSIGN_OR_RETURN(request.prompt_ids, args_.engine.TokenizeChat(messages, job.tools_json));
       break;
     }
     case RequestKind::kTurns: {
       // Each turn draws from a random stream of its own.
       if (!active.answers.empty()) request.sampling.seed = RequestSeed(active.sampling.seed, -static_cast<int64_t>(active.answers.size()));
-      const json::array messages = ConversationSoFar(job.turns, active.answers);
-      PENSTOCK_ASSIGN_OR_RETURN(request.prompt_ids, args_.engine.TokenizeChat(std::string(json::serialize(messages)), ""));
+      const std::string messages = json::serialize(ConversationSoFar(job.turns, active.answers));
+      PENSTOCK_RETURN_IF_ERROR(CheckPromptBytes(args_.engine.model(), messages.size()));
+      PENSTOCK_ASSIGN_OR_RETURN(request.prompt_ids, args_.engine.TokenizeChat(messages, ""));
       break;
     }
   }
