@@ -88,6 +88,7 @@ TEST(ChatTemplateLimits, WorkIsBounded) {
       "{% set ns = namespace(s=[]) %}{% for i in range(50) %}{% set ns.s = [ns.s, ns.s] %}{% endfor %}{{ ns.s|tojson }}",
       "{% set ns = namespace(s=[]) %}{% for i in range(50) %}{% set ns.s = [ns.s, ns.s] %}{% endfor %}{{ ns.s == ns.s }}",
       "{% set ns = namespace(d={}) %}{% for i in range(50) %}{% set ns.d = {1: ns.d, 2: ns.d} %}{% endfor %}{{ ns.d }}",
+      "{% set ns = namespace(t=()) %}{% for i in range(50) %}{% set ns.t = (ns.t, ns.t) %}{% endfor %}{{ {ns.t: 1} }}",
       "{{ 'a' * 1000000000 }}",
       "{{ [0] * 1000000000 }}",
       "{{ range(1000000000) }}",

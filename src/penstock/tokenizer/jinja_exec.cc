@@ -37,6 +37,11 @@ absl::Status Interp::Charge(int64_t steps) {
   return Fail("rendering takes more than {} steps, the limit for a chat template", limits_.max_steps);
 }
 
+absl::Status Interp::ChargeKey(const Value& value) {
+  if (value.Is(Kind::kString)) return Charge(1 + static_cast<int64_t>(value.text().size() / 32));
+  return Charge(value.Is(Kind::kList) ? 128 : 1);  // a tuple's key is bounded
+}
+
 absl::Status Interp::CheckText(const Text& text) {
   if (static_cast<int64_t>(text.size()) > limits_.max_output_bytes) {
     return Fail("a text has more than {} bytes, the limit for a chat template", limits_.max_output_bytes);
@@ -70,9 +75,9 @@ Result Interp::MakeDict(std::vector<std::pair<Value, Value>> entries, Origin ori
   PENSTOCK_RETURN_IF_ERROR(Charge(1 + 2 * static_cast<int64_t>(entries.size())));
   auto dict = std::make_shared<Dict>();
   for (auto& [key, value] : entries) {
+    PENSTOCK_RETURN_IF_ERROR(ChargeKey(key));
     std::optional<std::string> id = KeyOf(key);
     if (!id.has_value()) return Fail("a {} cannot be the key of a dict", key.type_name());
-    PENSTOCK_RETURN_IF_ERROR(Charge(static_cast<int64_t>(id->size() / 32)));
     dict->depth = std::max({dict->depth, key.depth() + 1, value.depth() + 1});
     const auto [place, is_new] = dict->index.try_emplace(std::move(*id), dict->entries.size());
     if (is_new) {

@@ -157,9 +157,9 @@ Result Unique(Interp& interp, Bound& args) {
   absl::flat_hash_set<std::string> seen;
   std::vector<Value> items;
   for (Keyed& entry : keyed) {
+    PENSTOCK_RETURN_IF_ERROR(interp.ChargeKey(entry.key));
     std::optional<std::string> id = KeyOf(entry.key);
     if (!id.has_value()) return interp.Fail("a {} cannot be compared by unique", entry.key.type_name());
-    PENSTOCK_RETURN_IF_ERROR(interp.Charge(1 + static_cast<int64_t>(id->size() / 32)));
     if (seen.insert(std::move(*id)).second) items.push_back(std::move(entry.item));
   }
   return interp.MakeList(std::move(items), args[0].origin());
@@ -215,9 +215,10 @@ Result Map(Interp& interp, Bound& args) {
       PENSTOCK_ASSIGN_OR_RETURN(value, PathOf(interp, item, *attribute));
       if (missing != nullptr && value.Is(Kind::kUndefined)) value = *missing;
     } else {
+      PENSTOCK_RETURN_IF_ERROR(
+          interp.Charge(static_cast<int64_t>(args.rest.positional.size() + args.rest.named.size())));
       Args call = args.rest;
       call.positional[0] = item;
-      PENSTOCK_RETURN_IF_ERROR(interp.Charge(1));
       PENSTOCK_ASSIGN_OR_RETURN(value, interp.ApplyFilter(args.rest.positional[0].bytes(), std::move(call)));
     }
     mapped.push_back(std::move(value));
@@ -237,7 +238,7 @@ Result Filtered(Interp& interp, Bound& args, bool wanted, bool by_attribute) {
   }
   std::vector<Value> kept;
   for (Value& item : items) {
-    PENSTOCK_RETURN_IF_ERROR(interp.Charge(1));
+    PENSTOCK_RETURN_IF_ERROR(interp.Charge(1 + static_cast<int64_t>(rest.size() + args.rest.named.size())));
     Value subject = item;
     if (by_attribute) {
       PENSTOCK_ASSIGN_OR_RETURN(subject, PathOf(interp, item, rest[0]));

@@ -142,7 +142,7 @@ Result Center(Interp& interp, Bound& args) {
   PENSTOCK_ASSIGN_OR_RETURN(const Text text, interp.ToText(args[0]));
   PENSTOCK_ASSIGN_OR_RETURN(const int64_t width, IntOr(interp, args, 1, 80));
   if (width > interp.max_text_bytes()) return interp.Fail("a width of {} is too wide", width);
-  const int64_t pad = std::max<int64_t>(width - NumRunes(text.bytes()), 0);
+  const int64_t pad = std::max<int64_t>(std::max<int64_t>(width, 0) - NumRunes(text.bytes()), 0);
   const int64_t left = pad / 2 + (pad & width & 1);
   Text out(std::string(static_cast<size_t>(left), ' '), Origin::kTemplate);
   out.Append(text);

@@ -123,8 +123,10 @@ Result Round(Interp& interp, Bound& args) {
     }
     const double scale = std::pow(10.0, static_cast<double>(-precision));
     const double rounded = std::nearbyint(value.number() / scale) * scale;
-    return value.is_integral() ? Value::Int(static_cast<int64_t>(std::min(rounded, 9.2e18)), value.origin())
-                               : Value::Float(rounded, value.origin());
+    if (!value.is_integral()) return Value::Float(rounded, value.origin());
+    const std::optional<int64_t> whole = Truncated(rounded);
+    if (!whole.has_value()) return interp.Fail("a rounded number does not fit 64 bits");
+    return Value::Int(*whole, value.origin());
   }
   const double scale = std::pow(10.0, static_cast<double>(precision));
   const double scaled = value.number() * scale;

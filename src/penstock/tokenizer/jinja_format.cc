@@ -227,6 +227,7 @@ Result FieldValue(Interp& interp, std::string_view field, const Args& args, size
     if (i >= args.positional.size()) return interp.Fail("a format has more fields than arguments");
     value = args.positional[i];
   } else {
+    PENSTOCK_RETURN_IF_ERROR(interp.Charge(static_cast<int64_t>(args.named.size() / 4)));
     const auto named =
         std::find_if(args.named.begin(), args.named.end(), [first](const auto& arg) { return arg.first == first; });
     if (named == args.named.end()) return interp.Fail("a format names '{}', which is not given", first);

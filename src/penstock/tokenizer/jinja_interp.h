@@ -62,6 +62,8 @@ class Interp {
   }
   absl::Status UndefinedError(const Value& value) const { return Fail("{}", value.UndefinedText()); }
   absl::Status Charge(int64_t steps);
+  // For making the key of a dict from `value`.
+  absl::Status ChargeKey(const Value& value);
   int64_t max_text_bytes() const { return limits_.max_output_bytes; }
   // Charges for the text built so far and fails when it is too long.
   absl::Status CheckText(const Text& text);

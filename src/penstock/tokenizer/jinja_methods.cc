@@ -26,8 +26,7 @@ Result Values(Interp& interp, Bound& args) {
 }
 
 Result Get(Interp& interp, Bound& args) {
-  PENSTOCK_RETURN_IF_ERROR(
-      interp.Charge(1 + (args[1].Is(Kind::kString) ? static_cast<int64_t>(args[1].text().size()) / 32 : 0)));
+  PENSTOCK_RETURN_IF_ERROR(interp.ChargeKey(args[1]));
   const std::optional<std::string> key = KeyOf(args[1]);
   if (!key.has_value()) return interp.Fail("a {} cannot be the key of a dict", args[1].type_name());
   const Value* value = args[0].dict().Find(*key);

@@ -308,7 +308,7 @@ Result PadAs(Interp& interp, Bound& args, int halves_left) {
     fill = *text;
   }
   if (NumRunes(fill.bytes()) != 1) return interp.Fail("the fill must be one character");
-  const int64_t pad = std::max<int64_t>(width - NumRunes(Self(args).bytes()), 0);
+  const int64_t pad = std::max<int64_t>(std::max<int64_t>(width, 0) - NumRunes(Self(args).bytes()), 0);
   PENSTOCK_RETURN_IF_ERROR(interp.Charge(pad));
   const int64_t left = halves_left == 1 ? pad / 2 + (pad & width & 1) : halves_left == 2 ? pad : 0;
   Text out;
@@ -326,7 +326,7 @@ Result ZFill(Interp& interp, Bound& args) {
   PENSTOCK_ASSIGN_OR_RETURN(const int64_t width, IntOr(interp, args, 1, 0));
   if (width > interp.max_text_bytes()) return interp.Fail("a width of {} is too wide", width);
   const Text& self = Self(args);
-  const int64_t pad = std::max<int64_t>(width - NumRunes(self.bytes()), 0);
+  const int64_t pad = std::max<int64_t>(std::max<int64_t>(width, 0) - NumRunes(self.bytes()), 0);
   const size_t sign = self.bytes().starts_with('-') || self.bytes().starts_with('+') ? 1 : 0;
   Text out = self.Sub(0, sign);
   out.Append(std::string(static_cast<size_t>(pad), '0'), Origin::kTemplate);

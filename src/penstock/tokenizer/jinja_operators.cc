@@ -249,7 +249,7 @@ absl::StatusOr<bool> Interp::Contains(const Value& item, const Value& container)
       }
       return false;
     case Kind::kDict: {
-      PENSTOCK_RETURN_IF_ERROR(Charge(1 + (item.Is(Kind::kString) ? static_cast<int64_t>(item.text().size()) / 32 : 0)));
+      PENSTOCK_RETURN_IF_ERROR(ChargeKey(item));
       const std::optional<std::string> key = KeyOf(item);
       if (!key.has_value()) return Fail("a {} cannot be the key of a dict", item.type_name());
       return container.dict().Find(*key) != nullptr;
@@ -295,7 +295,7 @@ Result Interp::GetAttr(const Value& base, std::string_view name) {
 Result Interp::GetItem(const Value& base, const Value& key) {
   if (base.Is(Kind::kUndefined)) return UndefinedError(base);
   if (base.Is(Kind::kDict)) {
-    PENSTOCK_RETURN_IF_ERROR(Charge(1 + (key.Is(Kind::kString) ? static_cast<int64_t>(key.text().size()) / 32 : 0)));
+    PENSTOCK_RETURN_IF_ERROR(ChargeKey(key));
     const std::optional<std::string> id = KeyOf(key);
     if (id.has_value()) {
       if (const Value* value = base.dict().Find(*id); value != nullptr) return *value;

@@ -147,32 +147,46 @@ const Value* Dict::Find(const std::string& key) const {
 
 const Value* Dict::FindText(std::string_view key) const { return Find("s" + std::string(key)); }
 
-std::optional<std::string> KeyOf(const Value& value) {
+namespace {
+
+// Tuples that hold one another twice grow without bound when they are written out; no template needs keys like that.
+constexpr size_t kMaxTupleKeyBytes = 4096;
+
+// NOLINTNEXTLINE(misc-no-recursion): values are of bounded depth, and each adds to `key`.
+bool AppendKey(const Value& value, std::string& key) {
   switch (value.kind()) {
-    case Kind::kString: return "s" + value.bytes();
-    case Kind::kNone: return "n";
+    case Kind::kString: key += fmt::format("s{}:", value.text().size()); key += value.bytes(); break;
+    case Kind::kNone: key += "n"; break;
     case Kind::kBool:
-    case Kind::kInt: return fmt::format("i{}", value.integer());
+    case Kind::kInt: key += fmt::format("i{}", value.integer()); break;
     case Kind::kFloat: {
       const double number = value.number();
-      if (std::trunc(number) == number && std::abs(number) < 9e18) {
-        return fmt::format("i{}", static_cast<int64_t>(number));
-      }
-      return fmt::format("f{}", number);
+      const bool is_whole = std::trunc(number) == number && std::abs(number) < 9e18;
+      key += is_whole ? fmt::format("i{}", static_cast<int64_t>(number)) : fmt::format("f{}", number);
+      break;
     }
-    case Kind::kList: {
-      if (!value.list().is_tuple) return std::nullopt;
-      std::string key = "t";
+    case Kind::kList:
+      if (!value.list().is_tuple) return false;
+      key += "(";
       for (const Value& item : value.list().items) {
-        const std::optional<std::string> part = KeyOf(item);
-        if (!part.has_value()) return std::nullopt;
-        key += fmt::format("{}:{}", part->size(), *part);
+        if (!AppendKey(item, key) || key.size() > kMaxTupleKeyBytes) return false;
+        key += ",";
       }
-      return key;
-    }
-    case Kind::kUndefined: return "u";
-    default: return std::nullopt;
+      key += ")";
+      break;
+    case Kind::kUndefined: key += "u"; break;
+    default: return false;
   }
+  return true;
+}
+
+}  // namespace
+
+std::optional<std::string> KeyOf(const Value& value) {
+  if (value.Is(Kind::kString)) return "s" + value.bytes();
+  std::string key;
+  if (!AppendKey(value, key)) return std::nullopt;
+  return key;
 }
 
 Value* Object::Find(std::string_view name) {

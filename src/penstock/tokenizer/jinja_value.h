@@ -104,7 +104,8 @@ struct Dict {
   const Value* FindText(std::string_view key) const;
 };
 
-// A string that is equal for equal keys (1, 1.0 and true are one key, as in Python); nullopt for what cannot be a key.
+// A string that is equal for equal keys (1, 1.0 and true are one key, as in Python); nullopt for what cannot be a key,
+// which includes huge tuples. Its cost is Interp::ChargeKey's.
 std::optional<std::string> KeyOf(const Value& value);
 
 struct Stmt;
