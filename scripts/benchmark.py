@@ -24,8 +24,7 @@ MEMORY_BENCH = ROOT / "build/release/bench/kernels_memory_bench"
 def bandwidth():
     """Bytes per second that all threads together read from memory: the best of the benchmark's rows."""
     done = subprocess.run([MEMORY_BENCH, "--benchmark_format=json"], capture_output=True, text=True, check=True)
-    rates = [row.get("bytes_per_second", 0) for row in json.loads(done.stdout)["benchmarks"]]
-    return max(rates)
+    return max(row["GB/s"] for row in json.loads(done.stdout)["benchmarks"]) * 1e9
 
 
 def run_job(model, lines, flags):
