@@ -131,7 +131,7 @@ def size_rows():
     yield "J4", "line of 16 MiB + 1", job([request("a"), long_line(limit + 1), request("b")],
                                           {2: ("line_too_long", "more than the limit of 16.0 MiB")}, max_rss=small)
     yield "J4", "line of 4 MiB", job([request("a"), long_line(4 << 20), request("b")],
-                                      {2: ("invalid_request", r"the prompt has \d+ tokens")}, max_rss=small)
+                                      {2: ("invalid_request", r"the prompt has \d+ bytes, which cannot fit")}, max_rss=small)
     yield "J4", "line of 64 MiB without an end", job(None, {2: ("line_too_long", "the line has 64")},
                                                      text=request("a") + "\n" + long_line(64 << 20), max_rss=small)
     # A file of any size streams; a hole of 1 GiB in the middle is one too long line.
