@@ -12,12 +12,40 @@ target_compile_options(penstock_flags INTERFACE
 target_compile_features(penstock_flags INTERFACE cxx_std_20)
 set_property(GLOBAL PROPERTY PENSTOCK_LIBRARIES penstock_flags)
 
+# What penstock_base links; its users inherit it.
+set(PENSTOCK_BASE_DEPS absl::status absl::statusor absl::flat_hash_set absl::flat_hash_map absl::function_ref absl::span
+                       Boost::json fmt::fmt spdlog::spdlog PkgConfig::xxhash Threads::Threads)
+
+# penstock_precompiled(penstock_precompiled HEADER precompiled.h DEPS fmt::fmt): a target that lends its precompiled header.
+function(penstock_precompiled NAME)
+  cmake_parse_arguments(ARG "" "HEADER" "DEPS" ${ARGN})
+  file(CONFIGURE OUTPUT ${NAME}.cc CONTENT "")
+  add_library(${NAME} OBJECT ${CMAKE_CURRENT_BINARY_DIR}/${NAME}.cc)
+  target_link_libraries(${NAME} PRIVATE penstock_flags ${ARG_DEPS})
+  target_precompile_headers(${NAME} PRIVATE ${PROJECT_SOURCE_DIR}/cmake/${ARG_HEADER})
+endfunction()
+penstock_precompiled(penstock_precompiled HEADER precompiled.h DEPS ${PENSTOCK_BASE_DEPS})
+if(PENSTOCK_BUILD_TESTS)
+  # RapidCheck's and GoogleTest's templates are most of a test's code: optimising and instrumenting them costs more than it
+  # gives. What is tested is optimised and instrumented as the preset says.
+  add_library(penstock_test_flags INTERFACE)
+  target_compile_options(penstock_test_flags INTERFACE
+    $<$<CONFIG:Debug>:-O0;-fno-sanitize=null,alignment,object-size,vptr> $<$<NOT:$<CONFIG:Debug>>:-O1>)
+  target_link_libraries(penstock_test_flags INTERFACE rapidcheck GTest::gmock GTest::gtest_main)
+  penstock_precompiled(penstock_precompiled_test HEADER precompiled_test.h
+                       DEPS ${PENSTOCK_BASE_DEPS} penstock_test_flags)
+endif()
+
 # penstock_library(base SOURCES a.cc b.cc DEPS absl::status) -> target penstock_base
+# NO_PRECOMPILED: its files are compiled with flags of their own.
 function(penstock_library NAME)
-  cmake_parse_arguments(ARG "" "" "SOURCES;DEPS" ${ARGN})
+  cmake_parse_arguments(ARG "NO_PRECOMPILED" "" "SOURCES;DEPS" ${ARGN})
   add_library(penstock_${NAME} STATIC ${ARG_SOURCES})
   set_target_properties(penstock_${NAME} PROPERTIES EXPORT_NAME ${NAME})
   target_link_libraries(penstock_${NAME} PUBLIC penstock_flags ${ARG_DEPS})
+  if(NOT ARG_NO_PRECOMPILED)
+    target_precompile_headers(penstock_${NAME} REUSE_FROM penstock_precompiled)
+  endif()
   set_property(GLOBAL APPEND PROPERTY PENSTOCK_LIBRARIES penstock_${NAME})
 endfunction()
 
@@ -28,8 +56,9 @@ function(penstock_test NAME)
   add_executable(${TARGET} ${PROJECT_SOURCE_DIR}/tests/${NAME}.cc)
   set_target_properties(${TARGET} PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR}/tests)
   target_include_directories(${TARGET} PRIVATE ${PROJECT_SOURCE_DIR})
-  target_link_libraries(${TARGET} PRIVATE ${ARG_DEPS} rapidcheck GTest::gmock GTest::gtest_main)
+  target_link_libraries(${TARGET} PRIVATE ${ARG_DEPS} penstock_test_flags)
   target_compile_definitions(${TARGET} PRIVATE PENSTOCK_SOURCE_DIR="${PROJECT_SOURCE_DIR}")
+  target_precompile_headers(${TARGET} REUSE_FROM penstock_precompiled_test)
   add_test(NAME ${NAME} COMMAND ${TARGET})
   if(NOT ARG_LABELS)
     set(ARG_LABELS fast)

@@ -1,10 +1,11 @@
 #include "penstock/base/logging.h"
 
-#include <array>
 #include <algorithm>
+#include <array>
 #include <string>
 
 #include <spdlog/sinks/stdout_sinks.h>
+#include <spdlog/spdlog.h>
 
 #include "penstock/base/status.h"
 
@@ -20,6 +21,11 @@ absl::Status SetUpLogging(std::string_view level) {
   spdlog::set_default_logger(std::move(logger));
   spdlog::set_level(spdlog::level::from_str(std::string(level)));
   return absl::OkStatus();
+}
+
+void Log(LogLevel level, std::string_view line) {
+  constexpr spdlog::level::level_enum kLevels[] = {spdlog::level::debug, spdlog::level::info, spdlog::level::warn};
+  spdlog::default_logger_raw()->log(kLevels[static_cast<int>(level)], spdlog::string_view_t(line.data(), line.size()));
 }
 
 }  // namespace penstock

@@ -2,8 +2,9 @@
 #pragma once
 
 #include <string_view>
+#include <utility>
 
-#include <spdlog/spdlog.h>
+#include <fmt/format.h>
 
 #include "absl/status/status.h"
 
@@ -11,5 +12,23 @@ namespace penstock {
 
 // `level`: trace, debug, info, warning, error, off. Replaces spdlog's default logger by one that writes to stderr.
 absl::Status SetUpLogging(std::string_view level);
+
+enum class LogLevel { kDebug, kInfo, kWarning };
+
+// One line to spdlog's default logger. spdlog's own templates would bring all of fmt's code into every file that logs.
+void Log(LogLevel level, std::string_view line);
+
+template <typename... Args>
+void LogDebug(fmt::format_string<Args...> format, Args&&... args) {
+  Log(LogLevel::kDebug, fmt::format(format, std::forward<Args>(args)...));
+}
+template <typename... Args>
+void LogInfo(fmt::format_string<Args...> format, Args&&... args) {
+  Log(LogLevel::kInfo, fmt::format(format, std::forward<Args>(args)...));
+}
+template <typename... Args>
+void LogWarning(fmt::format_string<Args...> format, Args&&... args) {
+  Log(LogLevel::kWarning, fmt::format(format, std::forward<Args>(args)...));
+}
 
 }  // namespace penstock

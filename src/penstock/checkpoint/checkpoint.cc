@@ -113,7 +113,7 @@ void WarnOfUnlisted(const ModelFolder& folder, const std::vector<std::string>& e
   const absl::Status line =
       ModelError("{}: {} shard(s) are not part of the model and are ignored, first '{}'", folder.path(),
                  unlisted.size(), unlisted[0]);
-  spdlog::warn("{}", Message(line));
+  LogWarning("{}", Message(line));
 }
 
 }  // namespace
@@ -191,7 +191,7 @@ absl::Status Checkpoint::CheckIndex(const ShardIndex& index) const {
                       num_wrong);
   }
   if (index.entries.size() < tensors_.size()) {
-    spdlog::warn("{} tensor(s) in the shards are not listed in {}", tensors_.size() - index.entries.size(),
+    LogWarning("{} tensor(s) in the shards are not listed in {}", tensors_.size() - index.entries.size(),
                  kIndexFile);
   }
   return absl::OkStatus();

@@ -6,9 +6,11 @@
 #include <cstdio>
 #include <cstdlib>
 #include <fstream>
+#include <functional>
 #include <memory>
 #include <sstream>
 
+#include <CLI/CLI.hpp>
 #include <fcntl.h>
 #include <unistd.h>
 
@@ -18,6 +20,7 @@
 #include "penstock/base/logging.h"
 #include "penstock/base/status.h"
 #include "penstock/base/text.h"
+#include "penstock/cli/commands.h"
 
 namespace penstock::cli {
 namespace {
@@ -89,7 +92,7 @@ void BindVariables(CLI::App& app) {
     const std::string_view name = text.substr(0, text.find('='));
     if (!name.starts_with(kVariablePrefix) || std::find(known.begin(), known.end(), name) != known.end()) continue;
     const std::string nearest = Nearest(std::string(name), known);
-    spdlog::warn("environment variable {} is not known{}", Printable(name),
+    LogWarning("environment variable {} is not known{}", Printable(name),
                  nearest.empty() ? "" : fmt::format("; did you mean {}?", nearest));
   }
 }
@@ -206,8 +209,26 @@ void OccupyStandardStreams() {
   }
 }
 
-}  // namespace
+// A subcommand, and what runs it with the flags that were parsed.
+struct Command {
+  CLI::App* app = nullptr;
+  std::function<absl::StatusOr<int>()> run;
+};
 
+struct LogFlags {
+  std::string level = "info";
+  bool quiet = false;
+};
+
+void AddLogFlags(CLI::App& app, LogFlags& flags) {
+  app.add_option("--log-level", flags.level, "trace, debug, info, warning, error or off")->capture_default_str();
+  app.add_flag("-q,--quiet", flags.quiet, "no progress, no notes: errors only");
+  constexpr char kOptionFileHelp[] = "file with flags, one per line: memory = \"16GiB\"";
+  app.add_option(kOptionFileFlag, kOptionFileHelp)->type_name("FILE");  // ParseFlags() reads it
+  app.allow_config_extras(false);
+}
+
+// --model and the flags of every command that computes.
 void AddModelFlags(CLI::App& app, ModelFlags& flags) {
   EngineOptions& engine = flags.engine;
   app.add_option("-m,--model", engine.model_dir, "Hugging Face model folder")->required()->type_name("DIR");
@@ -226,25 +247,6 @@ void AddModelFlags(CLI::App& app, ModelFlags& flags) {
       ->check(CLI::Range(1, kMaxThreads));
   app.add_option("--dtype", engine.dtype, "auto, f32 or bf16")->capture_default_str();
   app.add_option("--kv-dtype", engine.kv_dtype, "auto, f32 or bf16")->capture_default_str();
-}
-
-absl::StatusOr<EngineOptions> ToEngineOptions(const ModelFlags& flags) {
-  EngineOptions options = flags.engine;
-  if (!flags.memory.empty()) {
-    auto bytes = ParseBytes(flags.memory);
-    if (!bytes.ok()) return Annotate(bytes.status(), "--memory");
-    options.memory_bytes = *bytes;
-  }
-  if (flags.device.starts_with("cuda")) {
-    return ResourceError("--device {}: this build has no GPU support; use --device cpu", flags.device);
-  }
-  if (flags.device != "auto" && flags.device != "cpu") {
-    return UsageError("--device '{}' is unknown: expected auto or cpu", flags.device);
-  }
-  if (flags.schedule != "auto" && flags.schedule != "on-demand") {
-    return UsageError("--schedule '{}' is unknown: expected auto or on-demand", flags.schedule);
-  }
-  return options;
 }
 
 void AddSamplingFlags(CLI::App& app, SamplingOverrides& flags) {
@@ -266,20 +268,81 @@ void AddSamplingFlags(CLI::App& app, SamplingOverrides& flags) {
       "go on after the end-of-sequence token, up to --max-tokens");
 }
 
-void AddLogFlags(CLI::App& app, LogFlags& flags) {
-  app.add_option("--log-level", flags.level, "trace, debug, info, warning, error or off")->capture_default_str();
-  app.add_flag("-q,--quiet", flags.quiet, "no progress, no notes: errors only");
-  constexpr char kOptionFileHelp[] = "file with flags, one per line: memory = \"16GiB\"";
-  app.add_option(kOptionFileFlag, kOptionFileHelp)->type_name("FILE");  // ParseFlags() reads it
-  app.allow_config_extras(false);
+Command AddRunCommand(CLI::App& app, LogFlags& log) {
+  auto flags = std::make_shared<RunFlags>();
+  CLI::App* command = app.add_subcommand("run", "offline batch job: a JSONL file of requests to a JSONL file of results");
+  AddModelFlags(*command, flags->model);
+  command->add_option("-i,--input", flags->job.input_path, "requests, one JSON object per line ('-': standard input)")
+      ->required()
+      ->type_name("FILE");
+  command->add_option("-o,--output", flags->job.output_path, "results, one JSON object per line")->type_name("FILE");
+  command->add_flag("--resume", flags->job.resume, "continue the job of this output");
+  command->add_flag("--validate-only", flags->validate_only, "check the input, load no model, write nothing");
+  command->add_option("--stats", flags->job.stats_path, "write statistics as JSON")->type_name("FILE");
+  AddSamplingFlags(*command, flags->job.sampling);
+  AddLogFlags(*command, log);
+  return {command, [flags, &log] {
+            flags->job.quiet = log.quiet;
+            return RunCommand(*flags);
+          }};
 }
 
-absl::Status ApplyLogFlags(const LogFlags& flags) { return SetUpLogging(flags.quiet ? "error" : flags.level); }
+Command AddGenerateCommand(CLI::App& app, LogFlags& log) {
+  auto flags = std::make_shared<GenerateFlags>();
+  CLI::App* command = app.add_subcommand("generate", "stream one answer to stdout");
+  AddModelFlags(*command, flags->model);
+  auto* prompt = command->add_option("-p,--prompt", flags->prompt, "the prompt")->type_name("TEXT");
+  auto* file = command->add_option("--prompt-file", flags->prompt_file, "file that holds the prompt")->type_name("FILE");
+  prompt->excludes(file);
+  command->add_option("--system", flags->system, "system message")->type_name("TEXT");
+  command->add_flag("--raw", flags->raw, "continue the prompt as plain text, without the model's chat template");
+  AddSamplingFlags(*command, flags->sampling);
+  AddLogFlags(*command, log);
+  return {command, [flags] { return GenerateCommand(*flags); }};
+}
 
+Command AddInspectCommand(CLI::App& app, LogFlags& log) {
+  auto flags = std::make_shared<InspectFlags>();
+  CLI::App* command = app.add_subcommand("inspect", "what is in a checkpoint: dims, sizes per layer and tier");
+  command->add_option("-m,--model", flags->model_dir, "Hugging Face model folder")->required()->type_name("DIR");
+  command->add_flag("--json", flags->as_json, "print JSON");
+  command->add_flag("--verify", flags->verify, "read all weights and look for NaN and infinity");
+  AddLogFlags(*command, log);
+  return {command, [flags] { return InspectCommand(*flags); }};
+}
+
+Command AddTokenizeCommand(CLI::App& app, LogFlags& log) {
+  auto flags = std::make_shared<TokenizeFlags>();
+  CLI::App* command = app.add_subcommand("tokenize", "text to token ids, one JSON array per text, and back");
+  command->add_option("-m,--model", flags->model_dir, "Hugging Face model folder")->required()->type_name("DIR");
+  auto* text = command->add_option("--text", flags->text, "the text (with --decode: a JSON array of ids)")->type_name("TEXT");
+  auto* file = command->add_option("--file", flags->file, "file with one text per line")->type_name("FILE");
+  text->excludes(file);
+  command->add_flag("--no-special", flags->no_special,
+                    "add no BOS or EOS (with --decode: leave special tokens out of the text)");
+  command->add_flag("--as-message", flags->as_message,
+                    "encode as a chat message is encoded: what looks like a special token stays ordinary text");
+  command->add_flag("--decode", flags->decode, "turn ids back into text");
+  AddLogFlags(*command, log);
+  return {command, [flags] { return TokenizeCommand(*flags); }};
+}
+
+Command AddPerplexityCommand(CLI::App& app, LogFlags& log) {
+  auto flags = std::make_shared<PerplexityFlags>();
+  CLI::App* command = app.add_subcommand("perplexity", "how well the model predicts a text");
+  AddModelFlags(*command, flags->model);
+  command->add_option("--text", flags->text_file, "file that holds the text")->required()->type_name("FILE");
+  AddLogFlags(*command, log);
+  return {command, [flags] { return PerplexityCommand(*flags); }};
+}
+
+// Prints "penstock: error: ..." to stderr and returns the exit code.
 int ReportError(const absl::Status& status) {
   std::fprintf(stderr, "penstock: error: %s\n", Message(status).c_str());
   return ExitCode(status);
 }
+
+}  // namespace
 
 int Main(int argc, char** argv) {
   OccupyStandardStreams();
@@ -291,8 +354,9 @@ int Main(int argc, char** argv) {
   app.set_version_flag("--version", "penstock " PENSTOCK_VERSION);
   app.require_subcommand(1);
   app.get_formatter()->column_width(38);
-  const Command commands[] = {MakeRunCommand(app), MakeGenerateCommand(app), MakeInspectCommand(app),
-                              MakeTokenizeCommand(app), MakePerplexityCommand(app)};
+  LogFlags log;
+  const Command commands[] = {AddRunCommand(app, log), AddGenerateCommand(app, log), AddInspectCommand(app, log),
+                              AddTokenizeCommand(app, log), AddPerplexityCommand(app, log)};
   BindVariables(app);
   try {
     if (const absl::Status status = ParseFlags(app, argc, argv); !status.ok()) return ReportError(status);
@@ -302,6 +366,7 @@ int Main(int argc, char** argv) {
   }
   for (const Command& command : commands) {
     if (!command.app->parsed()) continue;
+    if (const absl::Status status = SetUpLogging(log.quiet ? "error" : log.level); !status.ok()) return ReportError(status);
     const absl::StatusOr<int> exit_code = command.run();
     return exit_code.ok() ? *exit_code : ReportError(exit_code.status());
   }

@@ -1,4 +1,5 @@
-// penstock generate: stream one answer to stdout.
+#include "penstock/cli/commands.h"
+
 #include <algorithm>
 #include <memory>
 
@@ -9,25 +10,15 @@
 #include "penstock/base/logging.h"
 #include "penstock/base/status.h"
 #include "penstock/base/text.h"
-#include "penstock/cli/command_line.h"
 
 namespace penstock::cli {
 namespace {
 
-struct Flags {
-  ModelFlags model;
-  SamplingOverrides sampling;
-  LogFlags log;
-  std::string prompt;
-  std::string prompt_file;
-  std::string system;
-  bool raw = false;
-};
 
-absl::StatusOr<std::vector<TokenId>> EncodePrompt(const Engine& engine, const Flags& flags) {
-  std::string prompt = flags.prompt;
-  if (!flags.prompt_file.empty()) {
-    PENSTOCK_ASSIGN_OR_RETURN(prompt, ReadFile(flags.prompt_file, kMaxRequestLineBytes));
+absl::StatusOr<std::vector<TokenId>> EncodePrompt(const Engine& engine, const GenerateFlags& flags) {
+  std::string prompt = flags.prompt.value_or("");
+  if (flags.prompt_file.has_value()) {
+    PENSTOCK_ASSIGN_OR_RETURN(prompt, ReadFile(*flags.prompt_file, kMaxRequestLineBytes));
   }
   if (!IsUtf8(prompt)) {
     return InputError("the prompt is not UTF-8 (at byte {})", FindInvalidUtf8(prompt));
@@ -39,8 +30,10 @@ absl::StatusOr<std::vector<TokenId>> EncodePrompt(const Engine& engine, const Fl
   return engine.TokenizeChat(messages);
 }
 
-absl::StatusOr<int> Run(const Flags& flags) {
-  PENSTOCK_RETURN_IF_ERROR(ApplyLogFlags(flags.log));
+}  // namespace
+
+absl::StatusOr<int> GenerateCommand(const GenerateFlags& flags) {
+  if (!flags.prompt && !flags.prompt_file) return UsageError("generate needs --prompt TEXT or --prompt-file FILE");
   PENSTOCK_ASSIGN_OR_RETURN(EngineOptions options, ToEngineOptions(flags.model));
   if (options.batch_size == 0) options.batch_size = 1;
   PENSTOCK_ASSIGN_OR_RETURN(const std::unique_ptr<Engine> engine, Engine::Open(options));
@@ -56,29 +49,10 @@ absl::StatusOr<int> Run(const Flags& flags) {
   PENSTOCK_RETURN_IF_ERROR(written);
   PENSTOCK_RETURN_IF_ERROR(WriteFully(STDOUT_FILENO, "\n", "stdout"));
   const EngineStats& stats = engine->stats();
-  spdlog::info("{} prompt tokens at {:.1f} tokens/s, {} generated at {:.1f} tokens/s", stats.prompt_tokens,
+  LogInfo("{} prompt tokens at {:.1f} tokens/s, {} generated at {:.1f} tokens/s", stats.prompt_tokens,
                static_cast<double>(stats.prompt_tokens) / std::max(1e-9, stats.prefill_s), stats.generated_tokens,
                static_cast<double>(stats.generated_tokens) / std::max(1e-9, stats.decode_s));
   return 0;
-}
-
-}  // namespace
-
-Command MakeGenerateCommand(CLI::App& app) {
-  auto flags = std::make_shared<Flags>();
-  CLI::App* command = app.add_subcommand("generate", "stream one answer to stdout");
-  AddModelFlags(*command, flags->model);
-  auto* prompt = command->add_option("-p,--prompt", flags->prompt, "the prompt")->type_name("TEXT");
-  auto* file = command->add_option("--prompt-file", flags->prompt_file, "file that holds the prompt")->type_name("FILE");
-  prompt->excludes(file);
-  command->add_option("--system", flags->system, "system message")->type_name("TEXT");
-  command->add_flag("--raw", flags->raw, "continue the prompt as plain text, without the model's chat template");
-  AddSamplingFlags(*command, flags->sampling);
-  AddLogFlags(*command, flags->log);
-  return {command, [flags, prompt, file]() -> absl::StatusOr<int> {
-            if (prompt->count() + file->count() == 0) return UsageError("generate needs --prompt TEXT or --prompt-file FILE");
-            return Run(*flags);
-          }};
 }
 
 }  // namespace penstock::cli

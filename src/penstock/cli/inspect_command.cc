@@ -1,4 +1,5 @@
-// penstock inspect: what is in a checkpoint, and where its bytes would lie.
+#include "penstock/cli/commands.h"
+
 #include <bit>
 #include <memory>
 
@@ -9,19 +10,12 @@
 #include "penstock/base/json.h"
 #include "penstock/base/status.h"
 #include "penstock/base/text.h"
-#include "penstock/cli/command_line.h"
 #include "penstock/engine/loaded_model.h"
 #include "penstock/model/family.h"
 
 namespace penstock::cli {
 namespace {
 
-struct Flags {
-  std::string model_dir;
-  bool as_json = false;
-  bool verify = false;
-  LogFlags log;
-};
 
 struct LayerSizes {
   uint64_t dense_bytes = 0;
@@ -144,26 +138,15 @@ absl::Status VerifyWeights(const LoadedModel& model) {
                     num_faulty);
 }
 
-absl::StatusOr<int> Run(const Flags& flags) {
-  PENSTOCK_RETURN_IF_ERROR(ApplyLogFlags(flags.log));
+}  // namespace
+
+absl::StatusOr<int> InspectCommand(const InspectFlags& flags) {
   PENSTOCK_ASSIGN_OR_RETURN(const std::unique_ptr<LoadedModel> model, LoadModel(flags.model_dir));
   if (flags.verify) PENSTOCK_RETURN_IF_ERROR(VerifyWeights(*model));
   const json::object description = Describe(*model);
   const std::string text = flags.as_json ? json::serialize(description) + "\n" : Table(description);
   PENSTOCK_RETURN_IF_ERROR(WriteFully(STDOUT_FILENO, text, "stdout"));
   return 0;
-}
-
-}  // namespace
-
-Command MakeInspectCommand(CLI::App& app) {
-  auto flags = std::make_shared<Flags>();
-  CLI::App* command = app.add_subcommand("inspect", "what is in a checkpoint: dims, sizes per layer and tier");
-  command->add_option("-m,--model", flags->model_dir, "Hugging Face model folder")->required()->type_name("DIR");
-  command->add_flag("--json", flags->as_json, "print JSON");
-  command->add_flag("--verify", flags->verify, "read all weights and look for NaN and infinity");
-  AddLogFlags(*command, flags->log);
-  return {command, [flags] { return Run(*flags); }};
 }
 
 }  // namespace penstock::cli

@@ -1,4 +1,5 @@
-// penstock perplexity: how well the model predicts a text, in windows of the context length.
+#include "penstock/cli/commands.h"
+
 #include <cmath>
 #include <memory>
 
@@ -9,21 +10,16 @@
 #include "penstock/base/logging.h"
 #include "penstock/base/status.h"
 #include "penstock/base/text.h"
-#include "penstock/cli/command_line.h"
 
 namespace penstock::cli {
 namespace {
 
 constexpr uint64_t kMaxTextBytes = 64 * kMiB;
 
-struct Flags {
-  ModelFlags model;
-  LogFlags log;
-  std::string text_file;
-};
 
-absl::StatusOr<int> Run(const Flags& flags) {
-  PENSTOCK_RETURN_IF_ERROR(ApplyLogFlags(flags.log));
+}  // namespace
+
+absl::StatusOr<int> PerplexityCommand(const PerplexityFlags& flags) {
   PENSTOCK_ASSIGN_OR_RETURN(EngineOptions options, ToEngineOptions(flags.model));
   PENSTOCK_ASSIGN_OR_RETURN(const std::string text, ReadFile(flags.text_file, kMaxTextBytes));
   if (!IsUtf8(text)) return InputError("{}: the text is not UTF-8 (at byte {})", flags.text_file, FindInvalidUtf8(text));
@@ -41,7 +37,7 @@ absl::StatusOr<int> Run(const Flags& flags) {
     PENSTOCK_ASSIGN_OR_RETURN(const std::vector<double> logprobs, engine->ScoreTokens(part));
     for (const double logprob : logprobs) sum += logprob;
     num_scored += static_cast<int64_t>(logprobs.size());
-    spdlog::info("{} of {} tokens: perplexity {:.4f}", begin + part.size(), ids.size(),
+    LogInfo("{} of {} tokens: perplexity {:.4f}", begin + part.size(), ids.size(),
                  std::exp(-sum / static_cast<double>(num_scored)));
   }
   const double mean = -sum / static_cast<double>(num_scored);
@@ -52,17 +48,6 @@ absl::StatusOr<int> Run(const Flags& flags) {
                   static_cast<double>(stats.prompt_tokens) / std::max(1e-9, stats.prefill_s));
   PENSTOCK_RETURN_IF_ERROR(WriteFully(STDOUT_FILENO, result, "stdout"));
   return 0;
-}
-
-}  // namespace
-
-Command MakePerplexityCommand(CLI::App& app) {
-  auto flags = std::make_shared<Flags>();
-  CLI::App* command = app.add_subcommand("perplexity", "how well the model predicts a text");
-  AddModelFlags(*command, flags->model);
-  command->add_option("--text", flags->text_file, "file that holds the text")->required()->type_name("FILE");
-  AddLogFlags(*command, flags->log);
-  return {command, [flags] { return Run(*flags); }};
 }
 
 }  // namespace penstock::cli

@@ -1,4 +1,5 @@
-// penstock run: the main job, from a JSONL file of requests to a JSONL file of results.
+#include "penstock/cli/commands.h"
+
 #include <atomic>
 #include <csignal>
 #include <memory>
@@ -10,7 +11,6 @@
 #include "penstock/base/logging.h"
 #include "penstock/base/status.h"
 #include "penstock/base/text.h"
-#include "penstock/cli/command_line.h"
 #include "penstock/job/job.h"
 
 namespace penstock::cli {
@@ -18,12 +18,6 @@ namespace {
 
 constexpr int kExitFailedRequests = 8;
 
-struct Flags {
-  ModelFlags model;
-  LogFlags log;
-  JobOptions job;
-  bool validate_only = false;
-};
 
 std::atomic<bool> stop_requested{false};
 
@@ -44,27 +38,27 @@ void InstallStopHandlers() {
 void LogPlan(const Engine& engine) {
   const MemoryPlan& plan = engine.memory_plan();
   const ModelInfo& model = engine.model();
-  spdlog::info("model {} ({}, computing in {}), {} sequences at once, context {}, prefill chunk {}", Printable(model.name), model.family,
+  LogInfo("model {} ({}, computing in {}), {} sequences at once, context {}, prefill chunk {}", Printable(model.name), model.family,
                model.dtype, plan.batch_size, plan.context_length, plan.prefill_chunk);
-  spdlog::info("memory {}: tables {}, dense weights {}, KV cache {}, activations {}, expert slots {} ({} of {} experts in DRAM)",
+  LogInfo("memory {}: tables {}, dense weights {}, KV cache {}, activations {}, expert slots {} ({} of {} experts in DRAM)",
                FormatBytes(plan.budget_bytes), FormatBytes(plan.fixed_bytes), FormatBytes(plan.dense_bytes),
                FormatBytes(plan.kv_bytes), FormatBytes(plan.activation_bytes), FormatBytes(plan.expert_bytes),
                plan.num_expert_slots, plan.num_experts_total);
 }
 
-absl::StatusOr<int> Validate(const Flags& flags) {
+absl::StatusOr<int> Validate(const RunFlags& flags) {
   PENSTOCK_ASSIGN_OR_RETURN(const InputReport report, ValidateJob(flags.job, stop_requested));
   PENSTOCK_RETURN_IF_ERROR(WriteFully(STDOUT_FILENO, FormatInputReport(report) + "\n", "stdout"));
   return report.num_bad > 0 ? kExitFailedRequests : 0;
 }
 
-absl::StatusOr<int> Run(Flags& flags) {
-  PENSTOCK_RETURN_IF_ERROR(ApplyLogFlags(flags.log));
+}  // namespace
+
+absl::StatusOr<int> RunCommand(RunFlags flags) {
   InstallStopHandlers();
   if (flags.validate_only) return Validate(flags);
   if (flags.job.output_path.empty()) return UsageError("run needs --output FILE");
   PENSTOCK_ASSIGN_OR_RETURN(EngineOptions options, ToEngineOptions(flags.model));
-  flags.job.quiet = flags.log.quiet;
   flags.job.seed = flags.job.sampling.seed.value_or(0);
   flags.job.sampling.seed.reset();  // the job's: each request has its own, derived from it
   flags.job.engine_settings = {{"dtype", options.dtype},
@@ -77,26 +71,8 @@ absl::StatusOr<int> Run(Flags& flags) {
     return engine;
   };
   PENSTOCK_ASSIGN_OR_RETURN(const JobSummary summary, RunJob(flags.job, open_engine, stop_requested));
-  if (summary.nothing_to_do) spdlog::info("nothing to do: every request of the job has its result");
+  if (summary.nothing_to_do) LogInfo("nothing to do: every request of the job has its result");
   return summary.numbers.num_failed > 0 ? kExitFailedRequests : 0;
-}
-
-}  // namespace
-
-Command MakeRunCommand(CLI::App& app) {
-  auto flags = std::make_shared<Flags>();
-  CLI::App* command = app.add_subcommand("run", "offline batch job: a JSONL file of requests to a JSONL file of results");
-  AddModelFlags(*command, flags->model);
-  command->add_option("-i,--input", flags->job.input_path, "requests, one JSON object per line ('-': standard input)")
-      ->required()
-      ->type_name("FILE");
-  command->add_option("-o,--output", flags->job.output_path, "results, one JSON object per line")->type_name("FILE");
-  command->add_flag("--resume", flags->job.resume, "continue the job of this output");
-  command->add_flag("--validate-only", flags->validate_only, "check the input, load no model, write nothing");
-  command->add_option("--stats", flags->job.stats_path, "write statistics as JSON")->type_name("FILE");
-  AddSamplingFlags(*command, flags->job.sampling);
-  AddLogFlags(*command, flags->log);
-  return {command, [flags] { return Run(*flags); }};
 }
 
 }  // namespace penstock::cli

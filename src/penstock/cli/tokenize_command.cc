@@ -1,4 +1,5 @@
-// penstock tokenize: text to token ids and back. Needs only the tokenizer's files, not the weights.
+#include "penstock/cli/commands.h"
+
 #include <memory>
 
 #include <unistd.h>
@@ -7,7 +8,6 @@
 #include "penstock/base/file.h"
 #include "penstock/base/json.h"
 #include "penstock/base/status.h"
-#include "penstock/cli/command_line.h"
 #include "penstock/tokenizer/tokenizer.h"
 
 namespace penstock::cli {
@@ -15,15 +15,6 @@ namespace {
 
 constexpr uint64_t kMaxTextBytes = 1 * kGiB;
 
-struct Flags {
-  std::string model_dir;
-  std::string text;
-  std::string file;
-  bool no_special = false;
-  bool as_message = false;
-  bool decode = false;
-  LogFlags log;
-};
 
 absl::StatusOr<std::string> DecodeLine(const Tokenizer& tokenizer, std::string_view line, SkipSpecial skip_special) {
   PENSTOCK_ASSIGN_OR_RETURN(const json::value value, ParseJson(line, Fault::kInput));
@@ -38,7 +29,7 @@ absl::StatusOr<std::string> DecodeLine(const Tokenizer& tokenizer, std::string_v
   return tokenizer.Decode(ids, skip_special);
 }
 
-std::string EncodeLine(const Tokenizer& tokenizer, std::string_view line, const Flags& flags) {
+std::string EncodeLine(const Tokenizer& tokenizer, std::string_view line, const TokenizeFlags& flags) {
   const std::vector<TokenId> ids =
       tokenizer.Encode(line, flags.as_message ? Origin::kMessage : Origin::kTemplate,
                        flags.no_special ? AddSpecial::kNo : AddSpecial::kYes);
@@ -55,8 +46,10 @@ absl::Status ForLines(std::string_view content, absl::FunctionRef<absl::Status(i
   return absl::OkStatus();
 }
 
-absl::StatusOr<int> Run(const Flags& flags, bool from_file) {
-  PENSTOCK_RETURN_IF_ERROR(ApplyLogFlags(flags.log));
+}  // namespace
+
+absl::StatusOr<int> TokenizeCommand(const TokenizeFlags& flags) {
+  if (!flags.text && !flags.file) return UsageError("tokenize needs --text TEXT or --file FILE");
   PENSTOCK_ASSIGN_OR_RETURN(const ModelFolder folder, ModelFolder::Open(flags.model_dir));
   PENSTOCK_ASSIGN_OR_RETURN(const std::unique_ptr<Tokenizer> tokenizer, Tokenizer::Load(folder));
   const SkipSpecial skip_special = flags.no_special ? SkipSpecial::kYes : SkipSpecial::kNo;
@@ -64,39 +57,18 @@ absl::StatusOr<int> Run(const Flags& flags, bool from_file) {
     if (flags.decode) return DecodeLine(*tokenizer, line, skip_special);
     return EncodeLine(*tokenizer, line, flags);
   };
-  if (!from_file) {
-    PENSTOCK_ASSIGN_OR_RETURN(const std::string converted, convert(flags.text));
+  if (flags.text) {
+    PENSTOCK_ASSIGN_OR_RETURN(const std::string converted, convert(*flags.text));
     PENSTOCK_RETURN_IF_ERROR(WriteFully(STDOUT_FILENO, converted + "\n", "stdout"));
     return 0;
   }
-  PENSTOCK_ASSIGN_OR_RETURN(const std::string content, ReadFile(flags.file, kMaxTextBytes));
+  PENSTOCK_ASSIGN_OR_RETURN(const std::string content, ReadFile(*flags.file, kMaxTextBytes));
   PENSTOCK_RETURN_IF_ERROR(ForLines(content, [&](int64_t number, std::string_view line) -> absl::Status {
     auto converted = convert(line);
-    if (!converted.ok()) return Annotate(converted.status(), fmt::format("{}, line {}", flags.file, number));
+    if (!converted.ok()) return Annotate(converted.status(), fmt::format("{}, line {}", *flags.file, number));
     return WriteFully(STDOUT_FILENO, *converted + "\n", "stdout");
   }));
   return 0;
-}
-
-}  // namespace
-
-Command MakeTokenizeCommand(CLI::App& app) {
-  auto flags = std::make_shared<Flags>();
-  CLI::App* command = app.add_subcommand("tokenize", "text to token ids, one JSON array per text, and back");
-  command->add_option("-m,--model", flags->model_dir, "Hugging Face model folder")->required()->type_name("DIR");
-  auto* text = command->add_option("--text", flags->text, "the text (with --decode: a JSON array of ids)")->type_name("TEXT");
-  auto* file = command->add_option("--file", flags->file, "file with one text per line")->type_name("FILE");
-  text->excludes(file);
-  command->add_flag("--no-special", flags->no_special,
-                    "add no BOS or EOS (with --decode: leave special tokens out of the text)");
-  command->add_flag("--as-message", flags->as_message,
-                    "encode as a chat message is encoded: what looks like a special token stays ordinary text");
-  command->add_flag("--decode", flags->decode, "turn ids back into text");
-  AddLogFlags(*command, flags->log);
-  return {command, [flags, text, file]() -> absl::StatusOr<int> {
-            if (text->count() + file->count() == 0) return UsageError("tokenize needs --text TEXT or --file FILE");
-            return Run(*flags, file->count() > 0);
-          }};
 }
 
 }  // namespace penstock::cli

@@ -133,7 +133,7 @@ absl::StatusOr<std::unique_ptr<EngineImpl>> EngineImpl::Open(const EngineOptions
   PENSTOCK_RETURN_IF_ERROR(engine->Plan(options));
   PENSTOCK_RETURN_IF_ERROR(engine->LoadWeights(options));
   engine->stats_.load_s = Seconds(std::chrono::steady_clock::now() - start);
-  spdlog::debug("kernels: {}; disk: {}", kernels::IsaName(isa), engine->disk_->Description());
+  LogDebug("kernels: {}; disk: {}", kernels::IsaName(isa), engine->disk_->Description());
   return engine;
 }
 

@@ -75,7 +75,7 @@ std::vector<SourceFile> OpenSources(std::span<const OpenedFile> files, bool dire
     sources.push_back(std::move(source));
   }
   if (direct_io && !all_direct) {
-    spdlog::info("the file system of {} refuses O_DIRECT: experts are read through the page cache",
+    LogInfo("the file system of {} refuses O_DIRECT: experts are read through the page cache",
                  files.empty() ? "the model" : files[0].path);
   }
   return sources;
@@ -123,7 +123,7 @@ class RingReader : public DiskReader {
     auto reader = std::unique_ptr<RingReader>(new RingReader());
     const int error = ::io_uring_queue_init(kQueueDepth, &reader->ring_, 0);
     if (error != 0) {
-      spdlog::info("io_uring is not available ({}): experts are read by threads", ErrnoText(-error));
+      LogInfo("io_uring is not available ({}): experts are read by threads", ErrnoText(-error));
       return nullptr;
     }
     reader->ring_ready_ = true;
@@ -134,7 +134,7 @@ class RingReader : public DiskReader {
 
   ~RingReader() override {
     if (!ring_ready_) return;
-    while (num_in_ring_ > 0) {  // the kernel still writes into the caller's memory
+    while (num_with_kernel() > 0) {  // it still writes into the caller's memory
       io_uring_cqe* cqe = nullptr;
       if (::io_uring_wait_cqe(&ring_, &cqe) != 0) break;
       ::io_uring_cqe_seen(&ring_, cqe);
@@ -198,8 +198,9 @@ class RingReader : public DiskReader {
     in_ring_.resize(kQueueDepth);
   }
 
+  int num_with_kernel() const { return num_in_ring_ - static_cast<int>(::io_uring_sq_ready(&ring_)); }
+
   absl::Status FillRing() {
-    bool filled = false;
     while (!queue_.empty() && !free_places_.empty()) {
       io_uring_sqe* sqe = ::io_uring_get_sqe(&ring_);
       if (sqe == nullptr) break;
@@ -212,15 +213,15 @@ class RingReader : public DiskReader {
                            static_cast<unsigned>(pending.part.size - pending.done), pending.part.offset + pending.done);
       ::io_uring_sqe_set_data64(sqe, place);
       ++num_in_ring_;
-      filled = true;
     }
-    if (!filled) return absl::OkStatus();
+    if (::io_uring_sq_ready(&ring_) == 0) return absl::OkStatus();
     int submitted;
     do {
       submitted = ::io_uring_submit(&ring_);
     } while (submitted == -EINTR);
-    if (submitted < 0) return IoError("io_uring refused a read: {}", ErrnoText(-submitted));
-    return absl::OkStatus();
+    // A kernel short of memory takes fewer, or none; the next completion brings us here again.
+    if (num_with_kernel() > 0 && (submitted >= 0 || submitted == -EAGAIN || submitted == -EBUSY)) return absl::OkStatus();
+    return IoError("io_uring refused a read: {}", ErrnoText(submitted < 0 ? -submitted : EAGAIN));
   }
 
   // Takes the result of one ring entry into account; false when the rest of the part must be read again.
@@ -248,7 +249,7 @@ class RingReader : public DiskReader {
   std::deque<Pending> queue_;          // not yet in the ring
   std::vector<Pending> in_ring_;       // by place
   std::vector<size_t> free_places_;
-  int num_in_ring_ = 0;
+  int num_in_ring_ = 0;  // queued there, with the kernel or not yet
   uint64_t next_read_id_ = 0;
   Outstanding outstanding_;
 };

@@ -3,7 +3,6 @@
 #include <string>
 
 #include "absl/container/flat_hash_set.h"
-#include "penstock/base/logging.h"
 #include "penstock/base/status.h"
 #include "penstock/model/family.h"
 

@@ -1,0 +1,72 @@
+// The commands: their flags as the command line gave them, and what each does. command_line.cc names the flags.
+//
+// A command returns the exit code of a success (0, or 8 when requests failed) or the error that ends the process.
+#pragma once
+
+#include <optional>
+#include <string>
+
+#include "absl/status/statusor.h"
+#include "penstock/engine.h"
+#include "penstock/job/job.h"
+#include "penstock/job/sampling_fields.h"
+
+namespace penstock::cli {
+
+// The flags of every command that computes, before they are checked.
+struct ModelFlags {
+  std::string memory;
+  std::string device = "auto";
+  std::string schedule = "auto";
+  EngineOptions engine;
+};
+
+// The checked options.
+absl::StatusOr<EngineOptions> ToEngineOptions(const ModelFlags& flags);
+
+// penstock run: the main job, from a JSONL file of requests to a JSONL file of results.
+struct RunFlags {
+  ModelFlags model;
+  JobOptions job;  // its sampling: flags that are not given stay empty and keep the model's defaults
+  bool validate_only = false;
+};
+absl::StatusOr<int> RunCommand(RunFlags flags);
+
+// penstock generate: stream one answer to stdout.
+struct GenerateFlags {
+  ModelFlags model;
+  SamplingOverrides sampling;
+  std::optional<std::string> prompt;  // this one or the next
+  std::optional<std::string> prompt_file;
+  std::string system;
+  bool raw = false;
+};
+absl::StatusOr<int> GenerateCommand(const GenerateFlags& flags);
+
+// penstock inspect: what is in a checkpoint, and where its bytes would lie.
+struct InspectFlags {
+  std::string model_dir;
+  bool as_json = false;
+  bool verify = false;
+};
+absl::StatusOr<int> InspectCommand(const InspectFlags& flags);
+
+// penstock tokenize: text to token ids and back. Needs only the tokenizer's files, not the weights.
+struct TokenizeFlags {
+  std::string model_dir;
+  std::optional<std::string> text;  // this one or the next
+  std::optional<std::string> file;
+  bool no_special = false;
+  bool as_message = false;
+  bool decode = false;
+};
+absl::StatusOr<int> TokenizeCommand(const TokenizeFlags& flags);
+
+// penstock perplexity: how well the model predicts a text, in windows of the context length.
+struct PerplexityFlags {
+  ModelFlags model;
+  std::string text_file;
+};
+absl::StatusOr<int> PerplexityCommand(const PerplexityFlags& flags);
+
+}  // namespace penstock::cli
