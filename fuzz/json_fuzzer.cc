@@ -1,4 +1,5 @@
-// Feeds bytes to both JSON parsers. They must never throw, and must agree: what ParseJson takes, the event parser takes.
+// Feeds bytes to both JSON parsers. They must never throw, and must agree: what ParseJson takes, the event parser
+// takes.
 #include <cstdint>
 #include <cstdlib>
 #include <string_view>

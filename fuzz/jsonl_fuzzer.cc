@@ -1,5 +1,5 @@
-// Bytes as one line of a job's input: parse it, and write the record that the job would write. The record must be valid JSON
-// on one line, and its id must lead back to the line.
+// Bytes as one line of a job's input: parse it, and write the record that the job would write. The record must be valid
+// JSON on one line, and its id must lead back to the line.
 #include <cstddef>
 #include <cstdint>
 #include <string>
@@ -25,7 +25,8 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
     result.answers = line.request.turns;
     result.logprobs = line.request.sampling.logprobs.value_or(-1);
     if (result.logprobs >= 0) result.completion.logprobs.push_back({{65, -1.0}, {{195, -1.0}, {66, -2.0}}});
-    record = penstock::FormatResult(head, result, [](penstock::TokenId id) { return std::string(1, static_cast<char>(id)); });
+    record = penstock::FormatResult(head, result,
+                                    [](penstock::TokenId id) { return std::string(1, static_cast<char>(id)); });
   }
   PENSTOCK_CHECK(record.find('\n') == std::string::npos);
   const auto value = penstock::ParseJson(record, penstock::Fault::kInternal);

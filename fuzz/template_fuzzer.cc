@@ -1,5 +1,5 @@
-// Renders any template with any message within small limits. Beyond crashes: the text of the message never becomes template
-// text. Input: the template, a NUL byte, the message's content.
+// Renders any template with any message within small limits. Beyond crashes: the text of the message never becomes
+// template text. Input: the template, a NUL byte, the message's content.
 #include <algorithm>
 #include <cstdint>
 #include <cstdlib>

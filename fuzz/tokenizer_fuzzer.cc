@@ -14,7 +14,8 @@ namespace penstock {
 namespace {
 
 void Use(const Tokenizer& tokenizer) {
-  for (const std::string_view text : {""sv, "Hello  world\r\n 123 don't"sv, "<s>a\xE2\x96\x81<0x0A> b\0"sv, "\xF0\x9F\x91\xA9\xE2\x80\x8D\xCC\x81\xFF"sv}) {
+  for (const std::string_view text : {""sv, "Hello  world\r\n 123 don't"sv, "<s>a\xE2\x96\x81<0x0A> b\0"sv,
+                                      "\xF0\x9F\x91\xA9\xE2\x80\x8D\xCC\x81\xFF"sv}) {
     const TextSegment segments[2] = {{std::string(text), Origin::kTemplate}, {std::string(text), Origin::kMessage}};
     const std::vector<TokenId> ids = tokenizer.Encode(segments, AddSpecial::kYes);
     std::string streamed;
@@ -38,10 +39,13 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
       case 'm': return penstock::Tokenizer::FromSentencePiece(bytes, "");
       case 'v': {
         const size_t cut = bytes.find('\n');
-        return penstock::Tokenizer::FromVocabAndMerges(bytes.substr(0, cut), cut == std::string_view::npos ? ""sv : bytes.substr(cut + 1),
+        return penstock::Tokenizer::FromVocabAndMerges(bytes.substr(0, cut),
+                                                       cut == std::string_view::npos ? ""sv : bytes.substr(cut + 1),
                                                        R"({"tokenizer_class": "Qwen2Tokenizer"})");
       }
-      case 'c': return penstock::Tokenizer::FromTokenizerJson(R"({"model": {"type": "BPE", "vocab": {"a": 0}, "merges": []}})", bytes);
+      case 'c':
+        return penstock::Tokenizer::FromTokenizerJson(R"({"model": {"type": "BPE", "vocab": {"a": 0}, "merges": []}})",
+                                                      bytes);
       default: return penstock::Tokenizer::FromTokenizerJson(bytes, "");
     }
   };

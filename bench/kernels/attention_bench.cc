@@ -34,11 +34,22 @@ void RunAttention(benchmark::State& state, Dtype dtype, int64_t group, int64_t c
   std::vector<float> scratch(static_cast<size_t>(group * context)), out(q.size());
   int64_t call_idx = 0;
   for (auto _ : state) {
-    table.attention({.group = group, .head_dim = kHeadDim, .q = q.data(), .q_stride = kHeadDim,
-                     .pages = pages.data() + call_idx * pages_per_call, .page_tokens = kPageTokens, .kv_dtype = dtype,
-                     .k_offset_bytes = 0, .v_offset_bytes = kPageTokens * token_bytes,
-                     .token_stride_bytes = token_bytes, .first_pos = 0, .end_pos = context, .scale = 0.088f,
-                     .scratch = scratch.data(), .scratch_stride = context, .out = out.data(),
+    table.attention({.group = group,
+                     .head_dim = kHeadDim,
+                     .q = q.data(),
+                     .q_stride = kHeadDim,
+                     .pages = pages.data() + call_idx * pages_per_call,
+                     .page_tokens = kPageTokens,
+                     .kv_dtype = dtype,
+                     .k_offset_bytes = 0,
+                     .v_offset_bytes = kPageTokens * token_bytes,
+                     .token_stride_bytes = token_bytes,
+                     .first_pos = 0,
+                     .end_pos = context,
+                     .scale = 0.088f,
+                     .scratch = scratch.data(),
+                     .scratch_stride = context,
+                     .out = out.data(),
                      .out_stride = kHeadDim});
     call_idx = (call_idx + 1) % num_calls;
     benchmark::DoNotOptimize(out.data());
@@ -55,8 +66,8 @@ int RegisterAll() {
   for (const Dtype dtype : {Dtype::kF32, Dtype::kBF16}) {
     for (const int64_t group : {1, 4, 8}) {
       for (const int64_t context : {128, 1024, 8192}) {
-        const std::string name = std::string(DtypeName(dtype)) + "/group:" + std::to_string(group) +
-                                 "/context:" + std::to_string(context);
+        const std::string name =
+            std::string(DtypeName(dtype)) + "/group:" + std::to_string(group) + "/context:" + std::to_string(context);
         benchmark::RegisterBenchmark(name.c_str(), [=](benchmark::State& state) {
           RunAttention(state, dtype, group, context);
         })->Unit(benchmark::kMicrosecond);

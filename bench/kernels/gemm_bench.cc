@@ -1,8 +1,8 @@
 // Speed of the GEMMs by rows M, shape [N, K], type of the weights and instruction set.
 //
-// Reports GFLOP/s, GB/s of weights read, and the share of the peak of one core: 2 FMA ports x 16 lanes x clock, with the
-// clock measured by a chain of dependent operations. With few rows the weights of successive calls come from a ring that
-// no cache holds, as experts do. Rates are by processor time, so that other programs disturb them less.
+// Reports GFLOP/s, GB/s of weights read, and the share of the peak of one core: 2 FMA ports x 16 lanes x clock, with
+// the clock measured by a chain of dependent operations. With few rows the weights of successive calls come from a ring
+// that no cache holds, as experts do. Rates are by processor time, so that other programs disturb them less.
 #include <time.h>
 
 #include <algorithm>
@@ -95,14 +95,28 @@ void RunGemm(benchmark::State& state, Isa isa, Kind kind, int64_t num_rows, Shap
     const std::byte* matrix = reinterpret_cast<const std::byte*>(w.data()) + matrix_idx * matrix_bytes;
     matrix_idx = (matrix_idx + 1) % num_matrices;
     if (kind == Kind::kBf16) {
-      table.gemm_bf16({.num_rows = num_rows, .num_cols = shape.num_cols, .inner_dim = shape.inner_dim,
-                       .x = reinterpret_cast<const BF16*>(x.data()), .x_stride = shape.inner_dim, .w = matrix,
-                       .w_stride = shape.inner_dim, .bias = nullptr, .y = y.data(), .y_stride = shape.num_cols});
+      table.gemm_bf16({.num_rows = num_rows,
+                       .num_cols = shape.num_cols,
+                       .inner_dim = shape.inner_dim,
+                       .x = reinterpret_cast<const BF16*>(x.data()),
+                       .x_stride = shape.inner_dim,
+                       .w = matrix,
+                       .w_stride = shape.inner_dim,
+                       .bias = nullptr,
+                       .y = y.data(),
+                       .y_stride = shape.num_cols});
     } else {
-      table.gemm_f32({.num_rows = num_rows, .num_cols = shape.num_cols, .inner_dim = shape.inner_dim,
-                      .x = reinterpret_cast<const float*>(x.data()), .x_stride = shape.inner_dim,
-                      .w_dtype = kind == Kind::kF32 ? Dtype::kF32 : Dtype::kBF16, .w = matrix,
-                      .w_stride = shape.inner_dim, .bias = nullptr, .y = y.data(), .y_stride = shape.num_cols});
+      table.gemm_f32({.num_rows = num_rows,
+                      .num_cols = shape.num_cols,
+                      .inner_dim = shape.inner_dim,
+                      .x = reinterpret_cast<const float*>(x.data()),
+                      .x_stride = shape.inner_dim,
+                      .w_dtype = kind == Kind::kF32 ? Dtype::kF32 : Dtype::kBF16,
+                      .w = matrix,
+                      .w_stride = shape.inner_dim,
+                      .bias = nullptr,
+                      .y = y.data(),
+                      .y_stride = shape.num_cols});
     }
     benchmark::DoNotOptimize(y.data());
     benchmark::ClobberMemory();

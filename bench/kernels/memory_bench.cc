@@ -1,5 +1,5 @@
-// Bandwidth of reading memory by number of threads: every thread sums its part of 1 GiB. The ceiling for everything that
-// streams weights, and the number that other measurements are quoted against.
+// Bandwidth of reading memory by number of threads: every thread sums its part of 1 GiB. The ceiling for everything
+// that streams weights, and the number that other measurements are quoted against.
 #include <algorithm>
 #include <atomic>
 #include <span>
@@ -35,8 +35,9 @@ void ReadMemory(benchmark::State& state) {
   ThreadPool pool(static_cast<int>(state.range(0)));
   for (auto _ : state) {
     std::atomic<uint64_t> total{0};
-    pool.ParallelFor(kBytes / kTaskBytes,
-                     [&](int64_t task_idx, int) { total += SumOf(words.subspan(task_idx * kTaskBytes / 8, kTaskBytes / 8)); });
+    pool.ParallelFor(kBytes / kTaskBytes, [&](int64_t task_idx, int) {
+      total += SumOf(words.subspan(task_idx * kTaskBytes / 8, kTaskBytes / 8));
+    });
     if (total != kBytes / 8) state.SkipWithError("the sum is wrong");
   }
   state.counters["GB/s"] = benchmark::Counter(

@@ -31,16 +31,16 @@ namespace penstock {
 using RequestId = uint64_t;
 
 struct SamplingParams {
-  double temperature = 1.0;         // 0: greedy
-  int64_t top_k = 0;                // 0: off
-  double top_p = 1.0;               // (0, 1]; 1: off
-  double min_p = 0.0;               // [0, 1]; 0: off
-  double repetition_penalty = 1.0;  // > 0; 1: off
-  uint64_t seed = 0;                // of the request's own counter-based random stream
-  int64_t max_tokens = 256;         // >= 1
+  double temperature = 1.0;            // 0: greedy
+  int64_t top_k = 0;                   // 0: off
+  double top_p = 1.0;                  // (0, 1]; 1: off
+  double min_p = 0.0;                  // [0, 1]; 0: off
+  double repetition_penalty = 1.0;     // > 0; 1: off
+  uint64_t seed = 0;                   // of the request's own counter-based random stream
+  int64_t max_tokens = 256;            // >= 1
   std::vector<std::string> stop = {};  // generation ends before the first of these texts
   bool ignore_eos = false;
-  int logprobs = -1;                // number of alternatives to report per token; -1: no logprobs at all
+  int logprobs = -1;  // number of alternatives to report per token; -1: no logprobs at all
 };
 
 struct Request {
@@ -71,28 +71,28 @@ struct Completion {
 
 struct EngineOptions {
   std::string model_dir = {};
-  uint64_t memory_bytes = 0;   // bound on everything allocated; 0: three quarters of what the machine has free
-  uint64_t reserved_bytes = 0; // part of memory_bytes that the caller needs for itself
+  uint64_t memory_bytes = 0;    // bound on everything allocated; 0: three quarters of what the machine has free
+  uint64_t reserved_bytes = 0;  // part of memory_bytes that the caller needs for itself
   // Of the computation. f32 (= auto): weights as stored, f32 arithmetic. bf16: FFN weights and inputs rounded to bf16,
   // faster on CPUs with AVX512-BF16; logits within 2e-2.
   std::string dtype = "auto";
   std::string kv_dtype = "auto";  // f32 (= auto) or bf16: half the memory per token
-  int threads = 0;             // 0: all usable CPUs
-  int64_t batch_size = 0;      // sequences at once; 0: as many as the budget allows, at most 64
-  int64_t context_length = 0;  // longest prompt + answer; 0: the model's own, at most 8192
-  int64_t prefill_chunk = 0;   // rows of prompt per step; 0: as many as the budget allows, at most 256
-  bool direct_io = true;       // O_DIRECT reads of experts; falls back to buffered reads where the file system refuses
-  bool io_uring = true;        // io_uring; falls back to reading threads where the kernel refuses
+  int threads = 0;                // 0: all usable CPUs
+  int64_t batch_size = 0;         // sequences at once; 0: as many as the budget allows, at most 64
+  int64_t context_length = 0;     // longest prompt + answer; 0: the model's own, at most 8192
+  int64_t prefill_chunk = 0;      // rows of prompt per step; 0: as many as the budget allows, at most 256
+  bool direct_io = true;  // O_DIRECT reads of experts; falls back to buffered reads where the file system refuses
+  bool io_uring = true;   // io_uring; falls back to reading threads where the kernel refuses
 };
 
 // Where every byte of the budget goes.
 struct MemoryPlan {
   uint64_t budget_bytes = 0;
-  uint64_t fixed_bytes = 0;       // tokenizer, catalogue, buffers of fixed size
-  uint64_t dense_bytes = 0;       // attention, router, norms, embeddings
+  uint64_t fixed_bytes = 0;  // tokenizer, catalogue, buffers of fixed size
+  uint64_t dense_bytes = 0;  // attention, router, norms, embeddings
   uint64_t kv_bytes = 0;
   uint64_t activation_bytes = 0;
-  uint64_t expert_bytes = 0;      // expert slots
+  uint64_t expert_bytes = 0;  // expert slots
   int64_t num_expert_slots = 0;
   int64_t num_experts_total = 0;
   int64_t batch_size = 0;
@@ -107,7 +107,7 @@ struct EngineStats {
   double prefill_s = 0;  // steps are split by the share of their rows
   double decode_s = 0;
   uint64_t disk_bytes = 0;  // expert bytes read from disk while generating
-  int64_t expert_hits = 0;    // experts found in DRAM when wanted
+  int64_t expert_hits = 0;  // experts found in DRAM when wanted
   int64_t expert_misses = 0;
   double io_wait_s = 0;  // time in which computing waited for the disk
 };
@@ -154,16 +154,16 @@ class Engine {
   // Called with each piece of text as it becomes final (streaming); optional.
   virtual void SetTextSink(std::function<void(RequestId, std::string_view)> sink) = 0;
 
-  virtual int64_t num_running() const = 0;   // with a place in the batch
-  virtual int64_t num_waiting() const = 0;   // submitted, without a place yet
+  virtual int64_t num_running() const = 0;  // with a place in the batch
+  virtual int64_t num_waiting() const = 0;  // submitted, without a place yet
   bool idle() const { return num_running() == 0 && num_waiting() == 0; }
 
   // Admits waiting requests to free places, does one pass over the model (prompt chunks and one decode token for each
   // running sequence), and returns the requests that finished. A failure (disk) leaves the engine unusable.
   virtual absl::StatusOr<std::vector<Completion>> Step() = 0;
 
-  // Log-probability of each token of `ids` but the first, given those before it: ids.size() - 1 values (for perplexity).
-  // REQUIRES: idle(), 2 <= ids.size() <= context_length.
+  // Log-probability of each token of `ids` but the first, given those before it: ids.size() - 1 values (for
+  // perplexity). REQUIRES: idle(), 2 <= ids.size() <= context_length.
   virtual absl::StatusOr<std::vector<double>> ScoreTokens(std::span<const TokenId> ids) = 0;
   // Logits [ids.size(), vocab_size] after each token (for tests and tools). REQUIRES: idle().
   virtual absl::StatusOr<std::vector<float>> Logits(std::span<const TokenId> ids) = 0;

@@ -19,8 +19,7 @@ std::optional<uint64_t> Narrow(Wide value) {
 
 TEST(Checked, AgreesWithWideArithmeticAtTheEdges) {
   const std::vector<uint64_t> edges = {
-      0,     1,         2,        3, 0xFFFFFFFF, 0x100000000, 0x100000001, 1ull << 63, (1ull << 63) - 1,
-      ~0ull, ~0ull - 1, ~0ull / 3};
+      0, 1, 2, 3, 0xFFFFFFFF, 0x100000000, 0x100000001, 1ull << 63, (1ull << 63) - 1, ~0ull, ~0ull - 1, ~0ull / 3};
   for (const uint64_t a : edges) {
     for (const uint64_t b : edges) {
       EXPECT_EQ(CheckedAdd(a, b), Narrow(Wide(a) + b)) << a << " + " << b;

@@ -60,9 +60,9 @@ TEST(ParseJsonEvents, JoinsPartsAndForgetsThem) {
     plain += "Ab";
   }
   Recorder recorder;
-  ASSERT_TRUE(ParseJsonEvents("[\"" + escaped + "\",\"x\",\"" + escaped + "\",\"\",\"\\u0041\"]",
-                              Fault::kInput, {}, recorder)
-                  .ok());
+  ASSERT_TRUE(
+      ParseJsonEvents("[\"" + escaped + "\",\"x\",\"" + escaped + "\",\"\",\"\\u0041\"]", Fault::kInput, {}, recorder)
+          .ok());
   EXPECT_EQ(recorder.events, "[ s:" + plain + " s:x s:" + plain + " s: s:A ] ");
 }
 

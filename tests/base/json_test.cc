@@ -23,8 +23,8 @@ std::string ErrorOf(std::string_view text) {
 }
 
 TEST(ParseJson, TakesEveryKind) {
-  const auto value = ParseJson(
-      " {\"a\": [1, -2, 18446744073709551615, 2.5, true, false, null, \"x\"], \"b\": {}} \n", Fault::kModel);
+  const auto value =
+      ParseJson(" {\"a\": [1, -2, 18446744073709551615, 2.5, true, false, null, \"x\"], \"b\": {}} \n", Fault::kModel);
   ASSERT_TRUE(value.ok());
   const json::array& array = value->at("a").as_array();
   ASSERT_EQ(array.size(), 8u);

@@ -40,11 +40,8 @@ bool IsWellFormed(const std::string& bytes) {
   }
   uint32_t c = 0;
   switch (bytes.size()) {
-    case 1:
-      return at(0) < 0x80;
-    case 2:
-      c = (at(0) & 0x1F) << 6 | (at(1) & 0x3F);
-      return (at(0) & 0xE0) == 0xC0 && c >= 0x80;
+    case 1: return at(0) < 0x80;
+    case 2: c = (at(0) & 0x1F) << 6 | (at(1) & 0x3F); return (at(0) & 0xE0) == 0xC0 && c >= 0x80;
     case 3:
       c = (at(0) & 0x0F) << 12 | (at(1) & 0x3F) << 6 | (at(2) & 0x3F);
       return (at(0) & 0xF0) == 0xE0 && c >= 0x800 && (c < 0xD800 || c > 0xDFFF);
@@ -69,8 +66,7 @@ TEST(Utf8, AgreesWithTheTableOnAllShortSequences) {
         for (const int d : {0x7F, 0x80, 0xBF, 0xC0}) {
           const std::string four = three + static_cast<char>(d);
           const DecodedRune rune4 = DecodeUtf8(four, 0);
-          ASSERT_EQ(rune4.valid && rune4.num_bytes == 4, IsWellFormed(four))
-              << a << " " << b << " " << c << " " << d;
+          ASSERT_EQ(rune4.valid && rune4.num_bytes == 4, IsWellFormed(four)) << a << " " << b << " " << c << " " << d;
         }
       }
     }

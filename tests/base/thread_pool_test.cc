@@ -25,8 +25,7 @@ TEST(ThreadPool, EachTaskRunsOnce) {
         ASSERT_LT(worker_idx, num_threads);
         ++counts.at(static_cast<size_t>(task_idx));
       });
-      EXPECT_EQ(counts, std::vector<int>(num_tasks, 1))
-          << num_threads << " threads, " << num_tasks << " tasks";
+      EXPECT_EQ(counts, std::vector<int>(num_tasks, 1)) << num_threads << " threads, " << num_tasks << " tasks";
     }
   }
 }
@@ -52,8 +51,7 @@ TEST(ThreadPool, ThousandsOfRegionsSeeEachOther) {
     for (int64_t region = 0; region < 5000; ++region) {
       // Each task reads what other tasks wrote in the region before.
       const std::vector<int64_t> before = values;
-      pool.ParallelFor(16,
-                       [&](int64_t task_idx, int) { values[task_idx] = before[(task_idx + 1) % 16] + 1; });
+      pool.ParallelFor(16, [&](int64_t task_idx, int) { values[task_idx] = before[(task_idx + 1) % 16] + 1; });
     }
     EXPECT_EQ(values, std::vector<int64_t>(16, 5000));
   }

@@ -39,8 +39,7 @@ std::string ErrorOf(const TempFolder& temp, Fault fault = Fault::kModel) {
 class LogCapture {
  public:
   LogCapture() : previous_(spdlog::default_logger()) {
-    auto logger =
-        std::make_shared<spdlog::logger>("capture", std::make_shared<spdlog::sinks::ostream_sink_mt>(text_));
+    auto logger = std::make_shared<spdlog::logger>("capture", std::make_shared<spdlog::sinks::ostream_sink_mt>(text_));
     logger->set_pattern("%l: %v");
     spdlog::set_default_logger(std::move(logger));
   }
@@ -94,9 +93,9 @@ TEST(Checkpoint, OpensShardsAndSurvivesBeingMoved) {
   EXPECT_EQ(c->file_idx, 1);
   // The data of FileOf counts up from the first byte of the data section.
   std::string bytes(2, '\0');
-  ASSERT_TRUE(PreadFully(checkpoint.files()[1].fd.get(), std::as_writable_bytes(std::span(bytes)),
-                         c->extent.offset_bytes, "c")
-                  .ok());
+  ASSERT_TRUE(
+      PreadFully(checkpoint.files()[1].fd.get(), std::as_writable_bytes(std::span(bytes)), c->extent.offset_bytes, "c")
+          .ok());
   EXPECT_EQ(bytes, std::string("\0\1", 2));
   EXPECT_EQ(log.text(), "");
 }
@@ -113,14 +112,11 @@ TEST(Checkpoint, OpensHuggingFaceSnapshots) {
 TEST(Checkpoint, SaysWhatAFolderWithoutWeightsHas) {
   const std::pair<std::string, std::string> cases[] = {
       {"config.json", "no weights: expected model.safetensors or model.safetensors.index.json"},
-      {"pytorch_model.bin",
-       "found 'pytorch_model.bin', but pickle is not read, as it can run code; convert it"},
+      {"pytorch_model.bin", "found 'pytorch_model.bin', but pickle is not read, as it can run code; convert it"},
       {"consolidated.00.pth", "pickle is not read"},
-      {"model.Q4_K_M.gguf",
-       "found 'model.Q4_K_M.gguf', but GGUF is not read: use the model's Hugging Face folder"},
+      {"model.Q4_K_M.gguf", "found 'model.Q4_K_M.gguf', but GGUF is not read: use the model's Hugging Face folder"},
       {"model.safetensors.incomplete", "the download did not finish"},
-      {"model-00001-of-00002.safetensors",
-       "no index that says what it holds: download model.safetensors.index.json"},
+      {"model-00001-of-00002.safetensors", "no index that says what it holds: download model.safetensors.index.json"},
   };
   for (const auto& [name, expected] : cases) {
     const TempFolder temp;
@@ -134,8 +130,7 @@ TEST(Checkpoint, AsksForOneOfTwoFormats) {
   const TempFolder temp;
   temp.Write("model.safetensors", FileOf({{"a", "F32", {1}}}));
   temp.Write("model.gguf", "GGUF");
-  EXPECT_THAT(ErrorOf(temp, Fault::kUsage),
-              HasSubstr("two formats ('model.gguf' and 'model.safetensors'): keep one"));
+  EXPECT_THAT(ErrorOf(temp, Fault::kUsage), HasSubstr("two formats ('model.gguf' and 'model.safetensors'): keep one"));
 }
 
 TEST(Checkpoint, NamesTheFileThatIsNoWeights) {
@@ -146,8 +141,7 @@ TEST(Checkpoint, NamesTheFileThatIsNoWeights) {
       {"version https://git-lfs.github.com/spec/v1\noid sha256:00\nsize 400\n",
        "/model.safetensors: this is a Git LFS pointer, not the weights: run git lfs pull"},
       {whole.substr(0, 20), "/model.safetensors: the header has "},
-      {whole.substr(0, whole.size() - 150),
-       "/model.safetensors: the file is 150 bytes short (tensor 'a' is the first"},
+      {whole.substr(0, whole.size() - 150), "/model.safetensors: the file is 150 bytes short (tensor 'a' is the first"},
       {whole + "xyz", "/model.safetensors: 3 bytes at the end of the file belong to no tensor"},
       {std::string(1000, '\0'), "/model.safetensors: the header has 0 bytes"},
       {WithLength("{\"a\": 1}"), "/model.safetensors: header: byte 7: tensor 'a': expected an object"},
@@ -186,12 +180,11 @@ TEST(Checkpoint, RefusesShardsThatDisagreeWithTheIndex) {
   {
     const TempFolder temp;
     WriteTwoShards(temp);
-    temp.Write(kIndex, fmt::format("{{\"weight_map\": {{\"a\": \"{}\", \"b\": \"{}\", \"c\": \"{}\"}}}}",
-                                   kShard2, kShard1, kShard1));
-    EXPECT_THAT(ErrorOf(temp),
-                HasSubstr("tensor 'a' is missing, though model.safetensors.index.json lists it here; it "
-                          "is in " +
-                          temp.path() + "/" + kShard1 + " (2 tensor(s) wrong)"));
+    temp.Write(kIndex, fmt::format("{{\"weight_map\": {{\"a\": \"{}\", \"b\": \"{}\", \"c\": \"{}\"}}}}", kShard2,
+                                   kShard1, kShard1));
+    EXPECT_THAT(ErrorOf(temp), HasSubstr("tensor 'a' is missing, though model.safetensors.index.json lists it here; it "
+                                         "is in " +
+                                         temp.path() + "/" + kShard1 + " (2 tensor(s) wrong)"));
   }
   {
     const TempFolder temp;
@@ -205,18 +198,15 @@ TEST(Checkpoint, RefusesShardsThatDisagreeWithTheIndex) {
     WriteTwoShards(temp);
     temp.Write(kShard2, FileOf({{"c", "I64", {5}}}) + std::string(30, '\0'));
     EXPECT_THAT(ErrorOf(temp), HasSubstr(std::string(kShard2) + ": header: byte "));
-    EXPECT_THAT(ErrorOf(temp),
-                HasSubstr("tensor 'c': dtype 'I64' is not supported: expected F32, F16 or BF16"));
+    EXPECT_THAT(ErrorOf(temp), HasSubstr("tensor 'c': dtype 'I64' is not supported: expected F32, F16 or BF16"));
   }
 }
 
 TEST(Checkpoint, RefusesBadIndexes) {
   const std::pair<std::string, std::string> cases[] = {
       {"{", "/model.safetensors.index.json: line 1, column 2: not valid JSON"},
-      {"{\"weight_map\": {\"a\": \"../x.safetensors\"}}",
-       "unsafe shard name '../x.safetensors' for tensor 'a'"},
-      {"version https://git-lfs.github.com/spec/v1\n",
-       "this is a Git LFS pointer, not the index: run git lfs pull"},
+      {"{\"weight_map\": {\"a\": \"../x.safetensors\"}}", "unsafe shard name '../x.safetensors' for tensor 'a'"},
+      {"version https://git-lfs.github.com/spec/v1\n", "this is a Git LFS pointer, not the index: run git lfs pull"},
   };
   for (const auto& [content, expected] : cases) {
     const TempFolder temp;
@@ -244,8 +234,7 @@ TEST(Checkpoint, WarnsOfWhatIsNotListed) {
   EXPECT_THAT(log.text(), HasSubstr("warning: "));
   EXPECT_THAT(log.text(),
               HasSubstr("1 shard(s) are not part of the model and are ignored, first 'model-00003-of-00002"));
-  EXPECT_THAT(log.text(),
-              HasSubstr("1 tensor(s) in the shards are not listed in model.safetensors.index.json"));
+  EXPECT_THAT(log.text(), HasSubstr("1 tensor(s) in the shards are not listed in model.safetensors.index.json"));
   EXPECT_THAT(log.text(), Not(HasSubstr("consolidated")));
 }
 

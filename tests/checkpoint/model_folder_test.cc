@@ -85,8 +85,7 @@ TEST(ModelFolder, BadPaths) {
 
 TEST(ModelFolder, OddButLegalPaths) {
   const TempFolder temp;
-  for (const std::string name :
-       {"with space", "with\nnewline", "caf\xe9 not utf-8", "-dash", "models--looks--like"}) {
+  for (const std::string name : {"with space", "with\nnewline", "caf\xe9 not utf-8", "-dash", "models--looks--like"}) {
     temp.Write(name + "/f", "x");
     EXPECT_EQ(TryOpen(temp.path() + "/" + name, "f"), "content x") << name;
     EXPECT_THAT(TryOpen(temp.path() + "/" + name, "g"), HasSubstr("has no file 'g'"));
@@ -104,10 +103,10 @@ TEST(ModelFolder, RefusesUnsafeNames) {
   temp.Write("model/sub/b", "inside");
   temp.Write("secret", "outside");
   for (const std::string& name :
-       {std::string(), std::string("."), std::string(".."), std::string("../secret"),
-        std::string("/etc/passwd"), std::string("sub/b"), std::string("sub/../a"), std::string("./a"),
-        std::string("a/"), std::string("..\\secret"), std::string("C:\\x"), std::string("c:a"),
-        std::string("a\0b", 3), std::string("a\0", 2), std::string(256, 'n')}) {
+       {std::string(), std::string("."), std::string(".."), std::string("../secret"), std::string("/etc/passwd"),
+        std::string("sub/b"), std::string("sub/../a"), std::string("./a"), std::string("a/"), std::string("..\\secret"),
+        std::string("C:\\x"), std::string("c:a"), std::string("a\0b", 3), std::string("a\0", 2),
+        std::string(256, 'n')}) {
     EXPECT_FALSE(IsSafeFileName(name)) << name;
     EXPECT_THAT(TryOpen(temp.path() + "/model", name), HasSubstr("unsafe file name")) << name;
   }
@@ -186,8 +185,7 @@ TEST(ModelFolder, TakesHuggingFaceCaches) {
   temp.Write("hub/blobs-not/x", "x");
   temp.Link(snapshot + "/prefix", "../../../blobs-not/x");
   for (const std::string name : {"other", "token", "prefix"}) {
-    EXPECT_THAT(TryOpen(temp.path() + "/" + snapshot, name), HasSubstr("leads out of the model folder"))
-        << name;
+    EXPECT_THAT(TryOpen(temp.path() + "/" + snapshot, name), HasSubstr("leads out of the model folder")) << name;
   }
   // A folder of the same shape under another name is no cache.
   temp.Write("hub/datasets--x/blobs/hash", "x");
@@ -234,8 +232,7 @@ bool ForbidOpenat2(int error_number) {
       BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
   };
   sock_fprog program = {.len = std::size(filter), .filter = filter};
-  return ::prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0 &&
-         ::prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program) == 0;
+  return ::prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0 && ::prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program) == 0;
 }
 
 TEST(ModelFolder, WorksWithoutOpenat2) {

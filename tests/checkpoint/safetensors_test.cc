@@ -147,14 +147,12 @@ TEST(ParseSafetensorsHeader, RefusesBadDocuments) {
       {"{\"t\":{\"dtype\":\"F32\",\"shape\":[\"1\"]}}", "the shape must hold integers, found a string"},
       {"{\"t\":{\"dtype\":\"F32\",\"shape\":[null]}}", "the shape must hold integers"},
   };
-  for (const auto& [header, expected] : cases)
-    EXPECT_THAT(ErrorOf(header, 100), HasSubstr(expected)) << header;
+  for (const auto& [header, expected] : cases) EXPECT_THAT(ErrorOf(header, 100), HasSubstr(expected)) << header;
 }
 
 TEST(ParseSafetensorsHeader, RefusesBadTensors) {
   const auto tensor = [](std::string_view dtype, std::string_view shape, std::string_view offsets) {
-    return fmt::format("{{\"model.t\":{{\"dtype\":\"{}\",\"shape\":{},\"data_offsets\":{}}}}}", dtype, shape,
-                       offsets);
+    return fmt::format("{{\"model.t\":{{\"dtype\":\"{}\",\"shape\":{},\"data_offsets\":{}}}}}", dtype, shape, offsets);
   };
   const struct {
     std::string header;
@@ -180,8 +178,7 @@ TEST(ParseSafetensorsHeader, RefusesBadTensors) {
       {tensor("F32", "[-1]", "[0,4]"), 4, "dimension 0 of the shape is no integer in [0, 2^63)"},
       {tensor("F32", "[1,1.5]", "[0,4]"), 4, "dimension 1 of the shape is no integer"},
       {tensor("F32", "[9223372036854775808]", "[0,4]"), 4, "dimension 0 of the shape is no integer"},
-      {tensor("F32", "[4611686018427387904,4]", "[0,0]"), 0,
-       "the size of shape [4611686018427387904, 4] overflows"},
+      {tensor("F32", "[4611686018427387904,4]", "[0,0]"), 0, "the size of shape [4611686018427387904, 4] overflows"},
       {tensor("F16", "[4294967296,4294967296]", "[0,0]"), 0, "overflows 64 bits"},
       {tensor("F32", "[1,1,1,1,1,1,1,1,1]", "[0,4]"), 4, "the shape has more than 8 dimensions"},
       {tensor("F32", "[1]", "[4,8]"), 8, "begins at 4, which leaves a hole of 4 bytes after the header"},
@@ -203,31 +200,26 @@ TEST(ParseSafetensorsHeader, RefusesBadTensors) {
 }
 
 TEST(ParseSafetensorsHeader, RefusesOverlapsHolesAndTwins) {
-  const auto two = [](std::string_view a, std::string_view b, std::string_view offsets_a,
-                      std::string_view offsets_b) {
+  const auto two = [](std::string_view a, std::string_view b, std::string_view offsets_a, std::string_view offsets_b) {
     static constexpr char kFormat[] = "\"{}\":{{\"dtype\":\"F32\",\"shape\":[2],\"data_offsets\":[{}]}}";
     return "{" + fmt::format(kFormat, a, offsets_a) + "," + fmt::format(kFormat, b, offsets_b) + "}";
   };
   EXPECT_EQ(ErrorOf(two("a", "b", "0,8", "8,16"), 16), "parsed");
-  EXPECT_EQ(ErrorOf(two("a", "b", "0,8", "4,12"), 16),
-            "tensor 'b' begins at 4, inside tensor 'a', which ends at 8");
-  EXPECT_THAT(ErrorOf(two("a", "b", "0,8", "0,8"), 16),
-              HasSubstr("tensor 'b' begins at 0, inside tensor 'a'"));
+  EXPECT_EQ(ErrorOf(two("a", "b", "0,8", "4,12"), 16), "tensor 'b' begins at 4, inside tensor 'a', which ends at 8");
+  EXPECT_THAT(ErrorOf(two("a", "b", "0,8", "0,8"), 16), HasSubstr("tensor 'b' begins at 0, inside tensor 'a'"));
   EXPECT_EQ(ErrorOf(two("a", "b", "0,8", "12,20"), 20),
             "tensor 'b' begins at 12, which leaves a hole of 4 bytes after tensor 'a'");
   EXPECT_EQ(ErrorOf(two("a", "a", "0,8", "8,16"), 16), "tensor 'a' appears twice in the header");
   EXPECT_EQ(ErrorOf(two("a", "\\u0061", "0,8", "8,16"), 16), "tensor 'a' appears twice in the header");
-  EXPECT_THAT(
-      ErrorOf(two("a", "b", "0,8", "8,16"), 10),
-      HasSubstr("the file is 6 bytes short (tensor 'b' is the first that is cut): download it again"));
+  EXPECT_THAT(ErrorOf(two("a", "b", "0,8", "8,16"), 10),
+              HasSubstr("the file is 6 bytes short (tensor 'b' is the first that is cut): download it again"));
 }
 
 TEST(ParseSafetensorsHeader, BoundsNames) {
   EXPECT_EQ(ErrorOf(HeaderOf({{std::string(kMaxTensorNameBytes, 'n'), "F32", {1}}}), 4), "parsed");
   EXPECT_THAT(ErrorOf(HeaderOf({{std::string(kMaxTensorNameBytes + 1, 'n'), "F32", {1}}}), 4),
               HasSubstr("a key has more than 4096 bytes"));
-  EXPECT_THAT(ErrorOf(HeaderOf({{std::string(1 << 20, 'n'), "F32", {1}}}), 4),
-              HasSubstr("more than 4096 bytes"));
+  EXPECT_THAT(ErrorOf(HeaderOf({{std::string(1 << 20, 'n'), "F32", {1}}}), 4), HasSubstr("more than 4096 bytes"));
 }
 
 TEST(ParseSafetensorsHeader, LongNamesDoNotHideTheReason) {
@@ -245,8 +237,8 @@ TEST(ParseSafetensorsHeader, MillionsOfTensorsTakeBoundedTime) {
   header.reserve(100'000'000);
   // The shortest entry there can be, until the header is as long as the format allows.
   for (uint64_t i = 0; header.size() + 64 < kMaxSafetensorsHeaderBytes; ++i) {
-    header += fmt::format("{}\"{:x}\":{{\"dtype\":\"F16\",\"shape\":[0],\"data_offsets\":[0,0]}}",
-                          i == 0 ? "" : ",", i);
+    header +=
+        fmt::format("{}\"{:x}\":{{\"dtype\":\"F16\",\"shape\":[0],\"data_offsets\":[0,0]}}", i == 0 ? "" : ",", i);
   }
   header += "}";
   const std::clock_t start = std::clock();
@@ -265,8 +257,7 @@ TEST(ParseSafetensorsHeader, RefusesMoreMetadataThanTheLimit) {
 }
 
 TEST(ParseSafetensorsHeader, DeepNestingIsRefusedAtOnce) {
-  EXPECT_THAT(ErrorOf("{\"t\":" + std::string(10'000'000, '['), 0),
-              HasSubstr("tensor 't': expected an object"));
+  EXPECT_THAT(ErrorOf("{\"t\":" + std::string(10'000'000, '['), 0), HasSubstr("tensor 't': expected an object"));
   std::string objects = "{";
   for (int i = 0; i < 1'000'000; ++i) objects += "\"t\":{";
   EXPECT_THAT(ErrorOf(objects, 0), HasSubstr("tensor 't': unknown field 't'"));
@@ -274,15 +265,14 @@ TEST(ParseSafetensorsHeader, DeepNestingIsRefusedAtOnce) {
 
 // A list of tensors with distinct names.
 rc::Gen<std::vector<TestTensor>> Tensors() {
-  const auto name =
-      rc::gen::nonEmpty(rc::gen::container<std::string>(rc::gen::elementOf(std::string("abc._/01"))));
+  const auto name = rc::gen::nonEmpty(rc::gen::container<std::string>(rc::gen::elementOf(std::string("abc._/01"))));
   const auto shape = rc::gen::mapcat(rc::gen::inRange(0, kMaxTensorRank + 1), [](int rank) {
     return rc::gen::container<std::vector<int64_t>>(rank, rc::gen::inRange<int64_t>(0, 4));
   });
-  const auto tensor = rc::gen::build<TestTensor>(
-      rc::gen::set(&TestTensor::name, name),
-      rc::gen::set(&TestTensor::dtype, rc::gen::element<std::string>("F32", "F16", "BF16")),
-      rc::gen::set(&TestTensor::shape, shape));
+  const auto tensor =
+      rc::gen::build<TestTensor>(rc::gen::set(&TestTensor::name, name),
+                                 rc::gen::set(&TestTensor::dtype, rc::gen::element<std::string>("F32", "F16", "BF16")),
+                                 rc::gen::set(&TestTensor::shape, shape));
   return rc::gen::uniqueBy<std::vector<TestTensor>>(tensor, [](const TestTensor& t) { return t.name; });
 }
 
@@ -316,18 +306,10 @@ RC_GTEST_PROP(ParseSafetensorsHeader, MutationsNeverLeadOutsideTheFile, ()) {
   for (int i = 0; i < num_edits && !file.empty(); ++i) {
     const size_t at = *rc::gen::inRange<size_t>(0, file.size());
     switch (*rc::gen::inRange(0, 4)) {
-      case 0:
-        file[at] = *rc::gen::arbitrary<char>();
-        break;
-      case 1:
-        file[at] = *rc::gen::elementOf(std::string("0123456789,[]{}\":-"));
-        break;
-      case 2:
-        file.erase(at, *rc::gen::inRange<size_t>(1, 20));
-        break;
-      default:
-        file.insert(at, 1, *rc::gen::elementOf(std::string("0123456789,[]{}\":-")));
-        break;
+      case 0: file[at] = *rc::gen::arbitrary<char>(); break;
+      case 1: file[at] = *rc::gen::elementOf(std::string("0123456789,[]{}\":-")); break;
+      case 2: file.erase(at, *rc::gen::inRange<size_t>(1, 20)); break;
+      default: file.insert(at, 1, *rc::gen::elementOf(std::string("0123456789,[]{}\":-"))); break;
     }
   }
   const auto header_bytes = SafetensorsHeaderBytes(std::string_view(file).substr(0, 8), file.size());

@@ -48,19 +48,16 @@ TEST(ParseShardIndex, RefusesMalformedOnes) {
       {"\"x\"", "expected an object, found a string"},
       {"null", "expected an object, found true, false or null"},
       {"{}", "the field 'weight_map', which is missing"},
-      {"{\"metadata\": {\"weight_map\": {\"a\": \"1.safetensors\"}}}",
-       "the field 'weight_map', which is missing"},
+      {"{\"metadata\": {\"weight_map\": {\"a\": \"1.safetensors\"}}}", "the field 'weight_map', which is missing"},
       {"{\"weight_map\": {}}", "weight_map lists no tensor"},
       {"{\"weight_map\": []}", "weight_map must be an object, found an array"},
       {"{\"weight_map\": 1}", "weight_map must be an object, found a number"},
       {"{\"weight_map\": \"x\"}", "weight_map must be an object, found a string"},
-      {"{\"weight_map\": {\"a\": 1}}",
-       "line 1, column 23: the shard of tensor 'a' must be a string, found a number"},
+      {"{\"weight_map\": {\"a\": 1}}", "line 1, column 23: the shard of tensor 'a' must be a string, found a number"},
       {"{\"weight_map\": {\"a\": null}}", "must be a string, found true, false or null"},
       {"{\"weight_map\": {\"a\": [\"1.safetensors\"]}}", "must be a string, found an array"},
       {"{\"weight_map\": {\"a\": {}}}", "must be a string, found an object"},
-      {"{\"weight_map\": {\"a\": \"1.safetensors\", \"a\": \"1.safetensors\"}}",
-       "weight_map lists tensor 'a' twice"},
+      {"{\"weight_map\": {\"a\": \"1.safetensors\", \"a\": \"1.safetensors\"}}", "weight_map lists tensor 'a' twice"},
       {"{\"weight_map\": {\"a\": \"1.safetensors\"}, \"weight_map\": {\"b\": \"1.safetensors\"}}",
        "key 'weight_map' appears twice"},
       {"{\"weight_map\": {\"a\": \"model.bin\"}}", "shard 'model.bin' of tensor 'a' is no .safetensors file"},
@@ -72,8 +69,7 @@ TEST(ParseShardIndex, RefusesMalformedOnes) {
 TEST(ParseShardIndex, RefusesUnsafeShardNames) {
   for (const std::string name : {"", "..", "../x.safetensors", "/etc/passwd", "a/../../b.safetensors",
                                  "C:\\\\x.safetensors", "a\\u0000.safetensors", "sub/x.safetensors"}) {
-    EXPECT_THAT(ErrorOf("{\"weight_map\": {\"t\": \"" + name + "\"}}"), HasSubstr("unsafe shard name"))
-        << name;
+    EXPECT_THAT(ErrorOf("{\"weight_map\": {\"t\": \"" + name + "\"}}"), HasSubstr("unsafe shard name")) << name;
     EXPECT_THAT(ErrorOf("{\"weight_map\": {\"t\": \"" + name + "\"}}"), HasSubstr("for tensor 't'")) << name;
   }
 }
@@ -81,8 +77,7 @@ TEST(ParseShardIndex, RefusesUnsafeShardNames) {
 TEST(ParseShardIndex, BoundsTheNumberOfShards) {
   const auto with_shards = [](int num_shards) {
     std::string text = "{\"weight_map\": {";
-    for (int i = 0; i < num_shards; ++i)
-      text += fmt::format("{}\"t{}\": \"{}.safetensors\"", i == 0 ? "" : ",", i, i);
+    for (int i = 0; i < num_shards; ++i) text += fmt::format("{}\"t{}\": \"{}.safetensors\"", i == 0 ? "" : ",", i, i);
     return text + "}}";
   };
   EXPECT_EQ(ErrorOf(with_shards(kMaxShards)), "parsed");

@@ -1,5 +1,5 @@
-// Proves the engine's contract: what Submit refuses, that a refusal leaves it as it was, stop texts, streaming, and that a
-// request too long for the pages of the moment waits instead of failing.
+// Proves the engine's contract: what Submit refuses, that a refusal leaves it as it was, stop texts, streaming, and
+// that a request too long for the pages of the moment waits instead of failing.
 #include <filesystem>
 #include <fstream>
 
@@ -38,8 +38,9 @@ TEST(Engine, SubmitRefusesWhatCannotWork) {
 
 TEST(Engine, MaxTokensIsCutToTheContext) {
   const auto engine = OpenTiny({.context_length = 64});
-  ASSERT_TRUE(engine->Submit({.prompt_ids = std::vector<TokenId>(60, 1), .sampling = {.max_tokens = 1000, .ignore_eos = true}})
-                  .ok());
+  ASSERT_TRUE(
+      engine->Submit({.prompt_ids = std::vector<TokenId>(60, 1), .sampling = {.max_tokens = 1000, .ignore_eos = true}})
+          .ok());
   std::vector<Completion> all;
   while (!engine->idle()) {
     std::vector<Completion> finished = engine->Step().value();
@@ -59,7 +60,8 @@ TEST(Engine, ManyRequestsShareFewPages) {
   auto engine = Engine::Open(options);
   ASSERT_TRUE(engine.ok()) << engine.status();
   for (int i = 0; i < 20; ++i) {
-    ASSERT_TRUE((*engine)->Submit({.prompt_ids = std::vector<TokenId>(1 + i * 5, 2), .sampling = {.max_tokens = 30}}).ok());
+    ASSERT_TRUE(
+        (*engine)->Submit({.prompt_ids = std::vector<TokenId>(1 + i * 5, 2), .sampling = {.max_tokens = 30}}).ok());
   }
   size_t num_finished = 0;
   int64_t num_running_max = 0;

@@ -1,5 +1,5 @@
-// Proves that an answer depends on its request alone: the same tokens and the same log-probabilities, bit for bit, for every
-// memory budget from the least one on, batch size, thread count, prefill chunk and way of reading the disk.
+// Proves that an answer depends on its request alone: the same tokens and the same log-probabilities, bit for bit, for
+// every memory budget from the least one on, batch size, thread count, prefill chunk and way of reading the disk.
 #include <map>
 
 #include "tests/engine/golden.h"
@@ -117,8 +117,9 @@ TEST(EqualityTest, BelowTheLeastBudgetIsRefused) {
   EXPECT_EQ(ExitCodeOf(refused.status()), 6);
 }
 
-INSTANTIATE_TEST_SUITE_P(Models, EqualityTest, testing::Values("mixtral-odd", "mixtral-sliding", "mixtral-bf16", "mixtral-f16",
-                                                               "qwen3moe-odd", "olmoe-bf16"),
+INSTANTIATE_TEST_SUITE_P(Models, EqualityTest,
+                         testing::Values("mixtral-odd", "mixtral-sliding", "mixtral-bf16", "mixtral-f16",
+                                         "qwen3moe-odd", "olmoe-bf16"),
                          [](const auto& param) {
                            std::string name = param.param;
                            for (char& c : name) c = c == '-' ? '_' : c;

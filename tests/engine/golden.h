@@ -22,8 +22,7 @@ struct GoldenTensor {
 
 class Golden {
  public:
-  explicit Golden(const std::string& variant)
-      : dir_(std::string(PENSTOCK_SOURCE_DIR) + "/tests/golden/" + variant) {
+  explicit Golden(const std::string& variant) : dir_(std::string(PENSTOCK_SOURCE_DIR) + "/tests/golden/" + variant) {
     const auto text = ReadFile(dir_ + "/expected.json", 1 << 24);
     expected_ = ParseJson(text.value(), Fault::kInput).value();
     tensors_file_ = ReadFile(dir_ + "/expected.safetensors", 1 << 26).value();
@@ -42,7 +41,8 @@ class Golden {
     for (const TensorInfo& info : infos_) {
       if (info.name != name) continue;
       GoldenTensor tensor{info.shape, std::vector<float>(info.extent.size_bytes / SizeOf(info.dtype))};
-      ToFloats(info.dtype, reinterpret_cast<const std::byte*>(tensors_file_.data()) + info.extent.offset_bytes, tensor.values);
+      ToFloats(info.dtype, reinterpret_cast<const std::byte*>(tensors_file_.data()) + info.extent.offset_bytes,
+               tensor.values);
       return tensor;
     }
     ADD_FAILURE() << "no tensor " << name << " in " << dir_;

@@ -55,8 +55,8 @@ TEST_P(GoldenTest, GreedyTokens) {
   ASSERT_NE(engine, nullptr);
   std::vector<RequestId> ids;
   for (int i = 0; i < golden.num_prompts(); ++i) {
-    const auto id = engine->Submit({.prompt_ids = golden.prompt(i),
-                                    .sampling = {.temperature = 0, .max_tokens = 64, .ignore_eos = true}});
+    const auto id = engine->Submit(
+        {.prompt_ids = golden.prompt(i), .sampling = {.temperature = 0, .max_tokens = 64, .ignore_eos = true}});
     ASSERT_TRUE(id.ok()) << id.status();
     ids.push_back(*id);
   }

@@ -1,5 +1,5 @@
-// Proves that no plan exceeds its budget, that the least budget that a refusal names is accepted and one byte less is not,
-// and that more memory never means fewer experts in DRAM together with a smaller batch.
+// Proves that no plan exceeds its budget, that the least budget that a refusal names is accepted and one byte less is
+// not, and that more memory never means fewer experts in DRAM together with a smaller batch.
 #include "penstock/engine/memory_plan.h"
 
 #include <gtest/gtest.h>
@@ -86,8 +86,13 @@ TEST(MemoryPlan, KeepsAllExpertsWhenTheyFit) {
   config.expert_dim = 224;
   config.vocab_size = 4096;
   config.layer_has_experts.assign(4, true);
-  PlanInputs in{.config = &config, .budget_bytes = 1'000'000'000, .fixed_bytes = 1, .dense_bytes = 1 << 20,
-                .slot_bytes = 350'000, .num_workers = 2, .context_length = 2048};
+  PlanInputs in{.config = &config,
+                .budget_bytes = 1'000'000'000,
+                .fixed_bytes = 1,
+                .dense_bytes = 1 << 20,
+                .slot_bytes = 350'000,
+                .num_workers = 2,
+                .context_length = 2048};
   const auto plan = PlanMemory(in);
   ASSERT_TRUE(plan.ok());
   EXPECT_EQ(plan->num_expert_slots, 32);

@@ -1,5 +1,5 @@
-// Proves that sampling follows the filters' definitions, that its random stream depends on seed and counter alone, and that
-// parameters out of range are refused by name.
+// Proves that sampling follows the filters' definitions, that its random stream depends on seed and counter alone, and
+// that parameters out of range are refused by name.
 #include "penstock/engine/sampler.h"
 
 #include <cmath>
@@ -38,9 +38,7 @@ TEST(Sampler, UniformStreamIsUniformAndOfItsCounterAlone) {
   EXPECT_NE(CounterUniform(7, 3), CounterUniform(7, 4));
 }
 
-TEST(Sampler, GreedyTakesTheFirstOfEquals) {
-  EXPECT_EQ(Draw({1, 3, 3, 2}, {.temperature = 0}, 0), 1);
-}
+TEST(Sampler, GreedyTakesTheFirstOfEquals) { EXPECT_EQ(Draw({1, 3, 3, 2}, {.temperature = 0}, 0), 1); }
 
 TEST(Sampler, TemperatureOneGivesTheSoftmax) {
   const std::vector<float> logits = {0.0f, 1.0f, 2.0f};

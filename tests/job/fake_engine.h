@@ -25,7 +25,7 @@ struct FakeEngineOptions {
   int64_t batch_size = 4;
   int64_t context_length = 4096;
   int max_steps = 5;
-  int max_sleep_us = 0;     // per step, at most
+  int max_sleep_us = 0;  // per step, at most
   int64_t fail_at_step = -1;
   bool has_template = true;
   double default_temperature = 1.0;
@@ -34,8 +34,12 @@ struct FakeEngineOptions {
 class FakeEngine : public Engine {
  public:
   explicit FakeEngine(const FakeEngineOptions& options) : options_(options) {
-    model_ = {.name = "fake", .family = "fake", .fingerprint = options.fingerprint, .dtype = options.dtype,
-              .vocab_size = 256, .context_length = options.context_length};
+    model_ = {.name = "fake",
+              .family = "fake",
+              .fingerprint = options.fingerprint,
+              .dtype = options.dtype,
+              .vocab_size = 256,
+              .context_length = options.context_length};
     plan_.batch_size = options.batch_size;
     sampling_.temperature = options.default_temperature;
   }
@@ -51,7 +55,8 @@ class FakeEngine : public Engine {
     for (const char c : text) ids.push_back(static_cast<uint8_t>(c));
     return ids;
   }
-  absl::StatusOr<std::vector<TokenId>> TokenizeChat(std::string_view messages_json, std::string_view tools) const override {
+  absl::StatusOr<std::vector<TokenId>> TokenizeChat(std::string_view messages_json,
+                                                    std::string_view tools) const override {
     if (!options_.has_template) return InputError("the model has no chat template");
     return Tokenize(fmt::format("{}|{}", messages_json, tools));
   }
@@ -108,9 +113,9 @@ class FakeEngine : public Engine {
 
   Running Answer(const Request& request) {
     const SamplingParams& s = request.sampling;
-    const uint64_t hash = XXH3_64bits_withSeed(request.prompt_ids.data(), request.prompt_ids.size() * sizeof(TokenId),
-                                               s.seed + static_cast<uint64_t>(s.temperature * 1000) +
-                                                   static_cast<uint64_t>(s.max_tokens) * 31);
+    const uint64_t hash = XXH3_64bits_withSeed(
+        request.prompt_ids.data(), request.prompt_ids.size() * sizeof(TokenId),
+        s.seed + static_cast<uint64_t>(s.temperature * 1000) + static_cast<uint64_t>(s.max_tokens) * 31);
     Running one;
     one.steps_left = 1 + static_cast<int>(hash % static_cast<uint64_t>(options_.max_steps));
     one.completion.request_id = next_id_++;

@@ -13,8 +13,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "penstock/job/job.h"
 #include "fake_engine.h"
+#include "penstock/job/job.h"
 
 namespace penstock {
 
@@ -89,10 +89,15 @@ class JobFixture : public testing::Test {
         case 0: text += fmt::format(R"({{"id": "r{}", "prompt": "same prompt"}})", i); break;
         case 1:
           text += fmt::format(R"({{"custom_id": "r{}", "method": "POST", "url": "/v1/chat/completions", "body": )"
-                              R"({{"messages": [{{"role": "user", "content": "hi {}"}}], "max_tokens": 9}}}})", i, i);
+                              R"({{"messages": [{{"role": "user", "content": "hi {}"}}], "max_tokens": 9}}}})",
+                              i, i);
           break;
-        case 2: text += fmt::format(R"({{"question_id": {}, "category": "x", "turns": ["one {}", "two"]}})", i, i); break;
-        default: text += i % 8 == 3 ? fmt::format(R"({{"id": "r{}", "prompt": "p", "max_tokens": 0}})", i) : "{broken"; break;
+        case 2:
+          text += fmt::format(R"({{"question_id": {}, "category": "x", "turns": ["one {}", "two"]}})", i, i);
+          break;
+        default:
+          text += i % 8 == 3 ? fmt::format(R"({{"id": "r{}", "prompt": "p", "max_tokens": 0}})", i) : "{broken";
+          break;
       }
       text += "\n";
     }

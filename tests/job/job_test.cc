@@ -1,12 +1,12 @@
 // Proves: bad inputs get one error record per line or one refusal before any model is opened (the rows J1 to J10 of bad
 // inputs); results do not depend on batching; turns are answered in order; --stats has its keys; memory is bounded.
 #include <sys/stat.h>
-#include <thread>
 #include <unistd.h>
+#include <thread>
 
+#include "job_fixture.h"
 #include "penstock/base/limits.h"
 #include "penstock/job/runner.h"
-#include "job_fixture.h"
 
 namespace penstock {
 namespace {
@@ -20,14 +20,21 @@ std::string ErrorCode(const json::object& result) {
 
 TEST_F(JobTest, EveryLineGetsExactlyOneRecord) {
   std::string input = "\xEF\xBB\xBF{\"id\": \"bom\", \"prompt\": \"x\"}\r\n\n  \t\r\n{not json}\r\n";
-  input += "{\"id\": \"twin1\", \"prompt\": \"same\", \"seed\": 5}\n{\"id\": \"twin2\", \"prompt\": \"same\", \"seed\": 5}\n";
+  input +=
+      "{\"id\": \"twin1\", \"prompt\": \"same\", \"seed\": 5}\n{\"id\": \"twin2\", \"prompt\": \"same\", \"seed\": "
+      "5}\n";
   input += "{\"id\": \"huge\", \"prompt\": \"" + std::string(kMaxRequestLineBytes, 'x') + "\"}\n";
   input += "{\"id\": \"long\", \"prompt\": \"" + std::string(5000, 'x') + "\"}\n";
-  input += R"({"id": "vocab", "prompt": [300]})" "\n";
-  input += R"({"custom_id": "m1", "url": "/v1/completions", "body": {"model": "a", "prompt": "x"}})" "\n";
-  input += R"({"custom_id": "m2", "url": "/v1/completions", "body": {"model": "b", "prompt": "x"}})" "\n";
-  input += R"({"custom_id": "url", "url": "/v1/audio", "body": {}})" "\n";
-  input += R"({"id": [], "prompt": "x"})" "\n";
+  input += R"({"id": "vocab", "prompt": [300]})"
+           "\n";
+  input += R"({"custom_id": "m1", "url": "/v1/completions", "body": {"model": "a", "prompt": "x"}})"
+           "\n";
+  input += R"({"custom_id": "m2", "url": "/v1/completions", "body": {"model": "b", "prompt": "x"}})"
+           "\n";
+  input += R"({"custom_id": "url", "url": "/v1/audio", "body": {}})"
+           "\n";
+  input += R"({"id": [], "prompt": "x"})"
+           "\n";
   input += R"({"id": "last", "prompt": "no final newline"})";
   WriteInput(input);
   const auto summary = Run();
@@ -37,7 +44,8 @@ TEST_F(JobTest, EveryLineGetsExactlyOneRecord) {
   EXPECT_EQ(summary->numbers.num_failed, 7);
   EXPECT_EQ(Output().size(), 12u);
   for (const char* id : {"bom", "twin1", "twin2", "m1", "last"}) EXPECT_EQ(ErrorCode(Result(id)), "") << id;
-  EXPECT_EQ(Result("twin1").at("response").at("body").at("choices"), Result("twin2").at("response").at("body").at("choices"));
+  EXPECT_EQ(Result("twin1").at("response").at("body").at("choices"),
+            Result("twin2").at("response").at("body").at("choices"));
   EXPECT_EQ(ErrorCode(Result("long")), "invalid_request");
   EXPECT_EQ(ErrorCode(Result("vocab")), "invalid_request");
   EXPECT_EQ(ErrorCode(Result("m2")), "mixed_models");
@@ -57,7 +65,8 @@ TEST_F(JobTest, RefusalsOfTheInput) {
   const Case cases[] = {
       {"{\"id\": \"a\", \"prompt\": \"x\"}\n\n{\"custom_id\": \"a\", \"prompt\": \"y\"}\n", Fault::kInput,
        "line 3: id 'a' was already used in line 1"},
-      {"{\"question_id\": 81, \"turns\": [\"x\"]}\n{\"id\": \"81\", \"prompt\": \"y\"}\n", Fault::kInput, "line 2: id '81'"},
+      {"{\"question_id\": 81, \"turns\": [\"x\"]}\n{\"id\": \"81\", \"prompt\": \"y\"}\n", Fault::kInput,
+       "line 2: id '81'"},
       {"{\"id\": \"line-2\", \"prompt\": \"x\"}\n{\"prompt\": \"y\"}\n", Fault::kInput, "line 2: id 'line-2'"},
       {"\x1f\x8b\x08 gz", Fault::kInput, "gzip"},
       {"\x28\xb5\x2f\xfd zst", Fault::kInput, "zstd"},
@@ -163,7 +172,8 @@ TEST_F(JobTest, TurnsAreAnsweredInOrderWithTheChatSoFar) {
   FakeEngine engine(engine_);
   const std::string chat1 = R"([{"role":"user","content":"one"}])";
   const std::string chat2 = fmt::format(R"([{{"role":"user","content":"one"}},{{"role":"assistant","content":"{}"}},)"
-                                        R"({{"role":"user","content":"two"}}])", turns[0].as_string().c_str());
+                                        R"({{"role":"user","content":"two"}}])",
+                                        turns[0].as_string().c_str());
   SamplingParams sampling = engine.default_sampling();
   sampling.seed = 9;
   ASSERT_TRUE(engine.Submit({*engine.TokenizeChat(chat1, ""), sampling}).ok());
@@ -233,9 +243,7 @@ TEST_F(JobTest, HoldsAtMostTwoBatches) {
   };
   ASSERT_TRUE(RunJob(
                   options_,
-                  [&]() -> absl::StatusOr<std::unique_ptr<Engine>> {
-                    return std::make_unique<Watched>(engine_, most);
-                  },
+                  [&]() -> absl::StatusOr<std::unique_ptr<Engine>> { return std::make_unique<Watched>(engine_, most); },
                   stop_)
                   .ok());
   EXPECT_EQ(most, 8);
@@ -272,9 +280,10 @@ TEST_F(JobTest, StatsHaveTheirKeys) {
   const json::value stats = *ParseJson(ReadAll(options_.stats_path), Fault::kInternal);
   std::vector<std::string> keys;
   for (const auto& [key, value] : stats.as_object()) keys.emplace_back(key.data(), key.size());
-  EXPECT_THAT(keys, testing::UnorderedElementsAre("model", "device", "schedule", "policy", "requests", "prompt_tokens",
-                                                  "generated_tokens", "seconds", "tokens_per_second", "bytes", "lanes",
-                                                  "expert_cache", "prefetch", "peak_rss_bytes", "bound", "bound_fraction"));
+  EXPECT_THAT(keys,
+              testing::UnorderedElementsAre("model", "device", "schedule", "policy", "requests", "prompt_tokens",
+                                            "generated_tokens", "seconds", "tokens_per_second", "bytes", "lanes",
+                                            "expert_cache", "prefetch", "peak_rss_bytes", "bound", "bound_fraction"));
   EXPECT_EQ(stats.at("requests").as_int64(), 10);
   EXPECT_GT(stats.at("generated_tokens").as_int64(), 0);
   EXPECT_GT(stats.at("peak_rss_bytes").as_int64(), 1 << 20);

@@ -1,5 +1,5 @@
-// Proves: a job that is killed (SIGKILL) at random moments, again and again, and resumed with other batch sizes, ends with
-// exactly one result per request, each with the bytes of an uninterrupted run; and so does one that gets SIGTERM.
+// Proves: a job that is killed (SIGKILL) at random moments, again and again, and resumed with other batch sizes, ends
+// with exactly one result per request, each with the bytes of an uninterrupted run; and so does one that gets SIGTERM.
 #include <csignal>
 #include <random>
 
@@ -22,7 +22,8 @@ class KillTest : public JobFixture {
     if (child == 0) {
       std::signal(SIGTERM, [](int) { g_stop = true; });
       const auto summary = RunJob(
-          options_, [&]() -> absl::StatusOr<std::unique_ptr<Engine>> { return std::make_unique<FakeEngine>(engine_); }, g_stop);
+          options_, [&]() -> absl::StatusOr<std::unique_ptr<Engine>> { return std::make_unique<FakeEngine>(engine_); },
+          g_stop);
       ::_exit(summary.ok() ? 0 : ExitCode(summary.status()));
     }
     ::usleep(static_cast<useconds_t>(delay_us));

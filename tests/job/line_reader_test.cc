@@ -1,5 +1,5 @@
-// Proves: lines come out as they were written whatever their ends, marks and lengths; a line over the limit is told apart and
-// skipped in constant memory; offsets and lengths tile the file.
+// Proves: lines come out as they were written whatever their ends, marks and lengths; a line over the limit is told
+// apart and skipped in constant memory; offsets and lengths tile the file.
 #include "penstock/job/line_reader.h"
 
 #include <vector>
@@ -22,7 +22,8 @@ struct OwnedLine {
   uint64_t num_bytes;
 };
 
-std::vector<OwnedLine> ReadLines(const std::string& content, uint64_t max_line_bytes, uint64_t* buffer_bytes = nullptr) {
+std::vector<OwnedLine> ReadLines(const std::string& content, uint64_t max_line_bytes,
+                                 uint64_t* buffer_bytes = nullptr) {
   const UniqueFd fd(::memfd_create("lines", MFD_CLOEXEC));
   EXPECT_TRUE(WriteFully(fd.get(), content, "memfd").ok());
   LineReader reader(fd.get(), "memfd", max_line_bytes);
@@ -38,7 +39,10 @@ std::vector<OwnedLine> ReadLines(const std::string& content, uint64_t max_line_b
 
 TEST(LineReader, EndsAndMarks) {
   EXPECT_TRUE(ReadLines("", 10).empty());
-  const auto lines = ReadLines("\xEF\xBB\xBF" "a\r\n\n\xEF\xBB\xBFz\r\r\nlast\r", 10);
+  const auto lines = ReadLines(
+      "\xEF\xBB\xBF"
+      "a\r\n\n\xEF\xBB\xBFz\r\r\nlast\r",
+      10);
   ASSERT_EQ(lines.size(), 4u);
   EXPECT_EQ(lines[0].text, "a");
   EXPECT_EQ(lines[1].text, "");

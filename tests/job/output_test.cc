@@ -1,5 +1,5 @@
-// Proves: a failing write leaves whole lines and stops resumably, a failing sync is final, a second process is told who holds
-// the lock, and a scan of the output accepts what crashes leave and refuses what they do not.
+// Proves: a failing write leaves whole lines and stops resumably, a failing sync is final, a second process is told who
+// holds the lock, and a scan of the output accepts what crashes leave and refuses what they do not.
 #include <cerrno>
 
 #include <fcntl.h>
@@ -8,10 +8,10 @@
 #include <unistd.h>
 #include <csignal>
 
+#include "job_fixture.h"
 #include "penstock/job/output_file.h"
 #include "penstock/job/output_scan.h"
 #include "penstock/job/result_line.h"
-#include "job_fixture.h"
 
 namespace penstock {
 namespace {
@@ -198,7 +198,8 @@ TEST_F(ScanTest, RefusesWhatNoCrashDoes) {
   EXPECT_THAT(Message(Scan(Line(1) + Line(2) + Line(1)).status()), testing::HasSubstr("second result of input line 1"));
   EXPECT_THAT(Message(Scan(Line(1) + "{}\n").status()), testing::HasSubstr("line 2"));
   EXPECT_THAT(Message(Scan(Line(201)).status()), testing::HasSubstr("not of a result of this job"));
-  EXPECT_THAT(Message(Scan(FormatError({1, 1, "x"}, {"c", "m", ""}) + "\n").status()), testing::HasSubstr("not of a result"));
+  EXPECT_THAT(Message(Scan(FormatError({1, 1, "x"}, {"c", "m", ""}) + "\n").status()),
+              testing::HasSubstr("not of a result"));
 }
 
 }  // namespace

@@ -1,5 +1,5 @@
-// Proves: every documented form of a line is read as meant; every wrong field is one error that names the field; nothing that
-// is not a request passes; arbitrary bytes never crash the parser.
+// Proves: every documented form of a line is read as meant; every wrong field is one error that names the field;
+// nothing that is not a request passes; arbitrary bytes never crash the parser.
 #include "penstock/job/request_line.h"
 
 #include <gmock/gmock.h>
@@ -20,14 +20,16 @@ RequestLine ParseGood(const std::string& text) {
 }
 
 std::string Chat(const std::string& fields) {
-  return R"({"custom_id": "c", "method": "POST", "url": "/v1/chat/completions", "body": {"model": "m", )" + fields + "}}";
+  return R"({"custom_id": "c", "method": "POST", "url": "/v1/chat/completions", "body": {"model": "m", )" + fields +
+         "}}";
 }
 std::string Text(const std::string& fields) {
   return R"({"custom_id": "c", "method": "POST", "url": "/v1/completions", "body": {)" + fields + "}}";
 }
 
 TEST(RequestLine, Forms) {
-  const RequestLine chat = ParseGood(Chat(R"("messages": [{"role": "system", "content": "s"}, {"role": "user", "content":
+  const RequestLine chat =
+      ParseGood(Chat(R"("messages": [{"role": "system", "content": "s"}, {"role": "user", "content":
       [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}]}, {"role": "assistant", "content": null}])"));
   EXPECT_EQ(chat.id, "c");
   EXPECT_EQ(chat.model, "m");
@@ -36,12 +38,14 @@ TEST(RequestLine, Forms) {
   EXPECT_EQ(chat.request.messages.at(2).at("content").as_string(), "");
   EXPECT_EQ(ParseGood(Text(R"("prompt": "once")")).request.prompt, "once");
   EXPECT_EQ(ParseGood(Text(R"("prompt": [1, 2, 3])")).request.prompt_ids, (std::vector<TokenId>{1, 2, 3}));
-  const RequestLine turns = ParseGood(R"({"question_id": 81, "category": "writing", "turns": ["one", "two"], "reference": []})");
+  const RequestLine turns =
+      ParseGood(R"({"question_id": 81, "category": "writing", "turns": ["one", "two"], "reference": []})");
   EXPECT_EQ(turns.id, "81");
   EXPECT_EQ(turns.request.turns, (std::vector<std::string>{"one", "two"}));
   EXPECT_EQ(ParseGood(R"({"prompt": "x"})").id, "line-7");
   EXPECT_EQ(ParseGood(R"({"id": null, "prompt": "x", "temperature": null})").id, "line-7");
-  EXPECT_EQ(ParseGood(Chat(R"("messages": [{"role": "user", "content": "x"}], "tools": [{"type": "function"}])")).request.tools_json,
+  EXPECT_EQ(ParseGood(Chat(R"("messages": [{"role": "user", "content": "x"}], "tools": [{"type": "function"}])"))
+                .request.tools_json,
             R"([{"type":"function"}])");
 }
 
@@ -58,7 +62,8 @@ TEST(RequestLine, SamplingFields) {
   EXPECT_EQ(o.stop, std::vector<std::string>{"end"});
   EXPECT_EQ(o.ignore_eos, true);
   EXPECT_EQ(o.logprobs, 2);
-  EXPECT_EQ(ParseGood(R"({"prompt": "x", "max_tokens": 3, "max_completion_tokens": 4})").request.sampling.max_tokens, 4);
+  EXPECT_EQ(ParseGood(R"({"prompt": "x", "max_tokens": 3, "max_completion_tokens": 4})").request.sampling.max_tokens,
+            4);
   EXPECT_EQ(ParseGood(R"({"prompt": "x", "logprobs": true, "top_logprobs": 5})").request.sampling.logprobs, 5);
   EXPECT_EQ(ParseGood(R"({"prompt": "x", "logprobs": true})").request.sampling.logprobs, 0);
   EXPECT_EQ(ParseGood(R"({"prompt": "x", "logprobs": false})").request.sampling.logprobs, -1);
@@ -111,7 +116,8 @@ TEST(RequestLine, EveryWrongFieldIsNamed) {
       {R"({"messages": [{"content": "x"}]})", "invalid_request", "messages[0]", "role"},
       {R"({"messages": [{"role": "user"}]})", "invalid_request", "messages[0]", "missing"},
       {R"({"messages": [{"role": "user", "content": 1}]})", "invalid_request", "messages[0]", "found integer"},
-      {R"({"messages": [{"role": "user", "content": [{"type": "image_url"}]}]})", "invalid_request", "messages[0]", "image_url"},
+      {R"({"messages": [{"role": "user", "content": [{"type": "image_url"}]}]})", "invalid_request", "messages[0]",
+       "image_url"},
       {R"({"url": "/v1/embeddings", "body": {}})", "invalid_request", "url", "/v1/embeddings"},
       {R"({"url": "/v1/completions"})", "invalid_request", "body", "object"},
       {R"({"method": "GET", "url": "/v1/completions", "body": {}})", "invalid_request", "method", "GET"},
@@ -129,7 +135,8 @@ TEST(RequestLine, EveryWrongFieldIsNamed) {
       {R"({"prompt": "x", "max_tokens": 0})", "invalid_request", "max_tokens", "found 0"},
       {R"({"prompt": "x", "max_tokens": -1})", "invalid_request", "max_tokens", "found -1"},
       {R"({"prompt": "x", "max_tokens": 1e18})", "invalid_request", "max_tokens", "found 1E18"},
-      {R"({"prompt": "x", "max_tokens": 1000000000000000000})", "invalid_request", "max_tokens", "found 1000000000000000000"},
+      {R"({"prompt": "x", "max_tokens": 1000000000000000000})", "invalid_request", "max_tokens",
+       "found 1000000000000000000"},
       {R"({"prompt": "x", "max_tokens": "5"})", "invalid_request", "max_tokens", "found string"},
       {R"({"prompt": "x", "temperature": -0.1})", "invalid_request", "temperature", "0 or more"},
       {R"({"prompt": "x", "temperature": "hot"})", "invalid_request", "temperature", "found string"},
@@ -152,7 +159,8 @@ TEST(RequestLine, EveryWrongFieldIsNamed) {
     EXPECT_EQ(line.error->code, c.code) << c.text.substr(0, 200);
     EXPECT_EQ(line.error->param, c.param) << c.text.substr(0, 200);
     EXPECT_THAT(line.error->message, HasSubstr(c.message)) << c.text.substr(0, 200);
-    EXPECT_EQ(line.id.has_value(), c.code != "invalid_id" && c.code != "invalid_json" && c.text != "[1]") << c.text.substr(0, 200);
+    EXPECT_EQ(line.id.has_value(), c.code != "invalid_id" && c.code != "invalid_json" && c.text != "[1]")
+        << c.text.substr(0, 200);
   }
 }
 
@@ -164,17 +172,18 @@ TEST(RequestLine, TooLongAndBlank) {
 
 TEST(RequestLine, BytesNeverCrash) {
   const std::string good = Chat(R"("messages": [{"role": "user", "content": "x"}], "stop": ["a"], "logprobs": true)");
-  EXPECT_TRUE(rc::check("any change of a byte gives a request or an error", [&](uint16_t place, uint8_t byte, uint16_t cut) {
-    std::string text = good;
-    text[place % text.size()] = static_cast<char>(byte);
-    if (cut % 3 == 0) text.resize(cut % text.size());
-    const RequestLine line = ParseRequestLine(text, 1);
-    if (line.error.has_value()) {
-      RC_ASSERT(!line.error->code.empty() && !line.error->message.empty());
-    } else {
-      RC_ASSERT(line.id.has_value() && !line.request.messages.empty());
-    }
-  }));
+  EXPECT_TRUE(
+      rc::check("any change of a byte gives a request or an error", [&](uint16_t place, uint8_t byte, uint16_t cut) {
+        std::string text = good;
+        text[place % text.size()] = static_cast<char>(byte);
+        if (cut % 3 == 0) text.resize(cut % text.size());
+        const RequestLine line = ParseRequestLine(text, 1);
+        if (line.error.has_value()) {
+          RC_ASSERT(!line.error->code.empty() && !line.error->message.empty());
+        } else {
+          RC_ASSERT(line.id.has_value() && !line.request.messages.empty());
+        }
+      }));
 }
 
 TEST(RequestLine, IntegersRoundTrip) {

@@ -1,5 +1,5 @@
-// Proves: result lines are valid UTF-8 JSON in OpenAI's batch format whatever the engine answers, and their ids lead back to
-// the job and the line.
+// Proves: result lines are valid UTF-8 JSON in OpenAI's batch format whatever the engine answers, and their ids lead
+// back to the job and the line.
 #include "penstock/job/result_line.h"
 
 #include <cmath>
@@ -31,7 +31,8 @@ TEST(ResultId, LeadsBack) {
     RC_ASSERT(LineOfResultId(id, digest) == line);
     RC_ASSERT(LineOfResultId(id, digest + 1) == (line > 1 ? std::optional<int64_t>(line - 1) : std::nullopt));
   }));
-  for (const char* bad : {"", "batch_req_", "batch_req_123", "batch_req_000000000000000G", "batch_req_00000000000000000", "x"}) {
+  for (const char* bad :
+       {"", "batch_req_", "batch_req_123", "batch_req_000000000000000G", "batch_req_00000000000000000", "x"}) {
     EXPECT_FALSE(LineOfResultId(bad, 0).has_value()) << bad;
   }
 }
@@ -48,11 +49,12 @@ RequestResult Example(RequestKind kind) {
 }
 
 TEST(FormatResult, Completion) {
-  EXPECT_EQ(FormatResult({0, 1, "a"}, Example(RequestKind::kCompletion), ByteToken),
-            R"({"id":"batch_req_9e3779b97f4a7c15","custom_id":"a","response":{"status_code":200,)"
-            R"("request_id":"req_9e3779b97f4a7c15","body":{"id":"cmpl-9e3779b97f4a7c15","object":"text_completion","created":0,)"
-            R"("model":"demo","choices":[{"index":0,"text":"hello","logprobs":null,"finish_reason":"length"}],)"
-            R"("usage":{"prompt_tokens":3,"completion_tokens":2,"total_tokens":5}}},"error":null})");
+  EXPECT_EQ(
+      FormatResult({0, 1, "a"}, Example(RequestKind::kCompletion), ByteToken),
+      R"({"id":"batch_req_9e3779b97f4a7c15","custom_id":"a","response":{"status_code":200,)"
+      R"("request_id":"req_9e3779b97f4a7c15","body":{"id":"cmpl-9e3779b97f4a7c15","object":"text_completion","created":0,)"
+      R"("model":"demo","choices":[{"index":0,"text":"hello","logprobs":null,"finish_reason":"length"}],)"
+      R"("usage":{"prompt_tokens":3,"completion_tokens":2,"total_tokens":5}}},"error":null})");
 }
 
 TEST(FormatResult, ChatAndTurns) {

@@ -1,7 +1,7 @@
-// Proves: a resumed job is refused, with the difference named, when anything that its texts depend on changed; and continues
-// when nothing of that did, whatever else changed. Refused jobs leave the output as it was.
-#include "penstock/job/output_file.h"
+// Proves: a resumed job is refused, with the difference named, when anything that its texts depend on changed; and
+// continues when nothing of that did, whatever else changed. Refused jobs leave the output as it was.
 #include "job_fixture.h"
+#include "penstock/job/output_file.h"
 
 namespace penstock {
 namespace {
@@ -61,7 +61,10 @@ TEST_F(ResumeTest, RefusesEveryMutation) {
   const Mutation mutations[] = {
       {"seed", [&] { options_.seed = 8; }, 4, {"seed: 0 then, 8 now"}},
       {"temperature", [&] { options_.sampling.temperature = 0.8; }, 4, {"sampling.temperature: 7E-1 then, 8E-1 now"}},
-      {"no temperature", [&] { options_.sampling.temperature.reset(); }, 4, {"sampling.temperature: 7E-1 then, null now"}},
+      {"no temperature",
+       [&] { options_.sampling.temperature.reset(); },
+       4,
+       {"sampling.temperature: 7E-1 then, null now"}},
       {"top_k", [&] { options_.sampling.top_k = 5; }, 4, {"sampling.top_k: null then, 5 now"}},
       {"top_p", [&] { options_.sampling.top_p = 0.5; }, 4, {"sampling.top_p"}},
       {"min_p", [&] { options_.sampling.min_p = 0.5; }, 4, {"sampling.min_p"}},
@@ -70,17 +73,27 @@ TEST_F(ResumeTest, RefusesEveryMutation) {
       {"stop", [&] { options_.sampling.stop = {"x"}; }, 4, {"sampling.stop"}},
       {"ignore_eos", [&] { options_.sampling.ignore_eos = true; }, 4, {"sampling.ignore_eos"}},
       {"logprobs", [&] { options_.sampling.logprobs = 1; }, 4, {"sampling.logprobs"}},
-      {"dtype flag", [&] { options_.engine_settings[0].second = "bf16"; }, 4, {"settings.dtype: \"auto\" then, \"bf16\" now"}},
+      {"dtype flag",
+       [&] { options_.engine_settings[0].second = "bf16"; },
+       4,
+       {"settings.dtype: \"auto\" then, \"bf16\" now"}},
       {"kv dtype flag", [&] { options_.engine_settings[1].second = "bf16"; }, 4, {"settings.kv_dtype"}},
       {"context flag", [&] { options_.engine_settings[2].second = "64"; }, 4, {"settings.context_length"}},
-      {"new setting", [&] { options_.engine_settings.push_back({"x", "y"}); }, 4, {"settings.x: absent then"}},
+      {"new setting",
+       [&] {
+         options_.engine_settings.push_back({"x", "y"});
+       },
+       4,
+       {"settings.x: absent then"}},
       {"two flags", [&] { options_.seed = 8, options_.sampling.top_k = 5; }, 4, {"seed: 0 then", "sampling.top_k"}},
       {"model", [&] { engine_.fingerprint = "beef"; }, 4, {"model.fingerprint: \"f00d\" then, \"beef\" now"}},
       {"model dtype", [&] { engine_.dtype = "bf16"; }, 4, {"model.dtype"}},
       {"model context", [&] { engine_.context_length = 99; }, 4, {"model.context_length"}},
       {"generation config", [&] { engine_.default_temperature = 0.5; }, 4, {"model.sampling.temperature"}},
       {"line changed", [&] { WriteInput(InputWithLine(20, other_line)); }, 4, {"the first difference is in line 21)"}},
-      {"line inserted", [&] { WriteInput(InputWithLine(0, other_line + "\n" + Lines(input_)[0])); }, 4,
+      {"line inserted",
+       [&] { WriteInput(InputWithLine(0, other_line + "\n" + Lines(input_)[0])); },
+       4,
        {"input.lines: 40 then, 41 now", "in line 1)"}},
       {"line appended", [&] { WriteInput(input_ + other_line); }, 4, {"the first difference is in line 41"}},
       {"line removed", [&] { WriteInput(input_.substr(input_.find('\n') + 1)); }, 4, {"input.lines: 40 then, 39 now"}},
@@ -92,8 +105,14 @@ TEST_F(ResumeTest, RefusesEveryMutation) {
       {"manifest empty", [&] { WriteFile(manifest_path, ""); }, 5, {"not a manifest"}},
       {"manifest gone", [&] { std::filesystem::remove(manifest_path); }, 5, {"manifest.json is missing"}},
       {"stride damaged", [&] { edit_manifest("\"stride\":1", "\"stride\":0"); }, 5, {"damaged"}},
-      {"result twice", [&] { WriteFile(options_.output_path, partial_ + partial_lines[0] + "\n"); }, 5, {"second result"}},
-      {"foreign result", [&] { WriteFile(options_.output_path, partial_ + "{\"id\": \"x\"}\n"); }, 5, {"not of a result"}},
+      {"result twice",
+       [&] { WriteFile(options_.output_path, partial_ + partial_lines[0] + "\n"); },
+       5,
+       {"second result"}},
+      {"foreign result",
+       [&] { WriteFile(options_.output_path, partial_ + "{\"id\": \"x\"}\n"); },
+       5,
+       {"not of a result"}},
       {"no resume", [&] { options_.resume = false; }, 5, {"use --resume"}},
   };
   for (const Mutation& mutation : mutations) {

@@ -1,5 +1,6 @@
 // Proves that attention matches the oracle for the head sizes, groups, windows, page borders and KV types that models
-// have, and that the bits of a head depend neither on the instruction set, nor on the page size, nor on the other heads.
+// have, and that the bits of a head depend neither on the instruction set, nor on the page size, nor on the other
+// heads.
 #include <algorithm>
 #include <cmath>
 #include <limits>
@@ -84,11 +85,22 @@ std::vector<float> Attend(Kernel kernel, const AttentionCase& c, const PagedKv& 
   const std::vector<float> q = RandomFloats(c.group * c.head_dim, kQuerySeed);
   const int64_t count = c.end_pos - c.first_pos;
   std::vector<float> scratch(num_heads * count), out(num_heads * c.head_dim, -1.0f);
-  kernel(AttentionArgs{.group = num_heads, .head_dim = c.head_dim, .q = q.data() + first_head * c.head_dim,
-                       .q_stride = c.head_dim, .pages = kv.pages(), .page_tokens = c.page_tokens,
-                       .kv_dtype = c.dtype, .k_offset_bytes = kv.k_offset(), .v_offset_bytes = kv.v_offset(),
-                       .token_stride_bytes = kv.token_bytes(), .first_pos = c.first_pos, .end_pos = c.end_pos,
-                       .scale = kScale, .scratch = scratch.data(), .scratch_stride = count, .out = out.data(),
+  kernel(AttentionArgs{.group = num_heads,
+                       .head_dim = c.head_dim,
+                       .q = q.data() + first_head * c.head_dim,
+                       .q_stride = c.head_dim,
+                       .pages = kv.pages(),
+                       .page_tokens = c.page_tokens,
+                       .kv_dtype = c.dtype,
+                       .k_offset_bytes = kv.k_offset(),
+                       .v_offset_bytes = kv.v_offset(),
+                       .token_stride_bytes = kv.token_bytes(),
+                       .first_pos = c.first_pos,
+                       .end_pos = c.end_pos,
+                       .scale = kScale,
+                       .scratch = scratch.data(),
+                       .scratch_stride = count,
+                       .out = out.data(),
                        .out_stride = c.head_dim});
   return out;
 }
@@ -98,12 +110,12 @@ std::vector<AttentionCase> AllCases() {
   for (const int64_t head_dim : {20, 32, 64, 128}) {
     for (const int64_t group : {1, 2, 5, 8}) {
       for (const Dtype dtype : kAllDtypes) {
-        cases.push_back({group, head_dim, 16, 0, 1, dtype});      // one position
-        cases.push_back({group, head_dim, 16, 0, 16, dtype});     // exactly one page
-        cases.push_back({group, head_dim, 16, 0, 53, dtype});     // ends inside a page
-        cases.push_back({group, head_dim, 16, 21, 70, dtype});    // starts and ends inside pages
-        cases.push_back({group, head_dim, 16, 32, 48, dtype});    // a window that is one page
-        cases.push_back({group, head_dim, 1, 3, 20, dtype});      // a page for each position
+        cases.push_back({group, head_dim, 16, 0, 1, dtype});    // one position
+        cases.push_back({group, head_dim, 16, 0, 16, dtype});   // exactly one page
+        cases.push_back({group, head_dim, 16, 0, 53, dtype});   // ends inside a page
+        cases.push_back({group, head_dim, 16, 21, 70, dtype});  // starts and ends inside pages
+        cases.push_back({group, head_dim, 16, 32, 48, dtype});  // a window that is one page
+        cases.push_back({group, head_dim, 1, 3, 20, dtype});    // a page for each position
       }
     }
   }
@@ -130,8 +142,8 @@ TEST_P(AttentionTest, MatchesTheOracleAndTheScalarKernels) {
                              2 * static_cast<double>(c.end_pos - c.first_pos);
     const double tolerance = roundings * std::numeric_limits<float>::epsilon() * kv.v_norm_max();
     for (size_t i = 0; i < actual.size(); ++i) {
-      ASSERT_NEAR(actual[i], expected[i], tolerance) << "head_dim " << c.head_dim << " group " << c.group
-                                                     << " end " << c.end_pos << " element " << i;
+      ASSERT_NEAR(actual[i], expected[i], tolerance)
+          << "head_dim " << c.head_dim << " group " << c.group << " end " << c.end_pos << " element " << i;
     }
   }
 }
@@ -162,10 +174,22 @@ TEST_P(AttentionTest, EqualValuesAreTheirOwnMean) {
   const std::vector<const std::byte*> pages(3, reinterpret_cast<const std::byte*>(page.data()));
   const std::vector<float> q = RandomFloats(3 * 32, 1);
   std::vector<float> scratch(3 * 37), out(3 * 32);
-  table_.attention({.group = 3, .head_dim = 32, .q = q.data(), .q_stride = 32, .pages = pages.data(),
-                    .page_tokens = 16, .kv_dtype = c.dtype, .k_offset_bytes = 0,
-                    .v_offset_bytes = kNumKvHeads * 16 * 32 * 4, .token_stride_bytes = 32 * 4, .first_pos = 0,
-                    .end_pos = 37, .scale = 1, .scratch = scratch.data(), .scratch_stride = 37, .out = out.data(),
+  table_.attention({.group = 3,
+                    .head_dim = 32,
+                    .q = q.data(),
+                    .q_stride = 32,
+                    .pages = pages.data(),
+                    .page_tokens = 16,
+                    .kv_dtype = c.dtype,
+                    .k_offset_bytes = 0,
+                    .v_offset_bytes = kNumKvHeads * 16 * 32 * 4,
+                    .token_stride_bytes = 32 * 4,
+                    .first_pos = 0,
+                    .end_pos = 37,
+                    .scale = 1,
+                    .scratch = scratch.data(),
+                    .scratch_stride = 37,
+                    .out = out.data(),
                     .out_stride = 32});
   for (const float value : out) EXPECT_EQ(value, 1.5f);
 }

@@ -46,8 +46,8 @@ TEST_P(ExpTest, IsWithinTwoUlpWhereTheResultIsFinite) {
 
 TEST_P(ExpTest, IsRightAtTheEnds) {
   constexpr float kInfinity = std::numeric_limits<float>::infinity();
-  const std::vector<float> x = {0.0f,  -0.0f,  kInfinity, -kInfinity, 89.0f, 1e30f, -104.0f,
-                                -1e30f, 88.72f, -87.0f,   1e-30f,    -1e-40f};
+  const std::vector<float> x = {0.0f,    -0.0f,  kInfinity, -kInfinity, 89.0f,  1e30f,
+                                -104.0f, -1e30f, 88.72f,    -87.0f,     1e-30f, -1e-40f};
   const std::vector<float> y = ExpOf(table_, x);
   const std::vector<float> expected = {1, 1, kInfinity, 0, kInfinity, kInfinity, 0, 0};
   ExpectSameBits(std::span(y).first(expected.size()), expected);

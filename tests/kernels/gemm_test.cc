@@ -34,13 +34,28 @@ struct GemmData {
         dtype(w_dtype) {}
 
   GemmF32Args F32Args(float* y) const {
-    return {.num_rows = shape.num_rows, .num_cols = shape.num_cols, .inner_dim = shape.inner_dim, .x = x.data(),
-            .x_stride = x_stride, .w_dtype = dtype, .w = w.data(), .w_stride = w_stride, .bias = bias.data(), .y = y,
+    return {.num_rows = shape.num_rows,
+            .num_cols = shape.num_cols,
+            .inner_dim = shape.inner_dim,
+            .x = x.data(),
+            .x_stride = x_stride,
+            .w_dtype = dtype,
+            .w = w.data(),
+            .w_stride = w_stride,
+            .bias = bias.data(),
+            .y = y,
             .y_stride = shape.num_cols};
   }
   GemmBf16Args Bf16Args(float* y) const {
-    return {.num_rows = shape.num_rows, .num_cols = shape.num_cols, .inner_dim = shape.inner_dim, .x = x_bf16.data(),
-            .x_stride = x_stride, .w = w.data(), .w_stride = w_stride, .bias = bias.data(), .y = y,
+    return {.num_rows = shape.num_rows,
+            .num_cols = shape.num_cols,
+            .inner_dim = shape.inner_dim,
+            .x = x_bf16.data(),
+            .x_stride = x_stride,
+            .w = w.data(),
+            .w_stride = w_stride,
+            .bias = bias.data(),
+            .y = y,
             .y_stride = shape.num_cols};
   }
   std::vector<float> NewOutput() const {
@@ -267,7 +282,8 @@ TEST(EmulatedAvx512Bf16Test, TilesGiveTheBitsOfTheScalarKernels) {
 }
 
 TEST(Avx512Bf16Test, InstructionGivesTheBitsOfTheEmulation) {
-  if (BestIsa() != Isa::kAvx512Bf16) GTEST_SKIP() << "this machine has no AVX512-BF16; its best is " << IsaName(BestIsa());
+  if (BestIsa() != Isa::kAvx512Bf16)
+    GTEST_SKIP() << "this machine has no AVX512-BF16; its best is " << IsaName(BestIsa());
   const GemmData data({17, 40, 1024}, Dtype::kBF16, 0, 0);
   std::vector<float> y = data.NewOutput();
   EmulatedAvx512Bf16Gemm(data.Bf16Args(y.data()));

@@ -19,11 +19,15 @@ struct Routed {
 
 template <typename Kernel>
 Routed Route(Kernel kernel, std::vector<float> logits, int64_t num_topk, Renormalise renormalise) {
-  Routed routed = {.probabilities = std::move(logits), .topk_idx = std::vector<int32_t>(num_topk, -1),
+  Routed routed = {.probabilities = std::move(logits),
+                   .topk_idx = std::vector<int32_t>(num_topk, -1),
                    .topk_weights = std::vector<float>(num_topk, -1.0f)};
-  kernel(RouterTopkArgs{.num_experts = static_cast<int64_t>(routed.probabilities.size()), .num_topk = num_topk,
-                        .scores = routed.probabilities.data(), .renormalise = renormalise,
-                        .topk_idx = routed.topk_idx.data(), .topk_weights = routed.topk_weights.data()});
+  kernel(RouterTopkArgs{.num_experts = static_cast<int64_t>(routed.probabilities.size()),
+                        .num_topk = num_topk,
+                        .scores = routed.probabilities.data(),
+                        .renormalise = renormalise,
+                        .topk_idx = routed.topk_idx.data(),
+                        .topk_weights = routed.topk_weights.data()});
   return routed;
 }
 

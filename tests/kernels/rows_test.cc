@@ -1,5 +1,5 @@
-// Proves that normalisation, rotation, SwiGLU, combine and the conversions match the oracle, give the same bits on every
-// instruction set, work in place and never write or depend outside their rows.
+// Proves that normalisation, rotation, SwiGLU, combine and the conversions match the oracle, give the same bits on
+// every instruction set, work in place and never write or depend outside their rows.
 #include <cmath>
 #include <limits>
 
@@ -31,8 +31,14 @@ TEST_P(RowsTest, RmsNorm) {
     const std::vector<float> x = RandomFloats(4 * stride, 1), weight = RandomFloats(dim, 2);
     std::vector<float> y(x.size(), -1.0f), expected = y, scalar = y, in_place = x, alone = y;
     const auto args = [&](int64_t num_rows, const float* source, float* out) {
-      return RmsNormArgs{.num_rows = num_rows, .dim = dim, .x = source, .x_stride = stride, .weight = weight.data(),
-                         .eps = 1e-5f, .out = out, .out_stride = stride};
+      return RmsNormArgs{.num_rows = num_rows,
+                         .dim = dim,
+                         .x = source,
+                         .x_stride = stride,
+                         .weight = weight.data(),
+                         .eps = 1e-5f,
+                         .out = out,
+                         .out_stride = stride};
     };
     table_.rms_norm(args(4, x.data(), y.data()));
     scalar_.rms_norm(args(4, x.data(), scalar.data()));
@@ -62,8 +68,12 @@ TEST_P(RowsTest, RopeRotatesWhatItShouldAndNothingElse) {
     }
     std::vector<float> y = x, scalar = x, expected = x;
     const auto args = [&](std::vector<float>& values) {
-      return RopeArgs{.num_heads = 3, .rotary_dim = 2 * half, .x = values.data(), .head_stride = stride,
-                      .cos = cos.data(), .sin = sin.data()};
+      return RopeArgs{.num_heads = 3,
+                      .rotary_dim = 2 * half,
+                      .x = values.data(),
+                      .head_stride = stride,
+                      .cos = cos.data(),
+                      .sin = sin.data()};
     };
     table_.rope(args(y));
     scalar_.rope(args(scalar));
@@ -72,7 +82,8 @@ TEST_P(RowsTest, RopeRotatesWhatItShouldAndNothingElse) {
     // |a cos| + |b sin| <= 50 for this data, so two products and a sum are within 1.5 eps of that.
     ExpectNear(y, expected, 0, 1.5 * kEpsilon * 50);
     for (int64_t head = 0; head < 3; ++head) {
-      ExpectSameBits(std::span(y).subspan(head * stride + 2 * half, 5), std::span(x).subspan(head * stride + 2 * half, 5));
+      ExpectSameBits(std::span(y).subspan(head * stride + 2 * half, 5),
+                     std::span(x).subspan(head * stride + 2 * half, 5));
     }
   }
 }
@@ -83,8 +94,14 @@ TEST_P(RowsTest, Swiglu) {
     const std::vector<float> gate = RandomFloats(3 * stride, 1), up = RandomFloats(3 * stride, 2);
     std::vector<float> y(gate.size(), -1.0f), scalar = y, expected = y, in_place = gate;
     const auto args = [&](const float* gate_data, float* out) {
-      return SwigluArgs{.num_rows = 3, .dim = dim, .gate = gate_data, .gate_stride = stride, .up = up.data(),
-                        .up_stride = stride, .out = out, .out_stride = stride};
+      return SwigluArgs{.num_rows = 3,
+                        .dim = dim,
+                        .gate = gate_data,
+                        .gate_stride = stride,
+                        .up = up.data(),
+                        .up_stride = stride,
+                        .out = out,
+                        .out_stride = stride};
     };
     table_.swiglu(args(gate.data(), y.data()));
     scalar_.swiglu(args(gate.data(), scalar.data()));
@@ -99,8 +116,14 @@ TEST_P(RowsTest, Swiglu) {
 TEST_P(RowsTest, SwigluOfLargeValuesStaysFinite) {
   const std::vector<float> gate = {-1000, -90, 90, 1000}, up(4, 2.0f);
   std::vector<float> y(4);
-  table_.swiglu({.num_rows = 1, .dim = 4, .gate = gate.data(), .gate_stride = 4, .up = up.data(), .up_stride = 4,
-                 .out = y.data(), .out_stride = 4});
+  table_.swiglu({.num_rows = 1,
+                 .dim = 4,
+                 .gate = gate.data(),
+                 .gate_stride = 4,
+                 .up = up.data(),
+                 .up_stride = 4,
+                 .out = y.data(),
+                 .out_stride = 4});
   EXPECT_EQ(y[0], 0.0f);
   EXPECT_NEAR(y[1], 0.0f, 1e-30f);
   EXPECT_EQ(y[2], 180.0f);
@@ -116,9 +139,17 @@ TEST_P(RowsTest, Combine) {
     for (int64_t i = 0; i < num_rows * num_topk; ++i) assignments.push_back(i * 7 % (num_rows * num_topk));
     std::vector<float> y(residual.size()), scalar = y, expected = y, in_place = residual;
     const auto args = [&](const float* source, float* out) {
-      return CombineArgs{.num_rows = num_rows, .dim = dim, .num_topk = num_topk, .residual = source,
-                         .residual_stride = dim, .z = z.data(), .z_stride = dim, .assignments = assignments.data(),
-                         .weights = weights.data(), .y = out, .y_stride = dim};
+      return CombineArgs{.num_rows = num_rows,
+                         .dim = dim,
+                         .num_topk = num_topk,
+                         .residual = source,
+                         .residual_stride = dim,
+                         .z = z.data(),
+                         .z_stride = dim,
+                         .assignments = assignments.data(),
+                         .weights = weights.data(),
+                         .y = out,
+                         .y_stride = dim};
     };
     table_.combine(args(residual.data(), y.data()));
     scalar_.combine(args(residual.data(), scalar.data()));
@@ -137,8 +168,16 @@ TEST_P(RowsTest, CombineOfIdentityExpertsDoublesTheResidual) {
   const std::vector<int64_t> assignments = {0, 0};
   const std::vector<float> weights = {0.25f, 0.75f};
   std::vector<float> y(45), twice;
-  table_.combine({.num_rows = 1, .dim = 45, .num_topk = 2, .residual = x.data(), .residual_stride = 45, .z = x.data(),
-                  .z_stride = 45, .assignments = assignments.data(), .weights = weights.data(), .y = y.data(),
+  table_.combine({.num_rows = 1,
+                  .dim = 45,
+                  .num_topk = 2,
+                  .residual = x.data(),
+                  .residual_stride = 45,
+                  .z = x.data(),
+                  .z_stride = 45,
+                  .assignments = assignments.data(),
+                  .weights = weights.data(),
+                  .y = y.data(),
                   .y_stride = 45});
   for (const float value : x) twice.push_back(2 * value);
   ExpectNear(y, twice, kEpsilon, 0);
@@ -159,7 +198,8 @@ TEST_P(RowsTest, RoundsToBf16LikeTheScalarFunction) {
   for (uint64_t bits = 0; bits < 1ull << 32; bits += 0x7FFF) {  // meets ties, NaNs, infinities, denormals
     x.push_back(std::bit_cast<float>(static_cast<uint32_t>(bits)));
   }
-  for (const uint32_t bits : {0x3F808000u, 0x3F818000u, 0x3F808001u, 0x7F7FFFFFu, 0x7F800001u, 0xFF800001u, 0x00008000u}) {
+  for (const uint32_t bits :
+       {0x3F808000u, 0x3F818000u, 0x3F808001u, 0x7F7FFFFFu, 0x7F800001u, 0xFF800001u, 0x00008000u}) {
     x.push_back(std::bit_cast<float>(bits));
   }
   std::vector<BF16> y(x.size()), expected(x.size());

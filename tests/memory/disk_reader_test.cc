@@ -1,5 +1,5 @@
-// Proves that both readers (io_uring and threads, with and without O_DIRECT) bring exactly the bytes asked for, at any offset, also
-// at the end of a file, and that a file cut short while in use is an error that names it.
+// Proves that both readers (io_uring and threads, with and without O_DIRECT) bring exactly the bytes asked for, at any
+// offset, also at the end of a file, and that a file cut short while in use is an error that names it.
 #include "penstock/memory/disk_reader.h"
 
 #include <cstring>
@@ -84,7 +84,8 @@ TEST_P(DiskReaderTest, FileCutShortIsAnError) {
   const auto tag = (*reader)->NextCompleted(DiskReader::Wait::kYes);
   ASSERT_FALSE(tag.ok());
   EXPECT_EQ(FaultOf(tag.status()), Fault::kIo);
-  EXPECT_THAT(Message(tag.status()), testing::AllOf(testing::HasSubstr(files_[0].path), testing::HasSubstr("ended early")));
+  EXPECT_THAT(Message(tag.status()),
+              testing::AllOf(testing::HasSubstr(files_[0].path), testing::HasSubstr("ended early")));
   // The parts that are left end too, and none of them makes the read whole.
   for (;;) {
     const auto rest = (*reader)->NextCompleted(DiskReader::Wait::kYes);

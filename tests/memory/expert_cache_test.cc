@@ -1,5 +1,5 @@
-// Proves that a lease's weights are the file's bytes whatever was evicted before, that hits and misses are those of an LRU cache
-// (checked against a plain model), and that odd offsets and dtype conversions are handled.
+// Proves that a lease's weights are the file's bytes whatever was evicted before, that hits and misses are those of an
+// LRU cache (checked against a plain model), and that odd offsets and dtype conversions are handled.
 #include "penstock/memory/expert_cache.h"
 
 #include <algorithm>
@@ -102,7 +102,8 @@ class ExpertCacheTest : public testing::Test {
       }
       ASSERT_EQ(given.size(), wanted.size());
       while (static_cast<int>(lru.size()) > num_slots) lru.pop_front();
-      // With several experts of one fetch under way the order among them is that of arrival: compare only what is decided.
+      // With several experts of one fetch under way the order among them is that of arrival: compare only what is
+      // decided.
       if (num_slots >= kNumLayers * kNumExperts) {
         ASSERT_EQ(cache->hits(), hits);
         ASSERT_EQ(cache->misses(), misses);

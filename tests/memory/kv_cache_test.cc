@@ -1,4 +1,5 @@
-// Proves that KV pages are handed out once, come back, never overlap, and that the budget's account adds up and refuses.
+// Proves that KV pages are handed out once, come back, never overlap, and that the budget's account adds up and
+// refuses.
 #include "penstock/memory/kv_cache.h"
 
 #include <set>

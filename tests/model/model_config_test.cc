@@ -27,12 +27,11 @@ absl::StatusOr<ModelConfig> FromFile(const std::string& path) {
 
 // A small valid Mixtral as a JSON object, with `fields` (the inside of an object) over its own.
 std::string MixtralWith(std::string_view fields) {
-  json::object config =
-      ParseJson(R"({"architectures": ["MixtralForCausalLM"], "vocab_size": 300, "hidden_size": 16,
+  json::object config = ParseJson(R"({"architectures": ["MixtralForCausalLM"], "vocab_size": 300, "hidden_size": 16,
       "intermediate_size": 24, "num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2,
       "num_local_experts": 4, "num_experts_per_tok": 2, "max_position_embeddings": 128})",
-                Fault::kInternal)
-          ->get_object();
+                                  Fault::kInternal)
+                            ->get_object();
   const json::value changes = ParseJson(fmt::format("{{{}}}", fields), Fault::kInternal).value();
   for (const auto& [key, value] : changes.get_object()) config[key] = value;
   return std::string(json::serialize(config));
@@ -145,8 +144,7 @@ TEST(ModelConfigTest, SyntaxErrorsNamePlace) {
        {"", "{", "{'a': 1}", "{\"a\": 1,}", "{\"a\": NaN}", "// x\n{}", "{} {}", "\xEF\xBB\xBF{}"}) {
     const auto config = ParseModelConfig(text);
     ASSERT_FALSE(config.ok()) << text;
-    EXPECT_THAT(Message(config.status()), AllOf(HasSubstr("config.json: line "), HasSubstr("column ")))
-        << text;
+    EXPECT_THAT(Message(config.status()), AllOf(HasSubstr("config.json: line "), HasSubstr("column "))) << text;
   }
   EXPECT_THAT(Message(ParseModelConfig("[]").status()), HasSubstr("expected an object, found array"));
 }
@@ -157,22 +155,18 @@ TEST(ModelConfigTest, ArchitecturesMustBeAKnownOne) {
                 HasSubstr("field 'architectures': expected a list"));
   }
   EXPECT_THAT(RefusalOf(R"("architectures": ["X"], "auto_map": {})"), HasSubstr("custom code is never run"));
-  EXPECT_THAT(RefusalOf(R"("quantization_config": {"quant_method": "gptq"})"),
-              HasSubstr("quantised checkpoints"));
+  EXPECT_THAT(RefusalOf(R"("quantization_config": {"quant_method": "gptq"})"), HasSubstr("quantised checkpoints"));
 }
 
 TEST(ModelConfigTest, EveryIntegerFieldIsChecked) {
   for (const std::string_view field :
-       {"vocab_size", "hidden_size", "num_hidden_layers", "num_attention_heads", "num_key_value_heads",
-        "head_dim", "num_experts_per_tok", "max_position_embeddings", "num_local_experts",
-        "intermediate_size", "sliding_window"}) {
-    for (const std::string_view value :
-         {"\"32\"", "-1", "0", "1.5", "32.0", "1e308", "9007199254740993", "9223372036854775808",
-          "18446744073709551615", "true", "[32]", "{}"}) {
-      EXPECT_THAT(
-          RefusalOf(fmt::format("\"{}\": {}", field, value)),
-          AllOf(HasSubstr(fmt::format("config.json: field '{}': expected an integer from 1 to ", field)),
-                HasSubstr(", found ")))
+       {"vocab_size", "hidden_size", "num_hidden_layers", "num_attention_heads", "num_key_value_heads", "head_dim",
+        "num_experts_per_tok", "max_position_embeddings", "num_local_experts", "intermediate_size", "sliding_window"}) {
+    for (const std::string_view value : {"\"32\"", "-1", "0", "1.5", "32.0", "1e308", "9007199254740993",
+                                         "9223372036854775808", "18446744073709551615", "true", "[32]", "{}"}) {
+      EXPECT_THAT(RefusalOf(fmt::format("\"{}\": {}", field, value)),
+                  AllOf(HasSubstr(fmt::format("config.json: field '{}': expected an integer from 1 to ", field)),
+                        HasSubstr(", found ")))
           << value;
     }
   }
@@ -190,8 +184,7 @@ TEST(ModelConfigTest, OtherFieldsAreChecked) {
                   HasSubstr(fmt::format("field '{}': expected a number from", field)));
     }
   }
-  EXPECT_THAT(RefusalOf(R"("tie_word_embeddings": 1)"),
-              HasSubstr("'tie_word_embeddings': expected true or false"));
+  EXPECT_THAT(RefusalOf(R"("tie_word_embeddings": 1)"), HasSubstr("'tie_word_embeddings': expected true or false"));
   EXPECT_THAT(RefusalOf(R"("hidden_act": "gelu")"), HasSubstr("'hidden_act': expected 'silu', found 'gelu'"));
   EXPECT_THAT(RefusalOf(R"("hidden_act": 7)"), HasSubstr("'hidden_act': expected a string"));
   // A long value does not fill the message.
@@ -271,14 +264,12 @@ TEST(GenerationConfigTest, ReadsAndRefuses) {
         "\"repetition_penalty\": 0", "\"do_sample\": 1", "\"eos_token_id\": 100"}) {
     const auto bad = ParseGenerationConfig(fmt::format("{{{}}}", field), 100);
     ASSERT_FALSE(bad.ok()) << field;
-    EXPECT_THAT(Message(bad.status()),
-                HasSubstr("generation_config.json: field '" + std::string(field.substr(1, 4))));
+    EXPECT_THAT(Message(bad.status()), HasSubstr("generation_config.json: field '" + std::string(field.substr(1, 4))));
     EXPECT_EQ(FaultOf(bad.status()), Fault::kModel);
   }
   EXPECT_THAT(Message(ParseGenerationConfig("{,}", 100).status()),
               HasSubstr("generation_config.json: line 1, column "));
-  EXPECT_THAT(Message(ParseGenerationConfig("[]", 100).status()),
-              HasSubstr("expected an object, found array"));
+  EXPECT_THAT(Message(ParseGenerationConfig("[]", 100).status()), HasSubstr("expected an object, found array"));
 }
 
 }  // namespace

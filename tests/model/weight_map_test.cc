@@ -54,8 +54,7 @@ TestTensor& Named(std::vector<TestTensor>& tensors, std::string_view name) {
 }
 
 void Remove(std::vector<TestTensor>& tensors, std::string_view part) {
-  std::erase_if(tensors,
-                [&](const TestTensor& tensor) { return tensor.name.find(part) != std::string::npos; });
+  std::erase_if(tensors, [&](const TestTensor& tensor) { return tensor.name.find(part) != std::string::npos; });
 }
 
 // Config, checkpoint and what MapWeights makes of them.
@@ -140,9 +139,8 @@ TEST(WeightMapTest, ListsMissingMisshapenAndUnknownTensors) {
                     HasSubstr("is config.json of another model?")));
   tensors = MixtralTensors();
   Named(tensors, "model.layers.0.self_attn.k_proj.weight").shape = {8, 8};
-  EXPECT_THAT(
-      RefusalOf(tensors),
-      HasSubstr("model.layers.0.self_attn.k_proj.weight has shape [8, 8], expected [4, 8] (in all 1)"));
+  EXPECT_THAT(RefusalOf(tensors),
+              HasSubstr("model.layers.0.self_attn.k_proj.weight has shape [8, 8], expected [4, 8] (in all 1)"));
   tensors = MixtralTensors();
   Named(tensors, "model.layers.0.block_sparse_moe.experts.0.w2.weight").shape = {6, 8};  // transposed
   EXPECT_THAT(RefusalOf(tensors), HasSubstr("has shape [6, 8], expected [8, 6]"));
@@ -159,10 +157,10 @@ TEST(WeightMapTest, ListsTheFirstTenAndTheTotal) {
   auto tensors = MixtralTensors();
   Remove(tensors, "layers.1.");
   const std::string refusal = RefusalOf(tensors);
-  EXPECT_THAT(refusal, AllOf(HasSubstr("model.layers.1.input_layernorm.weight is missing; "),
-                             HasSubstr("; ... (in all 16)"),
-                             HasSubstr("model.layers.1.block_sparse_moe.experts.0.w3.weight is missing"),
-                             Not(HasSubstr("experts.1."))));
+  EXPECT_THAT(
+      refusal,
+      AllOf(HasSubstr("model.layers.1.input_layernorm.weight is missing; "), HasSubstr("; ... (in all 16)"),
+            HasSubstr("model.layers.1.block_sparse_moe.experts.0.w3.weight is missing"), Not(HasSubstr("experts.1."))));
 }
 
 TEST(WeightMapTest, TiedEmbeddings) {
@@ -189,8 +187,7 @@ TEST(WeightMapTest, ConfigOfAnotherModel) {
       R"({"architectures": ["OlmoeForCausalLM"], "vocab_size": 10, "hidden_size": 8, "intermediate_size": 6,
       "num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2, "num_experts": 3, "num_experts_per_tok": 2,
       "max_position_embeddings": 16})";
-  EXPECT_THAT(RefusalOf(MixtralTensors(), olmoe),
-              HasSubstr("model.layers.0.self_attn.q_norm.weight is missing; "));
+  EXPECT_THAT(RefusalOf(MixtralTensors(), olmoe), HasSubstr("model.layers.0.self_attn.q_norm.weight is missing; "));
   // The largest config that is accepted stops early: its tensors are not looked up one by one.
   const std::string huge =
       R"({"architectures": ["MixtralForCausalLM"], "vocab_size": 10, "hidden_size": 8, "intermediate_size": 6,

@@ -21,8 +21,7 @@ double FieldValue(uint32_t bits, int exponent_bits, int mantissa_bits) {
   const int bias = (1 << (exponent_bits - 1)) - 1;
   double value = 0;
   if (exponent == (1 << exponent_bits) - 1) {
-    value =
-        mantissa == 0 ? std::numeric_limits<double>::infinity() : std::numeric_limits<double>::quiet_NaN();
+    value = mantissa == 0 ? std::numeric_limits<double>::infinity() : std::numeric_limits<double>::quiet_NaN();
   } else if (exponent == 0) {
     value = std::ldexp(mantissa, 1 - bias - mantissa_bits);
   } else {
@@ -67,8 +66,7 @@ uint16_t NearestBF16(float x) {
   const uint16_t away = static_cast<uint16_t>(toward_zero + 1);
   const double below = FieldValue(toward_zero, 8, 7);
   // The step beyond the largest number counts as if the exponent went on; results there are infinite.
-  const double above =
-      (away & 0x7FFF) == 0x7F80 ? std::copysign(std::ldexp(1.0, 128), x) : FieldValue(away, 8, 7);
+  const double above = (away & 0x7FFF) == 0x7F80 ? std::copysign(std::ldexp(1.0, 128), x) : FieldValue(away, 8, 7);
   const double to_below = std::abs(x - below);
   const double to_above = std::abs(above - x);
   if (to_below != to_above) return to_below < to_above ? toward_zero : away;

@@ -1,5 +1,5 @@
-// Proves that invalid tokenizer files are refused with kModel and a message that names the part at fault, and that no cut or
-// flipped byte of a SentencePiece model does worse than that.
+// Proves that invalid tokenizer files are refused with kModel and a message that names the part at fault, and that no
+// cut or flipped byte of a SentencePiece model does worse than that.
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -48,8 +48,10 @@ json::object Regex(const char* pattern) {
 INSTANTIATE_TEST_SUITE_P(
     All, BadJsonTest,
     testing::Values(
-        Case{"merge_part_missing", [](auto& f) { Model(f)["merges"] = json::array{"a zz"}; }, "merge 0: 'zz' is not in"},
-        Case{"merge_result_missing", [](auto& f) { Model(f)["merges"] = json::array{"a b"}; }, "merge 0: 'ab' is not in"},
+        Case{"merge_part_missing", [](auto& f) { Model(f)["merges"] = json::array{"a zz"}; },
+             "merge 0: 'zz' is not in"},
+        Case{"merge_result_missing", [](auto& f) { Model(f)["merges"] = json::array{"a b"}; },
+             "merge 0: 'ab' is not in"},
         Case{"merge_of_one", [](auto& f) { Model(f)["merges"] = json::array{"a"}; }, "merge 0: expected two tokens"},
         Case{"merge_number", [](auto& f) { Model(f)["merges"] = json::array{7}; }, "merge 0: expected a string or"},
         Case{"merges_missing", [](auto& f) { Model(f).erase("merges"); }, "'merges'"},
@@ -68,18 +70,30 @@ INSTANTIATE_TEST_SUITE_P(
         Case{"dropout", [](auto& f) { Model(f)["dropout"] = 0.1; }, "dropout"},
         Case{"suffix", [](auto& f) { Model(f)["end_of_word_suffix"] = "</w>"; }, "end_of_word_suffix '</w>'"},
         Case{"no_model", [](auto& f) { f.erase("model"); }, "'model'"},
-        Case{"normalizer", [](auto& f) { f["normalizer"] = json::object{{"type", "Nmt"}}; }, "normalizer Nmt"},
-        Case{"precompiled", [](auto& f) { f["normalizer"] = json::object{{"type", "Precompiled"}}; }, "normalizer Precompiled"},
+        Case{"normalizer",
+             [](auto& f) {
+               f["normalizer"] = json::object{{"type", "Nmt"}};
+             },
+             "normalizer Nmt"},
+        Case{"precompiled",
+             [](auto& f) {
+               f["normalizer"] = json::object{{"type", "Precompiled"}};
+             },
+             "normalizer Precompiled"},
         Case{"normalizer_growth",
              [](auto& f) {
                json::array steps;
                for (int i = 0; i < 20; ++i) {
-                 steps.push_back(json::object{{"type", "Replace"}, {"pattern", {{"String", "a"}}}, {"content", "aaaaaaaa"}});
+                 steps.push_back(
+                     json::object{{"type", "Replace"}, {"pattern", {{"String", "a"}}}, {"content", "aaaaaaaa"}});
                }
                f["normalizer"] = json::object{{"type", "Sequence"}, {"normalizers", steps}};
              },
              "times as long"},
-        Case{"pre_tokenizer", [](auto& f) { f["pre_tokenizer"] = json::object{{"type", "UnicodeScripts"}}; },
+        Case{"pre_tokenizer",
+             [](auto& f) {
+               f["pre_tokenizer"] = json::object{{"type", "UnicodeScripts"}};
+             },
              "pre_tokenizer UnicodeScripts"},
         Case{"regex", [](auto& f) { f["pre_tokenizer"] = Regex("(a+)+b"); }, "the pattern (a+)+b is not implemented"},
         Case{"regex_invalid", [](auto& f) { f["pre_tokenizer"] = Regex("(["); }, "the pattern ([ is not implemented"},
@@ -89,13 +103,22 @@ INSTANTIATE_TEST_SUITE_P(
                f["pre_tokenizer"].as_object()["behavior"] = "Sideways";
              },
              "behavior 'Sideways'"},
-        Case{"post_processor", [](auto& f) { f["post_processor"] = json::object{{"type", "BertProcessing"}}; },
+        Case{"post_processor",
+             [](auto& f) {
+               f["post_processor"] = json::object{{"type", "BertProcessing"}};
+             },
              "post_processor BertProcessing"},
-        Case{"decoder", [](auto& f) { f["decoder"] = json::object{{"type", "WordPiece"}}; }, "decoder WordPiece"},
-        Case{"added_conflict", [](auto& f) { f["added_tokens"].as_array()[0].as_object()["id"] = 7; }, "added token '<unk>'"},
+        Case{"decoder",
+             [](auto& f) {
+               f["decoder"] = json::object{{"type", "WordPiece"}};
+             },
+             "decoder WordPiece"},
+        Case{"added_conflict", [](auto& f) { f["added_tokens"].as_array()[0].as_object()["id"] = 7; },
+             "added token '<unk>'"},
         Case{"added_negative", [](auto& f) { f["added_tokens"].as_array()[0].as_object()["id"] = -1; }, "found -1"},
         Case{"added_long",
-             [](auto& f) { f["added_tokens"].as_array()[0].as_object()["content"] = std::string(600, 'x'); }, "600 bytes"}),
+             [](auto& f) { f["added_tokens"].as_array()[0].as_object()["content"] = std::string(600, 'x'); },
+             "600 bytes"}),
     [](const auto& one) { return one.param.name; });
 
 TEST(BadJsonTest, GapsBetweenIdsAreAllowed) {
@@ -144,7 +167,7 @@ TEST(BadMergesTextTest, IsRefusedByName) {
 // A SentencePiece model by hand.
 std::string LengthField(int number, const std::string& bytes) {
   std::string out(1, static_cast<char>(number << 3 | 2));
-  for (size_t size = bytes.size(); ; size >>= 7) {
+  for (size_t size = bytes.size();; size >>= 7) {
     out.push_back(static_cast<char>((size & 0x7F) | (size > 0x7F ? 0x80 : 0)));
     if (size <= 0x7F) break;
   }
@@ -161,7 +184,11 @@ std::string Piece(const std::string& text, float score, int type) {
 
 std::string SmallModel() {
   return Piece("<unk>", 0, 2) + Piece("<s>", 0, 3) + Piece("</s>", 0, 3) + Piece("\u2581", -3, 1) + Piece("a", -4, 1) +
-         Piece("\u2581" "a", -1, 1) + Piece("xy", -2, 1) + Piece("<user>", 0, 4) + LengthField(2, "\x18\x02");
+         Piece(
+             "\u2581"
+             "a",
+             -1, 1) +
+         Piece("xy", -2, 1) + Piece("<user>", 0, 4) + LengthField(2, "\x18\x02");
 }
 
 absl::StatusOr<std::unique_ptr<Tokenizer>> LoadModel(const std::string& model) {
@@ -171,10 +198,12 @@ absl::StatusOr<std::unique_ptr<Tokenizer>> LoadModel(const std::string& model) {
 TEST(SentencePieceModelTest, EncodesBestScoresFirst) {
   const auto tokenizer = LoadModel(SmallModel());
   ASSERT_TRUE(tokenizer.ok()) << tokenizer.status();
-  const auto encode = [&](std::string_view text) { return (*tokenizer)->Encode(text, Origin::kMessage, AddSpecial::kNo); };
-  EXPECT_THAT(encode(" a  a "), testing::ElementsAre(5, 5));       // extra white space goes
-  EXPECT_THAT(encode("qrs a"), testing::ElementsAre(3, 0, 5));    // unknown characters become one <unk>
-  EXPECT_THAT(encode("xy"), testing::ElementsAre(3, 6));           // x and y are no pieces, but xy is
+  const auto encode = [&](std::string_view text) {
+    return (*tokenizer)->Encode(text, Origin::kMessage, AddSpecial::kNo);
+  };
+  EXPECT_THAT(encode(" a  a "), testing::ElementsAre(5, 5));    // extra white space goes
+  EXPECT_THAT(encode("qrs a"), testing::ElementsAre(3, 0, 5));  // unknown characters become one <unk>
+  EXPECT_THAT(encode("xy"), testing::ElementsAre(3, 6));        // x and y are no pieces, but xy is
   EXPECT_THAT(encode("yx"), testing::ElementsAre(3, 0));
   EXPECT_THAT(encode("<user>a<s>"), testing::ElementsAre(3, 7, 4, 0));
   EXPECT_THAT((*tokenizer)->Encode("<s>", Origin::kTemplate, AddSpecial::kNo), testing::ElementsAre(1));

@@ -85,8 +85,10 @@ TEST(ChatTemplateLimits, WorkIsBounded) {
       "{% set ns = namespace(s='a') %}{% for i in range(100) %}{% set ns.s = ns.s + ns.s %}{% endfor %}",
       "{% set ns = namespace(s=[1]) %}{% for i in range(100) %}{% set ns.s = ns.s + ns.s %}{% endfor %}",
       "{% set ns = namespace(s=[]) %}{% for i in range(100) %}{% set ns.s = [ns.s, ns.s] %}{% endfor %}{{ ns.s }}",
-      "{% set ns = namespace(s=[]) %}{% for i in range(50) %}{% set ns.s = [ns.s, ns.s] %}{% endfor %}{{ ns.s|tojson }}",
-      "{% set ns = namespace(s=[]) %}{% for i in range(50) %}{% set ns.s = [ns.s, ns.s] %}{% endfor %}{{ ns.s == ns.s }}",
+      "{% set ns = namespace(s=[]) %}{% for i in range(50) %}{% set ns.s = [ns.s, ns.s] %}{% endfor %}{{ ns.s|tojson "
+      "}}",
+      "{% set ns = namespace(s=[]) %}{% for i in range(50) %}{% set ns.s = [ns.s, ns.s] %}{% endfor %}{{ ns.s == ns.s "
+      "}}",
       "{% set ns = namespace(d={}) %}{% for i in range(50) %}{% set ns.d = {1: ns.d, 2: ns.d} %}{% endfor %}{{ ns.d }}",
       "{% set ns = namespace(t=()) %}{% for i in range(50) %}{% set ns.t = (ns.t, ns.t) %}{% endfor %}{{ {ns.t: 1} }}",
       "{{ 'a' * 1000000000 }}",
@@ -178,8 +180,9 @@ TEST(ChatTemplateLimits, DeepArgumentsAreRefused) {
 TEST(ChatTemplateSandbox, NothingButArgumentsIsReachable) {
   for (std::string_view source :
        {"{{ ''.__class__ }}", "{{ ''['__class__'] }}", "{{ [].__class__ }}", "{{ {}.__init__ }}",
-        "{{ messages.__len__ }}{{ messages[0].__init__ }}{{ messages[0].content.__doc__ }}", "{{ ''|attr('__class__') }}", "{{ range.__globals__ }}", "{{ self }}",
-        "{{ joiner.__init__ }}", "{{ open }}", "{{ config }}", "{{ os }}", "{{ lipsum }}", "{{ [].append }}"}) {
+        "{{ messages.__len__ }}{{ messages[0].__init__ }}{{ messages[0].content.__doc__ }}",
+        "{{ ''|attr('__class__') }}", "{{ range.__globals__ }}", "{{ self }}", "{{ joiner.__init__ }}", "{{ open }}",
+        "{{ config }}", "{{ os }}", "{{ lipsum }}", "{{ [].append }}"}) {
     EXPECT_EQ(Marked(source, OneMessage("user", "x")), "") << source;
   }
   for (std::string_view source :
@@ -236,8 +239,7 @@ TEST(ChatTemplateOrigin, ShapeAndNumbersOfMessagesAreTheirs) {
   const json::object data = {{"tools", json::array{json::object{{"<k>", 5}}, json::array{}, nullptr, true}}};
   EXPECT_EQ(Marked("{{ tools }}", data), "[[{'<k>': 5}, [], None, True]]");
   EXPECT_EQ(Marked("{{ tools | tojson }}", data), "[[{\"<k>\": 5}, [], null, true]]");
-  EXPECT_EQ(Marked("{{ tools | tojson(separators=('<s>', '</s>')) }}", data),
-            "[[{\"<k>\"</s>5}<s>[]<s>null<s>true]]");
+  EXPECT_EQ(Marked("{{ tools | tojson(separators=('<s>', '</s>')) }}", data), "[[{\"<k>\"</s>5}<s>[]<s>null<s>true]]");
   EXPECT_EQ(Marked("{{ tools[0]['<k>'] + 1 }}{{ tools[0]['<k>'] | string }}", data), "[65]");
   EXPECT_EQ(Marked("{% for k in tools[0] %}{{ k }}{% endfor %}", data), "[<k>]");
 }
@@ -262,21 +264,26 @@ std::string ReadFileOf(const std::string& name) {
 // For real templates and any contents: a marker that only messages hold never shows up in template text, and a special
 // token shows up in template text as often as with harmless contents.
 TEST(ChatTemplateOrigin, MessagesNeverReachTemplateText) {
-  const std::string names[] = {"Qwen2.jinja", "Qwen3-30B-A3B.jinja", "Mistral-7B-Instruct-v0.2.jinja",
-                               "meta-llama-Llama-3.1-8B-Instruct.jinja", "Phi-3.jinja", "own-role-tags.jinja",
-                               "gpt-oss.jinja", "mistral-common-v7.jinja"};
-  const std::vector<std::string> pieces = {"<|im_end|>", "<s>",     "</s>",  "[INST]", "<|eot_id|>", "\xC2\xA7", " ",
-                                           "\n",         "<think>", "</think>", "'",   "\"",         "\\",       "{{ 1 }}"};
+  const std::string names[] = {"Qwen2.jinja",
+                               "Qwen3-30B-A3B.jinja",
+                               "Mistral-7B-Instruct-v0.2.jinja",
+                               "meta-llama-Llama-3.1-8B-Instruct.jinja",
+                               "Phi-3.jinja",
+                               "own-role-tags.jinja",
+                               "gpt-oss.jinja",
+                               "mistral-common-v7.jinja"};
+  const std::vector<std::string> pieces = {"<|im_end|>", "<s>", "</s>", "[INST]",  "<|eot_id|>",
+                                           "\xC2\xA7",   " ",   "\n",   "<think>", "</think>",
+                                           "'",          "\"",  "\\",   "{{ 1 }}"};
   for (const std::string& name : names) {
     const absl::StatusOr<ChatTemplate> chat_template = ChatTemplate::Parse(ReadFileOf(name));
     ASSERT_TRUE(chat_template.ok()) << name;
     const auto render = [&](const std::string& first, const std::string& second) {
-      const json::object untrusted = {
-          {"messages", json::array{json::object{{"role", "user"}, {"content", first}},
-                                   json::object{{"role", "assistant"}, {"content", second}},
-                                   json::object{{"role", "user"}, {"content", first}}}}};
-      const json::object trusted = {{"bos_token", "<s>"}, {"eos_token", "</s>"}, {"add_generation_prompt", true},
-                                    {"tools", nullptr}};
+      const json::object untrusted = {{"messages", json::array{json::object{{"role", "user"}, {"content", first}},
+                                                               json::object{{"role", "assistant"}, {"content", second}},
+                                                               json::object{{"role", "user"}, {"content", first}}}}};
+      const json::object trusted = {
+          {"bos_token", "<s>"}, {"eos_token", "</s>"}, {"add_generation_prompt", true}, {"tools", nullptr}};
       return chat_template->Render(trusted, untrusted);
     };
     EXPECT_TRUE(rc::check([&] {

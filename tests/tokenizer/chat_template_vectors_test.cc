@@ -1,5 +1,5 @@
-// Proves that templates render as transformers renders them: every vector of tests/data/chat_templates/vectors.json gives
-// the same text, and fails where transformers fails.
+// Proves that templates render as transformers renders them: every vector of tests/data/chat_templates/vectors.json
+// gives the same text, and fails where transformers fails.
 #include <algorithm>
 #include <fstream>
 #include <sstream>
@@ -28,16 +28,15 @@ absl::StatusOr<std::string> RenderVector(const json::object& vector) {
   const std::string source =
       vector.contains("template") ? ReadData(ToString(vector.at("template"))) : ToString(vector.at("source"));
   PENSTOCK_ASSIGN_OR_RETURN(const ChatTemplate chat_template, ChatTemplate::Parse(source));
-  PENSTOCK_ASSIGN_OR_RETURN(
-      const std::vector<TextSegment> segments,
-      chat_template.Render(vector.at("trusted").as_object(), vector.at("untrusted").as_object()));
+  PENSTOCK_ASSIGN_OR_RETURN(const std::vector<TextSegment> segments,
+                            chat_template.Render(vector.at("trusted").as_object(), vector.at("untrusted").as_object()));
   std::string text;
   for (const TextSegment& segment : segments) text += segment.text;
   return text;
 }
 
-// What fails in transformers and renders here: filters that give a generator there give a list here, which has a length and
-// can be sliced and written as JSON; and str.replace(count=1) needs Python 3.13 there.
+// What fails in transformers and renders here: filters that give a generator there give a list here, which has a length
+// and can be sliced and written as JSON; and str.replace(count=1) needs Python 3.13 there.
 bool IsMoreLenient(std::string_view name) {
   static constexpr std::string_view kUnits[] = {"units/FILTER_OPERATOR_4",  "units/FILTER_OPERATOR_5",
                                                 "units/FILTER_OPERATOR_6",  "units/FILTER_OPERATOR_11",

@@ -1,5 +1,5 @@
-// Proves that hostile texts cost no more than n log n steps: the merge engine's steps are counted, and a megabyte of each
-// hostile kind passes whole tokenizers (a quadratic part would take hours, far beyond the test's time limit).
+// Proves that hostile texts cost no more than n log n steps: the merge engine's steps are counted, and a megabyte of
+// each hostile kind passes whole tokenizers (a quadratic part would take hours, far beyond the test's time limit).
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -49,9 +49,10 @@ TEST_P(HostileTextTest, AMegabyteOfEachKindIsEncoded) {
                                                        : Tokenizer::FromSentencePiece(*bytes, "");
   ASSERT_TRUE(tokenizer.ok()) << tokenizer.status();
   // Marks in the wrong canonical order, which a normalizer has to sort.
-  for (const std::string& unit : {std::string("a"), std::string(" "), std::string("\u0301\u0327"), std::string("\U0001F469\u200D"),
-                                  std::string(1, '\0'), std::string("\n "), std::string("<s>"), std::string("'"), std::string("1"),
-                                  std::string("\u4e2d"), std::string("|||")}) {
+  for (const std::string& unit :
+       {std::string("a"), std::string(" "), std::string("\u0301\u0327"), std::string("\U0001F469\u200D"),
+        std::string(1, '\0'), std::string("\n "), std::string("<s>"), std::string("'"), std::string("1"),
+        std::string("\u4e2d"), std::string("|||")}) {
     const std::string text = Repeat(unit, kMegabyte);
     const std::vector<TokenId> ids = (*tokenizer)->Encode(text, Origin::kMessage, AddSpecial::kNo);
     EXPECT_FALSE(ids.empty());

@@ -22,7 +22,9 @@ class LoadTest : public testing::Test {
   }
   ~LoadTest() override { std::filesystem::remove_all(path_); }
 
-  void Write(const std::string& name, const std::string& bytes) { std::ofstream(path_ / name, std::ios::binary) << bytes; }
+  void Write(const std::string& name, const std::string& bytes) {
+    std::ofstream(path_ / name, std::ios::binary) << bytes;
+  }
 
   absl::StatusOr<std::unique_ptr<Tokenizer>> Load() {
     auto folder = ModelFolder::Open(path_.string());

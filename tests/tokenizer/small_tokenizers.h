@@ -19,7 +19,9 @@ inline json::object ByteLevel() {
   vocab["ab"] = 256;
   vocab["abc"] = 257;
   const auto added = [](int id, std::string_view content, bool special, std::string_view flag) {
-    json::object token{{"id", id}, {"content", json::string_view(content.data(), content.size())}, {"special", special},
+    json::object token{{"id", id},
+                       {"content", json::string_view(content.data(), content.size())},
+                       {"special", special},
                        {"normalized", false}};
     if (!flag.empty()) token[json::string_view(flag.data(), flag.size())] = true;
     return token;
@@ -45,22 +47,30 @@ inline json::object SpaceMark() {
   vocab["\u2581"] = 259;
   vocab["a"] = 260;
   vocab["b"] = 261;
-  vocab["\u2581" "a"] = 262;
+  vocab
+      ["\u2581"
+       "a"] = 262;
   const auto special = [](int id, const char* content) {
     return json::object{{"id", id}, {"content", content}, {"special", true}, {"normalized", false}};
   };
   return {{"added_tokens", json::array{special(0, "<unk>"), special(1, "<s>"), special(2, "</s>")}},
           {"normalizer",
            {{"type", "Sequence"},
-            {"normalizers", json::array{json::object{{"type", "Prepend"}, {"prepend", "\u2581"}},
-                                        json::object{{"type", "Replace"}, {"pattern", {{"String", " "}}}, {"content", "\u2581"}}}}}},
+            {"normalizers",
+             json::array{json::object{{"type", "Prepend"}, {"prepend", "\u2581"}},
+                         json::object{{"type", "Replace"}, {"pattern", {{"String", " "}}}, {"content", "\u2581"}}}}}},
           {"decoder",
            {{"type", "Sequence"},
-            {"decoders", json::array{json::object{{"type", "Replace"}, {"pattern", {{"String", "\u2581"}}}, {"content", " "}},
-                                     json::object{{"type", "ByteFallback"}}, json::object{{"type", "Fuse"}},
-                                     json::object{{"type", "Strip"}, {"content", " "}, {"start", 1}, {"stop", 0}}}}}},
+            {"decoders",
+             json::array{json::object{{"type", "Replace"}, {"pattern", {{"String", "\u2581"}}}, {"content", " "}},
+                         json::object{{"type", "ByteFallback"}}, json::object{{"type", "Fuse"}},
+                         json::object{{"type", "Strip"}, {"content", " "}, {"start", 1}, {"stop", 0}}}}}},
           {"model",
-           {{"type", "BPE"}, {"unk_token", "<unk>"}, {"fuse_unk", true}, {"byte_fallback", true}, {"vocab", vocab},
+           {{"type", "BPE"},
+            {"unk_token", "<unk>"},
+            {"fuse_unk", true},
+            {"byte_fallback", true},
+            {"vocab", vocab},
             {"merges", json::array{json::array{"\u2581", "a"}}}}}};
 }
 

@@ -1,5 +1,5 @@
-// Proves what a tokenizer promises beyond equality with published ones: messages cannot spell special tokens, added tokens
-// take what their flags say, every text comes back from its ids, and streams give out whole characters.
+// Proves what a tokenizer promises beyond equality with published ones: messages cannot spell special tokens, added
+// tokens take what their flags say, every text comes back from its ids, and streams give out whole characters.
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -58,7 +58,8 @@ TEST(OriginTest, MatchesMustNotStraddle) {
   const auto tokenizer = Make(ByteLevel());
   const std::vector<TextSegment> straddling = {{"<", Origin::kTemplate}, {"s>", Origin::kMessage}};
   EXPECT_EQ(tokenizer->Encode(straddling, AddSpecial::kNo), Bytes("<s>"));
-  const std::vector<TextSegment> whole = {{"x<", Origin::kTemplate}, {"s>", Origin::kTemplate}, {"<s>", Origin::kMessage}};
+  const std::vector<TextSegment> whole = {
+      {"x<", Origin::kTemplate}, {"s>", Origin::kTemplate}, {"<s>", Origin::kMessage}};
   EXPECT_THAT(tokenizer->Encode(whole, AddSpecial::kNo), ElementsAre('x', 258, '<', 's', '>'));
   const std::vector<TextSegment> word = {{"a", Origin::kTemplate}, {"bc", Origin::kMessage}};
   EXPECT_THAT(tokenizer->Encode(word, AddSpecial::kNo), ElementsAre(257));
@@ -91,7 +92,8 @@ RC_GTEST_PROP(OriginTest, NoMessageEncodesToSpecialIds, ()) {
       rc::gen::element<std::string>("<s>", "<", "s", ">", "[R]", "[", "R]", " ", "\xC3", "abc", "<w>"));
   std::string text;
   for (const std::string& part : parts) text += part;
-  for (const TokenId id : tokenizer->Encode(text, Origin::kMessage, AddSpecial::kNo)) RC_ASSERT(!tokenizer->IsSpecial(id));
+  for (const TokenId id : tokenizer->Encode(text, Origin::kMessage, AddSpecial::kNo))
+    RC_ASSERT(!tokenizer->IsSpecial(id));
 }
 
 TEST(AddedTokensTest, FlagsTakeWhiteSpaceAndCheckWords) {
@@ -118,12 +120,16 @@ TEST(TokenizerTest, InvalidUtf8IsEncodedAsReplacementCharacters) {
 }
 
 TEST(ConfigTest, NamesSpecialTokens) {
-  const auto tokenizer = Make(ByteLevel(), {{"bos_token", "<s>"}, {"eos_token", {{"content", "ab"}}}, {"unk_token", nullptr}});
+  const auto tokenizer =
+      Make(ByteLevel(), {{"bos_token", "<s>"}, {"eos_token", {{"content", "ab"}}}, {"unk_token", nullptr}});
   EXPECT_EQ(tokenizer->bos_id(), 258);
   EXPECT_EQ(tokenizer->eos_id(), 256);
   EXPECT_TRUE(tokenizer->IsSpecial(256));
-  const auto llama = Make(SpaceMark(), {{"tokenizer_class", "LlamaTokenizerFast"}, {"bos_token", "<s>"}, {"eos_token", "</s>"},
-                                        {"add_bos_token", true}, {"add_eos_token", true}});
+  const auto llama = Make(SpaceMark(), {{"tokenizer_class", "LlamaTokenizerFast"},
+                                        {"bos_token", "<s>"},
+                                        {"eos_token", "</s>"},
+                                        {"add_bos_token", true},
+                                        {"add_eos_token", true}});
   EXPECT_THAT(llama->Encode("a", Origin::kMessage, AddSpecial::kYes), ElementsAre(1, 262, 2));
 }
 
@@ -135,8 +141,8 @@ RC_GTEST_PROP(RoundTripTest, ByteLevelTextsComeBack, (const std::string& bytes))
 
 RC_GTEST_PROP(RoundTripTest, SpaceMarkTextsComeBack, ()) {
   static const auto tokenizer = Make(SpaceMark());
-  const auto parts = *rc::gen::container<std::vector<std::string>>(
-      rc::gen::element<std::string>("a", "b", " ", "  ", "\n", "\u00e9", "\u4f60", "\U0001F44D", "<s>", std::string(1, '\0')));
+  const auto parts = *rc::gen::container<std::vector<std::string>>(rc::gen::element<std::string>(
+      "a", "b", " ", "  ", "\n", "\u00e9", "\u4f60", "\U0001F44D", "<s>", std::string(1, '\0')));
   std::string text;
   for (const std::string& part : parts) text += part;
   RC_ASSERT(tokenizer->Decode(tokenizer->Encode(text, Origin::kMessage, AddSpecial::kNo), SkipSpecial::kNo) == text);
@@ -145,8 +151,9 @@ RC_GTEST_PROP(RoundTripTest, SpaceMarkTextsComeBack, ()) {
 RC_GTEST_PROP(StreamDecoderTest, GivesOutWholeCharactersOfAnyIds, ()) {
   static const auto tokenizer = Make(SpaceMark());
   // Bytes that begin and continue sequences, so that many are left open.
-  const auto ids = *rc::gen::container<std::vector<TokenId>>(rc::gen::element<TokenId>(
-      1, 259, 260, 262, 3 + 0xC3, 3 + 0xA9, 3 + 0xE2, 3 + 0x82, 3 + 0xAC, 3 + 0xF0, 3 + 0x9F, 3 + 0x91, 3 + 0x8D, 3 + 0xED, -5, 9999));
+  const auto ids = *rc::gen::container<std::vector<TokenId>>(
+      rc::gen::element<TokenId>(1, 259, 260, 262, 3 + 0xC3, 3 + 0xA9, 3 + 0xE2, 3 + 0x82, 3 + 0xAC, 3 + 0xF0, 3 + 0x9F,
+                                3 + 0x91, 3 + 0x8D, 3 + 0xED, -5, 9999));
   StreamDecoder stream(*tokenizer);
   std::string streamed;
   for (const TokenId id : ids) {

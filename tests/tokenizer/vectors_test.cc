@@ -1,5 +1,5 @@
-// Proves that ids, pieces, normal forms and decoded texts equal those of Hugging Face's tokenizers, on generated texts of
-// many scripts (tests/data/tokenizers), and that a SentencePiece model and its tokenizer.json agree.
+// Proves that ids, pieces, normal forms and decoded texts equal those of Hugging Face's tokenizers, on generated texts
+// of many scripts (tests/data/tokenizers), and that a SentencePiece model and its tokenizer.json agree.
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -40,7 +40,8 @@ TEST_P(WholeTokenizerTest, EqualsHuggingFace) {
     const auto want = json::value_to<std::vector<TokenId>>(one.at("ids"));
     const std::vector<TokenId> ids = (*tokenizer)->Encode(text, Origin::kTemplate, AddSpecial::kYes);
     EXPECT_EQ(ids, want) << Printable(text);
-    EXPECT_EQ(ReplaceInvalidUtf8((*tokenizer)->Decode(want, SkipSpecial::kNo)), Text(one.at("decoded"))) << Printable(text);
+    EXPECT_EQ(ReplaceInvalidUtf8((*tokenizer)->Decode(want, SkipSpecial::kNo)), Text(one.at("decoded")))
+        << Printable(text);
     StreamDecoder stream(**tokenizer, SkipSpecial::kNo);
     std::string streamed;
     for (const TokenId id : want) {

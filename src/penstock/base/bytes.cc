@@ -25,8 +25,7 @@ constexpr std::array<std::pair<std::string_view, double>, 10> kUnits = {{{"B", 1
 
 absl::StatusOr<uint64_t> ParseBytes(std::string_view text) {
   double number = 0;
-  const auto [end, error] =
-      std::from_chars(text.data(), text.data() + text.size(), number, std::chars_format::fixed);
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number, std::chars_format::fixed);
   const std::string_view unit(end, static_cast<size_t>(text.data() + text.size() - end));
   if (error == std::errc() && std::isfinite(number) && number > 0) {
     for (const auto& [name, factor] : kUnits) {
@@ -37,8 +36,7 @@ absl::StatusOr<uint64_t> ParseBytes(std::string_view text) {
     }
   }
   return UsageError(
-      "size '{}' is not understood: expected a positive number with a unit, such as 512MiB, 16GiB or 24GB",
-      text);
+      "size '{}' is not understood: expected a positive number with a unit, such as 512MiB, 16GiB or 24GB", text);
 }
 
 std::string FormatBytes(uint64_t bytes) {

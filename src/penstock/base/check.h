@@ -4,12 +4,12 @@
 #include <cstdio>
 #include <cstdlib>
 
-#define PENSTOCK_CHECK(cond)                                                                \
-  do {                                                                                      \
-    if (!(cond)) [[unlikely]] {                                                             \
+#define PENSTOCK_CHECK(cond)                                                                 \
+  do {                                                                                       \
+    if (!(cond)) [[unlikely]] {                                                              \
       std::fprintf(stderr, "%s:%d: internal check failed: %s\n", __FILE__, __LINE__, #cond); \
-      std::abort();                                                                         \
-    }                                                                                       \
+      std::abort();                                                                          \
+    }                                                                                        \
   } while (false)
 
 #ifndef NDEBUG

@@ -28,7 +28,8 @@ class UniqueFd {
   int fd_ = -1;
 };
 
-// Reads exactly `out.size()` bytes at `offset`; retries EINTR and short reads. An early end of file is kIo with both sizes.
+// Reads exactly `out.size()` bytes at `offset`; retries EINTR and short reads. An early end of file is kIo with both
+// sizes.
 absl::Status PreadFully(int fd, std::span<std::byte> out, uint64_t offset, std::string_view path);
 
 // Writes all of `data` at the file's position; retries EINTR and short writes.

@@ -83,8 +83,7 @@ class StrictHandler {
   bool on_double(double rough, string_view text, error_code& error) {
     double value = 0;
     const auto [end, failure] = std::from_chars(text.data(), text.data() + text.size(), value);
-    if (failure != std::errc())
-      value = rough;  // out of range: zero or infinite, which from_chars does not tell apart
+    if (failure != std::errc()) value = rough;  // out of range: zero or infinite, which from_chars does not tell apart
     if (!std::isfinite(value)) {
       error = json::error::exponent_overflow;
       return false;
@@ -154,21 +153,14 @@ absl::StatusOr<json::value> ParseJson(std::string_view text, Fault fault, const 
 
 std::string_view JsonTypeName(const json::value& value) {
   switch (value.kind()) {
-    case json::kind::null:
-      return "null";
-    case json::kind::bool_:
-      return "boolean";
+    case json::kind::null: return "null";
+    case json::kind::bool_: return "boolean";
     case json::kind::int64:
-    case json::kind::uint64:
-      return "integer";
-    case json::kind::double_:
-      return "number";
-    case json::kind::string:
-      return "string";
-    case json::kind::array:
-      return "array";
-    case json::kind::object:
-      return "object";
+    case json::kind::uint64: return "integer";
+    case json::kind::double_: return "number";
+    case json::kind::string: return "string";
+    case json::kind::array: return "array";
+    case json::kind::object: return "object";
   }
   return "unknown";
 }

@@ -45,15 +45,10 @@ class EventHandler {
   }
   bool on_number_part(string_view, error_code&) { return true; }
   bool on_int64(std::int64_t value, string_view, error_code& error) {
-    return Take(listener_.OnNumber(value < 0 ? std::nullopt : std::optional(static_cast<uint64_t>(value))),
-                error);
+    return Take(listener_.OnNumber(value < 0 ? std::nullopt : std::optional(static_cast<uint64_t>(value))), error);
   }
-  bool on_uint64(std::uint64_t value, string_view, error_code& error) {
-    return Take(listener_.OnNumber(value), error);
-  }
-  bool on_double(double, string_view, error_code& error) {
-    return Take(listener_.OnNumber(std::nullopt), error);
-  }
+  bool on_uint64(std::uint64_t value, string_view, error_code& error) { return Take(listener_.OnNumber(value), error); }
+  bool on_double(double, string_view, error_code& error) { return Take(listener_.OnNumber(std::nullopt), error); }
   bool on_bool(bool, error_code& error) { return Take(listener_.OnLiteral(), error); }
   bool on_null(error_code& error) { return Take(listener_.OnLiteral(), error); }
   bool on_comment_part(string_view, error_code&) { return true; }
@@ -116,8 +111,8 @@ absl::Status ParseJsonEvents(std::string_view text, Fault fault, const JsonEvent
     return MakeError(fault, fmt::format("not valid JSON ({})", exception.what()));
   }
   if (!error) return absl::OkStatus();
-  const std::string place = options.place == JsonEventOptions::Place::kByte ? fmt::format("byte {}", consumed)
-                                                                            : JsonPlace(text, consumed);
+  const std::string place =
+      options.place == JsonEventOptions::Place::kByte ? fmt::format("byte {}", consumed) : JsonPlace(text, consumed);
   if (!refusal.ok()) return Annotate(refusal, place);
   return MakeError(fault, fmt::format("{}: not valid JSON ({})", place, error.message()));
 }

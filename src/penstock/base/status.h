@@ -67,9 +67,9 @@ absl::Status Annotate(const absl::Status& status, std::string_view context);
 #define PENSTOCK_CONCAT_INNER(a, b) a##b
 #define PENSTOCK_CONCAT(a, b) PENSTOCK_CONCAT_INNER(a, b)
 
-#define PENSTOCK_RETURN_IF_ERROR(expr)              \
-  do {                                              \
-    absl::Status penstock_status_ = (expr);         \
+#define PENSTOCK_RETURN_IF_ERROR(expr)                   \
+  do {                                                   \
+    absl::Status penstock_status_ = (expr);              \
     if (!penstock_status_.ok()) return penstock_status_; \
   } while (false)
 

@@ -58,15 +58,11 @@ DecodedRune DecodeUtf8(std::string_view text, size_t pos) {
   if (!complete) return {0xFFFD, 1, false};
   const auto byte = [&](int i) { return static_cast<char32_t>(static_cast<uint8_t>(text[pos + i])); };
   switch (num_bytes) {
-    case 1:
-      return {byte(0), 1, true};
-    case 2:
-      return {(byte(0) & 0x1F) << 6 | (byte(1) & 0x3F), 2, true};
-    case 3:
-      return {(byte(0) & 0x0F) << 12 | (byte(1) & 0x3F) << 6 | (byte(2) & 0x3F), 3, true};
+    case 1: return {byte(0), 1, true};
+    case 2: return {(byte(0) & 0x1F) << 6 | (byte(1) & 0x3F), 2, true};
+    case 3: return {(byte(0) & 0x0F) << 12 | (byte(1) & 0x3F) << 6 | (byte(2) & 0x3F), 3, true};
     default:
-      return {(byte(0) & 0x07) << 18 | (byte(1) & 0x3F) << 12 | (byte(2) & 0x3F) << 6 | (byte(3) & 0x3F), 4,
-              true};
+      return {(byte(0) & 0x07) << 18 | (byte(1) & 0x3F) << 12 | (byte(2) & 0x3F) << 6 | (byte(3) & 0x3F), 4, true};
   }
 }
 

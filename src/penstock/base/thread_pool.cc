@@ -43,8 +43,7 @@ std::vector<int> UsableCpus() {
 
 int NumUsableCpus() {
   int num_cpus = static_cast<int>(UsableCpus().size());
-  std::ifstream cpu_max(
-      "/sys/fs/cgroup/cpu.max");  // cgroup v2: "QUOTA PERIOD" in microseconds, or "max PERIOD"
+  std::ifstream cpu_max("/sys/fs/cgroup/cpu.max");  // cgroup v2: "QUOTA PERIOD" in microseconds, or "max PERIOD"
   std::string quota;
   double period = 0;
   if (cpu_max >> quota >> period && quota != "max" && period > 0) {

@@ -25,8 +25,7 @@ bool EndsWith(std::string_view text, std::string_view suffix) {
 }
 
 // The first entry whose name ends in one of `suffixes`; empty when there is none.
-std::string FirstWithSuffix(const std::vector<std::string>& entries,
-                            std::initializer_list<std::string_view> suffixes) {
+std::string FirstWithSuffix(const std::vector<std::string>& entries, std::initializer_list<std::string_view> suffixes) {
   for (const std::string& entry : entries) {
     for (const std::string_view suffix : suffixes) {
       if (EndsWith(entry, suffix)) return entry;
@@ -37,27 +36,22 @@ std::string FirstWithSuffix(const std::vector<std::string>& entries,
 
 // The folder has neither model.safetensors nor an index: what it has instead, and what to do.
 absl::Status NoWeights(const ModelFolder& folder, const std::vector<std::string>& entries) {
-  const std::string what =
-      fmt::format("{}: no weights: expected {} or {}", folder.path(), kSingleFile, kIndexFile);
+  const std::string what = fmt::format("{}: no weights: expected {} or {}", folder.path(), kSingleFile, kIndexFile);
   if (const std::string shard = FirstWithSuffix(entries, {".safetensors"}); !shard.empty()) {
-    return ModelError("{}; found '{}', but no index that says what it holds: download {} too", what, shard,
-                      kIndexFile);
+    return ModelError("{}; found '{}', but no index that says what it holds: download {} too", what, shard, kIndexFile);
   }
   if (const std::string gguf = FirstWithSuffix(entries, {".gguf"}); !gguf.empty()) {
-    return ModelError(
-        "{}; found '{}', but GGUF is not read: use the model's Hugging Face folder (safetensors)", what,
-        gguf);
+    return ModelError("{}; found '{}', but GGUF is not read: use the model's Hugging Face folder (safetensors)", what,
+                      gguf);
   }
-  if (const std::string pickle = FirstWithSuffix(entries, {".bin", ".pt", ".pth", ".ckpt"});
-      !pickle.empty()) {
+  if (const std::string pickle = FirstWithSuffix(entries, {".bin", ".pt", ".pth", ".ckpt"}); !pickle.empty()) {
     return ModelError(
         "{}; found '{}', but pickle is not read, as it can run code; convert it to safetensors "
         "(transformers: "
         "AutoModelForCausalLM.from_pretrained(DIR).save_pretrained(NEW_DIR))",
         what, pickle);
   }
-  if (const std::string part = FirstWithSuffix(entries, {".incomplete", ".part", ".crdownload"});
-      !part.empty()) {
+  if (const std::string part = FirstWithSuffix(entries, {".incomplete", ".part", ".crdownload"}); !part.empty()) {
     return ModelError("{}; found '{}': the download did not finish, resume it", what, part);
   }
   if (folder.Has("snapshots") && folder.Has("blobs")) {
@@ -86,13 +80,11 @@ absl::StatusOr<OpenedFile> OpenShard(const ModelFolder& folder, const std::strin
 
 absl::StatusOr<std::vector<TensorInfo>> ReadHeader(const OpenedFile& file) {
   std::string prefix(std::min<uint64_t>(8, file.size_bytes), '\0');
-  PENSTOCK_RETURN_IF_ERROR(
-      PreadFully(file.fd.get(), std::as_writable_bytes(std::span(prefix)), 0, file.path));
+  PENSTOCK_RETURN_IF_ERROR(PreadFully(file.fd.get(), std::as_writable_bytes(std::span(prefix)), 0, file.path));
   const absl::StatusOr<uint64_t> header_bytes = SafetensorsHeaderBytes(prefix, file.size_bytes);
   if (!header_bytes.ok()) return Annotate(header_bytes.status(), file.path);
   std::string header(*header_bytes, '\0');
-  PENSTOCK_RETURN_IF_ERROR(
-      PreadFully(file.fd.get(), std::as_writable_bytes(std::span(header)), 8, file.path));
+  PENSTOCK_RETURN_IF_ERROR(PreadFully(file.fd.get(), std::as_writable_bytes(std::span(header)), 8, file.path));
   absl::StatusOr<std::vector<TensorInfo>> tensors = ParseSafetensorsHeader(header, file.size_bytes);
   if (!tensors.ok()) return Annotate(tensors.status(), file.path);
   return tensors;
@@ -110,9 +102,8 @@ void WarnOfUnlisted(const ModelFolder& folder, const std::vector<std::string>& e
     }
   }
   if (unlisted.empty()) return;
-  const absl::Status line =
-      ModelError("{}: {} shard(s) are not part of the model and are ignored, first '{}'", folder.path(),
-                 unlisted.size(), unlisted[0]);
+  const absl::Status line = ModelError("{}: {} shard(s) are not part of the model and are ignored, first '{}'",
+                                       folder.path(), unlisted.size(), unlisted[0]);
   LogWarning("{}", Message(line));
 }
 
@@ -123,8 +114,8 @@ absl::StatusOr<Checkpoint> Checkpoint::Open(const ModelFolder& folder) {
   const std::string gguf = FirstWithSuffix(entries, {".gguf"});
   const std::string safetensors = FirstWithSuffix(entries, {".safetensors"});
   if (!gguf.empty() && !safetensors.empty()) {
-    return UsageError("{}: the folder holds two formats ('{}' and '{}'): keep one of them in it",
-                      folder.path(), gguf, safetensors);
+    return UsageError("{}: the folder holds two formats ('{}' and '{}'): keep one of them in it", folder.path(), gguf,
+                      safetensors);
   }
   const bool is_single = folder.Has(kSingleFile);
   if (!is_single && !folder.Has(kIndexFile)) return NoWeights(folder, entries);
@@ -180,27 +171,24 @@ absl::Status Checkpoint::CheckIndex(const ShardIndex& index) const {
     if (tensor != nullptr && tensor->file_idx == entry.shard_idx) continue;
     if (++num_wrong > 1) continue;
     const std::string& path = files_[entry.shard_idx].path;
-    first = tensor == nullptr
-                ? ModelError("{}: tensor '{}' is missing, though {} lists it here", path,
-                             Excerpt(entry.tensor), kIndexFile)
-                : ModelError("{}: tensor '{}' is missing, though {} lists it here; it is in {}", path,
-                             Excerpt(entry.tensor), kIndexFile, files_[tensor->file_idx].path);
+    first = tensor == nullptr ? ModelError("{}: tensor '{}' is missing, though {} lists it here", path,
+                                           Excerpt(entry.tensor), kIndexFile)
+                              : ModelError("{}: tensor '{}' is missing, though {} lists it here; it is in {}", path,
+                                           Excerpt(entry.tensor), kIndexFile, files_[tensor->file_idx].path);
   }
   if (num_wrong > 0) {
     return ModelError("{} ({} tensor(s) wrong): index and shards are of different downloads", Message(first),
                       num_wrong);
   }
   if (index.entries.size() < tensors_.size()) {
-    LogWarning("{} tensor(s) in the shards are not listed in {}", tensors_.size() - index.entries.size(),
-                 kIndexFile);
+    LogWarning("{} tensor(s) in the shards are not listed in {}", tensors_.size() - index.entries.size(), kIndexFile);
   }
   return absl::OkStatus();
 }
 
 const TensorInfo* Checkpoint::Find(std::string_view name) const {
-  const auto at =
-      std::lower_bound(by_name_.begin(), by_name_.end(), name,
-                       [&](int idx, std::string_view wanted) { return tensors_[idx].name < wanted; });
+  const auto at = std::lower_bound(by_name_.begin(), by_name_.end(), name,
+                                   [&](int idx, std::string_view wanted) { return tensors_[idx].name < wanted; });
   if (at == by_name_.end() || tensors_[*at].name != name) return nullptr;
   return &tensors_[*at];
 }

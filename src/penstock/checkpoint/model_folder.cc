@@ -93,8 +93,7 @@ absl::Status OpenFailure(const std::string& path, int error_number) {
 }
 
 // Why `path` does not resolve.
-absl::Status MissingFile(const std::string& folder, std::string_view name, const std::string& path,
-                         int error_number) {
+absl::Status MissingFile(const std::string& folder, std::string_view name, const std::string& path, int error_number) {
   struct stat info = {};
   const bool present = ::lstat(path.c_str(), &info) == 0;
   if (present && S_ISLNK(info.st_mode) && error_number == ENOENT) {
@@ -110,8 +109,7 @@ absl::Status MissingFile(const std::string& folder, std::string_view name, const
 bool IsSafeFileName(std::string_view name) {
   if (name.empty() || name.size() > NAME_MAX || name == "." || name == "..") return false;
   if (name.find_first_of(std::string_view("/\\\0", 3)) != std::string_view::npos) return false;
-  const bool has_drive =
-      name.size() >= 2 && name[1] == ':' && std::isalpha(static_cast<unsigned char>(name[0])) != 0;
+  const bool has_drive = name.size() >= 2 && name[1] == ':' && std::isalpha(static_cast<unsigned char>(name[0])) != 0;
   return !has_drive;
 }
 
@@ -119,8 +117,8 @@ absl::StatusOr<ModelFolder> ModelFolder::Open(const std::string& path) {
   if (path.empty()) return UsageError("the model folder's path is empty");
   if (path.find('\0') != std::string::npos) return UsageError("the model folder's path has a NUL byte");
   if (path.size() >= PATH_MAX) {
-    return UsageError("the model folder's path has {} bytes, more than the {} that the system allows",
-                      path.size(), PATH_MAX - 1);
+    return UsageError("the model folder's path has {} bytes, more than the {} that the system allows", path.size(),
+                      PATH_MAX - 1);
   }
   const std::optional<std::string> real_path = RealPath(path);
   if (!real_path.has_value()) {
@@ -161,9 +159,8 @@ absl::StatusOr<OpenedFile> ModelFolder::OpenFile(std::string_view name) const {
   if (!target.has_value()) return MissingFile(path_, name, entry, errno);
   const auto holds = [&](const std::string& root) { return IsInside(*target, root); };
   if (std::none_of(roots_.begin(), roots_.end(), holds)) {
-    return ModelError(
-        "{}: this symlink leads out of the model folder, to {}: put the file itself into the folder",
-        file.path, *target);
+    return ModelError("{}: this symlink leads out of the model folder, to {}: put the file itself into the folder",
+                      file.path, *target);
   }
   // Looked at before it is opened, because opening a device can have effects.
   struct stat before = {};
@@ -187,12 +184,11 @@ absl::StatusOr<OpenedFile> ModelFolder::OpenFile(std::string_view name) const {
 absl::StatusOr<std::string> ModelFolder::Read(std::string_view name, uint64_t max_bytes) const {
   PENSTOCK_ASSIGN_OR_RETURN(const OpenedFile file, OpenFile(name));
   if (file.size_bytes > max_bytes) {
-    return ModelError("{}: the file has {}, more than the limit of {}", file.path,
-                      FormatBytes(file.size_bytes), FormatBytes(max_bytes));
+    return ModelError("{}: the file has {}, more than the limit of {}", file.path, FormatBytes(file.size_bytes),
+                      FormatBytes(max_bytes));
   }
   std::string content(file.size_bytes, '\0');
-  PENSTOCK_RETURN_IF_ERROR(
-      PreadFully(file.fd.get(), std::as_writable_bytes(std::span(content)), 0, file.path));
+  PENSTOCK_RETURN_IF_ERROR(PreadFully(file.fd.get(), std::as_writable_bytes(std::span(content)), 0, file.path));
   return content;
 }
 

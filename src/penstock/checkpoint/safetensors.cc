@@ -31,22 +31,16 @@ class HeaderListener final : public JsonListener {
  public:
   absl::Status OnObjectBegin() override {
     switch (place_) {
-      case Place::kOutside:
-        place_ = Place::kTop;
-        return absl::OkStatus();
+      case Place::kOutside: place_ = Place::kTop; return absl::OkStatus();
       case Place::kTensorValue: {
-        if (tensors_.size() == kMaxTensors)
-          return ModelError("the header has more than {} tensors", kMaxTensors);
+        if (tensors_.size() == kMaxTensors) return ModelError("the header has more than {} tensors", kMaxTensors);
         place_ = Place::kTensor;
         tensors_.emplace_back().name = key_;
         has_dtype_ = has_shape_ = has_offsets_ = false;
         return absl::OkStatus();
       }
-      case Place::kMetadataValue:
-        place_ = Place::kMetadata;
-        return absl::OkStatus();
-      default:
-        return Unexpected("an object");
+      case Place::kMetadataValue: place_ = Place::kMetadata; return absl::OkStatus();
+      default: return Unexpected("an object");
     }
   }
 
@@ -96,8 +90,7 @@ class HeaderListener final : public JsonListener {
       return absl::OkStatus();
     }
     if (place_ == Place::kMetadata) {
-      if (metadata_keys_.size() == kMaxTensors)
-        return ModelError("__metadata__ has more than {} keys", kMaxTensors);
+      if (metadata_keys_.size() == kMaxTensors) return ModelError("__metadata__ has more than {} keys", kMaxTensors);
       metadata_keys_.emplace_back(key);
       place_ = Place::kMetadataText;
       return absl::OkStatus();
@@ -115,8 +108,7 @@ class HeaderListener final : public JsonListener {
     }
     if (place_ != Place::kDtypeValue) return Unexpected("a string");
     const std::optional<Dtype> dtype = DtypeOf(text);
-    if (!dtype.has_value())
-      return TensorError("dtype '{}' is not supported: expected F32, F16 or BF16", Excerpt(text));
+    if (!dtype.has_value()) return TensorError("dtype '{}' is not supported: expected F32, F16 or BF16", Excerpt(text));
     tensors_.back().dtype = *dtype;
     place_ = Place::kTensor;
     return absl::OkStatus();
@@ -172,27 +164,18 @@ class HeaderListener final : public JsonListener {
 
   absl::Status Unexpected(std::string_view found) {
     switch (place_) {
-      case Place::kOutside:
-        return ModelError("the header must be a JSON object, found {}", found);
-      case Place::kTensorValue:
-        return TensorError("expected an object, found {}", found);
-      case Place::kDtypeValue:
-        return TensorError("dtype must be a string, found {}", found);
-      case Place::kShapeValue:
-        return TensorError("the shape must be an array, found {}", found);
-      case Place::kShape:
-        return TensorError("the shape must hold integers, found {}", found);
-      case Place::kOffsetsValue:
-        return TensorError("data_offsets must be an array, found {}", found);
-      case Place::kOffsets:
-        return TensorError("data_offsets must be integers, found {}", found);
-      case Place::kMetadataValue:
-        return ModelError("__metadata__ must be an object, found {}", found);
+      case Place::kOutside: return ModelError("the header must be a JSON object, found {}", found);
+      case Place::kTensorValue: return TensorError("expected an object, found {}", found);
+      case Place::kDtypeValue: return TensorError("dtype must be a string, found {}", found);
+      case Place::kShapeValue: return TensorError("the shape must be an array, found {}", found);
+      case Place::kShape: return TensorError("the shape must hold integers, found {}", found);
+      case Place::kOffsetsValue: return TensorError("data_offsets must be an array, found {}", found);
+      case Place::kOffsets: return TensorError("data_offsets must be integers, found {}", found);
+      case Place::kMetadataValue: return ModelError("__metadata__ must be an object, found {}", found);
       case Place::kMetadataText:
-        return ModelError("__metadata__: the value of '{}' must be a string, found {}",
-                          Excerpt(metadata_keys_.back()), found);
-      default:
-        return ModelError("unexpected {}", found);
+        return ModelError("__metadata__: the value of '{}' must be a string, found {}", Excerpt(metadata_keys_.back()),
+                          found);
+      default: return ModelError("unexpected {}", found);
     }
   }
 
@@ -206,8 +189,7 @@ class HeaderListener final : public JsonListener {
   absl::Status FinishMetadata() {
     std::sort(metadata_keys_.begin(), metadata_keys_.end());
     const auto twin = std::adjacent_find(metadata_keys_.begin(), metadata_keys_.end());
-    if (twin != metadata_keys_.end())
-      return ModelError("__metadata__: key '{}' appears twice", Excerpt(*twin));
+    if (twin != metadata_keys_.end()) return ModelError("__metadata__: key '{}' appears twice", Excerpt(*twin));
     metadata_keys_ = {};
     return absl::OkStatus();
   }
@@ -230,8 +212,8 @@ class HeaderListener final : public JsonListener {
     tensor.extent = {.offset_bytes = offsets_[0], .size_bytes = offsets_[1] - offsets_[0]};
     if (*num_bytes != tensor.extent.size_bytes) {
       return TensorError("shape [{}] of {} takes {} bytes, but data_offsets [{}, {}] hold {}",
-                         fmt::join(tensor.shape, ", "), DtypeName(tensor.dtype), *num_bytes, offsets_[0],
-                         offsets_[1], tensor.extent.size_bytes);
+                         fmt::join(tensor.shape, ", "), DtypeName(tensor.dtype), *num_bytes, offsets_[0], offsets_[1],
+                         tensor.extent.size_bytes);
     }
     tensor.shape.shrink_to_fit();
     return absl::OkStatus();
@@ -266,21 +248,19 @@ absl::Status CheckExtents(const std::vector<TensorInfo>& tensors, uint64_t data_
   for (const TensorInfo& tensor : tensors) {
     const uint64_t begin = tensor.extent.offset_bytes;
     if (begin < end) {
-      return ModelError("tensor '{}' begins at {}, inside tensor '{}', which ends at {}",
-                        Excerpt(tensor.name), begin, Excerpt(previous->name), end);
+      return ModelError("tensor '{}' begins at {}, inside tensor '{}', which ends at {}", Excerpt(tensor.name), begin,
+                        Excerpt(previous->name), end);
     }
     if (begin > end) {
-      return ModelError(
-          "tensor '{}' begins at {}, which leaves a hole of {} bytes after {}", Excerpt(tensor.name), begin,
-          begin - end,
-          previous == nullptr ? "the header" : fmt::format("tensor '{}'", Excerpt(previous->name)));
+      return ModelError("tensor '{}' begins at {}, which leaves a hole of {} bytes after {}", Excerpt(tensor.name),
+                        begin, begin - end,
+                        previous == nullptr ? "the header" : fmt::format("tensor '{}'", Excerpt(previous->name)));
     }
     end = begin + tensor.extent.size_bytes;  // the end that the header states, so it cannot overflow
     previous = &tensor;
   }
   if (end == data_bytes) return absl::OkStatus();
-  if (end < data_bytes)
-    return ModelError("{} bytes at the end of the file belong to no tensor", data_bytes - end);
+  if (end < data_bytes) return ModelError("{} bytes at the end of the file belong to no tensor", data_bytes - end);
   const auto is_cut = [&](const TensorInfo& tensor) {
     return tensor.extent.offset_bytes + tensor.extent.size_bytes > data_bytes;
   };
@@ -290,9 +270,7 @@ absl::Status CheckExtents(const std::vector<TensorInfo>& tensors, uint64_t data_
 
 // What a file that is no safetensors file is, as far as its first bytes tell; empty when they do not.
 std::string_view DiagnoseForeignFile(std::string_view first_bytes) {
-  const auto starts_with = [&](std::string_view magic) {
-    return first_bytes.substr(0, magic.size()) == magic;
-  };
+  const auto starts_with = [&](std::string_view magic) { return first_bytes.substr(0, magic.size()) == magic; };
   if (starts_with("version ")) return "a Git LFS pointer, not the weights: run git lfs pull";
   if (starts_with("GGUF")) return "a GGUF file, not safetensors";
   if (starts_with("PK\x03\x04")) return "a zip archive (pickled PyTorch weights?), not safetensors";
@@ -313,18 +291,15 @@ absl::StatusOr<uint64_t> SafetensorsHeaderBytes(std::string_view first_bytes, ui
   uint64_t header_bytes = 0;
   for (int i = 7; i >= 0; --i) header_bytes = header_bytes << 8 | static_cast<uint8_t>(first_bytes[i]);
   if (header_bytes > kMaxSafetensorsHeaderBytes) {
-    return ModelError(
-        "the header would have {} bytes, more than the format's limit of {}: not a safetensors file",
-        header_bytes, kMaxSafetensorsHeaderBytes);
+    return ModelError("the header would have {} bytes, more than the format's limit of {}: not a safetensors file",
+                      header_bytes, kMaxSafetensorsHeaderBytes);
   }
   if (header_bytes < 2) {
-    return ModelError("the header has {} bytes, too few for a JSON object: download the file again",
-                      header_bytes);
+    return ModelError("the header has {} bytes, too few for a JSON object: download the file again", header_bytes);
   }
   if (header_bytes > file_bytes - kPrefixBytes) {
-    return ModelError(
-        "the header has {} bytes, but the file has only {} after its first 8: download it again",
-        header_bytes, file_bytes - kPrefixBytes);
+    return ModelError("the header has {} bytes, but the file has only {} after its first 8: download it again",
+                      header_bytes, file_bytes - kPrefixBytes);
   }
   return header_bytes;
 }
@@ -336,10 +311,9 @@ absl::StatusOr<std::vector<TensorInfo>> ParseSafetensorsHeader(std::string_view 
   }
   if (header.empty() || header[0] != '{') return ModelError("header byte 0: the header must begin with '{{'");
   HeaderListener listener;
-  const JsonEventOptions options = {
-      .max_depth = 4,  // one more than is legal, so that the refusal names the tensor
-      .max_key_bytes = kMaxTensorNameBytes,
-      .place = JsonEventOptions::Place::kByte};
+  const JsonEventOptions options = {.max_depth = 4,  // one more than is legal, so that the refusal names the tensor
+                                    .max_key_bytes = kMaxTensorNameBytes,
+                                    .place = JsonEventOptions::Place::kByte};
   if (absl::Status status = ParseJsonEvents(header, Fault::kModel, options, listener); !status.ok()) {
     return Annotate(status, "header");
   }

@@ -41,8 +41,7 @@ class IndexListener final : public JsonListener {
 
   absl::Status OnKey(std::string_view key) override {
     if (in_map_) {
-      if (index_.entries.size() == kMaxTensors)
-        return ModelError("weight_map has more than {} tensors", kMaxTensors);
+      if (index_.entries.size() == kMaxTensors) return ModelError("weight_map has more than {} tensors", kMaxTensors);
       index_.entries.push_back({.tensor = std::string(key)});
       return absl::OkStatus();
     }
@@ -60,15 +59,13 @@ class IndexListener final : public JsonListener {
       return absl::OkStatus();
     }
     if (!IsSafeFileName(text)) {
-      return ModelError(
-          "unsafe shard name '{}' for tensor '{}': expected the bare name of a file in the folder",
-          Excerpt(text), Excerpt(tensor));
+      return ModelError("unsafe shard name '{}' for tensor '{}': expected the bare name of a file in the folder",
+                        Excerpt(text), Excerpt(tensor));
     }
     if (!EndsWith(text, ".safetensors")) {
       return ModelError("shard '{}' of tensor '{}' is no .safetensors file", text, Excerpt(tensor));
     }
-    if (shards_.size() == static_cast<size_t>(kMaxShards))
-      return ModelError("more than {} shards", kMaxShards);
+    if (shards_.size() == static_cast<size_t>(kMaxShards)) return ModelError("more than {} shards", kMaxShards);
     index_.entries.back().shard_idx = static_cast<int>(shards_.size());
     shards_.emplace(text, static_cast<int>(shards_.size()));
     return absl::OkStatus();
@@ -84,11 +81,10 @@ class IndexListener final : public JsonListener {
     SortShards();
     std::sort(index_.entries.begin(), index_.entries.end(),
               [](const ShardIndex::Entry& a, const ShardIndex::Entry& b) { return a.tensor < b.tensor; });
-    const auto twin = std::adjacent_find(
-        index_.entries.begin(), index_.entries.end(),
-        [](const ShardIndex::Entry& a, const ShardIndex::Entry& b) { return a.tensor == b.tensor; });
-    if (twin != index_.entries.end())
-      return ModelError("weight_map lists tensor '{}' twice", Excerpt(twin->tensor));
+    const auto twin =
+        std::adjacent_find(index_.entries.begin(), index_.entries.end(),
+                           [](const ShardIndex::Entry& a, const ShardIndex::Entry& b) { return a.tensor == b.tensor; });
+    if (twin != index_.entries.end()) return ModelError("weight_map lists tensor '{}' twice", Excerpt(twin->tensor));
     return std::move(index_);
   }
 
@@ -97,11 +93,10 @@ class IndexListener final : public JsonListener {
   absl::Status BeginValue(std::string_view kind) {
     if (depth_ == 0 && kind != "an object") return ModelError("expected an object, found {}", kind);
     if (in_map_) {
-      return ModelError("the shard of tensor '{}' must be a string, found {}",
-                        Excerpt(index_.entries.back().tensor), kind);
+      return ModelError("the shard of tensor '{}' must be a string, found {}", Excerpt(index_.entries.back().tensor),
+                        kind);
     }
-    if (map_is_next_ && kind != "an object")
-      return ModelError("weight_map must be an object, found {}", kind);
+    if (map_is_next_ && kind != "an object") return ModelError("weight_map must be an object, found {}", kind);
     return absl::OkStatus();
   }
 

@@ -10,9 +10,9 @@
 #include <memory>
 #include <sstream>
 
-#include <CLI/CLI.hpp>
 #include <fcntl.h>
 #include <unistd.h>
+#include <CLI/CLI.hpp>
 
 #include "penstock/base/bytes.h"
 #include "penstock/base/file.h"
@@ -93,7 +93,7 @@ void BindVariables(CLI::App& app) {
     if (!name.starts_with(kVariablePrefix) || std::find(known.begin(), known.end(), name) != known.end()) continue;
     const std::string nearest = Nearest(std::string(name), known);
     LogWarning("environment variable {} is not known{}", Printable(name),
-                 nearest.empty() ? "" : fmt::format("; did you mean {}?", nearest));
+               nearest.empty() ? "" : fmt::format("; did you mean {}?", nearest));
   }
 }
 
@@ -144,7 +144,8 @@ absl::Status UsageFault(const CLI::App& app, const CLI::ParseError& error) {
     if (in_file) {
       const std::string key = message.substr(kUnknownKey.size());
       name_unknown("flag", key);
-      if (const int line = LineOfKey(path, key); line > 0) return UsageError("{}, line {}: {}{}", path, line, message, hint);
+      if (const int line = LineOfKey(path, key); line > 0)
+        return UsageError("{}, line {}: {}{}", path, line, message, hint);
       return UsageError("{}: {}{}", path, message, hint);
     }
     for (const std::string& word : CLI::detail::split(message, ' ')) {
@@ -156,12 +157,11 @@ absl::Status UsageFault(const CLI::App& app, const CLI::ParseError& error) {
       if (line > 0) return UsageError("{}, line {}: {}{}", path, line, message, hint);
     }
   }
-  return UsageError("{}{} (see penstock {}--help)", message, hint,
-                    command == nullptr ? "" : command->get_name() + " ");
+  return UsageError("{}{} (see penstock {}--help)", message, hint, command == nullptr ? "" : command->get_name() + " ");
 }
 
-// Parses the command line, and then the chosen command's option file, which fills what neither a flag nor a variable gave.
-// Throws CLI::ParseError.
+// Parses the command line, and then the chosen command's option file, which fills what neither a flag nor a variable
+// gave. Throws CLI::ParseError.
 absl::Status ParseFlags(CLI::App& app, int argc, char** argv) {
   try {
     app.parse(argc, argv);
@@ -201,8 +201,8 @@ CLI::Validator UnsignedInteger() {
       "UINT");
 }
 
-// A file must never get the number of a closed standard stream, or messages would be written into it. What takes the place
-// here refuses to be used: reading from it or writing to it fails.
+// A file must never get the number of a closed standard stream, or messages would be written into it. What takes the
+// place here refuses to be used: reading from it or writing to it fails.
 void OccupyStandardStreams() {
   for (int fd = STDIN_FILENO; fd <= STDERR_FILENO; ++fd) {
     if (::fcntl(fd, F_GETFD) < 0) (void)::open("/dev/null", fd == STDIN_FILENO ? O_WRONLY : O_RDONLY);
@@ -232,11 +232,13 @@ void AddLogFlags(CLI::App& app, LogFlags& flags) {
 void AddModelFlags(CLI::App& app, ModelFlags& flags) {
   EngineOptions& engine = flags.engine;
   app.add_option("-m,--model", engine.model_dir, "Hugging Face model folder")->required()->type_name("DIR");
-  app.add_option("--memory", flags.memory, "DRAM budget for everything Penstock allocates (default: 3/4 of what is free)")
+  app.add_option("--memory", flags.memory,
+                 "DRAM budget for everything Penstock allocates (default: 3/4 of what is free)")
       ->type_name("SIZE");
   app.add_option("--device", flags.device, "auto or cpu")->capture_default_str();
   app.add_option("--schedule", flags.schedule, "auto or on-demand")->capture_default_str();
-  app.add_option("--batch-size", engine.batch_size, "sequences at once (default: as many as the budget allows, at most 64)")
+  app.add_option("--batch-size", engine.batch_size,
+                 "sequences at once (default: as many as the budget allows, at most 64)")
       ->check(CLI::Range(int64_t{1}, kMaxBatchSize));
   app.add_option("--prefill-chunk", engine.prefill_chunk, "prompt rows per step (default: up to 256)")
       ->check(CLI::Range(int64_t{1}, int64_t{65536}));
@@ -270,7 +272,8 @@ void AddSamplingFlags(CLI::App& app, SamplingOverrides& flags) {
 
 Command AddRunCommand(CLI::App& app, LogFlags& log) {
   auto flags = std::make_shared<RunFlags>();
-  CLI::App* command = app.add_subcommand("run", "offline batch job: a JSONL file of requests to a JSONL file of results");
+  CLI::App* command =
+      app.add_subcommand("run", "offline batch job: a JSONL file of requests to a JSONL file of results");
   AddModelFlags(*command, flags->model);
   command->add_option("-i,--input", flags->job.input_path, "requests, one JSON object per line ('-': standard input)")
       ->required()
@@ -292,7 +295,8 @@ Command AddGenerateCommand(CLI::App& app, LogFlags& log) {
   CLI::App* command = app.add_subcommand("generate", "stream one answer to stdout");
   AddModelFlags(*command, flags->model);
   auto* prompt = command->add_option("-p,--prompt", flags->prompt, "the prompt")->type_name("TEXT");
-  auto* file = command->add_option("--prompt-file", flags->prompt_file, "file that holds the prompt")->type_name("FILE");
+  auto* file =
+      command->add_option("--prompt-file", flags->prompt_file, "file that holds the prompt")->type_name("FILE");
   prompt->excludes(file);
   command->add_option("--system", flags->system, "system message")->type_name("TEXT");
   command->add_flag("--raw", flags->raw, "continue the prompt as plain text, without the model's chat template");
@@ -315,7 +319,8 @@ Command AddTokenizeCommand(CLI::App& app, LogFlags& log) {
   auto flags = std::make_shared<TokenizeFlags>();
   CLI::App* command = app.add_subcommand("tokenize", "text to token ids, one JSON array per text, and back");
   command->add_option("-m,--model", flags->model_dir, "Hugging Face model folder")->required()->type_name("DIR");
-  auto* text = command->add_option("--text", flags->text, "the text (with --decode: a JSON array of ids)")->type_name("TEXT");
+  auto* text =
+      command->add_option("--text", flags->text, "the text (with --decode: a JSON array of ids)")->type_name("TEXT");
   auto* file = command->add_option("--file", flags->file, "file with one text per line")->type_name("FILE");
   text->excludes(file);
   command->add_flag("--no-special", flags->no_special,
@@ -361,12 +366,14 @@ int Main(int argc, char** argv) {
   try {
     if (const absl::Status status = ParseFlags(app, argc, argv); !status.ok()) return ReportError(status);
   } catch (const CLI::ParseError& error) {
-    if (error.get_exit_code() == static_cast<int>(CLI::ExitCodes::Success)) return app.exit(error);  // --help, --version
+    if (error.get_exit_code() == static_cast<int>(CLI::ExitCodes::Success))
+      return app.exit(error);  // --help, --version
     return ReportError(UsageFault(app, error));
   }
   for (const Command& command : commands) {
     if (!command.app->parsed()) continue;
-    if (const absl::Status status = SetUpLogging(log.quiet ? "error" : log.level); !status.ok()) return ReportError(status);
+    if (const absl::Status status = SetUpLogging(log.quiet ? "error" : log.level); !status.ok())
+      return ReportError(status);
     const absl::StatusOr<int> exit_code = command.run();
     return exit_code.ok() ? *exit_code : ReportError(exit_code.status());
   }

@@ -14,7 +14,6 @@
 namespace penstock::cli {
 namespace {
 
-
 absl::StatusOr<std::vector<TokenId>> EncodePrompt(const Engine& engine, const GenerateFlags& flags) {
   std::string prompt = flags.prompt.value_or("");
   if (flags.prompt_file.has_value()) {
@@ -42,16 +41,17 @@ absl::StatusOr<int> GenerateCommand(const GenerateFlags& flags) {
   engine->SetTextSink([&](RequestId, std::string_view text) {
     if (written.ok()) written = WriteFully(STDOUT_FILENO, text, "stdout");
   });
-  PENSTOCK_RETURN_IF_ERROR(engine->Submit({.prompt_ids = std::move(prompt_ids),
-                                           .sampling = Overlay(engine->default_sampling(), flags.sampling)})
+  PENSTOCK_RETURN_IF_ERROR(engine
+                               ->Submit({.prompt_ids = std::move(prompt_ids),
+                                         .sampling = Overlay(engine->default_sampling(), flags.sampling)})
                                .status());
   while (!engine->idle() && written.ok()) PENSTOCK_RETURN_IF_ERROR(engine->Step().status());
   PENSTOCK_RETURN_IF_ERROR(written);
   PENSTOCK_RETURN_IF_ERROR(WriteFully(STDOUT_FILENO, "\n", "stdout"));
   const EngineStats& stats = engine->stats();
   LogInfo("{} prompt tokens at {:.1f} tokens/s, {} generated at {:.1f} tokens/s", stats.prompt_tokens,
-               static_cast<double>(stats.prompt_tokens) / std::max(1e-9, stats.prefill_s), stats.generated_tokens,
-               static_cast<double>(stats.generated_tokens) / std::max(1e-9, stats.decode_s));
+          static_cast<double>(stats.prompt_tokens) / std::max(1e-9, stats.prefill_s), stats.generated_tokens,
+          static_cast<double>(stats.generated_tokens) / std::max(1e-9, stats.decode_s));
   return 0;
 }
 

@@ -16,7 +16,6 @@
 namespace penstock::cli {
 namespace {
 
-
 struct LayerSizes {
   uint64_t dense_bytes = 0;
   uint64_t expert_bytes = 0;  // of all experts of the layer
@@ -44,9 +43,8 @@ json::object Describe(const LoadedModel& model) {
   for (const LayerTensors& layer : model.weights.layers) {
     const LayerSizes sizes = SizesOf(layer);
     expert_bytes += sizes.expert_bytes;
-    layers.push_back(json::object{{"experts", layer.experts.size()},
-                                  {"dense_bytes", sizes.dense_bytes},
-                                  {"expert_bytes", sizes.expert_bytes}});
+    layers.push_back(json::object{
+        {"experts", layer.experts.size()}, {"dense_bytes", sizes.dense_bytes}, {"expert_bytes", sizes.expert_bytes}});
   }
   const uint64_t total_bytes = model.checkpoint.total_bytes();
   json::array files;
@@ -75,9 +73,8 @@ json::object Describe(const LoadedModel& model) {
           {"total_bytes", total_bytes},
           {"expert_bytes", expert_bytes},
           {"dense_bytes", total_bytes - expert_bytes},
-          {"bytes_per_expert", c.num_moe_layers() > 0
-                                   ? expert_bytes / static_cast<uint64_t>(c.num_moe_layers() * c.num_experts)
-                                   : 0},
+          {"bytes_per_expert",
+           c.num_moe_layers() > 0 ? expert_bytes / static_cast<uint64_t>(c.num_moe_layers() * c.num_experts) : 0},
           {"files", std::move(files)},
           {"layers", std::move(layers)}};
 }
@@ -88,7 +85,9 @@ std::string Table(const json::object& d) {
   const auto text = [&](const char* key) { return std::string(d.at(key).get_string()); };
   const auto yes_no = [&](const char* key) { return d.at(key).get_bool() ? "yes" : "no"; };
   std::string out;
-  const auto row = [&](std::string_view name, std::string_view value) { out += fmt::format("{:<18}{}\n", name, value); };
+  const auto row = [&](std::string_view name, std::string_view value) {
+    out += fmt::format("{:<18}{}\n", name, value);
+  };
   row("model", Printable(text("model")));
   row("family", fmt::format("{} ({})", text("family"), text("dtype")));
   row("layers", fmt::format("{}, model_dim {}", number("num_layers"), number("model_dim")));

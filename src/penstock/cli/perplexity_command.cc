@@ -16,13 +16,13 @@ namespace {
 
 constexpr uint64_t kMaxTextBytes = 64 * kMiB;
 
-
 }  // namespace
 
 absl::StatusOr<int> PerplexityCommand(const PerplexityFlags& flags) {
   PENSTOCK_ASSIGN_OR_RETURN(EngineOptions options, ToEngineOptions(flags.model));
   PENSTOCK_ASSIGN_OR_RETURN(const std::string text, ReadFile(flags.text_file, kMaxTextBytes));
-  if (!IsUtf8(text)) return InputError("{}: the text is not UTF-8 (at byte {})", flags.text_file, FindInvalidUtf8(text));
+  if (!IsUtf8(text))
+    return InputError("{}: the text is not UTF-8 (at byte {})", flags.text_file, FindInvalidUtf8(text));
   if (options.batch_size == 0) options.batch_size = 1;
   PENSTOCK_ASSIGN_OR_RETURN(const std::unique_ptr<Engine> engine, Engine::Open(options));
   PENSTOCK_ASSIGN_OR_RETURN(const std::vector<TokenId> ids, engine->Tokenize(text));
@@ -38,7 +38,7 @@ absl::StatusOr<int> PerplexityCommand(const PerplexityFlags& flags) {
     for (const double logprob : logprobs) sum += logprob;
     num_scored += static_cast<int64_t>(logprobs.size());
     LogInfo("{} of {} tokens: perplexity {:.4f}", begin + part.size(), ids.size(),
-                 std::exp(-sum / static_cast<double>(num_scored)));
+            std::exp(-sum / static_cast<double>(num_scored)));
   }
   const double mean = -sum / static_cast<double>(num_scored);
   const EngineStats& stats = engine->stats();

@@ -18,7 +18,6 @@ namespace {
 
 constexpr int kExitFailedRequests = 8;
 
-
 std::atomic<bool> stop_requested{false};
 
 // The first signal asks for a stop at the next step's border; the second ends the process at once, which loses nothing
@@ -38,12 +37,13 @@ void InstallStopHandlers() {
 void LogPlan(const Engine& engine) {
   const MemoryPlan& plan = engine.memory_plan();
   const ModelInfo& model = engine.model();
-  LogInfo("model {} ({}, computing in {}), {} sequences at once, context {}, prefill chunk {}", Printable(model.name), model.family,
-               model.dtype, plan.batch_size, plan.context_length, plan.prefill_chunk);
-  LogInfo("memory {}: tables {}, dense weights {}, KV cache {}, activations {}, expert slots {} ({} of {} experts in DRAM)",
-               FormatBytes(plan.budget_bytes), FormatBytes(plan.fixed_bytes), FormatBytes(plan.dense_bytes),
-               FormatBytes(plan.kv_bytes), FormatBytes(plan.activation_bytes), FormatBytes(plan.expert_bytes),
-               plan.num_expert_slots, plan.num_experts_total);
+  LogInfo("model {} ({}, computing in {}), {} sequences at once, context {}, prefill chunk {}", Printable(model.name),
+          model.family, model.dtype, plan.batch_size, plan.context_length, plan.prefill_chunk);
+  LogInfo(
+      "memory {}: tables {}, dense weights {}, KV cache {}, activations {}, expert slots {} ({} of {} experts in DRAM)",
+      FormatBytes(plan.budget_bytes), FormatBytes(plan.fixed_bytes), FormatBytes(plan.dense_bytes),
+      FormatBytes(plan.kv_bytes), FormatBytes(plan.activation_bytes), FormatBytes(plan.expert_bytes),
+      plan.num_expert_slots, plan.num_experts_total);
 }
 
 absl::StatusOr<int> Validate(const RunFlags& flags) {

@@ -15,14 +15,14 @@ namespace {
 
 constexpr uint64_t kMaxTextBytes = 1 * kGiB;
 
-
 absl::StatusOr<std::string> DecodeLine(const Tokenizer& tokenizer, std::string_view line, SkipSpecial skip_special) {
   PENSTOCK_ASSIGN_OR_RETURN(const json::value value, ParseJson(line, Fault::kInput));
   if (!value.is_array()) return InputError("expected a JSON array of token ids, found {}", JsonTypeName(value));
   std::vector<TokenId> ids;
   for (const json::value& entry : value.get_array()) {
     if (!entry.is_int64() || entry.get_int64() < 0 || entry.get_int64() >= tokenizer.vocab_size()) {
-      return InputError("expected token ids from 0 to {}, found {}", tokenizer.vocab_size() - 1, json::serialize(entry));
+      return InputError("expected token ids from 0 to {}, found {}", tokenizer.vocab_size() - 1,
+                        json::serialize(entry));
     }
     ids.push_back(static_cast<TokenId>(entry.get_int64()));
   }
@@ -30,9 +30,8 @@ absl::StatusOr<std::string> DecodeLine(const Tokenizer& tokenizer, std::string_v
 }
 
 std::string EncodeLine(const Tokenizer& tokenizer, std::string_view line, const TokenizeFlags& flags) {
-  const std::vector<TokenId> ids =
-      tokenizer.Encode(line, flags.as_message ? Origin::kMessage : Origin::kTemplate,
-                       flags.no_special ? AddSpecial::kNo : AddSpecial::kYes);
+  const std::vector<TokenId> ids = tokenizer.Encode(line, flags.as_message ? Origin::kMessage : Origin::kTemplate,
+                                                    flags.no_special ? AddSpecial::kNo : AddSpecial::kYes);
   return fmt::format("[{}]", fmt::join(ids, ", "));
 }
 

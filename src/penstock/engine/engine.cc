@@ -32,7 +32,8 @@ constexpr uint64_t kSmallThingsBytes = 2 * kMiB;
 
 double Seconds(std::chrono::steady_clock::duration duration) { return std::chrono::duration<double>(duration).count(); }
 
-// "auto" is f32 for computing and for the KV cache: exact for bf16 and f16 checkpoints too, whose weights stay as stored.
+// "auto" is f32 for computing and for the KV cache: exact for bf16 and f16 checkpoints too, whose weights stay as
+// stored.
 absl::StatusOr<Dtype> ChooseDtype(const std::string& name, std::string_view flag) {
   if (name == "auto" || name == "f32") return Dtype::kF32;
   if (name == "bf16") return Dtype::kBF16;
@@ -42,8 +43,8 @@ absl::StatusOr<Dtype> ChooseDtype(const std::string& name, std::string_view flag
 absl::StatusOr<uint64_t> ChooseBudget(uint64_t asked_bytes) {
   const MachineMemory machine = ReadMachineMemory();
   if (asked_bytes > machine.total_bytes) {
-    return ResourceError("the memory budget of {} is more than this machine (or its cgroup) has: {}", FormatBytes(asked_bytes),
-                         FormatBytes(machine.total_bytes));
+    return ResourceError("the memory budget of {} is more than this machine (or its cgroup) has: {}",
+                         FormatBytes(asked_bytes), FormatBytes(machine.total_bytes));
   }
   return asked_bytes > 0 ? asked_bytes : machine.available_bytes / 4 * 3;
 }
@@ -80,16 +81,15 @@ class EngineImpl : public Engine {
   EngineImpl() = default;
   absl::Status Plan(const EngineOptions& options);
   absl::Status LoadWeights(const EngineOptions& options);
-  OpContext Context() {
-    return {model_->config, *kernels_, *pool_, dtype_, *dense_, *kv_cache_, activations_};
-  }
+  OpContext Context() { return {model_->config, *kernels_, *pool_, dtype_, *dense_, *kv_cache_, activations_}; }
   absl::Status RunPass(LogitsSink sink);
   void Admit();
   void BuildBatch();
   void AddRows(Sequence& sequence, int64_t num_rows);
   absl::Status SampleRows(std::span<const int64_t> rows, std::span<float> logits);
   // Calls visit(position, logits of that position) for each of `ids`.
-  absl::Status VisitLogits(std::span<const TokenId> ids, absl::FunctionRef<void(int64_t, std::span<const float>)> visit);
+  absl::Status VisitLogits(std::span<const TokenId> ids,
+                           absl::FunctionRef<void(int64_t, std::span<const float>)> visit);
   absl::Status CheckIds(std::span<const TokenId> ids) const;
 
   std::unique_ptr<LoadedModel> model_;
@@ -150,7 +150,8 @@ absl::Status EngineImpl::Plan(const EngineOptions& options) {
   inputs.dtype = dtype_;
   inputs.kv_dtype = kv_dtype_;
   PENSTOCK_ASSIGN_OR_RETURN(inputs.budget_bytes, ChooseBudget(options.memory_bytes));
-  inputs.fixed_bytes = model_->memory_bytes() + ExpertCache::TableBytes(model_->weights) + kSmallThingsBytes + options.reserved_bytes +
+  inputs.fixed_bytes = model_->memory_bytes() + ExpertCache::TableBytes(model_->weights) + kSmallThingsBytes +
+                       options.reserved_bytes +
                        static_cast<uint64_t>(num_threads) * Sampler::ScratchBytes(config.vocab_size);
   inputs.dense_bytes = DenseWeights::Bytes(model_->weights, dtype_);
   inputs.slot_bytes = ExpertCache::SlotBytes(model_->weights);
@@ -162,7 +163,8 @@ absl::Status EngineImpl::Plan(const EngineOptions& options) {
   if (options.context_length > config.max_positions) {
     return UsageError("context length {} is more than the model's {}", options.context_length, config.max_positions);
   }
-  inputs.context_length = options.context_length > 0 ? options.context_length : std::min(config.max_positions, kDefaultContext);
+  inputs.context_length =
+      options.context_length > 0 ? options.context_length : std::min(config.max_positions, kDefaultContext);
   PENSTOCK_ASSIGN_OR_RETURN(plan_, PlanMemory(inputs));
 
   info_ = {.name = model_->name,
@@ -182,7 +184,8 @@ absl::Status EngineImpl::Plan(const EngineOptions& options) {
 }
 
 absl::Status EngineImpl::LoadWeights(const EngineOptions& options) {
-  PENSTOCK_ASSIGN_OR_RETURN(disk_, DiskReader::Create(model_->checkpoint.files(), {options.direct_io, options.io_uring}));
+  PENSTOCK_ASSIGN_OR_RETURN(disk_,
+                            DiskReader::Create(model_->checkpoint.files(), {options.direct_io, options.io_uring}));
   PENSTOCK_ASSIGN_OR_RETURN(dense_, DenseWeights::Load(model_->checkpoint, model_->weights, dtype_));
   if (plan_.num_expert_slots > 0) {
     PENSTOCK_ASSIGN_OR_RETURN(expert_cache_,
@@ -192,7 +195,8 @@ absl::Status EngineImpl::LoadWeights(const EngineOptions& options) {
     expert_cache_->ResetCounters();
   }
   disk_bytes_at_start_ = disk_->bytes_read();
-  PENSTOCK_ASSIGN_OR_RETURN(kv_cache_, KvCache::Create(model_->config, kv_dtype_, NumKvPages(plan_, model_->config, kv_dtype_)));
+  PENSTOCK_ASSIGN_OR_RETURN(kv_cache_,
+                            KvCache::Create(model_->config, kv_dtype_, NumKvPages(plan_, model_->config, kv_dtype_)));
   PENSTOCK_ASSIGN_OR_RETURN(activations_,
                             Activations::Create(model_->config, dtype_, DimsOf(plan_, pool_->num_workers())));
   for (int i = 0; i < pool_->num_workers(); ++i) samplers_.emplace_back(model_->config.vocab_size);
@@ -208,7 +212,9 @@ absl::StatusOr<std::vector<TokenId>> EngineImpl::TokenizeChat(std::string_view m
                                                               std::string_view tools_json) const {
   if (!model_->chat_template.has_value()) return model_->chat_template_status;
   const Tokenizer& tokenizer = *model_->tokenizer;
-  const auto special_text = [&](TokenId id) { return json::string(id < 0 ? "" : std::string(tokenizer.TokenText(id))); };
+  const auto special_text = [&](TokenId id) {
+    return json::string(id < 0 ? "" : std::string(tokenizer.TokenText(id)));
+  };
   json::object trusted = {{"bos_token", special_text(tokenizer.bos_id())},
                           {"eos_token", special_text(tokenizer.eos_id())},
                           {"add_generation_prompt", true}};
@@ -313,7 +319,8 @@ absl::Status EngineImpl::SampleRows(std::span<const int64_t> rows, std::span<flo
     Sampler& sampler = samplers_[worker_idx];
     std::vector<float> original;
     if (sampling.logprobs >= 0 && sampling.repetition_penalty != 1.0) original.assign(row.begin(), row.end());
-    choices[i].token_id = sampler.Sample(row, sampling, sequence.seen(), static_cast<uint64_t>(sequence.num_generated()));
+    choices[i].token_id =
+        sampler.Sample(row, sampling, sequence.seen(), static_cast<uint64_t>(sequence.num_generated()));
     if (sampling.logprobs >= 0 && choices[i].token_id >= 0) {
       choices[i].logprobs = sampler.Logprobs(original.empty() ? std::span<const float>(row) : original,
                                              choices[i].token_id, sampling.logprobs);
@@ -324,7 +331,8 @@ absl::Status EngineImpl::SampleRows(std::span<const int64_t> rows, std::span<flo
     Sequence& sequence = *sequence_of_row_[rows[i]];
     const TokenId token_id = choices[i].token_id;
     if (token_id < 0) {
-      return ModelError("the model gave logits that are no numbers for request {}: its weights hold NaN or infinity", sequence.id());
+      return ModelError("the model gave logits that are no numbers for request {}: its weights hold NaN or infinity",
+                        sequence.id());
     }
     const bool is_eos = std::find(eos_ids.begin(), eos_ids.end(), token_id) != eos_ids.end();
     if (is_eos && !sequence.sampling().ignore_eos) {

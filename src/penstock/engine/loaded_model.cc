@@ -12,7 +12,8 @@
 namespace penstock {
 namespace {
 
-constexpr std::array<std::string_view, 4> kTokenizerFiles = {"tokenizer.json", "tokenizer.model", "vocab.json", "merges.txt"};
+constexpr std::array<std::string_view, 4> kTokenizerFiles = {"tokenizer.json", "tokenizer.model", "vocab.json",
+                                                             "merges.txt"};
 constexpr std::array<std::string_view, 3> kOtherFiles = {"tokenizer_config.json", "generation_config.json",
                                                          "chat_template.jinja"};
 

@@ -33,7 +33,7 @@ MachineMemory ReadMachineMemory() {
     memory.total_bytes = static_cast<uint64_t>(sysconf(_SC_PHYS_PAGES)) * static_cast<uint64_t>(sysconf(_SC_PAGESIZE));
     memory.available_bytes = memory.total_bytes;
   }
-  const uint64_t limit = std::min(ReadLimit("/sys/fs/cgroup/memory.max"),                        // cgroup v2
+  const uint64_t limit = std::min(ReadLimit("/sys/fs/cgroup/memory.max"),                     // cgroup v2
                                   ReadLimit("/sys/fs/cgroup/memory/memory.limit_in_bytes"));  // cgroup v1
   if (limit < memory.total_bytes) {
     const uint64_t used = ReadLimit("/sys/fs/cgroup/memory.current");

@@ -15,7 +15,8 @@ constexpr int64_t kDefaultBatch = 64;
 constexpr int64_t kDefaultChunk = 256;
 constexpr int64_t kLeastChunk = 16;
 constexpr int64_t kLeastSlots = 2;  // one to compute while the other is read
-// Positions that the KV cache holds for each place of the batch; a longer sequence takes several shares and others wait.
+// Positions that the KV cache holds for each place of the batch; a longer sequence takes several shares and others
+// wait.
 constexpr int64_t kPlannedPositions = 256;
 
 // The part of a plan that grows with the batch.
@@ -89,12 +90,13 @@ absl::StatusOr<MemoryPlan> PlanMemory(const PlanInputs& in) {
   const uint64_t required = in.fixed_bytes + in.dense_bytes + kv_least + activations_least + slots_least;
   if (required > in.budget_bytes) {
     return ResourceError(
-        "the memory budget of {} is too small: tokenizer and tables {} + dense weights {} + KV cache for one sequence of {} "
+        "the memory budget of {} is too small: tokenizer and tables {} + dense weights {} + KV cache for one sequence "
+        "of {} "
         "tokens {} + activations {} + {} expert slots {} = {}; the least budget is {} bytes (give more --memory, or a "
         "smaller --context-length or --batch-size)",
         FormatBytes(in.budget_bytes), FormatBytes(in.fixed_bytes), FormatBytes(in.dense_bytes), in.context_length,
-        FormatBytes(kv_least), FormatBytes(activations_least), least_slots, FormatBytes(slots_least), FormatBytes(required),
-        required);
+        FormatBytes(kv_least), FormatBytes(activations_least), least_slots, FormatBytes(slots_least),
+        FormatBytes(required), required);
   }
   const uint64_t left = in.budget_bytes - required;
   const uint64_t all_experts = static_cast<uint64_t>(num_experts - least_slots) * in.slot_bytes;
@@ -110,7 +112,8 @@ absl::StatusOr<MemoryPlan> PlanMemory(const PlanInputs& in) {
   plan.context_length = in.context_length;
   plan.num_experts_total = num_experts;
   plan.activation_bytes = Activations::Bytes(*in.config, in.dtype, Dims(in, size));
-  plan.kv_bytes = std::min(KvBytes(in, size.batch_size), kv_least + for_pass - (plan.activation_bytes - activations_least));
+  plan.kv_bytes =
+      std::min(KvBytes(in, size.batch_size), kv_least + for_pass - (plan.activation_bytes - activations_least));
   plan.kv_bytes = std::max(kv_least, plan.kv_bytes / kPageBytes * kPageBytes);
   TierBudget budget(in.budget_bytes);
   PENSTOCK_RETURN_IF_ERROR(budget.Reserve(MemoryTag::kFixed, plan.fixed_bytes));

@@ -69,9 +69,10 @@ absl::Status ValidateSampling(const SamplingParams& s) {
   PENSTOCK_RETURN_IF_ERROR(range(s.min_p >= 0 && s.min_p <= 1, "min_p", "0 to 1", s.min_p));
   PENSTOCK_RETURN_IF_ERROR(range(s.repetition_penalty > 0 && s.repetition_penalty <= 100, "repetition_penalty",
                                  "above 0 and at most 100", s.repetition_penalty));
-  PENSTOCK_RETURN_IF_ERROR(range(s.max_tokens >= 1 && s.max_tokens <= kMaxContext, "max_tokens", "at least 1", s.max_tokens));
   PENSTOCK_RETURN_IF_ERROR(
-      range(s.logprobs >= -1 && s.logprobs <= kMaxLogprobs, "logprobs", fmt::format("0 to {}", kMaxLogprobs), s.logprobs));
+      range(s.max_tokens >= 1 && s.max_tokens <= kMaxContext, "max_tokens", "at least 1", s.max_tokens));
+  PENSTOCK_RETURN_IF_ERROR(range(s.logprobs >= -1 && s.logprobs <= kMaxLogprobs, "logprobs",
+                                 fmt::format("0 to {}", kMaxLogprobs), s.logprobs));
   PENSTOCK_RETURN_IF_ERROR(range(s.stop.size() <= static_cast<size_t>(kMaxStopTexts), "stop",
                                  fmt::format("at most {} texts", kMaxStopTexts), s.stop.size()));
   for (const std::string& stop : s.stop) {
@@ -88,8 +89,8 @@ double LogProbability(std::span<const float> logits, TokenId id) {
 
 Sampler::Sampler(int64_t vocab_size) { candidates_.reserve(vocab_size); }
 
-TokenId Sampler::Sample(std::span<float> logits, const SamplingParams& sampling, const absl::flat_hash_set<TokenId>& seen,
-                        uint64_t token_idx) {
+TokenId Sampler::Sample(std::span<float> logits, const SamplingParams& sampling,
+                        const absl::flat_hash_set<TokenId>& seen, uint64_t token_idx) {
   if (sampling.repetition_penalty != 1.0) {
     const float penalty = static_cast<float>(sampling.repetition_penalty);
     for (const TokenId id : seen) logits[id] = logits[id] > 0 ? logits[id] / penalty : logits[id] * penalty;
@@ -152,7 +153,8 @@ TokenLogprobs Sampler::Logprobs(std::span<const float> logits, TokenId chosen, i
   candidates_.clear();
   for (size_t id = 0; id < logits.size(); ++id) candidates_.push_back({logits[id], static_cast<TokenId>(id)});
   const size_t count = std::min(candidates_.size(), static_cast<size_t>(num_top));
-  std::partial_sort(candidates_.begin(), candidates_.begin() + static_cast<int64_t>(count), candidates_.end(), MoreLikely());
+  std::partial_sort(candidates_.begin(), candidates_.begin() + static_cast<int64_t>(count), candidates_.end(),
+                    MoreLikely());
   for (size_t i = 0; i < count; ++i) result.top.push_back({candidates_[i].id, logprob(candidates_[i].id)});
   return result;
 }

@@ -1,8 +1,8 @@
 // From logits to a token: penalties, temperature, filters, and a counter-based random stream.
 //
 // The filters come in the order of Hugging Face transformers: repetition penalty, temperature, top-k, top-p, min-p.
-// Random numbers depend on (seed, index of the generated token) alone, so a request's tokens depend neither on batching nor
-// on where a job was interrupted.
+// Random numbers depend on (seed, index of the generated token) alone, so a request's tokens depend neither on batching
+// nor on where a job was interrupted.
 #pragma once
 
 #include <cstdint>
@@ -26,8 +26,8 @@ class Sampler {
   explicit Sampler(int64_t vocab_size);
   static uint64_t ScratchBytes(int64_t vocab_size) { return static_cast<uint64_t>(vocab_size) * sizeof(Candidate); }
 
-  // Chooses a token. `logits` [vocab_size] is changed. `seen` are the ids of the prompt and of what was generated, for the
-  // repetition penalty. Returns -1 when a logit is NaN or +inf, or none is finite.
+  // Chooses a token. `logits` [vocab_size] is changed. `seen` are the ids of the prompt and of what was generated, for
+  // the repetition penalty. Returns -1 when a logit is NaN or +inf, or none is finite.
   TokenId Sample(std::span<float> logits, const SamplingParams& sampling, const absl::flat_hash_set<TokenId>& seen,
                  uint64_t token_idx);
 

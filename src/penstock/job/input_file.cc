@@ -35,8 +35,9 @@ absl::StatusOr<UniqueFd> Spool(int pipe_fd, const std::string& name, const std::
     if (n == 0) return spool;
     if (n < 0 && errno == EINTR) continue;
     if (n < 0) return IoError("{}: cannot read: {}", name, ErrnoText(errno));
-    PENSTOCK_RETURN_IF_ERROR(Annotate(
-        WriteFully(spool.get(), std::string_view(block.data(), static_cast<size_t>(n)), dir), "copy of the piped input"));
+    PENSTOCK_RETURN_IF_ERROR(
+        Annotate(WriteFully(spool.get(), std::string_view(block.data(), static_cast<size_t>(n)), dir),
+                 "copy of the piped input"));
   }
 }
 
@@ -46,10 +47,12 @@ absl::Status CheckMagic(int fd, const std::string& name) {
   if (n < 0) return IoError("{}: cannot read: {}", name, ErrnoText(errno));
   const std::string_view magic(head, static_cast<size_t>(n));
   if (magic.starts_with("\x1f\x8b")) {
-    return InputError("{}: the file is gzip-compressed, expected JSON lines; try: gunzip -c {} | ... --input -", name, name);
+    return InputError("{}: the file is gzip-compressed, expected JSON lines; try: gunzip -c {} | ... --input -", name,
+                      name);
   }
   if (magic.starts_with("\x28\xb5\x2f\xfd")) {
-    return InputError("{}: the file is zstd-compressed, expected JSON lines; try: zstdcat {} | ... --input -", name, name);
+    return InputError("{}: the file is zstd-compressed, expected JSON lines; try: zstdcat {} | ... --input -", name,
+                      name);
   }
   if (magic.starts_with("\xff\xfe") || magic.starts_with("\xfe\xff")) {
     return InputError("{}: the file is UTF-16, expected UTF-8; try: iconv -f UTF-16 -t UTF-8 {}", name, name);
@@ -86,8 +89,9 @@ absl::Status InputFile::CheckUnchanged() const {
       now.st_mtim.tv_nsec == info_.st_mtim.tv_nsec) {
     return absl::OkStatus();
   }
-  return InputError("{}: the input was changed while the job ran (size {} then, {} now); put the old file back and resume",
-                    name_, info_.st_size, now.st_size);
+  return InputError(
+      "{}: the input was changed while the job ran (size {} then, {} now); put the old file back and resume", name_,
+      info_.st_size, now.st_size);
 }
 
 }  // namespace penstock

@@ -15,8 +15,8 @@ namespace penstock {
 
 class InputFile {
  public:
-  // Opens `path` ("-": standard input). A pipe is copied to a nameless file in `spool_dir` until it ends or `stop` is set.
-  // kInput for compressed files and UTF-16, kIo for what cannot be read.
+  // Opens `path` ("-": standard input). A pipe is copied to a nameless file in `spool_dir` until it ends or `stop` is
+  // set. kInput for compressed files and UTF-16, kIo for what cannot be read.
   static absl::StatusOr<InputFile> Open(const std::string& path, const std::string& spool_dir,
                                         const std::atomic<bool>& stop);
 

@@ -141,7 +141,8 @@ absl::StatusOr<InputReport> ValidateInput(const InputFile& input, const std::ato
   PENSTOCK_RETURN_IF_ERROR(input.CheckUnchanged());
   report.digest = digest.Hex();
   report.checkpoints = digest.Release();
-  // A parsed line may take a multiple of its bytes ("[[],[],..." is the worst); the line itself lies in the reader's buffer.
+  // A parsed line may take a multiple of its bytes ("[[],[],..." is the worst); the line itself lies in the reader's
+  // buffer.
   const uint64_t line_bytes = reader.buffer_bytes() + 10 * report.longest_line_bytes;
   report.validation_bytes = ids.capacity() * sizeof(IdHash) + line_bytes;
   report.run_bytes = static_cast<uint64_t>(report.num_lines) / 8 + line_bytes;
@@ -149,9 +150,10 @@ absl::StatusOr<InputReport> ValidateInput(const InputFile& input, const std::ato
 }
 
 std::string FormatInputReport(const InputReport& report) {
-  std::string text = fmt::format("{} lines: {} requests ({} completions, {} chats, {} with turns, {} bad), {} blank lines\n",
-                                 report.num_lines, report.num_requests, report.num_completions, report.num_chats,
-                                 report.num_turns_requests, report.num_bad, report.num_blank);
+  std::string text =
+      fmt::format("{} lines: {} requests ({} completions, {} chats, {} with turns, {} bad), {} blank lines\n",
+                  report.num_lines, report.num_requests, report.num_completions, report.num_chats,
+                  report.num_turns_requests, report.num_bad, report.num_blank);
   for (const BadLine& bad : report.bad_lines) {
     text += fmt::format("line {}: {}: {}\n", bad.number, bad.error.code, bad.error.message);
   }

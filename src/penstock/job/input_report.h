@@ -17,8 +17,8 @@
 
 namespace penstock {
 
-// Digests of the input's first `stride`, 2 * stride, ... lines. The stride doubles whenever there are too many, so a short
-// input has one for each line and a long one still tells roughly where it changed.
+// Digests of the input's first `stride`, 2 * stride, ... lines. The stride doubles whenever there are too many, so a
+// short input has one for each line and a long one still tells roughly where it changed.
 struct InputCheckpoints {
   int64_t stride = 1;
   std::vector<uint64_t> digests;
@@ -34,22 +34,22 @@ struct BadLine {
 inline constexpr size_t kMaxReportedBadLines = 20;
 
 struct InputReport {
-  int64_t num_lines = 0;      // all of them; line numbers go up to here
-  int64_t num_requests = 0;   // lines that get a result or an error record
-  int64_t num_bad = 0;        // of which these are certain to get an error record
-  int64_t num_blank = 0;      // skipped
+  int64_t num_lines = 0;     // all of them; line numbers go up to here
+  int64_t num_requests = 0;  // lines that get a result or an error record
+  int64_t num_bad = 0;       // of which these are certain to get an error record
+  int64_t num_blank = 0;     // skipped
   int64_t num_completions = 0;
   int64_t num_chats = 0;
   int64_t num_turns_requests = 0;
   uint64_t num_bytes = 0;
   uint64_t longest_line_bytes = 0;
-  std::string digest;         // 128 bits in hex, over the lines without their ends
+  std::string digest;  // 128 bits in hex, over the lines without their ends
   InputCheckpoints checkpoints;
-  std::string model;          // the first `model` that a line names; the others must agree
+  std::string model;  // the first `model` that a line names; the others must agree
   int64_t model_line = 0;
-  std::vector<BadLine> bad_lines;    // the first of them
-  uint64_t validation_bytes = 0;     // most memory that this pass held
-  uint64_t run_bytes = 0;            // memory that the job itself will hold beside the engine's
+  std::vector<BadLine> bad_lines;  // the first of them
+  uint64_t validation_bytes = 0;   // most memory that this pass held
+  uint64_t run_bytes = 0;          // memory that the job itself will hold beside the engine's
 };
 
 // kInput when two lines have one id (naming both), kIo when reading fails, kStopped when `stop` is set.

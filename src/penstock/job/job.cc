@@ -63,7 +63,7 @@ struct OpenJob {
   InputReport report;
   std::unique_ptr<OutputFile> output;
   OutputScan scan;
-  Manifest manifest;      // of this run; `model` is still empty
+  Manifest manifest;  // of this run; `model` is still empty
   bool has_old_manifest = false;
   Manifest old_manifest;  // of the job to continue
 };
@@ -80,8 +80,8 @@ absl::Status LoadOldJob(const JobOptions& options, OpenJob& job) {
   PENSTOCK_ASSIGN_OR_RETURN(job.old_manifest, ReadManifest(manifest_path));
   PENSTOCK_RETURN_IF_ERROR(CompareJob(job.old_manifest, job.manifest.job, job.report));
   job.has_old_manifest = true;
-  PENSTOCK_ASSIGN_OR_RETURN(job.scan, ScanOutput(job.output->fd(), options.output_path, JobDigest(job.manifest.job),
-                                                 job.report.num_lines));
+  PENSTOCK_ASSIGN_OR_RETURN(
+      job.scan, ScanOutput(job.output->fd(), options.output_path, JobDigest(job.manifest.job), job.report.num_lines));
   PENSTOCK_RETURN_IF_ERROR(job.output->Truncate(job.scan.good_bytes));
   return job.output->Sync();
 }
@@ -91,7 +91,8 @@ absl::StatusOr<OpenJob> PrepareJob(const JobOptions& options, OutputCalls& calls
   PENSTOCK_ASSIGN_OR_RETURN(job.input, InputFile::Open(options.input_path, SpoolFolder(options.output_path), stop));
   PENSTOCK_RETURN_IF_ERROR(OutputFile::Check(options.output_path, job.input, options.resume));
   if (IsSameFile(options.input_path, ManifestPath(options.output_path))) {
-    return IoError("{}: the input would be overwritten by the output's manifest; choose another --output", options.input_path);
+    return IoError("{}: the input would be overwritten by the output's manifest; choose another --output",
+                   options.input_path);
   }
   PENSTOCK_ASSIGN_OR_RETURN(job.report, ValidateInput(job.input, stop));
   PENSTOCK_ASSIGN_OR_RETURN(job.output, OutputFile::Open(options.output_path, calls));
@@ -144,7 +145,8 @@ absl::StatusOr<JobSummary> RunJob(const JobOptions& options,
   }
   if (job.has_old_manifest && job.scan.num_done >= job.report.num_requests) {
     summary.nothing_to_do = true;
-    progress.Print(fmt::format("{}: all {} requests are done, nothing to do\n", options.output_path, job.scan.num_done));
+    progress.Print(
+        fmt::format("{}: all {} requests are done, nothing to do\n", options.output_path, job.scan.num_done));
     summary.numbers.total_s = SecondsSince(start);
     PENSTOCK_RETURN_IF_ERROR(WriteStats(stats_fd, summary.numbers, options.stats_path));
     return summary;

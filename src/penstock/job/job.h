@@ -1,7 +1,8 @@
 // Offline batch jobs: a JSONL file of requests in, a JSONL file of results out.
 //
-// A job can be killed at any moment and continued with `resume`; it ends with exactly one result line per request. Texts
-// depend on the model, the request and the seed alone. Everything about the files is checked before the model is opened.
+// A job can be killed at any moment and continued with `resume`; it ends with exactly one result line per request.
+// Texts depend on the model, the request and the seed alone. Everything about the files is checked before the model is
+// opened.
 #pragma once
 
 #include <atomic>
@@ -23,10 +24,10 @@
 namespace penstock {
 
 struct JobOptions {
-  std::string input_path;   // "-": standard input
+  std::string input_path;  // "-": standard input
   std::string output_path;
-  bool resume = false;      // continue the job of this output; a fresh start when there is none yet
-  std::string stats_path;   // empty: none
+  bool resume = false;     // continue the job of this output; a fresh start when there is none yet
+  std::string stats_path;  // empty: none
   bool quiet = false;
   uint64_t seed = 0;           // of requests that give none
   SamplingOverrides sampling;  // flags; over the model's defaults, under the request's own fields
@@ -39,14 +40,14 @@ struct JobOptions {
 };
 
 struct JobSummary {
-  JobNumbers numbers;            // num_failed counts this run's and earlier runs' failed requests
-  int64_t num_blank = 0;         // input lines skipped
-  int64_t num_torn_lines = 0;    // cut off the output before resuming
-  bool nothing_to_do = false;    // the job was finished already; no engine was opened
+  JobNumbers numbers;          // num_failed counts this run's and earlier runs' failed requests
+  int64_t num_blank = 0;       // input lines skipped
+  int64_t num_torn_lines = 0;  // cut off the output before resuming
+  bool nothing_to_do = false;  // the job was finished already; no engine was opened
 };
 
-// Runs the job. OK when every request has its result line, also when some of these are errors (numbers.num_failed). kStopped
-// when `stop` was set or the disk is full: `resume` continues. The statistics are written in both cases.
+// Runs the job. OK when every request has its result line, also when some of these are errors (numbers.num_failed).
+// kStopped when `stop` was set or the disk is full: `resume` continues. The statistics are written in both cases.
 absl::StatusOr<JobSummary> RunJob(const JobOptions& options,
                                   absl::FunctionRef<absl::StatusOr<std::unique_ptr<Engine>>()> open_engine,
                                   const std::atomic<bool>& stop);

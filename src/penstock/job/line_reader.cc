@@ -41,7 +41,7 @@ absl::StatusOr<bool> LineReader::Fill() {
 
 absl::StatusOr<bool> LineReader::Next(Line& line) {
   line = Line{};
-  size_t searched = 0;      // bytes of the present line known to hold no newline
+  size_t searched = 0;         // bytes of the present line known to hold no newline
   uint64_t dropped_bytes = 0;  // bytes of a too long line that are no longer in the buffer
   line.offset = file_offset_ - (buffer_.size() - start_);
   size_t newline = std::string::npos;

@@ -1,7 +1,7 @@
 // Reads a file line by line in constant memory: one buffer that grows to the longest line, at most the limit.
 //
-// It reads with pread from its own position, so several readers may share a descriptor. `\n` and `\r\n` end a line, the last
-// line may lack its end, and a UTF-8 byte-order mark before the first line is skipped.
+// It reads with pread from its own position, so several readers may share a descriptor. `\n` and `\r\n` end a line, the
+// last line may lack its end, and a UTF-8 byte-order mark before the first line is skipped.
 #pragma once
 
 #include <cstdint>
@@ -13,10 +13,10 @@
 namespace penstock {
 
 struct Line {
-  std::string_view text;  // without its end; of a too long line the first bytes. Valid until the next call of Next()
-  int64_t number = 0;     // from 1
-  uint64_t offset = 0;    // of the line's first byte in the file
-  uint64_t num_bytes = 0;  // the line's whole length, without its end
+  std::string_view text;    // without its end; of a too long line the first bytes. Valid until the next call of Next()
+  int64_t number = 0;       // from 1
+  uint64_t offset = 0;      // of the line's first byte in the file
+  uint64_t num_bytes = 0;   // the line's whole length, without its end
   bool terminated = false;  // ended by a newline
   bool too_long = false;
 };
@@ -37,7 +37,7 @@ class LineReader {
   int fd_;
   std::string path_;
   uint64_t max_line_bytes_;
-  std::string buffer_;       // bytes [start_, buffer_.size()) are not yet handed out
+  std::string buffer_;  // bytes [start_, buffer_.size()) are not yet handed out
   size_t start_ = 0;
   uint64_t file_offset_ = 0;  // of the next byte to read
   int64_t line_number_ = 0;

@@ -24,7 +24,8 @@ using FlatObject = std::map<std::string, std::string>;
 void Flatten(const std::string& prefix, const json::value& value, FlatObject& flat) {
   if (value.is_object()) {
     for (const auto& [key, item] : value.get_object()) {
-      Flatten(fmt::format("{}{}{}", prefix, prefix.empty() ? "" : ".", std::string_view(key.data(), key.size())), item, flat);
+      Flatten(fmt::format("{}{}{}", prefix, prefix.empty() ? "" : ".", std::string_view(key.data(), key.size())), item,
+              flat);
     }
   } else {
     flat[prefix] = std::string(json::serialize(value));
@@ -128,7 +129,8 @@ absl::Status WriteManifest(const Manifest& manifest, const std::string& path) {
     PENSTOCK_RETURN_IF_ERROR(WriteFully(fd.get(), std::string(json::serialize(root)) + "\n", temporary));
     PENSTOCK_RETURN_IF_ERROR(Sync(fd.get(), temporary));
   }
-  if (::rename(temporary.c_str(), path.c_str()) != 0) return IoError("{}: cannot rename to: {}", path, ErrnoText(errno));
+  if (::rename(temporary.c_str(), path.c_str()) != 0)
+    return IoError("{}: cannot rename to: {}", path, ErrnoText(errno));
   const std::string folder = FolderOf(path);
   const UniqueFd folder_fd(::open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
   if (!folder_fd.valid()) return IoError("{}: cannot open: {}", folder, ErrnoText(errno));
@@ -152,7 +154,8 @@ absl::StatusOr<Manifest> ReadManifest(const std::string& path) {
   const json::value& job = find(*object, "job");
   const json::value& model = find(*object, "model");
   const json::value& checkpoints = find(*object, "input_checkpoints");
-  if (!job.is_object() || !model.is_object() || !checkpoints.is_object()) return NotAManifest(path, "a part is missing");
+  if (!job.is_object() || !model.is_object() || !checkpoints.is_object())
+    return NotAManifest(path, "a part is missing");
   Manifest manifest{.job = job.get_object(), .model = model.get_object(), .checkpoints = {}};
   const json::value& stride = find(checkpoints.get_object(), "stride");
   const json::value& digests = find(checkpoints.get_object(), "digests");
@@ -177,18 +180,21 @@ absl::Status CompareJob(const Manifest& then, const json::object& job, const Inp
   std::string text;
   for (const std::string& difference : differences) {
     text += fmt::format("{}{}", text.empty() ? "" : "; ", difference);
-    if (difference.starts_with("input.digest")) text += " (" + WhereInputDiffers(then.checkpoints, report.checkpoints) + ")";
+    if (difference.starts_with("input.digest"))
+      text += " (" + WhereInputDiffers(then.checkpoints, report.checkpoints) + ")";
   }
-  return InputError("cannot resume, the job is not the one that was started: {}; undo this, or choose another --output", text);
+  return InputError("cannot resume, the job is not the one that was started: {}; undo this, or choose another --output",
+                    text);
 }
 
 absl::Status CompareModel(const Manifest& then, const json::object& model) {
   PENSTOCK_ASSIGN_OR_RETURN(const std::vector<std::string> differences, Differences(then.model, model));
   if (differences.empty()) return absl::OkStatus();
   std::string text;
-  for (const std::string& difference : differences) text += fmt::format("{}model.{}", text.empty() ? "" : "; ", difference);
-  return InputError("cannot resume, the model is not the one that was started with: {}; undo this, or choose another --output",
-                    text);
+  for (const std::string& difference : differences)
+    text += fmt::format("{}model.{}", text.empty() ? "" : "; ", difference);
+  return InputError(
+      "cannot resume, the model is not the one that was started with: {}; undo this, or choose another --output", text);
 }
 
 }  // namespace penstock

@@ -98,10 +98,11 @@ absl::Status OutputFile::WriteFailed(int error_number) {
   if (!is_regular_) return IoError("{}: cannot write: {}", path_, ErrnoText(error_number));
   PENSTOCK_RETURN_IF_ERROR(Truncate(num_bytes_));  // part of the line may have been written
   PENSTOCK_RETURN_IF_ERROR(Sync());
-  return MakeError(Fault::kStopped,
-                   fmt::format("{}: cannot write a result: {}; the file ends with the last whole line ({}); make room, then "
-                               "continue with --resume",
-                               path_, ErrnoText(error_number), FormatBytes(num_bytes_)));
+  return MakeError(
+      Fault::kStopped,
+      fmt::format("{}: cannot write a result: {}; the file ends with the last whole line ({}); make room, then "
+                  "continue with --resume",
+                  path_, ErrnoText(error_number), FormatBytes(num_bytes_)));
 }
 
 absl::Status OutputFile::Append(std::string_view line) {
@@ -124,7 +125,8 @@ absl::Status OutputFile::Append(std::string_view line) {
 }
 
 absl::Status OutputFile::SyncIfDue() {
-  if (num_unsynced_ == 0 || std::chrono::steady_clock::now() - oldest_unsynced_ < kMaxUnsyncedTime) return absl::OkStatus();
+  if (num_unsynced_ == 0 || std::chrono::steady_clock::now() - oldest_unsynced_ < kMaxUnsyncedTime)
+    return absl::OkStatus();
   return Sync();
 }
 
@@ -133,8 +135,8 @@ absl::Status OutputFile::Sync() {
   if (sync_failed_) return IoError("{}: an earlier sync failed", path_);
   if (num_unsynced_ > 0 && calls_.Sync(fd()) != 0) {
     sync_failed_ = true;
-    return IoError("{}: cannot sync results to disk: {}; up to {} of the last lines may be lost", path_, ErrnoText(errno),
-                   num_unsynced_);
+    return IoError("{}: cannot sync results to disk: {}; up to {} of the last lines may be lost", path_,
+                   ErrnoText(errno), num_unsynced_);
   }
   num_unsynced_ = 0;
   return absl::OkStatus();

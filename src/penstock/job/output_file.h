@@ -1,8 +1,8 @@
 // The output of a job: whole result lines, appended one write() each, by one process at a time.
 //
-// Results are its only record: a line that ends in a newline is done, anything after the last newline is torn and goes. A
-// failed write leaves the file as it was before that line. Results are synced to disk in groups; a failed sync is final,
-// because the kernel forgets which pages it lost.
+// Results are its only record: a line that ends in a newline is done, anything after the last newline is torn and goes.
+// A failed write leaves the file as it was before that line. Results are synced to disk in groups; a failed sync is
+// final, because the kernel forgets which pages it lost.
 #pragma once
 
 #include <chrono>
@@ -34,8 +34,8 @@ inline constexpr std::chrono::milliseconds kMaxUnsyncedTime{1000};
 
 class OutputFile {
  public:
-  // Refuses (kIo), without touching anything, an output that is the input, a directory, not writable, or in no folder; and
-  // one that has results already unless `resume`.
+  // Refuses (kIo), without touching anything, an output that is the input, a directory, not writable, or in no folder;
+  // and one that has results already unless `resume`.
   static absl::Status Check(const std::string& path, const InputFile& input, bool resume);
 
   // Creates or opens the file and locks it until destruction; kIo "locked by pid N" when another process has it.
@@ -50,8 +50,8 @@ class OutputFile {
   // Cuts a torn tail off. REQUIRES: is_regular(), num_bytes <= num_bytes().
   absl::Status Truncate(uint64_t num_bytes);
 
-  // Appends `line` and a newline; syncs when 64 lines or a second's worth are not yet on disk. kStopped when there is no
-  // room or the disk refuses (the job can be resumed), kIo when a reader has gone away or the sync fails.
+  // Appends `line` and a newline; syncs when 64 lines or a second's worth are not yet on disk. kStopped when there is
+  // no room or the disk refuses (the job can be resumed), kIo when a reader has gone away or the sync fails.
   absl::Status Append(std::string_view line);
 
   // Puts everything on disk. After a failure every further call fails.
@@ -60,7 +60,8 @@ class OutputFile {
   absl::Status SyncIfDue();
 
  private:
-  OutputFile(UniqueFd fd, std::string path, OutputCalls& calls) : fd_(std::move(fd)), path_(std::move(path)), calls_(calls) {}
+  OutputFile(UniqueFd fd, std::string path, OutputCalls& calls)
+      : fd_(std::move(fd)), path_(std::move(path)), calls_(calls) {}
   absl::Status Lock();
   absl::Status WriteFailed(int error_number);
 

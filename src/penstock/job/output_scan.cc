@@ -49,19 +49,21 @@ absl::StatusOr<OutputScan> ScanOutput(int fd, const std::string& path, uint64_t 
     const std::optional<ScannedResult> result = ScanResult(line);
     if (!result.has_value() && first_torn == 0) first_torn = line.number;
     if (first_torn != 0 && ++scan.num_torn_lines > kMaxUnsyncedLines + 1) {
-      return IoError("{}: line {}: not a result, and {} more lines follow, so no crash did this; restore the file or choose "
-                     "another --output",
-                     path, first_torn, kMaxUnsyncedLines);
+      return IoError(
+          "{}: line {}: not a result, and {} more lines follow, so no crash did this; restore the file or choose "
+          "another --output",
+          path, first_torn, kMaxUnsyncedLines);
     }
     if (!result.has_value()) continue;
     const std::optional<int64_t> input_line = LineOfResultId(result->id, job_digest);
     if (!input_line.has_value() || *input_line > num_lines) {
-      return IoError("{}: line {}: id '{}' is not of a result of this job; restore the file or choose another --output", path,
-                     line.number, result->id);
+      return IoError("{}: line {}: id '{}' is not of a result of this job; restore the file or choose another --output",
+                     path, line.number, result->id);
     }
     if (first_torn != 0) continue;
     if (scan.done[static_cast<size_t>(*input_line)]) {
-      return IoError("{}: line {}: a second result of input line {}; remove one of the two", path, line.number, *input_line);
+      return IoError("{}: line {}: a second result of input line {}; remove one of the two", path, line.number,
+                     *input_line);
     }
     scan.done[static_cast<size_t>(*input_line)] = true;
     ++scan.num_done;

@@ -12,16 +12,16 @@
 namespace penstock {
 
 struct OutputScan {
-  std::vector<bool> done;        // [num_lines + 1], by line number
+  std::vector<bool> done;  // [num_lines + 1], by line number
   int64_t num_done = 0;
-  int64_t num_failed = 0;        // of which error records
-  uint64_t good_bytes = 0;       // the file up to here is whole results of this job
-  int64_t num_torn_lines = 0;    // whole or partial lines after that, which a crash left
+  int64_t num_failed = 0;      // of which error records
+  uint64_t good_bytes = 0;     // the file up to here is whole results of this job
+  int64_t num_torn_lines = 0;  // whole or partial lines after that, which a crash left
 };
 
-// Reads the output of the job with this digest and number of input lines. A damaged tail of at most as many lines as may be
-// unsynced is what a power loss leaves: those lines count as torn. kIo, naming the output's line, for anything else that is
-// not one result per line of this job.
+// Reads the output of the job with this digest and number of input lines. A damaged tail of at most as many lines as
+// may be unsynced is what a power loss leaves: those lines count as torn. kIo, naming the output's line, for anything
+// else that is not one result per line of this job.
 absl::StatusOr<OutputScan> ScanOutput(int fd, const std::string& path, uint64_t job_digest, int64_t num_lines);
 
 }  // namespace penstock

@@ -39,20 +39,22 @@ std::string FormatProgress(const ProgressCounts& counts, const EngineStats& stat
   const double share =
       counts.num_requests > 0 ? static_cast<double>(counts.num_done) / static_cast<double>(counts.num_requests) : 1.0;
   const int filled = std::clamp(static_cast<int>(share * kBarWidth), 0, kBarWidth);
-  std::string text = fmt::format("[{}{}] {}/{} requests", std::string(static_cast<size_t>(filled), '#'),
-                                 std::string(static_cast<size_t>(kBarWidth - filled), '-'), counts.num_done,
-                                 counts.num_requests);
+  std::string text =
+      fmt::format("[{}{}] {}/{} requests", std::string(static_cast<size_t>(filled), '#'),
+                  std::string(static_cast<size_t>(kBarWidth - filled), '-'), counts.num_done, counts.num_requests);
   if (counts.num_failed > 0) text += fmt::format(", {} failed", counts.num_failed);
   const double compute_s = stats.prefill_s + stats.decode_s;
   if (compute_s > 0) text += fmt::format(", {:.1f} tokens/s", static_cast<double>(stats.generated_tokens) / compute_s);
   const int64_t wanted = stats.expert_hits + stats.expert_misses;
   if (wanted > 0) {
-    text += fmt::format(", {:.0f}% expert hits", 100 * static_cast<double>(stats.expert_hits) / static_cast<double>(wanted));
+    text += fmt::format(", {:.0f}% expert hits",
+                        100 * static_cast<double>(stats.expert_hits) / static_cast<double>(wanted));
   }
   const int64_t done_now = counts.num_done - counts.num_resumed;
   const int64_t left = counts.num_requests - counts.num_done;
   if (left > 0 && done_now > 0) {
-    text += fmt::format(", {} left", FormatDuration(elapsed_s / static_cast<double>(done_now) * static_cast<double>(left)));
+    text +=
+        fmt::format(", {} left", FormatDuration(elapsed_s / static_cast<double>(done_now) * static_cast<double>(left)));
   }
   return text;
 }

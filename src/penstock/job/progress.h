@@ -12,7 +12,7 @@ struct ProgressCounts {
   int64_t num_requests = 0;  // of the whole job
   int64_t num_done = 0;      // failed ones included
   int64_t num_failed = 0;
-  int64_t num_resumed = 0;   // of the done ones, those that an earlier run did
+  int64_t num_resumed = 0;  // of the done ones, those that an earlier run did
 };
 
 enum class ProgressMode : uint8_t { kSilent, kPlain, kRedraw };

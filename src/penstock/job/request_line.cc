@@ -22,7 +22,8 @@ void ReadId(const json::object& object, int64_t number, RequestLine& line) {
     if (value->is_string()) {
       const std::string_view text = View(value->get_string());
       if (text.empty() || text.size() > kMaxRequestIdBytes) {
-        fields.Fail("invalid_id", name, fmt::format("expected 1 to {} bytes, found {}", kMaxRequestIdBytes, text.size()));
+        fields.Fail("invalid_id", name,
+                    fmt::format("expected 1 to {} bytes, found {}", kMaxRequestIdBytes, text.size()));
         break;
       }
       line.id = std::string(text);
@@ -60,12 +61,14 @@ void ReadPrompt(FieldReader& fields, JobRequest& request) {
   request.prompt_ids.reserve(items.size());
   for (const json::value& item : items) {
     if (item.is_string() || item.is_array()) {
-      return fields.Fail("unsupported", "prompt", "a list of prompts is not supported; give each prompt a line of its own");
+      return fields.Fail("unsupported", "prompt",
+                         "a list of prompts is not supported; give each prompt a line of its own");
     }
     if (!item.is_int64() || item.get_int64() < 0 || item.get_int64() >= kMaxVocabSize) {
-      return fields.Fail("invalid_request", "prompt",
-                         fmt::format("expected token ids of 0 to {}, found {}", kMaxVocabSize - 1,
-                                     item.is_number() ? std::string(json::serialize(item)) : std::string(JsonTypeName(item))));
+      return fields.Fail(
+          "invalid_request", "prompt",
+          fmt::format("expected token ids of 0 to {}, found {}", kMaxVocabSize - 1,
+                      item.is_number() ? std::string(json::serialize(item)) : std::string(JsonTypeName(item))));
     }
     request.prompt_ids.push_back(static_cast<TokenId>(item.get_int64()));
   }
@@ -112,7 +115,8 @@ void ReadMessages(FieldReader& fields, JobRequest& request) {
     const std::string name = fmt::format("messages[{}]", i);
     json::object* message = request.messages[i].if_object();
     if (message == nullptr) {
-      return fields.Fail("invalid_request", name, fmt::format("expected an object, found {}", JsonTypeName(request.messages[i])));
+      return fields.Fail("invalid_request", name,
+                         fmt::format("expected an object, found {}", JsonTypeName(request.messages[i])));
     }
     const json::value* role = message->if_contains("role");
     if (role == nullptr || !role->is_string() || role->get_string().empty()) {
@@ -161,13 +165,15 @@ void RefuseManyAnswers(FieldReader& fields) {
       fields.Fail("unsupported", name, "only 1 answer per request is supported; repeat the line with other seeds");
     }
   }
-  if (fields.Bool("stream").value_or(false)) fields.Fail("unsupported", "stream", "a batch has no streams; leave it out");
+  if (fields.Bool("stream").value_or(false))
+    fields.Fail("unsupported", "stream", "a batch has no streams; leave it out");
 }
 
 // Fields of OpenAI's bodies that would change the answer and that Penstock does not have.
 void RefuseUnsupported(FieldReader& fields) {
   if (fields.Bool("echo").value_or(false)) fields.Fail("unsupported", "echo", "is not supported; leave it out");
-  if (!fields.Text("suffix").value_or("").empty()) fields.Fail("unsupported", "suffix", "is not supported; leave it out");
+  if (!fields.Text("suffix").value_or("").empty())
+    fields.Fail("unsupported", "suffix", "is not supported; leave it out");
   for (const std::string_view name : {"presence_penalty", "frequency_penalty"}) {
     if (fields.Number(name, -2, 2).value_or(0) != 0) {
       fields.Fail("unsupported", name, "is not supported; use repetition_penalty or leave it out");
@@ -193,7 +199,8 @@ std::optional<LineError> ReadBatchLine(const json::object& object, RequestLine& 
   const std::string url = outer.Text("url").value_or("");
   if (method != "POST") outer.Fail("invalid_request", "method", fmt::format("expected \"POST\", found \"{}\"", method));
   if (url != kChatUrl && url != kCompletionsUrl) {
-    outer.Fail("invalid_request", "url", fmt::format("expected {} or {}, found \"{}\"", kChatUrl, kCompletionsUrl, url));
+    outer.Fail("invalid_request", "url",
+               fmt::format("expected {} or {}, found \"{}\"", kChatUrl, kCompletionsUrl, url));
   }
   const json::value* body = outer.Find("body");
   if (body == nullptr || !body->is_object()) outer.Fail("invalid_request", "body", "expected an object");
@@ -218,10 +225,11 @@ std::optional<LineError> ReadPlainLine(const json::object& object, RequestLine& 
   int num_forms = 0;
   for (const std::string_view name : {"prompt", "messages", "turns"}) num_forms += fields.Find(name) != nullptr;
   if (num_forms != 1) {
-    return LineError{"invalid_request",
-                     fmt::format("expected one of \"prompt\", \"messages\", \"turns\" (or \"url\" and \"body\"), found {}",
-                                 num_forms == 0 ? "none" : "several"),
-                     ""};
+    return LineError{
+        "invalid_request",
+        fmt::format("expected one of \"prompt\", \"messages\", \"turns\" (or \"url\" and \"body\"), found {}",
+                    num_forms == 0 ? "none" : "several"),
+        ""};
   }
   if (fields.Find("turns") != nullptr) {
     ReadTurns(fields, line.request);
@@ -249,7 +257,8 @@ RequestLine ParseRequestLine(std::string_view text, int64_t number) {
     return line;
   }
   if (!value->is_object()) {
-    line.error = LineError{"invalid_request", fmt::format("expected a JSON object, found {}", JsonTypeName(*value)), ""};
+    line.error =
+        LineError{"invalid_request", fmt::format("expected a JSON object, found {}", JsonTypeName(*value)), ""};
     return line;
   }
   const json::object& object = value->get_object();

@@ -4,8 +4,8 @@
 //   {"id": "a", "prompt": "Once upon a time", "max_tokens": 64}
 //   {"question_id": 81, "turns": ["first question", "second question"]}
 //
-// A pure function of the line's bytes. What it does not know it ignores, except fields of a batch body that would change
-// the answer (n, stream, echo ...): those are errors unless they say what is done anyway.
+// A pure function of the line's bytes. What it does not know it ignores, except fields of a batch body that would
+// change the answer (n, stream, echo ...): those are errors unless they say what is done anyway.
 #pragma once
 
 #include <cstdint>

@@ -64,10 +64,11 @@ json::value CompletionLogprobs(const RequestResult& result, const TokenText& tok
     }
     top_logprobs.push_back(std::move(top));
   }
-  return json::object{{"tokens", std::move(tokens)},
-                      {"token_logprobs", std::move(token_logprobs)},
-                      {"top_logprobs", result.logprobs > 0 ? json::value(std::move(top_logprobs)) : json::value(nullptr)},
-                      {"text_offset", std::move(text_offset)}};
+  return json::object{
+      {"tokens", std::move(tokens)},
+      {"token_logprobs", std::move(token_logprobs)},
+      {"top_logprobs", result.logprobs > 0 ? json::value(std::move(top_logprobs)) : json::value(nullptr)},
+      {"text_offset", std::move(text_offset)}};
 }
 
 json::object Choice(const RequestResult& result, const TokenText& token_text) {
@@ -131,8 +132,8 @@ std::string FormatResult(const ResultHead& head, const RequestResult& result, co
                                               {"completion_tokens", result.completion_tokens},
                                               {"total_tokens", result.prompt_tokens + result.completion_tokens}}}};
   json::object line = Head(head);
-  line["response"] = json::object{
-      {"status_code", 200}, {"request_id", fmt::format("req_{:016x}", number)}, {"body", std::move(body)}};
+  line["response"] =
+      json::object{{"status_code", 200}, {"request_id", fmt::format("req_{:016x}", number)}, {"body", std::move(body)}};
   line["error"] = nullptr;
   return std::string(json::serialize(line));
 }

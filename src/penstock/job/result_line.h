@@ -1,7 +1,7 @@
 // Result lines in the format of OpenAI's batch API.
 //
-// They hold no clock and no random number: `created` is 0 and ids come from the job and the line, so that two runs of one
-// job give equal lines.
+// They hold no clock and no random number: `created` is 0 and ids come from the job and the line, so that two runs of
+// one job give equal lines.
 #pragma once
 
 #include <cstdint>
@@ -34,7 +34,7 @@ struct RequestResult {
   std::vector<std::string> answers;  // kTurns: of every turn
   int64_t prompt_tokens = 0;         // of all turns
   int64_t completion_tokens = 0;
-  int logprobs = -1;                 // as the request asked for
+  int logprobs = -1;  // as the request asked for
 };
 
 using TokenText = std::function<std::string(TokenId)>;  // a token's bytes, maybe part of a character

@@ -13,7 +13,8 @@ namespace penstock {
 namespace {
 
 json::object Message(std::string_view role, std::string_view content) {
-  return {{"role", json::string_view(role.data(), role.size())}, {"content", json::string_view(content.data(), content.size())}};
+  return {{"role", json::string_view(role.data(), role.size())},
+          {"content", json::string_view(content.data(), content.size())}};
 }
 
 // The chat so far: every question with its answer, then the next question.
@@ -33,8 +34,7 @@ uint64_t RequestSeed(uint64_t job_seed, int64_t line_number) {
   return XXH3_64bits_withSeed(&line_number, sizeof(line_number), job_seed);
 }
 
-Runner::Runner(const Args& args)
-    : args_(args), reader_(args.input.fd(), args.input.name(), kMaxRequestLineBytes) {
+Runner::Runner(const Args& args) : args_(args), reader_(args.input.fd(), args.input.name(), kMaxRequestLineBytes) {
   counts_.num_requests = args.report.num_requests;
   counts_.num_done = args.scan.num_done;
   counts_.num_resumed = args.scan.num_done;
@@ -120,7 +120,8 @@ absl::StatusOr<RequestId> Runner::TrySubmit(Active& active) {
     }
     case RequestKind::kTurns: {
       // Each turn draws from a random stream of its own.
-      if (!active.answers.empty()) request.sampling.seed = RequestSeed(active.sampling.seed, -static_cast<int64_t>(active.answers.size()));
+      if (!active.answers.empty())
+        request.sampling.seed = RequestSeed(active.sampling.seed, -static_cast<int64_t>(active.answers.size()));
       const std::string messages = json::serialize(ConversationSoFar(job.turns, active.answers));
       PENSTOCK_RETURN_IF_ERROR(CheckPromptBytes(args_.engine.model(), messages.size()));
       PENSTOCK_ASSIGN_OR_RETURN(request.prompt_ids, args_.engine.TokenizeChat(messages, ""));
@@ -146,7 +147,8 @@ absl::Status Runner::Submit(Active active) {
     return Annotate(id.status(), fmt::format("{}: line {}", args_.input.name(), active.head.line_number));
   }
   std::string message = penstock::Message(id.status());
-  if (active.request.kind == RequestKind::kTurns) message = fmt::format("turn {}: {}", active.answers.size() + 1, message);
+  if (active.request.kind == RequestKind::kTurns)
+    message = fmt::format("turn {}: {}", active.answers.size() + 1, message);
   return WriteResult(FormatError(active.head, {"invalid_request", std::move(message), ""}), /*failed=*/true);
 }
 

@@ -36,14 +36,14 @@ class Runner {
     const OutputScan& scan;  // lines that are done already
     uint64_t job_digest;
     uint64_t seed;
-    SamplingParams sampling;  // what requests start from
+    SamplingParams sampling;                                 // what requests start from
     std::function<void(const ProgressCounts&)> on_progress;  // after each step
   };
   explicit Runner(const Args& args);
 
-  // Runs the lines that are not done. OK when every line has its result; kStopped when `stop` was set or the output has no
-  // room; any other error as the engine, the input or the output gave it. What finished is on disk in each case, unless the
-  // output itself failed.
+  // Runs the lines that are not done. OK when every line has its result; kStopped when `stop` was set or the output has
+  // no room; any other error as the engine, the input or the output gave it. What finished is on disk in each case,
+  // unless the output itself failed.
   absl::Status Run(const std::atomic<bool>& stop);
 
   const ProgressCounts& counts() const { return counts_; }

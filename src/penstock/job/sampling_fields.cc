@@ -33,13 +33,15 @@ std::optional<std::vector<std::string>> ReadStop(FieldReader& fields) {
     list.push_back(*value);
   }
   if (list.size() > kMaxStopTexts) {
-    fields.Fail("invalid_request", "stop", fmt::format("expected at most {} stop texts, found {}", kMaxStopTexts, list.size()));
+    fields.Fail("invalid_request", "stop",
+                fmt::format("expected at most {} stop texts, found {}", kMaxStopTexts, list.size()));
     return std::nullopt;
   }
   std::vector<std::string> stop;
   for (const json::value& item : list) {
     if (!item.is_string()) {
-      fields.Fail("invalid_request", "stop", fmt::format("expected a string or a list of strings, found {}", JsonTypeName(item)));
+      fields.Fail("invalid_request", "stop",
+                  fmt::format("expected a string or a list of strings, found {}", JsonTypeName(item)));
       return std::nullopt;
     }
     const json::string& text = item.get_string();
@@ -53,7 +55,8 @@ std::optional<std::vector<std::string>> ReadStop(FieldReader& fields) {
   return stop;
 }
 
-// OpenAI's chat form is `logprobs: true, top_logprobs: 5`, the completions form is `logprobs: 5`. Either works everywhere.
+// OpenAI's chat form is `logprobs: true, top_logprobs: 5`, the completions form is `logprobs: 5`. Either works
+// everywhere.
 std::optional<int> ReadLogprobs(FieldReader& fields) {
   const json::value* value = fields.Find("logprobs");
   const std::optional<int64_t> top = fields.Integer("top_logprobs", 0, kMaxLogprobs);
@@ -176,7 +179,8 @@ SamplingOverrides ReadSamplingFields(FieldReader& fields) {
   const json::value* seed = fields.Find("seed");
   if (seed != nullptr && seed->is_uint64()) {
     o.seed = seed->get_uint64();
-  } else if (const auto number = fields.Integer("seed", std::numeric_limits<int64_t>::min(), std::numeric_limits<int64_t>::max())) {
+  } else if (const auto number =
+                 fields.Integer("seed", std::numeric_limits<int64_t>::min(), std::numeric_limits<int64_t>::max())) {
     o.seed = static_cast<uint64_t>(*number);
   }
   o.max_tokens = fields.Integer("max_tokens", 1, kMaxContext);

@@ -42,7 +42,8 @@ struct LineError {
   std::string param;  // the field at fault; may be empty
 };
 
-// Reads typed fields of one JSON object and keeps the first error. A null counts as absent, as OpenAI's clients send it.
+// Reads typed fields of one JSON object and keeps the first error. A null counts as absent, as OpenAI's clients send
+// it.
 class FieldReader {
  public:
   // `prefix` stands before field names in errors ("body.").
@@ -64,8 +65,8 @@ class FieldReader {
   std::optional<LineError> error_;
 };
 
-// Reads temperature, top_k, top_p, min_p, repetition_penalty, seed, max_tokens / max_completion_tokens, stop, ignore_eos,
-// logprobs and top_logprobs.
+// Reads temperature, top_k, top_p, min_p, repetition_penalty, seed, max_tokens / max_completion_tokens, stop,
+// ignore_eos, logprobs and top_logprobs.
 SamplingOverrides ReadSamplingFields(FieldReader& fields);
 
 }  // namespace penstock

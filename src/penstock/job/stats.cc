@@ -48,7 +48,8 @@ std::string FormatStats(const JobNumbers& numbers) {
       {"requests", numbers.num_requests},
       {"prompt_tokens", e.prompt_tokens},
       {"generated_tokens", e.generated_tokens},
-      {"seconds", json::object{{"load", e.load_s}, {"prefill", e.prefill_s}, {"decode", e.decode_s}, {"total", numbers.total_s}}},
+      {"seconds",
+       json::object{{"load", e.load_s}, {"prefill", e.prefill_s}, {"decode", e.decode_s}, {"total", numbers.total_s}}},
       {"tokens_per_second", json::object{{"prefill", Rate(e.prompt_tokens, e.prefill_s)},
                                          {"decode", Rate(e.generated_tokens, e.decode_s)},
                                          {"generation", Rate(e.generated_tokens, generation_s)}}},
@@ -69,12 +70,14 @@ std::string FormatSummary(const JobNumbers& numbers) {
   std::string text = fmt::format("requests        {}, {} failed", numbers.num_requests, numbers.num_failed);
   if (numbers.num_resumed > 0) text += fmt::format(", {} done before", numbers.num_resumed);
   text += fmt::format("\ntokens          {} prompt, {} generated\n", e.prompt_tokens, e.generated_tokens);
-  text += fmt::format("seconds         {:.2f} load, {:.2f} prefill, {:.2f} decode, {:.2f} total\n", e.load_s, e.prefill_s,
-                      e.decode_s, numbers.total_s);
-  text += fmt::format("tokens/s        {:.1f} prefill, {:.1f} decode, {:.1f} generation\n", Rate(e.prompt_tokens, e.prefill_s),
-                      Rate(e.generated_tokens, e.decode_s), Rate(e.generated_tokens, e.prefill_s + e.decode_s));
-  text += fmt::format("experts         {} hits, {} misses ({:.1f}% hits), {} read from disk\n", e.expert_hits, e.expert_misses,
-                      100 * Rate(e.expert_hits, static_cast<double>(wanted)), FormatBytes(e.disk_bytes));
+  text += fmt::format("seconds         {:.2f} load, {:.2f} prefill, {:.2f} decode, {:.2f} total\n", e.load_s,
+                      e.prefill_s, e.decode_s, numbers.total_s);
+  text += fmt::format("tokens/s        {:.1f} prefill, {:.1f} decode, {:.1f} generation\n",
+                      Rate(e.prompt_tokens, e.prefill_s), Rate(e.generated_tokens, e.decode_s),
+                      Rate(e.generated_tokens, e.prefill_s + e.decode_s));
+  text +=
+      fmt::format("experts         {} hits, {} misses ({:.1f}% hits), {} read from disk\n", e.expert_hits,
+                  e.expert_misses, 100 * Rate(e.expert_hits, static_cast<double>(wanted)), FormatBytes(e.disk_bytes));
   text += fmt::format("peak memory     {}\n", FormatBytes(PeakRssBytes()));
   return text;
 }

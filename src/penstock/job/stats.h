@@ -11,16 +11,16 @@ namespace penstock {
 struct JobNumbers {
   int64_t num_requests = 0;  // answered or failed in this run
   int64_t num_failed = 0;
-  int64_t num_resumed = 0;   // done by earlier runs
+  int64_t num_resumed = 0;  // done by earlier runs
   double total_s = 0;
   std::string model;
   EngineStats engine;
   MemoryPlan plan;
 };
 
-// The JSON of --stats. Of the schedule's lanes this engine has two: `host_compute`, which is idle while it waits for the
-// disk, and `disk_to_dram`, whose busy time is known as far as computing waited for it (a lower bound). It prefetches nothing
-// by prediction, and computes no bound: `bound` and `bound_fraction` are null.
+// The JSON of --stats. Of the schedule's lanes this engine has two: `host_compute`, which is idle while it waits for
+// the disk, and `disk_to_dram`, whose busy time is known as far as computing waited for it (a lower bound). It
+// prefetches nothing by prediction, and computes no bound: `bound` and `bound_fraction` are null.
 std::string FormatStats(const JobNumbers& numbers);
 
 std::string FormatSummary(const JobNumbers& numbers);

@@ -9,7 +9,8 @@
 //     tail is padded with zeros; then lanes j and j+8 are added, then j and j+4, j+2, j+1;
 //   - a dot product of bf16 pairs has 16 lanes; lane j takes k = 32*i + 2*j + 1 and then k = 32*i + 2*j with one fused
 //     multiply-add each, in increasing i; the tail and the tree are as above. This is the order that Intel gives for
-//     VDPBF16PS, which also takes denormal inputs and results as zero: AVX512-BF16 machines differ there, and only there.
+//     VDPBF16PS, which also takes denormal inputs and results as zero: AVX512-BF16 machines differ there, and only
+//     there.
 //   - a sum of values has the lanes and the tree of the dot product, with additions.
 // NaNs have the same places everywhere, but their payloads are not promised. The rounding mode is to nearest and
 // denormals are kept (the C++ default; -ffast-math sets neither here).
@@ -25,16 +26,16 @@
 
 namespace penstock::kernels {
 
-// Strides are in elements of the pointed-to type unless they say bytes. Sizes may be anything from 1 on. Activations are
-// best aligned to 64 bytes (any alignment of their type works); weights and KV may start at any byte.
+// Strides are in elements of the pointed-to type unless they say bytes. Sizes may be anything from 1 on. Activations
+// are best aligned to 64 bytes (any alignment of their type works); weights and KV may start at any byte.
 
 // y[row, col] = sum over k of x[row, k] * w[col, k], + bias[col] after the sum when bias is not null.
 // The bits for weights stored as bf16 or f16 are those for the same values stored as f32.
 struct GemmF32Args {
-  int64_t num_rows;    // M
-  int64_t num_cols;    // N
-  int64_t inner_dim;   // K
-  const float* x;      // [num_rows, inner_dim]
+  int64_t num_rows;   // M
+  int64_t num_cols;   // N
+  int64_t inner_dim;  // K
+  const float* x;     // [num_rows, inner_dim]
   int64_t x_stride;
   Dtype w_dtype;
   const std::byte* w;  // [num_cols, inner_dim], `w_dtype`
@@ -48,7 +49,7 @@ struct GemmBf16Args {
   int64_t num_rows;
   int64_t num_cols;
   int64_t inner_dim;
-  const BF16* x;       // [num_rows, inner_dim]
+  const BF16* x;  // [num_rows, inner_dim]
   int64_t x_stride;
   const std::byte* w;  // [num_cols, inner_dim], bf16
   int64_t w_stride;    // in elements
@@ -61,11 +62,11 @@ struct GemmBf16Args {
 struct RmsNormArgs {
   int64_t num_rows;
   int64_t dim;
-  const float* x;       // [num_rows, dim]
+  const float* x;  // [num_rows, dim]
   int64_t x_stride;
   const float* weight;  // [dim]
   float eps;
-  float* out;           // [num_rows, dim]
+  float* out;  // [num_rows, dim]
   int64_t out_stride;
 };
 
@@ -75,8 +76,8 @@ struct RopeArgs {
   int64_t rotary_dim;  // even; head_dim, or less when only the first part of a head rotates
   float* x;            // [num_heads, head_dim]
   int64_t head_stride;
-  const float* cos;    // [rotary_dim / 2]
-  const float* sin;    // [rotary_dim / 2]
+  const float* cos;  // [rotary_dim / 2]
+  const float* sin;  // [rotary_dim / 2]
 };
 
 enum class Renormalise : bool { kNo, kYes };
@@ -85,11 +86,11 @@ enum class Renormalise : bool { kNo, kYes };
 // NaN scores give NaN weights, but every index is valid and occurs once.
 struct RouterTopkArgs {
   int64_t num_experts;
-  int64_t num_topk;          // 1..num_experts
-  float* scores;             // [num_experts]: logits in, probabilities out
-  Renormalise renormalise;   // divide the weights by their sum, taken in decreasing order
-  int32_t* topk_idx;         // [num_topk]
-  float* topk_weights;       // [num_topk]
+  int64_t num_topk;         // 1..num_experts
+  float* scores;            // [num_experts]: logits in, probabilities out
+  Renormalise renormalise;  // divide the weights by their sum, taken in decreasing order
+  int32_t* topk_idx;        // [num_topk]
+  float* topk_weights;      // [num_topk]
 };
 
 // out = silu(gate) * up, silu(x) = x / (1 + exp(-x)). `out` may be `gate` or `up`.
@@ -98,9 +99,9 @@ struct SwigluArgs {
   int64_t dim;
   const float* gate;  // [num_rows, dim]
   int64_t gate_stride;
-  const float* up;    // [num_rows, dim]
+  const float* up;  // [num_rows, dim]
   int64_t up_stride;
-  float* out;         // [num_rows, dim]
+  float* out;  // [num_rows, dim]
   int64_t out_stride;
 };
 
@@ -110,9 +111,9 @@ struct SwigluArgs {
 // The sum of p has 16 lanes from first_pos on; p . V is accumulated in increasing position. Each K and each V is read
 // from memory once for the whole group.
 struct AttentionArgs {
-  int64_t group;      // num_heads / num_kv_heads
+  int64_t group;  // num_heads / num_kv_heads
   int64_t head_dim;
-  const float* q;     // [group, head_dim]
+  const float* q;  // [group, head_dim]
   int64_t q_stride;
   // pages[i] holds positions [i * page_tokens, (i + 1) * page_tokens); pages outside the range are not touched and may
   // be null. K of position pos lies at pages[i] + k_offset_bytes + (pos % page_tokens) * token_stride_bytes.
@@ -125,20 +126,21 @@ struct AttentionArgs {
   int64_t first_pos;  // start of the sliding window
   int64_t end_pos;    // > first_pos
   float scale;
-  float* scratch;     // [group, scratch_stride]
+  float* scratch;          // [group, scratch_stride]
   int64_t scratch_stride;  // >= end_pos - first_pos
-  float* out;         // [group, head_dim]
+  float* out;              // [group, head_dim]
   int64_t out_stride;
 };
 
-// y[row] = residual[row] + sum over j of weights[row, j] * z[assignments[row, j]], in increasing j. `y` may be `residual`.
+// y[row] = residual[row] + sum over j of weights[row, j] * z[assignments[row, j]], in increasing j. `y` may be
+// `residual`.
 struct CombineArgs {
   int64_t num_rows;
   int64_t dim;
   int64_t num_topk;
-  const float* residual;       // [num_rows, dim]
+  const float* residual;  // [num_rows, dim]
   int64_t residual_stride;
-  const float* z;              // [num_assignments, dim]
+  const float* z;  // [num_assignments, dim]
   int64_t z_stride;
   const int64_t* assignments;  // [num_rows, num_topk], rows of z
   const float* weights;        // [num_rows, num_topk]

@@ -21,8 +21,8 @@ std::vector<Isa> SupportedIsas();
 // The last of SupportedIsas().
 Isa BestIsa();
 
-// The instruction set called `forced`, or the best one when `forced` is empty. A usage error when the name is unknown or
-// the machine lacks it.
+// The instruction set called `forced`, or the best one when `forced` is empty. A usage error when the name is unknown
+// or the machine lacks it.
 absl::StatusOr<Isa> ChooseIsa(std::string_view forced);
 
 // REQUIRES: `isa` is supported. The table lives forever and may be used by any number of threads. Asks the processor

@@ -17,8 +17,8 @@ absl::StatusOr<Arena> Arena::Map(uint64_t size_bytes) {
   const uint64_t size = RoundUp(size_bytes, kPageBytes);
   void* data = ::mmap(nullptr, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
   if (data == MAP_FAILED) {
-    return ResourceError("cannot map {} of memory: {}; is there a limit on address space (ulimit -v)?", FormatBytes(size),
-                         ErrnoText(errno));
+    return ResourceError("cannot map {} of memory: {}; is there a limit on address space (ulimit -v)?",
+                         FormatBytes(size), ErrnoText(errno));
   }
   ::madvise(data, size, MADV_HUGEPAGE);  // a hint; refused in some containers
   return Arena(static_cast<std::byte*>(data), size);

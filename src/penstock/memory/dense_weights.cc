@@ -25,14 +25,16 @@ template <typename Visitor>
 void VisitTensors(const WeightMap& map, ComputeDtype dtype, std::span<LayerWeights> layers, WeightView& embedding,
                   WeightView& lm_head, std::span<const float>& final_norm, Visitor&& visit) {
   const auto matrix = [&](const TensorInfo* tensor, WeightView& view) {
-    if (tensor != nullptr) visit(*tensor, ResidentDtype(*tensor, dtype), [&view](std::byte* data, const TensorInfo&, Dtype d) {
-      view = {data, d};
-    });
+    if (tensor != nullptr)
+      visit(*tensor, ResidentDtype(*tensor, dtype), [&view](std::byte* data, const TensorInfo&, Dtype d) {
+        view = {data, d};
+      });
   };
   const auto vector = [&](const TensorInfo* tensor, std::span<const float>& view) {
-    if (tensor != nullptr) visit(*tensor, Dtype::kF32, [&view](std::byte* data, const TensorInfo& t, Dtype) {
-      view = {reinterpret_cast<const float*>(data), NumElements(t)};
-    });
+    if (tensor != nullptr)
+      visit(*tensor, Dtype::kF32, [&view](std::byte* data, const TensorInfo& t, Dtype) {
+        view = {reinterpret_cast<const float*>(data), NumElements(t)};
+      });
   };
   matrix(map.embedding, embedding);
   vector(map.final_norm, final_norm);
@@ -103,7 +105,8 @@ uint64_t DenseWeights::Bytes(const WeightMap& map, ComputeDtype dtype) {
   return bytes;
 }
 
-absl::StatusOr<DenseWeights> DenseWeights::Load(const Checkpoint& checkpoint, const WeightMap& map, ComputeDtype dtype) {
+absl::StatusOr<DenseWeights> DenseWeights::Load(const Checkpoint& checkpoint, const WeightMap& map,
+                                                ComputeDtype dtype) {
   DenseWeights weights;
   weights.layers_.resize(map.layers.size());
   PENSTOCK_ASSIGN_OR_RETURN(weights.arena_, Arena::Map(Bytes(map, dtype)));

@@ -24,7 +24,7 @@
 namespace penstock {
 namespace {
 
-constexpr uint64_t kPartBytes = kMiB;   // a read is split, so that one expert keeps several requests under way
+constexpr uint64_t kPartBytes = kMiB;  // a read is split, so that one expert keeps several requests under way
 constexpr unsigned kQueueDepth = 64;
 constexpr int kNumReadingThreads = 8;
 
@@ -76,7 +76,7 @@ std::vector<SourceFile> OpenSources(std::span<const OpenedFile> files, bool dire
   }
   if (direct_io && !all_direct) {
     LogInfo("the file system of {} refuses O_DIRECT: experts are read through the page cache",
-                 files.empty() ? "the model" : files[0].path);
+            files.empty() ? "the model" : files[0].path);
   }
   return sources;
 }
@@ -220,7 +220,8 @@ class RingReader : public DiskReader {
       submitted = ::io_uring_submit(&ring_);
     } while (submitted == -EINTR);
     // A kernel short of memory takes fewer, or none; the next completion brings us here again.
-    if (num_with_kernel() > 0 && (submitted >= 0 || submitted == -EAGAIN || submitted == -EBUSY)) return absl::OkStatus();
+    if (num_with_kernel() > 0 && (submitted >= 0 || submitted == -EAGAIN || submitted == -EBUSY))
+      return absl::OkStatus();
     return IoError("io_uring refused a read: {}", ErrnoText(submitted < 0 ? -submitted : EAGAIN));
   }
 
@@ -246,8 +247,8 @@ class RingReader : public DiskReader {
   bool ring_ready_ = false;
   bool all_direct_ = false;
   std::vector<SourceFile> sources_;
-  std::deque<Pending> queue_;          // not yet in the ring
-  std::vector<Pending> in_ring_;       // by place
+  std::deque<Pending> queue_;     // not yet in the ring
+  std::vector<Pending> in_ring_;  // by place
   std::vector<size_t> free_places_;
   int num_in_ring_ = 0;  // queued there, with the kernel or not yet
   uint64_t next_read_id_ = 0;
@@ -256,7 +257,8 @@ class RingReader : public DiskReader {
 
 class ThreadReader : public DiskReader {
  public:
-  ThreadReader(std::vector<SourceFile> sources, bool all_direct) : sources_(std::move(sources)), all_direct_(all_direct) {
+  ThreadReader(std::vector<SourceFile> sources, bool all_direct)
+      : sources_(std::move(sources)), all_direct_(all_direct) {
     for (int i = 0; i < kNumReadingThreads; ++i) threads_.emplace_back([this] { Work(); });
   }
 
@@ -347,7 +349,8 @@ class ThreadReader : public DiskReader {
         if (WholePages(arrived) == done) return ShortRead(file, part, arrived);
         done = WholePages(arrived);
       } else if (errno != EINTR && errno != EAGAIN && num_errors++ > 0) {
-        return IoError("{}: cannot read {} bytes at offset {}: {}", file.path, part.size, part.offset, ErrnoText(errno));
+        return IoError("{}: cannot read {} bytes at offset {}: {}", file.path, part.size, part.offset,
+                       ErrnoText(errno));
       }
     }
     return absl::OkStatus();
@@ -359,10 +362,10 @@ class ThreadReader : public DiskReader {
   std::mutex mutex_;
   std::condition_variable wake_workers_;
   std::condition_variable wake_caller_;
-  std::deque<Queued> queue_;      // guarded by mutex_
+  std::deque<Queued> queue_;       // guarded by mutex_
   std::deque<Finished> finished_;  // guarded by mutex_
-  bool stop_ = false;             // guarded by mutex_
-  uint64_t next_read_id_ = 0;     // of the caller's thread, like outstanding_
+  bool stop_ = false;              // guarded by mutex_
+  uint64_t next_read_id_ = 0;      // of the caller's thread, like outstanding_
   Outstanding outstanding_;
 };
 

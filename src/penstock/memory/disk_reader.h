@@ -1,7 +1,7 @@
 // Asynchronous reads from disk into memory: the disk->dram lane.
 //
-// Reads go past the page cache (O_DIRECT) where the file system allows it, through io_uring where the kernel allows it, and
-// through a few reading threads otherwise. Used by one thread.
+// Reads go past the page cache (O_DIRECT) where the file system allows it, through io_uring where the kernel allows it,
+// and through a few reading threads otherwise. Used by one thread.
 #pragma once
 
 #include <cstdint>
@@ -45,8 +45,8 @@ class DiskReader {
 
   // Queues a read. Completions come in any order.
   virtual absl::Status Submit(const DiskRead& read) = 0;
-  // Tag of a read that has completed; blocks when `wait`. nullopt when none is ready (or none is under way). A read that
-  // fails is reported as an error once for each of its failed parts, and has no tag.
+  // Tag of a read that has completed; blocks when `wait`. nullopt when none is ready (or none is under way). A read
+  // that fails is reported as an error once for each of its failed parts, and has no tag.
   enum class Wait : uint8_t { kNo, kYes };
   virtual absl::StatusOr<std::optional<uint64_t>> NextCompleted(Wait wait) = 0;
 

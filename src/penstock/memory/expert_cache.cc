@@ -65,7 +65,8 @@ uint64_t ExpertCache::TableBytes(const WeightMap& map) {
   return num_experts * (sizeof(ExpertPlan) + 4 * sizeof(ReadPlan) + sizeof(Slot) + 96);
 }
 
-ExpertCache::ExpertCache(const WeightMap& map, ComputeDtype dtype, DiskReader& reader) : reader_(&reader), dtype_(dtype) {
+ExpertCache::ExpertCache(const WeightMap& map, ComputeDtype dtype, DiskReader& reader)
+    : reader_(&reader), dtype_(dtype) {
   for (const LayerTensors& layer : map.layers) {
     first_expert_of_layer_.push_back(static_cast<int64_t>(experts_.size()));
     for (size_t expert_idx = 0; expert_idx < layer.experts.size(); ++expert_idx) {
@@ -158,8 +159,8 @@ absl::Status ExpertCache::StartReads() {
 }
 
 WeightView ExpertCache::PrepareTensor(const TensorInfo& tensor, std::byte* data) const {
-  // Kernels want elements aligned to their size. A tensor at an odd offset moves down by the odd bytes; its neighbours in
-  // the same read are odd by as much, and move before it.
+  // Kernels want elements aligned to their size. A tensor at an odd offset moves down by the odd bytes; its neighbours
+  // in the same read are odd by as much, and move before it.
   const uint64_t odd_bytes = reinterpret_cast<uintptr_t>(data) % SizeOf(tensor.dtype);
   if (odd_bytes != 0) {
     std::memmove(data - odd_bytes, data, tensor.extent.size_bytes);
@@ -180,14 +181,14 @@ void ExpertCache::FinishSlot(int slot_idx) {
   std::array<Part, 3> parts = {{{plan.tensors->gate_proj, &slot.weights.gate_proj},
                                 {plan.tensors->up_proj, &slot.weights.up_proj},
                                 {plan.tensors->down_proj, &slot.weights.down_proj}}};
-  std::sort(parts.begin(), parts.end(), [](const Part& a, const Part& b) {
-    return a.tensor->extent.offset_bytes < b.tensor->extent.offset_bytes;
-  });
+  std::sort(parts.begin(), parts.end(),
+            [](const Part& a, const Part& b) { return a.tensor->extent.offset_bytes < b.tensor->extent.offset_bytes; });
   for (const Part& part : parts) {
     for (const ReadPlan& read : plan.reads) {
       const uint64_t begin = read.extent.offset_bytes;
       const uint64_t offset = part.tensor->extent.offset_bytes;
-      if (read.file_idx != part.tensor->file_idx || offset < begin || offset >= begin + read.extent.size_bytes) continue;
+      if (read.file_idx != part.tensor->file_idx || offset < begin || offset >= begin + read.extent.size_bytes)
+        continue;
       std::byte* landing = SlotData(slot_idx) + read.slot_offset + begin % kPageBytes;
       *part.view = PrepareTensor(*part.tensor, landing + (offset - begin));
     }

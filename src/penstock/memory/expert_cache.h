@@ -51,9 +51,9 @@ class ExpertLease {
   FfnWeights weights_;
 };
 
-// kF32: weights as they are stored, activations in f32. kBF16: weights that are not bf16 are rounded to it as they arrive,
-// and so are the inputs of the FFNs and of lm_head, where nearly all the work is; attention, router and norms keep f32
-// inputs, because an error there can choose other experts (measured: docs/decisions/).
+// kF32: weights as they are stored, activations in f32. kBF16: weights that are not bf16 are rounded to it as they
+// arrive, and so are the inputs of the FFNs and of lm_head, where nearly all the work is; attention, router and norms
+// keep f32 inputs, because an error there can choose other experts (measured: docs/decisions/).
 enum class ComputeDtype : uint8_t { kF32, kBF16 };
 
 class ExpertCache {
@@ -64,15 +64,15 @@ class ExpertCache {
   static uint64_t TableBytes(const WeightMap& map);
 
   // REQUIRES: num_slots >= 1. `map` and `reader` must outlive the cache.
-  static absl::StatusOr<std::unique_ptr<ExpertCache>> Create(const WeightMap& map, ComputeDtype dtype, int64_t num_slots,
-                                                             DiskReader& reader);
+  static absl::StatusOr<std::unique_ptr<ExpertCache>> Create(const WeightMap& map, ComputeDtype dtype,
+                                                             int64_t num_slots, DiskReader& reader);
   ~ExpertCache();
 
   // Begins fetching experts of a layer. REQUIRES: all of the former fetch was handed out and its leases have ended;
   // `expert_idxs` are distinct.
   absl::Status Begin(int64_t layer_idx, std::span<const int32_t> expert_idxs);
-  // At least one usable expert, or none when the fetch is complete. Blocks while nothing is usable. REQUIRES: when a slot
-  // is needed, the leases handed out before have ended.
+  // At least one usable expert, or none when the fetch is complete. Blocks while nothing is usable. REQUIRES: when a
+  // slot is needed, the leases handed out before have ended.
   absl::StatusOr<std::vector<ExpertLease>> NextReady();
 
   // Fills the slots with as many experts as they hold, in order of the layers.

@@ -15,7 +15,8 @@ namespace penstock {
 class ConfigReader {
  public:
   // `file_name` is for messages. `object` must outlive the reader.
-  ConfigReader(std::string file_name, const json::object& object) : file_name_(std::move(file_name)), object_(&object) {}
+  ConfigReader(std::string file_name, const json::object& object)
+      : file_name_(std::move(file_name)), object_(&object) {}
 
   int64_t Int(std::string_view field, int64_t min, int64_t max);
   int64_t IntOr(std::string_view field, int64_t default_value, int64_t min, int64_t max);

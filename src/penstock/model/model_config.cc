@@ -17,12 +17,15 @@ absl::StatusOr<const Family*> ReadFamily(ConfigReader& reader) {
     known += fmt::format("{}{}", known.empty() ? "" : ", ", family->architecture);
   }
   if (reader.Find("auto_map") != nullptr) {
-    return ModelError("config.json: field 'auto_map': the model wants code of its own to be run; custom code is never run "
-                      "(supported architectures: {})", known);
+    return ModelError(
+        "config.json: field 'auto_map': the model wants code of its own to be run; custom code is never run "
+        "(supported architectures: {})",
+        known);
   }
   if (reader.Find("quantization_config") != nullptr) {
-    return ModelError("config.json: field 'quantization_config': quantised checkpoints are not supported; use the f32, f16 or "
-                      "bf16 version of the model");
+    return ModelError(
+        "config.json: field 'quantization_config': quantised checkpoints are not supported; use the f32, f16 or "
+        "bf16 version of the model");
   }
   const json::value* architectures = reader.Find("architectures");
   if (architectures == nullptr || !architectures->is_array() || architectures->get_array().empty() ||
@@ -70,8 +73,9 @@ void ReadCommon(ConfigReader& reader, ModelConfig& config) {
   const int64_t heads = std::max<int64_t>(1, config.num_heads);
   config.head_dim = reader.IntOr("head_dim", config.model_dim / heads, 1, kMaxHeadDim);
   if (reader.Find("head_dim") == nullptr && config.model_dim % heads != 0) {
-    reader.FailRelation(fmt::format("hidden_size {} is not a multiple of num_attention_heads {} and head_dim is not given",
-                                    config.model_dim, config.num_heads));
+    reader.FailRelation(
+        fmt::format("hidden_size {} is not a multiple of num_attention_heads {} and head_dim is not given",
+                    config.model_dim, config.num_heads));
   }
   config.num_topk = reader.Int("num_experts_per_tok", 1, kMaxTopk);
   config.max_positions = reader.Int("max_position_embeddings", 1, kMaxContext);
@@ -89,8 +93,8 @@ void CheckRelations(ConfigReader& reader, const ModelConfig& config) {
                                     config.num_experts));
   }
   if (config.num_kv_heads < 1 || config.num_heads % config.num_kv_heads != 0) {
-    reader.FailRelation(fmt::format("num_attention_heads {} is not a multiple of num_key_value_heads {}", config.num_heads,
-                                    config.num_kv_heads));
+    reader.FailRelation(fmt::format("num_attention_heads {} is not a multiple of num_key_value_heads {}",
+                                    config.num_heads, config.num_kv_heads));
   }
   if (config.head_dim < 1 || config.head_dim > kMaxHeadDim || config.head_dim % 2 != 0) {
     reader.FailRelation(fmt::format("head_dim {} must be even and at most {}", config.head_dim, kMaxHeadDim));

@@ -31,7 +31,8 @@ class Mapper {
     }
     taken_.insert(tensor);
     if (tensor->shape != shape) {
-      Report(fmt::format("{} has shape [{}], expected [{}]", name, fmt::join(tensor->shape, ", "), fmt::join(shape, ", ")));
+      Report(fmt::format("{} has shape [{}], expected [{}]", name, fmt::join(tensor->shape, ", "),
+                         fmt::join(shape, ", ")));
     }
     return tensor;
   }
@@ -66,8 +67,8 @@ class Mapper {
   int64_t num_faults_ = 0;
 };
 
-FfnTensors MapFfn(Mapper& mapper, const std::string& gate, const std::string& up, const std::string& down, int64_t ffn_dim,
-                  int64_t model_dim) {
+FfnTensors MapFfn(Mapper& mapper, const std::string& gate, const std::string& up, const std::string& down,
+                  int64_t ffn_dim, int64_t model_dim) {
   return {.gate_proj = mapper.Take(gate, {ffn_dim, model_dim}),
           .up_proj = mapper.Take(up, {ffn_dim, model_dim}),
           .down_proj = mapper.Take(down, {model_dim, ffn_dim})};

@@ -30,12 +30,12 @@ struct LayerTensors {
   const TensorInfo* k_bias = nullptr;
   const TensorInfo* v_bias = nullptr;
   const TensorInfo* o_bias = nullptr;
-  const TensorInfo* q_norm = nullptr;    // [head_dim] or [num_heads * head_dim]
-  const TensorInfo* k_norm = nullptr;    // [head_dim] or [num_kv_heads * head_dim]
-  const TensorInfo* ffn_norm = nullptr;  // [model_dim]
+  const TensorInfo* q_norm = nullptr;       // [head_dim] or [num_heads * head_dim]
+  const TensorInfo* k_norm = nullptr;       // [head_dim] or [num_kv_heads * head_dim]
+  const TensorInfo* ffn_norm = nullptr;     // [model_dim]
   const TensorInfo* router_proj = nullptr;  // [num_experts, model_dim]
-  FfnTensors dense_ffn;                  // of a layer without experts
-  std::vector<FfnTensors> experts;       // [num_experts]; empty without experts
+  FfnTensors dense_ffn;                     // of a layer without experts
+  std::vector<FfnTensors> experts;          // [num_experts]; empty without experts
 };
 
 struct WeightMap {

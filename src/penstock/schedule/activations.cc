@@ -53,7 +53,8 @@ uint64_t Activations::Bytes(const ModelConfig& config, ComputeDtype dtype, const
   return RoundUp(bytes, kPageBytes);
 }
 
-absl::StatusOr<Activations> Activations::Create(const ModelConfig& config, ComputeDtype dtype, const ActivationDims& dims) {
+absl::StatusOr<Activations> Activations::Create(const ModelConfig& config, ComputeDtype dtype,
+                                                const ActivationDims& dims) {
   Activations a;
   a.dims = dims;
   PENSTOCK_ASSIGN_OR_RETURN(a.arena, Arena::Map(Bytes(config, dtype, dims)));

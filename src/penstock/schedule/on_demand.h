@@ -1,5 +1,5 @@
-// The on-demand schedule: layer after layer for all rows of a step; the experts that the router chose are computed as they
-// become usable, residents first, while the missing ones are read in parallel.
+// The on-demand schedule: layer after layer for all rows of a step; the experts that the router chose are computed as
+// they become usable, residents first, while the missing ones are read in parallel.
 #pragma once
 
 #include <cstdint>

@@ -101,7 +101,8 @@ void RunGemms(const OpContext& context, std::span<const GemmPart> parts) {
 
 // Calls body(rows) for consecutive ranges of rows.
 void ForRowRanges(const OpContext& context, int64_t num_rows, absl::FunctionRef<void(Range)> body) {
-  const int64_t rows_per_task = std::max<int64_t>(1, static_cast<int64_t>(CeilDiv(num_rows, 4 * context.pool.num_workers())));
+  const int64_t rows_per_task =
+      std::max<int64_t>(1, static_cast<int64_t>(CeilDiv(num_rows, 4 * context.pool.num_workers())));
   context.pool.ParallelFor(static_cast<int64_t>(CeilDiv(num_rows, rows_per_task)), [&](int64_t task_idx, int) {
     body({task_idx * rows_per_task, std::min((task_idx + 1) * rows_per_task, num_rows)});
   });
@@ -244,7 +245,8 @@ void GateUpColumns(const OpContext& context, const GemmCall& gate, const GemmCal
                           .out_stride = ffn_dim});
   if (hidden == nullptr) return;
   for (int64_t row_idx = 0; row_idx < gate.num_rows; ++row_idx) {
-    context.kernels.to_bf16(gate.y + row_idx * ffn_dim + cols.begin, cols.size(), hidden + row_idx * ffn_dim + cols.begin);
+    context.kernels.to_bf16(gate.y + row_idx * ffn_dim + cols.begin, cols.size(),
+                            hidden + row_idx * ffn_dim + cols.begin);
   }
 }
 
@@ -259,7 +261,8 @@ void RunFfns(const OpContext& context, std::span<const FfnGroup> groups, int64_t
              const BF16* x_bf16) {
   Activations& a = context.activations;
   const int64_t model_dim = context.config.model_dim;
-  const auto tasks_per_group = std::max<int64_t>(1, 8 * context.pool.num_workers() / std::max<int64_t>(1, groups.size()));
+  const auto tasks_per_group =
+      std::max<int64_t>(1, 8 * context.pool.num_workers() / std::max<int64_t>(1, groups.size()));
   const auto run = [&](int64_t num_cols, absl::FunctionRef<void(const FfnGroup&, Range)> body) {
     const int64_t cols_per_task = ColumnsPerTask(num_cols, tasks_per_group);
     const int64_t tasks_per = static_cast<int64_t>(CeilDiv(num_cols, cols_per_task));
@@ -358,7 +361,8 @@ void Attention(const OpContext& context, const RowBatch& batch, int64_t layer_id
                           project(layer.k_proj, layer.k_bias, a.k.data(), config.kv_dim()),
                           project(layer.v_proj, layer.v_bias, a.v.data(), config.kv_dim())};
   RunGemms(context, qkv);
-  context.pool.ParallelFor(num_rows, [&](int64_t row_idx, int) { FinishQkv(context, batch, layer, layer_idx, row_idx); });
+  context.pool.ParallelFor(num_rows,
+                           [&](int64_t row_idx, int) { FinishQkv(context, batch, layer, layer_idx, row_idx); });
   context.pool.ParallelFor(num_rows * config.num_kv_heads, [&](int64_t task_idx, int worker_idx) {
     // The longest rows come last in a chunk; beginning with them balances the end of the region.
     const int64_t reversed = num_rows * config.num_kv_heads - 1 - task_idx;
@@ -427,7 +431,8 @@ void Experts(const OpContext& context, std::span<const ExpertLease> leases) {
   std::vector<FfnGroup> groups;
   groups.reserve(leases.size());
   for (const ExpertLease& lease : leases) {
-    groups.push_back({&lease.weights(), {a.group_offsets[lease.expert_idx()], a.group_offsets[lease.expert_idx() + 1]}});
+    groups.push_back(
+        {&lease.weights(), {a.group_offsets[lease.expert_idx()], a.group_offsets[lease.expert_idx() + 1]}});
   }
   // Experts with the most rows first: small ones fill up the end of the region.
   std::sort(groups.begin(), groups.end(), [](const FfnGroup& x, const FfnGroup& y) {

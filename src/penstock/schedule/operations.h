@@ -1,4 +1,5 @@
-// The operations that schedules issue. Each checks shapes, splits its work over the pool and calls kernels on the parts.
+// The operations that schedules issue. Each checks shapes, splits its work over the pool and calls kernels on the
+// parts.
 //
 // Results do not depend on the split: every output's bits are decided by its own row (kernels/kernel_table.h).
 #pragma once
@@ -20,10 +21,10 @@ namespace penstock {
 // The rows of one pass: (sequence, position) pairs. Rows of one sequence are in increasing position, and all earlier
 // positions of the sequence are in the KV cache or among the rows before.
 struct RowBatch {
-  std::vector<TokenId> token_ids;                       // [num_rows]
-  std::vector<int64_t> positions;                       // [num_rows]
-  std::vector<std::span<std::byte* const>> kv_pages;    // [num_rows]: the KV pages of the row's sequence
-  std::vector<int64_t> logit_rows;                      // rows whose logits are wanted
+  std::vector<TokenId> token_ids;                     // [num_rows]
+  std::vector<int64_t> positions;                     // [num_rows]
+  std::vector<std::span<std::byte* const>> kv_pages;  // [num_rows]: the KV pages of the row's sequence
+  std::vector<int64_t> logit_rows;                    // rows whose logits are wanted
 
   int64_t num_rows() const { return static_cast<int64_t>(token_ids.size()); }
   void Clear();

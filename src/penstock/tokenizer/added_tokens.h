@@ -1,4 +1,5 @@
-// Added tokens: strings that become a token before the model sees the text (special tokens, and words that users added).
+// Added tokens: strings that become a token before the model sees the text (special tokens, and words that users
+// added).
 #pragma once
 
 #include <bitset>
@@ -96,7 +97,7 @@ class AddedTokens {
 
   std::vector<AddedToken> tokens_;
   std::vector<std::string> patterns_;  // what Split looks for
-  std::vector<size_t> core_bytes_;  // of each token's pattern, the bytes at its end that must be template text
+  std::vector<size_t> core_bytes_;     // of each token's pattern, the bytes at its end that must be template text
   absl::flat_hash_map<TokenId, int> by_id_;
   absl::flat_hash_map<std::string, int> by_content_;
   PatternMatcher raw_;

@@ -158,7 +158,8 @@ void BpeModel::MergeLong(Scratch& scratch) const {
     const TokenId right_id = symbols[static_cast<size_t>(left.next)].id;
     const MergeTable::Merge merge = merges_.Find(left.id, right_id);
     if (!merge.exists()) return false;
-    heap.push_back({static_cast<uint64_t>(merge.rank) << 32 | static_cast<uint32_t>(pos), left.id, right_id, merge.merged});
+    heap.push_back(
+        {static_cast<uint64_t>(merge.rank) << 32 | static_cast<uint32_t>(pos), left.id, right_id, merge.merged});
     return true;
   };
   for (int32_t i = 0; i < num_symbols; ++i) propose(i);

@@ -15,10 +15,10 @@
 namespace penstock {
 
 struct BpeOptions {
-  bool byte_fallback = false;   // unknown characters become the tokens <0xNN> of their bytes
-  bool fuse_unk = false;        // neighbouring unknown characters become one unk
-  bool ignore_merges = false;   // a word that is a token stays whole
-  TokenId unk_id = -1;          // -1: unknown characters vanish
+  bool byte_fallback = false;  // unknown characters become the tokens <0xNN> of their bytes
+  bool fuse_unk = false;       // neighbouring unknown characters become one unk
+  bool ignore_merges = false;  // a word that is a token stays whole
+  TokenId unk_id = -1;         // -1: unknown characters vanish
 };
 
 class BpeModel {

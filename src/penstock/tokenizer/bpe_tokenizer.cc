@@ -23,19 +23,22 @@ absl::StatusOr<std::unique_ptr<Tokenizer>> BpeTokenizer::Create(TokenizerParts p
     }
     const auto [by_id, new_id] = contents.try_emplace(token.id, token.content);
     if (!new_id && by_id->second != token.content) {
-      return ModelError("tokenizer: added tokens '{}' and '{}' have the same id {}", by_id->second, token.content, token.id);
+      return ModelError("tokenizer: added tokens '{}' and '{}' have the same id {}", by_id->second, token.content,
+                        token.id);
     }
     const auto [by_content, new_content] = ids.try_emplace(token.content, token.id);
     if (!new_content && by_content->second != token.id) {
-      return ModelError("tokenizer: added token '{}' has two ids, {} and {}", token.content, by_content->second, token.id);
+      return ModelError("tokenizer: added token '{}' has two ids, {} and {}", token.content, by_content->second,
+                        token.id);
     }
     const TokenId model_id = parts.vocabulary.Find(token.content);
     if (model_id >= 0 && model_id != token.id) {
-      return ModelError("tokenizer: added token '{}' has id {}, but {} in the vocabulary", token.content, token.id, model_id);
+      return ModelError("tokenizer: added token '{}' has id {}, but {} in the vocabulary", token.content, token.id,
+                        model_id);
     }
     if (parts.vocabulary.Has(token.id) && parts.vocabulary.Text(token.id) != token.content) {
-      return ModelError("tokenizer: added token '{}' and token '{}' of the vocabulary have the same id {}", token.content,
-                        parts.vocabulary.Text(token.id), token.id);
+      return ModelError("tokenizer: added token '{}' and token '{}' of the vocabulary have the same id {}",
+                        token.content, parts.vocabulary.Text(token.id), token.id);
     }
   }
   return std::unique_ptr<Tokenizer>(new BpeTokenizer(std::move(parts)));

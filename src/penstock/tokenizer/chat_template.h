@@ -2,20 +2,21 @@
 //
 // A template is data from the model folder. It sees its arguments and nothing else, and runs within limits on steps,
 // depth and output size. Every piece of output knows its origin: text of the template (and bos_token / eos_token) may
-// become special tokens, strings that come from messages may not, whatever filters they went through. Where a filter mixes
-// both in one character or number, the result counts as a message's.
+// become special tokens, strings that come from messages may not, whatever filters they went through. Where a filter
+// mixes both in one character or number, the result counts as a message's.
 //
-// One exception: the `role` of an element of `messages` is template text when it is exactly system, user, assistant, tool or
-// developer. That closed set can do no harm, and templates such as Phi-3's build special tokens around it ("<|" + role +
+// One exception: the `role` of an element of `messages` is template text when it is exactly system, user, assistant,
+// tool or developer. That closed set can do no harm, and templates such as Phi-3's build special tokens around it ("<|"
+// + role +
 // "|>"). Any other role stays message text, and so do names, keys, tool definitions and documents.
 //
-// The dialect is that of transformers' apply_chat_template: Jinja in an immutable sandbox with trim_blocks, lstrip_blocks,
-// loop controls, generation blocks, tojson, raise_exception and strftime_now. Not implemented, with an error that says so:
-// include, import, extends, block, recursive loops. Differences: filters that give a generator in Python give a list here,
-// and integers have 64 bits (an overflow is an error).
+// The dialect is that of transformers' apply_chat_template: Jinja in an immutable sandbox with trim_blocks,
+// lstrip_blocks, loop controls, generation blocks, tojson, raise_exception and strftime_now. Not implemented, with an
+// error that says so: include, import, extends, block, recursive loops. Differences: filters that give a generator in
+// Python give a list here, and integers have 64 bits (an overflow is an error).
 //
-// strftime_now() never reads the clock, so that a job gives the same prompts on every run: it formats the trusted variable
-// `current_time` ("YYYY-MM-DD" or "YYYY-MM-DDTHH:MM:SS"), or 2024-07-26 00:00:00 when there is none.
+// strftime_now() never reads the clock, so that a job gives the same prompts on every run: it formats the trusted
+// variable `current_time` ("YYYY-MM-DD" or "YYYY-MM-DDTHH:MM:SS"), or 2024-07-26 00:00:00 when there is none.
 #pragma once
 
 #include <memory>
@@ -46,8 +47,9 @@ class ChatTemplate {
   ~ChatTemplate();
 
   // Renders with `trusted` (bos_token, eos_token, add_generation_prompt ...; strings have Origin::kTemplate) and
-  // `untrusted` (messages, tools ...; strings have Origin::kMessage) as global variables. kInput with the template's line
-  // for raise_exception(), undefined operations, and exceeded limits. Adjacent output of one origin is one segment.
+  // `untrusted` (messages, tools ...; strings have Origin::kMessage) as global variables. kInput with the template's
+  // line for raise_exception(), undefined operations, and exceeded limits. Adjacent output of one origin is one
+  // segment.
   absl::StatusOr<std::vector<TextSegment>> Render(const json::object& trusted, const json::object& untrusted,
                                                   const TemplateLimits& limits = {}) const;
 
@@ -57,8 +59,9 @@ class ChatTemplate {
   std::unique_ptr<Program> program_;
 };
 
-// The chat template of a model folder: chat_template.jinja, else `chat_template` in tokenizer_config.json (a string, or a
-// list of named ones of which `default` is taken). kModel when it is invalid, kInput "has no chat template" when absent.
+// The chat template of a model folder: chat_template.jinja, else `chat_template` in tokenizer_config.json (a string, or
+// a list of named ones of which `default` is taken). kModel when it is invalid, kInput "has no chat template" when
+// absent.
 absl::StatusOr<std::string> FindChatTemplate(const ModelFolder& folder);
 
 }  // namespace penstock

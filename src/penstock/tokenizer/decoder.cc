@@ -147,9 +147,7 @@ void Decoder::Append(std::string_view token, DecodeState& state, std::string& ou
       case Kind::kByteLevel: FromByteLevel(text); break;
       case Kind::kReplace: ReplaceAll(step.from, step.to, text); break;
       case Kind::kByteFallback: FromByteToken(text); break;
-      case Kind::kMetaspace:
-        ReplaceAll(step.from, step.drop_first && state.num_tokens == 0 ? "" : " ", text);
-        break;
+      case Kind::kMetaspace: ReplaceAll(step.from, step.drop_first && state.num_tokens == 0 ? "" : " ", text); break;
       case Kind::kStrip: StripEnds(step, text); break;
       case Kind::kSpaceBetween:
         if (state.num_tokens > 0) text = " " + text;

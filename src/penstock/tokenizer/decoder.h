@@ -29,8 +29,8 @@ struct DecoderStep {
   int64_t max_right = 0;
 };
 
-// Every supported chain works on one token after the other, but for a Strip behind a Fuse: that one takes characters from
-// the beginning of the whole text. So a text can be decoded as its tokens come.
+// Every supported chain works on one token after the other, but for a Strip behind a Fuse: that one takes characters
+// from the beginning of the whole text. So a text can be decoded as its tokens come.
 class Decoder {
  public:
   // From tokenizer.json's "decoder" (null: none). kModel names a type or an order that is not implemented.
@@ -48,10 +48,10 @@ class Decoder {
   void StripLeading(std::string& text, DecodeState& state) const;
 
   std::vector<DecoderStep> steps_;
-  size_t growth_ = 1;             // a token's text becomes at most this many times as long
-  bool fused_ = false;            // while reading: tokens are one text from here on
-  std::string leading_;           // taken from the beginning of the whole text,
-  int64_t max_leading_ = 0;       // up to this many times
+  size_t growth_ = 1;        // a token's text becomes at most this many times as long
+  bool fused_ = false;       // while reading: tokens are one text from here on
+  std::string leading_;      // taken from the beginning of the whole text,
+  int64_t max_leading_ = 0;  // up to this many times
 };
 
 }  // namespace penstock

@@ -11,18 +11,18 @@
 namespace penstock::jinja {
 
 enum class ExprKind : uint8_t {
-  kConst,      // constant
-  kName,       // name
-  kAttrRef,    // name.attribute as an assignment target: name, attribute in `op`
-  kTuple,      // children
-  kList,       // children
-  kDict,       // key, value, key, value ...
-  kGetAttr,    // children[0] . name
-  kGetItem,    // children[0] [ children[1] ]
-  kSlice,      // start, stop, step; each may be null
-  kCall,       // children[0] ( children[1..] with arg_names )
-  kFilter,     // children[0] | name ( children[1..] ); children[0] is null in a filter block
-  kTest,       // children[0] is name ( children[1..] )
+  kConst,    // constant
+  kName,     // name
+  kAttrRef,  // name.attribute as an assignment target: name, attribute in `op`
+  kTuple,    // children
+  kList,     // children
+  kDict,     // key, value, key, value ...
+  kGetAttr,  // children[0] . name
+  kGetItem,  // children[0] [ children[1] ]
+  kSlice,    // start, stop, step; each may be null
+  kCall,     // children[0] ( children[1..] with arg_names )
+  kFilter,   // children[0] | name ( children[1..] ); children[0] is null in a filter block
+  kTest,     // children[0] is name ( children[1..] )
   kNot,
   kNegate,
   kPlus,

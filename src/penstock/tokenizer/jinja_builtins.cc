@@ -1,7 +1,7 @@
 #include "penstock/tokenizer/jinja_builtins.h"
 
-#include <algorithm>
 #include <utf8proc.h>
+#include <algorithm>
 
 #include "absl/container/flat_hash_map.h"
 #include "absl/strings/string_view.h"

@@ -82,8 +82,8 @@ absl::StatusOr<Text> Interp::Render(const Body& body, const json::object& truste
   Scope globals(nullptr);
   globals.Capture();  // it outlives everything here
   for (const auto& [key, value] : untrusted) {
-    PENSTOCK_ASSIGN_OR_RETURN(Value converted, View(key) == "messages" ? ConvertMessages(value)
-                                                                      : Convert(value, Origin::kMessage, 0));
+    PENSTOCK_ASSIGN_OR_RETURN(Value converted,
+                              View(key) == "messages" ? ConvertMessages(value) : Convert(value, Origin::kMessage, 0));
     globals.Set(View(key), std::move(converted));
   }
   for (const auto& [key, value] : trusted) {

@@ -46,7 +46,7 @@ Result Interp::EvalNode(const Expr& expr, Scope& scope) {
 Result Interp::EvalName(const Expr& expr, Scope& scope) {
   const Value* value = scope.Find(expr.name);
   if (value != nullptr) return *value;
-  static constexpr std::string_view kFunctions[] = {"range",  "dict",   "namespace", "raise_exception",
+  static constexpr std::string_view kFunctions[] = {"range",  "dict",   "namespace",   "raise_exception",
                                                     "cycler", "joiner", "strftime_now"};
   for (std::string_view name : kFunctions) {
     if (expr.name != name) continue;

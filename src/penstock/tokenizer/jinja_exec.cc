@@ -13,8 +13,8 @@ namespace {
 constexpr int64_t kCaptureSteps = 8;
 
 Value MacroValue(const Stmt& stmt, Scope& scope) {
-  return Value::Of(std::make_shared<const Callable>(Callable{
-      .type = Callable::Type::kMacro, .name = stmt.name, .self = {}, .macro = &stmt, .scope = &scope}));
+  return Value::Of(std::make_shared<const Callable>(
+      Callable{.type = Callable::Type::kMacro, .name = stmt.name, .self = {}, .macro = &stmt, .scope = &scope}));
 }
 
 }  // namespace

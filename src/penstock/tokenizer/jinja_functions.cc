@@ -107,9 +107,9 @@ int DayOfWeek(const Date& date) {
   return (years * 365 + years / 4 - years / 100 + years / 400 + DayOfYear(date)) % 7;
 }
 
-constexpr std::array<std::string_view, 12> kMonths = {
-    "January", "February", "March", "April", "May", "June", "July", "August", "September", "October", "November",
-    "December"};
+constexpr std::array<std::string_view, 12> kMonths = {"January",   "February", "March",    "April",
+                                                      "May",       "June",     "July",     "August",
+                                                      "September", "October",  "November", "December"};
 constexpr std::array<std::string_view, 7> kDays = {"Sunday",   "Monday", "Tuesday", "Wednesday",
                                                    "Thursday", "Friday", "Saturday"};
 

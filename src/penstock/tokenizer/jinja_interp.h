@@ -1,7 +1,8 @@
 // Runs a parsed template within limits. One interpreter renders once.
 //
-// Every piece of work is charged: a step for each node that is evaluated, each element that is made or compared, and each 32
-// bytes of text that is built. So the steps bound time and memory together, whatever a template does with its values.
+// Every piece of work is charged: a step for each node that is evaluated, each element that is made or compared, and
+// each 32 bytes of text that is built. So the steps bound time and memory together, whatever a template does with its
+// values.
 #pragma once
 
 #include <memory>
@@ -95,12 +96,12 @@ class Interp {
 
   // Calls.
   Result Call(const Value& callee, Args args);
-  Result CallMethod(const Value& self, std::string_view name, Args& args);      // jinja_methods.cc
-  Result CallFunction(std::string_view name, Args& args);                       // jinja_functions.cc
-  Result CallObject(Object& object, Args& args);                                // jinja_functions.cc
-  Result CallLoopMethod(LoopState& loop, std::string_view name, Args& args);    // jinja_functions.cc
-  Result ApplyFilter(std::string_view name, Args args);                         // input first; jinja_builtins.cc
-  absl::StatusOr<bool> ApplyTest(std::string_view name, Args args);             // input first; jinja_builtins.cc
+  Result CallMethod(const Value& self, std::string_view name, Args& args);    // jinja_methods.cc
+  Result CallFunction(std::string_view name, Args& args);                     // jinja_functions.cc
+  Result CallObject(Object& object, Args& args);                              // jinja_functions.cc
+  Result CallLoopMethod(LoopState& loop, std::string_view name, Args& args);  // jinja_functions.cc
+  Result ApplyFilter(std::string_view name, Args args);                       // input first; jinja_builtins.cc
+  absl::StatusOr<bool> ApplyTest(std::string_view name, Args args);           // input first; jinja_builtins.cc
   // The date that strftime_now() prints.
   std::string_view current_time() const { return current_time_; }
 

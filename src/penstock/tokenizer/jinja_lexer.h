@@ -1,5 +1,6 @@
-// Splits a template's source into tokens, with Jinja's white-space rules as Hugging Face sets them: trim_blocks (a newline
-// after a block tag is dropped), lstrip_blocks (blanks before a block tag on its line are dropped), `-` and `+` signs.
+// Splits a template's source into tokens, with Jinja's white-space rules as Hugging Face sets them: trim_blocks (a
+// newline after a block tag is dropped), lstrip_blocks (blanks before a block tag on its line are dropped), `-` and `+`
+// signs.
 #pragma once
 
 #include <cstdint>

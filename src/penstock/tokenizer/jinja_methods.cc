@@ -1,5 +1,5 @@
-// Methods of dicts and lists, and finding any method. Methods that change a value are refused, as Hugging Face's immutable
-// sandbox does.
+// Methods of dicts and lists, and finding any method. Methods that change a value are refused, as Hugging Face's
+// immutable sandbox does.
 #include <algorithm>
 
 #include "penstock/tokenizer/jinja_builtins.h"
@@ -55,12 +55,14 @@ Result Count(Interp& interp, Bound& args) {
 }
 
 constexpr Builtin kDictMethods[] = {
-    {"items", "self", 1, Items}, {"keys", "self", 1, Keys}, {"values", "self", 1, Values},
+    {"items", "self", 1, Items},         {"keys", "self", 1, Keys}, {"values", "self", 1, Values},
     {"get", "self key default", 2, Get}, {"copy", "self", 1, Copy},
 };
 
 constexpr Builtin kListMethods[] = {
-    {"index", "self value", 2, Index}, {"count", "self value", 2, Count}, {"copy", "self", 1, Copy},
+    {"index", "self value", 2, Index},
+    {"count", "self value", 2, Count},
+    {"copy", "self", 1, Copy},
 };
 
 std::span<const Builtin> MethodsOf(const Value& base) {
@@ -84,8 +86,8 @@ std::span<const Builtin> ListMethods() { return kListMethods; }
 
 MethodKind FindMethod(const Value& base, std::string_view name) {
   static constexpr std::string_view kOfDict[] = {"clear", "pop", "popitem", "setdefault", "update"};
-  static constexpr std::string_view kOfList[] = {"append", "clear",  "pop",    "reverse",
-                                                 "insert", "sort",   "extend", "remove"};
+  static constexpr std::string_view kOfList[] = {"append", "clear", "pop",    "reverse",
+                                                 "insert", "sort",  "extend", "remove"};
   const auto has = [name](std::span<const std::string_view> names) {
     return std::find(names.begin(), names.end(), name) != names.end();
   };

@@ -1,6 +1,6 @@
 // Methods of strings, as Python's str has them. Slots: self first.
-#include <algorithm>
 #include <utf8proc.h>
+#include <algorithm>
 
 #include "penstock/base/text.h"
 #include "penstock/tokenizer/jinja_builtins.h"
@@ -344,18 +344,14 @@ Result All(Interp& interp, Bound& args) {
 }
 
 utf8proc_category_t CategoryOf(char32_t c) { return utf8proc_category(static_cast<utf8proc_int32_t>(c)); }
-bool IsAlpha(char32_t c) {
-  return CategoryOf(c) >= UTF8PROC_CATEGORY_LU && CategoryOf(c) <= UTF8PROC_CATEGORY_LO;
-}
+bool IsAlpha(char32_t c) { return CategoryOf(c) >= UTF8PROC_CATEGORY_LU && CategoryOf(c) <= UTF8PROC_CATEGORY_LO; }
 bool IsDecimal(char32_t c) { return CategoryOf(c) == UTF8PROC_CATEGORY_ND; }
 // Superscripts and circled digits are digits too; the rest of numbers only are numeric.
 bool IsDigit(char32_t c) {
   return IsDecimal(c) || c == 0xB2 || c == 0xB3 || c == 0xB9 || c == 0x2070 || (c >= 0x2074 && c <= 0x2079) ||
          (c >= 0x2080 && c <= 0x2089) || (c >= 0x2460 && c <= 0x2468);
 }
-bool IsNumeric(char32_t c) {
-  return CategoryOf(c) >= UTF8PROC_CATEGORY_ND && CategoryOf(c) <= UTF8PROC_CATEGORY_NO;
-}
+bool IsNumeric(char32_t c) { return CategoryOf(c) >= UTF8PROC_CATEGORY_ND && CategoryOf(c) <= UTF8PROC_CATEGORY_NO; }
 bool IsAlnum(char32_t c) { return IsAlpha(c) || IsNumeric(c); }
 
 Result IsUpper(Interp& interp, Bound& args) {

@@ -107,8 +107,7 @@ Result Join(Interp& interp, const Value& left, const Value& right) {
     PENSTOCK_RETURN_IF_ERROR(interp.CheckText(text));
     return Value::Markup(std::move(text));
   }
-  PENSTOCK_RETURN_IF_ERROR(
-      interp.Charge(static_cast<int64_t>(left.list().items.size() + right.list().items.size())));
+  PENSTOCK_RETURN_IF_ERROR(interp.Charge(static_cast<int64_t>(left.list().items.size() + right.list().items.size())));
   std::vector<Value> items = left.list().items;
   items.insert(items.end(), right.list().items.begin(), right.list().items.end());
   const Origin origin = Mixed(left.origin(), right.origin());
@@ -281,8 +280,8 @@ Result Interp::GetAttr(const Value& base, std::string_view name) {
           Callable{.type = Callable::Type::kMethod, .name = std::string(name), .self = base}));
     }
     case MethodKind::kForbidden:
-      return Value::Undefined(fmt::format("the method '{}' would change a {}, which a template may not", name,
-                                          base.type_name()));
+      return Value::Undefined(
+          fmt::format("the method '{}' would change a {}, which a template may not", name, base.type_name()));
     case MethodKind::kNone: break;
   }
   if (base.Is(Kind::kDict)) {

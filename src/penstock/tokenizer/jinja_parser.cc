@@ -60,7 +60,8 @@ absl::StatusOr<Body> Parser::ParseAll() {
   return body;
 }
 
-// Parses up to a block that starts with one of `end_names`, whose name is then the next token; without names, to the end.
+// Parses up to a block that starts with one of `end_names`, whose name is then the next token; without names, to the
+// end.
 absl::Status Parser::ParseUntil(std::initializer_list<std::string_view> end_names, Body& body) {
   while (Peek().kind != TokenKind::kEnd) {
     const Token& token = Peek();

@@ -32,8 +32,8 @@ Parser::ExprOr Parser::ParseExpression(Conditional conditional) {
       PENSTOCK_ASSIGN_OR_RETURN(otherwise, ParseExpression());
     }
     --conditional_nesting_;
-    PENSTOCK_ASSIGN_OR_RETURN(
-        then, NodeOf(ExprKind::kCond, line, std::move(test), std::move(then), std::move(otherwise)));
+    PENSTOCK_ASSIGN_OR_RETURN(then,
+                              NodeOf(ExprKind::kCond, line, std::move(test), std::move(then), std::move(otherwise)));
   }
   return then;
 }

@@ -1,9 +1,9 @@
 #include "penstock/tokenizer/jinja_print.h"
 
+#include <utf8proc.h>
 #include <algorithm>
 #include <charconv>
 #include <cmath>
-#include <utf8proc.h>
 
 namespace penstock::jinja {
 namespace {

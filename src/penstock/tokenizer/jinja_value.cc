@@ -155,7 +155,10 @@ constexpr size_t kMaxTupleKeyBytes = 4096;
 // NOLINTNEXTLINE(misc-no-recursion): values are of bounded depth, and each adds to `key`.
 bool AppendKey(const Value& value, std::string& key) {
   switch (value.kind()) {
-    case Kind::kString: key += fmt::format("s{}:", value.text().size()); key += value.bytes(); break;
+    case Kind::kString:
+      key += fmt::format("s{}:", value.text().size());
+      key += value.bytes();
+      break;
     case Kind::kNone: key += "n"; break;
     case Kind::kBool:
     case Kind::kInt: key += fmt::format("i{}", value.integer()); break;

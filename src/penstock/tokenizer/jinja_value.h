@@ -1,8 +1,8 @@
 // Values of a template: Python's None, bool, int, float, str, list, tuple and dict, and a few objects of Jinja's own.
 //
-// Data is immutable and shared; the only things that change (namespaces, loops, cyclers) belong to the interpreter and are
-// pointed to, so that no cycle of owners can arise. Strings carry origins (jinja_text.h); every other value carries one
-// origin, which its printed form takes.
+// Data is immutable and shared; the only things that change (namespaces, loops, cyclers) belong to the interpreter and
+// are pointed to, so that no cycle of owners can arise. Strings carry origins (jinja_text.h); every other value carries
+// one origin, which its printed form takes.
 #pragma once
 
 #include <cstdint>

@@ -14,15 +14,15 @@ namespace penstock {
 
 struct NormalizerStep {
   enum class Kind : uint8_t {
-    kPrepend,        // puts `to` in front of a text that is not empty
-    kReplace,        // each `from` becomes `to`
-    kUnicode,        // `form`
+    kPrepend,  // puts `to` in front of a text that is not empty
+    kReplace,  // each `from` becomes `to`
+    kUnicode,  // `form`
     kLowercase,
-    kStrip,          // white space at the ends
-    kStripAccents,   // removes marks
-    kByteLevel,      // bytes become the characters of the byte alphabet
-    kCollapseSpaces, // SentencePiece: removes spaces at the ends, and all but one of several
-    kPrependFirst,   // SentencePiece with `legacy: false`: as kPrepend, at the beginning of the whole text only
+    kStrip,           // white space at the ends
+    kStripAccents,    // removes marks
+    kByteLevel,       // bytes become the characters of the byte alphabet
+    kCollapseSpaces,  // SentencePiece: removes spaces at the ends, and all but one of several
+    kPrependFirst,    // SentencePiece with `legacy: false`: as kPrepend, at the beginning of the whole text only
   };
 
   Kind kind;

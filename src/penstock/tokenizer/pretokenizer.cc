@@ -46,8 +46,8 @@ void JoinCuts(SplitBehavior behavior, std::vector<Cut>& cuts) {
       std::vector<Cut> joined;
       bool previous_match = false;
       for (const Cut& cut : cuts) {
-        const bool join = behavior == SplitBehavior::kContiguous ? cut.is_match == previous_match
-                                                                 : cut.is_match && !previous_match;
+        const bool join =
+            behavior == SplitBehavior::kContiguous ? cut.is_match == previous_match : cut.is_match && !previous_match;
         previous_match = cut.is_match;
         if (join && !joined.empty()) {
           joined.back().end = cut.end;

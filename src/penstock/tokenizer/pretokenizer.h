@@ -17,10 +17,10 @@ enum class PrependScheme : uint8_t { kNever, kFirst, kAlways };
 
 struct PreTokenizerStep {
   enum class Kind : uint8_t {
-    kSplit,           // cuts with `pattern`
-    kByteLevel,       // bytes become characters of the byte alphabet
-    kPrefixSpace,     // puts a space before a word that has none
-    kMetaspace,       // spaces become `replacement`, which may be put in front
+    kSplit,        // cuts with `pattern`
+    kByteLevel,    // bytes become characters of the byte alphabet
+    kPrefixSpace,  // puts a space before a word that has none
+    kMetaspace,    // spaces become `replacement`, which may be put in front
   };
 
   Kind kind;

@@ -1,8 +1,9 @@
 // SentencePiece model files (tokenizer.model), model type BPE.
 //
-// SentencePiece merges the two neighbours that make the piece with the best score. Here each piece becomes the merges of all
-// its halves, ranked by its score, so that the same engine runs both formats. The text between special tokens is taken as
-// Hugging Face's Llama tokenizers take it: each stretch gets the dummy prefix (with `legacy: false` only the first one).
+// SentencePiece merges the two neighbours that make the piece with the best score. Here each piece becomes the merges
+// of all its halves, ranked by its score, so that the same engine runs both formats. The text between special tokens is
+// taken as Hugging Face's Llama tokenizers take it: each stretch gets the dummy prefix (with `legacy: false` only the
+// first one).
 
 #include <algorithm>
 #include <utility>
@@ -47,7 +48,8 @@ absl::Status AddPieces(const SentencePieceProto& proto, TokenizerParts& parts) {
     const SentencePieceProto::Piece& piece = proto.pieces[i];
     const auto id = static_cast<TokenId>(i);
     PENSTOCK_RETURN_IF_ERROR(parts.vocabulary.Add(piece.text, id, kFile));
-    if (piece.type == Type::kUnused) return ModelError("{}: piece {} '{}': type UNUSED is not implemented", kFile, i, piece.text);
+    if (piece.type == Type::kUnused)
+      return ModelError("{}: piece {} '{}': type UNUSED is not implemented", kFile, i, piece.text);
     if (piece.type == Type::kUnknown) {
       ++num_unknown;
       parts.bpe.unk_id = id;
@@ -57,13 +59,15 @@ absl::Status AddPieces(const SentencePieceProto& proto, TokenizerParts& parts) {
       token.normalized = false;
       token.special = true;
       if (piece.text.size() > kMaxAddedTokenBytes) {
-        return ModelError("{}: piece {}: a control piece of {} bytes, the limit is {}", kFile, i, piece.text.size(), kMaxAddedTokenBytes);
+        return ModelError("{}: piece {}: a control piece of {} bytes, the limit is {}", kFile, i, piece.text.size(),
+                          kMaxAddedTokenBytes);
       }
       parts.added_tokens.push_back(std::move(token));
     }
     if (piece.type == Type::kUserDefined) {
       if (piece.text.size() > kMaxAddedTokenBytes) {
-        return ModelError("{}: piece {}: a user-defined piece of {} bytes, the limit is {}", kFile, i, piece.text.size(), kMaxAddedTokenBytes);
+        return ModelError("{}: piece {}: a user-defined piece of {} bytes, the limit is {}", kFile, i,
+                          piece.text.size(), kMaxAddedTokenBytes);
       }
       parts.frozen_pieces.Add(piece.text, id);
     }
@@ -123,7 +127,8 @@ absl::Status AddMerges(const SentencePieceProto& proto, TokenizerParts& parts) {
     const SentencePieceProto::Piece& piece = proto.pieces[i];
     if (!IsText(piece.type)) continue;
     if (piece.text.size() > kMaxMergedPieceBytes && piece.type == Type::kNormal) {
-      return ModelError("{}: piece {}: {} bytes long, the limit is {}", kFile, i, piece.text.size(), kMaxMergedPieceBytes);
+      return ModelError("{}: piece {}: {} bytes long, the limit is {}", kFile, i, piece.text.size(),
+                        kMaxMergedPieceBytes);
     }
     if (piece.text.size() > kMaxMergedPieceBytes) continue;  // user-defined: found in the text, not merged
     const auto rank = static_cast<uint32_t>(

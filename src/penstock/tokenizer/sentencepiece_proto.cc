@@ -48,8 +48,10 @@ class FieldReader {
       case 2: {
         PENSTOCK_ASSIGN_OR_RETURN(const uint64_t size, Varint());
         if (size > rest_.size()) {
-          return ModelError("{}: byte {}: a field of {} bytes, but {} are left; the file is truncated or no SentencePiece "
-                            "model", kFile, start, size, rest_.size());
+          return ModelError(
+              "{}: byte {}: a field of {} bytes, but {} are left; the file is truncated or no SentencePiece "
+              "model",
+              kFile, start, size, rest_.size());
         }
         field.bytes = rest_.substr(0, size);
         rest_.remove_prefix(size);
@@ -112,12 +114,14 @@ absl::Status ReadPiece(std::string_view message, size_t offset, size_t index, Se
       return ExpectWireType(field, 5, "score");
     }
     if (field.number != 3) return absl::OkStatus();
-    if (field.value < 1 || field.value > 6) return ModelError("{}: piece {}: unknown type {}", kFile, index, field.value);
+    if (field.value < 1 || field.value > 6)
+      return ModelError("{}: piece {}: unknown type {}", kFile, index, field.value);
     piece.type = static_cast<SentencePieceProto::PieceType>(field.value);
     return ExpectWireType(field, 0, "type");
   };
   PENSTOCK_RETURN_IF_ERROR(ForEachField(message, offset, read_field));
-  if (!std::isfinite(piece.score)) return ModelError("{}: piece {} '{}': the score is {}", kFile, index, piece.text, piece.score);
+  if (!std::isfinite(piece.score))
+    return ModelError("{}: piece {} '{}': the score is {}", kFile, index, piece.text, piece.score);
   if (!IsUtf8(piece.text)) return ModelError("{}: piece {} '{}' is not UTF-8", kFile, index, piece.text);
   return absl::OkStatus();
 }

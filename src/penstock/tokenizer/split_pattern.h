@@ -1,7 +1,8 @@
 // The regular expressions that published tokenizers split text with, as hand-written scanners.
 //
-// A pattern is known by its exact text, or belongs to the small family `\s?[class]+`. Every scanner takes time linear in the
-// text, whatever the text; there is no engine for regular expressions behind them, and no other pattern is accepted.
+// A pattern is known by its exact text, or belongs to the small family `\s?[class]+`. Every scanner takes time linear
+// in the text, whatever the text; there is no engine for regular expressions behind them, and no other pattern is
+// accepted.
 #pragma once
 
 #include <cstdint>
@@ -40,12 +41,21 @@ class SplitPattern {
 
  private:
   enum class Kind : uint8_t {
-    kGpt2, kCl100k, kO200k, kDeepSeekV3, kClasses, kClassRange, kFinalSpace, kLiteral, kWords, kPunctuation,
+    kGpt2,
+    kCl100k,
+    kO200k,
+    kDeepSeekV3,
+    kClasses,
+    kClassRange,
+    kFinalSpace,
+    kLiteral,
+    kWords,
+    kPunctuation,
   };
   // What the family of cl100k differs in.
   struct Cl100kOptions {
     int max_digits = 3;
-    uint16_t word = 0;         // classes that make words; set by FromRegex
+    uint16_t word = 0;                // classes that make words; set by FromRegex
     bool newlines_and_slash = false;  // what may follow punctuation: [\r\n/] instead of [\r\n]
   };
 
@@ -63,8 +73,8 @@ class SplitPattern {
   Kind kind_ = Kind::kGpt2;
   Cl100kOptions cl100k_;
   uint16_t classes_ = 0;
-  size_t max_run_ = 0;  // of kClasses and kClassRange, in code points
-  bool space_before_ = false;  // kClassRange: \s? before the class
+  size_t max_run_ = 0;                                 // of kClasses and kClassRange, in code points
+  bool space_before_ = false;                          // kClassRange: \s? before the class
   std::vector<std::pair<char32_t, char32_t>> ranges_;  // sorted, both ends included
   std::string literal_;
 };

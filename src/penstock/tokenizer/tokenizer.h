@@ -1,8 +1,8 @@
 // Text to token ids and back: byte-level BPE and SentencePiece BPE as Hugging Face's tokenizer.json describes them, and
 // SentencePiece `tokenizer.model` files.
 //
-// Origin marking: text carries who wrote it. Only template text (ours, or the model folder's chat template) can become a
-// special token; the same letters in a message stay ordinary text.
+// Origin marking: text carries who wrote it. Only template text (ours, or the model folder's chat template) can become
+// a special token; the same letters in a message stay ordinary text.
 #pragma once
 
 #include <cstdint>
@@ -29,7 +29,7 @@ struct TextSegment {
   Origin origin = Origin::kMessage;
 };
 
-enum class AddSpecial : uint8_t { kNo, kYes };    // BOS / EOS as the tokenizer's post-processor asks
+enum class AddSpecial : uint8_t { kNo, kYes };  // BOS / EOS as the tokenizer's post-processor asks
 enum class SkipSpecial : uint8_t { kNo, kYes };
 
 // Where a text that is decoded token by token stands.
@@ -61,8 +61,8 @@ class Tokenizer {
   virtual std::vector<TokenId> Encode(std::span<const TextSegment> segments, AddSpecial add_special) const = 0;
   std::vector<TokenId> Encode(std::string_view text, Origin origin, AddSpecial add_special) const;
 
-  // The text of `ids`; ids outside the vocabulary are skipped. Bytes as the tokens have them: the text of ids that a model
-  // chose may be invalid UTF-8 (see ReplaceInvalidUtf8), or end inside a sequence (see StreamDecoder).
+  // The text of `ids`; ids outside the vocabulary are skipped. Bytes as the tokens have them: the text of ids that a
+  // model chose may be invalid UTF-8 (see ReplaceInvalidUtf8), or end inside a sequence (see StreamDecoder).
   std::string Decode(std::span<const TokenId> ids, SkipSpecial skip_special) const;
   // Appends the bytes of the next id of a text. Decode does this for each id, beginning with DecodeState().
   virtual void DecodeNext(TokenId id, SkipSpecial skip_special, DecodeState& state, std::string& out) const = 0;
@@ -81,8 +81,9 @@ class Tokenizer {
   virtual uint64_t memory_bytes() const = 0;
 };
 
-// Decodes a growing sequence of ids and gives out text only at UTF-8 borders, so that what was given out never changes. All
-// that it gives out, together, is ReplaceInvalidUtf8(tokenizer.Decode(ids)). Keeps at most the bytes of an open sequence.
+// Decodes a growing sequence of ids and gives out text only at UTF-8 borders, so that what was given out never changes.
+// All that it gives out, together, is ReplaceInvalidUtf8(tokenizer.Decode(ids)). Keeps at most the bytes of an open
+// sequence.
 class StreamDecoder {
  public:
   explicit StreamDecoder(const Tokenizer& tokenizer, SkipSpecial skip_special = SkipSpecial::kYes)

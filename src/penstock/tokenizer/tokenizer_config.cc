@@ -37,7 +37,8 @@ absl::Status ParseAddedTokensDecoder(const json::object& decoder, std::vector<Ad
     return ModelError("{}: {} added tokens, the limit is {}", kFile, decoder.size(), kMaxAddedTokens);
   }
   for (const auto& [key, value] : decoder) {
-    const std::string where = fmt::format("{}: added_tokens_decoder '{}'", kFile, std::string_view(key.data(), key.size()));
+    const std::string where =
+        fmt::format("{}: added_tokens_decoder '{}'", kFile, std::string_view(key.data(), key.size()));
     int64_t id = -1;
     const auto [end, error] = std::from_chars(key.data(), key.data() + key.size(), id);
     if (error != std::errc() || end != key.data() + key.size() || id < 0 || id >= kMaxVocabSize) {

@@ -129,8 +129,8 @@ absl::Status ReadTemplate(const Component& processor, TokenizerParts& parts) {
     const JsonFields piece(value.get_object(), processor.where() + ": single");
     if (piece.Find("SpecialToken") != nullptr) {
       PENSTOCK_ASSIGN_OR_RETURN(const json::object* token, piece.Object("SpecialToken"));
-      PENSTOCK_RETURN_IF_ERROR(ReadTemplateToken(JsonFields(*token, piece.where()), processor,
-                                                 after_text ? parts.suffix : parts.prefix));
+      PENSTOCK_RETURN_IF_ERROR(
+          ReadTemplateToken(JsonFields(*token, piece.where()), processor, after_text ? parts.suffix : parts.prefix));
       continue;
     }
     PENSTOCK_ASSIGN_OR_RETURN(const json::object* sequence, piece.Object("Sequence"));

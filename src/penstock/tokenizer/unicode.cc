@@ -136,16 +136,16 @@ size_t NormalizationPieceEnd(std::string_view text, size_t pos) {
 void AppendNormalized(std::string_view text, NormalForm form, std::string& out) {
   const bool compatible = form == NormalForm::kNfkc || form == NormalForm::kNfkd;
   const bool compose = form == NormalForm::kNfc || form == NormalForm::kNfkc;
-  const auto decompose_options = static_cast<utf8proc_option_t>(UTF8PROC_STABLE | UTF8PROC_DECOMPOSE |
-                                                                (compatible ? UTF8PROC_COMPAT : 0));
+  const auto decompose_options =
+      static_cast<utf8proc_option_t>(UTF8PROC_STABLE | UTF8PROC_DECOMPOSE | (compatible ? UTF8PROC_COMPAT : 0));
   std::vector<utf8proc_int32_t> runes;
   runes.reserve(text.size());
   for (size_t pos = 0; pos < text.size();) {
     const DecodedRune rune = DecodeUtf8(text, pos);
     pos += static_cast<size_t>(rune.num_bytes);
     utf8proc_int32_t parts[32];  // the longest decomposition has 18 (U+FDFA)
-    const auto num_parts = utf8proc_decompose_char(static_cast<utf8proc_int32_t>(rune.code_point), parts, 32,
-                                                   decompose_options, nullptr);
+    const auto num_parts =
+        utf8proc_decompose_char(static_cast<utf8proc_int32_t>(rune.code_point), parts, 32, decompose_options, nullptr);
     PENSTOCK_CHECK(num_parts >= 0 && num_parts <= 32);
     runes.insert(runes.end(), parts, parts + num_parts);
   }
@@ -156,7 +156,8 @@ void AppendNormalized(std::string_view text, NormalForm form, std::string& out) 
                                          static_cast<utf8proc_option_t>(UTF8PROC_STABLE | UTF8PROC_COMPOSE));
     PENSTOCK_CHECK(num_runes >= 0);
   }
-  for (utf8proc_ssize_t i = 0; i < num_runes; ++i) AppendUtf8(static_cast<char32_t>(runes[static_cast<size_t>(i)]), out);
+  for (utf8proc_ssize_t i = 0; i < num_runes; ++i)
+    AppendUtf8(static_cast<char32_t>(runes[static_cast<size_t>(i)]), out);
 }
 
 }  // namespace penstock::unicode

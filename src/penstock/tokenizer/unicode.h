@@ -1,8 +1,8 @@
 // Unicode classes of code points, as the regular expressions of tokenizers use them.
 //
-// Tables: utf8proc. With Debian 12's utf8proc 2.8.0 they are those of Unicode 14; Hugging Face's tokenizers follow newer
-// versions. The two differ only for code points assigned since (Unicode 15: 4,489 of them, mostly CJK extension H), which
-// count as "other" here and may split differently there.
+// Tables: utf8proc. With Debian 12's utf8proc 2.8.0 they are those of Unicode 14; Hugging Face's tokenizers follow
+// newer versions. The two differ only for code points assigned since (Unicode 15: 4,489 of them, mostly CJK extension
+// H), which count as "other" here and may split differently there.
 #pragma once
 
 #include <cstddef>

@@ -17,7 +17,8 @@ size_t HashText(std::string_view text) {
 }
 
 size_t HashPair(TokenId left, TokenId right) {
-  return absl::Hash<uint64_t>{}(static_cast<uint64_t>(static_cast<uint32_t>(left)) << 32 | static_cast<uint32_t>(right));
+  return absl::Hash<uint64_t>{}(static_cast<uint64_t>(static_cast<uint32_t>(left)) << 32 |
+                                static_cast<uint32_t>(right));
 }
 
 size_t NumSlotsFor(size_t num_entries) { return std::bit_ceil(num_entries * 2 + 16); }

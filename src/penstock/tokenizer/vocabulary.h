@@ -1,5 +1,5 @@
-// Tokens and their ids, in tables without an allocation per token: one arena of bytes, offsets by id, and a hash table of ids.
-// Immutable after loading; then safe to share between threads.
+// Tokens and their ids, in tables without an allocation per token: one arena of bytes, offsets by id, and a hash table
+// of ids. Immutable after loading; then safe to share between threads.
 #pragma once
 
 #include <cstdint>
@@ -18,7 +18,8 @@ class Vocabulary {
   // Room for `num_tokens` tokens of `num_bytes` bytes together.
   void Reserve(size_t num_tokens, size_t num_bytes);
 
-  // kModel (naming `where`) for an id below 0 or at kMaxVocabSize, an id or a text that is already present, an empty text.
+  // kModel (naming `where`) for an id below 0 or at kMaxVocabSize, an id or a text that is already present, an empty
+  // text.
   absl::Status Add(std::string_view text, int64_t id, std::string_view where);
 
   // -1 when there is no such token.
@@ -42,8 +43,8 @@ class Vocabulary {
   void Grow(size_t num_slots);
 
   std::string arena_;
-  std::vector<Span> spans_;      // [size]
-  std::vector<TokenId> slots_;   // open addressing, a power of two, at most half full; -1: free
+  std::vector<Span> spans_;     // [size]
+  std::vector<TokenId> slots_;  // open addressing, a power of two, at most half full; -1: free
   int64_t num_tokens_ = 0;
 };
 

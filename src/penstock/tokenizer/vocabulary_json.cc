@@ -89,9 +89,10 @@ absl::StatusOr<std::unique_ptr<Tokenizer>> Tokenizer::FromVocabAndMerges(std::st
   PreTokenizerStep split{.kind = PreTokenizerStep::Kind::kSplit};
   if (name == "Qwen2Tokenizer" || name == "Qwen2TokenizerFast") {
     PENSTOCK_ASSIGN_OR_RETURN(
-        split.pattern,
-        SplitPattern::FromRegex(R"((?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|)"
-                                R"(\s*[\r\n]+|\s+(?!\S)|\s+)", "Qwen2Tokenizer"));
+        split.pattern, SplitPattern::FromRegex(
+                           R"((?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|)"
+                           R"(\s*[\r\n]+|\s+(?!\S)|\s+)",
+                           "Qwen2Tokenizer"));
     parts.normalizer.Add({.kind = NormalizerStep::Kind::kUnicode});
     parts.pretokenizer.Add(std::move(split));
     parts.pretokenizer.AddByteLevel(/*prefix_space=*/false, /*use_regex=*/false);

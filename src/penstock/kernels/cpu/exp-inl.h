@@ -9,8 +9,8 @@ namespace {
 // 1.5 * 2^23: a float of this size has no bits after the point, so adding it rounds to an integer in the low bits.
 constexpr float kExpShift = 0x1.8p23f;
 
-// exp(x) = 2^n * exp(r) with n = round(x / ln 2) and |r| <= ln(2) / 2. There the Taylor polynomial of degree 7 is within
-// r^8 / 8! < 2^-27 of exp(r). ln 2 is split in a head of 15 bits, so that n * head is exact, and the rest.
+// exp(x) = 2^n * exp(r) with n = round(x / ln 2) and |r| <= ln(2) / 2. There the Taylor polynomial of degree 7 is
+// within r^8 / 8! < 2^-27 of exp(r). ln 2 is split in a head of 15 bits, so that n * head is exact, and the rest.
 template <class V>
 V Exp(V x) {
   // Outside, the result is 0 or infinity anyway. The order of the operands lets NaN through.

@@ -183,10 +183,16 @@ void Gemm(const GemmProblem& problem) {
 template <class V>
 void GemmF32(const GemmF32Args& args) {
   const int64_t w_size = args.w_dtype == Dtype::kF32 ? 4 : 2;
-  const GemmProblem problem = {.num_rows = args.num_rows, .num_cols = args.num_cols, .inner_dim = args.inner_dim,
-                               .x = reinterpret_cast<const std::byte*>(args.x), .x_stride_bytes = 4 * args.x_stride,
-                               .w = args.w, .w_stride_bytes = w_size * args.w_stride, .bias = args.bias,
-                               .y = args.y, .y_stride = args.y_stride};
+  const GemmProblem problem = {.num_rows = args.num_rows,
+                               .num_cols = args.num_cols,
+                               .inner_dim = args.inner_dim,
+                               .x = reinterpret_cast<const std::byte*>(args.x),
+                               .x_stride_bytes = 4 * args.x_stride,
+                               .w = args.w,
+                               .w_stride_bytes = w_size * args.w_stride,
+                               .bias = args.bias,
+                               .y = args.y,
+                               .y_stride = args.y_stride};
   switch (args.w_dtype) {
     case Dtype::kF32: return Gemm<F32Steps<V, Dtype::kF32>>(problem);
     case Dtype::kF16: return Gemm<F32Steps<V, Dtype::kF16>>(problem);
@@ -196,9 +202,15 @@ void GemmF32(const GemmF32Args& args) {
 
 template <class V, class Pairs>
 void GemmBf16(const GemmBf16Args& args) {
-  Gemm<Bf16Steps<V, Pairs>>({.num_rows = args.num_rows, .num_cols = args.num_cols, .inner_dim = args.inner_dim,
-                             .x = reinterpret_cast<const std::byte*>(args.x), .x_stride_bytes = 2 * args.x_stride,
-                             .w = args.w, .w_stride_bytes = 2 * args.w_stride, .bias = args.bias, .y = args.y,
+  Gemm<Bf16Steps<V, Pairs>>({.num_rows = args.num_rows,
+                             .num_cols = args.num_cols,
+                             .inner_dim = args.inner_dim,
+                             .x = reinterpret_cast<const std::byte*>(args.x),
+                             .x_stride_bytes = 2 * args.x_stride,
+                             .w = args.w,
+                             .w_stride_bytes = 2 * args.w_stride,
+                             .bias = args.bias,
+                             .y = args.y,
                              .y_stride = args.y_stride});
 }
 

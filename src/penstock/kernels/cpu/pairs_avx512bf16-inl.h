@@ -1,5 +1,5 @@
-// The bf16 dot product by VDPBF16PS. `DotPairs` is that instruction, or, in the tests of these tiles on machines without
-// it, the two multiply-adds that it stands for.
+// The bf16 dot product by VDPBF16PS. `DotPairs` is that instruction, or, in the tests of these tiles on machines
+// without it, the two multiply-adds that it stands for.
 #pragma once
 
 #include "penstock/kernels/cpu/vec_avx512-inl.h"

@@ -35,20 +35,22 @@ struct Avx512Vec {
   }
   template <Dtype kDtype>
   static Avx512Vec LoadAs(const std::byte* source) {
-    if constexpr (kDtype == Dtype::kF32) return {_mm512_loadu_ps(source)};
-    else return Widen<kDtype>(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(source)));
+    if constexpr (kDtype == Dtype::kF32)
+      return {_mm512_loadu_ps(source)};
+    else
+      return Widen<kDtype>(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(source)));
   }
   template <Dtype kDtype>
   static Avx512Vec LoadPartialAs(const std::byte* source, int64_t count) {
     const __mmask16 mask = static_cast<__mmask16>((1u << count) - 1u);
-    if constexpr (kDtype == Dtype::kF32) return {_mm512_maskz_loadu_ps(mask, source)};
-    else return Widen<kDtype>(_mm256_maskz_loadu_epi16(mask, source));
+    if constexpr (kDtype == Dtype::kF32)
+      return {_mm512_maskz_loadu_ps(mask, source)};
+    else
+      return Widen<kDtype>(_mm256_maskz_loadu_epi16(mask, source));
   }
 
   void Store(float* target) const { _mm512_storeu_ps(target, lanes); }
-  void StorePartial(float* target, int64_t count) const {
-    _mm512_mask_storeu_ps(target, FirstLanes16(count), lanes);
-  }
+  void StorePartial(float* target, int64_t count) const { _mm512_mask_storeu_ps(target, FirstLanes16(count), lanes); }
 
   __m256i RoundToBf16() const {
     const __m512i bits = _mm512_castps_si512(lanes);
@@ -58,9 +60,7 @@ struct Avx512Vec {
     const __m512i quiet = _mm512_or_si512(bits, _mm512_set1_epi32(0x400000));
     return _mm512_cvtepi32_epi16(_mm512_srli_epi32(_mm512_mask_mov_epi32(rounded, is_nan, quiet), 16));
   }
-  void StoreBf16(BF16* target) const {
-    _mm256_storeu_si256(reinterpret_cast<__m256i*>(target), RoundToBf16());
-  }
+  void StoreBf16(BF16* target) const { _mm256_storeu_si256(reinterpret_cast<__m256i*>(target), RoundToBf16()); }
   void StorePartialBf16(BF16* target, int64_t count) const {
     _mm256_mask_storeu_epi16(target, FirstLanes16(count), RoundToBf16());
   }
@@ -100,8 +100,8 @@ inline Avx512Vec ScaleByPowerOfTwo(Avx512Vec x, Avx512Vec shifted, float shift) 
 inline void ReduceAdd4(Avx512Vec a, Avx512Vec b, Avx512Vec c, Avx512Vec d, float target[4]) {
   const __m512 ab = _mm512_add_ps(_mm512_shuffle_f32x4(a.lanes, b.lanes, 0x44),
                                   _mm512_shuffle_f32x4(a.lanes, b.lanes, 0xEE));  // a: 8 sums, b: 8 sums
-  const __m512 cd = _mm512_add_ps(_mm512_shuffle_f32x4(c.lanes, d.lanes, 0x44),
-                                  _mm512_shuffle_f32x4(c.lanes, d.lanes, 0xEE));
+  const __m512 cd =
+      _mm512_add_ps(_mm512_shuffle_f32x4(c.lanes, d.lanes, 0x44), _mm512_shuffle_f32x4(c.lanes, d.lanes, 0xEE));
   const __m512 fours = _mm512_add_ps(_mm512_shuffle_f32x4(ab, cd, 0x88), _mm512_shuffle_f32x4(ab, cd, 0xDD));
   const __m512 twos = _mm512_add_ps(fours, _mm512_permute_ps(fours, 0x4E));
   const __m512 ones = _mm512_add_ps(twos, _mm512_permute_ps(twos, 0xB1));  // each 128 bits: one sum, four times

@@ -68,8 +68,7 @@ struct ScalarVec {
       } else {
         uint16_t bits;
         __builtin_memcpy(&bits, source + 2 * j, 2);
-        result.lanes[j] =
-            kDtype == Dtype::kF16 ? HalfToFloat(bits) : FromBits(static_cast<uint32_t>(bits) << 16);
+        result.lanes[j] = kDtype == Dtype::kF16 ? HalfToFloat(bits) : FromBits(static_cast<uint32_t>(bits) << 16);
       }
     }
     return result;
@@ -146,8 +145,8 @@ inline ScalarVec Min(const ScalarVec& a, const ScalarVec& b) {
   return result;
 }
 
-// x * 2^n, where `shifted` is n + kExpShift as a float, whose low bits are n. Two factors, so that 2^n itself may be out
-// of range; the first product is exact and the second rounds once.
+// x * 2^n, where `shifted` is n + kExpShift as a float, whose low bits are n. Two factors, so that 2^n itself may be
+// out of range; the first product is exact and the second rounds once.
 inline ScalarVec ScaleByPowerOfTwo(const ScalarVec& x, const ScalarVec& shifted, float shift) {
   ScalarVec result;
   for (int j = 0; j < 16; ++j) {
@@ -193,11 +192,10 @@ struct ScalarPairs {
   static ScalarVec Dot(const ScalarPairs& x, const ScalarPairs& w, const ScalarVec& sum) {
     ScalarVec result;
     for (int j = 0; j < 16; ++j) {
-      const float after_odd =
-          __builtin_fmaf(ScalarVec::FromBits(x.lanes[j] & 0xFFFF0000u), ScalarVec::FromBits(w.lanes[j] & 0xFFFF0000u),
-                         sum.lanes[j]);
-      result.lanes[j] = __builtin_fmaf(ScalarVec::FromBits(x.lanes[j] << 16), ScalarVec::FromBits(w.lanes[j] << 16),
-                                       after_odd);
+      const float after_odd = __builtin_fmaf(ScalarVec::FromBits(x.lanes[j] & 0xFFFF0000u),
+                                             ScalarVec::FromBits(w.lanes[j] & 0xFFFF0000u), sum.lanes[j]);
+      result.lanes[j] =
+          __builtin_fmaf(ScalarVec::FromBits(x.lanes[j] << 16), ScalarVec::FromBits(w.lanes[j] << 16), after_odd);
     }
     return result;
   }

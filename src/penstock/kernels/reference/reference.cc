@@ -94,8 +94,8 @@ void Swiglu(const SwigluArgs& args) {
 
 void Attention(const AttentionArgs& args) {
   const auto load = [&](int64_t offset_bytes, int64_t pos, int64_t d) {
-    const std::byte* token = args.pages[pos / args.page_tokens] + offset_bytes +
-                             pos % args.page_tokens * args.token_stride_bytes;
+    const std::byte* token =
+        args.pages[pos / args.page_tokens] + offset_bytes + pos % args.page_tokens * args.token_stride_bytes;
     return static_cast<double>(LoadAs(args.kv_dtype, token, d));
   };
   for (int64_t head = 0; head < args.group; ++head) {

@@ -1,4 +1,5 @@
-// The shortest correct code for every kernel: double sums in plain order. The tests' oracle; never called by the engine.
+// The shortest correct code for every kernel: double sums in plain order. The tests' oracle; never called by the
+// engine.
 #pragma once
 
 #include "penstock/kernels/kernel_table.h"
