@@ -10,7 +10,7 @@
 //   - a dot product of bf16 pairs has 16 lanes; lane j takes k = 32*i + 2*j + 1 and then k = 32*i + 2*j with one fused
 //     multiply-add each, in increasing i; the tail and the tree are as above. This is the order that Intel gives for
 //     VDPBF16PS, which also takes denormal inputs and results as zero: AVX512-BF16 machines differ there, and only
-//     there.
+//     there. A machine whose instruction proves to sum otherwise is taken as one without it.
 //   - a sum of values has the lanes and the tree of the dot product, with additions.
 // NaNs have the same places everywhere, but their payloads are not promised. The rounding mode is to nearest and
 // denormals are kept (the C++ default; -ffast-math sets neither here).

@@ -23,9 +23,13 @@ bool HasF16c() {
   return __get_cpuid(1, &eax, &ebx, &ecx, &edx) != 0 && (ecx >> 29 & 1) != 0;
 }
 
-bool HasAvx512Bf16() {
-  unsigned eax = 0, ebx = 0, ecx = 0, edx = 0;
-  return __get_cpuid_count(7, 1, &eax, &ebx, &ecx, &edx) != 0 && (eax >> 5 & 1) != 0;
+// Bits come before speed: a machine whose instruction sums in another order uses plain AVX-512.
+bool HasLawfulAvx512Bf16() {
+  static const bool answer = [] {
+    unsigned eax = 0, ebx = 0, ecx = 0, edx = 0;
+    return __get_cpuid_count(7, 1, &eax, &ebx, &ecx, &edx) != 0 && (eax >> 5 & 1) != 0 && kAvx512Bf16FollowsTheLaw();
+  }();
+  return answer;
 }
 
 bool IsSupported(Isa isa) {
@@ -37,7 +41,7 @@ bool IsSupported(Isa isa) {
     case Isa::kScalar: return true;
     case Isa::kAvx2: return has_avx2;
     case Isa::kAvx512: return has_avx512;
-    case Isa::kAvx512Bf16: return has_avx512 && HasAvx512Bf16();
+    case Isa::kAvx512Bf16: return has_avx512 && HasLawfulAvx512Bf16();
   }
   return false;
 }
@@ -81,7 +85,7 @@ absl::StatusOr<Isa> ChooseIsa(std::string_view forced) {
   for (const Isa isa : kAllIsas) {
     if (IsaName(isa) != forced) continue;
     if (IsSupported(isa)) return isa;
-    return UsageError("instruction set '{}' was asked for, but this machine lacks it; it has {}", forced,
+    return UsageError("instruction set '{}' was asked for, but this machine cannot run it; it has {}", forced,
                       Names(SupportedIsas()));
   }
   return UsageError("unknown instruction set '{}'; this machine has {}", forced, Names(SupportedIsas()));

@@ -10,4 +10,9 @@ extern const KernelTable kAvx2Kernels;
 extern const KernelTable kAvx512Kernels;
 extern const KernelTable kAvx512Bf16Kernels;
 
+// Whether VDPBF16PS of this machine sums in the order that kernel_table.h writes down; asked of the instruction itself,
+// because no maker promises it. REQUIRES: the machine has AVX512-BF16. A pointer, because units with instruction set
+// flags export no code.
+extern bool (*const kAvx512Bf16FollowsTheLaw)();
+
 }  // namespace penstock::kernels
