@@ -75,19 +75,72 @@ bool JoinsPrevious(char32_t c) {
   return property->combining_class != 0 || (ClassesOf(c) & kMark) != 0;
 }
 
+// Marks that came after the tables of Hugging Face's normalizers (Unicode 9): to those they are no marks, so nothing is
+// ordered around them. Ids have to agree with what a model was trained on.
+bool IsNewerMark(char32_t c) {
+  constexpr std::pair<char32_t, char32_t> kRanges[] = {
+      {0x7FD, 0x7FD},     {0x898, 0x89F},     {0x8CA, 0x8D3},     {0x9FE, 0x9FE},     {0xC3C, 0xC3C},
+      {0xD3B, 0xD3C},     {0xEBA, 0xEBA},     {0x1715, 0x1715},   {0x1ABF, 0x1ACE},   {0x1DF6, 0x1DFA},
+      {0xA82C, 0xA82C},   {0x10D24, 0x10D27}, {0x10EAB, 0x10EAC}, {0x10EFD, 0x10EFF}, {0x10F46, 0x10F50},
+      {0x10F82, 0x10F85}, {0x11070, 0x11070}, {0x1133B, 0x1133B}, {0x1145E, 0x1145E}, {0x11839, 0x1183A},
+      {0x1193D, 0x1193E}, {0x11943, 0x11943}, {0x119E0, 0x119E0}, {0x11A34, 0x11A34}, {0x11A47, 0x11A47},
+      {0x11A99, 0x11A99}, {0x11D42, 0x11D42}, {0x11D44, 0x11D45}, {0x11D97, 0x11D97}, {0x11F41, 0x11F42},
+      {0x16FF0, 0x16FF1}, {0x1E08F, 0x1E08F}, {0x1E130, 0x1E136}, {0x1E2AE, 0x1E2AE}, {0x1E2EC, 0x1E2EF},
+      {0x1E4EC, 0x1E4EF}};
+  const auto range = std::upper_bound(std::begin(kRanges), std::end(kRanges), c,
+                                      [](char32_t value, const auto& r) { return value < r.first; });
+  return range != std::begin(kRanges) && c <= std::prev(range)->second;
+}
+
+int CombiningClass(utf8proc_int32_t c) {
+  const int combining_class = utf8proc_get_property(c)->combining_class;
+  return combining_class != 0 && IsNewerMark(static_cast<char32_t>(c)) ? 0 : combining_class;
+}
+
+constexpr utf8proc_int32_t kNewerComposition = 0x11938;  // of Unicode 13: to those tables a character like any other
+
+// The character that `starter` and `next` compose to, or 0.
+utf8proc_int32_t Composed(utf8proc_int32_t starter, utf8proc_int32_t next) {
+  utf8proc_int32_t pair[2] = {starter, next};
+  const auto options = static_cast<utf8proc_option_t>(UTF8PROC_STABLE | UTF8PROC_COMPOSE);
+  return utf8proc_normalize_utf32(pair, 2, options) == 1 && pair[0] != kNewerComposition ? pair[0] : 0;
+}
+
+// Canonical composition (Unicode Standard Annex 15), in place.
+void Compose(std::vector<utf8proc_int32_t>& runes) {
+  size_t num_kept = 0, starter = 0;
+  int blocking_class = 256;  // the highest class kept since the starter, -1: none; 256: there is no starter
+  for (const utf8proc_int32_t c : runes) {
+    const int combining_class = CombiningClass(c);
+    if (blocking_class < combining_class && JoinsPrevious(static_cast<char32_t>(c))) {
+      if (const utf8proc_int32_t composed = Composed(runes[starter], c); composed != 0) {
+        runes[starter] = composed;
+        continue;
+      }
+    }
+    if (combining_class == 0) {
+      starter = num_kept;
+      blocking_class = -1;
+    } else {
+      blocking_class = std::max(blocking_class, combining_class);
+    }
+    runes[num_kept++] = c;
+  }
+  runes.resize(num_kept);
+}
+
 // Canonical ordering. utf8proc's own is an exchange sort, quadratic on long runs of marks.
 void OrderMarks(std::vector<utf8proc_int32_t>& runes) {
-  const auto combining_class = [](utf8proc_int32_t c) { return utf8proc_get_property(c)->combining_class; };
   size_t begin = 0;
   while (begin < runes.size()) {
-    if (combining_class(runes[begin]) == 0) {
+    if (CombiningClass(runes[begin]) == 0) {
       ++begin;
       continue;
     }
     size_t end = begin;
-    while (end < runes.size() && combining_class(runes[end]) != 0) ++end;
+    while (end < runes.size() && CombiningClass(runes[end]) != 0) ++end;
     std::stable_sort(runes.begin() + static_cast<ptrdiff_t>(begin), runes.begin() + static_cast<ptrdiff_t>(end),
-                     [&](auto a, auto b) { return combining_class(a) < combining_class(b); });
+                     [&](auto a, auto b) { return CombiningClass(a) < CombiningClass(b); });
     begin = end;
   }
 }
@@ -143,6 +196,10 @@ void AppendNormalized(std::string_view text, NormalForm form, std::string& out) 
   for (size_t pos = 0; pos < text.size();) {
     const DecodedRune rune = DecodeUtf8(text, pos);
     pos += static_cast<size_t>(rune.num_bytes);
+    if (rune.code_point == kNewerComposition) {
+      runes.push_back(kNewerComposition);
+      continue;
+    }
     utf8proc_int32_t parts[32];  // the longest decomposition has 18 (U+FDFA)
     const auto num_parts =
         utf8proc_decompose_char(static_cast<utf8proc_int32_t>(rune.code_point), parts, 32, decompose_options, nullptr);
@@ -150,14 +207,8 @@ void AppendNormalized(std::string_view text, NormalForm form, std::string& out) 
     runes.insert(runes.end(), parts, parts + num_parts);
   }
   OrderMarks(runes);
-  auto num_runes = static_cast<utf8proc_ssize_t>(runes.size());
-  if (compose && num_runes > 0) {
-    num_runes = utf8proc_normalize_utf32(runes.data(), num_runes,
-                                         static_cast<utf8proc_option_t>(UTF8PROC_STABLE | UTF8PROC_COMPOSE));
-    PENSTOCK_CHECK(num_runes >= 0);
-  }
-  for (utf8proc_ssize_t i = 0; i < num_runes; ++i)
-    AppendUtf8(static_cast<char32_t>(runes[static_cast<size_t>(i)]), out);
+  if (compose) Compose(runes);
+  for (const utf8proc_int32_t c : runes) AppendUtf8(static_cast<char32_t>(c), out);
 }
 
 }  // namespace penstock::unicode
