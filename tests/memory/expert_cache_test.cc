@@ -134,6 +134,47 @@ TEST_F(ExpertCacheTest, RoundedToBf16AtOddOffsets) {
   Exercise(5, ComputeDtype::kBF16);
 }
 
+// Neighbours of different types: an F32 tensor that moves to its alignment must not reach into the BF16 one before it.
+TEST_F(ExpertCacheTest, MixedTypesAtAnyOffset) {
+  for (uint64_t odd = 0; odd < 4; ++odd) {
+    const std::string path = testing::TempDir() + "/expert-cache-mixed-" + std::to_string(::getpid());
+    constexpr uint64_t kCount = 3001;
+    std::vector<std::byte> bytes(odd + kCount * (2 + 4 + 4));
+    for (size_t i = 0; i < bytes.size(); ++i) bytes[i] = static_cast<std::byte>(i * 37 % 61);
+    std::ofstream(path, std::ios::binary)
+        .write(reinterpret_cast<const char*>(bytes.data()), static_cast<std::streamsize>(bytes.size()));
+    std::vector<OpenedFile> files(1);
+    files[0].fd = UniqueFd(::open(path.c_str(), O_RDONLY));
+    files[0].path = path;
+    files[0].size_bytes = bytes.size();
+    ::unlink(path.c_str());
+    std::vector<TensorInfo> tensors(3);
+    const Dtype dtypes[] = {Dtype::kBF16, Dtype::kF32, Dtype::kF32};
+    uint64_t offset = odd;
+    for (size_t i = 0; i < 3; ++i) {
+      tensors[i].dtype = dtypes[i];
+      tensors[i].extent = {offset, kCount * SizeOf(dtypes[i])};
+      offset += tensors[i].extent.size_bytes;
+    }
+    WeightMap map;
+    map.layers.resize(1);
+    map.layers[0].experts.push_back({.gate_proj = &tensors[0], .up_proj = &tensors[1], .down_proj = &tensors[2]});
+    const auto reader = DiskReader::Create(files, {}).value();
+    auto cache = ExpertCache::Create(map, ComputeDtype::kF32, 1, *reader).value();
+    const int32_t wanted[] = {0};
+    ASSERT_TRUE(cache->Begin(0, wanted).ok());
+    const std::vector<ExpertLease> leases = cache->NextReady().value();
+    ASSERT_EQ(leases.size(), 1u);
+    const WeightView views[] = {leases[0].weights().gate_proj, leases[0].weights().up_proj,
+                                leases[0].weights().down_proj};
+    for (size_t i = 0; i < 3; ++i) {
+      EXPECT_EQ(std::memcmp(views[i].data, bytes.data() + tensors[i].extent.offset_bytes, tensors[i].extent.size_bytes),
+                0)
+          << "tensor " << i << " at odd offset " << odd;
+    }
+  }
+}
+
 TEST_F(ExpertCacheTest, AllFit) {
   Prepare(8);
   Exercise(kNumLayers * kNumExperts, ComputeDtype::kF32);

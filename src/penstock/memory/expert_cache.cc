@@ -28,14 +28,17 @@ ExpertCache::ExpertPlan ExpertCache::PlanReads(const FfnTensors& tensors, uint64
     return std::pair(a->file_idx, a->extent.offset_bytes) < std::pair(b->file_idx, b->extent.offset_bytes);
   });
   ExpertPlan plan{.tensors = &tensors, .reads = {}};
+  Dtype last_dtype = tensors.gate_proj->dtype;
   for (const TensorInfo* tensor : in_file_order) {
+    // One read for neighbours, unless their types differ: see PrepareTensor.
     ReadPlan* last = plan.reads.empty() ? nullptr : &plan.reads.back();
-    if (last != nullptr && last->file_idx == tensor->file_idx &&
+    if (last != nullptr && last->file_idx == tensor->file_idx && last_dtype == tensor->dtype &&
         last->extent.offset_bytes + last->extent.size_bytes == tensor->extent.offset_bytes) {
       last->extent.size_bytes += tensor->extent.size_bytes;
     } else {
       plan.reads.push_back({tensor->file_idx, tensor->extent, 0});
     }
+    last_dtype = tensor->dtype;
   }
   uint64_t used = 0;
   for (ReadPlan& read : plan.reads) {
@@ -160,7 +163,7 @@ absl::Status ExpertCache::StartReads() {
 
 WeightView ExpertCache::PrepareTensor(const TensorInfo& tensor, std::byte* data) const {
   // Kernels want elements aligned to their size. A tensor at an odd offset moves down by the odd bytes; its neighbours
-  // in the same read are odd by as much, and move before it.
+  // in the same read have its type, are odd by as much, and move before it.
   const uint64_t odd_bytes = reinterpret_cast<uintptr_t>(data) % SizeOf(tensor.dtype);
   if (odd_bytes != 0) {
     std::memmove(data - odd_bytes, data, tensor.extent.size_bytes);
