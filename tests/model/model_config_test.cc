@@ -137,6 +137,25 @@ TEST(ModelConfigTest, DefaultsAreThoseOfTheFamilies) {
   EXPECT_EQ(config->head_dim, 4);
   EXPECT_EQ(config->rope_theta, 1e6);
   EXPECT_TRUE(config->eos_ids.empty());
+  const auto new_style = ParseModelConfig(MixtralWith(R"("rope_parameters": {"rope_type": "default"})"));
+  ASSERT_TRUE(new_style.ok()) << Message(new_style.status());
+  EXPECT_EQ(new_style->rope_theta, 1e6);
+}
+
+TEST(ModelConfigTest, DefaultsOfQwen) {
+  const std::string fields = R"("architectures": null, "model_type": "qwen3_moe", "moe_intermediate_size": 8)";
+  const auto plain = ParseModelConfig(MixtralWith(fields));
+  ASSERT_TRUE(plain.ok()) << Message(plain.status());
+  EXPECT_EQ(plain->rms_norm_eps, 1e-6f);
+  EXPECT_EQ(plain->rope_theta, 1e4);
+  EXPECT_EQ(plain->sliding_window, 0);
+  const auto window = [&](std::string_view more) {
+    return ParseModelConfig(MixtralWith(fmt::format(R"({}, "use_sliding_window": true{})", fields, more)))
+        ->sliding_window;
+  };
+  EXPECT_EQ(window(""), 4096);
+  EXPECT_EQ(window(R"(, "sliding_window": null)"), 0);
+  EXPECT_EQ(window(R"(, "sliding_window": 32)"), 32);
 }
 
 TEST(ModelConfigTest, SyntaxErrorsNamePlace) {

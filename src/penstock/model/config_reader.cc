@@ -21,6 +21,10 @@ std::optional<int64_t> AsInteger(const json::value& value) {
 
 }  // namespace
 
+bool ConfigReader::Has(std::string_view field) const {
+  return object_->contains(json::string_view(field.data(), field.size()));
+}
+
 const json::value* ConfigReader::Find(std::string_view field) const {
   const json::value* value = object_->if_contains(json::string_view(field.data(), field.size()));
   return value == nullptr || value->is_null() ? nullptr : value;

@@ -24,6 +24,7 @@ class ConfigReader {
   bool BoolOr(std::string_view field, bool default_value);
   std::string StringOr(std::string_view field, std::string default_value);
 
+  bool Has(std::string_view field) const;  // also when it is null
   // nullptr when the field is absent or null.
   const json::value* Find(std::string_view field) const;
 

@@ -16,6 +16,10 @@ struct Family {
   std::string_view name;          // model_type in config.json
   std::string_view architecture;  // architectures[0] in config.json
 
+  // What transformers takes where config.json says nothing.
+  double default_rope_theta = 1e4;
+  double default_rms_norm_eps = 1e-5;
+
   // Names below `model.layers.{layer}.`; experts have `{expert}` in theirs.
   std::string_view router;
   std::string_view expert_gate_proj;
@@ -32,7 +36,7 @@ extern const Family kQwen3Moe;
 
 std::span<const Family* const> AllFamilies();
 
-// nullptr when there is none.
-const Family* FindFamily(std::string_view architecture);
+// nullptr when there is none. Either name will do.
+const Family* FindFamily(std::string_view name_or_architecture);
 
 }  // namespace penstock

@@ -34,12 +34,12 @@ absl::StatusOr<GenerationConfig> ParseGenerationConfig(std::string_view text, in
   GenerationConfig config;
   config.eos_ids = ReadTokenIds(reader, "eos_token_id", vocab_size);
   config.do_sample = reader.BoolOr("do_sample", false);
-  config.temperature = reader.NumberOr("temperature", 1.0, 0, 100);
+  config.temperature = reader.NumberOr("temperature", 1.0, 0, kMaxTemperature);
   config.top_k = reader.IntOr("top_k", 0, 0, kMaxVocabSize);
   config.top_p = reader.NumberOr("top_p", 1.0, 0, 1);
   if (config.top_p == 0) config.top_p = 1.0;
   config.min_p = reader.NumberOr("min_p", 0.0, 0, 1);
-  config.repetition_penalty = reader.NumberOr("repetition_penalty", 1.0, 1e-3, 100);
+  config.repetition_penalty = reader.NumberOr("repetition_penalty", 1.0, kMinRepetitionPenalty, kMaxRepetitionPenalty);
   PENSTOCK_RETURN_IF_ERROR(reader.status());
   return config;
 }

@@ -10,8 +10,6 @@ void ReadConfig(ConfigReader& reader, ModelConfig& config) {
   config.expert_dim = reader.Int("intermediate_size", 1, kMaxModelDim);
   config.sliding_window = reader.IntOr("sliding_window", 0, 1, kMaxContext);
   config.norm_topk_prob = true;
-  // The family's own default, should a folder leave it out.
-  if (reader.Find("rope_theta") == nullptr && reader.Find("rope_parameters") == nullptr) config.rope_theta = 1e6;
 }
 
 }  // namespace
@@ -19,6 +17,7 @@ void ReadConfig(ConfigReader& reader, ModelConfig& config) {
 const Family kMixtral = {
     .name = "mixtral",
     .architecture = "MixtralForCausalLM",
+    .default_rope_theta = 1e6,
     .router = "block_sparse_moe.gate.weight",
     .expert_gate_proj = "block_sparse_moe.experts.{expert}.w1.weight",
     .expert_up_proj = "block_sparse_moe.experts.{expert}.w3.weight",

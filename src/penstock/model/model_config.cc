@@ -28,6 +28,10 @@ absl::StatusOr<const Family*> ReadFamily(ConfigReader& reader) {
         "bf16 version of the model");
   }
   const json::value* architectures = reader.Find("architectures");
+  if (architectures == nullptr) {
+    const std::string type = reader.StringOr("model_type", "");
+    if (const Family* family = FindFamily(type); family != nullptr) return family;
+  }
   if (architectures == nullptr || !architectures->is_array() || architectures->get_array().empty() ||
       !architectures->get_array()[0].is_string()) {
     return ModelError("config.json: field 'architectures': expected a list with one of {}", known);
@@ -42,7 +46,7 @@ absl::StatusOr<const Family*> ReadFamily(ConfigReader& reader) {
 
 // rope_theta stands alone, or (newer transformers) inside rope_parameters; both may ask for scaling, which is refused.
 void ReadRope(ConfigReader& reader, ModelConfig& config) {
-  config.rope_theta = reader.NumberOr("rope_theta", 10000.0, 1e-3, 1e15);
+  config.rope_theta = reader.NumberOr("rope_theta", config.family->default_rope_theta, 1e-3, 1e15);
   for (const std::string_view field : {"rope_scaling", "rope_parameters"}) {
     const json::value* value = reader.Find(field);
     if (value == nullptr) continue;
@@ -79,7 +83,7 @@ void ReadCommon(ConfigReader& reader, ModelConfig& config) {
   }
   config.num_topk = reader.Int("num_experts_per_tok", 1, kMaxTopk);
   config.max_positions = reader.Int("max_position_embeddings", 1, kMaxContext);
-  config.rms_norm_eps = static_cast<float>(reader.NumberOr("rms_norm_eps", 1e-5, 0, 1));
+  config.rms_norm_eps = static_cast<float>(reader.NumberOr("rms_norm_eps", config.family->default_rms_norm_eps, 0, 1));
   config.tie_embeddings = reader.BoolOr("tie_word_embeddings", false);
   config.layer_has_experts.assign(config.num_layers, true);
   const std::string activation = reader.StringOr("hidden_act", "silu");

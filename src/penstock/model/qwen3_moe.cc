@@ -15,7 +15,8 @@ void ReadConfig(ConfigReader& reader, ModelConfig& config) {
   config.attention_bias = reader.BoolOr("attention_bias", false);
   config.qk_norm = QkNorm::kPerHead;
   if (reader.BoolOr("use_sliding_window", false)) {
-    config.sliding_window = reader.IntOr("sliding_window", 4096, 1, kMaxContext);
+    // null is full attention; only a field that is not there has the default.
+    config.sliding_window = reader.IntOr("sliding_window", reader.Has("sliding_window") ? 0 : 4096, 1, kMaxContext);
   }
   // A layer has experts when (layer_idx + 1) is a multiple of the sparse step and it is not listed as dense.
   const int64_t sparse_step = reader.IntOr("decoder_sparse_step", 1, 1, kMaxLayers);
@@ -42,6 +43,7 @@ void ReadConfig(ConfigReader& reader, ModelConfig& config) {
 const Family kQwen3Moe = {
     .name = "qwen3_moe",
     .architecture = "Qwen3MoeForCausalLM",
+    .default_rms_norm_eps = 1e-6,
     .router = "mlp.gate.weight",
     .expert_gate_proj = "mlp.experts.{expert}.gate_proj.weight",
     .expert_up_proj = "mlp.experts.{expert}.up_proj.weight",
