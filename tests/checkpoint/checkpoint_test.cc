@@ -250,15 +250,18 @@ TEST(Checkpoint, ASingleFileGoesBeforeAnIndex) {
 }
 
 TEST(Checkpoint, FingerprintTellsModelsApart) {
-  const auto fingerprint = [](const std::vector<TestTensor>& tensors) {
+  const auto fingerprint = [](const std::vector<TestTensor>& tensors, int change = 0) {
     const TempFolder temp;
-    temp.Write("model.safetensors", FileOf(tensors));
-    return OpenPath(temp.path())->Fingerprint();
+    std::string file = FileOf(tensors);
+    file.back() = static_cast<char>(file.back() + change);
+    temp.Write("model.safetensors", file);
+    return OpenPath(temp.path())->Fingerprint().value();
   };
   const std::string base = fingerprint({{"a", "F16", {2, 3}}, {"b", "F32", {4}}});
   EXPECT_EQ(base.size(), 32u);
   EXPECT_EQ(base.find_first_not_of("0123456789abcdef"), std::string::npos);
   EXPECT_EQ(fingerprint({{"a", "F16", {2, 3}}, {"b", "F32", {4}}}), base);
+  EXPECT_NE(fingerprint({{"a", "F16", {2, 3}}, {"b", "F32", {4}}}, 1), base);  // other weights
   EXPECT_NE(fingerprint({{"a", "F16", {3, 2}}, {"b", "F32", {4}}}), base);
   EXPECT_NE(fingerprint({{"a", "BF16", {2, 3}}, {"b", "F32", {4}}}), base);
   EXPECT_NE(fingerprint({{"c", "F16", {2, 3}}, {"b", "F32", {4}}}), base);

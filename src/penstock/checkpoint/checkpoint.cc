@@ -210,7 +210,7 @@ uint64_t Checkpoint::memory_bytes() const {
   return sum;
 }
 
-std::string Checkpoint::Fingerprint() const {
+absl::StatusOr<std::string> Checkpoint::Fingerprint() const {
   const std::unique_ptr<XXH3_state_t, decltype(&XXH3_freeState)> state(XXH3_createState(), &XXH3_freeState);
   XXH3_128bits_reset(state.get());
   const auto add = [&](uint64_t value) {
@@ -233,6 +233,19 @@ std::string Checkpoint::Fingerprint() const {
     add(static_cast<uint64_t>(tensor.file_idx));
     add(tensor.extent.offset_bytes);
     add(tensor.extent.size_bytes);
+  }
+  // Values from the middle of tensors that are spread over the whole model: what tells a model from its fine-tune.
+  constexpr size_t kMaxSamples = 4096;
+  constexpr uint64_t kSampleBytes = 4096;
+  std::vector<std::byte> sample(kSampleBytes);
+  const size_t stride = (tensors_.size() + kMaxSamples - 1) / kMaxSamples;
+  for (size_t i = 0; i < by_name_.size(); i += stride) {
+    const TensorInfo& tensor = tensors_[by_name_[i]];
+    const uint64_t size = std::min(kSampleBytes, tensor.extent.size_bytes);
+    const uint64_t offset = tensor.extent.offset_bytes + (tensor.extent.size_bytes - size) / 2;
+    const OpenedFile& file = files_[tensor.file_idx];
+    PENSTOCK_RETURN_IF_ERROR(PreadFully(file.fd.get(), std::span(sample).first(size), offset, file.path));
+    XXH3_128bits_update(state.get(), sample.data(), size);
   }
   const XXH128_hash_t digest = XXH3_128bits_digest(state.get());
   return fmt::format("{:016x}{:016x}", digest.high64, digest.low64);

@@ -28,7 +28,7 @@ bool HasTokenizer(const ModelFolder& folder) {
 }
 
 absl::StatusOr<std::string> Fingerprint(const ModelFolder& folder, const Checkpoint& checkpoint) {
-  std::string digest_input = checkpoint.Fingerprint();
+  PENSTOCK_ASSIGN_OR_RETURN(std::string digest_input, checkpoint.Fingerprint());
   const auto add = [&](std::string_view name) -> absl::Status {
     if (!folder.Has(name)) return absl::OkStatus();
     PENSTOCK_ASSIGN_OR_RETURN(const std::string content, folder.Read(name, kMaxTokenizerBytes));
