@@ -35,7 +35,7 @@ struct SamplingParams {
   int64_t top_k = 0;                   // 0: off
   double top_p = 1.0;                  // (0, 1]; 1: off
   double min_p = 0.0;                  // [0, 1]; 0: off
-  double repetition_penalty = 1.0;     // > 0; 1: off
+  double repetition_penalty = 1.0;     // 0.001 to 100; 1: off
   uint64_t seed = 0;                   // of the request's own counter-based random stream
   int64_t max_tokens = 256;            // >= 1
   std::vector<std::string> stop = {};  // generation ends before the first of these texts
@@ -69,10 +69,28 @@ struct Completion {
   int64_t num_prompt_tokens = 0;
 };
 
+struct ModelInfo {
+  std::string name;         // last part of the folder's path
+  std::string family;       // "mixtral", "qwen3_moe", "olmoe"
+  std::string fingerprint;  // hex digest of config, tensor catalogue and tokenizer files
+  std::string dtype;        // of the computation: "f32" or "bf16"
+  int64_t vocab_size = 0;
+  int64_t context_length = 0;
+  // A longer text cannot fit the context, whatever its tokens: it need not be tokenized to be refused. 0: not known.
+  uint64_t max_prompt_bytes = 0;
+};
+
+struct CallerMemory {
+  uint64_t bytes = 0;
+  uint64_t bytes_per_sequence = 0;  // of the batch
+  uint64_t bytes_per_position = 0;  // of the KV cache
+};
+
 struct EngineOptions {
   std::string model_dir = {};
-  uint64_t memory_bytes = 0;    // bound on everything allocated; 0: three quarters of what the machine has free
-  uint64_t reserved_bytes = 0;  // part of memory_bytes that the caller needs for itself
+  uint64_t memory_bytes = 0;  // bound on everything allocated; 0: three quarters of what the machine has free
+  // What the caller itself needs of the budget, asked for when the model is known. Optional.
+  std::function<CallerMemory(const ModelInfo&)> caller_memory = {};
   // Of the computation. f32 (= auto): weights as stored, f32 arithmetic. bf16: FFN weights and inputs rounded to bf16,
   // faster on CPUs with AVX512-BF16; logits within 2e-2.
   std::string dtype = "auto";
@@ -88,7 +106,7 @@ struct EngineOptions {
 // Where every byte of the budget goes.
 struct MemoryPlan {
   uint64_t budget_bytes = 0;
-  uint64_t fixed_bytes = 0;  // tokenizer, catalogue, buffers of fixed size
+  uint64_t fixed_bytes = 0;  // tokenizer, catalogue, buffers of fixed size, what the caller reserved
   uint64_t dense_bytes = 0;  // attention, router, norms, embeddings
   uint64_t kv_bytes = 0;
   uint64_t activation_bytes = 0;
@@ -110,17 +128,6 @@ struct EngineStats {
   int64_t expert_hits = 0;  // experts found in DRAM when wanted
   int64_t expert_misses = 0;
   double io_wait_s = 0;  // time in which computing waited for the disk
-};
-
-struct ModelInfo {
-  std::string name;         // last part of the folder's path
-  std::string family;       // "mixtral", "qwen3_moe", "olmoe"
-  std::string fingerprint;  // hex digest of config, tensor catalogue and tokenizer files
-  std::string dtype;        // of the computation: "f32" or "bf16"
-  int64_t vocab_size = 0;
-  int64_t context_length = 0;
-  // A longer text cannot fit the context, whatever its tokens: it need not be tokenized to be refused. 0: not known.
-  uint64_t max_prompt_bytes = 0;
 };
 
 struct ChatMessage {
@@ -147,15 +154,19 @@ class Engine {
   virtual absl::StatusOr<std::vector<TokenId>> TokenizeChat(std::string_view messages_json,
                                                             std::string_view tools_json) const = 0;
   absl::StatusOr<std::vector<TokenId>> TokenizeChat(std::span<const ChatMessage> messages) const;
+  // Valid UTF-8, without special tokens.
   virtual std::string Detokenize(std::span<const TokenId> ids) const = 0;
+  // The bytes that a token adds to a text, which may be a part of a character; a text's first token may lose a space.
+  virtual std::string TokenBytes(TokenId id, bool begins_text) const = 0;
 
-  // Checks the request against the model and queues it. kInput errors leave the engine as it was.
+  // Checks the request against the model and admits it to a free place, or queues it. kInput errors leave the engine as
+  // it was.
   virtual absl::StatusOr<RequestId> Submit(Request request) = 0;
   // Called with each piece of text as it becomes final (streaming); optional.
   virtual void SetTextSink(std::function<void(RequestId, std::string_view)> sink) = 0;
 
   virtual int64_t num_running() const = 0;  // with a place in the batch
-  virtual int64_t num_waiting() const = 0;  // submitted, without a place yet
+  virtual int64_t num_waiting() const = 0;  // submitted, without a place or KV pages yet
   bool idle() const { return num_running() == 0 && num_waiting() == 0; }
 
   // Admits waiting requests to free places, does one pass over the model (prompt chunks and one decode token for each

@@ -82,6 +82,13 @@ TEST(Sampler, BrokenLogitsAreReported) {
   EXPECT_EQ(Draw({-INFINITY, -INFINITY}, {.temperature = 0}, 0), -1);
 }
 
+TEST(Sampler, NoTemperatureOverflows) {
+  for (const double temperature : {5e-324, 1e-300, 1e-40, 1e-10}) {
+    EXPECT_EQ(Draw({-3e38f, 1, 2, 1.99f}, {.temperature = temperature}, 0), 2) << temperature;
+  }
+  EXPECT_GE(Draw({1, 2, 3e38f}, {.temperature = 100}, 0), 0);
+}
+
 RC_GTEST_PROP(Sampler, LogprobsSumToOneAndTopIsSorted, ()) {
   const auto ints = *rc::gen::container<std::vector<int>>(rc::gen::inRange(-300, 300));
   RC_PRE(!ints.empty());

@@ -66,6 +66,8 @@ class FakeEngine : public Engine {
     return text;
   }
 
+  std::string TokenBytes(TokenId id, bool) const override { return std::string(1, static_cast<char>(id)); }
+
   absl::StatusOr<RequestId> Submit(Request request) override {
     if (static_cast<int64_t>(request.prompt_ids.size()) > options_.context_length) {
       return InputError("the prompt has {} tokens, more than the context length of {}", request.prompt_ids.size(),
@@ -75,8 +77,10 @@ class FakeEngine : public Engine {
       if (id >= model_.vocab_size) return InputError("token id {} is not in the vocabulary", id);
     }
     waiting_.push_back(Answer(request));
+    const RequestId id = waiting_.back().completion.request_id;
+    Admit();
     most_held_ = std::max(most_held_, num_running() + num_waiting());
-    return waiting_.back().completion.request_id;
+    return id;
   }
   void SetTextSink(std::function<void(RequestId, std::string_view)>) override {}
   int64_t num_running() const override { return static_cast<int64_t>(running_.size()); }
@@ -85,10 +89,7 @@ class FakeEngine : public Engine {
   absl::StatusOr<std::vector<Completion>> Step() override {
     if (num_steps_++ == options_.fail_at_step) return IoError("model.safetensors: cannot read: Input/output error");
     if (options_.max_sleep_us > 0) ::usleep(static_cast<useconds_t>(num_steps_ * 7919 % options_.max_sleep_us));
-    while (num_running() < options_.batch_size && !waiting_.empty()) {
-      running_.push_back(std::move(waiting_.front()));
-      waiting_.pop_front();
-    }
+    Admit();
     std::vector<Completion> finished;
     std::vector<Running> still;
     for (Running& one : running_) {
@@ -110,6 +111,13 @@ class FakeEngine : public Engine {
     Completion completion;
     int steps_left = 0;
   };
+
+  void Admit() {
+    while (num_running() < options_.batch_size && !waiting_.empty()) {
+      running_.push_back(std::move(waiting_.front()));
+      waiting_.pop_front();
+    }
+  }
 
   Running Answer(const Request& request) {
     const SamplingParams& s = request.sampling;

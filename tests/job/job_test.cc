@@ -230,7 +230,7 @@ TEST_F(JobTest, StopsAtAStepAndResumes) {
   EXPECT_EQ(Output().size(), 10u);
 }
 
-TEST_F(JobTest, HoldsAtMostTwoBatches) {
+TEST_F(JobTest, HoldsOneBatch) {
   WriteInput(ManyRequests(300));
   int64_t most = 0;
   class Watched : public FakeEngine {
@@ -246,14 +246,14 @@ TEST_F(JobTest, HoldsAtMostTwoBatches) {
                   [&]() -> absl::StatusOr<std::unique_ptr<Engine>> { return std::make_unique<Watched>(engine_, most); },
                   stop_)
                   .ok());
-  EXPECT_EQ(most, 8);
+  EXPECT_EQ(most, 4);
 }
 
 TEST_F(JobTest, AnInputThatChangesWhileItRunsIsNoticed) {
   WriteInput(ManyRequests(50));
   options_.on_validated = [&](const InputReport& report) {
     EXPECT_EQ(report.num_lines, 50);
-    EXPECT_GT(report.run_bytes, 0u);
+    EXPECT_GT(report.parse_bytes, 0u);
     std::ofstream(options_.input_path, std::ios::app) << "{}\n";
   };
   ExpectFault(Fault::kInput, {"changed while the job ran"});

@@ -144,7 +144,7 @@ TEST(RequestLine, EveryWrongFieldIsNamed) {
       {R"({"prompt": "x", "top_p": 1.1})", "invalid_request", "top_p", "at most 1"},
       {R"({"prompt": "x", "top_k": -2})", "invalid_request", "top_k", "found -2"},
       {R"({"prompt": "x", "min_p": 2})", "invalid_request", "min_p", "found 2"},
-      {R"({"prompt": "x", "repetition_penalty": 0})", "invalid_request", "repetition_penalty", "more than 0"},
+      {R"({"prompt": "x", "repetition_penalty": 0})", "invalid_request", "repetition_penalty", "0.001 or more"},
       {R"({"prompt": "x", "seed": 1.5})", "invalid_request", "seed", "found 1.5"},
       {R"({"prompt": "x", "stop": 5})", "invalid_request", "stop", "found integer"},
       {R"({"prompt": "x", "stop": [""]})", "invalid_request", "stop", "found 0"},

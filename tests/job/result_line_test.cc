@@ -14,7 +14,7 @@
 namespace penstock {
 namespace {
 
-std::string ByteToken(TokenId id) { return std::string(1, static_cast<char>(id)); }
+std::string ByteToken(TokenId id, bool) { return std::string(1, static_cast<char>(id)); }
 
 json::value Parse(const std::string& line) {
   EXPECT_EQ(line.find('\n'), std::string::npos);

@@ -197,7 +197,7 @@ TEST(InputCheckpointsTest, ALongInputStillTellsWhereItChanged) {
   const std::atomic<bool> stop{false};
   const auto report_of = [&](const std::string& content) {
     std::ofstream(path, std::ios::trunc) << content;
-    return *ValidateInput(*InputFile::Open(path, testing::TempDir(), stop), stop);
+    return *ValidateInput(*InputFile::Open(path, testing::TempDir(), stop), {}, stop);
   };
   const InputReport then = report_of(text);
   EXPECT_EQ(then.checkpoints.stride, 4);

@@ -201,6 +201,15 @@ CLI::Validator UnsignedInteger() {
       "UINT");
 }
 
+CLI::Validator StopText() {
+  return CLI::Validator(
+      [](const std::string& text) -> std::string {
+        if (!text.empty() && text.size() <= kMaxStopTextBytes && IsUtf8(text)) return "";
+        return fmt::format("expected UTF-8 text of 1 to {} bytes", kMaxStopTextBytes);
+      },
+      "");
+}
+
 // A file must never get the number of a closed standard stream, or messages would be written into it. What takes the
 // place here refuses to be used: reading from it or writing to it fails.
 void OccupyStandardStreams() {
@@ -254,16 +263,18 @@ void AddModelFlags(CLI::App& app, ModelFlags& flags) {
 void AddSamplingFlags(CLI::App& app, SamplingOverrides& flags) {
   app.add_option("-n,--max-tokens", flags.max_tokens, "longest answer, in tokens (default 256)")
       ->check(CLI::Range(int64_t{1}, kMaxContext));
-  app.add_option("--temperature", flags.temperature, "0: greedy")->check(NumberFrom(0, 100));
+  app.add_option("--temperature", flags.temperature, "0: greedy")->check(NumberFrom(0, kMaxTemperature));
   app.add_option("--top-k", flags.top_k, "0: off")->check(CLI::Range(int64_t{0}, kMaxVocabSize));
   app.add_option("--top-p", flags.top_p, "1: off")->check(NumberFrom(1e-9, 1));
   app.add_option("--min-p", flags.min_p, "0: off")->check(NumberFrom(0, 1));
-  app.add_option("--repetition-penalty", flags.repetition_penalty, "1: off")->check(NumberFrom(0.001, 100));
+  app.add_option("--repetition-penalty", flags.repetition_penalty, "1: off")
+      ->check(NumberFrom(kMinRepetitionPenalty, kMaxRepetitionPenalty));
   app.add_option("--seed", flags.seed, "of the random numbers (default 0)")->check(UnsignedInteger());
   app.add_option_function<std::vector<std::string>>(
          "--stop", [&flags](const std::vector<std::string>& texts) { flags.stop = texts; },
          "text before which generation ends; may be given several times")
       ->allow_extra_args(false)
+      ->check(StopText())
       ->type_name("TEXT");
   app.add_flag_function(
       "--ignore-eos", [&flags](int64_t) { flags.ignore_eos = true; },

@@ -58,15 +58,23 @@ absl::StatusOr<int> RunCommand(RunFlags flags) {
   InstallStopHandlers();
   if (flags.validate_only) return Validate(flags);
   if (flags.job.output_path.empty()) return UsageError("run needs --output FILE");
+  if (flags.job.output_path == "-") return UsageError("--output '-': for standard output write /dev/stdout");
   PENSTOCK_ASSIGN_OR_RETURN(EngineOptions options, ToEngineOptions(flags.model));
   flags.job.seed = flags.job.sampling.seed.value_or(0);
   flags.job.sampling.seed.reset();  // the job's: each request has its own, derived from it
   flags.job.engine_settings = {{"dtype", options.dtype},
                                {"kv_dtype", options.kv_dtype},
                                {"context_length", std::to_string(options.context_length)}};
-  flags.job.on_validated = [&](const InputReport& report) { options.reserved_bytes = report.run_bytes; };
+  InputReport input;
+  flags.job.on_validated = [&](const InputReport& report) { input = report; };
+  options.caller_memory = [&](const ModelInfo& model) { return JobMemory(input, model); };
   const auto open_engine = [&]() -> absl::StatusOr<std::unique_ptr<Engine>> {
-    PENSTOCK_ASSIGN_OR_RETURN(std::unique_ptr<Engine> engine, Engine::Open(options));
+    absl::StatusOr<std::unique_ptr<Engine>> opened = Engine::Open(options);
+    if (!opened.ok() && FaultOf(opened.status()) == Fault::kResources && input.parse_bytes > kMiB) {
+      return Annotate(opened.status(), fmt::format("{}, line {} takes {}", flags.job.input_path, input.costliest_line,
+                                                   FormatBytes(input.parse_bytes)));
+    }
+    PENSTOCK_ASSIGN_OR_RETURN(std::unique_ptr<Engine> engine, std::move(opened));
     LogPlan(*engine);
     return engine;
   };

@@ -30,6 +30,9 @@ namespace {
 // Queues, small vectors and the allocator's own losses; measured with the demo model under its least budget.
 constexpr uint64_t kSmallThingsBytes = 2 * kMiB;
 
+// Of a running sequence, for each position: token id, its place in the set of the repetition penalty, text.
+constexpr uint64_t kBytesPerPosition = 32;
+
 double Seconds(std::chrono::steady_clock::duration duration) { return std::chrono::duration<double>(duration).count(); }
 
 // "auto" is f32 for computing and for the KV cache: exact for bf16 and f16 checkpoints too, whose weights stay as
@@ -68,6 +71,7 @@ class EngineImpl : public Engine {
   absl::StatusOr<std::vector<TokenId>> TokenizeChat(std::string_view messages_json,
                                                     std::string_view tools_json) const override;
   std::string Detokenize(std::span<const TokenId> ids) const override;
+  std::string TokenBytes(TokenId id, bool begins_text) const override;
 
   absl::StatusOr<RequestId> Submit(Request request) override;
   void SetTextSink(std::function<void(RequestId, std::string_view)> sink) override { text_sink_ = std::move(sink); }
@@ -151,7 +155,6 @@ absl::Status EngineImpl::Plan(const EngineOptions& options) {
   inputs.kv_dtype = kv_dtype_;
   PENSTOCK_ASSIGN_OR_RETURN(inputs.budget_bytes, ChooseBudget(options.memory_bytes));
   inputs.fixed_bytes = model_->memory_bytes() + ExpertCache::TableBytes(model_->weights) + kSmallThingsBytes +
-                       options.reserved_bytes +
                        static_cast<uint64_t>(num_threads) * Sampler::ScratchBytes(config.vocab_size);
   inputs.dense_bytes = DenseWeights::Bytes(model_->weights, dtype_);
   inputs.slot_bytes = ExpertCache::SlotBytes(model_->weights);
@@ -165,8 +168,6 @@ absl::Status EngineImpl::Plan(const EngineOptions& options) {
   }
   inputs.context_length =
       options.context_length > 0 ? options.context_length : std::min(config.max_positions, kDefaultContext);
-  PENSTOCK_ASSIGN_OR_RETURN(plan_, PlanMemory(inputs));
-
   info_ = {.name = model_->name,
            .family = std::string(config.family->name),
            .fingerprint = model_->fingerprint,
@@ -174,6 +175,13 @@ absl::Status EngineImpl::Plan(const EngineOptions& options) {
            .vocab_size = config.vocab_size,
            .context_length = inputs.context_length,
            .max_prompt_bytes = static_cast<uint64_t>(inputs.context_length) * model_->longest_token_bytes()};
+  CallerMemory caller;
+  if (options.caller_memory) caller = options.caller_memory(info_);
+  inputs.fixed_bytes += caller.bytes;
+  inputs.bytes_per_sequence = caller.bytes_per_sequence;
+  inputs.bytes_per_position = kBytesPerPosition + caller.bytes_per_position;
+  PENSTOCK_ASSIGN_OR_RETURN(plan_, PlanMemory(inputs));
+
   const GenerationConfig& generation = model_->generation;
   default_sampling_.temperature = generation.do_sample ? generation.temperature : 0.0;
   default_sampling_.top_k = generation.top_k;
@@ -232,6 +240,14 @@ std::string EngineImpl::Detokenize(std::span<const TokenId> ids) const {
   return ReplaceInvalidUtf8(model_->tokenizer->Decode(ids, SkipSpecial::kYes));
 }
 
+std::string EngineImpl::TokenBytes(TokenId id, bool begins_text) const {
+  std::string bytes;
+  DecodeState state;
+  if (!begins_text) state = {.num_tokens = 1, .past_leading = true};
+  if (model_->tokenizer != nullptr) model_->tokenizer->DecodeNext(id, SkipSpecial::kYes, state, bytes);
+  return bytes;
+}
+
 absl::Status EngineImpl::CheckIds(std::span<const TokenId> ids) const {
   for (const TokenId id : ids) {
     if (id < 0 || id >= model_->config.vocab_size) {
@@ -257,6 +273,7 @@ absl::StatusOr<RequestId> EngineImpl::Submit(Request request) {
   request.sampling.max_tokens = std::min(request.sampling.max_tokens, plan_.context_length - num_prompt);
   const RequestId id = next_request_id_++;
   waiting_.push_back(std::make_unique<Sequence>(id, std::move(request), model_->tokenizer.get()));
+  Admit();
   return id;
 }
 

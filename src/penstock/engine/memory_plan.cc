@@ -39,8 +39,20 @@ ActivationDims Dims(const PlanInputs& in, const PassSize& size) {
           .num_workers = in.num_workers};
 }
 
+uint64_t PositionBytes(const PlanInputs& in, uint64_t kv_bytes) {
+  const uint64_t pages = kv_bytes / KvCache::PageBytes(*in.config, in.kv_dtype);
+  return pages * KvCache::kPageTokens * in.bytes_per_position;
+}
+
+// All that grows with the batch but the KV cache and what belongs to its positions.
+uint64_t PlacesBytes(const PlanInputs& in, const PassSize& size) {
+  return Activations::Bytes(*in.config, in.dtype, Dims(in, size)) +
+         static_cast<uint64_t>(size.batch_size) * in.bytes_per_sequence;
+}
+
 uint64_t PassBytes(const PlanInputs& in, const PassSize& size) {
-  return KvBytes(in, size.batch_size) + Activations::Bytes(*in.config, in.dtype, Dims(in, size));
+  const uint64_t kv_bytes = KvBytes(in, size.batch_size);
+  return kv_bytes + PositionBytes(in, kv_bytes) + PlacesBytes(in, size);
 }
 
 // The largest pass of at most `limit` bytes, growing the batch and the chunk by turns.
@@ -86,22 +98,26 @@ absl::StatusOr<MemoryPlan> PlanMemory(const PlanInputs& in) {
                           .prefill_chunk = in.prefill_chunk > 0 ? in.prefill_chunk : kLeastChunk};
   const uint64_t kv_least = KvBytes(in, 1);  // a given batch size is a number of places; they share these pages
   const uint64_t activations_least = Activations::Bytes(*in.config, in.dtype, Dims(in, least));
+  const uint64_t places_least = PlacesBytes(in, least);
+  const uint64_t texts_least = PositionBytes(in, kv_least) + (places_least - activations_least);
   const uint64_t slots_least = static_cast<uint64_t>(least_slots) * in.slot_bytes;
-  const uint64_t required = in.fixed_bytes + in.dense_bytes + kv_least + activations_least + slots_least;
+  const uint64_t required = in.fixed_bytes + texts_least + in.dense_bytes + kv_least + activations_least + slots_least;
   if (required > in.budget_bytes) {
     return ResourceError(
-        "the memory budget of {} is too small: tokenizer and tables {} + dense weights {} + KV cache for one sequence "
-        "of {} "
-        "tokens {} + activations {} + {} expert slots {} = {}; the least budget is {} bytes (give more --memory, or a "
+        "the memory budget of {} is too small: tokenizer, tables and requests {} + dense weights {} + KV cache for one "
+        "sequence "
+        "of {} tokens {} + activations {} + {} expert slots {} = {}; the least budget is {} bytes (give more --memory, "
+        "or a "
         "smaller --context-length or --batch-size)",
-        FormatBytes(in.budget_bytes), FormatBytes(in.fixed_bytes), FormatBytes(in.dense_bytes), in.context_length,
-        FormatBytes(kv_least), FormatBytes(activations_least), least_slots, FormatBytes(slots_least),
+        FormatBytes(in.budget_bytes), FormatBytes(in.fixed_bytes + texts_least), FormatBytes(in.dense_bytes),
+        in.context_length, FormatBytes(kv_least), FormatBytes(activations_least), least_slots, FormatBytes(slots_least),
         FormatBytes(required), required);
   }
   const uint64_t left = in.budget_bytes - required;
   const uint64_t all_experts = static_cast<uint64_t>(num_experts - least_slots) * in.slot_bytes;
   const uint64_t for_pass = std::max(left / 2, left > all_experts ? left - all_experts : 0);
-  const PassSize size = GrowPass(in, least, kv_least + activations_least + for_pass);
+  const uint64_t pass_limit = kv_least + PositionBytes(in, kv_least) + places_least + for_pass;
+  const PassSize size = GrowPass(in, least, pass_limit);
 
   MemoryPlan plan;
   plan.budget_bytes = in.budget_bytes;
@@ -112,9 +128,13 @@ absl::StatusOr<MemoryPlan> PlanMemory(const PlanInputs& in) {
   plan.context_length = in.context_length;
   plan.num_experts_total = num_experts;
   plan.activation_bytes = Activations::Bytes(*in.config, in.dtype, Dims(in, size));
-  plan.kv_bytes =
-      std::min(KvBytes(in, size.batch_size), kv_least + for_pass - (plan.activation_bytes - activations_least));
-  plan.kv_bytes = std::max(kv_least, plan.kv_bytes / kPageBytes * kPageBytes);
+  // With a given batch size the places may share fewer pages than they would like.
+  const uint64_t page_bytes = KvCache::PageBytes(*in.config, in.kv_dtype);
+  const uint64_t pages =
+      (pass_limit - PlacesBytes(in, size)) / (page_bytes + KvCache::kPageTokens * in.bytes_per_position);
+  plan.kv_bytes = std::min(KvBytes(in, size.batch_size), pages * page_bytes / kPageBytes * kPageBytes);
+  plan.kv_bytes = std::max(kv_least, plan.kv_bytes);
+  plan.fixed_bytes += PositionBytes(in, plan.kv_bytes) + (PlacesBytes(in, size) - plan.activation_bytes);
   TierBudget budget(in.budget_bytes);
   PENSTOCK_RETURN_IF_ERROR(budget.Reserve(MemoryTag::kFixed, plan.fixed_bytes));
   PENSTOCK_RETURN_IF_ERROR(budget.Reserve(MemoryTag::kDense, plan.dense_bytes));

@@ -26,6 +26,9 @@ struct PlanInputs {
   int64_t batch_size = 0;      // 0: planned
   int64_t prefill_chunk = 0;   // 0: planned
   int64_t context_length = 0;  // > 0
+  // What running sequences hold besides their KV entries.
+  uint64_t bytes_per_sequence = 0;
+  uint64_t bytes_per_position = 0;
 };
 
 inline constexpr int64_t kMaxLogitRows = 16;

@@ -63,12 +63,15 @@ absl::Status ValidateSampling(const SamplingParams& s) {
   const auto range = [](bool good, std::string_view field, std::string_view expected, auto found) {
     return good ? absl::OkStatus() : InputError("{}: expected {}, found {}", field, expected, found);
   };
-  PENSTOCK_RETURN_IF_ERROR(range(s.temperature >= 0 && s.temperature <= 100, "temperature", "0 to 100", s.temperature));
+  PENSTOCK_RETURN_IF_ERROR(range(s.temperature >= 0 && s.temperature <= kMaxTemperature, "temperature",
+                                 fmt::format("0 to {}", kMaxTemperature), s.temperature));
   PENSTOCK_RETURN_IF_ERROR(range(s.top_k >= 0 && s.top_k <= kMaxVocabSize, "top_k", "0 (off) or more", s.top_k));
   PENSTOCK_RETURN_IF_ERROR(range(s.top_p > 0 && s.top_p <= 1, "top_p", "above 0 and at most 1", s.top_p));
   PENSTOCK_RETURN_IF_ERROR(range(s.min_p >= 0 && s.min_p <= 1, "min_p", "0 to 1", s.min_p));
-  PENSTOCK_RETURN_IF_ERROR(range(s.repetition_penalty > 0 && s.repetition_penalty <= 100, "repetition_penalty",
-                                 "above 0 and at most 100", s.repetition_penalty));
+  PENSTOCK_RETURN_IF_ERROR(
+      range(s.repetition_penalty >= kMinRepetitionPenalty && s.repetition_penalty <= kMaxRepetitionPenalty,
+            "repetition_penalty", fmt::format("{} to {}", kMinRepetitionPenalty, kMaxRepetitionPenalty),
+            s.repetition_penalty));
   PENSTOCK_RETURN_IF_ERROR(
       range(s.max_tokens >= 1 && s.max_tokens <= kMaxContext, "max_tokens", "at least 1", s.max_tokens));
   PENSTOCK_RETURN_IF_ERROR(range(s.logprobs >= -1 && s.logprobs <= kMaxLogprobs, "logprobs",
@@ -95,15 +98,15 @@ TokenId Sampler::Sample(std::span<float> logits, const SamplingParams& sampling,
     const float penalty = static_cast<float>(sampling.repetition_penalty);
     for (const TokenId id : seen) logits[id] = logits[id] > 0 ? logits[id] / penalty : logits[id] * penalty;
   }
-  if (sampling.temperature == 0) return ArgMax(logits);
-  const float temperature = static_cast<float>(sampling.temperature);
+  const TokenId best = ArgMax(logits);
+  if (sampling.temperature == 0 || best < 0) return best;
+  // Relative to the largest logit, so that no temperature overflows; a tiny one leaves the best token alone.
+  const double max_logit = logits[best];
   candidates_.clear();
   for (size_t id = 0; id < logits.size(); ++id) {
-    const float logit = logits[id] / temperature;
-    if (IsBroken(logit)) return -1;
+    const float logit = static_cast<float>((static_cast<double>(logits[id]) - max_logit) / sampling.temperature);
     if (logit > -std::numeric_limits<float>::infinity()) candidates_.push_back({logit, static_cast<TokenId>(id)});
   }
-  if (candidates_.empty()) return -1;
   return SampleFiltered(sampling, CounterUniform(sampling.seed, token_idx));
 }
 

@@ -66,7 +66,10 @@ absl::StatusOr<InputFile> InputFile::Open(const std::string& path, const std::st
                                           const std::atomic<bool>& stop) {
   InputFile file;
   file.name_ = path == "-" ? "standard input" : path;
-  file.fd_ = UniqueFd(path == "-" ? ::fcntl(0, F_DUPFD_CLOEXEC, 3) : ::open(path.c_str(), O_RDONLY | O_CLOEXEC));
+  do {  // a pipe without a writer waits here
+    file.fd_ = UniqueFd(path == "-" ? ::fcntl(0, F_DUPFD_CLOEXEC, 3) : ::open(path.c_str(), O_RDONLY | O_CLOEXEC));
+  } while (!file.fd_.valid() && errno == EINTR && !stop.load());
+  if (stop.load()) return MakeError(Fault::kStopped, file.name_ + ": stopped while opening the input");
   if (!file.fd_.valid()) return IoError("{}: cannot open the input: {}", file.name_, ErrnoText(errno));
   if (::fstat(file.fd(), &file.info_) != 0) return IoError("{}: cannot stat: {}", file.name_, ErrnoText(errno));
   if (S_ISDIR(file.info_.st_mode)) return IoError("{}: the input is a directory, expected a JSONL file", file.name_);

@@ -1,6 +1,7 @@
 #include "penstock/job/input_report.h"
 
 #include <algorithm>
+#include <deque>
 #include <map>
 #include <memory>
 #include <utility>
@@ -10,6 +11,7 @@
 
 #include "penstock/base/limits.h"
 #include "penstock/base/status.h"
+#include "penstock/base/text.h"
 #include "penstock/job/line_reader.h"
 
 namespace penstock {
@@ -56,7 +58,7 @@ class InputDigest {
 };
 
 // Equal hashes are only a suspicion: reads the lines again and compares the ids themselves.
-absl::Status ConfirmDuplicates(const InputFile& input, const std::vector<IdHash>& ids) {
+absl::Status ConfirmDuplicates(const InputFile& input, const std::deque<IdHash>& ids) {
   std::map<int64_t, int64_t> first_of;  // later line -> first line with the same hash
   std::map<int64_t, std::string> ids_of;
   for (size_t i = 1, first = 0; i < ids.size() && first_of.size() < kMaxSuspects; ++i) {
@@ -99,7 +101,54 @@ void CountLine(const RequestLine& line, int64_t number, InputReport& report) {
   }
 }
 
+// Most memory that reading and parsing `text` take: a multiple of its bytes, and for each of its JSON values what the
+// tree and its growing stack hold (measured: 58 bytes for a number in a list, 200 for a key with its value). Commas
+// inside strings count too, which does no harm.
+uint64_t ParseBytes(std::string_view text) {
+  constexpr uint64_t kBytesPerByte = 8;
+  constexpr uint64_t kBytesPerValue = 104;
+  const auto begins_value = [](char c) { return c == ',' || c == '[' || c == '{' || c == ':'; };
+  return kBytesPerByte * text.size() +
+         kBytesPerValue * static_cast<uint64_t>(std::count_if(text.begin(), text.end(), begins_value));
+}
+
+void CountMemory(const Line& line, const RequestLine& parsed, const SamplingOverrides& sampling, InputReport& report) {
+  if (const uint64_t bytes = ParseBytes(line.text); bytes > report.parse_bytes) {
+    report.parse_bytes = bytes;
+    report.costliest_line = line.number;
+  }
+  report.longest_line_bytes = std::max<uint64_t>(report.longest_line_bytes, line.text.size());
+  uint64_t turns_bytes = 0;
+  for (const std::string& turn : parsed.request.turns) turns_bytes += turn.size();
+  report.longest_turns_bytes = std::max(report.longest_turns_bytes, turns_bytes);
+  const SamplingParams params = Overlay(Overlay({}, sampling), parsed.request.sampling);
+  if (params.logprobs < 0) return;
+  report.max_logprobs = std::max(report.max_logprobs, params.logprobs);
+  report.max_logprob_tokens = std::max(report.max_logprob_tokens, params.max_tokens);
+}
+
 }  // namespace
+
+CallerMemory JobMemory(const InputReport& report, const ModelInfo& model) {
+  CallerMemory memory;
+  // Longer prompts and turns are refused as they are.
+  const uint64_t max_prompt = model.max_prompt_bytes > 0 ? model.max_prompt_bytes : kMaxRequestLineBytes;
+  constexpr uint64_t kTokenizingBytesPerByte = 56;  // measured: 48 for one letter again and again
+  // Validating held a hash for each id; running holds a bit for each line.
+  memory.bytes = static_cast<uint64_t>(report.num_lines) * sizeof(IdHash) + report.parse_bytes +
+                 kTokenizingBytesPerByte * std::min(report.longest_line_bytes, max_prompt);
+  // Its id, stop texts and the turns that are still to come.
+  memory.bytes_per_sequence = (2 << 10) + std::min(report.longest_turns_bytes, max_prompt);
+  if (report.max_logprobs < 0) return memory;
+  const uint64_t values = 1 + static_cast<uint64_t>(report.max_logprobs);
+  memory.bytes_per_position = 32 + values * sizeof(TokenLogprob);
+  // One result at a time is written, {"token":" the","logprob":-1.2345678901234567E1,"bytes":[32,116,104,101]} for each
+  // value; a growing string holds up to three times its text.
+  constexpr uint64_t kResultBytesPerValue = 330;
+  memory.bytes +=
+      static_cast<uint64_t>(std::min(report.max_logprob_tokens, model.context_length)) * values * kResultBytesPerValue;
+  return memory;
+}
 
 void CheckLineModel(const InputReport& report, RequestLine& line) {
   if (line.error.has_value() || line.model.empty() || line.model == report.model) return;
@@ -109,10 +158,11 @@ void CheckLineModel(const InputReport& report, RequestLine& line) {
                          "body.model"};
 }
 
-absl::StatusOr<InputReport> ValidateInput(const InputFile& input, const std::atomic<bool>& stop) {
+absl::StatusOr<InputReport> ValidateInput(const InputFile& input, const SamplingOverrides& sampling,
+                                          const std::atomic<bool>& stop) {
   InputReport report;
   InputDigest digest;
-  std::vector<IdHash> ids;
+  std::deque<IdHash> ids;  // grows without a copy
   LineReader reader(input.fd(), input.name(), kMaxRequestLineBytes);
   Line line;
   while (true) {
@@ -122,7 +172,6 @@ absl::StatusOr<InputReport> ValidateInput(const InputFile& input, const std::ato
     digest.Add(line);
     report.num_lines = line.number;
     report.num_bytes = line.offset + line.num_bytes + (line.terminated ? 1 : 0);
-    report.longest_line_bytes = std::max<uint64_t>(report.longest_line_bytes, line.text.size());
     if (!line.too_long && IsBlank(line.text)) {
       ++report.num_blank;
       continue;
@@ -134,6 +183,7 @@ absl::StatusOr<InputReport> ValidateInput(const InputFile& input, const std::ato
     }
     CheckLineModel(report, request);
     CountLine(request, line.number, report);
+    if (!line.too_long) CountMemory(line, request, sampling, report);
     if (request.id.has_value()) ids.push_back({XXH3_64bits(request.id->data(), request.id->size()), line.number});
   }
   std::sort(ids.begin(), ids.end());
@@ -141,11 +191,7 @@ absl::StatusOr<InputReport> ValidateInput(const InputFile& input, const std::ato
   PENSTOCK_RETURN_IF_ERROR(input.CheckUnchanged());
   report.digest = digest.Hex();
   report.checkpoints = digest.Release();
-  // A parsed line may take a multiple of its bytes ("[[],[],..." is the worst); the line itself lies in the reader's
-  // buffer.
-  const uint64_t line_bytes = reader.buffer_bytes() + 10 * report.longest_line_bytes;
-  report.validation_bytes = ids.capacity() * sizeof(IdHash) + line_bytes;
-  report.run_bytes = static_cast<uint64_t>(report.num_lines) / 8 + line_bytes;
+  report.parse_bytes += reader.buffer_bytes();
   return report;
 }
 
@@ -155,7 +201,7 @@ std::string FormatInputReport(const InputReport& report) {
                   report.num_lines, report.num_requests, report.num_completions, report.num_chats,
                   report.num_turns_requests, report.num_bad, report.num_blank);
   for (const BadLine& bad : report.bad_lines) {
-    text += fmt::format("line {}: {}: {}\n", bad.number, bad.error.code, bad.error.message);
+    text += fmt::format("line {}: {}: {}\n", bad.number, bad.error.code, Printable(bad.error.message));
   }
   const size_t num_unsaid = static_cast<size_t>(report.num_bad) - report.bad_lines.size();
   if (num_unsaid > 0) text += fmt::format("and {} more bad lines\n", num_unsaid);

@@ -12,6 +12,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "penstock/engine.h"
 #include "penstock/job/input_file.h"
 #include "penstock/job/request_line.h"
 
@@ -42,18 +43,27 @@ struct InputReport {
   int64_t num_chats = 0;
   int64_t num_turns_requests = 0;
   uint64_t num_bytes = 0;
-  uint64_t longest_line_bytes = 0;
   std::string digest;  // 128 bits in hex, over the lines without their ends
   InputCheckpoints checkpoints;
   std::string model;  // the first `model` that a line names; the others must agree
   int64_t model_line = 0;
   std::vector<BadLine> bad_lines;  // the first of them
-  uint64_t validation_bytes = 0;   // most memory that this pass held
-  uint64_t run_bytes = 0;          // memory that the job itself will hold beside the engine's
+  // For JobMemory.
+  uint64_t parse_bytes = 0;    // most memory that one line takes to be read and parsed
+  int64_t costliest_line = 0;  // the line that does
+  uint64_t longest_line_bytes = 0;
+  uint64_t longest_turns_bytes = 0;  // of one request
+  int max_logprobs = -1;             // most alternatives that a request wants; -1: none wants log-probabilities
+  int64_t max_logprob_tokens = 0;    // longest answer with log-probabilities
 };
 
 // kInput when two lines have one id (naming both), kIo when reading fails, kStopped when `stop` is set.
-absl::StatusOr<InputReport> ValidateInput(const InputFile& input, const std::atomic<bool>& stop);
+// `sampling` is what lines start from.
+absl::StatusOr<InputReport> ValidateInput(const InputFile& input, const SamplingOverrides& sampling,
+                                          const std::atomic<bool>& stop);
+
+// What the job will hold beside the engine.
+CallerMemory JobMemory(const InputReport& report, const ModelInfo& model);
 
 // Makes a line that names another model than the report's an error; one job runs one model.
 void CheckLineModel(const InputReport& report, RequestLine& line);

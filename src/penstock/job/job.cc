@@ -5,6 +5,7 @@
 #include <utility>
 
 #include <fcntl.h>
+#include <malloc.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -94,7 +95,7 @@ absl::StatusOr<OpenJob> PrepareJob(const JobOptions& options, OutputCalls& calls
     return IoError("{}: the input would be overwritten by the output's manifest; choose another --output",
                    options.input_path);
   }
-  PENSTOCK_ASSIGN_OR_RETURN(job.report, ValidateInput(job.input, stop));
+  PENSTOCK_ASSIGN_OR_RETURN(job.report, ValidateInput(job.input, options.sampling, stop));
   PENSTOCK_ASSIGN_OR_RETURN(job.output, OutputFile::Open(options.output_path, calls));
   job.manifest.job = DescribeJob(job.report, options.seed, options.sampling, options.engine_settings);
   job.manifest.checkpoints = job.report.checkpoints;
@@ -121,7 +122,7 @@ absl::Status AgreeOnModel(const JobOptions& options, const Engine& engine, OpenJ
 absl::StatusOr<InputReport> ValidateJob(const JobOptions& options, const std::atomic<bool>& stop) {
   PENSTOCK_ASSIGN_OR_RETURN(const InputFile input,
                             InputFile::Open(options.input_path, SpoolFolder(options.output_path), stop));
-  return ValidateInput(input, stop);
+  return ValidateInput(input, options.sampling, stop);
 }
 
 absl::StatusOr<JobSummary> RunJob(const JobOptions& options,
@@ -153,6 +154,7 @@ absl::StatusOr<JobSummary> RunJob(const JobOptions& options,
   }
 
   if (options.on_validated) options.on_validated(job.report);
+  ::malloc_trim(0);  // what validating took is free for the engine
   PENSTOCK_ASSIGN_OR_RETURN(const std::unique_ptr<Engine> engine, open_engine());
   PENSTOCK_RETURN_IF_ERROR(AgreeOnModel(options, *engine, job));
 

@@ -33,7 +33,7 @@ struct JobOptions {
   SamplingOverrides sampling;  // flags; over the model's defaults, under the request's own fields
   // Flags that the texts depend on beside the sampling ones, e.g. {"dtype", "bf16"}: a resumed job must have the same.
   Settings engine_settings;
-  // Called between validating and opening the engine, e.g. to charge report.run_bytes to the memory budget. Optional.
+  // Called between validating and opening the engine, e.g. to charge JobMemory(report) to the budget. Optional.
   std::function<void(const InputReport&)> on_validated;
   // The output's system calls; tests replace them. Not owned, may be nullptr.
   OutputCalls* output_calls = nullptr;

@@ -1,5 +1,6 @@
 #include "penstock/job/line_reader.h"
 
+#include <algorithm>
 #include <cerrno>
 #include <utility>
 
@@ -12,6 +13,7 @@ namespace penstock {
 namespace {
 
 constexpr size_t kBlockBytes = 128 << 10;
+constexpr size_t kLongLineBytes = 8 * kBlockBytes;
 constexpr std::string_view kByteOrderMark = "\xEF\xBB\xBF";
 
 }  // namespace
@@ -19,24 +21,45 @@ constexpr std::string_view kByteOrderMark = "\xEF\xBB\xBF";
 LineReader::LineReader(int fd, std::string path, uint64_t max_line_bytes)
     : fd_(fd), path_(std::move(path)), max_line_bytes_(max_line_bytes) {}
 
-absl::StatusOr<bool> LineReader::Fill() {
+absl::StatusOr<size_t> LineReader::Read(std::span<char> target) {
+  ssize_t n = 0;
+  do {
+    n = ::pread(fd_, target.data(), target.size(), static_cast<off_t>(file_offset_));
+  } while (n < 0 && errno == EINTR);
+  if (n < 0) return IoError("{}: cannot read at offset {}: {}", path_, file_offset_, ErrnoText(errno));
+  file_offset_ += static_cast<uint64_t>(n);
+  return static_cast<size_t>(n);
+}
+
+absl::StatusOr<bool> LineReader::Fill(size_t num_bytes) {
   if (start_ > 0) {
     buffer_.erase(0, start_);
     start_ = 0;
     // One long line must not hold its memory for the rest of the job.
-    if (buffer_.empty() && buffer_.capacity() > 8 * kBlockBytes) buffer_.shrink_to_fit();
+    if (buffer_.empty() && buffer_.capacity() > kLongLineBytes) buffer_.shrink_to_fit();
   }
   const size_t old_size = buffer_.size();
-  buffer_.resize(old_size + kBlockBytes);
-  ssize_t n = 0;
-  do {
-    n = ::pread(fd_, buffer_.data() + old_size, kBlockBytes, static_cast<off_t>(file_offset_));
-  } while (n < 0 && errno == EINTR);
-  const int read_error = errno;
-  buffer_.resize(old_size + static_cast<size_t>(n > 0 ? n : 0));
-  if (n < 0) return IoError("{}: cannot read at offset {}: {}", path_, file_offset_, ErrnoText(read_error));
-  file_offset_ += static_cast<uint64_t>(n);
-  return n > 0;
+  buffer_.resize(old_size + num_bytes);
+  const absl::StatusOr<size_t> num_read = Read(std::span(buffer_).subspan(old_size));
+  buffer_.resize(old_size + num_read.value_or(0));
+  if (!num_read.ok()) return num_read.status();
+  return *num_read > 0;
+}
+
+// Bytes from here to the next newline or the end of the file. Leaves the position as it is.
+absl::StatusOr<uint64_t> LineReader::MeasureRest() {
+  const uint64_t begin = file_offset_;
+  std::string block(kBlockBytes, '\0');
+  uint64_t num_bytes = 0;
+  for (bool at_end = false; !at_end;) {
+    absl::StatusOr<size_t> num_read = Read(block);
+    if (!num_read.ok()) return num_read.status();
+    const size_t newline = std::string_view(block).substr(0, *num_read).find('\n');
+    num_bytes += std::min(newline, *num_read);
+    at_end = *num_read == 0 || newline != std::string::npos;
+  }
+  file_offset_ = begin;
+  return num_bytes;
 }
 
 absl::StatusOr<bool> LineReader::Next(Line& line) {
@@ -49,14 +72,20 @@ absl::StatusOr<bool> LineReader::Next(Line& line) {
     newline = buffer_.find('\n', start_ + searched);
     if (newline != std::string::npos) break;
     searched = buffer_.size() - start_;
-    if (searched > max_line_bytes_ + kByteOrderMark.size() + 1) {
-      // Keep the head for messages, forget the rest.
-      line.too_long = true;
-      dropped_bytes += searched - max_line_bytes_;
-      buffer_.resize(start_ + max_line_bytes_);
-      searched = max_line_bytes_;
+    size_t num_wanted = kBlockBytes;
+    if (searched >= kLongLineBytes) {
+      // A long line is measured first: then it gets a buffer of its size, or none when it is too long.
+      PENSTOCK_ASSIGN_OR_RETURN(const uint64_t rest, MeasureRest());
+      if (searched + rest > max_line_bytes_ + kByteOrderMark.size() + 1) {
+        line.too_long = true;
+        dropped_bytes = rest;
+        file_offset_ += rest;
+      } else {
+        num_wanted = static_cast<size_t>(rest) + 1;
+        buffer_.reserve(buffer_.size() + num_wanted);
+      }
     }
-    PENSTOCK_ASSIGN_OR_RETURN(const bool more, Fill());
+    PENSTOCK_ASSIGN_OR_RETURN(const bool more, Fill(num_wanted));
     if (!more) break;
   }
   line.terminated = newline != std::string::npos;

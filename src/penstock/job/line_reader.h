@@ -1,10 +1,11 @@
-// Reads a file line by line in constant memory: one buffer that grows to the longest line, at most the limit.
+// Reads a file line by line in constant memory: one buffer that grows to the longest line within the limit.
 //
 // It reads with pread from its own position, so several readers may share a descriptor. `\n` and `\r\n` end a line, the
 // last line may lack its end, and a UTF-8 byte-order mark before the first line is skipped.
 #pragma once
 
 #include <cstdint>
+#include <span>
 #include <string>
 #include <string_view>
 
@@ -13,7 +14,8 @@
 namespace penstock {
 
 struct Line {
-  std::string_view text;    // without its end; of a too long line the first bytes. Valid until the next call of Next()
+  std::string_view
+      text;  // without its end; of a too long line some bytes of its beginning. Valid until the next call of Next()
   int64_t number = 0;       // from 1
   uint64_t offset = 0;      // of the line's first byte in the file
   uint64_t num_bytes = 0;   // the line's whole length, without its end
@@ -32,7 +34,9 @@ class LineReader {
   uint64_t buffer_bytes() const { return buffer_.capacity(); }
 
  private:
-  absl::StatusOr<bool> Fill();  // false at the end of the file
+  absl::StatusOr<size_t> Read(std::span<char> target);
+  absl::StatusOr<bool> Fill(size_t num_bytes);  // false at the end of the file
+  absl::StatusOr<uint64_t> MeasureRest();
 
   int fd_;
   std::string path_;

@@ -4,6 +4,7 @@
 #include <limits>
 #include <utility>
 
+#include "absl/functional/function_ref.h"
 #include "penstock/base/text.h"
 
 namespace penstock {
@@ -21,75 +22,108 @@ uint64_t ResultNumber(uint64_t job_digest, int64_t line_number) {
 // JSON has no infinities; -9999 is what OpenAI writes for "impossible".
 double FiniteLogprob(double logprob) { return std::isfinite(logprob) ? logprob : -9999.0; }
 
-json::array BytesOf(std::string_view text) {
+std::string Json(const json::value& value) { return json::serialize(value); }
+
+// A JSON object without its closing brace.
+std::string OpenJson(const json::object& object) {
+  std::string text = json::serialize(object);
+  text.pop_back();
+  return text;
+}
+
+// Appends "[item(0),item(1),...]". With 20 alternatives a token has kilobytes of log-probabilities: they are written
+// piece by piece, never held as a tree of values.
+void AppendList(size_t count, absl::FunctionRef<std::string(size_t)> item, std::string& out) {
+  out += '[';
+  for (size_t i = 0; i < count; ++i) {
+    if (i > 0) out += ',';
+    out += item(i);
+  }
+  out += ']';
+}
+
+std::string ChatToken(const TokenLogprob& token, bool begins_text, const TokenText& token_text) {
+  const std::string text = token_text(token.token_id, begins_text);
   json::array bytes;
   for (const char c : text) bytes.emplace_back(static_cast<int64_t>(static_cast<uint8_t>(c)));
-  return bytes;
+  return OpenJson(
+      {{"token", ReplaceInvalidUtf8(text)}, {"logprob", FiniteLogprob(token.logprob)}, {"bytes", std::move(bytes)}});
 }
 
-json::object ChatToken(const TokenLogprob& token, const TokenText& token_text) {
-  const std::string bytes = token_text(token.token_id);
-  return {{"token", ReplaceInvalidUtf8(bytes)}, {"logprob", FiniteLogprob(token.logprob)}, {"bytes", BytesOf(bytes)}};
-}
-
-json::value ChatLogprobs(const RequestResult& result, const TokenText& token_text) {
-  if (result.logprobs < 0) return nullptr;
-  json::array content;
-  for (const TokenLogprobs& token : result.completion.logprobs) {
-    json::object item = ChatToken(token.chosen, token_text);
-    json::array top;
-    for (const TokenLogprob& other : token.top) top.push_back(ChatToken(other, token_text));
-    item["top_logprobs"] = std::move(top);
-    content.push_back(std::move(item));
-  }
-  return json::object{{"content", std::move(content)}, {"refusal", nullptr}};
+void AppendChatLogprobs(const std::vector<TokenLogprobs>& tokens, const TokenText& token_text, std::string& out) {
+  const auto item = [&](size_t i) {
+    std::string text = ChatToken(tokens[i].chosen, i == 0, token_text) + R"(,"top_logprobs":)";
+    const auto other = [&](size_t j) { return ChatToken(tokens[i].top[j], i == 0, token_text) + "}"; };
+    AppendList(tokens[i].top.size(), other, text);
+    return text + "}";
+  };
+  out += R"({"content":)";
+  AppendList(tokens.size(), item, out);
+  out += R"(,"refusal":null})";
 }
 
 // The older format. `text_offset` counts characters from the start of the answer.
-json::value CompletionLogprobs(const RequestResult& result, const TokenText& token_text) {
-  if (result.logprobs < 0) return nullptr;
-  json::array tokens, token_logprobs, top_logprobs, text_offset;
-  int64_t offset = 0;
-  for (const TokenLogprobs& token : result.completion.logprobs) {
-    const std::string text = ReplaceInvalidUtf8(token_text(token.chosen.token_id));
-    tokens.emplace_back(text);
-    token_logprobs.emplace_back(FiniteLogprob(token.chosen.logprob));
-    text_offset.emplace_back(offset);
-    for (size_t pos = 0; pos < text.size(); ++offset) pos += static_cast<size_t>(DecodeUtf8(text, pos).num_bytes);
-    json::object top;
-    for (const TokenLogprob& other : token.top) {
+void AppendCompletionLogprobs(const std::vector<TokenLogprobs>& tokens, bool with_top, const TokenText& token_text,
+                              std::string& out) {
+  const auto text_of = [&](TokenId id, size_t i) { return ReplaceInvalidUtf8(token_text(id, i == 0)); };
+  out += R"({"tokens":)";
+  AppendList(
+      tokens.size(), [&](size_t i) { return Json(json::value(text_of(tokens[i].chosen.token_id, i))); }, out);
+  out += R"(,"token_logprobs":)";
+  AppendList(
+      tokens.size(), [&](size_t i) { return Json(FiniteLogprob(tokens[i].chosen.logprob)); }, out);
+  out += R"(,"top_logprobs":)";
+  const auto top = [&](size_t i) {
+    json::object others;
+    for (const TokenLogprob& other : tokens[i].top) {
       // Two tokens may have one text; the more likely one comes first and stays.
-      const std::string other_text = ReplaceInvalidUtf8(token_text(other.token_id));
-      if (!top.contains(other_text)) top[other_text] = FiniteLogprob(other.logprob);
+      const std::string text = text_of(other.token_id, i);
+      if (!others.contains(text)) others[text] = FiniteLogprob(other.logprob);
     }
-    top_logprobs.push_back(std::move(top));
+    return Json(others);
+  };
+  if (with_top) {
+    AppendList(tokens.size(), top, out);
+  } else {
+    out += "null";
   }
-  return json::object{
-      {"tokens", std::move(tokens)},
-      {"token_logprobs", std::move(token_logprobs)},
-      {"top_logprobs", result.logprobs > 0 ? json::value(std::move(top_logprobs)) : json::value(nullptr)},
-      {"text_offset", std::move(text_offset)}};
+  out += R"(,"text_offset":)";
+  int64_t offset = 0;
+  const auto next_offset = [&](size_t i) {
+    const int64_t begin = offset;
+    const std::string text = text_of(tokens[i].chosen.token_id, i);
+    for (size_t pos = 0; pos < text.size(); ++offset) pos += static_cast<size_t>(DecodeUtf8(text, pos).num_bytes);
+    return Json(begin);
+  };
+  AppendList(tokens.size(), next_offset, out);
+  out += '}';
 }
 
-json::object Choice(const RequestResult& result, const TokenText& token_text) {
+void AppendChoice(const RequestResult& result, const TokenText& token_text, std::string& out) {
   const std::string text = ReplaceInvalidUtf8(result.completion.text);
-  const char* finish_reason = result.completion.finish_reason == FinishReason::kStop ? "stop" : "length";
-  if (result.kind == RequestKind::kCompletion) {
-    return {{"index", 0},
-            {"text", text},
-            {"logprobs", CompletionLogprobs(result, token_text)},
-            {"finish_reason", finish_reason}};
+  const bool chat = result.kind != RequestKind::kCompletion;
+  if (chat) {
+    out += OpenJson(
+        {{"index", 0}, {"message", json::object{{"role", "assistant"}, {"content", text}, {"refusal", nullptr}}}});
+  } else {
+    out += OpenJson({{"index", 0}, {"text", text}});
   }
-  json::object choice = {{"index", 0},
-                         {"message", json::object{{"role", "assistant"}, {"content", text}, {"refusal", nullptr}}},
-                         {"logprobs", ChatLogprobs(result, token_text)},
-                         {"finish_reason", finish_reason}};
+  out += R"(,"logprobs":)";
+  if (result.logprobs < 0) {
+    out += "null";
+  } else if (chat) {
+    AppendChatLogprobs(result.completion.logprobs, token_text, out);
+  } else {
+    AppendCompletionLogprobs(result.completion.logprobs, result.logprobs > 0, token_text, out);
+  }
+  const bool stopped = result.completion.finish_reason == FinishReason::kStop;
+  out += stopped ? R"(,"finish_reason":"stop")" : R"(,"finish_reason":"length")";
   if (result.kind == RequestKind::kTurns) {
-    json::array turns;
-    for (const std::string& answer : result.answers) turns.emplace_back(ReplaceInvalidUtf8(answer));
-    choice["turns"] = std::move(turns);
+    out += R"(,"turns":)";
+    const auto answer = [&](size_t i) { return Json(json::value(ReplaceInvalidUtf8(result.answers[i]))); };
+    AppendList(result.answers.size(), answer, out);
   }
-  return choice;
+  out += '}';
 }
 
 json::object Head(const ResultHead& head) {
@@ -121,21 +155,19 @@ std::optional<int64_t> LineOfResultId(std::string_view id, uint64_t job_digest) 
 std::string FormatResult(const ResultHead& head, const RequestResult& result, const TokenText& token_text) {
   const bool chat = result.kind != RequestKind::kCompletion;
   const uint64_t number = ResultNumber(head.job_digest, head.line_number);
-  json::array choices;
-  choices.push_back(Choice(result, token_text));
-  json::object body = {{"id", fmt::format("{}-{:016x}", chat ? "chatcmpl" : "cmpl", number)},
-                       {"object", chat ? "chat.completion" : "text_completion"},
-                       {"created", 0},
-                       {"model", ReplaceInvalidUtf8(result.model)},
-                       {"choices", std::move(choices)},
-                       {"usage", json::object{{"prompt_tokens", result.prompt_tokens},
-                                              {"completion_tokens", result.completion_tokens},
-                                              {"total_tokens", result.prompt_tokens + result.completion_tokens}}}};
-  json::object line = Head(head);
-  line["response"] =
-      json::object{{"status_code", 200}, {"request_id", fmt::format("req_{:016x}", number)}, {"body", std::move(body)}};
-  line["error"] = nullptr;
-  return std::string(json::serialize(line));
+  std::string out = OpenJson(Head(head));
+  out += R"(,"response":)" + OpenJson({{"status_code", 200}, {"request_id", fmt::format("req_{:016x}", number)}});
+  out += R"(,"body":)" + OpenJson({{"id", fmt::format("{}-{:016x}", chat ? "chatcmpl" : "cmpl", number)},
+                                   {"object", chat ? "chat.completion" : "text_completion"},
+                                   {"created", 0},
+                                   {"model", ReplaceInvalidUtf8(result.model)}});
+  out += R"(,"choices":[)";
+  AppendChoice(result, token_text, out);
+  out += R"(],"usage":)" + Json(json::object{{"prompt_tokens", result.prompt_tokens},
+                                             {"completion_tokens", result.completion_tokens},
+                                             {"total_tokens", result.prompt_tokens + result.completion_tokens}});
+  out += R"(}},"error":null})";
+  return out;
 }
 
 std::string FormatError(const ResultHead& head, const LineError& error) {

@@ -37,7 +37,8 @@ struct RequestResult {
   int logprobs = -1;  // as the request asked for
 };
 
-using TokenText = std::function<std::string(TokenId)>;  // a token's bytes, maybe part of a character
+// Engine::TokenBytes
+using TokenText = std::function<std::string(TokenId, bool begins_text)>;
 
 // One line each, without the newline; always valid UTF-8 and valid JSON.
 std::string FormatResult(const ResultHead& head, const RequestResult& result, const TokenText& token_text);

@@ -67,11 +67,11 @@ absl::Status Runner::Loop(const std::atomic<bool>& stop) {
   }
 }
 
-// Keeps one batch running and one waiting.
+// Starts requests until the places are taken, or one must wait for KV pages.
 absl::Status Runner::Fill(const std::atomic<bool>& stop) {
-  const int64_t room = 2 * std::max<int64_t>(1, args_.engine.memory_plan().batch_size);
+  const int64_t places = std::max<int64_t>(1, args_.engine.memory_plan().batch_size);
   Line line;
-  while (!at_end_ && !stop.load() && args_.engine.num_running() + args_.engine.num_waiting() < room) {
+  while (!at_end_ && !stop.load() && args_.engine.num_waiting() == 0 && args_.engine.num_running() < places) {
     PENSTOCK_ASSIGN_OR_RETURN(const bool more, reader_.Next(line));
     PENSTOCK_RETURN_IF_ERROR(args_.input.CheckUnchanged());
     at_end_ = !more;
@@ -119,6 +119,10 @@ absl::StatusOr<RequestId> Runner::TrySubmit(Active& active) {
       break;
     }
     case RequestKind::kTurns: {
+      // Turns are held until they are asked: all of them must fit.
+      uint64_t num_bytes = 0;
+      for (const std::string& turn : job.turns) num_bytes += turn.size();
+      PENSTOCK_RETURN_IF_ERROR(CheckPromptBytes(args_.engine.model(), num_bytes));
       // Each turn draws from a random stream of its own.
       if (!active.answers.empty())
         request.sampling.seed = RequestSeed(active.sampling.seed, -static_cast<int64_t>(active.answers.size()));
@@ -171,7 +175,7 @@ absl::Status Runner::Finish(const Completion& completion) {
                                 .completion_tokens = active.completion_tokens,
                                 .logprobs = active.sampling.logprobs};
   const Engine& engine = args_.engine;
-  const TokenText token_text = [&engine](TokenId id) { return engine.Detokenize(std::span(&id, 1)); };
+  const TokenText token_text = [&engine](TokenId id, bool begins_text) { return engine.TokenBytes(id, begins_text); };
   return WriteResult(FormatResult(active.head, result, token_text), /*failed=*/false);
 }
 

@@ -1,6 +1,6 @@
 // The loop of a job: read lines as the engine has room, step, write results as they finish.
 //
-// Memory is constant: only requests that the engine runs, and as many that wait, are held.
+// Memory is constant: only requests that the engine runs, and one that waits, are held.
 #pragma once
 
 #include <atomic>

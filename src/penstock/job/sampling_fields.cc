@@ -8,8 +8,6 @@
 namespace penstock {
 namespace {
 
-constexpr double kMaxTemperature = 100;
-constexpr double kMaxRepetitionPenalty = 100;
 constexpr double kLeastPositive = std::numeric_limits<double>::min();
 
 template <typename T>
@@ -173,7 +171,7 @@ SamplingOverrides ReadSamplingFields(FieldReader& fields) {
   o.temperature = fields.Number("temperature", 0, kMaxTemperature);
   o.top_p = fields.Number("top_p", kLeastPositive, 1);
   o.min_p = fields.Number("min_p", 0, 1);
-  o.repetition_penalty = fields.Number("repetition_penalty", kLeastPositive, kMaxRepetitionPenalty);
+  o.repetition_penalty = fields.Number("repetition_penalty", kMinRepetitionPenalty, kMaxRepetitionPenalty);
   o.top_k = fields.Integer("top_k", -1, kMaxVocabSize);
   if (o.top_k == -1) o.top_k = 0;  // the two spellings of "off"
   const json::value* seed = fields.Find("seed");
