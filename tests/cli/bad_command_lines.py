@@ -55,6 +55,11 @@ def flag_rows():
         for value in values:
             yield "L1", f"{flag} {value!r}", generating(f"{flag}={value}", code=2, match=flag.strip("-"), quiet=flag != "--log-level")
     yield "L1", "--context-length beyond the model's", generating("--context-length", "513", code=2, match="513 is more than the model's 512")
+    for value in ("", b"\xff", "x" * 257):
+        yield "L1", f"--stop {value[:8]!r}", lambda box, value=value: box.run([*generate()(box), "--stop", value], code=2, match="stop")
+    yield "L1", "--output -", lambda box: box.run(["run", "--model", "x", "--input", box.file("i", ""), "--output", "-"], code=2,
+                                                  match="/dev/stdout")
+    yield "L1", "--temperature 1e-300", generating("--temperature", "1e-300")
     yield "L1", "--help", lambda box: box.expect(b"--memory" in box.run(["run", "--help"], quiet=False).stdout, "no help")
     yield "L1", "--version", lambda box: box.expect(box.run(["--version"], quiet=False).stdout.startswith(b"penstock "), "no version")
 

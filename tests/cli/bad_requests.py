@@ -130,6 +130,9 @@ def size_rows():
     small = 420 << 20  # a long line, its parsed form and its tokens
     yield "J4", "line of 16 MiB + 1", job([request("a"), long_line(limit + 1), request("b")],
                                           {2: ("line_too_long", "more than the limit of 16.0 MiB")}, max_rss=small)
+    yield "J1", "tiny temperature", job([request("a"), request("b", temperature=1e-300), request("c", temperature=5e-324)], {}, code=0)
+    yield "J1", "tiny repetition penalty", job([request("a"), request("b", temperature=1, repetition_penalty=1e-39)],
+                                               {2: ("invalid_request", "repetition_penalty: expected 0.001 or more")})
     yield "J4", "line of 4 MiB", job([request("a"), long_line(4 << 20), request("b")],
                                       {2: ("invalid_request", r"the prompt has \d+ bytes, which cannot fit")}, max_rss=small)
     yield "J4", "line of 64 MiB without an end", job(None, {2: ("line_too_long", "the line has 64")},

@@ -5,6 +5,7 @@ import pathlib
 import random
 import re
 import subprocess
+import sys
 import tempfile
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
@@ -43,13 +44,22 @@ class Penstock:
         return int(found.group(1))
 
 
+# A process begins with the peak of the one that started it, so a small one starts the program.
+LAUNCHER = """
+import os, sys
+quiet = [(os.POSIX_SPAWN_OPEN, 1, os.devnull, os.O_WRONLY, 0)]
+child = os.posix_spawn(sys.argv[1], sys.argv[1:], os.environ, file_actions=quiet)
+_, status, usage = os.wait4(child, 0)
+sys.stdout.write(f"{os.waitstatus_to_exitcode(status)} {usage.ru_maxrss * 1024}")
+"""
+
+
 def peak_rss(command):
     """Runs a command; returns (exit code, VmHWM in bytes as the kernel counted it, stderr)."""
-    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
-    stderr = process.stderr.read()
-    _, status, usage = os.wait4(process.pid, 0)
-    process.returncode = os.waitstatus_to_exitcode(status)
-    return process.returncode, usage.ru_maxrss * 1024, stderr.decode(errors="replace")
+    done = subprocess.run([sys.executable, "-I", "-S", "-c", LAUNCHER, *command], capture_output=True, text=True, errors="replace",
+                          check=True)
+    code, peak = done.stdout.split()
+    return int(code), int(peak), done.stderr
 
 
 def write_requests(path, count, seed, max_tokens):
