@@ -143,7 +143,7 @@ TEST(ModelConfigTest, DefaultsAreThoseOfTheFamilies) {
 }
 
 TEST(ModelConfigTest, DefaultsOfQwen) {
-  const std::string fields = R"("architectures": null, "model_type": "qwen3_moe", "moe_intermediate_size": 8)";
+  const std::string fields = R"("architectures": ["Qwen3MoeForCausalLM"], "moe_intermediate_size": 8)";
   const auto plain = ParseModelConfig(MixtralWith(fields));
   ASSERT_TRUE(plain.ok()) << Message(plain.status());
   EXPECT_EQ(plain->rms_norm_eps, 1e-6f);

@@ -11,9 +11,9 @@ constexpr std::array<const Family*, 3> kFamilies = {&kMixtral, &kOlmoe, &kQwen3M
 
 std::span<const Family* const> AllFamilies() { return kFamilies; }
 
-const Family* FindFamily(std::string_view name_or_architecture) {
+const Family* FindFamily(std::string_view architecture) {
   for (const Family* family : kFamilies) {
-    if (family->architecture == name_or_architecture || family->name == name_or_architecture) return family;
+    if (family->architecture == architecture) return family;
   }
   return nullptr;
 }

@@ -36,7 +36,7 @@ extern const Family kQwen3Moe;
 
 std::span<const Family* const> AllFamilies();
 
-// nullptr when there is none. Either name will do.
-const Family* FindFamily(std::string_view name_or_architecture);
+// nullptr when there is none.
+const Family* FindFamily(std::string_view architecture);
 
 }  // namespace penstock

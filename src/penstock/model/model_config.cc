@@ -28,10 +28,6 @@ absl::StatusOr<const Family*> ReadFamily(ConfigReader& reader) {
         "bf16 version of the model");
   }
   const json::value* architectures = reader.Find("architectures");
-  if (architectures == nullptr) {
-    const std::string type = reader.StringOr("model_type", "");
-    if (const Family* family = FindFamily(type); family != nullptr) return family;
-  }
   if (architectures == nullptr || !architectures->is_array() || architectures->get_array().empty() ||
       !architectures->get_array()[0].is_string()) {
     return ModelError("config.json: field 'architectures': expected a list with one of {}", known);
