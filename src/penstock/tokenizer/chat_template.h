@@ -6,9 +6,8 @@
 // mixes both in one character or number, the result counts as a message's.
 //
 // One exception: the `role` of an element of `messages` is template text when it is exactly system, user, assistant,
-// tool or developer. That closed set can do no harm, and templates such as Phi-3's build special tokens around it ("<|"
-// + role +
-// "|>"). Any other role stays message text, and so do names, keys, tool definitions and documents.
+// tool or developer. That closed set can do no harm, and templates such as Phi-3's build special tokens around it
+// ("<|" + role + "|>"). Any other role stays message text, and so do names, keys, tool definitions and documents.
 //
 // The dialect is that of transformers' apply_chat_template: Jinja in an immutable sandbox with trim_blocks,
 // lstrip_blocks, loop controls, generation blocks, tojson, raise_exception and strftime_now. Not implemented, with an
