@@ -105,10 +105,8 @@ absl::StatusOr<MemoryPlan> PlanMemory(const PlanInputs& in) {
   if (required > in.budget_bytes) {
     return ResourceError(
         "the memory budget of {} is too small: tokenizer, tables and requests {} + dense weights {} + KV cache for one "
-        "sequence "
-        "of {} tokens {} + activations {} + {} expert slots {} = {}; the least budget is {} bytes (give more --memory, "
-        "or a "
-        "smaller --context-length or --batch-size)",
+        "sequence of {} tokens {} + activations {} + {} expert slots {} = {}; the least budget is {} bytes (give more "
+        "--memory, or a smaller --context-length or --batch-size)",
         FormatBytes(in.budget_bytes), FormatBytes(in.fixed_bytes + texts_least), FormatBytes(in.dense_bytes),
         in.context_length, FormatBytes(kv_least), FormatBytes(activations_least), least_slots, FormatBytes(slots_least),
         FormatBytes(required), required);
