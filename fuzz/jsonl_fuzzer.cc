@@ -26,7 +26,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
     result.logprobs = line.request.sampling.logprobs.value_or(-1);
     if (result.logprobs >= 0) result.completion.logprobs.push_back({{65, -1.0}, {{195, -1.0}, {66, -2.0}}});
     record = penstock::FormatResult(head, result,
-                                    [](penstock::TokenId id) { return std::string(1, static_cast<char>(id)); });
+                                    [](penstock::TokenId id, bool) { return std::string(1, static_cast<char>(id)); });
   }
   PENSTOCK_CHECK(record.find('\n') == std::string::npos);
   const auto value = penstock::ParseJson(record, penstock::Fault::kInternal);
