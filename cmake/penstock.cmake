@@ -80,11 +80,18 @@ function(penstock_bench NAME)
   target_link_libraries(${TARGET} PRIVATE ${ARG_DEPS} benchmark::benchmark_main)
 endfunction()
 
-# penstock_fuzzer(json_fuzzer DEPS penstock_base): fuzz/json_fuzzer.cc, corpus in fuzz/corpus/json_fuzzer/
+# penstock_fuzzer(json_fuzzer DEPS penstock_base): fuzz/json_fuzzer.cc, corpus in fuzz/corpus/json_fuzzer/. Where libFuzzer is
+# not asked for, a test that runs the corpus.
 function(penstock_fuzzer NAME)
   cmake_parse_arguments(ARG "" "" "DEPS" ${ARGN})
   add_executable(${NAME} ${PROJECT_SOURCE_DIR}/fuzz/${NAME}.cc)
   set_target_properties(${NAME} PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR}/fuzz)
   target_link_libraries(${NAME} PRIVATE ${ARG_DEPS})
-  target_link_options(${NAME} PRIVATE -fsanitize=fuzzer)
+  if(PENSTOCK_BUILD_FUZZERS)
+    target_link_options(${NAME} PRIVATE -fsanitize=fuzzer)
+  else()
+    target_sources(${NAME} PRIVATE ${PROJECT_SOURCE_DIR}/fuzz/replay_main.cc)
+    add_test(NAME fuzz/${NAME} COMMAND ${NAME} ${PROJECT_SOURCE_DIR}/fuzz/corpus/${NAME})
+    set_tests_properties(fuzz/${NAME} PROPERTIES LABELS fast TIMEOUT 300)
+  endif()
 endfunction()
