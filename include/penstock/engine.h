@@ -72,7 +72,7 @@ struct Completion {
 struct ModelInfo {
   std::string name;         // last part of the folder's path
   std::string family;       // "mixtral", "qwen3_moe", "olmoe"
-  std::string fingerprint;  // hex digest of config, tensor catalogue and tokenizer files
+  std::string fingerprint;  // hex digest of config, tokenizer files, tensor catalogue and samples of the weights
   std::string dtype;        // of the computation: "f32" or "bf16"
   int64_t vocab_size = 0;
   int64_t context_length = 0;
@@ -154,8 +154,6 @@ class Engine {
   virtual absl::StatusOr<std::vector<TokenId>> TokenizeChat(std::string_view messages_json,
                                                             std::string_view tools_json) const = 0;
   absl::StatusOr<std::vector<TokenId>> TokenizeChat(std::span<const ChatMessage> messages) const;
-  // Valid UTF-8, without special tokens.
-  virtual std::string Detokenize(std::span<const TokenId> ids) const = 0;
   // The bytes that a token adds to a text, which may be a part of a character; a text's first token may lose a space.
   virtual std::string TokenBytes(TokenId id, bool begins_text) const = 0;
 

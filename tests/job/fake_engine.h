@@ -60,12 +60,6 @@ class FakeEngine : public Engine {
     if (!options_.has_template) return InputError("the model has no chat template");
     return Tokenize(fmt::format("{}|{}", messages_json, tools));
   }
-  std::string Detokenize(std::span<const TokenId> ids) const override {
-    std::string text;
-    for (const TokenId id : ids) text.push_back(static_cast<char>(id));
-    return text;
-  }
-
   std::string TokenBytes(TokenId id, bool) const override { return std::string(1, static_cast<char>(id)); }
 
   absl::StatusOr<RequestId> Submit(Request request) override {

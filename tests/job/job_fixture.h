@@ -68,7 +68,7 @@ class JobFixture : public testing::Test {
   absl::StatusOr<JobSummary> Run() {
     return RunJob(
         options_,
-        [&]() -> absl::StatusOr<std::unique_ptr<Engine>> {
+        [&](const InputReport&) -> absl::StatusOr<std::unique_ptr<Engine>> {
           ++num_opened_;
           return std::make_unique<FakeEngine>(engine_);
         },

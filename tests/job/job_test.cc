@@ -218,7 +218,7 @@ TEST_F(JobTest, StopsAtAStepAndResumes) {
   // The signal comes while the model loads.
   const auto summary = RunJob(
       options_,
-      [&]() -> absl::StatusOr<std::unique_ptr<Engine>> {
+      [&](const InputReport&) -> absl::StatusOr<std::unique_ptr<Engine>> {
         stop_ = true;
         return std::make_unique<FakeEngine>(engine_);
       },
@@ -243,7 +243,9 @@ TEST_F(JobTest, HoldsOneBatch) {
   };
   ASSERT_TRUE(RunJob(
                   options_,
-                  [&]() -> absl::StatusOr<std::unique_ptr<Engine>> { return std::make_unique<Watched>(engine_, most); },
+                  [&](const InputReport&) -> absl::StatusOr<std::unique_ptr<Engine>> {
+                    return std::make_unique<Watched>(engine_, most);
+                  },
                   stop_)
                   .ok());
   EXPECT_EQ(most, 4);
@@ -251,12 +253,18 @@ TEST_F(JobTest, HoldsOneBatch) {
 
 TEST_F(JobTest, AnInputThatChangesWhileItRunsIsNoticed) {
   WriteInput(ManyRequests(50));
-  options_.on_validated = [&](const InputReport& report) {
-    EXPECT_EQ(report.num_lines, 50);
-    EXPECT_GT(report.parse_bytes, 0u);
-    std::ofstream(options_.input_path, std::ios::app) << "{}\n";
-  };
-  ExpectFault(Fault::kInput, {"changed while the job ran"});
+  const auto summary = RunJob(
+      options_,
+      [&](const InputReport& report) -> absl::StatusOr<std::unique_ptr<Engine>> {
+        EXPECT_EQ(report.num_lines, 50);
+        EXPECT_GT(report.parse_bytes, 0u);
+        std::ofstream(options_.input_path, std::ios::app) << "{}\n";
+        return std::make_unique<FakeEngine>(engine_);
+      },
+      stop_);
+  ASSERT_FALSE(summary.ok());
+  EXPECT_EQ(FaultOf(summary.status()), Fault::kInput);
+  EXPECT_THAT(Message(summary.status()), HasSubstr("changed while the job ran"));
 }
 
 TEST_F(JobTest, ValidateCounts) {

@@ -22,7 +22,10 @@ class KillTest : public JobFixture {
     if (child == 0) {
       std::signal(SIGTERM, [](int) { g_stop = true; });
       const auto summary = RunJob(
-          options_, [&]() -> absl::StatusOr<std::unique_ptr<Engine>> { return std::make_unique<FakeEngine>(engine_); },
+          options_,
+          [&](const InputReport&) -> absl::StatusOr<std::unique_ptr<Engine>> {
+            return std::make_unique<FakeEngine>(engine_);
+          },
           g_stop);
       ::_exit(summary.ok() ? 0 : ExitCode(summary.status()));
     }

@@ -65,16 +65,9 @@ absl::StatusOr<int> RunCommand(RunFlags flags) {
   flags.job.engine_settings = {{"dtype", options.dtype},
                                {"kv_dtype", options.kv_dtype},
                                {"context_length", std::to_string(options.context_length)}};
-  InputReport input;
-  flags.job.on_validated = [&](const InputReport& report) { input = report; };
-  options.caller_memory = [&](const ModelInfo& model) { return JobMemory(input, model); };
-  const auto open_engine = [&]() -> absl::StatusOr<std::unique_ptr<Engine>> {
-    absl::StatusOr<std::unique_ptr<Engine>> opened = Engine::Open(options);
-    if (!opened.ok() && FaultOf(opened.status()) == Fault::kResources && input.parse_bytes > kMiB) {
-      return Annotate(opened.status(), fmt::format("{}, line {} takes {}", flags.job.input_path, input.costliest_line,
-                                                   FormatBytes(input.parse_bytes)));
-    }
-    PENSTOCK_ASSIGN_OR_RETURN(std::unique_ptr<Engine> engine, std::move(opened));
+  const auto open_engine = [&](const InputReport& report) -> absl::StatusOr<std::unique_ptr<Engine>> {
+    options.caller_memory = [&report](const ModelInfo& model) { return JobMemory(report, model); };
+    PENSTOCK_ASSIGN_OR_RETURN(std::unique_ptr<Engine> engine, Engine::Open(options));
     LogPlan(*engine);
     return engine;
   };

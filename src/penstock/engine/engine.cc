@@ -70,7 +70,6 @@ class EngineImpl : public Engine {
   absl::StatusOr<std::vector<TokenId>> Tokenize(std::string_view text) const override;
   absl::StatusOr<std::vector<TokenId>> TokenizeChat(std::string_view messages_json,
                                                     std::string_view tools_json) const override;
-  std::string Detokenize(std::span<const TokenId> ids) const override;
   std::string TokenBytes(TokenId id, bool begins_text) const override;
 
   absl::StatusOr<RequestId> Submit(Request request) override;
@@ -233,11 +232,6 @@ absl::StatusOr<std::vector<TokenId>> EngineImpl::TokenizeChat(std::string_view m
   }
   PENSTOCK_ASSIGN_OR_RETURN(const std::vector<TextSegment> segments, model_->chat_template->Render(trusted, untrusted));
   return tokenizer.Encode(segments, AddSpecial::kNo);  // the template writes the BOS itself
-}
-
-std::string EngineImpl::Detokenize(std::span<const TokenId> ids) const {
-  if (model_->tokenizer == nullptr) return "";
-  return ReplaceInvalidUtf8(model_->tokenizer->Decode(ids, SkipSpecial::kYes));
 }
 
 std::string EngineImpl::TokenBytes(TokenId id, bool begins_text) const {

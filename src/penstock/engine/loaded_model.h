@@ -24,7 +24,7 @@ struct LoadedModel {
   std::unique_ptr<Tokenizer> tokenizer;  // null when the folder has none: token ids only
   std::optional<ChatTemplate> chat_template;
   absl::Status chat_template_status;  // why there is no chat template
-  std::string fingerprint;  // of everything that decides the texts: configs, tokenizer files, tensor catalogue
+  std::string fingerprint;  // of everything that decides the texts: configs, tokenizer files, tensors (sampled)
 
   // Most bytes of text that a token of the vocabulary can stand for; 0 without a tokenizer.
   uint64_t longest_token_bytes() const;

@@ -9,6 +9,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "penstock/base/bytes.h"
 #include "penstock/base/file.h"
 #include "penstock/base/status.h"
 #include "penstock/job/input_file.h"
@@ -125,8 +126,7 @@ absl::StatusOr<InputReport> ValidateJob(const JobOptions& options, const std::at
   return ValidateInput(input, options.sampling, stop);
 }
 
-absl::StatusOr<JobSummary> RunJob(const JobOptions& options,
-                                  absl::FunctionRef<absl::StatusOr<std::unique_ptr<Engine>>()> open_engine,
+absl::StatusOr<JobSummary> RunJob(const JobOptions& options, absl::FunctionRef<OpenEngine> open_engine,
                                   const std::atomic<bool>& stop) {
   const Clock::time_point start = Clock::now();
   OutputCalls default_calls;
@@ -153,9 +153,13 @@ absl::StatusOr<JobSummary> RunJob(const JobOptions& options,
     return summary;
   }
 
-  if (options.on_validated) options.on_validated(job.report);
   ::malloc_trim(0);  // what validating took is free for the engine
-  PENSTOCK_ASSIGN_OR_RETURN(const std::unique_ptr<Engine> engine, open_engine());
+  absl::StatusOr<std::unique_ptr<Engine>> opened = open_engine(job.report);
+  if (!opened.ok() && FaultOf(opened.status()) == Fault::kResources && job.report.parse_bytes > kMiB) {
+    return Annotate(opened.status(), fmt::format("{}, line {} takes {}", job.input.name(), job.report.costliest_line,
+                                                 FormatBytes(job.report.parse_bytes)));
+  }
+  PENSTOCK_ASSIGN_OR_RETURN(const std::unique_ptr<Engine> engine, std::move(opened));
   PENSTOCK_RETURN_IF_ERROR(AgreeOnModel(options, *engine, job));
 
   const Clock::time_point run_start = Clock::now();

@@ -33,8 +33,6 @@ struct JobOptions {
   SamplingOverrides sampling;  // flags; over the model's defaults, under the request's own fields
   // Flags that the texts depend on beside the sampling ones, e.g. {"dtype", "bf16"}: a resumed job must have the same.
   Settings engine_settings;
-  // Called between validating and opening the engine, e.g. to charge JobMemory(report) to the budget. Optional.
-  std::function<void(const InputReport&)> on_validated;
   // The output's system calls; tests replace them. Not owned, may be nullptr.
   OutputCalls* output_calls = nullptr;
 };
@@ -46,10 +44,12 @@ struct JobSummary {
   bool nothing_to_do = false;  // the job was finished already; no engine was opened
 };
 
+// Called once the input is known, so that JobMemory(report) can be charged to the budget.
+using OpenEngine = absl::StatusOr<std::unique_ptr<Engine>>(const InputReport& report);
+
 // Runs the job. OK when every request has its result line, also when some of these are errors (numbers.num_failed).
 // kStopped when `stop` was set or the disk is full: `resume` continues. The statistics are written in both cases.
-absl::StatusOr<JobSummary> RunJob(const JobOptions& options,
-                                  absl::FunctionRef<absl::StatusOr<std::unique_ptr<Engine>>()> open_engine,
+absl::StatusOr<JobSummary> RunJob(const JobOptions& options, absl::FunctionRef<OpenEngine> open_engine,
                                   const std::atomic<bool>& stop);
 
 // Checks the input alone (`run --validate-only`): reads options.input_path and writes nothing but, for piped input, a
