@@ -5,8 +5,8 @@ usage: scripts/benchmark.py MODEL_DIR [MODEL_DIR ...] [--rounds N]
 
 Each round runs a prefill job (one prompt of 1,000 tokens), a decode job (one sequence) and a batch job (32 sequences) after each other,
 and measures the read bandwidth of the memory with build/release/bench/kernels_memory_bench right before and after the decode job (the
-better one counts); medians of the rounds are printed as a Markdown table. Bytes that decoding one token reads: dense weights (without the embedding, of which only a row is
-read) and num_topk experts of every layer.
+better one counts); medians of the rounds are printed as a Markdown table. Bytes that decoding one token reads: dense weights
+(without the embedding, of which only a row is read) and num_topk experts of every layer.
 """
 import argparse
 import json

@@ -204,7 +204,7 @@ CLI::Validator UnsignedInteger() {
 CLI::Validator StopText() {
   return CLI::Validator(
       [](const std::string& text) -> std::string {
-        if (!text.empty() && text.size() <= kMaxStopTextBytes && IsUtf8(text)) return "";
+        if (IsStopText(text)) return "";
         return fmt::format("expected UTF-8 text of 1 to {} bytes", kMaxStopTextBytes);
       },
       "");

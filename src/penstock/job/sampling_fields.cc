@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "penstock/base/limits.h"
+#include "penstock/base/text.h"
 
 namespace penstock {
 namespace {
@@ -43,7 +44,7 @@ std::optional<std::vector<std::string>> ReadStop(FieldReader& fields) {
       return std::nullopt;
     }
     const json::string& text = item.get_string();
-    if (text.empty() || text.size() > kMaxStopTextBytes) {
+    if (!IsStopText({text.data(), text.size()})) {
       fields.Fail("invalid_request", "stop",
                   fmt::format("a stop text must have 1 to {} bytes, found {}", kMaxStopTextBytes, text.size()));
       return std::nullopt;
@@ -70,6 +71,8 @@ std::optional<int> ReadLogprobs(FieldReader& fields) {
 }
 
 }  // namespace
+
+bool IsStopText(std::string_view text) { return !text.empty() && text.size() <= kMaxStopTextBytes && IsUtf8(text); }
 
 SamplingParams Overlay(SamplingParams base, const SamplingOverrides& overrides) {
   if (overrides.temperature) base.temperature = *overrides.temperature;

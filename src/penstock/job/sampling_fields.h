@@ -30,6 +30,9 @@ struct SamplingOverrides {
 // `base` with every parameter that `overrides` has.
 SamplingParams Overlay(SamplingParams base, const SamplingOverrides& overrides);
 
+// What may be given as a stop text: UTF-8 of 1 to kMaxStopTextBytes bytes.
+bool IsStopText(std::string_view text);
+
 // Every parameter by name, null when absent (for the manifest).
 json::object ToJson(const SamplingOverrides& overrides);
 json::object ToJson(const SamplingParams& params);
