@@ -56,23 +56,22 @@ double PeakFlops() {
   return peak;
 }
 
-enum class Kind { kF32, kF32TimesBf16, kBf16 };
+// Formats of rows and weights that go together.
+struct Kind {
+  const char* name;
+  RowFormat x_format;
+  WeightFormat w_format;
+};
+constexpr Kind kKinds[] = {
+    {"f32xf32", RowFormat::kF32, WeightFormat::kF32},     {"f32xbf16", RowFormat::kF32, WeightFormat::kBF16},
+    {"bf16xbf16", RowFormat::kBF16, WeightFormat::kBF16}, {"int8", RowFormat::kInt8, WeightFormat::kInt8},
+    {"hqq4", RowFormat::kInt8, WeightFormat::kHqq4},      {"hqq3", RowFormat::kInt8, WeightFormat::kHqq3}};
 
-const char* KindName(Kind kind) {
-  switch (kind) {
-    case Kind::kF32: return "f32xf32";
-    case Kind::kF32TimesBf16: return "f32xbf16";
-    case Kind::kBf16: return "bf16xbf16";
-  }
-  return "";
-}
-
-// Activations and weights are aligned to cache lines, as the engine's are.
 struct alignas(64) CacheLine {
   uint32_t words[16];
 };
 
-// The bf16 halves of these words are small finite numbers, and so are the words as f32.
+// The bf16 halves of these words are small finite numbers, and so are the words as f32, and as scales of any format.
 std::vector<CacheLine> RandomLines(int64_t num_bytes) {
   std::mt19937 generator(1);
   std::vector<CacheLine> lines(static_cast<size_t>(num_bytes / 64 + 1));
@@ -82,42 +81,39 @@ std::vector<CacheLine> RandomLines(int64_t num_bytes) {
   return lines;
 }
 
-void RunGemm(benchmark::State& state, Isa isa, Kind kind, int64_t num_rows, Shape shape) {
+void RunGemm(benchmark::State& state, Isa isa, const Kind& kind, int64_t num_rows, Shape shape) {
   const KernelTable& table = KernelsFor(isa);
-  const int64_t w_size = kind == Kind::kF32 ? 4 : 2;
-  const int64_t matrix_bytes = shape.num_cols * shape.inner_dim * w_size;
+  const auto matrix_bytes = static_cast<int64_t>(PackedBytes(kind.w_format, shape.num_cols, shape.inner_dim));
   const int64_t num_matrices = num_rows <= 16 ? std::max<int64_t>(1, kRingBytes / matrix_bytes) : 1;
   const std::vector<CacheLine> w = RandomLines(num_matrices * matrix_bytes);
-  const std::vector<CacheLine> x = RandomLines(num_rows * shape.inner_dim * 4);
+  const std::vector<CacheLine> source = RandomLines(num_rows * shape.inner_dim * 4);
+  const int64_t row_bytes = RowBytes(kind.x_format, shape.inner_dim);
+  std::vector<CacheLine> x(static_cast<size_t>(num_rows * row_bytes / 64));
+  table.prepare_rows({.num_rows = num_rows,
+                      .dim = shape.inner_dim,
+                      .first = 0,
+                      .count = shape.inner_dim,
+                      .source = reinterpret_cast<const float*>(source.data()),
+                      .source_stride = shape.inner_dim,
+                      .format = kind.x_format,
+                      .target = reinterpret_cast<std::byte*>(x.data()),
+                      .target_stride_bytes = row_bytes});
   std::vector<float> y(static_cast<size_t>(num_rows * shape.num_cols));
   int64_t matrix_idx = 0;
   for (auto _ : state) {
-    const std::byte* matrix = reinterpret_cast<const std::byte*>(w.data()) + matrix_idx * matrix_bytes;
+    table.gemm({.num_rows = num_rows,
+                .num_cols = shape.num_cols,
+                .inner_dim = shape.inner_dim,
+                .x_format = kind.x_format,
+                .x = reinterpret_cast<const std::byte*>(x.data()),
+                .x_stride_bytes = row_bytes,
+                .w_format = kind.w_format,
+                .w = reinterpret_cast<const std::byte*>(w.data()) + matrix_idx * matrix_bytes,
+                .panel_bytes = static_cast<int64_t>(PanelBytes(kind.w_format, shape.inner_dim)),
+                .bias = nullptr,
+                .y = y.data(),
+                .y_stride = shape.num_cols});
     matrix_idx = (matrix_idx + 1) % num_matrices;
-    if (kind == Kind::kBf16) {
-      table.gemm_bf16({.num_rows = num_rows,
-                       .num_cols = shape.num_cols,
-                       .inner_dim = shape.inner_dim,
-                       .x = reinterpret_cast<const BF16*>(x.data()),
-                       .x_stride = shape.inner_dim,
-                       .w = matrix,
-                       .w_stride = shape.inner_dim,
-                       .bias = nullptr,
-                       .y = y.data(),
-                       .y_stride = shape.num_cols});
-    } else {
-      table.gemm_f32({.num_rows = num_rows,
-                      .num_cols = shape.num_cols,
-                      .inner_dim = shape.inner_dim,
-                      .x = reinterpret_cast<const float*>(x.data()),
-                      .x_stride = shape.inner_dim,
-                      .w_dtype = kind == Kind::kF32 ? Dtype::kF32 : Dtype::kBF16,
-                      .w = matrix,
-                      .w_stride = shape.inner_dim,
-                      .bias = nullptr,
-                      .y = y.data(),
-                      .y_stride = shape.num_cols});
-    }
     benchmark::DoNotOptimize(y.data());
     benchmark::ClobberMemory();
   }
@@ -126,17 +122,17 @@ void RunGemm(benchmark::State& state, Isa isa, Kind kind, int64_t num_rows, Shap
   state.counters["GFLOP/s"] = benchmark::Counter(flops * calls * 1e-9, benchmark::Counter::kIsRate);
   state.counters["GB/s"] =
       benchmark::Counter(static_cast<double>(matrix_bytes) * calls * 1e-9, benchmark::Counter::kIsRate);
-  state.counters["peak"] = benchmark::Counter(flops * calls / PeakFlops(), benchmark::Counter::kIsRate);
+  const double peak = PeakFlops() * (kind.x_format == RowFormat::kInt8 ? 4 : 1);
+  state.counters["peak"] = benchmark::Counter(flops * calls / peak, benchmark::Counter::kIsRate);
 }
 
 int RegisterAll() {
   for (const Isa isa : SupportedIsas()) {
-    for (const Kind kind : {Kind::kF32, Kind::kF32TimesBf16, Kind::kBf16}) {
+    for (const Kind& kind : kKinds) {
       for (const Shape& shape : kShapes) {
         for (const int64_t num_rows : {1, 4, 16, 64, 256}) {
-          const std::string name = std::string(IsaName(isa)) + "/" + KindName(kind) + "/" +
-                                   std::to_string(shape.num_cols) + "x" + std::to_string(shape.inner_dim) +
-                                   "/M:" + std::to_string(num_rows);
+          const std::string name = std::string(IsaName(isa)) + "/" + kind.name + "/" + std::to_string(shape.num_cols) +
+                                   "x" + std::to_string(shape.inner_dim) + "/M:" + std::to_string(num_rows);
           benchmark::RegisterBenchmark(name.c_str(), [=](benchmark::State& state) {
             RunGemm(state, isa, kind, num_rows, shape);
           })->Unit(benchmark::kMicrosecond);

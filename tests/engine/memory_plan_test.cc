@@ -29,7 +29,9 @@ ModelConfig RandomConfig() {
 PlanInputs RandomInputs(const ModelConfig& config) {
   PlanInputs in;
   in.config = &config;
-  in.dtype = *rc::gen::element(ComputeDtype::kF32, ComputeDtype::kBF16);
+  const auto any_format =
+      rc::gen::element(kernels::RowFormat::kF32, kernels::RowFormat::kBF16, kernels::RowFormat::kInt8);
+  in.row_formats = {.attention = *any_format, .ffn = *any_format, .lm_head = *any_format};
   in.kv_dtype = *rc::gen::element(Dtype::kF32, Dtype::kBF16);
   in.fixed_bytes = *rc::gen::inRange<uint64_t>(0, 100'000'000);
   in.dense_bytes = *rc::gen::inRange<uint64_t>(1, 4'000'000'000);
@@ -60,7 +62,7 @@ RC_GTEST_PROP(MemoryPlan, NeverExceedsItsBudget, ()) {
   RC_ASSERT(Total(*plan) <= in.budget_bytes);
   RC_ASSERT(plan->num_expert_slots >= 1);
   RC_ASSERT(plan->num_expert_slots <= plan->num_experts_total);
-  RC_ASSERT(plan->activation_bytes == Activations::Bytes(config, in.dtype, DimsOf(*plan, in.num_workers)));
+  RC_ASSERT(plan->activation_bytes == Activations::Bytes(config, in.row_formats, DimsOf(*plan, in.num_workers)));
   RC_ASSERT(NumKvPages(*plan, config, in.kv_dtype) >= KvCache::PagesFor(in.context_length));
   RC_ASSERT(in.batch_size == 0 || plan->batch_size == in.batch_size);
 }
@@ -87,6 +89,7 @@ TEST(MemoryPlan, KeepsAllExpertsWhenTheyFit) {
   config.vocab_size = 4096;
   config.layer_has_experts.assign(4, true);
   PlanInputs in{.config = &config,
+                .row_formats = {},
                 .budget_bytes = 1'000'000'000,
                 .fixed_bytes = 1,
                 .dense_bytes = 1 << 20,

@@ -1,11 +1,12 @@
-// The bf16 GEMM with the tiles of the AVX512-BF16 unit on machines that only have AVX-512.
+// The GEMM with the tiles of the AVX512-BF16 unit on machines that only have AVX-512.
 #pragma once
 
 #include "penstock/kernels/kernel_table.h"
 
 namespace penstock::kernels {
 
-// REQUIRES: Isa::kAvx512 is supported.
-void EmulatedAvx512Bf16Gemm(const GemmBf16Args& args);
+// REQUIRES: Isa::kAvx512 is supported; kBF16 rows that are pairs, as EmulatedAvx512Bf16Rows makes them.
+void EmulatedAvx512Bf16Gemm(const GemmArgs& args);
+void EmulatedAvx512Bf16Rows(const PrepareRowsArgs& args);
 
 }  // namespace penstock::kernels

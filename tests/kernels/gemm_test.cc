@@ -1,6 +1,6 @@
 // Proves that the GEMMs compute what the oracle computes within the error bound of their sums, and that the bits of an
-// output depend on its row of x, its row of w and nothing else: not on the instruction set, the other rows and columns,
-// the strides, the alignment, or the type that stores the weights.
+// output depend on its row of x, its weights and nothing else: not on the instruction set, the other rows and columns,
+// the strides, or the type that stores float weights.
 #include <algorithm>
 #include <cmath>
 #include <limits>
@@ -12,8 +12,8 @@
 namespace penstock::kernels {
 namespace {
 
-constexpr int64_t kInnerDims[] = {1, 2, 7, 15, 16, 17, 20, 31, 32, 33, 45, 60, 255, 1024};
-constexpr int64_t kRowCounts[] = {1, 2, 3, 5, 6, 7, 17, 64};
+constexpr int64_t kInnerDims[] = {1, 2, 7, 31, 64, 65, 127, 128, 129, 192, 256, 257, 320, 511, 1100};
+constexpr int64_t kRowCounts[] = {1, 2, 3, 5, 6, 7, 11, 12, 13, 25, 64};
 
 struct Shape {
   int64_t num_rows;
@@ -21,120 +21,113 @@ struct Shape {
   int64_t inner_dim;
 };
 
-// Data for one shape; x and w are padded by `stride_extra` elements per row, y is not.
-struct GemmData {
-  GemmData(const Shape& s, Dtype w_dtype, int64_t stride_extra, int64_t misalignment)
-      : shape(s),
-        x_stride(s.inner_dim + stride_extra),
-        w_stride(s.inner_dim + 2 * stride_extra),
-        x(RandomFloats(s.num_rows * x_stride, 1)),
-        x_bf16(ToBf16s(x)),
-        w(w_dtype, RandomFloats(s.num_cols * w_stride, 2), misalignment),
-        bias(RandomFloats(s.num_cols, 3)),
-        dtype(w_dtype) {}
+// Formats of rows and weights that go together.
+struct Kind {
+  RowFormat x_format;
+  WeightFormat w_format;
+};
+constexpr Kind kKinds[] = {{RowFormat::kF32, WeightFormat::kF32},   {RowFormat::kF32, WeightFormat::kF16},
+                           {RowFormat::kF32, WeightFormat::kBF16},  {RowFormat::kBF16, WeightFormat::kBF16},
+                           {RowFormat::kInt8, WeightFormat::kInt8}, {RowFormat::kInt8, WeightFormat::kHqq4},
+                           {RowFormat::kInt8, WeightFormat::kHqq3}};
 
-  GemmF32Args F32Args(float* y) const {
-    return {.num_rows = shape.num_rows,
-            .num_cols = shape.num_cols,
-            .inner_dim = shape.inner_dim,
-            .x = x.data(),
-            .x_stride = x_stride,
-            .w_dtype = dtype,
-            .w = w.data(),
-            .w_stride = w_stride,
-            .bias = bias.data(),
-            .y = y,
-            .y_stride = shape.num_cols};
+using PrepareRowsFunction = void (*)(const PrepareRowsArgs&);
+using GemmFunction = void (*)(const GemmArgs&);
+
+// Data for one shape; rows of x and of y are padded by `stride_extra` elements.
+struct GemmData {
+  GemmData(const Shape& s, const Kind& k, int64_t stride_extra = 0)
+      : shape(s),
+        kind(k),
+        source_stride(s.inner_dim + stride_extra),
+        x_stride_bytes(RowBytes(k.x_format, s.inner_dim) + 64 * stride_extra),
+        y_stride(s.num_cols + stride_extra),
+        source(RandomFloats(s.num_rows * source_stride, 1)),
+        w(RandomPacked(k.w_format, s.num_cols, s.inner_dim, 2)),
+        bias(RandomFloats(s.num_cols, 3)) {}
+
+  AlignedBytes Rows(PrepareRowsFunction prepare_rows) const {
+    AlignedBytes rows(static_cast<uint64_t>(shape.num_rows * x_stride_bytes));
+    prepare_rows({.num_rows = shape.num_rows,
+                  .dim = shape.inner_dim,
+                  .first = 0,
+                  .count = shape.inner_dim,
+                  .source = source.data(),
+                  .source_stride = source_stride,
+                  .format = kind.x_format,
+                  .target = rows.data(),
+                  .target_stride_bytes = x_stride_bytes});
+    return rows;
   }
-  GemmBf16Args Bf16Args(float* y) const {
+  GemmArgs Args(const AlignedBytes& rows, float* y) const {
     return {.num_rows = shape.num_rows,
             .num_cols = shape.num_cols,
             .inner_dim = shape.inner_dim,
-            .x = x_bf16.data(),
-            .x_stride = x_stride,
+            .x_format = kind.x_format,
+            .x = rows.data(),
+            .x_stride_bytes = x_stride_bytes,
+            .w_format = kind.w_format,
             .w = w.data(),
-            .w_stride = w_stride,
+            .panel_bytes = static_cast<int64_t>(PanelBytes(kind.w_format, shape.inner_dim)),
             .bias = bias.data(),
             .y = y,
-            .y_stride = shape.num_cols};
+            .y_stride = y_stride};
   }
   std::vector<float> NewOutput() const {
-    return std::vector<float>(static_cast<size_t>(shape.num_rows * shape.num_cols), -1.0f);
+    return std::vector<float>(static_cast<size_t>(shape.num_rows * y_stride), -1.0f);
   }
+  std::vector<float> Run(PrepareRowsFunction prepare_rows, GemmFunction gemm) const {
+    const AlignedBytes rows = Rows(prepare_rows);
+    std::vector<float> y = NewOutput();
+    gemm(Args(rows, y.data()));
+    return y;
+  }
+  std::vector<float> Run(const KernelTable& table) const { return Run(table.prepare_rows, table.gemm); }
 
   Shape shape;
-  int64_t x_stride;
-  int64_t w_stride;
-  std::vector<float> x;
-  std::vector<BF16> x_bf16;
-  StoredValues w;
+  Kind kind;
+  int64_t source_stride;
+  int64_t x_stride_bytes;
+  int64_t y_stride;
+  std::vector<float> source;
+  AlignedBytes w;
   std::vector<float> bias;
-  Dtype dtype;
 };
 
-std::vector<float> RunF32(const KernelTable& table, const GemmData& data) {
-  std::vector<float> y = data.NewOutput();
-  table.gemm_f32(data.F32Args(y.data()));
-  return y;
-}
-
-std::vector<float> RunBf16(const KernelTable& table, const GemmData& data) {
-  std::vector<float> y = data.NewOutput();
-  table.gemm_bf16(data.Bf16Args(y.data()));
-  return y;
-}
-
-// |computed - exact| <= (steps + tree + bias) * eps/2 * sum |x||w|, doubled for the second-order terms.
-void ExpectCloseToReference(const GemmData& data, std::span<const float> actual, bool is_bf16) {
-  std::vector<float> expected = data.NewOutput();
-  if (is_bf16) {
-    reference::GemmBf16(data.Bf16Args(expected.data()));
-  } else {
-    reference::GemmF32(data.F32Args(expected.data()));
-  }
+// |computed - exact| <= (number of roundings) * eps/2 * sum |x||w|, doubled for the second-order terms. The terms of an
+// HQQ group are those of codes and of zeros, which may cancel.
+void ExpectCloseToReference(const GemmData& data, std::span<const float> actual) {
+  const std::vector<float> expected = data.Run(reference::PrepareRows, reference::Gemm);
   const auto [num_rows, num_cols, inner_dim] = data.shape;
-  const double roundings = static_cast<double>(inner_dim) / 16 + 8;
-  for (int64_t row = 0; row < num_rows; ++row) {
-    for (int64_t col = 0; col < num_cols; ++col) {
+  const double roundings = static_cast<double>(inner_dim) + 8;
+  std::vector<float> w(static_cast<size_t>(inner_dim));
+  for (int64_t col = 0; col < num_cols; ++col) {
+    UnpackColumn(data.kind.w_format, data.w.data(), col, inner_dim, w.data());
+    double largest = 0;
+    for (const float weight : w) largest = std::max(largest, std::abs(static_cast<double>(weight)));
+    for (int64_t row = 0; row < num_rows; ++row) {
       double magnitude = std::abs(data.bias[static_cast<size_t>(col)]);
       for (int64_t k = 0; k < inner_dim; ++k) {
-        const size_t x_idx = static_cast<size_t>(row * data.x_stride + k);
-        const double x = is_bf16 ? ToFloat(data.x_bf16[x_idx]) : data.x[x_idx];
-        magnitude += std::abs(x * data.w.widened()[static_cast<size_t>(col * data.w_stride + k)]);
+        magnitude +=
+            std::abs(data.source[static_cast<size_t>(row * data.source_stride + k)]) *
+            (IsFloat(data.kind.w_format) ? std::abs(static_cast<double>(w[static_cast<size_t>(k)])) : 8 * largest);
       }
-      const size_t idx = static_cast<size_t>(row * num_cols + col);
+      const size_t idx = static_cast<size_t>(row * data.y_stride + col);
       ASSERT_NEAR(actual[idx], expected[idx], roundings * std::numeric_limits<float>::epsilon() * magnitude)
-          << "row " << row << " col " << col << " K " << inner_dim;
+          << "row " << row << " col " << col << " K " << inner_dim << " " << WeightFormatName(data.kind.w_format);
     }
   }
 }
 
-// The order written in kernel_table.h, in the plainest words.
-float LaneDot(std::span<const float> x, std::span<const float> w) {
-  float lanes[16] = {};
-  const size_t padded = (x.size() + 15) / 16 * 16;
-  for (size_t k = 0; k < padded; ++k) {
-    lanes[k % 16] = std::fma(k < x.size() ? x[k] : 0, k < x.size() ? w[k] : 0, lanes[k % 16]);
+// The orders written in kernel_table.h, in the plainest words.
+float FloatSum(std::span<const float> x, std::span<const float> w) {
+  float sum = 0;
+  for (size_t i = 0; i < x.size(); i += 2) {
+    const bool has_odd = i + 1 < x.size();
+    sum = std::fma(has_odd ? x[i + 1] : 0, has_odd ? w[i + 1] : 0, sum);
+    sum = std::fma(x[i], w[i], sum);
   }
-  for (const size_t half : {8, 4, 2, 1}) {
-    for (size_t j = 0; j < half; ++j) lanes[j] += lanes[j + half];
-  }
-  return lanes[0];
-}
-
-float LanePairDot(std::span<const float> x, std::span<const float> w) {
-  float lanes[16] = {};
-  const auto at = [&](std::span<const float> values, size_t k) { return k < values.size() ? values[k] : 0; };
-  for (size_t i = 0; i < x.size(); i += 32) {
-    for (size_t j = 0; j < 16; ++j) {
-      lanes[j] = std::fma(at(x, i + 2 * j + 1), at(w, i + 2 * j + 1), lanes[j]);
-      lanes[j] = std::fma(at(x, i + 2 * j), at(w, i + 2 * j), lanes[j]);
-    }
-  }
-  for (const size_t half : {8, 4, 2, 1}) {
-    for (size_t j = 0; j < half; ++j) lanes[j] += lanes[j + half];
-  }
-  return lanes[0];
+  return sum;
 }
 
 class GemmTest : public ::testing::TestWithParam<Isa> {
@@ -142,34 +135,93 @@ class GemmTest : public ::testing::TestWithParam<Isa> {
   const KernelTable& table_ = KernelsFor(GetParam());
 };
 
-TEST_P(GemmTest, FollowsTheOrderOfTheHeader) {
+TEST_P(GemmTest, FloatWeightsFollowTheOrderOfTheHeader) {
   for (const int64_t inner_dim : kInnerDims) {
-    const GemmData data({5, 9, inner_dim}, Dtype::kBF16, 0, 0);
-    const std::vector<float> y_f32 = RunF32(table_, data), y_bf16 = RunBf16(table_, data);
-    std::vector<float> f32_expected, bf16_expected;
-    for (int64_t row = 0; row < 5; ++row) {
-      std::vector<float> x_rounded;
-      for (int64_t k = 0; k < inner_dim; ++k) x_rounded.push_back(ToFloat(data.x_bf16[row * inner_dim + k]));
-      for (int64_t col = 0; col < 9; ++col) {
-        const auto w = std::span(data.w.widened()).subspan(col * inner_dim, inner_dim);
-        f32_expected.push_back(LaneDot(std::span(data.x).subspan(row * inner_dim, inner_dim), w) + data.bias[col]);
-        bf16_expected.push_back(LanePairDot(x_rounded, w) + data.bias[col]);
+    for (const Kind& kind : kKinds) {
+      if (!IsFloat(kind.w_format)) continue;
+      const GemmData data({5, 9, inner_dim}, kind);
+      const std::vector<float> y = data.Run(table_);
+      std::vector<float> expected, w(static_cast<size_t>(inner_dim));
+      for (int64_t row = 0; row < 5; ++row) {
+        std::vector<float> x(data.source.begin() + row * inner_dim, data.source.begin() + (row + 1) * inner_dim);
+        if (kind.x_format == RowFormat::kBF16) {
+          for (float& value : x) value = ToFloat(ToBF16(value));
+        }
+        for (int64_t col = 0; col < 9; ++col) {
+          UnpackColumn(kind.w_format, data.w.data(), col, inner_dim, w.data());
+          expected.push_back(FloatSum(x, w) + data.bias[static_cast<size_t>(col)]);
+        }
       }
+      ExpectSameBits(y, expected);
     }
-    ExpectSameBits(y_f32, f32_expected);
-    ExpectSameBits(y_bf16, bf16_expected);
   }
 }
 
-TEST_P(GemmTest, IsCloseToReferenceForAnyShapeStrideAndAlignment) {
+TEST_P(GemmTest, Int8WeightsFollowTheOrderOfTheHeader) {
+  for (const int64_t inner_dim : kInnerDims) {
+    const GemmData data({3, 40, inner_dim}, {RowFormat::kInt8, WeightFormat::kInt8});
+    const AlignedBytes rows = data.Rows(reference::PrepareRows);
+    const int64_t num_groups = (inner_dim + 127) / 128;
+    std::vector<float> expected;
+    for (int64_t row = 0; row < 3; ++row) {
+      for (int64_t col = 0; col < 40; ++col) {
+        float sum = 0;
+        for (int64_t group = 0; group < num_groups; ++group) {
+          const std::byte* x = rows.data() + row * data.x_stride_bytes;
+          Int8RowGroup x_group;
+          std::memcpy(&x_group, x + num_groups * 128 + group * 16, 16);
+          const std::byte* w = data.w.data() + col / 32 * num_groups * 4160 + group * 4160;
+          BF16 scale;
+          std::memcpy(&scale, w + 4096 + 2 * (col % 32), 2);
+          int32_t dot = 0;
+          for (int64_t k = 0; k < 128; ++k) {
+            const int code = static_cast<int>(w[k / 4 * 128 + col % 32 * 4 + k % 4]) - 128;
+            dot += code * static_cast<int8_t>(x[group * 128 + k]);
+          }
+          sum = std::fma(static_cast<float>(dot), ToFloat(scale) * x_group.scale, sum);
+        }
+        expected.push_back(sum + data.bias[static_cast<size_t>(col)]);
+      }
+    }
+    ExpectSameBits(data.Run(table_), expected);
+  }
+}
+
+TEST_P(GemmTest, PreparesTheRowsOfTheOracle) {
+  for (const int64_t dim : kInnerDims) {
+    GemmData data({4, 1, dim}, {RowFormat::kInt8, WeightFormat::kInt8}, 1);
+    const int64_t last = dim - 1;
+    data.source[static_cast<size_t>(last)] = 0x1p-110f;  // row 0: ties and magnitudes of all sizes
+    for (int64_t k = 0; k < dim; ++k) data.source[static_cast<size_t>(data.source_stride + k)] = 0x1p-110f;
+    data.source[static_cast<size_t>(2 * data.source_stride + last)] = std::numeric_limits<float>::infinity();
+    data.source[static_cast<size_t>(3 * data.source_stride)] = std::nanf("");
+    const AlignedBytes expected = data.Rows(reference::PrepareRows), actual = data.Rows(table_.prepare_rows);
+    for (int64_t row = 0; row < 4; ++row) {
+      const int64_t begin = row * data.x_stride_bytes, codes = (dim + 127) / 128 * 128;
+      EXPECT_EQ(std::memcmp(actual.data() + begin, expected.data() + begin, static_cast<size_t>(codes)), 0) << dim;
+      for (int64_t group = 0; group < codes / 128; ++group) {
+        Int8RowGroup a, e;
+        std::memcpy(&a, actual.data() + begin + codes + 16 * group, 16);
+        std::memcpy(&e, expected.data() + begin + codes + 16 * group, 16);
+        ExpectSameBits({&a.scale, 1}, {&e.scale, 1});
+        EXPECT_EQ(a.code_offset, e.code_offset);
+        ExpectSameBits(a.code_sums, e.code_sums);
+      }
+    }
+    const std::vector<float> y = data.Run(table_);
+    EXPECT_EQ(y[static_cast<size_t>(data.y_stride)], data.bias[0]);
+    EXPECT_TRUE(std::isnan(y[static_cast<size_t>(2 * data.y_stride)]) &&
+                std::isnan(y[static_cast<size_t>(3 * data.y_stride)]));
+  }
+}
+
+TEST_P(GemmTest, IsCloseToReferenceForAnyShapeAndStride) {
   for (const int64_t num_rows : kRowCounts) {
     for (const int64_t inner_dim : kInnerDims) {
-      const int64_t num_cols = 1 + (num_rows * 5 + inner_dim) % 23;
-      for (const Dtype dtype : kAllDtypes) {
-        const GemmData data({num_rows, num_cols, inner_dim}, dtype, inner_dim % 3, inner_dim % 4);
-        ExpectCloseToReference(data, RunF32(table_, data), /*is_bf16=*/false);
-        if (dtype == Dtype::kBF16) ExpectCloseToReference(data, RunBf16(table_, data), /*is_bf16=*/true);
-      }
+      const int64_t num_cols = 1 + (num_rows * 5 + inner_dim) % 71;
+      const Kind& kind = kKinds[(num_rows + inner_dim) % std::size(kKinds)];
+      const GemmData data({num_rows, num_cols, inner_dim}, kind, inner_dim % 3);
+      ExpectCloseToReference(data, data.Run(table_));
     }
   }
 }
@@ -178,89 +230,94 @@ TEST_P(GemmTest, GivesTheBitsOfTheScalarKernels) {
   const KernelTable& scalar = KernelsFor(Isa::kScalar);
   for (const int64_t num_rows : kRowCounts) {
     for (const int64_t inner_dim : kInnerDims) {
-      const GemmData data({num_rows, 1 + num_rows * inner_dim % 21, inner_dim}, Dtype::kBF16, 1, 2);
-      ExpectSameBits(RunF32(table_, data), RunF32(scalar, data));
-      ExpectSameBits(RunBf16(table_, data), RunBf16(scalar, data));
+      for (const Kind& kind : kKinds) {
+        const GemmData data({num_rows, 1 + num_rows * inner_dim % 45, inner_dim}, kind, 1);
+        ASSERT_EQ(BitDifference(data.Run(table_), data.Run(scalar)), "")
+            << WeightFormatName(kind.w_format) << " M " << num_rows << " K " << inner_dim;
+      }
     }
   }
 }
 
 TEST_P(GemmTest, GivesTheSameBitsForEachStoredTypeOfTheSameWeights) {
   for (const int64_t inner_dim : kInnerDims) {
-    for (const Dtype dtype : {Dtype::kF16, Dtype::kBF16}) {
-      const GemmData narrow({7, 13, inner_dim}, dtype, 0, 1);
-      GemmData wide({7, 13, inner_dim}, Dtype::kF32, 0, 3);
-      wide.w = StoredValues(Dtype::kF32, narrow.w.widened(), 3);
-      ExpectSameBits(RunF32(table_, narrow), RunF32(table_, wide));
+    for (const WeightFormat format : {WeightFormat::kF16, WeightFormat::kBF16}) {
+      const GemmData narrow({7, 13, inner_dim}, {RowFormat::kF32, format});
+      GemmData wide({7, 13, inner_dim}, {RowFormat::kF32, WeightFormat::kF32});
+      std::vector<float> values(static_cast<size_t>(13 * inner_dim));
+      for (int64_t col = 0; col < 13; ++col) {
+        UnpackColumn(format, narrow.w.data(), col, inner_dim, values.data() + col * inner_dim);
+      }
+      PackPanel(Dtype::kF32, reinterpret_cast<const std::byte*>(values.data()), 13, inner_dim, WeightFormat::kF32,
+                wide.w.data());
+      ExpectSameBits(narrow.Run(table_), wide.Run(table_));
     }
   }
 }
 
-// Any rectangle of the result, computed by a call of its own, has the bits that the whole product has there.
+TEST_P(GemmTest, PartsOfRowsCanBePreparedOneByOne) {
+  for (const RowFormat format : {RowFormat::kF32, RowFormat::kBF16, RowFormat::kInt8}) {
+    const GemmData data({3, 1, 700}, {format, format == RowFormat::kInt8 ? WeightFormat::kInt8 : WeightFormat::kBF16},
+                        1);
+    const AlignedBytes whole = data.Rows(table_.prepare_rows);
+    AlignedBytes parts(static_cast<uint64_t>(3 * data.x_stride_bytes));
+    for (const int64_t first : {256, 0, 640, 512}) {
+      table_.prepare_rows({.num_rows = 3,
+                           .dim = 700,
+                           .first = first,
+                           .count = first == 640   ? 60
+                                    : first == 512 ? 128
+                                                   : 256,
+                           .source = data.source.data(),
+                           .source_stride = data.source_stride,
+                           .format = format,
+                           .target = parts.data(),
+                           .target_stride_bytes = data.x_stride_bytes});
+    }
+    EXPECT_EQ(std::memcmp(parts.data(), whole.data(), static_cast<size_t>(3 * data.x_stride_bytes)), 0);
+  }
+}
+
+// Any rows and any panels of the result, computed by a call of their own, have the bits that the whole product has
+// there.
 TEST_P(GemmTest, AnySplitGivesTheBitsOfTheWhole) {
   std::mt19937 generator(4);
-  for (const int64_t inner_dim : kInnerDims) {
-    const GemmData data({33, 29, inner_dim}, Dtype::kBF16, 2, 2);
-    const std::vector<float> whole_f32 = RunF32(table_, data), whole_bf16 = RunBf16(table_, data);
-    for (int trial = 0; trial < 20; ++trial) {
-      const int64_t row = generator() % 33, col = generator() % 29;
-      const int64_t num_rows = 1 + generator() % (33 - row), num_cols = 1 + generator() % (29 - col);
-      std::vector<float> y_f32 = whole_f32, y_bf16 = whole_bf16;
-      const auto narrow = [&](auto args) {
-        for (int64_t r = row; r < row + num_rows; ++r) std::fill_n(args.y + r * 29 + col, num_cols, -7.0f);
+  for (const int64_t inner_dim : {1, 65, 320, 1100}) {
+    for (const Kind& kind : kKinds) {
+      const GemmData data({33, 93, inner_dim}, kind, 2);
+      const std::vector<float> whole = data.Run(table_);
+      const AlignedBytes rows = data.Rows(table_.prepare_rows);
+      for (int trial = 0; trial < 10; ++trial) {
+        const int64_t row = generator() % 33, num_rows = 1 + generator() % (33 - row);
+        const int64_t col = generator() % 3 * 32, num_cols = 1 + generator() % (93 - col);
+        std::vector<float> y = whole;
+        for (int64_t r = row; r < row + num_rows; ++r)
+          std::fill_n(y.begin() + r * data.y_stride + col, num_cols, -7.0f);
+        GemmArgs args = data.Args(rows, y.data());
         args.num_rows = num_rows;
         args.num_cols = num_cols;
-        args.x += row * args.x_stride;
-        args.w += col * args.w_stride * 2;
+        args.x += row * args.x_stride_bytes;
+        args.w += col / 32 * args.panel_bytes;
         args.bias += col;
-        args.y += row * 29 + col;
-        return args;
-      };
-      table_.gemm_f32(narrow(data.F32Args(y_f32.data())));
-      table_.gemm_bf16(narrow(data.Bf16Args(y_bf16.data())));
-      ExpectSameBits(y_f32, whole_f32);
-      ExpectSameBits(y_bf16, whole_bf16);
+        args.y += row * args.y_stride + col;
+        table_.gemm(args);
+        ASSERT_EQ(BitDifference(y, whole), "") << WeightFormatName(kind.w_format) << " K " << inner_dim;
+      }
     }
-  }
-}
-
-// More columns than one cache block of w holds, so that the outer loop runs more than once.
-TEST_P(GemmTest, BlocksOfColumnsMeetWithoutGapOrOverlap) {
-  const GemmData data({3, 150, 1500}, Dtype::kF32, 0, 0);
-  const std::vector<float> y = RunF32(table_, data);
-  ExpectCloseToReference(data, y, /*is_bf16=*/false);
-  for (int64_t row = 0; row < 3; ++row) {
-    std::vector<float> y_row(150);
-    GemmF32Args args = data.F32Args(y_row.data());
-    args.num_rows = 1;
-    args.x += row * args.x_stride;
-    table_.gemm_f32(args);
-    ExpectSameBits(std::span(y).subspan(row * 150, 150), y_row);
   }
 }
 
 TEST_P(GemmTest, NoBiasAddsNothing) {
-  GemmData data({4, 6, 40}, Dtype::kF32, 0, 0);
-  std::fill(data.bias.begin(), data.bias.end(), 0.0f);
-  const std::vector<float> expected = RunF32(table_, data);
-  std::vector<float> y = data.NewOutput();
-  GemmF32Args args = data.F32Args(y.data());
-  args.bias = nullptr;
-  table_.gemm_f32(args);
-  ExpectSameBits(y, expected);
-}
-
-// Nothing beyond the last element of a row is multiplied: infinities there would give NaN.
-TEST_P(GemmTest, PaddingOfRowsIsNotRead) {
-  for (const int64_t inner_dim : {1, 17, 45}) {
-    GemmData data({3, 5, inner_dim}, Dtype::kF32, 20, 0);
-    std::vector<float> w = data.w.widened();
-    for (size_t i = 0; i < w.size(); ++i) {
-      if (static_cast<int64_t>(i) % data.w_stride >= inner_dim) w[i] = std::numeric_limits<float>::infinity();
-    }
-    const std::vector<float> expected = RunF32(table_, data);
-    data.w = StoredValues(Dtype::kF32, w, 0);
-    ExpectSameBits(RunF32(table_, data), expected);
+  for (const Kind& kind : kKinds) {
+    GemmData data({4, 6, 600}, kind);
+    const AlignedBytes rows = data.Rows(table_.prepare_rows);
+    std::vector<float> with_bias = data.NewOutput(), without = data.NewOutput();
+    table_.gemm(data.Args(rows, with_bias.data()));
+    GemmArgs args = data.Args(rows, without.data());
+    args.bias = nullptr;
+    table_.gemm(args);
+    for (size_t i = 0; i < without.size(); ++i) without[i] += data.bias[i % 6];
+    ExpectSameBits(without, with_bias);
   }
 }
 
@@ -273,10 +330,9 @@ TEST(EmulatedAvx512Bf16Test, TilesGiveTheBitsOfTheScalarKernels) {
   if (std::find(isas.begin(), isas.end(), Isa::kAvx512) == isas.end()) GTEST_SKIP() << "this machine has no AVX-512";
   for (const int64_t num_rows : kRowCounts) {
     for (const int64_t inner_dim : kInnerDims) {
-      const GemmData data({num_rows, 1 + num_rows * inner_dim % 21, inner_dim}, Dtype::kBF16, 1, 2);
-      std::vector<float> y = data.NewOutput();
-      EmulatedAvx512Bf16Gemm(data.Bf16Args(y.data()));
-      ExpectSameBits(y, RunBf16(KernelsFor(Isa::kScalar), data));
+      const GemmData data({num_rows, 1 + num_rows * inner_dim % 45, inner_dim}, {RowFormat::kBF16, WeightFormat::kBF16},
+                          1);
+      ExpectSameBits(data.Run(EmulatedAvx512Bf16Rows, EmulatedAvx512Bf16Gemm), data.Run(KernelsFor(Isa::kScalar)));
     }
   }
 }
@@ -284,10 +340,8 @@ TEST(EmulatedAvx512Bf16Test, TilesGiveTheBitsOfTheScalarKernels) {
 TEST(Avx512Bf16Test, InstructionGivesTheBitsOfTheEmulation) {
   if (BestIsa() != Isa::kAvx512Bf16)
     GTEST_SKIP() << "this machine has no AVX512-BF16; its best is " << IsaName(BestIsa());
-  const GemmData data({17, 40, 1024}, Dtype::kBF16, 0, 0);
-  std::vector<float> y = data.NewOutput();
-  EmulatedAvx512Bf16Gemm(data.Bf16Args(y.data()));
-  ExpectSameBits(RunBf16(KernelsFor(Isa::kAvx512Bf16), data), y);
+  const GemmData data({17, 40, 1024}, {RowFormat::kBF16, WeightFormat::kBF16});
+  ExpectSameBits(data.Run(KernelsFor(Isa::kAvx512Bf16)), data.Run(EmulatedAvx512Bf16Rows, EmulatedAvx512Bf16Gemm));
 }
 
 }  // namespace

@@ -1,6 +1,8 @@
 // What the tests of the kernels share: seeded data, comparison of bits, rounding of f32 data to stored types.
 #pragma once
 
+#include <algorithm>
+#include <cmath>
 #include <cstdint>
 #include <cstring>
 #include <random>
@@ -67,6 +69,61 @@ inline std::vector<BF16> ToBf16s(std::span<const float> values) {
   std::vector<BF16> result;
   for (const float value : values) result.push_back(ToBF16(value));
   return result;
+}
+
+struct alignas(64) CacheLine {
+  std::byte bytes[64];
+};
+
+// Memory aligned as the kernels' weights are.
+class AlignedBytes {
+ public:
+  explicit AlignedBytes(uint64_t size) : lines_((size + 63) / 64) {}
+  std::byte* data() { return lines_[0].bytes; }
+  const std::byte* data() const { return lines_[0].bytes; }
+
+ private:
+  std::vector<CacheLine> lines_;
+};
+
+inline constexpr WeightFormat kAllFormats[] = {WeightFormat::kF32,  WeightFormat::kF16,  WeightFormat::kBF16,
+                                               WeightFormat::kInt8, WeightFormat::kHqq4, WeightFormat::kHqq3};
+
+// A packed matrix [num_cols, inner_dim] of any format: random values, or random codes with sensible scales.
+inline AlignedBytes RandomPacked(WeightFormat format, int64_t num_cols, int64_t inner_dim, uint32_t seed) {
+  const auto panel_bytes = static_cast<int64_t>(PanelBytes(format, inner_dim));
+  AlignedBytes packed(PackedBytes(format, num_cols, inner_dim));
+  std::mt19937 generator(seed);
+  std::normal_distribution<float> normal;
+  for (int64_t panel = 0; panel < NumPanels(num_cols); ++panel) {
+    std::byte* target = packed.data() + panel * panel_bytes;
+    if (IsFloat(format)) {
+      const int64_t cols = std::min(kPanelCols, num_cols - panel * kPanelCols);
+      const StoredValues values(DtypeOf(format), RandomFloats(cols * inner_dim, seed + static_cast<uint32_t>(panel)),
+                                1);
+      PackPanel(DtypeOf(format), values.data(), cols, inner_dim, format, target);
+      continue;
+    }
+    for (int64_t i = 0; i < panel_bytes; ++i) target[i] = static_cast<std::byte>(generator());
+    const auto put_float = [&](int64_t offset, float value) { std::memcpy(target + offset, &value, 4); };
+    if (format == WeightFormat::kInt8) {
+      for (int64_t end = kInt8Group * kPanelCols; end < panel_bytes; end += kInt8Group * kPanelCols + 2 * kPanelCols) {
+        for (int64_t col = 0; col < kPanelCols; ++col) {
+          const BF16 scale = ToBF16(0.01f * std::abs(normal(generator)));
+          std::memcpy(target + end + 2 * col, &scale, 2);
+        }
+      }
+    } else {
+      const int64_t block_bytes = kHqqHeaderBytes + (format == WeightFormat::kHqq4 ? 4096 : 3072);
+      for (int64_t header = 0; header < panel_bytes; header += block_bytes) {
+        put_float(header, 1e-4f * std::abs(normal(generator)));
+        put_float(header + 4, 0.01f);
+        put_float(header + 8, 0.05f);
+        put_float(header + 12, -2 + normal(generator));
+      }
+    }
+  }
+  return packed;
 }
 
 // The first difference in bits, or an empty string.

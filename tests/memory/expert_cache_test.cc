@@ -18,7 +18,9 @@ namespace {
 
 constexpr int kNumLayers = 3;
 constexpr int kNumExperts = 7;
-constexpr uint64_t kElements = 3000;  // of each tensor
+constexpr int64_t kCols = 50,
+                  kInnerDim = 61;  // of each tensor: a last panel that is not full, a last input without partner
+constexpr uint64_t kElements = kCols * kInnerDim;
 
 class ExpertCacheTest : public testing::Test {
  protected:
@@ -43,6 +45,7 @@ class ExpertCacheTest : public testing::Test {
     tensors_.resize(num_tensors);
     for (uint64_t i = 0; i < num_tensors; ++i) {
       tensors_[i].dtype = Dtype::kF32;
+      tensors_[i].shape = {kCols, kInnerDim};
       tensors_[i].extent = {odd + i * kElements * 4, kElements * 4};
     }
     map_.layers.resize(kNumLayers);
@@ -57,19 +60,21 @@ class ExpertCacheTest : public testing::Test {
 
   void CheckTensor(const WeightView& view, const TensorInfo& tensor, ComputeDtype dtype) {
     const float* expected = values_.data() + static_cast<size_t>(&tensor - tensors_.data()) * kElements;
-    ASSERT_EQ(view.dtype, dtype == ComputeDtype::kBF16 ? Dtype::kBF16 : Dtype::kF32);
-    ASSERT_EQ(reinterpret_cast<uintptr_t>(view.data) % SizeOf(view.dtype), 0u);
-    std::vector<float> found(kElements);
-    ToFloats(view.dtype, view.data, found);
-    for (uint64_t i = 0; i < kElements; ++i) {
-      const float want = dtype == ComputeDtype::kBF16 ? ToFloat(ToBF16(expected[i])) : expected[i];
-      ASSERT_EQ(found[i], want) << i;
+    ASSERT_EQ(view.format, dtype == ComputeDtype::kBF16 ? WeightFormat::kBF16 : WeightFormat::kF32);
+    ASSERT_EQ(reinterpret_cast<uintptr_t>(view.data) % 64, 0u);
+    std::vector<float> found(kInnerDim);
+    for (int64_t col = 0; col < kCols; ++col) {
+      UnpackColumn(view.format, view.data, col, kInnerDim, found.data());
+      for (int64_t k = 0; k < kInnerDim; ++k) {
+        const float value = expected[col * kInnerDim + k];
+        ASSERT_EQ(found[static_cast<size_t>(k)], dtype == ComputeDtype::kBF16 ? ToFloat(ToBF16(value)) : value);
+      }
     }
   }
 
   // Fetches random sets of experts and follows hits with a list in the order of use.
   void Exercise(int num_slots, ComputeDtype dtype) {
-    auto cache = ExpertCache::Create(map_, dtype, num_slots, *reader_).value();
+    auto cache = ExpertCache::Create(map_, dtype, num_slots, *reader_, pool_).value();
     std::deque<int> lru;  // expert keys, least recently used first
     int64_t hits = 0, misses = 0;
     std::mt19937 random(static_cast<unsigned>(num_slots));
@@ -117,6 +122,7 @@ class ExpertCacheTest : public testing::Test {
   std::vector<TensorInfo> tensors_;
   WeightMap map_;
   std::unique_ptr<DiskReader> reader_;
+  ThreadPool pool_{2};
 };
 
 TEST_F(ExpertCacheTest, OneSlot) {
@@ -134,43 +140,55 @@ TEST_F(ExpertCacheTest, RoundedToBf16AtOddOffsets) {
   Exercise(5, ComputeDtype::kBF16);
 }
 
-// Neighbours of different types: an F32 tensor that moves to its alignment must not reach into the BF16 one before it.
+// Matrices of different types and shapes beside each other at any offset: panels that are larger or smaller than what
+// was stored must not reach what is still to be packed.
 TEST_F(ExpertCacheTest, MixedTypesAtAnyOffset) {
+  constexpr int64_t kFfn = 45, kModel = 33;
   for (uint64_t odd = 0; odd < 4; ++odd) {
-    const std::string path = testing::TempDir() + "/expert-cache-mixed-" + std::to_string(::getpid());
-    constexpr uint64_t kCount = 3001;
-    std::vector<std::byte> bytes(odd + kCount * (2 + 4 + 4));
-    for (size_t i = 0; i < bytes.size(); ++i) bytes[i] = static_cast<std::byte>(i * 37 % 61);
-    std::ofstream(path, std::ios::binary)
-        .write(reinterpret_cast<const char*>(bytes.data()), static_cast<std::streamsize>(bytes.size()));
-    std::vector<OpenedFile> files(1);
-    files[0].fd = UniqueFd(::open(path.c_str(), O_RDONLY));
-    files[0].path = path;
-    files[0].size_bytes = bytes.size();
-    ::unlink(path.c_str());
-    std::vector<TensorInfo> tensors(3);
-    const Dtype dtypes[] = {Dtype::kBF16, Dtype::kF32, Dtype::kF32};
-    uint64_t offset = odd;
-    for (size_t i = 0; i < 3; ++i) {
-      tensors[i].dtype = dtypes[i];
-      tensors[i].extent = {offset, kCount * SizeOf(dtypes[i])};
-      offset += tensors[i].extent.size_bytes;
-    }
-    WeightMap map;
-    map.layers.resize(1);
-    map.layers[0].experts.push_back({.gate_proj = &tensors[0], .up_proj = &tensors[1], .down_proj = &tensors[2]});
-    const auto reader = DiskReader::Create(files, {}).value();
-    auto cache = ExpertCache::Create(map, ComputeDtype::kF32, 1, *reader).value();
-    const int32_t wanted[] = {0};
-    ASSERT_TRUE(cache->Begin(0, wanted).ok());
-    const std::vector<ExpertLease> leases = cache->NextReady().value();
-    ASSERT_EQ(leases.size(), 1u);
-    const WeightView views[] = {leases[0].weights().gate_proj, leases[0].weights().up_proj,
-                                leases[0].weights().down_proj};
-    for (size_t i = 0; i < 3; ++i) {
-      EXPECT_EQ(std::memcmp(views[i].data, bytes.data() + tensors[i].extent.offset_bytes, tensors[i].extent.size_bytes),
-                0)
-          << "tensor " << i << " at odd offset " << odd;
+    for (const ComputeDtype dtype : {ComputeDtype::kF32, ComputeDtype::kBF16}) {
+      const std::string path = testing::TempDir() + "/expert-cache-mixed-" + std::to_string(::getpid());
+      std::vector<std::byte> bytes(odd + kFfn * kModel * (2 + 4 + 4));
+      for (size_t i = 0; i < bytes.size(); ++i) bytes[i] = static_cast<std::byte>(i * 37 % 61);
+      std::ofstream(path, std::ios::binary)
+          .write(reinterpret_cast<const char*>(bytes.data()), static_cast<std::streamsize>(bytes.size()));
+      std::vector<OpenedFile> files(1);
+      files[0].fd = UniqueFd(::open(path.c_str(), O_RDONLY));
+      files[0].path = path;
+      files[0].size_bytes = bytes.size();
+      ::unlink(path.c_str());
+      std::vector<TensorInfo> tensors(3);
+      const Dtype dtypes[] = {Dtype::kBF16, Dtype::kF32, Dtype::kF32};
+      uint64_t offset = odd;
+      for (size_t i = 0; i < 3; ++i) {
+        tensors[i].dtype = dtypes[i];
+        tensors[i].shape = i < 2 ? std::vector<int64_t>{kFfn, kModel} : std::vector<int64_t>{kModel, kFfn};
+        tensors[i].extent = {offset, kFfn * kModel * SizeOf(dtypes[i])};
+        offset += tensors[i].extent.size_bytes;
+      }
+      WeightMap map;
+      map.layers.resize(1);
+      map.layers[0].experts.push_back({.gate_proj = &tensors[0], .up_proj = &tensors[1], .down_proj = &tensors[2]});
+      const auto reader = DiskReader::Create(files, {}).value();
+      auto cache = ExpertCache::Create(map, dtype, 1, *reader, pool_).value();
+      const int32_t wanted[] = {0};
+      ASSERT_TRUE(cache->Begin(0, wanted).ok());
+      const std::vector<ExpertLease> leases = cache->NextReady().value();
+      ASSERT_EQ(leases.size(), 1u);
+      const WeightView views[] = {leases[0].weights().gate_proj, leases[0].weights().up_proj,
+                                  leases[0].weights().down_proj};
+      for (size_t i = 0; i < 3; ++i) {
+        const int64_t num_cols = tensors[i].shape[0], inner_dim = tensors[i].shape[1];
+        std::vector<float> expected(static_cast<size_t>(num_cols * inner_dim)), found(static_cast<size_t>(inner_dim));
+        ToFloats(dtypes[i], bytes.data() + tensors[i].extent.offset_bytes, expected);
+        for (int64_t col = 0; col < num_cols; ++col) {
+          UnpackColumn(views[i].format, views[i].data, col, inner_dim, found.data());
+          for (int64_t k = 0; k < inner_dim; ++k) {
+            const float value = expected[static_cast<size_t>(col * inner_dim + k)];
+            ASSERT_EQ(found[static_cast<size_t>(k)], dtype == ComputeDtype::kBF16 ? ToFloat(ToBF16(value)) : value)
+                << "tensor " << i << " at odd offset " << odd;
+          }
+        }
+      }
     }
   }
 }
@@ -182,7 +200,7 @@ TEST_F(ExpertCacheTest, AllFit) {
 
 TEST_F(ExpertCacheTest, TheLeastRecentlyUsedGoesFirst) {
   Prepare(0);
-  auto cache = ExpertCache::Create(map_, ComputeDtype::kF32, 2, *reader_).value();
+  auto cache = ExpertCache::Create(map_, ComputeDtype::kF32, 2, *reader_, pool_).value();
   const auto fetch = [&](int32_t expert) {
     const int64_t misses = cache->misses();
     const int32_t wanted[] = {expert};
@@ -201,7 +219,7 @@ TEST_F(ExpertCacheTest, TheLeastRecentlyUsedGoesFirst) {
 
 TEST_F(ExpertCacheTest, PreloadFillsTheSlots) {
   Prepare(0);
-  auto cache = ExpertCache::Create(map_, ComputeDtype::kF32, 10, *reader_).value();
+  auto cache = ExpertCache::Create(map_, ComputeDtype::kF32, 10, *reader_, pool_).value();
   ASSERT_TRUE(cache->Preload().ok());
   cache->ResetCounters();
   const int32_t wanted[] = {0, 3, 6};

@@ -5,12 +5,14 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
 
 #include "absl/status/statusor.h"
 #include "penstock/tensor/dtype.h"
+#include "penstock/tensor/packed_matrix.h"
 
 namespace penstock {
 
@@ -22,7 +24,8 @@ struct FileExtent {
 
 struct TensorInfo {
   std::string name;
-  Dtype dtype = Dtype::kF32;
+  Dtype dtype = Dtype::kF32;           // of a row-major tensor
+  std::optional<WeightFormat> packed;  // set: the bytes are panels of this format, and `dtype` means nothing
   std::vector<int64_t> shape;
   int file_idx = 0;   // into Checkpoint::files()
   FileExtent extent;  // from the start of the file

@@ -84,7 +84,7 @@ class EngineImpl : public Engine {
   EngineImpl() = default;
   absl::Status Plan(const EngineOptions& options);
   absl::Status LoadWeights(const EngineOptions& options);
-  OpContext Context() { return {model_->config, *kernels_, *pool_, dtype_, *dense_, *kv_cache_, activations_}; }
+  OpContext Context() { return {model_->config, *kernels_, *pool_, row_formats_, *dense_, *kv_cache_, activations_}; }
   absl::Status RunPass(LogitsSink sink);
   void Admit();
   void BuildBatch();
@@ -101,6 +101,7 @@ class EngineImpl : public Engine {
   EngineStats stats_;
   SamplingParams default_sampling_;
   ComputeDtype dtype_ = ComputeDtype::kF32;
+  RowFormats row_formats_;
   Dtype kv_dtype_ = Dtype::kF32;
 
   const kernels::KernelTable* kernels_ = nullptr;
@@ -150,13 +151,15 @@ absl::Status EngineImpl::Plan(const EngineOptions& options) {
 
   PlanInputs inputs;
   inputs.config = &config;
-  inputs.dtype = dtype_;
+  row_formats_ = RowFormatsOf(model_->weights, dtype_);
+  inputs.row_formats = row_formats_;
   inputs.kv_dtype = kv_dtype_;
   PENSTOCK_ASSIGN_OR_RETURN(inputs.budget_bytes, ChooseBudget(options.memory_bytes));
-  inputs.fixed_bytes = model_->memory_bytes() + ExpertCache::TableBytes(model_->weights) + kSmallThingsBytes +
+  inputs.fixed_bytes = model_->memory_bytes() + ExpertCache::TableBytes(model_->weights, num_threads) +
+                       kSmallThingsBytes +
                        static_cast<uint64_t>(num_threads) * Sampler::ScratchBytes(config.vocab_size);
   inputs.dense_bytes = DenseWeights::Bytes(model_->weights, dtype_);
-  inputs.slot_bytes = ExpertCache::SlotBytes(model_->weights);
+  inputs.slot_bytes = ExpertCache::SlotBytes(model_->weights, dtype_);
   inputs.num_workers = num_threads;
   inputs.batch_size = options.batch_size;
   inputs.prefill_chunk = options.prefill_chunk;
@@ -196,7 +199,7 @@ absl::Status EngineImpl::LoadWeights(const EngineOptions& options) {
   PENSTOCK_ASSIGN_OR_RETURN(dense_, DenseWeights::Load(model_->checkpoint, model_->weights, dtype_));
   if (plan_.num_expert_slots > 0) {
     PENSTOCK_ASSIGN_OR_RETURN(expert_cache_,
-                              ExpertCache::Create(model_->weights, dtype_, plan_.num_expert_slots, *disk_));
+                              ExpertCache::Create(model_->weights, dtype_, plan_.num_expert_slots, *disk_, *pool_));
     // With room for all, the disk is done before the first token; else the first pass fills the slots.
     if (plan_.num_expert_slots == plan_.num_experts_total) PENSTOCK_RETURN_IF_ERROR(expert_cache_->Preload());
     expert_cache_->ResetCounters();
@@ -205,7 +208,7 @@ absl::Status EngineImpl::LoadWeights(const EngineOptions& options) {
   PENSTOCK_ASSIGN_OR_RETURN(kv_cache_,
                             KvCache::Create(model_->config, kv_dtype_, NumKvPages(plan_, model_->config, kv_dtype_)));
   PENSTOCK_ASSIGN_OR_RETURN(activations_,
-                            Activations::Create(model_->config, dtype_, DimsOf(plan_, pool_->num_workers())));
+                            Activations::Create(model_->config, row_formats_, DimsOf(plan_, pool_->num_workers())));
   for (int i = 0; i < pool_->num_workers(); ++i) samplers_.emplace_back(model_->config.vocab_size);
   return absl::OkStatus();
 }

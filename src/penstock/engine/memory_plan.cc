@@ -46,7 +46,7 @@ uint64_t PositionBytes(const PlanInputs& in, uint64_t kv_bytes) {
 
 // All that grows with the batch but the KV cache and what belongs to its positions.
 uint64_t PlacesBytes(const PlanInputs& in, const PassSize& size) {
-  return Activations::Bytes(*in.config, in.dtype, Dims(in, size)) +
+  return Activations::Bytes(*in.config, in.row_formats, Dims(in, size)) +
          static_cast<uint64_t>(size.batch_size) * in.bytes_per_sequence;
 }
 
@@ -97,7 +97,7 @@ absl::StatusOr<MemoryPlan> PlanMemory(const PlanInputs& in) {
   const PassSize least = {.batch_size = in.batch_size > 0 ? in.batch_size : 1,
                           .prefill_chunk = in.prefill_chunk > 0 ? in.prefill_chunk : kLeastChunk};
   const uint64_t kv_least = KvBytes(in, 1);  // a given batch size is a number of places; they share these pages
-  const uint64_t activations_least = Activations::Bytes(*in.config, in.dtype, Dims(in, least));
+  const uint64_t activations_least = Activations::Bytes(*in.config, in.row_formats, Dims(in, least));
   const uint64_t places_least = PlacesBytes(in, least);
   const uint64_t texts_least = PositionBytes(in, kv_least) + (places_least - activations_least);
   const uint64_t slots_least = static_cast<uint64_t>(least_slots) * in.slot_bytes;
@@ -125,7 +125,7 @@ absl::StatusOr<MemoryPlan> PlanMemory(const PlanInputs& in) {
   plan.prefill_chunk = size.prefill_chunk;
   plan.context_length = in.context_length;
   plan.num_experts_total = num_experts;
-  plan.activation_bytes = Activations::Bytes(*in.config, in.dtype, Dims(in, size));
+  plan.activation_bytes = Activations::Bytes(*in.config, in.row_formats, Dims(in, size));
   // With a given batch size the places may share fewer pages than they would like.
   const uint64_t page_bytes = KvCache::PageBytes(*in.config, in.kv_dtype);
   const uint64_t pages =

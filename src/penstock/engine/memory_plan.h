@@ -16,7 +16,7 @@ namespace penstock {
 
 struct PlanInputs {
   const ModelConfig* config = nullptr;
-  ComputeDtype dtype = ComputeDtype::kF32;
+  RowFormats row_formats;
   Dtype kv_dtype = Dtype::kF32;
   uint64_t budget_bytes = 0;
   uint64_t fixed_bytes = 0;

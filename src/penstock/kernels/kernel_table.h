@@ -5,12 +5,17 @@
 //
 // The law of sums. Every output is summed in an order that depends on its own inner dimension alone, so its bits depend
 // neither on the other rows, nor on how the work was split, nor on the instruction set:
-//   - a dot product has 16 lanes; lane j takes k = 16*i + j with one fused multiply-add per step, in increasing i; the
-//     tail is padded with zeros; then lanes j and j+8 are added, then j and j+4, j+2, j+1;
-//   - a dot product of bf16 pairs has 16 lanes; lane j takes k = 32*i + 2*j + 1 and then k = 32*i + 2*j with one fused
-//     multiply-add each, in increasing i; the tail and the tree are as above. This is the order that Intel gives for
-//     VDPBF16PS, which also takes denormal inputs and results as zero: AVX512-BF16 machines differ there, and only
-//     there. A machine whose instruction proves to sum otherwise is taken as one without it.
+//   - an output of a GEMM with float weights is one accumulator that starts at 0 and takes, for each pair of inputs
+//     (2i, 2i + 1) in increasing i, first k = 2i + 1 and then k = 2i with one fused multiply-add each; a lacking last
+//     input is 0 times 0. This is the order that Intel gives for VDPBF16PS, which also takes denormal inputs and
+//     results as zero: AVX512-BF16 machines differ there, and only there. A machine whose instruction proves to sum
+//     otherwise is taken as one without it;
+//   - an output of a GEMM with quantised weights is one accumulator that starts at 0 and takes the groups of weights in
+//     increasing order: acc = fma(dot, w_scale * x_scale, acc), where dot is the exact integer sum of code * x over an
+//     int8 group, and fma(-w_zero, sum of x, integer sum of code * x) over an HQQ group;
+//   - a dot product of attention (q . K) and a sum of squares have 16 lanes; lane j takes k = 16*i + j with one fused
+//     multiply-add per step, in increasing i; the tail is padded with zeros; then lanes j and j+8 are added, then j and
+//     j+4, j+2, j+1;
 //   - a sum of values has the lanes and the tree of the dot product, with additions.
 // NaNs have the same places everywhere, but their payloads are not promised. The rounding mode is to nearest and
 // denormals are kept (the C++ default; -ffast-math sets neither here).
@@ -23,38 +28,56 @@
 #include <cstdint>
 
 #include "penstock/tensor/dtype.h"
+#include "penstock/tensor/packed_matrix.h"
 
 namespace penstock::kernels {
 
 // Strides are in elements of the pointed-to type unless they say bytes. Sizes may be anything from 1 on. Activations
-// are best aligned to 64 bytes (any alignment of their type works); weights and KV may start at any byte.
+// are best aligned to 64 bytes (any alignment of their type works); KV may start at any byte.
+
+// How the rows of x are stored for a GEMM; prepare_rows makes them, and a row takes RowBytes(format, dim) bytes.
+enum class RowFormat : uint8_t {
+  kF32,   // floats
+  kBF16,  // rounded to bf16: pairs where the machine multiplies them, else floats with these values
+  kInt8,  // codes [dim rounded up to 128] (s8), then an Int8RowGroup for each 128 of them
+};
+
+// 128 inputs of a row: x = code * scale, code = round(x * (127 / max |x|)), ties to even. A group below 2^-100 counts
+// as zeros; one with an infinity or a NaN has codes 0 and the scale NaN, which makes NaNs of the whole row of outputs.
+struct Int8RowGroup {
+  float scale;          // max |x| / 127
+  int32_t code_offset;  // -128 times the sum of the codes: what takes the 128 out of unsigned weight codes
+  float code_sums[2];   // of the first and of the second 64 codes; exact
+};
+
+// Inputs [first, first + count) of target[row] = those of source[row], as `format`.
+struct PrepareRowsArgs {
+  int64_t num_rows;
+  int64_t dim;
+  int64_t first;        // a multiple of 128
+  int64_t count;        // a multiple of 128, or up to `dim`
+  const float* source;  // [num_rows, dim]
+  int64_t source_stride;
+  RowFormat format;
+  std::byte* target;  // [num_rows], aligned to 4 bytes
+  int64_t target_stride_bytes;
+};
 
 // y[row, col] = sum over k of x[row, k] * w[col, k], + bias[col] after the sum when bias is not null.
-// The bits for weights stored as bf16 or f16 are those for the same values stored as f32.
-struct GemmF32Args {
+// kBF16 rows go with kBF16 weights, kInt8 rows with the quantised formats and with no other. The bits for kF32 rows and
+// weights stored as bf16 or f16 are those for the same weights stored as f32.
+struct GemmArgs {
   int64_t num_rows;   // M
   int64_t num_cols;   // N
   int64_t inner_dim;  // K
-  const float* x;     // [num_rows, inner_dim]
-  int64_t x_stride;
-  Dtype w_dtype;
-  const std::byte* w;  // [num_cols, inner_dim], `w_dtype`
-  int64_t w_stride;    // in elements of w_dtype
-  const float* bias;   // [num_cols] or null
-  float* y;            // [num_rows, num_cols]
-  int64_t y_stride;
-};
-
-struct GemmBf16Args {
-  int64_t num_rows;
-  int64_t num_cols;
-  int64_t inner_dim;
-  const BF16* x;  // [num_rows, inner_dim]
-  int64_t x_stride;
-  const std::byte* w;  // [num_cols, inner_dim], bf16
-  int64_t w_stride;    // in elements
-  const float* bias;   // [num_cols] or null
-  float* y;            // [num_rows, num_cols]
+  RowFormat x_format;
+  const std::byte* x;  // [num_rows]
+  int64_t x_stride_bytes;
+  WeightFormat w_format;
+  const std::byte* w;   // panels of w [num_cols, inner_dim] (tensor/packed_matrix.h), aligned to 64 bytes
+  int64_t panel_bytes;  // PanelBytes(w_format, inner_dim)
+  const float* bias;    // [num_cols] or null
+  float* y;             // [num_rows, num_cols]
   int64_t y_stride;
 };
 
@@ -149,8 +172,8 @@ struct CombineArgs {
 };
 
 struct KernelTable {
-  void (*gemm_f32)(const GemmF32Args& args);
-  void (*gemm_bf16)(const GemmBf16Args& args);
+  void (*prepare_rows)(const PrepareRowsArgs& args);
+  void (*gemm)(const GemmArgs& args);
   void (*rms_norm)(const RmsNormArgs& args);
   void (*rope)(const RopeArgs& args);
   void (*router_topk)(const RouterTopkArgs& args);

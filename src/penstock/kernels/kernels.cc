@@ -7,13 +7,14 @@
 #include <string>
 
 #include "penstock/base/check.h"
+#include "penstock/base/checked.h"
 #include "penstock/base/status.h"
 #include "penstock/kernels/cpu/tables.h"
 
 namespace penstock::kernels {
 namespace {
 
-constexpr Isa kAllIsas[] = {Isa::kScalar, Isa::kAvx2, Isa::kAvx512, Isa::kAvx512Bf16};
+constexpr Isa kAllIsas[] = {Isa::kScalar, Isa::kAvx2, Isa::kAvx512, Isa::kAvx512Vnni, Isa::kAvx512Bf16};
 
 #if defined(__x86_64__)
 // __builtin_cpu_supports also asks the operating system whether it saves the registers, but does not know these two in
@@ -41,7 +42,8 @@ bool IsSupported(Isa isa) {
     case Isa::kScalar: return true;
     case Isa::kAvx2: return has_avx2;
     case Isa::kAvx512: return has_avx512;
-    case Isa::kAvx512Bf16: return has_avx512 && HasLawfulAvx512Bf16();
+    case Isa::kAvx512Vnni: return has_avx512 && __builtin_cpu_supports("avx512vnni");
+    case Isa::kAvx512Bf16: return has_avx512 && __builtin_cpu_supports("avx512vnni") && HasLawfulAvx512Bf16();
   }
   return false;
 }
@@ -65,6 +67,7 @@ std::string_view IsaName(Isa isa) {
     case Isa::kScalar: return "scalar";
     case Isa::kAvx2: return "avx2";
     case Isa::kAvx512: return "avx512";
+    case Isa::kAvx512Vnni: return "avx512vnni";
     case Isa::kAvx512Bf16: return "avx512bf16";
   }
   return "unknown";
@@ -98,10 +101,18 @@ const KernelTable& KernelsFor(Isa isa) {
     case Isa::kScalar: return kScalarKernels;
     case Isa::kAvx2: return kAvx2Kernels;
     case Isa::kAvx512: return kAvx512Kernels;
+    case Isa::kAvx512Vnni: return kAvx512VnniKernels;
     case Isa::kAvx512Bf16: return kAvx512Bf16Kernels;
   }
 #endif
   return kScalarKernels;
+}
+
+int64_t RowBytes(RowFormat format, int64_t dim) {
+  const auto groups = static_cast<int64_t>(CeilDiv(static_cast<uint64_t>(dim), kInt8Group));
+  const int64_t bytes =
+      format == RowFormat::kInt8 ? groups * (kInt8Group + static_cast<int64_t>(sizeof(Int8RowGroup))) : 4 * dim;
+  return static_cast<int64_t>(RoundUp(static_cast<uint64_t>(bytes), 64));
 }
 
 }  // namespace penstock::kernels

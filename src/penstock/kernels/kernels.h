@@ -1,6 +1,7 @@
 // Chooses the kernels for this machine. The kernels themselves are described in kernel_table.h.
 #pragma once
 
+#include <cstdint>
 #include <string_view>
 #include <vector>
 
@@ -10,10 +11,10 @@
 namespace penstock::kernels {
 
 // Instruction sets, from the one that runs everywhere to the most demanding. All of them give the same bits, except
-// that kAvx512Bf16 takes denormals as zero in gemm_bf16.
-enum class Isa : int { kScalar, kAvx2, kAvx512, kAvx512Bf16 };
+// that kAvx512Bf16 takes denormals as zero where kBF16 rows are multiplied.
+enum class Isa : int { kScalar, kAvx2, kAvx512, kAvx512Vnni, kAvx512Bf16 };
 
-std::string_view IsaName(Isa isa);  // "scalar", "avx2", "avx512", "avx512bf16"
+std::string_view IsaName(Isa isa);  // "scalar", "avx2", "avx512", "avx512vnni", "avx512bf16"
 
 // The ones that this binary contains and this machine runs, ascending; kScalar is always there.
 std::vector<Isa> SupportedIsas();
@@ -28,5 +29,8 @@ absl::StatusOr<Isa> ChooseIsa(std::string_view forced);
 // REQUIRES: `isa` is supported. The table lives forever and may be used by any number of threads. Asks the processor
 // each time, which is slow in a virtual machine: call it once and keep the reference.
 const KernelTable& KernelsFor(Isa isa);
+
+// Bytes of a row of `dim` activations as PrepareRowsArgs::target, a multiple of 64: room for the format on any machine.
+int64_t RowBytes(RowFormat format, int64_t dim);
 
 }  // namespace penstock::kernels

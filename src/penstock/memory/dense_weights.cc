@@ -10,35 +10,42 @@
 namespace penstock {
 namespace {
 
-constexpr uint64_t kBounceBytes = kMiB;
+constexpr uint64_t kLeastBounceBytes = kMiB;
 
-// How a tensor lies in memory: matrices keep their dtype or become bf16, vectors become f32.
-Dtype ResidentDtype(const TensorInfo& tensor, ComputeDtype dtype) {
-  return dtype == ComputeDtype::kBF16 ? Dtype::kBF16 : tensor.dtype;
+uint64_t NumElements(const TensorInfo& tensor) {
+  uint64_t count = 1;
+  for (const int64_t dim : tensor.shape) count *= static_cast<uint64_t>(dim);
+  return count;
 }
 
-uint64_t NumElements(const TensorInfo& tensor) { return tensor.extent.size_bytes / SizeOf(tensor.dtype); }
+uint64_t RawPanelBytes(const TensorInfo& tensor) {
+  return static_cast<uint64_t>(kPanelCols * tensor.shape[1]) * SizeOf(tensor.dtype);
+}
 
-// Calls visit(tensor, resident dtype, target) for every dense tensor, where target is the WeightView or span to be set.
+// What VisitTensors finds: a tensor, the bytes that it takes in memory, and how to fill and publish them.
+struct Visitor {
+  virtual void Matrix(const TensorInfo& tensor, WeightFormat format, WeightView& view) = 0;
+  virtual void Rows(const TensorInfo& tensor, Dtype dtype, EmbeddingView& view) = 0;
+  virtual void Vector(const TensorInfo& tensor, std::span<const float>& view) = 0;
+
+ protected:
+  ~Visitor() = default;
+};
+
 // One list of the fields serves both the counting and the loading.
-template <typename Visitor>
-void VisitTensors(const WeightMap& map, ComputeDtype dtype, std::span<LayerWeights> layers, WeightView& embedding,
-                  WeightView& lm_head, std::span<const float>& final_norm, Visitor&& visit) {
+void VisitTensors(const WeightMap& map, ComputeDtype dtype, std::span<LayerWeights> layers, EmbeddingView& embedding,
+                  WeightView& lm_head, std::span<const float>& final_norm, Visitor& visitor) {
   const auto matrix = [&](const TensorInfo* tensor, WeightView& view) {
-    if (tensor != nullptr)
-      visit(*tensor, ResidentDtype(*tensor, dtype), [&view](std::byte* data, const TensorInfo&, Dtype d) {
-        view = {data, d};
-      });
+    if (tensor != nullptr) visitor.Matrix(*tensor, ResidentFormat(*tensor, dtype), view);
   };
   const auto vector = [&](const TensorInfo* tensor, std::span<const float>& view) {
-    if (tensor != nullptr)
-      visit(*tensor, Dtype::kF32, [&view](std::byte* data, const TensorInfo& t, Dtype) {
-        view = {reinterpret_cast<const float*>(data), NumElements(t)};
-      });
+    if (tensor != nullptr) visitor.Vector(*tensor, view);
   };
-  matrix(map.embedding, embedding);
+  matrix(map.lm_head, lm_head);
+  if (map.lm_head != map.embedding) {
+    visitor.Rows(*map.embedding, dtype == ComputeDtype::kBF16 ? Dtype::kBF16 : map.embedding->dtype, embedding);
+  }
   vector(map.final_norm, final_norm);
-  if (map.lm_head != map.embedding) matrix(map.lm_head, lm_head);
   for (size_t layer_idx = 0; layer_idx < map.layers.size(); ++layer_idx) {
     const LayerTensors& from = map.layers[layer_idx];
     LayerWeights& to = layers[layer_idx];
@@ -55,9 +62,7 @@ void VisitTensors(const WeightMap& map, ComputeDtype dtype, std::span<LayerWeigh
     vector(from.k_norm, to.k_norm);
     vector(from.ffn_norm, to.ffn_norm);
     if (from.router_proj != nullptr) {
-      visit(*from.router_proj, from.router_proj->dtype, [&to](std::byte* data, const TensorInfo&, Dtype d) {
-        to.router_proj = {data, d};
-      });
+      visitor.Matrix(*from.router_proj, ResidentFormat(*from.router_proj, ComputeDtype::kF32), to.router_proj);
     }
     matrix(from.dense_ffn.gate_proj, to.dense_ffn.gate_proj);
     matrix(from.dense_ffn.up_proj, to.dense_ffn.up_proj);
@@ -65,64 +70,119 @@ void VisitTensors(const WeightMap& map, ComputeDtype dtype, std::span<LayerWeigh
   }
 }
 
-void Convert(Dtype source_dtype, const std::byte* source, uint64_t count, Dtype target_dtype, std::byte* target) {
-  if (target_dtype == source_dtype) {
-    std::copy_n(source, count * SizeOf(source_dtype), target);
-  } else if (target_dtype == Dtype::kF32) {
-    ToFloats(source_dtype, source, {reinterpret_cast<float*>(target), count});
-  } else {
-    ToBF16s(source_dtype, source, static_cast<int64_t>(count), target);
-  }
-}
+class Counter final : public Visitor {
+ public:
+  uint64_t total_bytes() const { return bytes_ + bounce_bytes_; }
+  uint64_t bounce_bytes() const { return bounce_bytes_; }
 
-absl::Status ReadTensor(const Checkpoint& checkpoint, const TensorInfo& tensor, Dtype target_dtype,
-                        std::span<std::byte> bounce, std::byte* target) {
-  const OpenedFile& file = checkpoint.files()[tensor.file_idx];
-  const uint64_t element_bytes = SizeOf(tensor.dtype);
-  uint64_t done = 0;
-  while (done < tensor.extent.size_bytes) {
-    const uint64_t size = std::min<uint64_t>(bounce.size(), tensor.extent.size_bytes - done);
-    PENSTOCK_RETURN_IF_ERROR(
-        PreadFully(file.fd.get(), bounce.first(size), tensor.extent.offset_bytes + done, file.path));
-    const uint64_t first = done / element_bytes;
-    Convert(tensor.dtype, bounce.data(), size / element_bytes, target_dtype, target + first * SizeOf(target_dtype));
-    done += size;
+  void Matrix(const TensorInfo& tensor, WeightFormat format, WeightView&) override {
+    Add(PackedBytes(format, tensor.shape[0], tensor.shape[1]));
+    if (!tensor.packed.has_value()) {
+      bounce_bytes_ = std::max(bounce_bytes_, RoundUp(RawPanelBytes(tensor), kCacheLineBytes));
+    }
   }
-  return absl::OkStatus();
-}
+  void Rows(const TensorInfo& tensor, Dtype dtype, EmbeddingView&) override {
+    Add(NumElements(tensor) * SizeOf(dtype));
+  }
+  void Vector(const TensorInfo& tensor, std::span<const float>&) override { Add(NumElements(tensor) * 4); }
+
+ private:
+  void Add(uint64_t bytes) { bytes_ += RoundUp(bytes, kCacheLineBytes); }
+
+  uint64_t bytes_ = 0;
+  uint64_t bounce_bytes_ = kLeastBounceBytes;
+};
+
+class Loader final : public Visitor {
+ public:
+  Loader(const Checkpoint& checkpoint, const Arena& arena, uint64_t bounce_bytes)
+      : checkpoint_(&checkpoint), allocator_(arena), bounce_(allocator_.TakeBytes(bounce_bytes), bounce_bytes) {}
+
+  const absl::Status& status() const { return status_; }
+
+  void Matrix(const TensorInfo& tensor, WeightFormat format, WeightView& view) override {
+    const int64_t num_cols = tensor.shape[0], inner_dim = tensor.shape[1];
+    std::byte* target = allocator_.TakeBytes(PackedBytes(format, num_cols, inner_dim));
+    view = {target, format};
+    if (tensor.packed.has_value()) return Read(tensor, 0, {target, tensor.extent.size_bytes});
+    const uint64_t column_bytes = static_cast<uint64_t>(inner_dim) * SizeOf(tensor.dtype);
+    for (int64_t col = 0; col < num_cols && status_.ok(); col += kPanelCols) {
+      const int64_t count = std::min(kPanelCols, num_cols - col);
+      Read(tensor, static_cast<uint64_t>(col) * column_bytes,
+           bounce_.first(static_cast<uint64_t>(count) * column_bytes));
+      PackPanel(tensor.dtype, bounce_.data(), count, inner_dim, format, target);
+      target += PanelBytes(format, inner_dim);
+    }
+  }
+  void Rows(const TensorInfo& tensor, Dtype dtype, EmbeddingView& view) override {
+    std::byte* target = allocator_.TakeBytes(NumElements(tensor) * SizeOf(dtype));
+    view = {.data = target, .dtype = dtype, .packed = std::nullopt};
+    ReadConverted(tensor, dtype, target);
+  }
+  void Vector(const TensorInfo& tensor, std::span<const float>& view) override {
+    std::byte* target = allocator_.TakeBytes(NumElements(tensor) * 4);
+    view = {reinterpret_cast<const float*>(target), NumElements(tensor)};
+    ReadConverted(tensor, Dtype::kF32, target);
+  }
+
+ private:
+  void Read(const TensorInfo& tensor, uint64_t offset, std::span<std::byte> target) {
+    if (!status_.ok()) return;
+    const OpenedFile& file = checkpoint_->files()[tensor.file_idx];
+    status_ = PreadFully(file.fd.get(), target, tensor.extent.offset_bytes + offset, file.path);
+  }
+  void ReadConverted(const TensorInfo& tensor, Dtype target_dtype, std::byte* target) {
+    const uint64_t element_bytes = SizeOf(tensor.dtype);
+    const uint64_t elements_at_once = bounce_.size() / element_bytes;
+    for (uint64_t first = 0; first < NumElements(tensor) && status_.ok(); first += elements_at_once) {
+      const uint64_t count = std::min(elements_at_once, NumElements(tensor) - first);
+      Read(tensor, first * element_bytes, bounce_.first(count * element_bytes));
+      Convert(tensor.dtype, bounce_.data(), count, target_dtype, target + first * SizeOf(target_dtype));
+    }
+  }
+  static void Convert(Dtype source_dtype, const std::byte* source, uint64_t count, Dtype target_dtype,
+                      std::byte* target) {
+    if (target_dtype == source_dtype) {
+      std::copy_n(source, count * SizeOf(source_dtype), target);
+    } else if (target_dtype == Dtype::kF32) {
+      ToFloats(source_dtype, source, {reinterpret_cast<float*>(target), count});
+    } else {
+      ToBF16s(source_dtype, source, static_cast<int64_t>(count), target);
+    }
+  }
+
+  const Checkpoint* checkpoint_;
+  ArenaAllocator allocator_;
+  std::span<std::byte> bounce_;
+  absl::Status status_;
+};
 
 }  // namespace
 
 uint64_t DenseWeights::Bytes(const WeightMap& map, ComputeDtype dtype) {
   std::vector<LayerWeights> layers(map.layers.size());
-  WeightView embedding, lm_head;
+  EmbeddingView embedding;
+  WeightView lm_head;
   std::span<const float> final_norm;
-  uint64_t bytes = kBounceBytes;
-  VisitTensors(map, dtype, layers, embedding, lm_head, final_norm,
-               [&](const TensorInfo& tensor, Dtype resident, const auto&) {
-                 bytes += RoundUp(NumElements(tensor) * SizeOf(resident), kCacheLineBytes);
-               });
-  return bytes;
+  Counter counter;
+  VisitTensors(map, dtype, layers, embedding, lm_head, final_norm, counter);
+  return counter.total_bytes();
 }
 
 absl::StatusOr<DenseWeights> DenseWeights::Load(const Checkpoint& checkpoint, const WeightMap& map,
                                                 ComputeDtype dtype) {
-  DenseWeights weights;
-  weights.layers_.resize(map.layers.size());
-  PENSTOCK_ASSIGN_OR_RETURN(weights.arena_, Arena::Map(Bytes(map, dtype)));
-  ArenaAllocator allocator(weights.arena_);
-  const std::span<std::byte> bounce(allocator.TakeBytes(kBounceBytes), kBounceBytes);
-  absl::Status status;
-  VisitTensors(map, dtype, weights.layers_, weights.embedding_, weights.lm_head_, weights.final_norm_,
-               [&](const TensorInfo& tensor, Dtype resident, const auto& set) {
-                 if (!status.ok()) return;
-                 std::byte* data = allocator.TakeBytes(NumElements(tensor) * SizeOf(resident));
-                 status = ReadTensor(checkpoint, tensor, resident, bounce, data);
-                 set(data, tensor, resident);
-               });
-  PENSTOCK_RETURN_IF_ERROR(status);
-  if (map.lm_head == map.embedding) weights.lm_head_ = weights.embedding_;
-  return weights;
+  DenseWeights w;
+  w.layers_.resize(map.layers.size());
+  Counter counter;
+  VisitTensors(map, dtype, w.layers_, w.embedding_, w.lm_head_, w.final_norm_, counter);
+  PENSTOCK_ASSIGN_OR_RETURN(w.arena_, Arena::Map(counter.total_bytes()));
+  Loader loader(checkpoint, w.arena_, counter.bounce_bytes());
+  VisitTensors(map, dtype, w.layers_, w.embedding_, w.lm_head_, w.final_norm_, loader);
+  PENSTOCK_RETURN_IF_ERROR(loader.status());
+  if (map.lm_head == map.embedding) {
+    w.embedding_ = {.data = w.lm_head_.data, .dtype = Dtype::kF32, .packed = w.lm_head_.format};
+  }
+  return w;
 }
 
 }  // namespace penstock

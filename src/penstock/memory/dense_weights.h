@@ -2,16 +2,24 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <vector>
 
 #include "absl/status/statusor.h"
 #include "penstock/checkpoint/checkpoint.h"
 #include "penstock/memory/arena.h"
-#include "penstock/memory/expert_cache.h"
+#include "penstock/memory/weights.h"
 #include "penstock/model/weight_map.h"
 
 namespace penstock {
+
+// The embedding: rows as they are stored, to be looked up, or, where lm_head is the same matrix, its panels.
+struct EmbeddingView {
+  const std::byte* data = nullptr;
+  Dtype dtype = Dtype::kF32;           // of rows
+  std::optional<WeightFormat> packed;  // of panels
+};
 
 // Norms and biases are f32 whatever the checkpoint's dtype; an absent one is an empty span.
 struct LayerWeights {
@@ -27,7 +35,7 @@ struct LayerWeights {
   std::span<const float> q_norm;
   std::span<const float> k_norm;
   std::span<const float> ffn_norm;  // [model_dim]
-  WeightView router_proj;           // as stored: the router computes in f32
+  WeightView router_proj;           // in its own dtype: the router computes in f32
   FfnWeights dense_ffn;             // of a layer without experts
 };
 
@@ -39,14 +47,14 @@ class DenseWeights {
   // Reads the tensors; kIo when that fails.
   static absl::StatusOr<DenseWeights> Load(const Checkpoint& checkpoint, const WeightMap& map, ComputeDtype dtype);
 
-  const WeightView& embedding() const { return embedding_; }
+  const EmbeddingView& embedding() const { return embedding_; }
   const WeightView& lm_head() const { return lm_head_; }
   std::span<const float> final_norm() const { return final_norm_; }
   const LayerWeights& layer(int64_t layer_idx) const { return layers_[layer_idx]; }
 
  private:
   Arena arena_;
-  WeightView embedding_;
+  EmbeddingView embedding_;
   WeightView lm_head_;
   std::span<const float> final_norm_;
   std::vector<LayerWeights> layers_;

@@ -22,70 +22,114 @@ ExpertLease::~ExpertLease() {
   if (cache_ != nullptr) cache_->Release(slot_idx_);
 }
 
-ExpertCache::ExpertPlan ExpertCache::PlanReads(const FfnTensors& tensors, uint64_t* slot_bytes) {
-  std::array<const TensorInfo*, 3> in_file_order = {tensors.gate_proj, tensors.up_proj, tensors.down_proj};
-  std::sort(in_file_order.begin(), in_file_order.end(), [](const TensorInfo* a, const TensorInfo* b) {
-    return std::pair(a->file_idx, a->extent.offset_bytes) < std::pair(b->file_idx, b->extent.offset_bytes);
-  });
-  ExpertPlan plan{.tensors = &tensors, .reads = {}};
-  Dtype last_dtype = tensors.gate_proj->dtype;
-  for (const TensorInfo* tensor : in_file_order) {
-    // One read for neighbours, unless their types differ: see PrepareTensor.
-    ReadPlan* last = plan.reads.empty() ? nullptr : &plan.reads.back();
-    if (last != nullptr && last->file_idx == tensor->file_idx && last_dtype == tensor->dtype &&
-        last->extent.offset_bytes + last->extent.size_bytes == tensor->extent.offset_bytes) {
-      last->extent.size_bytes += tensor->extent.size_bytes;
-    } else {
-      plan.reads.push_back({tensor->file_idx, tensor->extent, 0});
+namespace {
+
+uint64_t PackedBytesOf(const TensorInfo& tensor, WeightFormat format) {
+  return PackedBytes(format, tensor.shape[0], tensor.shape[1]);
+}
+
+uint64_t RawPanelBytes(const TensorInfo& tensor) {
+  return tensor.packed.has_value() ? 0 : static_cast<uint64_t>(kPanelCols * tensor.shape[1]) * SizeOf(tensor.dtype);
+}
+
+// Largest panel of any expert as it is stored.
+uint64_t ScratchBytes(const WeightMap& map) {
+  uint64_t bytes = 0;
+  for (const LayerTensors& layer : map.layers) {
+    for (const FfnTensors& expert : layer.experts) {
+      for (const TensorInfo* tensor : {expert.gate_proj, expert.up_proj, expert.down_proj}) {
+        bytes = std::max(bytes, RawPanelBytes(*tensor));
+      }
     }
-    last_dtype = tensor->dtype;
   }
-  uint64_t used = 0;
-  for (ReadPlan& read : plan.reads) {
-    read.slot_offset = used;
-    used += DiskReader::PaddedBytes(read.extent.size_bytes);
+  return RoundUp(bytes, kPageBytes);
+}
+
+}  // namespace
+
+// Matrices are packed in place, panel by panel in the order in which they lie: a panel is copied aside and written
+// where the panels before it end. What is written may never reach what is still to be read, so the reads are put as far
+// into the slot as the panels may outgrow them (by a last panel that is not full, or an odd number of inputs).
+ExpertCache::ExpertPlan ExpertCache::PlanExpert(const FfnTensors& tensors, ComputeDtype dtype) {
+  ExpertPlan plan;
+  plan.matrices = {{{.tensor = tensors.gate_proj, .view = &FfnWeights::gate_proj},
+                    {.tensor = tensors.up_proj, .view = &FfnWeights::up_proj},
+                    {.tensor = tensors.down_proj, .view = &FfnWeights::down_proj}}};
+  std::sort(plan.matrices.begin(), plan.matrices.end(), [](const MatrixPlan& a, const MatrixPlan& b) {
+    return std::pair(a.tensor->file_idx, a.tensor->extent.offset_bytes) <
+           std::pair(b.tensor->file_idx, b.tensor->extent.offset_bytes);
+  });
+  uint64_t raw_end = 0, packed_end = 0, outgrowth = 0;
+  for (MatrixPlan& matrix : plan.matrices) {
+    const TensorInfo& tensor = *matrix.tensor;
+    ReadPlan* last = plan.reads.empty() ? nullptr : &plan.reads.back();
+    if (last != nullptr && last->file_idx == tensor.file_idx &&
+        last->extent.offset_bytes + last->extent.size_bytes == tensor.extent.offset_bytes) {
+      last->extent.size_bytes += tensor.extent.size_bytes;
+    } else {
+      plan.reads.push_back({tensor.file_idx, tensor.extent, RoundUp(raw_end, kPageBytes)});
+      last = &plan.reads.back();
+    }
+    matrix.format = ResidentFormat(tensor, dtype);
+    matrix.raw_offset = last->slot_offset + last->extent.offset_bytes % kPageBytes +
+                        (tensor.extent.offset_bytes - last->extent.offset_bytes);
+    raw_end = matrix.raw_offset + tensor.extent.size_bytes;
+    matrix.packed_offset = tensor.packed.has_value() ? matrix.raw_offset : RoundUp(packed_end, kCacheLineBytes);
+    packed_end = matrix.packed_offset + PackedBytesOf(tensor, matrix.format);
+    if (tensor.packed.has_value()) continue;
+    const auto behind = [&](uint64_t packed, uint64_t raw) { return packed > raw ? packed - raw : 0; };
+    outgrowth = std::max({outgrowth, behind(matrix.packed_offset, matrix.raw_offset), behind(packed_end, raw_end)});
   }
-  *slot_bytes = used;
+  outgrowth = RoundUp(outgrowth, kPageBytes);
+  for (ReadPlan& read : plan.reads) read.slot_offset += outgrowth;
+  for (MatrixPlan& matrix : plan.matrices) {
+    matrix.raw_offset += outgrowth;
+    if (matrix.tensor->packed.has_value()) matrix.packed_offset = matrix.raw_offset;
+  }
+  const ReadPlan& last = plan.reads.back();
+  plan.slot_bytes =
+      RoundUp(std::max(last.slot_offset + DiskReader::PaddedBytes(last.extent.size_bytes), packed_end), kPageBytes);
   return plan;
 }
 
-uint64_t ExpertCache::SlotBytes(const WeightMap& map) {
+uint64_t ExpertCache::SlotBytes(const WeightMap& map, ComputeDtype dtype) {
   uint64_t max_bytes = 0;
   for (const LayerTensors& layer : map.layers) {
     for (const FfnTensors& expert : layer.experts) {
-      uint64_t bytes = 0;
-      PlanReads(expert, &bytes);
-      max_bytes = std::max(max_bytes, bytes);
+      max_bytes = std::max(max_bytes, PlanExpert(expert, dtype).slot_bytes);
     }
   }
   return max_bytes;
 }
 
-uint64_t ExpertCache::TableBytes(const WeightMap& map) {
+uint64_t ExpertCache::TableBytes(const WeightMap& map, int num_workers) {
   uint64_t num_experts = 0;
   for (const LayerTensors& layer : map.layers) num_experts += layer.experts.size();
   // Three reads at worst, vector growth, and a slot with its list node for each expert.
-  return num_experts * (sizeof(ExpertPlan) + 4 * sizeof(ReadPlan) + sizeof(Slot) + 96);
+  return num_experts * (sizeof(ExpertPlan) + 4 * sizeof(ReadPlan) + sizeof(Slot) + 96) +
+         static_cast<uint64_t>(num_workers) * ScratchBytes(map);
 }
 
-ExpertCache::ExpertCache(const WeightMap& map, ComputeDtype dtype, DiskReader& reader)
-    : reader_(&reader), dtype_(dtype) {
+ExpertCache::ExpertCache(const WeightMap& map, ComputeDtype dtype, DiskReader& reader, ThreadPool& pool)
+    : reader_(&reader), pool_(&pool), scratch_bytes_(ScratchBytes(map)) {
   for (const LayerTensors& layer : map.layers) {
     first_expert_of_layer_.push_back(static_cast<int64_t>(experts_.size()));
     for (size_t expert_idx = 0; expert_idx < layer.experts.size(); ++expert_idx) {
-      uint64_t bytes = 0;
-      experts_.push_back(PlanReads(layer.experts[expert_idx], &bytes));
+      experts_.push_back(PlanExpert(layer.experts[expert_idx], dtype));
       expert_idx_of_key_.push_back(static_cast<int32_t>(expert_idx));
-      slot_bytes_ = std::max(slot_bytes_, bytes);
+      slot_bytes_ = std::max(slot_bytes_, experts_.back().slot_bytes);
     }
   }
   slot_of_expert_.assign(experts_.size(), -1);
 }
 
 absl::StatusOr<std::unique_ptr<ExpertCache>> ExpertCache::Create(const WeightMap& map, ComputeDtype dtype,
-                                                                 int64_t num_slots, DiskReader& reader) {
+                                                                 int64_t num_slots, DiskReader& reader,
+                                                                 ThreadPool& pool) {
   PENSTOCK_CHECK(num_slots >= 1);
-  auto cache = std::unique_ptr<ExpertCache>(new ExpertCache(map, dtype, reader));
+  auto cache = std::unique_ptr<ExpertCache>(new ExpertCache(map, dtype, reader, pool));
+  PENSTOCK_ASSIGN_OR_RETURN(cache->scratch_,
+                            Arena::Map(static_cast<uint64_t>(pool.num_workers()) * cache->scratch_bytes_));
   PENSTOCK_ASSIGN_OR_RETURN(cache->arena_, Arena::Map(static_cast<uint64_t>(num_slots) * cache->slot_bytes_));
   cache->slots_.resize(num_slots);
   for (int slot_idx = 0; slot_idx < num_slots; ++slot_idx) {
@@ -112,7 +156,7 @@ void ExpertCache::ResetCounters() {
 }
 
 absl::Status ExpertCache::Begin(int64_t layer_idx, std::span<const int32_t> expert_idxs) {
-  PENSTOCK_CHECK(waiting_.empty() && ready_.empty() && num_reading_ == 0);
+  PENSTOCK_CHECK(waiting_.empty() && arrived_.empty() && ready_.empty() && num_reading_ == 0);
   for (const int32_t expert_idx : expert_idxs) {
     const int64_t key = first_expert_of_layer_[layer_idx] + expert_idx;
     const int slot_idx = slot_of_expert_[key];
@@ -161,52 +205,47 @@ absl::Status ExpertCache::StartReads() {
   return absl::OkStatus();
 }
 
-WeightView ExpertCache::PrepareTensor(const TensorInfo& tensor, std::byte* data) const {
-  // Kernels want elements aligned to their size. A tensor at an odd offset moves down by the odd bytes; its neighbours
-  // in the same read have its type, are odd by as much, and move before it.
-  const uint64_t odd_bytes = reinterpret_cast<uintptr_t>(data) % SizeOf(tensor.dtype);
-  if (odd_bytes != 0) {
-    std::memmove(data - odd_bytes, data, tensor.extent.size_bytes);
-    data -= odd_bytes;
-  }
-  if (dtype_ == ComputeDtype::kF32 || tensor.dtype == Dtype::kBF16) return {data, tensor.dtype};
-  ToBF16s(tensor.dtype, data, static_cast<int64_t>(tensor.extent.size_bytes / SizeOf(tensor.dtype)), data);
-  return {data, Dtype::kBF16};
-}
-
-void ExpertCache::FinishSlot(int slot_idx) {
+void ExpertCache::PackSlot(int slot_idx, std::span<std::byte> scratch) {
   Slot& slot = slots_[slot_idx];
-  const ExpertPlan& plan = experts_[slot.expert_key];
-  struct Part {
-    const TensorInfo* tensor;
-    WeightView* view;
-  };
-  std::array<Part, 3> parts = {{{plan.tensors->gate_proj, &slot.weights.gate_proj},
-                                {plan.tensors->up_proj, &slot.weights.up_proj},
-                                {plan.tensors->down_proj, &slot.weights.down_proj}}};
-  std::sort(parts.begin(), parts.end(),
-            [](const Part& a, const Part& b) { return a.tensor->extent.offset_bytes < b.tensor->extent.offset_bytes; });
-  for (const Part& part : parts) {
-    for (const ReadPlan& read : plan.reads) {
-      const uint64_t begin = read.extent.offset_bytes;
-      const uint64_t offset = part.tensor->extent.offset_bytes;
-      if (read.file_idx != part.tensor->file_idx || offset < begin || offset >= begin + read.extent.size_bytes)
-        continue;
-      std::byte* landing = SlotData(slot_idx) + read.slot_offset + begin % kPageBytes;
-      *part.view = PrepareTensor(*part.tensor, landing + (offset - begin));
+  for (const MatrixPlan& matrix : experts_[slot.expert_key].matrices) {
+    const TensorInfo& tensor = *matrix.tensor;
+    std::byte* packed = SlotData(slot_idx) + matrix.packed_offset;
+    slot.weights.*matrix.view = {packed, matrix.format};
+    if (tensor.packed.has_value()) continue;
+    const std::byte* raw = SlotData(slot_idx) + matrix.raw_offset;
+    const int64_t num_cols = tensor.shape[0], inner_dim = tensor.shape[1];
+    for (int64_t col = 0; col < num_cols; col += kPanelCols) {
+      const int64_t count = std::min(kPanelCols, num_cols - col);
+      const uint64_t raw_bytes = static_cast<uint64_t>(count * inner_dim) * SizeOf(tensor.dtype);
+      std::memcpy(scratch.data(), raw, raw_bytes);
+      PackPanel(tensor.dtype, scratch.data(), count, inner_dim, matrix.format, packed);
+      raw += raw_bytes;
+      packed += PanelBytes(matrix.format, inner_dim);
     }
   }
-  slot.state = SlotState::kReady;
-  slot.leased = true;
-  slot_of_expert_[slot.expert_key] = slot_idx;
-  ready_.push_back(slot_idx);
-  --num_reading_;
+}
+
+void ExpertCache::FinishArrived() {
+  pool_->ParallelFor(static_cast<int64_t>(arrived_.size()), [&](int64_t i, int worker_idx) {
+    PackSlot(arrived_[i], {scratch_.data() + static_cast<uint64_t>(worker_idx) * scratch_bytes_, scratch_bytes_});
+  });
+  for (const int slot_idx : arrived_) {
+    Slot& slot = slots_[slot_idx];
+    slot.state = SlotState::kReady;
+    slot.leased = true;
+    slot_of_expert_[slot.expert_key] = slot_idx;
+    ready_.push_back(slot_idx);
+  }
+  arrived_.clear();
 }
 
 absl::Status ExpertCache::CollectRead(DiskReader::Wait wait, bool* collected) {
   PENSTOCK_ASSIGN_OR_RETURN(const std::optional<uint64_t> tag, reader_->NextCompleted(wait));
   *collected = tag.has_value();
-  if (tag.has_value() && --slots_[*tag].num_reads_left == 0) FinishSlot(static_cast<int>(*tag));
+  if (tag.has_value() && --slots_[*tag].num_reads_left == 0) {
+    arrived_.push_back(static_cast<int>(*tag));
+    --num_reading_;
+  }
   return absl::OkStatus();
 }
 
@@ -216,11 +255,12 @@ absl::StatusOr<std::vector<ExpertLease>> ExpertCache::NextReady() {
   while (collected && num_reading_ > 0) {
     PENSTOCK_RETURN_IF_ERROR(CollectRead(DiskReader::Wait::kNo, &collected));
   }
-  if (ready_.empty() && num_reading_ > 0) {
+  if (ready_.empty() && arrived_.empty() && num_reading_ > 0) {
     const auto start = std::chrono::steady_clock::now();
-    while (ready_.empty()) PENSTOCK_RETURN_IF_ERROR(CollectRead(DiskReader::Wait::kYes, &collected));
+    while (arrived_.empty()) PENSTOCK_RETURN_IF_ERROR(CollectRead(DiskReader::Wait::kYes, &collected));
     wait_s_ += std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
   }
+  FinishArrived();
   PENSTOCK_CHECK(!ready_.empty() || waiting_.empty());
   std::vector<ExpertLease> leases;
   leases.reserve(ready_.size());

@@ -4,6 +4,7 @@
 // usable, residents first, then in order of arrival, while the other reads go on. Used by one thread.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <list>
 #include <memory>
@@ -12,23 +13,13 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "penstock/base/thread_pool.h"
 #include "penstock/memory/arena.h"
 #include "penstock/memory/disk_reader.h"
+#include "penstock/memory/weights.h"
 #include "penstock/model/weight_map.h"
 
 namespace penstock {
-
-// A weight matrix as the kernels take it.
-struct WeightView {
-  const std::byte* data = nullptr;  // row-major, aligned to the dtype's size
-  Dtype dtype = Dtype::kF32;
-};
-
-struct FfnWeights {
-  WeightView gate_proj;  // [expert_dim, model_dim]
-  WeightView up_proj;    // [expert_dim, model_dim]
-  WeightView down_proj;  // [model_dim, expert_dim]
-};
 
 class ExpertCache;
 
@@ -51,21 +42,16 @@ class ExpertLease {
   FfnWeights weights_;
 };
 
-// kF32: weights as they are stored, activations in f32. kBF16: weights that are not bf16 are rounded to it as they
-// arrive, and so are the inputs of the FFNs and of lm_head, where nearly all the work is; attention, router and norms
-// keep f32 inputs, because an error there can choose other experts (measured: docs/decisions/).
-enum class ComputeDtype : uint8_t { kF32, kBF16 };
-
 class ExpertCache {
  public:
   // Bytes of a slot that has room for any expert of the model.
-  static uint64_t SlotBytes(const WeightMap& map);
-  // Bytes of the tables that a cache keeps beside its slots.
-  static uint64_t TableBytes(const WeightMap& map);
+  static uint64_t SlotBytes(const WeightMap& map, ComputeDtype dtype);
+  // Bytes of what a cache keeps beside its slots.
+  static uint64_t TableBytes(const WeightMap& map, int num_workers);
 
-  // REQUIRES: num_slots >= 1. `map` and `reader` must outlive the cache.
+  // REQUIRES: num_slots >= 1. `map`, `reader` and `pool` must outlive the cache.
   static absl::StatusOr<std::unique_ptr<ExpertCache>> Create(const WeightMap& map, ComputeDtype dtype,
-                                                             int64_t num_slots, DiskReader& reader);
+                                                             int64_t num_slots, DiskReader& reader, ThreadPool& pool);
   ~ExpertCache();
 
   // Begins fetching experts of a layer. REQUIRES: all of the former fetch was handed out and its leases have ended;
@@ -92,10 +78,19 @@ class ExpertCache {
     FileExtent extent;
     uint64_t slot_offset = 0;
   };
+  // Where a matrix arrives in its slot and where its panels lie; the same place when it is packed already.
+  struct MatrixPlan {
+    const TensorInfo* tensor = nullptr;
+    WeightView FfnWeights::*view = nullptr;
+    WeightFormat format = WeightFormat::kF32;
+    uint64_t raw_offset = 0;
+    uint64_t packed_offset = 0;
+  };
   // How an expert's bytes come into a slot: neighbouring tensors are one read.
   struct ExpertPlan {
-    const FfnTensors* tensors = nullptr;
     std::vector<ReadPlan> reads;
+    std::array<MatrixPlan, 3> matrices;  // in the order in which they arrive
+    uint64_t slot_bytes = 0;
   };
   enum class SlotState : uint8_t { kEmpty, kReading, kReady };
   struct Slot {
@@ -107,29 +102,33 @@ class ExpertCache {
     std::list<int>::iterator lru_place;
   };
 
-  ExpertCache(const WeightMap& map, ComputeDtype dtype, DiskReader& reader);
-  static ExpertPlan PlanReads(const FfnTensors& tensors, uint64_t* slot_bytes);
+  ExpertCache(const WeightMap& map, ComputeDtype dtype, DiskReader& reader, ThreadPool& pool);
+  static ExpertPlan PlanExpert(const FfnTensors& tensors, ComputeDtype dtype);
   std::byte* SlotData(int slot_idx) const { return arena_.data() + static_cast<uint64_t>(slot_idx) * slot_bytes_; }
   ExpertLease Lease(int slot_idx);
   void Release(int slot_idx);
   int FindFreeSlot() const;  // -1 when every slot is leased or being read
   absl::Status StartReads();
   absl::Status CollectRead(DiskReader::Wait wait, bool* collected);
-  void FinishSlot(int slot_idx);
-  WeightView PrepareTensor(const TensorInfo& tensor, std::byte* data) const;
+  // Packs what has arrived and makes it ready.
+  void FinishArrived();
+  void PackSlot(int slot_idx, std::span<std::byte> scratch);
 
   DiskReader* reader_;
-  ComputeDtype dtype_;
+  ThreadPool* pool_;
   uint64_t slot_bytes_ = 0;
   std::vector<int64_t> first_expert_of_layer_;  // key of (layer, 0)
   std::vector<int32_t> expert_idx_of_key_;
   std::vector<ExpertPlan> experts_;
   std::vector<int> slot_of_expert_;  // -1: on disk only
   Arena arena_;
+  Arena scratch_;  // a panel as it was stored, for each worker
+  uint64_t scratch_bytes_ = 0;
   std::vector<Slot> slots_;
   std::list<int> lru_;  // slots, least recently used first
 
   std::vector<int64_t> waiting_;  // experts of this fetch without a slot yet, last one next
+  std::vector<int> arrived_;      // slots whose reads are complete, not packed yet
   std::vector<int> ready_;        // slots whose experts were not handed out yet (leased meanwhile)
   int num_reading_ = 0;           // slots being read
   int64_t hits_ = 0;

@@ -4,22 +4,38 @@
 
 #include "penstock/base/checked.h"
 #include "penstock/base/status.h"
+#include "penstock/kernels/kernels.h"
 
 namespace penstock {
 namespace {
 
+// Of a row that the GEMMs do not read as it is.
+int64_t PreparedBytes(kernels::RowFormat format, int64_t dim) {
+  return format == kernels::RowFormat::kF32 || dim == 0 ? 0 : kernels::RowBytes(format, dim);
+}
+
+kernels::RowFormat RowFormatOf(const TensorInfo& tensor, ComputeDtype dtype) {
+  const WeightFormat format = ResidentFormat(tensor, dtype);
+  if (!IsFloat(format)) return kernels::RowFormat::kInt8;
+  return dtype == ComputeDtype::kBF16 ? kernels::RowFormat::kBF16 : kernels::RowFormat::kF32;
+}
+
 // Calls visit(span, count) for each buffer: one list serves both the counting and the handing out.
 template <typename Visitor>
-void VisitBuffers(Activations& a, const ModelConfig& config, ComputeDtype dtype, const ActivationDims& dims,
+void VisitBuffers(Activations& a, const ModelConfig& config, const RowFormats& formats, const ActivationDims& dims,
                   Visitor&& visit) {
   const int64_t rows = dims.max_rows;
-  const bool bf16 = dtype == ComputeDtype::kBF16;
   const int64_t num_assignments = rows * config.num_topk;
   // A layer without experts computes as one expert that every row is assigned to.
   const int64_t ffn_elements = std::max(num_assignments * config.expert_dim, rows * config.dense_ffn_dim);
+  const int64_t gemm_input_bytes =
+      std::max({PreparedBytes(formats.attention, std::max(config.model_dim, config.q_dim())),
+                PreparedBytes(formats.ffn, config.model_dim), PreparedBytes(formats.lm_head, config.model_dim)});
+  const int64_t hidden_bytes = std::max(num_assignments * PreparedBytes(formats.ffn, config.expert_dim),
+                                        rows * PreparedBytes(formats.ffn, config.dense_ffn_dim));
   visit(a.residual, rows * config.model_dim);
   visit(a.normed, rows * config.model_dim);
-  visit(a.gemm_input, bf16 ? rows * config.model_dim : 0);
+  visit(a.gemm_input, rows * gemm_input_bytes);
   visit(a.q, rows * config.q_dim());
   visit(a.k, rows * config.kv_dim());
   visit(a.v, rows * config.kv_dim());
@@ -33,33 +49,41 @@ void VisitBuffers(Activations& a, const ModelConfig& config, ComputeDtype dtype,
   visit(a.assignments, num_assignments);
   visit(a.assigned_row, num_assignments);
   visit(a.group_offsets, config.num_experts + 1);
-  visit(a.expert_input, bf16 ? 0 : num_assignments * config.model_dim);
-  visit(a.expert_input_bf16, bf16 ? num_assignments * config.model_dim : 0);
+  visit(a.expert_input, num_assignments * kernels::RowBytes(formats.ffn, config.model_dim));
   visit(a.gate, ffn_elements);
   visit(a.up, ffn_elements);
-  visit(a.hidden_bf16, bf16 ? ffn_elements : 0);
+  visit(a.hidden, hidden_bytes);
   visit(a.expert_output, num_assignments * config.model_dim);
   visit(a.logits, dims.max_logit_rows * config.vocab_size);
 }
 
 }  // namespace
 
-uint64_t Activations::Bytes(const ModelConfig& config, ComputeDtype dtype, const ActivationDims& dims) {
+RowFormats RowFormatsOf(const WeightMap& map, ComputeDtype dtype) {
+  const LayerTensors& layer = map.layers[0];
+  const TensorInfo& ffn = *(layer.experts.empty() ? layer.dense_ffn : layer.experts[0]).gate_proj;
+  // bf16 attention would choose other experts (docs/decisions/dtype.md), so its rows stay f32.
+  return {.attention = RowFormatOf(*layer.q_proj, ComputeDtype::kF32),
+          .ffn = RowFormatOf(ffn, dtype),
+          .lm_head = RowFormatOf(*map.lm_head, dtype)};
+}
+
+uint64_t Activations::Bytes(const ModelConfig& config, const RowFormats& formats, const ActivationDims& dims) {
   Activations a;
   uint64_t bytes = 0;
-  VisitBuffers(a, config, dtype, dims, [&](const auto& span, int64_t count) {
+  VisitBuffers(a, config, formats, dims, [&](const auto& span, int64_t count) {
     bytes += RoundUp(static_cast<uint64_t>(count) * sizeof(span[0]), kCacheLineBytes);
   });
   return RoundUp(bytes, kPageBytes);
 }
 
-absl::StatusOr<Activations> Activations::Create(const ModelConfig& config, ComputeDtype dtype,
+absl::StatusOr<Activations> Activations::Create(const ModelConfig& config, const RowFormats& formats,
                                                 const ActivationDims& dims) {
   Activations a;
   a.dims = dims;
-  PENSTOCK_ASSIGN_OR_RETURN(a.arena, Arena::Map(Bytes(config, dtype, dims)));
+  PENSTOCK_ASSIGN_OR_RETURN(a.arena, Arena::Map(Bytes(config, formats, dims)));
   ArenaAllocator allocator(a.arena);
-  VisitBuffers(a, config, dtype, dims, [&](auto& span, int64_t count) {
+  VisitBuffers(a, config, formats, dims, [&](auto& span, int64_t count) {
     span = allocator.Take<std::remove_reference_t<decltype(span[0])>>(count);
   });
   return a;

@@ -5,10 +5,11 @@
 #include <span>
 
 #include "absl/status/statusor.h"
+#include "penstock/kernels/kernel_table.h"
 #include "penstock/memory/arena.h"
-#include "penstock/memory/expert_cache.h"
+#include "penstock/memory/weights.h"
 #include "penstock/model/model_config.h"
-#include "penstock/tensor/dtype.h"
+#include "penstock/model/weight_map.h"
 
 namespace penstock {
 
@@ -19,18 +20,27 @@ struct ActivationDims {
   int num_workers = 1;
 };
 
-// Spans have room for max_rows (or max_rows * num_topk assignments). The bf16 copies exist in bf16 computing only: they
-// are what the GEMMs of FFNs and lm_head read, rounded from the f32 buffer beside them.
+// What the GEMMs of a model take: it follows from how the weights lie in DRAM, one format for each kind of matrix.
+struct RowFormats {
+  kernels::RowFormat attention = kernels::RowFormat::kF32;
+  kernels::RowFormat ffn = kernels::RowFormat::kF32;
+  kernels::RowFormat lm_head = kernels::RowFormat::kF32;
+};
+RowFormats RowFormatsOf(const WeightMap& map, ComputeDtype dtype);
+
+// Spans have room for max_rows (or max_rows * num_topk assignments). The prepared rows exist where the GEMMs do not
+// read the f32 buffer beside them.
 struct Activations {
-  static uint64_t Bytes(const ModelConfig& config, ComputeDtype dtype, const ActivationDims& dims);
-  static absl::StatusOr<Activations> Create(const ModelConfig& config, ComputeDtype dtype, const ActivationDims& dims);
+  static uint64_t Bytes(const ModelConfig& config, const RowFormats& formats, const ActivationDims& dims);
+  static absl::StatusOr<Activations> Create(const ModelConfig& config, const RowFormats& formats,
+                                            const ActivationDims& dims);
 
   Arena arena;
   ActivationDims dims;
 
   std::span<float> residual;          // [num_rows, model_dim]
   std::span<float> normed;            // [num_rows, model_dim]
-  std::span<BF16> gemm_input;         // [num_rows, model_dim] (bf16 computing)
+  std::span<std::byte> gemm_input;    // [num_rows]: prepared rows of normed or attended
   std::span<float> q;                 // [num_rows, num_heads * head_dim]
   std::span<float> k;                 // [num_rows, num_kv_heads * head_dim]
   std::span<float> v;                 // [num_rows, num_kv_heads * head_dim]
@@ -44,11 +54,10 @@ struct Activations {
   std::span<int64_t> assignments;     // [num_rows, num_topk]: place among the assignments sorted by expert
   std::span<int64_t> assigned_row;    // [num_assignments]: the row of each place
   std::span<int64_t> group_offsets;   // [num_experts + 1]
-  std::span<float> expert_input;      // [num_assignments, model_dim] (f32 computing)
-  std::span<BF16> expert_input_bf16;  // [num_assignments, model_dim] (bf16 computing)
+  std::span<std::byte> expert_input;  // [num_assignments]: prepared rows of normed
   std::span<float> gate;              // [num_assignments, expert_dim], becomes silu(gate) * up
   std::span<float> up;                // [num_assignments, expert_dim]
-  std::span<BF16> hidden_bf16;        // [num_assignments, expert_dim] (bf16 computing)
+  std::span<std::byte> hidden;        // [num_assignments]: prepared rows of gate
   std::span<float> expert_output;     // [num_assignments, model_dim]
   std::span<float> logits;            // [max_logit_rows, vocab_size]
 };

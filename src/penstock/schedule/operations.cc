@@ -6,6 +6,7 @@
 
 #include "penstock/base/check.h"
 #include "penstock/base/checked.h"
+#include "penstock/kernels/kernels.h"
 
 namespace penstock {
 
@@ -19,11 +20,15 @@ void RowBatch::Clear() {
 namespace ops {
 namespace {
 
+// Task boundaries: whole panels of weights, and whole groups of the rows that a task prepares.
+constexpr int64_t kTaskCols = 128;
+static_assert(kTaskCols % kPanelCols == 0 && kTaskCols % kInt8Group == 0);
+
 // A task should be long enough to pay for being handed out and short enough that the last one does not keep the others
-// waiting: a few tasks per worker, whole multiples of 16 columns.
+// waiting: a few tasks per worker.
 int64_t ColumnsPerTask(int64_t num_cols, int64_t num_tasks_wanted) {
   const int64_t cols = (num_cols + num_tasks_wanted - 1) / num_tasks_wanted;
-  return std::max<int64_t>(16, (cols + 15) / 16 * 16);
+  return std::max<int64_t>(1, (cols + kTaskCols - 1) / kTaskCols) * kTaskCols;
 }
 
 struct Range {
@@ -32,46 +37,45 @@ struct Range {
   int64_t size() const { return end - begin; }
 };
 
-// y[:, cols] = x w[cols]^T + bias, for one GEMM whose input is `x` in f32 computing and `x_bf16` in bf16 computing.
+// Rows of activations as a GEMM takes them.
+struct RowsView {
+  const std::byte* data;
+  int64_t stride_bytes;
+  kernels::RowFormat format;
+
+  RowsView From(int64_t row) const { return {data + row * stride_bytes, stride_bytes, format}; }
+};
+
+RowsView FloatRows(std::span<const float> rows, int64_t dim) {
+  return {reinterpret_cast<const std::byte*>(rows.data()), 4 * dim, kernels::RowFormat::kF32};
+}
+
+// y[:, cols] = x w[cols]^T + bias.
 struct GemmCall {
   int64_t num_rows;
   int64_t inner_dim;
-  const float* x;
-  const BF16* x_bf16;
+  RowsView x;
   WeightView w;
   const float* bias = nullptr;
   float* y;
   int64_t y_stride;
 };
 
+// REQUIRES: cols.begin is the first column of a panel.
 void GemmColumns(const OpContext& context, const GemmCall& call, Range cols) {
-  const std::byte* w = call.w.data + static_cast<uint64_t>(cols.begin * call.inner_dim) * SizeOf(call.w.dtype);
-  const float* bias = call.bias == nullptr ? nullptr : call.bias + cols.begin;
-  if (call.x_bf16 != nullptr) {
-    PENSTOCK_DCHECK(call.w.dtype == Dtype::kBF16);
-    context.kernels.gemm_bf16({.num_rows = call.num_rows,
-                               .num_cols = cols.size(),
-                               .inner_dim = call.inner_dim,
-                               .x = call.x_bf16,
-                               .x_stride = call.inner_dim,
-                               .w = w,
-                               .w_stride = call.inner_dim,
-                               .bias = bias,
-                               .y = call.y + cols.begin,
-                               .y_stride = call.y_stride});
-    return;
-  }
-  context.kernels.gemm_f32({.num_rows = call.num_rows,
-                            .num_cols = cols.size(),
-                            .inner_dim = call.inner_dim,
-                            .x = call.x,
-                            .x_stride = call.inner_dim,
-                            .w_dtype = call.w.dtype,
-                            .w = w,
-                            .w_stride = call.inner_dim,
-                            .bias = bias,
-                            .y = call.y + cols.begin,
-                            .y_stride = call.y_stride});
+  const auto panel_bytes = static_cast<int64_t>(PanelBytes(call.w.format, call.inner_dim));
+  context.kernels.gemm({.num_rows = call.num_rows,
+                        .num_cols = cols.size(),
+                        .inner_dim = call.inner_dim,
+                        .x_format = call.x.format,
+                        .x = call.x.data,
+                        .x_stride_bytes = call.x.stride_bytes,
+                        .w_format = call.w.format,
+                        .w = call.w.data + cols.begin / kPanelCols * panel_bytes,
+                        .panel_bytes = panel_bytes,
+                        .bias = call.bias == nullptr ? nullptr : call.bias + cols.begin,
+                        .y = call.y + cols.begin,
+                        .y_stride = call.y_stride});
 }
 
 // Several GEMMs of one input in one parallel region.
@@ -108,21 +112,33 @@ void ForRowRanges(const OpContext& context, int64_t num_rows, absl::FunctionRef<
   });
 }
 
-bool IsBf16(const OpContext& context) { return context.dtype == ComputeDtype::kBF16; }
-
-// Rounds `source` [num_rows, model_dim] into the buffer that bf16 GEMMs read; null in f32 computing.
-const BF16* GemmInput(const OpContext& context, const float* source, Range rows) {
-  if (!IsBf16(context)) return nullptr;
-  const int64_t dim = context.config.model_dim;
-  BF16* target = context.activations.gemm_input.data();
-  context.kernels.to_bf16(source + rows.begin * dim, rows.size() * dim, target + rows.begin * dim);
-  return target;
+// The rows of an f32 buffer [num_rows, dim] as a GEMM takes them: where `format` is another than f32, PrepareInput puts
+// them into gemm_input.
+RowsView GemmInput(const OpContext& context, kernels::RowFormat format, std::span<const float> source, int64_t dim) {
+  if (format == kernels::RowFormat::kF32) return FloatRows(source, dim);
+  return {context.activations.gemm_input.data(), kernels::RowBytes(format, dim), format};
 }
 
-// normed = norm(residual).
-void NormRows(const OpContext& context, int64_t num_rows, std::span<const float> weight) {
+void PrepareInput(const OpContext& context, const RowsView& target, std::span<const float> source, int64_t dim,
+                  Range rows) {
+  if (target.format == kernels::RowFormat::kF32) return;
+  context.kernels.prepare_rows({.num_rows = rows.size(),
+                                .dim = dim,
+                                .first = 0,
+                                .count = dim,
+                                .source = source.data() + rows.begin * dim,
+                                .source_stride = dim,
+                                .format = target.format,
+                                .target = context.activations.gemm_input.data() + rows.begin * target.stride_bytes,
+                                .target_stride_bytes = target.stride_bytes});
+}
+
+// normed = norm(residual), and these rows as a GEMM of `format` takes them.
+RowsView NormRows(const OpContext& context, int64_t num_rows, std::span<const float> weight,
+                  kernels::RowFormat format) {
   Activations& a = context.activations;
   const int64_t dim = context.config.model_dim;
+  const RowsView input = GemmInput(context, format, a.normed, dim);
   ForRowRanges(context, num_rows, [&](Range rows) {
     context.kernels.rms_norm({.num_rows = rows.size(),
                               .dim = dim,
@@ -132,7 +148,9 @@ void NormRows(const OpContext& context, int64_t num_rows, std::span<const float>
                               .eps = context.config.rms_norm_eps,
                               .out = a.normed.data() + rows.begin * dim,
                               .out_stride = dim});
+    PrepareInput(context, input, a.normed, dim, rows);
   });
+  return input;
 }
 
 void Clip(float limit, float* values, int64_t count) {
@@ -230,9 +248,9 @@ void AttendHead(const OpContext& context, const RowBatch& batch, int64_t layer_i
 
 const float* DataOrNull(std::span<const float> span) { return span.empty() ? nullptr : span.data(); }
 
-// gate, up and silu(gate) * up of some columns for `rows` of the FFN buffers.
-void GateUpColumns(const OpContext& context, const GemmCall& gate, const GemmCall& up, int64_t ffn_dim, BF16* hidden,
-                   Range cols) {
+// gate, up and silu(gate) * up of some columns for `rows` of the FFN buffers, as down_proj takes them.
+void GateUpColumns(const OpContext& context, const GemmCall& gate, const GemmCall& up, int64_t ffn_dim, Range cols,
+                   const RowsView& hidden, std::byte* hidden_data) {
   GemmColumns(context, gate, cols);
   GemmColumns(context, up, cols);
   context.kernels.swiglu({.num_rows = gate.num_rows,
@@ -243,11 +261,16 @@ void GateUpColumns(const OpContext& context, const GemmCall& gate, const GemmCal
                           .up_stride = ffn_dim,
                           .out = gate.y + cols.begin,
                           .out_stride = ffn_dim});
-  if (hidden == nullptr) return;
-  for (int64_t row_idx = 0; row_idx < gate.num_rows; ++row_idx) {
-    context.kernels.to_bf16(gate.y + row_idx * ffn_dim + cols.begin, cols.size(),
-                            hidden + row_idx * ffn_dim + cols.begin);
-  }
+  if (hidden.format == kernels::RowFormat::kF32) return;
+  context.kernels.prepare_rows({.num_rows = gate.num_rows,
+                                .dim = ffn_dim,
+                                .first = cols.begin,
+                                .count = cols.size(),
+                                .source = gate.y,
+                                .source_stride = ffn_dim,
+                                .format = hidden.format,
+                                .target = hidden_data,
+                                .target_stride_bytes = hidden.stride_bytes});
 }
 
 // One FFN over a run of rows of the FFN buffers: an expert with its group, or the dense FFN with all rows.
@@ -257,10 +280,13 @@ struct FfnGroup {
 };
 
 // expert_output[rows] = down(silu(gate(x)) * up(x)) for every group, in two parallel regions.
-void RunFfns(const OpContext& context, std::span<const FfnGroup> groups, int64_t ffn_dim, const float* x,
-             const BF16* x_bf16) {
+void RunFfns(const OpContext& context, std::span<const FfnGroup> groups, int64_t ffn_dim, const RowsView& x) {
   Activations& a = context.activations;
   const int64_t model_dim = context.config.model_dim;
+  const kernels::RowFormat format = context.row_formats.ffn;
+  const RowsView hidden = format == kernels::RowFormat::kF32
+                              ? FloatRows(a.gate, ffn_dim)
+                              : RowsView{a.hidden.data(), kernels::RowBytes(format, ffn_dim), format};
   const auto tasks_per_group =
       std::max<int64_t>(1, 8 * context.pool.num_workers() / std::max<int64_t>(1, groups.size()));
   const auto run = [&](int64_t num_cols, absl::FunctionRef<void(const FfnGroup&, Range)> body) {
@@ -274,28 +300,30 @@ void RunFfns(const OpContext& context, std::span<const FfnGroup> groups, int64_t
   run(ffn_dim, [&](const FfnGroup& group, Range cols) {
     GemmCall gate = {.num_rows = group.rows.size(),
                      .inner_dim = model_dim,
-                     .x = x + group.rows.begin * model_dim,
-                     .x_bf16 = x_bf16 == nullptr ? nullptr : x_bf16 + group.rows.begin * model_dim,
+                     .x = x.From(group.rows.begin),
                      .w = group.weights->gate_proj,
                      .y = a.gate.data() + group.rows.begin * ffn_dim,
                      .y_stride = ffn_dim};
     GemmCall up = gate;
     up.w = group.weights->up_proj;
     up.y = a.up.data() + group.rows.begin * ffn_dim;
-    BF16* hidden = x_bf16 == nullptr ? nullptr : a.hidden_bf16.data() + group.rows.begin * ffn_dim;
-    GateUpColumns(context, gate, up, ffn_dim, hidden, cols);
+    GateUpColumns(context, gate, up, ffn_dim, cols, hidden, a.hidden.data() + group.rows.begin * hidden.stride_bytes);
   });
   run(model_dim, [&](const FfnGroup& group, Range cols) {
     GemmColumns(context,
                 {.num_rows = group.rows.size(),
                  .inner_dim = ffn_dim,
-                 .x = a.gate.data() + group.rows.begin * ffn_dim,
-                 .x_bf16 = x_bf16 == nullptr ? nullptr : a.hidden_bf16.data() + group.rows.begin * ffn_dim,
+                 .x = hidden.From(group.rows.begin),
                  .w = group.weights->down_proj,
                  .y = a.expert_output.data() + group.rows.begin * model_dim,
                  .y_stride = model_dim},
                 cols);
   });
+}
+
+RowsView ExpertInput(const OpContext& context) {
+  const kernels::RowFormat format = context.row_formats.ffn;
+  return {context.activations.expert_input.data(), kernels::RowBytes(format, context.config.model_dim), format};
 }
 
 // Sorts the assignments by expert (stable in rows): group_offsets, assignments, assigned_row.
@@ -321,13 +349,18 @@ void Embed(const OpContext& context, const RowBatch& batch) {
   const ModelConfig& config = context.config;
   Activations& a = context.activations;
   PENSTOCK_CHECK(batch.num_rows() <= a.dims.max_rows);
-  const WeightView& embedding = context.weights.embedding();
-  const uint64_t row_bytes = static_cast<uint64_t>(config.model_dim) * SizeOf(embedding.dtype);
+  const EmbeddingView& embedding = context.weights.embedding();
   ForRowRanges(context, batch.num_rows(), [&](Range rows) {
     for (int64_t row_idx = rows.begin; row_idx < rows.end; ++row_idx) {
-      const uint64_t token = static_cast<uint64_t>(batch.token_ids[row_idx]);
-      context.kernels.to_f32(embedding.dtype, embedding.data + token * row_bytes, config.model_dim,
-                             a.residual.data() + row_idx * config.model_dim);
+      const int64_t token = batch.token_ids[row_idx];
+      float* residual = a.residual.data() + row_idx * config.model_dim;
+      if (embedding.packed.has_value()) {
+        UnpackColumn(*embedding.packed, embedding.data, token, config.model_dim, residual);
+      } else {
+        const std::byte* source =
+            embedding.data + static_cast<uint64_t>(token * config.model_dim) * SizeOf(embedding.dtype);
+        context.kernels.to_f32(embedding.dtype, source, config.model_dim, residual);
+      }
       // Frequencies and angles in f32, as the reference implementation has them.
       for (int64_t i = 0; i < config.head_dim / 2; ++i) {
         const float exponent = static_cast<float>(2 * i) / static_cast<float>(config.head_dim);
@@ -345,12 +378,11 @@ void Attention(const OpContext& context, const RowBatch& batch, int64_t layer_id
   Activations& a = context.activations;
   const LayerWeights& layer = context.weights.layer(layer_idx);
   const int64_t num_rows = batch.num_rows();
-  NormRows(context, num_rows, layer.attention_norm);
+  const RowsView normed = NormRows(context, num_rows, layer.attention_norm, context.row_formats.attention);
   const auto project = [&](const WeightView& w, std::span<const float> bias, float* y, int64_t num_cols) {
     return GemmPart{{.num_rows = num_rows,
                      .inner_dim = config.model_dim,
-                     .x = a.normed.data(),
-                     .x_bf16 = nullptr,
+                     .x = normed,
                      .w = w,
                      .bias = DataOrNull(bias),
                      .y = y,
@@ -368,10 +400,12 @@ void Attention(const OpContext& context, const RowBatch& batch, int64_t layer_id
     const int64_t reversed = num_rows * config.num_kv_heads - 1 - task_idx;
     AttendHead(context, batch, layer_idx, reversed / config.num_kv_heads, reversed % config.num_kv_heads, worker_idx);
   });
+  const RowsView attended = GemmInput(context, context.row_formats.attention, a.attended, config.q_dim());
+  ForRowRanges(context, num_rows,
+               [&](Range rows) { PrepareInput(context, attended, a.attended, config.q_dim(), rows); });
   const GemmPart output[] = {{{.num_rows = num_rows,
                                .inner_dim = config.q_dim(),
-                               .x = a.attended.data(),
-                               .x_bf16 = nullptr,
+                               .x = attended,
                                .w = layer.o_proj,
                                .bias = DataOrNull(layer.o_bias),
                                .y = a.normed.data(),
@@ -385,14 +419,13 @@ std::vector<int32_t> Route(const OpContext& context, int64_t num_rows, int64_t l
   const ModelConfig& config = context.config;
   Activations& a = context.activations;
   const LayerWeights& layer = context.weights.layer(layer_idx);
-  NormRows(context, num_rows, layer.ffn_norm);
+  const RowsView normed = NormRows(context, num_rows, layer.ffn_norm, context.row_formats.ffn);
   // The router always computes in f32: a rounded score could choose another expert.
   ForRowRanges(context, num_rows, [&](Range rows) {
     GemmColumns(context,
                 {.num_rows = rows.size(),
                  .inner_dim = config.model_dim,
-                 .x = a.normed.data() + rows.begin * config.model_dim,
-                 .x_bf16 = nullptr,
+                 .x = FloatRows(a.normed, config.model_dim).From(rows.begin),
                  .w = layer.router_proj,
                  .y = a.router_logits.data() + rows.begin * config.num_experts,
                  .y_stride = config.num_experts},
@@ -408,15 +441,11 @@ std::vector<int32_t> Route(const OpContext& context, int64_t num_rows, int64_t l
     }
   });
   GroupByExpert(context, num_rows);
-  const int64_t dim = config.model_dim;
+  const RowsView input = ExpertInput(context);
   ForRowRanges(context, num_rows * config.num_topk, [&](Range places) {
     for (int64_t place = places.begin; place < places.end; ++place) {
-      const float* row = a.normed.data() + a.assigned_row[place] * dim;
-      if (IsBf16(context)) {
-        context.kernels.to_bf16(row, dim, a.expert_input_bf16.data() + place * dim);
-      } else {
-        std::copy_n(row, dim, a.expert_input.data() + place * dim);
-      }
+      std::memcpy(a.expert_input.data() + place * input.stride_bytes,
+                  normed.data + a.assigned_row[place] * normed.stride_bytes, static_cast<size_t>(normed.stride_bytes));
     }
   });
   std::vector<int32_t> chosen;
@@ -438,8 +467,7 @@ void Experts(const OpContext& context, std::span<const ExpertLease> leases) {
   std::sort(groups.begin(), groups.end(), [](const FfnGroup& x, const FfnGroup& y) {
     return x.rows.size() != y.rows.size() ? x.rows.size() > y.rows.size() : x.rows.begin < y.rows.begin;
   });
-  RunFfns(context, groups, context.config.expert_dim, a.expert_input.data(),
-          IsBf16(context) ? a.expert_input_bf16.data() : nullptr);
+  RunFfns(context, groups, context.config.expert_dim, ExpertInput(context));
 }
 
 void Combine(const OpContext& context, int64_t num_rows) {
@@ -464,10 +492,9 @@ void Combine(const OpContext& context, int64_t num_rows) {
 void DenseFfn(const OpContext& context, int64_t num_rows, int64_t layer_idx) {
   Activations& a = context.activations;
   const LayerWeights& layer = context.weights.layer(layer_idx);
-  NormRows(context, num_rows, layer.ffn_norm);
+  const RowsView normed = NormRows(context, num_rows, layer.ffn_norm, context.row_formats.ffn);
   const FfnGroup group = {&layer.dense_ffn, {0, num_rows}};
-  RunFfns(context, {&group, 1}, context.config.dense_ffn_dim, a.normed.data(),
-          GemmInput(context, a.normed.data(), {0, num_rows}));
+  RunFfns(context, {&group, 1}, context.config.dense_ffn_dim, normed);
   context.kernels.add(a.expert_output.data(), num_rows * context.config.model_dim, a.residual.data());
 }
 
@@ -487,10 +514,11 @@ void Logits(const OpContext& context, std::span<const int64_t> rows) {
                               .out = a.normed.data() + i * dim,
                               .out_stride = dim});
   }
+  const RowsView normed = GemmInput(context, context.row_formats.lm_head, a.normed, dim);
+  PrepareInput(context, normed, a.normed, dim, {0, num_rows});
   const GemmPart head[] = {{{.num_rows = num_rows,
                              .inner_dim = dim,
-                             .x = a.normed.data(),
-                             .x_bf16 = GemmInput(context, a.normed.data(), {0, num_rows}),
+                             .x = normed,
                              .w = context.weights.lm_head(),
                              .y = a.logits.data(),
                              .y_stride = config.vocab_size},

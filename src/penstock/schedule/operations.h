@@ -35,7 +35,7 @@ struct OpContext {
   const ModelConfig& config;
   const kernels::KernelTable& kernels;
   ThreadPool& pool;
-  ComputeDtype dtype;
+  RowFormats row_formats;
   const DenseWeights& weights;
   KvCache& kv_cache;
   Activations& activations;

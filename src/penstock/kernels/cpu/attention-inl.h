@@ -3,7 +3,7 @@
 #pragma once
 
 #include "penstock/kernels/cpu/exp-inl.h"
-#include "penstock/kernels/cpu/gemm-inl.h"
+#include "penstock/kernels/cpu/scores-inl.h"
 #include "penstock/kernels/kernel_table.h"
 
 namespace penstock::kernels {
@@ -91,16 +91,15 @@ template <class V, Dtype kDtype>
 void AttentionOf(const AttentionArgs& args) {
   const int64_t count = args.end_pos - args.first_pos;
   ForEachPageRun(args, [&](const PageRun& run) {
-    Gemm<F32Steps<V, kDtype>>({.num_rows = args.group,
-                               .num_cols = run.count,
-                               .inner_dim = args.head_dim,
-                               .x = reinterpret_cast<const std::byte*>(args.q),
-                               .x_stride_bytes = 4 * args.q_stride,
-                               .w = run.k,
-                               .w_stride_bytes = args.token_stride_bytes,
-                               .bias = nullptr,
-                               .y = args.scratch + run.first,
-                               .y_stride = args.scratch_stride});
+    Scores<V, kDtype>({.num_rows = args.group,
+                       .num_cols = run.count,
+                       .inner_dim = args.head_dim,
+                       .x = args.q,
+                       .x_stride = args.q_stride,
+                       .w = run.k,
+                       .w_stride_bytes = args.token_stride_bytes,
+                       .y = args.scratch + run.first,
+                       .y_stride = args.scratch_stride});
   });
   for (int64_t head = 0; head < args.group; ++head) {
     ExpMinusMax<V>(args.scratch + head * args.scratch_stride, count, args.scale);

@@ -1,5 +1,6 @@
 #include "penstock/kernels/cpu/tables.h"
 
+#include "penstock/kernels/cpu/ints_avx512-inl.h"
 #include "penstock/kernels/cpu/pairs_avx512bf16-inl.h"
 #include "penstock/kernels/cpu/table-inl.h"
 
@@ -29,15 +30,15 @@ bool FollowsTheLaw() {
     const __m512i x_lanes = _mm512_load_si512(x);
     const __m512i w_lanes = _mm512_load_si512(w);
     const __m512 found = DotInstruction(_mm512_load_ps(sum), x_lanes, w_lanes);
-    const Avx512Vec expected = Avx512Pairs::Dot({x_lanes}, {w_lanes}, {_mm512_load_ps(sum)});
-    if (_mm512_cmpneq_epi32_mask(_mm512_castps_si512(found), _mm512_castps_si512(expected.lanes)) != 0) return false;
+    const __m512 expected = DotByMultiplyAdds(_mm512_load_ps(sum), x_lanes, w_lanes);
+    if (_mm512_cmpneq_epi32_mask(_mm512_castps_si512(found), _mm512_castps_si512(expected)) != 0) return false;
   }
   return true;
 }
 
 }  // namespace
 
-constinit const KernelTable kAvx512Bf16Kernels = MakeTable<Avx512Vec, Avx512Bf16Pairs<DotInstruction>>();
+constinit const KernelTable kAvx512Bf16Kernels = MakeTable<Avx512Vec, Avx512IntsOf<true>, Bf16Steps<DotInstruction>>();
 bool (*const kAvx512Bf16FollowsTheLaw)() = FollowsTheLaw;
 
 }  // namespace penstock::kernels

@@ -1,8 +1,7 @@
-// GEMM by register tiles: kRows rows of x times kCols rows of w, one 16-lane accumulator for each output.
+// GEMM over panels of float weights: tiles of rows of x times vectors of one panel, one lane for each output.
 //
-// The tiles and their order change the speed only: an accumulator sees its own row of x and its own row of w in
-// increasing k and nothing else. `Steps` says what one step along k loads and how it multiplies; it is a template
-// argument, so that f32 and bf16 share the tiles.
+// The tiles and their order change the speed only: a lane sees its own row of x and its own output's weights in the
+// order of the law of sums and nothing else.
 #pragma once
 
 #include "penstock/kernels/kernel_table.h"
@@ -10,208 +9,197 @@
 namespace penstock::kernels {
 namespace {
 
-// Either GEMM with its types erased.
-struct GemmProblem {
-  int64_t num_rows;
-  int64_t num_cols;
-  int64_t inner_dim;
-  const std::byte* x;
-  int64_t x_stride_bytes;
-  const std::byte* w;
-  int64_t w_stride_bytes;
-  const float* bias;
-  float* y;
-  int64_t y_stride;
+constexpr int kVecsPerPanel = 2;
+
+template <int kValue>
+struct IntConstant {
+  static constexpr int value = kValue;
+  constexpr operator int() const { return kValue; }
 };
 
-// f32 rows times rows of any stored type, widened as they are loaded.
-template <class V, Dtype kDtype>
-struct F32Steps {
-  using Vec = V;
-  using X = V;
-  using W = V;
-  static constexpr int64_t kElements = 16;
-  static constexpr int64_t kXBytes = 64;
-  static constexpr int64_t kWBytes = kDtype == Dtype::kF32 ? 64 : 32;
-  static constexpr int kTileRows = V::kTileRows;
-  static constexpr int kTileCols = V::kTileCols;
-  static constexpr int kVectorCols = V::kVectorCols;
-
-  static X LoadX(const std::byte* source) { return V::template LoadAs<Dtype::kF32>(source); }
-  static W LoadW(const std::byte* source) { return V::template LoadAs<kDtype>(source); }
-  static X LoadPartialX(const std::byte* source, int64_t count) {
-    return V::template LoadPartialAs<Dtype::kF32>(source, count);
-  }
-  static W LoadPartialW(const std::byte* source, int64_t count) {
-    return V::template LoadPartialAs<kDtype>(source, count);
-  }
-  static V Dot(const X& x, const W& w, const V& sum) { return Fma(x, w, sum); }
-};
-
-// bf16 rows times bf16 rows, in pairs.
-template <class V, class Pairs>
-struct Bf16Steps {
-  using Vec = V;
-  using X = Pairs;
-  using W = Pairs;
-  static constexpr int64_t kElements = 32;
-  static constexpr int64_t kXBytes = 64;
-  static constexpr int64_t kWBytes = 64;
-  static constexpr int kTileRows = Pairs::kTileRows;
-  static constexpr int kTileCols = Pairs::kTileCols;
-  static constexpr int kVectorCols = Pairs::kVectorCols;
-
-  static X LoadX(const std::byte* source) { return Pairs::Load(source); }
-  static W LoadW(const std::byte* source) { return Pairs::Load(source); }
-  static X LoadPartialX(const std::byte* source, int64_t count) { return Pairs::LoadPartial(source, count); }
-  static W LoadPartialW(const std::byte* source, int64_t count) { return Pairs::LoadPartial(source, count); }
-  static V Dot(const X& x, const W& w, const V& sum) { return Pairs::Dot(x, w, sum); }
-};
-
-template <class V, int kCols>
-inline void StoreSums(const V (&sums)[kCols], const float* bias, float* y) {
-  int j = 0;
-  for (; j + 4 <= kCols; j += 4) {
-    float four[4];
-    ReduceAdd4(sums[j], sums[j + 1], sums[j + 2], sums[j + 3], four);
-    for (int i = 0; i < 4; ++i) y[j + i] = bias != nullptr ? four[i] + bias[j + i] : four[i];
-  }
-  for (; j < kCols; ++j) {
-    const float sum = sums[j].ReduceAdd();
-    y[j] = bias != nullptr ? sum + bias[j] : sum;
+// body(IntConstant<0>) .. body(IntConstant<kCount - 1>), spelled out before the compiler decides what lives in
+// registers: GCC 12 keeps an array that a loop indexes in memory even when it unrolls the loop later, and stores every
+// accumulator in every step.
+template <int kCount, class Body>
+[[gnu::always_inline]] inline void Unrolled(const Body& body) {
+  if constexpr (kCount > 0) {
+    Unrolled<kCount - 1>(body);
+    body(IntConstant<kCount - 1>{});
   }
 }
 
-// sums += rows of x times rows of w over one step, by whichever loads the caller gives.
-template <class Steps, int kRows, int kCols, class LoadX, class LoadW>
-inline void MultiplyStep(typename Steps::Vec (&sums)[kRows][kCols], const LoadX& load_x, const LoadW& load_w) {
-  typename Steps::W w_step[kCols];
-#pragma GCC unroll 16
-  for (int j = 0; j < kCols; ++j) w_step[j] = load_w(j);
-#pragma GCC unroll 16
-  for (int i = 0; i < kRows; ++i) {
-    const typename Steps::X x_step = load_x(i);
-#pragma GCC unroll 16
-    for (int j = 0; j < kCols; ++j) sums[i][j] = Steps::Dot(x_step, w_step[j], sums[i][j]);
+// Rows at an even distance. Adding at most twice the stride to one of few pointers is an addressing mode, which leaves
+// registers for more rows than there are pointers.
+template <int kRows>
+struct RowPointers {
+  const std::byte* bases[(kRows + 2) / 3];
+  int64_t stride;
+
+  RowPointers(const std::byte* first, int64_t stride_bytes) : stride(stride_bytes) {
+    for (int i = 0; i < (kRows + 2) / 3; ++i) bases[i] = first + 3 * i * stride_bytes;
   }
+  [[gnu::always_inline]] const std::byte* operator[](int row) const { return bases[row / 3] + row % 3 * stride; }
+  [[gnu::always_inline]] void Advance(int64_t bytes) {
+    Unrolled<(kRows + 2) / 3>([&](auto i) __attribute__((always_inline)) { bases[i] += bytes; });
+  }
+};
+
+inline float FloatAt(const std::byte* source) {
+  float value;
+  __builtin_memcpy(&value, source, 4);
+  return value;
 }
 
-// Where a single row of x makes the speed of memory the limit, each step also asks for the same place kCols rows of w
-// further on, which is read next.
-enum class Ahead : bool { kNo, kYes };
+// One tile's share of a GEMM: rows row.. of x, one panel, inputs [begin, end). The sums of the inputs before lie in y.
+struct TileRange {
+  int64_t row;
+  int64_t panel;
+  int64_t begin;  // a multiple of Steps::kChunk
+  int64_t end;    // a multiple of Steps::kChunk, or inner_dim
+};
 
-template <class Steps, int kRows, int kCols, Ahead kAhead>
-void GemmTile(const GemmProblem& problem, int64_t row, int64_t col) {
-  using V = typename Steps::Vec;
-  const std::byte* x = problem.x + row * problem.x_stride_bytes;
-  const std::byte* w = problem.w + col * problem.w_stride_bytes;
-  V sums[kRows][kCols];
-#pragma GCC unroll 16
-  for (int i = 0; i < kRows; ++i) {
-#pragma GCC unroll 16
-    for (int j = 0; j < kCols; ++j) sums[i][j] = V::Zero();
-  }
-  const int64_t num_steps = problem.inner_dim / Steps::kElements;
-  for (int64_t step = 0; step < num_steps; ++step) {
-    MultiplyStep<Steps, kRows, kCols>(
-        sums, [&](int i) { return Steps::LoadX(x + i * problem.x_stride_bytes); },
-        [&](int j) {
-          if (kAhead == Ahead::kYes) __builtin_prefetch(w + (j + kCols) * problem.w_stride_bytes, 0, 2);
-          return Steps::LoadW(w + j * problem.w_stride_bytes);
+// Calls visit(y of the tile's first row, vector, number of its columns) for the vectors that have columns.
+template <int kVecs, class Visit>
+[[gnu::always_inline]] inline void ForEachOutputVec(const GemmArgs& args, const TileRange& range, int first_vec,
+                                                    const Visit& visit) {
+  Unrolled<kVecs>([&](auto v) __attribute__((always_inline)) {
+    const int64_t col = range.panel * kPanelCols + 16 * (first_vec + v);
+    if (col < args.num_cols) visit(args.y + range.row * args.y_stride + col, v, args.num_cols - col, col);
+  });
+}
+
+template <class V, int kRows, int kVecs>
+[[gnu::always_inline]] inline void LoadSums(const GemmArgs& args, const TileRange& range, int first_vec,
+                                            V (&sums)[kRows][kVecs]) {
+  Unrolled<kRows>([&](auto r) __attribute__((always_inline)) {
+    Unrolled<kVecs>([&](auto v) __attribute__((always_inline)) { sums[r][v] = V::Zero(); });
+  });
+  if (range.begin == 0) return;
+  ForEachOutputVec<kVecs>(
+      args, range, first_vec, [&](const float* y, auto v, int64_t count, int64_t) __attribute__((always_inline)) {
+        Unrolled<kRows>([&](auto r) __attribute__((always_inline)) {
+          const float* source = y + r * args.y_stride;
+          sums[r][v] = count >= 16 ? V::Load(source) : V::LoadPartial(source, count, 0);
         });
-    x += Steps::kXBytes;
-    w += Steps::kWBytes;
-  }
-  const int64_t rest = problem.inner_dim % Steps::kElements;
-  if (rest != 0) {
-    MultiplyStep<Steps, kRows, kCols>(
-        sums, [&](int i) { return Steps::LoadPartialX(x + i * problem.x_stride_bytes, rest); },
-        [&](int j) { return Steps::LoadPartialW(w + j * problem.w_stride_bytes, rest); });
-  }
-  const float* bias = problem.bias != nullptr ? problem.bias + col : nullptr;
-#pragma GCC unroll 16
-  for (int i = 0; i < kRows; ++i) {
-    StoreSums<V, kCols>(sums[i], bias, problem.y + (row + i) * problem.y_stride + col);
-  }
+      });
 }
 
-// `num_rows` <= kRows rows at `row` times columns [first_col, end_col).
-template <class Steps, int kRows>
-void GemmRows(const GemmProblem& problem, int64_t row, int64_t num_rows, int64_t first_col, int64_t end_col) {
-  if constexpr (kRows > 1) {
-    if (num_rows < kRows) return GemmRows<Steps, kRows - 1>(problem, row, num_rows, first_col, end_col);
-  }
-  int64_t col = first_col;
-  for (; col + Steps::kTileCols <= end_col; col += Steps::kTileCols) {
-    GemmTile<Steps, kRows, Steps::kTileCols, Ahead::kNo>(problem, row, col);
-  }
-  for (; col < end_col; ++col) GemmTile<Steps, kRows, 1, Ahead::kNo>(problem, row, col);
+// Adds the bias when the last input is in.
+template <class V, int kRows, int kVecs>
+[[gnu::always_inline]] inline void StoreSums(const GemmArgs& args, const TileRange& range, int first_vec,
+                                             V (&sums)[kRows][kVecs]) {
+  const bool has_bias = args.bias != nullptr && range.end == args.inner_dim;
+  ForEachOutputVec<kVecs>(
+      args, range, first_vec, [&](float* y, auto v, int64_t count, int64_t col) __attribute__((always_inline)) {
+        if (has_bias) {
+          const V bias = count >= 16 ? V::Load(args.bias + col) : V::LoadPartial(args.bias + col, count, 0);
+          Unrolled<kRows>([&](auto r) __attribute__((always_inline)) { sums[r][v] = Add(sums[r][v], bias); });
+        }
+        Unrolled<kRows>([&](auto r) __attribute__((always_inline)) {
+          if (count >= 16) {
+            sums[r][v].Store(y + r * args.y_stride);
+          } else {
+            sums[r][v].StorePartial(y + r * args.y_stride, count);
+          }
+        });
+      });
 }
 
-template <class Steps>
-void GemmSingleRow(const GemmProblem& problem) {
-  int64_t col = 0;
-  for (; col + Steps::kVectorCols <= problem.num_cols; col += Steps::kVectorCols) {
-    GemmTile<Steps, 1, Steps::kVectorCols, Ahead::kYes>(problem, 0, col);
-  }
-  for (; col < problem.num_cols; ++col) GemmTile<Steps, 1, 1, Ahead::kNo>(problem, 0, col);
-}
+// One step is a pair of inputs: kStepBytes of a panel, kXBytes of each row.
+template <class V, WeightFormat kFormat>
+struct FloatSteps {
+  using Vec = V;
+  static constexpr int kRows = V::kPanelRows;
+  static constexpr int kVecs = V::kPanelVecs;
+  static constexpr int64_t kStepBytes = kFormat == WeightFormat::kF32 ? 256 : 128;
+  static constexpr int64_t kXBytes = 8;
+  static constexpr int64_t kChunk = kFormat == WeightFormat::kF32 ? 128 : 256;
 
-// Blocks of w that stay in the second-level cache while all rows of x pass over them. Cutting k as well, with the
-// accumulators kept on the stack in between, gave f32 weights 15 % at K = 5632 and M = 256, took as much at M = 16, and
-// did nothing for bf16 (Cascade Lake, November 2026).
-constexpr int64_t kBlockBytes = 256 * 1024;
-
-template <class Steps>
-void Gemm(const GemmProblem& problem) {
-  if (problem.num_rows == 1) return GemmSingleRow<Steps>(problem);
-  const int64_t row_bytes = (problem.inner_dim / Steps::kElements + 1) * Steps::kWBytes;
-  const int64_t fitting = kBlockBytes / row_bytes / Steps::kTileCols * Steps::kTileCols;
-  const int64_t block_cols = fitting > Steps::kTileCols ? fitting : Steps::kTileCols;
-  // Tiles as equal as possible: 7 rows are 4 and 3, not 6 and 1.
-  const int64_t num_tiles = (problem.num_rows + Steps::kTileRows - 1) / Steps::kTileRows;
-  for (int64_t col = 0; col < problem.num_cols; col += block_cols) {
-    const int64_t end_col = col + block_cols < problem.num_cols ? col + block_cols : problem.num_cols;
-    for (int64_t tile = 0; tile < num_tiles; ++tile) {
-      const int64_t row = tile * problem.num_rows / num_tiles;
-      const int64_t end_row = (tile + 1) * problem.num_rows / num_tiles;
-      GemmRows<Steps, Steps::kTileRows>(problem, row, end_row - row, col, end_col);
+  [[gnu::always_inline]] static void LoadPair(const std::byte* w, int vec, V& even, V& odd) {
+    if constexpr (kFormat == WeightFormat::kBF16) {
+      V::LoadPairs(w + 64 * vec, even, odd);
+    } else if constexpr (kFormat == WeightFormat::kF16) {
+      even = V::template LoadAs<Dtype::kF16>(w + 32 * vec);
+      odd = V::template LoadAs<Dtype::kF16>(w + 64 + 32 * vec);
+    } else {
+      even = V::template LoadAs<Dtype::kF32>(w + 64 * vec);
+      odd = V::template LoadAs<Dtype::kF32>(w + 128 + 64 * vec);
     }
   }
-}
 
-template <class V>
-void GemmF32(const GemmF32Args& args) {
-  const int64_t w_size = args.w_dtype == Dtype::kF32 ? 4 : 2;
-  const GemmProblem problem = {.num_rows = args.num_rows,
-                               .num_cols = args.num_cols,
-                               .inner_dim = args.inner_dim,
-                               .x = reinterpret_cast<const std::byte*>(args.x),
-                               .x_stride_bytes = 4 * args.x_stride,
-                               .w = args.w,
-                               .w_stride_bytes = w_size * args.w_stride,
-                               .bias = args.bias,
-                               .y = args.y,
-                               .y_stride = args.y_stride};
-  switch (args.w_dtype) {
-    case Dtype::kF32: return Gemm<F32Steps<V, Dtype::kF32>>(problem);
-    case Dtype::kF16: return Gemm<F32Steps<V, Dtype::kF16>>(problem);
-    case Dtype::kBF16: return Gemm<F32Steps<V, Dtype::kBF16>>(problem);
+  // sums += x * w over one pair; a last input without a partner has the partner 0.
+  template <int kTileRows>
+  [[gnu::always_inline]] static void Multiply(const std::byte* w, int first_vec, const RowPointers<kTileRows>& x,
+                                              bool has_odd, V (&sums)[kTileRows][kVecs]) {
+    V even[kVecs], odd[kVecs];
+    Unrolled<kVecs>([&](auto v) __attribute__((always_inline)) { LoadPair(w, first_vec + v, even[v], odd[v]); });
+    Unrolled<kTileRows>([&](auto r) __attribute__((always_inline)) {
+      const V x_odd = has_odd ? V::Set(FloatAt(x[r] + 4)) : V::Zero();
+      Unrolled<kVecs>([&](auto v) __attribute__((always_inline)) { sums[r][v] = Fma(x_odd, odd[v], sums[r][v]); });
+    });
+    Unrolled<kTileRows>([&](auto r) __attribute__((always_inline)) {
+      const V x_even = V::Set(FloatAt(x[r]));
+      Unrolled<kVecs>([&](auto v) __attribute__((always_inline)) { sums[r][v] = Fma(x_even, even[v], sums[r][v]); });
+    });
   }
+};
+
+// A panel is read once and in order. Its own later lines are asked for early where few rows make memory the limit.
+constexpr int64_t kAheadBytes = 2048;
+
+template <class Steps, int kTileRows>
+struct FloatTile {
+  static void Run(const GemmArgs& args, const TileRange& range) {
+    using V = typename Steps::Vec;
+    constexpr int kVecs = Steps::kVecs;
+    for (int first_vec = 0; first_vec < kVecsPerPanel; first_vec += kVecs) {
+      const std::byte* w = args.w + range.panel * args.panel_bytes + range.begin / 2 * Steps::kStepBytes;
+      const std::byte* first_row = args.x + range.row * args.x_stride_bytes + range.begin / 2 * Steps::kXBytes;
+      RowPointers<kTileRows> x(first_row, args.x_stride_bytes);
+      V sums[kTileRows][kVecs];
+      LoadSums(args, range, first_vec, sums);
+      for (int64_t k = range.begin; k + 2 <= range.end; k += 2) {
+        if constexpr (kTileRows <= 4) {
+          __builtin_prefetch(w + kAheadBytes);
+          __builtin_prefetch(w + kAheadBytes + 64);
+        }
+        Steps::template Multiply<kTileRows>(w, first_vec, x, true, sums);
+        w += Steps::kStepBytes;
+        x.Advance(Steps::kXBytes);
+      }
+      if (range.end % 2 != 0) Steps::template Multiply<kTileRows>(w, first_vec, x, false, sums);
+      StoreSums(args, range, first_vec, sums);
+    }
+  }
+};
+
+// `num_rows` <= kTileRows rows.
+template <class Steps, template <class, int> class Tile, int kTileRows>
+void RunTile(const GemmArgs& args, int64_t num_rows, const TileRange& range) {
+  if constexpr (kTileRows > 1) {
+    if (num_rows < kTileRows) return RunTile<Steps, Tile, kTileRows - 1>(args, num_rows, range);
+  }
+  Tile<Steps, kTileRows>::Run(args, range);
 }
 
-template <class V, class Pairs>
-void GemmBf16(const GemmBf16Args& args) {
-  Gemm<Bf16Steps<V, Pairs>>({.num_rows = args.num_rows,
-                             .num_cols = args.num_cols,
-                             .inner_dim = args.inner_dim,
-                             .x = reinterpret_cast<const std::byte*>(args.x),
-                             .x_stride_bytes = 2 * args.x_stride,
-                             .w = args.w,
-                             .w_stride_bytes = 2 * args.w_stride,
-                             .bias = args.bias,
-                             .y = args.y,
-                             .y_stride = args.y_stride});
+// Rows that fit one tile read a panel from memory in one go. More rows take it in chunks of kChunk inputs, 16 KiB of
+// weights that stay in the first-level cache while the rows pass over them.
+template <class Steps, template <class, int> class Tile>
+void RunGemm(const GemmArgs& args) {
+  const int64_t num_panels = (args.num_cols + kPanelCols - 1) / kPanelCols;
+  // Tiles as equal as possible: 13 rows are 7 and 6, not 12 and 1.
+  const int64_t num_tiles = (args.num_rows + Steps::kRows - 1) / Steps::kRows;
+  const int64_t chunk = num_tiles == 1 ? args.inner_dim : Steps::kChunk;
+  for (int64_t panel = 0; panel < num_panels; ++panel) {
+    for (int64_t begin = 0; begin < args.inner_dim; begin += chunk) {
+      const int64_t end = begin + chunk < args.inner_dim ? begin + chunk : args.inner_dim;
+      for (int64_t tile = 0; tile < num_tiles; ++tile) {
+        const int64_t row = tile * args.num_rows / num_tiles;
+        const int64_t end_row = (tile + 1) * args.num_rows / num_tiles;
+        RunTile<Steps, Tile, Steps::kRows>(args, end_row - row, {row, panel, begin, end});
+      }
+    }
+  }
 }
 
 }  // namespace

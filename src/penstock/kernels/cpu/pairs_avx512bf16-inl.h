@@ -1,27 +1,48 @@
-// The bf16 dot product by VDPBF16PS. `DotPairs` is that instruction, or, in the tests of these tiles on machines
+// GEMM over pairs of bf16 by VDPBF16PS. `DotPairs` is that instruction, or, in the tests of these tiles on machines
 // without it, the two multiply-adds that it stands for.
 #pragma once
 
+#include "penstock/kernels/cpu/gemm-inl.h"
 #include "penstock/kernels/cpu/vec_avx512-inl.h"
 
 namespace penstock::kernels {
 namespace {
 
+// What VDPBF16PS is documented to do, denormals aside.
+inline __m512 DotByMultiplyAdds(__m512 sum, __m512i x, __m512i w) {
+  Avx512Vec x_even, x_odd, w_even, w_odd;
+  Avx512Vec::Widen(x, x_even, x_odd);
+  Avx512Vec::Widen(w, w_even, w_odd);
+  return Fma(x_even, w_even, Fma(x_odd, w_odd, {sum})).lanes;
+}
+
 template <__m512 (*DotPairs)(__m512 sum, __m512i x, __m512i w)>
-struct Avx512Bf16Pairs {
-  // Nothing is unpacked, so the tile of the f32 GEMM fits.
-  static constexpr int kTileRows = 6;
-  static constexpr int kTileCols = 4;
-  static constexpr int kVectorCols = 8;
+struct Bf16Steps {
+  using Vec = Avx512Vec;
+  static constexpr int kRows = Avx512Vec::kPanelRows;
+  static constexpr int kVecs = Avx512Vec::kPanelVecs;
+  static constexpr int64_t kStepBytes = 128;
+  static constexpr int64_t kXBytes = 4;
+  static constexpr int64_t kChunk = 256;
 
-  __m512i lanes;
-
-  static Avx512Bf16Pairs Load(const std::byte* source) { return {_mm512_loadu_si512(source)}; }
-  static Avx512Bf16Pairs LoadPartial(const std::byte* source, int64_t count) {
-    return {Avx512Pairs::LoadPartial(source, count).lanes};
-  }
-  static Avx512Vec Dot(Avx512Bf16Pairs x, Avx512Bf16Pairs w, Avx512Vec sum) {
-    return {DotPairs(sum.lanes, x.lanes, w.lanes)};
+  template <int kTileRows>
+  [[gnu::always_inline]] static void Multiply(const std::byte* w, int first_vec, const RowPointers<kTileRows>& x,
+                                              bool has_odd, Avx512Vec (&sums)[kTileRows][kVecs]) {
+    __m512i pairs[kVecs];
+    Unrolled<kVecs>([&](auto v)
+                        __attribute__((always_inline)) { pairs[v] = _mm512_loadu_si512(w + 64 * (first_vec + v)); });
+    Unrolled<kTileRows>([&](auto r) __attribute__((always_inline)) {
+      uint32_t pair = 0;
+      if (has_odd) {
+        __builtin_memcpy(&pair, x[r], 4);
+      } else {
+        __builtin_memcpy(&pair, x[r], 2);
+      }
+      const __m512i x_pair = _mm512_set1_epi32(static_cast<int>(pair));
+      Unrolled<kVecs>([&](auto v) __attribute__((always_inline)) {
+        sums[r][v].lanes = DotPairs(sums[r][v].lanes, x_pair, pairs[v]);
+      });
+    });
   }
 };
 

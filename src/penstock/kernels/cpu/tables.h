@@ -8,6 +8,7 @@ namespace penstock::kernels {
 extern const KernelTable kScalarKernels;
 extern const KernelTable kAvx2Kernels;
 extern const KernelTable kAvx512Kernels;
+extern const KernelTable kAvx512VnniKernels;
 extern const KernelTable kAvx512Bf16Kernels;
 
 // Whether VDPBF16PS of this machine sums in the order that kernel_table.h writes down; asked of the instruction itself,

@@ -18,7 +18,8 @@ struct Avx2Vec {
   // 12 registers of accumulators leave 4 for x and w.
   static constexpr int kTileRows = 3;
   static constexpr int kTileCols = 2;
-  static constexpr int kVectorCols = 4;
+  static constexpr int kPanelRows = 6;
+  static constexpr int kPanelVecs = 1;
   static constexpr int kHeadTile = 2;
   static constexpr int kDimTile = 2;
 
@@ -56,6 +57,31 @@ struct Avx2Vec {
     alignas(64) std::byte padded[64] = {};
     __builtin_memcpy(padded, source, static_cast<size_t>(count) * (kDtype == Dtype::kF32 ? 4 : 2));
     return LoadAs<kDtype>(padded);
+  }
+
+  static void LoadPairs(const std::byte* source, Avx2Vec& even, Avx2Vec& odd) {
+    const __m256i first = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(source));
+    const __m256i second = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(source + 32));
+    const __m256i upper = _mm256_set1_epi32(static_cast<int>(0xFFFF0000u));
+    even = {_mm256_castsi256_ps(_mm256_slli_epi32(first, 16)), _mm256_castsi256_ps(_mm256_slli_epi32(second, 16))};
+    odd = {_mm256_castsi256_ps(_mm256_and_si256(first, upper)), _mm256_castsi256_ps(_mm256_and_si256(second, upper))};
+  }
+  static Avx2Vec LoadCodes(const std::byte* source) {
+    const __m128i codes = _mm_loadu_si128(reinterpret_cast<const __m128i*>(source));
+    return {_mm256_cvtepi32_ps(_mm256_cvtepu8_epi32(codes)),
+            _mm256_cvtepi32_ps(_mm256_cvtepu8_epi32(_mm_srli_si128(codes, 8)))};
+  }
+  Avx2Vec Abs() const {
+    const __m256 sign = _mm256_set1_ps(-0.0f);
+    return {_mm256_andnot_ps(sign, low), _mm256_andnot_ps(sign, high)};
+  }
+  void StoreLowBytes(std::byte* target) const {
+    const __m256i mask = _mm256_set1_epi32(0xFF);
+    const __m256i words = _mm256_packus_epi32(_mm256_and_si256(_mm256_castps_si256(low), mask),
+                                              _mm256_and_si256(_mm256_castps_si256(high), mask));
+    const __m256i in_order = _mm256_permute4x64_epi64(words, 0xD8);
+    _mm_storeu_si128(reinterpret_cast<__m128i*>(target),
+                     _mm_packus_epi16(_mm256_castsi256_si128(in_order), _mm256_extracti128_si256(in_order, 1)));
   }
 
   void Store(float* target) const {
@@ -132,35 +158,6 @@ inline void ReduceAdd4(Avx2Vec a, Avx2Vec b, Avx2Vec c, Avx2Vec d, float target[
   const __m128 ac = _mm256_castps256_ps128(ones), bd = _mm256_extractf128_ps(ones, 1);
   _mm_storeu_ps(target, _mm_movelh_ps(_mm_unpacklo_ps(ac, bd), _mm_unpackhi_ps(ac, bd)));
 }
-
-struct Avx2Pairs {
-  static constexpr int kTileRows = 2;
-  static constexpr int kTileCols = 2;
-  static constexpr int kVectorCols = 4;
-
-  __m256i low;
-  __m256i high;
-
-  static Avx2Pairs Load(const std::byte* source) {
-    return {_mm256_loadu_si256(reinterpret_cast<const __m256i*>(source)),
-            _mm256_loadu_si256(reinterpret_cast<const __m256i*>(source + 32))};
-  }
-  static Avx2Pairs LoadPartial(const std::byte* source, int64_t count) {
-    alignas(64) std::byte padded[64] = {};
-    __builtin_memcpy(padded, source, static_cast<size_t>(count) * 2);
-    return Load(padded);
-  }
-  static __m256 Odd(__m256i pairs) {
-    return _mm256_castsi256_ps(_mm256_and_si256(pairs, _mm256_set1_epi32(static_cast<int>(0xFFFF0000u))));
-  }
-  static __m256 Even(__m256i pairs) { return _mm256_castsi256_ps(_mm256_slli_epi32(pairs, 16)); }
-  static __m256 Dot8(__m256i x, __m256i w, __m256 sum) {
-    return _mm256_fmadd_ps(Even(x), Even(w), _mm256_fmadd_ps(Odd(x), Odd(w), sum));
-  }
-  static Avx2Vec Dot(Avx2Pairs x, Avx2Pairs w, Avx2Vec sum) {
-    return {Dot8(x.low, w.low, sum.low), Dot8(x.high, w.high, sum.high)};
-  }
-};
 
 }  // namespace
 }  // namespace penstock::kernels

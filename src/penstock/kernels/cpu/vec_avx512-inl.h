@@ -14,7 +14,8 @@ struct Avx512Vec {
   // 24 accumulators, 4 of w and one or two of x: 30 of 32 registers.
   static constexpr int kTileRows = 6;
   static constexpr int kTileCols = 4;
-  static constexpr int kVectorCols = 8;
+  static constexpr int kPanelRows = 12;
+  static constexpr int kPanelVecs = 2;
   static constexpr int kHeadTile = 4;
   static constexpr int kDimTile = 4;
 
@@ -47,6 +48,21 @@ struct Avx512Vec {
       return {_mm512_maskz_loadu_ps(mask, source)};
     else
       return Widen<kDtype>(_mm256_maskz_loadu_epi16(mask, source));
+  }
+
+  static void LoadPairs(const std::byte* source, Avx512Vec& even, Avx512Vec& odd) {
+    Widen(_mm512_loadu_si512(source), even, odd);
+  }
+  static void Widen(__m512i pairs, Avx512Vec& even, Avx512Vec& odd) {
+    even.lanes = _mm512_castsi512_ps(_mm512_slli_epi32(pairs, 16));
+    odd.lanes = _mm512_castsi512_ps(_mm512_and_si512(pairs, _mm512_set1_epi32(static_cast<int>(0xFFFF0000u))));
+  }
+  static Avx512Vec LoadCodes(const std::byte* source) {
+    return {_mm512_cvtepi32_ps(_mm512_cvtepu8_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(source))))};
+  }
+  Avx512Vec Abs() const { return {_mm512_andnot_ps(_mm512_set1_ps(-0.0f), lanes)}; }
+  void StoreLowBytes(std::byte* target) const {
+    _mm_storeu_si128(reinterpret_cast<__m128i*>(target), _mm512_cvtepi32_epi8(_mm512_castps_si512(lanes)));
   }
 
   void Store(float* target) const { _mm512_storeu_ps(target, lanes); }
@@ -108,29 +124,6 @@ inline void ReduceAdd4(Avx512Vec a, Avx512Vec b, Avx512Vec c, Avx512Vec d, float
   const __m512i firsts = _mm512_setr_epi32(0, 4, 8, 12, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0);
   _mm_storeu_ps(target, _mm512_castps512_ps128(_mm512_permutexvar_ps(firsts, ones)));
 }
-
-// bf16 pairs by two f32 multiply-adds, for machines without VDPBF16PS.
-struct Avx512Pairs {
-  // The halves of 4 of w take 8 registers, which leaves room for 16 accumulators.
-  static constexpr int kTileRows = 4;
-  static constexpr int kTileCols = 4;
-  static constexpr int kVectorCols = 8;
-
-  __m512i lanes;
-
-  static Avx512Pairs Load(const std::byte* source) { return {_mm512_loadu_si512(source)}; }
-  static Avx512Pairs LoadPartial(const std::byte* source, int64_t count) {
-    return {_mm512_maskz_loadu_epi16(static_cast<__mmask32>((uint64_t{1} << count) - 1), source)};
-  }
-  static __m512 Odd(__m512i pairs) {
-    return _mm512_castsi512_ps(_mm512_and_si512(pairs, _mm512_set1_epi32(static_cast<int>(0xFFFF0000u))));
-  }
-  static __m512 Even(__m512i pairs) { return _mm512_castsi512_ps(_mm512_slli_epi32(pairs, 16)); }
-  static Avx512Vec Dot(Avx512Pairs x, Avx512Pairs w, Avx512Vec sum) {
-    const __m512 after_odd = _mm512_fmadd_ps(Odd(x.lanes), Odd(w.lanes), sum.lanes);
-    return {_mm512_fmadd_ps(Even(x.lanes), Even(w.lanes), after_odd)};
-  }
-};
 
 }  // namespace
 }  // namespace penstock::kernels

@@ -10,10 +10,11 @@ namespace penstock::kernels {
 namespace {
 
 struct ScalarVec {
-  // Register tiles of the GEMM: rows of x times rows of w, and the number of rows of w for a single row of x.
+  // Register tiles: of dot products, rows of x times rows of w; of the GEMM, rows of x times vectors of a panel.
   static constexpr int kTileRows = 2;
   static constexpr int kTileCols = 4;
-  static constexpr int kVectorCols = 4;
+  static constexpr int kPanelRows = 2;
+  static constexpr int kPanelVecs = 2;
   // Heads and 16-wide pieces of head_dim that p . V keeps in registers.
   static constexpr int kHeadTile = 2;
   static constexpr int kDimTile = 2;
@@ -72,6 +73,31 @@ struct ScalarVec {
       }
     }
     return result;
+  }
+
+  // 16 pairs of bf16, widened.
+  static void LoadPairs(const std::byte* source, ScalarVec& even, ScalarVec& odd) {
+    for (int j = 0; j < 16; ++j) {
+      uint32_t pair;
+      __builtin_memcpy(&pair, source + 4 * j, 4);
+      even.lanes[j] = FromBits(pair << 16);
+      odd.lanes[j] = FromBits(pair & 0xFFFF0000u);
+    }
+  }
+  // 16 unsigned bytes as floats.
+  static ScalarVec LoadCodes(const std::byte* source) {
+    ScalarVec result;
+    for (int j = 0; j < 16; ++j) result.lanes[j] = static_cast<float>(static_cast<uint8_t>(source[j]));
+    return result;
+  }
+  ScalarVec Abs() const {
+    ScalarVec result;
+    for (int j = 0; j < 16; ++j) result.lanes[j] = FromBits(Bits(lanes[j]) & 0x7FFFFFFF);
+    return result;
+  }
+  // The lowest byte of each lane's bits.
+  void StoreLowBytes(std::byte* target) const {
+    for (int j = 0; j < 16; ++j) target[j] = static_cast<std::byte>(Bits(lanes[j]) & 0xFF);
   }
 
   void Store(float* target) const { StorePartial(target, 16); }
@@ -168,38 +194,6 @@ inline void ReduceAdd4(const ScalarVec& a, const ScalarVec& b, const ScalarVec& 
   target[2] = c.ReduceAdd();
   target[3] = d.ReduceAdd();
 }
-
-// The bf16 dot product: 16 pairs of bf16, and the two fused multiply-adds per lane.
-struct ScalarPairs {
-  static constexpr int kTileRows = 2;
-  static constexpr int kTileCols = 4;
-  static constexpr int kVectorCols = 4;
-
-  uint32_t lanes[16];
-
-  static ScalarPairs Load(const std::byte* source) { return LoadPartial(source, 32); }
-  // The first `count` <= 32 elements, the others zero.
-  static ScalarPairs LoadPartial(const std::byte* source, int64_t count) {
-    ScalarPairs result;
-    for (int64_t j = 0; j < 16; ++j) {
-      uint16_t even = 0, odd = 0;
-      if (2 * j < count) __builtin_memcpy(&even, source + 4 * j, 2);
-      if (2 * j + 1 < count) __builtin_memcpy(&odd, source + 4 * j + 2, 2);
-      result.lanes[j] = static_cast<uint32_t>(odd) << 16 | even;
-    }
-    return result;
-  }
-  static ScalarVec Dot(const ScalarPairs& x, const ScalarPairs& w, const ScalarVec& sum) {
-    ScalarVec result;
-    for (int j = 0; j < 16; ++j) {
-      const float after_odd = __builtin_fmaf(ScalarVec::FromBits(x.lanes[j] & 0xFFFF0000u),
-                                             ScalarVec::FromBits(w.lanes[j] & 0xFFFF0000u), sum.lanes[j]);
-      result.lanes[j] =
-          __builtin_fmaf(ScalarVec::FromBits(x.lanes[j] << 16), ScalarVec::FromBits(w.lanes[j] << 16), after_odd);
-    }
-    return result;
-  }
-};
 
 }  // namespace
 }  // namespace penstock::kernels

@@ -2,7 +2,9 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstring>
 #include <span>
+#include <vector>
 
 namespace penstock::kernels::reference {
 namespace {
@@ -13,27 +15,73 @@ float LoadAs(Dtype dtype, const std::byte* source, int64_t idx) {
   return value;
 }
 
-float ToFloat32(float x) { return x; }
-float ToFloat32(BF16 x) { return ToFloat(x); }
+void PrepareInt8Row(const PrepareRowsArgs& args, const float* source, std::byte* target) {
+  const int64_t dim = args.dim;
+  const int64_t num_groups = (dim + kInt8Group - 1) / kInt8Group;
+  for (int64_t group_idx = args.first / kInt8Group; group_idx * kInt8Group < args.first + args.count; ++group_idx) {
+    const std::span<const float> values(source + group_idx * kInt8Group,
+                                        static_cast<size_t>(std::min(kInt8Group, dim - group_idx * kInt8Group)));
+    const bool is_finite = std::all_of(values.begin(), values.end(), [](float x) { return std::isfinite(x); });
+    float largest = 0;
+    for (const float x : values) largest = std::max(largest, std::abs(x));
+    const bool is_used = is_finite && largest >= 0x1p-100f;
+    Int8RowGroup group = {.scale = is_used     ? largest / 127
+                                   : is_finite ? 0
+                                               : std::nanf(""),
+                          .code_offset = 0,
+                          .code_sums = {0, 0}};
+    for (int64_t i = 0; i < kInt8Group; ++i) {
+      const float x = is_used && i < static_cast<int64_t>(values.size()) ? values[static_cast<size_t>(i)] : 0;
+      const float code = is_used ? std::nearbyint(x * (127 / largest)) : 0;
+      target[group_idx * kInt8Group + i] = static_cast<std::byte>(static_cast<int8_t>(code));
+      group.code_sums[i / 64] += code;
+      group.code_offset -= 128 * static_cast<int32_t>(code);
+    }
+    std::memcpy(target + num_groups * kInt8Group + group_idx * static_cast<int64_t>(sizeof(group)), &group,
+                sizeof(group));
+  }
+}
 
-template <typename Args>
-void Gemm(const Args& args, Dtype w_dtype) {
+// Input `k` of a prepared row.
+double RowValue(const GemmArgs& args, const std::byte* row, int64_t k) {
+  if (args.x_format != RowFormat::kInt8) return LoadAs(Dtype::kF32, row, k);
+  const int64_t num_groups = (args.inner_dim + kInt8Group - 1) / kInt8Group;
+  Int8RowGroup group;
+  std::memcpy(&group, row + num_groups * kInt8Group + k / kInt8Group * static_cast<int64_t>(sizeof(group)),
+              sizeof(group));
+  return static_cast<double>(static_cast<int8_t>(row[k])) * group.scale;
+}
+
+}  // namespace
+
+void PrepareRows(const PrepareRowsArgs& args) {
   for (int64_t row = 0; row < args.num_rows; ++row) {
-    for (int64_t col = 0; col < args.num_cols; ++col) {
+    const float* source = args.source + row * args.source_stride;
+    std::byte* target = args.target + row * args.target_stride_bytes;
+    if (args.format == RowFormat::kInt8) {
+      PrepareInt8Row(args, source, target);
+      continue;
+    }
+    for (int64_t k = args.first; k < args.first + args.count; ++k) {
+      const float value = args.format == RowFormat::kBF16 ? ToFloat(penstock::ToBF16(source[k])) : source[k];
+      std::memcpy(target + 4 * k, &value, 4);
+    }
+  }
+}
+
+void Gemm(const GemmArgs& args) {
+  std::vector<float> w(static_cast<size_t>(args.inner_dim));
+  for (int64_t col = 0; col < args.num_cols; ++col) {
+    UnpackColumn(args.w_format, args.w, col, args.inner_dim, w.data());
+    for (int64_t row = 0; row < args.num_rows; ++row) {
       double sum = args.bias != nullptr ? args.bias[col] : 0.0;
       for (int64_t k = 0; k < args.inner_dim; ++k) {
-        sum += static_cast<double>(ToFloat32(args.x[row * args.x_stride + k])) *
-               LoadAs(w_dtype, args.w, col * args.w_stride + k);
+        sum += RowValue(args, args.x + row * args.x_stride_bytes, k) * w[static_cast<size_t>(k)];
       }
       args.y[row * args.y_stride + col] = static_cast<float>(sum);
     }
   }
 }
-
-}  // namespace
-
-void GemmF32(const GemmF32Args& args) { Gemm(args, args.w_dtype); }
-void GemmBf16(const GemmBf16Args& args) { Gemm(args, Dtype::kBF16); }
 
 void RmsNorm(const RmsNormArgs& args) {
   for (int64_t row = 0; row < args.num_rows; ++row) {

@@ -6,8 +6,8 @@
 
 namespace penstock::kernels::reference {
 
-void GemmF32(const GemmF32Args& args);
-void GemmBf16(const GemmBf16Args& args);
+void PrepareRows(const PrepareRowsArgs& args);  // kBF16 rows are floats
+void Gemm(const GemmArgs& args);                // of such rows
 void RmsNorm(const RmsNormArgs& args);
 void Rope(const RopeArgs& args);
 void RouterTopk(const RouterTopkArgs& args);

@@ -1,0 +1,70 @@
+// Products of codes with VPMADDUBSW; see ints_scalar-inl.h for what each function means.
+#pragma once
+
+#include <immintrin.h>
+
+#include "penstock/kernels/cpu/vec_avx2-inl.h"
+
+namespace penstock::kernels {
+namespace {
+
+struct Avx2Ints {
+  using Vec = Avx2Vec;
+  static constexpr int kRows = Avx2Vec::kPanelRows;
+
+  struct Codes {
+    __m256i low;
+    __m256i high;
+  };
+  __m256i low;
+  __m256i high;
+
+  static Avx2Ints Zero() { return {_mm256_setzero_si256(), _mm256_setzero_si256()}; }
+  static Codes Load(const std::byte* source) {
+    return {_mm256_loadu_si256(reinterpret_cast<const __m256i*>(source)),
+            _mm256_loadu_si256(reinterpret_cast<const __m256i*>(source + 32))};
+  }
+  static Codes And(const Codes& codes, int mask) {
+    const __m256i bytes = _mm256_set1_epi8(static_cast<char>(mask));
+    return {_mm256_and_si256(codes.low, bytes), _mm256_and_si256(codes.high, bytes)};
+  }
+  static Codes Or(const Codes& a, const Codes& b) {
+    return {_mm256_or_si256(a.low, b.low), _mm256_or_si256(a.high, b.high)};
+  }
+  static Codes ShiftRight(const Codes& codes, int count) {
+    return {_mm256_srli_epi16(codes.low, count), _mm256_srli_epi16(codes.high, count)};
+  }
+  static Codes ShiftLeft(const Codes& codes, int count) {
+    return {_mm256_slli_epi16(codes.low, count), _mm256_slli_epi16(codes.high, count)};
+  }
+
+  static Avx2Ints StartInt8(const std::byte*) { return Zero(); }
+  // |w| x with the sign of w moved to x: two products of at most 128 * 127 never saturate 16 bits.
+  static __m256i DotSigned(__m256i codes, __m256i x, __m256i sum) {
+    const __m256i w = _mm256_xor_si256(codes, _mm256_set1_epi8(static_cast<char>(0x80)));
+    const __m256i pairs = _mm256_maddubs_epi16(_mm256_abs_epi8(w), _mm256_sign_epi8(x, w));
+    return _mm256_add_epi32(sum, _mm256_madd_epi16(pairs, _mm256_set1_epi16(1)));
+  }
+  static __m256i DotUnsigned(__m256i codes, __m256i x, __m256i sum) {
+    return _mm256_add_epi32(sum, _mm256_madd_epi16(_mm256_maddubs_epi16(codes, x), _mm256_set1_epi16(1)));
+  }
+  static __m256i Four(const std::byte* x) {
+    int32_t four;
+    __builtin_memcpy(&four, x, 4);
+    return _mm256_set1_epi32(four);
+  }
+  static Avx2Ints DotInt8(const Codes& codes, const std::byte* x, const Avx2Ints& sum) {
+    return {DotSigned(codes.low, Four(x), sum.low), DotSigned(codes.high, Four(x), sum.high)};
+  }
+  static Avx2Ints DotSmall(const Codes& codes, const std::byte* x, const Avx2Ints& sum) {
+    return {DotUnsigned(codes.low, Four(x), sum.low), DotUnsigned(codes.high, Four(x), sum.high)};
+  }
+
+  template <class V>
+  V ToFloats() const {
+    return {_mm256_cvtepi32_ps(low), _mm256_cvtepi32_ps(high)};
+  }
+};
+
+}  // namespace
+}  // namespace penstock::kernels

@@ -1,0 +1,65 @@
+// Products of codes in zmm registers, with VPDPBUSD where the machine has VNNI; see ints_scalar-inl.h for what each
+// function means.
+#pragma once
+
+#include <immintrin.h>
+
+#include "penstock/kernels/cpu/vec_avx512-inl.h"
+
+namespace penstock::kernels {
+namespace {
+
+// An aggregate without base classes: GCC 12 keeps others in memory.
+template <bool kVnni>
+struct Avx512IntsOf {
+  using Vec = Avx512Vec;
+  using Codes = __m512i;
+  static constexpr int kRows = Avx512Vec::kPanelRows;
+
+  __m512i lanes;
+
+  static Avx512IntsOf Zero() { return {_mm512_setzero_si512()}; }
+  static Codes Load(const std::byte* source) { return _mm512_loadu_si512(source); }
+  static Codes And(Codes codes, int mask) { return _mm512_and_si512(codes, _mm512_set1_epi8(static_cast<char>(mask))); }
+  static Codes Or(Codes a, Codes b) { return _mm512_or_si512(a, b); }
+  static Codes ShiftRight(Codes codes, int count) { return _mm512_srli_epi16(codes, static_cast<unsigned>(count)); }
+  static Codes ShiftLeft(Codes codes, int count) { return _mm512_slli_epi16(codes, static_cast<unsigned>(count)); }
+  static __m512i Four(const std::byte* x) {
+    int32_t four;
+    __builtin_memcpy(&four, x, 4);
+    return _mm512_set1_epi32(four);
+  }
+
+  static Avx512IntsOf StartInt8(const std::byte* code_offset) {
+    if constexpr (kVnni) return {Four(code_offset)};
+    return Zero();
+  }
+  // Without VNNI as in ints_avx2-inl.h; AVX-512 has no VPSIGNB.
+  static Avx512IntsOf DotInt8(Codes codes, const std::byte* x, Avx512IntsOf sum) {
+    if constexpr (kVnni) return DotSmall(codes, x, sum);
+    const __m512i w = _mm512_xor_si512(codes, _mm512_set1_epi8(static_cast<char>(0x80)));
+    const __m512i four = Four(x);
+    const __m512i signed_x = _mm512_mask_sub_epi8(four, _mm512_movepi8_mask(w), _mm512_setzero_si512(), four);
+    return {AddPairs(_mm512_maddubs_epi16(_mm512_abs_epi8(w), signed_x), sum.lanes)};
+  }
+  static Avx512IntsOf DotSmall(Codes codes, const std::byte* x, Avx512IntsOf sum) {
+    if constexpr (kVnni) {
+      // The intrinsic would do, but GCC 12 copies the sum before and after it.
+      asm("vpdpbusd %2, %1, %0" : "+v"(sum.lanes) : "v"(codes), "v"(Four(x)));
+      return sum;
+    }
+    return {AddPairs(_mm512_maddubs_epi16(codes, Four(x)), sum.lanes)};
+  }
+  template <class V>
+  V ToFloats() const {
+    return {_mm512_cvtepi32_ps(lanes)};
+  }
+
+ private:
+  static __m512i AddPairs(__m512i pairs, __m512i sum) {
+    return _mm512_add_epi32(sum, _mm512_madd_epi16(pairs, _mm512_set1_epi16(1)));
+  }
+};
+
+}  // namespace
+}  // namespace penstock::kernels

@@ -1,0 +1,81 @@
+// Sixteen lanes of int32 and what multiplies codes: the definition of what the other instruction sets do.
+#pragma once
+
+#include "penstock/kernels/cpu/vec_scalar-inl.h"
+#include "penstock/kernels/kernel_table.h"
+
+namespace penstock::kernels {
+namespace {
+
+struct ScalarInts {
+  using Vec = ScalarVec;
+  static constexpr int kRows = ScalarVec::kPanelRows;
+
+  // Unsigned bytes, four neighbours for each lane.
+  struct Codes {
+    uint8_t bytes[64];
+  };
+  int32_t lanes[16];
+
+  static ScalarInts Zero() { return {}; }
+  static Codes Load(const std::byte* source) {
+    Codes result;
+    __builtin_memcpy(result.bytes, source, 64);
+    return result;
+  }
+  static Codes And(const Codes& codes, int mask) {
+    Codes result;
+    for (int j = 0; j < 64; ++j) result.bytes[j] = static_cast<uint8_t>(codes.bytes[j] & mask);
+    return result;
+  }
+  static Codes Or(const Codes& a, const Codes& b) {
+    Codes result;
+    for (int j = 0; j < 64; ++j) result.bytes[j] = a.bytes[j] | b.bytes[j];
+    return result;
+  }
+  // Shifts may move bits in from a neighbouring byte: And() takes them out.
+  static Codes ShiftRight(const Codes& codes, int count) {
+    Codes result;
+    for (int j = 0; j < 64; ++j) result.bytes[j] = static_cast<uint8_t>(codes.bytes[j] >> count);
+    return result;
+  }
+  static Codes ShiftLeft(const Codes& codes, int count) {
+    Codes result;
+    for (int j = 0; j < 64; ++j) result.bytes[j] = static_cast<uint8_t>(codes.bytes[j] << count);
+    return result;
+  }
+
+  // What a sum of DotInt8 begins with: `code_offset` points to the row's offset (Int8RowGroup), which instruction sets
+  // that multiply unsigned codes need and this one does not.
+  static ScalarInts StartInt8(const std::byte*) { return {}; }
+  // sum + (codes - 128) . x of each lane's four bytes; x are four signed bytes.
+  static ScalarInts DotInt8(const Codes& codes, const std::byte* x, const ScalarInts& sum) {
+    return Dot<128>(codes, x, sum);
+  }
+  // sum + codes . x, codes below 16.
+  static ScalarInts DotSmall(const Codes& codes, const std::byte* x, const ScalarInts& sum) {
+    return Dot<0>(codes, x, sum);
+  }
+
+  template <class V>
+  V ToFloats() const {
+    V result;
+    for (int j = 0; j < 16; ++j) result.lanes[j] = static_cast<float>(lanes[j]);
+    return result;
+  }
+
+ private:
+  template <int kOffset>
+  static ScalarInts Dot(const Codes& codes, const std::byte* x, const ScalarInts& sum) {
+    ScalarInts result;
+    for (int j = 0; j < 16; ++j) {
+      int32_t total = sum.lanes[j];
+      for (int i = 0; i < 4; ++i) total += (codes.bytes[4 * j + i] - kOffset) * static_cast<int8_t>(x[i]);
+      result.lanes[j] = total;
+    }
+    return result;
+  }
+};
+
+}  // namespace
+}  // namespace penstock::kernels

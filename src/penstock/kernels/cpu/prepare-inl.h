@@ -1,0 +1,89 @@
+// Rows of activations as the GEMMs take them.
+#pragma once
+
+#include "penstock/kernels/cpu/rows-inl.h"
+#include "penstock/kernels/kernel_table.h"
+
+namespace penstock::kernels {
+namespace {
+
+// 3 * 2^22: adding it leaves an integer below 2^22 in the low bits, rounded to nearest, ties to even.
+constexpr float kRoundShift = 12582912.0f;
+constexpr float kLeastMagnitude = 0x1p-100f;
+
+template <class V>
+inline V LoadOfGroup(const float* source, int64_t i, int64_t count) {
+  if (i + 16 <= count) return V::Load(source + i);
+  return i < count ? V::LoadPartial(source + i, count - i, 0) : V::Zero();
+}
+
+// `count` <= 128 values; the codes beyond them are 0.
+template <class V>
+void PrepareInt8Group(const float* source, int64_t count, std::byte* codes, Int8RowGroup* group) {
+  V largest = V::Zero(), poison = V::Zero();
+  for (int64_t i = 0; i < kInt8Group; i += 16) {
+    const V x = LoadOfGroup<V>(source, i, count);
+    largest = Max(largest, x.Abs());
+    poison = Fma(x, V::Zero(), poison);  // 0, or NaN where x is not finite
+  }
+  const float magnitude = largest.ReduceMax();
+  const float not_finite = poison.ReduceAdd();
+  const bool is_used = not_finite == 0 && magnitude >= kLeastMagnitude;
+  const V inverse = V::Set(is_used ? 127 / magnitude : 0);
+  const V shift = V::Set(kRoundShift);
+  for (int half = 0; half < 2; ++half) {
+    V sum = V::Zero();
+    for (int64_t i = 64 * half; i < 64 * half + 64; i += 16) {
+      const V x = is_used ? LoadOfGroup<V>(source, i, count) : V::Zero();
+      const V shifted = Add(Mul(x, inverse), shift);
+      sum = Add(sum, Sub(shifted, shift));
+      shifted.StoreLowBytes(codes + i);
+    }
+    group->code_sums[half] = sum.ReduceAdd();
+  }
+  group->scale = not_finite != 0 || not_finite != not_finite ? __builtin_nanf("") : is_used ? magnitude / 127 : 0;
+  group->code_offset = -128 * static_cast<int32_t>(group->code_sums[0] + group->code_sums[1]);
+}
+
+template <class V>
+void PrepareInt8Row(const PrepareRowsArgs& args, const float* source, std::byte* target) {
+  std::byte* groups = target + (args.dim + kInt8Group - 1) / kInt8Group * kInt8Group;
+  for (int64_t first = args.first; first < args.first + args.count; first += kInt8Group) {
+    Int8RowGroup group;
+    PrepareInt8Group<V>(source + first, args.dim - first < kInt8Group ? args.dim - first : kInt8Group, target + first,
+                        &group);
+    __builtin_memcpy(groups + first / kInt8Group * static_cast<int64_t>(sizeof(group)), &group, sizeof(group));
+  }
+}
+
+template <class V, bool kMultipliesPairs>
+void PrepareBf16Row(const PrepareRowsArgs& args, const float* source, std::byte* target) {
+  if constexpr (kMultipliesPairs) {
+    ToBf16<V>(source + args.first, args.count, reinterpret_cast<BF16*>(target) + args.first);
+  } else {
+    BF16 piece[16];
+    float* rounded = reinterpret_cast<float*>(target) + args.first;
+    ForEachPiece(args.count, [&](int64_t i, int64_t count) {
+      ToBf16<V>(source + args.first + i, count, piece);
+      WidenTo<V, Dtype::kBF16>(reinterpret_cast<const std::byte*>(piece), count, rounded + i);
+    });
+  }
+}
+
+template <class V, bool kMultipliesPairs>
+void PrepareRows(const PrepareRowsArgs& args) {
+  for (int64_t row = 0; row < args.num_rows; ++row) {
+    const float* source = args.source + row * args.source_stride;
+    std::byte* target = args.target + row * args.target_stride_bytes;
+    switch (args.format) {
+      case RowFormat::kF32:
+        __builtin_memcpy(target + 4 * args.first, source + args.first, static_cast<size_t>(args.count) * 4);
+        break;
+      case RowFormat::kBF16: PrepareBf16Row<V, kMultipliesPairs>(args, source, target); break;
+      case RowFormat::kInt8: PrepareInt8Row<V>(args, source, target); break;
+    }
+  }
+}
+
+}  // namespace
+}  // namespace penstock::kernels

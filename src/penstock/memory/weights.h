@@ -1,0 +1,32 @@
+// Weights as they lie in DRAM, ready to be computed.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "penstock/checkpoint/safetensors.h"
+#include "penstock/tensor/packed_matrix.h"
+
+namespace penstock {
+
+// A weight matrix as the kernels take it: panels (tensor/packed_matrix.h), aligned to cache lines.
+struct WeightView {
+  const std::byte* data = nullptr;
+  WeightFormat format = WeightFormat::kF32;
+};
+
+struct FfnWeights {
+  WeightView gate_proj;  // [expert_dim, model_dim]
+  WeightView up_proj;    // [expert_dim, model_dim]
+  WeightView down_proj;  // [model_dim, expert_dim]
+};
+
+// kF32: weights as they are stored, activations in f32. kBF16: weights that are not bf16 are rounded to it as they
+// arrive, and so are the inputs of the FFNs and of lm_head, where nearly all the work is; attention, router and norms
+// keep f32 inputs, because an error there can choose other experts (measured: docs/decisions/).
+enum class ComputeDtype : uint8_t { kF32, kBF16 };
+
+// How a matrix lies in DRAM: as it is packed, or in panels of its own dtype or of bf16.
+WeightFormat ResidentFormat(const TensorInfo& tensor, ComputeDtype dtype);
+
+}  // namespace penstock
