@@ -4,9 +4,9 @@
 usage: scripts/benchmark.py MODEL_DIR [MODEL_DIR ...] [--rounds N]
 
 Each round runs a prefill job (one prompt of 1,000 tokens), a decode job (one sequence) and a batch job (32 sequences) after each other,
-and measures the read bandwidth of the memory with build/release/bench/kernels_memory_bench right before and after the decode job (the
-better one counts); medians of the rounds are printed as a Markdown table. Bytes that decoding one token reads: dense weights
-(without the embedding, of which only a row is read) and num_topk experts of every layer.
+and measures the read bandwidth of the memory with `penstock probe` right before and after the decode job (the better one counts);
+medians of the rounds are printed as a Markdown table. Bytes that decoding one token reads: dense weights (without the embedding, of
+which only a row is read) and num_topk experts of every layer.
 """
 import argparse
 import json
@@ -18,13 +18,13 @@ import tempfile
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 PENSTOCK = ROOT / "build/release/bin/penstock"
-MEMORY_BENCH = ROOT / "build/release/bench/kernels_memory_bench"
 
 
 def bandwidth():
-    """Bytes per second that all threads together read from memory: the best of the benchmark's rows."""
-    done = subprocess.run([MEMORY_BENCH, "--benchmark_format=json"], capture_output=True, text=True, check=True)
-    return max(row["GB/s"] for row in json.loads(done.stdout)["benchmarks"]) * 1e9
+    """Bytes per second that all threads together read from memory: the best of the probe's rows."""
+    done = subprocess.run([PENSTOCK, "probe", "--threads", "2", "--json", "--quiet"], capture_output=True, text=True, check=True)
+    dram = json.loads(done.stdout)["tiers"][0]
+    return max(rate["read_bytes_per_second"] for rate in dram["rates"])
 
 
 def run_job(model, lines, flags):

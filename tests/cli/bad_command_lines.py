@@ -3,7 +3,7 @@ import json
 import os
 import resource
 
-COMMANDS = ("run", "generate", "inspect", "tokenize", "perplexity")
+MODEL_COMMANDS = ("run", "generate", "inspect", "tokenize", "perplexity")
 
 
 def usage(args, pattern, code=2, **options):
@@ -37,7 +37,7 @@ def flag_rows():
     yield "L1", "missing value", usage(["inspect", "--model"], "--model.*required|requires|1 required", quiet=False)
     yield "L1", "flag twice", generating("--threads", "1", "--threads", "2", code=2, match="threads")
     yield "L1", "model twice", lambda box: box.run(["inspect", "--model", "a", "--model", "b"], code=2, match="model")
-    for command in COMMANDS:
+    for command in MODEL_COMMANDS:
         yield "L1", f"{command} without --model", usage([command], "--model is required")
     yield "L1", "misspelt --model", usage(["inspect", "--modle", "x"], "unknown argument '--modle'; did you mean --model")
     yield "L1", "conflict", generating("--prompt-file", "x", code=2, match="prompt")
@@ -57,6 +57,11 @@ def flag_rows():
     yield "L1", "--context-length beyond the model's", generating("--context-length", "513", code=2, match="513 is more than the model's 512")
     for value in ("", b"\xff", "x" * 257):
         yield "L1", f"--stop {value[:8]!r}", lambda box, value=value: box.run([*generate()(box), "--stop", value], code=2, match="stop")
+    for flag, match in (("--threads=0", "threads"), ("--threads=x", "threads"), ("--threads=1025", "threads"), ("--thread=1", "did you mean --threads"),
+                        ("--model=x", "unknown argument"), ("stray", "unknown argument"), ("--output", "--output")):
+        yield "L1", f"probe {flag}", usage(["probe", flag], match, quiet=flag != "--output")
+    for path in ("/nowhere/hardware.json", "/"):  # before anything is measured, which would take more memory than a run may
+        yield "L1", f"probe --output {path}", usage(["probe", "--output", path], f"{path}: cannot open for writing", code=5)
     yield "L1", "--output -", lambda box: box.run(["run", "--model", "x", "--input", box.file("i", ""), "--output", "-"], code=2,
                                                   match="/dev/stdout")
     yield "L1", "--temperature 1e-300", generating("--temperature", "1e-300")
@@ -77,6 +82,21 @@ def flag_rows():
         box.run(args + [f"--memory={num_bytes}B"])
         box.run(args + [f"--memory={num_bytes - 1}B"], code=6)
     yield "L2", "the least budget", least
+
+
+def probe_rows():
+    def measures(box):
+        path = box.output("hardware.json")
+        result = box.run(["probe", "--threads=1", "--json", "--output", path], max_rss=1400 << 20)
+        with open(path, "rb") as file:
+            box.expect(file.read() == result.stdout, "--output and --json differ")
+        hardware = json.loads(result.stdout)
+        rate = hardware["tiers"][0]["rates"][0]
+        box.expect(rate["threads"] == 1 and rate["read_bytes_per_second"] > 0, f"no rate: {rate}")
+        box.expect(hardware["processors"][0]["peaks"]["f32"]["rates"][0]["ops_per_second"] > 0, "no peak")
+    yield "L11", "probe", measures
+    yield "L11", "probe, stdout is full", lambda box: box.run(["probe", "--threads=1"], code=5, match="No space left", max_rss=1400 << 20,
+                                                              stdout=open("/dev/full", "wb"))
 
 
 def environment_rows():
@@ -215,6 +235,11 @@ def surroundings_rows():
                 preexec=limit(resource.RLIMIT_AS, 300 << 20))
     yield "L10", "ulimit -v", address_space
 
+    def probe_address_space(box):
+        if not box.program.sanitized:
+            box.run(["probe", "--threads=1"], code=6, match="cannot map .*ulimit -v", preexec=limit(resource.RLIMIT_AS, 60 << 20))
+    yield "L10", "probe with ulimit -v", probe_address_space
+
     def file_size(box):  # results that cannot be written end the job as a full disk does: at a line's end, to be resumed
         model = box.model()
         lines = "".join(json.dumps({"id": f"r{i}", "prompt": "hi", "max_tokens": 2}) + "\n" for i in range(60))
@@ -231,3 +256,4 @@ def cases():
     yield from flag_rows()
     yield from environment_rows()
     yield from surroundings_rows()
+    yield from probe_rows()

@@ -352,6 +352,17 @@ Command AddPerplexityCommand(CLI::App& app, LogFlags& log) {
   return {command, [flags] { return PerplexityCommand(*flags); }};
 }
 
+Command AddProbeCommand(CLI::App& app, LogFlags& log) {
+  auto flags = std::make_shared<ProbeFlags>();
+  CLI::App* command = app.add_subcommand("probe", "measure this machine: memory bandwidth and arithmetic by threads");
+  command->add_option("-t,--threads", flags->threads, "most threads to measure with (default: all usable CPUs)")
+      ->check(CLI::Range(1, kMaxThreads));
+  command->add_flag("--json", flags->as_json, "print JSON");
+  command->add_option("-o,--output", flags->output_path, "write the JSON into a file, too")->type_name("FILE");
+  AddLogFlags(*command, log);
+  return {command, [flags] { return ProbeCommand(*flags); }};
+}
+
 // Prints "penstock: error: ..." to stderr and returns the exit code.
 int ReportError(const absl::Status& status) {
   std::fprintf(stderr, "penstock: error: %s\n", Message(status).c_str());
@@ -371,8 +382,8 @@ int Main(int argc, char** argv) {
   app.require_subcommand(1);
   app.get_formatter()->column_width(38);
   LogFlags log;
-  const Command commands[] = {AddRunCommand(app, log), AddGenerateCommand(app, log), AddInspectCommand(app, log),
-                              AddTokenizeCommand(app, log), AddPerplexityCommand(app, log)};
+  const Command commands[] = {AddRunCommand(app, log),      AddGenerateCommand(app, log),   AddInspectCommand(app, log),
+                              AddTokenizeCommand(app, log), AddPerplexityCommand(app, log), AddProbeCommand(app, log)};
   BindVariables(app);
   try {
     if (const absl::Status status = ParseFlags(app, argc, argv); !status.ok()) return ReportError(status);

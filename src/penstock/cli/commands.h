@@ -69,4 +69,12 @@ struct PerplexityFlags {
 };
 absl::StatusOr<int> PerplexityCommand(const PerplexityFlags& flags);
 
+// penstock probe: measure this machine.
+struct ProbeFlags {
+  int threads = 0;
+  bool as_json = false;
+  std::string output_path;  // of the JSON; empty: none
+};
+absl::StatusOr<int> ProbeCommand(const ProbeFlags& flags);
+
 }  // namespace penstock::cli

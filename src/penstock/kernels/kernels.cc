@@ -1,14 +1,11 @@
 #include "penstock/kernels/kernels.h"
 
-#if defined(__x86_64__)
-#include <cpuid.h>
-#endif
-
 #include <string>
 
 #include "penstock/base/check.h"
 #include "penstock/base/checked.h"
 #include "penstock/base/status.h"
+#include "penstock/hardware/cpu_features.h"
 #include "penstock/kernels/cpu/tables.h"
 
 namespace penstock::kernels {
@@ -17,33 +14,19 @@ namespace {
 constexpr Isa kAllIsas[] = {Isa::kScalar, Isa::kAvx2, Isa::kAvx512, Isa::kAvx512Vnni, Isa::kAvx512Bf16};
 
 #if defined(__x86_64__)
-// __builtin_cpu_supports also asks the operating system whether it saves the registers, but does not know these two in
-// every compiler.
-bool HasF16c() {
-  unsigned eax = 0, ebx = 0, ecx = 0, edx = 0;
-  return __get_cpuid(1, &eax, &ebx, &ecx, &edx) != 0 && (ecx >> 29 & 1) != 0;
-}
-
 // Bits come before speed: a machine whose instruction sums in another order uses plain AVX-512.
 bool HasLawfulAvx512Bf16() {
-  static const bool answer = [] {
-    unsigned eax = 0, ebx = 0, ecx = 0, edx = 0;
-    return __get_cpuid_count(7, 1, &eax, &ebx, &ecx, &edx) != 0 && (eax >> 5 & 1) != 0 && kAvx512Bf16FollowsTheLaw();
-  }();
+  static const bool answer = MachineCpuFeatures().avx512_bf16 && kAvx512Bf16FollowsTheLaw();
   return answer;
 }
 
 bool IsSupported(Isa isa) {
-  __builtin_cpu_init();
-  const bool has_avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && HasF16c();
-  const bool has_avx512 = has_avx2 && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
-                          __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl");
   switch (isa) {
     case Isa::kScalar: return true;
-    case Isa::kAvx2: return has_avx2;
-    case Isa::kAvx512: return has_avx512;
-    case Isa::kAvx512Vnni: return has_avx512 && __builtin_cpu_supports("avx512vnni");
-    case Isa::kAvx512Bf16: return has_avx512 && __builtin_cpu_supports("avx512vnni") && HasLawfulAvx512Bf16();
+    case Isa::kAvx2: return MachineCpuFeatures().avx2;
+    case Isa::kAvx512: return MachineCpuFeatures().avx512;
+    case Isa::kAvx512Vnni: return MachineCpuFeatures().avx512_vnni;
+    case Isa::kAvx512Bf16: return MachineCpuFeatures().avx512_vnni && HasLawfulAvx512Bf16();
   }
   return false;
 }

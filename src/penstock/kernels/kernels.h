@@ -26,8 +26,7 @@ Isa BestIsa();
 // or the machine lacks it.
 absl::StatusOr<Isa> ChooseIsa(std::string_view forced);
 
-// REQUIRES: `isa` is supported. The table lives forever and may be used by any number of threads. Asks the processor
-// each time, which is slow in a virtual machine: call it once and keep the reference.
+// REQUIRES: `isa` is supported. The table lives forever and may be used by any number of threads.
 const KernelTable& KernelsFor(Isa isa);
 
 // Bytes of a row of `dim` activations as PrepareRowsArgs::target, a multiple of 64: room for the format on any machine.

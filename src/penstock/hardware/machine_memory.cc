@@ -1,4 +1,4 @@
-#include "penstock/engine/machine_memory.h"
+#include "penstock/hardware/machine_memory.h"
 
 #include <algorithm>
 #include <fstream>

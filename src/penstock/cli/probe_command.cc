@@ -1,0 +1,82 @@
+#include "penstock/cli/commands.h"
+
+#include <cerrno>
+
+#include <fcntl.h>
+#include <unistd.h>
+
+#include "penstock/base/bytes.h"
+#include "penstock/base/file.h"
+#include "penstock/base/json.h"
+#include "penstock/base/status.h"
+#include "penstock/base/text.h"
+#include "penstock/hardware/probe.h"
+
+namespace penstock::cli {
+namespace {
+
+// "int8 TOP/s", and what one of it is in operations per second.
+struct Unit {
+  std::string_view name;
+  double ops_per_s;
+};
+
+Unit UnitOf(Arithmetic arithmetic) {
+  return arithmetic == Arithmetic::kInt8 ? Unit{"TOP/s", 1e12} : Unit{"GFLOP/s", 1e9};
+}
+
+std::string Cell(double value) { return fmt::format("{:>15}", fmt::format("{:.{}f}", value, value < 10 ? 3 : 1)); }
+
+// REQUIRES: `hardware` comes from ProbeMachine, which measures one processor and one tier at the same numbers of
+// threads.
+std::string Table(const Hardware& hardware) {
+  const Processor& cpu = hardware.processors.at(0);
+  const MemoryTier& dram = hardware.tiers.at(0);
+  std::string out;
+  out += fmt::format("{:<18}{}\n", "processor", cpu.model.empty() ? "unknown" : Printable(cpu.model));
+  out += fmt::format("{:<18}{}\n", "usable CPUs", cpu.num_cpus);
+  out += fmt::format("{:<18}{}\n", "features", fmt::join(FeatureNames(cpu.features), " "));
+  out += fmt::format("{:<18}{}\n", "DRAM", FormatBytes(dram.capacity_bytes));
+  for (const ComputePeak& peak : cpu.peaks) {
+    out += fmt::format("{:<18}{}\n", ArithmeticName(peak.arithmetic),
+                       peak.instructions.empty() ? "no instructions for it" : peak.instructions);
+  }
+  out += fmt::format("\nthreads{:>15}{:>15}{:>15}", "read GB/s", "write GB/s", "copy GB/s");
+  for (const ComputePeak& peak : cpu.peaks) {
+    out += fmt::format("{:>15}", fmt::format("{} {}", ArithmeticName(peak.arithmetic), UnitOf(peak.arithmetic).name));
+  }
+  out += "\n";
+  for (size_t i = 0; i < dram.rates.size(); ++i) {
+    const MemoryRates& rates = dram.rates[i];
+    out += fmt::format("{:>7}", rates.num_threads);
+    for (const double rate : {rates.read_bytes_per_s, rates.write_bytes_per_s, rates.copy_bytes_per_s}) {
+      out += Cell(rate * 1e-9);
+    }
+    for (const ComputePeak& peak : cpu.peaks) {
+      out += peak.rates.empty() ? fmt::format("{:>15}", "-")
+                                : Cell(peak.rates.at(i).ops_per_s / UnitOf(peak.arithmetic).ops_per_s);
+    }
+    out += "\n";
+  }
+  return out;
+}
+
+}  // namespace
+
+absl::StatusOr<int> ProbeCommand(const ProbeFlags& flags) {
+  UniqueFd output;
+  if (!flags.output_path.empty()) {  // before the work, not after it
+    output = UniqueFd(::open(flags.output_path.c_str(), O_WRONLY | O_CREAT | O_CLOEXEC, 0666));
+    if (!output.valid()) return IoError("{}: cannot open for writing: {}", flags.output_path, ErrnoText(errno));
+  }
+  PENSTOCK_ASSIGN_OR_RETURN(const Hardware hardware, ProbeMachine({.max_threads = flags.threads}));
+  const std::string json = std::string(json::serialize(ToJson(hardware))) + "\n";
+  if (output.valid()) {
+    (void)::ftruncate(output.get(), 0);  // fails on pipes, which have nothing to cut off
+    PENSTOCK_RETURN_IF_ERROR(WriteFully(output.get(), json, flags.output_path));
+  }
+  PENSTOCK_RETURN_IF_ERROR(WriteFully(STDOUT_FILENO, flags.as_json ? json : Table(hardware), "stdout"));
+  return 0;
+}
+
+}  // namespace penstock::cli

@@ -1,0 +1,44 @@
+#include "penstock/hardware/cpu_features.h"
+
+#if defined(__x86_64__)
+#include <cpuid.h>
+#endif
+
+namespace penstock {
+namespace {
+
+#if defined(__x86_64__)
+// One bit of what CPUID says of `leaf` and `subleaf`. __builtin_cpu_supports, which also asks the operating system
+// whether it saves the registers, does not know every feature in every compiler.
+enum class Register { kEax, kEcx };
+
+bool HasBit(unsigned leaf, unsigned subleaf, Register reg, int bit) {
+  unsigned eax = 0, ebx = 0, ecx = 0, edx = 0;
+  if (__get_cpuid_count(leaf, subleaf, &eax, &ebx, &ecx, &edx) == 0) return false;
+  return ((reg == Register::kEax ? eax : ecx) >> bit & 1) != 0;
+}
+
+CpuFeatures Detect() {
+  __builtin_cpu_init();
+  CpuFeatures features;
+  features.avx2 =
+      __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && HasBit(1, 0, Register::kEcx, 29);  // F16C
+  features.avx512 = features.avx2 && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
+                    __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl");
+  features.avx_vnni = features.avx2 && HasBit(7, 1, Register::kEax, 4);
+  features.avx512_vnni = features.avx512 && HasBit(7, 0, Register::kEcx, 11);
+  features.avx512_bf16 = features.avx512 && HasBit(7, 1, Register::kEax, 5);
+  return features;
+}
+#else
+CpuFeatures Detect() { return {}; }
+#endif
+
+}  // namespace
+
+const CpuFeatures& MachineCpuFeatures() {
+  static const CpuFeatures features = Detect();
+  return features;
+}
+
+}  // namespace penstock

@@ -1,0 +1,14 @@
+#include "penstock/hardware/read_loop-inl.h"
+
+namespace penstock {
+namespace {
+
+struct Width {
+  using Vec [[gnu::vector_size(64), gnu::may_alias]] = uint64_t;
+};
+
+}  // namespace
+
+constinit const ReadLoop kAvx512ReadLoop = SumStreams<Width>;
+
+}  // namespace penstock

@@ -1,0 +1,37 @@
+// The loop behind every ReadLoop, for one width of vectors.
+#pragma once
+
+#include "penstock/hardware/read_loops.h"
+
+namespace penstock {
+namespace {
+
+// Width::Vec is the vector. Each stream has a sum of its own: additions do not wait for each other, and the prefetchers
+// have enough to do.
+template <class Width>
+uint64_t SumStreams(const std::byte* from, size_t num_bytes) {
+  using Vec = typename Width::Vec;
+  constexpr size_t kVecBytes = sizeof(Vec);
+  constexpr size_t kNumStreams = 8;
+  constexpr size_t kLineVecs = 64 / kVecBytes;
+  const Vec* vecs = reinterpret_cast<const Vec*>(from);
+  const size_t stream_vecs = num_bytes / kVecBytes / kNumStreams;
+  Vec sums[kNumStreams] = {};
+  for (size_t i = 0; i < stream_vecs; i += kLineVecs) {
+#pragma GCC unroll 8
+    for (size_t stream = 0; stream < kNumStreams; ++stream) {
+      const Vec* line = vecs + stream * stream_vecs + i;
+      Vec line_sum = line[0];
+#pragma GCC unroll 4
+      for (size_t j = 1; j < kLineVecs; ++j) line_sum += line[j];
+      sums[stream] += line_sum;
+    }
+  }
+  for (size_t stream = 1; stream < kNumStreams; ++stream) sums[0] += sums[stream];
+  uint64_t sum = 0;
+  for (size_t i = 0; i < kVecBytes / sizeof(uint64_t); ++i) sum += sums[0][i];
+  return sum;
+}
+
+}  // namespace
+}  // namespace penstock
