@@ -1,0 +1,76 @@
+#!/usr/bin/env python3
+"""Writes tests/golden/gguf_blocks/: what the package gguf makes of random blocks, and of random weights.
+
+usage: make_gguf_vectors.py [ROOT OF THE REPOSITORY]
+"""
+
+import importlib.metadata
+import pathlib
+import sys
+
+import gguf
+import numpy as np
+
+NUM_BLOCKS = {"Q8_0": 64, "Q4_0": 64, "Q4_K": 16, "Q6_K": 16}
+SCALES = {"Q8_0": [0], "Q4_0": [0], "Q4_K": [0, 2], "Q6_K": [208]}  # offsets of the f16 scales in a block
+# Zeros, denormals, the least normal number, the largest, infinities and NaN: few random bytes are one of them.
+ODD_SCALES = [0x0000, 0x8000, 0x0001, 0x83FF, 0x0400, 0x7BFF, 0x7C00, 0xFC00, 0x7E00, 0xFFFF]
+
+README = """# Blocks of GGUF
+
+Made by `tools/golden/make_gguf_vectors.py` with gguf {gguf} and numpy {numpy}; read by `tests/tensor/gguf_blocks_test.cc`.
+Everything is little-endian.
+
+- `<type>.blocks`: random bytes as blocks of that type. The first blocks have f16 scales that are zero, denormal, the least
+  normal number, the largest, infinite or NaN; with several scales in a block these meet each other.
+- `<type>.weights`: the floats that `gguf.quants.dequantize` makes of them.
+- `<type>.quantised`, for the types that `gguf.quants.quantize` knows: its blocks of the floats in `weights`, which are normal,
+  heavy-tailed, of all magnitudes from 1e-36 to 1e10 (so that scales overflow and underflow f16), halves of codes (ties), and zeros.
+"""
+
+
+def random_blocks(name, rng):
+    size = gguf.GGML_QUANT_SIZES[gguf.GGMLQuantizationType[name]][1]
+    blocks = rng.integers(0, 256, (NUM_BLOCKS[name], size), dtype=np.uint8)
+    for block, scale in enumerate(ODD_SCALES):
+        for shift, offset in enumerate(SCALES[name]):
+            odd = ODD_SCALES[(block + 3 * shift) % len(ODD_SCALES)]
+            blocks[block, offset:offset + 2] = odd & 0xFF, odd >> 8
+    return blocks
+
+
+def random_weights(rng):
+    normal = rng.standard_normal((16, 32))
+    heavy = rng.standard_t(2, (16, 32)) * 0.02
+    magnitudes = rng.standard_normal((47, 32)) * 10.0 ** np.arange(-36, 11)[:, None]
+    ties = rng.integers(-254, 255, (8, 32)) / 2.0
+    ties[:, 0] = [127, -127, 8, -8, 4, -4, 16, -16]
+    ties[2:] = np.clip(ties[2:], -abs(ties[2:, :1]), abs(ties[2:, :1]))
+    zeros = np.zeros((2, 32))
+    zeros[1, ::2] = -0.0
+    weights = np.concatenate([normal, heavy, magnitudes, ties, zeros]).astype(np.float32)
+    return rng.permutation(weights, axis=0)
+
+
+def main():
+    root = pathlib.Path(sys.argv[1] if len(sys.argv) > 1 else ".").resolve()
+    folder = root / "tests/golden/gguf_blocks"
+    folder.mkdir(parents=True, exist_ok=True)
+    rng = np.random.default_rng(20)
+    weights = random_weights(rng)
+    weights.astype("<f4").tofile(folder / "weights")
+    for name in NUM_BLOCKS:
+        kind = gguf.GGMLQuantizationType[name]
+        blocks = random_blocks(name, rng)
+        blocks.tofile(folder / f"{name}.blocks")
+        with np.errstate(invalid="ignore", over="ignore"):
+            gguf.quants.dequantize(blocks, kind).astype("<f4").tofile(folder / f"{name}.weights")
+        if name in ("Q8_0", "Q4_0"):
+            with np.errstate(over="ignore"):
+                gguf.quants.quantize(weights, kind).tofile(folder / f"{name}.quantised")
+    versions = {name: importlib.metadata.version(name) for name in ("gguf", "numpy")}
+    (folder / "README.md").write_text(README.format(**versions), encoding="ascii")
+
+
+if __name__ == "__main__":
+    main()
