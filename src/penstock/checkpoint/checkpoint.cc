@@ -12,6 +12,7 @@
 #include "penstock/base/logging.h"
 #include "penstock/base/status.h"
 #include "penstock/base/text.h"
+#include "penstock/checkpoint/packed_index.h"
 #include "penstock/checkpoint/shard_index.h"
 
 namespace penstock {
@@ -109,7 +110,25 @@ void WarnOfUnlisted(const ModelFolder& folder, const std::vector<std::string>& e
 
 }  // namespace
 
+absl::StatusOr<Checkpoint> Checkpoint::OpenPacked(const ModelFolder& folder) {
+  PENSTOCK_ASSIGN_OR_RETURN(const std::string text, folder.Read(kPackedIndexFile, kMaxIndexBytes));
+  absl::StatusOr<PackedIndex> index = ParsePackedIndex(text);
+  if (!index.ok()) return Annotate(index.status(), fmt::format("{}/{}", folder.path(), kPackedIndexFile));
+  Checkpoint checkpoint;
+  PENSTOCK_ASSIGN_OR_RETURN(OpenedFile file, folder.OpenFile(kPackedWeightsFile));
+  if (file.size_bytes != index->weights_bytes) {
+    return ModelError("{}: {} bytes, expected {}: the file is not whole, copy it again or pack the model again",
+                      file.path, file.size_bytes, index->weights_bytes);
+  }
+  checkpoint.files_.push_back(std::move(file));
+  checkpoint.quantize_ = index->quantize;
+  checkpoint.tensors_ = std::move(index->tensors);
+  PENSTOCK_RETURN_IF_ERROR(checkpoint.SortNames());
+  return checkpoint;
+}
+
 absl::StatusOr<Checkpoint> Checkpoint::Open(const ModelFolder& folder) {
+  if (folder.Has(kPackedIndexFile)) return OpenPacked(folder);
   const std::vector<std::string> entries = folder.List();
   const std::string gguf = FirstWithSuffix(entries, {".gguf"});
   const std::string safetensors = FirstWithSuffix(entries, {".safetensors"});
@@ -225,7 +244,8 @@ absl::StatusOr<std::string> Checkpoint::Fingerprint() const {
     const TensorInfo& tensor = tensors_[idx];
     add(tensor.name.size());
     XXH3_128bits_update(state.get(), tensor.name.data(), tensor.name.size());
-    const std::string_view dtype = DtypeName(tensor.dtype);
+    const std::string_view dtype =
+        tensor.packed.has_value() ? WeightFormatName(*tensor.packed) : DtypeName(tensor.dtype);
     add(dtype.size());
     XXH3_128bits_update(state.get(), dtype.data(), dtype.size());
     add(tensor.shape.size());
@@ -233,6 +253,7 @@ absl::StatusOr<std::string> Checkpoint::Fingerprint() const {
     add(static_cast<uint64_t>(tensor.file_idx));
     add(tensor.extent.offset_bytes);
     add(tensor.extent.size_bytes);
+    if (tensor.xxh3.has_value()) add(*tensor.xxh3);
   }
   // Values from the middle of tensors that are spread over the whole model: what tells a model from its fine-tune.
   constexpr size_t kMaxSamples = 4096;
@@ -241,6 +262,7 @@ absl::StatusOr<std::string> Checkpoint::Fingerprint() const {
   const size_t stride = (tensors_.size() + kMaxSamples - 1) / kMaxSamples;
   for (size_t i = 0; i < by_name_.size(); i += stride) {
     const TensorInfo& tensor = tensors_[by_name_[i]];
+    if (tensor.xxh3.has_value()) continue;
     const uint64_t size = std::min(kSampleBytes, tensor.extent.size_bytes);
     const uint64_t offset = tensor.extent.offset_bytes + (tensor.extent.size_bytes - size) / 2;
     const OpenedFile& file = files_[tensor.file_idx];

@@ -1,4 +1,4 @@
-// A catalogue of the named tensors of a model folder: one or many safetensors shards.
+// A catalogue of the named tensors of a model folder: one or many safetensors shards, or a packed store.
 #pragma once
 
 #include <string>
@@ -15,9 +15,9 @@ struct ShardIndex;
 
 class Checkpoint {
  public:
-  // Opens `model.safetensors`, or the shards that `model.safetensors.index.json` names, and validates all
-  // their headers against each other and the index. Reads no tensor. What is wrong with the files is kModel
-  // and names file and tensor; kUsage when the folder holds two formats; kIo and kResources when the system
+  // Opens `model.safetensors`, or the shards that `model.safetensors.index.json` names, or a packed store, and
+  // validates all their headers against each other and the index. Reads no tensor. What is wrong with the files is
+  // kModel and names file and tensor; kUsage when the folder holds two formats; kIo and kResources when the system
   // cannot read or hold them.
   static absl::StatusOr<Checkpoint> Open(const ModelFolder& folder);
 
@@ -31,14 +31,20 @@ class Checkpoint {
   // Memory that the catalogue itself takes.
   uint64_t memory_bytes() const;
 
-  // Digest of config-independent content: names, dtypes, shapes, extents, file sizes, and values from the middle of up
-  // to 4,096 tensors (xxh3-128, hex). Tells a model from its fine-tune in at most 16 MiB of reads; it is no checksum.
+  // How a packed store was quantised ("none", "int8", ...); empty for safetensors.
+  const std::string& quantize() const { return quantize_; }
+
+  // Digest of config-independent content: names, dtypes, shapes, extents, file sizes, and the checksums of all tensors
+  // or, where there are none, values from the middle of up to 4,096 of them (xxh3-128, hex): enough to tell a model
+  // from its fine-tune in at most 16 MiB of reads.
   absl::StatusOr<std::string> Fingerprint() const;
 
  private:
+  static absl::StatusOr<Checkpoint> OpenPacked(const ModelFolder& folder);
   absl::Status SortNames();                                // refuses a name in two shards
   absl::Status CheckIndex(const ShardIndex& index) const;  // index and shards must agree
 
+  std::string quantize_;
   std::vector<TensorInfo> tensors_;
   std::vector<OpenedFile> files_;
   std::vector<int>

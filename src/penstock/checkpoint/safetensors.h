@@ -27,8 +27,9 @@ struct TensorInfo {
   Dtype dtype = Dtype::kF32;           // of a row-major tensor
   std::optional<WeightFormat> packed;  // set: the bytes are panels of this format, and `dtype` means nothing
   std::vector<int64_t> shape;
-  int file_idx = 0;   // into Checkpoint::files()
-  FileExtent extent;  // from the start of the file
+  int file_idx = 0;              // into Checkpoint::files()
+  FileExtent extent;             // from the start of the file
+  std::optional<uint64_t> xxh3;  // checksum (XXH3, 64 bits) of the bytes, where the file has one
 };
 
 // Number of header bytes that follow the first 8. `first_bytes` are the file's first min(8, file_bytes)

@@ -240,7 +240,9 @@ void AddLogFlags(CLI::App& app, LogFlags& flags) {
 // --model and the flags of every command that computes.
 void AddModelFlags(CLI::App& app, ModelFlags& flags) {
   EngineOptions& engine = flags.engine;
-  app.add_option("-m,--model", engine.model_dir, "Hugging Face model folder")->required()->type_name("DIR");
+  app.add_option("-m,--model", engine.model_dir, "Hugging Face model folder or packed store")
+      ->required()
+      ->type_name("DIR");
   app.add_option("--memory", flags.memory,
                  "DRAM budget for everything Penstock allocates (default: 3/4 of what is free)")
       ->type_name("SIZE");
@@ -316,10 +318,31 @@ Command AddGenerateCommand(CLI::App& app, LogFlags& log) {
   return {command, [flags] { return GenerateCommand(*flags); }};
 }
 
+Command AddPackCommand(CLI::App& app, LogFlags& log) {
+  auto flags = std::make_shared<PackFlags>();
+  CLI::App* command =
+      app.add_subcommand("pack", "write a model as a packed store: compute-ready, checksummed, quantised if asked for");
+  command->add_option("-m,--model", flags->pack.model_dir, "Hugging Face model folder")->required()->type_name("DIR");
+  command->add_option("-o,--output", flags->pack.output_dir, "folder to write; must not exist")
+      ->required()
+      ->type_name("DIR");
+  command->add_option("--quantize", flags->pack.quantize, "none, int8, hqq4 or hqq3")->capture_default_str();
+  command->add_option("--dtype", flags->pack.dtype, "auto (the checkpoint's own) or bf16")->capture_default_str();
+  command->add_option("-t,--threads", flags->pack.threads, "compute threads (default: all usable CPUs)")
+      ->check(CLI::Range(1, kMaxThreads));
+  AddLogFlags(*command, log);
+  return {command, [flags, &log] {
+            flags->quiet = log.quiet;
+            return PackCommand(*flags);
+          }};
+}
+
 Command AddInspectCommand(CLI::App& app, LogFlags& log) {
   auto flags = std::make_shared<InspectFlags>();
   CLI::App* command = app.add_subcommand("inspect", "what is in a checkpoint: dims, sizes per layer and tier");
-  command->add_option("-m,--model", flags->model_dir, "Hugging Face model folder")->required()->type_name("DIR");
+  command->add_option("-m,--model", flags->model_dir, "Hugging Face model folder or packed store")
+      ->required()
+      ->type_name("DIR");
   command->add_flag("--json", flags->as_json, "print JSON");
   command->add_flag("--verify", flags->verify, "read all weights and look for NaN and infinity");
   AddLogFlags(*command, log);
@@ -329,7 +352,9 @@ Command AddInspectCommand(CLI::App& app, LogFlags& log) {
 Command AddTokenizeCommand(CLI::App& app, LogFlags& log) {
   auto flags = std::make_shared<TokenizeFlags>();
   CLI::App* command = app.add_subcommand("tokenize", "text to token ids, one JSON array per text, and back");
-  command->add_option("-m,--model", flags->model_dir, "Hugging Face model folder")->required()->type_name("DIR");
+  command->add_option("-m,--model", flags->model_dir, "Hugging Face model folder or packed store")
+      ->required()
+      ->type_name("DIR");
   auto* text =
       command->add_option("--text", flags->text, "the text (with --decode: a JSON array of ids)")->type_name("TEXT");
   auto* file = command->add_option("--file", flags->file, "file with one text per line")->type_name("FILE");
@@ -382,8 +407,9 @@ int Main(int argc, char** argv) {
   app.require_subcommand(1);
   app.get_formatter()->column_width(38);
   LogFlags log;
-  const Command commands[] = {AddRunCommand(app, log),      AddGenerateCommand(app, log),   AddInspectCommand(app, log),
-                              AddTokenizeCommand(app, log), AddPerplexityCommand(app, log), AddProbeCommand(app, log)};
+  const Command commands[] = {AddRunCommand(app, log),     AddGenerateCommand(app, log), AddPackCommand(app, log),
+                              AddInspectCommand(app, log), AddTokenizeCommand(app, log), AddPerplexityCommand(app, log),
+                              AddProbeCommand(app, log)};
   BindVariables(app);
   try {
     if (const absl::Status status = ParseFlags(app, argc, argv); !status.ok()) return ReportError(status);

@@ -10,6 +10,7 @@
 #include "penstock/engine.h"
 #include "penstock/job/job.h"
 #include "penstock/job/sampling_fields.h"
+#include "penstock/pack.h"
 
 namespace penstock::cli {
 
@@ -42,6 +43,13 @@ struct GenerateFlags {
   bool raw = false;
 };
 absl::StatusOr<int> GenerateCommand(const GenerateFlags& flags);
+
+// penstock pack: a model folder as a packed store.
+struct PackFlags {
+  PackOptions pack;
+  bool quiet = false;
+};
+absl::StatusOr<int> PackCommand(const PackFlags& flags);
 
 // penstock inspect: what is in a checkpoint, and where its bytes would lie.
 struct InspectFlags {

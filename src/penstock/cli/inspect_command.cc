@@ -1,5 +1,7 @@
 #include "penstock/cli/commands.h"
 
+#include <xxhash.h>
+
 #include <bit>
 #include <memory>
 
@@ -10,6 +12,7 @@
 #include "penstock/base/json.h"
 #include "penstock/base/status.h"
 #include "penstock/base/text.h"
+#include "penstock/checkpoint/packed_index.h"
 #include "penstock/engine/loaded_model.h"
 #include "penstock/model/family.h"
 
@@ -54,7 +57,8 @@ json::object Describe(const LoadedModel& model) {
   return {{"model", ReplaceInvalidUtf8(model.name)},
           {"family", c.family->name},
           {"fingerprint", model.fingerprint},
-          {"dtype", DtypeName(model.checkpoint_dtype())},
+          {"dtype", model.weights_format()},
+          {"packed", !model.checkpoint.quantize().empty()},
           {"vocab_size", c.vocab_size},
           {"model_dim", c.model_dim},
           {"num_layers", c.num_layers},
@@ -89,7 +93,7 @@ std::string Table(const json::object& d) {
     out += fmt::format("{:<18}{}\n", name, value);
   };
   row("model", Printable(text("model")));
-  row("family", fmt::format("{} ({})", text("family"), text("dtype")));
+  row("family", fmt::format("{} ({}{})", text("family"), text("dtype"), d.at("packed").get_bool() ? ", packed" : ""));
   row("layers", fmt::format("{}, model_dim {}", number("num_layers"), number("model_dim")));
   row("attention", fmt::format("{} heads, {} KV heads, head_dim {}", number("num_heads"), number("num_kv_heads"),
                                number("head_dim")));
@@ -112,23 +116,30 @@ std::string Table(const json::object& d) {
   return out;
 }
 
-// Reads every tensor and counts values that are no finite numbers.
+// Reads every tensor, compares its checksum where it has one, and counts values that are no finite numbers.
 absl::Status VerifyWeights(const LoadedModel& model) {
   std::vector<std::byte> chunk(kMiB);
   std::vector<float> values;
   std::string faults;
   int64_t num_faulty = 0;
+  const std::unique_ptr<XXH3_state_t, decltype(&XXH3_freeState)> digest(XXH3_createState(), &XXH3_freeState);
   for (const TensorInfo& tensor : model.checkpoint.tensors()) {
     const OpenedFile& file = model.checkpoint.files()[tensor.file_idx];
+    const bool is_float = !tensor.packed.has_value() || IsFloat(*tensor.packed);
+    const Dtype dtype = is_float && tensor.packed.has_value() ? DtypeOf(*tensor.packed) : tensor.dtype;
+    XXH3_64bits_reset(digest.get());
     int64_t num_bad = 0;
     for (uint64_t done = 0; done < tensor.extent.size_bytes; done += chunk.size()) {
       const uint64_t size = std::min<uint64_t>(chunk.size(), tensor.extent.size_bytes - done);
       PENSTOCK_RETURN_IF_ERROR(
           PreadFully(file.fd.get(), std::span(chunk).first(size), tensor.extent.offset_bytes + done, file.path));
-      values.resize(size / SizeOf(tensor.dtype));
-      ToFloats(tensor.dtype, chunk.data(), values);
+      XXH3_64bits_update(digest.get(), chunk.data(), size);
+      if (!is_float) continue;  // packing refused them
+      values.resize(size / SizeOf(dtype));
+      ToFloats(dtype, chunk.data(), values);
       for (const float value : values) num_bad += (std::bit_cast<uint32_t>(value) & 0x7F800000) == 0x7F800000 ? 1 : 0;
     }
+    PENSTOCK_RETURN_IF_ERROR(CheckSum(tensor, XXH3_64bits_digest(digest.get())));
     if (num_bad == 0) continue;
     if (++num_faulty <= 10) faults += fmt::format("{}{} has {}", faults.empty() ? "" : "; ", tensor.name, num_bad);
   }

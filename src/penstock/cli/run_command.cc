@@ -1,7 +1,6 @@
 #include "penstock/cli/commands.h"
 
 #include <atomic>
-#include <csignal>
 #include <memory>
 
 #include <unistd.h>
@@ -11,28 +10,13 @@
 #include "penstock/base/logging.h"
 #include "penstock/base/status.h"
 #include "penstock/base/text.h"
+#include "penstock/cli/stop_signals.h"
 #include "penstock/job/job.h"
 
 namespace penstock::cli {
 namespace {
 
 constexpr int kExitFailedRequests = 8;
-
-std::atomic<bool> stop_requested{false};
-
-// The first signal asks for a stop at the next step's border; the second ends the process at once, which loses nothing
-// either: every line on disk is whole, and --resume does the rest.
-void OnStopSignal(int) {
-  if (stop_requested.exchange(true)) _exit(static_cast<int>(Fault::kStopped));
-}
-
-void InstallStopHandlers() {
-  struct sigaction action = {};
-  action.sa_handler = OnStopSignal;
-  sigemptyset(&action.sa_mask);
-  sigaction(SIGINT, &action, nullptr);
-  sigaction(SIGTERM, &action, nullptr);
-}
 
 void LogPlan(const Engine& engine) {
   const MemoryPlan& plan = engine.memory_plan();
@@ -46,7 +30,7 @@ void LogPlan(const Engine& engine) {
       plan.num_expert_slots, plan.num_experts_total);
 }
 
-absl::StatusOr<int> Validate(const RunFlags& flags) {
+absl::StatusOr<int> Validate(const RunFlags& flags, const std::atomic<bool>& stop_requested) {
   PENSTOCK_ASSIGN_OR_RETURN(const InputReport report, ValidateJob(flags.job, stop_requested));
   PENSTOCK_RETURN_IF_ERROR(WriteFully(STDOUT_FILENO, FormatInputReport(report) + "\n", "stdout"));
   return report.num_bad > 0 ? kExitFailedRequests : 0;
@@ -55,8 +39,8 @@ absl::StatusOr<int> Validate(const RunFlags& flags) {
 }  // namespace
 
 absl::StatusOr<int> RunCommand(RunFlags flags) {
-  InstallStopHandlers();
-  if (flags.validate_only) return Validate(flags);
+  const std::atomic<bool>& stop_requested = StopOnSignals();
+  if (flags.validate_only) return Validate(flags, stop_requested);
   if (flags.job.output_path.empty()) return UsageError("run needs --output FILE");
   if (flags.job.output_path == "-") return UsageError("--output '-': for standard output write /dev/stdout");
   PENSTOCK_ASSIGN_OR_RETURN(EngineOptions options, ToEngineOptions(flags.model));

@@ -57,6 +57,27 @@ absl::Status CheckRange(std::string_view name, int64_t value, int64_t max) {
   return UsageError("{}: expected 1 to {} (0: chosen by the engine), found {}", name, max, value);
 }
 
+// Panels cannot be rounded any more. Routers may be f32: they compute in their own dtype.
+absl::Status CheckPackedForBf16(const WeightMap& map) {
+  const auto check = [](std::initializer_list<const TensorInfo*> tensors) -> absl::Status {
+    for (const TensorInfo* tensor : tensors) {
+      if (tensor == nullptr || (tensor->packed != WeightFormat::kF32 && tensor->packed != WeightFormat::kF16)) continue;
+      return UsageError("--dtype bf16: the model was packed in {} ('{}'): pack it with --dtype bf16",
+                        WeightFormatName(*tensor->packed), tensor->name);
+    }
+    return absl::OkStatus();
+  };
+  PENSTOCK_RETURN_IF_ERROR(check({map.lm_head}));
+  for (const LayerTensors& layer : map.layers) {
+    PENSTOCK_RETURN_IF_ERROR(check({layer.q_proj, layer.k_proj, layer.v_proj, layer.o_proj}));
+    PENSTOCK_RETURN_IF_ERROR(check({layer.dense_ffn.gate_proj, layer.dense_ffn.up_proj, layer.dense_ffn.down_proj}));
+    for (const FfnTensors& e : layer.experts) {
+      PENSTOCK_RETURN_IF_ERROR(check({e.gate_proj, e.up_proj, e.down_proj}));
+    }
+  }
+  return absl::OkStatus();
+}
+
 class EngineImpl : public Engine {
  public:
   static absl::StatusOr<std::unique_ptr<EngineImpl>> Open(const EngineOptions& options);
@@ -151,6 +172,7 @@ absl::Status EngineImpl::Plan(const EngineOptions& options) {
 
   PlanInputs inputs;
   inputs.config = &config;
+  if (dtype_ == ComputeDtype::kBF16) PENSTOCK_RETURN_IF_ERROR(CheckPackedForBf16(model_->weights));
   row_formats_ = RowFormatsOf(model_->weights, dtype_);
   inputs.row_formats = row_formats_;
   inputs.kv_dtype = kv_dtype_;

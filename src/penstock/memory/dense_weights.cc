@@ -1,11 +1,15 @@
 #include "penstock/memory/dense_weights.h"
 
+#include <xxhash.h>
+
 #include <algorithm>
+#include <memory>
 
 #include "penstock/base/bytes.h"
 #include "penstock/base/checked.h"
 #include "penstock/base/file.h"
 #include "penstock/base/status.h"
+#include "penstock/checkpoint/packed_index.h"
 
 namespace penstock {
 namespace {
@@ -104,7 +108,11 @@ class Loader final : public Visitor {
     const int64_t num_cols = tensor.shape[0], inner_dim = tensor.shape[1];
     std::byte* target = allocator_.TakeBytes(PackedBytes(format, num_cols, inner_dim));
     view = {target, format};
-    if (tensor.packed.has_value()) return Read(tensor, 0, {target, tensor.extent.size_bytes});
+    if (tensor.packed.has_value()) {
+      Read(tensor, 0, {target, tensor.extent.size_bytes});
+      if (status_.ok()) status_ = CheckSum(tensor, XXH3_64bits(target, tensor.extent.size_bytes));
+      return;
+    }
     const uint64_t column_bytes = static_cast<uint64_t>(inner_dim) * SizeOf(tensor.dtype);
     for (int64_t col = 0; col < num_cols && status_.ok(); col += kPanelCols) {
       const int64_t count = std::min(kPanelCols, num_cols - col);
@@ -134,11 +142,15 @@ class Loader final : public Visitor {
   void ReadConverted(const TensorInfo& tensor, Dtype target_dtype, std::byte* target) {
     const uint64_t element_bytes = SizeOf(tensor.dtype);
     const uint64_t elements_at_once = bounce_.size() / element_bytes;
+    const std::unique_ptr<XXH3_state_t, decltype(&XXH3_freeState)> digest(XXH3_createState(), &XXH3_freeState);
+    XXH3_64bits_reset(digest.get());
     for (uint64_t first = 0; first < NumElements(tensor) && status_.ok(); first += elements_at_once) {
       const uint64_t count = std::min(elements_at_once, NumElements(tensor) - first);
       Read(tensor, first * element_bytes, bounce_.first(count * element_bytes));
+      if (tensor.xxh3.has_value()) XXH3_64bits_update(digest.get(), bounce_.data(), count * element_bytes);
       Convert(tensor.dtype, bounce_.data(), count, target_dtype, target + first * SizeOf(target_dtype));
     }
+    if (status_.ok()) status_ = CheckSum(tensor, XXH3_64bits_digest(digest.get()));
   }
   static void Convert(Dtype source_dtype, const std::byte* source, uint64_t count, Dtype target_dtype,
                       std::byte* target) {

@@ -1,5 +1,7 @@
 #include "penstock/memory/expert_cache.h"
 
+#include <xxhash.h>
+
 #include <algorithm>
 #include <array>
 #include <chrono>
@@ -9,6 +11,7 @@
 #include "penstock/base/check.h"
 #include "penstock/base/checked.h"
 #include "penstock/base/status.h"
+#include "penstock/checkpoint/packed_index.h"
 
 namespace penstock {
 
@@ -205,14 +208,17 @@ absl::Status ExpertCache::StartReads() {
   return absl::OkStatus();
 }
 
-void ExpertCache::PackSlot(int slot_idx, std::span<std::byte> scratch) {
+absl::Status ExpertCache::PackSlot(int slot_idx, std::span<std::byte> scratch) {
   Slot& slot = slots_[slot_idx];
   for (const MatrixPlan& matrix : experts_[slot.expert_key].matrices) {
     const TensorInfo& tensor = *matrix.tensor;
     std::byte* packed = SlotData(slot_idx) + matrix.packed_offset;
     slot.weights.*matrix.view = {packed, matrix.format};
-    if (tensor.packed.has_value()) continue;
     const std::byte* raw = SlotData(slot_idx) + matrix.raw_offset;
+    if (tensor.xxh3.has_value()) {
+      PENSTOCK_RETURN_IF_ERROR(CheckSum(tensor, XXH3_64bits(raw, tensor.extent.size_bytes)));
+    }
+    if (tensor.packed.has_value()) continue;
     const int64_t num_cols = tensor.shape[0], inner_dim = tensor.shape[1];
     for (int64_t col = 0; col < num_cols; col += kPanelCols) {
       const int64_t count = std::min(kPanelCols, num_cols - col);
@@ -223,12 +229,16 @@ void ExpertCache::PackSlot(int slot_idx, std::span<std::byte> scratch) {
       packed += PanelBytes(matrix.format, inner_dim);
     }
   }
+  return absl::OkStatus();
 }
 
-void ExpertCache::FinishArrived() {
+absl::Status ExpertCache::FinishArrived() {
+  std::vector<absl::Status> statuses(arrived_.size());
   pool_->ParallelFor(static_cast<int64_t>(arrived_.size()), [&](int64_t i, int worker_idx) {
-    PackSlot(arrived_[i], {scratch_.data() + static_cast<uint64_t>(worker_idx) * scratch_bytes_, scratch_bytes_});
+    statuses[i] =
+        PackSlot(arrived_[i], {scratch_.data() + static_cast<uint64_t>(worker_idx) * scratch_bytes_, scratch_bytes_});
   });
+  for (const absl::Status& status : statuses) PENSTOCK_RETURN_IF_ERROR(status);
   for (const int slot_idx : arrived_) {
     Slot& slot = slots_[slot_idx];
     slot.state = SlotState::kReady;
@@ -237,6 +247,7 @@ void ExpertCache::FinishArrived() {
     ready_.push_back(slot_idx);
   }
   arrived_.clear();
+  return absl::OkStatus();
 }
 
 absl::Status ExpertCache::CollectRead(DiskReader::Wait wait, bool* collected) {
@@ -260,7 +271,7 @@ absl::StatusOr<std::vector<ExpertLease>> ExpertCache::NextReady() {
     while (arrived_.empty()) PENSTOCK_RETURN_IF_ERROR(CollectRead(DiskReader::Wait::kYes, &collected));
     wait_s_ += std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
   }
-  FinishArrived();
+  PENSTOCK_RETURN_IF_ERROR(FinishArrived());
   PENSTOCK_CHECK(!ready_.empty() || waiting_.empty());
   std::vector<ExpertLease> leases;
   leases.reserve(ready_.size());

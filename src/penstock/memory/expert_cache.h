@@ -110,9 +110,9 @@ class ExpertCache {
   int FindFreeSlot() const;  // -1 when every slot is leased or being read
   absl::Status StartReads();
   absl::Status CollectRead(DiskReader::Wait wait, bool* collected);
-  // Packs what has arrived and makes it ready.
-  void FinishArrived();
-  void PackSlot(int slot_idx, std::span<std::byte> scratch);
+  // Checks and packs what has arrived and makes it ready.
+  absl::Status FinishArrived();
+  absl::Status PackSlot(int slot_idx, std::span<std::byte> scratch);
 
   DiskReader* reader_;
   ThreadPool* pool_;

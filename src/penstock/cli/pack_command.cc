@@ -1,0 +1,62 @@
+#include <chrono>
+
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include "penstock/base/bytes.h"
+#include "penstock/base/file.h"
+#include "penstock/base/logging.h"
+#include "penstock/cli/commands.h"
+#include "penstock/cli/stop_signals.h"
+#include "penstock/job/progress.h"
+
+namespace penstock::cli {
+namespace {
+
+// A line that is drawn anew on a terminal, and one in ten seconds elsewhere.
+class PackProgressLine {
+ public:
+  explicit PackProgressLine(bool quiet) : mode_(ChooseProgressMode(quiet)) {}
+  ~PackProgressLine() {
+    if (is_drawn_) (void)WriteFully(STDERR_FILENO, "\r\x1b[K", "stderr");
+  }
+
+  void Update(const PackProgress& progress) {
+    const auto now = std::chrono::steady_clock::now();
+    const auto period = mode_ == ProgressMode::kRedraw ? std::chrono::milliseconds(100) : std::chrono::seconds(10);
+    if (mode_ == ProgressMode::kSilent || now - last_ < period) return;
+    last_ = now;
+    const std::string text =
+        fmt::format("penstock: packed {} of {}", FormatBytes(progress.done_bytes), FormatBytes(progress.total_bytes));
+    is_drawn_ = mode_ == ProgressMode::kRedraw;
+    (void)WriteFully(STDERR_FILENO, is_drawn_ ? "\r\x1b[K" + text : text + "\n", "stderr");
+  }
+
+ private:
+  ProgressMode mode_;
+  std::chrono::steady_clock::time_point last_ = std::chrono::steady_clock::now();
+  bool is_drawn_ = false;
+};
+
+}  // namespace
+
+absl::StatusOr<int> PackCommand(const PackFlags& flags) {
+  const std::atomic<bool>& stop_requested = StopOnSignals();
+  const auto start = std::chrono::steady_clock::now();
+  PackProgress last;
+  {
+    PackProgressLine line(flags.quiet);
+    PENSTOCK_RETURN_IF_ERROR(PackModel(
+        flags.pack,
+        [&](const PackProgress& progress) {
+          last = progress;
+          line.Update(progress);
+        },
+        stop_requested));
+  }
+  const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+  LogInfo("{} packed into {} in {:.1f} s", FormatBytes(last.total_bytes), flags.pack.output_dir, seconds);
+  return 0;
+}
+
+}  // namespace penstock::cli

@@ -1,0 +1,269 @@
+#include <xxhash.h>
+
+#include <algorithm>
+#include <cmath>
+#include <memory>
+#include <optional>
+#include <vector>
+
+#include "penstock/base/bytes.h"
+#include "penstock/base/check.h"
+#include "penstock/base/limits.h"
+#include "penstock/base/status.h"
+#include "penstock/base/thread_pool.h"
+#include "penstock/checkpoint/packed_index.h"
+#include "penstock/engine/loaded_model.h"
+#include "penstock/engine/pack_output.h"
+#include "penstock/memory/arena.h"
+#include "penstock/memory/weights.h"
+#include "penstock/pack.h"
+#include "penstock/tensor/quantise.h"
+
+namespace penstock {
+namespace {
+
+// What a model folder holds besides its weights and may be asked for.
+constexpr std::string_view kSideFiles[] = {"config.json",
+                                           "generation_config.json",
+                                           "tokenizer.json",
+                                           "tokenizer.model",
+                                           "tokenizer_config.json",
+                                           "added_tokens.json",
+                                           "vocab.json",
+                                           "merges.txt",
+                                           "LICENSE",
+                                           "special_tokens_map.json",
+                                           "chat_template.jinja",
+                                           "chat_template.json",
+                                           "tiktoken.model",
+                                           "README.md"};
+
+// Panels of this size are packed and written at a time.
+constexpr uint64_t kChunkBytes = 16 * kMiB;
+
+struct PackFormats {
+  std::optional<WeightFormat> quantised;  // of experts, dense FFNs and attention; empty: not
+  ComputeDtype dtype = ComputeDtype::kF32;
+};
+
+absl::StatusOr<PackFormats> ChooseFormats(const PackOptions& options) {
+  PackFormats formats;
+  if (options.quantize != "none") {
+    formats.quantised = WeightFormatOf(options.quantize);
+    if (!formats.quantised.has_value() || IsFloat(*formats.quantised)) {
+      return UsageError("--quantize '{}' is unknown: expected none, int8, hqq4 or hqq3", options.quantize);
+    }
+  }
+  if (options.dtype == "bf16") {
+    formats.dtype = ComputeDtype::kBF16;
+  } else if (options.dtype != "auto") {
+    return UsageError("--dtype '{}' is unknown: expected auto or bf16", options.dtype);
+  }
+  if (formats.quantised.has_value() && formats.dtype == ComputeDtype::kBF16) {
+    return UsageError("--dtype bf16 goes with --quantize none only: what is not quantised keeps its dtype");
+  }
+  return formats;
+}
+
+class Packer {
+ public:
+  Packer(const LoadedModel& model, const PackFormats& formats, PackOutput& output, ThreadPool& pool,
+         const std::function<void(const PackProgress&)>& on_progress, const std::atomic<bool>& stop)
+      : model_(&model), formats_(formats), output_(&output), pool_(&pool), on_progress_(&on_progress), stop_(&stop) {
+    progress_.total_bytes = model.checkpoint.total_bytes();
+  }
+
+  absl::Status Run();
+  std::vector<TensorInfo>& tensors() { return tensors_; }
+
+ private:
+  absl::Status Matrix(const TensorInfo* tensor, WeightFormat format);
+  absl::Status Rows(const TensorInfo* tensor);
+  absl::Status Layer(const LayerTensors& layer);
+  absl::Status Ffn(const FfnTensors& ffn);
+  absl::Status PackPanels(const TensorInfo& tensor, WeightFormat format, int64_t first, std::span<std::byte> target);
+  absl::Status PackOnePanel(const TensorInfo& tensor, WeightFormat format, int64_t col, std::byte* target) const;
+  absl::Status BeginBlob() { return output_->Align(kPageBytes); }
+  absl::Status Advance(uint64_t bytes);
+  void Record(const TensorInfo& tensor, uint64_t offset, uint64_t xxh3, std::optional<WeightFormat> packed);
+  WeightFormat MatrixFormat(const TensorInfo* tensor) const {
+    if (tensor == nullptr || formats_.quantised.has_value()) return formats_.quantised.value_or(WeightFormat::kF32);
+    return ResidentFormat(*tensor, formats_.dtype);
+  }
+
+  const LoadedModel* model_;
+  PackFormats formats_;
+  PackOutput* output_;
+  ThreadPool* pool_;
+  const std::function<void(const PackProgress&)>* on_progress_;
+  const std::atomic<bool>* stop_;
+  PackProgress progress_;
+  std::vector<TensorInfo> tensors_;
+  std::vector<std::byte> chunk_;
+};
+
+absl::Status Packer::Advance(uint64_t bytes) {
+  progress_.done_bytes += bytes;
+  if (*on_progress_) (*on_progress_)(progress_);
+  if (stop_->load()) return MakeError(Fault::kStopped, "packing was stopped; nothing is left of it");
+  return absl::OkStatus();
+}
+
+void Packer::Record(const TensorInfo& tensor, uint64_t offset, uint64_t xxh3, std::optional<WeightFormat> packed) {
+  TensorInfo& written = tensors_.emplace_back(tensor);
+  written.packed = packed;
+  written.file_idx = 0;
+  written.extent = {offset, output_->weights_bytes() - offset};
+  written.xxh3 = xxh3;
+}
+
+absl::Status Packer::PackOnePanel(const TensorInfo& tensor, WeightFormat format, int64_t col, std::byte* target) const {
+  const int64_t inner_dim = tensor.shape[1], count = std::min(kPanelCols, tensor.shape[0] - col);
+  const auto num_values = static_cast<size_t>(count * inner_dim);
+  const OpenedFile& file = model_->checkpoint.files()[tensor.file_idx];
+  std::vector<std::byte> raw(num_values * SizeOf(tensor.dtype));
+  const uint64_t offset = static_cast<uint64_t>(col * inner_dim) * SizeOf(tensor.dtype);
+  PENSTOCK_RETURN_IF_ERROR(PreadFully(file.fd.get(), raw, tensor.extent.offset_bytes + offset, file.path));
+  if (IsFloat(format)) {
+    PackPanel(tensor.dtype, raw.data(), count, inner_dim, format, target);
+    return absl::OkStatus();
+  }
+  std::vector<float> values(num_values);
+  ToFloats(tensor.dtype, raw.data(), values);
+  for (const float value : values) {
+    if (!std::isfinite(value)) {
+      return ModelError(
+          "{}: tensor '{}' has a value that is NaN or infinite and cannot be quantised: find them with "
+          "`penstock inspect --verify`",
+          file.path, tensor.name);
+    }
+  }
+  QuantisePanel(format, values, count, inner_dim, target);
+  return absl::OkStatus();
+}
+
+// Panels from `first` on, as many as `target` has room for.
+absl::Status Packer::PackPanels(const TensorInfo& tensor, WeightFormat format, int64_t first,
+                                std::span<std::byte> target) {
+  const uint64_t panel_bytes = PanelBytes(format, tensor.shape[1]);
+  const auto num_panels = static_cast<int64_t>(target.size() / panel_bytes);
+  std::vector<absl::Status> statuses(static_cast<size_t>(num_panels));
+  pool_->ParallelFor(num_panels, [&](int64_t i, int) {
+    statuses[static_cast<size_t>(i)] =
+        PackOnePanel(tensor, format, (first + i) * kPanelCols, target.data() + static_cast<uint64_t>(i) * panel_bytes);
+  });
+  for (const absl::Status& status : statuses) PENSTOCK_RETURN_IF_ERROR(status);
+  return absl::OkStatus();
+}
+
+absl::Status Packer::Matrix(const TensorInfo* tensor, WeightFormat format) {
+  if (tensor == nullptr) return absl::OkStatus();
+  PENSTOCK_RETURN_IF_ERROR(output_->Align(kCacheLineBytes));
+  const uint64_t offset = output_->weights_bytes(), panel_bytes = PanelBytes(format, tensor->shape[1]);
+  const int64_t num_panels = NumPanels(tensor->shape[0]);
+  const auto at_once = std::max<int64_t>(pool_->num_workers(), static_cast<int64_t>(kChunkBytes / panel_bytes));
+  const std::unique_ptr<XXH3_state_t, decltype(&XXH3_freeState)> digest(XXH3_createState(), &XXH3_freeState);
+  XXH3_64bits_reset(digest.get());
+  for (int64_t first = 0; first < num_panels; first += at_once) {
+    const int64_t count = std::min(at_once, num_panels - first);
+    chunk_.resize(static_cast<uint64_t>(count) * panel_bytes);
+    PENSTOCK_RETURN_IF_ERROR(PackPanels(*tensor, format, first, chunk_));
+    XXH3_64bits_update(digest.get(), chunk_.data(), chunk_.size());
+    PENSTOCK_RETURN_IF_ERROR(output_->Append(chunk_));
+    const int64_t cols = std::min(count * kPanelCols, tensor->shape[0] - first * kPanelCols);
+    PENSTOCK_RETURN_IF_ERROR(Advance(static_cast<uint64_t>(cols * tensor->shape[1]) * SizeOf(tensor->dtype)));
+  }
+  Record(*tensor, offset, XXH3_64bits_digest(digest.get()), format);
+  return absl::OkStatus();
+}
+
+absl::Status Packer::Rows(const TensorInfo* tensor) {
+  if (tensor == nullptr) return absl::OkStatus();
+  PENSTOCK_RETURN_IF_ERROR(output_->Align(kCacheLineBytes));
+  const uint64_t offset = output_->weights_bytes();
+  const OpenedFile& file = model_->checkpoint.files()[tensor->file_idx];
+  const std::unique_ptr<XXH3_state_t, decltype(&XXH3_freeState)> digest(XXH3_createState(), &XXH3_freeState);
+  XXH3_64bits_reset(digest.get());
+  for (uint64_t done = 0; done < tensor->extent.size_bytes; done += kChunkBytes) {
+    chunk_.resize(std::min(kChunkBytes, tensor->extent.size_bytes - done));
+    PENSTOCK_RETURN_IF_ERROR(PreadFully(file.fd.get(), chunk_, tensor->extent.offset_bytes + done, file.path));
+    XXH3_64bits_update(digest.get(), chunk_.data(), chunk_.size());
+    PENSTOCK_RETURN_IF_ERROR(output_->Append(chunk_));
+    PENSTOCK_RETURN_IF_ERROR(Advance(chunk_.size()));
+  }
+  Record(*tensor, offset, XXH3_64bits_digest(digest.get()), std::nullopt);
+  return absl::OkStatus();
+}
+
+absl::Status Packer::Ffn(const FfnTensors& ffn) {
+  for (const TensorInfo* tensor : {ffn.gate_proj, ffn.up_proj, ffn.down_proj}) {
+    PENSTOCK_RETURN_IF_ERROR(Matrix(tensor, MatrixFormat(tensor)));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status Packer::Layer(const LayerTensors& layer) {
+  PENSTOCK_RETURN_IF_ERROR(BeginBlob());
+  for (const TensorInfo* tensor : {layer.attention_norm, layer.q_bias, layer.k_bias, layer.v_bias, layer.o_bias,
+                                   layer.q_norm, layer.k_norm, layer.ffn_norm}) {
+    PENSTOCK_RETURN_IF_ERROR(Rows(tensor));
+  }
+  for (const TensorInfo* tensor : {layer.q_proj, layer.k_proj, layer.v_proj, layer.o_proj}) {
+    PENSTOCK_RETURN_IF_ERROR(Matrix(tensor, MatrixFormat(tensor)));
+  }
+  if (layer.router_proj != nullptr) {
+    PENSTOCK_RETURN_IF_ERROR(Matrix(layer.router_proj, ResidentFormat(*layer.router_proj, ComputeDtype::kF32)));
+  }
+  PENSTOCK_RETURN_IF_ERROR(Ffn(layer.dense_ffn));
+  for (const FfnTensors& expert : layer.experts) {
+    PENSTOCK_RETURN_IF_ERROR(BeginBlob());
+    PENSTOCK_RETURN_IF_ERROR(Ffn(expert));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status Packer::Run() {
+  const WeightMap& map = model_->weights;
+  const bool is_tied = map.lm_head == map.embedding;
+  if (!is_tied) PENSTOCK_RETURN_IF_ERROR(Rows(map.embedding));
+  const bool is_quantised = formats_.quantised.has_value() && !is_tied;
+  PENSTOCK_RETURN_IF_ERROR(
+      Matrix(map.lm_head, is_quantised ? WeightFormat::kInt8 : ResidentFormat(*map.lm_head, formats_.dtype)));
+  PENSTOCK_RETURN_IF_ERROR(Rows(map.final_norm));
+  for (const LayerTensors& layer : map.layers) PENSTOCK_RETURN_IF_ERROR(Layer(layer));
+  return absl::OkStatus();
+}
+
+absl::Status CopySideFiles(const ModelFolder& folder, const PackOutput& output) {
+  for (const std::string_view name : kSideFiles) {
+    if (!folder.Has(name)) continue;
+    PENSTOCK_ASSIGN_OR_RETURN(const std::string content, folder.Read(name, kMaxTokenizerBytes));
+    PENSTOCK_RETURN_IF_ERROR(output.WriteFile(name, content));
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+absl::Status PackModel(const PackOptions& options, const std::function<void(const PackProgress&)>& on_progress,
+                       const std::atomic<bool>& stop) {
+  PENSTOCK_ASSIGN_OR_RETURN(const PackFormats formats, ChooseFormats(options));
+  PENSTOCK_ASSIGN_OR_RETURN(const std::unique_ptr<LoadedModel> model, LoadModel(options.model_dir));
+  if (!model->checkpoint.quantize().empty()) {
+    return UsageError("{}: is a packed store already: pack the model folder that it was made from", options.model_dir);
+  }
+  PENSTOCK_ASSIGN_OR_RETURN(const ModelFolder folder, ModelFolder::Open(options.model_dir));
+  PENSTOCK_ASSIGN_OR_RETURN(PackOutput output, PackOutput::Create(options.output_dir));
+  PENSTOCK_RETURN_IF_ERROR(CopySideFiles(folder, output));
+  ThreadPool pool(options.threads > 0 ? options.threads : NumUsableCpus());
+  Packer packer(*model, formats, output, pool, on_progress, stop);
+  PENSTOCK_RETURN_IF_ERROR(packer.Run());
+  const PackedIndex index = {.quantize = options.quantize,
+                             .source = model->fingerprint,
+                             .weights_bytes = output.weights_bytes(),
+                             .tensors = std::move(packer.tensors())};
+  PENSTOCK_RETURN_IF_ERROR(output.WriteFile(kPackedIndexFile, SerializePackedIndex(index)));
+  return output.Commit();
+}
+
+}  // namespace penstock

@@ -1,0 +1,45 @@
+// The folder that a packed store grows in, and the name that it gets when it is whole.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <string>
+#include <string_view>
+
+#include "absl/status/statusor.h"
+#include "penstock/base/file.h"
+
+namespace penstock {
+
+// Removes what it wrote unless Commit() was called. Move-only.
+class PackOutput {
+ public:
+  // Makes `path`.partial, empty. kUsage when `path` exists and is not an empty folder; kIo when another process packs
+  // to the same place or the system refuses.
+  static absl::StatusOr<PackOutput> Create(const std::string& path);
+  PackOutput(PackOutput&&) = default;
+  ~PackOutput();
+
+  // Appends to the weights.
+  absl::Status Append(std::span<const std::byte> bytes);
+  // Zeros up to a multiple of `alignment`.
+  absl::Status Align(uint64_t alignment);
+  uint64_t weights_bytes() const { return weights_bytes_; }
+
+  absl::Status WriteFile(std::string_view name, std::string_view content) const;
+  // Syncs everything and gives the folder its name.
+  absl::Status Commit();
+
+ private:
+  PackOutput() = default;
+  std::string PartialPath(std::string_view name) const;
+
+  std::string path_;
+  std::string partial_;
+  UniqueFd folder_;  // locked
+  UniqueFd weights_;
+  uint64_t weights_bytes_ = 0;
+  bool is_committed_ = false;
+};
+
+}  // namespace penstock
