@@ -72,10 +72,14 @@ HqqGroup PlainSolve(std::span<const float> weights, int bits) {
   if (nearest.scale == 0) return nearest;
   const float levels = static_cast<float>((1 << bits) - 1);
   const float count = static_cast<float>(weights.size());
-  float stretch = 1, zero = nearest.zero;
-  float best_stretch = stretch, best_zero = zero, best_error = FLT_MAX;
-  float beta = 5.0f;
-  for (int iteration = 0; iteration <= 20; ++iteration, beta *= 1.01f) {
+  float best_stretch = 1, best_zero = nearest.zero, best_error = FLT_MAX;
+  float stretch = 1, zero = nearest.zero, beta = 5.0f;
+  for (int iteration = 0; iteration <= 2 * 20 + 1; ++iteration, beta *= 1.01f) {
+    if (iteration == 21) {  // again from a clipped range
+      stretch = 1.12f;
+      zero = std::clamp(levels / 2 + (nearest.zero - levels / 2) * 1.12f, -levels, 2 * levels);
+      beta = 5.0f;
+    }
     float error = 0, code_sum = 0, code_code = 0, pull_sum = 0, code_pull = 0;
     for (const float weight : weights) {
       const float exact = weight / nearest.scale * stretch + zero;
