@@ -77,7 +77,7 @@ HqqGroup PlainSolve(std::span<const float> weights, int bits) {
   for (int iteration = 0; iteration <= 2 * 20 + 1; ++iteration, beta *= 1.01f) {
     if (iteration == 21) {  // again from a clipped range
       stretch = 1.12f;
-      zero = std::clamp(levels / 2 + (nearest.zero - levels / 2) * 1.12f, -levels, 2 * levels);
+      zero = std::clamp(nearest.zero * 1.12f - levels / 2 * (1.12f - 1), -levels, 2 * levels);
       beta = 5.0f;
     }
     float error = 0, code_sum = 0, code_code = 0, pull_sum = 0, code_pull = 0;

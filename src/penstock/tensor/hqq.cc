@@ -96,7 +96,7 @@ class Batch {
   PENSTOCK_INLINE void Solve(std::span<HqqGroup> groups) const {
     Solution best = {.stretch = Floats{} + 1.0f, .zero = zero_, .error = Floats{} + FLT_MAX};
     for (const float start : kStretches) {
-      Iterate(Floats{} + start, ClampZero(levels_ / 2 + (zero_ - levels_ / 2) * start), best);
+      Iterate(Floats{} + start, ClampZero(zero_ * start - levels_ / 2 * (start - 1)), best);
     }
     for (size_t lane = 0; lane < groups.size(); ++lane) {
       const float scale = scale_[lane] / best.stretch[lane];
