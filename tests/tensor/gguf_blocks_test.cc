@@ -1,5 +1,5 @@
 // Proves that the block formats of GGUF are read and written bit for bit as the Python package gguf does (golden
-// vectors, tests/golden/gguf_blocks/README.md), that any bytes are weights of whatever kind, and that weights survive
+// vectors, tests/tensor/gguf_blocks/README.md), that any bytes are weights of whatever kind, and that weights survive
 // being quantised.
 #include "penstock/tensor/gguf_blocks.h"
 
@@ -25,7 +25,7 @@ constexpr float kInfinity = std::numeric_limits<float>::infinity();
 constexpr float kNaN = std::numeric_limits<float>::quiet_NaN();
 
 std::vector<std::byte> ReadGolden(const std::string& name) {
-  std::ifstream file(std::string(PENSTOCK_SOURCE_DIR "/tests/golden/gguf_blocks/") + name, std::ios::binary);
+  std::ifstream file(std::string(PENSTOCK_SOURCE_DIR "/tests/tensor/gguf_blocks/") + name, std::ios::binary);
   EXPECT_TRUE(file) << name;
   const std::string text{std::istreambuf_iterator<char>(file), {}};
   std::vector<std::byte> bytes(text.size());

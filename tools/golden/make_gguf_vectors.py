@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Writes tests/golden/gguf_blocks/: what the package gguf makes of random blocks, and of random weights.
+"""Writes tests/tensor/gguf_blocks/: what the package gguf makes of random blocks, and of random weights.
 
 usage: make_gguf_vectors.py [ROOT OF THE REPOSITORY]
 """
@@ -54,7 +54,7 @@ def random_weights(rng):
 
 def main():
     root = pathlib.Path(sys.argv[1] if len(sys.argv) > 1 else ".").resolve()
-    folder = root / "tests/golden/gguf_blocks"
+    folder = root / "tests/tensor/gguf_blocks"
     folder.mkdir(parents=True, exist_ok=True)
     rng = np.random.default_rng(20)
     weights = random_weights(rng)
