@@ -1,7 +1,12 @@
 // Proves that an answer depends on its request alone: the same tokens and the same log-probabilities, bit for bit, for
-// every memory budget from the least one on, batch size, thread count, prefill chunk and way of reading the disk.
+// every memory budget from the least one on, batch size, thread count, prefill chunk and way of reading the disk; from
+// model folders and from packed stores of every format.
+#include <atomic>
+#include <cstdlib>
 #include <map>
 
+#include "penstock/kernels/kernels.h"
+#include "penstock/pack.h"
 #include "tests/engine/golden.h"
 
 namespace penstock {
@@ -67,15 +72,8 @@ uint64_t LeastBudget(EngineOptions options) {
   return std::stoull(message.substr(pos + 20));
 }
 
-class EqualityTest : public testing::TestWithParam<std::string> {};
-
-TEST_P(EqualityTest, EveryPlanGivesTheSameBits) {
-  const Golden golden(GetParam());
-  const std::vector<Request> requests = Requests(golden);
-  EngineOptions base{.model_dir = golden.dir(), .memory_bytes = 64 << 20, .threads = 1};
-  const std::vector<Answer> expected = RunAll(base, requests);
-  ASSERT_EQ(expected.size(), requests.size());
-
+// Budgets from the least one on, batches, threads, prefill chunks, ways of reading the disk.
+std::vector<EngineOptions> Plans(const EngineOptions& base) {
   std::vector<EngineOptions> plans;
   for (const int64_t batch_size : {1, 3, 64}) {
     for (const int threads : {1, 2}) {
@@ -101,10 +99,52 @@ TEST_P(EqualityTest, EveryPlanGivesTheSameBits) {
     options.memory_bytes = LeastBudget(options);
     plans.push_back(options);
   }
-  for (const EngineOptions& plan : plans) {
+  return plans;
+}
+
+void ExpectSameAnswers(const EngineOptions& base, const std::vector<Request>& requests,
+                       const std::vector<Answer>& expected) {
+  ASSERT_EQ(expected.size(), requests.size());
+  for (const EngineOptions& plan : Plans(base)) {
     EXPECT_EQ(RunAll(plan, requests), expected)
         << "memory " << plan.memory_bytes << ", batch " << plan.batch_size << ", threads " << plan.threads << ", chunk "
         << plan.prefill_chunk << ", io_uring " << plan.io_uring;
+  }
+}
+
+class EqualityTest : public testing::TestWithParam<std::string> {};
+
+TEST_P(EqualityTest, EveryPlanGivesTheSameBits) {
+  const Golden golden(GetParam());
+  const std::vector<Request> requests = Requests(golden);
+  const EngineOptions base{.model_dir = golden.dir(), .memory_bytes = 64 << 20, .threads = 1};
+  ExpectSameAnswers(base, requests, RunAll(base, requests));
+}
+
+// A packed store: without quantising the model folder's bits, with it the same bits from every plan and instruction
+// set.
+TEST_P(EqualityTest, EveryPackedFormatGivesTheSameBits) {
+  const Golden golden(GetParam());
+  const std::vector<Request> requests = Requests(golden);
+  const std::atomic<bool> stop{false};
+  for (const std::string quantize : {"none", "int8", "hqq4", "hqq3"}) {
+    SCOPED_TRACE(quantize);
+    const std::string store = testing::TempDir() + "/equality-" + GetParam() + "-" + quantize;
+    std::filesystem::remove_all(store);
+    const absl::Status packed =
+        PackModel({.model_dir = golden.dir(), .output_dir = store, .quantize = quantize, .threads = 2}, nullptr, stop);
+    ASSERT_TRUE(packed.ok()) << packed;
+    EngineOptions base{.model_dir = golden.dir(), .memory_bytes = 64 << 20, .threads = 1};
+    if (quantize != "none") base.model_dir = store;
+    const std::vector<Answer> expected = RunAll(base, requests);
+    base.model_dir = store;
+    ExpectSameAnswers(base, requests, expected);
+    for (const kernels::Isa isa : kernels::SupportedIsas()) {
+      ::setenv("PENSTOCK_FORCE_ISA", std::string(kernels::IsaName(isa)).c_str(), 1);
+      EXPECT_EQ(RunAll(base, requests), expected) << kernels::IsaName(isa);
+    }
+    ::unsetenv("PENSTOCK_FORCE_ISA");
+    std::filesystem::remove_all(store);
   }
 }
 
