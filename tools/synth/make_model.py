@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Writes a random-weight Mixture-of-Experts model folder of any size in Hugging Face layout.
+"""Writes a random-weight Mixture-of-Experts model folder of any size in Hugging Face layout, and the same weights as GGUF files.
 
 The model computes nonsense at the speed and with the memory needs of a real one. Only numpy is
 needed. Weights are N(0, 1/fan_in) (standard deviation 1/sqrt(fan_in)), norm weights are near 1, so
@@ -22,6 +22,8 @@ import zlib
 from pathlib import Path
 
 import numpy as np
+
+import gguf_file
 
 MIB = 1 << 20
 CHUNK = 1 << 18     # values generated at once
@@ -170,6 +172,28 @@ def random_bytes(name, shape, kind, dtype, seed):
         yield memoryview(table[np.frombuffer(rng.bytes(2 * count), dtype="<u2")]).cast("B")
 
 
+def to_f32(data, dtype):
+    """The f32 values of little-endian bytes."""
+    if dtype == "bf16":
+        return (np.frombuffer(data, dtype="<u2").astype(np.uint32) << 16).view(np.float32)
+    return np.frombuffer(data, dtype="<f2" if dtype == "f16" else "<f4").astype(np.float32)
+
+
+def write_gguf(path, dims, config, tensors, kind, dtype, seed):
+    """Writes the weights as rounded to dtype, so that the file and the folder hold the same model (or its quantisation)."""
+    def chunks(*tensor):
+        return (to_f32(data, dtype) for data in random_bytes(*tensor, dtype, seed))
+
+    partial = path.with_name(f"{path.name}.partial-{os.getpid()}")
+    try:
+        gguf_file.write(partial, dims, config, tensors, kind, chunks, to_dtype)
+        partial.rename(path)
+    except BaseException:
+        partial.unlink(missing_ok=True)
+        raise
+    print(f"{path}: {kind}, {path.stat().st_size / 1e9:.3f} GB", file=sys.stderr)
+
+
 def split_shards(tensors, value_size, shard_size):
     """Splits [(name, shape, kind)] in order into shards of at most shard_size bytes each.
 
@@ -290,7 +314,7 @@ def parse_size(text):
 def parse_args():
     parser = argparse.ArgumentParser(
         description="Write a random-weight Mixture-of-Experts model folder.",
-        epilog="Options override the preset's dimensions. The folder appears only once it is complete.")
+        epilog="Options override the preset's dimensions. Folder and files appear only once they are complete.")
     parser.add_argument("--family", choices=("mixtral", "qwen3_moe", "olmoe"))
     parser.add_argument("--preset", choices=PRESETS)
     for key, default in DEFAULTS.items():
@@ -301,49 +325,51 @@ def parse_args():
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--shard-size", type=parse_size, default="500MB", help="default: %(default)s")
     parser.add_argument("--tokenizer-from", type=Path, metavar="DIR", help="copy the tokenizer files of DIR")
-    parser.add_argument("--output", type=Path, required=True, metavar="DIR")
-    parser.add_argument("--force", action="store_true", help="replace an existing output folder")
+    parser.add_argument("--output", type=Path, metavar="DIR", help="the Hugging Face folder")
+    parser.add_argument("--gguf", nargs=2, action="append", default=[], metavar=("TYPE", "FILE"),
+                        help=f"the same weights as a GGUF file, {', '.join(gguf_file.TYPES)}; may be given several times")
+    parser.add_argument("--force", action="store_true", help="replace an existing output")
     args = parser.parse_args()
     if not args.family and not args.preset:
         parser.error("--family or --preset is needed")
     if args.preset and args.family not in (None, PRESETS[args.preset]["family"]):
         parser.error(f"--preset {args.preset} is of family {PRESETS[args.preset]['family']}")
+    if not args.output and not args.gguf:
+        parser.error("--output or --gguf is needed")
+    args.gguf = [(kind.lower(), Path(path)) for kind, path in args.gguf]
+    for kind, _ in args.gguf:
+        if kind not in gguf_file.TYPES:
+            parser.error(f"--gguf {kind}: the types are {', '.join(gguf_file.TYPES)}")
     if args.seed < 0:
         parser.error("--seed must not be negative")
     return args
 
 
-def main():
-    args = parse_args()
-    dims = {"family": args.family, **DEFAULTS, **PRESETS.get(args.preset, {})}
-    dims |= {key: getattr(args, key) for key in DEFAULTS if getattr(args, key) is not None}
-    bos_id, eos_id = 1, 2
-    try:
-        check_dims(dims)
-        if args.tokenizer_from:
-            count, bos, eos = read_tokenizer(args.tokenizer_from)
-            if dims["vocab_size"] < count:
-                raise ValueError(f"the tokenizer has {count} ids: --vocab-size must be at least that")
-            bos_id, eos_id = (bos, eos) if eos is not None else (bos_id, eos_id)
-        if args.output.exists() and not args.force:
-            raise ValueError(f"{args.output} exists (--force replaces it)")
-    except (OSError, ValueError) as error:
-        sys.exit(f"make_model.py: {error}")
+def check_outputs(args, dims, tensors):
+    """Raises ValueError for outputs that exist, cannot be written or do not fit on their disks."""
+    sizes = [(path, gguf_file.file_size(tensors, kind)) for kind, path in args.gguf]
+    if args.output:
+        sizes.append((args.output, sum(math.prod(shape) for _, shape, _ in tensors) * DTYPES[args.dtype][1]))
+    needed = {}
+    for path, size in sizes:
+        if path.exists() and not args.force:
+            raise ValueError(f"{path} exists (--force replaces it)")
+        parent = Path(os.path.abspath(path)).parent
+        parent.mkdir(parents=True, exist_ok=True)
+        _, total = needed.get(device := parent.stat().st_dev, (None, 0))
+        needed[device] = (parent, total + size + MIB)
+    for parent, size in needed.values():
+        if shutil.disk_usage(parent).free < size:
+            raise ValueError(f"{size / 1e9:.1f} GB are needed on the disk of {parent}")
 
-    tensors = tensor_list(dims)
-    count = sum(math.prod(shape) for _, shape, _ in tensors)
-    size = count * DTYPES[args.dtype][1]
+
+def write_folder(args, config, tensors, bos_id, eos_id):
+    """Writes the Hugging Face folder under another name and renames it when it is complete."""
     output = Path(os.path.abspath(args.output))
-    output.parent.mkdir(parents=True, exist_ok=True)
-    if shutil.disk_usage(output.parent).free < size + MIB:
-        sys.exit(f"make_model.py: {size / 1e9:.1f} GB are needed on the disk of {args.output}")
-
-    start = time.monotonic()
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     partial = output.with_name(f"{output.name}.partial-{os.getpid()}")
     partial.mkdir()
     try:
-        write_json(partial / "config.json", make_config(dims, args.dtype, bos_id, eos_id))
+        write_json(partial / "config.json", config)
         write_json(partial / "generation_config.json", {"bos_token_id": bos_id, "eos_token_id": eos_id})
         for name in TOKENIZER_FILES if args.tokenizer_from else ():
             if (args.tokenizer_from / name).exists():
@@ -355,8 +381,37 @@ def main():
     except BaseException:
         shutil.rmtree(partial, ignore_errors=True)
         raise
-    print(f"{args.output}: {count / 1e6:.1f} M parameters, {size / 1e9:.3f} GB, "
-          f"{time.monotonic() - start:.1f} s")
+
+
+def main():
+    args = parse_args()
+    dims = {"family": args.family, **DEFAULTS, **PRESETS.get(args.preset, {})}
+    dims |= {key: getattr(args, key) for key in DEFAULTS if getattr(args, key) is not None}
+    bos_id, eos_id = 1, 2
+    try:
+        check_dims(dims)
+        for kind, _ in args.gguf:
+            gguf_file.check(dims, kind)
+        if args.tokenizer_from:
+            count, bos, eos = read_tokenizer(args.tokenizer_from)
+            if dims["vocab_size"] < count:
+                raise ValueError(f"the tokenizer has {count} ids: --vocab-size must be at least that")
+            bos_id, eos_id = (bos, eos) if eos is not None else (bos_id, eos_id)
+        tensors = tensor_list(dims)
+        check_outputs(args, dims, tensors)
+    except (OSError, ValueError) as error:
+        sys.exit(f"make_model.py: {error}")
+
+    start = time.monotonic()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
+    config = make_config(dims, args.dtype, bos_id, eos_id)
+    if args.output:
+        write_folder(args, config, tensors, bos_id, eos_id)
+    for kind, path in args.gguf:
+        write_gguf(path, dims, config, tensors, kind, args.dtype, args.seed)
+    count = sum(math.prod(shape) for _, shape, _ in tensors)
+    print(f"{args.output or args.gguf[0][1]}: {count / 1e6:.1f} M parameters, {count * DTYPES[args.dtype][1] / 1e9:.3f} GB as "
+          f"{args.dtype}, {time.monotonic() - start:.1f} s")
 
 
 if __name__ == "__main__":
