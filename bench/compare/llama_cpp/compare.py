@@ -1,0 +1,247 @@
+#!/usr/bin/env python3
+"""Measures Penstock beside llama.cpp and ik_llama.cpp on the same weights, all resident in memory, on the CPU.
+
+usage: compare.py --model DIR --gguf FILE [options]            prefill and decode rates
+       compare.py --model DIR --gguf FILE --check [options]    do all of them compute the same model?
+
+DIR is a Hugging Face folder and FILE the same weights as GGUF (tools/synth/make_model.py writes both). Build trees of the peers are
+named by PENSTOCK_LLAMA_CPP and PENSTOCK_IK_LLAMA_CPP; one that is not set is left out. README.md tells how to get and build them.
+
+Each round runs the engines one after the other, each as a process of its own that loads the model anew (not timed), so that only one
+of them is in memory. Medians of the rounds and Penstock's ratio to the better peer go to stdout as Markdown, all numbers to --output.
+"""
+import argparse
+import json
+import os
+import pathlib
+import re
+import shlex
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+
+HERE = pathlib.Path(__file__).resolve().parent
+PENSTOCK = HERE.parents[2] / "build/release/bin/penstock"
+PENSTOCK_NAME = "penstock"
+# Engine: environment variable of its build tree, defines of the driver, flags of the driver.
+PEERS = {
+    "llama.cpp": ("PENSTOCK_LLAMA_CPP", [], []),
+    "ik_llama.cpp": ("PENSTOCK_IK_LLAMA_CPP", ["-DPEER_IK"], []),
+    "ik_llama.cpp-rtr": ("PENSTOCK_IK_LLAMA_CPP", ["-DPEER_IK"], ["--repack"]),
+}
+PROMPT = [5, 100, 2000, 3001, 77, 900, 41, 1234]     # of --check
+CHECK_STEPS = 16
+
+
+def fail(message):
+    sys.exit(f"compare.py: {message}")
+
+
+def run(command, environment=None):
+    """Standard output of a command that must succeed."""
+    command = [str(word) for word in command]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, env={**os.environ, **(environment or {})})
+    if done.returncode != 0:
+        fail(f"{shlex.join(command)}: exit {done.returncode}\n{done.stderr[-2000:]}")
+    return done.stdout
+
+
+def json_lines(text):
+    return [json.loads(line) for line in text.splitlines() if line.startswith("{")]
+
+
+# Penstock
+
+def measure_penstock(args):
+    """The only place that knows Penstock's command line for benchmarks. Returns {("prefill" | "decode", size): tokens per second}."""
+    command = [args.penstock, "bench", "--model", args.model, "--threads", args.threads, "--json",
+               "--prefill", ",".join(map(str, args.prefill)), "--decode", ",".join(map(str, args.decode)),
+               "--context", args.context, *args.penstock_flags]
+    return rates(json_lines(run(command)))
+
+
+def penstock_logprobs(args):
+    """Log-probabilities of the tokens that Penstock chooses greedily after PROMPT."""
+    with tempfile.TemporaryDirectory() as folder:
+        folder = pathlib.Path(folder)
+        request = {"prompt": PROMPT, "max_tokens": CHECK_STEPS, "temperature": 0, "ignore_eos": True, "logprobs": 1}
+        (folder / "in.jsonl").write_text(json.dumps(request) + "\n")
+        run([args.penstock, "run", "--model", args.model, "--input", folder / "in.jsonl", "--output", folder / "out.jsonl",
+             "--threads", args.threads, "--quiet", *args.penstock_flags])
+        result = json.loads((folder / "out.jsonl").read_text())
+        return result["response"]["body"]["choices"][0]["logprobs"]["token_logprobs"]
+
+
+# Peers
+
+class Peer:
+    """A build tree of llama.cpp or ik_llama.cpp with the driver compiled against it."""
+
+    def __init__(self, name, folder):
+        variable, defines, self.flags = PEERS[name]
+        self.build = pathlib.Path(os.environ[variable]).resolve()
+        cache = self.build / "CMakeCache.txt"
+        if not cache.exists():
+            fail(f"{variable}={self.build}: no CMake build tree there (CMakeCache.txt is missing)")
+        source = pathlib.Path(re.search(r"^CMAKE_HOME_DIRECTORY:INTERNAL=(.*)$", cache.read_text(), re.M).group(1))
+        libraries = sorted({path.parent for path in self.build.rglob("lib*.so") if re.match(r"lib(llama|ggml)\b", path.name)})
+        if not any((path / "libllama.so").exists() for path in libraries):
+            fail(f"{variable}={self.build}: no libllama.so there; build the target llama with shared libraries")
+        self.driver = folder / f"peer_bench_{name}"
+        names = sorted({path.name for place in libraries for path in place.glob("libggml*.so")})
+        run(["c++", "-std=c++20", "-O2", *defines, "-I", source / "include", "-I", source / "ggml/include", HERE / "peer_bench.cc",
+             "-o", self.driver, *(f"-L{path}" for path in libraries), *(f"-Wl,-rpath,{path}" for path in libraries), "-lllama",
+             *(f"-l{name.removeprefix('lib').removesuffix('.so')}" for name in names)])
+
+    def run(self, args, flags):
+        """The driver's JSON lines."""
+        return json_lines(run([self.driver, "--model", args.gguf, "--threads", args.threads, *flags, *self.flags], args.environment))
+
+    def measure(self, args):
+        flags = ["--prefill", ",".join(map(str, args.prefill)), "--decode", ",".join(map(str, args.decode)), "--context", args.context,
+                 "--steps", args.steps, "--seconds", args.seconds, "--repetitions", args.repetitions, "--ubatch", args.ubatch]
+        return rates(self.run(args, flags))
+
+    def logprobs(self, args):
+        lines = self.run(args, ["--greedy", CHECK_STEPS, "--prompt", ",".join(map(str, PROMPT))])
+        return next(line for line in lines if line["kind"] == "greedy")["logprobs"]
+
+    def stock(self, args):
+        """What the library's own benchmarks print: text."""
+        texts = []
+        benches = {
+            "llama-bench": ["-p", ",".join(map(str, args.prefill)), "-n", args.steps, "-r", args.repetitions],
+            "llama-batched-bench": ["-npp", args.context, "-ntg", args.steps, "-npl", ",".join(map(str, args.decode)), "-fa", "on",
+                                    "-c", max(args.decode) * (args.context + args.steps)],
+        }
+        for name, flags in benches.items():
+            path = self.build / "bin" / name
+            if path.exists():
+                texts.append(run([path, "-m", args.gguf, "-t", args.threads, *flags], args.environment))
+        return "\n".join(texts)
+
+
+def rates(lines):
+    """{("prefill", tokens) or ("decode", sequences): tokens per second} of JSON lines."""
+    sizes = {"prefill": "tokens", "decode": "sequences"}
+    return {(line["kind"], line[sizes[line["kind"]]]): line["tokens_per_second"] for line in lines if line.get("kind") in sizes}
+
+
+# Modes
+
+def check(args, peers):
+    """Compares greedy log-probabilities, which agree only if the chosen tokens do. Returns whether they do."""
+    found = {PENSTOCK_NAME: penstock_logprobs(args)} if args.with_penstock else {}
+    found |= {name: peer.logprobs(args) for name, peer in peers.items()}
+    first, *others = found
+    print("| engine | difference of the first log-probability | largest while tokens agree | tokens that agree |\n| --- | --- | --- | --- |")
+    good = True
+    for name in others:
+        differences = [abs(a - b) for a, b in zip(found[first], found[name], strict=True)]
+        agree = next((i for i, difference in enumerate(differences) if difference > args.tolerance), CHECK_STEPS)
+        print(f"| {name} to {first} | {differences[0]:.2g} | {max(differences[:agree], default=0):.2g} | {agree} of {CHECK_STEPS} |")
+        good = good and agree == CHECK_STEPS
+    return good
+
+
+def table(args, results):
+    """Markdown: a row for each measurement; medians of the rounds, in parentheses their smallest and largest."""
+    names = list(results)
+    peers = [name for name in names if name != PENSTOCK_NAME]
+    with_ratio = PENSTOCK_NAME in names and peers
+    lines = ["| | " + " | ".join(names) + (" | penstock / better peer |" if with_ratio else " |"),
+             "| --- " * (1 + len(names) + bool(with_ratio)) + "|"]
+    keys = [("prefill", size) for size in args.prefill] + [("decode", size) for size in args.decode]
+    for key in keys:
+        cells, medians = [], {}
+        for name in names:
+            values = [rate[key] for rate in results[name] if key in rate]
+            if not values:
+                cells.append("-")
+                continue
+            medians[name] = statistics.median(values)
+            cells.append(f"{medians[name]:.1f} ({min(values):.1f}-{max(values):.1f})" if len(values) > 1 else f"{medians[name]:.1f}")
+        if with_ratio:
+            better = max((medians[name] for name in peers if name in medians), default=0)
+            cells.append(f"{medians[PENSTOCK_NAME] / better:.2f}" if better and PENSTOCK_NAME in medians else "-")
+        what = f"prefill {key[1]}" if key[0] == "prefill" else f"decode {key[1]} x {args.context}"
+        lines.append(f"| {what} | " + " | ".join(cells) + " |")
+    return "\n".join(lines)
+
+
+def measure(args, peers):
+    engines = {PENSTOCK_NAME: measure_penstock} if args.with_penstock else {}
+    engines |= {name: peer.measure for name, peer in peers.items()}
+    results, raw = {name: [] for name in engines}, []
+    for number in range(args.rounds):
+        # Every other round goes backwards, so that no engine always follows the same one.
+        for name in list(engines)[::-1 if number % 2 else 1]:
+            load, start = os.getloadavg()[0], time.time()
+            found = engines[name](args)
+            results[name].append(found)
+            raw.append({"round": number, "engine": name, "started": start, "seconds": time.time() - start, "load_average_before": load,
+                        "tokens_per_second": {f"{kind} {size}": rate for (kind, size), rate in found.items()}})
+            print(f"round {number + 1} of {args.rounds}, {name}: {raw[-1]['tokens_per_second']}", file=sys.stderr, flush=True)
+            if args.output:
+                settings = {key: str(value) for key, value in vars(args).items()}
+                args.output.write_text(json.dumps({"settings": settings, "measurements": raw}, indent=1) + "\n")
+    print(f"tokens/s, {args.threads} threads, {args.gguf.name}, medians of {args.rounds} rounds (smallest-largest)\n")
+    print(table(args, results))
+
+
+def parse_args():
+    def numbers(text):
+        return [int(word) for word in text.split(",") if word]
+
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--model", type=pathlib.Path, metavar="DIR", help="Hugging Face folder, for Penstock")
+    parser.add_argument("--gguf", type=pathlib.Path, required=True, metavar="FILE", help="the same weights, for the peers")
+    parser.add_argument("--engines", default=",".join([PENSTOCK_NAME, *PEERS]), help="default: %(default)s, of those that are there")
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--threads", type=int, default=os.cpu_count())
+    parser.add_argument("--prefill", type=numbers, default=[512, 2048], metavar="TOKENS,...")
+    parser.add_argument("--decode", type=numbers, default=[1, 16, 64, 128], metavar="SEQUENCES,...")
+    parser.add_argument("--context", type=int, default=128, help="tokens of each decoding sequence before the measured ones")
+    parser.add_argument("--steps", type=int, default=32, help="decode steps of a peer at most")
+    parser.add_argument("--seconds", type=int, default=10, help="after which a peer's measurement takes no further step")
+    parser.add_argument("--repetitions", type=int, default=3, help="of a peer's prefill at most")
+    parser.add_argument("--ubatch", type=int, default=512, help="rows that a peer computes at once")
+    parser.add_argument("--huge-pages", action="store_true", help="let glibc ask for huge pages for the peers' memory")
+    parser.add_argument("--penstock", type=pathlib.Path, default=PENSTOCK, metavar="PROGRAM")
+    parser.add_argument("--penstock-flags", type=shlex.split, default=[], metavar="FLAGS", help="added to Penstock's command line")
+    parser.add_argument("--check", action="store_true", help="compare greedy tokens instead of times")
+    parser.add_argument("--tolerance", type=float, default=5e-3, help="of --check, in log-probabilities; default: %(default)s")
+    parser.add_argument("--stock", action="store_true", help="also print what the peers' own benchmarks say")
+    parser.add_argument("--output", type=pathlib.Path, metavar="FILE", help="all numbers as JSON")
+    args = parser.parse_args()
+    args.engines = args.engines.split(",")
+    for name in args.engines:
+        if name not in (PENSTOCK_NAME, *PEERS):
+            parser.error(f"no engine {name}; there are {PENSTOCK_NAME}, {', '.join(PEERS)}")
+    args.with_penstock = PENSTOCK_NAME in args.engines
+    if args.with_penstock and not args.model:
+        parser.error("penstock needs --model")
+    args.environment = {"GLIBC_TUNABLES": "glibc.malloc.hugetlb=1"} if args.huge_pages else {}
+    return args
+
+
+def main():
+    args = parse_args()
+    with tempfile.TemporaryDirectory() as folder:
+        names = [name for name in args.engines if name in PEERS and os.environ.get(PEERS[name][0])]
+        peers = {name: Peer(name, pathlib.Path(folder)) for name in names}
+        if not peers:
+            fail("no peer: set " + " or ".join(sorted({variable for variable, _, _ in PEERS.values()})) + " to a build tree")
+        if args.check:
+            return 0 if check(args, peers) else 1
+        measure(args, peers)
+        for name, peer in peers.items() if args.stock else ():
+            if name != "ik_llama.cpp-rtr":
+                print(f"\n{name}, its own benchmarks:\n\n{peer.stock(args)}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,347 @@
+// Measures llama.cpp or ik_llama.cpp (with -DPEER_IK) through its public API, resident in memory, on the CPU.
+//
+// Unlike a benchmark that feeds one token to all sequences, every sequence has its own random tokens, so that the rows of a batch choose
+// their experts independently, as those of real requests do. Two modes:
+//   prefill and decode rates as JSON lines (compare.py lists the flags that it gives);
+//   --greedy N --prompt IDS: the log-probabilities of N greedily chosen tokens, to compare models by.
+// compare.py compiles this against a build tree of the library; it is not part of the project's own build.
+
+#include <algorithm>
+#include <chrono>
+#include <cmath>
+#include <cstdint>
+#include <cstdio>
+#include <cstdlib>
+#include <random>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "llama.h"
+
+namespace {
+
+// Where the two libraries differ.
+#ifdef PEER_IK
+constexpr const char* kLibrary = "ik_llama.cpp";
+void FreeModel(llama_model* model) { llama_free_model(model); }
+void ForgetAll(llama_context* context) { llama_kv_cache_clear(context); }
+size_t StateSize(llama_context* context, llama_seq_id id) { return llama_state_seq_get_size(context, id, 0); }
+size_t SaveState(llama_context* context, std::vector<uint8_t>& state, llama_seq_id id) {
+  return llama_state_seq_get_data(context, state.data(), state.size(), id, 0);
+}
+size_t LoadState(llama_context* context, const std::vector<uint8_t>& state, llama_seq_id id) {
+  return llama_state_seq_set_data(context, state.data(), state.size(), id, 0);
+}
+#else
+constexpr const char* kLibrary = "llama.cpp";
+void FreeModel(llama_model* model) { llama_model_free(model); }
+void ForgetAll(llama_context* context) { llama_memory_clear(llama_get_memory(context), true); }
+size_t StateSize(llama_context* context, llama_seq_id id) { return llama_state_seq_get_size(context, id); }
+size_t SaveState(llama_context* context, std::vector<uint8_t>& state, llama_seq_id id) {
+  return llama_state_seq_get_data(context, state.data(), state.size(), id);
+}
+size_t LoadState(llama_context* context, const std::vector<uint8_t>& state, llama_seq_id id) {
+  return llama_state_seq_set_data(context, state.data(), state.size(), id);
+}
+#endif
+
+struct Options {
+  std::string model;
+  int threads = 2;
+  std::vector<int> prefill;      // tokens
+  std::vector<int> decode;       // sequences
+  int context = 128;             // tokens of each sequence before the measured ones
+  int prompts = 4;               // different prompts that the sequences of a decode measurement continue
+  int steps = 32;                // decode steps at most
+  double seconds = 10;           // after which a measurement takes no further step or repetition
+  int repetitions = 3;           // of a prefill at most
+  int ubatch = 512;              // rows that the library computes at once
+  bool repack = false;           // ik_llama.cpp: interleave the rows of the weights while loading
+  bool no_repack = false;        // llama.cpp, which does that by default: leave the weights as they are
+  bool merge = false;            // ik_llama.cpp: merge q, k and v, and gate and up
+  int greedy = 0;
+  std::vector<int> prompt;
+};
+
+[[noreturn]] void Fail(const std::string& message) {
+  std::fprintf(stderr, "peer_bench: %s\n", message.c_str());
+  std::exit(1);
+}
+
+std::vector<int> ParseList(const std::string& text) {
+  std::vector<int> values;
+  const char* at = text.c_str();
+  while (*at != '\0') {
+    char* end = nullptr;
+    const long value = std::strtol(at, &end, 10);
+    if (end == at || value < 0 || value > 1'000'000'000 || (*end != ',' && *end != '\0')) Fail("not a list of numbers: " + text);
+    values.push_back(static_cast<int>(value));
+    at = *end == ',' ? end + 1 : end;
+  }
+  return values;
+}
+
+int ParseNumber(const std::string& text) {
+  const std::vector<int> values = ParseList(text);
+  if (values.size() != 1) Fail("not a number: " + text);
+  return values[0];
+}
+
+Options ParseOptions(int argc, char** argv) {
+  Options options;
+  for (int i = 1; i < argc; ++i) {
+    const std::string flag = argv[i];
+    if (flag == "--repack" || flag == "--no-repack" || flag == "--merge") {
+      (flag == "--repack" ? options.repack : flag == "--merge" ? options.merge : options.no_repack) = true;
+      continue;
+    }
+    if (++i == argc) Fail(flag + " needs a value");
+    const std::string value = argv[i];
+    if (flag == "--model") options.model = value;
+    else if (flag == "--threads") options.threads = ParseNumber(value);
+    else if (flag == "--prefill") options.prefill = ParseList(value);
+    else if (flag == "--decode") options.decode = ParseList(value);
+    else if (flag == "--context") options.context = ParseNumber(value);
+    else if (flag == "--prompts") options.prompts = ParseNumber(value);
+    else if (flag == "--steps") options.steps = ParseNumber(value);
+    else if (flag == "--seconds") options.seconds = ParseNumber(value);
+    else if (flag == "--repetitions") options.repetitions = ParseNumber(value);
+    else if (flag == "--ubatch") options.ubatch = ParseNumber(value);
+    else if (flag == "--greedy") options.greedy = ParseNumber(value);
+    else if (flag == "--prompt") options.prompt = ParseList(value);
+    else Fail("unknown flag " + flag);
+  }
+  if (options.model.empty()) Fail("--model is needed");
+  if (options.threads < 1 || options.context < 1 || options.prompts < 1 || options.steps < 1 || options.repetitions < 1 ||
+      options.ubatch < 1) {
+    Fail("numbers must be positive");
+  }
+#ifdef PEER_IK
+  if (options.no_repack) Fail("--no-repack is for llama.cpp");
+#else
+  if (options.repack || options.merge) Fail("--repack and --merge are for ik_llama.cpp");
+#endif
+  return options;
+}
+
+double Now() {
+  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
+}
+
+double Median(std::vector<double> values) {
+  std::sort(values.begin(), values.end());
+  const size_t middle = values.size() / 2;
+  return values.size() % 2 == 1 ? values[middle] : (values[middle - 1] + values[middle]) / 2;
+}
+
+std::string JsonList(const std::vector<double>& values) {
+  std::string text = "[";
+  for (const double value : values) {
+    char number[32];
+    std::snprintf(number, sizeof(number), "%s%.6g", text.size() > 1 ? ", " : "", value);
+    text += number;
+  }
+  return text + "]";
+}
+
+// A batch with room for `capacity` rows.
+class Batch {
+ public:
+  explicit Batch(int capacity) : batch_(llama_batch_init(capacity, 0, 1)) {}
+  ~Batch() { llama_batch_free(batch_); }
+  Batch(const Batch&) = delete;
+  Batch& operator=(const Batch&) = delete;
+
+  void Clear() { batch_.n_tokens = 0; }
+  void Add(llama_token token, int pos, llama_seq_id id, bool logits) {
+    const int row = batch_.n_tokens++;
+    batch_.token[row] = token;
+    batch_.pos[row] = pos;
+    batch_.n_seq_id[row] = 1;
+    batch_.seq_id[row][0] = id;
+    batch_.logits[row] = logits ? 1 : 0;
+  }
+  void Run(llama_context* context) {
+    if (const int code = llama_decode(context, batch_); code != 0) Fail("llama_decode returned " + std::to_string(code));
+    llama_synchronize(context);
+  }
+
+ private:
+  llama_batch batch_;
+};
+
+class Bench {
+ public:
+  explicit Bench(Options options) : options_(std::move(options)) {
+    llama_model_params params = llama_model_default_params();
+    params.n_gpu_layers = 0;
+#ifdef PEER_IK
+    params.use_mmap = false;
+    params.repack_tensors = options_.repack;
+    params.merge_qkv = options_.merge;
+    params.merge_up_gate_exps = options_.merge;
+#else
+    params.load_mode = LLAMA_LOAD_MODE_NONE;
+    params.use_extra_bufts = !options_.no_repack;
+#endif
+    const double start = Now();
+    model_ = llama_model_load_from_file(options_.model.c_str(), params);
+    if (model_ == nullptr) Fail(options_.model + ": the library cannot load it");
+    vocab_size_ = llama_vocab_n_tokens(llama_model_get_vocab(model_));
+    char description[128] = "";
+    llama_model_desc(model_, description, sizeof(description));
+    std::printf("{\"kind\": \"engine\", \"library\": \"%s\", \"model\": \"%s\", \"load_seconds\": %.1f, \"system\": \"%s\"}\n", kLibrary,
+                description, Now() - start, llama_print_system_info());
+    std::fflush(stdout);
+  }
+  ~Bench() { FreeModel(model_); }
+  Bench(const Bench&) = delete;
+  Bench& operator=(const Bench&) = delete;
+
+  // One prompt in one call, logits of its last token only. Each repetition has tokens of its own.
+  void Prefill(int tokens) {
+    llama_context* context = NewContext(/*sequences=*/1, tokens, tokens);
+    Batch batch(tokens);
+    FillPrompt(batch, std::min(tokens, 32), 0);
+    batch.Run(context);  // what the library sets up at its first call is not part of the measurement
+    std::vector<double> seconds;
+    const double start = Now();
+    while (static_cast<int>(seconds.size()) < options_.repetitions && (seconds.empty() || Now() - start < options_.seconds)) {
+      ForgetAll(context);
+      batch.Clear();
+      FillPrompt(batch, tokens, 0);
+      const double before = Now();
+      batch.Run(context);
+      seconds.push_back(Now() - before);
+    }
+    llama_free(context);
+    std::printf("{\"kind\": \"prefill\", \"tokens\": %d, \"tokens_per_second\": %.3f, \"seconds\": %s}\n", tokens, tokens / Median(seconds),
+                JsonList(seconds).c_str());
+    std::fflush(stdout);
+  }
+
+  // Steps of one new token for each of `sequences`, which have options.context tokens before. The sequences continue a few different
+  // prompts (their KV is copied, which attention cannot tell from KV of their own); the new tokens differ from each other.
+  void Decode(int sequences) {
+    const int first_rows = std::max(sequences, options_.context);
+    llama_context* context = NewContext(sequences, options_.context + options_.steps + 2, first_rows);
+    ComputePrompts(context, sequences);
+    Batch batch(sequences);
+    std::vector<double> seconds;
+    double start = 0;
+    for (int step = -2; step < options_.steps; ++step) {  // the first two warm up
+      if (step == 0) start = Now();
+      if (step > 2 && Now() - start > options_.seconds) break;
+      batch.Clear();
+      for (int id = 0; id < sequences; ++id) batch.Add(RandomToken(), options_.context + step + 2, id, /*logits=*/true);
+      const double before = Now();
+      batch.Run(context);
+      if (step >= 0) seconds.push_back(Now() - before);
+    }
+    llama_free(context);
+    std::printf("{\"kind\": \"decode\", \"sequences\": %d, \"context\": %d, \"steps\": %zu, \"tokens_per_second\": %.3f, \"seconds\": %s}\n",
+                sequences, options_.context, seconds.size(), sequences / Median(seconds), JsonList(seconds).c_str());
+    std::fflush(stdout);
+  }
+
+  // Continues the prompt with the likeliest tokens and prints these and the natural logarithms of their probabilities.
+  void Greedy() {
+    const int prompt_size = static_cast<int>(options_.prompt.size());
+    if (prompt_size == 0) Fail("--greedy needs --prompt");
+    llama_context* context = NewContext(1, prompt_size + options_.greedy, prompt_size);
+    Batch batch(prompt_size);
+    for (int pos = 0; pos < prompt_size; ++pos) {
+      if (options_.prompt[pos] >= vocab_size_) Fail("--prompt: token " + std::to_string(options_.prompt[pos]) + " is not in the vocabulary");
+      batch.Add(options_.prompt[pos], pos, 0, pos + 1 == prompt_size);
+    }
+    std::vector<double> tokens;
+    std::vector<double> logprobs;
+    while (true) {
+      batch.Run(context);
+      const float* logits = llama_get_logits_ith(context, -1);
+      const float* best = std::max_element(logits, logits + vocab_size_);
+      double sum = 0;
+      for (int i = 0; i < vocab_size_; ++i) sum += std::exp(static_cast<double>(logits[i]) - *best);
+      tokens.push_back(static_cast<double>(best - logits));
+      logprobs.push_back(-std::log(sum));
+      if (static_cast<int>(tokens.size()) >= options_.greedy) break;
+      batch.Clear();
+      batch.Add(static_cast<llama_token>(best - logits), prompt_size + static_cast<int>(tokens.size()) - 1, 0, true);
+    }
+    llama_free(context);
+    std::printf("{\"kind\": \"greedy\", \"tokens\": %s, \"logprobs\": %s}\n", JsonList(tokens).c_str(), JsonList(logprobs).c_str());
+  }
+
+ private:
+  llama_token RandomToken() {
+    return static_cast<llama_token>(std::uniform_int_distribution<int>(0, vocab_size_ - 1)(random_));
+  }
+
+  void FillPrompt(Batch& batch, int tokens, llama_seq_id id) {
+    for (int pos = 0; pos < tokens; ++pos) batch.Add(RandomToken(), pos, id, pos + 1 == tokens);
+  }
+
+  // A context whose KV cache has `length` tokens for each sequence (rounded up to 256, as the libraries like it).
+  llama_context* NewContext(int sequences, int length, int max_rows) {
+    llama_context_params params = llama_context_default_params();
+    params.n_ctx = static_cast<uint32_t>(sequences * ((length + 255) / 256 * 256));
+    params.n_batch = static_cast<uint32_t>(max_rows);
+    params.n_ubatch = static_cast<uint32_t>(std::min(max_rows, options_.ubatch));
+    params.n_seq_max = static_cast<uint32_t>(sequences);
+    params.n_threads = options_.threads;
+    params.n_threads_batch = options_.threads;
+#ifdef PEER_IK
+    params.flash_attn = true;
+#else
+    params.flash_attn_type = LLAMA_FLASH_ATTN_TYPE_ENABLED;
+    params.kv_unified = false;
+#endif
+    llama_context* context = llama_init_from_model(model_, params);
+    if (context == nullptr) Fail("the library cannot make a context of " + std::to_string(params.n_ctx) + " tokens");
+    return context;
+  }
+
+  // Fills the KV cache of the sequences: the first options.prompts ones by computing prompts, the others with copies of these.
+  // Saved states are copies for attention, too; the libraries' own way to copy a sequence may share its cells.
+  void ComputePrompts(llama_context* context, int sequences) {
+    const int prompts = std::min(sequences, options_.prompts);
+    Batch batch(options_.context);
+    std::vector<std::vector<uint8_t>> states;
+    for (int id = 0; id < prompts; ++id) {
+      batch.Clear();
+      FillPrompt(batch, options_.context, id);
+      batch.Run(context);
+      states.emplace_back(StateSize(context, id));
+      states.back().resize(SaveState(context, states.back(), id));
+      if (states.back().empty()) Fail("the library cannot save the state of a sequence");
+    }
+    for (int id = prompts; id < sequences; ++id) {
+      if (LoadState(context, states[static_cast<size_t>(id % prompts)], id) == 0) Fail("the library cannot load the state of a sequence");
+    }
+  }
+
+  Options options_;
+  llama_model* model_ = nullptr;
+  int vocab_size_ = 0;
+  std::mt19937 random_{1};
+};
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  const Options options = ParseOptions(argc, argv);
+  // The libraries' chatter is for debugging only: PEER_BENCH_VERBOSE=1 shows it.
+  if (std::getenv("PEER_BENCH_VERBOSE") == nullptr) {
+    llama_log_set([](ggml_log_level level, const char* text, void*) { if (level == GGML_LOG_LEVEL_ERROR) std::fputs(text, stderr); }, nullptr);
+  }
+  llama_backend_init();
+  {
+    Bench bench(options);
+    if (options.greedy > 0) bench.Greedy();
+    for (const int tokens : options.prefill) bench.Prefill(tokens);
+    for (const int sequences : options.decode) bench.Decode(sequences);
+  }
+  llama_backend_free();
+  return 0;
+}
