@@ -15,6 +15,7 @@ import json
 import os
 import pathlib
 import re
+import resource
 import shlex
 import statistics
 import subprocess
@@ -50,6 +51,15 @@ def run(command, environment=None):
 
 def json_lines(text):
     return [json.loads(line) for line in text.splitlines() if line.startswith("{")]
+
+
+def cpu_seconds():
+    """CPU seconds that this machine was busy or robbed of, and those of this process's finished children."""
+    words = pathlib.Path("/proc/stat").read_text().splitlines()[0].split()[1:9]
+    user, nice, system, _idle, _iowait, interrupts, soft_interrupts, stolen = map(int, words)
+    usage = resource.getrusage(resource.RUSAGE_CHILDREN)
+    busy = (user + nice + system + interrupts + soft_interrupts + stolen) / os.sysconf("SC_CLK_TCK")
+    return busy, usage.ru_utime + usage.ru_stime
 
 
 # Penstock
@@ -178,12 +188,15 @@ def measure(args, peers):
     for number in range(args.rounds):
         # Every other round goes backwards, so that no engine always follows the same one.
         for name in list(engines)[::-1 if number % 2 else 1]:
-            load, start = os.getloadavg()[0], time.time()
+            start, (busy, own) = time.time(), cpu_seconds()
             found = engines[name](args)
+            seconds, (busy_after, own_after) = time.time() - start, cpu_seconds()
+            others = max(0, (busy_after - busy) - (own_after - own)) / seconds
             results[name].append(found)
-            raw.append({"round": number, "engine": name, "started": start, "seconds": time.time() - start, "load_average_before": load,
+            raw.append({"round": number, "engine": name, "started": start, "seconds": seconds, "cores_used_by_others": others,
                         "tokens_per_second": {f"{kind} {size}": rate for (kind, size), rate in found.items()}})
-            print(f"round {number + 1} of {args.rounds}, {name}: {raw[-1]['tokens_per_second']}", file=sys.stderr, flush=True)
+            print(f"round {number + 1} of {args.rounds}, {name}: others used {others:.2f} cores; {raw[-1]['tokens_per_second']}",
+                  file=sys.stderr, flush=True)
             if args.output:
                 settings = {key: str(value) for key, value in vars(args).items()}
                 args.output.write_text(json.dumps({"settings": settings, "measurements": raw}, indent=1) + "\n")
