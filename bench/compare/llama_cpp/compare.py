@@ -65,11 +65,11 @@ def cpu_seconds():
 # Penstock
 
 def measure_penstock(args):
-    """The only place that knows Penstock's command line for benchmarks. Returns {("prefill" | "decode", size): tokens per second}."""
+    """The only place that knows Penstock's command line for benchmarks. Returns its JSON lines; rates() tells what is read of them."""
     command = [args.penstock, "bench", "--model", args.model, "--threads", args.threads, "--json",
                "--prefill", ",".join(map(str, args.prefill)), "--decode", ",".join(map(str, args.decode)),
                "--context", args.context, *args.penstock_flags]
-    return rates(json_lines(run(command)))
+    return json_lines(run(command))
 
 
 def penstock_logprobs(args):
@@ -112,7 +112,7 @@ class Peer:
     def measure(self, args):
         flags = ["--prefill", ",".join(map(str, args.prefill)), "--decode", ",".join(map(str, args.decode)), "--context", args.context,
                  "--steps", args.steps, "--seconds", args.seconds, "--repetitions", args.repetitions, "--ubatch", args.ubatch]
-        return rates(self.run(args, flags))
+        return self.run(args, flags)
 
     def logprobs(self, args):
         lines = self.run(args, ["--greedy", CHECK_STEPS, "--prompt", ",".join(map(str, PROMPT))])
@@ -189,13 +189,15 @@ def measure(args, peers):
         # Every other round goes backwards, so that no engine always follows the same one.
         for name in list(engines)[::-1 if number % 2 else 1]:
             start, (busy, own) = time.time(), cpu_seconds()
-            found = engines[name](args)
+            lines = engines[name](args)
+            found = rates(lines)
             seconds, (busy_after, own_after) = time.time() - start, cpu_seconds()
             others = max(0, (busy_after - busy) - (own_after - own)) / seconds
             results[name].append(found)
             raw.append({"round": number, "engine": name, "started": start, "seconds": seconds, "cores_used_by_others": others,
-                        "tokens_per_second": {f"{kind} {size}": rate for (kind, size), rate in found.items()}})
-            print(f"round {number + 1} of {args.rounds}, {name}: others used {others:.2f} cores; {raw[-1]['tokens_per_second']}",
+                        "lines": lines})
+            shown = ", ".join(f"{kind} {size}: {rate:.1f}" for (kind, size), rate in found.items())
+            print(f"round {number + 1} of {args.rounds}, {name}: others used {others:.2f} cores; {shown}",
                   file=sys.stderr, flush=True)
             if args.output:
                 settings = {key: str(value) for key, value in vars(args).items()}
