@@ -144,8 +144,22 @@ struct FloatSteps {
   }
 };
 
-// A panel is read once and in order. Its own later lines are asked for early where few rows make memory the limit.
-constexpr int64_t kAheadBytes = 2048;
+// Weights are read from memory once and in order, panel after panel, so what comes next is always further on. Few rows,
+// which make memory the limit, ask for it a little ahead. With several tiles the first one brings the next chunk while
+// it computes this one, and the others find everything in the cache.
+constexpr int64_t kNearBytes = 2048;
+constexpr int64_t kChunkBytes = 16 * 1024;
+
+template <int kTileRows>
+inline int64_t AheadBytes(const TileRange& range) {
+  if (kTileRows <= 4) return kNearBytes;
+  return range.row == 0 ? kChunkBytes : 0;
+}
+
+[[gnu::always_inline]] inline void PrefetchAhead(const std::byte* w, int64_t ahead, int64_t bytes) {
+#pragma GCC unroll 16
+  for (int64_t line = 0; line < bytes; line += 64) __builtin_prefetch(w + ahead + line);
+}
 
 template <class Steps, int kTileRows>
 struct FloatTile {
@@ -156,13 +170,11 @@ struct FloatTile {
       const std::byte* w = args.w + range.panel * args.panel_bytes + range.begin / 2 * Steps::kStepBytes;
       const std::byte* first_row = args.x + range.row * args.x_stride_bytes + range.begin / 2 * Steps::kXBytes;
       RowPointers<kTileRows> x(first_row, args.x_stride_bytes);
+      const int64_t ahead = AheadBytes<kTileRows>(range);
       V sums[kTileRows][kVecs];
       LoadSums(args, range, first_vec, sums);
       for (int64_t k = range.begin; k + 2 <= range.end; k += 2) {
-        if constexpr (kTileRows <= 4) {
-          __builtin_prefetch(w + kAheadBytes);
-          __builtin_prefetch(w + kAheadBytes + 64);
-        }
+        PrefetchAhead(w, ahead, Steps::kStepBytes);
         Steps::template Multiply<kTileRows>(w, first_vec, x, true, sums);
         w += Steps::kStepBytes;
         x.Advance(Steps::kXBytes);

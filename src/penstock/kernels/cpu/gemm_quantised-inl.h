@@ -17,8 +17,9 @@ template <class V, class I, int kRows, int kVecs>
 struct Int8Group {
   static constexpr int64_t kBytes = kInt8Group * kPanelCols + 2 * kPanelCols;
 
-  [[gnu::always_inline]] static void Multiply(const std::byte* w, int first_vec, const RowPointers<kRows>& codes,
-                                              const RowPointers<kRows>& groups, V (&sums)[kRows][kVecs]) {
+  [[gnu::always_inline]] static void Multiply(const std::byte* w, int first_vec, int64_t ahead,
+                                              const RowPointers<kRows>& codes, const RowPointers<kRows>& groups,
+                                              V (&sums)[kRows][kVecs]) {
     I dots[kRows][kVecs];
     Unrolled<kRows>([&](auto r) __attribute__((always_inline)) {
       Unrolled<kVecs>([&](auto v) __attribute__((always_inline)) {
@@ -28,10 +29,7 @@ struct Int8Group {
     const std::byte* quad = w + 64 * first_vec;
     RowPointers<kRows> x = codes;
     for (int i = 0; i < kInt8Group / 4; ++i) {
-      if constexpr (kRows <= 4) {
-        __builtin_prefetch(quad + kAheadBytes);
-        __builtin_prefetch(quad + kAheadBytes + 64);
-      }
+      PrefetchAhead(quad, ahead, kQuadBytes);
       typename I::Codes w_codes[kVecs];
       Unrolled<kVecs>([&](auto v) __attribute__((always_inline)) { w_codes[v] = I::Load(quad + 64 * v); });
       Unrolled<kRows>([&](auto r) __attribute__((always_inline)) {
@@ -86,7 +84,7 @@ struct Int8Tile {
       V sums[kTileRows][kVecs];
       LoadSums(args, range, first_vec, sums);
       for (int64_t k = range.begin; k < range.end; k += kInt8Group) {
-        Group::Multiply(w, first_vec, x.codes, x.groups, sums);
+        Group::Multiply(w, first_vec, AheadBytes<kTileRows>(range), x.codes, x.groups, sums);
         w += Group::kBytes;
         x.codes.Advance(kInt8Group);
         x.groups.Advance(sizeof(Int8RowGroup));
@@ -199,6 +197,7 @@ struct HqqTile {
     constexpr int64_t kBlockBytes = kHqqHeaderBytes + kHqqBlock / 64 * kGroupBytes;
     for (int first_vec = 0; first_vec < kVecsPerPanel; first_vec += kVecs) {
       const std::byte* header = args.w + range.panel * args.panel_bytes + range.begin / kHqqBlock * kBlockBytes;
+      const int64_t ahead = AheadBytes<kTileRows>(range);
       Int8Rows<kTileRows> x(args, range);
       V sums[kTileRows][kVecs];
       LoadSums(args, range, first_vec, sums);
@@ -207,10 +206,7 @@ struct HqqTile {
         const int num_groups = rest < kHqqBlock ? static_cast<int>((rest + 63) / 64) : 4;
         for (int group = 0; group < num_groups; ++group) {
           const std::byte* data = header + kHqqHeaderBytes + group * kGroupBytes;
-          if constexpr (kTileRows <= 4) {
-#pragma GCC unroll 16
-            for (int64_t line = 0; line < kGroupBytes; line += 64) __builtin_prefetch(data + kAheadBytes + line);
-          }
+          PrefetchAhead(data, ahead, kGroupBytes);
           HqqGroup<I, Steps::kWeights, kTileRows>::Multiply(header, group, data, first_vec, x.codes, x.groups,
                                                             group % 2, sums);
           x.codes.Advance(64);
