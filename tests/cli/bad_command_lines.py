@@ -3,7 +3,7 @@ import json
 import os
 import resource
 
-MODEL_COMMANDS = ("run", "generate", "inspect", "tokenize", "perplexity")
+MODEL_COMMANDS = ("run", "generate", "pack", "inspect", "tokenize", "perplexity")
 
 
 def usage(args, pattern, code=2, **options):
@@ -252,8 +252,47 @@ def surroundings_rows():
     yield "L10", "ulimit -f", file_size
 
 
+def pack_rows():
+    def pack(box, *more):
+        return ["pack", "--model", box.model().path, "--output", box.output("store"), *more]
+
+    yield "L12", "no output", lambda box: box.run(["pack", "--model", box.model().path], code=2, match="--output is required")
+    for value in ("", "int5", "HQQ4", "f32"):
+        yield "L12", f"--quantize {value!r}", lambda box, value=value: box.run(pack(box, "--quantize", value), code=2, match="quantize")
+    yield "L12", "--dtype f8", lambda box: box.run(pack(box, "--dtype=f8"), code=2, match="dtype")
+    yield "L12", "no such model", lambda box: box.run(["pack", "--model", box.path("none"), "--output", box.output("store")], code=3,
+                                                      match="none")
+    yield "L12", "no such folder", lambda box: box.run(["pack", "--model", box.model().path, "--output", box.path("none/store")], code=5,
+                                                       match="cannot be made")
+
+    def damaged(box):
+        model, store = box.model().path, box.output("store")
+        box.run(["pack", "--model", model, "--output", store, "--quantize=hqq4"])
+        run = ["generate", "--model", store, "--prompt", "hi", "--raw", "--max-tokens=2"]
+        box.run(run)
+        box.run(["pack", "--model", model, "--output", store], code=2, match="no empty folder")
+        box.run(["pack", "--model", store, "--output", store + "2"], code=2, match="packed store already")
+        index, weights = os.path.join(store, "penstock.json"), os.path.join(store, "penstock.bin")
+        with open(weights, "r+b") as file:
+            file.seek(-1, os.SEEK_END)
+            last = file.read(1)
+            file.seek(-1, os.SEEK_END)
+            file.write(bytes([last[0] ^ 1]))
+        box.run(["inspect", "--model", store, "--verify"], code=3, match="checksum.*expected")
+        with open(weights, "r+b") as file:
+            file.truncate(100)
+        box.run(run, code=3, match="100 bytes, expected")
+        with open(index, "w", encoding="utf-8") as file:
+            file.write("{}")
+        box.run(run, code=3, match="penstock.json: penstock_packed_store")
+        os.remove(weights)
+        box.run(run, code=3, match="penstock")
+    yield "L12", "a damaged store", damaged
+
+
 def cases():
     yield from flag_rows()
+    yield from pack_rows()
     yield from environment_rows()
     yield from surroundings_rows()
     yield from probe_rows()
