@@ -73,7 +73,7 @@ struct ModelInfo {
   std::string name;         // last part of the folder's path
   std::string family;       // "mixtral", "qwen3_moe", "olmoe"
   std::string fingerprint;  // hex digest of config, tokenizer files, tensor catalogue and samples of the weights
-  std::string dtype;        // of the computation: "f32" or "bf16"
+  std::string dtype;        // of the computation: "f32", "bf16", or how the weights are quantised: "int8"
   int64_t vocab_size = 0;
   int64_t context_length = 0;
   // A longer text cannot fit the context, whatever its tokens: it need not be tokenized to be refused. 0: not known.

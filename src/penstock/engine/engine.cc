@@ -57,6 +57,12 @@ absl::Status CheckRange(std::string_view name, int64_t value, int64_t max) {
   return UsageError("{}: expected 1 to {} (0: chosen by the engine), found {}", name, max, value);
 }
 
+// "f32", "bf16", or how the weights are quantised.
+std::string_view ComputationName(const RowFormats& formats, const LoadedModel& model, ComputeDtype dtype) {
+  if (formats.ffn == kernels::RowFormat::kInt8) return model.weights_format();
+  return dtype == ComputeDtype::kBF16 ? "bf16" : "f32";
+}
+
 // Panels cannot be rounded any more. Routers may be f32: they compute in their own dtype.
 absl::Status CheckPackedForBf16(const WeightMap& map) {
   const auto check = [](std::initializer_list<const TensorInfo*> tensors) -> absl::Status {
@@ -195,7 +201,7 @@ absl::Status EngineImpl::Plan(const EngineOptions& options) {
   info_ = {.name = model_->name,
            .family = std::string(config.family->name),
            .fingerprint = model_->fingerprint,
-           .dtype = dtype_ == ComputeDtype::kBF16 ? "bf16" : "f32",
+           .dtype = std::string(ComputationName(row_formats_, *model_, dtype_)),
            .vocab_size = config.vocab_size,
            .context_length = inputs.context_length,
            .max_prompt_bytes = static_cast<uint64_t>(inputs.context_length) * model_->longest_token_bytes()};
