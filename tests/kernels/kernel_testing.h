@@ -86,9 +86,6 @@ class AlignedBytes {
   std::vector<CacheLine> lines_;
 };
 
-inline constexpr WeightFormat kAllFormats[] = {WeightFormat::kF32,  WeightFormat::kF16,  WeightFormat::kBF16,
-                                               WeightFormat::kInt8, WeightFormat::kHqq4, WeightFormat::kHqq3};
-
 // A packed matrix [num_cols, inner_dim] of any format: random values, or random codes with sensible scales.
 inline AlignedBytes RandomPacked(WeightFormat format, int64_t num_cols, int64_t inner_dim, uint32_t seed) {
   const auto panel_bytes = static_cast<int64_t>(PanelBytes(format, inner_dim));

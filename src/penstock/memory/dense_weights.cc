@@ -22,10 +22,6 @@ uint64_t NumElements(const TensorInfo& tensor) {
   return count;
 }
 
-uint64_t RawPanelBytes(const TensorInfo& tensor) {
-  return static_cast<uint64_t>(kPanelCols * tensor.shape[1]) * SizeOf(tensor.dtype);
-}
-
 // What VisitTensors finds: a tensor, the bytes that it takes in memory, and how to fill and publish them.
 struct Visitor {
   virtual void Matrix(const TensorInfo& tensor, WeightFormat format, WeightView& view) = 0;
@@ -81,9 +77,7 @@ class Counter final : public Visitor {
 
   void Matrix(const TensorInfo& tensor, WeightFormat format, WeightView&) override {
     Add(PackedBytes(format, tensor.shape[0], tensor.shape[1]));
-    if (!tensor.packed.has_value()) {
-      bounce_bytes_ = std::max(bounce_bytes_, RoundUp(RawPanelBytes(tensor), kCacheLineBytes));
-    }
+    bounce_bytes_ = std::max(bounce_bytes_, RoundUp(StoredPanelBytes(tensor), kCacheLineBytes));
   }
   void Rows(const TensorInfo& tensor, Dtype dtype, EmbeddingView&) override {
     Add(NumElements(tensor) * SizeOf(dtype));

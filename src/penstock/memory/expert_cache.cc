@@ -31,17 +31,13 @@ uint64_t PackedBytesOf(const TensorInfo& tensor, WeightFormat format) {
   return PackedBytes(format, tensor.shape[0], tensor.shape[1]);
 }
 
-uint64_t RawPanelBytes(const TensorInfo& tensor) {
-  return tensor.packed.has_value() ? 0 : static_cast<uint64_t>(kPanelCols * tensor.shape[1]) * SizeOf(tensor.dtype);
-}
-
 // Largest panel of any expert as it is stored.
 uint64_t ScratchBytes(const WeightMap& map) {
   uint64_t bytes = 0;
   for (const LayerTensors& layer : map.layers) {
     for (const FfnTensors& expert : layer.experts) {
       for (const TensorInfo* tensor : {expert.gate_proj, expert.up_proj, expert.down_proj}) {
-        bytes = std::max(bytes, RawPanelBytes(*tensor));
+        bytes = std::max(bytes, StoredPanelBytes(*tensor));
       }
     }
   }

@@ -7,4 +7,9 @@ WeightFormat ResidentFormat(const TensorInfo& tensor, ComputeDtype dtype) {
   return dtype == ComputeDtype::kBF16 ? WeightFormat::kBF16 : FormatOf(tensor.dtype);
 }
 
+uint64_t StoredPanelBytes(const TensorInfo& tensor) {
+  if (tensor.packed.has_value()) return 0;
+  return static_cast<uint64_t>(kPanelCols * tensor.shape[1]) * SizeOf(tensor.dtype);
+}
+
 }  // namespace penstock

@@ -29,4 +29,7 @@ enum class ComputeDtype : uint8_t { kF32, kBF16 };
 // How a matrix lies in DRAM: as it is packed, or in panels of its own dtype or of bf16.
 WeightFormat ResidentFormat(const TensorInfo& tensor, ComputeDtype dtype);
 
+// Bytes of the rows that become one panel, as they are stored; 0 when the matrix is packed already.
+uint64_t StoredPanelBytes(const TensorInfo& tensor);
+
 }  // namespace penstock

@@ -12,7 +12,9 @@ namespace {
 
 constexpr std::string_view kNames[] = {"f32", "f16", "bf16", "int8", "hqq4", "hqq3"};
 
-uint64_t HqqGroupBytes(WeightFormat format) { return format == WeightFormat::kHqq4 ? 1024 : 768; }
+uint64_t HqqGroupBytes(WeightFormat format) {
+  return format == WeightFormat::kHqq4 ? kHqq4GroupBytes : kHqq3GroupBytes;
+}
 
 // Rows are gathered in blocks that fit the first-level cache: reading 32 rows element by element over their whole
 // length would touch 32 pages at a time.
@@ -118,7 +120,7 @@ uint64_t PanelBytes(WeightFormat format, int64_t inner_dim) {
     case WeightFormat::kF32: return RoundUp(k, 2) * kPanelCols * 4;
     case WeightFormat::kF16:
     case WeightFormat::kBF16: return RoundUp(k, 2) * kPanelCols * 2;
-    case WeightFormat::kInt8: return CeilDiv(k, kInt8Group) * (kInt8Group * kPanelCols + 2 * kPanelCols);
+    case WeightFormat::kInt8: return CeilDiv(k, kInt8Group) * kInt8BlockBytes;
     case WeightFormat::kHqq4:
     case WeightFormat::kHqq3: return CeilDiv(k, kHqqBlock) * kHqqHeaderBytes + CeilDiv(k, 64) * HqqGroupBytes(format);
   }
@@ -156,7 +158,7 @@ void UnpackColumn(WeightFormat format, const std::byte* packed, int64_t col, int
         ToFloats(Dtype::kBF16, panel + (k / 2 * 2 * kPanelCols + 2 * col + k % 2) * 2, {target + k, 1});
         break;
       case WeightFormat::kInt8: {
-        const std::byte* block = panel + k / kInt8Group * (kInt8Group * kPanelCols + 2 * kPanelCols);
+        const std::byte* block = panel + k / kInt8Group * kInt8BlockBytes;
         float scale;
         ToFloats(Dtype::kBF16, block + kInt8Group * kPanelCols + 2 * col, {&scale, 1});
         target[k] = (static_cast<float>(Int8Code(block, col, k % kInt8Group)) - 128) * scale;

@@ -31,6 +31,9 @@ inline constexpr int64_t kPanelCols = 32;
 inline constexpr int64_t kInt8Group = 128;  // inputs that share a scale
 inline constexpr int64_t kHqqBlock = 256;   // inputs that share a header
 inline constexpr int64_t kHqqHeaderBytes = 320;
+inline constexpr int64_t kInt8BlockBytes = kInt8Group * kPanelCols + 2 * kPanelCols;  // codes and scales
+inline constexpr int64_t kHqq4GroupBytes = 1024;
+inline constexpr int64_t kHqq3GroupBytes = 768;
 
 std::string_view WeightFormatName(WeightFormat format);  // "f32", "f16", "bf16", "int8", "hqq4", "hqq3"
 std::optional<WeightFormat> WeightFormatOf(std::string_view name);

@@ -72,7 +72,7 @@ std::array<float, kMetaGroup> RoundMeta(const std::array<float, kMetaGroup>& val
 void QuantiseHqqPanel(WeightFormat format, std::span<const float> rows, int64_t num_cols, int64_t inner_dim,
                       std::byte* target) {
   const int bits = format == WeightFormat::kHqq4 ? 4 : 3;
-  const int64_t group_bytes = format == WeightFormat::kHqq4 ? 1024 : 768;
+  const int64_t group_bytes = format == WeightFormat::kHqq4 ? kHqq4GroupBytes : kHqq3GroupBytes;
   const int64_t num_groups = (inner_dim + kHqqGroup - 1) / kHqqGroup;
   std::vector<HqqGroup> solved(static_cast<size_t>(num_cols * num_groups));
   for (int64_t col = 0; col < num_cols; ++col) {
@@ -116,7 +116,7 @@ void QuantisePanel(WeightFormat format, std::span<const float> rows, int64_t num
   if (format != WeightFormat::kInt8) return QuantiseHqqPanel(format, rows, num_cols, inner_dim, target);
   for (int64_t first = 0; first < inner_dim; first += kInt8Group) {
     QuantiseInt8Block(rows, num_cols, inner_dim, first, target);
-    target += kInt8Group * kPanelCols + 2 * kPanelCols;
+    target += kInt8BlockBytes;
   }
 }
 

@@ -15,7 +15,7 @@ constexpr int64_t kQuadBytes = 4 * kPanelCols;
 
 template <class V, class I, int kRows, int kVecs>
 struct Int8Group {
-  static constexpr int64_t kBytes = kInt8Group * kPanelCols + 2 * kPanelCols;
+  static constexpr int64_t kBytes = kInt8BlockBytes;
 
   [[gnu::always_inline]] static void Multiply(const std::byte* w, int first_vec, int64_t ahead,
                                               const RowPointers<kRows>& codes, const RowPointers<kRows>& groups,
@@ -97,7 +97,7 @@ struct Int8Tile {
 // One group of 64 inputs of an HQQ panel: calls dot(codes of vector v, v, offset of their 4 inputs) for each 4 inputs.
 template <class I, WeightFormat kFormat, int kVecs>
 struct HqqCodes {
-  static constexpr int64_t kBytes = kFormat == WeightFormat::kHqq4 ? 1024 : 768;
+  static constexpr int64_t kBytes = kFormat == WeightFormat::kHqq4 ? kHqq4GroupBytes : kHqq3GroupBytes;
 
   template <class Dot>
   [[gnu::always_inline]] static void ForEachQuad(const std::byte* group, const Dot& dot) {
