@@ -1,59 +1,49 @@
-// Speed of the GEMMs by rows M, shape [N, K], type of the weights and instruction set.
+// Speed of the GEMMs by rows M, shape [N, K], type of the weights and instruction set, on one thread and on all.
 //
-// Reports GFLOP/s, GB/s of weights read, and the share of the peak of one core: 2 FMA ports x 16 lanes x clock, with
-// the clock measured by a chain of dependent operations. With few rows the weights of successive calls come from a ring
-// that no cache holds, as experts do. Rates are by processor time, so that other programs disturb them less.
-#include <time.h>
-
+// Reports GFLOP/s, GB/s of weights read, and both as shares of what the machine was measured to do just before and just
+// after (hardware/probe.h), because its clock moves. With few rows the weights of successive calls come from a ring that
+// no cache holds, as experts do. Threads share a call's columns as the engine shares them.
 #include <algorithm>
+#include <chrono>
+#include <memory>
 #include <random>
 #include <string>
 #include <vector>
 
 #include <benchmark/benchmark.h>
 
+#include "penstock/base/check.h"
+#include "penstock/base/thread_pool.h"
+#include "penstock/hardware/probe.h"
 #include "penstock/kernels/kernels.h"
+#include "penstock/memory/arena.h"
 
 namespace penstock::kernels {
 namespace {
 
 constexpr int64_t kRingBytes = 256ll << 20;
+constexpr int64_t kTaskCols = 128;
+constexpr double kProbeSeconds = 0.03;
 
 struct Shape {
   int64_t num_cols;
   int64_t inner_dim;
 };
-constexpr Shape kShapes[] = {{256, 224}, {1024, 3584}, {2048, 5632}};
+constexpr Shape kShapes[] = {{512, 1024}, {1024, 3584}, {2048, 5632}, {5632, 2048}};
 
-double ThreadSeconds() {
-  timespec time;
-  clock_gettime(CLOCK_THREAD_CPUTIME_ID, &time);
-  return static_cast<double>(time.tv_sec) + 1e-9 * static_cast<double>(time.tv_nsec);
-}
+struct Rates {
+  double ops_per_s;
+  double bytes_per_s;
+};
 
-// Cycles per second of the core: a chain of dependent operations takes one cycle each. The best of several, because
-// other programs slow it down. The clock under AVX-512 may be lower.
-double MeasureClock() {
-  constexpr int kLoops = 1'000'000;
-  double best = 0;
-  for (int trial = 0; trial < 10; ++trial) {
-    const double start = ThreadSeconds();
-    uint64_t x = 1;
-    for (int i = 0; i < kLoops; ++i) {
-#pragma GCC unroll 16
-      for (int j = 0; j < 16; ++j) {
-        x ^= 0x55;
-        asm volatile("" : "+r"(x));
-      }
-    }
-    best = std::max(best, 16 * kLoops / (ThreadSeconds() - start));
-  }
-  return best;
-}
-
-double PeakFlops() {
-  static const double peak = MeasureClock() * 2 * 16 * 2;
-  return peak;
+Rates ProbedRates(ThreadPool& pool, Arithmetic arithmetic) {
+  static MemoryProbe memory = [&pool] {
+    absl::StatusOr<MemoryProbe> probe = MemoryProbe::Create(pool, 512ull << 20);
+    PENSTOCK_CHECK(probe.ok());
+    return *std::move(probe);
+  }();
+  return {OpsPerSecond(arithmetic, pool, kProbeSeconds).value_or(0),
+          memory.BytesPerSecond(Transfer::kRead, pool, kProbeSeconds)};
 }
 
 // Formats of rows and weights that go together.
@@ -61,34 +51,35 @@ struct Kind {
   const char* name;
   RowFormat x_format;
   WeightFormat w_format;
+  Arithmetic arithmetic;
 };
-constexpr Kind kKinds[] = {
-    {"f32xf32", RowFormat::kF32, WeightFormat::kF32},     {"f32xbf16", RowFormat::kF32, WeightFormat::kBF16},
-    {"bf16xbf16", RowFormat::kBF16, WeightFormat::kBF16}, {"int8", RowFormat::kInt8, WeightFormat::kInt8},
-    {"hqq4", RowFormat::kInt8, WeightFormat::kHqq4},      {"hqq3", RowFormat::kInt8, WeightFormat::kHqq3}};
-
-struct alignas(64) CacheLine {
-  uint32_t words[16];
-};
+constexpr Kind kKinds[] = {{"f32xf32", RowFormat::kF32, WeightFormat::kF32, Arithmetic::kF32},
+                           {"f32xbf16", RowFormat::kF32, WeightFormat::kBF16, Arithmetic::kF32},
+                           {"bf16xbf16", RowFormat::kBF16, WeightFormat::kBF16, Arithmetic::kBf16},
+                           {"int8", RowFormat::kInt8, WeightFormat::kInt8, Arithmetic::kInt8},
+                           {"hqq4", RowFormat::kInt8, WeightFormat::kHqq4, Arithmetic::kInt8},
+                           {"hqq3", RowFormat::kInt8, WeightFormat::kHqq3, Arithmetic::kInt8}};
 
 // The bf16 halves of these words are small finite numbers, and so are the words as f32, and as scales of any format.
-std::vector<CacheLine> RandomLines(int64_t num_bytes) {
+Arena RandomWords(uint64_t num_bytes) {
+  absl::StatusOr<Arena> arena = Arena::Map(num_bytes);
+  PENSTOCK_CHECK(arena.ok());
   std::mt19937 generator(1);
-  std::vector<CacheLine> lines(static_cast<size_t>(num_bytes / 64 + 1));
-  for (CacheLine& line : lines) {
-    for (uint32_t& word : line.words) word = (generator() & 0x807F807Fu) | 0x3C003C00u;
-  }
-  return lines;
+  auto* words = reinterpret_cast<uint32_t*>(arena->data());
+  for (uint64_t i = 0; i < num_bytes / 4; ++i) words[i] = (generator() & 0x807F807Fu) | 0x3C003C00u;
+  return *std::move(arena);
 }
 
-void RunGemm(benchmark::State& state, Isa isa, const Kind& kind, int64_t num_rows, Shape shape) {
+void RunGemm(benchmark::State& state, Isa isa, const Kind& kind, int64_t num_rows, Shape shape, int num_threads) {
   const KernelTable& table = KernelsFor(isa);
+  ThreadPool pool(num_threads);
+  const auto panel_bytes = static_cast<int64_t>(PanelBytes(kind.w_format, shape.inner_dim));
   const auto matrix_bytes = static_cast<int64_t>(PackedBytes(kind.w_format, shape.num_cols, shape.inner_dim));
   const int64_t num_matrices = num_rows <= 16 ? std::max<int64_t>(1, kRingBytes / matrix_bytes) : 1;
-  const std::vector<CacheLine> w = RandomLines(num_matrices * matrix_bytes);
-  const std::vector<CacheLine> source = RandomLines(num_rows * shape.inner_dim * 4);
+  const Arena w = RandomWords(static_cast<uint64_t>(num_matrices * matrix_bytes));
+  const Arena source = RandomWords(static_cast<uint64_t>(num_rows * shape.inner_dim * 4));
   const int64_t row_bytes = RowBytes(kind.x_format, shape.inner_dim);
-  std::vector<CacheLine> x(static_cast<size_t>(num_rows * row_bytes / 64));
+  const Arena x = RandomWords(static_cast<uint64_t>(num_rows * row_bytes));
   table.prepare_rows({.num_rows = num_rows,
                       .dim = shape.inner_dim,
                       .first = 0,
@@ -96,46 +87,57 @@ void RunGemm(benchmark::State& state, Isa isa, const Kind& kind, int64_t num_row
                       .source = reinterpret_cast<const float*>(source.data()),
                       .source_stride = shape.inner_dim,
                       .format = kind.x_format,
-                      .target = reinterpret_cast<std::byte*>(x.data()),
+                      .target = x.data(),
                       .target_stride_bytes = row_bytes});
   std::vector<float> y(static_cast<size_t>(num_rows * shape.num_cols));
   int64_t matrix_idx = 0;
+  const Rates before = ProbedRates(pool, kind.arithmetic);
+  const auto start = std::chrono::steady_clock::now();
   for (auto _ : state) {
-    table.gemm({.num_rows = num_rows,
-                .num_cols = shape.num_cols,
-                .inner_dim = shape.inner_dim,
-                .x_format = kind.x_format,
-                .x = reinterpret_cast<const std::byte*>(x.data()),
-                .x_stride_bytes = row_bytes,
-                .w_format = kind.w_format,
-                .w = reinterpret_cast<const std::byte*>(w.data()) + matrix_idx * matrix_bytes,
-                .panel_bytes = static_cast<int64_t>(PanelBytes(kind.w_format, shape.inner_dim)),
-                .bias = nullptr,
-                .y = y.data(),
-                .y_stride = shape.num_cols});
+    const std::byte* matrix = w.data() + matrix_idx * matrix_bytes;
+    pool.ParallelFor(shape.num_cols / kTaskCols, [&](int64_t task_idx, int) {
+      table.gemm({.num_rows = num_rows,
+                  .num_cols = kTaskCols,
+                  .inner_dim = shape.inner_dim,
+                  .x_format = kind.x_format,
+                  .x = x.data(),
+                  .x_stride_bytes = row_bytes,
+                  .w_format = kind.w_format,
+                  .w = matrix + task_idx * (kTaskCols / kPanelCols) * panel_bytes,
+                  .panel_bytes = panel_bytes,
+                  .bias = nullptr,
+                  .y = y.data() + task_idx * kTaskCols,
+                  .y_stride = shape.num_cols});
+    });
     matrix_idx = (matrix_idx + 1) % num_matrices;
-    benchmark::DoNotOptimize(y.data());
-    benchmark::ClobberMemory();
   }
-  const double flops = 2.0 * static_cast<double>(num_rows * shape.num_cols * shape.inner_dim);
-  const double calls = static_cast<double>(state.iterations());
-  state.counters["GFLOP/s"] = benchmark::Counter(flops * calls * 1e-9, benchmark::Counter::kIsRate);
-  state.counters["GB/s"] =
-      benchmark::Counter(static_cast<double>(matrix_bytes) * calls * 1e-9, benchmark::Counter::kIsRate);
-  const double peak = PeakFlops() * (kind.x_format == RowFormat::kInt8 ? 4 : 1);
-  state.counters["peak"] = benchmark::Counter(flops * calls / peak, benchmark::Counter::kIsRate);
+  const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+  const Rates after = ProbedRates(pool, kind.arithmetic);
+  const double calls_per_s = static_cast<double>(state.iterations()) / seconds;
+  const double ops_per_s = 2.0 * static_cast<double>(num_rows * shape.num_cols * shape.inner_dim) * calls_per_s;
+  const double bytes_per_s = static_cast<double>(matrix_bytes) * calls_per_s;
+  state.counters["GFLOP/s"] = ops_per_s * 1e-9;
+  state.counters["GB/s"] = bytes_per_s * 1e-9;
+  // Nothing to compare with where the machine has no instructions for the arithmetic.
+  if (before.ops_per_s > 0) state.counters["of_peak"] = 2 * ops_per_s / (before.ops_per_s + after.ops_per_s);
+  state.counters["of_read"] = 2 * bytes_per_s / (before.bytes_per_s + after.bytes_per_s);
 }
 
 int RegisterAll() {
+  std::vector<int> thread_counts = {1};
+  if (NumUsableCpus() > 1) thread_counts.push_back(NumUsableCpus());
   for (const Isa isa : SupportedIsas()) {
     for (const Kind& kind : kKinds) {
       for (const Shape& shape : kShapes) {
         for (const int64_t num_rows : {1, 4, 16, 64, 256}) {
-          const std::string name = std::string(IsaName(isa)) + "/" + kind.name + "/" + std::to_string(shape.num_cols) +
-                                   "x" + std::to_string(shape.inner_dim) + "/M:" + std::to_string(num_rows);
-          benchmark::RegisterBenchmark(name.c_str(), [=](benchmark::State& state) {
-            RunGemm(state, isa, kind, num_rows, shape);
-          })->Unit(benchmark::kMicrosecond);
+          for (const int num_threads : thread_counts) {
+            const std::string name = std::string(IsaName(isa)) + "/" + kind.name + "/" +
+                                     std::to_string(shape.num_cols) + "x" + std::to_string(shape.inner_dim) +
+                                     "/M:" + std::to_string(num_rows) + "/threads:" + std::to_string(num_threads);
+            benchmark::RegisterBenchmark(name.c_str(), [=](benchmark::State& state) {
+              RunGemm(state, isa, kind, num_rows, shape, num_threads);
+            })->Unit(benchmark::kMicrosecond)->UseRealTime();
+          }
         }
       }
     }
