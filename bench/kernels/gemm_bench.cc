@@ -1,8 +1,8 @@
 // Speed of the GEMMs by rows M, shape [N, K], type of the weights and instruction set, on one thread and on all.
 //
 // Reports GFLOP/s, GB/s of weights read, and both as shares of what the machine was measured to do just before and just
-// after (hardware/probe.h), because its clock moves. With few rows the weights of successive calls come from a ring that
-// no cache holds, as experts do. Threads share a call's columns as the engine shares them.
+// after (hardware/probe.h), because its clock moves. With few rows the weights of successive calls come from a ring
+// that no cache holds, as experts do. Threads share a call's columns as the engine shares them.
 #include <algorithm>
 #include <chrono>
 #include <memory>
@@ -134,9 +134,10 @@ int RegisterAll() {
             const std::string name = std::string(IsaName(isa)) + "/" + kind.name + "/" +
                                      std::to_string(shape.num_cols) + "x" + std::to_string(shape.inner_dim) +
                                      "/M:" + std::to_string(num_rows) + "/threads:" + std::to_string(num_threads);
-            benchmark::RegisterBenchmark(name.c_str(), [=](benchmark::State& state) {
-              RunGemm(state, isa, kind, num_rows, shape, num_threads);
-            })->Unit(benchmark::kMicrosecond)->UseRealTime();
+            benchmark::RegisterBenchmark(
+                name.c_str(), [=](benchmark::State& state) { RunGemm(state, isa, kind, num_rows, shape, num_threads); })
+                ->Unit(benchmark::kMicrosecond)
+                ->UseRealTime();
           }
         }
       }

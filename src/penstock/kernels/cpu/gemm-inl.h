@@ -50,62 +50,52 @@ inline float FloatAt(const std::byte* source) {
   return value;
 }
 
-// One tile's share of a GEMM: rows row.. of x, one panel, inputs [begin, end). The sums of the inputs before lie in y.
-struct TileRange {
-  int64_t row;
-  int64_t panel;
-  int64_t begin;  // a multiple of Steps::kChunk
-  int64_t end;    // a multiple of Steps::kChunk, or inner_dim
+// Asks for weights that come next: they are read from memory once and in order, so what comes next is known. For each
+// kBytes of weights that a tile reads, it asks for `lines` = 1, 2, 4 or 8 lines.
+struct Prefetch {
+  const std::byte* next;
+  int64_t ahead;  // unless 0: always this far beyond what is read
+  int lines;
+
+  static constexpr int64_t kBytes = 512;
+
+  [[gnu::always_inline]] void StartAt(const std::byte* w) {
+    if (ahead != 0) next = w + ahead;
+  }
+  // Branches that go one way for a whole tile cost nothing; a loop over the lines cost a fifth of the tile.
+  [[gnu::always_inline]] void Issue() {
+    Ask<0, 1>();
+    if (lines > 1) {
+      Ask<1, 2>();
+      if (lines > 2) {
+        Ask<2, 4>();
+        if (lines > 4) Ask<4, 8>();
+      }
+    }
+    next += 64 * lines;
+  }
+
+ private:
+  template <int kFirst, int kEnd>
+  [[gnu::always_inline]] void Ask() const {
+    Unrolled<kEnd - kFirst>([&](auto i)
+                                __attribute__((always_inline)) { __builtin_prefetch(next + 64 * (kFirst + i)); });
+  }
 };
 
-// Calls visit(y of the tile's first row, vector, number of its columns) for the vectors that have columns.
-template <int kVecs, class Visit>
-[[gnu::always_inline]] inline void ForEachOutputVec(const GemmArgs& args, const TileRange& range, int first_vec,
-                                                    const Visit& visit) {
-  Unrolled<kVecs>([&](auto v) __attribute__((always_inline)) {
-    const int64_t col = range.panel * kPanelCols + 16 * (first_vec + v);
-    if (col < args.num_cols) visit(args.y + range.row * args.y_stride + col, v, args.num_cols - col, col);
-  });
-}
+// Some rows of x times one panel over the inputs [begin, end).
+struct TileRun {
+  const std::byte* x;  // the first row
+  int64_t x_stride_bytes;
+  const std::byte* w;  // the panel from input `begin` on
+  int64_t inner_dim;
+  int64_t begin;  // a multiple of the format's block
+  int64_t end;    // a multiple of the format's block, or inner_dim
+  float* sums;    // [rows, kPanelCols]: of the inputs before
+  Prefetch prefetch;
+};
 
-template <class V, int kRows, int kVecs>
-[[gnu::always_inline]] inline void LoadSums(const GemmArgs& args, const TileRange& range, int first_vec,
-                                            V (&sums)[kRows][kVecs]) {
-  Unrolled<kRows>([&](auto r) __attribute__((always_inline)) {
-    Unrolled<kVecs>([&](auto v) __attribute__((always_inline)) { sums[r][v] = V::Zero(); });
-  });
-  if (range.begin == 0) return;
-  ForEachOutputVec<kVecs>(
-      args, range, first_vec, [&](const float* y, auto v, int64_t count, int64_t) __attribute__((always_inline)) {
-        Unrolled<kRows>([&](auto r) __attribute__((always_inline)) {
-          const float* source = y + r * args.y_stride;
-          sums[r][v] = count >= 16 ? V::Load(source) : V::LoadPartial(source, count, 0);
-        });
-      });
-}
-
-// Adds the bias when the last input is in.
-template <class V, int kRows, int kVecs>
-[[gnu::always_inline]] inline void StoreSums(const GemmArgs& args, const TileRange& range, int first_vec,
-                                             V (&sums)[kRows][kVecs]) {
-  const bool has_bias = args.bias != nullptr && range.end == args.inner_dim;
-  ForEachOutputVec<kVecs>(
-      args, range, first_vec, [&](float* y, auto v, int64_t count, int64_t col) __attribute__((always_inline)) {
-        if (has_bias) {
-          const V bias = count >= 16 ? V::Load(args.bias + col) : V::LoadPartial(args.bias + col, count, 0);
-          Unrolled<kRows>([&](auto r) __attribute__((always_inline)) { sums[r][v] = Add(sums[r][v], bias); });
-        }
-        Unrolled<kRows>([&](auto r) __attribute__((always_inline)) {
-          if (count >= 16) {
-            sums[r][v].Store(y + r * args.y_stride);
-          } else {
-            sums[r][v].StorePartial(y + r * args.y_stride, count);
-          }
-        });
-      });
-}
-
-// One step is a pair of inputs: kStepBytes of a panel, kXBytes of each row.
+// One step is a pair of inputs: kStepBytes of a panel, kXBytes of each row. Chunks are multiples of kBlockInputs.
 template <class V, WeightFormat kFormat>
 struct FloatSteps {
   using Vec = V;
@@ -113,7 +103,8 @@ struct FloatSteps {
   static constexpr int kVecs = V::kPanelVecs;
   static constexpr int64_t kStepBytes = kFormat == WeightFormat::kF32 ? 256 : 128;
   static constexpr int64_t kXBytes = 8;
-  static constexpr int64_t kChunk = kFormat == WeightFormat::kF32 ? 128 : 256;
+  static constexpr int64_t kBlockInputs = 128;
+  static constexpr int64_t kBlockBytes = kBlockInputs / 2 * kStepBytes;
 
   [[gnu::always_inline]] static void LoadPair(const std::byte* w, int vec, V& even, V& odd) {
     if constexpr (kFormat == WeightFormat::kBF16) {
@@ -144,72 +135,131 @@ struct FloatSteps {
   }
 };
 
-// Weights are read from memory once and in order, panel after panel, so what comes next is always further on. Few rows,
-// which make memory the limit, ask for it a little ahead. With several tiles the first one brings the next chunk while
-// it computes this one, and the others find everything in the cache.
-constexpr int64_t kNearBytes = 2048;
-constexpr int64_t kChunkBytes = 16 * 1024;
-
-template <int kTileRows>
-inline int64_t AheadBytes(const TileRange& range) {
-  if (kTileRows <= 4) return kNearBytes;
-  return range.row == 0 ? kChunkBytes : 0;
-}
-
-[[gnu::always_inline]] inline void PrefetchAhead(const std::byte* w, int64_t ahead, int64_t bytes) {
-#pragma GCC unroll 16
-  for (int64_t line = 0; line < bytes; line += 64) __builtin_prefetch(w + ahead + line);
-}
-
 template <class Steps, int kTileRows>
 struct FloatTile {
-  static void Run(const GemmArgs& args, const TileRange& range) {
+  static void Run(const TileRun& run) {
     using V = typename Steps::Vec;
     constexpr int kVecs = Steps::kVecs;
+    constexpr int64_t kUnroll = Prefetch::kBytes / Steps::kStepBytes;
     for (int first_vec = 0; first_vec < kVecsPerPanel; first_vec += kVecs) {
-      const std::byte* w = args.w + range.panel * args.panel_bytes + range.begin / 2 * Steps::kStepBytes;
-      const std::byte* first_row = args.x + range.row * args.x_stride_bytes + range.begin / 2 * Steps::kXBytes;
-      RowPointers<kTileRows> x(first_row, args.x_stride_bytes);
-      const int64_t ahead = AheadBytes<kTileRows>(range);
+      const std::byte* w = run.w;
+      RowPointers<kTileRows> x(run.x + run.begin / 2 * Steps::kXBytes, run.x_stride_bytes);
+      Prefetch prefetch = run.prefetch;
+      prefetch.StartAt(w);
       V sums[kTileRows][kVecs];
-      LoadSums(args, range, first_vec, sums);
-      for (int64_t k = range.begin; k + 2 <= range.end; k += 2) {
-        PrefetchAhead(w, ahead, Steps::kStepBytes);
+      float* stored = run.sums + 16 * first_vec;
+      Unrolled<kTileRows>([&](auto r) __attribute__((always_inline)) {
+        Unrolled<kVecs>([&](auto v)
+                            __attribute__((always_inline)) { sums[r][v] = V::Load(stored + r * kPanelCols + 16 * v); });
+      });
+      const auto step = [&]() __attribute__((always_inline)) {
         Steps::template Multiply<kTileRows>(w, first_vec, x, true, sums);
         w += Steps::kStepBytes;
         x.Advance(Steps::kXBytes);
+      };
+      int64_t k = run.begin;
+      for (; k + 2 * kUnroll <= run.end; k += 2 * kUnroll) {
+        prefetch.Issue();
+#pragma GCC unroll 4
+        for (int i = 0; i < kUnroll; ++i) step();
       }
-      if (range.end % 2 != 0) Steps::template Multiply<kTileRows>(w, first_vec, x, false, sums);
-      StoreSums(args, range, first_vec, sums);
+      for (; k + 2 <= run.end; k += 2) step();
+      if (run.end % 2 != 0) Steps::template Multiply<kTileRows>(w, first_vec, x, false, sums);
+      Unrolled<kTileRows>([&](auto r) __attribute__((always_inline)) {
+        Unrolled<kVecs>([&](auto v)
+                            __attribute__((always_inline)) { sums[r][v].Store(stored + r * kPanelCols + 16 * v); });
+      });
     }
   }
 };
 
 // `num_rows` <= kTileRows rows.
 template <class Steps, template <class, int> class Tile, int kTileRows>
-void RunTile(const GemmArgs& args, int64_t num_rows, const TileRange& range) {
+void RunTile(int64_t num_rows, const TileRun& run) {
   if constexpr (kTileRows > 1) {
-    if (num_rows < kTileRows) return RunTile<Steps, Tile, kTileRows - 1>(args, num_rows, range);
+    if (num_rows < kTileRows) return RunTile<Steps, Tile, kTileRows - 1>(num_rows, run);
   }
-  Tile<Steps, kTileRows>::Run(args, range);
+  Tile<Steps, kTileRows>::Run(run);
 }
 
-// Rows that fit one tile read a panel from memory in one go. More rows take it in chunks of kChunk inputs, 16 KiB of
-// weights that stay in the first-level cache while the rows pass over them.
+// y[rows row.., panel] = sums + bias.
+template <class V>
+void StorePanel(const GemmArgs& args, int64_t row, int64_t num_rows, int64_t panel, const float* sums) {
+  for (int64_t vec = 0; vec < kVecsPerPanel; ++vec) {
+    const int64_t col = panel * kPanelCols + 16 * vec;
+    const int64_t count = args.num_cols - col;
+    if (count <= 0) return;
+    V bias = V::Zero();
+    if (args.bias != nullptr) bias = count >= 16 ? V::Load(args.bias + col) : V::LoadPartial(args.bias + col, count, 0);
+    for (int64_t i = 0; i < num_rows; ++i) {
+      V sum = V::Load(sums + i * kPanelCols + 16 * vec);
+      // -0 + 0 would be 0.
+      if (args.bias != nullptr) sum = Add(sum, bias);
+      float* y = args.y + (row + i) * args.y_stride + col;
+      if (count >= 16) {
+        sum.Store(y);
+      } else {
+        sum.StorePartial(y, count);
+      }
+    }
+  }
+}
+
+// Rows that fit one tile read a panel from memory in one go and ask for what comes kNearBytes later. More rows take it
+// in chunks that stay in the first-level cache while the tiles pass over them, and each tile asks for its share of the
+// next chunk. With few tiles memory is the limit, and short chunks keep it busy. Very many rows go in blocks over a
+// panel, which the second-level cache holds: their sums lie on the stack.
+constexpr int64_t kNearBytes = 2048;
+constexpr int64_t kFewTiles = 4;
+constexpr int64_t kFewTilesChunkBytes = 8 * 1024;
+constexpr int64_t kChunkBytes = 16 * 1024;
+constexpr int64_t kMaxTiles = 8;
+
+// Rows of x times one panel. `sums` has room for num_rows rows.
+template <class Steps, template <class, int> class Tile>
+void RunPanel(const GemmArgs& args, int64_t first_row, int64_t num_rows, int64_t panel, float* sums) {
+  // Tiles as equal as possible: 13 rows are 7 and 6, not 12 and 1.
+  const int64_t num_tiles = (num_rows + Steps::kRows - 1) / Steps::kRows;
+  const int64_t wanted_bytes = num_tiles <= kFewTiles ? kFewTilesChunkBytes : kChunkBytes;
+  const int64_t num_blocks = wanted_bytes > Steps::kBlockBytes ? wanted_bytes / Steps::kBlockBytes : 1;
+  const int64_t chunk = num_tiles == 1 ? args.inner_dim : num_blocks * Steps::kBlockInputs;
+  const int64_t chunk_bytes = num_blocks * Steps::kBlockBytes;
+  TileRun run = {.x = nullptr,
+                 .x_stride_bytes = args.x_stride_bytes,
+                 .w = args.w + panel * args.panel_bytes,
+                 .inner_dim = args.inner_dim,
+                 .begin = 0,
+                 .end = 0,
+                 .sums = nullptr,
+                 .prefetch = {.next = nullptr, .ahead = kNearBytes, .lines = 8}};
+  if (num_tiles > 1) {
+    run.prefetch.ahead = 0;
+    run.prefetch.lines = num_tiles == 2 ? 4 : num_tiles < 8 ? 2 : 1;
+  }
+  __builtin_memset(sums, 0, static_cast<size_t>(num_rows) * kPanelCols * sizeof(float));
+  for (; run.begin < args.inner_dim; run.begin += chunk) {
+    run.end = run.begin + chunk < args.inner_dim ? run.begin + chunk : args.inner_dim;
+    for (int64_t tile = 0; tile < num_tiles; ++tile) {
+      const int64_t row = tile * num_rows / num_tiles;
+      run.x = args.x + (first_row + row) * args.x_stride_bytes;
+      run.sums = sums + row * kPanelCols;
+      run.prefetch.next = run.w + chunk_bytes + tile * chunk_bytes / num_tiles;
+      RunTile<Steps, Tile, Steps::kRows>((tile + 1) * num_rows / num_tiles - row, run);
+    }
+    run.w += chunk_bytes;
+  }
+  StorePanel<typename Steps::Vec>(args, first_row, num_rows, panel, sums);
+}
+
 template <class Steps, template <class, int> class Tile>
 void RunGemm(const GemmArgs& args) {
-  const int64_t num_panels = (args.num_cols + kPanelCols - 1) / kPanelCols;
-  // Tiles as equal as possible: 13 rows are 7 and 6, not 12 and 1.
-  const int64_t num_tiles = (args.num_rows + Steps::kRows - 1) / Steps::kRows;
-  const int64_t chunk = num_tiles == 1 ? args.inner_dim : Steps::kChunk;
-  for (int64_t panel = 0; panel < num_panels; ++panel) {
-    for (int64_t begin = 0; begin < args.inner_dim; begin += chunk) {
-      const int64_t end = begin + chunk < args.inner_dim ? begin + chunk : args.inner_dim;
-      for (int64_t tile = 0; tile < num_tiles; ++tile) {
-        const int64_t row = tile * args.num_rows / num_tiles;
-        const int64_t end_row = (tile + 1) * args.num_rows / num_tiles;
-        RunTile<Steps, Tile, Steps::kRows>(args, end_row - row, {row, panel, begin, end});
-      }
+  constexpr int64_t kMaxRows = kMaxTiles * Steps::kRows;
+  alignas(64) float sums[kMaxRows * kPanelCols];
+  const int64_t num_blocks = (args.num_rows + kMaxRows - 1) / kMaxRows;
+  for (int64_t panel = 0; panel * kPanelCols < args.num_cols; ++panel) {
+    for (int64_t block = 0; block < num_blocks; ++block) {
+      const int64_t row = block * args.num_rows / num_blocks;
+      RunPanel<Steps, Tile>(args, row, (block + 1) * args.num_rows / num_blocks - row, panel, sums);
     }
   }
 }

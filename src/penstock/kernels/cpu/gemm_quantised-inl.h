@@ -13,96 +13,98 @@ namespace {
 // 128 inputs: 4 of 32 outputs are 128 bytes, 64 for each vector.
 constexpr int64_t kQuadBytes = 4 * kPanelCols;
 
-template <class V, class I, int kRows, int kVecs>
-struct Int8Group {
-  static constexpr int64_t kBytes = kInt8BlockBytes;
-
-  [[gnu::always_inline]] static void Multiply(const std::byte* w, int first_vec, int64_t ahead,
-                                              const RowPointers<kRows>& codes, const RowPointers<kRows>& groups,
-                                              V (&sums)[kRows][kVecs]) {
-    I dots[kRows][kVecs];
-    Unrolled<kRows>([&](auto r) __attribute__((always_inline)) {
-      Unrolled<kVecs>([&](auto v) __attribute__((always_inline)) {
-        dots[r][v] = I::StartInt8(groups[r] + offsetof(Int8RowGroup, code_offset));
-      });
-    });
-    const std::byte* quad = w + 64 * first_vec;
-    RowPointers<kRows> x = codes;
-    for (int i = 0; i < kInt8Group / 4; ++i) {
-      PrefetchAhead(quad, ahead, kQuadBytes);
-      typename I::Codes w_codes[kVecs];
-      Unrolled<kVecs>([&](auto v) __attribute__((always_inline)) { w_codes[v] = I::Load(quad + 64 * v); });
-      Unrolled<kRows>([&](auto r) __attribute__((always_inline)) {
-        Unrolled<kVecs>([&](auto v)
-                            __attribute__((always_inline)) { dots[r][v] = I::DotInt8(w_codes[v], x[r], dots[r][v]); });
-      });
-      quad += kQuadBytes;
-      x.Advance(4);
-    }
-    V scales[kVecs];
-    Unrolled<kVecs>([&](auto v) __attribute__((always_inline)) {
-      scales[v] = V::template LoadAs<Dtype::kBF16>(w + kInt8Group * kPanelCols + 32 * (first_vec + v));
-    });
-    Unrolled<kRows>([&](auto r) __attribute__((always_inline)) {
-      const V x_scale = V::Set(FloatAt(groups[r]));
-      Unrolled<kVecs>([&](auto v) __attribute__((always_inline)) {
-        sums[r][v] = Fma(dots[r][v].template ToFloats<V>(), Mul(scales[v], x_scale), sums[r][v]);
-      });
-    });
-  }
-};
-
-template <class I>
-struct Int8Steps {
-  using Ints = I;
-  static constexpr int kRows = I::kRows;
-  static constexpr int64_t kChunk = 512;
-};
-
 // The rows' codes and groups from input `begin` on.
 template <int kRows>
 struct Int8Rows {
   RowPointers<kRows> codes;
   RowPointers<kRows> groups;
 
-  Int8Rows(const GemmArgs& args, const TileRange& range)
-      : codes(args.x + range.row * args.x_stride_bytes + range.begin, args.x_stride_bytes),
-        groups(args.x + range.row * args.x_stride_bytes + (args.inner_dim + kInt8Group - 1) / kInt8Group * kInt8Group +
-                   range.begin / kInt8Group * static_cast<int64_t>(sizeof(Int8RowGroup)),
-               args.x_stride_bytes) {}
+  explicit Int8Rows(const TileRun& run)
+      : codes(run.x + run.begin, run.x_stride_bytes),
+        groups(run.x + (run.inner_dim + kInt8Group - 1) / kInt8Group * kInt8Group +
+                   run.begin / kInt8Group * static_cast<int64_t>(sizeof(Int8RowGroup)),
+               run.x_stride_bytes) {}
+};
+
+template <class I>
+struct Int8Steps {
+  using Ints = I;
+  using Vec = typename I::Vec;
+  static constexpr int kRows = I::kRows;
+  static constexpr int64_t kBlockInputs = kInt8Group;
+  static constexpr int64_t kBlockBytes = kInt8BlockBytes;
 };
 
 template <class Steps, int kTileRows>
 struct Int8Tile {
-  static void Run(const GemmArgs& args, const TileRange& range) {
-    using V = typename Steps::Ints::Vec;
-    constexpr int kVecs = V::kPanelVecs;
-    using Group = Int8Group<V, typename Steps::Ints, kTileRows, kVecs>;
+  using I = typename Steps::Ints;
+  using V = typename I::Vec;
+  static constexpr int kVecs = V::kPanelVecs;
+  static constexpr int kUnroll = static_cast<int>(Prefetch::kBytes / kQuadBytes);
+
+  static void Run(const TileRun& run) {
     for (int first_vec = 0; first_vec < kVecsPerPanel; first_vec += kVecs) {
-      const std::byte* w = args.w + range.panel * args.panel_bytes + range.begin / kInt8Group * Group::kBytes;
-      Int8Rows<kTileRows> x(args, range);
-      V sums[kTileRows][kVecs];
-      LoadSums(args, range, first_vec, sums);
-      for (int64_t k = range.begin; k < range.end; k += kInt8Group) {
-        Group::Multiply(w, first_vec, AheadBytes<kTileRows>(range), x.codes, x.groups, sums);
-        w += Group::kBytes;
-        x.codes.Advance(kInt8Group);
+      const std::byte* w = run.w;
+      float* sums = run.sums + 16 * first_vec;
+      Int8Rows<kTileRows> x(run);
+      Prefetch prefetch = run.prefetch;
+      for (int64_t k = run.begin; k < run.end; k += kInt8Group) {
+        // GCC would keep the sums on the stack as well, and store each of them twice.
+        asm("" : "+r"(sums));
+        prefetch.StartAt(w);
+        MultiplyGroup(w, first_vec, x, prefetch, sums);
+        w += kInt8BlockBytes;
         x.groups.Advance(sizeof(Int8RowGroup));
       }
-      StoreSums(args, range, first_vec, sums);
     }
+  }
+
+ private:
+  [[gnu::always_inline]] static void MultiplyGroup(const std::byte* w, int first_vec, Int8Rows<kTileRows>& rows,
+                                                   Prefetch& prefetch, float* sums) {
+    I dots[kTileRows][kVecs];
+    Unrolled<kTileRows>([&](auto r) __attribute__((always_inline)) {
+      Unrolled<kVecs>([&](auto v) __attribute__((always_inline)) {
+        dots[r][v] = I::StartInt8(rows.groups[r] + offsetof(Int8RowGroup, code_offset));
+      });
+    });
+    const std::byte* quad = w + 64 * first_vec;
+    for (int i = 0; i < kInt8Group / 4 / kUnroll; ++i) {
+      prefetch.Issue();
+      Unrolled<kUnroll>([&](auto u) __attribute__((always_inline)) {
+        typename I::Codes codes[kVecs];
+        Unrolled<kVecs>([&](auto v)
+                            __attribute__((always_inline)) { codes[v] = I::Load(quad + kQuadBytes * u + 64 * v); });
+        Unrolled<kTileRows>([&](auto r) __attribute__((always_inline)) {
+          Unrolled<kVecs>([&](auto v) __attribute__((always_inline)) {
+            dots[r][v] = I::DotInt8(codes[v], rows.codes[r] + 4 * u, dots[r][v]);
+          });
+        });
+      });
+      quad += kUnroll * kQuadBytes;
+      rows.codes.Advance(4 * kUnroll);
+    }
+    V scales[kVecs];
+    Unrolled<kVecs>([&](auto v) __attribute__((always_inline)) {
+      scales[v] = V::template LoadAs<Dtype::kBF16>(w + kInt8Group * kPanelCols + 32 * (first_vec + v));
+    });
+    Unrolled<kTileRows>([&](auto r) __attribute__((always_inline)) {
+      const V x_scale = V::Set(FloatAt(rows.groups[r]));
+      Unrolled<kVecs>([&](auto v) __attribute__((always_inline)) {
+        float* sum = sums + r * kPanelCols + 16 * v;
+        Fma(dots[r][v].template ToFloats<V>(), Mul(scales[v], x_scale), V::Load(sum)).Store(sum);
+      });
+    });
   }
 };
 
 // One group of 64 inputs of an HQQ panel: calls dot(codes of vector v, v, offset of their 4 inputs) for each 4 inputs.
 template <class I, WeightFormat kFormat, int kVecs>
 struct HqqCodes {
-  static constexpr int64_t kBytes = kFormat == WeightFormat::kHqq4 ? kHqq4GroupBytes : kHqq3GroupBytes;
-
   template <class Dot>
   [[gnu::always_inline]] static void ForEachQuad(const std::byte* group, const Dot& dot) {
     if constexpr (kFormat == WeightFormat::kHqq4) {
-      for (int i = 0; i < 8; ++i) {
+      Unrolled<8>([&](auto i) __attribute__((always_inline)) {
         typename I::Codes low[kVecs], high[kVecs];
         Unrolled<kVecs>([&](auto v) __attribute__((always_inline)) {
           const typename I::Codes both = I::Load(group + kQuadBytes * i + 64 * v);
@@ -111,7 +113,7 @@ struct HqqCodes {
         });
         dot(low, 8 * i);
         dot(high, 8 * i + 4);
-      }
+      });
     } else {
       for (int i = 0; i < 4; ++i) {
         typename I::Codes pairs[kVecs], thirds[kVecs], codes[kVecs];
@@ -138,26 +140,60 @@ struct HqqCodes {
   }
 };
 
-template <class I, WeightFormat kFormat, int kTileRows>
-struct HqqGroup {
+template <class I, WeightFormat kFormat>
+struct HqqSteps {
+  using Ints = I;
+  using Vec = typename I::Vec;
+  static constexpr int kRows = I::kRows;
+  static constexpr int64_t kGroupBytes = kFormat == WeightFormat::kHqq4 ? kHqq4GroupBytes : kHqq3GroupBytes;
+  static constexpr int64_t kBlockInputs = kHqqBlock;
+  static constexpr int64_t kBlockBytes = kHqqHeaderBytes + kHqqBlock / 64 * kGroupBytes;
+  static constexpr WeightFormat kWeights = kFormat;
+};
+
+template <class Steps, int kTileRows>
+struct HqqTile {
+  using I = typename Steps::Ints;
   using V = typename I::Vec;
   static constexpr int kVecs = V::kPanelVecs;
 
-  // `header` of the block, `group_idx` in it; code_sum is the row's sum of these 64 codes.
-  [[gnu::always_inline]] static void Multiply(const std::byte* header, int group_idx, const std::byte* group,
-                                              int first_vec, const RowPointers<kTileRows>& codes,
-                                              const RowPointers<kTileRows>& groups, int64_t half,
-                                              V (&sums)[kTileRows][kVecs]) {
+  static void Run(const TileRun& run) {
+    for (int first_vec = 0; first_vec < kVecsPerPanel; first_vec += kVecs) {
+      const std::byte* block = run.w;
+      float* sums = run.sums + 16 * first_vec;
+      Int8Rows<kTileRows> x(run);
+      Prefetch prefetch = run.prefetch;
+      for (int64_t begin = run.begin; begin < run.end; begin += kHqqBlock) {
+        const int64_t rest = run.end - begin;
+        const int num_groups = rest < kHqqBlock ? static_cast<int>((rest + 63) / 64) : kHqqBlock / 64;
+        for (int group = 0; group < num_groups; ++group) {
+          const std::byte* data = block + kHqqHeaderBytes + group * Steps::kGroupBytes;
+          asm("" : "+r"(sums));  // as in Int8Tile
+          prefetch.StartAt(data);
+          for (int64_t i = 0; i < Steps::kGroupBytes / Prefetch::kBytes; ++i) prefetch.Issue();
+          MultiplyGroup(block, group, data, first_vec, x, sums);
+          x.codes.Advance(64);
+          if (group % 2 == 1) x.groups.Advance(sizeof(Int8RowGroup));
+        }
+        block += Steps::kBlockBytes;
+      }
+    }
+  }
+
+ private:
+  // `header` of the block, `group_idx` in it.
+  [[gnu::always_inline]] static void MultiplyGroup(const std::byte* header, int group_idx, const std::byte* group,
+                                                   int first_vec, const Int8Rows<kTileRows>& x, float* sums) {
     I dots[kTileRows][kVecs];
     Unrolled<kTileRows>([&](auto r) __attribute__((always_inline)) {
       Unrolled<kVecs>([&](auto v) __attribute__((always_inline)) { dots[r][v] = I::Zero(); });
     });
-    RowPointers<kTileRows> x = codes;
-    HqqCodes<I, kFormat, kVecs>::ForEachQuad(
+    RowPointers<kTileRows> codes = x.codes;
+    HqqCodes<I, Steps::kWeights, kVecs>::ForEachQuad(
         group + 64 * first_vec, [&](const auto& w_codes, int offset) __attribute__((always_inline)) {
           Unrolled<kTileRows>([&](auto r) __attribute__((always_inline)) {
             Unrolled<kVecs>([&](auto v) __attribute__((always_inline)) {
-              dots[r][v] = I::DotSmall(w_codes[v], x[r] + offset, dots[r][v]);
+              dots[r][v] = I::DotSmall(w_codes[v], codes[r] + offset, dots[r][v]);
             });
           });
         });
@@ -168,54 +204,17 @@ struct HqqGroup {
       minus_zeros[v] = Sub(V::Zero(), Fma(V::LoadCodes(header + 192 + place), V::Set(FloatAt(header + 8)),
                                           V::Set(FloatAt(header + 12))));
     });
+    const int64_t half = group_idx % 2;
     Unrolled<kTileRows>([&](auto r) __attribute__((always_inline)) {
-      const V x_scale = V::Set(FloatAt(groups[r]));
-      const V code_sum = V::Set(FloatAt(groups[r] + offsetof(Int8RowGroup, code_sums) + 4 * half));
+      const V x_scale = V::Set(FloatAt(x.groups[r]));
+      // Of the row's codes in this group.
+      const V code_sum = V::Set(FloatAt(x.groups[r] + offsetof(Int8RowGroup, code_sums) + 4 * half));
       Unrolled<kVecs>([&](auto v) __attribute__((always_inline)) {
+        float* sum = sums + r * kPanelCols + 16 * v;
         const V dot = Fma(minus_zeros[v], code_sum, dots[r][v].template ToFloats<V>());
-        sums[r][v] = Fma(dot, Mul(scales[v], x_scale), sums[r][v]);
+        Fma(dot, Mul(scales[v], x_scale), V::Load(sum)).Store(sum);
       });
     });
-  }
-};
-
-template <class I, WeightFormat kFormat>
-struct HqqSteps {
-  using Ints = I;
-  static constexpr int kRows = I::kRows;
-  static constexpr int64_t kChunk = 4 * kHqqBlock;
-  static constexpr WeightFormat kWeights = kFormat;
-};
-
-template <class Steps, int kTileRows>
-struct HqqTile {
-  static void Run(const GemmArgs& args, const TileRange& range) {
-    using I = typename Steps::Ints;
-    using V = typename I::Vec;
-    constexpr int kVecs = V::kPanelVecs;
-    constexpr int64_t kGroupBytes = HqqCodes<I, Steps::kWeights, kVecs>::kBytes;
-    constexpr int64_t kBlockBytes = kHqqHeaderBytes + kHqqBlock / 64 * kGroupBytes;
-    for (int first_vec = 0; first_vec < kVecsPerPanel; first_vec += kVecs) {
-      const std::byte* header = args.w + range.panel * args.panel_bytes + range.begin / kHqqBlock * kBlockBytes;
-      const int64_t ahead = AheadBytes<kTileRows>(range);
-      Int8Rows<kTileRows> x(args, range);
-      V sums[kTileRows][kVecs];
-      LoadSums(args, range, first_vec, sums);
-      for (int64_t begin = range.begin; begin < range.end; begin += kHqqBlock) {
-        const int64_t rest = range.end - begin;
-        const int num_groups = rest < kHqqBlock ? static_cast<int>((rest + 63) / 64) : 4;
-        for (int group = 0; group < num_groups; ++group) {
-          const std::byte* data = header + kHqqHeaderBytes + group * kGroupBytes;
-          PrefetchAhead(data, ahead, kGroupBytes);
-          HqqGroup<I, Steps::kWeights, kTileRows>::Multiply(header, group, data, first_vec, x.codes, x.groups,
-                                                            group % 2, sums);
-          x.codes.Advance(64);
-          if (group % 2 == 1) x.groups.Advance(sizeof(Int8RowGroup));
-        }
-        header += kBlockBytes;
-      }
-      StoreSums(args, range, first_vec, sums);
-    }
   }
 };
 

@@ -23,7 +23,8 @@ struct Bf16Steps {
   static constexpr int kVecs = Avx512Vec::kPanelVecs;
   static constexpr int64_t kStepBytes = 128;
   static constexpr int64_t kXBytes = 4;
-  static constexpr int64_t kChunk = 256;
+  static constexpr int64_t kBlockInputs = 128;
+  static constexpr int64_t kBlockBytes = kBlockInputs / 2 * kStepBytes;
 
   template <int kTileRows>
   [[gnu::always_inline]] static void Multiply(const std::byte* w, int first_vec, const RowPointers<kTileRows>& x,
