@@ -9,11 +9,6 @@
 namespace penstock {
 namespace {
 
-// Of a row that the GEMMs do not read as it is.
-int64_t PreparedBytes(kernels::RowFormat format, int64_t dim) {
-  return format == kernels::RowFormat::kF32 || dim == 0 ? 0 : kernels::RowBytes(format, dim);
-}
-
 kernels::RowFormat RowFormatOf(const TensorInfo& tensor, ComputeDtype dtype) {
   const WeightFormat format = ResidentFormat(tensor, dtype);
   if (!IsFloat(format)) return kernels::RowFormat::kInt8;
@@ -28,11 +23,11 @@ void VisitBuffers(Activations& a, const ModelConfig& config, const RowFormats& f
   const int64_t num_assignments = rows * config.num_topk;
   // A layer without experts computes as one expert that every row is assigned to.
   const int64_t ffn_elements = std::max(num_assignments * config.expert_dim, rows * config.dense_ffn_dim);
-  const int64_t gemm_input_bytes =
-      std::max({PreparedBytes(formats.attention, std::max(config.model_dim, config.q_dim())),
-                PreparedBytes(formats.ffn, config.model_dim), PreparedBytes(formats.lm_head, config.model_dim)});
-  const int64_t hidden_bytes = std::max(num_assignments * PreparedBytes(formats.ffn, config.expert_dim),
-                                        rows * PreparedBytes(formats.ffn, config.dense_ffn_dim));
+  const int64_t gemm_input_bytes = std::max(
+      {kernels::RowBytes(formats.attention, config.model_dim), kernels::RowBytes(formats.attention, config.q_dim()),
+       kernels::RowBytes(formats.ffn, config.model_dim), kernels::RowBytes(formats.lm_head, config.model_dim)});
+  const int64_t hidden_bytes = std::max(num_assignments * kernels::RowBytes(formats.ffn, config.expert_dim),
+                                        rows * kernels::RowBytes(formats.ffn, config.dense_ffn_dim));
   visit(a.residual, rows * config.model_dim);
   visit(a.normed, rows * config.model_dim);
   visit(a.gemm_input, rows * gemm_input_bytes);

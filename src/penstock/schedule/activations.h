@@ -28,8 +28,8 @@ struct RowFormats {
 };
 RowFormats RowFormatsOf(const WeightMap& map, ComputeDtype dtype);
 
-// Spans have room for max_rows (or max_rows * num_topk assignments). The prepared rows exist where the GEMMs do not
-// read the f32 buffer beside them.
+// Spans have room for max_rows (or max_rows * num_topk assignments). Prepared rows (kernels/kernel_table.h) are what
+// the GEMMs take.
 struct Activations {
   static uint64_t Bytes(const ModelConfig& config, const RowFormats& formats, const ActivationDims& dims);
   static absl::StatusOr<Activations> Create(const ModelConfig& config, const RowFormats& formats,

@@ -46,10 +46,6 @@ struct RowsView {
   RowsView From(int64_t row) const { return {data + row * stride_bytes, stride_bytes, format}; }
 };
 
-RowsView FloatRows(std::span<const float> rows, int64_t dim) {
-  return {reinterpret_cast<const std::byte*>(rows.data()), 4 * dim, kernels::RowFormat::kF32};
-}
-
 // y[:, cols] = x w[cols]^T + bias.
 struct GemmCall {
   int64_t num_rows;
@@ -112,16 +108,14 @@ void ForRowRanges(const OpContext& context, int64_t num_rows, absl::FunctionRef<
   });
 }
 
-// The rows of an f32 buffer [num_rows, dim] as a GEMM takes them: where `format` is another than f32, PrepareInput puts
-// them into gemm_input.
-RowsView GemmInput(const OpContext& context, kernels::RowFormat format, std::span<const float> source, int64_t dim) {
-  if (format == kernels::RowFormat::kF32) return FloatRows(source, dim);
+// Where PrepareInput puts rows of `dim` inputs.
+RowsView GemmInput(const OpContext& context, kernels::RowFormat format, int64_t dim) {
   return {context.activations.gemm_input.data(), kernels::RowBytes(format, dim), format};
 }
 
+// The rows of an f32 buffer [num_rows, dim] as a GEMM takes them.
 void PrepareInput(const OpContext& context, const RowsView& target, std::span<const float> source, int64_t dim,
                   Range rows) {
-  if (target.format == kernels::RowFormat::kF32) return;
   context.kernels.prepare_rows({.num_rows = rows.size(),
                                 .dim = dim,
                                 .first = 0,
@@ -138,7 +132,7 @@ RowsView NormRows(const OpContext& context, int64_t num_rows, std::span<const fl
                   kernels::RowFormat format) {
   Activations& a = context.activations;
   const int64_t dim = context.config.model_dim;
-  const RowsView input = GemmInput(context, format, a.normed, dim);
+  const RowsView input = GemmInput(context, format, dim);
   ForRowRanges(context, num_rows, [&](Range rows) {
     context.kernels.rms_norm({.num_rows = rows.size(),
                               .dim = dim,
@@ -261,7 +255,6 @@ void GateUpColumns(const OpContext& context, const GemmCall& gate, const GemmCal
                           .up_stride = ffn_dim,
                           .out = gate.y + cols.begin,
                           .out_stride = ffn_dim});
-  if (hidden.format == kernels::RowFormat::kF32) return;
   context.kernels.prepare_rows({.num_rows = gate.num_rows,
                                 .dim = ffn_dim,
                                 .first = cols.begin,
@@ -284,9 +277,7 @@ void RunFfns(const OpContext& context, std::span<const FfnGroup> groups, int64_t
   Activations& a = context.activations;
   const int64_t model_dim = context.config.model_dim;
   const kernels::RowFormat format = context.row_formats.ffn;
-  const RowsView hidden = format == kernels::RowFormat::kF32
-                              ? FloatRows(a.gate, ffn_dim)
-                              : RowsView{a.hidden.data(), kernels::RowBytes(format, ffn_dim), format};
+  const RowsView hidden = {a.hidden.data(), kernels::RowBytes(format, ffn_dim), format};
   const auto tasks_per_group =
       std::max<int64_t>(1, 8 * context.pool.num_workers() / std::max<int64_t>(1, groups.size()));
   const auto run = [&](int64_t num_cols, absl::FunctionRef<void(const FfnGroup&, Range)> body) {
@@ -400,7 +391,7 @@ void Attention(const OpContext& context, const RowBatch& batch, int64_t layer_id
     const int64_t reversed = num_rows * config.num_kv_heads - 1 - task_idx;
     AttendHead(context, batch, layer_idx, reversed / config.num_kv_heads, reversed % config.num_kv_heads, worker_idx);
   });
-  const RowsView attended = GemmInput(context, context.row_formats.attention, a.attended, config.q_dim());
+  const RowsView attended = GemmInput(context, context.row_formats.attention, config.q_dim());
   ForRowRanges(context, num_rows,
                [&](Range rows) { PrepareInput(context, attended, a.attended, config.q_dim(), rows); });
   const GemmPart output[] = {{{.num_rows = num_rows,
@@ -425,7 +416,8 @@ std::vector<int32_t> Route(const OpContext& context, int64_t num_rows, int64_t l
     GemmColumns(context,
                 {.num_rows = rows.size(),
                  .inner_dim = config.model_dim,
-                 .x = FloatRows(a.normed, config.model_dim).From(rows.begin),
+                 .x = {reinterpret_cast<const std::byte*>(a.normed.data() + rows.begin * config.model_dim),
+                       4 * config.model_dim, kernels::RowFormat::kF32},
                  .w = layer.router_proj,
                  .y = a.router_logits.data() + rows.begin * config.num_experts,
                  .y_stride = config.num_experts},
@@ -514,7 +506,7 @@ void Logits(const OpContext& context, std::span<const int64_t> rows) {
                               .out = a.normed.data() + i * dim,
                               .out_stride = dim});
   }
-  const RowsView normed = GemmInput(context, context.row_formats.lm_head, a.normed, dim);
+  const RowsView normed = GemmInput(context, context.row_formats.lm_head, dim);
   PrepareInput(context, normed, a.normed, dim, {0, num_rows});
   const GemmPart head[] = {{{.num_rows = num_rows,
                              .inner_dim = dim,
