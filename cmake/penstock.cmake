@@ -77,6 +77,7 @@ function(penstock_bench NAME)
   string(REPLACE "/" "_" TARGET ${NAME})
   add_executable(${TARGET} ${PROJECT_SOURCE_DIR}/bench/${NAME}.cc)
   set_target_properties(${TARGET} PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR}/bench)
+  target_include_directories(${TARGET} PRIVATE ${PROJECT_SOURCE_DIR}/bench)
   target_link_libraries(${TARGET} PRIVATE ${ARG_DEPS} benchmark::benchmark_main)
 endfunction()
 

@@ -1,76 +1,94 @@
-// Speed of attention for one query position and one KV head, by context, group and KV type, on the best instruction
-// set. The KV of successive calls comes from a ring that no cache holds, as it does in a batch. Reports GB/s of KV read
-// and GFLOP/s.
+// Speed of attention for one KV head, by context, group, rows and KV format, on the best instruction set.
+//
+// One row is decoding: the KV of successive calls comes from a ring that no cache holds, as it does in a batch, and
+// GB/s of KV read is to be compared with what the machine was measured to read just before and just after. Several rows
+// are a prefill, whose GFLOP/s compare with the measured peak.
 #include <algorithm>
-#include <random>
+#include <chrono>
 #include <string>
 #include <vector>
 
 #include <benchmark/benchmark.h>
 
+#include "kernels/probed_rates.h"
 #include "penstock/kernels/kernels.h"
 
 namespace penstock::kernels {
 namespace {
 
-constexpr int64_t kPageTokens = 64;
 constexpr int64_t kHeadDim = 128;
 constexpr int64_t kRingBytes = 256ll << 20;
 
-void RunAttention(benchmark::State& state, Dtype dtype, int64_t group, int64_t context) {
+struct Format {
+  const char* name;
+  KvFormat format;
+};
+constexpr Format kFormats[] = {{"f32", KvFormat::kF32}, {"bf16", KvFormat::kBF16}, {"int8", KvFormat::kInt8}};
+
+void RunAttention(benchmark::State& state, KvFormat format, int64_t num_rows, int64_t group, int64_t context,
+                  int num_threads) {
   const KernelTable& table = KernelsFor(BestIsa());
-  const int64_t token_bytes = kHeadDim * static_cast<int64_t>(SizeOf(dtype));
-  const int64_t page_bytes = 2 * kPageTokens * token_bytes;
-  const int64_t pages_per_call = (context + kPageTokens - 1) / kPageTokens;
-  const int64_t num_calls = std::max<int64_t>(1, kRingBytes / (pages_per_call * page_bytes));
-  std::mt19937 generator(1);
-  std::vector<uint32_t> kv(static_cast<size_t>(num_calls * pages_per_call * page_bytes / 4));
-  for (uint32_t& word : kv) word = (generator() & 0x807F807Fu) | 0x3C003C00u;
+  ThreadPool pool(num_threads);
+  const int64_t block_bytes = KvBlock{format, kHeadDim}.bytes();
+  const int64_t pages_per_call = context / kKvPageTokens;
+  const int64_t num_calls = std::max<int64_t>(num_threads, kRingBytes / (pages_per_call * block_bytes));
+  const Arena kv = RandomWords(static_cast<uint64_t>(num_calls * pages_per_call * block_bytes));
   std::vector<const std::byte*> pages;
-  for (int64_t i = 0; i < num_calls * pages_per_call; ++i) {
-    pages.push_back(reinterpret_cast<const std::byte*>(kv.data()) + i * page_bytes);
-  }
-  const std::vector<float> q(static_cast<size_t>(group * kHeadDim), 0.5f);
-  std::vector<float> scratch(static_cast<size_t>(group * context)), out(q.size());
+  for (int64_t i = 0; i < num_calls * pages_per_call; ++i) pages.push_back(kv.data() + i * block_bytes);
+  const std::vector<float> q(static_cast<size_t>(num_rows * group * kHeadDim), 0.5f);
+  const int64_t scratch_floats = AttentionScratchFloats(num_rows * group, kHeadDim, context);
+  std::vector<float> scratch(static_cast<size_t>(num_threads * scratch_floats));
+  std::vector<float> out(static_cast<size_t>(num_threads) * q.size());
   int64_t call_idx = 0;
+  const ProbedRates before(pool, Arithmetic::kF32);
+  const auto start = std::chrono::steady_clock::now();
+  // One iteration is a call of each thread.
   for (auto _ : state) {
-    table.attention({.group = group,
-                     .head_dim = kHeadDim,
-                     .q = q.data(),
-                     .q_stride = kHeadDim,
-                     .pages = pages.data() + call_idx * pages_per_call,
-                     .page_tokens = kPageTokens,
-                     .kv_dtype = dtype,
-                     .k_offset_bytes = 0,
-                     .v_offset_bytes = kPageTokens * token_bytes,
-                     .token_stride_bytes = token_bytes,
-                     .first_pos = 0,
-                     .end_pos = context,
-                     .scale = 0.088f,
-                     .scratch = scratch.data(),
-                     .scratch_stride = context,
-                     .out = out.data(),
-                     .out_stride = kHeadDim});
-    call_idx = (call_idx + 1) % num_calls;
-    benchmark::DoNotOptimize(out.data());
-    benchmark::ClobberMemory();
+    pool.ParallelFor(num_threads, [&](int64_t task_idx, int) {
+      table.attention({.num_rows = num_rows,
+                       .group = group,
+                       .head_dim = kHeadDim,
+                       .q = q.data(),
+                       .q_stride = group * kHeadDim,
+                       .pages = pages.data() + (call_idx + task_idx) % num_calls * pages_per_call,
+                       .kv_format = format,
+                       .head_offset_bytes = 0,
+                       .pos = context - num_rows,
+                       .window = 0,
+                       .scale = 0.088f,
+                       .scratch = scratch.data() + task_idx * scratch_floats,
+                       .out = out.data() + task_idx * static_cast<int64_t>(q.size()),
+                       .out_stride = group * kHeadDim});
+    });
+    call_idx = (call_idx + num_threads) % num_calls;
   }
-  const double calls = static_cast<double>(state.iterations());
-  state.counters["GB/s"] =
-      benchmark::Counter(2.0 * static_cast<double>(context * token_bytes) * calls * 1e-9, benchmark::Counter::kIsRate);
-  state.counters["GFLOP/s"] = benchmark::Counter(4.0 * static_cast<double>(group * context * kHeadDim) * calls * 1e-9,
-                                                 benchmark::Counter::kIsRate);
+  const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+  const ProbedRates after(pool, Arithmetic::kF32);
+  const double calls_per_s = num_threads * static_cast<double>(state.iterations()) / seconds;
+  SetRates(state, before, after,
+           {.ops_per_s = 4.0 * static_cast<double>(num_rows * group * context * kHeadDim) * calls_per_s,
+            .bytes_per_s = static_cast<double>(pages_per_call * block_bytes) * calls_per_s});
 }
 
 int RegisterAll() {
-  for (const Dtype dtype : {Dtype::kF32, Dtype::kBF16}) {
+  std::vector<int> thread_counts = {1};
+  if (NumUsableCpus() > 1) thread_counts.push_back(NumUsableCpus());
+  for (const Format& format : kFormats) {
     for (const int64_t group : {1, 4, 8}) {
-      for (const int64_t context : {128, 1024, 8192}) {
-        const std::string name =
-            std::string(DtypeName(dtype)) + "/group:" + std::to_string(group) + "/context:" + std::to_string(context);
-        benchmark::RegisterBenchmark(name.c_str(), [=](benchmark::State& state) {
-          RunAttention(state, dtype, group, context);
-        })->Unit(benchmark::kMicrosecond);
+      for (const int64_t num_rows : {int64_t{1}, kAttentionHeads / group}) {
+        for (const int64_t context : {256, 2048, 8192}) {
+          for (const int num_threads : thread_counts) {
+            const std::string name = std::string(format.name) + "/group:" + std::to_string(group) +
+                                     "/rows:" + std::to_string(num_rows) + "/context:" + std::to_string(context) +
+                                     "/threads:" + std::to_string(num_threads);
+            benchmark::RegisterBenchmark(name.c_str(),
+                                         [=](benchmark::State& state) {
+                                           RunAttention(state, format.format, num_rows, group, context, num_threads);
+                                         })
+                ->Unit(benchmark::kMicrosecond)
+                ->UseRealTime();
+          }
+        }
       }
     }
   }

@@ -5,46 +5,24 @@
 // that no cache holds, as experts do. Threads share a call's columns as the engine shares them.
 #include <algorithm>
 #include <chrono>
-#include <memory>
-#include <random>
 #include <string>
 #include <vector>
 
 #include <benchmark/benchmark.h>
 
-#include "penstock/base/check.h"
-#include "penstock/base/thread_pool.h"
-#include "penstock/hardware/probe.h"
+#include "kernels/probed_rates.h"
 #include "penstock/kernels/kernels.h"
-#include "penstock/memory/arena.h"
 
 namespace penstock::kernels {
 namespace {
 
 constexpr int64_t kRingBytes = 256ll << 20;
 constexpr int64_t kTaskCols = 128;
-constexpr double kProbeSeconds = 0.03;
-
 struct Shape {
   int64_t num_cols;
   int64_t inner_dim;
 };
 constexpr Shape kShapes[] = {{512, 1024}, {1024, 3584}, {2048, 5632}, {5632, 2048}};
-
-struct Rates {
-  double ops_per_s;
-  double bytes_per_s;
-};
-
-Rates ProbedRates(ThreadPool& pool, Arithmetic arithmetic) {
-  static MemoryProbe memory = [&pool] {
-    absl::StatusOr<MemoryProbe> probe = MemoryProbe::Create(pool, 512ull << 20);
-    PENSTOCK_CHECK(probe.ok());
-    return *std::move(probe);
-  }();
-  return {OpsPerSecond(arithmetic, pool, kProbeSeconds).value_or(0),
-          memory.BytesPerSecond(Transfer::kRead, pool, kProbeSeconds)};
-}
 
 // Formats of rows and weights that go together.
 struct Kind {
@@ -59,16 +37,6 @@ constexpr Kind kKinds[] = {{"f32xf32", RowFormat::kF32, WeightFormat::kF32, Arit
                            {"int8", RowFormat::kInt8, WeightFormat::kInt8, Arithmetic::kInt8},
                            {"hqq4", RowFormat::kInt8, WeightFormat::kHqq4, Arithmetic::kInt8},
                            {"hqq3", RowFormat::kInt8, WeightFormat::kHqq3, Arithmetic::kInt8}};
-
-// The bf16 halves of these words are small finite numbers, and so are the words as f32, and as scales of any format.
-Arena RandomWords(uint64_t num_bytes) {
-  absl::StatusOr<Arena> arena = Arena::Map(num_bytes);
-  PENSTOCK_CHECK(arena.ok());
-  std::mt19937 generator(1);
-  auto* words = reinterpret_cast<uint32_t*>(arena->data());
-  for (uint64_t i = 0; i < num_bytes / 4; ++i) words[i] = (generator() & 0x807F807Fu) | 0x3C003C00u;
-  return *std::move(arena);
-}
 
 void RunGemm(benchmark::State& state, Isa isa, const Kind& kind, int64_t num_rows, Shape shape, int num_threads) {
   const KernelTable& table = KernelsFor(isa);
@@ -91,7 +59,7 @@ void RunGemm(benchmark::State& state, Isa isa, const Kind& kind, int64_t num_row
                       .target_stride_bytes = row_bytes});
   std::vector<float> y(static_cast<size_t>(num_rows * shape.num_cols));
   int64_t matrix_idx = 0;
-  const Rates before = ProbedRates(pool, kind.arithmetic);
+  const ProbedRates before(pool, kind.arithmetic);
   const auto start = std::chrono::steady_clock::now();
   for (auto _ : state) {
     const std::byte* matrix = w.data() + matrix_idx * matrix_bytes;
@@ -112,15 +80,11 @@ void RunGemm(benchmark::State& state, Isa isa, const Kind& kind, int64_t num_row
     matrix_idx = (matrix_idx + 1) % num_matrices;
   }
   const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
-  const Rates after = ProbedRates(pool, kind.arithmetic);
+  const ProbedRates after(pool, kind.arithmetic);
   const double calls_per_s = static_cast<double>(state.iterations()) / seconds;
-  const double ops_per_s = 2.0 * static_cast<double>(num_rows * shape.num_cols * shape.inner_dim) * calls_per_s;
-  const double bytes_per_s = static_cast<double>(matrix_bytes) * calls_per_s;
-  state.counters["GFLOP/s"] = ops_per_s * 1e-9;
-  state.counters["GB/s"] = bytes_per_s * 1e-9;
-  // Nothing to compare with where the machine has no instructions for the arithmetic.
-  if (before.ops_per_s > 0) state.counters["of_peak"] = 2 * ops_per_s / (before.ops_per_s + after.ops_per_s);
-  state.counters["of_read"] = 2 * bytes_per_s / (before.bytes_per_s + after.bytes_per_s);
+  SetRates(state, before, after,
+           {.ops_per_s = 2.0 * static_cast<double>(num_rows * shape.num_cols * shape.inner_dim) * calls_per_s,
+            .bytes_per_s = static_cast<double>(matrix_bytes) * calls_per_s});
 }
 
 int RegisterAll() {

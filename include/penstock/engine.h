@@ -94,7 +94,7 @@ struct EngineOptions {
   // Of the computation. f32 (= auto): weights as stored, f32 arithmetic. bf16: FFN weights and inputs rounded to bf16,
   // faster on CPUs with AVX512-BF16; logits within 2e-2.
   std::string dtype = "auto";
-  std::string kv_dtype = "auto";  // f32 (= auto) or bf16: half the memory per token
+  std::string kv_dtype = "auto";  // f32 (= auto), bf16: half the memory per token, or int8: about a quarter
   int threads = 0;                // 0: all usable CPUs
   int64_t batch_size = 0;         // sequences at once; 0: as many as the budget allows, at most 64
   int64_t context_length = 0;     // longest prompt + answer; 0: the model's own, at most 8192

@@ -50,7 +50,7 @@ def flag_rows():
                          ("--max-tokens", ("0", "-1", "1e18", "x")), ("--temperature", ("-1", "1e9", "nan", "inf", "x", "")),
                          ("--top-p", ("0", "2", "-1", "nan")), ("--top-k", ("-1", "x")), ("--min-p", ("2", "-1")),
                          ("--repetition-penalty", ("0", "-1", "nan")), ("--seed", ("x", "-1", "1.5", "18446744073709551616")),
-                         ("--prefill-chunk", ("0", "65537")), ("--dtype", ("f8", "", "F32")), ("--kv-dtype", ("int8",)),
+                         ("--prefill-chunk", ("0", "65537")), ("--dtype", ("f8", "", "F32")), ("--kv-dtype", ("int4",)),
                          ("--schedule", ("martian", "")), ("--device", ("tpu", "", "cpu:x")), ("--log-level", ("loud", ""))):
         for value in values:
             yield "L1", f"{flag} {value!r}", generating(f"{flag}={value}", code=2, match=flag.strip("-"), quiet=flag != "--log-level")

@@ -82,7 +82,7 @@ TEST(Engine, OptionsOutOfRangeAreUsageErrors) {
     return ExitCodeOf(Engine::Open(options).status());
   };
   EXPECT_EQ(exit_code({.dtype = "f64"}), 2);
-  EXPECT_EQ(exit_code({.kv_dtype = "int8"}), 2);
+  EXPECT_EQ(exit_code({.kv_dtype = "int4"}), 2);
   EXPECT_EQ(exit_code({.threads = -1}), 2);
   EXPECT_EQ(exit_code({.context_length = 1 << 20}), 2);
   EXPECT_EQ(exit_code({.memory_bytes = 1ull << 60}), 6);

@@ -32,7 +32,7 @@ PlanInputs RandomInputs(const ModelConfig& config) {
   const auto any_format =
       rc::gen::element(kernels::RowFormat::kF32, kernels::RowFormat::kBF16, kernels::RowFormat::kInt8);
   in.row_formats = {.attention = *any_format, .ffn = *any_format, .lm_head = *any_format};
-  in.kv_dtype = *rc::gen::element(Dtype::kF32, Dtype::kBF16);
+  in.kv_format = *rc::gen::element(KvFormat::kF32, KvFormat::kBF16, KvFormat::kInt8);
   in.fixed_bytes = *rc::gen::inRange<uint64_t>(0, 100'000'000);
   in.dense_bytes = *rc::gen::inRange<uint64_t>(1, 4'000'000'000);
   in.slot_bytes = 4096 * *rc::gen::inRange<uint64_t>(1, 100'000);
@@ -63,7 +63,7 @@ RC_GTEST_PROP(MemoryPlan, NeverExceedsItsBudget, ()) {
   RC_ASSERT(plan->num_expert_slots >= 1);
   RC_ASSERT(plan->num_expert_slots <= plan->num_experts_total);
   RC_ASSERT(plan->activation_bytes == Activations::Bytes(config, in.row_formats, DimsOf(*plan, in.num_workers)));
-  RC_ASSERT(NumKvPages(*plan, config, in.kv_dtype) >= KvCache::PagesFor(in.context_length));
+  RC_ASSERT(NumKvPages(*plan, config, in.kv_format) >= KvCache::PagesFor(in.context_length));
   RC_ASSERT(in.batch_size == 0 || plan->batch_size == in.batch_size);
 }
 

@@ -1,28 +1,31 @@
-// Proves that attention matches the oracle for the head sizes, groups, windows, page borders and KV types that models
-// have, and that the bits of a head depend neither on the instruction set, nor on the page size, nor on the other
-// heads.
+// Proves that attention matches the oracle for the head sizes, groups, windows, page borders and KV formats that models
+// have, and that the bits of a head depend neither on the instruction set, nor on the other heads, nor on the rows that
+// are computed with it.
 #include <algorithm>
 #include <cmath>
+#include <cstring>
 #include <limits>
-#include <memory>
 
 #include "kernels/kernel_testing.h"
 #include "penstock/kernels/reference/reference.h"
+#include "penstock/tensor/kv_block.h"
 
 namespace penstock::kernels {
 namespace {
 
+constexpr KvFormat kAllKvFormats[] = {KvFormat::kF32, KvFormat::kBF16, KvFormat::kInt8};
+
 struct AttentionCase {
+  int64_t num_rows;
   int64_t group;
   int64_t head_dim;
-  int64_t page_tokens;
-  int64_t first_pos;
-  int64_t end_pos;
-  Dtype dtype;
-};
+  int64_t pos;  // of the first row
+  int64_t window;
+  KvFormat format;
 
-constexpr int64_t kNumKvHeads = 2;
-constexpr int64_t kKvHeadIdx = 1;
+  int64_t end_pos() const { return pos + num_rows; }
+  int64_t row_dim() const { return group * head_dim; }
+};
 
 // Small enough that many positions have a share in each output.
 constexpr float kScale = 0.01f;
@@ -34,93 +37,103 @@ float Norm(std::span<const float> values) {
   return std::sqrt(squares);
 }
 
-// The KV of positions [0, end_pos) in pages of K [num_kv_heads, page_tokens, head_dim], then V. The value at a position
-// does not depend on the size of the pages. Pages wholly before the window are null.
+struct alignas(64) CacheLine {
+  std::byte bytes[64];
+};
+
+// The KV of positions [0, end_pos): pages with the block of another KV head before the one that is used. Pages wholly
+// before the window are null. What no token has been stored to is NaN (but codes have no NaN).
 class PagedKv {
  public:
-  explicit PagedKv(const AttentionCase& c) : case_(c) {
-    const int64_t num_pages = (c.end_pos + c.page_tokens - 1) / c.page_tokens;
-    for (int64_t page_idx = 0; page_idx < num_pages; ++page_idx) {
-      if ((page_idx + 1) * c.page_tokens <= c.first_pos) {
-        pages_.push_back(nullptr);
-        continue;
+  explicit PagedKv(const AttentionCase& c)
+      : block_bytes_(KvBlock{c.format, c.head_dim}.bytes()),
+        memory_(static_cast<size_t>((c.end_pos() / kKvPageTokens + 1) * 2 * block_bytes_ / 64)) {
+    std::memset(memory_.data(), 0xFF, memory_.size() * sizeof(CacheLine));
+    for (int64_t pos = 0; pos < c.end_pos(); ++pos) {
+      if (pos % kKvPageTokens == 0) {
+        std::byte* page = memory_[0].bytes + pos / kKvPageTokens * 2 * block_bytes_;
+        const int64_t first_pos = c.window > 0 ? c.pos + 1 - c.window : 0;
+        pages_.push_back(pos + kKvPageTokens <= first_pos ? nullptr : page);
       }
-      std::vector<float> values;
-      for (const int64_t is_v : {0, 1}) {
-        for (int64_t head = 0; head < kNumKvHeads; ++head) {
-          for (int64_t token = 0; token < c.page_tokens; ++token) {
-            const int64_t pos = page_idx * c.page_tokens + token;
-            const auto seed = static_cast<uint32_t>((pos * kNumKvHeads + head) * 2 + is_v);
-            const std::vector<float> row = RandomFloats(c.head_dim, seed);
-            float& norm_max = is_v != 0 ? v_norm_max_ : k_norm_max_;
-            norm_max = std::max(norm_max, Norm(row));
-            values.insert(values.end(), row.begin(), row.end());
-          }
-        }
-      }
-      stored_.push_back(std::make_unique<StoredValues>(c.dtype, values, 0));
-      pages_.push_back(stored_.back()->data());
+      if (pages_.back() == nullptr) continue;
+      const std::vector<float> k = RandomFloats(c.head_dim, static_cast<uint32_t>(2 * pos));
+      const std::vector<float> v = RandomFloats(c.head_dim, static_cast<uint32_t>(2 * pos + 1));
+      k_norm_max_ = std::max(k_norm_max_, Norm(k));
+      v_norm_max_ = std::max(v_norm_max_, Norm(v));
+      KernelsFor(Isa::kScalar)
+          .store_kv({.format = c.format,
+                     .head_dim = c.head_dim,
+                     .k = k.data(),
+                     .v = v.data(),
+                     .block = const_cast<std::byte*>(pages_.back()) + block_bytes_,
+                     .token = pos % kKvPageTokens});
     }
   }
 
   const std::byte* const* pages() const { return pages_.data(); }
+  int64_t head_offset_bytes() const { return block_bytes_; }
   // The largest norms of a K and a V.
   double k_norm_max() const { return k_norm_max_; }
   double v_norm_max() const { return v_norm_max_; }
-  int64_t token_bytes() const { return case_.head_dim * static_cast<int64_t>(SizeOf(case_.dtype)); }
-  int64_t k_offset() const { return kKvHeadIdx * case_.page_tokens * token_bytes(); }
-  int64_t v_offset() const { return (kNumKvHeads + kKvHeadIdx) * case_.page_tokens * token_bytes(); }
 
  private:
-  AttentionCase case_;
-  std::vector<std::unique_ptr<StoredValues>> stored_;
+  int64_t block_bytes_;
+  std::vector<CacheLine> memory_;
   std::vector<const std::byte*> pages_;
   float k_norm_max_ = 0;
   float v_norm_max_ = 0;
 };
 
+std::vector<float> Queries(const AttentionCase& c) { return RandomFloats(c.num_rows * c.row_dim(), kQuerySeed); }
+
+// Rows [first_row, first_row + num_rows) and heads [first_head, first_head + num_heads) of the case.
 template <typename Kernel>
-std::vector<float> Attend(Kernel kernel, const AttentionCase& c, const PagedKv& kv, int64_t first_head,
-                          int64_t num_heads) {
-  const std::vector<float> q = RandomFloats(c.group * c.head_dim, kQuerySeed);
-  const int64_t count = c.end_pos - c.first_pos;
-  std::vector<float> scratch(num_heads * count), out(num_heads * c.head_dim, -1.0f);
-  kernel(AttentionArgs{.group = num_heads,
+std::vector<float> Attend(Kernel kernel, const AttentionCase& c, const PagedKv& kv, int64_t first_row, int64_t num_rows,
+                          int64_t first_head, int64_t num_heads) {
+  const std::vector<float> q = Queries(c);
+  std::vector<float> scratch(
+      static_cast<size_t>(AttentionScratchFloats(num_rows * num_heads, c.head_dim, c.end_pos())));
+  std::vector<float> out(static_cast<size_t>(num_rows * num_heads * c.head_dim), -1.0f);
+  kernel(AttentionArgs{.num_rows = num_rows,
+                       .group = num_heads,
                        .head_dim = c.head_dim,
-                       .q = q.data() + first_head * c.head_dim,
-                       .q_stride = c.head_dim,
+                       .q = q.data() + first_row * c.row_dim() + first_head * c.head_dim,
+                       .q_stride = c.row_dim(),
                        .pages = kv.pages(),
-                       .page_tokens = c.page_tokens,
-                       .kv_dtype = c.dtype,
-                       .k_offset_bytes = kv.k_offset(),
-                       .v_offset_bytes = kv.v_offset(),
-                       .token_stride_bytes = kv.token_bytes(),
-                       .first_pos = c.first_pos,
-                       .end_pos = c.end_pos,
+                       .kv_format = c.format,
+                       .head_offset_bytes = kv.head_offset_bytes(),
+                       .pos = c.pos + first_row,
+                       .window = c.window,
                        .scale = kScale,
                        .scratch = scratch.data(),
-                       .scratch_stride = count,
                        .out = out.data(),
-                       .out_stride = c.head_dim});
+                       .out_stride = num_heads * c.head_dim});
   return out;
+}
+
+template <typename Kernel>
+std::vector<float> Attend(Kernel kernel, const AttentionCase& c, const PagedKv& kv) {
+  return Attend(kernel, c, kv, 0, c.num_rows, 0, c.group);
 }
 
 std::vector<AttentionCase> AllCases() {
   std::vector<AttentionCase> cases;
-  for (const int64_t head_dim : {20, 32, 64, 128}) {
-    for (const int64_t group : {1, 2, 5, 8}) {
-      for (const Dtype dtype : kAllDtypes) {
-        cases.push_back({group, head_dim, 16, 0, 1, dtype});    // one position
-        cases.push_back({group, head_dim, 16, 0, 16, dtype});   // exactly one page
-        cases.push_back({group, head_dim, 16, 0, 53, dtype});   // ends inside a page
-        cases.push_back({group, head_dim, 16, 21, 70, dtype});  // starts and ends inside pages
-        cases.push_back({group, head_dim, 16, 32, 48, dtype});  // a window that is one page
-        cases.push_back({group, head_dim, 1, 3, 20, dtype});    // a page for each position
+  for (const int64_t head_dim : {7, 20, 32, 64, 128}) {
+    for (const int64_t group : {1, 2, 5, 8, 13}) {
+      for (const KvFormat format : kAllKvFormats) {
+        cases.push_back({1, group, head_dim, 0, 0, format});    // one position
+        cases.push_back({1, group, head_dim, 15, 0, format});   // exactly one page
+        cases.push_back({1, group, head_dim, 52, 0, format});   // ends inside a page
+        cases.push_back({1, group, head_dim, 69, 49, format});  // starts and ends inside pages
+        cases.push_back({1, group, head_dim, 47, 16, format});  // a window that is one page
+        cases.push_back({3, group, head_dim, 62, 0, format});   // rows over a border of pages
+        cases.push_back({4, group, head_dim, 0, 0, format});    // the first rows of a sequence
+        cases.push_back({4, group, head_dim, 30, 20, format});  // whose windows differ
+        cases.push_back({5, group, head_dim, 40, 3, format});   // windows with nothing in common
       }
     }
   }
-  cases.push_back({4, 64, 64, 0, 1000, Dtype::kF32});
-  cases.push_back({4, 7, 16, 0, 40, Dtype::kBF16});
+  cases.push_back({12, 1, 64, 1000, 0, KvFormat::kF32});
   return cases;
 }
 
@@ -132,66 +145,101 @@ class AttentionTest : public ::testing::TestWithParam<Isa> {
 TEST_P(AttentionTest, MatchesTheOracleAndTheScalarKernels) {
   for (const AttentionCase& c : AllCases()) {
     const PagedKv kv(c);
-    const std::vector<float> actual = Attend(table_.attention, c, kv, 0, c.group);
-    ExpectSameBits(actual, Attend(KernelsFor(Isa::kScalar).attention, c, kv, 0, c.group));
-    const std::vector<float> expected = Attend(reference::Attention, c, kv, 0, c.group);
-    // The error of a score, (head_dim/16 + 6) roundings of at most scale * |q| * |K|, is the relative error of its p;
-    // exp and the sums over positions add (2 + 2 * count) roundings at most; out is a mean of V weighted by p.
-    const double q_norm = Norm(RandomFloats(c.group * c.head_dim, kQuerySeed));
-    const double roundings = (static_cast<double>(c.head_dim) / 16 + 6) * kScale * q_norm * kv.k_norm_max() + 2 +
-                             2 * static_cast<double>(c.end_pos - c.first_pos);
+    const std::vector<float> actual = Attend(table_.attention, c, kv);
+    ExpectSameBits(actual, Attend(KernelsFor(Isa::kScalar).attention, c, kv));
+    const std::vector<float> expected = Attend(reference::Attention, c, kv);
+    // The error of a score, head_dim + 2 roundings of at most scale * |q| * |K|, is the relative error of its p; exp
+    // and the sums over positions add (3 + 2 * count) roundings at most; out is a mean of V weighted by p.
+    const double q_norm = Norm(Queries(c));
+    const double roundings = (static_cast<double>(c.head_dim) + 2) * kScale * q_norm * kv.k_norm_max() + 3 +
+                             2 * static_cast<double>(c.end_pos());
     const double tolerance = roundings * std::numeric_limits<float>::epsilon() * kv.v_norm_max();
     for (size_t i = 0; i < actual.size(); ++i) {
-      ASSERT_NEAR(actual[i], expected[i], tolerance)
-          << "head_dim " << c.head_dim << " group " << c.group << " end " << c.end_pos << " element " << i;
+      ASSERT_NEAR(actual[i], expected[i], tolerance) << "rows " << c.num_rows << " head_dim " << c.head_dim << " group "
+                                                     << c.group << " pos " << c.pos << " element " << i;
     }
   }
 }
 
 TEST_P(AttentionTest, AHeadAloneHasTheBitsThatItHasInItsGroup) {
-  for (const Dtype dtype : kAllDtypes) {
-    const AttentionCase c = {7, 45, 16, 5, 90, dtype};
+  for (const KvFormat format : kAllKvFormats) {
+    const AttentionCase c = {1, 7, 45, 89, 85, format};
     const PagedKv kv(c);
-    const std::vector<float> whole = Attend(table_.attention, c, kv, 0, 7);
+    const std::vector<float> whole = Attend(table_.attention, c, kv);
     for (int64_t head = 0; head < 7; ++head) {
-      ExpectSameBits(Attend(table_.attention, c, kv, head, 1), std::span(whole).subspan(head * 45, 45));
+      ExpectSameBits(Attend(table_.attention, c, kv, 0, 1, head, 1), std::span(whole).subspan(head * 45, 45));
     }
   }
 }
 
-TEST_P(AttentionTest, PageSizeDoesNotChangeTheBits) {
-  AttentionCase c = {4, 64, 1, 9, 120, Dtype::kBF16};
-  const std::vector<float> expected = Attend(table_.attention, c, PagedKv(c), 0, 4);
-  for (const int64_t page_tokens : {3, 16, 64, 256}) {
-    c.page_tokens = page_tokens;
-    ExpectSameBits(Attend(table_.attention, c, PagedKv(c), 0, 4), expected);
+TEST_P(AttentionTest, ARowAloneHasTheBitsThatItHasAmongOthers) {
+  for (const KvFormat format : kAllKvFormats) {
+    for (const int64_t window : {0, 3, 40}) {
+      const AttentionCase c = {6, 2, 32, 77, window, format};
+      const PagedKv kv(c);
+      const std::vector<float> whole = Attend(table_.attention, c, kv);
+      for (int64_t row = 0; row < 6; ++row) {
+        ExpectSameBits(Attend(table_.attention, c, kv, row, 1, 0, 2), std::span(whole).subspan(row * 64, 64));
+      }
+    }
   }
 }
 
 TEST_P(AttentionTest, EqualValuesAreTheirOwnMean) {
-  const AttentionCase c = {3, 32, 16, 0, 37, Dtype::kF32};
-  std::vector<float> page(2 * kNumKvHeads * 16 * 32, 1.5f);
+  const AttentionCase c = {1, 3, 32, 36, 0, KvFormat::kF32};
+  std::vector<float> page(static_cast<size_t>(2 * KvBlock{c.format, 32}.bytes() / 4), 1.5f);
   const std::vector<const std::byte*> pages(3, reinterpret_cast<const std::byte*>(page.data()));
   const std::vector<float> q = RandomFloats(3 * 32, 1);
-  std::vector<float> scratch(3 * 37), out(3 * 32);
-  table_.attention({.group = 3,
+  std::vector<float> scratch(static_cast<size_t>(AttentionScratchFloats(3, 32, 37))), out(3 * 32);
+  table_.attention({.num_rows = 1,
+                    .group = 3,
                     .head_dim = 32,
                     .q = q.data(),
-                    .q_stride = 32,
+                    .q_stride = 3 * 32,
                     .pages = pages.data(),
-                    .page_tokens = 16,
-                    .kv_dtype = c.dtype,
-                    .k_offset_bytes = 0,
-                    .v_offset_bytes = kNumKvHeads * 16 * 32 * 4,
-                    .token_stride_bytes = 32 * 4,
-                    .first_pos = 0,
-                    .end_pos = 37,
+                    .kv_format = c.format,
+                    .head_offset_bytes = 0,
+                    .pos = c.pos,
+                    .window = 0,
                     .scale = 1,
                     .scratch = scratch.data(),
-                    .scratch_stride = 37,
                     .out = out.data(),
-                    .out_stride = 32});
+                    .out_stride = 3 * 32});
   for (const float value : out) EXPECT_EQ(value, 1.5f);
+}
+
+// Bytes of a block after `row` was stored as K and V of a token, or only with zeros before.
+template <typename Kernel>
+std::vector<std::byte> Store(Kernel kernel, KvFormat format, std::span<const float> row) {
+  std::vector<std::byte> block(static_cast<size_t>(KvBlock{format, static_cast<int64_t>(row.size())}.bytes()));
+  kernel(StoreKvArgs{.format = format,
+                     .head_dim = static_cast<int64_t>(row.size()),
+                     .k = row.data(),
+                     .v = row.data(),
+                     .block = block.data(),
+                     .token = 5});
+  return block;
+}
+
+TEST_P(AttentionTest, StoresWhatTheOracleStores) {
+  for (const KvFormat format : kAllKvFormats) {
+    for (const int64_t head_dim : {1, 7, 16, 45, 128}) {
+      const std::vector<float> row = RandomFloats(head_dim, 3);
+      EXPECT_EQ(Store(table_.store_kv, format, row), Store(reference::StoreKv, format, row));
+    }
+  }
+}
+
+TEST_P(AttentionTest, AnInt8RowThatIsNotFiniteIsNaN) {
+  std::vector<float> row = RandomFloats(32, 3);
+  row[17] = std::numeric_limits<float>::infinity();
+  const std::vector<std::byte> block = Store(table_.store_kv, KvFormat::kInt8, row);
+  const KvBlock layout = {KvFormat::kInt8, 32};
+  float scale;
+  std::memcpy(&scale, block.data() + layout.k_scales_offset() + 4 * 5, 4);
+  EXPECT_TRUE(std::isnan(scale));
+  EXPECT_TRUE(std::all_of(block.begin(), block.begin() + layout.k_scales_offset(),
+                          [](std::byte code) { return code == std::byte{0}; }));
 }
 
 INSTANTIATE_TEST_SUITE_P(Isas, AttentionTest, ::testing::ValuesIn(SupportedIsas()),

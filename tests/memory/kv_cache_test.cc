@@ -22,8 +22,9 @@ ModelConfig SmallConfig() {
 
 TEST(KvCache, PagesAreHandedOutOnce) {
   const ModelConfig config = SmallConfig();
-  KvCache cache = KvCache::Create(config, Dtype::kBF16, 10).value();
-  EXPECT_EQ(KvCache::PageBytes(config, Dtype::kBF16), 3u * 2 * 2 * 16 * 20 * 2);
+  KvCache cache = KvCache::Create(config, KvFormat::kBF16, 10).value();
+  // K of 20 dimensions and V of 32, 16 tokens, 2 bytes.
+  EXPECT_EQ(KvCache::PageBytes(config, KvFormat::kBF16), 3u * 2 * 16 * (20 + 32) * 2);
   std::set<std::byte*> seen;
   const auto first = cache.Reserve(33);  // three pages
   ASSERT_EQ(first.size(), 3u);
@@ -34,7 +35,9 @@ TEST(KvCache, PagesAreHandedOutOnce) {
   EXPECT_EQ(seen.size(), 10u);
   std::byte* last = nullptr;
   for (std::byte* page : seen) {
-    if (last != nullptr) EXPECT_GE(page - last, static_cast<int64_t>(KvCache::PageBytes(config, Dtype::kBF16)));
+    if (last != nullptr) {
+      EXPECT_GE(page - last, static_cast<int64_t>(KvCache::PageBytes(config, KvFormat::kBF16)));
+    }
     last = page;
   }
   EXPECT_TRUE(cache.Reserve(1).empty());
@@ -44,12 +47,17 @@ TEST(KvCache, PagesAreHandedOutOnce) {
   EXPECT_EQ(cache.Reserve(48).size(), 3u);
 }
 
-TEST(KvCache, LayersLieBehindEachOther) {
+TEST(KvCache, BlocksLieBehindEachOther) {
   const ModelConfig config = SmallConfig();
-  const KvCache cache = KvCache::Create(config, Dtype::kF32, 1).value();
-  EXPECT_EQ(cache.half_bytes(), 2u * 16 * 20 * 4);
-  EXPECT_EQ(cache.layer_offset_bytes(0), 0u);
-  EXPECT_EQ(cache.layer_offset_bytes(2) + 2 * cache.half_bytes(), KvCache::PageBytes(config, Dtype::kF32));
+  for (const KvFormat format : {KvFormat::kF32, KvFormat::kBF16, KvFormat::kInt8}) {
+    const KvCache cache = KvCache::Create(config, format, 1).value();
+    const int64_t block = KvBlock{format, config.head_dim}.bytes();
+    EXPECT_EQ(block % 64, 0);
+    EXPECT_EQ(cache.head_offset_bytes(0, 0), 0);
+    EXPECT_EQ(cache.head_offset_bytes(0, 1), block);
+    EXPECT_EQ(cache.head_offset_bytes(1, 0), 2 * block);
+    EXPECT_EQ(cache.head_offset_bytes(2, 1) + block, static_cast<int64_t>(KvCache::PageBytes(config, format)));
+  }
 }
 
 TEST(TierBudget, AccountAddsUpAndRefuses) {

@@ -259,7 +259,7 @@ void AddModelFlags(CLI::App& app, ModelFlags& flags) {
   app.add_option("-t,--threads", engine.threads, "compute threads (default: all usable CPUs)")
       ->check(CLI::Range(1, kMaxThreads));
   app.add_option("--dtype", engine.dtype, "auto, f32 or bf16")->capture_default_str();
-  app.add_option("--kv-dtype", engine.kv_dtype, "auto, f32 or bf16")->capture_default_str();
+  app.add_option("--kv-dtype", engine.kv_dtype, "auto, f32, bf16 or int8")->capture_default_str();
 }
 
 void AddSamplingFlags(CLI::App& app, SamplingOverrides& flags) {

@@ -37,10 +37,17 @@ double Seconds(std::chrono::steady_clock::duration duration) { return std::chron
 
 // "auto" is f32 for computing and for the KV cache: exact for bf16 and f16 checkpoints too, whose weights stay as
 // stored.
-absl::StatusOr<Dtype> ChooseDtype(const std::string& name, std::string_view flag) {
-  if (name == "auto" || name == "f32") return Dtype::kF32;
-  if (name == "bf16") return Dtype::kBF16;
-  return UsageError("{} '{}' is unknown: expected auto, f32 or bf16", flag, name);
+absl::StatusOr<ComputeDtype> ChooseDtype(const std::string& name) {
+  if (name == "auto" || name == "f32") return ComputeDtype::kF32;
+  if (name == "bf16") return ComputeDtype::kBF16;
+  return UsageError("dtype '{}' is unknown: expected auto, f32 or bf16", name);
+}
+
+absl::StatusOr<KvFormat> ChooseKvFormat(const std::string& name) {
+  if (name == "auto" || name == "f32") return KvFormat::kF32;
+  if (name == "bf16") return KvFormat::kBF16;
+  if (name == "int8") return KvFormat::kInt8;
+  return UsageError("kv-dtype '{}' is unknown: expected auto, f32, bf16 or int8", name);
 }
 
 absl::StatusOr<uint64_t> ChooseBudget(uint64_t asked_bytes) {
@@ -129,7 +136,7 @@ class EngineImpl : public Engine {
   SamplingParams default_sampling_;
   ComputeDtype dtype_ = ComputeDtype::kF32;
   RowFormats row_formats_;
-  Dtype kv_dtype_ = Dtype::kF32;
+  KvFormat kv_format_ = KvFormat::kF32;
 
   const kernels::KernelTable* kernels_ = nullptr;
   std::unique_ptr<ThreadPool> pool_;
@@ -170,9 +177,8 @@ absl::StatusOr<std::unique_ptr<EngineImpl>> EngineImpl::Open(const EngineOptions
 
 absl::Status EngineImpl::Plan(const EngineOptions& options) {
   const ModelConfig& config = model_->config;
-  PENSTOCK_ASSIGN_OR_RETURN(const Dtype dtype, ChooseDtype(options.dtype, "dtype"));
-  PENSTOCK_ASSIGN_OR_RETURN(kv_dtype_, ChooseDtype(options.kv_dtype, "kv-dtype"));
-  dtype_ = dtype == Dtype::kBF16 ? ComputeDtype::kBF16 : ComputeDtype::kF32;
+  PENSTOCK_ASSIGN_OR_RETURN(dtype_, ChooseDtype(options.dtype));
+  PENSTOCK_ASSIGN_OR_RETURN(kv_format_, ChooseKvFormat(options.kv_dtype));
   const int num_threads = options.threads > 0 ? options.threads : NumUsableCpus();
   pool_ = std::make_unique<ThreadPool>(num_threads);
 
@@ -181,7 +187,7 @@ absl::Status EngineImpl::Plan(const EngineOptions& options) {
   if (dtype_ == ComputeDtype::kBF16) PENSTOCK_RETURN_IF_ERROR(CheckPackedForBf16(model_->weights));
   row_formats_ = RowFormatsOf(model_->weights, dtype_);
   inputs.row_formats = row_formats_;
-  inputs.kv_dtype = kv_dtype_;
+  inputs.kv_format = kv_format_;
   PENSTOCK_ASSIGN_OR_RETURN(inputs.budget_bytes, ChooseBudget(options.memory_bytes));
   inputs.fixed_bytes = model_->memory_bytes() + ExpertCache::TableBytes(model_->weights, num_threads) +
                        kSmallThingsBytes +
@@ -234,7 +240,7 @@ absl::Status EngineImpl::LoadWeights(const EngineOptions& options) {
   }
   disk_bytes_at_start_ = disk_->bytes_read();
   PENSTOCK_ASSIGN_OR_RETURN(kv_cache_,
-                            KvCache::Create(model_->config, kv_dtype_, NumKvPages(plan_, model_->config, kv_dtype_)));
+                            KvCache::Create(model_->config, kv_format_, NumKvPages(plan_, model_->config, kv_format_)));
   PENSTOCK_ASSIGN_OR_RETURN(activations_,
                             Activations::Create(model_->config, row_formats_, DimsOf(plan_, pool_->num_workers())));
   for (int i = 0; i < pool_->num_workers(); ++i) samplers_.emplace_back(model_->config.vocab_size);

@@ -28,7 +28,7 @@ struct PassSize {
 uint64_t KvBytes(const PlanInputs& in, int64_t batch_size) {
   const int64_t shares = KvCache::PagesFor(std::min(in.context_length, kPlannedPositions)) * batch_size;
   const int64_t pages = std::max(KvCache::PagesFor(in.context_length), shares);
-  return RoundUp(static_cast<uint64_t>(pages) * KvCache::PageBytes(*in.config, in.kv_dtype), kPageBytes);
+  return RoundUp(static_cast<uint64_t>(pages) * KvCache::PageBytes(*in.config, in.kv_format), kPageBytes);
 }
 
 ActivationDims Dims(const PlanInputs& in, const PassSize& size) {
@@ -40,7 +40,7 @@ ActivationDims Dims(const PlanInputs& in, const PassSize& size) {
 }
 
 uint64_t PositionBytes(const PlanInputs& in, uint64_t kv_bytes) {
-  const uint64_t pages = kv_bytes / KvCache::PageBytes(*in.config, in.kv_dtype);
+  const uint64_t pages = kv_bytes / KvCache::PageBytes(*in.config, in.kv_format);
   return pages * KvCache::kPageTokens * in.bytes_per_position;
 }
 
@@ -87,8 +87,8 @@ ActivationDims DimsOf(const MemoryPlan& plan, int num_workers) {
           .num_workers = num_workers};
 }
 
-int64_t NumKvPages(const MemoryPlan& plan, const ModelConfig& config, Dtype kv_dtype) {
-  return static_cast<int64_t>(plan.kv_bytes / KvCache::PageBytes(config, kv_dtype));
+int64_t NumKvPages(const MemoryPlan& plan, const ModelConfig& config, KvFormat kv_format) {
+  return static_cast<int64_t>(plan.kv_bytes / KvCache::PageBytes(config, kv_format));
 }
 
 absl::StatusOr<MemoryPlan> PlanMemory(const PlanInputs& in) {
@@ -127,7 +127,7 @@ absl::StatusOr<MemoryPlan> PlanMemory(const PlanInputs& in) {
   plan.num_experts_total = num_experts;
   plan.activation_bytes = Activations::Bytes(*in.config, in.row_formats, Dims(in, size));
   // With a given batch size the places may share fewer pages than they would like.
-  const uint64_t page_bytes = KvCache::PageBytes(*in.config, in.kv_dtype);
+  const uint64_t page_bytes = KvCache::PageBytes(*in.config, in.kv_format);
   const uint64_t pages =
       (pass_limit - PlacesBytes(in, size)) / (page_bytes + KvCache::kPageTokens * in.bytes_per_position);
   plan.kv_bytes = std::min(KvBytes(in, size.batch_size), pages * page_bytes / kPageBytes * kPageBytes);

@@ -17,7 +17,7 @@ namespace penstock {
 struct PlanInputs {
   const ModelConfig* config = nullptr;
   RowFormats row_formats;
-  Dtype kv_dtype = Dtype::kF32;
+  KvFormat kv_format = KvFormat::kF32;
   uint64_t budget_bytes = 0;
   uint64_t fixed_bytes = 0;
   uint64_t dense_bytes = 0;
@@ -39,6 +39,6 @@ ActivationDims DimsOf(const MemoryPlan& plan, int num_workers);
 absl::StatusOr<MemoryPlan> PlanMemory(const PlanInputs& inputs);
 
 // Pages of the plan's KV cache.
-int64_t NumKvPages(const MemoryPlan& plan, const ModelConfig& config, Dtype kv_dtype);
+int64_t NumKvPages(const MemoryPlan& plan, const ModelConfig& config, KvFormat kv_format);
 
 }  // namespace penstock

@@ -13,10 +13,10 @@
 //   - an output of a GEMM with quantised weights is one accumulator that starts at 0 and takes the groups of weights in
 //     increasing order: acc = fma(dot, w_scale * x_scale, acc), where dot is the exact integer sum of code * x over an
 //     int8 group, and fma(-w_zero, sum of x, integer sum of code * x) over an HQQ group;
-//   - a dot product of attention (q . K) and a sum of squares have 16 lanes; lane j takes k = 16*i + j with one fused
-//     multiply-add per step, in increasing i; the tail is padded with zeros; then lanes j and j+8 are added, then j and
-//     j+4, j+2, j+1;
-//   - a sum of values has the lanes and the tree of the dot product, with additions.
+//   - a score of attention (q . K) is one accumulator that starts at 0 and takes the dimensions in increasing order;
+//   - a sum of squares has 16 lanes; lane j takes k = 16*i + j with one fused multiply-add per step, in increasing i;
+//     the tail is padded with zeros; then lanes j and j+8 are added, then j and j+4, j+2, j+1;
+//   - a sum of values has the lanes and the tree of the sum of squares, with additions.
 // NaNs have the same places everywhere, but their payloads are not promised. The rounding mode is to nearest and
 // denormals are kept (the C++ default; -ffast-math sets neither here).
 //
@@ -28,12 +28,13 @@
 #include <cstdint>
 
 #include "penstock/tensor/dtype.h"
+#include "penstock/tensor/kv_block.h"
 #include "penstock/tensor/packed_matrix.h"
 
 namespace penstock::kernels {
 
 // Strides are in elements of the pointed-to type unless they say bytes. Sizes may be anything from 1 on. Activations
-// are best aligned to 64 bytes (any alignment of their type works); KV may start at any byte.
+// are best aligned to 64 bytes (any alignment of their type works); KV blocks are aligned to 64 bytes.
 
 // How the rows of x are stored for a GEMM; prepare_rows makes them, and a row takes RowBytes(format, dim) bytes.
 enum class RowFormat : uint8_t {
@@ -128,30 +129,41 @@ struct SwigluArgs {
   int64_t out_stride;
 };
 
-// One row (query position) and one KV head with the `group` query heads that share it:
+// The K and V of one token and one KV head, rounded to nearest, into its block.
+struct StoreKvArgs {
+  KvFormat format;
+  int64_t head_dim;
+  const float* k;    // [head_dim]
+  const float* v;    // [head_dim]
+  std::byte* block;  // KvBlock (tensor/kv_block.h)
+  int64_t token;     // in the page
+};
+
+// Query heads that attention takes at once: with several rows, no more of them than fit this number.
+constexpr int64_t kAttentionHeads = 12;
+
+// Rows at consecutive positions of one sequence and one KV head, with the `group` query heads of each that share it:
 //   out[g] = sum over pos of p[g, pos] * V[pos] / sum over pos of p[g, pos],
-//   p[g, pos] = exp(scale * (q[g] . K[pos]) - max over pos).
-// The sum of p has 16 lanes from first_pos on; p . V is accumulated in increasing position. Each K and each V is read
-// from memory once for the whole group.
+//   p[g, pos] = exp(scale * (q[g] . K[pos]) - max over pos),
+// over the row's own position and those before it, at most `window` of them. The sum of p has 16 lanes from the first
+// position on; p . V is accumulated in increasing position. The scale of an int8 K multiplies the finished q . K, that
+// of a V multiplies p in p . V.
 struct AttentionArgs {
+  int64_t num_rows;
   int64_t group;  // num_heads / num_kv_heads
   int64_t head_dim;
-  const float* q;  // [group, head_dim]
-  int64_t q_stride;
-  // pages[i] holds positions [i * page_tokens, (i + 1) * page_tokens); pages outside the range are not touched and may
-  // be null. K of position pos lies at pages[i] + k_offset_bytes + (pos % page_tokens) * token_stride_bytes.
+  const float* q;    // [num_rows, group, head_dim]
+  int64_t q_stride;  // from row to row
+  // pages[i] holds positions [i * kKvPageTokens, (i + 1) * kKvPageTokens); pages without a position that is attended to
+  // are not touched and may be null.
   const std::byte* const* pages;
-  int64_t page_tokens;
-  Dtype kv_dtype;
-  int64_t k_offset_bytes;  // of this KV head in a page: for pages of K [num_kv_heads, page_tokens, head_dim] and V the
-  int64_t v_offset_bytes;  // same, kv_head_idx * page_tokens * head_dim * size, and num_kv_heads heads more for V
-  int64_t token_stride_bytes;
-  int64_t first_pos;  // start of the sliding window
-  int64_t end_pos;    // > first_pos
+  KvFormat kv_format;
+  int64_t head_offset_bytes;  // of this KV head's block in a page
+  int64_t pos;                // of the first row
+  int64_t window;             // of sliding-window attention; 0: everything
   float scale;
-  float* scratch;          // [group, scratch_stride]
-  int64_t scratch_stride;  // >= end_pos - first_pos
-  float* out;              // [group, head_dim]
+  float* scratch;  // AttentionScratchFloats(num_rows * group, head_dim, pos + num_rows)
+  float* out;      // [num_rows, group, head_dim]
   int64_t out_stride;
 };
 
@@ -178,6 +190,7 @@ struct KernelTable {
   void (*rope)(const RopeArgs& args);
   void (*router_topk)(const RouterTopkArgs& args);
   void (*swiglu)(const SwigluArgs& args);
+  void (*store_kv)(const StoreKvArgs& args);
   void (*attention)(const AttentionArgs& args);
   void (*combine)(const CombineArgs& args);
   // target = exp(source) within 2 ulp; exp(-inf) = 0, exp(inf) = inf, NaN stays NaN. In place works.

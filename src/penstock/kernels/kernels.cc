@@ -7,6 +7,7 @@
 #include "penstock/base/status.h"
 #include "penstock/hardware/cpu_features.h"
 #include "penstock/kernels/cpu/tables.h"
+#include "penstock/tensor/kv_block.h"
 
 namespace penstock::kernels {
 namespace {
@@ -98,6 +99,13 @@ int64_t RowBytes(RowFormat format, int64_t dim) {
   // Rows at a multiple of 2 KiB would meet in few sets of the first-level cache; a tile has a dozen of them.
   const auto rounded = static_cast<int64_t>(RoundUp(static_cast<uint64_t>(bytes), 64));
   return rounded % 2048 == 0 ? rounded + 512 : rounded;
+}
+
+int64_t AttentionScratchFloats(int64_t num_heads, int64_t head_dim, int64_t num_positions) {
+  // Of each head: scores over whole pages and one more, which keeps the heads' scores from meeting in the cache; q, p .
+  // V and the total.
+  const int64_t scores = (num_positions + kKvPageTokens - 1) / kKvPageTokens * kKvPageTokens + kKvPageTokens;
+  return num_heads * (scores + 2 * KvBlock{KvFormat::kF32, head_dim}.padded_dim() + 1);
 }
 
 }  // namespace penstock::kernels

@@ -32,4 +32,7 @@ const KernelTable& KernelsFor(Isa isa);
 // Bytes of a row of `dim` activations as PrepareRowsArgs::target, a multiple of 64: room for the format on any machine.
 int64_t RowBytes(RowFormat format, int64_t dim);
 
+// What attention needs for `num_heads` query heads over at most `num_positions` positions.
+int64_t AttentionScratchFloats(int64_t num_heads, int64_t head_dim, int64_t num_positions);
+
 }  // namespace penstock::kernels

@@ -1,28 +1,20 @@
 #include "penstock/memory/kv_cache.h"
 
-#include "penstock/base/check.h"
 #include "penstock/base/status.h"
 
 namespace penstock {
-namespace {
 
-uint64_t HalfBytes(const ModelConfig& config, Dtype dtype) {
-  return static_cast<uint64_t>(config.kv_dim()) * KvCache::kPageTokens * SizeOf(dtype);
+uint64_t KvCache::PageBytes(const ModelConfig& config, KvFormat format) {
+  return static_cast<uint64_t>(config.num_layers * config.num_kv_heads * KvBlock{format, config.head_dim}.bytes());
 }
 
-}  // namespace
-
-uint64_t KvCache::PageBytes(const ModelConfig& config, Dtype dtype) {
-  return 2 * HalfBytes(config, dtype) * static_cast<uint64_t>(config.num_layers);
-}
-
-absl::StatusOr<KvCache> KvCache::Create(const ModelConfig& config, Dtype dtype, int64_t num_pages) {
-  PENSTOCK_CHECK(dtype == Dtype::kF32 || dtype == Dtype::kBF16);
+absl::StatusOr<KvCache> KvCache::Create(const ModelConfig& config, KvFormat format, int64_t num_pages) {
   KvCache cache;
-  cache.dtype_ = dtype;
-  cache.half_bytes_ = HalfBytes(config, dtype);
+  cache.format_ = format;
+  cache.num_kv_heads_ = config.num_kv_heads;
+  cache.block_bytes_ = KvBlock{format, config.head_dim}.bytes();
   cache.num_pages_ = num_pages;
-  const uint64_t page_bytes = PageBytes(config, dtype);
+  const uint64_t page_bytes = PageBytes(config, format);
   PENSTOCK_ASSIGN_OR_RETURN(cache.arena_, Arena::Map(page_bytes * static_cast<uint64_t>(num_pages)));
   cache.free_.reserve(num_pages);
   // Low pages are taken first, so that memory which no sequence ever needs is never touched.

@@ -1,6 +1,6 @@
 // The KV cache in DRAM: pages of kPageTokens positions, handed to sequences from one arena.
 //
-// A KV page holds all layers of its positions: [num_layers][K, V][num_kv_heads, kPageTokens, head_dim]. A sequence
+// A KV page holds all layers of its positions: [num_layers, num_kv_heads] blocks (tensor/kv_block.h). A sequence
 // reserves all pages that it can ever need when it is admitted, so that nothing runs out in the middle.
 #pragma once
 
@@ -11,19 +11,18 @@
 #include "absl/status/statusor.h"
 #include "penstock/memory/arena.h"
 #include "penstock/model/model_config.h"
-#include "penstock/tensor/dtype.h"
+#include "penstock/tensor/kv_block.h"
 
 namespace penstock {
 
 class KvCache {
  public:
-  static constexpr int64_t kPageTokens = 16;
+  static constexpr int64_t kPageTokens = kKvPageTokens;
 
-  static uint64_t PageBytes(const ModelConfig& config, Dtype dtype);
+  static uint64_t PageBytes(const ModelConfig& config, KvFormat format);
   static int64_t PagesFor(int64_t num_positions) { return (num_positions + kPageTokens - 1) / kPageTokens; }
 
-  // REQUIRES: dtype is kF32 or kBF16.
-  static absl::StatusOr<KvCache> Create(const ModelConfig& config, Dtype dtype, int64_t num_pages);
+  static absl::StatusOr<KvCache> Create(const ModelConfig& config, KvFormat format, int64_t num_pages);
 
   // Pages for `num_positions`, or an empty list when there are not enough.
   std::vector<std::byte*> Reserve(int64_t num_positions);
@@ -31,14 +30,16 @@ class KvCache {
 
   int64_t num_pages() const { return num_pages_; }
   int64_t num_free_pages() const { return static_cast<int64_t>(free_.size()); }
-  Dtype dtype() const { return dtype_; }
-  // Bytes from the start of a page to the K part of `layer_idx`; its V part follows half_bytes() later.
-  uint64_t layer_offset_bytes(int64_t layer_idx) const { return 2 * half_bytes_ * static_cast<uint64_t>(layer_idx); }
-  uint64_t half_bytes() const { return half_bytes_; }
+  KvFormat format() const { return format_; }
+  // Bytes from the start of a page to the block of a KV head.
+  int64_t head_offset_bytes(int64_t layer_idx, int64_t head_idx) const {
+    return (layer_idx * num_kv_heads_ + head_idx) * block_bytes_;
+  }
 
  private:
-  Dtype dtype_ = Dtype::kF32;
-  uint64_t half_bytes_ = 0;
+  KvFormat format_ = KvFormat::kF32;
+  int64_t num_kv_heads_ = 0;
+  int64_t block_bytes_ = 0;
   int64_t num_pages_ = 0;
   Arena arena_;
   std::vector<std::byte*> free_;

@@ -37,7 +37,7 @@ void VisitBuffers(Activations& a, const ModelConfig& config, const RowFormats& f
   visit(a.attended, rows * config.q_dim());
   visit(a.cos, rows * config.head_dim / 2);
   visit(a.sin, rows * config.head_dim / 2);
-  visit(a.scores, dims.num_workers * (config.num_heads / config.num_kv_heads) * dims.context_length);
+  visit(a.attention_scratch, dims.num_workers * AttentionScratchFloats(config, dims.context_length));
   visit(a.router_logits, rows * config.num_experts);
   visit(a.topk_idx, num_assignments);
   visit(a.topk_weights, num_assignments);
@@ -53,6 +53,15 @@ void VisitBuffers(Activations& a, const ModelConfig& config, const RowFormats& f
 }
 
 }  // namespace
+
+int64_t AttentionRows(const ModelConfig& config) {
+  return std::max<int64_t>(1, kernels::kAttentionHeads / (config.num_heads / config.num_kv_heads));
+}
+
+int64_t AttentionScratchFloats(const ModelConfig& config, int64_t context_length) {
+  return kernels::AttentionScratchFloats(AttentionRows(config) * (config.num_heads / config.num_kv_heads),
+                                         config.head_dim, context_length);
+}
 
 RowFormats RowFormatsOf(const WeightMap& map, ComputeDtype dtype) {
   const LayerTensors& layer = map.layers[0];

@@ -28,6 +28,12 @@ struct RowFormats {
 };
 RowFormats RowFormatsOf(const WeightMap& map, ComputeDtype dtype);
 
+// Rows of one sequence that attention takes at once.
+int64_t AttentionRows(const ModelConfig& config);
+
+// What attention of so many rows needs of one worker's scratch memory.
+int64_t AttentionScratchFloats(const ModelConfig& config, int64_t context_length);
+
 // Spans have room for max_rows (or max_rows * num_topk assignments). Prepared rows (kernels/kernel_table.h) are what
 // the GEMMs take.
 struct Activations {
@@ -38,28 +44,28 @@ struct Activations {
   Arena arena;
   ActivationDims dims;
 
-  std::span<float> residual;          // [num_rows, model_dim]
-  std::span<float> normed;            // [num_rows, model_dim]
-  std::span<std::byte> gemm_input;    // [num_rows]: prepared rows of normed or attended
-  std::span<float> q;                 // [num_rows, num_heads * head_dim]
-  std::span<float> k;                 // [num_rows, num_kv_heads * head_dim]
-  std::span<float> v;                 // [num_rows, num_kv_heads * head_dim]
-  std::span<float> attended;          // [num_rows, num_heads * head_dim]
-  std::span<float> cos;               // [num_rows, head_dim / 2]
-  std::span<float> sin;               // [num_rows, head_dim / 2]
-  std::span<float> scores;            // [num_workers, num_heads / num_kv_heads, context_length]
-  std::span<float> router_logits;     // [num_rows, num_experts]
-  std::span<int32_t> topk_idx;        // [num_rows, num_topk]
-  std::span<float> topk_weights;      // [num_rows, num_topk]
-  std::span<int64_t> assignments;     // [num_rows, num_topk]: place among the assignments sorted by expert
-  std::span<int64_t> assigned_row;    // [num_assignments]: the row of each place
-  std::span<int64_t> group_offsets;   // [num_experts + 1]
-  std::span<std::byte> expert_input;  // [num_assignments]: prepared rows of normed
-  std::span<float> gate;              // [num_assignments, expert_dim], becomes silu(gate) * up
-  std::span<float> up;                // [num_assignments, expert_dim]
-  std::span<std::byte> hidden;        // [num_assignments]: prepared rows of gate
-  std::span<float> expert_output;     // [num_assignments, model_dim]
-  std::span<float> logits;            // [max_logit_rows, vocab_size]
+  std::span<float> residual;           // [num_rows, model_dim]
+  std::span<float> normed;             // [num_rows, model_dim]
+  std::span<std::byte> gemm_input;     // [num_rows]: prepared rows of normed or attended
+  std::span<float> q;                  // [num_rows, num_heads * head_dim]
+  std::span<float> k;                  // [num_rows, num_kv_heads * head_dim]
+  std::span<float> v;                  // [num_rows, num_kv_heads * head_dim]
+  std::span<float> attended;           // [num_rows, num_heads * head_dim]
+  std::span<float> cos;                // [num_rows, head_dim / 2]
+  std::span<float> sin;                // [num_rows, head_dim / 2]
+  std::span<float> attention_scratch;  // [num_workers, AttentionScratchFloats]
+  std::span<float> router_logits;      // [num_rows, num_experts]
+  std::span<int32_t> topk_idx;         // [num_rows, num_topk]
+  std::span<float> topk_weights;       // [num_rows, num_topk]
+  std::span<int64_t> assignments;      // [num_rows, num_topk]: place among the assignments sorted by expert
+  std::span<int64_t> assigned_row;     // [num_assignments]: the row of each place
+  std::span<int64_t> group_offsets;    // [num_experts + 1]
+  std::span<std::byte> expert_input;   // [num_assignments]: prepared rows of normed
+  std::span<float> gate;               // [num_assignments, expert_dim], becomes silu(gate) * up
+  std::span<float> up;                 // [num_assignments, expert_dim]
+  std::span<std::byte> hidden;         // [num_assignments]: prepared rows of gate
+  std::span<float> expert_output;      // [num_assignments, model_dim]
+  std::span<float> logits;             // [max_logit_rows, vocab_size]
 };
 
 }  // namespace penstock

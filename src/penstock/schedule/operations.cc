@@ -190,54 +190,56 @@ void FinishQkv(const OpContext& context, const RowBatch& batch, const LayerWeigh
   rope.x = k;
   context.kernels.rope(rope);
 
-  const KvCache& kv = context.kv_cache;
   const int64_t pos = batch.positions[row_idx];
-  std::byte* page = batch.kv_pages[row_idx][pos / KvCache::kPageTokens] + kv.layer_offset_bytes(layer_idx);
-  const int64_t head_bytes = config.head_dim * static_cast<int64_t>(SizeOf(kv.dtype()));
+  std::byte* page = batch.kv_pages[row_idx][pos / KvCache::kPageTokens];
   for (int64_t head_idx = 0; head_idx < config.num_kv_heads; ++head_idx) {
-    std::byte* k_target = page + (head_idx * KvCache::kPageTokens + pos % KvCache::kPageTokens) * head_bytes;
-    std::byte* v_target = k_target + kv.half_bytes();
-    const float* k_source = k + head_idx * config.head_dim;
-    const float* v_source = v + head_idx * config.head_dim;
-    if (kv.dtype() == Dtype::kBF16) {
-      context.kernels.to_bf16(k_source, config.head_dim, reinterpret_cast<BF16*>(k_target));
-      context.kernels.to_bf16(v_source, config.head_dim, reinterpret_cast<BF16*>(v_target));
-    } else {
-      std::memcpy(k_target, k_source, static_cast<size_t>(head_bytes));
-      std::memcpy(v_target, v_source, static_cast<size_t>(head_bytes));
-    }
+    context.kernels.store_kv({.format = context.kv_cache.format(),
+                              .head_dim = config.head_dim,
+                              .k = k + head_idx * config.head_dim,
+                              .v = v + head_idx * config.head_dim,
+                              .block = page + context.kv_cache.head_offset_bytes(layer_idx, head_idx),
+                              .token = pos % KvCache::kPageTokens});
   }
 }
 
-void AttendHead(const OpContext& context, const RowBatch& batch, int64_t layer_idx, int64_t row_idx, int64_t head_idx,
+// Rows of one sequence at consecutive positions, no more than attention takes at once.
+std::vector<Range> AttentionRuns(const RowBatch& batch, int64_t max_rows) {
+  std::vector<Range> runs;
+  for (int64_t row_idx = 0; row_idx < batch.num_rows(); ++row_idx) {
+    if (!runs.empty()) {
+      Range& run = runs.back();
+      if (run.size() < max_rows && batch.kv_pages[row_idx].data() == batch.kv_pages[run.begin].data() &&
+          batch.positions[row_idx] == batch.positions[run.begin] + run.size()) {
+        ++run.end;
+        continue;
+      }
+    }
+    runs.push_back({row_idx, row_idx + 1});
+  }
+  return runs;
+}
+
+void AttendHead(const OpContext& context, const RowBatch& batch, int64_t layer_idx, Range rows, int64_t head_idx,
                 int worker_idx) {
   const ModelConfig& config = context.config;
   Activations& a = context.activations;
-  const KvCache& kv = context.kv_cache;
   const int64_t group = config.num_heads / config.num_kv_heads;
-  const int64_t head_bytes = config.head_dim * static_cast<int64_t>(SizeOf(kv.dtype()));
-  const int64_t pos = batch.positions[row_idx];
-  const int64_t k_offset =
-      static_cast<int64_t>(kv.layer_offset_bytes(layer_idx)) + head_idx * KvCache::kPageTokens * head_bytes;
-  const int64_t q_offset = row_idx * config.q_dim() + head_idx * group * config.head_dim;
+  const int64_t q_offset = rows.begin * config.q_dim() + head_idx * group * config.head_dim;
   context.kernels.attention(
-      {.group = group,
+      {.num_rows = rows.size(),
+       .group = group,
        .head_dim = config.head_dim,
        .q = a.q.data() + q_offset,
-       .q_stride = config.head_dim,
-       .pages = batch.kv_pages[row_idx].data(),
-       .page_tokens = KvCache::kPageTokens,
-       .kv_dtype = kv.dtype(),
-       .k_offset_bytes = k_offset,
-       .v_offset_bytes = k_offset + static_cast<int64_t>(kv.half_bytes()),
-       .token_stride_bytes = head_bytes,
-       .first_pos = config.sliding_window > 0 ? std::max<int64_t>(0, pos + 1 - config.sliding_window) : 0,
-       .end_pos = pos + 1,
+       .q_stride = config.q_dim(),
+       .pages = batch.kv_pages[rows.begin].data(),
+       .kv_format = context.kv_cache.format(),
+       .head_offset_bytes = context.kv_cache.head_offset_bytes(layer_idx, head_idx),
+       .pos = batch.positions[rows.begin],
+       .window = config.sliding_window,
        .scale = 1.0f / std::sqrt(static_cast<float>(config.head_dim)),
-       .scratch = a.scores.data() + worker_idx * group * a.dims.context_length,
-       .scratch_stride = a.dims.context_length,
+       .scratch = a.attention_scratch.data() + worker_idx * AttentionScratchFloats(config, a.dims.context_length),
        .out = a.attended.data() + q_offset,
-       .out_stride = config.head_dim});
+       .out_stride = config.q_dim()});
 }
 
 const float* DataOrNull(std::span<const float> span) { return span.empty() ? nullptr : span.data(); }
@@ -386,10 +388,13 @@ void Attention(const OpContext& context, const RowBatch& batch, int64_t layer_id
   RunGemms(context, qkv);
   context.pool.ParallelFor(num_rows,
                            [&](int64_t row_idx, int) { FinishQkv(context, batch, layer, layer_idx, row_idx); });
-  context.pool.ParallelFor(num_rows * config.num_kv_heads, [&](int64_t task_idx, int worker_idx) {
+  const std::vector<Range> runs = AttentionRuns(batch, AttentionRows(config));
+  const auto num_tasks = static_cast<int64_t>(runs.size()) * config.num_kv_heads;
+  context.pool.ParallelFor(num_tasks, [&](int64_t task_idx, int worker_idx) {
     // The longest rows come last in a chunk; beginning with them balances the end of the region.
-    const int64_t reversed = num_rows * config.num_kv_heads - 1 - task_idx;
-    AttendHead(context, batch, layer_idx, reversed / config.num_kv_heads, reversed % config.num_kv_heads, worker_idx);
+    const int64_t reversed = num_tasks - 1 - task_idx;
+    AttendHead(context, batch, layer_idx, runs[reversed / config.num_kv_heads], reversed % config.num_kv_heads,
+               worker_idx);
   });
   const RowsView attended = GemmInput(context, context.row_formats.attention, config.q_dim());
   ForRowRanges(context, num_rows,

@@ -1,129 +1,307 @@
-// Attention of one query position over the pages of one KV head. Scores are a GEMM of the group's queries with the K of
-// each page; p . V goes page by page, so that the second reading of a page comes from the cache.
+// Attention of some consecutive positions over the pages of one KV head.
+//
+// Their query heads share every read of K and V. The tiles and their order change the speed only: a head sees its own
+// query, the positions that it attends to, and the law of sums.
 #pragma once
 
 #include "penstock/kernels/cpu/exp-inl.h"
-#include "penstock/kernels/cpu/scores-inl.h"
+#include "penstock/kernels/cpu/gemm-inl.h"
+#include "penstock/kernels/cpu/prepare-inl.h"
 #include "penstock/kernels/kernel_table.h"
+#include "penstock/tensor/kv_block.h"
 
 namespace penstock::kernels {
 namespace {
 
-// The part of the range that lies in one page.
-struct PageRun {
-  const std::byte* k;
-  const std::byte* v;
-  int64_t first;  // counted from first_pos
-  int64_t count;
-};
-
-template <class Visit>
-inline void ForEachPageRun(const AttentionArgs& args, const Visit& visit) {
-  for (int64_t pos = args.first_pos; pos < args.end_pos;) {
-    const int64_t page_idx = pos / args.page_tokens;
-    const int64_t page_end = (page_idx + 1) * args.page_tokens;
-    const int64_t end = page_end < args.end_pos ? page_end : args.end_pos;
-    const std::byte* run = args.pages[page_idx] + (pos % args.page_tokens) * args.token_stride_bytes;
-    visit(PageRun{run + args.k_offset_bytes, run + args.v_offset_bytes, pos - args.first_pos, end - pos});
-    pos = end;
-  }
+template <class V, KvFormat kFormat>
+[[gnu::always_inline]] inline V LoadKv(const std::byte* source) {
+  if constexpr (kFormat == KvFormat::kF32) return V::template LoadAs<Dtype::kF32>(source);
+  if constexpr (kFormat == KvFormat::kBF16) return V::template LoadAs<Dtype::kBF16>(source);
+  if constexpr (kFormat == KvFormat::kInt8) return V::LoadSignedCodes(source);
 }
 
-// out[head.., dim..] += p . V over one page, for kHeads heads and kDims pieces of 16; the last piece has `last` lanes.
-template <class V, Dtype kDtype, int kHeads, int kDims>
-void AccumulateTile(const AttentionArgs& args, const PageRun& run, int64_t head, int64_t dim, int64_t last) {
-  constexpr int64_t kSize = kDtype == Dtype::kF32 ? 4 : 2;
-  const float* p = args.scratch + head * args.scratch_stride + run.first;
-  float* out = args.out + head * args.out_stride + dim;
-  const std::byte* v = run.v + dim * kSize;
-  V sums[kHeads][kDims];
-#pragma GCC unroll 8
-  for (int h = 0; h < kHeads; ++h) {
-#pragma GCC unroll 8
-    for (int d = 0; d < kDims; ++d) {
-      const float* source = out + h * args.out_stride + 16 * d;
-      sums[h][d] = d == kDims - 1 && last < 16 ? V::LoadPartial(source, last, 0) : V::Load(source);
+// body(IntConstant<n>, head) for tiles of kMax, 8, 4, 2 and 1 heads that make up [first, end).
+template <int kMax, class Body>
+inline void ForHeadTiles(int64_t first, int64_t end, const Body& body) {
+  for (; first + kMax <= end; first += kMax) body(IntConstant<kMax>{}, first);
+  if constexpr (kMax > 1) ForHeadTiles<kMax == 12 ? 8 : kMax / 2>(first, end, body);
+}
+
+// Where the scratch memory goes, and what each query head attends to.
+struct AttentionPlan {
+  int64_t num_heads;  // rows times group
+  int64_t padded_dim;
+  int64_t base;  // the first position of the first page; scores are counted from here
+  int64_t num_pages;
+  int64_t stride;  // of scores
+  float* scores;   // [num_heads, stride]
+  float* q;        // [head_dim, num_heads]
+  float* sums;     // [num_heads, padded_dim]: p . V
+  float* totals;   // [num_heads]: of p
+
+  explicit AttentionPlan(const AttentionArgs& args)
+      : num_heads(args.num_rows * args.group),
+        padded_dim(KvBlock{args.kv_format, args.head_dim}.padded_dim()),
+        base(FirstPos(args, 0) / kKvPageTokens * kKvPageTokens),
+        num_pages((EndPos(args, args.num_rows - 1) - base + kKvPageTokens - 1) / kKvPageTokens),
+        stride((num_pages + 1) * kKvPageTokens),
+        scores(args.scratch),
+        q(scores + num_heads * stride),
+        sums(q + num_heads * padded_dim),
+        totals(sums + num_heads * padded_dim) {}
+
+  static int64_t FirstPos(const AttentionArgs& args, int64_t row) {
+    const int64_t first = args.pos + row + 1 - args.window;
+    return args.window > 0 && first > 0 ? first : 0;
+  }
+  static int64_t EndPos(const AttentionArgs& args, int64_t row) { return args.pos + row + 1; }
+};
+
+template <class V, KvFormat kFormat>
+class AttentionOf {
+ public:
+  explicit AttentionOf(const AttentionArgs& args) : args_(args), block_{kFormat, args.head_dim}, plan_(args) {}
+
+  void Run() const {
+    for (int64_t head = 0; head < plan_.num_heads; ++head) {
+      const float* q = args_.q + head / args_.group * args_.q_stride + head % args_.group * args_.head_dim;
+      for (int64_t d = 0; d < args_.head_dim; ++d) plan_.q[d * plan_.num_heads + head] = q[d];
+    }
+    __builtin_memset(plan_.sums, 0, static_cast<size_t>(plan_.num_heads * plan_.padded_dim) * sizeof(float));
+    int64_t page = 0;
+    for (; page + kPages <= plan_.num_pages; page += kPages) Scores<kPages>(page);
+    for (; page < plan_.num_pages; ++page) Scores<1>(page);
+    for (int64_t head = 0; head < plan_.num_heads; ++head) Softmax(head);
+    // What all rows attend to goes in tiles of their heads, what only some do row by row, in increasing position.
+    const int64_t last_row = args_.num_rows - 1;
+    const int64_t shared_end = AttentionPlan::EndPos(args_, 0);
+    const int64_t last_first = AttentionPlan::FirstPos(args_, last_row);
+    const int64_t shared_first = last_first < shared_end ? last_first : shared_end;
+    for (int64_t row = 0; row < last_row; ++row) AddRow(row, AttentionPlan::FirstPos(args_, row), shared_first);
+    AddValues(0, plan_.num_heads, shared_first, shared_end);
+    for (int64_t row = 1; row <= last_row; ++row) {
+      const int64_t first = AttentionPlan::FirstPos(args_, row);
+      AddRow(row, first > shared_end ? first : shared_end, AttentionPlan::EndPos(args_, row));
+    }
+    for (int64_t head = 0; head < plan_.num_heads; ++head) {
+      float* out = args_.out + head / args_.group * args_.out_stride + head % args_.group * args_.head_dim;
+      const float* sums = plan_.sums + head * plan_.padded_dim;
+      for (int64_t d = 0; d < args_.head_dim; ++d) out[d] = sums[d] / plan_.totals[head];
     }
   }
-  for (int64_t token = 0; token < run.count; ++token) {
-    V pieces[kDims];
-#pragma GCC unroll 8
-    for (int d = 0; d < kDims; ++d) {
-      const std::byte* source = v + 16 * d * kSize;
-      pieces[d] = d == kDims - 1 && last < 16 ? V::template LoadPartialAs<kDtype>(source, last)
-                                              : V::template LoadAs<kDtype>(source);
-    }
-#pragma GCC unroll 8
-    for (int h = 0; h < kHeads; ++h) {
-      const V weight = V::Set(p[h * args.scratch_stride + token]);
-#pragma GCC unroll 8
-      for (int d = 0; d < kDims; ++d) sums[h][d] = Fma(weight, pieces[d], sums[h][d]);
-    }
-    v += args.token_stride_bytes;
+
+ private:
+  static constexpr int64_t kSize = KvBlock{kFormat, 0}.size();
+  static constexpr int kPages = V::kPanelVecs;  // that a tile of scores takes at once
+  static constexpr int kDims = V::kPanelVecs;   // vectors of a V that a tile adds at once
+
+  // Blocks of [page, page_end): null beyond the last.
+  const std::byte* Block(int64_t page) const {
+    return page < plan_.num_pages ? args_.pages[plan_.base / kKvPageTokens + page] + args_.head_offset_bytes : nullptr;
   }
-#pragma GCC unroll 8
-  for (int h = 0; h < kHeads; ++h) {
-#pragma GCC unroll 8
-    for (int d = 0; d < kDims; ++d) {
-      float* target = out + h * args.out_stride + 16 * d;
-      if (d == kDims - 1 && last < 16) {
-        sums[h][d].StorePartial(target, last);
-      } else {
-        sums[h][d].Store(target);
+
+  template <int kCount>
+  void Scores(int64_t page) const {
+    const std::byte* blocks[kCount];
+    const std::byte* next[kCount];
+    for (int i = 0; i < kCount; ++i) {
+      blocks[i] = Block(page + i);
+      next[i] = Block(page + kCount + i);
+      if (next[i] == nullptr) next[i] = blocks[i];
+    }
+    ForHeadTiles<V::kPanelRows>(0, plan_.num_heads, [&](auto num_heads, int64_t head) {
+      ScoresTile<num_heads.value, kCount>(blocks, next, head,
+                                          plan_.scores + head * plan_.stride + page * kKvPageTokens);
+    });
+  }
+
+  template <int kHeads, int kCount>
+  void ScoresTile(const std::byte* const (&blocks)[kCount], const std::byte* const (&next)[kCount], int64_t head,
+                  float* scores) const {
+    V sums[kHeads][kCount];
+    Unrolled<kCount>([&](auto i) __attribute__((always_inline)) {
+      Unrolled<kHeads>([&](auto h) __attribute__((always_inline)) { sums[h][i] = V::Zero(); });
+    });
+    const float* q = plan_.q + head;
+    const int64_t k_bytes = block_.v_offset();
+#pragma GCC unroll 4
+    for (int64_t k = 0; k < k_bytes; k += block_.k_stride()) {
+      V step[kCount];
+      Unrolled<kCount>([&](auto i) __attribute__((always_inline)) {
+        step[i] = LoadKv<V, kFormat>(blocks[i] + k);
+        __builtin_prefetch(next[i] + k);
+      });
+      Unrolled<kHeads>([&](auto h) __attribute__((always_inline)) {
+        const V x = V::Set(q[h]);
+        Unrolled<kCount>([&](auto i) __attribute__((always_inline)) { sums[h][i] = Fma(x, step[i], sums[h][i]); });
+      });
+      q += plan_.num_heads;
+    }
+    Unrolled<kCount>([&](auto i) __attribute__((always_inline)) {
+      Unrolled<kHeads>([&](auto h) __attribute__((always_inline)) {
+        if constexpr (kFormat == KvFormat::kInt8) {
+          sums[h][i] = Mul(sums[h][i], V::template LoadAs<Dtype::kF32>(blocks[i] + block_.k_scales_offset()));
+        }
+        sums[h][i].Store(scores + h * plan_.stride + kKvPageTokens * i);
+      });
+    });
+  }
+
+  // p of the positions that the head attends to, and their total; p of int8 V takes in the scale of V.
+  void Softmax(int64_t head) const {
+    const int64_t row = head / args_.group;
+    const int64_t first = AttentionPlan::FirstPos(args_, row);
+    const int64_t count = AttentionPlan::EndPos(args_, row) - first;
+    float* scores = plan_.scores + head * plan_.stride;
+    ExpMinusMax<V>(scores + (first - plan_.base), count, args_.scale);
+    plan_.totals[head] = SumOf<V>(scores + (first - plan_.base), count);
+    if constexpr (kFormat == KvFormat::kInt8) {
+      for (int64_t page = 0; page < plan_.num_pages; ++page) {
+        float* p = scores + page * kKvPageTokens;
+        Mul(V::Load(p), V::template LoadAs<Dtype::kF32>(Block(page) + block_.v_scales_offset())).Store(p);
       }
     }
   }
-}
 
-template <class V, Dtype kDtype, int kHeads>
-void AccumulateHeads(const AttentionArgs& args, const PageRun& run, int64_t head) {
-  int64_t dim = 0;
-  for (; dim + 16 * V::kDimTile <= args.head_dim; dim += 16 * V::kDimTile) {
-    AccumulateTile<V, kDtype, kHeads, V::kDimTile>(args, run, head, dim, 16);
+  void AddRow(int64_t row, int64_t first, int64_t end) const {
+    if (first < end) AddValues(row * args_.group, (row + 1) * args_.group, first, end);
   }
-  for (; dim < args.head_dim; dim += 16) {
-    const int64_t left = args.head_dim - dim;
-    AccumulateTile<V, kDtype, kHeads, 1>(args, run, head, dim, left < 16 ? left : 16);
-  }
-}
 
-template <class V, Dtype kDtype>
-void AttentionOf(const AttentionArgs& args) {
-  const int64_t count = args.end_pos - args.first_pos;
-  ForEachPageRun(args, [&](const PageRun& run) {
-    Scores<V, kDtype>({.num_rows = args.group,
-                       .num_cols = run.count,
-                       .inner_dim = args.head_dim,
-                       .x = args.q,
-                       .x_stride = args.q_stride,
-                       .w = run.k,
-                       .w_stride_bytes = args.token_stride_bytes,
-                       .y = args.scratch + run.first,
-                       .y_stride = args.scratch_stride});
-  });
-  for (int64_t head = 0; head < args.group; ++head) {
-    ExpMinusMax<V>(args.scratch + head * args.scratch_stride, count, args.scale);
-    for (int64_t d = 0; d < args.head_dim; ++d) args.out[head * args.out_stride + d] = 0;
-  }
-  ForEachPageRun(args, [&](const PageRun& run) {
-    int64_t head = 0;
-    for (; head + V::kHeadTile <= args.group; head += V::kHeadTile) {
-      AccumulateHeads<V, kDtype, V::kHeadTile>(args, run, head);
+  // sums += p . V of the positions [first, end) for the heads [first_head, end_head).
+  void AddValues(int64_t first_head, int64_t end_head, int64_t first, int64_t end) const {
+    for (int64_t pos = first; pos < end;) {
+      const int64_t page = (pos - plan_.base) / kKvPageTokens;
+      const int64_t page_end = plan_.base + (page + 1) * kKvPageTokens;
+      const int64_t stop = page_end < end ? page_end : end;
+      const int64_t skipped = (pos - plan_.base) % kKvPageTokens * block_.v_stride();
+      const std::byte* block = Block(page);
+      const std::byte* next = stop < end ? Block(page + 1) : block;
+      const std::byte* v = block + block_.v_offset() + skipped;
+      const std::byte* ahead = next + block_.v_offset() + skipped;
+      ForHeadTiles<V::kPanelRows>(first_head, end_head, [&](auto num_heads, int64_t head) {
+        const float* p = plan_.scores + head * plan_.stride + (pos - plan_.base);
+        float* sums = plan_.sums + head * plan_.padded_dim;
+        int64_t dim = 0;
+        for (; dim + 16 * kDims <= plan_.padded_dim; dim += 16 * kDims) {
+          ValuesTile<num_heads.value, kDims>(p, stop - pos, v + dim * block_.size(), ahead + dim * block_.size(),
+                                             sums + dim);
+        }
+        for (; dim < plan_.padded_dim; dim += 16) {
+          ValuesTile<num_heads.value, 1>(p, stop - pos, v + dim * block_.size(), ahead + dim * block_.size(),
+                                         sums + dim);
+        }
+      });
+      pos = stop;
     }
-    for (; head < args.group; ++head) AccumulateHeads<V, kDtype, 1>(args, run, head);
-  });
-  for (int64_t head = 0; head < args.group; ++head) {
-    const float sum = SumOf<V>(args.scratch + head * args.scratch_stride, count);
-    for (int64_t d = 0; d < args.head_dim; ++d) args.out[head * args.out_stride + d] /= sum;
   }
-}
+
+  template <int kHeads, int kCount>
+  void ValuesTile(const float* p, int64_t num_tokens, const std::byte* v, const std::byte* ahead, float* stored) const {
+    V sums[kHeads][kCount];
+    Unrolled<kHeads>([&](auto h) __attribute__((always_inline)) {
+      Unrolled<kCount>([&](auto i) __attribute__((always_inline)) {
+        sums[h][i] = V::Load(stored + h * plan_.padded_dim + 16 * i);
+      });
+    });
+    RowPointers<kHeads> weights(reinterpret_cast<const std::byte*>(p),
+                                plan_.stride * static_cast<int64_t>(sizeof(float)));
+    const int64_t v_bytes = num_tokens * block_.v_stride();
+    for (int64_t row = 0; row < v_bytes; row += block_.v_stride()) {
+      V step[kCount];
+      Unrolled<kCount>([&](auto i) __attribute__((always_inline)) {
+        step[i] = LoadKv<V, kFormat>(v + row + 16 * kSize * i);
+        __builtin_prefetch(ahead + row + 16 * kSize * i);
+      });
+      Unrolled<kHeads>([&](auto h) __attribute__((always_inline)) {
+        const V x = V::Set(FloatAt(weights[h]));
+        Unrolled<kCount>([&](auto i) __attribute__((always_inline)) { sums[h][i] = Fma(x, step[i], sums[h][i]); });
+      });
+      weights.Advance(sizeof(float));
+    }
+    Unrolled<kHeads>([&](auto h) __attribute__((always_inline)) {
+      Unrolled<kCount>([&](auto i) __attribute__((always_inline)) {
+        sums[h][i].Store(stored + h * plan_.padded_dim + 16 * i);
+      });
+    });
+  }
+
+  const AttentionArgs& args_;
+  KvBlock block_;
+  AttentionPlan plan_;
+};
 
 template <class V>
 void Attention(const AttentionArgs& args) {
-  switch (args.kv_dtype) {
-    case Dtype::kF32: return AttentionOf<V, Dtype::kF32>(args);
-    case Dtype::kF16: return AttentionOf<V, Dtype::kF16>(args);
-    case Dtype::kBF16: return AttentionOf<V, Dtype::kBF16>(args);
+  switch (args.kv_format) {
+    case KvFormat::kF32: return AttentionOf<V, KvFormat::kF32>(args).Run();
+    case KvFormat::kBF16: return AttentionOf<V, KvFormat::kBF16>(args).Run();
+    case KvFormat::kInt8: return AttentionOf<V, KvFormat::kInt8>(args).Run();
+  }
+}
+
+// One row of K or V as codes: x = code * scale, code = round(x * inverse), as PrepareInt8Group has it.
+struct CodeScale {
+  float scale;
+  float inverse;
+  bool is_used;
+};
+
+template <class V>
+CodeScale CodeScaleOf(const float* source, int64_t count) {
+  V largest = V::Zero(), poison = V::Zero();
+  for (int64_t i = 0; i < count; i += 16) {
+    const V x = LoadOfGroup<V>(source, i, count);
+    largest = Max(largest, x.Abs());
+    poison = Fma(x, V::Zero(), poison);  // 0, or NaN where x is not finite
+  }
+  const float magnitude = largest.ReduceMax();
+  if (poison.ReduceAdd() != 0) return {__builtin_nanf(""), 0, false};
+  if (magnitude < kLeastMagnitude) return {0, 0, false};
+  return {magnitude / 127, 127 / magnitude, true};
+}
+
+// Calls put(element, its bytes) for 16 elements of a row at a time; those beyond head_dim are zeros.
+template <class V, KvFormat kFormat, class Put>
+void ForEachKvPiece(const float* source, int64_t dim, const CodeScale& scale, const Put& put) {
+  alignas(64) std::byte piece[64];
+  for (int64_t d = 0; d < dim; d += 16) {
+    const V x = scale.is_used ? LoadOfGroup<V>(source, d, dim) : V::Zero();
+    if constexpr (kFormat == KvFormat::kF32) x.Store(reinterpret_cast<float*>(piece));
+    if constexpr (kFormat == KvFormat::kBF16) x.StoreBf16(reinterpret_cast<BF16*>(piece));
+    if constexpr (kFormat == KvFormat::kInt8)
+      Add(Mul(x, V::Set(scale.inverse)), V::Set(kRoundShift)).StoreLowBytes(piece);
+    put(d, piece);
+  }
+}
+
+template <class V, KvFormat kFormat>
+void StoreKvAs(const StoreKvArgs& args) {
+  const KvBlock block{kFormat, args.head_dim};
+  constexpr int64_t kSize = KvBlock{kFormat, 0}.size();
+  CodeScale k_scale = {1, 1, true}, v_scale = {1, 1, true};
+  if constexpr (kFormat == KvFormat::kInt8) {
+    k_scale = CodeScaleOf<V>(args.k, args.head_dim);
+    v_scale = CodeScaleOf<V>(args.v, args.head_dim);
+    __builtin_memcpy(args.block + block.k_scales_offset() + 4 * args.token, &k_scale.scale, 4);
+    __builtin_memcpy(args.block + block.v_scales_offset() + 4 * args.token, &v_scale.scale, 4);
+  }
+  ForEachKvPiece<V, kFormat>(args.k, args.head_dim, k_scale, [&](int64_t d, const std::byte* piece) {
+    std::byte* target = args.block + d * block.k_stride() + args.token * kSize;
+    const int64_t count = args.head_dim - d < 16 ? args.head_dim - d : 16;
+    for (int64_t i = 0; i < count; ++i) __builtin_memcpy(target + i * block.k_stride(), piece + i * kSize, kSize);
+  });
+  std::byte* v = args.block + block.v_offset() + args.token * block.v_stride();
+  ForEachKvPiece<V, kFormat>(args.v, args.head_dim, v_scale, [&](int64_t d, const std::byte* piece) {
+    __builtin_memcpy(v + d * kSize, piece, 16 * kSize);
+  });
+}
+
+template <class V>
+void StoreKv(const StoreKvArgs& args) {
+  switch (args.format) {
+    case KvFormat::kF32: return StoreKvAs<V, KvFormat::kF32>(args);
+    case KvFormat::kBF16: return StoreKvAs<V, KvFormat::kBF16>(args);
+    case KvFormat::kInt8: return StoreKvAs<V, KvFormat::kInt8>(args);
   }
 }
 

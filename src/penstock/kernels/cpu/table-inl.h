@@ -38,6 +38,7 @@ constexpr KernelTable MakeTable() {
           .rope = Rope<V>,
           .router_topk = RouterTopk<V>,
           .swiglu = Swiglu<V>,
+          .store_kv = StoreKv<V>,
           .attention = Attention<V>,
           .combine = Combine<V>,
           .exp = ExpOf<V>,

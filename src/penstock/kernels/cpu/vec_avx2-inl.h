@@ -16,12 +16,8 @@ inline __m256i FirstLanes8(int64_t count) {
 
 struct Avx2Vec {
   // 12 registers of accumulators leave 4 for x and w.
-  static constexpr int kTileRows = 3;
-  static constexpr int kTileCols = 2;
   static constexpr int kPanelRows = 6;
   static constexpr int kPanelVecs = 1;
-  static constexpr int kHeadTile = 2;
-  static constexpr int kDimTile = 2;
 
   __m256 low;   // lanes 0..7
   __m256 high;  // lanes 8..15
@@ -70,6 +66,11 @@ struct Avx2Vec {
     const __m128i codes = _mm_loadu_si128(reinterpret_cast<const __m128i*>(source));
     return {_mm256_cvtepi32_ps(_mm256_cvtepu8_epi32(codes)),
             _mm256_cvtepi32_ps(_mm256_cvtepu8_epi32(_mm_srli_si128(codes, 8)))};
+  }
+  static Avx2Vec LoadSignedCodes(const std::byte* source) {
+    const __m128i codes = _mm_loadu_si128(reinterpret_cast<const __m128i*>(source));
+    return {_mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(codes)),
+            _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(_mm_srli_si128(codes, 8)))};
   }
   Avx2Vec Abs() const {
     const __m256 sign = _mm256_set1_ps(-0.0f);
@@ -145,18 +146,6 @@ inline __m256 ScaleByPowerOfTwo8(__m256 x, __m256 shifted, float shift) {
 }
 inline Avx2Vec ScaleByPowerOfTwo(Avx2Vec x, Avx2Vec shifted, float shift) {
   return {ScaleByPowerOfTwo8(x.low, shifted.low, shift), ScaleByPowerOfTwo8(x.high, shifted.high, shift)};
-}
-
-// Adds halves of two vectors at once, so that four trees cost 10 shuffles instead of 12, and fewer additions.
-inline void ReduceAdd4(Avx2Vec a, Avx2Vec b, Avx2Vec c, Avx2Vec d, float target[4]) {
-  const __m256 a8 = _mm256_add_ps(a.low, a.high), b8 = _mm256_add_ps(b.low, b.high);
-  const __m256 c8 = _mm256_add_ps(c.low, c.high), d8 = _mm256_add_ps(d.low, d.high);
-  const __m256 ab = _mm256_add_ps(_mm256_permute2f128_ps(a8, b8, 0x20), _mm256_permute2f128_ps(a8, b8, 0x31));
-  const __m256 cd = _mm256_add_ps(_mm256_permute2f128_ps(c8, d8, 0x20), _mm256_permute2f128_ps(c8, d8, 0x31));
-  const __m256 twos = _mm256_add_ps(_mm256_shuffle_ps(ab, cd, 0x44), _mm256_shuffle_ps(ab, cd, 0xEE));
-  const __m256 ones = _mm256_add_ps(twos, _mm256_permute_ps(twos, 0xB1));  // a a c c | b b d d
-  const __m128 ac = _mm256_castps256_ps128(ones), bd = _mm256_extractf128_ps(ones, 1);
-  _mm_storeu_ps(target, _mm_movelh_ps(_mm_unpacklo_ps(ac, bd), _mm_unpackhi_ps(ac, bd)));
 }
 
 }  // namespace

@@ -12,12 +12,8 @@ inline __mmask16 FirstLanes16(int64_t count) { return static_cast<__mmask16>((1u
 
 struct Avx512Vec {
   // 24 accumulators, 4 of w and one or two of x: 30 of 32 registers.
-  static constexpr int kTileRows = 6;
-  static constexpr int kTileCols = 4;
   static constexpr int kPanelRows = 12;
   static constexpr int kPanelVecs = 2;
-  static constexpr int kHeadTile = 4;
-  static constexpr int kDimTile = 4;
 
   __m512 lanes;
 
@@ -59,6 +55,9 @@ struct Avx512Vec {
   }
   static Avx512Vec LoadCodes(const std::byte* source) {
     return {_mm512_cvtepi32_ps(_mm512_cvtepu8_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(source))))};
+  }
+  static Avx512Vec LoadSignedCodes(const std::byte* source) {
+    return {_mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(source))))};
   }
   Avx512Vec Abs() const { return {_mm512_andnot_ps(_mm512_set1_ps(-0.0f), lanes)}; }
   void StoreLowBytes(std::byte* target) const {
@@ -110,19 +109,6 @@ inline Avx512Vec ScaleByPowerOfTwo(Avx512Vec x, Avx512Vec shifted, float shift) 
   const __m512i first = _mm512_add_epi32(_mm512_slli_epi32(half, 23), one);
   const __m512i second = _mm512_add_epi32(_mm512_slli_epi32(_mm512_sub_epi32(n, half), 23), one);
   return {_mm512_mul_ps(_mm512_mul_ps(x.lanes, _mm512_castsi512_ps(first)), _mm512_castsi512_ps(second))};
-}
-
-// Adds halves of two vectors at once, so that four trees cost 9 shuffles instead of 16.
-inline void ReduceAdd4(Avx512Vec a, Avx512Vec b, Avx512Vec c, Avx512Vec d, float target[4]) {
-  const __m512 ab = _mm512_add_ps(_mm512_shuffle_f32x4(a.lanes, b.lanes, 0x44),
-                                  _mm512_shuffle_f32x4(a.lanes, b.lanes, 0xEE));  // a: 8 sums, b: 8 sums
-  const __m512 cd =
-      _mm512_add_ps(_mm512_shuffle_f32x4(c.lanes, d.lanes, 0x44), _mm512_shuffle_f32x4(c.lanes, d.lanes, 0xEE));
-  const __m512 fours = _mm512_add_ps(_mm512_shuffle_f32x4(ab, cd, 0x88), _mm512_shuffle_f32x4(ab, cd, 0xDD));
-  const __m512 twos = _mm512_add_ps(fours, _mm512_permute_ps(fours, 0x4E));
-  const __m512 ones = _mm512_add_ps(twos, _mm512_permute_ps(twos, 0xB1));  // each 128 bits: one sum, four times
-  const __m512i firsts = _mm512_setr_epi32(0, 4, 8, 12, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0);
-  _mm_storeu_ps(target, _mm512_castps512_ps128(_mm512_permutexvar_ps(firsts, ones)));
 }
 
 }  // namespace

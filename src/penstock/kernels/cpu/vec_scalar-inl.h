@@ -10,14 +10,10 @@ namespace penstock::kernels {
 namespace {
 
 struct ScalarVec {
-  // Register tiles: of dot products, rows of x times rows of w; of the GEMM, rows of x times vectors of a panel.
-  static constexpr int kTileRows = 2;
-  static constexpr int kTileCols = 4;
+  // The register tile of the GEMM: rows of x times vectors of a panel. Attention's: heads times pages, and heads times
+  // 16-wide pieces of head_dim.
   static constexpr int kPanelRows = 2;
   static constexpr int kPanelVecs = 2;
-  // Heads and 16-wide pieces of head_dim that p . V keeps in registers.
-  static constexpr int kHeadTile = 2;
-  static constexpr int kDimTile = 2;
 
   float lanes[16];
 
@@ -88,6 +84,12 @@ struct ScalarVec {
   static ScalarVec LoadCodes(const std::byte* source) {
     ScalarVec result;
     for (int j = 0; j < 16; ++j) result.lanes[j] = static_cast<float>(static_cast<uint8_t>(source[j]));
+    return result;
+  }
+  // 16 signed bytes as floats.
+  static ScalarVec LoadSignedCodes(const std::byte* source) {
+    ScalarVec result;
+    for (int j = 0; j < 16; ++j) result.lanes[j] = static_cast<float>(static_cast<int8_t>(source[j]));
     return result;
   }
   ScalarVec Abs() const {
@@ -184,15 +186,6 @@ inline ScalarVec ScaleByPowerOfTwo(const ScalarVec& x, const ScalarVec& shifted,
     result.lanes[j] = x.lanes[j] * first * second;
   }
   return result;
-}
-
-// Four dot products at a time: target[0..4) = the sums of the lanes of a, b, c, d.
-inline void ReduceAdd4(const ScalarVec& a, const ScalarVec& b, const ScalarVec& c, const ScalarVec& d,
-                       float target[4]) {
-  target[0] = a.ReduceAdd();
-  target[1] = b.ReduceAdd();
-  target[2] = c.ReduceAdd();
-  target[3] = d.ReduceAdd();
 }
 
 }  // namespace

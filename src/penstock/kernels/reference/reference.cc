@@ -6,6 +6,8 @@
 #include <span>
 #include <vector>
 
+#include "penstock/tensor/kv_block.h"
+
 namespace penstock::kernels::reference {
 namespace {
 
@@ -140,33 +142,85 @@ void Swiglu(const SwigluArgs& args) {
   }
 }
 
-void Attention(const AttentionArgs& args) {
-  const auto load = [&](int64_t offset_bytes, int64_t pos, int64_t d) {
-    const std::byte* token =
-        args.pages[pos / args.page_tokens] + offset_bytes + pos % args.page_tokens * args.token_stride_bytes;
-    return static_cast<double>(LoadAs(args.kv_dtype, token, d));
-  };
-  for (int64_t head = 0; head < args.group; ++head) {
-    float* p = args.scratch + head * args.scratch_stride - args.first_pos;
-    float* out = args.out + head * args.out_stride;
-    for (int64_t pos = args.first_pos; pos < args.end_pos; ++pos) {
-      double score = 0;
-      for (int64_t d = 0; d < args.head_dim; ++d) {
-        score += args.q[head * args.q_stride + d] * load(args.k_offset_bytes, pos, d);
+void StoreKv(const StoreKvArgs& args) {
+  const KvBlock block = {args.format, args.head_dim};
+  const auto store = [&](const float* source, auto place, int64_t scale_place) {
+    const std::span<const float> values(source, static_cast<size_t>(args.head_dim));
+    const bool is_finite = std::all_of(values.begin(), values.end(), [](float x) { return std::isfinite(x); });
+    float largest = 0;
+    for (const float x : values) largest = std::max(largest, std::abs(x));
+    const bool is_used = is_finite && largest >= 0x1p-100f;
+    for (int64_t d = 0; d < args.head_dim; ++d) {
+      std::byte* target = args.block + place(d);
+      const float x = values[static_cast<size_t>(d)];
+      switch (args.format) {
+        case KvFormat::kF32: std::memcpy(target, &x, 4); break;
+        case KvFormat::kBF16: {
+          const BF16 rounded = penstock::ToBF16(x);
+          std::memcpy(target, &rounded, 2);
+          break;
+        }
+        case KvFormat::kInt8:
+          *target = static_cast<std::byte>(is_used ? static_cast<int8_t>(std::nearbyint(x * (127 / largest))) : 0);
+          break;
       }
-      p[pos] = static_cast<float>(score * args.scale);
     }
-    const double max = *std::max_element(p + args.first_pos, p + args.end_pos);
+    if (args.format != KvFormat::kInt8) return;
+    const float scale = is_used ? largest / 127 : is_finite ? 0 : std::nanf("");
+    std::memcpy(args.block + scale_place + 4 * args.token, &scale, 4);
+  };
+  store(
+      args.k, [&](int64_t d) { return (d * kKvPageTokens + args.token) * block.size(); }, block.k_scales_offset());
+  store(
+      args.v, [&](int64_t d) { return block.v_offset() + args.token * block.v_stride() + d * block.size(); },
+      block.v_scales_offset());
+}
+
+namespace {
+
+double KvValue(KvFormat format, const std::byte* element, const std::byte* scale) {
+  switch (format) {
+    case KvFormat::kF32: return LoadAs(Dtype::kF32, element, 0);
+    case KvFormat::kBF16: return LoadAs(Dtype::kBF16, element, 0);
+    case KvFormat::kInt8: break;
+  }
+  return static_cast<double>(static_cast<int8_t>(*element)) * LoadAs(Dtype::kF32, scale, 0);
+}
+
+}  // namespace
+
+void Attention(const AttentionArgs& args) {
+  const KvBlock block = {args.kv_format, args.head_dim};
+  const auto block_of = [&](int64_t pos) { return args.pages[pos / kKvPageTokens] + args.head_offset_bytes; };
+  const auto k = [&](int64_t pos, int64_t d) {
+    const int64_t token = pos % kKvPageTokens;
+    return KvValue(args.kv_format, block_of(pos) + d * block.k_stride() + token * block.size(),
+                   block_of(pos) + block.k_scales_offset() + 4 * token);
+  };
+  const auto v = [&](int64_t pos, int64_t d) {
+    const int64_t token = pos % kKvPageTokens;
+    return KvValue(args.kv_format, block_of(pos) + block.v_offset() + token * block.v_stride() + d * block.size(),
+                   block_of(pos) + block.v_scales_offset() + 4 * token);
+  };
+  for (int64_t head = 0; head < args.num_rows * args.group; ++head) {
+    const int64_t row = head / args.group;
+    const int64_t end_pos = args.pos + row + 1;
+    const int64_t first_pos = args.window > 0 ? std::max<int64_t>(0, end_pos - args.window) : 0;
+    const float* q = args.q + row * args.q_stride + head % args.group * args.head_dim;
+    float* out = args.out + row * args.out_stride + head % args.group * args.head_dim;
+    std::vector<double> p;
+    for (int64_t pos = first_pos; pos < end_pos; ++pos) {
+      double score = 0;
+      for (int64_t d = 0; d < args.head_dim; ++d) score += q[d] * k(pos, d);
+      p.push_back(static_cast<float>(score * args.scale));
+    }
+    const double max = *std::max_element(p.begin(), p.end());
     double sum = 0;
-    for (int64_t pos = args.first_pos; pos < args.end_pos; ++pos) {
-      p[pos] = static_cast<float>(std::exp(p[pos] - max));
-      sum += p[pos];
-    }
+    for (double& x : p) sum += x = static_cast<float>(std::exp(x - max));
     for (int64_t d = 0; d < args.head_dim; ++d) {
       double weighted = 0;
-      for (int64_t pos = args.first_pos; pos < args.end_pos; ++pos) {
-        weighted += p[pos] * load(args.v_offset_bytes, pos, d);
-      }
+      for (int64_t pos = first_pos; pos < end_pos; ++pos)
+        weighted += p[static_cast<size_t>(pos - first_pos)] * v(pos, d);
       out[d] = static_cast<float>(weighted / sum);
     }
   }

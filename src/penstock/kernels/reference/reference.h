@@ -12,7 +12,8 @@ void RmsNorm(const RmsNormArgs& args);
 void Rope(const RopeArgs& args);
 void RouterTopk(const RouterTopkArgs& args);
 void Swiglu(const SwigluArgs& args);
-void Attention(const AttentionArgs& args);  // leaves the scores' exponentials in scratch, like the kernels
+void StoreKv(const StoreKvArgs& args);
+void Attention(const AttentionArgs& args);
 void Combine(const CombineArgs& args);
 void Exp(const float* source, int64_t count, float* target);
 void Add(const float* source, int64_t count, float* target);
