@@ -377,6 +377,32 @@ Command AddPerplexityCommand(CLI::App& app, LogFlags& log) {
   return {command, [flags] { return PerplexityCommand(*flags); }};
 }
 
+Command AddBenchCommand(CLI::App& app, LogFlags& log) {
+  auto flags = std::make_shared<BenchFlags>();
+  CLI::App* command = app.add_subcommand("bench", "tokens per second of a model on random tokens");
+  AddModelFlags(*command, flags->model);
+  command->add_option("--prefill", flags->prefill, "prompt lengths to measure, separated by commas; 0: none")
+      ->delimiter(',')
+      ->check(CLI::Range(int64_t{0}, kMaxContext))
+      ->capture_default_str();
+  command->add_option("--decode", flags->decode, "numbers of sequences to measure, separated by commas; 0: none")
+      ->delimiter(',')
+      ->check(CLI::Range(int64_t{0}, kMaxBatchSize))
+      ->capture_default_str();
+  command->add_option("--context", flags->context, "tokens of each decoding sequence before the measured ones")
+      ->check(CLI::Range(int64_t{1}, kMaxContext))
+      ->capture_default_str();
+  command->add_option("--steps", flags->steps, "measured decode steps")
+      ->check(CLI::Range(int64_t{1}, int64_t{100'000}))
+      ->capture_default_str();
+  command->add_option("--repetitions", flags->repetitions, "of each prefill")
+      ->check(CLI::Range(int64_t{1}, int64_t{1000}))
+      ->capture_default_str();
+  command->add_flag("--json", flags->as_json, "print a JSON object for each measurement");
+  AddLogFlags(*command, log);
+  return {command, [flags] { return BenchCommand(*flags); }};
+}
+
 Command AddProbeCommand(CLI::App& app, LogFlags& log) {
   auto flags = std::make_shared<ProbeFlags>();
   CLI::App* command = app.add_subcommand("probe", "measure this machine: memory bandwidth and arithmetic by threads");
@@ -409,7 +435,7 @@ int Main(int argc, char** argv) {
   LogFlags log;
   const Command commands[] = {AddRunCommand(app, log),     AddGenerateCommand(app, log), AddPackCommand(app, log),
                               AddInspectCommand(app, log), AddTokenizeCommand(app, log), AddPerplexityCommand(app, log),
-                              AddProbeCommand(app, log)};
+                              AddBenchCommand(app, log),   AddProbeCommand(app, log)};
   BindVariables(app);
   try {
     if (const absl::Status status = ParseFlags(app, argc, argv); !status.ok()) return ReportError(status);

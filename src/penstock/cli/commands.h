@@ -5,6 +5,7 @@
 
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "absl/status/statusor.h"
 #include "penstock/engine.h"
@@ -76,6 +77,18 @@ struct PerplexityFlags {
   std::string text_file;
 };
 absl::StatusOr<int> PerplexityCommand(const PerplexityFlags& flags);
+
+// penstock bench: tokens per second of a model on random tokens.
+struct BenchFlags {
+  ModelFlags model;
+  std::vector<int64_t> prefill = {512};       // lengths of prompts
+  std::vector<int64_t> decode = {1, 16, 64};  // numbers of sequences
+  int64_t context = 128;                      // tokens of each decoding sequence before the measured ones
+  int64_t steps = 16;                         // measured decode steps
+  int64_t repetitions = 3;                    // of a prefill
+  bool as_json = false;
+};
+absl::StatusOr<int> BenchCommand(const BenchFlags& flags);
 
 // penstock probe: measure this machine.
 struct ProbeFlags {

@@ -1,0 +1,155 @@
+#include "penstock/cli/commands.h"
+
+#include <algorithm>
+#include <chrono>
+#include <memory>
+#include <random>
+#include <utility>
+
+#include <unistd.h>
+
+#include "penstock/base/file.h"
+#include "penstock/base/json.h"
+#include "penstock/base/logging.h"
+#include "penstock/base/status.h"
+
+namespace penstock::cli {
+namespace {
+
+// One measured number of tokens (prefill) or sequences (decode).
+struct Measurement {
+  bool is_prefill;
+  int64_t size;
+  int64_t tokens;  // computed in each run
+  double best_s;   // of the runs
+  double median_s;
+  double tokens_per_s() const { return static_cast<double>(tokens) / std::max(1e-9, median_s); }
+};
+
+constexpr int64_t kDefaultChunk = 256;
+
+// Prompts are read in chunks, and sequences that are done with theirs begin to answer: answers are long enough that all
+// still answer at the last measured step.
+int64_t AnswerTokens(const BenchFlags& flags, int64_t num_sequences, int64_t prefill_chunk) {
+  return (num_sequences * flags.context + prefill_chunk - 1) / prefill_chunk + 1 + flags.steps;
+}
+
+double Median(std::vector<double> values) {
+  std::sort(values.begin(), values.end());
+  return (values[(values.size() - 1) / 2] + values[values.size() / 2]) / 2;
+}
+
+class Bench {
+ public:
+  Bench(const BenchFlags& flags, Engine& engine) : flags_(flags), engine_(engine) {}
+
+  // Prompts of `num_tokens`, one at a time, from the first token to the first of the answer.
+  absl::StatusOr<Measurement> Prefill(int64_t num_tokens) {
+    std::vector<double> seconds;
+    for (int64_t run = 0; run < flags_.repetitions; ++run) {
+      PENSTOCK_RETURN_IF_ERROR(Submit(num_tokens, 1));
+      PENSTOCK_ASSIGN_OR_RETURN(const double taken, TimeSteps([&] { return engine_.idle(); }));
+      seconds.push_back(taken);
+    }
+    return MeasurementOf(true, num_tokens, num_tokens, seconds);
+  }
+
+  // Steps of `num_sequences` that have all read their prompts.
+  absl::StatusOr<Measurement> Decode(int64_t num_sequences) {
+    const int64_t prompt_tokens = num_sequences * flags_.context;
+    const int64_t answer = AnswerTokens(flags_, num_sequences, engine_.memory_plan().prefill_chunk);
+    const int64_t done_at = engine_.stats().prompt_tokens + prompt_tokens;
+    for (int64_t i = 0; i < num_sequences; ++i) PENSTOCK_RETURN_IF_ERROR(Submit(flags_.context, answer));
+    PENSTOCK_RETURN_IF_ERROR(TimeSteps([&] { return engine_.stats().prompt_tokens == done_at; }).status());
+    std::vector<double> seconds;
+    while (static_cast<int64_t>(seconds.size()) < flags_.steps) {
+      if (engine_.num_running() != num_sequences) {
+        return ResourceError("{} sequences of {} tokens do not fit the budget at once; {} do", num_sequences,
+                             flags_.context + answer, engine_.num_running());
+      }
+      bool is_first = true;
+      PENSTOCK_ASSIGN_OR_RETURN(const double taken, TimeSteps([&] { return !std::exchange(is_first, false); }));
+      seconds.push_back(taken);
+    }
+    PENSTOCK_RETURN_IF_ERROR(TimeSteps([&] { return engine_.idle(); }).status());
+    return MeasurementOf(false, num_sequences, num_sequences, seconds);
+  }
+
+ private:
+  static Measurement MeasurementOf(bool is_prefill, int64_t size, int64_t tokens, const std::vector<double>& seconds) {
+    return {is_prefill, size, tokens, *std::min_element(seconds.begin(), seconds.end()), Median(seconds)};
+  }
+
+  // A request with its own random tokens, so that requests choose their own experts.
+  absl::Status Submit(int64_t num_tokens, int64_t max_tokens) {
+    Request request = {.sampling = {.temperature = 0, .max_tokens = max_tokens, .ignore_eos = true}};
+    std::uniform_int_distribution<TokenId> token(0, static_cast<TokenId>(engine_.model().vocab_size - 1));
+    for (int64_t i = 0; i < num_tokens; ++i) request.prompt_ids.push_back(token(generator_));
+    return engine_.Submit(std::move(request)).status();
+  }
+
+  // Steps until is_done(), which is asked before each of them; the seconds that they took.
+  absl::StatusOr<double> TimeSteps(absl::FunctionRef<bool()> is_done) {
+    const auto start = std::chrono::steady_clock::now();
+    while (!is_done()) PENSTOCK_RETURN_IF_ERROR(engine_.Step().status());
+    return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+  }
+
+  const BenchFlags& flags_;
+  Engine& engine_;
+  std::mt19937 generator_{1};
+};
+
+std::string Line(const BenchFlags& flags, const Measurement& measured) {
+  if (flags.as_json) {
+    json::object line;
+    line["kind"] = measured.is_prefill ? "prefill" : "decode";
+    line[measured.is_prefill ? "tokens" : "sequences"] = measured.size;
+    if (!measured.is_prefill) line["context"] = flags.context;
+    line["seconds"] = measured.median_s;
+    line["best_seconds"] = measured.best_s;
+    line["tokens_per_second"] = measured.tokens_per_s();
+    return std::string(json::serialize(line)) + "\n";
+  }
+  return fmt::format("{:<9}{:>8}{:>16.1f}{:>16.2f}{:>16.2f}\n", measured.is_prefill ? "prefill" : "decode",
+                     measured.size, measured.tokens_per_s(), measured.median_s * 1e3, measured.best_s * 1e3);
+}
+
+}  // namespace
+
+absl::StatusOr<int> BenchCommand(const BenchFlags& flags) {
+  PENSTOCK_ASSIGN_OR_RETURN(EngineOptions options, ToEngineOptions(flags.model));
+  const int64_t longest_prompt =
+      flags.prefill.empty() ? 0 : *std::max_element(flags.prefill.begin(), flags.prefill.end());
+  const int64_t most_sequences = flags.decode.empty() ? 0 : *std::max_element(flags.decode.begin(), flags.decode.end());
+  if (longest_prompt + most_sequences == 0) return UsageError("nothing to measure: give --prefill or --decode");
+  if (options.batch_size == 0) options.batch_size = std::max<int64_t>(1, most_sequences);
+  if (options.prefill_chunk == 0) options.prefill_chunk = kDefaultChunk;
+  if (options.context_length == 0) {
+    const int64_t answer = AnswerTokens(flags, most_sequences, options.prefill_chunk);
+    options.context_length = std::max(longest_prompt + 1, most_sequences > 0 ? flags.context + answer : 0);
+  }
+  PENSTOCK_ASSIGN_OR_RETURN(const std::unique_ptr<Engine> engine, Engine::Open(options));
+  const MemoryPlan& plan = engine->memory_plan();
+  LogInfo("{}: computes in {}; {} of {} experts in DRAM; prefill in chunks of {}", engine->model().name,
+          engine->model().dtype, plan.num_expert_slots, plan.num_experts_total, plan.prefill_chunk);
+  Bench bench(flags, *engine);
+  if (!flags.as_json) {
+    PENSTOCK_RETURN_IF_ERROR(WriteFully(
+        STDOUT_FILENO,
+        fmt::format("{:<9}{:>8}{:>16}{:>16}{:>16}\n", "kind", "size", "tokens/s", "median ms", "best ms"), "stdout"));
+  }
+  const auto report = [&](const absl::StatusOr<Measurement>& measured) -> absl::Status {
+    PENSTOCK_RETURN_IF_ERROR(measured.status());
+    return WriteFully(STDOUT_FILENO, Line(flags, *measured), "stdout");
+  };
+  for (const int64_t num_tokens : flags.prefill) {
+    if (num_tokens > 0) PENSTOCK_RETURN_IF_ERROR(report(bench.Prefill(num_tokens)));
+  }
+  for (const int64_t num_sequences : flags.decode) {
+    if (num_sequences > 0) PENSTOCK_RETURN_IF_ERROR(report(bench.Decode(num_sequences)));
+  }
+  return 0;
+}
+
+}  // namespace penstock::cli
