@@ -3,7 +3,7 @@ import json
 import os
 import resource
 
-MODEL_COMMANDS = ("run", "generate", "pack", "inspect", "tokenize", "perplexity")
+MODEL_COMMANDS = ("run", "generate", "pack", "inspect", "tokenize", "perplexity", "bench")
 
 
 def usage(args, pattern, code=2, **options):
@@ -60,6 +60,11 @@ def flag_rows():
     for flag, match in (("--threads=0", "threads"), ("--threads=x", "threads"), ("--threads=1025", "threads"), ("--thread=1", "did you mean --threads"),
                         ("--model=x", "unknown argument"), ("stray", "unknown argument"), ("--output", "--output")):
         yield "L1", f"probe {flag}", usage(["probe", flag], match, quiet=flag != "--output")
+    for flag in ("--prefill=x", "--prefill=-1", "--prefill=1,,2", "--decode=4097", "--context=0", "--steps=0", "--repetitions=0"):
+        yield "L1", f"bench {flag}", lambda box, flag=flag: box.run(["bench", "--model", box.model().path, flag], code=2,
+                                                                   match=flag.split("=")[0])
+    yield "L1", "bench of nothing", lambda box: box.run(["bench", "--model", box.model().path, "--prefill=0", "--decode=0"], code=2,
+                                                        match="nothing to measure")
     for path in ("/nowhere/hardware.json", "/"):  # before anything is measured, which would take more memory than a run may
         yield "L1", f"probe --output {path}", usage(["probe", "--output", path], f"{path}: cannot open for writing", code=5)
     yield "L1", "--output -", lambda box: box.run(["run", "--model", "x", "--input", box.file("i", ""), "--output", "-"], code=2,
@@ -82,6 +87,21 @@ def flag_rows():
         box.run(args + [f"--memory={num_bytes}B"])
         box.run(args + [f"--memory={num_bytes - 1}B"], code=6)
     yield "L2", "the least budget", least
+
+
+def bench_rows():
+    bench = ["bench", "--threads=1", "--prefill=9,20", "--decode=1,3", "--context=5", "--steps=4", "--json"]
+
+    def measures(box):
+        result = box.run([*bench, "--model", box.model().path])
+        lines = [json.loads(line) for line in result.stdout.splitlines()]
+        box.expect([line.get("tokens", line.get("sequences")) for line in lines] == [9, 20, 1, 3], f"other measurements: {lines}")
+        box.expect(all(line["tokens_per_second"] > 0 for line in lines), f"no rate: {lines}")
+    yield "L11", "bench", measures
+    yield "L11", "bench, stdout is full", lambda box: box.run([*bench, "--model", box.model().path], code=5, match="No space left",
+                                                              stdout=open("/dev/full", "wb"))
+    yield "L11", "bench beyond the context", lambda box: box.run([*bench, "--model", box.model().path, "--context-length=12"], code=4,
+                                                                 match="context")
 
 
 def probe_rows():
@@ -296,3 +316,4 @@ def cases():
     yield from environment_rows()
     yield from surroundings_rows()
     yield from probe_rows()
+    yield from bench_rows()

@@ -1,6 +1,6 @@
 // Proves that an answer depends on its request alone: the same tokens and the same log-probabilities, bit for bit, for
 // every memory budget from the least one on, batch size, thread count, prefill chunk and way of reading the disk; from
-// model folders and from packed stores of every format.
+// model folders and from packed stores of every format, with every format of the KV cache.
 #include <atomic>
 #include <cstdlib>
 #include <map>
@@ -120,6 +120,28 @@ TEST_P(EqualityTest, EveryPlanGivesTheSameBits) {
   const std::vector<Request> requests = Requests(golden);
   const EngineOptions base{.model_dir = golden.dir(), .memory_bytes = 64 << 20, .threads = 1};
   ExpectSameAnswers(base, requests, RunAll(base, requests));
+}
+
+TEST_P(EqualityTest, EveryKvFormatGivesTheSameBits) {
+  const Golden golden(GetParam());
+  const std::vector<Request> requests = Requests(golden);
+  for (const std::string kv_dtype : {"bf16", "int8"}) {
+    SCOPED_TRACE(kv_dtype);
+    EngineOptions base{.model_dir = golden.dir(), .memory_bytes = 64 << 20, .kv_dtype = kv_dtype, .threads = 1};
+    const std::vector<Answer> expected = RunAll(base, requests);
+    EXPECT_EQ(expected.size(), requests.size());
+    for (const int64_t chunk : {1, 5, 100}) {
+      EngineOptions options = base;
+      options.prefill_chunk = chunk;
+      options.batch_size = chunk;
+      EXPECT_EQ(RunAll(options, requests), expected) << "chunk " << chunk;
+    }
+    for (const kernels::Isa isa : kernels::SupportedIsas()) {
+      ::setenv("PENSTOCK_FORCE_ISA", std::string(kernels::IsaName(isa)).c_str(), 1);
+      EXPECT_EQ(RunAll(base, requests), expected) << kernels::IsaName(isa);
+    }
+    ::unsetenv("PENSTOCK_FORCE_ISA");
+  }
 }
 
 // A packed store: without quantising the model folder's bits, with it the same bits from every plan and instruction
