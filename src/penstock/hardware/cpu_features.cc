@@ -2,6 +2,9 @@
 
 #if defined(__x86_64__)
 #include <cpuid.h>
+#elif defined(__aarch64__)
+#include <asm/hwcap.h>
+#include <sys/auxv.h>
 #endif
 
 namespace penstock {
@@ -30,6 +33,8 @@ CpuFeatures Detect() {
   features.avx512_bf16 = features.avx512 && HasBit(7, 1, Register::kEax, 5);
   return features;
 }
+#elif defined(__aarch64__)
+CpuFeatures Detect() { return {.asimd_dot = (::getauxval(AT_HWCAP) & HWCAP_ASIMDDP) != 0}; }
 #else
 CpuFeatures Detect() { return {}; }
 #endif

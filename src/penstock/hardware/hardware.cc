@@ -13,7 +13,8 @@ constexpr Feature kFeatures[] = {{"avx2", &CpuFeatures::avx2},
                                  {"avx512", &CpuFeatures::avx512},
                                  {"avx_vnni", &CpuFeatures::avx_vnni},
                                  {"avx512_vnni", &CpuFeatures::avx512_vnni},
-                                 {"avx512_bf16", &CpuFeatures::avx512_bf16}};
+                                 {"avx512_bf16", &CpuFeatures::avx512_bf16},
+                                 {"asimd_dot", &CpuFeatures::asimd_dot}};
 
 json::value PeakJson(const ComputePeak& peak) {
   if (peak.rates.empty()) return nullptr;

@@ -12,7 +12,7 @@
 namespace penstock::kernels {
 namespace {
 
-constexpr Isa kAllIsas[] = {Isa::kScalar, Isa::kAvx2, Isa::kAvx512, Isa::kAvx512Vnni, Isa::kAvx512Bf16};
+constexpr Isa kAllIsas[] = {Isa::kScalar, Isa::kAvx2, Isa::kAvx512, Isa::kAvx512Vnni, Isa::kAvx512Bf16, Isa::kNeon};
 
 #if defined(__x86_64__)
 // Bits come before speed: a machine whose instruction sums in another order uses plain AVX-512.
@@ -28,9 +28,12 @@ bool IsSupported(Isa isa) {
     case Isa::kAvx512: return MachineCpuFeatures().avx512;
     case Isa::kAvx512Vnni: return MachineCpuFeatures().avx512_vnni;
     case Isa::kAvx512Bf16: return MachineCpuFeatures().avx512_vnni && HasLawfulAvx512Bf16();
+    case Isa::kNeon: return false;
   }
   return false;
 }
+#elif defined(__aarch64__)
+bool IsSupported(Isa isa) { return isa == Isa::kScalar || (isa == Isa::kNeon && MachineCpuFeatures().asimd_dot); }
 #else
 bool IsSupported(Isa isa) { return isa == Isa::kScalar; }
 #endif
@@ -53,6 +56,7 @@ std::string_view IsaName(Isa isa) {
     case Isa::kAvx512: return "avx512";
     case Isa::kAvx512Vnni: return "avx512vnni";
     case Isa::kAvx512Bf16: return "avx512bf16";
+    case Isa::kNeon: return "neon";
   }
   return "unknown";
 }
@@ -87,7 +91,10 @@ const KernelTable& KernelsFor(Isa isa) {
     case Isa::kAvx512: return kAvx512Kernels;
     case Isa::kAvx512Vnni: return kAvx512VnniKernels;
     case Isa::kAvx512Bf16: return kAvx512Bf16Kernels;
+    case Isa::kNeon: break;
   }
+#elif defined(__aarch64__)
+  if (isa == Isa::kNeon) return kNeonKernels;
 #endif
   return kScalarKernels;
 }

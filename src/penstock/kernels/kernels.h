@@ -12,9 +12,9 @@ namespace penstock::kernels {
 
 // Instruction sets, from the one that runs everywhere to the most demanding. All of them give the same bits, except
 // that kAvx512Bf16 takes denormals as zero where kBF16 rows are multiplied.
-enum class Isa : int { kScalar, kAvx2, kAvx512, kAvx512Vnni, kAvx512Bf16 };
+enum class Isa : int { kScalar, kAvx2, kAvx512, kAvx512Vnni, kAvx512Bf16, kNeon };
 
-std::string_view IsaName(Isa isa);  // "scalar", "avx2", "avx512", "avx512vnni", "avx512bf16"
+std::string_view IsaName(Isa isa);  // "scalar", "avx2", "avx512", "avx512vnni", "avx512bf16", "neon"
 
 // The ones that this binary contains and this machine runs, ascending; kScalar is always there.
 std::vector<Isa> SupportedIsas();

@@ -104,7 +104,7 @@ struct HqqCodes {
   template <class Dot>
   [[gnu::always_inline]] static void ForEachQuad(const std::byte* group, const Dot& dot) {
     if constexpr (kFormat == WeightFormat::kHqq4) {
-      Unrolled<8>([&](auto i) __attribute__((always_inline)) {
+      for (int64_t i = 0; i < 8; ++i) {
         typename I::Codes low[kVecs], high[kVecs];
         Unrolled<kVecs>([&](auto v) __attribute__((always_inline)) {
           const typename I::Codes both = I::Load(group + kQuadBytes * i + 64 * v);
@@ -113,7 +113,7 @@ struct HqqCodes {
         });
         dot(low, 8 * i);
         dot(high, 8 * i + 4);
-      });
+      }
     } else {
       for (int i = 0; i < 4; ++i) {
         typename I::Codes pairs[kVecs], thirds[kVecs], codes[kVecs];

@@ -16,7 +16,11 @@ inline __m256i FirstLanes8(int64_t count) {
 
 struct Avx2Vec {
   // 12 registers of accumulators leave 4 for x and w.
+#ifdef PENSTOCK_SMALL_TILES
+  static constexpr int kPanelRows = 3;
+#else
   static constexpr int kPanelRows = 6;
+#endif
   static constexpr int kPanelVecs = 1;
 
   __m256 low;   // lanes 0..7

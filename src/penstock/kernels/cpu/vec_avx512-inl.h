@@ -11,8 +11,12 @@ namespace {
 inline __mmask16 FirstLanes16(int64_t count) { return static_cast<__mmask16>((1u << count) - 1u); }
 
 struct Avx512Vec {
-  // 24 accumulators, 4 of w and one or two of x: 30 of 32 registers.
+  // 24 accumulators, 4 of w and one or two of x: 30 of 32 registers. Sanitizers take minutes to compile such tiles.
+#ifdef PENSTOCK_SMALL_TILES
+  static constexpr int kPanelRows = 3;
+#else
   static constexpr int kPanelRows = 12;
+#endif
   static constexpr int kPanelVecs = 2;
 
   __m512 lanes;

@@ -1,0 +1,67 @@
+// Products of codes in four NEON registers by SDOT; see ints_scalar-inl.h for what each function means.
+#pragma once
+
+#include <arm_neon.h>
+
+#include "penstock/kernels/cpu/vec_neon-inl.h"
+
+namespace penstock::kernels {
+namespace {
+
+struct NeonInts {
+  using Vec = NeonVec;
+  static constexpr int kRows = NeonVec::kPanelRows;
+
+  struct Codes {
+    uint8x16_t a;
+    uint8x16_t b;
+    uint8x16_t c;
+    uint8x16_t d;
+  };
+
+  int32x4_t a;
+  int32x4_t b;
+  int32x4_t c;
+  int32x4_t d;
+
+  template <class Op>
+  [[gnu::always_inline]] static Codes Map(const Codes& x, const Op& op) {
+    return {op(x.a), op(x.b), op(x.c), op(x.d)};
+  }
+
+  static NeonInts Zero() { return {vdupq_n_s32(0), vdupq_n_s32(0), vdupq_n_s32(0), vdupq_n_s32(0)}; }
+  static Codes Load(const std::byte* source) {
+    return {NeonVec::Bytes(source), NeonVec::Bytes(source + 16), NeonVec::Bytes(source + 32),
+            NeonVec::Bytes(source + 48)};
+  }
+  static Codes And(const Codes& codes, int mask) {
+    return Map(codes, [&](uint8x16_t x) { return vandq_u8(x, vdupq_n_u8(static_cast<uint8_t>(mask))); });
+  }
+  static Codes Or(const Codes& x, const Codes& y) {
+    return {vorrq_u8(x.a, y.a), vorrq_u8(x.b, y.b), vorrq_u8(x.c, y.c), vorrq_u8(x.d, y.d)};
+  }
+  static Codes ShiftRight(const Codes& codes, int count) { return ShiftLeft(codes, -count); }
+  static Codes ShiftLeft(const Codes& codes, int count) {
+    return Map(codes, [&](uint8x16_t x) { return vshlq_u8(x, vdupq_n_s8(static_cast<int8_t>(count))); });
+  }
+
+  static NeonInts StartInt8(const std::byte*) { return Zero(); }
+  static NeonInts DotInt8(const Codes& codes, const std::byte* x, const NeonInts& sum) {
+    return DotSmall(Map(codes, [](uint8x16_t w) { return veorq_u8(w, vdupq_n_u8(0x80)); }), x, sum);
+  }
+  static NeonInts DotSmall(const Codes& codes, const std::byte* x, const NeonInts& sum) {
+    int32_t four;
+    __builtin_memcpy(&four, x, 4);
+    const int8x16_t row = vreinterpretq_s8_s32(vdupq_n_s32(four));
+    return {vdotq_s32(sum.a, vreinterpretq_s8_u8(codes.a), row), vdotq_s32(sum.b, vreinterpretq_s8_u8(codes.b), row),
+            vdotq_s32(sum.c, vreinterpretq_s8_u8(codes.c), row), vdotq_s32(sum.d, vreinterpretq_s8_u8(codes.d), row)};
+  }
+
+  template <class V>
+  V ToFloats() const {
+    return {vcvtq_f32_s32(a), vcvtq_f32_s32(b), vcvtq_f32_s32(c), vcvtq_f32_s32(d)};
+  }
+};
+
+}  // namespace
+}  // namespace penstock::kernels
