@@ -16,14 +16,13 @@
 namespace penstock::cli {
 namespace {
 
-// One measured number of tokens (prefill) or sequences (decode).
+// A prompt of `size` tokens (prefill), or a step of as many sequences (decode).
 struct Measurement {
   bool is_prefill;
   int64_t size;
-  int64_t tokens;  // computed in each run
-  double best_s;   // of the runs
+  double best_s;  // of the runs
   double median_s;
-  double tokens_per_s() const { return static_cast<double>(tokens) / std::max(1e-9, median_s); }
+  double tokens_per_s() const { return static_cast<double>(size) / std::max(1e-9, median_s); }
 };
 
 constexpr int64_t kDefaultChunk = 256;
@@ -51,7 +50,7 @@ class Bench {
       PENSTOCK_ASSIGN_OR_RETURN(const double taken, TimeSteps([&] { return engine_.idle(); }));
       seconds.push_back(taken);
     }
-    return MeasurementOf(true, num_tokens, num_tokens, seconds);
+    return MeasurementOf(true, num_tokens, seconds);
   }
 
   // Steps of `num_sequences` that have all read their prompts.
@@ -72,12 +71,12 @@ class Bench {
       seconds.push_back(taken);
     }
     PENSTOCK_RETURN_IF_ERROR(TimeSteps([&] { return engine_.idle(); }).status());
-    return MeasurementOf(false, num_sequences, num_sequences, seconds);
+    return MeasurementOf(false, num_sequences, seconds);
   }
 
  private:
-  static Measurement MeasurementOf(bool is_prefill, int64_t size, int64_t tokens, const std::vector<double>& seconds) {
-    return {is_prefill, size, tokens, *std::min_element(seconds.begin(), seconds.end()), Median(seconds)};
+  static Measurement MeasurementOf(bool is_prefill, int64_t size, const std::vector<double>& seconds) {
+    return {is_prefill, size, *std::min_element(seconds.begin(), seconds.end()), Median(seconds)};
   }
 
   // A request with its own random tokens, so that requests choose their own experts.

@@ -95,7 +95,7 @@ class AttentionOf {
   static constexpr int kPages = V::kPanelVecs;  // that a tile of scores takes at once
   static constexpr int kDims = V::kPanelVecs;   // vectors of a V that a tile adds at once
 
-  // Blocks of [page, page_end): null beyond the last.
+  // Null beyond the last page.
   const std::byte* Block(int64_t page) const {
     return page < plan_.num_pages ? args_.pages[plan_.base / kKvPageTokens + page] + args_.head_offset_bytes : nullptr;
   }
@@ -237,27 +237,6 @@ void Attention(const AttentionArgs& args) {
     case KvFormat::kBF16: return AttentionOf<V, KvFormat::kBF16>(args).Run();
     case KvFormat::kInt8: return AttentionOf<V, KvFormat::kInt8>(args).Run();
   }
-}
-
-// One row of K or V as codes: x = code * scale, code = round(x * inverse), as PrepareInt8Group has it.
-struct CodeScale {
-  float scale;
-  float inverse;
-  bool is_used;
-};
-
-template <class V>
-CodeScale CodeScaleOf(const float* source, int64_t count) {
-  V largest = V::Zero(), poison = V::Zero();
-  for (int64_t i = 0; i < count; i += 16) {
-    const V x = LoadOfGroup<V>(source, i, count);
-    largest = Max(largest, x.Abs());
-    poison = Fma(x, V::Zero(), poison);  // 0, or NaN where x is not finite
-  }
-  const float magnitude = largest.ReduceMax();
-  if (poison.ReduceAdd() != 0) return {__builtin_nanf(""), 0, false};
-  if (magnitude < kLeastMagnitude) return {0, 0, false};
-  return {magnitude / 127, 127 / magnitude, true};
 }
 
 // Calls put(element, its bytes) for 16 elements of a row at a time; those beyond head_dim are zeros.

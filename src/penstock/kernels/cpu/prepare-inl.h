@@ -17,31 +17,44 @@ inline V LoadOfGroup(const float* source, int64_t i, int64_t count) {
   return i < count ? V::LoadPartial(source + i, count - i, 0) : V::Zero();
 }
 
-// `count` <= 128 values; the codes beyond them are 0.
+// Values as codes: x = code * scale, code = round(x * inverse); all codes are 0 unless is_used.
+struct CodeScale {
+  float scale;
+  float inverse;
+  bool is_used;
+};
+
 template <class V>
-void PrepareInt8Group(const float* source, int64_t count, std::byte* codes, Int8RowGroup* group) {
+CodeScale CodeScaleOf(const float* source, int64_t count) {
   V largest = V::Zero(), poison = V::Zero();
-  for (int64_t i = 0; i < kInt8Group; i += 16) {
+  for (int64_t i = 0; i < count; i += 16) {
     const V x = LoadOfGroup<V>(source, i, count);
     largest = Max(largest, x.Abs());
     poison = Fma(x, V::Zero(), poison);  // 0, or NaN where x is not finite
   }
   const float magnitude = largest.ReduceMax();
-  const float not_finite = poison.ReduceAdd();
-  const bool is_used = not_finite == 0 && magnitude >= kLeastMagnitude;
-  const V inverse = V::Set(is_used ? 127 / magnitude : 0);
+  if (poison.ReduceAdd() != 0) return {__builtin_nanf(""), 0, false};
+  if (magnitude < kLeastMagnitude) return {0, 0, false};
+  return {magnitude / 127, 127 / magnitude, true};
+}
+
+// `count` <= 128 values; the codes beyond them are 0.
+template <class V>
+void PrepareInt8Group(const float* source, int64_t count, std::byte* codes, Int8RowGroup* group) {
+  const CodeScale scale = CodeScaleOf<V>(source, count);
+  const V inverse = V::Set(scale.inverse);
   const V shift = V::Set(kRoundShift);
   for (int half = 0; half < 2; ++half) {
     V sum = V::Zero();
     for (int64_t i = 64 * half; i < 64 * half + 64; i += 16) {
-      const V x = is_used ? LoadOfGroup<V>(source, i, count) : V::Zero();
+      const V x = scale.is_used ? LoadOfGroup<V>(source, i, count) : V::Zero();
       const V shifted = Add(Mul(x, inverse), shift);
       sum = Add(sum, Sub(shifted, shift));
       shifted.StoreLowBytes(codes + i);
     }
     group->code_sums[half] = sum.ReduceAdd();
   }
-  group->scale = not_finite != 0 || not_finite != not_finite ? __builtin_nanf("") : is_used ? magnitude / 127 : 0;
+  group->scale = scale.scale;
   group->code_offset = -128 * static_cast<int32_t>(group->code_sums[0] + group->code_sums[1]);
 }
 
