@@ -268,7 +268,7 @@ TEST_P(GemmTest, PartsOfRowsCanBePreparedOneByOne) {
                            .count = first == 640   ? 60
                                     : first == 512 ? 128
                                                    : 256,
-                           .source = data.source.data(),
+                           .source = data.source.data() + first,
                            .source_stride = data.source_stride,
                            .format = format,
                            .target = parts.data(),

@@ -51,13 +51,13 @@ struct Int8RowGroup {
   float code_sums[2];   // of the first and of the second 64 codes; exact
 };
 
-// Inputs [first, first + count) of target[row] = those of source[row], as `format`.
+// Inputs [first, first + count) of target[row] = source[row], as `format`.
 struct PrepareRowsArgs {
   int64_t num_rows;
   int64_t dim;
   int64_t first;        // a multiple of 128
   int64_t count;        // a multiple of 128, or up to `dim`
-  const float* source;  // [num_rows, dim]
+  const float* source;  // [num_rows, count]
   int64_t source_stride;
   RowFormat format;
   std::byte* target;  // [num_rows], aligned to 4 bytes

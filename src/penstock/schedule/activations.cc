@@ -21,11 +21,10 @@ void VisitBuffers(Activations& a, const ModelConfig& config, const RowFormats& f
                   Visitor&& visit) {
   const int64_t rows = dims.max_rows;
   const int64_t num_assignments = rows * config.num_topk;
-  // A layer without experts computes as one expert that every row is assigned to.
-  const int64_t ffn_elements = std::max(num_assignments * config.expert_dim, rows * config.dense_ffn_dim);
   const int64_t gemm_input_bytes = std::max(
       {kernels::RowBytes(formats.attention, config.model_dim), kernels::RowBytes(formats.attention, config.q_dim()),
        kernels::RowBytes(formats.ffn, config.model_dim), kernels::RowBytes(formats.lm_head, config.model_dim)});
+  // A layer without experts computes as one expert that every row is assigned to.
   const int64_t hidden_bytes = std::max(num_assignments * kernels::RowBytes(formats.ffn, config.expert_dim),
                                         rows * kernels::RowBytes(formats.ffn, config.dense_ffn_dim));
   visit(a.residual, rows * config.model_dim);
@@ -45,8 +44,7 @@ void VisitBuffers(Activations& a, const ModelConfig& config, const RowFormats& f
   visit(a.assigned_row, num_assignments);
   visit(a.group_offsets, config.num_experts + 1);
   visit(a.expert_input, num_assignments * kernels::RowBytes(formats.ffn, config.model_dim));
-  visit(a.gate, ffn_elements);
-  visit(a.up, ffn_elements);
+  visit(a.ffn_scratch, dims.num_workers * FfnScratchFloats(rows));
   visit(a.hidden, hidden_bytes);
   visit(a.expert_output, num_assignments * config.model_dim);
   visit(a.logits, dims.max_logit_rows * config.vocab_size);
@@ -61,6 +59,12 @@ int64_t AttentionRows(const ModelConfig& config) {
 int64_t AttentionScratchFloats(const ModelConfig& config, int64_t context_length) {
   return kernels::AttentionScratchFloats(AttentionRows(config) * (config.num_heads / config.num_kv_heads),
                                          config.head_dim, context_length);
+}
+
+int64_t FfnScratchFloats(int64_t max_rows) {
+  // Few rows take more columns at a time, so that reading weights seldom pauses.
+  constexpr int64_t kLeastRows = 16;
+  return 2 * (kFfnScratchCols + kFfnScratchPadding) * std::max(max_rows, kLeastRows);
 }
 
 RowFormats RowFormatsOf(const WeightMap& map, ComputeDtype dtype) {

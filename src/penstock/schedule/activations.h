@@ -34,6 +34,13 @@ int64_t AttentionRows(const ModelConfig& config);
 // What attention of so many rows needs of one worker's scratch memory.
 int64_t AttentionScratchFloats(const ModelConfig& config, int64_t context_length);
 
+// FFNs keep gate and up of so many columns at a time, or of a multiple where rows are few, in one worker's scratch
+// memory: it stays in a cache, and all columns of all assignments would not. Rows are padded so that they do not meet
+// in the cache.
+constexpr int64_t kFfnScratchCols = 128;
+constexpr int64_t kFfnScratchPadding = 16;
+int64_t FfnScratchFloats(int64_t max_rows);
+
 // Spans have room for max_rows (or max_rows * num_topk assignments). Prepared rows (kernels/kernel_table.h) are what
 // the GEMMs take.
 struct Activations {
@@ -61,9 +68,8 @@ struct Activations {
   std::span<int64_t> assigned_row;     // [num_assignments]: the row of each place
   std::span<int64_t> group_offsets;    // [num_experts + 1]
   std::span<std::byte> expert_input;   // [num_assignments]: prepared rows of normed
-  std::span<float> gate;               // [num_assignments, expert_dim], becomes silu(gate) * up
-  std::span<float> up;                 // [num_assignments, expert_dim]
-  std::span<std::byte> hidden;         // [num_assignments]: prepared rows of gate
+  std::span<float> ffn_scratch;        // [num_workers, FfnScratchFloats]: gate and up of some columns
+  std::span<std::byte> hidden;         // [num_assignments]: prepared rows of silu(gate) * up
   std::span<float> expert_output;      // [num_assignments, model_dim]
   std::span<float> logits;             // [max_logit_rows, vocab_size]
 };

@@ -22,7 +22,7 @@ namespace {
 
 // Task boundaries: whole panels of weights, and whole groups of the rows that a task prepares.
 constexpr int64_t kTaskCols = 128;
-static_assert(kTaskCols % kPanelCols == 0 && kTaskCols % kInt8Group == 0);
+static_assert(kTaskCols % kPanelCols == 0 && kTaskCols % kInt8Group == 0 && kFfnScratchCols % kTaskCols == 0);
 
 // A task should be long enough to pay for being handed out and short enough that the last one does not keep the others
 // waiting: a few tasks per worker.
@@ -46,14 +46,14 @@ struct RowsView {
   RowsView From(int64_t row) const { return {data + row * stride_bytes, stride_bytes, format}; }
 };
 
-// y[:, cols] = x w[cols]^T + bias.
+// y = x w[cols]^T + bias[cols] for the columns that a task takes.
 struct GemmCall {
   int64_t num_rows;
   int64_t inner_dim;
   RowsView x;
   WeightView w;
-  const float* bias = nullptr;
-  float* y;
+  const float* bias = nullptr;  // of all columns
+  float* y;                     // [num_rows, cols.size()]
   int64_t y_stride;
 };
 
@@ -70,13 +70,13 @@ void GemmColumns(const OpContext& context, const GemmCall& call, Range cols) {
                         .w = call.w.data + cols.begin / kPanelCols * panel_bytes,
                         .panel_bytes = panel_bytes,
                         .bias = call.bias == nullptr ? nullptr : call.bias + cols.begin,
-                        .y = call.y + cols.begin,
+                        .y = call.y,
                         .y_stride = call.y_stride});
 }
 
 // Several GEMMs of one input in one parallel region.
 struct GemmPart {
-  GemmCall call;
+  GemmCall call;  // y of all columns
   int64_t num_cols;
 };
 
@@ -95,7 +95,9 @@ void RunGemms(const OpContext& context, std::span<const GemmPart> parts) {
     }
   }
   context.pool.ParallelFor(static_cast<int64_t>(tasks.size()), [&](int64_t task_idx, int) {
-    GemmColumns(context, tasks[task_idx].part->call, tasks[task_idx].cols);
+    GemmCall call = tasks[task_idx].part->call;
+    call.y += tasks[task_idx].cols.begin;
+    GemmColumns(context, call, tasks[task_idx].cols);
   });
 }
 
@@ -244,35 +246,54 @@ void AttendHead(const OpContext& context, const RowBatch& batch, int64_t layer_i
 
 const float* DataOrNull(std::span<const float> span) { return span.empty() ? nullptr : span.data(); }
 
-// gate, up and silu(gate) * up of some columns for `rows` of the FFN buffers, as down_proj takes them.
-void GateUpColumns(const OpContext& context, const GemmCall& gate, const GemmCall& up, int64_t ffn_dim, Range cols,
-                   const RowsView& hidden, std::byte* hidden_data) {
-  GemmColumns(context, gate, cols);
-  GemmColumns(context, up, cols);
-  context.kernels.swiglu({.num_rows = gate.num_rows,
-                          .dim = cols.size(),
-                          .gate = gate.y + cols.begin,
-                          .gate_stride = ffn_dim,
-                          .up = up.y + cols.begin,
-                          .up_stride = ffn_dim,
-                          .out = gate.y + cols.begin,
-                          .out_stride = ffn_dim});
-  context.kernels.prepare_rows({.num_rows = gate.num_rows,
-                                .dim = ffn_dim,
-                                .first = cols.begin,
-                                .count = cols.size(),
-                                .source = gate.y,
-                                .source_stride = ffn_dim,
-                                .format = hidden.format,
-                                .target = hidden_data,
-                                .target_stride_bytes = hidden.stride_bytes});
-}
-
 // One FFN over a run of rows of the FFN buffers: an expert with its group, or the dense FFN with all rows.
 struct FfnGroup {
   const FfnWeights* weights;
   Range rows;
 };
+
+// hidden[rows, cols] = silu(gate(x)) * up(x) of the group's rows. gate and up never leave the worker's scratch memory.
+void GateUpColumns(const OpContext& context, const FfnGroup& group, const RowsView& x, Range cols, int64_t ffn_dim,
+                   const RowsView& hidden, int worker_idx) {
+  Activations& a = context.activations;
+  const int64_t num_rows = group.rows.size();
+  const int64_t scratch_floats = FfnScratchFloats(a.dims.max_rows);
+  float* scratch = a.ffn_scratch.data() + worker_idx * scratch_floats;
+  const int64_t cols_at_once =
+      (scratch_floats / (2 * num_rows) - kFfnScratchPadding) / kFfnScratchCols * kFfnScratchCols;
+  for (int64_t begin = cols.begin; begin < cols.end; begin += cols_at_once) {
+    const Range part = {begin, std::min(begin + cols_at_once, cols.end)};
+    const int64_t stride = part.size() + kFfnScratchPadding;
+    const GemmCall gate = {.num_rows = num_rows,
+                           .inner_dim = context.config.model_dim,
+                           .x = x.From(group.rows.begin),
+                           .w = group.weights->gate_proj,
+                           .y = scratch,
+                           .y_stride = stride};
+    GemmCall up = gate;
+    up.w = group.weights->up_proj;
+    up.y += num_rows * stride;
+    GemmColumns(context, gate, part);
+    GemmColumns(context, up, part);
+    context.kernels.swiglu({.num_rows = num_rows,
+                            .dim = part.size(),
+                            .gate = gate.y,
+                            .gate_stride = stride,
+                            .up = up.y,
+                            .up_stride = stride,
+                            .out = gate.y,
+                            .out_stride = stride});
+    context.kernels.prepare_rows({.num_rows = num_rows,
+                                  .dim = ffn_dim,
+                                  .first = part.begin,
+                                  .count = part.size(),
+                                  .source = gate.y,
+                                  .source_stride = stride,
+                                  .format = hidden.format,
+                                  .target = a.hidden.data() + group.rows.begin * hidden.stride_bytes,
+                                  .target_stride_bytes = hidden.stride_bytes});
+  }
+}
 
 // expert_output[rows] = down(silu(gate(x)) * up(x)) for every group, in two parallel regions.
 void RunFfns(const OpContext& context, std::span<const FfnGroup> groups, int64_t ffn_dim, const RowsView& x) {
@@ -282,33 +303,24 @@ void RunFfns(const OpContext& context, std::span<const FfnGroup> groups, int64_t
   const RowsView hidden = {a.hidden.data(), kernels::RowBytes(format, ffn_dim), format};
   const auto tasks_per_group =
       std::max<int64_t>(1, 8 * context.pool.num_workers() / std::max<int64_t>(1, groups.size()));
-  const auto run = [&](int64_t num_cols, absl::FunctionRef<void(const FfnGroup&, Range)> body) {
+  const auto run = [&](int64_t num_cols, absl::FunctionRef<void(const FfnGroup&, Range, int)> body) {
     const int64_t cols_per_task = ColumnsPerTask(num_cols, tasks_per_group);
     const int64_t tasks_per = static_cast<int64_t>(CeilDiv(num_cols, cols_per_task));
-    context.pool.ParallelFor(static_cast<int64_t>(groups.size()) * tasks_per, [&](int64_t task_idx, int) {
+    context.pool.ParallelFor(static_cast<int64_t>(groups.size()) * tasks_per, [&](int64_t task_idx, int worker_idx) {
       const int64_t begin = task_idx % tasks_per * cols_per_task;
-      body(groups[task_idx / tasks_per], {begin, std::min(begin + cols_per_task, num_cols)});
+      body(groups[task_idx / tasks_per], {begin, std::min(begin + cols_per_task, num_cols)}, worker_idx);
     });
   };
-  run(ffn_dim, [&](const FfnGroup& group, Range cols) {
-    GemmCall gate = {.num_rows = group.rows.size(),
-                     .inner_dim = model_dim,
-                     .x = x.From(group.rows.begin),
-                     .w = group.weights->gate_proj,
-                     .y = a.gate.data() + group.rows.begin * ffn_dim,
-                     .y_stride = ffn_dim};
-    GemmCall up = gate;
-    up.w = group.weights->up_proj;
-    up.y = a.up.data() + group.rows.begin * ffn_dim;
-    GateUpColumns(context, gate, up, ffn_dim, cols, hidden, a.hidden.data() + group.rows.begin * hidden.stride_bytes);
+  run(ffn_dim, [&](const FfnGroup& group, Range cols, int worker_idx) {
+    GateUpColumns(context, group, x, cols, ffn_dim, hidden, worker_idx);
   });
-  run(model_dim, [&](const FfnGroup& group, Range cols) {
+  run(model_dim, [&](const FfnGroup& group, Range cols, int) {
     GemmColumns(context,
                 {.num_rows = group.rows.size(),
                  .inner_dim = ffn_dim,
                  .x = hidden.From(group.rows.begin),
                  .w = group.weights->down_proj,
-                 .y = a.expert_output.data() + group.rows.begin * model_dim,
+                 .y = a.expert_output.data() + group.rows.begin * model_dim + cols.begin,
                  .y_stride = model_dim},
                 cols);
   });

@@ -4,6 +4,8 @@
 // order of the law of sums and nothing else.
 #pragma once
 
+#include <algorithm>
+
 #include "penstock/kernels/kernel_table.h"
 
 namespace penstock::kernels {
@@ -137,15 +139,14 @@ struct FloatSteps {
 
 template <class Steps, int kTileRows>
 struct FloatTile {
-  static void Run(const TileRun& run) {
+  [[gnu::always_inline]] static void Run(TileRun& run) {
     using V = typename Steps::Vec;
     constexpr int kVecs = Steps::kVecs;
     constexpr int64_t kUnroll = Prefetch::kBytes / Steps::kStepBytes;
     for (int first_vec = 0; first_vec < kVecsPerPanel; first_vec += kVecs) {
       const std::byte* w = run.w;
       RowPointers<kTileRows> x(run.x + run.begin / 2 * Steps::kXBytes, run.x_stride_bytes);
-      Prefetch prefetch = run.prefetch;
-      prefetch.StartAt(w);
+      run.prefetch.StartAt(w);
       V sums[kTileRows][kVecs];
       float* stored = run.sums + 16 * first_vec;
       Unrolled<kTileRows>([&](auto r) __attribute__((always_inline)) {
@@ -159,7 +160,7 @@ struct FloatTile {
       };
       int64_t k = run.begin;
       for (; k + 2 * kUnroll <= run.end; k += 2 * kUnroll) {
-        prefetch.Issue();
+        run.prefetch.Issue();
 #pragma GCC unroll 4
         for (int i = 0; i < kUnroll; ++i) step();
       }
@@ -173,13 +174,19 @@ struct FloatTile {
   }
 };
 
-// `num_rows` <= kTileRows rows.
+// The next `num_tiles` tiles of num_rows <= kTileRows rows each.
 template <class Steps, template <class, int> class Tile, int kTileRows>
-void RunTile(int64_t num_rows, const TileRun& run) {
+void RunTiles(int64_t num_tiles, int64_t num_rows, TileRun& run) {
   if constexpr (kTileRows > 1) {
-    if (num_rows < kTileRows) return RunTile<Steps, Tile, kTileRows - 1>(num_rows, run);
+    if (num_rows < kTileRows) return RunTiles<Steps, Tile, kTileRows - 1>(num_tiles, num_rows, run);
   }
-  Tile<Steps, kTileRows>::Run(run);
+  TileRun tile = run;
+  for (; num_tiles > 0; --num_tiles) {
+    Tile<Steps, kTileRows>::Run(tile);
+    tile.x += kTileRows * run.x_stride_bytes;
+    tile.sums += kTileRows * kPanelCols;
+  }
+  run = tile;
 }
 
 // y[rows row.., panel] = sums + bias.
@@ -207,19 +214,47 @@ void StorePanel(const GemmArgs& args, int64_t row, int64_t num_rows, int64_t pan
 
 // Rows that fit one tile read a panel from memory in one go and ask for what comes kNearBytes later. More rows take it
 // in chunks that stay in the first-level cache while the tiles pass over them, and each tile asks for its share of the
-// next chunk. With few tiles memory is the limit, and short chunks keep it busy. Very many rows go in blocks over a
-// panel, which the second-level cache holds: their sums lie on the stack.
+// next chunk. With few tiles memory is the limit, and short chunks keep it busy. Very many rows go in blocks, which pass
+// over all panels one after another: a block of x fits the second-level cache, its sums of a panel lie on the stack.
 constexpr int64_t kNearBytes = 2048;
 constexpr int64_t kFewTiles = 4;
 constexpr int64_t kFewTilesChunkBytes = 8 * 1024;
 constexpr int64_t kChunkBytes = 16 * 1024;
 constexpr int64_t kMaxTiles = 8;
 
-// Rows of x times one panel. `sums` has room for num_rows rows.
+// `total` things in `num_parts` parts as equal as possible: the first of them have one more.
+struct EvenParts {
+  int64_t least;
+  int64_t num_larger;
+
+  EvenParts(int64_t total, int64_t num_parts) : least(total / num_parts), num_larger(total % num_parts) {}
+};
+
+// Neighbouring tiles of the rows. How many rows each has is known here and not divided out tile by tile: that took a
+// tenth of a tile's time.
+struct TileBlock {
+  int64_t first_row;
+  int64_t num_tiles;
+  int64_t num_larger;  // the first tiles have least_rows + 1 rows
+  int64_t least_rows;
+
+  int64_t num_rows() const { return num_tiles * least_rows + num_larger; }
+};
+
+// Asks for the rows [begin, end) of a panel of y, so that storing it does not wait for the memory that it overwrites.
+inline void PrefetchOutput(const GemmArgs& args, int64_t begin, int64_t end, int64_t panel) {
+  for (int64_t row = begin; row < end; ++row) {
+    const float* y = args.y + row * args.y_stride + panel * kPanelCols;
+    __builtin_prefetch(y, 1);
+    __builtin_prefetch(y + 16, 1);
+  }
+}
+
+// The rows of `block` times one panel. `sums` has room for them.
 template <class Steps, template <class, int> class Tile>
-void RunPanel(const GemmArgs& args, int64_t first_row, int64_t num_rows, int64_t panel, float* sums) {
-  // Tiles as equal as possible: 13 rows are 7 and 6, not 12 and 1.
-  const int64_t num_tiles = (num_rows + Steps::kRows - 1) / Steps::kRows;
+void RunPanel(const GemmArgs& args, const TileBlock& block, int64_t panel, float* sums) {
+  const int64_t num_tiles = block.num_tiles;
+  const int64_t num_rows = block.num_rows();
   const int64_t wanted_bytes = num_tiles <= kFewTiles ? kFewTilesChunkBytes : kChunkBytes;
   const int64_t num_blocks = wanted_bytes > Steps::kBlockBytes ? wanted_bytes / Steps::kBlockBytes : 1;
   const int64_t chunk = num_tiles == 1 ? args.inner_dim : num_blocks * Steps::kBlockInputs;
@@ -234,33 +269,44 @@ void RunPanel(const GemmArgs& args, int64_t first_row, int64_t num_rows, int64_t
                  .prefetch = {.next = nullptr, .ahead = kNearBytes, .lines = 8}};
   if (num_tiles > 1) {
     run.prefetch.ahead = 0;
-    run.prefetch.lines = num_tiles == 2 ? 4 : num_tiles < 8 ? 2 : 1;
+    run.prefetch.lines = num_tiles < 4 ? 4 : num_tiles < 6 ? 2 : 1;
   }
   __builtin_memset(sums, 0, static_cast<size_t>(num_rows) * kPanelCols * sizeof(float));
-  for (; run.begin < args.inner_dim; run.begin += chunk) {
-    run.end = run.begin + chunk < args.inner_dim ? run.begin + chunk : args.inner_dim;
-    for (int64_t tile = 0; tile < num_tiles; ++tile) {
-      const int64_t row = tile * num_rows / num_tiles;
-      run.x = args.x + (first_row + row) * args.x_stride_bytes;
-      run.sums = sums + row * kPanelCols;
-      run.prefetch.next = run.w + chunk_bytes + tile * chunk_bytes / num_tiles;
-      RunTile<Steps, Tile, Steps::kRows>((tile + 1) * num_rows / num_tiles - row, run);
+  const int64_t rows_per_chunk = num_rows / ((args.inner_dim + chunk - 1) / chunk) + 1;
+  for (int64_t row = 0; run.begin < args.inner_dim; run.begin += chunk, row += rows_per_chunk) {
+    if (num_tiles > kFewTiles) {
+      PrefetchOutput(args, block.first_row + row, block.first_row + std::min(row + rows_per_chunk, num_rows), panel);
     }
+    run.end = run.begin + chunk < args.inner_dim ? run.begin + chunk : args.inner_dim;
+    run.x = args.x + block.first_row * args.x_stride_bytes;
+    run.sums = sums;
+    run.prefetch.next = run.w + chunk_bytes;
+    RunTiles<Steps, Tile, Steps::kRows>(block.num_larger, block.least_rows + 1, run);
+    RunTiles<Steps, Tile, Steps::kRows>(num_tiles - block.num_larger, block.least_rows, run);
     run.w += chunk_bytes;
   }
-  StorePanel<typename Steps::Vec>(args, first_row, num_rows, panel, sums);
+  StorePanel<typename Steps::Vec>(args, block.first_row, num_rows, panel, sums);
 }
 
 template <class Steps, template <class, int> class Tile>
 void RunGemm(const GemmArgs& args) {
-  constexpr int64_t kMaxRows = kMaxTiles * Steps::kRows;
-  alignas(64) float sums[kMaxRows * kPanelCols];
-  const int64_t num_blocks = (args.num_rows + kMaxRows - 1) / kMaxRows;
-  for (int64_t panel = 0; panel * kPanelCols < args.num_cols; ++panel) {
-    for (int64_t block = 0; block < num_blocks; ++block) {
-      const int64_t row = block * args.num_rows / num_blocks;
-      RunPanel<Steps, Tile>(args, row, (block + 1) * args.num_rows / num_blocks - row, panel, sums);
+  if (args.num_rows == 0) return;
+  alignas(64) float sums[kMaxTiles * Steps::kRows * kPanelCols];
+  // Tiles as equal as possible: 13 rows are 7 and 6, not 12 and 1.
+  const int64_t num_tiles = (args.num_rows + Steps::kRows - 1) / Steps::kRows;
+  const EvenParts tile_rows(args.num_rows, num_tiles);
+  const int64_t num_blocks = (num_tiles + kMaxTiles - 1) / kMaxTiles;
+  const EvenParts block_tiles(num_tiles, num_blocks);
+  int64_t larger_left = tile_rows.num_larger;
+  TileBlock block = {.first_row = 0, .num_tiles = 0, .num_larger = 0, .least_rows = tile_rows.least};
+  for (int64_t block_idx = 0; block_idx < num_blocks; ++block_idx) {
+    block.num_tiles = block_tiles.least + (block_idx < block_tiles.num_larger ? 1 : 0);
+    block.num_larger = std::min(larger_left, block.num_tiles);
+    for (int64_t panel = 0; panel * kPanelCols < args.num_cols; ++panel) {
+      RunPanel<Steps, Tile>(args, block, panel, sums);
     }
+    larger_left -= block.num_larger;
+    block.first_row += block.num_rows();
   }
 }
 

@@ -42,17 +42,16 @@ struct Int8Tile {
   static constexpr int kVecs = V::kPanelVecs;
   static constexpr int kUnroll = static_cast<int>(Prefetch::kBytes / kQuadBytes);
 
-  static void Run(const TileRun& run) {
+  [[gnu::always_inline]] static void Run(TileRun& run) {
     for (int first_vec = 0; first_vec < kVecsPerPanel; first_vec += kVecs) {
       const std::byte* w = run.w;
       float* sums = run.sums + 16 * first_vec;
       Int8Rows<kTileRows> x(run);
-      Prefetch prefetch = run.prefetch;
       for (int64_t k = run.begin; k < run.end; k += kInt8Group) {
         // GCC would keep the sums on the stack as well, and store each of them twice.
         asm("" : "+r"(sums));
-        prefetch.StartAt(w);
-        MultiplyGroup(w, first_vec, x, prefetch, sums);
+        run.prefetch.StartAt(w);
+        MultiplyGroup(w, first_vec, x, run.prefetch, sums);
         w += kInt8BlockBytes;
         x.groups.Advance(sizeof(Int8RowGroup));
       }
@@ -157,20 +156,19 @@ struct HqqTile {
   using V = typename I::Vec;
   static constexpr int kVecs = V::kPanelVecs;
 
-  static void Run(const TileRun& run) {
+  [[gnu::always_inline]] static void Run(TileRun& run) {
     for (int first_vec = 0; first_vec < kVecsPerPanel; first_vec += kVecs) {
       const std::byte* block = run.w;
       float* sums = run.sums + 16 * first_vec;
       Int8Rows<kTileRows> x(run);
-      Prefetch prefetch = run.prefetch;
       for (int64_t begin = run.begin; begin < run.end; begin += kHqqBlock) {
         const int64_t rest = run.end - begin;
         const int num_groups = rest < kHqqBlock ? static_cast<int>((rest + 63) / 64) : kHqqBlock / 64;
         for (int group = 0; group < num_groups; ++group) {
           const std::byte* data = block + kHqqHeaderBytes + group * Steps::kGroupBytes;
           asm("" : "+r"(sums));  // as in Int8Tile
-          prefetch.StartAt(data);
-          for (int64_t i = 0; i < Steps::kGroupBytes / Prefetch::kBytes; ++i) prefetch.Issue();
+          run.prefetch.StartAt(data);
+          for (int64_t i = 0; i < Steps::kGroupBytes / Prefetch::kBytes; ++i) run.prefetch.Issue();
           MultiplyGroup(block, group, data, first_vec, x, sums);
           x.codes.Advance(64);
           if (group % 2 == 1) x.groups.Advance(sizeof(Int8RowGroup));

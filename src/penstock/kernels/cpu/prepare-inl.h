@@ -61,23 +61,23 @@ void PrepareInt8Group(const float* source, int64_t count, std::byte* codes, Int8
 template <class V>
 void PrepareInt8Row(const PrepareRowsArgs& args, const float* source, std::byte* target) {
   std::byte* groups = target + (args.dim + kInt8Group - 1) / kInt8Group * kInt8Group;
-  for (int64_t first = args.first; first < args.first + args.count; first += kInt8Group) {
+  for (int64_t i = 0; i < args.count; i += kInt8Group) {
+    const int64_t k = args.first + i;
     Int8RowGroup group;
-    PrepareInt8Group<V>(source + first, args.dim - first < kInt8Group ? args.dim - first : kInt8Group, target + first,
-                        &group);
-    __builtin_memcpy(groups + first / kInt8Group * static_cast<int64_t>(sizeof(group)), &group, sizeof(group));
+    PrepareInt8Group<V>(source + i, args.count - i < kInt8Group ? args.count - i : kInt8Group, target + k, &group);
+    __builtin_memcpy(groups + k / kInt8Group * static_cast<int64_t>(sizeof(group)), &group, sizeof(group));
   }
 }
 
 template <class V, bool kMultipliesPairs>
 void PrepareBf16Row(const PrepareRowsArgs& args, const float* source, std::byte* target) {
   if constexpr (kMultipliesPairs) {
-    ToBf16<V>(source + args.first, args.count, reinterpret_cast<BF16*>(target) + args.first);
+    ToBf16<V>(source, args.count, reinterpret_cast<BF16*>(target) + args.first);
   } else {
     BF16 piece[16];
     float* rounded = reinterpret_cast<float*>(target) + args.first;
     ForEachPiece(args.count, [&](int64_t i, int64_t count) {
-      ToBf16<V>(source + args.first + i, count, piece);
+      ToBf16<V>(source + i, count, piece);
       WidenTo<V, Dtype::kBF16>(reinterpret_cast<const std::byte*>(piece), count, rounded + i);
     });
   }
@@ -90,7 +90,7 @@ void PrepareRows(const PrepareRowsArgs& args) {
     std::byte* target = args.target + row * args.target_stride_bytes;
     switch (args.format) {
       case RowFormat::kF32:
-        __builtin_memcpy(target + 4 * args.first, source + args.first, static_cast<size_t>(args.count) * 4);
+        __builtin_memcpy(target + 4 * args.first, source, static_cast<size_t>(args.count) * 4);
         break;
       case RowFormat::kBF16: PrepareBf16Row<V, kMultipliesPairs>(args, source, target); break;
       case RowFormat::kInt8: PrepareInt8Row<V>(args, source, target); break;

@@ -21,7 +21,7 @@ void PrepareInt8Row(const PrepareRowsArgs& args, const float* source, std::byte*
   const int64_t dim = args.dim;
   const int64_t num_groups = (dim + kInt8Group - 1) / kInt8Group;
   for (int64_t group_idx = args.first / kInt8Group; group_idx * kInt8Group < args.first + args.count; ++group_idx) {
-    const std::span<const float> values(source + group_idx * kInt8Group,
+    const std::span<const float> values(source + group_idx * kInt8Group - args.first,
                                         static_cast<size_t>(std::min(kInt8Group, dim - group_idx * kInt8Group)));
     const bool is_finite = std::all_of(values.begin(), values.end(), [](float x) { return std::isfinite(x); });
     float largest = 0;
@@ -64,9 +64,9 @@ void PrepareRows(const PrepareRowsArgs& args) {
       PrepareInt8Row(args, source, target);
       continue;
     }
-    for (int64_t k = args.first; k < args.first + args.count; ++k) {
-      const float value = args.format == RowFormat::kBF16 ? ToFloat(penstock::ToBF16(source[k])) : source[k];
-      std::memcpy(target + 4 * k, &value, 4);
+    for (int64_t i = 0; i < args.count; ++i) {
+      const float value = args.format == RowFormat::kBF16 ? ToFloat(penstock::ToBF16(source[i])) : source[i];
+      std::memcpy(target + 4 * (args.first + i), &value, 4);
     }
   }
 }
