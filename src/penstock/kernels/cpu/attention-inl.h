@@ -71,7 +71,8 @@ class AttentionOf {
     int64_t page = 0;
     for (; page + kPages <= plan_.num_pages; page += kPages) Scores<kPages>(page);
     for (; page < plan_.num_pages; ++page) Scores<1>(page);
-    for (int64_t head = 0; head < plan_.num_heads; ++head) Softmax(head);
+    ValuesAhead ahead = {*this, 0, nullptr, nullptr};
+    for (int64_t head = 0; head < plan_.num_heads; ++head) Softmax(head, ahead);
     // What all rows attend to goes in tiles of their heads, what only some do row by row, in increasing position.
     const int64_t last_row = args_.num_rows - 1;
     const int64_t shared_end = AttentionPlan::EndPos(args_, 0);
@@ -147,13 +148,33 @@ class AttentionOf {
     });
   }
 
+  // Asks for V, page by page, while the softmax computes: memory would be idle.
+  struct ValuesAhead {
+    const AttentionOf& attention;
+    int64_t page;
+    const std::byte* next;
+    const std::byte* end;
+
+    // Two lines for 16 exponentials; four make the cheaper formats slower.
+    [[gnu::always_inline]] void Ask() {
+      if (next == end) {
+        if (page == attention.plan_.num_pages) return;
+        next = attention.Block(page++) + attention.block_.v_offset();
+        end = next + kKvPageTokens * attention.block_.v_stride();
+      }
+      __builtin_prefetch(next, 0, 2);
+      __builtin_prefetch(next + 64, 0, 2);
+      next += 128;
+    }
+  };
+
   // p of the positions that the head attends to, and their total; p of int8 V takes in the scale of V.
-  void Softmax(int64_t head) const {
+  void Softmax(int64_t head, ValuesAhead& ahead) const {
     const int64_t row = head / args_.group;
     const int64_t first = AttentionPlan::FirstPos(args_, row);
     const int64_t count = AttentionPlan::EndPos(args_, row) - first;
     float* scores = plan_.scores + head * plan_.stride;
-    ExpMinusMax<V>(scores + (first - plan_.base), count, args_.scale);
+    ExpMinusMax<V>(scores + (first - plan_.base), count, args_.scale, [&] { ahead.Ask(); });
     plan_.totals[head] = SumOf<V>(scores + (first - plan_.base), count);
     if constexpr (kFormat == KvFormat::kInt8) {
       for (int64_t page = 0; page < plan_.num_pages; ++page) {

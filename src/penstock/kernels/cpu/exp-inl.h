@@ -39,9 +39,9 @@ void ExpOf(const float* source, int64_t count, float* target) {
 
 constexpr float kMinusInfinity = -__builtin_inff();
 
-// values = exp(scale * values - max(scale * values)).
-template <class V>
-void ExpMinusMax(float* values, int64_t count, float scale) {
+// values = exp(scale * values - max(scale * values)). Calls meanwhile() for each 16 of them.
+template <class V, class Meanwhile>
+void ExpMinusMax(float* values, int64_t count, float scale, const Meanwhile& meanwhile) {
   const V factor = V::Set(scale);
   V maxima = V::Set(kMinusInfinity);
   int64_t i = 0;
@@ -56,7 +56,10 @@ void ExpMinusMax(float* values, int64_t count, float scale) {
     maxima = Max(maxima, V::LoadPartial(values + i, count - i, kMinusInfinity));
   }
   const V max = V::Set(maxima.ReduceMax());
-  for (i = 0; i + 16 <= count; i += 16) Exp(Sub(V::Load(values + i), max)).Store(values + i);
+  for (i = 0; i + 16 <= count; i += 16) {
+    Exp(Sub(V::Load(values + i), max)).Store(values + i);
+    meanwhile();
+  }
   if (i < count) Exp(Sub(V::LoadPartial(values + i, count - i, 0), max)).StorePartial(values + i, count - i);
 }
 

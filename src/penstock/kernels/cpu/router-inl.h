@@ -26,7 +26,7 @@ inline void SelectTopk(const RouterTopkArgs& args) {
 
 template <class V>
 void RouterTopk(const RouterTopkArgs& args) {
-  ExpMinusMax<V>(args.scores, args.num_experts, 1);
+  ExpMinusMax<V>(args.scores, args.num_experts, 1, [] {});
   const float total = SumOf<V>(args.scores, args.num_experts);
   for (int64_t i = 0; i < args.num_experts; ++i) args.scores[i] /= total;
   SelectTopk(args);
