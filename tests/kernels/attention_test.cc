@@ -238,8 +238,10 @@ TEST_P(AttentionTest, AnInt8RowThatIsNotFiniteIsNaN) {
   float scale;
   std::memcpy(&scale, block.data() + layout.k_scales_offset() + 4 * 5, 4);
   EXPECT_TRUE(std::isnan(scale));
-  EXPECT_TRUE(std::all_of(block.begin(), block.begin() + layout.k_scales_offset(),
-                          [](std::byte code) { return code == std::byte{0}; }));
+  for (int64_t d = 0; d < 32; ++d) {
+    EXPECT_EQ(static_cast<int>(block[static_cast<size_t>(layout.k_offset(d, 5))]), kKvCodeOffset);
+    EXPECT_EQ(static_cast<int>(block[static_cast<size_t>(layout.v_offset() + 5 * layout.v_stride() + d)]), 0);
+  }
 }
 
 INSTANTIATE_TEST_SUITE_P(Isas, AttentionTest, ::testing::ValuesIn(SupportedIsas()),

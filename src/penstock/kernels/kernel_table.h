@@ -146,8 +146,9 @@ constexpr int64_t kAttentionHeads = 12;
 //   out[g] = sum over pos of p[g, pos] * V[pos] / sum over pos of p[g, pos],
 //   p[g, pos] = exp(scale * (q[g] . K[pos]) - max over pos),
 // over the row's own position and those before it, at most `window` of them. The sum of p has 16 lanes from the first
-// position on; p . V is accumulated in increasing position. The scale of an int8 K multiplies the finished q . K, that
-// of a V multiplies p in p . V.
+// position on; p . V is accumulated in increasing position. q . K of an int8 K is the exact sum of products of codes, q
+// having been rounded to codes and a scale as K was, times (scale of q * scale of K); the scale of a V multiplies p in
+// p . V.
 struct AttentionArgs {
   int64_t num_rows;
   int64_t group;  // num_heads / num_kv_heads

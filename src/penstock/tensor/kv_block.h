@@ -6,26 +6,34 @@
 namespace penstock {
 
 // kInt8: codes in [-127, 127] and one f32 scale for each K and each V, max |x| / 127; a K or V with an infinity or a
-// NaN has codes 0 and the scale NaN.
+// NaN has codes 0 and the scale NaN. Codes of K are stored plus kKvCodeOffset, as GEMMs have the codes of weights.
 enum class KvFormat : uint8_t { kF32, kBF16, kInt8 };
 
 // The tokens of a KV page.
 inline constexpr int64_t kKvPageTokens = 16;
 
+inline constexpr int kKvCodeOffset = 128;
+
 // In an unnamed namespace, because kernels include it: each unit compiles its own copy, with its own instruction set.
 namespace {
 
-// A block is K [head_dim, kKvPageTokens], one token in each lane of a vector, then V [kKvPageTokens, padded_dim] with
-// zeros beyond head_dim; int8 blocks end with the scales of their K and V, one for each token.
+// A block is K with one token in each lane of a vector, [head_dim, kKvPageTokens] or in int8 [head_dim / 4,
+// kKvPageTokens, 4], then V [kKvPageTokens, padded_dim] with zeros beyond head_dim; int8 blocks end with the scales of
+// their K and V, one for each token.
 struct KvBlock {
   KvFormat format;
   int64_t head_dim;
 
   constexpr int64_t size() const { return format == KvFormat::kF32 ? 4 : format == KvFormat::kBF16 ? 2 : 1; }
   constexpr int64_t padded_dim() const { return (head_dim + 15) / 16 * 16; }
-  constexpr int64_t k_stride() const { return kKvPageTokens * size(); }  // from one dimension to the next
-  constexpr int64_t v_stride() const { return padded_dim() * size(); }   // from one token to the next
-  constexpr int64_t v_offset() const { return head_dim * k_stride(); }
+  // A step of K: the dimensions that lie together for all tokens.
+  constexpr int64_t k_step_dims() const { return format == KvFormat::kInt8 ? 4 : 1; }
+  constexpr int64_t k_step_bytes() const { return kKvPageTokens * k_step_dims() * size(); }
+  constexpr int64_t k_offset(int64_t dim, int64_t token) const {
+    return dim / k_step_dims() * k_step_bytes() + (token * k_step_dims() + dim % k_step_dims()) * size();
+  }
+  constexpr int64_t v_stride() const { return padded_dim() * size(); }  // from one token to the next
+  constexpr int64_t v_offset() const { return (head_dim + k_step_dims() - 1) / k_step_dims() * k_step_bytes(); }
   constexpr int64_t k_scales_offset() const { return v_offset() + kKvPageTokens * v_stride(); }
   constexpr int64_t v_scales_offset() const { return k_scales_offset() + kKvPageTokens * 4; }
   // A multiple of 64.

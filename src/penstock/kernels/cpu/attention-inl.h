@@ -20,6 +20,20 @@ template <class V, KvFormat kFormat>
   if constexpr (kFormat == KvFormat::kInt8) return V::LoadSignedCodes(source);
 }
 
+// Calls put(element, its bytes) for 16 elements of a row at a time; those beyond head_dim are zeros.
+template <class V, KvFormat kFormat, class Put>
+void ForEachKvPiece(const float* source, int64_t dim, const CodeScale& scale, const Put& put) {
+  alignas(64) std::byte piece[64];
+  for (int64_t d = 0; d < dim; d += 16) {
+    const V x = scale.is_used ? LoadOfGroup<V>(source, d, dim) : V::Zero();
+    if constexpr (kFormat == KvFormat::kF32) x.Store(reinterpret_cast<float*>(piece));
+    if constexpr (kFormat == KvFormat::kBF16) x.StoreBf16(reinterpret_cast<BF16*>(piece));
+    if constexpr (kFormat == KvFormat::kInt8)
+      Add(Mul(x, V::Set(scale.inverse)), V::Set(kRoundShift)).StoreLowBytes(piece);
+    put(d, piece);
+  }
+}
+
 // body(IntConstant<n>, head) for tiles of kMax, 8, 4, 2 and 1 heads that make up [first, end).
 template <int kMax, class Body>
 inline void ForHeadTiles(int64_t first, int64_t end, const Body& body) {
@@ -33,11 +47,14 @@ struct AttentionPlan {
   int64_t padded_dim;
   int64_t base;  // the first position of the first page; scores are counted from here
   int64_t num_pages;
-  int64_t stride;  // of scores
-  float* scores;   // [num_heads, stride]
-  float* q;        // [head_dim, num_heads]
-  float* sums;     // [num_heads, padded_dim]: p . V
-  float* totals;   // [num_heads]: of p
+  int64_t stride;      // of scores
+  float* scores;       // [num_heads, stride]
+  float* q;            // [head_dim, num_heads], or for int8 the next three
+  std::byte* q_codes;  // [padded_dim / 4, num_heads, 4]
+  float* q_scales;     // [num_heads]
+  int32_t* q_offsets;  // [num_heads]: what takes kKvCodeOffset out of a product of codes
+  float* sums;         // [num_heads, padded_dim]: p . V
+  float* totals;       // [num_heads]: of p
 
   explicit AttentionPlan(const AttentionArgs& args)
       : num_heads(args.num_rows * args.group),
@@ -47,6 +64,9 @@ struct AttentionPlan {
         stride((num_pages + 1) * kKvPageTokens),
         scores(args.scratch),
         q(scores + num_heads * stride),
+        q_codes(reinterpret_cast<std::byte*>(q)),
+        q_scales(q + num_heads * padded_dim / 4),
+        q_offsets(reinterpret_cast<int32_t*>(q_scales + num_heads)),
         sums(q + num_heads * padded_dim),
         totals(sums + num_heads * padded_dim) {}
 
@@ -57,16 +77,26 @@ struct AttentionPlan {
   static int64_t EndPos(const AttentionArgs& args, int64_t row) { return args.pos + row + 1; }
 };
 
-template <class V, KvFormat kFormat>
+// What scores are summed in, and a step of K for all tokens of a page.
+template <class V, class Ints, KvFormat kFormat>
+struct ScoreTypes {
+  using Sum = V;
+  using Step = V;
+};
+template <class V, class Ints>
+struct ScoreTypes<V, Ints, KvFormat::kInt8> {
+  using Sum = Ints;
+  using Step = typename Ints::Codes;
+};
+
+// `Ints` as in ints_scalar-inl.h.
+template <class V, class Ints, KvFormat kFormat>
 class AttentionOf {
  public:
   explicit AttentionOf(const AttentionArgs& args) : args_(args), block_{kFormat, args.head_dim}, plan_(args) {}
 
   void Run() const {
-    for (int64_t head = 0; head < plan_.num_heads; ++head) {
-      const float* q = args_.q + head / args_.group * args_.q_stride + head % args_.group * args_.head_dim;
-      for (int64_t d = 0; d < args_.head_dim; ++d) plan_.q[d * plan_.num_heads + head] = q[d];
-    }
+    for (int64_t head = 0; head < plan_.num_heads; ++head) PrepareQuery(head);
     __builtin_memset(plan_.sums, 0, static_cast<size_t>(plan_.num_heads * plan_.padded_dim) * sizeof(float));
     int64_t page = 0;
     for (; page + kPages <= plan_.num_pages; page += kPages) Scores<kPages>(page);
@@ -101,6 +131,25 @@ class AttentionOf {
     return page < plan_.num_pages ? args_.pages[plan_.base / kKvPageTokens + page] + args_.head_offset_bytes : nullptr;
   }
 
+  // Queries for int8 K are codes as well.
+  void PrepareQuery(int64_t head) const {
+    const float* q = args_.q + head / args_.group * args_.q_stride + head % args_.group * args_.head_dim;
+    if constexpr (kFormat == KvFormat::kInt8) {
+      const CodeScale scale = CodeScaleOf<V>(q, args_.head_dim);
+      int32_t sum = 0;
+      ForEachKvPiece<V, kFormat>(q, args_.head_dim, scale, [&](int64_t d, const std::byte* codes) {
+        for (int64_t i = 0; i < 16; i += 4) {
+          __builtin_memcpy(plan_.q_codes + ((d + i) / 4 * plan_.num_heads + head) * 4, codes + i, 4);
+        }
+        for (int64_t i = 0; i < 16; ++i) sum += static_cast<int8_t>(codes[i]);
+      });
+      plan_.q_scales[head] = scale.scale;
+      plan_.q_offsets[head] = -kKvCodeOffset * sum;
+    } else {
+      for (int64_t d = 0; d < args_.head_dim; ++d) plan_.q[d * plan_.num_heads + head] = q[d];
+    }
+  }
+
   template <int kCount>
   void Scores(int64_t page) const {
     const std::byte* blocks[kCount];
@@ -119,31 +168,53 @@ class AttentionOf {
   template <int kHeads, int kCount>
   void ScoresTile(const std::byte* const (&blocks)[kCount], const std::byte* const (&next)[kCount], int64_t head,
                   float* scores) const {
-    V sums[kHeads][kCount];
+    constexpr bool kIsInt8 = kFormat == KvFormat::kInt8;
+    typename ScoreTypes<V, Ints, kFormat>::Sum sums[kHeads][kCount];
     Unrolled<kCount>([&](auto i) __attribute__((always_inline)) {
-      Unrolled<kHeads>([&](auto h) __attribute__((always_inline)) { sums[h][i] = V::Zero(); });
+      Unrolled<kHeads>([&](auto h) __attribute__((always_inline)) {
+        if constexpr (kIsInt8) {
+          sums[h][i] = Ints::StartInt8(reinterpret_cast<const std::byte*>(plan_.q_offsets + head + h));
+        } else {
+          sums[h][i] = V::Zero();
+        }
+      });
     });
-    const float* q = plan_.q + head;
+    // 4 bytes of each head: an element of its query, or four codes.
+    const std::byte* q = reinterpret_cast<const std::byte*>(plan_.q + head);
     const int64_t k_bytes = block_.v_offset();
 #pragma GCC unroll 4
-    for (int64_t k = 0; k < k_bytes; k += block_.k_stride()) {
-      V step[kCount];
+    for (int64_t k = 0; k < k_bytes; k += block_.k_step_bytes()) {
+      typename ScoreTypes<V, Ints, kFormat>::Step step[kCount];
       Unrolled<kCount>([&](auto i) __attribute__((always_inline)) {
-        step[i] = LoadKv<V, kFormat>(blocks[i] + k);
+        if constexpr (kIsInt8) {
+          step[i] = Ints::Load(blocks[i] + k);
+        } else {
+          step[i] = LoadKv<V, kFormat>(blocks[i] + k);
+        }
         __builtin_prefetch(next[i] + k);
       });
       Unrolled<kHeads>([&](auto h) __attribute__((always_inline)) {
-        const V x = V::Set(q[h]);
-        Unrolled<kCount>([&](auto i) __attribute__((always_inline)) { sums[h][i] = Fma(x, step[i], sums[h][i]); });
+        Unrolled<kCount>([&](auto i) __attribute__((always_inline)) {
+          if constexpr (kIsInt8) {
+            sums[h][i] = Ints::DotInt8(step[i], q + 4 * h, sums[h][i]);
+          } else {
+            sums[h][i] = Fma(V::Set(FloatAt(q + 4 * h)), step[i], sums[h][i]);
+          }
+        });
       });
-      q += plan_.num_heads;
+      q += 4 * plan_.num_heads;
     }
     Unrolled<kCount>([&](auto i) __attribute__((always_inline)) {
       Unrolled<kHeads>([&](auto h) __attribute__((always_inline)) {
-        if constexpr (kFormat == KvFormat::kInt8) {
-          sums[h][i] = Mul(sums[h][i], V::template LoadAs<Dtype::kF32>(blocks[i] + block_.k_scales_offset()));
+        V score;
+        if constexpr (kIsInt8) {
+          const V scale = Mul(V::template LoadAs<Dtype::kF32>(blocks[i] + block_.k_scales_offset()),
+                              V::Set(plan_.q_scales[head + h]));
+          score = Mul(sums[h][i].template ToFloats<V>(), scale);
+        } else {
+          score = sums[h][i];
         }
-        sums[h][i].Store(scores + h * plan_.stride + kKvPageTokens * i);
+        score.Store(scores + h * plan_.stride + kKvPageTokens * i);
       });
     });
   }
@@ -251,26 +322,12 @@ class AttentionOf {
   AttentionPlan plan_;
 };
 
-template <class V>
+template <class V, class Ints>
 void Attention(const AttentionArgs& args) {
   switch (args.kv_format) {
-    case KvFormat::kF32: return AttentionOf<V, KvFormat::kF32>(args).Run();
-    case KvFormat::kBF16: return AttentionOf<V, KvFormat::kBF16>(args).Run();
-    case KvFormat::kInt8: return AttentionOf<V, KvFormat::kInt8>(args).Run();
-  }
-}
-
-// Calls put(element, its bytes) for 16 elements of a row at a time; those beyond head_dim are zeros.
-template <class V, KvFormat kFormat, class Put>
-void ForEachKvPiece(const float* source, int64_t dim, const CodeScale& scale, const Put& put) {
-  alignas(64) std::byte piece[64];
-  for (int64_t d = 0; d < dim; d += 16) {
-    const V x = scale.is_used ? LoadOfGroup<V>(source, d, dim) : V::Zero();
-    if constexpr (kFormat == KvFormat::kF32) x.Store(reinterpret_cast<float*>(piece));
-    if constexpr (kFormat == KvFormat::kBF16) x.StoreBf16(reinterpret_cast<BF16*>(piece));
-    if constexpr (kFormat == KvFormat::kInt8)
-      Add(Mul(x, V::Set(scale.inverse)), V::Set(kRoundShift)).StoreLowBytes(piece);
-    put(d, piece);
+    case KvFormat::kF32: return AttentionOf<V, Ints, KvFormat::kF32>(args).Run();
+    case KvFormat::kBF16: return AttentionOf<V, Ints, KvFormat::kBF16>(args).Run();
+    case KvFormat::kInt8: return AttentionOf<V, Ints, KvFormat::kInt8>(args).Run();
   }
 }
 
@@ -286,9 +343,12 @@ void StoreKvAs(const StoreKvArgs& args) {
     __builtin_memcpy(args.block + block.v_scales_offset() + 4 * args.token, &v_scale.scale, 4);
   }
   ForEachKvPiece<V, kFormat>(args.k, args.head_dim, k_scale, [&](int64_t d, const std::byte* piece) {
-    std::byte* target = args.block + d * block.k_stride() + args.token * kSize;
     const int64_t count = args.head_dim - d < 16 ? args.head_dim - d : 16;
-    for (int64_t i = 0; i < count; ++i) __builtin_memcpy(target + i * block.k_stride(), piece + i * kSize, kSize);
+    for (int64_t i = 0; i < count; ++i) {
+      std::byte* target = args.block + block.k_offset(d + i, args.token);
+      __builtin_memcpy(target, piece + i * kSize, kSize);
+      if constexpr (kFormat == KvFormat::kInt8) *target ^= static_cast<std::byte>(kKvCodeOffset);
+    }
   });
   std::byte* v = args.block + block.v_offset() + args.token * block.v_stride();
   ForEachKvPiece<V, kFormat>(args.v, args.head_dim, v_scale, [&](int64_t d, const std::byte* piece) {

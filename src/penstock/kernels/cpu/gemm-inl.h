@@ -4,8 +4,6 @@
 // order of the law of sums and nothing else.
 #pragma once
 
-#include <algorithm>
-
 #include "penstock/kernels/kernel_table.h"
 
 namespace penstock::kernels {
@@ -214,8 +212,9 @@ void StorePanel(const GemmArgs& args, int64_t row, int64_t num_rows, int64_t pan
 
 // Rows that fit one tile read a panel from memory in one go and ask for what comes kNearBytes later. More rows take it
 // in chunks that stay in the first-level cache while the tiles pass over them, and each tile asks for its share of the
-// next chunk. With few tiles memory is the limit, and short chunks keep it busy. Very many rows go in blocks, which pass
-// over all panels one after another: a block of x fits the second-level cache, its sums of a panel lie on the stack.
+// next chunk. With few tiles memory is the limit, and short chunks keep it busy. Very many rows go in blocks, which
+// pass over all panels one after another: a block of x fits the second-level cache, its sums of a panel lie on the
+// stack.
 constexpr int64_t kNearBytes = 2048;
 constexpr int64_t kFewTiles = 4;
 constexpr int64_t kFewTilesChunkBytes = 8 * 1024;
@@ -275,7 +274,8 @@ void RunPanel(const GemmArgs& args, const TileBlock& block, int64_t panel, float
   const int64_t rows_per_chunk = num_rows / ((args.inner_dim + chunk - 1) / chunk) + 1;
   for (int64_t row = 0; run.begin < args.inner_dim; run.begin += chunk, row += rows_per_chunk) {
     if (num_tiles > kFewTiles) {
-      PrefetchOutput(args, block.first_row + row, block.first_row + std::min(row + rows_per_chunk, num_rows), panel);
+      const int64_t end = row + rows_per_chunk < num_rows ? row + rows_per_chunk : num_rows;
+      PrefetchOutput(args, block.first_row + row, block.first_row + end, panel);
     }
     run.end = run.begin + chunk < args.inner_dim ? run.begin + chunk : args.inner_dim;
     run.x = args.x + block.first_row * args.x_stride_bytes;
@@ -301,7 +301,7 @@ void RunGemm(const GemmArgs& args) {
   TileBlock block = {.first_row = 0, .num_tiles = 0, .num_larger = 0, .least_rows = tile_rows.least};
   for (int64_t block_idx = 0; block_idx < num_blocks; ++block_idx) {
     block.num_tiles = block_tiles.least + (block_idx < block_tiles.num_larger ? 1 : 0);
-    block.num_larger = std::min(larger_left, block.num_tiles);
+    block.num_larger = larger_left < block.num_tiles ? larger_left : block.num_tiles;
     for (int64_t panel = 0; panel * kPanelCols < args.num_cols; ++panel) {
       RunPanel<Steps, Tile>(args, block, panel, sums);
     }

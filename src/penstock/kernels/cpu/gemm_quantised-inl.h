@@ -97,13 +97,15 @@ struct Int8Tile {
   }
 };
 
-// One group of 64 inputs of an HQQ panel: calls dot(codes of vector v, v, offset of their 4 inputs) for each 4 inputs.
+// One group of 64 inputs of an HQQ panel: calls dot(codes of each vector, offset of their 4 inputs) for each 4 inputs,
+// and ask() for half of the group at a time.
 template <class I, WeightFormat kFormat, int kVecs>
 struct HqqCodes {
-  template <class Dot>
-  [[gnu::always_inline]] static void ForEachQuad(const std::byte* group, const Dot& dot) {
+  template <class Ask, class Dot>
+  [[gnu::always_inline]] static void ForEachQuad(const std::byte* group, const Ask& ask, const Dot& dot) {
     if constexpr (kFormat == WeightFormat::kHqq4) {
       for (int64_t i = 0; i < 8; ++i) {
+        if (i % 4 == 0) ask();
         typename I::Codes low[kVecs], high[kVecs];
         Unrolled<kVecs>([&](auto v) __attribute__((always_inline)) {
           const typename I::Codes both = I::Load(group + kQuadBytes * i + 64 * v);
@@ -115,6 +117,7 @@ struct HqqCodes {
       }
     } else {
       for (int i = 0; i < 4; ++i) {
+        if (i % 2 == 0) ask();
         typename I::Codes pairs[kVecs], thirds[kVecs], codes[kVecs];
         Unrolled<kVecs>([&](auto v) __attribute__((always_inline)) {
           pairs[v] = I::Load(group + kQuadBytes * i + 64 * v);
@@ -168,8 +171,7 @@ struct HqqTile {
           const std::byte* data = block + kHqqHeaderBytes + group * Steps::kGroupBytes;
           asm("" : "+r"(sums));  // as in Int8Tile
           run.prefetch.StartAt(data);
-          for (int64_t i = 0; i < Steps::kGroupBytes / Prefetch::kBytes; ++i) run.prefetch.Issue();
-          MultiplyGroup(block, group, data, first_vec, x, sums);
+          MultiplyGroup(block, group, data, first_vec, x, run.prefetch, sums);
           x.codes.Advance(64);
           if (group % 2 == 1) x.groups.Advance(sizeof(Int8RowGroup));
         }
@@ -181,14 +183,16 @@ struct HqqTile {
  private:
   // `header` of the block, `group_idx` in it.
   [[gnu::always_inline]] static void MultiplyGroup(const std::byte* header, int group_idx, const std::byte* group,
-                                                   int first_vec, const Int8Rows<kTileRows>& x, float* sums) {
+                                                   int first_vec, const Int8Rows<kTileRows>& x, Prefetch& prefetch,
+                                                   float* sums) {
     I dots[kTileRows][kVecs];
     Unrolled<kTileRows>([&](auto r) __attribute__((always_inline)) {
       Unrolled<kVecs>([&](auto v) __attribute__((always_inline)) { dots[r][v] = I::Zero(); });
     });
     RowPointers<kTileRows> codes = x.codes;
     HqqCodes<I, Steps::kWeights, kVecs>::ForEachQuad(
-        group + 64 * first_vec, [&](const auto& w_codes, int offset) __attribute__((always_inline)) {
+        group + 64 * first_vec, [&]() __attribute__((always_inline)) { prefetch.Issue(); },
+        [&](const auto& w_codes, int offset) __attribute__((always_inline)) {
           Unrolled<kTileRows>([&](auto r) __attribute__((always_inline)) {
             Unrolled<kVecs>([&](auto v) __attribute__((always_inline)) {
               dots[r][v] = I::DotSmall(w_codes[v], codes[r] + offset, dots[r][v]);

@@ -39,7 +39,7 @@ constexpr KernelTable MakeTable() {
           .router_topk = RouterTopk<V>,
           .swiglu = Swiglu<V>,
           .store_kv = StoreKv<V>,
-          .attention = Attention<V>,
+          .attention = Attention<V, Ints>,
           .combine = Combine<V>,
           .exp = ExpOf<V>,
           .add = AddTo<V>,

@@ -17,27 +17,36 @@ float LoadAs(Dtype dtype, const std::byte* source, int64_t idx) {
   return value;
 }
 
-void PrepareInt8Row(const PrepareRowsArgs& args, const float* source, std::byte* target) {
-  const int64_t dim = args.dim;
-  const int64_t num_groups = (dim + kInt8Group - 1) / kInt8Group;
-  for (int64_t group_idx = args.first / kInt8Group; group_idx * kInt8Group < args.first + args.count; ++group_idx) {
-    const std::span<const float> values(source + group_idx * kInt8Group - args.first,
-                                        static_cast<size_t>(std::min(kInt8Group, dim - group_idx * kInt8Group)));
+// Values as codes and a scale: x = code * scale.
+struct Int8Codes {
+  float scale;
+  std::vector<int8_t> codes;
+
+  explicit Int8Codes(std::span<const float> values) : codes(values.size()) {
     const bool is_finite = std::all_of(values.begin(), values.end(), [](float x) { return std::isfinite(x); });
     float largest = 0;
     for (const float x : values) largest = std::max(largest, std::abs(x));
-    const bool is_used = is_finite && largest >= 0x1p-100f;
-    Int8RowGroup group = {.scale = is_used     ? largest / 127
-                                   : is_finite ? 0
-                                               : std::nanf(""),
-                          .code_offset = 0,
-                          .code_sums = {0, 0}};
+    scale = is_finite ? 0 : std::nanf("");
+    if (!is_finite || largest < 0x1p-100f) return;
+    scale = largest / 127;
+    for (size_t i = 0; i < values.size(); ++i) {
+      codes[i] = static_cast<int8_t>(std::nearbyint(values[i] * (127 / largest)));
+    }
+  }
+};
+
+void PrepareInt8Row(const PrepareRowsArgs& args, const float* source, std::byte* target) {
+  const int64_t num_groups = (args.dim + kInt8Group - 1) / kInt8Group;
+  for (int64_t first = 0; first < args.count; first += kInt8Group) {
+    const int64_t group_idx = (args.first + first) / kInt8Group;
+    Int8Codes values(std::span(source + first, static_cast<size_t>(std::min(kInt8Group, args.count - first))));
+    values.codes.resize(kInt8Group);
+    Int8RowGroup group = {.scale = values.scale, .code_offset = 0, .code_sums = {0, 0}};
     for (int64_t i = 0; i < kInt8Group; ++i) {
-      const float x = is_used && i < static_cast<int64_t>(values.size()) ? values[static_cast<size_t>(i)] : 0;
-      const float code = is_used ? std::nearbyint(x * (127 / largest)) : 0;
-      target[group_idx * kInt8Group + i] = static_cast<std::byte>(static_cast<int8_t>(code));
+      const int8_t code = values.codes[static_cast<size_t>(i)];
+      target[group_idx * kInt8Group + i] = static_cast<std::byte>(code);
       group.code_sums[i / 64] += code;
-      group.code_offset -= 128 * static_cast<int32_t>(code);
+      group.code_offset -= 128 * code;
     }
     std::memcpy(target + num_groups * kInt8Group + group_idx * static_cast<int64_t>(sizeof(group)), &group,
                 sizeof(group));
@@ -144,47 +153,39 @@ void Swiglu(const SwigluArgs& args) {
 
 void StoreKv(const StoreKvArgs& args) {
   const KvBlock block = {args.format, args.head_dim};
-  const auto store = [&](const float* source, auto place, int64_t scale_place) {
-    const std::span<const float> values(source, static_cast<size_t>(args.head_dim));
-    const bool is_finite = std::all_of(values.begin(), values.end(), [](float x) { return std::isfinite(x); });
-    float largest = 0;
-    for (const float x : values) largest = std::max(largest, std::abs(x));
-    const bool is_used = is_finite && largest >= 0x1p-100f;
+  const auto store = [&](const float* source, auto place, int code_offset, int64_t scales_offset) {
+    const Int8Codes int8(std::span(source, static_cast<size_t>(args.head_dim)));
     for (int64_t d = 0; d < args.head_dim; ++d) {
       std::byte* target = args.block + place(d);
-      const float x = values[static_cast<size_t>(d)];
       switch (args.format) {
-        case KvFormat::kF32: std::memcpy(target, &x, 4); break;
+        case KvFormat::kF32: std::memcpy(target, source + d, 4); break;
         case KvFormat::kBF16: {
-          const BF16 rounded = penstock::ToBF16(x);
+          const BF16 rounded = penstock::ToBF16(source[d]);
           std::memcpy(target, &rounded, 2);
           break;
         }
-        case KvFormat::kInt8:
-          *target = static_cast<std::byte>(is_used ? static_cast<int8_t>(std::nearbyint(x * (127 / largest))) : 0);
-          break;
+        case KvFormat::kInt8: *target = static_cast<std::byte>(int8.codes[static_cast<size_t>(d)] + code_offset); break;
       }
     }
-    if (args.format != KvFormat::kInt8) return;
-    const float scale = is_used ? largest / 127 : is_finite ? 0 : std::nanf("");
-    std::memcpy(args.block + scale_place + 4 * args.token, &scale, 4);
+    if (args.format == KvFormat::kInt8) std::memcpy(args.block + scales_offset + 4 * args.token, &int8.scale, 4);
   };
   store(
-      args.k, [&](int64_t d) { return (d * kKvPageTokens + args.token) * block.size(); }, block.k_scales_offset());
+      args.k, [&](int64_t d) { return block.k_offset(d, args.token); }, kKvCodeOffset, block.k_scales_offset());
   store(
-      args.v, [&](int64_t d) { return block.v_offset() + args.token * block.v_stride() + d * block.size(); },
+      args.v, [&](int64_t d) { return block.v_offset() + args.token * block.v_stride() + d * block.size(); }, 0,
       block.v_scales_offset());
 }
 
 namespace {
 
-double KvValue(KvFormat format, const std::byte* element, const std::byte* scale) {
+double KvValue(KvFormat format, const std::byte* element, int code_offset, const std::byte* scale) {
   switch (format) {
     case KvFormat::kF32: return LoadAs(Dtype::kF32, element, 0);
     case KvFormat::kBF16: return LoadAs(Dtype::kBF16, element, 0);
     case KvFormat::kInt8: break;
   }
-  return static_cast<double>(static_cast<int8_t>(*element)) * LoadAs(Dtype::kF32, scale, 0);
+  const auto code = static_cast<int8_t>(static_cast<int>(*element) - code_offset);
+  return static_cast<double>(code) * LoadAs(Dtype::kF32, scale, 0);
 }
 
 }  // namespace
@@ -194,24 +195,29 @@ void Attention(const AttentionArgs& args) {
   const auto block_of = [&](int64_t pos) { return args.pages[pos / kKvPageTokens] + args.head_offset_bytes; };
   const auto k = [&](int64_t pos, int64_t d) {
     const int64_t token = pos % kKvPageTokens;
-    return KvValue(args.kv_format, block_of(pos) + d * block.k_stride() + token * block.size(),
+    return KvValue(args.kv_format, block_of(pos) + block.k_offset(d, token), kKvCodeOffset,
                    block_of(pos) + block.k_scales_offset() + 4 * token);
   };
   const auto v = [&](int64_t pos, int64_t d) {
     const int64_t token = pos % kKvPageTokens;
-    return KvValue(args.kv_format, block_of(pos) + block.v_offset() + token * block.v_stride() + d * block.size(),
+    return KvValue(args.kv_format, block_of(pos) + block.v_offset() + token * block.v_stride() + d * block.size(), 0,
                    block_of(pos) + block.v_scales_offset() + 4 * token);
   };
   for (int64_t head = 0; head < args.num_rows * args.group; ++head) {
     const int64_t row = head / args.group;
     const int64_t end_pos = args.pos + row + 1;
     const int64_t first_pos = args.window > 0 ? std::max<int64_t>(0, end_pos - args.window) : 0;
-    const float* q = args.q + row * args.q_stride + head % args.group * args.head_dim;
+    const float* values = args.q + row * args.q_stride + head % args.group * args.head_dim;
+    std::vector<double> q(values, values + args.head_dim);
+    if (args.kv_format == KvFormat::kInt8) {
+      const Int8Codes int8(std::span(values, q.size()));
+      for (size_t d = 0; d < q.size(); ++d) q[d] = static_cast<double>(int8.codes[d]) * int8.scale;
+    }
     float* out = args.out + row * args.out_stride + head % args.group * args.head_dim;
     std::vector<double> p;
     for (int64_t pos = first_pos; pos < end_pos; ++pos) {
       double score = 0;
-      for (int64_t d = 0; d < args.head_dim; ++d) score += q[d] * k(pos, d);
+      for (int64_t d = 0; d < args.head_dim; ++d) score += q[static_cast<size_t>(d)] * k(pos, d);
       p.push_back(static_cast<float>(score * args.scale));
     }
     const double max = *std::max_element(p.begin(), p.end());
