@@ -43,7 +43,9 @@ def fail(message):
 def run(command, environment=None):
     """Standard output of a command that must succeed."""
     command = [str(word) for word in command]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, env={**os.environ, **(environment or {})})
+    # Where the peers lie is not for Penstock, which takes PENSTOCK_X for its flag --x.
+    inherited = {name: value for name, value in os.environ.items() if name not in {variable for variable, _, _ in PEERS.values()}}
+    done = subprocess.run(command, capture_output=True, text=True, check=False, env={**inherited, **(environment or {})})
     if done.returncode != 0:
         fail(f"{shlex.join(command)}: exit {done.returncode}\n{done.stderr[-2000:]}")
     return done.stdout
