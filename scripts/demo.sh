@@ -6,7 +6,7 @@ model=models/penstock-demo
 output=build/demo/answers.jsonl
 mkdir -p build/demo
 rm -f "$output" "$output".*
-echo "penstock run --model $model --input examples/mt_bench/question.jsonl --output $output --memory ${DEMO_MEMORY:=24.7MiB}"
+echo "penstock run --model $model --input examples/mt_bench/question.jsonl --output $output --memory ${DEMO_MEMORY:=24.8MiB}"
 build/release/bin/penstock run --model "$model" --input examples/mt_bench/question.jsonl --output "$output" \
   --memory "$DEMO_MEMORY" --max-tokens 96 --temperature 0.7 --top-p 0.95 --stats build/demo/stats.json
 python3 - "$output" <<'PYTHON'
