@@ -98,7 +98,7 @@ struct Int8Tile {
 };
 
 // One group of 64 inputs of an HQQ panel: calls dot(codes of each vector, offset of their 4 inputs) for each 4 inputs,
-// and ask() for half of the group at a time.
+// and ask() twice: Prefetch::kBytes each are what hqq4 reads, and a third more than hqq3 does.
 template <class I, WeightFormat kFormat, int kVecs>
 struct HqqCodes {
   template <class Ask, class Dot>
