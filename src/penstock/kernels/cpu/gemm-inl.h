@@ -52,34 +52,55 @@ inline float FloatAt(const std::byte* source) {
 
 // Asks for weights that come next: they are read from memory once and in order, so what comes next is known. For each
 // kBytes of weights that a tile reads, it asks for `lines` = 1, 2, 4 or 8 lines.
+//
+// Two lines and more are of two pages, of the second half of one and the first half of the page after it: memory gives
+// a tenth more to two pages at a time than to one after another.
 struct Prefetch {
-  const std::byte* next;
-  int64_t ahead;  // unless 0: always this far beyond what is read
+  int64_t ahead;  // how far beyond what is read: of one line exactly, of more in whole pages
   int lines;
+  bool is_near;  // every group of inputs that a tile reads starts anew
+  const std::byte* next = nullptr;
 
   static constexpr int64_t kBytes = 512;
+  static constexpr int64_t kPage = 4096;
 
+  // A tile is about to read `w`.
   [[gnu::always_inline]] void StartAt(const std::byte* w) {
-    if (ahead != 0) next = w + ahead;
+    if (lines == 1) {
+      next = w + ahead;
+    } else {
+      const auto address = static_cast<int64_t>(reinterpret_cast<uintptr_t>(w));
+      const int64_t halved = address % kPage / kBytes * kBytes / 2;
+      next = w - address % kPage + ahead / kPage * kPage + kPage / 2 + halved;
+    }
+  }
+  [[gnu::always_inline]] void StartGroupAt(const std::byte* w) {
+    if (is_near) StartAt(w);
   }
   // Branches that go one way for a whole tile cost nothing; a loop over the lines cost a fifth of the tile.
   [[gnu::always_inline]] void Issue() {
-    Ask<0, 1>();
-    if (lines > 1) {
-      Ask<1, 2>();
-      if (lines > 2) {
-        Ask<2, 4>();
-        if (lines > 4) Ask<4, 8>();
-      }
+    if (lines == 1) {
+      __builtin_prefetch(next);
+      next += 64;
+      return;
     }
-    next += 64 * lines;
+    Ask<0, 1>();
+    if (lines > 2) {
+      Ask<1, 2>();
+      if (lines > 4) Ask<2, 4>();
+    }
+    next += 32 * lines;
+    // Beyond the end of a page: to the second half of the one after it.
+    next += ~reinterpret_cast<uintptr_t>(next) & (kPage / 2);
   }
 
  private:
   template <int kFirst, int kEnd>
   [[gnu::always_inline]] void Ask() const {
-    Unrolled<kEnd - kFirst>([&](auto i)
-                                __attribute__((always_inline)) { __builtin_prefetch(next + 64 * (kFirst + i)); });
+    Unrolled<kEnd - kFirst>([&](auto i) __attribute__((always_inline)) {
+      __builtin_prefetch(next + 64 * (kFirst + i));
+      __builtin_prefetch(next + kPage / 2 + 64 * (kFirst + i));
+    });
   }
 };
 
@@ -144,7 +165,7 @@ struct FloatTile {
     for (int first_vec = 0; first_vec < kVecsPerPanel; first_vec += kVecs) {
       const std::byte* w = run.w;
       RowPointers<kTileRows> x(run.x + run.begin / 2 * Steps::kXBytes, run.x_stride_bytes);
-      run.prefetch.StartAt(w);
+      run.prefetch.StartGroupAt(w);
       V sums[kTileRows][kVecs];
       float* stored = run.sums + 16 * first_vec;
       Unrolled<kTileRows>([&](auto r) __attribute__((always_inline)) {
@@ -210,12 +231,11 @@ void StorePanel(const GemmArgs& args, int64_t row, int64_t num_rows, int64_t pan
   }
 }
 
-// Rows that fit one tile read a panel from memory in one go and ask for what comes kNearBytes later. More rows take it
-// in chunks that stay in the first-level cache while the tiles pass over them, and each tile asks for its share of the
-// next chunk. With few tiles memory is the limit, and short chunks keep it busy. Very many rows go in blocks, which
+// Rows that fit one tile read a panel from memory in one go and ask for what comes a page or two later. More rows take
+// it in chunks that stay in the first-level cache while the tiles pass over them, and each tile asks for its share of
+// the next chunk. With few tiles memory is the limit, and short chunks keep it busy. Very many rows go in blocks, which
 // pass over all panels one after another: a block of x fits the second-level cache, its sums of a panel lie on the
 // stack.
-constexpr int64_t kNearBytes = 2048;
 constexpr int64_t kFewTiles = 4;
 constexpr int64_t kFewTilesChunkBytes = 8 * 1024;
 constexpr int64_t kChunkBytes = 16 * 1024;
@@ -265,10 +285,9 @@ void RunPanel(const GemmArgs& args, const TileBlock& block, int64_t panel, float
                  .begin = 0,
                  .end = 0,
                  .sums = nullptr,
-                 .prefetch = {.next = nullptr, .ahead = kNearBytes, .lines = 8}};
+                 .prefetch = {.ahead = Prefetch::kPage, .lines = 8, .is_near = true}};
   if (num_tiles > 1) {
-    run.prefetch.ahead = 0;
-    run.prefetch.lines = num_tiles < 4 ? 4 : num_tiles < 6 ? 2 : 1;
+    run.prefetch = {.ahead = chunk_bytes, .lines = num_tiles < 4 ? 4 : num_tiles < 6 ? 2 : 1, .is_near = false};
   }
   __builtin_memset(sums, 0, static_cast<size_t>(num_rows) * kPanelCols * sizeof(float));
   const int64_t rows_per_chunk = num_rows / ((args.inner_dim + chunk - 1) / chunk) + 1;
@@ -280,7 +299,7 @@ void RunPanel(const GemmArgs& args, const TileBlock& block, int64_t panel, float
     run.end = run.begin + chunk < args.inner_dim ? run.begin + chunk : args.inner_dim;
     run.x = args.x + block.first_row * args.x_stride_bytes;
     run.sums = sums;
-    run.prefetch.next = run.w + chunk_bytes;
+    run.prefetch.StartAt(run.w);
     RunTiles<Steps, Tile, Steps::kRows>(block.num_larger, block.least_rows + 1, run);
     RunTiles<Steps, Tile, Steps::kRows>(num_tiles - block.num_larger, block.least_rows, run);
     run.w += chunk_bytes;

@@ -50,7 +50,7 @@ struct Int8Tile {
       for (int64_t k = run.begin; k < run.end; k += kInt8Group) {
         // GCC would keep the sums on the stack as well, and store each of them twice.
         asm("" : "+r"(sums));
-        run.prefetch.StartAt(w);
+        run.prefetch.StartGroupAt(w);
         MultiplyGroup(w, first_vec, x, run.prefetch, sums);
         w += kInt8BlockBytes;
         x.groups.Advance(sizeof(Int8RowGroup));
@@ -170,7 +170,7 @@ struct HqqTile {
         for (int group = 0; group < num_groups; ++group) {
           const std::byte* data = block + kHqqHeaderBytes + group * Steps::kGroupBytes;
           asm("" : "+r"(sums));  // as in Int8Tile
-          run.prefetch.StartAt(data);
+          run.prefetch.StartGroupAt(data);
           MultiplyGroup(block, group, data, first_vec, x, run.prefetch, sums);
           x.codes.Advance(64);
           if (group % 2 == 1) x.groups.Advance(sizeof(Int8RowGroup));
