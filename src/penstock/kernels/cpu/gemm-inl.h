@@ -290,9 +290,10 @@ void RunPanel(const GemmArgs& args, const TileBlock& block, int64_t panel, float
     run.prefetch = {.ahead = chunk_bytes, .lines = num_tiles < 4 ? 4 : num_tiles < 6 ? 2 : 1, .is_near = false};
   }
   __builtin_memset(sums, 0, static_cast<size_t>(num_rows) * kPanelCols * sizeof(float));
-  const int64_t rows_per_chunk = num_rows / ((args.inner_dim + chunk - 1) / chunk) + 1;
+  // Lines of y to ask for with each chunk.
+  const int64_t rows_per_chunk = num_tiles > kFewTiles ? num_rows / ((args.inner_dim + chunk - 1) / chunk) + 1 : 0;
   for (int64_t row = 0; run.begin < args.inner_dim; run.begin += chunk, row += rows_per_chunk) {
-    if (num_tiles > kFewTiles) {
+    if (rows_per_chunk > 0) {
       const int64_t end = row + rows_per_chunk < num_rows ? row + rows_per_chunk : num_rows;
       PrefetchOutput(args, block.first_row + row, block.first_row + end, panel);
     }
