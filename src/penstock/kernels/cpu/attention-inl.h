@@ -181,9 +181,11 @@ class AttentionOf {
     });
     // 4 bytes of each head: an element of its query, or four codes.
     const std::byte* q = reinterpret_cast<const std::byte*>(plan_.q + head);
+    const int64_t q_stride = 4 * plan_.num_heads;
     const int64_t k_bytes = block_.v_offset();
+    constexpr int64_t kStepBytes = KvBlock{kFormat, 0}.k_step_bytes();
 #pragma GCC unroll 4
-    for (int64_t k = 0; k < k_bytes; k += block_.k_step_bytes()) {
+    for (int64_t k = 0; k < k_bytes; k += kStepBytes) {
       typename ScoreTypes<V, Ints, kFormat>::Step step[kCount];
       Unrolled<kCount>([&](auto i) __attribute__((always_inline)) {
         if constexpr (kIsInt8) {
@@ -202,7 +204,7 @@ class AttentionOf {
           }
         });
       });
-      q += 4 * plan_.num_heads;
+      q += q_stride;
     }
     Unrolled<kCount>([&](auto i) __attribute__((always_inline)) {
       Unrolled<kHeads>([&](auto h) __attribute__((always_inline)) {
@@ -259,6 +261,25 @@ class AttentionOf {
     if (first < end) AddValues(row * args_.group, (row + 1) * args_.group, first, end);
   }
 
+  // V of the pages that come next, the second half of one and the first half of the page after it in turn, as GEMMs ask
+  // for weights (Prefetch).
+  struct NextValues {
+    const std::byte* second_half;
+    const std::byte* first_half;
+
+    [[gnu::always_inline]] void Ask(int64_t num_bytes) {
+      __builtin_prefetch(second_half);
+      __builtin_prefetch(first_half);
+      second_half += num_bytes;
+      first_half += num_bytes;
+    }
+  };
+
+  const std::byte* ValuesOr(int64_t page, const std::byte* other) const {
+    const std::byte* block = Block(page);
+    return (block == nullptr ? other : block) + block_.v_offset();
+  }
+
   // sums += p . V of the positions [first, end) for the heads [first_head, end_head).
   void AddValues(int64_t first_head, int64_t end_head, int64_t first, int64_t end) const {
     for (int64_t pos = first; pos < end;) {
@@ -267,20 +288,18 @@ class AttentionOf {
       const int64_t stop = page_end < end ? page_end : end;
       const int64_t skipped = (pos - plan_.base) % kKvPageTokens * block_.v_stride();
       const std::byte* block = Block(page);
-      const std::byte* next = stop < end ? Block(page + 1) : block;
       const std::byte* v = block + block_.v_offset() + skipped;
-      const std::byte* ahead = next + block_.v_offset() + skipped;
+      const NextValues next = {ValuesOr(page + 1, block) + 8 * block_.v_stride(), ValuesOr(page + 2, block)};
       ForHeadTiles<V::kPanelRows>(first_head, end_head, [&](auto num_heads, int64_t head) {
         const float* p = plan_.scores + head * plan_.stride + (pos - plan_.base);
         float* sums = plan_.sums + head * plan_.padded_dim;
+        NextValues ahead = next;
         int64_t dim = 0;
         for (; dim + 16 * kDims <= plan_.padded_dim; dim += 16 * kDims) {
-          ValuesTile<num_heads.value, kDims>(p, stop - pos, v + dim * block_.size(), ahead + dim * block_.size(),
-                                             sums + dim);
+          ValuesTile<num_heads.value, kDims>(p, stop - pos, v + dim * block_.size(), ahead, sums + dim);
         }
         for (; dim < plan_.padded_dim; dim += 16) {
-          ValuesTile<num_heads.value, 1>(p, stop - pos, v + dim * block_.size(), ahead + dim * block_.size(),
-                                         sums + dim);
+          ValuesTile<num_heads.value, 1>(p, stop - pos, v + dim * block_.size(), ahead, sums + dim);
         }
       });
       pos = stop;
@@ -288,7 +307,7 @@ class AttentionOf {
   }
 
   template <int kHeads, int kCount>
-  void ValuesTile(const float* p, int64_t num_tokens, const std::byte* v, const std::byte* ahead, float* stored) const {
+  void ValuesTile(const float* p, int64_t num_tokens, const std::byte* v, NextValues& ahead, float* stored) const {
     V sums[kHeads][kCount];
     Unrolled<kHeads>([&](auto h) __attribute__((always_inline)) {
       Unrolled<kCount>([&](auto i) __attribute__((always_inline)) {
@@ -297,19 +316,22 @@ class AttentionOf {
     });
     RowPointers<kHeads> weights(reinterpret_cast<const std::byte*>(p),
                                 plan_.stride * static_cast<int64_t>(sizeof(float)));
-    const int64_t v_bytes = num_tokens * block_.v_stride();
-    for (int64_t row = 0; row < v_bytes; row += block_.v_stride()) {
+    const int64_t v_stride = block_.v_stride();
+    const std::byte* v_end = v + num_tokens * v_stride;
+    NextValues asked = ahead;
+#pragma GCC unroll 2
+    for (; v != v_end; v += v_stride) {
       V step[kCount];
-      Unrolled<kCount>([&](auto i) __attribute__((always_inline)) {
-        step[i] = LoadKv<V, kFormat>(v + row + 16 * kSize * i);
-        __builtin_prefetch(ahead + row + 16 * kSize * i);
-      });
+      Unrolled<kCount>([&](auto i)
+                           __attribute__((always_inline)) { step[i] = LoadKv<V, kFormat>(v + 16 * kSize * i); });
+      asked.Ask(8 * kSize * kCount);
       Unrolled<kHeads>([&](auto h) __attribute__((always_inline)) {
         const V x = V::Set(FloatAt(weights[h]));
         Unrolled<kCount>([&](auto i) __attribute__((always_inline)) { sums[h][i] = Fma(x, step[i], sums[h][i]); });
       });
       weights.Advance(sizeof(float));
     }
+    ahead = asked;
     Unrolled<kHeads>([&](auto h) __attribute__((always_inline)) {
       Unrolled<kCount>([&](auto i) __attribute__((always_inline)) {
         sums[h][i].Store(stored + h * plan_.padded_dim + 16 * i);
