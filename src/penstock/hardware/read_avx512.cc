@@ -9,6 +9,6 @@ struct Width {
 
 }  // namespace
 
-constinit const ReadLoop kAvx512ReadLoop = SumStreams<Width>;
+constinit const ReadLoop kAvx512ReadLoops[2] = {SumStreams<Width>, SumPages<Width>};
 
 }  // namespace penstock

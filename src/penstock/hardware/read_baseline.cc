@@ -9,6 +9,6 @@ struct Width {
 
 }  // namespace
 
-constinit const ReadLoop kBaselineReadLoop = SumStreams<Width>;
+constinit const ReadLoop kBaselineReadLoops[2] = {SumStreams<Width>, SumPages<Width>};
 
 }  // namespace penstock

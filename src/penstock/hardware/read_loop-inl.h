@@ -1,4 +1,4 @@
-// The loop behind every ReadLoop, for one width of vectors.
+// The loops behind every ReadLoop, for one width of vectors.
 #pragma once
 
 #include "penstock/hardware/read_loops.h"
@@ -30,6 +30,36 @@ uint64_t SumStreams(const std::byte* from, size_t num_bytes) {
   for (size_t stream = 1; stream < kNumStreams; ++stream) sums[0] += sums[stream];
   uint64_t sum = 0;
   for (size_t i = 0; i < kVecBytes / sizeof(uint64_t); ++i) sum += sums[0][i];
+  return sum;
+}
+
+// One stream, which asks for the second half of the next page and the first half of the page after it by turns.
+template <class Width>
+uint64_t SumPages(const std::byte* from, size_t num_bytes) {
+  using Vec = typename Width::Vec;
+  constexpr size_t kLineVecs = 64 / sizeof(Vec);
+  constexpr size_t kStepBytes = 512;
+  constexpr size_t kPageBytes = 4096;
+  Vec sums[8] = {};
+  for (size_t i = 0; i < num_bytes; i += kStepBytes) {
+    const std::byte* half = from + i - i % kPageBytes / 2 + kPageBytes + kPageBytes / 2;
+#pragma GCC unroll 4
+    for (size_t line = 0; line < 4; ++line) {
+      __builtin_prefetch(half + 64 * line);
+      __builtin_prefetch(half + kPageBytes / 2 + 64 * line);
+    }
+#pragma GCC unroll 8
+    for (size_t line = 0; line < 8; ++line) {
+      const Vec* vecs = reinterpret_cast<const Vec*>(from + i + 64 * line);
+      Vec line_sum = vecs[0];
+#pragma GCC unroll 4
+      for (size_t j = 1; j < kLineVecs; ++j) line_sum += vecs[j];
+      sums[line] += line_sum;
+    }
+  }
+  for (size_t line = 1; line < 8; ++line) sums[0] += sums[line];
+  uint64_t sum = 0;
+  for (size_t i = 0; i < sizeof(Vec) / sizeof(uint64_t); ++i) sum += sums[0][i];
   return sum;
 }
 

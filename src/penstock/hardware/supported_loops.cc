@@ -5,10 +5,11 @@
 namespace penstock {
 
 std::vector<ReadLoop> SupportedReadLoops() {
-  std::vector<ReadLoop> loops = {kBaselineReadLoop};
+  std::vector<ReadLoop> loops(std::begin(kBaselineReadLoops), std::end(kBaselineReadLoops));
 #if defined(__x86_64__)
-  if (MachineCpuFeatures().avx2) loops.push_back(kAvx2ReadLoop);
-  if (MachineCpuFeatures().avx512) loops.push_back(kAvx512ReadLoop);
+  const auto add = [&](const ReadLoop(&more)[2]) { loops.insert(loops.end(), std::begin(more), std::end(more)); };
+  if (MachineCpuFeatures().avx2) add(kAvx2ReadLoops);
+  if (MachineCpuFeatures().avx512) add(kAvx512ReadLoops);
 #endif
   return loops;
 }

@@ -1,4 +1,5 @@
-// Which of the measuring loops this processor runs. The last of each list is the fastest.
+// Which of the measuring loops this processor runs. The last of each list is the fastest; of read loops, one of the
+// last two.
 #pragma once
 
 #include <vector>
