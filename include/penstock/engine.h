@@ -67,6 +67,8 @@ struct Completion {
   FinishReason finish_reason = FinishReason::kStop;
   std::vector<TokenLogprobs> logprobs;  // one per token of token_ids when asked for
   int64_t num_prompt_tokens = 0;
+  // Not OK: the request failed (its experts could not be read), and only request_id and num_prompt_tokens are given.
+  absl::Status status;
 };
 
 struct ModelInfo {
@@ -86,6 +88,19 @@ struct CallerMemory {
   uint64_t bytes_per_position = 0;  // of the KV cache
 };
 
+// How passes are scheduled. Answers do not depend on it.
+struct Policy {
+  std::string schedule = "auto";  // on-demand, zero, zigzag, klotski; auto: klotski when experts stream, else on-demand
+  std::string eviction = "auto";  // lru, lfu, fifo, static; auto: static (pinned share and ring) but for on-demand: lru
+  int64_t micro_batch_size = 0;   // sequences that go through a layer together; 0: all of a pass
+  int64_t streaming_slots = 0;    // slots that no pinned expert holds (eviction static); 0: what the schedule can use
+  int64_t hot_experts = 0;        // klotski: fetched ahead for each layer; 0: as many as a token chooses
+  // klotski's three ideas, for ablations.
+  bool multi_batch = true;
+  bool hot_prefetch = true;
+  bool reorder = true;
+};
+
 struct EngineOptions {
   std::string model_dir = {};
   uint64_t memory_bytes = 0;  // bound on everything allocated; 0: three quarters of what the machine has free
@@ -99,6 +114,9 @@ struct EngineOptions {
   int64_t batch_size = 0;         // sequences at once; 0: as many as the budget allows, at most 64
   int64_t context_length = 0;     // longest prompt + answer; 0: the model's own, at most 8192
   int64_t prefill_chunk = 0;      // rows of prompt per step; 0: as many as the budget allows, at most 256
+  // Prompt and answer of a request, as far as they are known: what the KV cache holds for each place of the batch.
+  int64_t planned_positions = 0;  // 0: 256
+  Policy policy = {};
   bool direct_io = true;  // O_DIRECT reads of experts; falls back to buffered reads where the file system refuses
   bool io_uring = true;   // io_uring; falls back to reading threads where the kernel refuses
 };
@@ -112,10 +130,18 @@ struct MemoryPlan {
   uint64_t activation_bytes = 0;
   uint64_t expert_bytes = 0;  // expert slots
   int64_t num_expert_slots = 0;
+  int64_t num_pinned_experts = 0;  // of the slots; the others stream
   int64_t num_experts_total = 0;
   int64_t batch_size = 0;
   int64_t context_length = 0;
   int64_t prefill_chunk = 0;
+  std::string schedule = {};
+  std::string eviction = {};
+};
+
+struct LaneStats {
+  std::string name;   // "host_compute", "disk_to_dram"
+  double busy_s = 0;  // while generating
 };
 
 struct EngineStats {
@@ -127,7 +153,9 @@ struct EngineStats {
   uint64_t disk_bytes = 0;  // expert bytes read from disk while generating
   int64_t expert_hits = 0;  // experts found in DRAM when wanted
   int64_t expert_misses = 0;
-  double io_wait_s = 0;  // time in which computing waited for the disk
+  int64_t prefetch_issued = 0;  // experts read because they were predicted
+  int64_t prefetch_used = 0;    // of these: wanted before they left
+  std::vector<LaneStats> lanes;
 };
 
 struct ChatMessage {
@@ -168,7 +196,8 @@ class Engine {
   bool idle() const { return num_running() == 0 && num_waiting() == 0; }
 
   // Admits waiting requests to free places, does one pass over the model (prompt chunks and one decode token for each
-  // running sequence), and returns the requests that finished. A failure (disk) leaves the engine unusable.
+  // running sequence), and returns the requests that finished or failed. An error is not one request's: it leaves the
+  // engine unusable.
   virtual absl::StatusOr<std::vector<Completion>> Step() = 0;
 
   // Log-probability of each token of `ids` but the first, given those before it: ids.size() - 1 values (for

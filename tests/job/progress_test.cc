@@ -18,6 +18,7 @@ EngineStats Stats() {
   stats.decode_s = 8;
   stats.expert_hits = 3;
   stats.expert_misses = 1;
+  stats.lanes = {{"host_compute", 2}, {"disk_to_dram", 7.9}, {"idle", 0}};
   return stats;
 }
 
@@ -29,7 +30,8 @@ std::string Drain(int fd) {
 
 TEST(Progress, Line) {
   EXPECT_EQ(FormatProgress({.num_requests = 80, .num_done = 40, .num_failed = 1, .num_resumed = 20}, Stats(), 50),
-            "[############------------] 40/80 requests, 1 failed, 12.5 tokens/s, 75% expert hits, 1m40s left");
+            "[############------------] 40/80 requests, 1 failed, 12.5 tokens/s, host_compute 25%, disk_to_dram "
+            "99%, 1m40s left");
   EXPECT_EQ(FormatProgress({}, {}, 0), "[########################] 0/0 requests");
 }
 

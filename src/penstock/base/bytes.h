@@ -1,4 +1,4 @@
-// Sizes as people write them: `512MiB`, `16GiB`, `24GB`.
+// Sizes, also as people write them: `512MiB`, `16GiB`, `24GB`.
 #pragma once
 
 #include <cstdint>
@@ -12,6 +12,9 @@ namespace penstock {
 inline constexpr uint64_t kKiB = 1ull << 10;
 inline constexpr uint64_t kMiB = 1ull << 20;
 inline constexpr uint64_t kGiB = 1ull << 30;
+
+inline constexpr uint64_t kPageBytes = 4096;  // of memory; also the alignment that O_DIRECT asks for
+inline constexpr uint64_t kCacheLineBytes = 64;
 
 // Parses a positive number (decimals allowed: `1.5GiB`) with one of the units B, kB, KB, MB, GB, TB (powers
 // of 1000) or KiB, MiB, GiB, TiB (powers of 1024). A number without a unit is refused, so that nobody asks

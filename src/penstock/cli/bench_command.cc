@@ -128,10 +128,14 @@ absl::StatusOr<int> BenchCommand(const BenchFlags& flags) {
     const int64_t answer = AnswerTokens(flags, most_sequences, options.prefill_chunk);
     options.context_length = std::max(longest_prompt + 1, most_sequences > 0 ? flags.context + answer : 0);
   }
+  // What the decoding sequences take is known to the token.
+  options.planned_positions =
+      flags.context + AnswerTokens(flags, std::max<int64_t>(1, most_sequences), options.prefill_chunk);
   PENSTOCK_ASSIGN_OR_RETURN(const std::unique_ptr<Engine> engine, Engine::Open(options));
   const MemoryPlan& plan = engine->memory_plan();
-  LogInfo("{}: computes in {}; {} of {} experts in DRAM; prefill in chunks of {}", engine->model().name,
-          engine->model().dtype, plan.num_expert_slots, plan.num_experts_total, plan.prefill_chunk);
+  LogInfo("{}: computes in {}; {} of {} experts in DRAM, {} pinned; schedule {}, eviction {}; prefill in chunks of {}",
+          engine->model().name, engine->model().dtype, plan.num_expert_slots, plan.num_experts_total,
+          plan.num_pinned_experts, plan.schedule, plan.eviction, plan.prefill_chunk);
   Bench bench(flags, *engine);
   if (!flags.as_json) {
     PENSTOCK_RETURN_IF_ERROR(WriteFully(

@@ -247,11 +247,17 @@ void AddModelFlags(CLI::App& app, ModelFlags& flags) {
                  "DRAM budget for everything Penstock allocates (default: 3/4 of what is free)")
       ->type_name("SIZE");
   app.add_option("--device", flags.device, "auto or cpu")->capture_default_str();
-  app.add_option("--schedule", flags.schedule, "auto or on-demand")->capture_default_str();
-  app.add_option("--batch-size", engine.batch_size,
+  app.add_option("--schedule", flags.schedule,
+                 "auto, on-demand, zero, zigzag or klotski (auto: klotski when experts stream, else on-demand)");
+  app.add_option("--policy", flags.policy_path, "JSON file that sets schedule, eviction and sizes (flags win)")
+      ->type_name("FILE");
+  app.add_option("--batch-size", flags.batch_size,
                  "sequences at once (default: as many as the budget allows, at most 64)")
       ->check(CLI::Range(int64_t{1}, kMaxBatchSize));
-  app.add_option("--prefill-chunk", engine.prefill_chunk, "prompt rows per step (default: up to 256)")
+  app.add_option("--micro-batch-size", flags.micro_batch_size,
+                 "sequences that go through a layer together (default: all)")
+      ->check(CLI::Range(int64_t{1}, kMaxBatchSize));
+  app.add_option("--prefill-chunk", flags.prefill_chunk, "prompt rows per step (default: up to 256)")
       ->check(CLI::Range(int64_t{1}, int64_t{65536}));
   app.add_option("--context-length", engine.context_length,
                  "longest prompt with its answer, in tokens (default: the model's, at most 8192)")

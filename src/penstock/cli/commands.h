@@ -19,7 +19,9 @@ namespace penstock::cli {
 struct ModelFlags {
   std::string memory;
   std::string device = "auto";
-  std::string schedule = "auto";
+  std::string policy_path;
+  std::optional<std::string> schedule;  // like the next: over what the policy file says
+  std::optional<int64_t> batch_size, micro_batch_size, prefill_chunk;
   EngineOptions engine;
 };
 

@@ -1,6 +1,7 @@
 #include "penstock/base/bytes.h"
 #include "penstock/base/status.h"
 #include "penstock/cli/commands.h"
+#include "penstock/engine/policy_file.h"
 
 namespace penstock::cli {
 
@@ -17,9 +18,11 @@ absl::StatusOr<EngineOptions> ToEngineOptions(const ModelFlags& flags) {
   if (flags.device != "auto" && flags.device != "cpu") {
     return UsageError("--device '{}' is unknown: expected auto or cpu", flags.device);
   }
-  if (flags.schedule != "auto" && flags.schedule != "on-demand") {
-    return UsageError("--schedule '{}' is unknown: expected auto or on-demand", flags.schedule);
-  }
+  if (!flags.policy_path.empty()) PENSTOCK_RETURN_IF_ERROR(ApplyPolicyFile(flags.policy_path, options));
+  if (flags.schedule.has_value()) options.policy.schedule = *flags.schedule;
+  if (flags.batch_size.has_value()) options.batch_size = *flags.batch_size;
+  if (flags.micro_batch_size.has_value()) options.policy.micro_batch_size = *flags.micro_batch_size;
+  if (flags.prefill_chunk.has_value()) options.prefill_chunk = *flags.prefill_chunk;
   return options;
 }
 

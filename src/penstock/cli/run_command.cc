@@ -28,6 +28,7 @@ void LogPlan(const Engine& engine) {
       FormatBytes(plan.budget_bytes), FormatBytes(plan.fixed_bytes), FormatBytes(plan.dense_bytes),
       FormatBytes(plan.kv_bytes), FormatBytes(plan.activation_bytes), FormatBytes(plan.expert_bytes),
       plan.num_expert_slots, plan.num_experts_total);
+  LogInfo("schedule {}, eviction {}, {} experts pinned", plan.schedule, plan.eviction, plan.num_pinned_experts);
 }
 
 absl::StatusOr<int> Validate(const RunFlags& flags, const std::atomic<bool>& stop_requested) {

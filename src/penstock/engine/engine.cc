@@ -13,16 +13,15 @@
 #include "penstock/base/status.h"
 #include "penstock/base/text.h"
 #include "penstock/base/thread_pool.h"
+#include "penstock/engine/executor.h"
 #include "penstock/engine/loaded_model.h"
 #include "penstock/engine/memory_plan.h"
+#include "penstock/engine/micro_batches.h"
 #include "penstock/engine/sampler.h"
 #include "penstock/engine/sequence.h"
 #include "penstock/hardware/machine_memory.h"
 #include "penstock/kernels/kernels.h"
-#include "penstock/memory/disk_reader.h"
-#include "penstock/memory/kv_cache.h"
 #include "penstock/model/family.h"
-#include "penstock/schedule/on_demand.h"
 
 namespace penstock {
 namespace {
@@ -94,7 +93,6 @@ absl::Status CheckPackedForBf16(const WeightMap& map) {
 class EngineImpl : public Engine {
  public:
   static absl::StatusOr<std::unique_ptr<EngineImpl>> Open(const EngineOptions& options);
-  ~EngineImpl() override { expert_cache_.reset(); }  // waits for reads under way
 
   const ModelInfo& model() const override { return info_; }
   const MemoryPlan& memory_plan() const override { return plan_; }
@@ -117,11 +115,11 @@ class EngineImpl : public Engine {
  private:
   EngineImpl() = default;
   absl::Status Plan(const EngineOptions& options);
-  absl::Status LoadWeights(const EngineOptions& options);
-  OpContext Context() { return {model_->config, *kernels_, *pool_, row_formats_, *dense_, *kv_cache_, activations_}; }
-  absl::Status RunPass(LogitsSink sink);
+  absl::Status ChoosePolicy(const Policy& policy, PlanInputs& inputs);
+  absl::Status CreateExecutor(const EngineOptions& options);
+  absl::Status RunPass(std::vector<RowRange> micro_batches, Executor::Sink sink);
   void Admit();
-  void BuildBatch();
+  std::vector<RowRange> BuildBatch();
   void AddRows(Sequence& sequence, int64_t num_rows);
   absl::Status SampleRows(std::span<const int64_t> rows, std::span<float> logits);
   // Calls visit(position, logits of that position) for each of `ids`.
@@ -134,17 +132,15 @@ class EngineImpl : public Engine {
   MemoryPlan plan_;
   EngineStats stats_;
   SamplingParams default_sampling_;
-  ComputeDtype dtype_ = ComputeDtype::kF32;
-  RowFormats row_formats_;
-  KvFormat kv_format_ = KvFormat::kF32;
+  Formats formats_;
+  ScheduleOptions schedule_;
+  Eviction eviction_ = Eviction::kLru;
+  int64_t micro_batch_size_ = 0;  // sequences; 0: all
 
   const kernels::KernelTable* kernels_ = nullptr;
   std::unique_ptr<ThreadPool> pool_;
-  std::optional<DenseWeights> dense_;
-  std::unique_ptr<DiskReader> disk_;
-  std::unique_ptr<ExpertCache> expert_cache_;  // null for a model without experts
-  std::optional<KvCache> kv_cache_;
-  Activations activations_;
+  std::optional<ExpertLayouts> layouts_;
+  std::unique_ptr<Executor> executor_;
   std::vector<Sampler> samplers_;  // one per worker
 
   RequestId next_request_id_ = 1;
@@ -152,8 +148,8 @@ class EngineImpl : public Engine {
   std::vector<std::unique_ptr<Sequence>> running_;
   RowBatch batch_;
   std::vector<Sequence*> sequence_of_row_;  // of batch_'s rows
+  std::vector<absl::Status> row_statuses_;  // of the last pass
   std::function<void(RequestId, std::string_view)> text_sink_;
-  uint64_t disk_bytes_at_start_ = 0;
   absl::Status broken_;  // the first failure of a pass
 };
 
@@ -169,34 +165,35 @@ absl::StatusOr<std::unique_ptr<EngineImpl>> EngineImpl::Open(const EngineOptions
   engine->kernels_ = &kernels::KernelsFor(isa);
   PENSTOCK_ASSIGN_OR_RETURN(engine->model_, LoadModel(options.model_dir));
   PENSTOCK_RETURN_IF_ERROR(engine->Plan(options));
-  PENSTOCK_RETURN_IF_ERROR(engine->LoadWeights(options));
+  PENSTOCK_RETURN_IF_ERROR(engine->CreateExecutor(options));
   engine->stats_.load_s = Seconds(std::chrono::steady_clock::now() - start);
-  LogDebug("kernels: {}; disk: {}", kernels::IsaName(isa), engine->disk_->Description());
+  LogDebug("kernels: {}", kernels::IsaName(isa));
   return engine;
 }
 
 absl::Status EngineImpl::Plan(const EngineOptions& options) {
   const ModelConfig& config = model_->config;
-  PENSTOCK_ASSIGN_OR_RETURN(dtype_, ChooseDtype(options.dtype));
-  PENSTOCK_ASSIGN_OR_RETURN(kv_format_, ChooseKvFormat(options.kv_dtype));
+  PENSTOCK_ASSIGN_OR_RETURN(formats_.dtype, ChooseDtype(options.dtype));
+  PENSTOCK_ASSIGN_OR_RETURN(formats_.kv, ChooseKvFormat(options.kv_dtype));
   const int num_threads = options.threads > 0 ? options.threads : NumUsableCpus();
   pool_ = std::make_unique<ThreadPool>(num_threads);
 
   PlanInputs inputs;
   inputs.config = &config;
-  if (dtype_ == ComputeDtype::kBF16) PENSTOCK_RETURN_IF_ERROR(CheckPackedForBf16(model_->weights));
-  row_formats_ = RowFormatsOf(model_->weights, dtype_);
-  inputs.row_formats = row_formats_;
-  inputs.kv_format = kv_format_;
+  if (formats_.dtype == ComputeDtype::kBF16) PENSTOCK_RETURN_IF_ERROR(CheckPackedForBf16(model_->weights));
+  formats_.rows = RowFormatsOf(model_->weights, formats_.dtype);
+  inputs.row_formats = formats_.rows;
+  inputs.kv_format = formats_.kv;
+  layouts_.emplace(model_->weights, model_->checkpoint.files(), formats_.dtype);
   PENSTOCK_ASSIGN_OR_RETURN(inputs.budget_bytes, ChooseBudget(options.memory_bytes));
-  inputs.fixed_bytes = model_->memory_bytes() + ExpertCache::TableBytes(model_->weights, num_threads) +
-                       kSmallThingsBytes +
+  inputs.fixed_bytes = model_->memory_bytes() + ExpertStore::TableBytes(*layouts_, num_threads) + kSmallThingsBytes +
                        static_cast<uint64_t>(num_threads) * Sampler::ScratchBytes(config.vocab_size);
-  inputs.dense_bytes = DenseWeights::Bytes(model_->weights, dtype_);
-  inputs.slot_bytes = ExpertCache::SlotBytes(model_->weights, dtype_);
+  inputs.dense_bytes = DenseWeights::Bytes(model_->weights, formats_.dtype);
+  inputs.slot_bytes = layouts_->slot_bytes();
   inputs.num_workers = num_threads;
   inputs.batch_size = options.batch_size;
   inputs.prefill_chunk = options.prefill_chunk;
+  inputs.planned_positions = options.planned_positions;
   // Not derived from the budget: which requests are too long must not depend on it.
   constexpr int64_t kDefaultContext = 8192;
   if (options.context_length > config.max_positions) {
@@ -207,7 +204,7 @@ absl::Status EngineImpl::Plan(const EngineOptions& options) {
   info_ = {.name = model_->name,
            .family = std::string(config.family->name),
            .fingerprint = model_->fingerprint,
-           .dtype = std::string(ComputationName(row_formats_, *model_, dtype_)),
+           .dtype = std::string(ComputationName(formats_.rows, *model_, formats_.dtype)),
            .vocab_size = config.vocab_size,
            .context_length = inputs.context_length,
            .max_prompt_bytes = static_cast<uint64_t>(inputs.context_length) * model_->longest_token_bytes()};
@@ -216,7 +213,7 @@ absl::Status EngineImpl::Plan(const EngineOptions& options) {
   inputs.fixed_bytes += caller.bytes;
   inputs.bytes_per_sequence = caller.bytes_per_sequence;
   inputs.bytes_per_position = kBytesPerPosition + caller.bytes_per_position;
-  PENSTOCK_ASSIGN_OR_RETURN(plan_, PlanMemory(inputs));
+  PENSTOCK_RETURN_IF_ERROR(ChoosePolicy(options.policy, inputs));
 
   const GenerationConfig& generation = model_->generation;
   default_sampling_.temperature = generation.do_sample ? generation.temperature : 0.0;
@@ -227,22 +224,54 @@ absl::Status EngineImpl::Plan(const EngineOptions& options) {
   return absl::OkStatus();
 }
 
-absl::Status EngineImpl::LoadWeights(const EngineOptions& options) {
-  PENSTOCK_ASSIGN_OR_RETURN(disk_,
-                            DiskReader::Create(model_->checkpoint.files(), {options.direct_io, options.io_uring}));
-  PENSTOCK_ASSIGN_OR_RETURN(dense_, DenseWeights::Load(model_->checkpoint, model_->weights, dtype_));
-  if (plan_.num_expert_slots > 0) {
-    PENSTOCK_ASSIGN_OR_RETURN(expert_cache_,
-                              ExpertCache::Create(model_->weights, dtype_, plan_.num_expert_slots, *disk_, *pool_));
-    // With room for all, the disk is done before the first token; else the first pass fills the slots.
-    if (plan_.num_expert_slots == plan_.num_experts_total) PENSTOCK_RETURN_IF_ERROR(expert_cache_->Preload());
-    expert_cache_->ResetCounters();
+absl::Status EngineImpl::ChoosePolicy(const Policy& policy, PlanInputs& inputs) {
+  PENSTOCK_RETURN_IF_ERROR(CheckRange("micro-batch size", policy.micro_batch_size, kMaxBatchSize));
+  PENSTOCK_RETURN_IF_ERROR(CheckRange("hot experts", policy.hot_experts, kMaxExperts));
+  micro_batch_size_ = policy.micro_batch_size;
+  schedule_.multi_batch = policy.multi_batch;
+  schedule_.hot_prefetch = policy.hot_prefetch;
+  schedule_.reorder = policy.reorder;
+  schedule_.hot_experts = policy.hot_experts;
+  const ModelConfig& config = model_->config;
+  const bool chosen = policy.schedule != "auto";
+  schedule_.kind = ScheduleKind::kKlotski;
+  if (chosen) {
+    PENSTOCK_ASSIGN_OR_RETURN(schedule_.kind, ParseScheduleName(policy.schedule));
   }
-  disk_bytes_at_start_ = disk_->bytes_read();
-  PENSTOCK_ASSIGN_OR_RETURN(kv_cache_,
-                            KvCache::Create(model_->config, kv_format_, NumKvPages(plan_, model_->config, kv_format_)));
-  PENSTOCK_ASSIGN_OR_RETURN(activations_,
-                            Activations::Create(model_->config, row_formats_, DimsOf(plan_, pool_->num_workers())));
+  inputs.least_slots = LeastStreamingSlots(schedule_.kind, config);
+  PENSTOCK_ASSIGN_OR_RETURN(plan_, PlanMemory(inputs));
+  const bool all_fit = plan_.num_expert_slots == plan_.num_experts_total;
+  if (!chosen && all_fit) schedule_.kind = ScheduleKind::kOnDemand;
+  if (policy.eviction != "auto") {
+    PENSTOCK_ASSIGN_OR_RETURN(eviction_, ParseEvictionName(policy.eviction));
+  } else {
+    eviction_ = schedule_.kind == ScheduleKind::kOnDemand ? Eviction::kLru : Eviction::kStatic;
+  }
+  if (eviction_ == Eviction::kStatic) {
+    const int64_t wanted = policy.streaming_slots > 0
+                               ? std::max(policy.streaming_slots, inputs.least_slots)
+                               : StreamingSlots(schedule_.kind, config, plan_.num_expert_slots, inputs.slot_bytes);
+    plan_.num_pinned_experts = all_fit ? plan_.num_expert_slots : std::max<int64_t>(0, plan_.num_expert_slots - wanted);
+  }
+  plan_.schedule = std::string(ScheduleName(schedule_.kind));
+  plan_.eviction = std::string(EvictionName(eviction_));
+  return absl::OkStatus();
+}
+
+absl::Status EngineImpl::CreateExecutor(const EngineOptions& options) {
+  PENSTOCK_ASSIGN_OR_RETURN(std::unique_ptr<DiskReader> disk,
+                            DiskReader::Create(model_->checkpoint.files(), {options.direct_io, options.io_uring}));
+  LogDebug("disk: {}", disk->Description());
+  PENSTOCK_ASSIGN_OR_RETURN(executor_, Executor::Create({.model = *model_,
+                                                         .layouts = *layouts_,
+                                                         .kernels = *kernels_,
+                                                         .pool = *pool_,
+                                                         .formats = formats_,
+                                                         .plan = plan_,
+                                                         .schedule = schedule_,
+                                                         .eviction = eviction_,
+                                                         .num_pinned = plan_.num_pinned_experts,
+                                                         .disk = std::move(disk)}));
   for (int i = 0; i < pool_->num_workers(); ++i) samplers_.emplace_back(model_->config.vocab_size);
   return absl::OkStatus();
 }
@@ -311,7 +340,7 @@ absl::StatusOr<RequestId> EngineImpl::Submit(Request request) {
 void EngineImpl::Admit() {
   while (!waiting_.empty() && num_running() < plan_.batch_size) {
     Sequence& sequence = *waiting_.front();
-    sequence.kv_pages() = kv_cache_->Reserve(sequence.max_positions());
+    sequence.kv_pages() = executor_->kv_cache().Reserve(sequence.max_positions());
     if (sequence.kv_pages().empty()) return;  // until a running sequence gives its pages back
     running_.push_back(std::move(waiting_.front()));
     waiting_.pop_front();
@@ -329,27 +358,42 @@ void EngineImpl::AddRows(Sequence& sequence, int64_t num_rows) {
   if (num_rows == sequence.num_pending()) batch_.logit_rows.push_back(batch_.num_rows() - 1);
 }
 
-void EngineImpl::BuildBatch() {
+std::vector<RowRange> EngineImpl::BuildBatch() {
+  struct Part {
+    Sequence* sequence;
+    int64_t num_rows;
+  };
+  std::vector<Part> parts;
+  int64_t room = executor_->max_rows();
+  for (const auto& sequence : running_) {
+    if (!sequence->in_prefill()) parts.push_back({sequence.get(), 1}), --room;
+  }
+  for (const auto& sequence : running_) {
+    if (!sequence->in_prefill() || room == 0) continue;
+    parts.push_back({sequence.get(), std::min(room, sequence->num_pending())});
+    room -= parts.back().num_rows;
+  }
+  std::vector<int64_t> tokens;
+  for (const Part& part : parts) {
+    // Row i of a part sees i positions more than its first one.
+    const int64_t first = part.sequence->num_computed() + 1;
+    tokens.push_back(part.num_rows * first + part.num_rows * (part.num_rows - 1) / 2);
+  }
+  const int64_t most = micro_batch_size_ > 0 ? micro_batch_size_ : std::max<int64_t>(1, std::ssize(parts));
   batch_.Clear();
   sequence_of_row_.clear();
-  for (const auto& sequence : running_) {
-    if (!sequence->in_prefill()) AddRows(*sequence, 1);
+  std::vector<RowRange> micro_batches;
+  for (const std::vector<size_t>& members : BalanceMicroBatches(tokens, most)) {
+    const int64_t begin = batch_.num_rows();
+    for (const size_t member : members) AddRows(*parts[member].sequence, parts[member].num_rows);
+    micro_batches.push_back({begin, batch_.num_rows()});
   }
-  for (const auto& sequence : running_) {
-    const int64_t room = activations_.dims.max_rows - batch_.num_rows();
-    if (sequence->in_prefill() && room > 0) AddRows(*sequence, std::min(room, sequence->num_pending()));
-  }
+  return micro_batches;
 }
 
-absl::Status EngineImpl::RunPass(LogitsSink sink) {
-  const OpContext context = Context();
-  const absl::Status status = RunOnDemand(context, expert_cache_.get(), batch_, sink, nullptr);
-  if (expert_cache_ != nullptr) {
-    stats_.expert_hits = expert_cache_->hits();
-    stats_.expert_misses = expert_cache_->misses();
-    stats_.io_wait_s = expert_cache_->wait_s();
-    stats_.disk_bytes = disk_->bytes_read() - disk_bytes_at_start_;
-  }
+absl::Status EngineImpl::RunPass(std::vector<RowRange> micro_batches, Executor::Sink sink) {
+  const absl::Status status = executor_->Run(batch_, std::move(micro_batches), sink, row_statuses_);
+  executor_->UpdateStats(stats_);
   return status;
 }
 
@@ -376,6 +420,7 @@ absl::Status EngineImpl::SampleRows(std::span<const int64_t> rows, std::span<flo
   });
   const std::vector<TokenId>& eos_ids = model_->config.eos_ids;
   for (size_t i = 0; i < rows.size(); ++i) {
+    if (!row_statuses_[rows[i]].ok()) continue;
     Sequence& sequence = *sequence_of_row_[rows[i]];
     const TokenId token_id = choices[i].token_id;
     if (token_id < 0) {
@@ -401,7 +446,7 @@ absl::StatusOr<std::vector<Completion>> EngineImpl::Step() {
   PENSTOCK_RETURN_IF_ERROR(broken_);
   const auto start = std::chrono::steady_clock::now();
   Admit();
-  BuildBatch();
+  std::vector<RowRange> micro_batches = BuildBatch();
   std::vector<Completion> finished;
   if (batch_.num_rows() == 0) return finished;
   int64_t num_prompt_rows = 0;
@@ -415,13 +460,16 @@ absl::StatusOr<std::vector<Completion>> EngineImpl::Step() {
     }
     advanced = true;
   };
-  broken_ = RunPass([&](std::span<const int64_t> rows, std::span<float> logits) {
+  broken_ = RunPass(std::move(micro_batches), [&](std::span<const int64_t> rows, std::span<float> logits) {
     advance();
     if (sampled.ok()) sampled = SampleRows(rows, logits);
   });
   advance();
   if (broken_.ok()) broken_ = sampled;
   PENSTOCK_RETURN_IF_ERROR(broken_);
+  for (size_t row_idx = 0; row_idx < row_statuses_.size(); ++row_idx) {
+    if (!row_statuses_[row_idx].ok()) sequence_of_row_[row_idx]->Fail(row_statuses_[row_idx]);
+  }
 
   const double seconds = Seconds(std::chrono::steady_clock::now() - start);
   const double prompt_share = static_cast<double>(num_prompt_rows) / static_cast<double>(batch_.num_rows());
@@ -430,7 +478,7 @@ absl::StatusOr<std::vector<Completion>> EngineImpl::Step() {
   stats_.decode_s += seconds * (1 - prompt_share);
   std::erase_if(running_, [&](const std::unique_ptr<Sequence>& sequence) {
     if (!sequence->finished()) return false;
-    kv_cache_->Free(sequence->kv_pages());
+    executor_->kv_cache().Free(sequence->kv_pages());
     finished.push_back(sequence->Release());
     return true;
   });
@@ -446,10 +494,10 @@ absl::Status EngineImpl::VisitLogits(std::span<const TokenId> ids,
   if (num_ids < 1 || num_ids > plan_.context_length) {
     return InputError("expected 1 to {} tokens (the context length), found {}", plan_.context_length, num_ids);
   }
-  const std::vector<std::byte*> pages = kv_cache_->Reserve(num_ids);
+  const std::vector<std::byte*> pages = executor_->kv_cache().Reserve(num_ids);
   PENSTOCK_CHECK(!pages.empty());  // the plan holds one sequence of the whole context
-  for (int64_t begin = 0; begin < num_ids && broken_.ok(); begin += activations_.dims.max_rows) {
-    const int64_t end = std::min(num_ids, begin + activations_.dims.max_rows);
+  for (int64_t begin = 0; begin < num_ids && broken_.ok(); begin += executor_->max_rows()) {
+    const int64_t end = std::min(num_ids, begin + executor_->max_rows());
     batch_.Clear();
     for (int64_t pos = begin; pos < end; ++pos) {
       batch_.token_ids.push_back(ids[pos]);
@@ -458,14 +506,16 @@ absl::Status EngineImpl::VisitLogits(std::span<const TokenId> ids,
       batch_.logit_rows.push_back(pos - begin);
     }
     const auto start = std::chrono::steady_clock::now();
-    broken_ = RunPass([&](std::span<const int64_t> rows, std::span<float> logits) {
+    broken_ = RunPass({{0, batch_.num_rows()}}, [&](std::span<const int64_t> rows, std::span<float> logits) {
       const size_t vocab_size = static_cast<size_t>(model_->config.vocab_size);
       for (size_t i = 0; i < rows.size(); ++i) visit(begin + rows[i], logits.subspan(i * vocab_size, vocab_size));
     });
+    // Nobody else is in the batch: a row that could not be computed is the whole request's failure.
+    for (const absl::Status& status : row_statuses_) broken_.Update(status);
     stats_.prefill_s += Seconds(std::chrono::steady_clock::now() - start);
     stats_.prompt_tokens += end - begin;
   }
-  kv_cache_->Free(pages);
+  executor_->kv_cache().Free(pages);
   return broken_;
 }
 

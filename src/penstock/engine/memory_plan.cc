@@ -14,9 +14,8 @@ namespace {
 constexpr int64_t kDefaultBatch = 64;
 constexpr int64_t kDefaultChunk = 256;
 constexpr int64_t kLeastChunk = 16;
-constexpr int64_t kLeastSlots = 2;  // one to compute while the other is read
-// Positions that the KV cache holds for each place of the batch; a longer sequence takes several shares and others
-// wait.
+// Positions that the KV cache holds for each place of the batch where the caller does not know; a longer sequence takes
+// several shares and others wait.
 constexpr int64_t kPlannedPositions = 256;
 
 // The part of a plan that grows with the batch.
@@ -26,7 +25,8 @@ struct PassSize {
 };
 
 uint64_t KvBytes(const PlanInputs& in, int64_t batch_size) {
-  const int64_t shares = KvCache::PagesFor(std::min(in.context_length, kPlannedPositions)) * batch_size;
+  const int64_t planned = in.planned_positions > 0 ? in.planned_positions : kPlannedPositions;
+  const int64_t shares = KvCache::PagesFor(std::min(in.context_length, planned)) * batch_size;
   const int64_t pages = std::max(KvCache::PagesFor(in.context_length), shares);
   return RoundUp(static_cast<uint64_t>(pages) * KvCache::PageBytes(*in.config, in.kv_format), kPageBytes);
 }
@@ -93,7 +93,7 @@ int64_t NumKvPages(const MemoryPlan& plan, const ModelConfig& config, KvFormat k
 
 absl::StatusOr<MemoryPlan> PlanMemory(const PlanInputs& in) {
   const int64_t num_experts = in.config->num_experts * in.config->num_moe_layers();
-  const int64_t least_slots = std::min(num_experts, kLeastSlots);
+  const int64_t least_slots = std::min(num_experts, in.least_slots);
   const PassSize least = {.batch_size = in.batch_size > 0 ? in.batch_size : 1,
                           .prefill_chunk = in.prefill_chunk > 0 ? in.prefill_chunk : kLeastChunk};
   const uint64_t kv_least = KvBytes(in, 1);  // a given batch size is a number of places; they share these pages

@@ -8,7 +8,6 @@
 
 #include "absl/status/statusor.h"
 #include "penstock/engine.h"
-#include "penstock/memory/expert_cache.h"
 #include "penstock/model/model_config.h"
 #include "penstock/schedule/activations.h"
 
@@ -23,9 +22,11 @@ struct PlanInputs {
   uint64_t dense_bytes = 0;
   uint64_t slot_bytes = 0;  // of one expert
   int num_workers = 1;
-  int64_t batch_size = 0;      // 0: planned
-  int64_t prefill_chunk = 0;   // 0: planned
-  int64_t context_length = 0;  // > 0
+  int64_t batch_size = 0;         // 0: planned
+  int64_t prefill_chunk = 0;      // 0: planned
+  int64_t context_length = 0;     // > 0
+  int64_t planned_positions = 0;  // of a sequence, on the average; 0: 256
+  int64_t least_slots = 2;        // without which the schedule cannot run
   // What running sequences hold besides their KV entries.
   uint64_t bytes_per_sequence = 0;
   uint64_t bytes_per_position = 0;

@@ -71,6 +71,7 @@ Completion Sequence::Release() {
   completion.finish_reason = finish_reason_;
   completion.logprobs = std::move(logprobs_);
   completion.num_prompt_tokens = num_prompt_tokens_;
+  completion.status = std::move(status_);
   return completion;
 }
 

@@ -39,6 +39,11 @@ class Sequence {
   void Append(TokenId token_id, bool with_logprobs, TokenLogprobs logprobs);
   // The end-of-sequence token came.
   void FinishByEos() { Finish(FinishReason::kStop); }
+  // A pass could not compute one of its rows.
+  void Fail(const absl::Status& status) {
+    status_.Update(status);
+    finished_ = true;
+  }
 
   bool finished() const { return finished_; }
   // Text that became final since the last call: a possible beginning of a stop text is held back.
@@ -63,6 +68,7 @@ class Sequence {
   std::vector<TokenLogprobs> logprobs_;
   bool finished_ = false;
   FinishReason finish_reason_ = FinishReason::kStop;
+  absl::Status status_;  // of its passes
 };
 
 }  // namespace penstock

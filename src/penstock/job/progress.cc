@@ -45,10 +45,11 @@ std::string FormatProgress(const ProgressCounts& counts, const EngineStats& stat
   if (counts.num_failed > 0) text += fmt::format(", {} failed", counts.num_failed);
   const double compute_s = stats.prefill_s + stats.decode_s;
   if (compute_s > 0) text += fmt::format(", {:.1f} tokens/s", static_cast<double>(stats.generated_tokens) / compute_s);
-  const int64_t wanted = stats.expert_hits + stats.expert_misses;
-  if (wanted > 0) {
-    text += fmt::format(", {:.0f}% expert hits",
-                        100 * static_cast<double>(stats.expert_hits) / static_cast<double>(wanted));
+  // A lane that is at work all the time is what limits the job.
+  for (const LaneStats& lane : stats.lanes) {
+    if (lane.busy_s > 0 && compute_s > 0) {
+      text += fmt::format(", {} {:.0f}%", lane.name, std::min(100.0, 100 * lane.busy_s / compute_s));
+    }
   }
   const int64_t done_now = counts.num_done - counts.num_resumed;
   const int64_t left = counts.num_requests - counts.num_done;

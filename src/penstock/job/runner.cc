@@ -163,6 +163,10 @@ absl::Status Runner::Finish(const Completion& completion) {
   active_.erase(found);
   active.prompt_tokens += completion.num_prompt_tokens;
   active.completion_tokens += static_cast<int64_t>(completion.token_ids.size());
+  if (!completion.status.ok()) {
+    return WriteResult(FormatError(active.head, {"io_error", penstock::Message(completion.status), ""}),
+                       /*failed=*/true);
+  }
   if (active.request.kind == RequestKind::kTurns) {
     active.answers.push_back(completion.text);
     if (active.answers.size() < active.request.turns.size()) return Submit(std::move(active));

@@ -32,12 +32,17 @@ std::string FormatStats(const JobNumbers& numbers) {
   const EngineStats& e = numbers.engine;
   const MemoryPlan& plan = numbers.plan;
   const double generation_s = e.prefill_s + e.decode_s;
-  const double compute_s = std::max(0.0, generation_s - e.io_wait_s);
+  json::object lanes;
+  for (const LaneStats& lane : e.lanes) {
+    lanes[lane.name] = json::object{{"busy", lane.busy_s}, {"idle", std::max(0.0, generation_s - lane.busy_s)}};
+  }
   const json::object stats = {
       {"model", ReplaceInvalidUtf8(numbers.model)},
       {"device", "cpu"},
-      {"schedule", "on-demand"},
+      {"schedule", plan.schedule},
       {"policy", json::object{{"batch_size", plan.batch_size},
+                              {"eviction", plan.eviction},
+                              {"pinned_experts", plan.num_pinned_experts},
                               {"prefill_chunk", plan.prefill_chunk},
                               {"context_length", plan.context_length},
                               {"memory_bytes", plan.budget_bytes},
@@ -54,10 +59,11 @@ std::string FormatStats(const JobNumbers& numbers) {
                                          {"decode", Rate(e.generated_tokens, e.decode_s)},
                                          {"generation", Rate(e.generated_tokens, generation_s)}}},
       {"bytes", json::object{{"disk_to_dram", e.disk_bytes}, {"dram_to_device", 0}, {"device_to_dram", 0}}},
-      {"lanes", json::object{{"host_compute", json::object{{"busy", compute_s}, {"idle", e.io_wait_s}}},
-                             {"disk_to_dram", json::object{{"busy", e.io_wait_s}, {"idle", compute_s}}}}},
+      {"lanes", lanes},
       {"expert_cache", json::object{{"hits", e.expert_hits}, {"misses", e.expert_misses}}},
-      {"prefetch", json::object{{"issued", 0}, {"used", 0}, {"hot_accuracy", 0}}},
+      {"prefetch", json::object{{"issued", e.prefetch_issued},
+                                {"used", e.prefetch_used},
+                                {"hot_accuracy", Rate(e.prefetch_used, static_cast<double>(e.prefetch_issued))}}},
       {"peak_rss_bytes", PeakRssBytes()},
       {"bound", json::object{{"tokens_per_second", nullptr}, {"limited_by", nullptr}}},
       {"bound_fraction", nullptr}};

@@ -18,9 +18,8 @@ struct JobNumbers {
   MemoryPlan plan;
 };
 
-// The JSON of --stats. Of the schedule's lanes this engine has two: `host_compute`, which is idle while it waits for
-// the disk, and `disk_to_dram`, whose busy time is known as far as computing waited for it (a lower bound). It
-// prefetches nothing by prediction, and computes no bound: `bound` and `bound_fraction` are null.
+// The JSON of --stats. `hot_accuracy` is the share of the experts fetched ahead that were then wanted. No bound is
+// computed: `bound` and `bound_fraction` are null.
 std::string FormatStats(const JobNumbers& numbers);
 
 std::string FormatSummary(const JobNumbers& numbers);

@@ -7,11 +7,9 @@
 #include <utility>
 
 #include "absl/status/statusor.h"
+#include "penstock/base/bytes.h"
 
 namespace penstock {
-
-inline constexpr uint64_t kPageBytes = 4096;  // also the alignment that O_DIRECT asks for
-inline constexpr uint64_t kCacheLineBytes = 64;
 
 // Owns one mapping. Move-only; empty by default.
 class Arena {

@@ -21,15 +21,16 @@ void VisitBuffers(Activations& a, const ModelConfig& config, const RowFormats& f
                   Visitor&& visit) {
   const int64_t rows = dims.max_rows;
   const int64_t num_assignments = rows * config.num_topk;
-  const int64_t gemm_input_bytes = std::max(
-      {kernels::RowBytes(formats.attention, config.model_dim), kernels::RowBytes(formats.attention, config.q_dim()),
-       kernels::RowBytes(formats.ffn, config.model_dim), kernels::RowBytes(formats.lm_head, config.model_dim)});
+  const int64_t gemm_input_bytes = std::max({kernels::RowBytes(formats.attention, config.model_dim),
+                                             kernels::RowBytes(formats.attention, config.q_dim()),
+                                             kernels::RowBytes(formats.lm_head, config.model_dim)});
   // A layer without experts computes as one expert that every row is assigned to.
   const int64_t hidden_bytes = std::max(num_assignments * kernels::RowBytes(formats.ffn, config.expert_dim),
                                         rows * kernels::RowBytes(formats.ffn, config.dense_ffn_dim));
   visit(a.residual, rows * config.model_dim);
   visit(a.normed, rows * config.model_dim);
   visit(a.gemm_input, rows * gemm_input_bytes);
+  visit(a.ffn_input, rows * kernels::RowBytes(formats.ffn, config.model_dim));
   visit(a.q, rows * config.q_dim());
   visit(a.k, rows * config.kv_dim());
   visit(a.v, rows * config.kv_dim());

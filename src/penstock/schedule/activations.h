@@ -54,6 +54,7 @@ struct Activations {
   std::span<float> residual;           // [num_rows, model_dim]
   std::span<float> normed;             // [num_rows, model_dim]
   std::span<std::byte> gemm_input;     // [num_rows]: prepared rows of normed or attended
+  std::span<std::byte> ffn_input;      // [num_rows]: prepared rows of normed, kept from Route() to Group()
   std::span<float> q;                  // [num_rows, num_heads * head_dim]
   std::span<float> k;                  // [num_rows, num_kv_heads * head_dim]
   std::span<float> v;                  // [num_rows, num_kv_heads * head_dim]

@@ -31,12 +31,6 @@ int64_t ColumnsPerTask(int64_t num_cols, int64_t num_tasks_wanted) {
   return std::max<int64_t>(1, (cols + kTaskCols - 1) / kTaskCols) * kTaskCols;
 }
 
-struct Range {
-  int64_t begin;
-  int64_t end;
-  int64_t size() const { return end - begin; }
-};
-
 // Rows of activations as a GEMM takes them.
 struct RowsView {
   const std::byte* data;
@@ -58,7 +52,7 @@ struct GemmCall {
 };
 
 // REQUIRES: cols.begin is the first column of a panel.
-void GemmColumns(const OpContext& context, const GemmCall& call, Range cols) {
+void GemmColumns(const OpContext& context, const GemmCall& call, IndexRange cols) {
   const auto panel_bytes = static_cast<int64_t>(PanelBytes(call.w.format, call.inner_dim));
   context.kernels.gemm({.num_rows = call.num_rows,
                         .num_cols = cols.size(),
@@ -83,7 +77,7 @@ struct GemmPart {
 void RunGemms(const OpContext& context, std::span<const GemmPart> parts) {
   struct Task {
     const GemmPart* part;
-    Range cols;
+    IndexRange cols;
   };
   int64_t total_cols = 0;
   for (const GemmPart& part : parts) total_cols += part.num_cols;
@@ -101,52 +95,52 @@ void RunGemms(const OpContext& context, std::span<const GemmPart> parts) {
   });
 }
 
-// Calls body(rows) for consecutive ranges of rows.
-void ForRowRanges(const OpContext& context, int64_t num_rows, absl::FunctionRef<void(Range)> body) {
+// Calls body(part) for consecutive parts of `rows`.
+void ForRowRanges(const OpContext& context, RowRange rows, absl::FunctionRef<void(RowRange)> body) {
   const int64_t rows_per_task =
-      std::max<int64_t>(1, static_cast<int64_t>(CeilDiv(num_rows, 4 * context.pool.num_workers())));
-  context.pool.ParallelFor(static_cast<int64_t>(CeilDiv(num_rows, rows_per_task)), [&](int64_t task_idx, int) {
-    body({task_idx * rows_per_task, std::min((task_idx + 1) * rows_per_task, num_rows)});
+      std::max<int64_t>(1, static_cast<int64_t>(CeilDiv(rows.size(), 4 * context.pool.num_workers())));
+  context.pool.ParallelFor(static_cast<int64_t>(CeilDiv(rows.size(), rows_per_task)), [&](int64_t task_idx, int) {
+    const int64_t begin = rows.begin + task_idx * rows_per_task;
+    body({begin, std::min(begin + rows_per_task, rows.end)});
   });
 }
 
-// Where PrepareInput puts rows of `dim` inputs.
-RowsView GemmInput(const OpContext& context, kernels::RowFormat format, int64_t dim) {
-  return {context.activations.gemm_input.data(), kernels::RowBytes(format, dim), format};
+// Prepared rows of `dim` inputs in a buffer.
+RowsView ViewOf(std::span<const std::byte> buffer, kernels::RowFormat format, int64_t dim) {
+  return {buffer.data(), kernels::RowBytes(format, dim), format};
 }
 
-// The rows of an f32 buffer [num_rows, dim] as a GEMM takes them.
-void PrepareInput(const OpContext& context, const RowsView& target, std::span<const float> source, int64_t dim,
-                  Range rows) {
+// The rows of an f32 buffer [num_rows, dim] as a GEMM takes them, at the same places of `buffer`.
+void PrepareRows(const OpContext& context, std::span<const float> source, int64_t dim, RowRange rows,
+                 kernels::RowFormat format, std::span<std::byte> buffer) {
+  const int64_t row_bytes = kernels::RowBytes(format, dim);
   context.kernels.prepare_rows({.num_rows = rows.size(),
                                 .dim = dim,
                                 .first = 0,
                                 .count = dim,
                                 .source = source.data() + rows.begin * dim,
                                 .source_stride = dim,
-                                .format = target.format,
-                                .target = context.activations.gemm_input.data() + rows.begin * target.stride_bytes,
-                                .target_stride_bytes = target.stride_bytes});
+                                .format = format,
+                                .target = buffer.data() + rows.begin * row_bytes,
+                                .target_stride_bytes = row_bytes});
 }
 
-// normed = norm(residual), and these rows as a GEMM of `format` takes them.
-RowsView NormRows(const OpContext& context, int64_t num_rows, std::span<const float> weight,
-                  kernels::RowFormat format) {
+// normed = norm(residual), and these rows as a GEMM of `format` takes them, at their places of `buffer`.
+void NormRows(const OpContext& context, RowRange rows, std::span<const float> weight, kernels::RowFormat format,
+              std::span<std::byte> buffer) {
   Activations& a = context.activations;
   const int64_t dim = context.config.model_dim;
-  const RowsView input = GemmInput(context, format, dim);
-  ForRowRanges(context, num_rows, [&](Range rows) {
-    context.kernels.rms_norm({.num_rows = rows.size(),
+  ForRowRanges(context, rows, [&](RowRange part) {
+    context.kernels.rms_norm({.num_rows = part.size(),
                               .dim = dim,
-                              .x = a.residual.data() + rows.begin * dim,
+                              .x = a.residual.data() + part.begin * dim,
                               .x_stride = dim,
                               .weight = weight.data(),
                               .eps = context.config.rms_norm_eps,
-                              .out = a.normed.data() + rows.begin * dim,
+                              .out = a.normed.data() + part.begin * dim,
                               .out_stride = dim});
-    PrepareInput(context, input, a.normed, dim, rows);
+    PrepareRows(context, a.normed, dim, part, format, buffer);
   });
-  return input;
 }
 
 void Clip(float limit, float* values, int64_t count) {
@@ -205,11 +199,11 @@ void FinishQkv(const OpContext& context, const RowBatch& batch, const LayerWeigh
 }
 
 // Rows of one sequence at consecutive positions, no more than attention takes at once.
-std::vector<Range> AttentionRuns(const RowBatch& batch, int64_t max_rows) {
-  std::vector<Range> runs;
-  for (int64_t row_idx = 0; row_idx < batch.num_rows(); ++row_idx) {
+std::vector<RowRange> AttentionRuns(const RowBatch& batch, RowRange rows, int64_t max_rows) {
+  std::vector<RowRange> runs;
+  for (int64_t row_idx = rows.begin; row_idx < rows.end; ++row_idx) {
     if (!runs.empty()) {
-      Range& run = runs.back();
+      RowRange& run = runs.back();
       if (run.size() < max_rows && batch.kv_pages[row_idx].data() == batch.kv_pages[run.begin].data() &&
           batch.positions[row_idx] == batch.positions[run.begin] + run.size()) {
         ++run.end;
@@ -221,7 +215,7 @@ std::vector<Range> AttentionRuns(const RowBatch& batch, int64_t max_rows) {
   return runs;
 }
 
-void AttendHead(const OpContext& context, const RowBatch& batch, int64_t layer_idx, Range rows, int64_t head_idx,
+void AttendHead(const OpContext& context, const RowBatch& batch, int64_t layer_idx, RowRange rows, int64_t head_idx,
                 int worker_idx) {
   const ModelConfig& config = context.config;
   Activations& a = context.activations;
@@ -249,11 +243,11 @@ const float* DataOrNull(std::span<const float> span) { return span.empty() ? nul
 // One FFN over a run of rows of the FFN buffers: an expert with its group, or the dense FFN with all rows.
 struct FfnGroup {
   const FfnWeights* weights;
-  Range rows;
+  RowRange rows;
 };
 
 // hidden[rows, cols] = silu(gate(x)) * up(x) of the group's rows. gate and up never leave the worker's scratch memory.
-void GateUpColumns(const OpContext& context, const FfnGroup& group, const RowsView& x, Range cols, int64_t ffn_dim,
+void GateUpColumns(const OpContext& context, const FfnGroup& group, const RowsView& x, IndexRange cols, int64_t ffn_dim,
                    const RowsView& hidden, int worker_idx) {
   Activations& a = context.activations;
   const int64_t num_rows = group.rows.size();
@@ -262,7 +256,7 @@ void GateUpColumns(const OpContext& context, const FfnGroup& group, const RowsVi
   const int64_t cols_at_once =
       (scratch_floats / (2 * num_rows) - kFfnScratchPadding) / kFfnScratchCols * kFfnScratchCols;
   for (int64_t begin = cols.begin; begin < cols.end; begin += cols_at_once) {
-    const Range part = {begin, std::min(begin + cols_at_once, cols.end)};
+    const IndexRange part = {begin, std::min(begin + cols_at_once, cols.end)};
     const int64_t stride = part.size() + kFfnScratchPadding;
     const GemmCall gate = {.num_rows = num_rows,
                            .inner_dim = context.config.model_dim,
@@ -303,7 +297,7 @@ void RunFfns(const OpContext& context, std::span<const FfnGroup> groups, int64_t
   const RowsView hidden = {a.hidden.data(), kernels::RowBytes(format, ffn_dim), format};
   const auto tasks_per_group =
       std::max<int64_t>(1, 8 * context.pool.num_workers() / std::max<int64_t>(1, groups.size()));
-  const auto run = [&](int64_t num_cols, absl::FunctionRef<void(const FfnGroup&, Range, int)> body) {
+  const auto run = [&](int64_t num_cols, absl::FunctionRef<void(const FfnGroup&, IndexRange, int)> body) {
     const int64_t cols_per_task = ColumnsPerTask(num_cols, tasks_per_group);
     const int64_t tasks_per = static_cast<int64_t>(CeilDiv(num_cols, cols_per_task));
     context.pool.ParallelFor(static_cast<int64_t>(groups.size()) * tasks_per, [&](int64_t task_idx, int worker_idx) {
@@ -311,10 +305,10 @@ void RunFfns(const OpContext& context, std::span<const FfnGroup> groups, int64_t
       body(groups[task_idx / tasks_per], {begin, std::min(begin + cols_per_task, num_cols)}, worker_idx);
     });
   };
-  run(ffn_dim, [&](const FfnGroup& group, Range cols, int worker_idx) {
+  run(ffn_dim, [&](const FfnGroup& group, IndexRange cols, int worker_idx) {
     GateUpColumns(context, group, x, cols, ffn_dim, hidden, worker_idx);
   });
-  run(model_dim, [&](const FfnGroup& group, Range cols, int) {
+  run(model_dim, [&](const FfnGroup& group, IndexRange cols, int) {
     GemmColumns(context,
                 {.num_rows = group.rows.size(),
                  .inner_dim = ffn_dim,
@@ -327,36 +321,18 @@ void RunFfns(const OpContext& context, std::span<const FfnGroup> groups, int64_t
 }
 
 RowsView ExpertInput(const OpContext& context) {
-  const kernels::RowFormat format = context.row_formats.ffn;
-  return {context.activations.expert_input.data(), kernels::RowBytes(format, context.config.model_dim), format};
-}
-
-// Sorts the assignments by expert (stable in rows): group_offsets, assignments, assigned_row.
-void GroupByExpert(const OpContext& context, int64_t num_rows) {
-  Activations& a = context.activations;
-  const int64_t num_assignments = num_rows * context.config.num_topk;
-  std::fill(a.group_offsets.begin(), a.group_offsets.end(), 0);
-  for (int64_t i = 0; i < num_assignments; ++i) ++a.group_offsets[a.topk_idx[i] + 1];
-  for (int64_t e = 0; e < context.config.num_experts; ++e) a.group_offsets[e + 1] += a.group_offsets[e];
-  // Filling moves each offset to the end of its group, which is the start of the next: shift back afterwards.
-  for (int64_t i = 0; i < num_assignments; ++i) {
-    const int64_t place = a.group_offsets[a.topk_idx[i]]++;
-    a.assignments[i] = place;
-    a.assigned_row[place] = i / context.config.num_topk;
-  }
-  for (int64_t e = context.config.num_experts; e > 0; --e) a.group_offsets[e] = a.group_offsets[e - 1];
-  a.group_offsets[0] = 0;
+  return ViewOf(context.activations.expert_input, context.row_formats.ffn, context.config.model_dim);
 }
 
 }  // namespace
 
-void Embed(const OpContext& context, const RowBatch& batch) {
+void Embed(const OpContext& context, const RowBatch& batch, RowRange rows) {
   const ModelConfig& config = context.config;
   Activations& a = context.activations;
-  PENSTOCK_CHECK(batch.num_rows() <= a.dims.max_rows);
+  PENSTOCK_CHECK(batch.num_rows() <= a.dims.max_rows && rows.end <= batch.num_rows());
   const EmbeddingView& embedding = context.weights.embedding();
-  ForRowRanges(context, batch.num_rows(), [&](Range rows) {
-    for (int64_t row_idx = rows.begin; row_idx < rows.end; ++row_idx) {
+  ForRowRanges(context, rows, [&](RowRange part) {
+    for (int64_t row_idx = part.begin; row_idx < part.end; ++row_idx) {
       const int64_t token = batch.token_ids[row_idx];
       float* residual = a.residual.data() + row_idx * config.model_dim;
       if (embedding.packed.has_value()) {
@@ -378,29 +354,29 @@ void Embed(const OpContext& context, const RowBatch& batch) {
   });
 }
 
-void Attention(const OpContext& context, const RowBatch& batch, int64_t layer_idx) {
+void Attention(const OpContext& context, const RowBatch& batch, RowRange rows, int64_t layer_idx) {
   const ModelConfig& config = context.config;
   Activations& a = context.activations;
   const LayerWeights& layer = context.weights.layer(layer_idx);
-  const int64_t num_rows = batch.num_rows();
-  const RowsView normed = NormRows(context, num_rows, layer.attention_norm, context.row_formats.attention);
-  const auto project = [&](const WeightView& w, std::span<const float> bias, float* y, int64_t num_cols) {
-    return GemmPart{{.num_rows = num_rows,
+  const kernels::RowFormat format = context.row_formats.attention;
+  NormRows(context, rows, layer.attention_norm, format, a.gemm_input);
+  const auto project = [&](const WeightView& w, std::span<const float> bias, std::span<float> y, int64_t num_cols) {
+    return GemmPart{{.num_rows = rows.size(),
                      .inner_dim = config.model_dim,
-                     .x = normed,
+                     .x = ViewOf(a.gemm_input, format, config.model_dim).From(rows.begin),
                      .w = w,
                      .bias = DataOrNull(bias),
-                     .y = y,
+                     .y = y.data() + rows.begin * num_cols,
                      .y_stride = num_cols},
                     num_cols};
   };
-  const GemmPart qkv[] = {project(layer.q_proj, layer.q_bias, a.q.data(), config.q_dim()),
-                          project(layer.k_proj, layer.k_bias, a.k.data(), config.kv_dim()),
-                          project(layer.v_proj, layer.v_bias, a.v.data(), config.kv_dim())};
+  const GemmPart qkv[] = {project(layer.q_proj, layer.q_bias, a.q, config.q_dim()),
+                          project(layer.k_proj, layer.k_bias, a.k, config.kv_dim()),
+                          project(layer.v_proj, layer.v_bias, a.v, config.kv_dim())};
   RunGemms(context, qkv);
-  context.pool.ParallelFor(num_rows,
-                           [&](int64_t row_idx, int) { FinishQkv(context, batch, layer, layer_idx, row_idx); });
-  const std::vector<Range> runs = AttentionRuns(batch, AttentionRows(config));
+  context.pool.ParallelFor(
+      rows.size(), [&](int64_t task_idx, int) { FinishQkv(context, batch, layer, layer_idx, rows.begin + task_idx); });
+  const std::vector<RowRange> runs = AttentionRuns(batch, rows, AttentionRows(config));
   const auto num_tasks = static_cast<int64_t>(runs.size()) * config.num_kv_heads;
   context.pool.ParallelFor(num_tasks, [&](int64_t task_idx, int worker_idx) {
     // The longest rows come last in a chunk; beginning with them balances the end of the region.
@@ -408,38 +384,38 @@ void Attention(const OpContext& context, const RowBatch& batch, int64_t layer_id
     AttendHead(context, batch, layer_idx, runs[reversed / config.num_kv_heads], reversed % config.num_kv_heads,
                worker_idx);
   });
-  const RowsView attended = GemmInput(context, context.row_formats.attention, config.q_dim());
-  ForRowRanges(context, num_rows,
-               [&](Range rows) { PrepareInput(context, attended, a.attended, config.q_dim(), rows); });
-  const GemmPart output[] = {{{.num_rows = num_rows,
+  ForRowRanges(context, rows,
+               [&](RowRange part) { PrepareRows(context, a.attended, config.q_dim(), part, format, a.gemm_input); });
+  const GemmPart output[] = {{{.num_rows = rows.size(),
                                .inner_dim = config.q_dim(),
-                               .x = attended,
+                               .x = ViewOf(a.gemm_input, format, config.q_dim()).From(rows.begin),
                                .w = layer.o_proj,
                                .bias = DataOrNull(layer.o_bias),
-                               .y = a.normed.data(),
+                               .y = a.normed.data() + rows.begin * config.model_dim,
                                .y_stride = config.model_dim},
                               config.model_dim}};
   RunGemms(context, output);
-  context.kernels.add(a.normed.data(), num_rows * config.model_dim, a.residual.data());
+  context.kernels.add(a.normed.data() + rows.begin * config.model_dim, rows.size() * config.model_dim,
+                      a.residual.data() + rows.begin * config.model_dim);
 }
 
-std::vector<int32_t> Route(const OpContext& context, int64_t num_rows, int64_t layer_idx) {
+void Route(const OpContext& context, RowRange rows, int64_t layer_idx) {
   const ModelConfig& config = context.config;
   Activations& a = context.activations;
   const LayerWeights& layer = context.weights.layer(layer_idx);
-  const RowsView normed = NormRows(context, num_rows, layer.ffn_norm, context.row_formats.ffn);
+  NormRows(context, rows, layer.ffn_norm, context.row_formats.ffn, a.ffn_input);
   // The router always computes in f32: a rounded score could choose another expert.
-  ForRowRanges(context, num_rows, [&](Range rows) {
+  ForRowRanges(context, rows, [&](RowRange part) {
     GemmColumns(context,
-                {.num_rows = rows.size(),
+                {.num_rows = part.size(),
                  .inner_dim = config.model_dim,
-                 .x = {reinterpret_cast<const std::byte*>(a.normed.data() + rows.begin * config.model_dim),
+                 .x = {reinterpret_cast<const std::byte*>(a.normed.data() + part.begin * config.model_dim),
                        4 * config.model_dim, kernels::RowFormat::kF32},
                  .w = layer.router_proj,
-                 .y = a.router_logits.data() + rows.begin * config.num_experts,
+                 .y = a.router_logits.data() + part.begin * config.num_experts,
                  .y_stride = config.num_experts},
                 {0, config.num_experts});
-    for (int64_t row_idx = rows.begin; row_idx < rows.end; ++row_idx) {
+    for (int64_t row_idx = part.begin; row_idx < part.end; ++row_idx) {
       context.kernels.router_topk(
           {.num_experts = config.num_experts,
            .num_topk = config.num_topk,
@@ -449,28 +425,42 @@ std::vector<int32_t> Route(const OpContext& context, int64_t num_rows, int64_t l
            .topk_weights = a.topk_weights.data() + row_idx * config.num_topk});
     }
   });
-  GroupByExpert(context, num_rows);
-  const RowsView input = ExpertInput(context);
-  ForRowRanges(context, num_rows * config.num_topk, [&](Range places) {
-    for (int64_t place = places.begin; place < places.end; ++place) {
-      std::memcpy(a.expert_input.data() + place * input.stride_bytes,
-                  normed.data + a.assigned_row[place] * normed.stride_bytes, static_cast<size_t>(normed.stride_bytes));
-    }
-  });
-  std::vector<int32_t> chosen;
-  for (int32_t expert_idx = 0; expert_idx < config.num_experts; ++expert_idx) {
-    if (a.group_offsets[expert_idx + 1] > a.group_offsets[expert_idx]) chosen.push_back(expert_idx);
-  }
-  return chosen;
 }
 
-void Experts(const OpContext& context, std::span<const ExpertLease> leases) {
+void Group(const OpContext& context, RowRange rows) {
+  Activations& a = context.activations;
+  const int64_t num_topk = context.config.num_topk;
+  // The places of these rows' assignments are those of the rows themselves, sorted by expert (stable in rows).
+  const IndexRange places = {rows.begin * num_topk, rows.end * num_topk};
+  std::fill(a.group_offsets.begin(), a.group_offsets.end(), 0);
+  for (int64_t i = places.begin; i < places.end; ++i) ++a.group_offsets[a.topk_idx[i] + 1];
+  a.group_offsets[0] = places.begin;
+  for (int64_t e = 0; e < context.config.num_experts; ++e) a.group_offsets[e + 1] += a.group_offsets[e];
+  // Filling moves each offset to the end of its group, which is the start of the next: shift back afterwards.
+  for (int64_t i = places.begin; i < places.end; ++i) {
+    const int64_t place = a.group_offsets[a.topk_idx[i]]++;
+    a.assignments[i] = place;
+    a.assigned_row[place] = i / num_topk;
+  }
+  for (int64_t e = context.config.num_experts; e > 0; --e) a.group_offsets[e] = a.group_offsets[e - 1];
+  a.group_offsets[0] = places.begin;
+  const RowsView input = ExpertInput(context);
+  ForRowRanges(context, places, [&](IndexRange part) {
+    for (int64_t place = part.begin; place < part.end; ++place) {
+      std::memcpy(a.expert_input.data() + place * input.stride_bytes,
+                  a.ffn_input.data() + a.assigned_row[place] * input.stride_bytes,
+                  static_cast<size_t>(input.stride_bytes));
+    }
+  });
+}
+
+void Experts(const OpContext& context, std::span<const ExpertToRun> experts) {
   const Activations& a = context.activations;
   std::vector<FfnGroup> groups;
-  groups.reserve(leases.size());
-  for (const ExpertLease& lease : leases) {
-    groups.push_back(
-        {&lease.weights(), {a.group_offsets[lease.expert_idx()], a.group_offsets[lease.expert_idx() + 1]}});
+  groups.reserve(experts.size());
+  for (const ExpertToRun& expert : experts) {
+    const IndexRange places = {a.group_offsets[expert.expert_idx], a.group_offsets[expert.expert_idx + 1]};
+    if (places.size() > 0) groups.push_back({&expert.weights, places});
   }
   // Experts with the most rows first: small ones fill up the end of the region.
   std::sort(groups.begin(), groups.end(), [](const FfnGroup& x, const FfnGroup& y) {
@@ -479,32 +469,34 @@ void Experts(const OpContext& context, std::span<const ExpertLease> leases) {
   RunFfns(context, groups, context.config.expert_dim, ExpertInput(context));
 }
 
-void Combine(const OpContext& context, int64_t num_rows) {
+void Combine(const OpContext& context, RowRange rows) {
   Activations& a = context.activations;
   const int64_t dim = context.config.model_dim;
   const int64_t num_topk = context.config.num_topk;
-  ForRowRanges(context, num_rows, [&](Range rows) {
-    context.kernels.combine({.num_rows = rows.size(),
+  ForRowRanges(context, rows, [&](RowRange part) {
+    context.kernels.combine({.num_rows = part.size(),
                              .dim = dim,
                              .num_topk = num_topk,
-                             .residual = a.residual.data() + rows.begin * dim,
+                             .residual = a.residual.data() + part.begin * dim,
                              .residual_stride = dim,
                              .z = a.expert_output.data(),
                              .z_stride = dim,
-                             .assignments = a.assignments.data() + rows.begin * num_topk,
-                             .weights = a.topk_weights.data() + rows.begin * num_topk,
-                             .y = a.residual.data() + rows.begin * dim,
+                             .assignments = a.assignments.data() + part.begin * num_topk,
+                             .weights = a.topk_weights.data() + part.begin * num_topk,
+                             .y = a.residual.data() + part.begin * dim,
                              .y_stride = dim});
   });
 }
 
-void DenseFfn(const OpContext& context, int64_t num_rows, int64_t layer_idx) {
+void DenseFfn(const OpContext& context, RowRange rows, int64_t layer_idx) {
   Activations& a = context.activations;
   const LayerWeights& layer = context.weights.layer(layer_idx);
-  const RowsView normed = NormRows(context, num_rows, layer.ffn_norm, context.row_formats.ffn);
-  const FfnGroup group = {&layer.dense_ffn, {0, num_rows}};
-  RunFfns(context, {&group, 1}, context.config.dense_ffn_dim, normed);
-  context.kernels.add(a.expert_output.data(), num_rows * context.config.model_dim, a.residual.data());
+  const int64_t dim = context.config.model_dim;
+  NormRows(context, rows, layer.ffn_norm, context.row_formats.ffn, a.ffn_input);
+  const FfnGroup group = {&layer.dense_ffn, rows};
+  RunFfns(context, {&group, 1}, context.config.dense_ffn_dim, ViewOf(a.ffn_input, context.row_formats.ffn, dim));
+  context.kernels.add(a.expert_output.data() + rows.begin * dim, rows.size() * dim,
+                      a.residual.data() + rows.begin * dim);
 }
 
 void Logits(const OpContext& context, std::span<const int64_t> rows) {
@@ -523,11 +515,11 @@ void Logits(const OpContext& context, std::span<const int64_t> rows) {
                               .out = a.normed.data() + i * dim,
                               .out_stride = dim});
   }
-  const RowsView normed = GemmInput(context, context.row_formats.lm_head, dim);
-  PrepareInput(context, normed, a.normed, dim, {0, num_rows});
+  const kernels::RowFormat format = context.row_formats.lm_head;
+  PrepareRows(context, a.normed, dim, {0, num_rows}, format, a.gemm_input);
   const GemmPart head[] = {{{.num_rows = num_rows,
                              .inner_dim = dim,
-                             .x = normed,
+                             .x = ViewOf(a.gemm_input, format, dim),
                              .w = context.weights.lm_head(),
                              .y = a.logits.data(),
                              .y_stride = config.vocab_size},

@@ -11,7 +11,6 @@
 #include "penstock/base/thread_pool.h"
 #include "penstock/kernels/kernel_table.h"
 #include "penstock/memory/dense_weights.h"
-#include "penstock/memory/expert_cache.h"
 #include "penstock/memory/kv_cache.h"
 #include "penstock/model/model_config.h"
 #include "penstock/schedule/activations.h"
@@ -41,26 +40,44 @@ struct OpContext {
   Activations& activations;
 };
 
+struct IndexRange {
+  int64_t begin = 0;
+  int64_t end = 0;
+  int64_t size() const { return end - begin; }
+  bool operator==(const IndexRange&) const = default;
+};
+using RowRange = IndexRange;  // consecutive rows of a batch
+
+// An expert that is ready to be computed.
+struct ExpertToRun {
+  int64_t expert_idx = 0;
+  FfnWeights weights;
+};
+
+// Operations on some rows of a pass; what they keep of other rows stays as it is. Between Route() and Combine() of a
+// layer nothing else may write to the rows' routing, and Experts() wants Group() of all rows that it is to serve.
 namespace ops {
 
 // residual = embedding[token_ids]; cos and sin of the rows' positions.
-void Embed(const OpContext& context, const RowBatch& batch);
+void Embed(const OpContext& context, const RowBatch& batch, RowRange rows);
 
 // residual += o_proj(attention(norm(residual))) of one layer; writes the rows' K and V to the KV cache.
-void Attention(const OpContext& context, const RowBatch& batch, int64_t layer_idx);
+void Attention(const OpContext& context, const RowBatch& batch, RowRange rows, int64_t layer_idx);
 
-// normed = norm(residual); router scores, top-k, and the assignments sorted by expert.
-// Returns the experts that at least one row chose, in increasing index.
-std::vector<int32_t> Route(const OpContext& context, int64_t num_rows, int64_t layer_idx);
+// normed = norm(residual); router scores and top-k.
+void Route(const OpContext& context, RowRange rows, int64_t layer_idx);
 
-// expert_output of the assignments of the leased experts. REQUIRES: Route() of this layer came before.
-void Experts(const OpContext& context, std::span<const ExpertLease> leases);
+// Sorts the assignments of these rows by expert and gathers what the experts take.
+void Group(const OpContext& context, RowRange rows);
+
+// expert_output of the assignments of these experts, of the rows that were grouped last.
+void Experts(const OpContext& context, std::span<const ExpertToRun> experts);
 
 // residual += weighted expert_output of each row.
-void Combine(const OpContext& context, int64_t num_rows);
+void Combine(const OpContext& context, RowRange rows);
 
 // residual += ffn(norm(residual)) of a layer without experts.
-void DenseFfn(const OpContext& context, int64_t num_rows, int64_t layer_idx);
+void DenseFfn(const OpContext& context, RowRange rows, int64_t layer_idx);
 
 // logits[i] = lm_head(norm(residual[rows[i]])). REQUIRES: rows.size() <= max_logit_rows.
 void Logits(const OpContext& context, std::span<const int64_t> rows);

@@ -1,4 +1,4 @@
-#include "penstock/memory/disk_reader.h"
+#include "penstock/runtime/disk_reader.h"
 
 #include <algorithm>
 #include <cerrno>
@@ -10,6 +10,7 @@
 
 #include <fcntl.h>
 #include <liburing.h>
+#include <sys/eventfd.h>
 #include <unistd.h>
 
 #include "absl/container/flat_hash_map.h"
@@ -19,7 +20,6 @@
 #include "penstock/base/file.h"
 #include "penstock/base/logging.h"
 #include "penstock/base/status.h"
-#include "penstock/memory/arena.h"
 
 namespace penstock {
 namespace {
@@ -81,29 +81,28 @@ std::vector<SourceFile> OpenSources(std::span<const OpenedFile> files, bool dire
   return sources;
 }
 
-// Reads under way, and which of them are whole.
+// Reads under way, and what became of their parts.
 class Outstanding {
  public:
-  void Add(uint64_t read_id, uint64_t tag, size_t num_parts) { reads_[read_id] = {tag, num_parts}; }
-  // The read's tag when this was its last part and all of them arrived. A read with a failed part ends without a tag.
-  enum class Outcome : uint8_t { kArrived, kFailed };
-  std::optional<uint64_t> FinishPart(uint64_t read_id, Outcome outcome) {
+  void Add(uint64_t read_id, uint64_t tag, size_t num_parts) {
+    reads_[read_id] = {.num_parts = num_parts, .completion = {.tag = tag, .status = {}}};
+  }
+  // The read's completion when this was its last part. Its status is that of the first part that failed.
+  std::optional<DiskCompletion> FinishPart(uint64_t read_id, const absl::Status& status) {
     const auto it = reads_.find(read_id);
     PENSTOCK_CHECK(it != reads_.end());
-    if (outcome == Outcome::kFailed) it->second.failed = true;
+    it->second.completion.status.Update(status);
     if (--it->second.num_parts > 0) return std::nullopt;
-    const Entry entry = it->second;
+    DiskCompletion completion = std::move(it->second.completion);
     reads_.erase(it);
-    if (entry.failed) return std::nullopt;
-    return entry.tag;
+    return completion;
   }
   bool empty() const { return reads_.empty(); }
 
  private:
   struct Entry {
-    uint64_t tag = 0;
     size_t num_parts = 0;
-    bool failed = false;
+    DiskCompletion completion;
   };
   absl::flat_hash_map<uint64_t, Entry> reads_;
 };
@@ -121,7 +120,8 @@ class RingReader : public DiskReader {
  public:
   static std::unique_ptr<RingReader> TryCreate(std::vector<SourceFile>& sources, bool all_direct) {
     auto reader = std::unique_ptr<RingReader>(new RingReader());
-    const int error = ::io_uring_queue_init(kQueueDepth, &reader->ring_, 0);
+    reader->wake_fd_ = UniqueFd(::eventfd(0, EFD_CLOEXEC));
+    const int error = reader->wake_fd_.valid() ? ::io_uring_queue_init(kQueueDepth + 1, &reader->ring_, 0) : -errno;
     if (error != 0) {
       LogInfo("io_uring is not available ({}): experts are read by threads", ErrnoText(-error));
       return nullptr;
@@ -134,52 +134,62 @@ class RingReader : public DiskReader {
 
   ~RingReader() override {
     if (!ring_ready_) return;
-    while (num_with_kernel() > 0) {  // it still writes into the caller's memory
+    while (num_with_kernel_ > 0) {  // it still writes into the caller's memory
       io_uring_cqe* cqe = nullptr;
       if (::io_uring_wait_cqe(&ring_, &cqe) != 0) break;
+      if (::io_uring_cqe_get_data64(cqe) != kWakePlace) --num_with_kernel_;
       ::io_uring_cqe_seen(&ring_, cqe);
-      --num_in_ring_;
     }
     ::io_uring_queue_exit(&ring_);
   }
 
-  absl::Status Submit(const DiskRead& read) override {
-    bytes_read_ += read.extent.size_bytes;
+  void Submit(const DiskRead& read) override {
     const std::vector<Part> parts = SplitIntoParts(read);
     const uint64_t read_id = next_read_id_++;
     outstanding_.Add(read_id, read.tag, parts.size());
     for (const Part& part : parts) queue_.push_back({part, read.file_idx, read_id, 0});
-    return FillRing();
+    FillRing();
   }
 
-  absl::StatusOr<std::optional<uint64_t>> NextCompleted(Wait wait) override {
+  std::optional<DiskCompletion> NextCompleted(Wait wait) override {
     while (!outstanding_.empty()) {
-      PENSTOCK_RETURN_IF_ERROR(FillRing());
+      FillRing();
+      if (num_with_kernel_ == 0) {  // it refuses to read
+        PENSTOCK_CHECK(!broken_.ok() && !queue_.empty());
+        const uint64_t read_id = queue_.front().read_id;
+        queue_.pop_front();
+        if (auto completion = outstanding_.FinishPart(read_id, broken_)) return completion;
+        continue;
+      }
       io_uring_cqe* cqe = nullptr;
       const int error = wait == Wait::kYes ? ::io_uring_wait_cqe(&ring_, &cqe) : ::io_uring_peek_cqe(&ring_, &cqe);
       if (error == -EINTR) continue;
       if (error == -EAGAIN && wait == Wait::kNo) return std::nullopt;
-      if (error != 0) return IoError("waiting for the disk failed: {}", ErrnoText(-error));
-      const size_t place = static_cast<size_t>(::io_uring_cqe_get_data64(cqe));
+      PENSTOCK_CHECK(error == 0);  // a ring that exists can be waited for
+      const uint64_t place = ::io_uring_cqe_get_data64(cqe);
       const int result = cqe->res;
       ::io_uring_cqe_seen(&ring_, cqe);
-      --num_in_ring_;
+      if (place == kWakePlace) {
+        wake_armed_ = false;
+        if (wait == Wait::kYes) return std::nullopt;
+        continue;
+      }
+      --num_with_kernel_;
       Pending pending = in_ring_[place];
       free_places_.push_back(place);
       const absl::StatusOr<bool> whole = Account(pending, result);
-      if (!whole.ok()) {
-        // No more will come of this part; whoever waits for the rest must not wait for it.
-        (void)outstanding_.FinishPart(pending.read_id, Outstanding::Outcome::kFailed);
-        return whole.status();
-      }
-      if (!*whole) {
+      if (whole.ok() && !*whole) {
         queue_.push_front(pending);
         continue;
       }
-      const std::optional<uint64_t> tag = outstanding_.FinishPart(pending.read_id, Outstanding::Outcome::kArrived);
-      if (tag.has_value()) return tag;
+      if (auto completion = outstanding_.FinishPart(pending.read_id, whole.status())) return completion;
     }
     return std::nullopt;
+  }
+
+  void Wake() override {
+    const uint64_t one = 1;
+    (void)!::write(wake_fd_.get(), &one, sizeof(one));  // fails only when 2^64 - 2 wake-ups are pending
   }
 
   std::string Description() const override { return all_direct_ ? "io_uring, O_DIRECT" : "io_uring, page cache"; }
@@ -192,16 +202,23 @@ class RingReader : public DiskReader {
     uint64_t done;
     int num_errors = 0;
   };
+  static constexpr uint64_t kWakePlace = kQueueDepth;
 
   RingReader() {
     for (size_t place = 0; place < kQueueDepth; ++place) free_places_.push_back(place);
     in_ring_.resize(kQueueDepth);
   }
 
-  int num_with_kernel() const { return num_in_ring_ - static_cast<int>(::io_uring_sq_ready(&ring_)); }
-
-  absl::Status FillRing() {
-    while (!queue_.empty() && !free_places_.empty()) {
+  void FillRing() {
+    if (!wake_armed_) {
+      if (io_uring_sqe* sqe = ::io_uring_get_sqe(&ring_); sqe != nullptr) {
+        ::io_uring_prep_read(sqe, wake_fd_.get(), &wake_count_, sizeof(wake_count_), 0);
+        ::io_uring_sqe_set_data64(sqe, kWakePlace);
+        prepared_.push_back(kWakePlace);
+        wake_armed_ = true;
+      }
+    }
+    while (!queue_.empty() && !free_places_.empty() && broken_.ok()) {
       io_uring_sqe* sqe = ::io_uring_get_sqe(&ring_);
       if (sqe == nullptr) break;
       const size_t place = free_places_.back();
@@ -212,17 +229,24 @@ class RingReader : public DiskReader {
       ::io_uring_prep_read(sqe, sources_[pending.file_idx].fd, pending.part.target + pending.done,
                            static_cast<unsigned>(pending.part.size - pending.done), pending.part.offset + pending.done);
       ::io_uring_sqe_set_data64(sqe, place);
-      ++num_in_ring_;
+      prepared_.push_back(place);
     }
-    if (::io_uring_sq_ready(&ring_) == 0) return absl::OkStatus();
-    int submitted;
-    do {
-      submitted = ::io_uring_submit(&ring_);
-    } while (submitted == -EINTR);
-    // A kernel short of memory takes fewer, or none; the next completion brings us here again.
-    if (num_with_kernel() > 0 && (submitted >= 0 || submitted == -EAGAIN || submitted == -EBUSY))
-      return absl::OkStatus();
-    return IoError("io_uring refused a read: {}", ErrnoText(submitted < 0 ? -submitted : EAGAIN));
+    while (!prepared_.empty() && broken_.ok()) {
+      const int submitted = ::io_uring_submit(&ring_);
+      if (submitted == -EINTR) continue;
+      for (int i = 0; i < submitted; ++i) {
+        num_with_kernel_ += prepared_.front() == kWakePlace ? 0 : 1;
+        prepared_.pop_front();
+      }
+      // A kernel short of memory takes fewer, or none; the next completion brings us here again.
+      if (submitted > 0 || ((submitted == 0 || submitted == -EAGAIN || submitted == -EBUSY) && num_with_kernel_ > 0)) {
+        break;
+      }
+      broken_ = IoError("io_uring refused a read: {}", ErrnoText(submitted < 0 ? -submitted : EAGAIN));
+      for (const uint64_t place : prepared_) {
+        if (place != kWakePlace) queue_.push_front(in_ring_[place]);  // to be told that it failed
+      }
+    }
   }
 
   // Takes the result of one ring entry into account; false when the rest of the part must be read again.
@@ -250,7 +274,12 @@ class RingReader : public DiskReader {
   std::deque<Pending> queue_;     // not yet in the ring
   std::vector<Pending> in_ring_;  // by place
   std::vector<size_t> free_places_;
-  int num_in_ring_ = 0;  // queued there, with the kernel or not yet
+  std::deque<uint64_t> prepared_;  // places whose entries the kernel has not taken yet, in their order
+  int num_with_kernel_ = 0;        // reads that it has taken
+  absl::Status broken_;            // the kernel's refusal: nothing is submitted any more
+  UniqueFd wake_fd_;               // an eventfd; the ring reads it
+  uint64_t wake_count_ = 0;
+  bool wake_armed_ = false;
   uint64_t next_read_id_ = 0;
   Outstanding outstanding_;
 };
@@ -272,8 +301,7 @@ class ThreadReader : public DiskReader {
     for (std::thread& thread : threads_) thread.join();
   }
 
-  absl::Status Submit(const DiskRead& read) override {
-    bytes_read_ += read.extent.size_bytes;
+  void Submit(const DiskRead& read) override {
     const std::vector<Part> parts = SplitIntoParts(read);
     const uint64_t read_id = next_read_id_++;
     outstanding_.Add(read_id, read.tag, parts.size());
@@ -282,28 +310,32 @@ class ThreadReader : public DiskReader {
       for (const Part& part : parts) queue_.push_back({part, read.file_idx, read_id});
     }
     wake_workers_.notify_all();
-    return absl::OkStatus();
   }
 
-  absl::StatusOr<std::optional<uint64_t>> NextCompleted(Wait wait) override {
+  std::optional<DiskCompletion> NextCompleted(Wait wait) override {
     while (!outstanding_.empty()) {
-      uint64_t read_id = 0;
+      Finished finished;
       {
         std::unique_lock<std::mutex> lock(mutex_);
-        if (finished_.empty() && wait == Wait::kNo) return std::nullopt;
-        wake_caller_.wait(lock, [this] { return !finished_.empty(); });
-        const Finished finished = std::move(finished_.front());
-        finished_.pop_front();
-        if (!finished.status.ok()) {
-          (void)outstanding_.FinishPart(finished.read_id, Outstanding::Outcome::kFailed);
-          return finished.status;
+        if (wait == Wait::kYes) wake_caller_.wait(lock, [this] { return !finished_.empty() || woken_; });
+        if (finished_.empty()) {
+          if (wait == Wait::kYes) woken_ = false;
+          return std::nullopt;
         }
-        read_id = finished.read_id;
+        finished = std::move(finished_.front());
+        finished_.pop_front();
       }
-      const std::optional<uint64_t> tag = outstanding_.FinishPart(read_id, Outstanding::Outcome::kArrived);
-      if (tag.has_value()) return tag;
+      if (auto completion = outstanding_.FinishPart(finished.read_id, finished.status)) return completion;
     }
     return std::nullopt;
+  }
+
+  void Wake() override {
+    {
+      const std::lock_guard<std::mutex> lock(mutex_);
+      woken_ = true;
+    }
+    wake_caller_.notify_one();
   }
 
   std::string Description() const override {
@@ -317,7 +349,7 @@ class ThreadReader : public DiskReader {
     uint64_t read_id;
   };
   struct Finished {
-    uint64_t read_id;
+    uint64_t read_id = 0;
     absl::Status status;
   };
 
@@ -365,6 +397,7 @@ class ThreadReader : public DiskReader {
   std::deque<Queued> queue_;       // guarded by mutex_
   std::deque<Finished> finished_;  // guarded by mutex_
   bool stop_ = false;              // guarded by mutex_
+  bool woken_ = false;             // guarded by mutex_
   uint64_t next_read_id_ = 0;      // of the caller's thread, like outstanding_
   Outstanding outstanding_;
 };

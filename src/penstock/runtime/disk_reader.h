@@ -1,7 +1,7 @@
-// Asynchronous reads from disk into memory: the disk->dram lane.
+// Asynchronous reads from disk into memory.
 //
 // Reads go past the page cache (O_DIRECT) where the file system allows it, through io_uring where the kernel allows it,
-// and through a few reading threads otherwise. Used by one thread.
+// and through a few reading threads otherwise. Used by one thread, but for Wake().
 #pragma once
 
 #include <cstdint>
@@ -31,11 +31,18 @@ struct DiskRead {
   uint64_t tag = 0;             // given back on completion
 };
 
+// What became of a read: kIo when a part of it could not be read, twice.
+struct DiskCompletion {
+  uint64_t tag = 0;
+  absl::Status status;
+};
+
 class DiskReader {
  public:
   // `files` must outlive the reader.
   static absl::StatusOr<std::unique_ptr<DiskReader>> Create(std::span<const OpenedFile> files,
                                                             const DiskReaderOptions& options);
+  // Waits for the reads under way; those not begun are dropped.
   virtual ~DiskReader() = default;
 
   // Room that a read of `size_bytes` at any offset may touch.
@@ -43,20 +50,16 @@ class DiskReader {
   // Where the first wanted byte of `extent` lies after the read.
   static std::byte* Landing(const DiskRead& read);
 
-  // Queues a read. Completions come in any order.
-  virtual absl::Status Submit(const DiskRead& read) = 0;
-  // Tag of a read that has completed; blocks when `wait`. nullopt when none is ready (or none is under way). A read
-  // that fails is reported as an error once for each of its failed parts, and has no tag.
+  // Queues a read. Each ends in one completion; these come in any order.
+  virtual void Submit(const DiskRead& read) = 0;
+  // A read that has ended. kWait blocks until there is one, or until Wake(). nullopt: none, or none is under way.
   enum class Wait : uint8_t { kNo, kYes };
-  virtual absl::StatusOr<std::optional<uint64_t>> NextCompleted(Wait wait) = 0;
+  virtual std::optional<DiskCompletion> NextCompleted(Wait wait) = 0;
+  // Ends a NextCompleted that waits, or the next one that would. From any thread.
+  virtual void Wake() = 0;
 
-  // Bytes that were asked for (without padding), so far.
-  uint64_t bytes_read() const { return bytes_read_; }
   // "io_uring, O_DIRECT"
   virtual std::string Description() const = 0;
-
- protected:
-  uint64_t bytes_read_ = 0;
 };
 
 }  // namespace penstock

@@ -1,0 +1,89 @@
+// Feeds bytes as a routing trace, as they are and with their checksums made right. What is accepted must be within the
+// bounds of its header, and the same when it is written again.
+#include <cstdint>
+#include <cstdlib>
+#include <cstring>
+#include <string>
+#include <string_view>
+
+#include <xxhash.h>
+
+#include "penstock/base/limits.h"
+#include "penstock/base/status.h"
+#include "penstock/routing/routing_trace.h"
+
+namespace {
+
+constexpr size_t kHeaderFixedBytes = penstock::kRoutingTraceMagic.size() + 16;
+
+void Require(bool holds) {
+  if (!holds) std::abort();
+}
+
+uint32_t FieldAt(const std::string& bytes, size_t pos) {
+  uint32_t field;
+  std::memcpy(&field, bytes.data() + pos, sizeof(field));
+  return field;
+}
+
+// Walks the bytes as the reader would, as far as they go.
+std::string Sealed(std::string bytes) {
+  uint64_t checksum = 0;
+  size_t begin = 0;
+  const auto seal = [&](size_t num_bytes) {
+    if (bytes.size() < 8 || num_bytes > bytes.size() - 8 || begin > bytes.size() - 8 - num_bytes) return false;
+    checksum = XXH3_64bits_withSeed(bytes.data() + begin, num_bytes, checksum);
+    std::memcpy(bytes.data() + begin + num_bytes, &checksum, sizeof(checksum));
+    begin += num_bytes + 8;
+    return true;
+  };
+  if (bytes.size() < kHeaderFixedBytes) return bytes;
+  const uint64_t num_topk = FieldAt(bytes, kHeaderFixedBytes - 8);
+  if (num_topk > static_cast<uint64_t>(penstock::kMaxTopk)) return bytes;
+  if (!seal(kHeaderFixedBytes + FieldAt(bytes, kHeaderFixedBytes - 4))) return bytes;
+  while (seal(16)) {
+    const uint64_t num_rows = FieldAt(bytes, begin - 12);
+    if (!seal(num_rows * (8 + 2 * num_topk))) break;
+  }
+  return bytes;
+}
+
+void Check(std::string_view bytes) {
+  const auto reader = penstock::RoutingTraceReader::OfBytes(bytes, "fuzz");
+  if (!reader.ok()) {
+    Require(penstock::FaultOf(reader.status()) == penstock::Fault::kInput);
+    return;
+  }
+  const penstock::RoutingTraceHeader& header = (*reader)->header();
+  penstock::RoutingTraceEncoder encoder;
+  std::string again;
+  Require(encoder.Header(header, again).ok());
+  penstock::RoutingTraceRecord record;
+  for (;;) {
+    const auto event = (*reader)->Next(record);
+    if (!event.ok()) {
+      Require(penstock::FaultOf(event.status()) == penstock::Fault::kInput);
+      break;
+    }
+    if (*event == penstock::RoutingTraceEvent::kCut) {
+      Require(!(*reader)->cut().empty());
+      break;
+    }
+    if (*event == penstock::RoutingTraceEvent::kEnd) {
+      encoder.End(again);
+      Require(again == bytes);
+      break;
+    }
+    encoder.Record(record.View(), again);  // checks every bound
+  }
+  Require(bytes.substr(0, again.size()) == again);
+}
+
+}  // namespace
+
+extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
+  const std::string bytes(reinterpret_cast<const char*>(data), size);
+  Check(bytes);
+  Check(Sealed(bytes));
+  return 0;
+}

@@ -1,0 +1,98 @@
+#include "penstock/engine/executor.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "penstock/base/status.h"
+#include "penstock/engine/memory_plan.h"
+
+namespace penstock {
+namespace {
+
+// How the weights of a model lie in memory; families have one format for each kind of matrix.
+ModelFormats FormatsOf(const WeightMap& map, const Formats& formats) {
+  const LayerTensors& layer = map.layers[0];
+  const TensorInfo& ffn = *(layer.experts.empty() ? layer.dense_ffn : layer.experts[0]).gate_proj;
+  return {.attention = ResidentFormat(*layer.q_proj, formats.dtype),
+          .ffn = ResidentFormat(ffn, formats.dtype),
+          .lm_head = ResidentFormat(*map.lm_head, formats.dtype),
+          .kv = formats.kv};
+}
+
+}  // namespace
+
+Executor::Executor(Args& args)
+    : model_(&args.model),
+      kernels_(&args.kernels),
+      pool_(&args.pool),
+      formats_(args.formats),
+      cost_(args.model.config, FormatsOf(args.model.weights, args.formats)),
+      compute_lane_(runtime_.AddIssuerLane("host_compute")),
+      disk_lane_(runtime_.AddDiskLane("disk_to_dram", std::move(args.disk))),
+      schedule_(MakeSchedule(args.schedule, args.model.config)) {}
+
+Executor::~Executor() {
+  schedule_.reset();
+  experts_.reset();
+}
+
+absl::StatusOr<std::unique_ptr<Executor>> Executor::Create(Args args) {
+  auto executor = std::unique_ptr<Executor>(new Executor(args));
+  const LoadedModel& model = args.model;
+  PENSTOCK_ASSIGN_OR_RETURN(executor->dense_, DenseWeights::Load(model.checkpoint, model.weights, args.formats.dtype));
+  const MemoryPlan& plan = args.plan;
+  if (plan.num_expert_slots > 0) {
+    const bool all_fit = plan.num_expert_slots == plan.num_experts_total;
+    PENSTOCK_ASSIGN_OR_RETURN(executor->experts_,
+                              ExpertStore::Create({.layouts = args.layouts,
+                                                   .runtime = executor->runtime_,
+                                                   .disk_lane = executor->disk_lane_,
+                                                   .num_slots = plan.num_expert_slots,
+                                                   .eviction = args.eviction,
+                                                   .pinned = PinEvenly(args.layouts, args.num_pinned),
+                                                   .num_workers = args.pool.num_workers()}));
+    // With room for all, the disk is done before the first token; else the first pass fills the slots.
+    if (all_fit) PENSTOCK_RETURN_IF_ERROR(executor->experts_->Preload(args.pool));
+    executor->experts_->ResetCounters();
+  }
+  PENSTOCK_ASSIGN_OR_RETURN(executor->kv_cache_, KvCache::Create(model.config, args.formats.kv,
+                                                                 NumKvPages(plan, model.config, args.formats.kv)));
+  PENSTOCK_ASSIGN_OR_RETURN(executor->activations_, Activations::Create(model.config, args.formats.rows,
+                                                                        DimsOf(plan, args.pool.num_workers())));
+  executor->routing_.emplace(executor->activations_.topk_idx, model.config.num_topk);
+  executor->runtime_.ResetUsage();
+  return executor;
+}
+
+absl::Status Executor::Run(const RowBatch& batch, std::vector<RowRange> micro_batches, Sink sink,
+                           std::vector<absl::Status>& row_statuses) {
+  const OpContext context{model_->config, *kernels_, *pool_, formats_.rows, *dense_, *kv_cache_, activations_};
+  Pass pass({.config = model_->config,
+             .cost = cost_,
+             .runtime = runtime_,
+             .compute_lane = compute_lane_,
+             .host_lane = compute_lane_,
+             .experts = experts_.get(),
+             .routing = *routing_,
+             .context = &context,
+             .batch = batch,
+             .micro_batches = std::move(micro_batches),
+             .row_status = row_statuses,
+             .rows_at_once = activations_.dims.max_logit_rows});
+  PENSTOCK_RETURN_IF_ERROR(schedule_->Run(pass));
+  return pass.Finish(sink);
+}
+
+void Executor::UpdateStats(EngineStats& stats) const {
+  stats.lanes.clear();
+  for (const LaneUsage& usage : runtime_.Usage()) stats.lanes.push_back({usage.name, usage.busy_s});
+  if (experts_ == nullptr) return;
+  const ExpertCounters& counters = experts_->counters();
+  stats.disk_bytes = counters.bytes_read;
+  stats.expert_hits = counters.hits;
+  stats.expert_misses = counters.misses;
+  stats.prefetch_issued = counters.prefetched;
+  stats.prefetch_used = counters.prefetch_used;
+}
+
+}  // namespace penstock

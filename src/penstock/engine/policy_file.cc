@@ -1,0 +1,90 @@
+#include "penstock/engine/policy_file.h"
+
+#include "penstock/base/file.h"
+#include "penstock/base/json.h"
+#include "penstock/base/limits.h"
+#include "penstock/base/status.h"
+#include "penstock/base/text.h"
+
+namespace penstock {
+namespace {
+
+class PolicyReader {
+ public:
+  PolicyReader(const json::object& object, const std::string& name) : object_(&object), name_(&name) {}
+
+  void Read(std::string_view key, std::string& value) {
+    const json::value* found = Find(key);
+    if (found == nullptr) return;
+    if (!found->is_string()) return Refuse(key, "a string", *found);
+    value = std::string(found->get_string());
+  }
+  void Read(std::string_view key, bool& value) {
+    const json::value* found = Find(key);
+    if (found == nullptr) return;
+    if (!found->is_bool()) return Refuse(key, "true or false", *found);
+    value = found->get_bool();
+  }
+  void Read(std::string_view key, int64_t& value) {
+    const json::value* found = Find(key);
+    if (found == nullptr) return;
+    const int64_t* number = found->if_int64();
+    if (number == nullptr || *number < 0) return Refuse(key, "a whole number of 0 or more", *found);
+    value = *number;
+  }
+  absl::Status Finish() {
+    if (status_.ok() && num_found_ < object_->size()) {
+      for (const auto& [key, value] : *object_) {
+        if (known_.find(" " + std::string(key) + " ") != std::string::npos) continue;
+        return UsageError("{}: unknown key '{}'; known are{}", Printable(*name_), Printable(std::string(key)), known_);
+      }
+    }
+    return status_;
+  }
+
+ private:
+  const json::value* Find(std::string_view key) {
+    known_ += (known_.empty() ? " " : "") + std::string(key) + " ";
+    const json::value* found = object_->if_contains(json::string_view(key.data(), key.size()));
+    num_found_ += found == nullptr ? 0 : 1;
+    return found;
+  }
+  void Refuse(std::string_view key, std::string_view expected, const json::value& found) {
+    status_.Update(UsageError("{}: '{}': expected {}, found {}", Printable(*name_), key, expected,
+                              Printable(std::string(json::serialize(found)))));
+  }
+
+  const json::object* object_;
+  const std::string* name_;
+  std::string known_;
+  size_t num_found_ = 0;
+  absl::Status status_;
+};
+
+}  // namespace
+
+absl::Status ApplyPolicy(std::string_view text, const std::string& name, EngineOptions& options) {
+  const absl::StatusOr<json::value> document = ParseJson(text, Fault::kUsage);
+  if (!document.ok()) return Annotate(document.status(), Printable(name));
+  if (!document->is_object()) return UsageError("{}: expected a JSON object", Printable(name));
+  Policy& policy = options.policy;
+  PolicyReader reader(document->get_object(), name);
+  reader.Read("schedule", policy.schedule);
+  reader.Read("eviction", policy.eviction);
+  reader.Read("batch_size", options.batch_size);
+  reader.Read("micro_batch_size", policy.micro_batch_size);
+  reader.Read("prefill_chunk", options.prefill_chunk);
+  reader.Read("streaming_slots", policy.streaming_slots);
+  reader.Read("hot_experts", policy.hot_experts);
+  reader.Read("multi_batch", policy.multi_batch);
+  reader.Read("hot_prefetch", policy.hot_prefetch);
+  reader.Read("reorder", policy.reorder);
+  return reader.Finish();
+}
+
+absl::Status ApplyPolicyFile(const std::string& path, EngineOptions& options) {
+  PENSTOCK_ASSIGN_OR_RETURN(const std::string text, ReadFile(path, kMaxConfigBytes));
+  return ApplyPolicy(text, path, options);
+}
+
+}  // namespace penstock

@@ -1,0 +1,23 @@
+// The --policy file: a JSON object that sets some of the engine's choices.
+//
+//   {"schedule": "klotski", "eviction": "static", "batch_size": 64, "micro_batch_size": 32, "prefill_chunk": 256,
+//    "streaming_slots": 8, "hot_experts": 2, "multi_batch": true, "hot_prefetch": true, "reorder": true}
+//
+// Every key may be absent. Ranges are checked where the choices are used.
+#pragma once
+
+#include <string>
+#include <string_view>
+
+#include "absl/status/status.h"
+#include "penstock/engine.h"
+
+namespace penstock {
+
+// Overlays the choices in `text` on `options`; kUsage, naming `name` and the key, when something is wrong.
+absl::Status ApplyPolicy(std::string_view text, const std::string& name, EngineOptions& options);
+
+// The same for a file.
+absl::Status ApplyPolicyFile(const std::string& path, EngineOptions& options);
+
+}  // namespace penstock

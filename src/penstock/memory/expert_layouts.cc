@@ -1,0 +1,153 @@
+#include "penstock/memory/expert_layouts.h"
+
+#include <xxhash.h>
+
+#include <algorithm>
+#include <cstring>
+#include <utility>
+
+#include "penstock/base/bytes.h"
+#include "penstock/base/checked.h"
+#include "penstock/base/file.h"
+#include "penstock/base/logging.h"
+#include "penstock/base/status.h"
+#include "penstock/checkpoint/packed_index.h"
+
+namespace penstock {
+
+// Matrices are packed in place, panel by panel in the order in which they lie: a panel is copied aside and written
+// where the panels before it end. What is written may never reach what is still to be read, so the reads are put as far
+// into the slot as the panels may outgrow them (by a last panel that is not full, or an odd number of inputs).
+ExpertLayouts::ExpertPlan ExpertLayouts::PlanExpert(const FfnTensors& tensors, ComputeDtype dtype) {
+  ExpertPlan plan;
+  plan.matrices = {{{.tensor = tensors.gate_proj, .view = &FfnWeights::gate_proj},
+                    {.tensor = tensors.up_proj, .view = &FfnWeights::up_proj},
+                    {.tensor = tensors.down_proj, .view = &FfnWeights::down_proj}}};
+  std::sort(plan.matrices.begin(), plan.matrices.end(), [](const MatrixPlan& a, const MatrixPlan& b) {
+    return std::pair(a.tensor->file_idx, a.tensor->extent.offset_bytes) <
+           std::pair(b.tensor->file_idx, b.tensor->extent.offset_bytes);
+  });
+  uint64_t raw_end = 0, packed_end = 0, outgrowth = 0;
+  for (MatrixPlan& matrix : plan.matrices) {
+    const TensorInfo& tensor = *matrix.tensor;
+    ReadPlan* last = plan.reads.empty() ? nullptr : &plan.reads.back();
+    if (last != nullptr && last->file_idx == tensor.file_idx &&
+        last->extent.offset_bytes + last->extent.size_bytes == tensor.extent.offset_bytes) {
+      last->extent.size_bytes += tensor.extent.size_bytes;
+    } else {
+      plan.reads.push_back({tensor.file_idx, tensor.extent, RoundUp(raw_end, kPageBytes)});
+      last = &plan.reads.back();
+    }
+    matrix.format = ResidentFormat(tensor, dtype);
+    matrix.raw_offset = last->slot_offset + last->extent.offset_bytes % kPageBytes +
+                        (tensor.extent.offset_bytes - last->extent.offset_bytes);
+    raw_end = matrix.raw_offset + tensor.extent.size_bytes;
+    matrix.packed_offset = tensor.packed.has_value() ? matrix.raw_offset : RoundUp(packed_end, kCacheLineBytes);
+    packed_end = matrix.packed_offset + PackedBytes(matrix.format, tensor.shape[0], tensor.shape[1]);
+    if (tensor.packed.has_value()) continue;
+    const auto behind = [&](uint64_t packed, uint64_t raw) { return packed > raw ? packed - raw : 0; };
+    outgrowth = std::max({outgrowth, behind(matrix.packed_offset, matrix.raw_offset), behind(packed_end, raw_end)});
+  }
+  outgrowth = RoundUp(outgrowth, kPageBytes);
+  for (ReadPlan& read : plan.reads) read.slot_offset += outgrowth;
+  for (MatrixPlan& matrix : plan.matrices) {
+    matrix.raw_offset += outgrowth;
+    if (matrix.tensor->packed.has_value()) matrix.packed_offset = matrix.raw_offset;
+  }
+  const ReadPlan& last = plan.reads.back();
+  plan.slot_bytes =
+      RoundUp(std::max(last.slot_offset + DiskReader::PaddedBytes(last.extent.size_bytes), packed_end), kPageBytes);
+  return plan;
+}
+
+ExpertLayouts::ExpertLayouts(const WeightMap& map, std::span<const OpenedFile> files, ComputeDtype dtype)
+    : files_(files) {
+  for (size_t layer_idx = 0; layer_idx < map.layers.size(); ++layer_idx) {
+    first_key_of_layer_.push_back(num_experts());
+    for (const FfnTensors& expert : map.layers[layer_idx].experts) {
+      plans_.push_back(PlanExpert(expert, dtype));
+      plans_.back().layer_idx = static_cast<int64_t>(layer_idx);
+      slot_bytes_ = std::max(slot_bytes_, plans_.back().slot_bytes);
+      for (const MatrixPlan& matrix : plans_.back().matrices) {
+        scratch_bytes_ = std::max(scratch_bytes_, StoredPanelBytes(*matrix.tensor));
+      }
+    }
+  }
+  first_key_of_layer_.push_back(num_experts());
+  scratch_bytes_ = RoundUp(scratch_bytes_, kPageBytes);
+}
+
+uint64_t ExpertLayouts::memory_bytes() const {
+  // Three reads at worst, and vector growth.
+  return plans_.size() * (2 * sizeof(ExpertPlan) + 4 * sizeof(ReadPlan));
+}
+
+uint64_t ExpertLayouts::read_bytes(int64_t key) const {
+  uint64_t bytes = 0;
+  for (const ReadPlan& read : plans_[key].reads) bytes += read.extent.size_bytes;
+  return bytes;
+}
+
+std::vector<DiskRead> ExpertLayouts::Reads(int64_t key, std::byte* slot) const {
+  std::vector<DiskRead> reads;
+  reads.reserve(plans_[key].reads.size());
+  for (const ReadPlan& read : plans_[key].reads) {
+    reads.push_back({.file_idx = read.file_idx,
+                     .extent = read.extent,
+                     .target = slot == nullptr ? nullptr : slot + read.slot_offset,
+                     .tag = 0});
+  }
+  return reads;
+}
+
+absl::Status ExpertLayouts::Verify(const TensorInfo& tensor, std::byte* raw) const {
+  if (!tensor.xxh3.has_value()) return absl::OkStatus();
+  const uint64_t size_bytes = tensor.extent.size_bytes;
+  const absl::Status first = CheckSum(tensor, XXH3_64bits(raw, size_bytes));
+  if (first.ok()) return first;
+  LogInfo("{}; reading it again", Message(first));
+  const OpenedFile& file = files_[tensor.file_idx];
+  PENSTOCK_RETURN_IF_ERROR(
+      PreadFully(file.fd.get(), {raw, static_cast<size_t>(size_bytes)}, tensor.extent.offset_bytes, file.path));
+  return CheckSum(tensor, XXH3_64bits(raw, size_bytes));
+}
+
+void ExpertLayouts::Pack(const MatrixPlan& matrix, std::byte* slot, std::span<std::byte> scratch) {
+  const TensorInfo& tensor = *matrix.tensor;
+  const std::byte* raw = slot + matrix.raw_offset;
+  std::byte* packed = slot + matrix.packed_offset;
+  const int64_t num_cols = tensor.shape[0], inner_dim = tensor.shape[1];
+  for (int64_t col = 0; col < num_cols; col += kPanelCols) {
+    const int64_t count = std::min(kPanelCols, num_cols - col);
+    const uint64_t raw_bytes = static_cast<uint64_t>(count * inner_dim) * SizeOf(tensor.dtype);
+    std::memcpy(scratch.data(), raw, raw_bytes);
+    PackPanel(tensor.dtype, scratch.data(), count, inner_dim, matrix.format, packed);
+    raw += raw_bytes;
+    packed += PanelBytes(matrix.format, inner_dim);
+  }
+}
+
+absl::Status ExpertLayouts::FinishPart(int64_t key, int part_idx, std::byte* slot, std::span<std::byte> scratch) const {
+  const ExpertPlan& plan = plans_[key];
+  // Packing in place goes through the matrices in their order: one part does it all.
+  const bool packed = std::all_of(plan.matrices.begin(), plan.matrices.end(),
+                                  [](const MatrixPlan& matrix) { return matrix.tensor->packed.has_value(); });
+  if (!packed && part_idx > 0) return absl::OkStatus();
+  for (size_t i = 0; i < plan.matrices.size(); ++i) {
+    if (packed && static_cast<int>(i) != part_idx) continue;
+    const MatrixPlan& matrix = plan.matrices[i];
+    PENSTOCK_RETURN_IF_ERROR(Verify(*matrix.tensor, slot + matrix.raw_offset));
+    if (!matrix.tensor->packed.has_value()) Pack(matrix, slot, scratch);
+  }
+  return absl::OkStatus();
+}
+
+FfnWeights ExpertLayouts::Views(int64_t key, const std::byte* slot) const {
+  FfnWeights weights;
+  for (const MatrixPlan& matrix : plans_[key].matrices) {
+    weights.*matrix.view = {slot + matrix.packed_offset, matrix.format};
+  }
+  return weights;
+}
+
+}  // namespace penstock

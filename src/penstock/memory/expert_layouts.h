@@ -1,0 +1,86 @@
+// How every expert comes from disk into a slot: which bytes are read where, and how they become panels.
+//
+// Experts of a packed store are ready where they land, once their checksums are right. Those of a model folder are
+// packed in place. Immutable; used by any thread.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "penstock/checkpoint/model_folder.h"
+#include "penstock/memory/weights.h"
+#include "penstock/model/weight_map.h"
+#include "penstock/runtime/disk_reader.h"
+
+namespace penstock {
+
+class ExpertLayouts {
+ public:
+  // `map` and `files` (of its checkpoint) must outlive the layouts.
+  ExpertLayouts(const WeightMap& map, std::span<const OpenedFile> files, ComputeDtype dtype);
+
+  // An expert's key: its place among all experts, layer by layer.
+  int64_t num_experts() const { return static_cast<int64_t>(plans_.size()); }
+  int64_t num_layers() const { return static_cast<int64_t>(first_key_of_layer_.size()) - 1; }
+  int64_t KeyOf(int64_t layer_idx, int64_t expert_idx) const { return first_key_of_layer_[layer_idx] + expert_idx; }
+  int64_t num_experts_of(int64_t layer_idx) const {
+    return first_key_of_layer_[layer_idx + 1] - first_key_of_layer_[layer_idx];
+  }
+  int64_t layer_of(int64_t key) const { return plans_[key].layer_idx; }
+  int64_t expert_idx_of(int64_t key) const { return key - first_key_of_layer_[layer_of(key)]; }
+
+  // Room for any expert, whole pages; 0 without experts.
+  uint64_t slot_bytes() const { return slot_bytes_; }
+  // That each worker needs to finish an expert.
+  uint64_t scratch_bytes() const { return scratch_bytes_; }
+  // That these tables take.
+  uint64_t memory_bytes() const;
+
+  // Bytes that are read for an expert (without padding).
+  uint64_t read_bytes(int64_t key) const;
+  // `slot` has room for slot_bytes() and begins at a page; nullptr in a simulation.
+  std::vector<DiskRead> Reads(int64_t key, std::byte* slot) const;
+
+  // Work between the arrival of an expert and its use, in parts that may be done side by side by several workers. A
+  // part whose checksum is wrong is read again, once; kModel when it is wrong again. `scratch` has scratch_bytes().
+  static constexpr int kFinishParts = 3;
+  absl::Status FinishPart(int64_t key, int part_idx, std::byte* slot, std::span<std::byte> scratch) const;
+  // The weights of a finished expert.
+  FfnWeights Views(int64_t key, const std::byte* slot) const;
+
+ private:
+  struct ReadPlan {
+    int file_idx = 0;
+    FileExtent extent;
+    uint64_t slot_offset = 0;
+  };
+  // Where a matrix arrives in its slot and where its panels lie; the same place when it is packed already.
+  struct MatrixPlan {
+    const TensorInfo* tensor = nullptr;
+    WeightView FfnWeights::*view = nullptr;
+    WeightFormat format = WeightFormat::kF32;
+    uint64_t raw_offset = 0;
+    uint64_t packed_offset = 0;
+  };
+  // Neighbouring tensors are one read.
+  struct ExpertPlan {
+    int64_t layer_idx = 0;
+    std::vector<ReadPlan> reads;
+    std::array<MatrixPlan, 3> matrices;  // in the order in which they arrive
+    uint64_t slot_bytes = 0;
+  };
+  static ExpertPlan PlanExpert(const FfnTensors& tensors, ComputeDtype dtype);
+  absl::Status Verify(const TensorInfo& tensor, std::byte* raw) const;
+  static void Pack(const MatrixPlan& matrix, std::byte* slot, std::span<std::byte> scratch);
+
+  std::span<const OpenedFile> files_;
+  std::vector<int64_t> first_key_of_layer_;  // [num_layers + 1]
+  std::vector<ExpertPlan> plans_;            // by key
+  uint64_t slot_bytes_ = 0;
+  uint64_t scratch_bytes_ = 0;
+};
+
+}  // namespace penstock

@@ -1,0 +1,181 @@
+#include "penstock/memory/expert_store.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "penstock/base/check.h"
+#include "penstock/base/status.h"
+
+namespace penstock {
+
+const Event& ExpertLease::arrived() const { return store_->slots_[place_.slot_idx].arrived; }
+
+void ExpertLease::Release(const Event& last_use) {
+  if (store_ != nullptr) store_->Release(place_.slot_idx, last_use);
+  store_ = nullptr;
+}
+
+uint64_t ExpertStore::TableBytes(const ExpertLayouts& layouts, int num_workers) {
+  // A slot for each expert with its events and its places in the policy's tables.
+  return layouts.memory_bytes() + static_cast<uint64_t>(layouts.num_experts()) * (sizeof(Slot) + 512) +
+         static_cast<uint64_t>(num_workers) * layouts.scratch_bytes();
+}
+
+ExpertStore::ExpertStore(Args args)
+    : layouts_(&args.layouts),
+      runtime_(&args.runtime),
+      disk_lane_(args.disk_lane),
+      pinned_(std::move(args.pinned)),
+      slots_(static_cast<size_t>(args.num_slots)),
+      finished_(slots_.size()),
+      slot_of_expert_(static_cast<size_t>(args.layouts.num_experts()), -1) {
+  if (args.eviction != Eviction::kStatic) pinned_.clear();
+  pinned_.resize(slot_of_expert_.size());
+  num_pinned_ = std::count(pinned_.begin(), pinned_.end(), true);
+  policy_ = MakeEvictionPolicy(args.eviction, args.num_slots, pinned_);
+  for (int slot_idx = static_cast<int>(args.num_slots) - 1; slot_idx >= 0; --slot_idx) empty_.push_back(slot_idx);
+}
+
+absl::StatusOr<std::unique_ptr<ExpertStore>> ExpertStore::Create(Args args) {
+  PENSTOCK_CHECK(args.num_slots >= 1);
+  const uint64_t scratch_bytes = static_cast<uint64_t>(args.num_workers) * args.layouts.scratch_bytes();
+  const uint64_t slots_bytes = static_cast<uint64_t>(args.num_slots) * args.layouts.slot_bytes();
+  const Args::Bytes bytes = args.bytes;
+  auto store = std::unique_ptr<ExpertStore>(new ExpertStore(std::move(args)));
+  PENSTOCK_CHECK(store->num_pinned_ < store->num_slots() || store->num_pinned_ == store->layouts_->num_experts());
+  if (bytes == Args::Bytes::kReal) {
+    PENSTOCK_ASSIGN_OR_RETURN(store->scratch_, Arena::Map(scratch_bytes));
+    PENSTOCK_ASSIGN_OR_RETURN(store->arena_, Arena::Map(slots_bytes));
+  }
+  return store;
+}
+
+ExpertStore::~ExpertStore() {
+  // The disk still writes into the slots, and tasks still read them.
+  for (const Slot& slot : slots_) {
+    PENSTOCK_CHECK(slot.num_leases == 0);
+    (void)runtime_->Wait(slot.arrived);
+    (void)runtime_->WaitAll(slot.last_uses);
+  }
+}
+
+int ExpertStore::TakeSlot() const {
+  if (!empty_.empty()) return empty_.back();
+  return policy_->Victim([&](int slot_idx) { return slots_[slot_idx].num_leases == 0; });
+}
+
+// REQUIRES: no leases.
+bool ExpertStore::IsBroken(int slot_idx) const {
+  const Slot& slot = slots_[slot_idx];
+  if (!runtime_->Done(slot.arrived)) return false;
+  if (!runtime_->Wait(slot.arrived).ok()) return true;
+  for (const Event& event : slot.last_uses) {
+    if (!runtime_->Done(event)) return false;  // not known yet
+  }
+  return finished_[slot_idx].load_id == slot.load_id && finished_[slot_idx].broken;
+}
+
+void ExpertStore::Load(int slot_idx, int64_t key, FetchReason reason) {
+  Slot& slot = slots_[slot_idx];
+  if (!empty_.empty() && empty_.back() == slot_idx) empty_.pop_back();
+  if (slot.key >= 0) slot_of_expert_[slot.key] = -1;
+  slot_of_expert_[key] = slot_idx;
+  Task task{.lane = disk_lane_,
+            .label = {.name = "read expert",
+                      .layer_idx = layouts_->layer_of(key),
+                      .expert_idx = layouts_->expert_idx_of(key)},
+            .cost = {.link_bytes = layouts_->read_bytes(key)},
+            .after = std::move(slot.last_uses),
+            .body = {},
+            .reads = layouts_->Reads(key, SlotData(slot_idx))};
+  // A read that nobody waited for may still be writing.
+  task.after.push_back(slot.arrived);
+  std::erase_if(task.after, [&](const Event& event) { return runtime_->Done(event); });
+  counters_.bytes_read += task.cost.link_bytes;
+  slot = {};
+  slot.key = key;
+  slot.load_id = next_load_id_++;
+  slot.prefetched = reason == FetchReason::kPredicted;
+  slot.arrived = runtime_->Issue(std::move(task));
+  policy_->OnLoad(slot_idx, key);
+}
+
+std::optional<ExpertLease> ExpertStore::Acquire(int64_t key, FetchReason reason) {
+  int slot_idx = slot_of_expert_[key];
+  const bool present = slot_idx >= 0 && (slots_[slot_idx].num_leases > 0 || !IsBroken(slot_idx));
+  if (!present) {
+    if (slot_idx < 0) slot_idx = TakeSlot();
+    if (slot_idx < 0) return std::nullopt;
+    Load(slot_idx, key, reason);
+  }
+  Slot& slot = slots_[slot_idx];
+  ++slot.num_leases;
+  if (reason == FetchReason::kPredicted) {
+    counters_.prefetched += present ? 0 : 1;
+  } else {
+    ++(present ? counters_.hits : counters_.misses);
+    counters_.prefetch_used += slot.prefetched ? 1 : 0;
+    slot.prefetched = false;
+  }
+  return ExpertLease(*this, {key, slot_idx, slot.load_id});
+}
+
+void ExpertStore::Release(int slot_idx, const Event& last_use) {
+  Slot& slot = slots_[slot_idx];
+  --slot.num_leases;
+  std::erase_if(slot.last_uses, [&](const Event& event) { return runtime_->Done(event); });
+  if (!runtime_->Done(last_use)) slot.last_uses.push_back(last_use);
+  policy_->OnUse(slot_idx);
+}
+
+std::vector<absl::Status> ExpertStore::Finish(std::span<const ExpertPlace> places, ThreadPool& pool) {
+  std::vector<absl::Status> statuses(places.size());
+  std::vector<size_t> unfinished;
+  for (size_t i = 0; i < places.size(); ++i) {
+    const Finished& finished = finished_[places[i].slot_idx];
+    if (finished.load_id != places[i].load_id || finished.broken) unfinished.push_back(i);
+  }
+  if (unfinished.empty()) return statuses;
+  constexpr int kParts = ExpertLayouts::kFinishParts;
+  std::vector<absl::Status> parts(unfinished.size() * kParts);
+  pool.ParallelFor(static_cast<int64_t>(parts.size()), [&](int64_t task_idx, int worker_idx) {
+    const ExpertPlace& place = places[unfinished[static_cast<size_t>(task_idx / kParts)]];
+    const std::span<std::byte> scratch{scratch_.data() + static_cast<uint64_t>(worker_idx) * layouts_->scratch_bytes(),
+                                       static_cast<size_t>(layouts_->scratch_bytes())};
+    parts[static_cast<size_t>(task_idx)] =
+        layouts_->FinishPart(place.key, static_cast<int>(task_idx % kParts), SlotData(place.slot_idx), scratch);
+  });
+  for (size_t i = 0; i < parts.size(); ++i) statuses[unfinished[i / kParts]].Update(parts[i]);
+  for (const size_t i : unfinished) finished_[places[i].slot_idx] = {places[i].load_id, !statuses[i].ok()};
+  return statuses;
+}
+
+absl::Status ExpertStore::Preload(ThreadPool& pool) {
+  std::vector<int64_t> keys;
+  for (const bool pinned : {true, false}) {
+    for (int64_t key = 0; key < layouts_->num_experts(); ++key) {
+      if (is_pinned(key) == pinned) keys.push_back(key);
+    }
+  }
+  keys.resize(std::min(keys.size(), slots_.size()));
+  std::vector<ExpertLease> leases;
+  for (const int64_t key : keys) leases.push_back(*Acquire(key, FetchReason::kWanted));
+  for (const ExpertLease& lease : leases) {
+    PENSTOCK_RETURN_IF_ERROR(runtime_->Wait(lease.arrived()));
+    PENSTOCK_RETURN_IF_ERROR(Finish({&lease.place(), 1}, pool)[0]);
+  }
+  return absl::OkStatus();
+}
+
+std::vector<bool> PinEvenly(const ExpertLayouts& layouts, int64_t count) {
+  std::vector<bool> pinned(static_cast<size_t>(layouts.num_experts()));
+  int64_t num_done = 0;
+  for (int64_t key = 0; key < layouts.num_experts(); ++key) {
+    const int64_t target = (key + 1) * count / layouts.num_experts();
+    pinned[static_cast<size_t>(key)] = target > num_done;
+    num_done = target;
+  }
+  return pinned;
+}
+
+}  // namespace penstock

@@ -1,0 +1,162 @@
+// Experts on disk and the slots in DRAM where they are computed.
+//
+// A lease keeps an expert in its slot. Acquiring one that is not there takes a slot (empty, or the eviction policy's
+// choice among those without a lease), and issues the read at once; the lease's event tells when it has arrived. Giving
+// a lease back names the event after which the slot may be written again, so that a schedule can issue ahead: the read
+// of the next expert waits for the computation of the last one on the lanes, and the issuer for neither.
+//
+// Used by the issuer of the runtime, but for Finish(), which tasks call.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <span>
+#include <utility>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "penstock/base/thread_pool.h"
+#include "penstock/memory/arena.h"
+#include "penstock/memory/eviction.h"
+#include "penstock/memory/expert_layouts.h"
+#include "penstock/runtime/runtime.h"
+
+namespace penstock {
+
+class ExpertStore;
+
+enum class FetchReason : uint8_t { kWanted, kPredicted };
+
+// Where a leased expert lies. Valid as long as its lease, and after it until the event that the lease was given back
+// with.
+struct ExpertPlace {
+  int64_t key = 0;
+  int slot_idx = 0;
+  int64_t load_id = 0;  // of the read that brought it
+};
+
+// The promise that an expert stays in its slot. Move-only; ends with the object at the latest.
+class ExpertLease {
+ public:
+  ExpertLease(ExpertLease&& other) noexcept : store_(std::exchange(other.store_, nullptr)), place_(other.place_) {}
+  ExpertLease& operator=(ExpertLease&& other) noexcept {
+    Release({});
+    store_ = std::exchange(other.store_, nullptr);
+    place_ = other.place_;
+    return *this;
+  }
+  ~ExpertLease() { Release({}); }
+
+  int64_t key() const { return place_.key; }
+  const ExpertPlace& place() const { return place_; }
+  // Its bytes have arrived; the event's status is kIo when they have not.
+  const Event& arrived() const;
+  // Ends the lease; the slot may be written when `last_use` has happened. Nothing when it has ended already.
+  void Release(const Event& last_use);
+
+ private:
+  friend class ExpertStore;
+  ExpertLease(ExpertStore& store, const ExpertPlace& place) : store_(&store), place_(place) {}
+  ExpertStore* store_;
+  ExpertPlace place_;
+};
+
+struct ExpertCounters {
+  int64_t hits = 0;  // wanted, and in DRAM or already on the way
+  int64_t misses = 0;
+  int64_t prefetched = 0;     // read because they were predicted
+  int64_t prefetch_used = 0;  // of these: wanted before they left
+  uint64_t bytes_read = 0;
+};
+
+class ExpertStore {
+ public:
+  struct Args {
+    const ExpertLayouts& layouts;  // outlives the store
+    Runtime& runtime;              // outlives the store
+    LaneIdx disk_lane = 0;
+    int64_t num_slots = 0;  // >= 1
+    Eviction eviction = Eviction::kLru;
+    std::vector<bool> pinned = {};  // [num_experts]: for Eviction::kStatic; fewer than num_slots
+    int num_workers = 1;       // that Finish may use
+    enum class Bytes : uint8_t { kReal, kNone } bytes = Bytes::kReal;  // kNone: slots without memory, for simulations
+  };
+  // Bytes of what a store keeps beside its slots.
+  static uint64_t TableBytes(const ExpertLayouts& layouts, int num_workers);
+
+  static absl::StatusOr<std::unique_ptr<ExpertStore>> Create(Args args);
+  // Waits for the reads under way.
+  ~ExpertStore();
+
+  // A lease on an expert; nothing when it is not there and no slot is free. An expert whose read or checksum failed is
+  // read again when it is acquired again.
+  std::optional<ExpertLease> Acquire(int64_t key, FetchReason reason);
+  // In a slot, or on its way into one.
+  bool IsPresent(int64_t key) const { return slot_of_expert_[key] >= 0; }
+
+  // Checks and packs those that were not used since they arrived; one status for each. To be called by a task that
+  // waits for their arrival, before their weights are used; of one lane only.
+  std::vector<absl::Status> Finish(std::span<const ExpertPlace> places, ThreadPool& pool);
+  // Valid when Finish said so.
+  FfnWeights Weights(const ExpertPlace& place) const { return layouts_->Views(place.key, SlotData(place.slot_idx)); }
+
+  // Fills the slots with the first experts that fit, finished; what is pinned first.
+  absl::Status Preload(ThreadPool& pool);
+
+  const ExpertLayouts& layouts() const { return *layouts_; }
+  int64_t num_slots() const { return static_cast<int64_t>(slots_.size()); }
+  // Slots that no pinned expert holds or will hold.
+  int64_t num_streaming_slots() const { return num_slots() - num_pinned_; }
+  bool is_pinned(int64_t key) const { return pinned_[key]; }
+  const ExpertCounters& counters() const { return counters_; }
+  void ResetCounters() { counters_ = {}; }
+
+ private:
+  friend class ExpertLease;
+  struct Slot {
+    int64_t key = -1;
+    int num_leases = 0;
+    int64_t load_id = 0;
+    bool prefetched = false;  // and not wanted since
+    Event arrived;
+    std::vector<Event> last_uses;  // since it was loaded
+  };
+  // What Finish made of a slot's load. Apart from Slot: the last load may be finished when the next is issued already.
+  struct Finished {
+    int64_t load_id = -1;
+    bool broken = false;
+  };
+
+  explicit ExpertStore(Args args);
+  std::byte* SlotData(int slot_idx) const {
+    return arena_.data() == nullptr ? nullptr
+                                    : arena_.data() + static_cast<uint64_t>(slot_idx) * layouts_->slot_bytes();
+  }
+  int TakeSlot() const;  // -1 when all are leased or pinned
+  bool IsBroken(int slot_idx) const;
+  void Load(int slot_idx, int64_t key, FetchReason reason);
+  void Release(int slot_idx, const Event& last_use);
+
+  const ExpertLayouts* layouts_;
+  Runtime* runtime_;
+  LaneIdx disk_lane_;
+  std::vector<bool> pinned_;
+  int64_t num_pinned_ = 0;
+  std::unique_ptr<EvictionPolicy> policy_;
+  std::vector<Slot> slots_;
+  std::vector<Finished> finished_;  // by slot; of the lane whose tasks call Finish
+  int64_t next_load_id_ = 0;
+  std::vector<int> slot_of_expert_;  // -1: on disk only
+  std::vector<int> empty_;           // slots, the first one last
+  Arena arena_;
+  Arena scratch_;  // scratch_bytes() for each worker
+  ExpertCounters counters_;
+};
+
+// The experts that are pinned when `count` of them can be: spread evenly, so that every layer leaves the same work to
+// the disk.
+std::vector<bool> PinEvenly(const ExpertLayouts& layouts, int64_t count);
+
+}  // namespace penstock

@@ -1,0 +1,52 @@
+#include "penstock/model/cost.h"
+
+namespace penstock {
+
+void ModelCost::Matrices::Add(WeightFormat format, int64_t num_cols, int64_t inner_dim) {
+  if (num_cols == 0 || inner_dim == 0) return;
+  values += static_cast<double>(num_cols) * static_cast<double>(inner_dim);
+  bytes += PackedBytes(format, num_cols, inner_dim);
+}
+
+ModelCost::ModelCost(const ModelConfig& config, const ModelFormats& formats)
+    : model_dim_(config.model_dim), q_dim_(config.q_dim()), num_topk_(config.num_topk) {
+  const int64_t dim = config.model_dim;
+  kv_bytes_ = static_cast<uint64_t>(config.num_kv_heads * KvBlock{formats.kv, config.head_dim}.bytes()) /
+              static_cast<uint64_t>(kKvPageTokens);
+  attention_.Add(formats.attention, config.q_dim(), dim);
+  attention_.Add(formats.attention, config.kv_dim(), dim);
+  attention_.Add(formats.attention, config.kv_dim(), dim);
+  attention_.Add(formats.attention, dim, config.q_dim());
+  router_.Add(WeightFormat::kF32, config.num_experts, dim);
+  const auto add_ffn = [&](Matrices& ffn, int64_t ffn_dim) {
+    ffn.Add(formats.ffn, ffn_dim, dim);
+    ffn.Add(formats.ffn, ffn_dim, dim);
+    ffn.Add(formats.ffn, dim, ffn_dim);
+  };
+  add_ffn(expert_, config.expert_dim);
+  add_ffn(dense_ffn_, config.dense_ffn_dim);
+  lm_head_.Add(formats.lm_head, config.vocab_size, dim);
+}
+
+OperationCost ModelCost::Attention(int64_t num_rows, int64_t context_tokens) const {
+  OperationCost cost = Product(attention_, num_rows);
+  // q . k and p . v of every head.
+  cost.flops += 4.0 * static_cast<double>(q_dim_) * static_cast<double>(context_tokens);
+  cost.bytes += kv_bytes_ * static_cast<uint64_t>(context_tokens);
+  return cost;
+}
+
+OperationCost ModelCost::Route(int64_t num_rows) const { return Product(router_, num_rows); }
+
+OperationCost ModelCost::Expert(int64_t num_rows) const { return Product(expert_, num_rows); }
+
+OperationCost ModelCost::DenseFfn(int64_t num_rows) const { return Product(dense_ffn_, num_rows); }
+
+OperationCost ModelCost::Combine(int64_t num_rows) const {
+  const double values = static_cast<double>(num_rows * num_topk_) * static_cast<double>(model_dim_);
+  return {2 * values, static_cast<uint64_t>(4 * values)};
+}
+
+OperationCost ModelCost::Logits(int64_t num_rows) const { return Product(lm_head_, num_rows); }
+
+}  // namespace penstock

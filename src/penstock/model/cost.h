@@ -1,0 +1,70 @@
+// What each operation of a model costs: multiplications and additions, and bytes that a processor reads from or writes
+// to its memory. Weights count once for each operation, activations not (they stay in caches), KV as it is read.
+#pragma once
+
+#include <cstdint>
+
+#include "penstock/model/model_config.h"
+#include "penstock/tensor/kv_block.h"
+#include "penstock/tensor/packed_matrix.h"
+
+namespace penstock {
+
+struct OperationCost {
+  double flops = 0;
+  uint64_t bytes = 0;
+
+  OperationCost& operator+=(const OperationCost& other) {
+    flops += other.flops;
+    bytes += other.bytes;
+    return *this;
+  }
+};
+
+// How the weights lie in memory, one format for each kind of matrix, and the KV cache.
+struct ModelFormats {
+  WeightFormat attention = WeightFormat::kF32;
+  WeightFormat ffn = WeightFormat::kF32;
+  WeightFormat lm_head = WeightFormat::kF32;
+  KvFormat kv = KvFormat::kF32;
+};
+
+class ModelCost {
+ public:
+  ModelCost(const ModelConfig& config, const ModelFormats& formats);
+
+  // Norm, projections, attention over `context_tokens` (the positions that each row sees, summed up) and output
+  // projection of one layer.
+  OperationCost Attention(int64_t num_rows, int64_t context_tokens) const;
+  OperationCost Route(int64_t num_rows) const;
+  // One expert for the rows that chose it.
+  OperationCost Expert(int64_t num_rows) const;
+  OperationCost DenseFfn(int64_t num_rows) const;
+  // Sums up the experts' outputs of each row.
+  OperationCost Combine(int64_t num_rows) const;
+  OperationCost Logits(int64_t num_rows) const;
+
+  // Bytes of a matrix set as it lies in memory.
+  uint64_t expert_bytes() const { return expert_.bytes; }
+  uint64_t attention_bytes() const { return attention_.bytes; }
+  uint64_t kv_bytes_per_token() const { return kv_bytes_; }  // of one layer
+
+ private:
+  // A set of matrices: its values and its bytes.
+  struct Matrices {
+    double values = 0;
+    uint64_t bytes = 0;
+    void Add(WeightFormat format, int64_t num_cols, int64_t inner_dim);
+  };
+  static OperationCost Product(const Matrices& matrices, int64_t num_rows) {
+    return {2 * matrices.values * static_cast<double>(num_rows), matrices.bytes};
+  }
+
+  int64_t model_dim_;
+  int64_t q_dim_;
+  int64_t num_topk_;
+  uint64_t kv_bytes_ = 0;
+  Matrices attention_, router_, expert_, dense_ffn_, lm_head_;
+};
+
+}  // namespace penstock

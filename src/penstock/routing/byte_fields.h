@@ -1,0 +1,48 @@
+// Little-endian fields of this floor's files.
+#pragma once
+
+#include <bit>
+#include <cstdint>
+#include <cstring>
+#include <string>
+#include <string_view>
+#include <type_traits>
+
+namespace penstock {
+
+static_assert(std::endian::native == std::endian::little, "fields are copied as they lie in memory");
+
+template <typename T>
+requires std::is_unsigned_v<T>
+void AppendField(std::string& out, T value) { out.append(reinterpret_cast<const char*>(&value), sizeof(value)); }
+
+// Takes fields off the front of bytes. Once they do not suffice it gives zeros, and ok() is false.
+class FieldReader {
+ public:
+  explicit FieldReader(std::string_view bytes) : rest_(bytes) {}
+
+  template <typename T>
+  requires std::is_unsigned_v<T> T Take() {
+    T value = 0;
+    const std::string_view bytes = TakeBytes(sizeof(value));
+    if (bytes.size() == sizeof(value)) std::memcpy(&value, bytes.data(), sizeof(value));
+    return value;
+  }
+
+  std::string_view TakeBytes(size_t num_bytes) {
+    ok_ = ok_ && rest_.size() >= num_bytes;
+    if (!ok_) return {};
+    const std::string_view bytes = rest_.substr(0, num_bytes);
+    rest_.remove_prefix(num_bytes);
+    return bytes;
+  }
+
+  bool ok() const { return ok_; }
+  size_t num_left() const { return rest_.size(); }
+
+ private:
+  std::string_view rest_;
+  bool ok_ = true;
+};
+
+}  // namespace penstock

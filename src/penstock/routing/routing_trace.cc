@@ -1,0 +1,332 @@
+#include "penstock/routing/routing_trace.h"
+
+#include <algorithm>
+#include <cerrno>
+#include <limits>
+#include <tuple>
+
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+#include <xxhash.h>
+
+#include "penstock/base/check.h"
+#include "penstock/base/limits.h"
+#include "penstock/base/status.h"
+#include "penstock/base/text.h"
+#include "penstock/routing/byte_fields.h"
+
+namespace penstock {
+namespace {
+
+constexpr uint32_t kEndLayer = std::numeric_limits<uint32_t>::max();
+constexpr size_t kChecksumBytes = 8;
+constexpr size_t kFixedHeaderBytes = kRoutingTraceMagic.size() + 4 * sizeof(uint32_t);
+constexpr size_t kHeadBytes = 16;
+constexpr size_t kReadBytes = 1 << 16;
+static_assert(kMaxExperts - 1 <= std::numeric_limits<uint16_t>::max());
+static_assert(kMaxLayers < kEndLayer && kMaxContext <= int64_t{1} << 32);
+
+size_t RowsBytes(size_t num_rows, int64_t num_topk) {
+  return num_rows * (2 * sizeof(uint32_t) + static_cast<size_t>(num_topk) * sizeof(uint16_t));
+}
+
+absl::Status CheckField(std::string_view field, int64_t value, int64_t least, int64_t most) {
+  if (value >= least && value <= most) return absl::OkStatus();
+  return InputError("{}: expected {} to {}, found {}", field, least, most, value);
+}
+
+absl::Status CheckHeader(const RoutingTraceHeader& header) {
+  PENSTOCK_RETURN_IF_ERROR(CheckField("num_layers", header.num_layers, 1, kMaxLayers));
+  PENSTOCK_RETURN_IF_ERROR(CheckField("num_experts", header.num_experts, 1, kMaxExperts));
+  PENSTOCK_RETURN_IF_ERROR(CheckField("num_topk", header.num_topk, 1, std::min<int64_t>(kMaxTopk, header.num_experts)));
+  PENSTOCK_RETURN_IF_ERROR(CheckField("bytes of the model's name", static_cast<int64_t>(header.model.size()), 1,
+                                      static_cast<int64_t>(kMaxTraceModelBytes)));
+  if (!IsUtf8(header.model)) return InputError("the model's name: expected UTF-8, found '{}'", Excerpt(header.model));
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+// ---- writing
+
+void RoutingTraceEncoder::Seal(std::string& out, size_t begin) {
+  checksum_ = XXH3_64bits_withSeed(out.data() + begin, out.size() - begin, checksum_);
+  AppendField(out, checksum_);
+}
+
+absl::Status RoutingTraceEncoder::Header(const RoutingTraceHeader& header, std::string& out) {
+  PENSTOCK_RETURN_IF_ERROR(CheckHeader(header));
+  header_ = header;
+  const size_t begin = out.size();
+  out.append(kRoutingTraceMagic);
+  AppendField(out, static_cast<uint32_t>(header.num_layers));
+  AppendField(out, static_cast<uint32_t>(header.num_experts));
+  AppendField(out, static_cast<uint32_t>(header.num_topk));
+  AppendField(out, static_cast<uint32_t>(header.model.size()));
+  out.append(header.model);
+  Seal(out, begin);
+  return absl::OkStatus();
+}
+
+void RoutingTraceEncoder::Record(const RoutingTraceRows& rows, std::string& out) {
+  const size_t num_rows = rows.positions.size();
+  PENSTOCK_CHECK(num_rows > 0 && num_rows <= static_cast<size_t>(kMaxTraceRows));
+  PENSTOCK_CHECK(rows.sequence_ids.size() == num_rows);
+  PENSTOCK_CHECK(rows.topk_idx.size() == num_rows * static_cast<size_t>(header_.num_topk));
+  PENSTOCK_CHECK(rows.step_idx >= 0 && rows.layer_idx >= 0 && rows.layer_idx < header_.num_layers);
+  PENSTOCK_CHECK(std::tie(rows.step_idx, rows.layer_idx) > std::tie(last_step_idx_, last_layer_idx_));
+  last_step_idx_ = rows.step_idx;
+  last_layer_idx_ = rows.layer_idx;
+  ++num_records_;
+
+  const size_t head_begin = out.size();
+  AppendField(out, static_cast<uint64_t>(rows.step_idx));
+  AppendField(out, static_cast<uint32_t>(rows.layer_idx));
+  AppendField(out, static_cast<uint32_t>(num_rows));
+  Seal(out, head_begin);
+  const size_t rows_begin = out.size();
+  for (const uint32_t sequence_id : rows.sequence_ids) AppendField(out, sequence_id);
+  for (const uint32_t pos : rows.positions) {
+    PENSTOCK_CHECK(pos < kMaxContext);
+    AppendField(out, pos);
+  }
+  for (const int32_t expert_idx : rows.topk_idx) {
+    PENSTOCK_CHECK(expert_idx >= 0 && expert_idx < header_.num_experts);
+    AppendField(out, static_cast<uint16_t>(expert_idx));
+  }
+  Seal(out, rows_begin);
+}
+
+void RoutingTraceEncoder::End(std::string& out) {
+  const size_t begin = out.size();
+  AppendField(out, num_records_);
+  AppendField(out, kEndLayer);
+  AppendField(out, uint32_t{0});
+  Seal(out, begin);
+}
+
+absl::StatusOr<std::unique_ptr<RoutingTraceWriter>> RoutingTraceWriter::Create(const std::string& path,
+                                                                               const RoutingTraceHeader& header) {
+  PENSTOCK_RETURN_IF_ERROR(Annotate(CheckHeader(header), path));  // before the file is made
+  UniqueFd fd(::open(path.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666));
+  if (!fd.valid() && errno == EEXIST) {
+    return IoError("{}: the file exists already: remove it, or record into another", path);
+  }
+  if (!fd.valid()) return IoError("{}: cannot create: {}", path, ErrnoText(errno));
+  auto writer = std::unique_ptr<RoutingTraceWriter>(new RoutingTraceWriter(std::move(fd), path));
+  PENSTOCK_RETURN_IF_ERROR(writer->encoder_.Header(header, writer->buffer_));
+  PENSTOCK_RETURN_IF_ERROR(writer->Flush());
+  return writer;
+}
+
+RoutingTraceWriter::~RoutingTraceWriter() {
+  if (!closed_) (void)Flush();
+}
+
+absl::Status RoutingTraceWriter::Flush() {
+  if (!status_.ok()) return status_;
+  status_ = WriteFully(fd_.get(), buffer_, path_);
+  buffer_.clear();
+  return status_;
+}
+
+absl::Status RoutingTraceWriter::Append(const RoutingTraceRows& rows) {
+  PENSTOCK_CHECK(!closed_);
+  PENSTOCK_RETURN_IF_ERROR(status_);
+  encoder_.Record(rows, buffer_);
+  return buffer_.size() < kBufferBytes ? absl::OkStatus() : Flush();
+}
+
+absl::Status RoutingTraceWriter::Close() {
+  PENSTOCK_CHECK(!closed_);
+  closed_ = true;
+  PENSTOCK_RETURN_IF_ERROR(status_);
+  encoder_.End(buffer_);
+  PENSTOCK_RETURN_IF_ERROR(Flush());
+  if (::fsync(fd_.get()) != 0) return IoError("{}: cannot sync: {}", path_, ErrnoText(errno));
+  return absl::OkStatus();
+}
+
+// ---- reading
+
+absl::StatusOr<std::unique_ptr<RoutingTraceReader>> RoutingTraceReader::Open(const std::string& path) {
+  // O_NONBLOCK: opening a FIFO must not hang.
+  UniqueFd fd(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
+  if (!fd.valid()) return IoError("{}: cannot open: {}", path, ErrnoText(errno));
+  struct stat info = {};
+  if (::fstat(fd.get(), &info) != 0) return IoError("{}: cannot stat: {}", path, ErrnoText(errno));
+  if (!S_ISREG(info.st_mode)) return IoError("{}: expected a regular file", path);
+  auto reader = std::unique_ptr<RoutingTraceReader>(new RoutingTraceReader(std::move(fd), {}, path));
+  PENSTOCK_RETURN_IF_ERROR(reader->ReadHeader());
+  return reader;
+}
+
+absl::StatusOr<std::unique_ptr<RoutingTraceReader>> RoutingTraceReader::OfBytes(std::string_view bytes,
+                                                                                std::string name) {
+  auto reader = std::unique_ptr<RoutingTraceReader>(new RoutingTraceReader(UniqueFd(), bytes, std::move(name)));
+  PENSTOCK_RETURN_IF_ERROR(reader->ReadHeader());
+  return reader;
+}
+
+absl::StatusOr<std::string_view> RoutingTraceReader::Read(size_t num_bytes) {
+  std::string_view piece;
+  if (!fd_.valid()) {
+    piece = bytes_.substr(0, num_bytes);
+    bytes_.remove_prefix(piece.size());
+  } else {
+    if (buffer_.size() - start_ < num_bytes) {
+      buffer_.erase(0, start_);
+      start_ = 0;
+      size_t filled = buffer_.size();
+      buffer_.resize(std::max(num_bytes, kReadBytes));
+      while (filled < num_bytes) {
+        const ssize_t n = ::read(fd_.get(), buffer_.data() + filled, buffer_.size() - filled);
+        if (n == 0) break;
+        if (n > 0) filled += static_cast<size_t>(n);
+        if (n < 0 && errno != EINTR) return IoError("{}: cannot read: {}", name_, ErrnoText(errno));
+      }
+      buffer_.resize(filled);
+    }
+    piece = std::string_view(buffer_).substr(start_, num_bytes);
+    start_ += piece.size();
+  }
+  num_read_ += piece.size();
+  return piece;
+}
+
+template <typename Value, typename Found>
+absl::Status RoutingTraceReader::Wrong(std::string_view field, const Value& expected, const Found& found) const {
+  return InputError("{}: record {}: {}: expected {}, found {}", name_, num_records_, field, expected, found);
+}
+
+// `sealed` ends with its checksum.
+absl::Status RoutingTraceReader::Unseal(std::string_view sealed, std::string_view field) {
+  const std::string_view content = sealed.substr(0, sealed.size() - kChecksumBytes);
+  const uint64_t stored = FieldReader(sealed.substr(content.size())).Take<uint64_t>();
+  const uint64_t computed = XXH3_64bits_withSeed(content.data(), content.size(), checksum_);
+  if (stored != computed) {
+    return Wrong(field, fmt::format("{:016x}", stored),
+                 fmt::format("{:016x}: the file is damaged, the records before are whole", computed));
+  }
+  checksum_ = stored;
+  return absl::OkStatus();
+}
+
+absl::Status RoutingTraceReader::ReadHeader() {
+  PENSTOCK_ASSIGN_OR_RETURN(const std::string_view fixed, Read(kFixedHeaderBytes));
+  if (fixed.substr(0, kRoutingTraceMagic.size()) != kRoutingTraceMagic) {
+    return InputError("{}: not a routing trace of this version: expected it to begin with 'penstock routing 1'", name_);
+  }
+  if (fixed.size() < kFixedHeaderBytes) return InputError("{}: the header is cut short", name_);
+  std::string bytes(fixed);  // the next Read may move the buffer
+  FieldReader fields(std::string_view(bytes).substr(kRoutingTraceMagic.size()));
+  header_.num_layers = fields.Take<uint32_t>();
+  header_.num_experts = fields.Take<uint32_t>();
+  header_.num_topk = fields.Take<uint32_t>();
+  const uint32_t model_bytes = fields.Take<uint32_t>();
+  PENSTOCK_RETURN_IF_ERROR(Annotate(CheckField("bytes of the model's name", model_bytes, 1, kMaxTraceModelBytes),
+                                    name_));  // before so many are read
+  PENSTOCK_ASSIGN_OR_RETURN(const std::string_view rest, Read(model_bytes + kChecksumBytes));
+  if (rest.size() < model_bytes + kChecksumBytes) return InputError("{}: the header is cut short", name_);
+  header_.model = rest.substr(0, model_bytes);
+  bytes.append(rest);
+  if (!Unseal(bytes, "").ok()) return InputError("{}: the header is damaged: its checksum differs", name_);
+  PENSTOCK_RETURN_IF_ERROR(Annotate(CheckHeader(header_), name_));
+  last_row_.resize(static_cast<size_t>(header_.num_experts));
+  return absl::OkStatus();
+}
+
+RoutingTraceEvent RoutingTraceReader::Cut() {
+  done_ = true;
+  cut_ = fmt::format("{}: the file is cut short: it ends at byte {} after {} whole records; these can be used", name_,
+                     num_read_, num_records_);
+  return RoutingTraceEvent::kCut;
+}
+
+absl::Status RoutingTraceReader::CheckEnd(const RecordHead& head) {
+  if (head.step_idx != num_records_) return Wrong("number of records in the end", num_records_, head.step_idx);
+  if (head.num_rows != 0) return Wrong("num_rows of the end", 0, head.num_rows);
+  PENSTOCK_ASSIGN_OR_RETURN(const std::string_view more, Read(1));
+  if (!more.empty()) return Wrong("after the end", "nothing", "more bytes");
+  return absl::OkStatus();
+}
+
+absl::Status RoutingTraceReader::CheckHead(const RecordHead& head) const {
+  if (head.step_idx > static_cast<uint64_t>(std::numeric_limits<int64_t>::max())) {
+    return Wrong("step_idx", "less than 2^63", head.step_idx);
+  }
+  const int64_t step_idx = static_cast<int64_t>(head.step_idx);
+  const int64_t layer_idx = head.layer_idx;
+  if (layer_idx >= header_.num_layers) {
+    return Wrong("layer_idx", fmt::format("0 to {}", header_.num_layers - 1), layer_idx);
+  }
+  if (std::tie(step_idx, layer_idx) <= std::tie(last_step_idx_, last_layer_idx_)) {
+    return Wrong("step_idx and layer_idx", fmt::format("more than {} and {}", last_step_idx_, last_layer_idx_),
+                 fmt::format("{} and {}", step_idx, layer_idx));
+  }
+  if (head.num_rows < 1 || head.num_rows > kMaxTraceRows) {
+    return Wrong("num_rows", fmt::format("1 to {}", kMaxTraceRows), head.num_rows);
+  }
+  return absl::OkStatus();
+}
+
+absl::Status RoutingTraceReader::ParseRows(std::string_view bytes, RoutingTraceRecord& record) {
+  FieldReader fields(bytes);
+  for (uint32_t& sequence_id : record.sequence_ids) sequence_id = fields.Take<uint32_t>();
+  for (uint32_t& pos : record.positions) {
+    pos = fields.Take<uint32_t>();
+    if (pos >= kMaxContext) return Wrong("position", fmt::format("0 to {}", kMaxContext - 1), pos);
+  }
+  std::fill(last_row_.begin(), last_row_.end(), 0);
+  const size_t num_topk = static_cast<size_t>(header_.num_topk);
+  for (size_t i = 0; i < record.topk_idx.size(); ++i) {
+    const uint16_t expert_idx = fields.Take<uint16_t>();
+    if (expert_idx >= header_.num_experts) {
+      return Wrong("topk_idx", fmt::format("0 to {}", header_.num_experts - 1), expert_idx);
+    }
+    const uint64_t row = 1 + i / num_topk;
+    if (last_row_[expert_idx] == row) {
+      return Wrong("topk_idx", "different experts in a row", fmt::format("expert {} twice", expert_idx));
+    }
+    last_row_[expert_idx] = row;
+    record.topk_idx[i] = expert_idx;
+  }
+  PENSTOCK_CHECK(fields.ok() && fields.num_left() == 0);
+  return absl::OkStatus();
+}
+
+absl::StatusOr<RoutingTraceEvent> RoutingTraceReader::Next(RoutingTraceRecord& record) {
+  PENSTOCK_CHECK(!done_);
+  done_ = true;  // unless all goes well
+  PENSTOCK_ASSIGN_OR_RETURN(const std::string_view head_bytes, Read(kHeadBytes + kChecksumBytes));
+  if (head_bytes.size() < kHeadBytes + kChecksumBytes) return Cut();
+  PENSTOCK_RETURN_IF_ERROR(Unseal(head_bytes, "checksum of its head"));
+  FieldReader fields(head_bytes);
+  RecordHead head;
+  head.step_idx = fields.Take<uint64_t>();
+  head.layer_idx = fields.Take<uint32_t>();
+  head.num_rows = fields.Take<uint32_t>();
+  if (head.layer_idx == kEndLayer) {
+    PENSTOCK_RETURN_IF_ERROR(CheckEnd(head));
+    return RoutingTraceEvent::kEnd;
+  }
+  PENSTOCK_RETURN_IF_ERROR(CheckHead(head));
+
+  const size_t num_rows = head.num_rows;
+  const size_t rows_bytes = RowsBytes(num_rows, header_.num_topk);
+  PENSTOCK_ASSIGN_OR_RETURN(const std::string_view rows, Read(rows_bytes + kChecksumBytes));
+  if (rows.size() < rows_bytes + kChecksumBytes) return Cut();
+  PENSTOCK_RETURN_IF_ERROR(Unseal(rows, "checksum of its rows"));
+  record.step_idx = last_step_idx_ = static_cast<int64_t>(head.step_idx);
+  record.layer_idx = last_layer_idx_ = head.layer_idx;
+  record.sequence_ids.resize(num_rows);
+  record.positions.resize(num_rows);
+  record.topk_idx.resize(num_rows * static_cast<size_t>(header_.num_topk));
+  PENSTOCK_RETURN_IF_ERROR(ParseRows(rows.substr(0, rows_bytes), record));
+  ++num_records_;
+  done_ = false;
+  return RoutingTraceEvent::kRecord;
+}
+
+}  // namespace penstock

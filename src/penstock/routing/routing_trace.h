@@ -1,0 +1,169 @@
+// A file of routings: which experts each row chose, in each layer of each step, recorded while a model runs and read
+// back for simulations. Not the weights of the choices.
+//
+//   file    magic, num_layers u32, num_experts u32, num_topk u32, model_bytes u32, model, checksum u64, records, end
+//   record  step_idx u64, layer_idx u32, num_rows u32, checksum u64,
+//           sequence_ids u32 [num_rows], positions u32 [num_rows], topk_idx u16 [num_rows, num_topk], checksum u64
+//   end     num_records u64, 2^32 - 1 u32, 0 u32, checksum u64
+//
+// All little-endian. A checksum is XXH3 of the bytes since the one before it, with that one as its seed: a record that
+// is missing, repeated or moved is found too. A file without its end was cut short (the process was killed, the disk
+// was full); what lies before the cut is whole. Layers are counted among those with experts. Records are in ascending
+// order of (step_idx, layer_idx), one each: a schedule that routes a layer in several micro-batches appends them as
+// one.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "penstock/base/file.h"
+
+namespace penstock {
+
+inline constexpr std::string_view kRoutingTraceMagic = "penstock routing 1\n";
+inline constexpr int64_t kMaxTraceRows = 1 << 17;  // of a record; a step has at most kMaxBatchSize + 65536
+inline constexpr uint64_t kMaxTraceModelBytes = 512;
+
+struct RoutingTraceHeader {
+  std::string model;       // its name: UTF-8, 1 to kMaxTraceModelBytes bytes
+  int64_t num_layers = 0;  // those with experts
+  int64_t num_experts = 0;
+  int64_t num_topk = 0;
+};
+
+// What is recorded of one layer in one step; lives as long as what it views.
+struct RoutingTraceRows {
+  int64_t step_idx = 0;
+  int64_t layer_idx = 0;
+  std::span<const uint32_t> sequence_ids;  // [num_rows], num_rows > 0
+  std::span<const uint32_t> positions;     // [num_rows], each below kMaxContext
+  std::span<const int32_t> topk_idx;       // [num_rows, num_topk], a row's experts differ
+};
+
+struct RoutingTraceRecord {
+  int64_t step_idx = 0;
+  int64_t layer_idx = 0;
+  std::vector<uint32_t> sequence_ids;  // [num_rows]
+  std::vector<uint32_t> positions;     // [num_rows]
+  std::vector<int32_t> topk_idx;       // [num_rows, num_topk]
+
+  int64_t num_rows() const { return static_cast<int64_t>(positions.size()); }
+  RoutingTraceRows View() const { return {step_idx, layer_idx, sequence_ids, positions, topk_idx}; }
+};
+
+// The bytes of a trace, without a file. Call Header once, Record any number of times, End once.
+class RoutingTraceEncoder {
+ public:
+  // kInput when a field is beyond its limit.
+  absl::Status Header(const RoutingTraceHeader& header, std::string& out);
+  // REQUIRES: what RoutingTraceRows says, and that (step_idx, layer_idx) is above that of the record before.
+  void Record(const RoutingTraceRows& rows, std::string& out);
+  void End(std::string& out);
+
+ private:
+  void Seal(std::string& out, size_t begin);
+
+  RoutingTraceHeader header_;
+  uint64_t checksum_ = 0;  // the last one
+  uint64_t num_records_ = 0;
+  int64_t last_step_idx_ = -1;
+  int64_t last_layer_idx_ = -1;
+};
+
+// Writes a trace. Holds at most kBufferBytes and one record in memory. One thread at a time.
+class RoutingTraceWriter {
+ public:
+  static constexpr size_t kBufferBytes = 1 << 20;
+
+  // kIo when the file exists already or cannot be made, kInput for a header beyond the limits.
+  static absl::StatusOr<std::unique_ptr<RoutingTraceWriter>> Create(const std::string& path,
+                                                                    const RoutingTraceHeader& header);
+  // Without Close what was appended is written as far as possible, and the file stays without its end.
+  ~RoutingTraceWriter();
+  RoutingTraceWriter(const RoutingTraceWriter&) = delete;
+  RoutingTraceWriter& operator=(const RoutingTraceWriter&) = delete;
+
+  // REQUIRES: as RoutingTraceEncoder::Record, and Close was not called. After a failure every further call fails.
+  absl::Status Append(const RoutingTraceRows& rows);
+  // Writes the end and syncs. REQUIRES: called once.
+  absl::Status Close();
+
+ private:
+  RoutingTraceWriter(UniqueFd fd, std::string path) : fd_(std::move(fd)), path_(std::move(path)) {}
+  absl::Status Flush();
+
+  UniqueFd fd_;
+  std::string path_;
+  RoutingTraceEncoder encoder_;
+  std::string buffer_;
+  absl::Status status_;
+  bool closed_ = false;
+};
+
+enum class RoutingTraceEvent {
+  kRecord,
+  kEnd,  // the whole file was read
+  kCut,  // the file ends before its end; cut() says where
+};
+
+// Reads a trace record by record, in memory for one record. The bytes are not trusted. One thread at a time.
+class RoutingTraceReader {
+ public:
+  // kIo when the file cannot be read, kInput when it does not begin with the header of a trace.
+  static absl::StatusOr<std::unique_ptr<RoutingTraceReader>> Open(const std::string& path);
+  // The same of bytes, which must outlive the reader; `name` stands for the file's in messages.
+  static absl::StatusOr<std::unique_ptr<RoutingTraceReader>> OfBytes(std::string_view bytes, std::string name);
+
+  const RoutingTraceHeader& header() const { return header_; }
+
+  // The next record. kInput, naming file, record and field, when the file is damaged: the records before it are whole.
+  // REQUIRES: every earlier call gave kRecord.
+  absl::StatusOr<RoutingTraceEvent> Next(RoutingTraceRecord& record);
+
+  // One line that tells of the cut. REQUIRES: Next gave kCut.
+  const std::string& cut() const { return cut_; }
+
+ private:
+  struct RecordHead {
+    uint64_t step_idx;
+    uint32_t layer_idx;
+    uint32_t num_rows;
+  };
+
+  RoutingTraceReader(UniqueFd fd, std::string_view bytes, std::string name)
+      : fd_(std::move(fd)), bytes_(bytes), name_(std::move(name)) {}
+  // The next `num_bytes`, or as many as there are. Valid until the next call.
+  absl::StatusOr<std::string_view> Read(size_t num_bytes);
+  absl::Status ReadHeader();
+  absl::Status CheckHead(const RecordHead& head) const;
+  absl::Status CheckEnd(const RecordHead& head);
+  absl::Status ParseRows(std::string_view bytes, RoutingTraceRecord& record);
+  absl::Status Unseal(std::string_view sealed, std::string_view field);
+  RoutingTraceEvent Cut();
+  template <typename Value, typename Found>
+  absl::Status Wrong(std::string_view field, const Value& expected, const Found& found) const;
+
+  UniqueFd fd_;             // not valid: bytes_ are read
+  std::string_view bytes_;  // not yet read
+  std::string name_;
+  std::string buffer_;  // bytes [start_, buffer_.size()) are not yet read
+  size_t start_ = 0;
+  uint64_t num_read_ = 0;  // bytes handed out by Read
+  RoutingTraceHeader header_;
+  uint64_t checksum_ = 0;  // the last one
+  uint64_t num_records_ = 0;
+  int64_t last_step_idx_ = -1;
+  int64_t last_layer_idx_ = -1;
+  bool done_ = false;
+  std::vector<uint64_t> last_row_;  // [num_experts]: 1 + the row of this record that chose it last, 0: none
+  std::string cut_;
+};
+
+}  // namespace penstock

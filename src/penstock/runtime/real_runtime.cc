@@ -1,0 +1,308 @@
+#include "penstock/runtime/real_runtime.h"
+
+#include <algorithm>
+#include <exception>
+#include <utility>
+
+#include "penstock/base/bytes.h"
+#include "penstock/base/check.h"
+#include "penstock/base/status.h"
+
+namespace penstock {
+namespace {
+
+// On a disk, tasks begin while fewer bytes than these are under way: enough that the disk never waits for the next
+// task, few enough that the first to begin is the first to end.
+constexpr uint64_t kReadAheadBytes = 32 * kMiB;
+
+absl::Status RunGuarded(const std::function<absl::Status()>& body) {
+  if (!body) return absl::OkStatus();
+  try {
+    return body();
+  } catch (const std::exception& e) {
+    return MakeError(Fault::kInternal, fmt::format("a task failed: {}", e.what()));
+  } catch (...) {
+    return MakeError(Fault::kInternal, "a task failed with an exception of unknown type");
+  }
+}
+
+}  // namespace
+
+// Guarded by the runtime's mutex; `task.body` and `task.reads` belong to the lane's thread while the task runs.
+struct RealRuntime::TaskState : Event::State {
+  Task task;
+  int num_blocking = 0;  // events that have not happened
+  std::vector<TaskRef> successors;
+  size_t num_reads_left = 0;
+  double begin_s = 0;
+  bool done = false;
+  absl::Status status;  // before the end: of the events that it waits for
+};
+
+RealRuntime::RealRuntime() : epoch_(std::chrono::steady_clock::now()) {}
+
+RealRuntime::~RealRuntime() {
+  Cancel();
+  {
+    const Lock lock(mutex_);
+    stop_ = true;
+    for (const auto& lane : lanes_) lane->wake.notify_all();
+  }
+  for (const auto& lane : lanes_) {
+    if (lane->thread.joinable()) lane->thread.join();
+  }
+}
+
+LaneIdx RealRuntime::AddLane(std::string name, LaneKind kind, double link_bytes_per_s,
+                             std::unique_ptr<DiskReader> reader) {
+  auto owned = std::make_unique<Lane>();
+  Lane& lane = *owned;
+  lane.kind = kind;
+  lane.link_bytes_per_s = link_bytes_per_s;
+  lane.reader = std::move(reader);
+  {
+    const Lock lock(mutex_);
+    lane.idx = static_cast<LaneIdx>(lanes_.size());
+    account_.AddLane(std::move(name));
+    lanes_.push_back(std::move(owned));
+  }
+  if (kind == LaneKind::kThread) lane.thread = std::thread([this, &lane] { ThreadWork(lane); });
+  if (kind == LaneKind::kDisk) lane.thread = std::thread([this, &lane] { DiskWork(lane); });
+  return lane.idx;
+}
+
+LaneIdx RealRuntime::AddIssuerLane(std::string name) { return AddLane(std::move(name), LaneKind::kIssuer, 0, nullptr); }
+
+LaneIdx RealRuntime::AddThreadLane(std::string name, double link_bytes_per_s) {
+  return AddLane(std::move(name), LaneKind::kThread, link_bytes_per_s, nullptr);
+}
+
+LaneIdx RealRuntime::AddDiskLane(std::string name, std::unique_ptr<DiskReader> reader) {
+  return AddLane(std::move(name), LaneKind::kDisk, 0, std::move(reader));
+}
+
+double RealRuntime::now_s() const {
+  return std::chrono::duration<double>(std::chrono::steady_clock::now() - epoch_).count();
+}
+
+const RealRuntime::TaskState* RealRuntime::StateOf(const Event& event) {
+  return static_cast<const TaskState*>(event.state_.get());
+}
+
+Event RealRuntime::Issue(Task task) {
+  auto state = std::make_shared<TaskState>();
+  const Lock lock(mutex_);
+  PENSTOCK_CHECK(task.lane >= 0 && task.lane < static_cast<LaneIdx>(lanes_.size()));
+  Lane& lane = *lanes_[task.lane];
+  PENSTOCK_CHECK(lane.kind == LaneKind::kDisk ? !task.body : task.reads.empty());
+  for (const Event& event : task.after) {
+    auto* before = static_cast<TaskState*>(event.state_.get());
+    if (before == nullptr) continue;
+    if (before->done) {
+      state->status.Update(before->status);
+    } else {
+      before->successors.push_back(state);
+      ++state->num_blocking;
+    }
+  }
+  task.after.clear();  // a chain of events would keep all tasks before it alive
+  state->task = std::move(task);
+  ++num_unfinished_;
+  lane.queue.push_back(state);
+  if (lane.queue.size() == 1 && state->num_blocking == 0) WakeLane(lane);
+  return Event(std::move(state));
+}
+
+void RealRuntime::WakeLane(Lane& lane) {
+  if (lane.kind == LaneKind::kIssuer) return;  // the issuer looks before it sleeps, and is woken by every end
+  if (lane.in_reader) {
+    if (lane.reading_bytes < kReadAheadBytes) lane.reader->Wake();
+  } else {
+    lane.wake.notify_one();
+  }
+}
+
+RealRuntime::TaskRef RealRuntime::TakeReady(Lane& lane, Lock& lock) {
+  while (!lane.queue.empty() && lane.queue.front()->num_blocking == 0) {
+    TaskRef task = std::move(lane.queue.front());
+    lane.queue.pop_front();
+    if (cancelling_) task->status.Update(absl::CancelledError("cancelled"));
+    if (task->status.ok()) return task;
+    absl::Status status = task->status;
+    task->begin_s = now_s();
+    End(lane, task, std::move(status), lock);
+  }
+  return nullptr;
+}
+
+void RealRuntime::End(Lane& lane, const TaskRef& task, absl::Status status, Lock& lock) {
+  const double end_s = now_s();
+  {
+    // What the body holds may be more than a pointer; nobody waits while it is let go.
+    const std::function<absl::Status()> body = std::move(task->task.body);
+    const std::vector<DiskRead> reads = std::move(task->task.reads);
+    task->task.body = nullptr;
+    lock.unlock();
+  }
+  lock.lock();
+  account_.AddTask(lane.idx, task->task.label, task->task.cost, task->begin_s, end_s);
+  task->status = std::move(status);
+  task->done = true;
+  --num_unfinished_;
+  ++num_ended_;
+  for (const TaskRef& successor : task->successors) {
+    successor->status.Update(task->status);
+    if (--successor->num_blocking > 0) continue;
+    Lane& other = *lanes_[successor->task.lane];
+    if (!other.queue.empty() && other.queue.front() == successor) WakeLane(other);
+  }
+  task->successors.clear();
+  wake_issuer_.notify_one();
+}
+
+void RealRuntime::RunBody(Lane& lane, const TaskRef& task, Lock& lock) {
+  task->begin_s = now_s();
+  lock.unlock();
+  absl::Status status = RunGuarded(task->task.body);
+  if (lane.link_bytes_per_s > 0) {
+    const double seconds = static_cast<double>(task->task.cost.link_bytes) / lane.link_bytes_per_s;
+    std::this_thread::sleep_until(epoch_ + std::chrono::duration_cast<std::chrono::steady_clock::duration>(
+                                               std::chrono::duration<double>(task->begin_s + seconds)));
+  }
+  lock.lock();
+  End(lane, task, std::move(status), lock);
+}
+
+template <typename Predicate>
+void RealRuntime::WorkUntil(Predicate happened) {
+  Lock lock(mutex_);
+  while (!happened()) {
+    const int64_t num_ended = num_ended_;
+    for (const auto& lane : lanes_) {
+      if (lane->kind != LaneKind::kIssuer) continue;
+      if (const TaskRef task = TakeReady(*lane, lock)) {
+        RunBody(*lane, task, lock);
+        break;
+      }
+    }
+    // An end may have made something ready that was passed already.
+    if (num_ended == num_ended_) wake_issuer_.wait(lock);
+  }
+}
+
+absl::Status RealRuntime::Wait(const Event& event) {
+  const TaskState* state = StateOf(event);
+  if (state == nullptr) return absl::OkStatus();
+  WorkUntil([&] { return state->done; });
+  return state->status;
+}
+
+size_t RealRuntime::WaitAny(std::span<const Event> events) {
+  PENSTOCK_CHECK(!events.empty());
+  size_t first = 0;
+  WorkUntil([&] {
+    for (first = 0; first < events.size(); ++first) {
+      const TaskState* state = StateOf(events[first]);
+      if (state == nullptr || state->done) return true;
+    }
+    return false;
+  });
+  return first;
+}
+
+bool RealRuntime::Done(const Event& event) const {
+  const Lock lock(mutex_);
+  return StateOf(event) == nullptr || StateOf(event)->done;
+}
+
+void RealRuntime::Cancel() {
+  {
+    const Lock lock(mutex_);
+    cancelling_ = true;
+    for (const auto& lane : lanes_) WakeLane(*lane);
+  }
+  WorkUntil([&] { return num_unfinished_ == 0; });
+  const Lock lock(mutex_);
+  cancelling_ = false;
+}
+
+std::vector<LaneUsage> RealRuntime::Usage() const {
+  const Lock lock(mutex_);
+  return account_.usage();
+}
+
+void RealRuntime::ResetUsage() {
+  const Lock lock(mutex_);
+  account_.ResetUsage();
+}
+
+void RealRuntime::SetSink(TaskSink* sink) {
+  const Lock lock(mutex_);
+  account_.SetSink(sink);
+}
+
+void RealRuntime::ThreadWork(Lane& lane) {
+  Lock lock(mutex_);
+  for (;;) {
+    if (const TaskRef task = TakeReady(lane, lock)) {
+      RunBody(lane, task, lock);
+    } else if (stop_) {
+      return;
+    } else {
+      lane.wake.wait(lock);
+    }
+  }
+}
+
+void RealRuntime::BeginReads(Lane& lane, Lock& lock) {
+  while (lane.num_reading == 0 || lane.reading_bytes < kReadAheadBytes) {
+    TaskRef task = TakeReady(lane, lock);
+    if (task == nullptr) return;
+    task->begin_s = now_s();
+    task->num_reads_left = task->task.reads.size();
+    if (task->num_reads_left == 0) {
+      End(lane, task, absl::OkStatus(), lock);
+      continue;
+    }
+    auto place = std::find(lane.reading.begin(), lane.reading.end(), nullptr);
+    if (place == lane.reading.end()) place = lane.reading.insert(place, nullptr);
+    *place = task;
+    ++lane.num_reading;
+    lane.reading_bytes += task->task.cost.link_bytes;
+    const auto tag = static_cast<uint64_t>(place - lane.reading.begin());
+    lock.unlock();
+    for (DiskRead& read : task->task.reads) {
+      read.tag = tag;
+      lane.reader->Submit(read);
+    }
+    lock.lock();
+  }
+}
+
+void RealRuntime::DiskWork(Lane& lane) {
+  Lock lock(mutex_);
+  for (;;) {
+    BeginReads(lane, lock);
+    if (lane.num_reading == 0) {
+      if (stop_) return;
+      lane.wake.wait(lock);
+      continue;
+    }
+    lane.in_reader = true;
+    lock.unlock();
+    const std::optional<DiskCompletion> completion = lane.reader->NextCompleted(DiskReader::Wait::kYes);
+    lock.lock();
+    lane.in_reader = false;
+    if (!completion.has_value()) continue;
+    const TaskRef task = lane.reading[completion->tag];
+    task->status.Update(completion->status);
+    if (--task->num_reads_left > 0) continue;
+    lane.reading[completion->tag] = nullptr;
+    --lane.num_reading;
+    lane.reading_bytes -= task->task.cost.link_bytes;
+    absl::Status status = task->status;
+    End(lane, task, std::move(status), lock);
+  }
+}
+
+}  // namespace penstock

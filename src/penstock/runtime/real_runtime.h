@@ -1,0 +1,90 @@
+// The runtime that works: bodies run on threads, reads on a disk reader, and everything is measured.
+//
+// Three kinds of lanes. An *issuer lane* has no thread: its tasks run in the issuer while it waits, so that on a
+// machine with one processor no task is handed from thread to thread. A *thread lane* has one of its own; with a rate
+// it takes its time, as a link of that rate would. A *disk lane* keeps several reads under way.
+#pragma once
+
+#include <chrono>
+#include <condition_variable>
+#include <deque>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "penstock/runtime/disk_reader.h"
+#include "penstock/runtime/lane_account.h"
+#include "penstock/runtime/runtime.h"
+
+namespace penstock {
+
+class RealRuntime : public Runtime {
+ public:
+  RealRuntime();
+  // Cancels.
+  ~RealRuntime() override;
+  RealRuntime(const RealRuntime&) = delete;
+  RealRuntime& operator=(const RealRuntime&) = delete;
+
+  LaneIdx AddIssuerLane(std::string name);
+  // A task takes at least cost.link_bytes / link_bytes_per_s; 0: no longer than its body.
+  LaneIdx AddThreadLane(std::string name, double link_bytes_per_s = 0);
+  LaneIdx AddDiskLane(std::string name, std::unique_ptr<DiskReader> reader);
+
+  Event Issue(Task task) override;
+  absl::Status Wait(const Event& event) override;
+  size_t WaitAny(std::span<const Event> events) override;
+  bool Done(const Event& event) const override;
+  void Cancel() override;
+  double now_s() const override;
+  std::vector<LaneUsage> Usage() const override;
+  void ResetUsage() override;
+  void SetSink(TaskSink* sink) override;
+
+ private:
+  struct TaskState;
+  using TaskRef = std::shared_ptr<TaskState>;
+  enum class LaneKind : uint8_t { kIssuer, kThread, kDisk };
+  struct Lane {
+    LaneKind kind = LaneKind::kIssuer;
+    LaneIdx idx = 0;
+    double link_bytes_per_s = 0;
+    std::unique_ptr<DiskReader> reader;
+    std::thread thread;
+    std::condition_variable wake;  // of the thread: the task in front may run, or it should end
+    std::deque<TaskRef> queue;     // guarded by mutex_, like all below
+    std::vector<TaskRef> reading;  // on a disk lane: under way; the index is the reads' tag
+    int num_reading = 0;
+    uint64_t reading_bytes = 0;
+    bool in_reader = false;  // the thread waits for the disk
+  };
+  using Lock = std::unique_lock<std::mutex>;
+
+  LaneIdx AddLane(std::string name, LaneKind kind, double link_bytes_per_s, std::unique_ptr<DiskReader> reader);
+  static const TaskState* StateOf(const Event& event);
+  // The task in front when nothing keeps it from running. Ends tasks in front whose events failed.
+  TaskRef TakeReady(Lane& lane, Lock& lock);
+  void RunBody(Lane& lane, const TaskRef& task, Lock& lock);
+  void End(Lane& lane, const TaskRef& task, absl::Status status, Lock& lock);
+  void WakeLane(Lane& lane);
+  // Runs what the issuer lanes have until `happened`.
+  template <typename Predicate>
+  void WorkUntil(Predicate happened);
+  void ThreadWork(Lane& lane);
+  void DiskWork(Lane& lane);
+  void BeginReads(Lane& lane, Lock& lock);
+
+  const std::chrono::steady_clock::time_point epoch_;
+  mutable std::mutex mutex_;
+  std::condition_variable wake_issuer_;
+  std::vector<std::unique_ptr<Lane>> lanes_;
+  LaneAccount account_;         // guarded by mutex_
+  int64_t num_unfinished_ = 0;  // tasks
+  int64_t num_ended_ = 0;
+  bool cancelling_ = false;
+  bool stop_ = false;
+};
+
+}  // namespace penstock

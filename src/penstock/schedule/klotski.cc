@@ -1,0 +1,135 @@
+// Klotski's expert-aware pipeline over a group of micro-batches: hot experts are fetched during attention, the others
+// when a gate decides for them, and each is computed for all micro-batches at once, in order of arrival.
+//
+// Beyond the paper: experts that are in slots already (the pinned share) are not prefetched, so that the K prefetched
+// ones are the hottest of those that must come from the disk; one that is probably not needed (few rows) is not
+// prefetched, because reading it would delay those that are; and the first layer of the next pass is prefetched while
+// this one ends.
+#include <algorithm>
+#include <array>
+#include <numeric>
+#include <utility>
+#include <vector>
+
+#include "penstock/base/status.h"
+#include "penstock/routing/correlation_table.h"
+#include "penstock/schedule/layer_experts.h"
+#include "penstock/schedule/schedule.h"
+
+namespace penstock {
+namespace {
+
+// An expert is fetched ahead when so many of the group's assignments are expected to be its own that it is chosen with
+// a probability of 1 - exp(-1.6) = 0.8.
+constexpr double kLeastExpected = 1.6;
+
+class KlotskiSchedule : public Schedule {
+ public:
+  KlotskiSchedule(const ScheduleOptions& options, const ModelConfig& config)
+      : options_(options),
+        hot_experts_(options.hot_experts > 0 ? options.hot_experts : config.num_topk),
+        table_({.num_layers = config.num_moe_layers(),
+                .num_experts = config.num_experts,
+                .num_topk = config.num_topk,
+                .path_length = 1,
+                .model = "model"}) {
+    for (int64_t layer_idx = 0; layer_idx < config.num_layers; ++layer_idx) {
+      if (config.layer_has_experts[layer_idx]) moe_layers_.push_back(layer_idx);
+    }
+  }
+
+  absl::Status Run(Pass& pass) override {
+    if (options_.multi_batch) return RunGroup(pass, pass.micro_batches());
+    for (const RowRange& micro_batch : pass.micro_batches()) {
+      PENSTOCK_RETURN_IF_ERROR(RunGroup(pass, {&micro_batch, 1}));
+    }
+    return absl::OkStatus();
+  }
+
+ private:
+  absl::Status RunGroup(Pass& pass, std::span<const RowRange> micro_batches) {
+    const RowRange group = {micro_batches.front().begin, micro_batches.back().end};
+    for (const RowRange& rows : micro_batches) pass.Embed(rows);
+    previous_choices_.clear();
+    size_t moe_layer = 0;
+    for (int64_t layer_idx = 0; layer_idx < pass.config().num_layers; ++layer_idx) {
+      if (!pass.has_experts(layer_idx)) {
+        for (const RowRange& rows : micro_batches) pass.Attention(rows, layer_idx);
+        pass.DenseFfn(group, layer_idx);
+        continue;
+      }
+      LayerExperts experts(pass, layer_idx);
+      experts.Adopt(std::exchange(hot_, {}));
+      std::vector<Event> gates;
+      for (const RowRange& rows : micro_batches) {
+        pass.Attention(rows, layer_idx);
+        gates.push_back(pass.Route(rows, layer_idx));
+      }
+      // Transfers that a gate decides are issued at once, while the next micro-batch's attention is computed.
+      for (size_t i = 0; i < gates.size(); ++i) {
+        PENSTOCK_RETURN_IF_ERROR(pass.runtime().Wait(gates[i]));
+        for (const int32_t expert_idx : pass.Chosen(micro_batches[i], layer_idx)) experts.Want(expert_idx);
+      }
+      Observe(pass, group, layer_idx, moe_layer);
+      // Experts are cut from the layer, not micro-batches from the group: each is computed for all rows at once.
+      pass.Group(group, layer_idx);
+      const auto order = options_.reorder ? LayerExperts::Order::kArrival : LayerExperts::Order::kIndex;
+      moe_layer = (moe_layer + 1) % moe_layers_.size();
+      PENSTOCK_RETURN_IF_ERROR(experts.Compute(order, [&] { Prefetch(pass, group, moe_layer); }));
+      pass.Combine(group, layer_idx);
+    }
+    return absl::OkStatus();
+  }
+
+  // Counts what the gates chose, and keeps it as the path to the next layer.
+  void Observe(Pass& pass, RowRange group, int64_t layer_idx, size_t moe_layer) {
+    const std::span<const int32_t> choices = pass.routing().Choices(layer_idx, group.begin, group.size());
+    table_.Update(static_cast<int64_t>(moe_layer), History(group), choices);
+    previous_choices_.assign(choices.begin(), choices.end());
+  }
+
+  RoutingHistory History(RowRange group) const {
+    RoutingHistory history{.num_rows = group.size(), .choices = {}};
+    history.choices[0] = previous_choices_;
+    return history;
+  }
+
+  // During the next attention the hot experts of its layer come, and they alone.
+  void Prefetch(Pass& pass, RowRange group, size_t moe_layer) {
+    if (!options_.hot_prefetch) return;
+    const ModelConfig& config = pass.config();
+    if (moe_layer == 0) previous_choices_.clear();  // of the next pass nothing is known
+    std::vector<double> tendency = table_.Tendency(static_cast<int64_t>(moe_layer), History(group));
+    // Of what was never seen every expert is as likely as the next.
+    const double known = std::accumulate(tendency.begin(), tendency.end(), 0.0);
+    const double unknown = (static_cast<double>(group.size()) - known) / static_cast<double>(config.num_experts);
+    for (double& rows : tendency) rows += std::max(unknown, 0.0);
+    std::vector<int32_t> hottest(tendency.size());
+    std::iota(hottest.begin(), hottest.end(), 0);
+    std::stable_sort(hottest.begin(), hottest.end(), [&](int32_t a, int32_t b) { return tendency[a] > tendency[b]; });
+    for (const int32_t expert_idx : hottest) {
+      if (static_cast<int64_t>(hot_.size()) == hot_experts_) return;
+      if (tendency[expert_idx] * static_cast<double>(config.num_topk) < kLeastExpected) return;
+      if (pass.IsPresent(moe_layers_[moe_layer], expert_idx)) continue;
+      auto lease = pass.experts().Acquire(pass.experts().layouts().KeyOf(moe_layers_[moe_layer], expert_idx),
+                                          FetchReason::kPredicted);
+      if (!lease.has_value()) return;
+      hot_.push_back(std::move(*lease));
+    }
+  }
+
+  ScheduleOptions options_;
+  int64_t hot_experts_;
+  CorrelationTable table_;
+  std::vector<int64_t> moe_layers_;
+  std::vector<int32_t> previous_choices_;  // of the group's rows in the layer before: [num_rows, num_topk]
+  std::vector<ExpertLease> hot_;           // of the layer to come
+};
+
+}  // namespace
+
+std::unique_ptr<Schedule> MakeKlotski(const ScheduleOptions& options, const ModelConfig& config) {
+  return std::make_unique<KlotskiSchedule>(options, config);
+}
+
+}  // namespace penstock

@@ -1,0 +1,41 @@
+// The experts of one layer, from being wanted to being computed, for the schedules that compute expert by expert over
+// all rows.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "absl/functional/function_ref.h"
+#include "penstock/schedule/pass.h"
+
+namespace penstock {
+
+class LayerExperts {
+ public:
+  LayerExperts(Pass& pass, int64_t layer_idx) : pass_(&pass), layer_idx_(layer_idx) {}
+
+  // Takes over leases of experts that were fetched ahead.
+  void Adopt(std::vector<ExpertLease> leases) { ahead_ = std::move(leases); }
+  // Asks for an expert that a row chose, unless it was asked for before: its transfer begins at once while there are
+  // slots.
+  void Want(int32_t expert_idx);
+
+  // kArrival: what is there first, in order of arrival; of pinned experts a few at a time while others are on their
+  // way, so that slots are given back as soon as they can be. kIndex: in increasing index, whatever arrives first.
+  enum class Order : uint8_t { kArrival, kIndex };
+  // Computes the wanted experts for the rows that were grouped last. `all_requested` is called when all transfers of
+  // the layer have been issued: the disk is free for what comes after.
+  absl::Status Compute(Order order, absl::FunctionRef<void()> all_requested);
+
+ private:
+  void Request();
+  std::vector<ExpertLease> TakeReady(Order order);
+
+  Pass* pass_;
+  int64_t layer_idx_;
+  std::vector<ExpertLease> ahead_;   // fetched before they were wanted
+  std::vector<int32_t> waiting_;     // wanted, no slot yet
+  std::vector<ExpertLease> leases_;  // wanted, not computed
+};
+
+}  // namespace penstock

@@ -1,0 +1,54 @@
+// A schedule decides in which order a pass's operations and transfers are issued. Each has its own file.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string_view>
+
+#include "absl/status/statusor.h"
+#include "penstock/model/model_config.h"
+#include "penstock/schedule/pass.h"
+
+namespace penstock {
+
+// Keeps what it fetches ahead from one pass to the next.
+class Schedule {
+ public:
+  virtual ~Schedule() = default;
+  // One pass, from the embedding to the last layer; Pass::Finish computes the logits. Failures of reads are the rows'
+  // (Pass::row_status); an error is a fault of ours.
+  virtual absl::Status Run(Pass& pass) = 0;
+};
+
+enum class ScheduleKind : uint8_t {
+  kOnDemand,  // layer by layer over all rows; experts are fetched when the router has chosen them
+  kZero,      // ZeRO-Inference: layer by layer, all experts of the next layer fetched ahead; one micro-batch a pass
+  kZigzag,    // FlexGen: the same for all micro-batches of the batch
+  kKlotski,   // gate-decided transfers, hot experts ahead, expert by expert over all micro-batches in order of arrival
+};
+inline constexpr ScheduleKind kAllSchedules[] = {ScheduleKind::kOnDemand, ScheduleKind::kZero, ScheduleKind::kZigzag,
+                                                 ScheduleKind::kKlotski};
+std::string_view ScheduleName(ScheduleKind kind);  // "on-demand"
+// kUsage names those that there are.
+absl::StatusOr<ScheduleKind> ParseScheduleName(std::string_view name);
+
+struct ScheduleOptions {
+  ScheduleKind kind = ScheduleKind::kOnDemand;
+  // Klotski's switches, for its ablation.
+  bool multi_batch = true;
+  bool hot_prefetch = true;
+  bool reorder = true;
+  int64_t hot_experts = 0;  // fetched ahead for each layer; 0: num_topk
+};
+std::unique_ptr<Schedule> MakeSchedule(const ScheduleOptions& options, const ModelConfig& config);
+
+// Streaming slots without which a schedule cannot run.
+int64_t LeastStreamingSlots(ScheduleKind kind, const ModelConfig& config);
+// How many of `num_slots` should not be pinned: what is computed, and what the disk brings meanwhile.
+int64_t StreamingSlots(ScheduleKind kind, const ModelConfig& config, int64_t num_slots, uint64_t slot_bytes);
+
+std::unique_ptr<Schedule> MakeOnDemand();
+std::unique_ptr<Schedule> MakeZigzag(const ModelConfig& config, bool one_micro_batch);
+std::unique_ptr<Schedule> MakeKlotski(const ScheduleOptions& options, const ModelConfig& config);
+
+}  // namespace penstock

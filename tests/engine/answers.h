@@ -1,0 +1,74 @@
+// Requests on a golden model and what an engine answers, down to the last bit of every log-probability.
+#pragma once
+
+#include <map>
+#include <string>
+#include <vector>
+
+#include "penstock/engine.h"
+#include "tests/engine/golden.h"
+
+namespace penstock {
+
+struct Answer {
+  std::vector<TokenId> token_ids;
+  std::vector<double> logprobs;
+  bool operator==(const Answer&) const = default;
+};
+
+// Greedy and sampled requests of different lengths, more than fit into a small batch.
+inline std::vector<Request> Requests(const Golden& golden) {
+  std::vector<Request> requests;
+  for (int round = 0; round < 2; ++round) {
+    for (int i = 0; i < golden.num_prompts(); ++i) {
+      Request request{.prompt_ids = golden.prompt(i)};
+      request.sampling.max_tokens = 5 + 7 * i;
+      request.sampling.ignore_eos = true;
+      request.sampling.logprobs = 2;
+      request.sampling.seed = static_cast<uint64_t>(i);
+      request.sampling.temperature = round == 0 ? 0 : 0.9;
+      request.sampling.top_p = 0.9;
+      requests.push_back(request);
+    }
+  }
+  return requests;
+}
+
+inline std::vector<Answer> RunAll(const EngineOptions& options, const std::vector<Request>& requests) {
+  auto engine = Engine::Open(options);
+  EXPECT_TRUE(engine.ok()) << engine.status();
+  if (!engine.ok()) return {};
+  std::map<RequestId, Answer> answers;
+  for (const Request& request : requests) {
+    const auto id = (*engine)->Submit(request);
+    EXPECT_TRUE(id.ok()) << id.status();
+  }
+  while (!(*engine)->idle()) {
+    const auto finished = (*engine)->Step();
+    EXPECT_TRUE(finished.ok()) << finished.status();
+    if (!finished.ok()) return {};
+    for (const Completion& completion : *finished) {
+      EXPECT_TRUE(completion.status.ok()) << completion.status;
+      Answer& answer = answers[completion.request_id];
+      answer.token_ids = completion.token_ids;
+      for (const TokenLogprobs& entry : completion.logprobs) answer.logprobs.push_back(entry.chosen.logprob);
+    }
+  }
+  std::vector<Answer> in_order;
+  for (auto& [id, answer] : answers) in_order.push_back(std::move(answer));
+  return in_order;
+}
+
+// The least budget, as the refusal states it.
+inline uint64_t LeastBudget(EngineOptions options) {
+  options.memory_bytes = 1;
+  const auto refused = Engine::Open(options);
+  EXPECT_FALSE(refused.ok());
+  EXPECT_EQ(ExitCodeOf(refused.status()), 6);
+  const std::string message(refused.status().message());
+  const size_t pos = message.find("the least budget is ");
+  EXPECT_NE(pos, std::string::npos) << message;
+  return std::stoull(message.substr(pos + 20));
+}
+
+}  // namespace penstock

@@ -1,0 +1,104 @@
+// Proves that answers do not depend on the policy: for random combinations of schedule, eviction, batch, micro-batch,
+// chunk, budget, streaming slots, threads and Klotski's switches on every golden model, the bits of a plain engine with
+// everything resident. PENSTOCK_TEST_COMBINATIONS (66) says how many, PENSTOCK_TEST_SEED (1) which.
+#include <cstdlib>
+#include <random>
+
+#include <fmt/format.h>
+
+#include "penstock/memory/eviction.h"
+#include "penstock/schedule/schedule.h"
+#include "tests/engine/answers.h"
+
+namespace penstock {
+namespace {
+
+int64_t FromEnvironment(const char* name, int64_t otherwise) {
+  const char* text = std::getenv(name);
+  return text == nullptr ? otherwise : std::atoll(text);
+}
+
+class Draw {
+ public:
+  explicit Draw(uint64_t seed) : random_(seed) {}
+  template <typename T>
+  T From(std::initializer_list<T> values) {
+    return values.begin()[random_() % values.size()];
+  }
+  bool Coin() { return random_() % 2 == 0; }
+  uint64_t Below(uint64_t bound) { return random_() % bound; }
+
+ private:
+  std::mt19937_64 random_;
+};
+
+EngineOptions RandomOptions(const EngineOptions& base, Draw& draw) {
+  EngineOptions options = base;
+  options.threads = draw.From({1, 2, 3});
+  options.batch_size = draw.From<int64_t>({0, 1, 3, 5, 64});
+  options.prefill_chunk = draw.From<int64_t>({0, 1, 7, 40});
+  options.io_uring = draw.Coin();
+  options.direct_io = draw.Coin();
+  Policy& policy = options.policy;
+  policy.schedule = draw.From<std::string>({"auto", "on-demand", "zero", "zigzag", "klotski", "klotski"});
+  policy.eviction = draw.From<std::string>({"auto", "lru", "lfu", "fifo", "static"});
+  policy.micro_batch_size = draw.From<int64_t>({0, 1, 2, 4});
+  policy.streaming_slots = draw.From<int64_t>({0, 1, 2, 3, 9});
+  policy.hot_experts = draw.From<int64_t>({0, 1, 5});
+  policy.multi_batch = draw.Coin();
+  policy.hot_prefetch = draw.Coin();
+  policy.reorder = draw.Coin();
+  // From the least budget to room for everything.
+  const uint64_t least = LeastBudget(options);
+  options.memory_bytes = draw.Coin() ? least : least + draw.Below(base.memory_bytes - least + 1);
+  return options;
+}
+
+std::string Describe(const EngineOptions& options) {
+  const Policy& policy = options.policy;
+  return fmt::format(
+      "memory {} threads {} batch {} chunk {} io_uring {} direct {} schedule {} eviction {} micro-batch {} streaming "
+      "{} "
+      "hot {} multi-batch {} hot-prefetch {} reorder {}",
+      options.memory_bytes, options.threads, options.batch_size, options.prefill_chunk, options.io_uring,
+      options.direct_io, policy.schedule, policy.eviction, policy.micro_batch_size, policy.streaming_slots,
+      policy.hot_experts, policy.multi_batch, policy.hot_prefetch, policy.reorder);
+}
+
+class PoliciesTest : public testing::TestWithParam<std::string> {};
+
+TEST_P(PoliciesTest, RandomPoliciesGiveTheBitsOfAPlainEngine) {
+  const Golden golden(GetParam());
+  const std::vector<Request> requests = Requests(golden);
+  const EngineOptions base{.model_dir = golden.dir(), .memory_bytes = 64 << 20, .threads = 1, .context_length = 192};
+  EngineOptions plain = base;
+  plain.policy.schedule = "on-demand";
+  const std::vector<Answer> expected = RunAll(plain, requests);
+  ASSERT_EQ(expected.size(), requests.size());
+  const auto num_models = static_cast<int64_t>(Golden::Variants().size());
+  const int64_t num_combinations = (FromEnvironment("PENSTOCK_TEST_COMBINATIONS", 66) + num_models - 1) / num_models;
+  const uint64_t seed = static_cast<uint64_t>(FromEnvironment("PENSTOCK_TEST_SEED", 1));
+  Draw draw(seed ^ std::hash<std::string>()(GetParam()));
+  for (int64_t i = 0; i < num_combinations; ++i) {
+    const EngineOptions options = RandomOptions(base, draw);
+    EXPECT_EQ(RunAll(options, requests), expected) << "seed " << seed << ": " << Describe(options);
+    if (HasFailure()) return;
+  }
+}
+
+// A name that is taken for another one would be tested twice and never once.
+TEST(Policies, EveryNameIsKnown) {
+  for (const ScheduleKind kind : kAllSchedules) EXPECT_EQ(ParseScheduleName(ScheduleName(kind)).value(), kind);
+  for (const Eviction eviction : kAllEvictions) EXPECT_EQ(ParseEvictionName(EvictionName(eviction)).value(), eviction);
+  EXPECT_FALSE(ParseScheduleName("martian").ok());
+  EXPECT_FALSE(ParseEvictionName("").ok());
+}
+
+INSTANTIATE_TEST_SUITE_P(Models, PoliciesTest, testing::ValuesIn(Golden::Variants()), [](const auto& param) {
+  std::string name = param.param;
+  for (char& c : name) c = c == '-' ? '_' : c;
+  return name;
+});
+
+}  // namespace
+}  // namespace penstock

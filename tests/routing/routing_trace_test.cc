@@ -1,0 +1,324 @@
+// Proves: a trace is read back as it was written, from memory and from a file larger than the buffers; a file that is
+// cut at any byte gives the whole records before the cut and tells of it; a file with any bit flipped, with a record
+// missing, repeated or moved, or with a field beyond its bounds behind right checksums is refused with the records
+// before it given; a file that exists is never overwritten.
+#include "penstock/routing/routing_trace.h"
+
+#include <algorithm>
+#include <cstring>
+#include <filesystem>
+
+#include <fcntl.h>
+#include <gmock/gmock.h>
+#include <rapidcheck/gtest.h>
+#include <unistd.h>
+#include <xxhash.h>
+
+#include "penstock/base/limits.h"
+#include "penstock/base/status.h"
+
+namespace penstock {
+namespace {
+
+using ::testing::HasSubstr;
+
+constexpr size_t kHeaderFixed = 35;  // before the model's name
+constexpr size_t kHeadBytes = 24;
+
+bool Same(const RoutingTraceRecord& a, const RoutingTraceRecord& b) {
+  return a.step_idx == b.step_idx && a.layer_idx == b.layer_idx && a.sequence_ids == b.sequence_ids &&
+         a.positions == b.positions && a.topk_idx == b.topk_idx;
+}
+
+RoutingTraceRecord MakeRecord(const RoutingTraceHeader& header, int64_t step_idx, int64_t layer_idx, int64_t num_rows) {
+  RoutingTraceRecord record{
+      .step_idx = step_idx, .layer_idx = layer_idx, .sequence_ids = {}, .positions = {}, .topk_idx = {}};
+  for (int64_t row_idx = 0; row_idx < num_rows; ++row_idx) {
+    record.sequence_ids.push_back(static_cast<uint32_t>(row_idx * 1000003));
+    record.positions.push_back(static_cast<uint32_t>((row_idx * 7919 + step_idx) % kMaxContext));
+    for (int64_t rank = 0; rank < header.num_topk; ++rank) {
+      record.topk_idx.push_back(static_cast<int32_t>((row_idx * 5 + layer_idx + rank) % header.num_experts));
+    }
+  }
+  return record;
+}
+
+std::string Encode(const RoutingTraceHeader& header, const std::vector<RoutingTraceRecord>& records) {
+  RoutingTraceEncoder encoder;
+  std::string bytes;
+  EXPECT_TRUE(encoder.Header(header, bytes).ok());
+  for (const RoutingTraceRecord& record : records) encoder.Record(record.View(), bytes);
+  encoder.End(bytes);
+  return bytes;
+}
+
+struct Outcome {
+  absl::Status status;  // of opening or of the last record
+  RoutingTraceEvent event = RoutingTraceEvent::kRecord;
+  std::string cut;
+  std::vector<RoutingTraceRecord> records;
+};
+
+Outcome ReadAll(absl::StatusOr<std::unique_ptr<RoutingTraceReader>> reader) {
+  Outcome outcome;
+  outcome.status = reader.status();
+  while (outcome.status.ok() && outcome.event == RoutingTraceEvent::kRecord) {
+    RoutingTraceRecord record;
+    const auto event = (*reader)->Next(record);
+    outcome.status = event.status();
+    if (!event.ok()) break;
+    outcome.event = *event;
+    if (*event == RoutingTraceEvent::kRecord) outcome.records.push_back(record);
+    if (*event == RoutingTraceEvent::kCut) outcome.cut = (*reader)->cut();
+  }
+  return outcome;
+}
+
+Outcome ReadAll(const std::string& bytes) { return ReadAll(RoutingTraceReader::OfBytes(bytes, "trace")); }
+
+void ExpectPrefix(const Outcome& outcome, const std::vector<RoutingTraceRecord>& records) {
+  ASSERT_LE(outcome.records.size(), records.size());
+  for (size_t i = 0; i < outcome.records.size(); ++i) EXPECT_TRUE(Same(outcome.records[i], records[i])) << i;
+}
+
+class RoutingTraceTest : public testing::Test {
+ protected:
+  RoutingTraceTest() {
+    for (int64_t step_idx = 0; step_idx < 2; ++step_idx) {
+      for (int64_t layer_idx = 0; layer_idx < header_.num_layers; ++layer_idx) {
+        records_.push_back(MakeRecord(header_, step_idx, layer_idx, 1 + step_idx + layer_idx));
+      }
+    }
+    bytes_ = Encode(header_, records_);
+    size_t end = kHeaderFixed + header_.model.size() + 8;
+    ends_.push_back(end);
+    for (const RoutingTraceRecord& record : records_) {
+      end += kHeadBytes + static_cast<size_t>(record.num_rows() * (8 + 2 * header_.num_topk)) + 8;
+      ends_.push_back(end);
+    }
+    path_ = testing::TempDir() + "/penstock-routing-trace-" + std::to_string(::getpid());
+    std::filesystem::remove(path_);
+  }
+  ~RoutingTraceTest() override { std::filesystem::remove(path_); }
+
+  // The bytes with every checksum of `bytes` made right; walks as far as heads make sense.
+  static std::string Sealed(std::string bytes, int64_t num_topk) {
+    uint64_t checksum = 0;
+    size_t begin = 0;
+    const auto seal = [&](size_t num_bytes) {
+      if (begin + num_bytes + 8 > bytes.size()) return false;
+      checksum = XXH3_64bits_withSeed(bytes.data() + begin, num_bytes, checksum);
+      std::memcpy(bytes.data() + begin + num_bytes, &checksum, 8);
+      begin += num_bytes + 8;
+      return true;
+    };
+    uint32_t model_bytes;
+    std::memcpy(&model_bytes, bytes.data() + kHeaderFixed - 4, 4);
+    if (!seal(kHeaderFixed + model_bytes)) return bytes;
+    while (seal(16)) {
+      uint32_t num_rows;
+      std::memcpy(&num_rows, bytes.data() + begin - 12, 4);
+      if (num_rows == 0 || !seal(num_rows * static_cast<size_t>(8 + 2 * num_topk))) break;
+    }
+    return bytes;
+  }
+
+  const RoutingTraceHeader header_{.model = "tiny-moe", .num_layers = 3, .num_experts = 6, .num_topk = 2};
+  std::vector<RoutingTraceRecord> records_;
+  std::string bytes_;
+  std::vector<size_t> ends_;  // of the header and of each record
+  std::string path_;
+};
+
+TEST_F(RoutingTraceTest, IsReadBack) {
+  ASSERT_EQ(bytes_.size(), ends_.back() + kHeadBytes);
+  const auto reader = RoutingTraceReader::OfBytes(bytes_, "trace");
+  ASSERT_TRUE(reader.ok()) << reader.status();
+  EXPECT_EQ((*reader)->header().model, header_.model);
+  EXPECT_EQ((*reader)->header().num_layers, header_.num_layers);
+  EXPECT_EQ((*reader)->header().num_experts, header_.num_experts);
+  EXPECT_EQ((*reader)->header().num_topk, header_.num_topk);
+  const Outcome outcome = ReadAll(bytes_);
+  ASSERT_TRUE(outcome.status.ok()) << outcome.status;
+  EXPECT_EQ(outcome.event, RoutingTraceEvent::kEnd);
+  ASSERT_EQ(outcome.records.size(), records_.size());
+  ExpectPrefix(outcome, records_);
+}
+
+// Of the whole range from the first case on; rc::gen::inRange alone begins near `least`.
+int64_t Draw(int64_t least, int64_t most) {
+  return *rc::gen::resize(rc::kNominalSize, rc::gen::inRange<int64_t>(least, most + 1));
+}
+
+RC_GTEST_PROP(RoutingTrace, AnyTraceIsReadBack, ()) {
+  RoutingTraceHeader header;
+  header.num_layers = Draw(1, kMaxLayers);
+  header.num_experts = Draw(1, kMaxExperts);
+  header.num_topk = Draw(1, std::min(kMaxTopk, header.num_experts));
+  header.model = std::string(static_cast<size_t>(Draw(1, kMaxTraceModelBytes)), 'm');
+  std::vector<RoutingTraceRecord> records;
+  int64_t step_idx = 0;
+  const int64_t num_records = Draw(0, 4);
+  for (int64_t i = 0; i < num_records; ++i) {
+    step_idx += Draw(1, int64_t{1} << 60);
+    records.push_back(MakeRecord(header, step_idx, Draw(0, header.num_layers - 1), Draw(1, 40)));
+  }
+  const Outcome outcome = ReadAll(Encode(header, records));
+  RC_ASSERT(outcome.status.ok() && outcome.event == RoutingTraceEvent::kEnd);
+  RC_ASSERT(outcome.records.size() == records.size());
+  for (size_t i = 0; i < records.size(); ++i) RC_ASSERT(Same(outcome.records[i], records[i]));
+}
+
+TEST_F(RoutingTraceTest, ACutIsToldAndWhatIsBeforeItIsWhole) {
+  for (size_t size = 0; size < bytes_.size(); ++size) {
+    const Outcome outcome = ReadAll(bytes_.substr(0, size));
+    if (size < ends_[0]) {
+      EXPECT_FALSE(outcome.status.ok()) << size;
+      EXPECT_EQ(FaultOf(outcome.status), Fault::kInput);
+      continue;
+    }
+    ASSERT_TRUE(outcome.status.ok()) << size << ": " << outcome.status;
+    EXPECT_EQ(outcome.event, RoutingTraceEvent::kCut) << size;
+    const auto whole = std::upper_bound(ends_.begin(), ends_.end(), size) - ends_.begin() - 1;
+    ASSERT_EQ(outcome.records.size(), static_cast<size_t>(whole)) << size;
+    ExpectPrefix(outcome, records_);
+    EXPECT_THAT(outcome.cut, HasSubstr(fmt::format("at byte {} after {} whole records", size, whole)));
+  }
+}
+
+TEST_F(RoutingTraceTest, AFlippedBitIsFound) {
+  for (size_t pos = 0; pos < bytes_.size(); ++pos) {
+    for (int bit = 0; bit < 8; ++bit) {
+      std::string flipped = bytes_;
+      flipped[pos] = static_cast<char>(flipped[pos] ^ (1 << bit));
+      const Outcome outcome = ReadAll(flipped);
+      ASSERT_FALSE(outcome.status.ok()) << pos << " " << bit;
+      EXPECT_EQ(FaultOf(outcome.status), Fault::kInput);
+      const auto whole = std::upper_bound(ends_.begin(), ends_.end(), pos) - ends_.begin();
+      EXPECT_EQ(outcome.records.size(), static_cast<size_t>(std::max<int64_t>(0, whole - 1))) << pos;
+      ExpectPrefix(outcome, records_);
+    }
+  }
+}
+
+TEST_F(RoutingTraceTest, ARecordMissingRepeatedOrMovedIsFound) {
+  const auto piece = [&](size_t i) { return bytes_.substr(ends_[i], ends_[i + 1] - ends_[i]); };
+  std::string missing = bytes_, repeated = bytes_, moved = bytes_;
+  missing.erase(ends_[1], ends_[2] - ends_[1]);
+  repeated.insert(ends_[2], piece(1));
+  moved.replace(ends_[1], ends_[3] - ends_[1], piece(2) + piece(1));
+  for (const std::string& bytes : {missing, repeated, moved, bytes_ + "x"}) {
+    const Outcome outcome = ReadAll(bytes);
+    EXPECT_FALSE(outcome.status.ok());
+    ExpectPrefix(outcome, records_);
+  }
+}
+
+TEST_F(RoutingTraceTest, FieldsBeyondTheirBoundsAreNamedThoughChecksumsAreRight) {
+  ASSERT_EQ(Sealed(bytes_, header_.num_topk), bytes_);
+  const size_t head = ends_[1];           // of record 1, which has 2 rows
+  const size_t rows = head + kHeadBytes;  // sequence ids, positions, topk_idx
+  const size_t end = ends_.back();
+  const struct {
+    size_t pos;
+    std::string field;
+    const char* message;
+  } cases[] = {
+      {19, std::string(4, '\0'), "num_layers: expected 1 to 1024, found 0"},
+      {19, "\xFF\xFF\xFF\xFF", "num_layers: expected 1 to 1024, found 4294967295"},
+      {23, {"\x01\x10\0\0", 4}, "num_experts: expected 1 to 4096, found 4097"},
+      {27, {"\x07\0\0\0", 4}, "num_topk: expected 1 to 6, found 7"},
+      {31, std::string(4, '\0'), "bytes of the model's name: expected 1 to 512, found 0"},
+      {31, "\xFF\xFF\xFF\xFF", "bytes of the model's name: expected 1 to 512, found 4294967295"},
+      {kHeaderFixed, "\xFF", "expected UTF-8"},
+      {head, std::string(8, '\xFF'), "trace: record 1: step_idx: expected less than 2^63, found 18446744073709551615"},
+      {head + 8, {"\x03\0\0\0", 4}, "record 1: layer_idx: expected 0 to 2, found 3"},
+      {head + 8, std::string(4, '\0'), "record 1: step_idx and layer_idx: expected more than 0 and 0, found 0 and 0"},
+      {head + 12, std::string(4, '\0'), "record 1: num_rows: expected 1 to 131072, found 0"},
+      {head + 12, {"\x01\x00\x02\x00", 4}, "record 1: num_rows: expected 1 to 131072, found 131073"},
+      {rows + 12, {"\0\0\0\x01", 4}, "record 1: position: expected 0 to 16777215, found 16777216"},
+      {rows + 18, {"\x06\0", 2}, "record 1: topk_idx: expected 0 to 5, found 6"},
+      {rows + 18, bytes_.substr(rows + 16, 2), "different experts in a row"},
+      {end, {"\x05\0\0\0\0\0\0\0", 8}, "record 6: number of records in the end: expected 6, found 5"},
+      {end + 12, {"\x01\0\0\0", 4}, "record 6: num_rows of the end: expected 0, found 1"},
+  };
+  for (const auto& row : cases) {
+    std::string bytes = bytes_;
+    bytes.replace(row.pos, row.field.size(), row.field);
+    const Outcome outcome = ReadAll(Sealed(bytes, header_.num_topk));
+    ASSERT_FALSE(outcome.status.ok()) << row.message;
+    EXPECT_EQ(FaultOf(outcome.status), Fault::kInput);
+    EXPECT_THAT(Message(outcome.status), HasSubstr(row.message));
+    EXPECT_THAT(Message(outcome.status), HasSubstr("trace: "));
+  }
+  EXPECT_THAT(Message(ReadAll("not a trace").status), HasSubstr("trace: not a routing trace of this version"));
+}
+
+TEST_F(RoutingTraceTest, AFileLargerThanTheBuffersIsReadBack) {
+  const RoutingTraceHeader header{.model = "m", .num_layers = 2, .num_experts = 4096, .num_topk = 64};
+  std::vector<RoutingTraceRecord> records;
+  for (const int64_t num_rows : {1, 300, 9000, 2, 4000, 1}) {
+    records.push_back(MakeRecord(header, static_cast<int64_t>(records.size()), 1, num_rows));
+  }
+  {
+    auto writer = RoutingTraceWriter::Create(path_, header).value();
+    for (const RoutingTraceRecord& record : records) ASSERT_TRUE(writer->Append(record.View()).ok());
+    ASSERT_TRUE(writer->Close().ok());
+  }
+  const Outcome outcome = ReadAll(RoutingTraceReader::Open(path_));
+  ASSERT_TRUE(outcome.status.ok()) << outcome.status;
+  EXPECT_EQ(outcome.event, RoutingTraceEvent::kEnd);
+  EXPECT_EQ(outcome.records.size(), records.size());
+  ExpectPrefix(outcome, records);
+  EXPECT_EQ(std::filesystem::file_size(path_), Encode(header, records).size());
+}
+
+TEST_F(RoutingTraceTest, AWriterThatIsNotClosedLeavesACutFile) {
+  {
+    auto writer = RoutingTraceWriter::Create(path_, header_).value();
+    for (const RoutingTraceRecord& record : records_) ASSERT_TRUE(writer->Append(record.View()).ok());
+  }
+  const Outcome outcome = ReadAll(RoutingTraceReader::Open(path_));
+  ASSERT_TRUE(outcome.status.ok()) << outcome.status;
+  EXPECT_EQ(outcome.event, RoutingTraceEvent::kCut);
+  EXPECT_EQ(outcome.records.size(), records_.size());
+  EXPECT_THAT(outcome.cut, HasSubstr(path_));
+}
+
+TEST_F(RoutingTraceTest, WhatCannotBeMadeOrOpenedIsRefused) {
+  RoutingTraceHeader wrong = header_;
+  wrong.num_topk = 7;
+  EXPECT_EQ(FaultOf(RoutingTraceWriter::Create(path_, wrong).status()), Fault::kInput);
+  EXPECT_FALSE(std::filesystem::exists(path_));
+  ASSERT_TRUE(RoutingTraceWriter::Create(path_, header_).ok());
+  const absl::Status again = RoutingTraceWriter::Create(path_, header_).status();
+  EXPECT_EQ(FaultOf(again), Fault::kIo);
+  EXPECT_THAT(Message(again), HasSubstr("exists already"));
+  EXPECT_EQ(FaultOf(RoutingTraceWriter::Create("/no/such/folder/x", header_).status()), Fault::kIo);
+  EXPECT_EQ(FaultOf(RoutingTraceReader::Open("/no/such/file").status()), Fault::kIo);
+  EXPECT_EQ(FaultOf(RoutingTraceReader::Open(testing::TempDir()).status()), Fault::kIo);
+}
+
+TEST_F(RoutingTraceTest, AFullDiskIsTold) {
+  // The writer's descriptor is made one of /dev/full, which takes no byte.
+  if (::access("/proc/self/fd", R_OK) != 0) GTEST_SKIP() << "needs /proc";
+  auto writer = RoutingTraceWriter::Create(path_, header_).value();
+  for (int fd = 3; fd < 256; ++fd) {
+    std::error_code error;
+    if (std::filesystem::read_symlink(fmt::format("/proc/self/fd/{}", fd), error) !=
+        std::filesystem::canonical(path_)) {
+      continue;
+    }
+    const int full = ::open("/dev/full", O_WRONLY | O_CLOEXEC);
+    ASSERT_GE(full, 0);
+    ASSERT_EQ(::dup2(full, fd), fd);
+    ::close(full);
+  }
+  ASSERT_TRUE(writer->Append(records_[0].View()).ok());  // lies in the buffer
+  const absl::Status status = writer->Close();
+  EXPECT_EQ(FaultOf(status), Fault::kIo);
+  EXPECT_THAT(Message(status), HasSubstr(path_));
+}
+
+}  // namespace
+}  // namespace penstock

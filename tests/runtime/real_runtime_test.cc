@@ -1,0 +1,258 @@
+// Proves that lanes run their tasks in order and side by side, that events order tasks of different lanes, that a
+// failure reaches everything that waits for it and nothing else, that cancelling drains, that a link keeps its rate,
+// and that a disk lane brings the bytes and tells of failed reads.
+#include "penstock/runtime/real_runtime.h"
+
+#include <atomic>
+#include <cstring>
+#include <fstream>
+#include <random>
+#include <stdexcept>
+
+#include <fcntl.h>
+#include <gmock/gmock.h>
+#include <unistd.h>
+
+#include "penstock/base/status.h"
+
+namespace penstock {
+namespace {
+
+absl::Status Sleep(double seconds) {
+  std::this_thread::sleep_for(std::chrono::duration<double>(seconds));
+  return absl::OkStatus();
+}
+
+TEST(RealRuntime, AnEventOfNoTaskHasHappened) {
+  RealRuntime runtime;
+  EXPECT_TRUE(runtime.Wait(Event()).ok());
+  EXPECT_TRUE(runtime.Done(Event()));
+  const Event events[] = {Event()};
+  EXPECT_EQ(runtime.WaitAny(events), 0u);
+}
+
+// Random tasks on all kinds of compute lanes with random events to wait for: each begins after all of these and after
+// the task before it on its lane, and each runs once.
+TEST(RealRuntime, EveryTaskRunsOnceAfterWhatItWaitsFor) {
+  for (unsigned seed = 0; seed < 20; ++seed) {
+    std::mt19937 random(seed);
+    constexpr int kNumTasks = 300;
+    std::vector<std::atomic<int>> runs(kNumTasks);
+    std::vector<std::vector<int>> waits(kNumTasks);
+    std::atomic<int> num_wrong{0};
+    RealRuntime runtime;
+    const LaneIdx lanes[] = {runtime.AddIssuerLane("a"), runtime.AddThreadLane("b"), runtime.AddThreadLane("c"),
+                             runtime.AddIssuerLane("d")};
+    std::vector<Event> events;
+    int last_of_lane[] = {-1, -1, -1, -1};
+    for (int i = 0; i < kNumTasks; ++i) {
+      const size_t lane = random() % 4;
+      Task task{.lane = lanes[lane], .label = {"task"}};
+      if (last_of_lane[lane] >= 0) waits[i].push_back(last_of_lane[lane]);
+      last_of_lane[lane] = i;
+      for (int k = 0; i > 0 && k < 2; ++k) {
+        const int before = static_cast<int>(random() % static_cast<unsigned>(i));
+        task.after.push_back(events[before]);
+        waits[i].push_back(before);
+      }
+      task.body = [&, i] {
+        for (const int before : waits[i]) num_wrong += runs[before] == 1 ? 0 : 1;
+        ++runs[i];
+        return absl::OkStatus();
+      };
+      events.push_back(runtime.Issue(std::move(task)));
+      if (random() % 50 == 0) {
+        EXPECT_TRUE(runtime.Wait(events[random() % events.size()]).ok());
+      }
+    }
+    EXPECT_TRUE(runtime.WaitAll(events).ok());
+    EXPECT_EQ(num_wrong, 0);
+    for (const auto& count : runs) EXPECT_EQ(count, 1);
+  }
+}
+
+TEST(RealRuntime, LanesWorkAtTheSameTime) {
+  RealRuntime runtime;
+  const LaneIdx issuer = runtime.AddIssuerLane("issuer"), thread = runtime.AddThreadLane("thread");
+  // Each waits in its body for the other to have begun: only side by side they end.
+  std::atomic<int> num_begun{0};
+  const auto meet = [&] {
+    ++num_begun;
+    while (num_begun < 2) std::this_thread::yield();
+    return absl::OkStatus();
+  };
+  const Event events[] = {runtime.Issue({.lane = issuer, .body = meet}), runtime.Issue({.lane = thread, .body = meet})};
+  EXPECT_TRUE(runtime.WaitAll(events).ok());
+}
+
+TEST(RealRuntime, WaitAnyTellsOneThatHappened) {
+  RealRuntime runtime;
+  const LaneIdx fast = runtime.AddThreadLane("fast"), slow = runtime.AddThreadLane("slow");
+  std::atomic<bool> go{false};
+  const Event events[] = {runtime.Issue({.lane = slow,
+                                         .body =
+                                             [&] {
+                                               while (!go) std::this_thread::yield();
+                                               return absl::OkStatus();
+                                             }}),
+                          runtime.Issue({.lane = fast})};
+  EXPECT_EQ(runtime.WaitAny(events), 1u);
+  EXPECT_FALSE(runtime.Done(events[0]));
+  go = true;
+  EXPECT_TRUE(runtime.Wait(events[0]).ok());
+}
+
+TEST(RealRuntime, AFailureReachesAllThatWaitForItAndNothingElse) {
+  RealRuntime runtime;
+  const LaneIdx a = runtime.AddIssuerLane("a"), b = runtime.AddThreadLane("b");
+  std::atomic<int> num_run{0};
+  const auto count = [&] {
+    ++num_run;
+    return absl::OkStatus();
+  };
+  const Event failed = runtime.Issue({.lane = b, .body = [] { return IoError("the disk burned"); }});
+  const Event waits = runtime.Issue({.lane = a, .after = {failed}, .body = count});
+  const Event waits_longer = runtime.Issue({.lane = b, .after = {waits}, .body = count});
+  const Event other = runtime.Issue({.lane = b, .body = count});
+  const Event thrown =
+      runtime.Issue({.lane = a, .body = []() -> absl::Status { throw std::runtime_error("a surprise"); }});
+  EXPECT_EQ(Message(runtime.Wait(waits_longer)), "the disk burned");
+  EXPECT_EQ(Message(runtime.Wait(waits)), "the disk burned");
+  EXPECT_TRUE(runtime.Wait(other).ok());
+  EXPECT_THAT(Message(runtime.Wait(thrown)), testing::HasSubstr("a surprise"));
+  EXPECT_EQ(num_run, 1);
+  // After the fact too.
+  EXPECT_EQ(Message(runtime.Wait(runtime.Issue({.lane = a, .after = {failed}, .body = count}))), "the disk burned");
+  EXPECT_EQ(num_run, 1);
+}
+
+TEST(RealRuntime, CancellingEndsWhatHasNotBegunAndWaitsForWhatHas) {
+  RealRuntime runtime;
+  const LaneIdx a = runtime.AddIssuerLane("a"), b = runtime.AddThreadLane("b");
+  std::atomic<int> num_ended{0};
+  std::atomic<bool> begun{false};
+  const Event running = runtime.Issue({.lane = b, .body = [&] {
+                                         begun = true;
+                                         const absl::Status status = Sleep(0.02);
+                                         ++num_ended;
+                                         return status;
+                                       }});
+  std::vector<Event> waiting;
+  for (int i = 0; i < 10; ++i) {
+    waiting.push_back(runtime.Issue({.lane = i % 2 == 0 ? a : b, .after = {running}, .body = [&] {
+                                       ++num_ended;
+                                       return absl::OkStatus();
+                                     }}));
+  }
+  while (!begun) std::this_thread::yield();
+  runtime.Cancel();
+  EXPECT_EQ(num_ended, 1);
+  EXPECT_TRUE(runtime.Wait(running).ok());
+  for (const Event& event : waiting) EXPECT_TRUE(absl::IsCancelled(runtime.Wait(event)));
+  // It can be used again.
+  EXPECT_TRUE(runtime.Wait(runtime.Issue({.lane = a})).ok());
+}
+
+TEST(RealRuntime, WhatABodyHoldsIsLetGoBeforeTheEvent) {
+  RealRuntime runtime;
+  const LaneIdx lane = runtime.AddThreadLane("b");
+  for (int i = 0; i < 100; ++i) {
+    const auto held = std::make_shared<int>(1);
+    const Event event = runtime.Issue({.lane = lane, .body = [held] { return absl::OkStatus(); }});
+    EXPECT_TRUE(runtime.Wait(event).ok());
+    EXPECT_EQ(held.use_count(), 1);
+  }
+}
+
+TEST(RealRuntime, ALinkIsNoFasterThanItsRate) {
+  RealRuntime runtime;
+  const LaneIdx lane = runtime.AddThreadLane("link", 1e6);
+  std::vector<Event> events;
+  const double begin_s = runtime.now_s();
+  for (int i = 0; i < 4; ++i) events.push_back(runtime.Issue({.lane = lane, .cost = {.link_bytes = 5000}}));
+  EXPECT_TRUE(runtime.WaitAll(events).ok());
+  EXPECT_GE(runtime.now_s() - begin_s, 0.02);
+  const std::vector<LaneUsage> usage = runtime.Usage();
+  EXPECT_EQ(usage[lane].name, "link");
+  EXPECT_EQ(usage[lane].num_tasks, 4);
+  EXPECT_EQ(usage[lane].cost.link_bytes, 20000u);
+  EXPECT_GE(usage[lane].busy_s, 0.02);
+}
+
+class DiskLaneTest : public testing::Test {
+ protected:
+  void SetUp() override {
+    content_.resize(3'000'000);
+    std::mt19937 random(1);
+    for (char& c : content_) c = static_cast<char>(random());
+    const std::string path = testing::TempDir() + "/disk-lane-" + std::to_string(::getpid());
+    std::ofstream(path, std::ios::binary) << content_;
+    OpenedFile file;
+    file.fd = UniqueFd(::open(path.c_str(), O_RDWR));
+    file.path = path;
+    file.size_bytes = content_.size();
+    files_.push_back(std::move(file));
+    ::unlink(path.c_str());
+  }
+  std::string content_;
+  std::vector<OpenedFile> files_;
+};
+
+TEST_F(DiskLaneTest, BringsTheBytesWhateverIsIssuedMeanwhile) {
+  for (const bool ring : {true, false}) {
+    RealRuntime runtime;
+    const LaneIdx disk = runtime.AddDiskLane("disk", DiskReader::Create(files_, {.io_uring = ring}).value());
+    const LaneIdx compute = runtime.AddIssuerLane("compute");
+    constexpr int kNumReads = 200;
+    constexpr uint64_t kMostBytes = 100'000;
+    struct Target {
+      alignas(4096) std::byte bytes[(kMostBytes / 4096 + 3) * 4096];
+    };
+    const auto targets = std::make_unique<std::vector<Target>>(kNumReads);
+    std::mt19937 random(2);
+    std::atomic<int> num_right{0};
+    std::vector<Event> checks;
+    for (int i = 0; i < kNumReads; ++i) {
+      Task task{.lane = disk, .label = {"read"}};
+      const uint64_t size = 1 + random() % kMostBytes;
+      const DiskRead read{0, {random() % (content_.size() - size), size}, (*targets)[i].bytes};
+      task.reads.push_back(read);
+      task.cost.link_bytes = size;
+      if (i % 7 == 3) task.after.push_back(checks[i / 2]);
+      const Event arrived = runtime.Issue(std::move(task));
+      checks.push_back(runtime.Issue({.lane = compute, .after = {arrived}, .body = [&, read] {
+                                        num_right += std::memcmp(DiskReader::Landing(read),
+                                                                 content_.data() + read.extent.offset_bytes,
+                                                                 read.extent.size_bytes) == 0;
+                                        return absl::OkStatus();
+                                      }}));
+      if (i % 20 == 19) {
+        EXPECT_TRUE(runtime.Wait(checks[random() % checks.size()]).ok());
+      }
+    }
+    EXPECT_TRUE(runtime.WaitAll(checks).ok());
+    EXPECT_EQ(num_right, kNumReads);
+    EXPECT_EQ(runtime.Usage()[disk].num_tasks, kNumReads);
+  }
+}
+
+TEST_F(DiskLaneTest, AFailedReadFailsItsTaskAlone) {
+  RealRuntime runtime;
+  const LaneIdx disk = runtime.AddDiskLane("disk", DiskReader::Create(files_, {}).value());
+  ASSERT_EQ(::ftruncate(files_[0].fd.get(), 1'000'000), 0);
+  struct alignas(4096) Target {
+    std::byte bytes[3 * 4096];
+  };
+  const auto targets = std::make_unique<std::vector<Target>>(3);
+  std::vector<Event> events;
+  for (int i = 0; i < 3; ++i) {
+    const uint64_t offset = i == 1 ? 2'000'000 : 5000;
+    events.push_back(runtime.Issue({.lane = disk, .reads = {{0, {offset, 4000}, (*targets)[i].bytes}}}));
+  }
+  EXPECT_TRUE(runtime.Wait(events[0]).ok());
+  EXPECT_EQ(FaultOf(runtime.Wait(events[1])), Fault::kIo);
+  EXPECT_TRUE(runtime.Wait(events[2]).ok());
+}
+
+}  // namespace
+}  // namespace penstock
