@@ -117,6 +117,10 @@ struct EngineOptions {
   // Prompt and answer of a request, as far as they are known: what the KV cache holds for each place of the batch.
   int64_t planned_positions = 0;  // 0: 256
   Policy policy = {};
+  // Files that are written while the engine runs; empty: none.
+  std::string trace_path = {};       // Chrome trace JSON of every task (opens in Perfetto)
+  std::string trace_html_path = {};  // a page that shows the last of them
+  std::string routing_path = {};     // which experts each row chose, for simulations; must not exist yet
   bool direct_io = true;  // O_DIRECT reads of experts; falls back to buffered reads where the file system refuses
   bool io_uring = true;   // io_uring; falls back to reading threads where the kernel refuses
 };
@@ -150,12 +154,22 @@ struct EngineStats {
   double load_s = 0;
   double prefill_s = 0;  // steps are split by the share of their rows
   double decode_s = 0;
-  uint64_t disk_bytes = 0;  // expert bytes read from disk while generating
-  int64_t expert_hits = 0;  // experts found in DRAM when wanted
+  uint64_t disk_bytes = 0;         // expert bytes read from disk while generating
+  uint64_t unused_disk_bytes = 0;  // of these: read ahead and not wanted
+  uint64_t memory_bytes = 0;       // that computing read or wrote in DRAM: weights and KV
+  double flops = 0;                // multiplications and additions
+  int64_t expert_hits = 0;         // experts found in DRAM when wanted
   int64_t expert_misses = 0;
   int64_t prefetch_issued = 0;  // experts read because they were predicted
   int64_t prefetch_used = 0;    // of these: wanted before they left
   std::vector<LaneStats> lanes;
+};
+
+// What this machine can do at most, all threads together; 0 where it was not asked.
+struct MachineRates {
+  double disk_bytes_per_s = 0;
+  double memory_bytes_per_s = 0;
+  double ops_per_s = 0;  // in the arithmetic of the FFNs
 };
 
 struct ChatMessage {
@@ -203,6 +217,11 @@ class Engine {
   // Log-probability of each token of `ids` but the first, given those before it: ids.size() - 1 values (for
   // perplexity). REQUIRES: idle(), 2 <= ids.size() <= context_length.
   virtual absl::StatusOr<std::vector<double>> ScoreTokens(std::span<const TokenId> ids) = 0;
+  // Measures the machine, with the engine's own threads, reads and memory; about two seconds. REQUIRES: idle().
+  virtual MachineRates MeasureRates() { return {}; }
+  // Ends what trace_path, trace_html_path and routing_path asked for; kIo when it could not be written. To be called
+  // once, when the engine is done.
+  virtual absl::Status CloseTraces() { return absl::OkStatus(); }
   // Logits [ids.size(), vocab_size] after each token (for tests and tools). REQUIRES: idle().
   virtual absl::StatusOr<std::vector<float>> Logits(std::span<const TokenId> ids) = 0;
 };

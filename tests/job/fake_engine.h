@@ -27,6 +27,7 @@ struct FakeEngineOptions {
   int max_steps = 5;
   int max_sleep_us = 0;  // per step, at most
   int64_t fail_at_step = -1;
+  std::string unreadable = "-";  // requests whose prompt has this text fail
   bool has_template = true;
   double default_temperature = 1.0;
 };
@@ -125,6 +126,10 @@ class FakeEngine : public Engine {
     one.completion.token_ids = *Tokenize(one.completion.text);
     one.completion.finish_reason = hash % 2 == 0 ? FinishReason::kStop : FinishReason::kLength;
     one.completion.num_prompt_tokens = static_cast<int64_t>(request.prompt_ids.size());
+    if (std::string(request.prompt_ids.begin(), request.prompt_ids.end()).find(options_.unreadable) !=
+        std::string::npos) {
+      one.completion.status = IoError("penstock.bin: cannot read: Input/output error");
+    }
     for (const TokenId id : one.completion.token_ids) {
       if (s.logprobs < 0) break;
       TokenLogprobs logprobs{.chosen = {id, -0.5}, .top = {}};

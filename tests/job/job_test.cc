@@ -56,6 +56,22 @@ TEST_F(JobTest, EveryLineGetsExactlyOneRecord) {
   EXPECT_THAT(text, HasSubstr(R"("code":"invalid_id")"));
 }
 
+TEST_F(JobTest, ARequestWhoseExpertsCannotBeReadHasItsErrorLineAndTheJobGoesOn) {
+  engine_.unreadable = "burned";
+  WriteInput(
+      "{\"id\": \"a\", \"prompt\": \"x\"}\n{\"id\": \"b\", \"prompt\": \"burned\"}\n"
+      "{\"id\": \"c\", \"turns\": [\"x\", \"burned\", \"y\"]}\n{\"id\": \"d\", \"prompt\": \"y\"}\n");
+  const auto summary = Run();
+  ASSERT_TRUE(summary.ok()) << summary.status();
+  EXPECT_EQ(summary->numbers.num_failed, 2);
+  EXPECT_EQ(Output().size(), 4u);
+  for (const char* id : {"a", "d"}) EXPECT_EQ(ErrorCode(Result(id)), "") << id;
+  for (const char* id : {"b", "c"}) {
+    EXPECT_EQ(ErrorCode(Result(id)), "io_error") << id;
+    EXPECT_THAT(std::string(Result(id).at("error").at("message").as_string()), HasSubstr("Input/output error"));
+  }
+}
+
 TEST_F(JobTest, RefusalsOfTheInput) {
   struct Case {
     std::string input;

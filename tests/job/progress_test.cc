@@ -69,6 +69,20 @@ TEST(Progress, AClosedReaderIsNoError) {
   EXPECT_TRUE(ChooseProgressMode(true) == ProgressMode::kSilent);
 }
 
+TEST(Stats, TheBoundIsTheSlowestPartAlone) {
+  EngineStats work;
+  work.disk_bytes = 1000;
+  work.unused_disk_bytes = 200;
+  work.memory_bytes = 500;
+  work.flops = 900;
+  const Bound disk = BoundOf(work, {.disk_bytes_per_s = 100, .memory_bytes_per_s = 100, .ops_per_s = 1000});
+  EXPECT_EQ(disk.seconds, 8);
+  EXPECT_EQ(disk.limited_by, "disk");
+  EXPECT_EQ(BoundOf(work, {.disk_bytes_per_s = 0, .memory_bytes_per_s = 10, .ops_per_s = 100}).limited_by, "memory");
+  EXPECT_EQ(BoundOf(work, {.disk_bytes_per_s = 1000, .memory_bytes_per_s = 1000, .ops_per_s = 100}).seconds, 9);
+  EXPECT_EQ(BoundOf(work, {}).seconds, 0);
+}
+
 TEST(Stats, Summary) {
   JobNumbers numbers;
   numbers.num_requests = 5;

@@ -9,6 +9,7 @@ named by PENSTOCK_LLAMA_CPP and PENSTOCK_IK_LLAMA_CPP; one that is not set is le
 
 Each round runs the engines one after the other, each as a process of its own that loads the model anew (not timed), so that only one
 of them is in memory. Medians of the rounds and Penstock's ratio to the better peer go to stdout as Markdown, all numbers to --output.
+streaming.py does the same for models that do not fit into memory.
 """
 import argparse
 import json
@@ -36,8 +37,12 @@ PROMPT = [5, 100, 2000, 3001, 77, 900, 41, 1234]     # of --check
 CHECK_STEPS = 16
 
 
+class CommandError(Exception):
+    """A command failed; says which and why."""
+
+
 def fail(message):
-    sys.exit(f"compare.py: {message}")
+    sys.exit(f"{pathlib.Path(sys.argv[0]).name}: {message}")
 
 
 def run(command, environment=None):
@@ -47,7 +52,8 @@ def run(command, environment=None):
     inherited = {name: value for name, value in os.environ.items() if name not in {variable for variable, _, _ in PEERS.values()}}
     done = subprocess.run(command, capture_output=True, text=True, check=False, env={**inherited, **(environment or {})})
     if done.returncode != 0:
-        fail(f"{shlex.join(command)}: exit {done.returncode}\n{done.stderr[-2000:]}")
+        how = f"signal {-done.returncode}" if done.returncode < 0 else f"exit {done.returncode}"
+        raise CommandError(f"{shlex.join(command)}: {how}\n{done.stderr[-2000:]}")
     return done.stdout
 
 
@@ -68,8 +74,8 @@ def cpu_seconds():
 
 def measure_penstock(args):
     """The only place that knows Penstock's command line for benchmarks. Returns its JSON lines; rates() tells what is read of them."""
-    command = [args.penstock, "bench", "--model", args.model, "--threads", args.threads, "--json",
-               "--prefill", ",".join(map(str, args.prefill)), "--decode", ",".join(map(str, args.decode)),
+    command = [*args.launcher, args.penstock, "bench", "--model", args.model, "--threads", args.threads, "--json",
+               "--prefill", ",".join(map(str, args.prefill)) or "0", "--decode", ",".join(map(str, args.decode)) or "0",
                "--context", args.context, *args.penstock_flags]
     return json_lines(run(command))
 
@@ -91,8 +97,8 @@ def penstock_logprobs(args):
 class Peer:
     """A build tree of llama.cpp or ik_llama.cpp with the driver compiled against it."""
 
-    def __init__(self, name, folder):
-        variable, defines, self.flags = PEERS[name]
+    def __init__(self, name, folder, kinds):
+        variable, defines, self.flags = kinds[name]
         self.build = pathlib.Path(os.environ[variable]).resolve()
         cache = self.build / "CMakeCache.txt"
         if not cache.exists():
@@ -109,11 +115,12 @@ class Peer:
 
     def run(self, args, flags):
         """The driver's JSON lines."""
-        return json_lines(run([self.driver, "--model", args.gguf, "--threads", args.threads, *flags, *self.flags], args.environment))
+        command = [*args.launcher, self.driver, "--model", args.gguf, "--threads", args.threads, "--ubatch", args.ubatch, *flags, *self.flags]
+        return json_lines(run(command, args.environment))
 
     def measure(self, args):
         flags = ["--prefill", ",".join(map(str, args.prefill)), "--decode", ",".join(map(str, args.decode)), "--context", args.context,
-                 "--steps", args.steps, "--seconds", args.seconds, "--repetitions", args.repetitions, "--ubatch", args.ubatch]
+                 "--steps", args.steps, "--warmup", args.warmup, "--seconds", args.seconds, "--repetitions", args.repetitions]
         return self.run(args, flags)
 
     def logprobs(self, args):
@@ -135,9 +142,14 @@ class Peer:
         return "\n".join(texts)
 
 
+def find_peers(kinds, engines, folder):
+    """The peers of `kinds` (see PEERS) among `engines` whose build trees the environment names, their drivers compiled into `folder`."""
+    return {name: Peer(name, pathlib.Path(folder), kinds) for name in engines if name in kinds and os.environ.get(kinds[name][0])}
+
+
 def rates(lines):
-    """{("prefill", tokens) or ("decode", sequences): tokens per second} of JSON lines."""
-    sizes = {"prefill": "tokens", "decode": "sequences"}
+    """{("prefill", tokens), ("decode", sequences) or ("job", sequences): tokens per second} of JSON lines."""
+    sizes = {"prefill": "tokens", "decode": "sequences", "job": "sequences"}
     return {(line["kind"], line[sizes[line["kind"]]]): line["tokens_per_second"] for line in lines if line.get("kind") in sizes}
 
 
@@ -158,15 +170,14 @@ def check(args, peers):
     return good
 
 
-def table(args, results):
-    """Markdown: a row for each measurement; medians of the rounds, in parentheses their smallest and largest."""
+def table(rows, results):
+    """Markdown: a row for each (key of rates(), text) of `rows`; medians of the rounds, in parentheses their smallest and largest."""
     names = list(results)
     peers = [name for name in names if name != PENSTOCK_NAME]
     with_ratio = PENSTOCK_NAME in names and peers
     lines = ["| | " + " | ".join(names) + (" | penstock / better peer |" if with_ratio else " |"),
              "| --- " * (1 + len(names) + bool(with_ratio)) + "|"]
-    keys = [("prefill", size) for size in args.prefill] + [("decode", size) for size in args.decode]
-    for key in keys:
+    for key, what in rows:
         cells, medians = [], {}
         for name in names:
             values = [rate[key] for rate in results[name] if key in rate]
@@ -174,18 +185,23 @@ def table(args, results):
                 cells.append("-")
                 continue
             medians[name] = statistics.median(values)
-            cells.append(f"{medians[name]:.1f} ({min(values):.1f}-{max(values):.1f})" if len(values) > 1 else f"{medians[name]:.1f}")
+            digits = 1 if medians[name] >= 10 else 2
+            spread = f" ({min(values):.{digits}f}-{max(values):.{digits}f})" if len(values) > 1 else ""
+            cells.append(f"{medians[name]:.{digits}f}{spread}")
         if with_ratio:
             better = max((medians[name] for name in peers if name in medians), default=0)
             cells.append(f"{medians[PENSTOCK_NAME] / better:.2f}" if better and PENSTOCK_NAME in medians else "-")
-        what = f"prefill {key[1]}" if key[0] == "prefill" else f"decode {key[1]} x {args.context}"
         lines.append(f"| {what} | " + " | ".join(cells) + " |")
     return "\n".join(lines)
 
 
-def measure(args, peers):
-    engines = {PENSTOCK_NAME: measure_penstock} if args.with_penstock else {}
-    engines |= {name: peer.measure for name, peer in peers.items()}
+def rate_rows(args):
+    return [(("prefill", size), f"prefill {size}") for size in args.prefill] + \
+           [(("decode", size), f"decode {size} x {args.context}") for size in args.decode]
+
+
+def measure(args, engines):
+    """Runs every engine (a function from args to JSON lines) in each round. Returns {name: [rates() of each round]}."""
     results, raw = {name: [] for name in engines}, []
     for number in range(args.rounds):
         # Every other round goes backwards, so that no engine always follows the same one.
@@ -198,62 +214,79 @@ def measure(args, peers):
             results[name].append(found)
             raw.append({"round": number, "engine": name, "started": start, "seconds": seconds, "cores_used_by_others": others,
                         "lines": lines})
-            shown = ", ".join(f"{kind} {size}: {rate:.1f}" for (kind, size), rate in found.items())
+            shown = ", ".join(f"{kind} {size}: {rate:.4g}" for (kind, size), rate in found.items())
             print(f"round {number + 1} of {args.rounds}, {name}: others used {others:.2f} cores; {shown}",
                   file=sys.stderr, flush=True)
             if args.output:
                 settings = {key: str(value) for key, value in vars(args).items()}
                 args.output.write_text(json.dumps({"settings": settings, "measurements": raw}, indent=1) + "\n")
-    print(f"tokens/s, {args.threads} threads, {args.gguf.name}, medians of {args.rounds} rounds (smallest-largest)\n")
-    print(table(args, results))
+    return results
+
+
+# Command line
+
+def numbers(text):
+    return [int(word) for word in text.split(",") if word]
+
+
+def make_parser(description, kinds):
+    """A parser of the options that streaming.py has too."""
+    parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--model", type=pathlib.Path, metavar="DIR", help="Hugging Face folder or packed store, for Penstock")
+    parser.add_argument("--gguf", type=pathlib.Path, required=True, metavar="FILE", help="the same weights, for the peers")
+    parser.add_argument("--engines", default=",".join([PENSTOCK_NAME, *kinds]), help="default: %(default)s, of those that are there")
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--threads", type=int, default=os.cpu_count())
+    parser.add_argument("--ubatch", type=int, default=512, help="rows that a peer computes at once")
+    parser.add_argument("--penstock", type=pathlib.Path, default=PENSTOCK, metavar="PROGRAM")
+    parser.add_argument("--output", type=pathlib.Path, metavar="FILE", help="all numbers as JSON")
+    parser.set_defaults(launcher=[], environment={})
+    return parser
+
+
+def check_engines(parser, args, kinds):
+    args.engines = args.engines.split(",")
+    for name in args.engines:
+        if name not in (PENSTOCK_NAME, *kinds):
+            parser.error(f"no engine {name}; there are {PENSTOCK_NAME}, {', '.join(kinds)}")
+    args.with_penstock = PENSTOCK_NAME in args.engines
+    if args.with_penstock and not args.model:
+        parser.error("penstock needs --model")
 
 
 def parse_args():
-    def numbers(text):
-        return [int(word) for word in text.split(",") if word]
-
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--model", type=pathlib.Path, metavar="DIR", help="Hugging Face folder, for Penstock")
-    parser.add_argument("--gguf", type=pathlib.Path, required=True, metavar="FILE", help="the same weights, for the peers")
-    parser.add_argument("--engines", default=",".join([PENSTOCK_NAME, *PEERS]), help="default: %(default)s, of those that are there")
-    parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--threads", type=int, default=os.cpu_count())
+    parser = make_parser(__doc__, PEERS)
     parser.add_argument("--prefill", type=numbers, default=[512, 2048], metavar="TOKENS,...")
     parser.add_argument("--decode", type=numbers, default=[1, 16, 64, 128], metavar="SEQUENCES,...")
     parser.add_argument("--context", type=int, default=128, help="tokens of each decoding sequence before the measured ones")
     parser.add_argument("--steps", type=int, default=32, help="decode steps of a peer at most")
     parser.add_argument("--seconds", type=int, default=10, help="after which a peer's measurement takes no further step")
     parser.add_argument("--repetitions", type=int, default=3, help="of a peer's prefill at most")
-    parser.add_argument("--ubatch", type=int, default=512, help="rows that a peer computes at once")
     parser.add_argument("--huge-pages", action="store_true", help="let glibc ask for huge pages for the peers' memory")
-    parser.add_argument("--penstock", type=pathlib.Path, default=PENSTOCK, metavar="PROGRAM")
     parser.add_argument("--penstock-flags", type=shlex.split, default=[], metavar="FLAGS", help="added to Penstock's command line")
     parser.add_argument("--check", action="store_true", help="compare greedy tokens instead of times")
     parser.add_argument("--tolerance", type=float, default=5e-3, help="of --check, in log-probabilities; default: %(default)s")
     parser.add_argument("--stock", action="store_true", help="also print what the peers' own benchmarks say")
-    parser.add_argument("--output", type=pathlib.Path, metavar="FILE", help="all numbers as JSON")
+    parser.set_defaults(warmup=2)
     args = parser.parse_args()
-    args.engines = args.engines.split(",")
-    for name in args.engines:
-        if name not in (PENSTOCK_NAME, *PEERS):
-            parser.error(f"no engine {name}; there are {PENSTOCK_NAME}, {', '.join(PEERS)}")
-    args.with_penstock = PENSTOCK_NAME in args.engines
-    if args.with_penstock and not args.model:
-        parser.error("penstock needs --model")
-    args.environment = {"GLIBC_TUNABLES": "glibc.malloc.hugetlb=1"} if args.huge_pages else {}
+    check_engines(parser, args, PEERS)
+    if args.huge_pages:
+        args.environment = {"GLIBC_TUNABLES": "glibc.malloc.hugetlb=1"}
     return args
 
 
 def main():
     args = parse_args()
     with tempfile.TemporaryDirectory() as folder:
-        names = [name for name in args.engines if name in PEERS and os.environ.get(PEERS[name][0])]
-        peers = {name: Peer(name, pathlib.Path(folder)) for name in names}
+        peers = find_peers(PEERS, args.engines, folder)
         if not peers:
             fail("no peer: set " + " or ".join(sorted({variable for variable, _, _ in PEERS.values()})) + " to a build tree")
         if args.check:
             return 0 if check(args, peers) else 1
-        measure(args, peers)
+        engines = {PENSTOCK_NAME: measure_penstock} if args.with_penstock else {}
+        results = measure(args, engines | {name: peer.measure for name, peer in peers.items()})
+        print(f"tokens/s, {args.threads} threads, {args.gguf.name}, medians of {args.rounds} rounds (smallest-largest)\n")
+        print(table(rate_rows(args), results))
         for name, peer in peers.items() if args.stock else ():
             if name != "ik_llama.cpp-rtr":
                 print(f"\n{name}, its own benchmarks:\n\n{peer.stock(args)}")
@@ -261,4 +294,7 @@ def main():
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    try:
+        sys.exit(main())
+    except CommandError as error:
+        fail(error)

@@ -1,8 +1,10 @@
-// Measures llama.cpp or ik_llama.cpp (with -DPEER_IK) through its public API, resident in memory, on the CPU.
+// Measures llama.cpp or ik_llama.cpp (with -DPEER_IK) through its public API on the CPU, resident in memory or (--mmap) read from the
+// mapped file as needed.
 //
 // Unlike a benchmark that feeds one token to all sequences, every sequence has its own random tokens, so that the rows of a batch choose
-// their experts independently, as those of real requests do. Two modes:
+// their experts independently, as those of real requests do. Three modes:
 //   prefill and decode rates as JSON lines (compare.py lists the flags that it gives);
+//   --job REQUESTS --job-batch N --prompt-tokens P --new-tokens G: a batch job of random prompts, greedily answered, as one JSON line;
 //   --greedy N --prompt IDS: the log-probabilities of N greedily chosen tokens, to compare models by.
 // compare.py compiles this against a build tree of the library; it is not part of the project's own build.
 
@@ -12,6 +14,8 @@
 #include <cstdint>
 #include <cstdio>
 #include <cstdlib>
+#include <filesystem>
+#include <iterator>
 #include <random>
 #include <string>
 #include <utility>
@@ -54,12 +58,21 @@ struct Options {
   int context = 128;             // tokens of each sequence before the measured ones
   int prompts = 4;               // different prompts that the sequences of a decode measurement continue
   int steps = 32;                // decode steps at most
+  int warmup = 2;                // decode steps before the measured ones
   double seconds = 10;           // after which a measurement takes no further step or repetition
   int repetitions = 3;           // of a prefill at most
   int ubatch = 512;              // rows that the library computes at once
   bool repack = false;           // ik_llama.cpp: interleave the rows of the weights while loading
   bool no_repack = false;        // llama.cpp, which does that by default: leave the weights as they are
   bool merge = false;            // ik_llama.cpp: merge q, k and v, and gate and up
+  bool mmap = false;             // compute from the mapped file; llama.cpp repacks nothing then
+  bool prefetch = false;         // ik_llama.cpp, with --mmap: threads of its own fault chosen experts in; loading leaves them out
+  std::string kv = "f16";        // or q8_0
+  int batch = 2048;              // rows of one call (--job)
+  int job = 0;                   // requests
+  int job_batch = 64;            // sequences that decode together
+  int prompt_tokens = 256;       // of each request
+  int new_tokens = 32;           // of each request
   int greedy = 0;
   std::vector<int> prompt;
 };
@@ -92,8 +105,12 @@ Options ParseOptions(int argc, char** argv) {
   Options options;
   for (int i = 1; i < argc; ++i) {
     const std::string flag = argv[i];
-    if (flag == "--repack" || flag == "--no-repack" || flag == "--merge") {
-      (flag == "--repack" ? options.repack : flag == "--merge" ? options.merge : options.no_repack) = true;
+    const std::pair<const char*, bool*> switches[] = {{"--repack", &options.repack}, {"--no-repack", &options.no_repack},
+                                                      {"--merge", &options.merge},   {"--mmap", &options.mmap},
+                                                      {"--prefetch", &options.prefetch}};
+    const auto* known = std::find_if(std::begin(switches), std::end(switches), [&](const auto& each) { return flag == each.first; });
+    if (known != std::end(switches)) {
+      *known->second = true;
       continue;
     }
     if (++i == argc) Fail(flag + " needs a value");
@@ -105,6 +122,13 @@ Options ParseOptions(int argc, char** argv) {
     else if (flag == "--context") options.context = ParseNumber(value);
     else if (flag == "--prompts") options.prompts = ParseNumber(value);
     else if (flag == "--steps") options.steps = ParseNumber(value);
+    else if (flag == "--warmup") options.warmup = ParseNumber(value);
+    else if (flag == "--kv") options.kv = value;
+    else if (flag == "--batch") options.batch = ParseNumber(value);
+    else if (flag == "--job") options.job = ParseNumber(value);
+    else if (flag == "--job-batch") options.job_batch = ParseNumber(value);
+    else if (flag == "--prompt-tokens") options.prompt_tokens = ParseNumber(value);
+    else if (flag == "--new-tokens") options.new_tokens = ParseNumber(value);
     else if (flag == "--seconds") options.seconds = ParseNumber(value);
     else if (flag == "--repetitions") options.repetitions = ParseNumber(value);
     else if (flag == "--ubatch") options.ubatch = ParseNumber(value);
@@ -114,19 +138,34 @@ Options ParseOptions(int argc, char** argv) {
   }
   if (options.model.empty()) Fail("--model is needed");
   if (options.threads < 1 || options.context < 1 || options.prompts < 1 || options.steps < 1 || options.repetitions < 1 ||
-      options.ubatch < 1) {
+      options.ubatch < 1 || options.batch < 1 || options.job_batch < 1 || options.prompt_tokens < 1 || options.new_tokens < 1) {
     Fail("numbers must be positive");
   }
+  if (options.kv != "f16" && options.kv != "q8_0") Fail("--kv is f16 or q8_0, not " + options.kv);
+  if (options.mmap && options.repack) Fail("--repack writes the weights anew: not with --mmap");
+  if (options.prefetch && !options.mmap) Fail("--prefetch needs --mmap");
 #ifdef PEER_IK
   if (options.no_repack) Fail("--no-repack is for llama.cpp");
 #else
-  if (options.repack || options.merge) Fail("--repack and --merge are for ik_llama.cpp");
+  if (options.repack || options.merge || options.prefetch) Fail("--repack, --merge and --prefetch are for ik_llama.cpp");
 #endif
   return options;
 }
 
 double Now() {
   return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
+}
+
+// Bytes of this process that are no file's.
+int64_t AnonymousBytes() {
+  std::FILE* file = std::fopen("/proc/self/status", "r");
+  if (file == nullptr) return 0;
+  char line[256];
+  long long kib = 0;
+  while (std::fgets(line, sizeof(line), file) != nullptr && std::sscanf(line, "RssAnon: %lld kB", &kib) != 1) {
+  }
+  std::fclose(file);
+  return int64_t{kib} * 1024;
 }
 
 double Median(std::vector<double> values) {
@@ -153,6 +192,7 @@ class Batch {
   Batch(const Batch&) = delete;
   Batch& operator=(const Batch&) = delete;
 
+  int size() const { return batch_.n_tokens; }
   void Clear() { batch_.n_tokens = 0; }
   void Add(llama_token token, int pos, llama_seq_id id, bool logits) {
     const int row = batch_.n_tokens++;
@@ -166,6 +206,13 @@ class Batch {
     if (const int code = llama_decode(context, batch_); code != 0) Fail("llama_decode returned " + std::to_string(code));
     llama_synchronize(context);
   }
+  // Calls visit(row, sequence) for the rows whose logits were asked for.
+  template <typename Visit>
+  void ForEachLogits(Visit visit) const {
+    for (int row = 0; row < batch_.n_tokens; ++row) {
+      if (batch_.logits[row] != 0) visit(row, batch_.seq_id[row][0]);
+    }
+  }
 
  private:
   llama_batch batch_;
@@ -177,17 +224,22 @@ class Bench {
     llama_model_params params = llama_model_default_params();
     params.n_gpu_layers = 0;
 #ifdef PEER_IK
-    params.use_mmap = false;
+    params.use_mmap = options_.mmap;
+    params.defer_experts = options_.prefetch;
     params.repack_tensors = options_.repack;
     params.merge_qkv = options_.merge;
     params.merge_up_gate_exps = options_.merge;
 #else
-    params.load_mode = LLAMA_LOAD_MODE_NONE;
-    params.use_extra_bufts = !options_.no_repack;
+    params.load_mode = options_.mmap ? LLAMA_LOAD_MODE_MMAP : LLAMA_LOAD_MODE_NONE;
+    params.use_extra_bufts = !options_.no_repack && !options_.mmap;  // repacked weights are copies in memory
 #endif
     const double start = Now();
     model_ = llama_model_load_from_file(options_.model.c_str(), params);
     if (model_ == nullptr) Fail(options_.model + ": the library cannot load it");
+    if (const int64_t copied = AnonymousBytes();
+        options_.mmap && copied > (int64_t{64} << 20) + static_cast<int64_t>(std::filesystem::file_size(options_.model) / 8)) {
+      Fail("--mmap: the library has copied " + std::to_string(copied >> 20) + " MiB of weights into memory");
+    }
     vocab_size_ = llama_vocab_n_tokens(llama_model_get_vocab(model_));
     char description[128] = "";
     llama_model_desc(model_, description, sizeof(description));
@@ -225,16 +277,16 @@ class Bench {
   // prompts (their KV is copied, which attention cannot tell from KV of their own); the new tokens differ from each other.
   void Decode(int sequences) {
     const int first_rows = std::max(sequences, options_.context);
-    llama_context* context = NewContext(sequences, options_.context + options_.steps + 2, first_rows);
+    llama_context* context = NewContext(sequences, options_.context + options_.warmup + options_.steps, first_rows);
     ComputePrompts(context, sequences);
     Batch batch(sequences);
     std::vector<double> seconds;
     double start = 0;
-    for (int step = -2; step < options_.steps; ++step) {  // the first two warm up
+    for (int step = -options_.warmup; step < options_.steps; ++step) {
       if (step == 0) start = Now();
       if (step > 2 && Now() - start > options_.seconds) break;
       batch.Clear();
-      for (int id = 0; id < sequences; ++id) batch.Add(RandomToken(), options_.context + step + 2, id, /*logits=*/true);
+      for (int id = 0; id < sequences; ++id) batch.Add(RandomToken(), options_.context + options_.warmup + step, id, /*logits=*/true);
       const double before = Now();
       batch.Run(context);
       if (step >= 0) seconds.push_back(Now() - before);
@@ -242,6 +294,51 @@ class Bench {
     llama_free(context);
     std::printf("{\"kind\": \"decode\", \"sequences\": %d, \"context\": %d, \"steps\": %zu, \"tokens_per_second\": %.3f, \"seconds\": %s}\n",
                 sequences, options_.context, seconds.size(), sequences / Median(seconds), JsonList(seconds).c_str());
+    std::fflush(stdout);
+  }
+
+  // Requests in groups of options.job_batch: the prompts of a group (as many rows as fit into a call, options.ubatch of them at once), then
+  // steps of one token for each of its sequences. As all requests are equally long, refilling would not keep more of them decoding.
+  void Job() {
+    const int most = std::min(options_.job, options_.job_batch);
+    const int rows = std::max(options_.batch, most);
+    llama_context* context = NewContext(most, options_.prompt_tokens + options_.new_tokens, rows);
+    Batch batch(rows);
+    std::vector<llama_token> last(static_cast<size_t>(most));  // of each sequence of the group
+    const auto run = [&] {
+      batch.Run(context);
+      batch.ForEachLogits([&](int row, llama_seq_id id) {
+        const float* logits = llama_get_logits_ith(context, row);
+        last[static_cast<size_t>(id)] = static_cast<llama_token>(std::max_element(logits, logits + vocab_size_) - logits);
+      });
+      batch.Clear();
+    };
+    double prefill_seconds = 0;
+    double decode_seconds = 0;
+    for (int done = 0; done < options_.job; done += most) {
+      const int sequences = std::min(most, options_.job - done);
+      ForgetAll(context);
+      const double start = Now();
+      for (int id = 0; id < sequences; ++id) {
+        for (int pos = 0; pos < options_.prompt_tokens; ++pos) {
+          if (batch.size() == options_.batch) run();
+          batch.Add(RandomToken(), pos, id, pos + 1 == options_.prompt_tokens);
+        }
+      }
+      run();
+      const double middle = Now();
+      for (int step = 1; step < options_.new_tokens; ++step) {
+        for (int id = 0; id < sequences; ++id) {
+          batch.Add(last[static_cast<size_t>(id)], options_.prompt_tokens + step - 1, id, /*logits=*/true);
+        }
+        run();
+      }
+      prefill_seconds += middle - start;
+      decode_seconds += Now() - middle;
+    }
+    llama_free(context);
+    std::printf("{\"kind\": \"phases\", \"sequences\": %d, \"requests\": %d, \"prefill_seconds\": %.3f, \"decode_seconds\": %.3f}\n", most,
+                options_.job, prefill_seconds, decode_seconds);
     std::fflush(stdout);
   }
 
@@ -282,18 +379,22 @@ class Bench {
     for (int pos = 0; pos < tokens; ++pos) batch.Add(RandomToken(), pos, id, pos + 1 == tokens);
   }
 
-  // A context whose KV cache has `length` tokens for each sequence (rounded up to 256, as the libraries like it).
+  // A context whose KV cache has `length` tokens for each sequence, rounded up to 256 as the libraries like it: for each sequence in
+  // llama.cpp, all together in ik_llama.cpp, whose sequences share one cache.
   llama_context* NewContext(int sequences, int length, int max_rows) {
     llama_context_params params = llama_context_default_params();
-    params.n_ctx = static_cast<uint32_t>(sequences * ((length + 255) / 256 * 256));
     params.n_batch = static_cast<uint32_t>(max_rows);
     params.n_ubatch = static_cast<uint32_t>(std::min(max_rows, options_.ubatch));
     params.n_seq_max = static_cast<uint32_t>(sequences);
     params.n_threads = options_.threads;
     params.n_threads_batch = options_.threads;
+    params.type_k = params.type_v = options_.kv == "f16" ? GGML_TYPE_F16 : GGML_TYPE_Q8_0;
 #ifdef PEER_IK
+    params.n_ctx = static_cast<uint32_t>((sequences * length + 255) / 256 * 256);
     params.flash_attn = true;
+    params.prefetch_experts = options_.prefetch;
 #else
+    params.n_ctx = static_cast<uint32_t>(sequences * ((length + 255) / 256 * 256));
     params.flash_attn_type = LLAMA_FLASH_ATTN_TYPE_ENABLED;
     params.kv_unified = false;
 #endif
@@ -341,6 +442,7 @@ int main(int argc, char** argv) {
     if (options.greedy > 0) bench.Greedy();
     for (const int tokens : options.prefill) bench.Prefill(tokens);
     for (const int sequences : options.decode) bench.Decode(sequences);
+    if (options.job > 0) bench.Job();
   }
   llama_backend_free();
   return 0;

@@ -90,7 +90,10 @@ class Bench {
   // Steps until is_done(), which is asked before each of them; the seconds that they took.
   absl::StatusOr<double> TimeSteps(absl::FunctionRef<bool()> is_done) {
     const auto start = std::chrono::steady_clock::now();
-    while (!is_done()) PENSTOCK_RETURN_IF_ERROR(engine_.Step().status());
+    while (!is_done()) {
+      PENSTOCK_ASSIGN_OR_RETURN(const std::vector<Completion> finished, engine_.Step());
+      for (const Completion& completion : finished) PENSTOCK_RETURN_IF_ERROR(completion.status);
+    }
     return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
   }
 
@@ -152,6 +155,7 @@ absl::StatusOr<int> BenchCommand(const BenchFlags& flags) {
   for (const int64_t num_sequences : flags.decode) {
     if (num_sequences > 0) PENSTOCK_RETURN_IF_ERROR(report(bench.Decode(num_sequences)));
   }
+  PENSTOCK_RETURN_IF_ERROR(engine->CloseTraces());
   return 0;
 }
 

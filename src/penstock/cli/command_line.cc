@@ -266,6 +266,12 @@ void AddModelFlags(CLI::App& app, ModelFlags& flags) {
       ->check(CLI::Range(1, kMaxThreads));
   app.add_option("--dtype", engine.dtype, "auto, f32 or bf16")->capture_default_str();
   app.add_option("--kv-dtype", engine.kv_dtype, "auto, f32, bf16 or int8")->capture_default_str();
+  app.add_option("--trace", engine.trace_path, "write every task as Chrome trace JSON (opens in ui.perfetto.dev)")
+      ->type_name("FILE");
+  app.add_option("--trace-html", engine.trace_html_path, "write a page that shows the last two seconds, lane by lane")
+      ->type_name("FILE");
+  app.add_option("--record-routing", engine.routing_path, "write which experts each token chose, for simulations")
+      ->type_name("FILE");
 }
 
 void AddSamplingFlags(CLI::App& app, SamplingOverrides& flags) {

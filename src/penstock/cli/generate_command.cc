@@ -45,13 +45,17 @@ absl::StatusOr<int> GenerateCommand(const GenerateFlags& flags) {
                                ->Submit({.prompt_ids = std::move(prompt_ids),
                                          .sampling = Overlay(engine->default_sampling(), flags.sampling)})
                                .status());
-  while (!engine->idle() && written.ok()) PENSTOCK_RETURN_IF_ERROR(engine->Step().status());
+  while (!engine->idle() && written.ok()) {
+    PENSTOCK_ASSIGN_OR_RETURN(const std::vector<Completion> finished, engine->Step());
+    for (const Completion& completion : finished) PENSTOCK_RETURN_IF_ERROR(completion.status);
+  }
   PENSTOCK_RETURN_IF_ERROR(written);
   PENSTOCK_RETURN_IF_ERROR(WriteFully(STDOUT_FILENO, "\n", "stdout"));
   const EngineStats& stats = engine->stats();
   LogInfo("{} prompt tokens at {:.1f} tokens/s, {} generated at {:.1f} tokens/s", stats.prompt_tokens,
           static_cast<double>(stats.prompt_tokens) / std::max(1e-9, stats.prefill_s), stats.generated_tokens,
           static_cast<double>(stats.generated_tokens) / std::max(1e-9, stats.decode_s));
+  PENSTOCK_RETURN_IF_ERROR(engine->CloseTraces());
   return 0;
 }
 

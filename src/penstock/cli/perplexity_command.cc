@@ -47,6 +47,7 @@ absl::StatusOr<int> PerplexityCommand(const PerplexityFlags& flags) {
                   std::exp(mean), mean, -sum / std::log(2.0) / static_cast<double>(text.size()), num_scored,
                   static_cast<double>(stats.prompt_tokens) / std::max(1e-9, stats.prefill_s));
   PENSTOCK_RETURN_IF_ERROR(WriteFully(STDOUT_FILENO, result, "stdout"));
+  PENSTOCK_RETURN_IF_ERROR(engine->CloseTraces());
   return 0;
 }
 

@@ -51,6 +51,7 @@ absl::StatusOr<int> RunCommand(RunFlags flags) {
                                {"kv_dtype", options.kv_dtype},
                                {"context_length", std::to_string(options.context_length)}};
   const auto open_engine = [&](const InputReport& report) -> absl::StatusOr<std::unique_ptr<Engine>> {
+    options.planned_positions = report.mean_positions;
     options.caller_memory = [&report](const ModelInfo& model) { return JobMemory(report, model); };
     PENSTOCK_ASSIGN_OR_RETURN(std::unique_ptr<Engine> engine, Engine::Open(options));
     LogPlan(*engine);

@@ -14,6 +14,7 @@
 #include "penstock/base/text.h"
 #include "penstock/base/thread_pool.h"
 #include "penstock/engine/executor.h"
+#include "penstock/engine/hooks.h"
 #include "penstock/engine/loaded_model.h"
 #include "penstock/engine/memory_plan.h"
 #include "penstock/engine/micro_batches.h"
@@ -28,6 +29,9 @@ namespace {
 
 // Queues, small vectors and the allocator's own losses; measured with the demo model under its least budget.
 constexpr uint64_t kSmallThingsBytes = 2 * kMiB;
+
+// Rows of a pass as far as what records them is planned.
+constexpr int64_t kRecordedRows = 1024;
 
 // Of a running sequence, for each position: token id, its place in the set of the repetition penalty, text.
 constexpr uint64_t kBytesPerPosition = 32;
@@ -92,7 +96,7 @@ absl::Status CheckPackedForBf16(const WeightMap& map) {
 
 class EngineImpl : public Engine {
  public:
-  static absl::StatusOr<std::unique_ptr<EngineImpl>> Open(const EngineOptions& options);
+  static absl::StatusOr<std::unique_ptr<EngineImpl>> Open(const EngineOptions& options, const EngineHooks& hooks);
 
   const ModelInfo& model() const override { return info_; }
   const MemoryPlan& memory_plan() const override { return plan_; }
@@ -111,12 +115,17 @@ class EngineImpl : public Engine {
   absl::StatusOr<std::vector<Completion>> Step() override;
   absl::StatusOr<std::vector<double>> ScoreTokens(std::span<const TokenId> ids) override;
   absl::StatusOr<std::vector<float>> Logits(std::span<const TokenId> ids) override;
+  MachineRates MeasureRates() override {
+    PENSTOCK_CHECK(idle());
+    return executor_->MeasureRates();
+  }
+  absl::Status CloseTraces() override { return recorders_->Close(); }
 
  private:
   EngineImpl() = default;
   absl::Status Plan(const EngineOptions& options);
   absl::Status ChoosePolicy(const Policy& policy, PlanInputs& inputs);
-  absl::Status CreateExecutor(const EngineOptions& options);
+  absl::Status CreateExecutor(const EngineOptions& options, const EngineHooks& hooks);
   absl::Status RunPass(std::vector<RowRange> micro_batches, Executor::Sink sink);
   void Admit();
   std::vector<RowRange> BuildBatch();
@@ -140,6 +149,7 @@ class EngineImpl : public Engine {
   const kernels::KernelTable* kernels_ = nullptr;
   std::unique_ptr<ThreadPool> pool_;
   std::optional<ExpertLayouts> layouts_;
+  std::unique_ptr<Recorders> recorders_;
   std::unique_ptr<Executor> executor_;
   std::vector<Sampler> samplers_;  // one per worker
 
@@ -153,7 +163,7 @@ class EngineImpl : public Engine {
   absl::Status broken_;  // the first failure of a pass
 };
 
-absl::StatusOr<std::unique_ptr<EngineImpl>> EngineImpl::Open(const EngineOptions& options) {
+absl::StatusOr<std::unique_ptr<EngineImpl>> EngineImpl::Open(const EngineOptions& options, const EngineHooks& hooks) {
   const auto start = std::chrono::steady_clock::now();
   PENSTOCK_RETURN_IF_ERROR(CheckRange("threads", options.threads, kMaxThreads));
   PENSTOCK_RETURN_IF_ERROR(CheckRange("batch size", options.batch_size, kMaxBatchSize));
@@ -165,7 +175,7 @@ absl::StatusOr<std::unique_ptr<EngineImpl>> EngineImpl::Open(const EngineOptions
   engine->kernels_ = &kernels::KernelsFor(isa);
   PENSTOCK_ASSIGN_OR_RETURN(engine->model_, LoadModel(options.model_dir));
   PENSTOCK_RETURN_IF_ERROR(engine->Plan(options));
-  PENSTOCK_RETURN_IF_ERROR(engine->CreateExecutor(options));
+  PENSTOCK_RETURN_IF_ERROR(engine->CreateExecutor(options, hooks));
   engine->stats_.load_s = Seconds(std::chrono::steady_clock::now() - start);
   LogDebug("kernels: {}", kernels::IsaName(isa));
   return engine;
@@ -210,7 +220,7 @@ absl::Status EngineImpl::Plan(const EngineOptions& options) {
            .max_prompt_bytes = static_cast<uint64_t>(inputs.context_length) * model_->longest_token_bytes()};
   CallerMemory caller;
   if (options.caller_memory) caller = options.caller_memory(info_);
-  inputs.fixed_bytes += caller.bytes;
+  inputs.fixed_bytes += caller.bytes + Recorders::MemoryBytes(options, config, kRecordedRows);
   inputs.bytes_per_sequence = caller.bytes_per_sequence;
   inputs.bytes_per_position = kBytesPerPosition + caller.bytes_per_position;
   PENSTOCK_RETURN_IF_ERROR(ChoosePolicy(options.policy, inputs));
@@ -258,10 +268,12 @@ absl::Status EngineImpl::ChoosePolicy(const Policy& policy, PlanInputs& inputs) 
   return absl::OkStatus();
 }
 
-absl::Status EngineImpl::CreateExecutor(const EngineOptions& options) {
+absl::Status EngineImpl::CreateExecutor(const EngineOptions& options, const EngineHooks& hooks) {
   PENSTOCK_ASSIGN_OR_RETURN(std::unique_ptr<DiskReader> disk,
                             DiskReader::Create(model_->checkpoint.files(), {options.direct_io, options.io_uring}));
   LogDebug("disk: {}", disk->Description());
+  if (hooks.wrap_disk) disk = hooks.wrap_disk(std::move(disk));
+  PENSTOCK_ASSIGN_OR_RETURN(recorders_, Recorders::Create(options, *model_));
   PENSTOCK_ASSIGN_OR_RETURN(executor_, Executor::Create({.model = *model_,
                                                          .layouts = *layouts_,
                                                          .kernels = *kernels_,
@@ -271,7 +283,8 @@ absl::Status EngineImpl::CreateExecutor(const EngineOptions& options) {
                                                          .schedule = schedule_,
                                                          .eviction = eviction_,
                                                          .num_pinned = plan_.num_pinned_experts,
-                                                         .disk = std::move(disk)}));
+                                                         .disk = std::move(disk),
+                                                         .recorders = *recorders_}));
   for (int i = 0; i < pool_->num_workers(); ++i) samplers_.emplace_back(model_->config.vocab_size);
   return absl::OkStatus();
 }
@@ -353,6 +366,7 @@ void EngineImpl::AddRows(Sequence& sequence, int64_t num_rows) {
     batch_.token_ids.push_back(sequence.token_id(pos));
     batch_.positions.push_back(pos);
     batch_.kv_pages.push_back(sequence.kv_pages());
+    batch_.sequence_ids.push_back(static_cast<uint32_t>(sequence.id()));
     sequence_of_row_.push_back(&sequence);
   }
   if (num_rows == sequence.num_pending()) batch_.logit_rows.push_back(batch_.num_rows() - 1);
@@ -503,6 +517,7 @@ absl::Status EngineImpl::VisitLogits(std::span<const TokenId> ids,
       batch_.token_ids.push_back(ids[pos]);
       batch_.positions.push_back(pos);
       batch_.kv_pages.push_back(pages);
+      batch_.sequence_ids.push_back(0);
       batch_.logit_rows.push_back(pos - begin);
     }
     const auto start = std::chrono::steady_clock::now();
@@ -537,7 +552,11 @@ absl::StatusOr<std::vector<float>> EngineImpl::Logits(std::span<const TokenId> i
 
 }  // namespace
 
-absl::StatusOr<std::unique_ptr<Engine>> Engine::Open(const EngineOptions& options) { return EngineImpl::Open(options); }
+absl::StatusOr<std::unique_ptr<Engine>> Engine::Open(const EngineOptions& options) { return OpenEngine(options, {}); }
+
+absl::StatusOr<std::unique_ptr<Engine>> OpenEngine(const EngineOptions& options, const EngineHooks& hooks) {
+  return EngineImpl::Open(options, hooks);
+}
 
 absl::StatusOr<std::vector<TokenId>> Engine::TokenizeChat(std::span<const ChatMessage> messages) const {
   json::array list;

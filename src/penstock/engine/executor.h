@@ -10,6 +10,7 @@
 #include "penstock/base/thread_pool.h"
 #include "penstock/engine.h"
 #include "penstock/engine/loaded_model.h"
+#include "penstock/engine/recorders.h"
 #include "penstock/kernels/kernels.h"
 #include "penstock/memory/dense_weights.h"
 #include "penstock/memory/expert_store.h"
@@ -30,7 +31,7 @@ struct Formats {
 class Executor {
  public:
   struct Args {
-    const LoadedModel& model;  // outlives the executor, as do the next three
+    const LoadedModel& model;  // outlives the executor, like all references here
     const ExpertLayouts& layouts;
     const kernels::KernelTable& kernels;
     ThreadPool& pool;
@@ -40,6 +41,7 @@ class Executor {
     Eviction eviction = Eviction::kLru;
     int64_t num_pinned = 0;  // experts; for Eviction::kStatic
     std::unique_ptr<DiskReader> disk;
+    Recorders& recorders;
   };
   // Reads the dense weights, and all experts where there is room for all.
   static absl::StatusOr<std::unique_ptr<Executor>> Create(Args args);
@@ -55,9 +57,10 @@ class Executor {
   absl::Status Run(const RowBatch& batch, std::vector<RowRange> micro_batches, Sink sink,
                    std::vector<absl::Status>& row_statuses);
 
+  MachineRates MeasureRates();
+
   // Brings the counters of lanes and experts up to date.
   void UpdateStats(EngineStats& stats) const;
-  RealRuntime& runtime() { return runtime_; }
 
  private:
   explicit Executor(Args& args);
@@ -65,6 +68,7 @@ class Executor {
   const LoadedModel* model_;
   const kernels::KernelTable* kernels_;
   ThreadPool* pool_;
+  Recorders* recorders_;
   Formats formats_;
   ModelCost cost_;
   RealRuntime runtime_;

@@ -3,6 +3,7 @@
 #include <sys/mman.h>
 
 #include <algorithm>
+#include <atomic>
 #include <cerrno>
 #include <chrono>
 #include <fstream>
@@ -124,6 +125,27 @@ double MemoryProbe::BytesPerSecond(Transfer transfer, ThreadPool& pool, double s
   const double one_rate = rate(seconds / 2);
   read = read_loops[read_loops.size() - 2];
   return std::max(one_rate, rate(seconds / 2));
+}
+
+double ReadBytesPerSecond(std::span<const std::byte> bytes, ThreadPool& pool, double seconds) {
+  const auto num_pieces = static_cast<int64_t>(bytes.size() / kTaskBytes);
+  PENSTOCK_CHECK(num_pieces >= 2);
+  const int64_t num_tasks = std::min(num_pieces, kRunTasksPerThread * pool.num_workers());
+  const std::vector<ReadLoop> read_loops = SupportedReadLoops();
+  std::atomic<uint64_t> sums{0};  // so that nothing is left out
+  int64_t next = 0;
+  double best = 0;
+  for (const size_t which : {read_loops.size() - 1, read_loops.size() - 2}) {
+    const double rate = BestRate(static_cast<double>(num_tasks) * kTaskBytes, seconds / 2, [&] {
+      pool.ParallelFor(num_tasks, [&](int64_t task_idx, int) {
+        const int64_t piece = (next + task_idx) % num_pieces;
+        sums += read_loops[which](bytes.data() + static_cast<uint64_t>(piece) * kTaskBytes, kTaskBytes);
+      });
+      next = (next + num_tasks) % num_pieces;
+    });
+    best = std::max(best, rate);
+  }
+  return best;
 }
 
 std::optional<double> OpsPerSecond(Arithmetic arithmetic, ThreadPool& pool, double seconds) {

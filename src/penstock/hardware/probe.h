@@ -46,6 +46,10 @@ class MemoryProbe {
   int64_t next_task_ = 0;  // runs go round the buffer, so that each finds what was used longest ago
 };
 
+// Bytes per second that all threads of the pool together read of `bytes`, whatever they hold; of the caches' speed when
+// they fit there. REQUIRES: at least 4 MiB.
+double ReadBytesPerSecond(std::span<const std::byte> bytes, ThreadPool& pool, double seconds);
+
 // Multiplications and additions per second of all threads of the pool together, operands in registers; nothing when
 // this processor has no instructions for it. The runs take about `seconds` (there is one at least).
 std::optional<double> OpsPerSecond(Arithmetic arithmetic, ThreadPool& pool, double seconds);

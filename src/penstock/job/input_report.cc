@@ -112,6 +112,16 @@ uint64_t ParseBytes(std::string_view text) {
          kBytesPerValue * static_cast<uint64_t>(std::count_if(text.begin(), text.end(), begins_value));
 }
 
+// Prompt and answer of a request, in tokens and whole KV pages. A text has about three bytes for each token.
+int64_t EstimatePositions(const Line& line, const JobRequest& request, int64_t max_tokens) {
+  constexpr int64_t kBytesPerToken = 3;
+  constexpr int64_t kPage = 16;
+  const auto num_answers = std::max<int64_t>(1, std::ssize(request.turns));
+  const int64_t prompt =
+      request.prompt_ids.empty() ? std::ssize(line.text) / kBytesPerToken : std::ssize(request.prompt_ids);
+  return (prompt + std::min<int64_t>(max_tokens, kMaxContext) * num_answers + kPage - 1) / kPage * kPage;
+}
+
 void CountMemory(const Line& line, const RequestLine& parsed, const SamplingOverrides& sampling, InputReport& report) {
   if (const uint64_t bytes = ParseBytes(line.text); bytes > report.parse_bytes) {
     report.parse_bytes = bytes;
@@ -122,6 +132,8 @@ void CountMemory(const Line& line, const RequestLine& parsed, const SamplingOver
   for (const std::string& turn : parsed.request.turns) turns_bytes += turn.size();
   report.longest_turns_bytes = std::max(report.longest_turns_bytes, turns_bytes);
   const SamplingParams params = Overlay(Overlay({}, sampling), parsed.request.sampling);
+  // A sum until the last line.
+  if (!parsed.error.has_value()) report.mean_positions += EstimatePositions(line, parsed.request, params.max_tokens);
   if (params.logprobs < 0) return;
   report.max_logprobs = std::max(report.max_logprobs, params.logprobs);
   report.max_logprob_tokens = std::max(report.max_logprob_tokens, params.max_tokens);
@@ -192,6 +204,7 @@ absl::StatusOr<InputReport> ValidateInput(const InputFile& input, const Sampling
   report.digest = digest.Hex();
   report.checkpoints = digest.Release();
   report.parse_bytes += reader.buffer_bytes();
+  report.mean_positions /= std::max<int64_t>(1, report.num_requests - report.num_bad);
   return report;
 }
 

@@ -53,6 +53,7 @@ struct InputReport {
   int64_t costliest_line = 0;  // the line that does
   uint64_t longest_line_bytes = 0;
   uint64_t longest_turns_bytes = 0;  // of one request
+  int64_t mean_positions = 0;        // KV entries of a request, as far as its text and max_tokens tell; 0: none
   int max_logprobs = -1;             // most alternatives that a request wants; -1: none wants log-probabilities
   int64_t max_logprob_tokens = 0;    // longest answer with log-probabilities
 };

@@ -183,11 +183,14 @@ absl::StatusOr<JobSummary> RunJob(const JobOptions& options, absl::FunctionRef<O
   numbers.model = engine->model().name;
   numbers.engine = engine->stats();
   numbers.plan = engine->memory_plan();
+  const absl::Status traces_status = engine->CloseTraces();
+  if (stats_fd.valid() && status.ok()) numbers.rates = engine->MeasureRates();
   progress.Finish(runner.counts(), engine->stats(), SecondsSince(run_start));
   progress.Print(FormatSummary(numbers));
   const absl::Status stats_status = WriteStats(stats_fd, numbers, options.stats_path);
   PENSTOCK_RETURN_IF_ERROR(status);
   PENSTOCK_RETURN_IF_ERROR(stats_status);
+  PENSTOCK_RETURN_IF_ERROR(traces_status);
   return summary;
 }
 

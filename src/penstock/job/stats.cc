@@ -16,6 +16,20 @@ double Rate(int64_t count, double seconds) { return seconds > 0 ? static_cast<do
 
 }  // namespace
 
+Bound BoundOf(const EngineStats& work, const MachineRates& rates) {
+  Bound bound;
+  const auto limit = [&](double amount, double rate, std::string_view name) {
+    if (rate <= 0 || amount / rate <= bound.seconds) return;
+    bound.seconds = amount / rate;
+    bound.limited_by = name;
+  };
+  const uint64_t disk_bytes = work.disk_bytes - std::min(work.disk_bytes, work.unused_disk_bytes);
+  limit(static_cast<double>(disk_bytes), rates.disk_bytes_per_s, "disk");
+  limit(static_cast<double>(work.memory_bytes), rates.memory_bytes_per_s, "memory");
+  limit(work.flops, rates.ops_per_s, "arithmetic");
+  return bound;
+}
+
 uint64_t PeakRssBytes() {
   std::FILE* file = std::fopen("/proc/self/status", "re");
   if (file == nullptr) return 0;
@@ -35,6 +49,12 @@ std::string FormatStats(const JobNumbers& numbers) {
   json::object lanes;
   for (const LaneStats& lane : e.lanes) {
     lanes[lane.name] = json::object{{"busy", lane.busy_s}, {"idle", std::max(0.0, generation_s - lane.busy_s)}};
+  }
+  const Bound bound = BoundOf(e, numbers.rates);
+  const bool known = bound.seconds > 0 && generation_s > 0;
+  json::object bound_json = {{"tokens_per_second", nullptr}, {"limited_by", nullptr}};
+  if (known) {
+    bound_json = {{"tokens_per_second", Rate(e.generated_tokens, bound.seconds)}, {"limited_by", bound.limited_by}};
   }
   const json::object stats = {
       {"model", ReplaceInvalidUtf8(numbers.model)},
@@ -65,8 +85,11 @@ std::string FormatStats(const JobNumbers& numbers) {
                                 {"used", e.prefetch_used},
                                 {"hot_accuracy", Rate(e.prefetch_used, static_cast<double>(e.prefetch_issued))}}},
       {"peak_rss_bytes", PeakRssBytes()},
-      {"bound", json::object{{"tokens_per_second", nullptr}, {"limited_by", nullptr}}},
-      {"bound_fraction", nullptr}};
+      {"rates", json::object{{"disk_bytes_per_second", numbers.rates.disk_bytes_per_s},
+                             {"memory_bytes_per_second", numbers.rates.memory_bytes_per_s},
+                             {"operations_per_second", numbers.rates.ops_per_s}}},
+      {"bound", bound_json},
+      {"bound_fraction", known ? json::value(bound.seconds / generation_s) : json::value(nullptr)}};
   return std::string(json::serialize(stats)) + "\n";
 }
 

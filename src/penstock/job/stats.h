@@ -8,6 +8,14 @@
 
 namespace penstock {
 
+// The least time in which a machine could do some work (the hierarchical roofline's limit): each of its parts busy with
+// what only it can do, all at once.
+struct Bound {
+  double seconds = 0;
+  std::string limited_by;  // "disk", "memory", "arithmetic"; empty when nothing was asked
+};
+Bound BoundOf(const EngineStats& work, const MachineRates& rates);
+
 struct JobNumbers {
   int64_t num_requests = 0;  // answered or failed in this run
   int64_t num_failed = 0;
@@ -15,11 +23,12 @@ struct JobNumbers {
   double total_s = 0;
   std::string model;
   EngineStats engine;
+  MachineRates rates;  // measured after the job; zeros when nobody asked
   MemoryPlan plan;
 };
 
-// The JSON of --stats. `hot_accuracy` is the share of the experts fetched ahead that were then wanted. No bound is
-// computed: `bound` and `bound_fraction` are null.
+// The JSON of --stats. `hot_accuracy` is the share of the experts fetched ahead that were then wanted. `bound` is what
+// the measured rates would have allowed; null when they were not measured.
 std::string FormatStats(const JobNumbers& numbers);
 
 std::string FormatSummary(const JobNumbers& numbers);

@@ -1,6 +1,9 @@
 #include "penstock/memory/expert_layouts.h"
 
 #include <xxhash.h>
+#if defined(__x86_64__)
+#include <xxh_x86dispatch.h>  // XXH3_64bits in the widest vectors that there are: half again as fast with AVX-512
+#endif
 
 #include <algorithm>
 #include <cstring>

@@ -1,6 +1,7 @@
 #include "penstock/memory/expert_store.h"
 
 #include <algorithm>
+#include <deque>
 #include <utility>
 
 #include "penstock/base/check.h"
@@ -165,6 +166,35 @@ absl::Status ExpertStore::Preload(ThreadPool& pool) {
     PENSTOCK_RETURN_IF_ERROR(Finish({&lease.place(), 1}, pool)[0]);
   }
   return absl::OkStatus();
+}
+
+double ExpertStore::MeasureDisk(double seconds) {
+  const ExpertCounters counters = counters_;
+  std::deque<ExpertLease> under_way;
+  const double begin_s = runtime_->now_s();
+  uint64_t bytes = 0;
+  int64_t key = 0, num_present = 0;
+  while (runtime_->now_s() - begin_s < seconds && num_present < layouts_->num_experts()) {
+    key = (key + 1) % layouts_->num_experts();
+    ++num_present;
+    if (IsPresent(key)) continue;
+    auto lease = Acquire(key, FetchReason::kPredicted);
+    if (lease.has_value()) {
+      num_present = 0;
+      under_way.push_back(std::move(*lease));
+      continue;
+    }
+    if (under_way.empty()) break;
+    --key;  // again, when there is a slot
+    bytes += runtime_->Wait(under_way.front().arrived()).ok() ? layouts_->read_bytes(under_way.front().key()) : 0;
+    under_way.pop_front();
+  }
+  while (!under_way.empty()) {
+    bytes += runtime_->Wait(under_way.front().arrived()).ok() ? layouts_->read_bytes(under_way.front().key()) : 0;
+    under_way.pop_front();
+  }
+  counters_ = counters;
+  return bytes == 0 ? 0 : static_cast<double>(bytes) / (runtime_->now_s() - begin_s);
 }
 
 std::vector<bool> PinEvenly(const ExpertLayouts& layouts, int64_t count) {

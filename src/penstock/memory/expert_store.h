@@ -80,7 +80,7 @@ class ExpertStore {
     int64_t num_slots = 0;  // >= 1
     Eviction eviction = Eviction::kLru;
     std::vector<bool> pinned = {};  // [num_experts]: for Eviction::kStatic; fewer than num_slots
-    int num_workers = 1;       // that Finish may use
+    int num_workers = 1;            // that Finish may use
     enum class Bytes : uint8_t { kReal, kNone } bytes = Bytes::kReal;  // kNone: slots without memory, for simulations
   };
   // Bytes of what a store keeps beside its slots.
@@ -104,6 +104,12 @@ class ExpertStore {
 
   // Fills the slots with the first experts that fit, finished; what is pinned first.
   absl::Status Preload(ThreadPool& pool);
+
+  // The slots' memory, whatever it holds.
+  std::span<const std::byte> bytes() const { return {arena_.data(), static_cast<size_t>(arena_.size_bytes())}; }
+  // Bytes per second that come when reads follow each other without pause, for about `seconds`; 0 when all experts are
+  // in slots. Nothing is counted. REQUIRES: no leases.
+  double MeasureDisk(double seconds);
 
   const ExpertLayouts& layouts() const { return *layouts_; }
   int64_t num_slots() const { return static_cast<int64_t>(slots_.size()); }

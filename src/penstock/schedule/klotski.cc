@@ -46,6 +46,8 @@ class KlotskiSchedule : public Schedule {
     return absl::OkStatus();
   }
 
+  void Reset() override { hot_.clear(); }
+
  private:
   absl::Status RunGroup(Pass& pass, std::span<const RowRange> micro_batches) {
     const RowRange group = {micro_batches.front().begin, micro_batches.back().end};
@@ -96,7 +98,7 @@ class KlotskiSchedule : public Schedule {
 
   // During the next attention the hot experts of its layer come, and they alone.
   void Prefetch(Pass& pass, RowRange group, size_t moe_layer) {
-    if (!options_.hot_prefetch) return;
+    if (!options_.hot_prefetch || static_cast<int64_t>(hot_.size()) == hot_experts_) return;
     const ModelConfig& config = pass.config();
     if (moe_layer == 0) previous_choices_.clear();  // of the next pass nothing is known
     std::vector<double> tendency = table_.Tendency(static_cast<int64_t>(moe_layer), History(group));

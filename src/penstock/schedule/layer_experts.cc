@@ -31,14 +31,15 @@ void LayerExperts::Want(int32_t expert_idx) {
   waiting_.push_back(expert_idx);
 }
 
-void LayerExperts::Request() {
+bool LayerExperts::Request() {
   ExpertStore& store = pass_->experts();
   while (!waiting_.empty()) {
     auto lease = store.Acquire(store.layouts().KeyOf(layer_idx_, waiting_.front()), FetchReason::kWanted);
-    if (!lease.has_value()) return;
+    if (!lease.has_value()) return false;
     leases_.push_back(std::move(*lease));
     waiting_.erase(waiting_.begin());
   }
+  return true;
 }
 
 std::vector<ExpertLease> LayerExperts::TakeReady(Order order) {
@@ -68,15 +69,10 @@ std::vector<ExpertLease> LayerExperts::TakeReady(Order order) {
   return ready;
 }
 
-absl::Status LayerExperts::Compute(Order order, absl::FunctionRef<void()> all_requested) {
+absl::Status LayerExperts::Compute(Order order, absl::FunctionRef<void()> fetch_ahead) {
   ahead_.clear();  // what was fetched ahead and nobody wants may leave
-  bool told = false;
+  if (Request()) fetch_ahead();
   for (;;) {
-    Request();
-    if (waiting_.empty() && !told) {
-      all_requested();
-      told = true;
-    }
     if (leases_.empty()) {
       PENSTOCK_CHECK(waiting_.empty());  // nothing holds a slot, and there is none
       return absl::OkStatus();
@@ -91,7 +87,7 @@ absl::Status LayerExperts::Compute(Order order, absl::FunctionRef<void()> all_re
     }
     const Event done = pass_->Experts(layer_idx_, ready);
     for (ExpertLease& lease : ready) lease.Release(done);
-    Request();  // the reads that their slots allow are issued before the computing ends
+    if (Request()) fetch_ahead();  // the reads that their slots allow are issued before the computing ends
     PENSTOCK_RETURN_IF_ERROR(pass_->runtime().Wait(done));
   }
 }

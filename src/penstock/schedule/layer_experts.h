@@ -23,12 +23,13 @@ class LayerExperts {
   // kArrival: what is there first, in order of arrival; of pinned experts a few at a time while others are on their
   // way, so that slots are given back as soon as they can be. kIndex: in increasing index, whatever arrives first.
   enum class Order : uint8_t { kArrival, kIndex };
-  // Computes the wanted experts for the rows that were grouped last. `all_requested` is called when all transfers of
-  // the layer have been issued: the disk is free for what comes after.
-  absl::Status Compute(Order order, absl::FunctionRef<void()> all_requested);
+  // Computes the wanted experts for the rows that were grouped last. `fetch_ahead` is called when all transfers of the
+  // layer have been issued, and again whenever slots have been given back since: the disk is free for what comes after.
+  absl::Status Compute(Order order, absl::FunctionRef<void()> fetch_ahead);
 
  private:
-  void Request();
+  // Asks for those that wait for slots; whether none does any more.
+  bool Request();
   std::vector<ExpertLease> TakeReady(Order order);
 
   Pass* pass_;

@@ -14,6 +14,7 @@ void RowBatch::Clear() {
   token_ids.clear();
   positions.clear();
   kv_pages.clear();
+  sequence_ids.clear();
   logit_rows.clear();
 }
 

@@ -23,6 +23,7 @@ struct RowBatch {
   std::vector<TokenId> token_ids;                     // [num_rows]
   std::vector<int64_t> positions;                     // [num_rows]
   std::vector<std::span<std::byte* const>> kv_pages;  // [num_rows]: the KV pages of the row's sequence
+  std::vector<uint32_t> sequence_ids;                 // [num_rows]: for traces
   std::vector<int64_t> logit_rows;                    // rows whose logits are wanted
 
   int64_t num_rows() const { return static_cast<int64_t>(token_ids.size()); }

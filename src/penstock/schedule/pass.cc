@@ -68,7 +68,9 @@ std::vector<int32_t> Pass::Chosen(RowRange rows, int64_t layer_idx) {
 
 Event Pass::Group(RowRange rows, int64_t layer_idx) {
   std::fill(group_rows_.begin(), group_rows_.end(), 0);
-  for (const int32_t expert_idx : args_.routing.Choices(layer_idx, rows.begin, rows.size())) ++group_rows_[expert_idx];
+  const std::span<const int32_t> choices = args_.routing.Choices(layer_idx, rows.begin, rows.size());
+  for (const int32_t expert_idx : choices) ++group_rows_[expert_idx];
+  if (args_.on_routing) args_.on_routing(layer_idx, rows, choices);
   return Issue({.name = "group", .layer_idx = layer_idx}, {}, {},
                [rows](const OpContext& context) { ops::Group(context, rows); });
 }

@@ -37,6 +37,8 @@ class Pass {
     std::vector<RowRange> micro_batches;    // of all rows, in order
     std::vector<absl::Status>& row_status;  // [num_rows]: OK, or why the row has no result; written by tasks
     int64_t rows_at_once = 1;               // logits that are computed at once
+    // Sees what rows chose; once for each row and layer. Optional.
+    std::function<void(int64_t layer_idx, RowRange rows, std::span<const int32_t> choices)> on_routing = {};
   };
   explicit Pass(Args args);
   ~Pass();  // waits for the tasks that were issued

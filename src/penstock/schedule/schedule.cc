@@ -4,14 +4,14 @@
 #include <string>
 
 #include "penstock/base/bytes.h"
-#include "penstock/base/check.h"
+#include "penstock/base/checked.h"
 #include "penstock/base/status.h"
 
 namespace penstock {
 namespace {
 
 // What the disk may have under way or just have brought while experts are computed.
-constexpr uint64_t kRingBytes = 96 * kMiB;
+constexpr uint64_t kRingBytes = 128 * kMiB;
 
 }  // namespace
 
@@ -47,9 +47,9 @@ int64_t LeastStreamingSlots(ScheduleKind kind, const ModelConfig& config) {
 int64_t StreamingSlots(ScheduleKind kind, const ModelConfig& config, int64_t num_slots, uint64_t slot_bytes) {
   const bool layer_by_layer = kind == ScheduleKind::kZero || kind == ScheduleKind::kZigzag;
   if (layer_by_layer) return 2 * config.num_experts;
-  // With few or small slots, a quarter of them.
-  const auto ring = static_cast<int64_t>(kRingBytes / std::max<uint64_t>(slot_bytes, 1));
-  return std::max(LeastStreamingSlots(kind, config) + 1, std::min(ring, num_slots / 4));
+  // Where slots are few or small, half of them: a disk wants many small reads under way.
+  const auto ring = static_cast<int64_t>(CeilDiv(kRingBytes, std::max<uint64_t>(slot_bytes, 1)));
+  return std::max(LeastStreamingSlots(kind, config) + 1, std::min(ring, num_slots / 2));
 }
 
 }  // namespace penstock

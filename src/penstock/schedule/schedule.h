@@ -18,6 +18,8 @@ class Schedule {
   // One pass, from the embedding to the last layer; Pass::Finish computes the logits. Failures of reads are the rows'
   // (Pass::row_status); an error is a fault of ours.
   virtual absl::Status Run(Pass& pass) = 0;
+  // Lets go of what was fetched ahead.
+  virtual void Reset() {}
 };
 
 enum class ScheduleKind : uint8_t {

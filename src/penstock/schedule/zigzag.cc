@@ -30,6 +30,11 @@ class ZigzagSchedule : public Schedule {
     return absl::OkStatus();
   }
 
+  void Reset() override {
+    next_.clear();
+    num_fetched_ = 0;
+  }
+
  private:
   absl::Status RunBlock(Pass& pass, std::span<const RowRange> micro_batches) {
     for (const RowRange& rows : micro_batches) pass.Embed(rows);

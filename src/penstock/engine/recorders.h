@@ -1,0 +1,53 @@
+// What --trace, --trace-html and --record-routing ask for.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "penstock/engine.h"
+#include "penstock/engine/loaded_model.h"
+#include "penstock/routing/routing_trace.h"
+#include "penstock/runtime/chrome_trace.h"
+#include "penstock/runtime/task_sinks.h"
+#include "penstock/runtime/timeline.h"
+#include "penstock/schedule/pass.h"
+
+namespace penstock {
+
+class Recorders {
+ public:
+  // kIo when a file cannot be made.
+  static absl::StatusOr<std::unique_ptr<Recorders>> Create(const EngineOptions& options, const LoadedModel& model);
+  // Memory that they take for passes of at most `max_rows`.
+  static uint64_t MemoryBytes(const EngineOptions& options, const ModelConfig& config, int64_t max_rows);
+
+  // Null when no tasks are recorded.
+  TaskSink* sink() { return sinks_.get(); }
+  // A pass from `begin_s` to `end_s`.
+  void AddPass(const RowBatch& batch, double begin_s, double end_s);
+  // What some rows of the present pass chose.
+  void AddRouting(int64_t layer_idx, RowRange rows, std::span<const int32_t> choices);
+  bool records_routing() const { return routing_ != nullptr; }
+
+  // Ends the files; kIo when one could not be written. Once.
+  absl::Status Close();
+
+ private:
+  Recorders() = default;
+
+  std::string html_path_;
+  std::string title_;
+  std::unique_ptr<ChromeTrace> trace_;
+  std::unique_ptr<Timeline> timeline_;
+  std::unique_ptr<TaskSinks> sinks_;
+  std::unique_ptr<RoutingTraceWriter> routing_;
+  int64_t num_topk_ = 0;
+  std::vector<int64_t> moe_layer_of_;          // [num_layers]: its place among those with experts
+  std::vector<std::vector<int32_t>> choices_;  // of the present pass, by MoE layer: [num_rows, num_topk]
+  int64_t num_passes_ = 0;
+  absl::Status status_;
+};
+
+}  // namespace penstock

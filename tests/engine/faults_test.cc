@@ -1,0 +1,172 @@
+// Proves that under streaming a read that fails, or brings a wrong bit, never makes a wrong token: a flipped bit is
+// read again and heals; what cannot be read fails the requests that wanted it, each with its own status; all others get
+// the bits of an undisturbed run, from the same engine, and those that failed get them when they are asked again.
+#include <atomic>
+#include <map>
+#include <mutex>
+#include <random>
+
+#include <fcntl.h>
+#include <unistd.h>
+
+#include "penstock/base/status.h"
+#include "penstock/engine/hooks.h"
+#include "penstock/pack.h"
+#include "tests/engine/answers.h"
+
+namespace penstock {
+namespace {
+
+struct Faults {
+  double failed_reads = 0;   // share of reads
+  double flipped_reads = 0;  // share of reads that bring one wrong bit
+  unsigned seed = 0;
+};
+
+class FaultyDisk : public DiskReader {
+ public:
+  FaultyDisk(std::unique_ptr<DiskReader> disk, const Faults& faults)
+      : disk_(std::move(disk)), faults_(faults), random_(faults.seed) {}
+
+  void Submit(const DiskRead& read) override {
+    reads_[read.tag] = read;
+    disk_->Submit(read);
+  }
+  std::optional<DiskCompletion> NextCompleted(Wait wait) override {
+    std::optional<DiskCompletion> completion = disk_->NextCompleted(wait);
+    if (!completion.has_value() || !completion->status.ok()) return completion;
+    const double draw = std::uniform_real_distribution<>(0, 1)(random_);
+    if (draw < faults_.failed_reads) {
+      completion->status = IoError("injected: cannot read");
+    } else if (draw < faults_.failed_reads + faults_.flipped_reads) {
+      const DiskRead& read = reads_[completion->tag];
+      Landing(read)[random_() % read.extent.size_bytes] ^= static_cast<std::byte>(1u << (random_() % 8));
+    }
+    return completion;
+  }
+  void Wake() override { disk_->Wake(); }
+  std::string Description() const override { return "faulty " + disk_->Description(); }
+
+ private:
+  std::unique_ptr<DiskReader> disk_;
+  Faults faults_;
+  std::mt19937 random_;
+  std::map<uint64_t, DiskRead> reads_;  // the last one of each tag
+};
+
+class FaultsTest : public testing::TestWithParam<std::string> {
+ protected:
+  // An int8 store: it has checksums.
+  void SetUp() override {
+    store_ = testing::TempDir() + "/faults-" + GetParam() + std::to_string(::getpid());
+    std::filesystem::remove_all(store_);
+    const std::atomic<bool> stop{false};
+    const Golden golden("mixtral-tiny");
+    ASSERT_TRUE(
+        PackModel({.model_dir = golden.dir(), .output_dir = store_, .quantize = "int8", .threads = 1}, nullptr, stop)
+            .ok());
+    requests_ = Requests(golden);
+    options_ = {.model_dir = store_, .memory_bytes = 64 << 20, .threads = 2};
+    options_.context_length = 192;
+    expected_ = RunAll(options_, requests_);
+    options_.batch_size = 3;
+    options_.policy.schedule = GetParam();
+    options_.memory_bytes = LeastBudget(options_) + (64 << 10);
+  }
+  void TearDown() override { std::filesystem::remove_all(store_); }
+
+  // Runs all requests; each has its answer or a failure. Gives the number of failures.
+  int Run(Engine& engine) {
+    std::map<RequestId, size_t> places;
+    for (size_t i = 0; i < requests_.size(); ++i) places[engine.Submit(requests_[i]).value()] = i;
+    int num_failed = 0;
+    while (!engine.idle()) {
+      const auto finished = engine.Step();
+      EXPECT_TRUE(finished.ok()) << finished.status();
+      if (!finished.ok()) return -1;
+      for (const Completion& completion : *finished) {
+        const Answer& answer = expected_[places.at(completion.request_id)];
+        places.erase(completion.request_id);
+        if (completion.status.ok()) {
+          EXPECT_EQ(completion.token_ids, answer.token_ids);
+          continue;
+        }
+        ++num_failed;
+        const Fault fault = FaultOf(completion.status);
+        EXPECT_TRUE(fault == Fault::kIo || fault == Fault::kModel) << completion.status;
+      }
+    }
+    EXPECT_TRUE(places.empty());
+    return num_failed;
+  }
+
+  std::unique_ptr<Engine> Open(const Faults& faults) {
+    return OpenEngine(options_, {.wrap_disk =
+                                     [faults](std::unique_ptr<DiskReader> disk) {
+                                       return std::make_unique<FaultyDisk>(std::move(disk), faults);
+                                     }})
+        .value();
+  }
+
+  std::string store_;
+  std::vector<Request> requests_;
+  std::vector<Answer> expected_;
+  EngineOptions options_;
+};
+
+TEST_P(FaultsTest, FlippedBitsHeal) {
+  const auto engine = Open({.flipped_reads = 0.5, .seed = 1});
+  EXPECT_EQ(Run(*engine), 0);
+}
+
+TEST_P(FaultsTest, FailedReadsFailTheRequestsThatWantedThem) {
+  int num_failed = 0, num_answered = 0;
+  for (unsigned seed = 0; seed < 3; ++seed) {
+    const auto engine = Open({.failed_reads = 0.003, .flipped_reads = 0.1, .seed = seed});
+    // The same engine again and again: a failure leaves nothing behind.
+    for (int round = 0; round < 2; ++round) {
+      const int failed = Run(*engine);
+      ASSERT_GE(failed, 0);
+      num_failed += failed;
+      num_answered += static_cast<int>(requests_.size()) - failed;
+    }
+  }
+  EXPECT_GT(num_failed, 0);
+  EXPECT_GT(num_answered, 0);
+}
+
+TEST_P(FaultsTest, ADiskThatReadsNothingFailsEveryRequest) {
+  const auto engine = Open({.failed_reads = 1});
+  EXPECT_EQ(Run(*engine), static_cast<int>(requests_.size()));
+}
+
+TEST_P(FaultsTest, ABlobThatWasChangedFailsThoseWhoWantIt) {
+  const auto engine = Open({});
+  EXPECT_EQ(Run(*engine), 0);
+  // The store's last bytes are an expert's of the last layer.
+  const std::string path = store_ + "/penstock.bin";
+  const int fd = ::open(path.c_str(), O_RDWR);
+  const auto end = static_cast<off_t>(std::filesystem::file_size(path));
+  char bytes[64];
+  for (off_t offset = end - 8192; offset < end; offset += 64) {
+    ASSERT_EQ(::pread(fd, bytes, 64, offset), 64);
+    for (char& c : bytes) c = static_cast<char>(c ^ 1);
+    ASSERT_EQ(::pwrite(fd, bytes, 64, offset), 64);
+  }
+  ::fsync(fd);
+  const int num_failed = Run(*engine);
+  EXPECT_GT(num_failed, 0);
+  for (off_t offset = end - 8192; offset < end; offset += 64) {
+    ASSERT_EQ(::pread(fd, bytes, 64, offset), 64);
+    for (char& c : bytes) c = static_cast<char>(c ^ 1);
+    ASSERT_EQ(::pwrite(fd, bytes, 64, offset), 64);
+  }
+  ::close(fd);
+  EXPECT_EQ(Run(*engine), 0);
+}
+
+INSTANTIATE_TEST_SUITE_P(Schedules, FaultsTest, testing::Values("on-demand", "zero", "zigzag", "klotski"),
+                         [](const auto& param) { return param.param == "on-demand" ? "on_demand" : param.param; });
+
+}  // namespace
+}  // namespace penstock

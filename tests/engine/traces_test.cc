@@ -1,0 +1,105 @@
+// Proves that an engine writes what its trace options ask for: a Chrome trace whose lanes hold the pass's operations
+// and reads, a page, and a routing trace with every row of every MoE layer of every step; that the answers are the same
+// with and without them, and that a file that cannot be written is an error.
+#include <set>
+
+#include <unistd.h>
+
+#include "penstock/base/status.h"
+#include "penstock/routing/routing_trace.h"
+#include "tests/engine/answers.h"
+
+namespace penstock {
+namespace {
+
+class TracesTest : public testing::TestWithParam<std::string> {
+ protected:
+  void SetUp() override {
+    dir_ = testing::TempDir() + "/traces-" + GetParam() + std::to_string(::getpid());
+    std::filesystem::remove_all(dir_);
+    std::filesystem::create_directories(dir_);
+  }
+  void TearDown() override { std::filesystem::remove_all(dir_); }
+  std::string dir_;
+};
+
+TEST_P(TracesTest, AreWritten) {
+  const Golden golden("qwen3moe-tiny");
+  const std::vector<Request> requests = Requests(golden);
+  EngineOptions options{.model_dir = golden.dir(), .threads = 1};
+  options.batch_size = 3;
+  options.context_length = 192;
+  options.policy.schedule = GetParam();
+  options.policy.micro_batch_size = 2;
+  options.memory_bytes = LeastBudget(options) + (100 << 10);
+  const std::vector<Answer> expected = RunAll(options, requests);
+  options.trace_path = dir_ + "/trace.json";
+  options.trace_html_path = dir_ + "/trace.html";
+  options.routing_path = dir_ + "/routing.bin";
+  options.memory_bytes = LeastBudget(options) + (100 << 10);
+  const auto engine = Engine::Open(options).value();
+  int64_t num_steps = 0, num_tokens = 0;
+  for (const Request& request : requests) ASSERT_TRUE(engine->Submit(request).ok());
+  std::map<RequestId, Answer> answers;
+  while (!engine->idle()) {
+    const std::vector<Completion> finished = engine->Step().value();
+    for (const Completion& completion : finished) {
+      num_tokens += completion.num_prompt_tokens + std::ssize(completion.token_ids) - 1;
+      EXPECT_EQ(completion.token_ids, expected[completion.request_id - 1].token_ids);
+    }
+    ++num_steps;
+  }
+  ASSERT_TRUE(engine->CloseTraces().ok());
+
+  const json::value trace = ParseJson(ReadFile(options.trace_path, 1 << 28).value(), Fault::kInput).value();
+  std::set<std::string> names;
+  int64_t num_spans = 0;
+  for (const json::value& event : trace.as_array()) {
+    names.insert(std::string(event.at("name").as_string()));
+    num_spans += event.at("name").as_string() == "step" ? 1 : 0;
+  }
+  EXPECT_EQ(num_spans, num_steps);
+  for (const char* name : {"attention", "route", "group", "experts", "combine", "logits", "sample", "read expert"}) {
+    EXPECT_TRUE(names.contains(name)) << name;
+  }
+  const std::string page = ReadFile(options.trace_html_path, 1 << 28).value();
+  EXPECT_NE(page.find("host_compute"), std::string::npos);
+  EXPECT_NE(page.find("disk_to_dram"), std::string::npos);
+
+  const auto reader = RoutingTraceReader::Open(options.routing_path).value();
+  const int64_t num_layers = reader->header().num_layers;
+  RoutingTraceRecord record;
+  int64_t num_records = 0, num_rows = 0;
+  for (;;) {
+    const RoutingTraceEvent event = reader->Next(record).value();
+    if (event == RoutingTraceEvent::kEnd) break;
+    ASSERT_EQ(event, RoutingTraceEvent::kRecord);
+    EXPECT_EQ(record.step_idx, num_records / num_layers);
+    EXPECT_EQ(record.layer_idx, num_records % num_layers);
+    ++num_records;
+    num_rows += record.num_rows();
+  }
+  EXPECT_EQ(num_records, num_steps * num_layers);
+  EXPECT_EQ(num_rows, num_tokens * num_layers);
+}
+
+INSTANTIATE_TEST_SUITE_P(Schedules, TracesTest, testing::Values("on-demand", "zero", "zigzag", "klotski"),
+                         [](const auto& param) { return param.param == "on-demand" ? "on_demand" : param.param; });
+
+TEST(Traces, WhatCannotBeWrittenIsAnError) {
+  const Golden golden("mixtral-tiny");
+  EngineOptions options{.model_dir = golden.dir(), .memory_bytes = 64 << 20, .threads = 1};
+  options.trace_path = "/nonexistent/trace.json";
+  EXPECT_EQ(FaultOf(Engine::Open(options).status()), Fault::kIo);
+  options.trace_path.clear();
+  options.routing_path = "/dev/null";  // exists
+  EXPECT_EQ(FaultOf(Engine::Open(options).status()), Fault::kIo);
+  options.routing_path.clear();
+  options.trace_html_path = "/nonexistent/page.html";
+  const auto engine = Engine::Open(options);
+  ASSERT_TRUE(engine.ok());
+  EXPECT_EQ(FaultOf((*engine)->CloseTraces()), Fault::kIo);
+}
+
+}  // namespace
+}  // namespace penstock

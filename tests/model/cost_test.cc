@@ -1,0 +1,45 @@
+// Proves the costs of operations on a model whose sums can be made by hand.
+#include "penstock/model/cost.h"
+
+#include <gtest/gtest.h>
+
+namespace penstock {
+namespace {
+
+ModelConfig Config() {
+  ModelConfig config;
+  config.vocab_size = 320;
+  config.model_dim = 64;
+  config.num_heads = 4;
+  config.num_kv_heads = 2;
+  config.head_dim = 16;
+  config.num_experts = 8;
+  config.num_topk = 2;
+  config.expert_dim = 96;
+  return config;
+}
+
+TEST(ModelCost, WeightsCountOnceAndRowsMultiply) {
+  const ModelCost cost(Config(), {.attention = WeightFormat::kF32, .ffn = WeightFormat::kBF16});
+  // q and o 64 x 64, k and v 32 x 64.
+  constexpr double kAttention = 2 * 64 * 64 + 2 * 32 * 64;
+  EXPECT_EQ(cost.Attention(3, 0).flops, 2 * 3 * kAttention);
+  EXPECT_EQ(cost.Attention(3, 0).bytes, static_cast<uint64_t>(4 * kAttention));
+  constexpr double kExpert = 3 * 64 * 96;
+  EXPECT_EQ(cost.Expert(5).flops, 2 * 5 * kExpert);
+  EXPECT_EQ(cost.Expert(5).bytes, static_cast<uint64_t>(2 * kExpert));
+  EXPECT_EQ(cost.expert_bytes(), cost.Expert(1).bytes);
+  EXPECT_EQ(cost.Logits(1).flops, 2.0 * 320 * 64);
+  EXPECT_EQ(cost.Route(2).flops, 2.0 * 2 * 8 * 64);
+}
+
+TEST(ModelCost, AttentionReadsTheContext) {
+  const ModelCost cost(Config(), {});
+  // K and V of two heads of 16 f32 values.
+  EXPECT_EQ(cost.kv_bytes_per_token(), 2u * 2 * 16 * 4);
+  EXPECT_EQ(cost.Attention(1, 100).bytes - cost.Attention(1, 0).bytes, 100 * cost.kv_bytes_per_token());
+  EXPECT_EQ(cost.Attention(1, 100).flops - cost.Attention(1, 0).flops, 100 * 4.0 * 4 * 16);
+}
+
+}  // namespace
+}  // namespace penstock
