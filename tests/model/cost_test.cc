@@ -23,8 +23,8 @@ TEST(ModelCost, WeightsCountOnceAndRowsMultiply) {
   const ModelCost cost(Config(), {.attention = WeightFormat::kF32, .ffn = WeightFormat::kBF16});
   // q and o 64 x 64, k and v 32 x 64.
   constexpr double kAttention = 2 * 64 * 64 + 2 * 32 * 64;
-  EXPECT_EQ(cost.Attention(3, 0).flops, 2 * 3 * kAttention);
-  EXPECT_EQ(cost.Attention(3, 0).bytes, static_cast<uint64_t>(4 * kAttention));
+  EXPECT_EQ(cost.Attention(3, {}).flops, 2 * 3 * kAttention);
+  EXPECT_EQ(cost.Attention(3, {}).bytes, static_cast<uint64_t>(4 * kAttention));
   constexpr double kExpert = 3 * 64 * 96;
   EXPECT_EQ(cost.Expert(5).flops, 2 * 5 * kExpert);
   EXPECT_EQ(cost.Expert(5).bytes, static_cast<uint64_t>(2 * kExpert));
@@ -37,8 +37,9 @@ TEST(ModelCost, AttentionReadsTheContext) {
   const ModelCost cost(Config(), {});
   // K and V of two heads of 16 f32 values.
   EXPECT_EQ(cost.kv_bytes_per_token(), 2u * 2 * 16 * 4);
-  EXPECT_EQ(cost.Attention(1, 100).bytes - cost.Attention(1, 0).bytes, 100 * cost.kv_bytes_per_token());
-  EXPECT_EQ(cost.Attention(1, 100).flops - cost.Attention(1, 0).flops, 100 * 4.0 * 4 * 16);
+  EXPECT_EQ(cost.Attention(1, {.read_tokens = 100}).bytes - cost.Attention(1, {}).bytes,
+            100 * cost.kv_bytes_per_token());
+  EXPECT_EQ(cost.Attention(1, {.seen_tokens = 100}).flops - cost.Attention(1, {}).flops, 100 * 4.0 * 4 * 16);
 }
 
 }  // namespace

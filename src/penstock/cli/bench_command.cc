@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <chrono>
 #include <memory>
+#include <numeric>
 #include <random>
 #include <utility>
 
@@ -12,6 +13,7 @@
 #include "penstock/base/json.h"
 #include "penstock/base/logging.h"
 #include "penstock/base/status.h"
+#include "penstock/job/stats.h"
 
 namespace penstock::cli {
 namespace {
@@ -22,8 +24,21 @@ struct Measurement {
   int64_t size;
   double best_s;  // of the runs
   double median_s;
+  double total_s;    // of all runs
+  EngineStats work;  // of all runs
+  MachineRates rates = {};
   double tokens_per_s() const { return static_cast<double>(size) / std::max(1e-9, median_s); }
 };
+
+// What was done between two looks at an engine's counters.
+EngineStats WorkBetween(const EngineStats& before, EngineStats after) {
+  after.disk_bytes -= before.disk_bytes;
+  after.unused_disk_bytes -= std::min(after.unused_disk_bytes, before.unused_disk_bytes);
+  after.memory_bytes -= before.memory_bytes;
+  after.flops -= before.flops;
+  for (size_t i = 0; i < before.lanes.size(); ++i) after.lanes[i].busy_s -= before.lanes[i].busy_s;
+  return after;
+}
 
 constexpr int64_t kDefaultChunk = 256;
 
@@ -45,12 +60,13 @@ class Bench {
   // Prompts of `num_tokens`, one at a time, from the first token to the first of the answer.
   absl::StatusOr<Measurement> Prefill(int64_t num_tokens) {
     std::vector<double> seconds;
+    const EngineStats before = engine_.stats();
     for (int64_t run = 0; run < flags_.repetitions; ++run) {
       PENSTOCK_RETURN_IF_ERROR(Submit(num_tokens, 1));
       PENSTOCK_ASSIGN_OR_RETURN(const double taken, TimeSteps([&] { return engine_.idle(); }));
       seconds.push_back(taken);
     }
-    return MeasurementOf(true, num_tokens, seconds);
+    return MeasurementOf(true, num_tokens, seconds, WorkBetween(before, engine_.stats()));
   }
 
   // Steps of `num_sequences` that have all read their prompts.
@@ -61,6 +77,7 @@ class Bench {
     for (int64_t i = 0; i < num_sequences; ++i) PENSTOCK_RETURN_IF_ERROR(Submit(flags_.context, answer));
     PENSTOCK_RETURN_IF_ERROR(TimeSteps([&] { return engine_.stats().prompt_tokens == done_at; }).status());
     std::vector<double> seconds;
+    const EngineStats before = engine_.stats();
     while (static_cast<int64_t>(seconds.size()) < flags_.steps) {
       if (engine_.num_running() != num_sequences) {
         return ResourceError("{} sequences of {} tokens do not fit the budget at once; {} do", num_sequences,
@@ -70,13 +87,21 @@ class Bench {
       PENSTOCK_ASSIGN_OR_RETURN(const double taken, TimeSteps([&] { return !std::exchange(is_first, false); }));
       seconds.push_back(taken);
     }
+    const EngineStats work = WorkBetween(before, engine_.stats());
     PENSTOCK_RETURN_IF_ERROR(TimeSteps([&] { return engine_.idle(); }).status());
-    return MeasurementOf(false, num_sequences, seconds);
+    return MeasurementOf(false, num_sequences, seconds, work);
   }
 
  private:
-  static Measurement MeasurementOf(bool is_prefill, int64_t size, const std::vector<double>& seconds) {
-    return {is_prefill, size, *std::min_element(seconds.begin(), seconds.end()), Median(seconds)};
+  Measurement MeasurementOf(bool is_prefill, int64_t size, const std::vector<double>& seconds,
+                            const EngineStats& work) {
+    return {.is_prefill = is_prefill,
+            .size = size,
+            .best_s = *std::min_element(seconds.begin(), seconds.end()),
+            .median_s = Median(seconds),
+            .total_s = std::accumulate(seconds.begin(), seconds.end(), 0.0),
+            .work = work,
+            .rates = engine_.MeasureRates()};
   }
 
   // A request with its own random tokens, so that requests choose their own experts.
@@ -103,6 +128,8 @@ class Bench {
 };
 
 std::string Line(const BenchFlags& flags, const Measurement& measured) {
+  const Bound bound = BoundOf(measured.work, measured.rates);
+  const double fraction = bound.seconds / std::max(1e-9, measured.total_s);
   if (flags.as_json) {
     json::object line;
     line["kind"] = measured.is_prefill ? "prefill" : "decode";
@@ -111,10 +138,21 @@ std::string Line(const BenchFlags& flags, const Measurement& measured) {
     line["seconds"] = measured.median_s;
     line["best_seconds"] = measured.best_s;
     line["tokens_per_second"] = measured.tokens_per_s();
+    json::object lanes;
+    for (const LaneStats& lane : measured.work.lanes) lanes[lane.name] = lane.busy_s / std::max(1e-9, measured.total_s);
+    line["lanes"] = lanes;
+    line["limited_by"] = bound.limited_by;
+    line["bound_fraction"] = fraction;
     return std::string(json::serialize(line)) + "\n";
   }
-  return fmt::format("{:<9}{:>8}{:>16.1f}{:>16.2f}{:>16.2f}\n", measured.is_prefill ? "prefill" : "decode",
-                     measured.size, measured.tokens_per_s(), measured.median_s * 1e3, measured.best_s * 1e3);
+  std::string lanes;
+  for (const LaneStats& lane : measured.work.lanes) {
+    lanes +=
+        fmt::format("  {} {:.0f}%", lane.name, std::min(100.0, 100 * lane.busy_s / std::max(1e-9, measured.total_s)));
+  }
+  return fmt::format("{:<9}{:>8}{:>12.1f}{:>12.2f}{:>12.2f}{:>9.0f}% {:<11}{}\n",
+                     measured.is_prefill ? "prefill" : "decode", measured.size, measured.tokens_per_s(),
+                     measured.median_s * 1e3, measured.best_s * 1e3, 100 * fraction, bound.limited_by, lanes);
 }
 
 }  // namespace
@@ -141,9 +179,11 @@ absl::StatusOr<int> BenchCommand(const BenchFlags& flags) {
           plan.num_pinned_experts, plan.schedule, plan.eviction, plan.prefill_chunk);
   Bench bench(flags, *engine);
   if (!flags.as_json) {
-    PENSTOCK_RETURN_IF_ERROR(WriteFully(
-        STDOUT_FILENO,
-        fmt::format("{:<9}{:>8}{:>16}{:>16}{:>16}\n", "kind", "size", "tokens/s", "median ms", "best ms"), "stdout"));
+    PENSTOCK_RETURN_IF_ERROR(
+        WriteFully(STDOUT_FILENO,
+                   fmt::format("{:<9}{:>8}{:>12}{:>12}{:>12}{:>10} {:<11}{}\n", "kind", "size", "tokens/s", "median ms",
+                               "best ms", "of bound", "limited by", "  lanes busy"),
+                   "stdout"));
   }
   const auto report = [&](const absl::StatusOr<Measurement>& measured) -> absl::Status {
     PENSTOCK_RETURN_IF_ERROR(measured.status());

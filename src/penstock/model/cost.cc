@@ -28,11 +28,11 @@ ModelCost::ModelCost(const ModelConfig& config, const ModelFormats& formats)
   lm_head_.Add(formats.lm_head, config.vocab_size, dim);
 }
 
-OperationCost ModelCost::Attention(int64_t num_rows, int64_t context_tokens) const {
+OperationCost ModelCost::Attention(int64_t num_rows, const Context& context) const {
   OperationCost cost = Product(attention_, num_rows);
   // q . k and p . v of every head.
-  cost.flops += 4.0 * static_cast<double>(q_dim_) * static_cast<double>(context_tokens);
-  cost.bytes += kv_bytes_ * static_cast<uint64_t>(context_tokens);
+  cost.flops += 4.0 * static_cast<double>(q_dim_) * static_cast<double>(context.seen_tokens);
+  cost.bytes += kv_bytes_ * static_cast<uint64_t>(context.read_tokens);
   return cost;
 }
 

@@ -33,9 +33,12 @@ class ModelCost {
  public:
   ModelCost(const ModelConfig& config, const ModelFormats& formats);
 
-  // Norm, projections, attention over `context_tokens` (the positions that each row sees, summed up) and output
-  // projection of one layer.
-  OperationCost Attention(int64_t num_rows, int64_t context_tokens) const;
+  // Norm, projections, attention and output projection of one layer. Rows of one sequence share what they read.
+  struct Context {
+    int64_t seen_tokens = 0;  // positions that each row sees, summed up over all rows
+    int64_t read_tokens = 0;  // positions that are read, summed up over the sequences
+  };
+  OperationCost Attention(int64_t num_rows, const Context& context) const;
   OperationCost Route(int64_t num_rows) const;
   // One expert for the rows that chose it.
   OperationCost Expert(int64_t num_rows) const;

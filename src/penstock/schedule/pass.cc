@@ -31,14 +31,18 @@ Event Pass::Issue(TaskLabel label, const OperationCost& cost, std::vector<Event>
   return last_;
 }
 
-int64_t Pass::ContextTokens(RowRange rows) const {
+ModelCost::Context Pass::ContextOf(RowRange rows) const {
   const int64_t window = args_.config.sliding_window;
-  int64_t tokens = 0;
+  ModelCost::Context context;
   for (int64_t row_idx = rows.begin; row_idx < rows.end; ++row_idx) {
-    const int64_t seen = args_.batch.positions[row_idx] + 1;
-    tokens += window > 0 ? std::min(seen, window) : seen;
+    int64_t seen = args_.batch.positions[row_idx] + 1;
+    if (window > 0) seen = std::min(seen, window);
+    context.seen_tokens += seen;
+    const bool is_last =
+        row_idx + 1 == rows.end || args_.batch.sequence_ids[row_idx + 1] != args_.batch.sequence_ids[row_idx];
+    if (is_last) context.read_tokens += seen;
   }
-  return tokens;
+  return context;
 }
 
 Event Pass::Embed(RowRange rows) {
@@ -47,8 +51,8 @@ Event Pass::Embed(RowRange rows) {
 }
 
 Event Pass::Attention(RowRange rows, int64_t layer_idx) {
-  return Issue({.name = "attention", .layer_idx = layer_idx}, args_.cost.Attention(rows.size(), ContextTokens(rows)),
-               {}, [=, this](const OpContext& context) { ops::Attention(context, args_.batch, rows, layer_idx); });
+  return Issue({.name = "attention", .layer_idx = layer_idx}, args_.cost.Attention(rows.size(), ContextOf(rows)), {},
+               [=, this](const OpContext& context) { ops::Attention(context, args_.batch, rows, layer_idx); });
 }
 
 Event Pass::Route(RowRange rows, int64_t layer_idx) {

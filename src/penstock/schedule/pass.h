@@ -75,7 +75,7 @@ class Pass {
   void RunExperts(const OpContext& context, std::span<const ExpertPlace> places, std::span<const ExpertPlace> lost,
                   const absl::Status& why);
   void FailExpert(const OpContext& context, const ExpertPlace& place, const absl::Status& status);
-  int64_t ContextTokens(RowRange rows) const;
+  ModelCost::Context ContextOf(RowRange rows) const;
 
   Args args_;
   Event last_;                       // the task issued last
