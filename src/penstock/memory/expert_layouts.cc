@@ -80,6 +80,22 @@ ExpertLayouts::ExpertLayouts(const WeightMap& map, std::span<const OpenedFile> f
   scratch_bytes_ = RoundUp(scratch_bytes_, kPageBytes);
 }
 
+ExpertLayouts::ExpertLayouts(const std::vector<bool>& layer_has_experts, int64_t num_experts_of_layer,
+                             uint64_t expert_bytes)
+    : slot_bytes_(RoundUp(expert_bytes, kPageBytes)) {
+  for (size_t layer_idx = 0; layer_idx < layer_has_experts.size(); ++layer_idx) {
+    first_key_of_layer_.push_back(num_experts());
+    if (!layer_has_experts[layer_idx]) continue;
+    for (int64_t expert_idx = 0; expert_idx < num_experts_of_layer; ++expert_idx) {
+      ExpertPlan plan;
+      plan.layer_idx = static_cast<int64_t>(layer_idx);
+      plan.reads.push_back({.file_idx = 0, .extent = {0, expert_bytes}, .slot_offset = 0});
+      plans_.push_back(std::move(plan));
+    }
+  }
+  first_key_of_layer_.push_back(num_experts());
+}
+
 uint64_t ExpertLayouts::memory_bytes() const {
   // Three reads at worst, and vector growth.
   return plans_.size() * (2 * sizeof(ExpertPlan) + 4 * sizeof(ReadPlan));

@@ -22,6 +22,9 @@ class ExpertLayouts {
   // `map` and `files` (of its checkpoint) must outlive the layouts.
   ExpertLayouts(const WeightMap& map, std::span<const OpenedFile> files, ComputeDtype dtype);
 
+  // Experts that are only counted, for simulations: `layer_has_experts` layers of `num_experts`, `expert_bytes` each.
+  ExpertLayouts(const std::vector<bool>& layer_has_experts, int64_t num_experts, uint64_t expert_bytes);
+
   // An expert's key: its place among all experts, layer by layer.
   int64_t num_experts() const { return static_cast<int64_t>(plans_.size()); }
   int64_t num_layers() const { return static_cast<int64_t>(first_key_of_layer_.size()) - 1; }
