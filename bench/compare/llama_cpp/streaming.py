@@ -16,6 +16,7 @@ import random
 import resource
 import shlex
 import signal
+import statistics
 import sys
 import tempfile
 import time
@@ -144,7 +145,7 @@ def job_rows(args, results):
     tokens = args.requests * args.new_tokens
     rows = []
     for size in args.job_batch:
-        seconds = [f"{name} {tokens / compare.statistics.median(values):.1f} s" for name, rounds in results.items()
+        seconds = [f"{name} {tokens / statistics.median(values):.1f} s" for name, rounds in results.items()
                    if (values := [rate[("job", size)] for rate in rounds if ("job", size) in rate])]
         rows.append((("job", size), f"{size} at once: {', '.join(seconds)}"))
     return rows

@@ -7,6 +7,7 @@
 
 #include "penstock/base/check.h"
 #include "penstock/base/limits.h"
+#include "penstock/base/logging.h"
 #include "penstock/base/status.h"
 
 namespace penstock {
@@ -164,6 +165,10 @@ absl::Status Runner::Finish(const Completion& completion) {
   active.prompt_tokens += completion.num_prompt_tokens;
   active.completion_tokens += static_cast<int64_t>(completion.token_ids.size());
   if (!completion.status.ok()) {
+    if (!std::exchange(told_of_io_error_, true)) {
+      LogWarning("line {}: {}; it has its error line and the job goes on (told once)", active.head.line_number,
+                 penstock::Message(completion.status));
+    }
     return WriteResult(FormatError(active.head, {"io_error", penstock::Message(completion.status), ""}),
                        /*failed=*/true);
   }

@@ -70,6 +70,7 @@ class Runner {
   Args args_;
   LineReader reader_;
   bool at_end_ = false;
+  bool told_of_io_error_ = false;
   absl::flat_hash_map<RequestId, Active> active_;
   ProgressCounts counts_;
 };
