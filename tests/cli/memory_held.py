@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""Proves that peak resident memory (VmHWM) stays within --memory + 32 MiB for every budget that is accepted, with results that
-go through all parts: prefill, decoding, experts from disk, sampling."""
+"""Proves that peak resident memory (VmHWM) stays within --memory + 32 MiB for every budget that is accepted and every
+schedule, with results that go through all parts: prefill, decoding, experts from disk, sampling, traces."""
 import argparse
 import pathlib
 import subprocess
@@ -10,6 +10,7 @@ import tempfile
 import program
 
 ALLOWANCE = 32 << 20  # the program itself and its libraries
+SCHEDULES = ("auto", "on-demand", "zigzag", "klotski", "zero")
 
 
 def synthesise(preset, folder):
@@ -31,8 +32,8 @@ def main():
     parser.add_argument("--synthesise", metavar="PRESET", help="a random model of tools/synth instead of --model")
     parser.add_argument("--requests", type=int, default=40)
     parser.add_argument("--max-tokens", type=int, default=12)
-    parser.add_argument("--budgets", type=int, default=8, help="number of budgets between the least and --largest")
-    parser.add_argument("--largest", type=int, default=300 << 20, help="bytes")
+    parser.add_argument("--budgets", type=int, default=10, help="number of budgets between the least and --largest")
+    parser.add_argument("--largest", type=int, default=34 << 20, help="bytes")
     args = parser.parse_args()
     penstock = program.Penstock(args.penstock)
     with tempfile.TemporaryDirectory() as folder:
@@ -41,17 +42,24 @@ def main():
             args.model = synthesise(args.synthesise, folder / "model")
         source = folder / "requests.jsonl"
         program.write_requests(source, args.requests, 1, args.max_tokens)
-        least = penstock.least_budget(args.model, source)
         worst = -ALLOWANCE
         for step in range(args.budgets):
             share = step / max(1, args.budgets - 1)
+            schedule = SCHEDULES[step % len(SCHEDULES)]
+            flags = ["--schedule", schedule]
+            if step % 2 == 1:
+                flags += ["--trace", folder / f"{step}.json", "--trace-html", folder / f"{step}.html",
+                          "--record-routing", folder / f"{step}.routing"]
+            least = penstock.least_budget(args.model, source, *flags)
             budget = int(least * (max(args.largest, least) / least) ** share)
-            output = folder / f"{step}.jsonl"
+            output = folder / f"{step}.out.jsonl"
             code, peak, stderr = program.peak_rss(
-                penstock.command("run", "--model", args.model, "--input", source, "--output", output, "--memory", f"{budget}B"))
+                penstock.command("run", "--model", args.model, "--input", source, "--output", output, "--memory", f"{budget}B",
+                                 *flags))
             assert code == 0, f"budget {budget}: exit {code}: {stderr[-1000:]}"
             over = peak - budget
-            print(f"budget {budget / 2**20:8.1f} MiB, peak {peak / 2**20:8.1f} MiB, over {over / 2**20:+7.1f} MiB", flush=True)
+            print(f"{schedule:9} budget {budget / 2**20:8.1f} MiB, peak {peak / 2**20:8.1f} MiB, over {over / 2**20:+7.1f} MiB",
+                  flush=True)
             assert over <= ALLOWANCE, f"{over} bytes over a budget of {budget}"
             worst = max(worst, over)
         print(f"at most {worst / 2**20:.1f} MiB over the budget")
