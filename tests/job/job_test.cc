@@ -72,6 +72,27 @@ TEST_F(JobTest, ARequestWhoseExpertsCannotBeReadHasItsErrorLineAndTheJobGoesOn) 
   }
 }
 
+TEST_F(JobTest, NoOtherFileMayBeTheJobs) {
+  WriteInput("{\"prompt\": \"x\"}\n");
+  for (const std::string& path : {options_.output_path, options_.input_path, options_.output_path + ".manifest.json"}) {
+    options_.other_files = {{"--trace", path}};
+    ExpectFault(Fault::kUsage, {"--trace", "is a file of the job itself"});
+  }
+  options_.stats_path = dir_ + "/stats.json";
+  options_.other_files = {{"--trace", ""}, {"--trace-html", options_.stats_path}};
+  ExpectFault(Fault::kUsage, {"--trace-html", "--stats"});
+  EXPECT_EQ(num_opened_, 0);
+}
+
+TEST_F(JobTest, ADiskThatIsGoneStopsTheJobInsteadOfFailingAllOfIt) {
+  engine_.unreadable = "x";
+  std::string input;
+  for (int i = 0; i < 1000; ++i) input += "{\"prompt\": \"x\"}\n";
+  WriteInput(input);
+  ExpectFault(Fault::kIo, {"257 requests in a row", "Input/output error"});
+  EXPECT_EQ(Output().size(), 256u);
+}
+
 TEST_F(JobTest, RefusalsOfTheInput) {
   struct Case {
     std::string input;

@@ -126,6 +126,24 @@ TEST(RealRuntime, AFailureReachesAllThatWaitForItAndNothingElse) {
   EXPECT_EQ(num_run, 1);
 }
 
+TEST(RealRuntime, AnOrderDoesNotPassAFailureOn) {
+  RealRuntime runtime;
+  const LaneIdx a = runtime.AddIssuerLane("a"), b = runtime.AddThreadLane("b");
+  std::atomic<bool> ended{false}, in_order{false};
+  const Event failed = runtime.Issue({.lane = b, .body = [&] {
+                                        (void)Sleep(0.005);
+                                        ended = true;
+                                        return IoError("the disk burned");
+                                      }});
+  const Event next = runtime.Issue({.lane = a, .after_end = {failed}, .body = [&] {
+                                      in_order = ended.load();
+                                      return absl::OkStatus();
+                                    }});
+  EXPECT_TRUE(runtime.Wait(next).ok());
+  EXPECT_TRUE(in_order);
+  EXPECT_TRUE(runtime.Wait(runtime.Issue({.lane = a, .after_end = {failed}})).ok());
+}
+
 TEST(RealRuntime, CancellingEndsWhatHasNotBegunAndWaitsForWhatHas) {
   RealRuntime runtime;
   const LaneIdx a = runtime.AddIssuerLane("a"), b = runtime.AddThreadLane("b");

@@ -82,7 +82,7 @@ ThreadPool::~ThreadPool() {
   for (std::thread& thread : threads_) thread.join();
 }
 
-void ThreadPool::ParallelFor(int64_t num_tasks, absl::FunctionRef<void(int64_t, int)> body) {
+void ThreadPool::ParallelFor(int64_t num_tasks, absl::FunctionRef<void(int64_t, int)> body) noexcept {
   if (num_tasks <= 0) return;
   if (threads_.empty() || num_tasks == 1) {
     for (int64_t task_idx = 0; task_idx < num_tasks; ++task_idx) body(task_idx, 0);

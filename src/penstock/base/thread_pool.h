@@ -30,8 +30,8 @@ class ThreadPool {
 
   // Calls body(task_idx, worker_idx) once for each task_idx in [0, num_tasks), in any order, and returns when
   // all are done. Tasks are handed out one at a time, so uneven ones balance. `body` must not open a region
-  // of the same pool.
-  void ParallelFor(int64_t num_tasks, absl::FunctionRef<void(int64_t task_idx, int worker_idx)> body);
+  // of the same pool. An exception in `body` ends the process: other workers still use what it would unwind.
+  void ParallelFor(int64_t num_tasks, absl::FunctionRef<void(int64_t task_idx, int worker_idx)> body) noexcept;
 
  private:
   void Work(int worker_idx);

@@ -50,6 +50,9 @@ absl::StatusOr<int> RunCommand(RunFlags flags) {
   flags.job.engine_settings = {{"dtype", options.dtype},
                                {"kv_dtype", options.kv_dtype},
                                {"context_length", std::to_string(options.context_length)}};
+  flags.job.other_files = {{"--trace", options.trace_path},
+                           {"--trace-html", options.trace_html_path},
+                           {"--record-routing", options.routing_path}};
   const auto open_engine = [&](const InputReport& report) -> absl::StatusOr<std::unique_ptr<Engine>> {
     options.planned_positions = report.mean_positions;
     options.caller_memory = [&report](const ModelInfo& model) { return JobMemory(report, model); };

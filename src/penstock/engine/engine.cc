@@ -117,7 +117,9 @@ class EngineImpl : public Engine {
   absl::StatusOr<std::vector<float>> Logits(std::span<const TokenId> ids) override;
   MachineRates MeasureRates() override {
     PENSTOCK_CHECK(idle());
-    return executor_->MeasureRates();
+    const MachineRates rates = executor_->MeasureRates();
+    executor_->UpdateStats(stats_);
+    return rates;
   }
   absl::Status CloseTraces() override { return recorders_->Close(); }
 
@@ -220,7 +222,8 @@ absl::Status EngineImpl::Plan(const EngineOptions& options) {
            .max_prompt_bytes = static_cast<uint64_t>(inputs.context_length) * model_->longest_token_bytes()};
   CallerMemory caller;
   if (options.caller_memory) caller = options.caller_memory(info_);
-  inputs.fixed_bytes += caller.bytes + Recorders::MemoryBytes(options, config, kRecordedRows);
+  const int64_t recorded_rows = std::max(kRecordedRows, options.batch_size + options.prefill_chunk);
+  inputs.fixed_bytes += caller.bytes + Recorders::MemoryBytes(options, config, recorded_rows) + ScheduleBytes(config);
   inputs.bytes_per_sequence = caller.bytes_per_sequence;
   inputs.bytes_per_position = kBytesPerPosition + caller.bytes_per_position;
   PENSTOCK_RETURN_IF_ERROR(ChoosePolicy(options.policy, inputs));
@@ -243,11 +246,14 @@ absl::Status EngineImpl::ChoosePolicy(const Policy& policy, PlanInputs& inputs) 
   schedule_.reorder = policy.reorder;
   schedule_.hot_experts = policy.hot_experts;
   const ModelConfig& config = model_->config;
-  const bool chosen = policy.schedule != "auto";
+  // Without experts there is nothing to schedule.
+  const bool chosen = policy.schedule != "auto" && config.num_moe_layers() > 0;
   schedule_.kind = ScheduleKind::kKlotski;
-  if (chosen) {
-    PENSTOCK_ASSIGN_OR_RETURN(schedule_.kind, ParseScheduleName(policy.schedule));
+  if (policy.schedule != "auto") {
+    PENSTOCK_ASSIGN_OR_RETURN(const ScheduleKind kind, ParseScheduleName(policy.schedule));
+    if (chosen) schedule_.kind = kind;
   }
+  PENSTOCK_RETURN_IF_ERROR(CheckRange("streaming slots", policy.streaming_slots, kMaxExperts * kMaxLayers));
   inputs.least_slots = LeastStreamingSlots(schedule_.kind, config);
   PENSTOCK_ASSIGN_OR_RETURN(plan_, PlanMemory(inputs));
   const bool all_fit = plan_.num_expert_slots == plan_.num_experts_total;
@@ -417,6 +423,10 @@ absl::Status EngineImpl::SampleRows(std::span<const int64_t> rows, std::span<flo
     TokenId token_id = -1;
     TokenLogprobs logprobs;
   };
+  // A row that could not be computed is its whole sequence's failure, whichever rows of it want logits.
+  for (size_t row_idx = 0; row_idx < row_statuses_.size(); ++row_idx) {
+    if (!row_statuses_[row_idx].ok()) sequence_of_row_[row_idx]->Fail(row_statuses_[row_idx]);
+  }
   std::vector<Choice> choices(rows.size());
   pool_->ParallelFor(static_cast<int64_t>(rows.size()), [&](int64_t i, int worker_idx) {
     const Sequence& sequence = *sequence_of_row_[rows[i]];
@@ -434,8 +444,8 @@ absl::Status EngineImpl::SampleRows(std::span<const int64_t> rows, std::span<flo
   });
   const std::vector<TokenId>& eos_ids = model_->config.eos_ids;
   for (size_t i = 0; i < rows.size(); ++i) {
-    if (!row_statuses_[rows[i]].ok()) continue;
     Sequence& sequence = *sequence_of_row_[rows[i]];
+    if (sequence.failed()) continue;
     const TokenId token_id = choices[i].token_id;
     if (token_id < 0) {
       return ModelError("the model gave logits that are no numbers for request {}: its weights hold NaN or infinity",
@@ -510,7 +520,8 @@ absl::Status EngineImpl::VisitLogits(std::span<const TokenId> ids,
   }
   const std::vector<std::byte*> pages = executor_->kv_cache().Reserve(num_ids);
   PENSTOCK_CHECK(!pages.empty());  // the plan holds one sequence of the whole context
-  for (int64_t begin = 0; begin < num_ids && broken_.ok(); begin += executor_->max_rows()) {
+  absl::Status failed;
+  for (int64_t begin = 0; begin < num_ids && broken_.ok() && failed.ok(); begin += executor_->max_rows()) {
     const int64_t end = std::min(num_ids, begin + executor_->max_rows());
     batch_.Clear();
     for (int64_t pos = begin; pos < end; ++pos) {
@@ -526,12 +537,12 @@ absl::Status EngineImpl::VisitLogits(std::span<const TokenId> ids,
       for (size_t i = 0; i < rows.size(); ++i) visit(begin + rows[i], logits.subspan(i * vocab_size, vocab_size));
     });
     // Nobody else is in the batch: a row that could not be computed is the whole request's failure.
-    for (const absl::Status& status : row_statuses_) broken_.Update(status);
+    for (const absl::Status& status : row_statuses_) failed.Update(status);
     stats_.prefill_s += Seconds(std::chrono::steady_clock::now() - start);
     stats_.prompt_tokens += end - begin;
   }
   executor_->kv_cache().Free(pages);
-  return broken_;
+  return broken_.ok() ? failed : broken_;
 }
 
 absl::StatusOr<std::vector<double>> EngineImpl::ScoreTokens(std::span<const TokenId> ids) {

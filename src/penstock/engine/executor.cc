@@ -38,6 +38,7 @@ Executor::Executor(Args& args)
       schedule_(MakeSchedule(args.schedule, args.model.config)) {}
 
 Executor::~Executor() {
+  runtime_.Cancel();  // nobody waits for what is left
   schedule_.reset();
   experts_.reset();
   runtime_.SetSink(nullptr);
@@ -132,7 +133,7 @@ void Executor::UpdateStats(EngineStats& stats) const {
   const int64_t num_read = counters.misses + counters.prefetched;
   if (num_read > 0) {
     stats.unused_disk_bytes = counters.bytes_read / static_cast<uint64_t>(num_read) *
-                              static_cast<uint64_t>(counters.prefetched - counters.prefetch_used);
+                              static_cast<uint64_t>(std::max<int64_t>(0, counters.prefetched - counters.prefetch_used));
   }
 }
 

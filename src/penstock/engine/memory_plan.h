@@ -1,7 +1,8 @@
 // Where every byte of the budget goes, decided before anything is loaded.
 //
 // What every pass needs is placed first: tables, dense weights, one sequence's KV cache, the activations of a small
-// pass, and room for two experts. What is left makes the batch larger (up to half of it) and keeps experts in DRAM.
+// pass, and the expert slots that the schedule needs. What is left makes the batch larger (up to half of it) and keeps
+// experts in DRAM.
 #pragma once
 
 #include <cstdint>

@@ -1,5 +1,8 @@
 #include "penstock/engine/policy_file.h"
 
+#include <algorithm>
+#include <vector>
+
 #include "penstock/base/file.h"
 #include "penstock/base/json.h"
 #include "penstock/base/limits.h"
@@ -35,8 +38,9 @@ class PolicyReader {
   absl::Status Finish() {
     if (status_.ok() && num_found_ < object_->size()) {
       for (const auto& [key, value] : *object_) {
-        if (known_.find(" " + std::string(key) + " ") != std::string::npos) continue;
-        return UsageError("{}: unknown key '{}'; known are{}", Printable(*name_), Printable(std::string(key)), known_);
+        if (std::find(known_.begin(), known_.end(), std::string_view(key)) != known_.end()) continue;
+        return UsageError("{}: unknown key '{}'; known are {}", Printable(*name_), Printable(std::string(key)),
+                          fmt::join(known_, ", "));
       }
     }
     return status_;
@@ -44,7 +48,7 @@ class PolicyReader {
 
  private:
   const json::value* Find(std::string_view key) {
-    known_ += (known_.empty() ? " " : "") + std::string(key) + " ";
+    known_.push_back(key);
     const json::value* found = object_->if_contains(json::string_view(key.data(), key.size()));
     num_found_ += found == nullptr ? 0 : 1;
     return found;
@@ -56,7 +60,7 @@ class PolicyReader {
 
   const json::object* object_;
   const std::string* name_;
-  std::string known_;
+  std::vector<std::string_view> known_;
   size_t num_found_ = 0;
   absl::Status status_;
 };

@@ -18,6 +18,8 @@ absl::StatusOr<std::unique_ptr<Recorders>> Recorders::Create(const EngineOptions
     recorders->html_path_ = options.trace_html_path;
     recorders->title_ = model.name;
     recorders->timeline_ = std::make_unique<Timeline>();
+    // A path that cannot be written is told of now.
+    PENSTOCK_RETURN_IF_ERROR(recorders->timeline_->WriteHtml(options.trace_html_path, model.name));
     sinks.push_back(recorders->timeline_.get());
   }
   if (!sinks.empty()) recorders->sinks_ = std::make_unique<TaskSinks>(std::move(sinks));

@@ -66,12 +66,15 @@ Completion Sequence::Release() {
   PENSTOCK_CHECK(finished_);
   Completion completion;
   completion.request_id = id_;
+  completion.num_prompt_tokens = num_prompt_tokens_;
+  if (failed()) {
+    completion.status = std::move(status_);
+    return completion;
+  }
   completion.token_ids.assign(token_ids_.begin() + num_prompt_tokens_, token_ids_.end());
   completion.text = std::move(text_);
   completion.finish_reason = finish_reason_;
   completion.logprobs = std::move(logprobs_);
-  completion.num_prompt_tokens = num_prompt_tokens_;
-  completion.status = std::move(status_);
   return completion;
 }
 

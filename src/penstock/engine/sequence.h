@@ -46,6 +46,7 @@ class Sequence {
   }
 
   bool finished() const { return finished_; }
+  bool failed() const { return !status_.ok(); }
   // Text that became final since the last call: a possible beginning of a stop text is held back.
   std::string TakeFinalText();
   // REQUIRES: finished().

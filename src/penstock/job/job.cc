@@ -40,14 +40,19 @@ bool IsSameFile(const std::string& a, const std::string& b) {
          a_info.st_ino == b_info.st_ino;
 }
 
+absl::Status CheckNoFileOfTheJob(const JobOptions& options, const std::string& flag, const std::string& path) {
+  if (IsSameFile(path, options.output_path) || IsSameFile(path, options.input_path) ||
+      IsSameFile(path, ManifestPath(options.output_path))) {
+    return UsageError("{} {}: is a file of the job itself; choose another name", flag, path);
+  }
+  return absl::OkStatus();
+}
+
 // Opens the statistics file early, so that a typo in its path costs seconds and not a night.
 absl::StatusOr<UniqueFd> OpenStats(const JobOptions& options) {
   const std::string& path = options.stats_path;
   if (path.empty()) return UniqueFd();
-  if (IsSameFile(path, options.output_path) || IsSameFile(path, options.input_path) ||
-      IsSameFile(path, ManifestPath(options.output_path))) {
-    return UsageError("--stats {}: is a file of the job itself; choose another name", path);
-  }
+  PENSTOCK_RETURN_IF_ERROR(CheckNoFileOfTheJob(options, "--stats", path));
   UniqueFd fd(::open(path.c_str(), O_WRONLY | O_CREAT | O_CLOEXEC, 0666));
   if (!fd.valid()) return IoError("{}: cannot open the statistics file for writing: {}", path, ErrnoText(errno));
   return fd;
@@ -132,6 +137,11 @@ absl::StatusOr<JobSummary> RunJob(const JobOptions& options, absl::FunctionRef<O
   OutputCalls default_calls;
   OutputCalls& calls = options.output_calls != nullptr ? *options.output_calls : default_calls;
   PENSTOCK_ASSIGN_OR_RETURN(OpenJob job, PrepareJob(options, calls, stop));
+  for (const auto& [flag, path] : options.other_files) {
+    if (path.empty()) continue;
+    PENSTOCK_RETURN_IF_ERROR(CheckNoFileOfTheJob(options, flag, path));
+    if (IsSameFile(path, options.stats_path)) return UsageError("{} {}: is the file of --stats too", flag, path);
+  }
   PENSTOCK_ASSIGN_OR_RETURN(const UniqueFd stats_fd, OpenStats(options));
   Progress progress(ChooseProgressMode(options.quiet), STDERR_FILENO);
 

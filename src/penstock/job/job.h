@@ -10,6 +10,8 @@
 #include <functional>
 #include <memory>
 #include <string>
+#include <utility>
+#include <vector>
 
 #include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
@@ -28,6 +30,8 @@ struct JobOptions {
   std::string output_path;
   bool resume = false;     // continue the job of this output; a fresh start when there is none yet
   std::string stats_path;  // empty: none
+  // Flags that name other files to be written, with the names: none of them may be a file of the job.
+  std::vector<std::pair<std::string, std::string>> other_files = {};
   bool quiet = false;
   uint64_t seed = 0;           // of requests that give none
   SamplingOverrides sampling;  // flags; over the model's defaults, under the request's own fields

@@ -13,6 +13,9 @@
 namespace penstock {
 namespace {
 
+// A disk that is gone must not turn a whole job into error lines: the job stops, and can be resumed.
+constexpr int kMostIoErrorsInARow = 256;
+
 json::object Message(std::string_view role, std::string_view content) {
   return {{"role", json::string_view(role.data(), role.size())},
           {"content", json::string_view(content.data(), content.size())}};
@@ -169,9 +172,17 @@ absl::Status Runner::Finish(const Completion& completion) {
       LogWarning("line {}: {}; it has its error line and the job goes on (told once)", active.head.line_number,
                  penstock::Message(completion.status));
     }
-    return WriteResult(FormatError(active.head, {"io_error", penstock::Message(completion.status), ""}),
-                       /*failed=*/true);
+    if (++num_io_errors_in_a_row_ > kMostIoErrorsInARow) {
+      return Annotate(completion.status,
+                      fmt::format("{} requests in a row could not be computed", num_io_errors_in_a_row_));
+    }
+    std::string message = penstock::Message(completion.status);
+    if (active.request.kind == RequestKind::kTurns) {
+      message = fmt::format("turn {}: {}", active.answers.size() + 1, message);
+    }
+    return WriteResult(FormatError(active.head, {"io_error", std::move(message), ""}), /*failed=*/true);
   }
+  num_io_errors_in_a_row_ = 0;
   if (active.request.kind == RequestKind::kTurns) {
     active.answers.push_back(completion.text);
     if (active.answers.size() < active.request.turns.size()) return Submit(std::move(active));

@@ -71,6 +71,7 @@ class Runner {
   LineReader reader_;
   bool at_end_ = false;
   bool told_of_io_error_ = false;
+  int num_io_errors_in_a_row_ = 0;
   absl::flat_hash_map<RequestId, Active> active_;
   ProgressCounts counts_;
 };

@@ -54,7 +54,11 @@ std::string FormatStats(const JobNumbers& numbers) {
   const bool known = bound.seconds > 0 && generation_s > 0;
   json::object bound_json = {{"tokens_per_second", nullptr}, {"limited_by", nullptr}};
   if (known) {
-    bound_json = {{"tokens_per_second", Rate(e.generated_tokens, bound.seconds)}, {"limited_by", bound.limited_by}};
+    bound_json = {{"tokens_per_second", Rate(e.generated_tokens, bound.seconds)},
+                  {"limited_by", bound.limited_by},
+                  {"disk_bytes_per_second", numbers.rates.disk_bytes_per_s},
+                  {"memory_bytes_per_second", numbers.rates.memory_bytes_per_s},
+                  {"operations_per_second", numbers.rates.ops_per_s}};
   }
   const json::object stats = {
       {"model", ReplaceInvalidUtf8(numbers.model)},
@@ -85,9 +89,6 @@ std::string FormatStats(const JobNumbers& numbers) {
                                 {"used", e.prefetch_used},
                                 {"hot_accuracy", Rate(e.prefetch_used, static_cast<double>(e.prefetch_issued))}}},
       {"peak_rss_bytes", PeakRssBytes()},
-      {"rates", json::object{{"disk_bytes_per_second", numbers.rates.disk_bytes_per_s},
-                             {"memory_bytes_per_second", numbers.rates.memory_bytes_per_s},
-                             {"operations_per_second", numbers.rates.ops_per_s}}},
       {"bound", bound_json},
       {"bound_fraction", known ? json::value(bound.seconds / generation_s) : json::value(nullptr)}};
   return std::string(json::serialize(stats)) + "\n";

@@ -86,12 +86,11 @@ void ExpertStore::Load(int slot_idx, int64_t key, FetchReason reason) {
                       .layer_idx = layouts_->layer_of(key),
                       .expert_idx = layouts_->expert_idx_of(key)},
             .cost = {.link_bytes = layouts_->read_bytes(key)},
-            .after = std::move(slot.last_uses),
-            .body = {},
+            .after_end = std::move(slot.last_uses),
             .reads = layouts_->Reads(key, SlotData(slot_idx))};
   // A read that nobody waited for may still be writing.
-  task.after.push_back(slot.arrived);
-  std::erase_if(task.after, [&](const Event& event) { return runtime_->Done(event); });
+  task.after_end.push_back(slot.arrived);
+  std::erase_if(task.after_end, [&](const Event& event) { return runtime_->Done(event); });
   counters_.bytes_read += task.cost.link_bytes;
   slot = {};
   slot.key = key;
@@ -113,12 +112,23 @@ std::optional<ExpertLease> ExpertStore::Acquire(int64_t key, FetchReason reason)
   ++slot.num_leases;
   if (reason == FetchReason::kPredicted) {
     counters_.prefetched += present ? 0 : 1;
+  } else if (present) {
+    CountWanted(key);
   } else {
-    ++(present ? counters_.hits : counters_.misses);
-    counters_.prefetch_used += slot.prefetched ? 1 : 0;
-    slot.prefetched = false;
+    ++counters_.misses;
+    policy_->OnUse(slot_idx);
   }
   return ExpertLease(*this, {key, slot_idx, slot.load_id});
+}
+
+void ExpertStore::CountWanted(int64_t key) {
+  const int slot_idx = slot_of_expert_[key];
+  PENSTOCK_CHECK(slot_idx >= 0);
+  Slot& slot = slots_[slot_idx];
+  ++counters_.hits;
+  counters_.prefetch_used += slot.prefetched ? 1 : 0;
+  slot.prefetched = false;
+  policy_->OnUse(slot_idx);
 }
 
 void ExpertStore::Release(int slot_idx, const Event& last_use) {
@@ -126,7 +136,6 @@ void ExpertStore::Release(int slot_idx, const Event& last_use) {
   --slot.num_leases;
   std::erase_if(slot.last_uses, [&](const Event& event) { return runtime_->Done(event); });
   if (!runtime_->Done(last_use)) slot.last_uses.push_back(last_use);
-  policy_->OnUse(slot_idx);
 }
 
 std::vector<absl::Status> ExpertStore::Finish(std::span<const ExpertPlace> places, ThreadPool& pool) {
@@ -194,6 +203,7 @@ double ExpertStore::MeasureDisk(double seconds) {
     under_way.pop_front();
   }
   counters_ = counters;
+  for (Slot& slot : slots_) slot.prefetched = false;
   return bytes == 0 ? 0 : static_cast<double>(bytes) / (runtime_->now_s() - begin_s);
 }
 

@@ -93,6 +93,8 @@ class ExpertStore {
   // A lease on an expert; nothing when it is not there and no slot is free. An expert whose read or checksum failed is
   // read again when it is acquired again.
   std::optional<ExpertLease> Acquire(int64_t key, FetchReason reason);
+  // Counts a use of an expert that is leased already, because it was predicted.
+  void CountWanted(int64_t key);
   // In a slot, or on its way into one.
   bool IsPresent(int64_t key) const { return slot_of_expert_[key] >= 0; }
 

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <chrono>
 #include <condition_variable>
 #include <cstring>
 #include <deque>
@@ -27,6 +28,7 @@ namespace {
 constexpr uint64_t kPartBytes = kMiB;  // a read is split, so that one expert keeps several requests under way
 constexpr unsigned kQueueDepth = 64;
 constexpr int kNumReadingThreads = 8;
+constexpr int kMaxRefusals = 100;
 
 // The page-aligned range of `extent`, cut at `part_idx * kPartBytes`.
 struct Part {
@@ -175,6 +177,7 @@ class RingReader : public DiskReader {
         continue;
       }
       --num_with_kernel_;
+      num_refusals_ = 0;
       Pending pending = in_ring_[place];
       free_places_.push_back(place);
       const absl::StatusOr<bool> whole = Account(pending, result);
@@ -238,9 +241,13 @@ class RingReader : public DiskReader {
         num_with_kernel_ += prepared_.front() == kWakePlace ? 0 : 1;
         prepared_.pop_front();
       }
-      // A kernel short of memory takes fewer, or none; the next completion brings us here again.
-      if (submitted > 0 || ((submitted == 0 || submitted == -EAGAIN || submitted == -EBUSY) && num_with_kernel_ > 0)) {
-        break;
+      // A kernel short of memory takes fewer, or none; the next completion brings us here again. Without one to come it
+      // is asked again, for a second.
+      const bool later = submitted >= 0 || submitted == -EAGAIN || submitted == -EBUSY;
+      if (later && (num_with_kernel_ > 0 || prepared_.empty())) break;
+      if (later && num_refusals_++ < kMaxRefusals) {
+        std::this_thread::sleep_for(std::chrono::milliseconds(10));
+        continue;
       }
       broken_ = IoError("io_uring refused a read: {}", ErrnoText(submitted < 0 ? -submitted : EAGAIN));
       for (const uint64_t place : prepared_) {
@@ -276,6 +283,7 @@ class RingReader : public DiskReader {
   std::vector<size_t> free_places_;
   std::deque<uint64_t> prepared_;  // places whose entries the kernel has not taken yet, in their order
   int num_with_kernel_ = 0;        // reads that it has taken
+  int num_refusals_ = 0;           // in a row, with nothing under way
   absl::Status broken_;            // the kernel's refusal: nothing is submitted any more
   UniqueFd wake_fd_;               // an eventfd; the ring reads it
   uint64_t wake_count_ = 0;

@@ -14,6 +14,7 @@ namespace {
 // On a disk, tasks begin while fewer bytes than these are under way: enough that the disk never waits for the next
 // task, few enough that the first to begin is the first to end.
 constexpr uint64_t kReadAheadBytes = 32 * kMiB;
+constexpr int kLeastReading = 2;  // tasks, however large they are
 
 absl::Status RunGuarded(const std::function<absl::Status()>& body) {
   if (!body) return absl::OkStatus();
@@ -32,7 +33,11 @@ absl::Status RunGuarded(const std::function<absl::Status()>& body) {
 struct RealRuntime::TaskState : Event::State {
   Task task;
   int num_blocking = 0;  // events that have not happened
-  std::vector<TaskRef> successors;
+  struct Successor {
+    TaskRef task;
+    bool takes_status;  // of this task
+  };
+  std::vector<Successor> successors;
   size_t num_reads_left = 0;
   double begin_s = 0;
   bool done = false;
@@ -95,17 +100,22 @@ Event RealRuntime::Issue(Task task) {
   PENSTOCK_CHECK(task.lane >= 0 && task.lane < static_cast<LaneIdx>(lanes_.size()));
   Lane& lane = *lanes_[task.lane];
   PENSTOCK_CHECK(lane.kind == LaneKind::kDisk ? !task.body : task.reads.empty());
-  for (const Event& event : task.after) {
-    auto* before = static_cast<TaskState*>(event.state_.get());
-    if (before == nullptr) continue;
-    if (before->done) {
-      state->status.Update(before->status);
-    } else {
-      before->successors.push_back(state);
-      ++state->num_blocking;
+  const auto wait_for = [&](const std::vector<Event>& events, bool takes_status) {
+    for (const Event& event : events) {
+      auto* before = static_cast<TaskState*>(event.state_.get());
+      if (before == nullptr) continue;
+      if (!before->done) {
+        before->successors.push_back({state, takes_status});
+        ++state->num_blocking;
+      } else if (takes_status) {
+        state->status.Update(before->status);
+      }
     }
-  }
+  };
+  wait_for(task.after, true);
+  wait_for(task.after_end, false);
   task.after.clear();  // a chain of events would keep all tasks before it alive
+  task.after_end.clear();
   state->task = std::move(task);
   ++num_unfinished_;
   lane.queue.push_back(state);
@@ -116,7 +126,7 @@ Event RealRuntime::Issue(Task task) {
 void RealRuntime::WakeLane(Lane& lane) {
   if (lane.kind == LaneKind::kIssuer) return;  // the issuer looks before it sleeps, and is woken by every end
   if (lane.in_reader) {
-    if (lane.reading_bytes < kReadAheadBytes) lane.reader->Wake();
+    if (lane.num_reading < kLeastReading || lane.reading_bytes < kReadAheadBytes) lane.reader->Wake();
   } else {
     lane.wake.notify_one();
   }
@@ -130,6 +140,7 @@ RealRuntime::TaskRef RealRuntime::TakeReady(Lane& lane, Lock& lock) {
     if (task->status.ok()) return task;
     absl::Status status = task->status;
     task->begin_s = now_s();
+    task->task.cost = {};  // it never ran
     End(lane, task, std::move(status), lock);
   }
   return nullptr;
@@ -150,8 +161,8 @@ void RealRuntime::End(Lane& lane, const TaskRef& task, absl::Status status, Lock
   task->done = true;
   --num_unfinished_;
   ++num_ended_;
-  for (const TaskRef& successor : task->successors) {
-    successor->status.Update(task->status);
+  for (const auto& [successor, takes_status] : task->successors) {
+    if (takes_status) successor->status.Update(task->status);
     if (--successor->num_blocking > 0) continue;
     Lane& other = *lanes_[successor->task.lane];
     if (!other.queue.empty() && other.queue.front() == successor) WakeLane(other);
@@ -255,7 +266,7 @@ void RealRuntime::ThreadWork(Lane& lane) {
 }
 
 void RealRuntime::BeginReads(Lane& lane, Lock& lock) {
-  while (lane.num_reading == 0 || lane.reading_bytes < kReadAheadBytes) {
+  while (lane.num_reading < kLeastReading || lane.reading_bytes < kReadAheadBytes) {
     TaskRef task = TakeReady(lane, lock);
     if (task == nullptr) return;
     task->begin_s = now_s();

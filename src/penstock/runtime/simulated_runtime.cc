@@ -26,7 +26,9 @@ Event SimulatedRuntime::Issue(Task task) {
   PENSTOCK_CHECK(task.lane >= 0 && task.lane < static_cast<LaneIdx>(lanes_.size()));
   Lane& lane = lanes_[task.lane];
   double start_s = std::max(lane.free_s, now_s_);
-  for (const Event& event : task.after) start_s = std::max(start_s, EndOf(event));
+  for (const auto* events : {&task.after, &task.after_end}) {
+    for (const Event& event : *events) start_s = std::max(start_s, EndOf(event));
+  }
   lane.free_s = start_s + lane.duration(task.cost);
   account_.AddTask(task.lane, task.label, task.cost, start_s, lane.free_s);
   return Event(std::make_shared<TaskEnd>(lane.free_s));

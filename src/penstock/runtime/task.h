@@ -54,7 +54,8 @@ struct Task {
   LaneIdx lane = 0;
   TaskLabel label = {};
   TaskCost cost = {};
-  std::vector<Event> after = {};
+  std::vector<Event> after = {};      // must have happened, and their tasks succeeded
+  std::vector<Event> after_end = {};  // must have happened, whatever became of their tasks
   // Runs once, on a thread of the lane, and is destroyed before the event happens. Not on a disk lane.
   std::function<absl::Status()> body = {};
   std::vector<DiskRead> reads = {};  // on a disk lane; the runtime sets their tags

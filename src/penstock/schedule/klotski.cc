@@ -11,6 +11,7 @@
 #include <utility>
 #include <vector>
 
+#include "penstock/base/bytes.h"
 #include "penstock/base/status.h"
 #include "penstock/routing/correlation_table.h"
 #include "penstock/schedule/layer_experts.h"
@@ -23,6 +24,17 @@ namespace {
 // a probability of 1 - exp(-1.6) = 0.8.
 constexpr double kLeastExpected = 1.6;
 
+// The correlation table's memory is bounded: a path takes a count for each expert and about 150 bytes.
+constexpr uint64_t kMostTableBytes = 8 * kMiB;
+
+uint64_t PathBytes(const ModelConfig& config) { return 4 * static_cast<uint64_t>(config.num_experts) + 150; }
+
+// Every expert of every layer is a path of length 1 to the next.
+int64_t MostPaths(const ModelConfig& config) {
+  return std::min(config.num_moe_layers() * config.num_experts,
+                  static_cast<int64_t>(kMostTableBytes / PathBytes(config)));
+}
+
 class KlotskiSchedule : public Schedule {
  public:
   KlotskiSchedule(const ScheduleOptions& options, const ModelConfig& config)
@@ -32,7 +44,8 @@ class KlotskiSchedule : public Schedule {
                 .num_experts = config.num_experts,
                 .num_topk = config.num_topk,
                 .path_length = 1,
-                .model = "model"}) {
+                .model = "model"},
+               MostPaths(config)) {
     for (int64_t layer_idx = 0; layer_idx < config.num_layers; ++layer_idx) {
       if (config.layer_has_experts[layer_idx]) moe_layers_.push_back(layer_idx);
     }
@@ -77,7 +90,8 @@ class KlotskiSchedule : public Schedule {
       pass.Group(group, layer_idx);
       const auto order = options_.reorder ? LayerExperts::Order::kArrival : LayerExperts::Order::kIndex;
       moe_layer = (moe_layer + 1) % moe_layers_.size();
-      PENSTOCK_RETURN_IF_ERROR(experts.Compute(order, [&] { Prefetch(pass, group, moe_layer); }));
+      Predict(pass.config(), group, moe_layer);
+      PENSTOCK_RETURN_IF_ERROR(experts.Compute(order, [&] { Prefetch(pass, moe_layer); }));
       pass.Combine(group, layer_idx);
     }
     return absl::OkStatus();
@@ -97,27 +111,30 @@ class KlotskiSchedule : public Schedule {
   }
 
   // During the next attention the hot experts of its layer come, and they alone.
-  void Prefetch(Pass& pass, RowRange group, size_t moe_layer) {
-    if (!options_.hot_prefetch || static_cast<int64_t>(hot_.size()) == hot_experts_) return;
-    const ModelConfig& config = pass.config();
+  void Prefetch(Pass& pass, size_t moe_layer) {
+    for (; !likely_.empty() && static_cast<int64_t>(hot_.size()) < hot_experts_; likely_.pop_back()) {
+      if (pass.IsPresent(moe_layers_[moe_layer], likely_.back())) continue;
+      auto lease = pass.experts().Acquire(pass.experts().layouts().KeyOf(moe_layers_[moe_layer], likely_.back()),
+                                          FetchReason::kPredicted);
+      if (!lease.has_value()) return;
+      hot_.push_back(std::move(*lease));
+    }
+  }
+
+  // The experts of a layer that are probably needed, the likeliest last.
+  void Predict(const ModelConfig& config, RowRange group, size_t moe_layer) {
+    likely_.clear();
+    if (!options_.hot_prefetch) return;
     if (moe_layer == 0) previous_choices_.clear();  // of the next pass nothing is known
     std::vector<double> tendency = table_.Tendency(static_cast<int64_t>(moe_layer), History(group));
     // Of what was never seen every expert is as likely as the next.
     const double known = std::accumulate(tendency.begin(), tendency.end(), 0.0);
     const double unknown = (static_cast<double>(group.size()) - known) / static_cast<double>(config.num_experts);
     for (double& rows : tendency) rows += std::max(unknown, 0.0);
-    std::vector<int32_t> hottest(tendency.size());
-    std::iota(hottest.begin(), hottest.end(), 0);
-    std::stable_sort(hottest.begin(), hottest.end(), [&](int32_t a, int32_t b) { return tendency[a] > tendency[b]; });
-    for (const int32_t expert_idx : hottest) {
-      if (static_cast<int64_t>(hot_.size()) == hot_experts_) return;
-      if (tendency[expert_idx] * static_cast<double>(config.num_topk) < kLeastExpected) return;
-      if (pass.IsPresent(moe_layers_[moe_layer], expert_idx)) continue;
-      auto lease = pass.experts().Acquire(pass.experts().layouts().KeyOf(moe_layers_[moe_layer], expert_idx),
-                                          FetchReason::kPredicted);
-      if (!lease.has_value()) return;
-      hot_.push_back(std::move(*lease));
+    for (int32_t expert_idx = 0; expert_idx < static_cast<int32_t>(tendency.size()); ++expert_idx) {
+      if (tendency[expert_idx] * static_cast<double>(config.num_topk) >= kLeastExpected) likely_.push_back(expert_idx);
     }
+    std::stable_sort(likely_.rbegin(), likely_.rend(), [&](int32_t a, int32_t b) { return tendency[a] > tendency[b]; });
   }
 
   ScheduleOptions options_;
@@ -125,10 +142,16 @@ class KlotskiSchedule : public Schedule {
   CorrelationTable table_;
   std::vector<int64_t> moe_layers_;
   std::vector<int32_t> previous_choices_;  // of the group's rows in the layer before: [num_rows, num_topk]
+  std::vector<int32_t> likely_;            // experts of the layer to come that were not asked for yet, likeliest last
   std::vector<ExpertLease> hot_;           // of the layer to come
 };
 
 }  // namespace
+
+uint64_t ScheduleBytes(const ModelConfig& config) {
+  // Paths of length 0 are always kept: one for each layer.
+  return static_cast<uint64_t>(MostPaths(config) + config.num_moe_layers()) * PathBytes(config);
+}
 
 std::unique_ptr<Schedule> MakeKlotski(const ScheduleOptions& options, const ModelConfig& config) {
   return std::make_unique<KlotskiSchedule>(options, config);

@@ -14,6 +14,15 @@ constexpr size_t kPinnedAtOnce = 4;
 
 }  // namespace
 
+// One that failed on the way is fetched again when it is wanted.
+void LayerExperts::Adopt(std::vector<ExpertLease> leases) {
+  Runtime& runtime = pass_->runtime();
+  std::erase_if(leases, [&](const ExpertLease& lease) {
+    return runtime.Done(lease.arrived()) && !runtime.Wait(lease.arrived()).ok();
+  });
+  ahead_ = std::move(leases);
+}
+
 void LayerExperts::Want(int32_t expert_idx) {
   ExpertStore& store = pass_->experts();
   const int64_t key = store.layouts().KeyOf(layer_idx_, expert_idx);

@@ -15,7 +15,7 @@ class LayerExperts {
   LayerExperts(Pass& pass, int64_t layer_idx) : pass_(&pass), layer_idx_(layer_idx) {}
 
   // Takes over leases of experts that were fetched ahead.
-  void Adopt(std::vector<ExpertLease> leases) { ahead_ = std::move(leases); }
+  void Adopt(std::vector<ExpertLease> leases);
   // Asks for an expert that a row chose, unless it was asked for before: its transfer begins at once while there are
   // slots.
   void Want(int32_t expert_idx);

@@ -161,9 +161,8 @@ void NormHeads(const OpContext& context, std::span<const float> weight, float* r
                             .out_stride = dim});
 }
 
-// QK norm, clamp, RoPE (in this order), and the row's K and V into its KV page.
-void FinishQkv(const OpContext& context, const RowBatch& batch, const LayerWeights& layer, int64_t layer_idx,
-               int64_t row_idx) {
+// QK norm, clamp, RoPE, in this order.
+void FinishQkv(const OpContext& context, const LayerWeights& layer, int64_t row_idx) {
   const ModelConfig& config = context.config;
   Activations& a = context.activations;
   float* q = a.q.data() + row_idx * config.q_dim();
@@ -186,14 +185,20 @@ void FinishQkv(const OpContext& context, const RowBatch& batch, const LayerWeigh
   rope.num_heads = config.num_kv_heads;
   rope.x = k;
   context.kernels.rope(rope);
+}
 
+// The row's K and V into its KV page.
+void StoreKv(const OpContext& context, const RowBatch& batch, int64_t layer_idx, int64_t row_idx) {
+  const ModelConfig& config = context.config;
+  const Activations& a = context.activations;
   const int64_t pos = batch.positions[row_idx];
   std::byte* page = batch.kv_pages[row_idx][pos / KvCache::kPageTokens];
   for (int64_t head_idx = 0; head_idx < config.num_kv_heads; ++head_idx) {
+    const int64_t offset = row_idx * config.kv_dim() + head_idx * config.head_dim;
     context.kernels.store_kv({.format = context.kv_cache.format(),
                               .head_dim = config.head_dim,
-                              .k = k + head_idx * config.head_dim,
-                              .v = v + head_idx * config.head_dim,
+                              .k = a.k.data() + offset,
+                              .v = a.v.data() + offset,
                               .block = page + context.kv_cache.head_offset_bytes(layer_idx, head_idx),
                               .token = pos % KvCache::kPageTokens});
   }
@@ -355,7 +360,7 @@ void Embed(const OpContext& context, const RowBatch& batch, RowRange rows) {
   });
 }
 
-void Attention(const OpContext& context, const RowBatch& batch, RowRange rows, int64_t layer_idx) {
+void PreAttention(const OpContext& context, RowRange rows, int64_t layer_idx) {
   const ModelConfig& config = context.config;
   Activations& a = context.activations;
   const LayerWeights& layer = context.weights.layer(layer_idx);
@@ -375,8 +380,14 @@ void Attention(const OpContext& context, const RowBatch& batch, RowRange rows, i
                           project(layer.k_proj, layer.k_bias, a.k, config.kv_dim()),
                           project(layer.v_proj, layer.v_bias, a.v, config.kv_dim())};
   RunGemms(context, qkv);
-  context.pool.ParallelFor(
-      rows.size(), [&](int64_t task_idx, int) { FinishQkv(context, batch, layer, layer_idx, rows.begin + task_idx); });
+  context.pool.ParallelFor(rows.size(),
+                           [&](int64_t task_idx, int) { FinishQkv(context, layer, rows.begin + task_idx); });
+}
+
+void Attend(const OpContext& context, const RowBatch& batch, RowRange rows, int64_t layer_idx) {
+  const ModelConfig& config = context.config;
+  context.pool.ParallelFor(rows.size(),
+                           [&](int64_t task_idx, int) { StoreKv(context, batch, layer_idx, rows.begin + task_idx); });
   const std::vector<RowRange> runs = AttentionRuns(batch, rows, AttentionRows(config));
   const auto num_tasks = static_cast<int64_t>(runs.size()) * config.num_kv_heads;
   context.pool.ParallelFor(num_tasks, [&](int64_t task_idx, int worker_idx) {
@@ -385,6 +396,13 @@ void Attention(const OpContext& context, const RowBatch& batch, RowRange rows, i
     AttendHead(context, batch, layer_idx, runs[reversed / config.num_kv_heads], reversed % config.num_kv_heads,
                worker_idx);
   });
+}
+
+void PostAttention(const OpContext& context, RowRange rows, int64_t layer_idx) {
+  const ModelConfig& config = context.config;
+  Activations& a = context.activations;
+  const LayerWeights& layer = context.weights.layer(layer_idx);
+  const kernels::RowFormat format = context.row_formats.attention;
   ForRowRanges(context, rows,
                [&](RowRange part) { PrepareRows(context, a.attended, config.q_dim(), part, format, a.gemm_input); });
   const GemmPart output[] = {{{.num_rows = rows.size(),

@@ -23,7 +23,7 @@ struct RowBatch {
   std::vector<TokenId> token_ids;                     // [num_rows]
   std::vector<int64_t> positions;                     // [num_rows]
   std::vector<std::span<std::byte* const>> kv_pages;  // [num_rows]: the KV pages of the row's sequence
-  std::vector<uint32_t> sequence_ids;                 // [num_rows]: for traces
+  std::vector<uint32_t> sequence_ids;                 // [num_rows]: rows of one sequence are neighbours
   std::vector<int64_t> logit_rows;                    // rows whose logits are wanted
 
   int64_t num_rows() const { return static_cast<int64_t>(token_ids.size()); }
@@ -62,8 +62,11 @@ namespace ops {
 // residual = embedding[token_ids]; cos and sin of the rows' positions.
 void Embed(const OpContext& context, const RowBatch& batch, RowRange rows);
 
-// residual += o_proj(attention(norm(residual))) of one layer; writes the rows' K and V to the KV cache.
-void Attention(const OpContext& context, const RowBatch& batch, RowRange rows, int64_t layer_idx);
+// residual += o_proj(attention(norm(residual))) of one layer, in three parts, of which the second may be done where the
+// KV cache lies: q, k and v with RoPE; K and V into the KV cache, and attended; the output projection.
+void PreAttention(const OpContext& context, RowRange rows, int64_t layer_idx);
+void Attend(const OpContext& context, const RowBatch& batch, RowRange rows, int64_t layer_idx);
+void PostAttention(const OpContext& context, RowRange rows, int64_t layer_idx);
 
 // normed = norm(residual); router scores and top-k.
 void Route(const OpContext& context, RowRange rows, int64_t layer_idx);

@@ -18,9 +18,8 @@ Event Pass::Issue(TaskLabel label, const OperationCost& cost, std::vector<Event>
   Task task{.lane = args_.compute_lane,
             .label = label,
             .cost = {.flops = cost.flops, .memory_bytes = cost.bytes},
-            .after = std::move(after),
-            .body = {},
-            .reads = {}};
+            .after = std::move(after)};
+  task.after.push_back(last_);  // what fails ends the pass
   if (args_.context != nullptr) {
     task.body = [context = args_.context, run = std::move(body)] {
       run(*context);
@@ -52,7 +51,11 @@ Event Pass::Embed(RowRange rows) {
 
 Event Pass::Attention(RowRange rows, int64_t layer_idx) {
   return Issue({.name = "attention", .layer_idx = layer_idx}, args_.cost.Attention(rows.size(), ContextOf(rows)), {},
-               [=, this](const OpContext& context) { ops::Attention(context, args_.batch, rows, layer_idx); });
+               [=, this](const OpContext& context) {
+                 ops::PreAttention(context, rows, layer_idx);
+                 ops::Attend(context, args_.batch, rows, layer_idx);
+                 ops::PostAttention(context, rows, layer_idx);
+               });
 }
 
 Event Pass::Route(RowRange rows, int64_t layer_idx) {
@@ -82,16 +85,15 @@ Event Pass::Group(RowRange rows, int64_t layer_idx) {
 Event Pass::Experts(int64_t layer_idx, std::span<const ExpertLease> leases) {
   OperationCost cost;
   std::vector<Event> after;
-  std::vector<ExpertPlace> places, lost;
-  absl::Status why;
+  std::vector<ExpertPlace> places;
+  std::vector<LostExpert> lost;
   for (const ExpertLease& lease : leases) {
     const int64_t expert_idx = args_.experts->layouts().expert_idx_of(lease.key());
     const int64_t num_rows = group_rows_[static_cast<size_t>(expert_idx)];
     if (num_rows == 0) continue;
     const absl::Status arrived = args_.runtime.Wait(lease.arrived());
     if (!arrived.ok()) {
-      why = arrived;
-      lost.push_back(lease.place());
+      lost.push_back({lease.place(), arrived});
       continue;
     }
     cost += args_.cost.Expert(num_rows);
@@ -101,12 +103,11 @@ Event Pass::Experts(int64_t layer_idx, std::span<const ExpertLease> leases) {
   TaskLabel label{.name = "experts", .layer_idx = layer_idx};
   if (places.size() == 1) label.expert_idx = args_.experts->layouts().expert_idx_of(places[0].key);
   return Issue(label, cost, std::move(after),
-               [=, this](const OpContext& context) { RunExperts(context, places, lost, why); });
+               [=, this](const OpContext& context) { RunExperts(context, places, lost); });
 }
 
-void Pass::RunExperts(const OpContext& context, std::span<const ExpertPlace> places, std::span<const ExpertPlace> lost,
-                      const absl::Status& why) {
-  for (const ExpertPlace& place : lost) FailExpert(context, place, why);
+void Pass::RunExperts(const OpContext& context, std::span<const ExpertPlace> places, std::span<const LostExpert> lost) {
+  for (const LostExpert& expert : lost) FailExpert(context, expert.place, expert.why);
   const std::vector<absl::Status> finished = args_.experts->Finish(places, context.pool);
   std::vector<ExpertToRun> experts;
   experts.reserve(places.size());
@@ -148,8 +149,7 @@ absl::Status Pass::Finish(LogitsSink sink) {
     const auto rows = wanted.subspan(begin, std::min(rows_at_once, wanted.size() - begin));
     const Event done = Issue({.name = "logits"}, args_.cost.Logits(static_cast<int64_t>(rows.size())), {},
                              [rows](const OpContext& context) { ops::Logits(context, rows); });
-    Task sample{
-        .lane = args_.host_lane, .label = {.name = "sample"}, .cost = {}, .after = {done}, .body = {}, .reads = {}};
+    Task sample{.lane = args_.host_lane, .label = {.name = "sample"}, .after = {done}};
     if (args_.context != nullptr) {
       sample.body = [this, rows, sink] {
         sink(rows, args_.context->activations.logits.first(rows.size() * static_cast<size_t>(args_.config.vocab_size)));

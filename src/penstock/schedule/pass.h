@@ -72,8 +72,11 @@ class Pass {
  private:
   using Body = std::function<void(const OpContext&)>;
   Event Issue(TaskLabel label, const OperationCost& cost, std::vector<Event> after, Body body);
-  void RunExperts(const OpContext& context, std::span<const ExpertPlace> places, std::span<const ExpertPlace> lost,
-                  const absl::Status& why);
+  struct LostExpert {
+    ExpertPlace place;
+    absl::Status why;
+  };
+  void RunExperts(const OpContext& context, std::span<const ExpertPlace> places, std::span<const LostExpert> lost);
   void FailExpert(const OpContext& context, const ExpertPlace& place, const absl::Status& status);
   ModelCost::Context ContextOf(RowRange rows) const;
 

@@ -49,6 +49,9 @@ int64_t LeastStreamingSlots(ScheduleKind kind, const ModelConfig& config);
 // How many of `num_slots` should not be pinned: what is computed, and what the disk brings meanwhile.
 int64_t StreamingSlots(ScheduleKind kind, const ModelConfig& config, int64_t num_slots, uint64_t slot_bytes);
 
+// Memory that any schedule takes at most, beside leases.
+uint64_t ScheduleBytes(const ModelConfig& config);
+
 std::unique_ptr<Schedule> MakeOnDemand();
 std::unique_ptr<Schedule> MakeZigzag(const ModelConfig& config, bool one_micro_batch);
 std::unique_ptr<Schedule> MakeKlotski(const ScheduleOptions& options, const ModelConfig& config);

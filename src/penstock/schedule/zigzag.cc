@@ -47,36 +47,50 @@ class ZigzagSchedule : public Schedule {
         }
         continue;
       }
-      Fetch(pass, layer_idx, FetchReason::kWanted);
+      DropFailed(pass);
+      Fetch(pass, layer_idx);
       PENSTOCK_CHECK(num_fetched_ == pass.config().num_experts);  // the plan has slots for a layer
       std::vector<ExpertLease> leases = std::exchange(next_, {});
       num_fetched_ = 0;
       const int64_t next_layer = moe_layers_[++moe_layer % moe_layers_.size()];
-      Fetch(pass, next_layer, FetchReason::kPredicted);
+      Fetch(pass, next_layer);
       Event last;
+      std::vector<bool> counted(static_cast<size_t>(pass.config().num_experts));
       for (const RowRange& rows : micro_batches) {
         pass.Attention(rows, layer_idx);
         PENSTOCK_RETURN_IF_ERROR(pass.runtime().Wait(pass.Route(rows, layer_idx)));
         pass.Group(rows, layer_idx);
-        // To be counted as wanted; they are there.
         for (const int32_t expert_idx : pass.Chosen(rows, layer_idx)) {
-          (void)pass.experts().Acquire(pass.experts().layouts().KeyOf(layer_idx, expert_idx), FetchReason::kWanted);
+          if (counted[expert_idx]) continue;
+          counted[expert_idx] = true;
+          pass.experts().CountWanted(pass.experts().layouts().KeyOf(layer_idx, expert_idx));
         }
         for (const ExpertLease& lease : leases) (void)pass.runtime().Wait(lease.arrived());
         last = pass.Experts(layer_idx, leases);
         pass.Combine(rows, layer_idx);
       }
       for (ExpertLease& lease : leases) lease.Release(last);
-      Fetch(pass, next_layer, FetchReason::kPredicted);
+      Fetch(pass, next_layer);
     }
     return absl::OkStatus();
   }
 
+  // What failed since it was fetched is fetched again, with all that come after it.
+  void DropFailed(Pass& pass) {
+    for (size_t i = 0; i < next_.size(); ++i) {
+      const Event& arrived = next_[i].arrived();
+      if (!pass.runtime().Done(arrived) || pass.runtime().Wait(arrived).ok()) continue;
+      next_.erase(next_.begin() + static_cast<int64_t>(i), next_.end());
+      num_fetched_ = static_cast<int64_t>(i);
+      return;
+    }
+  }
+
   // Leases on the experts of a layer, as many as there are slots for.
-  void Fetch(Pass& pass, int64_t layer_idx, FetchReason reason) {
+  void Fetch(Pass& pass, int64_t layer_idx) {
     ExpertStore& store = pass.experts();
     for (; num_fetched_ < pass.config().num_experts; ++num_fetched_) {
-      auto lease = store.Acquire(store.layouts().KeyOf(layer_idx, num_fetched_), reason);
+      auto lease = store.Acquire(store.layouts().KeyOf(layer_idx, num_fetched_), FetchReason::kPredicted);
       if (!lease.has_value()) return;
       next_.push_back(std::move(*lease));
     }
