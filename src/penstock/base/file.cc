@@ -1,6 +1,7 @@
 #include "penstock/base/file.h"
 
 #include <cerrno>
+#include <cstdio>
 #include <system_error>
 
 #include <fcntl.h>
@@ -70,6 +71,28 @@ absl::StatusOr<std::string> ReadFile(const std::string& path, uint64_t max_bytes
   std::string content(size, '\0');
   PENSTOCK_RETURN_IF_ERROR(PreadFully(fd.get(), std::as_writable_bytes(std::span(content)), 0, path));
   return content;
+}
+
+absl::Status ReplaceFile(const std::string& path, std::string_view content) {
+  const auto sync = [](const UniqueFd& fd, const std::string& name) -> absl::Status {
+    if (::fsync(fd.get()) == 0) return absl::OkStatus();
+    return IoError("{}: cannot sync: {}", name, ErrnoText(errno));
+  };
+  const std::string temporary = path + ".tmp";
+  {
+    const UniqueFd fd(::open(temporary.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666));
+    if (!fd.valid()) return IoError("{}: cannot create: {}", temporary, ErrnoText(errno));
+    PENSTOCK_RETURN_IF_ERROR(WriteFully(fd.get(), content, temporary));
+    PENSTOCK_RETURN_IF_ERROR(sync(fd, temporary));
+  }
+  if (::rename(temporary.c_str(), path.c_str()) != 0) {
+    return IoError("{}: cannot rename to: {}", path, ErrnoText(errno));
+  }
+  const size_t slash = path.rfind('/');
+  const std::string folder = slash == std::string::npos ? "." : slash == 0 ? "/" : path.substr(0, slash);
+  const UniqueFd folder_fd(::open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+  if (!folder_fd.valid()) return IoError("{}: cannot open: {}", folder, ErrnoText(errno));
+  return sync(folder_fd, folder);
 }
 
 }  // namespace penstock

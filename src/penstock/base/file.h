@@ -38,6 +38,10 @@ absl::Status WriteFully(int fd, std::string_view data, std::string_view path);
 // The whole file, which must be a regular file of at most `max_bytes`.
 absl::StatusOr<std::string> ReadFile(const std::string& path, uint64_t max_bytes);
 
+// Replaces the file in one step that survives a power loss: a temporary file beside it, synced, renamed, and the folder
+// synced.
+absl::Status ReplaceFile(const std::string& path, std::string_view content);
+
 // "No such file or directory" for an errno value.
 std::string ErrnoText(int error_number);
 

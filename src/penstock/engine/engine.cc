@@ -128,7 +128,7 @@ class EngineImpl : public Engine {
   absl::Status Plan(const EngineOptions& options);
   absl::Status ChoosePolicy(const Policy& policy, PlanInputs& inputs);
   absl::Status CreateExecutor(const EngineOptions& options, const EngineHooks& hooks);
-  absl::Status RunPass(std::vector<RowRange> micro_batches, Executor::Sink sink);
+  absl::Status RunPass(std::vector<RowRange> micro_batches, LogitsSink sink);
   void Admit();
   std::vector<RowRange> BuildBatch();
   void AddRows(Sequence& sequence, int64_t num_rows);
@@ -411,7 +411,7 @@ std::vector<RowRange> EngineImpl::BuildBatch() {
   return micro_batches;
 }
 
-absl::Status EngineImpl::RunPass(std::vector<RowRange> micro_batches, Executor::Sink sink) {
+absl::Status EngineImpl::RunPass(std::vector<RowRange> micro_batches, LogitsSink sink) {
   const absl::Status status = executor_->Run(batch_, std::move(micro_batches), sink, row_statuses_);
   executor_->UpdateStats(stats_);
   return status;

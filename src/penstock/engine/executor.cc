@@ -73,7 +73,7 @@ absl::StatusOr<std::unique_ptr<Executor>> Executor::Create(Args args) {
   return executor;
 }
 
-absl::Status Executor::Run(const RowBatch& batch, std::vector<RowRange> micro_batches, Sink sink,
+absl::Status Executor::Run(const RowBatch& batch, std::vector<RowRange> micro_batches, LogitsSink sink,
                            std::vector<absl::Status>& row_statuses) {
   const OpContext context{model_->config, *kernels_, *pool_, formats_.rows, *dense_, *kv_cache_, activations_};
   std::function<void(int64_t, RowRange, std::span<const int32_t>)> on_routing;

@@ -50,11 +50,9 @@ class Executor {
   KvCache& kv_cache() { return *kv_cache_; }
   int64_t max_rows() const { return activations_.dims.max_rows; }
 
-  // Takes the logits of some of the batch's logit_rows, and the status of every row of the batch.
-  using Sink = absl::FunctionRef<void(std::span<const int64_t> rows, std::span<float> logits)>;
   // One pass. Rows whose experts could not be read have failed (row_statuses); everything else is computed. An error is
   // a fault of ours. `row_statuses` [num_rows] may be read from the sink on.
-  absl::Status Run(const RowBatch& batch, std::vector<RowRange> micro_batches, Sink sink,
+  absl::Status Run(const RowBatch& batch, std::vector<RowRange> micro_batches, LogitsSink sink,
                    std::vector<absl::Status>& row_statuses);
 
   MachineRates MeasureRates();

@@ -69,17 +69,6 @@ std::string WhereInputDiffers(const InputCheckpoints& then, const InputCheckpoin
   return fmt::format("the first difference is in lines {} to {}", first, first + stride - 1);
 }
 
-std::string FolderOf(const std::string& path) {
-  const size_t slash = path.rfind('/');
-  if (slash == std::string::npos) return ".";
-  return slash == 0 ? "/" : path.substr(0, slash);
-}
-
-absl::Status Sync(int fd, const std::string& path) {
-  if (::fsync(fd) == 0) return absl::OkStatus();
-  return IoError("{}: cannot sync: {}", path, ErrnoText(errno));
-}
-
 absl::Status NotAManifest(const std::string& path, std::string_view why) {
   return IoError("{}: not a manifest of this version of Penstock ({}); choose another --output", path, why);
 }
@@ -122,19 +111,7 @@ absl::Status WriteManifest(const Manifest& manifest, const std::string& path) {
       {"job", manifest.job},
       {"model", manifest.model},
       {"input_checkpoints", json::object{{"stride", manifest.checkpoints.stride}, {"digests", std::move(digests)}}}};
-  const std::string temporary = path + ".tmp";
-  {
-    const UniqueFd fd(::open(temporary.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666));
-    if (!fd.valid()) return IoError("{}: cannot create: {}", temporary, ErrnoText(errno));
-    PENSTOCK_RETURN_IF_ERROR(WriteFully(fd.get(), std::string(json::serialize(root)) + "\n", temporary));
-    PENSTOCK_RETURN_IF_ERROR(Sync(fd.get(), temporary));
-  }
-  if (::rename(temporary.c_str(), path.c_str()) != 0)
-    return IoError("{}: cannot rename to: {}", path, ErrnoText(errno));
-  const std::string folder = FolderOf(path);
-  const UniqueFd folder_fd(::open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
-  if (!folder_fd.valid()) return IoError("{}: cannot open: {}", folder, ErrnoText(errno));
-  return Sync(folder_fd.get(), folder);
+  return ReplaceFile(path, std::string(json::serialize(root)) + "\n");
 }
 
 absl::StatusOr<Manifest> ReadManifest(const std::string& path) {

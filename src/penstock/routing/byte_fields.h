@@ -8,6 +8,8 @@
 #include <string_view>
 #include <type_traits>
 
+#include "penstock/base/status.h"
+
 namespace penstock {
 
 static_assert(std::endian::native == std::endian::little, "fields are copied as they lie in memory");
@@ -16,10 +18,15 @@ template <typename T>
 requires std::is_unsigned_v<T>
 void AppendField(std::string& out, T value) { out.append(reinterpret_cast<const char*>(&value), sizeof(value)); }
 
+inline absl::Status CheckField(std::string_view field, int64_t value, int64_t least, int64_t most) {
+  if (value >= least && value <= most) return absl::OkStatus();
+  return InputError("{}: expected {} to {}, found {}", field, least, most, value);
+}
+
 // Takes fields off the front of bytes. Once they do not suffice it gives zeros, and ok() is false.
-class FieldReader {
+class ByteReader {
  public:
-  explicit FieldReader(std::string_view bytes) : rest_(bytes) {}
+  explicit ByteReader(std::string_view bytes) : rest_(bytes) {}
 
   template <typename T>
   requires std::is_unsigned_v<T> T Take() {

@@ -38,11 +38,6 @@ uint64_t PathKey(int64_t layer_idx, int64_t length, uint64_t experts) {
   return (static_cast<uint64_t>(layer_idx) << kLengthBits | static_cast<uint64_t>(length)) << kPathBits | experts;
 }
 
-absl::Status CheckField(std::string_view field, int64_t value, int64_t least, int64_t most) {
-  if (value >= least && value <= most) return absl::OkStatus();
-  return InputError("{}: expected {} to {}, found {}", field, least, most, value);
-}
-
 absl::Status CheckShape(const CorrelationShape& shape) {
   PENSTOCK_RETURN_IF_ERROR(CheckField("num_layers", shape.num_layers, 1, kMaxLayers));
   PENSTOCK_RETURN_IF_ERROR(CheckField("num_experts", shape.num_experts, 1, kMaxExperts));
@@ -57,17 +52,6 @@ absl::Status CheckShape(const CorrelationShape& shape) {
 std::string Describe(const CorrelationShape& shape) {
   return fmt::format("'{}' ({} layers of {} experts, top-{}, path length {})", Excerpt(shape.model), shape.num_layers,
                      shape.num_experts, shape.num_topk, shape.path_length);
-}
-
-std::string FolderOf(const std::string& path) {
-  const size_t slash = path.rfind('/');
-  if (slash == std::string::npos) return ".";
-  return slash == 0 ? "/" : path.substr(0, slash);
-}
-
-absl::Status Sync(int fd, const std::string& path) {
-  if (::fsync(fd) == 0) return absl::OkStatus();
-  return IoError("{}: cannot sync: {}", path, ErrnoText(errno));
 }
 
 }  // namespace
@@ -226,7 +210,7 @@ std::string CorrelationTable::Serialize() const {
   return out;
 }
 
-absl::Status CorrelationTable::ParsePath(FieldReader& fields, uint64_t& last_key) {
+absl::Status CorrelationTable::ParsePath(ByteReader& fields, uint64_t& last_key) {
   const int64_t layer_idx = fields.Take<uint16_t>();
   const int64_t length = fields.Take<uint16_t>();
   PENSTOCK_RETURN_IF_ERROR(CheckField("layer_idx", layer_idx, 0, shape_.num_layers - 1));
@@ -267,13 +251,13 @@ absl::StatusOr<CorrelationTable> CorrelationTable::Parse(std::string_view bytes,
   }
   if (bytes.size() < kFixedHeaderBytes + kChecksumBytes) return InputError("{}: the header is cut short", name);
   const std::string_view content = bytes.substr(0, bytes.size() - kChecksumBytes);
-  const uint64_t stored = FieldReader(bytes.substr(content.size())).Take<uint64_t>();
+  const uint64_t stored = ByteReader(bytes.substr(content.size())).Take<uint64_t>();
   const uint64_t computed = XXH3_64bits(content.data(), content.size());
   if (stored != computed) {
     return InputError("{}: checksum: expected {:016x}, found {:016x}: the file is damaged or cut short", name, stored,
                       computed);
   }
-  FieldReader fields(content.substr(kCorrelationMagic.size()));
+  ByteReader fields(content.substr(kCorrelationMagic.size()));
   CorrelationShape shape;
   shape.num_layers = fields.Take<uint32_t>();
   shape.num_experts = fields.Take<uint32_t>();
@@ -299,22 +283,7 @@ absl::StatusOr<CorrelationTable> CorrelationTable::Parse(std::string_view bytes,
   return table;
 }
 
-absl::Status CorrelationTable::Save(const std::string& path) const {
-  const std::string temporary = path + ".tmp";
-  {
-    const UniqueFd fd(::open(temporary.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666));
-    if (!fd.valid()) return IoError("{}: cannot create: {}", temporary, ErrnoText(errno));
-    PENSTOCK_RETURN_IF_ERROR(WriteFully(fd.get(), Serialize(), temporary));
-    PENSTOCK_RETURN_IF_ERROR(Sync(fd.get(), temporary));
-  }
-  if (::rename(temporary.c_str(), path.c_str()) != 0) {
-    return IoError("{}: cannot rename to: {}", path, ErrnoText(errno));
-  }
-  const std::string folder = FolderOf(path);
-  const UniqueFd folder_fd(::open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
-  if (!folder_fd.valid()) return IoError("{}: cannot open: {}", folder, ErrnoText(errno));
-  return Sync(folder_fd.get(), folder);
-}
+absl::Status CorrelationTable::Save(const std::string& path) const { return ReplaceFile(path, Serialize()); }
 
 absl::StatusOr<CorrelationTable> CorrelationTable::Load(const std::string& path, const CorrelationShape& expected,
                                                         int64_t max_paths) {

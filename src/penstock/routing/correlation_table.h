@@ -36,7 +36,7 @@
 
 namespace penstock {
 
-class FieldReader;
+class ByteReader;
 
 inline constexpr std::string_view kCorrelationMagic = "penstock correlation 1\n";
 inline constexpr int64_t kMaxPathLength = 3;
@@ -115,7 +115,7 @@ class CorrelationTable {
   void ForEachPath(int64_t layer_idx, int64_t length, const RoutingHistory& history, int64_t row_idx,
                    Function function) const;
   Row* FindOrAdd(uint64_t key);
-  absl::Status ParsePath(FieldReader& fields, uint64_t& last_key);
+  absl::Status ParsePath(ByteReader& fields, uint64_t& last_key);
 
   CorrelationShape shape_;
   int64_t max_paths_;

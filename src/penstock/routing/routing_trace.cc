@@ -31,11 +31,6 @@ size_t RowsBytes(size_t num_rows, int64_t num_topk) {
   return num_rows * (2 * sizeof(uint32_t) + static_cast<size_t>(num_topk) * sizeof(uint16_t));
 }
 
-absl::Status CheckField(std::string_view field, int64_t value, int64_t least, int64_t most) {
-  if (value >= least && value <= most) return absl::OkStatus();
-  return InputError("{}: expected {} to {}, found {}", field, least, most, value);
-}
-
 absl::Status CheckHeader(const RoutingTraceHeader& header) {
   PENSTOCK_RETURN_IF_ERROR(CheckField("num_layers", header.num_layers, 1, kMaxLayers));
   PENSTOCK_RETURN_IF_ERROR(CheckField("num_experts", header.num_experts, 1, kMaxExperts));
@@ -203,7 +198,7 @@ absl::Status RoutingTraceReader::Wrong(std::string_view field, const Value& expe
 // `sealed` ends with its checksum.
 absl::Status RoutingTraceReader::Unseal(std::string_view sealed, std::string_view field) {
   const std::string_view content = sealed.substr(0, sealed.size() - kChecksumBytes);
-  const uint64_t stored = FieldReader(sealed.substr(content.size())).Take<uint64_t>();
+  const uint64_t stored = ByteReader(sealed.substr(content.size())).Take<uint64_t>();
   const uint64_t computed = XXH3_64bits_withSeed(content.data(), content.size(), checksum_);
   if (stored != computed) {
     return Wrong(field, fmt::format("{:016x}", stored),
@@ -220,7 +215,7 @@ absl::Status RoutingTraceReader::ReadHeader() {
   }
   if (fixed.size() < kFixedHeaderBytes) return InputError("{}: the header is cut short", name_);
   std::string bytes(fixed);  // the next Read may move the buffer
-  FieldReader fields(std::string_view(bytes).substr(kRoutingTraceMagic.size()));
+  ByteReader fields(std::string_view(bytes).substr(kRoutingTraceMagic.size()));
   header_.num_layers = fields.Take<uint32_t>();
   header_.num_experts = fields.Take<uint32_t>();
   header_.num_topk = fields.Take<uint32_t>();
@@ -272,7 +267,7 @@ absl::Status RoutingTraceReader::CheckHead(const RecordHead& head) const {
 }
 
 absl::Status RoutingTraceReader::ParseRows(std::string_view bytes, RoutingTraceRecord& record) {
-  FieldReader fields(bytes);
+  ByteReader fields(bytes);
   for (uint32_t& sequence_id : record.sequence_ids) sequence_id = fields.Take<uint32_t>();
   for (uint32_t& pos : record.positions) {
     pos = fields.Take<uint32_t>();
@@ -302,7 +297,7 @@ absl::StatusOr<RoutingTraceEvent> RoutingTraceReader::Next(RoutingTraceRecord& r
   PENSTOCK_ASSIGN_OR_RETURN(const std::string_view head_bytes, Read(kHeadBytes + kChecksumBytes));
   if (head_bytes.size() < kHeadBytes + kChecksumBytes) return Cut();
   PENSTOCK_RETURN_IF_ERROR(Unseal(head_bytes, "checksum of its head"));
-  FieldReader fields(head_bytes);
+  ByteReader fields(head_bytes);
   RecordHead head;
   head.step_idx = fields.Take<uint64_t>();
   head.layer_idx = fields.Take<uint32_t>();

@@ -13,6 +13,9 @@ namespace {
 // What the disk may have under way or just have brought while experts are computed.
 constexpr uint64_t kRingBytes = 128 * kMiB;
 
+// All experts of a layer are in slots at a time.
+bool IsLayerByLayer(ScheduleKind kind) { return kind == ScheduleKind::kZero || kind == ScheduleKind::kZigzag; }
+
 }  // namespace
 
 std::string_view ScheduleName(ScheduleKind kind) {
@@ -40,13 +43,11 @@ std::unique_ptr<Schedule> MakeSchedule(const ScheduleOptions& options, const Mod
 }
 
 int64_t LeastStreamingSlots(ScheduleKind kind, const ModelConfig& config) {
-  const bool layer_by_layer = kind == ScheduleKind::kZero || kind == ScheduleKind::kZigzag;
-  return layer_by_layer ? config.num_experts : 2;  // one is computed while the other is read
+  return IsLayerByLayer(kind) ? config.num_experts : 2;  // one is computed while the other is read
 }
 
 int64_t StreamingSlots(ScheduleKind kind, const ModelConfig& config, int64_t num_slots, uint64_t slot_bytes) {
-  const bool layer_by_layer = kind == ScheduleKind::kZero || kind == ScheduleKind::kZigzag;
-  if (layer_by_layer) return 2 * config.num_experts;
+  if (IsLayerByLayer(kind)) return 2 * config.num_experts;
   // Where slots are few or small, half of them: a disk wants many small reads under way.
   const auto ring = static_cast<int64_t>(CeilDiv(kRingBytes, std::max<uint64_t>(slot_bytes, 1)));
   return std::max(LeastStreamingSlots(kind, config) + 1, std::min(ring, num_slots / 2));
