@@ -90,9 +90,12 @@ struct CallerMemory {
 
 // How passes are scheduled. Answers do not depend on it.
 struct Policy {
-  std::string schedule = "auto";  // on-demand, zero, zigzag, klotski; auto: klotski when experts stream, else on-demand
+  // on-demand, zero, zigzag, klotski; with a device also zigzag-cpu-attention, fastdecode, cgopipe. auto: klotski when
+  // experts stream, else on-demand.
+  std::string schedule = "auto";
   std::string eviction = "auto";  // lru, lfu, fifo, static; auto: static (pinned share and ring) but for on-demand: lru
-  int64_t micro_batch_size = 0;   // sequences that go through a layer together; 0: all of a pass
+  int64_t micro_batch_size = 0;   // sequences that go through a layer together; 0: all of a pass, with a device 32
+  std::string kv_tier = "auto";   // where the KV cache lies: dram, or device; auto: device for zero, else dram
   int64_t streaming_slots = 0;    // slots that no pinned expert holds (eviction static); 0: what the schedule can use
   int64_t hot_experts = 0;        // klotski: fetched ahead for each layer; 0: as many as a token chooses
   // klotski's three ideas, for ablations.
@@ -110,10 +113,14 @@ struct EngineOptions {
   // faster on CPUs with AVX512-BF16; logits within 2e-2.
   std::string dtype = "auto";
   std::string kv_dtype = "auto";  // f32 (= auto), bf16: half the memory per token, or int8: about a quarter
-  int threads = 0;                // 0: all usable CPUs
-  int64_t batch_size = 0;         // sequences at once; 0: as many as the budget allows, at most 64
-  int64_t context_length = 0;     // longest prompt + answer; 0: the model's own, at most 8192
-  int64_t prefill_chunk = 0;      // rows of prompt per step; 0: as many as the budget allows, at most 256
+  // auto (= cpu), or emulated[:link=4GB/s,threads=1]: a device of the CPU's own threads, with memory and links of its
+  // own, for trying schedules that need one.
+  std::string device = "auto";
+  uint64_t device_memory_bytes = 0;  // bound on everything allocated on the device
+  int threads = 0;                   // of the host; 0: all usable CPUs, but those of an emulated device
+  int64_t batch_size = 0;            // sequences at once; 0: as many as the budget allows, at most 64
+  int64_t context_length = 0;        // longest prompt + answer; 0: the model's own, at most 8192
+  int64_t prefill_chunk = 0;         // rows of prompt per step; 0: as many as the budget allows, at most 256
   // Prompt and answer of a request, as far as they are known: what the KV cache holds for each place of the batch.
   int64_t planned_positions = 0;  // 0: 256
   Policy policy = {};
@@ -125,12 +132,25 @@ struct EngineOptions {
   bool io_uring = true;   // io_uring; falls back to reading threads where the kernel refuses
 };
 
+// Where every byte of a device's budget goes.
+struct DevicePlan {
+  std::string name = {};  // "emulated"; empty: there is no device
+  uint64_t budget_bytes = 0;
+  uint64_t dense_bytes = 0;
+  uint64_t kv_bytes = 0;  // the KV cache, or what is staged of it
+  uint64_t activation_bytes = 0;
+  uint64_t expert_bytes = 0;
+  int64_t num_expert_slots = 0;
+  int64_t num_pinned_experts = 0;
+  bool holds_kv_cache = false;
+};
+
 // Where every byte of the budget goes.
 struct MemoryPlan {
   uint64_t budget_bytes = 0;
   uint64_t fixed_bytes = 0;  // tokenizer, catalogue, buffers of fixed size, what the caller reserved
   uint64_t dense_bytes = 0;  // attention, router, norms, embeddings
-  uint64_t kv_bytes = 0;
+  uint64_t kv_bytes = 0;     // of the KV cache, in DRAM unless the device holds it
   uint64_t activation_bytes = 0;
   uint64_t expert_bytes = 0;  // expert slots
   int64_t num_expert_slots = 0;
@@ -139,12 +159,14 @@ struct MemoryPlan {
   int64_t batch_size = 0;
   int64_t context_length = 0;
   int64_t prefill_chunk = 0;
+  int64_t micro_batch_size = 0;  // sequences; 0: all
   std::string schedule = {};
   std::string eviction = {};
+  DevicePlan device = {};  // whose layers' weights and experts then lie there, too
 };
 
 struct LaneStats {
-  std::string name;   // "host_compute", "disk_to_dram"
+  std::string name;   // "host_compute", "disk_to_dram"; with a device "device_compute", "dram_to_device", ...
   double busy_s = 0;  // while generating
 };
 
@@ -156,9 +178,11 @@ struct EngineStats {
   double decode_s = 0;
   uint64_t disk_bytes = 0;         // expert bytes read from disk while generating
   uint64_t unused_disk_bytes = 0;  // of these: read ahead and not wanted
-  uint64_t memory_bytes = 0;       // that computing read or wrote in DRAM: weights and KV
-  double flops = 0;                // multiplications and additions
-  int64_t expert_hits = 0;         // experts found in DRAM when wanted
+  uint64_t dram_to_device_bytes = 0;
+  uint64_t device_to_dram_bytes = 0;
+  uint64_t memory_bytes = 0;  // that computing read or wrote in DRAM: weights and KV
+  double flops = 0;           // multiplications and additions
+  int64_t expert_hits = 0;    // experts found in DRAM when wanted
   int64_t expert_misses = 0;
   int64_t prefetch_issued = 0;  // experts read because they were predicted
   int64_t prefetch_used = 0;    // of these: wanted before they left
@@ -169,7 +193,8 @@ struct EngineStats {
 struct MachineRates {
   double disk_bytes_per_s = 0;
   double memory_bytes_per_s = 0;
-  double ops_per_s = 0;  // in the arithmetic of the FFNs
+  double ops_per_s = 0;         // in the arithmetic of the FFNs, where they are computed
+  double link_bytes_per_s = 0;  // to a device
 };
 
 struct ChatMessage {

@@ -59,16 +59,25 @@ inline std::vector<Answer> RunAll(const EngineOptions& options, const std::vecto
   return in_order;
 }
 
-// The least budget, as the refusal states it.
-inline uint64_t LeastBudget(EngineOptions options) {
-  options.memory_bytes = 1;
+// What a refusal says after `what`.
+inline uint64_t LeastBytes(const EngineOptions& options, const std::string& what) {
   const auto refused = Engine::Open(options);
   EXPECT_FALSE(refused.ok());
   EXPECT_EQ(ExitCodeOf(refused.status()), 6);
   const std::string message(refused.status().message());
-  const size_t pos = message.find("the least budget is ");
+  const size_t pos = message.find(what);
   EXPECT_NE(pos, std::string::npos) << message;
-  return std::stoull(message.substr(pos + 20));
+  return std::stoull(message.substr(pos + what.size()));
+}
+
+// The least budget, and of a device the least memory, as their refusals state them.
+inline uint64_t LeastBudget(EngineOptions options) {
+  options.memory_bytes = 1;
+  return LeastBytes(options, "the least budget is ");
+}
+inline uint64_t LeastDeviceMemory(EngineOptions options) {
+  options.device_memory_bytes = 1;
+  return LeastBytes(options, "the least device memory is ");
 }
 
 }  // namespace penstock

@@ -1,6 +1,7 @@
 // Proves that answers do not depend on the policy: for random combinations of schedule, eviction, batch, micro-batch,
-// chunk, budget, streaming slots, threads and Klotski's switches on every golden model, the bits of a plain engine with
-// everything resident. PENSTOCK_TEST_COMBINATIONS (66) says how many, PENSTOCK_TEST_SEED (1) which.
+// chunk, budget, streaming slots, threads and Klotski's switches on every golden model, with the CPU alone and with an
+// emulated device, the bits of a plain engine with everything resident. PENSTOCK_TEST_COMBINATIONS (88) says how many,
+// PENSTOCK_TEST_SEED (1) which.
 #include <cstdlib>
 #include <random>
 
@@ -41,6 +42,15 @@ EngineOptions RandomOptions(const EngineOptions& base, Draw& draw) {
   options.direct_io = draw.Coin();
   Policy& policy = options.policy;
   policy.schedule = draw.From<std::string>({"auto", "on-demand", "zero", "zigzag", "klotski", "klotski"});
+  const bool has_device = draw.Coin();
+  if (has_device) {
+    options.device = draw.From<std::string>({"emulated", "emulated:link=50MB/s", "emulated:threads=2,link=1GB/s"});
+    policy.kv_tier = draw.From<std::string>({"auto", "dram", "device"});
+    if (draw.Coin()) {
+      policy.schedule = draw.From<std::string>({"zigzag-cpu-attention", "fastdecode", "cgopipe", "cgopipe"});
+      policy.kv_tier = "auto";
+    }
+  }
   policy.eviction = draw.From<std::string>({"auto", "lru", "lfu", "fifo", "static"});
   policy.micro_batch_size = draw.From<int64_t>({0, 1, 2, 4});
   policy.streaming_slots = draw.From<int64_t>({0, 1, 2, 3, 9});
@@ -49,20 +59,28 @@ EngineOptions RandomOptions(const EngineOptions& base, Draw& draw) {
   policy.hot_prefetch = draw.Coin();
   policy.reorder = draw.Coin();
   // From the least budget to room for everything.
-  const uint64_t least = LeastBudget(options);
-  options.memory_bytes = draw.Coin() ? least : least + draw.Below(base.memory_bytes - least + 1);
+  const auto budget = [&](uint64_t least) {
+    return draw.Coin() ? least : least + draw.Below(std::max(base.memory_bytes, least) - least + 1);
+  };
+  if (has_device) {
+    options.device_memory_bytes = 1ull << 40;
+    options.memory_bytes = budget(LeastBudget(options));
+    options.device_memory_bytes = budget(LeastDeviceMemory(options));
+  } else {
+    options.memory_bytes = budget(LeastBudget(options));
+  }
   return options;
 }
 
 std::string Describe(const EngineOptions& options) {
   const Policy& policy = options.policy;
   return fmt::format(
-      "memory {} threads {} batch {} chunk {} io_uring {} direct {} schedule {} eviction {} micro-batch {} streaming "
-      "{} "
-      "hot {} multi-batch {} hot-prefetch {} reorder {}",
-      options.memory_bytes, options.threads, options.batch_size, options.prefill_chunk, options.io_uring,
-      options.direct_io, policy.schedule, policy.eviction, policy.micro_batch_size, policy.streaming_slots,
-      policy.hot_experts, policy.multi_batch, policy.hot_prefetch, policy.reorder);
+      "memory {} device {} of {} kv {} threads {} batch {} chunk {} io_uring {} direct {} schedule {} eviction {} "
+      "micro-batch {} streaming {} hot {} multi-batch {} hot-prefetch {} reorder {}",
+      options.memory_bytes, options.device, options.device_memory_bytes, policy.kv_tier, options.threads,
+      options.batch_size, options.prefill_chunk, options.io_uring, options.direct_io, policy.schedule, policy.eviction,
+      policy.micro_batch_size, policy.streaming_slots, policy.hot_experts, policy.multi_batch, policy.hot_prefetch,
+      policy.reorder);
 }
 
 class PoliciesTest : public testing::TestWithParam<std::string> {};
@@ -76,7 +94,7 @@ TEST_P(PoliciesTest, RandomPoliciesGiveTheBitsOfAPlainEngine) {
   const std::vector<Answer> expected = RunAll(plain, requests);
   ASSERT_EQ(expected.size(), requests.size());
   const auto num_models = static_cast<int64_t>(Golden::Variants().size());
-  const int64_t num_combinations = (FromEnvironment("PENSTOCK_TEST_COMBINATIONS", 66) + num_models - 1) / num_models;
+  const int64_t num_combinations = (FromEnvironment("PENSTOCK_TEST_COMBINATIONS", 88) + num_models - 1) / num_models;
   const uint64_t seed = static_cast<uint64_t>(FromEnvironment("PENSTOCK_TEST_SEED", 1));
   Draw draw(seed ^ std::hash<std::string>()(GetParam()));
   for (int64_t i = 0; i < num_combinations; ++i) {

@@ -69,7 +69,7 @@ class ExpertStoreTest : public testing::Test {
     const LaneIdx disk_lane = runtime_->AddDiskLane("disk", DiskReader::Create(files_, {}).value());
     return ExpertStore::Create({.layouts = *layouts_,
                                 .runtime = *runtime_,
-                                .disk_lane = disk_lane,
+                                .source = std::make_unique<DiskSource>(*layouts_, *runtime_, disk_lane),
                                 .num_slots = num_slots,
                                 .eviction = eviction,
                                 .pinned = std::move(pinned),
@@ -215,8 +215,11 @@ TEST_F(ExpertStoreTest, MixedTypesAtAnyOffset) {
       const ExpertLayouts layouts(map, files, dtype);
       RealRuntime runtime;
       const LaneIdx disk_lane = runtime.AddDiskLane("disk", DiskReader::Create(files, {}).value());
-      const auto store =
-          ExpertStore::Create({.layouts = layouts, .runtime = runtime, .disk_lane = disk_lane, .num_slots = 1}).value();
+      const auto store = ExpertStore::Create({.layouts = layouts,
+                                              .runtime = runtime,
+                                              .source = std::make_unique<DiskSource>(layouts, runtime, disk_lane),
+                                              .num_slots = 1})
+                             .value();
       const auto lease = store->Acquire(0, FetchReason::kWanted);
       ASSERT_TRUE(runtime.Wait(lease->arrived()).ok());
       ThreadPool one_thread(1);

@@ -53,10 +53,10 @@ TEST(KvCache, BlocksLieBehindEachOther) {
     const KvCache cache = KvCache::Create(config, format, 1).value();
     const int64_t block = KvBlock{format, config.head_dim}.bytes();
     EXPECT_EQ(block % 64, 0);
-    EXPECT_EQ(cache.head_offset_bytes(0, 0), 0);
-    EXPECT_EQ(cache.head_offset_bytes(0, 1), block);
-    EXPECT_EQ(cache.head_offset_bytes(1, 0), 2 * block);
-    EXPECT_EQ(cache.head_offset_bytes(2, 1) + block, static_cast<int64_t>(KvCache::PageBytes(config, format)));
+    EXPECT_EQ(cache.layer(0).head_offset_bytes(0), 0);
+    EXPECT_EQ(cache.layer(0).head_offset_bytes(1), block);
+    EXPECT_EQ(cache.layer(1).head_offset_bytes(0), 2 * block);
+    EXPECT_EQ(cache.layer(2).head_offset_bytes(1) + block, static_cast<int64_t>(KvCache::PageBytes(config, format)));
   }
 }
 

@@ -5,6 +5,7 @@
 #include "penstock/schedule/schedule.h"
 
 #include <map>
+#include <optional>
 #include <random>
 
 #include <gmock/gmock.h>
@@ -32,13 +33,19 @@ struct Scenario {
   double skew = 1;
   double disk_bytes_per_s = 2e9;
   int num_steps = 6;
+  // A device computes the layers, and all experts are in DRAM.
+  bool device = false;
+  double link_bytes_per_s = 4e9;
+  int64_t context = 100;  // positions before the first step
 };
 
 struct Outcome {
   std::vector<double> step_s;
-  double disk_busy_s = 0;     // after the first step
-  double compute_busy_s = 0;  // after the first step
-  ExpertCounters counters;    // after the first step
+  double disk_busy_s = 0;     // after the first step, like the others
+  double compute_busy_s = 0;  // of the processor that computes the layers
+  double host_busy_s = 0;
+  double link_busy_s = 0;
+  ExpertCounters counters;  // after the first step
   uint64_t expert_bytes = 0;
   std::map<std::string, int64_t> num_tasks;
 
@@ -84,17 +91,47 @@ Outcome Simulate(const Scenario& scenario) {
   SimulatedRuntime runtime;
   TaskCounter counter(outcome.num_tasks);
   runtime.SetSink(&counter);
-  const LaneIdx compute = runtime.AddLane("host_compute", [](const TaskCost& task) {
+  const auto compute_time = [](const TaskCost& task) {
     return std::max(task.flops / kFlops, static_cast<double>(task.memory_bytes) / kMemoryBytes);
-  });
-  const LaneIdx disk = runtime.AddLane("disk_to_dram", [&](const TaskCost& task) {
-    return static_cast<double>(task.link_bytes) / scenario.disk_bytes_per_s;
-  });
+  };
+  const auto link_time = [](double bytes_per_s) {
+    return [=](const TaskCost& task) { return static_cast<double>(task.link_bytes) / bytes_per_s; };
+  };
+  const LaneIdx host = runtime.AddLane("host_compute", compute_time);
+  const LaneIdx disk = runtime.AddLane("disk_to_dram", link_time(scenario.disk_bytes_per_s));
+  const LaneIdx compute = scenario.device ? runtime.AddLane("device_compute", compute_time) : host;
+  const LaneIdx to_pinned = runtime.AddLane("dram_to_pinned", link_time(5 * scenario.link_bytes_per_s));
+  const LaneIdx to_device = runtime.AddLane("dram_to_device", link_time(scenario.link_bytes_per_s));
+  const LaneIdx from_device = runtime.AddLane("device_to_dram", link_time(scenario.link_bytes_per_s));
+  std::unique_ptr<ExpertStore> dram;
+  std::unique_ptr<ExpertSource> source = std::make_unique<DiskSource>(layouts, runtime, disk);
+  if (scenario.device) {
+    dram = ExpertStore::Create({.layouts = layouts,
+                                .runtime = runtime,
+                                .source = std::move(source),
+                                .num_slots = layouts.num_experts(),
+                                .bytes = ExpertStore::Args::Bytes::kNone})
+               .value();
+    for (int64_t key = 0; key < layouts.num_experts(); ++key) (void)dram->Acquire(key, FetchReason::kWanted);
+    source = DramSource::Create({.layouts = layouts,
+                                 .runtime = runtime,
+                                 .dram = *dram,
+                                 .host_lane = host,
+                                 .dram_to_pinned_lane = to_pinned,
+                                 .dram_to_device_lane = to_device})
+                 .value();
+  }
+  std::optional<KvStaging> kv_staging;
+  if (scenario.device) {
+    kv_staging = KvStaging::Create(config, KvFormat::kBF16,
+                                   scenario.micro_batch * KvCache::PagesFor(scenario.context + scenario.num_steps))
+                     .value();
+  }
   const auto store =
       ExpertStore::Create(
           {.layouts = layouts,
            .runtime = runtime,
-           .disk_lane = disk,
+           .source = std::move(source),
            .num_slots = scenario.num_slots,
            .eviction = scenario.eviction,
            .pinned = PinEvenly(layouts, std::max<int64_t>(0, scenario.num_slots - scenario.num_streaming)),
@@ -107,7 +144,7 @@ Outcome Simulate(const Scenario& scenario) {
     std::vector<RowRange> micro_batches;
     for (int64_t row_idx = 0; row_idx < scenario.num_rows; ++row_idx) {
       batch.token_ids.push_back(1);
-      batch.positions.push_back(100 + step);
+      batch.positions.push_back(scenario.context + step);
       batch.sequence_ids.push_back(static_cast<uint32_t>(row_idx));
       batch.logit_rows.push_back(row_idx);
     }
@@ -124,11 +161,17 @@ Outcome Simulate(const Scenario& scenario) {
     Pass pass({.config = config,
                .cost = cost,
                .runtime = runtime,
-               .compute_lane = compute,
-               .host_lane = compute,
+               .host = {.lane = host},
+               .device = scenario.device ? std::optional<PassDevice>({.processor = {.lane = compute},
+                                                                      .dram_to_device_lane = to_device,
+                                                                      .device_to_dram_lane = from_device,
+                                                                      .kv_staging = &*kv_staging})
+                                         : std::nullopt,
+               .kv = {.format = KvFormat::kBF16,
+                      .block_bytes = KvBlock{KvFormat::kBF16, config.head_dim}.bytes(),
+                      .num_heads = config.num_kv_heads},
                .experts = store.get(),
                .routing = routing,
-               .context = nullptr,
                .batch = batch,
                .micro_batches = micro_batches,
                .row_status = row_status,
@@ -138,8 +181,11 @@ Outcome Simulate(const Scenario& scenario) {
     outcome.step_s.push_back(runtime.now_s() - begin_s);
     routing.NextStep();
   }
-  outcome.compute_busy_s = runtime.Usage()[static_cast<size_t>(compute)].busy_s;
-  outcome.disk_busy_s = runtime.Usage()[static_cast<size_t>(disk)].busy_s;
+  const auto busy_s = [&](LaneIdx lane) { return runtime.Usage()[static_cast<size_t>(lane)].busy_s; };
+  outcome.compute_busy_s = busy_s(compute);
+  outcome.disk_busy_s = busy_s(disk);
+  outcome.host_busy_s = busy_s(host);
+  outcome.link_busy_s = busy_s(to_device);
   outcome.counters = store->counters();
   schedule->Reset();
   return outcome;
@@ -148,7 +194,8 @@ Outcome Simulate(const Scenario& scenario) {
 Scenario With(ScheduleKind kind) {
   Scenario scenario;
   scenario.schedule.kind = kind;
-  if (kind == ScheduleKind::kZero || kind == ScheduleKind::kZigzag) scenario.num_streaming = 16;
+  if (kind != ScheduleKind::kOnDemand && kind != ScheduleKind::kKlotski) scenario.num_streaming = 16;
+  scenario.device = AttendsOnHost(kind);
   return scenario;
 }
 
@@ -161,10 +208,18 @@ TEST(Schedules, IssueEveryOperationOnce) {
     const int64_t num_steps = scenario.num_steps - 1, per_layer = num_steps * scenario.num_layers;
     const bool in_micro_batches = kind != ScheduleKind::kOnDemand;
     const bool in_groups = kind == ScheduleKind::kKlotski || kind == ScheduleKind::kOnDemand;
-    EXPECT_EQ(outcome.num_tasks.at("attention"), per_layer * (in_micro_batches ? 4 : 1));
+    EXPECT_EQ(outcome.num_tasks.at("attention"), per_layer * 4);
+    EXPECT_EQ(outcome.num_tasks.at("logits"), num_steps * 4);
+    if (AttendsOnHost(kind)) {
+      for (const char* name : {"pre-attention", "offload qkv", "post-attention", "experts"}) {
+        EXPECT_EQ(outcome.num_tasks.at(name), per_layer * 4) << name;
+      }
+      // Embeddings, and what the host attended to.
+      EXPECT_EQ(outcome.num_tasks.at("load hidden"), num_steps * 4 + per_layer * 4);
+      continue;
+    }
     EXPECT_EQ(outcome.num_tasks.at("route"), per_layer * (in_micro_batches ? 4 : 1));
     EXPECT_EQ(outcome.num_tasks.at("combine"), per_layer * (in_groups ? 1 : 4));
-    EXPECT_EQ(outcome.num_tasks.at("logits"), num_steps * 4);
   }
 }
 
@@ -210,10 +265,44 @@ TEST(Schedules, APinnedShareBeatsACacheInAScan) {
   EXPECT_LT(Simulate(pinned).counters.bytes_read, Simulate(cache).counters.bytes_read / 2 + 1);
 }
 
+// Many sequences, so that computing a layer takes about as long as bringing its experts, and contexts for which
+// attention takes half of that.
+Scenario OnDevice(ScheduleKind kind) {
+  Scenario scenario = With(kind);
+  scenario.device = true;
+  scenario.num_slots = 20;
+  scenario.num_streaming = 16;
+  scenario.num_rows = 384;
+  scenario.context = 1400;
+  return scenario;
+}
+
+TEST(Schedules, CgopipeIsTheFastestOfThoseForADevice) {
+  const Outcome cgopipe = Simulate(OnDevice(ScheduleKind::kCgopipe));
+  const double fastdecode_s = Simulate(OnDevice(ScheduleKind::kFastdecode)).later_s();
+  const double host_attention_s = Simulate(OnDevice(ScheduleKind::kZigzagCpuAttention)).later_s();
+  const double device_attention_s = Simulate(OnDevice(ScheduleKind::kZigzag)).later_s();
+  EXPECT_GT(cgopipe.compute_busy_s / cgopipe.later_s(), 0.85);  // bubbles
+  EXPECT_LT(1.1 * cgopipe.later_s(), fastdecode_s);
+  EXPECT_LT(fastdecode_s, host_attention_s);
+  EXPECT_LT(1.3 * cgopipe.later_s(), host_attention_s);
+  EXPECT_LT(1.5 * cgopipe.later_s(), device_attention_s);
+}
+
+TEST(Schedules, OnADeviceAttentionTakesTheKvCacheAlong) {
+  const Outcome on_device = Simulate(OnDevice(ScheduleKind::kZigzag));
+  const Outcome on_host = Simulate(OnDevice(ScheduleKind::kCgopipe));
+  const double kv_bytes = 384.0 * 1400 * 4 * 128 * 2 * 2;  // of a layer
+  EXPECT_GT((on_device.link_busy_s - on_host.link_busy_s) * 4e9, 0.9 * 5 * 8 * kv_bytes);
+  EXPECT_GT(on_host.host_busy_s, 0.3 * on_host.later_s());
+  EXPECT_LT(on_device.host_busy_s, 0.05 * on_device.later_s());
+}
+
 RC_GTEST_PROP(Schedules, AreDeterministicAndNeverFasterThanTheirBound, ()) {
   Scenario scenario;
   scenario.schedule.kind =
       *rc::gen::elementOf(std::vector<ScheduleKind>(std::begin(kAllSchedules), std::end(kAllSchedules)));
+  scenario.device = AttendsOnHost(scenario.schedule.kind) || *rc::gen::arbitrary<bool>();
   scenario.schedule.multi_batch = *rc::gen::arbitrary<bool>();
   scenario.schedule.hot_prefetch = *rc::gen::arbitrary<bool>();
   scenario.schedule.reorder = *rc::gen::arbitrary<bool>();

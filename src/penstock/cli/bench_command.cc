@@ -13,6 +13,7 @@
 #include "penstock/base/json.h"
 #include "penstock/base/logging.h"
 #include "penstock/base/status.h"
+#include "penstock/engine/hooks.h"
 #include "penstock/job/stats.h"
 
 namespace penstock::cli {
@@ -35,6 +36,8 @@ EngineStats WorkBetween(const EngineStats& before, EngineStats after) {
   after.disk_bytes -= before.disk_bytes;
   after.unused_disk_bytes -= std::min(after.unused_disk_bytes, before.unused_disk_bytes);
   after.memory_bytes -= before.memory_bytes;
+  after.dram_to_device_bytes -= before.dram_to_device_bytes;
+  after.device_to_dram_bytes -= before.device_to_dram_bytes;
   after.flops -= before.flops;
   for (size_t i = 0; i < before.lanes.size(); ++i) after.lanes[i].busy_s -= before.lanes[i].busy_s;
   return after;
@@ -45,7 +48,8 @@ constexpr int64_t kDefaultChunk = 256;
 // Prompts are read in chunks, and sequences that are done with theirs begin to answer: answers are long enough that all
 // still answer at the last measured step.
 int64_t AnswerTokens(const BenchFlags& flags, int64_t num_sequences, int64_t prefill_chunk) {
-  return (num_sequences * flags.context + prefill_chunk - 1) / prefill_chunk + 1 + flags.steps;
+  const int64_t prompt_tokens = num_sequences * (flags.empty_context ? 1 : flags.context);
+  return (prompt_tokens + prefill_chunk - 1) / prefill_chunk + 1 + flags.steps;
 }
 
 double Median(std::vector<double> values) {
@@ -162,6 +166,7 @@ absl::StatusOr<int> BenchCommand(const BenchFlags& flags) {
   const int64_t longest_prompt =
       flags.prefill.empty() ? 0 : *std::max_element(flags.prefill.begin(), flags.prefill.end());
   const int64_t most_sequences = flags.decode.empty() ? 0 : *std::max_element(flags.decode.begin(), flags.decode.end());
+  if (flags.empty_context && longest_prompt > 0) return UsageError("--empty-context: give --prefill 0");
   if (longest_prompt + most_sequences == 0) return UsageError("nothing to measure: give --prefill or --decode");
   if (options.batch_size == 0) options.batch_size = std::max<int64_t>(1, most_sequences);
   if (options.prefill_chunk == 0) options.prefill_chunk = kDefaultChunk;
@@ -172,8 +177,14 @@ absl::StatusOr<int> BenchCommand(const BenchFlags& flags) {
   // What the decoding sequences take is known to the token.
   options.planned_positions =
       flags.context + AnswerTokens(flags, std::max<int64_t>(1, most_sequences), options.prefill_chunk);
-  PENSTOCK_ASSIGN_OR_RETURN(const std::unique_ptr<Engine> engine, Engine::Open(options));
+  PENSTOCK_ASSIGN_OR_RETURN(const std::unique_ptr<Engine> engine,
+                            OpenEngine(options, {.empty_prompts = flags.empty_context}));
   const MemoryPlan& plan = engine->memory_plan();
+  if (!plan.device.name.empty()) {
+    LogInfo("{} device: {} of {} experts in its memory, {} pinned; micro-batches of {}", plan.device.name,
+            plan.device.num_expert_slots, plan.num_experts_total, plan.device.num_pinned_experts,
+            plan.micro_batch_size);
+  }
   LogInfo("{}: computes in {}; {} of {} experts in DRAM, {} pinned; schedule {}, eviction {}; prefill in chunks of {}",
           engine->model().name, engine->model().dtype, plan.num_expert_slots, plan.num_experts_total,
           plan.num_pinned_experts, plan.schedule, plan.eviction, plan.prefill_chunk);

@@ -246,9 +246,12 @@ void AddModelFlags(CLI::App& app, ModelFlags& flags) {
   app.add_option("--memory", flags.memory,
                  "DRAM budget for everything Penstock allocates (default: 3/4 of what is free)")
       ->type_name("SIZE");
-  app.add_option("--device", flags.device, "auto or cpu")->capture_default_str();
+  app.add_option("--device", engine.device, "auto, cpu or emulated[:link=4GB/s,threads=1]")->capture_default_str();
+  app.add_option("--gpu-memory", flags.gpu_memory, "budget for everything Penstock allocates on the device")
+      ->type_name("SIZE");
   app.add_option("--schedule", flags.schedule,
-                 "auto, on-demand, zero, zigzag or klotski (auto: klotski when experts stream, else on-demand)");
+                 "auto, on-demand, zero, zigzag, klotski; with a device also zigzag-cpu-attention, fastdecode, cgopipe "
+                 "(auto: klotski when experts stream, else on-demand)");
   app.add_option("--policy", flags.policy_path, "JSON file that sets schedule, eviction and sizes (flags win)")
       ->type_name("FILE");
   app.add_option("--batch-size", flags.batch_size,
@@ -404,6 +407,8 @@ Command AddBenchCommand(CLI::App& app, LogFlags& log) {
   command->add_option("--context", flags->context, "tokens of each decoding sequence before the measured ones")
       ->check(CLI::Range(int64_t{1}, kMaxContext))
       ->capture_default_str();
+  command->add_flag("--empty-context", flags->empty_context,
+                    "decode: take zeros for the KV entries of the context instead of computing them");
   command->add_option("--steps", flags->steps, "measured decode steps")
       ->check(CLI::Range(int64_t{1}, int64_t{100'000}))
       ->capture_default_str();

@@ -18,7 +18,7 @@ namespace penstock::cli {
 // The flags of every command that computes, before they are checked.
 struct ModelFlags {
   std::string memory;
-  std::string device = "auto";
+  std::string gpu_memory;
   std::string policy_path;
   std::optional<std::string> schedule;  // like the next: over what the policy file says
   std::optional<int64_t> batch_size, micro_batch_size, prefill_chunk;
@@ -88,6 +88,7 @@ struct BenchFlags {
   int64_t context = 128;                      // tokens of each decoding sequence before the measured ones
   int64_t steps = 16;                         // measured decode steps
   int64_t repetitions = 3;                    // of a prefill
+  bool empty_context = false;                 // zeros for the KV entries of the context instead of computing them
   bool as_json = false;
 };
 absl::StatusOr<int> BenchCommand(const BenchFlags& flags);

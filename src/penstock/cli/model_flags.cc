@@ -12,11 +12,10 @@ absl::StatusOr<EngineOptions> ToEngineOptions(const ModelFlags& flags) {
     if (!bytes.ok()) return Annotate(bytes.status(), "--memory");
     options.memory_bytes = *bytes;
   }
-  if (flags.device.starts_with("cuda")) {
-    return ResourceError("--device {}: this build has no GPU support; use --device cpu", flags.device);
-  }
-  if (flags.device != "auto" && flags.device != "cpu") {
-    return UsageError("--device '{}' is unknown: expected auto or cpu", flags.device);
+  if (!flags.gpu_memory.empty()) {
+    auto bytes = ParseBytes(flags.gpu_memory);
+    if (!bytes.ok()) return Annotate(bytes.status(), "--gpu-memory");
+    options.device_memory_bytes = *bytes;
   }
   if (!flags.policy_path.empty()) PENSTOCK_RETURN_IF_ERROR(ApplyPolicyFile(flags.policy_path, options));
   if (flags.schedule.has_value()) options.policy.schedule = *flags.schedule;

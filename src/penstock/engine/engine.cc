@@ -4,6 +4,7 @@
 #include <chrono>
 #include <cmath>
 #include <cstdlib>
+#include <cstring>
 #include <deque>
 
 #include "penstock/base/bytes.h"
@@ -13,6 +14,7 @@
 #include "penstock/base/status.h"
 #include "penstock/base/text.h"
 #include "penstock/base/thread_pool.h"
+#include "penstock/engine/device_spec.h"
 #include "penstock/engine/executor.h"
 #include "penstock/engine/hooks.h"
 #include "penstock/engine/loaded_model.h"
@@ -126,7 +128,9 @@ class EngineImpl : public Engine {
  private:
   EngineImpl() = default;
   absl::Status Plan(const EngineOptions& options);
-  absl::Status ChoosePolicy(const Policy& policy, PlanInputs& inputs);
+  absl::Status ChoosePolicy(const EngineOptions& options, PlanInputs& inputs);
+  absl::Status ChooseSchedule(const EngineOptions& options);
+  int64_t NumPinned(const Policy& policy, int64_t num_slots, int64_t least_streaming, bool computes_layers) const;
   absl::Status CreateExecutor(const EngineOptions& options, const EngineHooks& hooks);
   absl::Status RunPass(std::vector<RowRange> micro_batches, LogitsSink sink);
   void Admit();
@@ -146,7 +150,7 @@ class EngineImpl : public Engine {
   Formats formats_;
   ScheduleOptions schedule_;
   Eviction eviction_ = Eviction::kLru;
-  int64_t micro_batch_size_ = 0;  // sequences; 0: all
+  std::optional<EmulatedDevice> device_;
 
   const kernels::KernelTable* kernels_ = nullptr;
   std::unique_ptr<ThreadPool> pool_;
@@ -162,6 +166,7 @@ class EngineImpl : public Engine {
   std::vector<Sequence*> sequence_of_row_;  // of batch_'s rows
   std::vector<absl::Status> row_statuses_;  // of the last pass
   std::function<void(RequestId, std::string_view)> text_sink_;
+  bool empty_prompts_ = false;
   absl::Status broken_;  // the first failure of a pass
 };
 
@@ -187,7 +192,9 @@ absl::Status EngineImpl::Plan(const EngineOptions& options) {
   const ModelConfig& config = model_->config;
   PENSTOCK_ASSIGN_OR_RETURN(formats_.dtype, ChooseDtype(options.dtype));
   PENSTOCK_ASSIGN_OR_RETURN(formats_.kv, ChooseKvFormat(options.kv_dtype));
-  const int num_threads = options.threads > 0 ? options.threads : NumUsableCpus();
+  PENSTOCK_ASSIGN_OR_RETURN(device_, ParseDevice(options.device));
+  const int device_threads = device_.has_value() ? device_->num_threads : 0;
+  const int num_threads = options.threads > 0 ? options.threads : std::max(1, NumUsableCpus() - device_threads);
   pool_ = std::make_unique<ThreadPool>(num_threads);
 
   PlanInputs inputs;
@@ -200,9 +207,11 @@ absl::Status EngineImpl::Plan(const EngineOptions& options) {
   PENSTOCK_ASSIGN_OR_RETURN(inputs.budget_bytes, ChooseBudget(options.memory_bytes));
   inputs.fixed_bytes = model_->memory_bytes() + ExpertStore::TableBytes(*layouts_, num_threads) + kSmallThingsBytes +
                        static_cast<uint64_t>(num_threads) * Sampler::ScratchBytes(config.vocab_size);
-  inputs.dense_bytes = DenseWeights::Bytes(model_->weights, formats_.dtype);
+  inputs.dense_bytes = DenseWeights::Bytes(model_->weights, formats_.dtype,
+                                           device_.has_value() ? DensePart::kEmbedding : DensePart::kAll);
+  if (device_.has_value()) inputs.fixed_bytes += DramSource::PinnedBytes(*layouts_);
   inputs.slot_bytes = layouts_->slot_bytes();
-  inputs.num_workers = num_threads;
+  inputs.num_workers = std::max(num_threads, device_threads);
   inputs.batch_size = options.batch_size;
   inputs.prefill_chunk = options.prefill_chunk;
   inputs.planned_positions = options.planned_positions;
@@ -226,7 +235,7 @@ absl::Status EngineImpl::Plan(const EngineOptions& options) {
   inputs.fixed_bytes += caller.bytes + Recorders::MemoryBytes(options, config, recorded_rows) + ScheduleBytes(config);
   inputs.bytes_per_sequence = caller.bytes_per_sequence;
   inputs.bytes_per_position = kBytesPerPosition + caller.bytes_per_position;
-  PENSTOCK_RETURN_IF_ERROR(ChoosePolicy(options.policy, inputs));
+  PENSTOCK_RETURN_IF_ERROR(ChoosePolicy(options, inputs));
 
   const GenerationConfig& generation = model_->generation;
   default_sampling_.temperature = generation.do_sample ? generation.temperature : 0.0;
@@ -237,37 +246,89 @@ absl::Status EngineImpl::Plan(const EngineOptions& options) {
   return absl::OkStatus();
 }
 
-absl::Status EngineImpl::ChoosePolicy(const Policy& policy, PlanInputs& inputs) {
-  PENSTOCK_RETURN_IF_ERROR(CheckRange("micro-batch size", policy.micro_batch_size, kMaxBatchSize));
+absl::Status EngineImpl::ChooseSchedule(const EngineOptions& options) {
+  const Policy& policy = options.policy;
   PENSTOCK_RETURN_IF_ERROR(CheckRange("hot experts", policy.hot_experts, kMaxExperts));
-  micro_batch_size_ = policy.micro_batch_size;
-  schedule_.multi_batch = policy.multi_batch;
-  schedule_.hot_prefetch = policy.hot_prefetch;
-  schedule_.reorder = policy.reorder;
-  schedule_.hot_experts = policy.hot_experts;
-  const ModelConfig& config = model_->config;
-  // Without experts there is nothing to schedule.
-  const bool chosen = policy.schedule != "auto" && config.num_moe_layers() > 0;
-  schedule_.kind = ScheduleKind::kKlotski;
+  schedule_ = {.kind = ScheduleKind::kKlotski,
+               .multi_batch = policy.multi_batch,
+               .hot_prefetch = policy.hot_prefetch,
+               .reorder = policy.reorder,
+               .hot_experts = policy.hot_experts};
   if (policy.schedule != "auto") {
-    PENSTOCK_ASSIGN_OR_RETURN(const ScheduleKind kind, ParseScheduleName(policy.schedule));
-    if (chosen) schedule_.kind = kind;
+    PENSTOCK_ASSIGN_OR_RETURN(schedule_.kind, ParseScheduleName(policy.schedule));
+    if (AttendsOnHost(schedule_.kind) && !device_.has_value()) {
+      return UsageError(
+          "schedule {} needs a device that computes while the CPU attends: give --device emulated, or "
+          "use klotski, zigzag, zero or on-demand",
+          policy.schedule);
+    }
   }
+  if (device_.has_value() && options.device_memory_bytes == 0) {
+    return UsageError("--device {}: give the size of its memory with --gpu-memory", options.device);
+  }
+  if (!device_.has_value() && options.device_memory_bytes > 0) {
+    return UsageError("--gpu-memory needs a device: give --device emulated");
+  }
+  if (policy.kv_tier != "auto" && policy.kv_tier != "dram" && policy.kv_tier != "device") {
+    return UsageError("kv_tier '{}' is unknown: expected auto, dram or device", policy.kv_tier);
+  }
+  if (policy.kv_tier == "device" && (!device_.has_value() || AttendsOnHost(schedule_.kind))) {
+    return UsageError("kv_tier device: {}", device_.has_value() ? "the schedule attends on the CPU, where its KV lies"
+                                                                : "there is no device");
+  }
+  return absl::OkStatus();
+}
+
+// Experts that never leave `num_slots` slots; the others are for what streams.
+int64_t EngineImpl::NumPinned(const Policy& policy, int64_t num_slots, int64_t least_streaming,
+                              bool computes_layers) const {
+  if (num_slots == plan_.num_experts_total) return num_slots;
+  int64_t streaming = StreamingSlots(schedule_.kind, model_->config, num_slots, layouts_->slot_bytes());
+  if (computes_layers && policy.streaming_slots > 0) streaming = std::max(policy.streaming_slots, least_streaming);
+  return std::max<int64_t>(0, num_slots - streaming);
+}
+
+absl::Status EngineImpl::ChoosePolicy(const EngineOptions& options, PlanInputs& inputs) {
+  constexpr int64_t kDeviceMicroBatch = 32;
+  const Policy& policy = options.policy;
+  const ModelConfig& config = model_->config;
+  PENSTOCK_RETURN_IF_ERROR(CheckRange("micro-batch size", policy.micro_batch_size, kMaxBatchSize));
   PENSTOCK_RETURN_IF_ERROR(CheckRange("streaming slots", policy.streaming_slots, kMaxExperts * kMaxLayers));
+  PENSTOCK_RETURN_IF_ERROR(ChooseSchedule(options));
+  inputs.micro_batch_size = policy.micro_batch_size;
   inputs.least_slots = LeastStreamingSlots(schedule_.kind, config);
+  if (device_.has_value()) {
+    if (inputs.micro_batch_size == 0) inputs.micro_batch_size = kDeviceMicroBatch;
+    const bool holds_kv =
+        policy.kv_tier == "device" || (policy.kv_tier == "auto" && schedule_.kind == ScheduleKind::kZero);
+    inputs.device = {.name = "emulated",
+                     .budget_bytes = options.device_memory_bytes,
+                     .dense_bytes = DenseWeights::Bytes(model_->weights, formats_.dtype, DensePart::kLayers),
+                     .least_slots = inputs.least_slots,
+                     .holds_kv_cache = holds_kv,
+                     .stages_kv = !holds_kv && !AttendsOnHost(schedule_.kind)};
+    inputs.least_slots = LeastStreamingSlots(ScheduleKind::kOnDemand, config);  // that experts pass through
+  }
   PENSTOCK_ASSIGN_OR_RETURN(plan_, PlanMemory(inputs));
-  const bool all_fit = plan_.num_expert_slots == plan_.num_experts_total;
+  const int64_t num_slots = device_.has_value() ? plan_.device.num_expert_slots : plan_.num_expert_slots;
+  const bool all_fit = num_slots == plan_.num_experts_total;
+  const bool chosen = policy.schedule != "auto" && (config.num_moe_layers() > 0 || AttendsOnHost(schedule_.kind));
+  // Without experts there is nothing to schedule.
   if (!chosen && all_fit) schedule_.kind = ScheduleKind::kOnDemand;
   if (policy.eviction != "auto") {
     PENSTOCK_ASSIGN_OR_RETURN(eviction_, ParseEvictionName(policy.eviction));
   } else {
     eviction_ = schedule_.kind == ScheduleKind::kOnDemand ? Eviction::kLru : Eviction::kStatic;
   }
-  if (eviction_ == Eviction::kStatic) {
-    const int64_t wanted = policy.streaming_slots > 0
-                               ? std::max(policy.streaming_slots, inputs.least_slots)
-                               : StreamingSlots(schedule_.kind, config, plan_.num_expert_slots, inputs.slot_bytes);
-    plan_.num_pinned_experts = all_fit ? plan_.num_expert_slots : std::max<int64_t>(0, plan_.num_expert_slots - wanted);
+  const int64_t least = LeastStreamingSlots(schedule_.kind, config);
+  if (device_.has_value()) {
+    if (eviction_ == Eviction::kStatic) {
+      plan_.device.num_pinned_experts = NumPinned(policy, num_slots, least, /*computes_layers=*/true);
+    }
+    plan_.num_pinned_experts = std::min(NumPinned(policy, plan_.num_expert_slots, least, /*computes_layers=*/false),
+                                        plan_.num_experts_total - plan_.device.num_pinned_experts);
+  } else if (eviction_ == Eviction::kStatic) {
+    plan_.num_pinned_experts = NumPinned(policy, num_slots, least, /*computes_layers=*/true);
   }
   plan_.schedule = std::string(ScheduleName(schedule_.kind));
   plan_.eviction = std::string(EvictionName(eviction_));
@@ -278,6 +339,7 @@ absl::Status EngineImpl::CreateExecutor(const EngineOptions& options, const Engi
   PENSTOCK_ASSIGN_OR_RETURN(std::unique_ptr<DiskReader> disk,
                             DiskReader::Create(model_->checkpoint.files(), {options.direct_io, options.io_uring}));
   LogDebug("disk: {}", disk->Description());
+  empty_prompts_ = hooks.empty_prompts;
   if (hooks.wrap_disk) disk = hooks.wrap_disk(std::move(disk));
   PENSTOCK_ASSIGN_OR_RETURN(recorders_, Recorders::Create(options, *model_));
   PENSTOCK_ASSIGN_OR_RETURN(executor_, Executor::Create({.model = *model_,
@@ -288,7 +350,7 @@ absl::Status EngineImpl::CreateExecutor(const EngineOptions& options, const Engi
                                                          .plan = plan_,
                                                          .schedule = schedule_,
                                                          .eviction = eviction_,
-                                                         .num_pinned = plan_.num_pinned_experts,
+                                                         .device = device_,
                                                          .disk = std::move(disk),
                                                          .recorders = *recorders_}));
   for (int i = 0; i < pool_->num_workers(); ++i) samplers_.emplace_back(model_->config.vocab_size);
@@ -361,6 +423,12 @@ void EngineImpl::Admit() {
     Sequence& sequence = *waiting_.front();
     sequence.kv_pages() = executor_->kv_cache().Reserve(sequence.max_positions());
     if (sequence.kv_pages().empty()) return;  // until a running sequence gives its pages back
+    if (empty_prompts_) {
+      const int64_t num_skipped = sequence.num_pending() - 1;
+      for (std::byte* page : sequence.kv_pages()) std::memset(page, 0, KvCache::PageBytes(model_->config, formats_.kv));
+      sequence.AdvanceComputed(num_skipped);
+      stats_.prompt_tokens += num_skipped;
+    }
     running_.push_back(std::move(waiting_.front()));
     waiting_.pop_front();
   }
@@ -399,7 +467,7 @@ std::vector<RowRange> EngineImpl::BuildBatch() {
     const int64_t first = part.sequence->num_computed() + 1;
     tokens.push_back(part.num_rows * first + part.num_rows * (part.num_rows - 1) / 2);
   }
-  const int64_t most = micro_batch_size_ > 0 ? micro_batch_size_ : std::max<int64_t>(1, std::ssize(parts));
+  const int64_t most = plan_.micro_batch_size > 0 ? plan_.micro_batch_size : std::max<int64_t>(1, std::ssize(parts));
   batch_.Clear();
   sequence_of_row_.clear();
   std::vector<RowRange> micro_batches;

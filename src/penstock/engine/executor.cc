@@ -29,72 +29,135 @@ ModelFormats FormatsOf(const WeightMap& map, const Formats& formats) {
 Executor::Executor(Args& args)
     : model_(&args.model),
       kernels_(&args.kernels),
-      pool_(&args.pool),
       recorders_(&args.recorders),
       formats_(args.formats),
       cost_(args.model.config, FormatsOf(args.model.weights, args.formats)),
-      compute_lane_(runtime_.AddIssuerLane("host_compute")),
-      disk_lane_(runtime_.AddDiskLane("disk_to_dram", std::move(args.disk))),
-      schedule_(MakeSchedule(args.schedule, args.model.config)) {}
+      schedule_(MakeSchedule(args.schedule, args.model.config)) {
+  host_.pool = &args.pool;
+  host_.lane = runtime_.AddIssuerLane("host_compute");
+  disk_lane_ = runtime_.AddDiskLane("disk_to_dram", std::move(args.disk));
+}
 
 Executor::~Executor() {
   runtime_.Cancel();  // nobody waits for what is left
   schedule_.reset();
-  experts_.reset();
+  device_.reset();  // holds leases of the host's experts
+  host_.experts.reset();
   runtime_.SetSink(nullptr);
 }
 
 absl::StatusOr<std::unique_ptr<Executor>> Executor::Create(Args args) {
   auto executor = std::unique_ptr<Executor>(new Executor(args));
   const LoadedModel& model = args.model;
-  PENSTOCK_ASSIGN_OR_RETURN(executor->dense_, DenseWeights::Load(model.checkpoint, model.weights, args.formats.dtype));
-  const MemoryPlan& plan = args.plan;
-  if (plan.num_expert_slots > 0) {
-    const bool all_fit = plan.num_expert_slots == plan.num_experts_total;
-    PENSTOCK_ASSIGN_OR_RETURN(executor->experts_,
-                              ExpertStore::Create({.layouts = args.layouts,
-                                                   .runtime = executor->runtime_,
-                                                   .disk_lane = executor->disk_lane_,
-                                                   .num_slots = plan.num_expert_slots,
-                                                   .eviction = args.eviction,
-                                                   .pinned = PinEvenly(args.layouts, args.num_pinned),
-                                                   .num_workers = args.pool.num_workers()}));
-    // With room for all, the disk is done before the first token; else the first pass fills the slots.
-    if (all_fit) PENSTOCK_RETURN_IF_ERROR(executor->experts_->Preload(args.pool));
-    executor->experts_->ResetCounters();
-  }
+  Side& host = executor->host_;
+  PENSTOCK_ASSIGN_OR_RETURN(host.dense,
+                            DenseWeights::Load(model.checkpoint, model.weights, args.formats.dtype,
+                                               args.device.has_value() ? DensePart::kEmbedding : DensePart::kAll));
+  PENSTOCK_ASSIGN_OR_RETURN(host.activations, Activations::Create(model.config, args.formats.rows,
+                                                                  DimsOf(args.plan, host.pool->num_workers())));
   PENSTOCK_ASSIGN_OR_RETURN(executor->kv_cache_, KvCache::Create(model.config, args.formats.kv,
-                                                                 NumKvPages(plan, model.config, args.formats.kv)));
-  PENSTOCK_ASSIGN_OR_RETURN(executor->activations_, Activations::Create(model.config, args.formats.rows,
-                                                                        DimsOf(plan, args.pool.num_workers())));
-  executor->routing_.emplace(executor->activations_.topk_idx, model.config.num_topk);
+                                                                 NumKvPages(args.plan, model.config, args.formats.kv)));
+  PENSTOCK_RETURN_IF_ERROR(executor->CreateExperts(args));
+  if (args.device.has_value()) PENSTOCK_RETURN_IF_ERROR(executor->CreateDevice(args));
+  executor->routing_.emplace(host.activations.topk_idx, model.config.num_topk);
   executor->runtime_.ResetUsage();
   executor->runtime_.SetSink(args.recorders.sink());
   return executor;
 }
 
+absl::Status Executor::CreateExperts(const Args& args) {
+  const MemoryPlan& plan = args.plan;
+  if (plan.num_expert_slots == 0) return absl::OkStatus();
+  // What a device keeps need not be kept here.
+  const std::vector<bool> on_device = PinEvenly(args.layouts, plan.device.num_pinned_experts);
+  PENSTOCK_ASSIGN_OR_RETURN(
+      host_.experts, ExpertStore::Create({.layouts = args.layouts,
+                                          .runtime = runtime_,
+                                          .source = std::make_unique<DiskSource>(args.layouts, runtime_, disk_lane_),
+                                          .num_slots = plan.num_expert_slots,
+                                          .eviction = args.device.has_value() ? Eviction::kStatic : args.eviction,
+                                          .pinned = PinEvenly(args.layouts, plan.num_pinned_experts, on_device),
+                                          .num_workers = args.pool.num_workers()}));
+  // With room for all, the disk is done before the first token; else the first pass fills the slots.
+  if (plan.num_expert_slots == plan.num_experts_total) {
+    PENSTOCK_RETURN_IF_ERROR(host_.experts->Preload(args.pool));
+  }
+  host_.experts->ResetCounters();
+  return absl::OkStatus();
+}
+
+absl::Status Executor::CreateDevice(const Args& args) {
+  const LoadedModel& model = args.model;
+  const DevicePlan& plan = args.plan.device;
+  Device& device = device_.emplace();
+  device.own_pool = std::make_unique<ThreadPool>(args.device->num_threads);
+  device.pool = device.own_pool.get();
+  device.link_bytes_per_s = args.device->link_bytes_per_s;
+  device.lane = runtime_.AddThreadLane("device_compute");
+  device.dram_to_pinned_lane = runtime_.AddThreadLane("dram_to_pinned");
+  device.dram_to_device_lane = runtime_.AddThreadLane("dram_to_device", device.link_bytes_per_s);
+  device.device_to_dram_lane = runtime_.AddThreadLane("device_to_dram", device.link_bytes_per_s);
+  PENSTOCK_ASSIGN_OR_RETURN(
+      device.dense, DenseWeights::Load(model.checkpoint, model.weights, args.formats.dtype, DensePart::kLayers));
+  PENSTOCK_ASSIGN_OR_RETURN(
+      device.activations,
+      Activations::Create(model.config, args.formats.rows, DeviceDimsOf(args.plan, device.pool->num_workers())));
+  if (!plan.holds_kv_cache && plan.kv_bytes > 0) {
+    PENSTOCK_ASSIGN_OR_RETURN(
+        device.kv_staging,
+        KvStaging::Create(model.config, args.formats.kv, NumStagedPages(args.plan, model.config, args.formats.kv)));
+  }
+  if (plan.num_expert_slots == 0) return absl::OkStatus();
+  PENSTOCK_ASSIGN_OR_RETURN(std::unique_ptr<DramSource> source,
+                            DramSource::Create({.layouts = args.layouts,
+                                                .runtime = runtime_,
+                                                .dram = *host_.experts,
+                                                .host_lane = host_.lane,
+                                                .dram_to_pinned_lane = device.dram_to_pinned_lane,
+                                                .dram_to_device_lane = device.dram_to_device_lane,
+                                                .pool = host_.pool}));
+  PENSTOCK_ASSIGN_OR_RETURN(device.experts,
+                            ExpertStore::Create({.layouts = args.layouts,
+                                                 .runtime = runtime_,
+                                                 .source = std::move(source),
+                                                 .num_slots = plan.num_expert_slots,
+                                                 .eviction = args.eviction,
+                                                 .pinned = PinEvenly(args.layouts, plan.num_pinned_experts),
+                                                 .num_workers = device.pool->num_workers()}));
+  return absl::OkStatus();
+}
+
 absl::Status Executor::Run(const RowBatch& batch, std::vector<RowRange> micro_batches, LogitsSink sink,
                            std::vector<absl::Status>& row_statuses) {
-  const OpContext context{model_->config, *kernels_, *pool_, formats_.rows, *dense_, *kv_cache_, activations_};
   std::function<void(int64_t, RowRange, std::span<const int32_t>)> on_routing;
   if (recorders_->records_routing()) {
     on_routing = [this](int64_t layer_idx, RowRange rows, std::span<const int32_t> choices) {
       recorders_->AddRouting(layer_idx, rows, choices);
     };
   }
+  const OpContext host_context = ContextOf(host_);
+  std::optional<OpContext> device_context;
+  std::optional<PassDevice> device;
+  if (device_.has_value()) {
+    device_context.emplace(ContextOf(*device_));
+    device = {.processor = {device_->lane, &*device_context},
+              .dram_to_device_lane = device_->dram_to_device_lane,
+              .device_to_dram_lane = device_->device_to_dram_lane,
+              .kv_staging = device_->kv_staging.has_value() ? &*device_->kv_staging : nullptr};
+  }
   const double begin_s = runtime_.now_s();
   Pass pass({.config = model_->config,
              .cost = cost_,
              .runtime = runtime_,
-             .compute_lane = compute_lane_,
-             .host_lane = compute_lane_,
-             .experts = experts_.get(),
+             .host = {host_.lane, &host_context},
+             .device = device,
+             .kv = kv_cache_->layer(0),
+             .experts = compute().experts.get(),
              .routing = *routing_,
-             .context = &context,
              .batch = batch,
              .micro_batches = std::move(micro_batches),
              .row_status = row_statuses,
-             .rows_at_once = activations_.dims.max_logit_rows,
+             .rows_at_once = host_.activations.dims.max_logit_rows,
              .on_routing = on_routing});
   PENSTOCK_RETURN_IF_ERROR(schedule_->Run(pass));
   PENSTOCK_RETURN_IF_ERROR(pass.Finish(sink));
@@ -107,31 +170,37 @@ MachineRates Executor::MeasureRates() {
   const Arithmetic arithmetic = formats_.rows.ffn == kernels::RowFormat::kInt8   ? Arithmetic::kInt8
                                 : formats_.rows.ffn == kernels::RowFormat::kBF16 ? Arithmetic::kBf16
                                                                                  : Arithmetic::kF32;
-  rates.ops_per_s = OpsPerSecond(arithmetic, *pool_, kRateSeconds).value_or(0);
-  if (experts_ == nullptr) return rates;
-  if (experts_->bytes().size() >= 4 * kMiB) {
-    rates.memory_bytes_per_s = ReadBytesPerSecond(experts_->bytes(), *pool_, kRateSeconds);
-  }
+  rates.ops_per_s = OpsPerSecond(arithmetic, *compute().pool, kRateSeconds).value_or(0);
+  if (device_.has_value()) rates.link_bytes_per_s = device_->link_bytes_per_s;
+  if (host_.experts == nullptr) return rates;
+  const std::span<const std::byte> experts = compute().experts->bytes();
+  if (experts.size() >= 4 * kMiB) rates.memory_bytes_per_s = ReadBytesPerSecond(experts, *compute().pool, kRateSeconds);
   schedule_->Reset();
-  rates.disk_bytes_per_s = experts_->MeasureDisk(kDiskSeconds);
+  rates.disk_bytes_per_s = host_.experts->MeasureDisk(kDiskSeconds);
   return rates;
 }
 
 void Executor::UpdateStats(EngineStats& stats) const {
   stats.lanes.clear();
   const std::vector<LaneUsage> lanes = runtime_.Usage();
+  const auto cost_of = [&](LaneIdx lane) { return lanes[static_cast<size_t>(lane)].cost; };
   for (const LaneUsage& usage : lanes) stats.lanes.push_back({usage.name, usage.busy_s});
-  stats.flops = lanes[static_cast<size_t>(compute_lane_)].cost.flops;
-  stats.memory_bytes = lanes[static_cast<size_t>(compute_lane_)].cost.memory_bytes;
-  if (experts_ == nullptr) return;
-  const ExpertCounters& counters = experts_->counters();
-  stats.disk_bytes = counters.bytes_read;
+  stats.flops = cost_of(compute().lane).flops;
+  stats.memory_bytes = cost_of(compute().lane).memory_bytes;
+  if (device_.has_value()) {
+    stats.dram_to_device_bytes = cost_of(device_->dram_to_device_lane).link_bytes;
+    stats.device_to_dram_bytes = cost_of(device_->device_to_dram_lane).link_bytes;
+  }
+  if (host_.experts == nullptr) return;
+  stats.disk_bytes = host_.experts->counters().bytes_read;
+  // Of the memory in which experts are computed.
+  const ExpertCounters& counters = compute().experts->counters();
   stats.expert_hits = counters.hits;
   stats.expert_misses = counters.misses;
   stats.prefetch_issued = counters.prefetched;
   stats.prefetch_used = counters.prefetch_used;
   const int64_t num_read = counters.misses + counters.prefetched;
-  if (num_read > 0) {
+  if (num_read > 0 && !device_.has_value()) {
     stats.unused_disk_bytes = counters.bytes_read / static_cast<uint64_t>(num_read) *
                               static_cast<uint64_t>(std::max<int64_t>(0, counters.prefetched - counters.prefetch_used));
   }

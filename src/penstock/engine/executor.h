@@ -1,4 +1,4 @@
-// Everything that passes run on: lanes, weights, the expert store, the KV cache, activations and the schedule.
+// Everything that passes run on: lanes, weights, the expert stores, the KV cache, activations and the schedule.
 #pragma once
 
 #include <memory>
@@ -9,12 +9,14 @@
 #include "absl/status/statusor.h"
 #include "penstock/base/thread_pool.h"
 #include "penstock/engine.h"
+#include "penstock/engine/device_spec.h"
 #include "penstock/engine/loaded_model.h"
 #include "penstock/engine/recorders.h"
 #include "penstock/kernels/kernels.h"
 #include "penstock/memory/dense_weights.h"
 #include "penstock/memory/expert_store.h"
 #include "penstock/memory/kv_cache.h"
+#include "penstock/memory/kv_staging.h"
 #include "penstock/routing/routing_source.h"
 #include "penstock/runtime/real_runtime.h"
 #include "penstock/schedule/schedule.h"
@@ -38,8 +40,8 @@ class Executor {
     Formats formats;
     MemoryPlan plan;
     ScheduleOptions schedule;
-    Eviction eviction = Eviction::kLru;
-    int64_t num_pinned = 0;  // experts; for Eviction::kStatic
+    Eviction eviction = Eviction::kLru;    // of the processor that computes the layers
+    std::optional<EmulatedDevice> device;  // as planned
     std::unique_ptr<DiskReader> disk;
     Recorders& recorders;
   };
@@ -48,7 +50,7 @@ class Executor {
   ~Executor();
 
   KvCache& kv_cache() { return *kv_cache_; }
-  int64_t max_rows() const { return activations_.dims.max_rows; }
+  int64_t max_rows() const { return host_.activations.dims.max_rows; }
 
   // One pass. Rows whose experts could not be read have failed (row_statuses); everything else is computed. An error is
   // a fault of ours. `row_statuses` [num_rows] may be read from the sink on.
@@ -61,23 +63,43 @@ class Executor {
   void UpdateStats(EngineStats& stats) const;
 
  private:
+  // A processor with what it holds in its memory.
+  struct Side {
+    ThreadPool* pool = nullptr;
+    LaneIdx lane = 0;
+    std::optional<DenseWeights> dense;
+    Activations activations;
+    std::unique_ptr<ExpertStore> experts;  // null for a model without experts
+  };
+  struct Device : Side {
+    std::unique_ptr<ThreadPool> own_pool;
+    double link_bytes_per_s = 0;
+    LaneIdx dram_to_pinned_lane = 0;
+    LaneIdx dram_to_device_lane = 0;
+    LaneIdx device_to_dram_lane = 0;
+    std::optional<KvStaging> kv_staging;
+  };
+
   explicit Executor(Args& args);
+  absl::Status CreateExperts(const Args& args);
+  absl::Status CreateDevice(const Args& args);
+  OpContext ContextOf(Side& side) {
+    return {model_->config, *kernels_, *side.pool, formats_.rows, *side.dense, side.activations};
+  }
+  const Side& compute() const { return device_.has_value() ? *device_ : host_; }
 
   const LoadedModel* model_;
   const kernels::KernelTable* kernels_;
-  ThreadPool* pool_;
   Recorders* recorders_;
   Formats formats_;
   ModelCost cost_;
   RealRuntime runtime_;
-  LaneIdx compute_lane_ = 0;
   LaneIdx disk_lane_ = 0;
-  std::optional<DenseWeights> dense_;
   std::optional<KvCache> kv_cache_;
-  Activations activations_;
   std::optional<GateRouting> routing_;
-  std::unique_ptr<ExpertStore> experts_;  // null for a model without experts
-  std::unique_ptr<Schedule> schedule_;    // holds leases: gone before the experts
+  Side host_;
+  std::optional<Device> device_;
+  std::unique_ptr<Schedule> schedule_;  // holds leases: gone before the experts
 };
 
 }  // namespace penstock

@@ -7,6 +7,7 @@
 #include "penstock/base/status.h"
 #include "penstock/memory/budget.h"
 #include "penstock/memory/kv_cache.h"
+#include "penstock/memory/kv_staging.h"
 
 namespace penstock {
 namespace {
@@ -31,12 +32,21 @@ uint64_t KvBytes(const PlanInputs& in, int64_t batch_size) {
   return RoundUp(static_cast<uint64_t>(pages) * KvCache::PageBytes(*in.config, in.kv_format), kPageBytes);
 }
 
-ActivationDims Dims(const PlanInputs& in, const PassSize& size) {
+ActivationDims Dims(const PassSize& size, int64_t context_length, int num_workers, ActivationDims::Part part) {
   const int64_t rows = size.batch_size + size.prefill_chunk;
   return {.max_rows = rows,
           .max_logit_rows = std::min(rows, kMaxLogitRows),
-          .context_length = in.context_length,
-          .num_workers = in.num_workers};
+          .context_length = context_length,
+          .num_workers = num_workers,
+          .part = part};
+}
+
+uint64_t ActivationBytes(const PlanInputs& in, const PassSize& size, ActivationDims::Part part) {
+  return Activations::Bytes(*in.config, in.row_formats, Dims(size, in.context_length, in.num_workers, part));
+}
+
+ActivationDims::Part HostPart(bool has_device) {
+  return has_device ? ActivationDims::Part::kHost : ActivationDims::Part::kAll;
 }
 
 uint64_t PositionBytes(const PlanInputs& in, uint64_t kv_bytes) {
@@ -44,32 +54,65 @@ uint64_t PositionBytes(const PlanInputs& in, uint64_t kv_bytes) {
   return pages * KvCache::kPageTokens * in.bytes_per_position;
 }
 
+// What a host holds of `kv_bytes` of KV cache.
+uint64_t HostKvBytes(const PlanInputs& in, uint64_t kv_bytes) {
+  return in.device.has_value() && in.device->holds_kv_cache ? 0 : kv_bytes;
+}
+
 // All that grows with the batch but the KV cache and what belongs to its positions.
 uint64_t PlacesBytes(const PlanInputs& in, const PassSize& size) {
-  return Activations::Bytes(*in.config, in.row_formats, Dims(in, size)) +
+  return ActivationBytes(in, size, HostPart(in.device.has_value())) +
          static_cast<uint64_t>(size.batch_size) * in.bytes_per_sequence;
 }
 
 uint64_t PassBytes(const PlanInputs& in, const PassSize& size) {
   const uint64_t kv_bytes = KvBytes(in, size.batch_size);
-  return kv_bytes + PositionBytes(in, kv_bytes) + PlacesBytes(in, size);
+  return HostKvBytes(in, kv_bytes) + PositionBytes(in, kv_bytes) + PlacesBytes(in, size);
 }
 
-// The largest pass of at most `limit` bytes, growing the batch and the chunk by turns.
-PassSize GrowPass(const PlanInputs& in, PassSize size, uint64_t limit) {
+// The most KV pages of a micro-batch when the cache has `num_pages`.
+int64_t StagedPages(int64_t num_pages, int64_t micro_batch_size, int64_t context_length) {
+  if (micro_batch_size == 0) return num_pages;
+  return std::min(num_pages, micro_batch_size * KvCache::PagesFor(context_length));
+}
+
+// What a device holds of `kv_bytes` of KV cache.
+uint64_t DeviceKvBytes(const PlanInputs& in, uint64_t kv_bytes) {
+  if (in.device->holds_kv_cache) return kv_bytes;
+  if (!in.device->stages_kv) return 0;
+  const auto num_pages = static_cast<int64_t>(kv_bytes / KvCache::PageBytes(*in.config, in.kv_format));
+  return KvStaging::Bytes(*in.config, in.kv_format, StagedPages(num_pages, in.micro_batch_size, in.context_length));
+}
+
+uint64_t DevicePassBytes(const PlanInputs& in, const PassSize& size) {
+  return ActivationBytes(in, size, ActivationDims::Part::kAll) + DeviceKvBytes(in, KvBytes(in, size.batch_size));
+}
+
+// What the pass may take of the host's and of the device's budget.
+struct PassLimits {
+  uint64_t host_bytes = 0;
+  uint64_t device_bytes = 0;
+};
+
+// The largest pass within the limits, growing the batch and the chunk by turns.
+PassSize GrowPass(const PlanInputs& in, PassSize size, const PassLimits& limits) {
   const int64_t most_batch = in.batch_size > 0 ? in.batch_size : kDefaultBatch;
   const int64_t most_chunk = in.prefill_chunk > 0 ? in.prefill_chunk : kDefaultChunk;
+  const auto fits = [&](const PassSize& larger) {
+    return PassBytes(in, larger) <= limits.host_bytes &&
+           (!in.device.has_value() || DevicePassBytes(in, larger) <= limits.device_bytes);
+  };
   for (bool grown = true; grown;) {
     grown = false;
     PassSize larger = size;
     larger.batch_size = std::min(most_batch, size.batch_size * 2);
-    if (larger.batch_size > size.batch_size && PassBytes(in, larger) <= limit) {
+    if (larger.batch_size > size.batch_size && fits(larger)) {
       size = larger;
       grown = true;
     }
     larger = size;
     larger.prefill_chunk = std::min(most_chunk, size.prefill_chunk * 2);
-    if (larger.prefill_chunk > size.prefill_chunk && PassBytes(in, larger) <= limit) {
+    if (larger.prefill_chunk > size.prefill_chunk && fits(larger)) {
       size = larger;
       grown = true;
     }
@@ -77,18 +120,58 @@ PassSize GrowPass(const PlanInputs& in, PassSize size, uint64_t limit) {
   return size;
 }
 
+// Half of what is left, or all that the experts do not need.
+uint64_t PassShare(uint64_t left, int64_t num_experts_beside, uint64_t slot_bytes) {
+  const uint64_t all_experts = static_cast<uint64_t>(num_experts_beside) * slot_bytes;
+  return std::max(left / 2, left > all_experts ? left - all_experts : 0);
+}
+
+// The largest KV cache of at most `kv_bytes` whose part on the device is within `limit`.
+uint64_t LimitDeviceKv(const PlanInputs& in, uint64_t kv_bytes, uint64_t limit) {
+  const uint64_t page_bytes = KvCache::PageBytes(*in.config, in.kv_format);
+  if (DeviceKvBytes(in, kv_bytes) <= limit) return kv_bytes;
+  if (in.device->holds_kv_cache) return limit / kPageBytes * kPageBytes;
+  return limit / KvStaging::Bytes(*in.config, in.kv_format, 1) * page_bytes / kPageBytes * kPageBytes;
+}
+
+absl::StatusOr<DevicePlan> PlanDevice(const PlanInputs& in, const PassSize& size, uint64_t kv_bytes,
+                                      int64_t num_experts) {
+  DevicePlan plan;
+  plan.name = in.device->name;
+  plan.budget_bytes = in.device->budget_bytes;
+  plan.dense_bytes = in.device->dense_bytes;
+  plan.activation_bytes = ActivationBytes(in, size, ActivationDims::Part::kAll);
+  plan.holds_kv_cache = in.device->holds_kv_cache;
+  plan.kv_bytes = DeviceKvBytes(in, kv_bytes);
+  TierBudget budget(plan.budget_bytes);
+  PENSTOCK_RETURN_IF_ERROR(budget.Reserve(MemoryTag::kDense, plan.dense_bytes));
+  PENSTOCK_RETURN_IF_ERROR(budget.Reserve(MemoryTag::kKvCache, plan.kv_bytes));
+  PENSTOCK_RETURN_IF_ERROR(budget.Reserve(MemoryTag::kActivations, plan.activation_bytes));
+  if (num_experts > 0) {
+    plan.num_expert_slots = std::min(num_experts, static_cast<int64_t>(budget.free_bytes() / in.slot_bytes));
+    plan.expert_bytes = static_cast<uint64_t>(plan.num_expert_slots) * in.slot_bytes;
+    PENSTOCK_RETURN_IF_ERROR(budget.Reserve(MemoryTag::kExperts, plan.expert_bytes));
+  }
+  return plan;
+}
+
 }  // namespace
 
 ActivationDims DimsOf(const MemoryPlan& plan, int num_workers) {
-  const int64_t rows = plan.batch_size + plan.prefill_chunk;
-  return {.max_rows = rows,
-          .max_logit_rows = std::min(rows, kMaxLogitRows),
-          .context_length = plan.context_length,
-          .num_workers = num_workers};
+  return Dims({plan.batch_size, plan.prefill_chunk}, plan.context_length, num_workers,
+              HostPart(!plan.device.name.empty()));
+}
+
+ActivationDims DeviceDimsOf(const MemoryPlan& plan, int num_workers) {
+  return Dims({plan.batch_size, plan.prefill_chunk}, plan.context_length, num_workers, ActivationDims::Part::kAll);
 }
 
 int64_t NumKvPages(const MemoryPlan& plan, const ModelConfig& config, KvFormat kv_format) {
   return static_cast<int64_t>(plan.kv_bytes / KvCache::PageBytes(config, kv_format));
+}
+
+int64_t NumStagedPages(const MemoryPlan& plan, const ModelConfig& config, KvFormat kv_format) {
+  return StagedPages(NumKvPages(plan, config, kv_format), plan.micro_batch_size, plan.context_length);
 }
 
 absl::StatusOr<MemoryPlan> PlanMemory(const PlanInputs& in) {
@@ -97,25 +180,45 @@ absl::StatusOr<MemoryPlan> PlanMemory(const PlanInputs& in) {
   const PassSize least = {.batch_size = in.batch_size > 0 ? in.batch_size : 1,
                           .prefill_chunk = in.prefill_chunk > 0 ? in.prefill_chunk : kLeastChunk};
   const uint64_t kv_least = KvBytes(in, 1);  // a given batch size is a number of places; they share these pages
-  const uint64_t activations_least = Activations::Bytes(*in.config, in.row_formats, Dims(in, least));
+  const uint64_t host_kv_least = HostKvBytes(in, kv_least);
+  const uint64_t activations_least = ActivationBytes(in, least, HostPart(in.device.has_value()));
   const uint64_t places_least = PlacesBytes(in, least);
   const uint64_t texts_least = PositionBytes(in, kv_least) + (places_least - activations_least);
   const uint64_t slots_least = static_cast<uint64_t>(least_slots) * in.slot_bytes;
-  const uint64_t required = in.fixed_bytes + texts_least + in.dense_bytes + kv_least + activations_least + slots_least;
+  const uint64_t required =
+      in.fixed_bytes + texts_least + in.dense_bytes + host_kv_least + activations_least + slots_least;
   if (required > in.budget_bytes) {
     return ResourceError(
         "the memory budget of {} is too small: tokenizer, tables and requests {} + dense weights {} + KV cache for one "
         "sequence of {} tokens {} + activations {} + {} expert slots {} = {}; the least budget is {} bytes (give more "
         "--memory, or a smaller --context-length or --batch-size)",
         FormatBytes(in.budget_bytes), FormatBytes(in.fixed_bytes + texts_least), FormatBytes(in.dense_bytes),
-        in.context_length, FormatBytes(kv_least), FormatBytes(activations_least), least_slots, FormatBytes(slots_least),
-        FormatBytes(required), required);
+        in.context_length, FormatBytes(host_kv_least), FormatBytes(activations_least), least_slots,
+        FormatBytes(slots_least), FormatBytes(required), required);
   }
-  const uint64_t left = in.budget_bytes - required;
-  const uint64_t all_experts = static_cast<uint64_t>(num_experts - least_slots) * in.slot_bytes;
-  const uint64_t for_pass = std::max(left / 2, left > all_experts ? left - all_experts : 0);
-  const uint64_t pass_limit = kv_least + PositionBytes(in, kv_least) + places_least + for_pass;
-  const PassSize size = GrowPass(in, least, pass_limit);
+  PassLimits limits{.host_bytes = host_kv_least + PositionBytes(in, kv_least) + places_least +
+                                  PassShare(in.budget_bytes - required, num_experts - least_slots, in.slot_bytes)};
+  if (in.device.has_value()) {
+    const DeviceInputs& device = *in.device;
+    const int64_t device_slots = std::min(num_experts, device.least_slots);
+    const uint64_t device_activations = ActivationBytes(in, least, ActivationDims::Part::kAll);
+    const uint64_t device_kv = DeviceKvBytes(in, kv_least);
+    const uint64_t device_slots_bytes = static_cast<uint64_t>(device_slots) * in.slot_bytes;
+    const uint64_t device_required = device.dense_bytes + device_kv + device_activations + device_slots_bytes;
+    if (device_required > device.budget_bytes) {
+      return ResourceError(
+          "the device memory of {} is too small: dense weights {} + KV {} + activations {} + {} expert slots {} = {}; "
+          "the least device memory is {} bytes (give more --gpu-memory, or a smaller --context-length or --batch-size)",
+          FormatBytes(device.budget_bytes), FormatBytes(device.dense_bytes), FormatBytes(device_kv),
+          FormatBytes(device_activations), device_slots, FormatBytes(device_slots_bytes), FormatBytes(device_required),
+          device_required);
+    }
+    // A batch that was asked for comes before experts that are pinned here.
+    const uint64_t left = device.budget_bytes - device_required;
+    limits.device_bytes = device_kv + device_activations +
+                          (in.batch_size > 0 ? left : PassShare(left, num_experts - device_slots, in.slot_bytes));
+  }
+  const PassSize size = GrowPass(in, least, limits);
 
   MemoryPlan plan;
   plan.budget_bytes = in.budget_bytes;
@@ -123,25 +226,34 @@ absl::StatusOr<MemoryPlan> PlanMemory(const PlanInputs& in) {
   plan.dense_bytes = in.dense_bytes;
   plan.batch_size = size.batch_size;
   plan.prefill_chunk = size.prefill_chunk;
+  plan.micro_batch_size = in.micro_batch_size;
   plan.context_length = in.context_length;
   plan.num_experts_total = num_experts;
-  plan.activation_bytes = Activations::Bytes(*in.config, in.row_formats, Dims(in, size));
+  plan.activation_bytes = ActivationBytes(in, size, HostPart(in.device.has_value()));
   // With a given batch size the places may share fewer pages than they would like.
   const uint64_t page_bytes = KvCache::PageBytes(*in.config, in.kv_format);
   const uint64_t pages =
-      (pass_limit - PlacesBytes(in, size)) / (page_bytes + KvCache::kPageTokens * in.bytes_per_position);
+      (limits.host_bytes - PlacesBytes(in, size)) /
+      std::max<uint64_t>(1, HostKvBytes(in, page_bytes) + KvCache::kPageTokens * in.bytes_per_position);
   plan.kv_bytes = std::min(KvBytes(in, size.batch_size), pages * page_bytes / kPageBytes * kPageBytes);
+  if (in.device.has_value()) {
+    plan.kv_bytes =
+        LimitDeviceKv(in, plan.kv_bytes, limits.device_bytes - ActivationBytes(in, size, ActivationDims::Part::kAll));
+  }
   plan.kv_bytes = std::max(kv_least, plan.kv_bytes);
   plan.fixed_bytes += PositionBytes(in, plan.kv_bytes) + (PlacesBytes(in, size) - plan.activation_bytes);
   TierBudget budget(in.budget_bytes);
   PENSTOCK_RETURN_IF_ERROR(budget.Reserve(MemoryTag::kFixed, plan.fixed_bytes));
   PENSTOCK_RETURN_IF_ERROR(budget.Reserve(MemoryTag::kDense, plan.dense_bytes));
-  PENSTOCK_RETURN_IF_ERROR(budget.Reserve(MemoryTag::kKvCache, plan.kv_bytes));
+  PENSTOCK_RETURN_IF_ERROR(budget.Reserve(MemoryTag::kKvCache, HostKvBytes(in, plan.kv_bytes)));
   PENSTOCK_RETURN_IF_ERROR(budget.Reserve(MemoryTag::kActivations, plan.activation_bytes));
   if (num_experts > 0) {
     plan.num_expert_slots = std::min(num_experts, static_cast<int64_t>(budget.free_bytes() / in.slot_bytes));
     plan.expert_bytes = static_cast<uint64_t>(plan.num_expert_slots) * in.slot_bytes;
     PENSTOCK_RETURN_IF_ERROR(budget.Reserve(MemoryTag::kExperts, plan.expert_bytes));
+  }
+  if (in.device.has_value()) {
+    PENSTOCK_ASSIGN_OR_RETURN(plan.device, PlanDevice(in, size, plan.kv_bytes, num_experts));
   }
   return plan;
 }

@@ -77,6 +77,7 @@ absl::Status ApplyPolicy(std::string_view text, const std::string& name, EngineO
   reader.Read("eviction", policy.eviction);
   reader.Read("batch_size", options.batch_size);
   reader.Read("micro_batch_size", policy.micro_batch_size);
+  reader.Read("kv_tier", policy.kv_tier);
   reader.Read("prefill_chunk", options.prefill_chunk);
   reader.Read("streaming_slots", policy.streaming_slots);
   reader.Read("hot_experts", policy.hot_experts);

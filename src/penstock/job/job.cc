@@ -131,7 +131,7 @@ absl::StatusOr<InputReport> ValidateJob(const JobOptions& options, const std::at
   return ValidateInput(input, options.sampling, stop);
 }
 
-absl::StatusOr<JobSummary> RunJob(const JobOptions& options, absl::FunctionRef<OpenEngine> open_engine,
+absl::StatusOr<JobSummary> RunJob(const JobOptions& options, absl::FunctionRef<EngineOpener> open_engine,
                                   const std::atomic<bool>& stop) {
   const Clock::time_point start = Clock::now();
   OutputCalls default_calls;

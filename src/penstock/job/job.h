@@ -49,11 +49,11 @@ struct JobSummary {
 };
 
 // Called once the input is known, so that JobMemory(report) can be charged to the budget.
-using OpenEngine = absl::StatusOr<std::unique_ptr<Engine>>(const InputReport& report);
+using EngineOpener = absl::StatusOr<std::unique_ptr<Engine>>(const InputReport& report);
 
 // Runs the job. OK when every request has its result line, also when some of these are errors (numbers.num_failed).
 // kStopped when `stop` was set or the disk is full: `resume` continues. The statistics are written in both cases.
-absl::StatusOr<JobSummary> RunJob(const JobOptions& options, absl::FunctionRef<OpenEngine> open_engine,
+absl::StatusOr<JobSummary> RunJob(const JobOptions& options, absl::FunctionRef<EngineOpener> open_engine,
                                   const std::atomic<bool>& stop);
 
 // Checks the input alone (`run --validate-only`): reads options.input_path and writes nothing but, for piped input, a

@@ -27,6 +27,8 @@ Bound BoundOf(const EngineStats& work, const MachineRates& rates) {
   limit(static_cast<double>(disk_bytes), rates.disk_bytes_per_s, "disk");
   limit(static_cast<double>(work.memory_bytes), rates.memory_bytes_per_s, "memory");
   limit(work.flops, rates.ops_per_s, "arithmetic");
+  limit(static_cast<double>(work.dram_to_device_bytes), rates.link_bytes_per_s, "dram_to_device");
+  limit(static_cast<double>(work.device_to_dram_bytes), rates.link_bytes_per_s, "device_to_dram");
   return bound;
 }
 
@@ -62,7 +64,7 @@ std::string FormatStats(const JobNumbers& numbers) {
   }
   const json::object stats = {
       {"model", ReplaceInvalidUtf8(numbers.model)},
-      {"device", "cpu"},
+      {"device", plan.device.name.empty() ? "cpu" : plan.device.name},
       {"schedule", plan.schedule},
       {"policy", json::object{{"batch_size", plan.batch_size},
                               {"eviction", plan.eviction},
@@ -73,7 +75,8 @@ std::string FormatStats(const JobNumbers& numbers) {
                               {"kv_bytes", plan.kv_bytes},
                               {"expert_bytes", plan.expert_bytes},
                               {"expert_slots", plan.num_expert_slots},
-                              {"experts", plan.num_experts_total}}},
+                              {"experts", plan.num_experts_total},
+                              {"micro_batch_size", plan.micro_batch_size}}},
       {"requests", numbers.num_requests},
       {"prompt_tokens", e.prompt_tokens},
       {"generated_tokens", e.generated_tokens},
@@ -82,7 +85,9 @@ std::string FormatStats(const JobNumbers& numbers) {
       {"tokens_per_second", json::object{{"prefill", Rate(e.prompt_tokens, e.prefill_s)},
                                          {"decode", Rate(e.generated_tokens, e.decode_s)},
                                          {"generation", Rate(e.generated_tokens, generation_s)}}},
-      {"bytes", json::object{{"disk_to_dram", e.disk_bytes}, {"dram_to_device", 0}, {"device_to_dram", 0}}},
+      {"bytes", json::object{{"disk_to_dram", e.disk_bytes},
+                             {"dram_to_device", e.dram_to_device_bytes},
+                             {"device_to_dram", e.device_to_dram_bytes}}},
       {"lanes", lanes},
       {"expert_cache", json::object{{"hits", e.expert_hits}, {"misses", e.expert_misses}}},
       {"prefetch", json::object{{"issued", e.prefetch_issued},

@@ -33,18 +33,20 @@ struct Visitor {
 };
 
 // One list of the fields serves both the counting and the loading.
-void VisitTensors(const WeightMap& map, ComputeDtype dtype, std::span<LayerWeights> layers, EmbeddingView& embedding,
-                  WeightView& lm_head, std::span<const float>& final_norm, Visitor& visitor) {
+void VisitTensors(const WeightMap& map, ComputeDtype dtype, DensePart part, std::span<LayerWeights> layers,
+                  EmbeddingView& embedding, WeightView& lm_head, std::span<const float>& final_norm, Visitor& visitor) {
   const auto matrix = [&](const TensorInfo* tensor, WeightView& view) {
     if (tensor != nullptr) visitor.Matrix(*tensor, ResidentFormat(*tensor, dtype), view);
   };
   const auto vector = [&](const TensorInfo* tensor, std::span<const float>& view) {
     if (tensor != nullptr) visitor.Vector(*tensor, view);
   };
-  matrix(map.lm_head, lm_head);
-  if (map.lm_head != map.embedding) {
+  const bool tied = map.lm_head == map.embedding;
+  if (tied || part != DensePart::kEmbedding) matrix(map.lm_head, lm_head);
+  if (!tied && part != DensePart::kLayers) {
     visitor.Rows(*map.embedding, dtype == ComputeDtype::kBF16 ? Dtype::kBF16 : map.embedding->dtype, embedding);
   }
+  if (part == DensePart::kEmbedding) return;
   vector(map.final_norm, final_norm);
   for (size_t layer_idx = 0; layer_idx < map.layers.size(); ++layer_idx) {
     const LayerTensors& from = map.layers[layer_idx];
@@ -165,25 +167,25 @@ class Loader final : public Visitor {
 
 }  // namespace
 
-uint64_t DenseWeights::Bytes(const WeightMap& map, ComputeDtype dtype) {
+uint64_t DenseWeights::Bytes(const WeightMap& map, ComputeDtype dtype, DensePart part) {
   std::vector<LayerWeights> layers(map.layers.size());
   EmbeddingView embedding;
   WeightView lm_head;
   std::span<const float> final_norm;
   Counter counter;
-  VisitTensors(map, dtype, layers, embedding, lm_head, final_norm, counter);
+  VisitTensors(map, dtype, part, layers, embedding, lm_head, final_norm, counter);
   return counter.total_bytes();
 }
 
-absl::StatusOr<DenseWeights> DenseWeights::Load(const Checkpoint& checkpoint, const WeightMap& map,
-                                                ComputeDtype dtype) {
+absl::StatusOr<DenseWeights> DenseWeights::Load(const Checkpoint& checkpoint, const WeightMap& map, ComputeDtype dtype,
+                                                DensePart part) {
   DenseWeights w;
   w.layers_.resize(map.layers.size());
   Counter counter;
-  VisitTensors(map, dtype, w.layers_, w.embedding_, w.lm_head_, w.final_norm_, counter);
+  VisitTensors(map, dtype, part, w.layers_, w.embedding_, w.lm_head_, w.final_norm_, counter);
   PENSTOCK_ASSIGN_OR_RETURN(w.arena_, Arena::Map(counter.total_bytes()));
   Loader loader(checkpoint, w.arena_, counter.bounce_bytes());
-  VisitTensors(map, dtype, w.layers_, w.embedding_, w.lm_head_, w.final_norm_, loader);
+  VisitTensors(map, dtype, part, w.layers_, w.embedding_, w.lm_head_, w.final_norm_, loader);
   PENSTOCK_RETURN_IF_ERROR(loader.status());
   if (map.lm_head == map.embedding) {
     w.embedding_ = {.data = w.lm_head_.data, .dtype = Dtype::kF32, .packed = w.lm_head_.format};

@@ -1,4 +1,5 @@
-// The weights that every row needs: attention, norms, router, embeddings, and FFNs without experts. Always in DRAM.
+// The weights that every row needs: attention, norms, router, embeddings, and FFNs without experts. They stay in the
+// tier where they are computed.
 #pragma once
 
 #include <cstdint>
@@ -39,13 +40,17 @@ struct LayerWeights {
   FfnWeights dense_ffn;             // of a layer without experts
 };
 
+// kAll, or what lies on each side where a device computes the layers: the host embeds.
+enum class DensePart : uint8_t { kAll, kEmbedding, kLayers };
+
 class DenseWeights {
  public:
   // Bytes that Load will take for these tensors.
-  static uint64_t Bytes(const WeightMap& map, ComputeDtype dtype);
+  static uint64_t Bytes(const WeightMap& map, ComputeDtype dtype, DensePart part);
 
   // Reads the tensors; kIo when that fails.
-  static absl::StatusOr<DenseWeights> Load(const Checkpoint& checkpoint, const WeightMap& map, ComputeDtype dtype);
+  static absl::StatusOr<DenseWeights> Load(const Checkpoint& checkpoint, const WeightMap& map, ComputeDtype dtype,
+                                           DensePart part);
 
   const EmbeddingView& embedding() const { return embedding_; }
   const WeightView& lm_head() const { return lm_head_; }

@@ -57,6 +57,13 @@ ExpertLayouts::ExpertPlan ExpertLayouts::PlanExpert(const FfnTensors& tensors, C
     matrix.raw_offset += outgrowth;
     if (matrix.tensor->packed.has_value()) matrix.packed_offset = matrix.raw_offset;
   }
+  plan.finished.offset_bytes = plan.matrices[0].packed_offset;
+  for (const MatrixPlan& matrix : plan.matrices) {
+    const TensorInfo& tensor = *matrix.tensor;
+    plan.finished.size_bytes =
+        std::max(plan.finished.size_bytes, matrix.packed_offset - plan.finished.offset_bytes +
+                                               PackedBytes(matrix.format, tensor.shape[0], tensor.shape[1]));
+  }
   const ReadPlan& last = plan.reads.back();
   plan.slot_bytes =
       RoundUp(std::max(last.slot_offset + DiskReader::PaddedBytes(last.extent.size_bytes), packed_end), kPageBytes);
@@ -90,6 +97,7 @@ ExpertLayouts::ExpertLayouts(const std::vector<bool>& layer_has_experts, int64_t
       ExpertPlan plan;
       plan.layer_idx = static_cast<int64_t>(layer_idx);
       plan.reads.push_back({.file_idx = 0, .extent = {0, expert_bytes}, .slot_offset = 0});
+      plan.finished = {0, expert_bytes};
       plans_.push_back(std::move(plan));
     }
   }

@@ -51,6 +51,8 @@ class ExpertLayouts {
   // part whose checksum is wrong is read again, once; kModel when it is wrong again. `scratch` has scratch_bytes().
   static constexpr int kFinishParts = 3;
   absl::Status FinishPart(int64_t key, int part_idx, std::byte* slot, std::span<std::byte> scratch) const;
+  // Where the panels of a finished expert lie in its slot.
+  FileExtent finished_extent(int64_t key) const { return plans_[key].finished; }
   // The weights of a finished expert.
   FfnWeights Views(int64_t key, const std::byte* slot) const;
 
@@ -73,6 +75,7 @@ class ExpertLayouts {
     int64_t layer_idx = 0;
     std::vector<ReadPlan> reads;
     std::array<MatrixPlan, 3> matrices;  // in the order in which they arrive
+    FileExtent finished;                 // from the start of the slot
     uint64_t slot_bytes = 0;
   };
   static ExpertPlan PlanExpert(const FfnTensors& tensors, ComputeDtype dtype);

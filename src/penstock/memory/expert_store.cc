@@ -25,7 +25,7 @@ uint64_t ExpertStore::TableBytes(const ExpertLayouts& layouts, int num_workers) 
 ExpertStore::ExpertStore(Args args)
     : layouts_(&args.layouts),
       runtime_(&args.runtime),
-      disk_lane_(args.disk_lane),
+      source_(std::move(args.source)),
       pinned_(std::move(args.pinned)),
       slots_(static_cast<size_t>(args.num_slots)),
       finished_(slots_.size()),
@@ -52,6 +52,7 @@ absl::StatusOr<std::unique_ptr<ExpertStore>> ExpertStore::Create(Args args) {
 }
 
 ExpertStore::~ExpertStore() {
+  while (!waiting_.empty()) PENSTOCK_CHECK(IssuePage());
   // The disk still writes into the slots, and tasks still read them.
   for (const Slot& slot : slots_) {
     PENSTOCK_CHECK(slot.num_leases == 0);
@@ -76,37 +77,64 @@ bool ExpertStore::IsBroken(int slot_idx) const {
   return finished_[slot_idx].load_id == slot.load_id && finished_[slot_idx].broken;
 }
 
-void ExpertStore::Load(int slot_idx, int64_t key, FetchReason reason) {
+std::vector<Event> ExpertStore::Reassign(int slot_idx, int64_t key, FetchReason reason) {
   Slot& slot = slots_[slot_idx];
   if (!empty_.empty() && empty_.back() == slot_idx) empty_.pop_back();
   if (slot.key >= 0) slot_of_expert_[slot.key] = -1;
   slot_of_expert_[key] = slot_idx;
-  Task task{.lane = disk_lane_,
-            .label = {.name = "read expert",
-                      .layer_idx = layouts_->layer_of(key),
-                      .expert_idx = layouts_->expert_idx_of(key)},
-            .cost = {.link_bytes = layouts_->read_bytes(key)},
-            .after_end = std::move(slot.last_uses),
-            .reads = layouts_->Reads(key, SlotData(slot_idx))};
-  // A read that nobody waited for may still be writing.
-  task.after_end.push_back(slot.arrived);
-  std::erase_if(task.after_end, [&](const Event& event) { return runtime_->Done(event); });
-  counters_.bytes_read += task.cost.link_bytes;
+  std::vector<Event> slot_free = std::move(slot.last_uses);
+  // A transfer that nobody waited for may still be writing.
+  slot_free.push_back(slot.arrived);
+  std::erase_if(slot_free, [&](const Event& event) { return runtime_->Done(event); });
+  counters_.bytes_read += source_->bytes(key);
   slot = {};
   slot.key = key;
   slot.load_id = next_load_id_++;
   slot.prefetched = reason == FetchReason::kPredicted;
-  slot.arrived = runtime_->Issue(std::move(task));
   policy_->OnLoad(slot_idx, key);
+  return slot_free;
+}
+
+int64_t ExpertStore::num_waiting_pages() const {
+  int64_t count = 0;
+  for (const Waiting& waiting : waiting_) count += waiting.num_pages;
+  return count;
+}
+
+bool ExpertStore::IssuePage() {
+  PENSTOCK_CHECK(!waiting_.empty());
+  Waiting& next = waiting_.front();
+  Slot& slot = slots_[next.slot_idx];
+  if (!next.begun && !source_->Begin(slot.key)) return false;
+  next.begun = true;
+  slot.arrived = source_->FetchPage(slot.key, SlotData(next.slot_idx), next.slot_free);
+  if (--next.num_pages == 0) waiting_.pop_front();
+  return true;
 }
 
 std::optional<ExpertLease> ExpertStore::Acquire(int64_t key, FetchReason reason) {
+  return Lease(key, reason, /*by_pages=*/false);
+}
+
+std::optional<ExpertLease> ExpertStore::AcquireByPages(int64_t key, FetchReason reason) {
+  return Lease(key, reason, /*by_pages=*/true);
+}
+
+std::optional<ExpertLease> ExpertStore::Lease(int64_t key, FetchReason reason, bool by_pages) {
   int slot_idx = slot_of_expert_[key];
   const bool present = slot_idx >= 0 && (slots_[slot_idx].num_leases > 0 || !IsBroken(slot_idx));
   if (!present) {
     if (slot_idx < 0) slot_idx = TakeSlot();
-    if (slot_idx < 0) return std::nullopt;
-    Load(slot_idx, key, reason);
+    if (slot_idx < 0 || (!by_pages && !source_->Begin(key))) return std::nullopt;
+    std::vector<Event> slot_free = Reassign(slot_idx, key, reason);
+    if (by_pages) {
+      waiting_.push_back(
+          {.slot_idx = slot_idx, .num_pages = source_->num_pages(key), .slot_free = std::move(slot_free)});
+    } else {
+      for (int64_t page = source_->num_pages(key); page > 0; --page) {
+        slots_[slot_idx].arrived = source_->FetchPage(key, SlotData(slot_idx), slot_free);
+      }
+    }
   }
   Slot& slot = slots_[slot_idx];
   ++slot.num_leases;
@@ -133,6 +161,10 @@ void ExpertStore::CountWanted(int64_t key) {
 
 void ExpertStore::Release(int slot_idx, const Event& last_use) {
   Slot& slot = slots_[slot_idx];
+  // Nobody else would issue them, and who leases the expert next must find its arrival.
+  while (std::any_of(waiting_.begin(), waiting_.end(), [&](const Waiting& w) { return w.slot_idx == slot_idx; })) {
+    PENSTOCK_CHECK(IssuePage());
+  }
   --slot.num_leases;
   std::erase_if(slot.last_uses, [&](const Event& event) { return runtime_->Done(event); });
   if (!runtime_->Done(last_use)) slot.last_uses.push_back(last_use);
@@ -140,6 +172,7 @@ void ExpertStore::Release(int slot_idx, const Event& last_use) {
 
 std::vector<absl::Status> ExpertStore::Finish(std::span<const ExpertPlace> places, ThreadPool& pool) {
   std::vector<absl::Status> statuses(places.size());
+  if (!source_->needs_finish()) return statuses;
   std::vector<size_t> unfinished;
   for (size_t i = 0; i < places.size(); ++i) {
     const Finished& finished = finished_[places[i].slot_idx];
@@ -207,13 +240,15 @@ double ExpertStore::MeasureDisk(double seconds) {
   return bytes == 0 ? 0 : static_cast<double>(bytes) / (runtime_->now_s() - begin_s);
 }
 
-std::vector<bool> PinEvenly(const ExpertLayouts& layouts, int64_t count) {
+std::vector<bool> PinEvenly(const ExpertLayouts& layouts, int64_t count, const std::vector<bool>& taken) {
   std::vector<bool> pinned(static_cast<size_t>(layouts.num_experts()));
-  int64_t num_done = 0;
+  std::vector<int64_t> keys;
   for (int64_t key = 0; key < layouts.num_experts(); ++key) {
-    const int64_t target = (key + 1) * count / layouts.num_experts();
-    pinned[static_cast<size_t>(key)] = target > num_done;
-    num_done = target;
+    if (taken.empty() || !taken[static_cast<size_t>(key)]) keys.push_back(key);
+  }
+  const auto num_keys = std::ssize(keys);
+  for (int64_t i = 0; i < num_keys; ++i) {
+    pinned[static_cast<size_t>(keys[static_cast<size_t>(i)])] = (i + 1) * count / num_keys > i * count / num_keys;
   }
   return pinned;
 }

@@ -1,14 +1,16 @@
-// Experts on disk and the slots in DRAM where they are computed.
+// The experts of one tier: slots in DRAM or in a device's memory, filled from the tier below.
 //
 // A lease keeps an expert in its slot. Acquiring one that is not there takes a slot (empty, or the eviction policy's
-// choice among those without a lease), and issues the read at once; the lease's event tells when it has arrived. Giving
-// a lease back names the event after which the slot may be written again, so that a schedule can issue ahead: the read
-// of the next expert waits for the computation of the last one on the lanes, and the issuer for neither.
+// choice among those without a lease), and issues its transfer at once or, where asked, page by page; the lease's event
+// tells when it has arrived. Giving a lease back names the event after which the slot may be written again, so that a
+// schedule can issue ahead: the transfer of the next expert waits for the computation of the last one on the lanes, and
+// the issuer for neither.
 //
 // Used by the issuer of the runtime, but for Finish(), which tasks call.
 #pragma once
 
 #include <cstdint>
+#include <deque>
 #include <memory>
 #include <optional>
 #include <span>
@@ -21,6 +23,7 @@
 #include "penstock/memory/arena.h"
 #include "penstock/memory/eviction.h"
 #include "penstock/memory/expert_layouts.h"
+#include "penstock/memory/expert_source.h"
 #include "penstock/runtime/runtime.h"
 
 namespace penstock {
@@ -51,7 +54,7 @@ class ExpertLease {
 
   int64_t key() const { return place_.key; }
   const ExpertPlace& place() const { return place_; }
-  // Its bytes have arrived; the event's status is kIo when they have not.
+  // Its bytes have arrived; the event's status is kIo when they have not. REQUIRES: all its pages have been issued.
   const Event& arrived() const;
   // Ends the lease; the slot may be written when `last_use` has happened. Nothing when it has ended already.
   void Release(const Event& last_use);
@@ -68,7 +71,7 @@ struct ExpertCounters {
   int64_t misses = 0;
   int64_t prefetched = 0;     // read because they were predicted
   int64_t prefetch_used = 0;  // of these: wanted before they left
-  uint64_t bytes_read = 0;
+  uint64_t bytes_read = 0;    // from the tier below
 };
 
 class ExpertStore {
@@ -76,7 +79,7 @@ class ExpertStore {
   struct Args {
     const ExpertLayouts& layouts;  // outlives the store
     Runtime& runtime;              // outlives the store
-    LaneIdx disk_lane = 0;
+    std::unique_ptr<ExpertSource> source;
     int64_t num_slots = 0;  // >= 1
     Eviction eviction = Eviction::kLru;
     std::vector<bool> pinned = {};  // [num_experts]: for Eviction::kStatic; fewer than num_slots
@@ -93,6 +96,14 @@ class ExpertStore {
   // A lease on an expert; nothing when it is not there and no slot is free. An expert whose read or checksum failed is
   // read again when it is acquired again.
   std::optional<ExpertLease> Acquire(int64_t key, FetchReason reason);
+  // The same, but the pages of an expert that is not there are left to IssuePage(), experts in the order in which they
+  // were acquired.
+  std::optional<ExpertLease> AcquireByPages(int64_t key, FetchReason reason);
+  // Pages that wait to be issued.
+  int64_t num_waiting_pages() const;
+  // Issues the next of them. False when the tier below has no room for its expert now. REQUIRES: there is one.
+  bool IssuePage();
+
   // Counts a use of an expert that is leased already, because it was predicted.
   void CountWanted(int64_t key);
   // In a slot, or on its way into one.
@@ -103,6 +114,8 @@ class ExpertStore {
   std::vector<absl::Status> Finish(std::span<const ExpertPlace> places, ThreadPool& pool);
   // Valid when Finish said so.
   FfnWeights Weights(const ExpertPlace& place) const { return layouts_->Views(place.key, SlotData(place.slot_idx)); }
+  // nullptr in a simulation.
+  const std::byte* SlotOf(const ExpertPlace& place) const { return SlotData(place.slot_idx); }
 
   // Fills the slots with the first experts that fit, finished; what is pinned first.
   absl::Status Preload(ThreadPool& pool);
@@ -127,9 +140,16 @@ class ExpertStore {
     int64_t key = -1;
     int num_leases = 0;
     int64_t load_id = 0;
-    bool prefetched = false;  // and not wanted since
-    Event arrived;
+    bool prefetched = false;       // and not wanted since
+    Event arrived;                 // when all pages have been issued
     std::vector<Event> last_uses;  // since it was loaded
+  };
+  // An expert of which pages wait to be issued.
+  struct Waiting {
+    int slot_idx = 0;
+    bool begun = false;
+    int64_t num_pages = 0;
+    std::vector<Event> slot_free;
   };
   // What Finish made of a slot's load. Apart from Slot: the last load may be finished when the next is issued already.
   struct Finished {
@@ -144,12 +164,14 @@ class ExpertStore {
   }
   int TakeSlot() const;  // -1 when all are leased or pinned
   bool IsBroken(int slot_idx) const;
-  void Load(int slot_idx, int64_t key, FetchReason reason);
+  std::optional<ExpertLease> Lease(int64_t key, FetchReason reason, bool by_pages);
+  // Gives the slot to the expert; the events after which it may be written.
+  std::vector<Event> Reassign(int slot_idx, int64_t key, FetchReason reason);
   void Release(int slot_idx, const Event& last_use);
 
   const ExpertLayouts* layouts_;
   Runtime* runtime_;
-  LaneIdx disk_lane_;
+  std::unique_ptr<ExpertSource> source_;
   std::vector<bool> pinned_;
   int64_t num_pinned_ = 0;
   std::unique_ptr<EvictionPolicy> policy_;
@@ -158,13 +180,14 @@ class ExpertStore {
   int64_t next_load_id_ = 0;
   std::vector<int> slot_of_expert_;  // -1: on disk only
   std::vector<int> empty_;           // slots, the first one last
+  std::deque<Waiting> waiting_;
   Arena arena_;
   Arena scratch_;  // scratch_bytes() for each worker
   ExpertCounters counters_;
 };
 
-// The experts that are pinned when `count` of them can be: spread evenly, so that every layer leaves the same work to
-// the disk.
-std::vector<bool> PinEvenly(const ExpertLayouts& layouts, int64_t count);
+// The experts that are pinned when `count` of them can be, `taken` [num_experts] not among them: spread evenly, so that
+// every layer leaves the same work to the link.
+std::vector<bool> PinEvenly(const ExpertLayouts& layouts, int64_t count, const std::vector<bool>& taken = {});
 
 }  // namespace penstock

@@ -1,4 +1,4 @@
-// The KV cache in DRAM: pages of kPageTokens positions, handed to sequences from one arena.
+// The KV cache of one tier: pages of kPageTokens positions, handed to sequences from one arena.
 //
 // A KV page holds all layers of its positions: [num_layers, num_kv_heads] blocks (tensor/kv_block.h). A sequence
 // reserves all pages that it can ever need when it is admitted, so that nothing runs out in the middle.
@@ -14,6 +14,17 @@
 #include "penstock/tensor/kv_block.h"
 
 namespace penstock {
+
+// The blocks of one layer in a page, one for each KV head.
+struct KvLayer {
+  KvFormat format = KvFormat::kF32;
+  int64_t first_block_bytes = 0;  // from the start of a page
+  int64_t block_bytes = 0;
+  int64_t num_heads = 0;
+
+  int64_t bytes() const { return num_heads * block_bytes; }
+  int64_t head_offset_bytes(int64_t head_idx) const { return first_block_bytes + head_idx * block_bytes; }
+};
 
 class KvCache {
  public:
@@ -31,9 +42,12 @@ class KvCache {
   int64_t num_pages() const { return num_pages_; }
   int64_t num_free_pages() const { return static_cast<int64_t>(free_.size()); }
   KvFormat format() const { return format_; }
-  // Bytes from the start of a page to the block of a KV head.
-  int64_t head_offset_bytes(int64_t layer_idx, int64_t head_idx) const {
-    return (layer_idx * num_kv_heads_ + head_idx) * block_bytes_;
+  // Where the blocks of a layer lie in every page.
+  KvLayer layer(int64_t layer_idx) const {
+    return {.format = format_,
+            .first_block_bytes = layer_idx * num_kv_heads_ * block_bytes_,
+            .block_bytes = block_bytes_,
+            .num_heads = num_kv_heads_};
   }
 
  private:

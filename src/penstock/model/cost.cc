@@ -1,5 +1,7 @@
 #include "penstock/model/cost.h"
 
+#include <cmath>
+
 namespace penstock {
 
 void ModelCost::Matrices::Add(WeightFormat format, int64_t num_cols, int64_t inner_dim) {
@@ -9,14 +11,17 @@ void ModelCost::Matrices::Add(WeightFormat format, int64_t num_cols, int64_t inn
 }
 
 ModelCost::ModelCost(const ModelConfig& config, const ModelFormats& formats)
-    : model_dim_(config.model_dim), q_dim_(config.q_dim()), num_topk_(config.num_topk) {
+    : model_dim_(config.model_dim),
+      q_dim_(config.q_dim()),
+      num_topk_(config.num_topk),
+      num_experts_(config.num_experts) {
   const int64_t dim = config.model_dim;
   kv_bytes_ = static_cast<uint64_t>(config.num_kv_heads * KvBlock{formats.kv, config.head_dim}.bytes()) /
               static_cast<uint64_t>(kKvPageTokens);
-  attention_.Add(formats.attention, config.q_dim(), dim);
-  attention_.Add(formats.attention, config.kv_dim(), dim);
-  attention_.Add(formats.attention, config.kv_dim(), dim);
-  attention_.Add(formats.attention, dim, config.q_dim());
+  qkv_.Add(formats.attention, config.q_dim(), dim);
+  qkv_.Add(formats.attention, config.kv_dim(), dim);
+  qkv_.Add(formats.attention, config.kv_dim(), dim);
+  o_.Add(formats.attention, dim, config.q_dim());
   router_.Add(WeightFormat::kF32, config.num_experts, dim);
   const auto add_ffn = [&](Matrices& ffn, int64_t ffn_dim) {
     ffn.Add(formats.ffn, ffn_dim, dim);
@@ -29,11 +34,24 @@ ModelCost::ModelCost(const ModelConfig& config, const ModelFormats& formats)
 }
 
 OperationCost ModelCost::Attention(int64_t num_rows, const Context& context) const {
-  OperationCost cost = Product(attention_, num_rows);
-  // q . k and p . v of every head.
-  cost.flops += 4.0 * static_cast<double>(q_dim_) * static_cast<double>(context.seen_tokens);
-  cost.bytes += kv_bytes_ * static_cast<uint64_t>(context.read_tokens);
+  OperationCost cost = PreAttention(num_rows);
+  cost += AttentionCore(context);
+  cost += PostAttention(num_rows);
   return cost;
+}
+
+OperationCost ModelCost::AttentionCore(const Context& context) const {
+  // q . k and p . v of every head.
+  return {4.0 * static_cast<double>(q_dim_) * static_cast<double>(context.seen_tokens),
+          kv_bytes_ * static_cast<uint64_t>(context.read_tokens)};
+}
+
+OperationCost ModelCost::ExpertsOfUniformRouting(int64_t num_rows) const {
+  if (num_experts_ == 0) return {};
+  const auto num_experts = static_cast<double>(num_experts_);
+  const double unused = std::pow(1 - static_cast<double>(num_topk_) / num_experts, static_cast<double>(num_rows));
+  return {2 * expert_.values * static_cast<double>(num_rows * num_topk_),
+          static_cast<uint64_t>(num_experts * (1 - unused) * static_cast<double>(expert_.bytes))};
 }
 
 OperationCost ModelCost::Route(int64_t num_rows) const { return Product(router_, num_rows); }

@@ -33,15 +33,21 @@ class ModelCost {
  public:
   ModelCost(const ModelConfig& config, const ModelFormats& formats);
 
-  // Norm, projections, attention and output projection of one layer. Rows of one sequence share what they read.
+  // Norm, projections, attention and output projection of one layer, together and in parts. Rows of one sequence share
+  // what they read.
   struct Context {
     int64_t seen_tokens = 0;  // positions that each row sees, summed up over all rows
     int64_t read_tokens = 0;  // positions that are read, summed up over the sequences
   };
   OperationCost Attention(int64_t num_rows, const Context& context) const;
+  OperationCost PreAttention(int64_t num_rows) const { return Product(qkv_, num_rows); }
+  OperationCost AttentionCore(const Context& context) const;
+  OperationCost PostAttention(int64_t num_rows) const { return Product(o_, num_rows); }
   OperationCost Route(int64_t num_rows) const;
   // One expert for the rows that chose it.
   OperationCost Expert(int64_t num_rows) const;
+  // All experts of a layer, when every row chooses at random: E (1 - (1 - k/E)^m) of them are read (EPS-MoE).
+  OperationCost ExpertsOfUniformRouting(int64_t num_rows) const;
   OperationCost DenseFfn(int64_t num_rows) const;
   // Sums up the experts' outputs of each row.
   OperationCost Combine(int64_t num_rows) const;
@@ -49,7 +55,7 @@ class ModelCost {
 
   // Bytes of a matrix set as it lies in memory.
   uint64_t expert_bytes() const { return expert_.bytes; }
-  uint64_t attention_bytes() const { return attention_.bytes; }
+  uint64_t attention_bytes() const { return qkv_.bytes + o_.bytes; }
   uint64_t kv_bytes_per_token() const { return kv_bytes_; }  // of one layer
 
  private:
@@ -66,8 +72,9 @@ class ModelCost {
   int64_t model_dim_;
   int64_t q_dim_;
   int64_t num_topk_;
+  int64_t num_experts_;
   uint64_t kv_bytes_ = 0;
-  Matrices attention_, router_, expert_, dense_ffn_, lm_head_;
+  Matrices qkv_, o_, router_, expert_, dense_ffn_, lm_head_;
 };
 
 }  // namespace penstock

@@ -28,9 +28,6 @@ void VisitBuffers(Activations& a, const ModelConfig& config, const RowFormats& f
   const int64_t hidden_bytes = std::max(num_assignments * kernels::RowBytes(formats.ffn, config.expert_dim),
                                         rows * kernels::RowBytes(formats.ffn, config.dense_ffn_dim));
   visit(a.residual, rows * config.model_dim);
-  visit(a.normed, rows * config.model_dim);
-  visit(a.gemm_input, rows * gemm_input_bytes);
-  visit(a.ffn_input, rows * kernels::RowBytes(formats.ffn, config.model_dim));
   visit(a.q, rows * config.q_dim());
   visit(a.k, rows * config.kv_dim());
   visit(a.v, rows * config.kv_dim());
@@ -38,8 +35,13 @@ void VisitBuffers(Activations& a, const ModelConfig& config, const RowFormats& f
   visit(a.cos, rows * config.head_dim / 2);
   visit(a.sin, rows * config.head_dim / 2);
   visit(a.attention_scratch, dims.num_workers * AttentionScratchFloats(config, dims.context_length));
-  visit(a.router_logits, rows * config.num_experts);
   visit(a.topk_idx, num_assignments);
+  visit(a.logits, dims.max_logit_rows * config.vocab_size);
+  if (dims.part == ActivationDims::Part::kHost) return;
+  visit(a.normed, rows * config.model_dim);
+  visit(a.gemm_input, rows * gemm_input_bytes);
+  visit(a.ffn_input, rows * kernels::RowBytes(formats.ffn, config.model_dim));
+  visit(a.router_logits, rows * config.num_experts);
   visit(a.topk_weights, num_assignments);
   visit(a.assignments, num_assignments);
   visit(a.assigned_row, num_assignments);
@@ -48,7 +50,6 @@ void VisitBuffers(Activations& a, const ModelConfig& config, const RowFormats& f
   visit(a.ffn_scratch, dims.num_workers * FfnScratchFloats(rows));
   visit(a.hidden, hidden_bytes);
   visit(a.expert_output, num_assignments * config.model_dim);
-  visit(a.logits, dims.max_logit_rows * config.vocab_size);
 }
 
 }  // namespace

@@ -18,6 +18,8 @@ struct ActivationDims {
   int64_t max_logit_rows = 0;  // rows whose logits are wanted at once
   int64_t context_length = 0;
   int num_workers = 1;
+  // kHost: what a host needs beside a device that computes the layers: to embed, attend and sample.
+  enum class Part : uint8_t { kAll, kHost } part = Part::kAll;
 };
 
 // What the GEMMs of a model take: it follows from how the weights lie in DRAM, one format for each kind of matrix.

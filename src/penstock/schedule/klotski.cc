@@ -69,16 +69,16 @@ class KlotskiSchedule : public Schedule {
     size_t moe_layer = 0;
     for (int64_t layer_idx = 0; layer_idx < pass.config().num_layers; ++layer_idx) {
       if (!pass.has_experts(layer_idx)) {
-        for (const RowRange& rows : micro_batches) pass.Attention(rows, layer_idx);
+        for (size_t i = 0; i < micro_batches.size(); ++i) pass.Attention(micro_batches, i, layer_idx);
         pass.DenseFfn(group, layer_idx);
         continue;
       }
       LayerExperts experts(pass, layer_idx);
       experts.Adopt(std::exchange(hot_, {}));
       std::vector<Event> gates;
-      for (const RowRange& rows : micro_batches) {
-        pass.Attention(rows, layer_idx);
-        gates.push_back(pass.Route(rows, layer_idx));
+      for (size_t i = 0; i < micro_batches.size(); ++i) {
+        pass.Attention(micro_batches, i, layer_idx);
+        gates.push_back(pass.Route(micro_batches[i], layer_idx));
       }
       // Transfers that a gate decides are issued at once, while the next micro-batch's attention is computed.
       for (size_t i = 0; i < gates.size(); ++i) {

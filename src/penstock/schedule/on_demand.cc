@@ -1,5 +1,5 @@
-// Layer after layer for all rows of a pass; the experts that the router chose are computed as they become usable,
-// residents first, while the missing ones are read. Nothing is fetched ahead.
+// Layer after layer for all rows of a pass, attention by micro-batches; the experts that the router chose are computed
+// as they become usable, residents first, while the missing ones are read. Nothing is fetched ahead.
 #include "penstock/base/status.h"
 #include "penstock/schedule/layer_experts.h"
 #include "penstock/schedule/schedule.h"
@@ -11,9 +11,10 @@ class OnDemandSchedule : public Schedule {
  public:
   absl::Status Run(Pass& pass) override {
     const RowRange rows = pass.all_rows();
+    const std::span<const RowRange> micro_batches = pass.micro_batches();
     pass.Embed(rows);
     for (int64_t layer_idx = 0; layer_idx < pass.config().num_layers; ++layer_idx) {
-      pass.Attention(rows, layer_idx);
+      for (size_t i = 0; i < micro_batches.size(); ++i) pass.Attention(micro_batches, i, layer_idx);
       if (!pass.has_experts(layer_idx)) {
         pass.DenseFfn(rows, layer_idx);
         continue;

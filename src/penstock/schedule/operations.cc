@@ -188,18 +188,18 @@ void FinishQkv(const OpContext& context, const LayerWeights& layer, int64_t row_
 }
 
 // The row's K and V into its KV page.
-void StoreKv(const OpContext& context, const RowBatch& batch, int64_t layer_idx, int64_t row_idx) {
+void StoreRowKv(const OpContext& context, const KvLayer& layer, std::span<std::byte* const> pages, int64_t pos,
+                int64_t row_idx) {
   const ModelConfig& config = context.config;
   const Activations& a = context.activations;
-  const int64_t pos = batch.positions[row_idx];
-  std::byte* page = batch.kv_pages[row_idx][pos / KvCache::kPageTokens];
+  std::byte* page = pages[static_cast<size_t>(pos / KvCache::kPageTokens)];
   for (int64_t head_idx = 0; head_idx < config.num_kv_heads; ++head_idx) {
     const int64_t offset = row_idx * config.kv_dim() + head_idx * config.head_dim;
-    context.kernels.store_kv({.format = context.kv_cache.format(),
+    context.kernels.store_kv({.format = layer.format,
                               .head_dim = config.head_dim,
                               .k = a.k.data() + offset,
                               .v = a.v.data() + offset,
-                              .block = page + context.kv_cache.head_offset_bytes(layer_idx, head_idx),
+                              .block = page + layer.head_offset_bytes(head_idx),
                               .token = pos % KvCache::kPageTokens});
   }
 }
@@ -210,7 +210,7 @@ std::vector<RowRange> AttentionRuns(const RowBatch& batch, RowRange rows, int64_
   for (int64_t row_idx = rows.begin; row_idx < rows.end; ++row_idx) {
     if (!runs.empty()) {
       RowRange& run = runs.back();
-      if (run.size() < max_rows && batch.kv_pages[row_idx].data() == batch.kv_pages[run.begin].data() &&
+      if (run.size() < max_rows && batch.sequence_ids[row_idx] == batch.sequence_ids[run.begin] &&
           batch.positions[row_idx] == batch.positions[run.begin] + run.size()) {
         ++run.end;
         continue;
@@ -221,8 +221,8 @@ std::vector<RowRange> AttentionRuns(const RowBatch& batch, RowRange rows, int64_
   return runs;
 }
 
-void AttendHead(const OpContext& context, const RowBatch& batch, int64_t layer_idx, RowRange rows, int64_t head_idx,
-                int worker_idx) {
+void AttendHead(const OpContext& context, const KvLayer& layer, std::span<std::byte* const> pages, int64_t pos,
+                RowRange rows, int64_t head_idx, int worker_idx) {
   const ModelConfig& config = context.config;
   Activations& a = context.activations;
   const int64_t group = config.num_heads / config.num_kv_heads;
@@ -233,10 +233,10 @@ void AttendHead(const OpContext& context, const RowBatch& batch, int64_t layer_i
        .head_dim = config.head_dim,
        .q = a.q.data() + q_offset,
        .q_stride = config.q_dim(),
-       .pages = batch.kv_pages[rows.begin].data(),
-       .kv_format = context.kv_cache.format(),
-       .head_offset_bytes = context.kv_cache.head_offset_bytes(layer_idx, head_idx),
-       .pos = batch.positions[rows.begin],
+       .pages = pages.data(),
+       .kv_format = layer.format,
+       .head_offset_bytes = layer.head_offset_bytes(head_idx),
+       .pos = pos,
        .window = config.sliding_window,
        .scale = 1.0f / std::sqrt(static_cast<float>(config.head_dim)),
        .scratch = a.attention_scratch.data() + worker_idx * AttentionScratchFloats(config, a.dims.context_length),
@@ -384,17 +384,23 @@ void PreAttention(const OpContext& context, RowRange rows, int64_t layer_idx) {
                            [&](int64_t task_idx, int) { FinishQkv(context, layer, rows.begin + task_idx); });
 }
 
-void Attend(const OpContext& context, const RowBatch& batch, RowRange rows, int64_t layer_idx) {
+void StoreKv(const OpContext& context, const RowBatch& batch, RowRange rows, const KvView& kv) {
+  context.pool.ParallelFor(rows.size(), [&](int64_t i, int) {
+    const int64_t row_idx = rows.begin + i;
+    StoreRowKv(context, kv.layer, kv.pages[static_cast<size_t>(i)], batch.positions[row_idx], row_idx);
+  });
+}
+
+void Attend(const OpContext& context, const RowBatch& batch, RowRange rows, const KvView& kv) {
   const ModelConfig& config = context.config;
-  context.pool.ParallelFor(rows.size(),
-                           [&](int64_t task_idx, int) { StoreKv(context, batch, layer_idx, rows.begin + task_idx); });
   const std::vector<RowRange> runs = AttentionRuns(batch, rows, AttentionRows(config));
   const auto num_tasks = static_cast<int64_t>(runs.size()) * config.num_kv_heads;
   context.pool.ParallelFor(num_tasks, [&](int64_t task_idx, int worker_idx) {
     // The longest rows come last in a chunk; beginning with them balances the end of the region.
     const int64_t reversed = num_tasks - 1 - task_idx;
-    AttendHead(context, batch, layer_idx, runs[reversed / config.num_kv_heads], reversed % config.num_kv_heads,
-               worker_idx);
+    const RowRange& run = runs[static_cast<size_t>(reversed / config.num_kv_heads)];
+    AttendHead(context, kv.layer, kv.pages[static_cast<size_t>(run.begin - rows.begin)], batch.positions[run.begin],
+               run, reversed % config.num_kv_heads, worker_idx);
   });
 }
 

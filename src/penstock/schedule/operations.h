@@ -37,8 +37,13 @@ struct OpContext {
   ThreadPool& pool;
   RowFormats row_formats;
   const DenseWeights& weights;
-  KvCache& kv_cache;
   Activations& activations;
+};
+
+// The KV entries of a layer for some rows, in pages of the cache itself or in copies of their blocks.
+struct KvView {
+  KvLayer layer;
+  std::span<const std::span<std::byte* const>> pages;  // [rows.size()]: the pages of each row's sequence
 };
 
 struct IndexRange {
@@ -62,10 +67,11 @@ namespace ops {
 // residual = embedding[token_ids]; cos and sin of the rows' positions.
 void Embed(const OpContext& context, const RowBatch& batch, RowRange rows);
 
-// residual += o_proj(attention(norm(residual))) of one layer, in three parts, of which the second may be done where the
-// KV cache lies: q, k and v with RoPE; K and V into the KV cache, and attended; the output projection.
+// residual += o_proj(attention(norm(residual))) of one layer, in parts, of which those in the middle may be done where
+// the KV cache lies: q, k and v with RoPE; K and V into the KV cache; attended; the output projection.
 void PreAttention(const OpContext& context, RowRange rows, int64_t layer_idx);
-void Attend(const OpContext& context, const RowBatch& batch, RowRange rows, int64_t layer_idx);
+void StoreKv(const OpContext& context, const RowBatch& batch, RowRange rows, const KvView& kv);
+void Attend(const OpContext& context, const RowBatch& batch, RowRange rows, const KvView& kv);
 void PostAttention(const OpContext& context, RowRange rows, int64_t layer_idx);
 
 // normed = norm(residual); router scores and top-k.

@@ -1,33 +1,69 @@
 #include "penstock/schedule/pass.h"
 
 #include <algorithm>
+#include <cstring>
 #include <utility>
 
 #include "penstock/base/check.h"
 #include "penstock/base/status.h"
 
 namespace penstock {
+namespace {
 
-Pass::Pass(Args args) : args_(std::move(args)), group_rows_(static_cast<size_t>(args_.config.num_experts)) {
-  args_.row_status.assign(static_cast<size_t>(args_.batch.num_rows()), absl::OkStatus());
+template <typename T>
+void CopyRows(std::span<const T> from, std::span<T> to, RowRange rows, int64_t dim) {
+  std::memcpy(to.data() + rows.begin * dim, from.data() + rows.begin * dim,
+              static_cast<size_t>(rows.size() * dim) * sizeof(T));
 }
 
-Pass::~Pass() { (void)args_.runtime.Wait(last_); }
+}  // namespace
 
-Event Pass::Issue(TaskLabel label, const OperationCost& cost, std::vector<Event> after, Body body) {
-  Task task{.lane = args_.compute_lane,
+Pass::Pass(Args args)
+    : args_(std::move(args)),
+      embedded_(static_cast<size_t>(args_.batch.num_rows())),
+      offloaded_(embedded_.size()),
+      stored_(embedded_.size()),
+      group_rows_(static_cast<size_t>(args_.config.num_experts)) {
+  args_.row_status.assign(embedded_.size(), absl::OkStatus());
+}
+
+Pass::~Pass() {
+  for (const auto& [lane, event] : last_) (void)args_.runtime.Wait(event);
+}
+
+// What fails ends the pass: what is issued after it on its lane, and what waits for it elsewhere.
+Event Pass::IssueInOrder(Task task) {
+  Event& last = last_[task.lane];
+  task.after.push_back(last);
+  last = args_.runtime.Issue(std::move(task));
+  return last;
+}
+
+Event Pass::Issue(const PassProcessor& processor, TaskLabel label, const OperationCost& cost, std::vector<Event> after,
+                  Body body) {
+  Task task{.lane = processor.lane,
             .label = label,
             .cost = {.flops = cost.flops, .memory_bytes = cost.bytes},
             .after = std::move(after)};
-  task.after.push_back(last_);  // what fails ends the pass
-  if (args_.context != nullptr) {
-    task.body = [context = args_.context, run = std::move(body)] {
+  if (processor.context != nullptr) {
+    task.body = [context = processor.context, run = std::move(body)] {
       run(*context);
       return absl::OkStatus();
     };
   }
-  last_ = args_.runtime.Issue(std::move(task));
-  return last_;
+  return IssueInOrder(std::move(task));
+}
+
+Event Pass::Copy(LaneIdx lane, TaskLabel label, uint64_t link_bytes, std::vector<Event> after,
+                 std::function<void(Activations&, Activations&)> body) {
+  Task task{.lane = lane, .label = label, .cost = {.link_bytes = link_bytes}, .after = std::move(after)};
+  if (args_.host.context != nullptr) {
+    task.body = [this, run = std::move(body)] {
+      run(args_.host.context->activations, args_.device->processor.context->activations);
+      return absl::OkStatus();
+    };
+  }
+  return IssueInOrder(std::move(task));
 }
 
 ModelCost::Context Pass::ContextOf(RowRange rows) const {
@@ -44,23 +80,198 @@ ModelCost::Context Pass::ContextOf(RowRange rows) const {
   return context;
 }
 
-Event Pass::Embed(RowRange rows) {
-  return Issue({.name = "embed"}, {}, {},
-               [this, rows](const OpContext& context) { ops::Embed(context, args_.batch, rows); });
+KvView Pass::CacheView(RowRange rows, int64_t layer_idx) const {
+  KvView view{
+      .layer = args_.kv,
+      .pages =
+          std::span(args_.batch.kv_pages).subspan(static_cast<size_t>(rows.begin), static_cast<size_t>(rows.size()))};
+  view.layer.first_block_bytes = layer_idx * args_.kv.bytes();
+  return view;
 }
 
-Event Pass::Attention(RowRange rows, int64_t layer_idx) {
-  return Issue({.name = "attention", .layer_idx = layer_idx}, args_.cost.Attention(rows.size(), ContextOf(rows)), {},
+Event Pass::Embed(RowRange rows) {
+  const Event embedded = Issue(args_.host, {.name = "embed"}, {}, {},
+                               [this, rows](const OpContext& context) { ops::Embed(context, args_.batch, rows); });
+  if (!args_.device.has_value()) return embedded;
+  const int64_t angles = args_.config.head_dim / 2, dim = args_.config.model_dim;
+  const Event loaded = Copy(args_.device->dram_to_device_lane, {.name = "load hidden"},
+                            static_cast<uint64_t>(4 * rows.size() * (dim + 2 * angles)), {embedded},
+                            [=](Activations& host, Activations& device) {
+                              CopyRows<float>(host.residual, device.residual, rows, dim);
+                              CopyRows<float>(host.cos, device.cos, rows, angles);
+                              CopyRows<float>(host.sin, device.sin, rows, angles);
+                            });
+  embedded_[static_cast<size_t>(rows.begin)] = loaded;
+  return loaded;
+}
+
+std::vector<Event> Pass::BeforeLayer(RowRange rows) const {
+  std::vector<Event> after;
+  if (!args_.device.has_value()) return after;
+  for (int64_t row_idx = rows.begin; row_idx < rows.end; ++row_idx) {
+    const Event& embedded = embedded_[static_cast<size_t>(row_idx)];
+    if (!args_.runtime.Done(embedded)) after.push_back(embedded);
+  }
+  after.push_back(offloaded_[static_cast<size_t>(rows.begin)]);  // q, k and v are written again
+  return after;
+}
+
+Event Pass::Attention(std::span<const RowRange> micro_batches, size_t i, int64_t layer_idx) {
+  const RowRange rows = micro_batches[i];
+  if (stages_kv()) {
+    FetchKv(rows, layer_idx);
+    if (i + 1 < micro_batches.size()) {
+      FetchKv(micro_batches[i + 1], layer_idx);
+    } else if (layer_idx + 1 < args_.config.num_layers) {
+      FetchKv(micro_batches[0], layer_idx + 1);
+    }
+    return StagedAttention(rows, layer_idx);
+  }
+  return Issue(compute(), {.name = "attention", .layer_idx = layer_idx},
+               args_.cost.Attention(rows.size(), ContextOf(rows)), BeforeLayer(rows),
                [=, this](const OpContext& context) {
+                 const KvView kv = CacheView(rows, layer_idx);
                  ops::PreAttention(context, rows, layer_idx);
-                 ops::Attend(context, args_.batch, rows, layer_idx);
+                 ops::StoreKv(context, args_.batch, rows, kv);
+                 ops::Attend(context, args_.batch, rows, kv);
                  ops::PostAttention(context, rows, layer_idx);
                });
 }
 
+void Pass::FetchKv(RowRange rows, int64_t layer_idx) {
+  if (stages_kv() && FindStaged(rows, layer_idx) == nullptr) staged_.push_back(Stage(rows, layer_idx));
+}
+
+std::shared_ptr<Pass::StagedKv> Pass::FindStaged(RowRange rows, int64_t layer_idx) const {
+  for (const auto& staged : staged_) {
+    if (staged->layer_idx == layer_idx && staged->rows == rows) return staged;
+  }
+  return nullptr;
+}
+
+std::shared_ptr<Pass::StagedKv> Pass::Stage(RowRange rows, int64_t layer_idx) {
+  KvStaging& staging = *args_.device->kv_staging;
+  PENSTOCK_CHECK(staged_.size() < KvStaging::kNumBuffers);
+  auto staged = std::make_shared<StagedKv>();
+  staged->layer_idx = layer_idx;
+  staged->rows = rows;
+  staged->buffer_idx = staging.Take();
+  struct BlockCopy {
+    const std::byte* from;
+    std::byte* to;
+  };
+  std::vector<BlockCopy> copies;
+  const RowBatch& batch = args_.batch;
+  const int64_t layer_bytes = args_.kv.bytes();
+  uint64_t link_bytes = 0;
+  int64_t page_idx = 0;
+  for (int64_t first = rows.begin; first < rows.end;) {
+    int64_t end = first + 1;
+    while (end < rows.end && batch.sequence_ids[end] == batch.sequence_ids[first]) ++end;
+    // Entries of earlier passes come; those of the rows themselves are written here.
+    const int64_t num_stored = batch.positions[first];
+    const int64_t num_pages = KvCache::PagesFor(batch.positions[end - 1] + 1);
+    std::vector<std::byte*>& pages = staged->sequences.emplace_back();
+    for (int64_t i = 0; i < num_pages; ++i, ++page_idx) {
+      const bool comes = i * KvCache::kPageTokens < num_stored;
+      if (comes) link_bytes += static_cast<uint64_t>(layer_bytes);
+      if (args_.host.context == nullptr) continue;
+      pages.push_back(staging.page(staged->buffer_idx, page_idx));
+      if (comes)
+        copies.push_back({batch.kv_pages[first][static_cast<size_t>(i)] + layer_idx * layer_bytes, pages.back()});
+    }
+    for (; first < end; ++first) staged->row_pages.emplace_back(pages);
+  }
+  PENSTOCK_CHECK(page_idx <= staging.num_pages());
+  staged->arrived = Copy(args_.device->dram_to_device_lane, {.name = "load kv", .layer_idx = layer_idx}, link_bytes,
+                         {staging.last_use(staged->buffer_idx)},
+                         [copies = std::move(copies), layer_bytes](Activations&, Activations&) {
+                           for (const BlockCopy& block : copies) {
+                             std::memcpy(block.to, block.from, static_cast<size_t>(layer_bytes));
+                           }
+                         });
+  return staged;
+}
+
+Event Pass::StagedAttention(RowRange rows, int64_t layer_idx) {
+  const std::shared_ptr<StagedKv> staged = FindStaged(rows, layer_idx);
+  std::erase(staged_, staged);
+  const auto slot = static_cast<size_t>(rows.begin);
+  std::vector<Event> after = BeforeLayer(rows);
+  after.push_back(staged->arrived);
+  KvStaging& staging = *args_.device->kv_staging;
+  const Event done = Issue(compute(), {.name = "attention", .layer_idx = layer_idx},
+                           args_.cost.Attention(rows.size(), ContextOf(rows)), std::move(after),
+                           [=, this, layer = staging.layer()](const OpContext& context) {
+                             const KvView kv{.layer = layer, .pages = staged->row_pages};
+                             ops::PreAttention(context, rows, layer_idx);
+                             ops::StoreKv(context, args_.batch, rows, kv);
+                             ops::Attend(context, args_.batch, rows, kv);
+                             ops::PostAttention(context, rows, layer_idx);
+                           });
+  staging.last_use(staged->buffer_idx) = done;
+  const int64_t kv_dim = args_.config.kv_dim();
+  offloaded_[slot] = Copy(args_.device->device_to_dram_lane, {.name = "store kv", .layer_idx = layer_idx},
+                          static_cast<uint64_t>(2 * 4 * rows.size() * kv_dim), {done, stored_[slot]},
+                          [=](Activations& host, Activations& device) {
+                            CopyRows<float>(device.k, host.k, rows, kv_dim);
+                            CopyRows<float>(device.v, host.v, rows, kv_dim);
+                          });
+  stored_[slot] = Issue(
+      args_.host, {.name = "store kv", .layer_idx = layer_idx}, {}, {offloaded_[slot]},
+      [=, this](const OpContext& context) { ops::StoreKv(context, args_.batch, rows, CacheView(rows, layer_idx)); });
+  return done;
+}
+
+Event Pass::PreAttention(RowRange rows, int64_t layer_idx) {
+  return Issue(compute(), {.name = "pre-attention", .layer_idx = layer_idx}, args_.cost.PreAttention(rows.size()),
+               BeforeLayer(rows), [=](const OpContext& context) { ops::PreAttention(context, rows, layer_idx); });
+}
+
+Event Pass::OffloadQkv(RowRange rows, const Event& pre_attention) {
+  const int64_t q_dim = args_.config.q_dim(), kv_dim = args_.config.kv_dim();
+  Event& offloaded = offloaded_[static_cast<size_t>(rows.begin)];
+  offloaded = Copy(args_.device->device_to_dram_lane, {.name = "offload qkv"},
+                   static_cast<uint64_t>(4 * rows.size() * (q_dim + 2 * kv_dim)), {pre_attention},
+                   [=](Activations& host, Activations& device) {
+                     CopyRows<float>(device.q, host.q, rows, q_dim);
+                     CopyRows<float>(device.k, host.k, rows, kv_dim);
+                     CopyRows<float>(device.v, host.v, rows, kv_dim);
+                   });
+  return offloaded;
+}
+
+Event Pass::HostAttention(RowRange rows, int64_t layer_idx, const Event& offloaded) {
+  return Issue(args_.host, {.name = "attention", .layer_idx = layer_idx}, args_.cost.AttentionCore(ContextOf(rows)),
+               {offloaded}, [=, this](const OpContext& context) {
+                 const KvView kv = CacheView(rows, layer_idx);
+                 ops::StoreKv(context, args_.batch, rows, kv);
+                 ops::Attend(context, args_.batch, rows, kv);
+               });
+}
+
+Event Pass::LoadAttended(RowRange rows, const Event& attended) {
+  const int64_t q_dim = args_.config.q_dim();
+  return Copy(args_.device->dram_to_device_lane, {.name = "load hidden"},
+              static_cast<uint64_t>(4 * rows.size() * q_dim), {attended}, [=](Activations& host, Activations& device) {
+                CopyRows<float>(host.attended, device.attended, rows, q_dim);
+              });
+}
+
+Event Pass::PostAttention(RowRange rows, int64_t layer_idx, const Event& loaded) {
+  return Issue(compute(), {.name = "post-attention", .layer_idx = layer_idx}, args_.cost.PostAttention(rows.size()),
+               {loaded}, [=](const OpContext& context) { ops::PostAttention(context, rows, layer_idx); });
+}
+
 Event Pass::Route(RowRange rows, int64_t layer_idx) {
-  return Issue({.name = "route", .layer_idx = layer_idx}, args_.cost.Route(rows.size()), {},
-               [=](const OpContext& context) { ops::Route(context, rows, layer_idx); });
+  const Event routed = Issue(compute(), {.name = "route", .layer_idx = layer_idx}, args_.cost.Route(rows.size()), {},
+                             [=](const OpContext& context) { ops::Route(context, rows, layer_idx); });
+  if (!args_.device.has_value()) return routed;
+  const int64_t num_topk = args_.config.num_topk;
+  return Copy(args_.device->device_to_dram_lane, {.name = "offload choices", .layer_idx = layer_idx},
+              static_cast<uint64_t>(4 * rows.size() * num_topk), {routed}, [=](Activations& host, Activations& device) {
+                CopyRows<int32_t>(device.topk_idx, host.topk_idx, rows, num_topk);
+              });
 }
 
 std::vector<int32_t> Pass::Chosen(RowRange rows, int64_t layer_idx) {
@@ -78,44 +289,71 @@ Event Pass::Group(RowRange rows, int64_t layer_idx) {
   const std::span<const int32_t> choices = args_.routing.Choices(layer_idx, rows.begin, rows.size());
   for (const int32_t expert_idx : choices) ++group_rows_[expert_idx];
   if (args_.on_routing) args_.on_routing(layer_idx, rows, choices);
-  return Issue({.name = "group", .layer_idx = layer_idx}, {}, {},
+  return Issue(compute(), {.name = "group", .layer_idx = layer_idx}, {}, {},
                [rows](const OpContext& context) { ops::Group(context, rows); });
+}
+
+Pass::TakenExperts Pass::Take(std::span<const ExpertLease> leases) {
+  TakenExperts taken;
+  for (const ExpertLease& lease : leases) {
+    const absl::Status arrived = args_.runtime.Wait(lease.arrived());
+    if (arrived.ok()) {
+      taken.places.push_back(lease.place());
+      taken.arrived.push_back(lease.arrived());
+    } else {
+      taken.lost.push_back({lease.place(), arrived});
+    }
+  }
+  return taken;
 }
 
 Event Pass::Experts(int64_t layer_idx, std::span<const ExpertLease> leases) {
   OperationCost cost;
-  std::vector<Event> after;
-  std::vector<ExpertPlace> places;
-  std::vector<LostExpert> lost;
-  for (const ExpertLease& lease : leases) {
-    const int64_t expert_idx = args_.experts->layouts().expert_idx_of(lease.key());
-    const int64_t num_rows = group_rows_[static_cast<size_t>(expert_idx)];
-    if (num_rows == 0) continue;
-    const absl::Status arrived = args_.runtime.Wait(lease.arrived());
-    if (!arrived.ok()) {
-      lost.push_back({lease.place(), arrived});
-      continue;
-    }
-    cost += args_.cost.Expert(num_rows);
-    after.push_back(lease.arrived());
-    places.push_back(lease.place());
-  }
+  const auto num_rows_of = [&](const ExpertPlace& place) {
+    return group_rows_[static_cast<size_t>(args_.experts->layouts().expert_idx_of(place.key))];
+  };
+  TakenExperts taken = Take(leases);
+  std::erase_if(taken.places, [&](const ExpertPlace& place) { return num_rows_of(place) == 0; });
+  for (const ExpertPlace& place : taken.places) cost += args_.cost.Expert(num_rows_of(place));
   TaskLabel label{.name = "experts", .layer_idx = layer_idx};
-  if (places.size() == 1) label.expert_idx = args_.experts->layouts().expert_idx_of(places[0].key);
-  return Issue(label, cost, std::move(after),
-               [=, this](const OpContext& context) { RunExperts(context, places, lost); });
+  if (taken.places.size() == 1) label.expert_idx = args_.experts->layouts().expert_idx_of(taken.places[0].key);
+  std::vector<Event> after = std::exchange(taken.arrived, {});
+  return Issue(compute(), label, cost, std::move(after),
+               [taken = std::move(taken), this](const OpContext& context) { RunExperts(context, taken); });
 }
 
-void Pass::RunExperts(const OpContext& context, std::span<const ExpertPlace> places, std::span<const LostExpert> lost) {
-  for (const LostExpert& expert : lost) FailExpert(context, expert.place, expert.why);
-  const std::vector<absl::Status> finished = args_.experts->Finish(places, context.pool);
+Event Pass::RouteAndCompute(RowRange rows, int64_t layer_idx, std::span<const ExpertLease> leases) {
+  TakenExperts taken = Take(leases);
+  OperationCost cost = args_.cost.Route(rows.size());
+  cost += args_.cost.ExpertsOfUniformRouting(rows.size());
+  cost += args_.cost.Combine(rows.size());
+  std::vector<Event> after = std::exchange(taken.arrived, {});
+  return Issue(compute(), {.name = "experts", .layer_idx = layer_idx}, cost, std::move(after),
+               [=, this, taken = std::move(taken)](const OpContext& context) {
+                 ops::Route(context, rows, layer_idx);
+                 ops::Group(context, rows);
+                 if (args_.on_routing) {
+                   const int64_t num_topk = args_.config.num_topk;
+                   args_.on_routing(layer_idx, rows,
+                                    context.activations.topk_idx.subspan(static_cast<size_t>(rows.begin * num_topk),
+                                                                         static_cast<size_t>(rows.size() * num_topk)));
+                 }
+                 RunExperts(context, taken);
+                 ops::Combine(context, rows);
+               });
+}
+
+void Pass::RunExperts(const OpContext& context, const TakenExperts& taken) {
+  for (const LostExpert& expert : taken.lost) FailExpert(context, expert.place, expert.why);
+  const std::vector<absl::Status> finished = args_.experts->Finish(taken.places, context.pool);
   std::vector<ExpertToRun> experts;
-  experts.reserve(places.size());
-  for (size_t i = 0; i < places.size(); ++i) {
+  experts.reserve(taken.places.size());
+  for (size_t i = 0; i < taken.places.size(); ++i) {
+    const ExpertPlace& place = taken.places[i];
     if (finished[i].ok()) {
-      experts.push_back({args_.experts->layouts().expert_idx_of(places[i].key), args_.experts->Weights(places[i])});
+      experts.push_back({args_.experts->layouts().expert_idx_of(place.key), args_.experts->Weights(place)});
     } else {
-      FailExpert(context, places[i], finished[i]);
+      FailExpert(context, place, finished[i]);
     }
   }
   ops::Experts(context, experts);
@@ -133,32 +371,42 @@ void Pass::FailExpert(const OpContext& context, const ExpertPlace& place, const 
 }
 
 Event Pass::Combine(RowRange rows, int64_t layer_idx) {
-  return Issue({.name = "combine", .layer_idx = layer_idx}, args_.cost.Combine(rows.size()), {},
+  return Issue(compute(), {.name = "combine", .layer_idx = layer_idx}, args_.cost.Combine(rows.size()), {},
                [rows](const OpContext& context) { ops::Combine(context, rows); });
 }
 
 Event Pass::DenseFfn(RowRange rows, int64_t layer_idx) {
-  return Issue({.name = "dense ffn", .layer_idx = layer_idx}, args_.cost.DenseFfn(rows.size()), {},
+  return Issue(compute(), {.name = "dense ffn", .layer_idx = layer_idx}, args_.cost.DenseFfn(rows.size()), {},
                [=](const OpContext& context) { ops::DenseFfn(context, rows, layer_idx); });
 }
 
 absl::Status Pass::Finish(LogitsSink sink) {
   const std::span<const int64_t> wanted = args_.batch.logit_rows;
   const auto rows_at_once = static_cast<size_t>(args_.rows_at_once);
+  const auto vocab_size = static_cast<size_t>(args_.config.vocab_size);
   for (size_t begin = 0; begin < wanted.size(); begin += rows_at_once) {
     const auto rows = wanted.subspan(begin, std::min(rows_at_once, wanted.size() - begin));
-    const Event done = Issue({.name = "logits"}, args_.cost.Logits(static_cast<int64_t>(rows.size())), {},
-                             [rows](const OpContext& context) { ops::Logits(context, rows); });
-    Task sample{.lane = args_.host_lane, .label = {.name = "sample"}, .after = {done}};
-    if (args_.context != nullptr) {
-      sample.body = [this, rows, sink] {
-        sink(rows, args_.context->activations.logits.first(rows.size() * static_cast<size_t>(args_.config.vocab_size)));
+    const size_t num_logits = rows.size() * vocab_size;
+    Event done = Issue(compute(), {.name = "logits"}, args_.cost.Logits(static_cast<int64_t>(rows.size())), {},
+                       [rows](const OpContext& context) { ops::Logits(context, rows); });
+    if (args_.device.has_value()) {
+      done = Copy(args_.device->device_to_dram_lane, {.name = "offload logits"}, 4 * num_logits, {done},
+                  [=](Activations& host, Activations& device) {
+                    std::memcpy(host.logits.data(), device.logits.data(), 4 * num_logits);
+                  });
+    }
+    Task sample{.lane = args_.host.lane, .label = {.name = "sample"}, .after = {done}};
+    if (args_.host.context != nullptr) {
+      sample.body = [this, rows, sink, num_logits] {
+        sink(rows, args_.host.context->activations.logits.first(num_logits));
         return absl::OkStatus();
       };
     }
-    PENSTOCK_RETURN_IF_ERROR(args_.runtime.Wait(args_.runtime.Issue(std::move(sample))));
+    PENSTOCK_RETURN_IF_ERROR(args_.runtime.Wait(IssueInOrder(std::move(sample))));
   }
-  return args_.runtime.Wait(last_);
+  absl::Status status;
+  for (const auto& [lane, event] : last_) status.Update(args_.runtime.Wait(event));
+  return status;
 }
 
 }  // namespace penstock

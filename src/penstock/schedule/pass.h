@@ -1,17 +1,22 @@
 // One pass over the model: a batch's rows, cut into micro-batches, and the tasks that schedules make of them.
 //
-// A schedule is ordinary code that calls these methods; each issues one task and returns its event. Tasks of one lane
-// run in the order of the calls, so that only what crosses lanes waits for events. In a simulation (no OpContext) tasks
-// have costs and no bodies.
+// A schedule is ordinary code that calls these methods; each issues one task (a composite one: a few) and returns the
+// event of its end. Tasks of one lane run in the order of the calls, so that only what crosses lanes waits for events.
+// Layers are computed on one processor: the host, or a device that has its own memory, with the host beside it. In a
+// simulation (no OpContext) tasks have costs and no bodies.
 #pragma once
 
 #include <cstdint>
 #include <functional>
+#include <map>
+#include <memory>
+#include <optional>
 #include <span>
 #include <vector>
 
 #include "absl/status/status.h"
 #include "penstock/memory/expert_store.h"
+#include "penstock/memory/kv_staging.h"
 #include "penstock/model/cost.h"
 #include "penstock/routing/routing_source.h"
 #include "penstock/runtime/runtime.h"
@@ -22,22 +27,37 @@ namespace penstock {
 // Takes the logits [rows.size(), vocab_size] of some of the batch's logit_rows, in order; may overwrite them.
 using LogitsSink = absl::FunctionRef<void(std::span<const int64_t> rows, std::span<float> logits)>;
 
+// What operations run on.
+struct PassProcessor {
+  LaneIdx lane = 0;
+  const OpContext* context = nullptr;  // null in a simulation
+};
+
+// A device that computes the layers, and its links to the host.
+struct PassDevice {
+  PassProcessor processor;
+  LaneIdx dram_to_device_lane = 0;
+  LaneIdx device_to_dram_lane = 0;
+  // For attention on the device. Null: the KV cache lies there.
+  KvStaging* kv_staging = nullptr;
+};
+
 class Pass {
  public:
   struct Args {
     const ModelConfig& config;
     const ModelCost& cost;
     Runtime& runtime;
-    LaneIdx compute_lane = 0;
-    LaneIdx host_lane = 0;           // where the sink runs
-    ExpertStore* experts = nullptr;  // null for a model without experts
+    PassProcessor host;                // embeds, samples, attends where a schedule says so, computes without a device
+    std::optional<PassDevice> device;  // computes the layers
+    KvLayer kv;                        // of layer 0 in the KV cache's pages
+    ExpertStore* experts = nullptr;    // of the processor that computes the layers; null without experts
     RoutingSource& routing;
-    const OpContext* context = nullptr;  // null in a simulation
     const RowBatch& batch;
     std::vector<RowRange> micro_batches;    // of all rows, in order
     std::vector<absl::Status>& row_status;  // [num_rows]: OK, or why the row has no result; written by tasks
     int64_t rows_at_once = 1;               // logits that are computed at once
-    // Sees what rows chose; once for each row and layer. Optional.
+    // Sees what rows chose; once for each row and layer, one call at a time. Optional.
     std::function<void(int64_t layer_idx, RowRange rows, std::span<const int32_t> choices)> on_routing = {};
   };
   explicit Pass(Args args);
@@ -47,6 +67,7 @@ class Pass {
   Runtime& runtime() { return args_.runtime; }
   ExpertStore& experts() { return *args_.experts; }
   RoutingSource& routing() { return args_.routing; }
+  // The same in all layers.
   std::span<const RowRange> micro_batches() const { return args_.micro_batches; }
   RowRange all_rows() const { return {0, args_.batch.num_rows()}; }
   bool IsPresent(int64_t layer_idx, int64_t expert_idx) const {
@@ -54,8 +75,26 @@ class Pass {
   }
   bool has_experts(int64_t layer_idx) const { return args_.config.layer_has_experts[layer_idx]; }
 
+  // Of one or more micro-batches.
   Event Embed(RowRange rows);
-  Event Attention(RowRange rows, int64_t layer_idx);
+
+  // Attention of micro_batches[i], which go through the layers together, on the processor that computes the layers.
+  // From a KV cache in DRAM a device takes what FetchKv brought, and meanwhile the entries of the next micro-batch
+  // come; new entries go back.
+  Event Attention(std::span<const RowRange> micro_batches, size_t i, int64_t layer_idx);
+  // Brings a micro-batch's KV entries to the device, where they need to be brought and are not on their way: at most
+  // those of one micro-batch ahead.
+  void FetchKv(RowRange rows, int64_t layer_idx);
+
+  // Attention of one micro-batch where the KV cache lies, in DRAM, while a device computes everything else.
+  // REQUIRES: a device. In this order, each after the one before it, other micro-batches' between them:
+  Event PreAttention(RowRange rows, int64_t layer_idx);
+  Event OffloadQkv(RowRange rows, const Event& pre_attention);
+  Event HostAttention(RowRange rows, int64_t layer_idx, const Event& offloaded);
+  Event LoadAttended(RowRange rows, const Event& attended);
+  Event PostAttention(RowRange rows, int64_t layer_idx, const Event& loaded);
+
+  // The event tells that Chosen() may be called.
   Event Route(RowRange rows, int64_t layer_idx);
   // The experts that these rows chose, in increasing index. REQUIRES: the event of their Route() has happened.
   std::vector<int32_t> Chosen(RowRange rows, int64_t layer_idx);
@@ -65,24 +104,61 @@ class Pass {
   // The leases must be held until the event. REQUIRES: their arrival has been waited for.
   Event Experts(int64_t layer_idx, std::span<const ExpertLease> leases);
   Event Combine(RowRange rows, int64_t layer_idx);
+  // Route, Group, Experts and Combine in one task, when the leases are on all experts of the layer: nobody needs to
+  // know what the rows chose.
+  Event RouteAndCompute(RowRange rows, int64_t layer_idx, std::span<const ExpertLease> leases);
   Event DenseFfn(RowRange rows, int64_t layer_idx);
   // The logits of all rows that want some, handed to the sink as they are computed; waits for all that was issued.
   absl::Status Finish(LogitsSink sink);
 
  private:
   using Body = std::function<void(const OpContext&)>;
-  Event Issue(TaskLabel label, const OperationCost& cost, std::vector<Event> after, Body body);
   struct LostExpert {
     ExpertPlace place;
     absl::Status why;
   };
-  void RunExperts(const OpContext& context, std::span<const ExpertPlace> places, std::span<const LostExpert> lost);
+  // Leases as a task takes them: what arrived, and what did not.
+  struct TakenExperts {
+    std::vector<ExpertPlace> places;
+    std::vector<LostExpert> lost;
+    std::vector<Event> arrived;
+  };
+  // KV entries of a micro-batch on the device.
+  struct StagedKv {
+    int64_t layer_idx = 0;
+    RowRange rows;
+    int buffer_idx = 0;
+    Event arrived;
+    std::vector<std::vector<std::byte*>> sequences;      // their pages in the buffer
+    std::vector<std::span<std::byte* const>> row_pages;  // [rows.size()]
+  };
+
+  bool stages_kv() const { return args_.device.has_value() && args_.device->kv_staging != nullptr; }
+  const PassProcessor& compute() const { return args_.device.has_value() ? args_.device->processor : args_.host; }
+  Event Issue(const PassProcessor& processor, TaskLabel label, const OperationCost& cost, std::vector<Event> after,
+              Body body);
+  // Copies between the host's and the device's activations.
+  Event Copy(LaneIdx lane, TaskLabel label, uint64_t link_bytes, std::vector<Event> after,
+             std::function<void(Activations& host, Activations& device)> body);
+  Event IssueInOrder(Task task);
+  KvView CacheView(RowRange rows, int64_t layer_idx) const;
+  std::shared_ptr<StagedKv> Stage(RowRange rows, int64_t layer_idx);
+  Event StagedAttention(RowRange rows, int64_t layer_idx);
+  std::shared_ptr<StagedKv> FindStaged(RowRange rows, int64_t layer_idx) const;
+  // What the first operation of a layer must wait for.
+  std::vector<Event> BeforeLayer(RowRange rows) const;
+  TakenExperts Take(std::span<const ExpertLease> leases);
+  void RunExperts(const OpContext& context, const TakenExperts& experts);
   void FailExpert(const OpContext& context, const ExpertPlace& place, const absl::Status& status);
   ModelCost::Context ContextOf(RowRange rows) const;
 
   Args args_;
-  Event last_;                       // the task issued last
-  std::vector<int64_t> group_rows_;  // [num_experts]: of the rows that were grouped last
+  std::map<LaneIdx, Event> last_;  // the task issued last, by lane
+  std::vector<Event> embedded_;    // [num_rows]: by the first row of what was embedded; on the device
+  std::vector<Event> offloaded_;   // [num_rows]: by a micro-batch's first row: its K and V have left the device
+  std::vector<Event> stored_;      // [num_rows]: and are in the KV cache
+  std::vector<std::shared_ptr<StagedKv>> staged_;  // fetched, not attended to yet
+  std::vector<int64_t> group_rows_;                // [num_experts]: of the rows that were grouped last
 };
 
 }  // namespace penstock

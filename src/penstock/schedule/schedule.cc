@@ -14,12 +14,15 @@ namespace {
 constexpr uint64_t kRingBytes = 128 * kMiB;
 
 // All experts of a layer are in slots at a time.
-bool IsLayerByLayer(ScheduleKind kind) { return kind == ScheduleKind::kZero || kind == ScheduleKind::kZigzag; }
+bool IsLayerByLayer(ScheduleKind kind) {
+  return kind == ScheduleKind::kZero || kind == ScheduleKind::kZigzag || AttendsOnHost(kind);
+}
 
 }  // namespace
 
 std::string_view ScheduleName(ScheduleKind kind) {
-  constexpr std::string_view kNames[] = {"on-demand", "zero", "zigzag", "klotski"};
+  constexpr std::string_view kNames[] = {"on-demand",  "zero",   "zigzag", "klotski", "zigzag-cpu-attention",
+                                         "fastdecode", "cgopipe"};
   return kNames[static_cast<int>(kind)];
 }
 
@@ -37,6 +40,9 @@ std::unique_ptr<Schedule> MakeSchedule(const ScheduleOptions& options, const Mod
     case ScheduleKind::kOnDemand: return MakeOnDemand();
     case ScheduleKind::kZero: return MakeZigzag(config, /*one_micro_batch=*/true);
     case ScheduleKind::kZigzag: return MakeZigzag(config, /*one_micro_batch=*/false);
+    case ScheduleKind::kZigzagCpuAttention:
+    case ScheduleKind::kFastdecode:
+    case ScheduleKind::kCgopipe: return MakeHostAttention(options.kind, config);
     case ScheduleKind::kKlotski: break;
   }
   return MakeKlotski(options, config);

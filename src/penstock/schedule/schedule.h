@@ -27,9 +27,16 @@ enum class ScheduleKind : uint8_t {
   kZero,      // ZeRO-Inference: layer by layer, all experts of the next layer fetched ahead; one micro-batch a pass
   kZigzag,    // FlexGen: the same for all micro-batches of the batch
   kKlotski,   // gate-decided transfers, hot experts ahead, expert by expert over all micro-batches in order of arrival
+  // For a device: the host attends, in DRAM.
+  kZigzagCpuAttention,  // FlexGen(c): the device waits meanwhile
+  kFastdecode,          // FastDecode: the host attends ahead of the device
+  kCgopipe,             // MoE-Lightning: and weights come in pages between hidden states
 };
-inline constexpr ScheduleKind kAllSchedules[] = {ScheduleKind::kOnDemand, ScheduleKind::kZero, ScheduleKind::kZigzag,
-                                                 ScheduleKind::kKlotski};
+inline constexpr ScheduleKind kAllSchedules[] = {
+    ScheduleKind::kOnDemand,           ScheduleKind::kZero,       ScheduleKind::kZigzag, ScheduleKind::kKlotski,
+    ScheduleKind::kZigzagCpuAttention, ScheduleKind::kFastdecode, ScheduleKind::kCgopipe};
+// Whether it attends on the host while a device computes the layers.
+constexpr bool AttendsOnHost(ScheduleKind kind) { return kind >= ScheduleKind::kZigzagCpuAttention; }
 std::string_view ScheduleName(ScheduleKind kind);  // "on-demand"
 // kUsage names those that there are.
 absl::StatusOr<ScheduleKind> ParseScheduleName(std::string_view name);
@@ -44,9 +51,9 @@ struct ScheduleOptions {
 };
 std::unique_ptr<Schedule> MakeSchedule(const ScheduleOptions& options, const ModelConfig& config);
 
-// Streaming slots without which a schedule cannot run.
+// Streaming slots (of the processor that computes the layers) without which a schedule cannot run.
 int64_t LeastStreamingSlots(ScheduleKind kind, const ModelConfig& config);
-// How many of `num_slots` should not be pinned: what is computed, and what the disk brings meanwhile.
+// How many of `num_slots` should not be pinned: what is computed, and what the link brings meanwhile.
 int64_t StreamingSlots(ScheduleKind kind, const ModelConfig& config, int64_t num_slots, uint64_t slot_bytes);
 
 // Memory that any schedule takes at most, beside leases.
@@ -54,6 +61,7 @@ uint64_t ScheduleBytes(const ModelConfig& config);
 
 std::unique_ptr<Schedule> MakeOnDemand();
 std::unique_ptr<Schedule> MakeZigzag(const ModelConfig& config, bool one_micro_batch);
+std::unique_ptr<Schedule> MakeHostAttention(ScheduleKind kind, const ModelConfig& config);
 std::unique_ptr<Schedule> MakeKlotski(const ScheduleOptions& options, const ModelConfig& config);
 
 }  // namespace penstock

@@ -1,0 +1,123 @@
+#include "penstock/memory/expert_source.h"
+
+#include <algorithm>
+#include <cstring>
+#include <utility>
+
+#include "penstock/base/bytes.h"
+#include "penstock/base/check.h"
+#include "penstock/base/checked.h"
+#include "penstock/base/status.h"
+#include "penstock/memory/expert_store.h"
+
+namespace penstock {
+namespace {
+
+// Small enough that what waits behind a page waits for a millisecond or two, large enough that a page's tasks cost
+// nothing beside its bytes. Small experts are cut, too.
+constexpr int64_t kPagesPerExpert = 8;
+constexpr uint64_t kLeastPageBytes = 4 * kKiB;
+constexpr uint64_t kMostPageBytes = 4 * kMiB;
+
+// Pages in page-locked memory: one that arrives, one that leaves, one that waits.
+constexpr size_t kNumPinnedPages = 3;
+
+uint64_t WeightPageBytes(const ExpertLayouts& layouts) {
+  const uint64_t part = RoundUp(layouts.slot_bytes() / kPagesPerExpert, kPageBytes);
+  return std::clamp<uint64_t>(part, kLeastPageBytes, kMostPageBytes);
+}
+
+}  // namespace
+
+Event DiskSource::FetchPage(int64_t key, std::byte* slot, const std::vector<Event>& slot_free) {
+  return runtime_->Issue({.lane = disk_lane_,
+                          .label = {.name = "read expert",
+                                    .layer_idx = layouts_->layer_of(key),
+                                    .expert_idx = layouts_->expert_idx_of(key)},
+                          .cost = {.link_bytes = layouts_->read_bytes(key)},
+                          .after_end = slot_free,
+                          .reads = layouts_->Reads(key, slot)});
+}
+
+uint64_t DramSource::PinnedBytes(const ExpertLayouts& layouts) { return kNumPinnedPages * WeightPageBytes(layouts); }
+
+DramSource::DramSource(const Args& args)
+    : args_(args),
+      page_bytes_(WeightPageBytes(args.layouts)),
+      buffer_free_(kNumPinnedPages),
+      finishing_(static_cast<size_t>(args.layouts.num_experts())) {}
+
+DramSource::~DramSource() { (void)args_.runtime.WaitAll(buffer_free_); }
+
+absl::StatusOr<std::unique_ptr<DramSource>> DramSource::Create(const Args& args) {
+  auto source = std::unique_ptr<DramSource>(new DramSource(args));
+  if (args.pool != nullptr) {
+    PENSTOCK_ASSIGN_OR_RETURN(source->pinned_, Arena::Map(PinnedBytes(args.layouts)));
+  }
+  return source;
+}
+
+int64_t DramSource::num_pages(int64_t key) const { return static_cast<int64_t>(CeilDiv(bytes(key), page_bytes_)); }
+
+bool DramSource::Begin(int64_t key) {
+  std::optional<ExpertLease> lease = args_.dram.Acquire(key, FetchReason::kWanted);
+  if (!lease.has_value()) return false;
+  Finishing& finishing = finishing_[static_cast<size_t>(key)];
+  if (finishing.load_id != lease->place().load_id) {
+    Task finish{.lane = args_.host_lane,
+                .label = {.name = "finish",
+                          .layer_idx = args_.layouts.layer_of(key),
+                          .expert_idx = args_.layouts.expert_idx_of(key)},
+                .after = {lease->arrived()}};
+    if (args_.pool != nullptr) {
+      finish.body = [this, place = lease->place()] { return args_.dram.Finish({&place, 1}, *args_.pool)[0]; };
+    }
+    finishing = {lease->place().load_id, args_.runtime.Issue(std::move(finish))};
+  }
+  transfers_.push_back(
+      {.key = key, .lease = std::make_unique<ExpertLease>(std::move(*lease)), .ready = finishing.done});
+  return true;
+}
+
+Event DramSource::FetchPage(int64_t key, std::byte* slot, const std::vector<Event>& slot_free) {
+  const auto transfer =
+      std::find_if(transfers_.begin(), transfers_.end(), [&](const Transfer& t) { return t.key == key; });
+  PENSTOCK_CHECK(transfer != transfers_.end());
+  const FileExtent extent = args_.layouts.finished_extent(key);
+  const uint64_t begin = static_cast<uint64_t>(transfer->next_page) * page_bytes_;
+  const uint64_t size = std::min(page_bytes_, extent.size_bytes - begin);
+  const TaskLabel label{
+      .name = "weight page", .layer_idx = args_.layouts.layer_of(key), .expert_idx = args_.layouts.expert_idx_of(key)};
+  const size_t buffer_idx = std::exchange(next_buffer_, (next_buffer_ + 1) % kNumPinnedPages);
+  std::byte* buffer = pinned_.data() == nullptr ? nullptr : pinned_.data() + buffer_idx * page_bytes_;
+  const auto copy = [](std::byte* target, const std::byte* source, uint64_t size_bytes) {
+    return [=] {
+      std::memcpy(target, source, size_bytes);
+      return absl::OkStatus();
+    };
+  };
+  Task hop{.lane = args_.dram_to_pinned_lane,
+           .label = label,
+           .cost = {.link_bytes = size},
+           .after = {transfer->ready},
+           .after_end = {buffer_free_[buffer_idx]}};
+  if (buffer != nullptr) {
+    hop.body = copy(buffer, args_.dram.SlotOf(transfer->lease->place()) + extent.offset_bytes + begin, size);
+  }
+  const Event pinned = args_.runtime.Issue(std::move(hop));
+  Task second{.lane = args_.dram_to_device_lane,
+              .label = label,
+              .cost = {.link_bytes = size},
+              .after = {pinned},
+              .after_end = slot_free};
+  if (buffer != nullptr) second.body = copy(slot + extent.offset_bytes + begin, buffer, size);
+  const Event arrived = args_.runtime.Issue(std::move(second));
+  buffer_free_[buffer_idx] = arrived;
+  if (++transfer->next_page == num_pages(key)) {
+    transfer->lease->Release(pinned);
+    transfers_.erase(transfer);
+  }
+  return arrived;
+}
+
+}  // namespace penstock

@@ -1,0 +1,59 @@
+// Device memory for the KV entries of one layer that micro-batches attend to, while the cache itself lies in DRAM: two
+// buffers, so that the next micro-batch's entries arrive while those of this one are read.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <utility>
+
+#include "absl/status/statusor.h"
+#include "penstock/base/status.h"
+#include "penstock/memory/arena.h"
+#include "penstock/memory/kv_cache.h"
+#include "penstock/runtime/task.h"
+
+namespace penstock {
+
+class KvStaging {
+ public:
+  static constexpr int kNumBuffers = 2;
+
+  // For micro-batches of at most `num_pages` KV pages.
+  static uint64_t Bytes(const ModelConfig& config, KvFormat format, int64_t num_pages) {
+    return kNumBuffers * static_cast<uint64_t>(num_pages) * BlockBytes(config, format);
+  }
+  static absl::StatusOr<KvStaging> Create(const ModelConfig& config, KvFormat format, int64_t num_pages) {
+    KvStaging staging;
+    staging.layer_ = {.format = format,
+                      .first_block_bytes = 0,
+                      .block_bytes = KvBlock{format, config.head_dim}.bytes(),
+                      .num_heads = config.num_kv_heads};
+    staging.num_pages_ = num_pages;
+    PENSTOCK_ASSIGN_OR_RETURN(staging.arena_, Arena::Map(Bytes(config, format, num_pages)));
+    return staging;
+  }
+
+  // How blocks lie in a buffer: those of a page together.
+  const KvLayer& layer() const { return layer_; }
+  int64_t num_pages() const { return num_pages_; }
+  std::byte* page(int buffer_idx, int64_t page_idx) const {
+    return arena_.data() + static_cast<uint64_t>((buffer_idx * num_pages_ + page_idx) * layer_.bytes());
+  }
+
+  // Buffers are taken in turn; one may be written when the events of its last use have happened.
+  int Take() { return std::exchange(next_, (next_ + 1) % kNumBuffers); }
+  Event& last_use(int buffer_idx) { return last_uses_[static_cast<size_t>(buffer_idx)]; }
+
+ private:
+  static uint64_t BlockBytes(const ModelConfig& config, KvFormat format) {
+    return static_cast<uint64_t>(config.num_kv_heads * KvBlock{format, config.head_dim}.bytes());
+  }
+
+  KvLayer layer_;
+  int64_t num_pages_ = 0;
+  Arena arena_;
+  int next_ = 0;
+  std::array<Event, kNumBuffers> last_uses_;
+};
+
+}  // namespace penstock

@@ -1,0 +1,102 @@
+// Schedules that attend where the KV cache lies, on the host, while a device computes everything else and all experts
+// of the next layer come to it.
+//
+// CGOPipe (MoE-Lightning, Algorithm 1): the host attends two micro-batches ahead of the device, and the next layer's
+// weights come in pages between the hidden states, so that no hidden state waits behind a layer of weights:
+//
+//   device_compute  | post(i,1) pre(i,3) | post(i,2) pre(i,4) | post(i,3) pre(i+1,1) | ...
+//   host_compute    |    attention(i,2)  |    attention(i,3)  |    attention(i,4)    | ...
+//   dram_to_device  | hidden(i,2) pages of i+1 | hidden(i,3) pages of i+1 | ...
+//
+// FastDecode's (S2 in the paper) is the same with the weights sent whole, when the first micro-batch's hidden states
+// have left; FlexGen's with attention on the host (S3) also lets the device wait while the host attends. Both are given
+// the best place that there is for whole weights: in front of the first hidden states every layer would begin with a
+// pause.
+//
+// Beyond the paper: a share of the experts may be pinned on the device and never comes; with slots for less than two
+// layers the rest of the next layer is issued when this one has been computed.
+#include <algorithm>
+#include <vector>
+
+#include "penstock/schedule/layer_prefetch.h"
+#include "penstock/schedule/schedule.h"
+
+namespace penstock {
+namespace {
+
+class HostAttentionSchedule : public Schedule {
+ public:
+  HostAttentionSchedule(ScheduleKind kind, const ModelConfig& config)
+      : in_pages_(kind == ScheduleKind::kCgopipe),
+        most_ahead_(kind == ScheduleKind::kZigzagCpuAttention ? 0 : 2),
+        prefetch_(config) {}
+
+  absl::Status Run(Pass& pass) override {
+    const auto num_micro_batches = static_cast<int64_t>(pass.micro_batches().size());
+    const int64_t num_steps = pass.config().num_layers * num_micro_batches;
+    // A micro-batch's next layer can be issued when this one has been.
+    const int64_t ahead = std::min(most_ahead_, num_micro_batches);
+    attended_.assign(static_cast<size_t>(num_steps), {});
+    for (const RowRange& rows : pass.micro_batches()) pass.Embed(rows);
+    for (int64_t step = 0; step < ahead; ++step) Attend(pass, step);
+    for (int64_t step = 0; step < num_steps; ++step) {
+      const int64_t layer_idx = step / num_micro_batches, micro_batch_idx = step % num_micro_batches;
+      const RowRange rows = pass.micro_batches()[static_cast<size_t>(micro_batch_idx)];
+      if (ahead == 0) Attend(pass, step);
+      const Event loaded = pass.LoadAttended(rows, attended_[static_cast<size_t>(step)]);
+      if (pass.has_experts(layer_idx)) {
+        if (micro_batch_idx == 0) BeginLayer(pass, layer_idx);
+        prefetch_.IssuePages(pass, in_pages_ ? micro_batch_idx + 1 : num_micro_batches, num_micro_batches);
+        // Pass needs to know what has not arrived; the link has enough to do meanwhile.
+        for (const ExpertLease& lease : leases_) (void)pass.runtime().Wait(lease.arrived());
+      }
+      pass.PostAttention(rows, layer_idx, loaded);
+      if (!pass.has_experts(layer_idx)) {
+        pass.DenseFfn(rows, layer_idx);
+      } else {
+        const Event done = pass.RouteAndCompute(rows, layer_idx, leases_);
+        if (micro_batch_idx + 1 == num_micro_batches) EndLayer(pass, done);
+      }
+      if (ahead > 0 && step + ahead < num_steps) Attend(pass, step + ahead);
+    }
+    return absl::OkStatus();
+  }
+
+  void Reset() override { prefetch_.Reset(); }
+
+ private:
+  void Attend(Pass& pass, int64_t step) {
+    const auto num_micro_batches = static_cast<int64_t>(pass.micro_batches().size());
+    const int64_t layer_idx = step / num_micro_batches;
+    const RowRange rows = pass.micro_batches()[static_cast<size_t>(step % num_micro_batches)];
+    const Event offloaded = pass.OffloadQkv(rows, pass.PreAttention(rows, layer_idx));
+    attended_[static_cast<size_t>(step)] = pass.HostAttention(rows, layer_idx, offloaded);
+  }
+
+  void BeginLayer(Pass& pass, int64_t layer_idx) {
+    leases_ = prefetch_.TakeLayer(pass, layer_idx);
+    for (const ExpertLease& lease : leases_) pass.experts().CountWanted(lease.key());
+    prefetch_.Want(pass);
+  }
+
+  void EndLayer(Pass& pass, const Event& done) {
+    for (ExpertLease& lease : leases_) lease.Release(done);
+    leases_.clear();
+    prefetch_.Want(pass);  // for what there was no slot
+    prefetch_.IssuePages(pass, 1, 1);
+  }
+
+  const bool in_pages_;
+  const int64_t most_ahead_;  // micro-batches
+  LayerPrefetch prefetch_;
+  std::vector<Event> attended_;      // by layer and micro-batch
+  std::vector<ExpertLease> leases_;  // of the layer that is computed
+};
+
+}  // namespace
+
+std::unique_ptr<Schedule> MakeHostAttention(ScheduleKind kind, const ModelConfig& config) {
+  return std::make_unique<HostAttentionSchedule>(kind, config);
+}
+
+}  // namespace penstock

@@ -1,0 +1,63 @@
+#include "penstock/schedule/layer_prefetch.h"
+
+#include <utility>
+
+#include "penstock/base/check.h"
+
+namespace penstock {
+
+LayerPrefetch::LayerPrefetch(const ModelConfig& config) : layer_after_(static_cast<size_t>(config.num_layers)) {
+  // Twice around: the first time finds what comes after the last layer.
+  int64_t after = 0;
+  for (int64_t i = 2 * config.num_layers - 1; i >= 0; --i) {
+    const int64_t layer_idx = i % config.num_layers;
+    layer_after_[static_cast<size_t>(layer_idx)] = after;
+    if (config.layer_has_experts[layer_idx]) after = layer_idx;
+  }
+}
+
+std::vector<ExpertLease> LayerPrefetch::TakeLayer(Pass& pass, int64_t layer_idx) {
+  IssuePages(pass, 1, 1);
+  DropFailed(pass);
+  WantExperts(pass, layer_idx);
+  PENSTOCK_CHECK(std::ssize(leases_) == pass.config().num_experts);
+  IssuePages(pass, 1, 1);
+  num_pages_ = 0;
+  next_layer_ = layer_after_[static_cast<size_t>(layer_idx)];
+  return std::exchange(leases_, {});
+}
+
+void LayerPrefetch::Want(Pass& pass) {
+  const int64_t num_issued = num_pages_ - pass.experts().num_waiting_pages();
+  WantExperts(pass, next_layer_);
+  num_pages_ = num_issued + pass.experts().num_waiting_pages();
+}
+
+void LayerPrefetch::WantExperts(Pass& pass, int64_t layer_idx) {
+  ExpertStore& store = pass.experts();
+  while (std::ssize(leases_) < pass.config().num_experts) {
+    auto lease = store.AcquireByPages(store.layouts().KeyOf(layer_idx, std::ssize(leases_)), FetchReason::kPredicted);
+    if (!lease.has_value()) return;
+    leases_.push_back(std::move(*lease));
+  }
+}
+
+void LayerPrefetch::IssuePages(Pass& pass, int64_t share, int64_t num_shares) {
+  const int64_t left = num_pages_ - num_pages_ * share / num_shares;
+  const bool all = share == num_shares;
+  // The tier below holds an expert only while its pages are issued: there is always room for the next.
+  while (pass.experts().num_waiting_pages() > (all ? 0 : left)) PENSTOCK_CHECK(pass.experts().IssuePage());
+}
+
+void LayerPrefetch::DropFailed(Pass& pass) {
+  for (size_t i = 0; i < leases_.size(); ++i) {
+    const Event& arrived = leases_[i].arrived();
+    if (!pass.runtime().Done(arrived) || pass.runtime().Wait(arrived).ok()) continue;
+    leases_.erase(leases_.begin() + static_cast<int64_t>(i), leases_.end());
+    return;
+  }
+}
+
+void LayerPrefetch::Reset() { leases_.clear(); }
+
+}  // namespace penstock
