@@ -71,6 +71,7 @@ ThreadPool::ThreadPool(int num_threads) {
       CPU_ZERO(&mask);
       CPU_SET(cpus[worker_idx], &mask);
       pthread_setaffinity_np(threads_.back().native_handle(), sizeof(mask), &mask);
+      caller_cpu_ = cpus[0];
     }
   }
 }
@@ -80,6 +81,18 @@ ThreadPool::~ThreadPool() {
   epoch_.fetch_add(1, std::memory_order_release);
   epoch_.notify_all();
   for (std::thread& thread : threads_) thread.join();
+}
+
+ThreadPool::CallerPin::CallerPin(const ThreadPool& pool) {
+  if (pool.caller_cpu_ < 0 || pthread_getaffinity_np(pthread_self(), sizeof(before_), &before_) != 0) return;
+  cpu_set_t mask;
+  CPU_ZERO(&mask);
+  CPU_SET(pool.caller_cpu_, &mask);
+  pinned_ = pthread_setaffinity_np(pthread_self(), sizeof(mask), &mask) == 0;
+}
+
+ThreadPool::CallerPin::~CallerPin() {
+  if (pinned_) pthread_setaffinity_np(pthread_self(), sizeof(before_), &before_);
 }
 
 void ThreadPool::ParallelFor(int64_t num_tasks, absl::FunctionRef<void(int64_t, int)> body) noexcept {

@@ -5,6 +5,8 @@
 // opened by one thread.
 #pragma once
 
+#include <sched.h>
+
 #include <atomic>
 #include <cstdint>
 #include <thread>
@@ -28,6 +30,20 @@ class ThreadPool {
 
   int num_workers() const { return static_cast<int>(threads_.size()) + 1; }
 
+  // While it lives, the calling thread stays on the CPU that the pinned workers leave to it. Where it sleeps between
+  // regions, as it does when it waits for a disk, it would often wake up on a worker's CPU and take turns with it.
+  class CallerPin {
+   public:
+    explicit CallerPin(const ThreadPool& pool);
+    ~CallerPin();
+    CallerPin(const CallerPin&) = delete;
+    CallerPin& operator=(const CallerPin&) = delete;
+
+   private:
+    bool pinned_ = false;
+    cpu_set_t before_;
+  };
+
   // Calls body(task_idx, worker_idx) once for each task_idx in [0, num_tasks), in any order, and returns when
   // all are done. Tasks are handed out one at a time, so uneven ones balance. `body` must not open a region
   // of the same pool. An exception in `body` ends the process: other workers still use what it would unwind.
@@ -38,7 +54,8 @@ class ThreadPool {
   void DrainTasks(int worker_idx);
 
   std::vector<std::thread> threads_;
-  int num_spins_ = 0;  // before a thread sleeps; set before the first worker starts
+  int caller_cpu_ = -1;  // that the workers leave to worker 0; -1: they are not pinned
+  int num_spins_ = 0;    // before a thread sleeps; set before the first worker starts
   const absl::FunctionRef<void(int64_t, int)>* body_ = nullptr;
   int64_t num_tasks_ = 0;
   alignas(64) std::atomic<int64_t> next_task_{0};

@@ -11,8 +11,10 @@
 
 #include "penstock/base/file.h"
 #include "penstock/base/json.h"
+#include "penstock/base/limits.h"
 #include "penstock/base/logging.h"
 #include "penstock/base/status.h"
+#include "penstock/base/text.h"
 #include "penstock/engine/hooks.h"
 #include "penstock/job/stats.h"
 
@@ -25,8 +27,9 @@ struct Measurement {
   int64_t size;
   double best_s;  // of the runs
   double median_s;
-  double total_s;    // of all runs
-  EngineStats work;  // of all runs
+  double total_s;          // of all runs
+  EngineStats work;        // of all runs
+  int64_t first_step = 0;  // of the engine's
   MachineRates rates = {};
   double tokens_per_s() const { return static_cast<double>(size) / std::max(1e-9, median_s); }
 };
@@ -81,6 +84,7 @@ class Bench {
     for (int64_t i = 0; i < num_sequences; ++i) PENSTOCK_RETURN_IF_ERROR(Submit(flags_.context, answer));
     PENSTOCK_RETURN_IF_ERROR(TimeSteps([&] { return engine_.stats().prompt_tokens == done_at; }).status());
     std::vector<double> seconds;
+    const int64_t first_step = num_steps_;
     const EngineStats before = engine_.stats();
     while (static_cast<int64_t>(seconds.size()) < flags_.steps) {
       if (engine_.num_running() != num_sequences) {
@@ -93,7 +97,9 @@ class Bench {
     }
     const EngineStats work = WorkBetween(before, engine_.stats());
     PENSTOCK_RETURN_IF_ERROR(TimeSteps([&] { return engine_.idle(); }).status());
-    return MeasurementOf(false, num_sequences, seconds, work);
+    Measurement measured = MeasurementOf(false, num_sequences, seconds, work);
+    measured.first_step = first_step;
+    return measured;
   }
 
  private:
@@ -121,6 +127,7 @@ class Bench {
     const auto start = std::chrono::steady_clock::now();
     while (!is_done()) {
       PENSTOCK_ASSIGN_OR_RETURN(const std::vector<Completion> finished, engine_.Step());
+      ++num_steps_;
       for (const Completion& completion : finished) PENSTOCK_RETURN_IF_ERROR(completion.status);
     }
     return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
@@ -129,6 +136,59 @@ class Bench {
   const BenchFlags& flags_;
   Engine& engine_;
   std::mt19937 generator_{1};
+  int64_t num_steps_ = 0;
+};
+
+// Predictions of the measured decode steps, from the routing that they had.
+class Predictor {
+ public:
+  // Where there is nothing to predict it does nothing.
+  absl::Status Prepare(const std::string& hardware_path, const EngineOptions& options) {
+    if (hardware_path.empty()) return absl::OkStatus();
+    PENSTOCK_ASSIGN_OR_RETURN(const std::string text, ReadFile(hardware_path, kMaxConfigBytes));
+    absl::StatusOr<json::value> value = ParseJson(text, Fault::kInput);
+    if (!value.ok()) return Annotate(value.status(), Printable(hardware_path));
+    absl::StatusOr<Hardware> hardware = ParseHardware(*value);
+    if (!hardware.ok()) return Annotate(hardware.status(), Printable(hardware_path));
+    hardware_ = *std::move(hardware);
+    if (options.routing_path.empty()) {
+      return UsageError("--hardware predicts steps with the experts that they chose: give --record-routing FILE, too");
+    }
+    trace_path_ = options.routing_path;
+    return absl::OkStatus();
+  }
+  void Add(const Measurement& measured) {
+    if (hardware_.has_value() && !measured.is_prefill) measured_.push_back(measured);
+  }
+  // REQUIRES: the engine's traces are closed.
+  absl::StatusOr<std::string> Lines(const Engine& engine, const BenchFlags& flags) {
+    if (measured_.empty()) return std::string();
+    PENSTOCK_ASSIGN_OR_RETURN(const std::vector<double> steps, SimulateTrace(engine, *hardware_, trace_path_));
+    std::string lines;
+    for (const Measurement& measured : measured_) {
+      const auto first = steps.begin() + std::min(measured.first_step, std::ssize(steps));
+      const std::vector<double> seconds(first, first + std::min(flags.steps, steps.end() - first));
+      if (seconds.empty()) continue;
+      const double predicted_s = Median(seconds), error = predicted_s / measured.median_s - 1;
+      if (flags.as_json) {
+        const json::object line = {{"kind", "prediction"},
+                                   {"sequences", measured.size},
+                                   {"seconds", measured.median_s},
+                                   {"predicted_seconds", predicted_s},
+                                   {"error", error}};
+        lines += std::string(json::serialize(line)) + "\n";
+      } else {
+        lines += fmt::format("predicted{:>8}{:>12.1f}{:>12.2f}  {:+.1f}%\n", measured.size,
+                             static_cast<double>(measured.size) / predicted_s, predicted_s * 1e3, 100 * error);
+      }
+    }
+    return lines;
+  }
+
+ private:
+  std::optional<Hardware> hardware_;
+  std::string trace_path_;
+  std::vector<Measurement> measured_;
 };
 
 std::string Line(const BenchFlags& flags, const Measurement& measured) {
@@ -177,6 +237,8 @@ absl::StatusOr<int> BenchCommand(const BenchFlags& flags) {
   // What the decoding sequences take is known to the token.
   options.planned_positions =
       flags.context + AnswerTokens(flags, std::max<int64_t>(1, most_sequences), options.prefill_chunk);
+  Predictor predictor;
+  PENSTOCK_RETURN_IF_ERROR(predictor.Prepare(flags.hardware_path, options));
   PENSTOCK_ASSIGN_OR_RETURN(const std::unique_ptr<Engine> engine,
                             OpenEngine(options, {.empty_prompts = flags.empty_context}));
   const MemoryPlan& plan = engine->memory_plan();
@@ -198,6 +260,7 @@ absl::StatusOr<int> BenchCommand(const BenchFlags& flags) {
   }
   const auto report = [&](const absl::StatusOr<Measurement>& measured) -> absl::Status {
     PENSTOCK_RETURN_IF_ERROR(measured.status());
+    predictor.Add(*measured);
     return WriteFully(STDOUT_FILENO, Line(flags, *measured), "stdout");
   };
   for (const int64_t num_tokens : flags.prefill) {
@@ -207,6 +270,8 @@ absl::StatusOr<int> BenchCommand(const BenchFlags& flags) {
     if (num_sequences > 0) PENSTOCK_RETURN_IF_ERROR(report(bench.Decode(num_sequences)));
   }
   PENSTOCK_RETURN_IF_ERROR(engine->CloseTraces());
+  PENSTOCK_ASSIGN_OR_RETURN(const std::string predictions, predictor.Lines(*engine, flags));
+  PENSTOCK_RETURN_IF_ERROR(WriteFully(STDOUT_FILENO, predictions, "stdout"));
   return 0;
 }
 

@@ -416,6 +416,10 @@ Command AddBenchCommand(CLI::App& app, LogFlags& log) {
       ->check(CLI::Range(int64_t{1}, int64_t{1000}))
       ->capture_default_str();
   command->add_flag("--json", flags->as_json, "print a JSON object for each measurement");
+  command
+      ->add_option("--hardware", flags->hardware_path,
+                   "JSON of penstock probe --model: predict the decode steps from it, too; needs --record-routing")
+      ->type_name("FILE");
   AddLogFlags(*command, log);
   return {command, [flags] { return BenchCommand(*flags); }};
 }
@@ -423,7 +427,16 @@ Command AddBenchCommand(CLI::App& app, LogFlags& log) {
 Command AddProbeCommand(CLI::App& app, LogFlags& log) {
   auto flags = std::make_shared<ProbeFlags>();
   CLI::App* command = app.add_subcommand("probe", "measure this machine: memory bandwidth and arithmetic by threads");
-  command->add_option("-t,--threads", flags->threads, "most threads to measure with (default: all usable CPUs)")
+  command
+      ->add_option("-m,--model", flags->model.engine.model_dir,
+                   "measure what it does with this model instead: kernels and the disk where it lies")
+      ->type_name("DIR");
+  command->add_option("--memory", flags->model.memory, "with --model: DRAM budget")->type_name("SIZE");
+  command->add_option("--dtype", flags->model.engine.dtype, "with --model: auto, f32 or bf16");
+  command->add_option("--kv-dtype", flags->model.engine.kv_dtype, "with --model: auto, f32, bf16 or int8");
+  command
+      ->add_option("-t,--threads", flags->model.engine.threads,
+                   "(most) threads to measure with (default: all usable CPUs)")
       ->check(CLI::Range(1, kMaxThreads));
   command->add_flag("--json", flags->as_json, "print JSON");
   command->add_option("-o,--output", flags->output_path, "write the JSON into a file, too")->type_name("FILE");

@@ -90,12 +90,13 @@ struct BenchFlags {
   int64_t repetitions = 3;                    // of a prefill
   bool empty_context = false;                 // zeros for the KV entries of the context instead of computing them
   bool as_json = false;
+  std::string hardware_path;  // of which the decode steps are predicted, too; empty: none
 };
 absl::StatusOr<int> BenchCommand(const BenchFlags& flags);
 
-// penstock probe: measure this machine.
+// penstock probe: measure this machine, or with a model what it does with that.
 struct ProbeFlags {
-  int threads = 0;
+  ModelFlags model;
   bool as_json = false;
   std::string output_path;  // of the JSON; empty: none
 };

@@ -10,6 +10,7 @@
 #include "penstock/base/json.h"
 #include "penstock/base/status.h"
 #include "penstock/base/text.h"
+#include "penstock/engine/hooks.h"
 #include "penstock/hardware/probe.h"
 
 namespace penstock::cli {
@@ -61,6 +62,26 @@ std::string Table(const Hardware& hardware) {
   return out;
 }
 
+std::string ModelTable(const Hardware& hardware) {
+  const KernelRates& kernels = hardware.processors.at(0).kernels.at(0);
+  std::string out = fmt::format("weights in {}, KV in {}, {} threads\n\n{:>15}{:>15}{:>15}\n", kernels.weights,
+                                kernels.kv, kernels.num_threads, "ops per byte", "GB/s", "GOP/s");
+  for (const GemmPoint& point : kernels.gemm) {
+    out += fmt::format("{:>15.1f}{:>15.2f}{:>15.1f}\n", point.ops_per_byte, 1e-9 / point.seconds_per_byte,
+                       1e-9 * point.ops_per_byte / point.seconds_per_byte);
+  }
+  out += fmt::format("\nKV {:.1f} GB/s, disk {:.2f} GB/s\n", 1e-9 * kernels.kv_bytes_per_s,
+                     1e-9 * hardware.links.at(0).bytes_per_s);
+  return out;
+}
+
+absl::StatusOr<Hardware> Measure(const ProbeFlags& flags) {
+  if (flags.model.engine.model_dir.empty()) return ProbeMachine({.max_threads = flags.model.engine.threads});
+  PENSTOCK_ASSIGN_OR_RETURN(const EngineOptions options, ToEngineOptions(flags.model));
+  PENSTOCK_ASSIGN_OR_RETURN(const std::unique_ptr<Engine> engine, Engine::Open(options));
+  return ProbeHardware(*engine);
+}
+
 }  // namespace
 
 absl::StatusOr<int> ProbeCommand(const ProbeFlags& flags) {
@@ -69,13 +90,14 @@ absl::StatusOr<int> ProbeCommand(const ProbeFlags& flags) {
     output = UniqueFd(::open(flags.output_path.c_str(), O_WRONLY | O_CREAT | O_CLOEXEC, 0666));
     if (!output.valid()) return IoError("{}: cannot open for writing: {}", flags.output_path, ErrnoText(errno));
   }
-  PENSTOCK_ASSIGN_OR_RETURN(const Hardware hardware, ProbeMachine({.max_threads = flags.threads}));
+  PENSTOCK_ASSIGN_OR_RETURN(const Hardware hardware, Measure(flags));
   const std::string json = std::string(json::serialize(ToJson(hardware))) + "\n";
   if (output.valid()) {
     (void)::ftruncate(output.get(), 0);  // fails on pipes, which have nothing to cut off
     PENSTOCK_RETURN_IF_ERROR(WriteFully(output.get(), json, flags.output_path));
   }
-  PENSTOCK_RETURN_IF_ERROR(WriteFully(STDOUT_FILENO, flags.as_json ? json : Table(hardware), "stdout"));
+  const std::string table = flags.model.engine.model_dir.empty() ? Table(hardware) : ModelTable(hardware);
+  PENSTOCK_RETURN_IF_ERROR(WriteFully(STDOUT_FILENO, flags.as_json ? json : table, "stdout"));
   return 0;
 }
 

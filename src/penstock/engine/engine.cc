@@ -20,8 +20,10 @@
 #include "penstock/engine/loaded_model.h"
 #include "penstock/engine/memory_plan.h"
 #include "penstock/engine/micro_batches.h"
+#include "penstock/engine/policy.h"
 #include "penstock/engine/sampler.h"
 #include "penstock/engine/sequence.h"
+#include "penstock/engine/simulation.h"
 #include "penstock/hardware/machine_memory.h"
 #include "penstock/kernels/kernels.h"
 #include "penstock/model/family.h"
@@ -64,11 +66,6 @@ absl::StatusOr<uint64_t> ChooseBudget(uint64_t asked_bytes) {
   return asked_bytes > 0 ? asked_bytes : machine.available_bytes / 4 * 3;
 }
 
-absl::Status CheckRange(std::string_view name, int64_t value, int64_t max) {
-  if (value >= 0 && value <= max) return absl::OkStatus();
-  return UsageError("{}: expected 1 to {} (0: chosen by the engine), found {}", name, max, value);
-}
-
 // "f32", "bf16", or how the weights are quantised.
 std::string_view ComputationName(const RowFormats& formats, const LoadedModel& model, ComputeDtype dtype) {
   if (formats.ffn == kernels::RowFormat::kInt8) return model.weights_format();
@@ -101,7 +98,7 @@ class EngineImpl : public Engine {
   static absl::StatusOr<std::unique_ptr<EngineImpl>> Open(const EngineOptions& options, const EngineHooks& hooks);
 
   const ModelInfo& model() const override { return info_; }
-  const MemoryPlan& memory_plan() const override { return plan_; }
+  const MemoryPlan& memory_plan() const override { return policy_.plan; }
   const EngineStats& stats() const override { return stats_; }
   const SamplingParams& default_sampling() const override { return default_sampling_; }
 
@@ -125,12 +122,12 @@ class EngineImpl : public Engine {
   }
   absl::Status CloseTraces() override { return recorders_->Close(); }
 
+  absl::StatusOr<Hardware> ProbeHardware();
+  absl::StatusOr<std::vector<double>> Simulate(const Hardware& hardware, const std::string& trace_path) const;
+
  private:
   EngineImpl() = default;
   absl::Status Plan(const EngineOptions& options);
-  absl::Status ChoosePolicy(const EngineOptions& options, PlanInputs& inputs);
-  absl::Status ChooseSchedule(const EngineOptions& options);
-  int64_t NumPinned(const Policy& policy, int64_t num_slots, int64_t least_streaming, bool computes_layers) const;
   absl::Status CreateExecutor(const EngineOptions& options, const EngineHooks& hooks);
   absl::Status RunPass(std::vector<RowRange> micro_batches, LogitsSink sink);
   void Admit();
@@ -144,13 +141,10 @@ class EngineImpl : public Engine {
 
   std::unique_ptr<LoadedModel> model_;
   ModelInfo info_;
-  MemoryPlan plan_;
+  ChosenPolicy policy_;
   EngineStats stats_;
   SamplingParams default_sampling_;
   Formats formats_;
-  ScheduleOptions schedule_;
-  Eviction eviction_ = Eviction::kLru;
-  std::optional<EmulatedDevice> device_;
 
   const kernels::KernelTable* kernels_ = nullptr;
   std::unique_ptr<ThreadPool> pool_;
@@ -192,8 +186,8 @@ absl::Status EngineImpl::Plan(const EngineOptions& options) {
   const ModelConfig& config = model_->config;
   PENSTOCK_ASSIGN_OR_RETURN(formats_.dtype, ChooseDtype(options.dtype));
   PENSTOCK_ASSIGN_OR_RETURN(formats_.kv, ChooseKvFormat(options.kv_dtype));
-  PENSTOCK_ASSIGN_OR_RETURN(device_, ParseDevice(options.device));
-  const int device_threads = device_.has_value() ? device_->num_threads : 0;
+  PENSTOCK_ASSIGN_OR_RETURN(const std::optional<EmulatedDevice> device, ParseDevice(options.device));
+  const int device_threads = device.has_value() ? device->num_threads : 0;
   const int num_threads = options.threads > 0 ? options.threads : std::max(1, NumUsableCpus() - device_threads);
   pool_ = std::make_unique<ThreadPool>(num_threads);
 
@@ -208,8 +202,8 @@ absl::Status EngineImpl::Plan(const EngineOptions& options) {
   inputs.fixed_bytes = model_->memory_bytes() + ExpertStore::TableBytes(*layouts_, num_threads) + kSmallThingsBytes +
                        static_cast<uint64_t>(num_threads) * Sampler::ScratchBytes(config.vocab_size);
   inputs.dense_bytes = DenseWeights::Bytes(model_->weights, formats_.dtype,
-                                           device_.has_value() ? DensePart::kEmbedding : DensePart::kAll);
-  if (device_.has_value()) inputs.fixed_bytes += DramSource::PinnedBytes(*layouts_);
+                                           device.has_value() ? DensePart::kEmbedding : DensePart::kAll);
+  if (device.has_value()) inputs.fixed_bytes += DramSource::PinnedBytes(*layouts_);
   inputs.slot_bytes = layouts_->slot_bytes();
   inputs.num_workers = std::max(num_threads, device_threads);
   inputs.batch_size = options.batch_size;
@@ -235,7 +229,9 @@ absl::Status EngineImpl::Plan(const EngineOptions& options) {
   inputs.fixed_bytes += caller.bytes + Recorders::MemoryBytes(options, config, recorded_rows) + ScheduleBytes(config);
   inputs.bytes_per_sequence = caller.bytes_per_sequence;
   inputs.bytes_per_position = kBytesPerPosition + caller.bytes_per_position;
-  PENSTOCK_RETURN_IF_ERROR(ChoosePolicy(options, inputs));
+  PENSTOCK_ASSIGN_OR_RETURN(
+      policy_,
+      ChoosePolicy(options, device, DenseWeights::Bytes(model_->weights, formats_.dtype, DensePart::kLayers), inputs));
 
   const GenerationConfig& generation = model_->generation;
   default_sampling_.temperature = generation.do_sample ? generation.temperature : 0.0;
@@ -243,95 +239,6 @@ absl::Status EngineImpl::Plan(const EngineOptions& options) {
   default_sampling_.top_p = generation.top_p;
   default_sampling_.min_p = generation.min_p;
   default_sampling_.repetition_penalty = generation.repetition_penalty;
-  return absl::OkStatus();
-}
-
-absl::Status EngineImpl::ChooseSchedule(const EngineOptions& options) {
-  const Policy& policy = options.policy;
-  PENSTOCK_RETURN_IF_ERROR(CheckRange("hot experts", policy.hot_experts, kMaxExperts));
-  schedule_ = {.kind = ScheduleKind::kKlotski,
-               .multi_batch = policy.multi_batch,
-               .hot_prefetch = policy.hot_prefetch,
-               .reorder = policy.reorder,
-               .hot_experts = policy.hot_experts};
-  if (policy.schedule != "auto") {
-    PENSTOCK_ASSIGN_OR_RETURN(schedule_.kind, ParseScheduleName(policy.schedule));
-    if (AttendsOnHost(schedule_.kind) && !device_.has_value()) {
-      return UsageError(
-          "schedule {} needs a device that computes while the CPU attends: give --device emulated, or "
-          "use klotski, zigzag, zero or on-demand",
-          policy.schedule);
-    }
-  }
-  if (device_.has_value() && options.device_memory_bytes == 0) {
-    return UsageError("--device {}: give the size of its memory with --gpu-memory", options.device);
-  }
-  if (!device_.has_value() && options.device_memory_bytes > 0) {
-    return UsageError("--gpu-memory needs a device: give --device emulated");
-  }
-  if (policy.kv_tier != "auto" && policy.kv_tier != "dram" && policy.kv_tier != "device") {
-    return UsageError("kv_tier '{}' is unknown: expected auto, dram or device", policy.kv_tier);
-  }
-  if (policy.kv_tier == "device" && (!device_.has_value() || AttendsOnHost(schedule_.kind))) {
-    return UsageError("kv_tier device: {}", device_.has_value() ? "the schedule attends on the CPU, where its KV lies"
-                                                                : "there is no device");
-  }
-  return absl::OkStatus();
-}
-
-// Experts that never leave `num_slots` slots; the others are for what streams.
-int64_t EngineImpl::NumPinned(const Policy& policy, int64_t num_slots, int64_t least_streaming,
-                              bool computes_layers) const {
-  if (num_slots == plan_.num_experts_total) return num_slots;
-  int64_t streaming = StreamingSlots(schedule_.kind, model_->config, num_slots, layouts_->slot_bytes());
-  if (computes_layers && policy.streaming_slots > 0) streaming = std::max(policy.streaming_slots, least_streaming);
-  return std::max<int64_t>(0, num_slots - streaming);
-}
-
-absl::Status EngineImpl::ChoosePolicy(const EngineOptions& options, PlanInputs& inputs) {
-  constexpr int64_t kDeviceMicroBatch = 32;
-  const Policy& policy = options.policy;
-  const ModelConfig& config = model_->config;
-  PENSTOCK_RETURN_IF_ERROR(CheckRange("micro-batch size", policy.micro_batch_size, kMaxBatchSize));
-  PENSTOCK_RETURN_IF_ERROR(CheckRange("streaming slots", policy.streaming_slots, kMaxExperts * kMaxLayers));
-  PENSTOCK_RETURN_IF_ERROR(ChooseSchedule(options));
-  inputs.micro_batch_size = policy.micro_batch_size;
-  inputs.least_slots = LeastStreamingSlots(schedule_.kind, config);
-  if (device_.has_value()) {
-    if (inputs.micro_batch_size == 0) inputs.micro_batch_size = kDeviceMicroBatch;
-    const bool holds_kv =
-        policy.kv_tier == "device" || (policy.kv_tier == "auto" && schedule_.kind == ScheduleKind::kZero);
-    inputs.device = {.name = "emulated",
-                     .budget_bytes = options.device_memory_bytes,
-                     .dense_bytes = DenseWeights::Bytes(model_->weights, formats_.dtype, DensePart::kLayers),
-                     .least_slots = inputs.least_slots,
-                     .holds_kv_cache = holds_kv,
-                     .stages_kv = !holds_kv && !AttendsOnHost(schedule_.kind)};
-    inputs.least_slots = LeastStreamingSlots(ScheduleKind::kOnDemand, config);  // that experts pass through
-  }
-  PENSTOCK_ASSIGN_OR_RETURN(plan_, PlanMemory(inputs));
-  const int64_t num_slots = device_.has_value() ? plan_.device.num_expert_slots : plan_.num_expert_slots;
-  const bool all_fit = num_slots == plan_.num_experts_total;
-  const bool chosen = policy.schedule != "auto" && (config.num_moe_layers() > 0 || AttendsOnHost(schedule_.kind));
-  // Without experts there is nothing to schedule.
-  if (!chosen && all_fit) schedule_.kind = ScheduleKind::kOnDemand;
-  if (policy.eviction != "auto") {
-    PENSTOCK_ASSIGN_OR_RETURN(eviction_, ParseEvictionName(policy.eviction));
-  } else {
-    eviction_ = schedule_.kind == ScheduleKind::kOnDemand ? Eviction::kLru : Eviction::kStatic;
-  }
-  const int64_t least = LeastStreamingSlots(schedule_.kind, config);
-  if (device_.has_value()) {
-    if (eviction_ == Eviction::kStatic) {
-      plan_.device.num_pinned_experts = NumPinned(policy, num_slots, least, /*computes_layers=*/true);
-    }
-    plan_.num_pinned_experts = std::min(NumPinned(policy, plan_.num_expert_slots, least, /*computes_layers=*/false),
-                                        plan_.num_experts_total - plan_.device.num_pinned_experts);
-  } else if (eviction_ == Eviction::kStatic) {
-    plan_.num_pinned_experts = NumPinned(policy, num_slots, least, /*computes_layers=*/true);
-  }
-  plan_.schedule = std::string(ScheduleName(schedule_.kind));
-  plan_.eviction = std::string(EvictionName(eviction_));
   return absl::OkStatus();
 }
 
@@ -347,10 +254,7 @@ absl::Status EngineImpl::CreateExecutor(const EngineOptions& options, const Engi
                                                          .kernels = *kernels_,
                                                          .pool = *pool_,
                                                          .formats = formats_,
-                                                         .plan = plan_,
-                                                         .schedule = schedule_,
-                                                         .eviction = eviction_,
-                                                         .device = device_,
+                                                         .policy = policy_,
                                                          .disk = std::move(disk),
                                                          .recorders = *recorders_}));
   for (int i = 0; i < pool_->num_workers(); ++i) samplers_.emplace_back(model_->config.vocab_size);
@@ -406,12 +310,12 @@ absl::StatusOr<RequestId> EngineImpl::Submit(Request request) {
   if (model_->tokenizer == nullptr && !request.sampling.stop.empty()) {
     return InputError("stop texts need a tokenizer, and the model folder has none");
   }
-  if (num_prompt >= plan_.context_length) {
+  if (num_prompt >= policy_.plan.context_length) {
     return InputError("the prompt has {} tokens, and with an answer it must fit the context length of {}", num_prompt,
-                      plan_.context_length);
+                      policy_.plan.context_length);
   }
   // Generation ends at the context's end with finish reason "length".
-  request.sampling.max_tokens = std::min(request.sampling.max_tokens, plan_.context_length - num_prompt);
+  request.sampling.max_tokens = std::min(request.sampling.max_tokens, policy_.plan.context_length - num_prompt);
   const RequestId id = next_request_id_++;
   waiting_.push_back(std::make_unique<Sequence>(id, std::move(request), model_->tokenizer.get()));
   Admit();
@@ -419,7 +323,7 @@ absl::StatusOr<RequestId> EngineImpl::Submit(Request request) {
 }
 
 void EngineImpl::Admit() {
-  while (!waiting_.empty() && num_running() < plan_.batch_size) {
+  while (!waiting_.empty() && num_running() < policy_.plan.batch_size) {
     Sequence& sequence = *waiting_.front();
     sequence.kv_pages() = executor_->kv_cache().Reserve(sequence.max_positions());
     if (sequence.kv_pages().empty()) return;  // until a running sequence gives its pages back
@@ -467,7 +371,8 @@ std::vector<RowRange> EngineImpl::BuildBatch() {
     const int64_t first = part.sequence->num_computed() + 1;
     tokens.push_back(part.num_rows * first + part.num_rows * (part.num_rows - 1) / 2);
   }
-  const int64_t most = plan_.micro_batch_size > 0 ? plan_.micro_batch_size : std::max<int64_t>(1, std::ssize(parts));
+  const int64_t most =
+      policy_.plan.micro_batch_size > 0 ? policy_.plan.micro_batch_size : std::max<int64_t>(1, std::ssize(parts));
   batch_.Clear();
   sequence_of_row_.clear();
   std::vector<RowRange> micro_batches;
@@ -480,6 +385,7 @@ std::vector<RowRange> EngineImpl::BuildBatch() {
 }
 
 absl::Status EngineImpl::RunPass(std::vector<RowRange> micro_batches, LogitsSink sink) {
+  const ThreadPool::CallerPin pin(*pool_);
   const absl::Status status = executor_->Run(batch_, std::move(micro_batches), sink, row_statuses_);
   executor_->UpdateStats(stats_);
   return status;
@@ -583,8 +489,8 @@ absl::Status EngineImpl::VisitLogits(std::span<const TokenId> ids,
   PENSTOCK_CHECK(idle());
   PENSTOCK_RETURN_IF_ERROR(CheckIds(ids));
   const int64_t num_ids = static_cast<int64_t>(ids.size());
-  if (num_ids < 1 || num_ids > plan_.context_length) {
-    return InputError("expected 1 to {} tokens (the context length), found {}", plan_.context_length, num_ids);
+  if (num_ids < 1 || num_ids > policy_.plan.context_length) {
+    return InputError("expected 1 to {} tokens (the context length), found {}", policy_.plan.context_length, num_ids);
   }
   const std::vector<std::byte*> pages = executor_->kv_cache().Reserve(num_ids);
   PENSTOCK_CHECK(!pages.empty());  // the plan holds one sequence of the whole context
@@ -630,6 +536,32 @@ absl::StatusOr<std::vector<float>> EngineImpl::Logits(std::span<const TokenId> i
 }
 
 }  // namespace
+
+absl::StatusOr<Hardware> EngineImpl::ProbeHardware() {
+  if (policy_.device.has_value()) return UsageError("only a machine without a device can be probed");
+  Hardware hardware;
+  PENSTOCK_ASSIGN_OR_RETURN(const KernelRates kernels, executor_->MeasureKernels());
+  hardware.processors.push_back({.name = "cpu", .num_cpus = NumUsableCpus(), .kernels = {kernels}});
+  hardware.links.push_back({"disk_to_dram", executor_->MeasureRates().disk_bytes_per_s});
+  return hardware;
+}
+
+absl::StatusOr<std::vector<double>> EngineImpl::Simulate(const Hardware& hardware,
+                                                         const std::string& trace_path) const {
+  return SimulateTrace({.config = model_->config,
+                        .formats = ModelFormatsOf(model_->weights, formats_),
+                        .expert_bytes = layouts_->num_experts() > 0 ? layouts_->read_bytes(0) : 0,
+                        .policy = policy_,
+                        .num_threads = pool_->num_workers()},
+                       hardware, trace_path);
+}
+
+absl::StatusOr<Hardware> ProbeHardware(Engine& engine) { return static_cast<EngineImpl&>(engine).ProbeHardware(); }
+
+absl::StatusOr<std::vector<double>> SimulateTrace(const Engine& engine, const Hardware& hardware,
+                                                  const std::string& trace_path) {
+  return static_cast<const EngineImpl&>(engine).Simulate(hardware, trace_path);
+}
 
 absl::StatusOr<std::unique_ptr<Engine>> Engine::Open(const EngineOptions& options) { return OpenEngine(options, {}); }
 

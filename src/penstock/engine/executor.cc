@@ -14,8 +14,10 @@ namespace {
 constexpr double kRateSeconds = 0.3;
 constexpr double kDiskSeconds = 1.5;
 
-// How the weights of a model lie in memory; families have one format for each kind of matrix.
-ModelFormats FormatsOf(const WeightMap& map, const Formats& formats) {
+}  // namespace
+
+// Families have one format for each kind of matrix.
+ModelFormats ModelFormatsOf(const WeightMap& map, const Formats& formats) {
   const LayerTensors& layer = map.layers[0];
   const TensorInfo& ffn = *(layer.experts.empty() ? layer.dense_ffn : layer.experts[0]).gate_proj;
   return {.attention = ResidentFormat(*layer.q_proj, formats.dtype),
@@ -24,15 +26,14 @@ ModelFormats FormatsOf(const WeightMap& map, const Formats& formats) {
           .kv = formats.kv};
 }
 
-}  // namespace
-
 Executor::Executor(Args& args)
     : model_(&args.model),
       kernels_(&args.kernels),
       recorders_(&args.recorders),
       formats_(args.formats),
-      cost_(args.model.config, FormatsOf(args.model.weights, args.formats)),
-      schedule_(MakeSchedule(args.schedule, args.model.config)) {
+      model_formats_(ModelFormatsOf(args.model.weights, args.formats)),
+      cost_(args.model.config, model_formats_),
+      schedule_(MakeSchedule(args.policy.schedule, args.model.config)) {
   host_.pool = &args.pool;
   host_.lane = runtime_.AddIssuerLane("host_compute");
   disk_lane_ = runtime_.AddDiskLane("disk_to_dram", std::move(args.disk));
@@ -50,15 +51,16 @@ absl::StatusOr<std::unique_ptr<Executor>> Executor::Create(Args args) {
   auto executor = std::unique_ptr<Executor>(new Executor(args));
   const LoadedModel& model = args.model;
   Side& host = executor->host_;
-  PENSTOCK_ASSIGN_OR_RETURN(host.dense,
-                            DenseWeights::Load(model.checkpoint, model.weights, args.formats.dtype,
-                                               args.device.has_value() ? DensePart::kEmbedding : DensePart::kAll));
+  PENSTOCK_ASSIGN_OR_RETURN(
+      host.dense, DenseWeights::Load(model.checkpoint, model.weights, args.formats.dtype,
+                                     args.policy.device.has_value() ? DensePart::kEmbedding : DensePart::kAll));
   PENSTOCK_ASSIGN_OR_RETURN(host.activations, Activations::Create(model.config, args.formats.rows,
-                                                                  DimsOf(args.plan, host.pool->num_workers())));
-  PENSTOCK_ASSIGN_OR_RETURN(executor->kv_cache_, KvCache::Create(model.config, args.formats.kv,
-                                                                 NumKvPages(args.plan, model.config, args.formats.kv)));
+                                                                  DimsOf(args.policy.plan, host.pool->num_workers())));
+  PENSTOCK_ASSIGN_OR_RETURN(
+      executor->kv_cache_,
+      KvCache::Create(model.config, args.formats.kv, NumKvPages(args.policy.plan, model.config, args.formats.kv)));
   PENSTOCK_RETURN_IF_ERROR(executor->CreateExperts(args));
-  if (args.device.has_value()) PENSTOCK_RETURN_IF_ERROR(executor->CreateDevice(args));
+  if (args.policy.device.has_value()) PENSTOCK_RETURN_IF_ERROR(executor->CreateDevice(args));
   executor->routing_.emplace(host.activations.topk_idx, model.config.num_topk);
   executor->runtime_.ResetUsage();
   executor->runtime_.SetSink(args.recorders.sink());
@@ -66,18 +68,19 @@ absl::StatusOr<std::unique_ptr<Executor>> Executor::Create(Args args) {
 }
 
 absl::Status Executor::CreateExperts(const Args& args) {
-  const MemoryPlan& plan = args.plan;
+  const MemoryPlan& plan = args.policy.plan;
   if (plan.num_expert_slots == 0) return absl::OkStatus();
   // What a device keeps need not be kept here.
   const std::vector<bool> on_device = PinEvenly(args.layouts, plan.device.num_pinned_experts);
   PENSTOCK_ASSIGN_OR_RETURN(
-      host_.experts, ExpertStore::Create({.layouts = args.layouts,
-                                          .runtime = runtime_,
-                                          .source = std::make_unique<DiskSource>(args.layouts, runtime_, disk_lane_),
-                                          .num_slots = plan.num_expert_slots,
-                                          .eviction = args.device.has_value() ? Eviction::kStatic : args.eviction,
-                                          .pinned = PinEvenly(args.layouts, plan.num_pinned_experts, on_device),
-                                          .num_workers = args.pool.num_workers()}));
+      host_.experts,
+      ExpertStore::Create({.layouts = args.layouts,
+                           .runtime = runtime_,
+                           .source = std::make_unique<DiskSource>(args.layouts, runtime_, disk_lane_),
+                           .num_slots = plan.num_expert_slots,
+                           .eviction = args.policy.device.has_value() ? Eviction::kStatic : args.policy.eviction,
+                           .pinned = PinEvenly(args.layouts, plan.num_pinned_experts, on_device),
+                           .num_workers = args.pool.num_workers()}));
   // With room for all, the disk is done before the first token; else the first pass fills the slots.
   if (plan.num_expert_slots == plan.num_experts_total) {
     PENSTOCK_RETURN_IF_ERROR(host_.experts->Preload(args.pool));
@@ -88,11 +91,11 @@ absl::Status Executor::CreateExperts(const Args& args) {
 
 absl::Status Executor::CreateDevice(const Args& args) {
   const LoadedModel& model = args.model;
-  const DevicePlan& plan = args.plan.device;
+  const DevicePlan& plan = args.policy.plan.device;
   Device& device = device_.emplace();
-  device.own_pool = std::make_unique<ThreadPool>(args.device->num_threads);
+  device.own_pool = std::make_unique<ThreadPool>(args.policy.device->num_threads);
   device.pool = device.own_pool.get();
-  device.link_bytes_per_s = args.device->link_bytes_per_s;
+  device.link_bytes_per_s = args.policy.device->link_bytes_per_s;
   device.lane = runtime_.AddThreadLane("device_compute");
   device.dram_to_pinned_lane = runtime_.AddThreadLane("dram_to_pinned");
   device.dram_to_device_lane = runtime_.AddThreadLane("dram_to_device", device.link_bytes_per_s);
@@ -101,11 +104,11 @@ absl::Status Executor::CreateDevice(const Args& args) {
       device.dense, DenseWeights::Load(model.checkpoint, model.weights, args.formats.dtype, DensePart::kLayers));
   PENSTOCK_ASSIGN_OR_RETURN(
       device.activations,
-      Activations::Create(model.config, args.formats.rows, DeviceDimsOf(args.plan, device.pool->num_workers())));
+      Activations::Create(model.config, args.formats.rows, DeviceDimsOf(args.policy.plan, device.pool->num_workers())));
   if (!plan.holds_kv_cache && plan.kv_bytes > 0) {
-    PENSTOCK_ASSIGN_OR_RETURN(
-        device.kv_staging,
-        KvStaging::Create(model.config, args.formats.kv, NumStagedPages(args.plan, model.config, args.formats.kv)));
+    PENSTOCK_ASSIGN_OR_RETURN(device.kv_staging,
+                              KvStaging::Create(model.config, args.formats.kv,
+                                                NumStagedPages(args.policy.plan, model.config, args.formats.kv)));
   }
   if (plan.num_expert_slots == 0) return absl::OkStatus();
   PENSTOCK_ASSIGN_OR_RETURN(std::unique_ptr<DramSource> source,
@@ -121,7 +124,7 @@ absl::Status Executor::CreateDevice(const Args& args) {
                                                  .runtime = runtime_,
                                                  .source = std::move(source),
                                                  .num_slots = plan.num_expert_slots,
-                                                 .eviction = args.eviction,
+                                                 .eviction = args.policy.eviction,
                                                  .pinned = PinEvenly(args.layouts, plan.num_pinned_experts),
                                                  .num_workers = device.pool->num_workers()}));
   return absl::OkStatus();

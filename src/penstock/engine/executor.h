@@ -9,9 +9,10 @@
 #include "absl/status/statusor.h"
 #include "penstock/base/thread_pool.h"
 #include "penstock/engine.h"
-#include "penstock/engine/device_spec.h"
 #include "penstock/engine/loaded_model.h"
+#include "penstock/engine/policy.h"
 #include "penstock/engine/recorders.h"
+#include "penstock/hardware/hardware.h"
 #include "penstock/kernels/kernels.h"
 #include "penstock/memory/dense_weights.h"
 #include "penstock/memory/expert_store.h"
@@ -30,6 +31,8 @@ struct Formats {
   KvFormat kv = KvFormat::kF32;
 };
 
+ModelFormats ModelFormatsOf(const WeightMap& map, const Formats& formats);
+
 class Executor {
  public:
   struct Args {
@@ -38,10 +41,7 @@ class Executor {
     const kernels::KernelTable& kernels;
     ThreadPool& pool;
     Formats formats;
-    MemoryPlan plan;
-    ScheduleOptions schedule;
-    Eviction eviction = Eviction::kLru;    // of the processor that computes the layers
-    std::optional<EmulatedDevice> device;  // as planned
+    const ChosenPolicy& policy;
     std::unique_ptr<DiskReader> disk;
     Recorders& recorders;
   };
@@ -58,6 +58,8 @@ class Executor {
                    std::vector<absl::Status>& row_statuses);
 
   MachineRates MeasureRates();
+  // Of the processor that computes the layers; fills its slots. REQUIRES: no pass is under way and all KV is free.
+  absl::StatusOr<KernelRates> MeasureKernels();
 
   // Brings the counters of lanes and experts up to date.
   void UpdateStats(EngineStats& stats) const;
@@ -81,6 +83,8 @@ class Executor {
   };
 
   explicit Executor(Args& args);
+  std::vector<GemmPoint> MeasureGemm(Side& side);
+  double MeasureAttention(Side& side);
   absl::Status CreateExperts(const Args& args);
   absl::Status CreateDevice(const Args& args);
   OpContext ContextOf(Side& side) {
@@ -92,6 +96,7 @@ class Executor {
   const kernels::KernelTable* kernels_;
   Recorders* recorders_;
   Formats formats_;
+  ModelFormats model_formats_;
   ModelCost cost_;
   RealRuntime runtime_;
   LaneIdx disk_lane_ = 0;

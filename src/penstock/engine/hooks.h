@@ -1,11 +1,14 @@
-// What tests put between the engine and the machine, and benchmarks between it and the work.
+// What tests put between the engine and the machine, and what benchmarks ask of it beyond the public API.
 #pragma once
 
 #include <functional>
 #include <memory>
+#include <string>
+#include <vector>
 
 #include "absl/status/statusor.h"
 #include "penstock/engine.h"
+#include "penstock/hardware/hardware.h"
 #include "penstock/runtime/disk_reader.h"
 
 namespace penstock {
@@ -17,6 +20,15 @@ struct EngineHooks {
   // without waiting for long prompts. Answers mean nothing.
   bool empty_prompts = false;
 };
+
+// What this machine does for this model at its formats and threads: the host's kernels and the disk. About three
+// seconds; fills all slots. REQUIRES: idle(). Without a device only.
+absl::StatusOr<Hardware> ProbeHardware(Engine& engine);
+
+// Seconds that each step of a recorded run (EngineOptions::routing_path) would take with this engine's policy on
+// `hardware`; see simulation.h.
+absl::StatusOr<std::vector<double>> SimulateTrace(const Engine& engine, const Hardware& hardware,
+                                                  const std::string& trace_path);
 
 absl::StatusOr<std::unique_ptr<Engine>> OpenEngine(const EngineOptions& options, const EngineHooks& hooks);
 

@@ -1,5 +1,8 @@
 #include "penstock/hardware/hardware.h"
 
+#include <algorithm>
+
+#include "penstock/base/status.h"
 #include "penstock/base/text.h"
 
 namespace penstock {
@@ -25,17 +28,28 @@ json::value PeakJson(const ComputePeak& peak) {
   return json::object{{"instructions", peak.instructions}, {"rates", std::move(rates)}};
 }
 
+json::object KernelsJson(const KernelRates& kernels) {
+  json::array gemm;
+  for (const GemmPoint& point : kernels.gemm) {
+    gemm.push_back(json::object{{"ops_per_byte", point.ops_per_byte}, {"seconds_per_byte", point.seconds_per_byte}});
+  }
+  return {{"threads", kernels.num_threads},
+          {"weights", kernels.weights},
+          {"gemm", std::move(gemm)},
+          {"kv", kernels.kv},
+          {"kv_bytes_per_second", kernels.kv_bytes_per_s}};
+}
+
 json::object ProcessorJson(const Processor& processor) {
   json::object features, peaks;
+  json::array kernels;
+  for (const KernelRates& rates : processor.kernels) kernels.push_back(KernelsJson(rates));
   for (const Feature& feature : kFeatures) features[feature.name] = processor.features.*feature.value;
   for (const ComputePeak& peak : processor.peaks) peaks[ArithmeticName(peak.arithmetic)] = PeakJson(peak);
   json::value model;
   if (!processor.model.empty()) model = ReplaceInvalidUtf8(processor.model);
-  return {{"name", processor.name},
-          {"model", std::move(model)},
-          {"cpus", processor.num_cpus},
-          {"features", std::move(features)},
-          {"peaks", std::move(peaks)}};
+  return {{"name", processor.name},          {"model", std::move(model)}, {"cpus", processor.num_cpus},
+          {"features", std::move(features)}, {"peaks", std::move(peaks)}, {"kernels", std::move(kernels)}};
 }
 
 json::object TierJson(const MemoryTier& tier) {
@@ -48,6 +62,125 @@ json::object TierJson(const MemoryTier& tier) {
   }
   return {{"name", tier.name}, {"capacity_bytes", tier.capacity_bytes}, {"rates", std::move(rates)}};
 }
+
+// Remembers the first thing that is not as it should be.
+class HardwareReader {
+ public:
+  const absl::Status& status() const { return status_; }
+
+  Hardware Read(const json::value& value) {
+    Hardware hardware;
+    const json::object object = Object(value, "hardware");
+    for (const json::value& item : Array(object, "processors")) hardware.processors.push_back(ReadProcessor(item));
+    for (const json::value& item : Array(object, "tiers")) hardware.tiers.push_back(ReadTier(item));
+    for (const json::value& item : Array(object, "links")) {
+      const json::object link = Object(item, "links");
+      hardware.links.push_back({Text(link, "name"), Rate(link, "bytes_per_second")});
+    }
+    return hardware;
+  }
+
+ private:
+  Processor ReadProcessor(const json::value& value) {
+    const json::object object = Object(value, "processors");
+    Processor processor;
+    processor.name = Text(object, "name");
+    if (const json::value* model = object.if_contains("model"); model != nullptr && model->is_string()) {
+      processor.model = std::string(model->get_string());
+    }
+    processor.num_cpus = Count(object, "cpus");
+    if (const json::value* features = object.if_contains("features")) {
+      for (const Feature& feature : kFeatures) {
+        const json::value* has = Object(*features, "features").if_contains(json::string_view(feature.name));
+        processor.features.*feature.value = has != nullptr && has->is_bool() && has->get_bool();
+      }
+    }
+    if (const json::value* peaks = object.if_contains("peaks")) {
+      for (const Arithmetic arithmetic : kAllArithmetics) {
+        ComputePeak peak{.arithmetic = arithmetic};
+        const json::value* found = Object(*peaks, "peaks").if_contains(json::string_view(ArithmeticName(arithmetic)));
+        if (found != nullptr && !found->is_null()) {
+          const json::object rates = Object(*found, "peaks");
+          peak.instructions = Text(rates, "instructions");
+          for (const json::value& item : Array(rates, "rates")) {
+            const json::object rate = Object(item, "rates");
+            peak.rates.push_back({Count(rate, "threads"), Rate(rate, "ops_per_second")});
+          }
+        }
+        processor.peaks.push_back(std::move(peak));
+      }
+    }
+    for (const json::value& item : Array(object, "kernels")) processor.kernels.push_back(ReadKernels(item));
+    return processor;
+  }
+
+  KernelRates ReadKernels(const json::value& value) {
+    const json::object object = Object(value, "kernels");
+    KernelRates kernels{.num_threads = Count(object, "threads"),
+                        .weights = Text(object, "weights"),
+                        .kv = Text(object, "kv"),
+                        .kv_bytes_per_s = Rate(object, "kv_bytes_per_second")};
+    for (const json::value& item : Array(object, "gemm")) {
+      const json::object point = Object(item, "gemm");
+      kernels.gemm.push_back({Rate(point, "ops_per_byte"), Rate(point, "seconds_per_byte")});
+      const size_t count = kernels.gemm.size();
+      if (count > 1 && kernels.gemm[count - 1].ops_per_byte <= kernels.gemm[count - 2].ops_per_byte) {
+        Refuse("ops_per_byte", "values that grow from point to point");
+      }
+    }
+    return kernels;
+  }
+
+  MemoryTier ReadTier(const json::value& value) {
+    const json::object object = Object(value, "tiers");
+    MemoryTier tier;
+    tier.name = Text(object, "name");
+    tier.capacity_bytes = static_cast<uint64_t>(Rate(object, "capacity_bytes"));
+    for (const json::value& item : Array(object, "rates")) {
+      const json::object rates = Object(item, "rates");
+      tier.rates.push_back({Count(rates, "threads"), Rate(rates, "read_bytes_per_second"),
+                            Rate(rates, "write_bytes_per_second"), Rate(rates, "copy_bytes_per_second")});
+    }
+    return tier;
+  }
+
+  json::object Object(const json::value& value, std::string_view field) {
+    if (value.is_object()) return value.get_object();
+    Refuse(field, "an object");
+    return {};
+  }
+  // An array that is not there is empty.
+  json::array Array(const json::object& object, std::string_view field) {
+    const json::value* found = object.if_contains(json::string_view(field));
+    if (found == nullptr) return {};
+    if (found->is_array()) return found->get_array();
+    Refuse(field, "an array");
+    return {};
+  }
+  std::string Text(const json::object& object, std::string_view field) {
+    const json::value* found = object.if_contains(json::string_view(field));
+    if (found != nullptr && found->is_string()) return std::string(found->get_string());
+    Refuse(field, "a string");
+    return {};
+  }
+  double Rate(const json::object& object, std::string_view field) {
+    const json::value* found = object.if_contains(json::string_view(field));
+    if (found != nullptr && found->is_number() && found->to_number<double>() > 0) return found->to_number<double>();
+    Refuse(field, "a positive number");
+    return 0;
+  }
+  int Count(const json::object& object, std::string_view field) {
+    constexpr double kMost = 1 << 20;
+    const double count = Rate(object, field);
+    if (count > kMost) Refuse(field, "a smaller number");
+    return static_cast<int>(std::min(count, kMost));
+  }
+  void Refuse(std::string_view field, std::string_view expected) {
+    status_.Update(InputError("the hardware's '{}': expected {}", field, expected));
+  }
+
+  absl::Status status_;
+};
 
 }  // namespace
 
@@ -69,10 +202,33 @@ std::vector<std::string_view> FeatureNames(const CpuFeatures& features) {
 }
 
 json::object ToJson(const Hardware& hardware) {
-  json::array processors, tiers;
+  json::array processors, tiers, links;
+  for (const Link& link : hardware.links) {
+    links.push_back(json::object{{"name", link.name}, {"bytes_per_second", link.bytes_per_s}});
+  }
   for (const Processor& processor : hardware.processors) processors.push_back(ProcessorJson(processor));
   for (const MemoryTier& tier : hardware.tiers) tiers.push_back(TierJson(tier));
-  return {{"processors", std::move(processors)}, {"tiers", std::move(tiers)}};
+  return {{"processors", std::move(processors)}, {"tiers", std::move(tiers)}, {"links", std::move(links)}};
+}
+
+absl::StatusOr<Hardware> ParseHardware(const json::value& value) {
+  HardwareReader reader;
+  Hardware hardware = reader.Read(value);
+  if (!reader.status().ok()) return reader.status();
+  return hardware;
+}
+
+double KernelRates::GemmSeconds(double ops, double bytes) const {
+  if (bytes <= 0 || gemm.empty()) return 0;
+  const double intensity = ops / bytes;
+  if (intensity <= gemm.front().ops_per_byte) return bytes * gemm.front().seconds_per_byte;
+  for (size_t i = 1; i < gemm.size(); ++i) {
+    const GemmPoint &below = gemm[i - 1], &above = gemm[i];
+    if (intensity > above.ops_per_byte) continue;
+    const double share = (intensity - below.ops_per_byte) / (above.ops_per_byte - below.ops_per_byte);
+    return bytes * (below.seconds_per_byte + share * (above.seconds_per_byte - below.seconds_per_byte));
+  }
+  return ops * gemm.back().seconds_per_byte / gemm.back().ops_per_byte;
 }
 
 }  // namespace penstock

@@ -7,6 +7,7 @@
 #include <string_view>
 #include <vector>
 
+#include "absl/status/statusor.h"
 #include "penstock/base/json.h"
 #include "penstock/hardware/cpu_features.h"
 
@@ -29,12 +30,33 @@ struct ComputePeak {
   std::vector<ComputeRate> rates = {};  // by number of threads, ascending; empty when there are no instructions
 };
 
+// How long a processor takes for a byte of weights that comes from its memory, by the operations that are done with it:
+// a roofline as measured, memory and arithmetic together.
+struct GemmPoint {
+  double ops_per_byte = 0;
+  double seconds_per_byte = 0;
+};
+
+// Of one way in which weights and KV entries lie in memory, all threads together.
+struct KernelRates {
+  int num_threads = 0;
+  std::string weights = {};          // "int8"
+  std::vector<GemmPoint> gemm = {};  // by ops_per_byte, ascending
+  std::string kv = {};               // "f32"
+  double kv_bytes_per_s = 0;         // of KV entries that attention reads, decoding
+
+  // Seconds for `ops` operations with weights of `bytes`; between points by interpolation, beyond the last one by its
+  // operations per second. REQUIRES: points.
+  double GemmSeconds(double ops, double bytes) const;
+};
+
 struct Processor {
   std::string name = {};   // "cpu"
   std::string model = {};  // as its maker calls it; empty when unknown
   int num_cpus = 0;        // that this process may use
   CpuFeatures features = {};
-  std::vector<ComputePeak> peaks = {};  // one of each Arithmetic
+  std::vector<ComputePeak> peaks = {};    // one of each Arithmetic
+  std::vector<KernelRates> kernels = {};  // of the models that were probed
 };
 
 struct MemoryRates {
@@ -50,13 +72,21 @@ struct MemoryTier {
   std::vector<MemoryRates> rates = {};
 };
 
+struct Link {
+  std::string name = {};  // "disk_to_dram"
+  double bytes_per_s = 0;
+};
+
 struct Hardware {
   std::vector<Processor> processors = {};
   std::vector<MemoryTier> tiers = {};
+  std::vector<Link> links = {};
 };
 
 // What is unknown, or what a processor cannot do, is null.
 json::object ToJson(const Hardware& hardware);
+// kInput, naming the field, for what is not the JSON of a Hardware.
+absl::StatusOr<Hardware> ParseHardware(const json::value& value);
 
 // Names of the features that the processor has: "avx2", "avx512", "avx512_vnni", ...
 std::vector<std::string_view> FeatureNames(const CpuFeatures& features);

@@ -170,6 +170,11 @@ void ExpertStore::Release(int slot_idx, const Event& last_use) {
   if (!runtime_->Done(last_use)) slot.last_uses.push_back(last_use);
 }
 
+bool ExpertStore::TakeUnfinished(const ExpertPlace& place) {
+  Slot& slot = slots_[place.slot_idx];
+  return source_->needs_finish() && slot.load_id == place.load_id && !std::exchange(slot.finish_counted, true);
+}
+
 std::vector<absl::Status> ExpertStore::Finish(std::span<const ExpertPlace> places, ThreadPool& pool) {
   std::vector<absl::Status> statuses(places.size());
   if (!source_->needs_finish()) return statuses;
@@ -206,8 +211,18 @@ absl::Status ExpertStore::Preload(ThreadPool& pool) {
   for (const ExpertLease& lease : leases) {
     PENSTOCK_RETURN_IF_ERROR(runtime_->Wait(lease.arrived()));
     PENSTOCK_RETURN_IF_ERROR(Finish({&lease.place(), 1}, pool)[0]);
+    (void)TakeUnfinished(lease.place());
   }
   return absl::OkStatus();
+}
+
+std::vector<ExpertPlace> ExpertStore::Loaded() const {
+  std::vector<ExpertPlace> places;
+  for (size_t i = 0; i < slots_.size(); ++i) {
+    const Slot& slot = slots_[i];
+    if (slot.key >= 0 && runtime_->Done(slot.arrived)) places.push_back({slot.key, static_cast<int>(i), slot.load_id});
+  }
+  return places;
 }
 
 double ExpertStore::MeasureDisk(double seconds) {

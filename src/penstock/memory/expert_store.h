@@ -109,6 +109,8 @@ class ExpertStore {
   // In a slot, or on its way into one.
   bool IsPresent(int64_t key) const { return slot_of_expert_[key] >= 0; }
 
+  // Whether a finishing of this load is to be counted: true once for each.
+  bool TakeUnfinished(const ExpertPlace& place);
   // Checks and packs those that were not used since they arrived; one status for each. To be called by a task that
   // waits for their arrival, before their weights are used; of one lane only.
   std::vector<absl::Status> Finish(std::span<const ExpertPlace> places, ThreadPool& pool);
@@ -120,6 +122,8 @@ class ExpertStore {
   // Fills the slots with the first experts that fit, finished; what is pinned first.
   absl::Status Preload(ThreadPool& pool);
 
+  // What lies in slots, finished or not. REQUIRES: all pages have been issued.
+  std::vector<ExpertPlace> Loaded() const;
   // The slots' memory, whatever it holds.
   std::span<const std::byte> bytes() const { return {arena_.data(), static_cast<size_t>(arena_.size_bytes())}; }
   // Bytes per second that come when reads follow each other without pause, for about `seconds`; 0 when all experts are
@@ -140,7 +144,8 @@ class ExpertStore {
     int64_t key = -1;
     int num_leases = 0;
     int64_t load_id = 0;
-    bool prefetched = false;       // and not wanted since
+    bool prefetched = false;  // and not wanted since
+    bool finish_counted = false;
     Event arrived;                 // when all pages have been issued
     std::vector<Event> last_uses;  // since it was loaded
   };

@@ -4,6 +4,15 @@
 
 namespace penstock {
 
+std::string_view KvFormatName(KvFormat format) {
+  switch (format) {
+    case KvFormat::kF32: return "f32";
+    case KvFormat::kBF16: return "bf16";
+    case KvFormat::kInt8: return "int8";
+  }
+  return "unknown";
+}
+
 uint64_t KvCache::PageBytes(const ModelConfig& config, KvFormat format) {
   return static_cast<uint64_t>(config.num_layers * config.num_kv_heads * KvBlock{format, config.head_dim}.bytes());
 }

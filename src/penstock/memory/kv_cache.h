@@ -6,6 +6,7 @@
 
 #include <cstdint>
 #include <span>
+#include <string_view>
 #include <vector>
 
 #include "absl/status/statusor.h"
@@ -14,6 +15,8 @@
 #include "penstock/tensor/kv_block.h"
 
 namespace penstock {
+
+std::string_view KvFormatName(KvFormat format);  // "f32", "bf16", "int8"
 
 // The blocks of one layer in a page, one for each KV head.
 struct KvLayer {

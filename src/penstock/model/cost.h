@@ -13,10 +13,12 @@ namespace penstock {
 struct OperationCost {
   double flops = 0;
   uint64_t bytes = 0;
+  uint64_t kv_bytes = 0;  // of these: of the KV cache
 
   OperationCost& operator+=(const OperationCost& other) {
     flops += other.flops;
     bytes += other.bytes;
+    kv_bytes += other.kv_bytes;
     return *this;
   }
 };

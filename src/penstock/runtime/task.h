@@ -31,6 +31,7 @@ struct TaskLabel {
 struct TaskCost {
   double flops = 0;           // multiplications and additions
   uint64_t memory_bytes = 0;  // that a processor reads from its own tier or writes there
+  uint64_t kv_bytes = 0;      // of these: of the KV cache
   uint64_t link_bytes = 0;    // that cross the lane's link
 };
 

@@ -43,7 +43,7 @@ Event Pass::Issue(const PassProcessor& processor, TaskLabel label, const Operati
                   Body body) {
   Task task{.lane = processor.lane,
             .label = label,
-            .cost = {.flops = cost.flops, .memory_bytes = cost.bytes},
+            .cost = {.flops = cost.flops, .memory_bytes = cost.bytes, .kv_bytes = cost.kv_bytes},
             .after = std::move(after)};
   if (processor.context != nullptr) {
     task.body = [context = processor.context, run = std::move(body)] {
@@ -293,67 +293,76 @@ Event Pass::Group(RowRange rows, int64_t layer_idx) {
                [rows](const OpContext& context) { ops::Group(context, rows); });
 }
 
-Pass::TakenExperts Pass::Take(std::span<const ExpertLease> leases) {
-  TakenExperts taken;
+std::shared_ptr<Pass::TakenExperts> Pass::Take(int64_t layer_idx, std::span<const ExpertLease> leases,
+                                               absl::FunctionRef<bool(const ExpertPlace&)> is_wanted) {
+  auto taken = std::make_shared<TakenExperts>();
+  std::vector<Event> arrived;
+  int64_t num_unchecked = 0;
   for (const ExpertLease& lease : leases) {
-    const absl::Status arrived = args_.runtime.Wait(lease.arrived());
-    if (arrived.ok()) {
-      taken.places.push_back(lease.place());
-      taken.arrived.push_back(lease.arrived());
-    } else {
-      taken.lost.push_back({lease.place(), arrived});
+    if (!is_wanted(lease.place())) continue;
+    const absl::Status status = args_.runtime.Wait(lease.arrived());
+    if (!status.ok()) {
+      taken->lost.push_back({lease.place(), status});
+      continue;
     }
+    taken->places.push_back(lease.place());
+    arrived.push_back(lease.arrived());
+    num_unchecked += args_.experts->TakeUnfinished(lease.place()) ? 1 : 0;
   }
+  if (num_unchecked == 0) return taken;
+  OperationCost cost;
+  cost.bytes = static_cast<uint64_t>(num_unchecked) * args_.cost.expert_bytes();
+  Issue(
+      compute(), {.name = "check", .layer_idx = layer_idx}, cost, std::move(arrived),
+      [taken, this](const OpContext& context) { taken->checked = args_.experts->Finish(taken->places, context.pool); });
   return taken;
 }
 
 Event Pass::Experts(int64_t layer_idx, std::span<const ExpertLease> leases) {
-  OperationCost cost;
   const auto num_rows_of = [&](const ExpertPlace& place) {
     return group_rows_[static_cast<size_t>(args_.experts->layouts().expert_idx_of(place.key))];
   };
-  TakenExperts taken = Take(leases);
-  std::erase_if(taken.places, [&](const ExpertPlace& place) { return num_rows_of(place) == 0; });
-  for (const ExpertPlace& place : taken.places) cost += args_.cost.Expert(num_rows_of(place));
+  const std::shared_ptr<TakenExperts> taken =
+      Take(layer_idx, leases, [&](const ExpertPlace& place) { return num_rows_of(place) > 0; });
+  OperationCost cost;
+  for (const ExpertPlace& place : taken->places) cost += args_.cost.Expert(num_rows_of(place));
   TaskLabel label{.name = "experts", .layer_idx = layer_idx};
-  if (taken.places.size() == 1) label.expert_idx = args_.experts->layouts().expert_idx_of(taken.places[0].key);
-  std::vector<Event> after = std::exchange(taken.arrived, {});
-  return Issue(compute(), label, cost, std::move(after),
-               [taken = std::move(taken), this](const OpContext& context) { RunExperts(context, taken); });
+  if (taken->places.size() == 1) label.expert_idx = args_.experts->layouts().expert_idx_of(taken->places[0].key);
+  return Issue(compute(), label, cost, {}, [taken, this](const OpContext& context) { RunExperts(context, *taken); });
 }
 
 Event Pass::RouteAndCompute(RowRange rows, int64_t layer_idx, std::span<const ExpertLease> leases) {
-  TakenExperts taken = Take(leases);
+  const std::shared_ptr<TakenExperts> taken = Take(layer_idx, leases, [](const ExpertPlace&) { return true; });
   OperationCost cost = args_.cost.Route(rows.size());
   cost += args_.cost.ExpertsOfUniformRouting(rows.size());
   cost += args_.cost.Combine(rows.size());
-  std::vector<Event> after = std::exchange(taken.arrived, {});
-  return Issue(compute(), {.name = "experts", .layer_idx = layer_idx}, cost, std::move(after),
-               [=, this, taken = std::move(taken)](const OpContext& context) {
-                 ops::Route(context, rows, layer_idx);
-                 ops::Group(context, rows);
-                 if (args_.on_routing) {
-                   const int64_t num_topk = args_.config.num_topk;
-                   args_.on_routing(layer_idx, rows,
-                                    context.activations.topk_idx.subspan(static_cast<size_t>(rows.begin * num_topk),
-                                                                         static_cast<size_t>(rows.size() * num_topk)));
-                 }
-                 RunExperts(context, taken);
-                 ops::Combine(context, rows);
-               });
+  return Issue(compute(), {.name = "experts", .layer_idx = layer_idx}, cost, {}, [=, this](const OpContext& context) {
+    ops::Route(context, rows, layer_idx);
+    ops::Group(context, rows);
+    if (args_.on_routing) {
+      const int64_t num_topk = args_.config.num_topk;
+      args_.on_routing(layer_idx, rows,
+                       context.activations.topk_idx.subspan(static_cast<size_t>(rows.begin * num_topk),
+                                                            static_cast<size_t>(rows.size() * num_topk)));
+    }
+    RunExperts(context, *taken);
+    ops::Combine(context, rows);
+  });
 }
 
 void Pass::RunExperts(const OpContext& context, const TakenExperts& taken) {
   for (const LostExpert& expert : taken.lost) FailExpert(context, expert.place, expert.why);
-  const std::vector<absl::Status> finished = args_.experts->Finish(taken.places, context.pool);
+  // Without a task of its own there is nothing to do, but for those that were found broken before.
+  const std::vector<absl::Status> checked =
+      taken.checked.has_value() ? *taken.checked : args_.experts->Finish(taken.places, context.pool);
   std::vector<ExpertToRun> experts;
   experts.reserve(taken.places.size());
   for (size_t i = 0; i < taken.places.size(); ++i) {
     const ExpertPlace& place = taken.places[i];
-    if (finished[i].ok()) {
+    if (checked[i].ok()) {
       experts.push_back({args_.experts->layouts().expert_idx_of(place.key), args_.experts->Weights(place)});
     } else {
-      FailExpert(context, place, finished[i]);
+      FailExpert(context, place, checked[i]);
     }
   }
   ops::Experts(context, experts);

@@ -121,7 +121,7 @@ class Pass {
   struct TakenExperts {
     std::vector<ExpertPlace> places;
     std::vector<LostExpert> lost;
-    std::vector<Event> arrived;
+    std::optional<std::vector<absl::Status>> checked;  // [places.size()]: of the task that checks them, if there is one
   };
   // KV entries of a micro-batch on the device.
   struct StagedKv {
@@ -147,8 +147,10 @@ class Pass {
   std::shared_ptr<StagedKv> FindStaged(RowRange rows, int64_t layer_idx) const;
   // What the first operation of a layer must wait for.
   std::vector<Event> BeforeLayer(RowRange rows) const;
-  TakenExperts Take(std::span<const ExpertLease> leases);
-  void RunExperts(const OpContext& context, const TakenExperts& experts);
+  // `is_wanted` says which of the leases; what has not been checked since it was read is checked by a task.
+  std::shared_ptr<TakenExperts> Take(int64_t layer_idx, std::span<const ExpertLease> leases,
+                                     absl::FunctionRef<bool(const ExpertPlace&)> is_wanted);
+  void RunExperts(const OpContext& context, const TakenExperts& taken);
   void FailExpert(const OpContext& context, const ExpertPlace& place, const absl::Status& status);
   ModelCost::Context ContextOf(RowRange rows) const;
 

@@ -1,0 +1,43 @@
+// What a recorded run chose, step by step, for simulations of that run.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "penstock/model/model_config.h"
+#include "penstock/routing/routing_source.h"
+#include "penstock/routing/routing_trace.h"
+
+namespace penstock {
+
+class TraceRouting : public RoutingSource {
+ public:
+  // kIo when the file cannot be read, kInput when it is no trace or another model's.
+  static absl::StatusOr<std::unique_ptr<TraceRouting>> Open(const std::string& path, const ModelConfig& config);
+
+  // Goes on to the next step that has records of all layers; false when there is none. kInput when the file is damaged.
+  absl::StatusOr<bool> NextStep();
+
+  // The rows of this step, in the order in which they were computed.
+  int64_t step_idx() const { return records_[0].step_idx; }
+  std::span<const uint32_t> sequence_ids() const { return records_[0].sequence_ids; }
+  std::span<const uint32_t> positions() const { return records_[0].positions; }
+  // Row i of the pass to come is row `order[i]` of the recorded step.
+  void Reorder(std::span<const size_t> order);
+
+  std::span<const int32_t> Choices(int64_t layer_idx, int64_t first_row, int64_t num_rows) override;
+
+ private:
+  TraceRouting(std::unique_ptr<RoutingTraceReader> reader, const ModelConfig& config);
+
+  std::unique_ptr<RoutingTraceReader> reader_;
+  int64_t num_topk_;
+  std::vector<int64_t> moe_layer_of_;        // [num_layers]
+  std::vector<RoutingTraceRecord> records_;  // [num_moe_layers] of this step
+};
+
+}  // namespace penstock

@@ -1,0 +1,82 @@
+// Passes in virtual time: schedules, expert stores and lanes as in a real run, tasks without bodies.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "penstock/memory/eviction.h"
+#include "penstock/memory/expert_store.h"
+#include "penstock/memory/kv_staging.h"
+#include "penstock/model/cost.h"
+#include "penstock/routing/routing_source.h"
+#include "penstock/runtime/simulated_runtime.h"
+#include "penstock/schedule/schedule.h"
+
+namespace penstock {
+
+// Room for experts in a tier.
+struct ExpertRoom {
+  int64_t num_slots = 0;
+  int64_t num_pinned = 0;  // for Eviction::kStatic
+};
+
+// Seconds that a task takes on each lane; those of a device only where there is one.
+struct LaneRates {
+  SimulatedRuntime::Duration host_compute;
+  double disk_bytes_per_s = 0;
+  SimulatedRuntime::Duration device_compute = {};
+  double pinned_bytes_per_s = 0;  // from DRAM to page-locked memory
+  double link_bytes_per_s = 0;    // in each direction
+};
+
+class PassSimulator {
+ public:
+  struct Device {
+    ExpertRoom room;
+    int64_t staged_pages = 0;  // of KV; 0: the KV cache lies there
+  };
+  struct Args {
+    const ModelConfig& config;  // outlives the simulator
+    ModelFormats formats;
+    uint64_t expert_bytes = 0;  // as they cross links
+    ScheduleOptions schedule;
+    Eviction eviction = Eviction::kStatic;  // where the layers are computed
+    ExpertRoom dram;
+    std::optional<Device> device = std::nullopt;
+    int64_t rows_at_once = 16;  // logits
+    LaneRates rates;
+    TaskSink* sink = nullptr;
+  };
+  static absl::StatusOr<std::unique_ptr<PassSimulator>> Create(Args args);
+  ~PassSimulator();
+
+  // One pass; the virtual seconds that it takes. The batch needs no KV pages.
+  double Run(const RowBatch& batch, std::vector<RowRange> micro_batches, RoutingSource& routing);
+
+  // Of the experts where they are computed.
+  const ExpertCounters& counters() const { return experts().counters(); }
+  std::vector<LaneUsage> Usage() const { return runtime_.Usage(); }
+  void ResetUsage();
+
+ private:
+  explicit PassSimulator(Args args);
+  ExpertStore& experts() const { return args_.device.has_value() ? *device_experts_ : *dram_experts_; }
+
+  Args args_;
+  ModelCost cost_;
+  ExpertLayouts layouts_;
+  SimulatedRuntime runtime_;
+  LaneIdx host_lane_ = 0;
+  LaneIdx disk_lane_ = 0;
+  PassDevice device_;
+  std::optional<KvStaging> kv_staging_;
+  std::unique_ptr<ExpertStore> dram_experts_;
+  std::unique_ptr<ExpertStore> device_experts_;
+  std::unique_ptr<Schedule> schedule_;  // holds leases: gone before the experts
+};
+
+}  // namespace penstock
