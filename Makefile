@@ -1,9 +1,12 @@
 # make: build build/release/bin/penstock        make demo: answer MT-Bench with the demo model
 # make check: build and run all tests           make fuzz: every fuzzer for FUZZ_SECONDS
+# make nightly: COMBINATIONS random policies under sanitizers, from a new SEED each day
 # make format / make tidy: clang-format, clang-tidy (scripts/install-deps.sh --all)
 FUZZ_SECONDS ?= 60
+COMBINATIONS ?= 1100
+SEED ?= $(shell date +%Y%m%d)
 
-.PHONY: all deps release demo check fuzz format tidy install clean
+.PHONY: all deps release demo check nightly fuzz format tidy install clean
 all: release
 
 deps:
@@ -18,6 +21,11 @@ demo: release
 
 check: deps
 	@scripts/check.py
+
+nightly: deps
+	@cmake --preset dev >/dev/null && cmake --build --preset dev --target engine_policies_test
+	@echo "nightly: $(COMBINATIONS) combinations, seed $(SEED)"
+	@cd build/dev && PENSTOCK_TEST_COMBINATIONS=$(COMBINATIONS) PENSTOCK_TEST_SEED=$(SEED) tests/engine_policies_test
 
 fuzz:
 	@scripts/install-deps.sh --all

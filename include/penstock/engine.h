@@ -97,7 +97,14 @@ struct Policy {
   int64_t micro_batch_size = 0;   // sequences that go through a layer together; 0: all of a pass, with a device 32
   std::string kv_tier = "auto";   // where the KV cache lies: dram, or device; auto: device for zero, else dram
   int64_t streaming_slots = 0;    // slots that no pinned expert holds (eviction static); 0: what the schedule can use
-  int64_t hot_experts = 0;        // klotski: fetched ahead for each layer; 0: as many as a token chooses
+  // With a device: layers whose experts pass through DRAM on their way from disk, ahead of what the device takes; 0: as
+  // many experts as keep the disk busy, so that more of them can stay in DRAM.
+  int64_t disk_window = 0;
+  int64_t hot_experts = 0;  // klotski: fetched ahead for each layer; 0: as many as a token chooses
+  int64_t path_length = 1;  // klotski: layers before one that predict its experts; 0 to 3
+  // klotski: what it predicts from at the beginning, as an earlier run has written it
+  // (EngineOptions::correlation_path); empty: nothing, it learns while it runs.
+  std::string correlation_table = {};
   // klotski's three ideas, for ablations.
   bool multi_batch = true;
   bool hot_prefetch = true;
@@ -125,9 +132,10 @@ struct EngineOptions {
   int64_t planned_positions = 0;  // 0: 256
   Policy policy = {};
   // Files that are written while the engine runs; empty: none.
-  std::string trace_path = {};       // Chrome trace JSON of every task (opens in Perfetto)
-  std::string trace_html_path = {};  // a page that shows the last of them
-  std::string routing_path = {};     // which experts each row chose, for simulations; must not exist yet
+  std::string trace_path = {};        // Chrome trace JSON of every task (opens in Perfetto)
+  std::string trace_html_path = {};   // a page that shows the last of them
+  std::string routing_path = {};      // which experts each row chose, for simulations; must not exist yet
+  std::string correlation_path = {};  // what klotski has learnt about which experts follow each other
   bool direct_io = true;  // O_DIRECT reads of experts; falls back to buffered reads where the file system refuses
   bool io_uring = true;   // io_uring; falls back to reading threads where the kernel refuses
 };
@@ -244,8 +252,8 @@ class Engine {
   virtual absl::StatusOr<std::vector<double>> ScoreTokens(std::span<const TokenId> ids) = 0;
   // Measures the machine, with the engine's own threads, reads and memory; about two seconds. REQUIRES: idle().
   virtual MachineRates MeasureRates() { return {}; }
-  // Ends what trace_path, trace_html_path and routing_path asked for; kIo when it could not be written. To be called
-  // once, when the engine is done.
+  // Ends what trace_path, trace_html_path, routing_path and correlation_path asked for; kIo when it could not be
+  // written. To be called once, when the engine is done.
   virtual absl::Status CloseTraces() { return absl::OkStatus(); }
   // Logits [ids.size(), vocab_size] after each token (for tests and tools). REQUIRES: idle().
   virtual absl::StatusOr<std::vector<float>> Logits(std::span<const TokenId> ids) = 0;

@@ -46,6 +46,7 @@ EngineOptions RandomOptions(const EngineOptions& base, Draw& draw) {
   if (has_device) {
     options.device = draw.From<std::string>({"emulated", "emulated:link=50MB/s", "emulated:threads=2,link=1GB/s"});
     policy.kv_tier = draw.From<std::string>({"auto", "dram", "device"});
+    policy.disk_window = draw.From<int64_t>({0, 0, 1, 2});
     if (draw.Coin()) {
       policy.schedule = draw.From<std::string>({"zigzag-cpu-attention", "fastdecode", "cgopipe", "cgopipe"});
       policy.kv_tier = "auto";
@@ -55,6 +56,7 @@ EngineOptions RandomOptions(const EngineOptions& base, Draw& draw) {
   policy.micro_batch_size = draw.From<int64_t>({0, 1, 2, 4});
   policy.streaming_slots = draw.From<int64_t>({0, 1, 2, 3, 9});
   policy.hot_experts = draw.From<int64_t>({0, 1, 5});
+  policy.path_length = draw.From<int64_t>({0, 1, 1, 2, 3});
   policy.multi_batch = draw.Coin();
   policy.hot_prefetch = draw.Coin();
   policy.reorder = draw.Coin();
@@ -75,12 +77,13 @@ EngineOptions RandomOptions(const EngineOptions& base, Draw& draw) {
 std::string Describe(const EngineOptions& options) {
   const Policy& policy = options.policy;
   return fmt::format(
-      "memory {} device {} of {} kv {} threads {} batch {} chunk {} io_uring {} direct {} schedule {} eviction {} "
-      "micro-batch {} streaming {} hot {} multi-batch {} hot-prefetch {} reorder {}",
-      options.memory_bytes, options.device, options.device_memory_bytes, policy.kv_tier, options.threads,
-      options.batch_size, options.prefill_chunk, options.io_uring, options.direct_io, policy.schedule, policy.eviction,
-      policy.micro_batch_size, policy.streaming_slots, policy.hot_experts, policy.multi_batch, policy.hot_prefetch,
-      policy.reorder);
+      "memory {} device {} of {} kv {} window {} threads {} batch {} chunk {} io_uring {} direct {} schedule {} "
+      "eviction {} "
+      "micro-batch {} streaming {} hot {} path {} multi-batch {} hot-prefetch {} reorder {}",
+      options.memory_bytes, options.device, options.device_memory_bytes, policy.kv_tier, policy.disk_window,
+      options.threads, options.batch_size, options.prefill_chunk, options.io_uring, options.direct_io, policy.schedule,
+      policy.eviction, policy.micro_batch_size, policy.streaming_slots, policy.hot_experts, policy.path_length,
+      policy.multi_batch, policy.hot_prefetch, policy.reorder);
 }
 
 class PoliciesTest : public testing::TestWithParam<std::string> {};

@@ -86,6 +86,47 @@ TEST_P(TracesTest, AreWritten) {
 INSTANTIATE_TEST_SUITE_P(Schedules, TracesTest, testing::Values("on-demand", "zero", "zigzag", "klotski"),
                          [](const auto& param) { return param.param == "on-demand" ? "on_demand" : param.param; });
 
+TEST(Traces, WhatKlotskiLearntIsWrittenAndUsed) {
+  const Golden golden("qwen3moe-tiny");
+  const std::vector<Request> requests = Requests(golden);
+  EngineOptions options{.model_dir = golden.dir(), .threads = 1};
+  options.batch_size = 3;
+  options.context_length = 192;
+  options.policy.schedule = "klotski";
+  options.memory_bytes = LeastBudget(options);
+  const std::vector<Answer> expected = RunAll(options, requests);
+  const std::string path = testing::TempDir() + "/correlation-" + std::to_string(::getpid());
+  for (const int64_t path_length : {1, 3}) {
+    options.policy.path_length = path_length;
+    options.policy.correlation_table.clear();
+    options.correlation_path = path;
+    options.memory_bytes = LeastBudget(options);
+    const auto learning = Engine::Open(options).value();
+    const std::string nothing = ReadFile(path, 1 << 24).value();
+    for (const Request& request : requests) ASSERT_TRUE(learning->Submit(request).ok());
+    while (!learning->idle()) ASSERT_TRUE(learning->Step().ok());
+    ASSERT_TRUE(learning->CloseTraces().ok());
+    const std::string learnt = ReadFile(path, 1 << 24).value();
+    EXPECT_GT(learnt.size(), nothing.size());
+    // What an engine has learnt is what another one begins with.
+    options.policy.correlation_table = path;
+    options.correlation_path = path + ".again";
+    ASSERT_TRUE(Engine::Open(options).value()->CloseTraces().ok());
+    EXPECT_EQ(ReadFile(options.correlation_path, 1 << 24).value(), learnt);
+    EXPECT_EQ(RunAll(options, requests), expected);
+  }
+  options.policy.path_length = 1;  // the file is of length 3
+  options.correlation_path.clear();
+  EXPECT_EQ(FaultOf(Engine::Open(options).status()), Fault::kInput);
+  options.policy.correlation_table.clear();
+  options.correlation_path = "/nonexistent/table";
+  EXPECT_EQ(FaultOf(Engine::Open(options).status()), Fault::kIo);
+  options.policy.schedule = "zigzag";
+  EXPECT_EQ(FaultOf(Engine::Open(options).status()), Fault::kUsage);
+  std::filesystem::remove(path);
+  std::filesystem::remove(path + ".again");
+}
+
 TEST(Traces, WhatCannotBeWrittenIsAnError) {
   const Golden golden("mixtral-tiny");
   EngineOptions options{.model_dir = golden.dir(), .memory_bytes = 64 << 20, .threads = 1};

@@ -2,17 +2,14 @@
 // that no more slots are used than there are, that Klotski's disk never waits where it is the limit and that it is no
 // slower than zigzag, which is no slower than zero; that runs are deterministic; and that a step is never faster than
 // its bound.
-#include "penstock/schedule/schedule.h"
+#include "penstock/schedule/pass_simulator.h"
 
 #include <map>
-#include <optional>
-#include <random>
 
 #include <gmock/gmock.h>
 #include <rapidcheck/gtest.h>
 
 #include "penstock/routing/generated_routing.h"
-#include "penstock/runtime/simulated_runtime.h"
 
 namespace penstock {
 namespace {
@@ -81,64 +78,36 @@ Outcome Simulate(const Scenario& scenario) {
   config.num_topk = scenario.num_topk;
   config.expert_dim = 5632;
   config.layer_has_experts.assign(static_cast<size_t>(scenario.num_layers), true);
-  const ModelCost cost(config, {.attention = WeightFormat::kInt8,
+  const ModelFormats formats = {.attention = WeightFormat::kInt8,
                                 .ffn = WeightFormat::kInt8,
                                 .lm_head = WeightFormat::kInt8,
-                                .kv = KvFormat::kBF16});
-  Outcome outcome;
-  outcome.expert_bytes = cost.expert_bytes();
-  const ExpertLayouts layouts(config.layer_has_experts, config.num_experts, cost.expert_bytes());
-  SimulatedRuntime runtime;
-  TaskCounter counter(outcome.num_tasks);
-  runtime.SetSink(&counter);
+                                .kv = KvFormat::kBF16};
   const auto compute_time = [](const TaskCost& task) {
     return std::max(task.flops / kFlops, static_cast<double>(task.memory_bytes) / kMemoryBytes);
   };
-  const auto link_time = [](double bytes_per_s) {
-    return [=](const TaskCost& task) { return static_cast<double>(task.link_bytes) / bytes_per_s; };
-  };
-  const LaneIdx host = runtime.AddLane("host_compute", compute_time);
-  const LaneIdx disk = runtime.AddLane("disk_to_dram", link_time(scenario.disk_bytes_per_s));
-  const LaneIdx compute = scenario.device ? runtime.AddLane("device_compute", compute_time) : host;
-  const LaneIdx to_pinned = runtime.AddLane("dram_to_pinned", link_time(5 * scenario.link_bytes_per_s));
-  const LaneIdx to_device = runtime.AddLane("dram_to_device", link_time(scenario.link_bytes_per_s));
-  const LaneIdx from_device = runtime.AddLane("device_to_dram", link_time(scenario.link_bytes_per_s));
-  std::unique_ptr<ExpertStore> dram;
-  std::unique_ptr<ExpertSource> source = std::make_unique<DiskSource>(layouts, runtime, disk);
+  Outcome outcome;
+  outcome.expert_bytes = ModelCost(config, formats).expert_bytes();
+  TaskCounter counter(outcome.num_tasks);
+  PassSimulator::Args args{.config = config,
+                           .formats = formats,
+                           .expert_bytes = outcome.expert_bytes,
+                           .schedule = scenario.schedule,
+                           .eviction = scenario.eviction,
+                           .rates = {.host_compute = compute_time, .disk_bytes_per_s = scenario.disk_bytes_per_s},
+                           .sink = &counter};
+  const ExpertRoom room = {.num_slots = scenario.num_slots,
+                           .num_pinned = std::max<int64_t>(0, scenario.num_slots - scenario.num_streaming)};
+  args.dram = room;
   if (scenario.device) {
-    dram = ExpertStore::Create({.layouts = layouts,
-                                .runtime = runtime,
-                                .source = std::move(source),
-                                .num_slots = layouts.num_experts(),
-                                .bytes = ExpertStore::Args::Bytes::kNone})
-               .value();
-    for (int64_t key = 0; key < layouts.num_experts(); ++key) (void)dram->Acquire(key, FetchReason::kWanted);
-    source = DramSource::Create({.layouts = layouts,
-                                 .runtime = runtime,
-                                 .dram = *dram,
-                                 .host_lane = host,
-                                 .dram_to_pinned_lane = to_pinned,
-                                 .dram_to_device_lane = to_device})
-                 .value();
+    args.dram = {.num_slots = scenario.num_layers * scenario.num_experts};
+    args.device = {.room = room,
+                   .staged_pages = scenario.micro_batch * KvCache::PagesFor(scenario.context + scenario.num_steps)};
+    args.rates.device_compute = compute_time;
+    args.rates.link_bytes_per_s = scenario.link_bytes_per_s;
+    args.rates.pinned_bytes_per_s = 5 * scenario.link_bytes_per_s;
   }
-  std::optional<KvStaging> kv_staging;
-  if (scenario.device) {
-    kv_staging = KvStaging::Create(config, KvFormat::kBF16,
-                                   scenario.micro_batch * KvCache::PagesFor(scenario.context + scenario.num_steps))
-                     .value();
-  }
-  const auto store =
-      ExpertStore::Create(
-          {.layouts = layouts,
-           .runtime = runtime,
-           .source = std::move(source),
-           .num_slots = scenario.num_slots,
-           .eviction = scenario.eviction,
-           .pinned = PinEvenly(layouts, std::max<int64_t>(0, scenario.num_slots - scenario.num_streaming)),
-           .bytes = ExpertStore::Args::Bytes::kNone})
-          .value();
+  const auto simulator = PassSimulator::Create(args).value();
   GeneratedRouting routing(config.num_experts, config.num_topk, scenario.skew, 1);
-  const auto schedule = MakeSchedule(scenario.schedule, config);
   for (int step = 0; step < scenario.num_steps; ++step) {
     RowBatch batch;
     std::vector<RowRange> micro_batches;
@@ -152,42 +121,19 @@ Outcome Simulate(const Scenario& scenario) {
       micro_batches.push_back({begin, std::min(begin + scenario.micro_batch, scenario.num_rows)});
     }
     if (step == 1) {
-      runtime.ResetUsage();
-      store->ResetCounters();
+      simulator->ResetUsage();
       outcome.num_tasks.clear();
     }
-    const double begin_s = runtime.now_s();
-    std::vector<absl::Status> row_status;
-    Pass pass({.config = config,
-               .cost = cost,
-               .runtime = runtime,
-               .host = {.lane = host},
-               .device = scenario.device ? std::optional<PassDevice>({.processor = {.lane = compute},
-                                                                      .dram_to_device_lane = to_device,
-                                                                      .device_to_dram_lane = from_device,
-                                                                      .kv_staging = &*kv_staging})
-                                         : std::nullopt,
-               .kv = {.format = KvFormat::kBF16,
-                      .block_bytes = KvBlock{KvFormat::kBF16, config.head_dim}.bytes(),
-                      .num_heads = config.num_kv_heads},
-               .experts = store.get(),
-               .routing = routing,
-               .batch = batch,
-               .micro_batches = micro_batches,
-               .row_status = row_status,
-               .rows_at_once = 16});
-    EXPECT_TRUE(schedule->Run(pass).ok());
-    EXPECT_TRUE(pass.Finish([](std::span<const int64_t>, std::span<float>) { FAIL(); }).ok());
-    outcome.step_s.push_back(runtime.now_s() - begin_s);
+    outcome.step_s.push_back(simulator->Run(batch, micro_batches, routing));
     routing.NextStep();
   }
-  const auto busy_s = [&](LaneIdx lane) { return runtime.Usage()[static_cast<size_t>(lane)].busy_s; };
-  outcome.compute_busy_s = busy_s(compute);
-  outcome.disk_busy_s = busy_s(disk);
-  outcome.host_busy_s = busy_s(host);
-  outcome.link_busy_s = busy_s(to_device);
-  outcome.counters = store->counters();
-  schedule->Reset();
+  std::map<std::string, double> busy_s;
+  for (const LaneUsage& usage : simulator->Usage()) busy_s[usage.name] = usage.busy_s;
+  outcome.host_busy_s = busy_s["host_compute"];
+  outcome.compute_busy_s = busy_s[scenario.device ? "device_compute" : "host_compute"];
+  outcome.disk_busy_s = busy_s["disk_to_dram"];
+  outcome.link_busy_s = busy_s["dram_to_device"];
+  outcome.counters = simulator->counters();
   return outcome;
 }
 

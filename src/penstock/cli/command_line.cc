@@ -275,6 +275,9 @@ void AddModelFlags(CLI::App& app, ModelFlags& flags) {
       ->type_name("FILE");
   app.add_option("--record-routing", engine.routing_path, "write which experts each token chose, for simulations")
       ->type_name("FILE");
+  app.add_option("--record-correlation", engine.correlation_path,
+                 "write what klotski has learnt to predict from, for later runs (policy: correlation_table)")
+      ->type_name("FILE");
 }
 
 void AddSamplingFlags(CLI::App& app, SamplingOverrides& flags) {

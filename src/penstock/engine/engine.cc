@@ -120,7 +120,11 @@ class EngineImpl : public Engine {
     executor_->UpdateStats(stats_);
     return rates;
   }
-  absl::Status CloseTraces() override { return recorders_->Close(); }
+  absl::Status CloseTraces() override {
+    absl::Status closed = recorders_->Close();
+    if (!correlation_path_.empty()) closed.Update(executor_->correlation()->Save(correlation_path_));
+    return closed;
+  }
 
   absl::StatusOr<Hardware> ProbeHardware();
   absl::StatusOr<std::vector<double>> Simulate(const Hardware& hardware, const std::string& trace_path) const;
@@ -161,6 +165,7 @@ class EngineImpl : public Engine {
   std::vector<absl::Status> row_statuses_;  // of the last pass
   std::function<void(RequestId, std::string_view)> text_sink_;
   bool empty_prompts_ = false;
+  std::string correlation_path_;
   absl::Status broken_;  // the first failure of a pass
 };
 
@@ -226,7 +231,8 @@ absl::Status EngineImpl::Plan(const EngineOptions& options) {
   CallerMemory caller;
   if (options.caller_memory) caller = options.caller_memory(info_);
   const int64_t recorded_rows = std::max(kRecordedRows, options.batch_size + options.prefill_chunk);
-  inputs.fixed_bytes += caller.bytes + Recorders::MemoryBytes(options, config, recorded_rows) + ScheduleBytes(config);
+  inputs.fixed_bytes += caller.bytes + Recorders::MemoryBytes(options, config, recorded_rows) +
+                        ScheduleBytes(config, options.policy.path_length);
   inputs.bytes_per_sequence = caller.bytes_per_sequence;
   inputs.bytes_per_position = kBytesPerPosition + caller.bytes_per_position;
   PENSTOCK_ASSIGN_OR_RETURN(
@@ -247,6 +253,7 @@ absl::Status EngineImpl::CreateExecutor(const EngineOptions& options, const Engi
                             DiskReader::Create(model_->checkpoint.files(), {options.direct_io, options.io_uring}));
   LogDebug("disk: {}", disk->Description());
   empty_prompts_ = hooks.empty_prompts;
+  correlation_path_ = options.correlation_path;
   if (hooks.wrap_disk) disk = hooks.wrap_disk(std::move(disk));
   PENSTOCK_ASSIGN_OR_RETURN(recorders_, Recorders::Create(options, *model_));
   PENSTOCK_ASSIGN_OR_RETURN(executor_, Executor::Create({.model = *model_,
@@ -257,6 +264,14 @@ absl::Status EngineImpl::CreateExecutor(const EngineOptions& options, const Engi
                                                          .policy = policy_,
                                                          .disk = std::move(disk),
                                                          .recorders = *recorders_}));
+  if (CorrelationTable* table = executor_->correlation();
+      table != nullptr && !options.policy.correlation_table.empty()) {
+    PENSTOCK_ASSIGN_OR_RETURN(*table,
+                              CorrelationTable::Load(options.policy.correlation_table, table->shape(),
+                                                     MostCorrelationPaths(model_->config, options.policy.path_length)));
+  }
+  // Before the work, not after it, one should know that it can be written.
+  if (!correlation_path_.empty()) PENSTOCK_RETURN_IF_ERROR(executor_->correlation()->Save(correlation_path_));
   for (int i = 0; i < pool_->num_workers(); ++i) samplers_.emplace_back(model_->config.vocab_size);
   return absl::OkStatus();
 }

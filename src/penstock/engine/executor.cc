@@ -179,6 +179,7 @@ MachineRates Executor::MeasureRates() {
   const std::span<const std::byte> experts = compute().experts->bytes();
   if (experts.size() >= 4 * kMiB) rates.memory_bytes_per_s = ReadBytesPerSecond(experts, *compute().pool, kRateSeconds);
   schedule_->Reset();
+  compute().experts->ForgetAhead();
   rates.disk_bytes_per_s = host_.experts->MeasureDisk(kDiskSeconds);
   return rates;
 }

@@ -50,6 +50,7 @@ class Executor {
   ~Executor();
 
   KvCache& kv_cache() { return *kv_cache_; }
+  CorrelationTable* correlation() { return schedule_->correlation(); }
   int64_t max_rows() const { return host_.activations.dims.max_rows; }
 
   // One pass. Rows whose experts could not be read have failed (row_statuses); everything else is computed. An error is

@@ -14,11 +14,15 @@ constexpr int64_t kDeviceMicroBatch = 32;  // sequences
 absl::StatusOr<ScheduleOptions> ChooseSchedule(const EngineOptions& options, bool has_device) {
   const Policy& policy = options.policy;
   PENSTOCK_RETURN_IF_ERROR(CheckRange("hot experts", policy.hot_experts, kMaxExperts));
+  if (policy.path_length < 0 || policy.path_length > kMaxPathLength) {
+    return UsageError("path length: expected 0 to {}, found {}", kMaxPathLength, policy.path_length);
+  }
   ScheduleOptions schedule = {.kind = ScheduleKind::kKlotski,
                               .multi_batch = policy.multi_batch,
                               .hot_prefetch = policy.hot_prefetch,
                               .reorder = policy.reorder,
-                              .hot_experts = policy.hot_experts};
+                              .hot_experts = policy.hot_experts,
+                              .path_length = policy.path_length};
   if (policy.schedule == "auto") return schedule;
   PENSTOCK_ASSIGN_OR_RETURN(schedule.kind, ParseScheduleName(policy.schedule));
   if (AttendsOnHost(schedule.kind) && !has_device) {
@@ -67,6 +71,7 @@ absl::StatusOr<ChosenPolicy> ChoosePolicy(const EngineOptions& options, const st
   const ModelConfig& config = *inputs.config;
   PENSTOCK_RETURN_IF_ERROR(CheckRange("micro-batch size", policy.micro_batch_size, kMaxBatchSize));
   PENSTOCK_RETURN_IF_ERROR(CheckRange("streaming slots", policy.streaming_slots, kMaxExperts * kMaxLayers));
+  PENSTOCK_RETURN_IF_ERROR(CheckRange("disk window", policy.disk_window, kMaxLayers));
   ChosenPolicy chosen;
   chosen.device = device;
   PENSTOCK_ASSIGN_OR_RETURN(chosen.schedule, ChooseSchedule(options, device.has_value()));
@@ -104,9 +109,14 @@ absl::StatusOr<ChosenPolicy> ChoosePolicy(const EngineOptions& options, const st
     (device.has_value() ? plan.device.num_pinned_experts : plan.num_pinned_experts) = num_pinned;
   }
   if (device.has_value()) {
-    const int64_t streaming = StreamingSlots(ScheduleKind::kOnDemand, config, plan.num_expert_slots, inputs.slot_bytes);
+    const int64_t streaming = policy.disk_window > 0 ? policy.disk_window * config.num_experts + 1
+                                                     : StreamingSlots(ScheduleKind::kOnDemand, config,
+                                                                      plan.num_expert_slots, inputs.slot_bytes);
     plan.num_pinned_experts = std::min(NumPinned(plan.num_expert_slots, plan.num_experts_total, streaming),
                                        plan.num_experts_total - plan.device.num_pinned_experts);
+  }
+  if (kind != ScheduleKind::kKlotski && !(policy.correlation_table + options.correlation_path).empty()) {
+    return UsageError("a correlation table is what klotski predicts from, and the schedule is {}", ScheduleName(kind));
   }
   plan.schedule = std::string(ScheduleName(kind));
   plan.eviction = std::string(EvictionName(chosen.eviction));

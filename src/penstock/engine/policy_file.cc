@@ -80,7 +80,10 @@ absl::Status ApplyPolicy(std::string_view text, const std::string& name, EngineO
   reader.Read("kv_tier", policy.kv_tier);
   reader.Read("prefill_chunk", options.prefill_chunk);
   reader.Read("streaming_slots", policy.streaming_slots);
+  reader.Read("disk_window", policy.disk_window);
   reader.Read("hot_experts", policy.hot_experts);
+  reader.Read("path_length", policy.path_length);
+  reader.Read("correlation_table", policy.correlation_table);
   reader.Read("multi_batch", policy.multi_batch);
   reader.Read("hot_prefetch", policy.hot_prefetch);
   reader.Read("reorder", policy.reorder);

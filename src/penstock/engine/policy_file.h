@@ -1,7 +1,8 @@
 // The --policy file: a JSON object that sets some of the engine's choices.
 //
 //   {"schedule": "klotski", "eviction": "static", "batch_size": 64, "micro_batch_size": 32, "prefill_chunk": 256,
-//    "streaming_slots": 8, "hot_experts": 2, "multi_batch": true, "hot_prefetch": true, "reorder": true}
+//    "streaming_slots": 8, "hot_experts": 2, "path_length": 1, "correlation_table": "warm.bin", "multi_batch": true,
+//    "hot_prefetch": true, "reorder": true, "kv_tier": "dram", "disk_window": 2}
 //
 // Every key may be absent. Ranges are checked where the choices are used.
 #pragma once

@@ -70,11 +70,11 @@ class HardwareReader {
 
   Hardware Read(const json::value& value) {
     Hardware hardware;
-    const json::object object = Object(value, "hardware");
+    const json::object& object = Object(value, "hardware");
     for (const json::value& item : Array(object, "processors")) hardware.processors.push_back(ReadProcessor(item));
     for (const json::value& item : Array(object, "tiers")) hardware.tiers.push_back(ReadTier(item));
     for (const json::value& item : Array(object, "links")) {
-      const json::object link = Object(item, "links");
+      const json::object& link = Object(item, "links");
       hardware.links.push_back({Text(link, "name"), Rate(link, "bytes_per_second")});
     }
     return hardware;
@@ -82,7 +82,7 @@ class HardwareReader {
 
  private:
   Processor ReadProcessor(const json::value& value) {
-    const json::object object = Object(value, "processors");
+    const json::object& object = Object(value, "processors");
     Processor processor;
     processor.name = Text(object, "name");
     if (const json::value* model = object.if_contains("model"); model != nullptr && model->is_string()) {
@@ -100,10 +100,10 @@ class HardwareReader {
         ComputePeak peak{.arithmetic = arithmetic};
         const json::value* found = Object(*peaks, "peaks").if_contains(json::string_view(ArithmeticName(arithmetic)));
         if (found != nullptr && !found->is_null()) {
-          const json::object rates = Object(*found, "peaks");
+          const json::object& rates = Object(*found, "peaks");
           peak.instructions = Text(rates, "instructions");
           for (const json::value& item : Array(rates, "rates")) {
-            const json::object rate = Object(item, "rates");
+            const json::object& rate = Object(item, "rates");
             peak.rates.push_back({Count(rate, "threads"), Rate(rate, "ops_per_second")});
           }
         }
@@ -115,13 +115,13 @@ class HardwareReader {
   }
 
   KernelRates ReadKernels(const json::value& value) {
-    const json::object object = Object(value, "kernels");
+    const json::object& object = Object(value, "kernels");
     KernelRates kernels{.num_threads = Count(object, "threads"),
                         .weights = Text(object, "weights"),
                         .kv = Text(object, "kv"),
                         .kv_bytes_per_s = Rate(object, "kv_bytes_per_second")};
     for (const json::value& item : Array(object, "gemm")) {
-      const json::object point = Object(item, "gemm");
+      const json::object& point = Object(item, "gemm");
       kernels.gemm.push_back({Rate(point, "ops_per_byte"), Rate(point, "seconds_per_byte")});
       const size_t count = kernels.gemm.size();
       if (count > 1 && kernels.gemm[count - 1].ops_per_byte <= kernels.gemm[count - 2].ops_per_byte) {
@@ -132,30 +132,30 @@ class HardwareReader {
   }
 
   MemoryTier ReadTier(const json::value& value) {
-    const json::object object = Object(value, "tiers");
+    const json::object& object = Object(value, "tiers");
     MemoryTier tier;
     tier.name = Text(object, "name");
     tier.capacity_bytes = static_cast<uint64_t>(Rate(object, "capacity_bytes"));
     for (const json::value& item : Array(object, "rates")) {
-      const json::object rates = Object(item, "rates");
+      const json::object& rates = Object(item, "rates");
       tier.rates.push_back({Count(rates, "threads"), Rate(rates, "read_bytes_per_second"),
                             Rate(rates, "write_bytes_per_second"), Rate(rates, "copy_bytes_per_second")});
     }
     return tier;
   }
 
-  json::object Object(const json::value& value, std::string_view field) {
+  const json::object& Object(const json::value& value, std::string_view field) {
     if (value.is_object()) return value.get_object();
     Refuse(field, "an object");
-    return {};
+    return no_object_;
   }
   // An array that is not there is empty.
-  json::array Array(const json::object& object, std::string_view field) {
+  const json::array& Array(const json::object& object, std::string_view field) {
     const json::value* found = object.if_contains(json::string_view(field));
-    if (found == nullptr) return {};
+    if (found == nullptr) return no_array_;
     if (found->is_array()) return found->get_array();
     Refuse(field, "an array");
-    return {};
+    return no_array_;
   }
   std::string Text(const json::object& object, std::string_view field) {
     const json::value* found = object.if_contains(json::string_view(field));
@@ -179,6 +179,8 @@ class HardwareReader {
     status_.Update(InputError("the hardware's '{}': expected {}", field, expected));
   }
 
+  const json::object no_object_;
+  const json::array no_array_;
   absl::Status status_;
 };
 

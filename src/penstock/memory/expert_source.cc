@@ -61,7 +61,13 @@ int64_t DramSource::num_pages(int64_t key) const { return static_cast<int64_t>(C
 
 bool DramSource::Begin(int64_t key) {
   std::optional<ExpertLease> lease = args_.dram.Acquire(key, FetchReason::kWanted);
+  // What is wanted now comes before what was fetched ahead, the last of it first.
+  while (!lease.has_value() && !ahead_.empty()) {
+    ahead_.pop_back();
+    lease = args_.dram.Acquire(key, FetchReason::kWanted);
+  }
   if (!lease.has_value()) return false;
+  std::erase_if(ahead_, [&](const ExpertLease& ahead) { return ahead.key() == key; });
   Finishing& finishing = finishing_[static_cast<size_t>(key)];
   if (finishing.load_id != lease->place().load_id) {
     Task finish{.lane = args_.host_lane,
@@ -78,6 +84,22 @@ bool DramSource::Begin(int64_t key) {
       {.key = key, .lease = std::make_unique<ExpertLease>(std::move(*lease)), .ready = finishing.done});
   return true;
 }
+
+bool DramSource::FetchAhead(int64_t key) {
+  // Those that are pinned or on their way need no room.
+  if (args_.dram.is_pinned(key) && args_.dram.IsPresent(key)) return true;
+  for (const ExpertLease& ahead : ahead_) {
+    if (ahead.key() == key) return true;
+  }
+  // One slot stays free for what is wanted without having been announced.
+  if (std::ssize(ahead_) + 1 >= args_.dram.num_streaming_slots()) return false;
+  std::optional<ExpertLease> lease = args_.dram.Acquire(key, FetchReason::kPredicted);
+  if (!lease.has_value()) return false;
+  ahead_.push_back(std::move(*lease));
+  return true;
+}
+
+void DramSource::Reset() { ahead_.clear(); }
 
 Event DramSource::FetchPage(int64_t key, std::byte* slot, const std::vector<Event>& slot_free) {
   const auto transfer =

@@ -34,6 +34,10 @@ class ExpertSource {
   // Issues the next page of an expert that was begun, into `slot` (nullptr in a simulation), which may be written when
   // `slot_free` have ended. The event of the last page is the expert's arrival.
   virtual Event FetchPage(int64_t key, std::byte* slot, const std::vector<Event>& slot_free) = 0;
+  // Brings an expert that will be wanted soon into the tier below. False when there is no room for it, or no such tier.
+  virtual bool FetchAhead(int64_t) { return false; }
+  // Lets go of what was fetched ahead.
+  virtual void Reset() {}
 };
 
 // Experts on disk; each is one page.
@@ -77,6 +81,8 @@ class DramSource : public ExpertSource {
   bool needs_finish() const override { return false; }
   bool Begin(int64_t key) override;
   Event FetchPage(int64_t key, std::byte* slot, const std::vector<Event>& slot_free) override;
+  bool FetchAhead(int64_t key) override;
+  void Reset() override;
 
  private:
   // An expert that was begun; its lease holds it in DRAM until the last page has left.
@@ -99,6 +105,7 @@ class DramSource : public ExpertSource {
   std::vector<Event> buffer_free_;
   size_t next_buffer_ = 0;
   std::vector<Transfer> transfers_;   // few
+  std::vector<ExpertLease> ahead_;    // fetched ahead, in the order in which they will be wanted
   std::vector<Finishing> finishing_;  // by key
 };
 

@@ -104,6 +104,13 @@ class ExpertStore {
   // Issues the next of them. False when the tier below has no room for its expert now. REQUIRES: there is one.
   bool IssuePage();
 
+  // Brings an expert that will be wanted soon into the tier below, where there is one with room for it: whether it is
+  // there or on its way.
+  bool FetchAhead(int64_t key) { return IsPresent(key) || source_->FetchAhead(key); }
+
+  // Lets go of what was fetched ahead there.
+  void ForgetAhead() { source_->Reset(); }
+
   // Counts a use of an expert that is leased already, because it was predicted.
   void CountWanted(int64_t key);
   // In a slot, or on its way into one.

@@ -13,6 +13,7 @@
 
 #include "penstock/base/bytes.h"
 #include "penstock/base/status.h"
+#include "penstock/model/family.h"
 #include "penstock/routing/correlation_table.h"
 #include "penstock/schedule/layer_experts.h"
 #include "penstock/schedule/schedule.h"
@@ -29,12 +30,6 @@ constexpr uint64_t kMostTableBytes = 8 * kMiB;
 
 uint64_t PathBytes(const ModelConfig& config) { return 4 * static_cast<uint64_t>(config.num_experts) + 150; }
 
-// Every expert of every layer is a path of length 1 to the next.
-int64_t MostPaths(const ModelConfig& config) {
-  return std::min(config.num_moe_layers() * config.num_experts,
-                  static_cast<int64_t>(kMostTableBytes / PathBytes(config)));
-}
-
 class KlotskiSchedule : public Schedule {
  public:
   KlotskiSchedule(const ScheduleOptions& options, const ModelConfig& config)
@@ -43,9 +38,9 @@ class KlotskiSchedule : public Schedule {
         table_({.num_layers = config.num_moe_layers(),
                 .num_experts = config.num_experts,
                 .num_topk = config.num_topk,
-                .path_length = 1,
-                .model = "model"},
-               MostPaths(config)) {
+                .path_length = options.path_length,
+                .model = config.family == nullptr ? "model" : std::string(config.family->name)},
+               MostCorrelationPaths(config, options.path_length)) {
     for (int64_t layer_idx = 0; layer_idx < config.num_layers; ++layer_idx) {
       if (config.layer_has_experts[layer_idx]) moe_layers_.push_back(layer_idx);
     }
@@ -60,12 +55,13 @@ class KlotskiSchedule : public Schedule {
   }
 
   void Reset() override { hot_.clear(); }
+  CorrelationTable* correlation() override { return &table_; }
 
  private:
   absl::Status RunGroup(Pass& pass, std::span<const RowRange> micro_batches) {
     const RowRange group = {micro_batches.front().begin, micro_batches.back().end};
     for (const RowRange& rows : micro_batches) pass.Embed(rows);
-    previous_choices_.clear();
+    ForgetHistory();
     size_t moe_layer = 0;
     for (int64_t layer_idx = 0; layer_idx < pass.config().num_layers; ++layer_idx) {
       if (!pass.has_experts(layer_idx)) {
@@ -73,6 +69,7 @@ class KlotskiSchedule : public Schedule {
         pass.DenseFfn(group, layer_idx);
         continue;
       }
+      pass.FetchWindow(layer_idx);
       LayerExperts experts(pass, layer_idx);
       experts.Adopt(std::exchange(hot_, {}));
       std::vector<Event> gates;
@@ -97,16 +94,20 @@ class KlotskiSchedule : public Schedule {
     return absl::OkStatus();
   }
 
-  // Counts what the gates chose, and keeps it as the path to the next layer.
+  // Counts what the gates chose, and keeps it as a part of the path to the next layers.
   void Observe(Pass& pass, RowRange group, int64_t layer_idx, size_t moe_layer) {
     const std::span<const int32_t> choices = pass.routing().Choices(layer_idx, group.begin, group.size());
     table_.Update(static_cast<int64_t>(moe_layer), History(group), choices);
-    previous_choices_.assign(choices.begin(), choices.end());
+    std::rotate(previous_choices_.begin(), previous_choices_.end() - 1, previous_choices_.end());
+    previous_choices_[0].assign(choices.begin(), choices.end());
+  }
+  void ForgetHistory() {
+    for (std::vector<int32_t>& choices : previous_choices_) choices.clear();
   }
 
   RoutingHistory History(RowRange group) const {
     RoutingHistory history{.num_rows = group.size(), .choices = {}};
-    history.choices[0] = previous_choices_;
+    std::copy(previous_choices_.begin(), previous_choices_.end(), history.choices.begin());
     return history;
   }
 
@@ -125,7 +126,7 @@ class KlotskiSchedule : public Schedule {
   void Predict(const ModelConfig& config, RowRange group, size_t moe_layer) {
     likely_.clear();
     if (!options_.hot_prefetch) return;
-    if (moe_layer == 0) previous_choices_.clear();  // of the next pass nothing is known
+    if (moe_layer == 0) ForgetHistory();  // of the next pass nothing is known
     std::vector<double> tendency = table_.Tendency(static_cast<int64_t>(moe_layer), History(group));
     // Of what was never seen every expert is as likely as the next.
     const double known = std::accumulate(tendency.begin(), tendency.end(), 0.0);
@@ -141,16 +142,23 @@ class KlotskiSchedule : public Schedule {
   int64_t hot_experts_;
   CorrelationTable table_;
   std::vector<int64_t> moe_layers_;
-  std::vector<int32_t> previous_choices_;  // of the group's rows in the layer before: [num_rows, num_topk]
-  std::vector<int32_t> likely_;            // experts of the layer to come that were not asked for yet, likeliest last
-  std::vector<ExpertLease> hot_;           // of the layer to come
+  // Of the group's rows in the layers before, the last one first: [num_rows, num_topk].
+  std::array<std::vector<int32_t>, kMaxPathLength> previous_choices_;
+  std::vector<int32_t> likely_;   // experts of the layer to come that were not asked for yet, likeliest last
+  std::vector<ExpertLease> hot_;  // of the layer to come
 };
 
 }  // namespace
 
-uint64_t ScheduleBytes(const ModelConfig& config) {
+int64_t MostCorrelationPaths(const ModelConfig& config, int64_t path_length) {
+  const auto most = static_cast<int64_t>(kMostTableBytes / PathBytes(config));
+  // Every expert of every layer is a path of length 1 to the next; of longer ones there are more than can be kept.
+  return path_length > 1 ? most : std::min(config.num_moe_layers() * config.num_experts, most);
+}
+
+uint64_t ScheduleBytes(const ModelConfig& config, int64_t path_length) {
   // Paths of length 0 are always kept: one for each layer.
-  return static_cast<uint64_t>(MostPaths(config) + config.num_moe_layers()) * PathBytes(config);
+  return static_cast<uint64_t>(MostCorrelationPaths(config, path_length) + config.num_moe_layers()) * PathBytes(config);
 }
 
 std::unique_ptr<Schedule> MakeKlotski(const ScheduleOptions& options, const ModelConfig& config) {

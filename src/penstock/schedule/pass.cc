@@ -263,6 +263,17 @@ Event Pass::PostAttention(RowRange rows, int64_t layer_idx, const Event& loaded)
                {loaded}, [=](const OpContext& context) { ops::PostAttention(context, rows, layer_idx); });
 }
 
+void Pass::FetchWindow(int64_t layer_idx) {
+  if (!args_.device.has_value()) return;
+  const ExpertLayouts& layouts = args_.experts->layouts();
+  for (int64_t i = 1; i < args_.config.num_layers; ++i) {
+    const int64_t next = (layer_idx + i) % args_.config.num_layers;
+    for (int64_t expert_idx = 0; expert_idx < layouts.num_experts_of(next); ++expert_idx) {
+      if (!args_.experts->FetchAhead(layouts.KeyOf(next, expert_idx))) return;
+    }
+  }
+}
+
 Event Pass::Route(RowRange rows, int64_t layer_idx) {
   const Event routed = Issue(compute(), {.name = "route", .layer_idx = layer_idx}, args_.cost.Route(rows.size()), {},
                              [=](const OpContext& context) { ops::Route(context, rows, layer_idx); });

@@ -94,6 +94,10 @@ class Pass {
   Event LoadAttended(RowRange rows, const Event& attended);
   Event PostAttention(RowRange rows, int64_t layer_idx, const Event& loaded);
 
+  // Experts of the layers after this one come from the disk into DRAM while there is room for them: a window that moves
+  // ahead of what a device takes from there (Klotski). Nothing without a device.
+  void FetchWindow(int64_t layer_idx);
+
   // The event tells that Chosen() may be called.
   Event Route(RowRange rows, int64_t layer_idx);
   // The experts that these rows chose, in increasing index. REQUIRES: the event of their Route() has happened.

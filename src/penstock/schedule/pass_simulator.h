@@ -45,7 +45,7 @@ class PassSimulator {
     uint64_t expert_bytes = 0;  // as they cross links
     ScheduleOptions schedule;
     Eviction eviction = Eviction::kStatic;  // where the layers are computed
-    ExpertRoom dram;
+    ExpertRoom dram = {};
     std::optional<Device> device = std::nullopt;
     int64_t rows_at_once = 16;  // logits
     LaneRates rates;

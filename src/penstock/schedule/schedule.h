@@ -7,6 +7,7 @@
 
 #include "absl/status/statusor.h"
 #include "penstock/model/model_config.h"
+#include "penstock/routing/correlation_table.h"
 #include "penstock/schedule/pass.h"
 
 namespace penstock {
@@ -20,6 +21,8 @@ class Schedule {
   virtual absl::Status Run(Pass& pass) = 0;
   // Lets go of what was fetched ahead.
   virtual void Reset() {}
+  // What it predicts from, to be loaded and saved; null when it predicts nothing.
+  virtual CorrelationTable* correlation() { return nullptr; }
 };
 
 enum class ScheduleKind : uint8_t {
@@ -48,6 +51,7 @@ struct ScheduleOptions {
   bool hot_prefetch = true;
   bool reorder = true;
   int64_t hot_experts = 0;  // fetched ahead for each layer; 0: num_topk
+  int64_t path_length = 1;  // layers before one that predict it; 0 to kMaxPathLength
 };
 std::unique_ptr<Schedule> MakeSchedule(const ScheduleOptions& options, const ModelConfig& config);
 
@@ -56,8 +60,9 @@ int64_t LeastStreamingSlots(ScheduleKind kind, const ModelConfig& config);
 // How many of `num_slots` should not be pinned: what is computed, and what the link brings meanwhile.
 int64_t StreamingSlots(ScheduleKind kind, const ModelConfig& config, int64_t num_slots, uint64_t slot_bytes);
 
-// Memory that any schedule takes at most, beside leases.
-uint64_t ScheduleBytes(const ModelConfig& config);
+// Memory that any schedule takes at most, beside leases; and of it what its correlation table may keep.
+uint64_t ScheduleBytes(const ModelConfig& config, int64_t path_length);
+int64_t MostCorrelationPaths(const ModelConfig& config, int64_t path_length);
 
 std::unique_ptr<Schedule> MakeOnDemand();
 std::unique_ptr<Schedule> MakeZigzag(const ModelConfig& config, bool one_micro_batch);

@@ -1,0 +1,87 @@
+// Proves that a device is understood or refused in one line, that schedules which need one say so, that its memory has
+// a least size which is accepted and one byte less is not, and that what crosses its links is counted.
+#include "penstock/engine/device_spec.h"
+
+#include "penstock/base/status.h"
+#include "tests/engine/answers.h"
+
+namespace penstock {
+namespace {
+
+TEST(DeviceSpec, IsParsed) {
+  EXPECT_FALSE(ParseDevice("cpu").value().has_value());
+  EXPECT_FALSE(ParseDevice("auto").value().has_value());
+  EXPECT_EQ(ParseDevice("emulated").value()->num_threads, 1);
+  const EmulatedDevice device = ParseDevice("emulated:threads=3,link=1.5GB/s").value().value();
+  EXPECT_EQ(device.num_threads, 3);
+  EXPECT_EQ(device.link_bytes_per_s, 1.5e9);
+  for (const char* text : {"", "emulated:", "emulated:link=4GB", "emulated:link=GB/s", "emulated:threads=0",
+                           "emulated:threads=2,", "emulated:threads=2x", "emulatedx", "tpu", "emulated:link=4GB/s,,"}) {
+    EXPECT_EQ(FaultOf(ParseDevice(text).status()), Fault::kUsage) << text;
+  }
+  EXPECT_EQ(FaultOf(ParseDevice("cuda:0").status()), Fault::kResources);
+}
+
+class DeviceTest : public testing::Test {
+ protected:
+  EngineOptions Options(const std::string& schedule) const {
+    EngineOptions options{.model_dir = golden_.dir(), .memory_bytes = 64 << 20};
+    options.context_length = 192;
+    options.policy.schedule = schedule;
+    return options;
+  }
+  Golden golden_{"olmoe-tiny"};
+};
+
+TEST_F(DeviceTest, SchedulesThatNeedOneSaySo) {
+  for (const char* schedule : {"cgopipe", "fastdecode", "zigzag-cpu-attention"}) {
+    const auto refused = Engine::Open(Options(schedule));
+    ASSERT_FALSE(refused.ok());
+    EXPECT_EQ(ExitCodeOf(refused.status()), 2);
+    EXPECT_NE(refused.status().message().find("--device emulated"), std::string::npos) << refused.status();
+  }
+}
+
+TEST_F(DeviceTest, WhatDoesNotGoTogetherIsRefused) {
+  EngineOptions no_memory = Options("auto");
+  no_memory.device = "emulated";
+  EXPECT_EQ(ExitCodeOf(Engine::Open(no_memory).status()), 2);
+  EngineOptions no_device = Options("auto");
+  no_device.device_memory_bytes = 1 << 20;
+  EXPECT_EQ(ExitCodeOf(Engine::Open(no_device).status()), 2);
+  EngineOptions no_tier = Options("auto");
+  no_tier.policy.kv_tier = "device";
+  EXPECT_EQ(ExitCodeOf(Engine::Open(no_tier).status()), 2);
+  EngineOptions host_attends = Options("cgopipe");
+  host_attends.device = "emulated";
+  host_attends.device_memory_bytes = 64 << 20;
+  host_attends.policy.kv_tier = "device";
+  EXPECT_EQ(ExitCodeOf(Engine::Open(host_attends).status()), 2);
+}
+
+TEST_F(DeviceTest, LeastMemoryIsExactAndLinksAreCounted) {
+  const std::vector<Request> requests = Requests(golden_);
+  const std::vector<Answer> expected = RunAll(Options("auto"), requests);
+  for (const char* schedule :
+       {"on-demand", "zero", "zigzag", "klotski", "zigzag-cpu-attention", "fastdecode", "cgopipe"}) {
+    SCOPED_TRACE(schedule);
+    EngineOptions options = Options(schedule);
+    options.device = "emulated:link=1GB/s";
+    const uint64_t least = LeastDeviceMemory(options);
+    options.device_memory_bytes = least - 1;
+    EXPECT_EQ(ExitCodeOf(Engine::Open(options).status()), 6);
+    options.device_memory_bytes = least;
+    EXPECT_EQ(RunAll(options, requests), expected);
+    const auto engine = Engine::Open(options).value();
+    const DevicePlan& plan = engine->memory_plan().device;
+    EXPECT_LE(plan.dense_bytes + plan.kv_bytes + plan.activation_bytes + plan.expert_bytes, least);
+    ASSERT_TRUE(engine->Submit(requests[0]).ok());
+    while (!engine->idle()) ASSERT_TRUE(engine->Step().ok());
+    EXPECT_GT(engine->stats().dram_to_device_bytes, plan.expert_bytes / 2);
+    EXPECT_GT(engine->stats().device_to_dram_bytes, 0u);
+    EXPECT_EQ(engine->stats().lanes.size(), 6u);
+  }
+}
+
+}  // namespace
+}  // namespace penstock

@@ -1,0 +1,100 @@
+// Proves that a recorded run's choices come back step by step and row by row, in another order where that is asked for,
+// that steps which are not whole are left out, and that other models' and damaged traces are refused.
+#include "penstock/routing/trace_routing.h"
+
+#include <filesystem>
+#include <fstream>
+
+#include <gmock/gmock.h>
+#include <unistd.h>
+
+#include "penstock/base/file.h"
+#include "penstock/base/status.h"
+
+namespace penstock {
+namespace {
+
+using testing::ElementsAre;
+
+class TraceRoutingTest : public testing::Test {
+ protected:
+  void SetUp() override {
+    config_.num_layers = 3;
+    config_.num_experts = 8;
+    config_.num_topk = 2;
+    config_.layer_has_experts = {true, false, true};
+    path_ = testing::TempDir() + "/trace-routing-" + std::to_string(::getpid());
+  }
+  void TearDown() override { std::filesystem::remove(path_); }
+
+  struct Record {
+    int64_t step_idx, layer_idx;
+    std::vector<uint32_t> sequence_ids, positions;
+    std::vector<int32_t> topk_idx;
+  };
+  void Write(const std::vector<Record>& records, int64_t num_layers = 2) {
+    std::filesystem::remove(path_);
+    const auto writer =
+        RoutingTraceWriter::Create(path_, {.model = "m", .num_layers = num_layers, .num_experts = 8, .num_topk = 2})
+            .value();
+    for (const Record& r : records) {
+      ASSERT_TRUE(writer
+                      ->Append({.step_idx = r.step_idx,
+                                .layer_idx = r.layer_idx,
+                                .sequence_ids = r.sequence_ids,
+                                .positions = r.positions,
+                                .topk_idx = r.topk_idx})
+                      .ok());
+    }
+    ASSERT_TRUE(writer->Close().ok());
+  }
+
+  ModelConfig config_;
+  std::string path_;
+};
+
+TEST_F(TraceRoutingTest, GivesEveryStepsChoices) {
+  Write({{0, 0, {4, 5}, {0, 7}, {0, 1, 2, 3}},
+         {0, 1, {4, 5}, {0, 7}, {4, 5, 6, 7}},
+         {2, 0, {9}, {1}, {5, 0}},
+         {2, 1, {9}, {1}, {1, 2}}});
+  const auto trace = TraceRouting::Open(path_, config_).value();
+  ASSERT_TRUE(trace->NextStep().value());
+  EXPECT_EQ(trace->step_idx(), 0);
+  EXPECT_THAT(trace->sequence_ids(), ElementsAre(4, 5));
+  EXPECT_THAT(trace->Choices(0, 0, 2), ElementsAre(0, 1, 2, 3));
+  EXPECT_THAT(trace->Choices(2, 1, 1), ElementsAre(6, 7));
+  const std::vector<size_t> order = {1, 0};
+  trace->Reorder(order);
+  EXPECT_THAT(trace->positions(), ElementsAre(7, 0));
+  EXPECT_THAT(trace->Choices(0, 0, 2), ElementsAre(2, 3, 0, 1));
+  EXPECT_THAT(trace->Choices(2, 0, 1), ElementsAre(6, 7));
+  ASSERT_TRUE(trace->NextStep().value());
+  EXPECT_EQ(trace->step_idx(), 2);
+  EXPECT_THAT(trace->Choices(2, 0, 1), ElementsAre(1, 2));
+  EXPECT_FALSE(trace->NextStep().value());
+}
+
+TEST_F(TraceRoutingTest, LeavesOutStepsThatAreNotWhole) {
+  Write({{0, 1, {4}, {0}, {4, 5}}, {1, 0, {4}, {1}, {1, 2}}, {2, 0, {4}, {2}, {3, 4}}, {2, 1, {4}, {2}, {5, 6}}});
+  const auto trace = TraceRouting::Open(path_, config_).value();
+  ASSERT_TRUE(trace->NextStep().value());
+  EXPECT_EQ(trace->step_idx(), 2);
+  EXPECT_THAT(trace->Choices(0, 0, 1), ElementsAre(3, 4));
+  EXPECT_FALSE(trace->NextStep().value());
+}
+
+TEST_F(TraceRoutingTest, RefusesWhatIsNotThisModels) {
+  Write({}, /*num_layers=*/3);
+  EXPECT_EQ(FaultOf(TraceRouting::Open(path_, config_).status()), Fault::kInput);
+  EXPECT_EQ(FaultOf(TraceRouting::Open(path_ + ".missing", config_).status()), Fault::kIo);
+  Write({{0, 0, {4}, {0}, {0, 1}}, {0, 1, {4}, {0}, {4, 5}}});
+  std::string bytes = ReadFile(path_, 1 << 20).value();
+  bytes[bytes.size() - 60] ^= 1;
+  std::ofstream(path_, std::ios::binary) << bytes;
+  const auto trace = TraceRouting::Open(path_, config_).value();
+  EXPECT_EQ(FaultOf(trace->NextStep().status()), Fault::kInput);
+}
+
+}  // namespace
+}  // namespace penstock
