@@ -91,7 +91,7 @@ struct CallerMemory {
 // How passes are scheduled. Answers do not depend on it.
 struct Policy {
   // on-demand, zero, zigzag, klotski; with a device also zigzag-cpu-attention, fastdecode, cgopipe. auto: klotski when
-  // experts stream, else on-demand.
+  // experts stream, else, and for a batch of one sequence where the experts of two tokens fit, on-demand.
   std::string schedule = "auto";
   std::string eviction = "auto";  // lru, lfu, fifo, static; auto: static (pinned share and ring) but for on-demand: lru
   int64_t micro_batch_size = 0;   // sequences that go through a layer together; 0: all of a pass, with a device 32
@@ -127,7 +127,11 @@ struct EngineOptions {
   int threads = 0;                   // of the host; 0: all usable CPUs, but those of an emulated device
   int64_t batch_size = 0;            // sequences at once; 0: as many as the budget allows, at most 64
   int64_t context_length = 0;        // longest prompt + answer; 0: the model's own, at most 8192
-  int64_t prefill_chunk = 0;         // rows of prompt per step; 0: as many as the budget allows, at most 256
+  // StreamingLLM: every token sees the first attention_sinks tokens and at least the last attention_window, in whole KV
+  // pages; the KV cache keeps no others. Answers differ from full attention's once a sequence is longer. 0: off.
+  int64_t attention_window = 0;
+  int64_t attention_sinks = 4;
+  int64_t prefill_chunk = 0;  // rows of prompt per step; 0: as many as the budget allows, at most 256
   // Prompt and answer of a request, as far as they are known: what the KV cache holds for each place of the batch.
   int64_t planned_positions = 0;  // 0: 256
   Policy policy = {};
@@ -188,9 +192,10 @@ struct EngineStats {
   uint64_t unused_disk_bytes = 0;  // of these: read ahead and not wanted
   uint64_t dram_to_device_bytes = 0;
   uint64_t device_to_dram_bytes = 0;
-  uint64_t memory_bytes = 0;  // that computing read or wrote in DRAM: weights and KV
+  // Of the processor that computes the layers.
+  uint64_t memory_bytes = 0;  // that computing read or wrote in its memory: weights and KV
   double flops = 0;           // multiplications and additions
-  int64_t expert_hits = 0;    // experts found in DRAM when wanted
+  int64_t expert_hits = 0;    // experts found in its memory when wanted
   int64_t expert_misses = 0;
   int64_t prefetch_issued = 0;  // experts read because they were predicted
   int64_t prefetch_used = 0;    // of these: wanted before they left

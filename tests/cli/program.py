@@ -33,15 +33,22 @@ class Penstock:
             raise AssertionError(f"run {flags} exited with {done.returncode}: {done.stderr[-2000:]}")
         return done
 
-    def least_budget(self, model, source, *flags):
-        """The least --memory in bytes with which `run` takes this job, as its refusal names it."""
+    def least_bytes(self, what, model, source, *flags):
+        """The bytes that the refusal of a job names after `what`."""
         with tempfile.TemporaryDirectory() as folder:
-            done = self.run("run", "--model", model, "--input", source, "--output", pathlib.Path(folder) / "o.jsonl",
-                            "--memory", "1KiB", *flags)
-        found = re.search(r"the least budget is (\d+) bytes", done.stderr)
+            done = self.run("run", "--model", model, "--input", source, "--output", pathlib.Path(folder) / "o.jsonl", *flags)
+        found = re.search(what + r" is (\d+) bytes", done.stderr)
         if done.returncode != 6 or not found:
-            raise AssertionError(f"no least budget in {done.stderr!r} (exit {done.returncode})")
+            raise AssertionError(f"no {what} in {done.stderr!r} (exit {done.returncode})")
         return int(found.group(1))
+
+    def least_budget(self, model, source, *flags):
+        """The least --memory in bytes with which `run` takes this job."""
+        return self.least_bytes("the least budget", model, source, "--memory", "1KiB", *flags)
+
+    def least_device_memory(self, model, source, *flags):
+        """The same for --gpu-memory; `flags` name the device."""
+        return self.least_bytes("the least device memory", model, source, "--gpu-memory", "1KiB", *flags)
 
 
 # A process begins with the peak of the one that started it, so a small one starts the program.

@@ -79,7 +79,7 @@ TEST_F(DeviceTest, LeastMemoryIsExactAndLinksAreCounted) {
     while (!engine->idle()) ASSERT_TRUE(engine->Step().ok());
     EXPECT_GT(engine->stats().dram_to_device_bytes, plan.expert_bytes / 2);
     EXPECT_GT(engine->stats().device_to_dram_bytes, 0u);
-    EXPECT_EQ(engine->stats().lanes.size(), 6u);
+    EXPECT_EQ(engine->stats().lanes.size(), 7u);
   }
 }
 

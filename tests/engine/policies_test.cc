@@ -65,7 +65,7 @@ EngineOptions RandomOptions(const EngineOptions& base, Draw& draw) {
     return draw.Coin() ? least : least + draw.Below(std::max(base.memory_bytes, least) - least + 1);
   };
   if (has_device) {
-    options.device_memory_bytes = 1ull << 40;
+    options.device_memory_bytes = 1ull << 30;
     options.memory_bytes = budget(LeastBudget(options));
     options.device_memory_bytes = budget(LeastDeviceMemory(options));
   } else {

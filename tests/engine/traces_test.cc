@@ -99,6 +99,7 @@ TEST(Traces, WhatKlotskiLearntIsWrittenAndUsed) {
   for (const int64_t path_length : {1, 3}) {
     options.policy.path_length = path_length;
     options.policy.correlation_table.clear();
+    std::filesystem::remove(path);
     options.correlation_path = path;
     options.memory_bytes = LeastBudget(options);
     const auto learning = Engine::Open(options).value();

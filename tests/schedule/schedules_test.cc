@@ -32,6 +32,7 @@ struct Scenario {
   int num_steps = 6;
   // A device computes the layers, and all experts are in DRAM.
   bool device = false;
+  int64_t num_dram_slots = 0;  // with a device; 0: for all experts
   double link_bytes_per_s = 4e9;
   int64_t context = 100;  // positions before the first step
 };
@@ -100,6 +101,9 @@ Outcome Simulate(const Scenario& scenario) {
   args.dram = room;
   if (scenario.device) {
     args.dram = {.num_slots = scenario.num_layers * scenario.num_experts};
+    if (scenario.num_dram_slots > 0) {
+      args.dram = {.num_slots = scenario.num_dram_slots, .num_pinned = scenario.num_dram_slots - 4};
+    }
     args.device = {.room = room,
                    .staged_pages = scenario.micro_batch * KvCache::PagesFor(scenario.context + scenario.num_steps)};
     args.rates.device_compute = compute_time;
@@ -112,9 +116,7 @@ Outcome Simulate(const Scenario& scenario) {
     RowBatch batch;
     std::vector<RowRange> micro_batches;
     for (int64_t row_idx = 0; row_idx < scenario.num_rows; ++row_idx) {
-      batch.token_ids.push_back(1);
-      batch.positions.push_back(scenario.context + step);
-      batch.sequence_ids.push_back(static_cast<uint32_t>(row_idx));
+      batch.AddRow(1, scenario.context + step, {}, static_cast<uint32_t>(row_idx), {});
       batch.logit_rows.push_back(row_idx);
     }
     for (int64_t begin = 0; begin < scenario.num_rows; begin += scenario.micro_batch) {
@@ -233,6 +235,26 @@ TEST(Schedules, CgopipeIsTheFastestOfThoseForADevice) {
   EXPECT_LT(fastdecode_s, host_attention_s);
   EXPECT_LT(1.3 * cgopipe.later_s(), host_attention_s);
   EXPECT_LT(1.5 * cgopipe.later_s(), device_attention_s);
+}
+
+// Where not even DRAM holds the model: with room for two layers on the device, for one and a few experts, and for one.
+// Pages keep the disk busy under everything else. Whole layers, choices that gates must make first, and a device that
+// holds one layer let it wait while the device computes, but never for longer.
+TEST(Schedules, BelowADeviceTheDiskGoesOnWhereItIsTheLimit) {
+  for (const ScheduleKind kind :
+       {ScheduleKind::kCgopipe, ScheduleKind::kFastdecode, ScheduleKind::kZigzag, ScheduleKind::kKlotski}) {
+    for (const int64_t num_slots : {20, 16, 8}) {
+      Scenario scenario = OnDevice(kind);
+      scenario.context = 100;
+      scenario.num_slots = num_slots;
+      scenario.num_streaming = num_slots;
+      scenario.num_dram_slots = 24;
+      const Outcome outcome = Simulate(scenario);
+      const bool overlaps = kind == ScheduleKind::kCgopipe && num_slots >= 16;
+      EXPECT_GT(outcome.disk_busy_s / outcome.later_s(), overlaps ? 0.95 : 0.6)
+          << ScheduleName(kind) << ", " << num_slots << " slots";
+    }
+  }
 }
 
 TEST(Schedules, OnADeviceAttentionTakesTheKvCacheAlong) {

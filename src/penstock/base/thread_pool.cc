@@ -56,7 +56,7 @@ int NumUsableCpus() {
   return num_cpus;
 }
 
-ThreadPool::ThreadPool(int num_threads) {
+ThreadPool::ThreadPool(int num_threads, Pinned pinned) {
   PENSTOCK_CHECK(num_threads >= 1);
   const std::vector<int> cpus = UsableCpus();
   num_spins_ = num_threads <= NumUsableCpus() ? kSpins : 0;
@@ -66,7 +66,7 @@ ThreadPool::ThreadPool(int num_threads) {
     } catch (const std::system_error&) {
       break;  // the system has no more threads for us; results do not depend on how many there are
     }
-    if (num_threads <= static_cast<int>(cpus.size())) {
+    if (pinned == Pinned::kYes && num_threads <= static_cast<int>(cpus.size())) {
       cpu_set_t mask;
       CPU_ZERO(&mask);
       CPU_SET(cpus[worker_idx], &mask);

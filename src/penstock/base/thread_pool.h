@@ -22,8 +22,9 @@ int NumUsableCpus();
 class ThreadPool {
  public:
   // `num_threads` >= 1, the caller included. Worker i is pinned to the i-th usable CPU while there are enough
-  // of them. Fewer workers than asked for when the system refuses more threads.
-  explicit ThreadPool(int num_threads);
+  // of them; not in a pool beside another one. Fewer workers than asked for when the system refuses more threads.
+  enum class Pinned : uint8_t { kNo, kYes };
+  explicit ThreadPool(int num_threads, Pinned pinned = Pinned::kYes);
   ~ThreadPool();
   ThreadPool(const ThreadPool&) = delete;
   ThreadPool& operator=(const ThreadPool&) = delete;

@@ -265,6 +265,11 @@ void AddModelFlags(CLI::App& app, ModelFlags& flags) {
   app.add_option("--context-length", engine.context_length,
                  "longest prompt with its answer, in tokens (default: the model's, at most 8192)")
       ->check(CLI::Range(int64_t{2}, kMaxContext));
+  app.add_option("--attention-window", engine.attention_window,
+                 "each token sees the first and at least this many last tokens only (StreamingLLM; default: all)")
+      ->check(CLI::Range(int64_t{1}, kMaxContext));
+  app.add_option("--attention-sinks", engine.attention_sinks, "first tokens that stay in sight (default 4)")
+      ->check(CLI::Range(int64_t{0}, kMaxContext));
   app.add_option("-t,--threads", engine.threads, "compute threads (default: all usable CPUs)")
       ->check(CLI::Range(1, kMaxThreads));
   app.add_option("--dtype", engine.dtype, "auto, f32 or bf16")->capture_default_str();

@@ -28,6 +28,13 @@ void LogPlan(const Engine& engine) {
       FormatBytes(plan.budget_bytes), FormatBytes(plan.fixed_bytes), FormatBytes(plan.dense_bytes),
       FormatBytes(plan.kv_bytes), FormatBytes(plan.activation_bytes), FormatBytes(plan.expert_bytes),
       plan.num_expert_slots, plan.num_experts_total);
+  const DevicePlan& device = plan.device;
+  if (!device.name.empty()) {
+    LogInfo("{} device {}: dense weights {}, KV {}, activations {}, expert slots {} ({} experts, {} pinned)",
+            device.name, FormatBytes(device.budget_bytes), FormatBytes(device.dense_bytes),
+            FormatBytes(device.kv_bytes), FormatBytes(device.activation_bytes), FormatBytes(device.expert_bytes),
+            device.num_expert_slots, device.num_pinned_experts);
+  }
   LogInfo("schedule {}, eviction {}, {} experts pinned", plan.schedule, plan.eviction, plan.num_pinned_experts);
 }
 
@@ -50,9 +57,14 @@ absl::StatusOr<int> RunCommand(RunFlags flags) {
   flags.job.engine_settings = {{"dtype", options.dtype},
                                {"kv_dtype", options.kv_dtype},
                                {"context_length", std::to_string(options.context_length)}};
+  if (options.attention_window > 0) {
+    flags.job.engine_settings.emplace_back("attention_window", std::to_string(options.attention_window));
+    flags.job.engine_settings.emplace_back("attention_sinks", std::to_string(options.attention_sinks));
+  }
   flags.job.other_files = {{"--trace", options.trace_path},
                            {"--trace-html", options.trace_html_path},
-                           {"--record-routing", options.routing_path}};
+                           {"--record-routing", options.routing_path},
+                           {"--record-correlation", options.correlation_path}};
   const auto open_engine = [&](const InputReport& report) -> absl::StatusOr<std::unique_ptr<Engine>> {
     options.planned_positions = report.mean_positions;
     options.caller_memory = [&report](const ModelInfo& model) { return JobMemory(report, model); };

@@ -7,6 +7,8 @@
 #include <cstring>
 #include <deque>
 
+#include <unistd.h>
+
 #include "penstock/base/bytes.h"
 #include "penstock/base/check.h"
 #include "penstock/base/limits.h"
@@ -57,13 +59,16 @@ absl::StatusOr<KvFormat> ChooseKvFormat(const std::string& name) {
   return UsageError("kv-dtype '{}' is unknown: expected auto, f32, bf16 or int8", name);
 }
 
-absl::StatusOr<uint64_t> ChooseBudget(uint64_t asked_bytes) {
+// An emulated device takes its memory from the same DRAM.
+absl::StatusOr<uint64_t> ChooseBudget(uint64_t asked_bytes, uint64_t device_bytes) {
   const MachineMemory machine = ReadMachineMemory();
-  if (asked_bytes > machine.total_bytes) {
+  if (device_bytes > machine.total_bytes || asked_bytes > machine.total_bytes - device_bytes) {
     return ResourceError("the memory budget of {} is more than this machine (or its cgroup) has: {}",
-                         FormatBytes(asked_bytes), FormatBytes(machine.total_bytes));
+                         FormatBytes(asked_bytes),
+                         FormatBytes(machine.total_bytes - std::min(machine.total_bytes, device_bytes)));
   }
-  return asked_bytes > 0 ? asked_bytes : machine.available_bytes / 4 * 3;
+  return asked_bytes > 0 ? asked_bytes
+                         : (machine.available_bytes - std::min(machine.available_bytes, device_bytes)) / 4 * 3;
 }
 
 // "f32", "bf16", or how the weights are quantised.
@@ -142,6 +147,10 @@ class EngineImpl : public Engine {
   absl::Status VisitLogits(std::span<const TokenId> ids,
                            absl::FunctionRef<void(int64_t, std::span<const float>)> visit);
   absl::Status CheckIds(std::span<const TokenId> ids) const;
+  // Rows of one sequence in a pass.
+  int64_t MostRows() const {
+    return policy_.kv_window.on() ? std::min(KvWindow::kMostRows, executor_->max_rows()) : executor_->max_rows();
+  }
 
   std::unique_ptr<LoadedModel> model_;
   ModelInfo info_;
@@ -203,12 +212,14 @@ absl::Status EngineImpl::Plan(const EngineOptions& options) {
   inputs.row_formats = formats_.rows;
   inputs.kv_format = formats_.kv;
   layouts_.emplace(model_->weights, model_->checkpoint.files(), formats_.dtype);
-  PENSTOCK_ASSIGN_OR_RETURN(inputs.budget_bytes, ChooseBudget(options.memory_bytes));
+  PENSTOCK_ASSIGN_OR_RETURN(inputs.budget_bytes, ChooseBudget(options.memory_bytes, options.device_memory_bytes));
   inputs.fixed_bytes = model_->memory_bytes() + ExpertStore::TableBytes(*layouts_, num_threads) + kSmallThingsBytes +
                        static_cast<uint64_t>(num_threads) * Sampler::ScratchBytes(config.vocab_size);
   inputs.dense_bytes = DenseWeights::Bytes(model_->weights, formats_.dtype,
                                            device.has_value() ? DensePart::kEmbedding : DensePart::kAll);
-  if (device.has_value()) inputs.fixed_bytes += DramSource::PinnedBytes(*layouts_);
+  if (device.has_value()) {
+    inputs.fixed_bytes += DramSource::PinnedBytes(*layouts_) + ExpertStore::TableBytes(*layouts_, /*num_workers=*/0);
+  }
   inputs.slot_bytes = layouts_->slot_bytes();
   inputs.num_workers = std::max(num_threads, device_threads);
   inputs.batch_size = options.batch_size;
@@ -231,6 +242,9 @@ absl::Status EngineImpl::Plan(const EngineOptions& options) {
   CallerMemory caller;
   if (options.caller_memory) caller = options.caller_memory(info_);
   const int64_t recorded_rows = std::max(kRecordedRows, options.batch_size + options.prefill_chunk);
+  // A table that is loaded or saved is there twice, once as a file's bytes.
+  const bool has_files = !(options.policy.correlation_table + options.correlation_path).empty();
+  inputs.fixed_bytes += (has_files ? 2 : 0) * ScheduleBytes(config, options.policy.path_length);
   inputs.fixed_bytes += caller.bytes + Recorders::MemoryBytes(options, config, recorded_rows) +
                         ScheduleBytes(config, options.policy.path_length);
   inputs.bytes_per_sequence = caller.bytes_per_sequence;
@@ -270,8 +284,10 @@ absl::Status EngineImpl::CreateExecutor(const EngineOptions& options, const Engi
                               CorrelationTable::Load(options.policy.correlation_table, table->shape(),
                                                      MostCorrelationPaths(model_->config, options.policy.path_length)));
   }
-  // Before the work, not after it, one should know that it can be written.
-  if (!correlation_path_.empty()) PENSTOCK_RETURN_IF_ERROR(executor_->correlation()->Save(correlation_path_));
+  // Before the work, not after it, one should know that it can be written; what is there stays until there is better.
+  if (!correlation_path_.empty() && ::access(correlation_path_.c_str(), W_OK) != 0) {
+    PENSTOCK_RETURN_IF_ERROR(executor_->correlation()->Save(correlation_path_));
+  }
   for (int i = 0; i < pool_->num_workers(); ++i) samplers_.emplace_back(model_->config.vocab_size);
   return absl::OkStatus();
 }
@@ -340,7 +356,8 @@ absl::StatusOr<RequestId> EngineImpl::Submit(Request request) {
 void EngineImpl::Admit() {
   while (!waiting_.empty() && num_running() < policy_.plan.batch_size) {
     Sequence& sequence = *waiting_.front();
-    sequence.kv_pages() = executor_->kv_cache().Reserve(sequence.max_positions());
+    const int64_t num_pages = policy_.kv_window.NumPages(sequence.max_positions());
+    sequence.kv_pages() = executor_->kv_cache().Reserve(num_pages * KvCache::kPageTokens);
     if (sequence.kv_pages().empty()) return;  // until a running sequence gives its pages back
     if (empty_prompts_) {
       const int64_t num_skipped = sequence.num_pending() - 1;
@@ -356,10 +373,8 @@ void EngineImpl::Admit() {
 void EngineImpl::AddRows(Sequence& sequence, int64_t num_rows) {
   const int64_t first = sequence.num_computed();
   for (int64_t pos = first; pos < first + num_rows; ++pos) {
-    batch_.token_ids.push_back(sequence.token_id(pos));
-    batch_.positions.push_back(pos);
-    batch_.kv_pages.push_back(sequence.kv_pages());
-    batch_.sequence_ids.push_back(static_cast<uint32_t>(sequence.id()));
+    batch_.AddRow(sequence.token_id(pos), pos, sequence.kv_pages(), static_cast<uint32_t>(sequence.id()),
+                  policy_.kv_window);
     sequence_of_row_.push_back(&sequence);
   }
   if (num_rows == sequence.num_pending()) batch_.logit_rows.push_back(batch_.num_rows() - 1);
@@ -377,7 +392,7 @@ std::vector<RowRange> EngineImpl::BuildBatch() {
   }
   for (const auto& sequence : running_) {
     if (!sequence->in_prefill() || room == 0) continue;
-    parts.push_back({sequence.get(), std::min(room, sequence->num_pending())});
+    parts.push_back({sequence.get(), std::min(std::min(room, MostRows()), sequence->num_pending())});
     room -= parts.back().num_rows;
   }
   std::vector<int64_t> tokens;
@@ -507,17 +522,15 @@ absl::Status EngineImpl::VisitLogits(std::span<const TokenId> ids,
   if (num_ids < 1 || num_ids > policy_.plan.context_length) {
     return InputError("expected 1 to {} tokens (the context length), found {}", policy_.plan.context_length, num_ids);
   }
-  const std::vector<std::byte*> pages = executor_->kv_cache().Reserve(num_ids);
+  const std::vector<std::byte*> pages =
+      executor_->kv_cache().Reserve(policy_.kv_window.NumPages(num_ids) * KvCache::kPageTokens);
   PENSTOCK_CHECK(!pages.empty());  // the plan holds one sequence of the whole context
   absl::Status failed;
-  for (int64_t begin = 0; begin < num_ids && broken_.ok() && failed.ok(); begin += executor_->max_rows()) {
-    const int64_t end = std::min(num_ids, begin + executor_->max_rows());
+  for (int64_t begin = 0; begin < num_ids && broken_.ok() && failed.ok(); begin += MostRows()) {
+    const int64_t end = std::min(num_ids, begin + MostRows());
     batch_.Clear();
     for (int64_t pos = begin; pos < end; ++pos) {
-      batch_.token_ids.push_back(ids[pos]);
-      batch_.positions.push_back(pos);
-      batch_.kv_pages.push_back(pages);
-      batch_.sequence_ids.push_back(0);
+      batch_.AddRow(ids[pos], pos, pages, 0, policy_.kv_window);
       batch_.logit_rows.push_back(pos - begin);
     }
     const auto start = std::chrono::steady_clock::now();
@@ -557,7 +570,8 @@ absl::StatusOr<Hardware> EngineImpl::ProbeHardware() {
   Hardware hardware;
   PENSTOCK_ASSIGN_OR_RETURN(const KernelRates kernels, executor_->MeasureKernels());
   hardware.processors.push_back({.name = "cpu", .num_cpus = NumUsableCpus(), .kernels = {kernels}});
-  hardware.links.push_back({"disk_to_dram", executor_->MeasureRates().disk_bytes_per_s});
+  const double disk_bytes_per_s = executor_->MeasureRates().disk_bytes_per_s;
+  if (disk_bytes_per_s > 0) hardware.links.push_back({"disk_to_dram", disk_bytes_per_s});
   return hardware;
 }
 

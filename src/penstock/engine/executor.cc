@@ -35,6 +35,8 @@ Executor::Executor(Args& args)
       cost_(args.model.config, model_formats_),
       schedule_(MakeSchedule(args.policy.schedule, args.model.config)) {
   host_.pool = &args.pool;
+  // Tasks that keep the link waiting are short and come first: the issuer asks its lanes in the order of their making.
+  if (args.policy.device.has_value()) finish_lane_ = runtime_.AddIssuerLane("host_finish");
   host_.lane = runtime_.AddIssuerLane("host_compute");
   disk_lane_ = runtime_.AddDiskLane("disk_to_dram", std::move(args.disk));
 }
@@ -93,7 +95,7 @@ absl::Status Executor::CreateDevice(const Args& args) {
   const LoadedModel& model = args.model;
   const DevicePlan& plan = args.policy.plan.device;
   Device& device = device_.emplace();
-  device.own_pool = std::make_unique<ThreadPool>(args.policy.device->num_threads);
+  device.own_pool = std::make_unique<ThreadPool>(args.policy.device->num_threads, ThreadPool::Pinned::kNo);
   device.pool = device.own_pool.get();
   device.link_bytes_per_s = args.policy.device->link_bytes_per_s;
   device.lane = runtime_.AddThreadLane("device_compute");
@@ -115,7 +117,7 @@ absl::Status Executor::CreateDevice(const Args& args) {
                             DramSource::Create({.layouts = args.layouts,
                                                 .runtime = runtime_,
                                                 .dram = *host_.experts,
-                                                .host_lane = host_.lane,
+                                                .finish_lane = finish_lane_,
                                                 .dram_to_pinned_lane = device.dram_to_pinned_lane,
                                                 .dram_to_device_lane = device.dram_to_device_lane,
                                                 .pool = host_.pool}));
@@ -179,7 +181,7 @@ MachineRates Executor::MeasureRates() {
   const std::span<const std::byte> experts = compute().experts->bytes();
   if (experts.size() >= 4 * kMiB) rates.memory_bytes_per_s = ReadBytesPerSecond(experts, *compute().pool, kRateSeconds);
   schedule_->Reset();
-  compute().experts->ForgetAhead();
+  compute().experts->Announce({});
   rates.disk_bytes_per_s = host_.experts->MeasureDisk(kDiskSeconds);
   return rates;
 }

@@ -101,6 +101,7 @@ class Executor {
   ModelCost cost_;
   RealRuntime runtime_;
   LaneIdx disk_lane_ = 0;
+  LaneIdx finish_lane_ = 0;  // with a device
   std::optional<KvCache> kv_cache_;
   std::optional<GateRouting> routing_;
   Side host_;

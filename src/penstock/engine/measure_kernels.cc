@@ -89,11 +89,10 @@ double Executor::MeasureAttention(Side& side) {
     for (std::byte* page : pages.back()) {
       std::memset(page, 0, KvCache::PageBytes(model_->config, formats_.kv));
     }
-    batch.token_ids.push_back(0);
-    batch.positions.push_back(num_tokens - 1);
-    batch.sequence_ids.push_back(static_cast<uint32_t>(row));
   }
-  for (const auto& sequence : pages) batch.kv_pages.emplace_back(sequence);
+  for (int64_t row = 0; row < num_rows; ++row) {
+    batch.AddRow(0, num_tokens - 1, pages[static_cast<size_t>(row)], static_cast<uint32_t>(row), {});
+  }
   int64_t layer_idx = 0;
   const double seconds = MedianSeconds([&] {
     ops::Attend(context, batch, {0, num_rows}, {kv_cache_->layer(layer_idx), batch.kv_pages});

@@ -25,10 +25,14 @@ struct PassSize {
   int64_t prefill_chunk;
 };
 
+int64_t PagesPerSequence(const PlanInputs& in) {
+  return in.pages_per_sequence > 0 ? in.pages_per_sequence : KvCache::PagesFor(in.context_length);
+}
+
 uint64_t KvBytes(const PlanInputs& in, int64_t batch_size) {
   const int64_t planned = in.planned_positions > 0 ? in.planned_positions : kPlannedPositions;
-  const int64_t shares = KvCache::PagesFor(std::min(in.context_length, planned)) * batch_size;
-  const int64_t pages = std::max(KvCache::PagesFor(in.context_length), shares);
+  const int64_t shares = std::min(PagesPerSequence(in), KvCache::PagesFor(planned)) * batch_size;
+  const int64_t pages = std::max(PagesPerSequence(in), shares);
   return RoundUp(static_cast<uint64_t>(pages) * KvCache::PageBytes(*in.config, in.kv_format), kPageBytes);
 }
 
@@ -71,9 +75,8 @@ uint64_t PassBytes(const PlanInputs& in, const PassSize& size) {
 }
 
 // The most KV pages of a micro-batch when the cache has `num_pages`.
-int64_t StagedPages(int64_t num_pages, int64_t micro_batch_size, int64_t context_length) {
-  if (micro_batch_size == 0) return num_pages;
-  return std::min(num_pages, micro_batch_size * KvCache::PagesFor(context_length));
+int64_t StagedPages(const PlanInputs& in, int64_t num_pages) {
+  return in.micro_batch_size == 0 ? num_pages : std::min(num_pages, in.micro_batch_size * PagesPerSequence(in));
 }
 
 // What a device holds of `kv_bytes` of KV cache.
@@ -81,7 +84,7 @@ uint64_t DeviceKvBytes(const PlanInputs& in, uint64_t kv_bytes) {
   if (in.device->holds_kv_cache) return kv_bytes;
   if (!in.device->stages_kv) return 0;
   const auto num_pages = static_cast<int64_t>(kv_bytes / KvCache::PageBytes(*in.config, in.kv_format));
-  return KvStaging::Bytes(*in.config, in.kv_format, StagedPages(num_pages, in.micro_batch_size, in.context_length));
+  return KvStaging::Bytes(*in.config, in.kv_format, StagedPages(in, num_pages));
 }
 
 uint64_t DevicePassBytes(const PlanInputs& in, const PassSize& size) {
@@ -171,7 +174,7 @@ int64_t NumKvPages(const MemoryPlan& plan, const ModelConfig& config, KvFormat k
 }
 
 int64_t NumStagedPages(const MemoryPlan& plan, const ModelConfig& config, KvFormat kv_format) {
-  return StagedPages(NumKvPages(plan, config, kv_format), plan.micro_batch_size, plan.context_length);
+  return static_cast<int64_t>(plan.device.kv_bytes / KvStaging::Bytes(config, kv_format, 1));
 }
 
 absl::StatusOr<MemoryPlan> PlanMemory(const PlanInputs& in) {

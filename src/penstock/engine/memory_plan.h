@@ -32,14 +32,15 @@ struct PlanInputs {
   uint64_t budget_bytes = 0;
   uint64_t fixed_bytes = 0;
   uint64_t dense_bytes = 0;
-  uint64_t slot_bytes = 0;        // of one expert
-  int num_workers = 1;            // of the processor that computes the layers and of the host: the larger number
-  int64_t batch_size = 0;         // 0: planned
-  int64_t prefill_chunk = 0;      // 0: planned
-  int64_t context_length = 0;     // > 0
-  int64_t planned_positions = 0;  // of a sequence, on the average; 0: 256
-  int64_t least_slots = 2;        // without which the schedule cannot run
-  int64_t micro_batch_size = 0;   // sequences; 0: all
+  uint64_t slot_bytes = 0;         // of one expert
+  int num_workers = 1;             // of the processor that computes the layers and of the host: the larger number
+  int64_t batch_size = 0;          // 0: planned
+  int64_t prefill_chunk = 0;       // 0: planned
+  int64_t context_length = 0;      // > 0
+  int64_t pages_per_sequence = 0;  // the most KV pages that one needs; 0: for the whole context
+  int64_t planned_positions = 0;   // of a sequence, on the average; 0: 256
+  int64_t least_slots = 2;         // without which the schedule cannot run
+  int64_t micro_batch_size = 0;    // sequences; 0: all
   std::optional<DeviceInputs> device = std::nullopt;  // then the bytes above are the host's alone
   // What running sequences hold besides their KV entries.
   uint64_t bytes_per_sequence = 0;
@@ -57,7 +58,7 @@ absl::StatusOr<MemoryPlan> PlanMemory(const PlanInputs& inputs);
 
 // Pages of the plan's KV cache.
 int64_t NumKvPages(const MemoryPlan& plan, const ModelConfig& config, KvFormat kv_format);
-// The most pages of a micro-batch.
+// KV pages that a device has room for in each staging buffer.
 int64_t NumStagedPages(const MemoryPlan& plan, const ModelConfig& config, KvFormat kv_format);
 
 }  // namespace penstock

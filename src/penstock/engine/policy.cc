@@ -53,6 +53,22 @@ absl::Status CheckDevice(const EngineOptions& options, bool has_device, bool att
   return absl::OkStatus();
 }
 
+// One sequence chooses few experts, often those of its last tokens: where a least-recently-used cache holds the experts
+// of two tokens it reads less than a pinned share (docs/decisions/streaming.md); where it does not it hits nothing.
+bool ServesOneSequence(const MemoryPlan& plan, const ModelConfig& config, int64_t num_slots) {
+  return plan.batch_size == 1 && num_slots >= 2 * config.num_moe_layers() * config.num_topk;
+}
+
+absl::StatusOr<KvWindow> ChooseWindow(const EngineOptions& options, const ModelConfig& config) {
+  PENSTOCK_RETURN_IF_ERROR(CheckRange("attention window", options.attention_window, kMaxContext));
+  PENSTOCK_RETURN_IF_ERROR(CheckRange("attention sinks", options.attention_sinks, kMaxContext));
+  if (options.attention_window == 0) return KvWindow();
+  if (config.sliding_window > 0) {
+    return UsageError("attention window: the model has a sliding window of its own ({} tokens)", config.sliding_window);
+  }
+  return KvWindow{.num_tokens = options.attention_window, .num_sinks = options.attention_sinks};
+}
+
 // Experts that never leave `num_slots` slots, when `streaming` of them are for what passes through.
 int64_t NumPinned(int64_t num_slots, int64_t num_experts, int64_t streaming) {
   return num_slots == num_experts ? num_slots : std::max<int64_t>(0, num_slots - streaming);
@@ -74,6 +90,8 @@ absl::StatusOr<ChosenPolicy> ChoosePolicy(const EngineOptions& options, const st
   PENSTOCK_RETURN_IF_ERROR(CheckRange("disk window", policy.disk_window, kMaxLayers));
   ChosenPolicy chosen;
   chosen.device = device;
+  PENSTOCK_ASSIGN_OR_RETURN(chosen.kv_window, ChooseWindow(options, config));
+  inputs.pages_per_sequence = chosen.kv_window.NumPages(inputs.context_length);
   PENSTOCK_ASSIGN_OR_RETURN(chosen.schedule, ChooseSchedule(options, device.has_value()));
   ScheduleKind& kind = chosen.schedule.kind;
   PENSTOCK_RETURN_IF_ERROR(CheckDevice(options, device.has_value(), AttendsOnHost(kind)));
@@ -95,7 +113,9 @@ absl::StatusOr<ChosenPolicy> ChoosePolicy(const EngineOptions& options, const st
   const int64_t num_slots = device.has_value() ? plan.device.num_expert_slots : plan.num_expert_slots;
   // Without experts there is nothing to schedule.
   const bool was_asked = policy.schedule != "auto" && (config.num_moe_layers() > 0 || AttendsOnHost(kind));
-  if (!was_asked && num_slots == plan.num_experts_total) kind = ScheduleKind::kOnDemand;
+  if (!was_asked && (num_slots == plan.num_experts_total || ServesOneSequence(plan, config, num_slots))) {
+    kind = ScheduleKind::kOnDemand;
+  }
   chosen.eviction = kind == ScheduleKind::kOnDemand ? Eviction::kLru : Eviction::kStatic;
   if (policy.eviction != "auto") {
     PENSTOCK_ASSIGN_OR_RETURN(chosen.eviction, ParseEvictionName(policy.eviction));

@@ -11,6 +11,7 @@
 #include "penstock/engine/device_spec.h"
 #include "penstock/engine/memory_plan.h"
 #include "penstock/memory/eviction.h"
+#include "penstock/memory/kv_window.h"
 #include "penstock/schedule/schedule.h"
 
 namespace penstock {
@@ -19,6 +20,7 @@ struct ChosenPolicy {
   ScheduleOptions schedule;
   Eviction eviction = Eviction::kLru;    // where the layers are computed
   std::optional<EmulatedDevice> device;  // as the plan says
+  KvWindow kv_window;
   MemoryPlan plan;
 };
 

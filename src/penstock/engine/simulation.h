@@ -21,7 +21,8 @@ struct SimulationInputs {
 };
 
 // Seconds of each step of a routing trace, by its index; 0 for steps of which the trace has nothing. kInput when the
-// trace is damaged or another model's, kUsage when the hardware lacks rates that are needed. Without a device only.
+// trace is damaged or another model's, kUsage when the hardware lacks rates that are needed. Without a device only;
+// Klotski begins with an empty correlation table.
 absl::StatusOr<std::vector<double>> SimulateTrace(const SimulationInputs& inputs, const Hardware& hardware,
                                                   const std::string& trace_path);
 

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include <fmt/format.h>
+
 #include "penstock/base/status.h"
 #include "penstock/base/text.h"
 
@@ -95,7 +97,8 @@ class HardwareReader {
         processor.features.*feature.value = has != nullptr && has->is_bool() && has->get_bool();
       }
     }
-    if (const json::value* peaks = object.if_contains("peaks")) {
+    const json::value* peaks = object.if_contains("peaks");
+    if (peaks != nullptr && !Object(*peaks, "peaks").empty()) {
       for (const Arithmetic arithmetic : kAllArithmetics) {
         ComputePeak peak{.arithmetic = arithmetic};
         const json::value* found = Object(*peaks, "peaks").if_contains(json::string_view(ArithmeticName(arithmetic)));
@@ -135,7 +138,7 @@ class HardwareReader {
     const json::object& object = Object(value, "tiers");
     MemoryTier tier;
     tier.name = Text(object, "name");
-    tier.capacity_bytes = static_cast<uint64_t>(Rate(object, "capacity_bytes"));
+    tier.capacity_bytes = Whole(object, "capacity_bytes", uint64_t{1} << 60);
     for (const json::value& item : Array(object, "rates")) {
       const json::object& rates = Object(item, "rates");
       tier.rates.push_back({Count(rates, "threads"), Rate(rates, "read_bytes_per_second"),
@@ -169,11 +172,16 @@ class HardwareReader {
     Refuse(field, "a positive number");
     return 0;
   }
+  uint64_t Whole(const json::object& object, std::string_view field, uint64_t most) {
+    const json::value* found = object.if_contains(json::string_view(field));
+    boost::system::error_code error;
+    const auto number = found != nullptr && found->is_number() ? found->to_number<uint64_t>(error) : 0;
+    if (!error.failed() && number >= 1 && number <= most) return number;
+    Refuse(field, fmt::format("a whole number from 1 to {}", most));
+    return 1;
+  }
   int Count(const json::object& object, std::string_view field) {
-    constexpr double kMost = 1 << 20;
-    const double count = Rate(object, field);
-    if (count > kMost) Refuse(field, "a smaller number");
-    return static_cast<int>(std::min(count, kMost));
+    return static_cast<int>(Whole(object, field, 1 << 20));
   }
   void Refuse(std::string_view field, std::string_view expected) {
     status_.Update(InputError("the hardware's '{}': expected {}", field, expected));

@@ -55,7 +55,7 @@ struct Processor {
   std::string model = {};  // as its maker calls it; empty when unknown
   int num_cpus = 0;        // that this process may use
   CpuFeatures features = {};
-  std::vector<ComputePeak> peaks = {};    // one of each Arithmetic
+  std::vector<ComputePeak> peaks = {};    // one of each Arithmetic, or none where nobody asked
   std::vector<KernelRates> kernels = {};  // of the models that were probed
 };
 

@@ -60,6 +60,10 @@ absl::StatusOr<std::unique_ptr<DramSource>> DramSource::Create(const Args& args)
 int64_t DramSource::num_pages(int64_t key) const { return static_cast<int64_t>(CeilDiv(bytes(key), page_bytes_)); }
 
 bool DramSource::Begin(int64_t key) {
+  // What could not be read is read again.
+  std::erase_if(ahead_, [&](const ExpertLease& ahead) {
+    return ahead.key() == key && args_.runtime.Done(ahead.arrived()) && !args_.runtime.Wait(ahead.arrived()).ok();
+  });
   std::optional<ExpertLease> lease = args_.dram.Acquire(key, FetchReason::kWanted);
   // What is wanted now comes before what was fetched ahead, the last of it first.
   while (!lease.has_value() && !ahead_.empty()) {
@@ -70,11 +74,12 @@ bool DramSource::Begin(int64_t key) {
   std::erase_if(ahead_, [&](const ExpertLease& ahead) { return ahead.key() == key; });
   Finishing& finishing = finishing_[static_cast<size_t>(key)];
   if (finishing.load_id != lease->place().load_id) {
-    Task finish{.lane = args_.host_lane,
+    Task finish{.lane = args_.finish_lane,
                 .label = {.name = "finish",
                           .layer_idx = args_.layouts.layer_of(key),
                           .expert_idx = args_.layouts.expert_idx_of(key)},
                 .after = {lease->arrived()}};
+    if (args_.dram.TakeUnfinished(lease->place())) finish.cost.memory_bytes = bytes(key);
     if (args_.pool != nullptr) {
       finish.body = [this, place = lease->place()] { return args_.dram.Finish({&place, 1}, *args_.pool)[0]; };
     }
@@ -85,21 +90,24 @@ bool DramSource::Begin(int64_t key) {
   return true;
 }
 
-bool DramSource::FetchAhead(int64_t key) {
-  // Those that are pinned or on their way need no room.
-  if (args_.dram.is_pinned(key) && args_.dram.IsPresent(key)) return true;
-  for (const ExpertLease& ahead : ahead_) {
-    if (ahead.key() == key) return true;
+void DramSource::FetchAhead(std::span<const int64_t> keys) {
+  std::erase_if(ahead_, [&](const ExpertLease& ahead) {
+    return std::find(keys.begin(), keys.end(), ahead.key()) == keys.end();
+  });
+  for (const int64_t key : keys) {
+    if (std::ssize(ahead_) >= most_ahead()) return;
+    const auto is_held = [&](const ExpertLease& ahead) { return ahead.key() == key; };
+    if (!streams(key) || std::any_of(ahead_.begin(), ahead_.end(), is_held)) continue;
+    std::optional<ExpertLease> lease = args_.dram.Acquire(key, FetchReason::kPredicted);
+    if (!lease.has_value()) return;
+    ahead_.push_back(std::move(*lease));
   }
-  // One slot stays free for what is wanted without having been announced.
-  if (std::ssize(ahead_) + 1 >= args_.dram.num_streaming_slots()) return false;
-  std::optional<ExpertLease> lease = args_.dram.Acquire(key, FetchReason::kPredicted);
-  if (!lease.has_value()) return false;
-  ahead_.push_back(std::move(*lease));
-  return true;
 }
 
-void DramSource::Reset() { ahead_.clear(); }
+// One slot stays free for what is wanted without having been named.
+int64_t DramSource::most_ahead() const { return std::max<int64_t>(0, args_.dram.num_streaming_slots() - 1); }
+
+bool DramSource::streams(int64_t key) const { return !args_.dram.is_pinned(key) || !args_.dram.IsPresent(key); }
 
 Event DramSource::FetchPage(int64_t key, std::byte* slot, const std::vector<Event>& slot_free) {
   const auto transfer =

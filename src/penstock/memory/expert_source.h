@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <memory>
 #include <optional>
+#include <span>
 #include <vector>
 
 #include "absl/status/statusor.h"
@@ -34,10 +35,12 @@ class ExpertSource {
   // Issues the next page of an expert that was begun, into `slot` (nullptr in a simulation), which may be written when
   // `slot_free` have ended. The event of the last page is the expert's arrival.
   virtual Event FetchPage(int64_t key, std::byte* slot, const std::vector<Event>& slot_free) = 0;
-  // Brings an expert that will be wanted soon into the tier below. False when there is no room for it, or no such tier.
-  virtual bool FetchAhead(int64_t) { return false; }
-  // Lets go of what was fetched ahead.
-  virtual void Reset() {}
+  // Experts that will be begun soon, in this order: they come into the tier below as far as there is room. What was named
+  // before and is no longer may leave. Nothing where there is no such tier.
+  virtual void FetchAhead(std::span<const int64_t>) {}
+  // How many FetchAhead has room for, and whether an expert ever needs it.
+  virtual int64_t most_ahead() const { return 0; }
+  virtual bool streams(int64_t) const { return false; }
 };
 
 // Experts on disk; each is one page.
@@ -66,10 +69,11 @@ class DramSource : public ExpertSource {
     const ExpertLayouts& layouts;  // outlives the source, like all references
     Runtime& runtime;
     ExpertStore& dram;
-    LaneIdx host_lane = 0;  // finishes
+    // Finishes. Not the lane of the host's other work: what waits for the disk would keep that waiting.
+    LaneIdx finish_lane = 0;
     LaneIdx dram_to_pinned_lane = 0;
     LaneIdx dram_to_device_lane = 0;
-    ThreadPool* pool = nullptr;  // of the host lane; nullptr in a simulation
+    ThreadPool* pool = nullptr;  // of that lane; nullptr in a simulation
   };
   // Bytes of the page-locked buffers.
   static uint64_t PinnedBytes(const ExpertLayouts& layouts);
@@ -81,8 +85,9 @@ class DramSource : public ExpertSource {
   bool needs_finish() const override { return false; }
   bool Begin(int64_t key) override;
   Event FetchPage(int64_t key, std::byte* slot, const std::vector<Event>& slot_free) override;
-  bool FetchAhead(int64_t key) override;
-  void Reset() override;
+  void FetchAhead(std::span<const int64_t> keys) override;
+  int64_t most_ahead() const override;
+  bool streams(int64_t key) const override;
 
  private:
   // An expert that was begun; its lease holds it in DRAM until the last page has left.

@@ -39,7 +39,8 @@ ExpertStore::ExpertStore(Args args)
 
 absl::StatusOr<std::unique_ptr<ExpertStore>> ExpertStore::Create(Args args) {
   PENSTOCK_CHECK(args.num_slots >= 1);
-  const uint64_t scratch_bytes = static_cast<uint64_t>(args.num_workers) * args.layouts.scratch_bytes();
+  const uint64_t scratch_bytes =
+      args.source->needs_finish() ? static_cast<uint64_t>(args.num_workers) * args.layouts.scratch_bytes() : 0;
   const uint64_t slots_bytes = static_cast<uint64_t>(args.num_slots) * args.layouts.slot_bytes();
   const Args::Bytes bytes = args.bytes;
   auto store = std::unique_ptr<ExpertStore>(new ExpertStore(std::move(args)));
@@ -101,12 +102,32 @@ int64_t ExpertStore::num_waiting_pages() const {
   return count;
 }
 
+void ExpertStore::Announce(std::vector<int64_t> keys) {
+  announced_ = std::move(keys);
+  FetchAhead();
+}
+
+void ExpertStore::FetchAhead() {
+  if (source_->most_ahead() == 0) return;
+  std::vector<int64_t> keys;
+  for (const Waiting& waiting : waiting_) {
+    if (!waiting.begun) keys.push_back(slots_[waiting.slot_idx].key);
+  }
+  for (const int64_t key : announced_) {
+    if (!IsPresent(key)) keys.push_back(key);
+  }
+  source_->FetchAhead(keys);
+}
+
 bool ExpertStore::IssuePage() {
   PENSTOCK_CHECK(!waiting_.empty());
   Waiting& next = waiting_.front();
   Slot& slot = slots_[next.slot_idx];
-  if (!next.begun && !source_->Begin(slot.key)) return false;
-  next.begun = true;
+  if (!next.begun) {
+    if (!source_->Begin(slot.key)) return false;
+    next.begun = true;
+    FetchAhead();
+  }
   slot.arrived = source_->FetchPage(slot.key, SlotData(next.slot_idx), next.slot_free);
   if (--next.num_pages == 0) waiting_.pop_front();
   return true;

@@ -104,12 +104,12 @@ class ExpertStore {
   // Issues the next of them. False when the tier below has no room for its expert now. REQUIRES: there is one.
   bool IssuePage();
 
-  // Brings an expert that will be wanted soon into the tier below, where there is one with room for it: whether it is
-  // there or on its way.
-  bool FetchAhead(int64_t key) { return IsPresent(key) || source_->FetchAhead(key); }
-
-  // Lets go of what was fetched ahead there.
-  void ForgetAhead() { source_->Reset(); }
+  // Experts that will be acquired after those whose pages wait, in this order: they come into the tier below as far as
+  // there is room for them. Each call replaces the one before it.
+  void Announce(std::vector<int64_t> keys);
+  // How many are worth announcing, and whether an expert is among those that pass through the tier below.
+  int64_t most_ahead() const { return source_->most_ahead(); }
+  bool streams_below(int64_t key) const { return source_->streams(key); }
 
   // Counts a use of an expert that is leased already, because it was predicted.
   void CountWanted(int64_t key);
@@ -180,6 +180,7 @@ class ExpertStore {
   // Gives the slot to the expert; the events after which it may be written.
   std::vector<Event> Reassign(int slot_idx, int64_t key, FetchReason reason);
   void Release(int slot_idx, const Event& last_use);
+  void FetchAhead();
 
   const ExpertLayouts* layouts_;
   Runtime* runtime_;
@@ -193,6 +194,7 @@ class ExpertStore {
   std::vector<int> slot_of_expert_;  // -1: on disk only
   std::vector<int> empty_;           // slots, the first one last
   std::deque<Waiting> waiting_;
+  std::vector<int64_t> announced_;
   Arena arena_;
   Arena scratch_;  // scratch_bytes() for each worker
   ExpertCounters counters_;

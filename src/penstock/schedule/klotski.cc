@@ -69,7 +69,6 @@ class KlotskiSchedule : public Schedule {
         pass.DenseFfn(group, layer_idx);
         continue;
       }
-      pass.FetchWindow(layer_idx);
       LayerExperts experts(pass, layer_idx);
       experts.Adopt(std::exchange(hot_, {}));
       std::vector<Event> gates;
@@ -111,15 +110,21 @@ class KlotskiSchedule : public Schedule {
     return history;
   }
 
-  // During the next attention the hot experts of its layer come, and they alone.
+  // During the next attention the hot experts of its layer come, and they alone; for a device the others that are
+  // probably needed come from the disk into DRAM.
   void Prefetch(Pass& pass, size_t moe_layer) {
     for (; !likely_.empty() && static_cast<int64_t>(hot_.size()) < hot_experts_; likely_.pop_back()) {
       if (pass.IsPresent(moe_layers_[moe_layer], likely_.back())) continue;
       auto lease = pass.experts().Acquire(pass.experts().layouts().KeyOf(moe_layers_[moe_layer], likely_.back()),
                                           FetchReason::kPredicted);
-      if (!lease.has_value()) return;
+      if (!lease.has_value()) break;
       hot_.push_back(std::move(*lease));
     }
+    std::vector<int64_t> keys;
+    for (auto expert = likely_.rbegin(); expert != likely_.rend(); ++expert) {
+      keys.push_back(pass.experts().layouts().KeyOf(moe_layers_[moe_layer], *expert));
+    }
+    pass.experts().Announce(std::move(keys));
   }
 
   // The experts of a layer that are probably needed, the likeliest last.

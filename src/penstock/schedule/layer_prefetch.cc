@@ -30,7 +30,7 @@ std::vector<ExpertLease> LayerPrefetch::TakeLayer(Pass& pass, int64_t layer_idx)
 void LayerPrefetch::Want(Pass& pass) {
   const int64_t num_issued = num_pages_ - pass.experts().num_waiting_pages();
   WantExperts(pass, next_layer_);
-  pass.FetchWindow(next_layer_);
+  pass.FetchWindow(next_layer_, std::ssize(leases_));
   num_pages_ = num_issued + pass.experts().num_waiting_pages();
 }
 

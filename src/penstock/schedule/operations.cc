@@ -13,9 +13,28 @@ namespace penstock {
 void RowBatch::Clear() {
   token_ids.clear();
   positions.clear();
+  kv_positions.clear();
   kv_pages.clear();
   sequence_ids.clear();
   logit_rows.clear();
+  windows_.clear();
+}
+
+void RowBatch::AddRow(TokenId token_id, int64_t pos, std::span<std::byte* const> pages, uint32_t sequence_id,
+                      const KvWindow& window) {
+  const bool goes_on = num_rows() > 0 && sequence_ids.back() == sequence_id;
+  token_ids.push_back(token_id);
+  positions.push_back(pos);
+  sequence_ids.push_back(sequence_id);
+  kv_positions.push_back(window.KvPosition(pos));
+  if (!window.on() || pages.empty()) {
+    kv_pages.push_back(pages);
+    return;
+  }
+  const int64_t first_page = window.FirstPage(pos);
+  if (!goes_on || first_page != last_first_page_) windows_.push_back(window.PagesFrom(pages, first_page));
+  last_first_page_ = first_page;
+  kv_pages.emplace_back(windows_.back());
 }
 
 namespace ops {
@@ -204,13 +223,14 @@ void StoreRowKv(const OpContext& context, const KvLayer& layer, std::span<std::b
   }
 }
 
-// Rows of one sequence at consecutive positions, no more than attention takes at once.
+// Rows of one sequence at consecutive positions that see the same pages, no more than attention takes at once.
 std::vector<RowRange> AttentionRuns(const RowBatch& batch, RowRange rows, int64_t max_rows) {
   std::vector<RowRange> runs;
   for (int64_t row_idx = rows.begin; row_idx < rows.end; ++row_idx) {
     if (!runs.empty()) {
       RowRange& run = runs.back();
       if (run.size() < max_rows && batch.sequence_ids[row_idx] == batch.sequence_ids[run.begin] &&
+          batch.kv_pages[row_idx].data() == batch.kv_pages[run.begin].data() &&
           batch.positions[row_idx] == batch.positions[run.begin] + run.size()) {
         ++run.end;
         continue;
@@ -387,7 +407,7 @@ void PreAttention(const OpContext& context, RowRange rows, int64_t layer_idx) {
 void StoreKv(const OpContext& context, const RowBatch& batch, RowRange rows, const KvView& kv) {
   context.pool.ParallelFor(rows.size(), [&](int64_t i, int) {
     const int64_t row_idx = rows.begin + i;
-    StoreRowKv(context, kv.layer, kv.pages[static_cast<size_t>(i)], batch.positions[row_idx], row_idx);
+    StoreRowKv(context, kv.layer, kv.pages[static_cast<size_t>(i)], batch.kv_positions[row_idx], row_idx);
   });
 }
 
@@ -399,7 +419,7 @@ void Attend(const OpContext& context, const RowBatch& batch, RowRange rows, cons
     // The longest rows come last in a chunk; beginning with them balances the end of the region.
     const int64_t reversed = num_tasks - 1 - task_idx;
     const RowRange& run = runs[static_cast<size_t>(reversed / config.num_kv_heads)];
-    AttendHead(context, kv.layer, kv.pages[static_cast<size_t>(run.begin - rows.begin)], batch.positions[run.begin],
+    AttendHead(context, kv.layer, kv.pages[static_cast<size_t>(run.begin - rows.begin)], batch.kv_positions[run.begin],
                run, reversed % config.num_kv_heads, worker_idx);
   });
 }

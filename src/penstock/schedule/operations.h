@@ -5,6 +5,7 @@
 #pragma once
 
 #include <cstdint>
+#include <deque>
 #include <span>
 #include <vector>
 
@@ -12,6 +13,7 @@
 #include "penstock/kernels/kernel_table.h"
 #include "penstock/memory/dense_weights.h"
 #include "penstock/memory/kv_cache.h"
+#include "penstock/memory/kv_window.h"
 #include "penstock/model/model_config.h"
 #include "penstock/schedule/activations.h"
 
@@ -22,12 +24,20 @@ namespace penstock {
 struct RowBatch {
   std::vector<TokenId> token_ids;                     // [num_rows]
   std::vector<int64_t> positions;                     // [num_rows]
-  std::vector<std::span<std::byte* const>> kv_pages;  // [num_rows]: the KV pages of the row's sequence
+  std::vector<int64_t> kv_positions;                  // [num_rows]: where they lie in kv_pages
+  std::vector<std::span<std::byte* const>> kv_pages;  // [num_rows]: what the row sees of its sequence's KV pages
   std::vector<uint32_t> sequence_ids;                 // [num_rows]: rows of one sequence are neighbours
   std::vector<int64_t> logit_rows;                    // rows whose logits are wanted
 
   int64_t num_rows() const { return static_cast<int64_t>(token_ids.size()); }
   void Clear();
+  // `pages` (of the sequence) outlive the batch; none in a simulation.
+  void AddRow(TokenId token_id, int64_t pos, std::span<std::byte* const> pages, uint32_t sequence_id,
+              const KvWindow& window);
+
+ private:
+  std::deque<std::vector<std::byte*>> windows_;  // pages that rows of a window see
+  int64_t last_first_page_ = -1;                 // of the row added last
 };
 
 // What all operations of a pass share. References outlive the pass.

@@ -4,6 +4,7 @@
 #include <cstring>
 #include <utility>
 
+#include "absl/container/flat_hash_map.h"
 #include "penstock/base/check.h"
 #include "penstock/base/status.h"
 
@@ -70,7 +71,7 @@ ModelCost::Context Pass::ContextOf(RowRange rows) const {
   const int64_t window = args_.config.sliding_window;
   ModelCost::Context context;
   for (int64_t row_idx = rows.begin; row_idx < rows.end; ++row_idx) {
-    int64_t seen = args_.batch.positions[row_idx] + 1;
+    int64_t seen = args_.batch.kv_positions[row_idx] + 1;
     if (window > 0) seen = std::min(seen, window);
     context.seen_tokens += seen;
     const bool is_last =
@@ -165,23 +166,35 @@ std::shared_ptr<Pass::StagedKv> Pass::Stage(RowRange rows, int64_t layer_idx) {
   const int64_t layer_bytes = args_.kv.bytes();
   uint64_t link_bytes = 0;
   int64_t page_idx = 0;
+  absl::flat_hash_map<const std::byte*, std::byte*> copy_of;  // rows of a window share pages
   for (int64_t first = rows.begin; first < rows.end;) {
     int64_t end = first + 1;
-    while (end < rows.end && batch.sequence_ids[end] == batch.sequence_ids[first]) ++end;
+    while (end < rows.end && batch.sequence_ids[end] == batch.sequence_ids[first] &&
+           batch.kv_pages[end].data() == batch.kv_pages[first].data()) {
+      ++end;
+    }
     // Entries of earlier passes come; those of the rows themselves are written here.
-    const int64_t num_stored = batch.positions[first];
-    const int64_t num_pages = KvCache::PagesFor(batch.positions[end - 1] + 1);
-    std::vector<std::byte*>& pages = staged->sequences.emplace_back();
-    for (int64_t i = 0; i < num_pages; ++i, ++page_idx) {
+    const int64_t num_stored = batch.kv_positions[first];
+    const int64_t num_pages = KvCache::PagesFor(batch.kv_positions[end - 1] + 1);
+    std::vector<std::byte*>& pages = staged->lists.emplace_back();
+    for (int64_t i = 0; i < num_pages; ++i) {
       const bool comes = i * KvCache::kPageTokens < num_stored;
-      if (comes) link_bytes += static_cast<uint64_t>(layer_bytes);
-      if (args_.host.context == nullptr) continue;
-      pages.push_back(staging.page(staged->buffer_idx, page_idx));
-      if (comes)
-        copies.push_back({batch.kv_pages[first][static_cast<size_t>(i)] + layer_idx * layer_bytes, pages.back()});
+      if (args_.host.context == nullptr) {
+        link_bytes += comes ? static_cast<uint64_t>(layer_bytes) : 0;
+        ++page_idx;
+        continue;
+      }
+      const std::byte* page = batch.kv_pages[first][static_cast<size_t>(i)];
+      const auto [copy, is_new] = copy_of.try_emplace(page, nullptr);
+      if (is_new) {
+        copy->second = staging.page(staged->buffer_idx, page_idx++);
+        if (comes) copies.push_back({page + layer_idx * layer_bytes, copy->second});
+      }
+      pages.push_back(copy->second);
     }
     for (; first < end; ++first) staged->row_pages.emplace_back(pages);
   }
+  if (args_.host.context != nullptr) link_bytes = copies.size() * static_cast<uint64_t>(layer_bytes);
   PENSTOCK_CHECK(page_idx <= staging.num_pages());
   staged->arrived = Copy(args_.device->dram_to_device_lane, {.name = "load kv", .layer_idx = layer_idx}, link_bytes,
                          {staging.last_use(staged->buffer_idx)},
@@ -263,15 +276,19 @@ Event Pass::PostAttention(RowRange rows, int64_t layer_idx, const Event& loaded)
                {loaded}, [=](const OpContext& context) { ops::PostAttention(context, rows, layer_idx); });
 }
 
-void Pass::FetchWindow(int64_t layer_idx) {
+void Pass::FetchWindow(int64_t layer_idx, int64_t expert_idx) {
   if (!args_.device.has_value()) return;
   const ExpertLayouts& layouts = args_.experts->layouts();
-  for (int64_t i = 1; i < args_.config.num_layers; ++i) {
+  std::vector<int64_t> keys;
+  for (int64_t i = 0; i < args_.config.num_layers; ++i, expert_idx = 0) {
     const int64_t next = (layer_idx + i) % args_.config.num_layers;
-    for (int64_t expert_idx = 0; expert_idx < layouts.num_experts_of(next); ++expert_idx) {
-      if (!args_.experts->FetchAhead(layouts.KeyOf(next, expert_idx))) return;
+    for (; expert_idx < layouts.num_experts_of(next); ++expert_idx) {
+      if (std::ssize(keys) >= args_.experts->most_ahead()) break;
+      const int64_t key = layouts.KeyOf(next, expert_idx);
+      if (args_.experts->streams_below(key)) keys.push_back(key);
     }
   }
+  args_.experts->Announce(std::move(keys));
 }
 
 Event Pass::Route(RowRange rows, int64_t layer_idx) {

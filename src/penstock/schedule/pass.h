@@ -7,6 +7,7 @@
 #pragma once
 
 #include <cstdint>
+#include <deque>
 #include <functional>
 #include <map>
 #include <memory>
@@ -94,9 +95,9 @@ class Pass {
   Event LoadAttended(RowRange rows, const Event& attended);
   Event PostAttention(RowRange rows, int64_t layer_idx, const Event& loaded);
 
-  // Experts of the layers after this one come from the disk into DRAM while there is room for them: a window that moves
-  // ahead of what a device takes from there (Klotski). Nothing without a device.
-  void FetchWindow(int64_t layer_idx);
+  // All experts from this one on will be wanted in their order: they come from the disk into DRAM while there is room
+  // for them, a window that moves ahead of what a device takes from there (Klotski). Nothing without a device.
+  void FetchWindow(int64_t layer_idx, int64_t expert_idx);
 
   // The event tells that Chosen() may be called.
   Event Route(RowRange rows, int64_t layer_idx);
@@ -133,7 +134,7 @@ class Pass {
     RowRange rows;
     int buffer_idx = 0;
     Event arrived;
-    std::vector<std::vector<std::byte*>> sequences;      // their pages in the buffer
+    std::deque<std::vector<std::byte*>> lists;           // pages in the buffer
     std::vector<std::span<std::byte* const>> row_pages;  // [rows.size()]
   };
 

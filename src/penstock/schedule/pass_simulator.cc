@@ -66,7 +66,8 @@ absl::StatusOr<std::unique_ptr<PassSimulator>> PassSimulator::Create(Args args) 
                                 DramSource::Create({.layouts = s.layouts_,
                                                     .runtime = s.runtime_,
                                                     .dram = *s.dram_experts_,
-                                                    .host_lane = s.host_lane_,
+                                                    .finish_lane =
+                                                        s.runtime_.AddLane("host_finish", a.rates.host_compute),
                                                     .dram_to_pinned_lane = to_pinned,
                                                     .dram_to_device_lane = s.device_.dram_to_device_lane}));
       PENSTOCK_ASSIGN_OR_RETURN(s.device_experts_, make_store(std::move(source), a.device->room, a.eviction, {}));
