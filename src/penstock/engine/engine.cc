@@ -18,6 +18,7 @@
 #include "penstock/base/thread_pool.h"
 #include "penstock/engine/device_spec.h"
 #include "penstock/engine/executor.h"
+#include "penstock/engine/formats.h"
 #include "penstock/engine/hooks.h"
 #include "penstock/engine/loaded_model.h"
 #include "penstock/engine/memory_plan.h"
@@ -44,21 +45,6 @@ constexpr uint64_t kBytesPerPosition = 32;
 
 double Seconds(std::chrono::steady_clock::duration duration) { return std::chrono::duration<double>(duration).count(); }
 
-// "auto" is f32 for computing and for the KV cache: exact for bf16 and f16 checkpoints too, whose weights stay as
-// stored.
-absl::StatusOr<ComputeDtype> ChooseDtype(const std::string& name) {
-  if (name == "auto" || name == "f32") return ComputeDtype::kF32;
-  if (name == "bf16") return ComputeDtype::kBF16;
-  return UsageError("dtype '{}' is unknown: expected auto, f32 or bf16", name);
-}
-
-absl::StatusOr<KvFormat> ChooseKvFormat(const std::string& name) {
-  if (name == "auto" || name == "f32") return KvFormat::kF32;
-  if (name == "bf16") return KvFormat::kBF16;
-  if (name == "int8") return KvFormat::kInt8;
-  return UsageError("kv-dtype '{}' is unknown: expected auto, f32, bf16 or int8", name);
-}
-
 // An emulated device takes its memory from the same DRAM.
 absl::StatusOr<uint64_t> ChooseBudget(uint64_t asked_bytes, uint64_t device_bytes) {
   const MachineMemory machine = ReadMachineMemory();
@@ -69,33 +55,6 @@ absl::StatusOr<uint64_t> ChooseBudget(uint64_t asked_bytes, uint64_t device_byte
   }
   return asked_bytes > 0 ? asked_bytes
                          : (machine.available_bytes - std::min(machine.available_bytes, device_bytes)) / 4 * 3;
-}
-
-// "f32", "bf16", or how the weights are quantised.
-std::string_view ComputationName(const RowFormats& formats, const LoadedModel& model, ComputeDtype dtype) {
-  if (formats.ffn == kernels::RowFormat::kInt8) return model.weights_format();
-  return dtype == ComputeDtype::kBF16 ? "bf16" : "f32";
-}
-
-// Panels cannot be rounded any more. Routers may be f32: they compute in their own dtype.
-absl::Status CheckPackedForBf16(const WeightMap& map) {
-  const auto check = [](std::initializer_list<const TensorInfo*> tensors) -> absl::Status {
-    for (const TensorInfo* tensor : tensors) {
-      if (tensor == nullptr || (tensor->packed != WeightFormat::kF32 && tensor->packed != WeightFormat::kF16)) continue;
-      return UsageError("--dtype bf16: the model was packed in {} ('{}'): pack it with --dtype bf16",
-                        WeightFormatName(*tensor->packed), tensor->name);
-    }
-    return absl::OkStatus();
-  };
-  PENSTOCK_RETURN_IF_ERROR(check({map.lm_head}));
-  for (const LayerTensors& layer : map.layers) {
-    PENSTOCK_RETURN_IF_ERROR(check({layer.q_proj, layer.k_proj, layer.v_proj, layer.o_proj}));
-    PENSTOCK_RETURN_IF_ERROR(check({layer.dense_ffn.gate_proj, layer.dense_ffn.up_proj, layer.dense_ffn.down_proj}));
-    for (const FfnTensors& e : layer.experts) {
-      PENSTOCK_RETURN_IF_ERROR(check({e.gate_proj, e.up_proj, e.down_proj}));
-    }
-  }
-  return absl::OkStatus();
 }
 
 class EngineImpl : public Engine {
@@ -198,8 +157,7 @@ absl::StatusOr<std::unique_ptr<EngineImpl>> EngineImpl::Open(const EngineOptions
 
 absl::Status EngineImpl::Plan(const EngineOptions& options) {
   const ModelConfig& config = model_->config;
-  PENSTOCK_ASSIGN_OR_RETURN(formats_.dtype, ChooseDtype(options.dtype));
-  PENSTOCK_ASSIGN_OR_RETURN(formats_.kv, ChooseKvFormat(options.kv_dtype));
+  PENSTOCK_ASSIGN_OR_RETURN(formats_, ChooseFormats(options, *model_));
   PENSTOCK_ASSIGN_OR_RETURN(const std::optional<EmulatedDevice> device, ParseDevice(options.device));
   const int device_threads = device.has_value() ? device->num_threads : 0;
   const int num_threads = options.threads > 0 ? options.threads : std::max(1, NumUsableCpus() - device_threads);
@@ -207,8 +165,6 @@ absl::Status EngineImpl::Plan(const EngineOptions& options) {
 
   PlanInputs inputs;
   inputs.config = &config;
-  if (formats_.dtype == ComputeDtype::kBF16) PENSTOCK_RETURN_IF_ERROR(CheckPackedForBf16(model_->weights));
-  formats_.rows = RowFormatsOf(model_->weights, formats_.dtype);
   inputs.row_formats = formats_.rows;
   inputs.kv_format = formats_.kv;
   layouts_.emplace(model_->weights, model_->checkpoint.files(), formats_.dtype);
@@ -235,7 +191,7 @@ absl::Status EngineImpl::Plan(const EngineOptions& options) {
   info_ = {.name = model_->name,
            .family = std::string(config.family->name),
            .fingerprint = model_->fingerprint,
-           .dtype = std::string(ComputationName(formats_.rows, *model_, formats_.dtype)),
+           .dtype = std::string(ComputationName(formats_, *model_)),
            .vocab_size = config.vocab_size,
            .context_length = inputs.context_length,
            .max_prompt_bytes = static_cast<uint64_t>(inputs.context_length) * model_->longest_token_bytes()};

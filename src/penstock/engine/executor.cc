@@ -16,16 +16,6 @@ constexpr double kDiskSeconds = 1.5;
 
 }  // namespace
 
-// Families have one format for each kind of matrix.
-ModelFormats ModelFormatsOf(const WeightMap& map, const Formats& formats) {
-  const LayerTensors& layer = map.layers[0];
-  const TensorInfo& ffn = *(layer.experts.empty() ? layer.dense_ffn : layer.experts[0]).gate_proj;
-  return {.attention = ResidentFormat(*layer.q_proj, formats.dtype),
-          .ffn = ResidentFormat(ffn, formats.dtype),
-          .lm_head = ResidentFormat(*map.lm_head, formats.dtype),
-          .kv = formats.kv};
-}
-
 Executor::Executor(Args& args)
     : model_(&args.model),
       kernels_(&args.kernels),

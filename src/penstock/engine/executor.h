@@ -9,6 +9,7 @@
 #include "absl/status/statusor.h"
 #include "penstock/base/thread_pool.h"
 #include "penstock/engine.h"
+#include "penstock/engine/formats.h"
 #include "penstock/engine/loaded_model.h"
 #include "penstock/engine/policy.h"
 #include "penstock/engine/recorders.h"
@@ -23,15 +24,6 @@
 #include "penstock/schedule/schedule.h"
 
 namespace penstock {
-
-// How a model computes; fixed when it is opened.
-struct Formats {
-  ComputeDtype dtype = ComputeDtype::kF32;
-  RowFormats rows;
-  KvFormat kv = KvFormat::kF32;
-};
-
-ModelFormats ModelFormatsOf(const WeightMap& map, const Formats& formats);
 
 class Executor {
  public:

@@ -1,0 +1,72 @@
+#include "penstock/engine/formats.h"
+
+#include <string>
+
+#include "penstock/base/status.h"
+
+namespace penstock {
+namespace {
+
+// "auto" is f32 for computing and for the KV cache: exact for bf16 and f16 checkpoints too, whose weights stay as
+// stored.
+absl::StatusOr<ComputeDtype> ChooseDtype(const std::string& name) {
+  if (name == "auto" || name == "f32") return ComputeDtype::kF32;
+  if (name == "bf16") return ComputeDtype::kBF16;
+  return UsageError("dtype '{}' is unknown: expected auto, f32 or bf16", name);
+}
+
+absl::StatusOr<KvFormat> ChooseKvFormat(const std::string& name) {
+  if (name == "auto" || name == "f32") return KvFormat::kF32;
+  if (name == "bf16") return KvFormat::kBF16;
+  if (name == "int8") return KvFormat::kInt8;
+  return UsageError("kv-dtype '{}' is unknown: expected auto, f32, bf16 or int8", name);
+}
+
+// Panels cannot be rounded any more. Routers may be f32: they compute in their own dtype.
+absl::Status CheckPackedForBf16(const WeightMap& map) {
+  const auto check = [](std::initializer_list<const TensorInfo*> tensors) -> absl::Status {
+    for (const TensorInfo* tensor : tensors) {
+      if (tensor == nullptr || (tensor->packed != WeightFormat::kF32 && tensor->packed != WeightFormat::kF16)) continue;
+      return UsageError("--dtype bf16: the model was packed in {} ('{}'): pack it with --dtype bf16",
+                        WeightFormatName(*tensor->packed), tensor->name);
+    }
+    return absl::OkStatus();
+  };
+  PENSTOCK_RETURN_IF_ERROR(check({map.lm_head}));
+  for (const LayerTensors& layer : map.layers) {
+    PENSTOCK_RETURN_IF_ERROR(check({layer.q_proj, layer.k_proj, layer.v_proj, layer.o_proj}));
+    PENSTOCK_RETURN_IF_ERROR(check({layer.dense_ffn.gate_proj, layer.dense_ffn.up_proj, layer.dense_ffn.down_proj}));
+    for (const FfnTensors& e : layer.experts) {
+      PENSTOCK_RETURN_IF_ERROR(check({e.gate_proj, e.up_proj, e.down_proj}));
+    }
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+absl::StatusOr<Formats> ChooseFormats(const EngineOptions& options, const LoadedModel& model) {
+  Formats formats;
+  PENSTOCK_ASSIGN_OR_RETURN(formats.dtype, ChooseDtype(options.dtype));
+  PENSTOCK_ASSIGN_OR_RETURN(formats.kv, ChooseKvFormat(options.kv_dtype));
+  if (formats.dtype == ComputeDtype::kBF16) PENSTOCK_RETURN_IF_ERROR(CheckPackedForBf16(model.weights));
+  formats.rows = RowFormatsOf(model.weights, formats.dtype);
+  return formats;
+}
+
+std::string_view ComputationName(const Formats& formats, const LoadedModel& model) {
+  if (formats.rows.ffn == kernels::RowFormat::kInt8) return model.weights_format();
+  return formats.dtype == ComputeDtype::kBF16 ? "bf16" : "f32";
+}
+
+// Families have one format for each kind of matrix.
+ModelFormats ModelFormatsOf(const WeightMap& map, const Formats& formats) {
+  const LayerTensors& layer = map.layers[0];
+  const TensorInfo& ffn = *(layer.experts.empty() ? layer.dense_ffn : layer.experts[0]).gate_proj;
+  return {.attention = ResidentFormat(*layer.q_proj, formats.dtype),
+          .ffn = ResidentFormat(ffn, formats.dtype),
+          .lm_head = ResidentFormat(*map.lm_head, formats.dtype),
+          .kv = formats.kv};
+}
+
+}  // namespace penstock

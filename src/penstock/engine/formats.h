@@ -1,0 +1,30 @@
+// In which formats a model computes.
+#pragma once
+
+#include <string_view>
+
+#include "absl/status/statusor.h"
+#include "penstock/engine.h"
+#include "penstock/engine/loaded_model.h"
+#include "penstock/model/cost.h"
+#include "penstock/schedule/activations.h"
+
+namespace penstock {
+
+// Fixed when a model is opened.
+struct Formats {
+  ComputeDtype dtype = ComputeDtype::kF32;
+  RowFormats rows;
+  KvFormat kv = KvFormat::kF32;
+};
+
+// kUsage for names that are unknown, and for a packed store that cannot be rounded any more.
+absl::StatusOr<Formats> ChooseFormats(const EngineOptions& options, const LoadedModel& model);
+
+// "f32", "bf16", or how the weights are quantised.
+std::string_view ComputationName(const Formats& formats, const LoadedModel& model);
+
+// How weights and KV entries lie in memory.
+ModelFormats ModelFormatsOf(const WeightMap& map, const Formats& formats);
+
+}  // namespace penstock
