@@ -132,6 +132,7 @@ struct EngineOptions {
   int64_t attention_window = 0;
   int64_t attention_sinks = 4;
   int64_t prefill_chunk = 0;  // rows of prompt per step; 0: as many as the budget allows, at most 256
+  bool decodes = true;        // false: prompts are scored, nothing is generated (a hint for schedule auto)
   // Prompt and answer of a request, as far as they are known: what the KV cache holds for each place of the batch.
   int64_t planned_positions = 0;  // 0: 256
   Policy policy = {};

@@ -132,5 +132,13 @@ TEST_F(FileTest, ReadFileDoesNotHangOnAFifo) {
   EXPECT_THAT(Message(ReadFile(path, 10).status()), HasSubstr("expected a regular file"));
 }
 
+TEST(CheckReplaceable, TellsBeforeAnythingIsWritten) {
+  const std::string folder = testing::TempDir();
+  EXPECT_TRUE(CheckReplaceable(folder + "/new-file").ok());
+  EXPECT_TRUE(CheckReplaceable("new-file-here").ok());
+  EXPECT_EQ(FaultOf(CheckReplaceable(folder)), Fault::kIo);
+  EXPECT_EQ(FaultOf(CheckReplaceable(folder + "/missing/file")), Fault::kIo);
+}
+
 }  // namespace
 }  // namespace penstock

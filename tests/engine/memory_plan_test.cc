@@ -77,6 +77,39 @@ RC_GTEST_PROP(MemoryPlan, LeastBudgetIsExact, ()) {
   RC_ASSERT(FaultOf(PlanMemory(in).status()) == Fault::kResources);
 }
 
+RC_GTEST_PROP(MemoryPlan, ADevicesBudgetIsHeldAndItsLeastOneExact, ()) {
+  const ModelConfig config = RandomConfig();
+  PlanInputs in = RandomInputs(config);
+  in.budget_bytes = uint64_t{1} << 44;
+  in.micro_batch_size = *rc::gen::element<int64_t>(0, 1, 8, 64);
+  DeviceInputs device{.name = "emulated", .dense_bytes = *rc::gen::inRange<uint64_t>(1, 4'000'000'000)};
+  device.least_slots = *rc::gen::inRange<int64_t>(1, 2 * config.num_experts + 1);
+  device.holds_kv_cache = *rc::gen::arbitrary<bool>();
+  device.stages_kv = !device.holds_kv_cache && *rc::gen::arbitrary<bool>();
+  in.device = device;
+  const std::string message = Message(PlanMemory(in).status());
+  const uint64_t least = std::stoull(message.substr(message.find("the least device memory is ") + 27));
+  in.device->budget_bytes = least - 1;
+  RC_ASSERT(FaultOf(PlanMemory(in).status()) == Fault::kResources);
+  in.device->budget_bytes = least + *rc::gen::element<uint64_t>(0, 1'000'000, 1'000'000'000, 60'000'000'000);
+  const auto plan = PlanMemory(in);
+  RC_ASSERT(plan.ok());
+  RC_ASSERT(Total(*plan) - (device.holds_kv_cache ? plan->kv_bytes : 0) <= in.budget_bytes);
+  const DevicePlan& d = plan->device;
+  RC_ASSERT(d.dense_bytes + d.kv_bytes + d.activation_bytes + d.expert_bytes <= in.device->budget_bytes);
+  RC_ASSERT(d.num_expert_slots >= std::min(device.least_slots, plan->num_experts_total));
+  RC_ASSERT(d.activation_bytes == Activations::Bytes(config, in.row_formats, DeviceDimsOf(*plan, in.num_workers)));
+  RC_ASSERT(plan->activation_bytes == Activations::Bytes(config, in.row_formats, DimsOf(*plan, in.num_workers)));
+  const int64_t per_sequence = KvCache::PagesFor(in.context_length);
+  RC_ASSERT(NumKvPages(*plan, config, in.kv_format) >= per_sequence);
+  if (device.stages_kv) {
+    // Any micro-batch of sequences that have pages at all.
+    const int64_t num_pages = NumKvPages(*plan, config, in.kv_format);
+    const int64_t most = in.micro_batch_size == 0 ? num_pages : std::min(num_pages, in.micro_batch_size * per_sequence);
+    RC_ASSERT(NumStagedPages(*plan, config, in.kv_format) >= most);
+  }
+}
+
 TEST(MemoryPlan, KeepsAllExpertsWhenTheyFit) {
   ModelConfig config;
   config.num_layers = 4;

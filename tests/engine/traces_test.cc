@@ -103,12 +103,11 @@ TEST(Traces, WhatKlotskiLearntIsWrittenAndUsed) {
     options.correlation_path = path;
     options.memory_bytes = LeastBudget(options);
     const auto learning = Engine::Open(options).value();
-    const std::string nothing = ReadFile(path, 1 << 24).value();
     for (const Request& request : requests) ASSERT_TRUE(learning->Submit(request).ok());
     while (!learning->idle()) ASSERT_TRUE(learning->Step().ok());
     ASSERT_TRUE(learning->CloseTraces().ok());
     const std::string learnt = ReadFile(path, 1 << 24).value();
-    EXPECT_GT(learnt.size(), nothing.size());
+    EXPECT_GT(learnt.size(), 500u);
     // What an engine has learnt is what another one begins with.
     options.policy.correlation_table = path;
     options.correlation_path = path + ".again";

@@ -2,6 +2,7 @@
 
 #include <cerrno>
 #include <cstdio>
+#include <filesystem>
 #include <system_error>
 
 #include <fcntl.h>
@@ -71,6 +72,15 @@ absl::StatusOr<std::string> ReadFile(const std::string& path, uint64_t max_bytes
   std::string content(size, '\0');
   PENSTOCK_RETURN_IF_ERROR(PreadFully(fd.get(), std::as_writable_bytes(std::span(content)), 0, path));
   return content;
+}
+
+absl::Status CheckReplaceable(const std::string& path) {
+  const std::filesystem::path file(path);
+  const std::string folder = file.has_parent_path() ? file.parent_path().string() : ".";
+  std::error_code ignored;
+  if (std::filesystem::is_directory(file, ignored)) return IoError("{}: is a folder, expected a file", path);
+  if (::access(folder.c_str(), W_OK | X_OK) != 0) return IoError("{}: cannot write there: {}", path, ErrnoText(errno));
+  return absl::OkStatus();
 }
 
 absl::Status ReplaceFile(const std::string& path, std::string_view content) {

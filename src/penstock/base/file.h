@@ -42,6 +42,9 @@ absl::StatusOr<std::string> ReadFile(const std::string& path, uint64_t max_bytes
 // synced.
 absl::Status ReplaceFile(const std::string& path, std::string_view content);
 
+// kIo when ReplaceFile could not work: `path` is a folder, or one in which nothing can be written. Writes nothing.
+absl::Status CheckReplaceable(const std::string& path);
+
 // "No such file or directory" for an errno value.
 std::string ErrnoText(int error_number);
 

@@ -229,6 +229,7 @@ absl::StatusOr<int> BenchCommand(const BenchFlags& flags) {
   if (flags.empty_context && longest_prompt > 0) return UsageError("--empty-context: give --prefill 0");
   if (longest_prompt + most_sequences == 0) return UsageError("nothing to measure: give --prefill or --decode");
   if (options.batch_size == 0) options.batch_size = std::max<int64_t>(1, most_sequences);
+  options.decodes = most_sequences > 0;
   if (options.prefill_chunk == 0) options.prefill_chunk = kDefaultChunk;
   if (options.context_length == 0) {
     const int64_t answer = AnswerTokens(flags, most_sequences, options.prefill_chunk);

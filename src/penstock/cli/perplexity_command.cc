@@ -24,6 +24,7 @@ absl::StatusOr<int> PerplexityCommand(const PerplexityFlags& flags) {
   if (!IsUtf8(text))
     return InputError("{}: the text is not UTF-8 (at byte {})", flags.text_file, FindInvalidUtf8(text));
   if (options.batch_size == 0) options.batch_size = 1;
+  options.decodes = false;
   PENSTOCK_ASSIGN_OR_RETURN(const std::unique_ptr<Engine> engine, Engine::Open(options));
   PENSTOCK_ASSIGN_OR_RETURN(const std::vector<TokenId> ids, engine->Tokenize(text));
   if (ids.size() < 2) return InputError("{}: the text has fewer than two tokens", flags.text_file);

@@ -70,8 +70,9 @@ std::string ModelTable(const Hardware& hardware) {
     out += fmt::format("{:>15.1f}{:>15.2f}{:>15.1f}\n", point.ops_per_byte, 1e-9 / point.seconds_per_byte,
                        1e-9 * point.ops_per_byte / point.seconds_per_byte);
   }
-  out += fmt::format("\nKV {:.1f} GB/s, disk {:.2f} GB/s\n", 1e-9 * kernels.kv_bytes_per_s,
-                     1e-9 * hardware.links.at(0).bytes_per_s);
+  out += fmt::format("\nKV {:.1f} GB/s\n", 1e-9 * kernels.kv_bytes_per_s);
+  // Not measured where all experts are in DRAM.
+  for (const Link& link : hardware.links) out += fmt::format("{} {:.2f} GB/s\n", link.name, 1e-9 * link.bytes_per_s);
   return out;
 }
 

@@ -7,8 +7,6 @@
 #include <cstring>
 #include <deque>
 
-#include <unistd.h>
-
 #include "penstock/base/bytes.h"
 #include "penstock/base/check.h"
 #include "penstock/base/limits.h"
@@ -48,10 +46,14 @@ double Seconds(std::chrono::steady_clock::duration duration) { return std::chron
 // An emulated device takes its memory from the same DRAM.
 absl::StatusOr<uint64_t> ChooseBudget(uint64_t asked_bytes, uint64_t device_bytes) {
   const MachineMemory machine = ReadMachineMemory();
-  if (device_bytes > machine.total_bytes || asked_bytes > machine.total_bytes - device_bytes) {
-    return ResourceError("the memory budget of {} is more than this machine (or its cgroup) has: {}",
-                         FormatBytes(asked_bytes),
-                         FormatBytes(machine.total_bytes - std::min(machine.total_bytes, device_bytes)));
+  if (device_bytes > machine.total_bytes) {
+    return ResourceError("the emulated device's memory of {} is more than this machine (or its cgroup) has: {}",
+                         FormatBytes(device_bytes), FormatBytes(machine.total_bytes));
+  }
+  if (asked_bytes > machine.total_bytes - device_bytes) {
+    return ResourceError("the memory budget of {} is more than this machine (or its cgroup) has{}: {}",
+                         FormatBytes(asked_bytes), device_bytes > 0 ? " beside the emulated device" : "",
+                         FormatBytes(machine.total_bytes - device_bytes));
   }
   return asked_bytes > 0 ? asked_bytes
                          : (machine.available_bytes - std::min(machine.available_bytes, device_bytes)) / 4 * 3;
@@ -168,7 +170,8 @@ absl::Status EngineImpl::Plan(const EngineOptions& options) {
   inputs.row_formats = formats_.rows;
   inputs.kv_format = formats_.kv;
   layouts_.emplace(model_->weights, model_->checkpoint.files(), formats_.dtype);
-  PENSTOCK_ASSIGN_OR_RETURN(inputs.budget_bytes, ChooseBudget(options.memory_bytes, options.device_memory_bytes));
+  PENSTOCK_ASSIGN_OR_RETURN(inputs.budget_bytes,
+                            ChooseBudget(options.memory_bytes, device.has_value() ? options.device_memory_bytes : 0));
   inputs.fixed_bytes = model_->memory_bytes() + ExpertStore::TableBytes(*layouts_, num_threads) + kSmallThingsBytes +
                        static_cast<uint64_t>(num_threads) * Sampler::ScratchBytes(config.vocab_size);
   inputs.dense_bytes = DenseWeights::Bytes(model_->weights, formats_.dtype,
@@ -240,10 +243,7 @@ absl::Status EngineImpl::CreateExecutor(const EngineOptions& options, const Engi
                               CorrelationTable::Load(options.policy.correlation_table, table->shape(),
                                                      MostCorrelationPaths(model_->config, options.policy.path_length)));
   }
-  // Before the work, not after it, one should know that it can be written; what is there stays until there is better.
-  if (!correlation_path_.empty() && ::access(correlation_path_.c_str(), W_OK) != 0) {
-    PENSTOCK_RETURN_IF_ERROR(executor_->correlation()->Save(correlation_path_));
-  }
+  if (!correlation_path_.empty()) PENSTOCK_RETURN_IF_ERROR(CheckReplaceable(correlation_path_));
   for (int i = 0; i < pool_->num_workers(); ++i) samplers_.emplace_back(model_->config.vocab_size);
   return absl::OkStatus();
 }
@@ -354,7 +354,7 @@ std::vector<RowRange> EngineImpl::BuildBatch() {
   std::vector<int64_t> tokens;
   for (const Part& part : parts) {
     // Row i of a part sees i positions more than its first one.
-    const int64_t first = part.sequence->num_computed() + 1;
+    const int64_t first = policy_.kv_window.KvPosition(part.sequence->num_computed()) + 1;
     tokens.push_back(part.num_rows * first + part.num_rows * (part.num_rows - 1) / 2);
   }
   const int64_t most =

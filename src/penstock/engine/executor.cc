@@ -170,8 +170,8 @@ MachineRates Executor::MeasureRates() {
   if (host_.experts == nullptr) return rates;
   const std::span<const std::byte> experts = compute().experts->bytes();
   if (experts.size() >= 4 * kMiB) rates.memory_bytes_per_s = ReadBytesPerSecond(experts, *compute().pool, kRateSeconds);
-  schedule_->Reset();
   compute().experts->Announce({});
+  schedule_->Reset();
   rates.disk_bytes_per_s = host_.experts->MeasureDisk(kDiskSeconds);
   return rates;
 }

@@ -77,7 +77,8 @@ std::vector<GemmPoint> Executor::MeasureGemm(Side& side) {
 // Bytes per second that attention reads of sequences that decode, layer after layer.
 double Executor::MeasureAttention(Side& side) {
   const OpContext context = ContextOf(side);
-  const int64_t num_tokens = std::min<int64_t>(256, side.activations.dims.context_length);
+  const int64_t num_tokens = std::min(
+      {int64_t{256}, side.activations.dims.context_length, kv_cache_->num_free_pages() * KvCache::kPageTokens});
   const int64_t num_rows = std::min(
       {side.activations.dims.max_rows, int64_t{64}, kv_cache_->num_free_pages() / KvCache::PagesFor(num_tokens)});
   if (num_rows == 0) return 0;

@@ -53,7 +53,11 @@ ActivationDims::Part HostPart(bool has_device) {
   return has_device ? ActivationDims::Part::kHost : ActivationDims::Part::kAll;
 }
 
-uint64_t PositionBytes(const PlanInputs& in, uint64_t kv_bytes) {
+// With a window over the KV cache a sequence has more positions than its pages.
+bool HasWindow(const PlanInputs& in) { return PagesPerSequence(in) < KvCache::PagesFor(in.context_length); }
+
+uint64_t PositionBytes(const PlanInputs& in, uint64_t kv_bytes, int64_t batch_size) {
+  if (HasWindow(in)) return static_cast<uint64_t>(batch_size * in.context_length) * in.bytes_per_position;
   const uint64_t pages = kv_bytes / KvCache::PageBytes(*in.config, in.kv_format);
   return pages * KvCache::kPageTokens * in.bytes_per_position;
 }
@@ -71,7 +75,7 @@ uint64_t PlacesBytes(const PlanInputs& in, const PassSize& size) {
 
 uint64_t PassBytes(const PlanInputs& in, const PassSize& size) {
   const uint64_t kv_bytes = KvBytes(in, size.batch_size);
-  return HostKvBytes(in, kv_bytes) + PositionBytes(in, kv_bytes) + PlacesBytes(in, size);
+  return HostKvBytes(in, kv_bytes) + PositionBytes(in, kv_bytes, size.batch_size) + PlacesBytes(in, size);
 }
 
 // The most KV pages of a micro-batch when the cache has `num_pages`.
@@ -137,6 +141,29 @@ uint64_t LimitDeviceKv(const PlanInputs& in, uint64_t kv_bytes, uint64_t limit) 
   return limit / KvStaging::Bytes(*in.config, in.kv_format, 1) * page_bytes / kPageBytes * kPageBytes;
 }
 
+// What a pass may take of a device's memory; kResources when not even the least one fits.
+absl::StatusOr<uint64_t> DevicePassLimit(const PlanInputs& in, const PassSize& least, uint64_t kv_least,
+                                         int64_t num_experts) {
+  const DeviceInputs& device = *in.device;
+  const int64_t num_slots = std::min(num_experts, device.least_slots);
+  const uint64_t activation_bytes = ActivationBytes(in, least, ActivationDims::Part::kAll);
+  const uint64_t kv_bytes = DeviceKvBytes(in, kv_least);
+  const uint64_t slots_bytes = static_cast<uint64_t>(num_slots) * in.slot_bytes;
+  const uint64_t required = device.dense_bytes + kv_bytes + activation_bytes + slots_bytes;
+  if (required > device.budget_bytes) {
+    return ResourceError(
+        "the device memory of {} is too small: dense weights {} + KV {} + activations {} + {} expert slots {} = {}; "
+        "the "
+        "least device memory is {} bytes (give more --gpu-memory, or a smaller --context-length or --batch-size)",
+        FormatBytes(device.budget_bytes), FormatBytes(device.dense_bytes), FormatBytes(kv_bytes),
+        FormatBytes(activation_bytes), num_slots, FormatBytes(slots_bytes), FormatBytes(required), required);
+  }
+  // A batch that was asked for comes before experts that are pinned here.
+  const uint64_t left = device.budget_bytes - required;
+  return kv_bytes + activation_bytes +
+         (in.batch_size > 0 ? left : PassShare(left, num_experts - num_slots, in.slot_bytes));
+}
+
 absl::StatusOr<DevicePlan> PlanDevice(const PlanInputs& in, const PassSize& size, uint64_t kv_bytes,
                                       int64_t num_experts) {
   DevicePlan plan;
@@ -186,7 +213,8 @@ absl::StatusOr<MemoryPlan> PlanMemory(const PlanInputs& in) {
   const uint64_t host_kv_least = HostKvBytes(in, kv_least);
   const uint64_t activations_least = ActivationBytes(in, least, HostPart(in.device.has_value()));
   const uint64_t places_least = PlacesBytes(in, least);
-  const uint64_t texts_least = PositionBytes(in, kv_least) + (places_least - activations_least);
+  const uint64_t positions_least = PositionBytes(in, kv_least, least.batch_size);
+  const uint64_t texts_least = positions_least + (places_least - activations_least);
   const uint64_t slots_least = static_cast<uint64_t>(least_slots) * in.slot_bytes;
   const uint64_t required =
       in.fixed_bytes + texts_least + in.dense_bytes + host_kv_least + activations_least + slots_least;
@@ -199,27 +227,10 @@ absl::StatusOr<MemoryPlan> PlanMemory(const PlanInputs& in) {
         in.context_length, FormatBytes(host_kv_least), FormatBytes(activations_least), least_slots,
         FormatBytes(slots_least), FormatBytes(required), required);
   }
-  PassLimits limits{.host_bytes = host_kv_least + PositionBytes(in, kv_least) + places_least +
+  PassLimits limits{.host_bytes = host_kv_least + positions_least + places_least +
                                   PassShare(in.budget_bytes - required, num_experts - least_slots, in.slot_bytes)};
   if (in.device.has_value()) {
-    const DeviceInputs& device = *in.device;
-    const int64_t device_slots = std::min(num_experts, device.least_slots);
-    const uint64_t device_activations = ActivationBytes(in, least, ActivationDims::Part::kAll);
-    const uint64_t device_kv = DeviceKvBytes(in, kv_least);
-    const uint64_t device_slots_bytes = static_cast<uint64_t>(device_slots) * in.slot_bytes;
-    const uint64_t device_required = device.dense_bytes + device_kv + device_activations + device_slots_bytes;
-    if (device_required > device.budget_bytes) {
-      return ResourceError(
-          "the device memory of {} is too small: dense weights {} + KV {} + activations {} + {} expert slots {} = {}; "
-          "the least device memory is {} bytes (give more --gpu-memory, or a smaller --context-length or --batch-size)",
-          FormatBytes(device.budget_bytes), FormatBytes(device.dense_bytes), FormatBytes(device_kv),
-          FormatBytes(device_activations), device_slots, FormatBytes(device_slots_bytes), FormatBytes(device_required),
-          device_required);
-    }
-    // A batch that was asked for comes before experts that are pinned here.
-    const uint64_t left = device.budget_bytes - device_required;
-    limits.device_bytes = device_kv + device_activations +
-                          (in.batch_size > 0 ? left : PassShare(left, num_experts - device_slots, in.slot_bytes));
+    PENSTOCK_ASSIGN_OR_RETURN(limits.device_bytes, DevicePassLimit(in, least, kv_least, num_experts));
   }
   const PassSize size = GrowPass(in, least, limits);
 
@@ -235,16 +246,18 @@ absl::StatusOr<MemoryPlan> PlanMemory(const PlanInputs& in) {
   plan.activation_bytes = ActivationBytes(in, size, HostPart(in.device.has_value()));
   // With a given batch size the places may share fewer pages than they would like.
   const uint64_t page_bytes = KvCache::PageBytes(*in.config, in.kv_format);
-  const uint64_t pages =
-      (limits.host_bytes - PlacesBytes(in, size)) /
-      std::max<uint64_t>(1, HostKvBytes(in, page_bytes) + KvCache::kPageTokens * in.bytes_per_position);
+  const uint64_t page_texts = HasWindow(in) ? 0 : KvCache::kPageTokens * in.bytes_per_position;
+  const uint64_t window_texts = HasWindow(in) ? PositionBytes(in, 0, size.batch_size) : 0;
+  const uint64_t pages = (limits.host_bytes - PlacesBytes(in, size) - window_texts) /
+                         std::max<uint64_t>(1, HostKvBytes(in, page_bytes) + page_texts);
   plan.kv_bytes = std::min(KvBytes(in, size.batch_size), pages * page_bytes / kPageBytes * kPageBytes);
   if (in.device.has_value()) {
     plan.kv_bytes =
         LimitDeviceKv(in, plan.kv_bytes, limits.device_bytes - ActivationBytes(in, size, ActivationDims::Part::kAll));
   }
   plan.kv_bytes = std::max(kv_least, plan.kv_bytes);
-  plan.fixed_bytes += PositionBytes(in, plan.kv_bytes) + (PlacesBytes(in, size) - plan.activation_bytes);
+  plan.fixed_bytes +=
+      PositionBytes(in, plan.kv_bytes, size.batch_size) + (PlacesBytes(in, size) - plan.activation_bytes);
   TierBudget budget(in.budget_bytes);
   PENSTOCK_RETURN_IF_ERROR(budget.Reserve(MemoryTag::kFixed, plan.fixed_bytes));
   PENSTOCK_RETURN_IF_ERROR(budget.Reserve(MemoryTag::kDense, plan.dense_bytes));

@@ -55,8 +55,11 @@ absl::Status CheckDevice(const EngineOptions& options, bool has_device, bool att
 
 // One sequence chooses few experts, often those of its last tokens: where a least-recently-used cache holds the experts
 // of two tokens it reads less than a pinned share (docs/decisions/streaming.md); where it does not it hits nothing.
-bool ServesOneSequence(const MemoryPlan& plan, const ModelConfig& config, int64_t num_slots) {
-  return plan.batch_size == 1 && num_slots >= 2 * config.num_moe_layers() * config.num_topk;
+// Prompts choose all experts, and a correlation table is Klotski's.
+bool DecodesOneSequence(const EngineOptions& options, const MemoryPlan& plan, const ModelConfig& config,
+                        int64_t num_slots) {
+  return options.decodes && plan.batch_size == 1 && num_slots >= 2 * config.num_moe_layers() * config.num_topk &&
+         (options.policy.correlation_table + options.correlation_path).empty();
 }
 
 absl::StatusOr<KvWindow> ChooseWindow(const EngineOptions& options, const ModelConfig& config) {
@@ -113,7 +116,7 @@ absl::StatusOr<ChosenPolicy> ChoosePolicy(const EngineOptions& options, const st
   const int64_t num_slots = device.has_value() ? plan.device.num_expert_slots : plan.num_expert_slots;
   // Without experts there is nothing to schedule.
   const bool was_asked = policy.schedule != "auto" && (config.num_moe_layers() > 0 || AttendsOnHost(kind));
-  if (!was_asked && (num_slots == plan.num_experts_total || ServesOneSequence(plan, config, num_slots))) {
+  if (!was_asked && (num_slots == plan.num_experts_total || DecodesOneSequence(options, plan, config, num_slots))) {
     kind = ScheduleKind::kOnDemand;
   }
   chosen.eviction = kind == ScheduleKind::kOnDemand ? Eviction::kLru : Eviction::kStatic;

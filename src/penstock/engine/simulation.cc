@@ -46,7 +46,7 @@ std::vector<RowRange> BuildPass(TraceRouting& trace, int64_t micro_batch_size, c
       tokens.push_back(0);
     }
     ++parts.back().end;
-    tokens.back() += positions[row] + 1;
+    tokens.back() += window.KvPosition(positions[row]) + 1;
   }
   batch.Clear();
   std::vector<size_t> order;

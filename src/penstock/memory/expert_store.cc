@@ -53,6 +53,7 @@ absl::StatusOr<std::unique_ptr<ExpertStore>> ExpertStore::Create(Args args) {
 }
 
 ExpertStore::~ExpertStore() {
+  announced_.clear();
   while (!waiting_.empty()) PENSTOCK_CHECK(IssuePage());
   // The disk still writes into the slots, and tasks still read them.
   for (const Slot& slot : slots_) {

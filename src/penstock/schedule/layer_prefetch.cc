@@ -46,7 +46,8 @@ void LayerPrefetch::WantExperts(Pass& pass, int64_t layer_idx) {
 void LayerPrefetch::IssuePages(Pass& pass, int64_t share, int64_t num_shares) {
   const int64_t left = num_pages_ - num_pages_ * share / num_shares;
   const bool all = share == num_shares;
-  // The tier below holds an expert only while its pages are issued: there is always room for the next.
+  // The tier below holds an expert while its pages are issued, and gives up what is ahead for what is wanted: there is
+  // always room for the next.
   while (pass.experts().num_waiting_pages() > (all ? 0 : left)) PENSTOCK_CHECK(pass.experts().IssuePage());
 }
 

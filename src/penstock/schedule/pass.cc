@@ -285,7 +285,7 @@ void Pass::FetchWindow(int64_t layer_idx, int64_t expert_idx) {
     for (; expert_idx < layouts.num_experts_of(next); ++expert_idx) {
       if (std::ssize(keys) >= args_.experts->most_ahead()) break;
       const int64_t key = layouts.KeyOf(next, expert_idx);
-      if (args_.experts->streams_below(key)) keys.push_back(key);
+      if (args_.experts->streams_below(key) && !args_.experts->IsPresent(key)) keys.push_back(key);
     }
   }
   args_.experts->Announce(std::move(keys));
