@@ -58,7 +58,7 @@ def flag_rows():
     for value in ("", b"\xff", "x" * 257):
         yield "L1", f"--stop {value[:8]!r}", lambda box, value=value: box.run([*generate()(box), "--stop", value], code=2, match="stop")
     for flag, match in (("--threads=0", "threads"), ("--threads=x", "threads"), ("--threads=1025", "threads"), ("--thread=1", "did you mean --threads"),
-                        ("--model=x", "unknown argument"), ("stray", "unknown argument"), ("--output", "--output")):
+                        ("--models=x", "unknown argument"), ("stray", "unknown argument"), ("--output", "--output")):
         yield "L1", f"probe {flag}", usage(["probe", flag], match, quiet=flag != "--output")
     for flag in ("--prefill=x", "--prefill=-1", "--decode=4097", "--context=0", "--steps=0", "--repetitions=0"):
         yield "L1", f"bench {flag}", lambda box, flag=flag: box.run(["bench", "--model", box.model().path, flag], code=2,
@@ -115,6 +115,14 @@ def probe_rows():
         box.expect(rate["threads"] == 1 and rate["read_bytes_per_second"] > 0, f"no rate: {rate}")
         box.expect(hardware["processors"][0]["peaks"]["f32"]["rates"][0]["ops_per_second"] > 0, "no peak")
     yield "L11", "probe", measures
+
+    def measures_a_model(box):
+        path = box.output("model.json")
+        box.run(["probe", "--threads=1", "--model", box.model().path, "--output", path], max_rss=1400 << 20)
+        with open(path, "rb") as file:
+            box.expect(json.load(file)["processors"][0]["kernels"], "no kernels")
+    yield "L11", "probe --model, all experts in DRAM", measures_a_model
+    yield "L11", "probe --model, no folder", usage(["probe", "--model=/nowhere"], "cannot open the model folder", code=3)
     yield "L11", "probe, stdout is full", lambda box: box.run(["probe", "--threads=1"], code=5, match="No space left", max_rss=1400 << 20,
                                                               stdout=open("/dev/full", "wb"))
 

@@ -3,6 +3,7 @@
 // those kept are still counted.
 #include "penstock/runtime/timeline.h"
 
+#include <barrier>
 #include <filesystem>
 #include <random>
 #include <thread>
@@ -276,9 +277,10 @@ TEST_F(TimelineTest, ThePageIsWellFormedForManyTasksNamesAndThreads) {
   static constexpr std::string_view kNames[] = {"a", "b", "c", "d", "e", "f", "g", "h",
                                                 "i", "j", "k", "l", "m", "n", "o", "p"};
   std::vector<std::thread> threads;
+  std::barrier in_step(4);  // what is kept is of all lanes, however threads take turns
   for (int lane = 0; lane < 4; ++lane) {
     timeline.AddLane(lane, "lane " + std::to_string(lane));
-    threads.emplace_back([&timeline, lane] {
+    threads.emplace_back([&timeline, &in_step, lane] {
       std::mt19937 random(lane);
       std::exponential_distribution<double> seconds(1e5);
       double now_s = 0;
@@ -287,6 +289,7 @@ TEST_F(TimelineTest, ThePageIsWellFormedForManyTasksNamesAndThreads) {
         now_s = begin_s + seconds(random);
         timeline.AddTask(lane, {.name = kNames[random() % std::size(kNames)], .layer_idx = i}, {}, begin_s, now_s);
         if (i % 1000 == 0) timeline.Html("meanwhile");
+        if (i % 50 == 0) in_step.arrive_and_wait();
       }
     });
   }
