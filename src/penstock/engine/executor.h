@@ -51,7 +51,7 @@ class Executor {
                    std::vector<absl::Status>& row_statuses);
 
   MachineRates MeasureRates();
-  // Of the processor that computes the layers; fills its slots. REQUIRES: no pass is under way and all KV is free.
+  // Of the host; fills its slots. REQUIRES: no pass is under way and all KV is free.
   absl::StatusOr<KernelRates> MeasureKernels();
 
   // Brings the counters of lanes and experts up to date.

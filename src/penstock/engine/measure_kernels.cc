@@ -1,4 +1,4 @@
-// What the processor that computes the layers does with the weights and KV entries of this model: Executor's probe.
+// What the host does with the weights and KV entries of this model: Executor's probe.
 #include <algorithm>
 #include <chrono>
 #include <cstring>
@@ -29,7 +29,7 @@ double MedianSeconds(absl::FunctionRef<void()> body) {
 }  // namespace
 
 absl::StatusOr<KernelRates> Executor::MeasureKernels() {
-  Side& side = device_.has_value() ? *device_ : host_;
+  Side& side = host_;
   KernelRates rates;
   rates.num_threads = side.pool->num_workers();
   rates.weights = std::string(WeightFormatName(model_formats_.ffn));

@@ -25,6 +25,14 @@ struct KvLayer {
   int64_t block_bytes = 0;
   int64_t num_heads = 0;
 
+  // The first layer of a page.
+  static KvLayer Of(const ModelConfig& config, KvFormat format) {
+    return {.format = format,
+            .first_block_bytes = 0,
+            .block_bytes = KvBlock{format, config.head_dim}.bytes(),
+            .num_heads = config.num_kv_heads};
+  }
+
   int64_t bytes() const { return num_heads * block_bytes; }
   int64_t head_offset_bytes(int64_t head_idx) const { return first_block_bytes + head_idx * block_bytes; }
 };

@@ -20,14 +20,11 @@ class KvStaging {
 
   // For micro-batches of at most `num_pages` KV pages.
   static uint64_t Bytes(const ModelConfig& config, KvFormat format, int64_t num_pages) {
-    return kNumBuffers * static_cast<uint64_t>(num_pages) * BlockBytes(config, format);
+    return kNumBuffers * static_cast<uint64_t>(num_pages * KvLayer::Of(config, format).bytes());
   }
   static absl::StatusOr<KvStaging> Create(const ModelConfig& config, KvFormat format, int64_t num_pages) {
     KvStaging staging;
-    staging.layer_ = {.format = format,
-                      .first_block_bytes = 0,
-                      .block_bytes = KvBlock{format, config.head_dim}.bytes(),
-                      .num_heads = config.num_kv_heads};
+    staging.layer_ = KvLayer::Of(config, format);
     staging.num_pages_ = num_pages;
     PENSTOCK_ASSIGN_OR_RETURN(staging.arena_, Arena::Map(Bytes(config, format, num_pages)));
     return staging;
@@ -45,10 +42,6 @@ class KvStaging {
   Event& last_use(int buffer_idx) { return last_uses_[static_cast<size_t>(buffer_idx)]; }
 
  private:
-  static uint64_t BlockBytes(const ModelConfig& config, KvFormat format) {
-    return static_cast<uint64_t>(config.num_kv_heads * KvBlock{format, config.head_dim}.bytes());
-  }
-
   KvLayer layer_;
   int64_t num_pages_ = 0;
   Arena arena_;

@@ -57,7 +57,6 @@ class ModelCost {
 
   // Bytes of a matrix set as it lies in memory.
   uint64_t expert_bytes() const { return expert_.bytes; }
-  uint64_t attention_bytes() const { return qkv_.bytes + o_.bytes; }
   uint64_t kv_bytes_per_token() const { return kv_bytes_; }  // of one layer
 
  private:

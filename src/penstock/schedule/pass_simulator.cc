@@ -62,14 +62,14 @@ absl::StatusOr<std::unique_ptr<PassSimulator>> PassSimulator::Create(Args args) 
       s.device_.kv_staging = &*s.kv_staging_;
     }
     if (s.dram_experts_ != nullptr) {
-      PENSTOCK_ASSIGN_OR_RETURN(std::unique_ptr<DramSource> source,
-                                DramSource::Create({.layouts = s.layouts_,
-                                                    .runtime = s.runtime_,
-                                                    .dram = *s.dram_experts_,
-                                                    .finish_lane =
-                                                        s.runtime_.AddLane("host_finish", a.rates.host_compute),
-                                                    .dram_to_pinned_lane = to_pinned,
-                                                    .dram_to_device_lane = s.device_.dram_to_device_lane}));
+      PENSTOCK_ASSIGN_OR_RETURN(
+          std::unique_ptr<DramSource> source,
+          DramSource::Create({.layouts = s.layouts_,
+                              .runtime = s.runtime_,
+                              .dram = *s.dram_experts_,
+                              .finish_lane = s.runtime_.AddLane("host_finish", a.rates.host_compute),
+                              .dram_to_pinned_lane = to_pinned,
+                              .dram_to_device_lane = s.device_.dram_to_device_lane}));
       PENSTOCK_ASSIGN_OR_RETURN(s.device_experts_, make_store(std::move(source), a.device->room, a.eviction, {}));
     }
   }
@@ -97,9 +97,7 @@ double PassSimulator::Run(const RowBatch& batch, std::vector<RowRange> micro_bat
              .runtime = runtime_,
              .host = {.lane = host_lane_},
              .device = args_.device.has_value() ? std::optional(device_) : std::nullopt,
-             .kv = {.format = args_.formats.kv,
-                    .block_bytes = KvBlock{args_.formats.kv, args_.config.head_dim}.bytes(),
-                    .num_heads = args_.config.num_kv_heads},
+             .kv = KvLayer::Of(args_.config, args_.formats.kv),
              .experts = dram_experts_ == nullptr ? nullptr : &experts(),
              .routing = routing,
              .batch = batch,
