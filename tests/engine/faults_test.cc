@@ -32,8 +32,8 @@ class FaultyDisk : public DiskReader {
     reads_[read.tag] = read;
     disk_->Submit(read);
   }
-  std::optional<DiskCompletion> NextCompleted(Wait wait) override {
-    std::optional<DiskCompletion> completion = disk_->NextCompleted(wait);
+  std::optional<DiskCompletion> NextCompleted() override {
+    std::optional<DiskCompletion> completion = disk_->NextCompleted();
     if (!completion.has_value() || !completion->status.ok()) return completion;
     const double draw = std::uniform_real_distribution<>(0, 1)(random_);
     if (draw < faults_.failed_reads) {

@@ -296,7 +296,7 @@ TEST_F(ExpertStoreTest, PinnedExpertsNeverLeave) {
 TEST_F(ExpertStoreTest, PreloadFillsTheSlots) {
   Prepare(0);
   auto store = MakeStore(ComputeDtype::kF32, 10, Eviction::kLru);
-  ASSERT_TRUE(store->Preload(pool_).ok());
+  ASSERT_TRUE(store->Preload(&pool_).ok());
   store->ResetCounters();
   for (const int64_t key : {0, 3, 6, 9}) EXPECT_FALSE(Use(*store, key));
   EXPECT_EQ(store->counters().hits, 4);

@@ -60,7 +60,7 @@ TEST_P(DiskReaderTest, BringsTheBytesAskedFor) {
     }
     std::vector<bool> seen(reads.size());
     for (;;) {
-      const auto completion = (*reader)->NextCompleted(DiskReader::Wait::kYes);
+      const auto completion = (*reader)->NextCompleted();
       if (!completion.has_value()) break;
       ASSERT_TRUE(completion->status.ok()) << completion->status;
       ASSERT_FALSE(seen[completion->tag]);
@@ -82,13 +82,13 @@ TEST_P(DiskReaderTest, FileCutShortIsAnError) {
   const Arena arena = Arena::Map(DiskReader::PaddedBytes(2'500'000)).value();
   (*reader)->Submit({0, {100, 2'500'000}, arena.data(), 5});
   // It ends once, whatever becomes of its parts.
-  const auto completion = (*reader)->NextCompleted(DiskReader::Wait::kYes);
+  const auto completion = (*reader)->NextCompleted();
   ASSERT_TRUE(completion.has_value());
   EXPECT_EQ(completion->tag, 5u);
   EXPECT_EQ(FaultOf(completion->status), Fault::kIo);
   EXPECT_THAT(Message(completion->status),
               testing::AllOf(testing::HasSubstr(files_[0].path), testing::HasSubstr("ended early")));
-  EXPECT_FALSE((*reader)->NextCompleted(DiskReader::Wait::kYes).has_value());
+  EXPECT_FALSE((*reader)->NextCompleted().has_value());
 }
 
 TEST_P(DiskReaderTest, WakeEndsAWait) {
@@ -102,7 +102,7 @@ TEST_P(DiskReaderTest, WakeEndsAWait) {
     // Both come, in any order, and neither twice.
     int num_read = 0;
     for (int i = 0; i < 3 && num_read == 0; ++i) {
-      if ((*reader)->NextCompleted(DiskReader::Wait::kYes).has_value()) ++num_read;
+      if ((*reader)->NextCompleted().has_value()) ++num_read;
     }
     EXPECT_EQ(num_read, 1);
   }
@@ -112,7 +112,7 @@ TEST_P(DiskReaderTest, NothingUnderWayIsNothing) {
   Write("idle", 10);
   auto reader = DiskReader::Create(files_, GetParam());
   ASSERT_TRUE(reader.ok());
-  EXPECT_FALSE((*reader)->NextCompleted(DiskReader::Wait::kYes).has_value());
+  EXPECT_FALSE((*reader)->NextCompleted().has_value());
 }
 
 INSTANTIATE_TEST_SUITE_P(Ways, DiskReaderTest,

@@ -241,7 +241,7 @@ absl::StatusOr<int> BenchCommand(const BenchFlags& flags) {
   Predictor predictor;
   PENSTOCK_RETURN_IF_ERROR(predictor.Prepare(flags.hardware_path, options));
   PENSTOCK_ASSIGN_OR_RETURN(const std::unique_ptr<Engine> engine,
-                            OpenEngine(options, {.empty_prompts = flags.empty_context}));
+                            OpenEngine(options, {.empty_prompts = flags.empty_context, .random_answers = true}));
   const MemoryPlan& plan = engine->memory_plan();
   if (!plan.device.name.empty()) {
     LogInfo("{} device: {} of {} experts in its memory, {} pinned; micro-batches of {}", plan.device.name,

@@ -134,7 +134,7 @@ class EngineImpl : public Engine {
   std::vector<Sequence*> sequence_of_row_;  // of batch_'s rows
   std::vector<absl::Status> row_statuses_;  // of the last pass
   std::function<void(RequestId, std::string_view)> text_sink_;
-  bool empty_prompts_ = false;
+  bool empty_prompts_ = false, random_answers_ = false;
   std::string correlation_path_;
   absl::Status broken_;  // the first failure of a pass
 };
@@ -226,6 +226,7 @@ absl::Status EngineImpl::CreateExecutor(const EngineOptions& options, const Engi
                             DiskReader::Create(model_->checkpoint.files(), {options.direct_io, options.io_uring}));
   LogDebug("disk: {}", disk->Description());
   empty_prompts_ = hooks.empty_prompts;
+  random_answers_ = hooks.random_answers;
   correlation_path_ = options.correlation_path;
   if (hooks.wrap_disk) disk = hooks.wrap_disk(std::move(disk));
   PENSTOCK_ASSIGN_OR_RETURN(recorders_, Recorders::Create(options, *model_));
@@ -397,6 +398,11 @@ absl::Status EngineImpl::SampleRows(std::span<const int64_t> rows, std::span<flo
     if (sampling.logprobs >= 0 && sampling.repetition_penalty != 1.0) original.assign(row.begin(), row.end());
     choices[i].token_id =
         sampler.Sample(row, sampling, sequence.seen(), static_cast<uint64_t>(sequence.num_generated()));
+    if (random_answers_ && choices[i].token_id >= 0) {
+      const double uniform =
+          CounterUniform(static_cast<uint64_t>(sequence.id()), static_cast<uint64_t>(sequence.num_generated()));
+      choices[i].token_id = static_cast<TokenId>(uniform * static_cast<double>(vocab_size));
+    }
     if (sampling.logprobs >= 0 && choices[i].token_id >= 0) {
       choices[i].logprobs = sampler.Logprobs(original.empty() ? std::span<const float>(row) : original,
                                              choices[i].token_id, sampling.logprobs);

@@ -31,13 +31,7 @@ Executor::Executor(Args& args)
   disk_lane_ = runtime_.AddDiskLane("disk_to_dram", std::move(args.disk));
 }
 
-Executor::~Executor() {
-  runtime_.Cancel();  // nobody waits for what is left
-  schedule_.reset();
-  device_.reset();  // holds leases of the host's experts
-  host_.experts.reset();
-  runtime_.SetSink(nullptr);
-}
+Executor::~Executor() { runtime_.Cancel(); }  // nobody waits for what is left
 
 absl::StatusOr<std::unique_ptr<Executor>> Executor::Create(Args args) {
   auto executor = std::unique_ptr<Executor>(new Executor(args));
@@ -51,34 +45,12 @@ absl::StatusOr<std::unique_ptr<Executor>> Executor::Create(Args args) {
   PENSTOCK_ASSIGN_OR_RETURN(
       executor->kv_cache_,
       KvCache::Create(model.config, args.formats.kv, NumKvPages(args.policy.plan, model.config, args.formats.kv)));
-  PENSTOCK_RETURN_IF_ERROR(executor->CreateExperts(args));
   if (args.policy.device.has_value()) PENSTOCK_RETURN_IF_ERROR(executor->CreateDevice(args));
+  PENSTOCK_RETURN_IF_ERROR(executor->CreateExperts(args));
   executor->routing_.emplace(host.activations.topk_idx, model.config.num_topk);
   executor->runtime_.ResetUsage();
   executor->runtime_.SetSink(args.recorders.sink());
   return executor;
-}
-
-absl::Status Executor::CreateExperts(const Args& args) {
-  const MemoryPlan& plan = args.policy.plan;
-  if (plan.num_expert_slots == 0) return absl::OkStatus();
-  // What a device keeps need not be kept here.
-  const std::vector<bool> on_device = PinEvenly(args.layouts, plan.device.num_pinned_experts);
-  PENSTOCK_ASSIGN_OR_RETURN(
-      host_.experts,
-      ExpertStore::Create({.layouts = args.layouts,
-                           .runtime = runtime_,
-                           .source = std::make_unique<DiskSource>(args.layouts, runtime_, disk_lane_),
-                           .num_slots = plan.num_expert_slots,
-                           .eviction = args.policy.device.has_value() ? Eviction::kStatic : args.policy.eviction,
-                           .pinned = PinEvenly(args.layouts, plan.num_pinned_experts, on_device),
-                           .num_workers = args.pool.num_workers()}));
-  // With room for all, the disk is done before the first token; else the first pass fills the slots.
-  if (plan.num_expert_slots == plan.num_experts_total) {
-    PENSTOCK_RETURN_IF_ERROR(host_.experts->Preload(args.pool));
-  }
-  host_.experts->ResetCounters();
-  return absl::OkStatus();
 }
 
 absl::Status Executor::CreateDevice(const Args& args) {
@@ -102,23 +74,24 @@ absl::Status Executor::CreateDevice(const Args& args) {
                               KvStaging::Create(model.config, args.formats.kv,
                                                 NumStagedPages(args.policy.plan, model.config, args.formats.kv)));
   }
-  if (plan.num_expert_slots == 0) return absl::OkStatus();
-  PENSTOCK_ASSIGN_OR_RETURN(std::unique_ptr<DramSource> source,
-                            DramSource::Create({.layouts = args.layouts,
-                                                .runtime = runtime_,
-                                                .dram = *host_.experts,
-                                                .finish_lane = finish_lane_,
-                                                .dram_to_pinned_lane = device.dram_to_pinned_lane,
-                                                .dram_to_device_lane = device.dram_to_device_lane,
-                                                .pool = host_.pool}));
-  PENSTOCK_ASSIGN_OR_RETURN(device.experts,
-                            ExpertStore::Create({.layouts = args.layouts,
-                                                 .runtime = runtime_,
-                                                 .source = std::move(source),
-                                                 .num_slots = plan.num_expert_slots,
-                                                 .eviction = args.policy.eviction,
-                                                 .pinned = PinEvenly(args.layouts, plan.num_pinned_experts),
-                                                 .num_workers = device.pool->num_workers()}));
+  return absl::OkStatus();
+}
+
+absl::Status Executor::CreateExperts(const Args& args) {
+  const MemoryPlan& plan = args.policy.plan;
+  ExpertTiers::Args tiers = {.layouts = args.layouts,
+                             .runtime = runtime_,
+                             .disk_lane = disk_lane_,
+                             .dram = {.num_slots = plan.num_expert_slots, .num_pinned = plan.num_pinned_experts},
+                             .eviction = args.policy.eviction,
+                             .pool = &args.pool};
+  if (device_.has_value()) {
+    tiers.device = {.room = {.num_slots = plan.device.num_expert_slots, .num_pinned = plan.device.num_pinned_experts},
+                    .finish_lane = finish_lane_,
+                    .dram_to_pinned_lane = device_->dram_to_pinned_lane,
+                    .dram_to_device_lane = device_->dram_to_device_lane};
+  }
+  PENSTOCK_ASSIGN_OR_RETURN(experts_, ExpertTiers::Create(tiers));
   return absl::OkStatus();
 }
 
@@ -147,7 +120,7 @@ absl::Status Executor::Run(const RowBatch& batch, std::vector<RowRange> micro_ba
              .host = {host_.lane, &host_context},
              .device = device,
              .kv = kv_cache_->layer(0),
-             .experts = compute().experts.get(),
+             .experts = experts_.compute(),
              .routing = *routing_,
              .batch = batch,
              .micro_batches = std::move(micro_batches),
@@ -167,12 +140,12 @@ MachineRates Executor::MeasureRates() {
                                                                                  : Arithmetic::kF32;
   rates.ops_per_s = OpsPerSecond(arithmetic, *compute().pool, kRateSeconds).value_or(0);
   if (device_.has_value()) rates.link_bytes_per_s = device_->link_bytes_per_s;
-  if (host_.experts == nullptr) return rates;
-  const std::span<const std::byte> experts = compute().experts->bytes();
+  if (experts_.dram == nullptr) return rates;
+  const std::span<const std::byte> experts = experts_.compute()->bytes();
   if (experts.size() >= 4 * kMiB) rates.memory_bytes_per_s = ReadBytesPerSecond(experts, *compute().pool, kRateSeconds);
-  compute().experts->Announce({});
+  experts_.compute()->Announce({});
   schedule_->Reset();
-  rates.disk_bytes_per_s = host_.experts->MeasureDisk(kDiskSeconds);
+  rates.disk_bytes_per_s = experts_.dram->MeasureDisk(kDiskSeconds);
   return rates;
 }
 
@@ -187,10 +160,10 @@ void Executor::UpdateStats(EngineStats& stats) const {
     stats.dram_to_device_bytes = cost_of(device_->dram_to_device_lane).link_bytes;
     stats.device_to_dram_bytes = cost_of(device_->device_to_dram_lane).link_bytes;
   }
-  if (host_.experts == nullptr) return;
-  stats.disk_bytes = host_.experts->counters().bytes_read;
+  if (experts_.dram == nullptr) return;
+  stats.disk_bytes = experts_.dram->counters().bytes_read;
   // Of the memory in which experts are computed.
-  const ExpertCounters& counters = compute().experts->counters();
+  const ExpertCounters& counters = experts_.compute()->counters();
   stats.expert_hits = counters.hits;
   stats.expert_misses = counters.misses;
   stats.prefetch_issued = counters.prefetched;

@@ -16,7 +16,7 @@
 #include "penstock/hardware/hardware.h"
 #include "penstock/kernels/kernels.h"
 #include "penstock/memory/dense_weights.h"
-#include "penstock/memory/expert_store.h"
+#include "penstock/memory/expert_tiers.h"
 #include "penstock/memory/kv_cache.h"
 #include "penstock/memory/kv_staging.h"
 #include "penstock/routing/routing_source.h"
@@ -64,7 +64,6 @@ class Executor {
     LaneIdx lane = 0;
     std::optional<DenseWeights> dense;
     Activations activations;
-    std::unique_ptr<ExpertStore> experts;  // null for a model without experts
   };
   struct Device : Side {
     std::unique_ptr<ThreadPool> own_pool;
@@ -98,6 +97,7 @@ class Executor {
   std::optional<GateRouting> routing_;
   Side host_;
   std::optional<Device> device_;
+  ExpertTiers experts_;
   std::unique_ptr<Schedule> schedule_;  // holds leases: gone before the experts
 };
 

@@ -19,6 +19,9 @@ struct EngineHooks {
   // The KV entries of all prompt tokens but the last are zeros that nobody computed: steps of decoding are timed
   // without waiting for long prompts. Answers mean nothing.
   bool empty_prompts = false;
+  // Tokens of the vocabulary at random instead of those that were sampled. A random model falls into loops, in which
+  // one sequence chooses the same few experts again and again, and a cache of them looks better than it is.
+  bool random_answers = false;
 };
 
 // What this machine does for this model at its formats and threads: the host's kernels and the disk. About three

@@ -34,9 +34,9 @@ absl::StatusOr<KernelRates> Executor::MeasureKernels() {
   rates.num_threads = side.pool->num_workers();
   rates.weights = std::string(WeightFormatName(model_formats_.ffn));
   rates.kv = std::string(KvFormatName(formats_.kv));
-  if (side.experts != nullptr) {
+  if (experts_.dram != nullptr) {
     schedule_->Reset();
-    PENSTOCK_RETURN_IF_ERROR(side.experts->Preload(*side.pool));
+    PENSTOCK_RETURN_IF_ERROR(experts_.dram->Preload(side.pool));
     rates.gemm = MeasureGemm(side);
   }
   rates.kv_bytes_per_s = MeasureAttention(side);
@@ -47,7 +47,7 @@ absl::StatusOr<KernelRates> Executor::MeasureKernels() {
 std::vector<GemmPoint> Executor::MeasureGemm(Side& side) {
   const OpContext context = ContextOf(side);
   Activations& a = side.activations;
-  const std::vector<ExpertPlace> places = side.experts->Loaded();
+  const std::vector<ExpertPlace> places = experts_.dram->Loaded();
   const int64_t most_rows = std::min<int64_t>(a.dims.max_rows, 256);
   const int64_t capacity = a.dims.max_rows * model_->config.num_topk;
   std::vector<GemmPoint> points;
@@ -61,7 +61,7 @@ std::vector<GemmPoint> Executor::MeasureGemm(Side& side) {
     const double seconds = MedianSeconds([&] {
       std::vector<ExpertToRun> experts;
       for (int64_t e = 0; e < num_experts; ++e) {
-        experts.push_back({e, side.experts->Weights(places[next])});
+        experts.push_back({e, experts_.dram->Weights(places[next])});
         next = (next + 1) % places.size();
       }
       ops::Experts(context, experts);

@@ -220,7 +220,7 @@ std::vector<absl::Status> ExpertStore::Finish(std::span<const ExpertPlace> place
   return statuses;
 }
 
-absl::Status ExpertStore::Preload(ThreadPool& pool) {
+absl::Status ExpertStore::Preload(ThreadPool* pool) {
   std::vector<int64_t> keys;
   for (const bool pinned : {true, false}) {
     for (int64_t key = 0; key < layouts_->num_experts(); ++key) {
@@ -232,7 +232,7 @@ absl::Status ExpertStore::Preload(ThreadPool& pool) {
   for (const int64_t key : keys) leases.push_back(*Acquire(key, FetchReason::kWanted));
   for (const ExpertLease& lease : leases) {
     PENSTOCK_RETURN_IF_ERROR(runtime_->Wait(lease.arrived()));
-    PENSTOCK_RETURN_IF_ERROR(Finish({&lease.place(), 1}, pool)[0]);
+    if (pool != nullptr) PENSTOCK_RETURN_IF_ERROR(Finish({&lease.place(), 1}, *pool)[0]);
     (void)TakeUnfinished(lease.place());
   }
   return absl::OkStatus();

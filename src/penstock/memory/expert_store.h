@@ -127,7 +127,7 @@ class ExpertStore {
   const std::byte* SlotOf(const ExpertPlace& place) const { return SlotData(place.slot_idx); }
 
   // Fills the slots with the first experts that fit, finished; what is pinned first.
-  absl::Status Preload(ThreadPool& pool);
+  absl::Status Preload(ThreadPool* pool);
 
   // What lies in slots, finished or not. REQUIRES: all pages have been issued.
   std::vector<ExpertPlace> Loaded() const;

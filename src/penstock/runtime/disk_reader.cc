@@ -153,7 +153,7 @@ class RingReader : public DiskReader {
     FillRing();
   }
 
-  std::optional<DiskCompletion> NextCompleted(Wait wait) override {
+  std::optional<DiskCompletion> NextCompleted() override {
     while (!outstanding_.empty()) {
       FillRing();
       if (num_with_kernel_ == 0) {  // it refuses to read
@@ -164,17 +164,15 @@ class RingReader : public DiskReader {
         continue;
       }
       io_uring_cqe* cqe = nullptr;
-      const int error = wait == Wait::kYes ? ::io_uring_wait_cqe(&ring_, &cqe) : ::io_uring_peek_cqe(&ring_, &cqe);
+      const int error = ::io_uring_wait_cqe(&ring_, &cqe);
       if (error == -EINTR) continue;
-      if (error == -EAGAIN && wait == Wait::kNo) return std::nullopt;
       PENSTOCK_CHECK(error == 0);  // a ring that exists can be waited for
       const uint64_t place = ::io_uring_cqe_get_data64(cqe);
       const int result = cqe->res;
       ::io_uring_cqe_seen(&ring_, cqe);
       if (place == kWakePlace) {
         wake_armed_ = false;
-        if (wait == Wait::kYes) return std::nullopt;
-        continue;
+        return std::nullopt;
       }
       --num_with_kernel_;
       num_refusals_ = 0;
@@ -320,14 +318,14 @@ class ThreadReader : public DiskReader {
     wake_workers_.notify_all();
   }
 
-  std::optional<DiskCompletion> NextCompleted(Wait wait) override {
+  std::optional<DiskCompletion> NextCompleted() override {
     while (!outstanding_.empty()) {
       Finished finished;
       {
         std::unique_lock<std::mutex> lock(mutex_);
-        if (wait == Wait::kYes) wake_caller_.wait(lock, [this] { return !finished_.empty() || woken_; });
+        wake_caller_.wait(lock, [this] { return !finished_.empty() || woken_; });
         if (finished_.empty()) {
-          if (wait == Wait::kYes) woken_ = false;
+          woken_ = false;
           return std::nullopt;
         }
         finished = std::move(finished_.front());

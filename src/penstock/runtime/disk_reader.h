@@ -52,9 +52,8 @@ class DiskReader {
 
   // Queues a read. Each ends in one completion; these come in any order.
   virtual void Submit(const DiskRead& read) = 0;
-  // A read that has ended. kYes blocks until there is one, or until Wake(). nullopt: none, or none is under way.
-  enum class Wait : uint8_t { kNo, kYes };
-  virtual std::optional<DiskCompletion> NextCompleted(Wait wait) = 0;
+  // Waits for a read that has ended. nullopt: Wake() came first, or none is under way.
+  virtual std::optional<DiskCompletion> NextCompleted() = 0;
   // Ends a NextCompleted that waits, or the next one that would. From any thread.
   virtual void Wake() = 0;
 

@@ -301,7 +301,7 @@ void RealRuntime::DiskWork(Lane& lane) {
     }
     lane.in_reader = true;
     lock.unlock();
-    const std::optional<DiskCompletion> completion = lane.reader->NextCompleted(DiskReader::Wait::kYes);
+    const std::optional<DiskCompletion> completion = lane.reader->NextCompleted();
     lock.lock();
     lane.in_reader = false;
     if (!completion.has_value()) continue;

@@ -32,6 +32,14 @@ Pass::~Pass() {
   for (const auto& [lane, event] : last_) (void)args_.runtime.Wait(event);
 }
 
+TaskLabel Pass::LabelOf(std::string_view name, RowRange rows, int64_t layer_idx) const {
+  TaskLabel label{.name = name, .layer_idx = layer_idx};
+  const std::vector<RowRange>& all = args_.micro_batches;
+  const auto found = std::find(all.begin(), all.end(), rows);
+  if (all.size() > 1 && found != all.end()) label.micro_batch_idx = found - all.begin();
+  return label;
+}
+
 // What fails ends the pass: what is issued after it on its lane, and what waits for it elsewhere.
 Event Pass::IssueInOrder(Task task) {
   Event& last = last_[task.lane];
@@ -91,11 +99,11 @@ KvView Pass::CacheView(RowRange rows, int64_t layer_idx) const {
 }
 
 Event Pass::Embed(RowRange rows) {
-  const Event embedded = Issue(args_.host, {.name = "embed"}, {}, {},
+  const Event embedded = Issue(args_.host, LabelOf("embed", rows), {}, {},
                                [this, rows](const OpContext& context) { ops::Embed(context, args_.batch, rows); });
   if (!args_.device.has_value()) return embedded;
   const int64_t angles = args_.config.head_dim / 2, dim = args_.config.model_dim;
-  const Event loaded = Copy(args_.device->dram_to_device_lane, {.name = "load hidden"},
+  const Event loaded = Copy(args_.device->dram_to_device_lane, LabelOf("load hidden", rows),
                             static_cast<uint64_t>(4 * rows.size() * (dim + 2 * angles)), {embedded},
                             [=](Activations& host, Activations& device) {
                               CopyRows<float>(host.residual, device.residual, rows, dim);
@@ -128,9 +136,8 @@ Event Pass::Attention(std::span<const RowRange> micro_batches, size_t i, int64_t
     }
     return StagedAttention(rows, layer_idx);
   }
-  return Issue(compute(), {.name = "attention", .layer_idx = layer_idx},
-               args_.cost.Attention(rows.size(), ContextOf(rows)), BeforeLayer(rows),
-               [=, this](const OpContext& context) {
+  return Issue(compute(), LabelOf("attention", rows, layer_idx), args_.cost.Attention(rows.size(), ContextOf(rows)),
+               BeforeLayer(rows), [=, this](const OpContext& context) {
                  const KvView kv = CacheView(rows, layer_idx);
                  ops::PreAttention(context, rows, layer_idx);
                  ops::StoreKv(context, args_.batch, rows, kv);
@@ -196,7 +203,7 @@ std::shared_ptr<Pass::StagedKv> Pass::Stage(RowRange rows, int64_t layer_idx) {
   }
   if (args_.host.context != nullptr) link_bytes = copies.size() * static_cast<uint64_t>(layer_bytes);
   PENSTOCK_CHECK(page_idx <= staging.num_pages());
-  staged->arrived = Copy(args_.device->dram_to_device_lane, {.name = "load kv", .layer_idx = layer_idx}, link_bytes,
+  staged->arrived = Copy(args_.device->dram_to_device_lane, LabelOf("load kv", rows, layer_idx), link_bytes,
                          {staging.last_use(staged->buffer_idx)},
                          [copies = std::move(copies), layer_bytes](Activations&, Activations&) {
                            for (const BlockCopy& block : copies) {
@@ -213,38 +220,38 @@ Event Pass::StagedAttention(RowRange rows, int64_t layer_idx) {
   std::vector<Event> after = BeforeLayer(rows);
   after.push_back(staged->arrived);
   KvStaging& staging = *args_.device->kv_staging;
-  const Event done = Issue(compute(), {.name = "attention", .layer_idx = layer_idx},
-                           args_.cost.Attention(rows.size(), ContextOf(rows)), std::move(after),
-                           [=, this, layer = staging.layer()](const OpContext& context) {
-                             const KvView kv{.layer = layer, .pages = staged->row_pages};
-                             ops::PreAttention(context, rows, layer_idx);
-                             ops::StoreKv(context, args_.batch, rows, kv);
-                             ops::Attend(context, args_.batch, rows, kv);
-                             ops::PostAttention(context, rows, layer_idx);
-                           });
+  const Event done =
+      Issue(compute(), LabelOf("attention", rows, layer_idx), args_.cost.Attention(rows.size(), ContextOf(rows)),
+            std::move(after), [=, this, layer = staging.layer()](const OpContext& context) {
+              const KvView kv{.layer = layer, .pages = staged->row_pages};
+              ops::PreAttention(context, rows, layer_idx);
+              ops::StoreKv(context, args_.batch, rows, kv);
+              ops::Attend(context, args_.batch, rows, kv);
+              ops::PostAttention(context, rows, layer_idx);
+            });
   staging.last_use(staged->buffer_idx) = done;
   const int64_t kv_dim = args_.config.kv_dim();
-  offloaded_[slot] = Copy(args_.device->device_to_dram_lane, {.name = "store kv", .layer_idx = layer_idx},
+  offloaded_[slot] = Copy(args_.device->device_to_dram_lane, LabelOf("store kv", rows, layer_idx),
                           static_cast<uint64_t>(2 * 4 * rows.size() * kv_dim), {done, stored_[slot]},
                           [=](Activations& host, Activations& device) {
                             CopyRows<float>(device.k, host.k, rows, kv_dim);
                             CopyRows<float>(device.v, host.v, rows, kv_dim);
                           });
   stored_[slot] = Issue(
-      args_.host, {.name = "store kv", .layer_idx = layer_idx}, {}, {offloaded_[slot]},
+      args_.host, LabelOf("store kv", rows, layer_idx), {}, {offloaded_[slot]},
       [=, this](const OpContext& context) { ops::StoreKv(context, args_.batch, rows, CacheView(rows, layer_idx)); });
   return done;
 }
 
 Event Pass::PreAttention(RowRange rows, int64_t layer_idx) {
-  return Issue(compute(), {.name = "pre-attention", .layer_idx = layer_idx}, args_.cost.PreAttention(rows.size()),
+  return Issue(compute(), LabelOf("pre-attention", rows, layer_idx), args_.cost.PreAttention(rows.size()),
                BeforeLayer(rows), [=](const OpContext& context) { ops::PreAttention(context, rows, layer_idx); });
 }
 
 Event Pass::OffloadQkv(RowRange rows, const Event& pre_attention) {
   const int64_t q_dim = args_.config.q_dim(), kv_dim = args_.config.kv_dim();
   Event& offloaded = offloaded_[static_cast<size_t>(rows.begin)];
-  offloaded = Copy(args_.device->device_to_dram_lane, {.name = "offload qkv"},
+  offloaded = Copy(args_.device->device_to_dram_lane, LabelOf("offload qkv", rows),
                    static_cast<uint64_t>(4 * rows.size() * (q_dim + 2 * kv_dim)), {pre_attention},
                    [=](Activations& host, Activations& device) {
                      CopyRows<float>(device.q, host.q, rows, q_dim);
@@ -255,7 +262,7 @@ Event Pass::OffloadQkv(RowRange rows, const Event& pre_attention) {
 }
 
 Event Pass::HostAttention(RowRange rows, int64_t layer_idx, const Event& offloaded) {
-  return Issue(args_.host, {.name = "attention", .layer_idx = layer_idx}, args_.cost.AttentionCore(ContextOf(rows)),
+  return Issue(args_.host, LabelOf("attention", rows, layer_idx), args_.cost.AttentionCore(ContextOf(rows)),
                {offloaded}, [=, this](const OpContext& context) {
                  const KvView kv = CacheView(rows, layer_idx);
                  ops::StoreKv(context, args_.batch, rows, kv);
@@ -265,15 +272,15 @@ Event Pass::HostAttention(RowRange rows, int64_t layer_idx, const Event& offload
 
 Event Pass::LoadAttended(RowRange rows, const Event& attended) {
   const int64_t q_dim = args_.config.q_dim();
-  return Copy(args_.device->dram_to_device_lane, {.name = "load hidden"},
+  return Copy(args_.device->dram_to_device_lane, LabelOf("load hidden", rows),
               static_cast<uint64_t>(4 * rows.size() * q_dim), {attended}, [=](Activations& host, Activations& device) {
                 CopyRows<float>(host.attended, device.attended, rows, q_dim);
               });
 }
 
 Event Pass::PostAttention(RowRange rows, int64_t layer_idx, const Event& loaded) {
-  return Issue(compute(), {.name = "post-attention", .layer_idx = layer_idx}, args_.cost.PostAttention(rows.size()),
-               {loaded}, [=](const OpContext& context) { ops::PostAttention(context, rows, layer_idx); });
+  return Issue(compute(), LabelOf("post-attention", rows, layer_idx), args_.cost.PostAttention(rows.size()), {loaded},
+               [=](const OpContext& context) { ops::PostAttention(context, rows, layer_idx); });
 }
 
 void Pass::FetchWindow(int64_t layer_idx, int64_t expert_idx) {
@@ -292,11 +299,11 @@ void Pass::FetchWindow(int64_t layer_idx, int64_t expert_idx) {
 }
 
 Event Pass::Route(RowRange rows, int64_t layer_idx) {
-  const Event routed = Issue(compute(), {.name = "route", .layer_idx = layer_idx}, args_.cost.Route(rows.size()), {},
+  const Event routed = Issue(compute(), LabelOf("route", rows, layer_idx), args_.cost.Route(rows.size()), {},
                              [=](const OpContext& context) { ops::Route(context, rows, layer_idx); });
   if (!args_.device.has_value()) return routed;
   const int64_t num_topk = args_.config.num_topk;
-  return Copy(args_.device->device_to_dram_lane, {.name = "offload choices", .layer_idx = layer_idx},
+  return Copy(args_.device->device_to_dram_lane, LabelOf("offload choices", rows, layer_idx),
               static_cast<uint64_t>(4 * rows.size() * num_topk), {routed}, [=](Activations& host, Activations& device) {
                 CopyRows<int32_t>(device.topk_idx, host.topk_idx, rows, num_topk);
               });
@@ -317,7 +324,7 @@ Event Pass::Group(RowRange rows, int64_t layer_idx) {
   const std::span<const int32_t> choices = args_.routing.Choices(layer_idx, rows.begin, rows.size());
   for (const int32_t expert_idx : choices) ++group_rows_[expert_idx];
   if (args_.on_routing) args_.on_routing(layer_idx, rows, choices);
-  return Issue(compute(), {.name = "group", .layer_idx = layer_idx}, {}, {},
+  return Issue(compute(), LabelOf("group", rows, layer_idx), {}, {},
                [rows](const OpContext& context) { ops::Group(context, rows); });
 }
 
@@ -364,7 +371,7 @@ Event Pass::RouteAndCompute(RowRange rows, int64_t layer_idx, std::span<const Ex
   OperationCost cost = args_.cost.Route(rows.size());
   cost += args_.cost.ExpertsOfUniformRouting(rows.size());
   cost += args_.cost.Combine(rows.size());
-  return Issue(compute(), {.name = "experts", .layer_idx = layer_idx}, cost, {}, [=, this](const OpContext& context) {
+  return Issue(compute(), LabelOf("experts", rows, layer_idx), cost, {}, [=, this](const OpContext& context) {
     ops::Route(context, rows, layer_idx);
     ops::Group(context, rows);
     if (args_.on_routing) {
@@ -408,12 +415,12 @@ void Pass::FailExpert(const OpContext& context, const ExpertPlace& place, const 
 }
 
 Event Pass::Combine(RowRange rows, int64_t layer_idx) {
-  return Issue(compute(), {.name = "combine", .layer_idx = layer_idx}, args_.cost.Combine(rows.size()), {},
+  return Issue(compute(), LabelOf("combine", rows, layer_idx), args_.cost.Combine(rows.size()), {},
                [rows](const OpContext& context) { ops::Combine(context, rows); });
 }
 
 Event Pass::DenseFfn(RowRange rows, int64_t layer_idx) {
-  return Issue(compute(), {.name = "dense ffn", .layer_idx = layer_idx}, args_.cost.DenseFfn(rows.size()), {},
+  return Issue(compute(), LabelOf("dense ffn", rows, layer_idx), args_.cost.DenseFfn(rows.size()), {},
                [=](const OpContext& context) { ops::DenseFfn(context, rows, layer_idx); });
 }
 

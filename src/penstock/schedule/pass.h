@@ -13,6 +13,7 @@
 #include <memory>
 #include <optional>
 #include <span>
+#include <string_view>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -145,6 +146,8 @@ class Pass {
   // Copies between the host's and the device's activations.
   Event Copy(LaneIdx lane, TaskLabel label, uint64_t link_bytes, std::vector<Event> after,
              std::function<void(Activations& host, Activations& device)> body);
+  // With the number of the micro-batch that `rows` are, where there are several.
+  TaskLabel LabelOf(std::string_view name, RowRange rows, int64_t layer_idx = -1) const;
   Event IssueInOrder(Task task);
   KvView CacheView(RowRange rows, int64_t layer_idx) const;
   std::shared_ptr<StagedKv> Stage(RowRange rows, int64_t layer_idx);

@@ -28,65 +28,31 @@ absl::StatusOr<std::unique_ptr<PassSimulator>> PassSimulator::Create(Args args) 
   auto simulator = std::unique_ptr<PassSimulator>(new PassSimulator(std::move(args)));
   PassSimulator& s = *simulator;
   const Args& a = s.args_;
-  const auto make_store = [&](std::unique_ptr<ExpertSource> source, const ExpertRoom& room, Eviction eviction,
-                              const std::vector<bool>& taken) {
-    return ExpertStore::Create({.layouts = s.layouts_,
-                                .runtime = s.runtime_,
-                                .source = std::move(source),
-                                .num_slots = room.num_slots,
-                                .eviction = eviction,
-                                .pinned = PinEvenly(s.layouts_, room.num_pinned, taken),
-                                .bytes = ExpertStore::Args::Bytes::kNone});
-  };
-  const std::vector<bool> on_device = PinEvenly(s.layouts_, a.device.has_value() ? a.device->room.num_pinned : 0);
-  if (s.layouts_.num_experts() > 0) {
-    PENSTOCK_ASSIGN_OR_RETURN(s.dram_experts_,
-                              make_store(std::make_unique<DiskSource>(s.layouts_, s.runtime_, s.disk_lane_), a.dram,
-                                         a.device.has_value() ? Eviction::kStatic : a.eviction, on_device));
-    // With room for all, the disk is done before the first pass.
-    if (a.dram.num_slots == s.layouts_.num_experts()) {
-      for (int64_t key = 0; key < s.layouts_.num_experts(); ++key) {
-        std::optional<ExpertLease> lease = s.dram_experts_->Acquire(key, FetchReason::kWanted);
-        PENSTOCK_RETURN_IF_ERROR(s.runtime_.Wait(lease->arrived()));
-        (void)s.dram_experts_->TakeUnfinished(lease->place());
-      }
-    }
-  }
+  ExpertTiers::Args tiers = {
+      .layouts = s.layouts_, .runtime = s.runtime_, .disk_lane = s.disk_lane_, .dram = a.dram, .eviction = a.eviction};
   if (a.device.has_value()) {
     s.device_.processor.lane = s.runtime_.AddLane("device_compute", a.rates.device_compute);
-    const LaneIdx to_pinned = s.runtime_.AddLane("dram_to_pinned", LinkTime(a.rates.pinned_bytes_per_s));
     s.device_.dram_to_device_lane = s.runtime_.AddLane("dram_to_device", LinkTime(a.rates.link_bytes_per_s));
     s.device_.device_to_dram_lane = s.runtime_.AddLane("device_to_dram", LinkTime(a.rates.link_bytes_per_s));
     if (a.device->staged_pages > 0) {
       PENSTOCK_ASSIGN_OR_RETURN(s.kv_staging_, KvStaging::Create(a.config, a.formats.kv, a.device->staged_pages));
       s.device_.kv_staging = &*s.kv_staging_;
     }
-    if (s.dram_experts_ != nullptr) {
-      PENSTOCK_ASSIGN_OR_RETURN(
-          std::unique_ptr<DramSource> source,
-          DramSource::Create({.layouts = s.layouts_,
-                              .runtime = s.runtime_,
-                              .dram = *s.dram_experts_,
-                              .finish_lane = s.runtime_.AddLane("host_finish", a.rates.host_compute),
-                              .dram_to_pinned_lane = to_pinned,
-                              .dram_to_device_lane = s.device_.dram_to_device_lane}));
-      PENSTOCK_ASSIGN_OR_RETURN(s.device_experts_, make_store(std::move(source), a.device->room, a.eviction, {}));
-    }
+    tiers.device = {.room = a.device->room,
+                    .finish_lane = s.runtime_.AddLane("host_finish", a.rates.host_compute),
+                    .dram_to_pinned_lane = s.runtime_.AddLane("dram_to_pinned", LinkTime(a.rates.pinned_bytes_per_s)),
+                    .dram_to_device_lane = s.device_.dram_to_device_lane};
   }
+  PENSTOCK_ASSIGN_OR_RETURN(s.experts_, ExpertTiers::Create(tiers));
   s.ResetUsage();
   return simulator;
 }
 
-PassSimulator::~PassSimulator() {
-  schedule_.reset();
-  device_experts_.reset();  // holds leases of those in DRAM
-  dram_experts_.reset();
-}
-
 void PassSimulator::ResetUsage() {
   runtime_.ResetUsage();
-  if (dram_experts_ != nullptr) dram_experts_->ResetCounters();
-  if (device_experts_ != nullptr) device_experts_->ResetCounters();
+  for (ExpertStore* store : {experts_.dram.get(), experts_.device.get()}) {
+    if (store != nullptr) store->ResetCounters();
+  }
 }
 
 double PassSimulator::Run(const RowBatch& batch, std::vector<RowRange> micro_batches, RoutingSource& routing) {
@@ -98,7 +64,7 @@ double PassSimulator::Run(const RowBatch& batch, std::vector<RowRange> micro_bat
              .host = {.lane = host_lane_},
              .device = args_.device.has_value() ? std::optional(device_) : std::nullopt,
              .kv = KvLayer::Of(args_.config, args_.formats.kv),
-             .experts = dram_experts_ == nullptr ? nullptr : &experts(),
+             .experts = experts_.compute(),
              .routing = routing,
              .batch = batch,
              .micro_batches = std::move(micro_batches),

@@ -9,7 +9,7 @@
 
 #include "absl/status/statusor.h"
 #include "penstock/memory/eviction.h"
-#include "penstock/memory/expert_store.h"
+#include "penstock/memory/expert_tiers.h"
 #include "penstock/memory/kv_staging.h"
 #include "penstock/model/cost.h"
 #include "penstock/routing/routing_source.h"
@@ -17,12 +17,6 @@
 #include "penstock/schedule/schedule.h"
 
 namespace penstock {
-
-// Room for experts in a tier.
-struct ExpertRoom {
-  int64_t num_slots = 0;
-  int64_t num_pinned = 0;  // for Eviction::kStatic
-};
 
 // Seconds that a task takes on each lane; those of a device only where there is one.
 struct LaneRates {
@@ -52,19 +46,17 @@ class PassSimulator {
     TaskSink* sink = nullptr;
   };
   static absl::StatusOr<std::unique_ptr<PassSimulator>> Create(Args args);
-  ~PassSimulator();
 
   // One pass; the virtual seconds that it takes. The batch needs no KV pages.
   double Run(const RowBatch& batch, std::vector<RowRange> micro_batches, RoutingSource& routing);
 
   // Of the experts where they are computed.
-  const ExpertCounters& counters() const { return experts().counters(); }
+  const ExpertCounters& counters() const { return experts_.compute()->counters(); }
   std::vector<LaneUsage> Usage() const { return runtime_.Usage(); }
   void ResetUsage();
 
  private:
   explicit PassSimulator(Args args);
-  ExpertStore& experts() const { return args_.device.has_value() ? *device_experts_ : *dram_experts_; }
 
   Args args_;
   ModelCost cost_;
@@ -74,8 +66,7 @@ class PassSimulator {
   LaneIdx disk_lane_ = 0;
   PassDevice device_;
   std::optional<KvStaging> kv_staging_;
-  std::unique_ptr<ExpertStore> dram_experts_;
-  std::unique_ptr<ExpertStore> device_experts_;
+  ExpertTiers experts_;
   std::unique_ptr<Schedule> schedule_;  // holds leases: gone before the experts
 };
 

@@ -1,0 +1,48 @@
+#include "penstock/memory/expert_tiers.h"
+
+#include <utility>
+#include <vector>
+
+#include "penstock/base/status.h"
+
+namespace penstock {
+
+absl::StatusOr<ExpertTiers> ExpertTiers::Create(const Args& args) {
+  ExpertTiers tiers;
+  if (args.layouts.num_experts() == 0) return tiers;
+  const bool has_device = args.device.has_value();
+  const auto make_store = [&](std::unique_ptr<ExpertSource> source, const ExpertRoom& room, Eviction eviction,
+                              const std::vector<bool>& taken) {
+    return ExpertStore::Create(
+        {.layouts = args.layouts,
+         .runtime = args.runtime,
+         .source = std::move(source),
+         .num_slots = room.num_slots,
+         .eviction = eviction,
+         .pinned = PinEvenly(args.layouts, room.num_pinned, taken),
+         .num_workers = args.pool == nullptr ? 1 : args.pool->num_workers(),
+         .bytes = args.pool == nullptr ? ExpertStore::Args::Bytes::kNone : ExpertStore::Args::Bytes::kReal});
+  };
+  // What a device keeps need not be kept in DRAM.
+  PENSTOCK_ASSIGN_OR_RETURN(
+      tiers.dram, make_store(std::make_unique<DiskSource>(args.layouts, args.runtime, args.disk_lane), args.dram,
+                             has_device ? Eviction::kStatic : args.eviction,
+                             PinEvenly(args.layouts, has_device ? args.device->room.num_pinned : 0)));
+  if (args.dram.num_slots == args.layouts.num_experts()) {
+    PENSTOCK_RETURN_IF_ERROR(tiers.dram->Preload(args.pool));
+  }
+  tiers.dram->ResetCounters();
+  if (!has_device || args.device->room.num_slots == 0) return tiers;
+  PENSTOCK_ASSIGN_OR_RETURN(std::unique_ptr<DramSource> source,
+                            DramSource::Create({.layouts = args.layouts,
+                                                .runtime = args.runtime,
+                                                .dram = *tiers.dram,
+                                                .finish_lane = args.device->finish_lane,
+                                                .dram_to_pinned_lane = args.device->dram_to_pinned_lane,
+                                                .dram_to_device_lane = args.device->dram_to_device_lane,
+                                                .pool = args.pool}));
+  PENSTOCK_ASSIGN_OR_RETURN(tiers.device, make_store(std::move(source), args.device->room, args.eviction, {}));
+  return tiers;
+}
+
+}  // namespace penstock

@@ -1,0 +1,49 @@
+// Where a machine's experts are kept: in DRAM, filled from disk, and with a device in its memory, filled from DRAM.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+
+#include "absl/status/statusor.h"
+#include "penstock/base/thread_pool.h"
+#include "penstock/memory/eviction.h"
+#include "penstock/memory/expert_layouts.h"
+#include "penstock/memory/expert_store.h"
+#include "penstock/runtime/runtime.h"
+
+namespace penstock {
+
+// Room for experts in a tier.
+struct ExpertRoom {
+  int64_t num_slots = 0;
+  int64_t num_pinned = 0;  // for Eviction::kStatic
+};
+
+struct ExpertTiers {
+  struct Device {
+    ExpertRoom room;
+    LaneIdx finish_lane = 0;  // of the host, checks what the disk brought
+    LaneIdx dram_to_pinned_lane = 0;
+    LaneIdx dram_to_device_lane = 0;
+  };
+  struct Args {
+    const ExpertLayouts& layouts;  // outlives the stores, like the runtime
+    Runtime& runtime;
+    LaneIdx disk_lane = 0;
+    ExpertRoom dram;
+    std::optional<Device> device = std::nullopt;
+    Eviction eviction = Eviction::kStatic;  // where the layers are computed
+    ThreadPool* pool = nullptr;             // finishes experts in DRAM; null: in virtual time, without bytes
+  };
+  // With room for all in DRAM the disk is done before it returns. A model without experts has no stores.
+  static absl::StatusOr<ExpertTiers> Create(const Args& args);
+
+  // Where the layers are computed.
+  ExpertStore* compute() const { return device != nullptr ? device.get() : dram.get(); }
+
+  std::unique_ptr<ExpertStore> dram;
+  std::unique_ptr<ExpertStore> device;  // holds leases of those in DRAM: gone first
+};
+
+}  // namespace penstock
