@@ -100,7 +100,7 @@ struct Policy {
   // With a device: layers whose experts pass through DRAM on their way from disk, ahead of what the device takes; 0: as
   // many experts as keep the disk busy, so that more of them can stay in DRAM.
   int64_t disk_window = 0;
-  int64_t hot_experts = 0;  // klotski: fetched ahead for each layer; 0: as many as a token chooses
+  int64_t hot_experts = 0;  // klotski: fetched ahead for each layer; 0: all that are probably needed
   int64_t path_length = 1;  // klotski: layers before one that predict its experts; 0 to 3
   // klotski: what it predicts from at the beginning, as an earlier run has written it
   // (EngineOptions::correlation_path); empty: nothing, it learns while it runs.

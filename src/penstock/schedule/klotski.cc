@@ -3,8 +3,8 @@
 //
 // Beyond the paper: experts that are in slots already (the pinned share) are not prefetched, so that the K prefetched
 // ones are the hottest of those that must come from the disk; one that is probably not needed (few rows) is not
-// prefetched, because reading it would delay those that are; and the first layer of the next pass is prefetched while
-// this one ends.
+// prefetched, because reading it would delay those that are; where all are probably needed, K is what finds a slot; and
+// the first layer of the next pass is prefetched while this one ends.
 #include <algorithm>
 #include <array>
 #include <numeric>
@@ -34,7 +34,7 @@ class KlotskiSchedule : public Schedule {
  public:
   KlotskiSchedule(const ScheduleOptions& options, const ModelConfig& config)
       : options_(options),
-        hot_experts_(options.hot_experts > 0 ? options.hot_experts : config.num_topk),
+        hot_experts_(options.hot_experts > 0 ? options.hot_experts : config.num_experts),
         table_({.num_layers = config.num_moe_layers(),
                 .num_experts = config.num_experts,
                 .num_topk = config.num_topk,

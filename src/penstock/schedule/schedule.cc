@@ -11,7 +11,7 @@ namespace penstock {
 namespace {
 
 // What the disk may have under way or just have brought while experts are computed.
-constexpr uint64_t kRingBytes = 128 * kMiB;
+constexpr uint64_t kRingBytes = 192 * kMiB;
 
 // All experts of a layer are in slots at a time.
 bool IsLayerByLayer(ScheduleKind kind) {

@@ -50,7 +50,7 @@ struct ScheduleOptions {
   bool multi_batch = true;
   bool hot_prefetch = true;
   bool reorder = true;
-  int64_t hot_experts = 0;  // fetched ahead for each layer; 0: num_topk
+  int64_t hot_experts = 0;  // fetched ahead for each layer; 0: all that are probably needed
   int64_t path_length = 1;  // layers before one that predict it; 0 to kMaxPathLength
 };
 std::unique_ptr<Schedule> MakeSchedule(const ScheduleOptions& options, const ModelConfig& config);
