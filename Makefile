@@ -19,7 +19,8 @@ release: deps
 demo: release
 	@scripts/demo.sh
 
-check: deps
+check:
+	@scripts/install-deps.sh --check
 	@scripts/check.py
 
 nightly: deps

@@ -1,8 +1,9 @@
 #!/bin/sh
 # Installs the Debian 12 packages that Penstock is built, tested and demonstrated with.
 #
-# Usage: scripts/install-deps.sh [--all]
-#   --all  also clang, the fuzzers' runtime, clang-format and clang-tidy (about 500 MB more)
+# Usage: scripts/install-deps.sh [--check | --all]
+#   --check  also a cross compiler and an emulator for the NEON kernels' test (about 250 MB more)
+#   --all    these, and clang, the fuzzers' runtime, clang-format and clang-tidy (about 500 MB more)
 #
 # Runs as root or through sudo. Does nothing, in one line, when nothing is missing.
 set -eu
@@ -11,6 +12,8 @@ build="g++ cmake ninja-build make git ca-certificates pkg-config ccache python3"
 libraries="libboost1.81-dev libboost-json1.81-dev libcli11-dev libspdlog-dev libfmt-dev libabsl-dev liburing-dev \
 libxxhash-dev libutf8proc-dev"
 tests="libgtest-dev libgmock-dev libbenchmark-dev librapidcheck-dev python3-numpy"
+check=""
+[ "$(uname -m)" = aarch64 ] || check="g++-aarch64-linux-gnu qemu-user-static"
 all="clang-14 clang libclang-rt-14-dev clang-format clang-tidy"
 
 say() { printf 'install-deps: %s\n' "$*"; }
@@ -22,13 +25,14 @@ fail() {
 packages="$build $libraries $tests"
 case "${1:-}" in
   "") ;;
-  --all) packages="$packages $all" ;;
+  --check) packages="$packages $check" ;;
+  --all) packages="$packages $check $all" ;;
   -h | --help)
-    sed -n '2,7s/^# \{0,1\}//p' "$0"
+    sed -n '2,8s/^# \{0,1\}//p' "$0"
     exit 0
     ;;
   *)
-    printf 'install-deps: unknown argument %s (expected nothing or --all)\n' "$1" >&2
+    printf 'install-deps: unknown argument %s (expected nothing, --check or --all)\n' "$1" >&2
     exit 2
     ;;
 esac
