@@ -50,8 +50,16 @@ json::object ProcessorJson(const Processor& processor) {
   for (const ComputePeak& peak : processor.peaks) peaks[ArithmeticName(peak.arithmetic)] = PeakJson(peak);
   json::value model;
   if (!processor.model.empty()) model = ReplaceInvalidUtf8(processor.model);
-  return {{"name", processor.name},          {"model", std::move(model)}, {"cpus", processor.num_cpus},
-          {"features", std::move(features)}, {"peaks", std::move(peaks)}, {"kernels", std::move(kernels)}};
+  return {{"name", processor.name},
+          {"model", std::move(model)},
+          {"tier", processor.tier},
+          {"cpus", processor.num_cpus},
+          {"features", std::move(features)},
+          {"peaks", std::move(peaks)},
+          {"kernels", std::move(kernels)},
+          {"compute_efficiency", processor.compute_efficiency},
+          {"memory_efficiency", processor.memory_efficiency},
+          {"call_seconds", processor.call_s}};
 }
 
 json::object TierJson(const MemoryTier& tier) {
@@ -77,7 +85,8 @@ class HardwareReader {
     for (const json::value& item : Array(object, "tiers")) hardware.tiers.push_back(ReadTier(item));
     for (const json::value& item : Array(object, "links")) {
       const json::object& link = Object(item, "links");
-      hardware.links.push_back({Text(link, "name"), Rate(link, "bytes_per_second")});
+      hardware.links.push_back(
+          {Text(link, "name"), Rate(link, "bytes_per_second"), NumberOr(link, "latency_seconds", 0, 0, 3600)});
     }
     return hardware;
   }
@@ -90,7 +99,11 @@ class HardwareReader {
     if (const json::value* model = object.if_contains("model"); model != nullptr && model->is_string()) {
       processor.model = std::string(model->get_string());
     }
+    if (object.contains("tier")) processor.tier = Text(object, "tier");
     processor.num_cpus = Count(object, "cpus");
+    processor.compute_efficiency = NumberOr(object, "compute_efficiency", 1, 1e-6, 1);
+    processor.memory_efficiency = NumberOr(object, "memory_efficiency", 1, 1e-6, 1);
+    processor.call_s = NumberOr(object, "call_seconds", 0, 0, 3600);
     if (const json::value* features = object.if_contains("features")) {
       for (const Feature& feature : kFeatures) {
         const json::value* has = Object(*features, "features").if_contains(json::string_view(feature.name));
@@ -172,6 +185,14 @@ class HardwareReader {
     Refuse(field, "a positive number");
     return 0;
   }
+  double NumberOr(const json::object& object, std::string_view field, double absent, double least, double most) {
+    const json::value* found = object.if_contains(json::string_view(field));
+    if (found == nullptr) return absent;
+    const double number = found->is_number() ? found->to_number<double>() : -1;
+    if (number >= least && number <= most) return number;
+    Refuse(field, fmt::format("a number from {} to {}", least, most));
+    return absent;
+  }
   uint64_t Whole(const json::object& object, std::string_view field, uint64_t most) {
     const json::value* found = object.if_contains(json::string_view(field));
     boost::system::error_code error;
@@ -191,6 +212,21 @@ class HardwareReader {
   const json::array no_array_;
   absl::Status status_;
 };
+
+// The rates of `num_threads` threads, or of most.
+template <typename Rates>
+const typename Rates::value_type* RatesOf(const Rates& rates, int num_threads) {
+  for (const auto& rate : rates) {
+    if (rate.num_threads == num_threads) return &rate;
+  }
+  return rates.empty() ? nullptr : &rates.back();
+}
+
+template <typename List>
+const typename List::value_type* FindByName(const List& list, std::string_view name) {
+  const auto found = std::find_if(list.begin(), list.end(), [&](const auto& item) { return item.name == name; });
+  return found == list.end() ? nullptr : &*found;
+}
 
 }  // namespace
 
@@ -214,7 +250,8 @@ std::vector<std::string_view> FeatureNames(const CpuFeatures& features) {
 json::object ToJson(const Hardware& hardware) {
   json::array processors, tiers, links;
   for (const Link& link : hardware.links) {
-    links.push_back(json::object{{"name", link.name}, {"bytes_per_second", link.bytes_per_s}});
+    links.push_back(
+        json::object{{"name", link.name}, {"bytes_per_second", link.bytes_per_s}, {"latency_seconds", link.latency_s}});
   }
   for (const Processor& processor : hardware.processors) processors.push_back(ProcessorJson(processor));
   for (const MemoryTier& tier : hardware.tiers) tiers.push_back(TierJson(tier));
@@ -227,6 +264,26 @@ absl::StatusOr<Hardware> ParseHardware(const json::value& value) {
   if (!reader.status().ok()) return reader.status();
   return hardware;
 }
+
+double Processor::PeakOps(Arithmetic arithmetic, int num_threads) const {
+  double f32 = 0;
+  for (const ComputePeak& peak : peaks) {
+    const ComputeRate* rate = RatesOf(peak.rates, num_threads);
+    if (rate == nullptr) continue;
+    if (peak.arithmetic == arithmetic) return rate->ops_per_s;
+    if (peak.arithmetic == Arithmetic::kF32) f32 = rate->ops_per_s;
+  }
+  return f32;
+}
+
+double MemoryTier::ReadRate(int num_threads) const {
+  const MemoryRates* found = RatesOf(rates, num_threads);
+  return found == nullptr ? 0 : found->read_bytes_per_s;
+}
+
+const Processor* Hardware::FindProcessor(std::string_view name) const { return FindByName(processors, name); }
+const MemoryTier* Hardware::FindTier(std::string_view name) const { return FindByName(tiers, name); }
+const Link* Hardware::FindLink(std::string_view name) const { return FindByName(links, name); }
 
 double KernelRates::GemmSeconds(double ops, double bytes) const {
   if (bytes <= 0 || gemm.empty()) return 0;

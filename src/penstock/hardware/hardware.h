@@ -51,12 +51,22 @@ struct KernelRates {
 };
 
 struct Processor {
-  std::string name = {};   // "cpu"
+  std::string name = {};   // "cpu", "gpu"
   std::string model = {};  // as its maker calls it; empty when unknown
+  std::string tier = {};   // the memory that it computes from; empty: unknown
   int num_cpus = 0;        // that this process may use
   CpuFeatures features = {};
   std::vector<ComputePeak> peaks = {};    // one of each Arithmetic, or none where nobody asked
   std::vector<KernelRates> kernels = {};  // of the models that were probed
+  // Where nobody probed: the shares of its peaks and of its memory's bandwidth that large kernels reach, and what every
+  // kernel call takes besides.
+  double compute_efficiency = 1;
+  double memory_efficiency = 1;
+  double call_s = 0;
+
+  // Operations per second of the whole processor, of `num_threads` threads where they were measured; those in f32 where
+  // it has no instructions for `arithmetic`; 0 when nobody knows.
+  double PeakOps(Arithmetic arithmetic, int num_threads = 0) const;
 };
 
 struct MemoryRates {
@@ -70,17 +80,28 @@ struct MemoryTier {
   std::string name = {};        // "dram"
   uint64_t capacity_bytes = 0;  // the machine's, or its cgroup's where that is less
   std::vector<MemoryRates> rates = {};
+
+  // Bytes per second that are read, of `num_threads` threads where they were measured; 0 when nobody knows.
+  double ReadRate(int num_threads = 0) const;
 };
 
 struct Link {
-  std::string name = {};  // "disk_to_dram"
-  double bytes_per_s = 0;
+  std::string name = {};   // "disk_to_dram", "dram_to_device", "device_to_dram"
+  double bytes_per_s = 0;  // of long transfers
+  double latency_s = 0;    // that every transfer takes besides
+
+  double Seconds(uint64_t bytes) const { return latency_s + static_cast<double>(bytes) / bytes_per_s; }
 };
 
 struct Hardware {
   std::vector<Processor> processors = {};
   std::vector<MemoryTier> tiers = {};
   std::vector<Link> links = {};
+
+  // Null when there is none of this name.
+  const Processor* FindProcessor(std::string_view name) const;
+  const MemoryTier* FindTier(std::string_view name) const;
+  const Link* FindLink(std::string_view name) const;
 };
 
 // What is unknown, or what a processor cannot do, is null.

@@ -1,0 +1,236 @@
+#include "penstock/hardware/presets.h"
+
+#include <algorithm>
+#include <iterator>
+#include <utility>
+
+#include <fmt/format.h>
+
+#include "penstock/base/bytes.h"
+#include "penstock/base/status.h"
+#include "penstock/base/text.h"
+
+namespace penstock {
+namespace {
+
+// Rates per second: tera-operations of dense products, gigabytes. 16-bit products are those of fp16 where a processor
+// has no bf16, added up in f32.
+struct GpuPart {
+  std::string_view name;
+  std::string_view model;
+  uint64_t memory_bytes;
+  double memory_gb_per_s;
+  double f32_tera, bf16_tera, int8_tera;
+  double pcie_gb_per_s;  // each direction, 16 lanes
+  std::string_view source;
+};
+constexpr double kPcie3 = 15.75, kPcie4 = 31.5, kPcie5 = 63.0;
+constexpr GpuPart kGpus[] = {
+    {"t4", "NVIDIA T4", 16 * kGiB, 320, 8.1, 65, 130, kPcie3, "NVIDIA T4 data sheet"},
+    {"l4", "NVIDIA L4", 24 * kGiB, 300, 30.3, 121, 242, kPcie4, "NVIDIA L4 data sheet, without sparsity"},
+    {"rtx3090", "NVIDIA GeForce RTX 3090", 24 * kGiB, 936, 35.6, 71, 284, kPcie4, "NVIDIA GA102 white paper"},
+    {"rtx4090", "NVIDIA GeForce RTX 4090", 24 * kGiB, 1008, 82.6, 165.2, 660.6, kPcie4, "NVIDIA Ada white paper"},
+    {"a100", "NVIDIA A100 PCIe 80 GB", 80 * kGiB, 1935, 19.5, 312, 624, kPcie4, "NVIDIA A100 data sheet"},
+    {"h800", "NVIDIA H800 PCIe 80 GB", 80 * kGiB, 2000, 51, 756, 1513, kPcie5,
+     "NVIDIA H800 data sheet, without sparsity"},
+    {"h200", "NVIDIA H200 SXM 141 GB", 141 * kGiB, 4800, 67, 989, 1979, kPcie5,
+     "NVIDIA H200 data sheet, without sparsity"},
+};
+
+struct CpuPart {
+  std::string_view name;
+  std::string_view model;
+  int num_cpus;  // cores, one thread each
+  uint64_t dram_bytes;
+  double dram_gb_per_s;
+  double f32_giga, bf16_giga, int8_giga;  // by clock, cores and vector units; 0: no instructions for it
+  std::string_view source;
+};
+constexpr CpuPart kCpus[] = {
+    {"xeon-n1", "Intel Xeon 2.3 GHz, 24 cores (cloud)", 24, 192 * kGiB, 100, 883, 0, 0,
+     "MoE-Lightning's T4 host; AVX2: 16 f32 operations a cycle and thread; DRAM: half of a socket"},
+    {"xeon-g2", "Intel Xeon 2.2 GHz, 24 cores (cloud)", 24, 192 * kGiB, 100, 1690, 0, 3379,
+     "MoE-Lightning's L4 host; AVX-512: 32 f32 operations a cycle and thread; DRAM: most of a socket"},
+    {"xeon-5318y", "Intel Xeon Gold 5318Y", 24, 256 * kGiB, 187.7, 3226, 0, 6451,
+     "Intel ARK: 24 cores, 2.1 GHz, 8 x DDR4-2933"},
+    {"xeon-8470", "Intel Xeon Platinum 8470", 52, 800 * kGiB, 307.2, 6656, 13312, 26624,
+     "Intel ARK: 52 cores, 2.0 GHz, 8 x DDR5-4800; without AMX"},
+    {"epyc-7763", "AMD EPYC 7763", 64, 512 * kGiB, 204.8, 5018, 0, 0,
+     "AMD data sheet: 64 cores, 2.45 GHz, 8 x DDR4-3200"},
+    {"epyc-9654", "AMD EPYC 9654", 96, 768 * kGiB, 460.8, 7373, 14746, 29491,
+     "AMD data sheet: 96 cores, 2.4 GHz, 12 x DDR5-4800"},
+    {"desktop", "desktop with 16 cores and two channels of DDR5", 16, 64 * kGiB, 89.6, 2304, 4608, 9216,
+     "AMD data sheet (Ryzen 9 7950X): 16 cores, 4.5 GHz, 2 x DDR5-5600"},
+};
+
+struct DiskPart {
+  std::string_view name;
+  double gb_per_s;
+  std::string_view source;
+};
+constexpr DiskPart kDisks[] = {
+    {"sata", 0.55, "SATA 6 Gb/s"},
+    {"ssd1", 1.0, "Klotski's disk: 1 GB/s"},
+    {"nvme3", 3.5, "NVMe, PCIe 3.0 x4 (Samsung 970 EVO Plus data sheet)"},
+    {"nvme4", 7.0, "NVMe, PCIe 4.0 x4 (Samsung 990 PRO data sheet: 7.45)"},
+    {"nvme5", 14.0, "NVMe, PCIe 5.0 x4 (Crucial T705 data sheet: 14.5)"},
+};
+
+// A machine: parts by their names, and how much DRAM.
+struct MachinePart {
+  std::string_view name;
+  std::string_view gpu;  // empty: no device
+  std::string_view cpu;
+  std::string_view disk;
+  std::string_view source;
+};
+constexpr MachinePart kMachines[] = {
+    {"t4", "t4", "xeon-n1", "nvme3", "MoE-Lightning, setting S1"},
+    {"l4", "l4", "xeon-g2", "nvme3", "MoE-Lightning, setting S2"},
+    {"rtx3090", "rtx3090", "xeon-5318y", "ssd1", "Klotski, environment 1"},
+    {"h800", "h800", "xeon-8470", "nvme4", "Klotski, environment 2"},
+    {"rtx4090", "rtx4090", "desktop", "nvme4", "a desktop"},
+    {"a100", "a100", "epyc-7763", "nvme4", "a server"},
+    {"h200", "h200", "epyc-9654", "nvme5", "a server"},
+    {"none", "", "desktop", "nvme4", "a desktop without a device"},
+};
+
+// What is reckoned with. Links: FlexGen measured 12.9 GB/s from DRAM to a T4 behind PCIe 3.0, of 15.75. Memory: what
+// long reads reach of the data sheets' numbers. Arithmetic: large GEMMs of good libraries on GPUs, our own kernels on
+// CPUs (docs/benchmarks.md). Disks are given many reads at once: little of their latency is left.
+constexpr double kLinkEfficiency = 0.82;
+constexpr double kGpuComputeEfficiency = 0.6, kGpuMemoryEfficiency = 0.8, kGpuCallSeconds = 10e-6;
+constexpr double kCpuComputeEfficiency = 0.6, kCpuMemoryEfficiency = 0.8, kCpuCallSeconds = 5e-6;
+constexpr double kLinkLatencySeconds = 10e-6;
+constexpr double kDiskEfficiency = 0.9, kDiskLatencySeconds = 20e-6;
+
+std::vector<ComputePeak> Peaks(int num_threads, std::initializer_list<std::pair<Arithmetic, double>> ops_per_s) {
+  std::vector<ComputePeak> peaks;
+  for (const auto& [arithmetic, ops] : ops_per_s) {
+    peaks.push_back({.arithmetic = arithmetic});
+    if (ops == 0) continue;
+    peaks.back().instructions = "data sheet";
+    peaks.back().rates = {{num_threads, ops}};
+  }
+  return peaks;
+}
+
+void AddGpu(const GpuPart& gpu, Hardware& hardware) {
+  hardware.processors.push_back({.name = "gpu",
+                                 .model = std::string(gpu.model),
+                                 .tier = "device",
+                                 .num_cpus = 1,
+                                 .peaks = Peaks(1, {{Arithmetic::kF32, gpu.f32_tera * 1e12},
+                                                    {Arithmetic::kBf16, gpu.bf16_tera * 1e12},
+                                                    {Arithmetic::kInt8, gpu.int8_tera * 1e12}}),
+                                 .compute_efficiency = kGpuComputeEfficiency,
+                                 .memory_efficiency = kGpuMemoryEfficiency,
+                                 .call_s = kGpuCallSeconds});
+  const double memory = gpu.memory_gb_per_s * 1e9, link = gpu.pcie_gb_per_s * 1e9 * kLinkEfficiency;
+  hardware.tiers.push_back({.name = "device",
+                            .capacity_bytes = gpu.memory_bytes,
+                            .rates = {{.num_threads = 1,
+                                       .read_bytes_per_s = memory,
+                                       .write_bytes_per_s = memory,
+                                       .copy_bytes_per_s = memory / 2}}});
+  hardware.links.push_back({"dram_to_device", link, kLinkLatencySeconds});
+  hardware.links.push_back({"device_to_dram", link, kLinkLatencySeconds});
+}
+
+void AddCpu(const CpuPart& cpu, uint64_t dram_bytes, Hardware& hardware) {
+  hardware.processors.push_back({.name = "cpu",
+                                 .model = std::string(cpu.model),
+                                 .tier = "dram",
+                                 .num_cpus = cpu.num_cpus,
+                                 .peaks = Peaks(cpu.num_cpus, {{Arithmetic::kF32, cpu.f32_giga * 1e9},
+                                                               {Arithmetic::kBf16, cpu.bf16_giga * 1e9},
+                                                               {Arithmetic::kInt8, cpu.int8_giga * 1e9}}),
+                                 .compute_efficiency = kCpuComputeEfficiency,
+                                 .memory_efficiency = kCpuMemoryEfficiency,
+                                 .call_s = kCpuCallSeconds});
+  const double memory = cpu.dram_gb_per_s * 1e9;
+  hardware.tiers.push_back({.name = "dram",
+                            .capacity_bytes = dram_bytes,
+                            .rates = {{.num_threads = cpu.num_cpus,
+                                       .read_bytes_per_s = memory,
+                                       .write_bytes_per_s = memory,
+                                       .copy_bytes_per_s = memory / 2}}});
+}
+
+template <typename Parts>
+std::string Names(const Parts& parts) {
+  std::string names;
+  for (const auto& part : parts) names += (names.empty() ? "" : ", ") + std::string(part.name);
+  return names;
+}
+
+template <typename Part, size_t kCount>
+absl::StatusOr<const Part*> FindPart(const Part (&parts)[kCount], std::string_view kind, std::string_view name) {
+  const auto found = std::find_if(std::begin(parts), std::end(parts), [&](const Part& p) { return p.name == name; });
+  if (found != std::end(parts)) return &*found;
+  return UsageError("hardware: {} '{}' is unknown: expected {}", kind, Printable(name), Names(parts));
+}
+
+}  // namespace
+
+absl::StatusOr<Hardware> HardwarePreset(std::string_view spec) {
+  const size_t colon = spec.find(':');
+  PENSTOCK_ASSIGN_OR_RETURN(const MachinePart* machine, FindPart(kMachines, "machine", spec.substr(0, colon)));
+  std::string_view gpu = machine->gpu, cpu = machine->cpu, disk = machine->disk, dram;
+  std::string_view fields = colon == std::string_view::npos ? "" : spec.substr(colon + 1);
+  while (!fields.empty()) {
+    const size_t comma = fields.find(',');
+    const std::string_view field = fields.substr(0, comma);
+    fields = comma == std::string_view::npos ? "" : fields.substr(comma + 1);
+    const size_t equals = field.find('=');
+    const std::string_view key = field.substr(0, equals);
+    const std::string_view value = equals == std::string_view::npos ? "" : field.substr(equals + 1);
+    std::string_view* target = key == "gpu" ? &gpu : key == "cpu" ? &cpu : key == "disk" ? &disk : &dram;
+    if (value.empty() || (target == &dram && key != "dram")) {
+      return UsageError("hardware '{}': expected PRESET[:gpu=NAME,cpu=NAME,dram=SIZE,disk=NAME], found '{}'",
+                        Printable(spec), Printable(field));
+    }
+    *target = value;
+  }
+  PENSTOCK_ASSIGN_OR_RETURN(const CpuPart* cpu_part, FindPart(kCpus, "cpu", cpu));
+  PENSTOCK_ASSIGN_OR_RETURN(const DiskPart* disk_part, FindPart(kDisks, "disk", disk));
+  uint64_t dram_bytes = cpu_part->dram_bytes;
+  if (!dram.empty()) {
+    const absl::StatusOr<uint64_t> bytes = ParseBytes(dram);
+    if (!bytes.ok()) return Annotate(bytes.status(), "hardware: dram");
+    dram_bytes = *bytes;
+  }
+  Hardware hardware;
+  AddCpu(*cpu_part, dram_bytes, hardware);
+  hardware.links.push_back({"disk_to_dram", disk_part->gb_per_s * 1e9 * kDiskEfficiency, kDiskLatencySeconds});
+  if (!gpu.empty() && gpu != "none") {
+    PENSTOCK_ASSIGN_OR_RETURN(const GpuPart* gpu_part, FindPart(kGpus, "gpu", gpu));
+    AddGpu(*gpu_part, hardware);
+  }
+  return hardware;
+}
+
+std::vector<PresetInfo> AllPresets() {
+  std::vector<PresetInfo> infos;
+  for (const MachinePart& m : kMachines) {
+    infos.push_back({"machine", m.name,
+                     fmt::format("gpu {}, cpu {}, disk {}", m.gpu.empty() ? "none" : m.gpu, m.cpu, m.disk), m.source});
+  }
+  for (const GpuPart& g : kGpus) {
+    infos.push_back(
+        {"gpu", g.name,
+         fmt::format("{}, {}, {} GB/s, {} / {} TFLOP/s in f32 / 16 bits, link {} GB/s", g.model,
+                     FormatBytes(g.memory_bytes), g.memory_gb_per_s, g.f32_tera, g.bf16_tera, g.pcie_gb_per_s),
+         g.source});
+  }
+  for (const CpuPart& c : kCpus) {
+    infos.push_back({"cpu", c.name,
+                     fmt::format("{}, {}, {} GB/s, {} GFLOP/s in f32", c.model, FormatBytes(c.dram_bytes),
+                                 c.dram_gb_per_s, c.f32_giga),
+                     c.source});
+  }
+  for (const DiskPart& d : kDisks) infos.push_back({"disk", d.name, fmt::format("{} GB/s", d.gb_per_s), d.source});
+  return infos;
+}
+
+}  // namespace penstock

@@ -1,0 +1,56 @@
+// Proves that every preset is a whole machine, comes back from its JSON, and takes other parts; that what does not
+// exist is refused with what does.
+#include "penstock/hardware/presets.h"
+
+#include <gmock/gmock.h>
+
+#include "penstock/base/status.h"
+
+namespace penstock {
+namespace {
+
+TEST(Presets, AreWholeMachines) {
+  int num_machines = 0;
+  for (const PresetInfo& info : AllPresets()) {
+    EXPECT_FALSE(info.source.empty()) << info.name;
+    if (info.kind != "machine") continue;
+    ++num_machines;
+    const Hardware hardware = HardwarePreset(info.name).value();
+    const Processor* cpu = hardware.FindProcessor("cpu");
+    ASSERT_NE(cpu, nullptr) << info.name;
+    EXPECT_GT(cpu->PeakOps(Arithmetic::kF32), 1e11);
+    EXPECT_GE(cpu->PeakOps(Arithmetic::kBf16), cpu->PeakOps(Arithmetic::kF32)) << info.name;
+    ASSERT_NE(hardware.FindTier(cpu->tier), nullptr);
+    EXPECT_GT(hardware.FindTier("dram")->ReadRate(), 1e10);
+    EXPECT_GT(hardware.FindLink("disk_to_dram")->bytes_per_s, 1e8);
+    const Processor* gpu = hardware.FindProcessor("gpu");
+    EXPECT_EQ(gpu == nullptr, info.name == "none") << info.name;
+    EXPECT_EQ(gpu == nullptr, hardware.FindLink("dram_to_device") == nullptr);
+    const absl::StatusOr<Hardware> read = ParseHardware(ToJson(hardware));
+    ASSERT_TRUE(read.ok()) << read.status();
+    EXPECT_EQ(json::serialize(ToJson(*read)), json::serialize(ToJson(hardware)));
+  }
+  EXPECT_GE(num_machines, 5);
+}
+
+TEST(Presets, TakeOtherParts) {
+  const Hardware hardware = HardwarePreset("l4:gpu=t4,cpu=epyc-9654,dram=96GiB,disk=nvme5").value();
+  EXPECT_EQ(hardware.FindTier("device")->capacity_bytes, uint64_t{16} << 30);
+  EXPECT_EQ(hardware.FindTier("dram")->capacity_bytes, uint64_t{96} << 30);
+  EXPECT_EQ(hardware.FindProcessor("cpu")->num_cpus, 96);
+  EXPECT_GT(hardware.FindLink("disk_to_dram")->bytes_per_s, 1e10);
+  EXPECT_EQ(HardwarePreset("l4:gpu=none").value().FindTier("device"), nullptr);
+}
+
+TEST(Presets, NameWhatThereIs) {
+  const absl::Status machine = HardwarePreset("cray").status();
+  EXPECT_EQ(FaultOf(machine), Fault::kUsage);
+  EXPECT_THAT(std::string(machine.message()), testing::HasSubstr("rtx4090"));
+  EXPECT_THAT(std::string(HardwarePreset("l4:disk=tape").status().message()), testing::HasSubstr("nvme4"));
+  for (const char* spec : {"l4:dram=much", "l4:dram", "l4:ram=1GiB", ""}) {
+    EXPECT_EQ(FaultOf(HardwarePreset(spec).status()), Fault::kUsage) << spec;
+  }
+}
+
+}  // namespace
+}  // namespace penstock
