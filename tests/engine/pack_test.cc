@@ -16,6 +16,7 @@
 
 #include "penstock/base/status.h"
 #include "penstock/checkpoint/packed_index.h"
+#include "penstock/engine/formats.h"
 #include "penstock/engine/loaded_model.h"
 #include "tests/engine/golden.h"
 
@@ -70,7 +71,7 @@ TEST_F(PackTest, AStoreIsAModelFolder) {
   ASSERT_TRUE(Pack().ok());
   EXPECT_TRUE(Run().ok());
   const auto model = LoadModel(store_).value();
-  EXPECT_EQ(model->weights_format(), "int8");
+  EXPECT_EQ(StoredFormatName(model->weights), "int8");
   EXPECT_EQ(model->checkpoint.quantize(), "int8");
   EXPECT_FALSE(fs::exists(store_ + ".partial"));
   for (const LayerTensors& layer : model->weights.layers) {

@@ -89,13 +89,14 @@ Outcome Simulate(const Scenario& scenario) {
   Outcome outcome;
   outcome.expert_bytes = ModelCost(config, formats).expert_bytes();
   TaskCounter counter(outcome.num_tasks);
-  PassSimulator::Args args{.config = config,
-                           .formats = formats,
-                           .expert_bytes = outcome.expert_bytes,
-                           .schedule = scenario.schedule,
-                           .eviction = scenario.eviction,
-                           .rates = {.host_compute = compute_time, .disk_bytes_per_s = scenario.disk_bytes_per_s},
-                           .sink = &counter};
+  PassSimulator::Args args{
+      .config = config,
+      .formats = formats,
+      .expert_bytes = outcome.expert_bytes,
+      .schedule = scenario.schedule,
+      .eviction = scenario.eviction,
+      .rates = {.host_compute = compute_time, .disk_to_dram = TransferTime(scenario.disk_bytes_per_s)},
+      .sink = &counter};
   const ExpertRoom room = {.num_slots = scenario.num_slots,
                            .num_pinned = std::max<int64_t>(0, scenario.num_slots - scenario.num_streaming)};
   args.dram = room;
@@ -107,8 +108,8 @@ Outcome Simulate(const Scenario& scenario) {
     args.device = {.room = room,
                    .staged_pages = scenario.micro_batch * KvCache::PagesFor(scenario.context + scenario.num_steps)};
     args.rates.device_compute = compute_time;
-    args.rates.link_bytes_per_s = scenario.link_bytes_per_s;
-    args.rates.pinned_bytes_per_s = 5 * scenario.link_bytes_per_s;
+    args.rates.dram_to_device = args.rates.device_to_dram = TransferTime(scenario.link_bytes_per_s);
+    args.rates.dram_to_pinned = TransferTime(5 * scenario.link_bytes_per_s);
   }
   const auto simulator = PassSimulator::Create(args).value();
   GeneratedRouting routing(config.num_experts, config.num_topk, scenario.skew, 1);

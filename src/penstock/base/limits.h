@@ -45,6 +45,7 @@ inline constexpr double kMaxRepetitionPenalty = 100;
 inline constexpr int kMaxStopTexts = 16;
 inline constexpr uint64_t kMaxStopTextBytes = 256;
 inline constexpr int64_t kMaxBatchSize = 4096;
+inline constexpr int64_t kMaxPrefillChunk = 65536;
 inline constexpr int kMaxThreads = 1024;
 
 }  // namespace penstock

@@ -1,4 +1,5 @@
 #include "penstock/cli/commands.h"
+#include "penstock/cli/hardware_flag.h"
 
 #include <algorithm>
 #include <chrono>
@@ -145,12 +146,7 @@ class Predictor {
   // Where there is nothing to predict it does nothing.
   absl::Status Prepare(const std::string& hardware_path, const EngineOptions& options) {
     if (hardware_path.empty()) return absl::OkStatus();
-    PENSTOCK_ASSIGN_OR_RETURN(const std::string text, ReadFile(hardware_path, kMaxConfigBytes));
-    absl::StatusOr<json::value> value = ParseJson(text, Fault::kInput);
-    if (!value.ok()) return Annotate(value.status(), Printable(hardware_path));
-    absl::StatusOr<Hardware> hardware = ParseHardware(*value);
-    if (!hardware.ok()) return Annotate(hardware.status(), Printable(hardware_path));
-    hardware_ = *std::move(hardware);
+    PENSTOCK_ASSIGN_OR_RETURN(hardware_, ParseHardwareFlag(hardware_path));
     if (options.routing_path.empty()) {
       return UsageError("--hardware predicts steps with the experts that they chose: give --record-routing FILE, too");
     }

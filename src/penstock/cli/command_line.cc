@@ -237,21 +237,11 @@ void AddLogFlags(CLI::App& app, LogFlags& flags) {
   app.allow_config_extras(false);
 }
 
-// --model and the flags of every command that computes.
-void AddModelFlags(CLI::App& app, ModelFlags& flags) {
+// Flags of every command that computes, or simulates that.
+void AddPolicyFlags(CLI::App& app, ModelFlags& flags) {
   EngineOptions& engine = flags.engine;
-  app.add_option("-m,--model", engine.model_dir, "Hugging Face model folder or packed store")
-      ->required()
-      ->type_name("DIR");
-  app.add_option("--memory", flags.memory,
-                 "DRAM budget for everything Penstock allocates (default: 3/4 of what is free)")
-      ->type_name("SIZE");
-  app.add_option("--device", engine.device, "auto, cpu or emulated[:link=4GB/s,threads=1]")->capture_default_str();
   app.add_option("--gpu-memory", flags.gpu_memory, "budget for everything Penstock allocates on the device")
       ->type_name("SIZE");
-  app.add_option("--schedule", flags.schedule,
-                 "auto, on-demand, zero, zigzag, klotski; with a device also zigzag-cpu-attention, fastdecode, cgopipe "
-                 "(auto: klotski when experts stream, else on-demand)");
   app.add_option("--policy", flags.policy_path, "JSON file that sets schedule, eviction and sizes (flags win)")
       ->type_name("FILE");
   app.add_option("--batch-size", flags.batch_size,
@@ -261,7 +251,7 @@ void AddModelFlags(CLI::App& app, ModelFlags& flags) {
                  "sequences that go through a layer together (default: all)")
       ->check(CLI::Range(int64_t{1}, kMaxBatchSize));
   app.add_option("--prefill-chunk", flags.prefill_chunk, "prompt rows per step (default: up to 256)")
-      ->check(CLI::Range(int64_t{1}, int64_t{65536}));
+      ->check(CLI::Range(int64_t{1}, kMaxPrefillChunk));
   app.add_option("--context-length", engine.context_length,
                  "longest prompt with its answer, in tokens (default: the model's, at most 8192)")
       ->check(CLI::Range(int64_t{2}, kMaxContext));
@@ -278,6 +268,24 @@ void AddModelFlags(CLI::App& app, ModelFlags& flags) {
       ->type_name("FILE");
   app.add_option("--trace-html", engine.trace_html_path, "write a page that shows the last two seconds, lane by lane")
       ->type_name("FILE");
+}
+
+constexpr char kScheduleHelp[] =
+    "auto, on-demand, zero, zigzag, klotski; with a device also zigzag-cpu-attention, fastdecode, cgopipe "
+    "(auto: klotski when experts stream, else on-demand)";
+
+// --model and the flags of every command that computes.
+void AddModelFlags(CLI::App& app, ModelFlags& flags) {
+  EngineOptions& engine = flags.engine;
+  app.add_option("-m,--model", engine.model_dir, "Hugging Face model folder or packed store")
+      ->required()
+      ->type_name("DIR");
+  app.add_option("--memory", flags.memory,
+                 "DRAM budget for everything Penstock allocates (default: 3/4 of what is free)")
+      ->type_name("SIZE");
+  app.add_option("--device", engine.device, "auto, cpu or emulated[:link=4GB/s,threads=1]")->capture_default_str();
+  app.add_option("--schedule", flags.schedule, kScheduleHelp);
+  AddPolicyFlags(app, flags);
   app.add_option("--record-routing", engine.routing_path, "write which experts each token chose, for simulations")
       ->type_name("FILE");
   app.add_option("--record-correlation", engine.correlation_path,
@@ -432,6 +440,40 @@ Command AddBenchCommand(CLI::App& app, LogFlags& log) {
   return {command, [flags] { return BenchCommand(*flags); }};
 }
 
+Command AddSimulateCommand(CLI::App& app, LogFlags& log) {
+  auto flags = std::make_shared<SimulateFlags>();
+  CLI::App* command =
+      app.add_subcommand("simulate", "run a workload in virtual time, on hardware that need not be here");
+  EngineOptions& engine = flags->model.engine;
+  command->add_option("-m,--model", engine.model_dir, "Hugging Face model folder or packed store (or give --config)")
+      ->type_name("DIR");
+  command->add_option("--config", flags->config_path, "a model's config.json; no weights are needed")
+      ->type_name("FILE");
+  command->add_option("--weights", flags->weights, "with --config: f32, f16, bf16, int8, hqq4 or hqq3")
+      ->capture_default_str();
+  command
+      ->add_option("--hardware", flags->hardware,
+                   "auto (this machine), a preset like rtx4090:dram=128GiB,disk=nvme4, a file of penstock probe, or "
+                   "list (prints the presets)")
+      ->capture_default_str();
+  command
+      ->add_option("--workload", flags->workload,
+                   "prompt=N,gen=N[,max-prompt=N,requests=N], or mtbench, reasoning, summarization, klotski")
+      ->capture_default_str();
+  command->add_option("--memory", flags->model.memory, "DRAM budget (default: 9/10 of the hardware's)")
+      ->type_name("SIZE");
+  command->add_option("--device", engine.device, "auto, cpu or gpu")->capture_default_str();
+  command->add_option("--schedule", flags->model.schedule, std::string("all (side by side), ") + kScheduleHelp);
+  command->add_option("--routing-skew", flags->routing_skew, "how much likelier an expert is than the next one")
+      ->check(NumberFrom(1, 100))
+      ->capture_default_str();
+  command->add_option("--seed", flags->seed, "of the routing")->check(UnsignedInteger());
+  command->add_flag("--json", flags->as_json, "print JSON");
+  AddPolicyFlags(*command, flags->model);
+  AddLogFlags(*command, log);
+  return {command, [flags] { return SimulateCommand(*flags); }};
+}
+
 Command AddProbeCommand(CLI::App& app, LogFlags& log) {
   auto flags = std::make_shared<ProbeFlags>();
   CLI::App* command = app.add_subcommand("probe", "measure this machine: memory bandwidth and arithmetic by threads");
@@ -473,7 +515,7 @@ int Main(int argc, char** argv) {
   LogFlags log;
   const Command commands[] = {AddRunCommand(app, log),     AddGenerateCommand(app, log), AddPackCommand(app, log),
                               AddInspectCommand(app, log), AddTokenizeCommand(app, log), AddPerplexityCommand(app, log),
-                              AddBenchCommand(app, log),   AddProbeCommand(app, log)};
+                              AddBenchCommand(app, log),   AddProbeCommand(app, log),    AddSimulateCommand(app, log)};
   BindVariables(app);
   try {
     if (const absl::Status status = ParseFlags(app, argc, argv); !status.ok()) return ReportError(status);

@@ -94,6 +94,19 @@ struct BenchFlags {
 };
 absl::StatusOr<int> BenchCommand(const BenchFlags& flags);
 
+// penstock simulate: a workload in virtual time.
+struct SimulateFlags {
+  ModelFlags model;
+  std::string config_path;  // instead of model.engine.model_dir
+  std::string weights = "bf16";
+  std::string hardware = "auto";
+  std::string workload = "prompt=128,gen=32";
+  double routing_skew = 1;
+  uint64_t seed = 0;
+  bool as_json = false;
+};
+absl::StatusOr<int> SimulateCommand(const SimulateFlags& flags);
+
 // penstock probe: measure this machine, or with a model what it does with that.
 struct ProbeFlags {
   ModelFlags model;

@@ -13,6 +13,7 @@
 #include "penstock/base/status.h"
 #include "penstock/base/text.h"
 #include "penstock/checkpoint/packed_index.h"
+#include "penstock/engine/formats.h"
 #include "penstock/engine/loaded_model.h"
 #include "penstock/model/family.h"
 
@@ -57,7 +58,7 @@ json::object Describe(const LoadedModel& model) {
   return {{"model", ReplaceInvalidUtf8(model.name)},
           {"family", c.family->name},
           {"fingerprint", model.fingerprint},
-          {"dtype", model.weights_format()},
+          {"dtype", StoredFormatName(model.weights)},
           {"packed", !model.checkpoint.quantize().empty()},
           {"vocab_size", c.vocab_size},
           {"model_dim", c.model_dim},

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <optional>
+#include <string>
 #include <string_view>
 
 #include "absl/status/statusor.h"
@@ -10,6 +11,7 @@ namespace penstock {
 
 // A device that is emulated by threads of this machine: memory of its own, links of a given rate.
 struct EmulatedDevice {
+  std::string name = "emulated";
   double link_bytes_per_s = 4e9;  // each direction
   int num_threads = 1;
 };

@@ -15,13 +15,11 @@
 #include "penstock/base/text.h"
 #include "penstock/base/thread_pool.h"
 #include "penstock/engine/device_spec.h"
+#include "penstock/engine/engine_plan.h"
 #include "penstock/engine/executor.h"
-#include "penstock/engine/formats.h"
 #include "penstock/engine/hooks.h"
 #include "penstock/engine/loaded_model.h"
-#include "penstock/engine/memory_plan.h"
-#include "penstock/engine/micro_batches.h"
-#include "penstock/engine/policy.h"
+#include "penstock/engine/pass_rows.h"
 #include "penstock/engine/sampler.h"
 #include "penstock/engine/sequence.h"
 #include "penstock/engine/simulation.h"
@@ -31,15 +29,6 @@
 
 namespace penstock {
 namespace {
-
-// Queues, small vectors and the allocator's own losses; measured with the demo model under its least budget.
-constexpr uint64_t kSmallThingsBytes = 2 * kMiB;
-
-// Rows of a pass as far as what records them is planned.
-constexpr int64_t kRecordedRows = 1024;
-
-// Of a running sequence, for each position: token id, its place in the set of the repetition penalty, text.
-constexpr uint64_t kBytesPerPosition = 32;
 
 double Seconds(std::chrono::steady_clock::duration duration) { return std::chrono::duration<double>(duration).count(); }
 
@@ -64,7 +53,7 @@ class EngineImpl : public Engine {
   static absl::StatusOr<std::unique_ptr<EngineImpl>> Open(const EngineOptions& options, const EngineHooks& hooks);
 
   const ModelInfo& model() const override { return info_; }
-  const MemoryPlan& memory_plan() const override { return policy_.plan; }
+  const MemoryPlan& memory_plan() const override { return policy().plan; }
   const EngineStats& stats() const override { return stats_; }
   const SamplingParams& default_sampling() const override { return default_sampling_; }
 
@@ -108,21 +97,21 @@ class EngineImpl : public Engine {
   absl::Status VisitLogits(std::span<const TokenId> ids,
                            absl::FunctionRef<void(int64_t, std::span<const float>)> visit);
   absl::Status CheckIds(std::span<const TokenId> ids) const;
-  // Rows of one sequence in a pass.
-  int64_t MostRows() const {
-    return policy_.kv_window.on() ? std::min(KvWindow::kMostRows, executor_->max_rows()) : executor_->max_rows();
+  PassLimits pass_limits() const {
+    return {.max_rows = executor_->max_rows(),
+            .micro_batch_size = policy().plan.micro_batch_size,
+            .window = policy().kv_window};
   }
+  const ChosenPolicy& policy() const { return plan_->policy; }
 
   std::unique_ptr<LoadedModel> model_;
   ModelInfo info_;
-  ChosenPolicy policy_;
+  std::optional<EnginePlan> plan_;  // from Plan() on
   EngineStats stats_;
   SamplingParams default_sampling_;
-  Formats formats_;
 
   const kernels::KernelTable* kernels_ = nullptr;
   std::unique_ptr<ThreadPool> pool_;
-  std::optional<ExpertLayouts> layouts_;
   std::unique_ptr<Recorders> recorders_;
   std::unique_ptr<Executor> executor_;
   std::vector<Sampler> samplers_;  // one per worker
@@ -142,9 +131,6 @@ class EngineImpl : public Engine {
 absl::StatusOr<std::unique_ptr<EngineImpl>> EngineImpl::Open(const EngineOptions& options, const EngineHooks& hooks) {
   const auto start = std::chrono::steady_clock::now();
   PENSTOCK_RETURN_IF_ERROR(CheckRange("threads", options.threads, kMaxThreads));
-  PENSTOCK_RETURN_IF_ERROR(CheckRange("batch size", options.batch_size, kMaxBatchSize));
-  PENSTOCK_RETURN_IF_ERROR(CheckRange("context length", options.context_length, kMaxContext));
-  PENSTOCK_RETURN_IF_ERROR(CheckRange("prefill chunk", options.prefill_chunk, 65536));
   auto engine = std::unique_ptr<EngineImpl>(new EngineImpl());
   const char* forced_isa = std::getenv("PENSTOCK_FORCE_ISA");
   PENSTOCK_ASSIGN_OR_RETURN(const kernels::Isa isa, kernels::ChooseIsa(forced_isa == nullptr ? "" : forced_isa));
@@ -159,58 +145,29 @@ absl::StatusOr<std::unique_ptr<EngineImpl>> EngineImpl::Open(const EngineOptions
 
 absl::Status EngineImpl::Plan(const EngineOptions& options) {
   const ModelConfig& config = model_->config;
-  PENSTOCK_ASSIGN_OR_RETURN(formats_, ChooseFormats(options, *model_));
-  PENSTOCK_ASSIGN_OR_RETURN(const std::optional<EmulatedDevice> device, ParseDevice(options.device));
-  const int device_threads = device.has_value() ? device->num_threads : 0;
-  const int num_threads = options.threads > 0 ? options.threads : std::max(1, NumUsableCpus() - device_threads);
-  pool_ = std::make_unique<ThreadPool>(num_threads);
-
-  PlanInputs inputs;
-  inputs.config = &config;
-  inputs.row_formats = formats_.rows;
-  inputs.kv_format = formats_.kv;
-  layouts_.emplace(model_->weights, model_->checkpoint.files(), formats_.dtype);
-  PENSTOCK_ASSIGN_OR_RETURN(inputs.budget_bytes,
-                            ChooseBudget(options.memory_bytes, device.has_value() ? options.device_memory_bytes : 0));
-  inputs.fixed_bytes = model_->memory_bytes() + ExpertStore::TableBytes(*layouts_, num_threads) + kSmallThingsBytes +
-                       static_cast<uint64_t>(num_threads) * Sampler::ScratchBytes(config.vocab_size);
-  inputs.dense_bytes = DenseWeights::Bytes(model_->weights, formats_.dtype,
-                                           device.has_value() ? DensePart::kEmbedding : DensePart::kAll);
-  if (device.has_value()) {
-    inputs.fixed_bytes += DramSource::PinnedBytes(*layouts_) + ExpertStore::TableBytes(*layouts_, /*num_workers=*/0);
-  }
-  inputs.slot_bytes = layouts_->slot_bytes();
-  inputs.num_workers = std::max(num_threads, device_threads);
-  inputs.batch_size = options.batch_size;
-  inputs.prefill_chunk = options.prefill_chunk;
-  inputs.planned_positions = options.planned_positions;
-  // Not derived from the budget: which requests are too long must not depend on it.
-  constexpr int64_t kDefaultContext = 8192;
-  if (options.context_length > config.max_positions) {
-    return UsageError("context length {} is more than the model's {}", options.context_length, config.max_positions);
-  }
-  inputs.context_length =
-      options.context_length > 0 ? options.context_length : std::min(config.max_positions, kDefaultContext);
+  EngineRoom room;
+  PENSTOCK_ASSIGN_OR_RETURN(room.device, ParseDevice(options.device));
+  const int device_threads = room.device.has_value() ? room.device->num_threads : 0;
+  room.num_threads = options.threads > 0 ? options.threads : std::max(1, NumUsableCpus() - device_threads);
+  pool_ = std::make_unique<ThreadPool>(room.num_threads);
+  PENSTOCK_ASSIGN_OR_RETURN(
+      room.budget_bytes, ChooseBudget(options.memory_bytes, room.device.has_value() ? options.device_memory_bytes : 0));
+  PENSTOCK_ASSIGN_OR_RETURN(const Formats formats, ChooseFormats(options, model_->weights));
+  PENSTOCK_ASSIGN_OR_RETURN(const int64_t context_length, ChooseContextLength(options, config));
   info_ = {.name = model_->name,
            .family = std::string(config.family->name),
            .fingerprint = model_->fingerprint,
-           .dtype = std::string(ComputationName(formats_, *model_)),
+           .dtype = std::string(ComputationName(formats, model_->weights)),
            .vocab_size = config.vocab_size,
-           .context_length = inputs.context_length,
-           .max_prompt_bytes = static_cast<uint64_t>(inputs.context_length) * model_->longest_token_bytes()};
-  CallerMemory caller;
-  if (options.caller_memory) caller = options.caller_memory(info_);
-  const int64_t recorded_rows = std::max(kRecordedRows, options.batch_size + options.prefill_chunk);
-  // A table that is loaded or saved is there twice, once as a file's bytes.
-  const bool has_files = !(options.policy.correlation_table + options.correlation_path).empty();
-  inputs.fixed_bytes += (has_files ? 2 : 0) * ScheduleBytes(config, options.policy.path_length);
-  inputs.fixed_bytes += caller.bytes + Recorders::MemoryBytes(options, config, recorded_rows) +
-                        ScheduleBytes(config, options.policy.path_length);
-  inputs.bytes_per_sequence = caller.bytes_per_sequence;
-  inputs.bytes_per_position = kBytesPerPosition + caller.bytes_per_position;
-  PENSTOCK_ASSIGN_OR_RETURN(
-      policy_,
-      ChoosePolicy(options, device, DenseWeights::Bytes(model_->weights, formats_.dtype, DensePart::kLayers), inputs));
+           .context_length = context_length,
+           .max_prompt_bytes = static_cast<uint64_t>(context_length) * model_->longest_token_bytes()};
+  if (options.caller_memory) room.caller = options.caller_memory(info_);
+  PENSTOCK_ASSIGN_OR_RETURN(plan_, PlanEngine(options,
+                                              {.config = config,
+                                               .weights = model_->weights,
+                                               .files = model_->checkpoint.files(),
+                                               .memory_bytes = model_->memory_bytes()},
+                                              room));
 
   const GenerationConfig& generation = model_->generation;
   default_sampling_.temperature = generation.do_sample ? generation.temperature : 0.0;
@@ -229,13 +186,13 @@ absl::Status EngineImpl::CreateExecutor(const EngineOptions& options, const Engi
   random_answers_ = hooks.random_answers;
   correlation_path_ = options.correlation_path;
   if (hooks.wrap_disk) disk = hooks.wrap_disk(std::move(disk));
-  PENSTOCK_ASSIGN_OR_RETURN(recorders_, Recorders::Create(options, *model_));
+  PENSTOCK_ASSIGN_OR_RETURN(recorders_, Recorders::Create(options, model_->config, model_->name));
   PENSTOCK_ASSIGN_OR_RETURN(executor_, Executor::Create({.model = *model_,
-                                                         .layouts = *layouts_,
+                                                         .layouts = plan_->layouts,
                                                          .kernels = *kernels_,
                                                          .pool = *pool_,
-                                                         .formats = formats_,
-                                                         .policy = policy_,
+                                                         .formats = plan_->formats,
+                                                         .policy = policy(),
                                                          .disk = std::move(disk),
                                                          .recorders = *recorders_}));
   if (CorrelationTable* table = executor_->correlation();
@@ -298,12 +255,12 @@ absl::StatusOr<RequestId> EngineImpl::Submit(Request request) {
   if (model_->tokenizer == nullptr && !request.sampling.stop.empty()) {
     return InputError("stop texts need a tokenizer, and the model folder has none");
   }
-  if (num_prompt >= policy_.plan.context_length) {
+  if (num_prompt >= policy().plan.context_length) {
     return InputError("the prompt has {} tokens, and with an answer it must fit the context length of {}", num_prompt,
-                      policy_.plan.context_length);
+                      policy().plan.context_length);
   }
   // Generation ends at the context's end with finish reason "length".
-  request.sampling.max_tokens = std::min(request.sampling.max_tokens, policy_.plan.context_length - num_prompt);
+  request.sampling.max_tokens = std::min(request.sampling.max_tokens, policy().plan.context_length - num_prompt);
   const RequestId id = next_request_id_++;
   waiting_.push_back(std::make_unique<Sequence>(id, std::move(request), model_->tokenizer.get()));
   Admit();
@@ -311,14 +268,15 @@ absl::StatusOr<RequestId> EngineImpl::Submit(Request request) {
 }
 
 void EngineImpl::Admit() {
-  while (!waiting_.empty() && num_running() < policy_.plan.batch_size) {
+  while (!waiting_.empty() && num_running() < policy().plan.batch_size) {
     Sequence& sequence = *waiting_.front();
-    const int64_t num_pages = policy_.kv_window.NumPages(sequence.max_positions());
+    const int64_t num_pages = policy().kv_window.NumPages(sequence.max_positions());
     sequence.kv_pages() = executor_->kv_cache().Reserve(num_pages * KvCache::kPageTokens);
     if (sequence.kv_pages().empty()) return;  // until a running sequence gives its pages back
     if (empty_prompts_) {
       const int64_t num_skipped = sequence.num_pending() - 1;
-      for (std::byte* page : sequence.kv_pages()) std::memset(page, 0, KvCache::PageBytes(model_->config, formats_.kv));
+      for (std::byte* page : sequence.kv_pages())
+        std::memset(page, 0, KvCache::PageBytes(model_->config, plan_->formats.kv));
       sequence.AdvanceComputed(num_skipped);
       stats_.prompt_tokens += num_skipped;
     }
@@ -331,41 +289,23 @@ void EngineImpl::AddRows(Sequence& sequence, int64_t num_rows) {
   const int64_t first = sequence.num_computed();
   for (int64_t pos = first; pos < first + num_rows; ++pos) {
     batch_.AddRow(sequence.token_id(pos), pos, sequence.kv_pages(), static_cast<uint32_t>(sequence.id()),
-                  policy_.kv_window);
+                  policy().kv_window);
     sequence_of_row_.push_back(&sequence);
   }
   if (num_rows == sequence.num_pending()) batch_.logit_rows.push_back(batch_.num_rows() - 1);
 }
 
 std::vector<RowRange> EngineImpl::BuildBatch() {
-  struct Part {
-    Sequence* sequence;
-    int64_t num_rows;
-  };
-  std::vector<Part> parts;
-  int64_t room = executor_->max_rows();
+  std::vector<SequenceState> states;
   for (const auto& sequence : running_) {
-    if (!sequence->in_prefill()) parts.push_back({sequence.get(), 1}), --room;
+    states.push_back({sequence->num_computed(), sequence->num_pending(), sequence->in_prefill()});
   }
-  for (const auto& sequence : running_) {
-    if (!sequence->in_prefill() || room == 0) continue;
-    parts.push_back({sequence.get(), std::min(std::min(room, MostRows()), sequence->num_pending())});
-    room -= parts.back().num_rows;
-  }
-  std::vector<int64_t> tokens;
-  for (const Part& part : parts) {
-    // Row i of a part sees i positions more than its first one.
-    const int64_t first = policy_.kv_window.KvPosition(part.sequence->num_computed()) + 1;
-    tokens.push_back(part.num_rows * first + part.num_rows * (part.num_rows - 1) / 2);
-  }
-  const int64_t most =
-      policy_.plan.micro_batch_size > 0 ? policy_.plan.micro_batch_size : std::max<int64_t>(1, std::ssize(parts));
   batch_.Clear();
   sequence_of_row_.clear();
   std::vector<RowRange> micro_batches;
-  for (const std::vector<size_t>& members : BalanceMicroBatches(tokens, most)) {
+  for (const auto& micro_batch : CutMicroBatches(ChooseRows(states, pass_limits()), pass_limits())) {
     const int64_t begin = batch_.num_rows();
-    for (const size_t member : members) AddRows(*parts[member].sequence, parts[member].num_rows);
+    for (const SequenceRows& part : micro_batch) AddRows(*running_[part.sequence_idx], part.num_rows);
     micro_batches.push_back({begin, batch_.num_rows()});
   }
   return micro_batches;
@@ -481,18 +421,18 @@ absl::Status EngineImpl::VisitLogits(std::span<const TokenId> ids,
   PENSTOCK_CHECK(idle());
   PENSTOCK_RETURN_IF_ERROR(CheckIds(ids));
   const int64_t num_ids = static_cast<int64_t>(ids.size());
-  if (num_ids < 1 || num_ids > policy_.plan.context_length) {
-    return InputError("expected 1 to {} tokens (the context length), found {}", policy_.plan.context_length, num_ids);
+  if (num_ids < 1 || num_ids > policy().plan.context_length) {
+    return InputError("expected 1 to {} tokens (the context length), found {}", policy().plan.context_length, num_ids);
   }
   const std::vector<std::byte*> pages =
-      executor_->kv_cache().Reserve(policy_.kv_window.NumPages(num_ids) * KvCache::kPageTokens);
+      executor_->kv_cache().Reserve(policy().kv_window.NumPages(num_ids) * KvCache::kPageTokens);
   PENSTOCK_CHECK(!pages.empty());  // the plan holds one sequence of the whole context
   absl::Status failed;
-  for (int64_t begin = 0; begin < num_ids && broken_.ok() && failed.ok(); begin += MostRows()) {
-    const int64_t end = std::min(num_ids, begin + MostRows());
+  for (int64_t begin = 0; begin < num_ids && broken_.ok() && failed.ok(); begin += pass_limits().most_rows()) {
+    const int64_t end = std::min(num_ids, begin + pass_limits().most_rows());
     batch_.Clear();
     for (int64_t pos = begin; pos < end; ++pos) {
-      batch_.AddRow(ids[pos], pos, pages, 0, policy_.kv_window);
+      batch_.AddRow(ids[pos], pos, pages, 0, policy().kv_window);
       batch_.logit_rows.push_back(pos - begin);
     }
     const auto start = std::chrono::steady_clock::now();
@@ -528,7 +468,7 @@ absl::StatusOr<std::vector<float>> EngineImpl::Logits(std::span<const TokenId> i
 }  // namespace
 
 absl::StatusOr<Hardware> EngineImpl::ProbeHardware() {
-  if (policy_.device.has_value()) return UsageError("only a machine without a device can be probed");
+  if (policy().device.has_value()) return UsageError("only a machine without a device can be probed");
   Hardware hardware;
   PENSTOCK_ASSIGN_OR_RETURN(const KernelRates kernels, executor_->MeasureKernels());
   hardware.processors.push_back({.name = "cpu", .num_cpus = NumUsableCpus(), .kernels = {kernels}});
@@ -539,12 +479,8 @@ absl::StatusOr<Hardware> EngineImpl::ProbeHardware() {
 
 absl::StatusOr<std::vector<double>> EngineImpl::Simulate(const Hardware& hardware,
                                                          const std::string& trace_path) const {
-  return SimulateTrace({.config = model_->config,
-                        .formats = ModelFormatsOf(model_->weights, formats_),
-                        .expert_bytes = layouts_->num_experts() > 0 ? layouts_->read_bytes(0) : 0,
-                        .policy = policy_,
-                        .num_threads = pool_->num_workers()},
-                       hardware, trace_path);
+  return SimulateTrace({.config = model_->config, .plan = *plan_, .num_threads = pool_->num_workers()}, hardware,
+                       trace_path);
 }
 
 absl::StatusOr<Hardware> ProbeHardware(Engine& engine) { return static_cast<EngineImpl&>(engine).ProbeHardware(); }

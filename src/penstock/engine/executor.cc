@@ -135,10 +135,7 @@ absl::Status Executor::Run(const RowBatch& batch, std::vector<RowRange> micro_ba
 
 MachineRates Executor::MeasureRates() {
   MachineRates rates;
-  const Arithmetic arithmetic = formats_.rows.ffn == kernels::RowFormat::kInt8   ? Arithmetic::kInt8
-                                : formats_.rows.ffn == kernels::RowFormat::kBF16 ? Arithmetic::kBf16
-                                                                                 : Arithmetic::kF32;
-  rates.ops_per_s = OpsPerSecond(arithmetic, *compute().pool, kRateSeconds).value_or(0);
+  rates.ops_per_s = OpsPerSecond(RowArithmetic(formats_.rows.ffn), *compute().pool, kRateSeconds).value_or(0);
   if (device_.has_value()) rates.link_bytes_per_s = device_->link_bytes_per_s;
   if (experts_.dram == nullptr) return rates;
   const std::span<const std::byte> experts = experts_.compute()->bytes();

@@ -45,18 +45,30 @@ absl::Status CheckPackedForBf16(const WeightMap& map) {
 
 }  // namespace
 
-absl::StatusOr<Formats> ChooseFormats(const EngineOptions& options, const LoadedModel& model) {
+absl::StatusOr<Formats> ChooseFormats(const EngineOptions& options, const WeightMap& map) {
   Formats formats;
   PENSTOCK_ASSIGN_OR_RETURN(formats.dtype, ChooseDtype(options.dtype));
   PENSTOCK_ASSIGN_OR_RETURN(formats.kv, ChooseKvFormat(options.kv_dtype));
-  if (formats.dtype == ComputeDtype::kBF16) PENSTOCK_RETURN_IF_ERROR(CheckPackedForBf16(model.weights));
-  formats.rows = RowFormatsOf(model.weights, formats.dtype);
+  if (formats.dtype == ComputeDtype::kBF16) PENSTOCK_RETURN_IF_ERROR(CheckPackedForBf16(map));
+  formats.rows = RowFormatsOf(map, formats.dtype);
   return formats;
 }
 
-std::string_view ComputationName(const Formats& formats, const LoadedModel& model) {
-  if (formats.rows.ffn == kernels::RowFormat::kInt8) return model.weights_format();
+std::string_view StoredFormatName(const WeightMap& map) {
+  return WeightFormatName(ResidentFormat(*map.layers[0].q_proj, ComputeDtype::kF32));
+}
+
+std::string_view ComputationName(const Formats& formats, const WeightMap& map) {
+  if (formats.rows.ffn == kernels::RowFormat::kInt8) return StoredFormatName(map);
   return formats.dtype == ComputeDtype::kBF16 ? "bf16" : "f32";
+}
+
+Arithmetic RowArithmetic(kernels::RowFormat format) {
+  switch (format) {
+    case kernels::RowFormat::kInt8: return Arithmetic::kInt8;
+    case kernels::RowFormat::kBF16: return Arithmetic::kBf16;
+    default: return Arithmetic::kF32;
+  }
 }
 
 // Families have one format for each kind of matrix.

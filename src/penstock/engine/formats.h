@@ -5,8 +5,9 @@
 
 #include "absl/status/statusor.h"
 #include "penstock/engine.h"
-#include "penstock/engine/loaded_model.h"
+#include "penstock/hardware/hardware.h"
 #include "penstock/model/cost.h"
+#include "penstock/model/weight_map.h"
 #include "penstock/schedule/activations.h"
 
 namespace penstock {
@@ -19,10 +20,16 @@ struct Formats {
 };
 
 // kUsage for names that are unknown, and for a packed store that cannot be rounded any more.
-absl::StatusOr<Formats> ChooseFormats(const EngineOptions& options, const LoadedModel& model);
+absl::StatusOr<Formats> ChooseFormats(const EngineOptions& options, const WeightMap& map);
 
 // "f32", "bf16", or how the weights are quantised.
-std::string_view ComputationName(const Formats& formats, const LoadedModel& model);
+std::string_view ComputationName(const Formats& formats, const WeightMap& map);
+
+// How the matrices are stored: "bf16", or how experts and attention are quantised: "int8".
+std::string_view StoredFormatName(const WeightMap& map);
+
+// In which the rows of a GEMM are multiplied.
+Arithmetic RowArithmetic(kernels::RowFormat format);
 
 // How weights and KV entries lie in memory.
 ModelFormats ModelFormatsOf(const WeightMap& map, const Formats& formats);

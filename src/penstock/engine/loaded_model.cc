@@ -71,10 +71,6 @@ absl::Status LoadTokenizer(const ModelFolder& folder, LoadedModel& model) {
 
 }  // namespace
 
-std::string_view LoadedModel::weights_format() const {
-  return WeightFormatName(ResidentFormat(*weights.layers[0].q_proj, ComputeDtype::kF32));
-}
-
 uint64_t LoadedModel::memory_bytes() const {
   // A catalogue entry with its name, shape and hash-map node, and its share of the weight map.
   constexpr uint64_t kBytesPerTensor = 440;

@@ -28,8 +28,6 @@ struct LoadedModel {
 
   // Most bytes of text that a token of the vocabulary can stand for; 0 without a tokenizer.
   uint64_t longest_token_bytes() const;
-  // "bf16", or how the experts and attention are quantised: "int8".
-  std::string_view weights_format() const;
   // Bytes that this object holds.
   uint64_t memory_bytes() const;
 };

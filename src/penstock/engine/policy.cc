@@ -103,7 +103,7 @@ absl::StatusOr<ChosenPolicy> ChoosePolicy(const EngineOptions& options, const st
   if (device.has_value()) {
     if (inputs.micro_batch_size == 0) inputs.micro_batch_size = kDeviceMicroBatch;
     const bool holds_kv = policy.kv_tier == "device" || (policy.kv_tier == "auto" && kind == ScheduleKind::kZero);
-    inputs.device = {.name = "emulated",
+    inputs.device = {.name = device->name,
                      .budget_bytes = options.device_memory_bytes,
                      .dense_bytes = device_dense_bytes,
                      .least_slots = inputs.least_slots,

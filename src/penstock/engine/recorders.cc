@@ -7,7 +7,8 @@
 
 namespace penstock {
 
-absl::StatusOr<std::unique_ptr<Recorders>> Recorders::Create(const EngineOptions& options, const LoadedModel& model) {
+absl::StatusOr<std::unique_ptr<Recorders>> Recorders::Create(const EngineOptions& options, const ModelConfig& config,
+                                                             const std::string& model_name) {
   auto recorders = std::unique_ptr<Recorders>(new Recorders());
   std::vector<TaskSink*> sinks;
   if (!options.trace_path.empty()) {
@@ -16,18 +17,17 @@ absl::StatusOr<std::unique_ptr<Recorders>> Recorders::Create(const EngineOptions
   }
   if (!options.trace_html_path.empty()) {
     recorders->html_path_ = options.trace_html_path;
-    recorders->title_ = model.name;
+    recorders->title_ = model_name;
     recorders->timeline_ = std::make_unique<Timeline>();
     // A path that cannot be written is told of now.
-    PENSTOCK_RETURN_IF_ERROR(recorders->timeline_->WriteHtml(options.trace_html_path, model.name));
+    PENSTOCK_RETURN_IF_ERROR(recorders->timeline_->WriteHtml(options.trace_html_path, model_name));
     sinks.push_back(recorders->timeline_.get());
   }
   if (!sinks.empty()) recorders->sinks_ = std::make_unique<TaskSinks>(std::move(sinks));
   if (options.routing_path.empty()) return recorders;
-  const ModelConfig& config = model.config;
   if (config.num_moe_layers() == 0) return UsageError("--record-routing: the model has no experts");
   PENSTOCK_ASSIGN_OR_RETURN(recorders->routing_,
-                            RoutingTraceWriter::Create(options.routing_path, {.model = model.name,
+                            RoutingTraceWriter::Create(options.routing_path, {.model = model_name,
                                                                               .num_layers = config.num_moe_layers(),
                                                                               .num_experts = config.num_experts,
                                                                               .num_topk = config.num_topk}));

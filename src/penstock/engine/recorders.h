@@ -7,7 +7,7 @@
 
 #include "absl/status/statusor.h"
 #include "penstock/engine.h"
-#include "penstock/engine/loaded_model.h"
+#include "penstock/model/model_config.h"
 #include "penstock/routing/routing_trace.h"
 #include "penstock/runtime/chrome_trace.h"
 #include "penstock/runtime/task_sinks.h"
@@ -19,7 +19,8 @@ namespace penstock {
 class Recorders {
  public:
   // kIo when a file cannot be made.
-  static absl::StatusOr<std::unique_ptr<Recorders>> Create(const EngineOptions& options, const LoadedModel& model);
+  static absl::StatusOr<std::unique_ptr<Recorders>> Create(const EngineOptions& options, const ModelConfig& config,
+                                                           const std::string& model_name);
   // Memory that they take for passes of at most `max_rows`.
   static uint64_t MemoryBytes(const EngineOptions& options, const ModelConfig& config, int64_t max_rows);
 

@@ -1,4 +1,5 @@
-// A recorded run once more, in virtual time: what its steps would take on a machine that is described, not present.
+// An engine in virtual time: what its steps take on a machine that is described, not present. The same schedules,
+// expert stores and batching rules as in a real run.
 #pragma once
 
 #include <cstdint>
@@ -6,24 +7,52 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
-#include "penstock/engine/policy.h"
+#include "penstock/engine/engine_plan.h"
 #include "penstock/hardware/hardware.h"
 #include "penstock/model/cost.h"
+#include "penstock/planner/workload.h"
+#include "penstock/runtime/runtime.h"
 
 namespace penstock {
 
 struct SimulationInputs {
   const ModelConfig& config;
-  ModelFormats formats;
-  uint64_t expert_bytes = 0;  // as they are read
-  const ChosenPolicy& policy;
+  const EnginePlan& plan;
   int num_threads = 1;  // of the host
+  TaskSink* sink = nullptr;
 };
 
 // Seconds of each step of a routing trace, by its index; 0 for steps of which the trace has nothing. kInput when the
-// trace is damaged or another model's, kUsage when the hardware lacks rates that are needed. Without a device only;
-// Klotski begins with an empty correlation table.
+// trace is damaged or another model's, kUsage when the hardware lacks rates that are needed. Klotski begins with an
+// empty correlation table.
 absl::StatusOr<std::vector<double>> SimulateTrace(const SimulationInputs& inputs, const Hardware& hardware,
                                                   const std::string& trace_path);
+
+// Who chooses the experts where there is no trace.
+struct RoutingSpec {
+  double skew = 1;  // GeneratedRouting
+  uint64_t seed = 0;
+};
+
+// What a run of a workload would take.
+struct SimulatedRun {
+  int64_t num_requests = 0;
+  int64_t prompt_tokens = 0;
+  int64_t generated_tokens = 0;
+  // Steps are split by the share of their rows, as EngineStats has them.
+  double prefill_s = 0;
+  double decode_s = 0;
+  std::vector<double> step_s;  // of each
+  std::vector<LaneUsage> lanes;
+  int64_t expert_hits = 0;  // where the layers are computed
+  int64_t expert_misses = 0;
+
+  double total_s() const { return prefill_s + decode_s; }
+  double generation_tokens_per_s() const { return static_cast<double>(generated_tokens) / total_s(); }
+};
+
+// kUsage as above, kResources when a request does not fit into the plan's context.
+absl::StatusOr<SimulatedRun> SimulateWorkload(const SimulationInputs& inputs, const Hardware& hardware,
+                                              const Workload& workload, const RoutingSpec& routing);
 
 }  // namespace penstock

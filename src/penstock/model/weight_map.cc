@@ -1,6 +1,7 @@
 #include "penstock/model/weight_map.h"
 
 #include <string>
+#include <utility>
 
 #include "absl/container/flat_hash_set.h"
 #include "penstock/base/status.h"
@@ -18,15 +19,24 @@ std::string Replace(std::string_view pattern, std::string_view placeholder, int6
   return name;
 }
 
+// What a tensor is for says how it may be stored.
+enum class Use { kVector, kRows, kRouter, kMatrix };
+
+// Gives the tensors of a model, one by one.
+class TensorSource {
+ public:
+  virtual ~TensorSource() = default;
+  virtual const TensorInfo* Take(const std::string& name, std::vector<int64_t> shape, Use use = Use::kMatrix) = 0;
+  // There is no use in asking for more.
+  virtual bool hopeless() const { return false; }
+};
+
 // Looks tensors up by name and shape and keeps account of what is missing, misshapen and left over.
-class Mapper {
+class Mapper : public TensorSource {
  public:
   explicit Mapper(const Checkpoint& checkpoint) : checkpoint_(&checkpoint) {}
 
-  // What a tensor is for says how it may be stored.
-  enum class Use { kVector, kRows, kRouter, kMatrix };
-
-  const TensorInfo* Take(const std::string& name, std::vector<int64_t> shape, Use use = Use::kMatrix) {
+  const TensorInfo* Take(const std::string& name, std::vector<int64_t> shape, Use use) override {
     const TensorInfo* tensor = checkpoint_->Find(name);
     if (tensor == nullptr) {
       Report(fmt::format("{} is missing", name));
@@ -69,7 +79,7 @@ class Mapper {
   }
 
   // So many faults that this is no model of this config at all; there is no use in looking up millions of names.
-  bool hopeless() const { return num_faults_ > 10'000; }
+  bool hopeless() const override { return num_faults_ > 10'000; }
 
   absl::Status Finish() {
     for (const TensorInfo& tensor : checkpoint_->tensors()) {
@@ -94,53 +104,51 @@ class Mapper {
   int64_t num_faults_ = 0;
 };
 
-FfnTensors MapFfn(Mapper& mapper, const std::string& gate, const std::string& up, const std::string& down,
+FfnTensors MapFfn(TensorSource& source, const std::string& gate, const std::string& up, const std::string& down,
                   int64_t ffn_dim, int64_t model_dim) {
-  return {.gate_proj = mapper.Take(gate, {ffn_dim, model_dim}),
-          .up_proj = mapper.Take(up, {ffn_dim, model_dim}),
-          .down_proj = mapper.Take(down, {model_dim, ffn_dim})};
+  return {.gate_proj = source.Take(gate, {ffn_dim, model_dim}),
+          .up_proj = source.Take(up, {ffn_dim, model_dim}),
+          .down_proj = source.Take(down, {model_dim, ffn_dim})};
 }
 
-void MapAttention(Mapper& mapper, const ModelConfig& config, const std::string& prefix, LayerTensors& layer) {
+void MapAttention(TensorSource& source, const ModelConfig& config, const std::string& prefix, LayerTensors& layer) {
   const int64_t model_dim = config.model_dim;
   const std::string attention = prefix + "self_attn.";
-  layer.attention_norm = mapper.Take(prefix + "input_layernorm.weight", {model_dim}, Mapper::Use::kVector);
-  layer.q_proj = mapper.Take(attention + "q_proj.weight", {config.q_dim(), model_dim});
-  layer.k_proj = mapper.Take(attention + "k_proj.weight", {config.kv_dim(), model_dim});
-  layer.v_proj = mapper.Take(attention + "v_proj.weight", {config.kv_dim(), model_dim});
-  layer.o_proj = mapper.Take(attention + "o_proj.weight", {model_dim, config.q_dim()});
+  layer.attention_norm = source.Take(prefix + "input_layernorm.weight", {model_dim}, Use::kVector);
+  layer.q_proj = source.Take(attention + "q_proj.weight", {config.q_dim(), model_dim});
+  layer.k_proj = source.Take(attention + "k_proj.weight", {config.kv_dim(), model_dim});
+  layer.v_proj = source.Take(attention + "v_proj.weight", {config.kv_dim(), model_dim});
+  layer.o_proj = source.Take(attention + "o_proj.weight", {model_dim, config.q_dim()});
   if (config.attention_bias) {
-    layer.q_bias = mapper.Take(attention + "q_proj.bias", {config.q_dim()}, Mapper::Use::kVector);
-    layer.k_bias = mapper.Take(attention + "k_proj.bias", {config.kv_dim()}, Mapper::Use::kVector);
-    layer.v_bias = mapper.Take(attention + "v_proj.bias", {config.kv_dim()}, Mapper::Use::kVector);
-    layer.o_bias = mapper.Take(attention + "o_proj.bias", {model_dim}, Mapper::Use::kVector);
+    layer.q_bias = source.Take(attention + "q_proj.bias", {config.q_dim()}, Use::kVector);
+    layer.k_bias = source.Take(attention + "k_proj.bias", {config.kv_dim()}, Use::kVector);
+    layer.v_bias = source.Take(attention + "v_proj.bias", {config.kv_dim()}, Use::kVector);
+    layer.o_bias = source.Take(attention + "o_proj.bias", {model_dim}, Use::kVector);
   }
   if (config.qk_norm != QkNorm::kNone) {
     const bool whole = config.qk_norm == QkNorm::kWhole;
-    layer.q_norm =
-        mapper.Take(attention + "q_norm.weight", {whole ? config.q_dim() : config.head_dim}, Mapper::Use::kVector);
-    layer.k_norm =
-        mapper.Take(attention + "k_norm.weight", {whole ? config.kv_dim() : config.head_dim}, Mapper::Use::kVector);
+    layer.q_norm = source.Take(attention + "q_norm.weight", {whole ? config.q_dim() : config.head_dim}, Use::kVector);
+    layer.k_norm = source.Take(attention + "k_norm.weight", {whole ? config.kv_dim() : config.head_dim}, Use::kVector);
   }
 }
 
-LayerTensors MapLayer(Mapper& mapper, const ModelConfig& config, int64_t layer_idx) {
+LayerTensors MapLayer(TensorSource& source, const ModelConfig& config, int64_t layer_idx) {
   const Family& family = *config.family;
   const std::string prefix = fmt::format("model.layers.{}.", layer_idx);
   LayerTensors layer;
-  MapAttention(mapper, config, prefix, layer);
-  layer.ffn_norm = mapper.Take(prefix + "post_attention_layernorm.weight", {config.model_dim}, Mapper::Use::kVector);
+  MapAttention(source, config, prefix, layer);
+  layer.ffn_norm = source.Take(prefix + "post_attention_layernorm.weight", {config.model_dim}, Use::kVector);
   if (!config.layer_has_experts[layer_idx]) {
     const std::string mlp = prefix + "mlp.";
-    layer.dense_ffn = MapFfn(mapper, mlp + "gate_proj.weight", mlp + "up_proj.weight", mlp + "down_proj.weight",
+    layer.dense_ffn = MapFfn(source, mlp + "gate_proj.weight", mlp + "up_proj.weight", mlp + "down_proj.weight",
                              config.dense_ffn_dim, config.model_dim);
     return layer;
   }
   layer.router_proj =
-      mapper.Take(prefix + std::string(family.router), {config.num_experts, config.model_dim}, Mapper::Use::kRouter);
+      source.Take(prefix + std::string(family.router), {config.num_experts, config.model_dim}, Use::kRouter);
   layer.experts.reserve(config.num_experts);
-  for (int64_t expert_idx = 0; expert_idx < config.num_experts && !mapper.hopeless(); ++expert_idx) {
-    layer.experts.push_back(MapFfn(mapper, prefix + Replace(family.expert_gate_proj, "{expert}", expert_idx),
+  for (int64_t expert_idx = 0; expert_idx < config.num_experts && !source.hopeless(); ++expert_idx) {
+    layer.experts.push_back(MapFfn(source, prefix + Replace(family.expert_gate_proj, "{expert}", expert_idx),
                                    prefix + Replace(family.expert_up_proj, "{expert}", expert_idx),
                                    prefix + Replace(family.expert_down_proj, "{expert}", expert_idx), config.expert_dim,
                                    config.model_dim));
@@ -148,24 +156,56 @@ LayerTensors MapLayer(Mapper& mapper, const ModelConfig& config, int64_t layer_i
   return layer;
 }
 
+WeightMap MapAll(TensorSource& source, const ModelConfig& config) {
+  WeightMap map;
+  map.embedding = source.Take("model.embed_tokens.weight", {config.vocab_size, config.model_dim},
+                              config.tie_embeddings ? Use::kMatrix : Use::kRows);
+  map.final_norm = source.Take("model.norm.weight", {config.model_dim}, Use::kVector);
+  map.lm_head =
+      config.tie_embeddings ? map.embedding : source.Take("lm_head.weight", {config.vocab_size, config.model_dim});
+  map.layers.reserve(config.num_layers);
+  for (int64_t layer_idx = 0; layer_idx < config.num_layers && !source.hopeless(); ++layer_idx) {
+    map.layers.push_back(MapLayer(source, config, layer_idx));
+  }
+  return map;
+}
+
+// Makes the tensors that it is asked for, one behind the other in one file.
+class Describer : public TensorSource {
+ public:
+  Describer(WeightFormat format, std::deque<TensorInfo>& tensors) : format_(format), tensors_(&tensors) {}
+
+  const TensorInfo* Take(const std::string& name, std::vector<int64_t> shape, Use use) override {
+    TensorInfo tensor{.name = name, .dtype = Dtype::kBF16, .shape = std::move(shape)};
+    if (use == Use::kRouter) tensor.packed = WeightFormat::kBF16;
+    if (use == Use::kMatrix) tensor.packed = format_;
+    // An embedding that is lm_head, too, keeps its dtype; an lm_head of its own is quantised to int8 at most.
+    if (name == "model.embed_tokens.weight" && tensor.packed.has_value() && !IsFloat(format_)) {
+      tensor.packed = WeightFormat::kBF16;
+    }
+    if (name == "lm_head.weight" && !IsFloat(format_)) tensor.packed = WeightFormat::kInt8;
+    uint64_t num_values = 1;
+    for (const int64_t dim : tensor.shape) num_values *= static_cast<uint64_t>(dim);
+    tensor.extent = {.offset_bytes = end_bytes_,
+                     .size_bytes = tensor.packed.has_value()
+                                       ? PackedBytes(*tensor.packed, tensor.shape[0], tensor.shape[1])
+                                       : num_values * SizeOf(tensor.dtype)};
+    end_bytes_ += tensor.extent.size_bytes;
+    return &tensors_->emplace_back(std::move(tensor));
+  }
+
+ private:
+  WeightFormat format_;
+  std::deque<TensorInfo>* tensors_;
+  uint64_t end_bytes_ = 0;
+};
+
 }  // namespace
 
 absl::StatusOr<WeightMap> MapWeights(const ModelConfig& config, const Checkpoint& checkpoint) {
   Mapper mapper(checkpoint);
-  WeightMap map;
-  map.embedding = mapper.Take("model.embed_tokens.weight", {config.vocab_size, config.model_dim},
-                              config.tie_embeddings ? Mapper::Use::kMatrix : Mapper::Use::kRows);
-  map.final_norm = mapper.Take("model.norm.weight", {config.model_dim}, Mapper::Use::kVector);
-  if (config.tie_embeddings) {
-    mapper.Ignore("lm_head.weight");
-    map.lm_head = map.embedding;
-  } else {
-    map.lm_head = mapper.Take("lm_head.weight", {config.vocab_size, config.model_dim});
-  }
-  map.layers.reserve(config.num_layers);
-  for (int64_t layer_idx = 0; layer_idx < config.num_layers && !mapper.hopeless(); ++layer_idx) {
-    map.layers.push_back(MapLayer(mapper, config, layer_idx));
-  }
+  WeightMap map = MapAll(mapper, config);
+  if (config.tie_embeddings) mapper.Ignore("lm_head.weight");
   for (const LayerTensors& layer : map.layers) {
     mapper.CheckAlike({layer.q_proj, layer.k_proj, layer.v_proj, layer.o_proj});
   }
@@ -178,6 +218,13 @@ absl::StatusOr<WeightMap> MapWeights(const ModelConfig& config, const Checkpoint
   }
   PENSTOCK_RETURN_IF_ERROR(mapper.Finish());
   return map;
+}
+
+std::unique_ptr<DescribedWeights> DescribeWeights(const ModelConfig& config, WeightFormat format) {
+  auto weights = std::make_unique<DescribedWeights>();
+  Describer describer(format, weights->tensors);
+  weights->map = MapAll(describer, config);
+  return weights;
 }
 
 }  // namespace penstock

@@ -1,6 +1,8 @@
 // Which tensor of the checkpoint is which weight of the model, with every shape checked.
 #pragma once
 
+#include <deque>
+#include <memory>
 #include <vector>
 
 #include "absl/status/statusor.h"
@@ -48,5 +50,13 @@ struct WeightMap {
 // kModel when tensors are missing, have another shape, or are unknown to the family (the first 10 and their number).
 // With tied embeddings an `lm_head.weight` in the checkpoint is ignored, as the reference implementation does.
 absl::StatusOr<WeightMap> MapWeights(const ModelConfig& config, const Checkpoint& checkpoint);
+
+// The weights that a model of this config would have where there is no checkpoint: for plans and simulations.
+struct DescribedWeights {
+  std::deque<TensorInfo> tensors;
+  WeightMap map;  // points into `tensors`
+};
+// As a packed store of `format` has them, from a checkpoint whose dtype is bf16.
+std::unique_ptr<DescribedWeights> DescribeWeights(const ModelConfig& config, WeightFormat format);
 
 }  // namespace penstock

@@ -6,13 +6,10 @@
 #include "penstock/base/status.h"
 
 namespace penstock {
-namespace {
 
-SimulatedRuntime::Duration LinkTime(double bytes_per_s) {
-  return [=](const TaskCost& cost) { return static_cast<double>(cost.link_bytes) / bytes_per_s; };
+SimulatedRuntime::Duration TransferTime(double bytes_per_s, double latency_s) {
+  return [=](const TaskCost& cost) { return latency_s + static_cast<double>(cost.link_bytes) / bytes_per_s; };
 }
-
-}  // namespace
 
 PassSimulator::PassSimulator(Args args)
     : args_(std::move(args)),
@@ -21,7 +18,7 @@ PassSimulator::PassSimulator(Args args)
       schedule_(MakeSchedule(args_.schedule, args_.config)) {
   runtime_.SetSink(args_.sink);
   host_lane_ = runtime_.AddLane("host_compute", args_.rates.host_compute);
-  disk_lane_ = runtime_.AddLane("disk_to_dram", LinkTime(args_.rates.disk_bytes_per_s));
+  disk_lane_ = runtime_.AddLane("disk_to_dram", args_.rates.disk_to_dram);
 }
 
 absl::StatusOr<std::unique_ptr<PassSimulator>> PassSimulator::Create(Args args) {
@@ -32,15 +29,15 @@ absl::StatusOr<std::unique_ptr<PassSimulator>> PassSimulator::Create(Args args) 
       .layouts = s.layouts_, .runtime = s.runtime_, .disk_lane = s.disk_lane_, .dram = a.dram, .eviction = a.eviction};
   if (a.device.has_value()) {
     s.device_.processor.lane = s.runtime_.AddLane("device_compute", a.rates.device_compute);
-    s.device_.dram_to_device_lane = s.runtime_.AddLane("dram_to_device", LinkTime(a.rates.link_bytes_per_s));
-    s.device_.device_to_dram_lane = s.runtime_.AddLane("device_to_dram", LinkTime(a.rates.link_bytes_per_s));
+    s.device_.dram_to_device_lane = s.runtime_.AddLane("dram_to_device", a.rates.dram_to_device);
+    s.device_.device_to_dram_lane = s.runtime_.AddLane("device_to_dram", a.rates.device_to_dram);
     if (a.device->staged_pages > 0) {
       PENSTOCK_ASSIGN_OR_RETURN(s.kv_staging_, KvStaging::Create(a.config, a.formats.kv, a.device->staged_pages));
       s.device_.kv_staging = &*s.kv_staging_;
     }
     tiers.device = {.room = a.device->room,
                     .finish_lane = s.runtime_.AddLane("host_finish", a.rates.host_compute),
-                    .dram_to_pinned_lane = s.runtime_.AddLane("dram_to_pinned", LinkTime(a.rates.pinned_bytes_per_s)),
+                    .dram_to_pinned_lane = s.runtime_.AddLane("dram_to_pinned", a.rates.dram_to_pinned),
                     .dram_to_device_lane = s.device_.dram_to_device_lane};
   }
   PENSTOCK_ASSIGN_OR_RETURN(s.experts_, ExpertTiers::Create(tiers));

@@ -21,11 +21,14 @@ namespace penstock {
 // Seconds that a task takes on each lane; those of a device only where there is one.
 struct LaneRates {
   SimulatedRuntime::Duration host_compute;
-  double disk_bytes_per_s = 0;
+  SimulatedRuntime::Duration disk_to_dram;
   SimulatedRuntime::Duration device_compute = {};
-  double pinned_bytes_per_s = 0;  // from DRAM to page-locked memory
-  double link_bytes_per_s = 0;    // in each direction
+  SimulatedRuntime::Duration dram_to_pinned = {};  // page-locked memory
+  SimulatedRuntime::Duration dram_to_device = {};
+  SimulatedRuntime::Duration device_to_dram = {};
 };
+// Of a link.
+SimulatedRuntime::Duration TransferTime(double bytes_per_s, double latency_s = 0);
 
 class PassSimulator {
  public:

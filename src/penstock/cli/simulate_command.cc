@@ -1,0 +1,166 @@
+#include <algorithm>
+
+#include <unistd.h>
+
+#include "penstock/base/bytes.h"
+#include "penstock/base/file.h"
+#include "penstock/base/json.h"
+#include "penstock/base/logging.h"
+#include "penstock/base/status.h"
+#include "penstock/base/text.h"
+#include "penstock/cli/commands.h"
+#include "penstock/cli/hardware_flag.h"
+#include "penstock/engine/described_model.h"
+#include "penstock/engine/recorders.h"
+#include "penstock/engine/simulation.h"
+#include "penstock/hardware/presets.h"
+
+namespace penstock::cli {
+namespace {
+
+struct Simulated {
+  std::string schedule;
+  MemoryPlan plan;
+  SimulatedRun run;
+  absl::Status status;  // not OK: this schedule cannot run so
+};
+
+std::string PresetTable() {
+  std::string table;
+  for (const PresetInfo& info : AllPresets()) {
+    table += fmt::format("{:<8} {:<11} {} ({})\n", info.kind, info.name, info.summary, info.source);
+  }
+  return table;
+}
+
+absl::StatusOr<DescribedModel> Describe(const SimulateFlags& flags) {
+  const bool has_folder = !flags.model.engine.model_dir.empty();
+  if (has_folder == !flags.config_path.empty()) return UsageError("give --model DIR or --config FILE");
+  return has_folder ? DescribedModel::FromFolder(flags.model.engine.model_dir)
+                    : DescribedModel::FromConfig(flags.config_path, flags.weights);
+}
+
+// Names of the schedules to be simulated; several are compared.
+std::vector<std::string> SchedulesOf(const EngineOptions& options) {
+  if (options.policy.schedule != "all") return {options.policy.schedule};
+  std::vector<std::string> names;
+  for (const ScheduleKind kind : kAllSchedules) {
+    if (options.device == "gpu" || !AttendsOnHost(kind)) names.emplace_back(ScheduleName(kind));
+  }
+  return names;
+}
+
+absl::Status Simulate(const SimulateFlags& flags, const Hardware& hardware, const Workload& workload,
+                      const DescribedModel& model, EngineOptions options, Simulated& simulated) {
+  options.policy.schedule = simulated.schedule;
+  PENSTOCK_ASSIGN_OR_RETURN(const EnginePlan plan, PlanOn(hardware, options, model));
+  simulated.plan = plan.policy.plan;
+  PENSTOCK_ASSIGN_OR_RETURN(const std::unique_ptr<Recorders> recorders,
+                            Recorders::Create(options, model.config(), model.name()));
+  PENSTOCK_ASSIGN_OR_RETURN(
+      simulated.run,
+      SimulateWorkload(
+          {.config = model.config(), .plan = plan, .num_threads = options.threads, .sink = recorders->sink()}, hardware,
+          workload, {.skew = flags.routing_skew, .seed = flags.seed}));
+  return recorders->Close();
+}
+
+double Rate(int64_t count, double seconds) { return seconds > 0 ? static_cast<double>(count) / seconds : 0; }
+
+const LaneUsage& Busiest(const SimulatedRun& run) {
+  return *std::max_element(run.lanes.begin(), run.lanes.end(),
+                           [](const LaneUsage& a, const LaneUsage& b) { return a.busy_s < b.busy_s; });
+}
+
+json::object ToJson(const Simulated& simulated) {
+  if (!simulated.status.ok()) return {{"schedule", simulated.schedule}, {"error", Message(simulated.status)}};
+  const SimulatedRun& run = simulated.run;
+  json::object lanes;
+  for (const LaneUsage& lane : run.lanes) lanes[lane.name] = lane.busy_s / run.total_s();
+  return {{"schedule", simulated.plan.schedule},
+          {"requests", run.num_requests},
+          {"batch_size", simulated.plan.batch_size},
+          {"micro_batch_size", simulated.plan.micro_batch_size},
+          {"prompt_tokens", run.prompt_tokens},
+          {"generated_tokens", run.generated_tokens},
+          {"seconds", json::object{{"prefill", run.prefill_s}, {"decode", run.decode_s}, {"total", run.total_s()}}},
+          {"tokens_per_second", json::object{{"prefill", Rate(run.prompt_tokens, run.prefill_s)},
+                                             {"decode", Rate(run.generated_tokens, run.decode_s)},
+                                             {"generation", run.generation_tokens_per_s()}}},
+          {"limited_by", Busiest(run).name},
+          {"lanes", std::move(lanes)},
+          {"expert_cache", json::object{{"hits", run.expert_hits}, {"misses", run.expert_misses}}}};
+}
+
+std::string Head(const DescribedModel& model, const EngineOptions& options, const Workload& workload) {
+  const ModelConfig& config = model.config();
+  return fmt::format(
+      "model     {}: {} layers, {} experts, {} of them for each token, {} of weights\n"
+      "memory    {} of DRAM{}\n"
+      "workload  prompts of {} tokens on the average, at most {}; answers of {}\n\n"
+      "{:<21}{:>6}{:>7}{:>14}{:>13}{:>17}  {}\n",
+      Printable(model.name()), config.num_layers, config.num_experts, config.num_topk,
+      FormatBytes(model.weights_bytes()), FormatBytes(options.memory_bytes),
+      options.device == "gpu" ? fmt::format(", {} on the device", FormatBytes(options.device_memory_bytes)) : "",
+      workload.prompt_tokens, workload.max_prompt_tokens, workload.new_tokens, "schedule", "N", "micro",
+      "prefill tok/s", "decode tok/s", "generation tok/s", "lanes busy");
+}
+
+std::string Line(const Simulated& simulated) {
+  if (!simulated.status.ok()) return fmt::format("{:<21}{}\n", simulated.schedule, Message(simulated.status));
+  const SimulatedRun& run = simulated.run;
+  std::string lanes;
+  for (const LaneUsage& lane : run.lanes) {
+    if (lane.busy_s > 0) lanes += fmt::format("  {} {:.0f}%", lane.name, 100 * lane.busy_s / run.total_s());
+  }
+  const int64_t micro = simulated.plan.micro_batch_size;
+  return fmt::format("{:<21}{:>6}{:>7}{:>14.1f}{:>13.1f}{:>17.2f}{}\n", simulated.plan.schedule,
+                     simulated.plan.batch_size, micro > 0 ? std::to_string(micro) : "all",
+                     Rate(run.prompt_tokens, run.prefill_s), Rate(run.generated_tokens, run.decode_s),
+                     run.generation_tokens_per_s(), lanes);
+}
+
+}  // namespace
+
+absl::StatusOr<int> SimulateCommand(const SimulateFlags& flags) {
+  if (flags.hardware == "list") {
+    PENSTOCK_RETURN_IF_ERROR(WriteFully(STDOUT_FILENO, PresetTable(), "stdout"));
+    return 0;
+  }
+  PENSTOCK_ASSIGN_OR_RETURN(const Workload workload, ParseWorkload(flags.workload));
+  PENSTOCK_ASSIGN_OR_RETURN(EngineOptions options, ToEngineOptions(flags.model));
+  PENSTOCK_ASSIGN_OR_RETURN(const DescribedModel model, Describe(flags));
+  PENSTOCK_ASSIGN_OR_RETURN(const Hardware hardware, ParseHardwareFlag(flags.hardware));
+  PENSTOCK_ASSIGN_OR_RETURN(options, OptionsFor(std::move(options), hardware, workload));
+  const std::vector<std::string> schedules = SchedulesOf(options);
+  if (schedules.size() > 1 && !(options.trace_path + options.trace_html_path).empty()) {
+    return UsageError("--trace and --trace-html show one schedule: give its name instead of all");
+  }
+  json::array results;
+  if (!flags.as_json) {
+    PENSTOCK_RETURN_IF_ERROR(WriteFully(STDOUT_FILENO, Head(model, options, workload), "stdout"));
+  }
+  for (const std::string& schedule : schedules) {
+    Simulated simulated{.schedule = schedule, .plan = {}, .run = {}, .status = {}};
+    simulated.status = Simulate(flags, hardware, workload, model, options, simulated);
+    if (!simulated.status.ok() && schedules.size() == 1) return simulated.status;
+    if (flags.as_json) {
+      results.push_back(ToJson(simulated));
+    } else {
+      PENSTOCK_RETURN_IF_ERROR(WriteFully(STDOUT_FILENO, Line(simulated), "stdout"));
+    }
+  }
+  if (!flags.as_json) return 0;
+  const json::object all = {{"model", ReplaceInvalidUtf8(model.name())},
+                            {"weights_bytes", model.weights_bytes()},
+                            {"memory_bytes", options.memory_bytes},
+                            {"device_memory_bytes", options.device_memory_bytes},
+                            {"workload", json::object{{"prompt_tokens", workload.prompt_tokens},
+                                                      {"max_prompt_tokens", workload.max_prompt_tokens},
+                                                      {"new_tokens", workload.new_tokens}}},
+                            {"schedules", std::move(results)}};
+  PENSTOCK_RETURN_IF_ERROR(WriteFully(STDOUT_FILENO, std::string(json::serialize(all)) + "\n", "stdout"));
+  return 0;
+}
+
+}  // namespace penstock::cli

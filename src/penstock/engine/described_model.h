@@ -1,0 +1,43 @@
+// A model as far as plans and simulations need it: from its folder, or from a config.json alone; and the plan of an
+// engine for it on hardware that is described.
+#pragma once
+
+#include <memory>
+#include <string>
+
+#include "absl/status/statusor.h"
+#include "penstock/engine/engine_plan.h"
+#include "penstock/engine/loaded_model.h"
+#include "penstock/hardware/hardware.h"
+#include "penstock/planner/workload.h"
+
+namespace penstock {
+
+class DescribedModel {
+ public:
+  static absl::StatusOr<DescribedModel> FromFolder(const std::string& model_dir);
+  // The weights as if they were packed in `format` ("bf16", "int8", "hqq4", ...). kModel when the config is invalid or
+  // of a family that is not known.
+  static absl::StatusOr<DescribedModel> FromConfig(const std::string& config_path, const std::string& format);
+
+  const std::string& name() const { return name_; }
+  const ModelConfig& config() const { return loaded_ != nullptr ? loaded_->config : config_; }
+  const WeightMap& weights() const { return loaded_ != nullptr ? loaded_->weights : described_->map; }
+  uint64_t weights_bytes() const;
+  EngineModel engine_model() const;
+
+ private:
+  std::string name_;
+  std::unique_ptr<LoadedModel> loaded_;  // or the two below
+  ModelConfig config_;
+  std::unique_ptr<DescribedWeights> described_;
+};
+
+// Completes `options` with what hardware and workload say (threads, device, budgets of nine tenths of each memory,
+// context, positions), where nobody else said it.
+absl::StatusOr<EngineOptions> OptionsFor(EngineOptions options, const Hardware& hardware, const Workload& workload);
+
+// What an engine on this hardware would decide. REQUIRES: options from OptionsFor().
+absl::StatusOr<EnginePlan> PlanOn(const Hardware& hardware, const EngineOptions& options, const DescribedModel& model);
+
+}  // namespace penstock

@@ -1,0 +1,83 @@
+#include "penstock/engine/engine_plan.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "penstock/base/bytes.h"
+#include "penstock/base/limits.h"
+#include "penstock/base/status.h"
+#include "penstock/engine/recorders.h"
+#include "penstock/engine/sampler.h"
+#include "penstock/memory/dense_weights.h"
+#include "penstock/memory/expert_store.h"
+
+namespace penstock {
+namespace {
+
+// Queues, small vectors and the allocator's own losses; measured with the demo model under its least budget.
+constexpr uint64_t kSmallThingsBytes = 2 * kMiB;
+
+// Rows of a pass as far as what records them is planned.
+constexpr int64_t kRecordedRows = 1024;
+
+// Of a running sequence, for each position: token id, its place in the set of the repetition penalty, text.
+constexpr uint64_t kBytesPerPosition = 32;
+
+// All that neither batch nor experts change.
+uint64_t FixedBytes(const EngineOptions& options, const EngineModel& model, const EngineRoom& room,
+                    const ExpertLayouts& layouts) {
+  const ModelConfig& config = model.config;
+  uint64_t bytes = model.memory_bytes + ExpertStore::TableBytes(layouts, room.num_threads) + kSmallThingsBytes +
+                   static_cast<uint64_t>(room.num_threads) * Sampler::ScratchBytes(config.vocab_size);
+  if (room.device.has_value()) {
+    bytes += DramSource::PinnedBytes(layouts) + ExpertStore::TableBytes(layouts, /*num_workers=*/0);
+  }
+  const int64_t recorded_rows = std::max(kRecordedRows, options.batch_size + options.prefill_chunk);
+  // A table that is loaded or saved is there twice, once as a file's bytes.
+  const bool has_files = !(options.policy.correlation_table + options.correlation_path).empty();
+  return bytes + room.caller.bytes + Recorders::MemoryBytes(options, config, recorded_rows) +
+         (has_files ? 3 : 1) * ScheduleBytes(config, options.policy.path_length);
+}
+
+}  // namespace
+
+absl::StatusOr<int64_t> ChooseContextLength(const EngineOptions& options, const ModelConfig& config) {
+  PENSTOCK_RETURN_IF_ERROR(CheckRange("context length", options.context_length, kMaxContext));
+  if (options.context_length > config.max_positions) {
+    return UsageError("context length {} is more than the model's {}", options.context_length, config.max_positions);
+  }
+  // Not derived from the budget: which requests are too long must not depend on it.
+  constexpr int64_t kDefaultContext = 8192;
+  return options.context_length > 0 ? options.context_length : std::min(config.max_positions, kDefaultContext);
+}
+
+absl::StatusOr<EnginePlan> PlanEngine(const EngineOptions& options, const EngineModel& model, const EngineRoom& room) {
+  PENSTOCK_RETURN_IF_ERROR(CheckRange("batch size", options.batch_size, kMaxBatchSize));
+  PENSTOCK_RETURN_IF_ERROR(CheckRange("prefill chunk", options.prefill_chunk, kMaxPrefillChunk));
+  PENSTOCK_ASSIGN_OR_RETURN(const Formats formats, ChooseFormats(options, model.weights));
+  ExpertLayouts layouts(model.weights, model.files, formats.dtype);
+  PlanInputs inputs;
+  inputs.config = &model.config;
+  inputs.row_formats = formats.rows;
+  inputs.kv_format = formats.kv;
+  inputs.budget_bytes = room.budget_bytes;
+  inputs.fixed_bytes = FixedBytes(options, model, room, layouts);
+  inputs.dense_bytes = DenseWeights::Bytes(model.weights, formats.dtype,
+                                           room.device.has_value() ? DensePart::kEmbedding : DensePart::kAll);
+  inputs.slot_bytes = layouts.slot_bytes();
+  inputs.num_workers = std::max(room.num_threads, room.device.has_value() ? room.device->num_threads : 0);
+  inputs.batch_size = options.batch_size;
+  inputs.prefill_chunk = options.prefill_chunk;
+  inputs.planned_positions = options.planned_positions;
+  PENSTOCK_ASSIGN_OR_RETURN(inputs.context_length, ChooseContextLength(options, model.config));
+  inputs.bytes_per_sequence = room.caller.bytes_per_sequence;
+  inputs.bytes_per_position = kBytesPerPosition + room.caller.bytes_per_position;
+  const uint64_t device_dense_bytes = DenseWeights::Bytes(model.weights, formats.dtype, DensePart::kLayers);
+  PENSTOCK_ASSIGN_OR_RETURN(ChosenPolicy policy, ChoosePolicy(options, room.device, device_dense_bytes, inputs));
+  return EnginePlan{.formats = formats,
+                    .model_formats = ModelFormatsOf(model.weights, formats),
+                    .layouts = std::move(layouts),
+                    .policy = std::move(policy)};
+}
+
+}  // namespace penstock

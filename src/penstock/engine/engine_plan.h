@@ -1,0 +1,46 @@
+// What is decided of an engine before a weight is read: formats, threads, how experts lie, and the policy with its
+// account of all memory. From a model that is there or one that is only described.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <span>
+
+#include "absl/status/statusor.h"
+#include "penstock/engine.h"
+#include "penstock/engine/device_spec.h"
+#include "penstock/engine/formats.h"
+#include "penstock/engine/policy.h"
+#include "penstock/memory/expert_layouts.h"
+
+namespace penstock {
+
+struct EngineModel {
+  const ModelConfig& config;
+  const WeightMap& weights;                // outlives the plan, like the files
+  std::span<const OpenedFile> files = {};  // of the weights; none where nothing will be read
+  uint64_t memory_bytes = 0;               // that tokenizer and catalogue take
+};
+
+// What the machine gives.
+struct EngineRoom {
+  int num_threads = 1;  // of the host
+  std::optional<EmulatedDevice> device;
+  uint64_t budget_bytes = 0;
+  CallerMemory caller = {};
+};
+
+struct EnginePlan {
+  Formats formats;
+  ModelFormats model_formats;
+  ExpertLayouts layouts;
+  ChosenPolicy policy;
+};
+
+// Longest prompt with its answer. kUsage when it is more than the model's.
+absl::StatusOr<int64_t> ChooseContextLength(const EngineOptions& options, const ModelConfig& config);
+
+// kUsage for options that do not go together, kResources when a budget does not suffice.
+absl::StatusOr<EnginePlan> PlanEngine(const EngineOptions& options, const EngineModel& model, const EngineRoom& room);
+
+}  // namespace penstock

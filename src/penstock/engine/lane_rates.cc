@@ -1,0 +1,82 @@
+#include "penstock/engine/lane_rates.h"
+
+#include <algorithm>
+
+#include "penstock/base/status.h"
+
+namespace penstock {
+namespace {
+
+const KernelRates* FindKernels(const Processor& processor, const ModelFormats& formats, int num_threads) {
+  for (const KernelRates& rates : processor.kernels) {
+    if (rates.num_threads == num_threads && rates.weights == WeightFormatName(formats.ffn) &&
+        rates.kv == KvFormatName(formats.kv) && !rates.gemm.empty()) {
+      return &rates;
+    }
+  }
+  return nullptr;
+}
+
+SimulatedRuntime::Duration MeasuredTime(const KernelRates& kernels) {
+  return [kernels](const TaskCost& cost) {
+    const double kv_s = kernels.kv_bytes_per_s > 0 ? static_cast<double>(cost.kv_bytes) / kernels.kv_bytes_per_s : 0;
+    return kv_s + kernels.GemmSeconds(cost.flops, static_cast<double>(cost.memory_bytes - cost.kv_bytes));
+  };
+}
+
+// A processor's own, or its device's: there weights that are quantised become 16-bit numbers in the kernel.
+Arithmetic ArithmeticOf(const Formats& formats, WeightFormat weights, bool on_device) {
+  if (!on_device) return RowArithmetic(formats.rows.ffn);
+  return weights == WeightFormat::kF32 ? Arithmetic::kF32 : Arithmetic::kBf16;
+}
+
+absl::StatusOr<SimulatedRuntime::Duration> ComputeTime(const Hardware& hardware, const EnginePlan& plan,
+                                                       std::string_view name, int num_threads) {
+  const Processor* processor = hardware.FindProcessor(name);
+  const ModelFormats& formats = plan.model_formats;
+  if (processor == nullptr) return UsageError("the hardware has no processor '{}'", name);
+  if (const KernelRates* kernels = FindKernels(*processor, formats, num_threads)) return MeasuredTime(*kernels);
+  const Arithmetic arithmetic = ArithmeticOf(plan.formats, formats.ffn, name == "gpu");
+  const MemoryTier* tier = hardware.FindTier(processor->tier);
+  const double ops_per_s = processor->PeakOps(arithmetic, num_threads) * processor->compute_efficiency;
+  const double bytes_per_s = tier == nullptr ? 0 : tier->ReadRate(num_threads) * processor->memory_efficiency;
+  if (ops_per_s <= 0 || bytes_per_s <= 0) {
+    return UsageError(
+        "the hardware has no rates for weights in {}, KV in {} and {} threads of its {}: measure them with penstock "
+        "probe --model",
+        WeightFormatName(formats.ffn), KvFormatName(formats.kv), num_threads, name);
+  }
+  return [=, call_s = processor->call_s](const TaskCost& cost) {
+    return call_s + std::max(cost.flops / ops_per_s, static_cast<double>(cost.memory_bytes) / bytes_per_s);
+  };
+}
+
+absl::StatusOr<SimulatedRuntime::Duration> LinkTime(const Hardware& hardware, std::string_view name) {
+  const Link* link = hardware.FindLink(name);
+  if (link == nullptr) return UsageError("the hardware has no link {}", name);
+  return TransferTime(link->bytes_per_s, link->latency_s);
+}
+
+}  // namespace
+
+absl::StatusOr<LaneRates> LaneRatesOf(const Hardware& hardware, const EnginePlan& plan, int num_threads) {
+  LaneRates rates;
+  PENSTOCK_ASSIGN_OR_RETURN(rates.host_compute, ComputeTime(hardware, plan, "cpu", num_threads));
+  const MemoryPlan& memory = plan.policy.plan;
+  rates.disk_to_dram = TransferTime(1);  // of nothing, where all experts are in DRAM
+  if (memory.num_expert_slots + memory.device.num_pinned_experts < memory.num_experts_total) {
+    PENSTOCK_ASSIGN_OR_RETURN(rates.disk_to_dram, LinkTime(hardware, "disk_to_dram"));
+  }
+  if (!plan.policy.device.has_value()) return rates;
+  PENSTOCK_ASSIGN_OR_RETURN(rates.device_compute, ComputeTime(hardware, plan, "gpu", 1));
+  PENSTOCK_ASSIGN_OR_RETURN(rates.dram_to_device, LinkTime(hardware, "dram_to_device"));
+  PENSTOCK_ASSIGN_OR_RETURN(rates.device_to_dram, LinkTime(hardware, "device_to_dram"));
+  // From DRAM to DRAM: a byte is read and written.
+  const MemoryTier* dram = hardware.FindTier("dram");
+  const double copy_bytes_per_s = dram == nullptr || dram->rates.empty() ? 0 : dram->rates.back().copy_bytes_per_s;
+  if (copy_bytes_per_s <= 0) return UsageError("the hardware has no rates of its DRAM");
+  rates.dram_to_pinned = TransferTime(copy_bytes_per_s);
+  return rates;
+}
+
+}  // namespace penstock

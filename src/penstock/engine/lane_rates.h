@@ -1,0 +1,16 @@
+// How long tasks take on hardware that is described.
+#pragma once
+
+#include "absl/status/statusor.h"
+#include "penstock/engine/engine_plan.h"
+#include "penstock/hardware/hardware.h"
+#include "penstock/schedule/pass_simulator.h"
+
+namespace penstock {
+
+// A processor that was probed with weights and KV entries in these formats takes what was measured there; another one
+// what the roofline of its peaks and its memory allows (a call, and the longer of arithmetic and memory). A link takes
+// its latency and its rate. kUsage when the hardware lacks rates that the plan needs.
+absl::StatusOr<LaneRates> LaneRatesOf(const Hardware& hardware, const EnginePlan& plan, int num_threads);
+
+}  // namespace penstock
