@@ -127,6 +127,57 @@ def probe_rows():
                                                               stdout=open("/dev/full", "wb"))
 
 
+def planning_rows():
+    config = os.path.join(os.path.dirname(__file__), "..", "data", "configs", "mixtral-8x7b.json")
+    machine = ["--hardware=none:dram=24GiB", "--workload=prompt=32,gen=4,requests=16"]
+    small = [f"--config={config}", "--weights=int8", *machine]
+
+    def plans(box):
+        text = box.run(["plan", *small]).stdout.decode()
+        first = text.splitlines()[:3]
+        box.expect(first[0].startswith("It runs") and "tokens per second" in first[1] and "limited by" in first[2], f"the first lines: {first}")
+        policy = box.output("policy.json")
+        plan = json.loads(box.run(["plan", *small, "--json", "--output", policy]).stdout)
+        best = plan["choices"][0]
+        box.expect(best["predicted"]["generation_tokens_per_second"] > 0 and plan["what_would_help"], f"no rate: {best}")
+        with open(policy, encoding="utf-8") as file:
+            box.expect(json.load(file) == best["policy"], "--output and --json differ")
+        simulated = json.loads(box.run(["simulate", *small, "--policy", policy, "--json"]).stdout)["schedules"][0]
+        ratio = simulated["tokens_per_second"]["generation"] / best["predicted"]["generation_tokens_per_second"]
+        box.expect(0.85 < ratio < 1.15, f"the simulation says {ratio} of the plan")
+    yield "L12", "plan, and the simulation of its policy", plans
+
+    def simulates(box):
+        page, trace = box.output("page.html"), box.output("trace.json")
+        box.run(["simulate", *small, "--schedule=klotski", "--trace-html", page, "--trace", trace])
+        with open(page, encoding="utf-8") as file:
+            box.expect("disk_to_dram" in file.read(), "no lane on the page")
+        with open(trace, encoding="utf-8") as file:
+            box.expect(len(json.load(file)) > 0, "no events")
+        lines = box.run(["simulate", *small, "--schedule=all"]).stdout.decode().splitlines()
+        box.expect(sum(line.startswith(name) for line in lines for name in ("klotski ", "zigzag ", "zero ", "on-demand ")) == 4, f"{lines}")
+    yield "L12", "simulate", simulates
+
+    for command in ("plan", "simulate"):
+        yield "L12", f"{command}: no model", usage([command], "give --model DIR or --config FILE")
+        yield "L12", f"{command}: two models", usage([command, "--model=x", "--config=y"], "give --model DIR or --config FILE")
+        yield "L12", f"{command}: no such config", usage([command, "--config=/nowhere/config.json", *machine], "/nowhere/config.json", code=5)
+        yield "L12", f"{command}: unknown hardware", usage([command, f"--config={config}", "--hardware=cray"], "'cray' is unknown: expected t4")
+        yield "L12", f"{command}: unknown part", usage([command, f"--config={config}", "--hardware=l4:disk=tape"], "disk 'tape' is unknown")
+        yield "L12", f"{command}: unknown weights", usage([command, f"--config={config}", "--hardware=l4", "--weights=int5"], "'int5': expected f32")
+        for workload in ("", "prompt=5", "prompt=0,gen=1", "mtbench:gen=x", "prompt=9,max-prompt=8,gen=1"):
+            yield "L12", f"{command}: workload '{workload}'", usage([command, f"--config={config}", "--hardware=l4", f"--workload={workload}"], "workload")
+        yield "L12", f"{command}: too little memory", usage([command, f"--config={config}", *machine, "--memory=100MiB"], "least budget is", code=6)
+        yield "L12", f"{command}: no device", usage([command, f"--config={config}", *machine, "--schedule=cgopipe"], "cgopipe")
+        yield "L12", f"{command}: list", lambda box, command=command: box.expect(b"rtx4090" in box.run([command, "--hardware=list"]).stdout, "no presets")
+    for text in ("", "[]", "{", '{"processors": 3}', '{"links": [{"name": "disk_to_dram", "bytes_per_second": -1}]}'):
+        yield "L12", f"hardware file {text!r}", lambda box, text=text: box.run(
+            ["plan", f"--config={config}", "--hardware", box.file("hw.json", text)], code=4, match="hw.json")
+    yield "L12", "unknown family", lambda box: box.run(
+        ["plan", "--config", box.file("config.json", '{"architectures": ["MartianForCausalLM"]}'), *machine], code=3, match="config.json.*Martian")
+    yield "L12", "a trace of all", usage(["simulate", *small, "--schedule=all", "--trace=x"], "--trace and --trace-html show one schedule")
+
+
 def environment_rows():
     for name, value in (("THREADS", "abc"), ("THREADS", "0"), ("TEMPERATURE", "hot"), ("BATCH_SIZE", "-1")):
         yield "L3", f"PENSTOCK_{name}={value}", generating(code=2, match=name.lower().replace("_", "-"), env={f"PENSTOCK_{name}": value})
@@ -325,3 +376,4 @@ def cases():
     yield from surroundings_rows()
     yield from probe_rows()
     yield from bench_rows()
+    yield from planning_rows()

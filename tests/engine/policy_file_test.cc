@@ -30,6 +30,20 @@ TEST(PolicyFile, SetsWhatItNames) {
   EXPECT_EQ(options.batch_size, 5);
 }
 
+TEST(PolicyFile, SaysWhatIsNotTheDefault) {
+  EXPECT_EQ(PolicyJson({}), json::object());
+  EngineOptions options{.batch_size = 48, .prefill_chunk = 512};
+  options.policy.schedule = "cgopipe";
+  options.policy.reorder = false;
+  const json::object policy = PolicyJson(options);
+  EXPECT_EQ(policy.size(), 4u);
+  EngineOptions read;
+  ASSERT_TRUE(ApplyPolicy(json::serialize(policy), "p.json", read).ok());
+  EXPECT_EQ(PolicyJson(read), policy);
+  EXPECT_EQ(read.batch_size, 48);
+  EXPECT_FALSE(read.policy.reorder);
+}
+
 TEST(PolicyFile, RefusesWhatIsWrong) {
   const std::pair<const char*, const char*> cases[] = {
       {"", "p.json: "},

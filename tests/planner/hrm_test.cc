@@ -10,6 +10,7 @@
 #include <rapidcheck/gtest.h>
 
 #include "penstock/hardware/presets.h"
+#include "penstock/planner/hrm_plot.h"
 
 namespace penstock {
 namespace {
@@ -53,6 +54,20 @@ TEST(Hrm, Figure5ExpertsMoveOnceTheBatchIsLarge) {
   EXPECT_LT(hrm.LocalRoof(kDram, intensity(400)), hrm.Roof(kDevice, at_device, kDram, intensity(400)));
   EXPECT_DOUBLE_EQ(hrm.Roof(kDevice, at_device, kDram, intensity(400)), 32e9 * 100);
   EXPECT_DOUBLE_EQ(hrm.Roof(kDevice, at_device, kDram, intensity(2000)), 300e9 * 32);
+}
+
+TEST(Hrm, IsDrawnWithItsPoints) {
+  const HrmPoint points[] = {{"attention <f16>", kDram, 4, kDram, 4}, {"experts", kDevice, 32, kDram, 500}};
+  EXPECT_DOUBLE_EQ(RoofOf(L4(), points[0]), 100e9 * 4);
+  EXPECT_DOUBLE_EQ(RoofOf(L4(), points[1]), 300e9 * 32);
+  const std::string svg = PlotHrm(L4(), points, "L4 & host");
+  EXPECT_THAT(svg, testing::StartsWith("<svg "));
+  EXPECT_THAT(svg, testing::EndsWith("</svg>\n"));
+  EXPECT_THAT(svg, testing::HasSubstr("attention &lt;f16&gt;"));
+  EXPECT_THAT(svg, testing::HasSubstr("L4 &amp; host"));
+  EXPECT_THAT(svg, testing::HasSubstr("P1 50, P2 300 op/byte"));
+  EXPECT_THAT(svg, testing::Not(testing::HasSubstr("nan")));
+  EXPECT_THAT(svg, testing::Not(testing::HasSubstr("inf")));
 }
 
 TEST(Hrm, TakesItsLevelsFromHardware) {

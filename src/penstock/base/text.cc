@@ -150,4 +150,25 @@ std::string Printable(std::string_view text) {
   return out;
 }
 
+std::string EscapeXml(std::string_view text) {
+  std::string escaped;
+  for (const char c : ReplaceInvalidUtf8(text)) {
+    switch (c) {
+      case '&': escaped += "&amp;"; break;
+      case '<': escaped += "&lt;"; break;
+      case '>': escaped += "&gt;"; break;
+      case '"': escaped += "&quot;"; break;
+      case '\'': escaped += "&#39;"; break;
+      default:
+        // Neither HTML nor XML allows other control characters.
+        if (static_cast<unsigned char>(c) >= 0x20 && c != 0x7f) {
+          escaped += c;
+        } else {
+          escaped += ' ';
+        }
+    }
+  }
+  return escaped;
+}
+
 }  // namespace penstock

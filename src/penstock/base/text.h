@@ -32,6 +32,9 @@ std::string ReplaceInvalidUtf8(std::string_view text);
 // cut after 2000 bytes.
 std::string Printable(std::string_view text);
 
+// As the text of an element or an attribute of HTML or XML.
+std::string EscapeXml(std::string_view text);
+
 // A name from outside for the middle of a message: at most `max_bytes` of it and then "...", so that what
 // comes after the name is not cut. Never cuts inside a code point.
 std::string Excerpt(std::string_view text, size_t max_bytes = 200);

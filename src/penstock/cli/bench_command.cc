@@ -1,5 +1,4 @@
 #include "penstock/cli/commands.h"
-#include "penstock/cli/hardware_flag.h"
 
 #include <algorithm>
 #include <chrono>

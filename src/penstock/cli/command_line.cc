@@ -440,36 +440,53 @@ Command AddBenchCommand(CLI::App& app, LogFlags& log) {
   return {command, [flags] { return BenchCommand(*flags); }};
 }
 
+void AddDescribedFlags(CLI::App& app, DescribedFlags& flags) {
+  EngineOptions& engine = flags.model.engine;
+  app.add_option("-m,--model", engine.model_dir, "Hugging Face model folder or packed store (or give --config)")
+      ->type_name("DIR");
+  app.add_option("--config", flags.config_path, "a model's config.json; no weights are needed")->type_name("FILE");
+  app.add_option("--weights", flags.weights, "with --config: f32, f16, bf16, int8, hqq4 or hqq3")
+      ->capture_default_str();
+  app.add_option("--hardware", flags.hardware,
+                 "auto (this machine), a preset like rtx4090:dram=128GiB,disk=nvme4, a file of penstock probe, or list "
+                 "(prints the presets)")
+      ->capture_default_str();
+  app.add_option("--workload", flags.workload,
+                 "prompt=N,gen=N[,max-prompt=N,requests=N], or mtbench, reasoning, summarization, klotski")
+      ->capture_default_str();
+  app.add_option("--memory", flags.model.memory, "DRAM budget (default: 9/10 of the hardware's)")->type_name("SIZE");
+  app.add_option("--device", engine.device, "auto, cpu or gpu")->capture_default_str();
+  AddPolicyFlags(app, flags.model);
+}
+
+Command AddPlanCommand(CLI::App& app, LogFlags& log) {
+  auto flags = std::make_shared<PlanFlags>();
+  CLI::App* command =
+      app.add_subcommand("plan", "say before running: will it run, how fast, what limits it, what would help");
+  AddDescribedFlags(*command, flags->described);
+  command->add_option("--schedule", flags->described.model.schedule, kScheduleHelp);
+  command
+      ->add_option("-o,--output", flags->policy_output_path, "write the policy into a file, for penstock run --policy")
+      ->type_name("FILE");
+  command->add_option("--plot", flags->plot_path, "draw the roofline with the policy's place on it, as SVG")
+      ->type_name("FILE");
+  command->add_flag("--json", flags->as_json, "print JSON");
+  AddLogFlags(*command, log);
+  return {command, [flags] { return PlanCommand(*flags); }};
+}
+
 Command AddSimulateCommand(CLI::App& app, LogFlags& log) {
   auto flags = std::make_shared<SimulateFlags>();
   CLI::App* command =
       app.add_subcommand("simulate", "run a workload in virtual time, on hardware that need not be here");
-  EngineOptions& engine = flags->model.engine;
-  command->add_option("-m,--model", engine.model_dir, "Hugging Face model folder or packed store (or give --config)")
-      ->type_name("DIR");
-  command->add_option("--config", flags->config_path, "a model's config.json; no weights are needed")
-      ->type_name("FILE");
-  command->add_option("--weights", flags->weights, "with --config: f32, f16, bf16, int8, hqq4 or hqq3")
-      ->capture_default_str();
-  command
-      ->add_option("--hardware", flags->hardware,
-                   "auto (this machine), a preset like rtx4090:dram=128GiB,disk=nvme4, a file of penstock probe, or "
-                   "list (prints the presets)")
-      ->capture_default_str();
-  command
-      ->add_option("--workload", flags->workload,
-                   "prompt=N,gen=N[,max-prompt=N,requests=N], or mtbench, reasoning, summarization, klotski")
-      ->capture_default_str();
-  command->add_option("--memory", flags->model.memory, "DRAM budget (default: 9/10 of the hardware's)")
-      ->type_name("SIZE");
-  command->add_option("--device", engine.device, "auto, cpu or gpu")->capture_default_str();
-  command->add_option("--schedule", flags->model.schedule, std::string("all (side by side), ") + kScheduleHelp);
+  AddDescribedFlags(*command, flags->described);
+  command->add_option("--schedule", flags->described.model.schedule,
+                      std::string("all (side by side), ") + kScheduleHelp);
   command->add_option("--routing-skew", flags->routing_skew, "how much likelier an expert is than the next one")
       ->check(NumberFrom(1, 100))
       ->capture_default_str();
   command->add_option("--seed", flags->seed, "of the routing")->check(UnsignedInteger());
   command->add_flag("--json", flags->as_json, "print JSON");
-  AddPolicyFlags(*command, flags->model);
   AddLogFlags(*command, log);
   return {command, [flags] { return SimulateCommand(*flags); }};
 }
@@ -515,7 +532,8 @@ int Main(int argc, char** argv) {
   LogFlags log;
   const Command commands[] = {AddRunCommand(app, log),     AddGenerateCommand(app, log), AddPackCommand(app, log),
                               AddInspectCommand(app, log), AddTokenizeCommand(app, log), AddPerplexityCommand(app, log),
-                              AddBenchCommand(app, log),   AddProbeCommand(app, log),    AddSimulateCommand(app, log)};
+                              AddBenchCommand(app, log),   AddProbeCommand(app, log),    AddPlanCommand(app, log),
+                              AddSimulateCommand(app, log)};
   BindVariables(app);
   try {
     if (const absl::Status status = ParseFlags(app, argc, argv); !status.ok()) return ReportError(status);

@@ -9,6 +9,7 @@
 
 #include "absl/status/statusor.h"
 #include "penstock/engine.h"
+#include "penstock/hardware/hardware.h"
 #include "penstock/job/job.h"
 #include "penstock/job/sampling_fields.h"
 #include "penstock/pack.h"
@@ -27,6 +28,10 @@ struct ModelFlags {
 
 // The checked options.
 absl::StatusOr<EngineOptions> ToEngineOptions(const ModelFlags& flags);
+
+// --hardware: a preset, a file that penstock probe wrote, or auto: this machine. kUsage when it is none of these,
+// kInput when the file holds no Hardware.
+absl::StatusOr<Hardware> ParseHardwareFlag(const std::string& spec);
 
 // penstock run: the main job, from a JSONL file of requests to a JSONL file of results.
 struct RunFlags {
@@ -94,13 +99,27 @@ struct BenchFlags {
 };
 absl::StatusOr<int> BenchCommand(const BenchFlags& flags);
 
-// penstock simulate: a workload in virtual time.
-struct SimulateFlags {
+// The flags of commands that need neither weights nor the machine: described_flags.h.
+struct DescribedFlags {
   ModelFlags model;
   std::string config_path;  // instead of model.engine.model_dir
   std::string weights = "bf16";
   std::string hardware = "auto";
   std::string workload = "prompt=128,gen=32";
+};
+
+// penstock plan: which policy, how fast, what limits it, what would help.
+struct PlanFlags {
+  DescribedFlags described;
+  std::string policy_output_path;  // of the policy that was chosen, for --policy; empty: none
+  std::string plot_path;           // of the roofline; empty: none
+  bool as_json = false;
+};
+absl::StatusOr<int> PlanCommand(const PlanFlags& flags);
+
+// penstock simulate: a workload in virtual time.
+struct SimulateFlags {
+  DescribedFlags described;
   double routing_skew = 1;
   uint64_t seed = 0;
   bool as_json = false;

@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <utility>
 
 #include <unistd.h>
 
@@ -9,11 +10,9 @@
 #include "penstock/base/status.h"
 #include "penstock/base/text.h"
 #include "penstock/cli/commands.h"
-#include "penstock/cli/hardware_flag.h"
-#include "penstock/engine/described_model.h"
+#include "penstock/cli/described_flags.h"
 #include "penstock/engine/recorders.h"
 #include "penstock/engine/simulation.h"
-#include "penstock/hardware/presets.h"
 
 namespace penstock::cli {
 namespace {
@@ -25,21 +24,6 @@ struct Simulated {
   absl::Status status;  // not OK: this schedule cannot run so
 };
 
-std::string PresetTable() {
-  std::string table;
-  for (const PresetInfo& info : AllPresets()) {
-    table += fmt::format("{:<8} {:<11} {} ({})\n", info.kind, info.name, info.summary, info.source);
-  }
-  return table;
-}
-
-absl::StatusOr<DescribedModel> Describe(const SimulateFlags& flags) {
-  const bool has_folder = !flags.model.engine.model_dir.empty();
-  if (has_folder == !flags.config_path.empty()) return UsageError("give --model DIR or --config FILE");
-  return has_folder ? DescribedModel::FromFolder(flags.model.engine.model_dir)
-                    : DescribedModel::FromConfig(flags.config_path, flags.weights);
-}
-
 // Names of the schedules to be simulated; several are compared.
 std::vector<std::string> SchedulesOf(const EngineOptions& options) {
   if (options.policy.schedule != "all") return {options.policy.schedule};
@@ -50,18 +34,19 @@ std::vector<std::string> SchedulesOf(const EngineOptions& options) {
   return names;
 }
 
-absl::Status Simulate(const SimulateFlags& flags, const Hardware& hardware, const Workload& workload,
-                      const DescribedModel& model, EngineOptions options, Simulated& simulated) {
+absl::Status Simulate(const SimulateFlags& flags, const Described& described, Simulated& simulated) {
+  EngineOptions options = described.options;
   options.policy.schedule = simulated.schedule;
-  PENSTOCK_ASSIGN_OR_RETURN(const EnginePlan plan, PlanOn(hardware, options, model));
+  const DescribedModel& model = described.model;
+  PENSTOCK_ASSIGN_OR_RETURN(const EnginePlan plan, PlanOn(described.hardware, options, model));
   simulated.plan = plan.policy.plan;
   PENSTOCK_ASSIGN_OR_RETURN(const std::unique_ptr<Recorders> recorders,
                             Recorders::Create(options, model.config(), model.name()));
   PENSTOCK_ASSIGN_OR_RETURN(
       simulated.run,
       SimulateWorkload(
-          {.config = model.config(), .plan = plan, .num_threads = options.threads, .sink = recorders->sink()}, hardware,
-          workload, {.skew = flags.routing_skew, .seed = flags.seed}));
+          {.config = model.config(), .plan = plan, .num_threads = options.threads, .sink = recorders->sink()},
+          described.hardware, described.workload, {.skew = flags.routing_skew, .seed = flags.seed}));
   return recorders->Close();
 }
 
@@ -92,18 +77,14 @@ json::object ToJson(const Simulated& simulated) {
           {"expert_cache", json::object{{"hits", run.expert_hits}, {"misses", run.expert_misses}}}};
 }
 
-std::string Head(const DescribedModel& model, const EngineOptions& options, const Workload& workload) {
-  const ModelConfig& config = model.config();
+std::string Head(const Described& described) {
+  const EngineOptions& options = described.options;
   return fmt::format(
-      "model     {}: {} layers, {} experts, {} of them for each token, {} of weights\n"
-      "memory    {} of DRAM{}\n"
-      "workload  prompts of {} tokens on the average, at most {}; answers of {}\n\n"
-      "{:<21}{:>6}{:>7}{:>14}{:>13}{:>17}  {}\n",
-      Printable(model.name()), config.num_layers, config.num_experts, config.num_topk,
-      FormatBytes(model.weights_bytes()), FormatBytes(options.memory_bytes),
+      "model     {}\nmemory    {} of DRAM{}\nworkload  {}\n\n{:<21}{:>6}{:>7}{:>14}{:>13}{:>17}  {}\n",
+      ModelLine(described.model), FormatBytes(options.memory_bytes),
       options.device == "gpu" ? fmt::format(", {} on the device", FormatBytes(options.device_memory_bytes)) : "",
-      workload.prompt_tokens, workload.max_prompt_tokens, workload.new_tokens, "schedule", "N", "micro",
-      "prefill tok/s", "decode tok/s", "generation tok/s", "lanes busy");
+      WorkloadLine(described.workload), "schedule", "N", "micro", "prefill tok/s", "decode tok/s", "generation tok/s",
+      "lanes busy");
 }
 
 std::string Line(const Simulated& simulated) {
@@ -123,42 +104,33 @@ std::string Line(const Simulated& simulated) {
 }  // namespace
 
 absl::StatusOr<int> SimulateCommand(const SimulateFlags& flags) {
-  if (flags.hardware == "list") {
+  if (flags.described.hardware == "list") {
     PENSTOCK_RETURN_IF_ERROR(WriteFully(STDOUT_FILENO, PresetTable(), "stdout"));
     return 0;
   }
-  PENSTOCK_ASSIGN_OR_RETURN(const Workload workload, ParseWorkload(flags.workload));
-  PENSTOCK_ASSIGN_OR_RETURN(EngineOptions options, ToEngineOptions(flags.model));
-  PENSTOCK_ASSIGN_OR_RETURN(const DescribedModel model, Describe(flags));
-  PENSTOCK_ASSIGN_OR_RETURN(const Hardware hardware, ParseHardwareFlag(flags.hardware));
-  PENSTOCK_ASSIGN_OR_RETURN(options, OptionsFor(std::move(options), hardware, workload));
+  PENSTOCK_ASSIGN_OR_RETURN(Described described, Describe(flags.described));
+  PENSTOCK_ASSIGN_OR_RETURN(described.options,
+                            OptionsFor(std::move(described.options), described.hardware, described.workload));
+  const EngineOptions& options = described.options;
   const std::vector<std::string> schedules = SchedulesOf(options);
   if (schedules.size() > 1 && !(options.trace_path + options.trace_html_path).empty()) {
     return UsageError("--trace and --trace-html show one schedule: give its name instead of all");
   }
   json::array results;
-  if (!flags.as_json) {
-    PENSTOCK_RETURN_IF_ERROR(WriteFully(STDOUT_FILENO, Head(model, options, workload), "stdout"));
-  }
+  std::string head = Head(described);
   for (const std::string& schedule : schedules) {
     Simulated simulated{.schedule = schedule, .plan = {}, .run = {}, .status = {}};
-    simulated.status = Simulate(flags, hardware, workload, model, options, simulated);
+    simulated.status = Simulate(flags, described, simulated);
     if (!simulated.status.ok() && schedules.size() == 1) return simulated.status;
     if (flags.as_json) {
       results.push_back(ToJson(simulated));
     } else {
-      PENSTOCK_RETURN_IF_ERROR(WriteFully(STDOUT_FILENO, Line(simulated), "stdout"));
+      PENSTOCK_RETURN_IF_ERROR(WriteFully(STDOUT_FILENO, std::exchange(head, "") + Line(simulated), "stdout"));
     }
   }
   if (!flags.as_json) return 0;
-  const json::object all = {{"model", ReplaceInvalidUtf8(model.name())},
-                            {"weights_bytes", model.weights_bytes()},
-                            {"memory_bytes", options.memory_bytes},
-                            {"device_memory_bytes", options.device_memory_bytes},
-                            {"workload", json::object{{"prompt_tokens", workload.prompt_tokens},
-                                                      {"max_prompt_tokens", workload.max_prompt_tokens},
-                                                      {"new_tokens", workload.new_tokens}}},
-                            {"schedules", std::move(results)}};
+  json::object all = ToJson(described);
+  all["schedules"] = std::move(results);
   PENSTOCK_RETURN_IF_ERROR(WriteFully(STDOUT_FILENO, std::string(json::serialize(all)) + "\n", "stdout"));
   return 0;
 }

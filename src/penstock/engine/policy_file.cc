@@ -65,28 +65,49 @@ class PolicyReader {
   absl::Status status_;
 };
 
+// Every key with what it sets.
+template <typename Options, typename Visitor>
+void VisitPolicy(Options& options, Visitor visit) {
+  auto& policy = options.policy;
+  visit("schedule", policy.schedule);
+  visit("eviction", policy.eviction);
+  visit("batch_size", options.batch_size);
+  visit("micro_batch_size", policy.micro_batch_size);
+  visit("kv_tier", policy.kv_tier);
+  visit("prefill_chunk", options.prefill_chunk);
+  visit("streaming_slots", policy.streaming_slots);
+  visit("disk_window", policy.disk_window);
+  visit("hot_experts", policy.hot_experts);
+  visit("path_length", policy.path_length);
+  visit("correlation_table", policy.correlation_table);
+  visit("multi_batch", policy.multi_batch);
+  visit("hot_prefetch", policy.hot_prefetch);
+  visit("reorder", policy.reorder);
+}
+
+json::object AllOf(const EngineOptions& options) {
+  json::object all;
+  VisitPolicy(options, [&](std::string_view key, const auto& value) { all[key] = json::value_from(value); });
+  return all;
+}
+
 }  // namespace
+
+json::object PolicyJson(const EngineOptions& options) {
+  const json::object defaults = AllOf({});
+  json::object policy;
+  for (const auto& [key, value] : AllOf(options)) {
+    if (defaults.at(key) != value) policy[key] = value;
+  }
+  return policy;
+}
 
 absl::Status ApplyPolicy(std::string_view text, const std::string& name, EngineOptions& options) {
   const absl::StatusOr<json::value> document = ParseJson(text, Fault::kUsage);
   if (!document.ok()) return Annotate(document.status(), Printable(name));
   if (!document->is_object()) return UsageError("{}: expected a JSON object", Printable(name));
-  Policy& policy = options.policy;
   PolicyReader reader(document->get_object(), name);
-  reader.Read("schedule", policy.schedule);
-  reader.Read("eviction", policy.eviction);
-  reader.Read("batch_size", options.batch_size);
-  reader.Read("micro_batch_size", policy.micro_batch_size);
-  reader.Read("kv_tier", policy.kv_tier);
-  reader.Read("prefill_chunk", options.prefill_chunk);
-  reader.Read("streaming_slots", policy.streaming_slots);
-  reader.Read("disk_window", policy.disk_window);
-  reader.Read("hot_experts", policy.hot_experts);
-  reader.Read("path_length", policy.path_length);
-  reader.Read("correlation_table", policy.correlation_table);
-  reader.Read("multi_batch", policy.multi_batch);
-  reader.Read("hot_prefetch", policy.hot_prefetch);
-  reader.Read("reorder", policy.reorder);
+  VisitPolicy(options, [&](std::string_view key, auto& value) { reader.Read(key, value); });
   return reader.Finish();
 }
 

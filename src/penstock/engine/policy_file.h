@@ -11,6 +11,7 @@
 #include <string_view>
 
 #include "absl/status/status.h"
+#include "penstock/base/json.h"
 #include "penstock/engine.h"
 
 namespace penstock {
@@ -20,5 +21,8 @@ absl::Status ApplyPolicy(std::string_view text, const std::string& name, EngineO
 
 // The same for a file.
 absl::Status ApplyPolicyFile(const std::string& path, EngineOptions& options);
+
+// What a policy file says to make these choices: those that are not the defaults.
+json::object PolicyJson(const EngineOptions& options);
 
 }  // namespace penstock

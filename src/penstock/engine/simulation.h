@@ -7,20 +7,14 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
-#include "penstock/engine/engine_plan.h"
+#include "penstock/engine/simulated_batch.h"
+#include "penstock/engine/simulator.h"
 #include "penstock/hardware/hardware.h"
 #include "penstock/model/cost.h"
 #include "penstock/planner/workload.h"
 #include "penstock/runtime/runtime.h"
 
 namespace penstock {
-
-struct SimulationInputs {
-  const ModelConfig& config;
-  const EnginePlan& plan;
-  int num_threads = 1;  // of the host
-  TaskSink* sink = nullptr;
-};
 
 // Seconds of each step of a routing trace, by its index; 0 for steps of which the trace has nothing. kInput when the
 // trace is damaged or another model's, kUsage when the hardware lacks rates that are needed. Klotski begins with an
@@ -47,11 +41,16 @@ struct SimulatedRun {
   int64_t expert_hits = 0;  // where the layers are computed
   int64_t expert_misses = 0;
 
+  // A step of this size, but for its generated tokens.
+  void Add(const StepSize& size, double seconds);
   double total_s() const { return prefill_s + decode_s; }
   double generation_tokens_per_s() const { return static_cast<double>(generated_tokens) / total_s(); }
 };
 
-// kUsage as above, kResources when a request does not fit into the plan's context.
+// kResources when the workload's longest request does not fit into the plan's context.
+absl::Status CheckFits(const Workload& workload, const MemoryPlan& plan);
+
+// kUsage as above, kResources as CheckFits().
 absl::StatusOr<SimulatedRun> SimulateWorkload(const SimulationInputs& inputs, const Hardware& hardware,
                                               const Workload& workload, const RoutingSpec& routing);
 

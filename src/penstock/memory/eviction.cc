@@ -21,6 +21,11 @@ class Order {
       slots_.splice(slots_.end(), slots_, place);
     }
   }
+  void Remove(int slot_idx) {
+    std::list<int>::iterator& place = places_[slot_idx];
+    if (place != slots_.end()) slots_.erase(place);
+    place = slots_.end();
+  }
   const std::list<int>& slots() const { return slots_; }
 
  private:
@@ -76,24 +81,25 @@ class LfuPolicy : public EvictionPolicy {
 // First in, first out, but for what is pinned.
 class FifoPolicy : public EvictionPolicy {
  public:
-  FifoPolicy(int64_t num_slots, std::vector<bool> pinned)
-      : order_(num_slots), keys_(static_cast<size_t>(num_slots)), pinned_(std::move(pinned)) {}
+  FifoPolicy(int64_t num_slots, std::vector<bool> pinned) : order_(num_slots), pinned_(std::move(pinned)) {}
   void OnLoad(int slot_idx, int64_t key) override {
-    keys_[slot_idx] = key;
-    order_.MoveToBack(slot_idx);
+    if (pinned_[key]) {
+      order_.Remove(slot_idx);  // nobody looks at it again: there may be thousands
+    } else {
+      order_.MoveToBack(slot_idx);
+    }
   }
   void OnUse(int) override {}
   int Victim(absl::FunctionRef<bool(int)> may_go) const override {
     for (const int slot_idx : order_.slots()) {
-      if (!pinned_[keys_[slot_idx]] && may_go(slot_idx)) return slot_idx;
+      if (may_go(slot_idx)) return slot_idx;
     }
     return -1;
   }
 
  private:
-  Order order_;
-  std::vector<int64_t> keys_;  // by slot
-  std::vector<bool> pinned_;   // by expert
+  Order order_;               // of what is not pinned
+  std::vector<bool> pinned_;  // by expert
 };
 
 }  // namespace

@@ -25,7 +25,10 @@ class GeneratedRouting : public RoutingSource {
   int64_t num_topk_;
   uint64_t seed_;
   int64_t step_ = 0;
+  void ChooseByWeight(uint64_t state, int64_t first);
+
   std::vector<double> weights_;  // by place in a layer's order
+  std::vector<double> sums_;     // of the weights up to each place
   std::vector<int32_t> choices_;
 };
 

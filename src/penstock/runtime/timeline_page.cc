@@ -110,27 +110,6 @@ constexpr std::string_view kScript = R"js(
 })();
 )js";
 
-std::string Escaped(std::string_view text) {
-  std::string escaped;
-  for (const char c : ReplaceInvalidUtf8(text)) {
-    switch (c) {
-      case '&': escaped += "&amp;"; break;
-      case '<': escaped += "&lt;"; break;
-      case '>': escaped += "&gt;"; break;
-      case '"': escaped += "&quot;"; break;
-      case '\'': escaped += "&#39;"; break;
-      default:
-        // HTML allows no other control characters.
-        if (static_cast<unsigned char>(c) >= 0x20 && c != 0x7f) {
-          escaped += c;
-        } else {
-          escaped += ' ';
-        }
-    }
-  }
-  return escaped;
-}
-
 // Three significant digits of a number that is not negative: "0.0123", "4.56", "78.9", "12345".
 std::string Digits(double value) {
   if (value >= 99.95) return fmt::format("{:.0f}", value);
@@ -168,7 +147,7 @@ struct NameWindow {
 class Page {
  public:
   Page(const TimelineRecord& record, std::string_view title, double window_s)
-      : record_(record), title_(Escaped(title)) {
+      : record_(record), title_(EscapeXml(title)) {
     SetWindow(window_s);
     Sum();
   }
@@ -282,7 +261,7 @@ class Page {
         return amount > 0 && usage.busy_s > 0 ? Digits(amount / usage.busy_s / 1e9) : std::string("–");
       };
       Append(R"(<tr><th scope="row">{}</th><td>{}</td><td>{:.3f} s</td>{}<td>{}</td><td>{}</td><td>{}</td>{})",
-             Escaped(usage.name), usage.num_tasks, usage.busy_s, bar(usage.busy_s, total_s),
+             EscapeXml(usage.name), usage.num_tasks, usage.busy_s, bar(usage.busy_s, total_s),
              rate(static_cast<double>(usage.cost.memory_bytes)), rate(static_cast<double>(usage.cost.link_bytes)),
              rate(usage.cost.flops), bar(window.busy_s, span_s()));
       if (window.bubble_s > 0) {
@@ -300,10 +279,10 @@ class Page {
     for (const auto& [name, window] : by_time_) {
       Append(R"(<li><span class="swatch c{}"></span>{} <small>{}, {}</small></li>)"
              "\n",
-             window->colour, Escaped(name), Count(window->num_tasks, "task"), Seconds(window->busy_s));
+             window->colour, EscapeXml(name), Count(window->num_tasks, "task"), Seconds(window->busy_s));
     }
     html_ += "</ul>\n<div class=\"lanes\">\n<div class=\"names\">\n";
-    for (const LaneUsage& lane : record_.lanes) Append("<div title=\"{0}\">{0}</div>\n", Escaped(lane.name));
+    for (const LaneUsage& lane : record_.lanes) Append("<div title=\"{0}\">{0}</div>\n", EscapeXml(lane.name));
     html_ += "</div>\n<div class=\"plot\">\n<div id=\"ticks\">";
     AppendTicks();
     const size_t height = lanes_.size() * kRowHeight;
@@ -353,7 +332,7 @@ class Page {
   }
 
   void AppendTooltip(const TaskSlice& slice) {
-    html_ += Escaped(slice.label.name);
+    html_ += EscapeXml(slice.label.name);
     const auto append_index = [this](std::string_view name, int64_t idx) {
       if (idx >= 0) Append("\n{} {}", name, idx);
     };

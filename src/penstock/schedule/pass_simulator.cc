@@ -52,7 +52,8 @@ void PassSimulator::ResetUsage() {
   }
 }
 
-double PassSimulator::Run(const RowBatch& batch, std::vector<RowRange> micro_batches, RoutingSource& routing) {
+double PassSimulator::Time(const RowBatch& batch, std::vector<RowRange> micro_batches, RoutingSource& routing,
+                           absl::FunctionRef<void(Pass&)> issue) {
   const double begin_s = runtime_.now_s();
   std::vector<absl::Status> row_status;
   Pass pass({.config = args_.config,
@@ -67,10 +68,19 @@ double PassSimulator::Run(const RowBatch& batch, std::vector<RowRange> micro_bat
              .micro_batches = std::move(micro_batches),
              .row_status = row_status,
              .rows_at_once = args_.rows_at_once});
+  issue(pass);
   // Nothing fails where nothing is done.
-  PENSTOCK_CHECK(schedule_->Run(pass).ok());
   PENSTOCK_CHECK(pass.Finish([](std::span<const int64_t>, std::span<float>) {}).ok());
   return runtime_.now_s() - begin_s;
+}
+
+double PassSimulator::Run(const RowBatch& batch, std::vector<RowRange> micro_batches, RoutingSource& routing) {
+  return Time(batch, std::move(micro_batches), routing,
+              [this](Pass& pass) { PENSTOCK_CHECK(schedule_->Run(pass).ok()); });
+}
+
+double PassSimulator::RunLogits(const RowBatch& batch, RoutingSource& routing) {
+  return Time(batch, {{0, batch.num_rows()}}, routing, [](Pass&) {});
 }
 
 }  // namespace penstock

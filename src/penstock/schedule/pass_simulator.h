@@ -7,6 +7,7 @@
 #include <optional>
 #include <vector>
 
+#include "absl/functional/function_ref.h"
 #include "absl/status/statusor.h"
 #include "penstock/memory/eviction.h"
 #include "penstock/memory/expert_tiers.h"
@@ -52,6 +53,8 @@ class PassSimulator {
 
   // One pass; the virtual seconds that it takes. The batch needs no KV pages.
   double Run(const RowBatch& batch, std::vector<RowRange> micro_batches, RoutingSource& routing);
+  // The logits of a pass alone.
+  double RunLogits(const RowBatch& batch, RoutingSource& routing);
 
   // Of the experts where they are computed.
   const ExpertCounters& counters() const { return experts_.compute()->counters(); }
@@ -60,6 +63,8 @@ class PassSimulator {
 
  private:
   explicit PassSimulator(Args args);
+  double Time(const RowBatch& batch, std::vector<RowRange> micro_batches, RoutingSource& routing,
+              absl::FunctionRef<void(Pass&)> issue);
 
   Args args_;
   ModelCost cost_;

@@ -13,11 +13,6 @@ namespace {
 // What the disk may have under way or just have brought while experts are computed.
 constexpr uint64_t kRingBytes = 192 * kMiB;
 
-// All experts of a layer are in slots at a time.
-bool IsLayerByLayer(ScheduleKind kind) {
-  return kind == ScheduleKind::kZero || kind == ScheduleKind::kZigzag || AttendsOnHost(kind);
-}
-
 }  // namespace
 
 std::string_view ScheduleName(ScheduleKind kind) {

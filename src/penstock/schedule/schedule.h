@@ -40,6 +40,11 @@ inline constexpr ScheduleKind kAllSchedules[] = {
     ScheduleKind::kZigzagCpuAttention, ScheduleKind::kFastdecode, ScheduleKind::kCgopipe};
 // Whether it attends on the host while a device computes the layers.
 constexpr bool AttendsOnHost(ScheduleKind kind) { return kind >= ScheduleKind::kZigzagCpuAttention; }
+// Whether all experts of a layer are in slots at a time, and each micro-batch is computed with them; else each expert
+// is computed once, for all rows.
+constexpr bool IsLayerByLayer(ScheduleKind kind) {
+  return kind == ScheduleKind::kZero || kind == ScheduleKind::kZigzag || AttendsOnHost(kind);
+}
 std::string_view ScheduleName(ScheduleKind kind);  // "on-demand"
 // kUsage names those that there are.
 absl::StatusOr<ScheduleKind> ParseScheduleName(std::string_view name);

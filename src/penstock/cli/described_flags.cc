@@ -1,0 +1,84 @@
+#include "penstock/cli/described_flags.h"
+
+#include <filesystem>
+#include <utility>
+
+#include "penstock/base/bytes.h"
+#include "penstock/base/file.h"
+#include "penstock/base/json.h"
+#include "penstock/base/limits.h"
+#include "penstock/base/status.h"
+#include "penstock/base/text.h"
+#include "penstock/hardware/presets.h"
+#include "penstock/hardware/probe.h"
+
+namespace penstock::cli {
+namespace {
+
+absl::StatusOr<DescribedModel> DescribeModel(const DescribedFlags& flags) {
+  const bool has_folder = !flags.model.engine.model_dir.empty();
+  if (has_folder == !flags.config_path.empty()) return UsageError("give --model DIR or --config FILE");
+  return has_folder ? DescribedModel::FromFolder(flags.model.engine.model_dir)
+                    : DescribedModel::FromConfig(flags.config_path, flags.weights);
+}
+
+}  // namespace
+
+absl::StatusOr<Hardware> ParseHardwareFlag(const std::string& spec) {
+  if (spec == "auto") return ProbeMachine();
+  std::error_code error;
+  if (!std::filesystem::exists(spec, error)) return HardwarePreset(spec);
+  PENSTOCK_ASSIGN_OR_RETURN(const std::string text, ReadFile(spec, kMaxConfigBytes));
+  const absl::StatusOr<json::value> value = ParseJson(text, Fault::kInput);
+  if (!value.ok()) return Annotate(value.status(), Printable(spec));
+  absl::StatusOr<Hardware> hardware = ParseHardware(*value);
+  if (!hardware.ok()) return Annotate(hardware.status(), Printable(spec));
+  return hardware;
+}
+
+absl::StatusOr<Described> Describe(const DescribedFlags& flags) {
+  PENSTOCK_ASSIGN_OR_RETURN(const Workload workload, ParseWorkload(flags.workload));
+  PENSTOCK_ASSIGN_OR_RETURN(EngineOptions options, ToEngineOptions(flags.model));
+  PENSTOCK_ASSIGN_OR_RETURN(DescribedModel model, DescribeModel(flags));
+  PENSTOCK_ASSIGN_OR_RETURN(Hardware hardware, ParseHardwareFlag(flags.hardware));
+  return Described{
+      .model = std::move(model), .hardware = std::move(hardware), .workload = workload, .options = std::move(options)};
+}
+
+std::string ModelLine(const DescribedModel& model) {
+  const ModelConfig& config = model.config();
+  return fmt::format("{}: {} layers, {} experts a layer, {} of them for each token, {} of weights",
+                     Printable(model.name()), config.num_layers, config.num_experts, config.num_topk,
+                     FormatBytes(model.weights_bytes()));
+}
+
+std::string WorkloadLine(const Workload& workload) {
+  std::string line = workload.num_requests > 0 ? fmt::format("{} requests, ", workload.num_requests) : "";
+  line += fmt::format("prompts of {} tokens", workload.prompt_tokens);
+  if (workload.max_prompt_tokens > workload.prompt_tokens) {
+    line += fmt::format(" on the average and {} at most", workload.max_prompt_tokens);
+  }
+  return line + fmt::format(", answers of {}", workload.new_tokens);
+}
+
+json::object ToJson(const Described& described) {
+  const Workload& workload = described.workload;
+  return {{"model", ReplaceInvalidUtf8(described.model.name())},
+          {"weights_bytes", described.model.weights_bytes()},
+          {"memory_bytes", described.options.memory_bytes},
+          {"device_memory_bytes", described.options.device_memory_bytes},
+          {"workload", json::object{{"requests", workload.num_requests},
+                                    {"prompt_tokens", workload.prompt_tokens},
+                                    {"max_prompt_tokens", workload.max_prompt_tokens},
+                                    {"new_tokens", workload.new_tokens}}}};
+}
+
+std::string PresetTable() {
+  std::string table;
+  for (const PresetInfo& info : AllPresets()) {
+    table += fmt::format("{:<8} {:<11} {} ({})\n", info.kind, info.name, info.summary, info.source);
+  }
+  return table;
+}
+
+}  // namespace penstock::cli

@@ -1,0 +1,322 @@
+#include <algorithm>
+#include <cerrno>
+#include <cmath>
+#include <utility>
+
+#include <fcntl.h>
+#include <unistd.h>
+
+#include "penstock/base/bytes.h"
+#include "penstock/base/file.h"
+#include "penstock/base/json.h"
+#include "penstock/base/status.h"
+#include "penstock/base/text.h"
+#include "penstock/cli/described_flags.h"
+#include "penstock/engine/auto_policy.h"
+#include "penstock/engine/decode_points.h"
+#include "penstock/engine/policy_file.h"
+
+namespace penstock::cli {
+namespace {
+
+// Lanes in words that a reader of a plan needs no glossary for.
+std::string_view LaneWords(std::string_view lane) {
+  constexpr std::pair<std::string_view, std::string_view> kWords[] = {
+      {"host_compute", "computing on the CPU"},
+      {"device_compute", "computing on the GPU"},
+      {"disk_to_dram", "reading from the disk"},
+      {"dram_to_device", "the link from DRAM to the GPU"},
+      {"device_to_dram", "the link from the GPU to DRAM"},
+      {"dram_to_pinned", "copying inside DRAM"},
+      {"host_finish", "checking what the disk brought"},
+  };
+  for (const auto& [name, words] : kWords) {
+    if (name == lane) return words;
+  }
+  return lane;
+}
+
+// Of a decode step, the busiest first; those that are busy at all.
+std::vector<LaneUsage> BusyLanes(const RunEstimate& estimate) {
+  std::vector<LaneUsage> lanes;
+  for (const LaneUsage& lane : estimate.decode_lanes) {
+    if (lane.busy_s > 0.001 * estimate.decode_step_s) lanes.push_back(lane);
+  }
+  std::stable_sort(lanes.begin(), lanes.end(),
+                   [](const LaneUsage& a, const LaneUsage& b) { return a.busy_s > b.busy_s; });
+  return lanes;
+}
+
+// Something to buy or to change, and what it would bring.
+struct WhatIf {
+  std::string change;
+  RunEstimate estimate;
+};
+
+template <typename List>
+auto* FindByName(List& list, std::string_view name) {
+  const auto found = std::find_if(list.begin(), list.end(), [&](const auto& item) { return item.name == name; });
+  return found == list.end() ? nullptr : &*found;
+}
+
+class WhatIfs {
+ public:
+  WhatIfs(const Described& described, const PolicyChoice& best) : described_(described), best_(best) {}
+
+  std::vector<WhatIf> Run() {
+    Hardware hardware = described_.hardware;
+    const bool has_device = best_.options.device == "gpu";
+    if (MemoryTier* dram = FindByName(hardware.tiers, "dram"); dram != nullptr && !AllInDram()) {
+      dram->capacity_bytes *= 2;
+      Try("twice the DRAM", hardware, [](EngineOptions& o) { o.memory_bytes *= 2; });
+    }
+    if (!AllInDram()) TryLinks("a disk twice as fast", {"disk_to_dram"});
+    if (has_device) {
+      TryLinks("a link to the GPU twice as fast", {"dram_to_device", "device_to_dram"});
+      Try("twice the GPU memory", described_.hardware, [](EngineOptions& o) { o.device_memory_bytes *= 2; });
+      TryProcessor("a GPU twice as fast, its memory too", "gpu");
+    }
+    TryProcessor("a CPU twice as fast, its memory too", "cpu");
+    std::stable_sort(whatifs_.begin(), whatifs_.end(), [](const WhatIf& a, const WhatIf& b) {
+      return a.estimate.generation_tokens_per_s() > b.estimate.generation_tokens_per_s();
+    });
+    return std::move(whatifs_);
+  }
+
+ private:
+  bool AllInDram() const {
+    return best_.plan.num_expert_slots + best_.plan.device.num_pinned_experts >= best_.plan.num_experts_total;
+  }
+  void TryLinks(const std::string& change, std::initializer_list<std::string_view> names) {
+    Hardware hardware = described_.hardware;
+    for (const std::string_view name : names) {
+      if (Link* link = FindByName(hardware.links, name)) link->bytes_per_s *= 2;
+    }
+    Try(change, hardware, [](EngineOptions&) {});
+  }
+  void TryProcessor(const std::string& change, std::string_view name) {
+    Hardware hardware = described_.hardware;
+    Processor* processor = FindByName(hardware.processors, name);
+    if (processor == nullptr) return;
+    for (ComputePeak& peak : processor->peaks) {
+      for (ComputeRate& rate : peak.rates) rate.ops_per_s *= 2;
+    }
+    for (KernelRates& kernels : processor->kernels) {
+      for (GemmPoint& point : kernels.gemm) point.seconds_per_byte /= 2;
+      kernels.kv_bytes_per_s *= 2;
+    }
+    if (MemoryTier* tier = FindByName(hardware.tiers, processor->tier)) {
+      for (MemoryRates& rates : tier->rates) {
+        rates.read_bytes_per_s *= 2;
+        rates.write_bytes_per_s *= 2;
+        rates.copy_bytes_per_s *= 2;
+      }
+    }
+    Try(change, hardware, [](EngineOptions&) {});
+  }
+  // The best policy there of the same schedule on the same processor.
+  template <typename Change>
+  void Try(const std::string& change, const Hardware& hardware, Change apply) {
+    EngineOptions options = described_.options;
+    options.device = best_.options.device;
+    options.policy.schedule = best_.options.policy.schedule;
+    options.memory_bytes = best_.options.memory_bytes;
+    options.device_memory_bytes = best_.options.device_memory_bytes;
+    apply(options);
+    absl::StatusOr<std::vector<PolicyChoice>> choices =
+        SearchPolicies(described_.model, hardware, described_.workload, options);
+    if (choices.ok()) whatifs_.push_back({change, choices->front().estimate});
+  }
+
+  const Described& described_;
+  const PolicyChoice& best_;
+  std::vector<WhatIf> whatifs_;
+};
+
+double Gain(const RunEstimate& estimate, const RunEstimate& base) {
+  return estimate.generation_tokens_per_s() / base.generation_tokens_per_s() - 1;
+}
+
+// A rate beside the best policy's.
+std::string Compared(const RunEstimate& estimate, const RunEstimate& base, std::string_view what) {
+  const double percent = 100 * Gain(estimate, base);
+  const std::string gain = std::abs(percent) < 0.5 ? "the same" : fmt::format("{:+.0f} %", percent);
+  return fmt::format("  {:>10.1f} tokens/s  {:>8}  {}\n", estimate.generation_tokens_per_s(), gain, what);
+}
+
+std::string Duration(double seconds) {
+  if (seconds < 120) return fmt::format("{:.1f} seconds", seconds);
+  if (seconds < 7200) return fmt::format("{:.0f} minutes", seconds / 60);
+  if (seconds < 172800) return fmt::format("{:.1f} hours", seconds / 3600);
+  return fmt::format("{:.1f} days", seconds / 86400);
+}
+
+std::string PolicyWords(const PolicyChoice& choice) {
+  const MemoryPlan& plan = choice.plan;
+  std::string words = fmt::format("{} on the {}, N = {}", plan.schedule, choice.options.device == "gpu" ? "GPU" : "CPU",
+                                  plan.batch_size);
+  if (plan.micro_batch_size > 0) words += fmt::format(" in micro-batches of {}", plan.micro_batch_size);
+  words += fmt::format(", {} prompt rows a step", plan.prefill_chunk);
+  if (plan.device.holds_kv_cache) words += ", KV cache on the GPU";
+  return words;
+}
+
+// The first three lines: will it run, how fast, what limits it.
+std::string Answers(const Described& described, const PolicyChoice& best) {
+  const RunEstimate& e = best.estimate;
+  const std::vector<LaneUsage> lanes = BusyLanes(e);
+  std::string text = fmt::format("It runs: {}.\n", ModelLine(described.model));
+  text += fmt::format("It generates {:.1f} tokens per second, prompts included: {} requests ({}) take {}.\n",
+                      e.generation_tokens_per_s(), e.num_requests,
+                      WorkloadLine({.prompt_tokens = described.workload.prompt_tokens,
+                                    .max_prompt_tokens = described.workload.max_prompt_tokens,
+                                    .new_tokens = described.workload.new_tokens}),
+                      Duration(e.total_s()));
+  std::vector<std::string> words;
+  for (size_t i = 0; i < lanes.size() && i < 3; ++i) {
+    words.push_back(fmt::format("{} ({}{:.0f} %", LaneWords(lanes[i].name), i == 0 ? "busy " : "",
+                                100 * lanes[i].busy_s / e.decode_step_s));
+  }
+  text += fmt::format("While it decodes it is limited by {} of the time)", words.empty() ? "nothing (0 %" : words[0]);
+  if (words.size() > 1) {
+    text += fmt::format("; next {} {})", words.size() > 2 ? "come" : "comes",
+                        fmt::join(words.begin() + 1, words.end(), ") and "));
+  }
+  return text + ".\n";
+}
+
+std::string Rates(const RunEstimate& e) {
+  return fmt::format(
+      "\nspeed\n"
+      "  prompts (prefill)  {:>10.1f} tokens/s  {}\n"
+      "  answers (decode)   {:>10.1f} tokens/s  {}, {:.3f} seconds a step\n",
+      e.prefill_s > 0 ? static_cast<double>(e.prompt_tokens) / e.prefill_s : 0, Duration(e.prefill_s),
+      e.decode_s > 0 ? static_cast<double>(e.generated_tokens) / e.decode_s : 0, Duration(e.decode_s), e.decode_step_s);
+}
+
+std::string Memory(const PolicyChoice& best) {
+  const MemoryPlan& plan = best.plan;
+  std::string text = "\nwhere every GiB goes\n";
+  const auto row = [&](std::string_view tier, std::string_view what, uint64_t bytes, const std::string& note) {
+    if (bytes > 0) {
+      text += fmt::format("  {:<5}{:<34}{:>9.2f} GiB{}\n", tier, what, static_cast<double>(bytes) / kGiB, note);
+    }
+  };
+  const auto experts = [&](int64_t num_slots, int64_t num_pinned) {
+    return fmt::format("  room for {} of {}, {} of them stay", num_slots, plan.num_experts_total, num_pinned);
+  };
+  const bool has_device = best.options.device == "gpu";
+  if (has_device) {
+    const DevicePlan& device = plan.device;
+    row("GPU", "experts", device.expert_bytes, experts(device.num_expert_slots, device.num_pinned_experts));
+    row("GPU", "attention, router, norms", device.dense_bytes, "");
+    row("GPU", device.holds_kv_cache ? "KV cache" : "KV cache, on its way", device.kv_bytes, "");
+    row("GPU", "activations", device.activation_bytes, "");
+  }
+  row("DRAM", "experts", plan.expert_bytes, experts(plan.num_expert_slots, plan.num_pinned_experts));
+  row("DRAM", has_device ? "embedding" : "attention, router, norms, embedding", plan.dense_bytes, "");
+  row("DRAM", "KV cache", has_device && plan.device.holds_kv_cache ? 0 : plan.kv_bytes, "");
+  row("DRAM", "activations", plan.activation_bytes, "");
+  row("DRAM", "tokenizer, tables, buffers", plan.fixed_bytes, "");
+  return text;
+}
+
+std::string Text(const Described& described, const std::vector<PolicyChoice>& choices,
+                 const std::vector<WhatIf>& whatifs) {
+  const PolicyChoice& best = choices.front();
+  std::string text = Answers(described, best);
+  text += fmt::format("\npolicy\n  {}\n", PolicyWords(best));
+  text += Rates(best.estimate) + Memory(best);
+  if (choices.size() > 1) text += "\nother schedules, each at its best\n";
+  for (size_t i = 1; i < choices.size(); ++i) {
+    text += Compared(choices[i].estimate, best.estimate, PolicyWords(choices[i]));
+  }
+  if (!whatifs.empty()) text += "\nwhat would help\n";
+  for (const WhatIf& whatif : whatifs) text += Compared(whatif.estimate, best.estimate, whatif.change);
+  return text;
+}
+
+json::object ToJson(const RunEstimate& e) {
+  json::object lanes;
+  for (const LaneUsage& lane : BusyLanes(e)) lanes[lane.name] = lane.busy_s / e.decode_step_s;
+  return {{"requests", e.num_requests},
+          {"prompt_tokens", e.prompt_tokens},
+          {"generated_tokens", e.generated_tokens},
+          {"seconds", json::object{{"prefill", e.prefill_s}, {"decode", e.decode_s}, {"total", e.total_s()}}},
+          {"decode_step_seconds", e.decode_step_s},
+          {"generation_tokens_per_second", e.generation_tokens_per_s()},
+          {"lanes", std::move(lanes)}};
+}
+
+json::object ToJson(const PolicyChoice& choice) {
+  const MemoryPlan& plan = choice.plan;
+  return {{"device", choice.options.device},
+          {"policy", PolicyJson(choice.options)},
+          {"memory", json::object{{"expert_bytes", plan.expert_bytes},
+                                  {"dense_bytes", plan.dense_bytes},
+                                  {"kv_bytes", plan.device.holds_kv_cache ? 0 : plan.kv_bytes},
+                                  {"activation_bytes", plan.activation_bytes},
+                                  {"fixed_bytes", plan.fixed_bytes},
+                                  {"expert_slots", plan.num_expert_slots},
+                                  {"pinned_experts", plan.num_pinned_experts},
+                                  {"experts", plan.num_experts_total}}},
+          {"device_memory", json::object{{"expert_bytes", plan.device.expert_bytes},
+                                         {"dense_bytes", plan.device.dense_bytes},
+                                         {"kv_bytes", plan.device.kv_bytes},
+                                         {"activation_bytes", plan.device.activation_bytes},
+                                         {"expert_slots", plan.device.num_expert_slots},
+                                         {"pinned_experts", plan.device.num_pinned_experts}}},
+          {"predicted", ToJson(choice.estimate)}};
+}
+
+std::string Json(const Described& described, const std::vector<PolicyChoice>& choices,
+                 const std::vector<WhatIf>& whatifs) {
+  json::array list, helps;
+  for (const PolicyChoice& choice : choices) list.push_back(ToJson(choice));
+  for (const WhatIf& whatif : whatifs) {
+    helps.push_back(json::object{{"change", whatif.change},
+                                 {"generation_tokens_per_second", whatif.estimate.generation_tokens_per_s()},
+                                 {"gain", Gain(whatif.estimate, choices.front().estimate)}});
+  }
+  json::object all = ToJson(described);
+  all["choices"] = std::move(list);
+  all["what_would_help"] = std::move(helps);
+  return std::string(json::serialize(all)) + "\n";
+}
+
+}  // namespace
+
+absl::Status WriteFile(const std::string& path, const std::string& content) {
+  const UniqueFd file(::open(path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666));
+  if (!file.valid()) return IoError("{}: cannot open for writing: {}", Printable(path), ErrnoText(errno));
+  return WriteFully(file.get(), content, path);
+}
+
+std::string Plot(const Described& described, const PolicyChoice& best) {
+  const Hrm hrm = HrmOf(best, described.model, described.hardware);
+  return PlotHrm(hrm, DecodePoints(best, described.model, hrm, described.workload),
+                 fmt::format("Decoding {}", described.model.name()));
+}
+
+absl::StatusOr<int> PlanCommand(const PlanFlags& flags) {
+  if (flags.described.hardware == "list") {
+    PENSTOCK_RETURN_IF_ERROR(WriteFully(STDOUT_FILENO, PresetTable(), "stdout"));
+    return 0;
+  }
+  PENSTOCK_ASSIGN_OR_RETURN(Described described, Describe(flags.described));
+  PENSTOCK_ASSIGN_OR_RETURN(const std::vector<PolicyChoice> choices,
+                            SearchPolicies(described.model, described.hardware, described.workload, described.options));
+  const PolicyChoice& best = choices.front();
+  const std::vector<WhatIf> whatifs = WhatIfs(described, best).Run();
+  described.options = best.options;
+  PENSTOCK_RETURN_IF_ERROR(WriteFully(
+      STDOUT_FILENO, flags.as_json ? Json(described, choices, whatifs) : Text(described, choices, whatifs), "stdout"));
+  if (!flags.plot_path.empty()) PENSTOCK_RETURN_IF_ERROR(WriteFile(flags.plot_path, Plot(described, best)));
+  if (!flags.policy_output_path.empty()) {
+    PENSTOCK_RETURN_IF_ERROR(
+        WriteFile(flags.policy_output_path, std::string(json::serialize(PolicyJson(best.options))) + "\n"));
+  }
+  return 0;
+}
+
+}  // namespace penstock::cli

@@ -1,0 +1,71 @@
+#include "penstock/engine/decode_points.h"
+
+#include <algorithm>
+
+#include <fmt/format.h>
+
+#include "penstock/engine/formats.h"
+#include "penstock/schedule/schedule.h"
+
+namespace penstock {
+namespace {
+
+double Intensity(double flops, double bytes) { return bytes > 0 ? flops / bytes : 0; }
+
+}  // namespace
+
+Hrm HrmOf(const PolicyChoice& choice, const DescribedModel& model, const Hardware& hardware) {
+  const bool has_device = choice.options.device == "gpu";
+  Hardware used = hardware;
+  if (!has_device) std::erase_if(used.tiers, [](const MemoryTier& tier) { return tier.name == "device"; });
+  const absl::StatusOr<Formats> formats = ChooseFormats(choice.options, model.weights());
+  const kernels::RowFormat rows = formats.ok() ? formats->rows.ffn : kernels::RowFormat::kF32;
+  return Hrm::Of(used, has_device ? Arithmetic::kBf16 : RowArithmetic(rows));
+}
+
+std::vector<HrmPoint> DecodePoints(const PolicyChoice& choice, const DescribedModel& model, const Hrm& hrm,
+                                   const Workload& workload) {
+  const MemoryPlan& plan = choice.plan;
+  const bool has_device = choice.options.device == "gpu";
+  const absl::StatusOr<Formats> formats = ChooseFormats(choice.options, model.weights());
+  if (!formats.ok()) return {};
+  const ModelCost cost(model.config(), ModelFormatsOf(model.weights(), *formats));
+  const int64_t num_rows = plan.batch_size;
+  const ScheduleKind kind = ParseScheduleName(plan.schedule).value();
+  const int64_t kernel_rows =
+      IsLayerByLayer(kind) && plan.micro_batch_size > 0 ? std::min(num_rows, plan.micro_batch_size) : num_rows;
+  const size_t dram = has_device ? 1 : 0;
+  std::vector<HrmPoint> points;
+
+  const int64_t context = workload.prompt_tokens + workload.new_tokens / 2;
+  const OperationCost attention =
+      cost.AttentionCore({.seen_tokens = num_rows * context, .read_tokens = num_rows * context});
+  const double per_byte = Intensity(attention.flops, static_cast<double>(attention.bytes));
+  const bool on_host = AttendsOnHost(kind);
+  const size_t kv_level = plan.device.holds_kv_cache ? 0 : dram;
+  points.push_back({.name = fmt::format("attention, context of {}", context),
+                    .to = on_host ? dram : 0,
+                    .ops_per_byte_to = per_byte,
+                    .from = on_host ? dram : kv_level,
+                    .ops_per_byte_from = per_byte});
+  if (plan.num_experts_total == 0) return points;
+
+  const OperationCost all = cost.ExpertsOfUniformRouting(num_rows), kernel = cost.ExpertsOfUniformRouting(kernel_rows);
+  const auto total = static_cast<double>(plan.num_experts_total);
+  const auto in_dram = static_cast<double>(plan.num_pinned_experts),
+             on_device = static_cast<double>(plan.device.num_pinned_experts);
+  const bool from_disk = plan.num_expert_slots + plan.device.num_pinned_experts < plan.num_experts_total;
+  const double moved = 1 - (from_disk ? (in_dram + on_device) : has_device ? on_device : total) / total;
+  HrmPoint experts{.name = fmt::format("experts, batch of {}", num_rows),
+                   .to = 0,
+                   .ops_per_byte_to = Intensity(kernel.flops, static_cast<double>(kernel.bytes)),
+                   .from = moved > 0 ? (from_disk ? dram + 1 : dram) : 0,
+                   .ops_per_byte_from = 0};
+  experts.from = std::min(experts.from, hrm.levels().size() - 1);
+  experts.ops_per_byte_from =
+      moved > 0 ? Intensity(all.flops, static_cast<double>(all.bytes) * moved) : experts.ops_per_byte_to;
+  points.push_back(experts);
+  return points;
+}
+
+}  // namespace penstock

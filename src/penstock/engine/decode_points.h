@@ -1,0 +1,20 @@
+// Where the decoding of a policy lies on the roofline of its machine.
+#pragma once
+
+#include <vector>
+
+#include "penstock/engine/auto_policy.h"
+#include "penstock/planner/hrm_plot.h"
+
+namespace penstock {
+
+// Of a machine for this policy: without its device where that is not used, in the arithmetic of its experts.
+Hrm HrmOf(const PolicyChoice& choice, const DescribedModel& model, const Hardware& hardware);
+
+// Attention and experts of a layer, of a step of the whole batch. What stays where it is computed is not counted as
+// read from elsewhere: a larger resident share and a larger batch both raise the intensity (MoE-Lightning,
+// section 3.3).
+std::vector<HrmPoint> DecodePoints(const PolicyChoice& choice, const DescribedModel& model, const Hrm& hrm,
+                                   const Workload& workload);
+
+}  // namespace penstock

@@ -1,0 +1,237 @@
+#include "penstock/engine/estimate.h"
+
+#include <algorithm>
+#include <cmath>
+#include <map>
+#include <memory>
+#include <numeric>
+#include <utility>
+
+#include "penstock/base/check.h"
+
+namespace penstock {
+namespace {
+
+// Layers that are simulated at least; of those that are left the time is in proportion. With fewer the share of experts
+// that are pinned cannot be kept, and what is fetched ahead at the end of a pass counts for too much.
+constexpr int64_t kLeastLayers = 4;
+// Of a long job the beginning and a stretch of the middle are enough.
+constexpr int64_t kMostBatches = 3;
+
+// A tier's part in how many layers must be simulated: so many that what streams in a step, a share of all that is not
+// pinned, is more than the slots for it. With fewer it would find there what a whole pass has long replaced.
+int64_t LayersFor(int64_t num_slots, int64_t num_pinned, double share, const MemoryPlan& plan, int64_t num_layers) {
+  const double num_streamed = share * static_cast<double>(plan.num_experts_total - num_pinned);
+  if (num_slots >= plan.num_experts_total || num_streamed == 0) return kLeastLayers;
+  const double layers = 1.5 * static_cast<double>((num_slots - num_pinned) * num_layers) / num_streamed;
+  return static_cast<int64_t>(std::ceil(std::min(layers, static_cast<double>(num_layers))));
+}
+
+int64_t NumSimulatedLayers(const SimulationInputs& inputs, int64_t num_places) {
+  const ChosenPolicy& policy = inputs.plan.policy;
+  const MemoryPlan& plan = policy.plan;
+  const int64_t num_layers = inputs.config.num_layers;
+  // A cache of what was used last keeps the same share of any number of layers, but for one that holds nearly what a
+  // step uses: whether it hits everything or nothing is a matter of few experts.
+  const bool is_cache = policy.eviction != Eviction::kStatic;
+  const int64_t num_slots = policy.device.has_value() ? plan.device.num_expert_slots : plan.num_expert_slots;
+  int64_t least = is_cache && 2 * num_slots > plan.num_experts_total && num_slots < plan.num_experts_total
+                      ? num_layers
+                      : kLeastLayers;
+  // Of a layer's experts those that the whole batch chooses.
+  const double unused = 1 - static_cast<double>(inputs.config.num_topk) /
+                                static_cast<double>(std::max<int64_t>(1, inputs.config.num_experts));
+  const double share = IsLayerByLayer(policy.schedule.kind) ? 1 : 1 - std::pow(unused, static_cast<double>(num_places));
+  if (policy.device.has_value() || !is_cache) {
+    least = std::max(least, LayersFor(plan.num_expert_slots, plan.num_pinned_experts, share, plan, num_layers));
+  }
+  if (policy.device.has_value() && !is_cache) {
+    least = std::max(least,
+                     LayersFor(plan.device.num_expert_slots, plan.device.num_pinned_experts, share, plan, num_layers));
+  }
+  return std::min(least, num_layers);
+}
+
+}  // namespace
+
+struct RunEstimator::Impl {
+  struct Step {
+    double seconds = 0;
+    std::vector<LaneUsage> lanes;
+  };
+
+  Impl(const SimulationInputs& simulation_inputs, const Workload& of_workload, RepeatedRouting& routing)
+      : inputs(simulation_inputs),
+        workload(of_workload),
+        limits(PassLimitsOf(inputs.plan.policy)),
+        fewer(FewerLayers(inputs.config, NumSimulatedLayers(inputs, NumPlaces(inputs, workload)))),
+        scale(static_cast<double>(inputs.config.num_layers) / static_cast<double>(fewer.num_layers)),
+        num_places(NumPlaces(inputs, workload)),
+        choices(routing) {}
+
+  double Seconds(const StepSize& size) {
+    const auto [low, high] = Neighbours(size.num_decoding);
+    const double a = BetweenPrompts(low, size.num_prompt_rows);
+    if (low == high) return a;
+    const double b = BetweenPrompts(high, size.num_prompt_rows);
+    return a + (b - a) * static_cast<double>(size.num_decoding - low) / static_cast<double>(high - low);
+  }
+
+  // Numbers of sequences that are simulated: 0, 1, an eighth of the batch, and the whole batch.
+  std::pair<int64_t, int64_t> Neighbours(int64_t num_decoding) const {
+    if (num_decoding == 0 || num_decoding >= num_places) return {num_decoding, num_decoding};
+    const int64_t eighth = std::max<int64_t>(1, num_places / 8);
+    if (num_decoding == 1 || num_decoding == eighth) return {num_decoding, num_decoding};
+    return num_decoding < eighth ? std::pair<int64_t, int64_t>(1, eighth) : std::pair(eighth, num_places);
+  }
+
+  // Rows of prompts beside so many sequences: all that there is room for are simulated, and none.
+  int64_t FullChunk(int64_t num_decoding) const { return limits.max_rows - num_decoding; }
+  double BetweenPrompts(int64_t num_decoding, int64_t num_prompt_rows) {
+    const int64_t full = FullChunk(num_decoding);
+    if (num_prompt_rows > full * 9 / 10) return At({num_decoding, full}).seconds;
+    // A step of few rows is like one that decodes them.
+    if (num_decoding == 0) return Seconds({.num_decoding = std::min(num_prompt_rows, num_places)});
+    const double none = At({num_decoding, 0}).seconds;
+    if (num_prompt_rows == 0) return none;
+    return none +
+           (At({num_decoding, full}).seconds - none) * static_cast<double>(num_prompt_rows) / static_cast<double>(full);
+  }
+
+  const Step& At(const StepSize& size) {
+    const auto key = std::pair(size.num_decoding, size.num_prompt_rows);
+    if (const auto found = steps.find(key); found != steps.end()) return found->second;
+    // Small steps choose few experts: what they take is an average, and depends on what the one before left.
+    const int64_t num_rows = size.num_decoding + size.num_prompt_rows;
+    if (num_rows < 64) Run(size);
+    const auto num_runs = static_cast<int>(std::clamp<int64_t>(32 / num_rows, 1, 16));
+    simulator->ResetUsage();
+    Step step;
+    for (int i = 0; i < num_runs; ++i) step.seconds += Run(size) / num_runs;
+    step.lanes = simulator->Usage();
+    for (LaneUsage& lane : step.lanes) lane.busy_s = std::min(step.seconds, lane.busy_s * scale / num_runs);
+    return steps.emplace(key, std::move(step)).first->second;
+  }
+
+  // A pass, as all layers would take it. Prompts have places of the batch, too: there are no more of them, and no more
+  // sequences that decode beside them.
+  double Run(StepSize size) {
+    size.num_prompt_rows = std::min(size.num_prompt_rows, num_places * workload.prompt_tokens);
+    size.num_decoding = std::min(
+        size.num_decoding, num_places - (size.num_prompt_rows + workload.prompt_tokens - 1) / workload.prompt_tokens);
+    std::vector<SequenceRows> parts;
+    const int64_t pos = workload.prompt_tokens + workload.new_tokens / 2;
+    for (int64_t i = 0; i < size.num_decoding; ++i) parts.push_back({parts.size(), pos, 1});
+    for (int64_t left = size.num_prompt_rows; left > 0; left -= parts.back().num_rows) {
+      parts.push_back({parts.size(), 0, std::min(left, workload.prompt_tokens)});
+    }
+    batch.Clear();
+    std::vector<RowRange> micro_batches;
+    for (const auto& micro_batch : CutMicroBatches(parts, limits)) {
+      const int64_t begin = batch.num_rows();
+      for (const SequenceRows& part : micro_batch) {
+        for (int64_t i = 0; i < part.num_rows; ++i) {
+          batch.AddRow(0, part.first_pos + i, {}, static_cast<uint32_t>(part.sequence_idx), limits.window);
+        }
+      }
+      micro_batches.push_back({begin, batch.num_rows()});
+    }
+    // Logits are one layer's, not all layers': they are left out of what is scaled.
+    const double layers_s = simulator->Run(batch, micro_batches, choices) * scale;
+    choices.NextStep();
+    batch.logit_rows.resize(parts.size());  // which rows makes no difference
+    std::iota(batch.logit_rows.begin(), batch.logit_rows.end(), int64_t{0});
+    return layers_s + simulator->RunLogits(batch, choices);
+  }
+
+  const SimulationInputs inputs;
+  const Workload workload;
+  const PassLimits limits;
+  const ModelConfig fewer;
+  const double scale;  // all layers to `fewer`
+  const int64_t num_places;
+  RepeatedRouting& choices;
+  std::unique_ptr<PassSimulator> simulator;
+  RowBatch batch;
+  std::map<std::pair<int64_t, int64_t>, Step> steps;
+  double cold_s = 0;
+};
+
+int64_t NumPlaces(const SimulationInputs& inputs, const Workload& workload) {
+  const ChosenPolicy& policy = inputs.plan.policy;
+  const int64_t num_pages = NumKvPages(policy.plan, inputs.config, inputs.plan.model_formats.kv);
+  return std::clamp<int64_t>(num_pages / policy.kv_window.NumPages(workload.positions()), 1, policy.plan.batch_size);
+}
+
+RepeatedRouting::RepeatedRouting(const ModelConfig& config)
+    : drawn_(std::max<int64_t>(1, config.num_experts), std::max<int64_t>(1, config.num_topk), /*skew=*/1, /*seed=*/0),
+      num_topk_(config.num_topk),
+      layers_(static_cast<size_t>(config.num_layers)) {}
+
+void RepeatedRouting::NextStep() { first_row_ = (first_row_ + 977) % kSteps; }
+
+std::span<const int32_t> RepeatedRouting::Choices(int64_t layer_idx, int64_t first_row, int64_t num_rows) {
+  PENSTOCK_CHECK(first_row + num_rows <= kMostRows);
+  std::vector<int32_t>& choices = layers_[static_cast<size_t>(layer_idx)].choices;
+  const int64_t begin = first_row_ + first_row, end = begin + num_rows, have = std::ssize(choices) / num_topk_;
+  if (end > have) {
+    // Never in small pieces; what was given out before may be asked for again.
+    const std::span<const int32_t> more = drawn_.Choices(layer_idx, have, std::max<int64_t>(end - have, 1024));
+    choices.insert(choices.end(), more.begin(), more.end());
+  }
+  return std::span(choices).subspan(static_cast<size_t>(begin * num_topk_), static_cast<size_t>(num_rows * num_topk_));
+}
+
+RunEstimator::RunEstimator(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
+RunEstimator::RunEstimator(RunEstimator&&) noexcept = default;
+RunEstimator::~RunEstimator() = default;
+
+absl::StatusOr<RunEstimator> RunEstimator::Create(const SimulationInputs& inputs, const Hardware& hardware,
+                                                  const Workload& workload, RepeatedRouting& routing) {
+  PENSTOCK_RETURN_IF_ERROR(CheckFits(workload, inputs.plan.policy.plan));
+  auto impl = std::make_unique<Impl>(inputs, workload, routing);
+  PENSTOCK_ASSIGN_OR_RETURN(impl->simulator, MakeSimulator(inputs, hardware, impl->fewer));
+  // What is pinned comes with the first step.
+  const StepSize first = {.num_prompt_rows = impl->FullChunk(0)};
+  const double first_s = impl->Run(first);
+  impl->cold_s = std::max(0.0, first_s - impl->At(first).seconds);
+  return RunEstimator(std::move(impl));
+}
+
+double RunEstimator::QuickSecondsPerToken() {
+  Impl& impl = *impl_;
+  const double decode_s = impl.At({.num_decoding = impl.num_places}).seconds / static_cast<double>(impl.num_places);
+  const int64_t full = std::min(impl.FullChunk(0), impl.num_places * impl.workload.prompt_tokens);
+  const double prompt_s = impl.At({.num_prompt_rows = impl.FullChunk(0)}).seconds / static_cast<double>(full);
+  return decode_s +
+         prompt_s * static_cast<double>(impl.workload.prompt_tokens) / static_cast<double>(impl.workload.new_tokens);
+}
+
+RunEstimate RunEstimator::Estimate() {
+  Impl& impl = *impl_;
+  const ChosenPolicy& policy = impl.inputs.plan.policy;
+  Workload simulated = impl.workload;
+  if (simulated.num_requests == 0) simulated.num_requests = impl.num_places;
+  const int64_t num_requests = simulated.num_requests;
+  simulated.num_requests = std::min(num_requests, kMostBatches * impl.num_places);
+  SimulatedBatch requests(simulated, policy,
+                          NumKvPages(policy.plan, impl.inputs.config, impl.inputs.plan.model_formats.kv));
+  SimulatedRun run;
+  while (!requests.idle()) {
+    requests.Admit();
+    const StepSize size = requests.ChooseRows();
+    run.Add(size, impl.Seconds(size));
+    run.generated_tokens += requests.Advance();
+  }
+  const double times = static_cast<double>(num_requests) / static_cast<double>(simulated.num_requests);
+  const Impl::Step& full = impl.At({.num_decoding = std::min(impl.num_places, num_requests)});
+  return {.num_requests = num_requests,
+          .prompt_tokens = std::llround(static_cast<double>(run.prompt_tokens) * times),
+          .generated_tokens = num_requests * impl.workload.new_tokens,
+          .prefill_s = run.prefill_s * times + impl.cold_s,
+          .decode_s = run.decode_s * times,
+          .decode_step_s = full.seconds,
+          .decode_lanes = full.lanes};
+}
+
+}  // namespace penstock
