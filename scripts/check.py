@@ -53,13 +53,13 @@ def build(preset):
     return run(["cmake", "--preset", preset], stdout=subprocess.DEVNULL) and run(["cmake", "--build", "--preset", preset])
 
 
-def test(preset, counter, exclude):
-    """Runs ctest; GoogleTest programs leave reports, which are counted case by case."""
+def test(preset, counter, exclude, jobs=1):
+    """Runs ctest, `jobs` tests at a time; GoogleTest programs leave reports, which are counted case by case."""
     folder = ROOT / "build" / preset / "reports"
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
     junit = folder / "ctest.junit"
-    command = ["ctest", "--preset", preset, "--output-junit", str(junit), "--output-on-failure"]
+    command = ["ctest", "--preset", preset, "--output-junit", str(junit), "--output-on-failure", "-j", str(jobs)]
     if exclude:
         command += ["-LE", exclude]
     run(command, env={**os.environ, "GTEST_OUTPUT": f"xml:{folder}/"})
@@ -102,9 +102,10 @@ def main():
     counter = Counter()
     start = time.monotonic()
     if not args.release_only:
-        # The slow tests measure speed limits, memory and kills of the real thing: they run once, optimised.
+        # The slow tests measure speed limits, memory and kills of the real thing: they run once, optimised, with nothing beside
+        # them.
         if build("dev"):
-            test("dev", counter, "slow")
+            test("dev", counter, "slow", jobs=os.cpu_count() or 1)
         else:
             counter.add("dev build", False)
     if build("release"):

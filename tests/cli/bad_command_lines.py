@@ -158,6 +158,22 @@ def planning_rows():
         box.expect(sum(line.startswith(name) for line in lines for name in ("klotski ", "zigzag ", "zero ", "on-demand ")) == 4, f"{lines}")
     yield "L12", "simulate", simulates
 
+    def sweeps(box):
+        picture = box.output("sweep.svg")
+        lines = box.run(["simulate", *small, "--sweep=disk=1GB..8GB", "--plot", picture]).stdout.decode().splitlines()
+        box.expect(lines[0].startswith("disk_gb_per_second,schedule,") and len(lines) == 5, f"{lines}")
+        rates = [float(line.split(",")[-1]) for line in lines[1:]]
+        box.expect(rates == sorted(rates) and rates[0] < rates[-1], f"a faster disk is slower: {rates}")
+        with open(picture, encoding="utf-8") as file:
+            box.expect(file.read().startswith("<svg"), "no picture")
+    yield "L12", "simulate --sweep", sweeps
+    yield "L12", "plan for this machine", lambda box: box.expect(
+        box.run(["plan", "--model", box.model().path, "--memory=8MiB", "--threads=1", "--workload=prompt=8,gen=4,requests=4"],
+                max_rss=1400 << 20).stdout.startswith(b"It runs: "), "no plan")
+    for sweep in ("disk", "disk=1GB", "tape=1GB..2GB", "disk=2GB..1GB", "disk=0..1GB", "cpu-memory=x..y", "batch-size=1..99999"):
+        yield "L12", f"--sweep={sweep}", usage(["simulate", *small, f"--sweep={sweep}"], "--sweep")
+    yield "L12", "a plot of nothing", usage(["simulate", *small, "--plot=x"], "--plot draws a --sweep")
+
     for command in ("plan", "simulate"):
         yield "L12", f"{command}: no model", usage([command], "give --model DIR or --config FILE")
         yield "L12", f"{command}: two models", usage([command, "--model=x", "--config=y"], "give --model DIR or --config FILE")

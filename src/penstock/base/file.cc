@@ -105,4 +105,10 @@ absl::Status ReplaceFile(const std::string& path, std::string_view content) {
   return sync(folder_fd, folder);
 }
 
+absl::Status WriteFile(const std::string& path, std::string_view content) {
+  const UniqueFd file(::open(path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666));
+  if (!file.valid()) return IoError("{}: cannot open for writing: {}", Printable(path), ErrnoText(errno));
+  return WriteFully(file.get(), content, path);
+}
+
 }  // namespace penstock

@@ -35,6 +35,9 @@ absl::Status PreadFully(int fd, std::span<std::byte> out, uint64_t offset, std::
 // Writes all of `data` at the file's position; retries EINTR and short writes.
 absl::Status WriteFully(int fd, std::string_view data, std::string_view path);
 
+// A file with this content, new or in place of what it held. kIo when it cannot be written.
+absl::Status WriteFile(const std::string& path, std::string_view content);
+
 // The whole file, which must be a regular file of at most `max_bytes`.
 absl::StatusOr<std::string> ReadFile(const std::string& path, uint64_t max_bytes);
 

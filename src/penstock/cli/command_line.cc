@@ -482,6 +482,13 @@ Command AddSimulateCommand(CLI::App& app, LogFlags& log) {
   AddDescribedFlags(*command, flags->described);
   command->add_option("--schedule", flags->described.model.schedule,
                       std::string("all (side by side), ") + kScheduleHelp);
+  command
+      ->add_option(
+          "--sweep", flags->sweep,
+          "the best policy while one number changes, as CSV: cpu-memory=16GiB..256GiB, gpu-memory=.., disk=1GB..14GB "
+          "and link=4GB..64GB (a second), batch-size=1..256")
+      ->type_name("SPEC");
+  command->add_option("--plot", flags->plot_path, "with --sweep: draw it, as SVG")->type_name("FILE");
   command->add_option("--routing-skew", flags->routing_skew, "how much likelier an expert is than the next one")
       ->check(NumberFrom(1, 100))
       ->capture_default_str();

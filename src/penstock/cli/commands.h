@@ -120,6 +120,8 @@ absl::StatusOr<int> PlanCommand(const PlanFlags& flags);
 // penstock simulate: a workload in virtual time.
 struct SimulateFlags {
   DescribedFlags described;
+  std::string sweep;      // empty: none; sweep.h
+  std::string plot_path;  // of the sweep; empty: none
   double routing_skew = 1;
   uint64_t seed = 0;
   bool as_json = false;

@@ -1,9 +1,7 @@
 #include <algorithm>
-#include <cerrno>
 #include <cmath>
 #include <utility>
 
-#include <fcntl.h>
 #include <unistd.h>
 
 #include "penstock/base/bytes.h"
@@ -285,12 +283,6 @@ std::string Json(const Described& described, const std::vector<PolicyChoice>& ch
 }
 
 }  // namespace
-
-absl::Status WriteFile(const std::string& path, const std::string& content) {
-  const UniqueFd file(::open(path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666));
-  if (!file.valid()) return IoError("{}: cannot open for writing: {}", Printable(path), ErrnoText(errno));
-  return WriteFully(file.get(), content, path);
-}
 
 std::string Plot(const Described& described, const PolicyChoice& best) {
   const Hrm hrm = HrmOf(best, described.model, described.hardware);

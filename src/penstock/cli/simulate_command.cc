@@ -11,6 +11,7 @@
 #include "penstock/base/text.h"
 #include "penstock/cli/commands.h"
 #include "penstock/cli/described_flags.h"
+#include "penstock/cli/sweep.h"
 #include "penstock/engine/recorders.h"
 #include "penstock/engine/simulation.h"
 
@@ -108,7 +109,12 @@ absl::StatusOr<int> SimulateCommand(const SimulateFlags& flags) {
     PENSTOCK_RETURN_IF_ERROR(WriteFully(STDOUT_FILENO, PresetTable(), "stdout"));
     return 0;
   }
+  if (flags.sweep.empty() && !flags.plot_path.empty()) return UsageError("--plot draws a --sweep: give one");
   PENSTOCK_ASSIGN_OR_RETURN(Described described, Describe(flags.described));
+  if (!flags.sweep.empty()) {
+    PENSTOCK_RETURN_IF_ERROR(RunSweep(described, flags.sweep, flags.plot_path));
+    return 0;
+  }
   PENSTOCK_ASSIGN_OR_RETURN(described.options,
                             OptionsFor(std::move(described.options), described.hardware, described.workload));
   const EngineOptions& options = described.options;

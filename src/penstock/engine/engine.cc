@@ -471,7 +471,8 @@ absl::StatusOr<Hardware> EngineImpl::ProbeHardware() {
   if (policy().device.has_value()) return UsageError("only a machine without a device can be probed");
   Hardware hardware;
   PENSTOCK_ASSIGN_OR_RETURN(const KernelRates kernels, executor_->MeasureKernels());
-  hardware.processors.push_back({.name = "cpu", .num_cpus = NumUsableCpus(), .kernels = {kernels}});
+  hardware.processors.push_back({.name = "cpu", .tier = "dram", .num_cpus = NumUsableCpus(), .kernels = {kernels}});
+  hardware.tiers.push_back({.name = "dram", .capacity_bytes = ReadMachineMemory().total_bytes});
   const double disk_bytes_per_s = executor_->MeasureRates().disk_bytes_per_s;
   if (disk_bytes_per_s > 0) hardware.links.push_back({"disk_to_dram", disk_bytes_per_s});
   return hardware;

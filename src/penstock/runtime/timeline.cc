@@ -1,9 +1,6 @@
 #include "penstock/runtime/timeline.h"
 
 #include <algorithm>
-#include <cerrno>
-
-#include <fcntl.h>
 
 #include "penstock/base/check.h"
 #include "penstock/base/file.h"
@@ -54,9 +51,7 @@ std::string Timeline::Html(std::string_view title, double window_s) const {
 }
 
 absl::Status Timeline::WriteHtml(const std::string& path, std::string_view title, double window_s) const {
-  const UniqueFd fd(::open(path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666));
-  if (!fd.valid()) return IoError("{}: cannot open the timeline for writing: {}", path, ErrnoText(errno));
-  return WriteFully(fd.get(), Html(title, window_s), path);
+  return WriteFile(path, Html(title, window_s));
 }
 
 }  // namespace penstock

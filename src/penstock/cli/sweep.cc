@@ -1,0 +1,165 @@
+#include "penstock/cli/sweep.h"
+
+#include <algorithm>
+#include <charconv>
+#include <map>
+#include <utility>
+
+#include <unistd.h>
+
+#include "penstock/base/bytes.h"
+#include "penstock/base/file.h"
+#include "penstock/base/limits.h"
+#include "penstock/base/status.h"
+#include "penstock/base/text.h"
+#include "penstock/engine/auto_policy.h"
+#include "penstock/planner/log_plot.h"
+
+namespace penstock::cli {
+namespace {
+
+enum class Knob { kCpuMemory, kGpuMemory, kDisk, kLink, kBatchSize };
+struct KnobName {
+  std::string_view name;
+  Knob knob;
+  std::string_view column;
+  std::string_view label;
+};
+constexpr KnobName kKnobs[] = {{"cpu-memory", Knob::kCpuMemory, "cpu_memory_gib", "DRAM budget in GiB"},
+                               {"gpu-memory", Knob::kGpuMemory, "gpu_memory_gib", "GPU memory in GiB"},
+                               {"disk", Knob::kDisk, "disk_gb_per_second", "disk in GB/s"},
+                               {"link", Knob::kLink, "link_gb_per_second", "link from DRAM to the GPU in GB/s"},
+                               {"batch-size", Knob::kBatchSize, "batch_size", "sequences at once"}};
+
+struct Sweep {
+  KnobName knob;
+  uint64_t first = 0, last = 0;
+};
+
+absl::Status Malformed(std::string_view spec) {
+  return UsageError("--sweep '{}': expected cpu-memory, gpu-memory, disk, link or batch-size =FROM..TO",
+                    Printable(spec));
+}
+
+absl::StatusOr<uint64_t> ParseValue(Knob knob, std::string_view text) {
+  if (knob != Knob::kBatchSize) return ParseBytes(text);
+  uint64_t number = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
+  if (error == std::errc() && end == text.data() + text.size() && number <= uint64_t{kMaxBatchSize}) return number;
+  return UsageError("expected a whole number from 1 to {}, found '{}'", kMaxBatchSize, Printable(text));
+}
+
+absl::StatusOr<Sweep> ParseSweep(std::string_view spec) {
+  const size_t equals = spec.find('='), dots = spec.find("..");
+  if (equals == std::string_view::npos || dots == std::string_view::npos || dots < equals) return Malformed(spec);
+  const auto knob = std::find_if(std::begin(kKnobs), std::end(kKnobs),
+                                 [&](const KnobName& k) { return k.name == spec.substr(0, equals); });
+  if (knob == std::end(kKnobs)) return Malformed(spec);
+  Sweep sweep{.knob = *knob};
+  for (auto [text, target] : {std::pair(spec.substr(equals + 1, dots - equals - 1), &sweep.first),
+                              std::pair(spec.substr(dots + 2), &sweep.last)}) {
+    const absl::StatusOr<uint64_t> value = ParseValue(knob->knob, text);
+    if (!value.ok()) return Annotate(value.status(), "--sweep");
+    *target = *value;
+  }
+  if (sweep.first == 0 || sweep.last < sweep.first) {
+    return UsageError("--sweep '{}': expected a first value above 0 and no larger than the last", Printable(spec));
+  }
+  return sweep;
+}
+
+void SetLinks(Hardware& hardware, std::initializer_list<std::string_view> names, double bytes_per_s) {
+  for (Link& link : hardware.links) {
+    if (std::find(names.begin(), names.end(), link.name) != names.end()) link.bytes_per_s = bytes_per_s;
+  }
+}
+
+void Set(Knob knob, uint64_t value, Hardware& hardware, EngineOptions& options) {
+  switch (knob) {
+    case Knob::kCpuMemory: options.memory_bytes = value; break;
+    case Knob::kGpuMemory: options.device_memory_bytes = value; break;
+    case Knob::kDisk: SetLinks(hardware, {"disk_to_dram"}, static_cast<double>(value)); break;
+    case Knob::kLink: SetLinks(hardware, {"dram_to_device", "device_to_dram"}, static_cast<double>(value)); break;
+    case Knob::kBatchSize: options.batch_size = static_cast<int64_t>(value); break;
+  }
+}
+
+// A value as the axis and the table show it.
+double Shown(Knob knob, uint64_t value) {
+  switch (knob) {
+    case Knob::kCpuMemory:
+    case Knob::kGpuMemory: return static_cast<double>(value) / static_cast<double>(kGiB);
+    case Knob::kDisk:
+    case Knob::kLink: return static_cast<double>(value) * 1e-9;
+    case Knob::kBatchSize: break;
+  }
+  return static_cast<double>(value);
+}
+
+struct Curve {
+  std::vector<std::pair<double, double>> points;  // value, tokens per second
+};
+
+std::string DrawCurves(const std::map<std::string, Curve>& curves, const Sweep& sweep, const std::string& title) {
+  LogPlot::Axis x{.low = Shown(sweep.knob.knob, sweep.first),
+                  .high = Shown(sweep.knob.knob, sweep.last),
+                  .label = std::string(sweep.knob.label)};
+  LogPlot::Axis y{.low = 1e300, .high = 0, .label = "generated tokens per second"};
+  for (const auto& [name, curve] : curves) {
+    for (const auto& [value, rate] : curve.points) {
+      y.low = std::min(y.low, rate);
+      y.high = std::max(y.high, rate);
+    }
+  }
+  LogPlot plot(title, x, y, /*headroom=*/0.02);
+  constexpr const char* kColours[] = {"#1b6ca8", "#c0392b", "#117a65", "#6c3483", "#b9770e", "#34495e", "#7d6608"};
+  size_t i = 0;
+  for (const auto& [name, curve] : curves) {
+    const std::string_view colour = kColours[i++ % std::size(kColours)];
+    for (size_t p = 0; p < curve.points.size(); ++p) {
+      const auto& [value, rate] = curve.points[p];
+      plot.Dot(value, rate, colour);
+      if (p > 0) plot.Line(curve.points[p - 1].first, curve.points[p - 1].second, value, rate, colour);
+    }
+    plot.Legend(name, colour);
+  }
+  return plot.Svg();
+}
+
+}  // namespace
+
+absl::Status RunSweep(const Described& described, const std::string& spec, const std::string& plot_path) {
+  PENSTOCK_ASSIGN_OR_RETURN(const Sweep sweep, ParseSweep(spec));
+  const bool all = described.options.policy.schedule == "all";
+  std::map<std::string, Curve> curves;
+  std::string table =
+      fmt::format("{},schedule,device,places,micro_batch_size,prefill_chunk,tokens_per_second\n", sweep.knob.column);
+  absl::Status refusal;
+  for (uint64_t value = sweep.first;; value = std::min(value * 2, sweep.last)) {
+    Hardware hardware = described.hardware;
+    EngineOptions options = described.options;
+    if (all) options.policy.schedule = "auto";
+    Set(sweep.knob.knob, value, hardware, options);
+    const auto choices = SearchPolicies(described.model, hardware, described.workload, options);
+    refusal = choices.status();
+    for (size_t i = 0; choices.ok() && i < (all ? choices->size() : 1); ++i) {
+      const PolicyChoice& choice = (*choices)[i];
+      const double rate = choice.estimate.generation_tokens_per_s();
+      table += fmt::format("{:g},{},{},{},{},{},{:.4g}\n", Shown(sweep.knob.knob, value), choice.plan.schedule,
+                           choice.options.device, choice.plan.batch_size, choice.plan.micro_batch_size,
+                           choice.plan.prefill_chunk, rate);
+      const std::string name =
+          all ? fmt::format("{} on the {}", choice.plan.schedule, choice.options.device) : "best policy";
+      curves[name].points.emplace_back(Shown(sweep.knob.knob, value), rate);
+    }
+    if (value == sweep.last) break;
+  }
+  if (curves.empty()) return refusal;
+  if (!plot_path.empty()) {
+    PENSTOCK_RETURN_IF_ERROR(WriteFile(
+        plot_path, DrawCurves(curves, sweep, fmt::format("{}: {}", described.model.name(), sweep.knob.label))));
+  }
+  return WriteFully(STDOUT_FILENO, table, "stdout");
+}
+
+}  // namespace penstock::cli
