@@ -11,6 +11,7 @@
 
 #include "penstock/base/bytes.h"
 #include "penstock/base/status.h"
+#include "penstock/base/text.h"
 
 namespace penstock {
 
