@@ -225,7 +225,7 @@ std::string Text(const Described& described, const std::vector<PolicyChoice>& ch
   std::string text = Answers(described, best);
   text += fmt::format("\npolicy\n  {}\n", PolicyWords(best));
   text += Rates(best.estimate) + Memory(best);
-  if (choices.size() > 1) text += "\nother schedules, each at its best\n";
+  if (choices.size() > 1) text += "\nother schedules (those far behind were not searched to the end)\n";
   for (size_t i = 1; i < choices.size(); ++i) {
     text += Compared(choices[i].estimate, best.estimate, PolicyWords(choices[i]));
   }

@@ -2,7 +2,7 @@
 
 #include <algorithm>
 #include <charconv>
-#include <map>
+#include <span>
 #include <utility>
 
 #include <unistd.h>
@@ -97,31 +97,36 @@ double Shown(Knob knob, uint64_t value) {
 }
 
 struct Curve {
+  std::string name;
   std::vector<std::pair<double, double>> points;  // value, tokens per second
 };
 
-std::string DrawCurves(const std::map<std::string, Curve>& curves, const Sweep& sweep, const std::string& title) {
+std::string DrawCurves(std::vector<Curve> curves, const Sweep& sweep, const std::string& title) {
+  // The legend in the order in which the curves end.
+  std::stable_sort(curves.begin(), curves.end(),
+                   [](const Curve& a, const Curve& b) { return a.points.back().second > b.points.back().second; });
   LogPlot::Axis x{.low = Shown(sweep.knob.knob, sweep.first),
                   .high = Shown(sweep.knob.knob, sweep.last),
                   .label = std::string(sweep.knob.label)};
   LogPlot::Axis y{.low = 1e300, .high = 0, .label = "generated tokens per second"};
-  for (const auto& [name, curve] : curves) {
+  for (const Curve& curve : curves) {
     for (const auto& [value, rate] : curve.points) {
       y.low = std::min(y.low, rate);
       y.high = std::max(y.high, rate);
     }
   }
   LogPlot plot(title, x, y, /*headroom=*/0.02);
-  constexpr const char* kColours[] = {"#1b6ca8", "#c0392b", "#117a65", "#6c3483", "#b9770e", "#34495e", "#7d6608"};
+  constexpr const char* kColours[] = {"#1b6ca8", "#c0392b", "#117a65", "#6c3483", "#b9770e", "#34495e",
+                                      "#7d6608", "#d35e9e", "#2eaadc", "#7f8c8d", "#28a745"};
   size_t i = 0;
-  for (const auto& [name, curve] : curves) {
+  for (const Curve& curve : curves) {
     const std::string_view colour = kColours[i++ % std::size(kColours)];
     for (size_t p = 0; p < curve.points.size(); ++p) {
       const auto& [value, rate] = curve.points[p];
       plot.Dot(value, rate, colour);
       if (p > 0) plot.Line(curve.points[p - 1].first, curve.points[p - 1].second, value, rate, colour);
     }
-    plot.Legend(name, colour);
+    plot.Legend(curve.name, colour);
   }
   return plot.Svg();
 }
@@ -130,27 +135,42 @@ std::string DrawCurves(const std::map<std::string, Curve>& curves, const Sweep& 
 
 absl::Status RunSweep(const Described& described, const std::string& spec, const std::string& plot_path) {
   PENSTOCK_ASSIGN_OR_RETURN(const Sweep sweep, ParseSweep(spec));
-  const bool all = described.options.policy.schedule == "all";
-  std::map<std::string, Curve> curves;
+  // Every schedule is searched to the end; beside a better one it might not be.
+  std::vector<std::string> schedules = {described.options.policy.schedule};
+  if (schedules[0] == "all") {
+    schedules.clear();
+    for (const ScheduleKind kind : kAllSchedules) schedules.emplace_back(ScheduleName(kind));
+  }
+  std::vector<Curve> curves;
   std::string table =
       fmt::format("{},schedule,device,places,micro_batch_size,prefill_chunk,tokens_per_second\n", sweep.knob.column);
   absl::Status refusal;
+  const auto add = [&](uint64_t value, const PolicyChoice& choice, const std::string& name) {
+    const double shown = Shown(sweep.knob.knob, value), rate = choice.estimate.generation_tokens_per_s();
+    table += fmt::format("{:g},{},{},{},{},{},{:.4g}\n", shown, choice.plan.schedule, choice.options.device,
+                         choice.plan.batch_size, choice.plan.micro_batch_size, choice.plan.prefill_chunk, rate);
+    auto curve = std::find_if(curves.begin(), curves.end(), [&](const Curve& c) { return c.name == name; });
+    if (curve == curves.end()) curve = curves.insert(curves.end(), Curve{.name = name, .points = {}});
+    curve->points.emplace_back(shown, rate);
+  };
   for (uint64_t value = sweep.first;; value = std::min(value * 2, sweep.last)) {
-    Hardware hardware = described.hardware;
-    EngineOptions options = described.options;
-    if (all) options.policy.schedule = "auto";
-    Set(sweep.knob.knob, value, hardware, options);
-    const auto choices = SearchPolicies(described.model, hardware, described.workload, options);
-    refusal = choices.status();
-    for (size_t i = 0; choices.ok() && i < (all ? choices->size() : 1); ++i) {
-      const PolicyChoice& choice = (*choices)[i];
-      const double rate = choice.estimate.generation_tokens_per_s();
-      table += fmt::format("{:g},{},{},{},{},{},{:.4g}\n", Shown(sweep.knob.knob, value), choice.plan.schedule,
-                           choice.options.device, choice.plan.batch_size, choice.plan.micro_batch_size,
-                           choice.plan.prefill_chunk, rate);
-      const std::string name =
-          all ? fmt::format("{} on the {}", choice.plan.schedule, choice.options.device) : "best policy";
-      curves[name].points.emplace_back(Shown(sweep.knob.knob, value), rate);
+    for (const std::string& schedule : schedules) {
+      Hardware hardware = described.hardware;
+      EngineOptions options = described.options;
+      options.policy.schedule = schedule;
+      Set(sweep.knob.knob, value, hardware, options);
+      const auto choices = SearchPolicies(described.model, hardware, described.workload, options);
+      if (!choices.ok()) {
+        refusal = choices.status();
+        continue;
+      }
+      // With one schedule the best processor, with all of them each.
+      const size_t num_shown = schedules.size() > 1 ? choices->size() : 1;
+      for (const PolicyChoice& choice : std::span(*choices).first(num_shown)) {
+        add(value, choice,
+            schedules.size() > 1 ? fmt::format("{} on the {}", choice.plan.schedule, choice.options.device)
+                                 : std::string("best policy"));
+      }
     }
     if (value == sweep.last) break;
   }

@@ -145,7 +145,7 @@ class ScheduleSearch {
 
 constexpr int64_t kFirstChunk = 512, kFirstMicroBatch = 32;
 // A schedule that is so much slower than the best one when only its batch has been chosen is left at that.
-constexpr double kWorthFinishing = 0.6;
+constexpr double kWorthFinishing = 0.35;
 
 }  // namespace
 

@@ -61,19 +61,26 @@ void LogPlot::Text(double x, double y, const std::string& text, std::string_view
   svg_ += fmt::format("<text x=\"{:.1f}\" y=\"{:.1f}\" {}>{}</text>\n", x, y, attributes, EscapeXml(text));
 }
 
+std::vector<double> LogPlot::Ticks(const Range& range) {
+  std::vector<double> ticks;
+  for (double decade = range.low; decade <= range.high; ++decade) {
+    ticks.push_back(std::pow(10, decade));
+    if (range.high - range.low > 3 || decade == range.high) continue;
+    for (const double step : {2.0, 5.0}) ticks.push_back(step * std::pow(10, decade));
+  }
+  return ticks;
+}
+
 void LogPlot::DrawAxes(const std::string& x_label, const std::string& y_label) {
   constexpr std::string_view kGrid = "#e5e5e5";
-  for (double decade = x_.low; decade <= x_.high; ++decade) {
-    const double value = std::pow(10, decade);
+  const auto label = [](double value) { return value < 1000 ? fmt::format("{:g}", value) : Number(value, ""); };
+  for (const double value : Ticks(x_)) {
     VerticalLine(value, kGrid, Style::kSolid);
-    Text(X(value), kHeight - kBottom + 18, value < 1000 ? fmt::format("{:g}", value) : Number(value, ""),
-         "text-anchor=\"middle\" fill=\"#333\"");
+    Text(X(value), kHeight - kBottom + 18, label(value), "text-anchor=\"middle\" fill=\"#333\"");
   }
-  for (double decade = y_.low; decade <= y_.high; ++decade) {
-    const double value = std::pow(10, decade);
+  for (const double value : Ticks(y_)) {
     Line(least_x(), value, most_x(), value, kGrid);
-    Text(kLeft - 8, Y(value) + 4, value < 1000 ? fmt::format("{:g}", value) : Number(value, ""),
-         "text-anchor=\"end\" fill=\"#333\"");
+    Text(kLeft - 8, Y(value) + 4, label(value), "text-anchor=\"end\" fill=\"#333\"");
   }
   Text((kLeft + kWidth - kRight) / 2, kHeight - 16, x_label, "text-anchor=\"middle\" fill=\"#333\"");
   const double middle = (kTop + kHeight - kBottom) / 2;

@@ -3,6 +3,7 @@
 
 #include <string>
 #include <string_view>
+#include <vector>
 
 namespace penstock {
 
@@ -40,6 +41,7 @@ class LogPlot {
   struct Range {
     double low = 0, high = 0;  // decades
   };
+  static std::vector<double> Ticks(const Range& range);
   double X(double value) const;
   double Y(double value) const;
   void Text(double x, double y, const std::string& text, std::string_view attributes = "");
