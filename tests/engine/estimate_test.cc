@@ -33,6 +33,9 @@ TEST(Estimate, IsWhatTheWholeSimulationSays) {
       {"mixtral-8x7b.json", "int8", "none:dram=64GiB", "on-demand", 8, 0, "prompt=64,gen=16"},
       {"qwen3-30b-a3b.json", "int8", "none:dram=16GiB", "klotski", 16, 0, "prompt=64,gen=16"},
       {"mixtral-8x7b.json", "int8", "none:dram=24GiB", "on-demand", 1, 0, "prompt=8,gen=64"},
+      {"mixtral-8x7b.json", "int8", "none:dram=64GiB", "on-demand", 1, 0, "prompt=400,gen=8"},
+      {"mixtral-8x7b.json", "int8", "none:dram=64GiB", "klotski", 4, 0, "prompt=20,gen=4"},
+      {"mixtral-8x7b.json", "int8", "l4:dram=44GiB", "zigzag", 16, 8, "prompt=32,gen=8"},
   };
   for (const Case& c : cases) {
     SCOPED_TRACE(std::string(c.config) + " on " + c.hardware + " by " + c.schedule + " with " + c.workload);
@@ -55,6 +58,19 @@ TEST(Estimate, IsWhatTheWholeSimulationSays) {
     EXPECT_NEAR(estimate.total_s() / whole.total_s(), 1, 0.12);
     EXPECT_GT(estimate.decode_step_s, 0);
   }
+}
+
+TEST(Estimate, FewerLayersHaveExpertsInTheSameProportion) {
+  ModelConfig config;
+  config.num_layers = 48;
+  for (int64_t i = 0; i < 48; ++i) config.layer_has_experts.push_back(i % 2 == 1);
+  EXPECT_EQ(FewerLayers(config, 4).num_moe_layers(), 2);
+  EXPECT_EQ(FewerLayers(config, 1).num_moe_layers(), 1);
+  EXPECT_EQ(FewerLayers(config, 48).num_moe_layers(), 24);
+  config.layer_has_experts.assign(48, true);
+  EXPECT_EQ(FewerLayers(config, 5).num_moe_layers(), 5);
+  config.layer_has_experts.assign(48, false);
+  EXPECT_EQ(FewerLayers(config, 4).num_moe_layers(), 0);
 }
 
 TEST(Estimate, OfALongJobIsInProportion) {

@@ -9,6 +9,7 @@
 #include <gmock/gmock.h>
 #include <rapidcheck/gtest.h>
 
+#include "penstock/base/status.h"
 #include "penstock/hardware/presets.h"
 #include "penstock/planner/hrm_plot.h"
 
@@ -71,7 +72,7 @@ TEST(Hrm, IsDrawnWithItsPoints) {
 }
 
 TEST(Hrm, TakesItsLevelsFromHardware) {
-  const Hrm hrm = Hrm::Of(HardwarePreset("l4").value(), Arithmetic::kBf16);
+  const Hrm hrm = Hrm::Of(HardwarePreset("l4").value(), Arithmetic::kBf16).value();
   ASSERT_EQ(hrm.levels().size(), 3u);
   EXPECT_EQ(hrm.levels()[0].name, "device");
   EXPECT_EQ(hrm.levels()[1].name, "dram");
@@ -79,7 +80,11 @@ TEST(Hrm, TakesItsLevelsFromHardware) {
   EXPECT_GT(hrm.LinkRate(1, 0), hrm.LinkRate(2, 0));
   EXPECT_DOUBLE_EQ(hrm.LinkRate(2, 0), hrm.LinkRate(2, 1));
   EXPECT_DOUBLE_EQ(hrm.FirstTurningPoint(0, 2), 0);  // nothing is computed on a disk
-  EXPECT_EQ(Hrm::Of(HardwarePreset("none").value(), Arithmetic::kInt8).levels().size(), 2u);
+  EXPECT_EQ(Hrm::Of(HardwarePreset("none").value(), Arithmetic::kInt8).value().levels().size(), 2u);
+  EXPECT_EQ(FaultOf(Hrm::Of({}, Arithmetic::kF32).status()), Fault::kUsage);
+  Hardware probed = HardwarePreset("none").value();
+  probed.processors[0].peaks.clear();
+  EXPECT_EQ(FaultOf(Hrm::Of(probed, Arithmetic::kF32).status()), Fault::kUsage);
 }
 
 RC_GTEST_PROP(Hrm, RoofsTakeOverAtTheTurningPoints, ()) {

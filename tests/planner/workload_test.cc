@@ -21,6 +21,7 @@ TEST(Workload, IsReadFromItsSpec) {
   EXPECT_EQ(mtbench.max_positions(), 418 + 128);
   EXPECT_EQ(ParseWorkload("mtbench:gen=64").value().new_tokens, 64);
   EXPECT_EQ(ParseWorkload("mtbench:prompt=500").value().max_prompt_tokens, 500);
+  EXPECT_EQ(ParseWorkload("max-prompt=418,prompt=77,gen=128").value().max_prompt_tokens, 418);
 }
 
 TEST(Workload, RefusesWhatItDoesNotUnderstand) {

@@ -82,9 +82,7 @@ class WhatIfs {
   }
 
  private:
-  bool AllInDram() const {
-    return best_.plan.num_expert_slots + best_.plan.device.num_pinned_experts >= best_.plan.num_experts_total;
-  }
+  bool AllInDram() const { return !ReadsFromDisk(best_.plan); }
   void TryLinks(const std::string& change, std::initializer_list<std::string_view> names) {
     Hardware hardware = described_.hardware;
     for (const std::string_view name : names) {
@@ -164,8 +162,9 @@ std::string Answers(const Described& described, const PolicyChoice& best) {
   const RunEstimate& e = best.estimate;
   const std::vector<LaneUsage> lanes = BusyLanes(e);
   std::string text = fmt::format("It runs: {}.\n", ModelLine(described.model));
-  text += fmt::format("It generates {:.1f} tokens per second, prompts included: {} requests ({}) take {}.\n",
-                      e.generation_tokens_per_s(), e.num_requests,
+  text += fmt::format("It generates {:.1f} tokens per second, prompts included: {} ({}) in {}.\n",
+                      e.generation_tokens_per_s(),
+                      e.num_requests == 1 ? "1 request" : fmt::format("{} requests", e.num_requests),
                       WorkloadLine({.prompt_tokens = described.workload.prompt_tokens,
                                     .max_prompt_tokens = described.workload.max_prompt_tokens,
                                     .new_tokens = described.workload.new_tokens}),
@@ -201,7 +200,9 @@ std::string Memory(const PolicyChoice& best) {
     }
   };
   const auto experts = [&](int64_t num_slots, int64_t num_pinned) {
-    return fmt::format("  room for {} of {}, {} of them stay", num_slots, plan.num_experts_total, num_pinned);
+    std::string note = fmt::format("  room for {} of {}", num_slots, plan.num_experts_total);
+    if (num_slots == plan.num_experts_total) return note;
+    return note + (num_pinned > 0 ? fmt::format(", {} of them stay", num_pinned) : ", none of them stays");
   };
   const bool has_device = best.options.device == "gpu";
   if (has_device) {
@@ -284,10 +285,10 @@ std::string Json(const Described& described, const std::vector<PolicyChoice>& ch
 
 }  // namespace
 
-std::string Plot(const Described& described, const PolicyChoice& best) {
-  const Hrm hrm = HrmOf(best, described.model, described.hardware);
-  return PlotHrm(hrm, DecodePoints(best, described.model, hrm, described.workload),
-                 fmt::format("Decoding {}", described.model.name()));
+absl::Status WritePlot(const Described& described, const PolicyChoice& best, const std::string& path) {
+  PENSTOCK_ASSIGN_OR_RETURN(const Hrm hrm, HrmOf(best, described.model, described.hardware));
+  return WriteFile(path, PlotHrm(hrm, DecodePoints(best, described.model, hrm, described.workload),
+                                 fmt::format("Decoding {}", described.model.name())));
 }
 
 absl::StatusOr<int> PlanCommand(const PlanFlags& flags) {
@@ -303,7 +304,7 @@ absl::StatusOr<int> PlanCommand(const PlanFlags& flags) {
   described.options = best.options;
   PENSTOCK_RETURN_IF_ERROR(WriteFully(
       STDOUT_FILENO, flags.as_json ? Json(described, choices, whatifs) : Text(described, choices, whatifs), "stdout"));
-  if (!flags.plot_path.empty()) PENSTOCK_RETURN_IF_ERROR(WriteFile(flags.plot_path, Plot(described, best)));
+  if (!flags.plot_path.empty()) PENSTOCK_RETURN_IF_ERROR(WritePlot(described, best, flags.plot_path));
   if (!flags.policy_output_path.empty()) {
     PENSTOCK_RETURN_IF_ERROR(
         WriteFile(flags.policy_output_path, std::string(json::serialize(PolicyJson(best.options))) + "\n"));

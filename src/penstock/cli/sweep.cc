@@ -148,7 +148,7 @@ absl::Status RunSweep(const Described& described, const std::string& spec, const
   const auto add = [&](uint64_t value, const PolicyChoice& choice, const std::string& name) {
     const double shown = Shown(sweep.knob.knob, value), rate = choice.estimate.generation_tokens_per_s();
     table += fmt::format("{:g},{},{},{},{},{},{:.4g}\n", shown, choice.plan.schedule, choice.options.device,
-                         choice.plan.batch_size, choice.plan.micro_batch_size, choice.plan.prefill_chunk, rate);
+                         choice.num_places, choice.plan.micro_batch_size, choice.plan.prefill_chunk, rate);
     auto curve = std::find_if(curves.begin(), curves.end(), [&](const Curve& c) { return c.name == name; });
     if (curve == curves.end()) curve = curves.insert(curves.end(), Curve{.name = name, .points = {}});
     curve->points.emplace_back(shown, rate);

@@ -28,6 +28,11 @@ class ScheduleSearch {
   // The batch alone. Returns whether there is a policy that can run.
   bool Begin() {
     WalkBatch();
+    // Where memory is short a plan for fewer rows of prompts may be possible.
+    while (!best_.has_value() && asked_.prefill_chunk == 0 && options_.prefill_chunk > kLeastChunk) {
+      options_.prefill_chunk /= 2;
+      WalkBatch();
+    }
     return best_.has_value();
   }
   // All else. REQUIRES: Begin() returned true.
@@ -65,7 +70,10 @@ class ScheduleSearch {
     if (best_.has_value() && estimate.generation_tokens_per_s() <= best_->estimate.generation_tokens_per_s()) {
       return false;
     }
-    best_ = {.options = options, .plan = memory, .estimate = std::move(estimate)};
+    best_ = {.options = options,
+             .plan = memory,
+             .num_places = NumPlaces(inputs, workload_),
+             .estimate = std::move(estimate)};
     best_quick_s_ = quick_s;
     options_ = options;
     return true;
@@ -90,9 +98,10 @@ class ScheduleSearch {
       return;
     }
     const int64_t most = std::min(kMaxBatchSize, workload_.num_requests > 0 ? workload_.num_requests : kMaxBatchSize);
-    const auto set = [](EngineOptions& options, int64_t value) {
+    const auto set = [this](EngineOptions& options, int64_t value) {
+      const int64_t asked = asked_.policy.micro_batch_size;
       options.batch_size = value;
-      options.policy.micro_batch_size = std::min(options.policy.micro_batch_size, value);
+      options.policy.micro_batch_size = std::min(asked > 0 ? asked : options.policy.micro_batch_size, value);
     };
     // Larger batches take longer to be simulated.
     const bool is_first = !best_.has_value();
@@ -129,7 +138,7 @@ class ScheduleSearch {
     Try(options);
   }
 
-  static constexpr int64_t kLeastChunk = 64, kMostChunk = 8192, kFirstBatch = 64;
+  static constexpr int64_t kLeastChunk = 16, kMostChunk = 8192, kFirstBatch = 64;
   static constexpr double kHopeless = 1.2;
 
   const DescribedModel& model_;
@@ -155,6 +164,7 @@ absl::StatusOr<std::vector<PolicyChoice>> SearchPolicies(const DescribedModel& m
   absl::Status refusal =
       UsageError("there is no schedule '{}' for --device {}", asked.policy.schedule, Printable(asked.device));
   RepeatedRouting routing(model.config());
+  PENSTOCK_RETURN_IF_ERROR(OptionsFor(asked, hardware, workload).status());  // whatever is wrong with them
   for (const std::string device : {"gpu", "cpu"}) {
     if (asked.device != "auto" && asked.device != device) continue;
     if (device == "gpu" && hardware.FindTier("device") == nullptr) continue;

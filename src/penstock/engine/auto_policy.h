@@ -18,6 +18,7 @@ namespace penstock {
 struct PolicyChoice {
   EngineOptions options;  // complete: what an engine is to be opened with, but for its model
   MemoryPlan plan;
+  int64_t num_places = 0;  // sequences at once: of the plan's batch those for which there are KV pages
   RunEstimate estimate;
 };
 

@@ -4,7 +4,9 @@
 
 #include <fmt/format.h>
 
+#include "penstock/base/status.h"
 #include "penstock/engine/formats.h"
+#include "penstock/engine/lane_rates.h"
 #include "penstock/schedule/schedule.h"
 
 namespace penstock {
@@ -14,13 +16,12 @@ double Intensity(double flops, double bytes) { return bytes > 0 ? flops / bytes 
 
 }  // namespace
 
-Hrm HrmOf(const PolicyChoice& choice, const DescribedModel& model, const Hardware& hardware) {
+absl::StatusOr<Hrm> HrmOf(const PolicyChoice& choice, const DescribedModel& model, const Hardware& hardware) {
   const bool has_device = choice.options.device == "gpu";
   Hardware used = hardware;
   if (!has_device) std::erase_if(used.tiers, [](const MemoryTier& tier) { return tier.name == "device"; });
-  const absl::StatusOr<Formats> formats = ChooseFormats(choice.options, model.weights());
-  const kernels::RowFormat rows = formats.ok() ? formats->rows.ffn : kernels::RowFormat::kF32;
-  return Hrm::Of(used, has_device ? Arithmetic::kBf16 : RowArithmetic(rows));
+  PENSTOCK_ASSIGN_OR_RETURN(const Formats formats, ChooseFormats(choice.options, model.weights()));
+  return Hrm::Of(used, FfnArithmetic(formats, ModelFormatsOf(model.weights(), formats), has_device));
 }
 
 std::vector<HrmPoint> DecodePoints(const PolicyChoice& choice, const DescribedModel& model, const Hrm& hrm,
@@ -30,7 +31,7 @@ std::vector<HrmPoint> DecodePoints(const PolicyChoice& choice, const DescribedMo
   const absl::StatusOr<Formats> formats = ChooseFormats(choice.options, model.weights());
   if (!formats.ok()) return {};
   const ModelCost cost(model.config(), ModelFormatsOf(model.weights(), *formats));
-  const int64_t num_rows = plan.batch_size;
+  const int64_t num_rows = choice.num_places;
   const ScheduleKind kind = ParseScheduleName(plan.schedule).value();
   const int64_t kernel_rows =
       IsLayerByLayer(kind) && plan.micro_batch_size > 0 ? std::min(num_rows, plan.micro_batch_size) : num_rows;
@@ -52,10 +53,13 @@ std::vector<HrmPoint> DecodePoints(const PolicyChoice& choice, const DescribedMo
 
   const OperationCost all = cost.ExpertsOfUniformRouting(num_rows), kernel = cost.ExpertsOfUniformRouting(kernel_rows);
   const auto total = static_cast<double>(plan.num_experts_total);
-  const auto in_dram = static_cast<double>(plan.num_pinned_experts),
-             on_device = static_cast<double>(plan.device.num_pinned_experts);
-  const bool from_disk = plan.num_expert_slots + plan.device.num_pinned_experts < plan.num_experts_total;
-  const double moved = 1 - (from_disk ? (in_dram + on_device) : has_device ? on_device : total) / total;
+  const bool from_disk = ReadsFromDisk(plan);
+  const int64_t on_device =
+      plan.device.num_expert_slots == plan.num_experts_total ? plan.num_experts_total : plan.device.num_pinned_experts;
+  const int64_t stay = from_disk    ? plan.num_pinned_experts + plan.device.num_pinned_experts
+                       : has_device ? on_device
+                                    : plan.num_experts_total;
+  const double moved = 1 - static_cast<double>(stay) / total;
   HrmPoint experts{.name = fmt::format("experts, batch of {}", num_rows),
                    .to = 0,
                    .ops_per_byte_to = Intensity(kernel.flops, static_cast<double>(kernel.bytes)),

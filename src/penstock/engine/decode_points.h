@@ -8,8 +8,9 @@
 
 namespace penstock {
 
-// Of a machine for this policy: without its device where that is not used, in the arithmetic of its experts.
-Hrm HrmOf(const PolicyChoice& choice, const DescribedModel& model, const Hardware& hardware);
+// Of a machine for this policy: without its device where that is not used, in the arithmetic of its experts. kUsage
+// when the hardware does not say what it can do.
+absl::StatusOr<Hrm> HrmOf(const PolicyChoice& choice, const DescribedModel& model, const Hardware& hardware);
 
 // Attention and experts of a layer, of a step of the whole batch. What stays where it is computed is not counted as
 // read from elsewhere: a larger resident share and a larger batch both raise the intensity (MoE-Lightning,

@@ -35,7 +35,8 @@ absl::StatusOr<DescribedModel> DescribedModel::FromConfig(const std::string& con
   absl::StatusOr<ModelConfig> config = ParseModelConfig(text);
   if (!config.ok()) return Annotate(config.status(), Printable(config_path));
   DescribedModel model;
-  const std::filesystem::path path(config_path);
+  std::error_code error;
+  const std::filesystem::path path = std::filesystem::absolute(config_path, error);
   model.name_ = path.stem() == "config" ? path.parent_path().filename().string() : path.stem().string();
   model.config_ = *std::move(config);
   model.described_ = DescribeWeights(model.config_, *weights);

@@ -85,17 +85,20 @@ struct RunEstimator::Impl {
     return num_decoding < eighth ? std::pair<int64_t, int64_t>(1, eighth) : std::pair(eighth, num_places);
   }
 
-  // Rows of prompts beside so many sequences: all that there is room for are simulated, and none.
-  int64_t FullChunk(int64_t num_decoding) const { return limits.max_rows - num_decoding; }
+  // Rows of prompts beside so many sequences: all that there is room for are simulated, and none. Prompts have places
+  // of the batch, too.
+  int64_t FullChunk(int64_t num_decoding) const {
+    return std::min(limits.max_rows - num_decoding, (num_places - num_decoding) * workload.prompt_tokens);
+  }
   double BetweenPrompts(int64_t num_decoding, int64_t num_prompt_rows) {
     const int64_t full = FullChunk(num_decoding);
-    if (num_prompt_rows > full * 9 / 10) return At({num_decoding, full}).seconds;
-    // A step of few rows is like one that decodes them.
-    if (num_decoding == 0) return Seconds({.num_decoding = std::min(num_prompt_rows, num_places)});
-    const double none = At({num_decoding, 0}).seconds;
-    if (num_prompt_rows == 0) return none;
-    return none +
-           (At({num_decoding, full}).seconds - none) * static_cast<double>(num_prompt_rows) / static_cast<double>(full);
+    // Few rows of prompts alone are like as many that decode.
+    if (num_decoding == 0 && num_prompt_rows <= std::min(num_places, full)) return Seconds({num_prompt_rows, 0});
+    const double none = At({num_decoding == 0 ? num_places : num_decoding, 0}).seconds;
+    const int64_t least = num_decoding == 0 ? num_places : 0;
+    if (num_prompt_rows <= least || full <= least) return none;
+    const double share = static_cast<double>(num_prompt_rows - least) / static_cast<double>(full - least);
+    return none + (At({num_decoding, full}).seconds - none) * share;
   }
 
   const Step& At(const StepSize& size) {
@@ -113,12 +116,8 @@ struct RunEstimator::Impl {
     return steps.emplace(key, std::move(step)).first->second;
   }
 
-  // A pass, as all layers would take it. Prompts have places of the batch, too: there are no more of them, and no more
-  // sequences that decode beside them.
-  double Run(StepSize size) {
-    size.num_prompt_rows = std::min(size.num_prompt_rows, num_places * workload.prompt_tokens);
-    size.num_decoding = std::min(
-        size.num_decoding, num_places - (size.num_prompt_rows + workload.prompt_tokens - 1) / workload.prompt_tokens);
+  // A pass, as all layers would take it.
+  double Run(const StepSize& size) {
     std::vector<SequenceRows> parts;
     const int64_t pos = workload.prompt_tokens + workload.new_tokens / 2;
     for (int64_t i = 0; i < size.num_decoding; ++i) parts.push_back({parts.size(), pos, 1});
@@ -201,8 +200,8 @@ absl::StatusOr<RunEstimator> RunEstimator::Create(const SimulationInputs& inputs
 double RunEstimator::QuickSecondsPerToken() {
   Impl& impl = *impl_;
   const double decode_s = impl.At({.num_decoding = impl.num_places}).seconds / static_cast<double>(impl.num_places);
-  const int64_t full = std::min(impl.FullChunk(0), impl.num_places * impl.workload.prompt_tokens);
-  const double prompt_s = impl.At({.num_prompt_rows = impl.FullChunk(0)}).seconds / static_cast<double>(full);
+  const int64_t full = impl.FullChunk(0);
+  const double prompt_s = impl.At({.num_prompt_rows = full}).seconds / static_cast<double>(full);
   return decode_s +
          prompt_s * static_cast<double>(impl.workload.prompt_tokens) / static_cast<double>(impl.workload.new_tokens);
 }

@@ -24,19 +24,13 @@ SimulatedRuntime::Duration MeasuredTime(const KernelRates& kernels) {
   };
 }
 
-// A processor's own, or its device's: there weights that are quantised become 16-bit numbers in the kernel.
-Arithmetic ArithmeticOf(const Formats& formats, WeightFormat weights, bool on_device) {
-  if (!on_device) return RowArithmetic(formats.rows.ffn);
-  return weights == WeightFormat::kF32 ? Arithmetic::kF32 : Arithmetic::kBf16;
-}
-
 absl::StatusOr<SimulatedRuntime::Duration> ComputeTime(const Hardware& hardware, const EnginePlan& plan,
                                                        std::string_view name, int num_threads) {
   const Processor* processor = hardware.FindProcessor(name);
   const ModelFormats& formats = plan.model_formats;
   if (processor == nullptr) return UsageError("the hardware has no processor '{}'", name);
   if (const KernelRates* kernels = FindKernels(*processor, formats, num_threads)) return MeasuredTime(*kernels);
-  const Arithmetic arithmetic = ArithmeticOf(plan.formats, formats.ffn, name == "gpu");
+  const Arithmetic arithmetic = FfnArithmetic(plan.formats, formats, name == "gpu");
   const MemoryTier* tier = hardware.FindTier(processor->tier);
   const double ops_per_s = processor->PeakOps(arithmetic, num_threads) * processor->compute_efficiency;
   const double bytes_per_s = tier == nullptr ? 0 : tier->ReadRate(num_threads) * processor->memory_efficiency;
@@ -59,13 +53,19 @@ absl::StatusOr<SimulatedRuntime::Duration> LinkTime(const Hardware& hardware, st
 
 }  // namespace
 
+Arithmetic FfnArithmetic(const Formats& formats, const ModelFormats& weights, bool on_device) {
+  if (!on_device) return RowArithmetic(formats.rows.ffn);
+  return weights.ffn == WeightFormat::kF32 ? Arithmetic::kF32 : Arithmetic::kBf16;
+}
+
 absl::StatusOr<LaneRates> LaneRatesOf(const Hardware& hardware, const EnginePlan& plan, int num_threads) {
   LaneRates rates;
   PENSTOCK_ASSIGN_OR_RETURN(rates.host_compute, ComputeTime(hardware, plan, "cpu", num_threads));
   const MemoryPlan& memory = plan.policy.plan;
-  rates.disk_to_dram = TransferTime(1);  // of nothing, where all experts are in DRAM
-  if (memory.num_expert_slots + memory.device.num_pinned_experts < memory.num_experts_total) {
+  if (hardware.FindLink("disk_to_dram") != nullptr || memory.num_expert_slots < memory.num_experts_total) {
     PENSTOCK_ASSIGN_OR_RETURN(rates.disk_to_dram, LinkTime(hardware, "disk_to_dram"));
+  } else {
+    rates.disk_to_dram = [](const TaskCost&) { return 0.0; };  // all experts come before the first step
   }
   if (!plan.policy.device.has_value()) return rates;
   PENSTOCK_ASSIGN_OR_RETURN(rates.device_compute, ComputeTime(hardware, plan, "gpu", 1));

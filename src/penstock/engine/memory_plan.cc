@@ -196,6 +196,11 @@ ActivationDims DeviceDimsOf(const MemoryPlan& plan, int num_workers) {
   return Dims({plan.batch_size, plan.prefill_chunk}, plan.context_length, num_workers, ActivationDims::Part::kAll);
 }
 
+bool ReadsFromDisk(const MemoryPlan& plan) {
+  return plan.num_expert_slots < plan.num_experts_total &&
+         plan.num_pinned_experts + plan.device.num_pinned_experts < plan.num_experts_total;
+}
+
 int64_t NumKvPages(const MemoryPlan& plan, const ModelConfig& config, KvFormat kv_format) {
   return static_cast<int64_t>(plan.kv_bytes / KvCache::PageBytes(config, kv_format));
 }

@@ -56,6 +56,9 @@ ActivationDims DeviceDimsOf(const MemoryPlan& plan, int num_workers);
 // kResources with the whole account and the least budget when `budget_bytes` does not suffice.
 absl::StatusOr<MemoryPlan> PlanMemory(const PlanInputs& inputs);
 
+// Whether steps read experts from the disk; else they all stay in DRAM or on the device.
+bool ReadsFromDisk(const MemoryPlan& plan);
+
 // Pages of the plan's KV cache.
 int64_t NumKvPages(const MemoryPlan& plan, const ModelConfig& config, KvFormat kv_format);
 // KV pages that a device has room for in each staging buffer.

@@ -37,10 +37,12 @@ ModelConfig FewerLayers(const ModelConfig& config, int64_t num_layers) {
   ModelConfig fewer = config;
   fewer.num_layers = num_layers;
   fewer.layer_has_experts.clear();
+  const int64_t num_moe = config.num_moe_layers();
+  int64_t num_kept = (2 * num_layers * num_moe + config.num_layers) / (2 * config.num_layers);
+  if (num_moe > 0) num_kept = std::max<int64_t>(1, num_kept);
+  // Spread evenly.
   for (int64_t i = 0; i < num_layers; ++i) {
-    // From the middle of each stretch: the few first layers without experts that some models have count for little.
-    const int64_t layer_idx = (2 * i + 1) * config.num_layers / (2 * num_layers);
-    fewer.layer_has_experts.push_back(config.layer_has_experts[static_cast<size_t>(layer_idx)]);
+    fewer.layer_has_experts.push_back((i + 1) * num_kept / num_layers > i * num_kept / num_layers);
   }
   return fewer;
 }

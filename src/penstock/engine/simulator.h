@@ -21,8 +21,8 @@ struct SimulationInputs {
 // kUsage when the hardware lacks rates that are needed.
 absl::StatusOr<std::unique_ptr<PassSimulator>> MakeSimulator(const SimulationInputs& inputs, const Hardware& hardware);
 
-// The config with `num_layers` of its layers, those without experts in the same proportion. REQUIRES: no more than it
-// has.
+// The config with `num_layers` of its layers, those with experts in the same proportion as far as that goes, and at
+// least one of them. REQUIRES: no more than it has.
 ModelConfig FewerLayers(const ModelConfig& config, int64_t num_layers);
 // The same simulator for `fewer`, made by FewerLayers(): each tier pins the same share of the experts and has as many
 // slots for those that stream. `fewer` outlives it.

@@ -222,6 +222,11 @@ const typename Rates::value_type* RatesOf(const Rates& rates, int num_threads) {
   return rates.empty() ? nullptr : &rates.back();
 }
 
+// What `num_threads` threads are of those for which there is a rate; 0: all.
+double ShareOf(int num_threads, int num_measured) {
+  return num_threads == 0 ? 1 : std::min(1.0, static_cast<double>(num_threads) / static_cast<double>(num_measured));
+}
+
 template <typename List>
 const typename List::value_type* FindByName(const List& list, std::string_view name) {
   const auto found = std::find_if(list.begin(), list.end(), [&](const auto& item) { return item.name == name; });
@@ -270,15 +275,17 @@ double Processor::PeakOps(Arithmetic arithmetic, int num_threads) const {
   for (const ComputePeak& peak : peaks) {
     const ComputeRate* rate = RatesOf(peak.rates, num_threads);
     if (rate == nullptr) continue;
-    if (peak.arithmetic == arithmetic) return rate->ops_per_s;
-    if (peak.arithmetic == Arithmetic::kF32) f32 = rate->ops_per_s;
+    const double ops_per_s = rate->ops_per_s * ShareOf(num_threads, rate->num_threads);
+    if (peak.arithmetic == arithmetic) return ops_per_s;
+    if (peak.arithmetic == Arithmetic::kF32) f32 = ops_per_s;
   }
   return f32;
 }
 
 double MemoryTier::ReadRate(int num_threads) const {
   const MemoryRates* found = RatesOf(rates, num_threads);
-  return found == nullptr ? 0 : found->read_bytes_per_s;
+  // A quarter of the threads reads all that there is to be read.
+  return found == nullptr ? 0 : found->read_bytes_per_s * std::min(1.0, 4 * ShareOf(num_threads, found->num_threads));
 }
 
 const Processor* Hardware::FindProcessor(std::string_view name) const { return FindByName(processors, name); }

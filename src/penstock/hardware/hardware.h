@@ -64,8 +64,8 @@ struct Processor {
   double memory_efficiency = 1;
   double call_s = 0;
 
-  // Operations per second of the whole processor, of `num_threads` threads where they were measured; those in f32 where
-  // it has no instructions for `arithmetic`; 0 when nobody knows.
+  // Operations per second of the whole processor, or of `num_threads` threads: as measured, or in proportion; those in
+  // f32 where it has no instructions for `arithmetic`; 0 when nobody knows.
   double PeakOps(Arithmetic arithmetic, int num_threads = 0) const;
 };
 
@@ -81,7 +81,8 @@ struct MemoryTier {
   uint64_t capacity_bytes = 0;  // the machine's, or its cgroup's where that is less
   std::vector<MemoryRates> rates = {};
 
-  // Bytes per second that are read, of `num_threads` threads where they were measured; 0 when nobody knows.
+  // Bytes per second that are read by all threads, or by `num_threads`: as measured, or in proportion, where a quarter
+  // of them reads all; 0 when nobody knows.
   double ReadRate(int num_threads = 0) const;
 };
 

@@ -166,7 +166,11 @@ absl::StatusOr<Hardware> ProbeMachine(const ProbeOptions& options) {
   const double num_rates = static_cast<double>(kRatesPerThreadCount * counts.size());
   const double seconds =
       options.rate_seconds > 0 ? options.rate_seconds : std::min(kMaxRateSeconds, kTotalSeconds / num_rates);
-  Processor cpu = {.name = "cpu", .model = CpuModel(), .num_cpus = NumUsableCpus(), .features = MachineCpuFeatures()};
+  Processor cpu = {.name = "cpu",
+                   .model = CpuModel(),
+                   .tier = "dram",
+                   .num_cpus = NumUsableCpus(),
+                   .features = MachineCpuFeatures()};
   for (const Arithmetic arithmetic : kAllArithmetics) {
     const std::vector<const PeakLoop*> loops = SupportedPeakLoops(arithmetic);
     cpu.peaks.push_back({.arithmetic = arithmetic, .instructions = loops.empty() ? "" : loops.back()->instructions});

@@ -4,12 +4,13 @@
 #include <utility>
 
 #include "penstock/base/check.h"
+#include "penstock/base/status.h"
 
 namespace penstock {
 
 Hrm::Hrm(std::vector<HrmLevel> levels) : levels_(std::move(levels)) { PENSTOCK_CHECK(!levels_.empty()); }
 
-Hrm Hrm::Of(const Hardware& hardware, Arithmetic arithmetic) {
+absl::StatusOr<Hrm> Hrm::Of(const Hardware& hardware, Arithmetic arithmetic) {
   std::vector<HrmLevel> levels;
   for (const std::string name : {"device", "dram"}) {
     const MemoryTier* tier = hardware.FindTier(name);
@@ -20,10 +21,18 @@ Hrm Hrm::Of(const Hardware& hardware, Arithmetic arithmetic) {
       level.ops_per_s = processor.PeakOps(arithmetic) * processor.compute_efficiency;
       level.bytes_per_s = tier->ReadRate() * processor.memory_efficiency;
     }
-    const Link* link = levels.empty() ? nullptr : hardware.FindLink(name + "_to_" + levels.back().name);
-    if (link != nullptr) level.link_bytes_per_s = link->bytes_per_s;
+    if (level.ops_per_s <= 0 || level.bytes_per_s <= 0) {
+      return UsageError("the hardware has no peaks of the processor, or no rates of the memory, of its tier '{}'",
+                        name);
+    }
+    if (!levels.empty()) {
+      const Link* link = hardware.FindLink(name + "_to_" + levels.back().name);
+      if (link == nullptr) return UsageError("the hardware has no link {}_to_{}", name, levels.back().name);
+      level.link_bytes_per_s = link->bytes_per_s;
+    }
     levels.push_back(std::move(level));
   }
+  if (levels.empty()) return UsageError("the hardware has neither DRAM nor a device");
   if (const Link* link = hardware.FindLink("disk_to_dram")) {
     levels.push_back({.name = "disk", .bytes_per_s = link->bytes_per_s, .link_bytes_per_s = link->bytes_per_s});
   }

@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "absl/status/statusor.h"
 #include "penstock/hardware/hardware.h"
 
 namespace penstock {
@@ -24,8 +25,9 @@ class Hrm {
  public:
   // REQUIRES: at least one level; rates are positive but for what HrmLevel allows.
   explicit Hrm(std::vector<HrmLevel> levels);
-  // The tiers of `hardware` with what its processors and memories reach; 16-bit or other arithmetic.
-  static Hrm Of(const Hardware& hardware, Arithmetic arithmetic);
+  // The tiers of `hardware` with what its processors and memories reach in some arithmetic. kUsage when it does not
+  // say.
+  static absl::StatusOr<Hrm> Of(const Hardware& hardware, Arithmetic arithmetic);
 
   const std::vector<HrmLevel>& levels() const { return levels_; }
 

@@ -56,7 +56,7 @@ absl::StatusOr<Workload> ParseWorkload(std::string_view spec) {
   }
   const bool is_named = workload.prompt_tokens > 0;
   if (!is_named && fields.empty()) return Malformed(spec);
-  bool has_max = is_named;
+  bool max_given = false, prompt_given = false;
   while (!fields.empty()) {
     const size_t comma = fields.find(',');
     const std::string_view field = fields.substr(0, comma);
@@ -70,14 +70,15 @@ absl::StatusOr<Workload> ParseWorkload(std::string_view spec) {
                       : key == "requests"   ? &workload.num_requests
                                             : nullptr;
     if (target == nullptr) return Malformed(spec);
-    has_max = key == "max-prompt" || (has_max && key != "prompt");
+    max_given = max_given || key == "max-prompt";
+    prompt_given = prompt_given || key == "prompt";
     const int64_t most = key == "requests" ? kMaxRequests : kMaxContext;
     const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), *target);
     if (error != std::errc() || end != text.data() + text.size() || *target < 1 || *target > most) {
       return UsageError("workload: {}: expected a whole number from 1 to {}, found '{}'", key, most, Printable(text));
     }
   }
-  if (!has_max) workload.max_prompt_tokens = workload.prompt_tokens;
+  if (prompt_given && !max_given) workload.max_prompt_tokens = workload.prompt_tokens;
   if (workload.prompt_tokens == 0 || workload.new_tokens == 0) return Malformed(spec);
   if (workload.max_prompt_tokens < workload.prompt_tokens) {
     return UsageError("workload: max-prompt is {}, less than prompt ({}), which is the average",

@@ -16,7 +16,6 @@ PassSimulator::PassSimulator(Args args)
       cost_(args_.config, args_.formats),
       layouts_(args_.config.layer_has_experts, args_.config.num_experts, args_.expert_bytes),
       schedule_(MakeSchedule(args_.schedule, args_.config)) {
-  runtime_.SetSink(args_.sink);
   host_lane_ = runtime_.AddLane("host_compute", args_.rates.host_compute);
   disk_lane_ = runtime_.AddLane("disk_to_dram", args_.rates.disk_to_dram);
 }
@@ -41,6 +40,7 @@ absl::StatusOr<std::unique_ptr<PassSimulator>> PassSimulator::Create(Args args) 
                     .dram_to_device_lane = s.device_.dram_to_device_lane};
   }
   PENSTOCK_ASSIGN_OR_RETURN(s.experts_, ExpertTiers::Create(tiers));
+  s.runtime_.SetSink(a.sink);  // of steps: not of experts that come before the first
   s.ResetUsage();
   return simulator;
 }
