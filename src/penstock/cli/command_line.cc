@@ -270,9 +270,9 @@ void AddPolicyFlags(CLI::App& app, ModelFlags& flags) {
       ->type_name("FILE");
 }
 
-constexpr char kScheduleHelp[] =
-    "auto, on-demand, zero, zigzag, klotski; with a device also zigzag-cpu-attention, fastdecode, cgopipe "
-    "(auto: klotski when experts stream, else on-demand)";
+const std::string kSchedules =
+    "auto, on-demand, zero, zigzag, klotski; with a device also zigzag-cpu-attention, fastdecode, cgopipe ";
+const std::string kScheduleHelp = kSchedules + "(auto: klotski when experts stream, else on-demand)";
 
 // --model and the flags of every command that computes.
 void AddModelFlags(CLI::App& app, ModelFlags& flags) {
@@ -464,7 +464,7 @@ Command AddPlanCommand(CLI::App& app, LogFlags& log) {
   CLI::App* command =
       app.add_subcommand("plan", "say before running: will it run, how fast, what limits it, what would help");
   AddDescribedFlags(*command, flags->described);
-  command->add_option("--schedule", flags->described.model.schedule, kScheduleHelp);
+  command->add_option("--schedule", flags->described.model.schedule, kSchedules + "(auto: all are tried)");
   command
       ->add_option("-o,--output", flags->policy_output_path, "write the policy into a file, for penstock run --policy")
       ->type_name("FILE");
@@ -480,8 +480,7 @@ Command AddSimulateCommand(CLI::App& app, LogFlags& log) {
   CLI::App* command =
       app.add_subcommand("simulate", "run a workload in virtual time, on hardware that need not be here");
   AddDescribedFlags(*command, flags->described);
-  command->add_option("--schedule", flags->described.model.schedule,
-                      std::string("all (side by side), ") + kScheduleHelp);
+  command->add_option("--schedule", flags->described.model.schedule, "all (side by side), " + kScheduleHelp);
   command
       ->add_option(
           "--sweep", flags->sweep,
