@@ -215,7 +215,7 @@ RunEstimate RunEstimator::Estimate() {
   simulated.num_requests = std::min(num_requests, kMostBatches * impl.num_places);
   SimulatedBatch requests(simulated, policy,
                           NumKvPages(policy.plan, impl.inputs.config, impl.inputs.plan.model_formats.kv));
-  SimulatedRun run;
+  RunEstimate run;
   while (!requests.idle()) {
     requests.Admit();
     const StepSize size = requests.ChooseRows();
@@ -224,13 +224,14 @@ RunEstimate RunEstimator::Estimate() {
   }
   const double times = static_cast<double>(num_requests) / static_cast<double>(simulated.num_requests);
   const Impl::Step& full = impl.At({.num_decoding = std::min(impl.num_places, num_requests)});
-  return {.num_requests = num_requests,
-          .prompt_tokens = std::llround(static_cast<double>(run.prompt_tokens) * times),
-          .generated_tokens = num_requests * impl.workload.new_tokens,
-          .prefill_s = run.prefill_s * times + impl.cold_s,
-          .decode_s = run.decode_s * times,
-          .decode_step_s = full.seconds,
-          .decode_lanes = full.lanes};
+  run.num_requests = num_requests;
+  run.prompt_tokens = std::llround(static_cast<double>(run.prompt_tokens) * times);
+  run.generated_tokens = num_requests * impl.workload.new_tokens;
+  run.prefill_s = run.prefill_s * times + impl.cold_s;
+  run.decode_s *= times;
+  run.decode_step_s = full.seconds;
+  run.decode_lanes = full.lanes;
+  return run;
 }
 
 }  // namespace penstock

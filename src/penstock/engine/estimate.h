@@ -14,17 +14,9 @@
 
 namespace penstock {
 
-struct RunEstimate {
-  int64_t num_requests = 0;
-  int64_t prompt_tokens = 0;
-  int64_t generated_tokens = 0;
-  double prefill_s = 0;
-  double decode_s = 0;
+struct RunEstimate : RunTotals {
   double decode_step_s = 0;             // of a full batch
   std::vector<LaneUsage> decode_lanes;  // of one such step
-
-  double total_s() const { return prefill_s + decode_s; }
-  double generation_tokens_per_s() const { return static_cast<double>(generated_tokens) / total_s(); }
 };
 
 // Sequences of the workload that the plan computes at once: places of the batch for which there are KV pages.

@@ -50,7 +50,7 @@ std::vector<RowRange> BuildPass(TraceRouting& trace, const PassLimits& limits, R
 
 }  // namespace
 
-void SimulatedRun::Add(const StepSize& size, double seconds) {
+void RunTotals::Add(const StepSize& size, double seconds) {
   const double prompt_share =
       static_cast<double>(size.num_prompt_rows) / static_cast<double>(size.num_prompt_rows + size.num_decoding);
   prompt_tokens += size.num_prompt_rows;
@@ -92,7 +92,8 @@ absl::StatusOr<SimulatedRun> SimulateWorkload(const SimulationInputs& inputs, co
   GeneratedRouting choices(std::max<int64_t>(1, config.num_experts), std::max<int64_t>(1, config.num_topk),
                            routing.skew, routing.seed);
   SimulatedBatch requests(workload, policy, NumKvPages(policy.plan, config, inputs.plan.model_formats.kv));
-  SimulatedRun run{.num_requests = requests.num_requests()};
+  SimulatedRun run;
+  run.num_requests = requests.num_requests();
   RowBatch batch;
   while (!requests.idle()) {
     requests.Admit();

@@ -29,22 +29,25 @@ struct RoutingSpec {
 };
 
 // What a run of a workload would take.
-struct SimulatedRun {
+struct RunTotals {
   int64_t num_requests = 0;
   int64_t prompt_tokens = 0;
   int64_t generated_tokens = 0;
   // Steps are split by the share of their rows, as EngineStats has them.
   double prefill_s = 0;
   double decode_s = 0;
-  std::vector<double> step_s;  // of each
-  std::vector<LaneUsage> lanes;
-  int64_t expert_hits = 0;  // where the layers are computed
-  int64_t expert_misses = 0;
 
   // A step of this size, but for its generated tokens.
   void Add(const StepSize& size, double seconds);
   double total_s() const { return prefill_s + decode_s; }
   double generation_tokens_per_s() const { return static_cast<double>(generated_tokens) / total_s(); }
+};
+
+struct SimulatedRun : RunTotals {
+  std::vector<double> step_s;  // of each
+  std::vector<LaneUsage> lanes;
+  int64_t expert_hits = 0;  // where the layers are computed
+  int64_t expert_misses = 0;
 };
 
 // kResources when the workload's longest request does not fit into the plan's context.
