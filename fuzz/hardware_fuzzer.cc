@@ -19,9 +19,12 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   const auto again = penstock::ParseHardware(written);
   if (!again.ok() || penstock::ToJson(*again) != written.get_object()) std::abort();
   for (const penstock::Processor& processor : hardware->processors) {
-    for (const penstock::KernelRates& rates : processor.kernels) {
-      if (rates.GemmSeconds(10, 1) < 0) std::abort();
+    for (const penstock::GemmRates& rates : processor.gemm) {
+      if (!(rates.Seconds(10, 1) >= 0)) std::abort();
     }
+  }
+  for (const penstock::Link& link : hardware->links) {
+    if (!(link.Seconds(4096) >= 0)) std::abort();
   }
   return 0;
 }

@@ -90,7 +90,7 @@ def ablation(bench):
 
 def device(bench):
     args = bench.args
-    copy = json.loads(bench.penstock("probe", "--json", "--threads", 1))["tiers"][0]["rates"][0]["copy_bytes_per_second"]
+    copy = json.loads(bench.penstock("probe", "--json", "--threads", 1, "--disk", "none"))["tiers"][0]["rates"][0]["copy_bytes_per_second"]
     link = int(copy / 4)
     print(f"copies {copy / 1e9:.2f} GB/s; link {link / 1e9:.2f} GB/s; device memory {bench.model_bytes // 5 / 1e6:.0f} MB")
     print("| schedule | tokens/s | of the first | lanes busy |")
@@ -104,8 +104,7 @@ def predict(bench):
     args = bench.args
     hardware = args.hardware or str(pathlib.Path(bench.folder.name) / "hardware.json")
     if not args.hardware:
-        print(bench.penstock("probe", "--model", args.model, "--memory", bench.budget(0.5), "--kv-dtype", "int8", "--output",
-                             hardware), file=sys.stderr)
+        print(bench.penstock("probe", "--model", args.model, "--output", hardware), file=sys.stderr)
     records = []
     print("| schedule | budget | sequences | measured ms | predicted ms | error |")
     for idx, (schedule, share, batch) in enumerate(PREDICTED):

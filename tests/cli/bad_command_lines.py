@@ -107,24 +107,30 @@ def bench_rows():
 def probe_rows():
     def measures(box):
         path = box.output("hardware.json")
-        result = box.run(["probe", "--threads=1", "--json", "--output", path], max_rss=1400 << 20)
+        result = box.run(["probe", "--threads=1", "--seconds=2", "--json", "--output", path], max_rss=1400 << 20)
         with open(path, "rb") as file:
             box.expect(file.read() == result.stdout, "--output and --json differ")
         hardware = json.loads(result.stdout)
         rate = hardware["tiers"][0]["rates"][0]
         box.expect(rate["threads"] == 1 and rate["read_bytes_per_second"] > 0, f"no rate: {rate}")
         box.expect(hardware["processors"][0]["peaks"]["f32"]["rates"][0]["ops_per_second"] > 0, "no peak")
+        box.expect(len(hardware["processors"][0]["gemm"]) == 7 and hardware["links"][0]["bytes_per_second"] > 0, "no kernels or no disk")
     yield "L11", "probe", measures
 
     def measures_a_model(box):
         path = box.output("model.json")
-        box.run(["probe", "--threads=1", "--model", box.model().path, "--output", path], max_rss=1400 << 20)
+        box.run(["probe", "--threads=1", "--seconds=1", "--model", box.model().path, "--output", path], max_rss=1400 << 20)
         with open(path, "rb") as file:
-            box.expect(json.load(file)["processors"][0]["kernels"], "no kernels")
-    yield "L11", "probe --model, all experts in DRAM", measures_a_model
+            box.expect(len(json.load(file)["processors"][0]["gemm"]) == 1, "no kernels")
+    yield "L11", "probe --model", measures_a_model
+
+    def leaves_the_disk_out(box):
+        result = box.run(["probe", "--threads=1", "--seconds=1", "--disk=/nowhere", "--json"], max_rss=1400 << 20)
+        box.expect(json.loads(result.stdout)["links"] == [], "a disk that is not there was measured")
+    yield "L11", "probe --disk, no folder", leaves_the_disk_out
     yield "L11", "probe --model, no folder", usage(["probe", "--model=/nowhere"], "cannot open the model folder", code=3)
-    yield "L11", "probe, stdout is full", lambda box: box.run(["probe", "--threads=1"], code=5, match="No space left", max_rss=1400 << 20,
-                                                              stdout=open("/dev/full", "wb"))
+    yield "L11", "probe, stdout is full", lambda box: box.run(["probe", "--threads=1", "--seconds=1", "--disk=none"], code=5,
+                                                              match="No space left", max_rss=1400 << 20, stdout=open("/dev/full", "wb"))
 
 
 def planning_rows():

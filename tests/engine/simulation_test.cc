@@ -7,6 +7,7 @@
 
 #include "penstock/base/status.h"
 #include "penstock/engine/hooks.h"
+#include "penstock/engine/probe.h"
 #include "tests/engine/answers.h"
 
 namespace penstock {
@@ -24,6 +25,13 @@ class SimulationTest : public testing::Test {
 
 TEST_F(SimulationTest, GivesATimeForEveryStep) {
   const Golden golden("mixtral-tiny");
+  const DescribedModel model = DescribedModel::FromFolder(golden.dir()).value();
+  const Hardware probed = Probe({.options = {.threads = 1}, .model = &model, .seconds = 0.5}).value();
+  const GemmRates& gemm = *probed.processors.at(0).FindGemm("f32", Arithmetic::kF32, 1);
+  ASSERT_EQ(gemm.points.size(), 9u);
+  for (const GemmPoint& point : gemm.points) EXPECT_GT(point.seconds_per_byte, 0);
+  EXPECT_GT(probed.processors[0].FindAttention("f32", 1)->bytes_per_s, 0);
+  ASSERT_EQ(probed.links.at(0).rates.size(), 9u);
   for (const char* schedule : {"on-demand", "zero", "zigzag", "klotski"}) {
     SCOPED_TRACE(schedule);
     EngineOptions options{.model_dir = golden.dir(), .threads = 1};
@@ -39,15 +47,8 @@ TEST_F(SimulationTest, GivesATimeForEveryStep) {
     ASSERT_TRUE(engine->CloseTraces().ok());
     const uint64_t disk_bytes = engine->stats().disk_bytes;
 
-    Hardware hardware = ProbeHardware(*engine).value();
-    const KernelRates& kernels = hardware.processors.at(0).kernels.at(0);
-    EXPECT_EQ(kernels.weights, "f32");
-    ASSERT_GE(kernels.gemm.size(), 2u);
-    for (const GemmPoint& point : kernels.gemm) EXPECT_GT(point.seconds_per_byte, 0);
-    EXPECT_GT(kernels.kv_bytes_per_s, 0);
-    EXPECT_GT(hardware.links.at(0).bytes_per_s, 0);
-
-    hardware.links[0].bytes_per_s = 1e7;
+    Hardware hardware = probed;
+    hardware.links[0].SetRate(1e7);
     const std::vector<double> steps = SimulateTrace(*engine, hardware, options.routing_path).value();
     ASSERT_EQ(std::ssize(steps), num_steps);
     double sum = 0;
@@ -58,12 +59,13 @@ TEST_F(SimulationTest, GivesATimeForEveryStep) {
     // Order of arrival differs from run to run, and with it what is in slots when it is wanted.
     EXPECT_GT(sum, 0.7 * static_cast<double>(disk_bytes) / 1e7);
     EXPECT_EQ(SimulateTrace(*engine, hardware, options.routing_path).value(), steps);
-    hardware.links[0].bytes_per_s = 1e6;
+    hardware.links[0].SetRate(1e6);
     double slower = 0;
     const std::vector<double> slower_steps = SimulateTrace(*engine, hardware, options.routing_path).value();
     for (const double seconds : slower_steps) slower += seconds;
     EXPECT_GT(slower, 2 * sum);
-    hardware.processors[0].kernels[0].kv = "int8";
+    hardware.processors[0].attention.clear();
+    hardware.processors[0].peaks.clear();
     EXPECT_EQ(FaultOf(SimulateTrace(*engine, hardware, options.routing_path).status()), Fault::kUsage);
   }
 }

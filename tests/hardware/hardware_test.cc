@@ -16,11 +16,12 @@ Hardware Example() {
   cpu.peaks = {{Arithmetic::kF32, "fma", {{1, 1e11}, {2, 2e11}}},
                {Arithmetic::kBf16, "", {}},
                {Arithmetic::kInt8, "dot", {{1, 4e11}}}};
-  cpu.kernels = {
-      {.num_threads = 2, .weights = "int8", .gemm = {{2, 4e-11}, {64, 8e-11}}, .kv = "f32", .kv_bytes_per_s = 1e10}};
+  cpu.gemm = {
+      {.num_threads = 2, .weights = "int8", .arithmetic = Arithmetic::kInt8, .points = {{2, 4e-11}, {64, 8e-11}}}};
+  cpu.attention = {{2, "f32", 1e10}};
   hardware.processors = {cpu};
   hardware.tiers = {{"dram", 1ull << 34, {{1, 1e10, 8e9, 5e9}}}};
-  hardware.links = {{"disk_to_dram", 2e9}};
+  hardware.links = {{"disk_to_dram", 2e9, 0, {{1000, 1, 5e8}, {1000, 4, 1e9}, {3000, 1, 3e9}, {3000, 4, 1e9}}}};
   return hardware;
 }
 
@@ -41,21 +42,38 @@ TEST(Hardware, RefusesByTheNameOfTheField) {
   };
   EXPECT_THAT(refusal("/links/0/bytes_per_second", -1), testing::HasSubstr("bytes_per_second"));
   EXPECT_THAT(refusal("/links/0/bytes_per_second", "2"), testing::HasSubstr("bytes_per_second"));
-  EXPECT_THAT(refusal("/processors/0/kernels/0/gemm/1/ops_per_byte", 2), testing::HasSubstr("ops_per_byte"));
-  EXPECT_THAT(refusal("/processors/0/kernels", 2), testing::HasSubstr("kernels"));
+  EXPECT_THAT(refusal("/links/0/rates/2/transfer_bytes", 10), testing::HasSubstr("transfer_bytes"));
+  EXPECT_THAT(refusal("/processors/0/gemm/0/points/1/ops_per_byte", 2), testing::HasSubstr("ops_per_byte"));
+  EXPECT_THAT(refusal("/processors/0/gemm/0/points", json::array()), testing::HasSubstr("points"));
+  EXPECT_THAT(refusal("/processors/0/gemm/0/arithmetic", "f64"), testing::HasSubstr("arithmetic"));
+  EXPECT_THAT(refusal("/processors/0/gemm", 2), testing::HasSubstr("gemm"));
+  EXPECT_THAT(refusal("/processors/0/attention/0/kv", 2), testing::HasSubstr("kv"));
   EXPECT_THAT(refusal("/processors/0/cpus", 1e9), testing::HasSubstr("cpus"));
   EXPECT_THAT(refusal("/tiers/0", nullptr), testing::HasSubstr("tiers"));
   EXPECT_EQ(FaultOf(ParseHardware(json::array()).status()), Fault::kInput);
 }
 
-TEST(KernelRates, AreReadBetweenTheirPointsAndBeyond) {
-  const KernelRates rates = Example().processors[0].kernels[0];
-  EXPECT_DOUBLE_EQ(rates.GemmSeconds(0, 100), 100 * 4e-11);
-  EXPECT_DOUBLE_EQ(rates.GemmSeconds(200, 100), 100 * 4e-11);
-  EXPECT_DOUBLE_EQ(rates.GemmSeconds(3300, 100), 100 * 6e-11);
-  EXPECT_DOUBLE_EQ(rates.GemmSeconds(6400, 100), 100 * 8e-11);
-  EXPECT_DOUBLE_EQ(rates.GemmSeconds(12800, 100), 2 * 100 * 8e-11);
-  EXPECT_EQ(rates.GemmSeconds(100, 0), 0);
+TEST(Link, IsReadBetweenItsSizesAndBeyond) {
+  Link link = Example().links[0];
+  EXPECT_DOUBLE_EQ(link.Seconds(1), 1e-6);
+  EXPECT_DOUBLE_EQ(link.Seconds(1000), 1e-6);
+  EXPECT_DOUBLE_EQ(link.Seconds(2000), 1e-6);
+  EXPECT_DOUBLE_EQ(link.Seconds(6000), 3e-6);
+  link.SetRate(1e9);
+  EXPECT_DOUBLE_EQ(link.Seconds(6000), 6e-6);
+  EXPECT_DOUBLE_EQ(link.Seconds(1000), 2e-6);
+  link.rates.clear();
+  EXPECT_DOUBLE_EQ(link.Seconds(1), 1e-9);
+}
+
+TEST(GemmRates, AreReadBetweenTheirPointsAndBeyond) {
+  const GemmRates rates = Example().processors[0].gemm[0];
+  EXPECT_DOUBLE_EQ(rates.Seconds(0, 100), 100 * 4e-11);
+  EXPECT_DOUBLE_EQ(rates.Seconds(200, 100), 100 * 4e-11);
+  EXPECT_DOUBLE_EQ(rates.Seconds(3300, 100), 100 * 6e-11);
+  EXPECT_DOUBLE_EQ(rates.Seconds(6400, 100), 100 * 8e-11);
+  EXPECT_DOUBLE_EQ(rates.Seconds(12800, 100), 2 * 100 * 8e-11);
+  EXPECT_EQ(rates.Seconds(100, 0), 0);
 }
 
 }  // namespace

@@ -15,7 +15,7 @@ constexpr double kShort = 2e-3;
 MemoryProbe SmallProbe(ThreadPool& pool) { return MemoryProbe::Create(pool, 16 * kMiB).value(); }
 
 Hardware ProbeShortly(int max_threads) {
-  return ProbeMachine({.max_threads = max_threads, .rate_seconds = kShort, .buffer_bytes = 8 * kMiB}).value();
+  return ProbeMachine({.max_threads = max_threads, .total_seconds = 12 * kShort, .buffer_bytes = 8 * kMiB}).value();
 }
 
 TEST(MemoryProbe, EveryTransferHasARate) {

@@ -27,7 +27,7 @@ BANNED = [
 ]
 
 # The environment variables that src/ may read. Each new one is a decision that the manual has to tell.
-ENVIRONMENT = {"NO_COLOR", "PENSTOCK_FORCE_ISA", "TERM"}
+ENVIRONMENT = {"HOME", "NO_COLOR", "PENSTOCK_FORCE_ISA", "TERM", "XDG_CACHE_HOME"}
 
 
 def floors(root):

@@ -32,6 +32,11 @@ TEST(Progress, Line) {
   EXPECT_EQ(FormatProgress({.num_requests = 80, .num_done = 40, .num_failed = 1, .num_resumed = 20}, Stats(), 50),
             "[############------------] 40/80 requests, 1 failed, 12.5 tokens/s, host_compute 25%, disk_to_dram "
             "99%, 1m40s left");
+  EngineStats slower;
+  slower.generated_tokens = 5;
+  slower.decode_s = 2;
+  EXPECT_EQ(FormatProgress({.num_requests = 1}, slower, 2, 4),
+            "[------------------------] 0/1 requests, 2.5 tokens/s of 4.0 predicted");
   EXPECT_EQ(FormatProgress({}, {}, 0), "[########################] 0/0 requests");
 }
 

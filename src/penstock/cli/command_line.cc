@@ -242,7 +242,9 @@ void AddPolicyFlags(CLI::App& app, ModelFlags& flags) {
   EngineOptions& engine = flags.engine;
   app.add_option("--gpu-memory", flags.gpu_memory, "budget for everything Penstock allocates on the device")
       ->type_name("SIZE");
-  app.add_option("--policy", flags.policy_path, "JSON file that sets schedule, eviction and sizes (flags win)")
+  app.add_option(
+         "--policy", flags.policy_path,
+         "JSON file that sets schedule, eviction and sizes (flags win); with run also auto: the planner's choice")
       ->type_name("FILE");
   app.add_option("--batch-size", flags.batch_size,
                  "sequences at once (default: as many as the budget allows, at most 64)")
@@ -499,17 +501,22 @@ Command AddSimulateCommand(CLI::App& app, LogFlags& log) {
 
 Command AddProbeCommand(CLI::App& app, LogFlags& log) {
   auto flags = std::make_shared<ProbeFlags>();
-  CLI::App* command = app.add_subcommand("probe", "measure this machine: memory bandwidth and arithmetic by threads");
+  CLI::App* command = app.add_subcommand(
+      "probe", "measure this machine: memory, arithmetic, kernels, disk; plan and run --policy auto use it");
   command
       ->add_option("-m,--model", flags->model.engine.model_dir,
-                   "measure what it does with this model instead: kernels and the disk where it lies")
+                   "kernels with this model's weights alone, and the disk where it lies")
       ->type_name("DIR");
-  command->add_option("--memory", flags->model.memory, "with --model: DRAM budget")->type_name("SIZE");
   command->add_option("--dtype", flags->model.engine.dtype, "with --model: auto, f32 or bf16");
-  command->add_option("--kv-dtype", flags->model.engine.kv_dtype, "with --model: auto, f32, bf16 or int8");
+  command
+      ->add_option("--disk", flags->disk_dir,
+                   "without --model: a folder on the disk to measure, where 1 GiB is written for a moment, or none")
+      ->type_name("DIR");
+  command->add_option("--seconds", flags->seconds, "about so long; kernels in all formats take ten more (default: 20)")
+      ->check(CLI::Range(1.0, 40.0));
   command
       ->add_option("-t,--threads", flags->model.engine.threads,
-                   "(most) threads to measure with (default: all usable CPUs)")
+                   "most threads to measure with (default: all usable CPUs)")
       ->check(CLI::Range(1, kMaxThreads));
   command->add_flag("--json", flags->as_json, "print JSON");
   command->add_option("-o,--output", flags->output_path, "write the JSON into a file, too")->type_name("FILE");

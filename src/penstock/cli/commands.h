@@ -26,8 +26,10 @@ struct ModelFlags {
   EngineOptions engine;
 };
 
-// The checked options.
+// The checked options. kUsage for --policy auto, which is not a file.
 absl::StatusOr<EngineOptions> ToEngineOptions(const ModelFlags& flags);
+// --policy auto or --schedule auto: what other flags leave open is the planner's choice. For run alone.
+bool WantsPlan(const ModelFlags& flags);
 
 // --hardware: a preset, a file that penstock probe wrote, or auto: this machine. kUsage when it is none of these,
 // kInput when the file holds no Hardware.
@@ -128,9 +130,11 @@ struct SimulateFlags {
 };
 absl::StatusOr<int> SimulateCommand(const SimulateFlags& flags);
 
-// penstock probe: measure this machine, or with a model what it does with that.
+// penstock probe: measure this machine, with a model in its formats and on its disk.
 struct ProbeFlags {
   ModelFlags model;
+  std::string disk_dir = ".";
+  double seconds = 20;
   bool as_json = false;
   std::string output_path;  // of the JSON; empty: none
 };

@@ -7,27 +7,13 @@
 #include "penstock/base/file.h"
 #include "penstock/base/json.h"
 #include "penstock/base/limits.h"
-#include "penstock/base/logging.h"
 #include "penstock/base/status.h"
 #include "penstock/base/text.h"
-#include "penstock/engine/hooks.h"
+#include "penstock/engine/probe.h"
 #include "penstock/hardware/presets.h"
-#include "penstock/hardware/probe.h"
 
 namespace penstock::cli {
 namespace {
-
-// What this machine does with the model, where there is one.
-absl::StatusOr<Hardware> ProbeFor(const DescribedFlags& flags, EngineOptions options) {
-  if (options.model_dir.empty()) return ProbeMachine();
-  options.device = "cpu";
-  options.policy = {};
-  options.trace_path.clear();
-  options.trace_html_path.clear();
-  LogInfo("measuring what this machine does with {}", Printable(flags.model.engine.model_dir));
-  PENSTOCK_ASSIGN_OR_RETURN(const std::unique_ptr<Engine> engine, Engine::Open(options));
-  return ProbeHardware(*engine);
-}
 
 absl::StatusOr<DescribedModel> DescribeModel(const DescribedFlags& flags) {
   const bool has_folder = !flags.model.engine.model_dir.empty();
@@ -39,7 +25,6 @@ absl::StatusOr<DescribedModel> DescribeModel(const DescribedFlags& flags) {
 }  // namespace
 
 absl::StatusOr<Hardware> ParseHardwareFlag(const std::string& spec) {
-  if (spec == "auto") return ProbeMachine();
   std::error_code error;
   if (!std::filesystem::exists(spec, error)) return HardwarePreset(spec);
   PENSTOCK_ASSIGN_OR_RETURN(const std::string text, ReadFile(spec, kMaxConfigBytes));
@@ -54,8 +39,9 @@ absl::StatusOr<Described> Describe(const DescribedFlags& flags) {
   PENSTOCK_ASSIGN_OR_RETURN(const Workload workload, ParseWorkload(flags.workload));
   PENSTOCK_ASSIGN_OR_RETURN(EngineOptions options, ToEngineOptions(flags.model));
   PENSTOCK_ASSIGN_OR_RETURN(DescribedModel model, DescribeModel(flags));
-  PENSTOCK_ASSIGN_OR_RETURN(Hardware hardware,
-                            flags.hardware == "auto" ? ProbeFor(flags, options) : ParseHardwareFlag(flags.hardware));
+  PENSTOCK_ASSIGN_OR_RETURN(Hardware hardware, flags.hardware == "auto"
+                                                   ? CachedProbe({.options = options, .model = &model})
+                                                   : ParseHardwareFlag(flags.hardware));
   return Described{
       .model = std::move(model), .hardware = std::move(hardware), .workload = workload, .options = std::move(options)};
 }

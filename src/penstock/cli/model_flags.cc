@@ -5,6 +5,10 @@
 
 namespace penstock::cli {
 
+constexpr char kAuto[] = "auto";
+
+bool WantsPlan(const ModelFlags& flags) { return flags.policy_path == kAuto || flags.schedule == kAuto; }
+
 absl::StatusOr<EngineOptions> ToEngineOptions(const ModelFlags& flags) {
   EngineOptions options = flags.engine;
   if (!flags.memory.empty()) {
@@ -16,6 +20,10 @@ absl::StatusOr<EngineOptions> ToEngineOptions(const ModelFlags& flags) {
     auto bytes = ParseBytes(flags.gpu_memory);
     if (!bytes.ok()) return Annotate(bytes.status(), "--gpu-memory");
     options.device_memory_bytes = *bytes;
+  }
+  if (flags.policy_path == kAuto) {
+    return UsageError(
+        "--policy auto is for run, which knows its requests: penstock plan --output writes a policy file");
   }
   if (!flags.policy_path.empty()) PENSTOCK_RETURN_IF_ERROR(ApplyPolicyFile(flags.policy_path, options));
   if (flags.schedule.has_value()) options.policy.schedule = *flags.schedule;

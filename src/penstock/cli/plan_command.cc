@@ -86,7 +86,7 @@ class WhatIfs {
   void TryLinks(const std::string& change, std::initializer_list<std::string_view> names) {
     Hardware hardware = described_.hardware;
     for (const std::string_view name : names) {
-      if (Link* link = FindByName(hardware.links, name)) link->bytes_per_s *= 2;
+      if (Link* link = FindByName(hardware.links, name)) link->SetRate(2 * link->bytes_per_s);
     }
     Try(change, hardware, [](EngineOptions&) {});
   }
@@ -97,10 +97,10 @@ class WhatIfs {
     for (ComputePeak& peak : processor->peaks) {
       for (ComputeRate& rate : peak.rates) rate.ops_per_s *= 2;
     }
-    for (KernelRates& kernels : processor->kernels) {
-      for (GemmPoint& point : kernels.gemm) point.seconds_per_byte /= 2;
-      kernels.kv_bytes_per_s *= 2;
+    for (GemmRates& rates : processor->gemm) {
+      for (GemmPoint& point : rates.points) point.seconds_per_byte /= 2;
     }
+    for (AttentionRates& rates : processor->attention) rates.bytes_per_s *= 2;
     if (MemoryTier* tier = FindByName(hardware.tiers, processor->tier)) {
       for (MemoryRates& rates : tier->rates) {
         rates.read_bytes_per_s *= 2;

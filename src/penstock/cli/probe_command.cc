@@ -10,8 +10,7 @@
 #include "penstock/base/json.h"
 #include "penstock/base/status.h"
 #include "penstock/base/text.h"
-#include "penstock/engine/hooks.h"
-#include "penstock/hardware/probe.h"
+#include "penstock/engine/probe.h"
 
 namespace penstock::cli {
 namespace {
@@ -28,8 +27,7 @@ Unit UnitOf(Arithmetic arithmetic) {
 
 std::string Cell(double value) { return fmt::format("{:>15}", fmt::format("{:.{}f}", value, value < 10 ? 3 : 1)); }
 
-// REQUIRES: `hardware` comes from ProbeMachine, which measures one processor and one tier at the same numbers of
-// threads.
+// REQUIRES: `hardware` comes from Probe(), which measures one processor and one tier at the same numbers of threads.
 std::string Table(const Hardware& hardware) {
   const Processor& cpu = hardware.processors.at(0);
   const MemoryTier& dram = hardware.tiers.at(0);
@@ -62,25 +60,43 @@ std::string Table(const Hardware& hardware) {
   return out;
 }
 
-std::string ModelTable(const Hardware& hardware) {
-  const KernelRates& kernels = hardware.processors.at(0).kernels.at(0);
-  std::string out = fmt::format("weights in {}, KV in {}, {} threads\n\n{:>15}{:>15}{:>15}\n", kernels.weights,
-                                kernels.kv, kernels.num_threads, "ops per byte", "GB/s", "GOP/s");
-  for (const GemmPoint& point : kernels.gemm) {
-    out += fmt::format("{:>15.1f}{:>15.2f}{:>15.1f}\n", point.ops_per_byte, 1e-9 / point.seconds_per_byte,
-                       1e-9 * point.ops_per_byte / point.seconds_per_byte);
+std::string KernelTable(const Processor& cpu) {
+  std::string out =
+      fmt::format("\nexperts, {} threads: GOP/s by operations for each byte of weights\n", cpu.gemm.at(0).num_threads);
+  for (const GemmRates& rates : cpu.gemm) {
+    out += fmt::format("{:<6}in {:<6}", rates.weights, ArithmeticName(rates.arithmetic));
+    for (const GemmPoint& point : rates.points) {
+      out += fmt::format("{:>12}", fmt::format("{:.0f}: {:.0f}", point.ops_per_byte,
+                                               1e-9 * point.ops_per_byte / point.seconds_per_byte));
+    }
+    out += "\n";
   }
-  out += fmt::format("\nKV {:.1f} GB/s\n", 1e-9 * kernels.kv_bytes_per_s);
-  // Not measured where all experts are in DRAM.
-  for (const Link& link : hardware.links) out += fmt::format("{} {:.2f} GB/s\n", link.name, 1e-9 * link.bytes_per_s);
+  out += "attention reads of the KV cache";
+  for (const AttentionRates& rates : cpu.attention) {
+    out += fmt::format("{} in {} {:.1f} GB/s", &rates == &cpu.attention.front() ? "" : ",", rates.kv,
+                       1e-9 * rates.bytes_per_s);
+  }
+  return out + "\n";
+}
+
+std::string DiskTable(const Link& disk) {
+  std::string out = fmt::format("\n{}: {:.2f} GB/s for long\n{:>15}{:>15}{:>15}\n", disk.name, 1e-9 * disk.bytes_per_s,
+                                "read", "under way", "GB/s");
+  for (const TransferRate& rate : disk.rates) {
+    out += fmt::format("{:>15}{:>15}{:>15.2f}\n", FormatBytes(rate.transfer_bytes), rate.num_under_way,
+                       1e-9 * rate.bytes_per_s);
+  }
   return out;
 }
 
 absl::StatusOr<Hardware> Measure(const ProbeFlags& flags) {
-  if (flags.model.engine.model_dir.empty()) return ProbeMachine({.max_threads = flags.model.engine.threads});
   PENSTOCK_ASSIGN_OR_RETURN(const EngineOptions options, ToEngineOptions(flags.model));
-  PENSTOCK_ASSIGN_OR_RETURN(const std::unique_ptr<Engine> engine, Engine::Open(options));
-  return ProbeHardware(*engine);
+  ProbeTarget target{
+      .options = options, .disk_dir = flags.disk_dir == "none" ? "" : flags.disk_dir, .seconds = flags.seconds};
+  if (options.model_dir.empty()) return ProbeAndKeep(target);
+  PENSTOCK_ASSIGN_OR_RETURN(const DescribedModel model, DescribedModel::FromFolder(options.model_dir));
+  target.model = &model;
+  return ProbeAndKeep(target);
 }
 
 }  // namespace
@@ -97,7 +113,8 @@ absl::StatusOr<int> ProbeCommand(const ProbeFlags& flags) {
     (void)::ftruncate(output.get(), 0);  // fails on pipes, which have nothing to cut off
     PENSTOCK_RETURN_IF_ERROR(WriteFully(output.get(), json, flags.output_path));
   }
-  const std::string table = flags.model.engine.model_dir.empty() ? Table(hardware) : ModelTable(hardware);
+  std::string table = Table(hardware) + KernelTable(hardware.processors.at(0));
+  for (const Link& link : hardware.links) table += DiskTable(link);
   PENSTOCK_RETURN_IF_ERROR(WriteFully(STDOUT_FILENO, flags.as_json ? json : table, "stdout"));
   return 0;
 }

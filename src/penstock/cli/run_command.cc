@@ -1,5 +1,6 @@
 #include "penstock/cli/commands.h"
 
+#include <algorithm>
 #include <atomic>
 #include <memory>
 
@@ -11,6 +12,8 @@
 #include "penstock/base/status.h"
 #include "penstock/base/text.h"
 #include "penstock/cli/stop_signals.h"
+#include "penstock/engine/auto_policy.h"
+#include "penstock/engine/probe.h"
 #include "penstock/job/job.h"
 
 namespace penstock::cli {
@@ -38,6 +41,34 @@ void LogPlan(const Engine& engine) {
   LogInfo("schedule {}, eviction {}, {} experts pinned", plan.schedule, plan.eviction, plan.num_pinned_experts);
 }
 
+// Of the texts that the model will be given.
+double BytesPerToken(const DescribedModel& model, const std::string& sample) {
+  constexpr double kUsual = 4;
+  const absl::StatusOr<std::vector<TokenId>> tokens = model.Tokenize(sample);
+  if (!tokens.ok() || tokens->empty()) return kUsual;
+  return static_cast<double>(sample.size()) / static_cast<double>(tokens->size());
+}
+
+// The planner's choice of what `options` leave open, for this machine and this job.
+absl::StatusOr<PolicyChoice> PlanJob(const InputReport& report, EngineOptions options) {
+  PENSTOCK_ASSIGN_OR_RETURN(const DescribedModel model, DescribedModel::FromFolder(options.model_dir));
+  PENSTOCK_ASSIGN_OR_RETURN(options.context_length, ChooseContextLength(options, model.config()));
+  PENSTOCK_ASSIGN_OR_RETURN(options.memory_bytes, ChooseBudget(options.memory_bytes, /*device_bytes=*/0));
+  Workload workload = WorkloadOf(report, BytesPerToken(model, report.prompts.sample));
+  // Requests that are longer get an error and cost nothing.
+  workload.max_prompt_tokens =
+      std::min(workload.max_prompt_tokens, std::max<int64_t>(1, options.context_length - workload.new_tokens));
+  workload.prompt_tokens = std::min(workload.prompt_tokens, workload.max_prompt_tokens);
+  workload.new_tokens = std::min(workload.new_tokens, options.context_length - workload.max_prompt_tokens);
+  PENSTOCK_ASSIGN_OR_RETURN(const Hardware hardware, CachedProbe({.options = options, .model = &model}));
+  PENSTOCK_ASSIGN_OR_RETURN(std::vector<PolicyChoice> choices, SearchPolicies(model, hardware, workload, options));
+  PolicyChoice& best = choices.front();
+  LogInfo("planned for {} prompts of {} tokens and answers of {}: {:.1f} tokens per second, {:.0f} s in all",
+          workload.num_requests, workload.prompt_tokens, workload.new_tokens, best.estimate.generation_tokens_per_s(),
+          best.estimate.total_s());
+  return std::move(best);
+}
+
 absl::StatusOr<int> Validate(const RunFlags& flags, const std::atomic<bool>& stop_requested) {
   PENSTOCK_ASSIGN_OR_RETURN(const InputReport report, ValidateJob(flags.job, stop_requested));
   PENSTOCK_RETURN_IF_ERROR(WriteFully(STDOUT_FILENO, FormatInputReport(report) + "\n", "stdout"));
@@ -51,6 +82,8 @@ absl::StatusOr<int> RunCommand(RunFlags flags) {
   if (flags.validate_only) return Validate(flags, stop_requested);
   if (flags.job.output_path.empty()) return UsageError("run needs --output FILE");
   if (flags.job.output_path == "-") return UsageError("--output '-': for standard output write /dev/stdout");
+  const bool wants_plan = WantsPlan(flags.model);
+  if (flags.model.policy_path == "auto") flags.model.policy_path.clear();
   PENSTOCK_ASSIGN_OR_RETURN(EngineOptions options, ToEngineOptions(flags.model));
   flags.job.seed = flags.job.sampling.seed.value_or(0);
   flags.job.sampling.seed.reset();  // the job's: each request has its own, derived from it
@@ -65,12 +98,18 @@ absl::StatusOr<int> RunCommand(RunFlags flags) {
                            {"--trace-html", options.trace_html_path},
                            {"--record-routing", options.routing_path},
                            {"--record-correlation", options.correlation_path}};
-  const auto open_engine = [&](const InputReport& report) -> absl::StatusOr<std::unique_ptr<Engine>> {
+  const auto open_engine = [&](const InputReport& report) -> absl::StatusOr<OpenedEngine> {
     options.planned_positions = report.mean_positions;
     options.caller_memory = [&report](const ModelInfo& model) { return JobMemory(report, model); };
+    double predicted_tokens_per_s = 0;
+    if (wants_plan) {
+      PENSTOCK_ASSIGN_OR_RETURN(const PolicyChoice choice, PlanJob(report, options));
+      options = choice.options;
+      predicted_tokens_per_s = choice.estimate.generation_tokens_per_s();
+    }
     PENSTOCK_ASSIGN_OR_RETURN(std::unique_ptr<Engine> engine, Engine::Open(options));
     LogPlan(*engine);
-    return engine;
+    return OpenedEngine(std::move(engine), predicted_tokens_per_s);
   };
   PENSTOCK_ASSIGN_OR_RETURN(const JobSummary summary, RunJob(flags.job, open_engine, stop_requested));
   if (summary.nothing_to_do) LogInfo("nothing to do: every request of the job has its result");

@@ -70,7 +70,7 @@ absl::StatusOr<Sweep> ParseSweep(std::string_view spec) {
 
 void SetLinks(Hardware& hardware, std::initializer_list<std::string_view> names, double bytes_per_s) {
   for (Link& link : hardware.links) {
-    if (std::find(names.begin(), names.end(), link.name) != names.end()) link.bytes_per_s = bytes_per_s;
+    if (std::find(names.begin(), names.end(), link.name) != names.end()) link.SetRate(bytes_per_s);
   }
 }
 

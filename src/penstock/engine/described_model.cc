@@ -57,6 +57,17 @@ EngineModel DescribedModel::engine_model() const {
           .memory_bytes = loaded_->memory_bytes()};
 }
 
+absl::StatusOr<std::vector<TokenId>> DescribedModel::Tokenize(std::string_view text) const {
+  if (loaded_ == nullptr || loaded_->tokenizer == nullptr) {
+    return MakeError(Fault::kModel, Printable(name_) + " has no tokenizer");
+  }
+  return loaded_->tokenizer->Encode(text, Origin::kMessage, AddSpecial::kNo);
+}
+
+ModelInfo DescribedModel::Info(const Formats& formats, int64_t context_length) const {
+  return loaded_ == nullptr ? ModelInfo() : InfoOf(*loaded_, formats, context_length);
+}
+
 absl::StatusOr<EngineOptions> OptionsFor(EngineOptions options, const Hardware& hardware, const Workload& workload) {
   const Processor* cpu = hardware.FindProcessor("cpu");
   const MemoryTier* dram = hardware.FindTier("dram");
@@ -85,6 +96,11 @@ absl::StatusOr<EnginePlan> PlanOn(const Hardware& hardware, const EngineOptions&
     const Link* link = hardware.FindLink("dram_to_device");
     if (link == nullptr) return UsageError("the hardware has no link dram_to_device");
     room.device = EmulatedDevice{.name = "gpu", .link_bytes_per_s = link->bytes_per_s};
+  }
+  if (options.caller_memory) {
+    PENSTOCK_ASSIGN_OR_RETURN(const Formats formats, ChooseFormats(options, model.weights()));
+    PENSTOCK_ASSIGN_OR_RETURN(const int64_t context_length, ChooseContextLength(options, model.config()));
+    room.caller = options.caller_memory(model.Info(formats, context_length));
   }
   return PlanEngine(options, model.engine_model(), room);
 }

@@ -4,6 +4,8 @@
 
 #include <memory>
 #include <string>
+#include <string_view>
+#include <vector>
 
 #include "absl/status/statusor.h"
 #include "penstock/engine/engine_plan.h"
@@ -25,6 +27,10 @@ class DescribedModel {
   const WeightMap& weights() const { return loaded_ != nullptr ? loaded_->weights : described_->map; }
   uint64_t weights_bytes() const;
   EngineModel engine_model() const;
+  // Of a folder that has a tokenizer; kModel otherwise.
+  absl::StatusOr<std::vector<TokenId>> Tokenize(std::string_view text) const;
+  // What an engine would say of a folder's model; nothing of a config's.
+  ModelInfo Info(const Formats& formats, int64_t context_length) const;
 
  private:
   std::string name_;

@@ -23,30 +23,12 @@
 #include "penstock/engine/sampler.h"
 #include "penstock/engine/sequence.h"
 #include "penstock/engine/simulation.h"
-#include "penstock/hardware/machine_memory.h"
 #include "penstock/kernels/kernels.h"
-#include "penstock/model/family.h"
 
 namespace penstock {
 namespace {
 
 double Seconds(std::chrono::steady_clock::duration duration) { return std::chrono::duration<double>(duration).count(); }
-
-// An emulated device takes its memory from the same DRAM.
-absl::StatusOr<uint64_t> ChooseBudget(uint64_t asked_bytes, uint64_t device_bytes) {
-  const MachineMemory machine = ReadMachineMemory();
-  if (device_bytes > machine.total_bytes) {
-    return ResourceError("the emulated device's memory of {} is more than this machine (or its cgroup) has: {}",
-                         FormatBytes(device_bytes), FormatBytes(machine.total_bytes));
-  }
-  if (asked_bytes > machine.total_bytes - device_bytes) {
-    return ResourceError("the memory budget of {} is more than this machine (or its cgroup) has{}: {}",
-                         FormatBytes(asked_bytes), device_bytes > 0 ? " beside the emulated device" : "",
-                         FormatBytes(machine.total_bytes - device_bytes));
-  }
-  return asked_bytes > 0 ? asked_bytes
-                         : (machine.available_bytes - std::min(machine.available_bytes, device_bytes)) / 4 * 3;
-}
 
 class EngineImpl : public Engine {
  public:
@@ -81,7 +63,6 @@ class EngineImpl : public Engine {
     return closed;
   }
 
-  absl::StatusOr<Hardware> ProbeHardware();
   absl::StatusOr<std::vector<double>> Simulate(const Hardware& hardware, const std::string& trace_path) const;
 
  private:
@@ -154,13 +135,7 @@ absl::Status EngineImpl::Plan(const EngineOptions& options) {
       room.budget_bytes, ChooseBudget(options.memory_bytes, room.device.has_value() ? options.device_memory_bytes : 0));
   PENSTOCK_ASSIGN_OR_RETURN(const Formats formats, ChooseFormats(options, model_->weights));
   PENSTOCK_ASSIGN_OR_RETURN(const int64_t context_length, ChooseContextLength(options, config));
-  info_ = {.name = model_->name,
-           .family = std::string(config.family->name),
-           .fingerprint = model_->fingerprint,
-           .dtype = std::string(ComputationName(formats, model_->weights)),
-           .vocab_size = config.vocab_size,
-           .context_length = context_length,
-           .max_prompt_bytes = static_cast<uint64_t>(context_length) * model_->longest_token_bytes()};
+  info_ = InfoOf(*model_, formats, context_length);
   if (options.caller_memory) room.caller = options.caller_memory(info_);
   PENSTOCK_ASSIGN_OR_RETURN(plan_, PlanEngine(options,
                                               {.config = config,
@@ -467,24 +442,11 @@ absl::StatusOr<std::vector<float>> EngineImpl::Logits(std::span<const TokenId> i
 
 }  // namespace
 
-absl::StatusOr<Hardware> EngineImpl::ProbeHardware() {
-  if (policy().device.has_value()) return UsageError("only a machine without a device can be probed");
-  Hardware hardware;
-  PENSTOCK_ASSIGN_OR_RETURN(const KernelRates kernels, executor_->MeasureKernels());
-  hardware.processors.push_back({.name = "cpu", .tier = "dram", .num_cpus = NumUsableCpus(), .kernels = {kernels}});
-  hardware.tiers.push_back({.name = "dram", .capacity_bytes = ReadMachineMemory().total_bytes});
-  const double disk_bytes_per_s = executor_->MeasureRates().disk_bytes_per_s;
-  if (disk_bytes_per_s > 0) hardware.links.push_back({"disk_to_dram", disk_bytes_per_s});
-  return hardware;
-}
-
 absl::StatusOr<std::vector<double>> EngineImpl::Simulate(const Hardware& hardware,
                                                          const std::string& trace_path) const {
   return SimulateTrace({.config = model_->config, .plan = *plan_, .num_threads = pool_->num_workers()}, hardware,
                        trace_path);
 }
-
-absl::StatusOr<Hardware> ProbeHardware(Engine& engine) { return static_cast<EngineImpl&>(engine).ProbeHardware(); }
 
 absl::StatusOr<std::vector<double>> SimulateTrace(const Engine& engine, const Hardware& hardware,
                                                   const std::string& trace_path) {

@@ -8,6 +8,7 @@
 #include "penstock/base/status.h"
 #include "penstock/engine/recorders.h"
 #include "penstock/engine/sampler.h"
+#include "penstock/hardware/machine_memory.h"
 #include "penstock/memory/dense_weights.h"
 #include "penstock/memory/expert_store.h"
 
@@ -40,6 +41,21 @@ uint64_t FixedBytes(const EngineOptions& options, const EngineModel& model, cons
 }
 
 }  // namespace
+
+absl::StatusOr<uint64_t> ChooseBudget(uint64_t asked_bytes, uint64_t device_bytes) {
+  const MachineMemory machine = ReadMachineMemory();
+  if (device_bytes > machine.total_bytes) {
+    return ResourceError("the emulated device's memory of {} is more than this machine (or its cgroup) has: {}",
+                         FormatBytes(device_bytes), FormatBytes(machine.total_bytes));
+  }
+  if (asked_bytes > machine.total_bytes - device_bytes) {
+    return ResourceError("the memory budget of {} is more than this machine (or its cgroup) has{}: {}",
+                         FormatBytes(asked_bytes), device_bytes > 0 ? " beside the emulated device" : "",
+                         FormatBytes(machine.total_bytes - device_bytes));
+  }
+  return asked_bytes > 0 ? asked_bytes
+                         : (machine.available_bytes - std::min(machine.available_bytes, device_bytes)) / 4 * 3;
+}
 
 absl::StatusOr<int64_t> ChooseContextLength(const EngineOptions& options, const ModelConfig& config) {
   PENSTOCK_RETURN_IF_ERROR(CheckRange("context length", options.context_length, kMaxContext));

@@ -37,6 +37,10 @@ struct EnginePlan {
   ChosenPolicy policy;
 };
 
+// The budget that was asked for, or three quarters of what this machine has free; an emulated device takes its memory
+// from the same DRAM. kResources when that is more than there is.
+absl::StatusOr<uint64_t> ChooseBudget(uint64_t asked_bytes, uint64_t device_bytes);
+
 // Longest prompt with its answer. kUsage when it is more than the model's.
 absl::StatusOr<int64_t> ChooseContextLength(const EngineOptions& options, const ModelConfig& config);
 

@@ -51,8 +51,6 @@ class Executor {
                    std::vector<absl::Status>& row_statuses);
 
   MachineRates MeasureRates();
-  // Of the host; fills its slots. REQUIRES: no pass is under way and all KV is free.
-  absl::StatusOr<KernelRates> MeasureKernels();
 
   // Brings the counters of lanes and experts up to date.
   void UpdateStats(EngineStats& stats) const;
@@ -75,8 +73,6 @@ class Executor {
   };
 
   explicit Executor(Args& args);
-  std::vector<GemmPoint> MeasureGemm(Side& side);
-  double MeasureAttention(Side& side);
   absl::Status CreateExperts(const Args& args);
   absl::Status CreateDevice(const Args& args);
   OpContext ContextOf(Side& side) {

@@ -24,10 +24,6 @@ struct EngineHooks {
   bool random_answers = false;
 };
 
-// What this machine does for this model at its formats and threads: the host's kernels and the disk. About three
-// seconds; fills all slots. REQUIRES: idle(). Without a device only.
-absl::StatusOr<Hardware> ProbeHardware(Engine& engine);
-
 // Seconds that each step of a recorded run (EngineOptions::routing_path) would take with this engine's policy on
 // `hardware`; see simulation.h.
 absl::StatusOr<std::vector<double>> SimulateTrace(const Engine& engine, const Hardware& hardware,

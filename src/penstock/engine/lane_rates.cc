@@ -7,20 +7,10 @@
 namespace penstock {
 namespace {
 
-const KernelRates* FindKernels(const Processor& processor, const ModelFormats& formats, int num_threads) {
-  for (const KernelRates& rates : processor.kernels) {
-    if (rates.num_threads == num_threads && rates.weights == WeightFormatName(formats.ffn) &&
-        rates.kv == KvFormatName(formats.kv) && !rates.gemm.empty()) {
-      return &rates;
-    }
-  }
-  return nullptr;
-}
-
-SimulatedRuntime::Duration MeasuredTime(const KernelRates& kernels) {
-  return [kernels](const TaskCost& cost) {
-    const double kv_s = kernels.kv_bytes_per_s > 0 ? static_cast<double>(cost.kv_bytes) / kernels.kv_bytes_per_s : 0;
-    return kv_s + kernels.GemmSeconds(cost.flops, static_cast<double>(cost.memory_bytes - cost.kv_bytes));
+SimulatedRuntime::Duration MeasuredTime(const GemmRates& gemm, const AttentionRates& attention) {
+  return [gemm, kv_bytes_per_s = attention.bytes_per_s](const TaskCost& cost) {
+    return static_cast<double>(cost.kv_bytes) / kv_bytes_per_s +
+           gemm.Seconds(cost.flops, static_cast<double>(cost.memory_bytes - cost.kv_bytes));
   };
 }
 
@@ -29,8 +19,10 @@ absl::StatusOr<SimulatedRuntime::Duration> ComputeTime(const Hardware& hardware,
   const Processor* processor = hardware.FindProcessor(name);
   const ModelFormats& formats = plan.model_formats;
   if (processor == nullptr) return UsageError("the hardware has no processor '{}'", name);
-  if (const KernelRates* kernels = FindKernels(*processor, formats, num_threads)) return MeasuredTime(*kernels);
   const Arithmetic arithmetic = FfnArithmetic(plan.formats, formats, name == "gpu");
+  const GemmRates* gemm = processor->FindGemm(WeightFormatName(formats.ffn), arithmetic, num_threads);
+  const AttentionRates* attention = processor->FindAttention(KvFormatName(formats.kv), num_threads);
+  if (gemm != nullptr && attention != nullptr) return MeasuredTime(*gemm, *attention);
   const MemoryTier* tier = hardware.FindTier(processor->tier);
   const double ops_per_s = processor->PeakOps(arithmetic, num_threads) * processor->compute_efficiency;
   const double bytes_per_s = tier == nullptr ? 0 : tier->ReadRate(num_threads) * processor->memory_efficiency;
@@ -48,7 +40,7 @@ absl::StatusOr<SimulatedRuntime::Duration> ComputeTime(const Hardware& hardware,
 absl::StatusOr<SimulatedRuntime::Duration> LinkTime(const Hardware& hardware, std::string_view name) {
   const Link* link = hardware.FindLink(name);
   if (link == nullptr) return UsageError("the hardware has no link {}", name);
-  return TransferTime(link->bytes_per_s, link->latency_s);
+  return [link = *link](const TaskCost& cost) { return link.Seconds(cost.link_bytes); };
 }
 
 }  // namespace

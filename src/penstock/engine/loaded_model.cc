@@ -9,6 +9,7 @@
 #include "penstock/base/limits.h"
 #include "penstock/base/status.h"
 #include "penstock/memory/weights.h"
+#include "penstock/model/family.h"
 
 namespace penstock {
 namespace {
@@ -84,6 +85,16 @@ uint64_t LoadedModel::longest_token_bytes() const {
     longest = std::max<uint64_t>(longest, tokenizer->TokenText(id).size());
   }
   return longest * 4;  // normalisers may shorten a text before it is cut into tokens: NFC to a third
+}
+
+ModelInfo InfoOf(const LoadedModel& model, const Formats& formats, int64_t context_length) {
+  return {.name = model.name,
+          .family = std::string(model.config.family->name),
+          .fingerprint = model.fingerprint,
+          .dtype = std::string(ComputationName(formats, model.weights)),
+          .vocab_size = model.config.vocab_size,
+          .context_length = context_length,
+          .max_prompt_bytes = static_cast<uint64_t>(context_length) * model.longest_token_bytes()};
 }
 
 absl::StatusOr<std::unique_ptr<LoadedModel>> LoadModel(const std::string& model_dir) {

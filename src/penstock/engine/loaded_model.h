@@ -7,6 +7,8 @@
 
 #include "absl/status/statusor.h"
 #include "penstock/checkpoint/checkpoint.h"
+#include "penstock/engine.h"
+#include "penstock/engine/formats.h"
 #include "penstock/model/generation_config.h"
 #include "penstock/model/model_config.h"
 #include "penstock/model/weight_map.h"
@@ -31,6 +33,8 @@ struct LoadedModel {
   // Bytes that this object holds.
   uint64_t memory_bytes() const;
 };
+
+ModelInfo InfoOf(const LoadedModel& model, const Formats& formats, int64_t context_length);
 
 // Validates all metadata; reads no tensor. unique_ptr because `weights` points into `checkpoint`.
 absl::StatusOr<std::unique_ptr<LoadedModel>> LoadModel(const std::string& model_dir);

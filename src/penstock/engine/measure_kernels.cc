@@ -1,22 +1,34 @@
-// What the host does with the weights and KV entries of this model: Executor's probe.
+#include "penstock/engine/measure_kernels.h"
+
 #include <algorithm>
 #include <chrono>
 #include <cstring>
+#include <random>
+#include <vector>
 
+#include "penstock/base/bytes.h"
 #include "penstock/base/status.h"
-#include "penstock/engine/executor.h"
+#include "penstock/engine/formats.h"
+#include "penstock/engine/simulator.h"
+#include "penstock/memory/expert_layouts.h"
+#include "penstock/model/cost.h"
+#include "penstock/schedule/operations.h"
 
 namespace penstock {
 namespace {
 
-constexpr double kPointSeconds = 0.1;
+constexpr int64_t kMostRows = 256;     // of an expert
+constexpr int64_t kExpertsAtOnce = 4;  // as many as keep all threads busy to the end
+constexpr int64_t kContext = 256;      // positions that attention reads of each sequence
+constexpr int64_t kMostSequences = 64;
+constexpr int64_t kMostLayers = 4;
 
-// Median seconds of runs of `body` for about kPointSeconds.
-double MedianSeconds(absl::FunctionRef<void()> body) {
+// Median seconds of runs of `body` for about `all_seconds`.
+double MedianSeconds(double all_seconds, absl::FunctionRef<void()> body) {
   std::vector<double> seconds;
   double sum = 0;
   body();  // what it touches first
-  while (seconds.size() < 3 || sum < kPointSeconds) {
+  while (seconds.size() < 3 || sum < all_seconds) {
     const auto begin = std::chrono::steady_clock::now();
     body();
     seconds.push_back(std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count());
@@ -26,81 +38,105 @@ double MedianSeconds(absl::FunctionRef<void()> body) {
   return seconds[seconds.size() / 2];
 }
 
-}  // namespace
-
-absl::StatusOr<KernelRates> Executor::MeasureKernels() {
-  Side& side = host_;
-  KernelRates rates;
-  rates.num_threads = side.pool->num_workers();
-  rates.weights = std::string(WeightFormatName(model_formats_.ffn));
-  rates.kv = std::string(KvFormatName(formats_.kv));
-  if (experts_.dram != nullptr) {
-    schedule_->Reset();
-    PENSTOCK_RETURN_IF_ERROR(experts_.dram->Preload(side.pool));
-    rates.gemm = MeasureGemm(side);
-  }
-  rates.kv_bytes_per_s = MeasureAttention(side);
-  return rates;
+// Words that are harmless numbers in every format, f32, f16, bf16 and the scales of quantised blocks: pages that were
+// never written to would all be one page of zeros, which caches keep.
+void FillWithNumbers(const Arena& arena, ThreadPool& pool) {
+  constexpr uint64_t kPart = 4 * kMiB;
+  std::vector<uint16_t> words(kPart / sizeof(uint16_t));
+  std::minstd_rand random(1);
+  for (uint16_t& word : words) word = static_cast<uint16_t>(0x3e00 | (random() & 0x80ff));  // +-0.125 to 0.5 as bf16
+  const auto num_parts = static_cast<int64_t>((arena.size_bytes() + kPart - 1) / kPart);
+  pool.ParallelFor(num_parts, [&](int64_t part, int) {
+    const uint64_t begin = static_cast<uint64_t>(part) * kPart;
+    std::memcpy(arena.data() + begin, words.data(), std::min(kPart, arena.size_bytes() - begin));
+  });
 }
 
+}  // namespace
+
 // Experts with as many rows each, slot after slot, so that weights come from memory as they do in a pass.
-std::vector<GemmPoint> Executor::MeasureGemm(Side& side) {
-  const OpContext context = ContextOf(side);
-  Activations& a = side.activations;
-  const std::vector<ExpertPlace> places = experts_.dram->Loaded();
-  const int64_t most_rows = std::min<int64_t>(a.dims.max_rows, 256);
-  const int64_t capacity = a.dims.max_rows * model_->config.num_topk;
-  std::vector<GemmPoint> points;
-  size_t next = 0;
-  for (int64_t num_rows = 1; num_rows <= most_rows; num_rows *= 2) {
+absl::StatusOr<GemmRates> MeasureGemm(const KernelProbe& probe, WeightFormat weights, ComputeDtype dtype) {
+  ModelConfig config = FewerLayers(probe.config, 1);
+  config.layer_has_experts = {true};
+  if (probe.config.num_moe_layers() == 0) config.expert_dim = config.dense_ffn_dim;
+  config.num_topk = 1;
+  config.num_experts = 1;
+  const ModelCost cost(config, {.ffn = weights});
+  config.num_experts = std::clamp<int64_t>(static_cast<int64_t>(probe.most_bytes / cost.expert_bytes()), 1, 256);
+  const std::unique_ptr<DescribedWeights> described = DescribeWeights(config, weights);
+  const ExpertLayouts layouts(described->map, {}, dtype);
+  PENSTOCK_ASSIGN_OR_RETURN(const Arena slots,
+                            Arena::Map(layouts.slot_bytes() * static_cast<uint64_t>(config.num_experts)));
+  FillWithNumbers(slots, probe.pool);
+  const RowFormats formats = RowFormatsOf(described->map, dtype);
+  PENSTOCK_ASSIGN_OR_RETURN(
+      Activations activations,
+      Activations::Create(
+          config, formats,
+          {.max_rows = kMostRows, .max_logit_rows = 1, .context_length = 1, .num_workers = probe.pool.num_workers()}));
+  FillWithNumbers(activations.arena, probe.pool);
+  const DenseWeights no_dense;
+  const OpContext context{config, probe.kernels, probe.pool, formats, no_dense, activations};
+  GemmRates rates{.num_threads = probe.pool.num_workers(),
+                  .weights = std::string(WeightFormatName(weights)),
+                  .arithmetic = RowArithmetic(formats.ffn)};
+  int64_t next = 0;
+  for (int64_t num_rows = 1; num_rows <= kMostRows; num_rows *= 2) {
     const int64_t num_experts =
-        std::min({capacity / num_rows, model_->config.num_experts, static_cast<int64_t>(places.size()), int64_t{4}});
-    for (int64_t e = 0; e <= model_->config.num_experts; ++e) {
-      a.group_offsets[static_cast<size_t>(e)] = std::min(e, num_experts) * num_rows;
+        std::min(config.num_experts, std::clamp<int64_t>(kMostRows / num_rows, 1, kExpertsAtOnce));
+    for (int64_t e = 0; e <= config.num_experts; ++e) {
+      activations.group_offsets[static_cast<size_t>(e)] = std::min(e, num_experts) * num_rows;
     }
-    const double seconds = MedianSeconds([&] {
+    const double seconds = MedianSeconds(probe.seconds, [&] {
       std::vector<ExpertToRun> experts;
       for (int64_t e = 0; e < num_experts; ++e) {
-        experts.push_back({e, experts_.dram->Weights(places[next])});
-        next = (next + 1) % places.size();
+        experts.push_back({e, layouts.Views(next, slots.data() + static_cast<uint64_t>(next) * layouts.slot_bytes())});
+        next = (next + 1) % config.num_experts;
       }
       ops::Experts(context, experts);
     });
-    const OperationCost cost = cost_.Expert(num_rows);
-    points.push_back(
-        {.ops_per_byte = cost.flops / static_cast<double>(cost.bytes),
-         .seconds_per_byte = seconds / static_cast<double>(cost.bytes) / static_cast<double>(num_experts)});
+    const OperationCost each = cost.Expert(num_rows);
+    rates.points.push_back(
+        {.ops_per_byte = each.flops / static_cast<double>(each.bytes),
+         .seconds_per_byte = seconds / static_cast<double>(each.bytes) / static_cast<double>(num_experts)});
   }
-  return points;
+  return rates;
 }
 
-// Bytes per second that attention reads of sequences that decode, layer after layer.
-double Executor::MeasureAttention(Side& side) {
-  const OpContext context = ContextOf(side);
-  const int64_t num_tokens = std::min(
-      {int64_t{256}, side.activations.dims.context_length, kv_cache_->num_free_pages() * KvCache::kPageTokens});
-  const int64_t num_rows = std::min(
-      {side.activations.dims.max_rows, int64_t{64}, kv_cache_->num_free_pages() / KvCache::PagesFor(num_tokens)});
-  if (num_rows == 0) return 0;
+// Layer after layer, as passes do.
+absl::StatusOr<AttentionRates> MeasureAttention(const KernelProbe& probe, KvFormat kv) {
+  ModelConfig config = FewerLayers(probe.config, std::min(probe.config.num_layers, kMostLayers));
+  const uint64_t sequence_bytes = KvCache::PageBytes(config, kv) * static_cast<uint64_t>(KvCache::PagesFor(kContext));
+  const int64_t num_rows =
+      std::clamp<int64_t>(static_cast<int64_t>(probe.most_bytes / sequence_bytes), 1, kMostSequences);
+  PENSTOCK_ASSIGN_OR_RETURN(KvCache cache, KvCache::Create(config, kv, num_rows * KvCache::PagesFor(kContext)));
+  PENSTOCK_ASSIGN_OR_RETURN(Activations activations, Activations::Create(config, {},
+                                                                         {.max_rows = num_rows,
+                                                                          .max_logit_rows = 1,
+                                                                          .context_length = kContext,
+                                                                          .num_workers = probe.pool.num_workers()}));
   RowBatch batch;
   std::vector<std::vector<std::byte*>> pages;
   for (int64_t row = 0; row < num_rows; ++row) {
-    pages.push_back(kv_cache_->Reserve(num_tokens));
+    pages.push_back(cache.Reserve(kContext));
     // Pages that were never written to are one page of zeros, which caches keep.
-    for (std::byte* page : pages.back()) {
-      std::memset(page, 0, KvCache::PageBytes(model_->config, formats_.kv));
-    }
+    for (std::byte* page : pages.back()) std::memset(page, 0, KvCache::PageBytes(config, kv));
   }
   for (int64_t row = 0; row < num_rows; ++row) {
-    batch.AddRow(0, num_tokens - 1, pages[static_cast<size_t>(row)], static_cast<uint32_t>(row), {});
+    batch.AddRow(0, kContext - 1, pages[static_cast<size_t>(row)], static_cast<uint32_t>(row), {});
   }
+  const DenseWeights no_dense;
+  const OpContext context{config, probe.kernels, probe.pool, {}, no_dense, activations};
   int64_t layer_idx = 0;
-  const double seconds = MedianSeconds([&] {
-    ops::Attend(context, batch, {0, num_rows}, {kv_cache_->layer(layer_idx), batch.kv_pages});
-    layer_idx = (layer_idx + 1) % model_->config.num_layers;
+  const double seconds = MedianSeconds(probe.seconds, [&] {
+    ops::Attend(context, batch, {0, num_rows}, {cache.layer(layer_idx), batch.kv_pages});
+    layer_idx = (layer_idx + 1) % config.num_layers;
   });
-  for (const auto& sequence : pages) kv_cache_->Free(sequence);
-  return static_cast<double>(cost_.kv_bytes_per_token()) * static_cast<double>(num_rows * num_tokens) / seconds;
+  const ModelCost cost(config, {.kv = kv});
+  return AttentionRates{.num_threads = probe.pool.num_workers(),
+                        .kv = std::string(KvFormatName(kv)),
+                        .bytes_per_s = static_cast<double>(cost.kv_bytes_per_token()) *
+                                       static_cast<double>(num_rows * kContext) / seconds};
 }
 
 }  // namespace penstock

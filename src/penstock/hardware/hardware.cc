@@ -30,22 +30,38 @@ json::value PeakJson(const ComputePeak& peak) {
   return json::object{{"instructions", peak.instructions}, {"rates", std::move(rates)}};
 }
 
-json::object KernelsJson(const KernelRates& kernels) {
-  json::array gemm;
-  for (const GemmPoint& point : kernels.gemm) {
-    gemm.push_back(json::object{{"ops_per_byte", point.ops_per_byte}, {"seconds_per_byte", point.seconds_per_byte}});
+json::object GemmJson(const GemmRates& rates) {
+  json::array points;
+  for (const GemmPoint& point : rates.points) {
+    points.push_back(json::object{{"ops_per_byte", point.ops_per_byte}, {"seconds_per_byte", point.seconds_per_byte}});
   }
-  return {{"threads", kernels.num_threads},
-          {"weights", kernels.weights},
-          {"gemm", std::move(gemm)},
-          {"kv", kernels.kv},
-          {"kv_bytes_per_second", kernels.kv_bytes_per_s}};
+  return {{"threads", rates.num_threads},
+          {"weights", rates.weights},
+          {"arithmetic", ArithmeticName(rates.arithmetic)},
+          {"points", std::move(points)}};
+}
+
+json::object LinkJson(const Link& link) {
+  json::array rates;
+  for (const TransferRate& rate : link.rates) {
+    rates.push_back(json::object{{"transfer_bytes", rate.transfer_bytes},
+                                 {"under_way", rate.num_under_way},
+                                 {"bytes_per_second", rate.bytes_per_s}});
+  }
+  return {{"name", link.name},
+          {"bytes_per_second", link.bytes_per_s},
+          {"latency_seconds", link.latency_s},
+          {"rates", std::move(rates)}};
 }
 
 json::object ProcessorJson(const Processor& processor) {
   json::object features, peaks;
-  json::array kernels;
-  for (const KernelRates& rates : processor.kernels) kernels.push_back(KernelsJson(rates));
+  json::array gemm, attention;
+  for (const GemmRates& rates : processor.gemm) gemm.push_back(GemmJson(rates));
+  for (const AttentionRates& rates : processor.attention) {
+    attention.push_back(
+        json::object{{"threads", rates.num_threads}, {"kv", rates.kv}, {"bytes_per_second", rates.bytes_per_s}});
+  }
   for (const Feature& feature : kFeatures) features[feature.name] = processor.features.*feature.value;
   for (const ComputePeak& peak : processor.peaks) peaks[ArithmeticName(peak.arithmetic)] = PeakJson(peak);
   json::value model;
@@ -56,7 +72,8 @@ json::object ProcessorJson(const Processor& processor) {
           {"cpus", processor.num_cpus},
           {"features", std::move(features)},
           {"peaks", std::move(peaks)},
-          {"kernels", std::move(kernels)},
+          {"gemm", std::move(gemm)},
+          {"attention", std::move(attention)},
           {"compute_efficiency", processor.compute_efficiency},
           {"memory_efficiency", processor.memory_efficiency},
           {"call_seconds", processor.call_s}};
@@ -84,9 +101,7 @@ class HardwareReader {
     for (const json::value& item : Array(object, "processors")) hardware.processors.push_back(ReadProcessor(item));
     for (const json::value& item : Array(object, "tiers")) hardware.tiers.push_back(ReadTier(item));
     for (const json::value& item : Array(object, "links")) {
-      const json::object& link = Object(item, "links");
-      hardware.links.push_back(
-          {Text(link, "name"), Rate(link, "bytes_per_second"), NumberOr(link, "latency_seconds", 0, 0, 3600)});
+      hardware.links.push_back(ReadLink(item));
     }
     return hardware;
   }
@@ -126,25 +141,52 @@ class HardwareReader {
         processor.peaks.push_back(std::move(peak));
       }
     }
-    for (const json::value& item : Array(object, "kernels")) processor.kernels.push_back(ReadKernels(item));
+    for (const json::value& item : Array(object, "gemm")) processor.gemm.push_back(ReadGemm(item));
+    for (const json::value& item : Array(object, "attention")) {
+      const json::object& rates = Object(item, "attention");
+      processor.attention.push_back({Count(rates, "threads"), Text(rates, "kv"), Rate(rates, "bytes_per_second")});
+    }
     return processor;
   }
 
-  KernelRates ReadKernels(const json::value& value) {
-    const json::object& object = Object(value, "kernels");
-    KernelRates kernels{.num_threads = Count(object, "threads"),
-                        .weights = Text(object, "weights"),
-                        .kv = Text(object, "kv"),
-                        .kv_bytes_per_s = Rate(object, "kv_bytes_per_second")};
-    for (const json::value& item : Array(object, "gemm")) {
-      const json::object& point = Object(item, "gemm");
-      kernels.gemm.push_back({Rate(point, "ops_per_byte"), Rate(point, "seconds_per_byte")});
-      const size_t count = kernels.gemm.size();
-      if (count > 1 && kernels.gemm[count - 1].ops_per_byte <= kernels.gemm[count - 2].ops_per_byte) {
+  GemmRates ReadGemm(const json::value& value) {
+    const json::object& object = Object(value, "gemm");
+    GemmRates rates{.num_threads = Count(object, "threads"), .weights = Text(object, "weights")};
+    const std::string arithmetic = Text(object, "arithmetic");
+    const auto known = std::find_if(std::begin(kAllArithmetics), std::end(kAllArithmetics),
+                                    [&](Arithmetic a) { return ArithmeticName(a) == arithmetic; });
+    if (known == std::end(kAllArithmetics)) {
+      Refuse("arithmetic", "f32, bf16 or int8");
+    } else {
+      rates.arithmetic = *known;
+    }
+    for (const json::value& item : Array(object, "points")) {
+      const json::object& point = Object(item, "points");
+      rates.points.push_back({Rate(point, "ops_per_byte"), Rate(point, "seconds_per_byte")});
+      const size_t count = rates.points.size();
+      if (count > 1 && rates.points[count - 1].ops_per_byte <= rates.points[count - 2].ops_per_byte) {
         Refuse("ops_per_byte", "values that grow from point to point");
       }
     }
-    return kernels;
+    if (rates.points.empty()) Refuse("points", "at least one");
+    return rates;
+  }
+
+  Link ReadLink(const json::value& value) {
+    const json::object& object = Object(value, "links");
+    Link link{.name = Text(object, "name"),
+              .bytes_per_s = Rate(object, "bytes_per_second"),
+              .latency_s = NumberOr(object, "latency_seconds", 0, 0, 3600)};
+    for (const json::value& item : Array(object, "rates")) {
+      const json::object& rate = Object(item, "rates");
+      link.rates.push_back(
+          {Whole(rate, "transfer_bytes", uint64_t{1} << 60), Count(rate, "under_way"), Rate(rate, "bytes_per_second")});
+      const size_t count = link.rates.size();
+      if (count > 1 && link.rates[count - 1].transfer_bytes < link.rates[count - 2].transfer_bytes) {
+        Refuse("transfer_bytes", "sizes that grow from rate to rate");
+      }
+    }
+    return link;
   }
 
   MemoryTier ReadTier(const json::value& value) {
@@ -254,10 +296,7 @@ std::vector<std::string_view> FeatureNames(const CpuFeatures& features) {
 
 json::object ToJson(const Hardware& hardware) {
   json::array processors, tiers, links;
-  for (const Link& link : hardware.links) {
-    links.push_back(
-        json::object{{"name", link.name}, {"bytes_per_second", link.bytes_per_s}, {"latency_seconds", link.latency_s}});
-  }
+  for (const Link& link : hardware.links) links.push_back(LinkJson(link));
   for (const Processor& processor : hardware.processors) processors.push_back(ProcessorJson(processor));
   for (const MemoryTier& tier : hardware.tiers) tiers.push_back(TierJson(tier));
   return {{"processors", std::move(processors)}, {"tiers", std::move(tiers)}, {"links", std::move(links)}};
@@ -292,17 +331,54 @@ const Processor* Hardware::FindProcessor(std::string_view name) const { return F
 const MemoryTier* Hardware::FindTier(std::string_view name) const { return FindByName(tiers, name); }
 const Link* Hardware::FindLink(std::string_view name) const { return FindByName(links, name); }
 
-double KernelRates::GemmSeconds(double ops, double bytes) const {
-  if (bytes <= 0 || gemm.empty()) return 0;
+const GemmRates* Processor::FindGemm(std::string_view weights, Arithmetic arithmetic, int num_threads) const {
+  const auto found = std::find_if(gemm.begin(), gemm.end(), [&](const GemmRates& rates) {
+    return rates.num_threads == num_threads && rates.weights == weights && rates.arithmetic == arithmetic;
+  });
+  return found == gemm.end() ? nullptr : &*found;
+}
+
+const AttentionRates* Processor::FindAttention(std::string_view kv, int num_threads) const {
+  const auto found = std::find_if(attention.begin(), attention.end(), [&](const AttentionRates& rates) {
+    return rates.num_threads == num_threads && rates.kv == kv;
+  });
+  return found == attention.end() ? nullptr : &*found;
+}
+
+double GemmRates::Seconds(double ops, double bytes) const {
+  if (bytes <= 0) return 0;
   const double intensity = ops / bytes;
-  if (intensity <= gemm.front().ops_per_byte) return bytes * gemm.front().seconds_per_byte;
-  for (size_t i = 1; i < gemm.size(); ++i) {
-    const GemmPoint &below = gemm[i - 1], &above = gemm[i];
+  if (intensity <= points.front().ops_per_byte) return bytes * points.front().seconds_per_byte;
+  for (size_t i = 1; i < points.size(); ++i) {
+    const GemmPoint &below = points[i - 1], &above = points[i];
     if (intensity > above.ops_per_byte) continue;
     const double share = (intensity - below.ops_per_byte) / (above.ops_per_byte - below.ops_per_byte);
     return bytes * (below.seconds_per_byte + share * (above.seconds_per_byte - below.seconds_per_byte));
   }
-  return ops * gemm.back().seconds_per_byte / gemm.back().ops_per_byte;
+  return ops * points.back().seconds_per_byte / points.back().ops_per_byte;
+}
+
+double Link::Seconds(uint64_t bytes) const {
+  const auto size = static_cast<double>(bytes);
+  if (rates.empty() || bytes >= rates.back().transfer_bytes) return latency_s + size / bytes_per_s;
+  // The sizes around this one, and the best rate of each.
+  TransferRate below, above;
+  for (const TransferRate& rate : rates) {
+    TransferRate& side = rate.transfer_bytes <= bytes ? below : above;
+    if (&side == &above && above.transfer_bytes > 0 && rate.transfer_bytes > above.transfer_bytes) break;
+    if (rate.transfer_bytes > side.transfer_bytes || rate.bytes_per_s > side.bytes_per_s) side = rate;
+  }
+  const double above_s = static_cast<double>(above.transfer_bytes) / above.bytes_per_s;
+  if (below.transfer_bytes == 0) return latency_s + above_s;
+  const double below_s = static_cast<double>(below.transfer_bytes) / below.bytes_per_s;
+  const double share = (size - static_cast<double>(below.transfer_bytes)) /
+                       static_cast<double>(above.transfer_bytes - below.transfer_bytes);
+  return latency_s + below_s + share * (above_s - below_s);
+}
+
+void Link::SetRate(double new_bytes_per_s) {
+  for (TransferRate& rate : rates) rate.bytes_per_s *= new_bytes_per_s / bytes_per_s;
+  bytes_per_s = new_bytes_per_s;
 }
 
 }  // namespace penstock

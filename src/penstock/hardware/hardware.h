@@ -37,17 +37,23 @@ struct GemmPoint {
   double seconds_per_byte = 0;
 };
 
-// Of one way in which weights and KV entries lie in memory, all threads together.
-struct KernelRates {
+// Of one way in which weights lie in memory and are multiplied, all threads together.
+struct GemmRates {
   int num_threads = 0;
-  std::string weights = {};          // "int8"
-  std::vector<GemmPoint> gemm = {};  // by ops_per_byte, ascending
-  std::string kv = {};               // "f32"
-  double kv_bytes_per_s = 0;         // of KV entries that attention reads, decoding
+  std::string weights = {};  // "int8"
+  Arithmetic arithmetic = Arithmetic::kF32;
+  std::vector<GemmPoint> points = {};  // by ops_per_byte, ascending; at least one
 
   // Seconds for `ops` operations with weights of `bytes`; between points by interpolation, beyond the last one by its
-  // operations per second. REQUIRES: points.
-  double GemmSeconds(double ops, double bytes) const;
+  // operations per second.
+  double Seconds(double ops, double bytes) const;
+};
+
+// Of KV entries in one format that attention reads, decoding; all threads together.
+struct AttentionRates {
+  int num_threads = 0;
+  std::string kv = {};  // "f32"
+  double bytes_per_s = 0;
 };
 
 struct Processor {
@@ -56,8 +62,9 @@ struct Processor {
   std::string tier = {};   // the memory that it computes from; empty: unknown
   int num_cpus = 0;        // that this process may use
   CpuFeatures features = {};
-  std::vector<ComputePeak> peaks = {};    // one of each Arithmetic, or none where nobody asked
-  std::vector<KernelRates> kernels = {};  // of the models that were probed
+  std::vector<ComputePeak> peaks = {};  // one of each Arithmetic, or none where nobody asked
+  std::vector<GemmRates> gemm = {};     // as measured
+  std::vector<AttentionRates> attention = {};
   // Where nobody probed: the shares of its peaks and of its memory's bandwidth that large kernels reach, and what every
   // kernel call takes besides.
   double compute_efficiency = 1;
@@ -67,6 +74,9 @@ struct Processor {
   // Operations per second of the whole processor, or of `num_threads` threads: as measured, or in proportion; those in
   // f32 where it has no instructions for `arithmetic`; 0 when nobody knows.
   double PeakOps(Arithmetic arithmetic, int num_threads = 0) const;
+  // Null when nobody measured it.
+  const GemmRates* FindGemm(std::string_view weights, Arithmetic arithmetic, int num_threads) const;
+  const AttentionRates* FindAttention(std::string_view kv, int num_threads) const;
 };
 
 struct MemoryRates {
@@ -86,12 +96,24 @@ struct MemoryTier {
   double ReadRate(int num_threads = 0) const;
 };
 
-struct Link {
-  std::string name = {};   // "disk_to_dram", "dram_to_device", "device_to_dram"
-  double bytes_per_s = 0;  // of long transfers
-  double latency_s = 0;    // that every transfer takes besides
+// What transfers of one size reach, so many of them under way.
+struct TransferRate {
+  uint64_t transfer_bytes = 0;
+  int num_under_way = 0;
+  double bytes_per_s = 0;
+};
 
-  double Seconds(uint64_t bytes) const { return latency_s + static_cast<double>(bytes) / bytes_per_s; }
+struct Link {
+  std::string name = {};                 // "disk_to_dram", "dram_to_device", "device_to_dram"
+  double bytes_per_s = 0;                // of long transfers
+  double latency_s = 0;                  // that every transfer takes besides
+  std::vector<TransferRate> rates = {};  // as measured, by size, ascending; empty: bytes_per_s for all
+
+  // Of one of many transfers, as many under way as is best. Between sizes by interpolation; shorter ones than were
+  // measured take what those do.
+  double Seconds(uint64_t bytes) const;
+  // Of long transfers; shorter ones in proportion.
+  void SetRate(double new_bytes_per_s);
 };
 
 struct Hardware {

@@ -30,7 +30,6 @@ constexpr double kPeakTaskSeconds = 100e-6;
 constexpr int64_t kPeakTasksPerThread = 20;
 constexpr int kRatesPerThreadCount = 6;
 constexpr double kMaxRateSeconds = 0.5;
-constexpr double kTotalSeconds = 10;
 
 double SecondsSince(std::chrono::steady_clock::time_point start) {
   return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
@@ -48,6 +47,15 @@ double BestRate(double amount, double seconds, absl::FunctionRef<void()> run) {
   return best;
 }
 
+std::vector<int> ThreadCounts(int max_threads) {
+  std::vector<int> counts;
+  for (int num_threads = 1; num_threads < max_threads; num_threads *= 2) counts.push_back(num_threads);
+  counts.push_back(max_threads);
+  return counts;
+}
+
+}  // namespace
+
 std::string CpuModel() {
   std::ifstream cpuinfo("/proc/cpuinfo");
   std::string line;
@@ -57,15 +65,6 @@ std::string CpuModel() {
   }
   return "";
 }
-
-std::vector<int> ThreadCounts(int max_threads) {
-  std::vector<int> counts;
-  for (int num_threads = 1; num_threads < max_threads; num_threads *= 2) counts.push_back(num_threads);
-  counts.push_back(max_threads);
-  return counts;
-}
-
-}  // namespace
 
 absl::StatusOr<uint64_t> MemoryProbe::DefaultBytes(int num_threads) {
   const uint64_t available_bytes = ReadMachineMemory().available_bytes;
@@ -164,8 +163,7 @@ absl::StatusOr<Hardware> ProbeMachine(const ProbeOptions& options) {
   const int max_threads = options.max_threads > 0 ? options.max_threads : NumUsableCpus();
   const std::vector<int> counts = ThreadCounts(max_threads);
   const double num_rates = static_cast<double>(kRatesPerThreadCount * counts.size());
-  const double seconds =
-      options.rate_seconds > 0 ? options.rate_seconds : std::min(kMaxRateSeconds, kTotalSeconds / num_rates);
+  const double seconds = std::min(kMaxRateSeconds, options.total_seconds / num_rates);
   Processor cpu = {.name = "cpu",
                    .model = CpuModel(),
                    .tier = "dram",

@@ -9,6 +9,7 @@
 #include <memory>
 #include <optional>
 #include <span>
+#include <string>
 
 #include "absl/status/statusor.h"
 #include "penstock/base/thread_pool.h"
@@ -56,11 +57,14 @@ std::optional<double> OpsPerSecond(Arithmetic arithmetic, ThreadPool& pool, doub
 
 struct ProbeOptions {
   int max_threads = 0;        // 1, 2, 4, ... up to this; 0: all usable CPUs
-  double rate_seconds = 0;    // for each rate; 0: at most half a second, and about ten for all
+  double total_seconds = 10;  // about, but never more than half a second for each rate
   uint64_t buffer_bytes = 0;  // 0: MemoryProbe::DefaultBytes
 };
 
-// Measures everything; logs its progress.
+// As its maker calls it; empty when unknown.
+std::string CpuModel();
+
+// Measures all this; logs its progress.
 absl::StatusOr<Hardware> ProbeMachine(const ProbeOptions& options = {});
 
 }  // namespace penstock

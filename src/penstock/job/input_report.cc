@@ -1,6 +1,7 @@
 #include "penstock/job/input_report.h"
 
 #include <algorithm>
+#include <cmath>
 #include <deque>
 #include <map>
 #include <memory>
@@ -122,6 +123,37 @@ int64_t EstimatePositions(const Line& line, const JobRequest& request, int64_t m
   return (prompt + std::min<int64_t>(max_tokens, kMaxContext) * num_answers + kPage - 1) / kPage * kPage;
 }
 
+void AddPrompt(uint64_t text_bytes, int64_t num_tokens, int64_t max_tokens, PromptTotals& totals) {
+  ++totals.num_prompts;
+  totals.text_bytes += text_bytes;
+  totals.num_tokens += num_tokens;
+  totals.new_tokens += max_tokens;
+  totals.longest_bytes = std::max(totals.longest_bytes, text_bytes);
+  totals.longest_tokens = std::max(totals.longest_tokens, num_tokens);
+}
+
+void CountPrompts(const JobRequest& request, int64_t max_tokens, PromptTotals& totals) {
+  constexpr size_t kSampleBytes = 1 << 10;  // of one text
+  const auto sample = [&](std::string_view text) {
+    const size_t room = kPromptSampleBytes - std::min(kPromptSampleBytes, totals.sample.size());
+    totals.sample += text.substr(0, std::min(kSampleBytes, room));
+  };
+  uint64_t text_bytes = request.prompt.size();
+  sample(request.prompt);
+  for (const json::value& message : request.messages) {
+    const json::value* content = message.is_object() ? message.get_object().if_contains("content") : nullptr;
+    if (content == nullptr || !content->is_string()) continue;
+    text_bytes += content->get_string().size();
+    sample(std::string_view(content->get_string()));
+  }
+  if (request.turns.empty()) AddPrompt(text_bytes, std::ssize(request.prompt_ids), max_tokens, totals);
+  for (size_t i = 0; i < request.turns.size(); ++i) {
+    text_bytes += request.turns[i].size();
+    sample(request.turns[i]);
+    AddPrompt(text_bytes, static_cast<int64_t>(i) * max_tokens, max_tokens, totals);
+  }
+}
+
 void CountMemory(const Line& line, const RequestLine& parsed, const SamplingOverrides& sampling, InputReport& report) {
   if (const uint64_t bytes = ParseBytes(line.text); bytes > report.parse_bytes) {
     report.parse_bytes = bytes;
@@ -133,13 +165,30 @@ void CountMemory(const Line& line, const RequestLine& parsed, const SamplingOver
   report.longest_turns_bytes = std::max(report.longest_turns_bytes, turns_bytes);
   const SamplingParams params = Overlay(Overlay({}, sampling), parsed.request.sampling);
   // A sum until the last line.
-  if (!parsed.error.has_value()) report.mean_positions += EstimatePositions(line, parsed.request, params.max_tokens);
+  if (!parsed.error.has_value()) {
+    report.mean_positions += EstimatePositions(line, parsed.request, params.max_tokens);
+    CountPrompts(parsed.request, std::min<int64_t>(params.max_tokens, kMaxContext), report.prompts);
+  }
   if (params.logprobs < 0) return;
   report.max_logprobs = std::max(report.max_logprobs, params.logprobs);
   report.max_logprob_tokens = std::max(report.max_logprob_tokens, params.max_tokens);
 }
 
 }  // namespace
+
+Workload WorkloadOf(const InputReport& report, double bytes_per_token) {
+  const PromptTotals& totals = report.prompts;
+  const auto tokens = [&](uint64_t bytes, int64_t num_tokens) {
+    return std::max<int64_t>(1, num_tokens + std::llround(static_cast<double>(bytes) / bytes_per_token));
+  };
+  const int64_t num_prompts = std::max<int64_t>(1, totals.num_prompts);
+  Workload workload;
+  workload.num_requests = num_prompts;
+  workload.prompt_tokens = std::max<int64_t>(1, tokens(totals.text_bytes, totals.num_tokens) / num_prompts);
+  workload.max_prompt_tokens = std::max(workload.prompt_tokens, tokens(totals.longest_bytes, totals.longest_tokens));
+  workload.new_tokens = std::max<int64_t>(1, totals.new_tokens / num_prompts);
+  return workload;
+}
 
 CallerMemory JobMemory(const InputReport& report, const ModelInfo& model) {
   CallerMemory memory;

@@ -15,6 +15,7 @@
 #include "penstock/engine.h"
 #include "penstock/job/input_file.h"
 #include "penstock/job/request_line.h"
+#include "penstock/planner/workload.h"
 
 namespace penstock {
 
@@ -33,6 +34,19 @@ struct BadLine {
 };
 
 inline constexpr size_t kMaxReportedBadLines = 20;
+
+// What the engine will be asked for, as far as texts and max_tokens tell: each turn is a prompt of its own, with the
+// turns and answers before it.
+struct PromptTotals {
+  int64_t num_prompts = 0;
+  uint64_t text_bytes = 0;     // of prompts that are texts
+  int64_t num_tokens = 0;      // of prompts that are token ids, and of the answers that later turns repeat
+  int64_t new_tokens = 0;      // at most
+  uint64_t longest_bytes = 0;  // of one prompt
+  int64_t longest_tokens = 0;
+  std::string sample;  // the beginnings of some texts, to find out how many bytes a token has
+};
+inline constexpr size_t kPromptSampleBytes = 32 << 10;
 
 struct InputReport {
   int64_t num_lines = 0;     // all of them; line numbers go up to here
@@ -54,14 +68,18 @@ struct InputReport {
   uint64_t longest_line_bytes = 0;
   uint64_t longest_turns_bytes = 0;  // of one request
   int64_t mean_positions = 0;        // KV entries of a request, as far as its text and max_tokens tell; 0: none
-  int max_logprobs = -1;             // most alternatives that a request wants; -1: none wants log-probabilities
-  int64_t max_logprob_tokens = 0;    // longest answer with log-probabilities
+  PromptTotals prompts;
+  int max_logprobs = -1;           // most alternatives that a request wants; -1: none wants log-probabilities
+  int64_t max_logprob_tokens = 0;  // longest answer with log-probabilities
 };
 
 // kInput when two lines have one id (naming both), kIo when reading fails, kStopped when `stop` is set.
 // `sampling` is what lines start from.
 absl::StatusOr<InputReport> ValidateInput(const InputFile& input, const SamplingOverrides& sampling,
                                           const std::atomic<bool>& stop);
+
+// The job in numbers. `bytes_per_token`: of its texts.
+Workload WorkloadOf(const InputReport& report, double bytes_per_token);
 
 // What the job will hold beside the engine.
 CallerMemory JobMemory(const InputReport& report, const ModelInfo& model);

@@ -164,12 +164,14 @@ absl::StatusOr<JobSummary> RunJob(const JobOptions& options, absl::FunctionRef<E
   }
 
   ::malloc_trim(0);  // what validating took is free for the engine
-  absl::StatusOr<std::unique_ptr<Engine>> opened = open_engine(job.report);
+  absl::StatusOr<OpenedEngine> opened = open_engine(job.report);
   if (!opened.ok() && FaultOf(opened.status()) == Fault::kResources && job.report.parse_bytes > kMiB) {
     return Annotate(opened.status(), fmt::format("{}, line {} takes {}", job.input.name(), job.report.costliest_line,
                                                  FormatBytes(job.report.parse_bytes)));
   }
-  PENSTOCK_ASSIGN_OR_RETURN(const std::unique_ptr<Engine> engine, std::move(opened));
+  PENSTOCK_RETURN_IF_ERROR(opened.status());
+  const std::unique_ptr<Engine> engine = std::move(opened->engine);
+  progress.Predict(opened->predicted_tokens_per_s);
   PENSTOCK_RETURN_IF_ERROR(AgreeOnModel(options, *engine, job));
 
   const Clock::time_point run_start = Clock::now();
@@ -193,6 +195,7 @@ absl::StatusOr<JobSummary> RunJob(const JobOptions& options, absl::FunctionRef<E
   numbers.model = engine->model().name;
   numbers.engine = engine->stats();
   numbers.plan = engine->memory_plan();
+  numbers.predicted_tokens_per_s = opened->predicted_tokens_per_s;
   const absl::Status traces_status = engine->CloseTraces();
   if (stats_fd.valid() && status.ok()) numbers.rates = engine->MeasureRates();
   progress.Finish(runner.counts(), engine->stats(), SecondsSince(run_start));

@@ -48,8 +48,18 @@ struct JobSummary {
   bool nothing_to_do = false;  // the job was finished already; no engine was opened
 };
 
+struct OpenedEngine {
+  OpenedEngine() = default;
+  template <typename AnyEngine>
+  OpenedEngine(std::unique_ptr<AnyEngine> opened, double predicted = 0)  // NOLINT(google-explicit-constructor)
+      : engine(std::move(opened)), predicted_tokens_per_s(predicted) {}
+
+  std::unique_ptr<Engine> engine;
+  double predicted_tokens_per_s = 0;  // what a plan says of the whole job; 0: there is no plan
+};
+
 // Called once the input is known, so that JobMemory(report) can be charged to the budget.
-using EngineOpener = absl::StatusOr<std::unique_ptr<Engine>>(const InputReport& report);
+using EngineOpener = absl::StatusOr<OpenedEngine>(const InputReport& report);
 
 // Runs the job. OK when every request has its result line, also when some of these are errors (numbers.num_failed).
 // kStopped when `stop` was set or the disk is full: `resume` continues. The statistics are written in both cases.

@@ -35,7 +35,8 @@ ProgressMode ChooseProgressMode(bool quiet) {
   return plain ? ProgressMode::kPlain : ProgressMode::kRedraw;
 }
 
-std::string FormatProgress(const ProgressCounts& counts, const EngineStats& stats, double elapsed_s) {
+std::string FormatProgress(const ProgressCounts& counts, const EngineStats& stats, double elapsed_s,
+                           double predicted_tokens_per_s) {
   const double share =
       counts.num_requests > 0 ? static_cast<double>(counts.num_done) / static_cast<double>(counts.num_requests) : 1.0;
   const int filled = std::clamp(static_cast<int>(share * kBarWidth), 0, kBarWidth);
@@ -45,6 +46,7 @@ std::string FormatProgress(const ProgressCounts& counts, const EngineStats& stat
   if (counts.num_failed > 0) text += fmt::format(", {} failed", counts.num_failed);
   const double compute_s = stats.prefill_s + stats.decode_s;
   if (compute_s > 0) text += fmt::format(", {:.1f} tokens/s", static_cast<double>(stats.generated_tokens) / compute_s);
+  if (compute_s > 0 && predicted_tokens_per_s > 0) text += fmt::format(" of {:.1f} predicted", predicted_tokens_per_s);
   // A lane that is at work all the time is what limits the job.
   for (const LaneStats& lane : stats.lanes) {
     if (lane.busy_s > 0 && compute_s > 0) {
@@ -69,14 +71,14 @@ void Progress::Update(const ProgressCounts& counts, const EngineStats& stats, do
   if (last_s_ < 0 && mode_ == ProgressMode::kPlain) last_s_ = 0;  // a short job prints its last line alone
   if (last_s_ >= 0 && elapsed_s - last_s_ < period) return;
   last_s_ = elapsed_s;
-  const std::string text = FormatProgress(counts, stats, elapsed_s);
+  const std::string text = FormatProgress(counts, stats, elapsed_s, predicted_tokens_per_s_);
   Write(mode_ == ProgressMode::kRedraw ? "\r\x1b[K" + text : text + "\n");
   drawn_ = true;
 }
 
 void Progress::Finish(const ProgressCounts& counts, const EngineStats& stats, double elapsed_s) {
   if (mode_ == ProgressMode::kSilent) return;
-  const std::string text = FormatProgress(counts, stats, elapsed_s) + "\n";
+  const std::string text = FormatProgress(counts, stats, elapsed_s, predicted_tokens_per_s_) + "\n";
   Write(mode_ == ProgressMode::kRedraw && drawn_ ? "\r\x1b[K" + text : text);
 }
 

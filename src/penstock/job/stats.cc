@@ -84,7 +84,10 @@ std::string FormatStats(const JobNumbers& numbers) {
        json::object{{"load", e.load_s}, {"prefill", e.prefill_s}, {"decode", e.decode_s}, {"total", numbers.total_s}}},
       {"tokens_per_second", json::object{{"prefill", Rate(e.prompt_tokens, e.prefill_s)},
                                          {"decode", Rate(e.generated_tokens, e.decode_s)},
-                                         {"generation", Rate(e.generated_tokens, generation_s)}}},
+                                         {"generation", Rate(e.generated_tokens, generation_s)},
+                                         {"predicted_generation", numbers.predicted_tokens_per_s > 0
+                                                                      ? json::value(numbers.predicted_tokens_per_s)
+                                                                      : json::value(nullptr)}}},
       {"bytes", json::object{{"disk_to_dram", e.disk_bytes},
                              {"dram_to_device", e.dram_to_device_bytes},
                              {"device_to_dram", e.device_to_dram_bytes}}},
@@ -110,6 +113,10 @@ std::string FormatSummary(const JobNumbers& numbers) {
   text += fmt::format("tokens/s        {:.1f} prefill, {:.1f} decode, {:.1f} generation\n",
                       Rate(e.prompt_tokens, e.prefill_s), Rate(e.generated_tokens, e.decode_s),
                       Rate(e.generated_tokens, e.prefill_s + e.decode_s));
+  if (numbers.predicted_tokens_per_s > 0) {
+    text += fmt::format("predicted       {:.1f} generation, {:.0f}% of it reached\n", numbers.predicted_tokens_per_s,
+                        100 * Rate(e.generated_tokens, e.prefill_s + e.decode_s) / numbers.predicted_tokens_per_s);
+  }
   text +=
       fmt::format("experts         {} hits, {} misses ({:.1f}% hits), {} read from disk\n", e.expert_hits,
                   e.expert_misses, 100 * Rate(e.expert_hits, static_cast<double>(wanted)), FormatBytes(e.disk_bytes));

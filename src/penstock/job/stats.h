@@ -25,10 +25,11 @@ struct JobNumbers {
   EngineStats engine;
   MachineRates rates;  // measured after the job; zeros when nobody asked
   MemoryPlan plan;
+  double predicted_tokens_per_s = 0;  // OpenedEngine
 };
 
 // The JSON of --stats. `hot_accuracy` is the share of the experts fetched ahead that were then wanted. `bound` is what
-// the measured rates would have allowed; null when they were not measured.
+// the measured rates would have allowed; null when they were not measured. Nor is there a predicted rate without a plan.
 std::string FormatStats(const JobNumbers& numbers);
 
 std::string FormatSummary(const JobNumbers& numbers);

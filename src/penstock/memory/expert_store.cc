@@ -238,15 +238,6 @@ absl::Status ExpertStore::Preload(ThreadPool* pool) {
   return absl::OkStatus();
 }
 
-std::vector<ExpertPlace> ExpertStore::Loaded() const {
-  std::vector<ExpertPlace> places;
-  for (size_t i = 0; i < slots_.size(); ++i) {
-    const Slot& slot = slots_[i];
-    if (slot.key >= 0 && runtime_->Done(slot.arrived)) places.push_back({slot.key, static_cast<int>(i), slot.load_id});
-  }
-  return places;
-}
-
 double ExpertStore::MeasureDisk(double seconds) {
   const ExpertCounters counters = counters_;
   std::deque<ExpertLease> under_way;

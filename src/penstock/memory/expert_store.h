@@ -129,8 +129,6 @@ class ExpertStore {
   // Fills the slots with the first experts that fit, finished; what is pinned first.
   absl::Status Preload(ThreadPool* pool);
 
-  // What lies in slots, finished or not. REQUIRES: all pages have been issued.
-  std::vector<ExpertPlace> Loaded() const;
   // The slots' memory, whatever it holds.
   std::span<const std::byte> bytes() const { return {arena_.data(), static_cast<size_t>(arena_.size_bytes())}; }
   // Bytes per second that come when reads follow each other without pause, for about `seconds`; 0 when all experts are

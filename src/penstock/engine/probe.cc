@@ -1,0 +1,257 @@
+#include "penstock/engine/probe.h"
+
+#include <algorithm>
+#include <cerrno>
+#include <cstdlib>
+#include <ctime>
+#include <filesystem>
+#include <utility>
+
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "penstock/base/bytes.h"
+#include "penstock/base/file.h"
+#include "penstock/base/limits.h"
+#include "penstock/base/logging.h"
+#include "penstock/base/status.h"
+#include "penstock/base/text.h"
+#include "penstock/base/thread_pool.h"
+#include "penstock/engine/disk_probe.h"
+#include "penstock/engine/formats.h"
+#include "penstock/engine/measure_kernels.h"
+#include "penstock/hardware/machine_memory.h"
+#include "penstock/hardware/probe.h"
+#include "penstock/kernels/kernels.h"
+#include "penstock/model/family.h"
+
+namespace penstock {
+namespace {
+
+constexpr uint64_t kDiskFileBytes = kGiB;
+constexpr double kMachineShare = 0.4;  // of the time; the disk has the rest
+
+struct Format {
+  WeightFormat weights;
+  ComputeDtype dtype;
+};
+constexpr Format kAllFormats[] = {{WeightFormat::kF32, ComputeDtype::kF32},  {WeightFormat::kF16, ComputeDtype::kF32},
+                                  {WeightFormat::kBF16, ComputeDtype::kF32}, {WeightFormat::kBF16, ComputeDtype::kBF16},
+                                  {WeightFormat::kInt8, ComputeDtype::kF32}, {WeightFormat::kHqq4, ComputeDtype::kF32},
+                                  {WeightFormat::kHqq3, ComputeDtype::kF32}};
+constexpr KvFormat kAllKvFormats[] = {KvFormat::kF32, KvFormat::kBF16, KvFormat::kInt8};
+
+// Attention and experts as they are in models of this kind.
+ModelConfig UsualShape() {
+  ModelConfig config;
+  config.family = &kMixtral;
+  config.num_layers = 4;
+  config.model_dim = 2048;
+  config.num_heads = 32;
+  config.num_kv_heads = 8;
+  config.head_dim = 128;
+  config.vocab_size = 32000;
+  config.expert_dim = 2048;
+  config.num_experts = 8;
+  config.num_topk = 2;
+  config.layer_has_experts.assign(4, true);
+  return config;
+}
+
+int NumThreads(const ProbeTarget& target) {
+  return target.options.threads > 0 ? target.options.threads : NumUsableCpus();
+}
+
+absl::StatusOr<std::vector<Format>> FormatsOf(const ProbeTarget& target) {
+  if (target.model == nullptr) return std::vector<Format>(std::begin(kAllFormats), std::end(kAllFormats));
+  PENSTOCK_ASSIGN_OR_RETURN(const Formats formats, ChooseFormats(target.options, target.model->weights()));
+  return std::vector<Format>{{ModelFormatsOf(target.model->weights(), formats).ffn, formats.dtype}};
+}
+
+absl::Status MeasureKernels(const ProbeTarget& target, Processor& cpu) {
+  const ModelConfig usual = UsualShape();
+  ThreadPool pool(NumThreads(target));
+  const ThreadPool::CallerPin pin(pool);
+  const char* forced_isa = std::getenv("PENSTOCK_FORCE_ISA");
+  PENSTOCK_ASSIGN_OR_RETURN(const kernels::Isa isa, kernels::ChooseIsa(forced_isa == nullptr ? "" : forced_isa));
+  const KernelProbe probe{.config = target.model == nullptr ? usual : target.model->config(),
+                          .kernels = kernels::KernelsFor(isa),
+                          .pool = pool,
+                          .most_bytes = std::min(kGiB, ReadMachineMemory().available_bytes / 4),
+                          .seconds = target.seconds / 200};
+  PENSTOCK_ASSIGN_OR_RETURN(const std::vector<Format> formats, FormatsOf(target));
+  for (const Format& format : formats) {
+    LogInfo("measuring kernels with weights in {}", WeightFormatName(format.weights));
+    PENSTOCK_ASSIGN_OR_RETURN(GemmRates rates, MeasureGemm(probe, format.weights, format.dtype));
+    cpu.gemm.push_back(std::move(rates));
+  }
+  for (const KvFormat kv : kAllKvFormats) {
+    PENSTOCK_ASSIGN_OR_RETURN(AttentionRates rates, MeasureAttention(probe, kv));
+    cpu.attention.push_back(std::move(rates));
+  }
+  return absl::OkStatus();
+}
+
+// A file without a name, gone when it is closed, of bytes that no disk can leave out.
+absl::StatusOr<OpenedFile> WriteNamelessFile(const std::string& dir) {
+  const auto refusal = [&] {
+    return IoError("{}: cannot write a file to measure the disk with: {}", Printable(dir), ErrnoText(errno));
+  };
+  std::error_code error;
+  const std::filesystem::space_info space = std::filesystem::space(dir, error);
+  if (!error && space.available < 2 * kDiskFileBytes) {
+    return IoError("{}: measuring the disk writes a file of {} for a moment and wants twice that free; found {}",
+                   Printable(dir), FormatBytes(kDiskFileBytes), FormatBytes(space.available));
+  }
+  OpenedFile file{.fd = UniqueFd(::open(dir.c_str(), O_RDWR | O_TMPFILE | O_CLOEXEC, 0600)),
+                  .path = dir,
+                  .size_bytes = kDiskFileBytes};
+  if (!file.fd.valid()) return refusal();
+  std::string block(4 * kMiB, '\0');
+  uint64_t state = 0x9e3779b97f4a7c15;
+  for (uint64_t written = 0; written < kDiskFileBytes; written += block.size()) {
+    for (size_t i = 0; i < block.size(); i += 512) {
+      state = state * 6364136223846793005 + 1442695040888963407;
+      block.replace(i, sizeof(state), reinterpret_cast<const char*>(&state), sizeof(state));
+    }
+    PENSTOCK_RETURN_IF_ERROR(WriteFully(file.fd.get(), block, dir));
+  }
+  if (::fsync(file.fd.get()) != 0) return refusal();
+  return file;
+}
+
+absl::StatusOr<Link> MeasureDiskOf(const ProbeTarget& target) {
+  std::vector<OpenedFile> nameless;
+  std::span<const OpenedFile> files;
+  if (target.model != nullptr) files = target.model->engine_model().files;
+  if (files.empty()) {
+    LogInfo("writing {} without a name into {} to measure the disk", FormatBytes(kDiskFileBytes),
+            Printable(target.disk_dir));
+    PENSTOCK_ASSIGN_OR_RETURN(OpenedFile file, WriteNamelessFile(target.disk_dir));
+    nameless.push_back(std::move(file));
+    files = nameless;
+  }
+  LogInfo("measuring the disk");
+  PENSTOCK_ASSIGN_OR_RETURN(const std::unique_ptr<DiskReader> reader,
+                            DiskReader::Create(files, {target.options.direct_io, target.options.io_uring}));
+  const double seconds = target.seconds * (1 - kMachineShare);
+  return ProbeDisk(*reader, files, {.seconds = seconds / 2, .long_seconds = seconds / 2});
+}
+
+// What decides the numbers, as far as it can be known without measuring.
+absl::StatusOr<json::object> IdentityOf(const ProbeTarget& target) {
+  PENSTOCK_ASSIGN_OR_RETURN(const std::vector<Format> formats, FormatsOf(target));
+  json::array names;
+  for (const Format& format : formats) {
+    names.push_back(json::string(WeightFormatName(format.weights)));
+    names.push_back(format.dtype == ComputeDtype::kBF16 ? "bf16" : "f32");
+  }
+  json::array shape;
+  if (target.model != nullptr) {
+    const ModelConfig& c = target.model->config();
+    shape = {c.model_dim, c.expert_dim, c.dense_ffn_dim, c.num_heads, c.num_kv_heads, c.head_dim};
+  }
+  std::string disk = target.disk_dir;
+  if (target.model != nullptr && !target.model->engine_model().files.empty()) {
+    disk = target.model->engine_model().files[0].path;
+  }
+  struct stat info = {};
+  const uint64_t device = !disk.empty() && ::stat(disk.c_str(), &info) == 0 ? info.st_dev : 0;
+  const char* forced_isa = std::getenv("PENSTOCK_FORCE_ISA");
+  return json::object{{"penstock", PENSTOCK_VERSION},
+                      {"processor", ReplaceInvalidUtf8(CpuModel())},
+                      {"isa", forced_isa == nullptr ? "" : ReplaceInvalidUtf8(forced_isa)},
+                      {"cpus", NumUsableCpus()},
+                      {"threads", NumThreads(target)},
+                      {"memory_bytes", ReadMachineMemory().total_bytes},
+                      {"formats", std::move(names)},
+                      {"shape", std::move(shape)},
+                      {"disk", device},
+                      {"direct_io", target.options.direct_io},
+                      {"io_uring", target.options.io_uring}};
+}
+
+// Empty: nothing can be kept.
+std::string CacheDir() {
+  const char* cache = std::getenv("XDG_CACHE_HOME");
+  if (cache != nullptr && *cache == '/') return std::string(cache) + "/penstock";
+  const char* home = std::getenv("HOME");
+  return home != nullptr && *home == '/' ? std::string(home) + "/.cache/penstock" : "";
+}
+
+std::string CachePath(const json::object& identity) {
+  uint64_t hash = 0xcbf29ce484222325;  // FNV-1a
+  for (const char c : json::serialize(identity)) hash = (hash ^ static_cast<uint8_t>(c)) * 0x100000001b3;
+  return fmt::format("{}/probe-{:016x}.json", CacheDir(), hash);
+}
+
+std::string Today() {
+  const std::time_t now = std::time(nullptr);
+  std::tm date = {};
+  ::gmtime_r(&now, &date);
+  return fmt::format("{}-{:02}-{:02}", date.tm_year + 1900, date.tm_mon + 1, date.tm_mday);
+}
+
+// A file that is not there, not ours, or damaged is like none.
+std::optional<Hardware> ReadCache(const json::object& identity) {
+  if (CacheDir().empty()) return std::nullopt;
+  const absl::StatusOr<std::string> text = ReadFile(CachePath(identity), kMaxConfigBytes);
+  if (!text.ok()) return std::nullopt;
+  const absl::StatusOr<json::value> value = ParseJson(*text, Fault::kInput);
+  if (!value.ok() || !value->is_object()) return std::nullopt;
+  const json::value* known = value->get_object().if_contains("identity");
+  const json::value* found = value->get_object().if_contains("hardware");
+  const json::value* date = value->get_object().if_contains("measured");
+  if (known == nullptr || found == nullptr || json::serialize(*known) != json::serialize(identity)) return std::nullopt;
+  absl::StatusOr<Hardware> hardware = ParseHardware(*found);
+  if (!hardware.ok()) return std::nullopt;
+  LogInfo("this machine as it was measured{} (penstock probe measures it again)",
+          date != nullptr && date->is_string() ? " on " + Printable(std::string(date->get_string())) : "");
+  return *std::move(hardware);
+}
+
+void WriteCache(const json::object& identity, const Hardware& hardware) {
+  if (CacheDir().empty()) return;
+  std::error_code error;
+  std::filesystem::create_directories(CacheDir(), error);
+  const json::object file = {{"identity", identity}, {"measured", Today()}, {"hardware", ToJson(hardware)}};
+  const absl::Status status = ReplaceFile(CachePath(identity), std::string(json::serialize(file)) + "\n");
+  if (!status.ok()) LogWarning("what was measured could not be kept: {}", Message(status));
+}
+
+}  // namespace
+
+absl::StatusOr<Hardware> Probe(const ProbeTarget& target) {
+  PENSTOCK_ASSIGN_OR_RETURN(Hardware hardware, ProbeMachine({.max_threads = NumThreads(target),
+                                                             .total_seconds = target.seconds * kMachineShare}));
+  PENSTOCK_RETURN_IF_ERROR(MeasureKernels(target, hardware.processors.at(0)));
+  const bool reads_model = target.model != nullptr && !target.model->engine_model().files.empty();
+  if (!reads_model && target.disk_dir.empty()) return hardware;
+  absl::StatusOr<Link> disk = MeasureDiskOf(target);
+  if (disk.ok()) {
+    hardware.links.push_back(*std::move(disk));
+  } else if (reads_model) {
+    return disk.status();
+  } else {
+    LogWarning("the disk is left out: {}", Message(disk.status()));
+  }
+  return hardware;
+}
+
+absl::StatusOr<Hardware> ProbeAndKeep(const ProbeTarget& target) {
+  PENSTOCK_ASSIGN_OR_RETURN(const json::object identity, IdentityOf(target));
+  PENSTOCK_ASSIGN_OR_RETURN(Hardware hardware, Probe(target));
+  WriteCache(identity, hardware);
+  return hardware;
+}
+
+absl::StatusOr<Hardware> CachedProbe(const ProbeTarget& target) {
+  PENSTOCK_ASSIGN_OR_RETURN(const json::object identity, IdentityOf(target));
+  if (std::optional<Hardware> kept = ReadCache(identity)) return *std::move(kept);
+  PENSTOCK_ASSIGN_OR_RETURN(Hardware hardware, Probe(target));
+  WriteCache(identity, hardware);
+  return hardware;
+}
+
+}  // namespace penstock
