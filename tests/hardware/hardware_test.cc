@@ -18,7 +18,7 @@ Hardware Example() {
                {Arithmetic::kInt8, "dot", {{1, 4e11}}}};
   cpu.gemm = {
       {.num_threads = 2, .weights = "int8", .arithmetic = Arithmetic::kInt8, .points = {{2, 4e-11}, {64, 8e-11}}}};
-  cpu.attention = {{2, "f32", 1e10}};
+  cpu.attention = {{2, "f32", 1e10, 1e11}};
   hardware.processors = {cpu};
   hardware.tiers = {{"dram", 1ull << 34, {{1, 1e10, 8e9, 5e9}}}};
   hardware.links = {{"disk_to_dram", 2e9, 0, {{1000, 1, 5e8}, {1000, 4, 1e9}, {3000, 1, 3e9}, {3000, 4, 1e9}}}};

@@ -100,7 +100,10 @@ class WhatIfs {
     for (GemmRates& rates : processor->gemm) {
       for (GemmPoint& point : rates.points) point.seconds_per_byte /= 2;
     }
-    for (AttentionRates& rates : processor->attention) rates.bytes_per_s *= 2;
+    for (AttentionRates& rates : processor->attention) {
+      rates.bytes_per_s *= 2;
+      rates.ops_per_s *= 2;
+    }
     if (MemoryTier* tier = FindByName(hardware.tiers, processor->tier)) {
       for (MemoryRates& rates : tier->rates) {
         rates.read_bytes_per_s *= 2;

@@ -76,6 +76,11 @@ std::string KernelTable(const Processor& cpu) {
     out += fmt::format("{} in {} {:.1f} GB/s", &rates == &cpu.attention.front() ? "" : ",", rates.kv,
                        1e-9 * rates.bytes_per_s);
   }
+  out += "\nattention of prompts";
+  for (const AttentionRates& rates : cpu.attention) {
+    out += fmt::format("{} in {} {:.0f} GOP/s", &rates == &cpu.attention.front() ? "" : ",", rates.kv,
+                       1e-9 * rates.ops_per_s);
+  }
   return out + "\n";
 }
 

@@ -7,6 +7,7 @@
 #include <numeric>
 #include <utility>
 
+#include "absl/functional/function_ref.h"
 #include "penstock/base/check.h"
 
 namespace penstock {
@@ -69,36 +70,40 @@ struct RunEstimator::Impl {
         num_places(NumPlaces(inputs, workload)),
         choices(routing) {}
 
+  // Simulated are steps that decode alone, and steps with as many rows of prompts as there is room for; with fewer, the
+  // first rows of prompts are like sequences that decode.
   double Seconds(const StepSize& size) {
-    const auto [low, high] = Neighbours(size.num_decoding);
-    const double a = BetweenPrompts(low, size.num_prompt_rows);
-    if (low == high) return a;
-    const double b = BetweenPrompts(high, size.num_prompt_rows);
-    return a + (b - a) * static_cast<double>(size.num_decoding - low) / static_cast<double>(high - low);
+    const int64_t num_rows = size.num_decoding + size.num_prompt_rows;
+    const auto decode_s = [this](int64_t n) { return At({n, 0}).seconds; };
+    if (num_rows <= num_places || size.num_prompt_rows == 0) {
+      return Between(std::min(num_rows, num_places), num_places, decode_s);
+    }
+    const double least_s = decode_s(num_places);
+    // Beside so many sequences that a full chunk of prompts still has places.
+    const int64_t num_prompts = (FullChunk(0) + workload.prompt_tokens - 1) / workload.prompt_tokens;
+    const int64_t most = std::max<int64_t>(1, num_places - num_prompts);
+    const int64_t num_decoding = std::min(size.num_decoding, most);
+    const int64_t full_rows = num_decoding + FullChunk(num_decoding);
+    if (full_rows <= num_places) return least_s;
+    const auto full_s = [this](int64_t n) { return At({n, FullChunk(n)}).seconds; };
+    const double most_s = num_decoding == 0 ? full_s(0) : Between(num_decoding, most, full_s);
+    return least_s + (most_s - least_s) * static_cast<double>(num_rows - num_places) /
+                         static_cast<double>(full_rows - num_places);
   }
 
-  // Numbers of sequences that are simulated: 0, 1, an eighth of the batch, and the whole batch.
-  std::pair<int64_t, int64_t> Neighbours(int64_t num_decoding) const {
-    if (num_decoding == 0 || num_decoding >= num_places) return {num_decoding, num_decoding};
-    const int64_t eighth = std::max<int64_t>(1, num_places / 8);
-    if (num_decoding == 1 || num_decoding == eighth) return {num_decoding, num_decoding};
-    return num_decoding < eighth ? std::pair<int64_t, int64_t>(1, eighth) : std::pair(eighth, num_places);
+  // Between the numbers of sequences that are simulated: 1, an eighth of the most, and the most.
+  double Between(int64_t num_decoding, int64_t most, absl::FunctionRef<double(int64_t)> at) {
+    const int64_t eighth = std::max<int64_t>(1, most / 8);
+    const int64_t low = num_decoding < eighth ? 1 : num_decoding < most ? eighth : most;
+    const int64_t high = num_decoding <= 1 ? 1 : num_decoding <= eighth ? eighth : most;
+    if (low == high) return at(low);
+    const double low_s = at(low);
+    return low_s + (at(high) - low_s) * static_cast<double>(num_decoding - low) / static_cast<double>(high - low);
   }
 
-  // Rows of prompts beside so many sequences: all that there is room for are simulated, and none. Prompts have places
-  // of the batch, too.
+  // Rows of prompts beside so many sequences, all that there is room for. Prompts have places of the batch, too.
   int64_t FullChunk(int64_t num_decoding) const {
     return std::min(limits.max_rows - num_decoding, (num_places - num_decoding) * workload.prompt_tokens);
-  }
-  double BetweenPrompts(int64_t num_decoding, int64_t num_prompt_rows) {
-    const int64_t full = FullChunk(num_decoding);
-    // Few rows of prompts alone are like as many that decode.
-    if (num_decoding == 0 && num_prompt_rows <= std::min(num_places, full)) return Seconds({num_prompt_rows, 0});
-    const double none = At({num_decoding == 0 ? num_places : num_decoding, 0}).seconds;
-    const int64_t least = num_decoding == 0 ? num_places : 0;
-    if (num_prompt_rows <= least || full <= least) return none;
-    const double share = static_cast<double>(num_prompt_rows - least) / static_cast<double>(full - least);
-    return none + (At({num_decoding, full}).seconds - none) * share;
   }
 
   const Step& At(const StepSize& size) {

@@ -8,9 +8,9 @@ namespace penstock {
 namespace {
 
 SimulatedRuntime::Duration MeasuredTime(const GemmRates& gemm, const AttentionRates& attention) {
-  return [gemm, kv_bytes_per_s = attention.bytes_per_s](const TaskCost& cost) {
-    return static_cast<double>(cost.kv_bytes) / kv_bytes_per_s +
-           gemm.Seconds(cost.flops, static_cast<double>(cost.memory_bytes - cost.kv_bytes));
+  return [gemm, attention](const TaskCost& cost) {
+    return std::max(static_cast<double>(cost.kv_bytes) / attention.bytes_per_s, cost.kv_flops / attention.ops_per_s) +
+           gemm.Seconds(cost.flops - cost.kv_flops, static_cast<double>(cost.memory_bytes - cost.kv_bytes));
   };
 }
 

@@ -21,6 +21,7 @@ constexpr int64_t kMostRows = 256;     // of an expert
 constexpr int64_t kExpertsAtOnce = 4;  // as many as keep all threads busy to the end
 constexpr int64_t kContext = 256;      // positions that attention reads of each sequence
 constexpr int64_t kMostSequences = 64;
+constexpr int64_t kMostPrompts = 8;
 constexpr int64_t kMostLayers = 4;
 
 // Median seconds of runs of `body` for about `all_seconds`.
@@ -103,40 +104,54 @@ absl::StatusOr<GemmRates> MeasureGemm(const KernelProbe& probe, WeightFormat wei
   return rates;
 }
 
-// Layer after layer, as passes do.
+// Layer after layer, as passes do: sequences that decode, then some that are prefilled.
 absl::StatusOr<AttentionRates> MeasureAttention(const KernelProbe& probe, KvFormat kv) {
   ModelConfig config = FewerLayers(probe.config, std::min(probe.config.num_layers, kMostLayers));
+  config.sliding_window = 0;
   const uint64_t sequence_bytes = KvCache::PageBytes(config, kv) * static_cast<uint64_t>(KvCache::PagesFor(kContext));
-  const int64_t num_rows =
+  const int64_t num_sequences =
       std::clamp<int64_t>(static_cast<int64_t>(probe.most_bytes / sequence_bytes), 1, kMostSequences);
-  PENSTOCK_ASSIGN_OR_RETURN(KvCache cache, KvCache::Create(config, kv, num_rows * KvCache::PagesFor(kContext)));
-  PENSTOCK_ASSIGN_OR_RETURN(Activations activations, Activations::Create(config, {},
-                                                                         {.max_rows = num_rows,
-                                                                          .max_logit_rows = 1,
-                                                                          .context_length = kContext,
-                                                                          .num_workers = probe.pool.num_workers()}));
-  RowBatch batch;
+  const int64_t num_prompts = std::min<int64_t>(num_sequences, kMostPrompts);
+  PENSTOCK_ASSIGN_OR_RETURN(KvCache cache, KvCache::Create(config, kv, num_sequences * KvCache::PagesFor(kContext)));
+  PENSTOCK_ASSIGN_OR_RETURN(Activations activations,
+                            Activations::Create(config, {},
+                                                {.max_rows = std::max(num_sequences, num_prompts * kContext),
+                                                 .max_logit_rows = 1,
+                                                 .context_length = kContext,
+                                                 .num_workers = probe.pool.num_workers()}));
+  FillWithNumbers(activations.arena, probe.pool);
   std::vector<std::vector<std::byte*>> pages;
-  for (int64_t row = 0; row < num_rows; ++row) {
+  RowBatch decoding, prompts;
+  for (int64_t i = 0; i < num_sequences; ++i) {
     pages.push_back(cache.Reserve(kContext));
     // Pages that were never written to are one page of zeros, which caches keep.
     for (std::byte* page : pages.back()) std::memset(page, 0, KvCache::PageBytes(config, kv));
   }
-  for (int64_t row = 0; row < num_rows; ++row) {
-    batch.AddRow(0, kContext - 1, pages[static_cast<size_t>(row)], static_cast<uint32_t>(row), {});
+  int64_t seen_tokens = 0;
+  for (int64_t i = 0; i < num_sequences; ++i) {
+    const std::vector<std::byte*>& of_sequence = pages[static_cast<size_t>(i)];
+    decoding.AddRow(0, kContext - 1, of_sequence, static_cast<uint32_t>(i), {});
+    for (int64_t pos = 0; i < num_prompts && pos < kContext; ++pos) {
+      prompts.AddRow(0, pos, of_sequence, static_cast<uint32_t>(i), {});
+      seen_tokens += pos + 1;
+    }
   }
   const DenseWeights no_dense;
   const OpContext context{config, probe.kernels, probe.pool, {}, no_dense, activations};
   int64_t layer_idx = 0;
-  const double seconds = MedianSeconds(probe.seconds, [&] {
-    ops::Attend(context, batch, {0, num_rows}, {cache.layer(layer_idx), batch.kv_pages});
-    layer_idx = (layer_idx + 1) % config.num_layers;
-  });
+  const auto attend = [&](const RowBatch& batch) {
+    return MedianSeconds(probe.seconds, [&] {
+      ops::Attend(context, batch, {0, batch.num_rows()}, {cache.layer(layer_idx), batch.kv_pages});
+      layer_idx = (layer_idx + 1) % config.num_layers;
+    });
+  };
   const ModelCost cost(config, {.kv = kv});
+  const OperationCost decoded = cost.AttentionCore({.read_tokens = num_sequences * kContext});
+  const OperationCost prefilled = cost.AttentionCore({.seen_tokens = seen_tokens});
   return AttentionRates{.num_threads = probe.pool.num_workers(),
                         .kv = std::string(KvFormatName(kv)),
-                        .bytes_per_s = static_cast<double>(cost.kv_bytes_per_token()) *
-                                       static_cast<double>(num_rows * kContext) / seconds};
+                        .bytes_per_s = static_cast<double>(decoded.kv_bytes) / attend(decoding),
+                        .ops_per_s = prefilled.kv_flops / attend(prompts)};
 }
 
 }  // namespace penstock

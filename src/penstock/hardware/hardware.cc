@@ -59,8 +59,10 @@ json::object ProcessorJson(const Processor& processor) {
   json::array gemm, attention;
   for (const GemmRates& rates : processor.gemm) gemm.push_back(GemmJson(rates));
   for (const AttentionRates& rates : processor.attention) {
-    attention.push_back(
-        json::object{{"threads", rates.num_threads}, {"kv", rates.kv}, {"bytes_per_second", rates.bytes_per_s}});
+    attention.push_back(json::object{{"threads", rates.num_threads},
+                                     {"kv", rates.kv},
+                                     {"bytes_per_second", rates.bytes_per_s},
+                                     {"ops_per_second", rates.ops_per_s}});
   }
   for (const Feature& feature : kFeatures) features[feature.name] = processor.features.*feature.value;
   for (const ComputePeak& peak : processor.peaks) peaks[ArithmeticName(peak.arithmetic)] = PeakJson(peak);
@@ -144,7 +146,8 @@ class HardwareReader {
     for (const json::value& item : Array(object, "gemm")) processor.gemm.push_back(ReadGemm(item));
     for (const json::value& item : Array(object, "attention")) {
       const json::object& rates = Object(item, "attention");
-      processor.attention.push_back({Count(rates, "threads"), Text(rates, "kv"), Rate(rates, "bytes_per_second")});
+      processor.attention.push_back(
+          {Count(rates, "threads"), Text(rates, "kv"), Rate(rates, "bytes_per_second"), Rate(rates, "ops_per_second")});
     }
     return processor;
   }

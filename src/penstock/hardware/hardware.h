@@ -49,11 +49,12 @@ struct GemmRates {
   double Seconds(double ops, double bytes) const;
 };
 
-// Of KV entries in one format that attention reads, decoding; all threads together.
+// Of attention over KV entries in one format, all threads together.
 struct AttentionRates {
   int num_threads = 0;
-  std::string kv = {};  // "f32"
-  double bytes_per_s = 0;
+  std::string kv = {};     // "f32"
+  double bytes_per_s = 0;  // of KV entries that sequences read which decode
+  double ops_per_s = 0;    // multiplications and additions with them, of prompts
 };
 
 struct Processor {

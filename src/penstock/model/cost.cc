@@ -43,7 +43,8 @@ OperationCost ModelCost::Attention(int64_t num_rows, const Context& context) con
 OperationCost ModelCost::AttentionCore(const Context& context) const {
   // q . k and p . v of every head.
   const uint64_t kv_bytes = kv_bytes_ * static_cast<uint64_t>(context.read_tokens);
-  return {4.0 * static_cast<double>(q_dim_) * static_cast<double>(context.seen_tokens), kv_bytes, kv_bytes};
+  const double flops = 4.0 * static_cast<double>(q_dim_) * static_cast<double>(context.seen_tokens);
+  return {flops, kv_bytes, kv_bytes, flops};
 }
 
 OperationCost ModelCost::ExpertsOfUniformRouting(int64_t num_rows) const {

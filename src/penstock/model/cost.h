@@ -14,11 +14,13 @@ struct OperationCost {
   double flops = 0;
   uint64_t bytes = 0;
   uint64_t kv_bytes = 0;  // of these: of the KV cache
+  double kv_flops = 0;    // of flops: with KV entries
 
   OperationCost& operator+=(const OperationCost& other) {
     flops += other.flops;
     bytes += other.bytes;
     kv_bytes += other.kv_bytes;
+    kv_flops += other.kv_flops;
     return *this;
   }
 };

@@ -32,6 +32,7 @@ struct TaskCost {
   double flops = 0;           // multiplications and additions
   uint64_t memory_bytes = 0;  // that a processor reads from its own tier or writes there
   uint64_t kv_bytes = 0;      // of these: of the KV cache
+  double kv_flops = 0;        // of flops: with KV entries
   uint64_t link_bytes = 0;    // that cross the lane's link
 };
 

@@ -20,7 +20,7 @@ struct TaskSlice {
   double begin_s = 0;
   double end_s = 0;
 };
-static_assert(sizeof(TaskSlice) == 96);
+static_assert(sizeof(TaskSlice) == 104);
 
 // What a Timeline knows.
 struct TimelineRecord {

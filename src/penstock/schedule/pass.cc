@@ -50,10 +50,11 @@ Event Pass::IssueInOrder(Task task) {
 
 Event Pass::Issue(const PassProcessor& processor, TaskLabel label, const OperationCost& cost, std::vector<Event> after,
                   Body body) {
-  Task task{.lane = processor.lane,
-            .label = label,
-            .cost = {.flops = cost.flops, .memory_bytes = cost.bytes, .kv_bytes = cost.kv_bytes},
-            .after = std::move(after)};
+  Task task{
+      .lane = processor.lane,
+      .label = label,
+      .cost = {.flops = cost.flops, .memory_bytes = cost.bytes, .kv_bytes = cost.kv_bytes, .kv_flops = cost.kv_flops},
+      .after = std::move(after)};
   if (processor.context != nullptr) {
     task.body = [context = processor.context, run = std::move(body)] {
       run(*context);

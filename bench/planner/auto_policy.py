@@ -1,0 +1,87 @@
+#!/usr/bin/env python3
+"""Compares run --policy auto with policies given by hand: tokens per second of whole jobs, by turns, and what was predicted.
+
+Each setting is a packed store, a budget as a share of its size, and a job of random tokens. The policies by hand are schedules with batches
+and chunks of prompts: twelve of them.
+"""
+
+import argparse
+import itertools
+import json
+import pathlib
+import random
+import statistics
+import subprocess
+import tempfile
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+# Share of the store, requests, prompt tokens, new tokens.
+JOBS = [(0.5, 32, 64, 6), (0.25, 32, 48, 6), (0.5, 4, 32, 8)]
+BY_HAND = list(itertools.product(("klotski", "zigzag", "on-demand"), (1.0, 0.25), (256, 2048)))  # share of the requests at once
+
+
+class Bench:
+    def __init__(self, args, folder):
+        self.args, self.folder = args, pathlib.Path(folder)
+
+    def write_job(self, num_requests, prompt_tokens, new_tokens):
+        numbers = random.Random(1)
+        path = self.folder / "in.jsonl"
+        with path.open("w") as file:
+            for _ in range(num_requests):
+                prompt = [numbers.randrange(3, 4000) for _ in range(prompt_tokens)]
+                file.write(json.dumps({"prompt": prompt, "max_tokens": new_tokens, "ignore_eos": True}) + "\n")
+        return path
+
+    def run(self, model, budget, path, *flags):
+        """Generated tokens per second of computing, and the statistics."""
+        output, stats = self.folder / "out.jsonl", self.folder / "stats.json"
+        for old in self.folder.glob("out.jsonl*"):
+            old.unlink()
+        subprocess.run([self.args.penstock, "run", "--model", model, "--memory", f"{budget}B", "--kv-dtype", "int8", "--input", path,
+                        "--output", output, "--stats", stats, "--quiet", *map(str, flags)], check=True)
+        numbers = json.loads(stats.read_text())
+        return numbers["tokens_per_second"]["generation"], numbers
+
+
+def size_of(model):
+    return sum(file.stat().st_size for file in pathlib.Path(model).iterdir())
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--penstock", default=ROOT / "build/release/bin/penstock")
+    parser.add_argument("--model", required=True, action="append", help="a packed store; may be given several times")
+    parser.add_argument("--output", help="JSON of all measurements")
+    args = parser.parse_args()
+    records = []
+    print("| store | budget | job | auto | predicted | best by hand | auto / best | error |\n| --- | --- | --- | --- | --- | --- | --- | --- |")
+    with tempfile.TemporaryDirectory() as folder:
+        bench = Bench(args, folder)
+        for model, (share, num_requests, prompt_tokens, new_tokens) in itertools.product(args.model, JOBS):
+            budget = int(size_of(model) * share)
+            path = bench.write_job(num_requests, prompt_tokens, new_tokens)
+            bench.run(model, budget, path, "--policy", "auto")  # measures the machine where nobody has before
+            auto, by_hand = [], {}
+            for place, (schedule, batch_share, chunk) in enumerate(BY_HAND):
+                if place % 4 == 0:  # by turns
+                    auto.append(bench.run(model, budget, path, "--policy", "auto"))
+                batch = max(1, int(num_requests * batch_share))
+                by_hand[f"{schedule} N={batch} chunk={chunk}"] = bench.run(
+                    model, budget, path, "--schedule", schedule, "--batch-size", batch, "--prefill-chunk", chunk)[0]
+            auto_rate = statistics.median(rate for rate, _ in auto)
+            predicted = auto[0][1]["tokens_per_second"]["predicted_generation"]
+            best = max(by_hand, key=by_hand.get)
+            policy = auto[0][1]["policy"]
+            records.append({"model": pathlib.Path(model).name, "share": share, "requests": num_requests, "prompt": prompt_tokens,
+                            "new": new_tokens, "auto": [rate for rate, _ in auto], "predicted": predicted, "by_hand": by_hand,
+                            "policy": {"schedule": auto[0][1]["schedule"], **policy}})
+            print(f"| {pathlib.Path(model).name} | {share:.0%} | {num_requests} x ({prompt_tokens} + {new_tokens}) | {auto_rate:.2f} "
+                  f"({auto[0][1]['schedule']}, N={policy['batch_size']}, chunk={policy['prefill_chunk']}) | {predicted:.2f} | "
+                  f"{by_hand[best]:.2f} ({best}) | {auto_rate / by_hand[best]:.2f} | {predicted / auto_rate - 1:+.0%} |", flush=True)
+    if args.output:
+        pathlib.Path(args.output).write_text(json.dumps(records, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()
