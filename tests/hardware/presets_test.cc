@@ -40,6 +40,16 @@ TEST(Presets, TakeOtherParts) {
   EXPECT_EQ(hardware.FindProcessor("cpu")->num_cpus, 96);
   EXPECT_GT(hardware.FindLink("disk_to_dram")->bytes_per_s, 1e10);
   EXPECT_EQ(HardwarePreset("l4:gpu=none").value().FindTier("device"), nullptr);
+  const Hardware two =
+      HardwarePreset("t4:gpus=2,link=6GB/s,copy=5GB/s,disk=1.5GB/s,gpu-call-us=50,gpu-efficiency=0.3").value();
+  EXPECT_EQ(two.FindTier("device")->capacity_bytes, uint64_t{32} << 30);
+  EXPECT_EQ(two.FindTier("device")->ReadRate(), 2 * HardwarePreset("t4").value().FindTier("device")->ReadRate());
+  EXPECT_EQ(two.FindLink("dram_to_device")->bytes_per_s, 6e9);
+  EXPECT_EQ(two.FindLink("device_to_dram")->bytes_per_s, 6e9);
+  EXPECT_EQ(two.FindLink("disk_to_dram")->bytes_per_s, 1.5e9);
+  EXPECT_EQ(two.FindTier("dram")->rates[0].copy_bytes_per_s, 5e9);
+  EXPECT_DOUBLE_EQ(two.FindProcessor("gpu")->call_s, 50e-6);
+  EXPECT_EQ(two.FindProcessor("gpu")->compute_efficiency, 0.3);
 }
 
 TEST(Presets, NameWhatThereIs) {
@@ -47,7 +57,8 @@ TEST(Presets, NameWhatThereIs) {
   EXPECT_EQ(FaultOf(machine), Fault::kUsage);
   EXPECT_THAT(std::string(machine.message()), testing::HasSubstr("rtx4090"));
   EXPECT_THAT(std::string(HardwarePreset("l4:disk=tape").status().message()), testing::HasSubstr("nvme4"));
-  for (const char* spec : {"l4:dram=much", "l4:dram", "l4:ram=1GiB", ""}) {
+  for (const char* spec : {"l4:dram=much", "l4:dram", "l4:ram=1GiB", "l4:link=6GB", "l4:gpus=0", "l4:gpu-efficiency=2",
+                           "l4:gpus=2x", ""}) {
     EXPECT_EQ(FaultOf(HardwarePreset(spec).status()), Fault::kUsage) << spec;
   }
 }

@@ -39,6 +39,15 @@ absl::StatusOr<uint64_t> ParseBytes(std::string_view text) {
       "size '{}' is not understood: expected a positive number with a unit, such as 512MiB, 16GiB or 24GB", text);
 }
 
+absl::StatusOr<double> ParseRate(std::string_view text) {
+  constexpr std::string_view kPerSecond = "/s";
+  if (text.ends_with(kPerSecond)) {
+    const absl::StatusOr<uint64_t> bytes = ParseBytes(text.substr(0, text.size() - kPerSecond.size()));
+    if (bytes.ok()) return static_cast<double>(*bytes);
+  }
+  return UsageError("rate '{}' is not understood: expected a positive number with a unit, such as 4GB/s", text);
+}
+
 std::string FormatBytes(uint64_t bytes) {
   constexpr std::array<const char*, 5> kNames = {"B", "KiB", "MiB", "GiB", "TiB"};
   double value = static_cast<double>(bytes);

@@ -21,6 +21,9 @@ inline constexpr uint64_t kCacheLineBytes = 64;
 // for 16 bytes.
 absl::StatusOr<uint64_t> ParseBytes(std::string_view text);
 
+// "4GB/s" in bytes per second.
+absl::StatusOr<double> ParseRate(std::string_view text);
+
 // "11.3 MiB": three significant digits (four from 1000 to 1023), binary units.
 std::string FormatBytes(uint64_t bytes);
 

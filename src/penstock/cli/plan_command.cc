@@ -1,5 +1,6 @@
 #include <algorithm>
 #include <cmath>
+#include <optional>
 #include <utility>
 
 #include <unistd.h>
@@ -9,6 +10,7 @@
 #include "penstock/base/json.h"
 #include "penstock/base/status.h"
 #include "penstock/base/text.h"
+#include "penstock/base/thread_pool.h"
 #include "penstock/cli/described_flags.h"
 #include "penstock/engine/auto_policy.h"
 #include "penstock/engine/decode_points.h"
@@ -75,6 +77,7 @@ class WhatIfs {
       TryProcessor("a GPU twice as fast, its memory too", "gpu");
     }
     TryProcessor("a CPU twice as fast, its memory too", "cpu");
+    Search();
     std::stable_sort(whatifs_.begin(), whatifs_.end(), [](const WhatIf& a, const WhatIf& b) {
       return a.estimate.generation_tokens_per_s() > b.estimate.generation_tokens_per_s();
     });
@@ -114,21 +117,39 @@ class WhatIfs {
     Try(change, hardware, [](EngineOptions&) {});
   }
   // The best policy there of the same schedule on the same processor.
-  template <typename Change>
-  void Try(const std::string& change, const Hardware& hardware, Change apply) {
+  template <typename Apply>
+  void Try(const std::string& change, const Hardware& hardware, Apply apply) {
     EngineOptions options = described_.options;
     options.device = best_.options.device;
     options.policy.schedule = best_.options.policy.schedule;
     options.memory_bytes = best_.options.memory_bytes;
     options.device_memory_bytes = best_.options.device_memory_bytes;
     apply(options);
-    absl::StatusOr<std::vector<PolicyChoice>> choices =
-        SearchPolicies(described_.model, hardware, described_.workload, options);
-    if (choices.ok()) whatifs_.push_back({change, choices->front().estimate});
+    changes_.push_back({change, hardware, std::move(options)});
   }
+  void Search() {
+    std::vector<std::optional<RunEstimate>> estimates(changes_.size());
+    ThreadPool pool(std::min(NumUsableCpus(), static_cast<int>(changes_.size())), ThreadPool::Pinned::kNo);
+    pool.ParallelFor(std::ssize(changes_), [&](int64_t i, int) {
+      const Change& change = changes_[static_cast<size_t>(i)];
+      const absl::StatusOr<std::vector<PolicyChoice>> choices =
+          SearchPolicies(described_.model, change.hardware, described_.workload, change.options, /*num_threads=*/1);
+      if (choices.ok()) estimates[static_cast<size_t>(i)] = choices->front().estimate;
+    });
+    for (size_t i = 0; i < changes_.size(); ++i) {
+      if (estimates[i].has_value()) whatifs_.push_back({changes_[i].words, *std::move(estimates[i])});
+    }
+  }
+
+  struct Change {
+    std::string words;
+    Hardware hardware;
+    EngineOptions options;
+  };
 
   const Described& described_;
   const PolicyChoice& best_;
+  std::vector<Change> changes_;
   std::vector<WhatIf> whatifs_;
 };
 
@@ -139,7 +160,7 @@ double Gain(const RunEstimate& estimate, const RunEstimate& base) {
 // A rate beside the best policy's.
 std::string Compared(const RunEstimate& estimate, const RunEstimate& base, std::string_view what) {
   const double percent = 100 * Gain(estimate, base);
-  const std::string gain = std::abs(percent) < 0.5 ? "the same" : fmt::format("{:+.0f} %", percent);
+  const std::string gain = std::abs(percent) < 1.5 ? "the same" : fmt::format("{:+.0f} %", percent);
   return fmt::format("  {:>10.1f} tokens/s  {:>8}  {}\n", estimate.generation_tokens_per_s(), gain, what);
 }
 

@@ -1,72 +1,109 @@
 #include "penstock/engine/auto_policy.h"
 
 #include <algorithm>
+#include <cmath>
 #include <optional>
+#include <set>
+#include <string>
+#include <tuple>
 #include <utility>
 
 #include "penstock/base/limits.h"
 #include "penstock/base/status.h"
 #include "penstock/base/text.h"
+#include "penstock/base/thread_pool.h"
 
 namespace penstock {
 namespace {
 
+// Tasks of a whole run, about.
+double NumTasks(const MemoryPlan& plan, const Workload& workload, const ModelConfig& config) {
+  const auto ceil_div = [](int64_t a, int64_t b) { return (a + b - 1) / std::max<int64_t>(1, b); };
+  const int64_t num_requests = workload.num_requests > 0 ? workload.num_requests : plan.batch_size;
+  const int64_t num_steps = ceil_div(num_requests * workload.prompt_tokens, plan.prefill_chunk) +
+                            ceil_div(num_requests, plan.batch_size) * workload.new_tokens;
+  const int64_t num_micro_batches = plan.micro_batch_size > 0 ? ceil_div(plan.batch_size, plan.micro_batch_size) : 1;
+  return static_cast<double>(num_steps) * static_cast<double>(config.num_layers) *
+         static_cast<double>(config.num_experts + 8 * num_micro_batches);
+}
+
 // One processor and schedule: what is left to be chosen, one number after the other, each over its whole range with the
-// others as they are best so far. Time per token falls with the batch until something else limits it and then rises
-// slowly, so that a range is walked from its promising end and left after some steps that did not help.
+// others as they are best so far, until no other is better. Time per token falls with the batch until something else
+// limits it and then rises slowly, so that a range is walked from its promising end and left after some steps that did
+// not help. Where memory is short fewer rows of prompts go with a larger batch.
 class ScheduleSearch {
  public:
   ScheduleSearch(const DescribedModel& model, const Hardware& hardware, const Workload& workload,
-                 const EngineOptions& asked, EngineOptions start, RepeatedRouting& routing)
-      : model_(model),
-        hardware_(hardware),
-        workload_(workload),
-        asked_(asked),
-        routing_(routing),
-        options_(std::move(start)) {}
+                 const EngineOptions& asked, EngineOptions start)
+      : model_(model), hardware_(hardware), workload_(workload), asked_(asked), options_(std::move(start)) {}
 
   // The batch alone. Returns whether there is a policy that can run.
-  bool Begin() {
+  bool Begin(RepeatedRouting& routing) {
+    routing_ = &routing;
     WalkBatch();
-    // Where memory is short a plan for fewer rows of prompts may be possible.
-    while (!best_.has_value() && asked_.prefill_chunk == 0 && options_.prefill_chunk > kLeastChunk) {
-      options_.prefill_chunk /= 2;
-      WalkBatch();
-    }
     return best_.has_value();
   }
   // All else. REQUIRES: Begin() returned true.
-  void Finish() {
-    WalkChunk();
-    if (options_.device == "cpu") return;
-    WalkMicroBatch();
-    TryKvTier();
-    WalkBatch();
+  void Finish(RepeatedRouting& routing) {
+    routing_ = &routing;
+    double before = 0;
+    while (best_->estimate.generation_tokens_per_s() > 1.001 * before) {
+      before = best_->estimate.generation_tokens_per_s();
+      WalkChunk();
+      if (options_.device != "cpu") {
+        WalkMicroBatch();
+        TryKvTier();
+      }
+      WalkBatch();
+      WalkTrade();
+    }
   }
+  // Whether candidates are simulated whole.
+  bool is_short() const { return NumTasks(best_->plan, workload_, model_.config()) < kShortTasks; }
   const PolicyChoice& best() const { return *best_; }
   const absl::Status& refusal() const { return refusal_; }
 
  private:
-  // Whether these options are better than all before.
-  bool Try(const EngineOptions& options) {
-    const absl::StatusOr<EnginePlan> plan = PlanOn(hardware_, options, model_);
-    if (!plan.ok()) {
-      refusal_ = plan.status();
-      return false;
+  // Whether these options are better than all before, with fewer rows of prompts when there is no room for so many.
+  bool Try(EngineOptions options) {
+    for (;; options.prefill_chunk /= 2) {
+      if (!tried_
+               .emplace(options.batch_size, options.prefill_chunk, options.policy.micro_batch_size,
+                        options.policy.kv_tier)
+               .second) {
+        return false;
+      }
+      const absl::StatusOr<EnginePlan> plan = PlanOn(hardware_, options, model_);
+      if (!plan.ok()) refusal_ = plan.status();
+      if (plan.ok() && HasRoom(options, *plan)) return TryPlan(options, *plan);
+      if (asked_.prefill_chunk > 0 || options.prefill_chunk <= kLeastChunk) return false;
     }
-    // A batch that the budgets cut is another candidate.
-    const MemoryPlan& memory = plan->policy.plan;
-    const SimulationInputs inputs{.config = model_.config(), .plan = *plan, .num_threads = options.threads};
-    if (memory.prefill_chunk < options.prefill_chunk) return false;
-    if (NumPlaces(inputs, workload_) < options.batch_size && options.batch_size != asked_.batch_size) return false;
-    absl::StatusOr<RunEstimator> estimator = RunEstimator::Create(inputs, hardware_, workload_, routing_);
+  }
+
+  // A batch that the budgets cut to half is another candidate.
+  bool HasRoom(const EngineOptions& options, const EnginePlan& plan) const {
+    const SimulationInputs inputs{.config = model_.config(), .plan = plan, .num_threads = options.threads};
+    return plan.policy.plan.prefill_chunk >= options.prefill_chunk &&
+           (2 * NumPlaces(inputs, workload_) > options.batch_size || options.batch_size == asked_.batch_size);
+  }
+
+  bool TryPlan(const EngineOptions& options, const EnginePlan& plan) {
+    const MemoryPlan& memory = plan.policy.plan;
+    const SimulationInputs inputs{.config = model_.config(), .plan = plan, .num_threads = options.threads};
+    absl::StatusOr<RunEstimator> estimator = RunEstimator::Create(inputs, hardware_, workload_, *routing_);
     if (!estimator.ok()) {
       refusal_ = estimator.status();
       return false;
     }
+    // A short job is over before anything is as it will be for long: it is simulated whole.
+    const bool is_short = NumTasks(memory, workload_, model_.config()) < kShortTasks;
     const double quick_s = estimator->QuickSecondsPerToken();
-    if (best_.has_value() && quick_s > kHopeless * best_quick_s_) return false;
+    if (!is_short && best_.has_value() && quick_s > kHopeless * best_quick_s_) return false;
     RunEstimate estimate = estimator->Estimate();
+    if (is_short) {
+      const absl::StatusOr<SimulatedRun> whole = SimulateWorkload(inputs, hardware_, workload_, {});
+      if (whole.ok()) static_cast<RunTotals&>(estimate) = *whole;
+    }
     if (best_.has_value() && estimate.generation_tokens_per_s() <= best_->estimate.generation_tokens_per_s()) {
       return false;
     }
@@ -79,7 +116,8 @@ class ScheduleSearch {
     return true;
   }
 
-  // Values from `first` on by factors of two, as long as one of the last two steps was better.
+  // Values from `first` on by factors of two, as long as one of the last two steps was better; where candidates cost
+  // nothing all of them.
   template <typename Set>
   void Walk(int64_t first, int64_t last, bool upwards, Set set) {
     int num_worse = 0;
@@ -87,7 +125,7 @@ class ScheduleSearch {
       EngineOptions options = options_;
       set(options, value);
       num_worse = Try(options) ? 0 : num_worse + 1;
-      if (value == last || (num_worse == 2 && best_.has_value())) return;
+      if (value == last || (num_worse == 2 && best_.has_value() && !is_short())) return;
       value = upwards ? std::min(last, value * 2) : std::max(last, value / 2);
     }
   }
@@ -97,11 +135,10 @@ class ScheduleSearch {
       if (!best_.has_value()) Try(options_);
       return;
     }
-    const int64_t most = std::min(kMaxBatchSize, workload_.num_requests > 0 ? workload_.num_requests : kMaxBatchSize);
+    const int64_t most = MostBatch();
     const auto set = [this](EngineOptions& options, int64_t value) {
-      const int64_t asked = asked_.policy.micro_batch_size;
       options.batch_size = value;
-      options.policy.micro_batch_size = std::min(asked > 0 ? asked : options.policy.micro_batch_size, value);
+      LimitMicroBatch(options);
     };
     // Larger batches take longer to be simulated.
     const bool is_first = !best_.has_value();
@@ -111,6 +148,10 @@ class ScheduleSearch {
     if (first > 1 && (!best_.has_value() || options_.batch_size == first)) {
       Walk(first / 2, 1, /*upwards=*/false, set);
     }
+    // What few sequences choose may fit into a cache that many sequences overflow.
+    if (is_first && options_.policy.schedule == ScheduleName(ScheduleKind::kOnDemand)) {
+      Walk(1, first, /*upwards=*/true, set);
+    }
   }
 
   void WalkChunk() {
@@ -119,6 +160,39 @@ class ScheduleSearch {
     const auto set = [](EngineOptions& options, int64_t value) { options.prefill_chunk = value; };
     Walk(first * 2, kMostChunk, /*upwards=*/true, set);
     if (options_.prefill_chunk == first) Walk(first / 2, kLeastChunk, /*upwards=*/false, set);
+  }
+
+  // Sequences, those of a micro-batch, and rows of prompts share what experts leave of the memory: more of the ones
+  // with fewer of the others.
+  void WalkTrade() {
+    if (asked_.batch_size > 0) return;
+    const EngineOptions from = options_;
+    const auto scaled = [](int64_t value, double factor) {
+      return std::max<int64_t>(1, std::llround(static_cast<double>(value) * factor));
+    };
+    for (const double batch : {0.25, 0.5, 2.0, 4.0}) {
+      for (const bool trades_chunk : {true, false}) {
+        EngineOptions options = from;
+        options.batch_size = std::min(MostBatch(), scaled(from.batch_size, batch));
+        if (trades_chunk) {
+          if (asked_.prefill_chunk > 0) continue;
+          options.prefill_chunk = std::clamp(scaled(from.prefill_chunk, 1 / batch), kLeastChunk, kMostChunk);
+        } else {
+          if (asked_.policy.micro_batch_size > 0 || from.policy.micro_batch_size == 0) continue;
+          options.policy.micro_batch_size = scaled(from.policy.micro_batch_size, batch < 1 ? batch : 1 / batch);
+        }
+        LimitMicroBatch(options);
+        Try(options);
+      }
+    }
+  }
+
+  int64_t MostBatch() const {
+    return std::min(kMaxBatchSize, workload_.num_requests > 0 ? workload_.num_requests : kMaxBatchSize);
+  }
+  void LimitMicroBatch(EngineOptions& options) const {
+    const int64_t asked = asked_.policy.micro_batch_size;
+    options.policy.micro_batch_size = std::min(asked > 0 ? asked : options.policy.micro_batch_size, options.batch_size);
   }
 
   void WalkMicroBatch() {
@@ -131,24 +205,34 @@ class ScheduleSearch {
     if (options_.policy.micro_batch_size == first && first > 1) Walk(first / 2, 1, /*upwards=*/false, set);
   }
 
+  // Where the KV cache lies decides how much memory is left on either side: with it go fewer rows of prompts, or more.
   void TryKvTier() {
     if (asked_.policy.kv_tier != "auto") return;
-    EngineOptions options = options_;
-    options.policy.kv_tier = "device";
-    Try(options);
+    const EngineOptions from = options_;
+    for (const char* tier : {"device", "dram"}) {
+      for (const int64_t divisor : {1, 4, 16}) {
+        if (divisor > 1 && asked_.prefill_chunk > 0) break;
+        EngineOptions options = from;
+        options.policy.kv_tier = tier;
+        options.prefill_chunk = std::max(std::min(kLeastChunk, from.prefill_chunk), from.prefill_chunk / divisor);
+        Try(options);
+      }
+    }
   }
 
   static constexpr int64_t kLeastChunk = 16, kMostChunk = 8192, kFirstBatch = 64;
   static constexpr double kHopeless = 1.2;
+  static constexpr double kShortTasks = 20'000;  // some milliseconds
 
   const DescribedModel& model_;
   const Hardware& hardware_;
   const Workload& workload_;
   const EngineOptions& asked_;
-  RepeatedRouting& routing_;
+  RepeatedRouting* routing_ = nullptr;
   EngineOptions options_;  // the best so far
   std::optional<PolicyChoice> best_;
   double best_quick_s_ = 0;
+  std::set<std::tuple<int64_t, int64_t, int64_t, std::string>> tried_;  // batch, chunk, micro-batch, KV tier
   absl::Status refusal_;
 };
 
@@ -159,12 +243,10 @@ constexpr double kWorthFinishing = 0.35;
 }  // namespace
 
 absl::StatusOr<std::vector<PolicyChoice>> SearchPolicies(const DescribedModel& model, const Hardware& hardware,
-                                                         const Workload& workload, const EngineOptions& asked) {
-  std::vector<ScheduleSearch> searches;
-  absl::Status refusal =
-      UsageError("there is no schedule '{}' for --device {}", asked.policy.schedule, Printable(asked.device));
-  RepeatedRouting routing(model.config());
+                                                         const Workload& workload, const EngineOptions& asked,
+                                                         int num_threads) {
   PENSTOCK_RETURN_IF_ERROR(OptionsFor(asked, hardware, workload).status());  // whatever is wrong with them
+  std::vector<ScheduleSearch> searches;
   for (const std::string device : {"gpu", "cpu"}) {
     if (asked.device != "auto" && asked.device != device) continue;
     if (device == "gpu" && hardware.FindTier("device") == nullptr) continue;
@@ -179,22 +261,36 @@ absl::StatusOr<std::vector<PolicyChoice>> SearchPolicies(const DescribedModel& m
       if (start.prefill_chunk == 0) start.prefill_chunk = kFirstChunk;
       if (device == "gpu" && start.policy.micro_batch_size == 0) start.policy.micro_batch_size = kFirstMicroBatch;
       PENSTOCK_ASSIGN_OR_RETURN(start, OptionsFor(std::move(start), hardware, workload));
-      ScheduleSearch search(model, hardware, workload, asked, std::move(start), routing);
-      if (search.Begin()) {
-        searches.push_back(std::move(search));
-      } else {
-        refusal = search.refusal();
-      }
+      searches.emplace_back(model, hardware, workload, asked, std::move(start));
     }
   }
-  if (searches.empty()) return refusal;
-  double best = 0;
-  for (const ScheduleSearch& search : searches) best = std::max(best, search.best().estimate.generation_tokens_per_s());
-  std::vector<PolicyChoice> choices;
-  for (ScheduleSearch& search : searches) {
-    if (search.best().estimate.generation_tokens_per_s() > kWorthFinishing * best) search.Finish();
-    choices.push_back(search.best());
+  if (searches.empty()) {
+    return UsageError("there is no schedule '{}' for --device {}", asked.policy.schedule, Printable(asked.device));
   }
+  // Each worker draws its own routing: the same.
+  const int most_threads = num_threads > 0 ? num_threads : NumUsableCpus();
+  ThreadPool pool(std::min(most_threads, static_cast<int>(searches.size())), ThreadPool::Pinned::kNo);
+  std::vector<RepeatedRouting> routings(static_cast<size_t>(pool.num_workers()), RepeatedRouting(model.config()));
+  std::vector<char> can_run(searches.size());
+  pool.ParallelFor(std::ssize(searches), [&](int64_t i, int worker_idx) {
+    const auto idx = static_cast<size_t>(i);
+    can_run[idx] = searches[idx].Begin(routings[static_cast<size_t>(worker_idx)]);
+  });
+  double best = 0;
+  for (size_t i = 0; i < searches.size(); ++i) {
+    if (can_run[i]) best = std::max(best, searches[i].best().estimate.generation_tokens_per_s());
+  }
+  pool.ParallelFor(std::ssize(searches), [&](int64_t i, int worker_idx) {
+    const auto idx = static_cast<size_t>(i);
+    if (!can_run[idx]) return;
+    const bool is_near = searches[idx].best().estimate.generation_tokens_per_s() > kWorthFinishing * best;
+    if (searches[idx].is_short() || is_near) searches[idx].Finish(routings[static_cast<size_t>(worker_idx)]);
+  });
+  std::vector<PolicyChoice> choices;
+  for (size_t i = 0; i < searches.size(); ++i) {
+    if (can_run[i]) choices.push_back(searches[i].best());
+  }
+  if (choices.empty()) return searches.back().refusal();
   std::stable_sort(choices.begin(), choices.end(), [](const PolicyChoice& a, const PolicyChoice& b) {
     return a.estimate.generation_tokens_per_s() > b.estimate.generation_tokens_per_s();
   });

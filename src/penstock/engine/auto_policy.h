@@ -23,8 +23,9 @@ struct PolicyChoice {
 };
 
 // The best policy of each processor and schedule that can run, best first; at least one. What `options` say is not
-// searched. Errors of the most modest policy when none can run.
+// searched. Errors of the most modest policy when none can run. Searches with `num_threads`, or all usable CPUs.
 absl::StatusOr<std::vector<PolicyChoice>> SearchPolicies(const DescribedModel& model, const Hardware& hardware,
-                                                         const Workload& workload, const EngineOptions& options);
+                                                         const Workload& workload, const EngineOptions& options,
+                                                         int num_threads = 0);
 
 }  // namespace penstock

@@ -12,17 +12,16 @@ namespace penstock {
 namespace {
 
 constexpr std::string_view kEmulated = "emulated";
-constexpr std::string_view kPerSecond = "/s";
 
 absl::Status Malformed(std::string_view text) {
   return UsageError("--device '{}': expected auto, cpu or emulated[:link=4GB/s,threads=1]", Printable(text));
 }
 
 absl::Status ParseField(std::string_view text, std::string_view field, EmulatedDevice& device) {
-  if (field.starts_with("link=") && field.ends_with(kPerSecond)) {
-    const absl::StatusOr<uint64_t> rate = ParseBytes(field.substr(5, field.size() - 5 - kPerSecond.size()));
+  if (field.starts_with("link=")) {
+    const absl::StatusOr<double> rate = ParseRate(field.substr(5));
     if (!rate.ok()) return Annotate(rate.status(), "--device: link");
-    device.link_bytes_per_s = static_cast<double>(*rate);
+    device.link_bytes_per_s = *rate;
     return absl::OkStatus();
   }
   if (field.starts_with("threads=")) {

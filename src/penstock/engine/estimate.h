@@ -30,6 +30,7 @@ class RepeatedRouting : public RoutingSource {
   // REQUIRES: first_row + num_rows <= kMostRows.
   std::span<const int32_t> Choices(int64_t layer_idx, int64_t first_row, int64_t num_rows) override;
   void NextStep();
+  void Restart() { first_row_ = 0; }
 
   static constexpr int64_t kMostRows = kMaxPrefillChunk + kMaxBatchSize;
 

@@ -1,6 +1,7 @@
 #include "penstock/hardware/presets.h"
 
 #include <algorithm>
+#include <charconv>
 #include <iterator>
 #include <utility>
 
@@ -49,6 +50,8 @@ struct CpuPart {
 constexpr CpuPart kCpus[] = {
     {"xeon-n1", "Intel Xeon 2.3 GHz, 24 cores (cloud)", 24, 192 * kGiB, 100, 883, 0, 0,
      "MoE-Lightning's T4 host; AVX2: 16 f32 operations a cycle and thread; DRAM: half of a socket"},
+    {"xeon-n1-32", "Intel Xeon 2.3 GHz, 32 cores (cloud)", 32, 416 * kGiB, 100, 1178, 0, 0,
+     "MoE-Lightning's host of several T4s; AVX2 as above; DRAM: half of a socket"},
     {"xeon-g2", "Intel Xeon 2.2 GHz, 24 cores (cloud)", 24, 192 * kGiB, 100, 1690, 0, 3379,
      "MoE-Lightning's L4 host; AVX-512: 32 f32 operations a cycle and thread; DRAM: most of a socket"},
     {"xeon-5318y", "Intel Xeon Gold 5318Y", 24, 256 * kGiB, 187.7, 3226, 0, 6451,
@@ -83,10 +86,14 @@ struct MachinePart {
   std::string_view cpu;
   std::string_view disk;
   std::string_view source;
+  int num_gpus = 1;
+  uint64_t dram_bytes = 0;  // 0: the CPU's
 };
 constexpr MachinePart kMachines[] = {
     {"t4", "t4", "xeon-n1", "nvme3", "MoE-Lightning, setting S1"},
     {"l4", "l4", "xeon-g2", "nvme3", "MoE-Lightning, setting S2"},
+    {"2xt4", "t4", "xeon-n1-32", "nvme3", "MoE-Lightning, settings S6 and S8", 2, 416 * kGiB},
+    {"4xt4", "t4", "xeon-n1-32", "nvme3", "MoE-Lightning, settings S7 and S9", 4, 416 * kGiB},
     {"rtx3090", "rtx3090", "xeon-5318y", "ssd1", "Klotski, environment 1"},
     {"h800", "h800", "xeon-8470", "nvme4", "Klotski, environment 2"},
     {"rtx4090", "rtx4090", "desktop", "nvme4", "a desktop"},
@@ -115,20 +122,22 @@ std::vector<ComputePeak> Peaks(int num_threads, std::initializer_list<std::pair<
   return peaks;
 }
 
-void AddGpu(const GpuPart& gpu, Hardware& hardware) {
+// Several are one that has their memory and rates together, but for the link: tensor parallelism within a machine, as
+// MoE-Lightning models it (section 4.3); what they tell each other is not reckoned with.
+void AddGpu(const GpuPart& gpu, int count, Hardware& hardware) {
   hardware.processors.push_back({.name = "gpu",
                                  .model = std::string(gpu.model),
                                  .tier = "device",
                                  .num_cpus = 1,
-                                 .peaks = Peaks(1, {{Arithmetic::kF32, gpu.f32_tera * 1e12},
-                                                    {Arithmetic::kBf16, gpu.bf16_tera * 1e12},
-                                                    {Arithmetic::kInt8, gpu.int8_tera * 1e12}}),
+                                 .peaks = Peaks(1, {{Arithmetic::kF32, count * gpu.f32_tera * 1e12},
+                                                    {Arithmetic::kBf16, count * gpu.bf16_tera * 1e12},
+                                                    {Arithmetic::kInt8, count * gpu.int8_tera * 1e12}}),
                                  .compute_efficiency = kGpuComputeEfficiency,
                                  .memory_efficiency = kGpuMemoryEfficiency,
                                  .call_s = kGpuCallSeconds});
-  const double memory = gpu.memory_gb_per_s * 1e9, link = gpu.pcie_gb_per_s * 1e9 * kLinkEfficiency;
+  const double memory = count * gpu.memory_gb_per_s * 1e9, link = gpu.pcie_gb_per_s * 1e9 * kLinkEfficiency;
   hardware.tiers.push_back({.name = "device",
-                            .capacity_bytes = gpu.memory_bytes,
+                            .capacity_bytes = static_cast<uint64_t>(count) * gpu.memory_bytes,
                             .rates = {{.num_threads = 1,
                                        .read_bytes_per_s = memory,
                                        .write_bytes_per_s = memory,
@@ -171,42 +180,108 @@ absl::StatusOr<const Part*> FindPart(const Part (&parts)[kCount], std::string_vi
   return UsageError("hardware: {} '{}' is unknown: expected {}", kind, Printable(name), Names(parts));
 }
 
+// What follows a preset's name: "gpu=t4,dram=96GiB". Each is asked for once; what is left over is unknown.
+class SpecFields {
+ public:
+  SpecFields(std::string_view spec, std::string_view text) : spec_(spec) {
+    while (!text.empty()) {
+      const size_t comma = text.find(',');
+      const std::string_view field = text.substr(0, comma);
+      text = comma == std::string_view::npos ? "" : text.substr(comma + 1);
+      const size_t equals = std::min(field.find('='), field.size());
+      fields_.push_back({field.substr(0, equals), field.substr(std::min(equals + 1, field.size()))});
+    }
+  }
+
+  std::string_view Text(std::string_view key, std::string_view absent) {
+    for (size_t i = 0; i < fields_.size(); ++i) {
+      if (fields_[i].key != key) continue;
+      const std::string_view value = fields_[i].value;
+      if (value.empty()) status_.Update(Malformed(key));
+      fields_.erase(fields_.begin() + static_cast<ptrdiff_t>(i));
+      return value;
+    }
+    return absent;
+  }
+  uint64_t Bytes(std::string_view key, uint64_t absent) { return Parsed(key, absent, ParseBytes); }
+  double Rate(std::string_view key, double absent) { return Parsed(key, absent, ParseRate); }
+  template <typename Value>
+  Value Number(std::string_view key, Value absent, Value least, Value most) {
+    return Parsed(key, absent, [&](std::string_view text) -> absl::StatusOr<Value> {
+      Value number = 0;
+      const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
+      if (error == std::errc() && end == text.data() + text.size() && number >= least && number <= most) return number;
+      return UsageError("'{}': expected a number from {} to {}", Printable(text), least, most);
+    });
+  }
+  absl::Status Finish() const {
+    if (!status_.ok() || fields_.empty()) return status_;
+    return Malformed(fields_[0].key);
+  }
+
+ private:
+  struct Field {
+    std::string_view key, value;
+  };
+  template <typename Value, typename Parse>
+  Value Parsed(std::string_view key, Value absent, Parse parse) {
+    const std::string_view text = Text(key, "");
+    if (text.empty()) return absent;
+    const absl::StatusOr<Value> value = parse(text);
+    if (value.ok()) return *value;
+    status_.Update(Annotate(value.status(), fmt::format("hardware: {}", key)));
+    return absent;
+  }
+  absl::Status Malformed(std::string_view key) const {
+    return UsageError(
+        "hardware '{}': '{}': expected a preset with any of gpu=NAME, gpus=N, cpu=NAME, dram=SIZE, disk=NAME or RATE, "
+        "link=RATE, copy=RATE, gpu-efficiency=SHARE, gpu-call-us=N, cpu-efficiency=SHARE, cpu-call-us=N",
+        Printable(spec_), Printable(key));
+  }
+
+  std::string_view spec_;
+  std::vector<Field> fields_;
+  absl::Status status_;
+};
+
 }  // namespace
 
 absl::StatusOr<Hardware> HardwarePreset(std::string_view spec) {
   const size_t colon = spec.find(':');
   PENSTOCK_ASSIGN_OR_RETURN(const MachinePart* machine, FindPart(kMachines, "machine", spec.substr(0, colon)));
-  std::string_view gpu = machine->gpu, cpu = machine->cpu, disk = machine->disk, dram;
-  std::string_view fields = colon == std::string_view::npos ? "" : spec.substr(colon + 1);
-  while (!fields.empty()) {
-    const size_t comma = fields.find(',');
-    const std::string_view field = fields.substr(0, comma);
-    fields = comma == std::string_view::npos ? "" : fields.substr(comma + 1);
-    const size_t equals = field.find('=');
-    const std::string_view key = field.substr(0, equals);
-    const std::string_view value = equals == std::string_view::npos ? "" : field.substr(equals + 1);
-    std::string_view* target = key == "gpu" ? &gpu : key == "cpu" ? &cpu : key == "disk" ? &disk : &dram;
-    if (value.empty() || (target == &dram && key != "dram")) {
-      return UsageError("hardware '{}': expected PRESET[:gpu=NAME,cpu=NAME,dram=SIZE,disk=NAME], found '{}'",
-                        Printable(spec), Printable(field));
-    }
-    *target = value;
-  }
-  PENSTOCK_ASSIGN_OR_RETURN(const CpuPart* cpu_part, FindPart(kCpus, "cpu", cpu));
-  PENSTOCK_ASSIGN_OR_RETURN(const DiskPart* disk_part, FindPart(kDisks, "disk", disk));
-  uint64_t dram_bytes = cpu_part->dram_bytes;
-  if (!dram.empty()) {
-    const absl::StatusOr<uint64_t> bytes = ParseBytes(dram);
-    if (!bytes.ok()) return Annotate(bytes.status(), "hardware: dram");
-    dram_bytes = *bytes;
-  }
+  SpecFields fields(spec, colon == std::string_view::npos ? "" : spec.substr(colon + 1));
+  const std::string_view gpu = fields.Text("gpu", machine->gpu);
+  const int num_gpus = fields.Number("gpus", machine->num_gpus, 1, 64);
+  PENSTOCK_ASSIGN_OR_RETURN(const CpuPart* cpu, FindPart(kCpus, "cpu", fields.Text("cpu", machine->cpu)));
+  const uint64_t dram_bytes = fields.Bytes("dram", machine->dram_bytes > 0 ? machine->dram_bytes : cpu->dram_bytes);
   Hardware hardware;
-  AddCpu(*cpu_part, dram_bytes, hardware);
-  hardware.links.push_back({"disk_to_dram", disk_part->gb_per_s * 1e9 * kDiskEfficiency, kDiskLatencySeconds});
+  AddCpu(*cpu, dram_bytes, hardware);
+  const std::string_view disk = fields.Text("disk", machine->disk);
+  double disk_bytes_per_s = 0;
+  if (disk.ends_with("/s")) {
+    PENSTOCK_ASSIGN_OR_RETURN(disk_bytes_per_s, ParseRate(disk));
+  } else {
+    PENSTOCK_ASSIGN_OR_RETURN(const DiskPart* part, FindPart(kDisks, "disk", disk));
+    disk_bytes_per_s = part->gb_per_s * 1e9 * kDiskEfficiency;
+  }
+  hardware.links.push_back({"disk_to_dram", disk_bytes_per_s, kDiskLatencySeconds});
   if (!gpu.empty() && gpu != "none") {
     PENSTOCK_ASSIGN_OR_RETURN(const GpuPart* gpu_part, FindPart(kGpus, "gpu", gpu));
-    AddGpu(*gpu_part, hardware);
+    AddGpu(*gpu_part, num_gpus, hardware);
   }
+  for (Processor& processor : hardware.processors) {
+    processor.compute_efficiency =
+        fields.Number(processor.name + "-efficiency", processor.compute_efficiency, 1e-3, 1.0);
+    processor.call_s = fields.Number(processor.name + "-call-us", processor.call_s * 1e6, 0.0, 1e6) * 1e-6;
+  }
+  const double link_bytes_per_s = fields.Rate("link", 0);
+  for (Link& link : hardware.links) {
+    if (link.name != "disk_to_dram" && link_bytes_per_s > 0) link.SetRate(link_bytes_per_s);
+  }
+  for (MemoryTier& tier : hardware.tiers) {
+    if (tier.name == "dram") tier.rates[0].copy_bytes_per_s = fields.Rate("copy", tier.rates[0].copy_bytes_per_s);
+  }
+  PENSTOCK_RETURN_IF_ERROR(fields.Finish());
   return hardware;
 }
 
@@ -214,7 +289,9 @@ std::vector<PresetInfo> AllPresets() {
   std::vector<PresetInfo> infos;
   for (const MachinePart& m : kMachines) {
     infos.push_back({"machine", m.name,
-                     fmt::format("gpu {}, cpu {}, disk {}", m.gpu.empty() ? "none" : m.gpu, m.cpu, m.disk), m.source});
+                     fmt::format("{} x gpu {}, cpu {}, disk {}", m.gpu.empty() ? 0 : m.num_gpus,
+                                 m.gpu.empty() ? "none" : m.gpu, m.cpu, m.disk),
+                     m.source});
   }
   for (const GpuPart& g : kGpus) {
     infos.push_back(

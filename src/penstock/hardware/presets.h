@@ -1,8 +1,8 @@
 // Machines by name, from what their makers publish: for plans and simulations of hardware that is not here.
 //
 // A spec is a preset, and parts that are to be others: "rtx4090", "rtx4090:dram=128GiB,disk=nvme5",
-// "none:cpu=epyc-9654" (no device). Data sheets promise more than programs reach; each part says what share of its
-// numbers is reckoned with.
+// "none:cpu=epyc-9654" (no device), "2xt4:link=6GB/s" (what is known to be reached instead of the data sheet). Data
+// sheets promise more than programs reach; each part says what share of its numbers is reckoned with.
 #pragma once
 
 #include <span>

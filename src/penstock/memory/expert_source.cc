@@ -45,7 +45,9 @@ DramSource::DramSource(const Args& args)
     : args_(args),
       page_bytes_(WeightPageBytes(args.layouts)),
       buffer_free_(kNumPinnedPages),
-      finishing_(static_cast<size_t>(args.layouts.num_experts())) {}
+      finishing_(static_cast<size_t>(args.layouts.num_experts())),
+      wanted_at_(finishing_.size()),
+      held_at_(finishing_.size()) {}
 
 DramSource::~DramSource() { (void)args_.runtime.WaitAll(buffer_free_); }
 
@@ -91,15 +93,18 @@ bool DramSource::Begin(int64_t key) {
 }
 
 void DramSource::FetchAhead(std::span<const int64_t> keys) {
-  std::erase_if(ahead_, [&](const ExpertLease& ahead) {
-    return std::find(keys.begin(), keys.end(), ahead.key()) == keys.end();
-  });
+  ++num_calls_;
+  for (const int64_t key : keys) wanted_at_[static_cast<size_t>(key)] = num_calls_;
+  std::erase_if(ahead_,
+                [&](const ExpertLease& ahead) { return wanted_at_[static_cast<size_t>(ahead.key())] != num_calls_; });
+  for (const ExpertLease& ahead : ahead_) held_at_[static_cast<size_t>(ahead.key())] = num_calls_;
+  const int64_t most = most_ahead();
   for (const int64_t key : keys) {
-    if (std::ssize(ahead_) >= most_ahead()) return;
-    const auto is_held = [&](const ExpertLease& ahead) { return ahead.key() == key; };
-    if (!streams(key) || std::any_of(ahead_.begin(), ahead_.end(), is_held)) continue;
+    if (std::ssize(ahead_) >= most) return;
+    if (held_at_[static_cast<size_t>(key)] == num_calls_ || !streams(key)) continue;
     std::optional<ExpertLease> lease = args_.dram.Acquire(key, FetchReason::kPredicted);
     if (!lease.has_value()) return;
+    held_at_[static_cast<size_t>(key)] = num_calls_;
     ahead_.push_back(std::move(*lease));
   }
 }

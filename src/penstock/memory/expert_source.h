@@ -35,8 +35,8 @@ class ExpertSource {
   // Issues the next page of an expert that was begun, into `slot` (nullptr in a simulation), which may be written when
   // `slot_free` have ended. The event of the last page is the expert's arrival.
   virtual Event FetchPage(int64_t key, std::byte* slot, const std::vector<Event>& slot_free) = 0;
-  // Experts that will be begun soon, in this order: they come into the tier below as far as there is room. What was named
-  // before and is no longer may leave. Nothing where there is no such tier.
+  // Experts that will be begun soon, in this order: they come into the tier below as far as there is room. What was
+  // named before and is no longer may leave. Nothing where there is no such tier.
   virtual void FetchAhead(std::span<const int64_t>) {}
   // How many FetchAhead has room for, and whether an expert ever needs it.
   virtual int64_t most_ahead() const { return 0; }
@@ -112,6 +112,9 @@ class DramSource : public ExpertSource {
   std::vector<Transfer> transfers_;   // few
   std::vector<ExpertLease> ahead_;    // fetched ahead, in the order in which they will be wanted
   std::vector<Finishing> finishing_;  // by key
+  // By key: the last call of FetchAhead() that wanted it, and the last that found it held already.
+  std::vector<uint64_t> wanted_at_, held_at_;
+  uint64_t num_calls_ = 0;
 };
 
 }  // namespace penstock

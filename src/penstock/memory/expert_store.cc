@@ -97,12 +97,6 @@ std::vector<Event> ExpertStore::Reassign(int slot_idx, int64_t key, FetchReason 
   return slot_free;
 }
 
-int64_t ExpertStore::num_waiting_pages() const {
-  int64_t count = 0;
-  for (const Waiting& waiting : waiting_) count += waiting.num_pages;
-  return count;
-}
-
 void ExpertStore::Announce(std::vector<int64_t> keys) {
   announced_ = std::move(keys);
   FetchAhead();
@@ -130,6 +124,7 @@ bool ExpertStore::IssuePage() {
     FetchAhead();
   }
   slot.arrived = source_->FetchPage(slot.key, SlotData(next.slot_idx), next.slot_free);
+  --num_waiting_pages_;
   if (--next.num_pages == 0) waiting_.pop_front();
   return true;
 }
@@ -152,6 +147,7 @@ std::optional<ExpertLease> ExpertStore::Lease(int64_t key, FetchReason reason, b
     if (by_pages) {
       waiting_.push_back(
           {.slot_idx = slot_idx, .num_pages = source_->num_pages(key), .slot_free = std::move(slot_free)});
+      num_waiting_pages_ += waiting_.back().num_pages;
     } else {
       for (int64_t page = source_->num_pages(key); page > 0; --page) {
         slots_[slot_idx].arrived = source_->FetchPage(key, SlotData(slot_idx), slot_free);

@@ -100,7 +100,7 @@ class ExpertStore {
   // were acquired.
   std::optional<ExpertLease> AcquireByPages(int64_t key, FetchReason reason);
   // Pages that wait to be issued.
-  int64_t num_waiting_pages() const;
+  int64_t num_waiting_pages() const { return num_waiting_pages_; }
   // Issues the next of them. False when the tier below has no room for its expert now. REQUIRES: there is one.
   bool IssuePage();
 
@@ -192,6 +192,7 @@ class ExpertStore {
   std::vector<int> slot_of_expert_;  // -1: on disk only
   std::vector<int> empty_;           // slots, the first one last
   std::deque<Waiting> waiting_;
+  int64_t num_waiting_pages_ = 0;
   std::vector<int64_t> announced_;
   Arena arena_;
   Arena scratch_;  // scratch_bytes() for each worker

@@ -16,17 +16,6 @@ absl::StatusOr<const Family*> ReadFamily(ConfigReader& reader) {
   for (const Family* family : AllFamilies()) {
     known += fmt::format("{}{}", known.empty() ? "" : ", ", family->architecture);
   }
-  if (reader.Find("auto_map") != nullptr) {
-    return ModelError(
-        "config.json: field 'auto_map': the model wants code of its own to be run; custom code is never run "
-        "(supported architectures: {})",
-        known);
-  }
-  if (reader.Find("quantization_config") != nullptr) {
-    return ModelError(
-        "config.json: field 'quantization_config': quantised checkpoints are not supported; use the f32, f16 or "
-        "bf16 version of the model");
-  }
   const json::value* architectures = reader.Find("architectures");
   if (architectures == nullptr || !architectures->is_array() || architectures->get_array().empty() ||
       !architectures->get_array()[0].is_string()) {
@@ -36,6 +25,15 @@ absl::StatusOr<const Family*> ReadFamily(ConfigReader& reader) {
   const Family* family = FindFamily(name);
   if (family == nullptr) {
     return ModelError("config.json: field 'architectures': '{}' is not supported; supported: {}", name, known);
+  }
+  if (reader.Find("auto_map") != nullptr) {
+    return ModelError(
+        "config.json: field 'auto_map': the model wants code of its own to be run; custom code is never run");
+  }
+  if (reader.Find("quantization_config") != nullptr) {
+    return ModelError(
+        "config.json: field 'quantization_config': quantised checkpoints are not supported; use the f32, f16 or "
+        "bf16 version of the model");
   }
   return family;
 }
