@@ -1,12 +1,13 @@
 # make: build build/release/bin/penstock        make demo: answer MT-Bench with the demo model
 # make check: build and run all tests           make fuzz: every fuzzer for FUZZ_SECONDS
-# make nightly: COMBINATIONS random policies under sanitizers, from a new SEED each day
+# make nightly: COMBINATIONS random policies under sanitizers, and random plans, from a new SEED each day
+# make paper-tables: simulate the papers' tables into docs/paper-tables.md
 # make format / make tidy: clang-format, clang-tidy (scripts/install-deps.sh --all)
 FUZZ_SECONDS ?= 60
 COMBINATIONS ?= 1100
 SEED ?= $(shell date +%Y%m%d)
 
-.PHONY: all deps release demo check nightly fuzz format tidy install clean
+.PHONY: all deps release demo check nightly paper-tables fuzz format tidy install clean
 all: release
 
 deps:
@@ -25,8 +26,13 @@ check:
 
 nightly: deps
 	@cmake --preset dev >/dev/null && cmake --build --preset dev --target engine_policies_test
+	@cmake --preset release >/dev/null && cmake --build --preset release --target engine_plan_properties_test
 	@echo "nightly: $(COMBINATIONS) combinations, seed $(SEED)"
 	@cd build/dev && PENSTOCK_TEST_COMBINATIONS=$(COMBINATIONS) PENSTOCK_TEST_SEED=$(SEED) tests/engine_policies_test
+	@cd build/release && PENSTOCK_TEST_COMBINATIONS=$(COMBINATIONS) PENSTOCK_TEST_SEED=$(SEED) tests/engine_plan_properties_test
+
+paper-tables: release
+	@python3 bench/paper_tables/paper_tables.py
 
 fuzz:
 	@scripts/install-deps.sh --all

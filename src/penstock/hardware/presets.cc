@@ -122,8 +122,8 @@ std::vector<ComputePeak> Peaks(int num_threads, std::initializer_list<std::pair<
   return peaks;
 }
 
-// Several are one that has their memory and rates together, but for the link: tensor parallelism within a machine, as
-// MoE-Lightning models it (section 4.3); what they tell each other is not reckoned with.
+// Several are one that has their memory, rates and links together: tensor parallelism within a machine, as
+// MoE-Lightning models it (section 4.3). What they tell each other is not reckoned with.
 void AddGpu(const GpuPart& gpu, int count, Hardware& hardware) {
   hardware.processors.push_back({.name = "gpu",
                                  .model = std::string(gpu.model),
@@ -135,7 +135,7 @@ void AddGpu(const GpuPart& gpu, int count, Hardware& hardware) {
                                  .compute_efficiency = kGpuComputeEfficiency,
                                  .memory_efficiency = kGpuMemoryEfficiency,
                                  .call_s = kGpuCallSeconds});
-  const double memory = count * gpu.memory_gb_per_s * 1e9, link = gpu.pcie_gb_per_s * 1e9 * kLinkEfficiency;
+  const double memory = count * gpu.memory_gb_per_s * 1e9, link = count * gpu.pcie_gb_per_s * 1e9 * kLinkEfficiency;
   hardware.tiers.push_back({.name = "device",
                             .capacity_bytes = static_cast<uint64_t>(count) * gpu.memory_bytes,
                             .rates = {{.num_threads = 1,
