@@ -16,7 +16,7 @@ import tempfile
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 # Share of the store, requests, prompt tokens, new tokens.
-JOBS = [(0.5, 32, 64, 6), (0.25, 32, 48, 6), (0.5, 4, 32, 8)]
+JOBS = [(0.5, 16, 64, 4), (0.25, 16, 64, 4), (0.5, 4, 32, 6)]
 BY_HAND = list(itertools.product(("klotski", "zigzag", "on-demand"), (1.0, 0.25), (256, 2048)))  # share of the requests at once
 
 

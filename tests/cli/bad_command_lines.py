@@ -124,6 +124,21 @@ def probe_rows():
             box.expect(len(json.load(file)["processors"][0]["gemm"]) == 1, "no kernels")
     yield "L11", "probe --model", measures_a_model
 
+    def plans_a_job(box):
+        model = box.model().path
+        box.run(["probe", "--threads=1", "--seconds=1", "--model", model], max_rss=1400 << 20)
+        source = box.file("in.jsonl", '{"prompt": "abc", "max_tokens": 3}\n' * 4)
+        stats = box.output("stats.json")
+        result = box.run(["run", "--threads=1", "--policy=auto", "--model", model, "--input", source, "--output", box.output(),
+                          "--stats", stats], quiet=False)
+        box.expect(b"as it was measured on" in result.stderr, "it was measured again")
+        box.expect(b"predicted" in result.stderr, "no prediction is shown")
+        with open(stats, "rb") as file:
+            box.expect(json.load(file)["tokens_per_second"]["predicted_generation"] > 0, "no prediction")
+    yield "L11", "run --policy auto", plans_a_job
+    yield "L11", "generate --policy auto", lambda box: box.run(
+        ["generate", "--model", box.model().path, "--prompt=a", "--raw", "--policy=auto"], code=2, match="--policy auto is for run")
+
     def leaves_the_disk_out(box):
         result = box.run(["probe", "--threads=1", "--seconds=1", "--disk=/nowhere", "--json"], max_rss=1400 << 20)
         box.expect(json.loads(result.stdout)["links"] == [], "a disk that is not there was measured")

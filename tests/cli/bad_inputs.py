@@ -35,6 +35,7 @@ MAX_WALL_S = 100.0  # a hang; on a busy machine honest work takes its time
 MAX_RSS_BYTES = 256 * MIB
 SANITIZER_RSS_FACTOR = 4  # shadow memory, quarantine and red zones
 SANITIZER_TIME_FACTOR = 4
+CACHE = tempfile.TemporaryDirectory()
 OK_CODES = (0, 8)  # 8: the job finished and some requests have error records
 REPORT = re.compile(r"Sanitizer|runtime error:|terminate called|Assertion|core dumped")
 
@@ -88,6 +89,7 @@ class Box:
     def start(self, args, env=None, stdin=None, preexec=None, stdout=None, cwd=None):
         """Starts the program; its stderr goes to a file, as a pipe that nobody empties could block it."""
         variables = {key: value for key, value in os.environ.items() if not key.startswith("PENSTOCK_")}
+        variables["XDG_CACHE_HOME"] = CACHE.name  # one for all: what is measured is measured once
         variables.update(env or {})
 
         def prepare():

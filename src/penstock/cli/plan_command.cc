@@ -1,5 +1,6 @@
 #include <algorithm>
 #include <cmath>
+#include <deque>
 #include <optional>
 #include <utility>
 
@@ -61,7 +62,8 @@ auto* FindByName(List& list, std::string_view name) {
 
 class WhatIfs {
  public:
-  WhatIfs(const Described& described, const PolicyChoice& best) : described_(described), best_(best) {}
+  WhatIfs(const Described& described, const std::string& config_path, const PolicyChoice& best)
+      : described_(described), config_path_(config_path), best_(best) {}
 
   std::vector<WhatIf> Run() {
     Hardware hardware = described_.hardware;
@@ -77,6 +79,7 @@ class WhatIfs {
       TryProcessor("a GPU twice as fast, its memory too", "gpu");
     }
     TryProcessor("a CPU twice as fast, its memory too", "cpu");
+    TryFormats();
     Search();
     std::stable_sort(whatifs_.begin(), whatifs_.end(), [](const WhatIf& a, const WhatIf& b) {
       return a.estimate.generation_tokens_per_s() > b.estimate.generation_tokens_per_s();
@@ -116,6 +119,23 @@ class WhatIfs {
     }
     Try(change, hardware, [](EngineOptions&) {});
   }
+  // Fewer bits for KV entries and weights, which change answers a little. A model folder's weights are what they are.
+  void TryFormats() {
+    if (described_.options.kv_dtype != "int8") {
+      Try("the KV cache in int8 (answers change a little)", described_.hardware,
+          [](EngineOptions& o) { o.kv_dtype = "int8"; });
+    }
+    if (config_path_.empty()) return;
+    for (const std::string format : {"int8", "hqq4"}) {
+      absl::StatusOr<DescribedModel> model = DescribedModel::FromConfig(config_path_, format);
+      const Processor* cpu = described_.hardware.FindProcessor("cpu");
+      const bool is_known = cpu->gemm.empty() || cpu->FindGemm(format, Arithmetic::kInt8, cpu->gemm[0].num_threads);
+      if (!model.ok() || model->weights_bytes() >= described_.model.weights_bytes() || !is_known) continue;
+      other_models_.push_back(*std::move(model));
+      Try(fmt::format("weights in {} (answers change a little)", format), described_.hardware, [](EngineOptions&) {});
+      changes_.back().model = &other_models_.back();
+    }
+  }
   // The best policy there of the same schedule on the same processor.
   template <typename Apply>
   void Try(const std::string& change, const Hardware& hardware, Apply apply) {
@@ -125,7 +145,7 @@ class WhatIfs {
     options.memory_bytes = best_.options.memory_bytes;
     options.device_memory_bytes = best_.options.device_memory_bytes;
     apply(options);
-    changes_.push_back({change, hardware, std::move(options)});
+    changes_.push_back({change, hardware, std::move(options), &described_.model});
   }
   void Search() {
     std::vector<std::optional<RunEstimate>> estimates(changes_.size());
@@ -133,8 +153,20 @@ class WhatIfs {
     pool.ParallelFor(std::ssize(changes_), [&](int64_t i, int) {
       const Change& change = changes_[static_cast<size_t>(i)];
       const absl::StatusOr<std::vector<PolicyChoice>> choices =
-          SearchPolicies(described_.model, change.hardware, described_.workload, change.options, /*num_threads=*/1);
-      if (choices.ok()) estimates[static_cast<size_t>(i)] = choices->front().estimate;
+          SearchPolicies(*change.model, change.hardware, described_.workload, change.options, /*num_threads=*/1);
+      // Nor is it worse than the same policy there.
+      EngineOptions same = best_.options;
+      same.memory_bytes = change.options.memory_bytes;
+      same.device_memory_bytes = change.options.device_memory_bytes;
+      same.kv_dtype = change.options.kv_dtype;
+      const absl::StatusOr<std::vector<PolicyChoice>> kept =
+          SearchPolicies(*change.model, change.hardware, described_.workload, same, /*num_threads=*/1);
+      std::optional<RunEstimate>& best = estimates[static_cast<size_t>(i)];
+      for (const auto& found : {choices, kept}) {
+        if (!found.ok()) continue;
+        const RunEstimate& estimate = found->front().estimate;
+        if (!best.has_value() || estimate.generation_tokens_per_s() > best->generation_tokens_per_s()) best = estimate;
+      }
     });
     for (size_t i = 0; i < changes_.size(); ++i) {
       if (estimates[i].has_value()) whatifs_.push_back({changes_[i].words, *std::move(estimates[i])});
@@ -145,9 +177,12 @@ class WhatIfs {
     std::string words;
     Hardware hardware;
     EngineOptions options;
+    const DescribedModel* model;
   };
 
   const Described& described_;
+  const std::string& config_path_;
+  std::deque<DescribedModel> other_models_;
   const PolicyChoice& best_;
   std::vector<Change> changes_;
   std::vector<WhatIf> whatifs_;
@@ -173,10 +208,12 @@ std::string Duration(double seconds) {
 
 std::string PolicyWords(const PolicyChoice& choice) {
   const MemoryPlan& plan = choice.plan;
-  std::string words = fmt::format("{} on the {}, N = {}", plan.schedule, choice.options.device == "gpu" ? "GPU" : "CPU",
-                                  plan.batch_size);
-  if (plan.micro_batch_size > 0) words += fmt::format(" in micro-batches of {}", plan.micro_batch_size);
-  words += fmt::format(", {} prompt rows a step", plan.prefill_chunk);
+  std::string words = fmt::format("schedule {} on the {}, N = {} requests at once", plan.schedule,
+                                  choice.options.device == "gpu" ? "GPU" : "CPU", plan.batch_size);
+  if (plan.micro_batch_size > 0 && plan.micro_batch_size < plan.batch_size) {
+    words += fmt::format(" in micro-batches of {}", plan.micro_batch_size);
+  }
+  words += fmt::format(", at most {} tokens of prompts a step", plan.prefill_chunk);
   if (plan.device.holds_kv_cache) words += ", KV cache on the GPU";
   return words;
 }
@@ -186,13 +223,13 @@ std::string Answers(const Described& described, const PolicyChoice& best) {
   const RunEstimate& e = best.estimate;
   const std::vector<LaneUsage> lanes = BusyLanes(e);
   std::string text = fmt::format("It runs: {}.\n", ModelLine(described.model));
-  text += fmt::format("It generates {:.1f} tokens per second, prompts included: {} ({}) in {}.\n",
-                      e.generation_tokens_per_s(),
-                      e.num_requests == 1 ? "1 request" : fmt::format("{} requests", e.num_requests),
-                      WorkloadLine({.prompt_tokens = described.workload.prompt_tokens,
-                                    .max_prompt_tokens = described.workload.max_prompt_tokens,
-                                    .new_tokens = described.workload.new_tokens}),
-                      Duration(e.total_s()));
+  text += fmt::format(
+      "All requests together get {:.1f} tokens per second, the time for prompts included: {} ({}) in {}.\n",
+      e.generation_tokens_per_s(), e.num_requests == 1 ? "1 request" : fmt::format("{} requests", e.num_requests),
+      WorkloadLine({.prompt_tokens = described.workload.prompt_tokens,
+                    .max_prompt_tokens = described.workload.max_prompt_tokens,
+                    .new_tokens = described.workload.new_tokens}),
+      Duration(e.total_s()));
   std::vector<std::string> words;
   for (size_t i = 0; i < lanes.size() && i < 3; ++i) {
     words.push_back(fmt::format("{} ({}{:.0f} %", LaneWords(lanes[i].name), i == 0 ? "busy " : "",
@@ -210,7 +247,7 @@ std::string Rates(const RunEstimate& e) {
   return fmt::format(
       "\nspeed\n"
       "  prompts (prefill)  {:>10.1f} tokens/s  {}\n"
-      "  answers (decode)   {:>10.1f} tokens/s  {}, {:.3f} seconds a step\n",
+      "  answers (decode)   {:>10.1f} tokens/s  {}; each request gets a token about every {:.2f} seconds\n",
       e.prefill_s > 0 ? static_cast<double>(e.prompt_tokens) / e.prefill_s : 0, Duration(e.prefill_s),
       e.decode_s > 0 ? static_cast<double>(e.generated_tokens) / e.decode_s : 0, Duration(e.decode_s), e.decode_step_s);
 }
@@ -224,9 +261,9 @@ std::string Memory(const PolicyChoice& best) {
     }
   };
   const auto experts = [&](int64_t num_slots, int64_t num_pinned) {
-    std::string note = fmt::format("  room for {} of {}", num_slots, plan.num_experts_total);
+    std::string note = fmt::format("  room for {} of the model's {} experts", num_slots, plan.num_experts_total);
     if (num_slots == plan.num_experts_total) return note;
-    return note + (num_pinned > 0 ? fmt::format(", {} of them stay", num_pinned) : ", none of them stays");
+    return note + fmt::format(": {} stay, {} pass through", num_pinned, num_slots - num_pinned);
   };
   const bool has_device = best.options.device == "gpu";
   if (has_device) {
@@ -249,12 +286,19 @@ std::string Text(const Described& described, const std::vector<PolicyChoice>& ch
   const PolicyChoice& best = choices.front();
   std::string text = Answers(described, best);
   text += fmt::format("\npolicy\n  {}\n", PolicyWords(best));
+  const std::optional<int64_t> hides =
+      BatchThatHidesTransfers(best, described.model, described.hardware, described.workload);
+  if (!hides.has_value()) {
+    text += "  no batch is large enough to hide the transfers of weights behind computing\n";
+  } else if (*hides > 0) {
+    text += fmt::format("  computing hides the transfers of weights from about N = {} on\n", *hides);
+  }
   text += Rates(best.estimate) + Memory(best);
-  if (choices.size() > 1) text += "\nother schedules (those far behind were not searched to the end)\n";
+  if (choices.size() > 1) text += "\nother schedules, compared with this plan (those far behind are rough)\n";
   for (size_t i = 1; i < choices.size(); ++i) {
     text += Compared(choices[i].estimate, best.estimate, PolicyWords(choices[i]));
   }
-  if (!whatifs.empty()) text += "\nwhat would help\n";
+  if (!whatifs.empty()) text += "\nwhat would help, each by itself\n";
   for (const WhatIf& whatif : whatifs) text += Compared(whatif.estimate, best.estimate, whatif.change);
   return text;
 }
@@ -324,7 +368,7 @@ absl::StatusOr<int> PlanCommand(const PlanFlags& flags) {
   PENSTOCK_ASSIGN_OR_RETURN(const std::vector<PolicyChoice> choices,
                             SearchPolicies(described.model, described.hardware, described.workload, described.options));
   const PolicyChoice& best = choices.front();
-  const std::vector<WhatIf> whatifs = WhatIfs(described, best).Run();
+  const std::vector<WhatIf> whatifs = WhatIfs(described, flags.described.config_path, best).Run();
   described.options = best.options;
   PENSTOCK_RETURN_IF_ERROR(WriteFully(
       STDOUT_FILENO, flags.as_json ? Json(described, choices, whatifs) : Text(described, choices, whatifs), "stdout"));

@@ -58,6 +58,19 @@ class ScheduleSearch {
       WalkTrade();
     }
   }
+  // What is best for another schedule may be better than what was found here. REQUIRES: Begin() returned true.
+  void TryLike(const EngineOptions& other, RepeatedRouting& routing) {
+    routing_ = &routing;
+    EngineOptions options = options_;
+    if (asked_.batch_size == 0) options.batch_size = other.batch_size;
+    if (asked_.prefill_chunk == 0) options.prefill_chunk = other.prefill_chunk;
+    if (asked_.policy.kv_tier == "auto") options.policy.kv_tier = other.policy.kv_tier;
+    if (asked_.policy.micro_batch_size == 0 && options.device == other.device) {
+      options.policy.micro_batch_size = other.policy.micro_batch_size;
+    }
+    LimitMicroBatch(options);
+    if (Try(options)) Finish(routing);
+  }
   // Whether candidates are simulated whole.
   bool is_short() const { return NumTasks(best_->plan, workload_, model_.config()) < kShortTasks; }
   const PolicyChoice& best() const { return *best_; }
@@ -287,13 +300,28 @@ absl::StatusOr<std::vector<PolicyChoice>> SearchPolicies(const DescribedModel& m
     if (searches[idx].is_short() || is_near) searches[idx].Finish(routings[static_cast<size_t>(worker_idx)]);
   });
   std::vector<PolicyChoice> choices;
-  for (size_t i = 0; i < searches.size(); ++i) {
-    if (can_run[i]) choices.push_back(searches[i].best());
-  }
-  if (choices.empty()) return searches.back().refusal();
-  std::stable_sort(choices.begin(), choices.end(), [](const PolicyChoice& a, const PolicyChoice& b) {
-    return a.estimate.generation_tokens_per_s() > b.estimate.generation_tokens_per_s();
+  const auto collect = [&] {
+    choices.clear();
+    for (size_t i = 0; i < searches.size(); ++i) {
+      if (can_run[i]) choices.push_back(searches[i].best());
+    }
+    std::stable_sort(choices.begin(), choices.end(), [](const PolicyChoice& a, const PolicyChoice& b) {
+      return a.estimate.generation_tokens_per_s() > b.estimate.generation_tokens_per_s();
+    });
+  };
+  collect();
+  pool.ParallelFor(std::ssize(searches), [&](int64_t i, int worker_idx) {
+    const auto idx = static_cast<size_t>(i);
+    if (!can_run[idx]) return;
+    const double rate = searches[idx].best().estimate.generation_tokens_per_s();
+    if (!searches[idx].is_short() && rate < kWorthFinishing * choices.front().estimate.generation_tokens_per_s())
+      return;
+    for (size_t rank = 0; rank < std::min<size_t>(3, choices.size()); ++rank) {
+      searches[idx].TryLike(choices[rank].options, routings[static_cast<size_t>(worker_idx)]);
+    }
   });
+  collect();
+  if (choices.empty()) return searches.back().refusal();
   return choices;
 }
 

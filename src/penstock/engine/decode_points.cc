@@ -4,13 +4,27 @@
 
 #include <fmt/format.h>
 
+#include "penstock/base/limits.h"
 #include "penstock/base/status.h"
 #include "penstock/engine/formats.h"
 #include "penstock/engine/lane_rates.h"
+#include "penstock/planner/batch_group.h"
 #include "penstock/schedule/schedule.h"
 
 namespace penstock {
 namespace {
+
+constexpr int64_t kRowsOfABatch = 16;  // where a policy has no micro-batches
+
+// Of the experts, what is read from the next memory in every step.
+double ShareMoved(const MemoryPlan& plan, bool has_device) {
+  const int64_t on_device =
+      plan.device.num_expert_slots == plan.num_experts_total ? plan.num_experts_total : plan.device.num_pinned_experts;
+  const int64_t stay = ReadsFromDisk(plan) ? plan.num_pinned_experts + plan.device.num_pinned_experts
+                       : has_device        ? on_device
+                                           : plan.num_experts_total;
+  return 1 - static_cast<double>(stay) / static_cast<double>(plan.num_experts_total);
+}
 
 double Intensity(double flops, double bytes) { return bytes > 0 ? flops / bytes : 0; }
 
@@ -52,14 +66,8 @@ std::vector<HrmPoint> DecodePoints(const PolicyChoice& choice, const DescribedMo
   if (plan.num_experts_total == 0) return points;
 
   const OperationCost all = cost.ExpertsOfUniformRouting(num_rows), kernel = cost.ExpertsOfUniformRouting(kernel_rows);
-  const auto total = static_cast<double>(plan.num_experts_total);
   const bool from_disk = ReadsFromDisk(plan);
-  const int64_t on_device =
-      plan.device.num_expert_slots == plan.num_experts_total ? plan.num_experts_total : plan.device.num_pinned_experts;
-  const int64_t stay = from_disk    ? plan.num_pinned_experts + plan.device.num_pinned_experts
-                       : has_device ? on_device
-                                    : plan.num_experts_total;
-  const double moved = 1 - static_cast<double>(stay) / total;
+  const double moved = ShareMoved(plan, has_device);
   HrmPoint experts{.name = fmt::format("experts, batch of {}", num_rows),
                    .to = 0,
                    .ops_per_byte_to = Intensity(kernel.flops, static_cast<double>(kernel.bytes)),
@@ -70,6 +78,42 @@ std::vector<HrmPoint> DecodePoints(const PolicyChoice& choice, const DescribedMo
       moved > 0 ? Intensity(all.flops, static_cast<double>(all.bytes) * moved) : experts.ops_per_byte_to;
   points.push_back(experts);
   return points;
+}
+
+std::optional<int64_t> BatchThatHidesTransfers(const PolicyChoice& choice, const DescribedModel& model,
+                                               const Hardware& hardware, const Workload& workload) {
+  const ModelConfig& config = model.config();
+  const bool has_device = choice.options.device == "gpu";
+  if (choice.plan.num_experts_total == 0 || ShareMoved(choice.plan, has_device) <= 0) return 0;
+  const absl::StatusOr<EnginePlan> plan = PlanOn(hardware, choice.options, model);
+  if (!plan.ok()) return std::nullopt;
+  const absl::StatusOr<LaneRates> rates = LaneRatesOf(hardware, *plan, choice.options.threads);
+  if (!rates.ok()) return std::nullopt;
+  const ModelCost cost(config, plan->model_formats);
+  const auto compute_s = [&](const OperationCost& c) {
+    return (has_device ? rates->device_compute : rates->host_compute)(
+        {.flops = c.flops, .memory_bytes = c.bytes, .kv_bytes = c.kv_bytes, .kv_flops = c.kv_flops});
+  };
+  const auto transfer_s = [&](uint64_t bytes) {
+    const bool from_disk = ReadsFromDisk(choice.plan);
+    return (from_disk || !has_device ? rates->disk_to_dram : rates->dram_to_device)({.link_bytes = bytes});
+  };
+  const int64_t rows = choice.plan.micro_batch_size > 0 ? std::min(choice.plan.micro_batch_size, choice.num_places)
+                                                        : std::min<int64_t>(choice.num_places, kRowsOfABatch);
+  const int64_t context = rows * (workload.prompt_tokens + workload.new_tokens / 2);
+  constexpr int64_t kManyRows = 4096;
+  const double rows_of_expert = static_cast<double>(rows * config.num_topk) / static_cast<double>(config.num_experts);
+  const LayerTimes times{
+      .attention_s = compute_s(cost.Attention(rows, {.seen_tokens = context, .read_tokens = context})),
+      .gate_s = compute_s(cost.Route(rows)),
+      .expert_s = compute_s(cost.Expert(kManyRows)) / kManyRows * rows_of_expert,
+      .least_expert_s = compute_s(cost.Expert(1)),
+      .expert_transfer_s = transfer_s(cost.expert_bytes()) * ShareMoved(choice.plan, has_device),
+      .num_hot = config.num_topk,
+      .num_cold = config.num_experts - config.num_topk};
+  const std::optional<int64_t> batches = LeastBatches(times, kMaxBatchSize / rows);
+  if (!batches.has_value()) return std::nullopt;
+  return *batches * rows;
 }
 
 }  // namespace penstock

@@ -1,6 +1,7 @@
 // Where the decoding of a policy lies on the roofline of its machine.
 #pragma once
 
+#include <optional>
 #include <vector>
 
 #include "penstock/engine/auto_policy.h"
@@ -17,5 +18,11 @@ absl::StatusOr<Hrm> HrmOf(const PolicyChoice& choice, const DescribedModel& mode
 // section 3.3).
 std::vector<HrmPoint> DecodePoints(const PolicyChoice& choice, const DescribedModel& model, const Hrm& hrm,
                                    const Workload& workload);
+
+// From how many sequences on computing takes as long as the transfers of what does not stay, by Klotski's inequalities
+// with as many hot experts as a token chooses, in whole micro-batches; 0 when nothing is transferred, none when no
+// batch is large enough.
+std::optional<int64_t> BatchThatHidesTransfers(const PolicyChoice& choice, const DescribedModel& model,
+                                               const Hardware& hardware, const Workload& workload);
 
 }  // namespace penstock
