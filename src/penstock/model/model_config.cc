@@ -24,7 +24,8 @@ absl::StatusOr<const Family*> ReadFamily(ConfigReader& reader) {
   const std::string name(architectures->get_array()[0].get_string());
   const Family* family = FindFamily(name);
   if (family == nullptr) {
-    return ModelError("config.json: field 'architectures': '{}' is not supported; supported: {}", name, known);
+    return ModelError("config.json: field 'architectures': '{}' is not supported{}; supported: {}", name,
+                      reader.Find("auto_map") == nullptr ? "" : " (the model's own, custom code is never run)", known);
   }
   if (reader.Find("auto_map") != nullptr) {
     return ModelError(
