@@ -171,8 +171,10 @@ class ScheduleSearch {
     if (asked_.prefill_chunk > 0) return;
     const int64_t first = options_.prefill_chunk;
     const auto set = [](EngineOptions& options, int64_t value) { options.prefill_chunk = value; };
-    Walk(first * 2, kMostChunk, /*upwards=*/true, set);
-    if (options_.prefill_chunk == first) Walk(first / 2, kLeastChunk, /*upwards=*/false, set);
+    if (first < kMostChunk) Walk(std::min(first * 2, kMostChunk), kMostChunk, /*upwards=*/true, set);
+    if (options_.prefill_chunk == first && first > kLeastChunk) {
+      Walk(std::max(first / 2, kLeastChunk), kLeastChunk, /*upwards=*/false, set);
+    }
   }
 
   // Sequences, those of a micro-batch, and rows of prompts share what experts leave of the memory: more of the ones
@@ -233,7 +235,7 @@ class ScheduleSearch {
     }
   }
 
-  static constexpr int64_t kLeastChunk = 16, kMostChunk = 8192, kFirstBatch = 64;
+  static constexpr int64_t kLeastChunk = 16, kMostChunk = kMaxPrefillChunk, kFirstBatch = 64;
   static constexpr double kHopeless = 1.2;
   static constexpr double kShortTasks = 20'000;  // some milliseconds
 
