@@ -124,7 +124,12 @@ TEST(ModelConfigTest, RefusesModelsItCannotRun) {
   };
   EXPECT_THAT(refusal("deepseek-v3.json"), HasSubstr("custom code is never run"));
   EXPECT_THAT(refusal("phi-3.5-moe.json"), HasSubstr("custom code is never run"));
-  EXPECT_THAT(refusal("gpt-oss-20b.json"), HasSubstr("'quantization_config'"));
+  EXPECT_THAT(refusal("gpt-oss-20b.json"), HasSubstr("'GptOssForCausalLM' is not supported"));
+  const auto known_family = [](const std::string& field) {
+    return Message(ParseModelConfig(MixtralWith(field)).status());
+  };
+  EXPECT_THAT(known_family(R"("quantization_config": {})"), HasSubstr("'quantization_config'"));
+  EXPECT_THAT(known_family(R"("auto_map": {})"), HasSubstr("custom code is never run"));
   EXPECT_THAT(refusal("qwen3-0.6b.json"),
               AllOf(HasSubstr("'Qwen3ForCausalLM' is not supported"), HasSubstr("MixtralForCausalLM"),
                     HasSubstr("OlmoeForCausalLM"), HasSubstr("Qwen3MoeForCausalLM")));
