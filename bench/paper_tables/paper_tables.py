@@ -32,7 +32,7 @@ MACHINES = {
     "K1": ("rtx3090:link=16.8GB/s,copy=33.6GB/s,gpu-call-us=650,gpu-efficiency=0.2",
            "link: an expert of 352 MB in 21 ms (section 1); call: attention of a batch of 16 in 2.6 ms, four calls (section 1); GPU: "
            "from the row of several batches; disk: 1 GB/s (Table 2)"),
-    "K2": ("h800:link=50GB/s,copy=100GB/s,gpu-call-us=650,gpu-efficiency=0.08", "link: three times K1's (PCIe 5.0, 16 lanes); call: as K1; GPU: as the row of several batches"),
+    "K2": ("h800:link=50GB/s,copy=100GB/s,gpu-call-us=650,gpu-efficiency=0.08", "link: three times K1's (PCIe 5.0, 16 lanes); call: as K1; link and GPU chosen so that the steps after the first come close"),
 }
 # One overhead for each rival's implementation, fitted on one row; its other rows are predicted. DeepSpeed has none.
 RIVALS = {

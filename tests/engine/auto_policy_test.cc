@@ -8,17 +8,13 @@
 
 #include "penstock/base/status.h"
 #include "penstock/hardware/presets.h"
+#include "tests/environment.h"
 
 namespace penstock {
 namespace {
 
 constexpr char kMixtral[] = PENSTOCK_SOURCE_DIR "/tests/data/configs/mixtral-8x7b.json";
 constexpr char kQwen[] = PENSTOCK_SOURCE_DIR "/tests/data/configs/qwen3-30b-a3b.json";
-
-uint64_t Seed() {
-  const char* text = std::getenv("PENSTOCK_TEST_SEED");
-  return text == nullptr ? 1 : std::stoull(text);
-}
 
 double BestRate(const DescribedModel& model, const Hardware& hardware, const Workload& workload,
                 const EngineOptions& options = {}) {
@@ -38,7 +34,7 @@ double SimulatedRate(const DescribedModel& model, const Hardware& hardware, cons
 }
 
 TEST(AutoPolicy, IsNearTheBestOfAGrid) {
-  std::mt19937_64 random(Seed());
+  std::mt19937_64 random(FromEnvironment("PENSTOCK_TEST_SEED", 1));
   const auto pick = [&](std::initializer_list<const char*> list) { return std::data(list)[random() % list.size()]; };
   for (int i = 0; i < 4; ++i) {
     const std::string config = pick({kMixtral, kQwen}), weights = pick({"int8", "hqq4"});

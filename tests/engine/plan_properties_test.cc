@@ -13,14 +13,10 @@
 #include "penstock/base/status.h"
 #include "penstock/engine/auto_policy.h"
 #include "penstock/hardware/presets.h"
+#include "tests/environment.h"
 
 namespace penstock {
 namespace {
-
-uint64_t NumberOf(const char* name, uint64_t otherwise) {
-  const char* text = std::getenv(name);
-  return text == nullptr ? otherwise : std::stoull(text);
-}
 
 // A machine, a model and a workload.
 struct Triple {
@@ -33,14 +29,14 @@ struct Triple {
 
 class PlanProperties : public testing::Test {
  protected:
-  PlanProperties() : random_(NumberOf("PENSTOCK_TEST_SEED", 1)) {
+  PlanProperties() : random_(FromEnvironment("PENSTOCK_TEST_SEED", 1)) {
     path_ = testing::TempDir() + "/plan-properties-" + std::to_string(::getpid()) + ".json";
   }
   ~PlanProperties() override { std::filesystem::remove(path_); }
 
   // A share of a given number of triples, by PENSTOCK_TEST_COMBINATIONS.
   static int NumTriples(int whole) {
-    return static_cast<int>(std::max<uint64_t>(1, NumberOf("PENSTOCK_TEST_COMBINATIONS", 33) * whole / 1100));
+    return static_cast<int>(std::max<uint64_t>(1, FromEnvironment("PENSTOCK_TEST_COMBINATIONS", 33) * whole / 1100));
   }
 
   int64_t Pick(std::initializer_list<int64_t> list) { return std::data(list)[random_() % list.size()]; }

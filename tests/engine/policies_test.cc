@@ -2,7 +2,6 @@
 // chunk, budget, streaming slots, threads and Klotski's switches on every golden model, with the CPU alone and with an
 // emulated device, the bits of a plain engine with everything resident. PENSTOCK_TEST_COMBINATIONS (88) says how many,
 // PENSTOCK_TEST_SEED (1) which.
-#include <cstdlib>
 #include <random>
 
 #include <fmt/format.h>
@@ -10,14 +9,10 @@
 #include "penstock/memory/eviction.h"
 #include "penstock/schedule/schedule.h"
 #include "tests/engine/answers.h"
+#include "tests/environment.h"
 
 namespace penstock {
 namespace {
-
-int64_t FromEnvironment(const char* name, int64_t otherwise) {
-  const char* text = std::getenv(name);
-  return text == nullptr ? otherwise : std::atoll(text);
-}
 
 class Draw {
  public:
@@ -98,7 +93,7 @@ TEST_P(PoliciesTest, RandomPoliciesGiveTheBitsOfAPlainEngine) {
   ASSERT_EQ(expected.size(), requests.size());
   const auto num_models = static_cast<int64_t>(Golden::Variants().size());
   const int64_t num_combinations = (FromEnvironment("PENSTOCK_TEST_COMBINATIONS", 88) + num_models - 1) / num_models;
-  const uint64_t seed = static_cast<uint64_t>(FromEnvironment("PENSTOCK_TEST_SEED", 1));
+  const uint64_t seed = FromEnvironment("PENSTOCK_TEST_SEED", 1);
   Draw draw(seed ^ std::hash<std::string>()(GetParam()));
   for (int64_t i = 0; i < num_combinations; ++i) {
     const EngineOptions options = RandomOptions(base, draw);

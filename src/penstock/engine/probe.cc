@@ -249,9 +249,7 @@ absl::StatusOr<Hardware> ProbeAndKeep(const ProbeTarget& target) {
 absl::StatusOr<Hardware> CachedProbe(const ProbeTarget& target) {
   PENSTOCK_ASSIGN_OR_RETURN(const json::object identity, IdentityOf(target));
   if (std::optional<Hardware> kept = ReadCache(identity)) return *std::move(kept);
-  PENSTOCK_ASSIGN_OR_RETURN(Hardware hardware, Probe(target));
-  WriteCache(identity, hardware);
-  return hardware;
+  return ProbeAndKeep(target);
 }
 
 }  // namespace penstock

@@ -7,8 +7,8 @@
 
 namespace penstock {
 
-SimulatedRuntime::Duration TransferTime(double bytes_per_s, double latency_s) {
-  return [=](const TaskCost& cost) { return latency_s + static_cast<double>(cost.link_bytes) / bytes_per_s; };
+SimulatedRuntime::Duration TransferTime(double bytes_per_s) {
+  return [=](const TaskCost& cost) { return static_cast<double>(cost.link_bytes) / bytes_per_s; };
 }
 
 PassSimulator::PassSimulator(Args args)

@@ -29,7 +29,7 @@ struct LaneRates {
   SimulatedRuntime::Duration device_to_dram = {};
 };
 // Of a link.
-SimulatedRuntime::Duration TransferTime(double bytes_per_s, double latency_s = 0);
+SimulatedRuntime::Duration TransferTime(double bytes_per_s);
 
 class PassSimulator {
  public:
