@@ -16,6 +16,7 @@ namespace {
 // Layers that are simulated at least; of those that are left the time is in proportion. With fewer the share of experts
 // that are pinned cannot be kept, and what is fetched ahead at the end of a pass counts for too much.
 constexpr int64_t kLeastLayers = 4;
+constexpr int64_t kManyExperts = 1024;
 // Of a long job the beginning and a stretch of the middle are enough.
 constexpr int64_t kMostBatches = 3;
 
@@ -33,12 +34,13 @@ int64_t NumSimulatedLayers(const SimulationInputs& inputs, int64_t num_places) {
   const MemoryPlan& plan = policy.plan;
   const int64_t num_layers = inputs.config.num_layers;
   // A cache of what was used last keeps the same share of any number of layers, but for one that holds nearly what a
-  // step uses: whether it hits everything or nothing is a matter of few experts.
+  // step uses: whether it hits everything or nothing is a matter of few experts, of which there must be many.
   const bool is_cache = policy.eviction != Eviction::kStatic;
   const int64_t num_slots = policy.device.has_value() ? plan.device.num_expert_slots : plan.num_expert_slots;
   int64_t least = is_cache && 2 * num_slots > plan.num_experts_total && num_slots < plan.num_experts_total
-                      ? num_layers
+                      ? kManyExperts / std::max<int64_t>(1, inputs.config.num_experts)
                       : kLeastLayers;
+  least = std::max(least, kLeastLayers);
   // Of a layer's experts those that the whole batch chooses.
   const double unused = 1 - static_cast<double>(inputs.config.num_topk) /
                                 static_cast<double>(std::max<int64_t>(1, inputs.config.num_experts));
@@ -68,6 +70,7 @@ struct RunEstimator::Impl {
         fewer(FewerLayers(inputs.config, NumSimulatedLayers(inputs, NumPlaces(inputs, workload)))),
         scale(static_cast<double>(inputs.config.num_layers) / static_cast<double>(fewer.num_layers)),
         num_places(NumPlaces(inputs, workload)),
+        takes_all(IsLayerByLayer(inputs.plan.policy.schedule.kind)),
         choices(routing) {}
 
   // Simulated are steps that decode alone, and steps with as many rows of prompts as there is room for; with fewer, the
@@ -91,9 +94,10 @@ struct RunEstimator::Impl {
                          static_cast<double>(full_rows - num_places);
   }
 
-  // Between the numbers of sequences that are simulated: 1, an eighth of the most, and the most.
+  // Between the numbers of sequences that are simulated: 1, an eighth of the most where few sequences choose few
+  // experts, and the most.
   double Between(int64_t num_decoding, int64_t most, absl::FunctionRef<double(int64_t)> at) {
-    const int64_t eighth = std::max<int64_t>(1, most / 8);
+    const int64_t eighth = takes_all ? 1 : std::max<int64_t>(1, most / 8);
     const int64_t low = num_decoding < eighth ? 1 : num_decoding < most ? eighth : most;
     const int64_t high = num_decoding <= 1 ? 1 : num_decoding <= eighth ? eighth : most;
     if (low == high) return at(low);
@@ -109,10 +113,12 @@ struct RunEstimator::Impl {
   const Step& At(const StepSize& size) {
     const auto key = std::pair(size.num_decoding, size.num_prompt_rows);
     if (const auto found = steps.find(key); found != steps.end()) return found->second;
-    // Small steps choose few experts: what they take is an average, and depends on what the one before left.
+    // Small steps choose few experts: what they take is an average over steps and layers.
     const int64_t num_rows = size.num_decoding + size.num_prompt_rows;
-    if (num_rows < 64) Run(size);
-    const auto num_runs = static_cast<int>(std::clamp<int64_t>(32 / num_rows, 1, 16));
+    // A pass begins with what the one before it has fetched ahead.
+    if (size != last_size) Run(size);
+    const int64_t num_chosen = num_rows * fewer.num_layers;
+    const auto num_runs = takes_all ? 1 : static_cast<int>(std::clamp<int64_t>(128 / num_chosen, 1, 16));
     simulator->ResetUsage();
     Step step;
     for (int i = 0; i < num_runs; ++i) step.seconds += Run(size) / num_runs;
@@ -123,6 +129,7 @@ struct RunEstimator::Impl {
 
   // A pass, as all layers would take it.
   double Run(const StepSize& size) {
+    last_size = size;
     std::vector<SequenceRows> parts;
     const int64_t pos = workload.prompt_tokens + workload.new_tokens / 2;
     for (int64_t i = 0; i < size.num_decoding; ++i) parts.push_back({parts.size(), pos, 1});
@@ -140,12 +147,11 @@ struct RunEstimator::Impl {
       }
       micro_batches.push_back({begin, batch.num_rows()});
     }
-    // Logits are one layer's, not all layers': they are left out of what is scaled.
-    const double layers_s = simulator->Run(batch, micro_batches, choices) * scale;
-    choices.NextStep();
     batch.logit_rows.resize(parts.size());  // which rows makes no difference
     std::iota(batch.logit_rows.begin(), batch.logit_rows.end(), int64_t{0});
-    return layers_s + simulator->RunLogits(batch, choices);
+    const double layers_s = simulator->Run(batch, micro_batches, choices);
+    choices.NextStep();
+    return (layers_s + simulator->RunLogits(batch, choices)) * scale;
   }
 
   const SimulationInputs inputs;
@@ -154,10 +160,12 @@ struct RunEstimator::Impl {
   const ModelConfig fewer;
   const double scale;  // all layers to `fewer`
   const int64_t num_places;
+  const bool takes_all;  // experts, whatever is chosen
   RepeatedRouting& choices;
   std::unique_ptr<PassSimulator> simulator;
   RowBatch batch;
   std::map<std::pair<int64_t, int64_t>, Step> steps;
+  StepSize last_size;
   double cold_s = 0;
 };
 

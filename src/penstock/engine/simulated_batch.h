@@ -17,6 +17,7 @@ PassLimits PassLimitsOf(const ChosenPolicy& policy);
 struct StepSize {
   int64_t num_decoding = 0;  // sequences
   int64_t num_prompt_rows = 0;
+  bool operator==(const StepSize&) const = default;
 };
 
 class SimulatedBatch {

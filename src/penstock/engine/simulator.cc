@@ -36,6 +36,8 @@ ModelConfig FewerLayers(const ModelConfig& config, int64_t num_layers) {
   PENSTOCK_CHECK(num_layers >= 1 && num_layers <= config.num_layers);
   ModelConfig fewer = config;
   fewer.num_layers = num_layers;
+  // What follows the layers stays the same share of a pass: while logits are computed the disk reads ahead.
+  fewer.vocab_size = std::max<int64_t>(1, config.vocab_size * num_layers / config.num_layers);
   fewer.layer_has_experts.clear();
   const int64_t num_moe = config.num_moe_layers();
   int64_t num_kept = (2 * num_layers * num_moe + config.num_layers) / (2 * config.num_layers);
