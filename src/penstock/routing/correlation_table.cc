@@ -142,7 +142,9 @@ void CorrelationTable::Update(int64_t layer_idx, const RoutingHistory& history, 
 std::vector<double> CorrelationTable::Tendency(int64_t layer_idx, const RoutingHistory& history) const {
   const int64_t longest = LongestPath(layer_idx, history);
   PENSTOCK_CHECK(history.num_rows >= 0);
-  std::vector<double> sums(static_cast<size_t>(shape_.num_experts));
+  // How much each path counts, in the order in which they were met: sums do not depend on addresses.
+  std::vector<std::pair<const Row*, double>> weights;
+  absl::flat_hash_map<const Row*, size_t> place_of;
   std::vector<const Row*> known;
   for (int64_t row_idx = 0; row_idx < history.num_rows; ++row_idx) {
     known.clear();
@@ -153,9 +155,15 @@ std::vector<double> CorrelationTable::Tendency(int64_t layer_idx, const RoutingH
       });
     }
     for (const Row* row : known) {
-      const double scale = 1.0 / (static_cast<double>(known.size()) * static_cast<double>(row->total));
-      for (size_t i = 0; i < sums.size(); ++i) sums[i] += scale * row->counts[i];
+      const auto [place, is_new] = place_of.try_emplace(row, weights.size());
+      if (is_new) weights.emplace_back(row, 0);
+      weights[place->second].second += 1.0 / static_cast<double>(known.size());
     }
+  }
+  std::vector<double> sums(static_cast<size_t>(shape_.num_experts));
+  for (const auto& [row, weight] : weights) {
+    const double scale = weight / static_cast<double>(row->total);
+    for (size_t i = 0; i < sums.size(); ++i) sums[i] += scale * row->counts[i];
   }
   return sums;
 }
