@@ -29,13 +29,13 @@ class SimulatedRuntimeTest : public testing::Test {
   // A processor of one operation and a link of one byte per second.
   LaneIdx compute_ = runtime_.AddLane("compute", [](const TaskCost& cost) { return cost.flops; });
   LaneIdx link_ = runtime_.AddLane("link", [](const TaskCost& cost) { return static_cast<double>(cost.link_bytes); });
-  Event Compute(double seconds, std::vector<Event> after = {}) {
+  Event Compute(double seconds, Events after = {}) {
     return runtime_.Issue({.lane = compute_, .cost = {.flops = seconds}, .after = std::move(after), .body = [] {
                              ADD_FAILURE() << "a body ran";
                              return absl::OkStatus();
                            }});
   }
-  Event Load(uint64_t seconds, std::vector<Event> after = {}) {
+  Event Load(uint64_t seconds, Events after = {}) {
     return runtime_.Issue({.lane = link_, .cost = {.link_bytes = seconds}, .after = std::move(after)});
   }
 };

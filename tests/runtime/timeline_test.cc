@@ -122,7 +122,7 @@ class TimelineTest : public testing::Test {
     return runtime_.Issue(
         {.lane = link_, .label = label, .cost = {.link_bytes = static_cast<uint64_t>(seconds * 4e9)}});
   }
-  Event Compute(double seconds, std::vector<Event> after = {}, TaskLabel label = {.name = "experts"}) {
+  Event Compute(double seconds, Events after = {}, TaskLabel label = {.name = "experts"}) {
     return runtime_.Issue({.lane = compute_,
                            .label = label,
                            .cost = {.flops = seconds * 1e9, .memory_bytes = static_cast<uint64_t>(seconds * 2.5e9)},

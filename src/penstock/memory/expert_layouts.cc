@@ -104,6 +104,12 @@ ExpertLayouts::ExpertLayouts(const std::vector<bool>& layer_has_experts, int64_t
   first_key_of_layer_.push_back(num_experts());
 }
 
+int64_t ExpertLayouts::most_experts_of_layer() const {
+  int64_t most = 0;
+  for (int64_t layer_idx = 0; layer_idx < num_layers(); ++layer_idx) most = std::max(most, num_experts_of(layer_idx));
+  return most;
+}
+
 uint64_t ExpertLayouts::memory_bytes() const {
   // Three reads at worst, and vector growth.
   return plans_.size() * (2 * sizeof(ExpertPlan) + 4 * sizeof(ReadPlan));
@@ -117,12 +123,10 @@ uint64_t ExpertLayouts::read_bytes(int64_t key) const {
 
 std::vector<DiskRead> ExpertLayouts::Reads(int64_t key, std::byte* slot) const {
   std::vector<DiskRead> reads;
+  if (slot == nullptr) return reads;
   reads.reserve(plans_[key].reads.size());
   for (const ReadPlan& read : plans_[key].reads) {
-    reads.push_back({.file_idx = read.file_idx,
-                     .extent = read.extent,
-                     .target = slot == nullptr ? nullptr : slot + read.slot_offset,
-                     .tag = 0});
+    reads.push_back({.file_idx = read.file_idx, .extent = read.extent, .target = slot + read.slot_offset, .tag = 0});
   }
   return reads;
 }

@@ -32,6 +32,7 @@ class ExpertLayouts {
   int64_t num_experts_of(int64_t layer_idx) const {
     return first_key_of_layer_[layer_idx + 1] - first_key_of_layer_[layer_idx];
   }
+  int64_t most_experts_of_layer() const;
   int64_t layer_of(int64_t key) const { return plans_[key].layer_idx; }
   int64_t expert_idx_of(int64_t key) const { return key - first_key_of_layer_[layer_of(key)]; }
 
@@ -44,7 +45,7 @@ class ExpertLayouts {
 
   // Bytes that are read for an expert (without padding).
   uint64_t read_bytes(int64_t key) const;
-  // `slot` has room for slot_bytes() and begins at a page; nullptr in a simulation.
+  // `slot` has room for slot_bytes() and begins at a page; nullptr in a simulation, where nothing is read.
   std::vector<DiskRead> Reads(int64_t key, std::byte* slot) const;
 
   // Work between the arrival of an expert and its use, in parts that may be done side by side by several workers. A

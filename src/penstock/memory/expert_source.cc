@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <numeric>
 #include <utility>
 
 #include "penstock/base/bytes.h"
@@ -14,22 +15,24 @@ namespace penstock {
 namespace {
 
 // Small enough that what waits behind a page waits for a millisecond or two, large enough that a page's tasks cost
-// nothing beside its bytes. Small experts are cut, too.
-constexpr int64_t kPagesPerExpert = 8;
+// nothing beside its bytes. A layer of many experts has enough pages when each is one.
+constexpr int64_t kMostPagesPerExpert = 8, kPagesPerLayer = 64;
 constexpr uint64_t kLeastPageBytes = 4 * kKiB;
-constexpr uint64_t kMostPageBytes = 4 * kMiB;
+constexpr uint64_t kMostPageBytes = 16 * kMiB;
 
 // Pages in page-locked memory: one that arrives, one that leaves, one that waits.
 constexpr size_t kNumPinnedPages = 3;
 
 uint64_t WeightPageBytes(const ExpertLayouts& layouts) {
-  const uint64_t part = RoundUp(layouts.slot_bytes() / kPagesPerExpert, kPageBytes);
+  const int64_t num_pages = std::clamp<int64_t>(kPagesPerLayer / std::max<int64_t>(1, layouts.most_experts_of_layer()),
+                                                1, kMostPagesPerExpert);
+  const uint64_t part = RoundUp(layouts.slot_bytes() / static_cast<uint64_t>(num_pages), kPageBytes);
   return std::clamp<uint64_t>(part, kLeastPageBytes, kMostPageBytes);
 }
 
 }  // namespace
 
-Event DiskSource::FetchPage(int64_t key, std::byte* slot, const std::vector<Event>& slot_free) {
+Event DiskSource::FetchPage(int64_t key, std::byte* slot, const Events& slot_free) {
   return runtime_->Issue({.lane = disk_lane_,
                           .label = {.name = "read expert",
                                     .layer_idx = layouts_->layer_of(key),
@@ -47,7 +50,10 @@ DramSource::DramSource(const Args& args)
       buffer_free_(kNumPinnedPages),
       finishing_(static_cast<size_t>(args.layouts.num_experts())),
       wanted_at_(finishing_.size()),
-      held_at_(finishing_.size()) {}
+      held_at_(finishing_.size()),
+      next_(finishing_.size()) {
+  std::iota(next_.begin(), next_.end(), int64_t{1});
+}
 
 DramSource::~DramSource() { (void)args_.runtime.WaitAll(buffer_free_); }
 
@@ -114,7 +120,15 @@ int64_t DramSource::most_ahead() const { return std::max<int64_t>(0, args_.dram.
 
 bool DramSource::streams(int64_t key) const { return !args_.dram.is_pinned(key) || !args_.dram.IsPresent(key); }
 
-Event DramSource::FetchPage(int64_t key, std::byte* slot, const std::vector<Event>& slot_free) {
+// A pinned expert that has come stays: who passes it once need not pass it again.
+int64_t DramSource::NextStreaming(int64_t key) {
+  int64_t found = key;
+  while (found < std::ssize(next_) && !streams(found)) found = next_[static_cast<size_t>(found)];
+  while (key < found) key = std::exchange(next_[static_cast<size_t>(key)], found);
+  return found;
+}
+
+Event DramSource::FetchPage(int64_t key, std::byte* slot, const Events& slot_free) {
   const auto transfer =
       std::find_if(transfers_.begin(), transfers_.end(), [&](const Transfer& t) { return t.key == key; });
   PENSTOCK_CHECK(transfer != transfers_.end());

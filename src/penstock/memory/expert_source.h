@@ -34,13 +34,15 @@ class ExpertSource {
   virtual bool Begin(int64_t key) = 0;
   // Issues the next page of an expert that was begun, into `slot` (nullptr in a simulation), which may be written when
   // `slot_free` have ended. The event of the last page is the expert's arrival.
-  virtual Event FetchPage(int64_t key, std::byte* slot, const std::vector<Event>& slot_free) = 0;
+  virtual Event FetchPage(int64_t key, std::byte* slot, const Events& slot_free) = 0;
   // Experts that will be begun soon, in this order: they come into the tier below as far as there is room. What was
   // named before and is no longer may leave. Nothing where there is no such tier.
   virtual void FetchAhead(std::span<const int64_t>) {}
-  // How many FetchAhead has room for, and whether an expert ever needs it.
+  // How many FetchAhead has room for, whether an expert ever needs it, and the first from `key` on that does (the
+  // number of experts where there is none).
   virtual int64_t most_ahead() const { return 0; }
   virtual bool streams(int64_t) const { return false; }
+  virtual int64_t NextStreaming(int64_t key) { return key; }
 };
 
 // Experts on disk; each is one page.
@@ -53,7 +55,7 @@ class DiskSource : public ExpertSource {
   int64_t num_pages(int64_t) const override { return 1; }
   bool needs_finish() const override { return true; }
   bool Begin(int64_t) override { return true; }
-  Event FetchPage(int64_t key, std::byte* slot, const std::vector<Event>& slot_free) override;
+  Event FetchPage(int64_t key, std::byte* slot, const Events& slot_free) override;
 
  private:
   const ExpertLayouts* layouts_;
@@ -84,10 +86,11 @@ class DramSource : public ExpertSource {
   int64_t num_pages(int64_t key) const override;
   bool needs_finish() const override { return false; }
   bool Begin(int64_t key) override;
-  Event FetchPage(int64_t key, std::byte* slot, const std::vector<Event>& slot_free) override;
+  Event FetchPage(int64_t key, std::byte* slot, const Events& slot_free) override;
   void FetchAhead(std::span<const int64_t> keys) override;
   int64_t most_ahead() const override;
   bool streams(int64_t key) const override;
+  int64_t NextStreaming(int64_t key) override;
 
  private:
   // An expert that was begun; its lease holds it in DRAM until the last page has left.
@@ -115,6 +118,7 @@ class DramSource : public ExpertSource {
   // By key: the last call of FetchAhead() that wanted it, and the last that found it held already.
   std::vector<uint64_t> wanted_at_, held_at_;
   uint64_t num_calls_ = 0;
+  std::vector<int64_t> next_;  // by key: one up to which no expert streams
 };
 
 }  // namespace penstock

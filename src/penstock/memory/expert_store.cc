@@ -79,15 +79,17 @@ bool ExpertStore::IsBroken(int slot_idx) const {
   return finished_[slot_idx].load_id == slot.load_id && finished_[slot_idx].broken;
 }
 
-std::vector<Event> ExpertStore::Reassign(int slot_idx, int64_t key, FetchReason reason) {
+Events ExpertStore::Reassign(int slot_idx, int64_t key, FetchReason reason) {
   Slot& slot = slots_[slot_idx];
   if (!empty_.empty() && empty_.back() == slot_idx) empty_.pop_back();
   if (slot.key >= 0) slot_of_expert_[slot.key] = -1;
   slot_of_expert_[key] = slot_idx;
-  std::vector<Event> slot_free = std::move(slot.last_uses);
+  Events slot_free;
+  for (const Event& event : slot.last_uses) {
+    if (!runtime_->Done(event)) slot_free.push_back(event);
+  }
   // A transfer that nobody waited for may still be writing.
-  slot_free.push_back(slot.arrived);
-  std::erase_if(slot_free, [&](const Event& event) { return runtime_->Done(event); });
+  if (!runtime_->Done(slot.arrived)) slot_free.push_back(slot.arrived);
   counters_.bytes_read += source_->bytes(key);
   slot = {};
   slot.key = key;
@@ -119,13 +121,17 @@ bool ExpertStore::IssuePage() {
   Waiting& next = waiting_.front();
   Slot& slot = slots_[next.slot_idx];
   if (!next.begun) {
+    next.streams_below = source_->streams(slot.key);
     if (!source_->Begin(slot.key)) return false;
     next.begun = true;
-    FetchAhead();
+    if (next.streams_below) FetchAhead();
   }
   slot.arrived = source_->FetchPage(slot.key, SlotData(next.slot_idx), next.slot_free);
   --num_waiting_pages_;
-  if (--next.num_pages == 0) waiting_.pop_front();
+  if (--next.num_pages > 0) return true;
+  const bool leaves_room_below = next.streams_below;
+  waiting_.pop_front();
+  if (leaves_room_below) FetchAhead();
   return true;
 }
 
@@ -143,7 +149,7 @@ std::optional<ExpertLease> ExpertStore::Lease(int64_t key, FetchReason reason, b
   if (!present) {
     if (slot_idx < 0) slot_idx = TakeSlot();
     if (slot_idx < 0 || (!by_pages && !source_->Begin(key))) return std::nullopt;
-    std::vector<Event> slot_free = Reassign(slot_idx, key, reason);
+    Events slot_free = Reassign(slot_idx, key, reason);
     if (by_pages) {
       waiting_.push_back(
           {.slot_idx = slot_idx, .num_pages = source_->num_pages(key), .slot_free = std::move(slot_free)});

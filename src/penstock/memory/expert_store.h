@@ -107,9 +107,10 @@ class ExpertStore {
   // Experts that will be acquired after those whose pages wait, in this order: they come into the tier below as far as
   // there is room for them. Each call replaces the one before it.
   void Announce(std::vector<int64_t> keys);
-  // How many are worth announcing, and whether an expert is among those that pass through the tier below.
+  // How many are worth announcing, and the first from `key` on that passes through the tier below (the number of
+  // experts where there is none).
   int64_t most_ahead() const { return source_->most_ahead(); }
-  bool streams_below(int64_t key) const { return source_->streams(key); }
+  int64_t NextStreamingBelow(int64_t key) { return source_->NextStreaming(key); }
 
   // Counts a use of an expert that is leased already, because it was predicted.
   void CountWanted(int64_t key);
@@ -158,8 +159,9 @@ class ExpertStore {
   struct Waiting {
     int slot_idx = 0;
     bool begun = false;
+    bool streams_below = false;  // known when it was begun
     int64_t num_pages = 0;
-    std::vector<Event> slot_free;
+    Events slot_free;
   };
   // What Finish made of a slot's load. Apart from Slot: the last load may be finished when the next is issued already.
   struct Finished {
@@ -176,7 +178,7 @@ class ExpertStore {
   bool IsBroken(int slot_idx) const;
   std::optional<ExpertLease> Lease(int64_t key, FetchReason reason, bool by_pages);
   // Gives the slot to the expert; the events after which it may be written.
-  std::vector<Event> Reassign(int slot_idx, int64_t key, FetchReason reason);
+  Events Reassign(int slot_idx, int64_t key, FetchReason reason);
   void Release(int slot_idx, const Event& last_use);
   void FetchAhead();
 

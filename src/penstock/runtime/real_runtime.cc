@@ -100,7 +100,7 @@ Event RealRuntime::Issue(Task task) {
   PENSTOCK_CHECK(task.lane >= 0 && task.lane < static_cast<LaneIdx>(lanes_.size()));
   Lane& lane = *lanes_[task.lane];
   PENSTOCK_CHECK(lane.kind == LaneKind::kDisk ? !task.body : task.reads.empty());
-  const auto wait_for = [&](const std::vector<Event>& events, bool takes_status) {
+  const auto wait_for = [&](const Events& events, bool takes_status) {
     for (const Event& event : events) {
       auto* before = static_cast<TaskState*>(event.state_.get());
       if (before == nullptr) continue;

@@ -12,6 +12,7 @@
 #include <utility>
 #include <vector>
 
+#include "absl/container/inlined_vector.h"
 #include "absl/status/status.h"
 #include "penstock/runtime/disk_reader.h"
 
@@ -52,12 +53,15 @@ class Event {
   std::shared_ptr<State> state_;
 };
 
+// Most tasks wait for one or two.
+using Events = absl::InlinedVector<Event, 2>;
+
 struct Task {
   LaneIdx lane = 0;
   TaskLabel label = {};
   TaskCost cost = {};
-  std::vector<Event> after = {};      // must have happened, and their tasks succeeded
-  std::vector<Event> after_end = {};  // must have happened, whatever became of their tasks
+  Events after = {};      // must have happened, and their tasks succeeded
+  Events after_end = {};  // must have happened, whatever became of their tasks
   // Runs once, on a thread of the lane, and is destroyed before the event happens. Not on a disk lane.
   std::function<absl::Status()> body = {};
   std::vector<DiskRead> reads = {};  // on a disk lane; the runtime sets their tags

@@ -48,8 +48,7 @@ Event Pass::IssueInOrder(Task task) {
   return last;
 }
 
-Event Pass::Issue(const PassProcessor& processor, TaskLabel label, const OperationCost& cost, std::vector<Event> after,
-                  Body body) {
+Event Pass::Issue(const PassProcessor& processor, TaskLabel label, const OperationCost& cost, Events after, Body body) {
   Task task{
       .lane = processor.lane,
       .label = label,
@@ -64,7 +63,7 @@ Event Pass::Issue(const PassProcessor& processor, TaskLabel label, const Operati
   return IssueInOrder(std::move(task));
 }
 
-Event Pass::Copy(LaneIdx lane, TaskLabel label, uint64_t link_bytes, std::vector<Event> after,
+Event Pass::Copy(LaneIdx lane, TaskLabel label, uint64_t link_bytes, Events after,
                  std::function<void(Activations&, Activations&)> body) {
   Task task{.lane = lane, .label = label, .cost = {.link_bytes = link_bytes}, .after = std::move(after)};
   if (args_.host.context != nullptr) {
@@ -115,8 +114,8 @@ Event Pass::Embed(RowRange rows) {
   return loaded;
 }
 
-std::vector<Event> Pass::BeforeLayer(RowRange rows) const {
-  std::vector<Event> after;
+Events Pass::BeforeLayer(RowRange rows) const {
+  Events after;
   if (!args_.device.has_value()) return after;
   for (int64_t row_idx = rows.begin; row_idx < rows.end; ++row_idx) {
     const Event& embedded = embedded_[static_cast<size_t>(row_idx)];
@@ -218,7 +217,7 @@ Event Pass::StagedAttention(RowRange rows, int64_t layer_idx) {
   const std::shared_ptr<StagedKv> staged = FindStaged(rows, layer_idx);
   std::erase(staged_, staged);
   const auto slot = static_cast<size_t>(rows.begin);
-  std::vector<Event> after = BeforeLayer(rows);
+  Events after = BeforeLayer(rows);
   after.push_back(staged->arrived);
   KvStaging& staging = *args_.device->kv_staging;
   const Event done =
@@ -286,17 +285,17 @@ Event Pass::PostAttention(RowRange rows, int64_t layer_idx, const Event& loaded)
 
 void Pass::FetchWindow(int64_t layer_idx, int64_t expert_idx) {
   if (!args_.device.has_value()) return;
-  const ExpertLayouts& layouts = args_.experts->layouts();
+  ExpertStore& store = *args_.experts;
+  const int64_t first = store.layouts().KeyOf(layer_idx, expert_idx), most = store.most_ahead();
   std::vector<int64_t> keys;
-  for (int64_t i = 0; i < args_.config.num_layers; ++i, expert_idx = 0) {
-    const int64_t next = (layer_idx + i) % args_.config.num_layers;
-    for (; expert_idx < layouts.num_experts_of(next); ++expert_idx) {
-      if (std::ssize(keys) >= args_.experts->most_ahead()) break;
-      const int64_t key = layouts.KeyOf(next, expert_idx);
-      if (args_.experts->streams_below(key) && !args_.experts->IsPresent(key)) keys.push_back(key);
+  // Around the model once.
+  for (const auto& [begin, end] : {std::pair(first, store.layouts().num_experts()), std::pair(int64_t{0}, first)}) {
+    for (int64_t key = store.NextStreamingBelow(begin); key < end && std::ssize(keys) < most;) {
+      if (!store.IsPresent(key)) keys.push_back(key);
+      key = store.NextStreamingBelow(key + 1);
     }
   }
-  args_.experts->Announce(std::move(keys));
+  store.Announce(std::move(keys));
 }
 
 Event Pass::Route(RowRange rows, int64_t layer_idx) {
@@ -332,7 +331,7 @@ Event Pass::Group(RowRange rows, int64_t layer_idx) {
 std::shared_ptr<Pass::TakenExperts> Pass::Take(int64_t layer_idx, std::span<const ExpertLease> leases,
                                                absl::FunctionRef<bool(const ExpertPlace&)> is_wanted) {
   auto taken = std::make_shared<TakenExperts>();
-  std::vector<Event> arrived;
+  Events arrived;
   int64_t num_unchecked = 0;
   for (const ExpertLease& lease : leases) {
     if (!is_wanted(lease.place())) continue;

@@ -141,10 +141,9 @@ class Pass {
 
   bool stages_kv() const { return args_.device.has_value() && args_.device->kv_staging != nullptr; }
   const PassProcessor& compute() const { return args_.device.has_value() ? args_.device->processor : args_.host; }
-  Event Issue(const PassProcessor& processor, TaskLabel label, const OperationCost& cost, std::vector<Event> after,
-              Body body);
+  Event Issue(const PassProcessor& processor, TaskLabel label, const OperationCost& cost, Events after, Body body);
   // Copies between the host's and the device's activations.
-  Event Copy(LaneIdx lane, TaskLabel label, uint64_t link_bytes, std::vector<Event> after,
+  Event Copy(LaneIdx lane, TaskLabel label, uint64_t link_bytes, Events after,
              std::function<void(Activations& host, Activations& device)> body);
   // With the number of the micro-batch that `rows` are, where there are several.
   TaskLabel LabelOf(std::string_view name, RowRange rows, int64_t layer_idx = -1) const;
@@ -154,7 +153,7 @@ class Pass {
   Event StagedAttention(RowRange rows, int64_t layer_idx);
   std::shared_ptr<StagedKv> FindStaged(RowRange rows, int64_t layer_idx) const;
   // What the first operation of a layer must wait for.
-  std::vector<Event> BeforeLayer(RowRange rows) const;
+  Events BeforeLayer(RowRange rows) const;
   // `is_wanted` says which of the leases; what has not been checked since it was read is checked by a task.
   std::shared_ptr<TakenExperts> Take(int64_t layer_idx, std::span<const ExpertLease> leases,
                                      absl::FunctionRef<bool(const ExpertPlace&)> is_wanted);
