@@ -46,7 +46,7 @@ TEST_F(DescribedModelTest, IsPlannedLikeItsPackedStore) {
       const EngineOptions options = OptionsFor({.memory_bytes = 200 << 20}, hardware, workload).value();
       const EnginePlan a = PlanOn(hardware, options, real).value();
       const EnginePlan b = PlanOn(hardware, options, described).value();
-      EXPECT_EQ(a.layouts.slot_bytes(), b.layouts.slot_bytes());
+      EXPECT_EQ(a.layouts->slot_bytes(), b.layouts->slot_bytes());
       EXPECT_EQ(a.model_formats.ffn, b.model_formats.ffn);
       EXPECT_EQ(a.model_formats.attention, b.model_formats.attention);
       EXPECT_EQ(a.model_formats.lm_head, b.model_formats.lm_head);

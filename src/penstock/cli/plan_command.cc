@@ -153,20 +153,9 @@ class WhatIfs {
     pool.ParallelFor(std::ssize(changes_), [&](int64_t i, int) {
       const Change& change = changes_[static_cast<size_t>(i)];
       const absl::StatusOr<std::vector<PolicyChoice>> choices =
-          SearchPolicies(*change.model, change.hardware, described_.workload, change.options, /*num_threads=*/1);
-      // Nor is it worse than the same policy there.
-      EngineOptions same = best_.options;
-      same.memory_bytes = change.options.memory_bytes;
-      same.device_memory_bytes = change.options.device_memory_bytes;
-      same.kv_dtype = change.options.kv_dtype;
-      const absl::StatusOr<std::vector<PolicyChoice>> kept =
-          SearchPolicies(*change.model, change.hardware, described_.workload, same, /*num_threads=*/1);
-      std::optional<RunEstimate>& best = estimates[static_cast<size_t>(i)];
-      for (const auto& found : {choices, kept}) {
-        if (!found.ok()) continue;
-        const RunEstimate& estimate = found->front().estimate;
-        if (!best.has_value() || estimate.generation_tokens_per_s() > best->generation_tokens_per_s()) best = estimate;
-      }
+          SearchPolicies(*change.model, change.hardware, described_.workload, change.options, /*near=*/&best_.options,
+                         /*num_threads=*/1);
+      if (choices.ok()) estimates[static_cast<size_t>(i)] = choices->front().estimate;
     });
     for (size_t i = 0; i < changes_.size(); ++i) {
       if (estimates[i].has_value()) whatifs_.push_back({changes_[i].words, *std::move(estimates[i])});

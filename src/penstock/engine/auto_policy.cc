@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <memory>
 #include <optional>
 #include <set>
 #include <string>
@@ -27,6 +28,8 @@ double NumTasks(const MemoryPlan& plan, const Workload& workload, const ModelCon
          static_cast<double>(config.num_experts + 8 * num_micro_batches);
 }
 
+constexpr int64_t kFirstChunk = 512, kFirstMicroBatch = 32;
+
 // One processor and schedule: what is left to be chosen, one number after the other, each over its whole range with the
 // others as they are best so far, until no other is better. Time per token falls with the batch until something else
 // limits it and then rises slowly, so that a range is walked from its promising end and left after some steps that did
@@ -37,15 +40,16 @@ class ScheduleSearch {
                  const EngineOptions& asked, EngineOptions start)
       : model_(model), hardware_(hardware), workload_(workload), asked_(asked), options_(std::move(start)) {}
 
-  // The batch alone. Returns whether there is a policy that can run.
-  bool Begin(RepeatedRouting& routing) {
+  // The batch alone, or a policy that may be near the best one. Returns whether there is a policy that can run.
+  bool Begin(const EngineOptions* near, RepeatedRouting& routing) {
     routing_ = &routing;
-    WalkBatch();
+    if (near == nullptr || !Try(Like(*near))) WalkBatch();
     return best_.has_value();
   }
   // All else. REQUIRES: Begin() returned true.
   void Finish(RepeatedRouting& routing) {
     routing_ = &routing;
+    if (is_short()) TryCoarseGrid();
     double before = 0;
     while (best_->estimate.generation_tokens_per_s() > 1.001 * before) {
       before = best_->estimate.generation_tokens_per_s();
@@ -61,6 +65,15 @@ class ScheduleSearch {
   // What is best for another schedule may be better than what was found here. REQUIRES: Begin() returned true.
   void TryLike(const EngineOptions& other, RepeatedRouting& routing) {
     routing_ = &routing;
+    if (Try(Like(other))) Finish(routing);
+  }
+  // Whether candidates are simulated whole.
+  bool is_short() const { return NumTasks(best_->plan, workload_, model_.config()) < kShortTasks; }
+  const PolicyChoice& best() const { return *best_; }
+  const absl::Status& refusal() const { return refusal_; }
+
+ private:
+  EngineOptions Like(const EngineOptions& other) const {
     EngineOptions options = options_;
     if (asked_.batch_size == 0) options.batch_size = other.batch_size;
     if (asked_.prefill_chunk == 0) options.prefill_chunk = other.prefill_chunk;
@@ -69,26 +82,29 @@ class ScheduleSearch {
       options.policy.micro_batch_size = other.policy.micro_batch_size;
     }
     LimitMicroBatch(options);
-    if (Try(options)) Finish(routing);
+    return options;
   }
-  // Whether candidates are simulated whole.
-  bool is_short() const { return NumTasks(best_->plan, workload_, model_.config()) < kShortTasks; }
-  const PolicyChoice& best() const { return *best_; }
-  const absl::Status& refusal() const { return refusal_; }
 
- private:
+  // Marks what is tried; false when it has been.
+  bool IsNew(const EngineOptions& options, const std::string& kv_tier) {
+    return tried_.emplace(options.batch_size, options.prefill_chunk, options.policy.micro_batch_size, kv_tier).second;
+  }
+
   // Whether these options are better than all before, with fewer rows of prompts when there is no room for so many.
   bool Try(EngineOptions options) {
     for (;; options.prefill_chunk /= 2) {
-      if (!tried_
-               .emplace(options.batch_size, options.prefill_chunk, options.policy.micro_batch_size,
-                        options.policy.kv_tier)
-               .second) {
-        return false;
+      if (!IsNew(options, options.policy.kv_tier)) return false;
+      const absl::StatusOr<EnginePlan> plan = PlanOn(hardware_, options, model_, layouts_);
+      if (plan.ok()) {
+        layouts_ = plan->layouts;
+      } else {
+        refusal_ = plan.status();
       }
-      const absl::StatusOr<EnginePlan> plan = PlanOn(hardware_, options, model_);
-      if (!plan.ok()) refusal_ = plan.status();
-      if (plan.ok() && HasRoom(options, *plan)) return TryPlan(options, *plan);
+      if (plan.ok() && HasRoom(options, *plan)) {
+        const bool is_auto = options.policy.kv_tier == "auto";
+        if (is_auto && !IsNew(options, plan->policy.plan.device.holds_kv_cache ? "device" : "dram")) return false;
+        return TryPlan(options, *plan);
+      }
       if (asked_.prefill_chunk > 0 || options.prefill_chunk <= kLeastChunk) return false;
     }
   }
@@ -164,6 +180,32 @@ class ScheduleSearch {
     // What few sequences choose may fit into a cache that many sequences overflow.
     if (is_first && options_.policy.schedule == ScheduleName(ScheduleKind::kOnDemand)) {
       Walk(1, first, /*upwards=*/true, set);
+    }
+  }
+
+  // Where candidates cost nothing: of small jobs on small machines one number after the other finds a hill, not the
+  // highest.
+  void TryCoarseGrid() {
+    const EngineOptions from = options_;
+    const bool has_device = from.device != "cpu";
+    const int64_t factor = has_device ? 4 : 2;  // without a device there are fewer numbers
+    for (int64_t batch = 1; batch <= MostBatch(); batch *= factor) {
+      for (int64_t chunk = kLeastChunk; chunk <= kFirstChunk; chunk *= factor) {
+        for (const int64_t num_micro_batches : {1, 4}) {
+          for (const char* kv_tier : {"auto", "dram"}) {
+            if (!has_device && (num_micro_batches > 1 || kv_tier != std::string_view("auto"))) continue;
+            EngineOptions options = from;
+            if (asked_.batch_size == 0) options.batch_size = batch;
+            if (asked_.prefill_chunk == 0) options.prefill_chunk = chunk;
+            if (asked_.policy.kv_tier == "auto") options.policy.kv_tier = kv_tier;
+            if (has_device && asked_.policy.micro_batch_size == 0) {
+              options.policy.micro_batch_size = std::max<int64_t>(1, options.batch_size / num_micro_batches);
+            }
+            LimitMicroBatch(options);
+            Try(options);
+          }
+        }
+      }
     }
   }
 
@@ -244,6 +286,7 @@ class ScheduleSearch {
   const Workload& workload_;
   const EngineOptions& asked_;
   RepeatedRouting* routing_ = nullptr;
+  std::shared_ptr<const ExpertLayouts> layouts_;
   EngineOptions options_;  // the best so far
   std::optional<PolicyChoice> best_;
   double best_quick_s_ = 0;
@@ -251,7 +294,6 @@ class ScheduleSearch {
   absl::Status refusal_;
 };
 
-constexpr int64_t kFirstChunk = 512, kFirstMicroBatch = 32;
 // A schedule that is so much slower than the best one when only its batch has been chosen is left at that.
 constexpr double kWorthFinishing = 0.35;
 
@@ -259,7 +301,7 @@ constexpr double kWorthFinishing = 0.35;
 
 absl::StatusOr<std::vector<PolicyChoice>> SearchPolicies(const DescribedModel& model, const Hardware& hardware,
                                                          const Workload& workload, const EngineOptions& asked,
-                                                         int num_threads) {
+                                                         const EngineOptions* near, int num_threads) {
   PENSTOCK_RETURN_IF_ERROR(OptionsFor(asked, hardware, workload).status());  // whatever is wrong with them
   std::vector<ScheduleSearch> searches;
   for (const std::string device : {"gpu", "cpu"}) {
@@ -289,7 +331,7 @@ absl::StatusOr<std::vector<PolicyChoice>> SearchPolicies(const DescribedModel& m
   std::vector<char> can_run(searches.size());
   pool.ParallelFor(std::ssize(searches), [&](int64_t i, int worker_idx) {
     const auto idx = static_cast<size_t>(i);
-    can_run[idx] = searches[idx].Begin(routings[static_cast<size_t>(worker_idx)]);
+    can_run[idx] = searches[idx].Begin(near, routings[static_cast<size_t>(worker_idx)]);
   });
   double best = 0;
   for (size_t i = 0; i < searches.size(); ++i) {

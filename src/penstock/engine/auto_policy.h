@@ -23,9 +23,10 @@ struct PolicyChoice {
 };
 
 // The best policy of each processor and schedule that can run, best first; at least one. What `options` say is not
-// searched. Errors of the most modest policy when none can run. Searches with `num_threads`, or all usable CPUs.
+// searched. Errors of the most modest policy when none can run. Begins with a policy that may be `near` the best one,
+// if given. Searches with `num_threads`, or all usable CPUs.
 absl::StatusOr<std::vector<PolicyChoice>> SearchPolicies(const DescribedModel& model, const Hardware& hardware,
                                                          const Workload& workload, const EngineOptions& options,
-                                                         int num_threads = 0);
+                                                         const EngineOptions* near = nullptr, int num_threads = 0);
 
 }  // namespace penstock

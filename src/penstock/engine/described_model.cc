@@ -90,7 +90,8 @@ absl::StatusOr<EngineOptions> OptionsFor(EngineOptions options, const Hardware& 
   return options;
 }
 
-absl::StatusOr<EnginePlan> PlanOn(const Hardware& hardware, const EngineOptions& options, const DescribedModel& model) {
+absl::StatusOr<EnginePlan> PlanOn(const Hardware& hardware, const EngineOptions& options, const DescribedModel& model,
+                                  std::shared_ptr<const ExpertLayouts> layouts) {
   EngineRoom room{.num_threads = options.threads, .device = std::nullopt, .budget_bytes = options.memory_bytes};
   if (options.device == "gpu") {
     const Link* link = hardware.FindLink("dram_to_device");
@@ -102,7 +103,7 @@ absl::StatusOr<EnginePlan> PlanOn(const Hardware& hardware, const EngineOptions&
     PENSTOCK_ASSIGN_OR_RETURN(const int64_t context_length, ChooseContextLength(options, model.config()));
     room.caller = options.caller_memory(model.Info(formats, context_length));
   }
-  return PlanEngine(options, model.engine_model(), room);
+  return PlanEngine(options, model.engine_model(), room, std::move(layouts));
 }
 
 }  // namespace penstock

@@ -43,7 +43,9 @@ class DescribedModel {
 // context, positions), where nobody else said it.
 absl::StatusOr<EngineOptions> OptionsFor(EngineOptions options, const Hardware& hardware, const Workload& workload);
 
-// What an engine on this hardware would decide. REQUIRES: options from OptionsFor().
-absl::StatusOr<EnginePlan> PlanOn(const Hardware& hardware, const EngineOptions& options, const DescribedModel& model);
+// What an engine on this hardware would decide; `layouts` as PlanEngine() has them. REQUIRES: options from
+// OptionsFor().
+absl::StatusOr<EnginePlan> PlanOn(const Hardware& hardware, const EngineOptions& options, const DescribedModel& model,
+                                  std::shared_ptr<const ExpertLayouts> layouts = nullptr);
 
 }  // namespace penstock

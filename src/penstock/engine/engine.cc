@@ -163,7 +163,7 @@ absl::Status EngineImpl::CreateExecutor(const EngineOptions& options, const Engi
   if (hooks.wrap_disk) disk = hooks.wrap_disk(std::move(disk));
   PENSTOCK_ASSIGN_OR_RETURN(recorders_, Recorders::Create(options, model_->config, model_->name));
   PENSTOCK_ASSIGN_OR_RETURN(executor_, Executor::Create({.model = *model_,
-                                                         .layouts = plan_->layouts,
+                                                         .layouts = *plan_->layouts,
                                                          .kernels = *kernels_,
                                                          .pool = *pool_,
                                                          .formats = plan_->formats,

@@ -67,20 +67,21 @@ absl::StatusOr<int64_t> ChooseContextLength(const EngineOptions& options, const 
   return options.context_length > 0 ? options.context_length : std::min(config.max_positions, kDefaultContext);
 }
 
-absl::StatusOr<EnginePlan> PlanEngine(const EngineOptions& options, const EngineModel& model, const EngineRoom& room) {
+absl::StatusOr<EnginePlan> PlanEngine(const EngineOptions& options, const EngineModel& model, const EngineRoom& room,
+                                      std::shared_ptr<const ExpertLayouts> layouts) {
   PENSTOCK_RETURN_IF_ERROR(CheckRange("batch size", options.batch_size, kMaxBatchSize));
   PENSTOCK_RETURN_IF_ERROR(CheckRange("prefill chunk", options.prefill_chunk, kMaxPrefillChunk));
   PENSTOCK_ASSIGN_OR_RETURN(const Formats formats, ChooseFormats(options, model.weights));
-  ExpertLayouts layouts(model.weights, model.files, formats.dtype);
+  if (layouts == nullptr) layouts = std::make_shared<ExpertLayouts>(model.weights, model.files, formats.dtype);
   PlanInputs inputs;
   inputs.config = &model.config;
   inputs.row_formats = formats.rows;
   inputs.kv_format = formats.kv;
   inputs.budget_bytes = room.budget_bytes;
-  inputs.fixed_bytes = FixedBytes(options, model, room, layouts);
+  inputs.fixed_bytes = FixedBytes(options, model, room, *layouts);
   inputs.dense_bytes = DenseWeights::Bytes(model.weights, formats.dtype,
                                            room.device.has_value() ? DensePart::kEmbedding : DensePart::kAll);
-  inputs.slot_bytes = layouts.slot_bytes();
+  inputs.slot_bytes = layouts->slot_bytes();
   inputs.num_workers = std::max(room.num_threads, room.device.has_value() ? room.device->num_threads : 0);
   inputs.batch_size = options.batch_size;
   inputs.prefill_chunk = options.prefill_chunk;

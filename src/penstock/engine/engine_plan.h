@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <span>
 
@@ -33,7 +34,7 @@ struct EngineRoom {
 struct EnginePlan {
   Formats formats;
   ModelFormats model_formats;
-  ExpertLayouts layouts;
+  std::shared_ptr<const ExpertLayouts> layouts;  // of the model in formats.dtype
   ChosenPolicy policy;
 };
 
@@ -44,7 +45,9 @@ absl::StatusOr<uint64_t> ChooseBudget(uint64_t asked_bytes, uint64_t device_byte
 // Longest prompt with its answer. kUsage when it is more than the model's.
 absl::StatusOr<int64_t> ChooseContextLength(const EngineOptions& options, const ModelConfig& config);
 
-// kUsage for options that do not go together, kResources when a budget does not suffice.
-absl::StatusOr<EnginePlan> PlanEngine(const EngineOptions& options, const EngineModel& model, const EngineRoom& room);
+// kUsage for options that do not go together, kResources when a budget does not suffice. `layouts`: of another plan for
+// the same model and dtype, which saves time.
+absl::StatusOr<EnginePlan> PlanEngine(const EngineOptions& options, const EngineModel& model, const EngineRoom& room,
+                                      std::shared_ptr<const ExpertLayouts> layouts = nullptr);
 
 }  // namespace penstock

@@ -53,7 +53,7 @@ absl::StatusOr<std::unique_ptr<PassSimulator>> MakeSimulator(const SimulationInp
                                                              const ModelConfig& fewer) {
   const ChosenPolicy& policy = inputs.plan.policy;
   const MemoryPlan& plan = policy.plan;
-  const ExpertLayouts& layouts = inputs.plan.layouts;
+  const ExpertLayouts& layouts = *inputs.plan.layouts;
   const int64_t num_experts = fewer.num_experts * fewer.num_moe_layers();
   const int64_t least = LeastStreamingSlots(policy.schedule.kind, fewer);
   const auto shrink = [&](const ExpertRoom& room, Eviction eviction) {
