@@ -4,7 +4,8 @@
   ablation  zero, zigzag and Klotski's ideas one after the other, within the same budget and batch
   device    CGOPipe and the schedules that MoE-Lightning compares it with, on the emulated device: its link a quarter as
             fast as this machine copies, its memory a fifth of the model, one thread each for host and device
-  predict   twenty settings of schedule, budget and batch, beside what one probed Hardware predicts for them
+  predict   twenty settings of schedule, budget and batch, beside what one probed Hardware predicts for them; each round
+            begins with a probe, and medians of the rounds are compared
 """
 import argparse
 import json
@@ -102,21 +103,27 @@ def device(bench):
 
 def predict(bench):
     args = bench.args
-    hardware = args.hardware or str(pathlib.Path(bench.folder.name) / "hardware.json")
-    if not args.hardware:
-        print(bench.penstock("probe", "--model", args.model, "--output", hardware), file=sys.stderr)
     records = []
+    for round_idx in range(args.rounds):
+        hardware = args.hardware or str(pathlib.Path(bench.folder.name) / "hardware.json")
+        if not args.hardware:
+            print(bench.penstock("probe", "--model", args.model, "--output", hardware), file=sys.stderr)
+        for idx, (schedule, share, batch) in enumerate(PREDICTED):
+            routing = pathlib.Path(bench.folder.name) / f"routing{round_idx}-{idx}"
+            lines = bench.decode({"schedule": schedule}, batch, "--context", 64, "--kv-dtype", "int8", "--memory", bench.budget(share),
+                                 "--steps", args.steps, "--hardware", hardware, "--record-routing", routing)
+            records.append({"round": round_idx, "schedule": schedule, "share": share,
+                            **next(line for line in lines if line["kind"] == "prediction")})
+            print(f"round {round_idx + 1}: {schedule} {share:.0%} {batch}: {records[-1]['error']:+.1%}", file=sys.stderr, flush=True)
     print("| schedule | budget | sequences | measured ms | predicted ms | error |")
+    errors = []
     for idx, (schedule, share, batch) in enumerate(PREDICTED):
-        routing = pathlib.Path(bench.folder.name) / f"routing{idx}"
-        lines = bench.decode({"schedule": schedule}, batch, "--context", 64, "--kv-dtype", "int8", "--memory", bench.budget(share),
-                             "--steps", args.steps, "--hardware", hardware, "--record-routing", routing)
-        record = {"schedule": schedule, "share": share, **next(line for line in lines if line["kind"] == "prediction")}
-        records.append(record)
-        print(f"| {schedule} | {share:.0%} | {batch} | {record['seconds'] * 1e3:.0f} | {record['predicted_seconds'] * 1e3:.0f} | "
-              f"{record['error']:+.1%} |", flush=True)
-    errors = [abs(record["error"]) for record in records]
-    print(f"median error {statistics.median(errors):.1%}, largest {max(errors):.1%}")
+        of_setting = records[idx::len(PREDICTED)]
+        measured, predicted = (statistics.median(record[key] for record in of_setting) for key in ("seconds", "predicted_seconds"))
+        errors.append(predicted / measured - 1)
+        print(f"| {schedule} | {share:.0%} | {batch} | {measured * 1e3:.0f} | {predicted * 1e3:.0f} | {errors[-1]:+.1%} |")
+    errors = [abs(error) for error in errors]
+    print(f"median error {statistics.median(errors):.1%}, largest {max(errors):.1%}, {sum(error <= 0.15 for error in errors)} of {len(errors)} within 15 %")
     return records
 
 
