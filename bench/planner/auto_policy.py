@@ -17,7 +17,7 @@ import tempfile
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 # Share of the store, requests, prompt tokens, new tokens.
-JOBS = [(0.5, 16, 64, 4), (0.25, 16, 64, 4), (0.5, 4, 32, 6)]
+JOBS = ["0.5,32,64,16", "0.25,32,64,16", "0.5,8,64,12"]
 BY_HAND = list(itertools.product(("klotski", "zigzag", "on-demand"), (1.0, 0.25), (256, 2048)))  # share of the requests at once
 
 
@@ -56,6 +56,7 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--penstock", default=ROOT / "build/release/bin/penstock")
     parser.add_argument("--model", required=True, action="append", help="a packed store; may be given several times")
+    parser.add_argument("--job", action="append", help=f"share of the store, requests, prompt tokens, new tokens; may be given several times ({' '.join(JOBS)})")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--output", help="JSON of all measurements")
     args = parser.parse_args()
@@ -63,7 +64,8 @@ def main():
     print("| store | budget | job | auto | predicted | best by hand | auto / best | error |\n| --- | --- | --- | --- | --- | --- | --- | --- |")
     with tempfile.TemporaryDirectory() as folder:
         bench = Bench(args, folder)
-        for model, (share, num_requests, prompt_tokens, new_tokens) in itertools.product(args.model, JOBS):
+        for model, job in itertools.product(args.model, args.job or JOBS):
+            share, (num_requests, prompt_tokens, new_tokens) = float(job.split(",")[0]), map(int, job.split(",")[1:])
             budget = int(size_of(model) * share)
             path = bench.write_job(num_requests, prompt_tokens, new_tokens)
             bench.run(model, budget, path, "--policy", "auto")  # measures the machine where nobody has before

@@ -36,6 +36,8 @@ TEST(Estimate, IsWhatTheWholeSimulationSays) {
       {"mixtral-8x7b.json", "int8", "none:dram=64GiB", "on-demand", 1, 0, "prompt=400,gen=8"},
       {"mixtral-8x7b.json", "int8", "none:dram=64GiB", "klotski", 4, 0, "prompt=20,gen=4"},
       {"mixtral-8x7b.json", "int8", "l4:dram=44GiB", "zigzag", 16, 8, "prompt=32,gen=8"},
+      // Many logits beside few bytes from the disk.
+      {"qwen3-30b-a3b.json", "int8", "rtx4090:dram=24GiB", "zigzag-cpu-attention", 512, 512, "prompt=16,gen=12"},
   };
   for (const Case& c : cases) {
     SCOPED_TRACE(std::string(c.config) + " on " + c.hardware + " by " + c.schedule + " with " + c.workload);

@@ -1,7 +1,6 @@
 #include "penstock/cli/commands.h"
 
 #include <algorithm>
-#include <chrono>
 #include <memory>
 #include <numeric>
 #include <random>
@@ -9,6 +8,7 @@
 
 #include <unistd.h>
 
+#include "penstock/base/clock.h"
 #include "penstock/base/file.h"
 #include "penstock/base/json.h"
 #include "penstock/base/limits.h"
@@ -124,13 +124,13 @@ class Bench {
 
   // Steps until is_done(), which is asked before each of them; the seconds that they took.
   absl::StatusOr<double> TimeSteps(absl::FunctionRef<bool()> is_done) {
-    const auto start = std::chrono::steady_clock::now();
+    const auto start = Clock::now();
     while (!is_done()) {
       PENSTOCK_ASSIGN_OR_RETURN(const std::vector<Completion> finished, engine_.Step());
       ++num_steps_;
       for (const Completion& completion : finished) PENSTOCK_RETURN_IF_ERROR(completion.status);
     }
-    return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+    return SecondsSince(start);
   }
 
   const BenchFlags& flags_;

@@ -4,6 +4,7 @@
 #include <unistd.h>
 
 #include "penstock/base/bytes.h"
+#include "penstock/base/clock.h"
 #include "penstock/base/file.h"
 #include "penstock/base/logging.h"
 #include "penstock/cli/commands.h"
@@ -22,7 +23,7 @@ class PackProgressLine {
   }
 
   void Update(const PackProgress& progress) {
-    const auto now = std::chrono::steady_clock::now();
+    const auto now = Clock::now();
     const auto period = mode_ == ProgressMode::kRedraw ? std::chrono::milliseconds(100) : std::chrono::seconds(10);
     if (mode_ == ProgressMode::kSilent || now - last_ < period) return;
     last_ = now;
@@ -34,7 +35,7 @@ class PackProgressLine {
 
  private:
   ProgressMode mode_;
-  std::chrono::steady_clock::time_point last_ = std::chrono::steady_clock::now();
+  Clock::time_point last_ = Clock::now();
   bool is_drawn_ = false;
 };
 
@@ -42,7 +43,7 @@ class PackProgressLine {
 
 absl::StatusOr<int> PackCommand(const PackFlags& flags) {
   const std::atomic<bool>& stop_requested = StopOnSignals();
-  const auto start = std::chrono::steady_clock::now();
+  const auto start = Clock::now();
   PackProgress last;
   {
     PackProgressLine line(flags.quiet);
@@ -54,7 +55,7 @@ absl::StatusOr<int> PackCommand(const PackFlags& flags) {
         },
         stop_requested));
   }
-  const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+  const double seconds = SecondsSince(start);
   LogInfo("{} packed into {} in {:.1f} s", FormatBytes(last.total_bytes), flags.pack.output_dir, seconds);
   return 0;
 }

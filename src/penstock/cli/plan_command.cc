@@ -54,12 +54,6 @@ struct WhatIf {
   RunEstimate estimate;
 };
 
-template <typename List>
-auto* FindByName(List& list, std::string_view name) {
-  const auto found = std::find_if(list.begin(), list.end(), [&](const auto& item) { return item.name == name; });
-  return found == list.end() ? nullptr : &*found;
-}
-
 class WhatIfs {
  public:
   WhatIfs(const Described& described, const std::string& config_path, const PolicyChoice& best)
@@ -68,7 +62,7 @@ class WhatIfs {
   std::vector<WhatIf> Run() {
     Hardware hardware = described_.hardware;
     const bool has_device = best_.options.device == "gpu";
-    if (MemoryTier* dram = FindByName(hardware.tiers, "dram"); dram != nullptr && !AllInDram()) {
+    if (MemoryTier* dram = hardware.FindTier("dram"); dram != nullptr && !AllInDram()) {
       dram->capacity_bytes *= 2;
       Try("twice the DRAM", hardware, [](EngineOptions& o) { o.memory_bytes *= 2; });
     }
@@ -92,13 +86,13 @@ class WhatIfs {
   void TryLinks(const std::string& change, std::initializer_list<std::string_view> names) {
     Hardware hardware = described_.hardware;
     for (const std::string_view name : names) {
-      if (Link* link = FindByName(hardware.links, name)) link->SetRate(2 * link->bytes_per_s);
+      if (Link* link = hardware.FindLink(name)) link->SetRate(2 * link->bytes_per_s);
     }
     Try(change, hardware, [](EngineOptions&) {});
   }
   void TryProcessor(const std::string& change, std::string_view name) {
     Hardware hardware = described_.hardware;
-    Processor* processor = FindByName(hardware.processors, name);
+    Processor* processor = hardware.FindProcessor(name);
     if (processor == nullptr) return;
     for (ComputePeak& peak : processor->peaks) {
       for (ComputeRate& rate : peak.rates) rate.ops_per_s *= 2;
@@ -110,7 +104,7 @@ class WhatIfs {
       rates.bytes_per_s *= 2;
       rates.ops_per_s *= 2;
     }
-    if (MemoryTier* tier = FindByName(hardware.tiers, processor->tier)) {
+    if (MemoryTier* tier = hardware.FindTier(processor->tier)) {
       for (MemoryRates& rates : tier->rates) {
         rates.read_bytes_per_s *= 2;
         rates.write_bytes_per_s *= 2;

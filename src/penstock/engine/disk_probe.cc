@@ -1,10 +1,10 @@
 #include "penstock/engine/disk_probe.h"
 
 #include <algorithm>
-#include <chrono>
 #include <map>
 
 #include "penstock/base/bytes.h"
+#include "penstock/base/clock.h"
 #include "penstock/base/status.h"
 #include "penstock/memory/arena.h"
 
@@ -13,10 +13,6 @@ namespace {
 
 constexpr uint64_t kMostBytes = 256 * kMiB;  // under way
 constexpr int kRounds = 3;
-
-double SecondsSince(std::chrono::steady_clock::time_point start) {
-  return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
-}
 
 class DiskProbe {
  public:
@@ -29,7 +25,7 @@ class DiskProbe {
 
   // Bytes per second of reads for so long.
   absl::StatusOr<double> Rate(uint64_t size_bytes, int depth, double seconds) {
-    const auto start = std::chrono::steady_clock::now();
+    const auto start = Clock::now();
     const int64_t num_slots = Slots(size_bytes, depth);
     int64_t num_under_way = 0;
     uint64_t bytes = 0;

@@ -1,7 +1,6 @@
 #include "penstock/engine.h"
 
 #include <algorithm>
-#include <chrono>
 #include <cmath>
 #include <cstdlib>
 #include <cstring>
@@ -9,6 +8,7 @@
 
 #include "penstock/base/bytes.h"
 #include "penstock/base/check.h"
+#include "penstock/base/clock.h"
 #include "penstock/base/limits.h"
 #include "penstock/base/logging.h"
 #include "penstock/base/status.h"
@@ -27,8 +27,6 @@
 
 namespace penstock {
 namespace {
-
-double Seconds(std::chrono::steady_clock::duration duration) { return std::chrono::duration<double>(duration).count(); }
 
 class EngineImpl : public Engine {
  public:
@@ -110,7 +108,7 @@ class EngineImpl : public Engine {
 };
 
 absl::StatusOr<std::unique_ptr<EngineImpl>> EngineImpl::Open(const EngineOptions& options, const EngineHooks& hooks) {
-  const auto start = std::chrono::steady_clock::now();
+  const auto start = Clock::now();
   PENSTOCK_RETURN_IF_ERROR(CheckRange("threads", options.threads, kMaxThreads));
   auto engine = std::unique_ptr<EngineImpl>(new EngineImpl());
   const char* forced_isa = std::getenv("PENSTOCK_FORCE_ISA");
@@ -119,7 +117,7 @@ absl::StatusOr<std::unique_ptr<EngineImpl>> EngineImpl::Open(const EngineOptions
   PENSTOCK_ASSIGN_OR_RETURN(engine->model_, LoadModel(options.model_dir));
   PENSTOCK_RETURN_IF_ERROR(engine->Plan(options));
   PENSTOCK_RETURN_IF_ERROR(engine->CreateExecutor(options, hooks));
-  engine->stats_.load_s = Seconds(std::chrono::steady_clock::now() - start);
+  engine->stats_.load_s = SecondsSince(start);
   LogDebug("kernels: {}", kernels::IsaName(isa));
   return engine;
 }
@@ -349,7 +347,7 @@ absl::Status EngineImpl::SampleRows(std::span<const int64_t> rows, std::span<flo
 
 absl::StatusOr<std::vector<Completion>> EngineImpl::Step() {
   PENSTOCK_RETURN_IF_ERROR(broken_);
-  const auto start = std::chrono::steady_clock::now();
+  const auto start = Clock::now();
   Admit();
   std::vector<RowRange> micro_batches = BuildBatch();
   std::vector<Completion> finished;
@@ -376,7 +374,7 @@ absl::StatusOr<std::vector<Completion>> EngineImpl::Step() {
     if (!row_statuses_[row_idx].ok()) sequence_of_row_[row_idx]->Fail(row_statuses_[row_idx]);
   }
 
-  const double seconds = Seconds(std::chrono::steady_clock::now() - start);
+  const double seconds = SecondsSince(start);
   const double prompt_share = static_cast<double>(num_prompt_rows) / static_cast<double>(batch_.num_rows());
   stats_.prompt_tokens += num_prompt_rows;
   stats_.prefill_s += seconds * prompt_share;
@@ -410,14 +408,14 @@ absl::Status EngineImpl::VisitLogits(std::span<const TokenId> ids,
       batch_.AddRow(ids[pos], pos, pages, 0, policy().kv_window);
       batch_.logit_rows.push_back(pos - begin);
     }
-    const auto start = std::chrono::steady_clock::now();
+    const auto start = Clock::now();
     broken_ = RunPass({{0, batch_.num_rows()}}, [&](std::span<const int64_t> rows, std::span<float> logits) {
       const size_t vocab_size = static_cast<size_t>(model_->config.vocab_size);
       for (size_t i = 0; i < rows.size(); ++i) visit(begin + rows[i], logits.subspan(i * vocab_size, vocab_size));
     });
     // Nobody else is in the batch: a row that could not be computed is the whole request's failure.
     for (const absl::Status& status : row_statuses_) failed.Update(status);
-    stats_.prefill_s += Seconds(std::chrono::steady_clock::now() - start);
+    stats_.prefill_s += SecondsSince(start);
     stats_.prompt_tokens += end - begin;
   }
   executor_->kv_cache().Free(pages);

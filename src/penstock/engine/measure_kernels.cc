@@ -1,12 +1,12 @@
 #include "penstock/engine/measure_kernels.h"
 
 #include <algorithm>
-#include <chrono>
 #include <cstring>
 #include <random>
 #include <vector>
 
 #include "penstock/base/bytes.h"
+#include "penstock/base/clock.h"
 #include "penstock/base/status.h"
 #include "penstock/engine/formats.h"
 #include "penstock/engine/simulator.h"
@@ -30,9 +30,9 @@ double MedianSeconds(double all_seconds, absl::FunctionRef<void()> body) {
   double sum = 0;
   body();  // what it touches first
   while (seconds.size() < 3 || sum < all_seconds) {
-    const auto begin = std::chrono::steady_clock::now();
+    const auto begin = Clock::now();
     body();
-    seconds.push_back(std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count());
+    seconds.push_back(SecondsSince(begin));
     sum += seconds.back();
   }
   std::nth_element(seconds.begin(), seconds.begin() + std::ssize(seconds) / 2, seconds.end());

@@ -273,7 +273,7 @@ double ShareOf(int num_threads, int num_measured) {
 }
 
 template <typename List>
-const typename List::value_type* FindByName(const List& list, std::string_view name) {
+auto* FindByName(List& list, std::string_view name) {
   const auto found = std::find_if(list.begin(), list.end(), [&](const auto& item) { return item.name == name; });
   return found == list.end() ? nullptr : &*found;
 }
@@ -331,8 +331,11 @@ double MemoryTier::ReadRate(int num_threads) const {
 }
 
 const Processor* Hardware::FindProcessor(std::string_view name) const { return FindByName(processors, name); }
+Processor* Hardware::FindProcessor(std::string_view name) { return FindByName(processors, name); }
 const MemoryTier* Hardware::FindTier(std::string_view name) const { return FindByName(tiers, name); }
+MemoryTier* Hardware::FindTier(std::string_view name) { return FindByName(tiers, name); }
 const Link* Hardware::FindLink(std::string_view name) const { return FindByName(links, name); }
+Link* Hardware::FindLink(std::string_view name) { return FindByName(links, name); }
 
 const GemmRates* Processor::FindGemm(std::string_view weights, Arithmetic arithmetic, int num_threads) const {
   const auto found = std::find_if(gemm.begin(), gemm.end(), [&](const GemmRates& rates) {

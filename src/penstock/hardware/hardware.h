@@ -124,8 +124,11 @@ struct Hardware {
 
   // Null when there is none of this name.
   const Processor* FindProcessor(std::string_view name) const;
+  Processor* FindProcessor(std::string_view name);
   const MemoryTier* FindTier(std::string_view name) const;
+  MemoryTier* FindTier(std::string_view name);
   const Link* FindLink(std::string_view name) const;
+  Link* FindLink(std::string_view name);
 };
 
 // What is unknown, or what a processor cannot do, is null.

@@ -5,13 +5,13 @@
 #include <algorithm>
 #include <atomic>
 #include <cerrno>
-#include <chrono>
 #include <fstream>
 #include <string>
 #include <vector>
 
 #include "penstock/base/bytes.h"
 #include "penstock/base/check.h"
+#include "penstock/base/clock.h"
 #include "penstock/base/file.h"
 #include "penstock/base/logging.h"
 #include "penstock/base/status.h"
@@ -31,16 +31,12 @@ constexpr int64_t kPeakTasksPerThread = 20;
 constexpr int kRatesPerThreadCount = 6;
 constexpr double kMaxRateSeconds = 0.5;
 
-double SecondsSince(std::chrono::steady_clock::time_point start) {
-  return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
-}
-
 // The highest of the rates that `run` gives, each of `amount` in the time that it takes.
 double BestRate(double amount, double seconds, absl::FunctionRef<void()> run) {
   double best = 0;
-  const auto start = std::chrono::steady_clock::now();
+  const auto start = Clock::now();
   do {
-    const auto run_start = std::chrono::steady_clock::now();
+    const auto run_start = Clock::now();
     run();
     best = std::max(best, amount / std::max(1e-9, SecondsSince(run_start)));
   } while (SecondsSince(start) < seconds);

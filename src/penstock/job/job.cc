@@ -1,7 +1,6 @@
 #include "penstock/job/job.h"
 
 #include <cerrno>
-#include <chrono>
 #include <utility>
 
 #include <fcntl.h>
@@ -10,6 +9,7 @@
 #include <unistd.h>
 
 #include "penstock/base/bytes.h"
+#include "penstock/base/clock.h"
 #include "penstock/base/file.h"
 #include "penstock/base/status.h"
 #include "penstock/job/input_file.h"
@@ -19,10 +19,6 @@
 
 namespace penstock {
 namespace {
-
-using Clock = std::chrono::steady_clock;
-
-double SecondsSince(Clock::time_point start) { return std::chrono::duration<double>(Clock::now() - start).count(); }
 
 // Where a piped input is spooled: beside the output, which is a disk that the user chose, not DRAM like /tmp may be.
 std::string SpoolFolder(const std::string& output_path) {

@@ -10,6 +10,7 @@
 
 #include "penstock/base/bytes.h"
 #include "penstock/base/check.h"
+#include "penstock/base/clock.h"
 #include "penstock/base/status.h"
 
 namespace penstock {
@@ -89,7 +90,7 @@ absl::Status OutputFile::Truncate(uint64_t num_bytes) {
   }
   num_bytes_ = num_bytes;
   ++num_unsynced_;  // the new size is not on disk, and neither may be what a killed job wrote before it
-  oldest_unsynced_ = std::chrono::steady_clock::now();
+  oldest_unsynced_ = Clock::now();
   return absl::OkStatus();
 }
 
@@ -120,13 +121,12 @@ absl::Status OutputFile::Append(std::string_view line) {
     }
   }
   num_bytes_ += bytes.size();
-  if (num_unsynced_++ == 0) oldest_unsynced_ = std::chrono::steady_clock::now();
+  if (num_unsynced_++ == 0) oldest_unsynced_ = Clock::now();
   return num_unsynced_ >= kMaxUnsyncedLines ? Sync() : SyncIfDue();
 }
 
 absl::Status OutputFile::SyncIfDue() {
-  if (num_unsynced_ == 0 || std::chrono::steady_clock::now() - oldest_unsynced_ < kMaxUnsyncedTime)
-    return absl::OkStatus();
+  if (num_unsynced_ == 0 || Clock::now() - oldest_unsynced_ < kMaxUnsyncedTime) return absl::OkStatus();
   return Sync();
 }
 

@@ -11,13 +11,14 @@
 // sum, so that neither a frequent path nor a frequent token drowns the others. The longest length of which one
 // of the token's paths is known decides; a token of which nothing is known tends to nothing (zeros).
 //
-// Cost of Update and Tendency: num_rows * num_topk^l look-ups, and for each num_topk (Update) or num_experts (Tendency)
-// additions. Measured in us for one layer, on one thread of a Xeon of 2.5 GHz, random routings, Hottest / Update:
+// Cost of Update and Tendency: num_rows * num_topk^l look-ups, and num_topk additions for each (Update) or num_experts
+// for each distinct path (Tendency). Update measured in us for one layer, on one thread of a Xeon of 2.5 GHz, random
+// routings:
 //
-//                                l = 0     l = 1       l = 2
-//   256 rows, top-2 of 8         5 / 4     9 / 9     17 / 22
-//   64 rows, top-8 of 128        9 / 2    58 / 15  1756 / 645
-//   256 rows, top-8 of 256               465 / 66
+//                             l = 0   l = 1   l = 2
+//   256 rows, top-2 of 8          4       9      22
+//   64 rows, top-8 of 128         2      15     645
+//   256 rows, top-8 of 256               66
 //
 // As in the paper a warm-up run saves the table; later runs load it and keep their updates in memory, so that one
 // task's habits do not lead the next. Deterministic: the same calls give the same bits. One thread at a time.

@@ -6,6 +6,7 @@
 
 #include "penstock/base/bytes.h"
 #include "penstock/base/check.h"
+#include "penstock/base/clock.h"
 #include "penstock/base/status.h"
 
 namespace penstock {
@@ -44,7 +45,7 @@ struct RealRuntime::TaskState : Event::State {
   absl::Status status;  // before the end: of the events that it waits for
 };
 
-RealRuntime::RealRuntime() : epoch_(std::chrono::steady_clock::now()) {}
+RealRuntime::RealRuntime() : epoch_(Clock::now()) {}
 
 RealRuntime::~RealRuntime() {
   Cancel();
@@ -86,9 +87,7 @@ LaneIdx RealRuntime::AddDiskLane(std::string name, std::unique_ptr<DiskReader> r
   return AddLane(std::move(name), LaneKind::kDisk, 0, std::move(reader));
 }
 
-double RealRuntime::now_s() const {
-  return std::chrono::duration<double>(std::chrono::steady_clock::now() - epoch_).count();
-}
+double RealRuntime::now_s() const { return SecondsSince(epoch_); }
 
 const RealRuntime::TaskState* RealRuntime::StateOf(const Event& event) {
   return static_cast<const TaskState*>(event.state_.get());
@@ -177,8 +176,8 @@ void RealRuntime::RunBody(Lane& lane, const TaskRef& task, Lock& lock) {
   absl::Status status = RunGuarded(task->task.body);
   if (lane.link_bytes_per_s > 0) {
     const double seconds = static_cast<double>(task->task.cost.link_bytes) / lane.link_bytes_per_s;
-    std::this_thread::sleep_until(epoch_ + std::chrono::duration_cast<std::chrono::steady_clock::duration>(
-                                               std::chrono::duration<double>(task->begin_s + seconds)));
+    std::this_thread::sleep_until(
+        epoch_ + std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(task->begin_s + seconds)));
   }
   lock.lock();
   End(lane, task, std::move(status), lock);

@@ -1,0 +1,14 @@
+// Time that has passed, by a clock that only goes forward.
+#pragma once
+
+#include <chrono>
+
+namespace penstock {
+
+using Clock = std::chrono::steady_clock;
+
+inline double SecondsSince(Clock::time_point start) {
+  return std::chrono::duration<double>(Clock::now() - start).count();
+}
+
+}  // namespace penstock
