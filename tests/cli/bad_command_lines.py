@@ -1,7 +1,9 @@
 """Rows L: flags, environment variables, option files and surroundings. See bad_inputs.py."""
+import glob
 import json
 import os
 import resource
+import tempfile
 
 MODEL_COMMANDS = ("run", "generate", "pack", "inspect", "tokenize", "perplexity", "bench")
 
@@ -136,6 +138,23 @@ def probe_rows():
         with open(stats, "rb") as file:
             box.expect(json.load(file)["tokens_per_second"]["predicted_generation"] > 0, "no prediction")
     yield "L11", "run --policy auto", plans_a_job
+
+    def keeps(box):
+        machine = ["--threads=1", "--model", box.model().path]
+        with tempfile.TemporaryDirectory() as cache:
+            def measures(**changes):
+                for path in glob.glob(os.path.join(cache, "penstock", "*")):
+                    with open(path, encoding="utf-8") as file:
+                        kept = json.load(file)
+                    with open(path, "w", encoding="utf-8") as file:
+                        json.dump({**kept, **changes}, file)
+                stderr = box.run(["plan", "--workload=prompt=4,gen=4,requests=1", *machine], quiet=False, max_rss=1400 << 20, env={"XDG_CACHE_HOME": cache}).stderr
+                return [what for what in ("kernels", "the disk") if f"measuring {what}".encode() in stderr]
+            box.run(["probe", "--seconds=1", *machine], max_rss=1400 << 20, env={"XDG_CACHE_HOME": cache})
+            box.expect(measures() == [], "a new measurement was not kept")
+            box.expect(measures(disk_measured=1) == ["the disk"], "an old disk was not measured again, or all was")
+            box.expect(measures() == [], "the disk's new measurement was not kept")
+    yield "L11", "a kept probe", keeps
     yield "L11", "generate --policy auto", lambda box: box.run(
         ["generate", "--model", box.model().path, "--prompt=a", "--raw", "--policy=auto"], code=2, match="--policy auto is for run")
 

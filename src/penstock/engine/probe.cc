@@ -31,6 +31,9 @@ namespace {
 
 constexpr uint64_t kDiskFileBytes = kGiB;
 constexpr double kMachineShare = 0.4;  // of the time; the disk has the rest
+// Disks change their speed within minutes (shared ones, and those that warm up): what is known of one is soon old.
+constexpr int64_t kDiskSeconds = 600;
+constexpr double kAgainShare = 0.3;  // of the time of a first measurement
 
 struct Format {
   WeightFormat weights;
@@ -61,6 +64,10 @@ ModelConfig UsualShape() {
 
 int NumThreads(const ProbeTarget& target) {
   return target.options.threads > 0 ? target.options.threads : NumUsableCpus();
+}
+
+bool ReadsModel(const ProbeTarget& target) {
+  return target.model != nullptr && !target.model->engine_model().files.empty();
 }
 
 absl::StatusOr<std::vector<Format>> FormatsOf(const ProbeTarget& target) {
@@ -121,7 +128,7 @@ absl::StatusOr<OpenedFile> WriteNamelessFile(const std::string& dir) {
   return file;
 }
 
-absl::StatusOr<Link> MeasureDiskOf(const ProbeTarget& target) {
+absl::StatusOr<Link> MeasureDiskOf(const ProbeTarget& target, double seconds) {
   std::vector<OpenedFile> nameless;
   std::span<const OpenedFile> files;
   if (target.model != nullptr) files = target.model->engine_model().files;
@@ -135,7 +142,6 @@ absl::StatusOr<Link> MeasureDiskOf(const ProbeTarget& target) {
   LogInfo("measuring the disk");
   PENSTOCK_ASSIGN_OR_RETURN(const std::unique_ptr<DiskReader> reader,
                             DiskReader::Create(files, {target.options.direct_io, target.options.io_uring}));
-  const double seconds = target.seconds * (1 - kMachineShare);
   return ProbeDisk(*reader, files, {.seconds = seconds / 2, .long_seconds = seconds / 2});
 }
 
@@ -153,7 +159,7 @@ absl::StatusOr<json::object> IdentityOf(const ProbeTarget& target) {
     shape = {c.model_dim, c.expert_dim, c.dense_ffn_dim, c.num_heads, c.num_kv_heads, c.head_dim};
   }
   std::string disk = target.disk_dir;
-  if (target.model != nullptr && !target.model->engine_model().files.empty()) {
+  if (ReadsModel(target)) {
     disk = target.model->engine_model().files[0].path;
   }
   struct stat info = {};
@@ -186,15 +192,20 @@ std::string CachePath(const json::object& identity) {
   return fmt::format("{}/probe-{:016x}.json", CacheDir(), hash);
 }
 
-std::string Today() {
-  const std::time_t now = std::time(nullptr);
+std::string DateOf(int64_t time) {
+  const auto now = static_cast<std::time_t>(time);
   std::tm date = {};
   ::gmtime_r(&now, &date);
   return fmt::format("{}-{:02}-{:02}", date.tm_year + 1900, date.tm_mon + 1, date.tm_mday);
 }
 
+struct KeptProbe {
+  Hardware hardware;
+  int64_t measured = 0, disk_measured = 0;  // seconds since 1970
+};
+
 // A file that is not there, not ours, or damaged is like none.
-std::optional<Hardware> ReadCache(const json::object& identity) {
+std::optional<KeptProbe> ReadCache(const json::object& identity) {
   if (CacheDir().empty()) return std::nullopt;
   const absl::StatusOr<std::string> text = ReadFile(CachePath(identity), kMaxConfigBytes);
   if (!text.ok()) return std::nullopt;
@@ -202,20 +213,25 @@ std::optional<Hardware> ReadCache(const json::object& identity) {
   if (!value.ok() || !value->is_object()) return std::nullopt;
   const json::value* known = value->get_object().if_contains("identity");
   const json::value* found = value->get_object().if_contains("hardware");
-  const json::value* date = value->get_object().if_contains("measured");
+  const json::value* measured = value->get_object().if_contains("measured");
+  const json::value* disk_measured = value->get_object().if_contains("disk_measured");
   if (known == nullptr || found == nullptr || json::serialize(*known) != json::serialize(identity)) return std::nullopt;
+  if (measured == nullptr || !measured->is_int64() || disk_measured == nullptr || !disk_measured->is_int64()) {
+    return std::nullopt;
+  }
   absl::StatusOr<Hardware> hardware = ParseHardware(*found);
   if (!hardware.ok()) return std::nullopt;
-  LogInfo("this machine as it was measured{} (penstock probe measures it again)",
-          date != nullptr && date->is_string() ? " on " + Printable(std::string(date->get_string())) : "");
-  return *std::move(hardware);
+  return KeptProbe{*std::move(hardware), measured->get_int64(), disk_measured->get_int64()};
 }
 
-void WriteCache(const json::object& identity, const Hardware& hardware) {
+void WriteCache(const json::object& identity, const KeptProbe& probe) {
   if (CacheDir().empty()) return;
   std::error_code error;
   std::filesystem::create_directories(CacheDir(), error);
-  const json::object file = {{"identity", identity}, {"measured", Today()}, {"hardware", ToJson(hardware)}};
+  const json::object file = {{"identity", identity},
+                             {"measured", probe.measured},
+                             {"disk_measured", probe.disk_measured},
+                             {"hardware", ToJson(probe.hardware)}};
   const absl::Status status = ReplaceFile(CachePath(identity), std::string(json::serialize(file)) + "\n");
   if (!status.ok()) LogWarning("what was measured could not be kept: {}", Message(status));
 }
@@ -226,9 +242,9 @@ absl::StatusOr<Hardware> Probe(const ProbeTarget& target) {
   PENSTOCK_ASSIGN_OR_RETURN(Hardware hardware, ProbeMachine({.max_threads = NumThreads(target),
                                                              .total_seconds = target.seconds * kMachineShare}));
   PENSTOCK_RETURN_IF_ERROR(MeasureKernels(target, hardware.processors.at(0)));
-  const bool reads_model = target.model != nullptr && !target.model->engine_model().files.empty();
+  const bool reads_model = ReadsModel(target);
   if (!reads_model && target.disk_dir.empty()) return hardware;
-  absl::StatusOr<Link> disk = MeasureDiskOf(target);
+  absl::StatusOr<Link> disk = MeasureDiskOf(target, target.seconds * (1 - kMachineShare));
   if (disk.ok()) {
     hardware.links.push_back(*std::move(disk));
   } else if (reads_model) {
@@ -242,14 +258,25 @@ absl::StatusOr<Hardware> Probe(const ProbeTarget& target) {
 absl::StatusOr<Hardware> ProbeAndKeep(const ProbeTarget& target) {
   PENSTOCK_ASSIGN_OR_RETURN(const json::object identity, IdentityOf(target));
   PENSTOCK_ASSIGN_OR_RETURN(Hardware hardware, Probe(target));
-  WriteCache(identity, hardware);
+  const int64_t now = std::time(nullptr);
+  WriteCache(identity, {hardware, now, now});
   return hardware;
 }
 
 absl::StatusOr<Hardware> CachedProbe(const ProbeTarget& target) {
   PENSTOCK_ASSIGN_OR_RETURN(const json::object identity, IdentityOf(target));
-  if (std::optional<Hardware> kept = ReadCache(identity)) return *std::move(kept);
-  return ProbeAndKeep(target);
+  std::optional<KeptProbe> kept = ReadCache(identity);
+  if (!kept.has_value()) return ProbeAndKeep(target);
+  LogInfo("this machine as it was measured on {} (penstock probe measures it again)", DateOf(kept->measured));
+  Link* disk = kept->hardware.FindLink("disk_to_dram");
+  const int64_t now = std::time(nullptr);
+  const bool is_new = now >= kept->disk_measured && now < kept->disk_measured + kDiskSeconds;
+  // Writing a file for it would take longer than it is worth.
+  if (disk == nullptr || is_new || !ReadsModel(target)) return std::move(kept->hardware);
+  PENSTOCK_ASSIGN_OR_RETURN(*disk, MeasureDiskOf(target, kAgainShare * target.seconds * (1 - kMachineShare)));
+  kept->disk_measured = now;
+  WriteCache(identity, *kept);
+  return std::move(kept->hardware);
 }
 
 }  // namespace penstock

@@ -23,7 +23,8 @@ struct ProbeTarget {
 // measured is left out, with a warning.
 absl::StatusOr<Hardware> Probe(const ProbeTarget& target);
 
-// What Probe() found earlier on this machine for such a target, or finds now. Kept in $XDG_CACHE_HOME/penstock or
+// What Probe() found earlier on this machine for such a target, or finds now; the disk of a model's files is measured
+// again when that was more than ten minutes ago. Kept in $XDG_CACHE_HOME/penstock or
 // ~/.cache/penstock; where there is no such folder it is measured every time.
 absl::StatusOr<Hardware> CachedProbe(const ProbeTarget& target);
 
