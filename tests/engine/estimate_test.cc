@@ -20,6 +20,7 @@ struct Case {
   int64_t batch_size;
   int64_t micro_batch_size;
   const char* workload;
+  double tolerance = 0.12;
 };
 
 TEST(Estimate, IsWhatTheWholeSimulationSays) {
@@ -36,8 +37,8 @@ TEST(Estimate, IsWhatTheWholeSimulationSays) {
       {"mixtral-8x7b.json", "int8", "none:dram=64GiB", "on-demand", 1, 0, "prompt=400,gen=8"},
       {"mixtral-8x7b.json", "int8", "none:dram=64GiB", "klotski", 4, 0, "prompt=20,gen=4"},
       {"mixtral-8x7b.json", "int8", "l4:dram=44GiB", "zigzag", 16, 8, "prompt=32,gen=8"},
-      // Many logits beside few bytes from the disk.
-      {"qwen3-30b-a3b.json", "int8", "rtx4090:dram=24GiB", "zigzag-cpu-attention", 512, 512, "prompt=16,gen=12"},
+      // While many logits are computed the disk reads ahead.
+      {"qwen3-30b-a3b.json", "bf16", "none:dram=24GiB", "zigzag", 512, 0, "prompt=16,gen=24,requests=512", 0.05},
   };
   for (const Case& c : cases) {
     SCOPED_TRACE(std::string(c.config) + " on " + c.hardware + " by " + c.schedule + " with " + c.workload);
@@ -57,7 +58,7 @@ TEST(Estimate, IsWhatTheWholeSimulationSays) {
     const RunEstimate estimate = RunEstimator::Create(inputs, hardware, workload, routing).value().Estimate();
     EXPECT_EQ(estimate.generated_tokens, whole.generated_tokens);
     EXPECT_EQ(estimate.prompt_tokens, whole.prompt_tokens);
-    EXPECT_NEAR(estimate.total_s() / whole.total_s(), 1, 0.12);
+    EXPECT_NEAR(estimate.total_s() / whole.total_s(), 1, c.tolerance);
     EXPECT_GT(estimate.decode_step_s, 0);
   }
 }
