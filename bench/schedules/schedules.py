@@ -4,6 +4,9 @@
   ablation  zero, zigzag and Klotski's ideas one after the other, within the same budget and batch
   device    CGOPipe and the schedules that MoE-Lightning compares it with, on the emulated device: its link a quarter as
             fast as this machine copies, its memory a fifth of the model, one thread each for host and device
+  hybrid    HybriMoE's schedule and those that it is compared with, for one sequence and for prompts of 128 tokens: on the
+            emulated device with 25, 50 and 75 % of the experts, link and threads as for `device`, and on the CPU alone
+            with as many in DRAM
   predict   twenty settings of schedule, budget and batch, beside what one probed Hardware predicts for them; each round
             begins with a probe, and medians of the rounds are compared
 """
@@ -25,6 +28,23 @@ ABLATION = {
     "+ reorder (klotski)": {"schedule": "klotski"},
     "klotski, nothing ahead": {"schedule": "klotski", "hot_prefetch": False},
 }
+# KTransformers and llama.cpp place whole layers; nothing ever moves.
+FIXED = {"schedule": "hybrid", "hybrid_rule": "fixed", "eviction": "fifo", "predictor": "none"}
+HYBRID = {
+    "fixed mapping": FIXED,
+    "fixed, as many of each layer": {**FIXED, "eviction": "static", "streaming_slots": 1},
+    "fixed": {**FIXED, "eviction": "static"},
+    "on-demand, LRU": {"schedule": "on-demand", "eviction": "lru"},
+    "Fiddler's threshold": {**FIXED, "hybrid_rule": "threshold", "eviction": "static"},
+    "two-ended list": {"schedule": "hybrid", "hybrid_rule": "two-ended"},
+    "timelines": {"schedule": "hybrid", "hybrid_rule": "timelines"},
+    "hybrid": {"schedule": "hybrid"},
+    "hybrid, LRU": {"schedule": "hybrid", "eviction": "lru"},
+    "hybrid, nothing ahead": {"schedule": "hybrid", "predictor": "none"},
+    "hybrid, history": {"schedule": "hybrid", "predictor": "history"},
+}
+# Without a device all rules are the same.
+HYBRID_CPU = ("fixed", "on-demand, LRU", "hybrid", "hybrid, LRU", "hybrid, nothing ahead", "hybrid, history")
 DEVICE = ("cgopipe", "fastdecode", "zigzag-cpu-attention", "zigzag")
 # (schedule, share of the model, sequences)
 PREDICTED = [(schedule, share, batch) for share in (0.5, 0.25) for schedule, batch in
@@ -37,6 +57,9 @@ class Bench:
     def __init__(self, args):
         self.args = args
         self.folder = tempfile.TemporaryDirectory()
+        inspected = json.loads(self.penstock("inspect", "--model", args.model, "--json"))
+        self.slot_bytes = inspected["bytes_per_expert"]
+        self.num_experts = inspected["expert_bytes"] // self.slot_bytes
         self.model_bytes = sum(p.stat().st_size for p in pathlib.Path(args.model).iterdir())
 
     def penstock(self, *command):
@@ -47,13 +70,24 @@ class Bench:
             sys.exit(f"penstock {' '.join(map(str, command))}: exit {done.returncode}: {done.stderr[-500:]}")
         return done.stdout
 
-    def decode(self, policy, batch, *flags):
-        """The JSON objects of one measurement."""
+    def command(self, policy, *flags):
         path = pathlib.Path(self.folder.name) / "policy.json"
         path.write_text(json.dumps(policy))
-        lines = self.penstock("bench", "--model", self.args.model, "--policy", path, "--prefill", 0, "--decode", batch,
-                              "--empty-context", "--json", *flags).splitlines()
-        return [json.loads(line) for line in lines]
+        return "bench", "--model", self.args.model, "--policy", path, "--json", *flags
+
+    def lines(self, policy, *flags):
+        """The JSON objects of one run of penstock bench."""
+        return [json.loads(line) for line in self.penstock(*self.command(policy, *flags)).splitlines()]
+
+    def refusal(self, policy, *flags):
+        """What penstock bench says when it cannot work so."""
+        done = subprocess.run([self.args.penstock, *map(str, self.command(policy, *flags)), "--quiet"],
+                              stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, check=False)
+        return done.stderr
+
+    def decode(self, policy, batch, *flags):
+        """The JSON objects of one measurement."""
+        return self.lines(policy, "--prefill", 0, "--decode", batch, "--empty-context", *flags)
 
     def budget(self, share):
         return f"{int(self.model_bytes * share) - BELOW_LIMIT}B"
@@ -89,16 +123,61 @@ def ablation(bench):
     return records
 
 
+def link_rate(bench):
+    """A quarter of what one thread copies, bytes/s."""
+    copy = json.loads(bench.penstock("probe", "--json", "--threads", 1, "--disk", "none"))["tiers"][0]["rates"][0]["copy_bytes_per_second"]
+    print(f"copies {copy / 1e9:.2f} GB/s; link {copy / 4e9:.2f} GB/s")
+    return int(copy / 4)
+
+
 def device(bench):
     args = bench.args
-    copy = json.loads(bench.penstock("probe", "--json", "--threads", 1, "--disk", "none"))["tiers"][0]["rates"][0]["copy_bytes_per_second"]
-    link = int(copy / 4)
-    print(f"copies {copy / 1e9:.2f} GB/s; link {link / 1e9:.2f} GB/s; device memory {bench.model_bytes // 5 / 1e6:.0f} MB")
+    link = link_rate(bench)
+    print(f"device memory {bench.model_bytes // 5 / 1e6:.0f} MB")
     print("| schedule | tokens/s | of the first | lanes busy |")
     return by_turns(args, DEVICE, lambda name: bench.decode(
         {"schedule": name}, args.sequences, "--context", args.context, "--context-length", args.context + args.steps + 2,
         "--micro-batch-size", args.micro_batch_size, "--memory", args.memory, "--threads", 1, "--prefill-chunk", 64,
         "--device", f"emulated:link={link}B/s,threads=1", "--gpu-memory", f"{bench.model_bytes // 5}B", "--steps", args.steps)[0])
+
+
+def hybrid(bench):
+    args = bench.args
+    num_experts = bench.num_experts
+    link = args.link or link_rate(bench)
+    common = ("--prefill", 128, "--decode", args.decode, "--context", 64, "--context-length", 512, "--prefill-chunk", 128,
+              "--batch-size", args.decode, "--micro-batch-size", args.decode, "--steps", args.steps, "--repetitions", 3)
+    records = []
+    for form, names in (("device", [name for name in HYBRID if name != "fixed"]), ("cpu", HYBRID_CPU)):
+        on = ("--threads", 1, "--device", f"emulated:link={link}B/s,threads=1") if form == "device" else ()
+        for share in (0.25, 0.5, 0.75):
+            room = int(share * num_experts) * bench.slot_bytes
+            measured = {name: [] for name in names}
+            for _ in range(args.rounds):
+                for name in names:
+                    if form == "device":
+                        budget = ("--memory", args.memory, "--gpu-memory", f"{least(bench, 'device memory', HYBRID[name], common, on) + room}B")
+                    else:
+                        budget = ("--memory", f"{least(bench, 'budget', HYBRID[name], common, on) + room}B")
+                    lines = bench.lines(HYBRID[name], *common, *on, *budget)
+                    rates = {line["kind"]: line["tokens_per_second"] for line in lines}
+                    measured[name].append(rates)
+                    records.append({"form": form, "share": share, "name": name, "lines": lines})
+                    print(f"  {form} {share:.0%} {name}: {rates}", file=sys.stderr, flush=True)
+            print(f"\n{form}, {share:.0%} of {num_experts} experts: | schedule | decode | of the first | prefill | of the first |")
+            medians = {name: {kind: statistics.median(r[kind] for r in rounds) for kind in rounds[0]} for name, rounds in measured.items()}
+            for name, rates in medians.items():
+                first = medians[names[0]]
+                print(f"| {name} | {rates['decode']:.2f} | {rates['decode'] / first['decode']:.2f} | "
+                      f"{rates['prefill']:.1f} | {rates['prefill'] / first['prefill']:.2f} |")
+    return records
+
+
+def least(bench, what, policy, common, on):
+    """Bytes that are needed beside the experts: the least that the engine would work with, less two of its slots."""
+    small = ("--gpu-memory", "1KiB", "--memory", bench.args.memory) if what == "device memory" else ("--memory", "1KiB")
+    message = bench.refusal(policy, *common, *on, *small)
+    return int(re.search(rf"the least {what} is (\d+) bytes", message).group(1)) - 2 * bench.slot_bytes
 
 
 def predict(bench):
@@ -129,7 +208,7 @@ def predict(bench):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("what", choices=("ablation", "device", "predict"))
+    parser.add_argument("what", choices=("ablation", "device", "hybrid", "predict"))
     parser.add_argument("--penstock", default=ROOT / "build/release/bin/penstock")
     parser.add_argument("--model", required=True, help="a packed store")
     parser.add_argument("--rounds", type=int, default=2)
@@ -138,12 +217,14 @@ def main():
     parser.add_argument("--sequences", type=int, default=384, help="device")
     parser.add_argument("--micro-batch-size", type=int, default=64, help="device")
     parser.add_argument("--context", type=int, default=384, help="device")
+    parser.add_argument("--decode", type=int, default=1, help="hybrid: sequences")
+    parser.add_argument("--link", type=int, help="hybrid: bytes/s, instead of a quarter of what one thread copies")
     parser.add_argument("--hardware", help="predict: JSON of an earlier probe")
     parser.add_argument("--output", help="JSON of all measurements")
     args = parser.parse_args()
     cpu = re.search(r"model name\s*: (.*)", pathlib.Path("/proc/cpuinfo").read_text())
     print(f"{cpu.group(1) if cpu else 'unknown processor'}, {os.cpu_count()} CPUs, {pathlib.Path(args.model).name}")
-    records = {"ablation": ablation, "device": device, "predict": predict}[args.what](Bench(args))
+    records = {"ablation": ablation, "device": device, "hybrid": hybrid, "predict": predict}[args.what](Bench(args))
     if args.output:
         pathlib.Path(args.output).write_text("".join(json.dumps(record) + "\n" for record in records))
 

@@ -90,13 +90,16 @@ struct CallerMemory {
 
 // How passes are scheduled. Answers do not depend on it.
 struct Policy {
-  // on-demand, zero, zigzag, klotski; with a device also zigzag-cpu-attention, fastdecode, cgopipe. auto: klotski when
-  // experts stream, else, and for a batch of one sequence where the experts of two tokens fit, on-demand.
+  // on-demand, zero, zigzag, hybrid, klotski; with a device also zigzag-cpu-attention, fastdecode, cgopipe. auto:
+  // klotski when experts stream, else, and for a batch of one sequence where the experts of two tokens fit, on-demand.
   std::string schedule = "auto";
-  std::string eviction = "auto";  // lru, lfu, fifo, static; auto: static (pinned share and ring) but for on-demand: lru
-  int64_t micro_batch_size = 0;   // sequences that go through a layer together; 0: all of a pass, with a device 32
-  std::string kv_tier = "auto";   // where the KV cache lies: dram, or device; auto: device for zero, else dram
-  int64_t streaming_slots = 0;    // slots that no pinned expert holds (eviction static); 0: what the schedule can use
+  // lru, lfu, fifo, mrs, mrs-layer, static; auto: lru for on-demand, mrs for hybrid, else static (pinned share and
+  // ring)
+  std::string eviction = "auto";
+  int64_t micro_batch_size = 0;  // sequences that go through a layer together; 0: all of a pass, with a device 32
+  std::string kv_tier =
+      "auto";                   // where the KV cache lies: dram, or device; auto: device for zero and hybrid, else dram
+  int64_t streaming_slots = 0;  // slots that no pinned expert holds (eviction static); 0: what the schedule can use
   // With a device: layers whose experts pass through DRAM on their way from disk, ahead of what the device takes; 0: as
   // many experts as keep the disk busy, so that more of them can stay in DRAM.
   int64_t disk_window = 0;
@@ -109,6 +112,12 @@ struct Policy {
   bool multi_batch = true;
   bool hot_prefetch = true;
   bool reorder = true;
+  // hybrid, with a device: how experts are divided between it and the host: balanced (= auto), timelines, two-ended,
+  // threshold or fixed (schedule/layer_plan.h).
+  std::string hybrid_rule = "auto";
+  // hybrid: what it fetches ahead by: none, gate (= auto), correlation, history, sequence, or in simulations oracle
+  // (routing/expert_predictor.h).
+  std::string predictor = "auto";
 };
 
 struct EngineOptions {
@@ -156,6 +165,7 @@ struct DevicePlan {
   int64_t num_expert_slots = 0;
   int64_t num_pinned_experts = 0;
   bool holds_kv_cache = false;
+  bool host_computes_experts = false;  // some of them, beside the device
 };
 
 // Where every byte of the budget goes.

@@ -11,7 +11,8 @@ import tempfile
 import program
 
 ALLOWANCE = 32 << 20  # the program itself and its libraries
-SCHEDULES = ("auto", "on-demand", "zigzag", "klotski", "zero", "device cgopipe", "device zigzag", "device klotski", "device zero")
+SCHEDULES = ("auto", "on-demand", "zigzag", "klotski", "hybrid", "zero", "device cgopipe", "device zigzag", "device klotski", "device hybrid",
+             "device zero")
 
 
 def synthesise(preset, folder):

@@ -63,7 +63,7 @@ TEST_F(DeviceTest, LeastMemoryIsExactAndLinksAreCounted) {
   const std::vector<Request> requests = Requests(golden_);
   const std::vector<Answer> expected = RunAll(Options("auto"), requests);
   for (const char* schedule :
-       {"on-demand", "zero", "zigzag", "klotski", "zigzag-cpu-attention", "fastdecode", "cgopipe"}) {
+       {"on-demand", "zero", "zigzag", "hybrid", "klotski", "zigzag-cpu-attention", "fastdecode", "cgopipe"}) {
     SCOPED_TRACE(schedule);
     EngineOptions options = Options(schedule);
     options.device = "emulated:link=1GB/s";
@@ -77,7 +77,8 @@ TEST_F(DeviceTest, LeastMemoryIsExactAndLinksAreCounted) {
     EXPECT_LE(plan.dense_bytes + plan.kv_bytes + plan.activation_bytes + plan.expert_bytes, least);
     ASSERT_TRUE(engine->Submit(requests[0]).ok());
     while (!engine->idle()) ASSERT_TRUE(engine->Step().ok());
-    EXPECT_GT(engine->stats().dram_to_device_bytes, plan.expert_bytes / 2);
+    // Where the host computes experts fewer come.
+    EXPECT_GT(engine->stats().dram_to_device_bytes, plan.host_computes_experts ? 0 : plan.expert_bytes / 2);
     EXPECT_GT(engine->stats().device_to_dram_bytes, 0u);
     EXPECT_EQ(engine->stats().lanes.size(), 7u);
   }

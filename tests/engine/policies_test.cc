@@ -36,7 +36,9 @@ EngineOptions RandomOptions(const EngineOptions& base, Draw& draw) {
   options.io_uring = draw.Coin();
   options.direct_io = draw.Coin();
   Policy& policy = options.policy;
-  policy.schedule = draw.From<std::string>({"auto", "on-demand", "zero", "zigzag", "klotski", "klotski"});
+  policy.schedule = draw.From<std::string>({"auto", "on-demand", "zero", "zigzag", "hybrid", "hybrid", "klotski"});
+  policy.hybrid_rule = draw.From<std::string>({"auto", "balanced", "timelines", "two-ended", "threshold", "fixed"});
+  policy.predictor = draw.From<std::string>({"auto", "none", "gate", "correlation", "history", "sequence"});
   const bool has_device = draw.Coin();
   if (has_device) {
     options.device = draw.From<std::string>({"emulated", "emulated:link=50MB/s", "emulated:threads=2,link=1GB/s"});
@@ -47,7 +49,7 @@ EngineOptions RandomOptions(const EngineOptions& base, Draw& draw) {
       policy.kv_tier = "auto";
     }
   }
-  policy.eviction = draw.From<std::string>({"auto", "lru", "lfu", "fifo", "static"});
+  policy.eviction = draw.From<std::string>({"auto", "lru", "lfu", "fifo", "mrs", "mrs-layer", "static"});
   policy.micro_batch_size = draw.From<int64_t>({0, 1, 2, 4});
   policy.streaming_slots = draw.From<int64_t>({0, 1, 2, 3, 9});
   policy.hot_experts = draw.From<int64_t>({0, 1, 5});
@@ -74,11 +76,11 @@ std::string Describe(const EngineOptions& options) {
   return fmt::format(
       "memory {} device {} of {} kv {} window {} threads {} batch {} chunk {} io_uring {} direct {} schedule {} "
       "eviction {} "
-      "micro-batch {} streaming {} hot {} path {} multi-batch {} hot-prefetch {} reorder {}",
+      "micro-batch {} streaming {} hot {} path {} multi-batch {} hot-prefetch {} reorder {} rule {} predictor {}",
       options.memory_bytes, options.device, options.device_memory_bytes, policy.kv_tier, policy.disk_window,
       options.threads, options.batch_size, options.prefill_chunk, options.io_uring, options.direct_io, policy.schedule,
       policy.eviction, policy.micro_batch_size, policy.streaming_slots, policy.hot_experts, policy.path_length,
-      policy.multi_batch, policy.hot_prefetch, policy.reorder);
+      policy.multi_batch, policy.hot_prefetch, policy.reorder, policy.hybrid_rule, policy.predictor);
 }
 
 class PoliciesTest : public testing::TestWithParam<std::string> {};
@@ -106,7 +108,9 @@ TEST_P(PoliciesTest, RandomPoliciesGiveTheBitsOfAPlainEngine) {
 TEST(Policies, EveryNameIsKnown) {
   for (const ScheduleKind kind : kAllSchedules) EXPECT_EQ(ParseScheduleName(ScheduleName(kind)).value(), kind);
   for (const Eviction eviction : kAllEvictions) EXPECT_EQ(ParseEvictionName(EvictionName(eviction)).value(), eviction);
+  for (const HybridRule rule : kAllHybridRules) EXPECT_EQ(ParseHybridRule(HybridRuleName(rule)).value(), rule);
   EXPECT_FALSE(ParseScheduleName("martian").ok());
+  EXPECT_FALSE(ParseHybridRule("").ok());
   EXPECT_FALSE(ParseEvictionName("").ok());
 }
 

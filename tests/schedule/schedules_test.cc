@@ -34,7 +34,8 @@ struct Scenario {
   bool device = false;
   int64_t num_dram_slots = 0;  // with a device; 0: for all experts
   double link_bytes_per_s = 4e9;
-  int64_t context = 100;  // positions before the first step
+  int64_t context = 100;         // positions before the first step
+  double host_is_slower_by = 1;  // than the device
 };
 
 struct Outcome {
@@ -108,6 +109,7 @@ Outcome Simulate(const Scenario& scenario) {
     args.device = {.room = room,
                    .staged_pages = scenario.micro_batch * KvCache::PagesFor(scenario.context + scenario.num_steps)};
     args.rates.device_compute = compute_time;
+    args.rates.host_compute = [=](const TaskCost& task) { return scenario.host_is_slower_by * compute_time(task); };
     args.rates.dram_to_device = args.rates.device_to_dram = TransferTime(scenario.link_bytes_per_s);
     args.rates.dram_to_pinned = TransferTime(5 * scenario.link_bytes_per_s);
   }
@@ -143,7 +145,7 @@ Outcome Simulate(const Scenario& scenario) {
 Scenario With(ScheduleKind kind) {
   Scenario scenario;
   scenario.schedule.kind = kind;
-  if (kind != ScheduleKind::kOnDemand && kind != ScheduleKind::kKlotski) scenario.num_streaming = 16;
+  if (IsLayerByLayer(kind)) scenario.num_streaming = 16;
   scenario.device = AttendsOnHost(kind);
   return scenario;
 }
@@ -155,8 +157,8 @@ TEST(Schedules, IssueEveryOperationOnce) {
     scenario.micro_batch = 16;
     const Outcome outcome = Simulate(scenario);
     const int64_t num_steps = scenario.num_steps - 1, per_layer = num_steps * scenario.num_layers;
-    const bool in_micro_batches = kind != ScheduleKind::kOnDemand;
-    const bool in_groups = kind == ScheduleKind::kKlotski || kind == ScheduleKind::kOnDemand;
+    const bool in_micro_batches = kind != ScheduleKind::kOnDemand && kind != ScheduleKind::kHybrid;
+    const bool in_groups = !IsLayerByLayer(kind);
     EXPECT_EQ(outcome.num_tasks.at("attention"), per_layer * 4);
     EXPECT_EQ(outcome.num_tasks.at("logits"), num_steps * 4);
     if (AttendsOnHost(kind)) {
@@ -265,6 +267,72 @@ TEST(Schedules, OnADeviceAttentionTakesTheKvCacheAlong) {
   EXPECT_GT((on_device.link_busy_s - on_host.link_busy_s) * 4e9, 0.9 * 5 * 8 * kv_bytes);
   EXPECT_GT(on_host.host_busy_s, 0.3 * on_host.later_s());
   EXPECT_LT(on_device.host_busy_s, 0.05 * on_device.later_s());
+}
+
+// A few sequences, a device four times as fast as the host, and a link that brings an expert in the time in which the
+// host computes two.
+Scenario FewRowsOnDevice(HybridRule rule, Eviction eviction) {
+  Scenario scenario = With(ScheduleKind::kHybrid);
+  scenario.schedule.hybrid_rule = rule;
+  scenario.eviction = eviction;
+  scenario.device = true;
+  scenario.num_experts = 16;
+  scenario.num_topk = 4;
+  scenario.num_slots = 32;
+  scenario.num_streaming = 32;
+  scenario.num_rows = 4;
+  scenario.skew = 1.2;
+  scenario.num_steps = 20;
+  scenario.host_is_slower_by = 4;
+  scenario.link_bytes_per_s = kMemoryBytes / 8;
+  return scenario;
+}
+
+TEST(Schedules, HybridComputesEachExpertWhereItIsSooner) {
+  const double balanced_s = Simulate(FewRowsOnDevice(HybridRule::kBalanced, Eviction::kMrs)).later_s();
+  for (const HybridRule rule : kAllHybridRules) {
+    EXPECT_GE(Simulate(FewRowsOnDevice(rule, Eviction::kMrs)).later_s(), 0.999 * balanced_s) << HybridRuleName(rule);
+  }
+  for (const HybridRule rule : {HybridRule::kThreshold, HybridRule::kFixed}) {
+    EXPECT_LT(1.3 * balanced_s, Simulate(FewRowsOnDevice(rule, Eviction::kMrs)).later_s()) << HybridRuleName(rule);
+  }
+  Scenario on_demand = FewRowsOnDevice(HybridRule::kBalanced, Eviction::kLru);
+  on_demand.schedule.kind = ScheduleKind::kOnDemand;
+  EXPECT_LT(2 * balanced_s, Simulate(on_demand).later_s());
+}
+
+TEST(Schedules, HybridFetchesAheadWhatItWillNeed) {
+  for (const bool device : {true, false}) {
+    SCOPED_TRACE(device ? "device" : "disk");
+    Scenario none = FewRowsOnDevice(HybridRule::kBalanced, Eviction::kMrs);
+    none.device = device;
+    none.schedule.predictor = PredictorKind::kNone;
+    // One token wants few experts of a layer: little is computed while what is missing comes.
+    none.num_rows = 1;
+    none.host_is_slower_by = 20;
+    none.link_bytes_per_s = none.disk_bytes_per_s = 6e9;
+    Scenario oracle = none;
+    oracle.schedule.predictor = PredictorKind::kOracle;
+    const Outcome without = Simulate(none), with = Simulate(oracle);
+    EXPECT_EQ(without.counters.prefetched, 0);
+    EXPECT_GT(with.counters.prefetched, 0);
+    EXPECT_GT(with.counters.prefetch_used, 0.9 * static_cast<double>(with.counters.prefetched));
+    EXPECT_LT(1.05 * with.later_s(), without.later_s());
+  }
+}
+
+// What nobody will want is brought only while nothing else is to be done.
+TEST(Schedules, WrongPredictionsCostLittle) {
+  for (const bool device : {true, false}) {
+    SCOPED_TRACE(device ? "device" : "disk");
+    Scenario none = FewRowsOnDevice(HybridRule::kBalanced, Eviction::kMrs);
+    none.device = device;
+    none.skew = 1;
+    none.schedule.predictor = PredictorKind::kNone;
+    Scenario history = none;
+    history.schedule.predictor = PredictorKind::kHistory;
+    EXPECT_LT(Simulate(history).later_s(), 1.15 * Simulate(none).later_s());
+  }
 }
 
 RC_GTEST_PROP(Schedules, AreDeterministicAndNeverFasterThanTheirBound, ()) {

@@ -27,6 +27,7 @@ import gguf_file
 
 MIB = 1 << 20
 CHUNK = 1 << 18     # values generated at once
+COMMON_DIMS, COMMON_VALUE = 16, 4.0     # with a routing skew: of every embedding
 DTYPES = {"bf16": ("BF16", 2, "bfloat16"), "f16": ("F16", 2, "float16"), "f32": ("F32", 4, "float32")}
 TOKENIZER_FILES = ("tokenizer.json", "tokenizer.model", "tokenizer_config.json", "special_tokens_map.json",
                    "added_tokens.json", "vocab.json", "merges.txt", "chat_template.jinja",
@@ -38,6 +39,10 @@ PRESETS = {
     "mixtral-2gb": dict(family="mixtral", model_dim=1024, num_layers=11, num_heads=16, num_kv_heads=4,
                         head_dim=64, num_experts=8, num_topk=2, expert_dim=3584, vocab_size=4096,
                         context=4096),
+    # 2.1 GB, many small experts
+    "qwen3moe-2gb": dict(family="qwen3_moe", model_dim=1024, num_layers=16, num_heads=16, num_kv_heads=4,
+                         head_dim=64, num_experts=32, num_topk=4, expert_dim=640, vocab_size=4096,
+                         context=4096),
     # 9.5 GB
     "mixtral-mini": dict(family="mixtral", model_dim=2048, num_layers=16, num_heads=16, num_kv_heads=4,
                          head_dim=128, num_experts=8, num_topk=2, expert_dim=5632, vocab_size=32000,
@@ -53,10 +58,12 @@ DEFAULTS = dict(model_dim=256, num_layers=4, num_heads=8, num_kv_heads=4, head_d
 
 
 def tensor_list(dims):
-    """The model's tensors in file order: [(name, shape, kind)], kind "linear", "embedding" or "norm".
+    """The model's tensors in file order: [(name, shape, kind)], kind "linear", "embedding", "norm" or, with a routing
+    skew of 1.2, "linear+1.2" (a router) and "embedding+1.2".
 
     Linear weights are [output features, input features].
     """
+    skew = f"+{dims['routing_skew']}" if dims["routing_skew"] > 0 else ""
     family, model_dim = dims["family"], dims["model_dim"]
     query_dim = dims["num_heads"] * dims["head_dim"]
     kv_dim = dims["num_kv_heads"] * dims["head_dim"]
@@ -64,7 +71,7 @@ def tensor_list(dims):
         "mixtral": ("block_sparse_moe", "w1", "w3", "w2"),
     }.get(family, ("mlp", "gate_proj", "up_proj", "down_proj"))
 
-    tensors = [("model.embed_tokens", (dims["vocab_size"], model_dim), "embedding")]
+    tensors = [("model.embed_tokens", (dims["vocab_size"], model_dim), "embedding" + skew)]
     for layer in range(dims["num_layers"]):
         prefix = f"model.layers.{layer}."
         attention = prefix + "self_attn."
@@ -82,7 +89,7 @@ def tensor_list(dims):
             tensors += [(attention + "q_norm", (query_dim,), "norm"),
                         (attention + "k_norm", (kv_dim,), "norm")]
         tensors += [(prefix + "post_attention_layernorm", (model_dim,), "norm"),
-                    (prefix + moe + ".gate", (dims["num_experts"], model_dim), "linear")]
+                    (prefix + moe + ".gate", (dims["num_experts"], model_dim), "linear" + skew)]
         for expert in range(dims["num_experts"]):
             name = f"{prefix}{moe}.experts.{expert}."
             tensors += [(name + gate, (dims["expert_dim"], model_dim), "linear"),
@@ -129,7 +136,7 @@ def check_dims(dims):
             raise ValueError("--head-dim is needed: --model-dim is no multiple of --num-heads")
         dims["head_dim"] = dims["model_dim"] // dims["num_heads"]
     for key, value in dims.items():
-        if key != "family" and value < 1:
+        if key not in ("family", "routing_skew") and value < 1:
             raise ValueError(f"--{key.replace('_', '-')} must be positive")
     if dims["head_dim"] % 2:
         raise ValueError(f"head_dim {dims['head_dim']} must be even")
@@ -163,13 +170,32 @@ def random_bytes(name, shape, kind, dtype, seed):
     Each value is a random entry of a table of normal quantiles already in the tensor's scale and type.
     """
     rng = np.random.Generator(np.random.SFC64([seed, zlib.crc32(name.encode())]))
+    kind, _, skew = kind.partition("+")
     mean, std = {"norm": (1.0, 0.1), "embedding": (0.0, 1.0), "linear": (0.0, shape[-1] ** -0.5)}[kind]
     table = to_dtype(np.float32(mean) + np.float32(std) * normal_quantiles(), dtype)
-    left = math.prod(shape)
-    while left:
-        count = min(CHUNK, left)
-        left -= count
-        yield memoryview(table[np.frombuffer(rng.bytes(2 * count), dtype="<u2")]).cast("B")
+    common = to_dtype(common_values(kind, shape[0], float(skew), rng), dtype) if skew else None
+    size, done = math.prod(shape), 0
+    while done < size:
+        count = min(CHUNK, size - done)
+        values = table[np.frombuffer(rng.bytes(2 * count), dtype="<u2")]
+        if skew:
+            rows, columns = np.divmod(np.arange(done, done + count), shape[-1])
+            shared = columns < COMMON_DIMS
+            values[shared] = common[rows[shared]]
+        done += count
+        yield memoryview(values).cast("B")
+
+
+def common_values(kind, num_rows, skew, rng):
+    """What each row has in the first COMMON_DIMS columns, which all hidden states share: f32 [num_rows].
+
+    Of a router the logarithm of 1/rank^skew for a random order of the experts, as far as the hidden state still shows
+    what the embeddings share (less from layer to layer: the attention and the experts add to it).
+    """
+    if kind == "embedding":
+        return np.full(num_rows, COMMON_VALUE, np.float32)
+    popularity = -skew * np.log1p(rng.permutation(num_rows))
+    return ((popularity - popularity.mean()) / (COMMON_DIMS * COMMON_VALUE / 2)).astype(np.float32)
 
 
 def to_f32(data, dtype):
@@ -322,6 +348,8 @@ def parse_args():
         parser.add_argument("--" + key.replace("_", "-"), type=int, metavar="N",
                             help=f"without a preset: {text}")
     parser.add_argument("--dtype", choices=DTYPES, default="bf16")
+    parser.add_argument("--routing-skew", type=float, default=0, metavar="Z",
+                        help="the expert of rank r of each layer's own order is chosen about as often as 1/r^Z; default: all alike")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--shard-size", type=parse_size, default="500MB", help="default: %(default)s")
     parser.add_argument("--tokenizer-from", type=Path, metavar="DIR", help="copy the tokenizer files of DIR")
@@ -340,6 +368,8 @@ def parse_args():
     for kind, _ in args.gguf:
         if kind not in gguf_file.TYPES:
             parser.error(f"--gguf {kind}: the types are {', '.join(gguf_file.TYPES)}")
+    if args.routing_skew < 0:
+        parser.error("--routing-skew must not be negative")
     if args.seed < 0:
         parser.error("--seed must not be negative")
     return args
@@ -387,6 +417,7 @@ def main():
     args = parse_args()
     dims = {"family": args.family, **DEFAULTS, **PRESETS.get(args.preset, {})}
     dims |= {key: getattr(args, key) for key in DEFAULTS if getattr(args, key) is not None}
+    dims["routing_skew"] = args.routing_skew
     bos_id, eos_id = 1, 2
     try:
         check_dims(dims)

@@ -273,7 +273,7 @@ void AddPolicyFlags(CLI::App& app, ModelFlags& flags) {
 }
 
 const std::string kSchedules =
-    "auto, on-demand, zero, zigzag, klotski; with a device also zigzag-cpu-attention, fastdecode, cgopipe ";
+    "auto, on-demand, zero, zigzag, hybrid, klotski; with a device also zigzag-cpu-attention, fastdecode, cgopipe ";
 const std::string kScheduleHelp = kSchedules + "(auto: klotski when experts stream, else on-demand)";
 
 // --model and the flags of every command that computes.

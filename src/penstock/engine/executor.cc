@@ -14,6 +14,11 @@ namespace {
 constexpr double kRateSeconds = 0.3;
 constexpr double kDiskSeconds = 1.5;
 
+// Of a thread that reads weights, and of a disk.
+constexpr double kThreadBytesPerSecond = 12e9;
+constexpr double kDiskBytesPerSecond = 2e9;
+constexpr double kGuessSeconds = 0.05;
+
 }  // namespace
 
 Executor::Executor(Args& args)
@@ -34,6 +39,9 @@ Executor::Executor(Args& args)
 Executor::~Executor() { runtime_.Cancel(); }  // nobody waits for what is left
 
 absl::StatusOr<std::unique_ptr<Executor>> Executor::Create(Args args) {
+  if (args.policy.schedule.predictor == PredictorKind::kOracle) {
+    return UsageError("predictor oracle: only a simulation knows what will be chosen");
+  }
   auto executor = std::unique_ptr<Executor>(new Executor(args));
   const LoadedModel& model = args.model;
   Side& host = executor->host_;
@@ -47,7 +55,12 @@ absl::StatusOr<std::unique_ptr<Executor>> Executor::Create(Args args) {
       KvCache::Create(model.config, args.formats.kv, NumKvPages(args.policy.plan, model.config, args.formats.kv)));
   if (args.policy.device.has_value()) PENSTOCK_RETURN_IF_ERROR(executor->CreateDevice(args));
   PENSTOCK_RETURN_IF_ERROR(executor->CreateExperts(args));
-  executor->routing_.emplace(host.activations.topk_idx, model.config.num_topk);
+  const Activations& a = host.activations;
+  executor->routing_.emplace(GateRouting::Buffers{.choices = a.topk_idx,
+                                                  .choices_ahead = {a.topk_ahead(1), a.topk_ahead(2), a.topk_ahead(3)},
+                                                  .scores = a.router_logits},
+                             model.config.num_topk, model.config.num_experts);
+  if (PlansByRates(args.policy.schedule.kind)) executor->GuessRates();
   executor->runtime_.ResetUsage();
   executor->runtime_.SetSink(args.recorders.sink());
   return executor;
@@ -89,10 +102,26 @@ absl::Status Executor::CreateExperts(const Args& args) {
     tiers.device = {.room = {.num_slots = plan.device.num_expert_slots, .num_pinned = plan.device.num_pinned_experts},
                     .finish_lane = finish_lane_,
                     .dram_to_pinned_lane = device_->dram_to_pinned_lane,
-                    .dram_to_device_lane = device_->dram_to_device_lane};
+                    .dram_to_device_lane = device_->dram_to_device_lane,
+                    .preload = PreloadOf(args.policy.schedule)};
   }
   PENSTOCK_ASSIGN_OR_RETURN(experts_, ExpertTiers::Create(tiers));
   return absl::OkStatus();
+}
+
+void Executor::GuessRates() {
+  const auto compute = [&](const Side& side) -> LaneRates::Duration {
+    const double ops_per_s = OpsPerSecond(RowArithmetic(formats_.rows.ffn), *side.pool, kGuessSeconds).value_or(1e9);
+    const double bytes_per_s = kThreadBytesPerSecond * side.pool->num_workers();
+    return [=](const TaskCost& cost) {
+      return std::max(cost.flops / ops_per_s, static_cast<double>(cost.memory_bytes) / bytes_per_s);
+    };
+  };
+  rates_.host_compute = compute(host_);
+  rates_.disk_to_dram = TransferTime(kDiskBytesPerSecond);
+  if (!device_.has_value()) return;
+  rates_.device_compute = compute(*device_);
+  rates_.dram_to_pinned = rates_.dram_to_device = rates_.device_to_dram = TransferTime(device_->link_bytes_per_s);
 }
 
 absl::Status Executor::Run(const RowBatch& batch, std::vector<RowRange> micro_batches, LogitsSink sink,
@@ -121,11 +150,14 @@ absl::Status Executor::Run(const RowBatch& batch, std::vector<RowRange> micro_ba
              .device = device,
              .kv = kv_cache_->layer(0),
              .experts = experts_.compute(),
+             .host_experts = experts_.beside_device(),
+             .rates = &rates_,
              .routing = *routing_,
              .batch = batch,
              .micro_batches = std::move(micro_batches),
              .row_status = row_statuses,
              .rows_at_once = host_.activations.dims.max_logit_rows,
+             .ffn_row_bytes = kernels::RowBytes(formats_.rows.ffn, model_->config.model_dim),
              .on_routing = on_routing});
   PENSTOCK_RETURN_IF_ERROR(schedule_->Run(pass));
   PENSTOCK_RETURN_IF_ERROR(pass.Finish(sink));

@@ -75,6 +75,8 @@ class Executor {
   explicit Executor(Args& args);
   absl::Status CreateExperts(const Args& args);
   absl::Status CreateDevice(const Args& args);
+  // What lanes will take, roughly: who plans by it corrects it while it runs.
+  void GuessRates();
   OpContext ContextOf(Side& side) {
     return {model_->config, *kernels_, *side.pool, formats_.rows, *side.dense, side.activations};
   }
@@ -94,6 +96,7 @@ class Executor {
   Side host_;
   std::optional<Device> device_;
   ExpertTiers experts_;
+  LaneRates rates_;                     // for schedules that plan
   std::unique_ptr<Schedule> schedule_;  // holds leases: gone before the experts
 };
 

@@ -45,12 +45,17 @@ ActivationDims Dims(const PassSize& size, int64_t context_length, int num_worker
           .part = part};
 }
 
-uint64_t ActivationBytes(const PlanInputs& in, const PassSize& size, ActivationDims::Part part) {
-  return Activations::Bytes(*in.config, in.row_formats, Dims(size, in.context_length, in.num_workers, part));
+ActivationDims::Part HostPart(bool has_device, bool computes_experts) {
+  if (!has_device) return ActivationDims::Part::kAll;
+  return computes_experts ? ActivationDims::Part::kHostExperts : ActivationDims::Part::kHost;
 }
 
-ActivationDims::Part HostPart(bool has_device) {
-  return has_device ? ActivationDims::Part::kHost : ActivationDims::Part::kAll;
+ActivationDims::Part HostPart(const PlanInputs& in) {
+  return HostPart(in.device.has_value(), in.device.has_value() && in.device->host_computes_experts);
+}
+
+uint64_t ActivationBytes(const PlanInputs& in, const PassSize& size, ActivationDims::Part part) {
+  return Activations::Bytes(*in.config, in.row_formats, Dims(size, in.context_length, in.num_workers, part));
 }
 
 // With a window over the KV cache a sequence has more positions than its pages.
@@ -69,8 +74,7 @@ uint64_t HostKvBytes(const PlanInputs& in, uint64_t kv_bytes) {
 
 // All that grows with the batch but the KV cache and what belongs to its positions.
 uint64_t PlacesBytes(const PlanInputs& in, const PassSize& size) {
-  return ActivationBytes(in, size, HostPart(in.device.has_value())) +
-         static_cast<uint64_t>(size.batch_size) * in.bytes_per_sequence;
+  return ActivationBytes(in, size, HostPart(in)) + static_cast<uint64_t>(size.batch_size) * in.bytes_per_sequence;
 }
 
 uint64_t PassBytes(const PlanInputs& in, const PassSize& size) {
@@ -172,6 +176,7 @@ absl::StatusOr<DevicePlan> PlanDevice(const PlanInputs& in, const PassSize& size
   plan.dense_bytes = in.device->dense_bytes;
   plan.activation_bytes = ActivationBytes(in, size, ActivationDims::Part::kAll);
   plan.holds_kv_cache = in.device->holds_kv_cache;
+  plan.host_computes_experts = in.device->host_computes_experts;
   plan.kv_bytes = DeviceKvBytes(in, kv_bytes);
   TierBudget budget(plan.budget_bytes);
   PENSTOCK_RETURN_IF_ERROR(budget.Reserve(MemoryTag::kDense, plan.dense_bytes));
@@ -189,7 +194,7 @@ absl::StatusOr<DevicePlan> PlanDevice(const PlanInputs& in, const PassSize& size
 
 ActivationDims DimsOf(const MemoryPlan& plan, int num_workers) {
   return Dims({plan.batch_size, plan.prefill_chunk}, plan.context_length, num_workers,
-              HostPart(!plan.device.name.empty()));
+              HostPart(!plan.device.name.empty(), plan.device.host_computes_experts));
 }
 
 ActivationDims DeviceDimsOf(const MemoryPlan& plan, int num_workers) {
@@ -216,7 +221,7 @@ absl::StatusOr<MemoryPlan> PlanMemory(const PlanInputs& in) {
                           .prefill_chunk = in.prefill_chunk > 0 ? in.prefill_chunk : kLeastChunk};
   const uint64_t kv_least = KvBytes(in, 1);  // a given batch size is a number of places; they share these pages
   const uint64_t host_kv_least = HostKvBytes(in, kv_least);
-  const uint64_t activations_least = ActivationBytes(in, least, HostPart(in.device.has_value()));
+  const uint64_t activations_least = ActivationBytes(in, least, HostPart(in));
   const uint64_t places_least = PlacesBytes(in, least);
   const uint64_t positions_least = PositionBytes(in, kv_least, least.batch_size);
   const uint64_t texts_least = positions_least + (places_least - activations_least);
@@ -248,7 +253,7 @@ absl::StatusOr<MemoryPlan> PlanMemory(const PlanInputs& in) {
   plan.micro_batch_size = in.micro_batch_size;
   plan.context_length = in.context_length;
   plan.num_experts_total = num_experts;
-  plan.activation_bytes = ActivationBytes(in, size, HostPart(in.device.has_value()));
+  plan.activation_bytes = ActivationBytes(in, size, HostPart(in));
   // With a given batch size the places may share fewer pages than they would like.
   const uint64_t page_bytes = KvCache::PageBytes(*in.config, in.kv_format);
   const uint64_t page_texts = HasWindow(in) ? 0 : KvCache::kPageTokens * in.bytes_per_position;

@@ -21,8 +21,9 @@ struct DeviceInputs {
   uint64_t budget_bytes = 0;
   uint64_t dense_bytes = 0;
   int64_t least_slots = 2;
-  bool holds_kv_cache = false;  // else it lies in DRAM
-  bool stages_kv = false;       // attends to a KV cache in DRAM
+  bool holds_kv_cache = false;         // else it lies in DRAM
+  bool stages_kv = false;              // attends to a KV cache in DRAM
+  bool host_computes_experts = false;  // some of them, beside the device
 };
 
 struct PlanInputs {

@@ -23,12 +23,18 @@ absl::StatusOr<ScheduleOptions> ChooseSchedule(const EngineOptions& options, boo
                               .reorder = policy.reorder,
                               .hot_experts = policy.hot_experts,
                               .path_length = policy.path_length};
+  if (policy.predictor != "auto") {
+    PENSTOCK_ASSIGN_OR_RETURN(schedule.predictor, ParsePredictorName(policy.predictor));
+  }
+  if (policy.hybrid_rule != "auto") {
+    PENSTOCK_ASSIGN_OR_RETURN(schedule.hybrid_rule, ParseHybridRule(policy.hybrid_rule));
+  }
   if (policy.schedule == "auto") return schedule;
   PENSTOCK_ASSIGN_OR_RETURN(schedule.kind, ParseScheduleName(policy.schedule));
   if (AttendsOnHost(schedule.kind) && !has_device) {
     return UsageError(
         "schedule {} needs a device that computes while the CPU attends: give --device emulated, or use klotski, "
-        "zigzag, zero or on-demand",
+        "hybrid, zigzag, zero or on-demand",
         policy.schedule);
   }
   return schedule;
@@ -102,13 +108,15 @@ absl::StatusOr<ChosenPolicy> ChoosePolicy(const EngineOptions& options, const st
   inputs.least_slots = LeastStreamingSlots(kind, config);
   if (device.has_value()) {
     if (inputs.micro_batch_size == 0) inputs.micro_batch_size = kDeviceMicroBatch;
-    const bool holds_kv = policy.kv_tier == "device" || (policy.kv_tier == "auto" && kind == ScheduleKind::kZero);
+    const bool holds_kv = policy.kv_tier == "device" ||
+                          (policy.kv_tier == "auto" && (kind == ScheduleKind::kZero || kind == ScheduleKind::kHybrid));
     inputs.device = {.name = device->name,
                      .budget_bytes = options.device_memory_bytes,
                      .dense_bytes = device_dense_bytes,
                      .least_slots = inputs.least_slots,
                      .holds_kv_cache = holds_kv,
-                     .stages_kv = !holds_kv && !AttendsOnHost(kind)};
+                     .stages_kv = !holds_kv && !AttendsOnHost(kind),
+                     .host_computes_experts = kind == ScheduleKind::kHybrid};
     inputs.least_slots = LeastStreamingSlots(ScheduleKind::kOnDemand, config);  // that experts pass through
   }
   PENSTOCK_ASSIGN_OR_RETURN(chosen.plan, PlanMemory(inputs));
@@ -119,7 +127,9 @@ absl::StatusOr<ChosenPolicy> ChoosePolicy(const EngineOptions& options, const st
   if (!was_asked && (num_slots == plan.num_experts_total || DecodesOneSequence(options, plan, config, num_slots))) {
     kind = ScheduleKind::kOnDemand;
   }
-  chosen.eviction = kind == ScheduleKind::kOnDemand ? Eviction::kLru : Eviction::kStatic;
+  chosen.eviction = kind == ScheduleKind::kOnDemand ? Eviction::kLru
+                    : kind == ScheduleKind::kHybrid ? Eviction::kMrs
+                                                    : Eviction::kStatic;
   if (policy.eviction != "auto") {
     PENSTOCK_ASSIGN_OR_RETURN(chosen.eviction, ParseEvictionName(policy.eviction));
   }

@@ -83,6 +83,8 @@ void VisitPolicy(Options& options, Visitor visit) {
   visit("multi_batch", policy.multi_batch);
   visit("hot_prefetch", policy.hot_prefetch);
   visit("reorder", policy.reorder);
+  visit("hybrid_rule", policy.hybrid_rule);
+  visit("predictor", policy.predictor);
 }
 
 json::object AllOf(const EngineOptions& options) {

@@ -1,5 +1,6 @@
 #include "penstock/memory/eviction.h"
 
+#include <algorithm>
 #include <list>
 #include <string>
 #include <utility>
@@ -38,7 +39,7 @@ class LruPolicy : public EvictionPolicy {
   explicit LruPolicy(int64_t num_slots) : order_(num_slots) {}
   void OnLoad(int slot_idx, int64_t) override { order_.MoveToBack(slot_idx); }
   void OnUse(int slot_idx) override { order_.MoveToBack(slot_idx); }
-  int Victim(absl::FunctionRef<bool(int)> may_go) const override {
+  int Victim(int64_t, absl::FunctionRef<bool(int)> may_go) const override {
     for (const int slot_idx : order_.slots()) {
       if (may_go(slot_idx)) return slot_idx;
     }
@@ -63,7 +64,7 @@ class LfuPolicy : public EvictionPolicy {
     ++num_uses_[keys_[slot_idx]];
     order_.MoveToBack(slot_idx);
   }
-  int Victim(absl::FunctionRef<bool(int)> may_go) const override {
+  int Victim(int64_t, absl::FunctionRef<bool(int)> may_go) const override {
     int victim = -1;
     for (const int slot_idx : order_.slots()) {
       if (!may_go(slot_idx)) continue;
@@ -78,6 +79,67 @@ class LfuPolicy : public EvictionPolicy {
   std::vector<int64_t> num_uses_;  // by expert
 };
 
+// The lowest score goes first, the least recently used of equals: what was never rated.
+class MrsPolicy : public EvictionPolicy {
+ public:
+  // `by_layer`: a layer that has its share of the slots gives up one of its own.
+  MrsPolicy(const EvictionArgs& args, bool by_layer)
+      : order_(args.num_slots),
+        keys_(static_cast<size_t>(args.num_slots), -1),
+        scores_(args.layer_of.size()),
+        by_layer_(by_layer),
+        layer_of_(args.layer_of) {
+    const int64_t num_layers = layer_of_.empty() ? 1 : *std::max_element(layer_of_.begin(), layer_of_.end()) + 1;
+    num_slots_of_.resize(static_cast<size_t>(num_layers));
+    share_ = std::max<int64_t>(1, args.num_slots / num_layers);
+  }
+
+  void OnLoad(int slot_idx, int64_t key) override {
+    if (keys_[slot_idx] >= 0) --num_slots_of_[layer_of_[keys_[slot_idx]]];
+    keys_[slot_idx] = key;
+    ++num_slots_of_[layer_of_[key]];
+    order_.MoveToBack(slot_idx);
+  }
+  void OnUse(int slot_idx) override { order_.MoveToBack(slot_idx); }
+  void OnScores(int64_t first_key, std::span<const float> scores) override {
+    for (size_t i = 0; i < scores.size(); ++i) {
+      float& score = scores_[static_cast<size_t>(first_key) + i];
+      score = kAlpha * scores[i] + (1 - kAlpha) * score;
+    }
+  }
+  int Victim(int64_t key, absl::FunctionRef<bool(int)> may_go) const override {
+    if (!by_layer_) return Lowest(may_go);
+    const int64_t layer = layer_of_[key];
+    const bool has_share = num_slots_of_[layer] >= share_;
+    const int victim = Lowest([&](int slot_idx) {
+      const int64_t other = layer_of_[keys_[slot_idx]];
+      return (has_share ? other == layer : num_slots_of_[other] > share_) && may_go(slot_idx);
+    });
+    return victim >= 0 ? victim : Lowest(may_go);
+  }
+
+ private:
+  // Of this step; the paper's code has it so.
+  static constexpr float kAlpha = 0.5f;
+
+  int Lowest(absl::FunctionRef<bool(int)> may_go) const {
+    int victim = -1;
+    for (const int slot_idx : order_.slots()) {
+      if (victim >= 0 && scores_[keys_[slot_idx]] >= scores_[keys_[victim]]) continue;
+      if (may_go(slot_idx)) victim = slot_idx;
+    }
+    return victim;
+  }
+
+  Order order_;
+  std::vector<int64_t> keys_;  // by slot
+  std::vector<float> scores_;  // by expert
+  bool by_layer_;
+  std::vector<int64_t> layer_of_;      // by expert
+  std::vector<int64_t> num_slots_of_;  // by layer
+  int64_t share_ = 1;
+};
+
 // First in, first out, but for what is pinned.
 class FifoPolicy : public EvictionPolicy {
  public:
@@ -90,7 +152,7 @@ class FifoPolicy : public EvictionPolicy {
     }
   }
   void OnUse(int) override {}
-  int Victim(absl::FunctionRef<bool(int)> may_go) const override {
+  int Victim(int64_t, absl::FunctionRef<bool(int)> may_go) const override {
     for (const int slot_idx : order_.slots()) {
       if (may_go(slot_idx)) return slot_idx;
     }
@@ -105,7 +167,7 @@ class FifoPolicy : public EvictionPolicy {
 }  // namespace
 
 std::string_view EvictionName(Eviction eviction) {
-  constexpr std::string_view kNames[] = {"lru", "lfu", "fifo", "static"};
+  constexpr std::string_view kNames[] = {"lru", "lfu", "fifo", "mrs", "mrs-layer", "static"};
   return kNames[static_cast<int>(eviction)];
 }
 
@@ -118,14 +180,18 @@ absl::StatusOr<Eviction> ParseEvictionName(std::string_view name) {
   return UsageError("eviction '{}' is unknown: expected {}", name, known);
 }
 
-std::unique_ptr<EvictionPolicy> MakeEvictionPolicy(Eviction eviction, int64_t num_slots, std::vector<bool> pinned) {
+std::unique_ptr<EvictionPolicy> MakeEvictionPolicy(Eviction eviction, EvictionArgs args) {
+  const int64_t num_slots = args.num_slots;
+  const size_t num_experts = args.layer_of.size();
   switch (eviction) {
     case Eviction::kLru: return std::make_unique<LruPolicy>(num_slots);
-    case Eviction::kLfu: return std::make_unique<LfuPolicy>(num_slots, pinned.size());
-    case Eviction::kFifo: return std::make_unique<FifoPolicy>(num_slots, std::vector<bool>(pinned.size()));
+    case Eviction::kLfu: return std::make_unique<LfuPolicy>(num_slots, num_experts);
+    case Eviction::kFifo: return std::make_unique<FifoPolicy>(num_slots, std::vector<bool>(num_experts));
+    case Eviction::kMrs: return std::make_unique<MrsPolicy>(args, /*by_layer=*/false);
+    case Eviction::kMrsLayer: return std::make_unique<MrsPolicy>(args, /*by_layer=*/true);
     case Eviction::kStatic: break;
   }
-  return std::make_unique<FifoPolicy>(num_slots, std::move(pinned));
+  return std::make_unique<FifoPolicy>(num_slots, std::move(args.pinned));
 }
 
 }  // namespace penstock

@@ -93,8 +93,10 @@ bool DramSource::Begin(int64_t key) {
     }
     finishing = {lease->place().load_id, args_.runtime.Issue(std::move(finish))};
   }
-  transfers_.push_back(
-      {.key = key, .lease = std::make_unique<ExpertLease>(std::move(*lease)), .ready = finishing.done});
+  transfers_.push_back({.key = key,
+                        .lease = std::make_unique<ExpertLease>(std::move(*lease)),
+                        .ready = finishing.done,
+                        .last_pinned = {}});
   return true;
 }
 
@@ -162,11 +164,16 @@ Event DramSource::FetchPage(int64_t key, std::byte* slot, const Events& slot_fre
   if (buffer != nullptr) second.body = copy(slot + extent.offset_bytes + begin, buffer, size);
   const Event arrived = args_.runtime.Issue(std::move(second));
   buffer_free_[buffer_idx] = arrived;
-  if (++transfer->next_page == num_pages(key)) {
-    transfer->lease->Release(pinned);
-    transfers_.erase(transfer);
-  }
+  transfer->last_pinned = pinned;
+  if (++transfer->next_page == num_pages(key)) Cancel(key);
   return arrived;
+}
+
+void DramSource::Cancel(int64_t key) {
+  const auto transfer =
+      std::find_if(transfers_.begin(), transfers_.end(), [&](const Transfer& t) { return t.key == key; });
+  transfer->lease->Release(transfer->last_pinned);
+  transfers_.erase(transfer);
 }
 
 }  // namespace penstock

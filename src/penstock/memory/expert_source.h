@@ -35,6 +35,8 @@ class ExpertSource {
   // Issues the next page of an expert that was begun, into `slot` (nullptr in a simulation), which may be written when
   // `slot_free` have ended. The event of the last page is the expert's arrival.
   virtual Event FetchPage(int64_t key, std::byte* slot, const Events& slot_free) = 0;
+  // The next pages of an expert that was begun will not be asked for.
+  virtual void Cancel(int64_t) {}
   // Experts that will be begun soon, in this order: they come into the tier below as far as there is room. What was
   // named before and is no longer may leave. Nothing where there is no such tier.
   virtual void FetchAhead(std::span<const int64_t>) {}
@@ -87,6 +89,7 @@ class DramSource : public ExpertSource {
   bool needs_finish() const override { return false; }
   bool Begin(int64_t key) override;
   Event FetchPage(int64_t key, std::byte* slot, const Events& slot_free) override;
+  void Cancel(int64_t key) override;
   void FetchAhead(std::span<const int64_t> keys) override;
   int64_t most_ahead() const override;
   bool streams(int64_t key) const override;
@@ -98,7 +101,8 @@ class DramSource : public ExpertSource {
     int64_t key = 0;
     int64_t next_page = 0;
     std::unique_ptr<ExpertLease> lease;
-    Event ready;  // finished
+    Event ready;        // finished
+    Event last_pinned;  // the page issued last has left
   };
   struct Finishing {
     int64_t load_id = -1;

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <deque>
+#include <numeric>
 #include <utility>
 
 #include "penstock/base/check.h"
@@ -27,13 +28,16 @@ ExpertStore::ExpertStore(Args args)
       runtime_(&args.runtime),
       source_(std::move(args.source)),
       pinned_(std::move(args.pinned)),
+      wants_scores_(WantsScores(args.eviction)),
       slots_(static_cast<size_t>(args.num_slots)),
       finished_(slots_.size()),
       slot_of_expert_(static_cast<size_t>(args.layouts.num_experts()), -1) {
   if (args.eviction != Eviction::kStatic) pinned_.clear();
   pinned_.resize(slot_of_expert_.size());
   num_pinned_ = std::count(pinned_.begin(), pinned_.end(), true);
-  policy_ = MakeEvictionPolicy(args.eviction, args.num_slots, pinned_);
+  EvictionArgs eviction = {.num_slots = args.num_slots, .pinned = pinned_, .layer_of = {}};
+  for (int64_t key = 0; key < layouts_->num_experts(); ++key) eviction.layer_of.push_back(layouts_->layer_of(key));
+  policy_ = MakeEvictionPolicy(args.eviction, std::move(eviction));
   for (int slot_idx = static_cast<int>(args.num_slots) - 1; slot_idx >= 0; --slot_idx) empty_.push_back(slot_idx);
 }
 
@@ -63,9 +67,9 @@ ExpertStore::~ExpertStore() {
   }
 }
 
-int ExpertStore::TakeSlot() const {
+int ExpertStore::TakeSlot(int64_t key) const {
   if (!empty_.empty()) return empty_.back();
-  return policy_->Victim([&](int slot_idx) { return slots_[slot_idx].num_leases == 0; });
+  return policy_->Victim(key, [&](int slot_idx) { return slots_[slot_idx].num_leases == 0; });
 }
 
 // REQUIRES: no leases.
@@ -135,6 +139,34 @@ bool ExpertStore::IssuePage() {
   return true;
 }
 
+void ExpertStore::Abandon(ExpertLease lease) {
+  const int slot_idx = lease.place().slot_idx;
+  const auto waiting =
+      std::find_if(waiting_.begin(), waiting_.end(), [&](const Waiting& w) { return w.slot_idx == slot_idx; });
+  if (waiting == waiting_.end()) return;
+  Slot& slot = slots_[slot_idx];
+  PENSTOCK_CHECK(slot.num_leases == 1);
+  if (waiting->begun) source_->Cancel(slot.key);
+  // Pages under way are still written, and what was there before is still read.
+  std::vector<Event> last_uses(waiting->slot_free.begin(), waiting->slot_free.end());
+  if (!runtime_->Done(slot.arrived)) last_uses.push_back(slot.arrived);
+  counters_.bytes_read -= source_->bytes(slot.key) / static_cast<uint64_t>(source_->num_pages(slot.key)) *
+                          static_cast<uint64_t>(waiting->num_pages);
+  num_waiting_pages_ -= waiting->num_pages;
+  waiting_.erase(waiting);
+  slot_of_expert_[slot.key] = -1;
+  slot = {};
+  slot.num_leases = 1;  // that ends here
+  slot.last_uses = std::move(last_uses);
+  empty_.push_back(slot_idx);
+}
+
+std::optional<int64_t> ExpertStore::NextToLeave(int64_t key) const {
+  const int slot_idx = TakeSlot(key);
+  if (slot_idx < 0) return std::nullopt;
+  return slots_[slot_idx].key;
+}
+
 std::optional<ExpertLease> ExpertStore::Acquire(int64_t key, FetchReason reason) {
   return Lease(key, reason, /*by_pages=*/false);
 }
@@ -147,7 +179,7 @@ std::optional<ExpertLease> ExpertStore::Lease(int64_t key, FetchReason reason, b
   int slot_idx = slot_of_expert_[key];
   const bool present = slot_idx >= 0 && (slots_[slot_idx].num_leases > 0 || !IsBroken(slot_idx));
   if (!present) {
-    if (slot_idx < 0) slot_idx = TakeSlot();
+    if (slot_idx < 0) slot_idx = TakeSlot(key);
     if (slot_idx < 0 || (!by_pages && !source_->Begin(key))) return std::nullopt;
     Events slot_free = Reassign(slot_idx, key, reason);
     if (by_pages) {
@@ -222,13 +254,14 @@ std::vector<absl::Status> ExpertStore::Finish(std::span<const ExpertPlace> place
   return statuses;
 }
 
-absl::Status ExpertStore::Preload(ThreadPool* pool) {
-  std::vector<int64_t> keys;
-  for (const bool pinned : {true, false}) {
-    for (int64_t key = 0; key < layouts_->num_experts(); ++key) {
-      if (is_pinned(key) == pinned) keys.push_back(key);
-    }
-  }
+absl::Status ExpertStore::Preload(ThreadPool* pool, const std::vector<bool>& preferred) {
+  std::vector<int64_t> keys(static_cast<size_t>(layouts_->num_experts()));
+  std::iota(keys.begin(), keys.end(), 0);
+  const auto rank = [&](int64_t key) {
+    if (is_pinned(key)) return 0;
+    return !preferred.empty() && preferred[static_cast<size_t>(key)] ? 1 : 2;
+  };
+  std::stable_sort(keys.begin(), keys.end(), [&](int64_t a, int64_t b) { return rank(a) < rank(b); });
   keys.resize(std::min(keys.size(), slots_.size()));
   std::vector<ExpertLease> leases;
   for (const int64_t key : keys) leases.push_back(*Acquire(key, FetchReason::kWanted));

@@ -104,6 +104,11 @@ class ExpertStore {
   // Issues the next of them. False when the tier below has no room for its expert now. REQUIRES: there is one.
   bool IssuePage();
 
+  // Ends the lease on an expert of which pages may still wait: these are never issued, and it is gone again.
+  void Abandon(ExpertLease lease);
+  // The expert that would leave when this one came: -1 when a slot is empty; nothing when none can be taken.
+  std::optional<int64_t> NextToLeave(int64_t key) const;
+
   // Experts that will be acquired after those whose pages wait, in this order: they come into the tier below as far as
   // there is room for them. Each call replaces the one before it.
   void Announce(std::vector<int64_t> keys);
@@ -111,6 +116,12 @@ class ExpertStore {
   // experts where there is none).
   int64_t most_ahead() const { return source_->most_ahead(); }
   int64_t NextStreamingBelow(int64_t key) { return source_->NextStreaming(key); }
+
+  // How routers rated the experts of a layer, for evictions that want to know (WantsScores).
+  bool wants_scores() const { return wants_scores_; }
+  void OnScores(int64_t layer_idx, std::span<const float> scores) {
+    policy_->OnScores(layouts_->KeyOf(layer_idx, 0), scores);
+  }
 
   // Counts a use of an expert that is leased already, because it was predicted.
   void CountWanted(int64_t key);
@@ -127,8 +138,8 @@ class ExpertStore {
   // nullptr in a simulation.
   const std::byte* SlotOf(const ExpertPlace& place) const { return SlotData(place.slot_idx); }
 
-  // Fills the slots with the first experts that fit, finished; what is pinned first.
-  absl::Status Preload(ThreadPool* pool);
+  // Fills the slots, finished: what is pinned first, then `preferred` [num_experts] (empty: none), then the first ones.
+  absl::Status Preload(ThreadPool* pool, const std::vector<bool>& preferred = {});
 
   // The slots' memory, whatever it holds.
   std::span<const std::byte> bytes() const { return {arena_.data(), static_cast<size_t>(arena_.size_bytes())}; }
@@ -174,7 +185,7 @@ class ExpertStore {
     return arena_.data() == nullptr ? nullptr
                                     : arena_.data() + static_cast<uint64_t>(slot_idx) * layouts_->slot_bytes();
   }
-  int TakeSlot() const;  // -1 when all are leased or pinned
+  int TakeSlot(int64_t key) const;  // -1 when all are leased or pinned
   bool IsBroken(int slot_idx) const;
   std::optional<ExpertLease> Lease(int64_t key, FetchReason reason, bool by_pages);
   // Gives the slot to the expert; the events after which it may be written.
@@ -188,6 +199,7 @@ class ExpertStore {
   std::vector<bool> pinned_;
   int64_t num_pinned_ = 0;
   std::unique_ptr<EvictionPolicy> policy_;
+  bool wants_scores_;
   std::vector<Slot> slots_;
   std::vector<Finished> finished_;  // by slot; of the lane whose tasks call Finish
   int64_t next_load_id_ = 0;

@@ -42,6 +42,13 @@ absl::StatusOr<ExpertTiers> ExpertTiers::Create(const Args& args) {
                                                 .dram_to_device_lane = args.device->dram_to_device_lane,
                                                 .pool = args.pool}));
   PENSTOCK_ASSIGN_OR_RETURN(tiers.device, make_store(std::move(source), args.device->room, args.eviction, {}));
+  if (args.device->preload != Device::Preload::kNone) {
+    const bool evenly = args.device->preload == Device::Preload::kEvenly;
+    // What cannot be read now is read again when it is wanted.
+    (void)tiers.device->Preload(args.pool,
+                                evenly ? PinEvenly(args.layouts, args.device->room.num_slots) : std::vector<bool>());
+  }
+  tiers.device->ResetCounters();
   return tiers;
 }
 

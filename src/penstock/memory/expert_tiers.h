@@ -26,6 +26,9 @@ struct ExpertTiers {
     LaneIdx finish_lane = 0;  // of the host, checks what the disk brought
     LaneIdx dram_to_pinned_lane = 0;
     LaneIdx dram_to_device_lane = 0;
+    // What fills its slots before anything is wanted: nothing, as many experts of each layer, or those of the first
+    // layers.
+    enum class Preload : uint8_t { kNone, kEvenly, kFirstLayers } preload = Preload::kNone;
   };
   struct Args {
     const ExpertLayouts& layouts;  // outlives the stores, like the runtime
@@ -41,6 +44,8 @@ struct ExpertTiers {
 
   // Where the layers are computed.
   ExpertStore* compute() const { return device != nullptr ? device.get() : dram.get(); }
+  // In DRAM, where a device computes the layers; else null.
+  ExpertStore* beside_device() const { return device != nullptr ? dram.get() : nullptr; }
 
   std::unique_ptr<ExpertStore> dram;
   std::unique_ptr<ExpertStore> device;  // holds leases of those in DRAM: gone first

@@ -4,6 +4,8 @@
 #include <exception>
 #include <utility>
 
+#include <sys/prctl.h>
+
 #include "penstock/base/bytes.h"
 #include "penstock/base/check.h"
 #include "penstock/base/clock.h"
@@ -40,7 +42,7 @@ struct RealRuntime::TaskState : Event::State {
   };
   std::vector<Successor> successors;
   size_t num_reads_left = 0;
-  double begin_s = 0;
+  double begin_s = 0, end_s = 0;
   bool done = false;
   absl::Status status;  // before the end: of the events that it waits for
 };
@@ -157,6 +159,7 @@ void RealRuntime::End(Lane& lane, const TaskRef& task, absl::Status status, Lock
   lock.lock();
   account_.AddTask(lane.idx, task->task.label, task->task.cost, task->begin_s, end_s);
   task->status = std::move(status);
+  task->end_s = end_s;
   task->done = true;
   --num_unfinished_;
   ++num_ended_;
@@ -176,8 +179,14 @@ void RealRuntime::RunBody(Lane& lane, const TaskRef& task, Lock& lock) {
   absl::Status status = RunGuarded(task->task.body);
   if (lane.link_bytes_per_s > 0) {
     const double seconds = static_cast<double>(task->task.cost.link_bytes) / lane.link_bytes_per_s;
-    std::this_thread::sleep_until(
-        epoch_ + std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(task->begin_s + seconds)));
+    // Waking takes longer than a small transfer: the last moments are waited for awake.
+    constexpr double kAwakeS = 20e-6;
+    const double asleep_s = task->begin_s + seconds - kAwakeS;
+    if (asleep_s - now_s() > 2 * kAwakeS) {
+      std::this_thread::sleep_until(
+          epoch_ + std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(asleep_s)));
+    }
+    while (now_s() < task->begin_s + seconds) std::this_thread::yield();
   }
   lock.lock();
   End(lane, task, std::move(status), lock);
@@ -225,6 +234,12 @@ bool RealRuntime::Done(const Event& event) const {
   return StateOf(event) == nullptr || StateOf(event)->done;
 }
 
+double RealRuntime::Seconds(const Event& event) const {
+  const Lock lock(mutex_);
+  const TaskState* state = StateOf(event);
+  return state == nullptr || !state->done ? 0 : state->end_s - state->begin_s;
+}
+
 void RealRuntime::Cancel() {
   {
     const Lock lock(mutex_);
@@ -252,6 +267,8 @@ void RealRuntime::SetSink(TaskSink* sink) {
 }
 
 void RealRuntime::ThreadWork(Lane& lane) {
+  // A throttled link sleeps for parts of a millisecond.
+  if (lane.link_bytes_per_s > 0) (void)::prctl(PR_SET_TIMERSLACK, 1000UL);
   Lock lock(mutex_);
   for (;;) {
     if (const TaskRef task = TakeReady(lane, lock)) {

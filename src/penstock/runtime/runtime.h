@@ -45,6 +45,9 @@ class Runtime {
   // Whether the event has happened, without waiting.
   virtual bool Done(const Event& event) const = 0;
 
+  // From the beginning of the event's task to its end; 0 when it has not happened.
+  virtual double Seconds(const Event& event) const = 0;
+
   // Ends all tasks that have not begun with kCancelled and waits for those that have.
   virtual void Cancel() = 0;
 

@@ -8,8 +8,8 @@
 namespace penstock {
 
 struct SimulatedRuntime::TaskEnd : Event::State {
-  explicit TaskEnd(double seconds) : end_s(seconds) {}
-  double end_s;
+  TaskEnd(double begin, double end) : begin_s(begin), end_s(end) {}
+  double begin_s, end_s;
 };
 
 double SimulatedRuntime::EndOf(const Event& event) {
@@ -31,7 +31,7 @@ Event SimulatedRuntime::Issue(Task task) {
   }
   lane.free_s = start_s + lane.duration(task.cost);
   account_.AddTask(task.lane, task.label, task.cost, start_s, lane.free_s);
-  return Event(std::make_shared<TaskEnd>(lane.free_s));
+  return Event(std::make_shared<TaskEnd>(start_s, lane.free_s));
 }
 
 absl::Status SimulatedRuntime::Wait(const Event& event) {
@@ -48,6 +48,12 @@ size_t SimulatedRuntime::WaitAny(std::span<const Event> events) {
 }
 
 bool SimulatedRuntime::Done(const Event& event) const { return EndOf(event) <= now_s_; }
+
+double SimulatedRuntime::Seconds(const Event& event) const {
+  if (event.state_ == nullptr || !Done(event)) return 0;
+  const auto& task = static_cast<const TaskEnd&>(*event.state_);
+  return task.end_s - task.begin_s;
+}
 
 void SimulatedRuntime::Cancel() {
   for (const Lane& lane : lanes_) now_s_ = std::max(now_s_, lane.free_s);

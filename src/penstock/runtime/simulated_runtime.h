@@ -23,6 +23,7 @@ class SimulatedRuntime : public Runtime {
   absl::Status Wait(const Event& event) override;
   size_t WaitAny(std::span<const Event> events) override;
   bool Done(const Event& event) const override;
+  double Seconds(const Event& event) const override;
   void Cancel() override;
   double now_s() const override { return now_s_; }
   std::vector<LaneUsage> Usage() const override { return account_.usage(); }

@@ -36,13 +36,18 @@ void VisitBuffers(Activations& a, const ModelConfig& config, const RowFormats& f
   visit(a.sin, rows * config.head_dim / 2);
   visit(a.attention_scratch, dims.num_workers * AttentionScratchFloats(config, dims.context_length));
   visit(a.topk_idx, num_assignments);
-  visit(a.logits, dims.max_logit_rows * config.vocab_size);
-  if (dims.part == ActivationDims::Part::kHost) return;
-  visit(a.normed, rows * config.model_dim);
-  visit(a.gemm_input, rows * gemm_input_bytes);
-  visit(a.ffn_input, rows * kernels::RowBytes(formats.ffn, config.model_dim));
+  visit(a.topk_ahead_, kMaxAhead * num_assignments);
   visit(a.router_logits, rows * config.num_experts);
-  visit(a.topk_weights, num_assignments);
+  visit(a.logits, dims.max_logit_rows * config.vocab_size);
+  if (dims.part == ActivationDims::Part::kAll) {
+    visit(a.normed, rows * config.model_dim);
+    visit(a.gemm_input, rows * gemm_input_bytes);
+    visit(a.topk_weights, num_assignments);
+    visit(a.ahead_scores, rows * config.num_experts);
+    visit(a.ahead_weights, num_assignments);
+  }
+  if (dims.part == ActivationDims::Part::kHost) return;
+  visit(a.ffn_input, rows * kernels::RowBytes(formats.ffn, config.model_dim));
   visit(a.assignments, num_assignments);
   visit(a.assigned_row, num_assignments);
   visit(a.group_offsets, config.num_experts + 1);

@@ -10,6 +10,7 @@
 #include "penstock/memory/weights.h"
 #include "penstock/model/model_config.h"
 #include "penstock/model/weight_map.h"
+#include "penstock/routing/routing_source.h"
 
 namespace penstock {
 
@@ -18,8 +19,9 @@ struct ActivationDims {
   int64_t max_logit_rows = 0;  // rows whose logits are wanted at once
   int64_t context_length = 0;
   int num_workers = 1;
-  // kHost: what a host needs beside a device that computes the layers: to embed, attend and sample.
-  enum class Part : uint8_t { kAll, kHost } part = Part::kAll;
+  // kHost: what a host needs beside a device that computes the layers: to embed, attend and sample. kHostExperts: and
+  // to compute experts.
+  enum class Part : uint8_t { kAll, kHost, kHostExperts } part = Part::kAll;
 };
 
 // What the GEMMs of a model take: it follows from how the weights lie in DRAM, one format for each kind of matrix.
@@ -64,9 +66,12 @@ struct Activations {
   std::span<float> cos;                // [num_rows, head_dim / 2]
   std::span<float> sin;                // [num_rows, head_dim / 2]
   std::span<float> attention_scratch;  // [num_workers, AttentionScratchFloats]
-  std::span<float> router_logits;      // [num_rows, num_experts]
+  std::span<float> router_logits;      // [num_rows, num_experts]; probabilities after Route()
   std::span<int32_t> topk_idx;         // [num_rows, num_topk]
   std::span<float> topk_weights;       // [num_rows, num_topk]
+  std::span<int32_t> topk_ahead_;      // [kMaxAhead, num_rows, num_topk]: what RouteAhead() found
+  std::span<float> ahead_scores;       // [num_rows, num_experts]: of these
+  std::span<float> ahead_weights;      // [num_rows, num_topk]
   std::span<int64_t> assignments;      // [num_rows, num_topk]: place among the assignments sorted by expert
   std::span<int64_t> assigned_row;     // [num_assignments]: the row of each place
   std::span<int64_t> group_offsets;    // [num_experts + 1]
@@ -75,6 +80,12 @@ struct Activations {
   std::span<std::byte> hidden;         // [num_assignments]: prepared rows of silu(gate) * up
   std::span<float> expert_output;      // [num_assignments, model_dim]
   std::span<float> logits;             // [max_logit_rows, vocab_size]
+
+  // [num_rows, num_topk]; 1 <= ahead <= kMaxAhead.
+  std::span<int32_t> topk_ahead(int64_t ahead) const {
+    const size_t size = topk_ahead_.size() / kMaxAhead;
+    return topk_ahead_.subspan(static_cast<size_t>(ahead - 1) * size, size);
+  }
 };
 
 }  // namespace penstock

@@ -24,15 +24,14 @@ void LayerExperts::Adopt(std::vector<ExpertLease> leases) {
 }
 
 void LayerExperts::Want(int32_t expert_idx) {
-  ExpertStore& store = pass_->experts();
-  const int64_t key = store.layouts().KeyOf(layer_idx_, expert_idx);
+  const int64_t key = store_->layouts().KeyOf(layer_idx_, expert_idx);
   if (std::any_of(leases_.begin(), leases_.end(), [&](const ExpertLease& lease) { return lease.key() == key; }) ||
       std::find(waiting_.begin(), waiting_.end(), expert_idx) != waiting_.end()) {
     return;
   }
   // Those that are there need no slot.
-  if (waiting_.empty() || store.IsPresent(key)) {
-    if (auto lease = store.Acquire(key, FetchReason::kWanted)) {
+  if (waiting_.empty() || store_->IsPresent(key)) {
+    if (auto lease = store_->Acquire(key, FetchReason::kWanted)) {
       leases_.push_back(std::move(*lease));
       return;
     }
@@ -41,9 +40,8 @@ void LayerExperts::Want(int32_t expert_idx) {
 }
 
 bool LayerExperts::Request() {
-  ExpertStore& store = pass_->experts();
   while (!waiting_.empty()) {
-    auto lease = store.Acquire(store.layouts().KeyOf(layer_idx_, waiting_.front()), FetchReason::kWanted);
+    auto lease = store_->Acquire(store_->layouts().KeyOf(layer_idx_, waiting_.front()), FetchReason::kWanted);
     if (!lease.has_value()) return false;
     leases_.push_back(std::move(*lease));
     waiting_.erase(waiting_.begin());
@@ -53,7 +51,7 @@ bool LayerExperts::Request() {
 
 std::vector<ExpertLease> LayerExperts::TakeReady(Order order) {
   const Runtime& runtime = pass_->runtime();
-  const auto is_pinned = [&](const ExpertLease& lease) { return pass_->experts().is_pinned(lease.key()); };
+  const auto is_pinned = [&](const ExpertLease& lease) { return store_->is_pinned(lease.key()); };
   const auto has_arrived = [&](const ExpertLease& lease) { return runtime.Done(lease.arrived()); };
   std::vector<ExpertLease> ready, rest;
   if (order == Order::kIndex) {
@@ -65,6 +63,8 @@ std::vector<ExpertLease> LayerExperts::TakeReady(Order order) {
     leases_.erase(leases_.begin(), first_missing);
     return ready;
   }
+  // The host may be the issuer itself: one at a time, so that it looks after the device in between.
+  const bool beside_device = store_ == pass_->host_experts();
   const bool all_arrived = waiting_.empty() && std::all_of(leases_.begin(), leases_.end(), has_arrived);
   const bool streamed = std::any_of(leases_.begin(), leases_.end(),
                                     [&](const ExpertLease& lease) { return !is_pinned(lease) && has_arrived(lease); });
@@ -72,33 +72,66 @@ std::vector<ExpertLease> LayerExperts::TakeReady(Order order) {
   for (ExpertLease& lease : leases_) {
     bool take = has_arrived(lease);
     if (take && !all_arrived && is_pinned(lease)) take = !streamed && num_pinned++ < kPinnedAtOnce;
+    if (beside_device && !ready.empty()) take = false;
     (take ? ready : rest).push_back(std::move(lease));
   }
   leases_ = std::move(rest);
   return ready;
 }
 
-absl::Status LayerExperts::Compute(Order order, absl::FunctionRef<void()> fetch_ahead) {
-  ahead_.clear();  // what was fetched ahead and nobody wants may leave
-  if (Request()) fetch_ahead();
-  for (;;) {
-    if (leases_.empty()) {
-      PENSTOCK_CHECK(waiting_.empty());  // nothing holds a slot, and there is none
-      return absl::OkStatus();
-    }
-    std::vector<ExpertLease> ready = TakeReady(order);
-    if (ready.empty()) {
-      std::vector<Event> arrivals;
-      for (const ExpertLease& lease : leases_) arrivals.push_back(lease.arrived());
-      if (order == Order::kIndex) arrivals.resize(1);
-      (void)pass_->runtime().WaitAny(arrivals);
-      continue;
-    }
-    const Event done = pass_->Experts(layer_idx_, ready);
-    for (ExpertLease& lease : ready) lease.Release(done);
-    if (Request()) fetch_ahead();  // the reads that their slots allow are issued before the computing ends
-    PENSTOCK_RETURN_IF_ERROR(pass_->runtime().Wait(done));
+absl::StatusOr<bool> LayerExperts::Step(Order order, std::vector<Event>& events) {
+  Runtime& runtime = pass_->runtime();
+  if (running_.has_value() && runtime.Done(*running_)) {
+    PENSTOCK_RETURN_IF_ERROR(runtime.Wait(*running_));
+    const double seconds = runtime.Seconds(*running_);
+    if (busy_s_ == 0) first_s_ = seconds;
+    busy_s_ += seconds;
+    running_.reset();
   }
+  bool gave_back = false;
+  if (!running_.has_value()) {
+    std::vector<ExpertLease> ready = TakeReady(order);
+    if (!ready.empty()) {
+      running_ = pass_->Experts(layer_idx_, *store_, ready);
+      for (ExpertLease& lease : ready) lease.Release(*running_);
+      gave_back = true;
+    }
+  }
+  if (running_.has_value()) {
+    events.push_back(*running_);
+  } else if (order == Order::kIndex && !leases_.empty()) {
+    events.push_back(leases_.front().arrived());
+  } else {
+    for (const ExpertLease& lease : leases_) events.push_back(lease.arrived());
+  }
+  return gave_back;
+}
+
+absl::Status LayerExperts::ComputeAll(std::span<LayerExperts* const> all, Order order,
+                                      absl::FunctionRef<void()> fetch_ahead, Background background) {
+  for (LayerExperts* experts : all) experts->ahead_.clear();  // what was fetched ahead and nobody wants may leave
+  bool may_fetch = true;
+  for (;;) {
+    // The reads that slots allow which were given back are issued before the computing ends.
+    if (may_fetch) {
+      bool all_requested = true;
+      for (LayerExperts* experts : all) all_requested &= experts->Request();
+      if (all_requested) fetch_ahead();
+    }
+    may_fetch = false;
+    std::vector<Event> events;
+    for (LayerExperts* experts : all) {
+      PENSTOCK_ASSIGN_OR_RETURN(const bool gave_back, experts->Step(order, events));
+      may_fetch |= gave_back;
+    }
+    if (may_fetch) continue;
+    if (events.empty()) break;
+    background(events);
+    (void)all.front()->pass_->runtime().WaitAny(events);
+  }
+  // Nothing holds a slot, and there is none.
+  for (const LayerExperts* experts : all) PENSTOCK_CHECK(experts->waiting_.empty());
+  return absl::OkStatus();
 }
 
 }  // namespace penstock

@@ -20,6 +20,7 @@ class OnDemandSchedule : public Schedule {
         continue;
       }
       PENSTOCK_RETURN_IF_ERROR(pass.runtime().Wait(pass.Route(rows, layer_idx)));
+      pass.Group(rows, layer_idx);
       LayerExperts experts(pass, layer_idx);
       const std::vector<int32_t> chosen = pass.Chosen(rows, layer_idx);
       // Residents first: nobody may take their slots.
@@ -28,7 +29,6 @@ class OnDemandSchedule : public Schedule {
           if (pass.IsPresent(layer_idx, expert_idx) == present) experts.Want(expert_idx);
         }
       }
-      pass.Group(rows, layer_idx);
       PENSTOCK_RETURN_IF_ERROR(experts.Compute(LayerExperts::Order::kArrival, [] {}));
       pass.Combine(rows, layer_idx);
     }

@@ -146,20 +146,24 @@ void PrepareRows(const OpContext& context, std::span<const float> source, int64_
 }
 
 // normed = norm(residual), and these rows as a GEMM of `format` takes them, at their places of `buffer`.
-void NormRows(const OpContext& context, RowRange rows, std::span<const float> weight, kernels::RowFormat format,
-              std::span<std::byte> buffer) {
+void NormPart(const OpContext& context, RowRange part, std::span<const float> weight) {
   Activations& a = context.activations;
   const int64_t dim = context.config.model_dim;
+  context.kernels.rms_norm({.num_rows = part.size(),
+                            .dim = dim,
+                            .x = a.residual.data() + part.begin * dim,
+                            .x_stride = dim,
+                            .weight = weight.data(),
+                            .eps = context.config.rms_norm_eps,
+                            .out = a.normed.data() + part.begin * dim,
+                            .out_stride = dim});
+}
+
+void NormRows(const OpContext& context, RowRange rows, std::span<const float> weight, kernels::RowFormat format,
+              std::span<std::byte> buffer) {
   ForRowRanges(context, rows, [&](RowRange part) {
-    context.kernels.rms_norm({.num_rows = part.size(),
-                              .dim = dim,
-                              .x = a.residual.data() + part.begin * dim,
-                              .x_stride = dim,
-                              .weight = weight.data(),
-                              .eps = context.config.rms_norm_eps,
-                              .out = a.normed.data() + part.begin * dim,
-                              .out_stride = dim});
-    PrepareRows(context, a.normed, dim, part, format, buffer);
+    NormPart(context, part, weight);
+    PrepareRows(context, context.activations.normed, context.config.model_dim, part, format, buffer);
   });
 }
 
@@ -444,12 +448,13 @@ void PostAttention(const OpContext& context, RowRange rows, int64_t layer_idx) {
                       a.residual.data() + rows.begin * config.model_dim);
 }
 
-void Route(const OpContext& context, RowRange rows, int64_t layer_idx) {
+namespace {
+
+// What a gate makes of a.normed. It always computes in f32: a rounded score could choose another expert.
+void ApplyGate(const OpContext& context, RowRange rows, const LayerWeights& layer, std::span<float> scores,
+               std::span<int32_t> topk_idx, std::span<float> topk_weights) {
   const ModelConfig& config = context.config;
-  Activations& a = context.activations;
-  const LayerWeights& layer = context.weights.layer(layer_idx);
-  NormRows(context, rows, layer.ffn_norm, context.row_formats.ffn, a.ffn_input);
-  // The router always computes in f32: a rounded score could choose another expert.
+  const Activations& a = context.activations;
   ForRowRanges(context, rows, [&](RowRange part) {
     GemmColumns(context,
                 {.num_rows = part.size(),
@@ -457,19 +462,35 @@ void Route(const OpContext& context, RowRange rows, int64_t layer_idx) {
                  .x = {reinterpret_cast<const std::byte*>(a.normed.data() + part.begin * config.model_dim),
                        4 * config.model_dim, kernels::RowFormat::kF32},
                  .w = layer.router_proj,
-                 .y = a.router_logits.data() + part.begin * config.num_experts,
+                 .y = scores.data() + part.begin * config.num_experts,
                  .y_stride = config.num_experts},
                 {0, config.num_experts});
     for (int64_t row_idx = part.begin; row_idx < part.end; ++row_idx) {
       context.kernels.router_topk(
           {.num_experts = config.num_experts,
            .num_topk = config.num_topk,
-           .scores = a.router_logits.data() + row_idx * config.num_experts,
+           .scores = scores.data() + row_idx * config.num_experts,
            .renormalise = config.norm_topk_prob ? kernels::Renormalise::kYes : kernels::Renormalise::kNo,
-           .topk_idx = a.topk_idx.data() + row_idx * config.num_topk,
-           .topk_weights = a.topk_weights.data() + row_idx * config.num_topk});
+           .topk_idx = topk_idx.data() + row_idx * config.num_topk,
+           .topk_weights = topk_weights.data() + row_idx * config.num_topk});
     }
   });
+}
+
+}  // namespace
+
+void Route(const OpContext& context, RowRange rows, int64_t layer_idx) {
+  Activations& a = context.activations;
+  const LayerWeights& layer = context.weights.layer(layer_idx);
+  NormRows(context, rows, layer.ffn_norm, context.row_formats.ffn, a.ffn_input);
+  ApplyGate(context, rows, layer, a.router_logits, a.topk_idx, a.topk_weights);
+}
+
+void RouteAhead(const OpContext& context, RowRange rows, int64_t target_idx, int64_t ahead) {
+  Activations& a = context.activations;
+  const LayerWeights& layer = context.weights.layer(target_idx);
+  ForRowRanges(context, rows, [&](RowRange part) { NormPart(context, part, layer.ffn_norm); });
+  ApplyGate(context, rows, layer, a.ahead_scores, a.topk_ahead(ahead), a.ahead_weights);
 }
 
 void Group(const OpContext& context, RowRange rows) {

@@ -87,6 +87,10 @@ void PostAttention(const OpContext& context, RowRange rows, int64_t layer_idx);
 // normed = norm(residual); router scores and top-k.
 void Route(const OpContext& context, RowRange rows, int64_t layer_idx);
 
+// topk_ahead(ahead): what the gate of a later layer would choose from the residual as it is. What Route() of these rows
+// found stays as it is.
+void RouteAhead(const OpContext& context, RowRange rows, int64_t target_idx, int64_t ahead);
+
 // Sorts the assignments of these rows by expert and gathers what the experts take.
 void Group(const OpContext& context, RowRange rows);
 

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 #include <cstring>
+#include <functional>
+#include <numeric>
 #include <utility>
 
 #include "absl/container/flat_hash_map.h"
@@ -19,12 +21,17 @@ void CopyRows(std::span<const T> from, std::span<T> to, RowRange rows, int64_t d
 
 }  // namespace
 
+LaneRates::Duration TransferTime(double bytes_per_s) {
+  return [=](const TaskCost& cost) { return static_cast<double>(cost.link_bytes) / bytes_per_s; };
+}
+
 Pass::Pass(Args args)
     : args_(std::move(args)),
       embedded_(static_cast<size_t>(args_.batch.num_rows())),
       offloaded_(embedded_.size()),
       stored_(embedded_.size()),
-      group_rows_(static_cast<size_t>(args_.config.num_experts)) {
+      group_rows_(static_cast<size_t>(args_.config.num_experts)),
+      group_offsets_(group_rows_.size()) {
   args_.row_status.assign(embedded_.size(), absl::OkStatus());
 }
 
@@ -298,15 +305,34 @@ void Pass::FetchWindow(int64_t layer_idx, int64_t expert_idx) {
   store.Announce(std::move(keys));
 }
 
-Event Pass::Route(RowRange rows, int64_t layer_idx) {
-  const Event routed = Issue(compute(), LabelOf("route", rows, layer_idx), args_.cost.Route(rows.size()), {},
-                             [=](const OpContext& context) { ops::Route(context, rows, layer_idx); });
+Event Pass::Route(RowRange rows, int64_t layer_idx, RouteExtras extras) {
+  OperationCost cost;
+  for (size_t i = 0; i <= extras.ahead.size(); ++i) cost += args_.cost.Route(rows.size());
+  const Event routed = Issue(compute(), LabelOf("route", rows, layer_idx), cost, {},
+                             [rows, layer_idx, ahead = extras.ahead](const OpContext& context) {
+                               ops::Route(context, rows, layer_idx);
+                               for (size_t i = 0; i < ahead.size(); ++i) {
+                                 ops::RouteAhead(context, rows, ahead[i], static_cast<int64_t>(i) + 1);
+                               }
+                             });
   if (!args_.device.has_value()) return routed;
+  const auto num_ahead = static_cast<int64_t>(extras.ahead.size());
   const int64_t num_topk = args_.config.num_topk;
-  return Copy(args_.device->device_to_dram_lane, LabelOf("offload choices", rows, layer_idx),
-              static_cast<uint64_t>(4 * rows.size() * num_topk), {routed}, [=](Activations& host, Activations& device) {
-                CopyRows<int32_t>(device.topk_idx, host.topk_idx, rows, num_topk);
-              });
+  const int64_t num_scores = args_.experts->wants_scores() ? args_.config.num_experts : 0;
+  const int64_t input_bytes = extras.expert_input ? args_.ffn_row_bytes : 0;
+  const Event offloaded =
+      Copy(args_.device->device_to_dram_lane, LabelOf("offload choices", rows, layer_idx),
+           static_cast<uint64_t>(rows.size() * (4 * (num_topk * (1 + num_ahead) + num_scores) + input_bytes)), {routed},
+           [=](Activations& host, Activations& device) {
+             CopyRows<int32_t>(device.topk_idx, host.topk_idx, rows, num_topk);
+             for (int64_t ahead = 1; ahead <= num_ahead; ++ahead) {
+               CopyRows<int32_t>(device.topk_ahead(ahead), host.topk_ahead(ahead), rows, num_topk);
+             }
+             if (num_scores > 0) CopyRows<float>(device.router_logits, host.router_logits, rows, num_scores);
+             if (input_bytes > 0) CopyRows<std::byte>(device.ffn_input, host.ffn_input, rows, input_bytes);
+           });
+  if (extras.expert_input) input_offloaded_ = offloaded;
+  return offloaded;
 }
 
 std::vector<int32_t> Pass::Chosen(RowRange rows, int64_t layer_idx) {
@@ -319,18 +345,45 @@ std::vector<int32_t> Pass::Chosen(RowRange rows, int64_t layer_idx) {
   return chosen;
 }
 
+// The mean of TopP(s), p = 2k, over all rows (memory/eviction.h). Where only the choices are known each counts alike.
+void Pass::TellScores(RowRange rows, int64_t layer_idx, std::span<const int32_t> choices) {
+  const auto num_experts = static_cast<size_t>(args_.config.num_experts);
+  const std::span<const float> scores = args_.routing.Scores(layer_idx, rows.begin, rows.size());
+  mean_scores_.assign(num_experts, 0);
+  const auto num_rows = static_cast<float>(rows.size());
+  if (scores.empty()) {
+    const float each = 1 / (num_rows * static_cast<float>(args_.config.num_topk));
+    for (const int32_t expert_idx : choices) mean_scores_[static_cast<size_t>(expert_idx)] += each;
+  }
+  const size_t top = std::min(num_experts, 2 * static_cast<size_t>(args_.config.num_topk));
+  for (size_t begin = 0; begin < scores.size(); begin += num_experts) {
+    const std::span<const float> row = scores.subspan(begin, num_experts);
+    row_scores_.assign(row.begin(), row.end());
+    std::nth_element(row_scores_.begin(), row_scores_.begin() + static_cast<std::ptrdiff_t>(top) - 1, row_scores_.end(),
+                     std::greater<>());
+    const float least = row_scores_[top - 1];
+    for (size_t i = 0; i < num_experts; ++i) mean_scores_[i] += row[i] >= least ? row[i] / num_rows : 0;
+  }
+  args_.experts->OnScores(layer_idx, mean_scores_);
+}
+
 Event Pass::Group(RowRange rows, int64_t layer_idx) {
   std::fill(group_rows_.begin(), group_rows_.end(), 0);
   const std::span<const int32_t> choices = args_.routing.Choices(layer_idx, rows.begin, rows.size());
   for (const int32_t expert_idx : choices) ++group_rows_[expert_idx];
+  std::exclusive_scan(group_rows_.begin(), group_rows_.end(), group_offsets_.begin(),
+                      rows.begin * args_.config.num_topk);
+  if (args_.experts->wants_scores()) TellScores(rows, layer_idx, choices);
   if (args_.on_routing) args_.on_routing(layer_idx, rows, choices);
   return Issue(compute(), LabelOf("group", rows, layer_idx), {}, {},
                [rows](const OpContext& context) { ops::Group(context, rows); });
 }
 
-std::shared_ptr<Pass::TakenExperts> Pass::Take(int64_t layer_idx, std::span<const ExpertLease> leases,
+std::shared_ptr<Pass::TakenExperts> Pass::Take(int64_t layer_idx, ExpertStore& store,
+                                               std::span<const ExpertLease> leases,
                                                absl::FunctionRef<bool(const ExpertPlace&)> is_wanted) {
   auto taken = std::make_shared<TakenExperts>();
+  taken->store = &store;
   Events arrived;
   int64_t num_unchecked = 0;
   for (const ExpertLease& lease : leases) {
@@ -342,32 +395,62 @@ std::shared_ptr<Pass::TakenExperts> Pass::Take(int64_t layer_idx, std::span<cons
     }
     taken->places.push_back(lease.place());
     arrived.push_back(lease.arrived());
-    num_unchecked += args_.experts->TakeUnfinished(lease.place()) ? 1 : 0;
+    num_unchecked += store.TakeUnfinished(lease.place()) ? 1 : 0;
   }
   if (num_unchecked == 0) return taken;
   OperationCost cost;
   cost.bytes = static_cast<uint64_t>(num_unchecked) * args_.cost.expert_bytes();
-  Issue(
-      compute(), {.name = "check", .layer_idx = layer_idx}, cost, std::move(arrived),
-      [taken, this](const OpContext& context) { taken->checked = args_.experts->Finish(taken->places, context.pool); });
+  Issue(ProcessorOf(store), {.name = "check", .layer_idx = layer_idx}, cost, std::move(arrived),
+        [taken](const OpContext& context) { taken->checked = taken->store->Finish(taken->places, context.pool); });
   return taken;
 }
 
-Event Pass::Experts(int64_t layer_idx, std::span<const ExpertLease> leases) {
+Event Pass::HostGroup(RowRange rows, int64_t layer_idx) {
+  return Issue(args_.host, LabelOf("group", rows, layer_idx), {}, {input_offloaded_},
+               [rows](const OpContext& context) { ops::Group(context, rows); });
+}
+
+void Pass::LoadExpertOutput(int64_t layer_idx, const TakenExperts& taken, const Event& computed) {
+  const int64_t dim = args_.config.model_dim;
+  std::vector<RowRange> places;  // assignments of each expert
+  int64_t num_places = 0;
+  const auto add = [&](const ExpertPlace& place) {
+    const auto expert_idx = static_cast<size_t>(taken.store->layouts().expert_idx_of(place.key));
+    const int64_t begin = group_offsets_[expert_idx];
+    places.push_back({begin, begin + group_rows_[expert_idx]});
+    num_places += places.back().size();
+  };
+  for (const ExpertPlace& place : taken.places) add(place);
+  for (const LostExpert& expert : taken.lost) add(expert.place);
+  expert_outputs_.push_back(Copy(args_.device->dram_to_device_lane,
+                                 {.name = "load expert output", .layer_idx = layer_idx},
+                                 static_cast<uint64_t>(4 * num_places * dim), {computed},
+                                 [dim, places = std::move(places)](Activations& host, Activations& device) {
+                                   for (const RowRange& range : places) {
+                                     CopyRows<float>(host.expert_output, device.expert_output, range, dim);
+                                   }
+                                 }));
+}
+
+Event Pass::Experts(int64_t layer_idx, ExpertStore& store, std::span<const ExpertLease> leases) {
   const auto num_rows_of = [&](const ExpertPlace& place) {
-    return group_rows_[static_cast<size_t>(args_.experts->layouts().expert_idx_of(place.key))];
+    return group_rows_[static_cast<size_t>(store.layouts().expert_idx_of(place.key))];
   };
   const std::shared_ptr<TakenExperts> taken =
-      Take(layer_idx, leases, [&](const ExpertPlace& place) { return num_rows_of(place) > 0; });
+      Take(layer_idx, store, leases, [&](const ExpertPlace& place) { return num_rows_of(place) > 0; });
   OperationCost cost;
   for (const ExpertPlace& place : taken->places) cost += args_.cost.Expert(num_rows_of(place));
   TaskLabel label{.name = "experts", .layer_idx = layer_idx};
-  if (taken->places.size() == 1) label.expert_idx = args_.experts->layouts().expert_idx_of(taken->places[0].key);
-  return Issue(compute(), label, cost, {}, [taken, this](const OpContext& context) { RunExperts(context, *taken); });
+  if (taken->places.size() == 1) label.expert_idx = store.layouts().expert_idx_of(taken->places[0].key);
+  const Event computed = Issue(ProcessorOf(store), label, cost, {},
+                               [taken, this](const OpContext& context) { RunExperts(context, *taken); });
+  if (&store == args_.host_experts) LoadExpertOutput(layer_idx, *taken, computed);
+  return computed;
 }
 
 Event Pass::RouteAndCompute(RowRange rows, int64_t layer_idx, std::span<const ExpertLease> leases) {
-  const std::shared_ptr<TakenExperts> taken = Take(layer_idx, leases, [](const ExpertPlace&) { return true; });
+  const std::shared_ptr<TakenExperts> taken =
+      Take(layer_idx, *args_.experts, leases, [](const ExpertPlace&) { return true; });
   OperationCost cost = args_.cost.Route(rows.size());
   cost += args_.cost.ExpertsOfUniformRouting(rows.size());
   cost += args_.cost.Combine(rows.size());
@@ -389,13 +472,13 @@ void Pass::RunExperts(const OpContext& context, const TakenExperts& taken) {
   for (const LostExpert& expert : taken.lost) FailExpert(context, expert.place, expert.why);
   // Without a task of its own there is nothing to do, but for those that were found broken before.
   const std::vector<absl::Status> checked =
-      taken.checked.has_value() ? *taken.checked : args_.experts->Finish(taken.places, context.pool);
+      taken.checked.has_value() ? *taken.checked : taken.store->Finish(taken.places, context.pool);
   std::vector<ExpertToRun> experts;
   experts.reserve(taken.places.size());
   for (size_t i = 0; i < taken.places.size(); ++i) {
     const ExpertPlace& place = taken.places[i];
     if (checked[i].ok()) {
-      experts.push_back({args_.experts->layouts().expert_idx_of(place.key), args_.experts->Weights(place)});
+      experts.push_back({taken.store->layouts().expert_idx_of(place.key), taken.store->Weights(place)});
     } else {
       FailExpert(context, place, checked[i]);
     }
@@ -408,6 +491,7 @@ void Pass::FailExpert(const OpContext& context, const ExpertPlace& place, const 
   Activations& a = context.activations;
   const int64_t expert_idx = args_.experts->layouts().expert_idx_of(place.key);
   const int64_t dim = args_.config.model_dim;
+  const std::lock_guard<std::mutex> lock(status_mutex_);
   for (int64_t i = a.group_offsets[expert_idx]; i < a.group_offsets[expert_idx + 1]; ++i) {
     std::fill_n(a.expert_output.data() + i * dim, dim, 0.0f);
     args_.row_status[static_cast<size_t>(a.assigned_row[i])].Update(status);
@@ -415,8 +499,8 @@ void Pass::FailExpert(const OpContext& context, const ExpertPlace& place, const 
 }
 
 Event Pass::Combine(RowRange rows, int64_t layer_idx) {
-  return Issue(compute(), LabelOf("combine", rows, layer_idx), args_.cost.Combine(rows.size()), {},
-               [rows](const OpContext& context) { ops::Combine(context, rows); });
+  return Issue(compute(), LabelOf("combine", rows, layer_idx), args_.cost.Combine(rows.size()),
+               std::exchange(expert_outputs_, {}), [rows](const OpContext& context) { ops::Combine(context, rows); });
 }
 
 Event Pass::DenseFfn(RowRange rows, int64_t layer_idx) {

@@ -11,11 +11,13 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <mutex>
 #include <optional>
 #include <span>
 #include <string_view>
 #include <vector>
 
+#include "absl/container/inlined_vector.h"
 #include "absl/status/status.h"
 #include "penstock/memory/expert_store.h"
 #include "penstock/memory/kv_staging.h"
@@ -44,6 +46,27 @@ struct PassDevice {
   KvStaging* kv_staging = nullptr;
 };
 
+// Seconds that a task of some cost takes on each lane; those of a device only where there is one.
+struct LaneRates {
+  using Duration = std::function<double(const TaskCost&)>;
+  Duration host_compute;
+  Duration disk_to_dram;
+  Duration device_compute = {};
+  Duration dram_to_pinned = {};  // page-locked memory
+  Duration dram_to_device = {};
+  Duration device_to_dram = {};
+};
+// Of a link.
+LaneRates::Duration TransferTime(double bytes_per_s);
+
+// What Pass::Route() brings beside the choices.
+struct RouteExtras {
+  // What the rows would choose in these layers, the first ones with experts after this one:
+  // RoutingSource::ChoicesAhead().
+  absl::InlinedVector<int64_t, kMaxAhead> ahead = {};
+  bool expert_input = false;  // brings to a device's host what experts take: for Pass::HostGroup()
+};
+
 class Pass {
  public:
   struct Args {
@@ -54,11 +77,14 @@ class Pass {
     std::optional<PassDevice> device;  // computes the layers
     KvLayer kv;                        // of layer 0 in the KV cache's pages
     ExpertStore* experts = nullptr;    // of the processor that computes the layers; null without experts
+    ExpertStore* host_experts = nullptr;  // in DRAM, where a device computes the layers
+    const LaneRates* rates = nullptr;     // what schedules that plan expect; null where none does
     RoutingSource& routing;
     const RowBatch& batch;
     std::vector<RowRange> micro_batches;    // of all rows, in order
     std::vector<absl::Status>& row_status;  // [num_rows]: OK, or why the row has no result; written by tasks
     int64_t rows_at_once = 1;               // logits that are computed at once
+    int64_t ffn_row_bytes = 0;              // of a row as experts take it
     // Sees what rows chose; once for each row and layer, one call at a time. Optional.
     std::function<void(int64_t layer_idx, RowRange rows, std::span<const int32_t> choices)> on_routing = {};
   };
@@ -67,13 +93,21 @@ class Pass {
 
   const ModelConfig& config() const { return args_.config; }
   Runtime& runtime() { return args_.runtime; }
+  const ModelCost& cost() const { return args_.cost; }
+  const LaneRates& rates() const { return *args_.rates; }
   ExpertStore& experts() { return *args_.experts; }
+  // Beside a device: experts in DRAM, which the host can compute. Null without a device.
+  ExpertStore* host_experts() { return args_.host_experts; }
   RoutingSource& routing() { return args_.routing; }
   // The same in all layers.
   std::span<const RowRange> micro_batches() const { return args_.micro_batches; }
   RowRange all_rows() const { return {0, args_.batch.num_rows()}; }
   bool IsPresent(int64_t layer_idx, int64_t expert_idx) const {
     return args_.experts->IsPresent(args_.experts->layouts().KeyOf(layer_idx, expert_idx));
+  }
+  std::span<const uint32_t> sequence_ids(RowRange rows) const {
+    return std::span(args_.batch.sequence_ids)
+        .subspan(static_cast<size_t>(rows.begin), static_cast<size_t>(rows.size()));
   }
   bool has_experts(int64_t layer_idx) const { return args_.config.layer_has_experts[layer_idx]; }
 
@@ -101,14 +135,17 @@ class Pass {
   void FetchWindow(int64_t layer_idx, int64_t expert_idx);
 
   // The event tells that Chosen() may be called.
-  Event Route(RowRange rows, int64_t layer_idx);
+  Event Route(RowRange rows, int64_t layer_idx, RouteExtras extras = {});
   // The experts that these rows chose, in increasing index. REQUIRES: the event of their Route() has happened.
   std::vector<int32_t> Chosen(RowRange rows, int64_t layer_idx);
-  // REQUIRES: as Chosen().
+  // And tells the experts' eviction how they were rated, where it wants to know. REQUIRES: as Chosen().
   Event Group(RowRange rows, int64_t layer_idx);
-  // Computes those of the leased experts that the rows grouped last chose. Those that did not arrive fail their rows.
-  // The leases must be held until the event. REQUIRES: their arrival has been waited for.
-  Event Experts(int64_t layer_idx, std::span<const ExpertLease> leases);
+  // Computes those of the leased experts of a store that the rows grouped last chose. Those that did not arrive fail
+  // their rows. The leases must be held until the event. REQUIRES: their arrival has been waited for; of
+  // host_experts(), HostGroup() of these rows.
+  Event Experts(int64_t layer_idx, ExpertStore& store, std::span<const ExpertLease> leases);
+  // Group() on the host, for its share of a layer's experts. REQUIRES: a device, and as Chosen(), with expert_input.
+  Event HostGroup(RowRange rows, int64_t layer_idx);
   Event Combine(RowRange rows, int64_t layer_idx);
   // Route, Group, Experts and Combine in one task, when the leases are on all experts of the layer: nobody needs to
   // know what the rows chose.
@@ -125,6 +162,7 @@ class Pass {
   };
   // Leases as a task takes them: what arrived, and what did not.
   struct TakenExperts {
+    ExpertStore* store = nullptr;
     std::vector<ExpertPlace> places;
     std::vector<LostExpert> lost;
     std::optional<std::vector<absl::Status>> checked;  // [places.size()]: of the task that checks them, if there is one
@@ -141,6 +179,10 @@ class Pass {
 
   bool stages_kv() const { return args_.device.has_value() && args_.device->kv_staging != nullptr; }
   const PassProcessor& compute() const { return args_.device.has_value() ? args_.device->processor : args_.host; }
+  // That computes a store's experts.
+  const PassProcessor& ProcessorOf(const ExpertStore& store) const {
+    return &store == args_.experts ? compute() : args_.host;
+  }
   Event Issue(const PassProcessor& processor, TaskLabel label, const OperationCost& cost, Events after, Body body);
   // Copies between the host's and the device's activations.
   Event Copy(LaneIdx lane, TaskLabel label, uint64_t link_bytes, Events after,
@@ -155,19 +197,27 @@ class Pass {
   // What the first operation of a layer must wait for.
   Events BeforeLayer(RowRange rows) const;
   // `is_wanted` says which of the leases; what has not been checked since it was read is checked by a task.
-  std::shared_ptr<TakenExperts> Take(int64_t layer_idx, std::span<const ExpertLease> leases,
+  std::shared_ptr<TakenExperts> Take(int64_t layer_idx, ExpertStore& store, std::span<const ExpertLease> leases,
                                      absl::FunctionRef<bool(const ExpertPlace&)> is_wanted);
+  // Brings what the host computed of the rows grouped last to the device.
+  void LoadExpertOutput(int64_t layer_idx, const TakenExperts& taken, const Event& computed);
   void RunExperts(const OpContext& context, const TakenExperts& taken);
   void FailExpert(const OpContext& context, const ExpertPlace& place, const absl::Status& status);
   ModelCost::Context ContextOf(RowRange rows) const;
+  void TellScores(RowRange rows, int64_t layer_idx, std::span<const int32_t> choices);
 
   Args args_;
+  std::mutex status_mutex_;        // of row_status: two processors may fail rows
   std::map<LaneIdx, Event> last_;  // the task issued last, by lane
   std::vector<Event> embedded_;    // [num_rows]: by the first row of what was embedded; on the device
   std::vector<Event> offloaded_;   // [num_rows]: by a micro-batch's first row: its K and V have left the device
   std::vector<Event> stored_;      // [num_rows]: and are in the KV cache
   std::vector<std::shared_ptr<StagedKv>> staged_;  // fetched, not attended to yet
   std::vector<int64_t> group_rows_;                // [num_experts]: of the rows that were grouped last
+  std::vector<int64_t> group_offsets_;             // [num_experts]: where their assignments begin
+  Event input_offloaded_;                          // of the rows routed last: experts' inputs are on the host
+  Events expert_outputs_;                          // of the host's experts: they are on the device
+  std::vector<float> mean_scores_, row_scores_;    // [num_experts]: of these rows; of one of them
 };
 
 }  // namespace penstock

@@ -7,10 +7,6 @@
 
 namespace penstock {
 
-SimulatedRuntime::Duration TransferTime(double bytes_per_s) {
-  return [=](const TaskCost& cost) { return static_cast<double>(cost.link_bytes) / bytes_per_s; };
-}
-
 PassSimulator::PassSimulator(Args args)
     : args_(std::move(args)),
       cost_(args_.config, args_.formats),
@@ -37,7 +33,8 @@ absl::StatusOr<std::unique_ptr<PassSimulator>> PassSimulator::Create(Args args) 
     tiers.device = {.room = a.device->room,
                     .finish_lane = s.runtime_.AddLane("host_finish", a.rates.host_compute),
                     .dram_to_pinned_lane = s.runtime_.AddLane("dram_to_pinned", a.rates.dram_to_pinned),
-                    .dram_to_device_lane = s.device_.dram_to_device_lane};
+                    .dram_to_device_lane = s.device_.dram_to_device_lane,
+                    .preload = PreloadOf(a.schedule)};
   }
   PENSTOCK_ASSIGN_OR_RETURN(s.experts_, ExpertTiers::Create(tiers));
   s.runtime_.SetSink(a.sink);  // of steps: not of experts that come before the first
@@ -63,11 +60,14 @@ double PassSimulator::Time(const RowBatch& batch, std::vector<RowRange> micro_ba
              .device = args_.device.has_value() ? std::optional(device_) : std::nullopt,
              .kv = KvLayer::Of(args_.config, args_.formats.kv),
              .experts = experts_.compute(),
+             .host_experts = experts_.beside_device(),
+             .rates = &args_.rates,
              .routing = routing,
              .batch = batch,
              .micro_batches = std::move(micro_batches),
              .row_status = row_status,
-             .rows_at_once = args_.rows_at_once});
+             .rows_at_once = args_.rows_at_once,
+             .ffn_row_bytes = args_.ffn_row_bytes > 0 ? args_.ffn_row_bytes : 4 * args_.config.model_dim});
   issue(pass);
   // Nothing fails where nothing is done.
   PENSTOCK_CHECK(pass.Finish([](std::span<const int64_t>, std::span<float>) {}).ok());

@@ -19,18 +19,6 @@
 
 namespace penstock {
 
-// Seconds that a task takes on each lane; those of a device only where there is one.
-struct LaneRates {
-  SimulatedRuntime::Duration host_compute;
-  SimulatedRuntime::Duration disk_to_dram;
-  SimulatedRuntime::Duration device_compute = {};
-  SimulatedRuntime::Duration dram_to_pinned = {};  // page-locked memory
-  SimulatedRuntime::Duration dram_to_device = {};
-  SimulatedRuntime::Duration device_to_dram = {};
-};
-// Of a link.
-SimulatedRuntime::Duration TransferTime(double bytes_per_s);
-
 class PassSimulator {
  public:
   struct Device {
@@ -46,6 +34,7 @@ class PassSimulator {
     ExpertRoom dram = {};
     std::optional<Device> device = std::nullopt;
     int64_t rows_at_once = 16;  // logits
+    int64_t ffn_row_bytes = 0;  // of a row as experts take it; 0: f32
     LaneRates rates;
     TaskSink* sink = nullptr;
   };

@@ -16,7 +16,7 @@ constexpr uint64_t kRingBytes = 192 * kMiB;
 }  // namespace
 
 std::string_view ScheduleName(ScheduleKind kind) {
-  constexpr std::string_view kNames[] = {"on-demand",  "zero",   "zigzag", "klotski", "zigzag-cpu-attention",
+  constexpr std::string_view kNames[] = {"on-demand",  "zero",   "zigzag", "hybrid", "klotski", "zigzag-cpu-attention",
                                          "fastdecode", "cgopipe"};
   return kNames[static_cast<int>(kind)];
 }
@@ -33,6 +33,7 @@ absl::StatusOr<ScheduleKind> ParseScheduleName(std::string_view name) {
 std::unique_ptr<Schedule> MakeSchedule(const ScheduleOptions& options, const ModelConfig& config) {
   switch (options.kind) {
     case ScheduleKind::kOnDemand: return MakeOnDemand();
+    case ScheduleKind::kHybrid: return MakeHybrid(options, config);
     case ScheduleKind::kZero: return MakeZigzag(config, /*one_micro_batch=*/true);
     case ScheduleKind::kZigzag: return MakeZigzag(config, /*one_micro_batch=*/false);
     case ScheduleKind::kZigzagCpuAttention:
@@ -41,6 +42,12 @@ std::unique_ptr<Schedule> MakeSchedule(const ScheduleOptions& options, const Mod
     case ScheduleKind::kKlotski: break;
   }
   return MakeKlotski(options, config);
+}
+
+ExpertTiers::Device::Preload PreloadOf(const ScheduleOptions& options) {
+  using Preload = ExpertTiers::Device::Preload;
+  if (options.kind != ScheduleKind::kHybrid) return Preload::kNone;
+  return options.hybrid_rule == HybridRule::kFixed ? Preload::kFirstLayers : Preload::kEvenly;
 }
 
 int64_t LeastStreamingSlots(ScheduleKind kind, const ModelConfig& config) {

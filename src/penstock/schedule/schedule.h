@@ -6,8 +6,11 @@
 #include <string_view>
 
 #include "absl/status/statusor.h"
+#include "penstock/memory/expert_tiers.h"
 #include "penstock/model/model_config.h"
 #include "penstock/routing/correlation_table.h"
+#include "penstock/routing/expert_predictor.h"
+#include "penstock/schedule/layer_plan.h"
 #include "penstock/schedule/pass.h"
 
 namespace penstock {
@@ -29,15 +32,19 @@ enum class ScheduleKind : uint8_t {
   kOnDemand,  // layer by layer over all rows; experts are fetched when the router has chosen them
   kZero,      // ZeRO-Inference: layer by layer, all experts of the next layer fetched ahead; one micro-batch a pass
   kZigzag,    // FlexGen: the same for all micro-batches of the batch
+  kHybrid,    // HybriMoE: each expert where it is computed soonest, on the host or on a device
   kKlotski,   // gate-decided transfers, hot experts ahead, expert by expert over all micro-batches in order of arrival
   // For a device: the host attends, in DRAM.
   kZigzagCpuAttention,  // FlexGen(c): the device waits meanwhile
   kFastdecode,          // FastDecode: the host attends ahead of the device
   kCgopipe,             // MoE-Lightning: and weights come in pages between hidden states
 };
-inline constexpr ScheduleKind kAllSchedules[] = {
-    ScheduleKind::kOnDemand,           ScheduleKind::kZero,       ScheduleKind::kZigzag, ScheduleKind::kKlotski,
-    ScheduleKind::kZigzagCpuAttention, ScheduleKind::kFastdecode, ScheduleKind::kCgopipe};
+inline constexpr ScheduleKind kAllSchedules[] = {ScheduleKind::kOnDemand,   ScheduleKind::kZero,
+                                                 ScheduleKind::kZigzag,     ScheduleKind::kHybrid,
+                                                 ScheduleKind::kKlotski,    ScheduleKind::kZigzagCpuAttention,
+                                                 ScheduleKind::kFastdecode, ScheduleKind::kCgopipe};
+// Whether it needs to know what tasks take.
+constexpr bool PlansByRates(ScheduleKind kind) { return kind == ScheduleKind::kHybrid; }
 // Whether it attends on the host while a device computes the layers.
 constexpr bool AttendsOnHost(ScheduleKind kind) { return kind >= ScheduleKind::kZigzagCpuAttention; }
 // Whether all experts of a layer are in slots at a time, and each micro-batch is computed with them; else each expert
@@ -57,8 +64,13 @@ struct ScheduleOptions {
   bool reorder = true;
   int64_t hot_experts = 0;  // fetched ahead for each layer; 0: all that are probably needed
   int64_t path_length = 1;  // layers before one that predict it; 0 to kMaxPathLength
+  HybridRule hybrid_rule = HybridRule::kBalanced;
+  PredictorKind predictor = PredictorKind::kGate;  // hybrid fetches ahead what it says
 };
 std::unique_ptr<Schedule> MakeSchedule(const ScheduleOptions& options, const ModelConfig& config);
+
+// What a device should hold before the first step: a fixed mapping is made of whole layers, as KTransformers has it.
+ExpertTiers::Device::Preload PreloadOf(const ScheduleOptions& options);
 
 // Streaming slots (of the processor that computes the layers) without which a schedule cannot run.
 int64_t LeastStreamingSlots(ScheduleKind kind, const ModelConfig& config);
@@ -70,6 +82,7 @@ uint64_t ScheduleBytes(const ModelConfig& config, int64_t path_length);
 int64_t MostCorrelationPaths(const ModelConfig& config, int64_t path_length);
 
 std::unique_ptr<Schedule> MakeOnDemand();
+std::unique_ptr<Schedule> MakeHybrid(const ScheduleOptions& options, const ModelConfig& config);
 std::unique_ptr<Schedule> MakeZigzag(const ModelConfig& config, bool one_micro_batch);
 std::unique_ptr<Schedule> MakeHostAttention(ScheduleKind kind, const ModelConfig& config);
 std::unique_ptr<Schedule> MakeKlotski(const ScheduleOptions& options, const ModelConfig& config);

@@ -56,7 +56,7 @@ class ZigzagSchedule : public Schedule {
           pass.experts().CountWanted(pass.experts().layouts().KeyOf(layer_idx, expert_idx));
         }
         for (const ExpertLease& lease : leases) (void)pass.runtime().Wait(lease.arrived());
-        last = pass.Experts(layer_idx, leases);
+        last = pass.Experts(layer_idx, pass.experts(), leases);
         pass.Combine(rows, layer_idx);
       }
       for (ExpertLease& lease : leases) lease.Release(last);

@@ -1,0 +1,283 @@
+#include "penstock/routing/expert_predictor.h"
+
+#include <algorithm>
+#include <cmath>
+#include <numeric>
+#include <string>
+#include <utility>
+
+#include "absl/container/flat_hash_map.h"
+#include "penstock/base/check.h"
+#include "penstock/base/status.h"
+
+namespace penstock {
+namespace {
+
+// What all of them know: which layer was observed last.
+class LayerPredictor : public ExpertPredictor {
+ public:
+  explicit LayerPredictor(const Args& args) : args_(args), rows_(static_cast<size_t>(args_.num_experts)) {}
+
+ protected:
+  int64_t num_layers() const { return std::ssize(args_.layers); }
+  // The place of a model's layer among those with experts.
+  int64_t PlaceOf(int64_t layer_idx) const {
+    return std::lower_bound(args_.layers.begin(), args_.layers.end(), layer_idx) - args_.layers.begin();
+  }
+  std::span<const float> Counted(std::span<const int32_t> choices) {
+    std::fill(rows_.begin(), rows_.end(), 0.0f);
+    for (const int32_t expert_idx : choices) rows_[static_cast<size_t>(expert_idx)] += 1;
+    return rows_;
+  }
+
+  Args args_;
+  std::vector<float> rows_;  // [num_experts]: what ExpectedRows gives
+};
+
+class GatePredictor : public LayerPredictor {
+ public:
+  using LayerPredictor::LayerPredictor;
+  int64_t distance() const override { return kMaxAhead; }
+  void Observe(const RoutedLayer& layer) override {
+    layer_idx_ = layer.layer_idx;
+    num_rows_ = std::ssize(layer.sequence_ids);
+    routing_ = layer.routing;
+  }
+  std::span<const float> ExpectedRows(int64_t ahead) override {
+    if (PlaceOf(layer_idx_) + ahead >= num_layers()) return {};
+    const std::span<const int32_t> choices = routing_->ChoicesAhead(layer_idx_, ahead, 0, num_rows_);
+    return choices.empty() ? std::span<const float>() : Counted(choices);
+  }
+
+ private:
+  RoutingSource* routing_ = nullptr;
+  int64_t layer_idx_ = 0;
+  int64_t num_rows_ = 0;
+};
+
+class OraclePredictor : public LayerPredictor {
+ public:
+  using LayerPredictor::LayerPredictor;
+  int64_t distance() const override { return kMaxAhead; }
+  void Observe(const RoutedLayer& layer) override {
+    place_ = PlaceOf(layer.layer_idx);
+    num_rows_ = std::ssize(layer.sequence_ids);
+    routing_ = layer.routing;
+  }
+  std::span<const float> ExpectedRows(int64_t ahead) override {
+    if (place_ + ahead >= num_layers()) return {};
+    return Counted(routing_->Choices(args_.layers[static_cast<size_t>(place_ + ahead)], 0, num_rows_));
+  }
+
+ private:
+  RoutingSource* routing_ = nullptr;
+  int64_t place_ = 0;
+  int64_t num_rows_ = 0;
+};
+
+class CorrelationPredictor : public LayerPredictor {
+ public:
+  explicit CorrelationPredictor(const Args& args)
+      : LayerPredictor(args),
+        table_({.num_layers = num_layers(),
+                .num_experts = args.num_experts,
+                .num_topk = args.num_topk,
+                .path_length = 1,
+                .model = "model"},
+               args.max_paths) {}
+  int64_t distance() const override { return 1; }
+  void Observe(const RoutedLayer& layer) override {
+    place_ = PlaceOf(layer.layer_idx);
+    if (place_ == 0) last_choices_.clear();
+    num_rows_ = std::ssize(layer.sequence_ids);
+    table_.Update(place_, History(), layer.choices);
+    last_choices_.assign(layer.choices.begin(), layer.choices.end());
+  }
+  std::span<const float> ExpectedRows(int64_t ahead) override {
+    if (place_ + ahead >= num_layers()) return {};
+    const std::vector<double> tendency = table_.Tendency(place_ + ahead, History());
+    std::transform(tendency.begin(), tendency.end(), rows_.begin(),
+                   [&](double rows) { return static_cast<float>(rows * static_cast<double>(args_.num_topk)); });
+    return rows_;
+  }
+
+ private:
+  RoutingHistory History() const {
+    RoutingHistory history{.num_rows = num_rows_, .choices = {}};
+    history.choices[0] = last_choices_;
+    return history;
+  }
+
+  CorrelationTable table_;
+  int64_t place_ = 0;
+  int64_t num_rows_ = 0;
+  std::vector<int32_t> last_choices_;
+};
+
+// A share of what was seen in a layer lately is forgotten whenever the layer is seen again.
+constexpr float kForgets = 0.5f;
+
+class HistoryPredictor : public LayerPredictor {
+ public:
+  explicit HistoryPredictor(const Args& args)
+      : LayerPredictor(args), scores_(args.layers.size(), std::vector<float>(rows_.size())) {}
+  int64_t distance() const override { return std::min<int64_t>(kMaxAhead, num_layers()); }
+  void Observe(const RoutedLayer& layer) override {
+    place_ = PlaceOf(layer.layer_idx);
+    num_rows_ = std::ssize(layer.sequence_ids);
+    std::vector<float>& scores = scores_[static_cast<size_t>(place_)];
+    for (float& score : scores) score *= 1 - kForgets;
+    const float each_row = kForgets / static_cast<float>(num_rows_);
+    if (layer.scores.empty()) {
+      const float each = each_row / static_cast<float>(args_.num_topk);
+      for (const int32_t expert_idx : layer.choices) scores[static_cast<size_t>(expert_idx)] += each;
+    } else {
+      for (size_t i = 0; i < layer.scores.size(); ++i) scores[i % scores.size()] += each_row * layer.scores[i];
+    }
+  }
+  std::span<const float> ExpectedRows(int64_t ahead) override {
+    const std::vector<float>& scores = scores_[static_cast<size_t>((place_ + ahead) % num_layers())];
+    const float sum = std::accumulate(scores.begin(), scores.end(), 0.0f);
+    if (sum <= 0) return {};
+    const auto num_rows = static_cast<float>(num_rows_);
+    const float choices = num_rows * static_cast<float>(args_.num_topk) / sum;
+    std::transform(scores.begin(), scores.end(), rows_.begin(),
+                   [&](float score) { return std::min(num_rows, choices * score); });
+    return rows_;
+  }
+
+ private:
+  std::vector<std::vector<float>> scores_;  // [num_layers][num_experts]
+  int64_t place_ = 0;
+  int64_t num_rows_ = 0;
+};
+
+// How often a sequence chose each expert of each layer; the library keeps those of sequences that have ended. Where the
+// public code compares all layers, of which those of this token are not known yet, this compares what the sequence has
+// done so far, this token's layers with it.
+class SequencePredictor : public LayerPredictor {
+ public:
+  explicit SequencePredictor(const Args& args)
+      : LayerPredictor(args),
+        most_kept_(std::min<size_t>(64, args.max_bytes / 2 / (4 * args.layers.size() * rows_.size() + 128))),
+        most_running_(args.max_bytes / 2 / (4 * args.layers.size() * rows_.size() + 128)) {}
+  int64_t distance() const override { return kMaxAhead; }
+
+  void Observe(const RoutedLayer& layer) override {
+    place_ = PlaceOf(layer.layer_idx);
+    if (place_ == 0) EndThoseWhoLeft(layer.sequence_ids);
+    sequence_ids_.assign(layer.sequence_ids.begin(), layer.sequence_ids.end());
+    const auto num_topk = static_cast<size_t>(args_.num_topk);
+    for (size_t row = 0; row < sequence_ids_.size(); ++row) {
+      if (running_.size() >= most_running_ && !running_.contains(sequence_ids_[row])) continue;
+      Sequence& sequence = running_[sequence_ids_[row]];
+      if (sequence.counts.empty()) sequence.counts.resize(args_.layers.size() * rows_.size());
+      float* counts = sequence.counts.data() + static_cast<size_t>(place_) * rows_.size();
+      for (const int32_t expert_idx : layer.choices.subspan(row * num_topk, num_topk)) counts[expert_idx] += 1;
+    }
+  }
+
+  std::span<const float> ExpectedRows(int64_t ahead) override {
+    if (place_ + ahead >= num_layers() || library_.empty()) return {};
+    std::fill(rows_.begin(), rows_.end(), 0.0f);
+    for (size_t row = 0; row < sequence_ids_.size();) {
+      size_t end = row + 1;
+      while (end < sequence_ids_.size() && sequence_ids_[end] == sequence_ids_[row]) ++end;
+      if (const auto sequence = running_.find(sequence_ids_[row]); sequence != running_.end()) {
+        const float* like = MostLike(sequence->second) + static_cast<size_t>(place_ + ahead) * rows_.size();
+        const float sum = std::accumulate(like, like + rows_.size(), 0.0f);
+        const auto num_rows = static_cast<float>(end - row);
+        for (size_t e = 0; e < rows_.size() && sum > 0; ++e) {
+          rows_[e] += std::min(num_rows, num_rows * static_cast<float>(args_.num_topk) * like[e] / sum);
+        }
+      }
+      row = end;
+    }
+    return rows_;
+  }
+
+ private:
+  struct Sequence {
+    std::vector<float> counts;  // [num_layers, num_experts]
+    int64_t num_uses = 0;
+  };
+
+  void EndThoseWhoLeft(std::span<const uint32_t> present) {
+    for (auto it = running_.begin(); it != running_.end();) {
+      if (std::find(present.begin(), present.end(), it->first) != present.end()) {
+        ++it;
+        continue;
+      }
+      Keep(std::move(it->second));
+      running_.erase(it++);
+    }
+  }
+  void Keep(Sequence sequence) {
+    if (most_kept_ == 0) return;
+    if (library_.size() < most_kept_) {
+      library_.push_back(std::move(sequence));
+      return;
+    }
+    *std::min_element(library_.begin(), library_.end(), [](const Sequence& a, const Sequence& b) {
+      return a.num_uses < b.num_uses;
+    }) = std::move(sequence);
+  }
+  // The counts of the kept sequence with the largest sum of cosines, layer by layer.
+  const float* MostLike(const Sequence& sequence) {
+    Sequence* best = nullptr;
+    float best_similarity = -1;
+    for (Sequence& kept : library_) {
+      float similarity = 0;
+      for (size_t layer = 0; layer < args_.layers.size(); ++layer) {
+        const float* a = sequence.counts.data() + layer * rows_.size();
+        const float* b = kept.counts.data() + layer * rows_.size();
+        const float norms =
+            std::inner_product(a, a + rows_.size(), a, 0.0f) * std::inner_product(b, b + rows_.size(), b, 0.0f);
+        if (norms > 0) similarity += std::inner_product(a, a + rows_.size(), b, 0.0f) / std::sqrt(norms);
+      }
+      if (similarity > best_similarity) {
+        best = &kept;
+        best_similarity = similarity;
+      }
+    }
+    ++best->num_uses;
+    return best->counts.data();
+  }
+
+  size_t most_kept_;
+  size_t most_running_;  // that are followed
+  absl::flat_hash_map<uint32_t, Sequence> running_;
+  std::vector<Sequence> library_;
+  std::vector<uint32_t> sequence_ids_;
+  int64_t place_ = 0;
+};
+
+}  // namespace
+
+std::string_view PredictorName(PredictorKind kind) {
+  constexpr std::string_view kNames[] = {"none", "gate", "correlation", "history", "sequence", "oracle"};
+  return kNames[static_cast<int>(kind)];
+}
+
+absl::StatusOr<PredictorKind> ParsePredictorName(std::string_view name) {
+  std::string known = "auto";
+  for (const PredictorKind kind : kAllPredictors) {
+    if (PredictorName(kind) == name) return kind;
+    known += ", " + std::string(PredictorName(kind));
+  }
+  return UsageError("predictor '{}' is unknown: expected {}", name, known);
+}
+
+std::unique_ptr<ExpertPredictor> MakePredictor(PredictorKind kind, const ExpertPredictor::Args& args) {
+  switch (kind) {
+    case PredictorKind::kNone: return nullptr;
+    case PredictorKind::kGate: return std::make_unique<GatePredictor>(args);
+    case PredictorKind::kCorrelation: return std::make_unique<CorrelationPredictor>(args);
+    case PredictorKind::kHistory: return std::make_unique<HistoryPredictor>(args);
+    case PredictorKind::kSequence: return std::make_unique<SequencePredictor>(args);
+    case PredictorKind::kOracle: break;
+  }
+  return std::make_unique<OraclePredictor>(args);
+}
+
+}  // namespace penstock

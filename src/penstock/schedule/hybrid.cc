@@ -1,0 +1,267 @@
+// HybriMoE: of the experts that a layer's rows chose the host computes some while others travel to the device and the
+// device computes the rest, as the intra-layer plan says (layer_plan.h). Without a device the host computes those in
+// DRAM while others come from disk, the heaviest first. While the link is idle experts come that a predictor expects,
+// those first with which, by the same plan, the next layers would take least time.
+#include <algorithm>
+#include <cmath>
+#include <numeric>
+#include <utility>
+#include <vector>
+
+#include "penstock/base/status.h"
+#include "penstock/routing/expert_predictor.h"
+#include "penstock/schedule/expert_prefetch.h"
+#include "penstock/schedule/layer_experts.h"
+#include "penstock/schedule/layer_plan.h"
+#include "penstock/schedule/schedule.h"
+
+namespace penstock {
+namespace {
+
+// Plans that are made for each layer ahead, to see what its experts are worth.
+constexpr size_t kMostCandidates = 4;
+
+class HybridSchedule : public Schedule {
+ public:
+  HybridSchedule(const ScheduleOptions& options, const ModelConfig& config) : options_(options) {
+    for (int64_t layer_idx = 0; layer_idx < config.num_layers; ++layer_idx) {
+      if (config.layer_has_experts[layer_idx]) moe_layers_.push_back(layer_idx);
+    }
+    predictor_ = MakePredictor(options.predictor, {.layers = moe_layers_,
+                                                   .num_experts = config.num_experts,
+                                                   .num_topk = config.num_topk,
+                                                   .max_paths = MostCorrelationPaths(config, 1),
+                                                   .max_bytes = ScheduleBytes(config, 1)});
+  }
+
+  absl::Status Run(Pass& pass) override {
+    const RowRange rows = pass.all_rows();
+    const std::span<const RowRange> micro_batches = pass.micro_batches();
+    for (const RowRange& micro_batch : micro_batches) pass.Embed(micro_batch);
+    size_t place = 0;
+    for (int64_t layer_idx = 0; layer_idx < pass.config().num_layers; ++layer_idx) {
+      for (size_t i = 0; i < micro_batches.size(); ++i) pass.Attention(micro_batches, i, layer_idx);
+      if (pass.has_experts(layer_idx)) {
+        PENSTOCK_RETURN_IF_ERROR(RunExperts(pass, rows, place++));
+      } else {
+        pass.DenseFfn(rows, layer_idx);
+      }
+    }
+    return absl::OkStatus();
+  }
+
+  void Reset() override { prefetch_.Reset(); }
+
+ private:
+  // Experts of a layer and what they take.
+  struct Layer {
+    std::vector<int32_t> experts;
+    std::vector<ExpertWork> works;
+  };
+
+  absl::Status RunExperts(Pass& pass, RowRange rows, size_t place) {
+    const int64_t layer_idx = moe_layers_[place];
+    PENSTOCK_RETURN_IF_ERROR(WaitForRoute(pass, rows, place));
+    const std::span<const int32_t> choices = pass.routing().Choices(layer_idx, rows.begin, rows.size());
+    num_rows_.assign(static_cast<size_t>(pass.config().num_experts), 0);
+    for (const int32_t expert_idx : choices) ++num_rows_[static_cast<size_t>(expert_idx)];
+    Weigh<int64_t>(pass, layer_idx, num_rows_, layer_);
+    const LayerPlan plan = PlanLayer(options_.hybrid_rule, layer_.works, times_);
+    ExpertStore* const host_store = pass.host_experts();
+    if (host_store != nullptr && !plan.host.empty()) pass.HostGroup(rows, layer_idx);
+    pass.Group(rows, layer_idx);
+
+    LayerExperts device(pass, layer_idx);
+    device.Adopt(prefetch_.Settle(pass, layer_idx, layer_.experts));
+    const auto want = [&](LayerExperts& experts, const std::vector<int>& places, bool ExpertWork::*is_there) {
+      for (const int i : places) {
+        const auto idx = static_cast<size_t>(i);
+        if (is_there == nullptr || layer_.works[idx].*is_there) experts.Want(layer_.experts[idx]);
+      }
+    };
+    const auto background = [&](std::vector<Event>& events) { prefetch_.Issue(pass, events); };
+    if (host_store == nullptr) {
+      // Those in DRAM first: nobody may take their slots.
+      want(device, plan.host, &ExpertWork::in_dram);
+      want(device, plan.reads, nullptr);
+      Predict(pass, rows, place);
+      LayerExperts* const all[] = {&device};
+      PENSTOCK_RETURN_IF_ERROR(LayerExperts::ComputeAll(
+          all, LayerExperts::Order::kArrival, [] {}, background));
+    } else {
+      LayerExperts host(pass, layer_idx, *host_store);
+      want(device, plan.device, &ExpertWork::on_device);
+      want(host, plan.host, nullptr);
+      want(device, plan.transfers, nullptr);
+      const double device_s = SumOf(plan.device, &ExpertWork::device_s);
+      Predict(pass, rows, place);
+      LayerExperts* const all[] = {&device, &host};
+      PENSTOCK_RETURN_IF_ERROR(LayerExperts::ComputeAll(
+          all, LayerExperts::Order::kArrival, [] {}, background));
+      LearnHost(plan.host, host);
+      device_pace_.Learn(device_s, device.busy_s());
+    }
+    pass.Combine(rows, layer_idx);
+    return absl::OkStatus();
+  }
+
+  // Attention takes a while: the link goes on meanwhile.
+  absl::Status WaitForRoute(Pass& pass, RowRange rows, size_t place) {
+    RouteExtras extras = {.expert_input = pass.host_experts() != nullptr};
+    if (options_.predictor == PredictorKind::kGate) {
+      const size_t end = std::min(moe_layers_.size(), place + 1 + kMaxAhead);
+      extras.ahead.assign(moe_layers_.begin() + static_cast<std::ptrdiff_t>(place) + 1,
+                          moe_layers_.begin() + static_cast<std::ptrdiff_t>(end));
+    }
+    const Event routed = pass.Route(rows, moe_layers_[place], std::move(extras));
+    while (!pass.runtime().Done(routed)) {
+      std::vector<Event> events = {routed};
+      prefetch_.Issue(pass, events);
+      (void)pass.runtime().WaitAny(events);
+    }
+    return pass.runtime().Wait(routed);
+  }
+
+  // What each expert takes that so many rows choose.
+  template <typename Number>
+  void Weigh(Pass& pass, int64_t layer_idx, std::span<const Number> num_rows, Layer& layer) {
+    const LaneRates& rates = pass.rates();
+    const ExpertStore* const host_store = pass.host_experts();
+    const ExpertLayouts& layouts = pass.experts().layouts();
+    times_.has_device = host_store != nullptr;
+    layer.experts.clear();
+    layer.works.clear();
+    for (int32_t expert_idx = 0; expert_idx < std::ssize(num_rows); ++expert_idx) {
+      const auto rows = static_cast<int64_t>(std::ceil(num_rows[static_cast<size_t>(expert_idx)]));
+      if (rows == 0) continue;
+      const OperationCost cost = pass.cost().Expert(rows);
+      const TaskCost task = {.flops = cost.flops, .memory_bytes = cost.bytes};
+      const int64_t key = layouts.KeyOf(layer_idx, expert_idx);
+      const bool is_present = pass.experts().IsPresent(key);
+      layer.experts.push_back(expert_idx);
+      ExpertWork& work = layer.works.emplace_back();
+      work.host_s = host_pace_.factor * rates.host_compute(task);
+      work.in_dram = host_store == nullptr ? is_present : host_store->IsPresent(key);
+      if (host_store == nullptr) continue;
+      work.device_s = device_pace_.factor * rates.device_compute(task);
+      work.on_device = is_present;
+    }
+    const auto seconds = [](const LaneRates::Duration& link, uint64_t bytes) { return link({.link_bytes = bytes}); };
+    const int64_t key = layouts.KeyOf(layer_idx, 0);
+    times_.read_s = seconds(rates.disk_to_dram, layouts.read_bytes(key));
+    if (host_store == nullptr) return;
+    // The hop through page-locked memory overlaps with the link.
+    const uint64_t bytes = layouts.finished_extent(key).size_bytes;
+    times_.transfer_s = std::max(seconds(rates.dram_to_device, bytes), seconds(rates.dram_to_pinned, bytes));
+  }
+
+  double SumOf(const std::vector<int>& places, double ExpertWork::*seconds) const {
+    double sum_s = 0;
+    for (const int i : places) sum_s += layer_.works[static_cast<size_t>(i)].*seconds;
+    return sum_s;
+  }
+
+  // The host computes one expert at a time: what the first of several took beyond its share of the others' time is the
+  // price of cold caches.
+  void LearnHost(const std::vector<int>& places, const LayerExperts& host) {
+    constexpr double kShare = 0.1;
+    if (places.empty()) return;
+    const double expected_s = SumOf(places, &ExpertWork::host_s);
+    if (places.size() > 1) {
+      const double first_s = layer_.works[static_cast<size_t>(places[0])].host_s;
+      const double pace = (host.busy_s() - host.first_s()) / (expected_s - first_s);
+      times_.host_first_s += kShare * (std::max(0.0, host.first_s() - pace * first_s) - times_.host_first_s);
+    }
+    host_pace_.Learn(expected_s, host.busy_s() - times_.host_first_s);
+  }
+
+  // Names what should come while the link is idle.
+  void Predict(Pass& pass, RowRange rows, size_t place) {
+    if (predictor_ == nullptr) return;
+    const int64_t layer_idx = moe_layers_[place];
+    predictor_->Observe({.layer_idx = layer_idx,
+                         .sequence_ids = pass.sequence_ids(rows),
+                         .choices = pass.routing().Choices(layer_idx, rows.begin, rows.size()),
+                         .scores = pass.routing().Scores(layer_idx, rows.begin, rows.size()),
+                         .routing = &pass.routing()});
+    candidates_.clear();
+    const auto num_layers = std::ssize(moe_layers_);
+    for (int64_t ahead = 1; ahead <= std::min(predictor_->distance(), num_layers); ++ahead) {
+      const std::span<const float> expected = predictor_->ExpectedRows(ahead);
+      const int64_t target = (static_cast<int64_t>(place) + ahead) % num_layers;
+      if (!expected.empty()) Rank(pass, moe_layers_[static_cast<size_t>(target)], expected);
+    }
+    std::stable_sort(candidates_.begin(), candidates_.end(),
+                     [](const Candidate& a, const Candidate& b) { return a.saved_s > b.saved_s; });
+    std::vector<int64_t> keys;
+    for (const Candidate& candidate : candidates_) keys.push_back(candidate.key);
+    prefetch_.SetNext(std::move(keys));
+  }
+
+  // What the likeliest experts of a layer that are not there would save: the time of its plan without each and with it.
+  void Rank(Pass& pass, int64_t layer_idx, std::span<const float> expected) {
+    // As many of the likeliest as will probably be chosen.
+    order_.resize(expected.size());
+    std::iota(order_.begin(), order_.end(), 0);
+    std::stable_sort(order_.begin(), order_.end(), [&](int32_t a, int32_t b) {
+      return expected[static_cast<size_t>(a)] > expected[static_cast<size_t>(b)];
+    });
+    double num_distinct = 0;
+    for (const float rows : expected) num_distinct += std::min(rows, 1.0f);
+    likely_.assign(expected.size(), 0.0f);
+    for (size_t i = 0; i < order_.size() && static_cast<double>(i) < num_distinct; ++i) {
+      likely_[static_cast<size_t>(order_[i])] = expected[static_cast<size_t>(order_[i])];
+    }
+    Weigh<float>(pass, layer_idx, likely_, ahead_);
+    const double seconds = PlanLayer(options_.hybrid_rule, ahead_.works, times_).seconds;
+    size_t num_planned = 0;
+    for (const int32_t expert_idx : order_) {
+      if (num_planned == kMostCandidates || likely_[static_cast<size_t>(expert_idx)] == 0) break;
+      const int64_t key = pass.experts().layouts().KeyOf(layer_idx, expert_idx);
+      if (pass.experts().IsPresent(key)) continue;
+      const auto i = static_cast<size_t>(std::lower_bound(ahead_.experts.begin(), ahead_.experts.end(), expert_idx) -
+                                         ahead_.experts.begin());
+      const ExpertWork work = ahead_.works[i];
+      (times_.has_device ? ahead_.works[i].on_device : ahead_.works[i].in_dram) = true;
+      const double saved_s = seconds - PlanLayer(options_.hybrid_rule, ahead_.works, times_).seconds;
+      ahead_.works[i] = work;
+      ++num_planned;
+      const double probability = std::min(expected[static_cast<size_t>(expert_idx)], 1.0f);
+      if (saved_s > 0) candidates_.push_back({key, probability * saved_s});
+    }
+  }
+
+  // Of a processor: the seconds that it takes for each that the rates say, lately.
+  struct Pace {
+    double factor = 1;
+    void Learn(double expected_s, double seconds) {
+      constexpr double kShare = 0.1;  // of the last layer
+      if (expected_s > 0 && seconds > 0) factor *= 1 + kShare * (std::clamp(seconds / expected_s, 0.1, 10.0) - 1);
+    }
+  };
+  struct Candidate {
+    int64_t key = 0;
+    double saved_s = 0;
+  };
+
+  ScheduleOptions options_;
+  std::vector<int64_t> moe_layers_;
+  Pace host_pace_, device_pace_;
+  LaneTimes times_;
+  std::vector<int64_t> num_rows_;  // [num_experts]
+  Layer layer_;                    // that the rows are in
+  std::unique_ptr<ExpertPredictor> predictor_;
+  ExpertPrefetch prefetch_;
+  Layer ahead_;                 // that the predictor speaks of
+  std::vector<int32_t> order_;  // [num_experts]: the likeliest first
+  std::vector<float> likely_;   // [num_experts]: rows of those that are probably chosen
+  std::vector<Candidate> candidates_;
+};
+
+}  // namespace
+
+std::unique_ptr<Schedule> MakeHybrid(const ScheduleOptions& options, const ModelConfig& config) {
+  return std::make_unique<HybridSchedule>(options, config);
+}
+
+}  // namespace penstock
