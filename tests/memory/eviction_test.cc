@@ -51,6 +51,11 @@ TEST(EvictionTest, MrsByLayersKeepsEachLayersShare) {
   uneven->OnScores(0, high);
   uneven->OnScores(4, low);
   EXPECT_EQ(uneven->Victim(5, kAnyone), 2);
+  // Layers without experts have no share.
+  auto sparse = MakeEvictionPolicy(
+      Eviction::kMrsLayer, {.num_slots = 4, .pinned = std::vector<bool>(8), .layer_of = {1, 1, 1, 1, 9, 9, 9, 9}});
+  for (int slot_idx = 0; slot_idx < 4; ++slot_idx) sparse->OnLoad(slot_idx, slot_idx < 1 ? 0 : 3 + slot_idx);
+  EXPECT_EQ(sparse->Victim(1, kAnyone), 1);  // the second layer has three of four
   // Better another layer's than none.
   EXPECT_EQ(uneven->Victim(3, [](int slot_idx) { return slot_idx == 3; }), 3);
 }

@@ -321,6 +321,19 @@ TEST(Schedules, HybridFetchesAheadWhatItWillNeed) {
   }
 }
 
+// Below a device the disk: what is fetched ahead must not keep the link waiting for it, and nothing is read twice.
+TEST(Schedules, HybridDoesNotFetchAheadThroughTheDisk) {
+  Scenario none = FewRowsOnDevice(HybridRule::kBalanced, Eviction::kMrs);
+  none.num_dram_slots = 64;
+  none.schedule.predictor = PredictorKind::kNone;
+  Scenario oracle = none, fixed = none;
+  oracle.schedule.predictor = PredictorKind::kOracle;
+  EXPECT_LT(Simulate(oracle).later_s(), 1.02 * Simulate(none).later_s());
+  fixed.schedule.hybrid_rule = HybridRule::kFixed;
+  fixed.schedule.predictor = PredictorKind::kOracle;
+  EXPECT_EQ(Simulate(fixed).counters.prefetched, 0);
+}
+
 // What nobody will want is brought only while nothing else is to be done.
 TEST(Schedules, WrongPredictionsCostLittle) {
   for (const bool device : {true, false}) {

@@ -28,6 +28,7 @@ Executor::Executor(Args& args)
       formats_(args.formats),
       model_formats_(ModelFormatsOf(args.model.weights, args.formats)),
       cost_(args.model.config, model_formats_),
+      schedule_options_(args.policy.schedule),
       schedule_(MakeSchedule(args.policy.schedule, args.model.config)) {
   host_.pool = &args.pool;
   // Tasks that keep the link waiting are short and come first: the issuer asks its lanes in the order of their making.
@@ -158,6 +159,8 @@ absl::Status Executor::Run(const RowBatch& batch, std::vector<RowRange> micro_ba
              .row_status = row_statuses,
              .rows_at_once = host_.activations.dims.max_logit_rows,
              .ffn_row_bytes = kernels::RowBytes(formats_.rows.ffn, model_->config.model_dim),
+             .looks_ahead = LooksAhead(schedule_options_),
+             .wants_scores = WantsScores(schedule_options_),
              .on_routing = on_routing});
   PENSTOCK_RETURN_IF_ERROR(schedule_->Run(pass));
   PENSTOCK_RETURN_IF_ERROR(pass.Finish(sink));

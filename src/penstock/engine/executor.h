@@ -96,7 +96,8 @@ class Executor {
   Side host_;
   std::optional<Device> device_;
   ExpertTiers experts_;
-  LaneRates rates_;                     // for schedules that plan
+  LaneRates rates_;  // for schedules that plan
+  ScheduleOptions schedule_options_;
   std::unique_ptr<Schedule> schedule_;  // holds leases: gone before the experts
 };
 

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <list>
+#include <set>
 #include <string>
 #include <utility>
 
@@ -89,9 +90,9 @@ class MrsPolicy : public EvictionPolicy {
         scores_(args.layer_of.size()),
         by_layer_(by_layer),
         layer_of_(args.layer_of) {
-    const int64_t num_layers = layer_of_.empty() ? 1 : *std::max_element(layer_of_.begin(), layer_of_.end()) + 1;
-    num_slots_of_.resize(static_cast<size_t>(num_layers));
-    share_ = std::max<int64_t>(1, args.num_slots / num_layers);
+    const std::set<int64_t> layers(layer_of_.begin(), layer_of_.end());
+    num_slots_of_.resize(layers.empty() ? 0 : static_cast<size_t>(*layers.rbegin()) + 1);
+    share_ = args.num_slots / std::max<int64_t>(1, std::ssize(layers));
   }
 
   void OnLoad(int slot_idx, int64_t key) override {

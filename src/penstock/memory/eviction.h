@@ -50,7 +50,7 @@ class EvictionPolicy {
 struct EvictionArgs {
   int64_t num_slots = 0;
   std::vector<bool> pinned;       // [num_experts]: the experts that never leave; for kStatic, else ignored
-  std::vector<int64_t> layer_of;  // [num_experts]: 0 to num_layers - 1
+  std::vector<int64_t> layer_of;  // [num_experts]: of the model
 };
 std::unique_ptr<EvictionPolicy> MakeEvictionPolicy(Eviction eviction, EvictionArgs args);
 

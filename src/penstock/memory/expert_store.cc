@@ -150,8 +150,10 @@ void ExpertStore::Abandon(ExpertLease lease) {
   // Pages under way are still written, and what was there before is still read.
   std::vector<Event> last_uses(waiting->slot_free.begin(), waiting->slot_free.end());
   if (!runtime_->Done(slot.arrived)) last_uses.push_back(slot.arrived);
-  counters_.bytes_read -= source_->bytes(slot.key) / static_cast<uint64_t>(source_->num_pages(slot.key)) *
-                          static_cast<uint64_t>(waiting->num_pages);
+  // Counters may have been reset since it was begun.
+  counters_.bytes_read -=
+      std::min(counters_.bytes_read, source_->bytes(slot.key) / static_cast<uint64_t>(source_->num_pages(slot.key)) *
+                                         static_cast<uint64_t>(waiting->num_pages));
   num_waiting_pages_ -= waiting->num_pages;
   waiting_.erase(waiting);
   slot_of_expert_[slot.key] = -1;
@@ -159,12 +161,6 @@ void ExpertStore::Abandon(ExpertLease lease) {
   slot.num_leases = 1;  // that ends here
   slot.last_uses = std::move(last_uses);
   empty_.push_back(slot_idx);
-}
-
-std::optional<int64_t> ExpertStore::NextToLeave(int64_t key) const {
-  const int slot_idx = TakeSlot(key);
-  if (slot_idx < 0) return std::nullopt;
-  return slots_[slot_idx].key;
 }
 
 std::optional<ExpertLease> ExpertStore::Acquire(int64_t key, FetchReason reason) {

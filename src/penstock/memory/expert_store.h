@@ -106,8 +106,6 @@ class ExpertStore {
 
   // Ends the lease on an expert of which pages may still wait: these are never issued, and it is gone again.
   void Abandon(ExpertLease lease);
-  // The expert that would leave when this one came: -1 when a slot is empty; nothing when none can be taken.
-  std::optional<int64_t> NextToLeave(int64_t key) const;
 
   // Experts that will be acquired after those whose pages wait, in this order: they come into the tier below as far as
   // there is room for them. Each call replaces the one before it.
@@ -127,6 +125,11 @@ class ExpertStore {
   void CountWanted(int64_t key);
   // In a slot, or on its way into one.
   bool IsPresent(int64_t key) const { return slot_of_expert_[key] >= 0; }
+
+  // In a slot, whole.
+  bool HasArrived(int64_t key) const {
+    return IsPresent(key) && runtime_->Done(slots_[static_cast<size_t>(slot_of_expert_[key])].arrived);
+  }
 
   // Whether a finishing of this load is to be counted: true once for each.
   bool TakeUnfinished(const ExpertPlace& place);

@@ -49,6 +49,7 @@ absl::StatusOr<ExpertTiers> ExpertTiers::Create(const Args& args) {
                                 evenly ? PinEvenly(args.layouts, args.device->room.num_slots) : std::vector<bool>());
   }
   tiers.device->ResetCounters();
+  tiers.dram->ResetCounters();
   return tiers;
 }
 

@@ -15,8 +15,7 @@ namespace penstock {
 
 class SimulatedRuntime : public Runtime {
  public:
-  // Seconds that a task of this cost takes.
-  using Duration = std::function<double(const TaskCost&)>;
+  using Duration = TaskDuration;
   LaneIdx AddLane(std::string name, Duration duration);
 
   Event Issue(Task task) override;

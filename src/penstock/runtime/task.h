@@ -37,6 +37,9 @@ struct TaskCost {
   uint64_t link_bytes = 0;    // that cross the lane's link
 };
 
+// Seconds that a task of some cost takes on a lane.
+using TaskDuration = std::function<double(const TaskCost&)>;
+
 // The end of a task. Cheap to copy; the default one has happened. Only a Runtime looks inside.
 class Event {
  public:

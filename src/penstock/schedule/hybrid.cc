@@ -27,11 +27,13 @@ class HybridSchedule : public Schedule {
     for (int64_t layer_idx = 0; layer_idx < config.num_layers; ++layer_idx) {
       if (config.layer_has_experts[layer_idx]) moe_layers_.push_back(layer_idx);
     }
-    predictor_ = MakePredictor(options.predictor, {.layers = moe_layers_,
-                                                   .num_experts = config.num_experts,
-                                                   .num_topk = config.num_topk,
-                                                   .max_paths = MostCorrelationPaths(config, 1),
-                                                   .max_bytes = ScheduleBytes(config, 1)});
+    // A fixed mapping stays as it is.
+    if (options.hybrid_rule == HybridRule::kFixed) options_.predictor = PredictorKind::kNone;
+    predictor_ = MakePredictor(options_.predictor, {.layers = moe_layers_,
+                                                    .num_experts = config.num_experts,
+                                                    .num_topk = config.num_topk,
+                                                    .max_paths = MostCorrelationPaths(config, 1),
+                                                    .max_bytes = ScheduleBytes(config, 1)});
   }
 
   absl::Status Run(Pass& pass) override {
@@ -67,37 +69,38 @@ class HybridSchedule : public Schedule {
     for (const int32_t expert_idx : choices) ++num_rows_[static_cast<size_t>(expert_idx)];
     Weigh<int64_t>(pass, layer_idx, num_rows_, layer_);
     const LayerPlan plan = PlanLayer(options_.hybrid_rule, layer_.works, times_);
-    ExpertStore* const host_store = pass.host_experts();
-    if (host_store != nullptr && !plan.host.empty()) pass.HostGroup(rows, layer_idx);
+    const bool has_device = pass.host_experts() != nullptr;
+    if (has_device && !plan.host.empty()) pass.HostGroup(rows, layer_idx);
     pass.Group(rows, layer_idx);
 
     LayerExperts device(pass, layer_idx);
-    device.Adopt(prefetch_.Settle(pass, layer_idx, layer_.experts));
-    const auto want = [&](LayerExperts& experts, const std::vector<int>& places, bool ExpertWork::*is_there) {
+    LayerExperts host(pass, layer_idx, has_device ? *pass.host_experts() : pass.experts());
+    // Experts come to where layers are computed.
+    (has_device ? device : host)
+        .Adopt(prefetch_.Settle(pass, layer_idx, IndexesOf(has_device ? plan.device : plan.host)));
+    // Those that are there first: nobody may take their slots.
+    const auto is_read = [&](int i) { return std::find(plan.reads.begin(), plan.reads.end(), i) != plan.reads.end(); };
+    const auto want_present = [&](LayerExperts& experts, const std::vector<int>& places) {
       for (const int i : places) {
-        const auto idx = static_cast<size_t>(i);
-        if (is_there == nullptr || layer_.works[idx].*is_there) experts.Want(layer_.experts[idx]);
+        if (!is_read(i)) experts.Want(layer_.experts[static_cast<size_t>(i)]);
       }
     };
-    const auto background = [&](std::vector<Event>& events) { prefetch_.Issue(pass, events); };
-    if (host_store == nullptr) {
-      // Those in DRAM first: nobody may take their slots.
-      want(device, plan.host, &ExpertWork::in_dram);
-      want(device, plan.reads, nullptr);
-      Predict(pass, rows, place);
-      LayerExperts* const all[] = {&device};
-      PENSTOCK_RETURN_IF_ERROR(LayerExperts::ComputeAll(
-          all, LayerExperts::Order::kArrival, [] {}, background));
-    } else {
-      LayerExperts host(pass, layer_idx, *host_store);
-      want(device, plan.device, &ExpertWork::on_device);
-      want(host, plan.host, nullptr);
-      want(device, plan.transfers, nullptr);
-      const double device_s = SumOf(plan.device, &ExpertWork::device_s);
-      Predict(pass, rows, place);
-      LayerExperts* const all[] = {&device, &host};
-      PENSTOCK_RETURN_IF_ERROR(LayerExperts::ComputeAll(
-          all, LayerExperts::Order::kArrival, [] {}, background));
+    for (const int i : plan.device) {
+      if (layer_.works[static_cast<size_t>(i)].on_device) device.Want(layer_.experts[static_cast<size_t>(i)]);
+    }
+    want_present(host, plan.host);
+    want_present(device, plan.transfers);
+    for (const int i : plan.reads) {
+      const bool by_host = std::find(plan.host.begin(), plan.host.end(), i) != plan.host.end();
+      (by_host ? host : device).Want(layer_.experts[static_cast<size_t>(i)]);
+    }
+    const double device_s = SumOf(plan.device, &ExpertWork::device_s);
+    Predict(pass, rows, place);
+    LayerExperts* const both[] = {&device, &host};
+    PENSTOCK_RETURN_IF_ERROR(LayerExperts::ComputeAll(
+        both, LayerExperts::Order::kArrival, [] {},
+        [&](std::vector<Event>& events) { prefetch_.Issue(pass, events); }));
+    if (has_device) {
       LearnHost(plan.host, host);
       device_pace_.Learn(device_s, device.busy_s());
     }
@@ -107,13 +110,7 @@ class HybridSchedule : public Schedule {
 
   // Attention takes a while: the link goes on meanwhile.
   absl::Status WaitForRoute(Pass& pass, RowRange rows, size_t place) {
-    RouteExtras extras = {.expert_input = pass.host_experts() != nullptr};
-    if (options_.predictor == PredictorKind::kGate) {
-      const size_t end = std::min(moe_layers_.size(), place + 1 + kMaxAhead);
-      extras.ahead.assign(moe_layers_.begin() + static_cast<std::ptrdiff_t>(place) + 1,
-                          moe_layers_.begin() + static_cast<std::ptrdiff_t>(end));
-    }
-    const Event routed = pass.Route(rows, moe_layers_[place], std::move(extras));
+    const Event routed = pass.Route(rows, moe_layers_[place], /*brings_input=*/pass.host_experts() != nullptr);
     while (!pass.runtime().Done(routed)) {
       std::vector<Event> events = {routed};
       prefetch_.Issue(pass, events);
@@ -137,7 +134,7 @@ class HybridSchedule : public Schedule {
       const OperationCost cost = pass.cost().Expert(rows);
       const TaskCost task = {.flops = cost.flops, .memory_bytes = cost.bytes};
       const int64_t key = layouts.KeyOf(layer_idx, expert_idx);
-      const bool is_present = pass.experts().IsPresent(key);
+      const bool is_present = pass.experts().IsPresent(key) && !prefetch_.IsComing(key);
       layer.experts.push_back(expert_idx);
       ExpertWork& work = layer.works.emplace_back();
       work.host_s = host_pace_.factor * rates.host_compute(task);
@@ -153,6 +150,12 @@ class HybridSchedule : public Schedule {
     // The hop through page-locked memory overlaps with the link.
     const uint64_t bytes = layouts.finished_extent(key).size_bytes;
     times_.transfer_s = std::max(seconds(rates.dram_to_device, bytes), seconds(rates.dram_to_pinned, bytes));
+  }
+
+  std::vector<int32_t> IndexesOf(const std::vector<int>& places) const {
+    std::vector<int32_t> indexes;
+    for (const int i : places) indexes.push_back(layer_.experts[static_cast<size_t>(i)]);
+    return indexes;
   }
 
   double SumOf(const std::vector<int>& places, double ExpertWork::*seconds) const {

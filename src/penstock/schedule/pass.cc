@@ -305,21 +305,31 @@ void Pass::FetchWindow(int64_t layer_idx, int64_t expert_idx) {
   store.Announce(std::move(keys));
 }
 
-Event Pass::Route(RowRange rows, int64_t layer_idx, RouteExtras extras) {
+absl::InlinedVector<int64_t, kMaxAhead> Pass::LayersAhead(int64_t layer_idx) const {
+  absl::InlinedVector<int64_t, kMaxAhead> layers;
+  for (int64_t next = layer_idx + 1; next < args_.config.num_layers && std::ssize(layers) < kMaxAhead; ++next) {
+    if (has_experts(next)) layers.push_back(next);
+  }
+  return layers;
+}
+
+Event Pass::Route(RowRange rows, int64_t layer_idx, bool brings_input) {
+  absl::InlinedVector<int64_t, kMaxAhead> layers_ahead;
+  if (args_.looks_ahead) layers_ahead = LayersAhead(layer_idx);
   OperationCost cost;
-  for (size_t i = 0; i <= extras.ahead.size(); ++i) cost += args_.cost.Route(rows.size());
+  for (size_t i = 0; i <= layers_ahead.size(); ++i) cost += args_.cost.Route(rows.size());
   const Event routed = Issue(compute(), LabelOf("route", rows, layer_idx), cost, {},
-                             [rows, layer_idx, ahead = extras.ahead](const OpContext& context) {
+                             [rows, layer_idx, layers_ahead](const OpContext& context) {
                                ops::Route(context, rows, layer_idx);
-                               for (size_t i = 0; i < ahead.size(); ++i) {
-                                 ops::RouteAhead(context, rows, ahead[i], static_cast<int64_t>(i) + 1);
+                               for (size_t i = 0; i < layers_ahead.size(); ++i) {
+                                 ops::RouteAhead(context, rows, layers_ahead[i], static_cast<int64_t>(i) + 1);
                                }
                              });
   if (!args_.device.has_value()) return routed;
-  const auto num_ahead = static_cast<int64_t>(extras.ahead.size());
+  const auto num_ahead = static_cast<int64_t>(layers_ahead.size());
   const int64_t num_topk = args_.config.num_topk;
-  const int64_t num_scores = args_.experts->wants_scores() ? args_.config.num_experts : 0;
-  const int64_t input_bytes = extras.expert_input ? args_.ffn_row_bytes : 0;
+  const int64_t num_scores = args_.wants_scores || args_.experts->wants_scores() ? args_.config.num_experts : 0;
+  const int64_t input_bytes = brings_input ? args_.ffn_row_bytes : 0;
   const Event offloaded =
       Copy(args_.device->device_to_dram_lane, LabelOf("offload choices", rows, layer_idx),
            static_cast<uint64_t>(rows.size() * (4 * (num_topk * (1 + num_ahead) + num_scores) + input_bytes)), {routed},
@@ -331,7 +341,7 @@ Event Pass::Route(RowRange rows, int64_t layer_idx, RouteExtras extras) {
              if (num_scores > 0) CopyRows<float>(device.router_logits, host.router_logits, rows, num_scores);
              if (input_bytes > 0) CopyRows<std::byte>(device.ffn_input, host.ffn_input, rows, input_bytes);
            });
-  if (extras.expert_input) input_offloaded_ = offloaded;
+  if (brings_input) input_offloaded_ = offloaded;
   return offloaded;
 }
 

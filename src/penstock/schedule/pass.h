@@ -48,7 +48,7 @@ struct PassDevice {
 
 // Seconds that a task of some cost takes on each lane; those of a device only where there is one.
 struct LaneRates {
-  using Duration = std::function<double(const TaskCost&)>;
+  using Duration = TaskDuration;
   Duration host_compute;
   Duration disk_to_dram;
   Duration device_compute = {};
@@ -58,14 +58,6 @@ struct LaneRates {
 };
 // Of a link.
 LaneRates::Duration TransferTime(double bytes_per_s);
-
-// What Pass::Route() brings beside the choices.
-struct RouteExtras {
-  // What the rows would choose in these layers, the first ones with experts after this one:
-  // RoutingSource::ChoicesAhead().
-  absl::InlinedVector<int64_t, kMaxAhead> ahead = {};
-  bool expert_input = false;  // brings to a device's host what experts take: for Pass::HostGroup()
-};
 
 class Pass {
  public:
@@ -85,6 +77,10 @@ class Pass {
     std::vector<absl::Status>& row_status;  // [num_rows]: OK, or why the row has no result; written by tasks
     int64_t rows_at_once = 1;               // logits that are computed at once
     int64_t ffn_row_bytes = 0;              // of a row as experts take it
+    // Whether Route() tries the gates of the next layers, too: RoutingSource::ChoicesAhead().
+    bool looks_ahead = false;
+    // Whether scores come to the host, RoutingSource::Scores(), although no eviction wants them.
+    bool wants_scores = false;
     // Sees what rows chose; once for each row and layer, one call at a time. Optional.
     std::function<void(int64_t layer_idx, RowRange rows, std::span<const int32_t> choices)> on_routing = {};
   };
@@ -135,7 +131,8 @@ class Pass {
   void FetchWindow(int64_t layer_idx, int64_t expert_idx);
 
   // The event tells that Chosen() may be called.
-  Event Route(RowRange rows, int64_t layer_idx, RouteExtras extras = {});
+  // `brings_input`: to a device's host also what experts take, for HostGroup().
+  Event Route(RowRange rows, int64_t layer_idx, bool brings_input = false);
   // The experts that these rows chose, in increasing index. REQUIRES: the event of their Route() has happened.
   std::vector<int32_t> Chosen(RowRange rows, int64_t layer_idx);
   // And tells the experts' eviction how they were rated, where it wants to know. REQUIRES: as Chosen().
@@ -144,7 +141,7 @@ class Pass {
   // their rows. The leases must be held until the event. REQUIRES: their arrival has been waited for; of
   // host_experts(), HostGroup() of these rows.
   Event Experts(int64_t layer_idx, ExpertStore& store, std::span<const ExpertLease> leases);
-  // Group() on the host, for its share of a layer's experts. REQUIRES: a device, and as Chosen(), with expert_input.
+  // Group() on the host, for its share of a layer's experts. REQUIRES: a device, and as Chosen(), with `brings_input`.
   Event HostGroup(RowRange rows, int64_t layer_idx);
   Event Combine(RowRange rows, int64_t layer_idx);
   // Route, Group, Experts and Combine in one task, when the leases are on all experts of the layer: nobody needs to
@@ -204,6 +201,8 @@ class Pass {
   void RunExperts(const OpContext& context, const TakenExperts& taken);
   void FailExpert(const OpContext& context, const ExpertPlace& place, const absl::Status& status);
   ModelCost::Context ContextOf(RowRange rows) const;
+  // The next layers with experts, kMaxAhead at most.
+  absl::InlinedVector<int64_t, kMaxAhead> LayersAhead(int64_t layer_idx) const;
   void TellScores(RowRange rows, int64_t layer_idx, std::span<const int32_t> choices);
 
   Args args_;

@@ -67,6 +67,14 @@ struct ScheduleOptions {
   HybridRule hybrid_rule = HybridRule::kBalanced;
   PredictorKind predictor = PredictorKind::kGate;  // hybrid fetches ahead what it says
 };
+// Whether it asks what the gates of the next layers would choose.
+constexpr bool LooksAhead(const ScheduleOptions& options) {
+  return options.kind == ScheduleKind::kHybrid && options.predictor == PredictorKind::kGate;
+}
+// Whether it asks how routers rated the experts.
+constexpr bool WantsScores(const ScheduleOptions& options) {
+  return options.kind == ScheduleKind::kHybrid && options.predictor == PredictorKind::kHistory;
+}
 std::unique_ptr<Schedule> MakeSchedule(const ScheduleOptions& options, const ModelConfig& config);
 
 // What a device should hold before the first step: a fixed mapping is made of whole layers, as KTransformers has it.
