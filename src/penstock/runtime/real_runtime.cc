@@ -19,6 +19,9 @@ namespace {
 constexpr uint64_t kReadAheadBytes = 32 * kMiB;
 constexpr int kLeastReading = 2;  // tasks, however large they are
 
+// A thread that has nothing to do looks out for so long before it sleeps.
+constexpr double kAwakeSeconds = 50e-6;
+
 absl::Status RunGuarded(const std::function<absl::Status()>& body) {
   if (!body) return absl::OkStatus();
   try {
@@ -47,6 +50,22 @@ struct RealRuntime::TaskState : Event::State {
   absl::Status status;  // before the end: of the events that it waits for
 };
 
+void RealRuntime::Bell::Ring() {
+  num_rings_.fetch_add(1, std::memory_order_release);
+  wake_.notify_one();
+}
+
+void RealRuntime::Bell::Wait(Lock& lock) {
+  const uint32_t seen = num_rings_.load(std::memory_order_relaxed);
+  lock.unlock();
+  const auto begin = Clock::now();
+  while (num_rings_.load(std::memory_order_acquire) == seen && SecondsSince(begin) < kAwakeSeconds) {
+    std::this_thread::yield();
+  }
+  lock.lock();
+  if (num_rings_.load(std::memory_order_relaxed) == seen) wake_.wait(lock);
+}
+
 RealRuntime::RealRuntime() : epoch_(Clock::now()) {}
 
 RealRuntime::~RealRuntime() {
@@ -54,7 +73,7 @@ RealRuntime::~RealRuntime() {
   {
     const Lock lock(mutex_);
     stop_ = true;
-    for (const auto& lane : lanes_) lane->wake.notify_all();
+    for (const auto& lane : lanes_) lane->bell.Ring();
   }
   for (const auto& lane : lanes_) {
     if (lane->thread.joinable()) lane->thread.join();
@@ -129,7 +148,7 @@ void RealRuntime::WakeLane(Lane& lane) {
   if (lane.in_reader) {
     if (lane.num_reading < kLeastReading || lane.reading_bytes < kReadAheadBytes) lane.reader->Wake();
   } else {
-    lane.wake.notify_one();
+    lane.bell.Ring();
   }
 }
 
@@ -170,7 +189,7 @@ void RealRuntime::End(Lane& lane, const TaskRef& task, absl::Status status, Lock
     if (!other.queue.empty() && other.queue.front() == successor) WakeLane(other);
   }
   task->successors.clear();
-  wake_issuer_.notify_one();
+  issuer_bell_.Ring();
 }
 
 void RealRuntime::RunBody(Lane& lane, const TaskRef& task, Lock& lock) {
@@ -205,7 +224,7 @@ void RealRuntime::WorkUntil(Predicate happened) {
       }
     }
     // An end may have made something ready that was passed already.
-    if (num_ended == num_ended_) wake_issuer_.wait(lock);
+    if (num_ended == num_ended_) issuer_bell_.Wait(lock);
   }
 }
 
@@ -276,7 +295,7 @@ void RealRuntime::ThreadWork(Lane& lane) {
     } else if (stop_) {
       return;
     } else {
-      lane.wake.wait(lock);
+      lane.bell.Wait(lock);
     }
   }
 }
@@ -312,7 +331,7 @@ void RealRuntime::DiskWork(Lane& lane) {
     BeginReads(lane, lock);
     if (lane.num_reading == 0) {
       if (stop_) return;
-      lane.wake.wait(lock);
+      lane.bell.Wait(lock);
       continue;
     }
     lane.in_reader = true;

@@ -48,20 +48,31 @@ class RealRuntime : public Runtime {
   struct TaskState;
   using TaskRef = std::shared_ptr<TaskState>;
   enum class LaneKind : uint8_t { kIssuer, kThread, kDisk };
+  using Lock = std::unique_lock<std::mutex>;
+  // Wakes one thread, which looks out for a moment before it sleeps: waking takes longer than many tasks do.
+  class Bell {
+   public:
+    // REQUIRES: the runtime's mutex.
+    void Ring();
+    void Wait(Lock& lock);
+
+   private:
+    std::condition_variable wake_;
+    std::atomic<uint32_t> num_rings_ = 0;
+  };
   struct Lane {
     LaneKind kind = LaneKind::kIssuer;
     LaneIdx idx = 0;
     double link_bytes_per_s = 0;
     std::unique_ptr<DiskReader> reader;
     std::thread thread;
-    std::condition_variable wake;  // of the thread: the task in front may run, or it should end
+    Bell bell;
     std::deque<TaskRef> queue;     // guarded by mutex_, like all below
     std::vector<TaskRef> reading;  // on a disk lane: under way; the index is the reads' tag
     int num_reading = 0;
     uint64_t reading_bytes = 0;
     bool in_reader = false;  // the thread waits for the disk
   };
-  using Lock = std::unique_lock<std::mutex>;
 
   LaneIdx AddLane(std::string name, LaneKind kind, double link_bytes_per_s, std::unique_ptr<DiskReader> reader);
   static const TaskState* StateOf(const Event& event);
@@ -79,7 +90,7 @@ class RealRuntime : public Runtime {
 
   const std::chrono::steady_clock::time_point epoch_;
   mutable std::mutex mutex_;
-  std::condition_variable wake_issuer_;
+  Bell issuer_bell_;
   std::vector<std::unique_ptr<Lane>> lanes_;
   LaneAccount account_;         // guarded by mutex_
   int64_t num_unfinished_ = 0;  // tasks
