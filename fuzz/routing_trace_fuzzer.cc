@@ -1,5 +1,6 @@
 // Feeds bytes as a routing trace, as they are and with their checksums made right. What is accepted must be within the
 // bounds of its header, and the same when it is written again.
+#include <algorithm>
 #include <cstdint>
 #include <cstdlib>
 #include <cstring>
@@ -14,7 +15,7 @@
 
 namespace {
 
-constexpr size_t kHeaderFixedBytes = penstock::kRoutingTraceMagic.size() + 16;
+constexpr size_t kHeaderFixedBytes = penstock::kRoutingTraceMagic.size() + 24;
 
 void Require(bool holds) {
   if (!holds) std::abort();
@@ -38,12 +39,20 @@ std::string Sealed(std::string bytes) {
     return true;
   };
   if (bytes.size() < kHeaderFixedBytes) return bytes;
-  const uint64_t num_topk = FieldAt(bytes, kHeaderFixedBytes - 8);
-  if (num_topk > static_cast<uint64_t>(penstock::kMaxTopk)) return bytes;
-  if (!seal(kHeaderFixedBytes + FieldAt(bytes, kHeaderFixedBytes - 4))) return bytes;
+  const auto field = [&](size_t from_end) {
+    return static_cast<uint64_t>(FieldAt(bytes, kHeaderFixedBytes - from_end));
+  };
+  const uint64_t num_layers = field(24), num_topk = field(16), num_ranked = field(12), num_ahead = field(8);
+  if (num_topk > static_cast<uint64_t>(penstock::kMaxTopk) ||
+      num_ranked > static_cast<uint64_t>(penstock::kMaxExperts) || num_ahead > penstock::kMaxAhead) {
+    return bytes;
+  }
+  if (!seal(kHeaderFixedBytes + field(4))) return bytes;
   while (seal(16)) {
-    const uint64_t num_rows = FieldAt(bytes, begin - 12);
-    if (!seal(num_rows * (8 + 2 * num_topk))) break;
+    const uint64_t layer_idx = FieldAt(bytes, begin - 16), num_rows = FieldAt(bytes, begin - 12);
+    if (layer_idx >= num_layers) break;
+    const uint64_t ahead = std::min(num_ahead, num_layers - 1 - layer_idx);
+    if (!seal(num_rows * (8 + 6 * num_ranked + 2 * num_topk * (1 + ahead)))) break;
   }
   return bytes;
 }

@@ -38,13 +38,13 @@ HYBRID = {
     "Fiddler's threshold": {**FIXED, "hybrid_rule": "threshold", "eviction": "static"},
     "two-ended list": {"schedule": "hybrid", "hybrid_rule": "two-ended"},
     "timelines": {"schedule": "hybrid", "hybrid_rule": "timelines"},
-    "hybrid": {"schedule": "hybrid"},
+    "hybrid": {"schedule": "hybrid", "predictor": "none"},
     "hybrid, LRU": {"schedule": "hybrid", "eviction": "lru"},
-    "hybrid, nothing ahead": {"schedule": "hybrid", "predictor": "none"},
+    "hybrid, gate": {"schedule": "hybrid", "predictor": "gate"},
     "hybrid, history": {"schedule": "hybrid", "predictor": "history"},
 }
 # Without a device all rules are the same.
-HYBRID_CPU = ("fixed", "on-demand, LRU", "hybrid", "hybrid, LRU", "hybrid, nothing ahead", "hybrid, history")
+HYBRID_CPU = ("fixed", "on-demand, LRU", "hybrid", "hybrid, LRU", "hybrid, gate", "hybrid, history")
 DEVICE = ("cgopipe", "fastdecode", "zigzag-cpu-attention", "zigzag")
 # (schedule, share of the model, sequences)
 PREDICTED = [(schedule, share, batch) for share in (0.5, 0.25) for schedule, batch in

@@ -106,7 +106,8 @@ struct Policy {
   int64_t hot_experts = 0;  // klotski: fetched ahead for each layer; 0: all that are probably needed
   int64_t path_length = 1;  // klotski: layers before one that predict its experts; 0 to 3
   // klotski: what it predicts from at the beginning, as an earlier run has written it
-  // (EngineOptions::correlation_path); empty: nothing, it learns while it runs.
+  // (EngineOptions::correlation_path); empty: nothing, it learns while it runs. hybrid and on-demand with eviction
+  // static: the experts that were chosen most often never leave.
   std::string correlation_table = {};
   // klotski's three ideas, for ablations.
   bool multi_batch = true;
@@ -115,8 +116,9 @@ struct Policy {
   // hybrid, with a device: how experts are divided between it and the host: balanced (= auto), timelines, two-ended,
   // threshold or fixed (schedule/layer_plan.h).
   std::string hybrid_rule = "auto";
-  // hybrid: what it fetches ahead by: none, gate (= auto), correlation, history, sequence, or in simulations oracle
-  // (routing/expert_predictor.h).
+  // hybrid: what it fetches ahead by: none, gate, correlation, history, sequence, or in simulations oracle
+  // (routing/expert_predictor.h). auto: what penstock bench routing found best for the model (with eviction auto also
+  // its eviction), none where it was not asked.
   std::string predictor = "auto";
 };
 
@@ -146,9 +148,12 @@ struct EngineOptions {
   int64_t planned_positions = 0;  // 0: 256
   Policy policy = {};
   // Files that are written while the engine runs; empty: none.
-  std::string trace_path = {};        // Chrome trace JSON of every task (opens in Perfetto)
-  std::string trace_html_path = {};   // a page that shows the last of them
-  std::string routing_path = {};      // which experts each row chose, for simulations; must not exist yet
+  std::string trace_path = {};       // Chrome trace JSON of every task (opens in Perfetto)
+  std::string trace_html_path = {};  // a page that shows the last of them
+  std::string routing_path = {};     // which experts each row chose, for simulations; must not exist yet
+  // There also how routers rated the experts, and what the gates of the next layers would have chosen: for comparing
+  // evictions and predictors.
+  bool routing_scores = false;
   std::string correlation_path = {};  // what klotski has learnt about which experts follow each other
   bool direct_io = true;  // O_DIRECT reads of experts; falls back to buffered reads where the file system refuses
   bool io_uring = true;   // io_uring; falls back to reading threads where the kernel refuses

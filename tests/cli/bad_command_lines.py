@@ -106,6 +106,41 @@ def bench_rows():
                                                                  code=4, match="512 tokens, .* context length of 12")
 
 
+def bench_routing_rows():
+    words = "the a in the aa " * 60
+
+    def routing(box, *flags, model=None):
+        return ["bench", "routing", "--model", model or box.model().path, "--threads=1", *flags]
+
+    def compares(box):
+        model, hardware, trace = box.model().path, box.output("hardware.json"), box.output("routing.bin")
+        box.run(["probe", "--threads=1", "--seconds=1", "--model", model, "--output", hardware], max_rss=1400 << 20)
+        work = ["--requests=2", "--prompt=9", "--gen=5", "--room=50", "--hardware", hardware]
+        result = box.run(routing(box, "--text", box.file("text", words), *work, "--record-routing", trace, "--json", model=model))
+        head, *pairs = [json.loads(line) for line in result.stdout.splitlines()]
+        box.expect(head["rows"] == 26 and len(head["gate_accuracy"]) == 1, f"another trace: {head}")
+        box.expect(len(pairs) == 36 and sum(pair["winner"] for pair in pairs) == 1, f"other pairs: {pairs}")
+        for pair in pairs:
+            plain, oracle = pair["predictor"] == "none", pair["predictor"] == "oracle"
+            box.expect(oracle != ("measured_seconds" in pair), f"measured: {pair}")
+            box.expect(not plain or pair["hit_rate"] <= pair["belady_hit_rate"] + 1e-9, f"better than Belady: {pair}")
+            box.expect(not plain or pair["predicted_saved_seconds"] == 0, f"saved without a predictor: {pair}")
+        again = box.run(routing(box, "--routing", trace, "--room=50,75", "--hardware", hardware, model=model))
+        box.expect(again.stdout.count(b"winner: eviction") == 2 and b"Belady" in again.stdout, "no winners")
+    yield "L11", "bench routing", compares
+
+    bad = {"no workload": ([], 2, "give --text FILE or --routing FILE"), "two workloads": (["--text=a", "--routing=b"], 2, "excludes"),
+           "another schedule": (["--text=a", "--schedule=klotski"], 2, "predictors are hybrid's"), "no file": (["--routing=/nothing"], 5, "No such file")}
+    for name, (flags, code, match) in bad.items():
+        yield "L11", f"bench routing, {name}", lambda box, flags=flags, code=code, match=match: box.run(routing(box, *flags), code=code, match=match)
+    for name, content, match in (("a short text", "the a", "the text has . tokens; 8 prompts of 64 need 512"), ("no text", b"\xff" * 2000, "not UTF-8")):
+        yield "L11", f"bench routing, {name}", lambda box, content=content, match=match: box.run(
+            routing(box, "--text", box.file("text", content)), code=4, match=match)
+    yield "L11", "bench routing, no trace", lambda box: box.run(routing(box, "--routing", box.file("text", words)), code=4, match="not a routing trace")
+    yield "L11", "scores without a file", lambda box: box.run(["generate", "--model", box.model().path, "--prompt=a", "--record-scores"], code=2,
+                                                              match="--record-scores: give --record-routing")
+
+
 def probe_rows():
     def measures(box):
         path = box.output("hardware.json")
@@ -435,4 +470,5 @@ def cases():
     yield from surroundings_rows()
     yield from probe_rows()
     yield from bench_rows()
+    yield from bench_routing_rows()
     yield from planning_rows()

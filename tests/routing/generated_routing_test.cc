@@ -1,5 +1,5 @@
 // Proves that generated routings are legal (different experts for each row), repeatable whoever asks for which rows,
-// and as skewed as they were asked to be.
+// and as skewed, as repetitive and as well foreseen by gates as they were asked to be.
 #include "penstock/routing/generated_routing.h"
 
 #include <set>
@@ -14,7 +14,7 @@ std::vector<int32_t> Copy(std::span<const int32_t> choices) { return {choices.be
 
 TEST(GeneratedRouting, RowsChooseDifferentExperts) {
   for (const double skew : {1.0, 1.5, 50.0}) {
-    GeneratedRouting routing(8, 3, skew, 1);
+    GeneratedRouting routing(8, 3, {.skew = skew, .seed = 1});
     const std::vector<int32_t> choices = Copy(routing.Choices(2, 0, 200));
     ASSERT_EQ(choices.size(), 600u);
     for (size_t row = 0; row < 200; ++row) {
@@ -27,7 +27,8 @@ TEST(GeneratedRouting, RowsChooseDifferentExperts) {
 }
 
 TEST(GeneratedRouting, DependsOnSeedStepLayerAndRowAlone) {
-  GeneratedRouting routing(16, 2, 1.2, 7), same(16, 2, 1.2, 7), other(16, 2, 1.2, 8);
+  const RoutingSpec spec = {.skew = 1.2, .seed = 7};
+  GeneratedRouting routing(16, 2, spec), same(16, 2, spec), other(16, 2, {.skew = 1.2, .seed = 8});
   const std::vector<int32_t> all = Copy(routing.Choices(1, 0, 50));
   EXPECT_EQ(Copy(same.Choices(3, 4, 9)), Copy(routing.Choices(3, 4, 9)));
   EXPECT_EQ(Copy(same.Choices(1, 20, 5)), std::vector<int32_t>(all.begin() + 40, all.begin() + 50));
@@ -38,7 +39,7 @@ TEST(GeneratedRouting, DependsOnSeedStepLayerAndRowAlone) {
 }
 
 TEST(GeneratedRouting, IsAsSkewedAsAsked) {
-  GeneratedRouting even(8, 1, 1, 3), skewed(8, 1, 2, 3);
+  GeneratedRouting even(8, 1, {.seed = 3}), skewed(8, 1, {.skew = 2, .seed = 3});
   std::vector<int> even_counts(8), skewed_counts(8);
   for (const int32_t expert : Copy(even.Choices(0, 0, 8000))) ++even_counts[static_cast<size_t>(expert)];
   for (const int32_t expert : Copy(skewed.Choices(0, 0, 8000))) ++skewed_counts[static_cast<size_t>(expert)];
@@ -47,6 +48,50 @@ TEST(GeneratedRouting, IsAsSkewedAsAsked) {
   std::sort(skewed_counts.begin(), skewed_counts.end(), std::greater<>());
   EXPECT_NEAR(skewed_counts[0], 4016, 200);
   EXPECT_NEAR(skewed_counts[1], 2008, 150);
+}
+
+TEST(GeneratedRouting, RepeatsChoicesAsOftenAsAsked) {
+  for (const double skew : {1.0, 3.0}) {
+    GeneratedRouting routing(64, 6, {.skew = skew, .seed = 2, .repeat = 0.6});
+    std::vector<int32_t> last = Copy(routing.Choices(1, 0, 50));
+    int64_t num_kept = 0, num_chosen = 0;
+    for (int step = 0; step < 40; ++step) {
+      routing.NextStep();
+      const std::vector<int32_t> now = Copy(routing.Choices(1, 0, 50));
+      EXPECT_EQ(Copy(routing.Choices(1, 7, 3)), std::vector<int32_t>(now.begin() + 42, now.begin() + 60));
+      for (size_t i = 0; i < now.size(); ++i) {
+        num_kept += now[i] == last[i] ? 1 : 0;
+        ++num_chosen;
+      }
+      for (size_t row = 0; row < 50; ++row) {
+        const auto begin = now.begin() + static_cast<int64_t>(row) * 6;
+        EXPECT_EQ(std::set<int32_t>(begin, begin + 6).size(), 6u);
+      }
+      last = now;
+    }
+    if (skew == 1) {
+      EXPECT_NEAR(static_cast<double>(num_kept) / static_cast<double>(num_chosen), 0.6, 0.03);
+    }
+    EXPECT_GT(num_kept, num_chosen / 2);
+  }
+}
+
+TEST(GeneratedRouting, GatesNameWhatIsChosenAsOftenAsAsked) {
+  GeneratedRouting routing(64, 4, {.seed = 5, .gate_accuracy = 0.8}, {0, 1, 3});
+  for (const int64_t ahead : {1, 2}) {
+    const std::vector<int32_t> named = Copy(routing.ChoicesAhead(0, ahead, 0, 2000));
+    const std::vector<int32_t> chosen = Copy(routing.Choices(ahead == 1 ? 1 : 3, 0, 2000));
+    ASSERT_EQ(named.size(), chosen.size());
+    int num_right = 0;
+    for (size_t i = 0; i < chosen.size(); ++i) {
+      const auto row = named.begin() + static_cast<int64_t>(i / 4 * 4);
+      num_right += std::find(row, row + 4, chosen[i]) != row + 4 ? 1 : 0;
+    }
+    EXPECT_NEAR(num_right / 8000.0, ahead == 1 ? 0.8 : 0.64, 0.03);
+  }
+  EXPECT_TRUE(routing.ChoicesAhead(0, 3, 0, 1).empty());
+  EXPECT_TRUE(routing.ChoicesAhead(3, 1, 0, 1).empty());
+  EXPECT_TRUE(GeneratedRouting(64, 4, {}, {0, 1}).ChoicesAhead(0, 1, 0, 1).empty());
 }
 
 }  // namespace

@@ -22,12 +22,13 @@ namespace {
 
 using ::testing::HasSubstr;
 
-constexpr size_t kHeaderFixed = 35;  // before the model's name
+constexpr size_t kHeaderFixed = 43;  // before the model's name
 constexpr size_t kHeadBytes = 24;
 
 bool Same(const RoutingTraceRecord& a, const RoutingTraceRecord& b) {
   return a.step_idx == b.step_idx && a.layer_idx == b.layer_idx && a.sequence_ids == b.sequence_ids &&
-         a.positions == b.positions && a.topk_idx == b.topk_idx;
+         a.positions == b.positions && a.topk_idx == b.topk_idx && a.ranked_idx == b.ranked_idx &&
+         a.ranked_scores == b.ranked_scores && a.ahead_idx == b.ahead_idx;
 }
 
 RoutingTraceRecord MakeRecord(const RoutingTraceHeader& header, int64_t step_idx, int64_t layer_idx, int64_t num_rows) {
@@ -38,6 +39,13 @@ RoutingTraceRecord MakeRecord(const RoutingTraceHeader& header, int64_t step_idx
     record.positions.push_back(static_cast<uint32_t>((row_idx * 7919 + step_idx) % kMaxContext));
     for (int64_t rank = 0; rank < header.num_topk; ++rank) {
       record.topk_idx.push_back(static_cast<int32_t>((row_idx * 5 + layer_idx + rank) % header.num_experts));
+    }
+    for (int64_t rank = 0; rank < header.num_ranked; ++rank) {
+      record.ranked_idx.push_back(static_cast<int32_t>((row_idx * 3 + layer_idx + rank) % header.num_experts));
+      record.ranked_scores.push_back(1.0f / static_cast<float>(1 + rank + row_idx));
+    }
+    for (int64_t i = 0; i < header.AheadOf(layer_idx) * header.num_topk; ++i) {
+      record.ahead_idx.push_back(static_cast<int32_t>((row_idx * 7 + i) % header.num_experts));
     }
   }
   return record;
@@ -93,7 +101,7 @@ class RoutingTraceTest : public testing::Test {
     size_t end = kHeaderFixed + header_.model.size() + 8;
     ends_.push_back(end);
     for (const RoutingTraceRecord& record : records_) {
-      end += kHeadBytes + static_cast<size_t>(record.num_rows() * (8 + 2 * header_.num_topk)) + 8;
+      end += kHeadBytes + static_cast<size_t>(record.num_rows() * RowBytes(record.layer_idx)) + 8;
       ends_.push_back(end);
     }
     path_ = testing::TempDir() + "/penstock-routing-trace-" + std::to_string(::getpid());
@@ -102,7 +110,7 @@ class RoutingTraceTest : public testing::Test {
   ~RoutingTraceTest() override { std::filesystem::remove(path_); }
 
   // The bytes with every checksum of `bytes` made right; walks as far as heads make sense.
-  static std::string Sealed(std::string bytes, int64_t num_topk) {
+  std::string Sealed(std::string bytes) const {
     uint64_t checksum = 0;
     size_t begin = 0;
     const auto seal = [&](size_t num_bytes) {
@@ -116,14 +124,21 @@ class RoutingTraceTest : public testing::Test {
     std::memcpy(&model_bytes, bytes.data() + kHeaderFixed - 4, 4);
     if (!seal(kHeaderFixed + model_bytes)) return bytes;
     while (seal(16)) {
-      uint32_t num_rows;
+      uint32_t layer_idx, num_rows;
+      std::memcpy(&layer_idx, bytes.data() + begin - 16, 4);
       std::memcpy(&num_rows, bytes.data() + begin - 12, 4);
-      if (num_rows == 0 || !seal(num_rows * static_cast<size_t>(8 + 2 * num_topk))) break;
+      if (num_rows == 0 || layer_idx >= header_.num_layers) break;
+      if (!seal(num_rows * static_cast<size_t>(RowBytes(layer_idx)))) break;
     }
     return bytes;
   }
 
-  const RoutingTraceHeader header_{.model = "tiny-moe", .num_layers = 3, .num_experts = 6, .num_topk = 2};
+  int64_t RowBytes(int64_t layer_idx) const {
+    return 8 + 6 * header_.num_ranked + 2 * header_.num_topk * (1 + header_.AheadOf(layer_idx));
+  }
+
+  const RoutingTraceHeader header_{
+      .model = "tiny-moe", .num_layers = 3, .num_experts = 6, .num_topk = 2, .num_ranked = 3, .num_ahead = 2};
   std::vector<RoutingTraceRecord> records_;
   std::string bytes_;
   std::vector<size_t> ends_;  // of the header and of each record
@@ -138,6 +153,8 @@ TEST_F(RoutingTraceTest, IsReadBack) {
   EXPECT_EQ((*reader)->header().num_layers, header_.num_layers);
   EXPECT_EQ((*reader)->header().num_experts, header_.num_experts);
   EXPECT_EQ((*reader)->header().num_topk, header_.num_topk);
+  EXPECT_EQ((*reader)->header().num_ranked, header_.num_ranked);
+  EXPECT_EQ((*reader)->header().num_ahead, header_.num_ahead);
   const Outcome outcome = ReadAll(bytes_);
   ASSERT_TRUE(outcome.status.ok()) << outcome.status;
   EXPECT_EQ(outcome.event, RoutingTraceEvent::kEnd);
@@ -155,6 +172,8 @@ RC_GTEST_PROP(RoutingTrace, AnyTraceIsReadBack, ()) {
   header.num_layers = Draw(1, kMaxLayers);
   header.num_experts = Draw(1, kMaxExperts);
   header.num_topk = Draw(1, std::min(kMaxTopk, header.num_experts));
+  header.num_ranked = Draw(0, std::min<int64_t>(100, header.num_experts));
+  header.num_ahead = Draw(0, kMaxAhead);
   header.model = std::string(static_cast<size_t>(Draw(1, kMaxTraceModelBytes)), 'm');
   std::vector<RoutingTraceRecord> records;
   int64_t step_idx = 0;
@@ -215,9 +234,10 @@ TEST_F(RoutingTraceTest, ARecordMissingRepeatedOrMovedIsFound) {
 }
 
 TEST_F(RoutingTraceTest, FieldsBeyondTheirBoundsAreNamedThoughChecksumsAreRight) {
-  ASSERT_EQ(Sealed(bytes_, header_.num_topk), bytes_);
-  const size_t head = ends_[1];           // of record 1, which has 2 rows
-  const size_t rows = head + kHeadBytes;  // sequence ids, positions, topk_idx
+  ASSERT_EQ(Sealed(bytes_), bytes_);
+  const size_t head = ends_[1];  // of record 1, which has 2 rows
+  const size_t rows =
+      head + kHeadBytes;  // sequence ids, positions, topk_idx (16), ranked_idx (24), _scores (36), ahead (60)
   const size_t end = ends_.back();
   const struct {
     size_t pos;
@@ -228,8 +248,10 @@ TEST_F(RoutingTraceTest, FieldsBeyondTheirBoundsAreNamedThoughChecksumsAreRight)
       {19, "\xFF\xFF\xFF\xFF", "num_layers: expected 1 to 1024, found 4294967295"},
       {23, {"\x01\x10\0\0", 4}, "num_experts: expected 1 to 4096, found 4097"},
       {27, {"\x07\0\0\0", 4}, "num_topk: expected 1 to 6, found 7"},
-      {31, std::string(4, '\0'), "bytes of the model's name: expected 1 to 512, found 0"},
-      {31, "\xFF\xFF\xFF\xFF", "bytes of the model's name: expected 1 to 512, found 4294967295"},
+      {31, {"\x07\0\0\0", 4}, "num_ranked: expected 0 to 6, found 7"},
+      {35, {"\x04\0\0\0", 4}, "num_ahead: expected 0 to 3, found 4"},
+      {39, std::string(4, '\0'), "bytes of the model's name: expected 1 to 512, found 0"},
+      {39, "\xFF\xFF\xFF\xFF", "bytes of the model's name: expected 1 to 512, found 4294967295"},
       {kHeaderFixed, "\xFF", "expected UTF-8"},
       {head, std::string(8, '\xFF'), "trace: record 1: step_idx: expected less than 2^63, found 18446744073709551615"},
       {head + 8, {"\x03\0\0\0", 4}, "record 1: layer_idx: expected 0 to 2, found 3"},
@@ -238,14 +260,18 @@ TEST_F(RoutingTraceTest, FieldsBeyondTheirBoundsAreNamedThoughChecksumsAreRight)
       {head + 12, {"\x01\x00\x02\x00", 4}, "record 1: num_rows: expected 1 to 131072, found 131073"},
       {rows + 12, {"\0\0\0\x01", 4}, "record 1: position: expected 0 to 16777215, found 16777216"},
       {rows + 18, {"\x06\0", 2}, "record 1: topk_idx: expected 0 to 5, found 6"},
-      {rows + 18, bytes_.substr(rows + 16, 2), "different experts in a row"},
+      {rows + 18, bytes_.substr(rows + 16, 2), "topk_idx: expected different experts in a row"},
+      {rows + 28, bytes_.substr(rows + 24, 2), "ranked_idx: expected different experts in a row"},
+      {rows + 36, {"\0\0\0\x40", 4}, "ranked_scores: expected 0 to 1, found 2"},
+      {rows + 40, {"\0\0\xC0\x7F", 4}, "ranked_scores: expected 0 to 1, found nan"},
+      {rows + 60, {"\x06\0", 2}, "ahead_idx: expected 0 to 5, found 6"},
       {end, {"\x05\0\0\0\0\0\0\0", 8}, "record 6: number of records in the end: expected 6, found 5"},
       {end + 12, {"\x01\0\0\0", 4}, "record 6: num_rows of the end: expected 0, found 1"},
   };
   for (const auto& row : cases) {
     std::string bytes = bytes_;
     bytes.replace(row.pos, row.field.size(), row.field);
-    const Outcome outcome = ReadAll(Sealed(bytes, header_.num_topk));
+    const Outcome outcome = ReadAll(Sealed(bytes));
     ASSERT_FALSE(outcome.status.ok()) << row.message;
     EXPECT_EQ(FaultOf(outcome.status), Fault::kInput);
     EXPECT_THAT(Message(outcome.status), HasSubstr(row.message));

@@ -1,5 +1,6 @@
 // Proves that a recorded run's choices come back step by step and row by row, in another order where that is asked for,
-// that steps which are not whole are left out, and that other models' and damaged traces are refused.
+// as do scores and guesses where they were recorded, that steps which are not whole are left out, and that other
+// models' and damaged traces are refused.
 #include "penstock/routing/trace_routing.h"
 
 #include <filesystem>
@@ -64,6 +65,8 @@ TEST_F(TraceRoutingTest, GivesEveryStepsChoices) {
   EXPECT_THAT(trace->sequence_ids(), ElementsAre(4, 5));
   EXPECT_THAT(trace->Choices(0, 0, 2), ElementsAre(0, 1, 2, 3));
   EXPECT_THAT(trace->Choices(2, 1, 1), ElementsAre(6, 7));
+  EXPECT_TRUE(trace->Scores(0, 0, 2).empty());
+  EXPECT_TRUE(trace->ChoicesAhead(0, 1, 0, 2).empty());
   const std::vector<size_t> order = {1, 0};
   trace->Reorder(order);
   EXPECT_THAT(trace->positions(), ElementsAre(7, 0));
@@ -73,6 +76,39 @@ TEST_F(TraceRoutingTest, GivesEveryStepsChoices) {
   EXPECT_EQ(trace->step_idx(), 2);
   EXPECT_THAT(trace->Choices(2, 0, 1), ElementsAre(1, 2));
   EXPECT_FALSE(trace->NextStep().value());
+}
+
+TEST_F(TraceRoutingTest, GivesScoresAndWhatGatesWouldHaveChosen) {
+  std::filesystem::remove(path_);
+  const auto writer =
+      RoutingTraceWriter::Create(
+          path_, {.model = "m", .num_layers = 2, .num_experts = 8, .num_topk = 2, .num_ranked = 3, .num_ahead = 3})
+          .value();
+  const std::vector<uint32_t> ids = {4, 5}, positions = {0, 7};
+  for (int64_t layer_idx = 0; layer_idx < 2; ++layer_idx) {
+    ASSERT_TRUE(writer
+                    ->Append({.step_idx = 0,
+                              .layer_idx = layer_idx,
+                              .sequence_ids = ids,
+                              .positions = positions,
+                              .topk_idx = std::vector<int32_t>{0, 1, 2, 3},
+                              .ranked_idx = std::vector<int32_t>{1, 0, 6, 3, 2, 7},
+                              .ranked_scores = std::vector<float>{0.5f, 0.25f, 0.125f, 0.4f, 0.3f, 0.2f},
+                              .ahead_idx = layer_idx == 0 ? std::vector<int32_t>{5, 4, 7, 6} : std::vector<int32_t>{}})
+                    .ok());
+  }
+  ASSERT_TRUE(writer->Close().ok());
+  const auto trace = TraceRouting::Open(path_, config_).value();
+  ASSERT_TRUE(trace->NextStep().value());
+  EXPECT_THAT(trace->Scores(0, 0, 1), ElementsAre(0.25f, 0.5f, 0, 0, 0, 0, 0.125f, 0));
+  EXPECT_THAT(trace->ChoicesAhead(0, 1, 0, 2), ElementsAre(5, 4, 7, 6));
+  EXPECT_TRUE(trace->ChoicesAhead(0, 2, 0, 2).empty());  // only one layer follows
+  EXPECT_TRUE(trace->ChoicesAhead(2, 1, 0, 2).empty());
+  const std::vector<size_t> order = {1, 0};
+  trace->Reorder(order);
+  EXPECT_THAT(trace->Scores(0, 1, 1), ElementsAre(0.25f, 0.5f, 0, 0, 0, 0, 0.125f, 0));
+  EXPECT_THAT(trace->Scores(2, 0, 1), ElementsAre(0, 0, 0.3f, 0.4f, 0, 0, 0, 0.2f));
+  EXPECT_THAT(trace->ChoicesAhead(0, 1, 1, 1), ElementsAre(5, 4));
 }
 
 TEST_F(TraceRoutingTest, LeavesOutStepsThatAreNotWhole) {

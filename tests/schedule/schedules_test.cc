@@ -114,7 +114,7 @@ Outcome Simulate(const Scenario& scenario) {
     args.rates.dram_to_pinned = TransferTime(5 * scenario.link_bytes_per_s);
   }
   const auto simulator = PassSimulator::Create(args).value();
-  GeneratedRouting routing(config.num_experts, config.num_topk, scenario.skew, 1);
+  GeneratedRouting routing(config.num_experts, config.num_topk, {.skew = scenario.skew, .seed = 1});
   for (int step = 0; step < scenario.num_steps; ++step) {
     RowBatch batch;
     std::vector<RowRange> micro_batches;

@@ -43,6 +43,10 @@ PRESETS = {
     "qwen3moe-2gb": dict(family="qwen3_moe", model_dim=1024, num_layers=16, num_heads=16, num_kv_heads=4,
                          head_dim=64, num_experts=32, num_topk=4, expert_dim=640, vocab_size=4096,
                          context=4096),
+    # 8.3 GB; 2.4 GB in hqq4
+    "qwen3moe-8gb": dict(family="qwen3_moe", model_dim=2048, num_layers=16, num_heads=16, num_kv_heads=4,
+                         head_dim=128, num_experts=32, num_topk=4, expert_dim=1280, vocab_size=4096,
+                         context=4096),
     # 9.5 GB
     "mixtral-mini": dict(family="mixtral", model_dim=2048, num_layers=16, num_heads=16, num_kv_heads=4,
                          head_dim=128, num_experts=8, num_topk=2, expert_dim=5632, vocab_size=32000,

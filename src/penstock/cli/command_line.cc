@@ -1,6 +1,7 @@
 #include "penstock/cli/command_line.h"
 
 #include <algorithm>
+#include <array>
 #include <charconv>
 #include <csignal>
 #include <cstdio>
@@ -21,11 +22,11 @@
 #include "penstock/base/status.h"
 #include "penstock/base/text.h"
 #include "penstock/cli/commands.h"
+#include "penstock/cli/common_flags.h"
 
 namespace penstock::cli {
 namespace {
 
-constexpr char kOptionFileFlag[] = "--options-file";
 constexpr std::string_view kVariablePrefix = "PENSTOCK_";
 // Variables that are no flags.
 constexpr std::string_view kOtherVariables[] = {"PENSTOCK_FORCE_ISA", "PENSTOCK_TEST_SEED"};
@@ -177,39 +178,6 @@ absl::Status ParseFlags(CLI::App& app, int argc, char** argv) {
   return absl::OkStatus();
 }
 
-// CLI::Range lets NaN through.
-CLI::Validator NumberFrom(double min, double max) {
-  return CLI::Validator(
-      [min, max](const std::string& text) -> std::string {
-        double number = 0;
-        const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
-        const bool good = error == std::errc() && end == text.data() + text.size() && number >= min && number <= max;
-        return good ? "" : fmt::format("expected a number from {} to {}, found '{}'", min, max, text);
-      },
-      fmt::format("FLOAT in [{} - {}]", min, max));
-}
-
-// CLI11 would read -1 as 2^64 - 1.
-CLI::Validator UnsignedInteger() {
-  return CLI::Validator(
-      [](const std::string& text) -> std::string {
-        uint64_t number = 0;
-        const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
-        const bool good = error == std::errc() && end == text.data() + text.size();
-        return good ? "" : fmt::format("expected an integer from 0 to 2^64 - 1, found '{}'", text);
-      },
-      "UINT");
-}
-
-CLI::Validator StopText() {
-  return CLI::Validator(
-      [](const std::string& text) -> std::string {
-        if (IsStopText(text)) return "";
-        return fmt::format("expected UTF-8 text of 1 to {} bytes", kMaxStopTextBytes);
-      },
-      "");
-}
-
 // A file must never get the number of a closed standard stream, or messages would be written into it. What takes the
 // place here refuses to be used: reading from it or writing to it fails.
 void OccupyStandardStreams() {
@@ -223,98 +191,6 @@ struct Command {
   CLI::App* app = nullptr;
   std::function<absl::StatusOr<int>()> run;
 };
-
-struct LogFlags {
-  std::string level = "info";
-  bool quiet = false;
-};
-
-void AddLogFlags(CLI::App& app, LogFlags& flags) {
-  app.add_option("--log-level", flags.level, "trace, debug, info, warning, error or off")->capture_default_str();
-  app.add_flag("-q,--quiet", flags.quiet, "no progress, no notes: errors only");
-  constexpr char kOptionFileHelp[] = "file with flags, one per line: memory = \"16GiB\"";
-  app.add_option(kOptionFileFlag, kOptionFileHelp)->type_name("FILE");  // ParseFlags() reads it
-  app.allow_config_extras(false);
-}
-
-// Flags of every command that computes, or simulates that.
-void AddPolicyFlags(CLI::App& app, ModelFlags& flags) {
-  EngineOptions& engine = flags.engine;
-  app.add_option("--gpu-memory", flags.gpu_memory, "budget for everything Penstock allocates on the device")
-      ->type_name("SIZE");
-  app.add_option(
-         "--policy", flags.policy_path,
-         "JSON file that sets schedule, eviction and sizes (flags win); with run also auto: the planner's choice")
-      ->type_name("FILE");
-  app.add_option("--batch-size", flags.batch_size,
-                 "sequences at once (default: as many as the budget allows, at most 64)")
-      ->check(CLI::Range(int64_t{1}, kMaxBatchSize));
-  app.add_option("--micro-batch-size", flags.micro_batch_size,
-                 "sequences that go through a layer together (default: all)")
-      ->check(CLI::Range(int64_t{1}, kMaxBatchSize));
-  app.add_option("--prefill-chunk", flags.prefill_chunk, "prompt rows per step (default: up to 256)")
-      ->check(CLI::Range(int64_t{1}, kMaxPrefillChunk));
-  app.add_option("--context-length", engine.context_length,
-                 "longest prompt with its answer, in tokens (default: the model's, at most 8192)")
-      ->check(CLI::Range(int64_t{2}, kMaxContext));
-  app.add_option("--attention-window", engine.attention_window,
-                 "each token sees the first and at least this many last tokens only (StreamingLLM; default: all)")
-      ->check(CLI::Range(int64_t{1}, kMaxContext));
-  app.add_option("--attention-sinks", engine.attention_sinks, "first tokens that stay in sight (default 4)")
-      ->check(CLI::Range(int64_t{0}, kMaxContext));
-  app.add_option("-t,--threads", engine.threads, "compute threads (default: all usable CPUs)")
-      ->check(CLI::Range(1, kMaxThreads));
-  app.add_option("--dtype", engine.dtype, "auto, f32 or bf16")->capture_default_str();
-  app.add_option("--kv-dtype", engine.kv_dtype, "auto, f32, bf16 or int8")->capture_default_str();
-  app.add_option("--trace", engine.trace_path, "write every task as Chrome trace JSON (opens in ui.perfetto.dev)")
-      ->type_name("FILE");
-  app.add_option("--trace-html", engine.trace_html_path, "write a page that shows the last two seconds, lane by lane")
-      ->type_name("FILE");
-}
-
-const std::string kSchedules =
-    "auto, on-demand, zero, zigzag, hybrid, klotski; with a device also zigzag-cpu-attention, fastdecode, cgopipe ";
-const std::string kScheduleHelp = kSchedules + "(auto: klotski when experts stream, else on-demand)";
-
-// --model and the flags of every command that computes.
-void AddModelFlags(CLI::App& app, ModelFlags& flags) {
-  EngineOptions& engine = flags.engine;
-  app.add_option("-m,--model", engine.model_dir, "Hugging Face model folder or packed store")
-      ->required()
-      ->type_name("DIR");
-  app.add_option("--memory", flags.memory,
-                 "DRAM budget for everything Penstock allocates (default: 3/4 of what is free)")
-      ->type_name("SIZE");
-  app.add_option("--device", engine.device, "auto, cpu or emulated[:link=4GB/s,threads=1]")->capture_default_str();
-  app.add_option("--schedule", flags.schedule, kScheduleHelp);
-  AddPolicyFlags(app, flags);
-  app.add_option("--record-routing", engine.routing_path, "write which experts each token chose, for simulations")
-      ->type_name("FILE");
-  app.add_option("--record-correlation", engine.correlation_path,
-                 "write what klotski has learnt to predict from, for later runs (policy: correlation_table)")
-      ->type_name("FILE");
-}
-
-void AddSamplingFlags(CLI::App& app, SamplingOverrides& flags) {
-  app.add_option("-n,--max-tokens", flags.max_tokens, "longest answer, in tokens (default 256)")
-      ->check(CLI::Range(int64_t{1}, kMaxContext));
-  app.add_option("--temperature", flags.temperature, "0: greedy")->check(NumberFrom(0, kMaxTemperature));
-  app.add_option("--top-k", flags.top_k, "0: off")->check(CLI::Range(int64_t{0}, kMaxVocabSize));
-  app.add_option("--top-p", flags.top_p, "1: off")->check(NumberFrom(1e-9, 1));
-  app.add_option("--min-p", flags.min_p, "0: off")->check(NumberFrom(0, 1));
-  app.add_option("--repetition-penalty", flags.repetition_penalty, "1: off")
-      ->check(NumberFrom(kMinRepetitionPenalty, kMaxRepetitionPenalty));
-  app.add_option("--seed", flags.seed, "of the random numbers (default 0)")->check(UnsignedInteger());
-  app.add_option_function<std::vector<std::string>>(
-         "--stop", [&flags](const std::vector<std::string>& texts) { flags.stop = texts; },
-         "text before which generation ends; may be given several times")
-      ->allow_extra_args(false)
-      ->check(StopText())
-      ->type_name("TEXT");
-  app.add_flag_function(
-      "--ignore-eos", [&flags](int64_t) { flags.ignore_eos = true; },
-      "go on after the end-of-sequence token, up to --max-tokens");
-}
 
 Command AddRunCommand(CLI::App& app, LogFlags& log) {
   auto flags = std::make_shared<RunFlags>();
@@ -410,7 +286,45 @@ Command AddPerplexityCommand(CLI::App& app, LogFlags& log) {
   return {command, [flags] { return PerplexityCommand(*flags); }};
 }
 
-Command AddBenchCommand(CLI::App& app, LogFlags& log) {
+// The flags of penstock bench are its flags, too.
+Command AddBenchRoutingCommand(CLI::App& bench, const std::shared_ptr<BenchFlags>& bench_flags) {
+  auto flags = std::make_shared<BenchRoutingFlags>();
+  CLI::App* command = bench.add_subcommand(
+      "routing",
+      "which eviction and predictor pay for a model's routing, with what share of its experts; takes the flags of "
+      "penstock bench, too");
+  command->fallthrough();
+  CLI::Option* trace = command
+                           ->add_option("--routing", flags->trace_path,
+                                        "of an earlier run, recorded with --record-routing and --record-scores")
+                           ->type_name("FILE");
+  command->add_option("--text", flags->text_path, "record now: prompts are cut from this text, and answered")
+      ->type_name("FILE")
+      ->excludes(trace);
+  command->add_option("--requests", flags->requests, "with --text: how many")
+      ->check(CLI::Range(int64_t{1}, int64_t{10'000}))
+      ->capture_default_str();
+  command->add_option("--prompt", flags->prompt_tokens, "with --text: tokens of each prompt")
+      ->check(CLI::Range(int64_t{1}, kMaxContext / 2))
+      ->capture_default_str();
+  command->add_option("--gen", flags->new_tokens, "with --text: tokens of each answer")
+      ->check(CLI::Range(int64_t{1}, kMaxContext / 2))
+      ->capture_default_str();
+  command->add_option("--room", flags->room, "percent of the experts that there is room for, separated by commas")
+      ->delimiter(',')
+      ->check(CLI::Range(int64_t{1}, int64_t{100}))
+      ->capture_default_str();
+  command->add_option("--runs", flags->runs, "with --text: real runs of each pair beside the predicted one; 0: none")
+      ->check(CLI::Range(int64_t{0}, int64_t{100}))
+      ->capture_default_str();
+  return {command, [flags, bench_flags] {
+            flags->bench = *bench_flags;
+            return BenchRoutingCommand(*flags);
+          }};
+}
+
+// Its subcommand, and itself.
+std::array<Command, 2> AddBenchCommand(CLI::App& app, LogFlags& log) {
   auto flags = std::make_shared<BenchFlags>();
   CLI::App* command = app.add_subcommand("bench", "tokens per second of a model on random tokens");
   AddModelFlags(*command, flags->model);
@@ -435,30 +349,14 @@ Command AddBenchCommand(CLI::App& app, LogFlags& log) {
       ->capture_default_str();
   command->add_flag("--json", flags->as_json, "print a JSON object for each measurement");
   command
-      ->add_option("--hardware", flags->hardware_path,
-                   "JSON of penstock probe --model: predict the decode steps from it, too; needs --record-routing")
+      ->add_option(
+          "--hardware", flags->hardware_path,
+          "JSON of penstock probe --model: predict the decode steps from it, too; needs --record-routing (bench "
+          "routing: this machine's, unless another is given)")
       ->type_name("FILE");
   AddLogFlags(*command, log);
-  return {command, [flags] { return BenchCommand(*flags); }};
-}
-
-void AddDescribedFlags(CLI::App& app, DescribedFlags& flags) {
-  EngineOptions& engine = flags.model.engine;
-  app.add_option("-m,--model", engine.model_dir, "Hugging Face model folder or packed store (or give --config)")
-      ->type_name("DIR");
-  app.add_option("--config", flags.config_path, "a model's config.json; no weights are needed")->type_name("FILE");
-  app.add_option("--weights", flags.weights, "with --config: f32, f16, bf16, int8, hqq4 or hqq3")
-      ->capture_default_str();
-  app.add_option("--hardware", flags.hardware,
-                 "auto (this machine), a preset like rtx4090:dram=128GiB,disk=nvme4, a file of penstock probe, or list "
-                 "(prints the presets)")
-      ->capture_default_str();
-  app.add_option("--workload", flags.workload,
-                 "prompt=N,gen=N[,max-prompt=N,requests=N], or mtbench, reasoning, summarization, klotski")
-      ->capture_default_str();
-  app.add_option("--memory", flags.model.memory, "DRAM budget (default: 9/10 of the hardware's)")->type_name("SIZE");
-  app.add_option("--device", engine.device, "auto, cpu or gpu")->capture_default_str();
-  AddPolicyFlags(app, flags.model);
+  command->require_subcommand(0, 1);
+  return {AddBenchRoutingCommand(*command, flags), {command, [flags] { return BenchCommand(*flags); }}};
 }
 
 Command AddPlanCommand(CLI::App& app, LogFlags& log) {
@@ -466,7 +364,7 @@ Command AddPlanCommand(CLI::App& app, LogFlags& log) {
   CLI::App* command =
       app.add_subcommand("plan", "say before running: will it run, how fast, what limits it, what would help");
   AddDescribedFlags(*command, flags->described);
-  command->add_option("--schedule", flags->described.model.schedule, kSchedules + "(auto: all are tried)");
+  command->add_option("--schedule", flags->described.model.schedule, ScheduleNames() + "(auto: all are tried)");
   command
       ->add_option("-o,--output", flags->policy_output_path, "write the policy into a file, for penstock run --policy")
       ->type_name("FILE");
@@ -482,7 +380,7 @@ Command AddSimulateCommand(CLI::App& app, LogFlags& log) {
   CLI::App* command =
       app.add_subcommand("simulate", "run a workload in virtual time, on hardware that need not be here");
   AddDescribedFlags(*command, flags->described);
-  command->add_option("--schedule", flags->described.model.schedule, "all (side by side), " + kScheduleHelp);
+  command->add_option("--schedule", flags->described.model.schedule, "all (side by side), " + ScheduleHelp());
   command
       ->add_option(
           "--sweep", flags->sweep,
@@ -490,10 +388,20 @@ Command AddSimulateCommand(CLI::App& app, LogFlags& log) {
           "and link=4GB..64GB (a second), batch-size=1..256")
       ->type_name("SPEC");
   command->add_option("--plot", flags->plot_path, "with --sweep: draw it, as SVG")->type_name("FILE");
-  command->add_option("--routing-skew", flags->routing_skew, "how much likelier an expert is than the next one")
+  command->add_option("--routing-skew", flags->routing.skew, "how much likelier an expert is than the next one")
       ->check(NumberFrom(1, 100))
       ->capture_default_str();
-  command->add_option("--seed", flags->seed, "of the routing")->check(UnsignedInteger());
+  command
+      ->add_option("--routing-repeat", flags->routing.repeat,
+                   "how often a sequence's next token chooses an expert of its last one again")
+      ->check(CLI::Range(0.0, 0.99))
+      ->capture_default_str();
+  command
+      ->add_option("--gate-accuracy", flags->routing.gate_accuracy,
+                   "share of a layer's choices that its gate names one layer before; 0: it is not asked")
+      ->check(CLI::Range(0.0, 1.0))
+      ->capture_default_str();
+  command->add_option("--seed", flags->routing.seed, "of the routing")->check(UnsignedInteger());
   command->add_flag("--json", flags->as_json, "print JSON");
   AddLogFlags(*command, log);
   return {command, [flags] { return SimulateCommand(*flags); }};
@@ -543,10 +451,13 @@ int Main(int argc, char** argv) {
   app.require_subcommand(1);
   app.get_formatter()->column_width(38);
   LogFlags log;
-  const Command commands[] = {AddRunCommand(app, log),     AddGenerateCommand(app, log), AddPackCommand(app, log),
-                              AddInspectCommand(app, log), AddTokenizeCommand(app, log), AddPerplexityCommand(app, log),
-                              AddBenchCommand(app, log),   AddProbeCommand(app, log),    AddPlanCommand(app, log),
-                              AddSimulateCommand(app, log)};
+  std::vector<Command> commands = {AddRunCommand(app, log),      AddGenerateCommand(app, log),
+                                   AddPackCommand(app, log),     AddInspectCommand(app, log),
+                                   AddTokenizeCommand(app, log), AddPerplexityCommand(app, log)};
+  for (Command& command : AddBenchCommand(app, log)) commands.push_back(std::move(command));
+  commands.push_back(AddProbeCommand(app, log));
+  commands.push_back(AddPlanCommand(app, log));
+  commands.push_back(AddSimulateCommand(app, log));
   BindVariables(app);
   try {
     if (const absl::Status status = ParseFlags(app, argc, argv); !status.ok()) return ReportError(status);

@@ -13,6 +13,7 @@
 #include "penstock/job/job.h"
 #include "penstock/job/sampling_fields.h"
 #include "penstock/pack.h"
+#include "penstock/routing/generated_routing.h"
 
 namespace penstock::cli {
 
@@ -21,7 +22,7 @@ struct ModelFlags {
   std::string memory;
   std::string gpu_memory;
   std::string policy_path;
-  std::optional<std::string> schedule;  // like the next: over what the policy file says
+  std::optional<std::string> schedule, predictor;  // like the next: over what the policy file says
   std::optional<int64_t> batch_size, micro_batch_size, prefill_chunk;
   EngineOptions engine;
 };
@@ -101,6 +102,19 @@ struct BenchFlags {
 };
 absl::StatusOr<int> BenchCommand(const BenchFlags& flags);
 
+// penstock bench routing: which eviction and predictor pay for a model's routing.
+struct BenchRoutingFlags {
+  BenchFlags bench;        // model, as_json and hardware_path
+  std::string trace_path;  // of an earlier run with --record-routing and --record-scores; this one or the next
+  std::string text_path;   // prompts are cut from it
+  int64_t requests = 8;
+  int64_t prompt_tokens = 64;
+  int64_t new_tokens = 32;
+  std::vector<int64_t> room = {25, 50, 75};  // percent of the experts
+  int64_t runs = 3;                          // real ones of each pair; 0: predictions alone
+};
+absl::StatusOr<int> BenchRoutingCommand(const BenchRoutingFlags& flags);
+
 // The flags of commands that need neither weights nor the machine: described_flags.h.
 struct DescribedFlags {
   ModelFlags model;
@@ -124,8 +138,7 @@ struct SimulateFlags {
   DescribedFlags described;
   std::string sweep;      // empty: none; sweep.h
   std::string plot_path;  // of the sweep; empty: none
-  double routing_skew = 1;
-  uint64_t seed = 0;
+  RoutingSpec routing;
   bool as_json = false;
 };
 absl::StatusOr<int> SimulateCommand(const SimulateFlags& flags);

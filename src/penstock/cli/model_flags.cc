@@ -27,6 +27,7 @@ absl::StatusOr<EngineOptions> ToEngineOptions(const ModelFlags& flags) {
   }
   if (!flags.policy_path.empty()) PENSTOCK_RETURN_IF_ERROR(ApplyPolicyFile(flags.policy_path, options));
   if (flags.schedule.has_value()) options.policy.schedule = *flags.schedule;
+  if (flags.predictor.has_value()) options.policy.predictor = *flags.predictor;
   if (flags.batch_size.has_value()) options.batch_size = *flags.batch_size;
   if (flags.micro_batch_size.has_value()) options.policy.micro_batch_size = *flags.micro_batch_size;
   if (flags.prefill_chunk.has_value()) options.prefill_chunk = *flags.prefill_chunk;

@@ -47,7 +47,7 @@ absl::Status Simulate(const SimulateFlags& flags, const Described& described, Si
       simulated.run,
       SimulateWorkload(
           {.config = model.config(), .plan = plan, .num_threads = options.threads, .sink = recorders->sink()},
-          described.hardware, described.workload, {.skew = flags.routing_skew, .seed = flags.seed}));
+          described.hardware, described.workload, flags.routing));
   return recorders->Close();
 }
 

@@ -11,8 +11,6 @@
 namespace penstock {
 namespace {
 
-constexpr std::string_view kEmulated = "emulated";
-
 absl::Status Malformed(std::string_view text) {
   return UsageError("--device '{}': expected auto, cpu or emulated[:link=4GB/s,threads=1]", Printable(text));
 }
@@ -43,8 +41,8 @@ absl::StatusOr<std::optional<EmulatedDevice>> ParseDevice(std::string_view text)
     return ResourceError("--device {}: this build has no GPU support; use --device cpu", Printable(text));
   }
   EmulatedDevice device;
-  if (!text.starts_with(kEmulated)) return Malformed(text);
-  std::string_view fields = text.substr(kEmulated.size());
+  if (!text.starts_with(kEmulatedDevice)) return Malformed(text);
+  std::string_view fields = text.substr(kEmulatedDevice.size());
   if (fields.empty()) return device;
   if (!fields.starts_with(':')) return Malformed(text);
   for (fields.remove_prefix(1);;) {

@@ -9,9 +9,11 @@
 
 namespace penstock {
 
+inline constexpr std::string_view kEmulatedDevice = "emulated";
+
 // A device that is emulated by threads of this machine: memory of its own, links of a given rate.
 struct EmulatedDevice {
-  std::string name = "emulated";
+  std::string name = std::string(kEmulatedDevice);
   double link_bytes_per_s = 4e9;  // each direction
   int num_threads = 1;
 };

@@ -14,12 +14,12 @@
 #include "penstock/base/status.h"
 #include "penstock/base/text.h"
 #include "penstock/base/thread_pool.h"
-#include "penstock/engine/device_spec.h"
 #include "penstock/engine/engine_plan.h"
 #include "penstock/engine/executor.h"
 #include "penstock/engine/hooks.h"
 #include "penstock/engine/loaded_model.h"
 #include "penstock/engine/pass_rows.h"
+#include "penstock/engine/routing_study.h"
 #include "penstock/engine/sampler.h"
 #include "penstock/engine/sequence.h"
 #include "penstock/engine/simulation.h"
@@ -66,6 +66,8 @@ class EngineImpl : public Engine {
  private:
   EngineImpl() = default;
   absl::Status Plan(const EngineOptions& options);
+  // Again, with what penstock bench routing found, if it did.
+  absl::Status PlanWithWinner(EngineOptions options, const EngineModel& model, const EngineRoom& room);
   absl::Status CreateExecutor(const EngineOptions& options, const EngineHooks& hooks);
   absl::Status RunPass(std::vector<RowRange> micro_batches, LogitsSink sink);
   void Admit();
@@ -124,23 +126,20 @@ absl::StatusOr<std::unique_ptr<EngineImpl>> EngineImpl::Open(const EngineOptions
 
 absl::Status EngineImpl::Plan(const EngineOptions& options) {
   const ModelConfig& config = model_->config;
-  EngineRoom room;
-  PENSTOCK_ASSIGN_OR_RETURN(room.device, ParseDevice(options.device));
-  const int device_threads = room.device.has_value() ? room.device->num_threads : 0;
-  room.num_threads = options.threads > 0 ? options.threads : std::max(1, NumUsableCpus() - device_threads);
+  PENSTOCK_ASSIGN_OR_RETURN(EngineRoom room, RoomOf(options));
   pool_ = std::make_unique<ThreadPool>(room.num_threads);
-  PENSTOCK_ASSIGN_OR_RETURN(
-      room.budget_bytes, ChooseBudget(options.memory_bytes, room.device.has_value() ? options.device_memory_bytes : 0));
   PENSTOCK_ASSIGN_OR_RETURN(const Formats formats, ChooseFormats(options, model_->weights));
   PENSTOCK_ASSIGN_OR_RETURN(const int64_t context_length, ChooseContextLength(options, config));
   info_ = InfoOf(*model_, formats, context_length);
   if (options.caller_memory) room.caller = options.caller_memory(info_);
-  PENSTOCK_ASSIGN_OR_RETURN(plan_, PlanEngine(options,
-                                              {.config = config,
-                                               .weights = model_->weights,
-                                               .files = model_->checkpoint.files(),
-                                               .memory_bytes = model_->memory_bytes()},
-                                              room));
+  const EngineModel model{.config = config,
+                          .weights = model_->weights,
+                          .files = model_->checkpoint.files(),
+                          .memory_bytes = model_->memory_bytes()};
+  PENSTOCK_ASSIGN_OR_RETURN(plan_, PlanEngine(options, model, room));
+  if (policy().schedule.kind == ScheduleKind::kHybrid && options.policy.predictor == "auto") {
+    PENSTOCK_RETURN_IF_ERROR(PlanWithWinner(options, model, room));
+  }
 
   const GenerationConfig& generation = model_->generation;
   default_sampling_.temperature = generation.do_sample ? generation.temperature : 0.0;
@@ -148,6 +147,22 @@ absl::Status EngineImpl::Plan(const EngineOptions& options) {
   default_sampling_.top_p = generation.top_p;
   default_sampling_.min_p = generation.min_p;
   default_sampling_.repetition_penalty = generation.repetition_penalty;
+  return absl::OkStatus();
+}
+
+absl::Status EngineImpl::PlanWithWinner(EngineOptions options, const EngineModel& model, const EngineRoom& room) {
+  const MemoryPlan& plan = policy().plan;
+  const bool has_device = room.device.has_value();
+  const int64_t num_slots = has_device ? plan.device.num_expert_slots : plan.num_expert_slots;
+  const std::optional<RoutingWinner> winner =
+      FindWinner(info_.fingerprint, has_device,
+                 static_cast<double>(num_slots) / static_cast<double>(std::max<int64_t>(1, plan.num_experts_total)));
+  if (!winner.has_value()) return absl::OkStatus();
+  options.policy.predictor = PredictorName(winner->predictor);
+  if (options.policy.eviction == "auto") options.policy.eviction = EvictionName(winner->eviction);
+  LogInfo("predictor {}, eviction {}: what penstock bench routing found best with {:.0f}% of the experts",
+          options.policy.predictor, options.policy.eviction, 100 * winner->share);
+  PENSTOCK_ASSIGN_OR_RETURN(plan_, PlanEngine(options, model, room));
   return absl::OkStatus();
 }
 
@@ -166,6 +181,7 @@ absl::Status EngineImpl::CreateExecutor(const EngineOptions& options, const Engi
                                                          .pool = *pool_,
                                                          .formats = plan_->formats,
                                                          .policy = policy(),
+                                                         .popularity = plan_->popularity,
                                                          .disk = std::move(disk),
                                                          .recorders = *recorders_}));
   if (CorrelationTable* table = executor_->correlation();
@@ -442,8 +458,10 @@ absl::StatusOr<std::vector<float>> EngineImpl::Logits(std::span<const TokenId> i
 
 absl::StatusOr<std::vector<double>> EngineImpl::Simulate(const Hardware& hardware,
                                                          const std::string& trace_path) const {
-  return SimulateTrace({.config = model_->config, .plan = *plan_, .num_threads = pool_->num_workers()}, hardware,
-                       trace_path);
+  PENSTOCK_ASSIGN_OR_RETURN(
+      SimulatedTrace run, SimulateTrace({.config = model_->config, .plan = *plan_, .num_threads = pool_->num_workers()},
+                                        hardware, trace_path));
+  return std::move(run.step_s);
 }
 
 absl::StatusOr<std::vector<double>> SimulateTrace(const Engine& engine, const Hardware& hardware,

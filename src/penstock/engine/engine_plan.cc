@@ -6,6 +6,7 @@
 #include "penstock/base/bytes.h"
 #include "penstock/base/limits.h"
 #include "penstock/base/status.h"
+#include "penstock/base/thread_pool.h"
 #include "penstock/engine/recorders.h"
 #include "penstock/engine/sampler.h"
 #include "penstock/hardware/machine_memory.h"
@@ -40,6 +41,22 @@ uint64_t FixedBytes(const EngineOptions& options, const EngineModel& model, cons
          (has_files ? 3 : 1) * ScheduleBytes(config, options.policy.path_length);
 }
 
+// How often each expert was chosen, as a share of its layer's choices.
+absl::StatusOr<std::vector<double>> ReadPopularity(const Policy& policy, const ModelConfig& config,
+                                                   const ExpertLayouts& layouts) {
+  PENSTOCK_ASSIGN_OR_RETURN(
+      const CorrelationTable table,
+      CorrelationTable::Load(policy.correlation_table, CorrelationShapeOf(config, policy.path_length),
+                             MostCorrelationPaths(config, policy.path_length)));
+  std::vector<double> popularity(static_cast<size_t>(layouts.num_experts()));
+  for (int64_t layer_idx = 0, moe_layer = 0; layer_idx < config.num_layers; ++layer_idx) {
+    if (!config.layer_has_experts[layer_idx]) continue;
+    const std::vector<double> of_layer = table.Tendency(moe_layer++, {.num_rows = 1, .choices = {}});
+    std::copy(of_layer.begin(), of_layer.end(), popularity.begin() + layouts.KeyOf(layer_idx, 0));
+  }
+  return popularity;
+}
+
 }  // namespace
 
 absl::StatusOr<uint64_t> ChooseBudget(uint64_t asked_bytes, uint64_t device_bytes) {
@@ -55,6 +72,16 @@ absl::StatusOr<uint64_t> ChooseBudget(uint64_t asked_bytes, uint64_t device_byte
   }
   return asked_bytes > 0 ? asked_bytes
                          : (machine.available_bytes - std::min(machine.available_bytes, device_bytes)) / 4 * 3;
+}
+
+absl::StatusOr<EngineRoom> RoomOf(const EngineOptions& options) {
+  EngineRoom room;
+  PENSTOCK_ASSIGN_OR_RETURN(room.device, ParseDevice(options.device));
+  const int device_threads = room.device.has_value() ? room.device->num_threads : 0;
+  room.num_threads = options.threads > 0 ? options.threads : std::max(1, NumUsableCpus() - device_threads);
+  PENSTOCK_ASSIGN_OR_RETURN(
+      room.budget_bytes, ChooseBudget(options.memory_bytes, room.device.has_value() ? options.device_memory_bytes : 0));
+  return room;
 }
 
 absl::StatusOr<int64_t> ChooseContextLength(const EngineOptions& options, const ModelConfig& config) {
@@ -91,10 +118,15 @@ absl::StatusOr<EnginePlan> PlanEngine(const EngineOptions& options, const Engine
   inputs.bytes_per_position = kBytesPerPosition + room.caller.bytes_per_position;
   const uint64_t device_dense_bytes = DenseWeights::Bytes(model.weights, formats.dtype, DensePart::kLayers);
   PENSTOCK_ASSIGN_OR_RETURN(ChosenPolicy policy, ChoosePolicy(options, room.device, device_dense_bytes, inputs));
-  return EnginePlan{.formats = formats,
-                    .model_formats = ModelFormatsOf(model.weights, formats),
-                    .layouts = std::move(layouts),
-                    .policy = std::move(policy)};
+  EnginePlan plan{.formats = formats,
+                  .model_formats = ModelFormatsOf(model.weights, formats),
+                  .layouts = std::move(layouts),
+                  .policy = std::move(policy),
+                  .popularity = {}};
+  if (PinsByPopularity(options.policy, plan.policy.schedule.kind, plan.policy.eviction)) {
+    PENSTOCK_ASSIGN_OR_RETURN(plan.popularity, ReadPopularity(options.policy, model.config, *plan.layouts));
+  }
+  return plan;
 }
 
 }  // namespace penstock

@@ -6,6 +6,7 @@
 #include <memory>
 #include <optional>
 #include <span>
+#include <vector>
 
 #include "absl/status/statusor.h"
 #include "penstock/engine.h"
@@ -36,17 +37,22 @@ struct EnginePlan {
   ModelFormats model_formats;
   std::shared_ptr<const ExpertLayouts> layouts;  // of the model in formats.dtype
   ChosenPolicy policy;
+  std::vector<double> popularity;  // ExpertTiers::Args
 };
 
 // The budget that was asked for, or three quarters of what this machine has free; an emulated device takes its memory
 // from the same DRAM. kResources when that is more than there is.
 absl::StatusOr<uint64_t> ChooseBudget(uint64_t asked_bytes, uint64_t device_bytes);
 
+// This machine's, as the options want it. kUsage for a device that is not understood, kResources as ChooseBudget().
+absl::StatusOr<EngineRoom> RoomOf(const EngineOptions& options);
+
 // Longest prompt with its answer. kUsage when it is more than the model's.
 absl::StatusOr<int64_t> ChooseContextLength(const EngineOptions& options, const ModelConfig& config);
 
-// kUsage for options that do not go together, kResources when a budget does not suffice. `layouts`: of another plan for
-// the same model and dtype, which saves time.
+// kUsage for options that do not go together, kResources when a budget does not suffice, kIo and kInput of a
+// correlation table by which experts are pinned. `layouts`: of another plan for the same model and dtype, which saves
+// time.
 absl::StatusOr<EnginePlan> PlanEngine(const EngineOptions& options, const EngineModel& model, const EngineRoom& room,
                                       std::shared_ptr<const ExpertLayouts> layouts = nullptr);
 

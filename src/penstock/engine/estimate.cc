@@ -176,7 +176,7 @@ int64_t NumPlaces(const SimulationInputs& inputs, const Workload& workload) {
 }
 
 RepeatedRouting::RepeatedRouting(const ModelConfig& config)
-    : drawn_(std::max<int64_t>(1, config.num_experts), std::max<int64_t>(1, config.num_topk), /*skew=*/1, /*seed=*/0),
+    : drawn_(std::max<int64_t>(1, config.num_experts), std::max<int64_t>(1, config.num_topk), {}),
       num_topk_(config.num_topk),
       layers_(static_cast<size_t>(config.num_layers)) {}
 

@@ -43,6 +43,10 @@ absl::StatusOr<std::unique_ptr<Executor>> Executor::Create(Args args) {
   if (args.policy.schedule.predictor == PredictorKind::kOracle) {
     return UsageError("predictor oracle: only a simulation knows what will be chosen");
   }
+  if (args.recorders.records_scores() && IsLayerByLayer(args.policy.schedule.kind)) {
+    return UsageError("--record-scores: schedule {} does not wait for its gates: record with on-demand or hybrid",
+                      ScheduleName(args.policy.schedule.kind));
+  }
   auto executor = std::unique_ptr<Executor>(new Executor(args));
   const LoadedModel& model = args.model;
   Side& host = executor->host_;
@@ -98,6 +102,7 @@ absl::Status Executor::CreateExperts(const Args& args) {
                              .disk_lane = disk_lane_,
                              .dram = {.num_slots = plan.num_expert_slots, .num_pinned = plan.num_pinned_experts},
                              .eviction = args.policy.eviction,
+                             .popularity = args.popularity,
                              .pool = &args.pool};
   if (device_.has_value()) {
     tiers.device = {.room = {.num_slots = plan.device.num_expert_slots, .num_pinned = plan.device.num_pinned_experts},
@@ -130,7 +135,7 @@ absl::Status Executor::Run(const RowBatch& batch, std::vector<RowRange> micro_ba
   std::function<void(int64_t, RowRange, std::span<const int32_t>)> on_routing;
   if (recorders_->records_routing()) {
     on_routing = [this](int64_t layer_idx, RowRange rows, std::span<const int32_t> choices) {
-      recorders_->AddRouting(layer_idx, rows, choices);
+      recorders_->AddRouting(layer_idx, rows, choices, *routing_);
     };
   }
   const OpContext host_context = ContextOf(host_);
@@ -159,8 +164,8 @@ absl::Status Executor::Run(const RowBatch& batch, std::vector<RowRange> micro_ba
              .row_status = row_statuses,
              .rows_at_once = host_.activations.dims.max_logit_rows,
              .ffn_row_bytes = kernels::RowBytes(formats_.rows.ffn, model_->config.model_dim),
-             .looks_ahead = LooksAhead(schedule_options_),
-             .wants_scores = WantsScores(schedule_options_),
+             .looks_ahead = LooksAhead(schedule_options_) || recorders_->records_scores(),
+             .wants_scores = WantsScores(schedule_options_) || recorders_->records_scores(),
              .on_routing = on_routing});
   PENSTOCK_RETURN_IF_ERROR(schedule_->Run(pass));
   PENSTOCK_RETURN_IF_ERROR(pass.Finish(sink));

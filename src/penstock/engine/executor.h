@@ -34,6 +34,7 @@ class Executor {
     ThreadPool& pool;
     Formats formats;
     const ChosenPolicy& policy;
+    std::span<const double> popularity;  // ExpertTiers::Args
     std::unique_ptr<DiskReader> disk;
     Recorders& recorders;
   };

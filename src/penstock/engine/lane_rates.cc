@@ -60,6 +60,13 @@ absl::StatusOr<LaneRates> LaneRatesOf(const Hardware& hardware, const EnginePlan
     rates.disk_to_dram = [](const TaskCost&) { return 0.0; };  // all experts come before the first step
   }
   if (!plan.policy.device.has_value()) return rates;
+  if (plan.policy.device->name == kEmulatedDevice) {
+    PENSTOCK_ASSIGN_OR_RETURN(rates.device_compute,
+                              ComputeTime(hardware, plan, "cpu", plan.policy.device->num_threads));
+    rates.dram_to_pinned = rates.dram_to_device = rates.device_to_dram =
+        TransferTime(plan.policy.device->link_bytes_per_s);
+    return rates;
+  }
   PENSTOCK_ASSIGN_OR_RETURN(rates.device_compute, ComputeTime(hardware, plan, "gpu", 1));
   PENSTOCK_ASSIGN_OR_RETURN(rates.dram_to_device, LinkTime(hardware, "dram_to_device"));
   PENSTOCK_ASSIGN_OR_RETURN(rates.device_to_dram, LinkTime(hardware, "device_to_dram"));

@@ -13,7 +13,8 @@ Arithmetic FfnArithmetic(const Formats& formats, const ModelFormats& weights, bo
 
 // A processor that was probed with weights and KV entries in these formats takes what was measured there; another one
 // what the roofline of its peaks and its memory allows (a call, and the longer of arithmetic and memory). A link takes
-// its latency and its rate. kUsage when the hardware lacks rates that the plan needs.
+// its latency and its rate. An emulated device is the CPU, with as many threads and such a link as it was given. kUsage
+// when the hardware lacks rates that the plan needs.
 absl::StatusOr<LaneRates> LaneRatesOf(const Hardware& hardware, const EnginePlan& plan, int num_threads);
 
 }  // namespace penstock

@@ -90,6 +90,11 @@ absl::Status CheckRange(std::string_view name, int64_t value, int64_t max) {
   return UsageError("{}: expected 1 to {} (0: chosen by the engine), found {}", name, max, value);
 }
 
+bool PinsByPopularity(const Policy& policy, ScheduleKind kind, Eviction eviction) {
+  return !policy.correlation_table.empty() && eviction == Eviction::kStatic &&
+         (kind == ScheduleKind::kHybrid || kind == ScheduleKind::kOnDemand);
+}
+
 absl::StatusOr<ChosenPolicy> ChoosePolicy(const EngineOptions& options, const std::optional<EmulatedDevice>& device,
                                           uint64_t device_dense_bytes, PlanInputs inputs) {
   const Policy& policy = options.policy;
@@ -148,8 +153,15 @@ absl::StatusOr<ChosenPolicy> ChoosePolicy(const EngineOptions& options, const st
     plan.num_pinned_experts = std::min(NumPinned(plan.num_expert_slots, plan.num_experts_total, streaming),
                                        plan.num_experts_total - plan.device.num_pinned_experts);
   }
-  if (kind != ScheduleKind::kKlotski && !(policy.correlation_table + options.correlation_path).empty()) {
-    return UsageError("a correlation table is what klotski predicts from, and the schedule is {}", ScheduleName(kind));
+  if (kind != ScheduleKind::kKlotski && !options.correlation_path.empty()) {
+    return UsageError("a correlation table is learnt by klotski, and the schedule is {}", ScheduleName(kind));
+  }
+  if (kind != ScheduleKind::kKlotski && !policy.correlation_table.empty() &&
+      !PinsByPopularity(policy, kind, chosen.eviction)) {
+    return UsageError(
+        "a correlation table is what klotski predicts from, and what hybrid and on-demand choose their pinned experts "
+        "by (eviction static); schedule {} with eviction {} has no use for it",
+        ScheduleName(kind), EvictionName(chosen.eviction));
   }
   plan.schedule = std::string(ScheduleName(kind));
   plan.eviction = std::string(EvictionName(chosen.eviction));

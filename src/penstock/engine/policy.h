@@ -27,6 +27,10 @@ struct ChosenPolicy {
 // kUsage for a value that 0 to `max` does not include.
 absl::Status CheckRange(std::string_view name, int64_t value, int64_t max);
 
+// Whether a correlation table says which experts never leave. Klotski predicts from it instead, and leaves each layer
+// the same work.
+bool PinsByPopularity(const Policy& policy, ScheduleKind kind, Eviction eviction);
+
 // Completes `inputs` with what the policy decides, and plans. `device_dense_bytes`: of the layers' dense weights.
 // kUsage for what does not go together, kResources when a budget does not suffice.
 absl::StatusOr<ChosenPolicy> ChoosePolicy(const EngineOptions& options, const std::optional<EmulatedDevice>& device,

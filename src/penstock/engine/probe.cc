@@ -20,6 +20,7 @@
 #include "penstock/base/thread_pool.h"
 #include "penstock/engine/disk_probe.h"
 #include "penstock/engine/formats.h"
+#include "penstock/engine/kept.h"
 #include "penstock/engine/measure_kernels.h"
 #include "penstock/hardware/machine_memory.h"
 #include "penstock/hardware/probe.h"
@@ -178,20 +179,6 @@ absl::StatusOr<json::object> IdentityOf(const ProbeTarget& target) {
                       {"io_uring", target.options.io_uring}};
 }
 
-// Empty: nothing can be kept.
-std::string CacheDir() {
-  const char* cache = std::getenv("XDG_CACHE_HOME");
-  if (cache != nullptr && *cache == '/') return std::string(cache) + "/penstock";
-  const char* home = std::getenv("HOME");
-  return home != nullptr && *home == '/' ? std::string(home) + "/.cache/penstock" : "";
-}
-
-std::string CachePath(const json::object& identity) {
-  uint64_t hash = 0xcbf29ce484222325;  // FNV-1a
-  for (const char c : json::serialize(identity)) hash = (hash ^ static_cast<uint8_t>(c)) * 0x100000001b3;
-  return fmt::format("{}/probe-{:016x}.json", CacheDir(), hash);
-}
-
 std::string DateOf(int64_t time) {
   const auto now = static_cast<std::time_t>(time);
   std::tm date = {};
@@ -204,19 +191,16 @@ struct KeptProbe {
   int64_t measured = 0, disk_measured = 0;  // seconds since 1970
 };
 
-// A file that is not there, not ours, or damaged is like none.
+constexpr char kKind[] = "probe";
+
 std::optional<KeptProbe> ReadCache(const json::object& identity) {
-  if (CacheDir().empty()) return std::nullopt;
-  const absl::StatusOr<std::string> text = ReadFile(CachePath(identity), kMaxConfigBytes);
-  if (!text.ok()) return std::nullopt;
-  const absl::StatusOr<json::value> value = ParseJson(*text, Fault::kInput);
-  if (!value.ok() || !value->is_object()) return std::nullopt;
-  const json::value* known = value->get_object().if_contains("identity");
-  const json::value* found = value->get_object().if_contains("hardware");
-  const json::value* measured = value->get_object().if_contains("measured");
-  const json::value* disk_measured = value->get_object().if_contains("disk_measured");
-  if (known == nullptr || found == nullptr || json::serialize(*known) != json::serialize(identity)) return std::nullopt;
-  if (measured == nullptr || !measured->is_int64() || disk_measured == nullptr || !disk_measured->is_int64()) {
+  const std::optional<json::object> kept = ReadKept(kKind, identity);
+  if (!kept.has_value()) return std::nullopt;
+  const json::value* found = kept->if_contains("hardware");
+  const json::value* measured = kept->if_contains("measured");
+  const json::value* disk_measured = kept->if_contains("disk_measured");
+  if (found == nullptr || measured == nullptr || !measured->is_int64() || disk_measured == nullptr ||
+      !disk_measured->is_int64()) {
     return std::nullopt;
   }
   absl::StatusOr<Hardware> hardware = ParseHardware(*found);
@@ -225,15 +209,8 @@ std::optional<KeptProbe> ReadCache(const json::object& identity) {
 }
 
 void WriteCache(const json::object& identity, const KeptProbe& probe) {
-  if (CacheDir().empty()) return;
-  std::error_code error;
-  std::filesystem::create_directories(CacheDir(), error);
-  const json::object file = {{"identity", identity},
-                             {"measured", probe.measured},
-                             {"disk_measured", probe.disk_measured},
-                             {"hardware", ToJson(probe.hardware)}};
-  const absl::Status status = ReplaceFile(CachePath(identity), std::string(json::serialize(file)) + "\n");
-  if (!status.ok()) LogWarning("what was measured could not be kept: {}", Message(status));
+  Keep(kKind, identity,
+       {{"measured", probe.measured}, {"disk_measured", probe.disk_measured}, {"hardware", ToJson(probe.hardware)}});
 }
 
 }  // namespace

@@ -8,7 +8,6 @@
 #include "penstock/base/text.h"
 #include "penstock/engine/pass_rows.h"
 #include "penstock/engine/simulated_batch.h"
-#include "penstock/routing/generated_routing.h"
 #include "penstock/routing/trace_routing.h"
 
 namespace penstock {
@@ -58,15 +57,16 @@ void RunTotals::Add(const StepSize& size, double seconds) {
   decode_s += seconds * (1 - prompt_share);
 }
 
-absl::StatusOr<std::vector<double>> SimulateTrace(const SimulationInputs& inputs, const Hardware& hardware,
-                                                  const std::string& trace_path) {
+absl::StatusOr<SimulatedTrace> SimulateTrace(const SimulationInputs& inputs, const Hardware& hardware,
+                                             const std::string& trace_path) {
   PENSTOCK_ASSIGN_OR_RETURN(const std::unique_ptr<PassSimulator> simulator, MakeSimulator(inputs, hardware));
   PENSTOCK_ASSIGN_OR_RETURN(const std::unique_ptr<TraceRouting> trace, TraceRouting::Open(trace_path, inputs.config));
-  std::vector<double> seconds;
+  SimulatedTrace run;
+  std::vector<double>& seconds = run.step_s;
   RowBatch batch;
   for (;;) {
     PENSTOCK_ASSIGN_OR_RETURN(const bool found, trace->NextStep());
-    if (!found) return seconds;
+    if (!found) break;
     if (trace->step_idx() >= kMostSteps) {
       return InputError("{}: step {} is beyond the {} that can be simulated", Printable(trace_path), trace->step_idx(),
                         kMostSteps);
@@ -75,6 +75,8 @@ absl::StatusOr<std::vector<double>> SimulateTrace(const SimulationInputs& inputs
     std::vector<RowRange> micro_batches = BuildPass(*trace, PassLimitsOf(inputs.plan.policy), batch);
     seconds.back() = simulator->Run(batch, std::move(micro_batches), *trace);
   }
+  if (inputs.config.num_moe_layers() > 0) run.experts = simulator->counters();
+  return run;
 }
 
 absl::Status CheckFits(const Workload& workload, const MemoryPlan& plan) {
@@ -89,8 +91,12 @@ absl::StatusOr<SimulatedRun> SimulateWorkload(const SimulationInputs& inputs, co
   const ChosenPolicy& policy = inputs.plan.policy;
   PENSTOCK_RETURN_IF_ERROR(CheckFits(workload, policy.plan));
   PENSTOCK_ASSIGN_OR_RETURN(const std::unique_ptr<PassSimulator> simulator, MakeSimulator(inputs, hardware));
-  GeneratedRouting choices(std::max<int64_t>(1, config.num_experts), std::max<int64_t>(1, config.num_topk),
-                           routing.skew, routing.seed);
+  std::vector<int64_t> moe_layers;
+  for (int64_t layer_idx = 0; layer_idx < config.num_layers; ++layer_idx) {
+    if (config.layer_has_experts[layer_idx]) moe_layers.push_back(layer_idx);
+  }
+  GeneratedRouting choices(std::max<int64_t>(1, config.num_experts), std::max<int64_t>(1, config.num_topk), routing,
+                           std::move(moe_layers));
   SimulatedBatch requests(workload, policy, NumKvPages(policy.plan, config, inputs.plan.model_formats.kv));
   SimulatedRun run;
   run.num_requests = requests.num_requests();

@@ -12,21 +12,20 @@
 #include "penstock/hardware/hardware.h"
 #include "penstock/model/cost.h"
 #include "penstock/planner/workload.h"
+#include "penstock/routing/generated_routing.h"
 #include "penstock/runtime/runtime.h"
 
 namespace penstock {
 
-// Seconds of each step of a routing trace, by its index; 0 for steps of which the trace has nothing. kInput when the
-// trace is damaged or another model's, kUsage when the hardware lacks rates that are needed. Klotski begins with an
-// empty correlation table.
-absl::StatusOr<std::vector<double>> SimulateTrace(const SimulationInputs& inputs, const Hardware& hardware,
-                                                  const std::string& trace_path);
-
-// Who chooses the experts where there is no trace.
-struct RoutingSpec {
-  double skew = 1;  // GeneratedRouting
-  uint64_t seed = 0;
+// What a recorded run would take.
+struct SimulatedTrace {
+  std::vector<double> step_s;  // of each step, by its index; 0 for steps of which the trace has nothing
+  ExpertCounters experts;      // where the layers are computed
 };
+// kInput when the trace is damaged or another model's, kUsage when the hardware lacks rates that are needed. Klotski
+// begins with an empty correlation table.
+absl::StatusOr<SimulatedTrace> SimulateTrace(const SimulationInputs& inputs, const Hardware& hardware,
+                                             const std::string& trace_path);
 
 // What a run of a workload would take.
 struct RunTotals {

@@ -66,6 +66,9 @@ absl::StatusOr<std::unique_ptr<PassSimulator>> MakeSimulator(const SimulationInp
                            .eviction = policy.eviction,
                            .dram = shrink({plan.num_expert_slots, plan.num_pinned_experts},
                                           policy.device.has_value() ? Eviction::kStatic : policy.eviction),
+                           // With fewer layers nobody knows which are popular.
+                           .popularity = &fewer == &inputs.config ? std::span<const double>(inputs.plan.popularity)
+                                                                  : std::span<const double>(),
                            .rows_at_once = kMaxLogitRows,
                            .rates = {},
                            .sink = inputs.sink};

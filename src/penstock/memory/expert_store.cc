@@ -312,4 +312,13 @@ std::vector<bool> PinEvenly(const ExpertLayouts& layouts, int64_t count, const s
   return pinned;
 }
 
+std::vector<bool> PinMostPopular(std::span<const double> popularity, int64_t count) {
+  std::vector<size_t> keys(popularity.size());
+  std::iota(keys.begin(), keys.end(), size_t{0});
+  std::stable_sort(keys.begin(), keys.end(), [&](size_t a, size_t b) { return popularity[a] > popularity[b]; });
+  std::vector<bool> pinned(popularity.size());
+  for (int64_t i = 0; i < count; ++i) pinned[keys[static_cast<size_t>(i)]] = true;
+  return pinned;
+}
+
 }  // namespace penstock

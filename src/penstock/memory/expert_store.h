@@ -104,6 +104,12 @@ class ExpertStore {
   // Issues the next of them. False when the tier below has no room for its expert now. REQUIRES: there is one.
   bool IssuePage();
 
+  // Whose slot expert `key` would get if it came now; -1: nobody's, or there is none.
+  int64_t VictimFor(int64_t key) const {
+    const int slot_idx = TakeSlot(key);
+    return slot_idx < 0 ? -1 : slots_[static_cast<size_t>(slot_idx)].key;
+  }
+
   // Ends the lease on an expert of which pages may still wait: these are never issued, and it is gone again.
   void Abandon(ExpertLease lease);
 
@@ -219,5 +225,8 @@ class ExpertStore {
 // The experts that are pinned when `count` of them can be, `taken` [num_experts] not among them: spread evenly, so that
 // every layer leaves the same work to the link.
 std::vector<bool> PinEvenly(const ExpertLayouts& layouts, int64_t count, const std::vector<bool>& taken = {});
+
+// Those that are wanted most often, by `popularity` [num_experts], wherever they are. REQUIRES: count <= num_experts.
+std::vector<bool> PinMostPopular(std::span<const double> popularity, int64_t count);
 
 }  // namespace penstock

@@ -11,23 +11,29 @@ absl::StatusOr<ExpertTiers> ExpertTiers::Create(const Args& args) {
   ExpertTiers tiers;
   if (args.layouts.num_experts() == 0) return tiers;
   const bool has_device = args.device.has_value();
+  // Where the layers are computed.
+  const auto choose = [&](int64_t count) {
+    return args.popularity.empty() ? PinEvenly(args.layouts, count) : PinMostPopular(args.popularity, count);
+  };
   const auto make_store = [&](std::unique_ptr<ExpertSource> source, const ExpertRoom& room, Eviction eviction,
-                              const std::vector<bool>& taken) {
+                              std::vector<bool> pinned) {
     return ExpertStore::Create(
         {.layouts = args.layouts,
          .runtime = args.runtime,
          .source = std::move(source),
          .num_slots = room.num_slots,
          .eviction = eviction,
-         .pinned = PinEvenly(args.layouts, room.num_pinned, taken),
+         .pinned = std::move(pinned),
          .num_workers = args.pool == nullptr ? 1 : args.pool->num_workers(),
          .bytes = args.pool == nullptr ? ExpertStore::Args::Bytes::kNone : ExpertStore::Args::Bytes::kReal});
   };
   // What a device keeps need not be kept in DRAM.
   PENSTOCK_ASSIGN_OR_RETURN(
-      tiers.dram, make_store(std::make_unique<DiskSource>(args.layouts, args.runtime, args.disk_lane), args.dram,
-                             has_device ? Eviction::kStatic : args.eviction,
-                             PinEvenly(args.layouts, has_device ? args.device->room.num_pinned : 0)));
+      tiers.dram,
+      make_store(std::make_unique<DiskSource>(args.layouts, args.runtime, args.disk_lane), args.dram,
+                 has_device ? Eviction::kStatic : args.eviction,
+                 has_device ? PinEvenly(args.layouts, args.dram.num_pinned, choose(args.device->room.num_pinned))
+                            : choose(args.dram.num_pinned)));
   if (args.dram.num_slots == args.layouts.num_experts()) {
     PENSTOCK_RETURN_IF_ERROR(tiers.dram->Preload(args.pool));
   }
@@ -41,12 +47,12 @@ absl::StatusOr<ExpertTiers> ExpertTiers::Create(const Args& args) {
                                                 .dram_to_pinned_lane = args.device->dram_to_pinned_lane,
                                                 .dram_to_device_lane = args.device->dram_to_device_lane,
                                                 .pool = args.pool}));
-  PENSTOCK_ASSIGN_OR_RETURN(tiers.device, make_store(std::move(source), args.device->room, args.eviction, {}));
+  PENSTOCK_ASSIGN_OR_RETURN(tiers.device, make_store(std::move(source), args.device->room, args.eviction,
+                                                     choose(args.device->room.num_pinned)));
   if (args.device->preload != Device::Preload::kNone) {
     const bool evenly = args.device->preload == Device::Preload::kEvenly;
     // What cannot be read now is read again when it is wanted.
-    (void)tiers.device->Preload(args.pool,
-                                evenly ? PinEvenly(args.layouts, args.device->room.num_slots) : std::vector<bool>());
+    (void)tiers.device->Preload(args.pool, evenly ? choose(args.device->room.num_slots) : std::vector<bool>());
   }
   tiers.device->ResetCounters();
   tiers.dram->ResetCounters();

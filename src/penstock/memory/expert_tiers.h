@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <memory>
 #include <optional>
+#include <span>
 
 #include "absl/status/statusor.h"
 #include "penstock/base/thread_pool.h"
@@ -37,7 +38,9 @@ struct ExpertTiers {
     ExpertRoom dram;
     std::optional<Device> device = std::nullopt;
     Eviction eviction = Eviction::kStatic;  // where the layers are computed
-    ThreadPool* pool = nullptr;             // finishes experts in DRAM; null: in virtual time, without bytes
+    // [num_experts]: what is pinned or comes there first is what is wanted most often; empty: as many of each layer.
+    std::span<const double> popularity = {};
+    ThreadPool* pool = nullptr;  // finishes experts in DRAM; null: in virtual time, without bytes
   };
   // With room for all in DRAM the disk is done before it returns. A model without experts has no stores.
   static absl::StatusOr<ExpertTiers> Create(const Args& args);

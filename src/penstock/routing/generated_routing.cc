@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <numeric>
+#include <utility>
 
 #include "penstock/base/check.h"
 
@@ -17,24 +18,45 @@ uint64_t Mix(uint64_t x) {
   return x ^ (x >> 31);
 }
 
+double Uniform(uint64_t state) { return static_cast<double>(state >> 11) * 0x1p-53; }
+
+bool IsIn(std::span<const int32_t> experts, int32_t expert_idx) {
+  return std::find(experts.begin(), experts.end(), expert_idx) != experts.end();
+}
+
 }  // namespace
 
-GeneratedRouting::GeneratedRouting(int64_t num_experts, int64_t num_topk, double skew, uint64_t seed)
-    : num_topk_(num_topk), seed_(seed) {
-  PENSTOCK_CHECK(num_topk >= 1 && num_topk <= num_experts && skew >= 1);
-  for (int64_t i = 0; i < num_experts; ++i) weights_.push_back(std::pow(skew, -static_cast<double>(i)));
+GeneratedRouting::GeneratedRouting(int64_t num_experts, int64_t num_topk, const RoutingSpec& spec,
+                                   std::vector<int64_t> moe_layers)
+    : num_topk_(num_topk), spec_(spec), moe_layers_(std::move(moe_layers)) {
+  PENSTOCK_CHECK(num_topk >= 1 && num_topk <= num_experts && spec.skew >= 1);
+  PENSTOCK_CHECK(spec.repeat >= 0 && spec.repeat < 1 && spec.gate_accuracy >= 0 && spec.gate_accuracy <= 1);
+  for (int64_t i = 0; i < num_experts; ++i) weights_.push_back(std::pow(spec.skew, -static_cast<double>(i)));
   sums_.resize(weights_.size());
   std::partial_sum(weights_.begin(), weights_.end(), sums_.begin());
 }
 
+uint64_t GeneratedRouting::StateOf(int64_t step, int64_t layer_idx, int64_t row_idx) const {
+  return Mix(Mix(Mix(spec_.seed + static_cast<uint64_t>(step)) + static_cast<uint64_t>(layer_idx)) +
+             static_cast<uint64_t>(row_idx));
+}
+
+int32_t GeneratedRouting::Draw(uint64_t state, int64_t first) const {
+  const auto num_experts = static_cast<int64_t>(weights_.size());
+  const double draw = Uniform(state) * sums_.back();
+  const auto place =
+      std::min<int64_t>(std::upper_bound(sums_.begin(), sums_.end(), draw) - sums_.begin(), num_experts - 1);
+  return static_cast<int32_t>((first + place) % num_experts);
+}
+
 // One expert after the other, each by its weight among those that are left.
-void GeneratedRouting::ChooseByWeight(uint64_t state, int64_t first) {
+void GeneratedRouting::ChooseByWeight(uint64_t state, int64_t first, std::vector<int32_t>& choices) const {
   const auto num_experts = static_cast<int64_t>(weights_.size());
   std::vector<double> left = weights_;
   double sum = sums_.back();
   for (int64_t k = 0; k < num_topk_; ++k) {
     state = Mix(state);
-    double draw = static_cast<double>(state >> 11) * 0x1p-53 * sum;
+    double draw = Uniform(state) * sum;
     int64_t place = -1;
     for (int64_t i = 0; i < num_experts; ++i) {
       if (left[static_cast<size_t>(i)] <= 0) continue;
@@ -44,37 +66,87 @@ void GeneratedRouting::ChooseByWeight(uint64_t state, int64_t first) {
     }
     sum -= left[static_cast<size_t>(place)];
     left[static_cast<size_t>(place)] = 0;
-    choices_.push_back(static_cast<int32_t>((first + place) % num_experts));
+    choices.push_back(static_cast<int32_t>((first + place) % num_experts));
+  }
+}
+
+void GeneratedRouting::Choose(uint64_t state, int64_t first, std::vector<int32_t>& choices) {
+  const size_t begin = choices.size();
+  // Drawing from all and drawing again what was drawn before is the same, and soon done as long as a few experts do
+  // not take nearly everything.
+  for (int64_t draws = 0; std::ssize(choices) < static_cast<int64_t>(begin) + num_topk_; ++draws) {
+    state = Mix(state);
+    if (draws == 4 * num_topk_) {
+      choices.resize(begin);
+      return ChooseByWeight(state, first, choices);
+    }
+    const int32_t expert_idx = Draw(state, first);
+    if (!IsIn(std::span(choices).subspan(begin), expert_idx)) choices.push_back(expert_idx);
+  }
+}
+
+// Each choice is the one of the last step in which it was made anew.
+void GeneratedRouting::ChooseOrKeep(int64_t layer_idx, int64_t row_idx, int64_t first,
+                                    std::vector<int32_t>& choices) const {
+  const size_t begin = choices.size();
+  for (int64_t k = 0; k < num_topk_; ++k) {
+    int64_t step = step_;
+    const auto state_of = [&] { return Mix(StateOf(step, layer_idx, row_idx) + static_cast<uint64_t>(k)); };
+    while (step > 0 && Uniform(state_of()) < spec_.repeat) --step;
+    uint64_t state = state_of();
+    int32_t expert_idx = 0;
+    for (int64_t draws = 0; draws == 0 || IsIn(std::span(choices).subspan(begin), expert_idx); ++draws) {
+      state = Mix(state);
+      const bool gives_up = draws > 16 * num_topk_;  // a few experts take nearly everything: the next one
+      expert_idx = gives_up ? static_cast<int32_t>((expert_idx + 1) % std::ssize(weights_)) : Draw(state, first);
+    }
+    choices.push_back(expert_idx);
+  }
+}
+
+void GeneratedRouting::AppendChoices(int64_t layer_idx, int64_t first_row, int64_t num_rows,
+                                     std::vector<int32_t>& choices) {
+  const auto num_experts = static_cast<int64_t>(weights_.size());
+  const int64_t first = static_cast<int64_t>(Mix(spec_.seed ^ static_cast<uint64_t>(layer_idx)) >> 1) % num_experts;
+  for (int64_t row_idx = first_row; row_idx < first_row + num_rows; ++row_idx) {
+    if (spec_.repeat > 0) {
+      ChooseOrKeep(layer_idx, row_idx, first, choices);
+    } else {
+      Choose(StateOf(step_, layer_idx, row_idx), first, choices);
+    }
   }
 }
 
 std::span<const int32_t> GeneratedRouting::Choices(int64_t layer_idx, int64_t first_row, int64_t num_rows) {
   choices_.clear();
-  const auto num_experts = static_cast<int64_t>(weights_.size());
-  const int64_t first = static_cast<int64_t>(Mix(seed_ ^ static_cast<uint64_t>(layer_idx)) >> 1) % num_experts;
-  for (int64_t row_idx = first_row; row_idx < first_row + num_rows; ++row_idx) {
-    uint64_t state = Mix(Mix(Mix(seed_ + static_cast<uint64_t>(step_)) + static_cast<uint64_t>(layer_idx)) +
-                         static_cast<uint64_t>(row_idx));
-    const size_t begin = choices_.size();
-    // Drawing from all and drawing again what was drawn before is the same, and soon done as long as a few experts do
-    // not take nearly everything.
-    for (int64_t draws = 0; std::ssize(choices_) < static_cast<int64_t>(begin) + num_topk_; ++draws) {
+  AppendChoices(layer_idx, first_row, num_rows, choices_);
+  return choices_;
+}
+
+std::span<const int32_t> GeneratedRouting::ChoicesAhead(int64_t layer_idx, int64_t ahead, int64_t first_row,
+                                                        int64_t num_rows) {
+  const auto layer = std::find(moe_layers_.begin(), moe_layers_.end(), layer_idx);
+  if (spec_.gate_accuracy <= 0 || moe_layers_.end() - layer <= ahead) return {};
+  ahead_.clear();
+  AppendChoices(layer[ahead], first_row, num_rows, ahead_);
+  const double accuracy = std::pow(spec_.gate_accuracy, static_cast<double>(ahead));
+  const auto num_experts = std::ssize(weights_);
+  for (int64_t row_idx = 0; row_idx < num_rows; ++row_idx) {
+    const std::span<int32_t> named =
+        std::span(ahead_).subspan(static_cast<size_t>(row_idx * num_topk_), static_cast<size_t>(num_topk_));
+    uint64_t state = Mix(StateOf(step_, layer_idx, first_row + row_idx) + static_cast<uint64_t>(ahead));
+    for (int32_t& expert_idx : named) {
       state = Mix(state);
-      if (draws == 4 * num_topk_) {
-        choices_.resize(begin);
-        ChooseByWeight(state, first);
-        break;
+      if (Uniform(state) < accuracy || num_experts <= 2 * num_topk_) continue;
+      int32_t other = expert_idx;
+      while (IsIn(named, other)) {
+        state = Mix(state);
+        other = static_cast<int32_t>(state % static_cast<uint64_t>(num_experts));
       }
-      const double draw = static_cast<double>(state >> 11) * 0x1p-53 * sums_.back();
-      const auto place =
-          std::min<int64_t>(std::upper_bound(sums_.begin(), sums_.end(), draw) - sums_.begin(), num_experts - 1);
-      const auto expert_idx = static_cast<int32_t>((first + place) % num_experts);
-      if (std::find(choices_.begin() + static_cast<int64_t>(begin), choices_.end(), expert_idx) == choices_.end()) {
-        choices_.push_back(expert_idx);
-      }
+      expert_idx = other;
     }
   }
-  return choices_;
+  return ahead_;
 }
 
 }  // namespace penstock

@@ -1,6 +1,7 @@
 #include "penstock/routing/routing_trace.h"
 
 #include <algorithm>
+#include <bit>
 #include <cerrno>
 #include <limits>
 #include <tuple>
@@ -21,20 +22,24 @@ namespace {
 
 constexpr uint32_t kEndLayer = std::numeric_limits<uint32_t>::max();
 constexpr size_t kChecksumBytes = 8;
-constexpr size_t kFixedHeaderBytes = kRoutingTraceMagic.size() + 4 * sizeof(uint32_t);
+constexpr size_t kFixedHeaderBytes = kRoutingTraceMagic.size() + 6 * sizeof(uint32_t);
 constexpr size_t kHeadBytes = 16;
 constexpr size_t kReadBytes = 1 << 16;
 static_assert(kMaxExperts - 1 <= std::numeric_limits<uint16_t>::max());
 static_assert(kMaxLayers < kEndLayer && kMaxContext <= int64_t{1} << 32);
 
-size_t RowsBytes(size_t num_rows, int64_t num_topk) {
-  return num_rows * (2 * sizeof(uint32_t) + static_cast<size_t>(num_topk) * sizeof(uint16_t));
+size_t RowsBytes(const RoutingTraceHeader& header, int64_t layer_idx, size_t num_rows) {
+  const auto num_experts = static_cast<size_t>(header.num_topk * (1 + header.AheadOf(layer_idx)) + header.num_ranked);
+  return num_rows * (2 * sizeof(uint32_t) + num_experts * sizeof(uint16_t) +
+                     static_cast<size_t>(header.num_ranked) * sizeof(float));
 }
 
 absl::Status CheckHeader(const RoutingTraceHeader& header) {
   PENSTOCK_RETURN_IF_ERROR(CheckField("num_layers", header.num_layers, 1, kMaxLayers));
   PENSTOCK_RETURN_IF_ERROR(CheckField("num_experts", header.num_experts, 1, kMaxExperts));
   PENSTOCK_RETURN_IF_ERROR(CheckField("num_topk", header.num_topk, 1, std::min<int64_t>(kMaxTopk, header.num_experts)));
+  PENSTOCK_RETURN_IF_ERROR(CheckField("num_ranked", header.num_ranked, 0, header.num_experts));
+  PENSTOCK_RETURN_IF_ERROR(CheckField("num_ahead", header.num_ahead, 0, kMaxAhead));
   PENSTOCK_RETURN_IF_ERROR(CheckField("bytes of the model's name", static_cast<int64_t>(header.model.size()), 1,
                                       static_cast<int64_t>(kMaxTraceModelBytes)));
   if (!IsUtf8(header.model)) return InputError("the model's name: expected UTF-8, found '{}'", Excerpt(header.model));
@@ -58,6 +63,8 @@ absl::Status RoutingTraceEncoder::Header(const RoutingTraceHeader& header, std::
   AppendField(out, static_cast<uint32_t>(header.num_layers));
   AppendField(out, static_cast<uint32_t>(header.num_experts));
   AppendField(out, static_cast<uint32_t>(header.num_topk));
+  AppendField(out, static_cast<uint32_t>(header.num_ranked));
+  AppendField(out, static_cast<uint32_t>(header.num_ahead));
   AppendField(out, static_cast<uint32_t>(header.model.size()));
   out.append(header.model);
   Seal(out, begin);
@@ -69,6 +76,10 @@ void RoutingTraceEncoder::Record(const RoutingTraceRows& rows, std::string& out)
   PENSTOCK_CHECK(num_rows > 0 && num_rows <= static_cast<size_t>(kMaxTraceRows));
   PENSTOCK_CHECK(rows.sequence_ids.size() == num_rows);
   PENSTOCK_CHECK(rows.topk_idx.size() == num_rows * static_cast<size_t>(header_.num_topk));
+  PENSTOCK_CHECK(rows.ranked_idx.size() == num_rows * static_cast<size_t>(header_.num_ranked));
+  PENSTOCK_CHECK(rows.ranked_scores.size() == rows.ranked_idx.size());
+  PENSTOCK_CHECK(rows.ahead_idx.size() ==
+                 num_rows * static_cast<size_t>(header_.num_topk * header_.AheadOf(rows.layer_idx)));
   PENSTOCK_CHECK(rows.step_idx >= 0 && rows.layer_idx >= 0 && rows.layer_idx < header_.num_layers);
   PENSTOCK_CHECK(std::tie(rows.step_idx, rows.layer_idx) > std::tie(last_step_idx_, last_layer_idx_));
   last_step_idx_ = rows.step_idx;
@@ -86,10 +97,19 @@ void RoutingTraceEncoder::Record(const RoutingTraceRows& rows, std::string& out)
     PENSTOCK_CHECK(pos < kMaxContext);
     AppendField(out, pos);
   }
-  for (const int32_t expert_idx : rows.topk_idx) {
-    PENSTOCK_CHECK(expert_idx >= 0 && expert_idx < header_.num_experts);
-    AppendField(out, static_cast<uint16_t>(expert_idx));
+  const auto append_experts = [&](std::span<const int32_t> experts) {
+    for (const int32_t expert_idx : experts) {
+      PENSTOCK_CHECK(expert_idx >= 0 && expert_idx < header_.num_experts);
+      AppendField(out, static_cast<uint16_t>(expert_idx));
+    }
+  };
+  append_experts(rows.topk_idx);
+  append_experts(rows.ranked_idx);
+  for (const float score : rows.ranked_scores) {
+    PENSTOCK_CHECK(score >= 0 && score <= 1);
+    AppendField(out, std::bit_cast<uint32_t>(score));
   }
+  append_experts(rows.ahead_idx);
   Seal(out, rows_begin);
 }
 
@@ -211,7 +231,7 @@ absl::Status RoutingTraceReader::Unseal(std::string_view sealed, std::string_vie
 absl::Status RoutingTraceReader::ReadHeader() {
   PENSTOCK_ASSIGN_OR_RETURN(const std::string_view fixed, Read(kFixedHeaderBytes));
   if (fixed.substr(0, kRoutingTraceMagic.size()) != kRoutingTraceMagic) {
-    return InputError("{}: not a routing trace of this version: expected it to begin with 'penstock routing 1'", name_);
+    return InputError("{}: not a routing trace of this version: expected it to begin with 'penstock routing 2'", name_);
   }
   if (fixed.size() < kFixedHeaderBytes) return InputError("{}: the header is cut short", name_);
   std::string bytes(fixed);  // the next Read may move the buffer
@@ -219,6 +239,8 @@ absl::Status RoutingTraceReader::ReadHeader() {
   header_.num_layers = fields.Take<uint32_t>();
   header_.num_experts = fields.Take<uint32_t>();
   header_.num_topk = fields.Take<uint32_t>();
+  header_.num_ranked = fields.Take<uint32_t>();
+  header_.num_ahead = fields.Take<uint32_t>();
   const uint32_t model_bytes = fields.Take<uint32_t>();
   PENSTOCK_RETURN_IF_ERROR(Annotate(CheckField("bytes of the model's name", model_bytes, 1, kMaxTraceModelBytes),
                                     name_));  // before so many are read
@@ -273,21 +295,34 @@ absl::Status RoutingTraceReader::ParseRows(std::string_view bytes, RoutingTraceR
     pos = fields.Take<uint32_t>();
     if (pos >= kMaxContext) return Wrong("position", fmt::format("0 to {}", kMaxContext - 1), pos);
   }
+  const auto num_topk = static_cast<size_t>(header_.num_topk);
+  PENSTOCK_RETURN_IF_ERROR(ParseExperts(fields, "topk_idx", num_topk, record.topk_idx));
+  PENSTOCK_RETURN_IF_ERROR(
+      ParseExperts(fields, "ranked_idx", static_cast<size_t>(header_.num_ranked), record.ranked_idx));
+  for (float& score : record.ranked_scores) {
+    score = std::bit_cast<float>(fields.Take<uint32_t>());
+    if (!(score >= 0 && score <= 1)) return Wrong("ranked_scores", "0 to 1", score);
+  }
+  PENSTOCK_RETURN_IF_ERROR(ParseExperts(fields, "ahead_idx", num_topk, record.ahead_idx));
+  PENSTOCK_CHECK(fields.ok() && fields.num_left() == 0);
+  return absl::OkStatus();
+}
+
+absl::Status RoutingTraceReader::ParseExperts(ByteReader& fields, std::string_view field, size_t width,
+                                              std::vector<int32_t>& experts) {
   std::fill(last_row_.begin(), last_row_.end(), 0);
-  const size_t num_topk = static_cast<size_t>(header_.num_topk);
-  for (size_t i = 0; i < record.topk_idx.size(); ++i) {
+  for (size_t i = 0; i < experts.size(); ++i) {
     const uint16_t expert_idx = fields.Take<uint16_t>();
     if (expert_idx >= header_.num_experts) {
-      return Wrong("topk_idx", fmt::format("0 to {}", header_.num_experts - 1), expert_idx);
+      return Wrong(field, fmt::format("0 to {}", header_.num_experts - 1), expert_idx);
     }
-    const uint64_t row = 1 + i / num_topk;
+    const uint64_t row = 1 + i / width;
     if (last_row_[expert_idx] == row) {
-      return Wrong("topk_idx", "different experts in a row", fmt::format("expert {} twice", expert_idx));
+      return Wrong(field, "different experts in a row", fmt::format("expert {} twice", expert_idx));
     }
     last_row_[expert_idx] = row;
-    record.topk_idx[i] = expert_idx;
+    experts[i] = expert_idx;
   }
-  PENSTOCK_CHECK(fields.ok() && fields.num_left() == 0);
   return absl::OkStatus();
 }
 
@@ -309,7 +344,7 @@ absl::StatusOr<RoutingTraceEvent> RoutingTraceReader::Next(RoutingTraceRecord& r
   PENSTOCK_RETURN_IF_ERROR(CheckHead(head));
 
   const size_t num_rows = head.num_rows;
-  const size_t rows_bytes = RowsBytes(num_rows, header_.num_topk);
+  const size_t rows_bytes = RowsBytes(header_, head.layer_idx, num_rows);
   PENSTOCK_ASSIGN_OR_RETURN(const std::string_view rows, Read(rows_bytes + kChecksumBytes));
   if (rows.size() < rows_bytes + kChecksumBytes) return Cut();
   PENSTOCK_RETURN_IF_ERROR(Unseal(rows, "checksum of its rows"));
@@ -318,6 +353,9 @@ absl::StatusOr<RoutingTraceEvent> RoutingTraceReader::Next(RoutingTraceRecord& r
   record.sequence_ids.resize(num_rows);
   record.positions.resize(num_rows);
   record.topk_idx.resize(num_rows * static_cast<size_t>(header_.num_topk));
+  record.ranked_idx.resize(num_rows * static_cast<size_t>(header_.num_ranked));
+  record.ranked_scores.resize(record.ranked_idx.size());
+  record.ahead_idx.resize(num_rows * static_cast<size_t>(header_.num_topk * header_.AheadOf(head.layer_idx)));
   PENSTOCK_RETURN_IF_ERROR(ParseRows(rows.substr(0, rows_bytes), record));
   ++num_records_;
   done_ = false;

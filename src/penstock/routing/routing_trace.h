@@ -1,9 +1,14 @@
 // A file of routings: which experts each row chose, in each layer of each step, recorded while a model runs and read
-// back for simulations. Not the weights of the choices.
+// back for simulations. Where predictors and evictions are to be compared also the largest scores of each row, and what
+// the gates of the next layers would have chosen.
 //
-//   file    magic, num_layers u32, num_experts u32, num_topk u32, model_bytes u32, model, checksum u64, records, end
+//   file    magic, num_layers u32, num_experts u32, num_topk u32, num_ranked u32, num_ahead u32, model_bytes u32,
+//   model,
+//           checksum u64, records, end
 //   record  step_idx u64, layer_idx u32, num_rows u32, checksum u64,
-//           sequence_ids u32 [num_rows], positions u32 [num_rows], topk_idx u16 [num_rows, num_topk], checksum u64
+//           sequence_ids u32 [num_rows], positions u32 [num_rows], topk_idx u16 [num_rows, num_topk],
+//           ranked_idx u16 [num_rows, num_ranked], ranked_scores f32 [num_rows, num_ranked],
+//           ahead_idx u16 [num_ahead or as many layers as follow, num_rows, num_topk], checksum u64
 //   end     num_records u64, 2^32 - 1 u32, 0 u32, checksum u64
 //
 // All little-endian. A checksum is XXH3 of the bytes since the one before it, with that one as its seed: a record that
@@ -13,6 +18,7 @@
 // one.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <memory>
 #include <span>
@@ -24,10 +30,13 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "penstock/base/file.h"
+#include "penstock/routing/routing_source.h"
 
 namespace penstock {
 
-inline constexpr std::string_view kRoutingTraceMagic = "penstock routing 1\n";
+class ByteReader;
+
+inline constexpr std::string_view kRoutingTraceMagic = "penstock routing 2\n";
 inline constexpr int64_t kMaxTraceRows = 1 << 17;  // of a record; a step has at most kMaxBatchSize + 65536
 inline constexpr uint64_t kMaxTraceModelBytes = 512;
 
@@ -36,15 +45,23 @@ struct RoutingTraceHeader {
   int64_t num_layers = 0;  // those with experts
   int64_t num_experts = 0;
   int64_t num_topk = 0;
+  int64_t num_ranked = 0;  // experts of each row whose scores are known, at most num_experts; 0: not recorded
+  int64_t num_ahead = 0;   // layers whose gates were tried, 0 to kMaxAhead
+
+  // Layers whose gates were tried on the hidden state of this one.
+  int64_t AheadOf(int64_t layer_idx) const { return std::min(num_ahead, num_layers - 1 - layer_idx); }
 };
 
 // What is recorded of one layer in one step; lives as long as what it views.
 struct RoutingTraceRows {
   int64_t step_idx = 0;
   int64_t layer_idx = 0;
-  std::span<const uint32_t> sequence_ids;  // [num_rows], num_rows > 0
-  std::span<const uint32_t> positions;     // [num_rows], each below kMaxContext
-  std::span<const int32_t> topk_idx;       // [num_rows, num_topk], a row's experts differ
+  std::span<const uint32_t> sequence_ids;     // [num_rows], num_rows > 0
+  std::span<const uint32_t> positions;        // [num_rows], each below kMaxContext
+  std::span<const int32_t> topk_idx;          // [num_rows, num_topk], a row's experts differ
+  std::span<const int32_t> ranked_idx = {};   // [num_rows, num_ranked], a row's experts differ
+  std::span<const float> ranked_scores = {};  // [num_rows, num_ranked], 0 to 1
+  std::span<const int32_t> ahead_idx = {};    // [AheadOf(layer_idx), num_rows, num_topk], a row's experts differ
 };
 
 struct RoutingTraceRecord {
@@ -53,9 +70,14 @@ struct RoutingTraceRecord {
   std::vector<uint32_t> sequence_ids;  // [num_rows]
   std::vector<uint32_t> positions;     // [num_rows]
   std::vector<int32_t> topk_idx;       // [num_rows, num_topk]
+  std::vector<int32_t> ranked_idx = {};
+  std::vector<float> ranked_scores = {};
+  std::vector<int32_t> ahead_idx = {};
 
   int64_t num_rows() const { return static_cast<int64_t>(positions.size()); }
-  RoutingTraceRows View() const { return {step_idx, layer_idx, sequence_ids, positions, topk_idx}; }
+  RoutingTraceRows View() const {
+    return {step_idx, layer_idx, sequence_ids, positions, topk_idx, ranked_idx, ranked_scores, ahead_idx};
+  }
 };
 
 // The bytes of a trace, without a file. Call Header once, Record any number of times, End once.
@@ -145,6 +167,8 @@ class RoutingTraceReader {
   absl::Status CheckHead(const RecordHead& head) const;
   absl::Status CheckEnd(const RecordHead& head);
   absl::Status ParseRows(std::string_view bytes, RoutingTraceRecord& record);
+  // Experts of rows of `width`, of which those of a row must differ.
+  absl::Status ParseExperts(ByteReader& fields, std::string_view field, size_t width, std::vector<int32_t>& experts);
   absl::Status Unseal(std::string_view sealed, std::string_view field);
   RoutingTraceEvent Cut();
   template <typename Value, typename Found>

@@ -47,23 +47,54 @@ absl::StatusOr<bool> TraceRouting::NextStep() {
 
 void TraceRouting::Reorder(std::span<const size_t> order) {
   for (RoutingTraceRecord& record : records_) {
-    RoutingTraceRecord sorted;
-    sorted.step_idx = record.step_idx;
-    sorted.layer_idx = record.layer_idx;
-    for (const size_t row : order) {
-      sorted.sequence_ids.push_back(record.sequence_ids[row]);
-      sorted.positions.push_back(record.positions[row]);
-      const auto first = record.topk_idx.begin() + static_cast<int64_t>(row) * num_topk_;
-      sorted.topk_idx.insert(sorted.topk_idx.end(), first, first + num_topk_);
-    }
-    record = std::move(sorted);
+    const auto num_rows = static_cast<size_t>(record.num_rows());
+    // A list of `width` numbers for each row, or several such lists.
+    const auto sort = [&](auto& values, size_t width) {
+      auto sorted = values;
+      for (size_t i = 0; i < values.size(); ++i) {
+        const size_t list = i / (num_rows * width), row = i / width % num_rows;
+        sorted[i] = values[(list * num_rows + order[row]) * width + i % width];
+      }
+      values = std::move(sorted);
+    };
+    sort(record.sequence_ids, 1);
+    sort(record.positions, 1);
+    sort(record.topk_idx, static_cast<size_t>(num_topk_));
+    sort(record.ranked_idx, static_cast<size_t>(num_ranked()));
+    sort(record.ranked_scores, static_cast<size_t>(num_ranked()));
+    sort(record.ahead_idx, static_cast<size_t>(num_topk_));
   }
 }
 
+const RoutingTraceRecord& TraceRouting::RecordOf(int64_t layer_idx) const {
+  return records_[static_cast<size_t>(moe_layer_of_[static_cast<size_t>(layer_idx)])];
+}
+
 std::span<const int32_t> TraceRouting::Choices(int64_t layer_idx, int64_t first_row, int64_t num_rows) {
-  const RoutingTraceRecord& record = records_[static_cast<size_t>(moe_layer_of_[static_cast<size_t>(layer_idx)])];
-  return std::span<const int32_t>(record.topk_idx)
+  return std::span<const int32_t>(RecordOf(layer_idx).topk_idx)
       .subspan(static_cast<size_t>(first_row * num_topk_), static_cast<size_t>(num_rows * num_topk_));
+}
+
+std::span<const float> TraceRouting::Scores(int64_t layer_idx, int64_t first_row, int64_t num_rows) {
+  if (num_ranked() == 0) return {};
+  const RoutingTraceRecord& record = RecordOf(layer_idx);
+  const auto num_experts = static_cast<size_t>(reader_->header().num_experts);
+  const auto width = static_cast<size_t>(num_ranked());
+  scores_.assign(static_cast<size_t>(num_rows) * num_experts, 0);
+  for (size_t i = 0; i < static_cast<size_t>(num_rows) * width; ++i) {
+    const size_t from = static_cast<size_t>(first_row) * width + i;
+    scores_[i / width * num_experts + static_cast<size_t>(record.ranked_idx[from])] = record.ranked_scores[from];
+  }
+  return scores_;
+}
+
+std::span<const int32_t> TraceRouting::ChoicesAhead(int64_t layer_idx, int64_t ahead, int64_t first_row,
+                                                    int64_t num_rows) {
+  const RoutingTraceRecord& record = RecordOf(layer_idx);
+  if (ahead > reader_->header().AheadOf(record.layer_idx)) return {};
+  return std::span<const int32_t>(record.ahead_idx)
+      .subspan(static_cast<size_t>(((ahead - 1) * record.num_rows() + first_row) * num_topk_),
+               static_cast<size_t>(num_rows * num_topk_));
 }
 
 }  // namespace penstock

@@ -30,14 +30,20 @@ class TraceRouting : public RoutingSource {
   void Reorder(std::span<const size_t> order);
 
   std::span<const int32_t> Choices(int64_t layer_idx, int64_t first_row, int64_t num_rows) override;
+  // Zeros for experts that were not ranked.
+  std::span<const float> Scores(int64_t layer_idx, int64_t first_row, int64_t num_rows) override;
+  std::span<const int32_t> ChoicesAhead(int64_t layer_idx, int64_t ahead, int64_t first_row, int64_t num_rows) override;
 
  private:
+  int64_t num_ranked() const { return reader_->header().num_ranked; }
+  const RoutingTraceRecord& RecordOf(int64_t layer_idx) const;
   TraceRouting(std::unique_ptr<RoutingTraceReader> reader, const ModelConfig& config);
 
   std::unique_ptr<RoutingTraceReader> reader_;
   int64_t num_topk_;
   std::vector<int64_t> moe_layer_of_;        // [num_layers]
   std::vector<RoutingTraceRecord> records_;  // [num_moe_layers] of this step
+  std::vector<float> scores_;                // what Scores() gave last
 };
 
 }  // namespace penstock

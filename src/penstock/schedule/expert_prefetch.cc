@@ -9,6 +9,9 @@ namespace penstock {
 namespace {
 
 constexpr int64_t kMostBrought = 4;
+constexpr double kLastShare = 0.05;  // of the last expert, in a rate
+constexpr int64_t kTriesAgain = 64;  // of so many that are not worthwhile one comes
+constexpr size_t kMostJudged = 256;  // experts that may wait to be judged
 
 }  // namespace
 
@@ -33,8 +36,12 @@ void ExpertPrefetch::Issue(Pass& pass, std::vector<Event>& events) {
     const int64_t key = next_.back();
     const bool is_below = pass.host_experts() == nullptr || pass.host_experts()->HasArrived(key);
     if (!store.IsPresent(key) && is_below) {
+      if (!IsWorthwhile()) return next_.clear();
+      const int64_t victim = store.VictimFor(key);
       coming_ = store.AcquireByPages(key, FetchReason::kPredicted);
       if (!coming_.has_value()) return;  // later, when there is a slot
+      if (came_.size() < kMostJudged) came_.push_back(key);
+      if (victim >= 0 && left_.size() < kMostJudged) left_.push_back(victim);
     }
     next_.pop_back();
   }
@@ -45,9 +52,27 @@ void ExpertPrefetch::Issue(Pass& pass, std::vector<Event>& events) {
   events.push_back(last_page_);
 }
 
-std::vector<ExpertLease> ExpertPrefetch::Settle(Pass& pass, int64_t layer_idx, std::span<const int32_t> wanted) {
+bool ExpertPrefetch::IsWorthwhile() { return wanted_rate_ > missed_rate_ || ++num_asked_ % kTriesAgain == 0; }
+
+void ExpertPrefetch::Judge(const ExpertLayouts& layouts, int64_t layer_idx, std::span<const int32_t> wanted,
+                           std::span<const int32_t> chosen) {
+  const auto judge = [&](std::vector<int64_t>& keys, std::span<const int32_t> experts, double& rate) {
+    std::erase_if(keys, [&](int64_t key) {
+      if (layouts.layer_of(key) != layer_idx) return false;
+      const bool is_one = std::find(experts.begin(), experts.end(), layouts.expert_idx_of(key)) != experts.end();
+      rate += kLastShare * ((is_one ? 1 : 0) - rate);
+      return true;
+    });
+  };
+  judge(came_, wanted, wanted_rate_);
+  judge(left_, chosen, missed_rate_);
+}
+
+std::vector<ExpertLease> ExpertPrefetch::Settle(Pass& pass, int64_t layer_idx, std::span<const int32_t> wanted,
+                                                std::span<const int32_t> chosen) {
   ExpertStore& store = pass.experts();
   const ExpertLayouts& layouts = store.layouts();
+  Judge(layouts, layer_idx, wanted, chosen);
   if (coming_.has_value() && layouts.layer_of(coming_->key()) == layer_idx) {
     const bool is_wanted =
         std::find(wanted.begin(), wanted.end(), layouts.expert_idx_of(coming_->key())) != wanted.end();
@@ -72,6 +97,8 @@ void ExpertPrefetch::Reset() {
   next_.clear();
   coming_.reset();
   brought_.clear();
+  came_.clear();
+  left_.clear();
 }
 
 }  // namespace penstock

@@ -77,7 +77,7 @@ class HybridSchedule : public Schedule {
     LayerExperts host(pass, layer_idx, has_device ? *pass.host_experts() : pass.experts());
     // Experts come to where layers are computed.
     (has_device ? device : host)
-        .Adopt(prefetch_.Settle(pass, layer_idx, IndexesOf(has_device ? plan.device : plan.host)));
+        .Adopt(prefetch_.Settle(pass, layer_idx, IndexesOf(has_device ? plan.device : plan.host), layer_.experts));
     // Those that are there first: nobody may take their slots.
     const auto is_read = [&](int i) { return std::find(plan.reads.begin(), plan.reads.end(), i) != plan.reads.end(); };
     const auto want_present = [&](LayerExperts& experts, const std::vector<int>& places) {

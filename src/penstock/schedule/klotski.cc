@@ -35,12 +35,7 @@ class KlotskiSchedule : public Schedule {
   KlotskiSchedule(const ScheduleOptions& options, const ModelConfig& config)
       : options_(options),
         hot_experts_(options.hot_experts > 0 ? options.hot_experts : config.num_experts),
-        table_({.num_layers = config.num_moe_layers(),
-                .num_experts = config.num_experts,
-                .num_topk = config.num_topk,
-                .path_length = options.path_length,
-                .model = config.family == nullptr ? "model" : std::string(config.family->name)},
-               MostCorrelationPaths(config, options.path_length)) {
+        table_(CorrelationShapeOf(config, options.path_length), MostCorrelationPaths(config, options.path_length)) {
     for (int64_t layer_idx = 0; layer_idx < config.num_layers; ++layer_idx) {
       if (config.layer_has_experts[layer_idx]) moe_layers_.push_back(layer_idx);
     }
@@ -159,6 +154,14 @@ int64_t MostCorrelationPaths(const ModelConfig& config, int64_t path_length) {
   const auto most = static_cast<int64_t>(kMostTableBytes / PathBytes(config));
   // Every expert of every layer is a path of length 1 to the next; of longer ones there are more than can be kept.
   return path_length > 1 ? most : std::min(config.num_moe_layers() * config.num_experts, most);
+}
+
+CorrelationShape CorrelationShapeOf(const ModelConfig& config, int64_t path_length) {
+  return {.num_layers = config.num_moe_layers(),
+          .num_experts = config.num_experts,
+          .num_topk = config.num_topk,
+          .path_length = path_length,
+          .model = config.family == nullptr ? "model" : std::string(config.family->name)};
 }
 
 uint64_t ScheduleBytes(const ModelConfig& config, int64_t path_length) {

@@ -20,8 +20,12 @@ absl::StatusOr<std::unique_ptr<PassSimulator>> PassSimulator::Create(Args args) 
   auto simulator = std::unique_ptr<PassSimulator>(new PassSimulator(std::move(args)));
   PassSimulator& s = *simulator;
   const Args& a = s.args_;
-  ExpertTiers::Args tiers = {
-      .layouts = s.layouts_, .runtime = s.runtime_, .disk_lane = s.disk_lane_, .dram = a.dram, .eviction = a.eviction};
+  ExpertTiers::Args tiers = {.layouts = s.layouts_,
+                             .runtime = s.runtime_,
+                             .disk_lane = s.disk_lane_,
+                             .dram = a.dram,
+                             .eviction = a.eviction,
+                             .popularity = a.popularity};
   if (a.device.has_value()) {
     s.device_.processor.lane = s.runtime_.AddLane("device_compute", a.rates.device_compute);
     s.device_.dram_to_device_lane = s.runtime_.AddLane("dram_to_device", a.rates.dram_to_device);

@@ -32,6 +32,7 @@ class PassSimulator {
     ScheduleOptions schedule;
     Eviction eviction = Eviction::kStatic;  // where the layers are computed
     ExpertRoom dram = {};
+    std::span<const double> popularity = {};  // ExpertTiers::Args; while it is created
     std::optional<Device> device = std::nullopt;
     int64_t rows_at_once = 16;  // logits
     int64_t ffn_row_bytes = 0;  // of a row as experts take it; 0: f32

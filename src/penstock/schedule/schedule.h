@@ -65,7 +65,7 @@ struct ScheduleOptions {
   int64_t hot_experts = 0;  // fetched ahead for each layer; 0: all that are probably needed
   int64_t path_length = 1;  // layers before one that predict it; 0 to kMaxPathLength
   HybridRule hybrid_rule = HybridRule::kBalanced;
-  PredictorKind predictor = PredictorKind::kGate;  // hybrid fetches ahead what it says
+  PredictorKind predictor = PredictorKind::kNone;  // hybrid fetches ahead what it says
 };
 // Whether it asks what the gates of the next layers would choose.
 constexpr bool LooksAhead(const ScheduleOptions& options) {
@@ -88,6 +88,7 @@ int64_t StreamingSlots(ScheduleKind kind, const ModelConfig& config, int64_t num
 // Memory that any schedule takes at most, beside leases; and of it what its correlation table may keep.
 uint64_t ScheduleBytes(const ModelConfig& config, int64_t path_length);
 int64_t MostCorrelationPaths(const ModelConfig& config, int64_t path_length);
+CorrelationShape CorrelationShapeOf(const ModelConfig& config, int64_t path_length);
 
 std::unique_ptr<Schedule> MakeOnDemand();
 std::unique_ptr<Schedule> MakeHybrid(const ScheduleOptions& options, const ModelConfig& config);

@@ -1,0 +1,383 @@
+#include <algorithm>
+#include <array>
+#include <filesystem>
+#include <memory>
+#include <numeric>
+#include <utility>
+
+#include <unistd.h>
+
+#include "penstock/base/bytes.h"
+#include "penstock/base/clock.h"
+#include "penstock/base/file.h"
+#include "penstock/base/json.h"
+#include "penstock/base/logging.h"
+#include "penstock/base/status.h"
+#include "penstock/base/text.h"
+#include "penstock/cli/commands.h"
+#include "penstock/engine/probe.h"
+#include "penstock/engine/routing_study.h"
+#include "penstock/engine/simulation.h"
+#include "penstock/memory/belady.h"
+
+namespace penstock::cli {
+namespace {
+
+constexpr uint64_t kMaxTextBytes = 64 * kMiB;
+constexpr int64_t kDefaultChunk = 256;
+// What a predictor has to save of the time: less is noise.
+constexpr double kWorthwhile = 0.03;
+
+// An eviction with a predictor, and what all steps take.
+struct Pair {
+  Eviction eviction = Eviction::kLru;
+  PredictorKind predictor = PredictorKind::kNone;
+  double predicted_s = 0;
+  std::vector<double> measured_s;  // of each run
+  ExpertCounters experts;          // predicted
+
+  bool is_measured() const { return !measured_s.empty(); }
+  double best_measured_s() const { return *std::min_element(measured_s.begin(), measured_s.end()); }
+  // What decides.
+  double seconds() const { return is_measured() ? best_measured_s() : predicted_s; }
+};
+
+// Room for a share of the experts.
+struct Room {
+  double share = 0;
+  int64_t num_slots = 0;
+  int64_t belady_hits = 0;
+  std::vector<Pair> pairs;  // by eviction: none comes first
+
+  const Pair& WithoutPredictor(Eviction eviction) const {
+    return *std::find_if(pairs.begin(), pairs.end(), [&](const Pair& pair) { return pair.eviction == eviction; });
+  }
+  // The pair that takes least time, of those that can run; without a predictor unless that saves enough.
+  const Pair& Winner() const {
+    const auto least = [](const Pair* a, const Pair& b) {
+      return b.predictor == PredictorKind::kOracle || (a != nullptr && a->seconds() <= b.seconds()) ? a : &b;
+    };
+    const Pair* best = nullptr;
+    for (const Pair& pair : pairs) best = least(best, pair);
+    const Pair* plain = nullptr;
+    for (const Pair& pair : pairs) {
+      if (pair.predictor == PredictorKind::kNone) plain = least(plain, pair);
+    }
+    return best->seconds() < (1 - kWorthwhile) * plain->seconds() ? *best : *plain;
+  }
+};
+
+double TotalOf(const std::vector<double>& step_s) { return std::accumulate(step_s.begin(), step_s.end(), 0.0); }
+
+class RoutingBench {
+ public:
+  RoutingBench(const BenchRoutingFlags& flags, EngineOptions options, DescribedModel model)
+      : flags_(flags), options_(std::move(options)), model_(std::move(model)) {}
+
+  ~RoutingBench() {
+    std::error_code ignored;
+    if (!folder_.empty()) std::filesystem::remove_all(folder_, ignored);
+  }
+
+  absl::Status Run() {
+    PENSTOCK_RETURN_IF_ERROR(MakeFolder());
+    PENSTOCK_RETURN_IF_ERROR(FindRouting());
+    PENSTOCK_ASSIGN_OR_RETURN(const EnginePlan whole, PlanFor(options_, 1));
+    PENSTOCK_ASSIGN_OR_RETURN(facts_, ReadTraceFacts(trace_path_, model_.config(), *whole.layouts));
+    if (facts_.num_steps == 0) return InputError("{}: no step of this trace is whole", Printable(trace_path_));
+    PENSTOCK_ASSIGN_OR_RETURN(const CorrelationTable choices, CountChoices(trace_path_, model_.config()));
+    PENSTOCK_RETURN_IF_ERROR(choices.Save(ChoicesPath()));
+    PENSTOCK_RETURN_IF_ERROR(AdjustToTrace());
+    PENSTOCK_ASSIGN_OR_RETURN(hardware_, flags_.bench.hardware_path.empty()
+                                             ? CachedProbe({.options = options_, .model = &model_})
+                                             : ParseHardwareFlag(flags_.bench.hardware_path));
+    PENSTOCK_RETURN_IF_ERROR(Print(Head()));
+    // With all experts there nothing stalls.
+    Pair resident;
+    PENSTOCK_RETURN_IF_ERROR(Predict(1, resident));
+    for (int64_t run = 0; run < num_runs(); ++run) PENSTOCK_RETURN_IF_ERROR(Measure(1, resident));
+    std::vector<RoutingWinner> winners;
+    for (const int64_t percent : flags_.room) {
+      PENSTOCK_ASSIGN_OR_RETURN(const Room room, Compare(static_cast<double>(percent) / 100));
+      PENSTOCK_RETURN_IF_ERROR(Print(flags_.bench.as_json ? JsonLines(room, resident) : Table(room, resident)));
+      const Pair& winner = room.Winner();
+      winners.push_back({room.share, winner.eviction, winner.predictor});
+    }
+    // What was predicted of another machine is not for this one.
+    if (num_runs() == 0 && !flags_.bench.hardware_path.empty()) return absl::OkStatus();
+    PENSTOCK_ASSIGN_OR_RETURN(const Formats formats, ChooseFormats(options_, model_.weights()));
+    KeepWinners(model_.Info(formats, options_.context_length).fingerprint, has_device_, winners);
+    return absl::OkStatus();
+  }
+
+ private:
+  int64_t num_runs() const { return prompts_.empty() ? 0 : flags_.runs; }
+  static absl::Status Print(const std::string& text) { return WriteFully(STDOUT_FILENO, text, "stdout"); }
+
+  // The trace that was given, or one that is recorded now.
+  absl::Status FindRouting() {
+    if (flags_.trace_path.empty() == flags_.text_path.empty()) return UsageError("give --text FILE or --routing FILE");
+    if (options_.policy.schedule == "auto") options_.policy.schedule = "hybrid";
+    if (options_.policy.schedule != "hybrid") return UsageError("predictors are hybrid's: leave --schedule out");
+    if (options_.batch_size == 0) options_.batch_size = 1;
+    if (options_.prefill_chunk == 0) options_.prefill_chunk = kDefaultChunk;
+    trace_path_ = flags_.trace_path;
+    if (flags_.text_path.empty()) {
+      if (options_.context_length == 0) options_.context_length = model_.config().max_positions;
+      return absl::OkStatus();
+    }
+    if (options_.context_length == 0) options_.context_length = flags_.prompt_tokens + flags_.new_tokens;
+    PENSTOCK_RETURN_IF_ERROR(CutPrompts());
+    trace_path_ = options_.routing_path;
+    if (trace_path_.empty()) trace_path_ = folder_ + "/routing";
+    LogInfo("recording the routing of {} requests", prompts_.size());
+    PENSTOCK_ASSIGN_OR_RETURN(EngineOptions recording, OptionsWithRoom(options_, model_.engine_model(),
+                                                                       static_cast<double>(flags_.room.front()) / 100));
+    recording.routing_path = trace_path_;
+    recording.routing_scores = true;
+    recording.policy.predictor = PredictorName(PredictorKind::kNone);
+    options_.routing_path.clear();
+    return RunRequests(recording).status();
+  }
+
+  absl::Status MakeFolder() {
+    std::error_code error;
+    folder_ = (std::filesystem::temp_directory_path(error) / fmt::format("penstock-routing-{}", ::getpid())).string();
+    std::filesystem::create_directories(folder_, error);
+    return error ? IoError("{}: {}", Printable(folder_), error.message()) : absl::OkStatus();
+  }
+  // How often each expert was chosen: what eviction static pins by.
+  std::string ChoicesPath() const { return folder_ + "/choices"; }
+
+  absl::Status CutPrompts() {
+    PENSTOCK_ASSIGN_OR_RETURN(const std::string text, ReadFile(flags_.text_path, kMaxTextBytes));
+    if (!IsUtf8(text)) {
+      return InputError("{}: the text is not UTF-8 (at byte {})", Printable(flags_.text_path), FindInvalidUtf8(text));
+    }
+    PENSTOCK_ASSIGN_OR_RETURN(const std::vector<TokenId> ids, model_.Tokenize(text));
+    const int64_t asked = flags_.requests * flags_.prompt_tokens;
+    if (std::ssize(ids) < asked) {
+      return InputError("{}: the text has {} tokens; {} prompts of {} need {}", Printable(flags_.text_path), ids.size(),
+                        flags_.requests, flags_.prompt_tokens, asked);
+    }
+    // From all over the text.
+    const int64_t stride = std::ssize(ids) / flags_.requests;
+    for (int64_t i = 0; i < flags_.requests; ++i) {
+      const auto begin = ids.begin() + i * stride;
+      prompts_.emplace_back(begin, begin + flags_.prompt_tokens);
+    }
+    return absl::OkStatus();
+  }
+
+  // What the plan must hold, where a trace came from another run.
+  absl::Status AdjustToTrace() {
+    if (!prompts_.empty()) return absl::OkStatus();
+    options_.batch_size = std::max(options_.batch_size, facts_.max_sequences);
+    options_.prefill_chunk = std::clamp(facts_.max_rows, options_.prefill_chunk, kMaxPrefillChunk);
+    options_.context_length = std::max<int64_t>(2, facts_.max_positions);
+    return absl::OkStatus();
+  }
+
+  absl::StatusOr<EnginePlan> PlanFor(const EngineOptions& options, double share) {
+    PENSTOCK_ASSIGN_OR_RETURN(const EngineOptions with_room, OptionsWithRoom(options, model_.engine_model(), share));
+    PENSTOCK_ASSIGN_OR_RETURN(const EngineRoom room, RoomOf(with_room));
+    has_device_ = room.device.has_value();
+    num_threads_ = room.num_threads;
+    return PlanEngine(with_room, model_.engine_model(), room);
+  }
+
+  EngineOptions OptionsOf(const Pair& pair) const {
+    EngineOptions options = options_;
+    options.policy.eviction = EvictionName(pair.eviction);
+    options.policy.predictor = PredictorName(pair.predictor);
+    if (pair.eviction == Eviction::kStatic) {
+      options.policy.correlation_table = ChoicesPath();
+      options.policy.path_length = 0;
+    }
+    return options;
+  }
+
+  absl::Status Predict(double share, Pair& pair) {
+    PENSTOCK_ASSIGN_OR_RETURN(const EnginePlan plan, PlanFor(OptionsOf(pair), share));
+    PENSTOCK_ASSIGN_OR_RETURN(
+        const SimulatedTrace run,
+        SimulateTrace({.config = model_.config(), .plan = plan, .num_threads = num_threads_}, hardware_, trace_path_));
+    pair.predicted_s = TotalOf(run.step_s);
+    pair.experts = run.experts;
+    return absl::OkStatus();
+  }
+
+  absl::Status Measure(double share, Pair& pair) {
+    PENSTOCK_ASSIGN_OR_RETURN(const EngineOptions options,
+                              OptionsWithRoom(OptionsOf(pair), model_.engine_model(), share));
+    PENSTOCK_ASSIGN_OR_RETURN(const double seconds, RunRequests(options));
+    pair.measured_s.push_back(seconds);
+    return absl::OkStatus();
+  }
+
+  // Seconds of all steps.
+  absl::StatusOr<double> RunRequests(const EngineOptions& options) {
+    PENSTOCK_ASSIGN_OR_RETURN(const std::unique_ptr<Engine> engine, Engine::Open(options));
+    for (const std::vector<TokenId>& prompt : prompts_) {
+      PENSTOCK_RETURN_IF_ERROR(
+          engine
+              ->Submit({.prompt_ids = prompt,
+                        .sampling = {.temperature = 0, .max_tokens = flags_.new_tokens, .ignore_eos = true}})
+              .status());
+    }
+    const auto start = Clock::now();
+    while (!engine->idle()) {
+      PENSTOCK_ASSIGN_OR_RETURN(const std::vector<Completion> finished, engine->Step());
+      for (const Completion& completion : finished) PENSTOCK_RETURN_IF_ERROR(completion.status);
+    }
+    const double seconds = SecondsSince(start);
+    PENSTOCK_RETURN_IF_ERROR(engine->CloseTraces());
+    return seconds;
+  }
+
+  absl::StatusOr<Room> Compare(double share) {
+    Room room;
+    room.share = share;
+    PENSTOCK_ASSIGN_OR_RETURN(const EnginePlan plan, PlanFor(options_, share));
+    const MemoryPlan& memory = plan.policy.plan;
+    room.num_slots = has_device_ ? memory.device.num_expert_slots : memory.num_expert_slots;
+    room.belady_hits = BeladyHits(facts_.wanted, room.num_slots);
+    for (const Eviction eviction : kAllEvictions) {
+      if (WantsScores(eviction) && !facts_.has_scores) continue;
+      for (const PredictorKind predictor : kAllPredictors) {
+        if (predictor == PredictorKind::kGate && facts_.gates[0].num_chosen == 0) continue;
+        Pair& pair = room.pairs.emplace_back();
+        pair.eviction = eviction;
+        pair.predictor = predictor;
+        PENSTOCK_RETURN_IF_ERROR(Predict(share, pair));
+      }
+    }
+    for (int64_t run = 0; run < num_runs(); ++run) {
+      for (size_t i = 0; i < room.pairs.size(); ++i) {
+        LogInfo("{:.0f}% of the experts: run {} of {} with pair {} of {}", 100 * share, run + 1, num_runs(), i + 1,
+                room.pairs.size());
+        if (room.pairs[i].predictor != PredictorKind::kOracle) {
+          PENSTOCK_RETURN_IF_ERROR(Measure(share, room.pairs[i]));
+        }
+      }
+    }
+    return room;
+  }
+
+  std::string Head() const {
+    const ModelConfig& config = model_.config();
+    if (flags_.bench.as_json) {
+      json::array gates;
+      for (const TraceFacts::Guesses& guesses : facts_.gates) {
+        if (guesses.num_chosen > 0) gates.push_back(guesses.accuracy());
+      }
+      return std::string(json::serialize(json::object{{"kind", "trace"},
+                                                      {"steps", facts_.num_steps},
+                                                      {"rows", facts_.num_rows},
+                                                      {"gate_accuracy", std::move(gates)}})) +
+             "\n";
+    }
+    std::string text = fmt::format("{}: {} layers with {} experts, {} for each token; {} tokens in {} steps\n",
+                                   Printable(model_.name()), config.num_moe_layers(), config.num_experts,
+                                   config.num_topk, facts_.num_rows, facts_.num_steps);
+    if (facts_.gates[0].num_chosen == 0) return text + "no scores in the trace: mrs and gate are left out\n";
+    text += "gates of the next layers name of what is chosen there: ";
+    for (size_t i = 0; i < facts_.gates.size(); ++i) {
+      const TraceFacts::Guesses& guesses = facts_.gates[i];
+      if (guesses.num_chosen > 0)
+        text += fmt::format("{}{:.1f}% {} ahead", i > 0 ? ", " : "", 100 * guesses.accuracy(), i + 1);
+    }
+    text += fmt::format(" (by chance {:.1f}%)\n",
+                        100.0 * static_cast<double>(config.num_topk) / static_cast<double>(config.num_experts));
+    if (has_device_) text += "hits: of the experts that the device computed; the host takes most of what is missing\n";
+    return text;
+  }
+
+  static double Share(int64_t part, int64_t whole) {
+    return whole > 0 ? static_cast<double>(part) / static_cast<double>(whole) : 0;
+  }
+
+  std::string Table(const Room& room, const Pair& resident) const {
+    const auto num_wanted = std::ssize(facts_.wanted);
+    std::string text = fmt::format(
+        "\n{:.0f}%: room for {} of {} experts; Belady's cache would hit {:.1f}% of {} uses\n"
+        "{:<11}{:<13}{:>9}{:>16}{:>13}{:>24}{:>24}\n",
+        100 * room.share, room.num_slots, model_.config().num_experts * model_.config().num_moe_layers(),
+        100 * Share(room.belady_hits, num_wanted), num_wanted, "eviction", "predictor", "hits", "ahead, used", "moved",
+        "predicted stall, saved", "measured stall, saved");
+    const auto stall = [](double seconds, double without_s, double resident_s) {
+      return fmt::format("{:.3f} s {:>+8.3f} s", seconds - resident_s, without_s - seconds);
+    };
+    for (const Pair& pair : room.pairs) {
+      const Pair& without = room.WithoutPredictor(pair.eviction);
+      const ExpertCounters& experts = pair.experts;
+      text += fmt::format(
+          "{:<11}{:<13}{:>8.1f}%{:>16}{:>13}{:>24}{:>24}\n", EvictionName(pair.eviction),
+          pair.predictor == PredictorKind::kOracle ? "(oracle)" : PredictorName(pair.predictor),
+          100 * Share(experts.hits, experts.hits + experts.misses),
+          experts.prefetched > 0
+              ? fmt::format("{}, {:.0f}%", experts.prefetched, 100 * Share(experts.prefetch_used, experts.prefetched))
+              : "",
+          FormatBytes(experts.bytes_read), stall(pair.predicted_s, without.predicted_s, resident.predicted_s),
+          pair.is_measured() ? stall(pair.best_measured_s(), without.best_measured_s(), resident.best_measured_s())
+                             : "");
+    }
+    const Pair& winner = room.Winner();
+    return text + fmt::format("winner: eviction {}, predictor {}\n", EvictionName(winner.eviction),
+                              PredictorName(winner.predictor));
+  }
+
+  std::string JsonLines(const Room& room, const Pair& resident) const {
+    std::string lines;
+    const Pair& winner = room.Winner();
+    for (const Pair& pair : room.pairs) {
+      const Pair& without = room.WithoutPredictor(pair.eviction);
+      const ExpertCounters& experts = pair.experts;
+      json::object line = {{"kind", "pair"},
+                           {"share", room.share},
+                           {"slots", room.num_slots},
+                           {"eviction", EvictionName(pair.eviction)},
+                           {"predictor", PredictorName(pair.predictor)},
+                           {"hit_rate", Share(experts.hits, experts.hits + experts.misses)},
+                           {"belady_hit_rate", Share(room.belady_hits, std::ssize(facts_.wanted))},
+                           {"prefetched", experts.prefetched},
+                           {"prefetch_used", experts.prefetch_used},
+                           {"bytes", experts.bytes_read},
+                           {"predicted_seconds", pair.predicted_s},
+                           {"predicted_stall_seconds", pair.predicted_s - resident.predicted_s},
+                           {"predicted_saved_seconds", without.predicted_s - pair.predicted_s},
+                           {"winner", &pair == &winner}};
+      if (pair.is_measured()) {
+        line["measured_seconds"] = json::value_from(pair.measured_s);
+        line["measured_stall_seconds"] = pair.best_measured_s() - resident.best_measured_s();
+        line["measured_saved_seconds"] = without.best_measured_s() - pair.best_measured_s();
+      }
+      lines += std::string(json::serialize(line)) + "\n";
+    }
+    return lines;
+  }
+
+  const BenchRoutingFlags& flags_;
+  EngineOptions options_;  // but for room, eviction and predictor
+  DescribedModel model_;
+  std::vector<std::vector<TokenId>> prompts_;  // none where a trace was given
+  std::string trace_path_;
+  std::string folder_;  // of files that go when this does
+  TraceFacts facts_;
+  Hardware hardware_;
+  bool has_device_ = false;
+  int num_threads_ = 1;
+};
+
+}  // namespace
+
+absl::StatusOr<int> BenchRoutingCommand(const BenchRoutingFlags& flags) {
+  PENSTOCK_ASSIGN_OR_RETURN(EngineOptions options, ToEngineOptions(flags.bench.model));
+  PENSTOCK_ASSIGN_OR_RETURN(DescribedModel model, DescribedModel::FromFolder(options.model_dir));
+  if (model.config().num_moe_layers() == 0) return UsageError("{} has no experts", Printable(model.name()));
+  RoutingBench bench(flags, std::move(options), std::move(model));
+  PENSTOCK_RETURN_IF_ERROR(bench.Run());
+  return 0;
+}
+
+}  // namespace penstock::cli
