@@ -11,13 +11,17 @@ import concurrent.futures
 import json
 import pathlib
 import shlex
+import statistics
 import subprocess
 import tempfile
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 CONFIGS = ROOT / "tests" / "data" / "configs"
 MIXTRAL, MIXTRAL_LARGE = CONFIGS / "mixtral-8x7b.json", CONFIGS / "mixtral-8x22b.json"
-DBRX = pathlib.Path(__file__).parent / "dbrx-as-mixtral.json"  # its shapes; for time alone
+HERE = pathlib.Path(__file__).parent
+DBRX = HERE / "dbrx-as-mixtral.json"  # its shapes; for time alone
+# Likewise: attention heads make up for the parameters of shared experts and of MLA, which all tokens pass through.
+QWEN2, DEEPSEEK_LITE = HERE / "qwen2-57b-as-mixtral.json", HERE / "deepseek-v2-lite-as-mixtral.json"
 
 # One calibration for each machine: what its links and processors reach instead of what data sheets say, and where that is from.
 T4 = "link=12.9GB/s,copy=25.8GB/s,gpu-efficiency=0.066"
@@ -32,6 +36,7 @@ MACHINES = {
     "K1": ("rtx3090:link=16.8GB/s,copy=33.6GB/s,gpu-call-us=650,gpu-efficiency=0.2",
            "link: an expert of 352 MB in 21 ms (section 1); call: attention of a batch of 16 in 2.6 ms, four calls (section 1); GPU: "
            "from the row of several batches; disk: 1 GB/s (Table 2)"),
+    "H": ("a6000:dram=256GiB", "none: data sheets, and the presets' efficiencies"),
     "K2": ("h800:link=50GB/s,copy=100GB/s,gpu-call-us=650,gpu-efficiency=0.08", "link: three times K1's (PCIe 5.0, 16 lanes); call: as K1; link and GPU chosen so that the steps after the first come close"),
 }
 # One overhead for each rival's implementation, fitted on one row; its other rows are predicted. DeepSpeed has none.
@@ -64,8 +69,22 @@ KLOTSKI = [("simple pipeline", "zero", (), False, "bf16"), ("+ several batches",
 KLOTSKI_COLUMNS = [("Mixtral 8x7B, RTX 3090", MIXTRAL, "K1", 32, 15, [5.721, 18.24, 19.074, 22.414, 22.604]),
                    ("Mixtral 8x22B, RTX 3090", MIXTRAL_LARGE, "K1", 16, 10, [0.01, 0.97, 1.127, 1.325, 1.366]),
                    ("Mixtral 8x22B, H800", MIXTRAL_LARGE, "K2", 64, 15, [1.149, 34.07, 44.17, 52.85, 53.125])]
+# HybriMoE's three models, and what its authors report over kTransformers' fixed mapping, all models and cache ratios together.
+HYBRIMOE = [("DeepSeek-V2-Lite", DEEPSEEK_LITE), ("Qwen2-57B-A14B", QWEN2), ("Mixtral 8x7B", MIXTRAL)]
+HYBRIMOE_PAPER = {"prefill": 1.33, "decode": 1.70}
+# Whole layers on the GPU, nothing moves.
+FIXED = {"schedule": "hybrid", "hybrid_rule": "fixed", "eviction": "fifo", "predictor": "none"}
+HYBRIMOE_POLICIES = {"fixed": FIXED, "hybrid": {"schedule": "hybrid", "predictor": "gate"}, "nothing ahead": {"schedule": "hybrid", "predictor": "none"}}
 SCALING = [("Mixtral 8x22B", MIXTRAL_LARGE, "prompt=418", (32, 64, 128, 256), "2.77 to 3.38"),
            ("DBRX", DBRX, "prompt=77,max-prompt=418", (32, 64, 128, 256), "2.1 to 2.8")]
+
+# Of the routing: what is known of Mixtral, of which 28 % of first choices are the last token's (12.5 % by chance), and of our demo model's gates.
+HYBRIMOE_ROUTING = ("--routing-repeat", 0.2, "--gate-accuracy", 0.8)
+HYBRIMOE_TEXT = """Over kTransformers' fixed mapping its authors report 1.33 times the speed in prefill and 1.70 in decode, for three models and cache ratios together. Here: an A6000 with a Xeon of its
+time, by their data sheets; weights in 4 bits, one sequence, a prompt of 128 tokens or 128 steps of decoding; "fixed" puts whole layers on the GPU and moves nothing. DeepSeek-V2-Lite and Qwen2-57B are described as
+Mixtral with as many, as large experts, and with attention heads for the parameters of shared experts and MLA. The routing is drawn at random: of a token's choices a fifth are its sequence's last ones (of Mixtral's first choices
+28 % are, 12.5 % by chance: "Mixtral of Experts", section 5), and gates name 80 % of what the next layer chooses; "nothing ahead" asks no gate.
+"""
 
 INTRODUCTION = """# The papers' tables, simulated
 
@@ -183,6 +202,43 @@ def scaling_table(simulations):
     return text
 
 
+def hybrimoe_table(simulations):
+    """Weights in 4 bits, one sequence: a prompt of 128 tokens, then answers."""
+    def rates(config, policy, share):
+        def flags(workload, policy, memory):
+            path = pathlib.Path(simulations.folder.name) / f"hybrimoe-{policy}.json"
+            path.write_text(json.dumps(HYBRIMOE_POLICIES[policy]))
+            return ("--config", config, "--weights", "hqq4", "--kv-dtype", "bf16", "--hardware", MACHINES["H"][0], "--batch-size", 1, "--micro-batch-size", 1,
+                    "--prefill-chunk", 128, "--context-length", 512, "--policy", path, "--workload", workload + ",requests=1", "--gpu-memory", memory)
+        def simulate(workload):
+            memory = simulations.penstock("plan", *flags(workload, policy, "40GiB"), "--schedule", "hybrid")["choices"][0]["device_memory"]
+            num_experts = memory["expert_slots"]
+            slot_bytes = memory["expert_bytes"] // num_experts
+            shape = json.loads(config.read_text())
+            room = int(share * shape["num_hidden_layers"] * shape["num_local_experts"]) * slot_bytes
+            return simulations.penstock("simulate", *flags(workload, policy, f"{memory['dense_bytes'] + memory['kv_bytes'] + memory['activation_bytes'] + room}B"),
+                                        "--schedule", "hybrid", *HYBRIMOE_ROUTING)["schedules"][0]
+        return {"prefill": 1 / simulate("prompt=128,gen=1")["seconds"]["prefill"], "decode": 1 / simulate("prompt=16,gen=128")["seconds"]["decode"]}
+
+    submitted = {(name, share, policy): simulations.submit(rates, config, policy, share)
+                 for name, config in HYBRIMOE for share in (0.25, 0.5, 0.75) for policy in HYBRIMOE_POLICIES}
+    text = "| | experts on the GPU | prefill over fixed | nothing ahead | decode over fixed | nothing ahead |\n| --- | --- | --- | --- | --- | --- |\n"
+    gains = {(stage, policy): [] for stage in HYBRIMOE_PAPER for policy in ("hybrid", "nothing ahead")}
+    for name, _ in HYBRIMOE:
+        for share in (0.25, 0.5, 0.75):
+            fixed, hybrid, plain = (submitted[name, share, policy].result() for policy in HYBRIMOE_POLICIES)
+            cells = [f"{rates[stage] / fixed[stage]:.2f}" for stage in HYBRIMOE_PAPER for rates in (hybrid, plain)]
+            for stage in HYBRIMOE_PAPER:
+                gains[stage, "hybrid"].append(hybrid[stage] / fixed[stage])
+                gains[stage, "nothing ahead"].append(plain[stage] / fixed[stage])
+            text += f"| {name} | {share:.0%} | " + " | ".join(cells) + " |\n"
+    text += "\nGeometric means, of the paper's:\n\n| | paper | simulated | simulated / paper | nothing ahead | / paper |\n| --- | --- | --- | --- | --- | --- |\n"
+    for stage, paper in HYBRIMOE_PAPER.items():
+        mean, plain = (statistics.geometric_mean(gains[stage, policy]) for policy in ("hybrid", "nothing ahead"))
+        text += f"| {stage} | {paper} | {mean:.2f} | {mark(mean / paper)} | {plain:.2f} | {mark(plain / paper)} |\n"
+    return text
+
+
 def document(simulations):
     text = INTRODUCTION.format(
         machines="\n".join(f"| {name} | `{spec}` | {source} |" for name, (spec, source) in MACHINES.items()),
@@ -192,6 +248,7 @@ def document(simulations):
     for (name, workload, machine), rows in TABLE4.items():
         text += f"\n### {name.capitalize()} under {machine}\n\n" + lightning_table(simulations, machine, workload, rows, 1)
     text += "\n## MoE-Lightning over several T4s\n\n" + scaling_table(simulations)
+    text += "\n## HybriMoE over a fixed mapping\n\n" + HYBRIMOE_TEXT + "\n" + hybrimoe_table(simulations)
     text += "\n## Klotski, Table 3: prompts of 512, answers of 32\n" + klotski_tables(simulations)
     return text
 
