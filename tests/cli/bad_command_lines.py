@@ -182,7 +182,7 @@ def probe_rows():
                     with open(path, encoding="utf-8") as file:
                         kept = json.load(file)
                     with open(path, "w", encoding="utf-8") as file:
-                        json.dump({**kept, **changes}, file)
+                        json.dump({**kept, "content": {**kept["content"], **changes}}, file)
                 stderr = box.run(["plan", "--workload=prompt=4,gen=4,requests=1", *machine], quiet=False, max_rss=1400 << 20, env={"XDG_CACHE_HOME": cache}).stderr
                 return [what for what in ("kernels", "the disk") if f"measuring {what}".encode() in stderr]
             box.run(["probe", "--seconds=1", *machine], max_rss=1400 << 20, env={"XDG_CACHE_HOME": cache})

@@ -131,11 +131,12 @@ class RoutingBench {
     trace_path_ = options_.routing_path;
     if (trace_path_.empty()) trace_path_ = folder_ + "/routing";
     LogInfo("recording the routing of {} requests", prompts_.size());
-    PENSTOCK_ASSIGN_OR_RETURN(EngineOptions recording, OptionsWithRoom(options_, model_.engine_model(),
-                                                                       static_cast<double>(flags_.room.front()) / 100));
+    EngineOptions recording = options_;
     recording.routing_path = trace_path_;
     recording.routing_scores = true;
     recording.policy.predictor = PredictorName(PredictorKind::kNone);
+    PENSTOCK_ASSIGN_OR_RETURN(
+        recording, OptionsWithRoom(recording, model_.engine_model(), static_cast<double>(flags_.room.front()) / 100));
     options_.routing_path.clear();
     return RunRequests(recording).status();
   }
