@@ -3,6 +3,7 @@
 // and that a disk lane brings the bytes and tells of failed reads.
 #include "penstock/runtime/real_runtime.h"
 
+#include <algorithm>
 #include <atomic>
 #include <cstring>
 #include <fstream>
@@ -32,21 +33,25 @@ TEST(RealRuntime, AnEventOfNoTaskHasHappened) {
 }
 
 // Random tasks on all kinds of compute lanes with random events to wait for: each begins after all of these and after
-// the task before it on its lane, and each runs once.
+// the task before it on its lane, and each runs once, but for those that wait for one that failed. Transfers are
+// shorter and longer than threads take to wake.
 TEST(RealRuntime, EveryTaskRunsOnceAfterWhatItWaitsFor) {
   for (unsigned seed = 0; seed < 20; ++seed) {
     std::mt19937 random(seed);
     constexpr int kNumTasks = 300;
     std::vector<std::atomic<int>> runs(kNumTasks);
     std::vector<std::vector<int>> waits(kNumTasks);
+    std::vector<char> fails(kNumTasks), expected(kNumTasks, 1);
     std::atomic<int> num_wrong{0};
     RealRuntime runtime;
-    const LaneIdx lanes[] = {runtime.AddIssuerLane("a"), runtime.AddThreadLane("b"), runtime.AddThreadLane("c"),
-                             runtime.AddIssuerLane("d")};
+    const LaneIdx lanes[] = {runtime.AddIssuerLane("a"),    runtime.AddThreadLane("b"),
+                             runtime.AddThreadLane("c"),    runtime.AddIssuerLane("d"),
+                             runtime.AddThreadLane("e", 1), runtime.AddThreadLane("f", 1e7)};
     std::vector<Event> events;
-    int last_of_lane[] = {-1, -1, -1, -1};
+    int last_of_lane[] = {-1, -1, -1, -1, -1, -1};
+    std::atomic<int> num_running[6] = {};
     for (int i = 0; i < kNumTasks; ++i) {
-      const size_t lane = random() % 4;
+      const size_t lane = random() % 6;
       Task task{.lane = lanes[lane], .label = {"task"}};
       if (last_of_lane[lane] >= 0) waits[i].push_back(last_of_lane[lane]);
       last_of_lane[lane] = i;
@@ -54,20 +59,27 @@ TEST(RealRuntime, EveryTaskRunsOnceAfterWhatItWaitsFor) {
         const int before = static_cast<int>(random() % static_cast<unsigned>(i));
         task.after.push_back(events[before]);
         waits[i].push_back(before);
+        if (fails[before] || expected[before] == 0) expected[i] = 0;
       }
-      task.body = [&, i] {
-        for (const int before : waits[i]) num_wrong += runs[before] == 1 ? 0 : 1;
+      fails[i] = random() % 150 == 0;
+      if (lane == 5) task.cost.link_bytes = random() % 1000;
+      task.body = [&, i, lane] {
+        num_wrong += num_running[lane]++;
+        for (const int before : waits[i]) num_wrong += runs[before] == expected[before] ? 0 : 1;
         ++runs[i];
-        return absl::OkStatus();
+        --num_running[lane];
+        return fails[i] ? absl::InternalError("asked for") : absl::OkStatus();
       };
       events.push_back(runtime.Issue(std::move(task)));
       if (random() % 50 == 0) {
-        EXPECT_TRUE(runtime.Wait(events[random() % events.size()]).ok());
+        const size_t waited = random() % events.size();
+        EXPECT_EQ(runtime.Wait(events[waited]).ok(), !fails[waited] && expected[waited]);
       }
     }
-    EXPECT_TRUE(runtime.WaitAll(events).ok());
+    const bool all_ok = std::find(fails.begin(), fails.end(), 1) == fails.end();
+    EXPECT_EQ(runtime.WaitAll(events).ok(), all_ok);
     EXPECT_EQ(num_wrong, 0);
-    for (const auto& count : runs) EXPECT_EQ(count, 1);
+    for (int i = 0; i < kNumTasks; ++i) EXPECT_EQ(runs[i], expected[i]);
   }
 }
 

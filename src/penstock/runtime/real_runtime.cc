@@ -22,6 +22,10 @@ constexpr int kLeastReading = 2;  // tasks, however large they are
 // A thread that has nothing to do looks out for so long before it sleeps.
 constexpr double kAwakeSeconds = 50e-6;
 
+// About what waking takes: nobody sleeps for less. On a link so fast that it does not count the copy itself does.
+constexpr double kWakingSeconds = 20e-6;
+constexpr uint64_t kShortBytes = 64 * kKiB;
+
 absl::Status RunGuarded(const std::function<absl::Status()>& body) {
   if (!body) return absl::OkStatus();
   try {
@@ -35,7 +39,7 @@ absl::Status RunGuarded(const std::function<absl::Status()>& body) {
 
 }  // namespace
 
-// Guarded by the runtime's mutex; `task.body` and `task.reads` belong to the lane's thread while the task runs.
+// Guarded by the runtime's mutex; `task.body` and `task.reads` belong to the thread that runs the task while it runs.
 struct RealRuntime::TaskState : Event::State {
   Task task;
   int num_blocking = 0;  // events that have not happened
@@ -161,12 +165,21 @@ RealRuntime::TaskRef RealRuntime::TakeReady(Lane& lane, Lock& lock) {
     absl::Status status = task->status;
     task->begin_s = now_s();
     task->task.cost = {};  // it never ran
+    lane.is_running = true;
     End(lane, task, std::move(status), lock);
+    lane.is_running = false;
   }
   return nullptr;
 }
 
-void RealRuntime::End(Lane& lane, const TaskRef& task, absl::Status status, Lock& lock) {
+bool RealRuntime::IsShort(const Lane& lane) {
+  const TaskState& task = *lane.queue.front();
+  const uint64_t bytes = task.task.cost.link_bytes;
+  return task.status.ok() && lane.link_bytes_per_s > 0 && bytes <= kShortBytes &&
+         static_cast<double>(bytes) < kWakingSeconds * lane.link_bytes_per_s;
+}
+
+void RealRuntime::End(Lane& lane, const TaskRef& task, absl::Status status, Lock& lock, Lane** run) {
   const double end_s = now_s();
   {
     // What the body holds may be more than a pointer; nobody waits while it is let go.
@@ -186,29 +199,46 @@ void RealRuntime::End(Lane& lane, const TaskRef& task, absl::Status status, Lock
     if (takes_status) successor->status.Update(task->status);
     if (--successor->num_blocking > 0) continue;
     Lane& other = *lanes_[successor->task.lane];
-    if (!other.queue.empty() && other.queue.front() == successor) WakeLane(other);
+    if (other.queue.empty() || other.queue.front() != successor) continue;
+    if (run != nullptr && *run == nullptr && !other.is_running && IsShort(other)) {
+      *run = &other;
+    } else {
+      WakeLane(other);
+    }
   }
   task->successors.clear();
   issuer_bell_.Ring();
 }
 
-void RealRuntime::RunBody(Lane& lane, const TaskRef& task, Lock& lock) {
+void RealRuntime::RunBody(Lane& lane, const TaskRef& task, Lock& lock, bool may_help) {
+  lane.is_running = true;
   task->begin_s = now_s();
   lock.unlock();
   absl::Status status = RunGuarded(task->task.body);
   if (lane.link_bytes_per_s > 0) {
     const double seconds = static_cast<double>(task->task.cost.link_bytes) / lane.link_bytes_per_s;
     // Waking takes longer than a small transfer: the last moments are waited for awake.
-    constexpr double kAwakeS = 20e-6;
-    const double asleep_s = task->begin_s + seconds - kAwakeS;
-    if (asleep_s - now_s() > 2 * kAwakeS) {
+    const double asleep_s = task->begin_s + seconds - kWakingSeconds;
+    if (asleep_s - now_s() > 2 * kWakingSeconds) {
       std::this_thread::sleep_until(
           epoch_ + std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(asleep_s)));
     }
     while (now_s() < task->begin_s + seconds) std::this_thread::yield();
   }
   lock.lock();
-  End(lane, task, std::move(status), lock);
+  const bool goes_on = !lane.queue.empty() && lane.queue.front()->num_blocking == 0;
+  Lane* link = nullptr;
+  End(lane, task, std::move(status), lock, goes_on || !may_help ? nullptr : &link);
+  lane.is_running = false;
+  if (link == nullptr) return;
+  // By now something else may have woken its thread.
+  const auto has_ready = [&] {
+    return !link->is_running && !link->queue.empty() && link->queue.front()->num_blocking == 0;
+  };
+  if (has_ready() && IsShort(*link)) {
+    if (const TaskRef next = TakeReady(*link, lock)) RunBody(*link, next, lock, /*may_help=*/false);
+  }
+  if (has_ready()) WakeLane(*link);
 }
 
 template <typename Predicate>
@@ -290,7 +320,8 @@ void RealRuntime::ThreadWork(Lane& lane) {
   if (lane.link_bytes_per_s > 0) (void)::prctl(PR_SET_TIMERSLACK, 1000UL);
   Lock lock(mutex_);
   for (;;) {
-    if (const TaskRef task = TakeReady(lane, lock)) {
+    const TaskRef task = lane.is_running ? nullptr : TakeReady(lane, lock);
+    if (task != nullptr) {
       RunBody(lane, task, lock);
     } else if (stop_) {
       return;

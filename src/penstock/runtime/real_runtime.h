@@ -68,6 +68,7 @@ class RealRuntime : public Runtime {
     std::thread thread;
     Bell bell;
     std::deque<TaskRef> queue;     // guarded by mutex_, like all below
+    bool is_running = false;       // a task, on its thread or on the one that made it ready
     std::vector<TaskRef> reading;  // on a disk lane: under way; the index is the reads' tag
     int num_reading = 0;
     uint64_t reading_bytes = 0;
@@ -78,8 +79,12 @@ class RealRuntime : public Runtime {
   static const TaskState* StateOf(const Event& event);
   // The task in front when nothing keeps it from running. Ends tasks in front whose events failed.
   TaskRef TakeReady(Lane& lane, Lock& lock);
-  void RunBody(Lane& lane, const TaskRef& task, Lock& lock);
-  void End(Lane& lane, const TaskRef& task, absl::Status status, Lock& lock);
+  // And, where it may help, a transfer that it made ready and that takes less time than to wake the link's thread.
+  void RunBody(Lane& lane, const TaskRef& task, Lock& lock, bool may_help = true);
+  // Wakes all lanes that can go on but one that the caller is to `run`, if it may.
+  void End(Lane& lane, const TaskRef& task, absl::Status status, Lock& lock, Lane** run = nullptr);
+  // Whether the task in front is a transfer that ends before a thread wakes.
+  static bool IsShort(const Lane& lane);
   void WakeLane(Lane& lane);
   // Runs what the issuer lanes have until `happened`.
   template <typename Predicate>

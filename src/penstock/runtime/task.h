@@ -65,7 +65,8 @@ struct Task {
   TaskCost cost = {};
   Events after = {};      // must have happened, and their tasks succeeded
   Events after_end = {};  // must have happened, whatever became of their tasks
-  // Runs once, on a thread of the lane, and is destroyed before the event happens. Not on a disk lane.
+  // Runs once, on a thread of the lane or, where it is short, of another, and is destroyed before the event happens.
+  // Not on a disk lane.
   std::function<absl::Status()> body = {};
   std::vector<DiskRead> reads = {};  // on a disk lane; the runtime sets their tags
 };
