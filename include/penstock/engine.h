@@ -198,6 +198,11 @@ struct LaneStats {
   double busy_s = 0;  // while generating
 };
 
+struct ProcessorWork {
+  uint64_t memory_bytes = 0;  // that computing read or wrote in its memory: weights and KV
+  double flops = 0;           // multiplications and additions
+};
+
 struct EngineStats {
   int64_t prompt_tokens = 0;
   int64_t generated_tokens = 0;
@@ -208,22 +213,26 @@ struct EngineStats {
   uint64_t unused_disk_bytes = 0;  // of these: read ahead and not wanted
   uint64_t dram_to_device_bytes = 0;
   uint64_t device_to_dram_bytes = 0;
-  // Of the processor that computes the layers.
-  uint64_t memory_bytes = 0;  // that computing read or wrote in its memory: weights and KV
-  double flops = 0;           // multiplications and additions
-  int64_t expert_hits = 0;    // experts found in its memory when wanted
+  ProcessorWork work;       // of the processor that computes the layers
+  ProcessorWork host_work;  // beside a device
+  int64_t expert_hits = 0;  // experts found in the layers' processor's memory when wanted
   int64_t expert_misses = 0;
   int64_t prefetch_issued = 0;  // experts read because they were predicted
   int64_t prefetch_used = 0;    // of these: wanted before they left
   std::vector<LaneStats> lanes;
 };
 
+struct ProcessorRates {
+  double memory_bytes_per_s = 0;
+  double ops_per_s = 0;  // in the arithmetic of the FFNs
+};
+
 // What this machine can do at most, all threads together; 0 where it was not asked.
 struct MachineRates {
   double disk_bytes_per_s = 0;
-  double memory_bytes_per_s = 0;
-  double ops_per_s = 0;         // in the arithmetic of the FFNs, where they are computed
   double link_bytes_per_s = 0;  // to a device
+  ProcessorRates compute = {};  // where the layers are computed
+  ProcessorRates host = {};     // beside a device
 };
 
 struct ChatMessage {

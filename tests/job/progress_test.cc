@@ -78,13 +78,20 @@ TEST(Stats, TheBoundIsTheSlowestPartAlone) {
   EngineStats work;
   work.disk_bytes = 1000;
   work.unused_disk_bytes = 200;
-  work.memory_bytes = 500;
-  work.flops = 900;
-  const Bound disk = BoundOf(work, {.disk_bytes_per_s = 100, .memory_bytes_per_s = 100, .ops_per_s = 1000});
+  work.work.memory_bytes = 500;
+  work.work.flops = 900;
+  work.host_work.flops = 700;
+  const Bound disk =
+      BoundOf(work, {.disk_bytes_per_s = 100, .compute = {.memory_bytes_per_s = 100, .ops_per_s = 1000}});
   EXPECT_EQ(disk.seconds, 8);
   EXPECT_EQ(disk.limited_by, "disk");
-  EXPECT_EQ(BoundOf(work, {.disk_bytes_per_s = 0, .memory_bytes_per_s = 10, .ops_per_s = 100}).limited_by, "memory");
-  EXPECT_EQ(BoundOf(work, {.disk_bytes_per_s = 1000, .memory_bytes_per_s = 1000, .ops_per_s = 100}).seconds, 9);
+  EXPECT_EQ(BoundOf(work, {.disk_bytes_per_s = 0, .compute = {.memory_bytes_per_s = 10, .ops_per_s = 100}}).limited_by,
+            "memory");
+  EXPECT_EQ(
+      BoundOf(work, {.disk_bytes_per_s = 1000, .compute = {.memory_bytes_per_s = 1000, .ops_per_s = 100}}).seconds, 9);
+  const Bound host = BoundOf(work, {.compute = {.ops_per_s = 100}, .host = {.ops_per_s = 10}});
+  EXPECT_EQ(host.seconds, 70);
+  EXPECT_EQ(host.limited_by, "host arithmetic");
   EXPECT_EQ(BoundOf(work, {}).seconds, 0);
 }
 

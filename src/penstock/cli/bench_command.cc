@@ -38,10 +38,14 @@ struct Measurement {
 EngineStats WorkBetween(const EngineStats& before, EngineStats after) {
   after.disk_bytes -= before.disk_bytes;
   after.unused_disk_bytes -= std::min(after.unused_disk_bytes, before.unused_disk_bytes);
-  after.memory_bytes -= before.memory_bytes;
   after.dram_to_device_bytes -= before.dram_to_device_bytes;
   after.device_to_dram_bytes -= before.device_to_dram_bytes;
-  after.flops -= before.flops;
+  const auto subtract = [](ProcessorWork& work, const ProcessorWork& begin) {
+    work.memory_bytes -= begin.memory_bytes;
+    work.flops -= begin.flops;
+  };
+  subtract(after.work, before.work);
+  subtract(after.host_work, before.host_work);
   for (size_t i = 0; i < before.lanes.size(); ++i) after.lanes[i].busy_s -= before.lanes[i].busy_s;
   return after;
 }

@@ -175,11 +175,17 @@ absl::Status Executor::Run(const RowBatch& batch, std::vector<RowRange> micro_ba
 
 MachineRates Executor::MeasureRates() {
   MachineRates rates;
-  rates.ops_per_s = OpsPerSecond(RowArithmetic(formats_.rows.ffn), *compute().pool, kRateSeconds).value_or(0);
-  if (device_.has_value()) rates.link_bytes_per_s = device_->link_bytes_per_s;
+  const auto measure = [&](const Side& side, const ExpertStore* store, ProcessorRates& of) {
+    of.ops_per_s = OpsPerSecond(RowArithmetic(formats_.rows.ffn), *side.pool, kRateSeconds).value_or(0);
+    if (store == nullptr || store->bytes().size() < 4 * kMiB) return;
+    of.memory_bytes_per_s = ReadBytesPerSecond(store->bytes(), *side.pool, kRateSeconds);
+  };
+  measure(compute(), experts_.compute(), rates.compute);
+  if (device_.has_value()) {
+    measure(host_, experts_.dram.get(), rates.host);
+    rates.link_bytes_per_s = device_->link_bytes_per_s;
+  }
   if (experts_.dram == nullptr) return rates;
-  const std::span<const std::byte> experts = experts_.compute()->bytes();
-  if (experts.size() >= 4 * kMiB) rates.memory_bytes_per_s = ReadBytesPerSecond(experts, *compute().pool, kRateSeconds);
   experts_.compute()->Announce({});
   schedule_->Reset();
   rates.disk_bytes_per_s = experts_.dram->MeasureDisk(kDiskSeconds);
@@ -191,9 +197,13 @@ void Executor::UpdateStats(EngineStats& stats) const {
   const std::vector<LaneUsage> lanes = runtime_.Usage();
   const auto cost_of = [&](LaneIdx lane) { return lanes[static_cast<size_t>(lane)].cost; };
   for (const LaneUsage& usage : lanes) stats.lanes.push_back({usage.name, usage.busy_s});
-  stats.flops = cost_of(compute().lane).flops;
-  stats.memory_bytes = cost_of(compute().lane).memory_bytes;
+  const auto work_of = [&](LaneIdx lane) -> ProcessorWork {
+    return {.memory_bytes = cost_of(lane).memory_bytes, .flops = cost_of(lane).flops};
+  };
+  stats.work = work_of(compute().lane);
   if (device_.has_value()) {
+    stats.host_work = work_of(host_.lane);
+    stats.host_work.memory_bytes += cost_of(finish_lane_).memory_bytes;
     stats.dram_to_device_bytes = cost_of(device_->dram_to_device_lane).link_bytes;
     stats.device_to_dram_bytes = cost_of(device_->device_to_dram_lane).link_bytes;
   }

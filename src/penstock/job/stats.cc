@@ -16,19 +16,21 @@ double Rate(int64_t count, double seconds) { return seconds > 0 ? static_cast<do
 
 }  // namespace
 
-Bound BoundOf(const EngineStats& work, const MachineRates& rates) {
+Bound BoundOf(const EngineStats& stats, const MachineRates& rates) {
   Bound bound;
   const auto limit = [&](double amount, double rate, std::string_view name) {
     if (rate <= 0 || amount / rate <= bound.seconds) return;
     bound.seconds = amount / rate;
     bound.limited_by = name;
   };
-  const uint64_t disk_bytes = work.disk_bytes - std::min(work.disk_bytes, work.unused_disk_bytes);
+  const uint64_t disk_bytes = stats.disk_bytes - std::min(stats.disk_bytes, stats.unused_disk_bytes);
   limit(static_cast<double>(disk_bytes), rates.disk_bytes_per_s, "disk");
-  limit(static_cast<double>(work.memory_bytes), rates.memory_bytes_per_s, "memory");
-  limit(work.flops, rates.ops_per_s, "arithmetic");
-  limit(static_cast<double>(work.dram_to_device_bytes), rates.link_bytes_per_s, "dram_to_device");
-  limit(static_cast<double>(work.device_to_dram_bytes), rates.link_bytes_per_s, "device_to_dram");
+  limit(static_cast<double>(stats.work.memory_bytes), rates.compute.memory_bytes_per_s, "memory");
+  limit(stats.work.flops, rates.compute.ops_per_s, "arithmetic");
+  limit(static_cast<double>(stats.host_work.memory_bytes), rates.host.memory_bytes_per_s, "host memory");
+  limit(stats.host_work.flops, rates.host.ops_per_s, "host arithmetic");
+  limit(static_cast<double>(stats.dram_to_device_bytes), rates.link_bytes_per_s, "dram_to_device");
+  limit(static_cast<double>(stats.device_to_dram_bytes), rates.link_bytes_per_s, "device_to_dram");
   return bound;
 }
 
@@ -59,8 +61,12 @@ std::string FormatStats(const JobNumbers& numbers) {
     bound_json = {{"tokens_per_second", Rate(e.generated_tokens, bound.seconds)},
                   {"limited_by", bound.limited_by},
                   {"disk_bytes_per_second", numbers.rates.disk_bytes_per_s},
-                  {"memory_bytes_per_second", numbers.rates.memory_bytes_per_s},
-                  {"operations_per_second", numbers.rates.ops_per_s}};
+                  {"memory_bytes_per_second", numbers.rates.compute.memory_bytes_per_s},
+                  {"operations_per_second", numbers.rates.compute.ops_per_s}};
+    if (numbers.rates.host.ops_per_s > 0) {
+      bound_json["host_memory_bytes_per_second"] = numbers.rates.host.memory_bytes_per_s;
+      bound_json["host_operations_per_second"] = numbers.rates.host.ops_per_s;
+    }
   }
   const json::object stats = {
       {"model", ReplaceInvalidUtf8(numbers.model)},

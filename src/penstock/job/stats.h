@@ -12,9 +12,9 @@ namespace penstock {
 // what only it can do, all at once.
 struct Bound {
   double seconds = 0;
-  std::string limited_by;  // "disk", "memory", "arithmetic"; empty when nothing was asked
+  std::string limited_by;  // "disk", "memory", "host memory", "arithmetic", ...; empty when nothing was asked
 };
-Bound BoundOf(const EngineStats& work, const MachineRates& rates);
+Bound BoundOf(const EngineStats& stats, const MachineRates& rates);
 
 struct JobNumbers {
   int64_t num_requests = 0;  // answered or failed in this run
@@ -29,7 +29,8 @@ struct JobNumbers {
 };
 
 // The JSON of --stats. `hot_accuracy` is the share of the experts fetched ahead that were then wanted. `bound` is what
-// the measured rates would have allowed; null when they were not measured. Nor is there a predicted rate without a plan.
+// the measured rates would have allowed; null when they were not measured. Nor is there a predicted rate without a
+// plan.
 std::string FormatStats(const JobNumbers& numbers);
 
 std::string FormatSummary(const JobNumbers& numbers);
