@@ -18,7 +18,7 @@ import tempfile
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 # Share of the store, requests, prompt tokens, new tokens.
 JOBS = ["0.5,32,64,16", "0.25,32,64,16", "0.5,8,64,12"]
-BY_HAND = list(itertools.product(("klotski", "zigzag", "on-demand"), (1.0, 0.25), (256, 2048)))  # share of the requests at once
+BY_HAND = list(itertools.product(("klotski", "hybrid", "zigzag"), (1.0, 0.25), (256, 2048)))  # share of the requests at once
 
 
 class Bench:
