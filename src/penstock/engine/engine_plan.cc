@@ -49,8 +49,8 @@ absl::StatusOr<std::vector<double>> ReadPopularity(const Policy& policy, const M
       CorrelationTable::Load(policy.correlation_table, CorrelationShapeOf(config, policy.path_length),
                              MostCorrelationPaths(config, policy.path_length)));
   std::vector<double> popularity(static_cast<size_t>(layouts.num_experts()));
-  for (int64_t layer_idx = 0, moe_layer = 0; layer_idx < config.num_layers; ++layer_idx) {
-    if (!config.layer_has_experts[layer_idx]) continue;
+  int64_t moe_layer = 0;
+  for (const int64_t layer_idx : config.moe_layers()) {
     const std::vector<double> of_layer = table.Tendency(moe_layer++, {.num_rows = 1, .choices = {}});
     std::copy(of_layer.begin(), of_layer.end(), popularity.begin() + layouts.KeyOf(layer_idx, 0));
   }

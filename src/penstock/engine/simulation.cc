@@ -91,12 +91,8 @@ absl::StatusOr<SimulatedRun> SimulateWorkload(const SimulationInputs& inputs, co
   const ChosenPolicy& policy = inputs.plan.policy;
   PENSTOCK_RETURN_IF_ERROR(CheckFits(workload, policy.plan));
   PENSTOCK_ASSIGN_OR_RETURN(const std::unique_ptr<PassSimulator> simulator, MakeSimulator(inputs, hardware));
-  std::vector<int64_t> moe_layers;
-  for (int64_t layer_idx = 0; layer_idx < config.num_layers; ++layer_idx) {
-    if (config.layer_has_experts[layer_idx]) moe_layers.push_back(layer_idx);
-  }
   GeneratedRouting choices(std::max<int64_t>(1, config.num_experts), std::max<int64_t>(1, config.num_topk), routing,
-                           std::move(moe_layers));
+                           config.moe_layers());
   SimulatedBatch requests(workload, policy, NumKvPages(policy.plan, config, inputs.plan.model_formats.kv));
   SimulatedRun run;
   run.num_requests = requests.num_requests();

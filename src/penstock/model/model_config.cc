@@ -106,6 +106,14 @@ int64_t ModelConfig::num_moe_layers() const {
   return std::count(layer_has_experts.begin(), layer_has_experts.end(), true);
 }
 
+std::vector<int64_t> ModelConfig::moe_layers() const {
+  std::vector<int64_t> layers;
+  for (int64_t layer_idx = 0; layer_idx < num_layers; ++layer_idx) {
+    if (layer_has_experts[layer_idx]) layers.push_back(layer_idx);
+  }
+  return layers;
+}
+
 absl::StatusOr<ModelConfig> ParseModelConfig(std::string_view config_json) {
   auto parsed = ParseJson(config_json, Fault::kModel);
   if (!parsed.ok()) return Annotate(parsed.status(), "config.json");

@@ -48,6 +48,7 @@ struct ModelConfig {
   int64_t q_dim() const { return num_heads * head_dim; }
   int64_t kv_dim() const { return num_kv_heads * head_dim; }
   int64_t num_moe_layers() const;
+  std::vector<int64_t> moe_layers() const;
 };
 
 // Reads config.json and generation_config.json. Every failure is kModel and names file and field.

@@ -9,6 +9,7 @@
 #include "absl/container/flat_hash_map.h"
 #include "penstock/base/check.h"
 #include "penstock/base/status.h"
+#include "penstock/routing/router_scores.h"
 
 namespace penstock {
 namespace {
@@ -120,20 +121,16 @@ constexpr float kForgets = 0.5f;
 class HistoryPredictor : public LayerPredictor {
  public:
   explicit HistoryPredictor(const Args& args)
-      : LayerPredictor(args), scores_(args.layers.size(), std::vector<float>(rows_.size())) {}
+      : LayerPredictor(args),
+        mean_(std::ssize(rows_), args.num_topk),
+        scores_(args.layers.size(), std::vector<float>(rows_.size())) {}
   int64_t distance() const override { return std::min<int64_t>(kMaxAhead, num_layers()); }
   void Observe(const RoutedLayer& layer) override {
     place_ = PlaceOf(layer.layer_idx);
     num_rows_ = std::ssize(layer.sequence_ids);
     std::vector<float>& scores = scores_[static_cast<size_t>(place_)];
-    for (float& score : scores) score *= 1 - kForgets;
-    const float each_row = kForgets / static_cast<float>(num_rows_);
-    if (layer.scores.empty()) {
-      const float each = each_row / static_cast<float>(args_.num_topk);
-      for (const int32_t expert_idx : layer.choices) scores[static_cast<size_t>(expert_idx)] += each;
-    } else {
-      for (size_t i = 0; i < layer.scores.size(); ++i) scores[i % scores.size()] += each_row * layer.scores[i];
-    }
+    const std::span<const float> mean = mean_.Of(layer.scores, layer.choices);
+    for (size_t i = 0; i < scores.size(); ++i) scores[i] += kForgets * (mean[i] - scores[i]);
   }
   std::span<const float> ExpectedRows(int64_t ahead) override {
     const std::vector<float>& scores = scores_[static_cast<size_t>((place_ + ahead) % num_layers())];
@@ -147,6 +144,7 @@ class HistoryPredictor : public LayerPredictor {
   }
 
  private:
+  MeanTopScores mean_;
   std::vector<std::vector<float>> scores_;  // [num_layers][num_experts]
   int64_t place_ = 0;
   int64_t num_rows_ = 0;
@@ -203,14 +201,12 @@ class SequencePredictor : public LayerPredictor {
   };
 
   void EndThoseWhoLeft(std::span<const uint32_t> present) {
-    for (auto it = running_.begin(); it != running_.end();) {
-      if (std::find(present.begin(), present.end(), it->first) != present.end()) {
-        ++it;
-        continue;
-      }
-      Keep(std::move(it->second));
-      running_.erase(it++);
+    std::vector<uint32_t> left;
+    for (const auto& [sequence_id, sequence] : running_) {
+      if (std::find(present.begin(), present.end(), sequence_id) == present.end()) left.push_back(sequence_id);
     }
+    std::sort(left.begin(), left.end());  // a map's order is another one in every run
+    for (const uint32_t sequence_id : left) Keep(std::move(running_.extract(sequence_id).mapped()));
   }
   void Keep(Sequence sequence) {
     if (most_kept_ == 0) return;

@@ -173,6 +173,7 @@ absl::StatusOr<std::unique_ptr<RoutingTraceReader>> RoutingTraceReader::Open(con
   if (::fstat(fd.get(), &info) != 0) return IoError("{}: cannot stat: {}", path, ErrnoText(errno));
   if (!S_ISREG(info.st_mode)) return IoError("{}: expected a regular file", path);
   auto reader = std::unique_ptr<RoutingTraceReader>(new RoutingTraceReader(std::move(fd), {}, path));
+  reader->file_bytes_ = static_cast<uint64_t>(info.st_size);
   PENSTOCK_RETURN_IF_ERROR(reader->ReadHeader());
   return reader;
 }
@@ -257,7 +258,7 @@ absl::Status RoutingTraceReader::ReadHeader() {
 RoutingTraceEvent RoutingTraceReader::Cut() {
   done_ = true;
   cut_ = fmt::format("{}: the file is cut short: it ends at byte {} after {} whole records; these can be used", name_,
-                     num_read_, num_records_);
+                     fd_.valid() ? file_bytes_ : num_read_, num_records_);
   return RoutingTraceEvent::kCut;
 }
 
@@ -345,6 +346,8 @@ absl::StatusOr<RoutingTraceEvent> RoutingTraceReader::Next(RoutingTraceRecord& r
 
   const size_t num_rows = head.num_rows;
   const size_t rows_bytes = RowsBytes(header_, head.layer_idx, num_rows);
+  // Before so many are made room for.
+  if (fd_.valid() && num_read_ + rows_bytes + kChecksumBytes > file_bytes_) return Cut();
   PENSTOCK_ASSIGN_OR_RETURN(const std::string_view rows, Read(rows_bytes + kChecksumBytes));
   if (rows.size() < rows_bytes + kChecksumBytes) return Cut();
   PENSTOCK_RETURN_IF_ERROR(Unseal(rows, "checksum of its rows"));

@@ -179,7 +179,8 @@ class RoutingTraceReader {
   std::string name_;
   std::string buffer_;  // bytes [start_, buffer_.size()) are not yet read
   size_t start_ = 0;
-  uint64_t num_read_ = 0;  // bytes handed out by Read
+  uint64_t num_read_ = 0;    // bytes handed out by Read
+  uint64_t file_bytes_ = 0;  // of a file
   RoutingTraceHeader header_;
   uint64_t checksum_ = 0;  // the last one
   uint64_t num_records_ = 0;

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "penstock/base/logging.h"
 #include "penstock/base/status.h"
 #include "penstock/base/text.h"
 
@@ -33,6 +34,7 @@ absl::StatusOr<std::unique_ptr<TraceRouting>> TraceRouting::Open(const std::stri
 absl::StatusOr<bool> TraceRouting::NextStep() {
   for (size_t layer = 0; layer < records_.size();) {
     PENSTOCK_ASSIGN_OR_RETURN(const RoutingTraceEvent event, reader_->Next(records_[layer]));
+    if (event == RoutingTraceEvent::kCut) LogWarning("{}", reader_->cut());
     if (event != RoutingTraceEvent::kRecord) return false;
     const RoutingTraceRecord& record = records_[layer];
     const bool begins = record.layer_idx == 0;

@@ -35,11 +35,8 @@ class KlotskiSchedule : public Schedule {
   KlotskiSchedule(const ScheduleOptions& options, const ModelConfig& config)
       : options_(options),
         hot_experts_(options.hot_experts > 0 ? options.hot_experts : config.num_experts),
-        table_(CorrelationShapeOf(config, options.path_length), MostCorrelationPaths(config, options.path_length)) {
-    for (int64_t layer_idx = 0; layer_idx < config.num_layers; ++layer_idx) {
-      if (config.layer_has_experts[layer_idx]) moe_layers_.push_back(layer_idx);
-    }
-  }
+        table_(CorrelationShapeOf(config, options.path_length), MostCorrelationPaths(config, options.path_length)),
+        moe_layers_(config.moe_layers()) {}
 
   absl::Status Run(Pass& pass) override {
     if (options_.multi_batch) return RunGroup(pass, pass.micro_batches());

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cstring>
-#include <functional>
 #include <numeric>
 #include <utility>
 
@@ -31,7 +30,8 @@ Pass::Pass(Args args)
       offloaded_(embedded_.size()),
       stored_(embedded_.size()),
       group_rows_(static_cast<size_t>(args_.config.num_experts)),
-      group_offsets_(group_rows_.size()) {
+      group_offsets_(group_rows_.size()),
+      mean_scores_(args_.config.num_experts, args_.config.num_topk) {
   args_.row_status.assign(embedded_.size(), absl::OkStatus());
 }
 
@@ -355,35 +355,16 @@ std::vector<int32_t> Pass::Chosen(RowRange rows, int64_t layer_idx) {
   return chosen;
 }
 
-// The mean of TopP(s), p = 2k, over all rows (memory/eviction.h). Where only the choices are known each counts alike.
-void Pass::TellScores(RowRange rows, int64_t layer_idx, std::span<const int32_t> choices) {
-  const auto num_experts = static_cast<size_t>(args_.config.num_experts);
-  const std::span<const float> scores = args_.routing.Scores(layer_idx, rows.begin, rows.size());
-  mean_scores_.assign(num_experts, 0);
-  const auto num_rows = static_cast<float>(rows.size());
-  if (scores.empty()) {
-    const float each = 1 / (num_rows * static_cast<float>(args_.config.num_topk));
-    for (const int32_t expert_idx : choices) mean_scores_[static_cast<size_t>(expert_idx)] += each;
-  }
-  const size_t top = std::min(num_experts, 2 * static_cast<size_t>(args_.config.num_topk));
-  for (size_t begin = 0; begin < scores.size(); begin += num_experts) {
-    const std::span<const float> row = scores.subspan(begin, num_experts);
-    row_scores_.assign(row.begin(), row.end());
-    std::nth_element(row_scores_.begin(), row_scores_.begin() + static_cast<std::ptrdiff_t>(top) - 1, row_scores_.end(),
-                     std::greater<>());
-    const float least = row_scores_[top - 1];
-    for (size_t i = 0; i < num_experts; ++i) mean_scores_[i] += row[i] >= least ? row[i] / num_rows : 0;
-  }
-  args_.experts->OnScores(layer_idx, mean_scores_);
-}
-
 Event Pass::Group(RowRange rows, int64_t layer_idx) {
   std::fill(group_rows_.begin(), group_rows_.end(), 0);
   const std::span<const int32_t> choices = args_.routing.Choices(layer_idx, rows.begin, rows.size());
   for (const int32_t expert_idx : choices) ++group_rows_[expert_idx];
   std::exclusive_scan(group_rows_.begin(), group_rows_.end(), group_offsets_.begin(),
                       rows.begin * args_.config.num_topk);
-  if (args_.experts->wants_scores()) TellScores(rows, layer_idx, choices);
+  if (args_.experts->wants_scores()) {
+    const std::span<const float> scores = args_.routing.Scores(layer_idx, rows.begin, rows.size());
+    args_.experts->OnScores(layer_idx, mean_scores_.Of(scores, choices));
+  }
   if (args_.on_routing) args_.on_routing(layer_idx, rows, choices);
   return Issue(compute(), LabelOf("group", rows, layer_idx), {}, {},
                [rows](const OpContext& context) { ops::Group(context, rows); });

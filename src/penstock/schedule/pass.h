@@ -22,6 +22,7 @@
 #include "penstock/memory/expert_store.h"
 #include "penstock/memory/kv_staging.h"
 #include "penstock/model/cost.h"
+#include "penstock/routing/router_scores.h"
 #include "penstock/routing/routing_source.h"
 #include "penstock/runtime/runtime.h"
 #include "penstock/schedule/operations.h"
@@ -203,7 +204,6 @@ class Pass {
   ModelCost::Context ContextOf(RowRange rows) const;
   // The next layers with experts, kMaxAhead at most.
   absl::InlinedVector<int64_t, kMaxAhead> LayersAhead(int64_t layer_idx) const;
-  void TellScores(RowRange rows, int64_t layer_idx, std::span<const int32_t> choices);
 
   Args args_;
   std::mutex status_mutex_;        // of row_status: two processors may fail rows
@@ -216,7 +216,7 @@ class Pass {
   std::vector<int64_t> group_offsets_;             // [num_experts]: where their assignments begin
   Event input_offloaded_;                          // of the rows routed last: experts' inputs are on the host
   Events expert_outputs_;                          // of the host's experts: they are on the device
-  std::vector<float> mean_scores_, row_scores_;    // [num_experts]: of these rows; of one of them
+  MeanTopScores mean_scores_;
 };
 
 }  // namespace penstock

@@ -72,7 +72,8 @@ double PassSimulator::Time(const RowBatch& batch, std::vector<RowRange> micro_ba
              .row_status = row_status,
              .rows_at_once = args_.rows_at_once,
              .ffn_row_bytes = args_.ffn_row_bytes > 0 ? args_.ffn_row_bytes : 4 * args_.config.model_dim,
-             .looks_ahead = LooksAhead(args_.schedule)});
+             .looks_ahead = LooksAhead(args_.schedule),
+             .wants_scores = WantsScores(args_.schedule)});
   issue(pass);
   // Nothing fails where nothing is done.
   PENSTOCK_CHECK(pass.Finish([](std::span<const int64_t>, std::span<float>) {}).ok());
