@@ -1,11 +1,12 @@
 #include <algorithm>
 #include <array>
+#include <cerrno>
 #include <filesystem>
 #include <memory>
 #include <numeric>
 #include <utility>
 
-#include <unistd.h>
+#include <stdlib.h>  // NOLINT: mkdtemp
 
 #include "penstock/base/bytes.h"
 #include "penstock/base/clock.h"
@@ -52,10 +53,12 @@ struct Room {
   const Pair& WithoutPredictor(Eviction eviction) const {
     return *std::find_if(pairs.begin(), pairs.end(), [&](const Pair& pair) { return pair.eviction == eviction; });
   }
-  // The pair that takes least time, of those that can run; without a predictor unless that saves enough.
+  // The pair that takes least time, of those that can run; without a predictor unless that saves enough. Static here
+  // pins by this trace's choices, which a later run does not know.
   const Pair& Winner() const {
     const auto least = [](const Pair* a, const Pair& b) {
-      return b.predictor == PredictorKind::kOracle || (a != nullptr && a->seconds() <= b.seconds()) ? a : &b;
+      const bool can_run = b.predictor != PredictorKind::kOracle && b.eviction != Eviction::kStatic;
+      return !can_run || (a != nullptr && a->seconds() <= b.seconds()) ? a : &b;
     };
     const Pair* best = nullptr;
     for (const Pair& pair : pairs) best = least(best, pair);
@@ -138,14 +141,17 @@ class RoutingBench {
     PENSTOCK_ASSIGN_OR_RETURN(
         recording, OptionsWithRoom(recording, model_.engine_model(), static_cast<double>(flags_.room.front()) / 100));
     options_.routing_path.clear();
+    options_.routing_scores = false;
     return RunRequests(recording).status();
   }
 
   absl::Status MakeFolder() {
     std::error_code error;
-    folder_ = (std::filesystem::temp_directory_path(error) / fmt::format("penstock-routing-{}", ::getpid())).string();
-    std::filesystem::create_directories(folder_, error);
-    return error ? IoError("{}: {}", Printable(folder_), error.message()) : absl::OkStatus();
+    std::string path = (std::filesystem::temp_directory_path(error) / "penstock-routing-XXXXXX").string();
+    if (error) return IoError("no folder for temporary files: {}", error.message());
+    if (::mkdtemp(path.data()) == nullptr) return IoError("{}: cannot create: {}", Printable(path), ErrnoText(errno));
+    folder_ = path;
+    return absl::OkStatus();
   }
   // How often each expert was chosen: what eviction static pins by.
   std::string ChoicesPath() const { return folder_ + "/choices"; }
@@ -242,7 +248,9 @@ class RoutingBench {
     PENSTOCK_ASSIGN_OR_RETURN(const EnginePlan plan, PlanFor(options_, share));
     const MemoryPlan& memory = plan.policy.plan;
     room.num_slots = has_device_ ? memory.device.num_expert_slots : memory.num_expert_slots;
-    room.belady_hits = BeladyHits(facts_.wanted, room.num_slots);
+    // All experts come before the first step where there is room for all.
+    const bool has_all = room.num_slots == memory.num_experts_total;
+    room.belady_hits = has_all ? std::ssize(facts_.wanted) : BeladyHits(facts_.wanted, room.num_slots);
     for (const Eviction eviction : kAllEvictions) {
       if (WantsScores(eviction) && !facts_.has_scores) continue;
       for (const PredictorKind predictor : kAllPredictors) {
@@ -281,16 +289,25 @@ class RoutingBench {
     std::string text = fmt::format("{}: {} layers with {} experts, {} for each token; {} tokens in {} steps\n",
                                    Printable(model_.name()), config.num_moe_layers(), config.num_experts,
                                    config.num_topk, facts_.num_rows, facts_.num_steps);
-    if (facts_.gates[0].num_chosen == 0) return text + "no scores in the trace: mrs and gate are left out\n";
-    text += "gates of the next layers name of what is chosen there: ";
-    for (size_t i = 0; i < facts_.gates.size(); ++i) {
-      const TraceFacts::Guesses& guesses = facts_.gates[i];
-      if (guesses.num_chosen > 0)
-        text += fmt::format("{}{:.1f}% {} ahead", i > 0 ? ", " : "", 100 * guesses.accuracy(), i + 1);
+    if (!facts_.has_scores) text += "no scores in the trace: mrs is left out\n";
+    if (facts_.gates[0].num_chosen == 0) {
+      text += "no gates of later layers in the trace: predictor gate is left out\n";
+    } else {
+      text += "gates of the next layers name of what is chosen there: ";
+      for (size_t i = 0; i < facts_.gates.size(); ++i) {
+        const TraceFacts::Guesses& guesses = facts_.gates[i];
+        if (guesses.num_chosen > 0)
+          text += fmt::format("{}{:.1f}% {} ahead", i > 0 ? ", " : "", 100 * guesses.accuracy(), i + 1);
+      }
+      text += fmt::format(" (by chance {:.1f}%)\n",
+                          100.0 * static_cast<double>(config.num_topk) / static_cast<double>(config.num_experts));
     }
-    text += fmt::format(" (by chance {:.1f}%)\n",
-                        100.0 * static_cast<double>(config.num_topk) / static_cast<double>(config.num_experts));
-    if (has_device_) text += "hits: of the experts that the device computed; the host takes most of what is missing\n";
+    if (has_device_) {
+      text +=
+          "hits: of the experts that the device computed; the host takes most of what is missing. Belady's cache "
+          "serves "
+          "all uses, and begins empty\n";
+    }
     return text;
   }
 

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "penstock/base/status.h"
+#include "penstock/base/text.h"
 #include "penstock/engine/kept.h"
 #include "penstock/routing/trace_routing.h"
 
@@ -15,6 +16,7 @@ namespace {
 constexpr char kKind[] = "routing";
 constexpr uint64_t kPlentyBytes = uint64_t{1} << 50;
 constexpr int kMostPlans = 8;
+constexpr size_t kMostUses = 50'000'000;  // some GiB with what Belady's cache needs
 
 json::object IdentityOf(const std::string& fingerprint, bool has_device) {
   return {{"model", fingerprint}, {"device", has_device}};
@@ -70,10 +72,7 @@ void CountGuesses(TraceRouting& trace, const std::vector<int64_t>& moe_layers, s
 absl::StatusOr<TraceFacts> ReadTraceFacts(const std::string& trace_path, const ModelConfig& config,
                                           const ExpertLayouts& layouts) {
   PENSTOCK_ASSIGN_OR_RETURN(const std::unique_ptr<TraceRouting> trace, TraceRouting::Open(trace_path, config));
-  std::vector<int64_t> moe_layers;
-  for (int64_t layer_idx = 0; layer_idx < config.num_layers; ++layer_idx) {
-    if (config.layer_has_experts[layer_idx]) moe_layers.push_back(layer_idx);
-  }
+  const std::vector<int64_t> moe_layers = config.moe_layers();
   TraceFacts facts;
   for (;;) {
     PENSTOCK_ASSIGN_OR_RETURN(const bool found, trace->NextStep());
@@ -92,6 +91,10 @@ absl::StatusOr<TraceFacts> ReadTraceFacts(const std::string& trace_path, const M
       std::vector<int32_t> distinct(chosen.begin(), chosen.end());
       SortAndUnite(distinct);
       for (const int32_t expert_idx : distinct) facts.wanted.push_back(layouts.KeyOf(layer_idx, expert_idx));
+      if (facts.wanted.size() > kMostUses) {
+        return InputError("{}: experts are used more than {} times: record fewer steps", Printable(trace_path),
+                          kMostUses);
+      }
       facts.has_scores |= !trace->Scores(layer_idx, 0, num_rows).empty();
       CountGuesses(*trace, moe_layers, place, num_rows, config.num_topk, facts);
     }
@@ -105,8 +108,8 @@ absl::StatusOr<CorrelationTable> CountChoices(const std::string& trace_path, con
     PENSTOCK_ASSIGN_OR_RETURN(const bool found, trace->NextStep());
     if (!found) return table;
     const int64_t num_rows = std::ssize(trace->positions());
-    for (int64_t layer_idx = 0, moe_layer = 0; layer_idx < config.num_layers; ++layer_idx) {
-      if (!config.layer_has_experts[layer_idx]) continue;
+    int64_t moe_layer = 0;
+    for (const int64_t layer_idx : config.moe_layers()) {
       table.Update(moe_layer++, {.num_rows = num_rows, .choices = {}}, trace->Choices(layer_idx, 0, num_rows));
     }
   }

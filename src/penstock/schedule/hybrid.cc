@@ -23,10 +23,8 @@ constexpr size_t kMostCandidates = 4;
 
 class HybridSchedule : public Schedule {
  public:
-  HybridSchedule(const ScheduleOptions& options, const ModelConfig& config) : options_(options) {
-    for (int64_t layer_idx = 0; layer_idx < config.num_layers; ++layer_idx) {
-      if (config.layer_has_experts[layer_idx]) moe_layers_.push_back(layer_idx);
-    }
+  HybridSchedule(const ScheduleOptions& options, const ModelConfig& config)
+      : options_(options), moe_layers_(config.moe_layers()) {
     // A fixed mapping stays as it is.
     if (options.hybrid_rule == HybridRule::kFixed) options_.predictor = PredictorKind::kNone;
     predictor_ = MakePredictor(options_.predictor, {.layers = moe_layers_,
@@ -96,6 +94,7 @@ class HybridSchedule : public Schedule {
     }
     const double device_s = SumOf(plan.device, &ExpertWork::device_s);
     Predict(pass, rows, place);
+    const double begin_s = pass.runtime().now_s();
     LayerExperts* const both[] = {&device, &host};
     PENSTOCK_RETURN_IF_ERROR(LayerExperts::ComputeAll(
         both, LayerExperts::Order::kArrival, [] {},
@@ -103,6 +102,11 @@ class HybridSchedule : public Schedule {
     if (has_device) {
       LearnHost(plan.host, host);
       device_pace_.Learn(device_s, device.busy_s());
+      const double busy_s = std::max(device.busy_s(), host.busy_s());
+      if (plan.transfers.empty() && plan.reads.empty()) {
+        (plan.host.empty() ? alone_ : handed_over_).Learn(pass.runtime().now_s() - begin_s - busy_s, busy_s);
+      }
+      times_.host_first_s = cold_.seconds + Handover();
     }
     pass.Combine(rows, layer_idx);
     return absl::OkStatus();
@@ -167,15 +171,24 @@ class HybridSchedule : public Schedule {
   // The host computes one expert at a time: what the first of several took beyond its share of the others' time is the
   // price of cold caches.
   void LearnHost(const std::vector<int>& places, const LayerExperts& host) {
-    constexpr double kShare = 0.1;
-    if (places.empty()) return;
+    if (places.empty()) {
+      host_pace_.Forget();
+      cold_.Forget();
+      handed_over_.Forget();
+      return;
+    }
     const double expected_s = SumOf(places, &ExpertWork::host_s);
     if (places.size() > 1) {
       const double first_s = layer_.works[static_cast<size_t>(places[0])].host_s;
       const double pace = (host.busy_s() - host.first_s()) / (expected_s - first_s);
-      times_.host_first_s += kShare * (std::max(0.0, host.first_s() - pace * first_s) - times_.host_first_s);
+      cold_.Learn(std::max(0.0, host.first_s() - pace * first_s), pace * first_s);
     }
-    host_pace_.Learn(expected_s, host.busy_s() - times_.host_first_s);
+    host_pace_.Learn(expected_s, host.busy_s() - cold_.seconds);
+  }
+
+  // What a layer whose experts are all there takes longer with the host than without, beside the computing.
+  double Handover() const {
+    return alone_.is_known && handed_over_.is_known ? std::max(0.0, handed_over_.seconds - alone_.seconds) : 0;
   }
 
   // Names what should come while the link is idle.
@@ -241,7 +254,22 @@ class HybridSchedule : public Schedule {
       constexpr double kShare = 0.1;  // of the last layer
       if (expected_s > 0 && seconds > 0) factor *= 1 + kShare * (std::clamp(seconds / expected_s, 0.1, 10.0) - 1);
     }
+    void Forget() { factor += kForgets * (1 - factor); }
   };
+  // Of something that is added: lately. One that was many times what it is added to was an accident.
+  struct Mean {
+    double seconds = 0;
+    bool is_known = false;
+    void Learn(double sample_s, double beside_s) {
+      constexpr double kShare = 0.1, kMost = 10;
+      sample_s = std::min(sample_s, kMost * beside_s);
+      seconds += (is_known ? kShare : 1) * (sample_s - seconds);
+      is_known = true;
+    }
+    void Forget() { seconds -= kForgets * seconds; }
+  };
+  // In a layer in which nothing was learnt: what made a plan leave a processor out may have passed.
+  static constexpr double kForgets = 0.01;
   struct Candidate {
     int64_t key = 0;
     double saved_s = 0;
@@ -250,6 +278,8 @@ class HybridSchedule : public Schedule {
   ScheduleOptions options_;
   std::vector<int64_t> moe_layers_;
   Pace host_pace_, device_pace_;
+  Mean cold_;                 // that the host's first expert takes longer
+  Mean alone_, handed_over_;  // layers beside their computing: without the host, with it
   LaneTimes times_;
   std::vector<int64_t> num_rows_;  // [num_experts]
   Layer layer_;                    // that the rows are in

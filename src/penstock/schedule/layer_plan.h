@@ -46,7 +46,7 @@ struct ExpertWork {
 // What does not depend on the expert. Seconds; lanes are free from `*_free_s` on.
 struct LaneTimes {
   bool has_device = true;   // else the host computes everything
-  double host_first_s = 0;  // that the host's first expert takes longer: its caches are cold
+  double host_first_s = 0;  // that the host's first expert takes longer: its caches are cold, its rows have to come
   double transfer_s = 0;    // DRAM to device
   double read_s = 0;        // disk to DRAM
   double host_free_s = 0;
