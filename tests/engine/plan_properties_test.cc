@@ -126,7 +126,7 @@ TEST_F(PlanProperties, TheChoiceIsNearTheBestOfAllPolicies) {
       if (device == std::string("gpu") && t.options.device_memory_bytes == 0) continue;
       for (const ScheduleKind kind : kAllSchedules) {
         if (AttendsOnHost(kind) && device == std::string("cpu")) continue;
-        if (!PlannerChooses(kind, device == std::string("gpu"))) continue;
+        if (!PlannerChooses(kind)) continue;
         for (int64_t batch_size = 1; batch_size <= t.workload.num_requests; batch_size *= 2) {
           for (int64_t micro_batch = 1; micro_batch <= batch_size; micro_batch *= 2) {
             if (device == std::string("cpu") && micro_batch < batch_size) continue;

@@ -311,7 +311,7 @@ absl::StatusOr<std::vector<PolicyChoice>> SearchPolicies(const DescribedModel& m
       const std::string schedule(ScheduleName(kind));
       if (asked.policy.schedule != "auto" && asked.policy.schedule != schedule) continue;
       if (AttendsOnHost(kind) && device == "cpu") continue;
-      if (asked.policy.schedule == "auto" && !PlannerChooses(kind, device == "gpu")) continue;
+      if (asked.policy.schedule == "auto" && !PlannerChooses(kind)) continue;
       EngineOptions start = asked;
       start.device = device;
       start.policy.schedule = schedule;

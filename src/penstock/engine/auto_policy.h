@@ -22,11 +22,9 @@ struct PolicyChoice {
   RunEstimate estimate;
 };
 
-// Without a device hybrid fetches what its cache lacks, and what that costs depends on how soon tokens want the same
-// experts again, which a workload does not say; beside a device the host's computing is worth it anyway.
-constexpr bool PlannerChooses(ScheduleKind kind, bool has_device) {
-  return kind != ScheduleKind::kHybrid || has_device;
-}
+// Hybrid plans layer by layer by what lanes take, and may do worse with a faster link; what it is worth also depends on
+// how soon tokens want the same experts again, which a workload does not say.
+constexpr bool PlannerChooses(ScheduleKind kind) { return kind != ScheduleKind::kHybrid; }
 
 // The best policy of each processor and schedule that can run, best first; at least one. What `options` say is not
 // searched. Errors of the most modest policy when none can run. Begins with a policy that may be `near` the best one,
