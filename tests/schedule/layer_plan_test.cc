@@ -42,7 +42,12 @@ Layer RandomLayer(std::mt19937& random, int most_experts, double disk_share, boo
   return layer;
 }
 
-// The least time of all divisions and, where there are few experts, of all orders; else transfers and the device take
+double Price(const LayerPlan& plan, const Layer& layer) {
+  return SecondsOf(plan, layer.experts, layer.times) +
+         static_cast<double>(plan.transfers.size()) * layer.times.transfer_price_s;
+}
+
+// The least price of all divisions and, where there are few experts, of all orders; else transfers and the device take
 // the longest on the device first, which is best when all transfers take the same time (Johnson's rule).
 double Optimum(const Layer& layer, bool all_orders) {
   const int num_experts = static_cast<int>(layer.experts.size());
@@ -76,7 +81,7 @@ double Optimum(const Layer& layer, bool all_orders) {
       do {
         plan.device = present;
         plan.device.insert(plan.device.end(), plan.transfers.begin(), plan.transfers.end());
-        best_s = std::min(best_s, SecondsOf(plan, layer.experts, layer.times));
+        best_s = std::min(best_s, Price(plan, layer));
       } while (all_orders && std::next_permutation(plan.transfers.begin(), plan.transfers.end()));
       plan.host = hosts;
     };
@@ -124,12 +129,16 @@ TEST(LayerPlanTest, EveryRuleComputesEachExpertOnceWhereItCan) {
 struct Gap {
   double mean = 0, most = 0;
 };
-Gap GapOf(HybridRule rule, int num_layers, int most_experts, double disk_share, bool flat_device, bool all_orders) {
+// `transfer_price`: of a transfer's time.
+Gap GapOf(HybridRule rule, int num_layers, int most_experts, double disk_share, bool flat_device, bool all_orders,
+          double transfer_price = 0) {
   std::mt19937 random(7);
   Gap gap;
   for (int i = 0; i < num_layers; ++i) {
-    const Layer layer = RandomLayer(random, most_experts, disk_share, flat_device);
-    const double ratio = PlanLayer(rule, layer.experts, layer.times).seconds / Optimum(layer, all_orders) - 1;
+    Layer layer = RandomLayer(random, most_experts, disk_share, flat_device);
+    layer.times.transfer_price_s = transfer_price * layer.times.transfer_s;
+    const LayerPlan plan = PlanLayer(rule, layer.experts, layer.times);
+    const double ratio = Price(plan, layer) / Optimum(layer, all_orders) - 1;
     EXPECT_GT(ratio, -1e-9);
     gap.mean += ratio / num_layers;
     gap.most = std::max(gap.most, ratio);
@@ -141,6 +150,25 @@ TEST(LayerPlanTest, TheBalancedRuleFindsTheOptimum) {
   EXPECT_LT(GapOf(HybridRule::kBalanced, 1000, 10, 0, /*flat_device=*/true, /*all_orders=*/false).most, 1e-9);
   EXPECT_LT(GapOf(HybridRule::kBalanced, 1000, 10, 0, /*flat_device=*/false, /*all_orders=*/false).most, 0.01);
   EXPECT_LT(GapOf(HybridRule::kBalanced, 500, 5, 0, /*flat_device=*/true, /*all_orders=*/true).most, 1e-9);
+}
+
+TEST(LayerPlanTest, TheBalancedRuleFindsTheOptimumOfPricedTransfers) {
+  for (const double price : {0.2, 1.0}) {
+    EXPECT_LT(GapOf(HybridRule::kBalanced, 1000, 10, 0, /*flat_device=*/true, /*all_orders=*/false, price).most, 1e-9);
+    EXPECT_LT(GapOf(HybridRule::kBalanced, 1000, 10, 0, /*flat_device=*/false, /*all_orders=*/false, price).most, 0.01);
+  }
+}
+
+TEST(LayerPlanTest, PricedTransfersAreFewer) {
+  std::mt19937 random(11);
+  size_t num_free = 0, num_priced = 0;
+  for (int round = 0; round < 300; ++round) {
+    Layer layer = RandomLayer(random, 20, 0, false);
+    num_free += PlanLayer(HybridRule::kBalanced, layer.experts, layer.times).transfers.size();
+    layer.times.transfer_price_s = 0.2 * layer.times.transfer_s;
+    num_priced += PlanLayer(HybridRule::kBalanced, layer.experts, layer.times).transfers.size();
+  }
+  EXPECT_LT(num_priced, num_free);
 }
 
 // In which order experts are best read depends on who computes them.

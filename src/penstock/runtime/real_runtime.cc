@@ -5,6 +5,9 @@
 #include <utility>
 
 #include <sys/prctl.h>
+#include <sys/resource.h>
+#include <sys/syscall.h>
+#include <unistd.h>
 
 #include "penstock/base/bytes.h"
 #include "penstock/base/check.h"
@@ -25,6 +28,23 @@ constexpr double kAwakeSeconds = 50e-6;
 // About what waking takes: nobody sleeps for less. On a link so fast that it does not count the copy itself does.
 constexpr double kWakingSeconds = 20e-6;
 constexpr uint64_t kShortBytes = 64 * kKiB;
+
+// A thread that looks after a link or a disk works for microseconds and sleeps: it should not wait until one that
+// computes has used up its turn. Linux takes the length of turns from 6.12 on (no privilege needed); before, nothing
+// changes. With three threads on two cores pages waited for up to 6 ms, and prompts took 5 % longer.
+void AskForShortTurns() {
+  const struct {  // Linux's sched_attr, as far as it is needed
+    uint32_t size = 48;
+    uint32_t policy = 0;
+    uint64_t flags = 0x08;                          // SCHED_FLAG_KEEP_POLICY
+    int32_t nice = ::getpriority(PRIO_PROCESS, 0);  // of this thread; it stays as it is
+    uint32_t priority = 0;
+    uint64_t runtime_ns = 100'000;  // the least
+    uint64_t deadline_ns = 0, period_ns = 0;
+  } attributes;
+  static_assert(sizeof(attributes) == 48);
+  (void)::syscall(SYS_sched_setattr, 0, &attributes, 0);
+}
 
 absl::Status RunGuarded(const std::function<absl::Status()>& body) {
   if (!body) return absl::OkStatus();
@@ -316,8 +336,10 @@ void RealRuntime::SetSink(TaskSink* sink) {
 }
 
 void RealRuntime::ThreadWork(Lane& lane) {
-  // A throttled link sleeps for parts of a millisecond.
-  if (lane.link_bytes_per_s > 0) (void)::prctl(PR_SET_TIMERSLACK, 1000UL);
+  if (lane.link_bytes_per_s > 0) {
+    AskForShortTurns();
+    (void)::prctl(PR_SET_TIMERSLACK, 1000UL);  // a throttled link sleeps for parts of a millisecond
+  }
   Lock lock(mutex_);
   for (;;) {
     const TaskRef task = lane.is_running ? nullptr : TakeReady(lane, lock);
@@ -357,6 +379,7 @@ void RealRuntime::BeginReads(Lane& lane, Lock& lock) {
 }
 
 void RealRuntime::DiskWork(Lane& lane) {
+  AskForShortTurns();
   Lock lock(mutex_);
   for (;;) {
     BeginReads(lane, lock);

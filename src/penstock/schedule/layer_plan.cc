@@ -52,7 +52,7 @@ class Balance {
     size_t host_of_device = 0;
     size_t device_of_dram = 0;
     size_t device_of_disk = 0;
-    double seconds = kNever;
+    double price_s = kNever;  // the time, and what transfers cost
   };
 
   Balance(std::span<const ExpertWork> experts, const LaneTimes& times, const Queues& queues)
@@ -70,8 +70,8 @@ class Balance {
       for (size_t of_disk = 0; of_disk <= (times_.has_device ? queues_.on_disk.size() : 0); ++of_disk) {
         Split split = {.host_of_device = of_device, .device_of_disk = of_disk};
         split.device_of_dram = BestOfDram(split, host_s, device_s);
-        split.seconds = std::max(HostSeconds(split, host_s), DeviceSeconds(split, device_s));
-        if (split.seconds < best.seconds) best = split;
+        split.price_s = Price(split, host_s, device_s);
+        if (split.price_s < best.price_s) best = split;
       }
       if (of_device == queues_.on_device.size()) return best;
       const ExpertWork& next = Work(queues_.on_device[queues_.on_device.size() - 1 - of_device]);
@@ -144,12 +144,27 @@ class Balance {
         end = split.device_of_dram;
       }
     }
-    if (begin == 0) return 0;
-    const auto seconds = [&](size_t k) {
+    const auto price = [&](size_t k) {
       split.device_of_dram = k;
-      return std::max(DeviceSeconds(split, device_s), HostSeconds(split, host_s));
+      return Price(split, host_s, device_s);
     };
-    return seconds(begin - 1) <= seconds(begin) ? begin - 1 : begin;
+    // Up to there each further one saves less of the host's time, and costs as much.
+    end = begin;
+    begin = 0;
+    while (begin < end) {
+      const size_t middle = (begin + end) / 2;
+      if (price(middle) <= price(middle + 1)) {
+        end = middle;
+      } else {
+        begin = middle + 1;
+      }
+    }
+    return begin;
+  }
+
+  double Price(const Split& split, double host_s, double device_s) const {
+    return std::max(HostSeconds(split, host_s), DeviceSeconds(split, device_s)) +
+           static_cast<double>(split.device_of_dram + split.device_of_disk) * times_.transfer_price_s;
   }
 
   std::span<const ExpertWork> experts_;
@@ -161,9 +176,9 @@ class Balance {
 // Who computes each expert, and from this what each lane does in which order.
 class Division {
  public:
-  Division(std::span<const ExpertWork> experts, const LaneTimes& times, const Queues& queues,
-           const Balance::Split& split)
+  Division(std::span<const ExpertWork> experts, const LaneTimes& times, const Queues& queues)
       : experts_(experts), times_(times), queues_(queues), best_(experts.size()), reads_(queues.on_disk) {
+    const Balance::Split split = Balance(experts, times, queues).Best();
     const auto give_host = [&](std::span<const int> list) {
       for (const int i : list) best_[static_cast<size_t>(i)] = 1;
     };
@@ -181,7 +196,11 @@ class Division {
     if (reads_.size() < 2) return best;
     SortReads();
     LayerPlan other = Search();
-    return SecondsOf(other, experts_, times_) < SecondsOf(best, experts_, times_) ? other : best;
+    return Price(other) < Price(best) ? other : best;
+  }
+
+  double Price(const LayerPlan& plan) const {
+    return SecondsOf(plan, experts_, times_) + static_cast<double>(plan.transfers.size()) * times_.transfer_price_s;
   }
 
  private:
@@ -199,6 +218,7 @@ class Division {
   };
   struct LaneEnds {
     double host_s = 0, device_s = 0, link_s = 0;
+    double price_s = 0;  // of the transfers
     bool host_works = false, device_works = false;
   };
 
@@ -240,7 +260,7 @@ class Division {
     for (size_t k = steps_.size(); k-- > 0;) {
       steps_[k].least_left_s = left_s += std::min(steps_[k].host_s, steps_[k].device_s);
     }
-    best_s_ = SecondsOf(Plan(), experts_, times_);
+    best_s_ = Price(Plan());
     tried_ = best_;
     num_tried_ = 0;
     Descend(0, {.host_s = times_.host_free_s, .device_s = times_.device_free_s, .link_s = times_.link_free_s});
@@ -258,7 +278,8 @@ class Division {
 
   // Depth first, without those that can only be worse than the best so far.
   void Descend(size_t depth, const LaneEnds& ends) {
-    const double end_s = std::max(ends.host_works ? ends.host_s : 0, ends.device_works ? ends.device_s : 0);
+    const double end_s =
+        std::max(ends.host_works ? ends.host_s : 0, ends.device_works ? ends.device_s : 0) + ends.price_s;
     if (end_s >= best_s_ || ++num_tried_ > kMostTried) return;
     if (depth == steps_.size()) {
       best_s_ = end_s;
@@ -266,12 +287,13 @@ class Division {
       return;
     }
     const Step& step = steps_[depth];
-    if (ends.host_s + ends.device_s + step.least_left_s >= 2 * best_s_) return;
+    if (ends.host_s + ends.device_s + step.least_left_s >= 2 * (best_s_ - ends.price_s)) return;
     LaneEnds host = ends, device = ends;
     host.host_s = std::max(ends.host_s, step.ready_s) + (ends.host_works ? 0 : times_.host_first_s) + step.host_s;
     host.host_works = true;
     if (step.transfer_s > 0) {
       device.link_s = std::max(ends.link_s, step.ready_s) + step.transfer_s;
+      device.price_s += times_.transfer_price_s;
       device.device_s = std::max(device.device_s, device.link_s);
     }
     device.device_s += step.device_s;
@@ -297,7 +319,7 @@ class Division {
 
 LayerPlan PlanBalanced(std::span<const ExpertWork> experts, const LaneTimes& times) {
   const Queues queues = Sort(experts);
-  return Division(experts, times, queues, Balance(experts, times, queues).Best()).Improved();
+  return Division(experts, times, queues).Improved();
 }
 
 LayerPlan PlanTimelines(std::span<const ExpertWork> experts, const LaneTimes& times) {

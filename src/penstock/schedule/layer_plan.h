@@ -14,8 +14,9 @@ namespace penstock {
 
 // How experts are divided between the processors.
 enum class HybridRule : uint8_t {
-  // The least time of all plans in which the device takes the heaviest and the host the lightest, of those in the
-  // device's memory as of the others. The optimum where the device's time does not depend on the rows.
+  // The least time, with the transfers' prices, of all plans in which the device takes the heaviest and the host the
+  // lightest, of those in the device's memory as of the others. The optimum where the device's time does not depend on
+  // the rows.
   kBalanced,
   // HybriMoE's paper: the timeline (host, device, link) that would end its next operation first takes it, until none is
   // left. Host: what the device lacks, lightest first, then what it has from the light end. Device: what is there,
@@ -48,7 +49,10 @@ struct LaneTimes {
   bool has_device = true;   // else the host computes everything
   double host_first_s = 0;  // that the host's first expert takes longer: its caches are cold, its rows have to come
   double transfer_s = 0;    // DRAM to device
-  double read_s = 0;        // disk to DRAM
+  // What a transfer costs beyond this layer: another expert has to leave, and the processors get less of DRAM.
+  // kBalanced has the least sum of its time and its transfers' prices.
+  double transfer_price_s = 0;
+  double read_s = 0;  // disk to DRAM
   double host_free_s = 0;
   double device_free_s = 0;
   double link_free_s = 0;
