@@ -71,6 +71,19 @@ function(penstock_test NAME)
   set_tests_properties(${NAME} PROPERTIES LABELS "${ARG_LABELS}" TIMEOUT ${ARG_TIMEOUT})
 endfunction()
 
+# penstock_gpu_test(kernels/cuda_kernels_test DEPS penstock_kernels_cuda): the same file with a GPU -> ctest
+# "kernels/cuda_kernels_test/gpu", label gpu; skipped where there is none.
+function(penstock_gpu_test NAME)
+  cmake_parse_arguments(ARG "" "" "DEPS" ${ARGN})
+  string(REPLACE "/" "_" TARGET ${NAME}_gpu)
+  add_executable(${TARGET} ${PROJECT_SOURCE_DIR}/tests/${NAME}.cc ${PROJECT_SOURCE_DIR}/tests/gpu_main.cc)
+  set_target_properties(${TARGET} PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR}/tests)
+  target_include_directories(${TARGET} PRIVATE ${PROJECT_SOURCE_DIR})
+  target_link_libraries(${TARGET} PRIVATE ${ARG_DEPS} rapidcheck GTest::gmock)
+  add_test(NAME ${NAME}/gpu COMMAND ${TARGET})
+  set_tests_properties(${NAME}/gpu PROPERTIES LABELS gpu TIMEOUT 300 SKIP_RETURN_CODE 77)
+endfunction()
+
 # penstock_bench(kernels/gemm_bench DEPS penstock_kernels): bench/kernels/gemm_bench.cc
 function(penstock_bench NAME)
   cmake_parse_arguments(ARG "" "" "DEPS" ${ARGN})

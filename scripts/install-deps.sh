@@ -11,7 +11,7 @@ set -eu
 build="g++ cmake ninja-build make git ca-certificates pkg-config ccache python3"
 libraries="libboost1.81-dev libboost-json1.81-dev libcli11-dev libspdlog-dev libfmt-dev libabsl-dev liburing-dev \
 libxxhash-dev libutf8proc-dev"
-tests="libgtest-dev libgmock-dev libbenchmark-dev librapidcheck-dev python3-numpy"
+tests="libboost-context1.81-dev libgtest-dev libgmock-dev libbenchmark-dev librapidcheck-dev python3-numpy"
 check=""
 [ "$(uname -m)" = aarch64 ] || check="g++-aarch64-linux-gnu qemu-user-static"
 all="clang-14 clang libclang-rt-14-dev clang-format clang-tidy"

@@ -15,6 +15,7 @@
 #include <unistd.h>
 
 #include "penstock/base/status.h"
+#include "penstock/runtime/thread_stream.h"
 
 namespace penstock {
 namespace {
@@ -44,14 +45,19 @@ TEST(RealRuntime, EveryTaskRunsOnceAfterWhatItWaitsFor) {
     std::vector<char> fails(kNumTasks), expected(kNumTasks, 1);
     std::atomic<int> num_wrong{0};
     RealRuntime runtime;
-    const LaneIdx lanes[] = {runtime.AddIssuerLane("a"),    runtime.AddThreadLane("b"),
-                             runtime.AddThreadLane("c"),    runtime.AddIssuerLane("d"),
-                             runtime.AddThreadLane("e", 1), runtime.AddThreadLane("f", 1e7)};
+    const LaneIdx lanes[] = {runtime.AddIssuerLane("a"),
+                             runtime.AddThreadLane("b"),
+                             runtime.AddThreadLane("c"),
+                             runtime.AddIssuerLane("d"),
+                             runtime.AddThreadLane("e", 1),
+                             runtime.AddThreadLane("f", 1e7),
+                             runtime.AddStreamLane("g", std::make_unique<ThreadStream>()),
+                             runtime.AddStreamLane("h", std::make_unique<ThreadStream>())};
     std::vector<Event> events;
-    int last_of_lane[] = {-1, -1, -1, -1, -1, -1};
-    std::atomic<int> num_running[6] = {};
+    int last_of_lane[] = {-1, -1, -1, -1, -1, -1, -1, -1};
+    std::atomic<int> num_running[8] = {};
     for (int i = 0; i < kNumTasks; ++i) {
-      const size_t lane = random() % 6;
+      const size_t lane = random() % 8;
       Task task{.lane = lanes[lane], .label = {"task"}};
       if (last_of_lane[lane] >= 0) waits[i].push_back(last_of_lane[lane]);
       last_of_lane[lane] = i;
@@ -61,7 +67,7 @@ TEST(RealRuntime, EveryTaskRunsOnceAfterWhatItWaitsFor) {
         waits[i].push_back(before);
         if (fails[before] || expected[before] == 0) expected[i] = 0;
       }
-      fails[i] = random() % 150 == 0;
+      fails[i] = lane < 6 && random() % 150 == 0;  // what fails in a stream fails all after it
       if (lane == 5) task.cost.link_bytes = random() % 1000;
       task.body = [&, i, lane] {
         num_wrong += num_running[lane]++;
@@ -81,6 +87,56 @@ TEST(RealRuntime, EveryTaskRunsOnceAfterWhatItWaitsFor) {
     EXPECT_EQ(num_wrong, 0);
     for (int i = 0; i < kNumTasks; ++i) EXPECT_EQ(runs[i], expected[i]);
   }
+}
+
+// Tells how often it was asked to wait for another stream.
+class WatchedStream : public ThreadStream {
+ public:
+  explicit WatchedStream(std::atomic<int>& num_waits) : num_waits_(&num_waits) {}
+  void WaitFor(const std::shared_ptr<Mark>& mark) override {
+    ThreadStream::WaitFor(mark);
+    ++*num_waits_;
+  }
+
+ private:
+  std::atomic<int>* num_waits_;
+};
+
+TEST(RealRuntime, StreamsWaitForEachOtherWithoutTheHost) {
+  RealRuntime runtime;
+  std::atomic<int> num_waits{0};
+  const LaneIdx first = runtime.AddStreamLane("first", std::make_unique<ThreadStream>());
+  const LaneIdx second = runtime.AddStreamLane("second", std::make_unique<WatchedStream>(num_waits));
+  std::atomic<bool> go{false}, is_done{false};
+  const Event slow = runtime.Issue({.lane = first, .body = [&] {
+                                      while (!go) std::this_thread::yield();
+                                      is_done = true;
+                                      return absl::OkStatus();
+                                    }});
+  std::atomic<bool> in_order{false};
+  const Event next = runtime.Issue({.lane = second, .after = {slow}, .body = [&] {
+                                      in_order = is_done.load();
+                                      return absl::OkStatus();
+                                    }});
+  while (num_waits == 0) std::this_thread::yield();  // the second stream has its task while the first one is at work
+  EXPECT_FALSE(runtime.Done(next));
+  go = true;
+  EXPECT_TRUE(runtime.Wait(next).ok());
+  EXPECT_TRUE(in_order);
+  EXPECT_TRUE(runtime.Wait(slow).ok());
+  EXPECT_TRUE(runtime.Wait(runtime.Issue({.lane = second, .after = {slow}})).ok());
+  EXPECT_EQ(num_waits, 1);  // not for what has ended
+}
+
+TEST(RealRuntime, WhatFailsInAStreamFailsAllAfterIt) {
+  RealRuntime runtime;
+  const LaneIdx first = runtime.AddStreamLane("first", std::make_unique<ThreadStream>());
+  const LaneIdx second = runtime.AddStreamLane("second", std::make_unique<ThreadStream>());
+  const LaneIdx host = runtime.AddIssuerLane("host");
+  const Event failed = runtime.Issue({.lane = first, .body = [] { return IoError("the device fell off the bus"); }});
+  const Event later = runtime.Issue({.lane = second, .after = {failed}});
+  EXPECT_EQ(Message(runtime.Wait(runtime.Issue({.lane = host, .after = {later}}))), "the device fell off the bus");
+  EXPECT_EQ(Message(runtime.Wait(runtime.Issue({.lane = first}))), "the device fell off the bus");
 }
 
 TEST(RealRuntime, LanesWorkAtTheSameTime) {

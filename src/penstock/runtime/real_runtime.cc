@@ -66,8 +66,12 @@ struct RealRuntime::TaskState : Event::State {
   struct Successor {
     TaskRef task;
     bool takes_status;  // of this task
+    bool in_stream;     // both are streams': the device waits
   };
   std::vector<Successor> successors;
+  // On a stream lane:
+  std::shared_ptr<DeviceStream::Mark> mark;  // of its end, from when the stream has it until it has ended
+  std::vector<TaskRef> waits_in_stream;      // for these of other streams; given before it
   size_t num_reads_left = 0;
   double begin_s = 0, end_s = 0;
   bool done = false;
@@ -97,39 +101,58 @@ RealRuntime::~RealRuntime() {
   {
     const Lock lock(mutex_);
     stop_ = true;
-    for (const auto& lane : lanes_) lane->bell.Ring();
+    for (const auto& lane : lanes_) {
+      lane->bell.Ring();
+      lane->end_bell.Ring();
+    }
   }
   for (const auto& lane : lanes_) {
     if (lane->thread.joinable()) lane->thread.join();
+    if (lane->end_thread.joinable()) lane->end_thread.join();
   }
 }
 
-LaneIdx RealRuntime::AddLane(std::string name, LaneKind kind, double link_bytes_per_s,
-                             std::unique_ptr<DiskReader> reader) {
-  auto owned = std::make_unique<Lane>();
+LaneIdx RealRuntime::AddLane(std::string name, std::unique_ptr<Lane> owned) {
   Lane& lane = *owned;
-  lane.kind = kind;
-  lane.link_bytes_per_s = link_bytes_per_s;
-  lane.reader = std::move(reader);
   {
     const Lock lock(mutex_);
     lane.idx = static_cast<LaneIdx>(lanes_.size());
     account_.AddLane(std::move(name));
     lanes_.push_back(std::move(owned));
   }
-  if (kind == LaneKind::kThread) lane.thread = std::thread([this, &lane] { ThreadWork(lane); });
-  if (kind == LaneKind::kDisk) lane.thread = std::thread([this, &lane] { DiskWork(lane); });
+  switch (lane.kind) {
+    case LaneKind::kIssuer: break;
+    case LaneKind::kThread: lane.thread = std::thread([this, &lane] { ThreadWork(lane); }); break;
+    case LaneKind::kDisk: lane.thread = std::thread([this, &lane] { DiskWork(lane); }); break;
+    case LaneKind::kStream:
+      lane.thread = std::thread([this, &lane] { StreamWork(lane); });
+      lane.end_thread = std::thread([this, &lane] { StreamEndWork(lane); });
+      break;
+  }
   return lane.idx;
 }
 
-LaneIdx RealRuntime::AddIssuerLane(std::string name) { return AddLane(std::move(name), LaneKind::kIssuer, 0, nullptr); }
+LaneIdx RealRuntime::AddIssuerLane(std::string name) { return AddLane(std::move(name), std::make_unique<Lane>()); }
 
 LaneIdx RealRuntime::AddThreadLane(std::string name, double link_bytes_per_s) {
-  return AddLane(std::move(name), LaneKind::kThread, link_bytes_per_s, nullptr);
+  auto lane = std::make_unique<Lane>();
+  lane->kind = LaneKind::kThread;
+  lane->link_bytes_per_s = link_bytes_per_s;
+  return AddLane(std::move(name), std::move(lane));
 }
 
 LaneIdx RealRuntime::AddDiskLane(std::string name, std::unique_ptr<DiskReader> reader) {
-  return AddLane(std::move(name), LaneKind::kDisk, 0, std::move(reader));
+  auto lane = std::make_unique<Lane>();
+  lane->kind = LaneKind::kDisk;
+  lane->reader = std::move(reader);
+  return AddLane(std::move(name), std::move(lane));
+}
+
+LaneIdx RealRuntime::AddStreamLane(std::string name, std::unique_ptr<DeviceStream> stream) {
+  auto lane = std::make_unique<Lane>();
+  lane->kind = LaneKind::kStream;
+  lane->stream = std::move(stream);
+  return AddLane(std::move(name), std::move(lane));
 }
 
 double RealRuntime::now_s() const { return SecondsSince(epoch_); }
@@ -148,8 +171,12 @@ Event RealRuntime::Issue(Task task) {
     for (const Event& event : events) {
       auto* before = static_cast<TaskState*>(event.state_.get());
       if (before == nullptr) continue;
-      if (!before->done) {
-        before->successors.push_back({state, takes_status});
+      const bool on_device = lane.kind == LaneKind::kStream && lanes_[before->task.lane]->kind == LaneKind::kStream;
+      if (on_device && before->mark != nullptr) {
+        if (before->task.lane != task.lane)
+          state->waits_in_stream.push_back(std::static_pointer_cast<TaskState>(event.state_));
+      } else if (!before->done) {
+        before->successors.push_back({state, takes_status, on_device});
         ++state->num_blocking;
       } else if (takes_status) {
         state->status.Update(before->status);
@@ -215,7 +242,7 @@ void RealRuntime::End(Lane& lane, const TaskRef& task, absl::Status status, Lock
   task->done = true;
   --num_unfinished_;
   ++num_ended_;
-  for (const auto& [successor, takes_status] : task->successors) {
+  for (const auto& [successor, takes_status, in_stream] : task->successors) {
     if (takes_status) successor->status.Update(task->status);
     if (--successor->num_blocking > 0) continue;
     Lane& other = *lanes_[successor->task.lane];
@@ -402,6 +429,75 @@ void RealRuntime::DiskWork(Lane& lane) {
     lane.reading_bytes -= task->task.cost.link_bytes;
     absl::Status status = task->status;
     End(lane, task, std::move(status), lock);
+  }
+}
+
+// From now on other streams' tasks wait for its mark; the host waits for its end.
+void RealRuntime::GiveToStream(Lane& lane, const TaskRef& task, Lock& lock) {
+  task->begin_s = now_s();
+  std::vector<std::shared_ptr<DeviceStream::Mark>> marks;
+  for (const TaskRef& before : task->waits_in_stream) {
+    if (before->mark != nullptr) marks.push_back(before->mark);
+  }
+  lock.unlock();
+  for (const std::shared_ptr<DeviceStream::Mark>& mark : marks) lane.stream->WaitFor(mark);
+  absl::Status status = lane.stream->Run([task] { return RunGuarded(task->task.body); });
+  std::shared_ptr<DeviceStream::Mark> mark;
+  if (status.ok()) mark = lane.stream->Record();
+  lock.lock();
+  if (!status.ok()) {
+    End(lane, task, std::move(status), lock);
+    return;
+  }
+  task->mark = std::move(mark);
+  lane.given.push_back(task);
+  lane.end_bell.Ring();
+  std::erase_if(task->successors, [&](const TaskState::Successor& successor) {
+    if (!successor.in_stream) return false;
+    Lane& other = *lanes_[successor.task->task.lane];
+    if (&other != &lane) successor.task->waits_in_stream.push_back(task);
+    if (--successor.task->num_blocking == 0 && !other.queue.empty() && other.queue.front() == successor.task) {
+      WakeLane(other);
+    }
+    return true;
+  });
+}
+
+void RealRuntime::StreamWork(Lane& lane) {
+  Lock lock(mutex_);
+  for (;;) {
+    const TaskRef task = TakeReady(lane, lock);
+    if (task != nullptr) {
+      GiveToStream(lane, task, lock);
+    } else if (stop_) {
+      return;
+    } else {
+      lane.bell.Wait(lock);
+    }
+  }
+}
+
+void RealRuntime::StreamEndWork(Lane& lane) {
+  AskForShortTurns();
+  Lock lock(mutex_);
+  for (;;) {
+    if (lane.given.empty()) {
+      if (stop_) return;
+      lane.end_bell.Wait(lock);
+      continue;
+    }
+    const TaskRef task = lane.given.front();
+    lock.unlock();
+    absl::Status status = lane.stream->Synchronise(*task->mark);
+    lock.lock();
+    lane.given.pop_front();
+    task->mark = nullptr;
+    // It waited in the stream: for the task before it, and for those of other streams.
+    task->begin_s = std::max(task->begin_s, lane.last_end_s);
+    for (const TaskRef& before : task->waits_in_stream) task->begin_s = std::max(task->begin_s, before->end_s);
+    task->waits_in_stream.clear();
+    End(lane, task, std::move(status), lock);
+    lane.last_end_s = task->end_s;
   }
 }
 

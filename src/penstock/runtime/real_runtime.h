@@ -1,8 +1,10 @@
 // The runtime that works: bodies run on threads, reads on a disk reader, and everything is measured.
 //
-// Three kinds of lanes. An *issuer lane* has no thread: its tasks run in the issuer while it waits, so that on a
+// Four kinds of lanes. An *issuer lane* has no thread: its tasks run in the issuer while it waits, so that on a
 // machine with one processor no task is handed from thread to thread. A *thread lane* has one of its own; with a rate
-// it takes its time, as a link of that rate would. A *disk lane* keeps several reads under way.
+// it takes its time, as a link of that rate would. A *disk lane* keeps several reads under way. A *stream lane* gives
+// its tasks to a device's stream: between two of them events are left to the device, and only what the host waits for
+// comes back to it.
 #pragma once
 
 #include <chrono>
@@ -14,6 +16,7 @@
 #include <thread>
 #include <vector>
 
+#include "penstock/runtime/device_stream.h"
 #include "penstock/runtime/disk_reader.h"
 #include "penstock/runtime/lane_account.h"
 #include "penstock/runtime/runtime.h"
@@ -32,6 +35,8 @@ class RealRuntime : public Runtime {
   // A task takes at least cost.link_bytes / link_bytes_per_s; 0: no longer than its body.
   LaneIdx AddThreadLane(std::string name, double link_bytes_per_s = 0);
   LaneIdx AddDiskLane(std::string name, std::unique_ptr<DiskReader> reader);
+  // All streams are of one device.
+  LaneIdx AddStreamLane(std::string name, std::unique_ptr<DeviceStream> stream);
 
   Event Issue(Task task) override;
   absl::Status Wait(const Event& event) override;
@@ -47,7 +52,7 @@ class RealRuntime : public Runtime {
  private:
   struct TaskState;
   using TaskRef = std::shared_ptr<TaskState>;
-  enum class LaneKind : uint8_t { kIssuer, kThread, kDisk };
+  enum class LaneKind : uint8_t { kIssuer, kThread, kDisk, kStream };
   using Lock = std::unique_lock<std::mutex>;
   // Wakes one thread, which looks out for a moment before it sleeps: waking takes longer than many tasks do.
   class Bell {
@@ -65,17 +70,22 @@ class RealRuntime : public Runtime {
     LaneIdx idx = 0;
     double link_bytes_per_s = 0;
     std::unique_ptr<DiskReader> reader;
+    std::unique_ptr<DeviceStream> stream;
     std::thread thread;
+    std::thread end_thread;  // of a stream: waits for its tasks to end
+    Bell end_bell;
     Bell bell;
     std::deque<TaskRef> queue;     // guarded by mutex_, like all below
     bool is_running = false;       // a task, on its thread or on the one that made it ready
     std::vector<TaskRef> reading;  // on a disk lane: under way; the index is the reads' tag
     int num_reading = 0;
     uint64_t reading_bytes = 0;
-    bool in_reader = false;  // the thread waits for the disk
+    bool in_reader = false;     // the thread waits for the disk
+    std::deque<TaskRef> given;  // to the stream, not ended
+    double last_end_s = 0;      // of a stream's task
   };
 
-  LaneIdx AddLane(std::string name, LaneKind kind, double link_bytes_per_s, std::unique_ptr<DiskReader> reader);
+  LaneIdx AddLane(std::string name, std::unique_ptr<Lane> lane);
   static const TaskState* StateOf(const Event& event);
   // The task in front when nothing keeps it from running. Ends tasks in front whose events failed.
   TaskRef TakeReady(Lane& lane, Lock& lock);
@@ -91,6 +101,10 @@ class RealRuntime : public Runtime {
   void WorkUntil(Predicate happened);
   void ThreadWork(Lane& lane);
   void DiskWork(Lane& lane);
+  // Gives tasks to the stream, and waits for their ends.
+  void StreamWork(Lane& lane);
+  void StreamEndWork(Lane& lane);
+  void GiveToStream(Lane& lane, const TaskRef& task, Lock& lock);
   void BeginReads(Lane& lane, Lock& lock);
 
   const std::chrono::steady_clock::time_point epoch_;

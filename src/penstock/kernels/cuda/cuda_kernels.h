@@ -1,0 +1,161 @@
+// Kernels on a device, launched on a stream: pointers are to its memory unless they say otherwise.
+//
+// They follow the law of sums of kernels/kernel_table.h: what is computed from f32 rows, from int8 rows and from
+// attention's q, K and V has the host's bits. Products of bf16 rows are summed by the matrix units, 16 inputs at a
+// time: an order of their own, which like the law's depends on nothing but the inner dimension.
+#pragma once
+
+#include "penstock/kernels/cuda/stream.h"
+#include "penstock/kernels/kernel_table.h"
+
+namespace penstock::cuda {
+
+// Matrices that one launch multiplies, each by its own rows.
+inline constexpr int kMostGroups = 64;
+struct Matrices {
+  const std::byte* w[kMostGroups] = {};  // panels (tensor/packed_matrix.h), aligned to 64 bytes
+};
+// Rows of each: those of an expert among the assignments, or with no offsets all rows for the one matrix.
+struct RowGroups {
+  int32_t num_groups = 1;
+  const int64_t* offsets = nullptr;  // [num_experts + 1]: expert e has rows [offsets[e], offsets[e + 1])
+  int32_t expert_idx[kMostGroups] = {};
+  int64_t max_rows = 0;  // that a group can have
+};
+
+// y[row, col] = sum over k of x[row, k] * w[col, k], + bias[col] after the sum when bias is not null.
+struct GemmLaunch {
+  kernels::RowFormat x_format = kernels::RowFormat::kF32;
+  WeightFormat w_format = WeightFormat::kF32;
+  int64_t num_cols = 0;
+  int64_t inner_dim = 0;
+  const std::byte* x = nullptr;  // [rows] prepared: bf16 in pairs, with zeros up to a multiple of 16 inputs
+  int64_t x_stride_bytes = 0;    // a multiple of 16
+  Matrices weights = {};
+  const float* bias = nullptr;
+  float* y = nullptr;
+  int64_t y_stride = 0;
+  RowGroups groups = {};
+};
+void Gemm(const GemmLaunch& launch, Stream stream);
+
+// hidden[row] = silu(gate(x[row])) * up(x[row]), prepared as `x_format` says.
+struct GateUpLaunch {
+  kernels::RowFormat x_format = kernels::RowFormat::kF32;  // of x and of hidden
+  WeightFormat w_format = WeightFormat::kF32;
+  int64_t ffn_dim = 0;
+  int64_t inner_dim = 0;
+  const std::byte* x = nullptr;
+  int64_t x_stride_bytes = 0;
+  Matrices gate = {}, up = {};
+  std::byte* hidden = nullptr;  // [rows]
+  int64_t hidden_stride_bytes = 0;
+  RowGroups groups = {};
+};
+void GateUp(const GateUpLaunch& launch, Stream stream);
+
+// normed[row] = norm(x[row]) * weight, and prepared; either may be null.
+struct NormLaunch {
+  int64_t num_rows = 0;
+  int64_t dim = 0;
+  const float* x = nullptr;  // [num_rows, dim]
+  const float* weight = nullptr;
+  float eps = 0;
+  float* normed = nullptr;  // [num_rows, dim]
+  kernels::RowFormat format = kernels::RowFormat::kF32;
+  std::byte* prepared = nullptr;  // [num_rows]
+  int64_t prepared_stride_bytes = 0;
+};
+void NormRows(const NormLaunch& launch, Stream stream);
+// As PrepareRowsArgs with all inputs.
+struct PrepareLaunch {
+  int64_t num_rows = 0;
+  int64_t dim = 0;
+  const float* x = nullptr;  // [num_rows, dim]
+  kernels::RowFormat format = kernels::RowFormat::kF32;
+  std::byte* prepared = nullptr;
+  int64_t prepared_stride_bytes = 0;
+};
+void PrepareRows(const PrepareLaunch& launch, Stream stream);
+
+// QK norm (where there are weights), clamp (where it is not 0) and RoPE of rows of q, k and v, in place.
+struct QkvLaunch {
+  int64_t num_rows = 0;
+  int64_t num_heads = 0, num_kv_heads = 0, head_dim = 0;
+  float* q = nullptr;  // [num_rows, num_heads, head_dim]
+  float* k = nullptr;  // [num_rows, num_kv_heads, head_dim]
+  float* v = nullptr;
+  // Of all heads of a row together or of each head: norm_dim inputs at a time.
+  const float* q_norm = nullptr;
+  const float* k_norm = nullptr;
+  int64_t q_norm_dim = 0, k_norm_dim = 0;
+  float eps = 0;
+  float clip = 0;
+  const float* cos = nullptr;  // [num_rows, head_dim / 2]
+  const float* sin = nullptr;
+};
+void FinishQkv(const QkvLaunch& launch, Stream stream);
+
+// Softmax over the experts of each row, then its largest (RouterTopkArgs).
+struct RouterLaunch {
+  int64_t num_rows = 0;
+  int64_t num_experts = 0;
+  int64_t num_topk = 0;
+  bool renormalises = false;
+  float* scores = nullptr;        // [num_rows, num_experts]: logits in, probabilities out
+  int32_t* topk_idx = nullptr;    // [num_rows, num_topk]
+  float* topk_weights = nullptr;  // [num_rows, num_topk]
+};
+void RouterTopk(const RouterLaunch& launch, Stream stream);
+
+// Assignments [begin, end) sorted by expert, stable in rows: offsets of the experts, the place of each assignment and
+// the row of each place; and what experts take, in these places.
+struct GroupLaunch {
+  int64_t begin = 0, end = 0;
+  int64_t num_experts = 0;
+  int64_t num_topk = 0;
+  const int32_t* topk_idx = nullptr;  // [rows, num_topk]
+  int64_t* offsets = nullptr;         // [num_experts + 1]
+  int64_t* assignments = nullptr;     // [rows, num_topk]
+  int64_t* assigned_row = nullptr;    // [rows * num_topk]
+  const std::byte* input = nullptr;   // [rows]
+  std::byte* gathered = nullptr;      // [rows * num_topk]
+  int64_t input_bytes = 0;            // of a row: a multiple of 16
+};
+void Group(const GroupLaunch& launch, Stream stream);
+
+// As CombineArgs.
+void Combine(const kernels::CombineArgs& args, Stream stream);
+// target += source.
+void Add(const float* source, int64_t count, float* target, Stream stream);
+
+// Pages of each row's sequence, as they lie on the device.
+struct KvRows {
+  KvFormat format = KvFormat::kF32;
+  int64_t head_dim = 0;
+  int64_t num_kv_heads = 0;
+  int64_t first_block_bytes = 0;  // of the layer in a page
+  int64_t block_bytes = 0;        // of a head
+  int64_t num_rows = 0;
+  std::byte* const* pages = nullptr;    // of all rows
+  const int64_t* first_page = nullptr;  // [num_rows]: where a row's list begins
+  const int64_t* positions = nullptr;   // [num_rows]: in its pages
+};
+// The K and V [num_rows, num_kv_heads, head_dim] of each row into its page.
+void StoreKv(const KvRows& rows, const float* k, const float* v, Stream stream);
+
+// As AttentionArgs, for every row and head.
+struct AttentionLaunch {
+  KvRows rows = {};
+  int64_t num_heads = 0;
+  int64_t window = 0;
+  float scale = 0;
+  const float* q = nullptr;   // [num_rows, num_heads, head_dim]
+  float* out = nullptr;       // [num_rows, num_heads, head_dim]
+  int64_t max_positions = 0;  // that a row attends to, whole pages
+  float* scores = nullptr;    // [num_rows, num_heads, max_positions]
+  float* totals = nullptr;    // [num_rows, num_heads]
+};
+void Attention(const AttentionLaunch& launch, Stream stream);
+
+}  // namespace penstock::cuda

@@ -1,0 +1,196 @@
+#include "penstock/kernels/cuda/simt.h"
+
+#include <algorithm>
+#include <array>
+#include <cstdio>
+#include <cstdlib>
+#include <memory>
+#include <random>
+#include <vector>
+
+#include <boost/context/fiber.hpp>
+#include <boost/context/pooled_fixedsize_stack.hpp>
+
+namespace penstock::cuda::emulated {
+namespace {
+
+using boost::context::fiber;
+
+constexpr size_t kStackBytes = 128 * 1024;
+constexpr int kWarp = 32;
+
+// Threads that wait for each other.
+struct Barrier {
+  int num_members = 0;  // that have not ended
+  int num_waiting = 0;
+  uint64_t num_passed = 0;  // times that all came
+
+  void LetPass() {
+    if (num_waiting == 0 || num_waiting < num_members) return;
+    num_waiting = 0;
+    ++num_passed;
+  }
+};
+
+struct WarpState {
+  Barrier barrier;
+  std::array<uint64_t, kWarp> values = {};
+  WarpWords words = {};
+};
+
+struct Thread {
+  ThreadState state;
+  WarpState* warp = nullptr;
+  fiber body;
+  bool has_ended = false;
+};
+
+struct Block {
+  Barrier barrier;
+  std::vector<WarpState> warps;
+  std::vector<Thread> threads;
+  std::vector<std::byte> shared_memory;
+};
+
+thread_local Block* current_block = nullptr;
+thread_local Thread* current_thread = nullptr;
+thread_local fiber scheduler;
+thread_local uint64_t num_steps = 0;  // something happened: a barrier passed, a thread ended
+
+void WaitAt(Barrier& barrier) {
+  const uint64_t passed = barrier.num_passed;
+  ++barrier.num_waiting;
+  barrier.LetPass();
+  if (barrier.num_passed != passed) ++num_steps;
+  while (barrier.num_passed == passed) scheduler = std::move(scheduler).resume();
+}
+
+void Leave(Barrier& barrier) {
+  --barrier.num_members;
+  barrier.LetPass();
+}
+
+// Threads take turns in another order each time: one that comes too early or too late is found sooner.
+void RunBlock(Block& block) {
+  std::vector<Thread*> order;
+  for (Thread& thread : block.threads) order.push_back(&thread);
+  std::minstd_rand random(block.threads[0].state.block_idx.x + 1);
+  std::shuffle(order.begin(), order.end(), random);
+  while (!order.empty()) {
+    const uint64_t steps = num_steps;
+    for (Thread* thread : order) {
+      current_thread = thread;
+      thread->body = std::move(thread->body).resume();
+    }
+    const size_t num_left = order.size();
+    std::erase_if(order, [](const Thread* thread) { return thread->has_ended; });
+    if (order.size() == num_left && steps == num_steps) {
+      std::fprintf(stderr, "emulated block (%u, %u): %zu threads wait at barriers that others never reach\n",
+                   order[0]->state.block_idx.x, order[0]->state.block_idx.y, num_left);
+      std::abort();
+    }
+  }
+}
+
+}  // namespace
+
+const ThreadState& CurrentThread() { return current_thread->state; }
+
+void BlockBarrier() { WaitAt(current_block->barrier); }
+void WarpBarrier() { WaitAt(current_thread->warp->barrier); }
+
+uint64_t Shuffle(uint64_t value, int lane) {
+  WarpState& warp = *current_thread->warp;
+  warp.values[static_cast<size_t>(LaneOfThread())] = value;
+  WaitAt(warp.barrier);
+  const uint64_t result = warp.values[static_cast<size_t>(lane)];
+  WaitAt(warp.barrier);
+  return result;
+}
+
+WarpWords ShareWords(const std::array<uint32_t, 6>& words) {
+  WarpState& warp = *current_thread->warp;
+  warp.words[static_cast<size_t>(LaneOfThread())] = words;
+  WaitAt(warp.barrier);
+  const WarpWords all = warp.words;
+  WaitAt(warp.barrier);
+  return all;
+}
+
+void RunGrid(const LaunchShape& shape, const std::function<void()>& thread) {
+  static thread_local boost::context::pooled_fixedsize_stack stacks(kStackBytes);
+  const size_t num_threads = shape.block.x;
+  for (uint32_t z = 0; z < shape.grid.z; ++z) {
+    for (uint32_t y = 0; y < shape.grid.y; ++y) {
+      for (uint32_t x = 0; x < shape.grid.x; ++x) {
+        Block block;
+        // Not zeros: what nobody wrote is NaN, or a large number.
+        block.shared_memory.assign(shape.shared_bytes + 16, std::byte{0xFF});
+        std::byte* shared = block.shared_memory.data();
+        shared += (16 - reinterpret_cast<uintptr_t>(shared) % 16) % 16;
+        block.warps.resize((num_threads + kWarp - 1) / kWarp);
+        block.threads.resize(num_threads);
+        block.barrier.num_members = static_cast<int>(num_threads);
+        for (size_t i = 0; i < num_threads; ++i) {
+          Thread& t = block.threads[i];
+          t.state = {dim3(static_cast<uint32_t>(i)), dim3(x, y, z), shape.block, shape.grid, shared};
+          t.warp = &block.warps[i / kWarp];
+          ++t.warp->barrier.num_members;
+          t.body = fiber(std::allocator_arg, stacks, [&t, &thread](fiber&& from) {
+            scheduler = std::move(from);
+            thread();
+            t.has_ended = true;
+            ++num_steps;
+            Leave(t.warp->barrier);
+            Leave(current_block->barrier);
+            return std::move(scheduler);
+          });
+        }
+        current_block = &block;
+        RunBlock(block);
+      }
+    }
+  }
+}
+
+}  // namespace penstock::cuda::emulated
+
+namespace penstock::cuda {
+namespace {
+
+// The operands of all lanes.
+template <typename Product, typename Sum>
+void Multiply(Sum (&d)[4], const uint32_t (&a)[4], const uint32_t (&b)[2], int num_words, const Product& product) {
+  const emulated::WarpWords all = emulated::ShareWords({a[0], a[1], a[2], a[3], b[0], b[1]});
+  const int g = Lane() / 4, t = Lane() % 4;
+  for (int i = 0; i < 4; ++i) {
+    const int upper = i / 2, row = 2 * t + i % 2;
+    // Words of inputs in increasing order: those of the four lanes of a row, first the lower halves.
+    for (int word = 0; word < num_words; ++word) {
+      const size_t half = static_cast<size_t>(word / 4);
+      const auto lane_a = static_cast<size_t>(4 * g + word % 4), lane_b = static_cast<size_t>(4 * row + word % 4);
+      d[i] = product(d[i], all[lane_a][2 * half + static_cast<size_t>(upper)], all[lane_b][4 + half]);
+    }
+  }
+}
+
+}  // namespace
+
+void MultiplyCodes(int32_t (&d)[4], const uint32_t (&a)[4], const uint32_t (&b)[2]) {
+  Multiply(d, a, b, 8, [](int32_t sum, uint32_t x, uint32_t y) {
+    for (int i = 0; i < 4; ++i) {
+      sum += static_cast<int32_t>(x >> 8 * i & 0xFF) * static_cast<int8_t>(y >> 8 * i & 0xFF);
+    }
+    return sum;
+  });
+}
+
+// In f32 with one rounding for each product; the hardware's order is not told.
+void MultiplyBf16(float (&d)[4], const uint32_t (&a)[4], const uint32_t (&b)[2]) {
+  Multiply(d, a, b, 8, [](float sum, uint32_t x, uint32_t y) {
+    sum = std::fma(__uint_as_float(x << 16), __uint_as_float(y << 16), sum);
+    return std::fma(__uint_as_float(x & 0xFFFF0000u), __uint_as_float(y & 0xFFFF0000u), sum);
+  });
+}
+
+}  // namespace penstock::cuda

@@ -1,0 +1,141 @@
+// CUDA's threads on the host, for tests: the threads of a block are fibers that take turns at barriers and shuffles;
+// blocks run one after the other. What a kernel leaves in shared memory, or never wrote there, is not there for the
+// next block. Deadlocks end the program with a message. No timing, no races between warps: compute-sanitizer finds
+// those on a GPU.
+#pragma once
+
+#include <array>
+#include <cmath>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <functional>
+
+#include "penstock/kernels/cuda/stream.h"
+
+#define PENSTOCK_KERNEL(max_threads) void
+#define PENSTOCK_DEVICE inline
+#define __restrict__ __restrict
+
+struct dim3 {
+  uint32_t x = 1, y = 1, z = 1;
+  constexpr dim3(uint32_t x_ = 1, uint32_t y_ = 1, uint32_t z_ = 1) : x(x_), y(y_), z(z_) {}
+};
+struct alignas(16) uint4 {
+  uint32_t x, y, z, w;
+};
+struct alignas(8) uint2 {
+  uint32_t x, y;
+};
+struct alignas(8) float2 {
+  float x, y;
+};
+struct alignas(16) float4 {
+  float x, y, z, w;
+};
+
+namespace penstock::cuda {
+struct LaunchShape;
+}
+
+namespace penstock::cuda::emulated {
+
+// What device code may ask about the thread that runs it.
+struct ThreadState {
+  dim3 thread_idx, block_idx, block_dim, grid_dim;
+  std::byte* shared_memory = nullptr;
+};
+const ThreadState& CurrentThread();
+
+// Until all threads of the block, or of the warp, have come here.
+void BlockBarrier();
+void WarpBarrier();
+// What `lane` of the warp gave in the same call.
+uint64_t Shuffle(uint64_t value, int lane);
+// What every lane gave.
+using WarpWords = std::array<std::array<uint32_t, 6>, 32>;
+WarpWords ShareWords(const std::array<uint32_t, 6>& words);
+
+void RunGrid(const LaunchShape& shape, const std::function<void()>& thread);
+
+template <typename T>
+T ShuffleAs(T value, int lane) {
+  uint64_t bits = 0;
+  std::memcpy(&bits, &value, sizeof(T));
+  bits = Shuffle(bits, lane);
+  std::memcpy(&value, &bits, sizeof(T));
+  return value;
+}
+inline int LaneOfThread() { return static_cast<int>(CurrentThread().thread_idx.x % 32); }
+
+}  // namespace penstock::cuda::emulated
+
+#define threadIdx (::penstock::cuda::emulated::CurrentThread().thread_idx)
+#define blockIdx (::penstock::cuda::emulated::CurrentThread().block_idx)
+#define blockDim (::penstock::cuda::emulated::CurrentThread().block_dim)
+#define gridDim (::penstock::cuda::emulated::CurrentThread().grid_dim)
+
+inline void __syncthreads() { penstock::cuda::emulated::BlockBarrier(); }
+inline void __syncwarp(uint32_t = 0xFFFFFFFFu) { penstock::cuda::emulated::WarpBarrier(); }
+template <typename T>
+T __shfl_sync(uint32_t, T value, int lane) {
+  return penstock::cuda::emulated::ShuffleAs(value, lane);
+}
+template <typename T>
+T __shfl_xor_sync(uint32_t, T value, int mask) {
+  return penstock::cuda::emulated::ShuffleAs(value, penstock::cuda::emulated::LaneOfThread() ^ mask);
+}
+// Lanes beyond the last keep what they have.
+template <typename T>
+T __shfl_down_sync(uint32_t, T value, int delta) {
+  const int lane = penstock::cuda::emulated::LaneOfThread();
+  return penstock::cuda::emulated::ShuffleAs(value, lane + delta < 32 ? lane + delta : lane);
+}
+template <typename T>
+T __shfl_up_sync(uint32_t, T value, int delta) {
+  const int lane = penstock::cuda::emulated::LaneOfThread();
+  return penstock::cuda::emulated::ShuffleAs(value, lane >= delta ? lane - delta : lane);
+}
+
+inline uint32_t __ballot_sync(uint32_t, bool vote) {
+  uint32_t bits = 0;
+  for (int lane = 0; lane < 32; ++lane) {
+    bits |= penstock::cuda::emulated::ShuffleAs<uint32_t>(vote ? 1 : 0, lane) << lane;
+  }
+  return bits;
+}
+
+inline float __fmaf_rn(float a, float b, float c) { return std::fma(a, b, c); }
+inline float __fdiv_rn(float a, float b) { return a / b; }
+inline float __fsqrt_rn(float x) { return std::sqrt(x); }
+inline float __int2float_rn(int32_t x) { return static_cast<float>(x); }
+inline uint32_t __float_as_uint(float x) {
+  uint32_t bits;
+  std::memcpy(&bits, &x, 4);
+  return bits;
+}
+inline float __uint_as_float(uint32_t bits) {
+  float x;
+  std::memcpy(&x, &bits, 4);
+  return x;
+}
+
+namespace penstock::cuda {
+
+inline std::byte* SharedMemory() { return emulated::CurrentThread().shared_memory; }
+
+template <typename... Parameters, typename... Arguments>
+void Launch(void (*kernel)(Parameters...), const LaunchShape& shape, Stream, const Arguments&... arguments) {
+  emulated::RunGrid(shape, [&] { kernel(arguments...); });
+}
+
+inline uint4 LoadOnce(const void* source) {
+  uint4 value;
+  std::memcpy(&value, source, sizeof(value));
+  return value;
+}
+
+void MultiplyCodes(int32_t (&d)[4], const uint32_t (&a)[4], const uint32_t (&b)[2]);
+void MultiplyBf16(float (&d)[4], const uint32_t (&a)[4], const uint32_t (&b)[2]);
+
+}  // namespace penstock::cuda

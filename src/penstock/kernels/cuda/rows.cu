@@ -1,0 +1,155 @@
+// Kernels that go over rows: norms, prepared rows, what comes between projections and attention, combining.
+#include "penstock/kernels/cuda/cuda_kernels.h"
+#include "penstock/kernels/cuda/math.cuh"
+
+namespace penstock::cuda {
+namespace {
+
+constexpr int kRowThreads = 256;
+constexpr int kRowWarps = kRowThreads / kWarpThreads;
+
+// The scale by which a row is normalised. All lanes of a warp come here, and all get it.
+PENSTOCK_DEVICE float NormScale(const float* x, int64_t dim, float eps) {
+  float squares = 0;
+  for (int64_t i = 0; i < dim; i += 16) {
+    const int64_t k = i + Lane() % 16;
+    const float value = k < dim ? x[k] : 0.0f;
+    squares = __fmaf_rn(value, value, squares);
+  }
+  const float mean = __fdiv_rn(SumOf16Lanes(squares), static_cast<float>(dim));
+  return __fdiv_rn(1.0f, __fsqrt_rn(mean + eps));
+}
+
+PENSTOCK_DEVICE void PrepareRow(kernels::RowFormat format, const float* x, int64_t dim, std::byte* target) {
+  for (int64_t first = static_cast<int64_t>(Warp()) * kInt8Group; first < dim; first += kRowWarps * kInt8Group) {
+    float values[4];
+    for (int i = 0; i < 4; ++i) {
+      const int64_t k = first + 4 * Lane() + i;
+      values[i] = k < dim ? x[k] : 0.0f;
+    }
+    StorePrepared(format, values, first, dim, target);
+  }
+}
+
+// A block has a row, in shared memory: the sum of squares takes it in steps of 16, which one after the other from
+// device memory would wait for each.
+PENSTOCK_KERNEL(kRowThreads) NormKernel(const NormLaunch args) {
+  const int64_t row_idx = blockIdx.x;
+  float* const row = reinterpret_cast<float*>(SharedMemory());  // [dim], then the scale
+  float* const scale = row + args.dim;
+  for (int64_t k = threadIdx.x; k < args.dim; k += kRowThreads) row[k] = args.x[row_idx * args.dim + k];
+  __syncthreads();
+  if (Warp() == 0) {
+    const float found = NormScale(row, args.dim, args.eps);
+    if (Lane() == 0) *scale = found;
+  }
+  __syncthreads();
+  for (int64_t k = threadIdx.x; k < args.dim; k += kRowThreads) {
+    const float value = row[k] * *scale * args.weight[k];
+    row[k] = value;
+    if (args.normed != nullptr) args.normed[row_idx * args.dim + k] = value;
+  }
+  if (args.prepared == nullptr) return;
+  __syncthreads();
+  PrepareRow(args.format, row, args.dim, args.prepared + row_idx * args.prepared_stride_bytes);
+}
+
+PENSTOCK_KERNEL(kRowThreads) PrepareKernel(const PrepareLaunch args) {
+  const int64_t row_idx = blockIdx.x;
+  PrepareRow(args.format, args.x + row_idx * args.dim, args.dim, args.prepared + row_idx * args.prepared_stride_bytes);
+}
+
+// A row of q, k or v by a block: parts of `norm_dim` are normalised by warps.
+struct HeadsOfRow {
+  float* x;
+  int64_t dim;
+  const float* weight;
+  int64_t norm_dim;
+};
+PENSTOCK_DEVICE void NormHeads(const HeadsOfRow& heads, float eps) {
+  if (heads.weight == nullptr) return;
+  for (int64_t first = static_cast<int64_t>(Warp()) * heads.norm_dim; first < heads.dim;
+       first += kRowWarps * heads.norm_dim) {
+    float* const x = heads.x + first;
+    const float scale = NormScale(x, heads.norm_dim, eps);
+    __syncwarp();
+    for (int64_t k = Lane(); k < heads.norm_dim; k += kWarpThreads) x[k] = x[k] * scale * heads.weight[k];
+  }
+}
+
+PENSTOCK_DEVICE void Clip(float limit, float* x, int64_t dim) {
+  for (int64_t k = threadIdx.x; k < dim; k += kRowThreads) {
+    x[k] = x[k] < -limit ? -limit : limit < x[k] ? limit : x[k];
+  }
+}
+
+PENSTOCK_DEVICE void Rotate(float* x, int64_t dim, int64_t head_dim, const float* cos, const float* sin) {
+  const int64_t half = head_dim / 2;
+  for (int64_t i = threadIdx.x; i < dim / 2; i += kRowThreads) {
+    float* const first = x + i / half * head_dim + i % half;
+    float* const second = first + half;
+    const float a = *first, b = *second, c = cos[i % half], s = sin[i % half];
+    *first = a * c - b * s;
+    *second = b * c + a * s;
+  }
+}
+
+PENSTOCK_KERNEL(kRowThreads) FinishQkvKernel(const QkvLaunch args) {
+  const int64_t row_idx = blockIdx.x, half = args.head_dim / 2;
+  const int64_t q_dim = args.num_heads * args.head_dim, kv_dim = args.num_kv_heads * args.head_dim;
+  const HeadsOfRow q = {args.q + row_idx * q_dim, q_dim, args.q_norm, args.q_norm_dim};
+  const HeadsOfRow k = {args.k + row_idx * kv_dim, kv_dim, args.k_norm, args.k_norm_dim};
+  NormHeads(q, args.eps);
+  NormHeads(k, args.eps);
+  __syncthreads();
+  if (args.clip > 0) {
+    Clip(args.clip, q.x, q_dim);
+    Clip(args.clip, k.x, kv_dim);
+    Clip(args.clip, args.v + row_idx * kv_dim, kv_dim);
+    __syncthreads();
+  }
+  Rotate(q.x, q_dim, args.head_dim, args.cos + row_idx * half, args.sin + row_idx * half);
+  Rotate(k.x, kv_dim, args.head_dim, args.cos + row_idx * half, args.sin + row_idx * half);
+}
+
+PENSTOCK_KERNEL(kRowThreads) CombineKernel(const kernels::CombineArgs args) {
+  const int64_t row_idx = blockIdx.x;
+  const int64_t* const assignments = args.assignments + row_idx * args.num_topk;
+  const float* const weights = args.weights + row_idx * args.num_topk;
+  for (int64_t d = threadIdx.x; d < args.dim; d += kRowThreads) {
+    float sum = 0;
+    for (int64_t j = 0; j < args.num_topk; ++j) {
+      sum = __fmaf_rn(weights[j], args.z[assignments[j] * args.z_stride + d], sum);
+    }
+    args.y[row_idx * args.y_stride + d] = args.residual[row_idx * args.residual_stride + d] + sum;
+  }
+}
+
+PENSTOCK_KERNEL(kRowThreads) AddKernel(const float* source, const int64_t count, float* target) {
+  const int64_t i = static_cast<int64_t>(blockIdx.x) * kRowThreads + threadIdx.x;
+  if (i < count) target[i] += source[i];
+}
+
+LaunchShape RowsShape(int64_t num_rows, size_t shared_bytes = 0) {
+  return {.grid = dim3(static_cast<uint32_t>(num_rows)), .block = dim3(kRowThreads), .shared_bytes = shared_bytes};
+}
+
+}  // namespace
+
+void NormRows(const NormLaunch& launch, Stream stream) {
+  Launch(NormKernel, RowsShape(launch.num_rows, sizeof(float) * (static_cast<size_t>(launch.dim) + 1)), stream, launch);
+}
+void PrepareRows(const PrepareLaunch& launch, Stream stream) {
+  Launch(PrepareKernel, RowsShape(launch.num_rows), stream, launch);
+}
+void FinishQkv(const QkvLaunch& launch, Stream stream) {
+  Launch(FinishQkvKernel, RowsShape(launch.num_rows), stream, launch);
+}
+void Combine(const kernels::CombineArgs& args, Stream stream) {
+  Launch(CombineKernel, RowsShape(args.num_rows), stream, args);
+}
+void Add(const float* source, int64_t count, float* target, Stream stream) {
+  Launch(AddKernel, RowsShape((count + kRowThreads - 1) / kRowThreads), stream, source, count, target);
+}
+
+}  // namespace penstock::cuda

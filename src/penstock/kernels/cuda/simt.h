@@ -1,0 +1,100 @@
+// What device code is written in: CUDA C++, and the few things that CUDA C++ says differently from architecture to
+// architecture. With PENSTOCK_EMULATED_SIMT the same code compiles for the host, where every thread of a block is a
+// fiber (emulated/simt.h): so its arithmetic, its barriers and its indices are tested where there is no GPU.
+//
+// Device code is compiled with -fmad=false: what is fused is written fused, as on the host.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "penstock/kernels/cuda/stream.h"
+
+#ifdef PENSTOCK_EMULATED_SIMT
+#include "penstock/kernels/cuda/emulated/simt.h"
+#else
+#include <cuda_runtime.h>
+
+#define PENSTOCK_KERNEL(max_threads) __global__ void __launch_bounds__(max_threads)
+#define PENSTOCK_DEVICE __device__ __forceinline__
+#endif
+
+namespace penstock::cuda {
+
+inline constexpr int kWarpThreads = 32;
+inline constexpr uint32_t kAllLanes = 0xFFFFFFFFu;
+
+struct LaunchShape {
+  dim3 grid;
+  dim3 block;
+  size_t shared_bytes = 0;
+};
+
+#ifndef PENSTOCK_EMULATED_SIMT
+
+// Dynamic shared memory, aligned to 16 bytes. The same for all kernels: one at a time.
+PENSTOCK_DEVICE std::byte* SharedMemory() {
+  extern __shared__ uint4 penstock_shared_memory[];
+  return reinterpret_cast<std::byte*>(penstock_shared_memory);
+}
+
+// Errors are sticky: cudaGetLastError() tells of them.
+template <typename... Parameters, typename... Arguments>
+void Launch(void (*kernel)(Parameters...), const LaunchShape& shape, Stream stream, const Arguments&... arguments) {
+  if (shape.grid.x == 0 || shape.grid.y == 0 || shape.grid.z == 0) return;
+  // Beyond what every kernel may take.
+  if (shape.shared_bytes > 48 * 1024) {
+    (void)cudaFuncSetAttribute(reinterpret_cast<const void*>(kernel), cudaFuncAttributeMaxDynamicSharedMemorySize,
+                               static_cast<int>(shape.shared_bytes));
+  }
+  kernel<<<shape.grid, shape.block, shape.shared_bytes, stream>>>(arguments...);
+}
+
+// 16 bytes that are read once: they should not push anything else out of the first cache.
+PENSTOCK_DEVICE uint4 LoadOnce(const void* source) {
+  uint4 value;
+  asm volatile("ld.global.nc.L1::no_allocate.v4.u32 {%0, %1, %2, %3}, [%4];"
+               : "=r"(value.x), "=r"(value.y), "=r"(value.z), "=r"(value.w)
+               : "l"(source));
+  return value;
+}
+
+// d += a . b^T exactly: a [16, 32] of u8, b [8, 32] of s8, d [16, 8]. With g = lane / 4 and t = lane % 4, a has rows
+// g, g + 8, g, g + 8 at inputs 4 t, 4 t, 16 + 4 t, 16 + 4 t (four each), b has row g at inputs 4 t and 16 + 4 t, d has
+// (g, 2 t), (g, 2 t + 1), (g + 8, 2 t), (g + 8, 2 t + 1).
+PENSTOCK_DEVICE void MultiplyCodes(int32_t (&d)[4], const uint32_t (&a)[4], const uint32_t (&b)[2]) {
+#if __CUDA_ARCH__ >= 800
+  asm("mma.sync.aligned.m16n8k32.row.col.s32.u8.s8.s32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
+      : "+r"(d[0]), "+r"(d[1]), "+r"(d[2]), "+r"(d[3])
+      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
+#else
+#pragma unroll
+  for (int i = 0; i < 4; ++i) {
+    int32_t* const half = d + 2 * (i % 2);
+    asm("mma.sync.aligned.m8n8k16.row.col.s32.u8.s8.s32 {%0, %1}, {%2}, {%3}, {%0, %1};"
+        : "+r"(half[0]), "+r"(half[1])
+        : "r"(a[i]), "r"(b[i / 2]));
+  }
+#endif
+}
+
+// d += a . b^T in f32: a [16, 16] and b [8, 16] of bf16, in pairs: as above with inputs 2 t and 8 + 2 t. Not before
+// sm_80.
+PENSTOCK_DEVICE void MultiplyBf16(float (&d)[4], const uint32_t (&a)[4], const uint32_t (&b)[2]) {
+#if __CUDA_ARCH__ >= 800
+  asm("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, "
+      "{%0, %1, %2, %3};"
+      : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
+      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
+#else
+  asm volatile("trap;");
+#endif
+}
+
+#endif
+
+// The lane of a warp, and the number of the warp in its block. REQUIRES: blocks of one dimension.
+PENSTOCK_DEVICE int Lane() { return static_cast<int>(threadIdx.x) % kWarpThreads; }
+PENSTOCK_DEVICE int Warp() { return static_cast<int>(threadIdx.x) / kWarpThreads; }
+
+}  // namespace penstock::cuda

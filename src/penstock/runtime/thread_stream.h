@@ -1,0 +1,40 @@
+// A device stream without a device: a thread that does the work in order. For schedules and tests on machines without
+// one: what it does is as late, and as unordered against the host, as a device would be.
+#pragma once
+
+#include <condition_variable>
+#include <deque>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <thread>
+
+#include "penstock/runtime/device_stream.h"
+
+namespace penstock {
+
+class ThreadStream : public DeviceStream {
+ public:
+  ThreadStream();
+  ~ThreadStream() override;  // when everything that was given is done
+
+  // The thread calls `body`.
+  absl::Status Run(const std::function<absl::Status()>& body) override;
+  std::shared_ptr<Mark> Record() override;
+  void WaitFor(const std::shared_ptr<Mark>& mark) override;
+  absl::Status Synchronise(const Mark& mark) override;
+
+ private:
+  class ThreadMark;
+  void Give(std::function<void()> work);
+  void Work();
+
+  std::mutex mutex_;
+  std::condition_variable given_;
+  std::deque<std::function<void()>> queue_;  // guarded by mutex_
+  bool stop_ = false;                        // guarded by mutex_
+  absl::Status status_;                      // of what was done; the thread's
+  std::thread thread_;
+};
+
+}  // namespace penstock

@@ -1,0 +1,593 @@
+// Proves that the device's kernels compute the host's bits wherever the law of sums is theirs, that products of bf16
+// rows are right and do not depend on the other rows, and that nothing is written where nothing belongs. On the GPU
+// where this is built with CUDA; else the same code with the host's fibers for threads.
+#include "penstock/kernels/cuda/cuda_kernels.h"
+
+#include <cmath>
+#include <limits>
+#include <numeric>
+
+#include "kernels/device_memory.h"
+#include "kernels/kernel_testing.h"
+#include "penstock/kernels/reference/reference.h"
+
+namespace penstock::cuda {
+namespace {
+
+using kernels::AlignedBytes;
+using kernels::BitDifference;
+using kernels::RandomFloats;
+using kernels::RandomPacked;
+using kernels::RowFormat;
+
+const Stream kStream = {};
+
+const kernels::KernelTable& Host() { return kernels::KernelsFor(kernels::Isa::kScalar); }
+
+size_t Size(int64_t count) { return static_cast<size_t>(count); }
+
+struct Kind {
+  RowFormat x_format;
+  WeightFormat w_format;
+};
+constexpr Kind kKinds[] = {{RowFormat::kF32, WeightFormat::kF32},   {RowFormat::kF32, WeightFormat::kF16},
+                           {RowFormat::kF32, WeightFormat::kBF16},  {RowFormat::kBF16, WeightFormat::kBF16},
+                           {RowFormat::kInt8, WeightFormat::kInt8}, {RowFormat::kInt8, WeightFormat::kHqq4},
+                           {RowFormat::kInt8, WeightFormat::kHqq3}};
+
+std::span<const std::byte> PackedBytesOf(const AlignedBytes& packed, const Kind& kind, int64_t num_cols,
+                                         int64_t inner_dim) {
+  return {packed.data(), PackedBytes(kind.w_format, num_cols, inner_dim)};
+}
+
+// Rows as the host prepares them.
+std::vector<std::byte> PreparedOnHost(RowFormat format, std::span<const float> x, int64_t num_rows, int64_t dim) {
+  const int64_t stride = kernels::RowBytes(format, dim);
+  std::vector<std::byte> rows(Size(num_rows * stride));
+  Host().prepare_rows({.num_rows = num_rows,
+                       .dim = dim,
+                       .first = 0,
+                       .count = dim,
+                       .source = x.data(),
+                       .source_stride = dim,
+                       .format = format,
+                       .target = rows.data(),
+                       .target_stride_bytes = stride});
+  return rows;
+}
+
+std::vector<float> GemmOnHost(const Kind& kind, std::span<const std::byte> rows, const std::byte* w,
+                              std::span<const float> bias, int64_t num_rows, int64_t num_cols, int64_t inner_dim) {
+  std::vector<float> y(Size(num_rows * num_cols));
+  Host().gemm({.num_rows = num_rows,
+               .num_cols = num_cols,
+               .inner_dim = inner_dim,
+               .x_format = kind.x_format,
+               .x = rows.data(),
+               .x_stride_bytes = kernels::RowBytes(kind.x_format, inner_dim),
+               .w_format = kind.w_format,
+               .w = w,
+               .panel_bytes = static_cast<int64_t>(PanelBytes(kind.w_format, inner_dim)),
+               .bias = bias.empty() ? nullptr : bias.data(),
+               .y = y.data(),
+               .y_stride = num_cols});
+  return y;
+}
+
+// Bf16 products take another order: within the rounding of their sums. Everything else: the same bits.
+void ExpectProducts(const Kind& kind, std::span<const float> actual, std::span<const float> expected,
+                    double magnitude) {
+  if (kind.x_format != RowFormat::kBF16) {
+    EXPECT_EQ(BitDifference(actual, expected), "") << WeightFormatName(kind.w_format);
+    return;
+  }
+  ASSERT_EQ(actual.size(), expected.size());
+  for (size_t i = 0; i < actual.size(); ++i) ASSERT_NEAR(actual[i], expected[i], 1e-5 * magnitude) << i;
+}
+
+// As the device prepares rows from f32.
+OnDevice<std::byte> PreparedOnDevice(RowFormat format, std::span<const float> x, int64_t num_rows, int64_t dim) {
+  const OnDevice<float> source(x);
+  const int64_t stride = kernels::RowBytes(format, dim);
+  const OnDevice<std::byte> rows(Size(num_rows * stride));
+  PrepareRows({.num_rows = num_rows,
+               .dim = dim,
+               .x = source.data(),
+               .format = format,
+               .prepared = rows.data(),
+               .prepared_stride_bytes = stride},
+              kStream);
+  return OnDevice<std::byte>(rows.ToHost());
+}
+
+TEST(CudaKernelsTest, GemmHasTheHostsBits) {
+  for (const Kind& kind : kKinds) {
+    for (const int64_t inner_dim : {1, 2, 31, 64, 127, 128, 192, 320, 514}) {
+      for (const auto& [num_rows, num_cols] :
+           {std::pair<int64_t, int64_t>{1, 32}, {2, 33}, {8, 5}, {13, 130}, {37, 64}}) {
+        SCOPED_TRACE(testing::Message() << num_rows << " rows, " << num_cols << " outputs, " << inner_dim << " inputs");
+        const std::vector<float> x = RandomFloats(num_rows * inner_dim, 1), bias = RandomFloats(num_cols, 3);
+        const AlignedBytes w = RandomPacked(kind.w_format, num_cols, inner_dim, 2);
+        const OnDevice<std::byte> rows = PreparedOnDevice(kind.x_format, x, num_rows, inner_dim);
+        const OnDevice<std::byte> weights(PackedBytesOf(w, kind, num_cols, inner_dim));
+        const OnDevice<float> device_bias(bias), y(Size(num_rows * num_cols));
+        Gemm({.x_format = kind.x_format,
+              .w_format = kind.w_format,
+              .num_cols = num_cols,
+              .inner_dim = inner_dim,
+              .x = rows.data(),
+              .x_stride_bytes = kernels::RowBytes(kind.x_format, inner_dim),
+              .weights = {{weights.data()}},
+              .bias = device_bias.data(),
+              .y = y.data(),
+              .y_stride = num_cols,
+              .groups = {.max_rows = num_rows}},
+             kStream);
+        ExpectProducts(kind, y.ToHost(),
+                       GemmOnHost(kind, PreparedOnHost(kind.x_format, x, num_rows, inner_dim), w.data(), bias, num_rows,
+                                  num_cols, inner_dim),
+                       16.0 * static_cast<double>(inner_dim));
+      }
+    }
+  }
+}
+
+// A row's outputs are the same among any others.
+TEST(CudaKernelsTest, RowsDoNotDependOnEachOther) {
+  constexpr int64_t kInnerDim = 200, kCols = 40, kMost = 35;
+  for (const Kind& kind : kKinds) {
+    const AlignedBytes w = RandomPacked(kind.w_format, kCols, kInnerDim, 4);
+    const OnDevice<std::byte> weights(PackedBytesOf(w, kind, kCols, kInnerDim));
+    const std::vector<float> x = RandomFloats(kMost * kInnerDim, 5);
+    std::vector<float> all;
+    for (const int64_t num_rows : {kMost, int64_t{1}, int64_t{7}, int64_t{12}}) {
+      const OnDevice<std::byte> rows =
+          PreparedOnDevice(kind.x_format, std::span(x).first(Size(num_rows * kInnerDim)), num_rows, kInnerDim);
+      const OnDevice<float> y(Size(num_rows * kCols));
+      Gemm({.x_format = kind.x_format,
+            .w_format = kind.w_format,
+            .num_cols = kCols,
+            .inner_dim = kInnerDim,
+            .x = rows.data(),
+            .x_stride_bytes = kernels::RowBytes(kind.x_format, kInnerDim),
+            .weights = {{weights.data()}},
+            .y = y.data(),
+            .y_stride = kCols,
+            .groups = {.max_rows = num_rows}},
+           kStream);
+      const std::vector<float> values = y.ToHost();
+      if (all.empty()) all = values;
+      EXPECT_EQ(BitDifference(values, std::span(all).first(values.size())), "");
+    }
+  }
+}
+
+// What the matrix units take in bf16 must be finite where it is beyond a row's end.
+TEST(CudaKernelsTest, PreparedRowsAreTheHosts) {
+  for (const int64_t dim : {1, 3, 16, 100, 128, 129, 400}) {
+    std::vector<float> x = RandomFloats(5 * dim, 6);
+    x[0] = std::numeric_limits<float>::infinity();
+    for (int64_t i = 0; i < dim; ++i) x[Size(dim + i)] *= 1e-35f;
+    x[Size(2 * dim)] = std::nanf("");
+    for (const RowFormat format : {RowFormat::kF32, RowFormat::kInt8}) {
+      const std::vector<std::byte> expected = PreparedOnHost(format, x, 5, dim);
+      const std::vector<std::byte> actual = PreparedOnDevice(format, x, 5, dim).ToHost();
+      const int64_t stride = kernels::RowBytes(format, dim), groups = (dim + kInt8Group - 1) / kInt8Group;
+      const int64_t used = format == RowFormat::kF32 ? 4 * dim : groups * (kInt8Group + 16);
+      for (int64_t row = 0; row < 5; ++row) {
+        for (int64_t i = 0; i < used; i += 4) {
+          float a = 0, b = 0;
+          std::memcpy(&a, actual.data() + row * stride + i, 4);
+          std::memcpy(&b, expected.data() + row * stride + i, 4);
+          ASSERT_EQ(BitDifference({&a, 1}, {&b, 1}), "") << "row " << row << " byte " << i << " of " << dim;
+        }
+      }
+    }
+    const std::vector<std::byte> pairs = PreparedOnDevice(RowFormat::kBF16, x, 5, dim).ToHost();
+    for (int64_t row = 0; row < 5; ++row) {
+      for (int64_t k = 0; k < (dim + 15) / 16 * 16; ++k) {
+        BF16 value;
+        std::memcpy(&value, pairs.data() + row * kernels::RowBytes(RowFormat::kBF16, dim) + 2 * k, 2);
+        ASSERT_EQ(value.bits, k < dim ? ToBF16(x[Size(row * dim + k)]).bits : 0) << k;
+      }
+    }
+  }
+}
+
+// Experts with rows of their own, some with none: hidden rows and outputs as from the host's kernels.
+TEST(CudaKernelsTest, ExpertsHaveTheHostsBits) {
+  constexpr int64_t kDim = 160, kRows = 40;
+  const std::vector<int64_t> offsets = {0, 1, 1, 10, 10, 37, 40};
+  const std::vector<int32_t> experts = {4, 0, 2, 1};  // 3 and 5 are computed elsewhere
+  for (const Kind& kind : kKinds) {
+    for (const int64_t ffn_dim : {96, 200}) {
+      SCOPED_TRACE(testing::Message() << WeightFormatName(kind.w_format) << ", FFN of " << ffn_dim);
+      const std::vector<float> x = RandomFloats(kRows * kDim, 7);
+      const OnDevice<std::byte> rows = PreparedOnDevice(kind.x_format, x, kRows, kDim);
+      const int64_t x_stride = kernels::RowBytes(kind.x_format, kDim),
+                    stride = kernels::RowBytes(kind.x_format, ffn_dim);
+      const OnDevice<std::byte> hidden(Size(kRows * stride));
+      const OnDevice<int64_t> device_offsets(offsets);
+      const OnDevice<float> y(Size(kRows * kDim));
+      std::vector<AlignedBytes> gate, up, down;
+      std::vector<std::unique_ptr<OnDevice<std::byte>>> on_device;
+      GateUpLaunch first{.x_format = kind.x_format,
+                         .w_format = kind.w_format,
+                         .ffn_dim = ffn_dim,
+                         .inner_dim = kDim,
+                         .x = rows.data(),
+                         .x_stride_bytes = x_stride,
+                         .hidden = hidden.data(),
+                         .hidden_stride_bytes = stride,
+                         .groups = {.num_groups = 4, .offsets = device_offsets.data(), .max_rows = 27}};
+      GemmLaunch second{.x_format = kind.x_format,
+                        .w_format = kind.w_format,
+                        .num_cols = kDim,
+                        .inner_dim = ffn_dim,
+                        .x = hidden.data(),
+                        .x_stride_bytes = stride,
+                        .y = y.data(),
+                        .y_stride = kDim};
+      const auto put = [&](std::vector<AlignedBytes>& all, int64_t num_cols, int64_t inner_dim, uint32_t seed) {
+        all.push_back(RandomPacked(kind.w_format, num_cols, inner_dim, seed));
+        on_device.push_back(
+            std::make_unique<OnDevice<std::byte>>(PackedBytesOf(all.back(), kind, num_cols, inner_dim)));
+        return on_device.back()->data();
+      };
+      for (size_t i = 0; i < experts.size(); ++i) {
+        const auto seed = static_cast<uint32_t>(100 + 3 * i);
+        first.groups.expert_idx[i] = experts[i];
+        first.gate.w[i] = put(gate, ffn_dim, kDim, seed);
+        first.up.w[i] = put(up, ffn_dim, kDim, seed + 1);
+        second.weights.w[i] = put(down, kDim, ffn_dim, seed + 2);
+      }
+      second.groups = first.groups;
+      GateUp(first, kStream);
+      Gemm(second, kStream);
+      const std::vector<float> actual = y.ToHost();
+      for (size_t i = 0; i < experts.size(); ++i) {
+        const int64_t begin = offsets[Size(experts[i])], num_rows = offsets[Size(experts[i]) + 1] - begin;
+        if (num_rows == 0) continue;
+        const auto part = std::span(x).subspan(Size(begin * kDim), Size(num_rows * kDim));
+        const std::vector<std::byte> input = PreparedOnHost(kind.x_format, part, num_rows, kDim);
+        std::vector<float> h = GemmOnHost(kind, input, gate[i].data(), {}, num_rows, ffn_dim, kDim);
+        const std::vector<float> u = GemmOnHost(kind, input, up[i].data(), {}, num_rows, ffn_dim, kDim);
+        Host().swiglu({.num_rows = num_rows,
+                       .dim = ffn_dim,
+                       .gate = h.data(),
+                       .gate_stride = ffn_dim,
+                       .up = u.data(),
+                       .up_stride = ffn_dim,
+                       .out = h.data(),
+                       .out_stride = ffn_dim});
+        const std::vector<float> expected = GemmOnHost(kind, PreparedOnHost(kind.x_format, h, num_rows, ffn_dim),
+                                                       down[i].data(), {}, num_rows, kDim, ffn_dim);
+        double largest = 0;
+        for (const float value : expected) largest = std::max<double>(largest, std::abs(value));
+        // Hidden rows that differ in the last bit may round to another bf16.
+        const auto values = std::span(actual).subspan(Size(begin * kDim), Size(num_rows * kDim));
+        if (kind.x_format == RowFormat::kBF16) {
+          for (size_t j = 0; j < values.size(); ++j) ASSERT_NEAR(values[j], expected[j], 4e-3 * largest);
+        } else {
+          EXPECT_EQ(BitDifference(values, expected), "") << "expert " << experts[i];
+        }
+      }
+      // Experts that are computed elsewhere: nobody wrote there.
+      for (const int64_t row : {int64_t{37}, int64_t{39}}) EXPECT_TRUE(std::isnan(actual[Size(row * kDim)]));
+    }
+  }
+}
+
+TEST(CudaKernelsTest, NormsHaveTheHostsBits) {
+  for (const int64_t dim : {1, 15, 16, 100, 513}) {
+    constexpr int64_t kRows = 3;
+    const std::vector<float> x = RandomFloats(kRows * dim, 8), weight = RandomFloats(dim, 9);
+    const OnDevice<float> device_x(x), device_weight(weight), normed(Size(kRows * dim));
+    const int64_t stride = kernels::RowBytes(RowFormat::kInt8, dim);
+    const OnDevice<std::byte> prepared(Size(kRows * stride));
+    NormRows({.num_rows = kRows,
+              .dim = dim,
+              .x = device_x.data(),
+              .weight = device_weight.data(),
+              .eps = 1e-5f,
+              .normed = normed.data(),
+              .format = RowFormat::kInt8,
+              .prepared = prepared.data(),
+              .prepared_stride_bytes = stride},
+             kStream);
+    std::vector<float> expected(x.size());
+    Host().rms_norm({.num_rows = kRows,
+                     .dim = dim,
+                     .x = x.data(),
+                     .x_stride = dim,
+                     .weight = weight.data(),
+                     .eps = 1e-5f,
+                     .out = expected.data(),
+                     .out_stride = dim});
+    EXPECT_EQ(BitDifference(normed.ToHost(), expected), "");
+    const std::vector<std::byte> rows = PreparedOnHost(RowFormat::kInt8, expected, kRows, dim),
+                                 actual = prepared.ToHost();
+    EXPECT_TRUE(std::equal(rows.begin(), rows.begin() + (dim + 127) / 128 * 144, actual.begin()));
+  }
+}
+
+TEST(CudaKernelsTest, QkvIsFinishedAsOnTheHost) {
+  constexpr int64_t kRows = 3, kHeads = 4, kKvHeads = 2;
+  for (const int64_t head_dim : {6, 64}) {
+    for (const auto& [per_head, clip] : {std::pair(true, 0.0f), {false, 1.5f}}) {
+      const int64_t q_dim = kHeads * head_dim, kv_dim = kKvHeads * head_dim;
+      const int64_t q_norm_dim = per_head ? head_dim : q_dim, k_norm_dim = per_head ? head_dim : kv_dim;
+      std::vector<float> q = RandomFloats(kRows * q_dim, 10), k = RandomFloats(kRows * kv_dim, 11);
+      std::vector<float> v = RandomFloats(kRows * kv_dim, 12), cos = RandomFloats(kRows * head_dim / 2, 13);
+      const std::vector<float> sin = RandomFloats(kRows * head_dim / 2, 14), q_norm = RandomFloats(q_norm_dim, 15),
+                               k_norm = RandomFloats(k_norm_dim, 16);
+      const OnDevice<float> dq(q), dk(k), dv(v), dcos(cos), dsin(sin), dq_norm(q_norm), dk_norm(k_norm);
+      FinishQkv({.num_rows = kRows,
+                 .num_heads = kHeads,
+                 .num_kv_heads = kKvHeads,
+                 .head_dim = head_dim,
+                 .q = dq.data(),
+                 .k = dk.data(),
+                 .v = dv.data(),
+                 .q_norm = dq_norm.data(),
+                 .k_norm = dk_norm.data(),
+                 .q_norm_dim = q_norm_dim,
+                 .k_norm_dim = k_norm_dim,
+                 .eps = 1e-6f,
+                 .clip = clip,
+                 .cos = dcos.data(),
+                 .sin = dsin.data()},
+                kStream);
+      for (int64_t row = 0; row < kRows; ++row) {
+        const auto finish = [&](float* x, int64_t dim, std::span<const float> norm) {
+          Host().rms_norm({.num_rows = dim / std::ssize(norm),
+                           .dim = std::ssize(norm),
+                           .x = x,
+                           .x_stride = std::ssize(norm),
+                           .weight = norm.data(),
+                           .eps = 1e-6f,
+                           .out = x,
+                           .out_stride = std::ssize(norm)});
+          if (clip > 0) {
+            for (int64_t i = 0; i < dim; ++i) x[i] = std::clamp(x[i], -clip, clip);
+          }
+          Host().rope({.num_heads = dim / head_dim,
+                       .rotary_dim = head_dim,
+                       .x = x,
+                       .head_stride = head_dim,
+                       .cos = cos.data() + row * head_dim / 2,
+                       .sin = sin.data() + row * head_dim / 2});
+        };
+        finish(q.data() + row * q_dim, q_dim, q_norm);
+        finish(k.data() + row * kv_dim, kv_dim, k_norm);
+      }
+      if (clip > 0) {
+        for (float& x : v) x = std::clamp(x, -clip, clip);
+      }
+      EXPECT_EQ(BitDifference(dq.ToHost(), q), "");
+      EXPECT_EQ(BitDifference(dk.ToHost(), k), "");
+      EXPECT_EQ(BitDifference(dv.ToHost(), v), "");
+    }
+  }
+}
+
+TEST(CudaKernelsTest, RoutersChooseWhatTheHostChooses) {
+  constexpr int64_t kRows = 9;
+  for (const auto& [num_experts, num_topk] : {std::pair<int64_t, int64_t>{1, 1}, {8, 2}, {33, 33}, {60, 4}, {128, 8}}) {
+    for (const bool renormalises : {false, true}) {
+      std::vector<float> scores = RandomFloats(kRows * num_experts, 17);
+      for (int64_t i = 0; i < num_experts; ++i) scores[Size(num_experts + i)] = 1;  // ties
+      scores[Size(3 * num_experts)] = std::nanf("");
+      scores[Size(4 * num_experts)] = -std::numeric_limits<float>::infinity();
+      for (int64_t i = 0; i < num_experts; i += 2) scores[Size(5 * num_experts + i)] = 3;
+      const OnDevice<float> device_scores(scores), weights(Size(kRows * num_topk));
+      const OnDevice<int32_t> chosen(Size(kRows * num_topk));
+      RouterTopk({.num_rows = kRows,
+                  .num_experts = num_experts,
+                  .num_topk = num_topk,
+                  .renormalises = renormalises,
+                  .scores = device_scores.data(),
+                  .topk_idx = chosen.data(),
+                  .topk_weights = weights.data()},
+                 kStream);
+      std::vector<int32_t> expected(Size(kRows * num_topk));
+      std::vector<float> expected_weights(expected.size());
+      for (int64_t row = 0; row < kRows; ++row) {
+        Host().router_topk({.num_experts = num_experts,
+                            .num_topk = num_topk,
+                            .scores = scores.data() + row * num_experts,
+                            .renormalise = renormalises ? kernels::Renormalise::kYes : kernels::Renormalise::kNo,
+                            .topk_idx = expected.data() + row * num_topk,
+                            .topk_weights = expected_weights.data() + row * num_topk});
+      }
+      EXPECT_EQ(chosen.ToHost(), expected) << num_experts << " experts, top " << num_topk;
+      EXPECT_EQ(BitDifference(weights.ToHost(), expected_weights), "");
+      EXPECT_EQ(BitDifference(device_scores.ToHost(), scores), "");
+    }
+  }
+}
+
+TEST(CudaKernelsTest, AssignmentsAreSortedByExpert) {
+  constexpr int64_t kRows = 50, kTopk = 3, kExperts = 7, kBegin = 6 * kTopk, kEnd = 46 * kTopk, kInputBytes = 48;
+  std::mt19937 random(18);
+  std::vector<int32_t> choices(kRows * kTopk);
+  for (int32_t& choice : choices) choice = static_cast<int32_t>(random() % (kExperts - 1));
+  std::vector<std::byte> input(kRows * kInputBytes);
+  for (std::byte& byte : input) byte = static_cast<std::byte>(random());
+  const OnDevice<int32_t> topk_idx(choices);
+  const OnDevice<int64_t> offsets(kExperts + 1), assignments(kRows * kTopk), assigned_row(kRows * kTopk);
+  const OnDevice<std::byte> device_input(input), gathered(kRows * kTopk * kInputBytes);
+  Group({.begin = kBegin,
+         .end = kEnd,
+         .num_experts = kExperts,
+         .num_topk = kTopk,
+         .topk_idx = topk_idx.data(),
+         .offsets = offsets.data(),
+         .assignments = assignments.data(),
+         .assigned_row = assigned_row.data(),
+         .input = device_input.data(),
+         .gathered = gathered.data(),
+         .input_bytes = kInputBytes},
+        kStream);
+  const std::vector<int64_t> places = assignments.ToHost(), rows = assigned_row.ToHost(), begins = offsets.ToHost();
+  const std::vector<std::byte> bytes = gathered.ToHost();
+  std::vector<int64_t> sorted(kEnd - kBegin);
+  std::iota(sorted.begin(), sorted.end(), kBegin);
+  std::stable_sort(sorted.begin(), sorted.end(),
+                   [&](int64_t a, int64_t b) { return choices[Size(a)] < choices[Size(b)]; });
+  for (int64_t i = 0; i < std::ssize(sorted); ++i) {
+    const int64_t assignment = sorted[Size(i)], place = kBegin + i;
+    ASSERT_EQ(places[Size(assignment)], place);
+    ASSERT_EQ(rows[Size(place)], assignment / kTopk);
+    ASSERT_TRUE(std::equal(bytes.begin() + place * kInputBytes, bytes.begin() + (place + 1) * kInputBytes,
+                           input.begin() + assignment / kTopk * kInputBytes));
+    const int32_t expert = choices[Size(assignment)];
+    ASSERT_LE(begins[Size(expert)], place);
+    ASSERT_GT(begins[Size(expert) + 1], place);
+  }
+  EXPECT_EQ(begins[0], kBegin);
+  EXPECT_EQ(begins[kExperts], kEnd);
+  EXPECT_EQ(places[0], -1);
+}
+
+TEST(CudaKernelsTest, CombineAndAddHaveTheHostsBits) {
+  constexpr int64_t kRows = 4, kDim = 300, kTopk = 3;
+  const std::vector<float> residual = RandomFloats(kRows * kDim, 19), z = RandomFloats(kRows * kTopk * kDim, 20),
+                           weights = RandomFloats(kRows * kTopk, 21);
+  std::vector<int64_t> assignments(kRows * kTopk);
+  std::iota(assignments.rbegin(), assignments.rend(), int64_t{0});
+  const OnDevice<float> device_residual(residual), device_z(z), device_weights(weights);
+  const OnDevice<int64_t> device_assignments(assignments);
+  kernels::CombineArgs args = {.num_rows = kRows,
+                               .dim = kDim,
+                               .num_topk = kTopk,
+                               .residual = device_residual.data(),
+                               .residual_stride = kDim,
+                               .z = device_z.data(),
+                               .z_stride = kDim,
+                               .assignments = device_assignments.data(),
+                               .weights = device_weights.data(),
+                               .y = device_residual.data(),
+                               .y_stride = kDim};
+  Combine(args, kStream);
+  Add(device_z.data(), kRows * kDim, device_residual.data(), kStream);
+  std::vector<float> expected = residual;
+  args.residual = args.y = expected.data();
+  args.y = expected.data();
+  args.z = z.data();
+  args.assignments = assignments.data();
+  args.weights = weights.data();
+  Host().combine(args);
+  Host().add(z.data(), kRows * kDim, expected.data());
+  EXPECT_EQ(BitDifference(device_residual.ToHost(), expected), "");
+}
+
+struct AttentionCase {
+  KvFormat format;
+  int64_t head_dim, num_heads, num_kv_heads, window;
+};
+
+// Sequences of several lengths, some with several rows; what is stored, and what is attended to.
+TEST(CudaKernelsTest, AttentionHasTheHostsBits) {
+  const AttentionCase kCases[] = {{KvFormat::kF32, 16, 4, 2, 0},   {KvFormat::kBF16, 64, 6, 1, 0},
+                                  {KvFormat::kInt8, 64, 8, 2, 0},  {KvFormat::kInt8, 18, 2, 2, 5},
+                                  {KvFormat::kF32, 40, 10, 1, 20}, {KvFormat::kBF16, 128, 2, 1, 33}};
+  const int64_t lengths[] = {1, 16, 17, 50, 133};
+  for (const AttentionCase& c : kCases) {
+    SCOPED_TRACE(testing::Message() << "head_dim " << c.head_dim << ", window " << c.window);
+    const KvBlock block = {c.format, c.head_dim};
+    const int64_t page_bytes = c.num_kv_heads * block.bytes(), group = c.num_heads / c.num_kv_heads;
+    // The last rows of each sequence are attended to; all are stored.
+    std::vector<int64_t> positions, first_page, stored_positions, stored_first_page;
+    int64_t num_pages = 0;
+    for (const int64_t length : lengths) {
+      for (int64_t pos = 0; pos < length; ++pos) {
+        stored_positions.push_back(pos);
+        stored_first_page.push_back(num_pages);
+        if (pos + 3 < length) continue;
+        positions.push_back(pos);
+        first_page.push_back(num_pages);
+      }
+      num_pages += (length + kKvPageTokens - 1) / kKvPageTokens;
+    }
+    const int64_t num_rows = std::ssize(positions), num_stored = std::ssize(stored_positions);
+    std::vector<std::byte> host_cache(Size(num_pages * page_bytes), std::byte{0});
+    const OnDevice<std::byte> cache{std::span<const std::byte>(host_cache)};
+    std::vector<std::byte*> pages, host_pages;
+    for (int64_t i = 0; i < num_pages; ++i) {
+      pages.push_back(cache.data() + (num_pages - 1 - i) * page_bytes);
+      host_pages.push_back(host_cache.data() + (num_pages - 1 - i) * page_bytes);
+    }
+    const OnDevice<std::byte*> device_pages(pages);
+    const OnDevice<int64_t> device_positions(positions), device_first_page(first_page),
+        device_stored_positions(stored_positions), device_stored_first_page(stored_first_page);
+    KvRows rows = {.format = c.format,
+                   .head_dim = c.head_dim,
+                   .num_kv_heads = c.num_kv_heads,
+                   .first_block_bytes = 0,
+                   .block_bytes = block.bytes(),
+                   .num_rows = num_stored,
+                   .pages = device_pages.data(),
+                   .first_page = device_stored_first_page.data(),
+                   .positions = device_stored_positions.data()};
+    const int64_t kv_dim = c.num_kv_heads * c.head_dim, q_dim = c.num_heads * c.head_dim;
+    const std::vector<float> k = RandomFloats(num_stored * kv_dim, 22), v = RandomFloats(num_stored * kv_dim, 23),
+                             q = RandomFloats(num_rows * q_dim, 24);
+    const OnDevice<float> device_k(k), device_v(v), device_q(q), out(Size(num_rows * q_dim));
+    StoreKv(rows, device_k.data(), device_v.data(), kStream);
+    for (int64_t row = 0; row < num_stored; ++row) {
+      for (int64_t head = 0; head < c.num_kv_heads; ++head) {
+        const int64_t pos = stored_positions[Size(row)];
+        Host().store_kv(
+            {.format = c.format,
+             .head_dim = c.head_dim,
+             .k = k.data() + row * kv_dim + head * c.head_dim,
+             .v = v.data() + row * kv_dim + head * c.head_dim,
+             .block = host_pages[Size(stored_first_page[Size(row)] + pos / kKvPageTokens)] + head * block.bytes(),
+             .token = pos % kKvPageTokens});
+      }
+    }
+    EXPECT_EQ(cache.ToHost(), host_cache);
+    rows.num_rows = num_rows;
+    rows.first_page = device_first_page.data();
+    rows.positions = device_positions.data();
+    constexpr int64_t kMaxPositions = 144;
+    const OnDevice<float> scores(Size(num_rows * c.num_heads * kMaxPositions)), totals(Size(num_rows * c.num_heads));
+    const float scale = 1.0f / std::sqrt(static_cast<float>(c.head_dim));
+    Attention({.rows = rows,
+               .num_heads = c.num_heads,
+               .window = c.window,
+               .scale = scale,
+               .q = device_q.data(),
+               .out = out.data(),
+               .max_positions = kMaxPositions,
+               .scores = scores.data(),
+               .totals = totals.data()},
+              kStream);
+    std::vector<float> expected(q.size());
+    std::vector<float> scratch(Size(kernels::AttentionScratchFloats(group, c.head_dim, kMaxPositions + 1)));
+    for (int64_t row = 0; row < num_rows; ++row) {
+      for (int64_t head = 0; head < c.num_kv_heads; ++head) {
+        const int64_t offset = row * q_dim + head * group * c.head_dim;
+        Host().attention({.num_rows = 1,
+                          .group = group,
+                          .head_dim = c.head_dim,
+                          .q = q.data() + offset,
+                          .q_stride = q_dim,
+                          .pages = host_pages.data() + first_page[Size(row)],
+                          .kv_format = c.format,
+                          .head_offset_bytes = head * block.bytes(),
+                          .pos = positions[Size(row)],
+                          .window = c.window,
+                          .scale = scale,
+                          .scratch = scratch.data(),
+                          .out = expected.data() + offset,
+                          .out_stride = q_dim});
+      }
+    }
+    EXPECT_EQ(BitDifference(out.ToHost(), expected), "");
+  }
+}
+
+}  // namespace
+}  // namespace penstock::cuda
