@@ -183,7 +183,8 @@ absl::Status EngineImpl::CreateExecutor(const EngineOptions& options, const Engi
                                                          .policy = policy(),
                                                          .popularity = plan_->popularity,
                                                          .disk = std::move(disk),
-                                                         .recorders = *recorders_}));
+                                                         .recorders = *recorders_,
+                                                         .make_device_operations = hooks.make_device_operations}));
   if (CorrelationTable* table = executor_->correlation();
       table != nullptr && !options.policy.correlation_table.empty()) {
     PENSTOCK_ASSIGN_OR_RETURN(*table,

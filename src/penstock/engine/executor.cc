@@ -58,6 +58,7 @@ absl::StatusOr<std::unique_ptr<Executor>> Executor::Create(Args args) {
   PENSTOCK_ASSIGN_OR_RETURN(
       executor->kv_cache_,
       KvCache::Create(model.config, args.formats.kv, NumKvPages(args.policy.plan, model.config, args.formats.kv)));
+  host.operations = std::make_unique<HostOperations>(executor->ContextOf(host));
   if (args.policy.device.has_value()) PENSTOCK_RETURN_IF_ERROR(executor->CreateDevice(args));
   PENSTOCK_RETURN_IF_ERROR(executor->CreateExperts(args));
   const Activations& a = host.activations;
@@ -87,6 +88,9 @@ absl::Status Executor::CreateDevice(const Args& args) {
   PENSTOCK_ASSIGN_OR_RETURN(
       device.activations,
       Activations::Create(model.config, args.formats.rows, DeviceDimsOf(args.policy.plan, device.pool->num_workers())));
+  const OpContext context = ContextOf(device);
+  device.operations =
+      args.make_device_operations ? args.make_device_operations(context) : std::make_unique<HostOperations>(context);
   if (!plan.holds_kv_cache && plan.kv_bytes > 0) {
     PENSTOCK_ASSIGN_OR_RETURN(device.kv_staging,
                               KvStaging::Create(model.config, args.formats.kv,
@@ -138,12 +142,9 @@ absl::Status Executor::Run(const RowBatch& batch, std::vector<RowRange> micro_ba
       recorders_->AddRouting(layer_idx, rows, choices, *routing_);
     };
   }
-  const OpContext host_context = ContextOf(host_);
-  std::optional<OpContext> device_context;
   std::optional<PassDevice> device;
   if (device_.has_value()) {
-    device_context.emplace(ContextOf(*device_));
-    device = {.processor = {device_->lane, &*device_context},
+    device = {.processor = {device_->lane, device_->operations.get(), device_->pool},
               .dram_to_device_lane = device_->dram_to_device_lane,
               .device_to_dram_lane = device_->device_to_dram_lane,
               .kv_staging = device_->kv_staging.has_value() ? &*device_->kv_staging : nullptr};
@@ -152,7 +153,7 @@ absl::Status Executor::Run(const RowBatch& batch, std::vector<RowRange> micro_ba
   Pass pass({.config = model_->config,
              .cost = cost_,
              .runtime = runtime_,
-             .host = {host_.lane, &host_context},
+             .host = {host_.lane, host_.operations.get(), host_.pool},
              .device = device,
              .kv = kv_cache_->layer(0),
              .experts = experts_.compute(),

@@ -1,6 +1,7 @@
 // Everything that passes run on: lanes, weights, the expert stores, the KV cache, activations and the schedule.
 #pragma once
 
+#include <functional>
 #include <memory>
 #include <optional>
 #include <span>
@@ -21,6 +22,7 @@
 #include "penstock/memory/kv_staging.h"
 #include "penstock/routing/routing_source.h"
 #include "penstock/runtime/real_runtime.h"
+#include "penstock/schedule/host_operations.h"
 #include "penstock/schedule/schedule.h"
 
 namespace penstock {
@@ -37,6 +39,7 @@ class Executor {
     std::span<const double> popularity;  // ExpertTiers::Args
     std::unique_ptr<DiskReader> disk;
     Recorders& recorders;
+    std::function<std::unique_ptr<Operations>(const OpContext&)> make_device_operations = {};  // EngineHooks
   };
   // Reads the dense weights, and all experts where there is room for all.
   static absl::StatusOr<std::unique_ptr<Executor>> Create(Args args);
@@ -63,6 +66,7 @@ class Executor {
     LaneIdx lane = 0;
     std::optional<DenseWeights> dense;
     Activations activations;
+    std::unique_ptr<Operations> operations;
   };
   struct Device : Side {
     std::unique_ptr<ThreadPool> own_pool;

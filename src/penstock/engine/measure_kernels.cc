@@ -12,7 +12,7 @@
 #include "penstock/engine/simulator.h"
 #include "penstock/memory/expert_layouts.h"
 #include "penstock/model/cost.h"
-#include "penstock/schedule/operations.h"
+#include "penstock/schedule/host_operations.h"
 
 namespace penstock {
 namespace {
@@ -77,7 +77,7 @@ absl::StatusOr<GemmRates> MeasureGemm(const KernelProbe& probe, WeightFormat wei
           {.max_rows = kMostRows, .max_logit_rows = 1, .context_length = 1, .num_workers = probe.pool.num_workers()}));
   FillWithNumbers(activations.arena, probe.pool);
   const DenseWeights no_dense;
-  const OpContext context{config, probe.kernels, probe.pool, formats, no_dense, activations};
+  HostOperations operations({config, probe.kernels, probe.pool, formats, no_dense, activations});
   GemmRates rates{.num_threads = probe.pool.num_workers(),
                   .weights = std::string(WeightFormatName(weights)),
                   .arithmetic = RowArithmetic(formats.ffn)};
@@ -94,7 +94,7 @@ absl::StatusOr<GemmRates> MeasureGemm(const KernelProbe& probe, WeightFormat wei
         experts.push_back({e, layouts.Views(next, slots.data() + static_cast<uint64_t>(next) * layouts.slot_bytes())});
         next = (next + 1) % config.num_experts;
       }
-      ops::Experts(context, experts);
+      operations.Experts(experts);
     });
     const OperationCost each = cost.Expert(num_rows);
     rates.points.push_back(
@@ -137,11 +137,11 @@ absl::StatusOr<AttentionRates> MeasureAttention(const KernelProbe& probe, KvForm
     }
   }
   const DenseWeights no_dense;
-  const OpContext context{config, probe.kernels, probe.pool, {}, no_dense, activations};
+  HostOperations operations({config, probe.kernels, probe.pool, {}, no_dense, activations});
   int64_t layer_idx = 0;
   const auto attend = [&](const RowBatch& batch) {
     return MedianSeconds(probe.seconds, [&] {
-      ops::Attend(context, batch, {0, batch.num_rows()}, {cache.layer(layer_idx), batch.kv_pages});
+      operations.Attend(batch, {0, batch.num_rows()}, {cache.layer(layer_idx), batch.kv_pages});
       layer_idx = (layer_idx + 1) % config.num_layers;
     });
   };

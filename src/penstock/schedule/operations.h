@@ -1,7 +1,4 @@
-// The operations that schedules issue. Each checks shapes, splits its work over the pool and calls kernels on the
-// parts.
-//
-// Results do not depend on the split: every output's bits are decided by its own row (kernels/kernel_table.h).
+// The operations that schedules issue, on one processor: host_operations.h computes them with the host's kernels.
 #pragma once
 
 #include <cstdint>
@@ -9,11 +6,9 @@
 #include <span>
 #include <vector>
 
-#include "penstock/base/thread_pool.h"
-#include "penstock/kernels/kernel_table.h"
-#include "penstock/memory/dense_weights.h"
 #include "penstock/memory/kv_cache.h"
 #include "penstock/memory/kv_window.h"
+#include "penstock/memory/weights.h"
 #include "penstock/model/model_config.h"
 #include "penstock/schedule/activations.h"
 
@@ -40,16 +35,6 @@ struct RowBatch {
   int64_t last_first_page_ = -1;                 // of the row added last
 };
 
-// What all operations of a pass share. References outlive the pass.
-struct OpContext {
-  const ModelConfig& config;
-  const kernels::KernelTable& kernels;
-  ThreadPool& pool;
-  RowFormats row_formats;
-  const DenseWeights& weights;
-  Activations& activations;
-};
-
 // The KV entries of a layer for some rows, in pages of the cache itself or in copies of their blocks.
 struct KvView {
   KvLayer layer;
@@ -72,39 +57,51 @@ struct ExpertToRun {
 
 // Operations on some rows of a pass; what they keep of other rows stays as it is. Between Route() and Combine() of a
 // layer nothing else may write to the rows' routing, and Experts() wants Group() of all rows that it is to serve.
-namespace ops {
+class Operations {
+ public:
+  virtual ~Operations() = default;
 
-// residual = embedding[token_ids]; cos and sin of the rows' positions.
-void Embed(const OpContext& context, const RowBatch& batch, RowRange rows);
+  // The buffers of the pass, in the processor's memory.
+  virtual Activations& activations() = 0;
 
-// residual += o_proj(attention(norm(residual))) of one layer, in parts, of which those in the middle may be done where
-// the KV cache lies: q, k and v with RoPE; K and V into the KV cache; attended; the output projection.
-void PreAttention(const OpContext& context, RowRange rows, int64_t layer_idx);
-void StoreKv(const OpContext& context, const RowBatch& batch, RowRange rows, const KvView& kv);
-void Attend(const OpContext& context, const RowBatch& batch, RowRange rows, const KvView& kv);
-void PostAttention(const OpContext& context, RowRange rows, int64_t layer_idx);
+  // residual = embedding[token_ids]; cos and sin of the rows' positions.
+  virtual void Embed(const RowBatch& batch, RowRange rows) = 0;
 
-// normed = norm(residual); router scores and top-k.
-void Route(const OpContext& context, RowRange rows, int64_t layer_idx);
+  // residual += o_proj(attention(norm(residual))) of one layer, in parts, of which those in the middle may be done
+  // where the KV cache lies: q, k and v with RoPE; K and V into the KV cache; attended; the output projection.
+  virtual void PreAttention(RowRange rows, int64_t layer_idx) = 0;
+  virtual void StoreKv(const RowBatch& batch, RowRange rows, const KvView& kv) = 0;
+  virtual void Attend(const RowBatch& batch, RowRange rows, const KvView& kv) = 0;
+  virtual void PostAttention(RowRange rows, int64_t layer_idx) = 0;
 
-// topk_ahead(ahead): what the gate of a later layer would choose from the residual as it is. What Route() of these rows
-// found stays as it is.
-void RouteAhead(const OpContext& context, RowRange rows, int64_t target_idx, int64_t ahead);
+  // normed = norm(residual); router scores and top-k.
+  virtual void Route(RowRange rows, int64_t layer_idx) = 0;
 
-// Sorts the assignments of these rows by expert and gathers what the experts take.
-void Group(const OpContext& context, RowRange rows);
+  // topk_ahead(ahead): what the gate of a later layer would choose from the residual as it is. What Route() of these
+  // rows found stays as it is.
+  virtual void RouteAhead(RowRange rows, int64_t target_idx, int64_t ahead) = 0;
 
-// expert_output of the assignments of these experts, of the rows that were grouped last.
-void Experts(const OpContext& context, std::span<const ExpertToRun> experts);
+  // What Route() chose for these rows, [rows.size(), num_topk], to be read by the host.
+  virtual std::span<const int32_t> Choices(RowRange rows) = 0;
 
-// residual += weighted expert_output of each row.
-void Combine(const OpContext& context, RowRange rows);
+  // Sorts the assignments of these rows by expert and gathers what the experts take.
+  virtual void Group(RowRange rows) = 0;
 
-// residual += ffn(norm(residual)) of a layer without experts.
-void DenseFfn(const OpContext& context, RowRange rows, int64_t layer_idx);
+  // expert_output of the assignments of these experts, of the rows that were grouped last.
+  virtual void Experts(std::span<const ExpertToRun> experts) = 0;
 
-// logits[i] = lm_head(norm(residual[rows[i]])). REQUIRES: rows.size() <= max_logit_rows.
-void Logits(const OpContext& context, std::span<const int64_t> rows);
+  // expert_output of an expert that cannot be computed is zeros, so that nothing that follows meets numbers that nobody
+  // wrote. Returns the rows that chose it, of those that were grouped last.
+  virtual std::vector<int64_t> ClearExpert(int64_t expert_idx) = 0;
 
-}  // namespace ops
+  // residual += weighted expert_output of each row.
+  virtual void Combine(RowRange rows) = 0;
+
+  // residual += ffn(norm(residual)) of a layer without experts.
+  virtual void DenseFfn(RowRange rows, int64_t layer_idx) = 0;
+
+  // logits[i] = lm_head(norm(residual[rows[i]])). REQUIRES: rows.size() <= max_logit_rows.
+  virtual void Logits(std::span<const int64_t> rows) = 0;
+};
+
 }  // namespace penstock

@@ -12,10 +12,12 @@
 namespace penstock {
 namespace {
 
-template <typename T>
-void CopyRows(std::span<const T> from, std::span<T> to, RowRange rows, int64_t dim) {
-  std::memcpy(to.data() + rows.begin * dim, from.data() + rows.begin * dim,
-              static_cast<size_t>(rows.size() * dim) * sizeof(T));
+// `dim` elements of each row.
+template <typename Copies, typename T>
+void AddRows(Copies& copies, std::span<T> from, std::span<T> to, RowRange rows, int64_t dim) {
+  copies.push_back({reinterpret_cast<std::byte*>(to.data() + rows.begin * dim),
+                    reinterpret_cast<const std::byte*>(from.data() + rows.begin * dim),
+                    static_cast<size_t>(rows.size() * dim) * sizeof(T)});
 }
 
 }  // namespace
@@ -61,21 +63,22 @@ Event Pass::Issue(const PassProcessor& processor, TaskLabel label, const Operati
       .label = label,
       .cost = {.flops = cost.flops, .memory_bytes = cost.bytes, .kv_bytes = cost.kv_bytes, .kv_flops = cost.kv_flops},
       .after = std::move(after)};
-  if (processor.context != nullptr) {
-    task.body = [context = processor.context, run = std::move(body)] {
-      run(*context);
+  if (processor.operations != nullptr) {
+    task.body = [operations = processor.operations, run = std::move(body)] {
+      run(*operations);
       return absl::OkStatus();
     };
   }
   return IssueInOrder(std::move(task));
 }
 
-Event Pass::Copy(LaneIdx lane, TaskLabel label, uint64_t link_bytes, Events after,
-                 std::function<void(Activations&, Activations&)> body) {
+Event Pass::Copy(LaneIdx lane, TaskLabel label, uint64_t link_bytes, Events after, CopyLister list) {
   Task task{.lane = lane, .label = label, .cost = {.link_bytes = link_bytes}, .after = std::move(after)};
-  if (args_.host.context != nullptr) {
-    task.body = [this, run = std::move(body)] {
-      run(args_.host.context->activations, args_.device->processor.context->activations);
+  if (args_.host.operations != nullptr) {
+    Copies copies;
+    list(args_.host.operations->activations(), args_.device->processor.operations->activations(), copies);
+    task.body = [copies = std::move(copies)] {
+      for (const ByteCopy& copy : copies) std::memcpy(copy.to, copy.from, copy.num_bytes);
       return absl::OkStatus();
     };
   }
@@ -107,15 +110,15 @@ KvView Pass::CacheView(RowRange rows, int64_t layer_idx) const {
 
 Event Pass::Embed(RowRange rows) {
   const Event embedded = Issue(args_.host, LabelOf("embed", rows), {}, {},
-                               [this, rows](const OpContext& context) { ops::Embed(context, args_.batch, rows); });
+                               [this, rows](Operations& operations) { operations.Embed(args_.batch, rows); });
   if (!args_.device.has_value()) return embedded;
   const int64_t angles = args_.config.head_dim / 2, dim = args_.config.model_dim;
   const Event loaded = Copy(args_.device->dram_to_device_lane, LabelOf("load hidden", rows),
                             static_cast<uint64_t>(4 * rows.size() * (dim + 2 * angles)), {embedded},
-                            [=](Activations& host, Activations& device) {
-                              CopyRows<float>(host.residual, device.residual, rows, dim);
-                              CopyRows<float>(host.cos, device.cos, rows, angles);
-                              CopyRows<float>(host.sin, device.sin, rows, angles);
+                            [=](Activations& host, Activations& device, Copies& copies) {
+                              AddRows(copies, host.residual, device.residual, rows, dim);
+                              AddRows(copies, host.cos, device.cos, rows, angles);
+                              AddRows(copies, host.sin, device.sin, rows, angles);
                             });
   embedded_[static_cast<size_t>(rows.begin)] = loaded;
   return loaded;
@@ -144,12 +147,12 @@ Event Pass::Attention(std::span<const RowRange> micro_batches, size_t i, int64_t
     return StagedAttention(rows, layer_idx);
   }
   return Issue(compute(), LabelOf("attention", rows, layer_idx), args_.cost.Attention(rows.size(), ContextOf(rows)),
-               BeforeLayer(rows), [=, this](const OpContext& context) {
+               BeforeLayer(rows), [=, this](Operations& operations) {
                  const KvView kv = CacheView(rows, layer_idx);
-                 ops::PreAttention(context, rows, layer_idx);
-                 ops::StoreKv(context, args_.batch, rows, kv);
-                 ops::Attend(context, args_.batch, rows, kv);
-                 ops::PostAttention(context, rows, layer_idx);
+                 operations.PreAttention(rows, layer_idx);
+                 operations.StoreKv(args_.batch, rows, kv);
+                 operations.Attend(args_.batch, rows, kv);
+                 operations.PostAttention(rows, layer_idx);
                });
 }
 
@@ -171,11 +174,7 @@ std::shared_ptr<Pass::StagedKv> Pass::Stage(RowRange rows, int64_t layer_idx) {
   staged->layer_idx = layer_idx;
   staged->rows = rows;
   staged->buffer_idx = staging.Take();
-  struct BlockCopy {
-    const std::byte* from;
-    std::byte* to;
-  };
-  std::vector<BlockCopy> copies;
+  Copies copies;
   const RowBatch& batch = args_.batch;
   const int64_t layer_bytes = args_.kv.bytes();
   uint64_t link_bytes = 0;
@@ -193,7 +192,7 @@ std::shared_ptr<Pass::StagedKv> Pass::Stage(RowRange rows, int64_t layer_idx) {
     std::vector<std::byte*>& pages = staged->lists.emplace_back();
     for (int64_t i = 0; i < num_pages; ++i) {
       const bool comes = i * KvCache::kPageTokens < num_stored;
-      if (args_.host.context == nullptr) {
+      if (args_.host.operations == nullptr) {
         link_bytes += comes ? static_cast<uint64_t>(layer_bytes) : 0;
         ++page_idx;
         continue;
@@ -202,21 +201,17 @@ std::shared_ptr<Pass::StagedKv> Pass::Stage(RowRange rows, int64_t layer_idx) {
       const auto [copy, is_new] = copy_of.try_emplace(page, nullptr);
       if (is_new) {
         copy->second = staging.page(staged->buffer_idx, page_idx++);
-        if (comes) copies.push_back({page + layer_idx * layer_bytes, copy->second});
+        if (comes) copies.push_back({copy->second, page + layer_idx * layer_bytes, static_cast<size_t>(layer_bytes)});
       }
       pages.push_back(copy->second);
     }
     for (; first < end; ++first) staged->row_pages.emplace_back(pages);
   }
-  if (args_.host.context != nullptr) link_bytes = copies.size() * static_cast<uint64_t>(layer_bytes);
+  if (args_.host.operations != nullptr) link_bytes = copies.size() * static_cast<uint64_t>(layer_bytes);
   PENSTOCK_CHECK(page_idx <= staging.num_pages());
   staged->arrived = Copy(args_.device->dram_to_device_lane, LabelOf("load kv", rows, layer_idx), link_bytes,
                          {staging.last_use(staged->buffer_idx)},
-                         [copies = std::move(copies), layer_bytes](Activations&, Activations&) {
-                           for (const BlockCopy& block : copies) {
-                             std::memcpy(block.to, block.from, static_cast<size_t>(layer_bytes));
-                           }
-                         });
+                         [&](Activations&, Activations&, Copies& all) { all = std::move(copies); });
   return staged;
 }
 
@@ -229,30 +224,30 @@ Event Pass::StagedAttention(RowRange rows, int64_t layer_idx) {
   KvStaging& staging = *args_.device->kv_staging;
   const Event done =
       Issue(compute(), LabelOf("attention", rows, layer_idx), args_.cost.Attention(rows.size(), ContextOf(rows)),
-            std::move(after), [=, this, layer = staging.layer()](const OpContext& context) {
+            std::move(after), [=, this, layer = staging.layer()](Operations& operations) {
               const KvView kv{.layer = layer, .pages = staged->row_pages};
-              ops::PreAttention(context, rows, layer_idx);
-              ops::StoreKv(context, args_.batch, rows, kv);
-              ops::Attend(context, args_.batch, rows, kv);
-              ops::PostAttention(context, rows, layer_idx);
+              operations.PreAttention(rows, layer_idx);
+              operations.StoreKv(args_.batch, rows, kv);
+              operations.Attend(args_.batch, rows, kv);
+              operations.PostAttention(rows, layer_idx);
             });
   staging.last_use(staged->buffer_idx) = done;
   const int64_t kv_dim = args_.config.kv_dim();
   offloaded_[slot] = Copy(args_.device->device_to_dram_lane, LabelOf("store kv", rows, layer_idx),
                           static_cast<uint64_t>(2 * 4 * rows.size() * kv_dim), {done, stored_[slot]},
-                          [=](Activations& host, Activations& device) {
-                            CopyRows<float>(device.k, host.k, rows, kv_dim);
-                            CopyRows<float>(device.v, host.v, rows, kv_dim);
+                          [=](Activations& host, Activations& device, Copies& copies) {
+                            AddRows(copies, device.k, host.k, rows, kv_dim);
+                            AddRows(copies, device.v, host.v, rows, kv_dim);
                           });
-  stored_[slot] = Issue(
-      args_.host, LabelOf("store kv", rows, layer_idx), {}, {offloaded_[slot]},
-      [=, this](const OpContext& context) { ops::StoreKv(context, args_.batch, rows, CacheView(rows, layer_idx)); });
+  stored_[slot] =
+      Issue(args_.host, LabelOf("store kv", rows, layer_idx), {}, {offloaded_[slot]},
+            [=, this](Operations& operations) { operations.StoreKv(args_.batch, rows, CacheView(rows, layer_idx)); });
   return done;
 }
 
 Event Pass::PreAttention(RowRange rows, int64_t layer_idx) {
   return Issue(compute(), LabelOf("pre-attention", rows, layer_idx), args_.cost.PreAttention(rows.size()),
-               BeforeLayer(rows), [=](const OpContext& context) { ops::PreAttention(context, rows, layer_idx); });
+               BeforeLayer(rows), [=](Operations& operations) { operations.PreAttention(rows, layer_idx); });
 }
 
 Event Pass::OffloadQkv(RowRange rows, const Event& pre_attention) {
@@ -260,34 +255,35 @@ Event Pass::OffloadQkv(RowRange rows, const Event& pre_attention) {
   Event& offloaded = offloaded_[static_cast<size_t>(rows.begin)];
   offloaded = Copy(args_.device->device_to_dram_lane, LabelOf("offload qkv", rows),
                    static_cast<uint64_t>(4 * rows.size() * (q_dim + 2 * kv_dim)), {pre_attention},
-                   [=](Activations& host, Activations& device) {
-                     CopyRows<float>(device.q, host.q, rows, q_dim);
-                     CopyRows<float>(device.k, host.k, rows, kv_dim);
-                     CopyRows<float>(device.v, host.v, rows, kv_dim);
+                   [=](Activations& host, Activations& device, Copies& copies) {
+                     AddRows(copies, device.q, host.q, rows, q_dim);
+                     AddRows(copies, device.k, host.k, rows, kv_dim);
+                     AddRows(copies, device.v, host.v, rows, kv_dim);
                    });
   return offloaded;
 }
 
 Event Pass::HostAttention(RowRange rows, int64_t layer_idx, const Event& offloaded) {
   return Issue(args_.host, LabelOf("attention", rows, layer_idx), args_.cost.AttentionCore(ContextOf(rows)),
-               {offloaded}, [=, this](const OpContext& context) {
+               {offloaded}, [=, this](Operations& operations) {
                  const KvView kv = CacheView(rows, layer_idx);
-                 ops::StoreKv(context, args_.batch, rows, kv);
-                 ops::Attend(context, args_.batch, rows, kv);
+                 operations.StoreKv(args_.batch, rows, kv);
+                 operations.Attend(args_.batch, rows, kv);
                });
 }
 
 Event Pass::LoadAttended(RowRange rows, const Event& attended) {
   const int64_t q_dim = args_.config.q_dim();
   return Copy(args_.device->dram_to_device_lane, LabelOf("load hidden", rows),
-              static_cast<uint64_t>(4 * rows.size() * q_dim), {attended}, [=](Activations& host, Activations& device) {
-                CopyRows<float>(host.attended, device.attended, rows, q_dim);
+              static_cast<uint64_t>(4 * rows.size() * q_dim), {attended},
+              [=](Activations& host, Activations& device, Copies& copies) {
+                AddRows(copies, host.attended, device.attended, rows, q_dim);
               });
 }
 
 Event Pass::PostAttention(RowRange rows, int64_t layer_idx, const Event& loaded) {
   return Issue(compute(), LabelOf("post-attention", rows, layer_idx), args_.cost.PostAttention(rows.size()), {loaded},
-               [=](const OpContext& context) { ops::PostAttention(context, rows, layer_idx); });
+               [=](Operations& operations) { operations.PostAttention(rows, layer_idx); });
 }
 
 void Pass::FetchWindow(int64_t layer_idx, int64_t expert_idx) {
@@ -319,10 +315,10 @@ Event Pass::Route(RowRange rows, int64_t layer_idx, bool brings_input) {
   OperationCost cost;
   for (size_t i = 0; i <= layers_ahead.size(); ++i) cost += args_.cost.Route(rows.size());
   const Event routed = Issue(compute(), LabelOf("route", rows, layer_idx), cost, {},
-                             [rows, layer_idx, layers_ahead](const OpContext& context) {
-                               ops::Route(context, rows, layer_idx);
+                             [rows, layer_idx, layers_ahead](Operations& operations) {
+                               operations.Route(rows, layer_idx);
                                for (size_t i = 0; i < layers_ahead.size(); ++i) {
-                                 ops::RouteAhead(context, rows, layers_ahead[i], static_cast<int64_t>(i) + 1);
+                                 operations.RouteAhead(rows, layers_ahead[i], static_cast<int64_t>(i) + 1);
                                }
                              });
   if (!args_.device.has_value()) return routed;
@@ -333,13 +329,13 @@ Event Pass::Route(RowRange rows, int64_t layer_idx, bool brings_input) {
   const Event offloaded =
       Copy(args_.device->device_to_dram_lane, LabelOf("offload choices", rows, layer_idx),
            static_cast<uint64_t>(rows.size() * (4 * (num_topk * (1 + num_ahead) + num_scores) + input_bytes)), {routed},
-           [=](Activations& host, Activations& device) {
-             CopyRows<int32_t>(device.topk_idx, host.topk_idx, rows, num_topk);
+           [=](Activations& host, Activations& device, Copies& copies) {
+             AddRows(copies, device.topk_idx, host.topk_idx, rows, num_topk);
              for (int64_t ahead = 1; ahead <= num_ahead; ++ahead) {
-               CopyRows<int32_t>(device.topk_ahead(ahead), host.topk_ahead(ahead), rows, num_topk);
+               AddRows(copies, device.topk_ahead(ahead), host.topk_ahead(ahead), rows, num_topk);
              }
-             if (num_scores > 0) CopyRows<float>(device.router_logits, host.router_logits, rows, num_scores);
-             if (input_bytes > 0) CopyRows<std::byte>(device.ffn_input, host.ffn_input, rows, input_bytes);
+             if (num_scores > 0) AddRows(copies, device.router_logits, host.router_logits, rows, num_scores);
+             if (input_bytes > 0) AddRows(copies, device.ffn_input, host.ffn_input, rows, input_bytes);
            });
   if (brings_input) input_offloaded_ = offloaded;
   return offloaded;
@@ -367,7 +363,7 @@ Event Pass::Group(RowRange rows, int64_t layer_idx) {
   }
   if (args_.on_routing) args_.on_routing(layer_idx, rows, choices);
   return Issue(compute(), LabelOf("group", rows, layer_idx), {}, {},
-               [rows](const OpContext& context) { ops::Group(context, rows); });
+               [rows](Operations& operations) { operations.Group(rows); });
 }
 
 std::shared_ptr<Pass::TakenExperts> Pass::Take(int64_t layer_idx, ExpertStore& store,
@@ -392,13 +388,15 @@ std::shared_ptr<Pass::TakenExperts> Pass::Take(int64_t layer_idx, ExpertStore& s
   OperationCost cost;
   cost.bytes = static_cast<uint64_t>(num_unchecked) * args_.cost.expert_bytes();
   Issue(ProcessorOf(store), {.name = "check", .layer_idx = layer_idx}, cost, std::move(arrived),
-        [taken](const OpContext& context) { taken->checked = taken->store->Finish(taken->places, context.pool); });
+        [taken, pool = ProcessorOf(store).pool](Operations&) {
+          taken->checked = taken->store->Finish(taken->places, *pool);
+        });
   return taken;
 }
 
 Event Pass::HostGroup(RowRange rows, int64_t layer_idx) {
   return Issue(args_.host, LabelOf("group", rows, layer_idx), {}, {input_offloaded_},
-               [rows](const OpContext& context) { ops::Group(context, rows); });
+               [rows](Operations& operations) { operations.Group(rows); });
 }
 
 void Pass::LoadExpertOutput(int64_t layer_idx, const TakenExperts& taken, const Event& computed) {
@@ -416,9 +414,9 @@ void Pass::LoadExpertOutput(int64_t layer_idx, const TakenExperts& taken, const 
   expert_outputs_.push_back(Copy(args_.device->dram_to_device_lane,
                                  {.name = "load expert output", .layer_idx = layer_idx},
                                  static_cast<uint64_t>(4 * num_places * dim), {computed},
-                                 [dim, places = std::move(places)](Activations& host, Activations& device) {
+                                 [&](Activations& host, Activations& device, Copies& copies) {
                                    for (const RowRange& range : places) {
-                                     CopyRows<float>(host.expert_output, device.expert_output, range, dim);
+                                     AddRows(copies, host.expert_output, device.expert_output, range, dim);
                                    }
                                  }));
 }
@@ -434,7 +432,7 @@ Event Pass::Experts(int64_t layer_idx, ExpertStore& store, std::span<const Exper
   TaskLabel label{.name = "experts", .layer_idx = layer_idx};
   if (taken->places.size() == 1) label.expert_idx = store.layouts().expert_idx_of(taken->places[0].key);
   const Event computed = Issue(ProcessorOf(store), label, cost, {},
-                               [taken, this](const OpContext& context) { RunExperts(context, *taken); });
+                               [taken, this](Operations& operations) { RunExperts(operations, *taken); });
   if (&store == args_.host_experts) LoadExpertOutput(layer_idx, *taken, computed);
   return computed;
 }
@@ -445,25 +443,20 @@ Event Pass::RouteAndCompute(RowRange rows, int64_t layer_idx, std::span<const Ex
   OperationCost cost = args_.cost.Route(rows.size());
   cost += args_.cost.ExpertsOfUniformRouting(rows.size());
   cost += args_.cost.Combine(rows.size());
-  return Issue(compute(), LabelOf("experts", rows, layer_idx), cost, {}, [=, this](const OpContext& context) {
-    ops::Route(context, rows, layer_idx);
-    ops::Group(context, rows);
-    if (args_.on_routing) {
-      const int64_t num_topk = args_.config.num_topk;
-      args_.on_routing(layer_idx, rows,
-                       context.activations.topk_idx.subspan(static_cast<size_t>(rows.begin * num_topk),
-                                                            static_cast<size_t>(rows.size() * num_topk)));
-    }
-    RunExperts(context, *taken);
-    ops::Combine(context, rows);
+  return Issue(compute(), LabelOf("experts", rows, layer_idx), cost, {}, [=, this](Operations& operations) {
+    operations.Route(rows, layer_idx);
+    operations.Group(rows);
+    if (args_.on_routing) args_.on_routing(layer_idx, rows, operations.Choices(rows));
+    RunExperts(operations, *taken);
+    operations.Combine(rows);
   });
 }
 
-void Pass::RunExperts(const OpContext& context, const TakenExperts& taken) {
-  for (const LostExpert& expert : taken.lost) FailExpert(context, expert.place, expert.why);
+void Pass::RunExperts(Operations& operations, const TakenExperts& taken) {
+  for (const LostExpert& expert : taken.lost) FailExpert(operations, expert.place, expert.why);
   // Without a task of its own there is nothing to do, but for those that were found broken before.
   const std::vector<absl::Status> checked =
-      taken.checked.has_value() ? *taken.checked : taken.store->Finish(taken.places, context.pool);
+      taken.checked.has_value() ? *taken.checked : taken.store->Finish(taken.places, *ProcessorOf(*taken.store).pool);
   std::vector<ExpertToRun> experts;
   experts.reserve(taken.places.size());
   for (size_t i = 0; i < taken.places.size(); ++i) {
@@ -471,32 +464,26 @@ void Pass::RunExperts(const OpContext& context, const TakenExperts& taken) {
     if (checked[i].ok()) {
       experts.push_back({taken.store->layouts().expert_idx_of(place.key), taken.store->Weights(place)});
     } else {
-      FailExpert(context, place, checked[i]);
+      FailExpert(operations, place, checked[i]);
     }
   }
-  ops::Experts(context, experts);
+  operations.Experts(experts);
 }
 
-// The rows go on with zeros, so that nothing that follows meets numbers that nobody wrote.
-void Pass::FailExpert(const OpContext& context, const ExpertPlace& place, const absl::Status& status) {
-  Activations& a = context.activations;
-  const int64_t expert_idx = args_.experts->layouts().expert_idx_of(place.key);
-  const int64_t dim = args_.config.model_dim;
+void Pass::FailExpert(Operations& operations, const ExpertPlace& place, const absl::Status& status) {
+  const std::vector<int64_t> rows = operations.ClearExpert(args_.experts->layouts().expert_idx_of(place.key));
   const std::lock_guard<std::mutex> lock(status_mutex_);
-  for (int64_t i = a.group_offsets[expert_idx]; i < a.group_offsets[expert_idx + 1]; ++i) {
-    std::fill_n(a.expert_output.data() + i * dim, dim, 0.0f);
-    args_.row_status[static_cast<size_t>(a.assigned_row[i])].Update(status);
-  }
+  for (const int64_t row_idx : rows) args_.row_status[static_cast<size_t>(row_idx)].Update(status);
 }
 
 Event Pass::Combine(RowRange rows, int64_t layer_idx) {
   return Issue(compute(), LabelOf("combine", rows, layer_idx), args_.cost.Combine(rows.size()),
-               std::exchange(expert_outputs_, {}), [rows](const OpContext& context) { ops::Combine(context, rows); });
+               std::exchange(expert_outputs_, {}), [rows](Operations& operations) { operations.Combine(rows); });
 }
 
 Event Pass::DenseFfn(RowRange rows, int64_t layer_idx) {
   return Issue(compute(), LabelOf("dense ffn", rows, layer_idx), args_.cost.DenseFfn(rows.size()), {},
-               [=](const OpContext& context) { ops::DenseFfn(context, rows, layer_idx); });
+               [=](Operations& operations) { operations.DenseFfn(rows, layer_idx); });
 }
 
 absl::Status Pass::Finish(LogitsSink sink) {
@@ -507,17 +494,17 @@ absl::Status Pass::Finish(LogitsSink sink) {
     const auto rows = wanted.subspan(begin, std::min(rows_at_once, wanted.size() - begin));
     const size_t num_logits = rows.size() * vocab_size;
     Event done = Issue(compute(), {.name = "logits"}, args_.cost.Logits(static_cast<int64_t>(rows.size())), {},
-                       [rows](const OpContext& context) { ops::Logits(context, rows); });
+                       [rows](Operations& operations) { operations.Logits(rows); });
     if (args_.device.has_value()) {
       done = Copy(args_.device->device_to_dram_lane, {.name = "offload logits"}, 4 * num_logits, {done},
-                  [=](Activations& host, Activations& device) {
-                    std::memcpy(host.logits.data(), device.logits.data(), 4 * num_logits);
+                  [=](Activations& host, Activations& device, Copies& copies) {
+                    AddRows(copies, device.logits, host.logits, {0, static_cast<int64_t>(num_logits)}, 1);
                   });
     }
     Task sample{.lane = args_.host.lane, .label = {.name = "sample"}, .after = {done}};
-    if (args_.host.context != nullptr) {
+    if (args_.host.operations != nullptr) {
       sample.body = [this, rows, sink, num_logits] {
-        sink(rows, args_.host.context->activations.logits.first(num_logits));
+        sink(rows, args_.host.operations->activations().logits.first(num_logits));
         return absl::OkStatus();
       };
     }

@@ -3,7 +3,7 @@
 // A schedule is ordinary code that calls these methods; each issues one task (a composite one: a few) and returns the
 // event of its end. Tasks of one lane run in the order of the calls, so that only what crosses lanes waits for events.
 // Layers are computed on one processor: the host, or a device that has its own memory, with the host beside it. In a
-// simulation (no OpContext) tasks have costs and no bodies.
+// simulation (no operations) tasks have costs and no bodies.
 #pragma once
 
 #include <cstdint>
@@ -19,6 +19,7 @@
 
 #include "absl/container/inlined_vector.h"
 #include "absl/status/status.h"
+#include "penstock/base/thread_pool.h"
 #include "penstock/memory/expert_store.h"
 #include "penstock/memory/kv_staging.h"
 #include "penstock/model/cost.h"
@@ -35,7 +36,8 @@ using LogitsSink = absl::FunctionRef<void(std::span<const int64_t> rows, std::sp
 // What operations run on.
 struct PassProcessor {
   LaneIdx lane = 0;
-  const OpContext* context = nullptr;  // null in a simulation
+  Operations* operations = nullptr;  // null in a simulation
+  ThreadPool* pool = nullptr;        // that checks experts which have come
 };
 
 // A device that computes the layers, and its links to the host.
@@ -153,7 +155,14 @@ class Pass {
   absl::Status Finish(LogitsSink sink);
 
  private:
-  using Body = std::function<void(const OpContext&)>;
+  using Body = std::function<void(Operations&)>;
+  // Bytes that a task moves from one memory to another.
+  struct ByteCopy {
+    std::byte* to;
+    const std::byte* from;
+    size_t num_bytes;
+  };
+  using Copies = std::vector<ByteCopy>;
   struct LostExpert {
     ExpertPlace place;
     absl::Status why;
@@ -182,9 +191,9 @@ class Pass {
     return &store == args_.experts ? compute() : args_.host;
   }
   Event Issue(const PassProcessor& processor, TaskLabel label, const OperationCost& cost, Events after, Body body);
-  // Copies between the host's and the device's activations.
-  Event Copy(LaneIdx lane, TaskLabel label, uint64_t link_bytes, Events after,
-             std::function<void(Activations& host, Activations& device)> body);
+  // Copies between the host's and the device's memory: those that `list` adds. Not called in a simulation.
+  using CopyLister = absl::FunctionRef<void(Activations& host, Activations& device, Copies& copies)>;
+  Event Copy(LaneIdx lane, TaskLabel label, uint64_t link_bytes, Events after, CopyLister list);
   // With the number of the micro-batch that `rows` are, where there are several.
   TaskLabel LabelOf(std::string_view name, RowRange rows, int64_t layer_idx = -1) const;
   Event IssueInOrder(Task task);
@@ -199,8 +208,8 @@ class Pass {
                                      absl::FunctionRef<bool(const ExpertPlace&)> is_wanted);
   // Brings what the host computed of the rows grouped last to the device.
   void LoadExpertOutput(int64_t layer_idx, const TakenExperts& taken, const Event& computed);
-  void RunExperts(const OpContext& context, const TakenExperts& taken);
-  void FailExpert(const OpContext& context, const ExpertPlace& place, const absl::Status& status);
+  void RunExperts(Operations& operations, const TakenExperts& taken);
+  void FailExpert(Operations& operations, const ExpertPlace& place, const absl::Status& status);
   ModelCost::Context ContextOf(RowRange rows) const;
   // The next layers with experts, kMaxAhead at most.
   absl::InlinedVector<int64_t, kMaxAhead> LayersAhead(int64_t layer_idx) const;
