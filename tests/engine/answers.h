@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "penstock/engine.h"
+#include "penstock/engine/hooks.h"
 #include "tests/engine/golden.h"
 
 namespace penstock {
@@ -34,8 +35,9 @@ inline std::vector<Request> Requests(const Golden& golden) {
   return requests;
 }
 
-inline std::vector<Answer> RunAll(const EngineOptions& options, const std::vector<Request>& requests) {
-  auto engine = Engine::Open(options);
+inline std::vector<Answer> RunAll(const EngineOptions& options, const std::vector<Request>& requests,
+                                  const EngineHooks& hooks = {}) {
+  auto engine = OpenEngine(options, hooks);
   EXPECT_TRUE(engine.ok()) << engine.status();
   if (!engine.ok()) return {};
   std::map<RequestId, Answer> answers;

@@ -129,6 +129,8 @@ void Combine(const kernels::CombineArgs& args, Stream stream);
 // target += source.
 void Add(const float* source, int64_t count, float* target, Stream stream);
 
+void Clear(float* target, int64_t count, Stream stream);
+
 // Pages of each row's sequence, as they lie on the device.
 struct KvRows {
   KvFormat format = KvFormat::kF32;

@@ -130,6 +130,11 @@ PENSTOCK_KERNEL(kRowThreads) AddKernel(const float* source, const int64_t count,
   if (i < count) target[i] += source[i];
 }
 
+PENSTOCK_KERNEL(kRowThreads) ClearKernel(float* target, const int64_t count) {
+  const int64_t i = static_cast<int64_t>(blockIdx.x) * kRowThreads + threadIdx.x;
+  if (i < count) target[i] = 0;
+}
+
 LaunchShape RowsShape(int64_t num_rows, size_t shared_bytes = 0) {
   return {.grid = dim3(static_cast<uint32_t>(num_rows)), .block = dim3(kRowThreads), .shared_bytes = shared_bytes};
 }
@@ -150,6 +155,10 @@ void Combine(const kernels::CombineArgs& args, Stream stream) {
 }
 void Add(const float* source, int64_t count, float* target, Stream stream) {
   Launch(AddKernel, RowsShape((count + kRowThreads - 1) / kRowThreads), stream, source, count, target);
+}
+
+void Clear(float* target, int64_t count, Stream stream) {
+  Launch(ClearKernel, RowsShape((count + kRowThreads - 1) / kRowThreads), stream, target, count);
 }
 
 }  // namespace penstock::cuda

@@ -1,0 +1,377 @@
+#include "penstock/schedule/cuda_operations.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "penstock/base/check.h"
+#include "penstock/kernels/kernels.h"
+#include "penstock/memory/kv_cache.h"
+
+namespace penstock {
+namespace {
+
+const float* DataOrNull(std::span<const float> span) { return span.empty() ? nullptr : span.data(); }
+
+// Positions of whole pages.
+int64_t PaddedPositions(int64_t num_positions) {
+  return (num_positions + kKvPageTokens - 1) / kKvPageTokens * kKvPageTokens;
+}
+
+}  // namespace
+
+// And a total for each head. The first page of a window may begin before it.
+int64_t CudaOperations::AttentionScratchFloats(const ModelConfig& config, int64_t num_positions) {
+  return config.num_heads * (PaddedPositions(num_positions) + kKvPageTokens + 1);
+}
+
+void CudaOperations::Embed(const RowBatch&, RowRange) { PENSTOCK_CHECK(false); }
+
+void CudaOperations::Project(RowRange rows, kernels::RowFormat format, const std::byte* x,
+                             const Projection& projection) {
+  const int64_t stride = kernels::RowBytes(format, projection.inner_dim);
+  cuda::Gemm({.x_format = format,
+              .w_format = projection.w.format,
+              .num_cols = projection.num_cols,
+              .inner_dim = projection.inner_dim,
+              .x = x + rows.begin * stride,
+              .x_stride_bytes = stride,
+              .weights = {{projection.w.data}},
+              .bias = DataOrNull(projection.bias),
+              .y = projection.y,
+              .y_stride = projection.num_cols,
+              .groups = {.max_rows = rows.size()}},
+             args_.stream);
+}
+
+void CudaOperations::NormRows(RowRange rows, std::span<const float> weight, kernels::RowFormat format,
+                              std::byte* buffer) {
+  const int64_t dim = args_.config.model_dim, stride = kernels::RowBytes(format, dim);
+  Activations& a = args_.activations;
+  cuda::NormRows({.num_rows = rows.size(),
+                  .dim = dim,
+                  .x = a.residual.data() + rows.begin * dim,
+                  .weight = weight.data(),
+                  .eps = args_.config.rms_norm_eps,
+                  .normed = a.normed.data() + rows.begin * dim,
+                  .format = format,
+                  .prepared = buffer == nullptr ? nullptr : buffer + rows.begin * stride,
+                  .prepared_stride_bytes = stride},
+                 args_.stream);
+}
+
+void CudaOperations::PreAttention(RowRange rows, int64_t layer_idx) {
+  const ModelConfig& config = args_.config;
+  Activations& a = args_.activations;
+  const LayerWeights& layer = args_.weights.layer(layer_idx);
+  const kernels::RowFormat format = args_.row_formats.attention;
+  NormRows(rows, layer.attention_norm, format, a.gemm_input.data());
+  const auto project = [&](const WeightView& w, std::span<const float> bias, std::span<float> y, int64_t num_cols) {
+    Project(rows, format, a.gemm_input.data(),
+            {.w = w,
+             .bias = bias,
+             .num_cols = num_cols,
+             .inner_dim = config.model_dim,
+             .y = y.data() + rows.begin * num_cols});
+  };
+  project(layer.q_proj, layer.q_bias, a.q, config.q_dim());
+  project(layer.k_proj, layer.k_bias, a.k, config.kv_dim());
+  project(layer.v_proj, layer.v_bias, a.v, config.kv_dim());
+  cuda::FinishQkv({.num_rows = rows.size(),
+                   .num_heads = config.num_heads,
+                   .num_kv_heads = config.num_kv_heads,
+                   .head_dim = config.head_dim,
+                   .q = a.q.data() + rows.begin * config.q_dim(),
+                   .k = a.k.data() + rows.begin * config.kv_dim(),
+                   .v = a.v.data() + rows.begin * config.kv_dim(),
+                   .q_norm = DataOrNull(layer.q_norm),
+                   .k_norm = DataOrNull(layer.k_norm),
+                   .q_norm_dim = std::ssize(layer.q_norm),
+                   .k_norm_dim = std::ssize(layer.k_norm),
+                   .eps = config.rms_norm_eps,
+                   .clip = config.clip_qkv,
+                   .cos = a.cos.data() + rows.begin * config.head_dim / 2,
+                   .sin = a.sin.data() + rows.begin * config.head_dim / 2},
+                  args_.stream);
+}
+
+cuda::KvRows CudaOperations::KvRowsOf(const RowBatch& batch, RowRange rows, const KvView& kv) {
+  std::vector<std::byte*> pages;
+  std::vector<int64_t> first_page;
+  std::span<std::byte* const> last;
+  for (int64_t i = 0; i < rows.size(); ++i) {
+    const std::span<std::byte* const> own = kv.pages[static_cast<size_t>(i)];
+    if (own.data() != last.data() || first_page.empty()) {
+      first_page.push_back(std::ssize(pages));
+      pages.insert(pages.end(), own.begin(), own.end());
+      last = own;
+    } else {
+      first_page.push_back(first_page.back());
+    }
+  }
+  const std::span<const int64_t> positions =
+      std::span(batch.kv_positions).subspan(static_cast<size_t>(rows.begin), static_cast<size_t>(rows.size()));
+  return {.format = kv.layer.format,
+          .head_dim = args_.config.head_dim,
+          .num_kv_heads = kv.layer.num_heads,
+          .first_block_bytes = kv.layer.first_block_bytes,
+          .block_bytes = kv.layer.block_bytes,
+          .num_rows = rows.size(),
+          .pages = Upload<std::byte*>(pages),
+          .first_page = Upload<int64_t>(first_page),
+          .positions = Upload<int64_t>(positions)};
+}
+
+void CudaOperations::StoreKv(const RowBatch& batch, RowRange rows, const KvView& kv) {
+  const int64_t kv_dim = args_.config.kv_dim();
+  cuda::StoreKv(KvRowsOf(batch, rows, kv), args_.activations.k.data() + rows.begin * kv_dim,
+                args_.activations.v.data() + rows.begin * kv_dim, args_.stream);
+}
+
+void CudaOperations::Attend(const RowBatch& batch, RowRange rows, const KvView& kv) {
+  const ModelConfig& config = args_.config;
+  Activations& a = args_.activations;
+  const cuda::KvRows all = KvRowsOf(batch, rows, kv);
+  int64_t begin = 0;
+  while (begin < rows.size()) {
+    // As many rows as there is room for the scores of.
+    int64_t end = begin, num_positions = 0;
+    const auto room = static_cast<int64_t>(args_.attention_scratch.size());
+    for (; end < rows.size(); ++end) {
+      const int64_t own = batch.kv_positions[static_cast<size_t>(rows.begin + end)] + 1;
+      const int64_t most = std::max(num_positions, own);
+      if (end > begin && (end + 1 - begin) * AttentionScratchFloats(config, most) > room) break;
+      num_positions = most;
+    }
+    const int64_t max_positions = PaddedPositions(num_positions);
+    PENSTOCK_CHECK((end - begin) * AttentionScratchFloats(config, num_positions) <= room);
+    cuda::KvRows part = all;
+    part.num_rows = end - begin;
+    part.first_page += begin;
+    part.positions += begin;
+    float* const scores = args_.attention_scratch.data();
+    cuda::Attention({.rows = part,
+                     .num_heads = config.num_heads,
+                     .window = config.sliding_window,
+                     .scale = 1.0f / std::sqrt(static_cast<float>(config.head_dim)),
+                     .q = a.q.data() + (rows.begin + begin) * config.q_dim(),
+                     .out = a.attended.data() + (rows.begin + begin) * config.q_dim(),
+                     .max_positions = max_positions,
+                     .scores = scores,
+                     .totals = scores + part.num_rows * config.num_heads * max_positions},
+                    args_.stream);
+    begin = end;
+  }
+}
+
+void CudaOperations::PostAttention(RowRange rows, int64_t layer_idx) {
+  const ModelConfig& config = args_.config;
+  Activations& a = args_.activations;
+  const LayerWeights& layer = args_.weights.layer(layer_idx);
+  const kernels::RowFormat format = args_.row_formats.attention;
+  const int64_t stride = kernels::RowBytes(format, config.q_dim()), dim = config.model_dim;
+  cuda::PrepareRows({.num_rows = rows.size(),
+                     .dim = config.q_dim(),
+                     .x = a.attended.data() + rows.begin * config.q_dim(),
+                     .format = format,
+                     .prepared = a.gemm_input.data() + rows.begin * stride,
+                     .prepared_stride_bytes = stride},
+                    args_.stream);
+  float* const projected = a.normed.data() + rows.begin * dim;
+  Project(rows, format, a.gemm_input.data(),
+          {.w = layer.o_proj, .bias = layer.o_bias, .num_cols = dim, .inner_dim = config.q_dim(), .y = projected});
+  cuda::Add(projected, rows.size() * dim, a.residual.data() + rows.begin * dim, args_.stream);
+}
+
+// It always computes in f32: a rounded score could choose another expert.
+void CudaOperations::ApplyGate(RowRange rows, const LayerWeights& layer, std::span<float> scores,
+                               std::span<int32_t> topk_idx, std::span<float> topk_weights) {
+  const ModelConfig& config = args_.config;
+  const int64_t dim = config.model_dim, num_experts = config.num_experts, num_topk = config.num_topk;
+  float* const own = scores.data() + rows.begin * num_experts;
+  cuda::Gemm({.x_format = kernels::RowFormat::kF32,
+              .w_format = layer.router_proj.format,
+              .num_cols = num_experts,
+              .inner_dim = dim,
+              .x = reinterpret_cast<const std::byte*>(args_.activations.normed.data() + rows.begin * dim),
+              .x_stride_bytes = 4 * dim,
+              .weights = {{layer.router_proj.data}},
+              .y = own,
+              .y_stride = num_experts,
+              .groups = {.max_rows = rows.size()}},
+             args_.stream);
+  cuda::RouterTopk({.num_rows = rows.size(),
+                    .num_experts = num_experts,
+                    .num_topk = num_topk,
+                    .renormalises = config.norm_topk_prob,
+                    .scores = own,
+                    .topk_idx = topk_idx.data() + rows.begin * num_topk,
+                    .topk_weights = topk_weights.data() + rows.begin * num_topk},
+                   args_.stream);
+}
+
+void CudaOperations::Route(RowRange rows, int64_t layer_idx) {
+  Activations& a = args_.activations;
+  const LayerWeights& layer = args_.weights.layer(layer_idx);
+  NormRows(rows, layer.ffn_norm, args_.row_formats.ffn, a.ffn_input.data());
+  ApplyGate(rows, layer, a.router_logits, a.topk_idx, a.topk_weights);
+}
+
+void CudaOperations::RouteAhead(RowRange rows, int64_t target_idx, int64_t ahead) {
+  Activations& a = args_.activations;
+  const LayerWeights& layer = args_.weights.layer(target_idx);
+  NormRows(rows, layer.ffn_norm, kernels::RowFormat::kF32, nullptr);
+  ApplyGate(rows, layer, a.ahead_scores, a.topk_ahead(ahead), a.ahead_weights);
+}
+
+std::span<const int32_t> CudaOperations::Choices(RowRange rows) {
+  const int64_t num_topk = args_.config.num_topk;
+  choices_.resize(static_cast<size_t>(rows.size() * num_topk));
+  args_.tables.Download(choices_.data(), args_.activations.topk_idx.data() + rows.begin * num_topk,
+                        choices_.size() * sizeof(int32_t));
+  return choices_;
+}
+
+void CudaOperations::Group(RowRange rows) {
+  Activations& a = args_.activations;
+  const int64_t num_topk = args_.config.num_topk;
+  grouped_ = rows;
+  cuda::Group({.begin = rows.begin * num_topk,
+               .end = rows.end * num_topk,
+               .num_experts = args_.config.num_experts,
+               .num_topk = num_topk,
+               .topk_idx = a.topk_idx.data(),
+               .offsets = a.group_offsets.data(),
+               .assignments = a.assignments.data(),
+               .assigned_row = a.assigned_row.data(),
+               .input = a.ffn_input.data(),
+               .gathered = a.expert_input.data(),
+               .input_bytes = kernels::RowBytes(args_.row_formats.ffn, args_.config.model_dim)},
+              args_.stream);
+}
+
+void CudaOperations::Experts(std::span<const ExpertToRun> experts) {
+  const ModelConfig& config = args_.config;
+  Activations& a = args_.activations;
+  const kernels::RowFormat format = args_.row_formats.ffn;
+  const int64_t hidden_stride = kernels::RowBytes(format, config.expert_dim);
+  for (size_t begin = 0; begin < experts.size(); begin += cuda::kMostGroups) {
+    const auto part = experts.subspan(begin, std::min<size_t>(cuda::kMostGroups, experts.size() - begin));
+    // A row chooses an expert at most once.
+    cuda::GateUpLaunch first{.x_format = format,
+                             .w_format = part[0].weights.gate_proj.format,
+                             .ffn_dim = config.expert_dim,
+                             .inner_dim = config.model_dim,
+                             .x = a.expert_input.data(),
+                             .x_stride_bytes = kernels::RowBytes(format, config.model_dim),
+                             .hidden = a.hidden.data(),
+                             .hidden_stride_bytes = hidden_stride,
+                             .groups = {.num_groups = static_cast<int32_t>(part.size()),
+                                        .offsets = a.group_offsets.data(),
+                                        .max_rows = grouped_.size()}};
+    cuda::GemmLaunch second{.x_format = format,
+                            .w_format = part[0].weights.down_proj.format,
+                            .num_cols = config.model_dim,
+                            .inner_dim = config.expert_dim,
+                            .x = a.hidden.data(),
+                            .x_stride_bytes = hidden_stride,
+                            .y = a.expert_output.data(),
+                            .y_stride = config.model_dim};
+    for (size_t i = 0; i < part.size(); ++i) {
+      first.groups.expert_idx[i] = static_cast<int32_t>(part[i].expert_idx);
+      first.gate.w[i] = part[i].weights.gate_proj.data;
+      first.up.w[i] = part[i].weights.up_proj.data;
+      second.weights.w[i] = part[i].weights.down_proj.data;
+    }
+    second.groups = first.groups;
+    cuda::GateUp(first, args_.stream);
+    cuda::Gemm(second, args_.stream);
+  }
+}
+
+std::vector<int64_t> CudaOperations::ClearExpert(int64_t expert_idx) {
+  Activations& a = args_.activations;
+  const int64_t dim = args_.config.model_dim;
+  IndexRange places;
+  args_.tables.Download(&places, a.group_offsets.data() + expert_idx, sizeof(places));
+  std::vector<int64_t> rows(static_cast<size_t>(places.size()));
+  args_.tables.Download(rows.data(), a.assigned_row.data() + places.begin, rows.size() * sizeof(int64_t));
+  cuda::Clear(a.expert_output.data() + places.begin * dim, places.size() * dim, args_.stream);
+  return rows;
+}
+
+void CudaOperations::Combine(RowRange rows) {
+  Activations& a = args_.activations;
+  const int64_t dim = args_.config.model_dim, num_topk = args_.config.num_topk;
+  cuda::Combine({.num_rows = rows.size(),
+                 .dim = dim,
+                 .num_topk = num_topk,
+                 .residual = a.residual.data() + rows.begin * dim,
+                 .residual_stride = dim,
+                 .z = a.expert_output.data(),
+                 .z_stride = dim,
+                 .assignments = a.assignments.data() + rows.begin * num_topk,
+                 .weights = a.topk_weights.data() + rows.begin * num_topk,
+                 .y = a.residual.data() + rows.begin * dim,
+                 .y_stride = dim},
+                args_.stream);
+}
+
+void CudaOperations::DenseFfn(RowRange rows, int64_t layer_idx) {
+  const ModelConfig& config = args_.config;
+  Activations& a = args_.activations;
+  const LayerWeights& layer = args_.weights.layer(layer_idx);
+  const kernels::RowFormat format = args_.row_formats.ffn;
+  const int64_t dim = config.model_dim, stride = kernels::RowBytes(format, dim);
+  const int64_t hidden_stride = kernels::RowBytes(format, config.dense_ffn_dim);
+  NormRows(rows, layer.ffn_norm, format, a.ffn_input.data());
+  cuda::GateUp({.x_format = format,
+                .w_format = layer.dense_ffn.gate_proj.format,
+                .ffn_dim = config.dense_ffn_dim,
+                .inner_dim = dim,
+                .x = a.ffn_input.data() + rows.begin * stride,
+                .x_stride_bytes = stride,
+                .gate = {{layer.dense_ffn.gate_proj.data}},
+                .up = {{layer.dense_ffn.up_proj.data}},
+                .hidden = a.hidden.data() + rows.begin * hidden_stride,
+                .hidden_stride_bytes = hidden_stride,
+                .groups = {.max_rows = rows.size()}},
+               args_.stream);
+  float* const output = a.expert_output.data() + rows.begin * dim;
+  Project(
+      rows, format, a.hidden.data(),
+      {.w = layer.dense_ffn.down_proj, .bias = {}, .num_cols = dim, .inner_dim = config.dense_ffn_dim, .y = output});
+  cuda::Add(output, rows.size() * dim, a.residual.data() + rows.begin * dim, args_.stream);
+}
+
+void CudaOperations::Logits(std::span<const int64_t> rows) {
+  const ModelConfig& config = args_.config;
+  Activations& a = args_.activations;
+  const int64_t dim = config.model_dim, num_rows = std::ssize(rows);
+  PENSTOCK_CHECK(num_rows <= a.dims.max_logit_rows && num_rows <= a.dims.max_rows);
+  const kernels::RowFormat format = args_.row_formats.lm_head;
+  const int64_t stride = kernels::RowBytes(format, dim);
+  for (int64_t begin = 0; begin < num_rows;) {
+    // Neighbours in one launch.
+    int64_t end = begin + 1;
+    while (end < num_rows && rows[static_cast<size_t>(end)] == rows[static_cast<size_t>(begin)] + end - begin) ++end;
+    cuda::NormRows({.num_rows = end - begin,
+                    .dim = dim,
+                    .x = a.residual.data() + rows[static_cast<size_t>(begin)] * dim,
+                    .weight = args_.weights.final_norm().data(),
+                    .eps = config.rms_norm_eps,
+                    .normed = a.normed.data() + begin * dim,
+                    .format = format,
+                    .prepared = a.gemm_input.data() + begin * stride,
+                    .prepared_stride_bytes = stride},
+                   args_.stream);
+    begin = end;
+  }
+  Project({0, num_rows}, format, a.gemm_input.data(),
+          {.w = args_.weights.lm_head(),
+           .bias = {},
+           .num_cols = config.vocab_size,
+           .inner_dim = dim,
+           .y = a.logits.data()});
+}
+
+}  // namespace penstock

@@ -1,0 +1,87 @@
+// The operations on a CUDA device: each launches kernels on a stream and returns. Weights, activations and KV pages are
+// in the device's memory; results are the host's wherever kernels/cuda/cuda_kernels.h says so.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "penstock/kernels/cuda/cuda_kernels.h"
+#include "penstock/memory/dense_weights.h"
+#include "penstock/model/model_config.h"
+#include "penstock/schedule/operations.h"
+
+namespace penstock {
+
+// Small tables to and from the device, in the stream's order.
+class DeviceTables {
+ public:
+  virtual ~DeviceTables() = default;
+  // Where they are on the device until the work that was given to the stream after them is done.
+  virtual const std::byte* Upload(std::span<const std::byte> bytes) = 0;
+  // Waits for the stream.
+  virtual void Download(void* target, const void* source, size_t num_bytes) = 0;
+};
+
+class CudaOperations : public Operations {
+ public:
+  struct Args {
+    const ModelConfig& config;  // outlives the operations, like all references
+    RowFormats row_formats;
+    const DenseWeights& weights;  // on the device
+    Activations& activations;     // on the device
+    std::span<float>
+        attention_scratch;  // on the device: at least AttentionScratchFloats(config, positions) for those of a row
+    DeviceTables& tables;
+    cuda::Stream stream = {};
+  };
+  // For the scores of one row that attends to so many positions.
+  static int64_t AttentionScratchFloats(const ModelConfig& config, int64_t num_positions);
+
+  explicit CudaOperations(const Args& args) : args_(args) {}
+
+  Activations& activations() override { return args_.activations; }
+  // The host embeds. Never called.
+  void Embed(const RowBatch& batch, RowRange rows) override;
+  void PreAttention(RowRange rows, int64_t layer_idx) override;
+  void StoreKv(const RowBatch& batch, RowRange rows, const KvView& kv) override;
+  void Attend(const RowBatch& batch, RowRange rows, const KvView& kv) override;
+  void PostAttention(RowRange rows, int64_t layer_idx) override;
+  void Route(RowRange rows, int64_t layer_idx) override;
+  void RouteAhead(RowRange rows, int64_t target_idx, int64_t ahead) override;
+  std::span<const int32_t> Choices(RowRange rows) override;
+  void Group(RowRange rows) override;
+  void Experts(std::span<const ExpertToRun> experts) override;
+  std::vector<int64_t> ClearExpert(int64_t expert_idx) override;
+  void Combine(RowRange rows) override;
+  void DenseFfn(RowRange rows, int64_t layer_idx) override;
+  void Logits(std::span<const int64_t> rows) override;
+
+ private:
+  template <typename T>
+  const T* Upload(std::span<const T> values) {
+    return reinterpret_cast<const T*>(args_.tables.Upload(std::as_bytes(values)));
+  }
+  // y[rows] = x[rows] w^T + bias, of rows in buffers of the whole pass.
+  struct Projection {
+    WeightView w;
+    std::span<const float> bias;
+    int64_t num_cols = 0;
+    int64_t inner_dim = 0;
+    float* y = nullptr;  // of the first row, [., num_cols]
+  };
+  void Project(RowRange rows, kernels::RowFormat format, const std::byte* x, const Projection& projection);
+  // normed[rows] = norm(residual[rows]), and prepared at the rows' places of `buffer`, where there is one.
+  void NormRows(RowRange rows, std::span<const float> weight, kernels::RowFormat format, std::byte* buffer);
+  // Scores of normed rows and what they choose.
+  void ApplyGate(RowRange rows, const LayerWeights& layer, std::span<float> scores, std::span<int32_t> topk_idx,
+                 std::span<float> topk_weights);
+  cuda::KvRows KvRowsOf(const RowBatch& batch, RowRange rows, const KvView& kv);
+
+  Args args_;
+  RowRange grouped_;
+  std::vector<int32_t> choices_;
+};
+
+}  // namespace penstock
