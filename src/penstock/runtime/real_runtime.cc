@@ -71,7 +71,11 @@ struct RealRuntime::TaskState : Event::State {
   std::vector<Successor> successors;
   // On a stream lane:
   std::shared_ptr<DeviceStream::Mark> mark;  // of its end, from when the stream has it until it has ended
-  std::vector<TaskRef> waits_in_stream;      // for these of other streams; given before it
+  struct Predecessor {
+    TaskRef task;  // of another stream, given before it
+    bool takes_status;
+  };
+  std::vector<Predecessor> waits_in_stream;
   size_t num_reads_left = 0;
   double begin_s = 0, end_s = 0;
   bool done = false;
@@ -173,8 +177,9 @@ Event RealRuntime::Issue(Task task) {
       if (before == nullptr) continue;
       const bool on_device = lane.kind == LaneKind::kStream && lanes_[before->task.lane]->kind == LaneKind::kStream;
       if (on_device && before->mark != nullptr) {
-        if (before->task.lane != task.lane)
-          state->waits_in_stream.push_back(std::static_pointer_cast<TaskState>(event.state_));
+        if (before->task.lane != task.lane) {
+          state->waits_in_stream.push_back({std::static_pointer_cast<TaskState>(event.state_), takes_status});
+        }
       } else if (!before->done) {
         before->successors.push_back({state, takes_status, on_device});
         ++state->num_blocking;
@@ -436,15 +441,22 @@ void RealRuntime::DiskWork(Lane& lane) {
 void RealRuntime::GiveToStream(Lane& lane, const TaskRef& task, Lock& lock) {
   task->begin_s = now_s();
   std::vector<std::shared_ptr<DeviceStream::Mark>> marks;
-  for (const TaskRef& before : task->waits_in_stream) {
-    if (before->mark != nullptr) marks.push_back(before->mark);
+  for (const auto& [before, takes_status] : task->waits_in_stream) {
+    if (before->mark != nullptr) {
+      marks.push_back(before->mark);
+    } else if (takes_status) {
+      task->status.Update(before->status);  // it has ended
+    }
   }
-  lock.unlock();
-  for (const std::shared_ptr<DeviceStream::Mark>& mark : marks) lane.stream->WaitFor(mark);
-  absl::Status status = lane.stream->Run([task] { return RunGuarded(task->task.body); });
+  absl::Status status = task->status;
   std::shared_ptr<DeviceStream::Mark> mark;
-  if (status.ok()) mark = lane.stream->Record();
-  lock.lock();
+  if (status.ok()) {
+    lock.unlock();
+    for (const std::shared_ptr<DeviceStream::Mark>& other : marks) lane.stream->WaitFor(other);
+    status = lane.stream->Run([task] { return RunGuarded(task->task.body); });
+    if (status.ok()) mark = lane.stream->Record();
+    lock.lock();
+  }
   if (!status.ok()) {
     End(lane, task, std::move(status), lock);
     return;
@@ -455,7 +467,7 @@ void RealRuntime::GiveToStream(Lane& lane, const TaskRef& task, Lock& lock) {
   std::erase_if(task->successors, [&](const TaskState::Successor& successor) {
     if (!successor.in_stream) return false;
     Lane& other = *lanes_[successor.task->task.lane];
-    if (&other != &lane) successor.task->waits_in_stream.push_back(task);
+    if (&other != &lane) successor.task->waits_in_stream.push_back({task, successor.takes_status});
     if (--successor.task->num_blocking == 0 && !other.queue.empty() && other.queue.front() == successor.task) {
       WakeLane(other);
     }
@@ -491,13 +503,13 @@ void RealRuntime::StreamEndWork(Lane& lane) {
     absl::Status status = lane.stream->Synchronise(*task->mark);
     lock.lock();
     lane.given.pop_front();
-    task->mark = nullptr;
     // It waited in the stream: for the task before it, and for those of other streams.
     task->begin_s = std::max(task->begin_s, lane.last_end_s);
-    for (const TaskRef& before : task->waits_in_stream) task->begin_s = std::max(task->begin_s, before->end_s);
+    for (const auto& before : task->waits_in_stream) task->begin_s = std::max(task->begin_s, before.task->end_s);
     task->waits_in_stream.clear();
     End(lane, task, std::move(status), lock);
     lane.last_end_s = task->end_s;
+    task->mark = nullptr;
   }
 }
 
