@@ -48,7 +48,7 @@ inline void SetRates(benchmark::State& state, const ProbedRates& before, const P
 
 // The bf16 halves of these words are small finite numbers, and so are the words as f32, and as scales of any format.
 inline Arena RandomWords(uint64_t num_bytes) {
-  absl::StatusOr<Arena> arena = Arena::Map(num_bytes);
+  absl::StatusOr<Arena> arena = HostMemory().Map(num_bytes);
   PENSTOCK_CHECK(arena.ok());
   std::mt19937 generator(1);
   auto* words = reinterpret_cast<uint32_t*>(arena->data());

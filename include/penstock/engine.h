@@ -161,8 +161,9 @@ struct EngineOptions {
 
 // Where every byte of a device's budget goes.
 struct DevicePlan {
-  std::string name = {};  // "emulated"; empty: there is no device
+  std::string name = {};  // "emulated", "cuda:0"; empty: there is no device
   uint64_t budget_bytes = 0;
+  uint64_t fixed_bytes = 0;  // buffers of fixed size
   uint64_t dense_bytes = 0;
   uint64_t kv_bytes = 0;  // the KV cache, or what is staged of it
   uint64_t activation_bytes = 0;

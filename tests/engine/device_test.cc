@@ -10,16 +10,16 @@ namespace {
 
 TEST(DeviceSpec, IsParsed) {
   EXPECT_FALSE(ParseDevice("cpu").value().has_value());
-  EXPECT_FALSE(ParseDevice("auto").value().has_value());
   EXPECT_EQ(ParseDevice("emulated").value()->num_threads, 1);
-  const EmulatedDevice device = ParseDevice("emulated:threads=3,link=1.5GB/s").value().value();
+  const DeviceSpec device = ParseDevice("emulated:threads=3,link=1.5GB/s").value().value();
   EXPECT_EQ(device.num_threads, 3);
   EXPECT_EQ(device.link_bytes_per_s, 1.5e9);
   for (const char* text : {"", "emulated:", "emulated:link=4GB", "emulated:link=GB/s", "emulated:threads=0",
-                           "emulated:threads=2,", "emulated:threads=2x", "emulatedx", "tpu", "emulated:link=4GB/s,,"}) {
+                           "emulated:threads=2,", "emulated:threads=2x", "emulatedx", "tpu", "emulated:link=4GB/s,,",
+                           "cuda:", "cuda:x", "cuda:-1", "cuda:1x", "cudax", "cuda0"}) {
     EXPECT_EQ(FaultOf(ParseDevice(text).status()), Fault::kUsage) << text;
   }
-  EXPECT_EQ(FaultOf(ParseDevice("cuda:0").status()), Fault::kResources);
+  EXPECT_EQ(FaultOf(ParseDevice("cuda:99").status()), Fault::kResources);
 }
 
 class DeviceTest : public testing::Test {
@@ -38,7 +38,7 @@ TEST_F(DeviceTest, SchedulesThatNeedOneSaySo) {
     const auto refused = Engine::Open(Options(schedule));
     ASSERT_FALSE(refused.ok());
     EXPECT_EQ(ExitCodeOf(refused.status()), 2);
-    EXPECT_NE(refused.status().message().find("--device emulated"), std::string::npos) << refused.status();
+    EXPECT_NE(refused.status().message().find("--device cuda or emulated"), std::string::npos) << refused.status();
   }
 }
 

@@ -1,6 +1,7 @@
 // Reads tests/golden/<variant>: what Hugging Face transformers computed for a tiny random model.
 #pragma once
 
+#include <cstdlib>
 #include <filesystem>
 #include <span>
 #include <string>
@@ -22,7 +23,7 @@ struct GoldenTensor {
 
 class Golden {
  public:
-  explicit Golden(const std::string& variant) : dir_(std::string(PENSTOCK_SOURCE_DIR) + "/tests/golden/" + variant) {
+  explicit Golden(const std::string& variant) : dir_(Folder() + "/" + variant) {
     const auto text = ReadFile(dir_ + "/expected.json", 1 << 24);
     expected_ = ParseJson(text.value(), Fault::kInput).value();
     tensors_file_ = ReadFile(dir_ + "/expected.safetensors", 1 << 26).value();
@@ -31,6 +32,11 @@ class Golden {
     infos_ = ParseSafetensorsHeader(file.substr(8, header_bytes), file.size()).value();
   }
 
+  // A test may run on another machine than it was built on.
+  static std::string Folder() {
+    const char* source_dir = std::getenv("PENSTOCK_TEST_SOURCE_DIR");
+    return std::string(source_dir == nullptr ? PENSTOCK_SOURCE_DIR : source_dir) + "/tests/golden";
+  }
   const std::string& dir() const { return dir_; }
   bool is_bf16() const { return expected_.at("dtype").get_string() == "bfloat16"; }
   int num_prompts() const { return static_cast<int>(expected_.at("prompts").get_array().size()); }
@@ -51,7 +57,7 @@ class Golden {
 
   static std::vector<std::string> Variants() {
     std::vector<std::string> names;
-    for (const auto& entry : std::filesystem::directory_iterator(std::string(PENSTOCK_SOURCE_DIR) + "/tests/golden")) {
+    for (const auto& entry : std::filesystem::directory_iterator(Folder())) {
       if (entry.is_directory()) names.push_back(entry.path().filename());
     }
     std::sort(names.begin(), names.end());

@@ -83,6 +83,8 @@ RC_GTEST_PROP(MemoryPlan, ADevicesBudgetIsHeldAndItsLeastOneExact, ()) {
   in.budget_bytes = uint64_t{1} << 44;
   in.micro_batch_size = *rc::gen::element<int64_t>(0, 1, 8, 64);
   DeviceInputs device{.name = "emulated", .dense_bytes = *rc::gen::inRange<uint64_t>(1, 4'000'000'000)};
+  device.fixed_bytes = *rc::gen::inRange<uint64_t>(0, 100'000'000);
+  device.num_workers = *rc::gen::inRange(0, 9);
   device.least_slots = *rc::gen::inRange<int64_t>(1, 2 * config.num_experts + 1);
   device.holds_kv_cache = *rc::gen::arbitrary<bool>();
   device.stages_kv = !device.holds_kv_cache && *rc::gen::arbitrary<bool>();
@@ -96,9 +98,11 @@ RC_GTEST_PROP(MemoryPlan, ADevicesBudgetIsHeldAndItsLeastOneExact, ()) {
   RC_ASSERT(plan.ok());
   RC_ASSERT(Total(*plan) - (device.holds_kv_cache ? plan->kv_bytes : 0) <= in.budget_bytes);
   const DevicePlan& d = plan->device;
-  RC_ASSERT(d.dense_bytes + d.kv_bytes + d.activation_bytes + d.expert_bytes <= in.device->budget_bytes);
+  RC_ASSERT(d.fixed_bytes == device.fixed_bytes);
+  RC_ASSERT(d.fixed_bytes + d.dense_bytes + d.kv_bytes + d.activation_bytes + d.expert_bytes <=
+            in.device->budget_bytes);
   RC_ASSERT(d.num_expert_slots >= std::min(device.least_slots, plan->num_experts_total));
-  RC_ASSERT(d.activation_bytes == Activations::Bytes(config, in.row_formats, DeviceDimsOf(*plan, in.num_workers)));
+  RC_ASSERT(d.activation_bytes == Activations::Bytes(config, in.row_formats, DeviceDimsOf(*plan, device.num_workers)));
   RC_ASSERT(plan->activation_bytes == Activations::Bytes(config, in.row_formats, DimsOf(*plan, in.num_workers)));
   const int64_t per_sequence = KvCache::PagesFor(in.context_length);
   RC_ASSERT(NumKvPages(*plan, config, in.kv_format) >= per_sequence);

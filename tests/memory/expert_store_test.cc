@@ -70,6 +70,7 @@ class ExpertStoreTest : public testing::Test {
     return ExpertStore::Create({.layouts = *layouts_,
                                 .runtime = *runtime_,
                                 .source = std::make_unique<DiskSource>(*layouts_, *runtime_, disk_lane),
+                                .memory = &HostMemory(),
                                 .num_slots = num_slots,
                                 .eviction = eviction,
                                 .pinned = std::move(pinned),
@@ -218,6 +219,7 @@ TEST_F(ExpertStoreTest, MixedTypesAtAnyOffset) {
       const auto store = ExpertStore::Create({.layouts = layouts,
                                               .runtime = runtime,
                                               .source = std::make_unique<DiskSource>(layouts, runtime, disk_lane),
+                                              .memory = &HostMemory(),
                                               .num_slots = 1})
                              .value();
       const auto lease = store->Acquire(0, FetchReason::kWanted);

@@ -22,7 +22,7 @@ ModelConfig SmallConfig() {
 
 TEST(KvCache, PagesAreHandedOutOnce) {
   const ModelConfig config = SmallConfig();
-  KvCache cache = KvCache::Create(config, KvFormat::kBF16, 10).value();
+  KvCache cache = KvCache::Create(HostMemory(), config, KvFormat::kBF16, 10).value();
   // K of 20 dimensions and V of 32, 16 tokens, 2 bytes.
   EXPECT_EQ(KvCache::PageBytes(config, KvFormat::kBF16), 3u * 2 * 16 * (20 + 32) * 2);
   std::set<std::byte*> seen;
@@ -50,7 +50,7 @@ TEST(KvCache, PagesAreHandedOutOnce) {
 TEST(KvCache, BlocksLieBehindEachOther) {
   const ModelConfig config = SmallConfig();
   for (const KvFormat format : {KvFormat::kF32, KvFormat::kBF16, KvFormat::kInt8}) {
-    const KvCache cache = KvCache::Create(config, format, 1).value();
+    const KvCache cache = KvCache::Create(HostMemory(), config, format, 1).value();
     const int64_t block = KvBlock{format, config.head_dim}.bytes();
     EXPECT_EQ(block % 64, 0);
     EXPECT_EQ(cache.layer(0).head_offset_bytes(0), 0);

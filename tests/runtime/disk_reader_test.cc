@@ -54,7 +54,7 @@ TEST_P(DiskReaderTest, BringsTheBytesAskedFor) {
       const uint64_t file_bytes = files_[file_idx].size_bytes;
       const uint64_t offset = tag == 0 ? file_bytes - 1 : random() % file_bytes;
       const uint64_t size = tag == 1 ? file_bytes - offset : 1 + random() % (file_bytes - offset);
-      arenas.push_back(Arena::Map(DiskReader::PaddedBytes(size)).value());
+      arenas.push_back(HostMemory().Map(DiskReader::PaddedBytes(size)).value());
       reads.push_back({file_idx, {offset, size}, arenas.back().data(), tag});
       (*reader)->Submit(reads.back());
     }
@@ -79,7 +79,7 @@ TEST_P(DiskReaderTest, FileCutShortIsAnError) {
   auto reader = DiskReader::Create(files_, GetParam());
   ASSERT_TRUE(reader.ok());
   ASSERT_EQ(::ftruncate(files_[0].fd.get(), 1'000'001), 0);
-  const Arena arena = Arena::Map(DiskReader::PaddedBytes(2'500'000)).value();
+  const Arena arena = HostMemory().Map(DiskReader::PaddedBytes(2'500'000)).value();
   (*reader)->Submit({0, {100, 2'500'000}, arena.data(), 5});
   // It ends once, whatever becomes of its parts.
   const auto completion = (*reader)->NextCompleted();
@@ -95,7 +95,7 @@ TEST_P(DiskReaderTest, WakeEndsAWait) {
   Write("wake", 3'000'000);
   auto reader = DiskReader::Create(files_, GetParam());
   ASSERT_TRUE(reader.ok());
-  const Arena arena = Arena::Map(DiskReader::PaddedBytes(3'000'000)).value();
+  const Arena arena = HostMemory().Map(DiskReader::PaddedBytes(3'000'000)).value();
   for (int round = 0; round < 50; ++round) {
     (*reader)->Submit({0, {0, 3'000'000}, arena.data(), 7});
     (*reader)->Wake();

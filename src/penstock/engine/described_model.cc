@@ -96,7 +96,7 @@ absl::StatusOr<EnginePlan> PlanOn(const Hardware& hardware, const EngineOptions&
   if (options.device == "gpu") {
     const Link* link = hardware.FindLink("dram_to_device");
     if (link == nullptr) return UsageError("the hardware has no link dram_to_device");
-    room.device = EmulatedDevice{.name = "gpu", .link_bytes_per_s = link->bytes_per_s};
+    room.device = DeviceSpec{.kind = DeviceKind::kDescribed, .name = "gpu", .link_bytes_per_s = link->bytes_per_s};
   }
   if (options.caller_memory) {
     PENSTOCK_ASSIGN_OR_RETURN(const Formats formats, ChooseFormats(options, model.weights()));

@@ -1,21 +1,26 @@
 #include "penstock/engine/device_spec.h"
 
+#include <algorithm>
 #include <charconv>
 #include <string>
 
 #include "penstock/base/bytes.h"
+#include "penstock/base/checked.h"
 #include "penstock/base/limits.h"
 #include "penstock/base/status.h"
 #include "penstock/base/text.h"
+#include "penstock/engine/device.h"
+#include "penstock/memory/kv_cache.h"
+#include "penstock/schedule/cuda_workspace.h"
 
 namespace penstock {
 namespace {
 
 absl::Status Malformed(std::string_view text) {
-  return UsageError("--device '{}': expected auto, cpu or emulated[:link=4GB/s,threads=1]", Printable(text));
+  return UsageError("--device '{}': expected auto, cpu, cuda[:I] or emulated[:link=4GB/s,threads=1]", Printable(text));
 }
 
-absl::Status ParseField(std::string_view text, std::string_view field, EmulatedDevice& device) {
+absl::Status ParseField(std::string_view text, std::string_view field, DeviceSpec& device) {
   if (field.starts_with("link=")) {
     const absl::StatusOr<double> rate = ParseRate(field.substr(5));
     if (!rate.ok()) return Annotate(rate.status(), "--device: link");
@@ -35,14 +40,28 @@ absl::Status ParseField(std::string_view text, std::string_view field, EmulatedD
 
 }  // namespace
 
-absl::StatusOr<std::optional<EmulatedDevice>> ParseDevice(std::string_view text) {
-  if (text == "auto" || text == "cpu") return std::nullopt;
-  if (text.starts_with("cuda")) {
-    return ResourceError("--device {}: this build has no GPU support; use --device cpu", Printable(text));
+absl::StatusOr<std::optional<DeviceSpec>> ParseDevice(std::string_view text) {
+  if (text == "cpu") return std::nullopt;
+  if (text == "auto") {
+    absl::StatusOr<DeviceSpec> gpu = FindCudaDevice(0);
+    if (!gpu.ok()) return std::nullopt;
+    return *std::move(gpu);
   }
-  EmulatedDevice device;
-  if (!text.starts_with(kEmulatedDevice)) return Malformed(text);
-  std::string_view fields = text.substr(kEmulatedDevice.size());
+  if (text.starts_with("cuda")) {
+    int device_idx = 0;
+    const std::string_view rest = text.substr(4);
+    const bool is_number =
+        rest.size() > 1 && rest[0] == ':' &&
+        std::from_chars(rest.data() + 1, rest.data() + rest.size(), device_idx).ptr == rest.data() + rest.size();
+    if (!rest.empty() && (!is_number || device_idx < 0)) return Malformed(text);
+    absl::StatusOr<DeviceSpec> gpu = FindCudaDevice(device_idx);
+    if (!gpu.ok()) return Annotate(gpu.status(), fmt::format("--device {}", text));
+    return *std::move(gpu);
+  }
+  constexpr std::string_view kEmulated = "emulated";
+  DeviceSpec device;
+  if (!text.starts_with(kEmulated)) return Malformed(text);
+  std::string_view fields = text.substr(kEmulated.size());
   if (fields.empty()) return device;
   if (!fields.starts_with(':')) return Malformed(text);
   for (fields.remove_prefix(1);;) {
@@ -51,6 +70,25 @@ absl::StatusOr<std::optional<EmulatedDevice>> ParseDevice(std::string_view text)
     if (comma == std::string_view::npos) return device;
     fields.remove_prefix(comma + 1);
   }
+}
+
+CudaWorkspace CudaWorkspaceOf(const ModelConfig& config, int64_t context_length, uint64_t budget_bytes) {
+  constexpr uint64_t kMostScoresBytes = 64 * kMiB, kBudgetShare = 32, kLeastTablesBytes = 256 * kKiB;
+  const uint64_t one_row = sizeof(float) * static_cast<uint64_t>(CudaScoresFloats(config, context_length));
+  // Twice: one half is filled while the other is read.
+  const uint64_t one_table = RowTableBytes(KvCache::PagesFor(context_length));
+  return {
+      .scores_bytes = RoundUp(std::max(one_row, std::min(kMostScoresBytes, budget_bytes / kBudgetShare)), kPageBytes),
+      .tables_bytes = std::max(kLeastTablesBytes, RoundUp(2 * one_table, 2 * kPageBytes))};
+}
+
+uint64_t DeviceFixedBytes(const DeviceSpec& device, const ModelConfig& config, int64_t context_length,
+                          uint64_t budget_bytes) {
+  constexpr uint64_t kNumArenas = 8;
+  const uint64_t lost_bytes = kNumArenas * kPageBytes;
+  if (device.kind != DeviceKind::kCuda) return lost_bytes;
+  const CudaWorkspace workspace = CudaWorkspaceOf(config, context_length, budget_bytes);
+  return lost_bytes + workspace.scores_bytes + workspace.tables_bytes;
 }
 
 }  // namespace penstock

@@ -6,20 +6,41 @@
 #include <string_view>
 
 #include "absl/status/statusor.h"
+#include "penstock/model/model_config.h"
 
 namespace penstock {
 
-inline constexpr std::string_view kEmulatedDevice = "emulated";
+// kEmulated: by threads of this machine, with memory of its own and links of a given rate. kDescribed: of a machine
+// that is only simulated.
+enum class DeviceKind : uint8_t { kEmulated, kCuda, kDescribed };
 
-// A device that is emulated by threads of this machine: memory of its own, links of a given rate.
-struct EmulatedDevice {
-  std::string name = std::string(kEmulatedDevice);
-  double link_bytes_per_s = 4e9;  // each direction
-  int num_threads = 1;
+struct DeviceSpec {
+  DeviceKind kind = DeviceKind::kEmulated;
+  std::string name = "emulated";
+  std::string model = {};         // of a GPU, as its maker calls it
+  double link_bytes_per_s = 4e9;  // each direction; of a GPU a guess until it is measured
+  int num_threads = 1;            // of the emulated device
+  // Of a GPU:
+  int device_idx = 0;       // as CUDA numbers them
+  uint64_t free_bytes = 0;  // of its memory
+  uint64_t total_bytes = 0;
+  int num_processors = 0;  // multiprocessors
 };
 
-// "auto", "cpu": nothing; "emulated", "emulated:link=4GB/s,threads=1". kUsage for what is not understood, kResources
-// for what this build has not.
-absl::StatusOr<std::optional<EmulatedDevice>> ParseDevice(std::string_view text);
+// "cpu": nothing; "emulated", "emulated:link=4GB/s,threads=1"; "cuda", "cuda:1"; "auto": a GPU where there is one.
+// kUsage for what is not understood, kResources for what this machine or this build has not.
+absl::StatusOr<std::optional<DeviceSpec>> ParseDevice(std::string_view text);
+
+// What a CUDA device needs besides weights, activations, KV entries and experts: scores of attention, and tables of
+// pages on their way (their page-locked copies are as large, in DRAM).
+struct CudaWorkspace {
+  uint64_t scores_bytes = 0;
+  uint64_t tables_bytes = 0;
+};
+CudaWorkspace CudaWorkspaceOf(const ModelConfig& config, int64_t context_length, uint64_t budget_bytes);
+
+// Of a device's memory: this, and what is lost to whole pages.
+uint64_t DeviceFixedBytes(const DeviceSpec& device, const ModelConfig& config, int64_t context_length,
+                          uint64_t budget_bytes);
 
 }  // namespace penstock

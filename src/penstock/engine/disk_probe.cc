@@ -80,7 +80,7 @@ absl::StatusOr<Link> ProbeDisk(DiskReader& reader, std::span<const OpenedFile> f
           std::max(buffer_bytes, DiskReader::PaddedBytes(size) * static_cast<uint64_t>(DiskProbe::Slots(size, depth)));
     }
   }
-  PENSTOCK_ASSIGN_OR_RETURN(Arena buffer, Arena::Map(buffer_bytes));
+  PENSTOCK_ASSIGN_OR_RETURN(Arena buffer, HostMemory().Map(buffer_bytes));
   DiskProbe probe(reader, files, std::move(buffer));
   const double seconds = spec.seconds / static_cast<double>(kRounds * spec.sizes.size() * spec.depths.size());
   std::map<std::pair<uint64_t, int>, std::vector<double>> rates;

@@ -65,7 +65,7 @@ class EngineImpl : public Engine {
 
  private:
   EngineImpl() = default;
-  absl::Status Plan(const EngineOptions& options);
+  absl::Status Plan(EngineOptions options);
   // Again, with what penstock bench routing found, if it did.
   absl::Status PlanWithWinner(EngineOptions options, const EngineModel& model, const EngineRoom& room);
   absl::Status CreateExecutor(const EngineOptions& options, const EngineHooks& hooks);
@@ -124,9 +124,10 @@ absl::StatusOr<std::unique_ptr<EngineImpl>> EngineImpl::Open(const EngineOptions
   return engine;
 }
 
-absl::Status EngineImpl::Plan(const EngineOptions& options) {
+absl::Status EngineImpl::Plan(EngineOptions options) {
   const ModelConfig& config = model_->config;
   PENSTOCK_ASSIGN_OR_RETURN(EngineRoom room, RoomOf(options));
+  options.device_memory_bytes = ChooseDeviceBudget(options, room.device);
   pool_ = std::make_unique<ThreadPool>(room.num_threads);
   PENSTOCK_ASSIGN_OR_RETURN(const Formats formats, ChooseFormats(options, model_->weights));
   PENSTOCK_ASSIGN_OR_RETURN(const int64_t context_length, ChooseContextLength(options, config));
@@ -183,8 +184,7 @@ absl::Status EngineImpl::CreateExecutor(const EngineOptions& options, const Engi
                                                          .policy = policy(),
                                                          .popularity = plan_->popularity,
                                                          .disk = std::move(disk),
-                                                         .recorders = *recorders_,
-                                                         .make_device_operations = hooks.make_device_operations}));
+                                                         .recorders = *recorders_}));
   if (CorrelationTable* table = executor_->correlation();
       table != nullptr && !options.policy.correlation_table.empty()) {
     PENSTOCK_ASSIGN_OR_RETURN(*table,
@@ -265,8 +265,7 @@ void EngineImpl::Admit() {
     if (sequence.kv_pages().empty()) return;  // until a running sequence gives its pages back
     if (empty_prompts_) {
       const int64_t num_skipped = sequence.num_pending() - 1;
-      for (std::byte* page : sequence.kv_pages())
-        std::memset(page, 0, KvCache::PageBytes(model_->config, plan_->formats.kv));
+      broken_.Update(executor_->kv_cache().Clear(sequence.kv_pages()));
       sequence.AdvanceComputed(num_skipped);
       stats_.prompt_tokens += num_skipped;
     }

@@ -27,12 +27,15 @@ constexpr uint64_t kBytesPerPosition = 32;
 
 // All that neither batch nor experts change.
 uint64_t FixedBytes(const EngineOptions& options, const EngineModel& model, const EngineRoom& room,
-                    const ExpertLayouts& layouts) {
+                    const ExpertLayouts& layouts, int64_t context_length) {
   const ModelConfig& config = model.config;
   uint64_t bytes = model.memory_bytes + ExpertStore::TableBytes(layouts, room.num_threads) + kSmallThingsBytes +
                    static_cast<uint64_t>(room.num_threads) * Sampler::ScratchBytes(config.vocab_size);
   if (room.device.has_value()) {
     bytes += DramSource::PinnedBytes(layouts) + ExpertStore::TableBytes(layouts, /*num_workers=*/0);
+    if (room.device->kind == DeviceKind::kCuda) {
+      bytes += CudaWorkspaceOf(config, context_length, options.device_memory_bytes).tables_bytes;
+    }
   }
   const int64_t recorded_rows = std::max(kRecordedRows, options.batch_size + options.prefill_chunk);
   // A table that is loaded or saved is there twice, once as a file's bytes.
@@ -59,28 +62,35 @@ absl::StatusOr<std::vector<double>> ReadPopularity(const Policy& policy, const M
 
 }  // namespace
 
-absl::StatusOr<uint64_t> ChooseBudget(uint64_t asked_bytes, uint64_t device_bytes) {
+uint64_t ChooseDeviceBudget(const EngineOptions& options, const std::optional<DeviceSpec>& device) {
+  const bool is_gpu = device.has_value() && device->kind == DeviceKind::kCuda;
+  if (options.device_memory_bytes > 0 || !is_gpu) return options.device_memory_bytes;
+  return device->free_bytes / 10 * 9;
+}
+
+absl::StatusOr<uint64_t> ChooseBudget(uint64_t asked_bytes, uint64_t emulated_bytes) {
   const MachineMemory machine = ReadMachineMemory();
-  if (device_bytes > machine.total_bytes) {
+  if (emulated_bytes > machine.total_bytes) {
     return ResourceError("the emulated device's memory of {} is more than this machine (or its cgroup) has: {}",
-                         FormatBytes(device_bytes), FormatBytes(machine.total_bytes));
+                         FormatBytes(emulated_bytes), FormatBytes(machine.total_bytes));
   }
-  if (asked_bytes > machine.total_bytes - device_bytes) {
+  if (asked_bytes > machine.total_bytes - emulated_bytes) {
     return ResourceError("the memory budget of {} is more than this machine (or its cgroup) has{}: {}",
-                         FormatBytes(asked_bytes), device_bytes > 0 ? " beside the emulated device" : "",
-                         FormatBytes(machine.total_bytes - device_bytes));
+                         FormatBytes(asked_bytes), emulated_bytes > 0 ? " beside the emulated device" : "",
+                         FormatBytes(machine.total_bytes - emulated_bytes));
   }
   return asked_bytes > 0 ? asked_bytes
-                         : (machine.available_bytes - std::min(machine.available_bytes, device_bytes)) / 4 * 3;
+                         : (machine.available_bytes - std::min(machine.available_bytes, emulated_bytes)) / 4 * 3;
 }
 
 absl::StatusOr<EngineRoom> RoomOf(const EngineOptions& options) {
   EngineRoom room;
   PENSTOCK_ASSIGN_OR_RETURN(room.device, ParseDevice(options.device));
-  const int device_threads = room.device.has_value() ? room.device->num_threads : 0;
+  const bool emulates = room.device.has_value() && room.device->kind == DeviceKind::kEmulated;
+  const int device_threads = emulates ? room.device->num_threads : 0;
   room.num_threads = options.threads > 0 ? options.threads : std::max(1, NumUsableCpus() - device_threads);
-  PENSTOCK_ASSIGN_OR_RETURN(
-      room.budget_bytes, ChooseBudget(options.memory_bytes, room.device.has_value() ? options.device_memory_bytes : 0));
+  PENSTOCK_ASSIGN_OR_RETURN(room.budget_bytes,
+                            ChooseBudget(options.memory_bytes, emulates ? options.device_memory_bytes : 0));
   return room;
 }
 
@@ -105,15 +115,15 @@ absl::StatusOr<EnginePlan> PlanEngine(const EngineOptions& options, const Engine
   inputs.row_formats = formats.rows;
   inputs.kv_format = formats.kv;
   inputs.budget_bytes = room.budget_bytes;
-  inputs.fixed_bytes = FixedBytes(options, model, room, *layouts);
+  PENSTOCK_ASSIGN_OR_RETURN(inputs.context_length, ChooseContextLength(options, model.config));
+  inputs.fixed_bytes = FixedBytes(options, model, room, *layouts, inputs.context_length);
   inputs.dense_bytes = DenseWeights::Bytes(model.weights, formats.dtype,
                                            room.device.has_value() ? DensePart::kEmbedding : DensePart::kAll);
   inputs.slot_bytes = layouts->slot_bytes();
-  inputs.num_workers = std::max(room.num_threads, room.device.has_value() ? room.device->num_threads : 0);
+  inputs.num_workers = room.num_threads;
   inputs.batch_size = options.batch_size;
   inputs.prefill_chunk = options.prefill_chunk;
   inputs.planned_positions = options.planned_positions;
-  PENSTOCK_ASSIGN_OR_RETURN(inputs.context_length, ChooseContextLength(options, model.config));
   inputs.bytes_per_sequence = room.caller.bytes_per_sequence;
   inputs.bytes_per_position = kBytesPerPosition + room.caller.bytes_per_position;
   const uint64_t device_dense_bytes = DenseWeights::Bytes(model.weights, formats.dtype, DensePart::kLayers);

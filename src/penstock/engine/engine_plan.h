@@ -27,7 +27,7 @@ struct EngineModel {
 // What the machine gives.
 struct EngineRoom {
   int num_threads = 1;  // of the host
-  std::optional<EmulatedDevice> device;
+  std::optional<DeviceSpec> device;
   uint64_t budget_bytes = 0;
   CallerMemory caller = {};
 };
@@ -42,7 +42,10 @@ struct EnginePlan {
 
 // The budget that was asked for, or three quarters of what this machine has free; an emulated device takes its memory
 // from the same DRAM. kResources when that is more than there is.
-absl::StatusOr<uint64_t> ChooseBudget(uint64_t asked_bytes, uint64_t device_bytes);
+absl::StatusOr<uint64_t> ChooseBudget(uint64_t asked_bytes, uint64_t emulated_bytes);
+
+// A GPU whose memory nobody limits: what is free of it but a tenth.
+uint64_t ChooseDeviceBudget(const EngineOptions& options, const std::optional<DeviceSpec>& device);
 
 // This machine's, as the options want it. kUsage for a device that is not understood, kResources as ChooseBudget().
 absl::StatusOr<EngineRoom> RoomOf(const EngineOptions& options);

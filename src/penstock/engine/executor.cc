@@ -7,6 +7,7 @@
 #include "penstock/base/status.h"
 #include "penstock/engine/memory_plan.h"
 #include "penstock/hardware/probe.h"
+#include "penstock/schedule/host_operations.h"
 
 namespace penstock {
 namespace {
@@ -23,14 +24,13 @@ constexpr double kGuessSeconds = 0.05;
 
 Executor::Executor(Args& args)
     : model_(&args.model),
-      kernels_(&args.kernels),
+      pool_(&args.pool),
       recorders_(&args.recorders),
       formats_(args.formats),
       model_formats_(ModelFormatsOf(args.model.weights, args.formats)),
       cost_(args.model.config, model_formats_),
       schedule_options_(args.policy.schedule),
       schedule_(MakeSchedule(args.policy.schedule, args.model.config)) {
-  host_.pool = &args.pool;
   // Tasks that keep the link waiting are short and come first: the issuer asks its lanes in the order of their making.
   if (args.policy.device.has_value()) finish_lane_ = runtime_.AddIssuerLane("host_finish");
   host_.lane = runtime_.AddIssuerLane("host_compute");
@@ -48,52 +48,61 @@ absl::StatusOr<std::unique_ptr<Executor>> Executor::Create(Args args) {
                       ScheduleName(args.policy.schedule.kind));
   }
   auto executor = std::unique_ptr<Executor>(new Executor(args));
-  const LoadedModel& model = args.model;
-  Side& host = executor->host_;
-  PENSTOCK_ASSIGN_OR_RETURN(
-      host.dense, DenseWeights::Load(model.checkpoint, model.weights, args.formats.dtype,
-                                     args.policy.device.has_value() ? DensePart::kEmbedding : DensePart::kAll));
-  PENSTOCK_ASSIGN_OR_RETURN(host.activations, Activations::Create(model.config, args.formats.rows,
-                                                                  DimsOf(args.policy.plan, host.pool->num_workers())));
-  PENSTOCK_ASSIGN_OR_RETURN(
-      executor->kv_cache_,
-      KvCache::Create(model.config, args.formats.kv, NumKvPages(args.policy.plan, model.config, args.formats.kv)));
-  host.operations = std::make_unique<HostOperations>(executor->ContextOf(host));
   if (args.policy.device.has_value()) PENSTOCK_RETURN_IF_ERROR(executor->CreateDevice(args));
+  PENSTOCK_RETURN_IF_ERROR(executor->CreateHost(args));
   PENSTOCK_RETURN_IF_ERROR(executor->CreateExperts(args));
-  const Activations& a = host.activations;
+  const ModelConfig& config = args.model.config;
+  const Activations& a = executor->host_.activations;
   executor->routing_.emplace(GateRouting::Buffers{.choices = a.topk_idx,
                                                   .choices_ahead = {a.topk_ahead(1), a.topk_ahead(2), a.topk_ahead(3)},
                                                   .scores = a.router_logits},
-                             model.config.num_topk, model.config.num_experts);
+                             config.num_topk, config.num_experts);
   if (PlansByRates(args.policy.schedule.kind)) executor->GuessRates();
   executor->runtime_.ResetUsage();
   executor->runtime_.SetSink(args.recorders.sink());
   return executor;
 }
 
+absl::Status Executor::CreateHost(const Args& args) {
+  const LoadedModel& model = args.model;
+  const MemoryPlan& plan = args.policy.plan;
+  PENSTOCK_ASSIGN_OR_RETURN(host_.dense,
+                            DenseWeights::Load(HostMemory(), model.checkpoint, model.weights, args.formats.dtype,
+                                               device_ == nullptr ? DensePart::kAll : DensePart::kEmbedding));
+  PENSTOCK_ASSIGN_OR_RETURN(host_.activations, Activations::Create(host_memory(), model.config, args.formats.rows,
+                                                                   DimsOf(plan, pool_->num_workers())));
+  PENSTOCK_ASSIGN_OR_RETURN(
+      kv_cache_, KvCache::Create(plan.device.holds_kv_cache ? device_->memory() : host_memory(), model.config,
+                                 args.formats.kv, NumKvPages(plan, model.config, args.formats.kv)));
+  host_.operations = std::make_unique<HostOperations>(
+      OpContext{model.config, args.kernels, args.pool, args.formats.rows, *host_.dense, host_.activations});
+  return absl::OkStatus();
+}
+
 absl::Status Executor::CreateDevice(const Args& args) {
   const LoadedModel& model = args.model;
+  const DeviceSpec& spec = *args.policy.device;
   const DevicePlan& plan = args.policy.plan.device;
-  Device& device = device_.emplace();
-  device.own_pool = std::make_unique<ThreadPool>(args.policy.device->num_threads, ThreadPool::Pinned::kNo);
-  device.pool = device.own_pool.get();
-  device.link_bytes_per_s = args.policy.device->link_bytes_per_s;
-  device.lane = runtime_.AddThreadLane("device_compute");
-  device.dram_to_pinned_lane = runtime_.AddThreadLane("dram_to_pinned");
-  device.dram_to_device_lane = runtime_.AddThreadLane("dram_to_device", device.link_bytes_per_s);
-  device.device_to_dram_lane = runtime_.AddThreadLane("device_to_dram", device.link_bytes_per_s);
-  PENSTOCK_ASSIGN_OR_RETURN(
-      device.dense, DenseWeights::Load(model.checkpoint, model.weights, args.formats.dtype, DensePart::kLayers));
-  PENSTOCK_ASSIGN_OR_RETURN(
-      device.activations,
-      Activations::Create(model.config, args.formats.rows, DeviceDimsOf(args.policy.plan, device.pool->num_workers())));
-  const OpContext context = ContextOf(device);
-  device.operations =
-      args.make_device_operations ? args.make_device_operations(context) : std::make_unique<HostOperations>(context);
+  if (spec.kind == DeviceKind::kCuda) {
+    const CudaWorkspace workspace = CudaWorkspaceOf(model.config, args.policy.plan.context_length, plan.budget_bytes);
+    PENSTOCK_ASSIGN_OR_RETURN(device_, MakeCudaDevice(spec, workspace, plan.budget_bytes));
+  } else {
+    device_ = MakeEmulatedDevice(spec, plan.budget_bytes);
+  }
+  PENSTOCK_ASSIGN_OR_RETURN(device_lanes_, device_->AddLanes(runtime_));
+  device_side_.lane = device_lanes_.compute;
+  Memory& memory = device_->memory();
+  PENSTOCK_ASSIGN_OR_RETURN(device_side_.dense, DenseWeights::Load(memory, model.checkpoint, model.weights,
+                                                                   args.formats.dtype, DensePart::kLayers));
+  PENSTOCK_ASSIGN_OR_RETURN(device_side_.activations,
+                            Activations::Create(memory, model.config, args.formats.rows,
+                                                DeviceDimsOf(args.policy.plan, device_->num_workers())));
+  PENSTOCK_ASSIGN_OR_RETURN(device_side_.operations,
+                            device_->MakeOperations(model.config, args.kernels, args.formats.rows, *device_side_.dense,
+                                                    device_side_.activations));
   if (!plan.holds_kv_cache && plan.kv_bytes > 0) {
-    PENSTOCK_ASSIGN_OR_RETURN(device.kv_staging,
-                              KvStaging::Create(model.config, args.formats.kv,
+    PENSTOCK_ASSIGN_OR_RETURN(kv_staging_,
+                              KvStaging::Create(memory, model.config, args.formats.kv,
                                                 NumStagedPages(args.policy.plan, model.config, args.formats.kv)));
   }
   return absl::OkStatus();
@@ -107,31 +116,50 @@ absl::Status Executor::CreateExperts(const Args& args) {
                              .dram = {.num_slots = plan.num_expert_slots, .num_pinned = plan.num_pinned_experts},
                              .eviction = args.policy.eviction,
                              .popularity = args.popularity,
+                             .memory = &host_memory(),
                              .pool = &args.pool};
-  if (device_.has_value()) {
+  if (device_ != nullptr) {
     tiers.device = {.room = {.num_slots = plan.device.num_expert_slots, .num_pinned = plan.device.num_pinned_experts},
                     .finish_lane = finish_lane_,
-                    .dram_to_pinned_lane = device_->dram_to_pinned_lane,
-                    .dram_to_device_lane = device_->dram_to_device_lane,
+                    .dram_to_pinned_lane = device_lanes_.dram_to_pinned,
+                    .dram_to_device_lane = device_lanes_.dram_to_device,
+                    .memory = &device_->memory(),
+                    .pinned_memory = &device_->host_memory(),
+                    .copier = &device_->to_device(),
                     .preload = PreloadOf(args.policy.schedule)};
   }
   PENSTOCK_ASSIGN_OR_RETURN(experts_, ExpertTiers::Create(tiers));
   return absl::OkStatus();
 }
 
+ProcessorRates Executor::MeasureHost(double seconds) const {
+  ProcessorRates rates;
+  rates.ops_per_s = OpsPerSecond(RowArithmetic(formats_.rows.ffn), *pool_, seconds).value_or(0);
+  if (experts_.dram != nullptr && experts_.dram->bytes().size() >= 4 * kMiB) {
+    rates.memory_bytes_per_s = ReadBytesPerSecond(experts_.dram->bytes(), *pool_, seconds);
+  }
+  return rates;
+}
+
 void Executor::GuessRates() {
-  const auto compute = [&](const Side& side) -> LaneRates::Duration {
-    const double ops_per_s = OpsPerSecond(RowArithmetic(formats_.rows.ffn), *side.pool, kGuessSeconds).value_or(1e9);
-    const double bytes_per_s = kThreadBytesPerSecond * side.pool->num_workers();
+  const auto roofline = [](double ops_per_s, double bytes_per_s) -> LaneRates::Duration {
     return [=](const TaskCost& cost) {
       return std::max(cost.flops / ops_per_s, static_cast<double>(cost.memory_bytes) / bytes_per_s);
     };
   };
-  rates_.host_compute = compute(host_);
+  const Arithmetic arithmetic = RowArithmetic(formats_.rows.ffn);
+  rates_.host_compute = roofline(OpsPerSecond(arithmetic, *pool_, kGuessSeconds).value_or(1e9),
+                                 kThreadBytesPerSecond * pool_->num_workers());
   rates_.disk_to_dram = TransferTime(kDiskBytesPerSecond);
-  if (!device_.has_value()) return;
-  rates_.device_compute = compute(*device_);
-  rates_.dram_to_pinned = rates_.dram_to_device = rates_.device_to_dram = TransferTime(device_->link_bytes_per_s);
+  if (device_ == nullptr) return;
+  const bool has_bytes = experts_.device != nullptr && device_->num_workers() == 0;  // threads' speed is guessed
+  const ProcessorRates of_device =
+      device_->Measure(arithmetic, has_bytes ? experts_.device->bytes() : std::span<const std::byte>(), kGuessSeconds);
+  rates_.device_compute = roofline(
+      std::max(1e9, of_device.ops_per_s),
+      of_device.memory_bytes_per_s > 0 ? of_device.memory_bytes_per_s : kThreadBytesPerSecond * device_->num_workers());
+  rates_.dram_to_pinned = rates_.dram_to_device = rates_.device_to_dram =
+      TransferTime(device_->MeasureLink(kGuessSeconds));
 }
 
 absl::Status Executor::Run(const RowBatch& batch, std::vector<RowRange> micro_batches, LogitsSink sink,
@@ -143,17 +171,20 @@ absl::Status Executor::Run(const RowBatch& batch, std::vector<RowRange> micro_ba
     };
   }
   std::optional<PassDevice> device;
-  if (device_.has_value()) {
-    device = {.processor = {device_->lane, device_->operations.get(), device_->pool},
-              .dram_to_device_lane = device_->dram_to_device_lane,
-              .device_to_dram_lane = device_->device_to_dram_lane,
-              .kv_staging = device_->kv_staging.has_value() ? &*device_->kv_staging : nullptr};
+  if (device_ != nullptr) {
+    device = {.processor = {device_side_.lane, device_side_.operations.get()},
+              .dram_to_device_lane = device_lanes_.dram_to_device,
+              .device_to_dram_lane = device_lanes_.device_to_dram,
+              .to_device = &device_->to_device(),
+              .to_host = &device_->to_host(),
+              .kv_staging = kv_staging_.has_value() ? &*kv_staging_ : nullptr};
   }
   const double begin_s = runtime_.now_s();
   Pass pass({.config = model_->config,
              .cost = cost_,
              .runtime = runtime_,
-             .host = {host_.lane, host_.operations.get(), host_.pool},
+             .host = {host_.lane, host_.operations.get()},
+             .host_pool = pool_,
              .device = device,
              .kv = kv_cache_->layer(0),
              .experts = experts_.compute(),
@@ -176,15 +207,14 @@ absl::Status Executor::Run(const RowBatch& batch, std::vector<RowRange> micro_ba
 
 MachineRates Executor::MeasureRates() {
   MachineRates rates;
-  const auto measure = [&](const Side& side, const ExpertStore* store, ProcessorRates& of) {
-    of.ops_per_s = OpsPerSecond(RowArithmetic(formats_.rows.ffn), *side.pool, kRateSeconds).value_or(0);
-    if (store == nullptr || store->bytes().size() < 4 * kMiB) return;
-    of.memory_bytes_per_s = ReadBytesPerSecond(store->bytes(), *side.pool, kRateSeconds);
-  };
-  measure(compute(), experts_.compute(), rates.compute);
-  if (device_.has_value()) {
-    measure(host_, experts_.dram.get(), rates.host);
-    rates.link_bytes_per_s = device_->link_bytes_per_s;
+  if (device_ == nullptr) {
+    rates.compute = MeasureHost(kRateSeconds);
+  } else {
+    rates.compute = device_->Measure(
+        RowArithmetic(formats_.rows.ffn),
+        experts_.device == nullptr ? std::span<const std::byte>() : experts_.device->bytes(), kRateSeconds);
+    rates.host = MeasureHost(kRateSeconds);
+    rates.link_bytes_per_s = device_->MeasureLink(kRateSeconds);
   }
   if (experts_.dram == nullptr) return rates;
   experts_.compute()->Announce({});
@@ -201,12 +231,12 @@ void Executor::UpdateStats(EngineStats& stats) const {
   const auto work_of = [&](LaneIdx lane) -> ProcessorWork {
     return {.memory_bytes = cost_of(lane).memory_bytes, .flops = cost_of(lane).flops};
   };
-  stats.work = work_of(compute().lane);
-  if (device_.has_value()) {
+  stats.work = work_of(compute_lane());
+  if (device_ != nullptr) {
     stats.host_work = work_of(host_.lane);
     stats.host_work.memory_bytes += cost_of(finish_lane_).memory_bytes;
-    stats.dram_to_device_bytes = cost_of(device_->dram_to_device_lane).link_bytes;
-    stats.device_to_dram_bytes = cost_of(device_->device_to_dram_lane).link_bytes;
+    stats.dram_to_device_bytes = cost_of(device_lanes_.dram_to_device).link_bytes;
+    stats.device_to_dram_bytes = cost_of(device_lanes_.device_to_dram).link_bytes;
   }
   if (experts_.dram == nullptr) return;
   stats.disk_bytes = experts_.dram->counters().bytes_read;
@@ -217,7 +247,7 @@ void Executor::UpdateStats(EngineStats& stats) const {
   stats.prefetch_issued = counters.prefetched;
   stats.prefetch_used = counters.prefetch_used;
   const int64_t num_read = counters.misses + counters.prefetched;
-  if (num_read > 0 && !device_.has_value()) {
+  if (num_read > 0 && device_ == nullptr) {
     stats.unused_disk_bytes = counters.bytes_read / static_cast<uint64_t>(num_read) *
                               static_cast<uint64_t>(std::max<int64_t>(0, counters.prefetched - counters.prefetch_used));
   }

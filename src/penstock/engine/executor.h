@@ -1,7 +1,6 @@
 // Everything that passes run on: lanes, weights, the expert stores, the KV cache, activations and the schedule.
 #pragma once
 
-#include <functional>
 #include <memory>
 #include <optional>
 #include <span>
@@ -10,6 +9,7 @@
 #include "absl/status/statusor.h"
 #include "penstock/base/thread_pool.h"
 #include "penstock/engine.h"
+#include "penstock/engine/device.h"
 #include "penstock/engine/formats.h"
 #include "penstock/engine/loaded_model.h"
 #include "penstock/engine/policy.h"
@@ -22,7 +22,7 @@
 #include "penstock/memory/kv_staging.h"
 #include "penstock/routing/routing_source.h"
 #include "penstock/runtime/real_runtime.h"
-#include "penstock/schedule/host_operations.h"
+#include "penstock/schedule/operations.h"
 #include "penstock/schedule/schedule.h"
 
 namespace penstock {
@@ -39,7 +39,6 @@ class Executor {
     std::span<const double> popularity;  // ExpertTiers::Args
     std::unique_ptr<DiskReader> disk;
     Recorders& recorders;
-    std::function<std::unique_ptr<Operations>(const OpContext&)> make_device_operations = {};  // EngineHooks
   };
   // Reads the dense weights, and all experts where there is room for all.
   static absl::StatusOr<std::unique_ptr<Executor>> Create(Args args);
@@ -60,35 +59,28 @@ class Executor {
   void UpdateStats(EngineStats& stats) const;
 
  private:
-  // A processor with what it holds in its memory.
+  // What a processor holds in its memory.
   struct Side {
-    ThreadPool* pool = nullptr;
     LaneIdx lane = 0;
     std::optional<DenseWeights> dense;
     Activations activations;
     std::unique_ptr<Operations> operations;
   };
-  struct Device : Side {
-    std::unique_ptr<ThreadPool> own_pool;
-    double link_bytes_per_s = 0;
-    LaneIdx dram_to_pinned_lane = 0;
-    LaneIdx dram_to_device_lane = 0;
-    LaneIdx device_to_dram_lane = 0;
-    std::optional<KvStaging> kv_staging;
-  };
 
   explicit Executor(Args& args);
-  absl::Status CreateExperts(const Args& args);
+  absl::Status CreateHost(const Args& args);
   absl::Status CreateDevice(const Args& args);
+  absl::Status CreateExperts(const Args& args);
   // What lanes will take, roughly: who plans by it corrects it while it runs.
   void GuessRates();
-  OpContext ContextOf(Side& side) {
-    return {model_->config, *kernels_, *side.pool, formats_.rows, *side.dense, side.activations};
-  }
-  const Side& compute() const { return device_.has_value() ? *device_ : host_; }
+  ProcessorRates MeasureHost(double seconds) const;
+  LaneIdx compute_lane() const { return device_ == nullptr ? host_.lane : device_side_.lane; }
+  // That the device's links reach.
+  Memory& host_memory() const { return device_ == nullptr ? HostMemory() : device_->host_memory(); }
 
+  std::unique_ptr<Device> device_;  // or null; outlives all that lies in its memory, and the runtime
   const LoadedModel* model_;
-  const kernels::KernelTable* kernels_;
+  ThreadPool* pool_;
   Recorders* recorders_;
   Formats formats_;
   ModelFormats model_formats_;
@@ -99,7 +91,9 @@ class Executor {
   std::optional<KvCache> kv_cache_;
   std::optional<GateRouting> routing_;
   Side host_;
-  std::optional<Device> device_;
+  Side device_side_;
+  Device::Lanes device_lanes_;
+  std::optional<KvStaging> kv_staging_;
   ExpertTiers experts_;
   LaneRates rates_;  // for schedules that plan
   ScheduleOptions schedule_options_;

@@ -10,7 +10,6 @@
 #include "penstock/engine.h"
 #include "penstock/hardware/hardware.h"
 #include "penstock/runtime/disk_reader.h"
-#include "penstock/schedule/host_operations.h"
 
 namespace penstock {
 
@@ -23,8 +22,6 @@ struct EngineHooks {
   // Tokens of the vocabulary at random instead of those that were sampled. A random model falls into loops, in which
   // one sequence chooses the same few experts again and again, and a cache of them looks better than it is.
   bool random_answers = false;
-  // What computes in the memory of an emulated device; the host's kernels without it.
-  std::function<std::unique_ptr<Operations>(const OpContext& context)> make_device_operations = {};
 };
 
 // Seconds that each step of a recorded run (EngineOptions::routing_path) would take with this engine's policy on

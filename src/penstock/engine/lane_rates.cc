@@ -19,7 +19,8 @@ absl::StatusOr<SimulatedRuntime::Duration> ComputeTime(const Hardware& hardware,
   const Processor* processor = hardware.FindProcessor(name);
   const ModelFormats& formats = plan.model_formats;
   if (processor == nullptr) return UsageError("the hardware has no processor '{}'", name);
-  const Arithmetic arithmetic = FfnArithmetic(plan.formats, formats, name == "gpu");
+  const Arithmetic arithmetic =
+      FfnArithmetic(plan.formats, formats, name == "gpu" && plan.policy.device->kind == DeviceKind::kDescribed);
   const GemmRates* gemm = processor->FindGemm(WeightFormatName(formats.ffn), arithmetic, num_threads);
   const AttentionRates* attention = processor->FindAttention(KvFormatName(formats.kv), num_threads);
   if (gemm != nullptr && attention != nullptr) return MeasuredTime(*gemm, *attention);
@@ -45,8 +46,8 @@ absl::StatusOr<SimulatedRuntime::Duration> LinkTime(const Hardware& hardware, st
 
 }  // namespace
 
-Arithmetic FfnArithmetic(const Formats& formats, const ModelFormats& weights, bool on_device) {
-  if (!on_device) return RowArithmetic(formats.rows.ffn);
+Arithmetic FfnArithmetic(const Formats& formats, const ModelFormats& weights, bool on_described_device) {
+  if (!on_described_device) return RowArithmetic(formats.rows.ffn);
   return weights.ffn == WeightFormat::kF32 ? Arithmetic::kF32 : Arithmetic::kBf16;
 }
 
@@ -60,7 +61,7 @@ absl::StatusOr<LaneRates> LaneRatesOf(const Hardware& hardware, const EnginePlan
     rates.disk_to_dram = [](const TaskCost&) { return 0.0; };  // all experts come before the first step
   }
   if (!plan.policy.device.has_value()) return rates;
-  if (plan.policy.device->name == kEmulatedDevice) {
+  if (plan.policy.device->kind == DeviceKind::kEmulated) {
     PENSTOCK_ASSIGN_OR_RETURN(rates.device_compute,
                               ComputeTime(hardware, plan, "cpu", plan.policy.device->num_threads));
     rates.dram_to_pinned = rates.dram_to_device = rates.device_to_dram =

@@ -8,8 +8,9 @@
 
 namespace penstock {
 
-// In which FFNs are computed. On a device weights that are quantised become 16-bit numbers in the kernel.
-Arithmetic FfnArithmetic(const Formats& formats, const ModelFormats& weights, bool on_device);
+// In which FFNs are computed. On a device that is only described weights that are quantised become 16-bit numbers, as
+// in most programs for GPUs; Penstock's own kernels compute in 8-bit integers.
+Arithmetic FfnArithmetic(const Formats& formats, const ModelFormats& weights, bool on_described_device);
 
 // A processor that was probed with weights and KV entries in these formats takes what was measured there; another one
 // what the roofline of its peaks and its memory allows (a call, and the longer of arithmetic and memory). A link takes

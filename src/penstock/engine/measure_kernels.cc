@@ -67,13 +67,13 @@ absl::StatusOr<GemmRates> MeasureGemm(const KernelProbe& probe, WeightFormat wei
   const std::unique_ptr<DescribedWeights> described = DescribeWeights(config, weights);
   const ExpertLayouts layouts(described->map, {}, dtype);
   PENSTOCK_ASSIGN_OR_RETURN(const Arena slots,
-                            Arena::Map(layouts.slot_bytes() * static_cast<uint64_t>(config.num_experts)));
+                            HostMemory().Map(layouts.slot_bytes() * static_cast<uint64_t>(config.num_experts)));
   FillWithNumbers(slots, probe.pool);
   const RowFormats formats = RowFormatsOf(described->map, dtype);
   PENSTOCK_ASSIGN_OR_RETURN(
       Activations activations,
       Activations::Create(
-          config, formats,
+          HostMemory(), config, formats,
           {.max_rows = kMostRows, .max_logit_rows = 1, .context_length = 1, .num_workers = probe.pool.num_workers()}));
   FillWithNumbers(activations.arena, probe.pool);
   const DenseWeights no_dense;
@@ -112,9 +112,10 @@ absl::StatusOr<AttentionRates> MeasureAttention(const KernelProbe& probe, KvForm
   const int64_t num_sequences =
       std::clamp<int64_t>(static_cast<int64_t>(probe.most_bytes / sequence_bytes), 1, kMostSequences);
   const int64_t num_prompts = std::min<int64_t>(num_sequences, kMostPrompts);
-  PENSTOCK_ASSIGN_OR_RETURN(KvCache cache, KvCache::Create(config, kv, num_sequences * KvCache::PagesFor(kContext)));
+  PENSTOCK_ASSIGN_OR_RETURN(KvCache cache,
+                            KvCache::Create(HostMemory(), config, kv, num_sequences * KvCache::PagesFor(kContext)));
   PENSTOCK_ASSIGN_OR_RETURN(Activations activations,
-                            Activations::Create(config, {},
+                            Activations::Create(HostMemory(), config, {},
                                                 {.max_rows = std::max(num_sequences, num_prompts * kContext),
                                                  .max_logit_rows = 1,
                                                  .context_length = kContext,

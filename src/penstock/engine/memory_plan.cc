@@ -54,8 +54,12 @@ ActivationDims::Part HostPart(const PlanInputs& in) {
   return HostPart(in.device.has_value(), in.device.has_value() && in.device->host_computes_experts);
 }
 
-uint64_t ActivationBytes(const PlanInputs& in, const PassSize& size, ActivationDims::Part part) {
-  return Activations::Bytes(*in.config, in.row_formats, Dims(size, in.context_length, in.num_workers, part));
+uint64_t HostActivationBytes(const PlanInputs& in, const PassSize& size) {
+  return Activations::Bytes(*in.config, in.row_formats, Dims(size, in.context_length, in.num_workers, HostPart(in)));
+}
+uint64_t DeviceActivationBytes(const PlanInputs& in, const PassSize& size) {
+  return Activations::Bytes(*in.config, in.row_formats,
+                            Dims(size, in.context_length, in.device->num_workers, ActivationDims::Part::kAll));
 }
 
 // With a window over the KV cache a sequence has more positions than its pages.
@@ -74,7 +78,7 @@ uint64_t HostKvBytes(const PlanInputs& in, uint64_t kv_bytes) {
 
 // All that grows with the batch but the KV cache and what belongs to its positions.
 uint64_t PlacesBytes(const PlanInputs& in, const PassSize& size) {
-  return ActivationBytes(in, size, HostPart(in)) + static_cast<uint64_t>(size.batch_size) * in.bytes_per_sequence;
+  return HostActivationBytes(in, size) + static_cast<uint64_t>(size.batch_size) * in.bytes_per_sequence;
 }
 
 uint64_t PassBytes(const PlanInputs& in, const PassSize& size) {
@@ -96,7 +100,7 @@ uint64_t DeviceKvBytes(const PlanInputs& in, uint64_t kv_bytes) {
 }
 
 uint64_t DevicePassBytes(const PlanInputs& in, const PassSize& size) {
-  return ActivationBytes(in, size, ActivationDims::Part::kAll) + DeviceKvBytes(in, KvBytes(in, size.batch_size));
+  return DeviceActivationBytes(in, size) + DeviceKvBytes(in, KvBytes(in, size.batch_size));
 }
 
 // What the pass may take of the host's and of the device's budget.
@@ -150,17 +154,19 @@ absl::StatusOr<uint64_t> DevicePassLimit(const PlanInputs& in, const PassSize& l
                                          int64_t num_experts) {
   const DeviceInputs& device = *in.device;
   const int64_t num_slots = std::min(num_experts, device.least_slots);
-  const uint64_t activation_bytes = ActivationBytes(in, least, ActivationDims::Part::kAll);
+  const uint64_t activation_bytes = DeviceActivationBytes(in, least);
   const uint64_t kv_bytes = DeviceKvBytes(in, kv_least);
   const uint64_t slots_bytes = static_cast<uint64_t>(num_slots) * in.slot_bytes;
-  const uint64_t required = device.dense_bytes + kv_bytes + activation_bytes + slots_bytes;
+  const uint64_t required = device.fixed_bytes + device.dense_bytes + kv_bytes + activation_bytes + slots_bytes;
   if (required > device.budget_bytes) {
     return ResourceError(
-        "the device memory of {} is too small: dense weights {} + KV {} + activations {} + {} expert slots {} = {}; "
-        "the "
-        "least device memory is {} bytes (give more --gpu-memory, or a smaller --context-length or --batch-size)",
-        FormatBytes(device.budget_bytes), FormatBytes(device.dense_bytes), FormatBytes(kv_bytes),
-        FormatBytes(activation_bytes), num_slots, FormatBytes(slots_bytes), FormatBytes(required), required);
+        "the device memory of {} is too small: buffers {} + dense weights {} + KV {} + activations {} + {} expert "
+        "slots "
+        "{} = {}; the least device memory is {} bytes (give more --gpu-memory, or a smaller --context-length or "
+        "--batch-size)",
+        FormatBytes(device.budget_bytes), FormatBytes(device.fixed_bytes), FormatBytes(device.dense_bytes),
+        FormatBytes(kv_bytes), FormatBytes(activation_bytes), num_slots, FormatBytes(slots_bytes),
+        FormatBytes(required), required);
   }
   // A batch that was asked for comes before experts that are pinned here.
   const uint64_t left = device.budget_bytes - required;
@@ -173,12 +179,14 @@ absl::StatusOr<DevicePlan> PlanDevice(const PlanInputs& in, const PassSize& size
   DevicePlan plan;
   plan.name = in.device->name;
   plan.budget_bytes = in.device->budget_bytes;
+  plan.fixed_bytes = in.device->fixed_bytes;
   plan.dense_bytes = in.device->dense_bytes;
-  plan.activation_bytes = ActivationBytes(in, size, ActivationDims::Part::kAll);
+  plan.activation_bytes = DeviceActivationBytes(in, size);
   plan.holds_kv_cache = in.device->holds_kv_cache;
   plan.host_computes_experts = in.device->host_computes_experts;
   plan.kv_bytes = DeviceKvBytes(in, kv_bytes);
   TierBudget budget(plan.budget_bytes);
+  PENSTOCK_RETURN_IF_ERROR(budget.Reserve(MemoryTag::kFixed, plan.fixed_bytes));
   PENSTOCK_RETURN_IF_ERROR(budget.Reserve(MemoryTag::kDense, plan.dense_bytes));
   PENSTOCK_RETURN_IF_ERROR(budget.Reserve(MemoryTag::kKvCache, plan.kv_bytes));
   PENSTOCK_RETURN_IF_ERROR(budget.Reserve(MemoryTag::kActivations, plan.activation_bytes));
@@ -221,7 +229,7 @@ absl::StatusOr<MemoryPlan> PlanMemory(const PlanInputs& in) {
                           .prefill_chunk = in.prefill_chunk > 0 ? in.prefill_chunk : kLeastChunk};
   const uint64_t kv_least = KvBytes(in, 1);  // a given batch size is a number of places; they share these pages
   const uint64_t host_kv_least = HostKvBytes(in, kv_least);
-  const uint64_t activations_least = ActivationBytes(in, least, HostPart(in));
+  const uint64_t activations_least = HostActivationBytes(in, least);
   const uint64_t places_least = PlacesBytes(in, least);
   const uint64_t positions_least = PositionBytes(in, kv_least, least.batch_size);
   const uint64_t texts_least = positions_least + (places_least - activations_least);
@@ -253,7 +261,7 @@ absl::StatusOr<MemoryPlan> PlanMemory(const PlanInputs& in) {
   plan.micro_batch_size = in.micro_batch_size;
   plan.context_length = in.context_length;
   plan.num_experts_total = num_experts;
-  plan.activation_bytes = ActivationBytes(in, size, HostPart(in));
+  plan.activation_bytes = HostActivationBytes(in, size);
   // With a given batch size the places may share fewer pages than they would like.
   const uint64_t page_bytes = KvCache::PageBytes(*in.config, in.kv_format);
   const uint64_t page_texts = HasWindow(in) ? 0 : KvCache::kPageTokens * in.bytes_per_position;
@@ -262,8 +270,7 @@ absl::StatusOr<MemoryPlan> PlanMemory(const PlanInputs& in) {
                          std::max<uint64_t>(1, HostKvBytes(in, page_bytes) + page_texts);
   plan.kv_bytes = std::min(KvBytes(in, size.batch_size), pages * page_bytes / kPageBytes * kPageBytes);
   if (in.device.has_value()) {
-    plan.kv_bytes =
-        LimitDeviceKv(in, plan.kv_bytes, limits.device_bytes - ActivationBytes(in, size, ActivationDims::Part::kAll));
+    plan.kv_bytes = LimitDeviceKv(in, plan.kv_bytes, limits.device_bytes - DeviceActivationBytes(in, size));
   }
   plan.kv_bytes = std::max(kv_least, plan.kv_bytes);
   plan.fixed_bytes +=

@@ -20,6 +20,8 @@ struct DeviceInputs {
   std::string name;
   uint64_t budget_bytes = 0;
   uint64_t dense_bytes = 0;
+  uint64_t fixed_bytes = 0;
+  int num_workers = 1;  // whose scratch memory its activations have
   int64_t least_slots = 2;
   bool holds_kv_cache = false;         // else it lies in DRAM
   bool stages_kv = false;              // attends to a KV cache in DRAM
@@ -33,15 +35,15 @@ struct PlanInputs {
   uint64_t budget_bytes = 0;
   uint64_t fixed_bytes = 0;
   uint64_t dense_bytes = 0;
-  uint64_t slot_bytes = 0;         // of one expert
-  int num_workers = 1;             // of the processor that computes the layers and of the host: the larger number
-  int64_t batch_size = 0;          // 0: planned
-  int64_t prefill_chunk = 0;       // 0: planned
-  int64_t context_length = 0;      // > 0
-  int64_t pages_per_sequence = 0;  // the most KV pages that one needs; 0: for the whole context
-  int64_t planned_positions = 0;   // of a sequence, on the average; 0: 256
-  int64_t least_slots = 2;         // without which the schedule cannot run
-  int64_t micro_batch_size = 0;    // sequences; 0: all
+  uint64_t slot_bytes = 0;                            // of one expert
+  int num_workers = 1;                                // of the host
+  int64_t batch_size = 0;                             // 0: planned
+  int64_t prefill_chunk = 0;                          // 0: planned
+  int64_t context_length = 0;                         // > 0
+  int64_t pages_per_sequence = 0;                     // the most KV pages that one needs; 0: for the whole context
+  int64_t planned_positions = 0;                      // of a sequence, on the average; 0: 256
+  int64_t least_slots = 2;                            // without which the schedule cannot run
+  int64_t micro_batch_size = 0;                       // sequences; 0: all
   std::optional<DeviceInputs> device = std::nullopt;  // then the bytes above are the host's alone
   // What running sequences hold besides their KV entries.
   uint64_t bytes_per_sequence = 0;

@@ -33,7 +33,8 @@ absl::StatusOr<ScheduleOptions> ChooseSchedule(const EngineOptions& options, boo
   PENSTOCK_ASSIGN_OR_RETURN(schedule.kind, ParseScheduleName(policy.schedule));
   if (AttendsOnHost(schedule.kind) && !has_device) {
     return UsageError(
-        "schedule {} needs a device that computes while the CPU attends: give --device emulated, or use klotski, "
+        "schedule {} needs a device that computes while the CPU attends: give --device cuda or emulated, or use "
+        "klotski, "
         "hybrid, zigzag, zero or on-demand",
         policy.schedule);
   }
@@ -45,7 +46,7 @@ absl::Status CheckDevice(const EngineOptions& options, bool has_device, bool att
     return UsageError("--device {}: give the size of its memory with --gpu-memory", options.device);
   }
   if (!has_device && options.device_memory_bytes > 0) {
-    return UsageError("--gpu-memory needs a device: give --device emulated");
+    return UsageError("--gpu-memory needs a device: give --device cuda or emulated");
   }
   const std::string& kv_tier = options.policy.kv_tier;
   if (kv_tier != "auto" && kv_tier != "dram" && kv_tier != "device") {
@@ -95,7 +96,7 @@ bool PinsByPopularity(const Policy& policy, ScheduleKind kind, Eviction eviction
          (kind == ScheduleKind::kHybrid || kind == ScheduleKind::kOnDemand);
 }
 
-absl::StatusOr<ChosenPolicy> ChoosePolicy(const EngineOptions& options, const std::optional<EmulatedDevice>& device,
+absl::StatusOr<ChosenPolicy> ChoosePolicy(const EngineOptions& options, const std::optional<DeviceSpec>& device,
                                           uint64_t device_dense_bytes, PlanInputs inputs) {
   const Policy& policy = options.policy;
   const ModelConfig& config = *inputs.config;
@@ -115,13 +116,16 @@ absl::StatusOr<ChosenPolicy> ChoosePolicy(const EngineOptions& options, const st
     if (inputs.micro_batch_size == 0) inputs.micro_batch_size = kDeviceMicroBatch;
     const bool holds_kv = policy.kv_tier == "device" ||
                           (policy.kv_tier == "auto" && (kind == ScheduleKind::kZero || kind == ScheduleKind::kHybrid));
-    inputs.device = {.name = device->name,
-                     .budget_bytes = options.device_memory_bytes,
-                     .dense_bytes = device_dense_bytes,
-                     .least_slots = inputs.least_slots,
-                     .holds_kv_cache = holds_kv,
-                     .stages_kv = !holds_kv && !AttendsOnHost(kind),
-                     .host_computes_experts = kind == ScheduleKind::kHybrid};
+    inputs.device = {
+        .name = device->name,
+        .budget_bytes = options.device_memory_bytes,
+        .dense_bytes = device_dense_bytes,
+        .fixed_bytes = DeviceFixedBytes(*device, config, inputs.context_length, options.device_memory_bytes),
+        .num_workers = device->num_threads,
+        .least_slots = inputs.least_slots,
+        .holds_kv_cache = holds_kv,
+        .stages_kv = !holds_kv && !AttendsOnHost(kind),
+        .host_computes_experts = kind == ScheduleKind::kHybrid};
     inputs.least_slots = LeastStreamingSlots(ScheduleKind::kOnDemand, config);  // that experts pass through
   }
   PENSTOCK_ASSIGN_OR_RETURN(chosen.plan, PlanMemory(inputs));

@@ -18,8 +18,8 @@ namespace penstock {
 
 struct ChosenPolicy {
   ScheduleOptions schedule;
-  Eviction eviction = Eviction::kLru;    // where the layers are computed
-  std::optional<EmulatedDevice> device;  // as the plan says
+  Eviction eviction = Eviction::kLru;  // where the layers are computed
+  std::optional<DeviceSpec> device;    // as the plan says
   KvWindow kv_window;
   MemoryPlan plan;
 };
@@ -33,7 +33,7 @@ bool PinsByPopularity(const Policy& policy, ScheduleKind kind, Eviction eviction
 
 // Completes `inputs` with what the policy decides, and plans. `device_dense_bytes`: of the layers' dense weights.
 // kUsage for what does not go together, kResources when a budget does not suffice.
-absl::StatusOr<ChosenPolicy> ChoosePolicy(const EngineOptions& options, const std::optional<EmulatedDevice>& device,
+absl::StatusOr<ChosenPolicy> ChoosePolicy(const EngineOptions& options, const std::optional<DeviceSpec>& device,
                                           uint64_t device_dense_bytes, PlanInputs inputs);
 
 }  // namespace penstock

@@ -133,7 +133,7 @@ absl::StatusOr<EngineOptions> OptionsWithRoom(EngineOptions options, const Engin
     if (i > 0 && num_slots == (has_device ? memory.device.num_expert_slots : memory.num_expert_slots)) break;
     const DevicePlan& device = memory.device;
     const uint64_t beside = has_device
-                                ? device.dense_bytes + device.kv_bytes + device.activation_bytes
+                                ? device.fixed_bytes + device.dense_bytes + device.kv_bytes + device.activation_bytes
                                 : memory.fixed_bytes + memory.dense_bytes + memory.kv_bytes + memory.activation_bytes;
     budget = beside + static_cast<uint64_t>(num_slots) * plan.layouts->slot_bytes();
   }

@@ -1,6 +1,8 @@
 #include "penstock/memory/arena.h"
 
+#include <algorithm>
 #include <cerrno>
+#include <cstring>
 
 #include <sys/mman.h>
 
@@ -11,22 +13,65 @@
 #include "penstock/base/status.h"
 
 namespace penstock {
+namespace {
 
-absl::StatusOr<Arena> Arena::Map(uint64_t size_bytes) {
+class Dram : public Memory {
+  absl::StatusOr<std::byte*> Take(uint64_t size_bytes) override {
+    void* data =
+        ::mmap(nullptr, size_bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    if (data == MAP_FAILED) {
+      return ResourceError("cannot map {} of memory: {}; is there a limit on address space (ulimit -v)?",
+                           FormatBytes(size_bytes), ErrnoText(errno));
+    }
+    ::madvise(data, size_bytes, MADV_HUGEPAGE);  // a hint; refused in some containers
+    return static_cast<std::byte*>(data);
+  }
+  void Release(std::byte* data, uint64_t size_bytes) override { ::munmap(data, size_bytes); }
+};
+
+}  // namespace
+
+Memory& HostMemory() {
+  static Dram dram;
+  return dram;
+}
+
+absl::StatusOr<Arena> Memory::Map(uint64_t size_bytes) {
   if (size_bytes == 0) return Arena();
   const uint64_t size = RoundUp(size_bytes, kPageBytes);
-  void* data = ::mmap(nullptr, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-  if (data == MAP_FAILED) {
-    return ResourceError("cannot map {} of memory: {}; is there a limit on address space (ulimit -v)?",
-                         FormatBytes(size), ErrnoText(errno));
+  PENSTOCK_ASSIGN_OR_RETURN(std::byte* const data, Take(size));
+  return Arena(*this, data, size);
+}
+
+absl::Status Memory::Write(std::byte* to, std::span<const std::byte> from) {
+  std::copy(from.begin(), from.end(), to);
+  return absl::OkStatus();
+}
+
+absl::Status Memory::Clear(std::byte* to, uint64_t size_bytes) {
+  std::memset(to, 0, size_bytes);
+  return absl::OkStatus();
+}
+
+absl::StatusOr<std::byte*> BudgetedMemory::Take(uint64_t size_bytes) {
+  if (size_bytes > budget_bytes_ - used_bytes_) {
+    return ResourceError("{} memory: {} of {} are taken, and {} more were wanted", name_, FormatBytes(used_bytes_),
+                         FormatBytes(budget_bytes_), FormatBytes(size_bytes));
   }
-  ::madvise(data, size, MADV_HUGEPAGE);  // a hint; refused in some containers
-  return Arena(static_cast<std::byte*>(data), size);
+  PENSTOCK_ASSIGN_OR_RETURN(std::byte* const data, TakeFrom(*memory_, size_bytes));
+  used_bytes_ += size_bytes;
+  return data;
+}
+
+void BudgetedMemory::Release(std::byte* data, uint64_t size_bytes) {
+  ReleaseTo(*memory_, data, size_bytes);
+  used_bytes_ -= size_bytes;
 }
 
 Arena& Arena::operator=(Arena&& other) noexcept {
   if (this != &other) {
-    if (data_ != nullptr) ::munmap(data_, size_);
+    if (data_ != nullptr) memory_->Release(data_, size_);
+    memory_ = other.memory_;
     data_ = std::exchange(other.data_, nullptr);
     size_ = std::exchange(other.size_, 0);
   }
@@ -34,7 +79,7 @@ Arena& Arena::operator=(Arena&& other) noexcept {
 }
 
 Arena::~Arena() {
-  if (data_ != nullptr) ::munmap(data_, size_);
+  if (data_ != nullptr) memory_->Release(data_, size_);
 }
 
 std::byte* ArenaAllocator::TakeBytes(uint64_t size_bytes) {

@@ -74,12 +74,13 @@ void VisitTensors(const WeightMap& map, ComputeDtype dtype, DensePart part, std:
 
 class Counter final : public Visitor {
  public:
-  uint64_t total_bytes() const { return bytes_ + bounce_bytes_; }
+  uint64_t total_bytes() const { return RoundUp(bytes_, kPageBytes); }
   uint64_t bounce_bytes() const { return bounce_bytes_; }
 
   void Matrix(const TensorInfo& tensor, WeightFormat format, WeightView&) override {
     Add(PackedBytes(format, tensor.shape[0], tensor.shape[1]));
-    bounce_bytes_ = std::max(bounce_bytes_, RoundUp(StoredPanelBytes(tensor), kCacheLineBytes));
+    bounce_bytes_ = std::max({bounce_bytes_, RoundUp(StoredPanelBytes(tensor), kCacheLineBytes),
+                              RoundUp(PanelBytes(format, tensor.shape[1]), kCacheLineBytes)});
   }
   void Rows(const TensorInfo& tensor, Dtype dtype, EmbeddingView&) override {
     Add(NumElements(tensor) * SizeOf(dtype));
@@ -95,8 +96,13 @@ class Counter final : public Visitor {
 
 class Loader final : public Visitor {
  public:
-  Loader(const Checkpoint& checkpoint, const Arena& arena, uint64_t bounce_bytes)
-      : checkpoint_(&checkpoint), allocator_(arena), bounce_(allocator_.TakeBytes(bounce_bytes), bounce_bytes) {}
+  // `bounce` [2, bounce bytes]: what was read, and what is to be written where the host cannot.
+  Loader(const Checkpoint& checkpoint, Memory& memory, const Arena& arena, std::span<std::byte> bounce)
+      : checkpoint_(&checkpoint),
+        memory_(&memory),
+        allocator_(arena),
+        bounce_(bounce.first(bounce.size() / 2)),
+        outgoing_(bounce.last(bounce.size() / 2)) {}
 
   const absl::Status& status() const { return status_; }
 
@@ -104,18 +110,16 @@ class Loader final : public Visitor {
     const int64_t num_cols = tensor.shape[0], inner_dim = tensor.shape[1];
     std::byte* target = allocator_.TakeBytes(PackedBytes(format, num_cols, inner_dim));
     view = {target, format};
-    if (tensor.packed.has_value()) {
-      Read(tensor, 0, {target, tensor.extent.size_bytes});
-      if (status_.ok()) status_ = CheckSum(tensor, XXH3_64bits(target, tensor.extent.size_bytes));
-      return;
-    }
+    if (tensor.packed.has_value()) return ReadPacked(tensor, target);
     const uint64_t column_bytes = static_cast<uint64_t>(inner_dim) * SizeOf(tensor.dtype);
+    const uint64_t panel_bytes = PanelBytes(format, inner_dim);
     for (int64_t col = 0; col < num_cols && status_.ok(); col += kPanelCols) {
       const int64_t count = std::min(kPanelCols, num_cols - col);
       Read(tensor, static_cast<uint64_t>(col) * column_bytes,
            bounce_.first(static_cast<uint64_t>(count) * column_bytes));
-      PackPanel(tensor.dtype, bounce_.data(), count, inner_dim, format, target);
-      target += PanelBytes(format, inner_dim);
+      Put(target, panel_bytes,
+          [&](std::byte* panel) { PackPanel(tensor.dtype, bounce_.data(), count, inner_dim, format, panel); });
+      target += panel_bytes;
     }
   }
   void Rows(const TensorInfo& tensor, Dtype dtype, EmbeddingView& view) override {
@@ -130,21 +134,47 @@ class Loader final : public Visitor {
   }
 
  private:
+  using Digest = std::unique_ptr<XXH3_state_t, decltype(&XXH3_freeState)>;
+
+  static Digest NewDigest() {
+    Digest digest(XXH3_createState(), &XXH3_freeState);
+    XXH3_64bits_reset(digest.get());
+    return digest;
+  }
   void Read(const TensorInfo& tensor, uint64_t offset, std::span<std::byte> target) {
     if (!status_.ok()) return;
     const OpenedFile& file = checkpoint_->files()[tensor.file_idx];
     status_ = PreadFully(file.fd.get(), target, tensor.extent.offset_bytes + offset, file.path);
   }
+  // fill(where) writes `size_bytes` that will lie at `target`. REQUIRES: they fit into a bounce buffer.
+  template <typename Fill>
+  void Put(std::byte* target, uint64_t size_bytes, const Fill& fill) {
+    if (!status_.ok()) return;
+    if (memory_->is_host()) return fill(target);
+    fill(outgoing_.data());
+    status_ = memory_->Write(target, outgoing_.first(size_bytes));
+  }
+  void ReadPacked(const TensorInfo& tensor, std::byte* target) {
+    const Digest digest = NewDigest();
+    for (uint64_t begin = 0; begin < tensor.extent.size_bytes && status_.ok(); begin += outgoing_.size()) {
+      const uint64_t count = std::min<uint64_t>(outgoing_.size(), tensor.extent.size_bytes - begin);
+      Put(target + begin, count, [&](std::byte* part) {
+        Read(tensor, begin, {part, count});
+        XXH3_64bits_update(digest.get(), part, count);
+      });
+    }
+    if (status_.ok()) status_ = CheckSum(tensor, XXH3_64bits_digest(digest.get()));
+  }
   void ReadConverted(const TensorInfo& tensor, Dtype target_dtype, std::byte* target) {
-    const uint64_t element_bytes = SizeOf(tensor.dtype);
-    const uint64_t elements_at_once = bounce_.size() / element_bytes;
-    const std::unique_ptr<XXH3_state_t, decltype(&XXH3_freeState)> digest(XXH3_createState(), &XXH3_freeState);
-    XXH3_64bits_reset(digest.get());
+    const uint64_t element_bytes = SizeOf(tensor.dtype), target_bytes = SizeOf(target_dtype);
+    const uint64_t elements_at_once = bounce_.size() / std::max(element_bytes, target_bytes);
+    const Digest digest = NewDigest();
     for (uint64_t first = 0; first < NumElements(tensor) && status_.ok(); first += elements_at_once) {
       const uint64_t count = std::min(elements_at_once, NumElements(tensor) - first);
       Read(tensor, first * element_bytes, bounce_.first(count * element_bytes));
       if (tensor.xxh3.has_value()) XXH3_64bits_update(digest.get(), bounce_.data(), count * element_bytes);
-      Convert(tensor.dtype, bounce_.data(), count, target_dtype, target + first * SizeOf(target_dtype));
+      Put(target + first * target_bytes, count * target_bytes,
+          [&](std::byte* part) { Convert(tensor.dtype, bounce_.data(), count, target_dtype, part); });
     }
     if (status_.ok()) status_ = CheckSum(tensor, XXH3_64bits_digest(digest.get()));
   }
@@ -160,8 +190,9 @@ class Loader final : public Visitor {
   }
 
   const Checkpoint* checkpoint_;
+  Memory* memory_;
   ArenaAllocator allocator_;
-  std::span<std::byte> bounce_;
+  std::span<std::byte> bounce_, outgoing_;
   absl::Status status_;
 };
 
@@ -174,17 +205,19 @@ uint64_t DenseWeights::Bytes(const WeightMap& map, ComputeDtype dtype, DensePart
   std::span<const float> final_norm;
   Counter counter;
   VisitTensors(map, dtype, part, layers, embedding, lm_head, final_norm, counter);
-  return counter.total_bytes();
+  // On a device the host's buffer is gone before anything else needs its memory.
+  return counter.total_bytes() + (part == DensePart::kLayers ? 0 : counter.bounce_bytes());
 }
 
-absl::StatusOr<DenseWeights> DenseWeights::Load(const Checkpoint& checkpoint, const WeightMap& map, ComputeDtype dtype,
-                                                DensePart part) {
+absl::StatusOr<DenseWeights> DenseWeights::Load(Memory& memory, const Checkpoint& checkpoint, const WeightMap& map,
+                                                ComputeDtype dtype, DensePart part) {
   DenseWeights w;
   w.layers_.resize(map.layers.size());
   Counter counter;
   VisitTensors(map, dtype, part, w.layers_, w.embedding_, w.lm_head_, w.final_norm_, counter);
-  PENSTOCK_ASSIGN_OR_RETURN(w.arena_, Arena::Map(counter.total_bytes()));
-  Loader loader(checkpoint, w.arena_, counter.bounce_bytes());
+  PENSTOCK_ASSIGN_OR_RETURN(w.arena_, memory.Map(counter.total_bytes()));
+  PENSTOCK_ASSIGN_OR_RETURN(const Arena bounce, HostMemory().Map(2 * counter.bounce_bytes()));
+  Loader loader(checkpoint, memory, w.arena_, {bounce.data(), 2 * counter.bounce_bytes()});
   VisitTensors(map, dtype, part, w.layers_, w.embedding_, w.lm_head_, w.final_norm_, loader);
   PENSTOCK_RETURN_IF_ERROR(loader.status());
   if (map.lm_head == map.embedding) {

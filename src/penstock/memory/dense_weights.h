@@ -45,12 +45,12 @@ enum class DensePart : uint8_t { kAll, kEmbedding, kLayers };
 
 class DenseWeights {
  public:
-  // Bytes that Load will take for these tensors.
+  // Bytes that Load will take for these tensors; of the host's memory with a buffer that it reads through.
   static uint64_t Bytes(const WeightMap& map, ComputeDtype dtype, DensePart part);
 
-  // Reads the tensors; kIo when that fails.
-  static absl::StatusOr<DenseWeights> Load(const Checkpoint& checkpoint, const WeightMap& map, ComputeDtype dtype,
-                                           DensePart part);
+  // Reads the tensors into `memory`; kIo when that fails.
+  static absl::StatusOr<DenseWeights> Load(Memory& memory, const Checkpoint& checkpoint, const WeightMap& map,
+                                           ComputeDtype dtype, DensePart part);
 
   const EmbeddingView& embedding() const { return embedding_; }
   const WeightView& lm_head() const { return lm_head_; }

@@ -59,8 +59,8 @@ DramSource::~DramSource() { (void)args_.runtime.WaitAll(buffer_free_); }
 
 absl::StatusOr<std::unique_ptr<DramSource>> DramSource::Create(const Args& args) {
   auto source = std::unique_ptr<DramSource>(new DramSource(args));
-  if (args.pool != nullptr) {
-    PENSTOCK_ASSIGN_OR_RETURN(source->pinned_, Arena::Map(PinnedBytes(args.layouts)));
+  if (args.pinned_memory != nullptr && args.dram_to_pinned_lane.has_value()) {
+    PENSTOCK_ASSIGN_OR_RETURN(source->pinned_, args.pinned_memory->Map(PinnedBytes(args.layouts)));
   }
   return source;
 }
@@ -96,7 +96,7 @@ bool DramSource::Begin(int64_t key) {
   transfers_.push_back({.key = key,
                         .lease = std::make_unique<ExpertLease>(std::move(*lease)),
                         .ready = finishing.done,
-                        .last_pinned = {}});
+                        .last_left = {}});
   return true;
 }
 
@@ -139,32 +139,42 @@ Event DramSource::FetchPage(int64_t key, std::byte* slot, const Events& slot_fre
   const uint64_t size = std::min(page_bytes_, extent.size_bytes - begin);
   const TaskLabel label{
       .name = "weight page", .layer_idx = args_.layouts.layer_of(key), .expert_idx = args_.layouts.expert_idx_of(key)};
-  const size_t buffer_idx = std::exchange(next_buffer_, (next_buffer_ + 1) % kNumPinnedPages);
-  std::byte* buffer = pinned_.data() == nullptr ? nullptr : pinned_.data() + buffer_idx * page_bytes_;
-  const auto copy = [](std::byte* target, const std::byte* source, uint64_t size_bytes) {
-    return [=] {
-      std::memcpy(target, source, size_bytes);
-      return absl::OkStatus();
-    };
-  };
-  Task hop{.lane = args_.dram_to_pinned_lane,
-           .label = label,
-           .cost = {.link_bytes = size},
-           .after = {transfer->ready},
-           .after_end = {buffer_free_[buffer_idx]}};
-  if (buffer != nullptr) {
-    hop.body = copy(buffer, args_.dram.SlotOf(transfer->lease->place()) + extent.offset_bytes + begin, size);
+  const bool is_real = args_.copier != nullptr;
+  const std::byte* from = nullptr;
+  if (is_real) from = args_.dram.SlotOf(transfer->lease->place()) + extent.offset_bytes + begin;
+  Event readable = transfer->ready;
+  if (args_.dram_to_pinned_lane.has_value()) {
+    Task hop{.lane = *args_.dram_to_pinned_lane,
+             .label = label,
+             .cost = {.link_bytes = size},
+             .after = {transfer->ready},
+             .after_end = {buffer_free_[next_buffer_]}};
+    if (is_real) {
+      std::byte* const buffer = pinned_.data() + next_buffer_ * page_bytes_;
+      hop.body = [=] {
+        std::memcpy(buffer, from, size);
+        return absl::OkStatus();
+      };
+      from = buffer;
+    }
+    readable = args_.runtime.Issue(std::move(hop));
   }
-  const Event pinned = args_.runtime.Issue(std::move(hop));
-  Task second{.lane = args_.dram_to_device_lane,
-              .label = label,
-              .cost = {.link_bytes = size},
-              .after = {pinned},
-              .after_end = slot_free};
-  if (buffer != nullptr) second.body = copy(slot + extent.offset_bytes + begin, buffer, size);
-  const Event arrived = args_.runtime.Issue(std::move(second));
-  buffer_free_[buffer_idx] = arrived;
-  transfer->last_pinned = pinned;
+  Task crossing{.lane = args_.dram_to_device_lane,
+                .label = label,
+                .cost = {.link_bytes = size},
+                .after = {readable},
+                .after_end = slot_free};
+  if (is_real) {
+    const ByteCopy copy{slot + extent.offset_bytes + begin, from, size};
+    crossing.body = [copy, copier = args_.copier] { return copier->Copy({&copy, 1}); };
+  }
+  const Event arrived = args_.runtime.Issue(std::move(crossing));
+  transfer->last_left = arrived;
+  if (args_.dram_to_pinned_lane.has_value()) {
+    buffer_free_[next_buffer_] = arrived;
+    next_buffer_ = (next_buffer_ + 1) % kNumPinnedPages;
+    transfer->last_left = readable;
+  }
   if (++transfer->next_page == num_pages(key)) Cancel(key);
   return arrived;
 }
@@ -172,7 +182,7 @@ Event DramSource::FetchPage(int64_t key, std::byte* slot, const Events& slot_fre
 void DramSource::Cancel(int64_t key) {
   const auto transfer =
       std::find_if(transfers_.begin(), transfers_.end(), [&](const Transfer& t) { return t.key == key; });
-  transfer->lease->Release(transfer->last_pinned);
+  transfer->lease->Release(transfer->last_left);
   transfers_.erase(transfer);
 }
 

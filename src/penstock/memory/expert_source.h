@@ -12,6 +12,7 @@
 #include "absl/status/statusor.h"
 #include "penstock/base/thread_pool.h"
 #include "penstock/memory/arena.h"
+#include "penstock/memory/copier.h"
 #include "penstock/memory/expert_layouts.h"
 #include "penstock/runtime/runtime.h"
 
@@ -65,8 +66,8 @@ class DiskSource : public ExpertSource {
   LaneIdx disk_lane_;
 };
 
-// Experts in DRAM, finished there and copied to a device in two hops: into page-locked buffers, which is all that a
-// device's copy engine can read, and from them into the slot. The hops of neighbouring pages overlap.
+// Experts in DRAM, finished there and copied to a device: at once where its copy engine can read DRAM's slots, else in
+// two hops, into page-locked buffers and from them into the slot. The hops of neighbouring pages overlap.
 class DramSource : public ExpertSource {
  public:
   struct Args {
@@ -75,9 +76,12 @@ class DramSource : public ExpertSource {
     ExpertStore& dram;
     // Finishes. Not the lane of the host's other work: what waits for the disk would keep that waiting.
     LaneIdx finish_lane = 0;
-    LaneIdx dram_to_pinned_lane = 0;
+    std::optional<LaneIdx> dram_to_pinned_lane = std::nullopt;  // of the first of two hops
     LaneIdx dram_to_device_lane = 0;
-    ThreadPool* pool = nullptr;  // of that lane; nullptr in a simulation
+    // Nothing in a simulation:
+    ThreadPool* pool = nullptr;       // of the lane that finishes
+    Memory* pinned_memory = nullptr;  // page-locked
+    Copier* copier = nullptr;         // to the device
   };
   // Bytes of the page-locked buffers.
   static uint64_t PinnedBytes(const ExpertLayouts& layouts);
@@ -101,8 +105,8 @@ class DramSource : public ExpertSource {
     int64_t key = 0;
     int64_t next_page = 0;
     std::unique_ptr<ExpertLease> lease;
-    Event ready;        // finished
-    Event last_pinned;  // the page issued last has left
+    Event ready;      // finished
+    Event last_left;  // the page issued last has been read
   };
   struct Finishing {
     int64_t load_id = -1;

@@ -46,12 +46,12 @@ absl::StatusOr<std::unique_ptr<ExpertStore>> ExpertStore::Create(Args args) {
   const uint64_t scratch_bytes =
       args.source->needs_finish() ? static_cast<uint64_t>(args.num_workers) * args.layouts.scratch_bytes() : 0;
   const uint64_t slots_bytes = static_cast<uint64_t>(args.num_slots) * args.layouts.slot_bytes();
-  const Args::Bytes bytes = args.bytes;
+  Memory* const memory = args.memory;
   auto store = std::unique_ptr<ExpertStore>(new ExpertStore(std::move(args)));
   PENSTOCK_CHECK(store->num_pinned_ < store->num_slots() || store->num_pinned_ == store->layouts_->num_experts());
-  if (bytes == Args::Bytes::kReal) {
-    PENSTOCK_ASSIGN_OR_RETURN(store->scratch_, Arena::Map(scratch_bytes));
-    PENSTOCK_ASSIGN_OR_RETURN(store->arena_, Arena::Map(slots_bytes));
+  if (memory != nullptr) {
+    PENSTOCK_ASSIGN_OR_RETURN(store->scratch_, HostMemory().Map(scratch_bytes));
+    PENSTOCK_ASSIGN_OR_RETURN(store->arena_, memory->Map(slots_bytes));
   }
   return store;
 }

@@ -80,11 +80,11 @@ class ExpertStore {
     const ExpertLayouts& layouts;  // outlives the store
     Runtime& runtime;              // outlives the store
     std::unique_ptr<ExpertSource> source;
-    int64_t num_slots = 0;  // >= 1
+    Memory* memory = nullptr;  // of the slots; null: slots without memory, for simulations
+    int64_t num_slots = 0;     // >= 1
     Eviction eviction = Eviction::kLru;
     std::vector<bool> pinned = {};  // [num_experts]: for Eviction::kStatic; fewer than num_slots
     int num_workers = 1;            // that Finish may use
-    enum class Bytes : uint8_t { kReal, kNone } bytes = Bytes::kReal;  // kNone: slots without memory, for simulations
   };
   // Bytes of what a store keeps beside its slots.
   static uint64_t TableBytes(const ExpertLayouts& layouts, int num_workers);

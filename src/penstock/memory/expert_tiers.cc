@@ -15,22 +15,21 @@ absl::StatusOr<ExpertTiers> ExpertTiers::Create(const Args& args) {
   const auto choose = [&](int64_t count) {
     return args.popularity.empty() ? PinEvenly(args.layouts, count) : PinMostPopular(args.popularity, count);
   };
-  const auto make_store = [&](std::unique_ptr<ExpertSource> source, const ExpertRoom& room, Eviction eviction,
-                              std::vector<bool> pinned) {
-    return ExpertStore::Create(
-        {.layouts = args.layouts,
-         .runtime = args.runtime,
-         .source = std::move(source),
-         .num_slots = room.num_slots,
-         .eviction = eviction,
-         .pinned = std::move(pinned),
-         .num_workers = args.pool == nullptr ? 1 : args.pool->num_workers(),
-         .bytes = args.pool == nullptr ? ExpertStore::Args::Bytes::kNone : ExpertStore::Args::Bytes::kReal});
+  const auto make_store = [&](std::unique_ptr<ExpertSource> source, Memory* memory, const ExpertRoom& room,
+                              Eviction eviction, std::vector<bool> pinned) {
+    return ExpertStore::Create({.layouts = args.layouts,
+                                .runtime = args.runtime,
+                                .source = std::move(source),
+                                .memory = memory,
+                                .num_slots = room.num_slots,
+                                .eviction = eviction,
+                                .pinned = std::move(pinned),
+                                .num_workers = args.pool == nullptr ? 1 : args.pool->num_workers()});
   };
   // What a device keeps need not be kept in DRAM.
   PENSTOCK_ASSIGN_OR_RETURN(
       tiers.dram,
-      make_store(std::make_unique<DiskSource>(args.layouts, args.runtime, args.disk_lane), args.dram,
+      make_store(std::make_unique<DiskSource>(args.layouts, args.runtime, args.disk_lane), args.memory, args.dram,
                  has_device ? Eviction::kStatic : args.eviction,
                  has_device ? PinEvenly(args.layouts, args.dram.num_pinned, choose(args.device->room.num_pinned))
                             : choose(args.dram.num_pinned)));
@@ -39,20 +38,25 @@ absl::StatusOr<ExpertTiers> ExpertTiers::Create(const Args& args) {
   }
   tiers.dram->ResetCounters();
   if (!has_device || args.device->room.num_slots == 0) return tiers;
-  PENSTOCK_ASSIGN_OR_RETURN(std::unique_ptr<DramSource> source,
-                            DramSource::Create({.layouts = args.layouts,
-                                                .runtime = args.runtime,
-                                                .dram = *tiers.dram,
-                                                .finish_lane = args.device->finish_lane,
-                                                .dram_to_pinned_lane = args.device->dram_to_pinned_lane,
-                                                .dram_to_device_lane = args.device->dram_to_device_lane,
-                                                .pool = args.pool}));
-  PENSTOCK_ASSIGN_OR_RETURN(tiers.device, make_store(std::move(source), args.device->room, args.eviction,
-                                                     choose(args.device->room.num_pinned)));
-  if (args.device->preload != Device::Preload::kNone) {
-    const bool evenly = args.device->preload == Device::Preload::kEvenly;
+  const Device& device = *args.device;
+  const bool reads_dram = device.copier == nullptr ? device.reads_dram : device.copier->CanRead(tiers.dram->bytes());
+  PENSTOCK_ASSIGN_OR_RETURN(
+      std::unique_ptr<DramSource> source,
+      DramSource::Create({.layouts = args.layouts,
+                          .runtime = args.runtime,
+                          .dram = *tiers.dram,
+                          .finish_lane = device.finish_lane,
+                          .dram_to_pinned_lane = reads_dram ? std::nullopt : std::optional(device.dram_to_pinned_lane),
+                          .dram_to_device_lane = device.dram_to_device_lane,
+                          .pool = args.pool,
+                          .pinned_memory = device.pinned_memory,
+                          .copier = device.copier}));
+  PENSTOCK_ASSIGN_OR_RETURN(tiers.device, make_store(std::move(source), device.memory, device.room, args.eviction,
+                                                     choose(device.room.num_pinned)));
+  if (device.preload != Device::Preload::kNone) {
+    const bool evenly = device.preload == Device::Preload::kEvenly;
     // What cannot be read now is read again when it is wanted.
-    (void)tiers.device->Preload(args.pool, evenly ? choose(args.device->room.num_slots) : std::vector<bool>());
+    (void)tiers.device->Preload(args.pool, evenly ? choose(device.room.num_slots) : std::vector<bool>());
   }
   tiers.device->ResetCounters();
   tiers.dram->ResetCounters();

@@ -24,9 +24,14 @@ struct ExpertRoom {
 struct ExpertTiers {
   struct Device {
     ExpertRoom room;
-    LaneIdx finish_lane = 0;  // of the host, checks what the disk brought
-    LaneIdx dram_to_pinned_lane = 0;
+    LaneIdx finish_lane = 0;          // of the host, checks what the disk brought
+    LaneIdx dram_to_pinned_lane = 0;  // where the device's copies cannot read DRAM's slots
     LaneIdx dram_to_device_lane = 0;
+    bool reads_dram = false;  // in a simulation whether they can
+    // Nothing in a simulation:
+    Memory* memory = nullptr;         // the device's
+    Memory* pinned_memory = nullptr;  // page-locked
+    Copier* copier = nullptr;         // to the device
     // What fills its slots before anything is wanted: nothing, as many experts of each layer, or those of the first
     // layers.
     enum class Preload : uint8_t { kNone, kEvenly, kFirstLayers } preload = Preload::kNone;
@@ -40,7 +45,9 @@ struct ExpertTiers {
     Eviction eviction = Eviction::kStatic;  // where the layers are computed
     // [num_experts]: what is pinned or comes there first is what is wanted most often; empty: as many of each layer.
     std::span<const double> popularity = {};
-    ThreadPool* pool = nullptr;  // finishes experts in DRAM; null: in virtual time, without bytes
+    // Nothing in a simulation, which has no bytes:
+    Memory* memory = nullptr;    // of DRAM's slots
+    ThreadPool* pool = nullptr;  // finishes experts in DRAM
   };
   // With room for all in DRAM the disk is done before it returns. A model without experts has no stores.
   static absl::StatusOr<ExpertTiers> Create(const Args& args);

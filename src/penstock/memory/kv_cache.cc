@@ -17,18 +17,19 @@ uint64_t KvCache::PageBytes(const ModelConfig& config, KvFormat format) {
   return static_cast<uint64_t>(config.num_layers * config.num_kv_heads * KvBlock{format, config.head_dim}.bytes());
 }
 
-absl::StatusOr<KvCache> KvCache::Create(const ModelConfig& config, KvFormat format, int64_t num_pages) {
+absl::StatusOr<KvCache> KvCache::Create(Memory& memory, const ModelConfig& config, KvFormat format, int64_t num_pages) {
   KvCache cache;
   cache.format_ = format;
   cache.num_kv_heads_ = config.num_kv_heads;
   cache.block_bytes_ = KvBlock{format, config.head_dim}.bytes();
   cache.num_pages_ = num_pages;
-  const uint64_t page_bytes = PageBytes(config, format);
-  PENSTOCK_ASSIGN_OR_RETURN(cache.arena_, Arena::Map(page_bytes * static_cast<uint64_t>(num_pages)));
+  cache.page_bytes_ = PageBytes(config, format);
+  cache.memory_ = &memory;
+  PENSTOCK_ASSIGN_OR_RETURN(cache.arena_, memory.Map(cache.page_bytes_ * static_cast<uint64_t>(num_pages)));
   cache.free_.reserve(num_pages);
   // Low pages are taken first, so that memory which no sequence ever needs is never touched.
   for (int64_t page_idx = num_pages - 1; page_idx >= 0; --page_idx) {
-    cache.free_.push_back(cache.arena_.data() + static_cast<uint64_t>(page_idx) * page_bytes);
+    cache.free_.push_back(cache.arena_.data() + static_cast<uint64_t>(page_idx) * cache.page_bytes_);
   }
   return cache;
 }
@@ -42,5 +43,10 @@ std::vector<std::byte*> KvCache::Reserve(int64_t num_positions) {
 }
 
 void KvCache::Free(std::span<std::byte* const> pages) { free_.insert(free_.end(), pages.rbegin(), pages.rend()); }
+
+absl::Status KvCache::Clear(std::span<std::byte* const> pages) {
+  for (std::byte* page : pages) PENSTOCK_RETURN_IF_ERROR(memory_->Clear(page, page_bytes_));
+  return absl::OkStatus();
+}
 
 }  // namespace penstock

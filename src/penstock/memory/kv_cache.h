@@ -44,11 +44,13 @@ class KvCache {
   static uint64_t PageBytes(const ModelConfig& config, KvFormat format);
   static int64_t PagesFor(int64_t num_positions) { return (num_positions + kPageTokens - 1) / kPageTokens; }
 
-  static absl::StatusOr<KvCache> Create(const ModelConfig& config, KvFormat format, int64_t num_pages);
+  static absl::StatusOr<KvCache> Create(Memory& memory, const ModelConfig& config, KvFormat format, int64_t num_pages);
 
   // Pages for `num_positions`, or an empty list when there are not enough.
   std::vector<std::byte*> Reserve(int64_t num_positions);
   void Free(std::span<std::byte* const> pages);
+  // Zeros.
+  absl::Status Clear(std::span<std::byte* const> pages);
 
   int64_t num_pages() const { return num_pages_; }
   int64_t num_free_pages() const { return static_cast<int64_t>(free_.size()); }
@@ -66,6 +68,8 @@ class KvCache {
   int64_t num_kv_heads_ = 0;
   int64_t block_bytes_ = 0;
   int64_t num_pages_ = 0;
+  uint64_t page_bytes_ = 0;
+  Memory* memory_ = nullptr;
   Arena arena_;
   std::vector<std::byte*> free_;
 };

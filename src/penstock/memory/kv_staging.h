@@ -22,11 +22,12 @@ class KvStaging {
   static uint64_t Bytes(const ModelConfig& config, KvFormat format, int64_t num_pages) {
     return kNumBuffers * static_cast<uint64_t>(num_pages * KvLayer::Of(config, format).bytes());
   }
-  static absl::StatusOr<KvStaging> Create(const ModelConfig& config, KvFormat format, int64_t num_pages) {
+  static absl::StatusOr<KvStaging> Create(Memory& memory, const ModelConfig& config, KvFormat format,
+                                          int64_t num_pages) {
     KvStaging staging;
     staging.layer_ = KvLayer::Of(config, format);
     staging.num_pages_ = num_pages;
-    PENSTOCK_ASSIGN_OR_RETURN(staging.arena_, Arena::Map(Bytes(config, format, num_pages)));
+    PENSTOCK_ASSIGN_OR_RETURN(staging.arena_, memory.Map(Bytes(config, format, num_pages)));
     return staging;
   }
 

@@ -92,11 +92,11 @@ uint64_t Activations::Bytes(const ModelConfig& config, const RowFormats& formats
   return RoundUp(bytes, kPageBytes);
 }
 
-absl::StatusOr<Activations> Activations::Create(const ModelConfig& config, const RowFormats& formats,
+absl::StatusOr<Activations> Activations::Create(Memory& memory, const ModelConfig& config, const RowFormats& formats,
                                                 const ActivationDims& dims) {
   Activations a;
   a.dims = dims;
-  PENSTOCK_ASSIGN_OR_RETURN(a.arena, Arena::Map(Bytes(config, formats, dims)));
+  PENSTOCK_ASSIGN_OR_RETURN(a.arena, memory.Map(Bytes(config, formats, dims)));
   ArenaAllocator allocator(a.arena);
   VisitBuffers(a, config, formats, dims, [&](auto& span, int64_t count) {
     span = allocator.Take<std::remove_reference_t<decltype(span[0])>>(count);

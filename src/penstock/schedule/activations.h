@@ -49,7 +49,7 @@ int64_t FfnScratchFloats(int64_t max_rows);
 // the GEMMs take.
 struct Activations {
   static uint64_t Bytes(const ModelConfig& config, const RowFormats& formats, const ActivationDims& dims);
-  static absl::StatusOr<Activations> Create(const ModelConfig& config, const RowFormats& formats,
+  static absl::StatusOr<Activations> Create(Memory& memory, const ModelConfig& config, const RowFormats& formats,
                                             const ActivationDims& dims);
 
   Arena arena;

@@ -3,26 +3,19 @@
 #include <algorithm>
 #include <cmath>
 
+#include "penstock/base/bytes.h"
 #include "penstock/base/check.h"
+#include "penstock/base/checked.h"
 #include "penstock/kernels/kernels.h"
 #include "penstock/memory/kv_cache.h"
+#include "penstock/schedule/cuda_workspace.h"
 
 namespace penstock {
 namespace {
 
 const float* DataOrNull(std::span<const float> span) { return span.empty() ? nullptr : span.data(); }
 
-// Positions of whole pages.
-int64_t PaddedPositions(int64_t num_positions) {
-  return (num_positions + kKvPageTokens - 1) / kKvPageTokens * kKvPageTokens;
-}
-
 }  // namespace
-
-// And a total for each head. The first page of a window may begin before it.
-int64_t CudaOperations::AttentionScratchFloats(const ModelConfig& config, int64_t num_positions) {
-  return config.num_heads * (PaddedPositions(num_positions) + kKvPageTokens + 1);
-}
 
 void CudaOperations::Embed(const RowBatch&, RowRange) { PENSTOCK_CHECK(false); }
 
@@ -94,72 +87,95 @@ void CudaOperations::PreAttention(RowRange rows, int64_t layer_idx) {
                   args_.stream);
 }
 
-cuda::KvRows CudaOperations::KvRowsOf(const RowBatch& batch, RowRange rows, const KvView& kv) {
-  std::vector<std::byte*> pages;
-  std::vector<int64_t> first_page;
-  std::span<std::byte* const> last;
-  for (int64_t i = 0; i < rows.size(); ++i) {
-    const std::span<std::byte* const> own = kv.pages[static_cast<size_t>(i)];
-    if (own.data() != last.data() || first_page.empty()) {
-      first_page.push_back(std::ssize(pages));
-      pages.insert(pages.end(), own.begin(), own.end());
+template <typename Visit>
+void CudaOperations::ForEachKvPart(const RowBatch& batch, RowRange rows, const KvView& kv, const Visit& visit) {
+  for (int64_t begin = rows.begin; begin < rows.end;) {
+    std::vector<std::byte*> pages;
+    std::vector<int64_t> first_page;
+    std::span<std::byte* const> last;
+    int64_t end = begin;
+    for (; end < rows.end; ++end) {
+      const std::span<std::byte* const> own = kv.pages[static_cast<size_t>(end - rows.begin)];
+      const bool is_new = end == begin || own.data() != last.data();  // rows of one sequence share a list
+      const size_t num_pages = pages.size() + (is_new ? own.size() : 0);
+      const auto num_rows = static_cast<size_t>(end - begin);
+      const size_t bytes = RowTableBytes(static_cast<int64_t>(num_pages)) + 2 * sizeof(int64_t) * num_rows;
+      if (end > begin && bytes > args_.tables.most_bytes()) break;
+      first_page.push_back(is_new ? std::ssize(pages) : first_page.back());
+      if (is_new) pages.insert(pages.end(), own.begin(), own.end());
       last = own;
-    } else {
-      first_page.push_back(first_page.back());
     }
+    const auto num_rows = static_cast<size_t>(end - begin);
+    const auto positions = std::span(batch.kv_positions).subspan(static_cast<size_t>(begin), num_rows);
+    // One upload: the three begin cache lines.
+    std::vector<std::byte> table;
+    const auto add = [&](std::span<const std::byte> bytes) {
+      const size_t offset = RoundUp(table.size(), kCacheLineBytes);
+      table.resize(offset);
+      table.insert(table.end(), bytes.begin(), bytes.end());
+      return offset;
+    };
+    const size_t pages_at = add(std::as_bytes(std::span(pages)));
+    const size_t first_page_at = add(std::as_bytes(std::span(first_page)));
+    const size_t positions_at = add(std::as_bytes(positions));
+    const std::byte* const on_device = args_.tables.Upload(table);
+    visit(begin, cuda::KvRows{.format = kv.layer.format,
+                              .head_dim = args_.config.head_dim,
+                              .num_kv_heads = kv.layer.num_heads,
+                              .first_block_bytes = kv.layer.first_block_bytes,
+                              .block_bytes = kv.layer.block_bytes,
+                              .num_rows = end - begin,
+                              .pages = reinterpret_cast<std::byte* const*>(on_device + pages_at),
+                              .first_page = reinterpret_cast<const int64_t*>(on_device + first_page_at),
+                              .positions = reinterpret_cast<const int64_t*>(on_device + positions_at)});
+    begin = end;
   }
-  const std::span<const int64_t> positions =
-      std::span(batch.kv_positions).subspan(static_cast<size_t>(rows.begin), static_cast<size_t>(rows.size()));
-  return {.format = kv.layer.format,
-          .head_dim = args_.config.head_dim,
-          .num_kv_heads = kv.layer.num_heads,
-          .first_block_bytes = kv.layer.first_block_bytes,
-          .block_bytes = kv.layer.block_bytes,
-          .num_rows = rows.size(),
-          .pages = Upload<std::byte*>(pages),
-          .first_page = Upload<int64_t>(first_page),
-          .positions = Upload<int64_t>(positions)};
 }
 
 void CudaOperations::StoreKv(const RowBatch& batch, RowRange rows, const KvView& kv) {
   const int64_t kv_dim = args_.config.kv_dim();
-  cuda::StoreKv(KvRowsOf(batch, rows, kv), args_.activations.k.data() + rows.begin * kv_dim,
-                args_.activations.v.data() + rows.begin * kv_dim, args_.stream);
+  const Activations& a = args_.activations;
+  ForEachKvPart(batch, rows, kv, [&](int64_t first_row, const cuda::KvRows& part) {
+    cuda::StoreKv(part, a.k.data() + first_row * kv_dim, a.v.data() + first_row * kv_dim, args_.stream);
+  });
 }
 
 void CudaOperations::Attend(const RowBatch& batch, RowRange rows, const KvView& kv) {
+  ForEachKvPart(batch, rows, kv,
+                [&](int64_t first_row, const cuda::KvRows& part) { AttendPart(batch, first_row, part); });
+}
+
+// As many rows at a time as there is room for the scores of.
+void CudaOperations::AttendPart(const RowBatch& batch, int64_t first_row, cuda::KvRows part) {
   const ModelConfig& config = args_.config;
   Activations& a = args_.activations;
-  const cuda::KvRows all = KvRowsOf(batch, rows, kv);
-  int64_t begin = 0;
-  while (begin < rows.size()) {
-    // As many rows as there is room for the scores of.
-    int64_t end = begin, num_positions = 0;
-    const auto room = static_cast<int64_t>(args_.attention_scratch.size());
-    for (; end < rows.size(); ++end) {
-      const int64_t own = batch.kv_positions[static_cast<size_t>(rows.begin + end)] + 1;
+  const auto room = static_cast<int64_t>(args_.attention_scores.size());
+  for (int64_t num_left = part.num_rows; num_left > 0;) {
+    int64_t num_rows = 0, num_positions = 0;
+    for (; num_rows < num_left; ++num_rows) {
+      const int64_t own = batch.kv_positions[static_cast<size_t>(first_row + num_rows)] + 1;
       const int64_t most = std::max(num_positions, own);
-      if (end > begin && (end + 1 - begin) * AttentionScratchFloats(config, most) > room) break;
+      if (num_rows > 0 && (num_rows + 1) * CudaScoresFloats(config, most) > room) break;
       num_positions = most;
     }
     const int64_t max_positions = PaddedPositions(num_positions);
-    PENSTOCK_CHECK((end - begin) * AttentionScratchFloats(config, num_positions) <= room);
-    cuda::KvRows part = all;
-    part.num_rows = end - begin;
-    part.first_page += begin;
-    part.positions += begin;
-    float* const scores = args_.attention_scratch.data();
+    PENSTOCK_CHECK(num_rows * CudaScoresFloats(config, num_positions) <= room);
+    part.num_rows = num_rows;
+    float* const scores = args_.attention_scores.data();
     cuda::Attention({.rows = part,
                      .num_heads = config.num_heads,
                      .window = config.sliding_window,
                      .scale = 1.0f / std::sqrt(static_cast<float>(config.head_dim)),
-                     .q = a.q.data() + (rows.begin + begin) * config.q_dim(),
-                     .out = a.attended.data() + (rows.begin + begin) * config.q_dim(),
+                     .q = a.q.data() + first_row * config.q_dim(),
+                     .out = a.attended.data() + first_row * config.q_dim(),
                      .max_positions = max_positions,
                      .scores = scores,
-                     .totals = scores + part.num_rows * config.num_heads * max_positions},
+                     .totals = scores + num_rows * config.num_heads * max_positions},
                     args_.stream);
-    begin = end;
+    part.first_page += num_rows;
+    part.positions += num_rows;
+    first_row += num_rows;
+    num_left -= num_rows;
   }
 }
 

@@ -18,7 +18,9 @@ namespace penstock {
 class DeviceTables {
  public:
   virtual ~DeviceTables() = default;
-  // Where they are on the device until the work that was given to the stream after them is done.
+  // Of one Upload(), at least RowTableBytes() of the longest row.
+  virtual size_t most_bytes() const = 0;
+  // Where they will be on the device for work that is given to the stream before the next Upload().
   virtual const std::byte* Upload(std::span<const std::byte> bytes) = 0;
   // Waits for the stream.
   virtual void Download(void* target, const void* source, size_t num_bytes) = 0;
@@ -29,16 +31,12 @@ class CudaOperations : public Operations {
   struct Args {
     const ModelConfig& config;  // outlives the operations, like all references
     RowFormats row_formats;
-    const DenseWeights& weights;  // on the device
-    Activations& activations;     // on the device
-    std::span<float>
-        attention_scratch;  // on the device: at least AttentionScratchFloats(config, positions) for those of a row
+    const DenseWeights& weights;        // on the device
+    Activations& activations;           // on the device
+    std::span<float> attention_scores;  // on the device: at least CudaScoresFloats() of the longest row
     DeviceTables& tables;
     cuda::Stream stream = {};
   };
-  // For the scores of one row that attends to so many positions.
-  static int64_t AttentionScratchFloats(const ModelConfig& config, int64_t num_positions);
-
   explicit CudaOperations(const Args& args) : args_(args) {}
 
   Activations& activations() override { return args_.activations; }
@@ -59,10 +57,6 @@ class CudaOperations : public Operations {
   void Logits(std::span<const int64_t> rows) override;
 
  private:
-  template <typename T>
-  const T* Upload(std::span<const T> values) {
-    return reinterpret_cast<const T*>(args_.tables.Upload(std::as_bytes(values)));
-  }
   // y[rows] = x[rows] w^T + bias, of rows in buffers of the whole pass.
   struct Projection {
     WeightView w;
@@ -77,7 +71,10 @@ class CudaOperations : public Operations {
   // Scores of normed rows and what they choose.
   void ApplyGate(RowRange rows, const LayerWeights& layer, std::span<float> scores, std::span<int32_t> topk_idx,
                  std::span<float> topk_weights);
-  cuda::KvRows KvRowsOf(const RowBatch& batch, RowRange rows, const KvView& kv);
+  // Calls visit(first row, their number, their pages on the device) for parts of `rows` whose tables fit.
+  template <typename Visit>
+  void ForEachKvPart(const RowBatch& batch, RowRange rows, const KvView& kv, const Visit& visit);
+  void AttendPart(const RowBatch& batch, int64_t first_row, cuda::KvRows part);
 
   Args args_;
   RowRange grouped_;

@@ -1,7 +1,6 @@
 #include "penstock/schedule/pass.h"
 
 #include <algorithm>
-#include <cstring>
 #include <numeric>
 #include <utility>
 
@@ -72,14 +71,18 @@ Event Pass::Issue(const PassProcessor& processor, TaskLabel label, const Operati
   return IssueInOrder(std::move(task));
 }
 
-Event Pass::Copy(LaneIdx lane, TaskLabel label, uint64_t link_bytes, Events after, CopyLister list) {
-  Task task{.lane = lane, .label = label, .cost = {.link_bytes = link_bytes}, .after = std::move(after)};
+Event Pass::Copy(Direction direction, TaskLabel label, uint64_t link_bytes, Events after, CopyLister list) {
+  const PassDevice& device = *args_.device;
+  const bool to_device = direction == Direction::kToDevice;
+  Task task{.lane = to_device ? device.dram_to_device_lane : device.device_to_dram_lane,
+            .label = label,
+            .cost = {.link_bytes = link_bytes},
+            .after = std::move(after)};
   if (args_.host.operations != nullptr) {
     Copies copies;
-    list(args_.host.operations->activations(), args_.device->processor.operations->activations(), copies);
-    task.body = [copies = std::move(copies)] {
-      for (const ByteCopy& copy : copies) std::memcpy(copy.to, copy.from, copy.num_bytes);
-      return absl::OkStatus();
+    list(args_.host.operations->activations(), device.processor.operations->activations(), copies);
+    task.body = [copies = std::move(copies), copier = to_device ? device.to_device : device.to_host] {
+      return copier->Copy(copies);
     };
   }
   return IssueInOrder(std::move(task));
@@ -113,7 +116,7 @@ Event Pass::Embed(RowRange rows) {
                                [this, rows](Operations& operations) { operations.Embed(args_.batch, rows); });
   if (!args_.device.has_value()) return embedded;
   const int64_t angles = args_.config.head_dim / 2, dim = args_.config.model_dim;
-  const Event loaded = Copy(args_.device->dram_to_device_lane, LabelOf("load hidden", rows),
+  const Event loaded = Copy(Direction::kToDevice, LabelOf("load hidden", rows),
                             static_cast<uint64_t>(4 * rows.size() * (dim + 2 * angles)), {embedded},
                             [=](Activations& host, Activations& device, Copies& copies) {
                               AddRows(copies, host.residual, device.residual, rows, dim);
@@ -209,7 +212,7 @@ std::shared_ptr<Pass::StagedKv> Pass::Stage(RowRange rows, int64_t layer_idx) {
   }
   if (args_.host.operations != nullptr) link_bytes = copies.size() * static_cast<uint64_t>(layer_bytes);
   PENSTOCK_CHECK(page_idx <= staging.num_pages());
-  staged->arrived = Copy(args_.device->dram_to_device_lane, LabelOf("load kv", rows, layer_idx), link_bytes,
+  staged->arrived = Copy(Direction::kToDevice, LabelOf("load kv", rows, layer_idx), link_bytes,
                          {staging.last_use(staged->buffer_idx)},
                          [&](Activations&, Activations&, Copies& all) { all = std::move(copies); });
   return staged;
@@ -233,7 +236,7 @@ Event Pass::StagedAttention(RowRange rows, int64_t layer_idx) {
             });
   staging.last_use(staged->buffer_idx) = done;
   const int64_t kv_dim = args_.config.kv_dim();
-  offloaded_[slot] = Copy(args_.device->device_to_dram_lane, LabelOf("store kv", rows, layer_idx),
+  offloaded_[slot] = Copy(Direction::kToHost, LabelOf("store kv", rows, layer_idx),
                           static_cast<uint64_t>(2 * 4 * rows.size() * kv_dim), {done, stored_[slot]},
                           [=](Activations& host, Activations& device, Copies& copies) {
                             AddRows(copies, device.k, host.k, rows, kv_dim);
@@ -253,7 +256,7 @@ Event Pass::PreAttention(RowRange rows, int64_t layer_idx) {
 Event Pass::OffloadQkv(RowRange rows, const Event& pre_attention) {
   const int64_t q_dim = args_.config.q_dim(), kv_dim = args_.config.kv_dim();
   Event& offloaded = offloaded_[static_cast<size_t>(rows.begin)];
-  offloaded = Copy(args_.device->device_to_dram_lane, LabelOf("offload qkv", rows),
+  offloaded = Copy(Direction::kToHost, LabelOf("offload qkv", rows),
                    static_cast<uint64_t>(4 * rows.size() * (q_dim + 2 * kv_dim)), {pre_attention},
                    [=](Activations& host, Activations& device, Copies& copies) {
                      AddRows(copies, device.q, host.q, rows, q_dim);
@@ -274,9 +277,8 @@ Event Pass::HostAttention(RowRange rows, int64_t layer_idx, const Event& offload
 
 Event Pass::LoadAttended(RowRange rows, const Event& attended) {
   const int64_t q_dim = args_.config.q_dim();
-  return Copy(args_.device->dram_to_device_lane, LabelOf("load hidden", rows),
-              static_cast<uint64_t>(4 * rows.size() * q_dim), {attended},
-              [=](Activations& host, Activations& device, Copies& copies) {
+  return Copy(Direction::kToDevice, LabelOf("load hidden", rows), static_cast<uint64_t>(4 * rows.size() * q_dim),
+              {attended}, [=](Activations& host, Activations& device, Copies& copies) {
                 AddRows(copies, host.attended, device.attended, rows, q_dim);
               });
 }
@@ -327,7 +329,7 @@ Event Pass::Route(RowRange rows, int64_t layer_idx, bool brings_input) {
   const int64_t num_scores = args_.wants_scores || args_.experts->wants_scores() ? args_.config.num_experts : 0;
   const int64_t input_bytes = brings_input ? args_.ffn_row_bytes : 0;
   const Event offloaded =
-      Copy(args_.device->device_to_dram_lane, LabelOf("offload choices", rows, layer_idx),
+      Copy(Direction::kToHost, LabelOf("offload choices", rows, layer_idx),
            static_cast<uint64_t>(rows.size() * (4 * (num_topk * (1 + num_ahead) + num_scores) + input_bytes)), {routed},
            [=](Activations& host, Activations& device, Copies& copies) {
              AddRows(copies, device.topk_idx, host.topk_idx, rows, num_topk);
@@ -388,9 +390,7 @@ std::shared_ptr<Pass::TakenExperts> Pass::Take(int64_t layer_idx, ExpertStore& s
   OperationCost cost;
   cost.bytes = static_cast<uint64_t>(num_unchecked) * args_.cost.expert_bytes();
   Issue(ProcessorOf(store), {.name = "check", .layer_idx = layer_idx}, cost, std::move(arrived),
-        [taken, pool = ProcessorOf(store).pool](Operations&) {
-          taken->checked = taken->store->Finish(taken->places, *pool);
-        });
+        [taken, pool = args_.host_pool](Operations&) { taken->checked = taken->store->Finish(taken->places, *pool); });
   return taken;
 }
 
@@ -411,8 +411,7 @@ void Pass::LoadExpertOutput(int64_t layer_idx, const TakenExperts& taken, const 
   };
   for (const ExpertPlace& place : taken.places) add(place);
   for (const LostExpert& expert : taken.lost) add(expert.place);
-  expert_outputs_.push_back(Copy(args_.device->dram_to_device_lane,
-                                 {.name = "load expert output", .layer_idx = layer_idx},
+  expert_outputs_.push_back(Copy(Direction::kToDevice, {.name = "load expert output", .layer_idx = layer_idx},
                                  static_cast<uint64_t>(4 * num_places * dim), {computed},
                                  [&](Activations& host, Activations& device, Copies& copies) {
                                    for (const RowRange& range : places) {
@@ -456,7 +455,7 @@ void Pass::RunExperts(Operations& operations, const TakenExperts& taken) {
   for (const LostExpert& expert : taken.lost) FailExpert(operations, expert.place, expert.why);
   // Without a task of its own there is nothing to do, but for those that were found broken before.
   const std::vector<absl::Status> checked =
-      taken.checked.has_value() ? *taken.checked : taken.store->Finish(taken.places, *ProcessorOf(*taken.store).pool);
+      taken.checked.has_value() ? *taken.checked : taken.store->Finish(taken.places, *args_.host_pool);
   std::vector<ExpertToRun> experts;
   experts.reserve(taken.places.size());
   for (size_t i = 0; i < taken.places.size(); ++i) {
@@ -496,7 +495,7 @@ absl::Status Pass::Finish(LogitsSink sink) {
     Event done = Issue(compute(), {.name = "logits"}, args_.cost.Logits(static_cast<int64_t>(rows.size())), {},
                        [rows](Operations& operations) { operations.Logits(rows); });
     if (args_.device.has_value()) {
-      done = Copy(args_.device->device_to_dram_lane, {.name = "offload logits"}, 4 * num_logits, {done},
+      done = Copy(Direction::kToHost, {.name = "offload logits"}, 4 * num_logits, {done},
                   [=](Activations& host, Activations& device, Copies& copies) {
                     AddRows(copies, device.logits, host.logits, {0, static_cast<int64_t>(num_logits)}, 1);
                   });

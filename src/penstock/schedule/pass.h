@@ -20,6 +20,7 @@
 #include "absl/container/inlined_vector.h"
 #include "absl/status/status.h"
 #include "penstock/base/thread_pool.h"
+#include "penstock/memory/copier.h"
 #include "penstock/memory/expert_store.h"
 #include "penstock/memory/kv_staging.h"
 #include "penstock/model/cost.h"
@@ -37,7 +38,6 @@ using LogitsSink = absl::FunctionRef<void(std::span<const int64_t> rows, std::sp
 struct PassProcessor {
   LaneIdx lane = 0;
   Operations* operations = nullptr;  // null in a simulation
-  ThreadPool* pool = nullptr;        // that checks experts which have come
 };
 
 // A device that computes the layers, and its links to the host.
@@ -45,6 +45,8 @@ struct PassDevice {
   PassProcessor processor;
   LaneIdx dram_to_device_lane = 0;
   LaneIdx device_to_dram_lane = 0;
+  Copier* to_device = nullptr;  // null in a simulation, like to_host
+  Copier* to_host = nullptr;
   // For attention on the device. Null: the KV cache lies there.
   KvStaging* kv_staging = nullptr;
 };
@@ -69,6 +71,7 @@ class Pass {
     const ModelCost& cost;
     Runtime& runtime;
     PassProcessor host;                // embeds, samples, attends where a schedule says so, computes without a device
+    ThreadPool* host_pool = nullptr;   // checks experts which have come; null in a simulation
     std::optional<PassDevice> device;  // computes the layers
     KvLayer kv;                        // of layer 0 in the KV cache's pages
     ExpertStore* experts = nullptr;    // of the processor that computes the layers; null without experts
@@ -156,12 +159,6 @@ class Pass {
 
  private:
   using Body = std::function<void(Operations&)>;
-  // Bytes that a task moves from one memory to another.
-  struct ByteCopy {
-    std::byte* to;
-    const std::byte* from;
-    size_t num_bytes;
-  };
   using Copies = std::vector<ByteCopy>;
   struct LostExpert {
     ExpertPlace place;
@@ -193,7 +190,8 @@ class Pass {
   Event Issue(const PassProcessor& processor, TaskLabel label, const OperationCost& cost, Events after, Body body);
   // Copies between the host's and the device's memory: those that `list` adds. Not called in a simulation.
   using CopyLister = absl::FunctionRef<void(Activations& host, Activations& device, Copies& copies)>;
-  Event Copy(LaneIdx lane, TaskLabel label, uint64_t link_bytes, Events after, CopyLister list);
+  enum class Direction : uint8_t { kToDevice, kToHost };
+  Event Copy(Direction direction, TaskLabel label, uint64_t link_bytes, Events after, CopyLister list);
   // With the number of the micro-batch that `rows` are, where there are several.
   TaskLabel LabelOf(std::string_view name, RowRange rows, int64_t layer_idx = -1) const;
   Event IssueInOrder(Task task);

@@ -31,7 +31,8 @@ absl::StatusOr<std::unique_ptr<PassSimulator>> PassSimulator::Create(Args args) 
     s.device_.dram_to_device_lane = s.runtime_.AddLane("dram_to_device", a.rates.dram_to_device);
     s.device_.device_to_dram_lane = s.runtime_.AddLane("device_to_dram", a.rates.device_to_dram);
     if (a.device->staged_pages > 0) {
-      PENSTOCK_ASSIGN_OR_RETURN(s.kv_staging_, KvStaging::Create(a.config, a.formats.kv, a.device->staged_pages));
+      PENSTOCK_ASSIGN_OR_RETURN(s.kv_staging_,
+                                KvStaging::Create(HostMemory(), a.config, a.formats.kv, a.device->staged_pages));
       s.device_.kv_staging = &*s.kv_staging_;
     }
     tiers.device = {.room = a.device->room,

@@ -160,4 +160,12 @@ struct AttentionLaunch {
 };
 void Attention(const AttentionLaunch& launch, Stream stream);
 
+// For measuring the device: many products of registers, as rows of `format` want them, in `num_blocks` blocks, of which
+// PeakOps() says how many multiplications and additions they are; and reading memory. `results`: kPeakResultBytes,
+// hardly ever written.
+inline constexpr size_t kPeakResultBytes = 1024;
+double PeakOps(kernels::RowFormat format, int num_blocks);
+void Peak(kernels::RowFormat format, int num_blocks, float* results, Stream stream);
+void ReadAll(const std::byte* bytes, int64_t num_bytes, float* results, Stream stream);
+
 }  // namespace penstock::cuda

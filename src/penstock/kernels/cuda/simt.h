@@ -10,6 +10,16 @@
 
 #include "penstock/kernels/cuda/stream.h"
 
+namespace penstock::cuda {
+
+struct LaunchShape {
+  dim3 grid;
+  dim3 block;
+  size_t shared_bytes = 0;
+};
+
+}  // namespace penstock::cuda
+
 #ifdef PENSTOCK_EMULATED_SIMT
 #include "penstock/kernels/cuda/emulated/simt.h"
 #else
@@ -23,12 +33,6 @@ namespace penstock::cuda {
 
 inline constexpr int kWarpThreads = 32;
 inline constexpr uint32_t kAllLanes = 0xFFFFFFFFu;
-
-struct LaunchShape {
-  dim3 grid;
-  dim3 block;
-  size_t shared_bytes = 0;
-};
 
 #ifndef PENSTOCK_EMULATED_SIMT
 
@@ -78,8 +82,8 @@ PENSTOCK_DEVICE void MultiplyCodes(int32_t (&d)[4], const uint32_t (&a)[4], cons
 #endif
 }
 
-// d += a . b^T in f32: a [16, 16] and b [8, 16] of bf16, in pairs: as above with inputs 2 t and 8 + 2 t. Not before
-// sm_80.
+// d += a . b^T in f32: a [16, 16] and b [8, 16] of bf16, in pairs: as above with inputs 2 t and 8 + 2 t. Before sm_80
+// the matrix units have no bf16 (and f16 has not its range): products one by one, right but slow.
 PENSTOCK_DEVICE void MultiplyBf16(float (&d)[4], const uint32_t (&a)[4], const uint32_t (&b)[2]) {
 #if __CUDA_ARCH__ >= 800
   asm("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, "
@@ -87,7 +91,19 @@ PENSTOCK_DEVICE void MultiplyBf16(float (&d)[4], const uint32_t (&a)[4], const u
       : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
       : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
 #else
-  asm volatile("trap;");
+  const int g = static_cast<int>(threadIdx.x) % 32 / 4, t = static_cast<int>(threadIdx.x) % 4;
+#pragma unroll
+  for (int word = 0; word < 8; ++word) {
+    const uint32_t x[2] = {__shfl_sync(0xFFFFFFFFu, a[word / 4 * 2], 4 * g + word % 4),
+                           __shfl_sync(0xFFFFFFFFu, a[word / 4 * 2 + 1], 4 * g + word % 4)};
+    const uint32_t y[2] = {__shfl_sync(0xFFFFFFFFu, b[word / 4], 8 * t + word % 4),
+                           __shfl_sync(0xFFFFFFFFu, b[word / 4], 8 * t + 4 + word % 4)};
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      d[i] = __fmaf_rn(__uint_as_float(x[i / 2] << 16), __uint_as_float(y[i % 2] << 16), d[i]);
+      d[i] = __fmaf_rn(__uint_as_float(x[i / 2] & 0xFFFF0000u), __uint_as_float(y[i % 2] & 0xFFFF0000u), d[i]);
+    }
+  }
 #endif
 }
 

@@ -1,7 +1,7 @@
-// CUDA's threads on the host, for tests: the threads of a block are fibers that take turns at barriers and shuffles;
-// blocks run one after the other. What a kernel leaves in shared memory, or never wrote there, is not there for the
-// next block. Deadlocks end the program with a message. No timing, no races between warps: compute-sanitizer finds
-// those on a GPU.
+// CUDA's threads on the host, for tests (cuda_runtime_api.h has its streams): the threads of a block are fibers that
+// take turns at barriers and shuffles; blocks run one after the other. What a kernel leaves in shared memory, or never
+// wrote there, is not there for the next block. Deadlocks end the program with a message. No timing, no races between
+// warps: compute-sanitizer finds those on a GPU.
 #pragma once
 
 #include <array>
@@ -16,27 +16,6 @@
 #define PENSTOCK_KERNEL(max_threads) void
 #define PENSTOCK_DEVICE inline
 #define __restrict__ __restrict
-
-struct dim3 {
-  uint32_t x = 1, y = 1, z = 1;
-  constexpr dim3(uint32_t x_ = 1, uint32_t y_ = 1, uint32_t z_ = 1) : x(x_), y(y_), z(z_) {}
-};
-struct alignas(16) uint4 {
-  uint32_t x, y, z, w;
-};
-struct alignas(8) uint2 {
-  uint32_t x, y;
-};
-struct alignas(8) float2 {
-  float x, y;
-};
-struct alignas(16) float4 {
-  float x, y, z, w;
-};
-
-namespace penstock::cuda {
-struct LaunchShape;
-}
 
 namespace penstock::cuda::emulated {
 
@@ -125,8 +104,8 @@ namespace penstock::cuda {
 inline std::byte* SharedMemory() { return emulated::CurrentThread().shared_memory; }
 
 template <typename... Parameters, typename... Arguments>
-void Launch(void (*kernel)(Parameters...), const LaunchShape& shape, Stream, const Arguments&... arguments) {
-  emulated::RunGrid(shape, [&] { kernel(arguments...); });
+void Launch(void (*kernel)(Parameters...), const LaunchShape& shape, Stream stream, const Arguments&... arguments) {
+  emulated::Enqueue(stream, [=] { emulated::RunGrid(shape, [&] { kernel(arguments...); }); });
 }
 
 inline uint4 LoadOnce(const void* source) {

@@ -1,0 +1,192 @@
+// Proves that a CUDA device gives the host's answers, bit for bit: whole generations on every golden model, and on the
+// demo model in quantised formats, under schedules that compute layers on the device, attend on either side, and share
+// experts with the host; that its memory stays within --gpu-memory, that what crosses the link is page-locked, that
+// where pages cannot be locked two hops bring the same answers, and that a device that fails says so. CUDA's runtime
+// and the kernels run on the host's threads (kernels/cuda/emulated/).
+#include <atomic>
+#include <filesystem>
+
+#include <unistd.h>
+
+#include "penstock/engine/device.h"
+#include "penstock/kernels/cuda/stream.h"
+#include "penstock/pack.h"
+#include "tests/engine/answers.h"
+
+namespace penstock {
+namespace {
+
+#ifdef PENSTOCK_EMULATED_SIMT
+using cuda::emulated::Machine;
+using cuda::emulated::TheMachine;
+#endif
+
+constexpr uint64_t kGpuBytes = 32 << 20;  // room for everything
+
+struct Setting {
+  const char* schedule;
+  const char* kv_tier;
+  KvFormat kv;
+};
+constexpr Setting kSettings[] = {{"on-demand", "auto", KvFormat::kInt8},
+                                 {"zero", "device", KvFormat::kF32},
+                                 {"cgopipe", "auto", KvFormat::kBF16},
+                                 {"hybrid", "auto", KvFormat::kBF16}};
+
+EngineOptions OptionsOf(const std::string& model_dir, const Setting& setting) {
+  return {.model_dir = model_dir,
+          .memory_bytes = 64 << 20,
+          .kv_dtype = std::string(KvFormatName(setting.kv)),
+          .device = "cuda",
+          .device_memory_bytes = kGpuBytes,
+          .threads = 1,
+          .batch_size = 2,
+          .context_length = 192,
+          .policy = {.schedule = setting.schedule, .kv_tier = setting.kv_tier}};
+}
+
+std::vector<Answer> OfTheHost(EngineOptions options, const std::vector<Request>& requests) {
+  options.device = "cpu";
+  options.device_memory_bytes = 0;
+  options.policy = {.schedule = "on-demand"};
+  return RunAll(options, requests);
+}
+
+std::vector<Request> FewRequests(const Golden& golden) {
+  std::vector<Request> requests = Requests(golden);
+  requests.resize(3);
+  return requests;
+}
+
+void ExpectTheHostsAnswers(const std::string& model_dir, const std::vector<Request>& requests) {
+  for (const Setting& setting : kSettings) {
+    SCOPED_TRACE(setting.schedule);
+    EngineOptions options = OptionsOf(model_dir, setting);
+    const std::vector<Answer> expected = OfTheHost(options, requests);
+    const DevicePlan plan = Engine::Open(options).value()->memory_plan().device;
+    // Half of the experts pass through.
+    options.device_memory_bytes =
+        plan.fixed_bytes + plan.dense_bytes + plan.kv_bytes + plan.activation_bytes + plan.expert_bytes / 2;
+#ifdef PENSTOCK_EMULATED_SIMT
+    cuda::emulated::Reset();
+#endif
+    EXPECT_EQ(RunAll(options, requests), expected);
+#ifdef PENSTOCK_EMULATED_SIMT
+    EXPECT_EQ(TheMachine().used_bytes, 0u);
+    EXPECT_GT(TheMachine().most_used_bytes, options.device_memory_bytes / 2);
+    EXPECT_LE(TheMachine().most_used_bytes, options.device_memory_bytes);
+    EXPECT_EQ(TheMachine().num_pageable_copies, 0);
+#endif
+  }
+}
+
+class CudaDeviceTest : public testing::TestWithParam<std::string> {};
+
+TEST_P(CudaDeviceTest, AnswersAreTheHosts) {
+  const Golden golden(GetParam());
+  ExpectTheHostsAnswers(golden.dir(), FewRequests(golden));
+}
+
+TEST(CudaDevice, QuantisedAnswersAreTheHosts) {
+  const Golden golden("qwen3moe-tiny");
+  for (const std::string format : {"int8", "hqq4", "hqq3"}) {
+    SCOPED_TRACE(format);
+    const std::string folder = testing::TempDir() + "/cuda-device-" + format + "-" + std::to_string(::getpid());
+    const std::atomic<bool> stop{false};
+    ASSERT_TRUE(
+        PackModel(
+            {.model_dir = golden.dir(), .output_dir = folder, .quantize = format}, [](const PackProgress&) {}, stop)
+            .ok());
+    ExpectTheHostsAnswers(folder, FewRequests(golden));
+    std::filesystem::remove_all(folder);
+  }
+}
+
+TEST(CudaDevice, Bf16IsClose) {
+  const Golden golden("mixtral-bf16");
+  EngineOptions options = OptionsOf(golden.dir(), kSettings[0]);
+  options.dtype = "bf16";
+  std::vector<TokenId> ids;
+  for (TokenId id = 3; id < 60; ++id) ids.push_back(id);
+  const std::vector<double> found = Engine::Open(options).value()->ScoreTokens(ids).value();
+  options.device = "cpu";
+  options.device_memory_bytes = 0;
+  const std::vector<double> expected = Engine::Open(options).value()->ScoreTokens(ids).value();
+  ASSERT_EQ(found.size(), expected.size());
+  for (size_t i = 0; i < found.size(); ++i) EXPECT_NEAR(found[i], expected[i], 0.02) << i;
+}
+
+#ifdef PENSTOCK_EMULATED_SIMT
+TEST(CudaDevice, WherePagesCannotBeLockedTwoHopsBringTheSame) {
+  const Golden golden("olmoe-tiny");
+  const EngineOptions options = OptionsOf(golden.dir(), kSettings[3]);
+  const std::vector<Answer> expected = OfTheHost(options, FewRequests(golden));
+  TheMachine() = Machine{.refuses_page_locking = true};
+  EXPECT_EQ(RunAll(options, FewRequests(golden)), expected);
+  EXPECT_GT(TheMachine().num_pageable_copies, 0);
+  cuda::emulated::Reset();
+}
+
+TEST(CudaDevice, WhatFailsThereEndsTheRunWithOneLine) {
+  const Golden golden("olmoe-tiny");
+  for (const int64_t copy : {5, 40, 120}) {
+    SCOPED_TRACE(copy);
+    cuda::emulated::Reset();
+    TheMachine().fails_at_copy = copy;
+    auto engine = Engine::Open(OptionsOf(golden.dir(), kSettings[0]));
+    absl::Status status = engine.status();
+    if (engine.ok()) {
+      ASSERT_TRUE((*engine)->Submit(Requests(golden)[0]).ok());
+      while (status.ok() && !(*engine)->idle()) status = (*engine)->Step().status();
+      EXPECT_EQ((*engine)->Step().status(), status);  // from then on
+    }
+    EXPECT_GE(TheMachine().num_copies, copy);
+    EXPECT_NE(Message(status).find("illegal memory access"), std::string::npos) << status;
+    EXPECT_EQ(ExitCodeOf(status), 1);
+    engine = absl::CancelledError();
+    cuda::emulated::Reset();
+  }
+}
+
+TEST(CudaDevice, AGpuThatHasLessThanItsBudgetSaysSo) {
+  const Golden golden("olmoe-tiny");
+  TheMachine() = Machine{.memory_bytes = 1 << 20};
+  const auto engine = Engine::Open(OptionsOf(golden.dir(), kSettings[0]));
+  cuda::emulated::Reset();
+  ASSERT_FALSE(engine.ok());
+  EXPECT_EQ(ExitCodeOf(engine.status()), 6);
+  EXPECT_NE(Message(engine.status()).find("less --gpu-memory"), std::string::npos) << engine.status();
+}
+
+TEST(CudaDevice, IsChosenAndItsMemoryIsMostOfWhatIsFree) {
+  const Golden golden("olmoe-tiny");
+  TheMachine() = Machine{.memory_bytes = 40 << 20};
+  EngineOptions options = OptionsOf(golden.dir(), kSettings[0]);
+  options.device = "auto";
+  options.device_memory_bytes = 0;
+  auto engine = Engine::Open(options);
+  ASSERT_TRUE(engine.ok()) << engine.status();
+  EXPECT_EQ((*engine)->memory_plan().device.name, "cuda:0");
+  EXPECT_EQ((*engine)->memory_plan().device.budget_bytes, (40u << 20) / 10 * 9);
+  *engine = nullptr;
+  cuda::emulated::Reset();
+  EXPECT_EQ(ExitCodeOf(ParseDevice("cuda:1").status()), 6);
+}
+#endif
+
+TEST(CudaDevice, IsMeasured) {
+  const Golden golden("olmoe-tiny");
+  auto engine = Engine::Open(OptionsOf(golden.dir(), kSettings[3])).value();
+  const MachineRates rates = engine->MeasureRates();
+  EXPECT_GT(rates.compute.ops_per_s, 0);
+  EXPECT_GT(rates.link_bytes_per_s, 0);
+}
+
+INSTANTIATE_TEST_SUITE_P(Models, CudaDeviceTest, testing::ValuesIn(Golden::Variants()), [](const auto& param) {
+  std::string name = param.param;
+  for (char& c : name) c = c == '-' ? '_' : c;
+  return name;
+});
+
+}  // namespace
+}  // namespace penstock
