@@ -35,6 +35,9 @@ constexpr Kind kKinds[] = {{RowFormat::kF32, WeightFormat::kF32},   {RowFormat::
                            {RowFormat::kInt8, WeightFormat::kInt8}, {RowFormat::kInt8, WeightFormat::kHqq4},
                            {RowFormat::kInt8, WeightFormat::kHqq3}};
 
+// Small tiles, and many rows' tiles one after the other in a few blocks.
+constexpr GemmTuning kTunings[] = {{.most_blocks = 0, .tiled_from = 1'000'000}, {.most_blocks = 3, .tiled_from = 1}};
+
 std::span<const std::byte> PackedBytesOf(const AlignedBytes& packed, const Kind& kind, int64_t num_cols,
                                          int64_t inner_dim) {
   return {packed.data(), PackedBytes(kind.w_format, num_cols, inner_dim)};
@@ -104,29 +107,38 @@ TEST(CudaKernelsTest, GemmHasTheHostsBits) {
   for (const Kind& kind : kKinds) {
     for (const int64_t inner_dim : {1, 2, 31, 64, 127, 128, 192, 320, 514}) {
       for (const auto& [num_rows, num_cols] :
-           {std::pair<int64_t, int64_t>{1, 32}, {2, 33}, {8, 5}, {13, 130}, {37, 64}}) {
+           {std::pair<int64_t, int64_t>{1, 32}, {2, 33}, {8, 5}, {13, 130}, {37, 64}, {150, 290}}) {
+        if (num_rows > 100 && inner_dim != 514) continue;
         SCOPED_TRACE(testing::Message() << num_rows << " rows, " << num_cols << " outputs, " << inner_dim << " inputs");
         const std::vector<float> x = RandomFloats(num_rows * inner_dim, 1), bias = RandomFloats(num_cols, 3);
         const AlignedBytes w = RandomPacked(kind.w_format, num_cols, inner_dim, 2);
         const OnDevice<std::byte> rows = PreparedOnDevice(kind.x_format, x, num_rows, inner_dim);
         const OnDevice<std::byte> weights(PackedBytesOf(w, kind, num_cols, inner_dim));
-        const OnDevice<float> device_bias(bias), y(Size(num_rows * num_cols));
-        Gemm({.x_format = kind.x_format,
-              .w_format = kind.w_format,
-              .num_cols = num_cols,
-              .inner_dim = inner_dim,
-              .x = rows.data(),
-              .x_stride_bytes = kernels::RowBytes(kind.x_format, inner_dim),
-              .weights = {{weights.data()}},
-              .bias = device_bias.data(),
-              .y = y.data(),
-              .y_stride = num_cols,
-              .groups = {.max_rows = num_rows}},
-             kStream);
-        ExpectProducts(kind, y.ToHost(),
-                       GemmOnHost(kind, PreparedOnHost(kind.x_format, x, num_rows, inner_dim), w.data(), bias, num_rows,
-                                  num_cols, inner_dim),
-                       16.0 * static_cast<double>(inner_dim));
+        const OnDevice<float> device_bias(bias);
+        const std::vector<float> expected = GemmOnHost(kind, PreparedOnHost(kind.x_format, x, num_rows, inner_dim),
+                                                       w.data(), bias, num_rows, num_cols, inner_dim);
+        std::vector<float> first;
+        for (const GemmTuning& tuning : kTunings) {
+          if (tuning.tiled_from == 1 && inner_dim != 31 && inner_dim != 128 && inner_dim != 514) continue;
+          const OnDevice<float> y(Size(num_rows * num_cols));
+          Gemm({.x_format = kind.x_format,
+                .w_format = kind.w_format,
+                .num_cols = num_cols,
+                .inner_dim = inner_dim,
+                .x = rows.data(),
+                .x_stride_bytes = kernels::RowBytes(kind.x_format, inner_dim),
+                .weights = {{weights.data()}},
+                .bias = device_bias.data(),
+                .y = y.data(),
+                .y_stride = num_cols,
+                .groups = {.max_rows = num_rows},
+                .tuning = tuning},
+               kStream);
+          const std::vector<float> actual = y.ToHost();
+          ExpectProducts(kind, actual, expected, 16.0 * static_cast<double>(inner_dim));
+          if (first.empty()) first = actual;
+          EXPECT_EQ(BitDifference(actual, first), "") << "the switch shows";
+        }
       }
     }
   }
@@ -196,12 +208,14 @@ TEST(CudaKernelsTest, PreparedRowsAreTheHosts) {
 
 // Experts with rows of their own, some with none: hidden rows and outputs as from the host's kernels.
 TEST(CudaKernelsTest, ExpertsHaveTheHostsBits) {
-  constexpr int64_t kDim = 160, kRows = 40;
-  const std::vector<int64_t> offsets = {0, 1, 1, 10, 10, 37, 40};
+  constexpr int64_t kDim = 160, kRows = 180;
+  const std::vector<int64_t> offsets = {0, 1, 1, 10, 10, 177, 180};
   const std::vector<int32_t> experts = {4, 0, 2, 1};  // 3 and 5 are computed elsewhere
   for (const Kind& kind : kKinds) {
-    for (const int64_t ffn_dim : {96, 200}) {
-      SCOPED_TRACE(testing::Message() << WeightFormatName(kind.w_format) << ", FFN of " << ffn_dim);
+    for (const auto& [ffn_dim, tuning] :
+         {std::pair<int64_t, GemmTuning>{96, kTunings[0]}, {96, kTunings[1]}, {200, kTunings[0]}, {200, kTunings[1]}}) {
+      SCOPED_TRACE(testing::Message() << WeightFormatName(kind.w_format) << ", FFN of " << ffn_dim << ", tiles from "
+                                      << tuning.tiled_from);
       const std::vector<float> x = RandomFloats(kRows * kDim, 7);
       const OnDevice<std::byte> rows = PreparedOnDevice(kind.x_format, x, kRows, kDim);
       const int64_t x_stride = kernels::RowBytes(kind.x_format, kDim),
@@ -219,7 +233,8 @@ TEST(CudaKernelsTest, ExpertsHaveTheHostsBits) {
                          .x_stride_bytes = x_stride,
                          .hidden = hidden.data(),
                          .hidden_stride_bytes = stride,
-                         .groups = {.num_groups = 4, .offsets = device_offsets.data(), .max_rows = 27}};
+                         .groups = {.num_groups = 4, .offsets = device_offsets.data(), .max_rows = 167},
+                         .tuning = tuning};
       GemmLaunch second{.x_format = kind.x_format,
                         .w_format = kind.w_format,
                         .num_cols = kDim,
@@ -227,7 +242,8 @@ TEST(CudaKernelsTest, ExpertsHaveTheHostsBits) {
                         .x = hidden.data(),
                         .x_stride_bytes = stride,
                         .y = y.data(),
-                        .y_stride = kDim};
+                        .y_stride = kDim,
+                        .tuning = tuning};
       const auto put = [&](std::vector<AlignedBytes>& all, int64_t num_cols, int64_t inner_dim, uint32_t seed) {
         all.push_back(RandomPacked(kind.w_format, num_cols, inner_dim, seed));
         on_device.push_back(
@@ -273,7 +289,7 @@ TEST(CudaKernelsTest, ExpertsHaveTheHostsBits) {
         }
       }
       // Experts that are computed elsewhere: nobody wrote there.
-      for (const int64_t row : {int64_t{37}, int64_t{39}}) EXPECT_TRUE(std::isnan(actual[Size(row * kDim)]));
+      for (const int64_t row : {int64_t{177}, int64_t{179}}) EXPECT_TRUE(std::isnan(actual[Size(row * kDim)]));
     }
   }
 }
@@ -374,7 +390,10 @@ TEST(CudaKernelsTest, QkvIsFinishedAsOnTheHost) {
 TEST(CudaKernelsTest, RoutersChooseWhatTheHostChooses) {
   constexpr int64_t kRows = 9;
   for (const auto& [num_experts, num_topk] : {std::pair<int64_t, int64_t>{1, 1}, {8, 2}, {33, 33}, {60, 4}, {128, 8}}) {
-    for (const bool renormalises : {false, true}) {
+    for (const auto& [renormalises, scoring] : {std::pair{false, kernels::RouterScoring::kSoftmax},
+                                                {true, kernels::RouterScoring::kSoftmax},
+                                                {false, kernels::RouterScoring::kSigmoid},
+                                                {true, kernels::RouterScoring::kSigmoid}}) {
       std::vector<float> scores = RandomFloats(kRows * num_experts, 17);
       for (int64_t i = 0; i < num_experts; ++i) scores[Size(num_experts + i)] = 1;  // ties
       scores[Size(3 * num_experts)] = std::nanf("");
@@ -388,7 +407,8 @@ TEST(CudaKernelsTest, RoutersChooseWhatTheHostChooses) {
                   .renormalises = renormalises,
                   .scores = device_scores.data(),
                   .topk_idx = chosen.data(),
-                  .topk_weights = weights.data()},
+                  .topk_weights = weights.data(),
+                  .scoring = scoring},
                  kStream);
       std::vector<int32_t> expected(Size(kRows * num_topk));
       std::vector<float> expected_weights(expected.size());
@@ -398,7 +418,8 @@ TEST(CudaKernelsTest, RoutersChooseWhatTheHostChooses) {
                             .scores = scores.data() + row * num_experts,
                             .renormalise = renormalises ? kernels::Renormalise::kYes : kernels::Renormalise::kNo,
                             .topk_idx = expected.data() + row * num_topk,
-                            .topk_weights = expected_weights.data() + row * num_topk});
+                            .topk_weights = expected_weights.data() + row * num_topk,
+                            .scoring = scoring});
       }
       EXPECT_EQ(chosen.ToHost(), expected) << num_experts << " experts, top " << num_topk;
       EXPECT_EQ(BitDifference(weights.ToHost(), expected_weights), "");

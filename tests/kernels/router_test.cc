@@ -18,7 +18,8 @@ struct Routed {
 };
 
 template <typename Kernel>
-Routed Route(Kernel kernel, std::vector<float> logits, int64_t num_topk, Renormalise renormalise) {
+Routed Route(Kernel kernel, std::vector<float> logits, int64_t num_topk, Renormalise renormalise,
+             RouterScoring scoring = RouterScoring::kSoftmax) {
   Routed routed = {.probabilities = std::move(logits),
                    .topk_idx = std::vector<int32_t>(num_topk, -1),
                    .topk_weights = std::vector<float>(num_topk, -1.0f)};
@@ -27,7 +28,8 @@ Routed Route(Kernel kernel, std::vector<float> logits, int64_t num_topk, Renorma
                         .scores = routed.probabilities.data(),
                         .renormalise = renormalise,
                         .topk_idx = routed.topk_idx.data(),
-                        .topk_weights = routed.topk_weights.data()});
+                        .topk_weights = routed.topk_weights.data(),
+                        .scoring = scoring});
   return routed;
 }
 
@@ -41,11 +43,14 @@ TEST_P(RouterTest, MatchesTheOracle) {
   for (const int64_t num_experts : {1, 2, 8, 15, 16, 17, 60, 64, 128, 257}) {
     for (const int64_t num_topk : {1, 2, 4, 8}) {
       if (num_topk > num_experts) continue;
-      for (const Renormalise renormalise : {Renormalise::kNo, Renormalise::kYes}) {
+      for (const auto& [renormalise, scoring] : {std::pair{Renormalise::kNo, RouterScoring::kSoftmax},
+                                                 {Renormalise::kYes, RouterScoring::kSoftmax},
+                                                 {Renormalise::kNo, RouterScoring::kSigmoid},
+                                                 {Renormalise::kYes, RouterScoring::kSigmoid}}) {
         const std::vector<float> logits = RandomFloats(num_experts, static_cast<uint32_t>(num_experts + num_topk));
-        const Routed actual = Route(table_.router_topk, logits, num_topk, renormalise);
-        const Routed scalar = Route(scalar_.router_topk, logits, num_topk, renormalise);
-        const Routed expected = Route(reference::RouterTopk, logits, num_topk, renormalise);
+        const Routed actual = Route(table_.router_topk, logits, num_topk, renormalise, scoring);
+        const Routed scalar = Route(scalar_.router_topk, logits, num_topk, renormalise, scoring);
+        const Routed expected = Route(reference::RouterTopk, logits, num_topk, renormalise, scoring);
         EXPECT_EQ(actual.topk_idx, expected.topk_idx);
         EXPECT_EQ(actual.topk_idx, scalar.topk_idx);
         ExpectSameBits(actual.topk_weights, scalar.topk_weights);

@@ -106,8 +106,11 @@ struct RopeArgs {
 
 enum class Renormalise : bool { kNo, kYes };
 
-// Softmax over the experts of one row, then its largest entries in decreasing order; ties go to the lower index.
-// NaN scores give NaN weights, but every index is valid and occurs once.
+// From logits to probabilities: over all experts together, or of each, 1 / (1 + exp(-x)).
+enum class RouterScoring : uint8_t { kSoftmax, kSigmoid };
+
+// The probabilities of one row's experts, then the largest in decreasing order; ties go to the lower index. One NaN
+// among the scores makes NaN of all, but every index is valid and occurs once.
 struct RouterTopkArgs {
   int64_t num_experts;
   int64_t num_topk;         // 1..num_experts
@@ -115,6 +118,7 @@ struct RouterTopkArgs {
   Renormalise renormalise;  // divide the weights by their sum, taken in decreasing order
   int32_t* topk_idx;        // [num_topk]
   float* topk_weights;      // [num_topk]
+  RouterScoring scoring = RouterScoring::kSoftmax;
 };
 
 // out = silu(gate) * up, silu(x) = x / (1 + exp(-x)). `out` may be `gate` or `up`.

@@ -1,4 +1,4 @@
-// Routing of one row: softmax over the experts and the top k of it.
+// Routing of one row: probabilities of the experts and the top k of them.
 #pragma once
 
 #include "penstock/kernels/cpu/exp-inl.h"
@@ -24,11 +24,28 @@ inline void SelectTopk(const RouterTopkArgs& args) {
   }
 }
 
+// 1 / (1 + exp(-x)) of each; all NaN when one is.
+template <class V>
+void Sigmoids(float* values, int64_t count) {
+  const auto sigmoid = [](const V& x) { return Div(V::Set(1), Add(V::Set(1), Exp(Sub(V::Zero(), x)))); };
+  int64_t i = 0;
+  for (; i + 16 <= count; i += 16) sigmoid(V::Load(values + i)).Store(values + i);
+  if (i < count) sigmoid(V::LoadPartial(values + i, count - i, 0)).StorePartial(values + i, count - i);
+  const float total = SumOf<V>(values, count);
+  if (total != total) {
+    for (i = 0; i < count; ++i) values[i] = total;
+  }
+}
+
 template <class V>
 void RouterTopk(const RouterTopkArgs& args) {
-  ExpMinusMax<V>(args.scores, args.num_experts, 1, [] {});
-  const float total = SumOf<V>(args.scores, args.num_experts);
-  for (int64_t i = 0; i < args.num_experts; ++i) args.scores[i] /= total;
+  if (args.scoring == RouterScoring::kSigmoid) {
+    Sigmoids<V>(args.scores, args.num_experts);
+  } else {
+    ExpMinusMax<V>(args.scores, args.num_experts, 1, [] {});
+    const float total = SumOf<V>(args.scores, args.num_experts);
+    for (int64_t i = 0; i < args.num_experts; ++i) args.scores[i] /= total;
+  }
   SelectTopk(args);
   if (args.renormalise == Renormalise::kNo) return;
   float sum = 0;

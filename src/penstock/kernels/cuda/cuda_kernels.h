@@ -23,6 +23,12 @@ struct RowGroups {
   int64_t max_rows = 0;  // that a group can have
 };
 
+// How a GEMM is computed; the bits are the same.
+struct GemmTuning {
+  int most_blocks = 0;      // at once, each going from tile to tile; 0: one for each tile
+  int64_t tiled_from = 64;  // rows of the largest group from which on tiles of many rows (tiled_product.cuh) are faster
+};
+
 // y[row, col] = sum over k of x[row, k] * w[col, k], + bias[col] after the sum when bias is not null.
 struct GemmLaunch {
   kernels::RowFormat x_format = kernels::RowFormat::kF32;
@@ -36,6 +42,7 @@ struct GemmLaunch {
   float* y = nullptr;
   int64_t y_stride = 0;
   RowGroups groups = {};
+  GemmTuning tuning = {};
 };
 void Gemm(const GemmLaunch& launch, Stream stream);
 
@@ -51,6 +58,7 @@ struct GateUpLaunch {
   std::byte* hidden = nullptr;  // [rows]
   int64_t hidden_stride_bytes = 0;
   RowGroups groups = {};
+  GemmTuning tuning = {};
 };
 void GateUp(const GateUpLaunch& launch, Stream stream);
 
@@ -96,7 +104,7 @@ struct QkvLaunch {
 };
 void FinishQkv(const QkvLaunch& launch, Stream stream);
 
-// Softmax over the experts of each row, then its largest (RouterTopkArgs).
+// The probabilities of each row's experts, then the largest (RouterTopkArgs).
 struct RouterLaunch {
   int64_t num_rows = 0;
   int64_t num_experts = 0;
@@ -105,6 +113,7 @@ struct RouterLaunch {
   float* scores = nullptr;        // [num_rows, num_experts]: logits in, probabilities out
   int32_t* topk_idx = nullptr;    // [num_rows, num_topk]
   float* topk_weights = nullptr;  // [num_rows, num_topk]
+  kernels::RouterScoring scoring = kernels::RouterScoring::kSoftmax;
 };
 void RouterTopk(const RouterLaunch& launch, Stream stream);
 

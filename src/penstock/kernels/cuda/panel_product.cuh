@@ -100,6 +100,88 @@ class FloatProduct {
   float sums_[kRows];
 };
 
+// The same for more rows: a lane has four outputs of eight rows, so that what it loads serves several products.
+template <WeightFormat kFormat>
+class FloatTile {
+ public:
+  static constexpr int kRows = 32;
+  static constexpr size_t kSharedBytes = sizeof(float) * kRows * 66;
+
+  PENSTOCK_DEVICE void Run(const std::byte* panel, int64_t inner_dim, const ProductRows& rows, std::byte* shared) {
+    float* const x = reinterpret_cast<float*>(shared);  // [kRows, kStride]
+    const int t = Lane() % 4;
+#pragma unroll
+    for (int j = 0; j < kLaneRows; ++j) {
+      for (int col = 0; col < 4; ++col) sums_[j][col] = 0;
+    }
+    for (int64_t begin = 0; begin < inner_dim; begin += kInputs) {
+      __syncthreads();
+      for (int i = static_cast<int>(threadIdx.x); i < kRows * kInputs; i += kProductThreads) {
+        const int64_t row = rows.first_row + i / kInputs, k = begin + i % kInputs;
+        x[i / kInputs * kStride + i % kInputs] =
+            row < rows.end_row && k < inner_dim ? reinterpret_cast<const float*>(rows.x.Row(row))[k] : 0.0f;
+      }
+      __syncthreads();
+      if (panel == nullptr) continue;
+      const int64_t left = inner_dim - begin;
+      const int num_pairs = static_cast<int>(left < kInputs ? (left + 1) / 2 : kInputs / 2);
+#pragma unroll 4
+      for (int pair = 0; pair < num_pairs; ++pair) {
+        float2 w[4];
+        Weights(panel, begin / 2 + pair, w);
+#pragma unroll
+        for (int j = 0; j < kLaneRows; ++j) {
+          const float2 inputs = reinterpret_cast<const float2*>(x + (t + 4 * j) * kStride)[pair];
+#pragma unroll
+          for (int col = 0; col < 4; ++col) {
+            sums_[j][col] = __fmaf_rn(inputs.y, w[col].y, sums_[j][col]);
+            sums_[j][col] = __fmaf_rn(inputs.x, w[col].x, sums_[j][col]);
+          }
+        }
+      }
+    }
+  }
+
+  template <typename Put>
+  PENSTOCK_DEVICE void ForEach(const Put& put) const {
+#pragma unroll
+    for (int j = 0; j < kLaneRows; ++j) {
+#pragma unroll
+      for (int col = 0; col < 4; ++col) put(Lane() / 4 * 4 + col, Lane() % 4 + 4 * j, sums_[j][col]);
+    }
+  }
+
+ private:
+  static constexpr int kInputs = 64, kStride = kInputs + 2;
+  static constexpr int kLaneRows = kRows / 4;
+
+  // Of outputs 4 g to 4 g + 3 for inputs 2 pair and 2 pair + 1.
+  static PENSTOCK_DEVICE void Weights(const std::byte* panel, int64_t pair, float2 (&w)[4]) {
+    const int g = Lane() / 4;
+    if constexpr (kFormat == WeightFormat::kBF16) {
+      const uint4 words = LoadOnce(panel + pair * 128 + 16 * g);
+      const uint32_t all[4] = {words.x, words.y, words.z, words.w};
+      for (int col = 0; col < 4; ++col) w[col] = {FromBf16Bits(all[col] & 0xFFFFu), FromBf16Bits(all[col] >> 16)};
+    } else if constexpr (kFormat == WeightFormat::kF16) {
+      const uint2 first = *reinterpret_cast<const uint2*>(panel + 2 * pair * 64 + 8 * g);
+      const uint2 second = *reinterpret_cast<const uint2*>(panel + (2 * pair + 1) * 64 + 8 * g);
+      w[0] = {FromF16Bits(first.x & 0xFFFFu), FromF16Bits(second.x & 0xFFFFu)};
+      w[1] = {FromF16Bits(first.x >> 16), FromF16Bits(second.x >> 16)};
+      w[2] = {FromF16Bits(first.y & 0xFFFFu), FromF16Bits(second.y & 0xFFFFu)};
+      w[3] = {FromF16Bits(first.y >> 16), FromF16Bits(second.y >> 16)};
+    } else {
+      const float4 first = *reinterpret_cast<const float4*>(panel + 2 * pair * 128 + 16 * g);
+      const float4 second = *reinterpret_cast<const float4*>(panel + (2 * pair + 1) * 128 + 16 * g);
+      w[0] = {first.x, second.x};
+      w[1] = {first.y, second.y};
+      w[2] = {first.z, second.z};
+      w[3] = {first.w, second.w};
+    }
+  }
+
+  float sums_[kLaneRows][4];
+};
+
 // Of a tile of eight rows the matrix units give a lane rows 2 t and 2 t + 1 of outputs 4 g to 4 g + 3: the i-th value
 // of the first 16 x 8 product has output 4 g + i / 2, of the second 4 g + 2 + i / 2, both row 2 t + i % 2.
 template <int kTiles, typename Value, typename Put>
@@ -121,6 +203,103 @@ PENSTOCK_DEVICE void OperandsOf(const uint4& lower, const uint4& upper, uint32_t
   second[0] = lower.z, second[1] = lower.w, second[2] = upper.z, second[3] = upper.w;
 }
 
+// A group of inputs of a panel of quantised weights: its codes as operands, and what turns sums of products of codes
+// into sums. The words of a lane are those of outputs 4 g to 4 g + 3.
+template <WeightFormat kFormat>
+class QuantisedGroup {
+ public:
+  static constexpr int kInputs = kFormat == WeightFormat::kInt8 ? static_cast<int>(kInt8Group) : 64;
+  static constexpr int kSteps = kInputs / 32;
+  // Which inputs make a product does not matter as long as both operands have the same. Of the 32 inputs of a step lane
+  // t has two times four: quads 2 t and 2 t + 1, or quads t and 4 + t.
+  static constexpr bool kHasNeighbours = kFormat == WeightFormat::kHqq4;
+
+  // The one that begins with input `begin`, a multiple of kInputs.
+  PENSTOCK_DEVICE QuantisedGroup(const std::byte* panel, int64_t begin) {
+    if constexpr (kFormat == WeightFormat::kInt8) {
+      codes_ = panel + begin / kInt8Group * kInt8BlockBytes;
+    } else {
+      constexpr int64_t kGroupBytes = kFormat == WeightFormat::kHqq4 ? kHqq4GroupBytes : kHqq3GroupBytes;
+      constexpr int64_t kBlockBytes = kHqqHeaderBytes + kHqqBlock / 64 * kGroupBytes;
+      header_ = panel + begin / kHqqBlock * kBlockBytes;
+      group_idx_ = static_cast<int>(begin % kHqqBlock / 64);
+      codes_ = header_ + kHqqHeaderBytes + group_idx_ * kGroupBytes;
+    }
+  }
+
+  // The codes of a step, for the lower and the upper half of the operands.
+  PENSTOCK_DEVICE void Load(int step, uint4& lower, uint4& upper) const {
+    const int g = Lane() / 4, t = Lane() % 4;
+    if constexpr (kFormat == WeightFormat::kInt8) {
+      lower = LoadOnce(codes_ + (8 * step + t) * 128 + 16 * g);
+      upper = LoadOnce(codes_ + (8 * step + 4 + t) * 128 + 16 * g);
+    } else if constexpr (kFormat == WeightFormat::kHqq4) {
+      const uint4 both = LoadOnce(codes_ + (4 * step + t) * 128 + 16 * g);  // a word has two quads
+      lower = ForEachWord(both, [](uint32_t word) { return word & 0x0F0F0F0Fu; });
+      upper = ForEachWord(both, [](uint32_t word) { return word >> 4 & 0x0F0F0F0Fu; });
+    } else {
+      // A word has the two low bits of four quads; the third bits of eight quads are in one word.
+      const uint4 thirds = LoadOnce(codes_ + 512 + step * 128 + 16 * g);
+      const auto codes = [&](int i) {
+        const uint4 pairs = LoadOnce(codes_ + (2 * step + i) * 128 + 16 * g);
+        const uint4 low = ForEachWord(pairs, [&](uint32_t word) { return word >> 2 * t & 0x03030303u; });
+        const uint4 high = ForEachWord(thirds, [&](uint32_t word) { return (word >> (4 * i + t) & 0x01010101u) << 2; });
+        return uint4{low.x | high.x, low.y | high.y, low.z | high.z, low.w | high.w};
+      };
+      lower = codes(0);
+      upper = codes(1);
+    }
+  }
+
+  PENSTOCK_DEVICE void LoadScales() {
+    const int g = Lane() / 4;
+    if constexpr (kFormat == WeightFormat::kInt8) {
+      const uint2 packed = *reinterpret_cast<const uint2*>(codes_ + kInt8Group * kPanelCols + 8 * g);
+      scales_[0] = FromBf16Bits(packed.x & 0xFFFFu);
+      scales_[1] = FromBf16Bits(packed.x >> 16);
+      scales_[2] = FromBf16Bits(packed.y & 0xFFFFu);
+      scales_[3] = FromBf16Bits(packed.y >> 16);
+    } else {
+      const float4 steps = *reinterpret_cast<const float4*>(header_);  // of scales: step, minimum; of zeros: the same
+      const uint32_t scale_codes = WordAt(header_ + 64 + kPanelCols * group_idx_ + 4 * g);
+      const uint32_t zero_codes = WordAt(header_ + 192 + kPanelCols * group_idx_ + 4 * g);
+#pragma unroll
+      for (int col = 0; col < 4; ++col) {
+        scales_[col] =
+            __fmaf_rn(__int2float_rn(static_cast<int32_t>(scale_codes >> 8 * col & 0xFFu)), steps.x, steps.y);
+        zeros_[col] = __fmaf_rn(__int2float_rn(static_cast<int32_t>(zero_codes >> 8 * col & 0xFFu)), steps.z, steps.w);
+      }
+    }
+  }
+
+  // `sum` and this group's product of output 4 g + col with a row, of which `row` is this part.
+  PENSTOCK_DEVICE float Add(float sum, int col, int32_t dot, const kernels::Int8RowGroup& row) const {
+    if constexpr (kFormat == WeightFormat::kInt8) {
+      return __fmaf_rn(__int2float_rn(dot + row.code_offset), scales_[col] * row.scale, sum);
+    } else {
+      const float code_sum = group_idx_ % 2 == 0 ? row.code_sums[0] : row.code_sums[1];
+      return __fmaf_rn(__fmaf_rn(0.0f - zeros_[col], code_sum, __int2float_rn(dot)), scales_[col] * row.scale, sum);
+    }
+  }
+
+ private:
+  template <typename Change>
+  static PENSTOCK_DEVICE uint4 ForEachWord(const uint4& words, const Change& change) {
+    return {change(words.x), change(words.y), change(words.z), change(words.w)};
+  }
+
+  const std::byte* codes_;
+  const std::byte* header_ = nullptr;
+  int group_idx_ = 0;
+  float scales_[4], zeros_[4];
+};
+
+// Where the groups of int8 rows lie, behind their codes.
+PENSTOCK_DEVICE int64_t CodesBytes(int64_t inner_dim) { return (inner_dim + kInt8Group - 1) / kInt8Group * kInt8Group; }
+PENSTOCK_DEVICE const kernels::Int8RowGroup& RowGroupAt(const std::byte* row, int64_t codes_bytes, int64_t input) {
+  return reinterpret_cast<const kernels::Int8RowGroup*>(row + codes_bytes)[input / kInt8Group];
+}
+
 // Int8 rows, quantised weights: exact integer sums of a group by the matrix units, one float accumulator over groups.
 template <WeightFormat kFormat, int kTiles>
 class QuantisedProduct {
@@ -136,20 +315,9 @@ class QuantisedProduct {
       }
     }
     if (panel == nullptr) return;
-    const int64_t codes_bytes = (inner_dim + kInt8Group - 1) / kInt8Group * kInt8Group;
-    if constexpr (kFormat == WeightFormat::kInt8) {
-      for (int64_t begin = 0; begin < inner_dim; begin += kInt8Group) {
-        MultiplyInt8Group(panel + begin / kInt8Group * kInt8BlockBytes, begin, codes_bytes, rows);
-      }
-    } else {
-      constexpr int64_t kGroupBytes = kFormat == WeightFormat::kHqq4 ? kHqq4GroupBytes : kHqq3GroupBytes;
-      constexpr int64_t kBlockBytes = kHqqHeaderBytes + kHqqBlock / 64 * kGroupBytes;
-      for (int64_t begin = 0; begin < inner_dim; begin += 64) {
-        const std::byte* const header = panel + begin / kHqqBlock * kBlockBytes;
-        const int group_idx = static_cast<int>(begin % kHqqBlock / 64);
-        MultiplyHqqGroup(header, group_idx, header + kHqqHeaderBytes + group_idx * kGroupBytes, begin, codes_bytes,
-                         rows);
-      }
+    const int64_t codes_bytes = CodesBytes(inner_dim);
+    for (int64_t begin = 0; begin < inner_dim; begin += Group::kInputs) {
+      MultiplyGroup(Group(panel, begin), begin, codes_bytes, rows);
     }
   }
 
@@ -159,7 +327,7 @@ class QuantisedProduct {
   }
 
  private:
-  using Dots = int32_t[kTiles][2][4];
+  using Group = QuantisedGroup<kFormat>;
 
   // Row `row` of the tiles, or the last one that there is: its products are not looked at.
   static PENSTOCK_DEVICE const std::byte* RowOf(const ProductRows& rows, int row) {
@@ -167,123 +335,47 @@ class QuantisedProduct {
     return rows.x.Row(place < rows.end_row ? place : rows.end_row - 1);
   }
 
-  static PENSTOCK_DEVICE void Clear(Dots& dots) {
+  PENSTOCK_DEVICE void MultiplyGroup(Group group, int64_t begin, int64_t codes_bytes, const ProductRows& rows) {
+    const int t = Lane() % 4;
+    uint4 lower[Group::kSteps], upper[Group::kSteps];
 #pragma unroll
-    for (int tile = 0; tile < kTiles; ++tile) {
-      for (int m = 0; m < 2; ++m) {
-        for (int i = 0; i < 4; ++i) dots[tile][m][i] = 0;
+    for (int step = 0; step < Group::kSteps; ++step) group.Load(step, lower[step], upper[step]);
+    int32_t dots[kTiles][2][4] = {};
+#pragma unroll
+    for (int step = 0; step < Group::kSteps; ++step) {
+      uint32_t first[4], second[4];
+      OperandsOf(lower[step], upper[step], first, second);
+      const int64_t quad = begin / 4 + 8 * step + (Group::kHasNeighbours ? 2 * t : t);
+#pragma unroll
+      for (int tile = 0; tile < kTiles; ++tile) {
+        const std::byte* const x = RowOf(rows, 8 * tile + Lane() / 4);
+        const uint32_t b[2] = {WordAt(x + 4 * quad), WordAt(x + 4 * (quad + (Group::kHasNeighbours ? 1 : 4)))};
+        MultiplyCodes(dots[tile][0], first, b);
+        MultiplyCodes(dots[tile][1], second, b);
       }
     }
-  }
-
-  // 32 inputs; `quads`: of four inputs each, for the lower and the upper half of the operands.
-  static PENSTOCK_DEVICE void MultiplyStep(const uint4& lower, const uint4& upper, const ProductRows& rows,
-                                           int64_t lower_quad, int64_t upper_quad, Dots& dots) {
-    uint32_t first[4], second[4];
-    OperandsOf(lower, upper, first, second);
-#pragma unroll
-    for (int tile = 0; tile < kTiles; ++tile) {
-      const std::byte* const x = RowOf(rows, 8 * tile + Lane() / 4);
-      const uint32_t b[2] = {WordAt(x + 4 * lower_quad), WordAt(x + 4 * upper_quad)};
-      MultiplyCodes(dots[tile][0], first, b);
-      MultiplyCodes(dots[tile][1], second, b);
-    }
-  }
-
-  PENSTOCK_DEVICE void MultiplyInt8Group(const std::byte* block, int64_t begin, int64_t codes_bytes,
-                                         const ProductRows& rows) {
-    const int g = Lane() / 4, t = Lane() % 4;
-    uint4 words[8];
-#pragma unroll
-    for (int i = 0; i < 8; ++i) words[i] = LoadOnce(block + (4 * i + t) * 128 + 16 * g);
-    Dots dots;
-    Clear(dots);
-#pragma unroll
-    for (int step = 0; step < 4; ++step) {
-      const int64_t quad = begin / 4 + 8 * step + t;
-      MultiplyStep(words[2 * step], words[2 * step + 1], rows, quad, quad + 4, dots);
-    }
-    const uint2 packed = *reinterpret_cast<const uint2*>(block + kInt8Group * kPanelCols + 8 * g);
-    const float scales[4] = {FromBf16Bits(packed.x & 0xFFFFu), FromBf16Bits(packed.x >> 16),
-                             FromBf16Bits(packed.y & 0xFFFFu), FromBf16Bits(packed.y >> 16)};
+    group.LoadScales();
 #pragma unroll
     for (int tile = 0; tile < kTiles; ++tile) {
 #pragma unroll
       for (int odd = 0; odd < 2; ++odd) {
-        const auto* const group = reinterpret_cast<const kernels::Int8RowGroup*>(
-            RowOf(rows, 8 * tile + 2 * t + odd) + codes_bytes + begin / kInt8Group * sizeof(kernels::Int8RowGroup));
+        const kernels::Int8RowGroup& row = RowGroupAt(RowOf(rows, 8 * tile + 2 * t + odd), codes_bytes, begin);
 #pragma unroll
         for (int col = 0; col < 4; ++col) {
           float& sum = sums_[tile][col / 2][2 * (col % 2) + odd];
-          const int32_t dot = dots[tile][col / 2][2 * (col % 2) + odd] + group->code_offset;
-          sum = __fmaf_rn(__int2float_rn(dot), scales[col] * group->scale, sum);
+          sum = group.Add(sum, col, dots[tile][col / 2][2 * (col % 2) + odd], row);
         }
       }
     }
-  }
-
-  PENSTOCK_DEVICE void MultiplyHqqGroup(const std::byte* header, int group_idx, const std::byte* data, int64_t begin,
-                                        int64_t codes_bytes, const ProductRows& rows) {
-    const int g = Lane() / 4, t = Lane() % 4;
-    Dots dots;
-    Clear(dots);
-#pragma unroll
-    for (int step = 0; step < 2; ++step) {
-      const int64_t quad = begin / 4 + 8 * step;
-      uint4 lower, upper;
-      if constexpr (kFormat == WeightFormat::kHqq4) {
-        // Which inputs make a product does not matter as long as both operands have the same: a word has two quads.
-        const uint4 both = LoadOnce(data + (4 * step + t) * 128 + 16 * g);
-        lower = ForEachWord(both, [](uint32_t word) { return word & 0x0F0F0F0Fu; });
-        upper = ForEachWord(both, [](uint32_t word) { return word >> 4 & 0x0F0F0F0Fu; });
-        MultiplyStep(lower, upper, rows, quad + 2 * t, quad + 2 * t + 1, dots);
-      } else {
-        // A word has the two low bits of four quads; the third bits of eight quads are in one word.
-        const uint4 thirds = LoadOnce(data + 512 + step * 128 + 16 * g);
-        const auto codes = [&](int i) {
-          const uint4 pairs = LoadOnce(data + (2 * step + i) * 128 + 16 * g);
-          const uint4 low = ForEachWord(pairs, [&](uint32_t word) { return word >> 2 * t & 0x03030303u; });
-          const uint4 high =
-              ForEachWord(thirds, [&](uint32_t word) { return (word >> (4 * i + t) & 0x01010101u) << 2; });
-          return uint4{low.x | high.x, low.y | high.y, low.z | high.z, low.w | high.w};
-        };
-        lower = codes(0);
-        upper = codes(1);
-        MultiplyStep(lower, upper, rows, quad + t, quad + 4 + t, dots);
-      }
-    }
-    const float4 steps = *reinterpret_cast<const float4*>(header);  // of scales: step, minimum; of zeros: the same
-    const uint32_t scale_codes = WordAt(header + 64 + kPanelCols * group_idx + 4 * g);
-    const uint32_t zero_codes = WordAt(header + 192 + kPanelCols * group_idx + 4 * g);
-    const int64_t half = begin / 64 % 2;
-#pragma unroll
-    for (int tile = 0; tile < kTiles; ++tile) {
-#pragma unroll
-      for (int odd = 0; odd < 2; ++odd) {
-        const auto* const group = reinterpret_cast<const kernels::Int8RowGroup*>(
-            RowOf(rows, 8 * tile + 2 * t + odd) + codes_bytes + begin / kInt8Group * sizeof(kernels::Int8RowGroup));
-        const float code_sum = half == 0 ? group->code_sums[0] : group->code_sums[1];
-#pragma unroll
-        for (int col = 0; col < 4; ++col) {
-          const float scale =
-              __fmaf_rn(__int2float_rn(static_cast<int32_t>(scale_codes >> 8 * col & 0xFFu)), steps.x, steps.y);
-          const float zero =
-              __fmaf_rn(__int2float_rn(static_cast<int32_t>(zero_codes >> 8 * col & 0xFFu)), steps.z, steps.w);
-          float& sum = sums_[tile][col / 2][2 * (col % 2) + odd];
-          const float dot = __fmaf_rn(0.0f - zero, code_sum, __int2float_rn(dots[tile][col / 2][2 * (col % 2) + odd]));
-          sum = __fmaf_rn(dot, scale * group->scale, sum);
-        }
-      }
-    }
-  }
-
-  template <typename Change>
-  static PENSTOCK_DEVICE uint4 ForEachWord(const uint4& words, const Change& change) {
-    return {change(words.x), change(words.y), change(words.z), change(words.w)};
   }
 
   float sums_[kTiles][2][4];
 };
+
+// The pairs of inputs of outputs 4 g to 4 g + 3 in a panel of bf16; zeros behind the last.
+PENSTOCK_DEVICE uint4 PairsAt(const std::byte* panel, int64_t pair, int64_t num_pairs) {
+  return pair < num_pairs ? LoadOnce(panel + pair * 128 + 16 * (Lane() / 4)) : uint4{0, 0, 0, 0};
+}
 
 // Bf16 rows and weights. A sum takes 16 inputs at a time, in increasing order: an order of its own, but the same for
 // any number of rows.
@@ -323,10 +415,6 @@ class Bf16Product {
 
  private:
   static constexpr int kAhead = 4;
-
-  static PENSTOCK_DEVICE uint4 PairsAt(const std::byte* panel, int64_t pair, int64_t num_pairs) {
-    return pair < num_pairs ? LoadOnce(panel + pair * 128 + 16 * (Lane() / 4)) : uint4{0, 0, 0, 0};
-  }
 
   PENSTOCK_DEVICE void MultiplyStep(const uint4& lower, const uint4& upper, const ProductRows& rows, int64_t pair) {
     uint32_t first[4], second[4];

@@ -13,17 +13,23 @@ PENSTOCK_KERNEL(kRouterThreads) RouterKernel(const RouterLaunch args) {
   const int64_t row_idx = static_cast<int64_t>(blockIdx.x) * kRouterWarps + Warp();
   if (row_idx >= args.num_rows) return;
   float* const scores = args.scores + row_idx * args.num_experts;
+  const bool is_softmax = args.scoring == kernels::RouterScoring::kSoftmax;
   float largest = -__uint_as_float(0x7F800000u);
   for (int64_t i = Lane(); i < args.num_experts; i += kWarpThreads) largest = Larger(scores[i], largest);
   largest = MaxOfWarp(largest);
   __syncwarp();
-  for (int64_t i = Lane(); i < args.num_experts; i += kWarpThreads) scores[i] = Exp(scores[i] - largest);
+  for (int64_t i = Lane(); i < args.num_experts; i += kWarpThreads) {
+    const float x = scores[i];
+    scores[i] = is_softmax ? Exp(x - largest) : __fdiv_rn(1.0f, 1.0f + Exp(0.0f - x));
+  }
   __syncwarp();
   float sum = 0;
   for (int64_t i = Lane() % 16; i < args.num_experts; i += 16) sum += scores[i];
   const float total = SumOf16Lanes(sum);
   __syncwarp();
-  for (int64_t i = Lane(); i < args.num_experts; i += kWarpThreads) scores[i] = __fdiv_rn(scores[i], total);
+  if (is_softmax || total != total) {
+    for (int64_t i = Lane(); i < args.num_experts; i += kWarpThreads) scores[i] = __fdiv_rn(scores[i], total);
+  }
   __syncwarp();
   int32_t* const topk_idx = args.topk_idx + row_idx * args.num_topk;
   float* const topk_weights = args.topk_weights + row_idx * args.num_topk;

@@ -107,6 +107,40 @@ PENSTOCK_DEVICE void MultiplyBf16(float (&d)[4], const uint32_t (&a)[4], const u
 #endif
 }
 
+PENSTOCK_DEVICE uint32_t SharedAddress(const void* shared) {
+  return static_cast<uint32_t>(__cvta_generic_to_shared(shared));
+}
+
+// Four matrices of eight rows and 16 bytes in shared memory: lane i gives where row i % 8 of matrix i / 8 lies, and
+// gets four bytes at 4 (i % 4) of row i / 4 of each.
+PENSTOCK_DEVICE void LoadMatrices(const std::byte* row, uint32_t (&words)[4]) {
+  asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
+               : "=r"(words[0]), "=r"(words[1]), "=r"(words[2]), "=r"(words[3])
+               : "r"(SharedAddress(row)));
+}
+
+// 16 bytes from device memory into shared memory while the thread goes on (before sm_80: at once). Copies belong to
+// what EndCopies() ends; WaitForCopies() waits until at most so many of those last ended are under way. Other threads
+// see them after a barrier.
+PENSTOCK_DEVICE void CopyPiece(std::byte* shared, const std::byte* source) {
+#if __CUDA_ARCH__ >= 800
+  asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(SharedAddress(shared)), "l"(source) : "memory");
+#else
+  *reinterpret_cast<uint4*>(shared) = *reinterpret_cast<const uint4*>(source);
+#endif
+}
+PENSTOCK_DEVICE void EndCopies() {
+#if __CUDA_ARCH__ >= 800
+  asm volatile("cp.async.commit_group;" ::: "memory");
+#endif
+}
+template <int kMost>
+PENSTOCK_DEVICE void WaitForCopies() {
+#if __CUDA_ARCH__ >= 800
+  asm volatile("cp.async.wait_group %0;" ::"n"(kMost) : "memory");
+#endif
+}
+
 #endif
 
 // The lane of a warp, and the number of the warp in its block. REQUIRES: blocks of one dimension.

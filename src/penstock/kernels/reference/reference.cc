@@ -124,7 +124,9 @@ void RouterTopk(const RouterTopkArgs& args) {
   double total = 0;
   for (int64_t i = 0; i < args.num_experts; ++i) total += std::exp(args.scores[i] - max);
   for (int64_t i = 0; i < args.num_experts; ++i) {
-    args.scores[i] = static_cast<float>(std::exp(args.scores[i] - max) / total);
+    const double x = args.scores[i];
+    args.scores[i] = static_cast<float>(args.scoring == RouterScoring::kSigmoid ? 1 / (1 + std::exp(-x))
+                                                                                : std::exp(x - max) / total);
   }
   double sum = 0;
   for (int64_t j = 0; j < args.num_topk; ++j) {

@@ -4,6 +4,8 @@
 #include <array>
 #include <cstdio>
 #include <cstdlib>
+#include <cstring>
+#include <deque>
 #include <memory>
 #include <random>
 #include <vector>
@@ -38,8 +40,14 @@ struct WarpState {
   WarpWords words = {};
 };
 
+struct Copy {
+  std::byte* to;
+  const std::byte* from;
+};
+
 struct Thread {
   ThreadState state;
+  std::deque<std::vector<Copy>> copies = {{}};  // groups; the last one has not ended
   WarpState* warp = nullptr;
   fiber body;
   bool has_ended = false;
@@ -115,6 +123,16 @@ WarpWords ShareWords(const std::array<uint32_t, 6>& words) {
   const WarpWords all = warp.words;
   WaitAt(warp.barrier);
   return all;
+}
+
+void AddCopy(std::byte* to, const std::byte* from) { current_thread->copies.back().push_back({to, from}); }
+void EndCopies() { current_thread->copies.emplace_back(); }
+void DoCopies(int most) {
+  std::deque<std::vector<Copy>>& copies = current_thread->copies;
+  while (std::ssize(copies) > most + 1) {
+    for (const Copy& copy : copies.front()) std::memcpy(copy.to, copy.from, 16);
+    copies.pop_front();
+  }
 }
 
 void RunGrid(const LaunchShape& shape, const std::function<void()>& thread) {

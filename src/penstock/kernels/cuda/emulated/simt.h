@@ -35,6 +35,11 @@ uint64_t Shuffle(uint64_t value, int lane);
 using WarpWords = std::array<std::array<uint32_t, 6>, 32>;
 WarpWords ShareWords(const std::array<uint32_t, 6>& words);
 
+// Copies of 16 bytes by this thread, in groups: done when no more than `most` ended groups may be left.
+void AddCopy(std::byte* to, const std::byte* from);
+void EndCopies();
+void DoCopies(int most);
+
 void RunGrid(const LaunchShape& shape, const std::function<void()>& thread);
 
 template <typename T>
@@ -112,6 +117,22 @@ inline uint4 LoadOnce(const void* source) {
   uint4 value;
   std::memcpy(&value, source, sizeof(value));
   return value;
+}
+
+inline void LoadMatrices(const std::byte* row, uint32_t (&words)[4]) {
+  const int lane = emulated::LaneOfThread();
+  for (int matrix = 0; matrix < 4; ++matrix) {
+    const auto* const source = emulated::ShuffleAs(row, 8 * matrix + lane / 4);
+    std::memcpy(&words[matrix], source + 4 * (lane % 4), 4);
+  }
+}
+
+// As late as it may be.
+inline void CopyPiece(std::byte* shared, const std::byte* source) { emulated::AddCopy(shared, source); }
+inline void EndCopies() { emulated::EndCopies(); }
+template <int kMost>
+void WaitForCopies() {
+  emulated::DoCopies(kMost);
 }
 
 void MultiplyCodes(int32_t (&d)[4], const uint32_t (&a)[4], const uint32_t (&b)[2]);

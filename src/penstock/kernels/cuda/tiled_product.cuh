@@ -1,0 +1,238 @@
+// Products of many rows: a block has about a hundred of them and 256 outputs, so that weights and rows come from memory
+// once for so much work. Rows pass through shared memory, several stages ahead; weights go from the second cache into
+// registers as they lie. Sums are taken in the order of panel_product.cuh: which of the two computes a row makes no
+// difference.
+#pragma once
+
+#include "penstock/kernels/cuda/panel_product.cuh"
+
+namespace penstock::cuda {
+
+inline constexpr int kTiledWarps = 8;
+inline constexpr int kTiledThreads = kTiledWarps * kWarpThreads;
+inline constexpr int kTiledColumns = 4;  // warps side by side, each with two panels
+
+// Rows on their way through shared memory: a stage has 128 bytes of each, in pieces of 16 that are spread over the
+// banks so that neither the loads of eight rows' pieces nor those of two neighbouring pieces of four rows meet.
+template <int kWarpTiles>
+class RowStages {
+ public:
+  static constexpr int kWarpRows = 8 * kWarpTiles;
+  static constexpr int kRows = kWarpRows * (kTiledWarps / kTiledColumns);
+  static constexpr int kRowBytes = 128;
+  static constexpr int kStages = 4;
+  static constexpr size_t kBytes = static_cast<size_t>(kStages) * kRows * kRowBytes;
+
+  // `row_bytes`: of a row, a multiple of 16.
+  PENSTOCK_DEVICE RowStages(const ProductRows& rows, int64_t row_bytes, std::byte* shared)
+      : rows_(rows), row_bytes_(row_bytes), shared_(shared) {
+    for (int stage = 0; stage < kStages - 1; ++stage) Begin(stage);
+  }
+
+  PENSTOCK_DEVICE int64_t num_stages() const { return (row_bytes_ + kRowBytes - 1) / kRowBytes; }
+
+  // All threads come here: stage `stage` is there, and the one before it may be overwritten.
+  PENSTOCK_DEVICE void Enter(int64_t stage) {
+    WaitForCopies<kStages - 2>();
+    __syncthreads();
+    Begin(stage + kStages - 1);
+  }
+
+  // The operands of 32 bytes of this warp's rows: of a tile of eight rows lane (g, t) gets four bytes of row g at 4 t
+  // and four at 16 + 4 t, or with neighbours eight at 8 t.
+  template <bool kHasNeighbours>
+  PENSTOCK_DEVICE void Load(int64_t stage, int step, uint32_t (&b)[kWarpTiles][2]) const {
+    const std::byte* const base = StageAt(stage);
+    const int lane = Lane(), first_row = Warp() / kTiledColumns * kWarpRows;
+    if constexpr (kHasNeighbours) {
+#pragma unroll
+      for (int tile = 0; tile < kWarpTiles; ++tile) {
+        const int row = first_row + 8 * tile + lane / 4;
+        const std::byte* const piece = base + PieceAt(row, 2 * step + lane % 4 / 2);
+        const uint2 words = *reinterpret_cast<const uint2*>(piece + 8 * (lane % 2));
+        b[tile][0] = words.x;
+        b[tile][1] = words.y;
+      }
+    } else {
+#pragma unroll
+      for (int tile = 0; tile < kWarpTiles; tile += 2) {
+        // Of four matrices of eight rows and 16 bytes: this tile's lower and upper half, then the next one's.
+        const int row = first_row + 8 * (tile + lane / 16) + lane % 8;
+        uint32_t words[4];
+        LoadMatrices(base + PieceAt(row, 2 * step + lane / 8 % 2), words);
+        b[tile][0] = words[0], b[tile][1] = words[1];
+        b[tile + 1][0] = words[2], b[tile + 1][1] = words[3];
+      }
+    }
+  }
+
+ private:
+  static PENSTOCK_DEVICE int PieceAt(int row, int piece) {
+    const int spread = (row % 4) << 1 | (row / 4 % 2);
+    return row * kRowBytes + (piece ^ spread) * 16;
+  }
+  PENSTOCK_DEVICE std::byte* StageAt(int64_t stage) const {
+    return shared_ + static_cast<int>(stage % kStages) * kRows * kRowBytes;
+  }
+  PENSTOCK_DEVICE void Begin(int64_t stage) {
+    if (stage < num_stages()) {
+      std::byte* const target = StageAt(stage);
+      for (int i = static_cast<int>(threadIdx.x); i < kRows * 8; i += kTiledThreads) {
+        const int row = i / 8, piece = i % 8;
+        const int64_t offset = stage * kRowBytes + 16 * piece;
+        if (offset >= row_bytes_) continue;
+        // Beyond the last row again the last: its products are not looked at.
+        const int64_t place = rows_.first_row + row < rows_.end_row ? rows_.first_row + row : rows_.end_row - 1;
+        CopyPiece(target + PieceAt(row, piece), rows_.x.Row(place) + offset);
+      }
+    }
+    EndCopies();
+  }
+
+  ProductRows rows_;
+  int64_t row_bytes_;
+  std::byte* shared_;
+};
+
+// Of the warp's two panels with its rows; either may be null. As many rows as there are registers for the sums of, and
+// with quantised weights for those of a group's codes besides.
+template <WeightFormat kFormat>
+class TiledProduct {
+  static constexpr int kWarpTiles = kFormat == WeightFormat::kBF16 ? 8 : 6;
+  using Stages = RowStages<kWarpTiles>;
+
+ public:
+  static constexpr int kRows = Stages::kRows;
+  static constexpr size_t kSharedBytes = Stages::kBytes;
+
+  // All threads of the block come here.
+  PENSTOCK_DEVICE void Run(const std::byte* const (&panels)[2], int64_t inner_dim, const ProductRows& rows,
+                           std::byte* shared) {
+#pragma unroll
+    for (int p = 0; p < 2; ++p) {
+#pragma unroll
+      for (int tile = 0; tile < kWarpTiles; ++tile) {
+        for (int m = 0; m < 2; ++m) {
+          for (int i = 0; i < 4; ++i) sums_[p][tile][m][i] = 0;
+        }
+      }
+    }
+    if constexpr (kFormat == WeightFormat::kBF16) {
+      RunBf16(panels, inner_dim, rows, shared);
+    } else {
+      RunQuantised(panels, inner_dim, rows, shared);
+    }
+    WaitForCopies<0>();
+    __syncthreads();  // shared memory may be used again
+  }
+
+  // put(which panel, its output, row from first_row on, sum) for what this lane has.
+  template <typename Put>
+  PENSTOCK_DEVICE void ForEach(const Put& put) const {
+    const int first_row = Warp() / kTiledColumns * Stages::kWarpRows;
+#pragma unroll
+    for (int p = 0; p < 2; ++p) {
+      ForEachOfTiles(sums_[p], [&](int output, int row, float sum) { put(p, output, first_row + row, sum); });
+    }
+  }
+
+ private:
+  PENSTOCK_DEVICE void RunBf16(const std::byte* const (&panels)[2], int64_t inner_dim, const ProductRows& rows,
+                               std::byte* shared) {
+    constexpr int kStepBytes = 32;  // 16 inputs
+    const int64_t num_pairs = (inner_dim + 1) / 2, num_steps = (inner_dim + 15) / 16;
+    Stages stages(rows, num_steps * kStepBytes, shared);
+    // Weights are asked for a step ahead.
+    uint4 lower[2], upper[2];
+    const auto load = [&](int64_t step) {
+#pragma unroll
+      for (int p = 0; p < 2; ++p) {
+        const int64_t pair = 8 * step + Lane() % 4;
+        const int64_t last = panels[p] == nullptr ? 0 : num_pairs;
+        lower[p] = PairsAt(panels[p], pair, last);
+        upper[p] = PairsAt(panels[p], pair + 4, last);
+      }
+    };
+    load(0);
+    for (int64_t stage = 0; stage < stages.num_stages(); ++stage) {
+      stages.Enter(stage);
+#pragma unroll
+      for (int i = 0; i < Stages::kRowBytes / kStepBytes; ++i) {
+        const int64_t step = stage * (Stages::kRowBytes / kStepBytes) + i;
+        if (step >= num_steps) break;
+        uint32_t a[2][2][4], b[kWarpTiles][2];
+#pragma unroll
+        for (int p = 0; p < 2; ++p) OperandsOf(lower[p], upper[p], a[p][0], a[p][1]);
+        load(step + 1);
+        stages.template Load<false>(stage, i, b);
+#pragma unroll
+        for (int p = 0; p < 2; ++p) {
+#pragma unroll
+          for (int tile = 0; tile < kWarpTiles; ++tile) {
+            MultiplyBf16(sums_[p][tile][0], a[p][0], b[tile]);
+            MultiplyBf16(sums_[p][tile][1], a[p][1], b[tile]);
+          }
+        }
+      }
+    }
+  }
+
+  PENSTOCK_DEVICE void RunQuantised(const std::byte* const (&panels)[2], int64_t inner_dim, const ProductRows& rows,
+                                    std::byte* shared) {
+    using Group = QuantisedGroup<kFormat>;
+    const int64_t codes_bytes = CodesBytes(inner_dim);
+    Stages stages(rows, codes_bytes, shared);
+    for (int64_t stage = 0; stage < stages.num_stages(); ++stage) {
+      stages.Enter(stage);
+      for (int part = 0; part < Stages::kRowBytes / Group::kInputs; ++part) {
+        const int64_t begin = stage * Stages::kRowBytes + part * Group::kInputs;
+        if (begin >= inner_dim) break;
+#pragma unroll
+        for (int p = 0; p < 2; ++p) {
+          if (panels[p] == nullptr) continue;
+          Group group(panels[p], begin);
+          int32_t dots[kWarpTiles][2][4] = {};
+#pragma unroll
+          for (int i = 0; i < Group::kSteps; ++i) {
+            uint4 lower, upper;
+            group.Load(i, lower, upper);
+            uint32_t first[4], second[4], b[kWarpTiles][2];
+            OperandsOf(lower, upper, first, second);
+            stages.template Load<Group::kHasNeighbours>(stage, part * Group::kSteps + i, b);
+#pragma unroll
+            for (int tile = 0; tile < kWarpTiles; ++tile) {
+              MultiplyCodes(dots[tile][0], first, b[tile]);
+              MultiplyCodes(dots[tile][1], second, b[tile]);
+            }
+          }
+          group.LoadScales();
+          AddGroup(group, dots, rows, codes_bytes, begin, sums_[p]);
+        }
+      }
+    }
+  }
+
+  static PENSTOCK_DEVICE void AddGroup(const QuantisedGroup<kFormat>& group, const int32_t (&dots)[kWarpTiles][2][4],
+                                       const ProductRows& rows, int64_t codes_bytes, int64_t begin,
+                                       float (&sums)[kWarpTiles][2][4]) {
+    const int64_t first_row = rows.first_row + Warp() / kTiledColumns * Stages::kWarpRows;
+#pragma unroll
+    for (int tile = 0; tile < kWarpTiles; ++tile) {
+#pragma unroll
+      for (int odd = 0; odd < 2; ++odd) {
+        const int64_t place = first_row + 8 * tile + 2 * (Lane() % 4) + odd;
+        const std::byte* const row_data = rows.x.Row(place < rows.end_row ? place : rows.end_row - 1);
+        const kernels::Int8RowGroup& row = RowGroupAt(row_data, codes_bytes, begin);
+#pragma unroll
+        for (int col = 0; col < 4; ++col) {
+          float& sum = sums[tile][col / 2][2 * (col % 2) + odd];
+          sum = group.Add(sum, col, dots[tile][col / 2][2 * (col % 2) + odd], row);
+        }
+      }
+    }
+  }
+
+  float sums_[2][kWarpTiles][2][4];
+};
+
+}  // namespace penstock::cuda
