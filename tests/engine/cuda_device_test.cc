@@ -5,6 +5,7 @@
 // and the kernels run on the host's threads (kernels/cuda/emulated/).
 #include <atomic>
 #include <filesystem>
+#include <map>
 
 #include <unistd.h>
 
@@ -173,6 +174,35 @@ TEST(CudaDevice, IsChosenAndItsMemoryIsMostOfWhatIsFree) {
   EXPECT_EQ(ExitCodeOf(ParseDevice("cuda:1").status()), 6);
 }
 #endif
+
+// Logits stay on the device when nobody asks for more than the best.
+TEST(CudaDevice, PicksTheBestAndUsesAShareOfItsProcessors) {
+  const Golden golden("qwen3moe-tiny");
+  EngineOptions options = OptionsOf(golden.dir(), kSettings[0]);
+  std::vector<Request> requests = FewRequests(golden);
+  const auto run = [&](const std::string& device, int logprobs) {
+    options.device = device;
+    options.device_memory_bytes = device == "cpu" ? 0 : kGpuBytes;
+    for (Request& request : requests) {
+      request.sampling.temperature = 0;
+      request.sampling.logprobs = logprobs;
+    }
+    auto engine = Engine::Open(options).value();
+    std::map<RequestId, std::vector<TokenId>> tokens;
+    for (const Request& request : requests) EXPECT_TRUE(engine->Submit(request).ok());
+    while (!engine->idle()) {
+      const std::vector<Completion> finished = engine->Step().value();
+      for (const Completion& completion : finished) tokens[completion.request_id] = completion.token_ids;
+    }
+    return std::pair(tokens, engine->stats().device_to_dram_bytes);
+  };
+  const auto [expected, none] = run("cpu", -1);
+  const auto [best, best_bytes] = run("cuda:0,share=0.5", -1);
+  const auto [with_logprobs, logit_bytes] = run("cuda:0,share=0.01", 0);
+  EXPECT_EQ(best, expected);
+  EXPECT_EQ(with_logprobs, expected);
+  EXPECT_LT(best_bytes, logit_bytes);
+}
 
 TEST(CudaDevice, IsMeasured) {
   const Golden golden("olmoe-tiny");

@@ -14,9 +14,26 @@ TEST(DeviceSpec, IsParsed) {
   const DeviceSpec device = ParseDevice("emulated:threads=3,link=1.5GB/s").value().value();
   EXPECT_EQ(device.num_threads, 3);
   EXPECT_EQ(device.link_bytes_per_s, 1.5e9);
-  for (const char* text : {"", "emulated:", "emulated:link=4GB", "emulated:link=GB/s", "emulated:threads=0",
-                           "emulated:threads=2,", "emulated:threads=2x", "emulatedx", "tpu", "emulated:link=4GB/s,,",
-                           "cuda:", "cuda:x", "cuda:-1", "cuda:1x", "cudax", "cuda0"}) {
+  for (const char* text : {"",
+                           "emulated:",
+                           "emulated:link=4GB",
+                           "emulated:link=GB/s",
+                           "emulated:threads=0",
+                           "emulated:threads=2,",
+                           "emulated:threads=2x",
+                           "emulatedx",
+                           "tpu",
+                           "emulated:link=4GB/s,,",
+                           "cuda:",
+                           "cuda:x",
+                           "cuda:-1",
+                           "cuda:1x",
+                           "cudax",
+                           "cuda0",
+                           "cuda:0,",
+                           "cuda:0,share=0",
+                           "cuda:0,share=2",
+                           "cuda:0,share=x"}) {
     EXPECT_EQ(FaultOf(ParseDevice(text).status()), Fault::kUsage) << text;
   }
   EXPECT_EQ(FaultOf(ParseDevice("cuda:99").status()), Fault::kResources);

@@ -3,6 +3,7 @@
 // where this is built with CUDA; else the same code with the host's fibers for threads.
 #include "penstock/kernels/cuda/cuda_kernels.h"
 
+#include <algorithm>
 #include <cmath>
 #include <limits>
 #include <numeric>
@@ -426,6 +427,25 @@ TEST(CudaKernelsTest, RoutersChooseWhatTheHostChooses) {
       EXPECT_EQ(BitDifference(device_scores.ToHost(), scores), "");
     }
   }
+}
+
+TEST(CudaKernelsTest, TheLargestIsTheFirstOfItsEquals) {
+  constexpr int64_t kDim = 777;
+  constexpr float kInfinity = std::numeric_limits<float>::infinity();
+  std::vector<float> x = RandomFloats(7 * kDim, 19);
+  const auto row = [&](int64_t i) { return std::span(x).subspan(Size(i * kDim), Size(kDim)); };
+  row(0)[5] = 1000;
+  row(1)[300] = row(1)[299] = row(1)[776] = 1000;
+  row(2)[700] = std::nanf("");
+  row(3)[1] = kInfinity;
+  std::ranges::fill(row(4), -kInfinity);
+  std::ranges::fill(row(5), -kInfinity);
+  row(5)[513] = -3e38f;
+  std::ranges::fill(row(6), 0.25f);
+  const OnDevice<float> device_x(x);
+  const OnDevice<int32_t> best(7);
+  ArgMax(device_x.data(), 7, kDim, best.data(), kStream);
+  EXPECT_EQ(best.ToHost(), (std::vector<int32_t>{5, 299, -1, -1, -1, 513, 0}));
 }
 
 TEST(CudaKernelsTest, AssignmentsAreSortedByExpert) {

@@ -9,10 +9,12 @@
 #include "penstock/base/check.h"
 #include "penstock/base/checked.h"
 #include "penstock/base/clock.h"
+#include "penstock/base/logging.h"
 #include "penstock/base/text.h"
 #include "penstock/engine/device.h"
 #include "penstock/kernels/cuda/cuda_kernels.h"
 #include "penstock/kernels/cuda/status.h"
+#include "penstock/kernels/kernels.h"
 #include "penstock/memory/cuda_memory.h"
 #include "penstock/runtime/cuda_stream.h"
 #include "penstock/schedule/cuda_operations.h"
@@ -117,19 +119,22 @@ class CudaDevice : public Device {
   Copier& to_device() override { return *to_device_; }
   Copier& to_host() override { return *to_host_; }
 
-  absl::StatusOr<std::unique_ptr<Operations>> MakeOperations(const ModelConfig& config, const kernels::KernelTable&,
-                                                             const RowFormats& formats, const DenseWeights& weights,
-                                                             Activations& activations) override {
+  absl::StatusOr<std::unique_ptr<Operations>> MakeOperations(const OperationsArgs& args) override {
     PENSTOCK_ASSIGN_OR_RETURN(scores_, memory_.Map(workspace_.scores_bytes));
     PENSTOCK_ASSIGN_OR_RETURN(tables_, CudaTables::Create(memory_, host_memory_, workspace_.tables_bytes, stream_));
+    cuda::GemmTuning tuning;
+    if (spec_.share < 1) tuning.most_blocks = std::max(1, static_cast<int>(spec_.share * spec_.num_processors));
+    tuning.tiled_from = TilesFrom(args, tuning);
+    LogDebug("{}: tiles of many rows from {} rows on", spec_.name, tuning.tiled_from);
     return std::make_unique<CudaOperations>(CudaOperations::Args{
-        .config = config,
-        .row_formats = formats,
-        .weights = weights,
-        .activations = activations,
+        .config = args.config,
+        .row_formats = args.row_formats,
+        .weights = args.weights,
+        .activations = args.activations,
         .attention_scores = {reinterpret_cast<float*>(scores_.data()), scores_.size_bytes() / sizeof(float)},
         .tables = *tables_,
-        .stream = stream_});
+        .stream = stream_,
+        .tuning = tuning});
   }
 
   // Into what attention's scores take meanwhile.
@@ -160,6 +165,44 @@ class CudaDevice : public Device {
 
  private:
   static constexpr size_t kLeastBytes = 4 * kMiB;
+
+  // Rows from which on an expert's products are faster in tiles of many rows (the switch between grouped and dense
+  // GEMMs of EPS-MoE, section 3.2), measured in the model's shape. What is multiplied means nothing: the weights are
+  // the output layer's, whatever their format.
+  int64_t TilesFrom(const OperationsArgs& args, cuda::GemmTuning tuning) {
+    const kernels::RowFormat format = args.row_formats.ffn;
+    const WeightView& weights = args.weights.lm_head();
+    Activations& a = args.activations;
+    const int64_t inner_dim = args.config.model_dim, stride = kernels::RowBytes(format, inner_dim);
+    const uint64_t weight_bytes = PackedBytes(weights.format, args.config.vocab_size, inner_dim);
+    const auto num_panels = static_cast<int64_t>(weight_bytes / PanelBytes(args.ffn_format, inner_dim));
+    const int64_t num_cols = std::min(args.config.expert_dim, kPanelCols * num_panels);
+    const int64_t most_rows = std::ssize(a.expert_input) / stride;
+    if (format == kernels::RowFormat::kF32 || num_cols == 0) return tuning.tiled_from;
+    for (const int64_t num_rows : {16, 32, 64, 128, 256, 512}) {
+      if (num_rows > most_rows || num_rows * num_cols > std::ssize(a.expert_output)) break;
+      const auto seconds = [&](int64_t tiled_from) {
+        tuning.tiled_from = tiled_from;
+        const cuda::GemmLaunch launch{.x_format = format,
+                                      .w_format = args.ffn_format,
+                                      .num_cols = num_cols,
+                                      .inner_dim = inner_dim,
+                                      .x = a.expert_input.data(),
+                                      .x_stride_bytes = stride,
+                                      .weights = {{weights.data}},
+                                      .y = a.expert_output.data(),
+                                      .y_stride = num_cols,
+                                      .groups = {.max_rows = num_rows},
+                                      .tuning = tuning};
+        cuda::Gemm(launch, stream_);
+        return BestSeconds(kTuningSeconds, [&] { cuda::Gemm(launch, stream_); });
+      };
+      if (seconds(1) < seconds(num_rows + 1)) return num_rows;
+    }
+    return kNeverTiled;
+  }
+  static constexpr double kTuningSeconds = 1e-3;
+  static constexpr int64_t kNeverTiled = int64_t{1} << 40;
 
   int num_blocks() const { return 4 * spec_.num_processors; }
 

@@ -40,11 +40,15 @@ class Device {
   // REQUIRES: AddLanes().
   virtual Copier& to_device() = 0;
   virtual Copier& to_host() = 0;
-  virtual absl::StatusOr<std::unique_ptr<Operations>> MakeOperations(const ModelConfig& config,
-                                                                     const kernels::KernelTable& host_kernels,
-                                                                     const RowFormats& formats,
-                                                                     const DenseWeights& weights,
-                                                                     Activations& activations) = 0;
+  struct OperationsArgs {
+    const ModelConfig& config;  // outlives the operations, like all references
+    const kernels::KernelTable& host_kernels;
+    RowFormats row_formats;
+    WeightFormat ffn_format = WeightFormat::kF32;
+    const DenseWeights& weights;  // in its memory, like the activations
+    Activations& activations;
+  };
+  virtual absl::StatusOr<std::unique_ptr<Operations>> MakeOperations(const OperationsArgs& args) = 0;
 
   // What it can do at most, for about `seconds` each: `bytes` of its memory are read, whatever they hold. REQUIRES:
   // nothing runs there.

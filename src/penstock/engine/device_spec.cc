@@ -17,7 +17,8 @@ namespace penstock {
 namespace {
 
 absl::Status Malformed(std::string_view text) {
-  return UsageError("--device '{}': expected auto, cpu, cuda[:I] or emulated[:link=4GB/s,threads=1]", Printable(text));
+  return UsageError("--device '{}': expected auto, cpu, cuda[:I[,share=S]] or emulated[:link=4GB/s,threads=1]",
+                    Printable(text));
 }
 
 absl::Status ParseField(std::string_view text, std::string_view field, DeviceSpec& device) {
@@ -38,6 +39,34 @@ absl::Status ParseField(std::string_view text, std::string_view field, DeviceSpe
   return Malformed(text);
 }
 
+struct CudaName {
+  int device_idx = 0;
+  double share = 1;
+};
+
+// "cuda", "cuda:1", "cuda:1,share=0.5"
+absl::StatusOr<CudaName> ParseCudaName(std::string_view text) {
+  CudaName name;
+  std::string_view rest = text.substr(std::string_view("cuda").size());
+  if (rest.empty()) return name;
+  const auto parse = [](std::string_view number, auto& value) {
+    const auto [end, error] = std::from_chars(number.data(), number.data() + number.size(), value);
+    return error == std::errc() && end == number.data() + number.size();
+  };
+  if (!rest.starts_with(':')) return Malformed(text);
+  rest.remove_prefix(1);
+  const size_t comma = rest.find(',');
+  if (!parse(rest.substr(0, comma), name.device_idx) || name.device_idx < 0) return Malformed(text);
+  if (comma == std::string_view::npos) return name;
+  rest.remove_prefix(comma + 1);
+  constexpr std::string_view kShare = "share=";
+  if (!rest.starts_with(kShare) || !parse(rest.substr(kShare.size()), name.share) || !(name.share > 0) ||
+      name.share > 1) {
+    return Malformed(text);
+  }
+  return name;
+}
+
 }  // namespace
 
 absl::StatusOr<std::optional<DeviceSpec>> ParseDevice(std::string_view text) {
@@ -48,14 +77,11 @@ absl::StatusOr<std::optional<DeviceSpec>> ParseDevice(std::string_view text) {
     return *std::move(gpu);
   }
   if (text.starts_with("cuda")) {
-    int device_idx = 0;
-    const std::string_view rest = text.substr(4);
-    const bool is_number =
-        rest.size() > 1 && rest[0] == ':' &&
-        std::from_chars(rest.data() + 1, rest.data() + rest.size(), device_idx).ptr == rest.data() + rest.size();
-    if (!rest.empty() && (!is_number || device_idx < 0)) return Malformed(text);
+    PENSTOCK_ASSIGN_OR_RETURN(const CudaName name, ParseCudaName(text));
+    const int device_idx = name.device_idx;
     absl::StatusOr<DeviceSpec> gpu = FindCudaDevice(device_idx);
     if (!gpu.ok()) return Annotate(gpu.status(), fmt::format("--device {}", text));
+    gpu->share = name.share;
     return *std::move(gpu);
   }
   constexpr std::string_view kEmulated = "emulated";

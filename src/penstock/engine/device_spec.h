@@ -25,10 +25,11 @@ struct DeviceSpec {
   uint64_t free_bytes = 0;  // of its memory
   uint64_t total_bytes = 0;
   int num_processors = 0;  // multiprocessors
+  double share = 1;        // of these, that products of matrices may use
 };
 
-// "cpu": nothing; "emulated", "emulated:link=4GB/s,threads=1"; "cuda", "cuda:1"; "auto": a GPU where there is one.
-// kUsage for what is not understood, kResources for what this machine or this build has not.
+// "cpu": nothing; "emulated", "emulated:link=4GB/s,threads=1"; "cuda", "cuda:1", "cuda:1,share=0.5"; "auto": a GPU
+// where there is one. kUsage for what is not understood, kResources for what this machine or this build has not.
 absl::StatusOr<std::optional<DeviceSpec>> ParseDevice(std::string_view text);
 
 // What a CUDA device needs besides weights, activations, KV entries and experts: scores of attention, and tables of

@@ -28,11 +28,9 @@ class EmulatedDevice : public Device {
   Copier& to_device() override { return copier_; }
   Copier& to_host() override { return copier_; }
 
-  absl::StatusOr<std::unique_ptr<Operations>> MakeOperations(const ModelConfig& config,
-                                                             const kernels::KernelTable& host_kernels,
-                                                             const RowFormats& formats, const DenseWeights& weights,
-                                                             Activations& activations) override {
-    return std::make_unique<HostOperations>(OpContext{config, host_kernels, pool_, formats, weights, activations});
+  absl::StatusOr<std::unique_ptr<Operations>> MakeOperations(const OperationsArgs& args) override {
+    return std::make_unique<HostOperations>(
+        OpContext{args.config, args.host_kernels, pool_, args.row_formats, args.weights, args.activations});
   }
 
   ProcessorRates Measure(Arithmetic arithmetic, std::span<const std::byte> bytes, double seconds) override {

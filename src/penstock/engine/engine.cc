@@ -73,7 +73,7 @@ class EngineImpl : public Engine {
   void Admit();
   std::vector<RowRange> BuildBatch();
   void AddRows(Sequence& sequence, int64_t num_rows);
-  absl::Status SampleRows(std::span<const int64_t> rows, std::span<float> logits);
+  absl::Status SampleRows(const RowLogits& result);
   // Calls visit(position, logits of that position) for each of `ids`.
   absl::Status VisitLogits(std::span<const TokenId> ids,
                            absl::FunctionRef<void(int64_t, std::span<const float>)> visit);
@@ -307,7 +307,8 @@ absl::Status EngineImpl::RunPass(std::vector<RowRange> micro_batches, LogitsSink
   return status;
 }
 
-absl::Status EngineImpl::SampleRows(std::span<const int64_t> rows, std::span<float> logits) {
+absl::Status EngineImpl::SampleRows(const RowLogits& result) {
+  const std::span<const int64_t> rows = result.rows;
   const size_t vocab_size = static_cast<size_t>(model_->config.vocab_size);
   struct Choice {
     TokenId token_id = -1;
@@ -321,7 +322,11 @@ absl::Status EngineImpl::SampleRows(std::span<const int64_t> rows, std::span<flo
   pool_->ParallelFor(static_cast<int64_t>(rows.size()), [&](int64_t i, int worker_idx) {
     const Sequence& sequence = *sequence_of_row_[rows[i]];
     const SamplingParams& sampling = sequence.sampling();
-    const std::span<float> row = logits.subspan(static_cast<size_t>(i) * vocab_size, vocab_size);
+    if (!result.best.empty()) {
+      choices[i].token_id = result.best[static_cast<size_t>(i)];
+      return;
+    }
+    const std::span<float> row = result.logits.subspan(static_cast<size_t>(i) * vocab_size, vocab_size);
     Sampler& sampler = samplers_[worker_idx];
     std::vector<float> original;
     if (sampling.logprobs >= 0 && sampling.repetition_penalty != 1.0) original.assign(row.begin(), row.end());
@@ -379,9 +384,12 @@ absl::StatusOr<std::vector<Completion>> EngineImpl::Step() {
     }
     advanced = true;
   };
-  broken_ = RunPass(std::move(micro_batches), [&](std::span<const int64_t> rows, std::span<float> logits) {
+  batch_.wants_best_only = !random_answers_ && std::ranges::all_of(batch_.logit_rows, [&](int64_t row) {
+    return IsArgMax(sequence_of_row_[static_cast<size_t>(row)]->sampling());
+  });
+  broken_ = RunPass(std::move(micro_batches), [&](const RowLogits& result) {
     advance();
-    if (sampled.ok()) sampled = SampleRows(rows, logits);
+    if (sampled.ok()) sampled = SampleRows(result);
   });
   advance();
   if (broken_.ok()) broken_ = sampled;
@@ -425,9 +433,11 @@ absl::Status EngineImpl::VisitLogits(std::span<const TokenId> ids,
       batch_.logit_rows.push_back(pos - begin);
     }
     const auto start = Clock::now();
-    broken_ = RunPass({{0, batch_.num_rows()}}, [&](std::span<const int64_t> rows, std::span<float> logits) {
+    broken_ = RunPass({{0, batch_.num_rows()}}, [&](const RowLogits& result) {
       const size_t vocab_size = static_cast<size_t>(model_->config.vocab_size);
-      for (size_t i = 0; i < rows.size(); ++i) visit(begin + rows[i], logits.subspan(i * vocab_size, vocab_size));
+      for (size_t i = 0; i < result.rows.size(); ++i) {
+        visit(begin + result.rows[i], result.logits.subspan(i * vocab_size, vocab_size));
+      }
     });
     // Nobody else is in the batch: a row that could not be computed is the whole request's failure.
     for (const absl::Status& status : row_statuses_) failed.Update(status);

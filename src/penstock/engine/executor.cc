@@ -98,8 +98,12 @@ absl::Status Executor::CreateDevice(const Args& args) {
                             Activations::Create(memory, model.config, args.formats.rows,
                                                 DeviceDimsOf(args.policy.plan, device_->num_workers())));
   PENSTOCK_ASSIGN_OR_RETURN(device_side_.operations,
-                            device_->MakeOperations(model.config, args.kernels, args.formats.rows, *device_side_.dense,
-                                                    device_side_.activations));
+                            device_->MakeOperations({.config = model.config,
+                                                     .host_kernels = args.kernels,
+                                                     .row_formats = args.formats.rows,
+                                                     .ffn_format = model_formats_.ffn,
+                                                     .weights = *device_side_.dense,
+                                                     .activations = device_side_.activations}));
   if (!plan.holds_kv_cache && plan.kv_bytes > 0) {
     PENSTOCK_ASSIGN_OR_RETURN(kv_staging_,
                               KvStaging::Create(memory, model.config, args.formats.kv,

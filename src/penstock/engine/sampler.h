@@ -20,6 +20,11 @@ double CounterUniform(uint64_t seed, uint64_t counter);
 // kInput when a value is out of its range (engine.h gives the ranges), naming the field.
 absl::Status ValidateSampling(const SamplingParams& sampling);
 
+// Whether the token with the largest logit is all that is asked for.
+inline bool IsArgMax(const SamplingParams& sampling) {
+  return sampling.temperature == 0 && sampling.repetition_penalty == 1.0 && sampling.logprobs < 0;
+}
+
 // Scratch of one worker. Grows to the vocabulary's size and stays.
 class Sampler {
  public:

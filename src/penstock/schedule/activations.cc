@@ -39,6 +39,7 @@ void VisitBuffers(Activations& a, const ModelConfig& config, const RowFormats& f
   visit(a.topk_ahead_, kMaxAhead * num_assignments);
   visit(a.router_logits, rows * config.num_experts);
   visit(a.logits, dims.max_logit_rows * config.vocab_size);
+  visit(a.best, dims.max_logit_rows);
   if (dims.part == ActivationDims::Part::kAll) {
     visit(a.normed, rows * config.model_dim);
     visit(a.gemm_input, rows * gemm_input_bytes);

@@ -80,6 +80,7 @@ struct Activations {
   std::span<std::byte> hidden;         // [num_assignments]: prepared rows of silu(gate) * up
   std::span<float> expert_output;      // [num_assignments, model_dim]
   std::span<float> logits;             // [max_logit_rows, vocab_size]
+  std::span<TokenId> best;             // [max_logit_rows]: of the largest logits
 
   // [num_rows, num_topk]; 1 <= ahead <= kMaxAhead.
   std::span<int32_t> topk_ahead(int64_t ahead) const {

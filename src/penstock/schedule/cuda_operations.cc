@@ -32,7 +32,8 @@ void CudaOperations::Project(RowRange rows, kernels::RowFormat format, const std
               .bias = DataOrNull(projection.bias),
               .y = projection.y,
               .y_stride = projection.num_cols,
-              .groups = {.max_rows = rows.size()}},
+              .groups = {.max_rows = rows.size()},
+              .tuning = args_.tuning},
              args_.stream);
 }
 
@@ -213,7 +214,8 @@ void CudaOperations::ApplyGate(RowRange rows, const LayerWeights& layer, std::sp
               .weights = {{layer.router_proj.data}},
               .y = own,
               .y_stride = num_experts,
-              .groups = {.max_rows = rows.size()}},
+              .groups = {.max_rows = rows.size()},
+              .tuning = args_.tuning},
              args_.stream);
   cuda::RouterTopk({.num_rows = rows.size(),
                     .num_experts = num_experts,
@@ -283,7 +285,8 @@ void CudaOperations::Experts(std::span<const ExpertToRun> experts) {
                              .hidden_stride_bytes = hidden_stride,
                              .groups = {.num_groups = static_cast<int32_t>(part.size()),
                                         .offsets = a.group_offsets.data(),
-                                        .max_rows = grouped_.size()}};
+                                        .max_rows = grouped_.size()},
+                             .tuning = args_.tuning};
     cuda::GemmLaunch second{.x_format = format,
                             .w_format = part[0].weights.down_proj.format,
                             .num_cols = config.model_dim,
@@ -291,7 +294,8 @@ void CudaOperations::Experts(std::span<const ExpertToRun> experts) {
                             .x = a.hidden.data(),
                             .x_stride_bytes = hidden_stride,
                             .y = a.expert_output.data(),
-                            .y_stride = config.model_dim};
+                            .y_stride = config.model_dim,
+                            .tuning = args_.tuning};
     for (size_t i = 0; i < part.size(); ++i) {
       first.groups.expert_idx[i] = static_cast<int32_t>(part[i].expert_idx);
       first.gate.w[i] = part[i].weights.gate_proj.data;
@@ -350,7 +354,8 @@ void CudaOperations::DenseFfn(RowRange rows, int64_t layer_idx) {
                 .up = {{layer.dense_ffn.up_proj.data}},
                 .hidden = a.hidden.data() + rows.begin * hidden_stride,
                 .hidden_stride_bytes = hidden_stride,
-                .groups = {.max_rows = rows.size()}},
+                .groups = {.max_rows = rows.size()},
+                .tuning = args_.tuning},
                args_.stream);
   float* const output = a.expert_output.data() + rows.begin * dim;
   Project(

@@ -36,6 +36,7 @@ class CudaOperations : public Operations {
     std::span<float> attention_scores;  // on the device: at least CudaScoresFloats() of the longest row
     DeviceTables& tables;
     cuda::Stream stream = {};
+    cuda::GemmTuning tuning = {};
   };
   explicit CudaOperations(const Args& args) : args_(args) {}
 
@@ -55,6 +56,11 @@ class CudaOperations : public Operations {
   void Combine(RowRange rows) override;
   void DenseFfn(RowRange rows, int64_t layer_idx) override;
   void Logits(std::span<const int64_t> rows) override;
+  bool picks_best() const override { return true; }
+  void PickBest(int64_t num_rows) override {
+    cuda::ArgMax(args_.activations.logits.data(), num_rows, args_.config.vocab_size, args_.activations.best.data(),
+                 args_.stream);
+  }
 
  private:
   // y[rows] = x[rows] w^T + bias, of rows in buffers of the whole pass.

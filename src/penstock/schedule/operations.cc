@@ -9,6 +9,7 @@ void RowBatch::Clear() {
   kv_pages.clear();
   sequence_ids.clear();
   logit_rows.clear();
+  wants_best_only = false;
   windows_.clear();
 }
 

@@ -23,6 +23,7 @@ struct RowBatch {
   std::vector<std::span<std::byte* const>> kv_pages;  // [num_rows]: what the row sees of its sequence's KV pages
   std::vector<uint32_t> sequence_ids;                 // [num_rows]: rows of one sequence are neighbours
   std::vector<int64_t> logit_rows;                    // rows whose logits are wanted
+  bool wants_best_only = false;                       // of the logits: only which token has the largest
 
   int64_t num_rows() const { return static_cast<int64_t>(token_ids.size()); }
   void Clear();
@@ -102,6 +103,12 @@ class Operations {
 
   // logits[i] = lm_head(norm(residual[rows[i]])). REQUIRES: rows.size() <= max_logit_rows.
   virtual void Logits(std::span<const int64_t> rows) = 0;
+
+  // Whether it is worth finding the largest of the logits here, so that they need not cross a link.
+  virtual bool picks_best() const { return false; }
+  // best[i] = the token with the largest of logits[i], i < num_rows: as the sampler's greedy choice, -1 for logits that
+  // are no numbers. REQUIRES: picks_best().
+  virtual void PickBest(int64_t) {}
 };
 
 }  // namespace penstock

@@ -489,21 +489,28 @@ absl::Status Pass::Finish(LogitsSink sink) {
   const std::span<const int64_t> wanted = args_.batch.logit_rows;
   const auto rows_at_once = static_cast<size_t>(args_.rows_at_once);
   const auto vocab_size = static_cast<size_t>(args_.config.vocab_size);
+  const bool picks_best = args_.batch.wants_best_only && args_.device.has_value() && compute().operations != nullptr &&
+                          compute().operations->picks_best();
   for (size_t begin = 0; begin < wanted.size(); begin += rows_at_once) {
     const auto rows = wanted.subspan(begin, std::min(rows_at_once, wanted.size() - begin));
-    const size_t num_logits = rows.size() * vocab_size;
+    const size_t num_logits = picks_best ? 0 : rows.size() * vocab_size, num_best = picks_best ? rows.size() : 0;
     Event done = Issue(compute(), {.name = "logits"}, args_.cost.Logits(static_cast<int64_t>(rows.size())), {},
-                       [rows](Operations& operations) { operations.Logits(rows); });
+                       [rows, num_best](Operations& operations) {
+                         operations.Logits(rows);
+                         if (num_best > 0) operations.PickBest(static_cast<int64_t>(num_best));
+                       });
     if (args_.device.has_value()) {
-      done = Copy(Direction::kToHost, {.name = "offload logits"}, 4 * num_logits, {done},
+      done = Copy(Direction::kToHost, {.name = "offload logits"}, 4 * (num_logits + num_best), {done},
                   [=](Activations& host, Activations& device, Copies& copies) {
                     AddRows(copies, device.logits, host.logits, {0, static_cast<int64_t>(num_logits)}, 1);
+                    AddRows(copies, device.best, host.best, {0, static_cast<int64_t>(num_best)}, 1);
                   });
     }
     Task sample{.lane = args_.host.lane, .label = {.name = "sample"}, .after = {done}};
     if (args_.host.operations != nullptr) {
-      sample.body = [this, rows, sink, num_logits] {
-        sink(rows, args_.host.operations->activations().logits.first(num_logits));
+      sample.body = [this, rows, sink, num_logits, num_best] {
+        const Activations& a = args_.host.operations->activations();
+        sink({.rows = rows, .logits = a.logits.first(num_logits), .best = a.best.first(num_best)});
         return absl::OkStatus();
       };
     }

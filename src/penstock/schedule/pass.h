@@ -31,8 +31,13 @@
 
 namespace penstock {
 
-// Takes the logits [rows.size(), vocab_size] of some of the batch's logit_rows, in order; may overwrite them.
-using LogitsSink = absl::FunctionRef<void(std::span<const int64_t> rows, std::span<float> logits)>;
+// What some of the batch's logit_rows came to, in order.
+struct RowLogits {
+  std::span<const int64_t> rows;
+  std::span<float> logits;        // [rows.size(), vocab_size]; may be overwritten
+  std::span<const TokenId> best;  // or instead of them [rows.size()]: Operations::PickBest()
+};
+using LogitsSink = absl::FunctionRef<void(const RowLogits& result)>;
 
 // What operations run on.
 struct PassProcessor {

@@ -138,6 +138,10 @@ void Combine(const kernels::CombineArgs& args, Stream stream);
 // target += source.
 void Add(const float* source, int64_t count, float* target, Stream stream);
 
+// best[row] = the index of the largest of x[row], the first of those that are equal; -1 when one is NaN or infinite, or
+// all are -infinity.
+void ArgMax(const float* x, int64_t num_rows, int64_t dim, int32_t* best, Stream stream);
+
 void Clear(float* target, int64_t count, Stream stream);
 
 // Pages of each row's sequence, as they lie on the device.

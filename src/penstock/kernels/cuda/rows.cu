@@ -139,6 +139,39 @@ LaunchShape RowsShape(int64_t num_rows, size_t shared_bytes = 0) {
   return {.grid = dim3(static_cast<uint32_t>(num_rows)), .block = dim3(kRowThreads), .shared_bytes = shared_bytes};
 }
 
+// A block has a row.
+PENSTOCK_KERNEL(kRowThreads) ArgMaxKernel(const float* x, int64_t dim, int32_t* best) {
+  const float* const row = x + static_cast<int64_t>(blockIdx.x) * dim;
+  const float infinity = __uint_as_float(0x7F800000u);
+  float largest = -infinity;
+  int32_t idx = -1, num_broken = 0;
+  for (int64_t k = threadIdx.x; k < dim; k += kRowThreads) {
+    const float value = row[k];
+    num_broken += value < infinity ? 0 : 1;
+    if (value > largest) largest = value, idx = static_cast<int32_t>(k);
+  }
+  const auto take = [&](float other, int32_t other_idx) {
+    const bool is_better = other > largest || (other == largest && (idx < 0 || (other_idx >= 0 && other_idx < idx)));
+    if (is_better) largest = other, idx = other_idx;
+  };
+  for (int distance = 16; distance >= 1; distance /= 2) {
+    const float other = __shfl_xor_sync(kAllLanes, largest, distance);
+    take(other, __shfl_xor_sync(kAllLanes, idx, distance));
+  }
+  num_broken = SumOfWarp(num_broken);
+  float* const values = reinterpret_cast<float*>(SharedMemory());  // [kRowWarps], then indices, then broken ones
+  int32_t* const indices = reinterpret_cast<int32_t*>(values + kRowWarps);
+  int32_t* const broken = indices + kRowWarps;
+  if (Lane() == 0) values[Warp()] = largest, indices[Warp()] = idx, broken[Warp()] = num_broken;
+  __syncthreads();
+  if (threadIdx.x != 0) return;
+  for (int warp = 1; warp < kRowWarps; ++warp) {
+    take(values[warp], indices[warp]);
+    num_broken += broken[warp];
+  }
+  best[blockIdx.x] = num_broken == 0 ? idx : -1;
+}
+
 }  // namespace
 
 void NormRows(const NormLaunch& launch, Stream stream) {
@@ -155,6 +188,12 @@ void Combine(const kernels::CombineArgs& args, Stream stream) {
 }
 void Add(const float* source, int64_t count, float* target, Stream stream) {
   Launch(AddKernel, RowsShape((count + kRowThreads - 1) / kRowThreads), stream, source, count, target);
+}
+
+void ArgMax(const float* x, int64_t num_rows, int64_t dim, int32_t* best, Stream stream) {
+  Launch(ArgMaxKernel,
+         {.grid = dim3(static_cast<uint32_t>(num_rows)), .block = dim3(kRowThreads), .shared_bytes = 12 * kRowWarps},
+         stream, x, dim, best);
 }
 
 void Clear(float* target, int64_t count, Stream stream) {
