@@ -9,7 +9,9 @@
 
 #include <unistd.h>
 
+#include "penstock/engine/described_model.h"
 #include "penstock/engine/device.h"
+#include "penstock/engine/measure_kernels.h"
 #include "penstock/kernels/cuda/stream.h"
 #include "penstock/pack.h"
 #include "tests/engine/answers.h"
@@ -172,6 +174,27 @@ TEST(CudaDevice, IsChosenAndItsMemoryIsMostOfWhatIsFree) {
   *engine = nullptr;
   cuda::emulated::Reset();
   EXPECT_EQ(ExitCodeOf(ParseDevice("cuda:1").status()), 6);
+}
+
+// What the planner needs to know of a GPU.
+TEST(CudaDevice, ItsKernelsAreMeasured) {
+  cuda::emulated::Reset();
+  const DeviceSpec spec = ParseDevice("cuda").value().value();
+  const ModelConfig config = DescribedModel::FromFolder(Golden("olmoe-tiny").dir()).value().config();
+  const auto device = MakeCudaDevice(spec, CudaWorkspaceOf(config, 192, kGpuBytes), kGpuBytes).value();
+  RealRuntime runtime;
+  ASSERT_TRUE(device->AddLanes(runtime).ok());
+  const MeasuredProcessor measured = MeasureDevice(*device);
+  const GemmRates rates = MeasureGemm({.config = config,
+                                       .kernels = kernels::KernelsFor(kernels::Isa::kScalar),
+                                       .processor = measured,
+                                       .most_bytes = 1 << 20,
+                                       .seconds = 0},
+                                      WeightFormat::kInt8, ComputeDtype::kF32)
+                              .value();
+  EXPECT_EQ(rates.arithmetic, Arithmetic::kInt8);
+  EXPECT_EQ(rates.points.size(), 9u);
+  EXPECT_GT(rates.Seconds(1e6, 1e6), 0);
 }
 #endif
 

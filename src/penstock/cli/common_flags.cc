@@ -106,7 +106,9 @@ void AddModelFlags(CLI::App& app, ModelFlags& flags) {
   app.add_option("--memory", flags.memory,
                  "DRAM budget for everything Penstock allocates (default: 3/4 of what is free)")
       ->type_name("SIZE");
-  app.add_option("--device", engine.device, "auto, cpu or emulated[:link=4GB/s,threads=1]")->capture_default_str();
+  app.add_option("--device", engine.device,
+                 "auto (a GPU where there is one), cpu, cuda[:I[,share=S]] or emulated[:link=4GB/s,threads=1]")
+      ->capture_default_str();
   app.add_option("--schedule", flags.schedule, ScheduleHelp());
   AddPolicyFlags(app, flags);
   app.add_option("--record-routing", engine.routing_path, "write which experts each token chose, for simulations")

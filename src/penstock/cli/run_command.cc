@@ -51,6 +51,7 @@ double BytesPerToken(const DescribedModel& model, const std::string& sample) {
 
 // The planner's choice of what `options` leave open, for this machine and this job.
 absl::StatusOr<PolicyChoice> PlanJob(const InputReport& report, EngineOptions options) {
+  const std::string asked_device = options.device;
   PENSTOCK_ASSIGN_OR_RETURN(const DescribedModel model, DescribedModel::FromFolder(options.model_dir));
   PENSTOCK_ASSIGN_OR_RETURN(options.context_length, ChooseContextLength(options, model.config()));
   PENSTOCK_ASSIGN_OR_RETURN(options.memory_bytes, ChooseBudget(options.memory_bytes, /*device_bytes=*/0));
@@ -61,8 +62,10 @@ absl::StatusOr<PolicyChoice> PlanJob(const InputReport& report, EngineOptions op
   workload.prompt_tokens = std::min(workload.prompt_tokens, workload.max_prompt_tokens);
   workload.new_tokens = std::min(workload.new_tokens, options.context_length - workload.max_prompt_tokens);
   PENSTOCK_ASSIGN_OR_RETURN(const Hardware hardware, CachedProbe({.options = options, .model = &model}));
+  if (asked_device.starts_with("cuda")) options.device = "gpu";
   PENSTOCK_ASSIGN_OR_RETURN(std::vector<PolicyChoice> choices, SearchPolicies(model, hardware, workload, options));
   PolicyChoice& best = choices.front();
+  if (best.options.device == "gpu") best.options.device = asked_device == "auto" ? "cuda" : asked_device;
   LogInfo("planned for {} prompts of {} tokens and answers of {}: {:.1f} tokens per second, {:.0f} s in all",
           workload.num_requests, workload.prompt_tokens, workload.new_tokens, best.estimate.generation_tokens_per_s(),
           best.estimate.total_s());

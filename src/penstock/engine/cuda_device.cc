@@ -137,6 +137,11 @@ class CudaDevice : public Device {
         .tuning = tuning});
   }
 
+  absl::Status Wait() override {
+    PENSTOCK_CUDA_RETURN_IF_ERROR(cudaGetLastError());
+    return PENSTOCK_CUDA_STATUS(cudaStreamSynchronize(stream_));
+  }
+
   // Into what attention's scores take meanwhile.
   ProcessorRates Measure(Arithmetic arithmetic, std::span<const std::byte> bytes, double seconds) override {
     ProcessorRates rates;
@@ -178,7 +183,7 @@ class CudaDevice : public Device {
     const auto num_panels = static_cast<int64_t>(weight_bytes / PanelBytes(args.ffn_format, inner_dim));
     const int64_t num_cols = std::min(args.config.expert_dim, kPanelCols * num_panels);
     const int64_t most_rows = std::ssize(a.expert_input) / stride;
-    if (format == kernels::RowFormat::kF32 || num_cols == 0) return tuning.tiled_from;
+    if (format == kernels::RowFormat::kF32 || num_cols == 0 || weights.data == nullptr) return tuning.tiled_from;
     for (const int64_t num_rows : {16, 32, 64, 128, 256, 512}) {
       if (num_rows > most_rows || num_rows * num_cols > std::ssize(a.expert_output)) break;
       const auto seconds = [&](int64_t tiled_from) {

@@ -50,6 +50,9 @@ class Device {
   };
   virtual absl::StatusOr<std::unique_ptr<Operations>> MakeOperations(const OperationsArgs& args) = 0;
 
+  // Until everything that was given to it is done.
+  virtual absl::Status Wait() = 0;
+
   // What it can do at most, for about `seconds` each: `bytes` of its memory are read, whatever they hold. REQUIRES:
   // nothing runs there.
   virtual ProcessorRates Measure(Arithmetic arithmetic, std::span<const std::byte> bytes, double seconds) = 0;

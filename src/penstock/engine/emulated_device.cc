@@ -33,6 +33,8 @@ class EmulatedDevice : public Device {
         OpContext{args.config, args.host_kernels, pool_, args.row_formats, args.weights, args.activations});
   }
 
+  absl::Status Wait() override { return absl::OkStatus(); }
+
   ProcessorRates Measure(Arithmetic arithmetic, std::span<const std::byte> bytes, double seconds) override {
     ProcessorRates rates;
     rates.ops_per_s = OpsPerSecond(arithmetic, pool_, seconds).value_or(0);

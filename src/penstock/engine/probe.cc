@@ -18,6 +18,7 @@
 #include "penstock/base/status.h"
 #include "penstock/base/text.h"
 #include "penstock/base/thread_pool.h"
+#include "penstock/engine/device.h"
 #include "penstock/engine/disk_probe.h"
 #include "penstock/engine/formats.h"
 #include "penstock/engine/kept.h"
@@ -34,7 +35,8 @@ constexpr uint64_t kDiskFileBytes = kGiB;
 constexpr double kMachineShare = 0.4;  // of the time; the disk has the rest
 // Disks change their speed within minutes (shared ones, and those that warm up): what is known of one is soon old.
 constexpr int64_t kDiskSeconds = 600;
-constexpr double kAgainShare = 0.3;  // of the time of a first measurement
+constexpr double kLinkLatency = 8e-6;  // of a GPU's link, until it is measured
+constexpr double kAgainShare = 0.3;    // of the time of a first measurement
 
 struct Format {
   WeightFormat weights;
@@ -77,26 +79,74 @@ absl::StatusOr<std::vector<Format>> FormatsOf(const ProbeTarget& target) {
   return std::vector<Format>{{ModelFormatsOf(target.model->weights(), formats).ffn, formats.dtype}};
 }
 
-absl::Status MeasureKernels(const ProbeTarget& target, Processor& cpu) {
+absl::Status MeasureKernels(const ProbeTarget& target, const MeasuredProcessor& measured, uint64_t free_bytes,
+                            Processor& processor) {
   const ModelConfig usual = UsualShape();
-  ThreadPool pool(NumThreads(target));
-  const ThreadPool::CallerPin pin(pool);
   const char* forced_isa = std::getenv("PENSTOCK_FORCE_ISA");
   PENSTOCK_ASSIGN_OR_RETURN(const kernels::Isa isa, kernels::ChooseIsa(forced_isa == nullptr ? "" : forced_isa));
   const KernelProbe probe{.config = target.model == nullptr ? usual : target.model->config(),
                           .kernels = kernels::KernelsFor(isa),
-                          .pool = pool,
-                          .most_bytes = std::min(kGiB, ReadMachineMemory().available_bytes / 4),
+                          .processor = measured,
+                          .most_bytes = std::min(kGiB, free_bytes / 4),
                           .seconds = target.seconds / 200};
   PENSTOCK_ASSIGN_OR_RETURN(const std::vector<Format> formats, FormatsOf(target));
   for (const Format& format : formats) {
-    LogInfo("measuring kernels with weights in {}", WeightFormatName(format.weights));
+    LogInfo("measuring kernels of the {} with weights in {}", processor.name, WeightFormatName(format.weights));
     PENSTOCK_ASSIGN_OR_RETURN(GemmRates rates, MeasureGemm(probe, format.weights, format.dtype));
-    cpu.gemm.push_back(std::move(rates));
+    processor.gemm.push_back(std::move(rates));
   }
   for (const KvFormat kv : kAllKvFormats) {
     PENSTOCK_ASSIGN_OR_RETURN(AttentionRates rates, MeasureAttention(probe, kv));
-    cpu.attention.push_back(std::move(rates));
+    processor.attention.push_back(std::move(rates));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status MeasureCpu(const ProbeTarget& target, Processor& cpu) {
+  ThreadPool pool(NumThreads(target));
+  const ThreadPool::CallerPin pin(pool);
+  return MeasureKernels(target, MeasureHost(pool), ReadMachineMemory().available_bytes, cpu);
+}
+
+// The GPU that the options allow, if there is one.
+std::optional<DeviceSpec> GpuOf(const ProbeTarget& target) {
+  const std::string& name = target.options.device;
+  if (name == "cpu" || name.starts_with("emulated")) return std::nullopt;
+  const absl::StatusOr<std::optional<DeviceSpec>> device = ParseDevice(name == "gpu" ? "auto" : name);
+  return device.ok() ? *device : std::nullopt;
+}
+
+absl::Status MeasureGpu(const ProbeTarget& target, const DeviceSpec& spec, Hardware& hardware) {
+  constexpr int kThreads = 1;  // there is one number for all of it
+  const double seconds = target.seconds / 40;
+  const uint64_t budget = spec.free_bytes / 10 * 9;
+  const ModelConfig config = target.model == nullptr ? UsualShape() : target.model->config();
+  PENSTOCK_ASSIGN_OR_RETURN(
+      const std::unique_ptr<Device> device,
+      MakeCudaDevice(spec, CudaWorkspaceOf(config, std::max<int64_t>(config.max_positions, kKvPageTokens * 64), budget),
+                     budget));
+  RealRuntime runtime;
+  PENSTOCK_RETURN_IF_ERROR(device->AddLanes(runtime).status());
+  Processor gpu{.name = "gpu", .model = spec.model, .tier = "device", .num_cpus = spec.num_processors};
+  LogInfo("measuring {}", spec.model);
+  PENSTOCK_RETURN_IF_ERROR(MeasureKernels(target, MeasureDevice(*device), budget, gpu));
+  const uint64_t read_bytes = std::min(kGiB, budget / 4);
+  PENSTOCK_ASSIGN_OR_RETURN(const Arena bytes, device->memory().Map(read_bytes));
+  double read_bytes_per_s = 0;
+  for (const Arithmetic arithmetic : kAllArithmetics) {
+    const ProcessorRates rates = device->Measure(arithmetic, {bytes.data(), bytes.size_bytes()}, seconds);
+    gpu.peaks.push_back({.arithmetic = arithmetic,
+                         .instructions = arithmetic == Arithmetic::kF32 ? "fma" : "mma.sync",
+                         .rates = {{.num_threads = kThreads, .ops_per_s = rates.ops_per_s}}});
+    read_bytes_per_s = std::max(read_bytes_per_s, rates.memory_bytes_per_s);
+  }
+  hardware.processors.push_back(std::move(gpu));
+  hardware.tiers.push_back({.name = "device",
+                            .capacity_bytes = spec.total_bytes,
+                            .rates = {{.num_threads = kThreads, .read_bytes_per_s = read_bytes_per_s}}});
+  const double link = device->MeasureLink(seconds);
+  for (const char* name : {"dram_to_device", "device_to_dram"}) {
+    hardware.links.push_back({.name = name, .bytes_per_s = link, .latency_s = kLinkLatency});
   }
   return absl::OkStatus();
 }
@@ -165,6 +215,7 @@ absl::StatusOr<json::object> IdentityOf(const ProbeTarget& target) {
   }
   struct stat info = {};
   const uint64_t device = !disk.empty() && ::stat(disk.c_str(), &info) == 0 ? info.st_dev : 0;
+  const std::optional<DeviceSpec> gpu = GpuOf(target);
   const char* forced_isa = std::getenv("PENSTOCK_FORCE_ISA");
   return json::object{{"penstock", PENSTOCK_VERSION},
                       {"processor", ReplaceInvalidUtf8(CpuModel())},
@@ -175,6 +226,7 @@ absl::StatusOr<json::object> IdentityOf(const ProbeTarget& target) {
                       {"formats", std::move(names)},
                       {"shape", std::move(shape)},
                       {"disk", device},
+                      {"gpu", gpu.has_value() ? gpu->name + " " + gpu->model : ""},
                       {"direct_io", target.options.direct_io},
                       {"io_uring", target.options.io_uring}};
 }
@@ -218,7 +270,11 @@ void WriteCache(const json::object& identity, const KeptProbe& probe) {
 absl::StatusOr<Hardware> Probe(const ProbeTarget& target) {
   PENSTOCK_ASSIGN_OR_RETURN(Hardware hardware, ProbeMachine({.max_threads = NumThreads(target),
                                                              .total_seconds = target.seconds * kMachineShare}));
-  PENSTOCK_RETURN_IF_ERROR(MeasureKernels(target, hardware.processors.at(0)));
+  PENSTOCK_RETURN_IF_ERROR(MeasureCpu(target, hardware.processors.at(0)));
+  if (const std::optional<DeviceSpec> gpu = GpuOf(target); gpu.has_value()) {
+    const absl::Status measured = MeasureGpu(target, *gpu, hardware);
+    if (!measured.ok()) LogWarning("the GPU is left out: {}", Message(measured));
+  }
   const bool reads_model = ReadsModel(target);
   if (!reads_model && target.disk_dir.empty()) return hardware;
   absl::StatusOr<Link> disk = MeasureDiskOf(target, target.seconds * (1 - kMachineShare));

@@ -12,15 +12,16 @@
 namespace penstock {
 
 struct ProbeTarget {
-  EngineOptions options = {};             // threads, dtype, and how disks are read
+  EngineOptions options = {};             // threads, dtype, device, and how disks are read
   const DescribedModel* model = nullptr;  // its formats and shapes alone; null: all formats, experts of a usual shape
   // Where the disk is measured with a nameless file when there is no model whose files could be read; empty: it is not.
   std::string disk_dir = ".";
   double seconds = 20;  // about so long; kernels in all formats take ten more
 };
 
-// kResources when there is no memory to measure with, kIo when a model's files cannot be read. A disk that cannot be
-// measured is left out, with a warning.
+// With device "auto", "gpu" or "cuda..." also a GPU, where there is one: a processor "gpu", a tier "device" and the
+// links to it. kResources when there is no memory to measure with, kIo when a model's files cannot be read. A disk that
+// cannot be measured is left out, with a warning.
 absl::StatusOr<Hardware> Probe(const ProbeTarget& target);
 
 // What Probe() found earlier on this machine for such a target, or finds now; the disk of a model's files is measured

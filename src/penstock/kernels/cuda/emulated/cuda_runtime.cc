@@ -18,6 +18,12 @@
 #include <sanitizer/asan_interface.h>
 #endif
 
+namespace penstock::cuda::emulated {
+// Of the device's memory, which is poison here (simt.cc).
+void CopyBytes(void* to, const void* from, size_t size);
+void FillBytes(void* data, int value, size_t size);
+}  // namespace penstock::cuda::emulated
+
 namespace {
 
 using Lock = std::unique_lock<std::mutex>;
@@ -57,23 +63,6 @@ bool IsIn(const std::map<const std::byte*, size_t>& ranges, const void* data, si
   if (range == ranges.begin()) return false;
   --range;
   return begin + size <= range->first + range->second;
-}
-
-// Device memory stays poisoned; only what is compiled without the sanitizer's checks reads and writes it.
-__attribute__((no_sanitize_address)) void CopyBytes(void* to, const void* from, size_t size) {
-  auto* const target = static_cast<volatile unsigned char*>(to);
-  const auto* const source = static_cast<const volatile unsigned char*>(from);
-  size_t i = 0;
-  if (reinterpret_cast<uintptr_t>(to) % 8 == 0 && reinterpret_cast<uintptr_t>(from) % 8 == 0) {
-    for (; i + 8 <= size; i += 8) {
-      *reinterpret_cast<volatile uint64_t*>(target + i) = *reinterpret_cast<const volatile uint64_t*>(source + i);
-    }
-  }
-  for (; i < size; ++i) target[i] = source[i];
-}
-__attribute__((no_sanitize_address)) void Fill(void* data, int value, size_t size) {
-  auto* const target = static_cast<volatile unsigned char*>(data);
-  for (size_t i = 0; i < size; ++i) target[i] = static_cast<unsigned char>(value);
 }
 
 void Poison([[maybe_unused]] void* data, [[maybe_unused]] size_t size) {
@@ -344,13 +333,13 @@ cudaError_t cudaMemcpyAsync(void* to, const void* from, size_t size, cudaMemcpyK
       return cudaSuccess;
     }
   }
-  penstock::cuda::emulated::Enqueue(stream, [=] { CopyBytes(to, from, size); });
+  penstock::cuda::emulated::Enqueue(stream, [=] { penstock::cuda::emulated::CopyBytes(to, from, size); });
   return cudaSuccess;
 }
 cudaError_t cudaMemcpy(void* to, const void* from, size_t size, cudaMemcpyKind kind) {
   return cudaMemcpyAsync(to, from, size, kind, nullptr);
 }
 cudaError_t cudaMemset(void* data, int value, size_t size) {
-  Fill(data, value, size);
+  penstock::cuda::emulated::FillBytes(data, value, size);
   return cudaSuccess;
 }
