@@ -73,6 +73,7 @@ class CudaTables : public DeviceTables {
   }
 
   void Download(void* target, const void* source, size_t num_bytes) override {
+    if (num_bytes == 0) return;
     (void)cudaMemcpyAsync(target, source, num_bytes, cudaMemcpyDeviceToHost, stream_);
     if (cudaStreamSynchronize(stream_) != cudaSuccess) std::memset(target, 0, num_bytes);  // the task fails
   }
