@@ -36,6 +36,9 @@ class ExpertSource {
   // Issues the next page of an expert that was begun, into `slot` (nullptr in a simulation), which may be written when
   // `slot_free` have ended. The event of the last page is the expert's arrival.
   virtual Event FetchPage(int64_t key, std::byte* slot, const Events& slot_free) = 0;
+  // When it is known whether an expert that was begun arrives, if not sooner than it does: the tier below has it, and
+  // what is left is a copy.
+  virtual Event KnownAt(int64_t, const Event& arrived) const { return arrived; }
   // The next pages of an expert that was begun will not be asked for.
   virtual void Cancel(int64_t) {}
   // Experts that will be begun soon, in this order: they come into the tier below as far as there is room. What was
@@ -93,6 +96,7 @@ class DramSource : public ExpertSource {
   bool needs_finish() const override { return false; }
   bool Begin(int64_t key) override;
   Event FetchPage(int64_t key, std::byte* slot, const Events& slot_free) override;
+  Event KnownAt(int64_t key, const Event&) const override { return finishing_[static_cast<size_t>(key)].done; }
   void Cancel(int64_t key) override;
   void FetchAhead(std::span<const int64_t> keys) override;
   int64_t most_ahead() const override;

@@ -11,6 +11,7 @@
 namespace penstock {
 
 const Event& ExpertLease::arrived() const { return store_->slots_[place_.slot_idx].arrived; }
+const Event& ExpertLease::known() const { return store_->slots_[place_.slot_idx].known; }
 
 void ExpertLease::Release(const Event& last_use) {
   if (store_ != nullptr) store_->Release(place_.slot_idx, last_use);
@@ -131,6 +132,7 @@ bool ExpertStore::IssuePage() {
     if (next.streams_below) FetchAhead();
   }
   slot.arrived = source_->FetchPage(slot.key, SlotData(next.slot_idx), next.slot_free);
+  slot.known = source_->KnownAt(slot.key, slot.arrived);
   --num_waiting_pages_;
   if (--next.num_pages > 0) return true;
   const bool leaves_room_below = next.streams_below;
@@ -186,6 +188,7 @@ std::optional<ExpertLease> ExpertStore::Lease(int64_t key, FetchReason reason, b
       for (int64_t page = source_->num_pages(key); page > 0; --page) {
         slots_[slot_idx].arrived = source_->FetchPage(key, SlotData(slot_idx), slot_free);
       }
+      slots_[slot_idx].known = source_->KnownAt(key, slots_[slot_idx].arrived);
     }
   }
   Slot& slot = slots_[slot_idx];

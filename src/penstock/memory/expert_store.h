@@ -56,6 +56,8 @@ class ExpertLease {
   const ExpertPlace& place() const { return place_; }
   // Its bytes have arrived; the event's status is kIo when they have not. REQUIRES: all its pages have been issued.
   const Event& arrived() const;
+  // It is known whether they will: this event's status says so, sooner where only a copy is left to be made.
+  const Event& known() const;
   // Ends the lease; the slot may be written when `last_use` has happened. Nothing when it has ended already.
   void Release(const Event& last_use);
 
@@ -172,7 +174,7 @@ class ExpertStore {
     int64_t load_id = 0;
     bool prefetched = false;  // and not wanted since
     bool finish_counted = false;
-    Event arrived;                 // when all pages have been issued
+    Event arrived, known;          // when all pages have been issued
     std::vector<Event> last_uses;  // since it was loaded
   };
   // An expert of which pages wait to be issued.

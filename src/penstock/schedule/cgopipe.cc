@@ -47,8 +47,6 @@ class HostAttentionSchedule : public Schedule {
       if (pass.has_experts(layer_idx)) {
         if (micro_batch_idx == 0) BeginLayer(pass, layer_idx);
         prefetch_.IssuePages(pass, in_pages_ ? micro_batch_idx + 1 : num_micro_batches, num_micro_batches);
-        // Pass needs to know what has not arrived; the link has enough to do meanwhile.
-        for (const ExpertLease& lease : leases_) (void)pass.runtime().Wait(lease.arrived());
       }
       pass.PostAttention(rows, layer_idx, loaded);
       if (!pass.has_experts(layer_idx)) {

@@ -373,23 +373,22 @@ std::shared_ptr<Pass::TakenExperts> Pass::Take(int64_t layer_idx, ExpertStore& s
                                                absl::FunctionRef<bool(const ExpertPlace&)> is_wanted) {
   auto taken = std::make_shared<TakenExperts>();
   taken->store = &store;
-  Events arrived;
   int64_t num_unchecked = 0;
   for (const ExpertLease& lease : leases) {
     if (!is_wanted(lease.place())) continue;
-    const absl::Status status = args_.runtime.Wait(lease.arrived());
+    const absl::Status status = args_.runtime.Wait(lease.known());
     if (!status.ok()) {
       taken->lost.push_back({lease.place(), status});
       continue;
     }
     taken->places.push_back(lease.place());
-    arrived.push_back(lease.arrived());
+    if (!args_.runtime.Done(lease.arrived())) taken->arrived.push_back(lease.arrived());
     num_unchecked += store.TakeUnfinished(lease.place()) ? 1 : 0;
   }
   if (num_unchecked == 0) return taken;
   OperationCost cost;
   cost.bytes = static_cast<uint64_t>(num_unchecked) * args_.cost.expert_bytes();
-  Issue(ProcessorOf(store), {.name = "check", .layer_idx = layer_idx}, cost, std::move(arrived),
+  Issue(ProcessorOf(store), {.name = "check", .layer_idx = layer_idx}, cost, taken->arrived,
         [taken, pool = args_.host_pool](Operations&) { taken->checked = taken->store->Finish(taken->places, *pool); });
   return taken;
 }
@@ -430,7 +429,7 @@ Event Pass::Experts(int64_t layer_idx, ExpertStore& store, std::span<const Exper
   for (const ExpertPlace& place : taken->places) cost += args_.cost.Expert(num_rows_of(place));
   TaskLabel label{.name = "experts", .layer_idx = layer_idx};
   if (taken->places.size() == 1) label.expert_idx = store.layouts().expert_idx_of(taken->places[0].key);
-  const Event computed = Issue(ProcessorOf(store), label, cost, {},
+  const Event computed = Issue(ProcessorOf(store), label, cost, taken->arrived,
                                [taken, this](Operations& operations) { RunExperts(operations, *taken); });
   if (&store == args_.host_experts) LoadExpertOutput(layer_idx, *taken, computed);
   return computed;
@@ -442,7 +441,7 @@ Event Pass::RouteAndCompute(RowRange rows, int64_t layer_idx, std::span<const Ex
   OperationCost cost = args_.cost.Route(rows.size());
   cost += args_.cost.ExpertsOfUniformRouting(rows.size());
   cost += args_.cost.Combine(rows.size());
-  return Issue(compute(), LabelOf("experts", rows, layer_idx), cost, {}, [=, this](Operations& operations) {
+  return Issue(compute(), LabelOf("experts", rows, layer_idx), cost, taken->arrived, [=, this](Operations& operations) {
     operations.Route(rows, layer_idx);
     operations.Group(rows);
     if (args_.on_routing) args_.on_routing(layer_idx, rows, operations.Choices(rows));

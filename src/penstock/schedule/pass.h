@@ -149,8 +149,8 @@ class Pass {
   // And tells the experts' eviction how they were rated, where it wants to know. REQUIRES: as Chosen().
   Event Group(RowRange rows, int64_t layer_idx);
   // Computes those of the leased experts of a store that the rows grouped last chose. Those that did not arrive fail
-  // their rows. The leases must be held until the event. REQUIRES: their arrival has been waited for; of
-  // host_experts(), HostGroup() of these rows.
+  // their rows. The leases must be held until the event. Waits until it is known of each whether it arrives. REQUIRES:
+  // of host_experts(), HostGroup() of these rows.
   Event Experts(int64_t layer_idx, ExpertStore& store, std::span<const ExpertLease> leases);
   // Group() on the host, for its share of a layer's experts. REQUIRES: a device, and as Chosen(), with `brings_input`.
   Event HostGroup(RowRange rows, int64_t layer_idx);
@@ -173,6 +173,7 @@ class Pass {
   struct TakenExperts {
     ExpertStore* store = nullptr;
     std::vector<ExpertPlace> places;
+    Events arrived;  // of these
     std::vector<LostExpert> lost;
     std::optional<std::vector<absl::Status>> checked;  // [places.size()]: of the task that checks them, if there is one
   };

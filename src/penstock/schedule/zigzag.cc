@@ -55,7 +55,6 @@ class ZigzagSchedule : public Schedule {
           counted[expert_idx] = true;
           pass.experts().CountWanted(pass.experts().layouts().KeyOf(layer_idx, expert_idx));
         }
-        for (const ExpertLease& lease : leases) (void)pass.runtime().Wait(lease.arrived());
         last = pass.Experts(layer_idx, pass.experts(), leases);
         pass.Combine(rows, layer_idx);
       }
