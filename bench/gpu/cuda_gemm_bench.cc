@@ -90,6 +90,7 @@ absl::Status Measure(const DeviceSpec& spec) {
   const DeviceBytes w(2 * kNumExperts * PackedBytes(WeightFormat::kBF16, kExpertDim, kModelDim));
   const DeviceBytes offsets((kNumExperts + 1) * sizeof(int64_t));
   for (const DeviceBytes* bytes : {&x, &y, &w, &offsets}) PENSTOCK_RETURN_IF_ERROR(bytes->status());
+  PENSTOCK_CUDA_RETURN_IF_ERROR(cudaDeviceSynchronize());
   auto* const results = reinterpret_cast<float*>(y.data());
   for (const Kind& kind : kKinds) {
     const int num_blocks = 4 * spec.num_processors;
@@ -104,6 +105,7 @@ absl::Status Measure(const DeviceSpec& spec) {
       for (int64_t e = 0; e <= kNumExperts; ++e) ends.push_back(e * num_rows);
       PENSTOCK_CUDA_RETURN_IF_ERROR(
           cudaMemcpy(offsets.data(), ends.data(), ends.size() * sizeof(int64_t), cudaMemcpyHostToDevice));
+      PENSTOCK_CUDA_RETURN_IF_ERROR(cudaDeviceSynchronize());  // other streams do not wait for it
       for (const bool tiled : {false, true}) {
         if (kind.x_format == RowFormat::kF32 && tiled) continue;
         if (!tiled && num_rows > 1024) continue;

@@ -110,8 +110,8 @@ class CudaDevice : public Device {
       PENSTOCK_ASSIGN_OR_RETURN(stream, CudaStream::Create(spec_.device_idx));
     }
     stream_ = streams[0]->get();
-    to_device_.emplace(CudaCopier::Direction::kToDevice, streams[1]->get());
-    to_host_.emplace(CudaCopier::Direction::kToHost, streams[2]->get());
+    to_device_.emplace(CudaCopier::Direction::kToDevice, spec_.device_idx, streams[1]->get());
+    to_host_.emplace(CudaCopier::Direction::kToHost, spec_.device_idx, streams[2]->get());
     return Lanes{.compute = runtime.AddStreamLane("device_compute", std::move(streams[0])),
                  .dram_to_pinned = runtime.AddThreadLane("dram_to_pinned"),
                  .dram_to_device = runtime.AddStreamLane("dram_to_device", std::move(streams[1])),
@@ -165,7 +165,7 @@ class CudaDevice : public Device {
     if (!from.ok()) return spec_.link_bytes_per_s;
     std::memset(from->data(), 1, num_bytes);
     const ByteCopy copy{scores_.data(), from->data(), num_bytes};
-    CudaCopier copier(CudaCopier::Direction::kToDevice, stream_);
+    CudaCopier copier(CudaCopier::Direction::kToDevice, spec_.device_idx, stream_);
     return static_cast<double>(num_bytes) / BestSeconds(seconds, [&] { (void)copier.Copy({&copy, 1}); });
   }
 

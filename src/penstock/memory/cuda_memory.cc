@@ -25,8 +25,10 @@ absl::StatusOr<std::byte*> CudaMemory::Take(uint64_t size_bytes) {
 
 void CudaMemory::Release(std::byte* data, uint64_t) { (void)cudaFree(data); }
 
+// From pageable memory cudaMemcpy() returns when the bytes have left it, and other streams do not wait for it.
 absl::Status CudaMemory::Write(std::byte* to, std::span<const std::byte> from) {
-  return PENSTOCK_CUDA_STATUS(cudaMemcpy(to, from.data(), from.size(), cudaMemcpyHostToDevice));
+  PENSTOCK_CUDA_RETURN_IF_ERROR(cudaMemcpy(to, from.data(), from.size(), cudaMemcpyHostToDevice));
+  return PENSTOCK_CUDA_STATUS(cudaDeviceSynchronize());
 }
 
 absl::Status CudaMemory::Clear(std::byte* to, uint64_t size_bytes) {
@@ -56,12 +58,27 @@ void PageLockedMemory::Release(std::byte* data, uint64_t size_bytes) {
   ReleaseTo(HostMemory(), data, size_bytes);
 }
 
+// A batch takes addresses as they are: where the device has others for memory that was locked later (WSL2), or for
+// pageable memory, copies go one by one.
+CudaCopier::CudaCopier(Direction direction, int device_idx, cuda::Stream stream)
+    : direction_(direction), stream_(stream) {
+#if CUDART_VERSION >= 13000
+  int same_address = 0;
+  batches_ =
+      cudaDeviceGetAttribute(&same_address, cudaDevAttrCanUseHostPointerForRegisteredMem, device_idx) == cudaSuccess &&
+      same_address == 1;
+#else
+  (void)device_idx;
+#endif
+}
+
 absl::Status CudaCopier::Copy(std::span<const ByteCopy> copies) {
   const cudaMemcpyKind kind = direction_ == Direction::kToDevice ? cudaMemcpyHostToDevice : cudaMemcpyDeviceToHost;
-#if defined(CUDART_VERSION) && CUDART_VERSION >= 13000
+#if CUDART_VERSION >= 13000
   // Giving a copy to a stream takes longer than copying a small one: many are given at once.
   constexpr size_t kManyCopies = 4;
-  if (copies.size() >= kManyCopies) {
+  if (batches_ && copies.size() >= kManyCopies &&
+      CanRead({direction_ == Direction::kToDevice ? copies[0].from : copies[0].to, 1})) {
     std::vector<void*> to;
     std::vector<const void*> from;
     std::vector<size_t> sizes;

@@ -44,7 +44,7 @@ class PageLockedMemory : public Memory {
 class CudaCopier : public Copier {
  public:
   enum class Direction : uint8_t { kToDevice, kToHost };
-  CudaCopier(Direction direction, cuda::Stream stream) : direction_(direction), stream_(stream) {}
+  CudaCopier(Direction direction, int device_idx, cuda::Stream stream);
 
   absl::Status Copy(std::span<const ByteCopy> copies) override;
   bool CanRead(std::span<const std::byte> bytes) const override;
@@ -52,6 +52,7 @@ class CudaCopier : public Copier {
  private:
   Direction direction_;
   cuda::Stream stream_;
+  bool batches_ = false;  // copies between memory that is page-locked
 };
 
 }  // namespace penstock

@@ -17,7 +17,7 @@ constexpr std::chrono::microseconds kLooksOut{50};
 class CudaStream::EventMark : public Mark {
  public:
   // An event that could not be made or recorded stands for work that failed.
-  EventMark(int device_idx, cuda::Stream stream) {
+  EventMark(int device_idx, cuda::Stream stream) : stream_(stream) {
     status_ = PENSTOCK_CUDA_STATUS(cudaSetDevice(device_idx));
     if (status_.ok()) {
       status_ = PENSTOCK_CUDA_STATUS(cudaEventCreateWithFlags(&event_, cudaEventDisableTiming | cudaEventBlockingSync));
@@ -30,8 +30,10 @@ class CudaStream::EventMark : public Mark {
 
   const absl::Status& status() const { return status_; }
   cudaEvent_t event() const { return event_; }
+  cuda::Stream stream() const { return stream_; }
 
  private:
+  cuda::Stream stream_;
   cudaEvent_t event_ = nullptr;
   absl::Status status_;
 };
@@ -44,6 +46,7 @@ absl::StatusOr<std::unique_ptr<CudaStream>> CudaStream::Create(int device_idx) {
 }
 
 CudaStream::~CudaStream() {
+  (void)cudaSetDevice(device_idx_);
   (void)cudaStreamSynchronize(stream_);
   (void)cudaStreamDestroy(stream_);
 }
@@ -58,12 +61,17 @@ std::shared_ptr<DeviceStream::Mark> CudaStream::Record() { return std::make_shar
 
 void CudaStream::WaitFor(const std::shared_ptr<Mark>& mark) {
   const auto& other = static_cast<const EventMark&>(*mark);
-  if (other.status().ok()) (void)cudaStreamWaitEvent(stream_, other.event(), 0);
+  (void)cudaSetDevice(device_idx_);
+  // Without an event the host waits: order comes first.
+  if (!other.status().ok() || cudaStreamWaitEvent(stream_, other.event(), 0) != cudaSuccess) {
+    (void)cudaStreamSynchronize(other.stream());
+  }
 }
 
 absl::Status CudaStream::Synchronise(const Mark& mark) {
   const auto& own = static_cast<const EventMark&>(mark);
   PENSTOCK_RETURN_IF_ERROR(own.status());
+  PENSTOCK_CUDA_RETURN_IF_ERROR(cudaSetDevice(device_idx_));
   const auto begin = std::chrono::steady_clock::now();
   while (std::chrono::steady_clock::now() - begin < kLooksOut) {
     const cudaError_t error = cudaEventQuery(own.event());

@@ -19,6 +19,7 @@ PENSTOCK_DEVICE void Keep(float value, float* results) {
 PENSTOCK_KERNEL(kPeakThreads) PeakF32Kernel(float start, float* results) {
   float sums[4 * kChains];
   for (int i = 0; i < 4 * kChains; ++i) sums[i] = start + static_cast<float>(i);
+#pragma unroll 1
   for (int step = 0; step < kPeakSteps; ++step) {
 #pragma unroll
     for (int i = 0; i < 4 * kChains; ++i) sums[i] = __fmaf_rn(sums[i], start, start);
@@ -31,6 +32,7 @@ PENSTOCK_KERNEL(kPeakThreads) PeakF32Kernel(float start, float* results) {
 PENSTOCK_KERNEL(kPeakThreads) PeakBf16Kernel(uint32_t start, float* results) {
   float sums[kChains][4] = {};
   const uint32_t a[4] = {start, start + threadIdx.x, start, start}, b[2] = {start, start + threadIdx.x};
+#pragma unroll 1
   for (int step = 0; step < kPeakSteps; ++step) {
 #pragma unroll
     for (int i = 0; i < kChains; ++i) MultiplyBf16(sums[i], a, b);
@@ -43,6 +45,7 @@ PENSTOCK_KERNEL(kPeakThreads) PeakBf16Kernel(uint32_t start, float* results) {
 PENSTOCK_KERNEL(kPeakThreads) PeakCodesKernel(uint32_t start, float* results) {
   int32_t sums[kChains][4] = {};
   const uint32_t a[4] = {start, start + threadIdx.x, start, start}, b[2] = {start, start + threadIdx.x};
+#pragma unroll 1
   for (int step = 0; step < kPeakSteps; ++step) {
 #pragma unroll
     for (int i = 0; i < kChains; ++i) MultiplyCodes(sums[i], a, b);

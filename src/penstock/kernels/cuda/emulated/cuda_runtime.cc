@@ -178,6 +178,10 @@ cudaError_t cudaGetDeviceProperties(cudaDeviceProp* properties, int device) {
                  .minor = 0};
   return cudaSuccess;
 }
+cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr, int) {
+  *value = 1;
+  return cudaSuccess;
+}
 cudaError_t cudaMemGetInfo(size_t* free, size_t* total) {
   State& state = TheState();
   const Lock lock(state.mutex);
@@ -334,6 +338,23 @@ cudaError_t cudaMemcpyAsync(void* to, const void* from, size_t size, cudaMemcpyK
     }
   }
   penstock::cuda::emulated::Enqueue(stream, [=] { penstock::cuda::emulated::CopyBytes(to, from, size); });
+  return cudaSuccess;
+}
+cudaError_t cudaMemcpyBatchAsync(void* const* to, const void* const* from, const size_t* sizes, size_t count,
+                                 cudaMemcpyAttributes* attributes, size_t* firsts, size_t num_attributes,
+                                 cudaStream_t stream) {
+  if (stream == nullptr || count == 0 || num_attributes != 1 || firsts[0] != 0 ||
+      attributes[0].srcAccessOrder == cudaMemcpySrcAccessOrderInvalid) {
+    return Return(cudaErrorInvalidValue);
+  }
+  for (size_t i = 0; i < count; ++i) {
+    cudaPointerAttributes target = {};
+    (void)cudaPointerGetAttributes(&target, to[i]);
+    const cudaMemcpyKind kind = target.type == cudaMemoryTypeDevice ? cudaMemcpyHostToDevice : cudaMemcpyDeviceToHost;
+    if (sizes[i] == 0) return Return(cudaErrorInvalidValue);
+    const cudaError_t error = cudaMemcpyAsync(to[i], from[i], sizes[i], kind, stream);
+    if (error != cudaSuccess) return error;
+  }
   return cudaSuccess;
 }
 cudaError_t cudaMemcpy(void* to, const void* from, size_t size, cudaMemcpyKind kind) {
