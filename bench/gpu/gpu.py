@@ -91,7 +91,7 @@ def machine():
     return {"cpu": cpu, "cpus": os.cpu_count(), "memory_bytes": os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"),
             "gpu": try_output(["nvidia-smi", "--query-gpu=name,memory.total,driver_version,pcie.link.gen.current,pcie.link.width.current",
                                "--format=csv,noheader"]),
-            "commit": os.environ.get("PENSTOCK_COMMIT") or try_output(["git", "-C", ROOT, "rev-parse", "--short", "HEAD"])}
+            "commit": try_output(["git", "-C", ROOT, "rev-parse", "--short", "HEAD"])}
 
 
 # Building
@@ -129,7 +129,7 @@ class Bench:
         self.args, self.report = args, report
         self.folder = pathlib.Path(args.work or tempfile.mkdtemp(prefix="penstock-gpu-"))
         self.folder.mkdir(exist_ok=True)
-        self.environment = {**os.environ, "PENSTOCK_TEST_SOURCE_DIR": str(ROOT)}
+        self.environment = dict(os.environ)
         if args.kit is None:
             self.tree = build()
         else:
@@ -140,8 +140,8 @@ class Bench:
             if (self.tree / "commit").exists():
                 report.data["machine"]["commit"] = (self.tree / "commit").read_text().strip()
 
-    def run(self, *command, timeout=None):
-        return output_of([self.tree / command[0], *command[1:]], env=self.environment, timeout=timeout)
+    def run(self, *command, timeout=None, environment=None):
+        return output_of([self.tree / command[0], *command[1:]], env=environment or self.environment, timeout=timeout)
 
     def penstock(self, *flags):
         return self.run("bin/penstock", *flags, timeout=max(30, self.report.left()))
@@ -152,7 +152,8 @@ class Bench:
     # Tests
 
     def test(self, name):
-        text = self.run(f"tests/{name}", timeout=max(60, self.report.left() / 3))
+        text = self.run(f"tests/{name}", timeout=max(60, self.report.left() / 3),
+                        environment={**self.environment, "PENSTOCK_TEST_SOURCE_DIR": str(ROOT)})
         passed = [line for line in text.splitlines() if "PASSED" in line]
         return {"passed": passed[-1] if passed else text[-300:]}
 
@@ -199,7 +200,7 @@ class Bench:
 
     def predictions(self, model, num_layers):
         hardware, errors = self.folder / "hardware.json", {}
-        self.penstock("probe", "--model", model, "--device", "cuda", "--output", hardware, "--seconds", 10, "--quiet")
+        self.penstock("probe", "--model", model, "--output", hardware, "--seconds", 10, "--quiet")
         for name, sequences in (("cgopipe", 64), ("klotski", 64), ("zigzag", 64), ("on-demand", 1)):
             lines = self.rates(model, {"schedule": name}, sequences, "--micro-batch-size", 32, "--hardware", hardware, "--record-routing",
                                self.folder / f"routing-{name}", "--gpu-memory", f"{FULL_GPU_MEMORY * num_layers // FULL_LAYERS}B")

@@ -57,7 +57,7 @@ std::vector<Answer> OfTheHost(EngineOptions options, const std::vector<Request>&
 
 std::vector<Request> FewRequests(const Golden& golden) {
   std::vector<Request> requests = Requests(golden);
-  requests.resize(3);
+  requests.resize(2);
   return requests;
 }
 

@@ -76,5 +76,16 @@ TEST(GemmRates, AreReadBetweenTheirPointsAndBeyond) {
   EXPECT_EQ(rates.Seconds(100, 0), 0);
 }
 
+TEST(Hardware, WhatNobodyMeasuredOfAMemoryStaysUnknown) {
+  Hardware hardware;
+  hardware.tiers.push_back(
+      {.name = "device", .capacity_bytes = 1 << 30, .rates = {{.num_threads = 1, .read_bytes_per_s = 2e12}}});
+  const json::object json = ToJson(hardware);
+  const Hardware again = ParseHardware(json).value();
+  EXPECT_EQ(again.FindTier("device")->ReadRate(), 2e12);
+  EXPECT_EQ(again.FindTier("device")->rates[0].copy_bytes_per_s, 0);
+  EXPECT_EQ(ToJson(again), json);
+}
+
 }  // namespace
 }  // namespace penstock

@@ -84,10 +84,25 @@ std::string KernelTable(const Processor& cpu) {
   return out + "\n";
 }
 
-std::string DiskTable(const Link& disk) {
-  std::string out = fmt::format("\n{}: {:.2f} GB/s for long\n{:>15}{:>15}{:>15}\n", disk.name, 1e-9 * disk.bytes_per_s,
-                                "read", "under way", "GB/s");
-  for (const TransferRate& rate : disk.rates) {
+std::string DeviceTable(const Hardware& hardware, const Processor& device) {
+  std::string out = fmt::format("\n{:<18}{}\n", "device", Printable(device.model));
+  if (const MemoryTier* memory = hardware.FindTier(device.tier); memory != nullptr) {
+    out += fmt::format("{:<18}{}, read at {:.0f} GB/s\n", "its memory", FormatBytes(memory->capacity_bytes),
+                       1e-9 * memory->ReadRate());
+  }
+  for (const ComputePeak& peak : device.peaks) {
+    out += fmt::format("{:<18}{:.1f} {} ({})\n", ArithmeticName(peak.arithmetic),
+                       device.PeakOps(peak.arithmetic) / UnitOf(peak.arithmetic).ops_per_s,
+                       UnitOf(peak.arithmetic).name, peak.instructions);
+  }
+  return out + KernelTable(device);
+}
+
+std::string LinkTable(const Link& link) {
+  std::string out = fmt::format("\n{}: {:.2f} GB/s for long\n", link.name, 1e-9 * link.bytes_per_s);
+  if (link.rates.empty()) return out;
+  out += fmt::format("{:>15}{:>15}{:>15}\n", "read", "under way", "GB/s");
+  for (const TransferRate& rate : link.rates) {
     out += fmt::format("{:>15}{:>15}{:>15.2f}\n", FormatBytes(rate.transfer_bytes), rate.num_under_way,
                        1e-9 * rate.bytes_per_s);
   }
@@ -119,7 +134,8 @@ absl::StatusOr<int> ProbeCommand(const ProbeFlags& flags) {
     PENSTOCK_RETURN_IF_ERROR(WriteFully(output.get(), json, flags.output_path));
   }
   std::string table = Table(hardware) + KernelTable(hardware.processors.at(0));
-  for (const Link& link : hardware.links) table += DiskTable(link);
+  for (size_t i = 1; i < hardware.processors.size(); ++i) table += DeviceTable(hardware, hardware.processors[i]);
+  for (const Link& link : hardware.links) table += LinkTable(link);
   PENSTOCK_RETURN_IF_ERROR(WriteFully(STDOUT_FILENO, flags.as_json ? json : table, "stdout"));
   return 0;
 }

@@ -84,10 +84,11 @@ json::object ProcessorJson(const Processor& processor) {
 json::object TierJson(const MemoryTier& tier) {
   json::array rates;
   for (const MemoryRates& rate : tier.rates) {
-    rates.push_back(json::object{{"threads", rate.num_threads},
-                                 {"read_bytes_per_second", rate.read_bytes_per_s},
-                                 {"write_bytes_per_second", rate.write_bytes_per_s},
-                                 {"copy_bytes_per_second", rate.copy_bytes_per_s}});
+    json::object object = {{"threads", rate.num_threads}, {"read_bytes_per_second", rate.read_bytes_per_s}};
+    // Of a device's memory nobody asks for these.
+    if (rate.write_bytes_per_s > 0) object["write_bytes_per_second"] = rate.write_bytes_per_s;
+    if (rate.copy_bytes_per_s > 0) object["copy_bytes_per_second"] = rate.copy_bytes_per_s;
+    rates.push_back(std::move(object));
   }
   return {{"name", tier.name}, {"capacity_bytes", tier.capacity_bytes}, {"rates", std::move(rates)}};
 }
@@ -200,7 +201,7 @@ class HardwareReader {
     for (const json::value& item : Array(object, "rates")) {
       const json::object& rates = Object(item, "rates");
       tier.rates.push_back({Count(rates, "threads"), Rate(rates, "read_bytes_per_second"),
-                            Rate(rates, "write_bytes_per_second"), Rate(rates, "copy_bytes_per_second")});
+                            RateOr0(rates, "write_bytes_per_second"), RateOr0(rates, "copy_bytes_per_second")});
     }
     return tier;
   }
@@ -229,6 +230,10 @@ class HardwareReader {
     if (found != nullptr && found->is_number() && found->to_number<double>() > 0) return found->to_number<double>();
     Refuse(field, "a positive number");
     return 0;
+  }
+  // Absent: unknown.
+  double RateOr0(const json::object& object, std::string_view field) {
+    return object.if_contains(json::string_view(field)) == nullptr ? 0 : Rate(object, field);
   }
   double NumberOr(const json::object& object, std::string_view field, double absent, double least, double most) {
     const json::value* found = object.if_contains(json::string_view(field));

@@ -83,8 +83,8 @@ struct Processor {
 struct MemoryRates {
   int num_threads = 0;
   double read_bytes_per_s = 0;
-  double write_bytes_per_s = 0;
-  double copy_bytes_per_s = 0;  // of bytes copied, each of which is read once and written once
+  double write_bytes_per_s = 0;  // 0: unknown, like copies
+  double copy_bytes_per_s = 0;   // of bytes copied, each of which is read once and written once
 };
 
 struct MemoryTier {
