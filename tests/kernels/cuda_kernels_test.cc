@@ -545,7 +545,7 @@ TEST(CudaKernelsTest, AttentionHasTheHostsBits) {
       for (int64_t pos = 0; pos < length; ++pos) {
         stored_positions.push_back(pos);
         stored_first_page.push_back(num_pages);
-        if (pos + 3 < length) continue;
+        if (pos + 11 < length) continue;
         positions.push_back(pos);
         first_page.push_back(num_pages);
       }
@@ -574,7 +574,7 @@ TEST(CudaKernelsTest, AttentionHasTheHostsBits) {
     const int64_t kv_dim = c.num_kv_heads * c.head_dim, q_dim = c.num_heads * c.head_dim;
     const std::vector<float> k = RandomFloats(num_stored * kv_dim, 22), v = RandomFloats(num_stored * kv_dim, 23),
                              q = RandomFloats(num_rows * q_dim, 24);
-    const OnDevice<float> device_k(k), device_v(v), device_q(q), out(Size(num_rows * q_dim));
+    const OnDevice<float> device_k(k), device_v(v), device_q(q);
     StoreKv(rows, device_k.data(), device_v.data(), kStream);
     for (int64_t row = 0; row < num_stored; ++row) {
       for (int64_t head = 0; head < c.num_kv_heads; ++head) {
@@ -593,18 +593,7 @@ TEST(CudaKernelsTest, AttentionHasTheHostsBits) {
     rows.first_page = device_first_page.data();
     rows.positions = device_positions.data();
     constexpr int64_t kMaxPositions = 144;
-    const OnDevice<float> scores(Size(num_rows * c.num_heads * kMaxPositions)), totals(Size(num_rows * c.num_heads));
     const float scale = 1.0f / std::sqrt(static_cast<float>(c.head_dim));
-    Attention({.rows = rows,
-               .num_heads = c.num_heads,
-               .window = c.window,
-               .scale = scale,
-               .q = device_q.data(),
-               .out = out.data(),
-               .max_positions = kMaxPositions,
-               .scores = scores.data(),
-               .totals = totals.data()},
-              kStream);
     std::vector<float> expected(q.size());
     std::vector<float> scratch(Size(kernels::AttentionScratchFloats(group, c.head_dim, kMaxPositions + 1)));
     for (int64_t row = 0; row < num_rows; ++row) {
@@ -626,7 +615,23 @@ TEST(CudaKernelsTest, AttentionHasTheHostsBits) {
                           .out_stride = q_dim});
       }
     }
-    EXPECT_EQ(BitDifference(out.ToHost(), expected), "");
+    // Row by row, and several of a sequence in a block.
+    for (const bool share_pages : {false, true}) {
+      const OnDevice<float> scores(Size(num_rows * c.num_heads * kMaxPositions)), totals(Size(num_rows * c.num_heads)),
+          out(Size(num_rows * q_dim));
+      Attention({.rows = rows,
+                 .num_heads = c.num_heads,
+                 .window = c.window,
+                 .scale = scale,
+                 .q = device_q.data(),
+                 .out = out.data(),
+                 .max_positions = kMaxPositions,
+                 .scores = scores.data(),
+                 .totals = totals.data(),
+                 .rows_share_pages = share_pages},
+                kStream);
+      EXPECT_EQ(BitDifference(out.ToHost(), expected), "") << share_pages;
+    }
   }
 }
 

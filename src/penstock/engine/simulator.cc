@@ -77,7 +77,8 @@ absl::StatusOr<std::unique_ptr<PassSimulator>> MakeSimulator(const SimulationInp
     args.device = {.room = shrink({plan.device.num_expert_slots, plan.device.num_pinned_experts}, policy.eviction),
                    .staged_pages = plan.device.holds_kv_cache
                                        ? 0
-                                       : NumStagedPages(plan, inputs.config, inputs.plan.model_formats.kv)};
+                                       : NumStagedPages(plan, inputs.config, inputs.plan.model_formats.kv),
+                   .reads_dram = policy.device->kind == DeviceKind::kCuda};  // unless pages cannot be locked
   }
   return PassSimulator::Create(std::move(args));
 }

@@ -142,12 +142,14 @@ void CudaOperations::StoreKv(const RowBatch& batch, RowRange rows, const KvView&
 }
 
 void CudaOperations::Attend(const RowBatch& batch, RowRange rows, const KvView& kv) {
+  bool share_pages = false;
+  for (size_t i = 1; i < kv.pages.size(); ++i) share_pages |= kv.pages[i].data() == kv.pages[i - 1].data();
   ForEachKvPart(batch, rows, kv,
-                [&](int64_t first_row, const cuda::KvRows& part) { AttendPart(batch, first_row, part); });
+                [&](int64_t first_row, const cuda::KvRows& part) { AttendPart(batch, first_row, part, share_pages); });
 }
 
 // As many rows at a time as there is room for the scores of.
-void CudaOperations::AttendPart(const RowBatch& batch, int64_t first_row, cuda::KvRows part) {
+void CudaOperations::AttendPart(const RowBatch& batch, int64_t first_row, cuda::KvRows part, bool share_pages) {
   const ModelConfig& config = args_.config;
   Activations& a = args_.activations;
   const auto room = static_cast<int64_t>(args_.attention_scores.size());
@@ -171,7 +173,8 @@ void CudaOperations::AttendPart(const RowBatch& batch, int64_t first_row, cuda::
                      .out = a.attended.data() + first_row * config.q_dim(),
                      .max_positions = max_positions,
                      .scores = scores,
-                     .totals = scores + num_rows * config.num_heads * max_positions},
+                     .totals = scores + num_rows * config.num_heads * max_positions,
+                     .rows_share_pages = share_pages},
                     args_.stream);
     part.first_page += num_rows;
     part.positions += num_rows;

@@ -80,7 +80,7 @@ class CudaOperations : public Operations {
   // Calls visit(first row, their number, their pages on the device) for parts of `rows` whose tables fit.
   template <typename Visit>
   void ForEachKvPart(const RowBatch& batch, RowRange rows, const KvView& kv, const Visit& visit);
-  void AttendPart(const RowBatch& batch, int64_t first_row, cuda::KvRows part);
+  void AttendPart(const RowBatch& batch, int64_t first_row, cuda::KvRows part, bool share_pages);
 
   Args args_;
   RowRange grouped_;

@@ -39,6 +39,7 @@ absl::StatusOr<std::unique_ptr<PassSimulator>> PassSimulator::Create(Args args) 
                     .finish_lane = s.runtime_.AddLane("host_finish", a.rates.host_compute),
                     .dram_to_pinned_lane = s.runtime_.AddLane("dram_to_pinned", a.rates.dram_to_pinned),
                     .dram_to_device_lane = s.device_.dram_to_device_lane,
+                    .reads_dram = a.device->reads_dram,
                     .preload = PreloadOf(a.schedule)};
   }
   PENSTOCK_ASSIGN_OR_RETURN(s.experts_, ExpertTiers::Create(tiers));

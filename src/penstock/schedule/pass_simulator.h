@@ -24,6 +24,7 @@ class PassSimulator {
   struct Device {
     ExpertRoom room;
     int64_t staged_pages = 0;  // of KV; 0: the KV cache lies there
+    bool reads_dram = false;   // its copies can read the experts in DRAM as they lie
   };
   struct Args {
     const ModelConfig& config;  // outlives the simulator

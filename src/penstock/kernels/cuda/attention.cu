@@ -1,5 +1,6 @@
 // Attention over KV pages: the host's order of sums, so its bits. Three kernels: scores, which are independent of each
-// other; softmax; p . V, whose positions come one after the other, but whose dimensions are independent.
+// other; softmax; p . V, whose positions come one after the other, but whose dimensions are independent. Blocks have
+// some rows where neighbours are of one sequence, as in prompts: K and V then come once for all of them.
 #include "penstock/kernels/cuda/cuda_kernels.h"
 #include "penstock/kernels/cuda/math.cuh"
 #include "penstock/tensor/kv_block.h"
@@ -11,7 +12,9 @@ constexpr int kStoreThreads = 128;
 constexpr int kScoreThreads = 128;  // positions of a block
 constexpr int kSoftmaxThreads = 256;
 constexpr int kValueDims = 32;  // dimensions of a block
-constexpr int kHeadsAtOnce = 8;
+constexpr int kQueriesAtOnce = 8;
+constexpr int kMostRowsOfBlock = 8;
+constexpr size_t kMostQueryBytes = 40 * 1024;  // of shared memory
 
 PENSTOCK_DEVICE std::byte* BlockOf(const KvRows& rows, int64_t row, int64_t page, int64_t head) {
   return rows.pages[rows.first_page[row] + page] + rows.first_block_bytes + head * rows.block_bytes;
@@ -83,74 +86,118 @@ PENSTOCK_DEVICE float KvFloat(KvFormat format, const std::byte* source) {
                                   : FromBf16Bits(*reinterpret_cast<const uint16_t*>(source));
 }
 
-// Grid: positions, KV heads, rows. A thread has a position and all query heads of its KV head.
-PENSTOCK_KERNEL(kScoreThreads) ScoresKernel(const AttentionLaunch args) {
-  const int64_t row = blockIdx.z, kv_head = blockIdx.y, group = args.num_heads / args.rows.num_kv_heads;
-  const int64_t head_dim = args.rows.head_dim;
-  const Attended attended = AttendedBy(args, row);
+// Rows [begin, end) see the same pages, and what the first and the last of them attend to.
+struct RowRun {
+  int64_t begin, end;
+  Attended first_row, last_row;
+};
+PENSTOCK_DEVICE RowRun RunFrom(const AttentionLaunch& args, int64_t begin, int64_t limit) {
+  int64_t end = begin + 1;
+  while (end < limit && args.rows.first_page[end] == args.rows.first_page[begin]) ++end;
+  return {begin, end, AttendedBy(args, begin), AttendedBy(args, end - 1)};
+}
+
+// Queries of a run: the heads of a row's group one after the other, row after row.
+struct Query {
+  int64_t row, head;
+};
+PENSTOCK_DEVICE Query QueryAt(const AttentionLaunch& args, const RowRun& run, int64_t kv_head, int64_t idx) {
+  const int64_t group = args.num_heads / args.rows.num_kv_heads;
+  return {run.begin + idx / group, kv_head * group + idx % group};
+}
+
+// One position and all queries of a run; q [num_queries, head_dim] as the kernel below leaves it.
+PENSTOCK_DEVICE void ScorePosition(const AttentionLaunch& args, const RowRun& run, int64_t kv_head, const float* q,
+                                   int64_t pos) {
+  const int64_t head_dim = args.rows.head_dim, code_dims = (head_dim + 3) / 4 * 4, token = pos % kKvPageTokens;
+  const int64_t num_queries = (run.end - run.begin) * (args.num_heads / args.rows.num_kv_heads);
   const KvBlock block = {args.rows.format, head_dim};
-  const bool is_int8 = args.rows.format == KvFormat::kInt8;
-  const int64_t code_dims = (head_dim + 3) / 4 * 4;
-  // q [group, head_dim]; for int8 codes [group, code_dims] and for each head its scale and what takes kKvCodeOffset
-  // out.
-  float* const q = reinterpret_cast<float*>(SharedMemory());
-  int8_t* const codes = reinterpret_cast<int8_t*>(q + 2 * group);
-  const float* const source = args.q + (row * args.num_heads + kv_head * group) * head_dim;
-  if (attended.base + static_cast<int64_t>(blockIdx.x) * kScoreThreads >= attended.end) return;
-  if (is_int8) {
-    for (int64_t g = Warp(); g < group; g += kScoreThreads / kWarpThreads) {
-      const CodeScale scale = ScaleOfWarp(source + g * head_dim, head_dim);
-      int32_t sum = 0;
-      for (int64_t d = Lane(); d < code_dims; d += kWarpThreads) {
-        const int32_t code = d < head_dim ? CodeOf(source[g * head_dim + d], scale) : 0;
-        codes[g * code_dims + d] = static_cast<int8_t>(code);
-        sum += code;
-      }
-      sum = SumOfWarp(sum);
-      if (Lane() == 0) {
-        q[2 * g] = scale.scale;
-        reinterpret_cast<int32_t*>(q)[2 * g + 1] = -kKvCodeOffset * sum;
-      }
-    }
-  } else {
-    for (int64_t i = threadIdx.x; i < group * head_dim; i += kScoreThreads) q[i] = source[i];
-  }
-  __syncthreads();
-  const int64_t pos = attended.base + static_cast<int64_t>(blockIdx.x) * kScoreThreads + threadIdx.x;
-  if (pos < attended.first || pos >= attended.end) return;
-  const int64_t token = pos % kKvPageTokens;
-  const std::byte* const k = BlockOf(args.rows, row, pos / kKvPageTokens, kv_head);
-  for (int64_t first = 0; first < group; first += kHeadsAtOnce) {
-    const int num_heads = static_cast<int>(group - first < kHeadsAtOnce ? group - first : kHeadsAtOnce);
-    if (is_int8) {
-      int32_t dots[kHeadsAtOnce] = {};
+  const std::byte* const k = BlockOf(args.rows, run.begin, pos / kKvPageTokens, kv_head);
+  const int8_t* const codes = reinterpret_cast<const int8_t*>(q + 2 * num_queries);
+  for (int64_t first = 0; first < num_queries; first += kQueriesAtOnce) {
+    const int count = static_cast<int>(num_queries - first < kQueriesAtOnce ? num_queries - first : kQueriesAtOnce);
+    float scores[kQueriesAtOnce] = {};
+    if (args.rows.format == KvFormat::kInt8) {
+      int32_t dots[kQueriesAtOnce] = {};
       for (int64_t d = 0; d < code_dims; d += 4) {
         const std::byte* const step = k + block.k_offset(d, token);
 #pragma unroll
-        for (int h = 0; h < kHeadsAtOnce; ++h) {
-          if (h >= num_heads) break;
-          const int8_t* const own = codes + (first + h) * code_dims + d;
-          for (int i = 0; i < 4; ++i) dots[h] += static_cast<int32_t>(static_cast<uint8_t>(step[i])) * own[i];
+        for (int i = 0; i < kQueriesAtOnce; ++i) {
+          if (i >= count) break;
+          const int8_t* const own = codes + (first + i) * code_dims + d;
+          for (int j = 0; j < 4; ++j) dots[i] += static_cast<int32_t>(static_cast<uint8_t>(step[j])) * own[j];
         }
       }
       const float k_scale = reinterpret_cast<const float*>(k + block.k_scales_offset())[token];
-      for (int h = 0; h < num_heads; ++h) {
-        const int32_t dot = dots[h] + reinterpret_cast<const int32_t*>(q)[2 * (first + h) + 1];
-        ScoresOf(args, row, kv_head * group + first + h)[pos - attended.base] =
-            __int2float_rn(dot) * (k_scale * q[2 * (first + h)]);
+#pragma unroll
+      for (int i = 0; i < kQueriesAtOnce; ++i) {
+        if (i >= count) break;
+        const int32_t dot = dots[i] + reinterpret_cast<const int32_t*>(q)[2 * (first + i) + 1];
+        scores[i] = __int2float_rn(dot) * (k_scale * q[2 * (first + i)]);
       }
     } else {
-      float sums[kHeadsAtOnce] = {};
       for (int64_t d = 0; d < head_dim; ++d) {
         const float value = KvFloat(args.rows.format, k + block.k_offset(d, token));
 #pragma unroll
-        for (int h = 0; h < kHeadsAtOnce; ++h) {
-          if (h < num_heads) sums[h] = __fmaf_rn(q[(first + h) * head_dim + d], value, sums[h]);
+        for (int i = 0; i < kQueriesAtOnce; ++i) {
+          if (i < count) scores[i] = __fmaf_rn(q[(first + i) * head_dim + d], value, scores[i]);
         }
       }
-      for (int h = 0; h < num_heads; ++h)
-        ScoresOf(args, row, kv_head * group + first + h)[pos - attended.base] = sums[h];
     }
+#pragma unroll
+    for (int i = 0; i < kQueriesAtOnce; ++i) {
+      if (i >= count) break;
+      const Query query = QueryAt(args, run, kv_head, first + i);
+      const Attended attended = AttendedBy(args, query.row);
+      if (pos < attended.first || pos >= attended.end) continue;
+      ScoresOf(args, query.row, query.head)[pos - attended.base] = scores[i];
+    }
+  }
+}
+
+// Grid: positions, KV heads, blocks of rows. A thread has a position and all queries of a run.
+PENSTOCK_KERNEL(kScoreThreads) ScoresKernel(const AttentionLaunch args, int rows_of_block) {
+  const int64_t kv_head = blockIdx.y, group = args.num_heads / args.rows.num_kv_heads, head_dim = args.rows.head_dim;
+  const int64_t code_dims = (head_dim + 3) / 4 * 4;
+  const int64_t first_row = static_cast<int64_t>(blockIdx.z) * rows_of_block;
+  const int64_t limit = first_row + rows_of_block < args.rows.num_rows ? first_row + rows_of_block : args.rows.num_rows;
+  float* const q = reinterpret_cast<float*>(SharedMemory());
+  for (int64_t begin = first_row; begin < limit;) {
+    const RowRun run = RunFrom(args, begin, limit);
+    begin = run.end;
+    const int64_t first_pos = run.first_row.base + static_cast<int64_t>(blockIdx.x) * kScoreThreads;
+    if (first_pos >= run.last_row.end) continue;
+    const int64_t num_queries = (run.end - run.begin) * group;
+    // q [num_queries, head_dim]; for int8 of each query its scale and what takes kKvCodeOffset out, then codes
+    // [num_queries, code_dims].
+    __syncthreads();
+    if (args.rows.format == KvFormat::kInt8) {
+      int8_t* const codes = reinterpret_cast<int8_t*>(q + 2 * num_queries);
+      for (int64_t i = Warp(); i < num_queries; i += kScoreThreads / kWarpThreads) {
+        const Query query = QueryAt(args, run, kv_head, i);
+        const float* const source = args.q + (query.row * args.num_heads + query.head) * head_dim;
+        const CodeScale scale = ScaleOfWarp(source, head_dim);
+        int32_t sum = 0;
+        for (int64_t d = Lane(); d < code_dims; d += kWarpThreads) {
+          const int32_t code = d < head_dim ? CodeOf(source[d], scale) : 0;
+          codes[i * code_dims + d] = static_cast<int8_t>(code);
+          sum += code;
+        }
+        sum = SumOfWarp(sum);
+        if (Lane() == 0) {
+          q[2 * i] = scale.scale;
+          reinterpret_cast<int32_t*>(q)[2 * i + 1] = -kKvCodeOffset * sum;
+        }
+      }
+    } else {
+      for (int64_t i = threadIdx.x; i < num_queries * head_dim; i += kScoreThreads) {
+        const Query query = QueryAt(args, run, kv_head, i / head_dim);
+        q[i] = args.q[(query.row * args.num_heads + query.head) * head_dim + i % head_dim];
+      }
+    }
+    __syncthreads();
+    const int64_t pos = first_pos + threadIdx.x;
+    if (pos >= run.first_row.first && pos < run.last_row.end) ScorePosition(args, run, kv_head, q, pos);
   }
 }
 
@@ -190,31 +237,64 @@ PENSTOCK_KERNEL(kSoftmaxThreads) SoftmaxKernel(const AttentionLaunch args) {
   }
 }
 
-// Grid: dimensions, KV heads, rows. A warp for each query head: a lane has a dimension.
-PENSTOCK_KERNEL(1024) ValuesKernel(const AttentionLaunch args) {
-  const int64_t row = blockIdx.z, kv_head = blockIdx.y, group = args.num_heads / args.rows.num_kv_heads;
-  const int64_t head_dim = args.rows.head_dim, d = static_cast<int64_t>(blockIdx.x) * kValueDims + Lane();
-  const Attended attended = AttendedBy(args, row);
+// p . V of kQueries queries of a run from `first` on, of one dimension.
+template <int kQueries>
+PENSTOCK_DEVICE void SumValues(const AttentionLaunch& args, const RowRun& run, int64_t kv_head, int64_t first,
+                               int64_t d) {
+  const int64_t head_dim = args.rows.head_dim;
+  const int64_t num_queries = (run.end - run.begin) * (args.num_heads / args.rows.num_kv_heads);
   const KvBlock block = {args.rows.format, head_dim};
-  if (d >= head_dim) return;
-  for (int64_t g = Warp(); g < group; g += static_cast<int64_t>(blockDim.x) / kWarpThreads) {
-    const int64_t head = kv_head * group + g;
-    const float* const p = ScoresOf(args, row, head);
-    float sum = 0;
-    for (int64_t page = attended.base / kKvPageTokens; page * kKvPageTokens < attended.end; ++page) {
-      const int64_t first_of_page = page * kKvPageTokens;
-      const int64_t first = first_of_page < attended.first ? attended.first : first_of_page;
-      const int64_t end = first_of_page + kKvPageTokens < attended.end ? first_of_page + kKvPageTokens : attended.end;
-      const std::byte* const v = BlockOf(args.rows, row, page, kv_head) + block.v_offset() + d * block.size();
-      for (int64_t pos = first; pos < end; ++pos) {
-        const std::byte* const element = v + (pos - first_of_page) * block.v_stride();
-        const float value = args.rows.format == KvFormat::kInt8
-                                ? __int2float_rn(*reinterpret_cast<const int8_t*>(element))
-                                : KvFloat(args.rows.format, element);
-        sum = __fmaf_rn(p[pos - attended.base], value, sum);
+  Attended attended[kQueries];
+  const float* p[kQueries];
+  float sums[kQueries] = {};
+#pragma unroll
+  for (int i = 0; i < kQueries; ++i) {
+    // Beyond the last one again the last.
+    const Query query = QueryAt(args, run, kv_head, first + i < num_queries ? first + i : num_queries - 1);
+    attended[i] = AttendedBy(args, query.row);
+    p[i] = ScoresOf(args, query.row, query.head) - attended[i].base;
+  }
+  const int64_t begin = attended[0].first, end = attended[kQueries - 1].end;
+  for (int64_t page = begin / kKvPageTokens; page * kKvPageTokens < end; ++page) {
+    const int64_t first_of_page = page * kKvPageTokens;
+    const int64_t last = first_of_page + kKvPageTokens < end ? first_of_page + kKvPageTokens : end;
+    const std::byte* const v = BlockOf(args.rows, run.begin, page, kv_head) + block.v_offset() + d * block.size();
+    for (int64_t pos = first_of_page < begin ? begin : first_of_page; pos < last; ++pos) {
+      const std::byte* const element = v + (pos - first_of_page) * block.v_stride();
+      const float value = args.rows.format == KvFormat::kInt8
+                              ? __int2float_rn(*reinterpret_cast<const int8_t*>(element))
+                              : KvFloat(args.rows.format, element);
+#pragma unroll
+      for (int i = 0; i < kQueries; ++i) {
+        if (pos >= attended[i].first && pos < attended[i].end) sums[i] = __fmaf_rn(p[i][pos], value, sums[i]);
       }
     }
-    args.out[(row * args.num_heads + head) * head_dim + d] = __fdiv_rn(sum, args.totals[row * args.num_heads + head]);
+  }
+#pragma unroll
+  for (int i = 0; i < kQueries; ++i) {
+    if (first + i >= num_queries) break;
+    const Query query = QueryAt(args, run, kv_head, first + i);
+    const int64_t at = query.row * args.num_heads + query.head;
+    args.out[at * head_dim + d] = __fdiv_rn(sums[i], args.totals[at]);
+  }
+}
+
+// Grid: dimensions, KV heads, blocks of rows. A warp for each kQueries queries of a run: a lane has a dimension.
+template <int kQueries>
+PENSTOCK_KERNEL(kQueries == 1 ? 1024 : 256)
+ValuesKernel(const AttentionLaunch args, int rows_of_block) {
+  const int64_t kv_head = blockIdx.y, group = args.num_heads / args.rows.num_kv_heads;
+  const int64_t d = static_cast<int64_t>(blockIdx.x) * kValueDims + Lane();
+  const int64_t first_row = static_cast<int64_t>(blockIdx.z) * rows_of_block;
+  const int64_t limit = first_row + rows_of_block < args.rows.num_rows ? first_row + rows_of_block : args.rows.num_rows;
+  if (d >= args.rows.head_dim) return;
+  for (int64_t begin = first_row; begin < limit;) {
+    const RowRun run = RunFrom(args, begin, limit);
+    begin = run.end;
+    const int64_t num_queries = (run.end - run.begin) * group, step = static_cast<int64_t>(blockDim.x) / kWarpThreads;
+    for (int64_t i = Warp() * kQueries; i < num_queries; i += step * kQueries) {
+      SumValues<kQueries>(args, run, kv_head, i, d);
+    }
   }
 }
 
@@ -228,25 +308,38 @@ void StoreKv(const KvRows& rows, const float* k, const float* v, Stream stream) 
 }
 
 void Attention(const AttentionLaunch& launch, Stream stream) {
-  const auto group = static_cast<size_t>(launch.num_heads / launch.rows.num_kv_heads);
+  const int64_t group = launch.num_heads / launch.rows.num_kv_heads;
   const auto num_rows = static_cast<uint32_t>(launch.rows.num_rows);
   const auto num_kv_heads = static_cast<uint32_t>(launch.rows.num_kv_heads);
   const auto blocks = [](int64_t count, int64_t each) { return static_cast<uint32_t>((count + each - 1) / each); };
+  const size_t query_bytes = static_cast<size_t>(group * (8 + 4 * (launch.rows.head_dim + 3)));
+  const auto room = static_cast<int>(kMostQueryBytes / query_bytes);
+  const int rows_of_block = !launch.rows_share_pages || room < 1 ? 1
+                            : room < kMostRowsOfBlock            ? room
+                                                                 : kMostRowsOfBlock;
+  const uint32_t row_blocks = blocks(launch.rows.num_rows, rows_of_block);
   Launch(ScoresKernel,
-         {.grid = dim3(blocks(launch.max_positions, kScoreThreads), num_kv_heads, num_rows),
+         {.grid = dim3(blocks(launch.max_positions, kScoreThreads), num_kv_heads, row_blocks),
           .block = dim3(kScoreThreads),
-          .shared_bytes = group * (8 + 4 * static_cast<size_t>(launch.rows.head_dim + 3))},
-         stream, launch);
+          .shared_bytes = static_cast<size_t>(rows_of_block) * query_bytes},
+         stream, launch, rows_of_block);
   Launch(SoftmaxKernel,
          {.grid = dim3(static_cast<uint32_t>(launch.num_heads), num_rows),
           .block = dim3(kSoftmaxThreads),
           .shared_bytes = sizeof(float) * kSoftmaxThreads / kWarpThreads},
          stream, launch);
-  const uint32_t warps = static_cast<uint32_t>(group < 32 ? group : 32);
-  Launch(ValuesKernel,
-         {.grid = dim3(blocks(launch.rows.head_dim, kValueDims), num_kv_heads, num_rows),
-          .block = dim3(warps * kWarpThreads)},
-         stream, launch);
+  const auto values = [&](auto kernel, int64_t queries_at_once, int64_t most_warps) {
+    const int64_t num_warps = (rows_of_block * group + queries_at_once - 1) / queries_at_once;
+    Launch(kernel,
+           {.grid = dim3(blocks(launch.rows.head_dim, kValueDims), num_kv_heads, row_blocks),
+            .block = dim3(static_cast<uint32_t>((num_warps < most_warps ? num_warps : most_warps) * kWarpThreads))},
+           stream, launch, rows_of_block);
+  };
+  if (rows_of_block == 1) {
+    values(ValuesKernel<1>, 1, 32);
+  } else {
+    values(ValuesKernel<4>, 4, 8);
+  }
 }
 
 }  // namespace penstock::cuda

@@ -170,6 +170,9 @@ struct AttentionLaunch {
   int64_t max_positions = 0;  // that a row attends to, whole pages
   float* scores = nullptr;    // [num_rows, num_heads, max_positions]
   float* totals = nullptr;    // [num_rows, num_heads]
+  // Whether neighbours see the same pages, as rows of a prompt do: blocks then have several. REQUIRES: their positions
+  // increase.
+  bool rows_share_pages = false;
 };
 void Attention(const AttentionLaunch& launch, Stream stream);
 
