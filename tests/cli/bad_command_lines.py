@@ -331,8 +331,9 @@ def surroundings_rows():
     yield "L5", "one CPU, 64 threads", generating("--threads", "64", preexec=one_cpu)
     yield "L6", "OMP_NUM_THREADS", same_answer(env={"OMP_NUM_THREADS": "abc", "PENSTOCK_FORCE_ISA": "scalar"})
     # Not covered: no /proc or /sys, and NUMA nodes offline, which take rights that a test does not have.
-    for device in ("cuda", "cuda:0", "cuda:99", "cuda:x"):
-        yield "L7", device, generating("--device", device, code=6, match="no GPU support; use --device cpu")
+    for device in ("cuda", "cuda:0", "cuda:99"):
+        yield "L7", device, generating("--device", device, code=6, match="no GPU.*; use --device cpu")
+    yield "L7", "cuda:x", generating("--device", "cuda:x", code=2, match="--device 'cuda:x'")
     yield "L7", "auto", generating("--device", "auto")
 
     def closed(*numbers):

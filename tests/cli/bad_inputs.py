@@ -90,6 +90,7 @@ class Box:
         """Starts the program; its stderr goes to a file, as a pipe that nobody empties could block it."""
         variables = {key: value for key, value in os.environ.items() if not key.startswith("PENSTOCK_")}
         variables["XDG_CACHE_HOME"] = CACHE.name  # one for all: what is measured is measured once
+        variables["CUDA_VISIBLE_DEVICES"] = ""  # the same answers where there is a GPU
         variables.update(env or {})
 
         def prepare():

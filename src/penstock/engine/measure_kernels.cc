@@ -23,18 +23,20 @@ constexpr int64_t kMostSequences = 64;
 constexpr int64_t kMostPrompts = 8;
 constexpr int64_t kMostLayers = 4;
 
-// Median seconds of runs of `body` for about as long as the probe may take.
+// Median seconds of runs of `body` for about as long as the probe may take. The first run, which touches things for the
+// first time, counts only where it alone takes that long.
 absl::StatusOr<double> MedianSeconds(const KernelProbe& probe, absl::FunctionRef<void()> body) {
-  std::vector<double> seconds;
-  double sum = 0;
-  body();  // what it touches first
-  PENSTOCK_RETURN_IF_ERROR(probe.processor.wait());
-  while (seconds.size() < 3 || sum < probe.seconds) {
+  const auto run = [&]() -> absl::StatusOr<double> {
     const auto begin = Clock::now();
     body();
     PENSTOCK_RETURN_IF_ERROR(probe.processor.wait());
-    seconds.push_back(SecondsSince(begin));
-    sum += seconds.back();
+    return SecondsSince(begin);
+  };
+  PENSTOCK_ASSIGN_OR_RETURN(const double first, run());
+  if (first >= probe.seconds) return first;
+  std::vector<double> seconds;
+  for (double sum = 0; sum < probe.seconds; sum += seconds.back()) {
+    PENSTOCK_ASSIGN_OR_RETURN(seconds.emplace_back(), run());
   }
   std::nth_element(seconds.begin(), seconds.begin() + std::ssize(seconds) / 2, seconds.end());
   return seconds[seconds.size() / 2];
