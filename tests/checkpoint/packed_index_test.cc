@@ -57,8 +57,8 @@ TEST(PackedIndexTest, WhatIsWrongIsNamed) {
   const struct {
     const char *from, *to, *message;
   } rows[] = {
-      {"\"penstock_packed_store\":1", "\"penstock_packed_store\":9", "version 9"},
-      {"\"penstock_packed_store\":1", "\"other\":1", "penstock_packed_store"},
+      {"\"penstock_packed_store\":2", "\"penstock_packed_store\":9", "version 9"},
+      {"\"penstock_packed_store\":2", "\"other\":1", "penstock_packed_store"},
       {"\"weights_bytes\":100000", "\"weights_bytes\":-1", "weights_bytes"},
       {"\"weights_bytes\":100000", "\"weights_bytes\":1000", "ends beyond"},
       {"\"hqq3\"", "\"hqq9\"", "hqq9"},

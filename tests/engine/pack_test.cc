@@ -128,10 +128,10 @@ TEST_F(PackTest, AShortFileIsRefused) {
 TEST_F(PackTest, AnotherVersionIsRefused) {
   ASSERT_TRUE(Pack().ok());
   std::string index = ReadAll(store_ + "/penstock.json");
-  const std::string version = "\"penstock_packed_store\":1";
-  index.replace(index.find(version), version.size(), "\"penstock_packed_store\":2");
+  const std::string version = "\"penstock_packed_store\":2";
+  index.replace(index.find(version), version.size(), "\"penstock_packed_store\":3");
   WriteAll(store_ + "/penstock.json", index);
-  ExpectFault(Run(), Fault::kModel, "version 2");
+  ExpectFault(Run(), Fault::kModel, "version 3");
 }
 
 // All experts take the same kind of rows.

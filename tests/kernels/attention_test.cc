@@ -90,7 +90,7 @@ std::vector<float> Queries(const AttentionCase& c) { return RandomFloats(c.num_r
 template <typename Kernel>
 std::vector<float> Attend(Kernel kernel, const AttentionCase& c, const PagedKv& kv, int64_t first_row, int64_t num_rows,
                           int64_t first_head, int64_t num_heads) {
-  const std::vector<float> q = Queries(c);
+  const std::vector<float> q = Queries(c), sinks = RandomFloats(c.group, 17);
   std::vector<float> scratch(
       static_cast<size_t>(AttentionScratchFloats(num_rows * num_heads, c.head_dim, c.end_pos())));
   std::vector<float> out(static_cast<size_t>(num_rows * num_heads * c.head_dim), -1.0f);
@@ -105,6 +105,7 @@ std::vector<float> Attend(Kernel kernel, const AttentionCase& c, const PagedKv& 
                        .pos = c.pos + first_row,
                        .window = c.window,
                        .scale = kScale,
+                       .sinks = c.group % 2 == 0 ? sinks.data() + first_head : nullptr,
                        .scratch = scratch.data(),
                        .out = out.data(),
                        .out_stride = num_heads * c.head_dim});

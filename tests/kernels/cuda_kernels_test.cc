@@ -129,7 +129,7 @@ TEST(CudaKernelsTest, GemmHasTheHostsBits) {
                 .x = rows.data(),
                 .x_stride_bytes = kernels::RowBytes(kind.x_format, inner_dim),
                 .weights = {{weights.data()}},
-                .bias = device_bias.data(),
+                .bias = {device_bias.data()},
                 .y = y.data(),
                 .y_stride = num_cols,
                 .groups = {.max_rows = num_rows},
@@ -224,6 +224,18 @@ TEST(CudaKernelsTest, ExpertsHaveTheHostsBits) {
       const OnDevice<std::byte> hidden(Size(kRows * stride));
       const OnDevice<int64_t> device_offsets(offsets);
       const OnDevice<float> y(Size(kRows * kDim));
+      // Biases and a gate of another kind with some of them.
+      const bool is_biased = ffn_dim == 200;
+      const std::vector<float> gate_bias = RandomFloats(6 * ffn_dim, 20), up_bias = RandomFloats(6 * ffn_dim, 21),
+                               down_bias = RandomFloats(6 * kDim, 22);
+      const OnDevice<float> device_gate_bias(gate_bias), device_up_bias(up_bias), device_down_bias(down_bias);
+      const auto bias_of = [&](const OnDevice<float>& bias) {
+        return is_biased ? Biases{bias.data(), true} : Biases{};
+      };
+      const auto bias_at = [&](const std::vector<float>& bias, int32_t expert_idx, int64_t dim) {
+        return is_biased ? std::span(bias).subspan(Size(expert_idx * dim), Size(dim)) : std::span<const float>();
+      };
+      const GluRule rule = is_biased ? GluRule{.alpha = 1.702f, .up_offset = 1, .limit = 0.5f} : GluRule{};
       std::vector<AlignedBytes> gate, up, down;
       std::vector<std::unique_ptr<OnDevice<std::byte>>> on_device;
       GateUpLaunch first{.x_format = kind.x_format,
@@ -232,6 +244,9 @@ TEST(CudaKernelsTest, ExpertsHaveTheHostsBits) {
                          .inner_dim = kDim,
                          .x = rows.data(),
                          .x_stride_bytes = x_stride,
+                         .gate_bias = bias_of(device_gate_bias),
+                         .up_bias = bias_of(device_up_bias),
+                         .rule = rule,
                          .hidden = hidden.data(),
                          .hidden_stride_bytes = stride,
                          .groups = {.num_groups = 4, .offsets = device_offsets.data(), .max_rows = 167},
@@ -242,6 +257,7 @@ TEST(CudaKernelsTest, ExpertsHaveTheHostsBits) {
                         .inner_dim = ffn_dim,
                         .x = hidden.data(),
                         .x_stride_bytes = stride,
+                        .bias = bias_of(device_down_bias),
                         .y = y.data(),
                         .y_stride = kDim,
                         .tuning = tuning};
@@ -267,8 +283,10 @@ TEST(CudaKernelsTest, ExpertsHaveTheHostsBits) {
         if (num_rows == 0) continue;
         const auto part = std::span(x).subspan(Size(begin * kDim), Size(num_rows * kDim));
         const std::vector<std::byte> input = PreparedOnHost(kind.x_format, part, num_rows, kDim);
-        std::vector<float> h = GemmOnHost(kind, input, gate[i].data(), {}, num_rows, ffn_dim, kDim);
-        const std::vector<float> u = GemmOnHost(kind, input, up[i].data(), {}, num_rows, ffn_dim, kDim);
+        std::vector<float> h =
+            GemmOnHost(kind, input, gate[i].data(), bias_at(gate_bias, experts[i], ffn_dim), num_rows, ffn_dim, kDim);
+        const std::vector<float> u =
+            GemmOnHost(kind, input, up[i].data(), bias_at(up_bias, experts[i], ffn_dim), num_rows, ffn_dim, kDim);
         Host().swiglu({.num_rows = num_rows,
                        .dim = ffn_dim,
                        .gate = h.data(),
@@ -276,9 +294,11 @@ TEST(CudaKernelsTest, ExpertsHaveTheHostsBits) {
                        .up = u.data(),
                        .up_stride = ffn_dim,
                        .out = h.data(),
-                       .out_stride = ffn_dim});
-        const std::vector<float> expected = GemmOnHost(kind, PreparedOnHost(kind.x_format, h, num_rows, ffn_dim),
-                                                       down[i].data(), {}, num_rows, kDim, ffn_dim);
+                       .out_stride = ffn_dim,
+                       .rule = rule});
+        const std::vector<float> expected =
+            GemmOnHost(kind, PreparedOnHost(kind.x_format, h, num_rows, ffn_dim), down[i].data(),
+                       bias_at(down_bias, experts[i], kDim), num_rows, kDim, ffn_dim);
         double largest = 0;
         for (const float value : expected) largest = std::max<double>(largest, std::abs(value));
         // Hidden rows that differ in the last bit may round to another bf16.
@@ -296,7 +316,15 @@ TEST(CudaKernelsTest, ExpertsHaveTheHostsBits) {
 }
 
 TEST(CudaKernelsTest, NormsHaveTheHostsBits) {
-  for (const int64_t dim : {1, 15, 16, 100, 513}) {
+  for (const auto& [dim, norm] : {std::pair<int64_t, Norm>{1, Norm::kRms},
+                                  {15, Norm::kRms},
+                                  {16, Norm::kRms},
+                                  {100, Norm::kRms},
+                                  {513, Norm::kRms},
+                                  {15, Norm::kLayer},
+                                  {513, Norm::kLayer}}) {
+    const std::vector<float> bias = RandomFloats(dim, 7);
+    const OnDevice<float> device_bias(bias);
     constexpr int64_t kRows = 3;
     const std::vector<float> x = RandomFloats(kRows * dim, 8), weight = RandomFloats(dim, 9);
     const OnDevice<float> device_x(x), device_weight(weight), normed(Size(kRows * dim));
@@ -307,20 +335,24 @@ TEST(CudaKernelsTest, NormsHaveTheHostsBits) {
               .x = device_x.data(),
               .weight = device_weight.data(),
               .eps = 1e-5f,
+              .norm = norm,
+              .bias = norm == Norm::kLayer ? device_bias.data() : nullptr,
               .normed = normed.data(),
               .format = RowFormat::kInt8,
               .prepared = prepared.data(),
               .prepared_stride_bytes = stride},
              kStream);
     std::vector<float> expected(x.size());
-    Host().rms_norm({.num_rows = kRows,
-                     .dim = dim,
-                     .x = x.data(),
-                     .x_stride = dim,
-                     .weight = weight.data(),
-                     .eps = 1e-5f,
-                     .out = expected.data(),
-                     .out_stride = dim});
+    Host().norm({.num_rows = kRows,
+                 .dim = dim,
+                 .x = x.data(),
+                 .x_stride = dim,
+                 .weight = weight.data(),
+                 .eps = 1e-5f,
+                 .out = expected.data(),
+                 .out_stride = dim,
+                 .norm = norm,
+                 .bias = norm == Norm::kLayer ? bias.data() : nullptr});
     EXPECT_EQ(BitDifference(normed.ToHost(), expected), "");
     const std::vector<std::byte> rows = PreparedOnHost(RowFormat::kInt8, expected, kRows, dim),
                                  actual = prepared.ToHost();
@@ -333,6 +365,7 @@ TEST(CudaKernelsTest, QkvIsFinishedAsOnTheHost) {
   for (const int64_t head_dim : {6, 64}) {
     for (const auto& [per_head, clip] : {std::pair(true, 0.0f), {false, 1.5f}}) {
       const int64_t q_dim = kHeads * head_dim, kv_dim = kKvHeads * head_dim;
+      const int64_t rotary_dim = clip > 0 ? head_dim : head_dim / 4 * 2;
       const int64_t q_norm_dim = per_head ? head_dim : q_dim, k_norm_dim = per_head ? head_dim : kv_dim;
       std::vector<float> q = RandomFloats(kRows * q_dim, 10), k = RandomFloats(kRows * kv_dim, 11);
       std::vector<float> v = RandomFloats(kRows * kv_dim, 12), cos = RandomFloats(kRows * head_dim / 2, 13);
@@ -352,28 +385,29 @@ TEST(CudaKernelsTest, QkvIsFinishedAsOnTheHost) {
                  .k_norm_dim = k_norm_dim,
                  .eps = 1e-6f,
                  .clip = clip,
+                 .rotary_dim = rotary_dim,
                  .cos = dcos.data(),
                  .sin = dsin.data()},
                 kStream);
       for (int64_t row = 0; row < kRows; ++row) {
         const auto finish = [&](float* x, int64_t dim, std::span<const float> norm) {
-          Host().rms_norm({.num_rows = dim / std::ssize(norm),
-                           .dim = std::ssize(norm),
-                           .x = x,
-                           .x_stride = std::ssize(norm),
-                           .weight = norm.data(),
-                           .eps = 1e-6f,
-                           .out = x,
-                           .out_stride = std::ssize(norm)});
+          Host().norm({.num_rows = dim / std::ssize(norm),
+                       .dim = std::ssize(norm),
+                       .x = x,
+                       .x_stride = std::ssize(norm),
+                       .weight = norm.data(),
+                       .eps = 1e-6f,
+                       .out = x,
+                       .out_stride = std::ssize(norm)});
           if (clip > 0) {
             for (int64_t i = 0; i < dim; ++i) x[i] = std::clamp(x[i], -clip, clip);
           }
           Host().rope({.num_heads = dim / head_dim,
-                       .rotary_dim = head_dim,
+                       .rotary_dim = rotary_dim,
                        .x = x,
                        .head_stride = head_dim,
-                       .cos = cos.data() + row * head_dim / 2,
-                       .sin = sin.data() + row * head_dim / 2});
+                       .cos = cos.data() + row * rotary_dim / 2,
+                       .sin = sin.data() + row * rotary_dim / 2});
         };
         finish(q.data() + row * q_dim, q_dim, q_norm);
         finish(k.data() + row * kv_dim, kv_dim, k_norm);
@@ -391,10 +425,20 @@ TEST(CudaKernelsTest, QkvIsFinishedAsOnTheHost) {
 TEST(CudaKernelsTest, RoutersChooseWhatTheHostChooses) {
   constexpr int64_t kRows = 9;
   for (const auto& [num_experts, num_topk] : {std::pair<int64_t, int64_t>{1, 1}, {8, 2}, {33, 33}, {60, 4}, {128, 8}}) {
-    for (const auto& [renormalises, scoring] : {std::pair{false, kernels::RouterScoring::kSoftmax},
-                                                {true, kernels::RouterScoring::kSoftmax},
-                                                {false, kernels::RouterScoring::kSigmoid},
-                                                {true, kernels::RouterScoring::kSigmoid}}) {
+    const std::vector<float> bias = RandomFloats(num_experts, 18);
+    const OnDevice<float> device_bias(bias);
+    const bool has_groups = num_experts % 4 == 0;
+    for (const RouterRule& rule :
+         {RouterRule{.renormalises = false}, RouterRule{}, RouterRule{.scoring = RouterRule::Scoring::kSigmoid},
+          RouterRule{.scoring = RouterRule::Scoring::kSparsemixer, .jitter = 0.3f},
+          RouterRule{.group_score = RouterRule::GroupScore::kTwoLargest,
+          .num_groups = has_groups ? 4 : 1,
+          .num_topk_groups = has_groups ? 2 : 1,
+          .scale = 2.5f},
+          RouterRule{.scoring = RouterRule::Scoring::kSigmoid,
+          .num_groups = num_experts == 128 ? 64 : 1,
+          .num_topk_groups = num_experts == 128 ? 33 : 1}}) {
+      const bool has_bias = rule.scale != 1 || rule.num_groups > 1;
       std::vector<float> scores = RandomFloats(kRows * num_experts, 17);
       for (int64_t i = 0; i < num_experts; ++i) scores[Size(num_experts + i)] = 1;  // ties
       scores[Size(3 * num_experts)] = std::nanf("");
@@ -405,11 +449,11 @@ TEST(CudaKernelsTest, RoutersChooseWhatTheHostChooses) {
       RouterTopk({.num_rows = kRows,
                   .num_experts = num_experts,
                   .num_topk = num_topk,
-                  .renormalises = renormalises,
+                  .rule = rule,
+                  .selection_bias = has_bias ? device_bias.data() : nullptr,
                   .scores = device_scores.data(),
                   .topk_idx = chosen.data(),
-                  .topk_weights = weights.data(),
-                  .scoring = scoring},
+                  .topk_weights = weights.data()},
                  kStream);
       std::vector<int32_t> expected(Size(kRows * num_topk));
       std::vector<float> expected_weights(expected.size());
@@ -417,10 +461,10 @@ TEST(CudaKernelsTest, RoutersChooseWhatTheHostChooses) {
         Host().router_topk({.num_experts = num_experts,
                             .num_topk = num_topk,
                             .scores = scores.data() + row * num_experts,
-                            .renormalise = renormalises ? kernels::Renormalise::kYes : kernels::Renormalise::kNo,
+                            .rule = rule,
+                            .selection_bias = has_bias ? bias.data() : nullptr,
                             .topk_idx = expected.data() + row * num_topk,
-                            .topk_weights = expected_weights.data() + row * num_topk,
-                            .scoring = scoring});
+                            .topk_weights = expected_weights.data() + row * num_topk});
       }
       EXPECT_EQ(chosen.ToHost(), expected) << num_experts << " experts, top " << num_topk;
       EXPECT_EQ(BitDifference(weights.ToHost(), expected_weights), "");
@@ -511,7 +555,7 @@ TEST(CudaKernelsTest, CombineAndAddHaveTheHostsBits) {
                                .y = device_residual.data(),
                                .y_stride = kDim};
   Combine(args, kStream);
-  Add(device_z.data(), kRows * kDim, device_residual.data(), kStream);
+  Add(device_z.data(), 0.7f, kRows * kDim, device_residual.data(), kStream);
   std::vector<float> expected = residual;
   args.residual = args.y = expected.data();
   args.y = expected.data();
@@ -519,7 +563,7 @@ TEST(CudaKernelsTest, CombineAndAddHaveTheHostsBits) {
   args.assignments = assignments.data();
   args.weights = weights.data();
   Host().combine(args);
-  Host().add(z.data(), kRows * kDim, expected.data());
+  Host().add(z.data(), 0.7f, kRows * kDim, expected.data());
   EXPECT_EQ(BitDifference(device_residual.ToHost(), expected), "");
 }
 
@@ -594,6 +638,9 @@ TEST(CudaKernelsTest, AttentionHasTheHostsBits) {
     rows.positions = device_positions.data();
     constexpr int64_t kMaxPositions = 144;
     const float scale = 1.0f / std::sqrt(static_cast<float>(c.head_dim));
+    const std::vector<float> sinks = RandomFloats(c.num_heads, 23);
+    const OnDevice<float> device_sinks(sinks);
+    const bool has_sinks = c.window > 0;
     std::vector<float> expected(q.size());
     std::vector<float> scratch(Size(kernels::AttentionScratchFloats(group, c.head_dim, kMaxPositions + 1)));
     for (int64_t row = 0; row < num_rows; ++row) {
@@ -610,6 +657,7 @@ TEST(CudaKernelsTest, AttentionHasTheHostsBits) {
                           .pos = positions[Size(row)],
                           .window = c.window,
                           .scale = scale,
+                          .sinks = has_sinks ? sinks.data() + head * group : nullptr,
                           .scratch = scratch.data(),
                           .out = expected.data() + offset,
                           .out_stride = q_dim});
@@ -623,6 +671,7 @@ TEST(CudaKernelsTest, AttentionHasTheHostsBits) {
                  .num_heads = c.num_heads,
                  .window = c.window,
                  .scale = scale,
+                 .sinks = has_sinks ? device_sinks.data() : nullptr,
                  .q = device_q.data(),
                  .out = out.data(),
                  .max_positions = kMaxPositions,

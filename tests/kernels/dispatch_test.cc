@@ -46,7 +46,7 @@ TEST(DispatchTest, TablesAreCompleteAndOfTheirOwn) {
   std::vector<const KernelTable*> tables;
   for (const Isa isa : SupportedIsas()) {
     const KernelTable& table = KernelsFor(isa);
-    EXPECT_TRUE(table.prepare_rows && table.gemm && table.rms_norm && table.rope && table.router_topk && table.swiglu &&
+    EXPECT_TRUE(table.prepare_rows && table.gemm && table.norm && table.rope && table.router_topk && table.swiglu &&
                 table.attention && table.combine && table.exp && table.add && table.to_bf16 && table.to_f32);
     for (const KernelTable* other : tables) EXPECT_NE(other->gemm, table.gemm);
     tables.push_back(&table);

@@ -162,15 +162,27 @@ void CheckRows() {
       run(kScalarKernels, expected.data());
       ExpectSameBytes(actual.data(), expected.data(), actual.size() * 4, kernel, "rows", dim);
     };
-    compare("rms_norm", [&](const KernelTable& table, float* out) {
-      table.rms_norm({.num_rows = 1,
-                      .dim = dim,
-                      .x = x.data(),
-                      .x_stride = dim,
-                      .weight = weight.data(),
-                      .eps = 1e-5f,
-                      .out = out,
-                      .out_stride = dim});
+    compare("norm", [&](const KernelTable& table, float* out) {
+      table.norm({.num_rows = 1,
+                  .dim = dim,
+                  .x = x.data(),
+                  .x_stride = dim,
+                  .weight = weight.data(),
+                  .eps = 1e-5f,
+                  .out = out,
+                  .out_stride = dim});
+    });
+    compare("layer norm", [&](const KernelTable& table, float* out) {
+      table.norm({.num_rows = 1,
+                  .dim = dim,
+                  .x = x.data(),
+                  .x_stride = dim,
+                  .weight = weight.data(),
+                  .eps = 1e-5f,
+                  .out = out,
+                  .out_stride = dim,
+                  .norm = Norm::kLayer,
+                  .bias = weight.data()});
     });
     compare("rope", [&](const KernelTable& table, float* out) {
       table.rope({.num_heads = 1,
@@ -191,7 +203,7 @@ void CheckRows() {
                     .out_stride = dim});
     });
     compare("exp", [&](const KernelTable& table, float* out) { table.exp(x.data(), dim, out); });
-    compare("add", [&](const KernelTable& table, float* out) { table.add(weight.data(), dim, out); });
+    compare("add", [&](const KernelTable& table, float* out) { table.add(weight.data(), 0.3f, dim, out); });
     compare("to_bf16",
             [&](const KernelTable& table, float* out) { table.to_bf16(x.data(), dim, reinterpret_cast<BF16*>(out)); });
     const std::vector<uint32_t> words = RandomWords(4 * dim);
@@ -206,13 +218,15 @@ void CheckRows() {
     kNeonKernels.router_topk({.num_experts = dim,
                               .num_topk = num_topk,
                               .scores = actual_scores.data(),
-                              .renormalise = Renormalise::kYes,
+                              .rule = {},
+                              .selection_bias = weight.data(),
                               .topk_idx = actual_idx.data(),
                               .topk_weights = actual_weights.data()});
     kScalarKernels.router_topk({.num_experts = dim,
                                 .num_topk = num_topk,
                                 .scores = expected_scores.data(),
-                                .renormalise = Renormalise::kYes,
+                                .rule = {},
+                                .selection_bias = weight.data(),
                                 .topk_idx = expected_idx.data(),
                                 .topk_weights = expected_weights.data()});
     ExpectSameBytes(actual_idx.data(), expected_idx.data(), 8, "router_topk", "experts", dim);

@@ -56,7 +56,7 @@ class ExpertStoreTest : public testing::Test {
     for (int layer = 0; layer < kNumLayers; ++layer) {
       for (int expert = 0; expert < kNumExperts; ++expert) {
         TensorInfo* first = &tensors_[static_cast<size_t>((layer * kNumExperts + expert) * 3)];
-        map_.layers[layer].experts.push_back({.gate_proj = first, .up_proj = first + 2, .down_proj = first + 1});
+        map_.layers[layer].experts.push_back({{.gate_proj = first, .up_proj = first + 2, .down_proj = first + 1}});
       }
     }
   }
@@ -212,7 +212,7 @@ TEST_F(ExpertStoreTest, MixedTypesAtAnyOffset) {
       }
       WeightMap map;
       map.layers.resize(1);
-      map.layers[0].experts.push_back({.gate_proj = &tensors[0], .up_proj = &tensors[1], .down_proj = &tensors[2]});
+      map.layers[0].experts.push_back({{.gate_proj = &tensors[0], .up_proj = &tensors[1], .down_proj = &tensors[2]}});
       const ExpertLayouts layouts(map, files, dtype);
       RealRuntime runtime;
       const LaneIdx disk_lane = runtime.AddDiskLane("disk", DiskReader::Create(files, {}).value());

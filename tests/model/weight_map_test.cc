@@ -99,15 +99,15 @@ TEST(WeightMapTest, FindsEveryTensor) {
   EXPECT_EQ(layer.attention_norm->name, "model.layers.1.input_layernorm.weight");
   EXPECT_EQ(layer.ffn_norm->name, "model.layers.1.post_attention_layernorm.weight");
   EXPECT_EQ(layer.k_proj->name, "model.layers.1.self_attn.k_proj.weight");
-  EXPECT_EQ(layer.router_proj->name, "model.layers.1.block_sparse_moe.gate.weight");
+  EXPECT_EQ(layer.router_proj->name, "model.layers.1.mlp.gate.weight");
   EXPECT_EQ(layer.q_bias, nullptr);
   EXPECT_EQ(layer.q_norm, nullptr);
   EXPECT_EQ(layer.dense_ffn.gate_proj, nullptr);
   ASSERT_EQ(layer.experts.size(), 3u);
   // Mixtral's w1, w3, w2 are gate, up, down.
-  EXPECT_EQ(layer.experts[2].gate_proj->name, "model.layers.1.block_sparse_moe.experts.2.w1.weight");
-  EXPECT_EQ(layer.experts[2].up_proj->name, "model.layers.1.block_sparse_moe.experts.2.w3.weight");
-  EXPECT_EQ(layer.experts[2].down_proj->name, "model.layers.1.block_sparse_moe.experts.2.w2.weight");
+  EXPECT_EQ(layer.experts[2].gate_proj->name, "model.layers.1.mlp.experts.2.gate_proj.weight");
+  EXPECT_EQ(layer.experts[2].up_proj->name, "model.layers.1.mlp.experts.2.up_proj.weight");
+  EXPECT_EQ(layer.experts[2].down_proj->name, "model.layers.1.mlp.experts.2.down_proj.weight");
   EXPECT_EQ(layer.experts[2].total_bytes(), 3u * 6 * 8 * 4);
 }
 
@@ -126,7 +126,7 @@ TEST(WeightMapTest, MapsTheGoldenModelsOfEveryFamily) {
       EXPECT_EQ(!layer.experts.empty(), config->layer_has_experts[layer_idx]);
       EXPECT_EQ(layer.dense_ffn.gate_proj == nullptr, config->layer_has_experts[layer_idx]);
       EXPECT_EQ(layer.q_norm != nullptr, config->qk_norm != QkNorm::kNone);
-      EXPECT_EQ(layer.o_bias != nullptr, config->attention_bias);
+      EXPECT_EQ(layer.o_bias != nullptr, config->o_bias);
     }
   }
 }

@@ -19,7 +19,7 @@ namespace penstock {
 
 inline constexpr std::string_view kPackedIndexFile = "penstock.json";
 inline constexpr std::string_view kPackedWeightsFile = "penstock.bin";
-inline constexpr int64_t kPackedStoreVersion = 1;
+inline constexpr int64_t kPackedStoreVersion = 2;  // 1 had weights under the names of their family
 
 struct PackedIndex {
   std::string quantize;  // "none", "int8", "hqq4" or "hqq3"

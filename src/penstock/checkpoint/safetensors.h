@@ -22,13 +22,23 @@ struct FileExtent {
   uint64_t size_bytes = 0;
 };
 
+// Where the rows of a tensor lie in its extent, when they do not just follow each other: in a stored matrix that has
+// other rows, too.
+struct RowPlaces {
+  int32_t stored_rows = 0;
+  int32_t first = 0;  // row r is row first + r * step there
+  int32_t step = 1;
+  bool is_transposed = false;  // it lies there as [inputs, stored_rows]
+};
+
 struct TensorInfo {
   std::string name;
   Dtype dtype = Dtype::kF32;           // of a row-major tensor
   std::optional<WeightFormat> packed;  // set: the bytes are panels of this format, and `dtype` means nothing
   std::vector<int64_t> shape;
-  int file_idx = 0;              // into Checkpoint::files()
-  FileExtent extent;             // from the start of the file
+  int file_idx = 0;   // into Checkpoint::files()
+  FileExtent extent;  // from the start of the file
+  std::optional<RowPlaces> places;
   std::optional<uint64_t> xxh3;  // checksum (XXH3, 64 bits) of the bytes, where the file has one
 };
 

@@ -13,6 +13,7 @@
 #include "penstock/base/status.h"
 #include "penstock/base/text.h"
 #include "penstock/checkpoint/packed_index.h"
+#include "penstock/checkpoint/tensor_rows.h"
 #include "penstock/engine/formats.h"
 #include "penstock/engine/loaded_model.h"
 #include "penstock/model/family.h"
@@ -25,17 +26,10 @@ struct LayerSizes {
   uint64_t expert_bytes = 0;  // of all experts of the layer
 };
 
-uint64_t BytesOf(std::initializer_list<const TensorInfo*> tensors) {
-  uint64_t bytes = 0;
-  for (const TensorInfo* tensor : tensors) bytes += tensor == nullptr ? 0 : tensor->extent.size_bytes;
-  return bytes;
-}
-
 LayerSizes SizesOf(const LayerTensors& l) {
   LayerSizes sizes;
-  sizes.dense_bytes = BytesOf({l.attention_norm, l.q_proj, l.k_proj, l.v_proj, l.o_proj, l.q_bias, l.k_bias, l.v_bias,
-                               l.o_bias, l.q_norm, l.k_norm, l.ffn_norm, l.router_proj, l.dense_ffn.gate_proj,
-                               l.dense_ffn.up_proj, l.dense_ffn.down_proj});
+  l.ForEachDense([&](const TensorInfo& tensor) { sizes.dense_bytes += StoredBytes(tensor); },
+                 [&](const TensorInfo& tensor, MatrixKind) { sizes.dense_bytes += StoredBytes(tensor); });
   for (const FfnTensors& expert : l.experts) sizes.expert_bytes += expert.total_bytes();
   return sizes;
 }

@@ -177,7 +177,7 @@ class CudaDevice : public Device {
   // the output layer's, whatever their format.
   int64_t TilesFrom(const OperationsArgs& args, cuda::GemmTuning tuning) {
     const kernels::RowFormat format = args.row_formats.ffn;
-    const WeightView& weights = args.weights.lm_head();
+    const WeightView& weights = args.weights.outer().lm_head;
     Activations& a = args.activations;
     const int64_t inner_dim = args.config.model_dim, stride = kernels::RowBytes(format, inner_dim);
     const uint64_t weight_bytes = PackedBytes(weights.format, args.config.vocab_size, inner_dim);

@@ -45,12 +45,12 @@ absl::StatusOr<DescribedModel> DescribedModel::FromConfig(const std::string& con
 
 uint64_t DescribedModel::weights_bytes() const {
   if (loaded_ != nullptr) return loaded_->checkpoint.total_bytes();
-  const TensorInfo& last = described_->tensors.back();
+  const TensorInfo& last = described_.own.back();
   return last.extent.offset_bytes + last.extent.size_bytes;
 }
 
 EngineModel DescribedModel::engine_model() const {
-  if (loaded_ == nullptr) return {.config = config_, .weights = described_->map, .memory_bytes = kTokenizerBytes};
+  if (loaded_ == nullptr) return {.config = config_, .weights = described_, .memory_bytes = kTokenizerBytes};
   return {.config = loaded_->config,
           .weights = loaded_->weights,
           .files = loaded_->checkpoint.files(),

@@ -24,7 +24,7 @@ class DescribedModel {
 
   const std::string& name() const { return name_; }
   const ModelConfig& config() const { return loaded_ != nullptr ? loaded_->config : config_; }
-  const WeightMap& weights() const { return loaded_ != nullptr ? loaded_->weights : described_->map; }
+  const WeightMap& weights() const { return loaded_ != nullptr ? loaded_->weights : described_; }
   uint64_t weights_bytes() const;
   EngineModel engine_model() const;
   // Of a folder that has a tokenizer; kModel otherwise.
@@ -36,7 +36,7 @@ class DescribedModel {
   std::string name_;
   std::unique_ptr<LoadedModel> loaded_;  // or the two below
   ModelConfig config_;
-  std::unique_ptr<DescribedWeights> described_;
+  WeightMap described_;
 };
 
 // Completes `options` with what hardware and workload say (threads, device, budgets of nine tenths of each memory,

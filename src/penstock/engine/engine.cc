@@ -278,7 +278,7 @@ void EngineImpl::AddRows(Sequence& sequence, int64_t num_rows) {
   const int64_t first = sequence.num_computed();
   for (int64_t pos = first; pos < first + num_rows; ++pos) {
     batch_.AddRow(sequence.token_id(pos), pos, sequence.kv_pages(), static_cast<uint32_t>(sequence.id()),
-                  policy().kv_window);
+                  policy().kv_window, sequence.num_prompt_tokens());
     sequence_of_row_.push_back(&sequence);
   }
   if (num_rows == sequence.num_pending()) batch_.logit_rows.push_back(batch_.num_rows() - 1);
@@ -429,7 +429,7 @@ absl::Status EngineImpl::VisitLogits(std::span<const TokenId> ids,
     const int64_t end = std::min(num_ids, begin + pass_limits().most_rows());
     batch_.Clear();
     for (int64_t pos = begin; pos < end; ++pos) {
-      batch_.AddRow(ids[pos], pos, pages, 0, policy().kv_window);
+      batch_.AddRow(ids[pos], pos, pages, 0, policy().kv_window, num_ids);
       batch_.logit_rows.push_back(pos - begin);
     }
     const auto start = Clock::now();

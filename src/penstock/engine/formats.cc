@@ -24,21 +24,22 @@ absl::StatusOr<KvFormat> ChooseKvFormat(const std::string& name) {
 
 // Panels cannot be rounded any more. Routers may be f32: they compute in their own dtype.
 absl::Status CheckPackedForBf16(const WeightMap& map) {
-  const auto check = [](std::initializer_list<const TensorInfo*> tensors) -> absl::Status {
-    for (const TensorInfo* tensor : tensors) {
-      if (tensor == nullptr || (tensor->packed != WeightFormat::kF32 && tensor->packed != WeightFormat::kF16)) continue;
-      return UsageError("--dtype bf16: the model was packed in {} ('{}'): pack it with --dtype bf16",
-                        WeightFormatName(*tensor->packed), tensor->name);
-    }
-    return absl::OkStatus();
+  const auto check = [](const TensorInfo& tensor) -> absl::Status {
+    if (tensor.packed != WeightFormat::kF32 && tensor.packed != WeightFormat::kF16) return absl::OkStatus();
+    return UsageError("--dtype bf16: the model was packed in {} ('{}'): pack it with --dtype bf16",
+                      WeightFormatName(*tensor.packed), tensor.name);
   };
-  PENSTOCK_RETURN_IF_ERROR(check({map.lm_head}));
+  PENSTOCK_RETURN_IF_ERROR(check(*map.lm_head));
   for (const LayerTensors& layer : map.layers) {
-    PENSTOCK_RETURN_IF_ERROR(check({layer.q_proj, layer.k_proj, layer.v_proj, layer.o_proj}));
-    PENSTOCK_RETURN_IF_ERROR(check({layer.dense_ffn.gate_proj, layer.dense_ffn.up_proj, layer.dense_ffn.down_proj}));
+    absl::Status status;
+    layer.ForEachDense([](const TensorInfo&) {},
+                       [&](const TensorInfo& tensor, MatrixKind kind) {
+                         if (kind != MatrixKind::kRouter) status.Update(check(tensor));
+                       });
     for (const FfnTensors& e : layer.experts) {
-      PENSTOCK_RETURN_IF_ERROR(check({e.gate_proj, e.up_proj, e.down_proj}));
+      for (const TensorInfo* tensor : {e.gate_proj, e.up_proj, e.down_proj}) status.Update(check(*tensor));
     }
+    PENSTOCK_RETURN_IF_ERROR(status);
   }
   return absl::OkStatus();
 }

@@ -87,14 +87,15 @@ absl::StatusOr<GemmRates> MeasureGemm(const KernelProbe& probe, WeightFormat wei
   if (probe.config.num_moe_layers() == 0) config.expert_dim = config.dense_ffn_dim;
   config.num_topk = 1;
   config.num_experts = 1;
+  config.expert_bias = false;
   const ModelCost cost(config, {.ffn = weights});
   config.num_experts = std::clamp<int64_t>(static_cast<int64_t>(probe.most_bytes / cost.expert_bytes()), 1, 256);
-  const std::unique_ptr<DescribedWeights> described = DescribeWeights(config, weights);
-  const ExpertLayouts layouts(described->map, {}, dtype);
+  const WeightMap described = DescribeWeights(config, weights);
+  const ExpertLayouts layouts(described, {}, dtype);
   PENSTOCK_ASSIGN_OR_RETURN(const Arena slots,
                             memory.Map(layouts.slot_bytes() * static_cast<uint64_t>(config.num_experts)));
   PENSTOCK_RETURN_IF_ERROR(FillWithNumbers(memory, slots));
-  const RowFormats formats = RowFormatsOf(described->map, dtype);
+  const RowFormats formats = RowFormatsOf(described, dtype);
   PENSTOCK_ASSIGN_OR_RETURN(Activations activations, Activations::Create(memory, config, formats,
                                                                          {.max_rows = kMostRows,
                                                                           .max_logit_rows = 1,
@@ -128,7 +129,7 @@ absl::StatusOr<GemmRates> MeasureGemm(const KernelProbe& probe, WeightFormat wei
                                                                                                layouts.slot_bytes())});
                                   next = (next + 1) % config.num_experts;
                                 }
-                                operations->Experts(experts);
+                                operations->Experts(0, experts);
                               }));
     const OperationCost each = cost.Expert(num_rows);
     rates.points.push_back(
@@ -143,6 +144,7 @@ absl::StatusOr<AttentionRates> MeasureAttention(const KernelProbe& probe, KvForm
   Memory& memory = probe.processor.memory;
   ModelConfig config = FewerLayers(probe.config, std::min(probe.config.num_layers, kMostLayers));
   config.sliding_window = 0;
+  config.attention_sinks = false;
   const uint64_t sequence_bytes = KvCache::PageBytes(config, kv) * static_cast<uint64_t>(KvCache::PagesFor(kContext));
   const int64_t num_sequences =
       std::clamp<int64_t>(static_cast<int64_t>(probe.most_bytes / sequence_bytes), 1, kMostSequences);
@@ -182,7 +184,7 @@ absl::StatusOr<AttentionRates> MeasureAttention(const KernelProbe& probe, KvForm
   int64_t layer_idx = 0;
   const auto attend = [&](const RowBatch& batch) {
     return MedianSeconds(probe, [&] {
-      operations->Attend(batch, {0, batch.num_rows()}, {cache.layer(layer_idx), batch.kv_pages});
+      operations->Attend(batch, {0, batch.num_rows()}, layer_idx, {cache.layer(layer_idx), batch.kv_pages});
       layer_idx = (layer_idx + 1) % config.num_layers;
     });
   };

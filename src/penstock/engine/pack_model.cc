@@ -12,6 +12,7 @@
 #include "penstock/base/status.h"
 #include "penstock/base/thread_pool.h"
 #include "penstock/checkpoint/packed_index.h"
+#include "penstock/checkpoint/tensor_rows.h"
 #include "penstock/engine/loaded_model.h"
 #include "penstock/engine/pack_output.h"
 #include "penstock/memory/arena.h"
@@ -80,15 +81,13 @@ class Packer {
   absl::Status Matrix(const TensorInfo* tensor, WeightFormat format);
   absl::Status Rows(const TensorInfo* tensor);
   absl::Status Layer(const LayerTensors& layer);
-  absl::Status Ffn(const FfnTensors& ffn);
   absl::Status PackPanels(const TensorInfo& tensor, WeightFormat format, int64_t first, std::span<std::byte> target);
   absl::Status PackOnePanel(const TensorInfo& tensor, WeightFormat format, int64_t col, std::byte* target) const;
   absl::Status BeginBlob() { return output_->Align(kPageBytes); }
   absl::Status Advance(uint64_t bytes);
   void Record(const TensorInfo& tensor, uint64_t offset, uint64_t xxh3, std::optional<WeightFormat> packed);
-  WeightFormat MatrixFormat(const TensorInfo* tensor) const {
-    if (tensor == nullptr || formats_.quantised.has_value()) return formats_.quantised.value_or(WeightFormat::kF32);
-    return ResidentFormat(*tensor, formats_.dtype);
+  WeightFormat MatrixFormat(const TensorInfo& tensor) const {
+    return formats_.quantised.value_or(ResidentFormat(tensor, formats_.dtype));
   }
 
   const LoadedModel* model_;
@@ -100,6 +99,7 @@ class Packer {
   PackProgress progress_;
   std::vector<TensorInfo> tensors_;
   std::vector<std::byte> chunk_;
+  std::vector<std::byte> stored_;  // the matrix that is packed, where its rows lie in columns
 };
 
 absl::Status Packer::Advance(uint64_t bytes) {
@@ -111,6 +111,7 @@ absl::Status Packer::Advance(uint64_t bytes) {
 
 void Packer::Record(const TensorInfo& tensor, uint64_t offset, uint64_t xxh3, std::optional<WeightFormat> packed) {
   TensorInfo& written = tensors_.emplace_back(tensor);
+  written.places.reset();
   written.packed = packed;
   written.file_idx = 0;
   written.extent = {offset, output_->weights_bytes() - offset};
@@ -122,8 +123,11 @@ absl::Status Packer::PackOnePanel(const TensorInfo& tensor, WeightFormat format,
   const auto num_values = static_cast<size_t>(count * inner_dim);
   const OpenedFile& file = model_->checkpoint.files()[tensor.file_idx];
   std::vector<std::byte> raw(num_values * SizeOf(tensor.dtype));
-  const uint64_t offset = static_cast<uint64_t>(col * inner_dim) * SizeOf(tensor.dtype);
-  PENSTOCK_RETURN_IF_ERROR(PreadFully(file.fd.get(), raw, tensor.extent.offset_bytes + offset, file.path));
+  if (stored_.empty()) {
+    PENSTOCK_RETURN_IF_ERROR(ReadRows(file, tensor, col, count, raw));
+  } else {
+    GatherRows(tensor, stored_.data(), col, count, raw.data());
+  }
   if (IsFloat(format)) {
     PackPanel(tensor.dtype, raw.data(), count, inner_dim, format, target);
     return absl::OkStatus();
@@ -159,6 +163,12 @@ absl::Status Packer::PackPanels(const TensorInfo& tensor, WeightFormat format, i
 absl::Status Packer::Matrix(const TensorInfo* tensor, WeightFormat format) {
   if (tensor == nullptr) return absl::OkStatus();
   PENSTOCK_RETURN_IF_ERROR(output_->Align(kCacheLineBytes));
+  stored_.clear();
+  if (tensor->places.has_value() && tensor->places->is_transposed) {
+    const OpenedFile& file = model_->checkpoint.files()[tensor->file_idx];
+    stored_.resize(tensor->extent.size_bytes);
+    PENSTOCK_RETURN_IF_ERROR(PreadFully(file.fd.get(), stored_, tensor->extent.offset_bytes, file.path));
+  }
   const uint64_t offset = output_->weights_bytes(), panel_bytes = PanelBytes(format, tensor->shape[1]);
   const int64_t num_panels = NumPanels(tensor->shape[0]);
   const auto at_once = std::max<int64_t>(pool_->num_workers(), static_cast<int64_t>(kChunkBytes / panel_bytes));
@@ -184,9 +194,11 @@ absl::Status Packer::Rows(const TensorInfo* tensor) {
   const OpenedFile& file = model_->checkpoint.files()[tensor->file_idx];
   const std::unique_ptr<XXH3_state_t, decltype(&XXH3_freeState)> digest(XXH3_createState(), &XXH3_freeState);
   XXH3_64bits_reset(digest.get());
-  for (uint64_t done = 0; done < tensor->extent.size_bytes; done += kChunkBytes) {
-    chunk_.resize(std::min(kChunkBytes, tensor->extent.size_bytes - done));
-    PENSTOCK_RETURN_IF_ERROR(PreadFully(file.fd.get(), chunk_, tensor->extent.offset_bytes + done, file.path));
+  const auto rows_at_once = std::max<int64_t>(1, static_cast<int64_t>(kChunkBytes / RowBytes(*tensor)));
+  for (int64_t row = 0; row < tensor->shape[0]; row += rows_at_once) {
+    const int64_t num_rows = std::min(rows_at_once, tensor->shape[0] - row);
+    chunk_.resize(static_cast<uint64_t>(num_rows) * RowBytes(*tensor));
+    PENSTOCK_RETURN_IF_ERROR(ReadRows(file, *tensor, row, num_rows, chunk_));
     XXH3_64bits_update(digest.get(), chunk_.data(), chunk_.size());
     PENSTOCK_RETURN_IF_ERROR(output_->Append(chunk_));
     PENSTOCK_RETURN_IF_ERROR(Advance(chunk_.size()));
@@ -195,29 +207,24 @@ absl::Status Packer::Rows(const TensorInfo* tensor) {
   return absl::OkStatus();
 }
 
-absl::Status Packer::Ffn(const FfnTensors& ffn) {
-  for (const TensorInfo* tensor : {ffn.gate_proj, ffn.up_proj, ffn.down_proj}) {
-    PENSTOCK_RETURN_IF_ERROR(Matrix(tensor, MatrixFormat(tensor)));
-  }
-  return absl::OkStatus();
-}
-
 absl::Status Packer::Layer(const LayerTensors& layer) {
   PENSTOCK_RETURN_IF_ERROR(BeginBlob());
-  for (const TensorInfo* tensor : {layer.attention_norm, layer.q_bias, layer.k_bias, layer.v_bias, layer.o_bias,
-                                   layer.q_norm, layer.k_norm, layer.ffn_norm}) {
-    PENSTOCK_RETURN_IF_ERROR(Rows(tensor));
-  }
-  for (const TensorInfo* tensor : {layer.q_proj, layer.k_proj, layer.v_proj, layer.o_proj}) {
-    PENSTOCK_RETURN_IF_ERROR(Matrix(tensor, MatrixFormat(tensor)));
-  }
-  if (layer.router_proj != nullptr) {
-    PENSTOCK_RETURN_IF_ERROR(Matrix(layer.router_proj, ResidentFormat(*layer.router_proj, ComputeDtype::kF32)));
-  }
-  PENSTOCK_RETURN_IF_ERROR(Ffn(layer.dense_ffn));
+  absl::Status status;
+  layer.ForEachDense(
+      [&](const TensorInfo& tensor) {
+        if (status.ok()) status = Rows(&tensor);
+      },
+      [&](const TensorInfo& tensor, MatrixKind kind) {
+        const bool is_router = kind == MatrixKind::kRouter;
+        if (!status.ok()) return;
+        status = Matrix(&tensor, is_router ? ResidentFormat(tensor, ComputeDtype::kF32) : MatrixFormat(tensor));
+      });
+  PENSTOCK_RETURN_IF_ERROR(status);
   for (const FfnTensors& expert : layer.experts) {
     PENSTOCK_RETURN_IF_ERROR(BeginBlob());
-    PENSTOCK_RETURN_IF_ERROR(Ffn(expert));
+    for (const TensorInfo* tensor : {expert.gate_proj, expert.up_proj, expert.down_proj}) {
+      PENSTOCK_RETURN_IF_ERROR(Matrix(tensor, MatrixFormat(*tensor)));
+    }
   }
   return absl::OkStatus();
 }
@@ -229,7 +236,9 @@ absl::Status Packer::Run() {
   const bool is_quantised = formats_.quantised.has_value() && !is_tied;
   PENSTOCK_RETURN_IF_ERROR(
       Matrix(map.lm_head, is_quantised ? WeightFormat::kInt8 : ResidentFormat(*map.lm_head, formats_.dtype)));
-  PENSTOCK_RETURN_IF_ERROR(Rows(map.final_norm));
+  for (const TensorInfo* tensor : {map.lm_head_bias, map.final_norm, map.final_norm_bias}) {
+    PENSTOCK_RETURN_IF_ERROR(Rows(tensor));
+  }
   for (const LayerTensors& layer : map.layers) PENSTOCK_RETURN_IF_ERROR(Layer(layer));
   return absl::OkStatus();
 }

@@ -57,6 +57,8 @@ ModelConfig UsualShape() {
   config.num_heads = 32;
   config.num_kv_heads = 8;
   config.head_dim = 128;
+  config.rope.rotary_dim = 128;
+  config.attention_scale = 1;
   config.vocab_size = 32000;
   config.expert_dim = 2048;
   config.num_experts = 8;

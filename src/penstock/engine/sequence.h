@@ -29,6 +29,7 @@ class Sequence {
   // The prompt is not yet computed.
   bool in_prefill() const { return num_computed_ < num_prompt_tokens_; }
   // Positions that the sequence can take at most.
+  int64_t num_prompt_tokens() const { return num_prompt_tokens_; }
   int64_t max_positions() const { return num_prompt_tokens_ + sampling_.max_tokens; }
   int64_t num_generated() const { return static_cast<int64_t>(token_ids_.size()) - num_prompt_tokens_; }
   const absl::flat_hash_set<TokenId>& seen() const { return seen_; }

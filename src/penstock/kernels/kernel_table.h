@@ -16,7 +16,8 @@
 //   - a score of attention (q . K) is one accumulator that starts at 0 and takes the dimensions in increasing order;
 //   - a sum of squares has 16 lanes; lane j takes k = 16*i + j with one fused multiply-add per step, in increasing i;
 //     the tail is padded with zeros; then lanes j and j+8 are added, then j and j+4, j+2, j+1;
-//   - a sum of values has the lanes and the tree of the sum of squares, with additions.
+//   - a sum of values, as LayerNorm takes it for its mean, has the lanes and the tree of the sum of squares, with
+//   additions.
 // NaNs have the same places everywhere, but their payloads are not promised. The rounding mode is to nearest and
 // denormals are kept (the C++ default; -ffast-math sets neither here).
 //
@@ -27,6 +28,7 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "penstock/model/rules.h"
 #include "penstock/tensor/dtype.h"
 #include "penstock/tensor/kv_block.h"
 #include "penstock/tensor/packed_matrix.h"
@@ -82,8 +84,9 @@ struct GemmArgs {
   int64_t y_stride;
 };
 
-// out = x * (1 / sqrt(mean(x^2) + eps)) * weight, multiplied in this order. `out` may be `x`.
-struct RmsNormArgs {
+// kRms: out = x * (1 / sqrt(mean(x^2) + eps)) * weight, multiplied in this order. kLayer: the same of x - mean(x), then
+// + bias when that is not null. `out` may be `x`.
+struct NormArgs {
   int64_t num_rows;
   int64_t dim;
   const float* x;  // [num_rows, dim]
@@ -92,36 +95,36 @@ struct RmsNormArgs {
   float eps;
   float* out;  // [num_rows, dim]
   int64_t out_stride;
+  Norm norm = Norm::kRms;
+  const float* bias = nullptr;  // [dim] or null
 };
 
-// Rotates one row in place: (a, b) = (x[d], x[d + rotary_dim/2]) becomes (a*cos - b*sin, b*cos + a*sin), for each head.
+// Rotates one row in place, for each head: (a, b) = (x[d], x[d + rotary_dim/2]), or interleaved (x[2d], x[2d + 1]),
+// becomes (a*cos - b*sin, b*cos + a*sin).
 struct RopeArgs {
   int64_t num_heads;
-  int64_t rotary_dim;  // even; head_dim, or less when only the first part of a head rotates
-  float* x;            // [num_heads, head_dim]
+  int64_t rotary_dim;  // even; head_dim, or less when only a part of a head rotates
+  float* x;            // [num_heads, rotary_dim]: the part that rotates
   int64_t head_stride;
   const float* cos;  // [rotary_dim / 2]
   const float* sin;  // [rotary_dim / 2]
+  bool is_interleaved = false;
 };
 
-enum class Renormalise : bool { kNo, kYes };
-
-// From logits to probabilities: over all experts together, or of each, 1 / (1 + exp(-x)).
-enum class RouterScoring : uint8_t { kSoftmax, kSigmoid };
-
-// The probabilities of one row's experts, then the largest in decreasing order; ties go to the lower index. One NaN
-// among the scores makes NaN of all, but every index is valid and occurs once.
+// One row's experts by the rule (model/rules.h), in decreasing order of what chose them; ties go to the lower index.
+// The sum of renormalised weights is taken in that order. One NaN among the logits makes NaN of all scores and weights,
+// but every index is valid and occurs once.
 struct RouterTopkArgs {
   int64_t num_experts;
-  int64_t num_topk;         // 1..num_experts
-  float* scores;            // [num_experts]: logits in, probabilities out
-  Renormalise renormalise;  // divide the weights by their sum, taken in decreasing order
-  int32_t* topk_idx;        // [num_topk]
-  float* topk_weights;      // [num_topk]
-  RouterScoring scoring = RouterScoring::kSoftmax;
+  int64_t num_topk;  // 1..num_experts
+  float* scores;     // [num_experts]: logits in, scores out (kSparsemixer: softmax)
+  RouterRule rule = {};
+  const float* selection_bias = nullptr;  // [num_experts] or null
+  int32_t* topk_idx;                      // [num_topk]
+  float* topk_weights;                    // [num_topk]
 };
 
-// out = silu(gate) * up, silu(x) = x / (1 + exp(-x)). `out` may be `gate` or `up`.
+// GluRule (model/rules.h). `out` may be `gate` or `up`.
 struct SwigluArgs {
   int64_t num_rows;
   int64_t dim;
@@ -131,6 +134,7 @@ struct SwigluArgs {
   int64_t up_stride;
   float* out;  // [num_rows, dim]
   int64_t out_stride;
+  GluRule rule = {};
 };
 
 // The K and V of one token and one KV head, rounded to nearest, into its block.
@@ -152,7 +156,7 @@ constexpr int64_t kAttentionHeads = 12;
 // over the row's own position and those before it, at most `window` of them. The sum of p has 16 lanes from the first
 // position on; p . V is accumulated in increasing position. q . K of an int8 K is the exact sum of products of codes, q
 // having been rounded to codes and a scale as K was, times (scale of q * scale of K); the scale of a V multiplies p in
-// p . V.
+// p . V. A head with a sink has its number among the maximum and, after all positions, its exp in the sum of p.
 struct AttentionArgs {
   int64_t num_rows;
   int64_t group;  // num_heads / num_kv_heads
@@ -167,12 +171,13 @@ struct AttentionArgs {
   int64_t pos;                // of the first row
   int64_t window;             // of sliding-window attention; 0: everything
   float scale;
-  float* scratch;  // AttentionScratchFloats(num_rows * group, head_dim, pos + num_rows)
-  float* out;      // [num_rows, group, head_dim]
+  const float* sinks = nullptr;  // [group] or null
+  float* scratch;                // AttentionScratchFloats(num_rows * group, head_dim, pos + num_rows)
+  float* out;                    // [num_rows, group, head_dim]
   int64_t out_stride;
 };
 
-// y[row] = residual[row] + sum over j of weights[row, j] * z[assignments[row, j]], in increasing j. `y` may be
+// y[row] = residual[row] + scale * sum over j of weights[row, j] * z[assignments[row, j]], in increasing j. `y` may be
 // `residual`.
 struct CombineArgs {
   int64_t num_rows;
@@ -186,12 +191,13 @@ struct CombineArgs {
   const float* weights;        // [num_rows, num_topk]
   float* y;                    // [num_rows, dim]
   int64_t y_stride;
+  float scale = 1;
 };
 
 struct KernelTable {
   void (*prepare_rows)(const PrepareRowsArgs& args);
   void (*gemm)(const GemmArgs& args);
-  void (*rms_norm)(const RmsNormArgs& args);
+  void (*norm)(const NormArgs& args);
   void (*rope)(const RopeArgs& args);
   void (*router_topk)(const RouterTopkArgs& args);
   void (*swiglu)(const SwigluArgs& args);
@@ -200,8 +206,8 @@ struct KernelTable {
   void (*combine)(const CombineArgs& args);
   // target = exp(source) within 2 ulp; exp(-inf) = 0, exp(inf) = inf, NaN stays NaN. In place works.
   void (*exp)(const float* source, int64_t count, float* target);
-  // target += source.
-  void (*add)(const float* source, int64_t count, float* target);
+  // target += scale * source, the product rounded first.
+  void (*add)(const float* source, float scale, int64_t count, float* target);
   // Rounds to nearest, ties to even; NaN stays NaN: ToBF16 of tensor/dtype.h, element by element.
   void (*to_bf16)(const float* source, int64_t count, BF16* target);
   // Exact. The source may start at any byte.

@@ -10,6 +10,7 @@
 #include "penstock/base/file.h"
 #include "penstock/base/status.h"
 #include "penstock/checkpoint/packed_index.h"
+#include "penstock/checkpoint/tensor_rows.h"
 
 namespace penstock {
 namespace {
@@ -34,41 +35,35 @@ struct Visitor {
 
 // One list of the fields serves both the counting and the loading.
 void VisitTensors(const WeightMap& map, ComputeDtype dtype, DensePart part, std::span<LayerWeights> layers,
-                  EmbeddingView& embedding, WeightView& lm_head, std::span<const float>& final_norm, Visitor& visitor) {
-  const auto matrix = [&](const TensorInfo* tensor, WeightView& view) {
-    if (tensor != nullptr) visitor.Matrix(*tensor, ResidentFormat(*tensor, dtype), view);
+                  OuterWeights& outer, Visitor& visitor) {
+  const auto matrix = [&](const TensorInfo* tensor, WeightView& view, MatrixKind kind) {
+    const ComputeDtype own = kind == MatrixKind::kRouter ? ComputeDtype::kF32 : dtype;
+    if (tensor != nullptr) visitor.Matrix(*tensor, ResidentFormat(*tensor, own), view);
   };
   const auto vector = [&](const TensorInfo* tensor, std::span<const float>& view) {
     if (tensor != nullptr) visitor.Vector(*tensor, view);
   };
   const bool tied = map.lm_head == map.embedding;
-  if (tied || part != DensePart::kEmbedding) matrix(map.lm_head, lm_head);
+  if (tied || part != DensePart::kEmbedding) matrix(map.lm_head, outer.lm_head, MatrixKind::kFfn);
   if (!tied && part != DensePart::kLayers) {
-    visitor.Rows(*map.embedding, dtype == ComputeDtype::kBF16 ? Dtype::kBF16 : map.embedding->dtype, embedding);
+    visitor.Rows(*map.embedding, dtype == ComputeDtype::kBF16 ? Dtype::kBF16 : map.embedding->dtype, outer.embedding);
   }
-  if (part == DensePart::kEmbedding) return;
-  vector(map.final_norm, final_norm);
-  for (size_t layer_idx = 0; layer_idx < map.layers.size(); ++layer_idx) {
-    const LayerTensors& from = map.layers[layer_idx];
-    LayerWeights& to = layers[layer_idx];
-    vector(from.attention_norm, to.attention_norm);
-    matrix(from.q_proj, to.q_proj);
-    matrix(from.k_proj, to.k_proj);
-    matrix(from.v_proj, to.v_proj);
-    matrix(from.o_proj, to.o_proj);
-    vector(from.q_bias, to.q_bias);
-    vector(from.k_bias, to.k_bias);
-    vector(from.v_bias, to.v_bias);
-    vector(from.o_bias, to.o_bias);
-    vector(from.q_norm, to.q_norm);
-    vector(from.k_norm, to.k_norm);
-    vector(from.ffn_norm, to.ffn_norm);
-    if (from.router_proj != nullptr) {
-      visitor.Matrix(*from.router_proj, ResidentFormat(*from.router_proj, ComputeDtype::kF32), to.router_proj);
+  if (part == DensePart::kEmbedding) {
+    for (size_t layer_idx = 0; layer_idx < map.layers.size(); ++layer_idx) {
+      const LayerTensors& from = map.layers[layer_idx];
+      LayerWeights& to = layers[layer_idx];
+      vector(from.sinks, to.sinks);
+      vector(from.expert_gate_bias, to.expert_gate_bias);
+      vector(from.expert_up_bias, to.expert_up_bias);
+      vector(from.expert_down_bias, to.expert_down_bias);
     }
-    matrix(from.dense_ffn.gate_proj, to.dense_ffn.gate_proj);
-    matrix(from.dense_ffn.up_proj, to.dense_ffn.up_proj);
-    matrix(from.dense_ffn.down_proj, to.dense_ffn.down_proj);
+    return;
+  }
+  vector(map.lm_head_bias, outer.lm_head_bias);
+  vector(map.final_norm, outer.final_norm);
+  vector(map.final_norm_bias, outer.final_norm_bias);
+  for (size_t layer_idx = 0; layer_idx < map.layers.size(); ++layer_idx) {
+    ForEachPart(map.layers[layer_idx], layers[layer_idx], vector, matrix);
   }
 }
 
@@ -111,12 +106,10 @@ class Loader final : public Visitor {
     std::byte* target = allocator_.TakeBytes(PackedBytes(format, num_cols, inner_dim));
     view = {target, format};
     if (tensor.packed.has_value()) return ReadPacked(tensor, target);
-    const uint64_t column_bytes = static_cast<uint64_t>(inner_dim) * SizeOf(tensor.dtype);
     const uint64_t panel_bytes = PanelBytes(format, inner_dim);
     for (int64_t col = 0; col < num_cols && status_.ok(); col += kPanelCols) {
       const int64_t count = std::min(kPanelCols, num_cols - col);
-      Read(tensor, static_cast<uint64_t>(col) * column_bytes,
-           bounce_.first(static_cast<uint64_t>(count) * column_bytes));
+      ReadRowsOf(tensor, col, count);
       Put(target, panel_bytes,
           [&](std::byte* panel) { PackPanel(tensor.dtype, bounce_.data(), count, inner_dim, format, panel); });
       target += panel_bytes;
@@ -146,6 +139,12 @@ class Loader final : public Visitor {
     const OpenedFile& file = checkpoint_->files()[tensor.file_idx];
     status_ = PreadFully(file.fd.get(), target, tensor.extent.offset_bytes + offset, file.path);
   }
+  // Into the bounce buffer.
+  void ReadRowsOf(const TensorInfo& tensor, int64_t first, int64_t count) {
+    if (!status_.ok()) return;
+    status_ = ReadRows(checkpoint_->files()[tensor.file_idx], tensor, first, count,
+                       bounce_.first(static_cast<uint64_t>(count) * RowBytes(tensor)));
+  }
   // fill(where) writes `size_bytes` that will lie at `target`. REQUIRES: they fit into a bounce buffer.
   template <typename Fill>
   void Put(std::byte* target, uint64_t size_bytes, const Fill& fill) {
@@ -167,11 +166,13 @@ class Loader final : public Visitor {
   }
   void ReadConverted(const TensorInfo& tensor, Dtype target_dtype, std::byte* target) {
     const uint64_t element_bytes = SizeOf(tensor.dtype), target_bytes = SizeOf(target_dtype);
-    const uint64_t elements_at_once = bounce_.size() / std::max(element_bytes, target_bytes);
+    const uint64_t row_elements = static_cast<uint64_t>(RowElements(tensor));
+    const uint64_t rows_at_once = bounce_.size() / (row_elements * std::max(element_bytes, target_bytes));
     const Digest digest = NewDigest();
-    for (uint64_t first = 0; first < NumElements(tensor) && status_.ok(); first += elements_at_once) {
-      const uint64_t count = std::min(elements_at_once, NumElements(tensor) - first);
-      Read(tensor, first * element_bytes, bounce_.first(count * element_bytes));
+    for (uint64_t row = 0; row < static_cast<uint64_t>(tensor.shape[0]) && status_.ok(); row += rows_at_once) {
+      const uint64_t num_rows = std::min(rows_at_once, static_cast<uint64_t>(tensor.shape[0]) - row);
+      const uint64_t first = row * row_elements, count = num_rows * row_elements;
+      ReadRowsOf(tensor, static_cast<int64_t>(row), static_cast<int64_t>(num_rows));
       if (tensor.xxh3.has_value()) XXH3_64bits_update(digest.get(), bounce_.data(), count * element_bytes);
       Put(target + first * target_bytes, count * target_bytes,
           [&](std::byte* part) { Convert(tensor.dtype, bounce_.data(), count, target_dtype, part); });
@@ -200,11 +201,9 @@ class Loader final : public Visitor {
 
 uint64_t DenseWeights::Bytes(const WeightMap& map, ComputeDtype dtype, DensePart part) {
   std::vector<LayerWeights> layers(map.layers.size());
-  EmbeddingView embedding;
-  WeightView lm_head;
-  std::span<const float> final_norm;
+  OuterWeights outer;
   Counter counter;
-  VisitTensors(map, dtype, part, layers, embedding, lm_head, final_norm, counter);
+  VisitTensors(map, dtype, part, layers, outer, counter);
   // On a device the host's buffer is gone before anything else needs its memory.
   return counter.total_bytes() + (part == DensePart::kLayers ? 0 : counter.bounce_bytes());
 }
@@ -214,14 +213,14 @@ absl::StatusOr<DenseWeights> DenseWeights::Load(Memory& memory, const Checkpoint
   DenseWeights w;
   w.layers_.resize(map.layers.size());
   Counter counter;
-  VisitTensors(map, dtype, part, w.layers_, w.embedding_, w.lm_head_, w.final_norm_, counter);
+  VisitTensors(map, dtype, part, w.layers_, w.outer_, counter);
   PENSTOCK_ASSIGN_OR_RETURN(w.arena_, memory.Map(counter.total_bytes()));
   PENSTOCK_ASSIGN_OR_RETURN(const Arena bounce, HostMemory().Map(2 * counter.bounce_bytes()));
   Loader loader(checkpoint, memory, w.arena_, {bounce.data(), 2 * counter.bounce_bytes()});
-  VisitTensors(map, dtype, part, w.layers_, w.embedding_, w.lm_head_, w.final_norm_, loader);
+  VisitTensors(map, dtype, part, w.layers_, w.outer_, loader);
   PENSTOCK_RETURN_IF_ERROR(loader.status());
   if (map.lm_head == map.embedding) {
-    w.embedding_ = {.data = w.lm_head_.data, .dtype = Dtype::kF32, .packed = w.lm_head_.format};
+    w.outer_.embedding = {.data = w.outer_.lm_head.data, .dtype = Dtype::kF32, .packed = w.outer_.lm_head.format};
   }
   return w;
 }

@@ -22,25 +22,21 @@ struct EmbeddingView {
   std::optional<WeightFormat> packed;  // of panels
 };
 
-// Norms and biases are f32 whatever the checkpoint's dtype; an absent one is an empty span.
-struct LayerWeights {
-  std::span<const float> attention_norm;  // [model_dim]
-  WeightView q_proj;
-  WeightView k_proj;
-  WeightView v_proj;
-  WeightView o_proj;
-  std::span<const float> q_bias;
-  std::span<const float> k_bias;
-  std::span<const float> v_bias;
-  std::span<const float> o_bias;
-  std::span<const float> q_norm;
-  std::span<const float> k_norm;
-  std::span<const float> ffn_norm;  // [model_dim]
-  WeightView router_proj;           // in its own dtype: the router computes in f32
-  FfnWeights dense_ffn;             // of a layer without experts
+// Vectors are f32 whatever the checkpoint's dtype; an absent one is an empty span. Routers stay in their own dtype, as
+// they compute in f32.
+using LayerWeights = LayerParts<std::span<const float>, WeightView>;
+
+// What lies outside the layers.
+struct OuterWeights {
+  EmbeddingView embedding;
+  WeightView lm_head;
+  std::span<const float> lm_head_bias;
+  std::span<const float> final_norm;
+  std::span<const float> final_norm_bias;
 };
 
-// kAll, or what lies on each side where a device computes the layers: the host embeds.
+// kAll, or what lies on each side where a device computes the layers: the host embeds, and may attend and compute
+// experts, for which it has the sinks and the experts' biases, too.
 enum class DensePart : uint8_t { kAll, kEmbedding, kLayers };
 
 class DenseWeights {
@@ -52,16 +48,12 @@ class DenseWeights {
   static absl::StatusOr<DenseWeights> Load(Memory& memory, const Checkpoint& checkpoint, const WeightMap& map,
                                            ComputeDtype dtype, DensePart part);
 
-  const EmbeddingView& embedding() const { return embedding_; }
-  const WeightView& lm_head() const { return lm_head_; }
-  std::span<const float> final_norm() const { return final_norm_; }
+  const OuterWeights& outer() const { return outer_; }
   const LayerWeights& layer(int64_t layer_idx) const { return layers_[layer_idx]; }
 
  private:
   Arena arena_;
-  EmbeddingView embedding_;
-  WeightView lm_head_;
-  std::span<const float> final_norm_;
+  OuterWeights outer_;
   std::vector<LayerWeights> layers_;
 };
 

@@ -6,7 +6,6 @@
 #endif
 
 #include <algorithm>
-#include <cstring>
 #include <utility>
 
 #include "penstock/base/bytes.h"
@@ -15,28 +14,33 @@
 #include "penstock/base/logging.h"
 #include "penstock/base/status.h"
 #include "penstock/checkpoint/packed_index.h"
+#include "penstock/checkpoint/tensor_rows.h"
 
 namespace penstock {
 
 // Matrices are packed in place, panel by panel in the order in which they lie: a panel is copied aside and written
 // where the panels before it end. What is written may never reach what is still to be read, so the reads are put as far
-// into the slot as the panels may outgrow them (by a last panel that is not full, or an odd number of inputs).
+// into the slot as the panels may outgrow them (by a last panel that is not full, or an odd number of inputs). Where
+// rows do not follow each other (RowPlaces) they are put behind all panels.
 ExpertLayouts::ExpertPlan ExpertLayouts::PlanExpert(const FfnTensors& tensors, ComputeDtype dtype) {
   ExpertPlan plan;
   plan.matrices = {{{.tensor = tensors.gate_proj, .view = &FfnWeights::gate_proj},
                     {.tensor = tensors.up_proj, .view = &FfnWeights::up_proj},
                     {.tensor = tensors.down_proj, .view = &FfnWeights::down_proj}}};
-  std::sort(plan.matrices.begin(), plan.matrices.end(), [](const MatrixPlan& a, const MatrixPlan& b) {
+  std::stable_sort(plan.matrices.begin(), plan.matrices.end(), [](const MatrixPlan& a, const MatrixPlan& b) {
     return std::pair(a.tensor->file_idx, a.tensor->extent.offset_bytes) <
            std::pair(b.tensor->file_idx, b.tensor->extent.offset_bytes);
   });
   uint64_t raw_end = 0, packed_end = 0, outgrowth = 0;
+  bool has_places = false;
   for (MatrixPlan& matrix : plan.matrices) {
     const TensorInfo& tensor = *matrix.tensor;
     ReadPlan* last = plan.reads.empty() ? nullptr : &plan.reads.back();
+    const uint64_t end = tensor.extent.offset_bytes + tensor.extent.size_bytes;
+    // Neighbours, or parts of the same.
     if (last != nullptr && last->file_idx == tensor.file_idx &&
-        last->extent.offset_bytes + last->extent.size_bytes == tensor.extent.offset_bytes) {
-      last->extent.size_bytes += tensor.extent.size_bytes;
+        last->extent.offset_bytes + last->extent.size_bytes >= tensor.extent.offset_bytes) {
+      last->extent.size_bytes = std::max(last->extent.size_bytes, end - last->extent.offset_bytes);
     } else {
       plan.reads.push_back({tensor.file_idx, tensor.extent, RoundUp(raw_end, kPageBytes)});
       last = &plan.reads.back();
@@ -44,14 +48,15 @@ ExpertLayouts::ExpertPlan ExpertLayouts::PlanExpert(const FfnTensors& tensors, C
     matrix.format = ResidentFormat(tensor, dtype);
     matrix.raw_offset = last->slot_offset + last->extent.offset_bytes % kPageBytes +
                         (tensor.extent.offset_bytes - last->extent.offset_bytes);
-    raw_end = matrix.raw_offset + tensor.extent.size_bytes;
+    raw_end = std::max(raw_end, matrix.raw_offset + tensor.extent.size_bytes);
+    has_places = has_places || tensor.places.has_value();
     matrix.packed_offset = tensor.packed.has_value() ? matrix.raw_offset : RoundUp(packed_end, kCacheLineBytes);
     packed_end = matrix.packed_offset + PackedBytes(matrix.format, tensor.shape[0], tensor.shape[1]);
     if (tensor.packed.has_value()) continue;
     const auto behind = [&](uint64_t packed, uint64_t raw) { return packed > raw ? packed - raw : 0; };
     outgrowth = std::max({outgrowth, behind(matrix.packed_offset, matrix.raw_offset), behind(packed_end, raw_end)});
   }
-  outgrowth = RoundUp(outgrowth, kPageBytes);
+  outgrowth = RoundUp(has_places ? packed_end : outgrowth, kPageBytes);
   for (ReadPlan& read : plan.reads) read.slot_offset += outgrowth;
   for (MatrixPlan& matrix : plan.matrices) {
     matrix.raw_offset += outgrowth;
@@ -150,10 +155,8 @@ void ExpertLayouts::Pack(const MatrixPlan& matrix, std::byte* slot, std::span<st
   const int64_t num_cols = tensor.shape[0], inner_dim = tensor.shape[1];
   for (int64_t col = 0; col < num_cols; col += kPanelCols) {
     const int64_t count = std::min(kPanelCols, num_cols - col);
-    const uint64_t raw_bytes = static_cast<uint64_t>(count * inner_dim) * SizeOf(tensor.dtype);
-    std::memcpy(scratch.data(), raw, raw_bytes);
+    GatherRows(tensor, raw, col, count, scratch.data());
     PackPanel(tensor.dtype, scratch.data(), count, inner_dim, matrix.format, packed);
-    raw += raw_bytes;
     packed += PanelBytes(matrix.format, inner_dim);
   }
 }

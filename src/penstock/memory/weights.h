@@ -5,6 +5,7 @@
 #include <cstdint>
 
 #include "penstock/checkpoint/safetensors.h"
+#include "penstock/model/weight_map.h"
 #include "penstock/tensor/packed_matrix.h"
 
 namespace penstock {
@@ -15,11 +16,7 @@ struct WeightView {
   WeightFormat format = WeightFormat::kF32;
 };
 
-struct FfnWeights {
-  WeightView gate_proj;  // [expert_dim, model_dim]
-  WeightView up_proj;    // [expert_dim, model_dim]
-  WeightView down_proj;  // [model_dim, expert_dim]
-};
+using FfnWeights = FfnParts<WeightView>;
 
 // kF32: weights as they are stored, activations in f32. kBF16: weights that are not bf16 are rounded to it as they
 // arrive, and so are the inputs of the FFNs and of lm_head, where nearly all the work is; attention, router and norms
@@ -29,7 +26,7 @@ enum class ComputeDtype : uint8_t { kF32, kBF16 };
 // How a matrix lies in DRAM: as it is packed, or in panels of its own dtype or of bf16.
 WeightFormat ResidentFormat(const TensorInfo& tensor, ComputeDtype dtype);
 
-// Bytes of the rows that become one panel, as they are stored; 0 when the matrix is packed already.
+// Bytes of the rows that become one panel, one after the other as they are stored; 0 when the matrix is packed already.
 uint64_t StoredPanelBytes(const TensorInfo& tensor);
 
 }  // namespace penstock

@@ -21,22 +21,54 @@ std::optional<int64_t> AsInteger(const json::value& value) {
 
 }  // namespace
 
-bool ConfigReader::Has(std::string_view field) const {
-  return object_->contains(json::string_view(field.data(), field.size()));
+// nullptr where there is none; also a null.
+const json::value* ConfigReader::FindPath(std::string_view path) const {
+  const json::object* object = object_;
+  while (true) {
+    const size_t dot = path.find('.');
+    const std::string_view name = path.substr(0, dot);
+    const json::value* value = object->if_contains(json::string_view(name.data(), name.size()));
+    if (dot == std::string_view::npos || value == nullptr) return value;
+    if (!value->is_object()) return nullptr;
+    object = &value->get_object();
+    path.remove_prefix(dot + 1);
+  }
 }
 
+bool ConfigReader::Has(std::string_view field) const { return FindPath(field) != nullptr; }
+
 const json::value* ConfigReader::Find(std::string_view field) const {
-  const json::value* value = object_->if_contains(json::string_view(field.data(), field.size()));
-  return value == nullptr || value->is_null() ? nullptr : value;
+  const auto present = [](const json::value* value) { return value != nullptr && !value->is_null(); };
+  const json::value* value = FindPath(field);
+  for (const FieldName& name : names_) {
+    if (present(value)) break;
+    if (name.field == field) value = FindPath(name.other);
+  }
+  return present(value) ? value : nullptr;
+}
+
+std::string_view ConfigReader::ShownName(std::string_view field) const {
+  if (Has(field)) return field;
+  std::string_view shown = field;
+  for (const FieldName& name : names_) {
+    if (name.field != field) continue;
+    if (FindPath(name.other) != nullptr) return name.other;
+    if (shown == field) shown = name.other;
+  }
+  return shown;
 }
 
 void ConfigReader::Fail(std::string_view field, std::string_view expected, std::string_view found) {
   if (!status_.ok()) return;
-  status_ = ModelError("{}: field '{}': expected {}, found {}", file_name_, field, expected, found);
+  status_ = ModelError("{}: field '{}': expected {}, found {}", file_name_, ShownName(field), expected, found);
 }
 
 void ConfigReader::FailRelation(std::string_view text) {
   if (status_.ok()) status_ = ModelError("{}: {}", file_name_, text);
+}
+
+void ConfigReader::FailStatus(const absl::Status& status) {
+  if (status_.ok()) status_ = status;
 }
 
 void ConfigReader::FailType(std::string_view field, std::string_view expected, const json::value& found) {

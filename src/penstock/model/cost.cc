@@ -30,6 +30,7 @@ ModelCost::ModelCost(const ModelConfig& config, const ModelFormats& formats)
   };
   add_ffn(expert_, config.expert_dim);
   add_ffn(dense_ffn_, config.dense_ffn_dim);
+  add_ffn(shared_ffn_, config.shared_ffn_dim);
   lm_head_.Add(formats.lm_head, config.vocab_size, dim);
 }
 
@@ -60,6 +61,8 @@ OperationCost ModelCost::Route(int64_t num_rows) const { return Product(router_,
 OperationCost ModelCost::Expert(int64_t num_rows) const { return Product(expert_, num_rows); }
 
 OperationCost ModelCost::DenseFfn(int64_t num_rows) const { return Product(dense_ffn_, num_rows); }
+
+OperationCost ModelCost::SharedFfn(int64_t num_rows) const { return Product(shared_ffn_, num_rows); }
 
 OperationCost ModelCost::Combine(int64_t num_rows) const {
   const double values = static_cast<double>(num_rows * num_topk_) * static_cast<double>(model_dim_);

@@ -53,6 +53,7 @@ class ModelCost {
   // All experts of a layer, when every row chooses at random: E (1 - (1 - k/E)^m) of them are read (EPS-MoE).
   OperationCost ExpertsOfUniformRouting(int64_t num_rows) const;
   OperationCost DenseFfn(int64_t num_rows) const;
+  OperationCost SharedFfn(int64_t num_rows) const;
   // Sums up the experts' outputs of each row.
   OperationCost Combine(int64_t num_rows) const;
   OperationCost Logits(int64_t num_rows) const;
@@ -77,7 +78,7 @@ class ModelCost {
   int64_t num_topk_;
   int64_t num_experts_;
   uint64_t kv_bytes_ = 0;
-  Matrices qkv_, o_, router_, expert_, dense_ffn_, lm_head_;
+  Matrices qkv_, o_, router_, expert_, dense_ffn_, shared_ffn_, lm_head_;
 };
 
 }  // namespace penstock

@@ -5,15 +5,17 @@
 namespace penstock {
 namespace {
 
-constexpr std::array<const Family*, 3> kFamilies = {&kMixtral, &kOlmoe, &kQwen3Moe};
+constexpr std::array kFamilies = {&kMixtral,          &kOlmoe,   &kQwen2Moe, &kQwen3Moe, &kPhimoe, &kGraniteMoe,
+                                  &kGraniteMoeShared, &kGlm4Moe, &kDots1,    &kDbrx,     &kGptOss, &kArctic};
 
 }  // namespace
 
 std::span<const Family* const> AllFamilies() { return kFamilies; }
 
 const Family* FindFamily(std::string_view architecture) {
+  if (architecture.empty()) return nullptr;
   for (const Family* family : kFamilies) {
-    if (family->architecture == architecture) return family;
+    if (family->architecture == architecture || family->other_architecture == architecture) return family;
   }
   return nullptr;
 }

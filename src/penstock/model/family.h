@@ -1,7 +1,7 @@
 // A model family: how its config.json and its tensors are named, and what its layers do differently.
 //
-// A new family is one file that defines a Family, and one line in family.cc's table. The operations themselves
-// (schedule/operations.h) read only ModelConfig.
+// A new family is one file that defines a Family, and one line in family.cc's table (docs/adding-a-model.md). The
+// operations themselves (schedule/operations.h) read only ModelConfig.
 #pragma once
 
 #include <span>
@@ -12,19 +12,36 @@
 
 namespace penstock {
 
+// Where a family keeps a weight that is not stored under its own name (weight_map.h). Names of layers' weights are
+// those below the layer; `{expert}` stands for the expert's index.
+//
+// Several weights with one stored name are the rows of one tensor, in the order of the list. An expert's weight whose
+// stored name has no `{expert}` is in one tensor with those of all experts, which come one after the other.
+struct StoredName {
+  std::string_view name;
+  std::string_view stored;
+  bool is_transposed = false;   // [inputs, outputs] of one expert
+  bool is_interleaved = false;  // the weights of this stored name have rows in turn
+};
+
 struct Family {
-  std::string_view name;          // model_type in config.json
-  std::string_view architecture;  // architectures[0] in config.json
+  std::string_view name;                     // model_type in config.json
+  std::string_view architecture;             // architectures[0] in config.json
+  std::string_view other_architecture = {};  // that older checkpoints have there
+
+  // Its checkpoints come with Python code (auto_map), from before transformers had the family. It is never run.
+  bool comes_with_code = false;
 
   // What transformers takes where config.json says nothing.
   double default_rope_theta = 1e4;
-  double default_rms_norm_eps = 1e-5;
+  double default_norm_eps = 1e-5;
+  double default_partial_rotary = 1;  // of a head's dims
 
-  // Names below `model.layers.{layer}.`; experts have `{expert}` in theirs.
-  std::string_view router;
-  std::string_view expert_gate_proj;
-  std::string_view expert_up_proj;
-  std::string_view expert_down_proj;
+  // Where config.json calls the common fields (model_config.cc) or those of read_config otherwise.
+  std::span<const FieldName> field_names = {};
+
+  std::string_view layer_prefix = "model.layers.{layer}.";
+  std::span<const StoredName> stored_names = {};
 
   // Fills what the families differ in; the common fields are filled already. Errors go to the reader.
   void (*read_config)(ConfigReader& reader, ModelConfig& config);
@@ -32,7 +49,16 @@ struct Family {
 
 extern const Family kMixtral;
 extern const Family kOlmoe;
+extern const Family kQwen2Moe;
 extern const Family kQwen3Moe;
+extern const Family kPhimoe;
+extern const Family kGraniteMoe;
+extern const Family kGraniteMoeShared;
+extern const Family kGlm4Moe;
+extern const Family kDots1;
+extern const Family kDbrx;
+extern const Family kGptOss;
+extern const Family kArctic;
 
 std::span<const Family* const> AllFamilies();
 

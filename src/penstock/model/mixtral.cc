@@ -5,11 +5,17 @@
 namespace penstock {
 namespace {
 
+constexpr StoredName kStoredNames[] = {
+    {"mlp.gate.weight", "block_sparse_moe.gate.weight"},
+    {"mlp.experts.{expert}.gate_proj.weight", "block_sparse_moe.experts.{expert}.w1.weight"},
+    {"mlp.experts.{expert}.up_proj.weight", "block_sparse_moe.experts.{expert}.w3.weight"},
+    {"mlp.experts.{expert}.down_proj.weight", "block_sparse_moe.experts.{expert}.w2.weight"},
+};
+
 void ReadConfig(ConfigReader& reader, ModelConfig& config) {
   config.num_experts = reader.Int("num_local_experts", 1, kMaxExperts);
   config.expert_dim = reader.Int("intermediate_size", 1, kMaxModelDim);
   config.sliding_window = reader.IntOr("sliding_window", 0, 1, kMaxContext);
-  config.norm_topk_prob = true;
 }
 
 }  // namespace
@@ -18,10 +24,7 @@ const Family kMixtral = {
     .name = "mixtral",
     .architecture = "MixtralForCausalLM",
     .default_rope_theta = 1e6,
-    .router = "block_sparse_moe.gate.weight",
-    .expert_gate_proj = "block_sparse_moe.experts.{expert}.w1.weight",
-    .expert_up_proj = "block_sparse_moe.experts.{expert}.w3.weight",
-    .expert_down_proj = "block_sparse_moe.experts.{expert}.w2.weight",
+    .stored_names = kStoredNames,
     .read_config = ReadConfig,
 };
 

@@ -1,6 +1,7 @@
 #include "penstock/model/model_config.h"
 
 #include <algorithm>
+#include <cmath>
 
 #include "penstock/base/limits.h"
 #include "penstock/base/status.h"
@@ -27,7 +28,7 @@ absl::StatusOr<const Family*> ReadFamily(ConfigReader& reader) {
     return ModelError("config.json: field 'architectures': '{}' is not supported{}; supported: {}", name,
                       reader.Find("auto_map") == nullptr ? "" : " (the model's own, custom code is never run)", known);
   }
-  if (reader.Find("auto_map") != nullptr) {
+  if (reader.Find("auto_map") != nullptr && !family->comes_with_code) {
     return ModelError(
         "config.json: field 'auto_map': the model wants code of its own to be run; custom code is never run");
   }
@@ -37,30 +38,6 @@ absl::StatusOr<const Family*> ReadFamily(ConfigReader& reader) {
         "bf16 version of the model");
   }
   return family;
-}
-
-// rope_theta stands alone, or (newer transformers) inside rope_parameters; both may ask for scaling, which is refused.
-void ReadRope(ConfigReader& reader, ModelConfig& config) {
-  config.rope_theta = reader.NumberOr("rope_theta", config.family->default_rope_theta, 1e-3, 1e15);
-  for (const std::string_view field : {"rope_scaling", "rope_parameters"}) {
-    const json::value* value = reader.Find(field);
-    if (value == nullptr) continue;
-    if (!value->is_object()) {
-      reader.Fail(field, "an object or null", JsonTypeName(*value));
-      return;
-    }
-    ConfigReader rope(fmt::format("config.json: field '{}'", field), value->get_object());
-    const std::string type = rope.StringOr("rope_type", rope.StringOr("type", "default"));
-    if (type != "default") {
-      reader.Fail(field, "rope type 'default' (no other is supported)", fmt::format("'{}'", type));
-      return;
-    }
-    config.rope_theta = rope.NumberOr("rope_theta", config.rope_theta, 1e-3, 1e15);
-    if (!rope.status().ok()) {
-      reader.FailRelation(Message(rope.status()));
-      return;
-    }
-  }
 }
 
 void ReadCommon(ConfigReader& reader, ModelConfig& config) {
@@ -78,18 +55,33 @@ void ReadCommon(ConfigReader& reader, ModelConfig& config) {
   }
   config.num_topk = reader.Int("num_experts_per_tok", 1, kMaxTopk);
   config.max_positions = reader.Int("max_position_embeddings", 1, kMaxContext);
-  config.rms_norm_eps = static_cast<float>(reader.NumberOr("rms_norm_eps", config.family->default_rms_norm_eps, 0, 1));
+  config.norm_eps = static_cast<float>(reader.NumberOr("rms_norm_eps", config.family->default_norm_eps, 0, 1));
   config.tie_embeddings = reader.BoolOr("tie_word_embeddings", false);
   config.layer_has_experts.assign(config.num_layers, true);
   const std::string activation = reader.StringOr("hidden_act", "silu");
   if (activation != "silu") reader.Fail("hidden_act", "'silu'", fmt::format("'{}'", activation));
-  ReadRope(reader, config);
 }
 
 void CheckRelations(ConfigReader& reader, const ModelConfig& config) {
   if (config.num_topk > config.num_experts) {
     reader.FailRelation(fmt::format("num_experts_per_tok {} is more than the number of experts {}", config.num_topk,
                                     config.num_experts));
+  }
+  if (config.shared_ffn_dim > kMaxModelDim) {
+    reader.FailRelation(
+        fmt::format("shared experts of {} columns: expected at most {}", config.shared_ffn_dim, kMaxModelDim));
+  }
+  const RouterRule& router = config.router;
+  if (config.num_experts % router.num_groups != 0) {
+    reader.FailRelation(fmt::format("{} experts do not make {} groups", config.num_experts, router.num_groups));
+  } else if (router.num_groups > 1) {
+    const int64_t group_size = config.num_experts / router.num_groups;
+    const bool takes_two = router.group_score == RouterRule::GroupScore::kTwoLargest;
+    if (router.num_topk_groups > router.num_groups || router.num_topk_groups * group_size < config.num_topk ||
+        (takes_two && group_size < 2)) {
+      reader.FailRelation(fmt::format("{} of {} groups of {} experts are not enough to choose {} from",
+                                      router.num_topk_groups, router.num_groups, group_size, config.num_topk));
+    }
   }
   if (config.num_kv_heads < 1 || config.num_heads % config.num_kv_heads != 0) {
     reader.FailRelation(fmt::format("num_attention_heads {} is not a multiple of num_key_value_heads {}",
@@ -122,9 +114,18 @@ absl::StatusOr<ModelConfig> ParseModelConfig(std::string_view config_json) {
   PENSTOCK_ASSIGN_OR_RETURN(const Family* family, ReadFamily(reader));
   ModelConfig config;
   config.family = family;
+  reader.SetNames(family->field_names);
   ReadCommon(reader, config);
   PENSTOCK_RETURN_IF_ERROR(reader.status());
   family->read_config(reader, config);
+  PENSTOCK_RETURN_IF_ERROR(reader.status());
+  ReadRope(reader,
+           {.dim = config.head_dim,
+            .theta = family->default_rope_theta,
+            .partial_factor = family->default_partial_rotary,
+            .max_positions = config.max_positions},
+           config.rope);
+  if (config.attention_scale == 0) config.attention_scale = 1.0f / std::sqrt(static_cast<float>(config.head_dim));
   PENSTOCK_RETURN_IF_ERROR(reader.status());
   CheckRelations(reader, config);
   config.eos_ids = ReadTokenIds(reader, "eos_token_id", config.vocab_size);

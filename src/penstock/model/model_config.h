@@ -9,6 +9,8 @@
 
 #include "absl/status/statusor.h"
 #include "penstock/checkpoint/model_folder.h"
+#include "penstock/model/rope.h"
+#include "penstock/model/rules.h"
 #include "penstock/token_id.h"
 
 namespace penstock {
@@ -31,22 +33,52 @@ struct ModelConfig {
   int64_t head_dim = 0;
   int64_t num_experts = 0;
   int64_t num_topk = 0;
-  int64_t expert_dim = 0;     // FFN width of one expert
-  int64_t dense_ffn_dim = 0;  // FFN width of the layers without experts
+  int64_t expert_dim = 0;      // FFN width of one expert
+  int64_t dense_ffn_dim = 0;   // FFN width of the layers without experts
+  int64_t shared_ffn_dim = 0;  // FFN width of what all rows take beside their experts; 0: nothing
   int64_t max_positions = 0;
-  int64_t sliding_window = 0;  // a position sees this many positions, itself included; 0: all before it
-  float rms_norm_eps = 0;
-  float clip_qkv = 0;  // q, k and v are clamped to +-clip_qkv; 0: not
-  double rope_theta = 0;
+  int64_t num_mtp_layers = 0;  // behind the others in a checkpoint, to predict further tokens; they are not used
+
+  Norm norm = Norm::kRms;  // of layers and of what lm_head takes
+  bool norm_bias = false;
+  float norm_eps = 0;
+
   QkNorm qk_norm = QkNorm::kNone;
-  bool norm_topk_prob = true;  // the top-k weights are divided by their sum
-  bool attention_bias = false;
-  bool tie_embeddings = false;
+  bool qkv_bias = false;
+  bool o_bias = false;
+  float clip_qkv = 0;  // q, k and v are clamped to +-clip_qkv; 0: not
+  Rope rope;
+  float attention_scale = 0;           // of q . k; 1 / sqrt(head_dim) in most models
+  bool attention_sinks = false;        // a learned number for each head that takes part in its softmax
+  int64_t sliding_window = 0;          // a position sees this many positions, itself included; 0: all before it
+  std::vector<bool> layer_has_window;  // [num_layers]; empty: all of them
+
+  RouterRule router;
+  bool router_bias = false;            // is added to logits
+  bool router_selection_bias = false;  // is added to scores, to choose by
+  GluRule glu;
+  bool expert_bias = false;
+  bool shared_gate = false;             // shared_ffn is scaled by 1 / (1 + exp(-gate . x))
   std::vector<bool> layer_has_experts;  // [num_layers]; false: a dense FFN
+  // Snowflake Arctic: the residual takes a dense FFN (shared_ffn_dim) of itself after attention, with a norm of its
+  // own, and experts of what the layer began with.
+  bool parallel_experts = false;
+
+  // What an operation's output is multiplied by (Granite); 1 elsewhere.
+  float embedding_scale = 1;
+  float residual_scale = 1;  // of attention and FFNs, before they are added
+  float logit_scale = 1;
+  bool lm_head_bias = false;
+  bool tie_embeddings = false;
   std::vector<TokenId> eos_ids;
 
   int64_t q_dim() const { return num_heads * head_dim; }
   int64_t kv_dim() const { return num_kv_heads * head_dim; }
+  int64_t rotary_dim() const { return rope.rotary_dim; }
+  // What a position sees in a layer; 0: all before it.
+  int64_t window_of(int64_t layer_idx) const {
+    return layer_has_window.empty() || layer_has_window[static_cast<size_t>(layer_idx)] ? sliding_window : 0;
+  }
   int64_t num_moe_layers() const;
   std::vector<int64_t> moe_layers() const;
 };

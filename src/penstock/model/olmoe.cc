@@ -8,8 +8,8 @@ namespace {
 void ReadConfig(ConfigReader& reader, ModelConfig& config) {
   config.num_experts = reader.Int("num_experts", 1, kMaxExperts);
   config.expert_dim = reader.Int("intermediate_size", 1, kMaxModelDim);
-  config.norm_topk_prob = reader.BoolOr("norm_topk_prob", false);
-  config.attention_bias = reader.BoolOr("attention_bias", false);
+  config.router.renormalises = reader.BoolOr("norm_topk_prob", false);
+  config.qkv_bias = config.o_bias = reader.BoolOr("attention_bias", false);
   config.clip_qkv = static_cast<float>(reader.NumberOr("clip_qkv", 0.0, 1e-6, 1e6));
   config.qk_norm = QkNorm::kWhole;
 }
@@ -19,10 +19,6 @@ void ReadConfig(ConfigReader& reader, ModelConfig& config) {
 const Family kOlmoe = {
     .name = "olmoe",
     .architecture = "OlmoeForCausalLM",
-    .router = "mlp.gate.weight",
-    .expert_gate_proj = "mlp.experts.{expert}.gate_proj.weight",
-    .expert_up_proj = "mlp.experts.{expert}.up_proj.weight",
-    .expert_down_proj = "mlp.experts.{expert}.down_proj.weight",
     .read_config = ReadConfig,
 };
 

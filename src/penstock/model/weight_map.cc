@@ -3,8 +3,10 @@
 #include <string>
 #include <utility>
 
+#include "absl/container/flat_hash_map.h"
 #include "absl/container/flat_hash_set.h"
 #include "penstock/base/status.h"
+#include "penstock/checkpoint/tensor_rows.h"
 #include "penstock/model/family.h"
 
 namespace penstock {
@@ -22,56 +24,70 @@ std::string Replace(std::string_view pattern, std::string_view placeholder, int6
 // What a tensor is for says how it may be stored.
 enum class Use { kVector, kRows, kRouter, kMatrix };
 
+// A weight of the model: which one it is, and its name with placeholders for layer and expert.
+struct Weight {
+  std::string_view name;
+  std::vector<int64_t> shape;
+  Use use = Use::kMatrix;
+  int64_t layer_idx = -1;   // -1: of no layer
+  int64_t expert_idx = -1;  // -1: of no single expert
+
+  std::string FullName() const {
+    const std::string own = Replace(name, "{expert}", expert_idx);
+    return layer_idx < 0 ? own : fmt::format("model.layers.{}.{}", layer_idx, own);
+  }
+  int64_t num_elements() const {
+    int64_t count = 1;
+    for (const int64_t dim : shape) count *= dim;
+    return count;
+  }
+};
+
 // Gives the tensors of a model, one by one.
 class TensorSource {
  public:
   virtual ~TensorSource() = default;
-  virtual const TensorInfo* Take(const std::string& name, std::vector<int64_t> shape, Use use = Use::kMatrix) = 0;
+  virtual const TensorInfo* Take(const Weight& weight) = 0;
   // There is no use in asking for more.
   virtual bool hopeless() const { return false; }
 };
 
-// Looks tensors up by name and shape and keeps account of what is missing, misshapen and left over.
+bool IsQuantised(const TensorInfo& tensor) { return tensor.packed.has_value() && !IsFloat(*tensor.packed); }
+
+// Finds weights by the names that a family stores them under, and keeps account of what is missing, misshapen and left
+// over.
 class Mapper : public TensorSource {
  public:
-  explicit Mapper(const Checkpoint& checkpoint) : checkpoint_(&checkpoint) {}
+  Mapper(const ModelConfig& config, const Checkpoint& checkpoint, std::deque<TensorInfo>& own)
+      : config_(&config), checkpoint_(&checkpoint), own_(&own) {}
 
-  const TensorInfo* Take(const std::string& name, std::vector<int64_t> shape, Use use) override {
-    const TensorInfo* tensor = checkpoint_->Find(name);
-    if (tensor == nullptr) {
+  const TensorInfo* Take(const Weight& weight) override {
+    // A packed store has every weight under its own name.
+    const StoredName* rule = checkpoint_->quantize().empty() ? RuleOf(weight.name) : nullptr;
+    const std::string name = NameOf(weight, rule);
+    const TensorInfo* stored = checkpoint_->Find(name);
+    if (stored == nullptr) {
       Report(fmt::format("{} is missing", name));
       return nullptr;
     }
-    taken_.insert(tensor);
-    if (tensor->shape != shape) {
-      Report(fmt::format("{} has shape [{}], expected [{}]", name, fmt::join(tensor->shape, ", "),
-                         fmt::join(shape, ", ")));
-    }
-    const bool is_quantised = tensor->packed.has_value() && !IsFloat(*tensor->packed);
-    if (tensor->packed.has_value() && (use == Use::kVector || use == Use::kRows)) {
+    taken_.insert(stored);
+    const TensorInfo* tensor = rule == nullptr ? TakeWhole(weight, *stored) : TakePart(weight, *rule, *stored);
+    if (tensor->packed.has_value() && (weight.use == Use::kVector || weight.use == Use::kRows)) {
       Report(fmt::format("{} is stored in panels, expected rows", name));
-    } else if (is_quantised && use == Use::kRouter) {
+    } else if (IsQuantised(*tensor) && weight.use == Use::kRouter) {
       Report(fmt::format("{} is quantised, and a router must not be", name));
     }
     return tensor;
   }
 
   // Matrices that are multiplied by the same rows are all quantised or all not.
-  void CheckAlike(std::initializer_list<const TensorInfo*> tensors) {
-    const auto is_quantised = [](const TensorInfo* tensor) {
-      return tensor->packed.has_value() && !IsFloat(*tensor->packed);
-    };
-    for (const TensorInfo* tensor : tensors) {
-      if (tensor == nullptr) continue;
-      if (first_of_kind_ == nullptr) first_of_kind_ = tensor;
-      if (is_quantised(tensor) != is_quantised(first_of_kind_)) {
-        Report(fmt::format("{} is quantised and {} is not: expected both or none",
-                           is_quantised(tensor) ? tensor->name : first_of_kind_->name,
-                           is_quantised(tensor) ? first_of_kind_->name : tensor->name));
-      }
-    }
+  void CheckAlike(const TensorInfo& tensor, const TensorInfo*& first) {
+    if (first == nullptr) first = &tensor;
+    if (IsQuantised(tensor) == IsQuantised(*first)) return;
+    Report(fmt::format("{} is quantised and {} is not: expected both or none",
+                       IsQuantised(tensor) ? tensor.name : first->name,
+                       IsQuantised(tensor) ? first->name : tensor.name));
   }
-  void BeginKind() { first_of_kind_ = nullptr; }
 
   void Ignore(const std::string& name) {
     const TensorInfo* tensor = checkpoint_->Find(name);
@@ -82,9 +98,14 @@ class Mapper : public TensorSource {
   bool hopeless() const override { return num_faults_ > 10'000; }
 
   absl::Status Finish() {
+    for (const auto& [key, rows] : rows_taken_) {
+      if (rows.taken != rows.stored) {
+        Report(fmt::format("{} has {} rows, expected {}", key.first->name, rows.stored, rows.taken));
+      }
+    }
     for (const TensorInfo& tensor : checkpoint_->tensors()) {
       // Old checkpoints store the RoPE frequencies, which follow from the config.
-      if (taken_.contains(&tensor) || tensor.name.ends_with("rotary_emb.inv_freq")) continue;
+      if (taken_.contains(&tensor) || tensor.name.ends_with("rotary_emb.inv_freq") || IsOfMtpLayer(tensor)) continue;
       Report(fmt::format("{} is not part of such a model", tensor.name));
     }
     if (num_faults_ == 0) return absl::OkStatus();
@@ -93,81 +114,219 @@ class Mapper : public TensorSource {
   }
 
  private:
+  struct Rows {
+    int64_t taken = 0;
+    int64_t stored = 0;
+  };
+
+  const StoredName* RuleOf(std::string_view name) const {
+    for (const StoredName& rule : config_->family->stored_names) {
+      if (rule.name == name) return &rule;
+    }
+    return nullptr;
+  }
+
+  std::string NameOf(const Weight& weight, const StoredName* rule) const {
+    if (rule == nullptr && config_->family->layer_prefix == kUsualPrefix) return weight.FullName();
+    const bool is_packed = !checkpoint_->quantize().empty();
+    if (rule == nullptr && (weight.layer_idx < 0 || is_packed)) return weight.FullName();
+    const std::string own = Replace(rule == nullptr ? weight.name : rule->stored, "{expert}", weight.expert_idx);
+    if (weight.layer_idx < 0) return own;
+    return Replace(config_->family->layer_prefix, "{layer}", weight.layer_idx) + own;
+  }
+
+  const TensorInfo* TakeWhole(const Weight& weight, const TensorInfo& stored) {
+    if (stored.shape != weight.shape) ReportShape(stored, weight.shape);
+    return &stored;
+  }
+
+  // The weight as a tensor of its own: all of the stored one, or those rows of it that are the weight's.
+  const TensorInfo* TakePart(const Weight& weight, const StoredName& rule, const TensorInfo& stored) {
+    TensorInfo& tensor = own_->emplace_back(stored);
+    tensor.name = weight.FullName();
+    tensor.shape = weight.shape;
+    int64_t num_members = 0, member_idx = 0;
+    for (const StoredName& other : config_->family->stored_names) {
+      if (other.stored != rule.stored) continue;
+      if (&other == &rule) member_idx = num_members;
+      ++num_members;
+    }
+    const bool is_stacked = weight.expert_idx >= 0 && rule.stored.find("{expert}") == std::string_view::npos;
+    const bool is_vector = weight.shape.size() == 1;
+    if (num_members == 1 && !is_stacked && !rule.is_transposed && !is_vector) {
+      if (stored.shape != weight.shape) ReportShape(stored, weight.shape);
+      return &tensor;
+    }
+    // The matrices in it: [num_matrices, rows, inputs], whatever dims it writes that with.
+    const int64_t inputs = is_vector ? 1 : weight.shape.back(), num_matrices = is_stacked ? config_->num_experts : 1;
+    int64_t num_elements = 1;
+    for (const int64_t dim : stored.shape) num_elements *= dim;
+    const int64_t stored_rows = num_elements / (inputs * num_matrices), own_rows = weight.shape[0];
+    const size_t rank = stored.shape.size();
+    bool has_inputs = is_vector || (rank >= 2 && stored.shape.back() == inputs);
+    if (rule.is_transposed) {
+      has_inputs = rank >= 2 && (stored.shape[rank - 2] == inputs || stored.shape[0] == inputs * num_matrices);
+    }
+    if (!has_inputs || stored_rows * inputs * num_matrices != num_elements) {
+      std::vector<int64_t> expected = {num_matrices, own_rows * num_members, inputs};
+      if (rule.is_transposed) std::swap(expected[1], expected[2]);
+      ReportShape(stored, expected);
+      return &tensor;
+    }
+    Rows& rows = rows_taken_[{&stored, weight.expert_idx}];
+    const int64_t first = rule.is_interleaved ? member_idx : rows.taken;
+    rows.taken += own_rows;
+    rows.stored = stored_rows;
+    if (rows.taken > rows.stored) return &tensor;  // Finish() reports it
+    const uint64_t matrix_bytes = stored.extent.size_bytes / static_cast<uint64_t>(num_matrices);
+    tensor.extent = {
+        stored.extent.offset_bytes + static_cast<uint64_t>(is_stacked ? weight.expert_idx : 0) * matrix_bytes,
+        matrix_bytes};
+    if (rule.is_transposed || rule.is_interleaved) {
+      tensor.places = {.stored_rows = static_cast<int32_t>(stored_rows),
+                       .first = static_cast<int32_t>(first),
+                       .step = static_cast<int32_t>(rule.is_interleaved ? num_members : 1),
+                       .is_transposed = rule.is_transposed};
+    } else {
+      const uint64_t row_bytes = matrix_bytes / static_cast<uint64_t>(stored_rows);
+      tensor.extent.offset_bytes += static_cast<uint64_t>(first) * row_bytes;
+      tensor.extent.size_bytes = static_cast<uint64_t>(own_rows) * row_bytes;
+    }
+    return &tensor;
+  }
+
+  bool IsOfMtpLayer(const TensorInfo& tensor) const {
+    for (int64_t i = 0; i < config_->num_mtp_layers; ++i) {
+      const std::string prefix = Replace(config_->family->layer_prefix, "{layer}", config_->num_layers + i);
+      if (tensor.name.starts_with(prefix)) return true;
+    }
+    return false;
+  }
+
+  void ReportShape(const TensorInfo& stored, std::span<const int64_t> expected) {
+    Report(fmt::format("{} has shape [{}], expected [{}]", stored.name, fmt::join(stored.shape, ", "),
+                       fmt::join(expected, ", ")));
+  }
   void Report(const std::string& fault) {
     if (num_faults_++ < kMaxListed) listed_ += (listed_.empty() ? "" : "; ") + fault;
   }
 
+  static constexpr std::string_view kUsualPrefix = "model.layers.{layer}.";
+
+  const ModelConfig* config_;
   const Checkpoint* checkpoint_;
-  const TensorInfo* first_of_kind_ = nullptr;
+  std::deque<TensorInfo>* own_;
   absl::flat_hash_set<const TensorInfo*> taken_;
+  absl::flat_hash_map<std::pair<const TensorInfo*, int64_t>, Rows>
+      rows_taken_;  // of tensors that are shared, by expert
   std::string listed_;
   int64_t num_faults_ = 0;
 };
 
-FfnTensors MapFfn(TensorSource& source, const std::string& gate, const std::string& up, const std::string& down,
-                  int64_t ffn_dim, int64_t model_dim) {
-  return {.gate_proj = source.Take(gate, {ffn_dim, model_dim}),
-          .up_proj = source.Take(up, {ffn_dim, model_dim}),
-          .down_proj = source.Take(down, {model_dim, ffn_dim})};
-}
+// Takes the weights of a layer.
+class LayerMapper {
+ public:
+  LayerMapper(TensorSource& source, const ModelConfig& config, int64_t layer_idx)
+      : source_(&source), config_(&config), layer_idx_(layer_idx) {}
 
-void MapAttention(TensorSource& source, const ModelConfig& config, const std::string& prefix, LayerTensors& layer) {
-  const int64_t model_dim = config.model_dim;
-  const std::string attention = prefix + "self_attn.";
-  layer.attention_norm = source.Take(prefix + "input_layernorm.weight", {model_dim}, Use::kVector);
-  layer.q_proj = source.Take(attention + "q_proj.weight", {config.q_dim(), model_dim});
-  layer.k_proj = source.Take(attention + "k_proj.weight", {config.kv_dim(), model_dim});
-  layer.v_proj = source.Take(attention + "v_proj.weight", {config.kv_dim(), model_dim});
-  layer.o_proj = source.Take(attention + "o_proj.weight", {model_dim, config.q_dim()});
-  if (config.attention_bias) {
-    layer.q_bias = source.Take(attention + "q_proj.bias", {config.q_dim()}, Use::kVector);
-    layer.k_bias = source.Take(attention + "k_proj.bias", {config.kv_dim()}, Use::kVector);
-    layer.v_bias = source.Take(attention + "v_proj.bias", {config.kv_dim()}, Use::kVector);
-    layer.o_bias = source.Take(attention + "o_proj.bias", {model_dim}, Use::kVector);
-  }
-  if (config.qk_norm != QkNorm::kNone) {
-    const bool whole = config.qk_norm == QkNorm::kWhole;
-    layer.q_norm = source.Take(attention + "q_norm.weight", {whole ? config.q_dim() : config.head_dim}, Use::kVector);
-    layer.k_norm = source.Take(attention + "k_norm.weight", {whole ? config.kv_dim() : config.head_dim}, Use::kVector);
-  }
-}
-
-LayerTensors MapLayer(TensorSource& source, const ModelConfig& config, int64_t layer_idx) {
-  const Family& family = *config.family;
-  const std::string prefix = fmt::format("model.layers.{}.", layer_idx);
-  LayerTensors layer;
-  MapAttention(source, config, prefix, layer);
-  layer.ffn_norm = source.Take(prefix + "post_attention_layernorm.weight", {config.model_dim}, Use::kVector);
-  if (!config.layer_has_experts[layer_idx]) {
-    const std::string mlp = prefix + "mlp.";
-    layer.dense_ffn = MapFfn(source, mlp + "gate_proj.weight", mlp + "up_proj.weight", mlp + "down_proj.weight",
-                             config.dense_ffn_dim, config.model_dim);
+  LayerTensors Map() const {
+    const ModelConfig& c = *config_;
+    LayerTensors layer;
+    layer.attention_norm = Vector("input_layernorm.weight", c.model_dim);
+    if (c.norm_bias) layer.attention_norm_bias = Vector("input_layernorm.bias", c.model_dim);
+    MapAttention(layer);
+    layer.ffn_norm = Vector("post_attention_layernorm.weight", c.model_dim);
+    if (c.norm_bias) layer.ffn_norm_bias = Vector("post_attention_layernorm.bias", c.model_dim);
+    if (c.layer_has_experts[static_cast<size_t>(layer_idx_)]) {
+      MapExperts(layer);
+    } else {
+      layer.dense_ffn = Ffn("mlp.", c.dense_ffn_dim);
+    }
     return layer;
   }
-  layer.router_proj =
-      source.Take(prefix + std::string(family.router), {config.num_experts, config.model_dim}, Use::kRouter);
-  layer.experts.reserve(config.num_experts);
-  for (int64_t expert_idx = 0; expert_idx < config.num_experts && !source.hopeless(); ++expert_idx) {
-    layer.experts.push_back(MapFfn(source, prefix + Replace(family.expert_gate_proj, "{expert}", expert_idx),
-                                   prefix + Replace(family.expert_up_proj, "{expert}", expert_idx),
-                                   prefix + Replace(family.expert_down_proj, "{expert}", expert_idx), config.expert_dim,
-                                   config.model_dim));
-  }
-  return layer;
-}
 
-WeightMap MapAll(TensorSource& source, const ModelConfig& config) {
-  WeightMap map;
-  map.embedding = source.Take("model.embed_tokens.weight", {config.vocab_size, config.model_dim},
-                              config.tie_embeddings ? Use::kMatrix : Use::kRows);
-  map.final_norm = source.Take("model.norm.weight", {config.model_dim}, Use::kVector);
-  map.lm_head =
-      config.tie_embeddings ? map.embedding : source.Take("lm_head.weight", {config.vocab_size, config.model_dim});
-  map.layers.reserve(config.num_layers);
-  for (int64_t layer_idx = 0; layer_idx < config.num_layers && !source.hopeless(); ++layer_idx) {
-    map.layers.push_back(MapLayer(source, config, layer_idx));
+ private:
+  const TensorInfo* Take(std::string_view name, std::vector<int64_t> shape, Use use, int64_t expert_idx = -1) const {
+    return source_->Take({name, std::move(shape), use, layer_idx_, expert_idx});
   }
-  return map;
+  const TensorInfo* Vector(std::string_view name, int64_t dim) const { return Take(name, {dim}, Use::kVector); }
+  const TensorInfo* Matrix(std::string_view name, int64_t num_cols, int64_t inner_dim) const {
+    return Take(name, {num_cols, inner_dim}, Use::kMatrix);
+  }
+
+  void MapAttention(LayerTensors& layer) const {
+    const ModelConfig& c = *config_;
+    layer.q_proj = Matrix("self_attn.q_proj.weight", c.q_dim(), c.model_dim);
+    layer.k_proj = Matrix("self_attn.k_proj.weight", c.kv_dim(), c.model_dim);
+    layer.v_proj = Matrix("self_attn.v_proj.weight", c.kv_dim(), c.model_dim);
+    layer.o_proj = Matrix("self_attn.o_proj.weight", c.model_dim, c.q_dim());
+    if (c.qkv_bias) {
+      layer.q_bias = Vector("self_attn.q_proj.bias", c.q_dim());
+      layer.k_bias = Vector("self_attn.k_proj.bias", c.kv_dim());
+      layer.v_bias = Vector("self_attn.v_proj.bias", c.kv_dim());
+    }
+    if (c.o_bias) layer.o_bias = Vector("self_attn.o_proj.bias", c.model_dim);
+    if (c.qk_norm != QkNorm::kNone) {
+      const bool whole = c.qk_norm == QkNorm::kWhole;
+      layer.q_norm = Vector("self_attn.q_norm.weight", whole ? c.q_dim() : c.head_dim);
+      layer.k_norm = Vector("self_attn.k_norm.weight", whole ? c.kv_dim() : c.head_dim);
+    }
+    if (c.attention_sinks) layer.sinks = Vector("self_attn.sinks", c.num_heads);
+  }
+
+  void MapExperts(LayerTensors& layer) const {
+    const ModelConfig& c = *config_;
+    layer.router_proj = Take("mlp.gate.weight", {c.num_experts, c.model_dim}, Use::kRouter);
+    if (c.router_bias) layer.router_bias = Vector("mlp.gate.bias", c.num_experts);
+    if (c.router_selection_bias) {
+      layer.router_selection_bias = Vector("mlp.gate.e_score_correction_bias", c.num_experts);
+    }
+    if (c.shared_ffn_dim > 0) layer.shared_ffn = Ffn("mlp.shared_expert.", c.shared_ffn_dim);
+    if (c.shared_gate) layer.shared_gate_proj = Take("mlp.shared_expert_gate.weight", {1, c.model_dim}, Use::kRouter);
+    if (c.parallel_experts) layer.shared_norm = Vector("residual_layernorm.weight", c.model_dim);
+    if (c.expert_bias) {
+      layer.expert_gate_bias = Vector("mlp.experts.gate_proj.bias", c.num_experts * c.expert_dim);
+      layer.expert_up_bias = Vector("mlp.experts.up_proj.bias", c.num_experts * c.expert_dim);
+      layer.expert_down_bias = Vector("mlp.experts.down_proj.bias", c.num_experts * c.model_dim);
+    }
+    layer.experts.reserve(static_cast<size_t>(c.num_experts));
+    for (int64_t expert_idx = 0; expert_idx < c.num_experts && !source_->hopeless(); ++expert_idx) {
+      layer.experts.push_back({{.gate_proj = Take("mlp.experts.{expert}.gate_proj.weight", {c.expert_dim, c.model_dim},
+                                                  Use::kMatrix, expert_idx),
+                                .up_proj = Take("mlp.experts.{expert}.up_proj.weight", {c.expert_dim, c.model_dim},
+                                                Use::kMatrix, expert_idx),
+                                .down_proj = Take("mlp.experts.{expert}.down_proj.weight", {c.model_dim, c.expert_dim},
+                                                  Use::kMatrix, expert_idx)}});
+    }
+  }
+
+  FfnParts<const TensorInfo*> Ffn(const std::string& prefix, int64_t ffn_dim) const {
+    const int64_t model_dim = config_->model_dim;
+    return {.gate_proj = Matrix(prefix + "gate_proj.weight", ffn_dim, model_dim),
+            .up_proj = Matrix(prefix + "up_proj.weight", ffn_dim, model_dim),
+            .down_proj = Matrix(prefix + "down_proj.weight", model_dim, ffn_dim)};
+  }
+
+  TensorSource* source_;
+  const ModelConfig* config_;
+  int64_t layer_idx_;
+};
+
+void MapAll(TensorSource& source, const ModelConfig& config, WeightMap& map) {
+  const auto vector = [&](std::string_view name, int64_t dim) { return source.Take({name, {dim}, Use::kVector}); };
+  map.embedding = source.Take({"model.embed_tokens.weight",
+                               {config.vocab_size, config.model_dim},
+                               config.tie_embeddings ? Use::kMatrix : Use::kRows});
+  map.final_norm = vector("model.norm.weight", config.model_dim);
+  if (config.norm_bias) map.final_norm_bias = vector("model.norm.bias", config.model_dim);
+  map.lm_head = config.tie_embeddings
+                    ? map.embedding
+                    : source.Take({"lm_head.weight", {config.vocab_size, config.model_dim}, Use::kMatrix});
+  if (config.lm_head_bias) map.lm_head_bias = vector("lm_head.bias", config.vocab_size);
+  map.layers.reserve(static_cast<size_t>(config.num_layers));
+  for (int64_t layer_idx = 0; layer_idx < config.num_layers && !source.hopeless(); ++layer_idx) {
+    map.layers.push_back(LayerMapper(source, config, layer_idx).Map());
+  }
 }
 
 // Makes the tensors that it is asked for, one behind the other in one file.
@@ -175,21 +334,19 @@ class Describer : public TensorSource {
  public:
   Describer(WeightFormat format, std::deque<TensorInfo>& tensors) : format_(format), tensors_(&tensors) {}
 
-  const TensorInfo* Take(const std::string& name, std::vector<int64_t> shape, Use use) override {
-    TensorInfo tensor{.name = name, .dtype = Dtype::kBF16, .shape = std::move(shape)};
-    if (use == Use::kRouter) tensor.packed = WeightFormat::kBF16;
-    if (use == Use::kMatrix) tensor.packed = format_;
+  const TensorInfo* Take(const Weight& weight) override {
+    TensorInfo tensor{.name = weight.FullName(), .dtype = Dtype::kBF16, .shape = weight.shape};
+    if (weight.use == Use::kRouter) tensor.packed = WeightFormat::kBF16;
+    if (weight.use == Use::kMatrix) tensor.packed = format_;
     // An embedding that is lm_head, too, keeps its dtype; an lm_head of its own is quantised to int8 at most.
-    if (name == "model.embed_tokens.weight" && tensor.packed.has_value() && !IsFloat(format_)) {
+    if (tensor.name == "model.embed_tokens.weight" && tensor.packed.has_value() && !IsFloat(format_)) {
       tensor.packed = WeightFormat::kBF16;
     }
-    if (name == "lm_head.weight" && !IsFloat(format_)) tensor.packed = WeightFormat::kInt8;
-    uint64_t num_values = 1;
-    for (const int64_t dim : tensor.shape) num_values *= static_cast<uint64_t>(dim);
+    if (tensor.name == "lm_head.weight" && !IsFloat(format_)) tensor.packed = WeightFormat::kInt8;
     tensor.extent = {.offset_bytes = end_bytes_,
                      .size_bytes = tensor.packed.has_value()
                                        ? PackedBytes(*tensor.packed, tensor.shape[0], tensor.shape[1])
-                                       : num_values * SizeOf(tensor.dtype)};
+                                       : static_cast<uint64_t>(weight.num_elements()) * SizeOf(tensor.dtype)};
     end_bytes_ += tensor.extent.size_bytes;
     return &tensors_->emplace_back(std::move(tensor));
   }
@@ -202,29 +359,38 @@ class Describer : public TensorSource {
 
 }  // namespace
 
+uint64_t FfnTensors::total_bytes() const {
+  return StoredBytes(*gate_proj) + StoredBytes(*up_proj) + StoredBytes(*down_proj);
+}
+
 absl::StatusOr<WeightMap> MapWeights(const ModelConfig& config, const Checkpoint& checkpoint) {
-  Mapper mapper(checkpoint);
-  WeightMap map = MapAll(mapper, config);
+  WeightMap map;
+  Mapper mapper(config, checkpoint, map.own);
+  MapAll(mapper, config, map);
   if (config.tie_embeddings) mapper.Ignore("lm_head.weight");
+  const TensorInfo* first_of_attention = nullptr;
+  const TensorInfo* first_of_ffns = nullptr;
   for (const LayerTensors& layer : map.layers) {
-    mapper.CheckAlike({layer.q_proj, layer.k_proj, layer.v_proj, layer.o_proj});
-  }
-  mapper.BeginKind();
-  for (const LayerTensors& layer : map.layers) {
-    mapper.CheckAlike({layer.dense_ffn.gate_proj, layer.dense_ffn.up_proj, layer.dense_ffn.down_proj});
+    layer.ForEachDense([](const TensorInfo&) {},
+                       [&](const TensorInfo& tensor, MatrixKind kind) {
+                         if (kind == MatrixKind::kAttention) mapper.CheckAlike(tensor, first_of_attention);
+                         if (kind == MatrixKind::kFfn) mapper.CheckAlike(tensor, first_of_ffns);
+                       });
     for (const FfnTensors& expert : layer.experts) {
-      mapper.CheckAlike({expert.gate_proj, expert.up_proj, expert.down_proj});
+      for (const TensorInfo* tensor : {expert.gate_proj, expert.up_proj, expert.down_proj}) {
+        if (tensor != nullptr) mapper.CheckAlike(*tensor, first_of_ffns);
+      }
     }
   }
   PENSTOCK_RETURN_IF_ERROR(mapper.Finish());
   return map;
 }
 
-std::unique_ptr<DescribedWeights> DescribeWeights(const ModelConfig& config, WeightFormat format) {
-  auto weights = std::make_unique<DescribedWeights>();
-  Describer describer(format, weights->tensors);
-  weights->map = MapAll(describer, config);
-  return weights;
+WeightMap DescribeWeights(const ModelConfig& config, WeightFormat format) {
+  WeightMap map;
+  Describer describer(format, map.own);
+  MapAll(describer, config, map);
+  return map;
 }
 
 }  // namespace penstock

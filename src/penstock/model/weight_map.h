@@ -1,4 +1,19 @@
 // Which tensor of the checkpoint is which weight of the model, with every shape checked.
+//
+// A weight has one name, whatever its family's checkpoints call it: `model.embed_tokens.weight`, `model.norm.weight`,
+// `lm_head.weight`, and below `model.layers.{layer}.`
+//
+//   input_layernorm, post_attention_layernorm, residual_layernorm          .weight, .bias
+//   self_attn.q_proj, k_proj, v_proj, o_proj                               .weight, .bias
+//   self_attn.q_norm, k_norm                                               .weight
+//   self_attn.sinks
+//   mlp.gate                                                               .weight, .bias, .e_score_correction_bias
+//   mlp.gate_proj, up_proj, down_proj                                      .weight
+//   mlp.shared_expert.gate_proj, up_proj, down_proj; mlp.shared_expert_gate  .weight
+//   mlp.experts.{expert}.gate_proj, up_proj, down_proj                     .weight
+//   mlp.experts.gate_proj, up_proj, down_proj                              .bias, of all experts
+//
+// A packed store has them under these names.
 #pragma once
 
 #include <deque>
@@ -11,52 +26,121 @@
 
 namespace penstock {
 
-// Pointers are into the Checkpoint, which must outlive the map; nullptr where a model has no such tensor.
-struct FfnTensors {
-  const TensorInfo* gate_proj = nullptr;  // [expert_dim, model_dim]
-  const TensorInfo* up_proj = nullptr;    // [expert_dim, model_dim]
-  const TensorInfo* down_proj = nullptr;  // [model_dim, expert_dim]
+template <class Matrix>
+struct FfnParts {
+  Matrix gate_proj = {};  // [ffn_dim, model_dim]
+  Matrix up_proj = {};    // [ffn_dim, model_dim]
+  Matrix down_proj = {};  // [model_dim, ffn_dim]
+};
 
-  uint64_t total_bytes() const {
-    return gate_proj->extent.size_bytes + up_proj->extent.size_bytes + down_proj->extent.size_bytes;
+// What every row needs of a layer. Matrices are [outputs, inputs]; what a model does not have is empty.
+template <class Vector, class Matrix>
+struct LayerParts {
+  Vector attention_norm = {};  // [model_dim]
+  Vector attention_norm_bias = {};
+  Matrix q_proj = {};  // [num_heads * head_dim, model_dim]
+  Matrix k_proj = {};  // [num_kv_heads * head_dim, model_dim]
+  Matrix v_proj = {};  // [num_kv_heads * head_dim, model_dim]
+  Matrix o_proj = {};  // [model_dim, num_heads * head_dim]
+  Vector q_bias = {};
+  Vector k_bias = {};
+  Vector v_bias = {};
+  Vector o_bias = {};
+  Vector q_norm = {};    // [head_dim] or [num_heads * head_dim]
+  Vector k_norm = {};    // [head_dim] or [num_kv_heads * head_dim]
+  Vector sinks = {};     // [num_heads]
+  Vector ffn_norm = {};  // [model_dim]
+  Vector ffn_norm_bias = {};
+  Matrix router_proj = {};  // [num_experts, model_dim]
+  Vector router_bias = {};  // [num_experts]
+  Vector router_selection_bias = {};
+  FfnParts<Matrix> dense_ffn = {};   // of a layer without experts
+  Vector shared_norm = {};           // [model_dim], where shared_ffn has a norm of its own
+  FfnParts<Matrix> shared_ffn = {};  // beside the experts
+  Matrix shared_gate_proj = {};      // [1, model_dim]
+  Vector expert_gate_bias = {};      // [num_experts, expert_dim]
+  Vector expert_up_bias = {};        // [num_experts, expert_dim]
+  Vector expert_down_bias = {};      // [num_experts, model_dim]
+};
+
+enum class MatrixKind : uint8_t { kAttention, kRouter, kFfn };
+
+// Calls on_vector(a.x, b.x) and on_matrix(a.y, b.y, kind) for every part of two descriptions of a layer.
+template <class A, class B, class OnVector, class OnMatrix>
+void ForEachPart(A& a, B& b, const OnVector& on_vector, const OnMatrix& on_matrix) {
+  on_vector(a.attention_norm, b.attention_norm);
+  on_vector(a.attention_norm_bias, b.attention_norm_bias);
+  on_matrix(a.q_proj, b.q_proj, MatrixKind::kAttention);
+  on_matrix(a.k_proj, b.k_proj, MatrixKind::kAttention);
+  on_matrix(a.v_proj, b.v_proj, MatrixKind::kAttention);
+  on_matrix(a.o_proj, b.o_proj, MatrixKind::kAttention);
+  on_vector(a.q_bias, b.q_bias);
+  on_vector(a.k_bias, b.k_bias);
+  on_vector(a.v_bias, b.v_bias);
+  on_vector(a.o_bias, b.o_bias);
+  on_vector(a.q_norm, b.q_norm);
+  on_vector(a.k_norm, b.k_norm);
+  on_vector(a.sinks, b.sinks);
+  on_vector(a.ffn_norm, b.ffn_norm);
+  on_vector(a.ffn_norm_bias, b.ffn_norm_bias);
+  on_matrix(a.router_proj, b.router_proj, MatrixKind::kRouter);
+  on_vector(a.router_bias, b.router_bias);
+  on_vector(a.router_selection_bias, b.router_selection_bias);
+  on_vector(a.shared_norm, b.shared_norm);
+  on_matrix(a.shared_gate_proj, b.shared_gate_proj, MatrixKind::kRouter);
+  on_vector(a.expert_gate_bias, b.expert_gate_bias);
+  on_vector(a.expert_up_bias, b.expert_up_bias);
+  on_vector(a.expert_down_bias, b.expert_down_bias);
+  for (auto [ffn_a, ffn_b] : {std::pair(&a.dense_ffn, &b.dense_ffn), std::pair(&a.shared_ffn, &b.shared_ffn)}) {
+    on_matrix(ffn_a->gate_proj, ffn_b->gate_proj, MatrixKind::kFfn);
+    on_matrix(ffn_a->up_proj, ffn_b->up_proj, MatrixKind::kFfn);
+    on_matrix(ffn_a->down_proj, ffn_b->down_proj, MatrixKind::kFfn);
+  }
+}
+
+// Pointers are into the Checkpoint or the map; nullptr where a model has no such tensor.
+struct FfnTensors : FfnParts<const TensorInfo*> {
+  uint64_t total_bytes() const;
+};
+
+struct LayerTensors : LayerParts<const TensorInfo*, const TensorInfo*> {
+  std::vector<FfnTensors> experts;  // [num_experts]; empty without experts
+
+  // Visits every tensor that is there but those of experts.
+  template <class OnVector, class OnMatrix>
+  void ForEachDense(const OnVector& on_vector, const OnMatrix& on_matrix) const {
+    ForEachPart(
+        *this, *this,
+        [&](const TensorInfo* tensor, const TensorInfo*) {
+          if (tensor != nullptr) on_vector(*tensor);
+        },
+        [&](const TensorInfo* tensor, const TensorInfo*, MatrixKind kind) {
+          if (tensor != nullptr) on_matrix(*tensor, kind);
+        });
   }
 };
 
-struct LayerTensors {
-  const TensorInfo* attention_norm = nullptr;  // [model_dim]
-  const TensorInfo* q_proj = nullptr;          // [num_heads * head_dim, model_dim]
-  const TensorInfo* k_proj = nullptr;          // [num_kv_heads * head_dim, model_dim]
-  const TensorInfo* v_proj = nullptr;          // [num_kv_heads * head_dim, model_dim]
-  const TensorInfo* o_proj = nullptr;          // [model_dim, num_heads * head_dim]
-  const TensorInfo* q_bias = nullptr;
-  const TensorInfo* k_bias = nullptr;
-  const TensorInfo* v_bias = nullptr;
-  const TensorInfo* o_bias = nullptr;
-  const TensorInfo* q_norm = nullptr;       // [head_dim] or [num_heads * head_dim]
-  const TensorInfo* k_norm = nullptr;       // [head_dim] or [num_kv_heads * head_dim]
-  const TensorInfo* ffn_norm = nullptr;     // [model_dim]
-  const TensorInfo* router_proj = nullptr;  // [num_experts, model_dim]
-  FfnTensors dense_ffn;                     // of a layer without experts
-  std::vector<FfnTensors> experts;          // [num_experts]; empty without experts
-};
-
+// The Checkpoint must outlive it.
 struct WeightMap {
   const TensorInfo* embedding = nullptr;   // [vocab_size, model_dim]
   const TensorInfo* final_norm = nullptr;  // [model_dim]
-  const TensorInfo* lm_head = nullptr;     // [vocab_size, model_dim]; the embedding when tied
+  const TensorInfo* final_norm_bias = nullptr;
+  const TensorInfo* lm_head = nullptr;       // [vocab_size, model_dim]; the embedding when tied
+  const TensorInfo* lm_head_bias = nullptr;  // [vocab_size]
   std::vector<LayerTensors> layers;
+  std::deque<TensorInfo> own;  // those that are parts of the checkpoint's, or have another name there
+
+  WeightMap() = default;
+  WeightMap(WeightMap&&) = default;
+  WeightMap& operator=(WeightMap&&) = default;
 };
 
 // kModel when tensors are missing, have another shape, or are unknown to the family (the first 10 and their number).
 // With tied embeddings an `lm_head.weight` in the checkpoint is ignored, as the reference implementation does.
 absl::StatusOr<WeightMap> MapWeights(const ModelConfig& config, const Checkpoint& checkpoint);
 
-// The weights that a model of this config would have where there is no checkpoint: for plans and simulations.
-struct DescribedWeights {
-  std::deque<TensorInfo> tensors;
-  WeightMap map;  // points into `tensors`
-};
-// As a packed store of `format` has them, from a checkpoint whose dtype is bf16.
-std::unique_ptr<DescribedWeights> DescribeWeights(const ModelConfig& config, WeightFormat format);
+// The weights that a model of this config would have where there is no checkpoint, as a packed store of `format` has
+// them, from a checkpoint whose dtype is bf16: for plans and simulations.
+WeightMap DescribeWeights(const ModelConfig& config, WeightFormat format);
 
 }  // namespace penstock

@@ -21,19 +21,20 @@ void VisitBuffers(Activations& a, const ModelConfig& config, const RowFormats& f
                   Visitor&& visit) {
   const int64_t rows = dims.max_rows;
   const int64_t num_assignments = rows * config.num_topk;
-  const int64_t gemm_input_bytes = std::max({kernels::RowBytes(formats.attention, config.model_dim),
-                                             kernels::RowBytes(formats.attention, config.q_dim()),
-                                             kernels::RowBytes(formats.lm_head, config.model_dim)});
+  const int64_t gemm_input_bytes = std::max(
+      {kernels::RowBytes(formats.attention, config.model_dim), kernels::RowBytes(formats.ffn, config.model_dim),
+       kernels::RowBytes(formats.attention, config.q_dim()), kernels::RowBytes(formats.lm_head, config.model_dim)});
   // A layer without experts computes as one expert that every row is assigned to.
-  const int64_t hidden_bytes = std::max(num_assignments * kernels::RowBytes(formats.ffn, config.expert_dim),
-                                        rows * kernels::RowBytes(formats.ffn, config.dense_ffn_dim));
+  const int64_t hidden_bytes =
+      std::max(num_assignments * kernels::RowBytes(formats.ffn, config.expert_dim),
+               rows * kernels::RowBytes(formats.ffn, std::max(config.dense_ffn_dim, config.shared_ffn_dim)));
   visit(a.residual, rows * config.model_dim);
   visit(a.q, rows * config.q_dim());
   visit(a.k, rows * config.kv_dim());
   visit(a.v, rows * config.kv_dim());
   visit(a.attended, rows * config.q_dim());
-  visit(a.cos, rows * config.head_dim / 2);
-  visit(a.sin, rows * config.head_dim / 2);
+  visit(a.cos, rows * config.rotary_dim() / 2);
+  visit(a.sin, rows * config.rotary_dim() / 2);
   visit(a.attention_scratch, dims.num_workers * AttentionScratchFloats(config, dims.context_length));
   visit(a.topk_idx, num_assignments);
   visit(a.topk_ahead_, kMaxAhead * num_assignments);
@@ -42,6 +43,8 @@ void VisitBuffers(Activations& a, const ModelConfig& config, const RowFormats& f
   visit(a.best, dims.max_logit_rows);
   if (dims.part == ActivationDims::Part::kAll) {
     visit(a.normed, rows * config.model_dim);
+    visit(a.layer_input, config.parallel_experts ? rows * config.model_dim : 0);
+    visit(a.shared_gate, config.shared_gate ? rows : 0);
     visit(a.gemm_input, rows * gemm_input_bytes);
     visit(a.topk_weights, num_assignments);
     visit(a.ahead_scores, rows * config.num_experts);

@@ -57,14 +57,16 @@ struct Activations {
 
   std::span<float> residual;           // [num_rows, model_dim]
   std::span<float> normed;             // [num_rows, model_dim]
+  std::span<float> layer_input;        // [num_rows, model_dim]: where experts take the residual before attention
+  std::span<float> shared_gate;        // [num_rows]: where the shared FFN has a gate
   std::span<std::byte> gemm_input;     // [num_rows]: prepared rows of normed or attended
   std::span<std::byte> ffn_input;      // [num_rows]: prepared rows of normed, kept from Route() to Group()
   std::span<float> q;                  // [num_rows, num_heads * head_dim]
   std::span<float> k;                  // [num_rows, num_kv_heads * head_dim]
   std::span<float> v;                  // [num_rows, num_kv_heads * head_dim]
   std::span<float> attended;           // [num_rows, num_heads * head_dim]
-  std::span<float> cos;                // [num_rows, head_dim / 2]
-  std::span<float> sin;                // [num_rows, head_dim / 2]
+  std::span<float> cos;                // [num_rows, rotary_dim / 2]
+  std::span<float> sin;                // [num_rows, rotary_dim / 2]
   std::span<float> attention_scratch;  // [num_workers, AttentionScratchFloats]
   std::span<float> router_logits;      // [num_rows, num_experts]; probabilities after Route()
   std::span<int32_t> topk_idx;         // [num_rows, num_topk]

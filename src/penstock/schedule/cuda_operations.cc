@@ -1,7 +1,6 @@
 #include "penstock/schedule/cuda_operations.h"
 
 #include <algorithm>
-#include <cmath>
 
 #include "penstock/base/bytes.h"
 #include "penstock/base/check.h"
@@ -29,7 +28,7 @@ void CudaOperations::Project(RowRange rows, kernels::RowFormat format, const std
               .x = x + rows.begin * stride,
               .x_stride_bytes = stride,
               .weights = {{projection.w.data}},
-              .bias = DataOrNull(projection.bias),
+              .bias = {DataOrNull(projection.bias)},
               .y = projection.y,
               .y_stride = projection.num_cols,
               .groups = {.max_rows = rows.size()},
@@ -37,15 +36,16 @@ void CudaOperations::Project(RowRange rows, kernels::RowFormat format, const std
              args_.stream);
 }
 
-void CudaOperations::NormRows(RowRange rows, std::span<const float> weight, kernels::RowFormat format,
-                              std::byte* buffer) {
+void CudaOperations::NormRows(RowRange rows, const NormOf& norm, kernels::RowFormat format, std::byte* buffer) {
   const int64_t dim = args_.config.model_dim, stride = kernels::RowBytes(format, dim);
   Activations& a = args_.activations;
   cuda::NormRows({.num_rows = rows.size(),
                   .dim = dim,
-                  .x = a.residual.data() + rows.begin * dim,
-                  .weight = weight.data(),
-                  .eps = args_.config.rms_norm_eps,
+                  .x = norm.source.data() + rows.begin * dim,
+                  .weight = norm.weight.data(),
+                  .eps = args_.config.norm_eps,
+                  .norm = args_.config.norm,
+                  .bias = DataOrNull(norm.bias),
                   .normed = a.normed.data() + rows.begin * dim,
                   .format = format,
                   .prepared = buffer == nullptr ? nullptr : buffer + rows.begin * stride,
@@ -58,7 +58,12 @@ void CudaOperations::PreAttention(RowRange rows, int64_t layer_idx) {
   Activations& a = args_.activations;
   const LayerWeights& layer = args_.weights.layer(layer_idx);
   const kernels::RowFormat format = args_.row_formats.attention;
-  NormRows(rows, layer.attention_norm, format, a.gemm_input.data());
+  if (config.parallel_experts) {
+    const int64_t begin = rows.begin * config.model_dim, count = rows.size() * config.model_dim;
+    cuda::Clear(a.layer_input.data() + begin, count, args_.stream);
+    cuda::Add(a.residual.data() + begin, 1, count, a.layer_input.data() + begin, args_.stream);
+  }
+  NormRows(rows, {a.residual, layer.attention_norm, layer.attention_norm_bias}, format, a.gemm_input.data());
   const auto project = [&](const WeightView& w, std::span<const float> bias, std::span<float> y, int64_t num_cols) {
     Project(rows, format, a.gemm_input.data(),
             {.w = w,
@@ -81,10 +86,11 @@ void CudaOperations::PreAttention(RowRange rows, int64_t layer_idx) {
                    .k_norm = DataOrNull(layer.k_norm),
                    .q_norm_dim = std::ssize(layer.q_norm),
                    .k_norm_dim = std::ssize(layer.k_norm),
-                   .eps = config.rms_norm_eps,
+                   .eps = config.norm_eps,
                    .clip = config.clip_qkv,
-                   .cos = a.cos.data() + rows.begin * config.head_dim / 2,
-                   .sin = a.sin.data() + rows.begin * config.head_dim / 2},
+                   .rotary_dim = config.rotary_dim(),
+                   .cos = a.cos.data() + rows.begin * config.rotary_dim() / 2,
+                   .sin = a.sin.data() + rows.begin * config.rotary_dim() / 2},
                   args_.stream);
 }
 
@@ -141,15 +147,17 @@ void CudaOperations::StoreKv(const RowBatch& batch, RowRange rows, const KvView&
   });
 }
 
-void CudaOperations::Attend(const RowBatch& batch, RowRange rows, const KvView& kv) {
+void CudaOperations::Attend(const RowBatch& batch, RowRange rows, int64_t layer_idx, const KvView& kv) {
   bool share_pages = false;
   for (size_t i = 1; i < kv.pages.size(); ++i) share_pages |= kv.pages[i].data() == kv.pages[i - 1].data();
-  ForEachKvPart(batch, rows, kv,
-                [&](int64_t first_row, const cuda::KvRows& part) { AttendPart(batch, first_row, part, share_pages); });
+  ForEachKvPart(batch, rows, kv, [&](int64_t first_row, const cuda::KvRows& part) {
+    AttendPart(batch, first_row, layer_idx, part, share_pages);
+  });
 }
 
 // As many rows at a time as there is room for the scores of.
-void CudaOperations::AttendPart(const RowBatch& batch, int64_t first_row, cuda::KvRows part, bool share_pages) {
+void CudaOperations::AttendPart(const RowBatch& batch, int64_t first_row, int64_t layer_idx, cuda::KvRows part,
+                                bool share_pages) {
   const ModelConfig& config = args_.config;
   Activations& a = args_.activations;
   const auto room = static_cast<int64_t>(args_.attention_scores.size());
@@ -161,14 +169,15 @@ void CudaOperations::AttendPart(const RowBatch& batch, int64_t first_row, cuda::
       if (num_rows > 0 && (num_rows + 1) * CudaScoresFloats(config, most) > room) break;
       num_positions = most;
     }
-    const int64_t max_positions = PaddedPositions(num_positions);
+    const int64_t max_positions = PaddedPositions(num_positions + (config.attention_sinks ? 1 : 0));
     PENSTOCK_CHECK(num_rows * CudaScoresFloats(config, num_positions) <= room);
     part.num_rows = num_rows;
     float* const scores = args_.attention_scores.data();
     cuda::Attention({.rows = part,
                      .num_heads = config.num_heads,
-                     .window = config.sliding_window,
-                     .scale = 1.0f / std::sqrt(static_cast<float>(config.head_dim)),
+                     .window = config.window_of(layer_idx),
+                     .scale = config.attention_scale,
+                     .sinks = config.attention_sinks ? args_.weights.layer(layer_idx).sinks.data() : nullptr,
                      .q = a.q.data() + first_row * config.q_dim(),
                      .out = a.attended.data() + first_row * config.q_dim(),
                      .max_positions = max_positions,
@@ -199,7 +208,14 @@ void CudaOperations::PostAttention(RowRange rows, int64_t layer_idx) {
   float* const projected = a.normed.data() + rows.begin * dim;
   Project(rows, format, a.gemm_input.data(),
           {.w = layer.o_proj, .bias = layer.o_bias, .num_cols = dim, .inner_dim = config.q_dim(), .y = projected});
-  cuda::Add(projected, rows.size() * dim, a.residual.data() + rows.begin * dim, args_.stream);
+  AddBranch(rows);
+}
+
+// residual += residual_scale * normed.
+void CudaOperations::AddBranch(RowRange rows) {
+  Activations& a = args_.activations;
+  const int64_t begin = rows.begin * args_.config.model_dim, count = rows.size() * args_.config.model_dim;
+  cuda::Add(a.normed.data() + begin, args_.config.residual_scale, count, a.residual.data() + begin, args_.stream);
 }
 
 // It always computes in f32: a rounded score could choose another expert.
@@ -215,6 +231,7 @@ void CudaOperations::ApplyGate(RowRange rows, const LayerWeights& layer, std::sp
               .x = reinterpret_cast<const std::byte*>(args_.activations.normed.data() + rows.begin * dim),
               .x_stride_bytes = 4 * dim,
               .weights = {{layer.router_proj.data}},
+              .bias = {DataOrNull(layer.router_bias)},
               .y = own,
               .y_stride = num_experts,
               .groups = {.max_rows = rows.size()},
@@ -223,7 +240,8 @@ void CudaOperations::ApplyGate(RowRange rows, const LayerWeights& layer, std::sp
   cuda::RouterTopk({.num_rows = rows.size(),
                     .num_experts = num_experts,
                     .num_topk = num_topk,
-                    .renormalises = config.norm_topk_prob,
+                    .rule = config.router,
+                    .selection_bias = DataOrNull(layer.router_selection_bias),
                     .scores = own,
                     .topk_idx = topk_idx.data() + rows.begin * num_topk,
                     .topk_weights = topk_weights.data() + rows.begin * num_topk},
@@ -233,14 +251,15 @@ void CudaOperations::ApplyGate(RowRange rows, const LayerWeights& layer, std::sp
 void CudaOperations::Route(RowRange rows, int64_t layer_idx) {
   Activations& a = args_.activations;
   const LayerWeights& layer = args_.weights.layer(layer_idx);
-  NormRows(rows, layer.ffn_norm, args_.row_formats.ffn, a.ffn_input.data());
+  NormRows(rows, {args_.config.parallel_experts ? a.layer_input : a.residual, layer.ffn_norm, layer.ffn_norm_bias},
+           args_.row_formats.ffn, a.ffn_input.data());
   ApplyGate(rows, layer, a.router_logits, a.topk_idx, a.topk_weights);
 }
 
 void CudaOperations::RouteAhead(RowRange rows, int64_t target_idx, int64_t ahead) {
   Activations& a = args_.activations;
   const LayerWeights& layer = args_.weights.layer(target_idx);
-  NormRows(rows, layer.ffn_norm, kernels::RowFormat::kF32, nullptr);
+  NormRows(rows, {a.residual, layer.ffn_norm, layer.ffn_norm_bias}, kernels::RowFormat::kF32, nullptr);
   ApplyGate(rows, layer, a.ahead_scores, a.topk_ahead(ahead), a.ahead_weights);
 }
 
@@ -270,8 +289,13 @@ void CudaOperations::Group(RowRange rows) {
               args_.stream);
 }
 
-void CudaOperations::Experts(std::span<const ExpertToRun> experts) {
+void CudaOperations::Experts(int64_t layer_idx, std::span<const ExpertToRun> experts) {
   const ModelConfig& config = args_.config;
+  FfnParts<const float*> bias;
+  if (config.expert_bias) {
+    const LayerWeights& layer = args_.weights.layer(layer_idx);
+    bias = {layer.expert_gate_bias.data(), layer.expert_up_bias.data(), layer.expert_down_bias.data()};
+  }
   Activations& a = args_.activations;
   const kernels::RowFormat format = args_.row_formats.ffn;
   const int64_t hidden_stride = kernels::RowBytes(format, config.expert_dim);
@@ -284,6 +308,9 @@ void CudaOperations::Experts(std::span<const ExpertToRun> experts) {
                              .inner_dim = config.model_dim,
                              .x = a.expert_input.data(),
                              .x_stride_bytes = kernels::RowBytes(format, config.model_dim),
+                             .gate_bias = {bias.gate_proj, true},
+                             .up_bias = {bias.up_proj, true},
+                             .rule = config.glu,
                              .hidden = a.hidden.data(),
                              .hidden_stride_bytes = hidden_stride,
                              .groups = {.num_groups = static_cast<int32_t>(part.size()),
@@ -296,6 +323,7 @@ void CudaOperations::Experts(std::span<const ExpertToRun> experts) {
                             .inner_dim = config.expert_dim,
                             .x = a.hidden.data(),
                             .x_stride_bytes = hidden_stride,
+                            .bias = {bias.down_proj, true},
                             .y = a.expert_output.data(),
                             .y_stride = config.model_dim,
                             .tuning = args_.tuning};
@@ -335,36 +363,72 @@ void CudaOperations::Combine(RowRange rows) {
                  .assignments = a.assignments.data() + rows.begin * num_topk,
                  .weights = a.topk_weights.data() + rows.begin * num_topk,
                  .y = a.residual.data() + rows.begin * dim,
-                 .y_stride = dim},
+                 .y_stride = dim,
+                 .scale = args_.config.residual_scale},
                 args_.stream);
 }
 
 void CudaOperations::DenseFfn(RowRange rows, int64_t layer_idx) {
+  const LayerWeights& layer = args_.weights.layer(layer_idx);
+  Activations& a = args_.activations;
+  NormRows(rows, {a.residual, layer.ffn_norm, layer.ffn_norm_bias}, args_.row_formats.ffn, a.gemm_input.data());
+  RunFfn(rows, layer.dense_ffn, args_.config.dense_ffn_dim);
+  AddBranch(rows);
+}
+
+void CudaOperations::SharedFfn(RowRange rows, int64_t layer_idx) {
+  const ModelConfig& config = args_.config;
+  const LayerWeights& layer = args_.weights.layer(layer_idx);
+  Activations& a = args_.activations;
+  const int64_t dim = config.model_dim;
+  const bool has_own_norm = !layer.shared_norm.empty();
+  NormRows(rows,
+           {a.residual, has_own_norm ? layer.shared_norm : layer.ffn_norm,
+            has_own_norm ? std::span<const float>() : layer.ffn_norm_bias},
+           args_.row_formats.ffn, a.gemm_input.data());
+  if (config.shared_gate) {
+    Project(rows, kernels::RowFormat::kF32, reinterpret_cast<const std::byte*>(a.normed.data()),
+            {.w = layer.shared_gate_proj,
+             .bias = {},
+             .num_cols = 1,
+             .inner_dim = dim,
+             .y = a.shared_gate.data() + rows.begin});
+  }
+  RunFfn(rows, layer.shared_ffn, config.shared_ffn_dim);
+  if (!config.shared_gate) return AddBranch(rows);
+  cuda::AddGated({.num_rows = rows.size(),
+                  .dim = dim,
+                  .source = a.normed.data() + rows.begin * dim,
+                  .gates = a.shared_gate.data() + rows.begin,
+                  .scale = config.residual_scale,
+                  .target = a.residual.data() + rows.begin * dim},
+                 args_.stream);
+}
+
+// normed = ffn(gemm_input).
+void CudaOperations::RunFfn(RowRange rows, const FfnWeights& ffn, int64_t ffn_dim) {
   const ModelConfig& config = args_.config;
   Activations& a = args_.activations;
-  const LayerWeights& layer = args_.weights.layer(layer_idx);
   const kernels::RowFormat format = args_.row_formats.ffn;
   const int64_t dim = config.model_dim, stride = kernels::RowBytes(format, dim);
-  const int64_t hidden_stride = kernels::RowBytes(format, config.dense_ffn_dim);
-  NormRows(rows, layer.ffn_norm, format, a.ffn_input.data());
+  const int64_t hidden_stride = kernels::RowBytes(format, ffn_dim);
   cuda::GateUp({.x_format = format,
-                .w_format = layer.dense_ffn.gate_proj.format,
-                .ffn_dim = config.dense_ffn_dim,
+                .w_format = ffn.gate_proj.format,
+                .ffn_dim = ffn_dim,
                 .inner_dim = dim,
-                .x = a.ffn_input.data() + rows.begin * stride,
+                .x = a.gemm_input.data() + rows.begin * stride,
                 .x_stride_bytes = stride,
-                .gate = {{layer.dense_ffn.gate_proj.data}},
-                .up = {{layer.dense_ffn.up_proj.data}},
+                .gate = {{ffn.gate_proj.data}},
+                .up = {{ffn.up_proj.data}},
+                .rule = config.glu,
                 .hidden = a.hidden.data() + rows.begin * hidden_stride,
                 .hidden_stride_bytes = hidden_stride,
                 .groups = {.max_rows = rows.size()},
                 .tuning = args_.tuning},
                args_.stream);
-  float* const output = a.expert_output.data() + rows.begin * dim;
   Project(
       rows, format, a.hidden.data(),
-      {.w = layer.dense_ffn.down_proj, .bias = {}, .num_cols = dim, .inner_dim = config.dense_ffn_dim, .y = output});
-  cuda::Add(output, rows.size() * dim, a.residual.data() + rows.begin * dim, args_.stream);
+      {.w = ffn.down_proj, .bias = {}, .num_cols = dim, .inner_dim = ffn_dim, .y = a.normed.data() + rows.begin * dim});
 }
 
 void CudaOperations::Logits(std::span<const int64_t> rows) {
@@ -372,6 +436,7 @@ void CudaOperations::Logits(std::span<const int64_t> rows) {
   Activations& a = args_.activations;
   const int64_t dim = config.model_dim, num_rows = std::ssize(rows);
   PENSTOCK_CHECK(num_rows <= a.dims.max_logit_rows && num_rows <= a.dims.max_rows);
+  const OuterWeights& outer = args_.weights.outer();
   const kernels::RowFormat format = args_.row_formats.lm_head;
   const int64_t stride = kernels::RowBytes(format, dim);
   for (int64_t begin = 0; begin < num_rows;) {
@@ -381,8 +446,10 @@ void CudaOperations::Logits(std::span<const int64_t> rows) {
     cuda::NormRows({.num_rows = end - begin,
                     .dim = dim,
                     .x = a.residual.data() + rows[static_cast<size_t>(begin)] * dim,
-                    .weight = args_.weights.final_norm().data(),
-                    .eps = config.rms_norm_eps,
+                    .weight = outer.final_norm.data(),
+                    .eps = config.norm_eps,
+                    .norm = config.norm,
+                    .bias = DataOrNull(outer.final_norm_bias),
                     .normed = a.normed.data() + begin * dim,
                     .format = format,
                     .prepared = a.gemm_input.data() + begin * stride,
@@ -391,11 +458,14 @@ void CudaOperations::Logits(std::span<const int64_t> rows) {
     begin = end;
   }
   Project({0, num_rows}, format, a.gemm_input.data(),
-          {.w = args_.weights.lm_head(),
-           .bias = {},
+          {.w = outer.lm_head,
+           .bias = outer.lm_head_bias,
            .num_cols = config.vocab_size,
            .inner_dim = dim,
            .y = a.logits.data()});
+  if (config.logit_scale != 1) {
+    cuda::Scale(config.logit_scale, num_rows * config.vocab_size, a.logits.data(), args_.stream);
+  }
 }
 
 }  // namespace penstock

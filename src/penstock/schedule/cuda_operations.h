@@ -45,13 +45,14 @@ class CudaOperations : public Operations {
   void Embed(const RowBatch& batch, RowRange rows) override;
   void PreAttention(RowRange rows, int64_t layer_idx) override;
   void StoreKv(const RowBatch& batch, RowRange rows, const KvView& kv) override;
-  void Attend(const RowBatch& batch, RowRange rows, const KvView& kv) override;
+  void Attend(const RowBatch& batch, RowRange rows, int64_t layer_idx, const KvView& kv) override;
   void PostAttention(RowRange rows, int64_t layer_idx) override;
   void Route(RowRange rows, int64_t layer_idx) override;
   void RouteAhead(RowRange rows, int64_t target_idx, int64_t ahead) override;
   std::span<const int32_t> Choices(RowRange rows) override;
   void Group(RowRange rows) override;
-  void Experts(std::span<const ExpertToRun> experts) override;
+  void SharedFfn(RowRange rows, int64_t layer_idx) override;
+  void Experts(int64_t layer_idx, std::span<const ExpertToRun> experts) override;
   std::vector<int64_t> ClearExpert(int64_t expert_idx) override;
   void Combine(RowRange rows) override;
   void DenseFfn(RowRange rows, int64_t layer_idx) override;
@@ -72,15 +73,22 @@ class CudaOperations : public Operations {
     float* y = nullptr;  // of the first row, [., num_cols]
   };
   void Project(RowRange rows, kernels::RowFormat format, const std::byte* x, const Projection& projection);
-  // normed[rows] = norm(residual[rows]), and prepared at the rows' places of `buffer`, where there is one.
-  void NormRows(RowRange rows, std::span<const float> weight, kernels::RowFormat format, std::byte* buffer);
+  struct NormOf {
+    std::span<const float> source;  // [num_rows, model_dim]
+    std::span<const float> weight;
+    std::span<const float> bias;
+  };
+  // normed[rows] = norm(source[rows]), and prepared at the rows' places of `buffer`, where there is one.
+  void NormRows(RowRange rows, const NormOf& norm, kernels::RowFormat format, std::byte* buffer);
+  void RunFfn(RowRange rows, const FfnWeights& ffn, int64_t ffn_dim);
+  void AddBranch(RowRange rows);
   // Scores of normed rows and what they choose.
   void ApplyGate(RowRange rows, const LayerWeights& layer, std::span<float> scores, std::span<int32_t> topk_idx,
                  std::span<float> topk_weights);
   // Calls visit(first row, their number, their pages on the device) for parts of `rows` whose tables fit.
   template <typename Visit>
   void ForEachKvPart(const RowBatch& batch, RowRange rows, const KvView& kv, const Visit& visit);
-  void AttendPart(const RowBatch& batch, int64_t first_row, cuda::KvRows part, bool share_pages);
+  void AttendPart(const RowBatch& batch, int64_t first_row, int64_t layer_idx, cuda::KvRows part, bool share_pages);
 
   Args args_;
   RowRange grouped_;

@@ -33,19 +33,22 @@ class HostOperations : public Operations {
   void Embed(const RowBatch& batch, RowRange rows) override;
   void PreAttention(RowRange rows, int64_t layer_idx) override;
   void StoreKv(const RowBatch& batch, RowRange rows, const KvView& kv) override;
-  void Attend(const RowBatch& batch, RowRange rows, const KvView& kv) override;
+  void Attend(const RowBatch& batch, RowRange rows, int64_t layer_idx, const KvView& kv) override;
   void PostAttention(RowRange rows, int64_t layer_idx) override;
   void Route(RowRange rows, int64_t layer_idx) override;
   void RouteAhead(RowRange rows, int64_t target_idx, int64_t ahead) override;
   std::span<const int32_t> Choices(RowRange rows) override;
   void Group(RowRange rows) override;
-  void Experts(std::span<const ExpertToRun> experts) override;
+  void SharedFfn(RowRange rows, int64_t layer_idx) override;
+  void Experts(int64_t layer_idx, std::span<const ExpertToRun> experts) override;
   std::vector<int64_t> ClearExpert(int64_t expert_idx) override;
   void Combine(RowRange rows) override;
   void DenseFfn(RowRange rows, int64_t layer_idx) override;
   void Logits(std::span<const int64_t> rows) override;
 
  private:
+  void AddBranch(RowRange rows);
+
   OpContext context_;
 };
 

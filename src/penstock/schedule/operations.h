@@ -22,6 +22,7 @@ struct RowBatch {
   std::vector<int64_t> kv_positions;                  // [num_rows]: where they lie in kv_pages
   std::vector<std::span<std::byte* const>> kv_pages;  // [num_rows]: what the row sees of its sequence's KV pages
   std::vector<uint32_t> sequence_ids;                 // [num_rows]: rows of one sequence are neighbours
+  std::vector<int64_t> prompt_lengths;                // [num_rows]: of their sequences
   std::vector<int64_t> logit_rows;                    // rows whose logits are wanted
   bool wants_best_only = false;                       // of the logits: only which token has the largest
 
@@ -29,7 +30,7 @@ struct RowBatch {
   void Clear();
   // `pages` (of the sequence) outlive the batch; none in a simulation.
   void AddRow(TokenId token_id, int64_t pos, std::span<std::byte* const> pages, uint32_t sequence_id,
-              const KvWindow& window);
+              const KvWindow& window, int64_t prompt_length = 0);
 
  private:
   std::deque<std::vector<std::byte*>> windows_;  // pages that rows of a window see
@@ -72,7 +73,7 @@ class Operations {
   // where the KV cache lies: q, k and v with RoPE; K and V into the KV cache; attended; the output projection.
   virtual void PreAttention(RowRange rows, int64_t layer_idx) = 0;
   virtual void StoreKv(const RowBatch& batch, RowRange rows, const KvView& kv) = 0;
-  virtual void Attend(const RowBatch& batch, RowRange rows, const KvView& kv) = 0;
+  virtual void Attend(const RowBatch& batch, RowRange rows, int64_t layer_idx, const KvView& kv) = 0;
   virtual void PostAttention(RowRange rows, int64_t layer_idx) = 0;
 
   // normed = norm(residual); router scores and top-k.
@@ -88,8 +89,12 @@ class Operations {
   // Sorts the assignments of these rows by expert and gathers what the experts take.
   virtual void Group(RowRange rows) = 0;
 
+  // residual += what all rows take of a layer beside their experts. REQUIRES: config.shared_ffn_dim > 0; after Route(),
+  // before Combine().
+  virtual void SharedFfn(RowRange rows, int64_t layer_idx) = 0;
+
   // expert_output of the assignments of these experts, of the rows that were grouped last.
-  virtual void Experts(std::span<const ExpertToRun> experts) = 0;
+  virtual void Experts(int64_t layer_idx, std::span<const ExpertToRun> experts) = 0;
 
   // expert_output of an expert that cannot be computed is zeros, so that nothing that follows meets numbers that nobody
   // wrote. Returns the rows that chose it, of those that were grouped last.

@@ -88,8 +88,8 @@ Event Pass::Copy(Direction direction, TaskLabel label, uint64_t link_bytes, Even
   return IssueInOrder(std::move(task));
 }
 
-ModelCost::Context Pass::ContextOf(RowRange rows) const {
-  const int64_t window = args_.config.sliding_window;
+ModelCost::Context Pass::ContextOf(RowRange rows, int64_t layer_idx) const {
+  const int64_t window = args_.config.window_of(layer_idx);
   ModelCost::Context context;
   for (int64_t row_idx = rows.begin; row_idx < rows.end; ++row_idx) {
     int64_t seen = args_.batch.kv_positions[row_idx] + 1;
@@ -115,7 +115,7 @@ Event Pass::Embed(RowRange rows) {
   const Event embedded = Issue(args_.host, LabelOf("embed", rows), {}, {},
                                [this, rows](Operations& operations) { operations.Embed(args_.batch, rows); });
   if (!args_.device.has_value()) return embedded;
-  const int64_t angles = args_.config.head_dim / 2, dim = args_.config.model_dim;
+  const int64_t angles = args_.config.rotary_dim() / 2, dim = args_.config.model_dim;
   const Event loaded = Copy(Direction::kToDevice, LabelOf("load hidden", rows),
                             static_cast<uint64_t>(4 * rows.size() * (dim + 2 * angles)), {embedded},
                             [=](Activations& host, Activations& device, Copies& copies) {
@@ -149,12 +149,13 @@ Event Pass::Attention(std::span<const RowRange> micro_batches, size_t i, int64_t
     }
     return StagedAttention(rows, layer_idx);
   }
-  return Issue(compute(), LabelOf("attention", rows, layer_idx), args_.cost.Attention(rows.size(), ContextOf(rows)),
-               BeforeLayer(rows), [=, this](Operations& operations) {
+  return Issue(compute(), LabelOf("attention", rows, layer_idx),
+               args_.cost.Attention(rows.size(), ContextOf(rows, layer_idx)), BeforeLayer(rows),
+               [=, this](Operations& operations) {
                  const KvView kv = CacheView(rows, layer_idx);
                  operations.PreAttention(rows, layer_idx);
                  operations.StoreKv(args_.batch, rows, kv);
-                 operations.Attend(args_.batch, rows, kv);
+                 operations.Attend(args_.batch, rows, layer_idx, kv);
                  operations.PostAttention(rows, layer_idx);
                });
 }
@@ -225,15 +226,15 @@ Event Pass::StagedAttention(RowRange rows, int64_t layer_idx) {
   Events after = BeforeLayer(rows);
   after.push_back(staged->arrived);
   KvStaging& staging = *args_.device->kv_staging;
-  const Event done =
-      Issue(compute(), LabelOf("attention", rows, layer_idx), args_.cost.Attention(rows.size(), ContextOf(rows)),
-            std::move(after), [=, this, layer = staging.layer()](Operations& operations) {
-              const KvView kv{.layer = layer, .pages = staged->row_pages};
-              operations.PreAttention(rows, layer_idx);
-              operations.StoreKv(args_.batch, rows, kv);
-              operations.Attend(args_.batch, rows, kv);
-              operations.PostAttention(rows, layer_idx);
-            });
+  const Event done = Issue(compute(), LabelOf("attention", rows, layer_idx),
+                           args_.cost.Attention(rows.size(), ContextOf(rows, layer_idx)), std::move(after),
+                           [=, this, layer = staging.layer()](Operations& operations) {
+                             const KvView kv{.layer = layer, .pages = staged->row_pages};
+                             operations.PreAttention(rows, layer_idx);
+                             operations.StoreKv(args_.batch, rows, kv);
+                             operations.Attend(args_.batch, rows, layer_idx, kv);
+                             operations.PostAttention(rows, layer_idx);
+                           });
   staging.last_use(staged->buffer_idx) = done;
   const int64_t kv_dim = args_.config.kv_dim();
   offloaded_[slot] = Copy(Direction::kToHost, LabelOf("store kv", rows, layer_idx),
@@ -267,11 +268,11 @@ Event Pass::OffloadQkv(RowRange rows, const Event& pre_attention) {
 }
 
 Event Pass::HostAttention(RowRange rows, int64_t layer_idx, const Event& offloaded) {
-  return Issue(args_.host, LabelOf("attention", rows, layer_idx), args_.cost.AttentionCore(ContextOf(rows)),
+  return Issue(args_.host, LabelOf("attention", rows, layer_idx), args_.cost.AttentionCore(ContextOf(rows, layer_idx)),
                {offloaded}, [=, this](Operations& operations) {
                  const KvView kv = CacheView(rows, layer_idx);
                  operations.StoreKv(args_.batch, rows, kv);
-                 operations.Attend(args_.batch, rows, kv);
+                 operations.Attend(args_.batch, rows, layer_idx, kv);
                });
 }
 
@@ -323,7 +324,10 @@ Event Pass::Route(RowRange rows, int64_t layer_idx, bool brings_input) {
                                  operations.RouteAhead(rows, layers_ahead[i], static_cast<int64_t>(i) + 1);
                                }
                              });
-  if (!args_.device.has_value()) return routed;
+  if (!args_.device.has_value()) {
+    SharedFfn(rows, layer_idx);
+    return routed;
+  }
   const auto num_ahead = static_cast<int64_t>(layers_ahead.size());
   const int64_t num_topk = args_.config.num_topk;
   const int64_t num_scores = args_.wants_scores || args_.experts->wants_scores() ? args_.config.num_experts : 0;
@@ -340,7 +344,15 @@ Event Pass::Route(RowRange rows, int64_t layer_idx, bool brings_input) {
              if (input_bytes > 0) AddRows(copies, device.ffn_input, host.ffn_input, rows, input_bytes);
            });
   if (brings_input) input_offloaded_ = offloaded;
+  SharedFfn(rows, layer_idx);
   return offloaded;
+}
+
+// While the host looks at what was chosen, and experts come.
+void Pass::SharedFfn(RowRange rows, int64_t layer_idx) {
+  if (args_.config.shared_ffn_dim == 0) return;
+  Issue(compute(), LabelOf("shared ffn", rows, layer_idx), args_.cost.SharedFfn(rows.size()), {},
+        [=](Operations& operations) { operations.SharedFfn(rows, layer_idx); });
 }
 
 std::vector<int32_t> Pass::Chosen(RowRange rows, int64_t layer_idx) {
@@ -429,8 +441,9 @@ Event Pass::Experts(int64_t layer_idx, ExpertStore& store, std::span<const Exper
   for (const ExpertPlace& place : taken->places) cost += args_.cost.Expert(num_rows_of(place));
   TaskLabel label{.name = "experts", .layer_idx = layer_idx};
   if (taken->places.size() == 1) label.expert_idx = store.layouts().expert_idx_of(taken->places[0].key);
-  const Event computed = Issue(ProcessorOf(store), label, cost, taken->arrived,
-                               [taken, this](Operations& operations) { RunExperts(operations, *taken); });
+  const Event computed =
+      Issue(ProcessorOf(store), label, cost, taken->arrived,
+            [taken, layer_idx, this](Operations& operations) { RunExperts(operations, layer_idx, *taken); });
   if (&store == args_.host_experts) LoadExpertOutput(layer_idx, *taken, computed);
   return computed;
 }
@@ -441,16 +454,18 @@ Event Pass::RouteAndCompute(RowRange rows, int64_t layer_idx, std::span<const Ex
   OperationCost cost = args_.cost.Route(rows.size());
   cost += args_.cost.ExpertsOfUniformRouting(rows.size());
   cost += args_.cost.Combine(rows.size());
+  if (args_.config.shared_ffn_dim > 0) cost += args_.cost.SharedFfn(rows.size());
   return Issue(compute(), LabelOf("experts", rows, layer_idx), cost, taken->arrived, [=, this](Operations& operations) {
     operations.Route(rows, layer_idx);
+    if (args_.config.shared_ffn_dim > 0) operations.SharedFfn(rows, layer_idx);
     operations.Group(rows);
     if (args_.on_routing) args_.on_routing(layer_idx, rows, operations.Choices(rows));
-    RunExperts(operations, *taken);
+    RunExperts(operations, layer_idx, *taken);
     operations.Combine(rows);
   });
 }
 
-void Pass::RunExperts(Operations& operations, const TakenExperts& taken) {
+void Pass::RunExperts(Operations& operations, int64_t layer_idx, const TakenExperts& taken) {
   for (const LostExpert& expert : taken.lost) FailExpert(operations, expert.place, expert.why);
   // Without a task of its own there is nothing to do, but for those that were found broken before.
   const std::vector<absl::Status> checked =
@@ -465,7 +480,7 @@ void Pass::RunExperts(Operations& operations, const TakenExperts& taken) {
       FailExpert(operations, place, checked[i]);
     }
   }
-  operations.Experts(experts);
+  operations.Experts(layer_idx, experts);
 }
 
 void Pass::FailExpert(Operations& operations, const ExpertPlace& place, const absl::Status& status) {

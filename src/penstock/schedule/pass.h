@@ -212,9 +212,11 @@ class Pass {
                                      absl::FunctionRef<bool(const ExpertPlace&)> is_wanted);
   // Brings what the host computed of the rows grouped last to the device.
   void LoadExpertOutput(int64_t layer_idx, const TakenExperts& taken, const Event& computed);
-  void RunExperts(Operations& operations, const TakenExperts& taken);
+  void RunExperts(Operations& operations, int64_t layer_idx, const TakenExperts& taken);
   void FailExpert(Operations& operations, const ExpertPlace& place, const absl::Status& status);
-  ModelCost::Context ContextOf(RowRange rows) const;
+  ModelCost::Context ContextOf(RowRange rows, int64_t layer_idx) const;
+  // What Route() is followed by where all rows take a shared FFN.
+  void SharedFfn(RowRange rows, int64_t layer_idx);
   // The next layers with experts, kMaxAhead at most.
   absl::InlinedVector<int64_t, kMaxAhead> LayersAhead(int64_t layer_idx) const;
 

@@ -247,8 +247,12 @@ class AttentionOf {
     const int64_t first = AttentionPlan::FirstPos(args_, row);
     const int64_t count = AttentionPlan::EndPos(args_, row) - first;
     float* scores = plan_.scores + head * plan_.stride;
-    ExpMinusMax<V>(scores + (first - plan_.base), count, args_.scale, [&] { ahead.Ask(); });
-    plan_.totals[head] = SumOf<V>(scores + (first - plan_.base), count);
+    float* own = scores + (first - plan_.base);
+    // A sink is like one more position, without a V. The stride has room for it.
+    const bool has_sink = args_.sinks != nullptr;
+    if (has_sink) own[count] = args_.sinks[head % args_.group] / args_.scale;
+    ExpMinusMax<V>(own, count + (has_sink ? 1 : 0), args_.scale, [&] { ahead.Ask(); });
+    plan_.totals[head] = SumOf<V>(own, count + (has_sink ? 1 : 0));
     if constexpr (kFormat == KvFormat::kInt8) {
       for (int64_t page = 0; page < plan_.num_pages; ++page) {
         float* p = scores + page * kKvPageTokens;

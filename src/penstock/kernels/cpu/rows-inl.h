@@ -29,22 +29,32 @@ inline void StoreUpTo16(const V& value, float* target, int64_t count) {
   }
 }
 
+template <class V, Norm kNorm>
+void NormRow(const NormArgs& args, const float* x, float* out) {
+  const float mean = kNorm == Norm::kLayer ? SumOf<V>(x, args.dim) / static_cast<float>(args.dim) : 0;
+  const auto centred = [&](int64_t i, int64_t count) {  // zeros beyond the row's end
+    const V piece = count == 16 ? V::Load(x + i) : V::LoadPartial(x + i, count, mean);
+    return kNorm == Norm::kLayer ? Sub(piece, V::Set(mean)) : piece;
+  };
+  V squares = V::Zero();
+  ForEachPiece(args.dim, [&](int64_t i, int64_t count) {
+    const V piece = centred(i, count);
+    squares = Fma(piece, piece, squares);
+  });
+  const V scale = V::Set(1.0f / __builtin_sqrtf(squares.ReduceAdd() / static_cast<float>(args.dim) + args.eps));
+  ForEachPiece(args.dim, [&](int64_t i, int64_t count) {
+    V value = Mul(Mul(centred(i, count), scale), LoadUpTo16<V>(args.weight + i, count));
+    if (args.bias != nullptr) value = Add(value, LoadUpTo16<V>(args.bias + i, count));
+    StoreUpTo16(value, out + i, count);
+  });
+}
+
 template <class V>
-void RmsNorm(const RmsNormArgs& args) {
+void NormRows(const NormArgs& args) {
   for (int64_t row = 0; row < args.num_rows; ++row) {
     const float* x = args.x + row * args.x_stride;
     float* out = args.out + row * args.out_stride;
-    V squares = V::Zero();
-    ForEachPiece(args.dim, [&](int64_t i, int64_t count) {
-      const V piece = LoadUpTo16<V>(x + i, count);
-      squares = Fma(piece, piece, squares);
-    });
-    const float mean = squares.ReduceAdd() / static_cast<float>(args.dim);
-    const V scale = V::Set(1.0f / __builtin_sqrtf(mean + args.eps));
-    ForEachPiece(args.dim, [&](int64_t i, int64_t count) {
-      const V scaled = Mul(LoadUpTo16<V>(x + i, count), scale);
-      StoreUpTo16(Mul(scaled, LoadUpTo16<V>(args.weight + i, count)), out + i, count);
-    });
+    args.norm == Norm::kRms ? NormRow<V, Norm::kRms>(args, x, out) : NormRow<V, Norm::kLayer>(args, x, out);
   }
 }
 
@@ -53,6 +63,14 @@ void Rope(const RopeArgs& args) {
   const int64_t half = args.rotary_dim / 2;
   for (int64_t head = 0; head < args.num_heads; ++head) {
     float* first = args.x + head * args.head_stride;
+    if (args.is_interleaved) {
+      for (int64_t i = 0; i < half; ++i) {
+        const float a = first[2 * i], b = first[2 * i + 1];
+        first[2 * i] = a * args.cos[i] - b * args.sin[i];
+        first[2 * i + 1] = b * args.cos[i] + a * args.sin[i];
+      }
+      continue;
+    }
     float* second = first + half;
     ForEachPiece(half, [&](int64_t i, int64_t count) {
       const V a = LoadUpTo16<V>(first + i, count);
@@ -67,14 +85,24 @@ void Rope(const RopeArgs& args) {
 
 template <class V>
 void Swiglu(const SwigluArgs& args) {
+  const GluRule& rule = args.rule;
   for (int64_t row = 0; row < args.num_rows; ++row) {
     const float* gate = args.gate + row * args.gate_stride;
     const float* up = args.up + row * args.up_stride;
     float* out = args.out + row * args.out_stride;
     ForEachPiece(args.dim, [&](int64_t i, int64_t count) {
-      const V x = LoadUpTo16<V>(gate + i, count);
-      const V silu = Div(x, Add(V::Set(1), Exp(Sub(V::Zero(), x))));
-      StoreUpTo16(Mul(silu, LoadUpTo16<V>(up + i, count)), out + i, count);
+      V g = LoadUpTo16<V>(gate + i, count);
+      V u = LoadUpTo16<V>(up + i, count);
+      V exponent = Sub(V::Zero(), g);
+      if (!rule.is_plain()) {
+        if (rule.limit > 0) {
+          g = Min(V::Set(rule.limit), g);
+          u = Min(V::Set(rule.limit), Max(V::Set(-rule.limit), u));
+        }
+        exponent = Sub(V::Zero(), Mul(V::Set(rule.alpha), g));
+        u = Add(u, V::Set(rule.up_offset));
+      }
+      StoreUpTo16(Mul(Div(g, Add(V::Set(1), Exp(exponent))), u), out + i, count);
     });
   }
 }
@@ -91,15 +119,16 @@ void Combine(const CombineArgs& args) {
       for (int64_t j = 0; j < args.num_topk; ++j) {
         sum = Fma(V::Set(weights[j]), LoadUpTo16<V>(args.z + assignments[j] * args.z_stride + i, count), sum);
       }
-      StoreUpTo16(Add(LoadUpTo16<V>(residual + i, count), sum), y + i, count);
+      StoreUpTo16(Add(LoadUpTo16<V>(residual + i, count), Mul(V::Set(args.scale), sum)), y + i, count);
     });
   }
 }
 
 template <class V>
-void AddTo(const float* source, int64_t count, float* target) {
+void AddTo(const float* source, float scale, int64_t count, float* target) {
   ForEachPiece(count, [&](int64_t i, int64_t piece) {
-    StoreUpTo16(Add(LoadUpTo16<V>(target + i, piece), LoadUpTo16<V>(source + i, piece)), target + i, piece);
+    const V scaled = Mul(V::Set(scale), LoadUpTo16<V>(source + i, piece));
+    StoreUpTo16(Add(LoadUpTo16<V>(target + i, piece), scaled), target + i, piece);
   });
 }
 

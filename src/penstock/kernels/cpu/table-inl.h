@@ -34,7 +34,7 @@ template <class V, class Ints, class Bf16Steps>
 constexpr KernelTable MakeTable() {
   return {.prepare_rows = PrepareRows<V, !__is_same(Bf16Steps, void)>,
           .gemm = Gemm<V, Ints, Bf16Steps>,
-          .rms_norm = RmsNorm<V>,
+          .norm = NormRows<V>,
           .rope = Rope<V>,
           .router_topk = RouterTopk<V>,
           .swiglu = Swiglu<V>,

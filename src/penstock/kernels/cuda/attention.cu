@@ -214,15 +214,23 @@ PENSTOCK_KERNEL(kSoftmaxThreads) SoftmaxKernel(const AttentionLaunch args) {
     p[i] = scaled;
     largest = Larger(scaled, largest);
   }
+  // A sink is like one more position, without a V. The row has room for it.
+  const bool has_sink = args.sinks != nullptr;
+  if (has_sink) {
+    const float sink = __fdiv_rn(args.sinks[head], args.scale) * args.scale;
+    if (threadIdx.x == 0) p[count] = sink;
+    largest = Larger(sink, largest);
+  }
   largest = MaxOfWarp(largest);
   if (Lane() == 0) shared[Warp()] = largest;
   __syncthreads();
   for (int warp = 0; warp < kSoftmaxThreads / kWarpThreads; ++warp) largest = Larger(shared[warp], largest);
-  for (int64_t i = threadIdx.x; i < count; i += kSoftmaxThreads) p[i] = Exp(p[i] - largest);
+  const int64_t num_weights = count + (has_sink ? 1 : 0);
+  for (int64_t i = threadIdx.x; i < num_weights; i += kSoftmaxThreads) p[i] = Exp(p[i] - largest);
   __syncthreads();
   if (Warp() == 0) {
     float sum = 0;
-    for (int64_t i = Lane() % 16; i < count; i += 16) sum += p[i];
+    for (int64_t i = Lane() % 16; i < num_weights; i += 16) sum += p[i];
     sum = SumOf16Lanes(sum);
     if (Lane() == 0) args.totals[row * args.num_heads + head] = sum;
   }

@@ -29,7 +29,13 @@ struct GemmTuning {
   int64_t tiled_from = 64;  // rows of the largest group from which on tiles of many rows (tiled_product.cuh) are faster
 };
 
-// y[row, col] = sum over k of x[row, k] * w[col, k], + bias[col] after the sum when bias is not null.
+// What is added to the outputs of each matrix after the sums; null: nothing.
+struct Biases {
+  const float* values = nullptr;  // [num_cols], or [num_experts, num_cols]
+  bool is_per_expert = false;     // of RowGroups::expert_idx
+};
+
+// y[row, col] = sum over k of x[row, k] * w[col, k], + the bias of col.
 struct GemmLaunch {
   kernels::RowFormat x_format = kernels::RowFormat::kF32;
   WeightFormat w_format = WeightFormat::kF32;
@@ -38,7 +44,7 @@ struct GemmLaunch {
   const std::byte* x = nullptr;  // [rows] prepared: bf16 in pairs, with zeros up to a multiple of 16 inputs
   int64_t x_stride_bytes = 0;    // a multiple of 16
   Matrices weights = {};
-  const float* bias = nullptr;
+  Biases bias = {};
   float* y = nullptr;
   int64_t y_stride = 0;
   RowGroups groups = {};
@@ -46,7 +52,7 @@ struct GemmLaunch {
 };
 void Gemm(const GemmLaunch& launch, Stream stream);
 
-// hidden[row] = silu(gate(x[row])) * up(x[row]), prepared as `x_format` says.
+// hidden[row] = gate(x[row]) and up(x[row]) by the rule, prepared as `x_format` says.
 struct GateUpLaunch {
   kernels::RowFormat x_format = kernels::RowFormat::kF32;  // of x and of hidden
   WeightFormat w_format = WeightFormat::kF32;
@@ -55,6 +61,8 @@ struct GateUpLaunch {
   const std::byte* x = nullptr;
   int64_t x_stride_bytes = 0;
   Matrices gate = {}, up = {};
+  Biases gate_bias = {}, up_bias = {};
+  GluRule rule = {};
   std::byte* hidden = nullptr;  // [rows]
   int64_t hidden_stride_bytes = 0;
   RowGroups groups = {};
@@ -62,13 +70,15 @@ struct GateUpLaunch {
 };
 void GateUp(const GateUpLaunch& launch, Stream stream);
 
-// normed[row] = norm(x[row]) * weight, and prepared; either may be null.
+// As NormArgs; and prepared. Either may be null.
 struct NormLaunch {
   int64_t num_rows = 0;
   int64_t dim = 0;
   const float* x = nullptr;  // [num_rows, dim]
   const float* weight = nullptr;
   float eps = 0;
+  Norm norm = Norm::kRms;
+  const float* bias = nullptr;
   float* normed = nullptr;  // [num_rows, dim]
   kernels::RowFormat format = kernels::RowFormat::kF32;
   std::byte* prepared = nullptr;  // [num_rows]
@@ -99,21 +109,22 @@ struct QkvLaunch {
   int64_t q_norm_dim = 0, k_norm_dim = 0;
   float eps = 0;
   float clip = 0;
-  const float* cos = nullptr;  // [num_rows, head_dim / 2]
+  int64_t rotary_dim = 0;      // the first of head_dim
+  const float* cos = nullptr;  // [num_rows, rotary_dim / 2]
   const float* sin = nullptr;
 };
 void FinishQkv(const QkvLaunch& launch, Stream stream);
 
-// The probabilities of each row's experts, then the largest (RouterTopkArgs).
+// As RouterTopkArgs, for each row.
 struct RouterLaunch {
   int64_t num_rows = 0;
   int64_t num_experts = 0;
   int64_t num_topk = 0;
-  bool renormalises = false;
-  float* scores = nullptr;        // [num_rows, num_experts]: logits in, probabilities out
-  int32_t* topk_idx = nullptr;    // [num_rows, num_topk]
-  float* topk_weights = nullptr;  // [num_rows, num_topk]
-  kernels::RouterScoring scoring = kernels::RouterScoring::kSoftmax;
+  RouterRule rule = {};
+  const float* selection_bias = nullptr;  // [num_experts] or null
+  float* scores = nullptr;                // [num_rows, num_experts]: logits in, scores out
+  int32_t* topk_idx = nullptr;            // [num_rows, num_topk]
+  float* topk_weights = nullptr;          // [num_rows, num_topk]
 };
 void RouterTopk(const RouterLaunch& launch, Stream stream);
 
@@ -135,8 +146,20 @@ void Group(const GroupLaunch& launch, Stream stream);
 
 // As CombineArgs.
 void Combine(const kernels::CombineArgs& args, Stream stream);
-// target += source.
-void Add(const float* source, int64_t count, float* target, Stream stream);
+// target += scale * source.
+void Add(const float* source, float scale, int64_t count, float* target, Stream stream);
+// target[row] += scale / (1 + exp(-gates[row])) * source[row].
+struct AddGatedLaunch {
+  int64_t num_rows = 0;
+  int64_t dim = 0;
+  const float* source = nullptr;  // [num_rows, dim]
+  const float* gates = nullptr;   // [num_rows]
+  float scale = 1;
+  float* target = nullptr;  // [num_rows, dim]
+};
+void AddGated(const AddGatedLaunch& launch, Stream stream);
+// target *= scale.
+void Scale(float scale, int64_t count, float* target, Stream stream);
 
 // best[row] = the index of the largest of x[row], the first of those that are equal; -1 when one is NaN or infinite, or
 // all are -infinity.
@@ -165,11 +188,12 @@ struct AttentionLaunch {
   int64_t num_heads = 0;
   int64_t window = 0;
   float scale = 0;
-  const float* q = nullptr;   // [num_rows, num_heads, head_dim]
-  float* out = nullptr;       // [num_rows, num_heads, head_dim]
-  int64_t max_positions = 0;  // that a row attends to, whole pages
-  float* scores = nullptr;    // [num_rows, num_heads, max_positions]
-  float* totals = nullptr;    // [num_rows, num_heads]
+  const float* sinks = nullptr;  // [num_heads] or null
+  const float* q = nullptr;      // [num_rows, num_heads, head_dim]
+  float* out = nullptr;          // [num_rows, num_heads, head_dim]
+  int64_t max_positions = 0;     // that a row attends to, whole pages
+  float* scores = nullptr;       // [num_rows, num_heads, max_positions]
+  float* totals = nullptr;       // [num_rows, num_heads]
   // Whether neighbours see the same pages, as rows of a prompt do: blocks then have several. REQUIRES: their positions
   // increase.
   bool rows_share_pages = false;

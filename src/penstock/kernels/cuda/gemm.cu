@@ -39,11 +39,25 @@ PENSTOCK_DEVICE const std::byte* PanelAt(const std::byte* w, const TileShape& sh
   return panel_idx < shape.num_panels ? w + panel_idx * shape.panel_bytes : nullptr;
 }
 
+PENSTOCK_DEVICE float Biased(const Biases& bias, const RowGroups& groups, int group_idx, int64_t num_cols, int64_t col,
+                             float sum) {
+  if (bias.values == nullptr) return sum;
+  return sum + bias.values[(bias.is_per_expert ? groups.expert_idx[group_idx] * num_cols : 0) + col];
+}
+
 PENSTOCK_DEVICE void PutOutput(const GemmLaunch& args, const Tile& tile, int64_t panel_idx, int output, int row,
                                float sum) {
   const int64_t col = panel_idx * kPanelCols + output, place = tile.first + row;
   if (col >= args.num_cols || place >= tile.end) return;
-  args.y[place * args.y_stride + col] = args.bias == nullptr ? sum : sum + args.bias[col];
+  args.y[place * args.y_stride + col] = Biased(args.bias, args.groups, tile.group_idx, args.num_cols, col, sum);
+}
+
+// What gate and up come to; columns beyond the last one do not matter.
+PENSTOCK_DEVICE float Gated(const GateUpLaunch& args, const Tile& tile, int64_t col, float gate, float up) {
+  if (col >= args.ffn_dim) return 0;
+  gate = Biased(args.gate_bias, args.groups, tile.group_idx, args.ffn_dim, col, gate);
+  up = Biased(args.up_bias, args.groups, tile.group_idx, args.ffn_dim, col, up);
+  return Glu(args.rule, gate, up);
 }
 
 // A tile of the products of panel_product.cuh: each warp has a panel, all have the same rows.
@@ -116,7 +130,7 @@ GateUpKernel(const GateUpLaunch args, const TileShape shape) {
     product.Run(PanelAt(args.up.w[tile.group_idx], shape, panel_idx), args.inner_dim, x, SharedMemory());
     product.ForEach([&](int output, int row, float sum) {
       float& value = hidden[row * kBlockCols + first_output + output];
-      value = SiluTimes(value, sum);
+      value = Gated(args, tile, panel_idx * kPanelCols + output, value, sum);
     });
     StoreHidden(args, tile, hidden, kPanelsAtOnce);
   }
@@ -137,7 +151,7 @@ TiledGateUpKernel(const GateUpLaunch args, const TileShape shape) {
     float* const hidden = reinterpret_cast<float*>(SharedMemory());  // [kRows, kBlockCols]: they are done with
     product.ForEach([&](int p, int output, int row, float sum) {
       float& value = hidden[row * kBlockCols + column * static_cast<int>(kPanelCols) + output];
-      value = p == 0 ? sum : SiluTimes(value, sum);
+      value = p == 0 ? sum : Gated(args, tile, (tile.first_panel + column) * kPanelCols + output, value, sum);
     });
     StoreHidden(args, tile, hidden, kTiledWarps);
   }

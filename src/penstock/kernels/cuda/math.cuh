@@ -50,7 +50,21 @@ PENSTOCK_DEVICE float Exp(float x) {
   return sum * first * second;
 }
 
-PENSTOCK_DEVICE float SiluTimes(float gate, float up) { return __fdiv_rn(gate, 1.0f + Exp(0.0f - gate)) * up; }
+PENSTOCK_DEVICE float Sigmoid(float x) { return __fdiv_rn(1.0f, 1.0f + Exp(0.0f - x)); }
+
+PENSTOCK_DEVICE float Glu(const GluRule& rule, float gate, float up) {
+  float exponent = 0.0f - gate;
+  if (!rule.is_plain()) {
+    if (rule.limit > 0) {
+      gate = rule.limit < gate ? rule.limit : gate;
+      up = -rule.limit > up ? -rule.limit : up;
+      up = rule.limit < up ? rule.limit : up;
+    }
+    exponent = 0.0f - rule.alpha * gate;
+    up += rule.up_offset;
+  }
+  return __fdiv_rn(gate, 1.0f + Exp(exponent)) * up;
+}
 
 PENSTOCK_DEVICE float FromBf16Bits(uint32_t bits) { return __uint_as_float(bits << 16); }
 

@@ -8,61 +8,174 @@ namespace {
 constexpr int kRouterThreads = 128;
 constexpr int kRouterWarps = kRouterThreads / kWarpThreads;
 
+PENSTOCK_DEVICE float Infinity() { return __uint_as_float(0x7F800000u); }
+
+// The row of a warp.
+struct RouterRow {
+  const RouterLaunch& args;
+  float* scores;
+  int32_t* topk_idx;
+  float* topk_weights;
+  int64_t group_size = args.num_experts / args.rule.num_groups;
+  uint64_t chosen_groups = 0;
+
+  // What an expert is chosen by, whatever its group.
+  PENSTOCK_DEVICE float Key(int64_t i) const {
+    if (args.selection_bias == nullptr) return scores[i];
+    const float key = scores[i] + args.selection_bias[i];
+    return key == key ? key : -Infinity();
+  }
+  PENSTOCK_DEVICE float GroupScore(int64_t g) const {
+    float largest = -Infinity(), second = -Infinity();
+    for (int64_t i = g * group_size; i < (g + 1) * group_size; ++i) {
+      const float key = Key(i);
+      if (key > largest) {
+        second = largest;
+        largest = key;
+      } else if (key > second) {
+        second = key;
+      }
+    }
+    return args.rule.group_score == RouterRule::GroupScore::kTwoLargest ? largest + second : largest;
+  }
+  // A lane has two groups.
+  PENSTOCK_DEVICE void ChooseGroups() {
+    const int32_t num_groups = args.rule.num_groups;
+    for (int half = 0; half < 2; ++half) {
+      const int32_t g = half * kWarpThreads + Lane();
+      const float own = g < num_groups ? GroupScore(g) : 0;
+      int32_t num_better = 0;
+      for (int32_t first = 0; first < num_groups; first += kWarpThreads) {
+        const float others = first + Lane() < num_groups ? GroupScore(first + Lane()) : 0;
+        for (int32_t i = 0; i < kWarpThreads; ++i) {
+          const float other = __shfl_sync(kAllLanes, others, i);
+          const bool is_better = other > own || (other == own && first + i < g);
+          num_better += first + i < num_groups && is_better ? 1 : 0;
+        }
+      }
+      const bool is_chosen = g < num_groups && num_better < args.rule.num_topk_groups;
+      chosen_groups |= static_cast<uint64_t>(__ballot_sync(kAllLanes, is_chosen)) << half * kWarpThreads;
+    }
+  }
+
+  // Scores of all experts: softmax.
+  PENSTOCK_DEVICE float Softmax() const {
+    float largest = -Infinity();
+    for (int64_t i = Lane(); i < args.num_experts; i += kWarpThreads) largest = Larger(scores[i], largest);
+    largest = MaxOfWarp(largest);
+    __syncwarp();
+    for (int64_t i = Lane(); i < args.num_experts; i += kWarpThreads) scores[i] = Exp(scores[i] - largest);
+    const float total = Total();
+    for (int64_t i = Lane(); i < args.num_experts; i += kWarpThreads) scores[i] = __fdiv_rn(scores[i], total);
+    __syncwarp();
+    return total;
+  }
+  // 1 / (1 + exp(-x)) of each; all NaN when one is.
+  PENSTOCK_DEVICE float Sigmoids() const {
+    for (int64_t i = Lane(); i < args.num_experts; i += kWarpThreads) scores[i] = Sigmoid(scores[i]);
+    const float total = Total();
+    if (total != total) {
+      for (int64_t i = Lane(); i < args.num_experts; i += kWarpThreads) scores[i] = total;
+    }
+    __syncwarp();
+    return total;
+  }
+  PENSTOCK_DEVICE float Total() const {
+    __syncwarp();
+    float sum = 0;
+    for (int64_t i = Lane() % 16; i < args.num_experts; i += 16) sum += scores[i];
+    sum = SumOf16Lanes(sum);
+    __syncwarp();
+    return sum;
+  }
+
+  // Among the first j that were chosen.
+  PENSTOCK_DEVICE bool IsTaken(int64_t j, int64_t i) const {
+    for (int64_t earlier = 0; earlier < j; ++earlier) {
+      if (topk_idx[earlier] == i) return true;
+    }
+    return false;
+  }
+
+  // The keys in decreasing order, ties to the lower index. Those that were chosen before come before the last one in
+  // this order. Where NaN leaves too few, the first experts that were not chosen are.
+  PENSTOCK_DEVICE void SelectTopk() const {
+    float last = Infinity();
+    int32_t last_idx = -1;
+    for (int64_t j = 0; j < args.num_topk; ++j) {
+      float best = -Infinity();
+      int32_t best_idx = 0x7FFFFFFF;
+      for (int64_t i = Lane(); i < args.num_experts; i += kWarpThreads) {
+        if ((chosen_groups >> (i / group_size) & 1) == 0) continue;
+        const float key = Key(i);
+        const auto idx = static_cast<int32_t>(i);
+        const bool is_left = key < last || (key == last && idx > last_idx);
+        if (is_left && key > best) best = key, best_idx = idx;
+      }
+      for (int distance = 16; distance >= 1; distance /= 2) {
+        const float other = __shfl_xor_sync(kAllLanes, best, distance);
+        const int32_t other_idx = __shfl_xor_sync(kAllLanes, best_idx, distance);
+        if (other > best || (other == best && other_idx < best_idx)) best = other, best_idx = other_idx;
+      }
+      if (best_idx == 0x7FFFFFFF) {
+        for (best_idx = 0; IsTaken(j, best_idx);) ++best_idx;
+      }
+      if (Lane() == 0) topk_idx[j] = best_idx;
+      __syncwarp();
+      last = best;
+      last_idx = best_idx;
+    }
+  }
+
+  // RouterRule::Scoring::kSparsemixer, by one lane: such models have few experts.
+  PENSTOCK_DEVICE void Sparsemixer() const {
+    if (Lane() == 0) {
+      for (int64_t j = 0; j < args.num_topk; ++j) {
+        int64_t best = -1;
+        for (int64_t i = 0; i < args.num_experts; ++i) {
+          if (!IsTaken(j, i) && (best < 0 || scores[i] > scores[best])) best = i;
+        }
+        const float largest = scores[best];
+        float sum = 0;
+        for (int64_t i = 0; i < args.num_experts; ++i) {
+          const float magnitude = __uint_as_float(__float_as_uint(scores[i]) & 0x7FFFFFFFu);
+          const float below = __fdiv_rn(largest - scores[i], magnitude > largest ? magnitude : largest);
+          if (!IsTaken(j, i) && !(below > 2 * args.rule.jitter)) sum += Exp(scores[i] - largest);
+        }
+        topk_idx[j] = static_cast<int32_t>(best);
+        topk_weights[j] = __fdiv_rn(1.0f, sum);
+      }
+    }
+    __syncwarp();
+    const float total = Softmax();
+    if (total == total) return;
+    for (int64_t j = Lane(); j < args.num_topk; j += kWarpThreads) topk_weights[j] = total;
+  }
+};
+
 // A warp has a row.
 PENSTOCK_KERNEL(kRouterThreads) RouterKernel(const RouterLaunch args) {
   const int64_t row_idx = static_cast<int64_t>(blockIdx.x) * kRouterWarps + Warp();
   if (row_idx >= args.num_rows) return;
-  float* const scores = args.scores + row_idx * args.num_experts;
-  const bool is_softmax = args.scoring == kernels::RouterScoring::kSoftmax;
-  float largest = -__uint_as_float(0x7F800000u);
-  for (int64_t i = Lane(); i < args.num_experts; i += kWarpThreads) largest = Larger(scores[i], largest);
-  largest = MaxOfWarp(largest);
-  __syncwarp();
-  for (int64_t i = Lane(); i < args.num_experts; i += kWarpThreads) {
-    const float x = scores[i];
-    scores[i] = is_softmax ? Exp(x - largest) : __fdiv_rn(1.0f, 1.0f + Exp(0.0f - x));
+  const RouterRule& rule = args.rule;
+  RouterRow row{.args = args,
+                .scores = args.scores + row_idx * args.num_experts,
+                .topk_idx = args.topk_idx + row_idx * args.num_topk,
+                .topk_weights = args.topk_weights + row_idx * args.num_topk};
+  if (rule.scoring == RouterRule::Scoring::kSparsemixer) return row.Sparsemixer();
+  rule.scoring == RouterRule::Scoring::kSigmoid ? row.Sigmoids() : row.Softmax();
+  if (rule.num_groups > 1) {
+    row.ChooseGroups();
+  } else {
+    row.chosen_groups = 1;
   }
-  __syncwarp();
+  row.SelectTopk();
   float sum = 0;
-  for (int64_t i = Lane() % 16; i < args.num_experts; i += 16) sum += scores[i];
-  const float total = SumOf16Lanes(sum);
-  __syncwarp();
-  if (is_softmax || total != total) {
-    for (int64_t i = Lane(); i < args.num_experts; i += kWarpThreads) scores[i] = __fdiv_rn(scores[i], total);
-  }
-  __syncwarp();
-  int32_t* const topk_idx = args.topk_idx + row_idx * args.num_topk;
-  float* const topk_weights = args.topk_weights + row_idx * args.num_topk;
-  float weight_sum = 0;
-  // Those that were chosen before come before the last one in this order: larger, or equal with a lower index. With
-  // NaN all scores are NaN: the first experts are chosen.
-  const bool is_nan = total != total;
-  float last = __uint_as_float(0x7F800000u);
-  int32_t last_idx = -1;
-  for (int64_t j = 0; j < args.num_topk; ++j) {
-    float best = -1;
-    int32_t best_idx = 0x7FFFFFFF;
-    for (int64_t i = Lane(); i < args.num_experts; i += kWarpThreads) {
-      const float score = scores[i];
-      const auto idx = static_cast<int32_t>(i);
-      const bool is_left = score < last || (score == last && idx > last_idx);
-      if (is_left && score > best) best = score, best_idx = idx;
-    }
-    for (int distance = 16; distance >= 1; distance /= 2) {
-      const float other = __shfl_xor_sync(kAllLanes, best, distance);
-      const int32_t other_idx = __shfl_xor_sync(kAllLanes, best_idx, distance);
-      if (other > best || (other == best && other_idx < best_idx)) best = other, best_idx = other_idx;
-    }
-    if (is_nan) best = total, best_idx = static_cast<int32_t>(j);
-    if (Lane() == 0) topk_idx[j] = best_idx, topk_weights[j] = best;
-    weight_sum += best;
-    last = best;
-    last_idx = best_idx;
-  }
-  __syncwarp();
-  if (!args.renormalises) return;
+  for (int64_t j = 0; j < args.num_topk; ++j) sum += row.scores[row.topk_idx[j]];
   for (int64_t j = Lane(); j < args.num_topk; j += kWarpThreads) {
-    topk_weights[j] = __fdiv_rn(topk_weights[j], weight_sum);
+    float weight = row.scores[row.topk_idx[j]];
+    if (rule.renormalises) weight = __fdiv_rn(weight, sum);
+    row.topk_weights[j] = weight * rule.scale;
   }
 }
 

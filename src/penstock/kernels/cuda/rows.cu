@@ -8,16 +8,22 @@ namespace {
 constexpr int kRowThreads = 256;
 constexpr int kRowWarps = kRowThreads / kWarpThreads;
 
-// The scale by which a row is normalised. All lanes of a warp come here, and all get it.
-PENSTOCK_DEVICE float NormScale(const float* x, int64_t dim, float eps) {
+// The mean of a row. All lanes of a warp come here, and all get it.
+PENSTOCK_DEVICE float MeanOf(const float* x, int64_t dim) {
+  float sum = 0;
+  for (int64_t k = Lane() % 16; k < dim; k += 16) sum += x[k];
+  return __fdiv_rn(SumOf16Lanes(sum), static_cast<float>(dim));
+}
+
+// The scale by which a row is normalised, once its mean is taken off (RMSNorm: 0). As MeanOf().
+PENSTOCK_DEVICE float NormScale(const float* x, int64_t dim, float mean, float eps) {
   float squares = 0;
   for (int64_t i = 0; i < dim; i += 16) {
     const int64_t k = i + Lane() % 16;
-    const float value = k < dim ? x[k] : 0.0f;
+    const float value = k < dim ? x[k] - mean : 0.0f;
     squares = __fmaf_rn(value, value, squares);
   }
-  const float mean = __fdiv_rn(SumOf16Lanes(squares), static_cast<float>(dim));
-  return __fdiv_rn(1.0f, __fsqrt_rn(mean + eps));
+  return __fdiv_rn(1.0f, __fsqrt_rn(__fdiv_rn(SumOf16Lanes(squares), static_cast<float>(dim)) + eps));
 }
 
 PENSTOCK_DEVICE void PrepareRow(kernels::RowFormat format, const float* x, int64_t dim, std::byte* target) {
@@ -35,17 +41,20 @@ PENSTOCK_DEVICE void PrepareRow(kernels::RowFormat format, const float* x, int64
 // device memory would wait for each.
 PENSTOCK_KERNEL(kRowThreads) NormKernel(const NormLaunch args) {
   const int64_t row_idx = blockIdx.x;
-  float* const row = reinterpret_cast<float*>(SharedMemory());  // [dim], then the scale
+  float* const row = reinterpret_cast<float*>(SharedMemory());  // [dim], then scale and mean
   float* const scale = row + args.dim;
+  float* const mean = scale + 1;
   for (int64_t k = threadIdx.x; k < args.dim; k += kRowThreads) row[k] = args.x[row_idx * args.dim + k];
   __syncthreads();
   if (Warp() == 0) {
-    const float found = NormScale(row, args.dim, args.eps);
-    if (Lane() == 0) *scale = found;
+    const float found_mean = args.norm == Norm::kLayer ? MeanOf(row, args.dim) : 0.0f;
+    const float found_scale = NormScale(row, args.dim, found_mean, args.eps);
+    if (Lane() == 0) *scale = found_scale, *mean = found_mean;
   }
   __syncthreads();
   for (int64_t k = threadIdx.x; k < args.dim; k += kRowThreads) {
-    const float value = row[k] * *scale * args.weight[k];
+    float value = (row[k] - *mean) * *scale * args.weight[k];
+    if (args.bias != nullptr) value += args.bias[k];
     row[k] = value;
     if (args.normed != nullptr) args.normed[row_idx * args.dim + k] = value;
   }
@@ -71,7 +80,7 @@ PENSTOCK_DEVICE void NormHeads(const HeadsOfRow& heads, float eps) {
   for (int64_t first = static_cast<int64_t>(Warp()) * heads.norm_dim; first < heads.dim;
        first += kRowWarps * heads.norm_dim) {
     float* const x = heads.x + first;
-    const float scale = NormScale(x, heads.norm_dim, eps);
+    const float scale = NormScale(x, heads.norm_dim, 0, eps);
     __syncwarp();
     for (int64_t k = Lane(); k < heads.norm_dim; k += kWarpThreads) x[k] = x[k] * scale * heads.weight[k];
   }
@@ -83,9 +92,10 @@ PENSTOCK_DEVICE void Clip(float limit, float* x, int64_t dim) {
   }
 }
 
-PENSTOCK_DEVICE void Rotate(float* x, int64_t dim, int64_t head_dim, const float* cos, const float* sin) {
-  const int64_t half = head_dim / 2;
-  for (int64_t i = threadIdx.x; i < dim / 2; i += kRowThreads) {
+PENSTOCK_DEVICE void Rotate(float* x, int64_t num_heads, int64_t head_dim, int64_t rotary_dim, const float* cos,
+                            const float* sin) {
+  const int64_t half = rotary_dim / 2;
+  for (int64_t i = threadIdx.x; i < num_heads * half; i += kRowThreads) {
     float* const first = x + i / half * head_dim + i % half;
     float* const second = first + half;
     const float a = *first, b = *second, c = cos[i % half], s = sin[i % half];
@@ -95,7 +105,7 @@ PENSTOCK_DEVICE void Rotate(float* x, int64_t dim, int64_t head_dim, const float
 }
 
 PENSTOCK_KERNEL(kRowThreads) FinishQkvKernel(const QkvLaunch args) {
-  const int64_t row_idx = blockIdx.x, half = args.head_dim / 2;
+  const int64_t row_idx = blockIdx.x, half = args.rotary_dim / 2;
   const int64_t q_dim = args.num_heads * args.head_dim, kv_dim = args.num_kv_heads * args.head_dim;
   const HeadsOfRow q = {args.q + row_idx * q_dim, q_dim, args.q_norm, args.q_norm_dim};
   const HeadsOfRow k = {args.k + row_idx * kv_dim, kv_dim, args.k_norm, args.k_norm_dim};
@@ -108,8 +118,10 @@ PENSTOCK_KERNEL(kRowThreads) FinishQkvKernel(const QkvLaunch args) {
     Clip(args.clip, args.v + row_idx * kv_dim, kv_dim);
     __syncthreads();
   }
-  Rotate(q.x, q_dim, args.head_dim, args.cos + row_idx * half, args.sin + row_idx * half);
-  Rotate(k.x, kv_dim, args.head_dim, args.cos + row_idx * half, args.sin + row_idx * half);
+  const float* const cos = args.cos + row_idx * half;
+  const float* const sin = args.sin + row_idx * half;
+  Rotate(q.x, args.num_heads, args.head_dim, args.rotary_dim, cos, sin);
+  Rotate(k.x, args.num_kv_heads, args.head_dim, args.rotary_dim, cos, sin);
 }
 
 PENSTOCK_KERNEL(kRowThreads) CombineKernel(const kernels::CombineArgs args) {
@@ -121,13 +133,27 @@ PENSTOCK_KERNEL(kRowThreads) CombineKernel(const kernels::CombineArgs args) {
     for (int64_t j = 0; j < args.num_topk; ++j) {
       sum = __fmaf_rn(weights[j], args.z[assignments[j] * args.z_stride + d], sum);
     }
-    args.y[row_idx * args.y_stride + d] = args.residual[row_idx * args.residual_stride + d] + sum;
+    args.y[row_idx * args.y_stride + d] = args.residual[row_idx * args.residual_stride + d] + args.scale * sum;
   }
 }
 
-PENSTOCK_KERNEL(kRowThreads) AddKernel(const float* source, const int64_t count, float* target) {
+PENSTOCK_KERNEL(kRowThreads) AddKernel(const float* source, const float scale, const int64_t count, float* target) {
   const int64_t i = static_cast<int64_t>(blockIdx.x) * kRowThreads + threadIdx.x;
-  if (i < count) target[i] += source[i];
+  if (i < count) target[i] += scale * source[i];
+}
+
+PENSTOCK_KERNEL(kRowThreads) ScaleKernel(const float scale, const int64_t count, float* target) {
+  const int64_t i = static_cast<int64_t>(blockIdx.x) * kRowThreads + threadIdx.x;
+  if (i < count) target[i] *= scale;
+}
+
+// A block has a row.
+PENSTOCK_KERNEL(kRowThreads) AddGatedKernel(const AddGatedLaunch args) {
+  const int64_t row_idx = blockIdx.x;
+  const float scale = args.scale * Sigmoid(args.gates[row_idx]);
+  for (int64_t d = threadIdx.x; d < args.dim; d += kRowThreads) {
+    args.target[row_idx * args.dim + d] += scale * args.source[row_idx * args.dim + d];
+  }
 }
 
 PENSTOCK_KERNEL(kRowThreads) ClearKernel(float* target, const int64_t count) {
@@ -175,7 +201,7 @@ PENSTOCK_KERNEL(kRowThreads) ArgMaxKernel(const float* x, int64_t dim, int32_t* 
 }  // namespace
 
 void NormRows(const NormLaunch& launch, Stream stream) {
-  Launch(NormKernel, RowsShape(launch.num_rows, sizeof(float) * (static_cast<size_t>(launch.dim) + 1)), stream, launch);
+  Launch(NormKernel, RowsShape(launch.num_rows, sizeof(float) * (static_cast<size_t>(launch.dim) + 2)), stream, launch);
 }
 void PrepareRows(const PrepareLaunch& launch, Stream stream) {
   Launch(PrepareKernel, RowsShape(launch.num_rows), stream, launch);
@@ -186,8 +212,15 @@ void FinishQkv(const QkvLaunch& launch, Stream stream) {
 void Combine(const kernels::CombineArgs& args, Stream stream) {
   Launch(CombineKernel, RowsShape(args.num_rows), stream, args);
 }
-void Add(const float* source, int64_t count, float* target, Stream stream) {
-  Launch(AddKernel, RowsShape((count + kRowThreads - 1) / kRowThreads), stream, source, count, target);
+void Add(const float* source, float scale, int64_t count, float* target, Stream stream) {
+  Launch(AddKernel, RowsShape((count + kRowThreads - 1) / kRowThreads), stream, source, scale, count, target);
+}
+
+void AddGated(const AddGatedLaunch& launch, Stream stream) {
+  Launch(AddGatedKernel, RowsShape(launch.num_rows), stream, launch);
+}
+void Scale(float scale, int64_t count, float* target, Stream stream) {
+  Launch(ScaleKernel, RowsShape((count + kRowThreads - 1) / kRowThreads), stream, scale, count, target);
 }
 
 void ArgMax(const float* x, int64_t num_rows, int64_t dim, int32_t* best, Stream stream) {

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <limits>
+#include <numeric>
 #include <span>
 #include <vector>
 
@@ -94,14 +96,19 @@ void Gemm(const GemmArgs& args) {
   }
 }
 
-void RmsNorm(const RmsNormArgs& args) {
+void NormRows(const NormArgs& args) {
   for (int64_t row = 0; row < args.num_rows; ++row) {
-    const float* x = args.x + row * args.x_stride;
-    double squares = 0;
-    for (int64_t d = 0; d < args.dim; ++d) squares += static_cast<double>(x[d]) * x[d];
+    std::vector<double> x(args.x + row * args.x_stride, args.x + row * args.x_stride + args.dim);
+    if (args.norm == Norm::kLayer) {
+      const double mean = std::accumulate(x.begin(), x.end(), 0.0) / static_cast<double>(args.dim);
+      for (double& value : x) value -= mean;
+    }
+    const double squares = std::inner_product(x.begin(), x.end(), x.begin(), 0.0);
     const double scale = 1 / std::sqrt(squares / static_cast<double>(args.dim) + args.eps);
     for (int64_t d = 0; d < args.dim; ++d) {
-      args.out[row * args.out_stride + d] = static_cast<float>(x[d] * scale * args.weight[d]);
+      const double bias = args.bias == nullptr ? 0 : args.bias[d];
+      args.out[row * args.out_stride + d] =
+          static_cast<float>(x[static_cast<size_t>(d)] * scale * args.weight[d] + bias);
     }
   }
 }
@@ -110,8 +117,9 @@ void Rope(const RopeArgs& args) {
   const int64_t half = args.rotary_dim / 2;
   for (int64_t head = 0; head < args.num_heads; ++head) {
     for (int64_t d = 0; d < half; ++d) {
-      float& first = args.x[head * args.head_stride + d];
-      float& second = args.x[head * args.head_stride + d + half];
+      float* const x = args.x + head * args.head_stride;
+      float& first = args.is_interleaved ? x[2 * d] : x[d];
+      float& second = args.is_interleaved ? x[2 * d + 1] : x[d + half];
       const double a = first, b = second, cos = args.cos[d], sin = args.sin[d];
       first = static_cast<float>(a * cos - b * sin);
       second = static_cast<float>(b * cos + a * sin);
@@ -119,36 +127,97 @@ void Rope(const RopeArgs& args) {
   }
 }
 
-void RouterTopk(const RouterTopkArgs& args) {
-  const double max = *std::max_element(args.scores, args.scores + args.num_experts);
+namespace {
+
+std::vector<double> SoftmaxOf(const std::vector<double>& logits) {
+  const double max = *std::max_element(logits.begin(), logits.end());
+  std::vector<double> p;
   double total = 0;
-  for (int64_t i = 0; i < args.num_experts; ++i) total += std::exp(args.scores[i] - max);
-  for (int64_t i = 0; i < args.num_experts; ++i) {
-    const double x = args.scores[i];
-    args.scores[i] = static_cast<float>(args.scoring == RouterScoring::kSigmoid ? 1 / (1 + std::exp(-x))
-                                                                                : std::exp(x - max) / total);
+  for (const double x : logits) total += p.emplace_back(std::exp(x - max));
+  for (double& x : p) x /= total;
+  return p;
+}
+
+// The index of the largest, the first of those that are equal.
+int64_t ArgMax(const std::vector<double>& x) { return std::max_element(x.begin(), x.end()) - x.begin(); }
+
+constexpr double kNever = -std::numeric_limits<double>::infinity();
+
+void Sparsemixer(const RouterTopkArgs& args, std::vector<double> logits) {
+  const std::vector<double> all = logits;
+  for (int64_t j = 0; j < args.num_topk; ++j) {
+    const int64_t best = ArgMax(logits);
+    const double max = logits[static_cast<size_t>(best)];
+    std::vector<double> near = logits;
+    for (size_t i = 0; i < near.size(); ++i) {
+      if ((max - all[i]) / std::max(std::abs(all[i]), max) > 2 * static_cast<double>(args.rule.jitter))
+        near[i] = kNever;
+    }
+    args.topk_idx[j] = static_cast<int32_t>(best);
+    args.topk_weights[j] = static_cast<float>(SoftmaxOf(near)[static_cast<size_t>(best)]);
+    logits[static_cast<size_t>(best)] = kNever;
+  }
+}
+
+}  // namespace
+
+void RouterTopk(const RouterTopkArgs& args) {
+  const RouterRule& rule = args.rule;
+  const auto num_experts = static_cast<size_t>(args.num_experts);
+  const std::vector<double> logits(args.scores, args.scores + num_experts);
+  std::vector<double> scores = SoftmaxOf(logits);
+  if (rule.scoring == RouterRule::Scoring::kSigmoid) {
+    for (size_t i = 0; i < num_experts; ++i) scores[i] = 1 / (1 + std::exp(-logits[i]));
+  }
+  for (size_t i = 0; i < num_experts; ++i) args.scores[i] = static_cast<float>(scores[i]);
+  if (rule.scoring == RouterRule::Scoring::kSparsemixer) return Sparsemixer(args, logits);
+
+  std::vector<double> keys;
+  for (size_t i = 0; i < num_experts; ++i) {
+    keys.push_back(args.scores[i] + (args.selection_bias == nullptr ? 0 : args.selection_bias[i]));
+  }
+  const size_t group_size = num_experts / static_cast<size_t>(rule.num_groups);
+  std::vector<double> groups;
+  for (size_t begin = 0; begin < num_experts; begin += group_size) {
+    std::vector<double> group(keys.begin() + static_cast<int64_t>(begin),
+                              keys.begin() + static_cast<int64_t>(begin + group_size));
+    std::sort(group.rbegin(), group.rend());
+    const bool takes_two = rule.group_score == RouterRule::GroupScore::kTwoLargest;
+    groups.push_back(takes_two ? group[0] + (group_size > 1 ? group[1] : kNever) : group[0]);
+  }
+  std::vector<bool> is_chosen(groups.size());
+  for (int32_t n = 0; n < rule.num_topk_groups; ++n) {
+    const auto best = static_cast<size_t>(ArgMax(groups));
+    is_chosen[best] = true;
+    groups[best] = kNever;
+  }
+  for (size_t i = 0; i < num_experts; ++i) {
+    if (!is_chosen[i / group_size]) keys[i] = kNever;
   }
   double sum = 0;
   for (int64_t j = 0; j < args.num_topk; ++j) {
-    int64_t best = -1;
-    for (int64_t i = 0; i < args.num_experts; ++i) {
-      const bool is_taken = std::find(args.topk_idx, args.topk_idx + j, i) != args.topk_idx + j;
-      if (!is_taken && (best < 0 || args.scores[i] > args.scores[best])) best = i;
-    }
+    const int64_t best = ArgMax(keys);
+    keys[static_cast<size_t>(best)] = kNever;
     args.topk_idx[j] = static_cast<int32_t>(best);
     args.topk_weights[j] = args.scores[best];
     sum += args.scores[best];
   }
-  if (args.renormalise == Renormalise::kNo) return;
-  for (int64_t j = 0; j < args.num_topk; ++j) args.topk_weights[j] = static_cast<float>(args.topk_weights[j] / sum);
+  for (int64_t j = 0; j < args.num_topk; ++j) {
+    args.topk_weights[j] = static_cast<float>(args.topk_weights[j] / (rule.renormalises ? sum : 1) * rule.scale);
+  }
 }
 
 void Swiglu(const SwigluArgs& args) {
+  const GluRule& rule = args.rule;
   for (int64_t row = 0; row < args.num_rows; ++row) {
     for (int64_t d = 0; d < args.dim; ++d) {
-      const double x = args.gate[row * args.gate_stride + d];
+      double g = args.gate[row * args.gate_stride + d], u = args.up[row * args.up_stride + d];
+      if (rule.limit > 0) {
+        g = std::min<double>(g, rule.limit);
+        u = std::clamp<double>(u, -rule.limit, rule.limit);
+      }
       args.out[row * args.out_stride + d] =
-          static_cast<float>(x / (1 + std::exp(-x)) * args.up[row * args.up_stride + d]);
+          static_cast<float>(g / (1 + std::exp(-rule.alpha * g)) * (u + rule.up_offset));
     }
   }
 }
@@ -222,8 +291,10 @@ void Attention(const AttentionArgs& args) {
       for (int64_t d = 0; d < args.head_dim; ++d) score += q[static_cast<size_t>(d)] * k(pos, d);
       p.push_back(static_cast<float>(score * args.scale));
     }
-    const double max = *std::max_element(p.begin(), p.end());
-    double sum = 0;
+    double max = *std::max_element(p.begin(), p.end());
+    const double sink = args.sinks == nullptr ? kNever : args.sinks[head % args.group];
+    max = std::max(max, sink);
+    double sum = std::exp(sink - max);
     for (double& x : p) sum += x = static_cast<float>(std::exp(x - max));
     for (int64_t d = 0; d < args.head_dim; ++d) {
       double weighted = 0;
@@ -237,11 +308,12 @@ void Attention(const AttentionArgs& args) {
 void Combine(const CombineArgs& args) {
   for (int64_t row = 0; row < args.num_rows; ++row) {
     for (int64_t d = 0; d < args.dim; ++d) {
-      double sum = args.residual[row * args.residual_stride + d];
+      double sum = 0;
       for (int64_t j = row * args.num_topk; j < (row + 1) * args.num_topk; ++j) {
         sum += static_cast<double>(args.weights[j]) * args.z[args.assignments[j] * args.z_stride + d];
       }
-      args.y[row * args.y_stride + d] = static_cast<float>(sum);
+      args.y[row * args.y_stride + d] =
+          static_cast<float>(args.residual[row * args.residual_stride + d] + args.scale * sum);
     }
   }
 }
@@ -250,8 +322,8 @@ void Exp(const float* source, int64_t count, float* target) {
   for (int64_t i = 0; i < count; ++i) target[i] = static_cast<float>(std::exp(static_cast<double>(source[i])));
 }
 
-void Add(const float* source, int64_t count, float* target) {
-  for (int64_t i = 0; i < count; ++i) target[i] += source[i];
+void Add(const float* source, float scale, int64_t count, float* target) {
+  for (int64_t i = 0; i < count; ++i) target[i] += scale * source[i];
 }
 
 void ToBf16(const float* source, int64_t count, BF16* target) {

@@ -8,7 +8,7 @@ namespace penstock::kernels::reference {
 
 void PrepareRows(const PrepareRowsArgs& args);  // kBF16 rows are floats
 void Gemm(const GemmArgs& args);                // of such rows
-void RmsNorm(const RmsNormArgs& args);
+void NormRows(const NormArgs& args);
 void Rope(const RopeArgs& args);
 void RouterTopk(const RouterTopkArgs& args);
 void Swiglu(const SwigluArgs& args);
@@ -16,7 +16,7 @@ void StoreKv(const StoreKvArgs& args);
 void Attention(const AttentionArgs& args);
 void Combine(const CombineArgs& args);
 void Exp(const float* source, int64_t count, float* target);
-void Add(const float* source, int64_t count, float* target);
+void Add(const float* source, float scale, int64_t count, float* target);
 void ToBf16(const float* source, int64_t count, BF16* target);
 void ToF32(Dtype dtype, const std::byte* source, int64_t count, float* target);
 

@@ -1,0 +1,50 @@
+// Snowflake Arctic (2024): a dense FFN that the residual takes after attention, and experts of what the layer began
+// with.
+#include "penstock/base/limits.h"
+#include "penstock/model/family.h"
+
+namespace penstock {
+namespace {
+
+constexpr StoredName kStoredNames[] = {
+    {"mlp.gate.weight", "block_sparse_moe.gate.weight"},
+    {"mlp.experts.{expert}.gate_proj.weight", "block_sparse_moe.experts.{expert}.w1.weight"},
+    {"mlp.experts.{expert}.up_proj.weight", "block_sparse_moe.experts.{expert}.w3.weight"},
+    {"mlp.experts.{expert}.down_proj.weight", "block_sparse_moe.experts.{expert}.w2.weight"},
+    {"mlp.gate_proj.weight", "block_sparse_moe.mlp.w1.weight"},
+    {"mlp.up_proj.weight", "block_sparse_moe.mlp.w3.weight"},
+    {"mlp.down_proj.weight", "block_sparse_moe.mlp.w2.weight"},
+    {"mlp.shared_expert.gate_proj.weight", "residual_mlp.w1.weight"},
+    {"mlp.shared_expert.up_proj.weight", "residual_mlp.w3.weight"},
+    {"mlp.shared_expert.down_proj.weight", "residual_mlp.w2.weight"},
+};
+
+void ReadConfig(ConfigReader& reader, ModelConfig& config) {
+  config.num_experts = reader.Int("num_local_experts", 1, kMaxExperts);
+  config.expert_dim = reader.Int("intermediate_size", 1, kMaxModelDim);
+  config.dense_ffn_dim = config.expert_dim;
+  config.qkv_bias = config.o_bias = reader.BoolOr("attention_bias", false);
+  config.sliding_window = reader.IntOr("sliding_window", 0, 1, kMaxContext);
+  if (reader.BoolOr("use_residual", true)) config.shared_ffn_dim = config.model_dim;
+  config.parallel_experts = reader.BoolOr("parallel_attn_mlp_res", true);
+  if (config.parallel_experts != (config.shared_ffn_dim > 0)) {
+    reader.FailRelation("use_residual and parallel_attn_mlp_res: expected both or none");
+  }
+  const int64_t frequency = reader.IntOr("moe_layer_frequency", 1, 1, kMaxLayers);
+  for (int64_t layer_idx = 0; layer_idx < config.num_layers; ++layer_idx) {
+    config.layer_has_experts[layer_idx] = (layer_idx + 1) % frequency == 0;
+  }
+}
+
+}  // namespace
+
+const Family kArctic = {
+    .name = "arctic",
+    .architecture = "ArcticForCausalLM",
+    .comes_with_code = true,
+    .default_rope_theta = 1e6,
+    .stored_names = kStoredNames,
+    .read_config = ReadConfig,
+};
+
+}  // namespace penstock

@@ -1,0 +1,42 @@
+// GLM-4.5 and 4.6 (Zeng et al. 2025): the router of DeepSeek-V3, half of each head rotates, optional QK norm.
+#include "penstock/base/limits.h"
+#include "penstock/model/family.h"
+#include "penstock/model/layer_fields.h"
+
+namespace penstock {
+namespace {
+
+constexpr FieldName kFieldNames[] = {{"num_experts", "n_routed_experts"},
+                                     {"num_experts", "num_local_experts"},
+                                     {"num_nextn_predict_layers", "num_mtp_layers"}};
+
+constexpr StoredName kStoredNames[] = {
+    {"mlp.shared_expert.gate_proj.weight", "mlp.shared_experts.gate_proj.weight"},
+    {"mlp.shared_expert.up_proj.weight", "mlp.shared_experts.up_proj.weight"},
+    {"mlp.shared_expert.down_proj.weight", "mlp.shared_experts.down_proj.weight"},
+};
+
+void ReadConfig(ConfigReader& reader, ModelConfig& config) {
+  config.num_experts = reader.Int("num_experts", 1, kMaxExperts);
+  config.expert_dim = reader.Int("moe_intermediate_size", 1, kMaxModelDim);
+  config.dense_ffn_dim = reader.Int("intermediate_size", 1, kMaxModelDim);
+  config.shared_ffn_dim = reader.IntOr("n_shared_experts", 1, 0, 64) * config.expert_dim;
+  config.num_mtp_layers = reader.IntOr("num_nextn_predict_layers", 1, 0, kMaxLayers);
+  config.qkv_bias = reader.BoolOr("attention_bias", false);
+  if (reader.BoolOr("use_qk_norm", false)) config.qk_norm = QkNorm::kPerHead;
+  ReadNoauxRouter(reader, config);
+  ReadDenseFirstLayers(reader, config, 1);
+}
+
+}  // namespace
+
+const Family kGlm4Moe = {
+    .name = "glm4_moe",
+    .architecture = "Glm4MoeForCausalLM",
+    .default_partial_rotary = 0.5,
+    .field_names = kFieldNames,
+    .stored_names = kStoredNames,
+    .read_config = ReadConfig,
+};
+
+}  // namespace penstock

@@ -1,0 +1,52 @@
+// Granite-MoE (IBM 2024): scaled embeddings, residuals and logits; some have a shared FFN beside the experts.
+#include "penstock/base/limits.h"
+#include "penstock/model/family.h"
+
+namespace penstock {
+namespace {
+
+constexpr StoredName kStoredNames[] = {
+    {"mlp.gate.weight", "block_sparse_moe.router.layer.weight"},
+    {"mlp.experts.{expert}.gate_proj.weight", "block_sparse_moe.input_linear.weight"},
+    {"mlp.experts.{expert}.up_proj.weight", "block_sparse_moe.input_linear.weight"},
+    {"mlp.experts.{expert}.down_proj.weight", "block_sparse_moe.output_linear.weight"},
+    {"mlp.shared_expert.gate_proj.weight", "shared_mlp.input_linear.weight"},
+    {"mlp.shared_expert.up_proj.weight", "shared_mlp.input_linear.weight"},
+    {"mlp.shared_expert.down_proj.weight", "shared_mlp.output_linear.weight"},
+};
+
+void ReadConfig(ConfigReader& reader, ModelConfig& config) {
+  config.num_experts = reader.Int("num_local_experts", 1, kMaxExperts);
+  config.expert_dim = reader.Int("intermediate_size", 1, kMaxModelDim);
+  config.qkv_bias = config.o_bias = reader.BoolOr("attention_bias", false);
+  const auto factor = [&](std::string_view field) { return static_cast<float>(reader.NumberOr(field, 1, 1e-6, 1e6)); };
+  config.embedding_scale = factor("embedding_multiplier");
+  config.residual_scale = factor("residual_multiplier");
+  config.attention_scale = factor("attention_multiplier");
+  config.logit_scale = 1 / factor("logits_scaling");
+}
+
+void ReadSharedConfig(ConfigReader& reader, ModelConfig& config) {
+  ReadConfig(reader, config);
+  config.shared_ffn_dim = reader.IntOr("shared_intermediate_size", 1024, 0, kMaxModelDim);
+}
+
+}  // namespace
+
+const Family kGraniteMoe = {
+    .name = "granitemoe",
+    .architecture = "GraniteMoeForCausalLM",
+    .default_norm_eps = 1e-6,
+    .stored_names = kStoredNames,
+    .read_config = ReadConfig,
+};
+
+const Family kGraniteMoeShared = {
+    .name = "granitemoeshared",
+    .architecture = "GraniteMoeSharedForCausalLM",
+    .default_norm_eps = 1e-6,
+    .stored_names = kStoredNames,
+    .read_config = ReadSharedConfig,
+};
+
+}  // namespace penstock

@@ -1,0 +1,41 @@
+// Qwen1.5-MoE and Qwen2-MoE (Yang et al. 2024): a shared expert with a gate, biases on q, k and v.
+#include "penstock/base/limits.h"
+#include "penstock/model/family.h"
+#include "penstock/model/layer_fields.h"
+
+namespace penstock {
+namespace {
+
+constexpr FieldName kFieldNames[] = {{"num_experts", "num_local_experts"}};
+
+void ReadConfig(ConfigReader& reader, ModelConfig& config) {
+  config.num_experts = reader.Int("num_experts", 1, kMaxExperts);
+  config.expert_dim = reader.Int("moe_intermediate_size", 1, kMaxModelDim);
+  config.dense_ffn_dim = reader.Int("intermediate_size", 1, kMaxModelDim);
+  config.shared_ffn_dim = reader.Int("shared_expert_intermediate_size", 1, kMaxModelDim);
+  config.shared_gate = true;
+  config.router.renormalises = reader.BoolOr("norm_topk_prob", false);
+  config.qkv_bias = reader.BoolOr("qkv_bias", true);
+  if (reader.BoolOr("use_sliding_window", false)) {
+    config.sliding_window = reader.IntOr("sliding_window", reader.Has("sliding_window") ? 0 : 4096, 1, kMaxContext);
+    // transformers: every other one of the first max_window_layers.
+    const int64_t num_layers = reader.IntOr("max_window_layers", 28, 0, kMaxLayers);
+    for (int64_t layer_idx = 0; layer_idx < config.num_layers; ++layer_idx) {
+      config.layer_has_window.push_back((layer_idx + 1) % 2 != 0 && layer_idx < num_layers);
+    }
+    ReadLayerTypes(reader, config);
+  }
+  ReadSparseLayers(reader, config);
+}
+
+}  // namespace
+
+const Family kQwen2Moe = {
+    .name = "qwen2_moe",
+    .architecture = "Qwen2MoeForCausalLM",
+    .default_norm_eps = 1e-6,
+    .field_names = kFieldNames,
+    .read_config = ReadConfig,
+};
+
+}  // namespace penstock

@@ -1,0 +1,183 @@
+#include "penstock/model/rope.h"
+
+#include <algorithm>
+#include <cmath>
+#include <numbers>
+
+#include "penstock/base/limits.h"
+#include "penstock/base/status.h"
+
+namespace penstock {
+namespace {
+
+// What rope_theta and the rope object say.
+struct RopeConfig {
+  std::string type = "default";
+  double theta = 1e4;
+  double partial_factor = 1;
+  int64_t dim = 0;            // that rotates
+  int64_t max_positions = 0;  // of the model
+};
+
+// theta^(2 i / dim), in f32 as transformers has it.
+float Wavelength(const RopeConfig& config, int64_t i) {
+  const float exponent = static_cast<float>(2 * i) / static_cast<float>(config.dim);
+  return std::pow(static_cast<float>(config.theta), exponent);
+}
+
+RopeFrequencies Usual(const RopeConfig& config, float factor = 1) {
+  RopeFrequencies result;
+  for (int64_t i = 0; i < config.dim / 2; ++i) result.frequencies.push_back(1.0f / Wavelength(config, i) / factor);
+  return result;
+}
+
+double YarnMscale(double factor, double mscale) { return factor <= 1 ? 1 : 0.1 * mscale * std::log(factor) + 1; }
+
+// Peng et al. 2023, section 3: low frequencies are interpolated, high ones stay, with a ramp between.
+void ReadYarn(ConfigReader& reader, const RopeConfig& config, Rope& rope) {
+  const auto original =
+      static_cast<double>(reader.IntOr("original_max_position_embeddings", config.max_positions, 1, kMaxContext));
+  const double factor = reader.NumberOr("factor", static_cast<double>(config.max_positions) / original, 1e-3, 1e6);
+  const double mscale = reader.NumberOr("mscale", 0, 0, 100), mscale_all = reader.NumberOr("mscale_all_dim", 0, 0, 100);
+  const bool has_both = mscale != 0 && mscale_all != 0;
+  const double scale = has_both ? YarnMscale(factor, mscale) / YarnMscale(factor, mscale_all) : YarnMscale(factor, 1);
+  rope.usual.scale = static_cast<float>(reader.NumberOr("attention_factor", scale, 0, 1e3));
+  if (mscale_all != 0) {
+    rope.attention_factor = static_cast<float>(YarnMscale(factor, mscale_all) * YarnMscale(factor, mscale_all));
+  }
+  const auto dim = static_cast<double>(config.dim);
+  const auto turning_dim = [&](double num_rotations) {
+    return dim * std::log(original / (num_rotations * 2 * std::numbers::pi)) / (2 * std::log(config.theta));
+  };
+  double low = turning_dim(reader.NumberOr("beta_fast", 32, 1e-6, 1e6));
+  double high = turning_dim(reader.NumberOr("beta_slow", 1, 1e-6, 1e6));
+  if (reader.BoolOr("truncate", true)) {
+    low = std::floor(low);
+    high = std::ceil(high);
+  }
+  low = std::max(low, 0.0);
+  high = std::min(high, dim - 1);
+  if (low == high) high += 0.001;
+  for (int64_t i = 0; i < config.dim / 2; ++i) {
+    const float ramp =
+        std::clamp((static_cast<float>(i) - static_cast<float>(low)) / static_cast<float>(high - low), 0.0f, 1.0f);
+    const float kept = 1 - ramp, wavelength = Wavelength(config, i);
+    rope.usual.frequencies.push_back(1.0f / (static_cast<float>(factor) * wavelength) * (1 - kept) +
+                                     1.0f / wavelength * kept);
+  }
+}
+
+// Grattafiori et al. 2024 (Llama 3.1).
+void ReadLlama3(ConfigReader& reader, const RopeConfig& config, Rope& rope) {
+  const double original =
+      static_cast<double>(reader.IntOr("original_max_position_embeddings", config.max_positions, 1, kMaxContext));
+  const auto factor = static_cast<float>(reader.NumberOr("factor", 8, 1e-3, 1e6));
+  const double low = reader.NumberOr("low_freq_factor", 1, 1e-6, 1e6);
+  const double high = reader.NumberOr("high_freq_factor", 4, 1e-6, 1e6);
+  if (low == high) reader.FailRelation("low_freq_factor and high_freq_factor are equal");
+  for (const float frequency : Usual(config).frequencies) {
+    const double wavelength = 2 * std::numbers::pi / frequency;
+    float& scaled = rope.usual.frequencies.emplace_back(frequency);
+    if (wavelength > original / low) {
+      scaled = frequency / factor;
+    } else if (wavelength >= original / high) {
+      const auto smooth = static_cast<float>((original / wavelength - low) / (high - low));
+      scaled = (1 - smooth) * frequency / factor + smooth * frequency;
+    }
+  }
+}
+
+std::vector<float> ReadFactors(ConfigReader& reader, std::string_view field, int64_t count) {
+  const json::value* value = reader.Find(field);
+  const std::string expected = fmt::format("a list of {} positive numbers", count);
+  std::vector<float> factors;
+  if (value == nullptr || !value->is_array()) {
+    reader.Fail(field, expected, value == nullptr ? "nothing" : JsonTypeName(*value));
+    return factors;
+  }
+  for (const json::value& entry : value->get_array()) {
+    const double factor = entry.is_number() ? entry.to_number<double>() : 0;
+    if (!(factor > 0 && factor < 1e6)) {
+      reader.Fail(field, expected, json::serialize(entry).substr(0, 60));
+      return factors;
+    }
+    factors.push_back(static_cast<float>(factor));
+  }
+  if (std::ssize(factors) != count) reader.Fail(field, expected, fmt::format("{} of them", factors.size()));
+  return factors;
+}
+
+// Ding et al. 2024. Phi-3.5-MoE has a scale for each of the two, others one that follows from the lengths.
+void ReadLongRope(ConfigReader& reader, const RopeConfig& config, int64_t original, Rope& rope) {
+  rope.original_positions = original;
+  const double factor =
+      reader.NumberOr("factor", static_cast<double>(config.max_positions) / static_cast<double>(original), 1e-3, 1e6);
+  const double usual_scale =
+      factor <= 1 || original <= 1 ? 1 : std::sqrt(1 + std::log(factor) / std::log(static_cast<double>(original)));
+  const double scale = reader.NumberOr("attention_factor", usual_scale, 0, 1e3);
+  const auto read = [&](std::string_view factors_field, std::string_view scale_field) {
+    const std::vector<float> factors = ReadFactors(reader, factors_field, config.dim / 2);
+    RopeFrequencies result{.frequencies = {}, .scale = static_cast<float>(reader.NumberOr(scale_field, scale, 0, 1e3))};
+    for (size_t i = 0; i < factors.size(); ++i) {
+      result.frequencies.push_back(1.0f / (factors[i] * Wavelength(config, static_cast<int64_t>(i))));
+    }
+    return result;
+  };
+  rope.usual = read("short_factor", "short_mscale");
+  rope.longer = read("long_factor", "long_mscale");
+}
+
+}  // namespace
+
+void ReadRope(ConfigReader& reader, const RopeDefaults& defaults, Rope& rope) {
+  RopeConfig config{.theta = reader.NumberOr("rope_theta", defaults.theta, 1e-3, 1e15),
+                    .partial_factor = reader.NumberOr("partial_rotary_factor", defaults.partial_factor, 1e-3, 1),
+                    .max_positions = defaults.max_positions};
+  const json::value* scaling = nullptr;
+  std::string_view scaling_field = "rope_scaling";
+  for (const std::string_view field : {"rope_scaling", "rope_parameters"}) {
+    if (reader.Find(field) == nullptr) continue;
+    scaling = reader.Find(field);
+    scaling_field = field;
+    if (!scaling->is_object()) {
+      reader.Fail(field, "an object or null", JsonTypeName(*scaling));
+      return;
+    }
+  }
+  const json::object none;
+  ConfigReader inner(fmt::format("{}: field '{}'", reader.file_name(), scaling_field),
+                     scaling == nullptr ? none : scaling->get_object());
+  config.type = inner.StringOr("rope_type", inner.StringOr("type", "default"));
+  config.theta = inner.NumberOr("rope_theta", config.theta, 1e-3, 1e15);
+  config.partial_factor = inner.NumberOr("partial_rotary_factor", config.partial_factor, 1e-3, 1);
+  config.dim = static_cast<int64_t>(static_cast<double>(defaults.dim) * config.partial_factor);
+  rope.theta = config.theta;
+  rope.rotary_dim = config.dim;
+  if (config.dim < 2 || config.dim % 2 != 0) {
+    reader.FailRelation(
+        fmt::format("head_dim {} must be even, as must be the {} of it that rotate", defaults.dim, config.dim));
+    return;
+  }
+  if (config.type == "default") {
+    rope.usual = Usual(config);
+  } else if (config.type == "linear") {
+    rope.usual = Usual(config, static_cast<float>(inner.NumberOr("factor", 1, 1e-3, 1e6)));
+  } else if (config.type == "yarn") {
+    ReadYarn(inner, config, rope);
+  } else if (config.type == "llama3") {
+    ReadLlama3(inner, config, rope);
+  } else if (config.type == "longrope") {
+    // Stands beside the factors, or outside.
+    const int64_t outside = reader.IntOr("original_max_position_embeddings", config.max_positions, 1, kMaxContext);
+    ReadLongRope(inner, config,
+                 reader.Find("original_max_position_embeddings") != nullptr
+                     ? outside
+                     : inner.IntOr("original_max_position_embeddings", outside, 1, kMaxContext),
+                 rope);
+  } else {
+    reader.Fail(scaling_field, "rope type default, linear, yarn, llama3 or longrope", fmt::format("'{}'", config.type));
+  }
+  reader.FailStatus(inner.status());
+}
+
+}  // namespace penstock
