@@ -127,7 +127,7 @@ VARIANTS = {
     "dots1-tiny": dict(DOTS1, layout="plain"),
     "dbrx-tiny": dict(DBRX, layout="plain"),
     "dbrx-odd": dict(DBRX, d_model=54, n_heads=3, n_layers=3, vocab_size=113,
-                     attn_config=dict(kv_n_heads=1, rope_theta=10000.0, clip_qkv=0.6),
+                     attn_config=dict(kv_n_heads=1, rope_theta=10000.0, clip_qkv=2.0),
                      ffn_config=dict(ffn_hidden_size=13, moe_num_experts=5, moe_top_k=2,
                                      moe_normalize_expert_weights=None, ffn_act_fn=dict(name="silu")),
                      rope_parameters=dict(rope_type="default", rope_theta=10000.0)),
@@ -184,7 +184,7 @@ def randomize(model, seed):
     with torch.no_grad():
         for name, param in sorted(model.named_parameters()):
             noise = torch.randn(param.shape, generator=generator)
-            if "norm" in name and not name.endswith(".bias"):
+            if re.search(r"norm\w*\.weight$", name):
                 param.copy_(1.0 + 0.2 * noise)
             elif name.endswith(("bias", ".sinks")):
                 param.copy_(0.3 * noise)
@@ -267,7 +267,7 @@ def write_model(folder, variant, seed):
         want, got = model.state_dict(), loaded.state_dict()
         assert want.keys() == got.keys()
         assert all(torch.equal(want[name], got[name]) for name in want), folder.name
-        assert torch.allclose(model(ids).logits, loaded(ids).logits, rtol=0, atol=1e-5), folder.name
+        assert torch.equal(model(ids).logits, loaded(ids).logits), folder.name
     return loaded
 
 
