@@ -382,6 +382,14 @@ def rounding(folder, model, prompts):
     return worst
 
 
+def write_expected(folder, expected):
+    """expected.json, a line for each prompt."""
+    lines = [f'  "{key}": ' + (json.dumps(value) if key not in ("prompts", "greedy") else
+             "[\n    " + ",\n    ".join(json.dumps(row) for row in value) + "\n  ]")
+             for key, value in expected.items()]
+    (folder / "expected.json").write_text("{\n" + ",\n".join(lines) + "\n}\n")
+
+
 def make_variant(folder, variant, first_seed, num_seeds):
     """Writes one variant; returns its expected.json contents."""
     own = split_variant(variant)[2]
@@ -427,10 +435,7 @@ def make_variant(folder, variant, first_seed, num_seeds):
         "prompts": [prompt.tolist() for prompt, _, _ in found],
         "greedy": [new.tolist() for _, new, _ in found],
     }
-    lines = [f'  "{key}": ' + (json.dumps(value) if key not in ("prompts", "greedy") else
-             "[\n    " + ",\n    ".join(json.dumps(row) for row in value) + "\n  ]")
-             for key, value in expected.items()]
-    (folder / "expected.json").write_text("{\n" + ",\n".join(lines) + "\n}\n")
+    write_expected(folder, expected)
     return expected
 
 
