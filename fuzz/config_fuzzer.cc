@@ -27,9 +27,9 @@ void CheckModelConfig(std::string_view text) {
   Require(config->family != nullptr);
   Require(Within(config->vocab_size, 1, penstock::kMaxVocabSize) &&
           Within(config->model_dim, 1, penstock::kMaxModelDim));
-  Require(Within(config->num_layers, 1, penstock::kMaxLayers) && Within(config->head_dim, 2, penstock::kMaxHeadDim));
+  Require(Within(config->num_layers, 1, penstock::kMaxLayers) && Within(config->head_dim, 1, penstock::kMaxHeadDim));
   Require(Within(config->num_heads, 1, penstock::kMaxHeads) && Within(config->num_kv_heads, 1, config->num_heads));
-  Require(config->num_heads % config->num_kv_heads == 0 && config->head_dim % 2 == 0);
+  Require(config->num_heads % config->num_kv_heads == 0);
   Require(Within(config->num_experts, 1, penstock::kMaxExperts) && Within(config->num_topk, 1, config->num_experts));
   Require(Within(config->expert_dim, 1, penstock::kMaxModelDim) &&
           Within(config->max_positions, 1, penstock::kMaxContext));

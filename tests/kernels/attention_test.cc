@@ -22,8 +22,10 @@ struct AttentionCase {
   int64_t pos;  // of the first row
   int64_t window;
   KvFormat format;
+  int64_t values_in_key = 0;
 
   int64_t end_pos() const { return pos + num_rows; }
+  int64_t value_dim() const { return values_in_key > 0 ? values_in_key : head_dim; }
   int64_t row_dim() const { return group * head_dim; }
 };
 
@@ -46,7 +48,7 @@ struct alignas(64) CacheLine {
 class PagedKv {
  public:
   explicit PagedKv(const AttentionCase& c)
-      : block_bytes_(KvBlock{c.format, c.head_dim}.bytes()),
+      : block_bytes_(KvBlock{c.format, c.head_dim, c.values_in_key}.bytes()),
         memory_(static_cast<size_t>((c.end_pos() / kKvPageTokens + 1) * 2 * block_bytes_ / 64)) {
     std::memset(memory_.data(), 0xFF, memory_.size() * sizeof(CacheLine));
     for (int64_t pos = 0; pos < c.end_pos(); ++pos) {
@@ -59,10 +61,11 @@ class PagedKv {
       const std::vector<float> k = RandomFloats(c.head_dim, static_cast<uint32_t>(2 * pos));
       const std::vector<float> v = RandomFloats(c.head_dim, static_cast<uint32_t>(2 * pos + 1));
       k_norm_max_ = std::max(k_norm_max_, Norm(k));
-      v_norm_max_ = std::max(v_norm_max_, Norm(v));
+      v_norm_max_ = std::max(v_norm_max_, Norm(c.values_in_key > 0 ? k : v));
       KernelsFor(Isa::kScalar)
           .store_kv({.format = c.format,
                      .head_dim = c.head_dim,
+                     .values_in_key = c.values_in_key,
                      .k = k.data(),
                      .v = v.data(),
                      .block = const_cast<std::byte*>(pages_.back()) + block_bytes_,
@@ -93,10 +96,11 @@ std::vector<float> Attend(Kernel kernel, const AttentionCase& c, const PagedKv& 
   const std::vector<float> q = Queries(c), sinks = RandomFloats(c.group, 17);
   std::vector<float> scratch(
       static_cast<size_t>(AttentionScratchFloats(num_rows * num_heads, c.head_dim, c.end_pos())));
-  std::vector<float> out(static_cast<size_t>(num_rows * num_heads * c.head_dim), -1.0f);
+  std::vector<float> out(static_cast<size_t>(num_rows * num_heads * c.value_dim()), -1.0f);
   kernel(AttentionArgs{.num_rows = num_rows,
                        .group = num_heads,
                        .head_dim = c.head_dim,
+                       .values_in_key = c.values_in_key,
                        .q = q.data() + first_row * c.row_dim() + first_head * c.head_dim,
                        .q_stride = c.row_dim(),
                        .pages = kv.pages(),
@@ -108,7 +112,7 @@ std::vector<float> Attend(Kernel kernel, const AttentionCase& c, const PagedKv& 
                        .sinks = c.group % 2 == 0 ? sinks.data() + first_head : nullptr,
                        .scratch = scratch.data(),
                        .out = out.data(),
-                       .out_stride = num_heads * c.head_dim});
+                       .out_stride = num_heads * c.value_dim()});
   return out;
 }
 
@@ -135,6 +139,13 @@ std::vector<AttentionCase> AllCases() {
     }
   }
   cases.push_back({12, 1, 64, 1000, 0, KvFormat::kF32});
+  for (const KvFormat format : kAllKvFormats) {
+    for (const int64_t values_in_key : {7, 16, 48}) {
+      cases.push_back({1, 13, 52, 0, 0, format, values_in_key});
+      cases.push_back({1, 4, 52, 70, 0, format, values_in_key});
+      cases.push_back({4, 3, 52, 62, 40, format, values_in_key});
+    }
+  }
   return cases;
 }
 

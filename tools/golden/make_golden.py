@@ -33,6 +33,7 @@ PROMPT_LENGTHS = (1, 7, 33, 70)
 NUM_NEW = 64            # greedy tokens after each prompt
 MIN_MARGIN = 1e-3       # top-1 minus top-2 logit, as a fraction of the logit range (max - min)
 MIN_ROUTER_MARGIN = 1e-3    # router logit of the last chosen minus that of the first rejected expert
+MIN_ROUTER_MARGIN_BF16 = 4e-3    # the same of models that are also run with bf16 FFNs
 MAX_ROUNDING = 4e-5     # f32 logits against f64 ones, by the row's largest: beyond, other orders of sums would show
 MIN_DISTINCT = 12       # distinct tokens in a greedy continuation
 BATCH = 48              # prompt candidates tried at once
@@ -78,6 +79,17 @@ GPT_OSS = dict(family="gpt_oss", hidden_size=32, intermediate_size=24, num_hidde
                sliding_window=12, swiglu_limit=1.5,
                rope_parameters=dict(rope_type="yarn", rope_theta=150000.0, factor=32.0, beta_fast=32.0,
                                     beta_slow=1.0, truncate=False, original_max_position_embeddings=64))
+
+DEEPSEEK = dict(hidden_size=32, intermediate_size=40, moe_intermediate_size=16, num_hidden_layers=3,
+                num_attention_heads=4, num_key_value_heads=4, kv_lora_rank=16, qk_nope_head_dim=8, qk_rope_head_dim=8,
+                v_head_dim=12, num_experts_per_tok=3, n_shared_experts=2, first_k_dense_replace=1,
+                routed_scaling_factor=1.5, vocab_size=96)
+DEEPSEEK2 = dict(DEEPSEEK, family="deepseek_v2", q_lora_rank=None, n_routed_experts=8, topk_method="greedy",
+                 rope_parameters=dict(rope_type="default", rope_theta=1e4))
+DEEPSEEK3 = dict(DEEPSEEK, family="deepseek_v3", q_lora_rank=20, n_routed_experts=12, n_group=4, topk_group=2,
+                 norm_topk_prob=True,
+                 rope_parameters=dict(rope_type="yarn", rope_theta=1e4, factor=8.0, beta_fast=32, beta_slow=1,
+                                      mscale=1.0, mscale_all_dim=1.0, original_max_position_embeddings=32))
 
 # Keys below are config.json keys, except: dtype; layout "plain" (files exactly as save_pretrained
 # writes them) or "classic" (config keys as in the published checkpoints, the default); shard (the
@@ -131,6 +143,19 @@ VARIANTS = {
                      ffn_config=dict(ffn_hidden_size=13, moe_num_experts=5, moe_top_k=2,
                                      moe_normalize_expert_weights=None, ffn_act_fn=dict(name="silu")),
                      rope_parameters=dict(rope_type="default", rope_theta=10000.0)),
+    "deepseek2-tiny": dict(DEEPSEEK2, layout="plain"),
+    "deepseek2-odd": dict(DEEPSEEK2, hidden_size=45, num_attention_heads=5, num_key_value_heads=5, kv_lora_rank=22,
+                          q_lora_rank=19, qk_nope_head_dim=10, qk_rope_head_dim=6, v_head_dim=9, n_routed_experts=12,
+                          topk_method="group_limited_greedy", n_group=4, topk_group=2, num_experts_per_tok=4,
+                          vocab_size=107, attention_bias=True,
+                          rope_parameters=dict(rope_type="yarn", rope_theta=1e4, factor=40.0, beta_fast=32,
+                                               beta_slow=1, mscale=0.707, mscale_all_dim=0.707,
+                                               original_max_position_embeddings=32)),
+    "deepseek2-bf16": dict(DEEPSEEK2, dtype="bfloat16", hidden_size=48),
+    "deepseek3-tiny": dict(DEEPSEEK3, layout="plain"),
+    "deepseek3-odd": dict(DEEPSEEK3, hidden_size=39, num_attention_heads=3, num_key_value_heads=3, kv_lora_rank=35,
+                          q_lora_rank=None, qk_nope_head_dim=10, qk_rope_head_dim=4, v_head_dim=7, n_group=1,
+                          topk_group=1, norm_topk_prob=False, n_shared_experts=1, vocab_size=113),
     "gptoss-tiny": dict(GPT_OSS, layout="plain"),
     "gptoss-odd": dict(GPT_OSS, hidden_size=44, intermediate_size=45, num_hidden_layers=3, num_attention_heads=6,
                        num_key_value_heads=3, head_dim=20, num_local_experts=5, num_experts_per_tok=2, vocab_size=107),
@@ -147,6 +172,8 @@ FAMILIES = {
     "granitemoeshared": (transformers.GraniteMoeSharedConfig, transformers.GraniteMoeSharedForCausalLM),
     "glm4_moe": (transformers.Glm4MoeConfig, transformers.Glm4MoeForCausalLM),
     "dots1": (transformers.Dots1Config, transformers.Dots1ForCausalLM),
+    "deepseek_v2": (transformers.DeepseekV2Config, transformers.DeepseekV2ForCausalLM),
+    "deepseek_v3": (transformers.DeepseekV3Config, transformers.DeepseekV3ForCausalLM),
     "dbrx": (transformers.DbrxConfig, transformers.DbrxForCausalLM),
     "gpt_oss": (transformers.GptOssConfig, transformers.GptOssForCausalLM),
 }
@@ -264,6 +291,9 @@ def write_model(folder, variant, seed):
     with torch.no_grad():
         for param in model.parameters():    # not .to(dtype), which would also round the RoPE frequencies
             param.copy_(param.to(dtype))
+        for name, buffer in model.named_buffers():
+            if "e_score_correction_bias" in name:
+                buffer.copy_(buffer.to(dtype))
         want, got = model.state_dict(), loaded.state_dict()
         assert want.keys() == got.keys()
         assert all(torch.equal(want[name], got[name]) for name in want), folder.name
@@ -353,7 +383,7 @@ def margins(model, prompts, new):
     return margin.amin(-1), torch.stack(router_margins).amin(0)
 
 
-def find_prompt(model, length, generator):
+def find_prompt(model, length, generator, min_router_margin):
     """Searches for a prompt of the given length clear of ties; the widest of a batch wins.
 
     Returns (prompt [length], continuation [NUM_NEW], margins as (logit, router)) or None.
@@ -364,7 +394,7 @@ def find_prompt(model, length, generator):
         new = greedy(model, prompts)
         margin, router = margins(model, prompts, new)
         distinct = torch.tensor([len(set(row)) for row in new.tolist()])
-        good = (margin > MIN_MARGIN) & (router > MIN_ROUTER_MARGIN) & (distinct >= MIN_DISTINCT)
+        good = (margin > MIN_MARGIN) & (router > min_router_margin) & (distinct >= MIN_DISTINCT)
         if good.any():
             best = int(torch.where(good, margin, -1.0).argmax())
             return prompts[best], new[best], (float(margin[best]), float(router[best]))
@@ -398,7 +428,8 @@ def make_variant(folder, variant, first_seed, num_seeds):
         generator = torch.Generator().manual_seed(seed)
         found = []
         for length in PROMPT_LENGTHS:
-            found.append(find_prompt(model, length, generator))
+            found.append(find_prompt(model, length, generator,
+                                     MIN_ROUTER_MARGIN if own["dtype"] != "bfloat16" else MIN_ROUTER_MARGIN_BF16))
             if found[-1] is None:
                 break
         if None not in found and rounding(folder, model, [prompt for prompt, _, _ in found]) > MAX_ROUNDING:

@@ -9,6 +9,7 @@
 #include "penstock/base/limits.h"
 #include "penstock/base/status.h"
 #include "penstock/base/text.h"
+#include "penstock/checkpoint/tensor_rows.h"
 
 namespace penstock {
 namespace {
@@ -53,13 +54,14 @@ absl::StatusOr<std::vector<int64_t>> Shape(const json::object& object) {
     }
     shape.push_back(dim.get_int64());
   }
-  if (shape.empty() || shape.size() > 2) return ModelError("shape: expected 1 or 2 dims, found {}", shape.size());
+  if (shape.empty() || shape.size() > 3) return ModelError("shape: expected 1 to 3 dims, found {}", shape.size());
+  if (shape.size() == 3 && shape[0] > kMaxHeads) return ModelError("shape: expected at most {} matrices", kMaxHeads);
   return shape;
 }
 
-// Products of two dims of at most 2^21 and the few bytes of an element fit 64 bits.
+// Products of two dims of at most 2^21, kMaxHeads and the few bytes of an element fit 64 bits.
 uint64_t BytesOf(const TensorInfo& tensor) {
-  if (tensor.packed.has_value()) return PackedBytes(*tensor.packed, tensor.shape[0], tensor.shape[1]);
+  if (tensor.packed.has_value()) return PanelsBytes(tensor, *tensor.packed);
   uint64_t count = 1;
   for (const int64_t dim : tensor.shape) count *= static_cast<uint64_t>(dim);
   return count * SizeOf(tensor.dtype);
@@ -71,13 +73,13 @@ absl::Status ReadTensor(const json::object& object, TensorInfo& tensor) {
   PENSTOCK_ASSIGN_OR_RETURN(const std::string format_name, Text(object, "format"));
   const std::optional<WeightFormat> format = WeightFormatOf(format_name);
   if (!format.has_value()) return ModelError("format '{}' is unknown", Excerpt(format_name));
-  if (layout == "panels" && tensor.shape.size() == 2) {
+  if (layout == "panels" && tensor.shape.size() >= 2) {
     tensor.packed = *format;
   } else if (layout == "rows" && IsFloat(*format)) {
     tensor.dtype = DtypeOf(*format);
   } else {
     return ModelError(
-        "layout '{}' does not go with format {} and {} dims: expected panels of 2 dims, or rows of floats",
+        "layout '{}' does not go with format {} and {} dims: expected panels of 2 or 3 dims, or rows of floats",
         Excerpt(layout), format_name, tensor.shape.size());
   }
   PENSTOCK_ASSIGN_OR_RETURN(tensor.extent.offset_bytes, Unsigned(object, "offset"));

@@ -23,10 +23,11 @@ struct FileExtent {
 };
 
 // Where the rows of a tensor lie in its extent, when they do not just follow each other: in a stored matrix that has
-// other rows, too.
+// other rows, too. Of a tensor of several matrices, in one stored matrix after the other.
 struct RowPlaces {
   int32_t stored_rows = 0;
-  int32_t first = 0;  // row r is row first + r * step there
+  int32_t matrix_rows = 0;  // from the start of one stored matrix to the next, in rows as they lie there
+  int32_t first = 0;        // row r is row first + r * step there
   int32_t step = 1;
   bool is_transposed = false;  // it lies there as [inputs, stored_rows]
 };

@@ -8,15 +8,19 @@
 #include "penstock/base/status.h"
 
 namespace penstock {
+namespace {
 
-int64_t RowElements(const TensorInfo& tensor) { return tensor.shape.size() < 2 ? 1 : tensor.shape.back(); }
-
-uint64_t StoredBytes(const TensorInfo& tensor) {
-  if (!tensor.places.has_value()) return tensor.extent.size_bytes;
-  return static_cast<uint64_t>(tensor.shape[0]) * RowBytes(tensor);
+// Bytes from the start of a tensor's extent to the stored matrix that has a row.
+uint64_t MatrixOffset(const TensorInfo& tensor, int64_t row) {
+  const RowPlaces& places = *tensor.places;
+  const uint64_t stored_row_bytes =
+      places.is_transposed ? static_cast<uint64_t>(places.stored_rows) * SizeOf(tensor.dtype) : RowBytes(tensor);
+  return static_cast<uint64_t>(row / MatrixRows(tensor) * places.matrix_rows) * stored_row_bytes;
 }
 
-void GatherRows(const TensorInfo& tensor, const std::byte* stored, int64_t first, int64_t count, std::byte* target) {
+// Rows of a matrix from where it begins.
+void GatherOfMatrix(const TensorInfo& tensor, const std::byte* stored, int64_t first, int64_t count,
+                    std::byte* target) {
   const uint64_t row_bytes = RowBytes(tensor), element_bytes = SizeOf(tensor.dtype);
   const RowPlaces places = tensor.places.value_or(RowPlaces{});
   for (int64_t row = first; row < first + count; ++row) {
@@ -35,16 +39,52 @@ void GatherRows(const TensorInfo& tensor, const std::byte* stored, int64_t first
   }
 }
 
+}  // namespace
+
+int64_t NumMatrices(const TensorInfo& tensor) { return tensor.shape.size() < 3 ? 1 : tensor.shape[0]; }
+
+int64_t MatrixRows(const TensorInfo& tensor) {
+  return tensor.shape.size() < 2 ? tensor.shape[0] : tensor.shape[tensor.shape.size() - 2];
+}
+
+int64_t RowElements(const TensorInfo& tensor) { return tensor.shape.size() < 2 ? 1 : tensor.shape.back(); }
+
+uint64_t StoredBytes(const TensorInfo& tensor) {
+  if (!tensor.places.has_value()) return tensor.extent.size_bytes;
+  return static_cast<uint64_t>(NumRows(tensor)) * RowBytes(tensor);
+}
+
+uint64_t PanelsBytes(const TensorInfo& tensor, WeightFormat format) {
+  return static_cast<uint64_t>(NumMatrices(tensor)) * PackedBytes(format, MatrixRows(tensor), RowElements(tensor));
+}
+
+void GatherRows(const TensorInfo& tensor, const std::byte* stored, int64_t first, int64_t count, std::byte* target) {
+  if (!tensor.places.has_value()) return GatherOfMatrix(tensor, stored, first, count, target);
+  GatherOfMatrix(tensor, stored + MatrixOffset(tensor, first), first % MatrixRows(tensor), count, target);
+}
+
 absl::Status ReadRows(const OpenedFile& file, const TensorInfo& tensor, int64_t first, int64_t count,
                       std::span<std::byte> target) {
   const uint64_t row_bytes = RowBytes(tensor);
-  const RowPlaces places = tensor.places.value_or(RowPlaces{});
-  PENSTOCK_CHECK(!places.is_transposed && target.size() == static_cast<uint64_t>(count) * row_bytes);
-  const uint64_t offset =
-      tensor.extent.offset_bytes + static_cast<uint64_t>(places.first + first * places.step) * row_bytes;
+  PENSTOCK_CHECK(target.size() == static_cast<uint64_t>(count) * row_bytes);
+  if (!tensor.places.has_value()) {
+    return PreadFully(file.fd.get(), target, tensor.extent.offset_bytes + static_cast<uint64_t>(first) * row_bytes,
+                      file.path);
+  }
+  const RowPlaces& places = *tensor.places;
+  const int64_t own = first % MatrixRows(tensor);
+  uint64_t offset = tensor.extent.offset_bytes + MatrixOffset(tensor, first);
+  std::vector<std::byte> stored;
+  if (places.is_transposed) {
+    stored.resize(static_cast<uint64_t>(RowElements(tensor) * places.stored_rows) * SizeOf(tensor.dtype));
+    PENSTOCK_RETURN_IF_ERROR(PreadFully(file.fd.get(), stored, offset, file.path));
+    GatherOfMatrix(tensor, stored.data(), own, count, target.data());
+    return absl::OkStatus();
+  }
+  offset += static_cast<uint64_t>(places.first + own * places.step) * row_bytes;
   if (places.step == 1) return PreadFully(file.fd.get(), target, offset, file.path);
   // With what lies between them.
-  std::vector<std::byte> stored(static_cast<uint64_t>((count - 1) * places.step + 1) * row_bytes);
+  stored.resize(static_cast<uint64_t>((count - 1) * places.step + 1) * row_bytes);
   PENSTOCK_RETURN_IF_ERROR(PreadFully(file.fd.get(), stored, offset, file.path));
   for (int64_t row = 0; row < count; ++row) {
     std::memcpy(target.data() + static_cast<uint64_t>(row) * row_bytes,

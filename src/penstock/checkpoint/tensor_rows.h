@@ -1,4 +1,5 @@
-// Rows of stored tensors, wherever they lie (RowPlaces).
+// Rows of stored tensors, wherever they lie (RowPlaces). A tensor is a vector, a matrix [rows, elements] or several
+// matrices [matrices, rows, elements], whose rows are counted through; a vector's rows are its elements.
 #pragma once
 
 #include <cstddef>
@@ -10,20 +11,25 @@
 
 namespace penstock {
 
-// Elements of a row: the last dim of a matrix, 1 of a vector.
+int64_t NumMatrices(const TensorInfo& tensor);
+int64_t MatrixRows(const TensorInfo& tensor);
 int64_t RowElements(const TensorInfo& tensor);
-// Bytes of a row of a float tensor.
+// Of all matrices.
+inline int64_t NumRows(const TensorInfo& tensor) { return NumMatrices(tensor) * MatrixRows(tensor); }
+// Of a float tensor.
 inline uint64_t RowBytes(const TensorInfo& tensor) {
   return static_cast<uint64_t>(RowElements(tensor)) * SizeOf(tensor.dtype);
 }
 
 // Bytes of the tensor's own elements.
 uint64_t StoredBytes(const TensorInfo& tensor);
+// And of its matrices in panels, one matrix after the other.
+uint64_t PanelsBytes(const TensorInfo& tensor, WeightFormat format);
 
-// Rows [first, first + count) one after the other. `stored`: the tensor's extent.
+// Rows [first, first + count) of one matrix one after the other. `stored`: the tensor's extent.
 void GatherRows(const TensorInfo& tensor, const std::byte* stored, int64_t first, int64_t count, std::byte* target);
 
-// The same from the file. REQUIRES: the tensor is not transposed; target.size() is `count` rows.
+// The same from the file. What is transposed is read whole for it, a matrix each time.
 absl::Status ReadRows(const OpenedFile& file, const TensorInfo& tensor, int64_t first, int64_t count,
                       std::span<std::byte> target);
 

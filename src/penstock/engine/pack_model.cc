@@ -119,7 +119,8 @@ void Packer::Record(const TensorInfo& tensor, uint64_t offset, uint64_t xxh3, st
 }
 
 absl::Status Packer::PackOnePanel(const TensorInfo& tensor, WeightFormat format, int64_t col, std::byte* target) const {
-  const int64_t inner_dim = tensor.shape[1], count = std::min(kPanelCols, tensor.shape[0] - col);
+  const int64_t inner_dim = RowElements(tensor);
+  const int64_t count = std::min(kPanelCols, MatrixRows(tensor) - col % MatrixRows(tensor));
   const auto num_values = static_cast<size_t>(count * inner_dim);
   const OpenedFile& file = model_->checkpoint.files()[tensor.file_idx];
   std::vector<std::byte> raw(num_values * SizeOf(tensor.dtype));
@@ -149,12 +150,15 @@ absl::Status Packer::PackOnePanel(const TensorInfo& tensor, WeightFormat format,
 // Panels from `first` on, as many as `target` has room for.
 absl::Status Packer::PackPanels(const TensorInfo& tensor, WeightFormat format, int64_t first,
                                 std::span<std::byte> target) {
-  const uint64_t panel_bytes = PanelBytes(format, tensor.shape[1]);
+  const uint64_t panel_bytes = PanelBytes(format, RowElements(tensor));
+  const int64_t panels_per_matrix = NumPanels(MatrixRows(tensor));
   const auto num_panels = static_cast<int64_t>(target.size() / panel_bytes);
   std::vector<absl::Status> statuses(static_cast<size_t>(num_panels));
   pool_->ParallelFor(num_panels, [&](int64_t i, int) {
+    const int64_t panel = first + i;
+    const int64_t col = panel / panels_per_matrix * MatrixRows(tensor) + panel % panels_per_matrix * kPanelCols;
     statuses[static_cast<size_t>(i)] =
-        PackOnePanel(tensor, format, (first + i) * kPanelCols, target.data() + static_cast<uint64_t>(i) * panel_bytes);
+        PackOnePanel(tensor, format, col, target.data() + static_cast<uint64_t>(i) * panel_bytes);
   });
   for (const absl::Status& status : statuses) PENSTOCK_RETURN_IF_ERROR(status);
   return absl::OkStatus();
@@ -164,13 +168,13 @@ absl::Status Packer::Matrix(const TensorInfo* tensor, WeightFormat format) {
   if (tensor == nullptr) return absl::OkStatus();
   PENSTOCK_RETURN_IF_ERROR(output_->Align(kCacheLineBytes));
   stored_.clear();
-  if (tensor->places.has_value() && tensor->places->is_transposed) {
+  if (tensor->places.has_value() && tensor->places->is_transposed && NumMatrices(*tensor) == 1) {
     const OpenedFile& file = model_->checkpoint.files()[tensor->file_idx];
     stored_.resize(tensor->extent.size_bytes);
     PENSTOCK_RETURN_IF_ERROR(PreadFully(file.fd.get(), stored_, tensor->extent.offset_bytes, file.path));
   }
-  const uint64_t offset = output_->weights_bytes(), panel_bytes = PanelBytes(format, tensor->shape[1]);
-  const int64_t num_panels = NumPanels(tensor->shape[0]);
+  const uint64_t offset = output_->weights_bytes(), panel_bytes = PanelBytes(format, RowElements(*tensor));
+  const int64_t num_panels = NumMatrices(*tensor) * NumPanels(MatrixRows(*tensor));
   const auto at_once = std::max<int64_t>(pool_->num_workers(), static_cast<int64_t>(kChunkBytes / panel_bytes));
   const std::unique_ptr<XXH3_state_t, decltype(&XXH3_freeState)> digest(XXH3_createState(), &XXH3_freeState);
   XXH3_64bits_reset(digest.get());
@@ -180,8 +184,12 @@ absl::Status Packer::Matrix(const TensorInfo* tensor, WeightFormat format) {
     PENSTOCK_RETURN_IF_ERROR(PackPanels(*tensor, format, first, chunk_));
     XXH3_64bits_update(digest.get(), chunk_.data(), chunk_.size());
     PENSTOCK_RETURN_IF_ERROR(output_->Append(chunk_));
-    const int64_t cols = std::min(count * kPanelCols, tensor->shape[0] - first * kPanelCols);
-    PENSTOCK_RETURN_IF_ERROR(Advance(static_cast<uint64_t>(cols * tensor->shape[1]) * SizeOf(tensor->dtype)));
+    // Its share of the tensor.
+    const uint64_t packed_before =
+        StoredBytes(*tensor) * static_cast<uint64_t>(first) / static_cast<uint64_t>(num_panels);
+    const uint64_t packed =
+        StoredBytes(*tensor) * static_cast<uint64_t>(first + count) / static_cast<uint64_t>(num_panels);
+    PENSTOCK_RETURN_IF_ERROR(Advance(packed - packed_before));
   }
   Record(*tensor, offset, XXH3_64bits_digest(digest.get()), format);
   return absl::OkStatus();

@@ -141,8 +141,9 @@ struct SwigluArgs {
 struct StoreKvArgs {
   KvFormat format;
   int64_t head_dim;
-  const float* k;    // [head_dim]
-  const float* v;    // [head_dim]
+  int64_t values_in_key = 0;  // KvBlock
+  const float* k;             // [head_dim]
+  const float* v;             // [head_dim]; not read where values_in_key > 0
   std::byte* block;  // KvBlock (tensor/kv_block.h)
   int64_t token;     // in the page
 };
@@ -161,8 +162,9 @@ struct AttentionArgs {
   int64_t num_rows;
   int64_t group;  // num_heads / num_kv_heads
   int64_t head_dim;
-  const float* q;    // [num_rows, group, head_dim]
-  int64_t q_stride;  // from row to row
+  int64_t values_in_key = 0;  // KvBlock
+  const float* q;             // [num_rows, group, head_dim]
+  int64_t q_stride;           // from row to row
   // pages[i] holds positions [i * kKvPageTokens, (i + 1) * kKvPageTokens); pages without a position that is attended to
   // are not touched and may be null.
   const std::byte* const* pages;
@@ -173,7 +175,7 @@ struct AttentionArgs {
   float scale;
   const float* sinks = nullptr;  // [group] or null
   float* scratch;                // AttentionScratchFloats(num_rows * group, head_dim, pos + num_rows)
-  float* out;                    // [num_rows, group, head_dim]
+  float* out;                    // [num_rows, group, head_dim or values_in_key]
   int64_t out_stride;
 };
 

@@ -110,9 +110,10 @@ int64_t RowBytes(RowFormat format, int64_t dim) {
 
 int64_t AttentionScratchFloats(int64_t num_heads, int64_t head_dim, int64_t num_positions) {
   // Of each head: scores over whole pages and one more, which keeps the heads' scores from meeting in the cache; q, p .
-  // V and the total.
+  // V and the total. And V of a page, where it lies in K.
   const int64_t scores = (num_positions + kKvPageTokens - 1) / kKvPageTokens * kKvPageTokens + kKvPageTokens;
-  return num_heads * (scores + 2 * KvBlock{KvFormat::kF32, head_dim}.padded_dim() + 1);
+  const int64_t padded_dim = KvBlock{KvFormat::kF32, head_dim}.padded_dim();
+  return num_heads * (scores + 2 * padded_dim + 1) + kKvPageTokens * padded_dim;
 }
 
 }  // namespace penstock::kernels

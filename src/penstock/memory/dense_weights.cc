@@ -73,9 +73,9 @@ class Counter final : public Visitor {
   uint64_t bounce_bytes() const { return bounce_bytes_; }
 
   void Matrix(const TensorInfo& tensor, WeightFormat format, WeightView&) override {
-    Add(PackedBytes(format, tensor.shape[0], tensor.shape[1]));
+    Add(PanelsBytes(tensor, format));
     bounce_bytes_ = std::max({bounce_bytes_, RoundUp(StoredPanelBytes(tensor), kCacheLineBytes),
-                              RoundUp(PanelBytes(format, tensor.shape[1]), kCacheLineBytes)});
+                              RoundUp(PanelBytes(format, RowElements(tensor)), kCacheLineBytes)});
   }
   void Rows(const TensorInfo& tensor, Dtype dtype, EmbeddingView&) override {
     Add(NumElements(tensor) * SizeOf(dtype));
@@ -102,17 +102,19 @@ class Loader final : public Visitor {
   const absl::Status& status() const { return status_; }
 
   void Matrix(const TensorInfo& tensor, WeightFormat format, WeightView& view) override {
-    const int64_t num_cols = tensor.shape[0], inner_dim = tensor.shape[1];
-    std::byte* target = allocator_.TakeBytes(PackedBytes(format, num_cols, inner_dim));
+    const int64_t num_cols = MatrixRows(tensor), inner_dim = RowElements(tensor);
+    std::byte* target = allocator_.TakeBytes(PanelsBytes(tensor, format));
     view = {target, format};
     if (tensor.packed.has_value()) return ReadPacked(tensor, target);
     const uint64_t panel_bytes = PanelBytes(format, inner_dim);
-    for (int64_t col = 0; col < num_cols && status_.ok(); col += kPanelCols) {
-      const int64_t count = std::min(kPanelCols, num_cols - col);
-      ReadRowsOf(tensor, col, count);
-      Put(target, panel_bytes,
-          [&](std::byte* panel) { PackPanel(tensor.dtype, bounce_.data(), count, inner_dim, format, panel); });
-      target += panel_bytes;
+    for (int64_t matrix = 0; matrix < NumMatrices(tensor); ++matrix) {
+      for (int64_t col = 0; col < num_cols && status_.ok(); col += kPanelCols) {
+        const int64_t count = std::min(kPanelCols, num_cols - col);
+        ReadRowsOf(tensor, matrix * num_cols + col, count);
+        Put(target, panel_bytes,
+            [&](std::byte* panel) { PackPanel(tensor.dtype, bounce_.data(), count, inner_dim, format, panel); });
+        target += panel_bytes;
+      }
     }
   }
   void Rows(const TensorInfo& tensor, Dtype dtype, EmbeddingView& view) override {
@@ -169,8 +171,9 @@ class Loader final : public Visitor {
     const uint64_t row_elements = static_cast<uint64_t>(RowElements(tensor));
     const uint64_t rows_at_once = bounce_.size() / (row_elements * std::max(element_bytes, target_bytes));
     const Digest digest = NewDigest();
-    for (uint64_t row = 0; row < static_cast<uint64_t>(tensor.shape[0]) && status_.ok(); row += rows_at_once) {
-      const uint64_t num_rows = std::min(rows_at_once, static_cast<uint64_t>(tensor.shape[0]) - row);
+    const auto all_rows = static_cast<uint64_t>(NumRows(tensor));
+    for (uint64_t row = 0; row < all_rows && status_.ok(); row += rows_at_once) {
+      const uint64_t num_rows = std::min(rows_at_once, all_rows - row);
       const uint64_t first = row * row_elements, count = num_rows * row_elements;
       ReadRowsOf(tensor, static_cast<int64_t>(row), static_cast<int64_t>(num_rows));
       if (tensor.xxh3.has_value()) XXH3_64bits_update(digest.get(), bounce_.data(), count * element_bytes);

@@ -14,14 +14,14 @@ std::string_view KvFormatName(KvFormat format) {
 }
 
 uint64_t KvCache::PageBytes(const ModelConfig& config, KvFormat format) {
-  return static_cast<uint64_t>(config.num_layers * config.num_kv_heads * KvBlock{format, config.head_dim}.bytes());
+  return static_cast<uint64_t>(config.num_layers * config.num_kv_heads * KvBlock{format, config.head_dim, config.values_in_key()}.bytes());
 }
 
 absl::StatusOr<KvCache> KvCache::Create(Memory& memory, const ModelConfig& config, KvFormat format, int64_t num_pages) {
   KvCache cache;
   cache.format_ = format;
   cache.num_kv_heads_ = config.num_kv_heads;
-  cache.block_bytes_ = KvBlock{format, config.head_dim}.bytes();
+  cache.block_bytes_ = KvBlock{format, config.head_dim, config.values_in_key()}.bytes();
   cache.num_pages_ = num_pages;
   cache.page_bytes_ = PageBytes(config, format);
   cache.memory_ = &memory;

@@ -29,7 +29,7 @@ struct KvLayer {
   static KvLayer Of(const ModelConfig& config, KvFormat format) {
     return {.format = format,
             .first_block_bytes = 0,
-            .block_bytes = KvBlock{format, config.head_dim}.bytes(),
+            .block_bytes = KvBlock{format, config.head_dim, config.values_in_key()}.bytes(),
             .num_heads = config.num_kv_heads};
   }
 

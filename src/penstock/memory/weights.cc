@@ -1,5 +1,7 @@
 #include "penstock/memory/weights.h"
 
+#include "penstock/checkpoint/tensor_rows.h"
+
 namespace penstock {
 
 WeightFormat ResidentFormat(const TensorInfo& tensor, ComputeDtype dtype) {
@@ -9,7 +11,7 @@ WeightFormat ResidentFormat(const TensorInfo& tensor, ComputeDtype dtype) {
 
 uint64_t StoredPanelBytes(const TensorInfo& tensor) {
   if (tensor.packed.has_value()) return 0;
-  return static_cast<uint64_t>(kPanelCols * tensor.shape[1]) * SizeOf(tensor.dtype);
+  return static_cast<uint64_t>(kPanelCols * RowElements(tensor)) * SizeOf(tensor.dtype);
 }
 
 }  // namespace penstock

@@ -12,16 +12,27 @@ void ModelCost::Matrices::Add(WeightFormat format, int64_t num_cols, int64_t inn
 
 ModelCost::ModelCost(const ModelConfig& config, const ModelFormats& formats)
     : model_dim_(config.model_dim),
-      q_dim_(config.q_dim()),
+      attention_dim_(config.q_dim() + config.attended_dim()),
       num_topk_(config.num_topk),
       num_experts_(config.num_experts) {
   const int64_t dim = config.model_dim;
-  kv_bytes_ = static_cast<uint64_t>(config.num_kv_heads * KvBlock{formats.kv, config.head_dim}.bytes()) /
+  kv_bytes_ = static_cast<uint64_t>(config.num_kv_heads *
+                                    KvBlock{formats.kv, config.head_dim, config.values_in_key()}.bytes()) /
               static_cast<uint64_t>(kKvPageTokens);
-  qkv_.Add(formats.attention, config.q_dim(), dim);
-  qkv_.Add(formats.attention, config.kv_dim(), dim);
-  qkv_.Add(formats.attention, config.kv_dim(), dim);
-  o_.Add(formats.attention, dim, config.q_dim());
+  if (const Mla& mla = config.mla; mla.is_on()) {
+    const int64_t q_dim = config.num_heads * (mla.nope_dim + mla.rope_dim);
+    qkv_.Add(formats.attention, mla.q_lora_rank, dim);
+    qkv_.Add(formats.attention, q_dim, mla.q_lora_rank > 0 ? mla.q_lora_rank : dim);
+    qkv_.Add(formats.attention, config.kv_dim(), dim);
+    qkv_.Add(formats.attention, config.num_heads * mla.kv_lora_rank, mla.nope_dim);
+    o_.Add(formats.attention, config.num_heads * mla.value_dim, mla.kv_lora_rank);
+    o_.Add(formats.attention, dim, config.num_heads * mla.value_dim);
+  } else {
+    qkv_.Add(formats.attention, config.q_dim(), dim);
+    qkv_.Add(formats.attention, config.kv_dim(), dim);
+    qkv_.Add(formats.attention, config.kv_dim(), dim);
+    o_.Add(formats.attention, dim, config.q_dim());
+  }
   router_.Add(WeightFormat::kF32, config.num_experts, dim);
   const auto add_ffn = [&](Matrices& ffn, int64_t ffn_dim) {
     ffn.Add(formats.ffn, ffn_dim, dim);
@@ -44,7 +55,7 @@ OperationCost ModelCost::Attention(int64_t num_rows, const Context& context) con
 OperationCost ModelCost::AttentionCore(const Context& context) const {
   // q . k and p . v of every head.
   const uint64_t kv_bytes = kv_bytes_ * static_cast<uint64_t>(context.read_tokens);
-  const double flops = 4.0 * static_cast<double>(q_dim_) * static_cast<double>(context.seen_tokens);
+  const double flops = 2.0 * static_cast<double>(attention_dim_) * static_cast<double>(context.seen_tokens);
   return {flops, kv_bytes, kv_bytes, flops};
 }
 

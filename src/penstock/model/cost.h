@@ -74,7 +74,7 @@ class ModelCost {
   }
 
   int64_t model_dim_;
-  int64_t q_dim_;
+  int64_t attention_dim_;  // of all heads' q and what they attend to
   int64_t num_topk_;
   int64_t num_experts_;
   uint64_t kv_bytes_ = 0;

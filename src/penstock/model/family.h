@@ -35,7 +35,8 @@ struct Family {
   // What transformers takes where config.json says nothing.
   double default_rope_theta = 1e4;
   double default_norm_eps = 1e-5;
-  double default_partial_rotary = 1;  // of a head's dims
+  double default_partial_rotary = 1;   // of a head's dims
+  bool yarn_scales_attention = false;  // Rope::attention_factor counts
 
   // Where config.json calls the common fields (model_config.cc) or those of read_config otherwise.
   std::span<const FieldName> field_names = {};
@@ -57,6 +58,8 @@ extern const Family kGraniteMoeShared;
 extern const Family kGlm4Moe;
 extern const Family kDots1;
 extern const Family kDbrx;
+extern const Family kDeepseekV2;
+extern const Family kDeepseekV3;
 extern const Family kGptOss;
 extern const Family kArctic;
 

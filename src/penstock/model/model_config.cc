@@ -48,7 +48,7 @@ void ReadCommon(ConfigReader& reader, ModelConfig& config) {
   config.num_kv_heads = reader.IntOr("num_key_value_heads", config.num_heads, 1, kMaxHeads);
   const int64_t heads = std::max<int64_t>(1, config.num_heads);
   config.head_dim = reader.IntOr("head_dim", config.model_dim / heads, 1, kMaxHeadDim);
-  if (reader.Find("head_dim") == nullptr && config.model_dim % heads != 0) {
+  if (reader.Find("head_dim") == nullptr && reader.Find("kv_lora_rank") == nullptr && config.model_dim % heads != 0) {
     reader.FailRelation(
         fmt::format("hidden_size {} is not a multiple of num_attention_heads {} and head_dim is not given",
                     config.model_dim, config.num_heads));
@@ -87,8 +87,8 @@ void CheckRelations(ConfigReader& reader, const ModelConfig& config) {
     reader.FailRelation(fmt::format("num_attention_heads {} is not a multiple of num_key_value_heads {}",
                                     config.num_heads, config.num_kv_heads));
   }
-  if (config.head_dim < 1 || config.head_dim > kMaxHeadDim || config.head_dim % 2 != 0) {
-    reader.FailRelation(fmt::format("head_dim {} must be even and at most {}", config.head_dim, kMaxHeadDim));
+  if (config.head_dim < 1 || config.head_dim > kMaxHeadDim) {
+    reader.FailRelation(fmt::format("head_dim {}: expected at most {}", config.head_dim, kMaxHeadDim));
   }
 }
 
@@ -120,12 +120,13 @@ absl::StatusOr<ModelConfig> ParseModelConfig(std::string_view config_json) {
   family->read_config(reader, config);
   PENSTOCK_RETURN_IF_ERROR(reader.status());
   ReadRope(reader,
-           {.dim = config.head_dim,
+           {.dim = config.mla.is_on() ? config.mla.rope_dim : config.head_dim,
             .theta = family->default_rope_theta,
             .partial_factor = family->default_partial_rotary,
             .max_positions = config.max_positions},
            config.rope);
   if (config.attention_scale == 0) config.attention_scale = 1.0f / std::sqrt(static_cast<float>(config.head_dim));
+  if (family->yarn_scales_attention) config.attention_scale *= config.rope.attention_factor;
   PENSTOCK_RETURN_IF_ERROR(reader.status());
   CheckRelations(reader, config);
   config.eos_ids = ReadTokenIds(reader, "eos_token_id", config.vocab_size);

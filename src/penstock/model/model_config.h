@@ -23,6 +23,21 @@ enum class QkNorm : uint8_t {
   kWhole,    // RMSNorm over all heads of a row at once (OLMoE)
 };
 
+// Multi-head latent attention (DeepSeek-V2, section 2.1). A position's K and V are kept as one compressed vector for
+// all heads, [kv_lora_rank], and a part with its position, [rope_dim]: that is K with one KV head of kv_lora_rank +
+// rope_dim dimensions, of which the first kv_lora_rank are V. Queries come to it, and values from it, through the
+// up-projections of K and V ("absorbed"), for prompts as for single tokens, so that both have the same bits.
+struct Mla {
+  int64_t q_lora_rank = 0;   // 0: q is projected at once
+  int64_t kv_lora_rank = 0;  // 0: no MLA
+  int64_t nope_dim = 0;      // of a head's q, without positions
+  int64_t rope_dim = 0;
+  int64_t value_dim = 0;  // of a head's V
+  float norm_eps = 1e-6f;
+
+  bool is_on() const { return kv_lora_rank > 0; }
+};
+
 struct ModelConfig {
   const Family* family = nullptr;
   int64_t vocab_size = 0;
@@ -43,6 +58,7 @@ struct ModelConfig {
   bool norm_bias = false;
   float norm_eps = 0;
 
+  Mla mla;
   QkNorm qk_norm = QkNorm::kNone;
   bool qkv_bias = false;
   bool o_bias = false;
@@ -74,6 +90,11 @@ struct ModelConfig {
 
   int64_t q_dim() const { return num_heads * head_dim; }
   int64_t kv_dim() const { return num_kv_heads * head_dim; }
+  // Of K's dimensions, those that are V; 0: V lies beside it.
+  int64_t values_in_key() const { return mla.kv_lora_rank; }
+  int64_t value_dim() const { return mla.is_on() ? mla.kv_lora_rank : head_dim; }
+  int64_t v_dim() const { return mla.is_on() ? 0 : kv_dim(); }
+  int64_t attended_dim() const { return num_heads * value_dim(); }
   int64_t rotary_dim() const { return rope.rotary_dim; }
   // What a position sees in a layer; 0: all before it.
   int64_t window_of(int64_t layer_idx) const {

@@ -152,6 +152,7 @@ class Mapper : public TensorSource {
       ++num_members;
     }
     const bool is_stacked = weight.expert_idx >= 0 && rule.stored.find("{expert}") == std::string_view::npos;
+    if (weight.shape.size() == 3) return TakeHeads(weight, stored, rule.is_transposed, tensor);
     const bool is_vector = weight.shape.size() == 1;
     if (num_members == 1 && !is_stacked && !rule.is_transposed && !is_vector) {
       if (stored.shape != weight.shape) ReportShape(stored, weight.shape);
@@ -192,6 +193,28 @@ class Mapper : public TensorSource {
       tensor.extent.offset_bytes += static_cast<uint64_t>(first) * row_bytes;
       tensor.extent.size_bytes = static_cast<uint64_t>(own_rows) * row_bytes;
     }
+    return &tensor;
+  }
+
+  // Of MLA's kv_b_proj, [heads, nope_dim + value_dim, kv_lora_rank]: what makes q of K's compressed entries
+  // (transposed), or V of them.
+  const TensorInfo* TakeHeads(const Weight& weight, const TensorInfo& stored, bool is_transposed, TensorInfo& tensor) {
+    const Mla& mla = config_->mla;
+    const int64_t head_rows = mla.nope_dim + mla.value_dim;
+    const std::vector<int64_t> expected = {config_->num_heads * head_rows, mla.kv_lora_rank};
+    if (stored.shape != expected) {
+      ReportShape(stored, expected);
+      return &tensor;
+    }
+    const uint64_t row_bytes = stored.extent.size_bytes / static_cast<uint64_t>(expected[0]);
+    const uint64_t skipped = is_transposed ? 0 : static_cast<uint64_t>(mla.nope_dim) * row_bytes;
+    tensor.extent.offset_bytes += skipped;
+    tensor.extent.size_bytes -= skipped;
+    tensor.places = {.stored_rows = static_cast<int32_t>(is_transposed ? mla.kv_lora_rank : mla.value_dim),
+                     .matrix_rows = static_cast<int32_t>(head_rows),
+                     .first = 0,
+                     .step = 1,
+                     .is_transposed = is_transposed};
     return &tensor;
   }
 
@@ -256,6 +279,7 @@ class LayerMapper {
 
   void MapAttention(LayerTensors& layer) const {
     const ModelConfig& c = *config_;
+    if (c.mla.is_on()) return MapMla(layer);
     layer.q_proj = Matrix("self_attn.q_proj.weight", c.q_dim(), c.model_dim);
     layer.k_proj = Matrix("self_attn.k_proj.weight", c.kv_dim(), c.model_dim);
     layer.v_proj = Matrix("self_attn.v_proj.weight", c.kv_dim(), c.model_dim);
@@ -272,6 +296,27 @@ class LayerMapper {
       layer.k_norm = Vector("self_attn.k_norm.weight", whole ? c.kv_dim() : c.head_dim);
     }
     if (c.attention_sinks) layer.sinks = Vector("self_attn.sinks", c.num_heads);
+  }
+
+  void MapMla(LayerTensors& layer) const {
+    const ModelConfig& c = *config_;
+    const Mla& mla = c.mla;
+    const int64_t q_dim = c.num_heads * (mla.nope_dim + mla.rope_dim);
+    if (mla.q_lora_rank > 0) {
+      layer.q_a_proj = Matrix("self_attn.q_a_proj.weight", mla.q_lora_rank, c.model_dim);
+      if (c.qkv_bias) layer.q_a_bias = Vector("self_attn.q_a_proj.bias", mla.q_lora_rank);
+      layer.q_a_norm = Vector("self_attn.q_a_layernorm.weight", mla.q_lora_rank);
+      layer.q_proj = Matrix("self_attn.q_b_proj.weight", q_dim, mla.q_lora_rank);
+    } else {
+      layer.q_proj = Matrix("self_attn.q_proj.weight", q_dim, c.model_dim);
+    }
+    layer.k_proj = Matrix("self_attn.kv_a_proj_with_mqa.weight", c.kv_dim(), c.model_dim);
+    if (c.qkv_bias) layer.k_bias = Vector("self_attn.kv_a_proj_with_mqa.bias", c.kv_dim());
+    layer.k_norm = Vector("self_attn.kv_a_layernorm.weight", mla.kv_lora_rank);
+    layer.k_up_proj = Take("self_attn.k_up_proj.weight", {c.num_heads, mla.kv_lora_rank, mla.nope_dim}, Use::kMatrix);
+    layer.v_up_proj = Take("self_attn.v_up_proj.weight", {c.num_heads, mla.value_dim, mla.kv_lora_rank}, Use::kMatrix);
+    layer.o_proj = Matrix("self_attn.o_proj.weight", c.model_dim, c.num_heads * mla.value_dim);
+    if (c.o_bias) layer.o_bias = Vector("self_attn.o_proj.bias", c.model_dim);
   }
 
   void MapExperts(LayerTensors& layer) const {
@@ -345,7 +390,7 @@ class Describer : public TensorSource {
     if (tensor.name == "lm_head.weight" && !IsFloat(format_)) tensor.packed = WeightFormat::kInt8;
     tensor.extent = {.offset_bytes = end_bytes_,
                      .size_bytes = tensor.packed.has_value()
-                                       ? PackedBytes(*tensor.packed, tensor.shape[0], tensor.shape[1])
+                                       ? PanelsBytes(tensor, *tensor.packed)
                                        : static_cast<uint64_t>(weight.num_elements()) * SizeOf(tensor.dtype)};
     end_bytes_ += tensor.extent.size_bytes;
     return &tensors_->emplace_back(std::move(tensor));

@@ -6,6 +6,8 @@
 //   input_layernorm, post_attention_layernorm, residual_layernorm          .weight, .bias
 //   self_attn.q_proj, k_proj, v_proj, o_proj                               .weight, .bias
 //   self_attn.q_norm, k_norm                                               .weight
+//   self_attn.q_a_proj, kv_a_proj_with_mqa                                 .weight, .bias
+//   self_attn.q_a_layernorm, kv_a_layernorm, q_b_proj, k_up_proj, v_up_proj  .weight
 //   self_attn.sinks
 //   mlp.gate                                                               .weight, .bias, .e_score_correction_bias
 //   mlp.gate_proj, up_proj, down_proj                                      .weight
@@ -47,9 +49,14 @@ struct LayerParts {
   Vector v_bias = {};
   Vector o_bias = {};
   Vector q_norm = {};    // [head_dim] or [num_heads * head_dim]
-  Vector k_norm = {};    // [head_dim] or [num_kv_heads * head_dim]
-  Vector sinks = {};     // [num_heads]
-  Vector ffn_norm = {};  // [model_dim]
+  Vector k_norm = {};    // [head_dim] or [num_kv_heads * head_dim]; MLA: [kv_lora_rank]
+  Matrix q_a_proj = {};  // MLA: [q_lora_rank, model_dim], and q_proj [num_heads * (nope_dim + rope_dim), q_lora_rank]
+  Vector q_a_bias = {};
+  Vector q_a_norm = {};   // [q_lora_rank]
+  Matrix k_up_proj = {};  // MLA: [num_heads, kv_lora_rank, nope_dim]
+  Matrix v_up_proj = {};  // MLA: [num_heads, value_dim, kv_lora_rank]
+  Vector sinks = {};      // [num_heads]
+  Vector ffn_norm = {};   // [model_dim]
   Vector ffn_norm_bias = {};
   Matrix router_proj = {};  // [num_experts, model_dim]
   Vector router_bias = {};  // [num_experts]
@@ -80,6 +87,11 @@ void ForEachPart(A& a, B& b, const OnVector& on_vector, const OnMatrix& on_matri
   on_vector(a.o_bias, b.o_bias);
   on_vector(a.q_norm, b.q_norm);
   on_vector(a.k_norm, b.k_norm);
+  on_matrix(a.q_a_proj, b.q_a_proj, MatrixKind::kAttention);
+  on_vector(a.q_a_bias, b.q_a_bias);
+  on_vector(a.q_a_norm, b.q_a_norm);
+  on_matrix(a.k_up_proj, b.k_up_proj, MatrixKind::kAttention);
+  on_matrix(a.v_up_proj, b.v_up_proj, MatrixKind::kAttention);
   on_vector(a.sinks, b.sinks);
   on_vector(a.ffn_norm, b.ffn_norm);
   on_vector(a.ffn_norm_bias, b.ffn_norm_bias);

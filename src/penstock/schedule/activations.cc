@@ -15,6 +15,15 @@ kernels::RowFormat RowFormatOf(const TensorInfo& tensor, ComputeDtype dtype) {
   return dtype == ComputeDtype::kBF16 ? kernels::RowFormat::kBF16 : kernels::RowFormat::kF32;
 }
 
+// The most that a row's projections of MLA take at once.
+int64_t MlaInputBytes(const ModelConfig& config, kernels::RowFormat format) {
+  const Mla& mla = config.mla;
+  if (!mla.is_on()) return 0;
+  const auto of_heads = [&](int64_t dim) { return config.num_heads * kernels::RowBytes(format, dim); };
+  return std::max({kernels::RowBytes(format, std::max<int64_t>(1, mla.q_lora_rank)), of_heads(mla.nope_dim),
+                   of_heads(mla.kv_lora_rank), kernels::RowBytes(format, config.num_heads * mla.value_dim)});
+}
+
 // Calls visit(span, count) for each buffer: one list serves both the counting and the handing out.
 template <typename Visitor>
 void VisitBuffers(Activations& a, const ModelConfig& config, const RowFormats& formats, const ActivationDims& dims,
@@ -23,7 +32,8 @@ void VisitBuffers(Activations& a, const ModelConfig& config, const RowFormats& f
   const int64_t num_assignments = rows * config.num_topk;
   const int64_t gemm_input_bytes = std::max(
       {kernels::RowBytes(formats.attention, config.model_dim), kernels::RowBytes(formats.ffn, config.model_dim),
-       kernels::RowBytes(formats.attention, config.q_dim()), kernels::RowBytes(formats.lm_head, config.model_dim)});
+       kernels::RowBytes(formats.attention, config.attended_dim()), MlaInputBytes(config, formats.attention),
+       kernels::RowBytes(formats.lm_head, config.model_dim)});
   // A layer without experts computes as one expert that every row is assigned to.
   const int64_t hidden_bytes =
       std::max(num_assignments * kernels::RowBytes(formats.ffn, config.expert_dim),
@@ -31,8 +41,8 @@ void VisitBuffers(Activations& a, const ModelConfig& config, const RowFormats& f
   visit(a.residual, rows * config.model_dim);
   visit(a.q, rows * config.q_dim());
   visit(a.k, rows * config.kv_dim());
-  visit(a.v, rows * config.kv_dim());
-  visit(a.attended, rows * config.q_dim());
+  visit(a.v, rows * config.v_dim());
+  visit(a.attended, rows * config.attended_dim());
   visit(a.cos, rows * config.rotary_dim() / 2);
   visit(a.sin, rows * config.rotary_dim() / 2);
   visit(a.attention_scratch, dims.num_workers * AttentionScratchFloats(config, dims.context_length));
@@ -43,6 +53,11 @@ void VisitBuffers(Activations& a, const ModelConfig& config, const RowFormats& f
   visit(a.best, dims.max_logit_rows);
   if (dims.part == ActivationDims::Part::kAll) {
     visit(a.normed, rows * config.model_dim);
+    if (const Mla& mla = config.mla; mla.is_on()) {
+      visit(a.q_compressed, rows * mla.q_lora_rank);
+      visit(a.q_heads, rows * config.num_heads * (mla.nope_dim + mla.rope_dim));
+      visit(a.value_heads, rows * config.num_heads * mla.value_dim);
+    }
     visit(a.layer_input, config.parallel_experts ? rows * config.model_dim : 0);
     visit(a.shared_gate, config.shared_gate ? rows : 0);
     visit(a.gemm_input, rows * gemm_input_bytes);
@@ -63,13 +78,18 @@ void VisitBuffers(Activations& a, const ModelConfig& config, const RowFormats& f
 
 }  // namespace
 
+int64_t AttentionHeads(const ModelConfig& config) {
+  constexpr int64_t kMostHeads = 32;
+  return std::min(config.num_heads / config.num_kv_heads, kMostHeads);
+}
+
 int64_t AttentionRows(const ModelConfig& config) {
-  return std::max<int64_t>(1, kernels::kAttentionHeads / (config.num_heads / config.num_kv_heads));
+  return std::max<int64_t>(1, kernels::kAttentionHeads / AttentionHeads(config));
 }
 
 int64_t AttentionScratchFloats(const ModelConfig& config, int64_t context_length) {
-  return kernels::AttentionScratchFloats(AttentionRows(config) * (config.num_heads / config.num_kv_heads),
-                                         config.head_dim, context_length);
+  return kernels::AttentionScratchFloats(AttentionRows(config) * AttentionHeads(config), config.head_dim,
+                                         context_length);
 }
 
 int64_t FfnScratchFloats(int64_t max_rows) {

@@ -32,6 +32,9 @@ struct RowFormats {
 };
 RowFormats RowFormatsOf(const WeightMap& map, ComputeDtype dtype);
 
+// Query heads of one KV head that attention takes at once: all of them, but of MLA, where all heads have one.
+int64_t AttentionHeads(const ModelConfig& config);
+
 // Rows of one sequence that attention takes at once.
 int64_t AttentionRows(const ModelConfig& config);
 
@@ -64,7 +67,10 @@ struct Activations {
   std::span<float> q;                  // [num_rows, num_heads * head_dim]
   std::span<float> k;                  // [num_rows, num_kv_heads * head_dim]
   std::span<float> v;                  // [num_rows, num_kv_heads * head_dim]
-  std::span<float> attended;           // [num_rows, num_heads * head_dim]
+  std::span<float> attended;           // [num_rows, num_heads * value_dim]
+  std::span<float> q_compressed;       // [num_rows, q_lora_rank]: of MLA, as the next two
+  std::span<float> q_heads;            // [num_rows, num_heads, nope_dim + rope_dim]: q before K's up-projection
+  std::span<float> value_heads;        // [num_rows, num_heads, value_dim]: what V's up-projection makes of attended
   std::span<float> cos;                // [num_rows, rotary_dim / 2]
   std::span<float> sin;                // [num_rows, rotary_dim / 2]
   std::span<float> attention_scratch;  // [num_workers, AttentionScratchFloats]

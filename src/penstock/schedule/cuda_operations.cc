@@ -218,25 +218,32 @@ void CudaOperations::AddBranch(RowRange rows) {
   cuda::Add(a.normed.data() + begin, args_.config.residual_scale, count, a.residual.data() + begin, args_.stream);
 }
 
+// y = w normed + bias.
+void CudaOperations::GateOf(RowRange rows, const WeightView& w, std::span<const float> bias, int64_t num_cols,
+                            float* y) {
+  const int64_t dim = args_.config.model_dim;
+  cuda::Gemm({.x_format = kernels::RowFormat::kF32,
+              .w_format = w.format,
+              .num_cols = num_cols,
+              .inner_dim = dim,
+              .x = reinterpret_cast<const std::byte*>(args_.activations.normed.data() + rows.begin * dim),
+              .x_stride_bytes = 4 * dim,
+              .weights = {{w.data}},
+              .bias = {DataOrNull(bias)},
+              .y = y,
+              .y_stride = num_cols,
+              .groups = {.max_rows = rows.size()},
+              .tuning = args_.tuning},
+             args_.stream);
+}
+
 // It always computes in f32: a rounded score could choose another expert.
 void CudaOperations::ApplyGate(RowRange rows, const LayerWeights& layer, std::span<float> scores,
                                std::span<int32_t> topk_idx, std::span<float> topk_weights) {
   const ModelConfig& config = args_.config;
-  const int64_t dim = config.model_dim, num_experts = config.num_experts, num_topk = config.num_topk;
+  const int64_t num_experts = config.num_experts, num_topk = config.num_topk;
   float* const own = scores.data() + rows.begin * num_experts;
-  cuda::Gemm({.x_format = kernels::RowFormat::kF32,
-              .w_format = layer.router_proj.format,
-              .num_cols = num_experts,
-              .inner_dim = dim,
-              .x = reinterpret_cast<const std::byte*>(args_.activations.normed.data() + rows.begin * dim),
-              .x_stride_bytes = 4 * dim,
-              .weights = {{layer.router_proj.data}},
-              .bias = {DataOrNull(layer.router_bias)},
-              .y = own,
-              .y_stride = num_experts,
-              .groups = {.max_rows = rows.size()},
-              .tuning = args_.tuning},
-             args_.stream);
+  GateOf(rows, layer.router_proj, layer.router_bias, num_experts, own);
   cuda::RouterTopk({.num_rows = rows.size(),
                     .num_experts = num_experts,
                     .num_topk = num_topk,
@@ -387,12 +394,7 @@ void CudaOperations::SharedFfn(RowRange rows, int64_t layer_idx) {
             has_own_norm ? std::span<const float>() : layer.ffn_norm_bias},
            args_.row_formats.ffn, a.gemm_input.data());
   if (config.shared_gate) {
-    Project(rows, kernels::RowFormat::kF32, reinterpret_cast<const std::byte*>(a.normed.data()),
-            {.w = layer.shared_gate_proj,
-             .bias = {},
-             .num_cols = 1,
-             .inner_dim = dim,
-             .y = a.shared_gate.data() + rows.begin});
+    GateOf(rows, layer.shared_gate_proj, {}, 1, a.shared_gate.data() + rows.begin);
   }
   RunFfn(rows, layer.shared_ffn, config.shared_ffn_dim);
   if (!config.shared_gate) return AddBranch(rows);

@@ -80,6 +80,7 @@ class CudaOperations : public Operations {
   };
   // normed[rows] = norm(source[rows]), and prepared at the rows' places of `buffer`, where there is one.
   void NormRows(RowRange rows, const NormOf& norm, kernels::RowFormat format, std::byte* buffer);
+  void GateOf(RowRange rows, const WeightView& w, std::span<const float> bias, int64_t num_cols, float* y);
   void RunFfn(RowRange rows, const FfnWeights& ffn, int64_t ffn_dim);
   void AddBranch(RowRange rows);
   // Scores of normed rows and what they choose.

@@ -47,6 +47,8 @@ class HostOperations : public Operations {
   void Logits(std::span<const int64_t> rows) override;
 
  private:
+  void ProjectMla(RowRange rows, const LayerWeights& layer);
+  std::span<const float> ValuesOfHeads(RowRange rows, const LayerWeights& layer);
   void AddBranch(RowRange rows);
 
   OpContext context_;

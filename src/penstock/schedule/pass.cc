@@ -236,12 +236,12 @@ Event Pass::StagedAttention(RowRange rows, int64_t layer_idx) {
                              operations.PostAttention(rows, layer_idx);
                            });
   staging.last_use(staged->buffer_idx) = done;
-  const int64_t kv_dim = args_.config.kv_dim();
+  const int64_t k_dim = args_.config.kv_dim(), v_dim = args_.config.v_dim();
   offloaded_[slot] = Copy(Direction::kToHost, LabelOf("store kv", rows, layer_idx),
-                          static_cast<uint64_t>(2 * 4 * rows.size() * kv_dim), {done, stored_[slot]},
+                          static_cast<uint64_t>(4 * rows.size() * (k_dim + v_dim)), {done, stored_[slot]},
                           [=](Activations& host, Activations& device, Copies& copies) {
-                            AddRows(copies, device.k, host.k, rows, kv_dim);
-                            AddRows(copies, device.v, host.v, rows, kv_dim);
+                            AddRows(copies, device.k, host.k, rows, k_dim);
+                            AddRows(copies, device.v, host.v, rows, v_dim);
                           });
   stored_[slot] =
       Issue(args_.host, LabelOf("store kv", rows, layer_idx), {}, {offloaded_[slot]},
@@ -255,14 +255,14 @@ Event Pass::PreAttention(RowRange rows, int64_t layer_idx) {
 }
 
 Event Pass::OffloadQkv(RowRange rows, const Event& pre_attention) {
-  const int64_t q_dim = args_.config.q_dim(), kv_dim = args_.config.kv_dim();
+  const int64_t q_dim = args_.config.q_dim(), k_dim = args_.config.kv_dim(), v_dim = args_.config.v_dim();
   Event& offloaded = offloaded_[static_cast<size_t>(rows.begin)];
   offloaded = Copy(Direction::kToHost, LabelOf("offload qkv", rows),
-                   static_cast<uint64_t>(4 * rows.size() * (q_dim + 2 * kv_dim)), {pre_attention},
+                   static_cast<uint64_t>(4 * rows.size() * (q_dim + k_dim + v_dim)), {pre_attention},
                    [=](Activations& host, Activations& device, Copies& copies) {
                      AddRows(copies, device.q, host.q, rows, q_dim);
-                     AddRows(copies, device.k, host.k, rows, kv_dim);
-                     AddRows(copies, device.v, host.v, rows, kv_dim);
+                     AddRows(copies, device.k, host.k, rows, k_dim);
+                     AddRows(copies, device.v, host.v, rows, v_dim);
                    });
   return offloaded;
 }
@@ -277,10 +277,10 @@ Event Pass::HostAttention(RowRange rows, int64_t layer_idx, const Event& offload
 }
 
 Event Pass::LoadAttended(RowRange rows, const Event& attended) {
-  const int64_t q_dim = args_.config.q_dim();
-  return Copy(Direction::kToDevice, LabelOf("load hidden", rows), static_cast<uint64_t>(4 * rows.size() * q_dim),
+  const int64_t dim = args_.config.attended_dim();
+  return Copy(Direction::kToDevice, LabelOf("load hidden", rows), static_cast<uint64_t>(4 * rows.size() * dim),
               {attended}, [=](Activations& host, Activations& device, Copies& copies) {
-                AddRows(copies, host.attended, device.attended, rows, q_dim);
+                AddRows(copies, host.attended, device.attended, rows, dim);
               });
 }
 

@@ -19,13 +19,16 @@ namespace {
 
 // A block is K with one token in each lane of a vector, [head_dim, kKvPageTokens] or in int8 [head_dim / 4,
 // kKvPageTokens, 4], then V [kKvPageTokens, padded_dim] with zeros beyond head_dim; int8 blocks end with the scales of
-// their K and V, one for each token.
+// their K and V, one for each token. Of a compressed cache (MLA) V is the first values_in_key dimensions of K: then it
+// is K alone.
 struct KvBlock {
   KvFormat format;
-  int64_t head_dim;
+  int64_t head_dim;           // of K
+  int64_t values_in_key = 0;  // 0: V lies beside K, with head_dim
 
   constexpr int64_t size() const { return format == KvFormat::kF32 ? 4 : format == KvFormat::kBF16 ? 2 : 1; }
-  constexpr int64_t padded_dim() const { return (head_dim + 15) / 16 * 16; }
+  constexpr int64_t value_dim() const { return values_in_key > 0 ? values_in_key : head_dim; }
+  constexpr int64_t padded_dim() const { return (value_dim() + 15) / 16 * 16; }  // of V
   // A step of K: the dimensions that lie together for all tokens.
   constexpr int64_t k_step_dims() const { return format == KvFormat::kInt8 ? 4 : 1; }
   constexpr int64_t k_step_bytes() const { return kKvPageTokens * k_step_dims() * size(); }
@@ -34,11 +37,14 @@ struct KvBlock {
   }
   constexpr int64_t v_stride() const { return padded_dim() * size(); }  // from one token to the next
   constexpr int64_t v_offset() const { return (head_dim + k_step_dims() - 1) / k_step_dims() * k_step_bytes(); }
-  constexpr int64_t k_scales_offset() const { return v_offset() + kKvPageTokens * v_stride(); }
+  constexpr int64_t k_scales_offset() const {
+    return v_offset() + (values_in_key > 0 ? 0 : kKvPageTokens * v_stride());
+  }
   constexpr int64_t v_scales_offset() const { return k_scales_offset() + kKvPageTokens * 4; }
   // A multiple of 64.
   constexpr int64_t bytes() const {
-    const int64_t end = format == KvFormat::kInt8 ? v_scales_offset() + kKvPageTokens * 4 : k_scales_offset();
+    const int64_t num_scales = format != KvFormat::kInt8 ? 0 : values_in_key > 0 ? 1 : 2;
+    const int64_t end = k_scales_offset() + num_scales * kKvPageTokens * 4;
     return (end + 63) / 64 * 64;
   }
 };

@@ -43,32 +43,36 @@ inline void ForHeadTiles(int64_t first, int64_t end, const Body& body) {
 
 // Where the scratch memory goes, and what each query head attends to.
 struct AttentionPlan {
-  int64_t num_heads;  // rows times group
-  int64_t padded_dim;
-  int64_t base;  // the first position of the first page; scores are counted from here
+  int64_t num_heads;   // rows times group
+  int64_t padded_key;  // head_dim in whole vectors
+  int64_t padded_dim;  // of V
+  int64_t base;        // the first position of the first page; scores are counted from here
   int64_t num_pages;
   int64_t stride;      // of scores
   float* scores;       // [num_heads, stride]
   float* q;            // [head_dim, num_heads], or for int8 the next three
-  std::byte* q_codes;  // [padded_dim / 4, num_heads, 4]
+  std::byte* q_codes;  // [padded_key / 4, num_heads, 4]
   float* q_scales;     // [num_heads]
   int32_t* q_offsets;  // [num_heads]: what takes kKvCodeOffset out of a product of codes
   float* sums;         // [num_heads, padded_dim]: p . V
   float* totals;       // [num_heads]: of p
+  float* values;       // [kKvPageTokens, padded_dim]: V of a page, where it lies in K
 
   explicit AttentionPlan(const AttentionArgs& args)
       : num_heads(args.num_rows * args.group),
-        padded_dim(KvBlock{args.kv_format, args.head_dim}.padded_dim()),
+        padded_key((args.head_dim + 15) / 16 * 16),
+        padded_dim(KvBlock{args.kv_format, args.head_dim, args.values_in_key}.padded_dim()),
         base(FirstPos(args, 0) / kKvPageTokens * kKvPageTokens),
         num_pages((EndPos(args, args.num_rows - 1) - base + kKvPageTokens - 1) / kKvPageTokens),
         stride((num_pages + 1) * kKvPageTokens),
         scores(args.scratch),
         q(scores + num_heads * stride),
         q_codes(reinterpret_cast<std::byte*>(q)),
-        q_scales(q + num_heads * padded_dim / 4),
+        q_scales(q + num_heads * padded_key / 4),
         q_offsets(reinterpret_cast<int32_t*>(q_scales + num_heads)),
-        sums(q + num_heads * padded_dim),
-        totals(sums + num_heads * padded_dim) {}
+        sums(q + num_heads * padded_key),
+        totals(sums + num_heads * padded_dim),
+        values(totals + num_heads) {}
 
   static int64_t FirstPos(const AttentionArgs& args, int64_t row) {
     const int64_t first = args.pos + row + 1 - args.window;
@@ -93,7 +97,8 @@ struct ScoreTypes<V, Ints, KvFormat::kInt8> {
 template <class V, class Ints, KvFormat kFormat>
 class AttentionOf {
  public:
-  explicit AttentionOf(const AttentionArgs& args) : args_(args), block_{kFormat, args.head_dim}, plan_(args) {}
+  explicit AttentionOf(const AttentionArgs& args)
+      : args_(args), block_{kFormat, args.head_dim, args.values_in_key}, plan_(args) {}
 
   void Run() const {
     for (int64_t head = 0; head < plan_.num_heads; ++head) PrepareQuery(head);
@@ -101,7 +106,7 @@ class AttentionOf {
     int64_t page = 0;
     for (; page + kPages <= plan_.num_pages; page += kPages) Scores<kPages>(page);
     for (; page < plan_.num_pages; ++page) Scores<1>(page);
-    ValuesAhead ahead = {*this, 0, nullptr, nullptr};
+    ValuesAhead ahead = {*this, args_.values_in_key > 0 ? plan_.num_pages : 0, nullptr, nullptr};
     for (int64_t head = 0; head < plan_.num_heads; ++head) Softmax(head, ahead);
     // What all rows attend to goes in tiles of their heads, what only some do row by row, in increasing position.
     const int64_t last_row = args_.num_rows - 1;
@@ -115,9 +120,9 @@ class AttentionOf {
       AddRow(row, first > shared_end ? first : shared_end, AttentionPlan::EndPos(args_, row));
     }
     for (int64_t head = 0; head < plan_.num_heads; ++head) {
-      float* out = args_.out + head / args_.group * args_.out_stride + head % args_.group * args_.head_dim;
+      float* out = args_.out + head / args_.group * args_.out_stride + head % args_.group * block_.value_dim();
       const float* sums = plan_.sums + head * plan_.padded_dim;
-      for (int64_t d = 0; d < args_.head_dim; ++d) out[d] = sums[d] / plan_.totals[head];
+      for (int64_t d = 0; d < block_.value_dim(); ++d) out[d] = sums[d] / plan_.totals[head];
     }
   }
 
@@ -256,7 +261,8 @@ class AttentionOf {
     if constexpr (kFormat == KvFormat::kInt8) {
       for (int64_t page = 0; page < plan_.num_pages; ++page) {
         float* p = scores + page * kKvPageTokens;
-        Mul(V::Load(p), V::template LoadAs<Dtype::kF32>(Block(page) + block_.v_scales_offset())).Store(p);
+        const int64_t scales = args_.values_in_key > 0 ? block_.k_scales_offset() : block_.v_scales_offset();
+        Mul(V::Load(p), V::template LoadAs<Dtype::kF32>(Block(page) + scales)).Store(p);
       }
     }
   }
@@ -290,28 +296,67 @@ class AttentionOf {
       const int64_t page = (pos - plan_.base) / kKvPageTokens;
       const int64_t page_end = plan_.base + (page + 1) * kKvPageTokens;
       const int64_t stop = page_end < end ? page_end : end;
-      const int64_t skipped = (pos - plan_.base) % kKvPageTokens * block_.v_stride();
+      const int64_t first_token = (pos - plan_.base) % kKvPageTokens;
       const std::byte* block = Block(page);
-      const std::byte* v = block + block_.v_offset() + skipped;
-      const NextValues next = {ValuesOr(page + 1, block) + 8 * block_.v_stride(), ValuesOr(page + 2, block)};
-      ForHeadTiles<V::kPanelRows>(first_head, end_head, [&](auto num_heads, int64_t head) {
-        const float* p = plan_.scores + head * plan_.stride + (pos - plan_.base);
-        float* sums = plan_.sums + head * plan_.padded_dim;
-        NextValues ahead = next;
-        int64_t dim = 0;
-        for (; dim + 16 * kDims <= plan_.padded_dim; dim += 16 * kDims) {
-          ValuesTile<num_heads.value, kDims>(p, stop - pos, v + dim * block_.size(), ahead, sums + dim);
-        }
-        for (; dim < plan_.padded_dim; dim += 16) {
-          ValuesTile<num_heads.value, 1>(p, stop - pos, v + dim * block_.size(), ahead, sums + dim);
-        }
-      });
+      if (args_.values_in_key > 0) {
+        ValuesOfKey(block);
+        const auto* values = reinterpret_cast<const std::byte*>(plan_.values + first_token * plan_.padded_dim);
+        AddPage<KvFormat::kF32>(first_head, end_head, {pos, stop}, values, {values, values});
+      } else {
+        AddPage<kFormat>(first_head, end_head, {pos, stop}, block + block_.v_offset() + first_token * block_.v_stride(),
+                         {ValuesOr(page + 1, block) + 8 * block_.v_stride(), ValuesOr(page + 2, block)});
+      }
       pos = stop;
     }
   }
 
-  template <int kHeads, int kCount>
+  // V of a page from its K, as floats; those of int8 without their scale, which p has.
+  void ValuesOfKey(const std::byte* block) const {
+    for (int64_t dim = 0; dim < plan_.padded_dim; ++dim) {
+      alignas(64) float tokens[kKvPageTokens] = {};
+      if (dim < args_.values_in_key) {
+        if constexpr (kFormat == KvFormat::kInt8) {
+          for (int64_t token = 0; token < kKvPageTokens; ++token) {
+            const auto code = static_cast<uint8_t>(block[block_.k_offset(dim, token)]);
+            tokens[token] = static_cast<float>(static_cast<int>(code) - kKvCodeOffset);
+          }
+        } else {
+          LoadKv<V, kFormat>(block + block_.k_offset(dim, 0)).Store(tokens);
+        }
+      }
+      for (int64_t token = 0; token < kKvPageTokens; ++token) {
+        plan_.values[token * plan_.padded_dim + dim] = tokens[token];
+      }
+    }
+  }
+
+  // sums += p . V of some positions of a page; `v` is where the V of the first of them lies.
+  struct Positions {
+    int64_t first;
+    int64_t end;
+  };
+  template <KvFormat kValues>
+  void AddPage(int64_t first_head, int64_t end_head, const Positions& positions, const std::byte* v,
+               const NextValues& next) const {
+    constexpr int64_t kValueSize = KvBlock{kValues, 0}.size();
+    const int64_t count = positions.end - positions.first;
+    ForHeadTiles<V::kPanelRows>(first_head, end_head, [&](auto num_heads, int64_t head) {
+      const float* p = plan_.scores + head * plan_.stride + (positions.first - plan_.base);
+      float* sums = plan_.sums + head * plan_.padded_dim;
+      NextValues ahead = next;
+      int64_t dim = 0;
+      for (; dim + 16 * kDims <= plan_.padded_dim; dim += 16 * kDims) {
+        ValuesTile<kValues, num_heads.value, kDims>(p, count, v + dim * kValueSize, ahead, sums + dim);
+      }
+      for (; dim < plan_.padded_dim; dim += 16) {
+        ValuesTile<kValues, num_heads.value, 1>(p, count, v + dim * kValueSize, ahead, sums + dim);
+      }
+    });
+  }
+
+  template <KvFormat kValues, int kHeads, int kCount>
   void ValuesTile(const float* p, int64_t num_tokens, const std::byte* v, NextValues& ahead, float* stored) const {
+    constexpr int64_t kValueSize = KvBlock{kValues, 0}.size();
     V sums[kHeads][kCount];
     Unrolled<kHeads>([&](auto h) __attribute__((always_inline)) {
       Unrolled<kCount>([&](auto i) __attribute__((always_inline)) {
@@ -320,15 +365,15 @@ class AttentionOf {
     });
     RowPointers<kHeads> weights(reinterpret_cast<const std::byte*>(p),
                                 plan_.stride * static_cast<int64_t>(sizeof(float)));
-    const int64_t v_stride = block_.v_stride();
+    const int64_t v_stride = plan_.padded_dim * kValueSize;
     const std::byte* v_end = v + num_tokens * v_stride;
     NextValues asked = ahead;
 #pragma GCC unroll 2
     for (; v != v_end; v += v_stride) {
       V step[kCount];
       Unrolled<kCount>([&](auto i)
-                           __attribute__((always_inline)) { step[i] = LoadKv<V, kFormat>(v + 16 * kSize * i); });
-      asked.Ask(8 * kSize * kCount);
+                           __attribute__((always_inline)) { step[i] = LoadKv<V, kValues>(v + 16 * kValueSize * i); });
+      asked.Ask(8 * kValueSize * kCount);
       Unrolled<kHeads>([&](auto h) __attribute__((always_inline)) {
         const V x = V::Set(FloatAt(weights[h]));
         Unrolled<kCount>([&](auto i) __attribute__((always_inline)) { sums[h][i] = Fma(x, step[i], sums[h][i]); });
@@ -359,14 +404,16 @@ void Attention(const AttentionArgs& args) {
 
 template <class V, KvFormat kFormat>
 void StoreKvAs(const StoreKvArgs& args) {
-  const KvBlock block{kFormat, args.head_dim};
+  const KvBlock block{kFormat, args.head_dim, args.values_in_key};
   constexpr int64_t kSize = KvBlock{kFormat, 0}.size();
   CodeScale k_scale = {1, 1, true}, v_scale = {1, 1, true};
   if constexpr (kFormat == KvFormat::kInt8) {
     k_scale = CodeScaleOf<V>(args.k, args.head_dim);
-    v_scale = CodeScaleOf<V>(args.v, args.head_dim);
     __builtin_memcpy(args.block + block.k_scales_offset() + 4 * args.token, &k_scale.scale, 4);
-    __builtin_memcpy(args.block + block.v_scales_offset() + 4 * args.token, &v_scale.scale, 4);
+    if (args.values_in_key == 0) {
+      v_scale = CodeScaleOf<V>(args.v, args.head_dim);
+      __builtin_memcpy(args.block + block.v_scales_offset() + 4 * args.token, &v_scale.scale, 4);
+    }
   }
   ForEachKvPiece<V, kFormat>(args.k, args.head_dim, k_scale, [&](int64_t d, const std::byte* piece) {
     const int64_t count = args.head_dim - d < 16 ? args.head_dim - d : 16;
@@ -376,6 +423,7 @@ void StoreKvAs(const StoreKvArgs& args) {
       if constexpr (kFormat == KvFormat::kInt8) *target ^= static_cast<std::byte>(kKvCodeOffset);
     }
   });
+  if (args.values_in_key > 0) return;
   std::byte* v = args.block + block.v_offset() + args.token * block.v_stride();
   ForEachKvPiece<V, kFormat>(args.v, args.head_dim, v_scale, [&](int64_t d, const std::byte* piece) {
     __builtin_memcpy(v + d * kSize, piece, 16 * kSize);

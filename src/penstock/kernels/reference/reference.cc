@@ -223,7 +223,7 @@ void Swiglu(const SwigluArgs& args) {
 }
 
 void StoreKv(const StoreKvArgs& args) {
-  const KvBlock block = {args.format, args.head_dim};
+  const KvBlock block = {args.format, args.head_dim, args.values_in_key};
   const auto store = [&](const float* source, auto place, int code_offset, int64_t scales_offset) {
     const Int8Codes int8(std::span(source, static_cast<size_t>(args.head_dim)));
     for (int64_t d = 0; d < args.head_dim; ++d) {
@@ -242,6 +242,7 @@ void StoreKv(const StoreKvArgs& args) {
   };
   store(
       args.k, [&](int64_t d) { return block.k_offset(d, args.token); }, kKvCodeOffset, block.k_scales_offset());
+  if (args.values_in_key > 0) return;
   store(
       args.v, [&](int64_t d) { return block.v_offset() + args.token * block.v_stride() + d * block.size(); }, 0,
       block.v_scales_offset());
@@ -262,7 +263,7 @@ double KvValue(KvFormat format, const std::byte* element, int code_offset, const
 }  // namespace
 
 void Attention(const AttentionArgs& args) {
-  const KvBlock block = {args.kv_format, args.head_dim};
+  const KvBlock block = {args.kv_format, args.head_dim, args.values_in_key};
   const auto block_of = [&](int64_t pos) { return args.pages[pos / kKvPageTokens] + args.head_offset_bytes; };
   const auto k = [&](int64_t pos, int64_t d) {
     const int64_t token = pos % kKvPageTokens;
@@ -270,6 +271,7 @@ void Attention(const AttentionArgs& args) {
                    block_of(pos) + block.k_scales_offset() + 4 * token);
   };
   const auto v = [&](int64_t pos, int64_t d) {
+    if (args.values_in_key > 0) return k(pos, d);
     const int64_t token = pos % kKvPageTokens;
     return KvValue(args.kv_format, block_of(pos) + block.v_offset() + token * block.v_stride() + d * block.size(), 0,
                    block_of(pos) + block.v_scales_offset() + 4 * token);
@@ -284,7 +286,7 @@ void Attention(const AttentionArgs& args) {
       const Int8Codes int8(std::span(values, q.size()));
       for (size_t d = 0; d < q.size(); ++d) q[d] = static_cast<double>(int8.codes[d]) * int8.scale;
     }
-    float* out = args.out + row * args.out_stride + head % args.group * args.head_dim;
+    float* out = args.out + row * args.out_stride + head % args.group * block.value_dim();
     std::vector<double> p;
     for (int64_t pos = first_pos; pos < end_pos; ++pos) {
       double score = 0;
@@ -296,7 +298,7 @@ void Attention(const AttentionArgs& args) {
     max = std::max(max, sink);
     double sum = std::exp(sink - max);
     for (double& x : p) sum += x = static_cast<float>(std::exp(x - max));
-    for (int64_t d = 0; d < args.head_dim; ++d) {
+    for (int64_t d = 0; d < block.value_dim(); ++d) {
       double weighted = 0;
       for (int64_t pos = first_pos; pos < end_pos; ++pos)
         weighted += p[static_cast<size_t>(pos - first_pos)] * v(pos, d);

@@ -1,0 +1,91 @@
+// DeepSeek-V2 (2024), DeepSeek-V3, R1 and Kimi-K2 (2024, 2025): MLA, shared experts, dense first layers, YaRN.
+#include <cmath>
+
+#include "penstock/base/limits.h"
+#include "penstock/model/family.h"
+#include "penstock/model/layer_fields.h"
+
+namespace penstock {
+namespace {
+
+constexpr FieldName kFieldNames[] = {{"num_experts", "n_routed_experts"},
+                                     {"num_experts", "num_local_experts"},
+                                     {"num_nextn_predict_layers", "num_mtp_layers"}};
+
+constexpr StoredName kStoredNames[] = {
+    {"self_attn.k_up_proj.weight", "self_attn.kv_b_proj.weight", /*is_transposed=*/true},
+    {"self_attn.v_up_proj.weight", "self_attn.kv_b_proj.weight"},
+    {"mlp.shared_expert.gate_proj.weight", "mlp.shared_experts.gate_proj.weight"},
+    {"mlp.shared_expert.up_proj.weight", "mlp.shared_experts.up_proj.weight"},
+    {"mlp.shared_expert.down_proj.weight", "mlp.shared_experts.down_proj.weight"},
+};
+
+void ReadCommon(ConfigReader& reader, ModelConfig& config) {
+  config.num_experts = reader.Int("num_experts", 1, kMaxExperts);
+  config.expert_dim = reader.Int("moe_intermediate_size", 1, kMaxModelDim);
+  config.dense_ffn_dim = reader.Int("intermediate_size", 1, kMaxModelDim);
+  config.shared_ffn_dim = reader.IntOr("n_shared_experts", 0, 0, 64) * config.expert_dim;
+  config.num_mtp_layers = reader.IntOr("num_nextn_predict_layers", 0, 0, kMaxLayers);
+  config.qkv_bias = config.o_bias = reader.BoolOr("attention_bias", false);
+  config.mla = {.q_lora_rank = reader.IntOr("q_lora_rank", 0, 0, kMaxModelDim),
+                .kv_lora_rank = reader.Int("kv_lora_rank", 1, kMaxHeadDim),
+                .nope_dim = reader.Int("qk_nope_head_dim", 1, kMaxHeadDim),
+                .rope_dim = reader.Int("qk_rope_head_dim", 2, kMaxHeadDim),
+                .value_dim = reader.Int("v_head_dim", 1, kMaxHeadDim)};
+  config.num_kv_heads = 1;
+  config.head_dim = config.mla.kv_lora_rank + config.mla.rope_dim;
+  config.attention_scale = 1.0f / std::sqrt(static_cast<float>(config.mla.nope_dim + config.mla.rope_dim));
+  ReadDenseFirstLayers(reader, config, 0);
+  const int64_t frequency = reader.IntOr("moe_layer_freq", 1, 1, kMaxLayers);
+  for (int64_t layer_idx = 0; layer_idx < config.num_layers; ++layer_idx) {
+    if (layer_idx % frequency != 0) config.layer_has_experts[layer_idx] = false;
+  }
+}
+
+void ReadV2Config(ConfigReader& reader, ModelConfig& config) {
+  ReadCommon(reader, config);
+  config.rope.is_interleaved = true;
+  const std::string method = reader.StringOr("topk_method", "greedy");
+  config.router = {.renormalises = false,
+                   .scale = static_cast<float>(reader.NumberOr("routed_scaling_factor", 1, 1e-6, 1e6))};
+  if (method == "group_limited_greedy") {
+    config.router.num_groups = static_cast<int32_t>(reader.Int("n_group", 1, kMaxExpertGroups));
+    config.router.num_topk_groups = static_cast<int32_t>(reader.Int("topk_group", 1, kMaxExpertGroups));
+  } else if (method != "greedy") {
+    reader.Fail("topk_method", "'greedy' or 'group_limited_greedy'", fmt::format("'{}'", method));
+  }
+}
+
+void ReadV3Config(ConfigReader& reader, ModelConfig& config) {
+  ReadCommon(reader, config);
+  config.rope.is_interleaved = reader.BoolOr("rope_interleave", true);
+  ReadNoauxRouter(reader, config);
+  const std::string scoring = reader.StringOr("scoring_func", "sigmoid");
+  if (scoring != "sigmoid") reader.Fail("scoring_func", "'sigmoid'", fmt::format("'{}'", scoring));
+}
+
+}  // namespace
+
+const Family kDeepseekV2 = {
+    .name = "deepseek_v2",
+    .architecture = "DeepseekV2ForCausalLM",
+    .comes_with_code = true,
+    .default_norm_eps = 1e-6,
+    .yarn_scales_attention = true,
+    .field_names = kFieldNames,
+    .stored_names = kStoredNames,
+    .read_config = ReadV2Config,
+};
+
+const Family kDeepseekV3 = {
+    .name = "deepseek_v3",
+    .architecture = "DeepseekV3ForCausalLM",
+    .comes_with_code = true,
+    .default_norm_eps = 1e-6,
+    .yarn_scales_attention = true,
+    .field_names = kFieldNames,
+    .stored_names = kStoredNames,
+    .read_config = ReadV3Config,
+};
+
+}  // namespace penstock
