@@ -36,7 +36,15 @@ constexpr Kind kKinds[] = {{"f32xf32", RowFormat::kF32, WeightFormat::kF32, Arit
                            {"bf16xbf16", RowFormat::kBF16, WeightFormat::kBF16, Arithmetic::kBf16},
                            {"int8", RowFormat::kInt8, WeightFormat::kInt8, Arithmetic::kInt8},
                            {"hqq4", RowFormat::kInt8, WeightFormat::kHqq4, Arithmetic::kInt8},
-                           {"hqq3", RowFormat::kInt8, WeightFormat::kHqq3, Arithmetic::kInt8}};
+                           {"hqq3", RowFormat::kInt8, WeightFormat::kHqq3, Arithmetic::kInt8},
+                           {"f32xfp8", RowFormat::kF32, WeightFormat::kFp8, Arithmetic::kF32},
+                           {"f32xmxfp4", RowFormat::kF32, WeightFormat::kMxfp4, Arithmetic::kF32},
+                           {"f32xq8_0", RowFormat::kF32, WeightFormat::kQ8_0, Arithmetic::kF32},
+                           {"f32xq4_0", RowFormat::kF32, WeightFormat::kQ4_0, Arithmetic::kF32},
+                           {"f32xq4_k", RowFormat::kF32, WeightFormat::kQ4_K, Arithmetic::kF32},
+                           {"f32xq5_k", RowFormat::kF32, WeightFormat::kQ5_K, Arithmetic::kF32},
+                           {"f32xq6_k", RowFormat::kF32, WeightFormat::kQ6_K, Arithmetic::kF32},
+                           {"bf16xq4_k", RowFormat::kBF16, WeightFormat::kQ4_K, Arithmetic::kBf16}};
 
 void RunGemm(benchmark::State& state, Isa isa, const Kind& kind, int64_t num_rows, Shape shape, int num_threads) {
   const KernelTable& table = KernelsFor(isa);

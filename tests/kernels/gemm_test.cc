@@ -29,7 +29,11 @@ struct Kind {
 constexpr Kind kKinds[] = {{RowFormat::kF32, WeightFormat::kF32},   {RowFormat::kF32, WeightFormat::kF16},
                            {RowFormat::kF32, WeightFormat::kBF16},  {RowFormat::kBF16, WeightFormat::kBF16},
                            {RowFormat::kInt8, WeightFormat::kInt8}, {RowFormat::kInt8, WeightFormat::kHqq4},
-                           {RowFormat::kInt8, WeightFormat::kHqq3}};
+                           {RowFormat::kInt8, WeightFormat::kHqq3}, {RowFormat::kF32, WeightFormat::kFp8},
+                           {RowFormat::kF32, WeightFormat::kMxfp4}, {RowFormat::kF32, WeightFormat::kQ8_0},
+                           {RowFormat::kF32, WeightFormat::kQ4_0},  {RowFormat::kF32, WeightFormat::kQ4_K},
+                           {RowFormat::kF32, WeightFormat::kQ5_K},  {RowFormat::kF32, WeightFormat::kQ6_K},
+                           {RowFormat::kBF16, WeightFormat::kQ4_K}, {RowFormat::kBF16, WeightFormat::kFp8}};
 
 using PrepareRowsFunction = void (*)(const PrepareRowsArgs&);
 using GemmFunction = void (*)(const GemmArgs&);
@@ -108,9 +112,9 @@ void ExpectCloseToReference(const GemmData& data, std::span<const float> actual)
     for (int64_t row = 0; row < num_rows; ++row) {
       double magnitude = std::abs(data.bias[static_cast<size_t>(col)]);
       for (int64_t k = 0; k < inner_dim; ++k) {
-        magnitude +=
-            std::abs(data.source[static_cast<size_t>(row * data.source_stride + k)]) *
-            (IsFloat(data.kind.w_format) ? std::abs(static_cast<double>(w[static_cast<size_t>(k)])) : 8 * largest);
+        magnitude += std::abs(data.source[static_cast<size_t>(row * data.source_stride + k)]) *
+                     (TakesInt8Rows(data.kind.w_format) ? 8 * largest
+                                                        : std::abs(static_cast<double>(w[static_cast<size_t>(k)])));
       }
       const size_t idx = static_cast<size_t>(row * data.y_stride + col);
       ASSERT_NEAR(actual[idx], expected[idx], roundings * std::numeric_limits<float>::epsilon() * magnitude)
@@ -138,7 +142,7 @@ class GemmTest : public ::testing::TestWithParam<Isa> {
 TEST_P(GemmTest, FloatWeightsFollowTheOrderOfTheHeader) {
   for (const int64_t inner_dim : kInnerDims) {
     for (const Kind& kind : kKinds) {
-      if (!IsFloat(kind.w_format)) continue;
+      if (TakesInt8Rows(kind.w_format)) continue;
       const GemmData data({5, 9, inner_dim}, kind);
       const std::vector<float> y = data.Run(table_);
       std::vector<float> expected, w(static_cast<size_t>(inner_dim));
@@ -149,6 +153,9 @@ TEST_P(GemmTest, FloatWeightsFollowTheOrderOfTheHeader) {
         }
         for (int64_t col = 0; col < 9; ++col) {
           UnpackColumn(kind.w_format, data.w.data(), col, inner_dim, w.data());
+          if (kind.x_format == RowFormat::kBF16) {
+            for (float& value : w) value = ToFloat(ToBF16(value));
+          }
           expected.push_back(FloatSum(x, w) + data.bias[static_cast<size_t>(col)]);
         }
       }
@@ -241,7 +248,9 @@ TEST_P(GemmTest, GivesTheBitsOfTheScalarKernels) {
 
 TEST_P(GemmTest, GivesTheSameBitsForEachStoredTypeOfTheSameWeights) {
   for (const int64_t inner_dim : kInnerDims) {
-    for (const WeightFormat format : {WeightFormat::kF16, WeightFormat::kBF16}) {
+    for (const WeightFormat format :
+         {WeightFormat::kF16, WeightFormat::kBF16, WeightFormat::kFp8, WeightFormat::kMxfp4, WeightFormat::kQ8_0,
+          WeightFormat::kQ4_0, WeightFormat::kQ4_K, WeightFormat::kQ5_K, WeightFormat::kQ6_K}) {
       const GemmData narrow({7, 13, inner_dim}, {RowFormat::kF32, format});
       GemmData wide({7, 13, inner_dim}, {RowFormat::kF32, WeightFormat::kF32});
       std::vector<float> values(static_cast<size_t>(13 * inner_dim));

@@ -13,6 +13,7 @@
 #include <gtest/gtest.h>
 
 #include "penstock/kernels/kernels.h"
+#include "penstock/tensor/block_formats.h"
 
 namespace penstock::kernels {
 
@@ -86,6 +87,27 @@ class AlignedBytes {
   std::vector<CacheLine> lines_;
 };
 
+// Random blocks whose scales are numbers of a middling size.
+inline void FillBlocks(WeightFormat format, std::span<std::byte> target, std::mt19937& generator) {
+  for (std::byte& byte : target) byte = static_cast<std::byte>(generator());
+  for (size_t block = 0; block < target.size(); block += static_cast<size_t>(BlockBytes(format))) {
+    const auto put_half = [&](size_t offset) {
+      const auto bits = static_cast<uint16_t>(0x1C00 + generator() % 0x0C00);
+      std::memcpy(target.data() + block + offset, &bits, 2);
+    };
+    if (format == WeightFormat::kFp8) {
+      const float scale = 0.001f * static_cast<float>(1 + generator() % 100);
+      std::memcpy(target.data() + block, &scale, 4);
+      for (size_t i = 4; i < 132; ++i) target[block + i] &= std::byte{0xF7};  // no NaN
+    } else if (format == WeightFormat::kMxfp4) {
+      target[block] = static_cast<std::byte>(118 + generator() % 6);
+    } else {
+      put_half(format == WeightFormat::kQ6_K ? 208 : 0);
+      if (format == WeightFormat::kQ4_K || format == WeightFormat::kQ5_K) put_half(2);
+    }
+  }
+}
+
 // A packed matrix [num_cols, inner_dim] of any format: random values, or random codes with sensible scales.
 inline AlignedBytes RandomPacked(WeightFormat format, int64_t num_cols, int64_t inner_dim, uint32_t seed) {
   const auto panel_bytes = static_cast<int64_t>(PanelBytes(format, inner_dim));
@@ -99,6 +121,11 @@ inline AlignedBytes RandomPacked(WeightFormat format, int64_t num_cols, int64_t 
       const StoredValues values(DtypeOf(format), RandomFloats(cols * inner_dim, seed + static_cast<uint32_t>(panel)),
                                 1);
       PackPanel(DtypeOf(format), values.data(), cols, inner_dim, format, target);
+      continue;
+    }
+    if (IsBlocks(format)) {
+      const int64_t cols = std::min(kPanelCols, num_cols - panel * kPanelCols);
+      FillBlocks(format, {target, static_cast<size_t>(cols * panel_bytes / kPanelCols)}, generator);
       continue;
     }
     for (int64_t i = 0; i < panel_bytes; ++i) target[i] = static_cast<std::byte>(generator());

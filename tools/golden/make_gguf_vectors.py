@@ -11,14 +11,15 @@ import sys
 import gguf
 import numpy as np
 
-NUM_BLOCKS = {"Q8_0": 64, "Q4_0": 64, "Q4_K": 16, "Q6_K": 16}
-SCALES = {"Q8_0": [0], "Q4_0": [0], "Q4_K": [0, 2], "Q6_K": [208]}  # offsets of the f16 scales in a block
+NUM_BLOCKS = {"Q8_0": 64, "Q4_0": 64, "Q4_K": 16, "Q6_K": 16, "Q5_K": 16, "MXFP4": 256}
+# Offsets of the f16 scales in a block.
+SCALES = {"Q8_0": [0], "Q4_0": [0], "Q4_K": [0, 2], "Q6_K": [208], "Q5_K": [0, 2], "MXFP4": []}
 # Zeros, denormals, the least normal number, the largest, infinities and NaN: few random bytes are one of them.
 ODD_SCALES = [0x0000, 0x8000, 0x0001, 0x83FF, 0x0400, 0x7BFF, 0x7C00, 0xFC00, 0x7E00, 0xFFFF]
 
 README = """# Blocks of GGUF
 
-Made by `tools/golden/make_gguf_vectors.py` with gguf {gguf} and numpy {numpy}; read by `tests/tensor/gguf_blocks_test.cc`.
+Made by `tools/golden/make_gguf_vectors.py` with gguf {gguf} and numpy {numpy}; read by `tests/tensor/block_formats_test.cc`.
 Everything is little-endian.
 
 - `<type>.blocks`: random bytes as blocks of that type. The first blocks have f16 scales that are zero, denormal, the least
@@ -36,6 +37,8 @@ def random_blocks(name, rng):
         for shift, offset in enumerate(SCALES[name]):
             odd = ODD_SCALES[(block + 3 * shift) % len(ODD_SCALES)]
             blocks[block, offset:offset + 2] = odd & 0xFF, odd >> 8
+    if name == "MXFP4":
+        blocks[:, 0] = np.arange(256)  # every power of two
     return blocks
 
 

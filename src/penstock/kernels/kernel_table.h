@@ -5,7 +5,8 @@
 //
 // The law of sums. Every output is summed in an order that depends on its own inner dimension alone, so its bits depend
 // neither on the other rows, nor on how the work was split, nor on the instruction set:
-//   - an output of a GEMM with float weights is one accumulator that starts at 0 and takes, for each pair of inputs
+//   - an output of a GEMM with float weights, or with weights in block formats as floats, is one accumulator that
+//   starts at 0 and takes, for each pair of inputs
 //     (2i, 2i + 1) in increasing i, first k = 2i + 1 and then k = 2i with one fused multiply-add each; a lacking last
 //     input is 0 times 0. This is the order that Intel gives for VDPBF16PS, which also takes denormal inputs and
 //     results as zero: AVX512-BF16 machines differ there, and only there. A machine whose instruction proves to sum
@@ -67,8 +68,9 @@ struct PrepareRowsArgs {
 };
 
 // y[row, col] = sum over k of x[row, k] * w[col, k], + bias[col] after the sum when bias is not null.
-// kBF16 rows go with kBF16 weights, kInt8 rows with the quantised formats and with no other. The bits for kF32 rows and
-// weights stored as bf16 or f16 are those for the same weights stored as f32.
+// kInt8 rows go with weights that take them (TakesInt8Rows) and with no other, kBF16 rows with kBF16 and with block
+// formats, whose weights are rounded to bf16 for them. The bits for kF32 rows and weights stored as bf16, f16 or blocks
+// are those for the same weights stored as f32.
 struct GemmArgs {
   int64_t num_rows;   // M
   int64_t num_cols;   // N
@@ -77,7 +79,7 @@ struct GemmArgs {
   const std::byte* x;  // [num_rows]
   int64_t x_stride_bytes;
   WeightFormat w_format;
-  const std::byte* w;   // panels of w [num_cols, inner_dim] (tensor/packed_matrix.h), aligned to 64 bytes
+  const std::byte* w;   // panels of w [num_cols, inner_dim] (tensor/packed_matrix.h), aligned to 64 bytes; blocks to 1
   int64_t panel_bytes;  // PanelBytes(w_format, inner_dim)
   const float* bias;    // [num_cols] or null
   float* y;             // [num_rows, num_cols]
@@ -144,8 +146,8 @@ struct StoreKvArgs {
   int64_t values_in_key = 0;  // KvBlock
   const float* k;             // [head_dim]
   const float* v;             // [head_dim]; not read where values_in_key > 0
-  std::byte* block;  // KvBlock (tensor/kv_block.h)
-  int64_t token;     // in the page
+  std::byte* block;           // KvBlock (tensor/kv_block.h)
+  int64_t token;              // in the page
 };
 
 // Query heads that attention takes at once: with several rows, no more of them than fit this number.
@@ -212,7 +214,7 @@ struct KernelTable {
   void (*add)(const float* source, float scale, int64_t count, float* target);
   // Rounds to nearest, ties to even; NaN stays NaN: ToBF16 of tensor/dtype.h, element by element.
   void (*to_bf16)(const float* source, int64_t count, BF16* target);
-  // Exact. The source may start at any byte.
+  // Exact. The source may start at any byte. REQUIRES: IsFloat(dtype).
   void (*to_f32)(Dtype dtype, const std::byte* source, int64_t count, float* target);
 };
 

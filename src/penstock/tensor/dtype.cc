@@ -18,6 +18,8 @@ float LoadFloat(Dtype dtype, const std::byte* source, int64_t idx) {
     case Dtype::kF32: return Load<float>(source, idx);
     case Dtype::kF16: return ToFloat(Load<F16>(source, idx));
     case Dtype::kBF16: return ToFloat(Load<BF16>(source, idx));
+    case Dtype::kF8E4M3: return ToFloat(Load<F8E4M3>(source, idx));
+    case Dtype::kU8: return Load<uint8_t>(source, idx);
   }
   return 0;
 }
@@ -29,6 +31,8 @@ std::string_view DtypeName(Dtype dtype) {
     case Dtype::kF32: return "f32";
     case Dtype::kF16: return "f16";
     case Dtype::kBF16: return "bf16";
+    case Dtype::kF8E4M3: return "f8_e4m3";
+    case Dtype::kU8: return "u8";
   }
   return "unknown";
 }

@@ -8,10 +8,19 @@
 
 namespace penstock {
 
-enum class Dtype : uint8_t { kF32, kF16, kBF16 };
+enum class Dtype : uint8_t {
+  kF32,
+  kF16,
+  kBF16,
+  kF8E4M3,  // codes: numbers once they have their scales
+  kU8,
+};
 
-constexpr uint64_t SizeOf(Dtype dtype) { return dtype == Dtype::kF32 ? 4 : 2; }
-std::string_view DtypeName(Dtype dtype);  // "f32", "f16", "bf16"
+constexpr uint64_t SizeOf(Dtype dtype) {
+  return dtype == Dtype::kF32 ? 4 : dtype == Dtype::kF16 || dtype == Dtype::kBF16 ? 2 : 1;
+}
+constexpr bool IsFloat(Dtype dtype) { return dtype <= Dtype::kBF16; }
+std::string_view DtypeName(Dtype dtype);  // "f32", "f16", "bf16", "f8_e4m3", "u8"
 
 // A bfloat16 is the upper half of a float.
 struct BF16 {
@@ -31,6 +40,18 @@ inline BF16 ToBF16(float x) {
 }
 
 float ToFloat(F16 x);
+
+// Four bits of exponent, three of mantissa, no infinities (OCP 8-bit floating point, E4M3).
+struct F8E4M3 {
+  uint8_t bits;
+};
+// 2^120 takes the exponent's bias from 7 to 127; numbers below the least normal one come right by it, too.
+inline float ToFloat(F8E4M3 x) {
+  const uint32_t magnitude = x.bits & 0x7F;
+  const uint32_t sign = static_cast<uint32_t>(x.bits & 0x80) << 24;
+  if (magnitude == 0x7F) return std::bit_cast<float>(sign | 0x7FC00000);
+  return std::bit_cast<float>(sign | magnitude << 20) * 0x1p120f;
+}
 
 // Converts `count` elements of `dtype` at `source` (no alignment needed) to floats.
 void ToFloats(Dtype dtype, const std::byte* source, std::span<float> target);

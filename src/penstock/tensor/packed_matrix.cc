@@ -6,11 +6,13 @@
 
 #include "penstock/base/check.h"
 #include "penstock/base/checked.h"
+#include "penstock/tensor/block_formats.h"
 
 namespace penstock {
 namespace {
 
-constexpr std::string_view kNames[] = {"f32", "f16", "bf16", "int8", "hqq4", "hqq3"};
+constexpr std::string_view kNames[] = {"f32",   "f16",  "bf16", "int8", "hqq4", "hqq3", "fp8",
+                                       "mxfp4", "q8_0", "q4_0", "q4_k", "q5_k", "q6_k"};
 
 uint64_t HqqGroupBytes(WeightFormat format) {
   return format == WeightFormat::kHqq4 ? kHqq4GroupBytes : kHqq3GroupBytes;
@@ -105,8 +107,9 @@ WeightFormat FormatOf(Dtype dtype) {
     case Dtype::kF32: return WeightFormat::kF32;
     case Dtype::kF16: return WeightFormat::kF16;
     case Dtype::kBF16: return WeightFormat::kBF16;
+    default: break;
   }
-  return WeightFormat::kF32;
+  PENSTOCK_CHECK(false);
 }
 
 Dtype DtypeOf(WeightFormat format) {
@@ -123,11 +126,12 @@ uint64_t PanelBytes(WeightFormat format, int64_t inner_dim) {
     case WeightFormat::kInt8: return CeilDiv(k, kInt8Group) * kInt8BlockBytes;
     case WeightFormat::kHqq4:
     case WeightFormat::kHqq3: return CeilDiv(k, kHqqBlock) * kHqqHeaderBytes + CeilDiv(k, 64) * HqqGroupBytes(format);
+    default: return kPanelCols * BlockRowBytes(format, inner_dim);
   }
-  return 0;
 }
 
 uint64_t PackedBytes(WeightFormat format, int64_t num_cols, int64_t inner_dim) {
+  if (IsBlocks(format)) return static_cast<uint64_t>(num_cols) * BlockRowBytes(format, inner_dim);
   return static_cast<uint64_t>(NumPanels(num_cols)) * PanelBytes(format, inner_dim);
 }
 
@@ -140,11 +144,15 @@ void PackPanel(Dtype dtype, const std::byte* source, int64_t num_cols, int64_t i
   switch (dtype) {
     case Dtype::kF32: return Transpose<uint32_t>(source, num_cols, inner_dim, target);
     case Dtype::kF16: return Transpose<uint16_t>(source, num_cols, inner_dim, target);
-    case Dtype::kBF16: return Transpose<uint32_t>(source, num_cols, inner_dim / 2, target);
+    default: return Transpose<uint32_t>(source, num_cols, inner_dim / 2, target);
   }
 }
 
 void UnpackColumn(WeightFormat format, const std::byte* packed, int64_t col, int64_t inner_dim, float* target) {
+  if (IsBlocks(format)) {
+    return DequantiseRow(format, packed + static_cast<uint64_t>(col) * BlockRowBytes(format, inner_dim),
+                         {target, static_cast<size_t>(inner_dim)});
+  }
   const std::byte* panel = packed + static_cast<uint64_t>(col / kPanelCols) * PanelBytes(format, inner_dim);
   col %= kPanelCols;
   for (int64_t k = 0; k < inner_dim; ++k) {
@@ -175,6 +183,7 @@ void UnpackColumn(WeightFormat format, const std::byte* packed, int64_t col, int
         target[k] = (static_cast<float>(code) - zero) * scale;
         break;
       }
+      default: break;
     }
   }
 }

@@ -14,6 +14,8 @@
 //               high half. A group of kHqq3 is [4][32][4] bytes with the two low bits, inputs 16 i + 4 t + j at bit 2
 //               t, then [2][32][4] bytes with the third bits, inputs 32 i + 4 t + j at bit t. scale = fma(scale code,
 //               scale_step, scale_min), zero likewise, weight = (code - zero) * scale.
+//   block formats (block_formats.h)  the 32 outputs one after the other, each a row of blocks, as files have them; the
+//               outputs that the last panel lacks are lacking
 #pragma once
 
 #include <cstddef>
@@ -25,7 +27,22 @@
 
 namespace penstock {
 
-enum class WeightFormat : uint8_t { kF32, kF16, kBF16, kInt8, kHqq4, kHqq3 };
+enum class WeightFormat : uint8_t {
+  kF32,
+  kF16,
+  kBF16,
+  kInt8,
+  kHqq4,
+  kHqq3,
+  // Block formats (block_formats.h).
+  kFp8,
+  kMxfp4,
+  kQ8_0,
+  kQ4_0,
+  kQ4_K,
+  kQ5_K,
+  kQ6_K,
+};
 
 inline constexpr int64_t kPanelCols = 32;
 inline constexpr int64_t kInt8Group = 128;  // inputs that share a scale
@@ -35,14 +52,17 @@ inline constexpr int64_t kInt8BlockBytes = kInt8Group * kPanelCols + 2 * kPanelC
 inline constexpr int64_t kHqq4GroupBytes = 1024;
 inline constexpr int64_t kHqq3GroupBytes = 768;
 
-std::string_view WeightFormatName(WeightFormat format);  // "f32", "f16", "bf16", "int8", "hqq4", "hqq3"
+std::string_view WeightFormatName(WeightFormat format);  // "f32", "bf16", "int8", "hqq4", "fp8", "q4_k" ...
 std::optional<WeightFormat> WeightFormatOf(std::string_view name);
 constexpr bool IsFloat(WeightFormat format) { return format <= WeightFormat::kBF16; }
+constexpr bool IsBlocks(WeightFormat format) { return format >= WeightFormat::kFp8; }
+// Codes that are multiplied by rows of codes; the others, float or not, are multiplied by floats.
+constexpr bool TakesInt8Rows(WeightFormat format) { return !IsFloat(format) && !IsBlocks(format); }
 WeightFormat FormatOf(Dtype dtype);
 // REQUIRES: IsFloat(format).
 Dtype DtypeOf(WeightFormat format);
 
-// Bytes of one panel, a multiple of 64. REQUIRES: inner_dim >= 1.
+// Bytes of one panel, a multiple of 64 but for block formats. REQUIRES: inner_dim >= 1.
 uint64_t PanelBytes(WeightFormat format, int64_t inner_dim);
 inline int64_t NumPanels(int64_t num_cols) { return (num_cols + kPanelCols - 1) / kPanelCols; }
 uint64_t PackedBytes(WeightFormat format, int64_t num_cols, int64_t inner_dim);

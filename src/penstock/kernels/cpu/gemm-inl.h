@@ -308,26 +308,32 @@ void RunPanel(const GemmArgs& args, const TileBlock& block, int64_t panel, float
   StorePanel<typename Steps::Vec>(args, block.first_row, num_rows, panel, sums);
 }
 
-template <class Steps, template <class, int> class Tile>
-void RunGemm(const GemmArgs& args) {
+// body(block, panel, sums) for all blocks of up to `kMost` tiles and all panels; `sums` has room for a block's.
+template <class Steps, int64_t kMost, class Body>
+void ForEachPanel(const GemmArgs& args, const Body& body) {
   if (args.num_rows == 0) return;
-  alignas(64) float sums[kMaxTiles * Steps::kRows * kPanelCols];
+  alignas(64) float sums[kMost * Steps::kRows * kPanelCols];
   // Tiles as equal as possible: 13 rows are 7 and 6, not 12 and 1.
   const int64_t num_tiles = (args.num_rows + Steps::kRows - 1) / Steps::kRows;
   const EvenParts tile_rows(args.num_rows, num_tiles);
-  const int64_t num_blocks = (num_tiles + kMaxTiles - 1) / kMaxTiles;
+  const int64_t num_blocks = (num_tiles + kMost - 1) / kMost;
   const EvenParts block_tiles(num_tiles, num_blocks);
   int64_t larger_left = tile_rows.num_larger;
   TileBlock block = {.first_row = 0, .num_tiles = 0, .num_larger = 0, .least_rows = tile_rows.least};
   for (int64_t block_idx = 0; block_idx < num_blocks; ++block_idx) {
     block.num_tiles = block_tiles.least + (block_idx < block_tiles.num_larger ? 1 : 0);
     block.num_larger = larger_left < block.num_tiles ? larger_left : block.num_tiles;
-    for (int64_t panel = 0; panel * kPanelCols < args.num_cols; ++panel) {
-      RunPanel<Steps, Tile>(args, block, panel, sums);
-    }
+    for (int64_t panel = 0; panel * kPanelCols < args.num_cols; ++panel) body(block, panel, sums);
     larger_left -= block.num_larger;
     block.first_row += block.num_rows();
   }
+}
+
+template <class Steps, template <class, int> class Tile>
+void RunGemm(const GemmArgs& args) {
+  ForEachPanel<Steps, kMaxTiles>(args, [&](const TileBlock& block, int64_t panel, float* sums) {
+    RunPanel<Steps, Tile>(args, block, panel, sums);
+  });
 }
 
 }  // namespace

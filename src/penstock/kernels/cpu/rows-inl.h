@@ -158,6 +158,7 @@ void ToF32(Dtype dtype, const std::byte* source, int64_t count, float* target) {
     case Dtype::kF32: return WidenTo<V, Dtype::kF32>(source, count, target);
     case Dtype::kF16: return WidenTo<V, Dtype::kF16>(source, count, target);
     case Dtype::kBF16: return WidenTo<V, Dtype::kBF16>(source, count, target);
+    default: return;  // codes
   }
 }
 

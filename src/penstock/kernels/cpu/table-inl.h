@@ -4,6 +4,7 @@
 #include "penstock/kernels/cpu/attention-inl.h"
 #include "penstock/kernels/cpu/exp-inl.h"
 #include "penstock/kernels/cpu/gemm-inl.h"
+#include "penstock/kernels/cpu/gemm_blocks-inl.h"
 #include "penstock/kernels/cpu/gemm_quantised-inl.h"
 #include "penstock/kernels/cpu/prepare-inl.h"
 #include "penstock/kernels/cpu/router-inl.h"
@@ -27,6 +28,7 @@ void Gemm(const GemmArgs& args) {
     case WeightFormat::kInt8: return RunGemm<Int8Steps<Ints>, Int8Tile>(args);
     case WeightFormat::kHqq4: return RunGemm<HqqSteps<Ints, WeightFormat::kHqq4>, HqqTile>(args);
     case WeightFormat::kHqq3: return RunGemm<HqqSteps<Ints, WeightFormat::kHqq3>, HqqTile>(args);
+    default: return GemmOfBlocks<V, Bf16Steps>(args);
   }
 }
 

@@ -86,6 +86,9 @@ void Gemm(const GemmArgs& args) {
   std::vector<float> w(static_cast<size_t>(args.inner_dim));
   for (int64_t col = 0; col < args.num_cols; ++col) {
     UnpackColumn(args.w_format, args.w, col, args.inner_dim, w.data());
+    if (args.x_format == RowFormat::kBF16) {
+      for (float& weight : w) weight = ToFloat(penstock::ToBF16(weight));
+    }
     for (int64_t row = 0; row < args.num_rows; ++row) {
       double sum = args.bias != nullptr ? args.bias[col] : 0.0;
       for (int64_t k = 0; k < args.inner_dim; ++k) {

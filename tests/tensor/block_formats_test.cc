@@ -1,7 +1,7 @@
 // Proves that the block formats of GGUF are read and written bit for bit as the Python package gguf does (golden
 // vectors, tests/tensor/gguf_blocks/README.md), that any bytes are weights of whatever kind, and that weights survive
 // being quantised.
-#include "penstock/tensor/gguf_blocks.h"
+#include "penstock/tensor/block_formats.h"
 
 #include <gtest/gtest.h>
 #include <rapidcheck/gtest.h>
@@ -17,12 +17,21 @@
 #include <string>
 #include <vector>
 
+#include "penstock/tensor/dtype.h"
+
 namespace penstock {
 namespace {
 
-constexpr GgufBlock kTypes[] = {GgufBlock::kQ8_0, GgufBlock::kQ4_0, GgufBlock::kQ4_K, GgufBlock::kQ6_K};
+constexpr WeightFormat kTypes[] = {WeightFormat::kQ8_0, WeightFormat::kQ4_0, WeightFormat::kQ4_K,
+                                   WeightFormat::kQ5_K, WeightFormat::kQ6_K, WeightFormat::kMxfp4};
 constexpr float kInfinity = std::numeric_limits<float>::infinity();
 constexpr float kNaN = std::numeric_limits<float>::quiet_NaN();
+
+std::string GoldenName(WeightFormat type) {
+  std::string name(WeightFormatName(type));
+  std::transform(name.begin(), name.end(), name.begin(), ::toupper);
+  return name;
+}
 
 std::vector<std::byte> ReadGolden(const std::string& name) {
   std::ifstream file(std::string(PENSTOCK_SOURCE_DIR "/tests/tensor/gguf_blocks/") + name, std::ios::binary);
@@ -40,21 +49,21 @@ std::vector<float> ReadGoldenFloats(const std::string& name) {
   return floats;
 }
 
-std::vector<float> Dequantise(GgufBlock type, const std::vector<std::byte>& bytes) {
+std::vector<float> Dequantise(WeightFormat type, const std::vector<std::byte>& bytes) {
   std::vector<float> weights(bytes.size() / BlockBytes(type) * BlockElements(type));
   DequantiseBlocks(type, bytes, weights);
   return weights;
 }
 
-std::vector<std::byte> Quantise(GgufBlock type, const std::vector<float>& weights) {
+std::vector<std::byte> Quantise(WeightFormat type, const std::vector<float>& weights) {
   std::vector<std::byte> bytes(weights.size() / BlockElements(type) * BlockBytes(type));
   QuantiseBlocks(type, weights, bytes);
   return bytes;
 }
 
-TEST(GgufBlocks, WeightsAreThoseOfThePackage) {
-  for (const GgufBlock type : kTypes) {
-    const std::string name(GgufBlockName(type));
+TEST(BlockFormats, WeightsAreThoseOfThePackage) {
+  for (const WeightFormat type : kTypes) {
+    const std::string name(GoldenName(type));
     const std::vector<float> expected = ReadGoldenFloats(name + ".weights");
     const std::vector<float> weights = Dequantise(type, ReadGolden(name + ".blocks"));
     ASSERT_EQ(weights.size(), expected.size()) << name;
@@ -64,73 +73,73 @@ TEST(GgufBlocks, WeightsAreThoseOfThePackage) {
       if (std::isnan(expected[i]) && std::isnan(weights[i])) continue;
       ASSERT_EQ(std::bit_cast<uint32_t>(weights[i]), std::bit_cast<uint32_t>(expected[i])) << name << " weight " << i;
     }
-    EXPECT_GT(num_nan, 0) << name;
+    EXPECT_EQ(num_nan > 0, type != WeightFormat::kMxfp4) << name;  // whose scales cannot be NaN
     EXPECT_LT(num_nan, std::ssize(weights) / 2) << name;
   }
 }
 
-TEST(GgufBlocks, BlocksAreThoseOfThePackage) {
+TEST(BlockFormats, BlocksAreThoseOfThePackage) {
   const std::vector<float> weights = ReadGoldenFloats("weights");
-  for (const GgufBlock type : {GgufBlock::kQ8_0, GgufBlock::kQ4_0}) {
-    const std::string name(GgufBlockName(type));
+  for (const WeightFormat type : {WeightFormat::kQ8_0, WeightFormat::kQ4_0}) {
+    const std::string name(GoldenName(type));
     const std::vector<std::byte> expected = ReadGolden(name + ".quantised");
     ASSERT_GT(expected.size(), 1000u);
     EXPECT_EQ(Quantise(type, weights), expected) << name;
   }
 }
 
-TEST(GgufBlocks, NamesAndSizes) {
-  EXPECT_EQ(GgufBlockName(GgufBlock::kQ4_K), "Q4_K");
-  for (const GgufBlock type : kTypes) {
-    const std::string name(GgufBlockName(type));
+TEST(BlockFormats, NamesAndSizes) {
+  for (const WeightFormat type : kTypes) {
+    const std::string name(GoldenName(type));
     const int64_t num_bytes = std::ssize(ReadGolden(name + ".blocks"));
     EXPECT_EQ(num_bytes % BlockBytes(type), 0) << name;
     EXPECT_EQ(num_bytes / BlockBytes(type) * BlockElements(type), std::ssize(ReadGoldenFloats(name + ".weights")))
         << name;
   }
-  DequantiseBlocks(GgufBlock::kQ8_0, {}, {});  // no blocks are fine
-  QuantiseBlocks(GgufBlock::kQ8_0, {}, {});
+  DequantiseBlocks(WeightFormat::kQ8_0, {}, {});  // no blocks are fine
+  QuantiseBlocks(WeightFormat::kQ8_0, {}, {});
 }
 
-TEST(GgufBlocksDeathTest, BlocksWithARest) {
+TEST(BlockFormatsDeathTest, BlocksWithARest) {
   std::vector<std::byte> bytes(2 * 34);
   std::vector<float> weights(64);
-  EXPECT_DEATH(DequantiseBlocks(GgufBlock::kQ8_0, std::span(bytes).first(67), weights), "check failed");
-  EXPECT_DEATH(DequantiseBlocks(GgufBlock::kQ8_0, bytes, std::span(weights).first(63)), "check failed");
-  EXPECT_DEATH(QuantiseBlocks(GgufBlock::kQ8_0, std::span(weights).first(32), bytes), "check failed");
-  EXPECT_DEATH(QuantiseBlocks(GgufBlock::kQ6_K, {}, {}), "check failed");
+  EXPECT_DEATH(DequantiseBlocks(WeightFormat::kQ8_0, std::span(bytes).first(67), weights), "check failed");
+  EXPECT_DEATH(DequantiseBlocks(WeightFormat::kQ8_0, bytes, std::span(weights).first(63)), "check failed");
+  EXPECT_DEATH(QuantiseBlocks(WeightFormat::kQ8_0, std::span(weights).first(32), bytes), "check failed");
+  EXPECT_DEATH(QuantiseBlocks(WeightFormat::kQ6_K, {}, {}), "check failed");
 }
 
 // Weights of a block lie on as few values as its sub-blocks' codes have, whatever the bytes.
-RC_GTEST_PROP(GgufBlocks, AnyBytesAreWeightsOfTheirCodes, (uint32_t seed)) {
+RC_GTEST_PROP(BlockFormats, AnyBytesAreWeightsOfTheirCodes, (uint32_t seed)) {
   std::mt19937 random(seed);
-  const GgufBlock type = kTypes[seed % 4];
-  const int64_t sub_block = type == GgufBlock::kQ6_K ? 16 : 32;
+  const WeightFormat type = kTypes[seed % std::size(kTypes)];
+  const int64_t sub_block = type == WeightFormat::kQ6_K ? 16 : 32;
   std::vector<std::byte> bytes(static_cast<size_t>(BlockBytes(type)) * (1 + random() % 3));
   for (std::byte& byte : bytes) byte = static_cast<std::byte>(random());
   const std::vector<float> weights = Dequantise(type, bytes);
   for (size_t start = 0; start < weights.size(); start += sub_block) {
     std::vector<float> values(weights.begin() + start, weights.begin() + start + sub_block);
     const bool broken = std::any_of(values.begin(), values.end(), [](float x) { return !std::isfinite(x); });
-    if (broken || type == GgufBlock::kQ8_0) continue;
+    if (broken || type == WeightFormat::kQ8_0) continue;
     std::sort(values.begin(), values.end());
     values.erase(std::unique(values.begin(), values.end()), values.end());
-    RC_ASSERT(values.size() <= 16u || type == GgufBlock::kQ6_K);
+    RC_ASSERT(values.size() <= (type == WeightFormat::kQ6_K ? 64u : type == WeightFormat::kQ5_K ? 32u : 16u));
+    if (type == WeightFormat::kMxfp4) continue;
     RC_ASSERT(std::all_of(values.begin(), values.end(), [](float x) { return std::abs(x) < 65504.0f * 128 * 33; }));
   }
 }
 
 // Within half a step, and f16's rounding of the step for each of up to `levels` steps. Q4_0 has no code for the largest
 // weight's opposite: it is off by a step.
-RC_GTEST_PROP(GgufBlocks, WeightsSurvive, (uint32_t seed)) {
+RC_GTEST_PROP(BlockFormats, WeightsSurvive, (uint32_t seed)) {
   std::mt19937 random(seed);
   std::normal_distribution<float> normal(0, std::ldexp(1.0f, static_cast<int>(seed % 16) - 10));
   std::vector<float> weights(32);
   for (float& weight : weights) weight = normal(random);
   float largest = 0;
   for (const float weight : weights) largest = std::max(largest, std::abs(weight));
-  const std::vector<float> from_8 = Dequantise(GgufBlock::kQ8_0, Quantise(GgufBlock::kQ8_0, weights));
-  const std::vector<float> from_4 = Dequantise(GgufBlock::kQ4_0, Quantise(GgufBlock::kQ4_0, weights));
+  const std::vector<float> from_8 = Dequantise(WeightFormat::kQ8_0, Quantise(WeightFormat::kQ8_0, weights));
+  const std::vector<float> from_4 = Dequantise(WeightFormat::kQ4_0, Quantise(WeightFormat::kQ4_0, weights));
   constexpr float kLeastHalf = 1.0f / (1 << 24);  // the spacing of f16's denormals
   for (size_t i = 0; i < weights.size(); ++i) {
     const float of_scale = largest / 2048;
@@ -138,12 +147,12 @@ RC_GTEST_PROP(GgufBlocks, WeightsSurvive, (uint32_t seed)) {
     RC_ASSERT(std::abs(from_4[i] - weights[i]) <= largest / 8 * 1.001f + of_scale + 8 * kLeastHalf);
   }
   // What is on the grid stays there.
-  RC_ASSERT(Dequantise(GgufBlock::kQ4_0, Quantise(GgufBlock::kQ4_0, from_4)) == from_4);
+  RC_ASSERT(Dequantise(WeightFormat::kQ4_0, Quantise(WeightFormat::kQ4_0, from_4)) == from_4);
 }
 
 // What gguf leaves to the machine: blocks with NaN and infinities are NaN (or infinite), tiny ones are 0.
-TEST(GgufBlocks, OddWeightsAreDefined) {
-  for (const GgufBlock type : {GgufBlock::kQ8_0, GgufBlock::kQ4_0}) {
+TEST(BlockFormats, OddWeightsAreDefined) {
+  for (const WeightFormat type : {WeightFormat::kQ8_0, WeightFormat::kQ4_0}) {
     for (const float odd : {kNaN, kInfinity, -kInfinity}) {
       for (const size_t place : {0u, 13u, 31u}) {
         std::vector<float> weights(32, 1.0f);
@@ -153,6 +162,60 @@ TEST(GgufBlocks, OddWeightsAreDefined) {
     }
     const std::vector<float> tiny(32, -std::numeric_limits<float>::denorm_min());
     for (const float weight : Dequantise(type, Quantise(type, tiny))) EXPECT_EQ(weight, 0);
+  }
+}
+
+// OCP's table of E4M3: exponent bias 7, no infinities, one NaN of each sign.
+TEST(Fp8, EveryCode) {
+  for (int bits = 0; bits < 256; ++bits) {
+    const float found = ToFloat(F8E4M3{static_cast<uint8_t>(bits)});
+    const int exponent = bits >> 3 & 15, mantissa = bits & 7;
+    if (exponent == 15 && mantissa == 7) {
+      EXPECT_TRUE(std::isnan(found)) << bits;
+      continue;
+    }
+    const double magnitude =
+        exponent == 0 ? mantissa * std::ldexp(1.0, -9) : (8 + mantissa) * std::ldexp(1.0, exponent - 10);
+    EXPECT_EQ(found, bits < 128 ? magnitude : -magnitude) << bits;
+    EXPECT_EQ(std::signbit(found), bits >= 128) << bits;
+  }
+  EXPECT_EQ(ToFloat(F8E4M3{0x7E}), 448);
+  EXPECT_EQ(ToFloat(F8E4M3{0x01}), std::ldexp(1.0f, -9));
+}
+
+TEST(Fp8, RowsOfCodesAndScales) {
+  std::vector<std::byte> codes(300);
+  for (size_t i = 0; i < codes.size(); ++i) codes[i] = static_cast<std::byte>(i * 7);
+  const std::vector<float> scales = {0.5f, kInfinity, -3e-40f};  // one of them denormal
+  std::vector<std::byte> row(BlockRowBytes(WeightFormat::kFp8, 300), std::byte{0xAA});
+  ASSERT_EQ(row.size(), 3u * 132);
+  MakeFp8Row(codes, scales, row.data());
+  std::vector<float> weights(300);
+  DequantiseRow(WeightFormat::kFp8, row.data(), weights);
+  for (size_t i = 0; i < weights.size(); ++i) {
+    const float expected = ToFloat(F8E4M3{static_cast<uint8_t>(codes[i])}) * scales[i / 128];
+    if (std::isnan(expected)) {
+      EXPECT_TRUE(std::isnan(weights[i])) << i;
+    } else {
+      EXPECT_EQ(weights[i], expected) << i;
+    }
+  }
+  EXPECT_TRUE(std::all_of(row.begin() + 2 * 132 + 4 + 44, row.end(), [](std::byte x) { return x == std::byte{0}; }));
+}
+
+TEST(Mxfp4, RowsOfCodesAndPowers) {
+  const std::vector<std::byte> powers = {std::byte{127}, std::byte{0}, std::byte{255}};
+  std::vector<std::byte> codes(48);
+  for (size_t i = 0; i < codes.size(); ++i) codes[i] = static_cast<std::byte>(i * 37 + 5);
+  std::vector<std::byte> row(BlockRowBytes(WeightFormat::kMxfp4, 96));
+  MakeMxfp4Row(codes, powers, row.data());
+  std::vector<float> weights(96);
+  DequantiseRow(WeightFormat::kMxfp4, row.data(), weights);
+  constexpr double kValues[] = {0, 0.5, 1, 1.5, 2, 3, 4, 6};
+  for (size_t i = 0; i < weights.size(); ++i) {
+    const int code = static_cast<int>(codes[i / 2]) >> (i % 2 * 4) & 15;
+    const double value = (code < 8 ? 1 : -1) * kValues[code % 8];
+    EXPECT_EQ(weights[i], static_cast<float>(std::ldexp(value, static_cast<int>(powers[i / 32]) - 127))) << i;
   }
 }
 

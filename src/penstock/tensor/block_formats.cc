@@ -1,0 +1,243 @@
+#include "penstock/tensor/block_formats.h"
+
+#include <algorithm>
+#include <bit>
+#include <cmath>
+#include <cstring>
+
+#include "penstock/base/check.h"
+#include "penstock/tensor/dtype.h"
+
+namespace penstock {
+namespace {
+
+uint32_t Byte(const std::byte* source, int64_t idx) { return static_cast<uint32_t>(source[idx]); }
+float SignedByte(const std::byte* source, int64_t idx) { return static_cast<float>(static_cast<int8_t>(source[idx])); }
+
+float LoadF16(const std::byte* source) {
+  return ToFloat(F16{static_cast<uint16_t>(Byte(source, 0) | Byte(source, 1) << 8)});
+}
+
+// Rounds to nearest, ties to even; NaN stays NaN.
+void StoreF16(float x, std::byte* target) {
+  const uint32_t bits = std::bit_cast<uint32_t>(x);
+  const uint32_t magnitude = bits & 0x7FFFFFFF;
+  uint32_t half = 0;
+  if (magnitude > 0x7F800000) {
+    half = 0x7E00;
+  } else if (magnitude >= 0x477FF000) {  // 65520, half way to what would be the next number
+    half = 0x7C00;
+  } else if (magnitude < 0x38800000) {  // below the least normal number: one unit is the last bit of floats from 0.5 on
+    half = std::bit_cast<uint32_t>(std::bit_cast<float>(magnitude) + 0.5f) - std::bit_cast<uint32_t>(0.5f);
+  } else {
+    half = (magnitude + 0xFFF + (magnitude >> 13 & 1) - (112u << 23)) >> 13;
+  }
+  half |= bits >> 16 & 0x8000;
+  target[0] = static_cast<std::byte>(half & 0xFF);
+  target[1] = static_cast<std::byte>(half >> 8);
+}
+
+void DequantiseQ8_0(const std::byte* source, float* target) {
+  const float scale = LoadF16(source);
+  for (int64_t i = 0; i < 32; ++i) target[i] = SignedByte(source, 2 + i) * scale;
+}
+
+void DequantiseQ4_0(const std::byte* source, float* target) {
+  const float scale = LoadF16(source);
+  for (int64_t i = 0; i < 16; ++i) {
+    const uint32_t codes = Byte(source, 2 + i);
+    target[i] = scale * (static_cast<float>(codes & 15) - 8);
+    target[i + 16] = scale * (static_cast<float>(codes >> 4) - 8);
+  }
+}
+
+// Of each 64 weights, the first 32 have the low halves of 32 bytes and the others the high halves.
+void DequantiseQ4_K(const std::byte* source, float* target) {
+  const KGroups groups = ReadKGroups(source);
+  const std::byte* codes = source + 16;
+  for (int64_t i = 0; i < 256; ++i) {
+    const uint32_t code = Byte(codes, i / 64 * 32 + i % 32) >> (i / 32 % 2 * 4) & 15;
+    target[i] = groups.scales[i / 32] * static_cast<float>(code) - groups.minima[i / 32];
+  }
+}
+
+// As those of Q4_K, with a fifth bit: bit g of byte i of 32 is that of weight i of group g.
+void DequantiseQ5_K(const std::byte* source, float* target) {
+  const KGroups groups = ReadKGroups(source);
+  const std::byte* fifths = source + 16;
+  const std::byte* codes = fifths + 32;
+  for (int64_t i = 0; i < 256; ++i) {
+    const uint32_t low = Byte(codes, i / 64 * 32 + i % 32) >> (i / 32 % 2 * 4) & 15;
+    const uint32_t fifth = Byte(fifths, i % 32) >> (i / 32) & 1;
+    target[i] = groups.scales[i / 32] * static_cast<float>(low | fifth << 4) - groups.minima[i / 32];
+  }
+}
+
+// Two halves of 128 weights. In each, weight i has its low 4 bits in byte i % 64 of 64, and its high 2 bits in byte i %
+// 32 of 32.
+void DequantiseQ6_K(const std::byte* source, float* target) {
+  const std::byte* low = source;
+  const std::byte* high = low + 128;
+  const std::byte* scales = high + 64;
+  const float scale_of_scales = LoadF16(scales + 16);
+  for (int64_t i = 0; i < 256; ++i) {
+    const int64_t half = i / 128;
+    const uint32_t low_bits = Byte(low, half * 64 + i % 64) >> (i % 128 / 64 * 4) & 15;
+    const uint32_t high_bits = Byte(high, half * 32 + i % 32) >> (i % 128 / 32 * 2) & 3;
+    const float scale = scale_of_scales * SignedByte(scales, i / 16);
+    target[i] = scale * (static_cast<float>(low_bits | high_bits << 4) - 32);
+  }
+}
+
+void DequantiseFp8(const std::byte* source, float* target) {
+  float scale;
+  std::memcpy(&scale, source, sizeof(scale));
+  for (int64_t i = 0; i < 128; ++i) target[i] = ToFloat(F8E4M3{static_cast<uint8_t>(source[4 + i])}) * scale;
+}
+
+void DequantiseMxfp4(const std::byte* source, float* target) {
+  const float scale = HalfPower(static_cast<uint8_t>(source[0]));
+  for (int64_t i = 0; i < 16; ++i) {
+    const uint32_t codes = Byte(source, 1 + i);
+    target[i] = scale * static_cast<float>(kE2M1Halves[codes & 15]);
+    target[i + 16] = scale * static_cast<float>(kE2M1Halves[codes >> 4]);
+  }
+}
+
+void DequantiseBlock(WeightFormat format, const std::byte* source, float* target) {
+  switch (format) {
+    case WeightFormat::kFp8: return DequantiseFp8(source, target);
+    case WeightFormat::kMxfp4: return DequantiseMxfp4(source, target);
+    case WeightFormat::kQ8_0: return DequantiseQ8_0(source, target);
+    case WeightFormat::kQ4_0: return DequantiseQ4_0(source, target);
+    case WeightFormat::kQ4_K: return DequantiseQ4_K(source, target);
+    case WeightFormat::kQ5_K: return DequantiseQ5_K(source, target);
+    case WeightFormat::kQ6_K: return DequantiseQ6_K(source, target);
+    default: PENSTOCK_CHECK(false);
+  }
+}
+
+// 1 / scale, or 0 where no code means anything: the scale is 0, NaN, infinite or the inverse of nothing finite.
+float Inverse(float scale) {
+  const float inverse = 1 / scale;
+  return std::isfinite(inverse) ? inverse : 0;
+}
+
+void QuantiseQ8_0(const float* source, std::byte* target) {
+  float largest = 0;
+  for (int64_t i = 0; i < 32; ++i) {
+    const float magnitude = std::abs(source[i]);
+    if (magnitude > largest || std::isnan(magnitude)) largest = magnitude;  // and a NaN stays
+  }
+  const float scale = largest / 127;
+  const float inverse = Inverse(scale);
+  StoreF16(scale, target);
+  for (int64_t i = 0; i < 32; ++i) {
+    const float code = std::round(source[i] * inverse);
+    target[2 + i] = static_cast<std::byte>(static_cast<int8_t>(std::isnan(code) ? 0 : code));
+  }
+}
+
+void QuantiseQ4_0(const float* source, std::byte* target) {
+  float largest = source[0];  // by magnitude, with its sign; the first of those alike
+  for (int64_t i = 1; i < 32; ++i) {
+    if (std::isnan(largest)) break;
+    if (std::abs(source[i]) > std::abs(largest) || std::isnan(source[i])) largest = source[i];
+  }
+  const float scale = largest / -8;
+  const float inverse = Inverse(scale);
+  const auto encode = [inverse](float weight) {
+    const float exact = weight * inverse + 8.5f;
+    return std::isnan(exact) ? 0u : std::min(static_cast<uint32_t>(exact), 15u);
+  };
+  StoreF16(scale, target);
+  for (int64_t i = 0; i < 16; ++i)
+    target[2 + i] = static_cast<std::byte>(encode(source[i]) | encode(source[i + 16]) << 4);
+}
+
+int64_t NumBlocks(WeightFormat format, size_t num_bytes, size_t num_weights) {
+  PENSTOCK_CHECK(IsBlocks(format));
+  const int64_t num_blocks = static_cast<int64_t>(num_bytes) / BlockBytes(format);
+  PENSTOCK_CHECK(static_cast<int64_t>(num_bytes) == num_blocks * BlockBytes(format));
+  PENSTOCK_CHECK(static_cast<int64_t>(num_weights) == num_blocks * BlockElements(format));
+  return num_blocks;
+}
+
+}  // namespace
+
+// Bytes 0 to 3 hold the low 6 bits of scales 0 to 3, bytes 4 to 7 those of minima 0 to 3; bytes 8 to 11 the low 4 bits
+// of scales and minima 4 to 7, whose high 2 bits are the high bits of bytes 0 to 7.
+KGroups ReadKGroups(const std::byte* block) {
+  KGroups groups;
+  const float scale = LoadF16(block), scale_of_minima = LoadF16(block + 2);
+  const std::byte* packed = block + 4;
+  for (int64_t i = 0; i < 4; ++i) {
+    const uint32_t of_scale = Byte(packed, i), of_min = Byte(packed, i + 4), of_both = Byte(packed, i + 8);
+    groups.scales[i] = scale * static_cast<float>(of_scale & 63);
+    groups.minima[i] = scale_of_minima * static_cast<float>(of_min & 63);
+    groups.scales[i + 4] = scale * static_cast<float>((of_both & 15) | of_scale >> 6 << 4);
+    groups.minima[i + 4] = scale_of_minima * static_cast<float>(of_both >> 4 | of_min >> 6 << 4);
+  }
+  return groups;
+}
+
+float HalfPower(uint8_t power) {
+  return std::bit_cast<float>(power < 2 ? 0x00200000u << power : static_cast<uint32_t>(power - 1) << 23);
+}
+
+void DequantiseBlocks(WeightFormat format, std::span<const std::byte> source, std::span<float> target) {
+  const int64_t num_blocks = NumBlocks(format, source.size(), target.size());
+  for (int64_t block = 0; block < num_blocks; ++block) {
+    DequantiseBlock(format, source.data() + block * BlockBytes(format), target.data() + block * BlockElements(format));
+  }
+}
+
+void DequantiseRow(WeightFormat format, const std::byte* row, std::span<float> target) {
+  const auto elements = static_cast<size_t>(BlockElements(format));
+  for (; target.size() >= elements; target = target.subspan(elements)) {
+    DequantiseBlock(format, row, target.data());
+    row += BlockBytes(format);
+  }
+  if (target.empty()) return;
+  float last[256];
+  DequantiseBlock(format, row, last);
+  std::copy_n(last, target.size(), target.data());
+}
+
+void QuantiseBlocks(WeightFormat format, std::span<const float> source, std::span<std::byte> target) {
+  PENSTOCK_CHECK(format == WeightFormat::kQ8_0 || format == WeightFormat::kQ4_0);
+  const int64_t num_blocks = NumBlocks(format, target.size(), source.size());
+  for (int64_t block = 0; block < num_blocks; ++block) {
+    const float* weights = source.data() + block * BlockElements(format);
+    std::byte* bytes = target.data() + block * BlockBytes(format);
+    format == WeightFormat::kQ8_0 ? QuantiseQ8_0(weights, bytes) : QuantiseQ4_0(weights, bytes);
+  }
+}
+
+void MakeFp8Row(std::span<const std::byte> codes, std::span<const float> scales, std::byte* target) {
+  constexpr size_t kCodes = 128;
+  PENSTOCK_CHECK(scales.size() == (codes.size() + kCodes - 1) / kCodes);
+  for (const float scale : scales) {
+    const std::span<const std::byte> own = codes.first(std::min(codes.size(), kCodes));
+    codes = codes.subspan(own.size());
+    std::memcpy(target, &scale, sizeof(scale));
+    std::memset(std::copy(own.begin(), own.end(), target + sizeof(scale)), 0, kCodes - own.size());
+    target += sizeof(scale) + kCodes;
+  }
+}
+
+void MakeMxfp4Row(std::span<const std::byte> codes, std::span<const std::byte> powers, std::byte* target) {
+  PENSTOCK_CHECK(codes.size() == 16 * powers.size());
+  for (size_t block = 0; block < powers.size(); ++block) {
+    const std::byte* own = codes.data() + 16 * block;
+    *target++ = powers[block];
+    // Weights i and i + 16 share a byte.
+    for (size_t i = 0; i < 16; ++i) {
+      const int shift = i % 2 == 0 ? 0 : 4;
+      const std::byte low = own[i / 2] >> shift & std::byte{15}, high = own[8 + i / 2] >> shift & std::byte{15};
+      *target++ = low | high << 4;
+    }
+  }
+}
+
+}  // namespace penstock
