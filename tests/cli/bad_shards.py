@@ -123,7 +123,7 @@ def extent_rows():
         yield "S7", name, spoiled(tensor_field("shape", shape), f"tensor '{FIRST}'")
     yield "S7", "nested", spoiled(tensor_field("shape", [[300], 16]), r"header: byte \d+: .*(too deep|must hold integers)")
     for dtype in ("F4", "F8_E8M0", "F8_E4M3", "I8", "U8", "BOOL", "F64", "f32", "", "X" * 1000):
-        yield "S8", f"dtype {dtype[:8]}", spoiled(tensor_field("dtype", dtype), "not supported: expected F32, F16 or BF16")
+        yield "S8", f"dtype {dtype[:8]}", spoiled(tensor_field("dtype", dtype), "not supported: expected F32, F16, BF16")
     yield "S8", "dtype number", spoiled(tensor_field("dtype", 7), "dtype must be a string")
     for field in ("dtype", "shape", "data_offsets"):
         yield "S8", f"no {field}", spoiled(header_edit(lambda header, field=field: header[FIRST].pop(field) and None),

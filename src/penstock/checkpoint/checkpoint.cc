@@ -41,10 +41,6 @@ absl::Status NoWeights(const ModelFolder& folder, const std::vector<std::string>
   if (const std::string shard = FirstWithSuffix(entries, {".safetensors"}); !shard.empty()) {
     return ModelError("{}; found '{}', but no index that says what it holds: download {} too", what, shard, kIndexFile);
   }
-  if (const std::string gguf = FirstWithSuffix(entries, {".gguf"}); !gguf.empty()) {
-    return ModelError("{}; found '{}', but GGUF is not read: use the model's Hugging Face folder (safetensors)", what,
-                      gguf);
-  }
   if (const std::string pickle = FirstWithSuffix(entries, {".bin", ".pt", ".pth", ".ckpt"}); !pickle.empty()) {
     return ModelError(
         "{}; found '{}', but pickle is not read, as it can run code; convert it to safetensors "
@@ -121,8 +117,18 @@ absl::StatusOr<Checkpoint> Checkpoint::OpenPacked(const ModelFolder& folder) {
                       file.path, file.size_bytes, index->weights_bytes);
   }
   checkpoint.files_.push_back(std::move(file));
+  checkpoint.format_ = Format::kPacked;
   checkpoint.quantize_ = index->quantize;
   checkpoint.tensors_ = std::move(index->tensors);
+  PENSTOCK_RETURN_IF_ERROR(checkpoint.SortNames());
+  return checkpoint;
+}
+
+absl::StatusOr<Checkpoint> Checkpoint::FromGguf(Gguf gguf) {
+  Checkpoint checkpoint;
+  checkpoint.format_ = Format::kGguf;
+  checkpoint.files_ = std::move(gguf.files);
+  checkpoint.tensors_ = std::move(gguf.tensors);
   PENSTOCK_RETURN_IF_ERROR(checkpoint.SortNames());
   return checkpoint;
 }
@@ -130,12 +136,6 @@ absl::StatusOr<Checkpoint> Checkpoint::OpenPacked(const ModelFolder& folder) {
 absl::StatusOr<Checkpoint> Checkpoint::Open(const ModelFolder& folder) {
   if (folder.Has(kPackedIndexFile)) return OpenPacked(folder);
   const std::vector<std::string> entries = folder.List();
-  const std::string gguf = FirstWithSuffix(entries, {".gguf"});
-  const std::string safetensors = FirstWithSuffix(entries, {".safetensors"});
-  if (!gguf.empty() && !safetensors.empty()) {
-    return UsageError("{}: the folder holds two formats ('{}' and '{}'): keep one of them in it", folder.path(), gguf,
-                      safetensors);
-  }
   const bool is_single = folder.Has(kSingleFile);
   if (!is_single && !folder.Has(kIndexFile)) return NoWeights(folder, entries);
   ShardIndex index;

@@ -1,4 +1,4 @@
-// A catalogue of the named tensors of a model folder: one or many safetensors shards, or a packed store.
+// A catalogue of the named tensors of a model folder: one or many safetensors shards, a packed store, or GGUF.
 #pragma once
 
 #include <string>
@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "penstock/checkpoint/gguf.h"
 #include "penstock/checkpoint/model_folder.h"
 #include "penstock/checkpoint/safetensors.h"
 
@@ -15,11 +16,14 @@ struct ShardIndex;
 
 class Checkpoint {
  public:
+  enum class Format { kSafetensors, kPacked, kGguf };
+
   // Opens `model.safetensors`, or the shards that `model.safetensors.index.json` names, or a packed store, and
   // validates all their headers against each other and the index. Reads no tensor. What is wrong with the files is
   // kModel and names file and tensor; kUsage when the folder holds two formats; kIo and kResources when the system
   // cannot read or hold them.
   static absl::StatusOr<Checkpoint> Open(const ModelFolder& folder);
+  static absl::StatusOr<Checkpoint> FromGguf(Gguf gguf);
 
   // nullptr when there is no such tensor.
   const TensorInfo* Find(std::string_view name) const;
@@ -31,7 +35,8 @@ class Checkpoint {
   // Memory that the catalogue itself takes.
   uint64_t memory_bytes() const;
 
-  // How a packed store was quantised ("none", "int8", ...); empty for safetensors.
+  Format format() const { return format_; }
+  // How a packed store was quantised ("none", "int8", ...); empty for others.
   const std::string& quantize() const { return quantize_; }
 
   // Digest of config-independent content: names, dtypes, shapes, extents, file sizes, and the checksums of all tensors
@@ -44,6 +49,7 @@ class Checkpoint {
   absl::Status SortNames();                                // refuses a name in two shards
   absl::Status CheckIndex(const ShardIndex& index) const;  // index and shards must agree
 
+  Format format_ = Format::kSafetensors;
   std::string quantize_;
   std::vector<TensorInfo> tensors_;
   std::vector<OpenedFile> files_;

@@ -40,6 +40,12 @@ std::string_view ParentOf(std::string_view path) {
   return path.substr(0, slash);
 }
 
+// Of the path of a file, as it is written.
+std::string FolderOf(std::string_view path) {
+  const size_t slash = path.rfind('/');
+  return slash == 0 ? "/" : std::string(path.substr(0, slash));
+}
+
 std::string_view LastPart(std::string_view path) { return path.substr(path.rfind('/') + 1); }
 
 // The folders that files of the model folder `real_path` may lie in: itself, and for a snapshot of a Hugging
@@ -129,8 +135,15 @@ absl::StatusOr<ModelFolder> ModelFolder::Open(const std::string& path) {
   if (::stat(real_path->c_str(), &info) != 0) {
     return ModelError("{}: cannot open the model folder: {}", path, ErrnoText(errno));
   }
+  // In a Hugging Face cache the name leads elsewhere: the folder is the one that has the name.
+  if (S_ISREG(info.st_mode) && path.ends_with(".gguf")) {
+    PENSTOCK_ASSIGN_OR_RETURN(ModelFolder folder, Open(path.find('/') == std::string::npos ? "." : FolderOf(path)));
+    folder.gguf_name_ = std::string(LastPart(path));
+    return folder;
+  }
   if (!S_ISDIR(info.st_mode)) {
-    return ModelError("{}: expected the folder that holds config.json, found {}", path, KindOf(info.st_mode));
+    return ModelError("{}: expected the folder that holds config.json, or a GGUF file, found {}", path,
+                      KindOf(info.st_mode));
   }
   const UniqueFd fd(::open(real_path->c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
   if (!fd.valid()) return ModelError("{}: cannot read the model folder: {}", path, ErrnoText(errno));

@@ -1,4 +1,5 @@
-// A model folder as untrusted data: files are opened by bare name, inside the folder only.
+// A model folder as untrusted data: files are opened by bare name, inside the folder only. A GGUF file stands for the
+// folder that it lies in.
 //
 // Hugging Face cache snapshots are folders of symlinks into `../../blobs`; those are followed as long as the
 // target stays inside the cache's repository folder (`models--org--name`) or its shared `blobs` folder. Any
@@ -28,11 +29,13 @@ bool IsSafeFileName(std::string_view name);
 
 class ModelFolder {
  public:
-  // Fails with kModel when `path` is not a folder that can be read (kUsage when the path is empty or too
-  // long).
+  // Fails with kModel when `path` is neither a folder that can be read nor a file called *.gguf (kUsage when the path
+  // is empty or too long).
   static absl::StatusOr<ModelFolder> Open(const std::string& path);
 
   const std::string& path() const { return path_; }
+  // Of the GGUF file that was asked for; empty when the folder was.
+  const std::string& gguf_name() const { return gguf_name_; }
 
   // Is there an entry of this name? Says nothing of whether it may be opened.
   bool Has(std::string_view name) const;
@@ -48,7 +51,8 @@ class ModelFolder {
   std::vector<std::string> List() const;
 
  private:
-  std::string path_;                // as given
+  std::string path_;  // as given
+  std::string gguf_name_;
   std::string real_path_;           // without symlinks
   std::vector<std::string> roots_;  // folders that files may lie in, without symlinks
 };

@@ -22,6 +22,8 @@ std::optional<Dtype> DtypeOf(std::string_view name) {
   if (name == "F32") return Dtype::kF32;
   if (name == "F16") return Dtype::kF16;
   if (name == "BF16") return Dtype::kBF16;
+  if (name == "F8_E4M3") return Dtype::kF8E4M3;
+  if (name == "U8") return Dtype::kU8;
   return std::nullopt;
 }
 
@@ -108,7 +110,8 @@ class HeaderListener final : public JsonListener {
     }
     if (place_ != Place::kDtypeValue) return Unexpected("a string");
     const std::optional<Dtype> dtype = DtypeOf(text);
-    if (!dtype.has_value()) return TensorError("dtype '{}' is not supported: expected F32, F16 or BF16", Excerpt(text));
+    if (!dtype.has_value())
+      return TensorError("dtype '{}' is not supported: expected F32, F16, BF16, F8_E4M3 or U8", Excerpt(text));
     tensors_.back().dtype = *dtype;
     place_ = Place::kTensor;
     return absl::OkStatus();

@@ -1,42 +1,142 @@
 #include "penstock/checkpoint/tensor_rows.h"
 
+#include <algorithm>
 #include <cstring>
-#include <vector>
 
 #include "penstock/base/check.h"
+#include "penstock/base/checked.h"
 #include "penstock/base/file.h"
 #include "penstock/base/status.h"
+#include "penstock/tensor/block_formats.h"
 
 namespace penstock {
 namespace {
 
-// Bytes from the start of a tensor's extent to the stored matrix that has a row.
-uint64_t MatrixOffset(const TensorInfo& tensor, int64_t row) {
+// Of `elements` of a row as they are stored.
+uint64_t BytesOf(const TensorInfo& tensor, int64_t elements) {
+  if (tensor.packed.has_value()) {
+    PENSTOCK_CHECK(IsBlocks(*tensor.packed));
+    return BlockRowBytes(*tensor.packed, elements);
+  }
+  // Two codes of four bits share a byte.
+  if (tensor.scales.has_value() && tensor.dtype == Dtype::kU8) return CeilDiv(static_cast<uint64_t>(elements), 2);
+  return static_cast<uint64_t>(elements) * SizeOf(tensor.dtype);
+}
+
+bool IsTransposed(const TensorInfo& tensor) { return tensor.places.has_value() && tensor.places->is_transposed; }
+
+// A row as it is stored has the matrix's inputs, or its rows where it is transposed.
+int64_t StoredElements(const TensorInfo& tensor) {
+  return IsTransposed(tensor) ? tensor.places->stored_rows : RowElements(tensor);
+}
+uint64_t StoredRowBytes(const TensorInfo& tensor) { return BytesOf(tensor, StoredElements(tensor)); }
+
+// Of the matrix that has a row, the first row as they are stored.
+int64_t FirstStoredRow(const TensorInfo& tensor, int64_t row) {
+  return tensor.places.has_value() ? row / MatrixRows(tensor) * tensor.places->matrix_rows : 0;
+}
+
+// Where row `own` of a matrix lies in it.
+int64_t PlaceOf(const TensorInfo& tensor, int64_t own) {
+  if (!tensor.places.has_value()) return own;
   const RowPlaces& places = *tensor.places;
-  const uint64_t stored_row_bytes =
-      places.is_transposed ? static_cast<uint64_t>(places.stored_rows) * SizeOf(tensor.dtype) : RowBytes(tensor);
-  return static_cast<uint64_t>(row / MatrixRows(tensor) * places.matrix_rows) * stored_row_bytes;
+  if (places.head_rows == 0) return places.first + own * places.step;
+  const int64_t of_head = own % places.head_rows, half = places.head_rows / 2;
+  return places.first + own - of_head + (of_head < half ? 2 * of_head : 2 * (of_head - half) + 1);
 }
 
 // Rows of a matrix from where it begins.
 void GatherOfMatrix(const TensorInfo& tensor, const std::byte* stored, int64_t first, int64_t count,
                     std::byte* target) {
-  const uint64_t row_bytes = RowBytes(tensor), element_bytes = SizeOf(tensor.dtype);
-  const RowPlaces places = tensor.places.value_or(RowPlaces{});
-  for (int64_t row = first; row < first + count; ++row) {
-    const auto place = static_cast<uint64_t>(places.first + row * places.step);
-    if (!places.is_transposed) {
-      std::memcpy(target, stored + place * row_bytes, row_bytes);
+  const uint64_t row_bytes = StoredRowBytes(tensor);
+  if (!IsTransposed(tensor)) {
+    for (int64_t row = first; row < first + count; ++row) {
+      std::memcpy(target, stored + static_cast<uint64_t>(PlaceOf(tensor, row)) * row_bytes, row_bytes);
       target += row_bytes;
-      continue;
     }
-    const std::byte* source = stored + place * element_bytes;
+    return;
+  }
+  const uint64_t element_bytes = SizeOf(tensor.dtype);
+  for (int64_t row = first; row < first + count; ++row) {
+    const std::byte* source = stored + static_cast<uint64_t>(PlaceOf(tensor, row)) * element_bytes;
     for (int64_t i = 0; i < RowElements(tensor); ++i) {
       std::memcpy(target, source, element_bytes);
       target += element_bytes;
-      source += static_cast<uint64_t>(places.stored_rows) * element_bytes;
+      source += row_bytes;
     }
   }
+}
+
+// The scales of a row as it is stored, counted from where the tensor's first matrix begins.
+struct ScaleRow {
+  const std::byte* begin;
+  int64_t count;
+};
+ScaleRow ScalesOf(const Scales& scales, const std::byte* all, int64_t stored_row, int64_t elements) {
+  const auto count = static_cast<int64_t>(
+      CeilDiv(static_cast<uint64_t>(elements), static_cast<uint64_t>(BlockElements(scales.format))));
+  const int64_t row = (scales.first_row + stored_row) / scales.block_rows;
+  return {all + static_cast<uint64_t>(row * count) * SizeOf(scales.dtype), count};
+}
+
+void MakeBlockRow(const TensorInfo& tensor, const std::byte* codes, const std::byte* all_scales, int64_t stored_row,
+                  std::byte* target) {
+  const Scales& scales = *tensor.scales;
+  const int64_t elements = StoredElements(tensor);
+  const std::span<const std::byte> own(codes, BytesOf(tensor, elements));
+  const ScaleRow row = ScalesOf(scales, all_scales, stored_row, elements);
+  if (scales.format == WeightFormat::kMxfp4) {
+    return MakeMxfp4Row(own, {row.begin, static_cast<size_t>(row.count)}, target);
+  }
+  std::vector<float> floats(static_cast<size_t>(row.count));
+  ToFloats(scales.dtype, row.begin, floats);
+  MakeFp8Row(own, floats, target);
+}
+
+// One row as it is stored, of elements that are no floats.
+void DequantiseStored(const TensorInfo& tensor, const std::byte* stored, const std::byte* all_scales,
+                      int64_t stored_row, std::span<float> target) {
+  if (tensor.packed.has_value()) return DequantiseRow(*tensor.packed, stored, target);
+  std::vector<std::byte> blocks(BlockRowBytes(tensor.scales->format, std::ssize(target)));
+  MakeBlockRow(tensor, stored, all_scales, stored_row, blocks.data());
+  DequantiseRow(tensor.scales->format, blocks.data(), target);
+}
+
+absl::Status ReadStored(std::span<const OpenedFile> files, const TensorInfo& tensor, int64_t stored_row, int64_t count,
+                        std::vector<std::byte>& stored) {
+  const OpenedFile& file = files[static_cast<size_t>(tensor.file_idx)];
+  const uint64_t row_bytes = StoredRowBytes(tensor);
+  stored.resize(static_cast<uint64_t>(count) * row_bytes);
+  return PreadFully(file.fd.get(), stored, tensor.extent.offset_bytes + static_cast<uint64_t>(stored_row) * row_bytes,
+                    file.path);
+}
+
+absl::Status ReadRowsAsFloats(std::span<const OpenedFile> files, const TensorInfo& tensor, int64_t first, int64_t count,
+                              float* target) {
+  PENSTOCK_ASSIGN_OR_RETURN(const std::vector<std::byte> scales, ReadScales(files, tensor));
+  const int64_t begin = FirstStoredRow(tensor, first), own = first % MatrixRows(tensor);
+  const auto elements = static_cast<size_t>(StoredElements(tensor));
+  std::vector<std::byte> stored;
+  if (!IsTransposed(tensor)) {
+    for (int64_t row = own; row < own + count; ++row) {
+      const int64_t stored_row = begin + PlaceOf(tensor, row);
+      PENSTOCK_RETURN_IF_ERROR(ReadStored(files, tensor, stored_row, 1, stored));
+      DequantiseStored(tensor, stored.data(), scales.data(), stored_row, {target, elements});
+      target += elements;
+    }
+    return absl::OkStatus();
+  }
+  const int64_t num_inputs = RowElements(tensor);
+  PENSTOCK_RETURN_IF_ERROR(ReadStored(files, tensor, begin, num_inputs, stored));
+  std::vector<float> values(elements);
+  for (int64_t input = 0; input < num_inputs; ++input) {
+    DequantiseStored(tensor, stored.data() + static_cast<uint64_t>(input) * StoredRowBytes(tensor), scales.data(),
+                     begin + input, values);
+    for (int64_t row = 0; row < count; ++row) {
+      target[row * num_inputs + input] = values[static_cast<size_t>(PlaceOf(tensor, own + row))];
+    }
+  }
+  return absl::OkStatus();
 }
 
 }  // namespace
@@ -49,9 +149,23 @@ int64_t MatrixRows(const TensorInfo& tensor) {
 
 int64_t RowElements(const TensorInfo& tensor) { return tensor.shape.size() < 2 ? 1 : tensor.shape.back(); }
 
+uint64_t RowBytes(const TensorInfo& tensor) {
+  if (tensor.as_floats) return static_cast<uint64_t>(RowElements(tensor)) * sizeof(float);
+  return BytesOf(tensor, RowElements(tensor));
+}
+
 uint64_t StoredBytes(const TensorInfo& tensor) {
-  if (!tensor.places.has_value()) return tensor.extent.size_bytes;
-  return static_cast<uint64_t>(NumRows(tensor)) * RowBytes(tensor);
+  const uint64_t of_scales = tensor.scales.has_value() ? tensor.scales->extent.size_bytes : 0;
+  if (!tensor.places.has_value()) return tensor.extent.size_bytes + of_scales;
+  const uint64_t rows = static_cast<uint64_t>(NumRows(tensor));
+  const auto all_rows = static_cast<uint64_t>(std::max(1, tensor.places->stored_rows));
+  if (IsTransposed(tensor)) {
+    return static_cast<uint64_t>(NumMatrices(tensor) * RowElements(tensor)) * StoredRowBytes(tensor) *
+               static_cast<uint64_t>(MatrixRows(tensor)) / all_rows +
+           of_scales;
+  }
+  // Others may share the scales.
+  return rows * StoredRowBytes(tensor) + of_scales * std::min(rows, all_rows) / all_rows;
 }
 
 uint64_t PanelsBytes(const TensorInfo& tensor, WeightFormat format) {
@@ -60,37 +174,82 @@ uint64_t PanelsBytes(const TensorInfo& tensor, WeightFormat format) {
 
 void GatherRows(const TensorInfo& tensor, const std::byte* stored, int64_t first, int64_t count, std::byte* target) {
   if (!tensor.places.has_value()) return GatherOfMatrix(tensor, stored, first, count, target);
-  GatherOfMatrix(tensor, stored + MatrixOffset(tensor, first), first % MatrixRows(tensor), count, target);
+  const uint64_t begin = static_cast<uint64_t>(FirstStoredRow(tensor, first)) * StoredRowBytes(tensor);
+  GatherOfMatrix(tensor, stored + begin, first % MatrixRows(tensor), count, target);
 }
 
-absl::Status ReadRows(const OpenedFile& file, const TensorInfo& tensor, int64_t first, int64_t count,
+absl::Status ReadRows(std::span<const OpenedFile> files, const TensorInfo& tensor, int64_t first, int64_t count,
                       std::span<std::byte> target) {
-  const uint64_t row_bytes = RowBytes(tensor);
-  PENSTOCK_CHECK(target.size() == static_cast<uint64_t>(count) * row_bytes);
+  PENSTOCK_CHECK(target.size() == static_cast<uint64_t>(count) * RowBytes(tensor));
+  if (tensor.as_floats) {
+    return ReadRowsAsFloats(files, tensor, first, count, reinterpret_cast<float*>(target.data()));
+  }
+  const OpenedFile& file = files[static_cast<size_t>(tensor.file_idx)];
+  const uint64_t row_bytes = StoredRowBytes(tensor);
   if (!tensor.places.has_value()) {
     return PreadFully(file.fd.get(), target, tensor.extent.offset_bytes + static_cast<uint64_t>(first) * row_bytes,
                       file.path);
   }
-  const RowPlaces& places = *tensor.places;
-  const int64_t own = first % MatrixRows(tensor);
-  uint64_t offset = tensor.extent.offset_bytes + MatrixOffset(tensor, first);
+  const int64_t begin = FirstStoredRow(tensor, first), own = first % MatrixRows(tensor);
   std::vector<std::byte> stored;
-  if (places.is_transposed) {
-    stored.resize(static_cast<uint64_t>(RowElements(tensor) * places.stored_rows) * SizeOf(tensor.dtype));
-    PENSTOCK_RETURN_IF_ERROR(PreadFully(file.fd.get(), stored, offset, file.path));
+  if (IsTransposed(tensor)) {
+    PENSTOCK_RETURN_IF_ERROR(ReadStored(files, tensor, begin, RowElements(tensor), stored));
     GatherOfMatrix(tensor, stored.data(), own, count, target.data());
     return absl::OkStatus();
   }
-  offset += static_cast<uint64_t>(places.first + own * places.step) * row_bytes;
-  if (places.step == 1) return PreadFully(file.fd.get(), target, offset, file.path);
   // With what lies between them.
-  stored.resize(static_cast<uint64_t>((count - 1) * places.step + 1) * row_bytes);
-  PENSTOCK_RETURN_IF_ERROR(PreadFully(file.fd.get(), stored, offset, file.path));
+  int64_t least = PlaceOf(tensor, own), most = least;
+  for (int64_t row = own; row < own + count; ++row) {
+    least = std::min(least, PlaceOf(tensor, row));
+    most = std::max(most, PlaceOf(tensor, row));
+  }
+  PENSTOCK_RETURN_IF_ERROR(ReadStored(files, tensor, begin + least, most - least + 1, stored));
   for (int64_t row = 0; row < count; ++row) {
-    std::memcpy(target.data() + static_cast<uint64_t>(row) * row_bytes,
-                stored.data() + static_cast<uint64_t>(row * places.step) * row_bytes, row_bytes);
+    const auto place = static_cast<uint64_t>(PlaceOf(tensor, own + row) - least);
+    std::memcpy(target.data() + static_cast<uint64_t>(row) * row_bytes, stored.data() + place * row_bytes, row_bytes);
   }
   return absl::OkStatus();
+}
+
+absl::StatusOr<std::vector<std::byte>> ReadScales(std::span<const OpenedFile> files, const TensorInfo& tensor) {
+  std::vector<std::byte> bytes;
+  if (!tensor.scales.has_value()) return bytes;
+  const OpenedFile& file = files[static_cast<size_t>(tensor.scales->file_idx)];
+  bytes.resize(tensor.scales->extent.size_bytes);
+  PENSTOCK_RETURN_IF_ERROR(PreadFully(file.fd.get(), bytes, tensor.scales->extent.offset_bytes, file.path));
+  return bytes;
+}
+
+void PackRows(const TensorInfo& tensor, const std::byte* rows, const std::byte* scales, int64_t first, int64_t count,
+              WeightFormat format, std::byte* panel) {
+  const int64_t elements = RowElements(tensor);
+  if (tensor.as_floats) return PackPanel(Dtype::kF32, rows, count, elements, format, panel);
+  if (IsFloat(format)) return PackPanel(tensor.dtype, rows, count, elements, format, panel);
+  const uint64_t row_bytes = RowBytes(tensor), block_row_bytes = BlockRowBytes(format, elements);
+  if (tensor.packed.has_value()) {
+    std::memcpy(panel, rows, static_cast<uint64_t>(count) * row_bytes);
+    return;
+  }
+  const int64_t begin = FirstStoredRow(tensor, first), own = first % MatrixRows(tensor);
+  for (int64_t i = 0; i < count; ++i) {
+    MakeBlockRow(tensor, rows + static_cast<uint64_t>(i) * row_bytes, scales, begin + PlaceOf(tensor, own + i),
+                 panel + static_cast<uint64_t>(i) * block_row_bytes);
+  }
+}
+
+void RowsToFloats(const TensorInfo& tensor, const std::byte* rows, const std::byte* scales, int64_t first,
+                  int64_t count, float* target) {
+  const auto elements = static_cast<size_t>(RowElements(tensor));
+  const bool is_coded = !tensor.as_floats && (tensor.packed.has_value() || tensor.scales.has_value());
+  if (!is_coded) {
+    const Dtype dtype = tensor.as_floats ? Dtype::kF32 : tensor.dtype;
+    return ToFloats(dtype, rows, {target, static_cast<size_t>(count) * elements});
+  }
+  const int64_t begin = FirstStoredRow(tensor, first), own = first % MatrixRows(tensor);
+  for (int64_t i = 0; i < count; ++i) {
+    DequantiseStored(tensor, rows + static_cast<uint64_t>(i) * RowBytes(tensor), scales,
+                     begin + PlaceOf(tensor, own + i), {target + static_cast<size_t>(i) * elements, elements});
+  }
 }
 
 }  // namespace penstock

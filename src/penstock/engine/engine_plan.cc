@@ -114,6 +114,9 @@ absl::StatusOr<EnginePlan> PlanEngine(const EngineOptions& options, const Engine
                          options.device, model.config.family->name);
   }
   PENSTOCK_ASSIGN_OR_RETURN(const Formats formats, ChooseFormats(options, model.weights));
+  if (room.device.has_value() && room.device->kind == DeviceKind::kCuda) {
+    PENSTOCK_RETURN_IF_ERROR(CheckFormatsOfGpus(options.device, model.weights, formats.dtype));
+  }
   if (layouts == nullptr) layouts = std::make_shared<ExpertLayouts>(model.weights, model.files, formats.dtype);
   PlanInputs inputs;
   inputs.config = &model.config;

@@ -22,26 +22,33 @@ absl::StatusOr<KvFormat> ChooseKvFormat(const std::string& name) {
   return UsageError("kv-dtype '{}' is unknown: expected auto, f32, bf16 or int8", name);
 }
 
-// Panels cannot be rounded any more. Routers may be f32: they compute in their own dtype.
-absl::Status CheckPackedForBf16(const WeightMap& map) {
-  const auto check = [](const TensorInfo& tensor) -> absl::Status {
-    if (tensor.packed != WeightFormat::kF32 && tensor.packed != WeightFormat::kF16) return absl::OkStatus();
-    return UsageError("--dtype bf16: the model was packed in {} ('{}'): pack it with --dtype bf16",
-                      WeightFormatName(*tensor.packed), tensor.name);
+// The first matrix of which fits(tensor) is true, routers left out; nullptr when there is none.
+template <typename Fits>
+const TensorInfo* FindMatrix(const WeightMap& map, const Fits& fits) {
+  const TensorInfo* found = fits(*map.lm_head) ? map.lm_head : nullptr;
+  const auto look = [&](const TensorInfo& tensor) {
+    if (found == nullptr && fits(tensor)) found = &tensor;
   };
-  PENSTOCK_RETURN_IF_ERROR(check(*map.lm_head));
   for (const LayerTensors& layer : map.layers) {
-    absl::Status status;
     layer.ForEachDense([](const TensorInfo&) {},
                        [&](const TensorInfo& tensor, MatrixKind kind) {
-                         if (kind != MatrixKind::kRouter) status.Update(check(tensor));
+                         if (kind != MatrixKind::kRouter) look(tensor);
                        });
     for (const FfnTensors& e : layer.experts) {
-      for (const TensorInfo* tensor : {e.gate_proj, e.up_proj, e.down_proj}) status.Update(check(*tensor));
+      for (const TensorInfo* tensor : {e.gate_proj, e.up_proj, e.down_proj}) look(*tensor);
     }
-    PENSTOCK_RETURN_IF_ERROR(status);
   }
-  return absl::OkStatus();
+  return found;
+}
+
+// Panels cannot be rounded any more. Routers may be f32: they compute in their own dtype.
+absl::Status CheckPackedForBf16(const WeightMap& map) {
+  const TensorInfo* found = FindMatrix(map, [](const TensorInfo& tensor) {
+    return tensor.packed == WeightFormat::kF32 || tensor.packed == WeightFormat::kF16;
+  });
+  if (found == nullptr) return absl::OkStatus();
+  return UsageError("--dtype bf16: the model was packed in {} ('{}'): pack it with --dtype bf16",
+                    WeightFormatName(*found->packed), found->name);
 }
 
 }  // namespace
@@ -53,6 +60,16 @@ absl::StatusOr<Formats> ChooseFormats(const EngineOptions& options, const Weight
   if (formats.dtype == ComputeDtype::kBF16) PENSTOCK_RETURN_IF_ERROR(CheckPackedForBf16(map));
   formats.rows = RowFormatsOf(map, formats.dtype);
   return formats;
+}
+
+absl::Status CheckFormatsOfGpus(std::string_view device, const WeightMap& map, ComputeDtype dtype) {
+  const TensorInfo* found =
+      FindMatrix(map, [&](const TensorInfo& tensor) { return IsBlocks(ResidentFormat(tensor, dtype)); });
+  if (found == nullptr) return absl::OkStatus();
+  return ResourceError(
+      "--device {}: weights in {} ('{}') are not computed on GPUs yet: pack the model with --quantize hqq4 or int8, or "
+      "use --device cpu",
+      device, WeightFormatName(ResidentFormat(*found, dtype)), found->name);
 }
 
 std::string_view StoredFormatName(const WeightMap& map) {

@@ -8,6 +8,7 @@
 
 #include "penstock/base/bytes.h"
 #include "penstock/base/check.h"
+#include "penstock/base/checked.h"
 #include "penstock/base/limits.h"
 #include "penstock/base/status.h"
 #include "penstock/base/thread_pool.h"
@@ -51,7 +52,7 @@ absl::StatusOr<PackFormats> ChooseFormats(const PackOptions& options) {
   PackFormats formats;
   if (options.quantize != "none") {
     formats.quantised = WeightFormatOf(options.quantize);
-    if (!formats.quantised.has_value() || IsFloat(*formats.quantised)) {
+    if (!formats.quantised.has_value() || !TakesInt8Rows(*formats.quantised)) {
       return UsageError("--quantize '{}' is unknown: expected none, int8, hqq4 or hqq3", options.quantize);
     }
   }
@@ -82,7 +83,8 @@ class Packer {
   absl::Status Rows(const TensorInfo* tensor);
   absl::Status Layer(const LayerTensors& layer);
   absl::Status PackPanels(const TensorInfo& tensor, WeightFormat format, int64_t first, std::span<std::byte> target);
-  absl::Status PackOnePanel(const TensorInfo& tensor, WeightFormat format, int64_t col, std::byte* target) const;
+  absl::Status PackOnePanel(const TensorInfo& tensor, WeightFormat format, int64_t col, int64_t count,
+                            std::byte* target) const;
   absl::Status BeginBlob() { return output_->Align(kPageBytes); }
   absl::Status Advance(uint64_t bytes);
   void Record(const TensorInfo& tensor, uint64_t offset, uint64_t xxh3, std::optional<WeightFormat> packed);
@@ -100,6 +102,7 @@ class Packer {
   std::vector<TensorInfo> tensors_;
   std::vector<std::byte> chunk_;
   std::vector<std::byte> stored_;  // the matrix that is packed, where its rows lie in columns
+  std::vector<std::byte> scales_;  // of the matrix that is packed
 };
 
 absl::Status Packer::Advance(uint64_t bytes) {
@@ -111,54 +114,58 @@ absl::Status Packer::Advance(uint64_t bytes) {
 
 void Packer::Record(const TensorInfo& tensor, uint64_t offset, uint64_t xxh3, std::optional<WeightFormat> packed) {
   TensorInfo& written = tensors_.emplace_back(tensor);
+  if (tensor.as_floats) written.dtype = Dtype::kF32;
   written.places.reset();
+  written.scales.reset();
+  written.as_floats = false;
   written.packed = packed;
   written.file_idx = 0;
   written.extent = {offset, output_->weights_bytes() - offset};
   written.xxh3 = xxh3;
 }
 
-absl::Status Packer::PackOnePanel(const TensorInfo& tensor, WeightFormat format, int64_t col, std::byte* target) const {
+absl::Status Packer::PackOnePanel(const TensorInfo& tensor, WeightFormat format, int64_t col, int64_t count,
+                                  std::byte* target) const {
   const int64_t inner_dim = RowElements(tensor);
-  const int64_t count = std::min(kPanelCols, MatrixRows(tensor) - col % MatrixRows(tensor));
-  const auto num_values = static_cast<size_t>(count * inner_dim);
-  const OpenedFile& file = model_->checkpoint.files()[tensor.file_idx];
-  std::vector<std::byte> raw(num_values * SizeOf(tensor.dtype));
+  const std::vector<OpenedFile>& files = model_->checkpoint.files();
+  std::vector<std::byte> raw(static_cast<uint64_t>(count) * RowBytes(tensor));
   if (stored_.empty()) {
-    PENSTOCK_RETURN_IF_ERROR(ReadRows(file, tensor, col, count, raw));
+    PENSTOCK_RETURN_IF_ERROR(ReadRows(files, tensor, col, count, raw));
   } else {
     GatherRows(tensor, stored_.data(), col, count, raw.data());
   }
-  if (IsFloat(format)) {
-    PackPanel(tensor.dtype, raw.data(), count, inner_dim, format, target);
+  if (!TakesInt8Rows(format)) {
+    PackRows(tensor, raw.data(), scales_.data(), col, count, format, target);
     return absl::OkStatus();
   }
-  std::vector<float> values(num_values);
-  ToFloats(tensor.dtype, raw.data(), values);
+  std::vector<float> values(static_cast<size_t>(count * inner_dim));
+  RowsToFloats(tensor, raw.data(), scales_.data(), col, count, values.data());
   for (const float value : values) {
     if (!std::isfinite(value)) {
       return ModelError(
           "{}: tensor '{}' has a value that is NaN or infinite and cannot be quantised: find them with "
           "`penstock inspect --verify`",
-          file.path, tensor.name);
+          files[tensor.file_idx].path, tensor.name);
     }
   }
   QuantisePanel(format, values, count, inner_dim, target);
   return absl::OkStatus();
 }
 
-// Panels from `first` on, as many as `target` has room for.
+// Panels from `first` on, as many as `target` has room for. Matrices in blocks are one: nothing lies between them.
 absl::Status Packer::PackPanels(const TensorInfo& tensor, WeightFormat format, int64_t first,
                                 std::span<std::byte> target) {
   const uint64_t panel_bytes = PanelBytes(format, RowElements(tensor));
-  const int64_t panels_per_matrix = NumPanels(MatrixRows(tensor));
-  const auto num_panels = static_cast<int64_t>(target.size() / panel_bytes);
+  const int64_t matrix_rows = IsBlocks(format) ? NumRows(tensor) : MatrixRows(tensor);
+  const int64_t panels_per_matrix = NumPanels(matrix_rows);
+  const auto num_panels = static_cast<int64_t>(CeilDiv(target.size(), panel_bytes));
   std::vector<absl::Status> statuses(static_cast<size_t>(num_panels));
   pool_->ParallelFor(num_panels, [&](int64_t i, int) {
     const int64_t panel = first + i;
-    const int64_t col = panel / panels_per_matrix * MatrixRows(tensor) + panel % panels_per_matrix * kPanelCols;
-    statuses[static_cast<size_t>(i)] =
-        PackOnePanel(tensor, format, col, target.data() + static_cast<uint64_t>(i) * panel_bytes);
+    const int64_t own = panel % panels_per_matrix * kPanelCols;
+    const int64_t col = panel / panels_per_matrix * matrix_rows + own;
+    statuses[static_cast<size_t>(i)] = PackOnePanel(tensor, format, col, std::min(kPanelCols, matrix_rows - own),
+                                                    target.data() + static_cast<uint64_t>(i) * panel_bytes);
   });
   for (const absl::Status& status : statuses) PENSTOCK_RETURN_IF_ERROR(status);
   return absl::OkStatus();
@@ -168,19 +175,22 @@ absl::Status Packer::Matrix(const TensorInfo* tensor, WeightFormat format) {
   if (tensor == nullptr) return absl::OkStatus();
   PENSTOCK_RETURN_IF_ERROR(output_->Align(kCacheLineBytes));
   stored_.clear();
-  if (tensor->places.has_value() && tensor->places->is_transposed && NumMatrices(*tensor) == 1) {
+  if (tensor->places.has_value() && tensor->places->is_transposed && NumMatrices(*tensor) == 1 && !tensor->as_floats) {
     const OpenedFile& file = model_->checkpoint.files()[tensor->file_idx];
     stored_.resize(tensor->extent.size_bytes);
     PENSTOCK_RETURN_IF_ERROR(PreadFully(file.fd.get(), stored_, tensor->extent.offset_bytes, file.path));
   }
+  PENSTOCK_ASSIGN_OR_RETURN(scales_, ReadScales(model_->checkpoint.files(), *tensor));
   const uint64_t offset = output_->weights_bytes(), panel_bytes = PanelBytes(format, RowElements(*tensor));
-  const int64_t num_panels = NumMatrices(*tensor) * NumPanels(MatrixRows(*tensor));
+  const uint64_t total_bytes = PanelsBytes(*tensor, format);
+  const auto num_panels = static_cast<int64_t>(CeilDiv(total_bytes, panel_bytes));
   const auto at_once = std::max<int64_t>(pool_->num_workers(), static_cast<int64_t>(kChunkBytes / panel_bytes));
   const std::unique_ptr<XXH3_state_t, decltype(&XXH3_freeState)> digest(XXH3_createState(), &XXH3_freeState);
   XXH3_64bits_reset(digest.get());
   for (int64_t first = 0; first < num_panels; first += at_once) {
     const int64_t count = std::min(at_once, num_panels - first);
-    chunk_.resize(static_cast<uint64_t>(count) * panel_bytes);
+    const uint64_t done = static_cast<uint64_t>(first) * panel_bytes;
+    chunk_.resize(std::min(static_cast<uint64_t>(count) * panel_bytes, total_bytes - done));
     PENSTOCK_RETURN_IF_ERROR(PackPanels(*tensor, format, first, chunk_));
     XXH3_64bits_update(digest.get(), chunk_.data(), chunk_.size());
     PENSTOCK_RETURN_IF_ERROR(output_->Append(chunk_));
@@ -199,14 +209,13 @@ absl::Status Packer::Rows(const TensorInfo* tensor) {
   if (tensor == nullptr) return absl::OkStatus();
   PENSTOCK_RETURN_IF_ERROR(output_->Align(kCacheLineBytes));
   const uint64_t offset = output_->weights_bytes();
-  const OpenedFile& file = model_->checkpoint.files()[tensor->file_idx];
   const std::unique_ptr<XXH3_state_t, decltype(&XXH3_freeState)> digest(XXH3_createState(), &XXH3_freeState);
   XXH3_64bits_reset(digest.get());
   const auto rows_at_once = std::max<int64_t>(1, static_cast<int64_t>(kChunkBytes / RowBytes(*tensor)));
   for (int64_t row = 0; row < tensor->shape[0]; row += rows_at_once) {
     const int64_t num_rows = std::min(rows_at_once, tensor->shape[0] - row);
     chunk_.resize(static_cast<uint64_t>(num_rows) * RowBytes(*tensor));
-    PENSTOCK_RETURN_IF_ERROR(ReadRows(file, *tensor, row, num_rows, chunk_));
+    PENSTOCK_RETURN_IF_ERROR(ReadRows(model_->checkpoint.files(), *tensor, row, num_rows, chunk_));
     XXH3_64bits_update(digest.get(), chunk_.data(), chunk_.size());
     PENSTOCK_RETURN_IF_ERROR(output_->Append(chunk_));
     PENSTOCK_RETURN_IF_ERROR(Advance(chunk_.size()));
@@ -240,7 +249,11 @@ absl::Status Packer::Layer(const LayerTensors& layer) {
 absl::Status Packer::Run() {
   const WeightMap& map = model_->weights;
   const bool is_tied = map.lm_head == map.embedding;
-  if (!is_tied) PENSTOCK_RETURN_IF_ERROR(Rows(map.embedding));
+  if (!is_tied && map.embedding->packed.has_value()) {
+    PENSTOCK_RETURN_IF_ERROR(Matrix(map.embedding, *map.embedding->packed));
+  } else if (!is_tied) {
+    PENSTOCK_RETURN_IF_ERROR(Rows(map.embedding));
+  }
   const bool is_quantised = formats_.quantised.has_value() && !is_tied;
   PENSTOCK_RETURN_IF_ERROR(
       Matrix(map.lm_head, is_quantised ? WeightFormat::kInt8 : ResidentFormat(*map.lm_head, formats_.dtype)));

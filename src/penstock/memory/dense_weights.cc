@@ -45,7 +45,11 @@ void VisitTensors(const WeightMap& map, ComputeDtype dtype, DensePart part, std:
   };
   const bool tied = map.lm_head == map.embedding;
   if (tied || part != DensePart::kEmbedding) matrix(map.lm_head, outer.lm_head, MatrixKind::kFfn);
-  if (!tied && part != DensePart::kLayers) {
+  if (!tied && part != DensePart::kLayers && map.embedding->packed.has_value()) {
+    WeightView view;
+    visitor.Matrix(*map.embedding, *map.embedding->packed, view);
+    outer.embedding = {.data = view.data, .dtype = Dtype::kF32, .packed = view.format};
+  } else if (!tied && part != DensePart::kLayers) {
     visitor.Rows(*map.embedding, dtype == ComputeDtype::kBF16 ? Dtype::kBF16 : map.embedding->dtype, outer.embedding);
   }
   if (part == DensePart::kEmbedding) {
@@ -105,14 +109,17 @@ class Loader final : public Visitor {
     const int64_t num_cols = MatrixRows(tensor), inner_dim = RowElements(tensor);
     std::byte* target = allocator_.TakeBytes(PanelsBytes(tensor, format));
     view = {target, format};
-    if (tensor.packed.has_value()) return ReadPacked(tensor, target);
-    const uint64_t panel_bytes = PanelBytes(format, inner_dim);
+    if (IsReady(tensor)) return ReadPacked(tensor, target);
+    const absl::StatusOr<std::vector<std::byte>> scales = ReadScales(checkpoint_->files(), tensor);
+    status_.Update(scales.status());
     for (int64_t matrix = 0; matrix < NumMatrices(tensor); ++matrix) {
       for (int64_t col = 0; col < num_cols && status_.ok(); col += kPanelCols) {
         const int64_t count = std::min(kPanelCols, num_cols - col);
-        ReadRowsOf(tensor, matrix * num_cols + col, count);
+        const int64_t row = matrix * num_cols + col;
+        const uint64_t panel_bytes = PackedBytes(format, count, inner_dim);
+        ReadRowsOf(tensor, row, count);
         Put(target, panel_bytes,
-            [&](std::byte* panel) { PackPanel(tensor.dtype, bounce_.data(), count, inner_dim, format, panel); });
+            [&](std::byte* panel) { PackRows(tensor, bounce_.data(), scales->data(), row, count, format, panel); });
         target += panel_bytes;
       }
     }
@@ -144,7 +151,7 @@ class Loader final : public Visitor {
   // Into the bounce buffer.
   void ReadRowsOf(const TensorInfo& tensor, int64_t first, int64_t count) {
     if (!status_.ok()) return;
-    status_ = ReadRows(checkpoint_->files()[tensor.file_idx], tensor, first, count,
+    status_ = ReadRows(checkpoint_->files(), tensor, first, count,
                        bounce_.first(static_cast<uint64_t>(count) * RowBytes(tensor)));
   }
   // fill(where) writes `size_bytes` that will lie at `target`. REQUIRES: they fit into a bounce buffer.

@@ -21,7 +21,7 @@ namespace penstock {
 // Matrices are packed in place, panel by panel in the order in which they lie: a panel is copied aside and written
 // where the panels before it end. What is written may never reach what is still to be read, so the reads are put as far
 // into the slot as the panels may outgrow them (by a last panel that is not full, or an odd number of inputs). Where
-// rows do not follow each other (RowPlaces) they are put behind all panels.
+// rows do not follow each other (RowPlaces) they are put behind all panels. Scales that lie apart come last.
 ExpertLayouts::ExpertPlan ExpertLayouts::PlanExpert(const FfnTensors& tensors, ComputeDtype dtype) {
   ExpertPlan plan;
   plan.matrices = {{{.tensor = tensors.gate_proj, .view = &FfnWeights::gate_proj},
@@ -50,17 +50,36 @@ ExpertLayouts::ExpertPlan ExpertLayouts::PlanExpert(const FfnTensors& tensors, C
                         (tensor.extent.offset_bytes - last->extent.offset_bytes);
     raw_end = std::max(raw_end, matrix.raw_offset + tensor.extent.size_bytes);
     has_places = has_places || tensor.places.has_value();
-    matrix.packed_offset = tensor.packed.has_value() ? matrix.raw_offset : RoundUp(packed_end, kCacheLineBytes);
+    matrix.packed_offset = IsReady(tensor) ? matrix.raw_offset : RoundUp(packed_end, kCacheLineBytes);
     packed_end = matrix.packed_offset + PackedBytes(matrix.format, tensor.shape[0], tensor.shape[1]);
-    if (tensor.packed.has_value()) continue;
+    if (IsReady(tensor)) continue;
     const auto behind = [&](uint64_t packed, uint64_t raw) { return packed > raw ? packed - raw : 0; };
     outgrowth = std::max({outgrowth, behind(matrix.packed_offset, matrix.raw_offset), behind(packed_end, raw_end)});
+  }
+  const auto scales_of = [](const MatrixPlan& matrix) -> const Scales& { return *matrix.tensor->scales; };
+  for (MatrixPlan& matrix : plan.matrices) {
+    if (!matrix.tensor->scales.has_value()) continue;
+    const Scales& scales = scales_of(matrix);
+    const auto same = [&](const MatrixPlan& other) {
+      return &other < &matrix && other.tensor->scales.has_value() && scales_of(other).file_idx == scales.file_idx &&
+             scales_of(other).extent.offset_bytes == scales.extent.offset_bytes;
+    };
+    if (const auto first = std::find_if(plan.matrices.begin(), plan.matrices.end(), same);
+        first != plan.matrices.end()) {
+      matrix.scales_offset = first->scales_offset;
+      continue;
+    }
+    const ReadPlan& read =
+        plan.reads.emplace_back(ReadPlan{scales.file_idx, scales.extent, RoundUp(raw_end, kPageBytes)});
+    matrix.scales_offset = read.slot_offset + scales.extent.offset_bytes % kPageBytes;
+    raw_end = matrix.scales_offset + scales.extent.size_bytes;
   }
   outgrowth = RoundUp(has_places ? packed_end : outgrowth, kPageBytes);
   for (ReadPlan& read : plan.reads) read.slot_offset += outgrowth;
   for (MatrixPlan& matrix : plan.matrices) {
     matrix.raw_offset += outgrowth;
-    if (matrix.tensor->packed.has_value()) matrix.packed_offset = matrix.raw_offset;
+    matrix.scales_offset += outgrowth;
+    if (IsReady(*matrix.tensor)) matrix.packed_offset = matrix.raw_offset;
   }
   plan.finished.offset_bytes = plan.matrices[0].packed_offset;
   for (const MatrixPlan& matrix : plan.matrices) {
@@ -116,8 +135,8 @@ int64_t ExpertLayouts::most_experts_of_layer() const {
 }
 
 uint64_t ExpertLayouts::memory_bytes() const {
-  // Three reads at worst, and vector growth.
-  return plans_.size() * (2 * sizeof(ExpertPlan) + 4 * sizeof(ReadPlan));
+  // Three reads at worst, three of scales, and vector growth.
+  return plans_.size() * (2 * sizeof(ExpertPlan) + 8 * sizeof(ReadPlan));
 }
 
 uint64_t ExpertLayouts::read_bytes(int64_t key) const {
@@ -156,7 +175,7 @@ void ExpertLayouts::Pack(const MatrixPlan& matrix, std::byte* slot, std::span<st
   for (int64_t col = 0; col < num_cols; col += kPanelCols) {
     const int64_t count = std::min(kPanelCols, num_cols - col);
     GatherRows(tensor, raw, col, count, scratch.data());
-    PackPanel(tensor.dtype, scratch.data(), count, inner_dim, matrix.format, packed);
+    PackRows(tensor, scratch.data(), slot + matrix.scales_offset, col, count, matrix.format, packed);
     packed += PanelBytes(matrix.format, inner_dim);
   }
 }
@@ -165,13 +184,13 @@ absl::Status ExpertLayouts::FinishPart(int64_t key, int part_idx, std::byte* slo
   const ExpertPlan& plan = plans_[key];
   // Packing in place goes through the matrices in their order: one part does it all.
   const bool packed = std::all_of(plan.matrices.begin(), plan.matrices.end(),
-                                  [](const MatrixPlan& matrix) { return matrix.tensor->packed.has_value(); });
+                                  [](const MatrixPlan& matrix) { return IsReady(*matrix.tensor); });
   if (!packed && part_idx > 0) return absl::OkStatus();
   for (size_t i = 0; i < plan.matrices.size(); ++i) {
     if (packed && static_cast<int>(i) != part_idx) continue;
     const MatrixPlan& matrix = plan.matrices[i];
     PENSTOCK_RETURN_IF_ERROR(Verify(*matrix.tensor, slot + matrix.raw_offset));
-    if (!matrix.tensor->packed.has_value()) Pack(matrix, slot, scratch);
+    if (!IsReady(*matrix.tensor)) Pack(matrix, slot, scratch);
   }
   return absl::OkStatus();
 }

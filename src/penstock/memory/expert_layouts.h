@@ -69,6 +69,7 @@ class ExpertLayouts {
     WeightView FfnWeights::*view = nullptr;
     WeightFormat format = WeightFormat::kF32;
     uint64_t raw_offset = 0;
+    uint64_t scales_offset = 0;
     uint64_t packed_offset = 0;
   };
   // Neighbouring tensors are one read.

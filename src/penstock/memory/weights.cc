@@ -5,13 +5,15 @@
 namespace penstock {
 
 WeightFormat ResidentFormat(const TensorInfo& tensor, ComputeDtype dtype) {
-  if (tensor.packed.has_value()) return *tensor.packed;
-  return dtype == ComputeDtype::kBF16 ? WeightFormat::kBF16 : FormatOf(tensor.dtype);
+  if (!tensor.as_floats && tensor.packed.has_value()) return *tensor.packed;
+  if (!tensor.as_floats && tensor.scales.has_value()) return tensor.scales->format;
+  if (dtype == ComputeDtype::kBF16) return WeightFormat::kBF16;
+  return tensor.as_floats ? WeightFormat::kF32 : FormatOf(tensor.dtype);
 }
 
 uint64_t StoredPanelBytes(const TensorInfo& tensor) {
-  if (tensor.packed.has_value()) return 0;
-  return static_cast<uint64_t>(kPanelCols * RowElements(tensor)) * SizeOf(tensor.dtype);
+  if (IsReady(tensor)) return 0;
+  return kPanelCols * RowBytes(tensor);
 }
 
 }  // namespace penstock

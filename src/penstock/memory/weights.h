@@ -23,10 +23,10 @@ using FfnWeights = FfnParts<WeightView>;
 // keep f32 inputs, because an error there can choose other experts (measured: docs/decisions/).
 enum class ComputeDtype : uint8_t { kF32, kBF16 };
 
-// How a matrix lies in DRAM: as it is packed, or in panels of its own dtype or of bf16.
+// How a matrix lies in DRAM: as it is packed, in blocks, or in panels of its own dtype or of bf16.
 WeightFormat ResidentFormat(const TensorInfo& tensor, ComputeDtype dtype);
 
-// Bytes of the rows that become one panel, one after the other as they are stored; 0 when the matrix is packed already.
+// Bytes of the rows that become one panel, one after the other as they are read; 0 when the matrix is packed already.
 uint64_t StoredPanelBytes(const TensorInfo& tensor);
 
 }  // namespace penstock

@@ -19,6 +19,16 @@ constexpr StoredName kStoredNames[] = {
     {"mlp.shared_expert.down_proj.weight", "residual_mlp.w2.weight"},
 };
 
+constexpr StoredName kGgufNames[] = {
+    {"self_attn.q_proj.weight", "attn_q.weight", /*is_transposed=*/false, /*is_interleaved=*/false, /*is_paired=*/true},
+    {"self_attn.k_proj.weight", "attn_k.weight", /*is_transposed=*/false, /*is_interleaved=*/false, /*is_paired=*/true},
+    {"residual_layernorm.weight", "ffn_norm.weight"},
+    {"post_attention_layernorm.weight", "ffn_norm_exps.weight"},
+    {"mlp.shared_expert.gate_proj.weight", "ffn_gate.weight"},
+    {"mlp.shared_expert.up_proj.weight", "ffn_up.weight"},
+    {"mlp.shared_expert.down_proj.weight", "ffn_down.weight"},
+};
+
 void ReadConfig(ConfigReader& reader, ModelConfig& config) {
   config.num_experts = reader.Int("num_local_experts", 1, kMaxExperts);
   config.expert_dim = reader.Int("intermediate_size", 1, kMaxModelDim);
@@ -44,6 +54,7 @@ const Family kArctic = {
     .comes_with_code = true,
     .default_rope_theta = 1e6,
     .stored_names = kStoredNames,
+    .gguf = {.architecture = "arctic", .stored_names = kGgufNames},
     .read_config = ReadConfig,
 };
 

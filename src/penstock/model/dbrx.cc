@@ -57,6 +57,7 @@ const Family kDbrx = {
     .field_names = kFieldNames,
     .layer_prefix = "transformer.blocks.{layer}.",
     .stored_names = kStoredNames,
+    .gguf = {.architecture = "dbrx"},
     .read_config = ReadConfig,
 };
 

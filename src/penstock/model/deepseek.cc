@@ -74,6 +74,7 @@ const Family kDeepseekV2 = {
     .yarn_scales_attention = true,
     .field_names = kFieldNames,
     .stored_names = kStoredNames,
+    .gguf = {.architecture = "deepseek2", .is_sigmoid = false},
     .read_config = ReadV2Config,
 };
 
@@ -85,6 +86,7 @@ const Family kDeepseekV3 = {
     .yarn_scales_attention = true,
     .field_names = kFieldNames,
     .stored_names = kStoredNames,
+    .gguf = {.architecture = "deepseek2", .is_sigmoid = true},
     .read_config = ReadV3Config,
 };
 

@@ -41,6 +41,7 @@ const Family kDots1 = {
     .default_norm_eps = 1e-6,
     .field_names = kFieldNames,
     .stored_names = kStoredNames,
+    .gguf = {.architecture = "dots1"},
     .read_config = ReadConfig,
 };
 

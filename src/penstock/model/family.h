@@ -4,6 +4,7 @@
 // operations themselves (schedule/operations.h) read only ModelConfig.
 #pragma once
 
+#include <optional>
 #include <span>
 #include <string_view>
 
@@ -22,6 +23,17 @@ struct StoredName {
   std::string_view stored;
   bool is_transposed = false;   // [inputs, outputs] of one expert
   bool is_interleaved = false;  // the weights of this stored name have rows in turn
+  bool is_paired = false;       // heads have rows that RoPE rotates together as neighbours (RowPlaces::head_rows)
+};
+
+// The family in GGUF files (gguf_model.h).
+struct GgufFamily {
+  std::string_view architecture = {};  // general.architecture; empty: it is not known there
+  // Of families that share one: those whose routers take sigmoids, or that have expert_shared_feed_forward_length.
+  std::optional<bool> is_sigmoid = {};
+  std::optional<bool> has_shared_ffn = {};
+  bool has_default_window = false;  // read_config takes a sliding window where nothing says that there is none
+  std::span<const StoredName> stored_names = {};
 };
 
 struct Family {
@@ -43,6 +55,8 @@ struct Family {
 
   std::string_view layer_prefix = "model.layers.{layer}.";
   std::span<const StoredName> stored_names = {};
+
+  GgufFamily gguf = {};
 
   // Fills what the families differ in; the common fields are filled already. Errors go to the reader.
   void (*read_config)(ConfigReader& reader, ModelConfig& config);

@@ -36,6 +36,7 @@ const Family kGlm4Moe = {
     .default_partial_rotary = 0.5,
     .field_names = kFieldNames,
     .stored_names = kStoredNames,
+    .gguf = {.architecture = "glm4moe"},
     .read_config = ReadConfig,
 };
 

@@ -43,6 +43,7 @@ const Family kGptOss = {
     .architecture = "GptOssForCausalLM",
     .default_rope_theta = 150000,
     .stored_names = kStoredNames,
+    .gguf = {.architecture = "gpt-oss", .has_default_window = true},
     .read_config = ReadConfig,
 };
 

@@ -15,6 +15,11 @@ constexpr StoredName kStoredNames[] = {
     {"mlp.shared_expert.down_proj.weight", "shared_mlp.output_linear.weight"},
 };
 
+constexpr StoredName kGgufNames[] = {
+    {"self_attn.q_proj.weight", "attn_q.weight", /*is_transposed=*/false, /*is_interleaved=*/false, /*is_paired=*/true},
+    {"self_attn.k_proj.weight", "attn_k.weight", /*is_transposed=*/false, /*is_interleaved=*/false, /*is_paired=*/true},
+};
+
 void ReadConfig(ConfigReader& reader, ModelConfig& config) {
   config.num_experts = reader.Int("num_local_experts", 1, kMaxExperts);
   config.expert_dim = reader.Int("intermediate_size", 1, kMaxModelDim);
@@ -38,6 +43,7 @@ const Family kGraniteMoe = {
     .architecture = "GraniteMoeForCausalLM",
     .default_norm_eps = 1e-6,
     .stored_names = kStoredNames,
+    .gguf = {.architecture = "granitemoe", .has_shared_ffn = false, .stored_names = kGgufNames},
     .read_config = ReadConfig,
 };
 
@@ -46,6 +52,7 @@ const Family kGraniteMoeShared = {
     .architecture = "GraniteMoeSharedForCausalLM",
     .default_norm_eps = 1e-6,
     .stored_names = kStoredNames,
+    .gguf = {.architecture = "granitemoe", .has_shared_ffn = true, .stored_names = kGgufNames},
     .read_config = ReadSharedConfig,
 };
 

@@ -12,6 +12,11 @@ constexpr StoredName kStoredNames[] = {
     {"mlp.experts.{expert}.down_proj.weight", "block_sparse_moe.experts.{expert}.w2.weight"},
 };
 
+constexpr StoredName kGgufNames[] = {
+    {"self_attn.q_proj.weight", "attn_q.weight", /*is_transposed=*/false, /*is_interleaved=*/false, /*is_paired=*/true},
+    {"self_attn.k_proj.weight", "attn_k.weight", /*is_transposed=*/false, /*is_interleaved=*/false, /*is_paired=*/true},
+};
+
 void ReadConfig(ConfigReader& reader, ModelConfig& config) {
   config.num_experts = reader.Int("num_local_experts", 1, kMaxExperts);
   config.expert_dim = reader.Int("intermediate_size", 1, kMaxModelDim);
@@ -25,6 +30,7 @@ const Family kMixtral = {
     .architecture = "MixtralForCausalLM",
     .default_rope_theta = 1e6,
     .stored_names = kStoredNames,
+    .gguf = {.architecture = "llama", .stored_names = kGgufNames},
     .read_config = ReadConfig,
 };
 

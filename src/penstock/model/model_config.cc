@@ -32,11 +32,6 @@ absl::StatusOr<const Family*> ReadFamily(ConfigReader& reader) {
     return ModelError(
         "config.json: field 'auto_map': the model wants code of its own to be run; custom code is never run");
   }
-  if (reader.Find("quantization_config") != nullptr) {
-    return ModelError(
-        "config.json: field 'quantization_config': quantised checkpoints are not supported; use the f32, f16 or "
-        "bf16 version of the model");
-  }
   return family;
 }
 
@@ -60,6 +55,36 @@ void ReadCommon(ConfigReader& reader, ModelConfig& config) {
   config.layer_has_experts.assign(config.num_layers, true);
   const std::string activation = reader.StringOr("hidden_act", "silu");
   if (activation != "silu") reader.Fail("hidden_act", "'silu'", fmt::format("'{}'", activation));
+}
+
+void ReadQuantisation(ConfigReader& reader, ModelConfig& config) {
+  const json::value* found = reader.Find("quantization_config");
+  if (found == nullptr) return;
+  if (!found->is_object()) return reader.Fail("quantization_config", "an object or null", JsonTypeName(*found));
+  ConfigReader inner("config.json: field 'quantization_config'", found->get_object());
+  const std::string method = inner.StringOr("quant_method", "");
+  if (method == "mxfp4") {
+    config.coded = CodedWeights::kMxfp4;
+  } else if (method == "fp8") {
+    config.coded = CodedWeights::kFp8;
+    const std::string format = inner.StringOr("fmt", "e4m3");
+    if (format != "e4m3") inner.Fail("fmt", "'e4m3'", fmt::format("'{}'", format));
+    const json::value* block = inner.Find("weight_block_size");
+    const json::array* sizes = block == nullptr ? nullptr : block->if_array();
+    const bool is_pair = sizes != nullptr && sizes->size() == 2 && (*sizes)[0].is_int64() && (*sizes)[1].is_int64();
+    if (!is_pair || (*sizes)[0].get_int64() < 1 || (*sizes)[0].get_int64() > kMaxModelDim ||
+        (*sizes)[1].get_int64() != 128) {
+      inner.Fail("weight_block_size", "[rows, 128]",
+                 block == nullptr ? "nothing" : json::serialize(*block).substr(0, 60));
+    } else {
+      config.fp8_block_rows = static_cast<int32_t>((*sizes)[0].get_int64());
+    }
+  } else {
+    inner.Fail("quant_method",
+               "'fp8' or 'mxfp4' (of others, use the f32, f16 or bf16 version of the model, or a GGUF file)",
+               fmt::format("'{}'", method));
+  }
+  reader.FailStatus(inner.status());
 }
 
 void CheckRelations(ConfigReader& reader, const ModelConfig& config) {
@@ -106,32 +131,37 @@ std::vector<int64_t> ModelConfig::moe_layers() const {
   return layers;
 }
 
+absl::StatusOr<ModelConfig> ReadModelConfig(ConfigReader& reader, const Family& family) {
+  ModelConfig config;
+  config.family = &family;
+  ReadCommon(reader, config);
+  PENSTOCK_RETURN_IF_ERROR(reader.status());
+  family.read_config(reader, config);
+  PENSTOCK_RETURN_IF_ERROR(reader.status());
+  ReadRope(reader,
+           {.dim = config.mla.is_on() ? config.mla.rope_dim : config.head_dim,
+            .theta = family.default_rope_theta,
+            .partial_factor = family.default_partial_rotary,
+            .max_positions = config.max_positions},
+           config.rope);
+  if (config.attention_scale == 0) config.attention_scale = 1.0f / std::sqrt(static_cast<float>(config.head_dim));
+  if (family.yarn_scales_attention) config.attention_scale *= config.rope.attention_factor;
+  ReadQuantisation(reader, config);
+  PENSTOCK_RETURN_IF_ERROR(reader.status());
+  CheckRelations(reader, config);
+  config.eos_ids = ReadTokenIds(reader, "eos_token_id", config.vocab_size);
+  PENSTOCK_RETURN_IF_ERROR(reader.status());
+  return config;
+}
+
 absl::StatusOr<ModelConfig> ParseModelConfig(std::string_view config_json) {
   auto parsed = ParseJson(config_json, Fault::kModel);
   if (!parsed.ok()) return Annotate(parsed.status(), "config.json");
   if (!parsed->is_object()) return ModelError("config.json: expected an object, found {}", JsonTypeName(*parsed));
   ConfigReader reader("config.json", parsed->get_object());
   PENSTOCK_ASSIGN_OR_RETURN(const Family* family, ReadFamily(reader));
-  ModelConfig config;
-  config.family = family;
   reader.SetNames(family->field_names);
-  ReadCommon(reader, config);
-  PENSTOCK_RETURN_IF_ERROR(reader.status());
-  family->read_config(reader, config);
-  PENSTOCK_RETURN_IF_ERROR(reader.status());
-  ReadRope(reader,
-           {.dim = config.mla.is_on() ? config.mla.rope_dim : config.head_dim,
-            .theta = family->default_rope_theta,
-            .partial_factor = family->default_partial_rotary,
-            .max_positions = config.max_positions},
-           config.rope);
-  if (config.attention_scale == 0) config.attention_scale = 1.0f / std::sqrt(static_cast<float>(config.head_dim));
-  if (family->yarn_scales_attention) config.attention_scale *= config.rope.attention_factor;
-  PENSTOCK_RETURN_IF_ERROR(reader.status());
-  CheckRelations(reader, config);
-  config.eos_ids = ReadTokenIds(reader, "eos_token_id", config.vocab_size);
-  PENSTOCK_RETURN_IF_ERROR(reader.status());
-  return config;
+  return ReadModelConfig(reader, *family);
 }
 
 absl::StatusOr<ModelConfig> LoadModelConfig(const ModelFolder& folder) {

@@ -38,6 +38,13 @@ struct Mla {
   bool is_on() const { return kv_lora_rank > 0; }
 };
 
+// Codes that a checkpoint has instead of floats, with their scales in tensors of their own (quantization_config).
+enum class CodedWeights : uint8_t {
+  kNone,
+  kFp8,    // E4M3, a scale for each fp8_block_rows x 128 weights in NAME_scale_inv (DeepSeek-V3)
+  kMxfp4,  // E2M1, a power of two for each 32 weights; NAME_blocks and NAME_scales (gpt-oss)
+};
+
 struct ModelConfig {
   const Family* family = nullptr;
   int64_t vocab_size = 0;
@@ -86,6 +93,8 @@ struct ModelConfig {
   float logit_scale = 1;
   bool lm_head_bias = false;
   bool tie_embeddings = false;
+  CodedWeights coded = CodedWeights::kNone;
+  int32_t fp8_block_rows = 128;
   std::vector<TokenId> eos_ids;
 
   int64_t q_dim() const { return num_heads * head_dim; }
@@ -109,5 +118,9 @@ absl::StatusOr<ModelConfig> LoadModelConfig(const ModelFolder& folder);
 
 // The same from the text of config.json.
 absl::StatusOr<ModelConfig> ParseModelConfig(std::string_view config_json);
+
+// From fields of config.json, wherever they come from.
+class ConfigReader;
+absl::StatusOr<ModelConfig> ReadModelConfig(ConfigReader& reader, const Family& family);
 
 }  // namespace penstock

@@ -19,6 +19,7 @@ void ReadConfig(ConfigReader& reader, ModelConfig& config) {
 const Family kOlmoe = {
     .name = "olmoe",
     .architecture = "OlmoeForCausalLM",
+    .gguf = {.architecture = "olmoe"},
     .read_config = ReadConfig,
 };
 

@@ -33,6 +33,7 @@ const Family kPhimoe = {
     .comes_with_code = true,
     .default_rope_theta = 1e6,
     .stored_names = kStoredNames,
+    .gguf = {.architecture = "phimoe"},
     .read_config = ReadConfig,
 };
 

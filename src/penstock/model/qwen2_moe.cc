@@ -35,6 +35,7 @@ const Family kQwen2Moe = {
     .architecture = "Qwen2MoeForCausalLM",
     .default_norm_eps = 1e-6,
     .field_names = kFieldNames,
+    .gguf = {.architecture = "qwen2moe"},
     .read_config = ReadConfig,
 };
 

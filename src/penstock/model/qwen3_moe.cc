@@ -30,6 +30,7 @@ const Family kQwen3Moe = {
     .architecture = "Qwen3MoeForCausalLM",
     .default_norm_eps = 1e-6,
     .field_names = kFieldNames,
+    .gguf = {.architecture = "qwen3moe"},
     .read_config = ReadConfig,
 };
 

@@ -8,6 +8,7 @@
 #include "penstock/base/status.h"
 #include "penstock/checkpoint/tensor_rows.h"
 #include "penstock/model/family.h"
+#include "penstock/model/gguf_model.h"
 
 namespace penstock {
 namespace {
@@ -52,29 +53,46 @@ class TensorSource {
   virtual bool hopeless() const { return false; }
 };
 
-bool IsQuantised(const TensorInfo& tensor) { return tensor.packed.has_value() && !IsFloat(*tensor.packed); }
+// Panels that are multiplied by rows of codes.
+bool IsQuantised(const TensorInfo& tensor) { return tensor.packed.has_value() && TakesInt8Rows(*tensor.packed); }
+
+bool IsCoded(const TensorInfo& tensor) { return tensor.packed.has_value() || tensor.scales.has_value(); }
 
 // Finds weights by the names that a family stores them under, and keeps account of what is missing, misshapen and left
 // over.
 class Mapper : public TensorSource {
  public:
   Mapper(const ModelConfig& config, const Checkpoint& checkpoint, std::deque<TensorInfo>& own)
-      : config_(&config), checkpoint_(&checkpoint), own_(&own) {}
+      : config_(&config), checkpoint_(&checkpoint), own_(&own) {
+    // A packed store has every weight under its own name.
+    if (checkpoint.format() == Checkpoint::Format::kPacked) return;
+    const Family& family = *config.family;
+    if (checkpoint.format() == Checkpoint::Format::kGguf) {
+      rules_ = GgufNames(family);
+      layer_prefix_ = kGgufLayerPrefix;
+      return;
+    }
+    rules_.assign(family.stored_names.begin(), family.stored_names.end());
+    layer_prefix_ = family.layer_prefix;
+  }
 
   const TensorInfo* Take(const Weight& weight) override {
-    // A packed store has every weight under its own name.
-    const StoredName* rule = checkpoint_->quantize().empty() ? RuleOf(weight.name) : nullptr;
+    const StoredName* rule = RuleOf(weight);
     const std::string name = NameOf(weight, rule);
-    const TensorInfo* stored = checkpoint_->Find(name);
+    const TensorInfo* stored = FindStored(name);
     if (stored == nullptr) {
       Report(fmt::format("{} is missing", name));
       return nullptr;
     }
-    taken_.insert(stored);
     const TensorInfo* tensor = rule == nullptr ? TakeWhole(weight, *stored) : TakePart(weight, *rule, *stored);
-    if (tensor->packed.has_value() && (weight.use == Use::kVector || weight.use == Use::kRows)) {
-      Report(fmt::format("{} is stored in panels, expected rows", name));
-    } else if (IsQuantised(*tensor) && weight.use == Use::kRouter) {
+    const bool takes_blocks = weight.use == Use::kRows && tensor->packed.has_value() && IsBlocks(*tensor->packed);
+    if (IsCoded(*tensor) && !takes_blocks && (weight.use == Use::kVector || weight.use == Use::kRows)) {
+      Report(fmt::format("{} is stored in {}, expected rows of floats", name,
+                         tensor->packed.has_value() ? WeightFormatName(*tensor->packed) : DtypeName(tensor->dtype)));
+    } else if (!IsCoded(*tensor) && !IsFloat(tensor->dtype)) {
+      Report(fmt::format("{} has codes ({}) and no scales, or config.json has no quantization_config for them", name,
+                         DtypeName(tensor->dtype)));
+    } else if (weight.use == Use::kRouter && (IsQuantised(*tensor) || tensor->scales.has_value())) {
       Report(fmt::format("{} is quantised, and a router must not be", name));
     }
     return tensor;
@@ -106,11 +124,14 @@ class Mapper : public TensorSource {
     for (const TensorInfo& tensor : checkpoint_->tensors()) {
       // Old checkpoints store the RoPE frequencies, which follow from the config.
       if (taken_.contains(&tensor) || tensor.name.ends_with("rotary_emb.inv_freq") || IsOfMtpLayer(tensor)) continue;
+      if (checkpoint_->format() == Checkpoint::Format::kGguf && IsConfigTensor(tensor.name)) continue;
       Report(fmt::format("{} is not part of such a model", tensor.name));
     }
     if (num_faults_ == 0) return absl::OkStatus();
-    return ModelError("the tensors do not fit config.json: {}{} (in all {}); is config.json of another model?", listed_,
-                      num_faults_ > kMaxListed ? "; ..." : "", num_faults_);
+    const bool is_gguf = checkpoint_->format() == Checkpoint::Format::kGguf;
+    return ModelError("the tensors do not fit {0}: {1}{2} (in all {3}); is {0} of another model?",
+                      is_gguf ? "the metadata" : "config.json", listed_, num_faults_ > kMaxListed ? "; ..." : "",
+                      num_faults_);
   }
 
  private:
@@ -119,20 +140,77 @@ class Mapper : public TensorSource {
     int64_t stored = 0;
   };
 
-  const StoredName* RuleOf(std::string_view name) const {
-    for (const StoredName& rule : config_->family->stored_names) {
-      if (rule.name == name) return &rule;
+  // Where the checkpoint keeps a weight: the first place that it has, or the first at all. nullptr: under its own name.
+  const StoredName* RuleOf(const Weight& weight) const {
+    const StoredName* first = nullptr;
+    for (const StoredName& rule : rules_) {
+      if (rule.name != weight.name) continue;
+      if (first == nullptr) first = &rule;
+      const std::string name = NameOf(weight, &rule);
+      if (checkpoint_->Find(name) != nullptr || checkpoint_->Find(name + kBlocksSuffix) != nullptr) return &rule;
     }
-    return nullptr;
+    return first;
   }
 
   std::string NameOf(const Weight& weight, const StoredName* rule) const {
-    if (rule == nullptr && config_->family->layer_prefix == kUsualPrefix) return weight.FullName();
-    const bool is_packed = !checkpoint_->quantize().empty();
-    if (rule == nullptr && (weight.layer_idx < 0 || is_packed)) return weight.FullName();
+    if (rule == nullptr && (layer_prefix_ == kUsualPrefix || weight.layer_idx < 0)) return weight.FullName();
     const std::string own = Replace(rule == nullptr ? weight.name : rule->stored, "{expert}", weight.expert_idx);
     if (weight.layer_idx < 0) return own;
-    return Replace(config_->family->layer_prefix, "{layer}", weight.layer_idx) + own;
+    return Replace(layer_prefix_, "{layer}", weight.layer_idx) + own;
+  }
+
+  // A tensor of the checkpoint, with the tensor of its scales when it has codes.
+  const TensorInfo* FindStored(const std::string& name) {
+    const TensorInfo* stored = checkpoint_->Find(name);
+    if (stored != nullptr) taken_.insert(stored);
+    if (config_->coded == CodedWeights::kFp8 && stored != nullptr && stored->dtype == Dtype::kF8E4M3) {
+      return WithScales(*stored, name + "_scale_inv",
+                        {.format = WeightFormat::kFp8, .block_rows = config_->fp8_block_rows});
+    }
+    if (config_->coded != CodedWeights::kMxfp4 || stored != nullptr) return stored;
+    stored = checkpoint_->Find(name + kBlocksSuffix);
+    if (stored == nullptr) return nullptr;
+    taken_.insert(stored);
+    return WithScales(*stored, name + "_scales", {.format = WeightFormat::kMxfp4});
+  }
+
+  // `stored` as a tensor of [.., rows, inputs] whatever its codes are written as. nullptr, and a report, when there are
+  // no such scales.
+  const TensorInfo* WithScales(const TensorInfo& stored, const std::string& scales_name, Scales scales) {
+    const TensorInfo*& known = coded_[&stored];
+    if (known != nullptr) return known;
+    const TensorInfo* found = checkpoint_->Find(scales_name);
+    TensorInfo tensor = stored;
+    std::vector<int64_t> shape = stored.shape;
+    const bool is_mxfp4 = scales.format == WeightFormat::kMxfp4;
+    if (is_mxfp4) {
+      if (stored.shape.size() < 3 || stored.shape.back() != 16 || stored.dtype != Dtype::kU8) {
+        Report(fmt::format("{} has shape [{}] of {}, expected 16 bytes (u8) for each 32 inputs", stored.name,
+                           fmt::join(stored.shape, ", "), DtypeName(stored.dtype)));
+        return &stored;
+      }
+      shape.pop_back();
+      tensor.shape = shape;
+      tensor.shape.back() *= 32;
+    } else if (shape.size() == 2) {
+      shape = {(shape[0] + scales.block_rows - 1) / scales.block_rows, (shape[1] + 127) / 128};
+    }
+    if (found == nullptr) {
+      Report(fmt::format("{} is missing", scales_name));
+      return &stored;
+    }
+    taken_.insert(found);
+    if (is_mxfp4 ? found->dtype != Dtype::kU8 : !IsFloat(found->dtype)) {
+      Report(fmt::format("{} has dtype {}, expected {}", scales_name, DtypeName(found->dtype),
+                         is_mxfp4 ? "u8" : "a float"));
+    }
+    if (found->shape != shape) ReportShape(*found, shape);
+    scales.dtype = found->dtype;
+    scales.file_idx = found->file_idx;
+    scales.extent = found->extent;
+    tensor.scales = scales;
+    known = &own_->emplace_back(std::move(tensor));
+    return known;
   }
 
   const TensorInfo* TakeWhole(const Weight& weight, const TensorInfo& stored) {
@@ -141,21 +219,31 @@ class Mapper : public TensorSource {
   }
 
   // The weight as a tensor of its own: all of the stored one, or those rows of it that are the weight's.
-  const TensorInfo* TakePart(const Weight& weight, const StoredName& rule, const TensorInfo& stored) {
+  const TensorInfo* TakePart(const Weight& weight, StoredName rule, const TensorInfo& stored) {
+    // Codes have the inputs of an output in a row.
+    if (stored.scales.has_value() && weight.shape.size() < 3) rule.is_transposed = false;
     TensorInfo& tensor = own_->emplace_back(stored);
     tensor.name = weight.FullName();
     tensor.shape = weight.shape;
     int64_t num_members = 0, member_idx = 0;
-    for (const StoredName& other : config_->family->stored_names) {
+    for (const StoredName& other : rules_) {
       if (other.stored != rule.stored) continue;
-      if (&other == &rule) member_idx = num_members;
+      if (other.name == rule.name) member_idx = num_members;
       ++num_members;
     }
     const bool is_stacked = weight.expert_idx >= 0 && rule.stored.find("{expert}") == std::string_view::npos;
-    if (weight.shape.size() == 3) return TakeHeads(weight, stored, rule.is_transposed, tensor);
+    if (weight.shape.size() == 3 && num_members > 1) return TakeHeads(stored, rule.is_transposed, tensor);
     const bool is_vector = weight.shape.size() == 1;
+    if (stored.shape.size() == 1 && weight.shape.size() == 2 && weight.shape[0] == 1) {
+      if (stored.shape[0] != weight.shape[1]) ReportShape(stored, weight.shape);
+      return &tensor;
+    }
     if (num_members == 1 && !is_stacked && !rule.is_transposed && !is_vector) {
       if (stored.shape != weight.shape) ReportShape(stored, weight.shape);
+      if (rule.is_paired) {
+        tensor.places = {.stored_rows = static_cast<int32_t>(weight.shape[0]),
+                         .head_rows = static_cast<int32_t>(config_->head_dim)};
+      }
       return &tensor;
     }
     // The matrices in it: [num_matrices, rows, inputs], whatever dims it writes that with.
@@ -179,6 +267,12 @@ class Mapper : public TensorSource {
     rows.taken += own_rows;
     rows.stored = stored_rows;
     if (rows.taken > rows.stored) return &tensor;  // Finish() reports it
+    if (tensor.scales.has_value()) {
+      Scales& scales = *tensor.scales;
+      scales.extent.size_bytes /= static_cast<uint64_t>(num_matrices);
+      if (is_stacked) scales.extent.offset_bytes += static_cast<uint64_t>(weight.expert_idx) * scales.extent.size_bytes;
+      if (!rule.is_interleaved) scales.first_row = static_cast<int32_t>(first);
+    }
     const uint64_t matrix_bytes = stored.extent.size_bytes / static_cast<uint64_t>(num_matrices);
     tensor.extent = {
         stored.extent.offset_bytes + static_cast<uint64_t>(is_stacked ? weight.expert_idx : 0) * matrix_bytes,
@@ -198,7 +292,7 @@ class Mapper : public TensorSource {
 
   // Of MLA's kv_b_proj, [heads, nope_dim + value_dim, kv_lora_rank]: what makes q of K's compressed entries
   // (transposed), or V of them.
-  const TensorInfo* TakeHeads(const Weight& weight, const TensorInfo& stored, bool is_transposed, TensorInfo& tensor) {
+  const TensorInfo* TakeHeads(const TensorInfo& stored, bool is_transposed, TensorInfo& tensor) {
     const Mla& mla = config_->mla;
     const int64_t head_rows = mla.nope_dim + mla.value_dim;
     const std::vector<int64_t> expected = {config_->num_heads * head_rows, mla.kv_lora_rank};
@@ -210,6 +304,9 @@ class Mapper : public TensorSource {
     const uint64_t skipped = is_transposed ? 0 : static_cast<uint64_t>(mla.nope_dim) * row_bytes;
     tensor.extent.offset_bytes += skipped;
     tensor.extent.size_bytes -= skipped;
+    // Columns of codes make no rows of codes.
+    tensor.as_floats = is_transposed && IsCoded(stored);
+    if (tensor.scales.has_value() && !is_transposed) tensor.scales->first_row = static_cast<int32_t>(mla.nope_dim);
     tensor.places = {.stored_rows = static_cast<int32_t>(is_transposed ? mla.kv_lora_rank : mla.value_dim),
                      .matrix_rows = static_cast<int32_t>(head_rows),
                      .first = 0,
@@ -220,7 +317,7 @@ class Mapper : public TensorSource {
 
   bool IsOfMtpLayer(const TensorInfo& tensor) const {
     for (int64_t i = 0; i < config_->num_mtp_layers; ++i) {
-      const std::string prefix = Replace(config_->family->layer_prefix, "{layer}", config_->num_layers + i);
+      const std::string prefix = Replace(layer_prefix_, "{layer}", config_->num_layers + i);
       if (tensor.name.starts_with(prefix)) return true;
     }
     return false;
@@ -235,11 +332,15 @@ class Mapper : public TensorSource {
   }
 
   static constexpr std::string_view kUsualPrefix = "model.layers.{layer}.";
+  static constexpr const char* kBlocksSuffix = "_blocks";
 
   const ModelConfig* config_;
   const Checkpoint* checkpoint_;
   std::deque<TensorInfo>* own_;
+  std::vector<StoredName> rules_;  // empty: every weight is stored under its own name
+  std::string_view layer_prefix_ = kUsualPrefix;
   absl::flat_hash_set<const TensorInfo*> taken_;
+  absl::flat_hash_map<const TensorInfo*, const TensorInfo*> coded_;
   absl::flat_hash_map<std::pair<const TensorInfo*, int64_t>, Rows>
       rows_taken_;  // of tensors that are shared, by expert
   std::string listed_;

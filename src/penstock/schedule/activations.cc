@@ -11,7 +11,7 @@ namespace {
 
 kernels::RowFormat RowFormatOf(const TensorInfo& tensor, ComputeDtype dtype) {
   const WeightFormat format = ResidentFormat(tensor, dtype);
-  if (!IsFloat(format)) return kernels::RowFormat::kInt8;
+  if (TakesInt8Rows(format)) return kernels::RowFormat::kInt8;
   return dtype == ComputeDtype::kBF16 ? kernels::RowFormat::kBF16 : kernels::RowFormat::kF32;
 }
 

@@ -240,6 +240,7 @@ void LaunchAny(const Args& args, Stream stream) {
     case WeightFormat::kInt8: return LaunchMatrixUnits<WeightFormat::kInt8, Int8Product>(args, stream);
     case WeightFormat::kHqq4: return LaunchMatrixUnits<WeightFormat::kHqq4, Hqq4Product>(args, stream);
     case WeightFormat::kHqq3: return LaunchMatrixUnits<WeightFormat::kHqq3, Hqq3Product>(args, stream);
+    default: return;  // block formats: refused before a model is loaded
   }
 }
 

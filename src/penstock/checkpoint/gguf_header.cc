@@ -1,0 +1,336 @@
+// The header of a GGUF file.
+#include <algorithm>
+#include <bit>
+#include <cstring>
+
+#include "absl/container/flat_hash_set.h"
+#include "penstock/base/checked.h"
+#include "penstock/base/limits.h"
+#include "penstock/base/status.h"
+#include "penstock/base/text.h"
+#include "penstock/checkpoint/gguf.h"
+#include "penstock/tensor/block_formats.h"
+
+namespace penstock {
+namespace {
+
+constexpr uint64_t kMaxKeyBytes = 65'535;
+constexpr uint64_t kMaxNameBytes = 64;
+constexpr uint32_t kMaxDims = 4;
+constexpr uint64_t kDefaultAlignment = 32;
+constexpr uint64_t kMaxAlignment = 1 << 20;
+// What a value and a tensor take at least: their number is bounded by the bytes that are left.
+constexpr uint64_t kLeastFieldBytes = 8 + 1 + 4 + 1;
+constexpr uint64_t kLeastTensorBytes = 8 + 1 + 4 + 8 + 4 + 8;
+
+// Reads a little-endian number. Numbers lie anywhere.
+template <typename T>
+T Load(const char* source) {
+  T value;
+  std::memcpy(&value, source, sizeof(value));
+  return value;
+}
+
+uint64_t SizeOf(GgufType type) {
+  switch (type) {
+    case GgufType::kUint8:
+    case GgufType::kInt8:
+    case GgufType::kBool: return 1;
+    case GgufType::kUint16:
+    case GgufType::kInt16: return 2;
+    case GgufType::kUint32:
+    case GgufType::kInt32:
+    case GgufType::kFloat32: return 4;
+    case GgufType::kUint64:
+    case GgufType::kInt64:
+    case GgufType::kFloat64: return 8;
+    case GgufType::kString: return 8;  // at least: its length
+    case GgufType::kArray: return 0;
+  }
+  return 0;
+}
+
+// A place in the header. Reading beyond what was given is no fault while the file goes on there.
+class Cursor {
+ public:
+  Cursor(std::string_view bytes, uint64_t file_bytes) : bytes_(bytes), file_bytes_(file_bytes) {}
+
+  uint64_t offset() const { return offset_; }
+  uint64_t bytes_left() const { return file_bytes_ - offset_; }
+  // The header goes on behind the bytes that were given.
+  bool needs_more() const { return needs_more_; }
+
+  // The next `count` bytes. An error when the file ends before.
+  absl::StatusOr<std::string_view> Take(uint64_t count, std::string_view what) {
+    if (count > bytes_left()) {
+      return ModelError("{} at byte {} needs {} bytes, but the file ends after {}: download it again", what, offset_,
+                        count, bytes_left());
+    }
+    if (offset_ + count > bytes_.size()) {
+      needs_more_ = true;
+      return ModelError("{} at byte {}: not read yet", what, offset_);
+    }
+    const std::string_view taken = bytes_.substr(offset_, count);
+    offset_ += count;
+    return taken;
+  }
+  template <typename T>
+  absl::StatusOr<T> Number(std::string_view what) {
+    PENSTOCK_ASSIGN_OR_RETURN(const std::string_view taken, Take(sizeof(T), what));
+    return Load<T>(taken.data());
+  }
+  absl::StatusOr<std::string_view> Text(uint64_t max_bytes, std::string_view what) {
+    PENSTOCK_ASSIGN_OR_RETURN(const uint64_t size, Number<uint64_t>(what));
+    if (size > max_bytes)
+      return ModelError("{} at byte {} has {} bytes, the limit is {}", what, offset_, size, max_bytes);
+    return Take(size, what);
+  }
+
+ private:
+  std::string_view bytes_;
+  uint64_t file_bytes_;
+  uint64_t offset_ = 0;
+  bool needs_more_ = false;
+};
+
+// What ggml calls the types of tensors.
+struct TensorType {
+  uint32_t id;
+  std::string_view name;
+  std::optional<Dtype> dtype = {};
+  std::optional<WeightFormat> blocks = {};
+};
+constexpr TensorType kTensorTypes[] = {
+    {0, "F32", Dtype::kF32},
+    {1, "F16", Dtype::kF16},
+    {2, "Q4_0", {}, WeightFormat::kQ4_0},
+    {8, "Q8_0", {}, WeightFormat::kQ8_0},
+    {12, "Q4_K", {}, WeightFormat::kQ4_K},
+    {13, "Q5_K", {}, WeightFormat::kQ5_K},
+    {14, "Q6_K", {}, WeightFormat::kQ6_K},
+    {30, "BF16", Dtype::kBF16},
+    {39, "MXFP4", {}, WeightFormat::kMxfp4},
+    // Known by name alone, for messages.
+    {3, "Q4_1"},
+    {6, "Q5_0"},
+    {7, "Q5_1"},
+    {9, "Q8_1"},
+    {10, "Q2_K"},
+    {11, "Q3_K"},
+    {15, "Q8_K"},
+    {16, "IQ2_XXS"},
+    {17, "IQ2_XS"},
+    {18, "IQ3_XXS"},
+    {19, "IQ1_S"},
+    {20, "IQ4_NL"},
+    {21, "IQ3_S"},
+    {22, "IQ2_S"},
+    {23, "IQ4_XS"},
+    {24, "I8"},
+    {25, "I16"},
+    {26, "I32"},
+    {27, "I64"},
+    {28, "F64"},
+    {29, "IQ1_M"},
+    {34, "TQ1_0"},
+    {35, "TQ2_0"},
+    {40, "NVFP4"},
+};
+
+absl::StatusOr<TensorType> TensorTypeOf(uint32_t id, std::string_view name) {
+  std::string known;
+  for (const TensorType& type : kTensorTypes) {
+    const bool is_read = type.dtype.has_value() || type.blocks.has_value();
+    if (type.id == id && is_read) return type;
+    if (is_read) known += fmt::format("{}{}", known.empty() ? "" : ", ", type.name);
+  }
+  for (const TensorType& type : kTensorTypes) {
+    if (type.id == id)
+      return ModelError("tensor '{}': type {} is not supported: expected one of {}", name, type.name, known);
+  }
+  return ModelError("tensor '{}': type {} is unknown: expected one of {}", name, id, known);
+}
+
+bool IsPrintableAscii(std::string_view text) {
+  return std::all_of(text.begin(), text.end(), [](char c) { return c > ' ' && c < 127; });
+}
+
+// Passes over a value and notes where it lies.
+absl::Status ReadValue(Cursor& cursor, GgufMetadata::Field& field) {
+  PENSTOCK_ASSIGN_OR_RETURN(uint32_t type, cursor.Number<uint32_t>(field.key));
+  if (type > static_cast<uint32_t>(GgufType::kFloat64))
+    return ModelError("key '{}': value type {} is unknown", field.key, type);
+  if (static_cast<GgufType>(type) == GgufType::kArray) {
+    field.is_array = true;
+    PENSTOCK_ASSIGN_OR_RETURN(type, cursor.Number<uint32_t>(field.key));
+    if (type > static_cast<uint32_t>(GgufType::kFloat64)) {
+      return ModelError("key '{}': element type {} is unknown", field.key, type);
+    }
+    if (static_cast<GgufType>(type) == GgufType::kArray)
+      return ModelError("key '{}': arrays of arrays are not read", field.key);
+    PENSTOCK_ASSIGN_OR_RETURN(field.count, cursor.Number<uint64_t>(field.key));
+  }
+  field.type = static_cast<GgufType>(type);
+  field.offset = cursor.offset();
+  const std::optional<uint64_t> least_bytes = CheckedMul(field.count, SizeOf(field.type));
+  if (!least_bytes.has_value() || *least_bytes > cursor.bytes_left()) {
+    return ModelError("key '{}': {} elements, but the file ends after {} bytes", field.key, field.count,
+                      cursor.bytes_left());
+  }
+  if (field.type == GgufType::kString) {
+    for (uint64_t i = 0; i < field.count; ++i) {
+      PENSTOCK_RETURN_IF_ERROR(cursor.Text(cursor.bytes_left(), field.key).status());
+    }
+    return absl::OkStatus();
+  }
+  PENSTOCK_ASSIGN_OR_RETURN(const std::string_view bytes, cursor.Take(*least_bytes, field.key));
+  if (field.type == GgufType::kBool &&
+      std::any_of(bytes.begin(), bytes.end(), [](char c) { return c != 0 && c != 1; })) {
+    return ModelError("key '{}': a bool that is neither 0 nor 1", field.key);
+  }
+  return absl::OkStatus();
+}
+
+absl::Status ReadFields(Cursor& cursor, uint64_t count, std::vector<GgufMetadata::Field>& fields) {
+  absl::flat_hash_set<std::string_view> keys;
+  for (uint64_t i = 0; i < count; ++i) {
+    GgufMetadata::Field field;
+    PENSTOCK_ASSIGN_OR_RETURN(field.key, cursor.Text(kMaxKeyBytes, fmt::format("key {}", i)));
+    if (field.key.empty()) return ModelError("key {} is empty", i);
+    if (!IsPrintableAscii(field.key)) return ModelError("key {} is no printable ASCII: '{}'", i, Excerpt(field.key));
+    if (!keys.insert(field.key).second) return ModelError("key '{}' appears twice", Excerpt(field.key));
+    PENSTOCK_RETURN_IF_ERROR(ReadValue(cursor, field));
+    fields.push_back(field);
+  }
+  return absl::OkStatus();
+}
+
+absl::Status ReadTensor(Cursor& cursor, uint64_t idx, TensorInfo& tensor) {
+  PENSTOCK_ASSIGN_OR_RETURN(const std::string_view name,
+                            cursor.Text(kMaxNameBytes, fmt::format("name of tensor {}", idx)));
+  if (name.empty()) return ModelError("tensor {} has no name", idx);
+  tensor.name = Printable(name);
+  PENSTOCK_ASSIGN_OR_RETURN(const uint32_t num_dims, cursor.Number<uint32_t>(tensor.name));
+  if (num_dims < 1 || num_dims > kMaxDims) {
+    return ModelError("tensor '{}': {} dimensions, expected 1 to {}", tensor.name, num_dims, kMaxDims);
+  }
+  uint64_t num_elements = 1;
+  for (uint32_t i = 0; i < num_dims; ++i) {
+    PENSTOCK_ASSIGN_OR_RETURN(const uint64_t dim, cursor.Number<uint64_t>(tensor.name));
+    const std::optional<uint64_t> product = CheckedMul(num_elements, dim);
+    if (dim < 1 || dim > (1ull << 40)) {
+      return ModelError("tensor '{}': dimension {} is {}, expected 1 to 2^40", tensor.name, i, dim);
+    }
+    if (!product.has_value() || *product > (1ull << 58))
+      return ModelError("tensor '{}': its size overflows", tensor.name);
+    num_elements = *product;
+    tensor.shape.insert(tensor.shape.begin(), static_cast<int64_t>(dim));  // the first dim is the one within a row
+  }
+  PENSTOCK_ASSIGN_OR_RETURN(const uint32_t type_id, cursor.Number<uint32_t>(tensor.name));
+  PENSTOCK_ASSIGN_OR_RETURN(const TensorType type, TensorTypeOf(type_id, tensor.name));
+  if (type.blocks.has_value()) {
+    const int64_t row = tensor.shape.back(), block = BlockElements(*type.blocks);
+    if (row % block != 0) {
+      return ModelError("tensor '{}': rows of {} are no whole blocks of {} ({})", tensor.name, row, block, type.name);
+    }
+    tensor.packed = type.blocks;
+    tensor.extent.size_bytes = num_elements / static_cast<uint64_t>(row) * BlockRowBytes(*type.blocks, row);
+  } else {
+    tensor.dtype = *type.dtype;
+    tensor.extent.size_bytes = num_elements * penstock::SizeOf(tensor.dtype);
+  }
+  PENSTOCK_ASSIGN_OR_RETURN(tensor.extent.offset_bytes, cursor.Number<uint64_t>(tensor.name));
+  return absl::OkStatus();
+}
+
+absl::StatusOr<uint64_t> AlignmentOf(std::string_view header, const std::vector<GgufMetadata::Field>& fields) {
+  for (const GgufMetadata::Field& field : fields) {
+    if (field.key != "general.alignment") continue;
+    if (field.is_array || field.type != GgufType::kUint32) {
+      return ModelError("key 'general.alignment': expected u32, found {}", GgufTypeName(field));
+    }
+    const uint64_t alignment = Load<uint32_t>(header.data() + field.offset);
+    if (!std::has_single_bit(alignment) || alignment < 8 || alignment > kMaxAlignment) {
+      return ModelError("key 'general.alignment': expected a power of two from 8 to {}, found {}", kMaxAlignment,
+                        alignment);
+    }
+    return alignment;
+  }
+  return kDefaultAlignment;
+}
+
+// Extents are relative to where the tensors begin until here.
+absl::Status PlaceTensors(uint64_t begin, uint64_t alignment, uint64_t file_bytes, std::vector<TensorInfo>& tensors) {
+  std::stable_sort(tensors.begin(), tensors.end(), [](const TensorInfo& a, const TensorInfo& b) {
+    return a.extent.offset_bytes < b.extent.offset_bytes;
+  });
+  uint64_t end = begin;
+  const TensorInfo* last = nullptr;
+  for (TensorInfo& tensor : tensors) {
+    if (tensor.extent.offset_bytes % alignment != 0) {
+      return ModelError("tensor '{}': offset {} is no multiple of {}", tensor.name, tensor.extent.offset_bytes,
+                        alignment);
+    }
+    const std::optional<uint64_t> first = CheckedAdd(begin, tensor.extent.offset_bytes);
+    const std::optional<uint64_t> own_end =
+        first.has_value() ? CheckedAdd(*first, tensor.extent.size_bytes) : std::nullopt;
+    if (!own_end.has_value() || *own_end > file_bytes) {
+      return ModelError("tensor '{}': {} bytes at offset {} reach beyond the file's {}: download it again", tensor.name,
+                        tensor.extent.size_bytes, tensor.extent.offset_bytes, file_bytes);
+    }
+    if (*first < end) return ModelError("tensor '{}' overlaps '{}'", tensor.name, last == nullptr ? "" : last->name);
+    tensor.extent.offset_bytes = *first;
+    end = *own_end;
+    last = &tensor;
+  }
+  return absl::OkStatus();
+}
+
+absl::Status ReadHeader(Cursor& cursor, std::string_view bytes, uint64_t file_bytes, GgufHeader& header) {
+  PENSTOCK_ASSIGN_OR_RETURN(const std::string_view magic, cursor.Take(4, "the magic"));
+  if (magic != "GGUF") return ModelError("this is no GGUF file: it begins with '{}'", Excerpt(magic));
+  PENSTOCK_ASSIGN_OR_RETURN(const uint32_t version, cursor.Number<uint32_t>("the version"));
+  if ((version & 0xFFFF) == 0 && version != 0) {
+    return ModelError("version {}: the file is big-endian, which is not read", __builtin_bswap32(version));
+  }
+  if (version != 3) return ModelError("version {} of GGUF is not read, only 3 is", version);
+  PENSTOCK_ASSIGN_OR_RETURN(const uint64_t num_tensors, cursor.Number<uint64_t>("the number of tensors"));
+  PENSTOCK_ASSIGN_OR_RETURN(const uint64_t num_fields, cursor.Number<uint64_t>("the number of keys"));
+  if (num_tensors > cursor.bytes_left() / kLeastTensorBytes || num_tensors > kMaxTensors) {
+    return ModelError("{} tensors do not fit a file of {} bytes", num_tensors, file_bytes);
+  }
+  if (num_fields > cursor.bytes_left() / kLeastFieldBytes) {
+    return ModelError("{} keys do not fit a file of {} bytes", num_fields, file_bytes);
+  }
+  PENSTOCK_RETURN_IF_ERROR(ReadFields(cursor, num_fields, header.fields));
+  header.metadata_bytes = cursor.offset();
+  absl::flat_hash_set<std::string> names;
+  for (uint64_t i = 0; i < num_tensors; ++i) {
+    PENSTOCK_RETURN_IF_ERROR(ReadTensor(cursor, i, header.tensors.emplace_back()));
+    if (!names.insert(header.tensors.back().name).second) {
+      return ModelError("tensor '{}' appears twice", header.tensors.back().name);
+    }
+  }
+  PENSTOCK_ASSIGN_OR_RETURN(const uint64_t alignment, AlignmentOf(bytes, header.fields));
+  return PlaceTensors(RoundUp(cursor.offset(), alignment), alignment, file_bytes, header.tensors);
+}
+
+}  // namespace
+
+std::string GgufTypeName(const GgufMetadata::Field& field) {
+  static constexpr std::string_view kNames[] = {"u8",   "i8",     "u16",   "i16", "u32", "i32", "f32",
+                                                "bool", "string", "array", "u64", "i64", "f64"};
+  const std::string_view name = kNames[static_cast<size_t>(field.type)];
+  return field.is_array ? fmt::format("array of {}", name) : std::string(name);
+}
+
+absl::StatusOr<std::optional<GgufHeader>> ParseGgufHeader(std::string_view first_bytes, uint64_t file_bytes) {
+  Cursor cursor(first_bytes, file_bytes);
+  GgufHeader header;
+  const absl::Status status = ReadHeader(cursor, first_bytes, file_bytes, header);
+  if (cursor.needs_more()) return std::nullopt;
+  if (!status.ok()) return status;
+  return header;
+}
+
+}  // namespace penstock

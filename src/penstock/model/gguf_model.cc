@@ -1,0 +1,351 @@
+#include "penstock/model/gguf_model.h"
+
+#include <algorithm>
+#include <deque>
+
+#include "penstock/base/limits.h"
+#include "penstock/base/status.h"
+#include "penstock/base/text.h"
+
+namespace penstock {
+namespace {
+
+// Fields of config.json that a key below the architecture's name says alike.
+constexpr FieldName kKeys[] = {
+    {"hidden_size", "embedding_length"},
+    {"num_hidden_layers", "block_count"},
+    {"num_attention_heads", "attention.head_count"},
+    {"num_key_value_heads", "attention.head_count_kv"},
+    {"head_dim", "attention.key_length"},
+    {"max_position_embeddings", "context_length"},
+    {"rms_norm_eps", "attention.layer_norm_rms_epsilon"},
+    {"rms_norm_eps", "attention.layer_norm_epsilon"},
+    {"intermediate_size", "feed_forward_length"},
+    {"intermediate_size", "expert_feed_forward_length"},
+    {"moe_intermediate_size", "expert_feed_forward_length"},
+    {"expert_dim", "feed_forward_length"},
+    {"shared_expert_intermediate_size", "expert_shared_feed_forward_length"},
+    {"shared_intermediate_size", "expert_shared_feed_forward_length"},
+    {"num_experts_per_tok", "expert_used_count"},
+    {"num_experts", "expert_count"},
+    {"num_local_experts", "expert_count"},
+    {"n_shared_experts", "expert_shared_count"},
+    {"first_k_dense_replace", "leading_dense_block_count"},
+    {"n_group", "expert_group_count"},
+    {"topk_group", "expert_group_used_count"},
+    {"routed_scaling_factor", "expert_weights_scale"},
+    {"norm_topk_prob", "expert_weights_norm"},
+    {"sliding_window", "attention.sliding_window"},
+    {"rope_theta", "rope.freq_base"},
+    {"q_lora_rank", "attention.q_lora_rank"},
+    {"kv_lora_rank", "attention.kv_lora_rank"},
+    {"clip_qkv", "attention.clamp_kqv"},
+    {"attention_multiplier", "attention.scale"},
+    {"embedding_multiplier", "embedding_scale"},
+    {"residual_multiplier", "residual_scale"},
+    {"logits_scaling", "logit_scale"},
+    {"num_nextn_predict_layers", "nextn_predict_layers"},
+};
+
+constexpr StoredName kNames[] = {
+    {"model.embed_tokens.weight", "token_embd.weight"},
+    {"model.norm.weight", "output_norm.weight"},
+    {"model.norm.bias", "output_norm.bias"},
+    {"lm_head.weight", "output.weight"},
+    {"lm_head.bias", "output.bias"},
+    {"input_layernorm.weight", "attn_norm.weight"},
+    {"input_layernorm.bias", "attn_norm.bias"},
+    {"post_attention_layernorm.weight", "ffn_norm.weight"},
+    {"post_attention_layernorm.weight", "post_attention_norm.weight"},
+    {"post_attention_layernorm.weight", "attn_output_norm.weight"},
+    {"post_attention_layernorm.bias", "ffn_norm.bias"},
+    {"self_attn.q_proj.weight", "attn_q.weight"},
+    {"self_attn.k_proj.weight", "attn_k.weight"},
+    {"self_attn.v_proj.weight", "attn_v.weight"},
+    {"self_attn.q_proj.weight", "attn_qkv.weight"},
+    {"self_attn.k_proj.weight", "attn_qkv.weight"},
+    {"self_attn.v_proj.weight", "attn_qkv.weight"},
+    {"self_attn.o_proj.weight", "attn_output.weight"},
+    {"self_attn.q_proj.bias", "attn_q.bias"},
+    {"self_attn.k_proj.bias", "attn_k.bias"},
+    {"self_attn.v_proj.bias", "attn_v.bias"},
+    {"self_attn.o_proj.bias", "attn_output.bias"},
+    {"self_attn.q_norm.weight", "attn_q_norm.weight"},
+    {"self_attn.k_norm.weight", "attn_k_norm.weight"},
+    {"self_attn.sinks", "attn_sinks.weight"},
+    {"self_attn.q_a_proj.weight", "attn_q_a.weight"},
+    {"self_attn.q_a_layernorm.weight", "attn_q_a_norm.weight"},
+    {"self_attn.q_b_proj.weight", "attn_q_b.weight"},
+    {"self_attn.kv_a_proj_with_mqa.weight", "attn_kv_a_mqa.weight"},
+    {"self_attn.kv_a_layernorm.weight", "attn_kv_a_norm.weight"},
+    {"self_attn.k_up_proj.weight", "attn_k_b.weight"},
+    {"self_attn.v_up_proj.weight", "attn_v_b.weight"},
+    {"self_attn.k_up_proj.weight", "attn_kv_b.weight", /*is_transposed=*/true},  // older files
+    {"self_attn.v_up_proj.weight", "attn_kv_b.weight"},
+    {"mlp.gate.weight", "ffn_gate_inp.weight"},
+    {"mlp.gate.bias", "ffn_gate_inp.bias"},
+    {"mlp.gate.e_score_correction_bias", "exp_probs_b.bias"},
+    {"mlp.gate_proj.weight", "ffn_gate.weight"},
+    {"mlp.up_proj.weight", "ffn_up.weight"},
+    {"mlp.down_proj.weight", "ffn_down.weight"},
+    {"mlp.shared_expert.gate_proj.weight", "ffn_gate_shexp.weight"},
+    {"mlp.shared_expert.up_proj.weight", "ffn_up_shexp.weight"},
+    {"mlp.shared_expert.down_proj.weight", "ffn_down_shexp.weight"},
+    {"mlp.shared_expert_gate.weight", "ffn_gate_inp_shexp.weight"},
+    {"mlp.experts.{expert}.gate_proj.weight", "ffn_gate_exps.weight"},
+    {"mlp.experts.{expert}.up_proj.weight", "ffn_up_exps.weight"},
+    {"mlp.experts.{expert}.down_proj.weight", "ffn_down_exps.weight"},
+    {"mlp.experts.{expert}.gate_proj.weight", "ffn_gate.{expert}.weight"},  // older files
+    {"mlp.experts.{expert}.up_proj.weight", "ffn_up.{expert}.weight"},
+    {"mlp.experts.{expert}.down_proj.weight", "ffn_down.{expert}.weight"},
+    {"mlp.experts.gate_proj.bias", "ffn_gate_exps.bias"},
+    {"mlp.experts.up_proj.bias", "ffn_up_exps.bias"},
+    {"mlp.experts.down_proj.bias", "ffn_down_exps.bias"},
+};
+
+constexpr std::string_view kLongFactors = "rope_factors_long.weight";
+constexpr std::string_view kShortFactors = "rope_factors_short.weight";
+
+// Makes the object that the family's reader reads.
+class ConfigMaker {
+ public:
+  ConfigMaker(const Gguf& gguf, std::string architecture) : gguf_(&gguf), architecture_(std::move(architecture)) {}
+
+  absl::StatusOr<json::object> Make(const Family& family);
+  // Where a reader finds the fields: the architecture's own keys.
+  std::vector<FieldName> names() {
+    std::vector<FieldName> result;
+    for (const FieldName& key : kKeys) {
+      result.push_back({key.field, keys_.emplace_back(fmt::format("{}.{}", architecture_, key.other))});
+    }
+    return result;
+  }
+
+ private:
+  absl::Status CopyKeys();
+  absl::StatusOr<std::optional<int64_t>> Integer(std::string_view key) const {
+    return gguf_->metadata.Integer(fmt::format("{}.{}", architecture_, key));
+  }
+  absl::StatusOr<double> Number(std::string_view key, double default_value) const {
+    PENSTOCK_ASSIGN_OR_RETURN(const auto value, gguf_->metadata.Number(fmt::format("{}.{}", architecture_, key)));
+    return value.value_or(default_value);
+  }
+  absl::Status AddAttention(bool is_mla);
+  absl::Status AddRouter();
+  absl::Status AddRopeScaling();
+
+  const Gguf* gguf_;
+  std::string architecture_;
+  std::deque<std::string> keys_;
+  json::object config_;
+};
+
+// The keys of the architecture as objects in objects: "llama.attention.head_count" is config["llama"]["attention"]
+// ["head_count"]. Lists of one number again and again (some converters write a number per layer) are that number.
+absl::Status ConfigMaker::CopyKeys() {
+  for (const GgufMetadata::Field& field : gguf_->metadata.fields()) {
+    if (!field.key.starts_with(architecture_ + ".")) continue;
+    json::value value;
+    if (field.is_array) {
+      if (field.type == GgufType::kString || field.type == GgufType::kFloat32 || field.type == GgufType::kFloat64 ||
+          field.type == GgufType::kBool || field.count == 0 || field.count > kMaxLayers) {
+        continue;
+      }
+      PENSTOCK_ASSIGN_OR_RETURN(const std::vector<int64_t> numbers, gguf_->metadata.Integers(field.key));
+      if (std::any_of(numbers.begin(), numbers.end(), [&](int64_t x) { return x != numbers[0]; })) {
+        value = json::array(numbers.begin(), numbers.end());
+      } else {
+        value = numbers[0];
+      }
+    } else if (field.type == GgufType::kBool) {
+      PENSTOCK_ASSIGN_OR_RETURN(const auto flag, gguf_->metadata.Bool(field.key));
+      value = *flag;
+    } else if (field.type == GgufType::kString) {
+      PENSTOCK_ASSIGN_OR_RETURN(const auto text, gguf_->metadata.String(field.key));
+      value = Printable(text.value_or(""));
+    } else if (field.type == GgufType::kFloat32 || field.type == GgufType::kFloat64) {
+      PENSTOCK_ASSIGN_OR_RETURN(const auto number, gguf_->metadata.Number(field.key));
+      value = *number;
+    } else {
+      PENSTOCK_ASSIGN_OR_RETURN(const auto number, gguf_->metadata.Integer(field.key));
+      value = *number;
+    }
+    json::object* object = &config_;
+    std::string_view path = field.key;
+    for (size_t dot = path.find('.'); object != nullptr && dot != std::string_view::npos; dot = path.find('.')) {
+      const std::string_view name = path.substr(0, dot);
+      json::value& inner = (*object)[json::string_view(name.data(), name.size())];
+      if (inner.is_null()) inner = json::object();
+      object = inner.if_object();
+      path.remove_prefix(dot + 1);
+    }
+    // A key that is a prefix of another has no meaning that anybody knows.
+    if (object != nullptr) object->emplace(json::string_view(path.data(), path.size()), std::move(value));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status ConfigMaker::AddAttention(bool is_mla) {
+  PENSTOCK_ASSIGN_OR_RETURN(const auto rotary_dim, Integer("rope.dimension_count"));
+  PENSTOCK_ASSIGN_OR_RETURN(const auto key_length, Integer("attention.key_length"));
+  if (is_mla) {
+    // Newer files give K and V as they are kept, and those of a head beside them.
+    PENSTOCK_ASSIGN_OR_RETURN(const auto key_of_head, Integer("attention.key_length_mla"));
+    PENSTOCK_ASSIGN_OR_RETURN(const auto value_of_head, Integer("attention.value_length_mla"));
+    PENSTOCK_ASSIGN_OR_RETURN(const auto value_length, Integer("attention.value_length"));
+    const auto nope_dim = key_of_head.has_value() ? key_of_head : key_length;
+    if (rotary_dim.has_value()) config_["qk_rope_head_dim"] = *rotary_dim;
+    if (rotary_dim.has_value() && nope_dim.has_value()) config_["qk_nope_head_dim"] = *nope_dim - *rotary_dim;
+    const auto value_dim = value_of_head.has_value() ? value_of_head : value_length;
+    if (value_dim.has_value()) config_["v_head_dim"] = *value_dim;
+    return absl::OkStatus();
+  }
+  PENSTOCK_ASSIGN_OR_RETURN(const auto model_dim, Integer("embedding_length"));
+  PENSTOCK_ASSIGN_OR_RETURN(const auto num_heads, Integer("attention.head_count"));
+  const int64_t head_dim =
+      key_length.value_or(num_heads.value_or(0) > 0 ? model_dim.value_or(0) / num_heads.value_or(1) : 0);
+  if (rotary_dim.has_value() && head_dim > 0) {
+    config_["partial_rotary_factor"] = static_cast<double>(*rotary_dim) / static_cast<double>(head_dim);
+  }
+  return absl::OkStatus();
+}
+
+absl::Status ConfigMaker::AddRouter() {
+  PENSTOCK_ASSIGN_OR_RETURN(const auto scoring, Integer("expert_gating_func"));
+  PENSTOCK_ASSIGN_OR_RETURN(const auto num_groups, Integer("expert_group_count"));
+  config_["topk_method"] = num_groups.value_or(1) > 1 ? "group_limited_greedy" : "greedy";
+  if (scoring.has_value()) config_["scoring_func"] = *scoring == 2 ? "sigmoid" : "softmax";
+  PENSTOCK_ASSIGN_OR_RETURN(const auto norm, gguf_->metadata.Bool(architecture_ + ".expert_weights_norm"));
+  // Where no key says it, the architecture does.
+  if (!norm.has_value()) config_["norm_topk_prob"] = architecture_ == "qwen3moe";
+  config_["moe_normalize_expert_weights"] = 1;
+  return absl::OkStatus();
+}
+
+absl::Status ConfigMaker::AddRopeScaling() {
+  PENSTOCK_ASSIGN_OR_RETURN(const auto type, gguf_->metadata.String(architecture_ + ".rope.scaling.type"));
+  PENSTOCK_ASSIGN_OR_RETURN(const auto original, Integer("rope.scaling.original_context_length"));
+  json::object scaling;
+  if (original.has_value()) scaling["original_max_position_embeddings"] = *original;
+  const TensorInfo* long_factors = gguf_->Find(kLongFactors);
+  const TensorInfo* short_factors = gguf_->Find(kShortFactors);
+  if (long_factors != nullptr && short_factors != nullptr) {
+    const auto array = [&](const TensorInfo& tensor) -> absl::StatusOr<json::array> {
+      PENSTOCK_ASSIGN_OR_RETURN(const std::vector<float> values, ReadFloats(*gguf_, tensor));
+      return json::array(values.begin(), values.end());
+    };
+    scaling["rope_type"] = "longrope";
+    PENSTOCK_ASSIGN_OR_RETURN(scaling["long_factor"], array(*long_factors));
+    PENSTOCK_ASSIGN_OR_RETURN(scaling["short_factor"], array(*short_factors));
+    PENSTOCK_ASSIGN_OR_RETURN(const double factor, Number("rope.scaling.attn_factor", 0));
+    if (factor > 0) scaling["short_mscale"] = scaling["long_mscale"] = factor;
+  } else if (type.has_value() && *type != "none") {
+    scaling["rope_type"] = Printable(type.value_or(""));
+    PENSTOCK_ASSIGN_OR_RETURN(const double factor, Number("rope.scaling.factor", 1));
+    scaling["factor"] = factor;
+    PENSTOCK_ASSIGN_OR_RETURN(const double log_multiplier, Number("rope.scaling.yarn_log_multiplier", 0));
+    if (log_multiplier > 0) scaling["mscale"] = scaling["mscale_all_dim"] = log_multiplier / 0.1f;
+    PENSTOCK_ASSIGN_OR_RETURN(scaling["beta_fast"], Number("rope.scaling.yarn_beta_fast", 32));
+    PENSTOCK_ASSIGN_OR_RETURN(scaling["beta_slow"], Number("rope.scaling.yarn_beta_slow", 1));
+    if (architecture_ == "gpt-oss") scaling["truncate"] = false;
+  } else {
+    return absl::OkStatus();
+  }
+  config_["rope_scaling"] = std::move(scaling);
+  return absl::OkStatus();
+}
+
+absl::StatusOr<json::object> ConfigMaker::Make(const Family& family) {
+  PENSTOCK_RETURN_IF_ERROR(CopyKeys());
+  const TensorInfo* embedding = gguf_->Find("token_embd.weight");
+  if (embedding == nullptr) return ModelError("tensor 'token_embd.weight' is missing");
+  config_["vocab_size"] = embedding->shape[0];
+  config_["tie_word_embeddings"] = gguf_->Find("output.weight") == nullptr;
+  config_["lm_head_bias"] = gguf_->Find("output.bias") != nullptr;
+  const bool has_bias = gguf_->Find("blk.0.attn_q.bias") != nullptr;
+  config_["attention_bias"] = config_["qkv_bias"] = has_bias;
+  config_["use_qk_norm"] = gguf_->Find("blk.0.attn_q_norm.weight") != nullptr;
+  // The layers that predict further tokens are counted among the blocks.
+  PENSTOCK_ASSIGN_OR_RETURN(const auto num_blocks, Integer("block_count"));
+  PENSTOCK_ASSIGN_OR_RETURN(const auto num_further, Integer("nextn_predict_layers"));
+  if (num_blocks.has_value() && num_further.value_or(0) > 0) config_["num_hidden_layers"] = *num_blocks - *num_further;
+  if (!num_further.has_value()) config_["num_nextn_predict_layers"] = 0;
+  const bool is_mla = gguf_->metadata.Find(architecture_ + ".attention.kv_lora_rank") != nullptr;
+  PENSTOCK_RETURN_IF_ERROR(AddAttention(is_mla));
+  PENSTOCK_RETURN_IF_ERROR(AddRouter());
+  PENSTOCK_RETURN_IF_ERROR(AddRopeScaling());
+  if (family.gguf.has_default_window && gguf_->metadata.Find(architecture_ + ".attention.sliding_window") == nullptr) {
+    config_["sliding_window"] = nullptr;
+  }
+  return std::move(config_);
+}
+
+absl::StatusOr<const Family*> FamilyOf(const Gguf& gguf, const std::string& architecture) {
+  PENSTOCK_ASSIGN_OR_RETURN(const auto scoring, gguf.metadata.Integer(architecture + ".expert_gating_func"));
+  PENSTOCK_ASSIGN_OR_RETURN(const auto num_experts, gguf.metadata.Integer(architecture + ".expert_count"));
+  const bool has_shared_ffn = gguf.metadata.Find(architecture + ".expert_shared_feed_forward_length") != nullptr;
+  std::string known;
+  for (const Family* family : AllFamilies()) {
+    const GgufFamily& own = family->gguf;
+    if (own.architecture.empty()) continue;
+    if (known.find(own.architecture) == std::string::npos) {
+      known += fmt::format("{}{}", known.empty() ? "" : ", ", own.architecture);
+    }
+    if (own.architecture != architecture) continue;
+    if (own.is_sigmoid.has_value() && *own.is_sigmoid != (scoring.value_or(1) == 2)) continue;
+    if (own.has_shared_ffn.has_value() && *own.has_shared_ffn != has_shared_ffn) continue;
+    if (num_experts.value_or(0) == 0) {
+      return ModelError("key '{}.expert_count': expected at least 1, found {}: only models with experts are computed",
+                        architecture, num_experts.has_value() ? "0" : "nothing");
+    }
+    return family;
+  }
+  return ModelError("key 'general.architecture': '{}' is not supported; supported: {}", Excerpt(architecture), known);
+}
+
+absl::StatusOr<ModelConfig> ReadConfig(const Gguf& gguf) {
+  PENSTOCK_ASSIGN_OR_RETURN(const auto architecture, gguf.metadata.String("general.architecture"));
+  if (!architecture.has_value()) return ModelError("key 'general.architecture' is missing");
+  PENSTOCK_ASSIGN_OR_RETURN(const Family* family, FamilyOf(gguf, *architecture));
+  ConfigMaker maker(gguf, *architecture);
+  PENSTOCK_ASSIGN_OR_RETURN(const json::object object, maker.Make(*family));
+  ConfigReader reader("metadata", object);
+  const std::vector<FieldName> names = maker.names();
+  reader.SetNames(names);
+  PENSTOCK_ASSIGN_OR_RETURN(ModelConfig config, ReadModelConfig(reader, *family));
+  const auto add_eos = [&](std::string_view key) -> absl::Status {
+    PENSTOCK_ASSIGN_OR_RETURN(const auto id, gguf.metadata.Integer(key));
+    if (!id.has_value()) return absl::OkStatus();
+    if (*id < 0 || *id >= config.vocab_size) {
+      return ModelError("key '{}': expected an id below {}, found {}", key, config.vocab_size, *id);
+    }
+    const auto token = static_cast<TokenId>(*id);
+    if (std::find(config.eos_ids.begin(), config.eos_ids.end(), token) == config.eos_ids.end()) {
+      config.eos_ids.push_back(token);
+    }
+    return absl::OkStatus();
+  };
+  for (const std::string_view key :
+       {"tokenizer.ggml.eos_token_id", "tokenizer.ggml.eot_token_id", "tokenizer.ggml.eom_token_id"}) {
+    PENSTOCK_RETURN_IF_ERROR(add_eos(key));
+  }
+  return config;
+}
+
+}  // namespace
+
+absl::StatusOr<ModelConfig> ReadGgufConfig(const Gguf& gguf) {
+  absl::StatusOr<ModelConfig> config = ReadConfig(gguf);
+  if (!config.ok()) return Annotate(config.status(), gguf.files[0].path);
+  return config;
+}
+
+std::vector<StoredName> GgufNames(const Family& family) {
+  std::vector<StoredName> names(family.gguf.stored_names.begin(), family.gguf.stored_names.end());
+  names.insert(names.end(), std::begin(kNames), std::end(kNames));
+  return names;
+}
+
+bool IsConfigTensor(std::string_view name) { return name == kLongFactors || name == kShortFactors; }
+
+}  // namespace penstock
