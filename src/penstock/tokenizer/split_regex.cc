@@ -36,6 +36,7 @@ bool RuneSet::ComputeExact(char32_t c) const {
 }
 
 bool SplitRegex::Memo::Has(uint32_t choice, size_t pos) const {
+  if (blocks_.empty() || pos > last_set_) return false;
   const auto block = blocks_.find(pos / kBlockBytes);
   if (block == blocks_.end()) return false;
   const size_t bit = choice * kBlockBytes + pos % kBlockBytes;
@@ -43,6 +44,7 @@ bool SplitRegex::Memo::Has(uint32_t choice, size_t pos) const {
 }
 
 void SplitRegex::Memo::Set(uint32_t choice, size_t pos) {
+  last_set_ = std::max(last_set_, pos);
   std::vector<uint64_t>& block = blocks_[pos / kBlockBytes];
   if (block.empty()) block.resize(num_choices_ * kBlockBytes / 64);
   const size_t bit = choice * kBlockBytes + pos % kBlockBytes;
@@ -77,14 +79,23 @@ size_t SplitRegex::Search(std::string_view text, uint32_t pc, size_t pos, Memo& 
         if (instruction.only_asks && memo.Has(instruction.choice + 1, pos)) return Succeed(base, pos, memo);
         ok = possessive || !memo.Has(instruction.choice, pos);
         if (!ok) break;
-        const size_t begin = pos;
         const RuneSet& set = sets_[instruction.a];
-        size_t left = possessive ? instruction.b : SIZE_MAX;
-        for (Rune rune = RuneAt(text, pos); left > 0 && rune.num_bytes > 0 && set.Has(rune.code_point);
-             rune = RuneAt(text, pos), --left) {
+        if (possessive) {
+          size_t left = instruction.b;
+          for (Rune rune = RuneAt(text, pos); left > 0 && rune.num_bytes > 0 && set.Has(rune.code_point);
+               rune = RuneAt(text, pos), --left) {
+            pos += rune.num_bytes;
+          }
+          ++pc;
+          break;
+        }
+        // Where a run that begins later is known to fail, this one need not go: nothing goes on from there.
+        const size_t begin = pos;
+        for (Rune rune = RuneAt(text, pos); rune.num_bytes > 0 && set.Has(rune.code_point); rune = RuneAt(text, pos)) {
+          if (memo.Has(instruction.choice, pos + rune.num_bytes)) break;
           pos += rune.num_bytes;
         }
-        if (!possessive) memo.stack_.push_back({Memo::Frame::Kind::kRun, pc, pos, begin, pos});
+        memo.stack_.push_back({Memo::Frame::Kind::kRun, pc, pos, begin, pos});
         ++pc;
         break;
       }

@@ -73,6 +73,7 @@ class SplitRegex {
 
     absl::flat_hash_map<size_t, std::vector<uint64_t>> blocks_;  // of kBlockBytes places: a bit per choice and place
     size_t first_block_ = 0;
+    size_t last_set_ = 0;  // the last place that anything is known of
     size_t num_choices_ = 0;
     std::vector<Frame> stack_;
   };
