@@ -7,6 +7,8 @@
 #include "penstock/base/file.h"
 #include "penstock/tokenizer/bpe.h"
 #include "penstock/tokenizer/tokenizer.h"
+#include "penstock/tokenizer/unigram.h"
+#include "tests/tokenizer/small_ranks.h"
 
 namespace penstock {
 namespace {
@@ -38,6 +40,37 @@ TEST(BpeStepsTest, GrowLinearlyWithTheWord) {
   std::vector<TokenId> ids;
   model.Encode(std::string(kMegabyte, 'a'), scratch, ids);
   EXPECT_THAT(ids, testing::ElementsAre(20));
+}
+
+TEST(UnigramStepsTest, GrowLinearlyWithTheWord) {
+  Vocabulary vocabulary;
+  std::vector<double> scores;
+  for (int64_t length = 1; length <= 16; ++length) {  // a, aa, aaa ... all match everywhere
+    ASSERT_TRUE(vocabulary.Add(std::string(static_cast<size_t>(length), 'a'), length - 1, "test").ok());
+    scores.push_back(-static_cast<double>(length));
+  }
+  const UnigramModel model(std::move(vocabulary), std::move(scores), {.unknown_score = -100});
+  for (const size_t size : {size_t{1000}, size_t{10'000}, size_t{100'000}, kMegabyte}) {
+    UnigramModel::Scratch scratch;
+    std::vector<TokenId> ids;
+    model.Encode(std::string(size, 'a'), scratch, ids);
+    EXPECT_LE(scratch.num_steps, static_cast<int64_t>(size) * 16) << size;
+    EXPECT_GE(ids.size(), size / 16);
+  }
+}
+
+TEST(TiktokenTest, AMegabyteOfEachKindIsEncoded) {
+  std::vector<std::string> tokens;
+  for (size_t size = 2; size <= 512; size *= 2) tokens.emplace_back(size, 'a');
+  for (size_t size = 2; size <= 512; size *= 2) tokens.emplace_back(size, ' ');
+  const auto tokenizer =
+      Tokenizer::FromTiktoken(testing_tokenizers::SmallRanks(tokens), "tiktoken.model", /*tokenizer_config=*/"");
+  ASSERT_TRUE(tokenizer.ok()) << tokenizer.status();
+  for (const std::string unit : {"a", " ", "1", "\n ", "\u4e2d", "Aa", "'", "\u0301\u0327", " a"}) {
+    const std::string text = Repeat(unit, kMegabyte);
+    const std::vector<TokenId> ids = (*tokenizer)->Encode(text, Origin::kMessage, AddSpecial::kNo);
+    EXPECT_EQ((*tokenizer)->Decode(ids, SkipSpecial::kNo), text);
+  }
 }
 
 class HostileTextTest : public testing::TestWithParam<std::string> {};

@@ -16,6 +16,7 @@
 #include "penstock/base/json.h"
 #include "penstock/base/text.h"
 #include "penstock/tokenizer/tokenizer.h"
+#include "tests/tokenizer/gguf_json.h"
 
 namespace penstock {
 namespace {
@@ -25,6 +26,16 @@ absl::StatusOr<std::unique_ptr<Tokenizer>> LoadFiles(const std::string& path, co
   std::string config;
   if (!config_path.empty()) {
     PENSTOCK_ASSIGN_OR_RETURN(config, ReadFile(config_path, kMaxBytes));
+  }
+  if (path.ends_with(".gguf.json")) {
+    PENSTOCK_ASSIGN_OR_RETURN(const std::string text, ReadFile(path, kMaxBytes));
+    PENSTOCK_ASSIGN_OR_RETURN(const GgufVocabulary vocabulary, testing_tokenizers::GgufFromJson(text));
+    return Tokenizer::FromGguf(vocabulary);
+  }
+  const std::string name = path.substr(path.rfind('/') + 1);
+  if (name == "tiktoken.model" || name.ends_with(".tiktoken")) {
+    PENSTOCK_ASSIGN_OR_RETURN(const std::string ranks, ReadFile(path, kMaxBytes));
+    return Tokenizer::FromTiktoken(ranks, name, config);
   }
   if (path.ends_with(".json")) {
     PENSTOCK_ASSIGN_OR_RETURN(const std::string text, ReadFile(path, kMaxBytes));

@@ -1,15 +1,20 @@
 #!/usr/bin/env python3
-"""Compares Penstock's token ids with Hugging Face tokenizers, SentencePiece and published test vectors.
+"""Compares Penstock's token ids with Hugging Face tokenizers, SentencePiece, tiktoken and published test vectors.
 
 usage: tokenizers.py --data DIR (--tool TOKENIZER_TOOL | --penstock PENSTOCK) [--texts N] [--only NAME]
 
-DIR holds tokenizers/ (mixtral_hf, qwen2, olmoe, llama2, phi3, mistral, llama_cpp_vocab, vectors_transformersjs) and text/,
-mt_bench/, workloads/ to take texts from. --tool is the test program tests/tokenizer/tokenizer_tool.cc; --penstock is the
-command line, of which only texts of one line can be asked. Needs the packages tokenizers and sentencepiece.
-Exit status 1 when anything differs.
+DIR holds tokenizers/ (mixtral_hf, qwen2, qwen3, olmoe, llama2, phi3, t5, mistral, dbrx, gpt_oss, llama_cpp_vocab,
+vectors_transformersjs) and text/, mt_bench/, workloads/ to take texts from. --tool is the test program
+tests/tokenizer/tokenizer_tool.cc; --penstock is the command line, of which only texts of one line can be asked, and no
+vocabularies of GGUF files. Needs the packages tokenizers, sentencepiece, tiktoken and gguf.
+
+Formats of which there is no model are compared on stand-ins: patterns of tiktoken on other ranks, names of
+tokenizer.ggml.pre on OLMoE's vocabulary, SentencePiece models that are trained here. At the end comes a table of all
+comparisons; vectors without a vocabulary stand there too. Exit status 1 when anything differs.
 """
 
 import argparse
+import base64
 import json
 import pathlib
 import random
@@ -18,8 +23,9 @@ import sys
 import tempfile
 import unicodedata
 
-del sys.path[0]  # this folder, whose tokenizers.py would hide the package of that name
+FOLDER = pathlib.Path(sys.path.pop(0))  # this folder, whose tokenizers.py would hide the package of that name
 import sentencepiece
+import tiktoken
 import tokenizers
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers
 
@@ -28,7 +34,7 @@ QWEN2_PATTERN = (r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| 
 SEPARATOR = "\n__ggml_vocab_test__\n"
 
 
-def qwen2(folder):
+def qwen2(folder, config_path):
     """The tokenizer that transformers builds from vocab.json and merges.txt."""
     vocab = json.loads((folder / "vocab.json").read_text(encoding="utf-8"))
     lines = (folder / "merges.txt").read_text(encoding="utf-8").split("\n")
@@ -39,7 +45,7 @@ def qwen2(folder):
         pre_tokenizers.Split(Regex(QWEN2_PATTERN), behavior="isolated", invert=False),
         pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)])
     tokenizer.decoder = decoders.ByteLevel()
-    config = json.loads((folder / "tokenizer_config.json").read_text(encoding="utf-8"))
+    config = json.loads(config_path.read_text(encoding="utf-8"))
     for _, token in sorted(config["added_tokens_decoder"].items(), key=lambda item: int(item[0])):
         tokenizer.add_tokens([AddedToken(**token)])
     return tokenizer
@@ -78,17 +84,29 @@ class Penstock:
 class Report:
     def __init__(self):
         self.failed = False
+        self.rows = []
 
-    def compare(self, name, texts, got, want):
+    def compare(self, name, truth, texts, got, want):
         compared = [(t, g["ids"], w) for t, g, w in zip(texts, got, want, strict=True) if g is not None]
         wrong = [(t, g, w) for t, g, w in compared if g != w]
-        self.line(name, len(compared), wrong)
+        self.line(name, truth, len(compared), wrong)
         for text, ids, expected in wrong[:5]:
             print(f"  {text!r:.200}\n    got  {ids[:40]}\n    want {expected[:40]}")
 
-    def line(self, name, count, wrong):
-        print(f"{name}: {count - len(wrong)} of {count} equal", flush=True)
+    def line(self, name, truth, count, wrong):
+        print(f"{name}: {count - len(wrong)} of {count} equal ({truth})", flush=True)
+        self.rows.append((name, truth, str(count), str(count - len(wrong))))
         self.failed |= bool(wrong) or count == 0
+
+    def skip(self, name, truth, why):
+        self.rows.append((name, truth, "-", why))
+
+    def table(self):
+        rows = [("tokenizer", "source of truth", "cases", "passed")] + self.rows
+        widths = [max(len(row[i]) for row in rows) for i in range(3)]
+        print()
+        for row in rows:
+            print(" | ".join([row[0].ljust(widths[0]), row[1].ljust(widths[1]), row[2].rjust(widths[2]), row[3]]))
 
 
 def known_unicode(text):
@@ -140,25 +158,28 @@ def mixed_texts(data, count):
     return lines + hostile_texts(rng, count - len(lines))
 
 
-def ggml_vectors(report, penstock, folder, tokenizer, config, names):
-    for name in names:
-        inputs = folder / f"ggml-vocab-{name}.gguf.inp"
-        outputs = folder / f"ggml-vocab-{name}.gguf.out"
-        if not outputs.exists():
-            print(f"{inputs.name}: no expected ids")
-            continue
-        texts = inputs.read_bytes().decode().split(SEPARATOR)
-        want = [[int(i) for i in line.split()] for line in outputs.read_text().split("\n")[:len(texts)]]
-        report.compare(f"{outputs.name} with {tokenizer.parent.name}/{tokenizer.name}", texts,
-                       penstock.encode(tokenizer, config, texts, special=False), want)
+def ggml_vectors(report, penstock, folder, name, tokenizer, config=None):
+    """The texts and ids that belong to llama.cpp's vocabulary `name`."""
+    inputs = folder / f"ggml-vocab-{name}.gguf.inp"
+    outputs = folder / f"ggml-vocab-{name}.gguf.out"
+    texts = inputs.read_bytes().decode().split(SEPARATOR)
+    want = [[int(i) for i in line.split()] for line in outputs.read_text().split("\n")[:len(texts)]]
+    report.compare(f"{tokenizer.parent.name}/{tokenizer.name}", outputs.name, texts,
+                   penstock.encode(tokenizer, config, texts, special=False), want)
 
 
-def transformersjs_vectors(report, penstock, path, name, tokenizer, config):
-    cases = json.loads(path.read_text(encoding="utf-8"))["tokenizers"][name].values()
-    cases = [case for case in cases if "text_pair" not in case]
-    texts = [case["text"] for case in cases]
-    got = penstock.encode(tokenizer, config, texts)
-    report.compare(f"{path.name} {name}", texts, got, [case["ids"] for case in cases])
+def transformersjs_vectors(report, penstock, folder, vocabularies):
+    """`vocabularies`: the model of each tokenizer that is present."""
+    for path in sorted(folder.glob("*.json")):
+        for name, cases in json.loads(path.read_text(encoding="utf-8"))["tokenizers"].items():
+            truth = f"transformers.js {path.name}"
+            if name not in vocabularies:
+                report.skip(name, truth, "no vocabulary present")
+                continue
+            tokenizer, config = vocabularies[name]
+            cases = [case for case in cases.values() if "text_pair" not in case]
+            texts = [case["text"] for case in cases]
+            report.compare(name, truth, texts, penstock.encode(tokenizer, config, texts), [case["ids"] for case in cases])
 
 
 def mistral_samples(report, penstock, folder):
@@ -177,25 +198,30 @@ def mistral_samples(report, penstock, folder):
             text = text.replace(control + "\u2581", control)
         text = text.replace("\u2581", " ").replace("<0x0A>", "\n")
         got = penstock.encode(model_path, None, [text], special=False)
-        report.compare(f"mistral {text_path.parent.name} {version}", [text], got, [want])
+        report.compare(model_path.name, f"mistral-common {text_path.parent.name} {version}", [text], got, [want])
 
 
-def mixed(report, penstock, name, reference, tokenizer, config, texts, normalizing):
+def mixed(report, penstock, name, reference, tokenizer, config, texts, reversible):
+    """`reversible`: does decoding give the text back, for texts in NFC if "nfc"?"""
+    truth = f"tokenizers {tokenizers.__version__}, mixed texts"
     got = penstock.encode(tokenizer, config, texts)
-    report.compare(f"{name}: mixed texts", texts, got, [reference.encode(text).ids for text in texts])
+    report.compare(name, truth, texts, got, [reference.encode(text).ids for text in texts])
     if got[0] is None or "text" not in got[0]:
         return
     decoded = [(t, g, reference.decode(g["ids"], skip_special_tokens=False)) for t, g in zip(texts, got, strict=True)]
-    report.line(f"{name}: decoded texts, special tokens shown", len(decoded), [t for t, g, w in decoded if g["text"] != w])
+    report.line(f"{name}: decoded", truth, len(decoded), [t for t, g, w in decoded if g["text"] != w])
+    if not reversible:
+        return
     plain = [(t, g) for t, g in zip(texts, penstock.encode(tokenizer, config, texts, special=False), strict=True)]
     added = reference.get_added_tokens_decoder().values()
     taken = [a.content for a in added]
     # Llama's tokenizers write a space as U+2581, so the character itself comes back as a space.
-    plain = [(t, g) for t, g in plain if not any(content in t for content in taken) and (normalizing or "\u2581" not in t)]
-    if normalizing:
+    plain = [(t, g) for t, g in plain
+             if not any(content in t for content in taken) and (reversible == "nfc" or "\u2581" not in t)]
+    if reversible == "nfc":
         plain = [(t, g) for t, g in plain if unicodedata.is_normalized("NFC", t)]
     wrong = [t for t, g in plain if g["text"] != t]
-    report.line(f"{name}: decode(encode(text)) == text", len(plain), wrong)
+    report.line(f"{name}: decode(encode(text))", "the text itself", len(plain), wrong)
     for text in wrong[:5]:
         print(f"  {text!r:.200}")
 
@@ -205,8 +231,195 @@ def sentencepiece_mixed(report, penstock, name, model, texts):
     controls = [reference.id_to_piece(i) for i in range(reference.vocab_size())
                 if reference.is_control(i) or reference.is_unknown(i)]
     texts = [text for text in texts if not any(control in text for control in controls)]
-    report.compare(f"{name}: mixed texts against sentencepiece", texts, penstock.encode(model, None, texts, special=False),
-                   [reference.encode(text) for text in texts])
+    report.compare(name, f"sentencepiece {sentencepiece.__version__}, mixed texts", texts,
+                   penstock.encode(model, None, texts, special=False), [reference.encode(text) for text in texts])
+
+
+def trained_models(texts, scratch):
+    """SentencePiece models of the kinds that no folder has: Unigram, user-defined pieces, normalizers."""
+    corpus = scratch / "corpus.txt"
+    corpus.write_text("\n".join(text.replace("\n", " ") for text in texts), encoding="utf-8")
+    kinds = {
+        "unigram": {"model_type": "unigram"},
+        "unigram_bytes": {"model_type": "unigram", "byte_fallback": True, "remove_extra_whitespaces": False,
+                          "user_defined_symbols": ["<sep>", "  ", "foo bar"],
+                          "normalization_rule_name": "nfkc_cf"},
+        "unigram_plain": {"model_type": "unigram", "normalization_rule_name": "identity", "add_dummy_prefix": False},
+        "bpe_nmt_nfkc": {"model_type": "bpe", "normalization_rule_name": "nmt_nfkc", "byte_fallback": True,
+                         "user_defined_symbols": ["<sep>", "  "]},
+    }
+    for name, options in kinds.items():
+        sentencepiece.SentencePieceTrainer.train(
+            input=str(corpus), model_prefix=str(scratch / name), vocab_size=3000, character_coverage=0.98, minloglevel=2,
+            hard_vocab_limit=False, **options)
+        yield f"trained {name}", scratch / f"{name}.model"
+
+
+def read_ranks(path):
+    return {base64.b64decode(token): int(rank) for token, rank in (line.split() for line in path.read_bytes().splitlines())}
+
+
+def tiktoken_cases(root):
+    """(name, ranks, file name, pattern, tokenizer_config): the models that are present, then stand-ins."""
+    from tiktoken_ext import openai_public
+    openai_public.load_tiktoken_bpe = openai_public.data_gym_to_mergeable_bpe_ranks = lambda *_, **__: {}
+    cl100k, o200k = root / "dbrx/cl100k_base.tiktoken", root / "gpt_oss/o200k_base.tiktoken"
+    patterns = {name: make()["pat_str"] for name, make in openai_public.ENCODING_CONSTRUCTORS.items()}
+    kimi = "|".join([
+        r"[\p{Han}]+",
+        r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}&&[^\p{Han}]]*[\p{Ll}\p{Lm}\p{Lo}\p{M}&&[^\p{Han}]]+(?i:'s|'t|'re|'ve|'m|'ll|'d)?",
+        r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}&&[^\p{Han}]]+[\p{Ll}\p{Lm}\p{Lo}\p{M}&&[^\p{Han}]]*(?i:'s|'t|'re|'ve|'m|'ll|'d)?",
+        r"\p{N}{1,3}", r" ?[^\s\p{L}\p{N}]+[\r\n]*", r"\s*[\r\n]+", r"\s+(?!\S)", r"\s+"])
+    harmony = json.loads((root / "gpt_oss/tokenizer_config.json").read_text(encoding="utf-8"))
+    return [
+        ("dbrx", cl100k, cl100k.name, patterns["cl100k_base"], {}),
+        ("gpt_oss", o200k, o200k.name, patterns["o200k_base"], harmony),
+        ("Kimi's pattern, o200k's ranks", o200k, "tiktoken.model", kimi, {"tokenizer_class": "TikTokenTokenizer"}),
+        ("Hunyuan's pattern, cl100k's ranks", cl100k, "hy.tiktoken", QWEN2_PATTERN, {}),
+        ("GLM-4's pattern, cl100k's ranks", cl100k, "other.tiktoken", QWEN2_PATTERN.replace(r"\p{N}|", r"\p{N}{1,3}|"),
+         {"tokenizer_class": "ChatGLM4Tokenizer"}),
+        ("r50k's pattern, cl100k's ranks", cl100k, "r50k_base.tiktoken", patterns["r50k_base"], {}),
+    ]
+
+
+def tiktoken_mixed(report, penstock, root, texts, scratch):
+    for name, ranks_path, file_name, pattern, config in tiktoken_cases(root):
+        (scratch / file_name).write_bytes(ranks_path.read_bytes())
+        (scratch / "tokenizer_config.json").write_text(json.dumps(config))
+        special = {token["content"]: int(i) for i, token in config.get("added_tokens_decoder", {}).items()}
+        reference = tiktoken.Encoding(name, pat_str=pattern, mergeable_ranks=read_ranks(ranks_path), special_tokens=special)
+        normal = [unicodedata.normalize("NFC", text) for text in texts] if file_name == "hy.tiktoken" else texts
+        want = [reference.encode(text, allowed_special="all") for text in normal]
+        got = penstock.encode(scratch / file_name, scratch / "tokenizer_config.json", texts, special=False)
+        report.compare(name, f"tiktoken {tiktoken.__version__}, mixed texts", texts, got, want)
+        if got[0] is not None and "text" in got[0]:
+            wrong = [t for t, g in zip(normal, got, strict=True) if g["text"] != t]
+            report.line(f"{name}: decode(encode(text))", "the text itself", len(normal), wrong)
+
+
+GPT2 = r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+"
+CASES = r"(?:'[sS]|'[tT]|'[rR][eE]|'[vV][eE]|'[mM]|'[lL][lL]|'[dD])"
+WORDS = CASES + r"|[^\r\n\p{L}\p{N}]?\p{L}+|"
+TAIL = r"| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+SLASH_TAIL = r"| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+ASCII_CASES = (r"[^\r\n\p{L}\p{N}]?((?=[\p{L}])([^a-z]))*((?=[\p{L}])([^A-Z]))+%s|"
+               r"[^\r\n\p{L}\p{N}]?((?=[\p{L}])([^a-z]))+((?=[\p{L}])([^A-Z]))*%s|")
+DEEPSEEK3 = (r"[!\"#$%&'()*+,\-./:;<=>?@\[\\\]^_`{|}~][A-Za-z]+|[^\r\n\p{L}\p{P}\p{S}]?[\p{L}\p{M}]+| ?[\p{P}\p{S}]+[\r\n]*"
+             r"|\s*[\r\n]+|\s+(?!\S)|\s+")
+# The patterns of llama.cpp for names of tokenizer.ggml.pre, as that program spells them.
+GGUF_PATTERNS = {
+    "default": [r"[\p{P}\$\+<=>\^~\|]+", GPT2, r"\p{N}+", "[0-9][0-9][0-9]"],
+    "gpt-2": [GPT2], "mpt": [GPT2], "olmo": [GPT2],
+    "llama-bpe": [WORDS + r"\p{N}{1,3}" + TAIL], "dbrx": [WORDS + r"\p{N}{1,3}" + TAIL],
+    "smaug-bpe": [WORDS + r"\p{N}{1,3}" + TAIL], "glm4": [WORDS + r"\p{N}{1,3}" + TAIL],
+    "chatglm-bpe": [WORDS + r"\p{N}{1,3}" + TAIL],
+    "qwen2": [WORDS + r"\p{N}" + TAIL], "deepseek-r1-qwen": [WORDS + r"\p{N}" + TAIL],
+    "hunyuan": [WORDS + r"\p{N}" + TAIL], "grok-2": [WORDS + r"\p{N}" + TAIL],
+    "qwen35": [CASES + r"|[^\r\n\p{L}\p{N}]?[\p{L}\p{M}]+|\p{N}| ?[^\s\p{L}\p{M}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"],
+    "starcoder": [r"\p{N}", GPT2], "refact": [r"\p{N}", GPT2], "command-r": [r"\p{N}", GPT2],
+    "falcon": [r"[\p{P}\$\+<=>\^~\|`]+", GPT2, "[0-9][0-9][0-9]"],
+    "deepseek-coder": [r"[\r\n]", r"\s?\p{L}+", r"\s?\p{P}+", "[\u4e00-\u9fa5\u0800-\u4e00\uac00-\ud7ff]+", r"\p{N}"],
+    "deepseek-v3": [r"\p{N}{1,3}", "[\u4e00-\u9fa5\u3040-\u309f\u30a0-\u30ff]+", DEEPSEEK3],
+    "hunyuan-dense": [r"\p{N}{1,3}", "[\u4e00-\u9fa5\u3040-\u309f\u30a0-\u30ff]+", DEEPSEEK3],
+    "gpt-4o": [ASCII_CASES % (CASES + "?", CASES + "?") + r"\p{N}{1,3}" + SLASH_TAIL],
+    "llama4": [ASCII_CASES % (CASES + "?", CASES + "?") + r"\p{N}{1,3}" + SLASH_TAIL],
+    "minimax-m2": [ASCII_CASES % (CASES + "?", CASES + "?") + r"\p{N}{1,3}" + SLASH_TAIL],
+    "tekken": [ASCII_CASES % ("", "") + r"\p{N}" + SLASH_TAIL],
+    "chameleon": ["<sentinel:[0-9]+>", "(IMGIMG)((A|B|C|D|E|F|G|H|I){1,4})Z", r"([\t\n]|    |  )", r"\p{N}",
+                  r"[\p{P}!-/:-@\[-`{-~]", GPT2],
+    "bailingmoe": [r"'(?:[sSdDmMtT]|[lL][lL]|[vV][eE]|[rR][eE])|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*"
+                   r"|\s*[\r\n]|\s+(?!\S)|\s+"],
+    "seed-coder": [WORDS + r"\p{N}{1}| ?[^\s\p{L}\p{N}\r\n]+|\s*[\r\n]+|\s+(?!\S)|\s+"],
+    "exaone-moe": [CASES + r"|[^\r\n\p{L}\p{N}]?(?:\p{L}\p{M}*(?: \p{L}\p{M}*)*)+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n/]?|\s*[\r\n]"
+                   r"|\s+(?!\S)|\s+"],
+    "superbpe": [r"\p{N}+", r"(?=(\d{3})+(?!\d))"],
+    "viking": [" ?[^(\\s|.,!?\u2026\u3002\uff0c\u3001\u0964\u06d4\u060c)]+", r"\p{N}"],
+}
+
+
+def gguf_names(report, penstock, root, texts, scratch):
+    """Each name of tokenizer.ggml.pre on OLMoE's vocabulary, against the same patterns in Hugging Face's tokenizers."""
+    model = json.loads((root / "olmoe/tokenizer.json").read_text(encoding="utf-8"))["model"]
+    by_id = {i: token for token, i in model["vocab"].items()}
+    # U+017F is an s without case to Oniguruma, but not where llama.cpp spells both cases.
+    # "<|endoftext|>" is a control token whatever its type.
+    texts = [text for text in texts if not any(part in text for part in ("\u017f", "\u212a", "<|endoftext|>"))]
+    merges = [merge if isinstance(merge, str) else " ".join(merge) for merge in model["merges"]]
+    vocabulary = {"model": "gpt2", "tokens": [by_id.get(i, f"[UNUSED_{i}]") for i in range(max(by_id) + 1)], "merges": merges,
+                  "add_bos_token": False}
+    for name, patterns in GGUF_PATTERNS.items():
+        path = scratch / f"{name}.gguf.json"
+        path.write_text(json.dumps({**vocabulary, "pre": name}), encoding="utf-8")
+        reference = Tokenizer(models.BPE(vocab=model["vocab"], merges=[tuple(m.split(" ")) for m in merges],
+                                         ignore_merges=name in ("llama-bpe", "tekken")))
+        reference.pre_tokenizer = pre_tokenizers.Sequence(
+            [pre_tokenizers.Split(Regex(pattern), behavior="isolated", invert=False) for pattern in patterns] +
+            [pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)])
+        report.compare(f"GGUF pre {name}", f"tokenizers {tokenizers.__version__}, mixed texts", texts,
+                       penstock.encode(path, None, texts, special=False), [reference.encode(text).ids for text in texts])
+
+
+def gguf_of_t5(root, scratch):
+    """T5's vocabulary as converters write it into a GGUF file."""
+    file = json.loads((root / "t5/tokenizer.json").read_text(encoding="utf-8"))
+    tokens, scores = zip(*file["model"]["vocab"])
+    types = [3 if i < 2 else 2 if i == 2 else 1 for i in range(len(tokens))]
+    for added in file["added_tokens"]:
+        types[added["id"]] = 2 if added["id"] == 2 else 3
+    vocabulary = {"model": "t5", "tokens": tokens, "scores": scores, "token_type": types, "add_space_prefix": True,
+                  "remove_extra_whitespaces": True, "precompiled_charsmap": file["normalizer"]["precompiled_charsmap"]}
+    path = scratch / "t5.gguf.json"
+    path.write_text(json.dumps(vocabulary), encoding="utf-8")
+    return path
+
+
+def gguf_vectors(report, penstock, root, scratch):
+    vectors = root / "llama_cpp_vocab"
+    present = {}
+    for path in vectors.glob("*.gguf"):
+        dump = scratch / f"{path.name}.json"
+        with dump.open("wb") as out:
+            subprocess.run([sys.executable, str(FOLDER / "dump_gguf_vocabulary.py"), str(path)], stdout=out, check=True)
+        present[path.name.removeprefix("ggml-vocab-").removesuffix(".gguf")] = dump
+    # The vocabulary of Qwen2's GGUF files, made of the model's own files.
+    config = json.loads((root / "qwen2/tokenizer_config.json").read_text(encoding="utf-8"))
+    vocab = json.loads((root / "qwen2/vocab.json").read_text(encoding="utf-8"))
+    tokens = sorted(vocab, key=vocab.get) + [t["content"] for _, t in sorted(config["added_tokens_decoder"].items())]
+    merges = [line for line in (root / "qwen2/merges.txt").read_text(encoding="utf-8").split("\n")
+              if line and not line.startswith("#version")]
+    made = {"model": "gpt2", "pre": "qwen2", "tokens": tokens, "merges": merges, "add_bos_token": False,
+            "token_type": [1] * len(vocab) + [3] * (len(tokens) - len(vocab))}
+    made_path = scratch / "qwen2.gguf.json"
+    made_path.write_text(json.dumps(made), encoding="utf-8")
+    reference = qwen2(root / "qwen2", root / "qwen2/tokenizer_config.json")
+    for inputs in sorted(vectors.glob("*.inp")):
+        name = inputs.name.removeprefix("ggml-vocab-").removesuffix(".gguf.inp")
+        if name == "qwen2":
+            texts = inputs.read_bytes().decode().split(SEPARATOR)
+            report.compare("GGUF qwen2", f"tokenizers {tokenizers.__version__}, {inputs.name}", texts,
+                           penstock.encode(made_path, None, texts, special=False), [reference.encode(t).ids for t in texts])
+        elif not inputs.with_suffix(".out").exists():
+            report.skip(f"GGUF {name}", inputs.name, "no expected ids present")
+        elif name in present:
+            ggml_vectors(report, penstock, vectors, name, present[name])
+        elif name != "phi-3":
+            report.skip(f"GGUF {name}", inputs.name, "no vocabulary present")
+
+
+def all_vectors(report, penstock, root, scratch):
+    llama2, qwen2_folder = root / "llama2", root / "qwen2"
+    vectors = root / "llama_cpp_vocab"
+    for tokenizer in (llama2 / "tokenizer.json", llama2 / "tokenizer.model", root / "phi3/tokenizer.json"):
+        for name in ("llama-spm", "phi-3"):
+            ggml_vectors(report, penstock, vectors, name, tokenizer)
+    if penstock.arguments.tool:
+        gguf_vectors(report, penstock, root, scratch)
+    transformersjs_vectors(report, penstock, root / "vectors_transformersjs", {
+        "Xenova/llama-tokenizer": (llama2 / "tokenizer.json", None),
+        "Xenova/Qwen1.5-0.5B-Chat": (qwen2_folder, qwen2_folder / "tokenizer_config.json"),
+        "Xenova/t5-small": (root / "t5/tokenizer.json", None),
+        "google-t5/t5-small": (root / "t5/tokenizer.json", None)})
+    mistral_samples(report, penstock, root / "mistral")
 
 
 def main():
@@ -215,40 +428,40 @@ def main():
     parser.add_argument("--tool")
     parser.add_argument("--penstock")
     parser.add_argument("--texts", type=int, default=2000)
-    parser.add_argument("--only", help="run the mixed texts of one tokenizer")
+    parser.add_argument("--only", help="run one part: vectors, json, sentencepiece, tiktoken, gguf")
     arguments = parser.parse_args()
     if not arguments.tool and not arguments.penstock:
         parser.error("--tool or --penstock is needed")
-    print(f"tokenizers {tokenizers.__version__}, sentencepiece {sentencepiece.__version__}")
     penstock, report, root = Penstock(arguments), Report(), arguments.data / "tokenizers"
-
-    mixtral, llama2 = root / "mixtral_hf", root / "llama2"
-    if not arguments.only:
-        vectors = root / "llama_cpp_vocab"
-        for tokenizer, config in ((llama2 / "tokenizer.json", None), (llama2 / "tokenizer.model", None),
-                                  (root / "phi3/tokenizer.json", None)):
-            ggml_vectors(report, penstock, vectors, tokenizer, config, ["llama-spm", "phi-3"])
-        ggml_vectors(report, penstock, vectors, root / "qwen2", root / "qwen2/tokenizer_config.json", ["qwen2"])
-        transformersjs_vectors(report, penstock, root / "vectors_transformersjs/llama.json", "Xenova/llama-tokenizer",
-                               llama2 / "tokenizer.json", None)
-        transformersjs_vectors(report, penstock, root / "vectors_transformersjs/qwen2.json", "Xenova/Qwen1.5-0.5B-Chat",
-                               root / "qwen2", root / "qwen2/tokenizer_config.json")
-        mistral_samples(report, penstock, root / "mistral")
-
     texts = mixed_texts(arguments.data, arguments.texts)
     print(f"{len(texts)} mixed texts, {sum(len(text.encode()) for text in texts)} bytes")
-    for name, reference, tokenizer, config, normalizing in (
-            ("mixtral", Tokenizer.from_file(str(mixtral / "tokenizer.json")), mixtral / "tokenizer.json", None, False),
-            ("llama2", Tokenizer.from_file(str(llama2 / "tokenizer.json")), llama2 / "tokenizer.json", None, False),
-            ("phi3", Tokenizer.from_file(str(root / "phi3/tokenizer.json")), root / "phi3/tokenizer.json", None, False),
-            ("olmoe", Tokenizer.from_file(str(root / "olmoe/tokenizer.json")), root / "olmoe/tokenizer.json", None, True),
-            ("qwen2", qwen2(root / "qwen2"), root / "qwen2", root / "qwen2/tokenizer_config.json", True)):
-        if arguments.only in (None, name):
-            mixed(report, penstock, name, reference, tokenizer, config, texts, normalizing)
-    for name, model in (("llama2 model", llama2 / "tokenizer.model"), ("mistral v1", root / "mistral/tokenizer.model.v1"),
-                        ("mistral v3", root / "mistral/mistral_instruct_tokenizer_240323.model.v3")):
-        if arguments.only in (None, name):
-            sentencepiece_mixed(report, penstock, name, model, texts)
+    with tempfile.TemporaryDirectory() as scratch_name:
+        scratch = pathlib.Path(scratch_name)
+        if arguments.only in (None, "vectors"):
+            all_vectors(report, penstock, root, scratch)
+        if arguments.only in (None, "json"):
+            for name, reversible in (("mixtral_hf", "yes"), ("llama2", "yes"), ("phi3", "yes"), ("olmoe", "nfc"), ("t5", "")):
+                path = root / name / "tokenizer.json"
+                mixed(report, penstock, name, Tokenizer.from_file(str(path)), path, None, texts, reversible)
+            for name, config in (("qwen2", root / "qwen2/tokenizer_config.json"),
+                                 ("qwen3", root / "qwen3/qwen3_30b_a3b.tokenizer_config.json")):
+                mixed(report, penstock, name, qwen2(root / "qwen2", config), root / "qwen2", config, texts, "nfc")
+        if arguments.only in (None, "sentencepiece"):
+            present = [("llama2 model", root / "llama2/tokenizer.model"), ("mistral v1", root / "mistral/tokenizer.model.v1"),
+                       ("mistral v3", root / "mistral/mistral_instruct_tokenizer_240323.model.v3")]
+            for name, model in present + list(trained_models(texts, scratch)):
+                sentencepiece_mixed(report, penstock, name, model, texts)
+        if arguments.only in (None, "tiktoken"):
+            tiktoken_mixed(report, penstock, root, texts, scratch)
+        if arguments.only in (None, "gguf") and arguments.tool:
+            gguf_names(report, penstock, root, texts, scratch)
+            reference = Tokenizer.from_file(str(root / "t5/tokenizer.json"))
+            # Hugging Face's tokenizers normalise graphemes, llama.cpp text: they differ around control characters.
+            texts = [text for text in texts if not any(unicodedata.category(c) in ("Cc", "Cf") for c in text)]
+            report.compare("GGUF t5", f"tokenizers {tokenizers.__version__}, mixed texts", texts,
+                           penstock.encode(gguf_of_t5(root, scratch), None, texts),
+                           [reference.encode(text).ids for text in texts])
+    report.table()
     return 1 if report.failed else 0
 
 

@@ -44,6 +44,15 @@ class PatternMatcher {
     return best;
   }
 
+  // Calls found(value, num_bytes) for each pattern at text[pos], the shortest first.
+  template <typename Found>
+  void ForEachAt(std::string_view text, size_t pos, Found found) const {
+    LongestAt(text, pos, [&found](int value, size_t num_bytes) {
+      found(value, num_bytes);
+      return false;
+    });
+  }
+
   bool empty() const { return edges_.empty(); }
   uint64_t memory_bytes() const;
 

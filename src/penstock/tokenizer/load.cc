@@ -1,8 +1,24 @@
 #include "penstock/base/limits.h"
 #include "penstock/base/status.h"
+#include "penstock/tokenizer/tiktoken.h"
 #include "penstock/tokenizer/tokenizer.h"
 
 namespace penstock {
+namespace {
+
+// "" when there is none.
+absl::StatusOr<std::string> FindTiktokenFile(const ModelFolder& folder) {
+  if (folder.Has("tiktoken.model")) return "tiktoken.model";
+  std::string found;
+  for (const std::string& name : folder.List()) {
+    if (!name.ends_with(".tiktoken")) continue;
+    if (!found.empty()) return ModelError("two rank files, {} and {}: cannot tell which one the model uses", found, name);
+    found = name;
+  }
+  return found;
+}
+
+}  // namespace
 
 absl::StatusOr<std::unique_ptr<Tokenizer>> Tokenizer::Load(const ModelFolder& folder) {
   std::string config;
@@ -16,6 +32,7 @@ absl::StatusOr<std::unique_ptr<Tokenizer>> Tokenizer::Load(const ModelFolder& fo
     }
     if (folder.Has("tokenizer.model")) {
       PENSTOCK_ASSIGN_OR_RETURN(const std::string proto, folder.Read("tokenizer.model", kMaxTokenizerBytes));
+      if (LooksLikeTiktoken(proto)) return FromTiktoken(proto, "tokenizer.model", config);
       return FromSentencePiece(proto, config);
     }
     if (folder.Has("vocab.json") && folder.Has("merges.txt")) {
@@ -23,7 +40,14 @@ absl::StatusOr<std::unique_ptr<Tokenizer>> Tokenizer::Load(const ModelFolder& fo
       PENSTOCK_ASSIGN_OR_RETURN(const std::string merges, folder.Read("merges.txt", kMaxTokenizerBytes));
       return FromVocabAndMerges(vocab, merges, config);
     }
-    return ModelError("no tokenizer: expected tokenizer.json, tokenizer.model, or vocab.json with merges.txt");
+    PENSTOCK_ASSIGN_OR_RETURN(const std::string ranks_name, FindTiktokenFile(folder));
+    if (!ranks_name.empty()) {
+      PENSTOCK_ASSIGN_OR_RETURN(const std::string ranks, folder.Read(ranks_name, kMaxTokenizerBytes));
+      return FromTiktoken(ranks, ranks_name, config);
+    }
+    return ModelError(
+        "no tokenizer: expected tokenizer.json, tokenizer.model, vocab.json with merges.txt, tiktoken.model or a "
+        "*.tiktoken file");
   };
   absl::StatusOr<std::unique_ptr<Tokenizer>> tokenizer = load();
   if (!tokenizer.ok()) return Annotate(tokenizer.status(), folder.path());

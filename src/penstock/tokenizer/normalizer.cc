@@ -1,9 +1,12 @@
 #include "penstock/tokenizer/normalizer.h"
 
+#include <algorithm>
 #include <array>
 #include <utility>
 
 #include <utf8proc.h>
+
+#include "absl/strings/escaping.h"
 
 #include "penstock/base/text.h"
 #include "penstock/tokenizer/json_fields.h"
@@ -127,18 +130,63 @@ void Strip(bool left, bool right, TrackedText& text, bool& at_start) {
   if (begin > 0 || end < text.size()) text = text.Slice(begin, end);
 }
 
-void CollapseSpaces(TrackedText& text) {
+void ReplaceMatches(const SplitPattern& pattern, const std::string& to, TrackedText& text) {
   TrackedText out;
   out.Reserve(text.size());
-  size_t end = text.size();
-  while (end > 0 && text.text()[end - 1] == ' ') --end;
-  bool after_space = true;
-  for (size_t pos = 0; pos < end; ++pos) {
-    const bool space = text.text()[pos] == ' ';
-    if (!space || !after_space) out.Append(text, pos, pos + 1);
-    after_space = space;
+  SplitRegex::Memo memo;
+  size_t kept = 0;
+  for (size_t from = 0; from < text.size();) {
+    const SplitPattern::Match match = pattern.Next(text.text(), from, memo);
+    if (match.begin == text.size()) break;
+    out.Append(text, kept, match.begin);
+    out.Append(to, text.OriginOf(match.begin, std::max(match.end, match.begin + 1)));
+    kept = match.end;
+    from = match.end > match.begin ? match.end : match.end + unicode::RuneAt(text.text(), match.end).num_bytes;
   }
+  out.Append(text, kept, text.size());
   text = std::move(out);
+}
+
+void ApplyNmt(TrackedText& text) {
+  MapRunes(text, [&text](const unicode::Rune& rune, size_t begin, size_t end, TrackedText& out) {
+    const char32_t c = rune.code_point;
+    if ((c >= 0x01 && c <= 0x08) || c == 0x0B || (c >= 0x0E && c <= 0x1F) || c == 0x7F || c == 0x8F || c == 0x9F) return;
+    const bool is_space = c == 0x09 || c == 0x0A || c == 0x0C || c == 0x0D || c == 0x1680 ||
+                          (c >= 0x200B && c <= 0x200F) || c == 0x2028 || c == 0x2029 || c == 0x2581 || c == 0xFEFF ||
+                          c == 0xFFFD;
+    if (is_space) {
+      out.Append(" ", text.OriginAt(begin));
+    } else {
+      out.Append(text, begin, end);
+    }
+  });
+}
+
+absl::Status ReadReplace(const Component& component, NormalizerStep& step) {
+  PENSTOCK_ASSIGN_OR_RETURN(step.to, component.String("content"));
+  PENSTOCK_ASSIGN_OR_RETURN(const json::object* pattern, component.Object("pattern"));
+  const JsonFields fields(*pattern, component.where());
+  if (fields.Find("Regex") == nullptr) {
+    step.kind = Kind::kReplace;
+    PENSTOCK_ASSIGN_OR_RETURN(step.from, component.LiteralPattern("pattern"));
+    return absl::OkStatus();
+  }
+  step.kind = Kind::kReplaceMatches;
+  PENSTOCK_ASSIGN_OR_RETURN(const std::string regex, fields.String("Regex"));
+  PENSTOCK_ASSIGN_OR_RETURN(step.pattern, SplitPattern::FromRegex(regex, component.where()));
+  return absl::OkStatus();
+}
+
+absl::Status ReadCharsmap(const Component& component, NormalizerStep& step) {
+  step.kind = Kind::kCharsmap;
+  PENSTOCK_ASSIGN_OR_RETURN(const std::string base64, component.String("precompiled_charsmap"));
+  std::string bytes;
+  if (!absl::Base64Unescape(base64, &bytes)) {
+    return ModelError("{}: precompiled_charsmap is not base64", component.where());
+  }
+  PENSTOCK_ASSIGN_OR_RETURN(Charsmap charsmap, Charsmap::Parse(bytes, component.where()));
+  step.charsmap = std::make_shared<const Charsmap>(std::move(charsmap));
+  return absl::OkStatus();
 }
 
 absl::Status AddFromJson(const json::value& value, int depth, Normalizer& normalizer) {
@@ -155,9 +203,11 @@ absl::Status AddFromJson(const json::value& value, int depth, Normalizer& normal
     step.kind = Kind::kPrepend;
     PENSTOCK_ASSIGN_OR_RETURN(step.to, component.String("prepend"));
   } else if (type == "Replace") {
-    step.kind = Kind::kReplace;
-    PENSTOCK_ASSIGN_OR_RETURN(step.from, component.LiteralPattern("pattern"));
-    PENSTOCK_ASSIGN_OR_RETURN(step.to, component.String("content"));
+    PENSTOCK_RETURN_IF_ERROR(ReadReplace(component, step));
+  } else if (type == "Precompiled") {
+    PENSTOCK_RETURN_IF_ERROR(ReadCharsmap(component, step));
+  } else if (type == "Nmt") {
+    step.kind = Kind::kNmt;
   } else if (type == "NFC" || type == "NFD" || type == "NFKC" || type == "NFKD") {
     step.form = type == "NFC"    ? unicode::NormalForm::kNfc
                 : type == "NFD"  ? unicode::NormalForm::kNfd
@@ -180,11 +230,13 @@ absl::Status AddFromJson(const json::value& value, int depth, Normalizer& normal
   return absl::OkStatus();
 }
 
-// Texts are short and steps are few, so only a chain of replacements that lengthen could make a text explode.
+// Steps are few, so only a chain of replacements that lengthen could make a text explode. A character map has a limit of
+// its own (kMaxReplacementBytes).
 absl::Status CheckGrowth(const std::vector<NormalizerStep>& steps) {
   size_t growth = 1;
   for (const NormalizerStep& step : steps) {
     if (step.kind == Kind::kReplace) growth *= 1 + (step.to.size() - 1 + step.from.size()) / step.from.size();
+    if (step.kind == Kind::kReplaceMatches) growth *= 1 + step.to.size();
     if (step.kind == Kind::kByteLevel) growth *= 2;
     if (step.to.size() > kMaxComponentTextBytes || growth > kMaxNormalizedGrowth) {
       return ModelError("normalizer: makes a text more than {} times as long", kMaxNormalizedGrowth);
@@ -210,16 +262,16 @@ void Normalizer::Apply(TrackedText& text, bool& at_start) const {
   for (const NormalizerStep& step : steps_) {
     switch (step.kind) {
       case Kind::kPrepend: Prepend(step.to, text); break;
-      case Kind::kPrependFirst:
-        if (at_start) Prepend(step.to, text);
-        break;
       case Kind::kReplace: Replace(step.from, step.to, text); break;
       case Kind::kUnicode: ApplyForm(step.form, text); break;
       case Kind::kLowercase: Lowercase(text); break;
       case Kind::kStrip: Strip(step.left, step.right, text, at_start); break;
       case Kind::kStripAccents: StripAccents(text); break;
       case Kind::kByteLevel: ToByteLevel(text); break;
-      case Kind::kCollapseSpaces: CollapseSpaces(text); break;
+      case Kind::kReplaceMatches: ReplaceMatches(step.pattern, step.to, text); break;
+      case Kind::kNmt: ApplyNmt(text); break;
+      case Kind::kCharsmap: ApplyCharsmapToGraphemes(*step.charsmap, text); break;
+      case Kind::kSentencePiece: step.sentencepiece->Apply(text, at_start); break;
     }
   }
 }

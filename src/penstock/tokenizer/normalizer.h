@@ -1,12 +1,16 @@
 // Normalizers: what happens to a text before it is split into words.
 #pragma once
 
+#include <memory>
 #include <string>
 #include <string_view>
 #include <vector>
 
 #include "absl/status/statusor.h"
 #include "penstock/base/json.h"
+#include "penstock/tokenizer/charsmap.h"
+#include "penstock/tokenizer/sentencepiece_normalizer.h"
+#include "penstock/tokenizer/split_pattern.h"
 #include "penstock/tokenizer/tracked_text.h"
 #include "penstock/tokenizer/unicode.h"
 
@@ -16,13 +20,15 @@ struct NormalizerStep {
   enum class Kind : uint8_t {
     kPrepend,  // puts `to` in front of a text that is not empty
     kReplace,  // each `from` becomes `to`
+    kReplaceMatches,  // each match of `pattern` becomes `to`
     kUnicode,  // `form`
     kLowercase,
     kStrip,           // white space at the ends
     kStripAccents,    // removes marks
     kByteLevel,       // bytes become the characters of the byte alphabet
-    kCollapseSpaces,  // SentencePiece: removes spaces at the ends, and all but one of several
-    kPrependFirst,    // SentencePiece with `legacy: false`: as kPrepend, at the beginning of the whole text only
+    kNmt,             // control characters vanish, unusual spaces become spaces
+    kCharsmap,        // `charsmap` as Hugging Face's tokenizers apply it
+    kSentencePiece,   // all that `sentencepiece` says
   };
 
   Kind kind;
@@ -31,6 +37,9 @@ struct NormalizerStep {
   unicode::NormalForm form = unicode::NormalForm::kNfc;
   bool left = false;
   bool right = false;
+  SplitPattern pattern = SplitPattern::Gpt2();
+  std::shared_ptr<const Charsmap> charsmap = nullptr;
+  std::shared_ptr<const SentencePieceNormalizer> sentencepiece = nullptr;
 };
 
 class Normalizer {

@@ -22,13 +22,16 @@ struct Cut {
 // Cuts that cover the word, in order.
 std::vector<Cut> FindCuts(const PreTokenizerStep& step, std::string_view word) {
   std::vector<Cut> cuts;
+  SplitRegex::Memo memo;
   size_t pos = 0;
-  while (pos < word.size()) {
-    const SplitPattern::Match match = step.pattern.Next(word, pos);
-    if (match.end == match.begin) break;
+  for (size_t from = 0; from < word.size();) {
+    const SplitPattern::Match match = step.pattern.Next(word, from, memo);
+    if (match.begin == word.size()) break;
     if (match.begin > pos) cuts.push_back({pos, match.begin, step.invert});
-    cuts.push_back({match.begin, match.end, !step.invert});
+    if (match.end > match.begin) cuts.push_back({match.begin, match.end, !step.invert});
     pos = match.end;
+    // Behind an empty match, which only cuts, the search goes on at the next code point.
+    from = match.end > match.begin ? match.end : match.end + unicode::RuneAt(word, match.end).num_bytes;
   }
   if (pos < word.size()) cuts.push_back({pos, word.size(), step.invert});
   return cuts;
@@ -207,6 +210,20 @@ absl::Status AddFromJson(const json::value& value, int depth, int& num_parts, Pr
     split.pattern = SplitPattern::Words();
     split.behavior = SplitBehavior::kRemoved;
     split.invert = true;
+  } else if (type == "CharDelimiterSplit") {
+    PENSTOCK_ASSIGN_OR_RETURN(const std::string delimiter, component.String("delimiter"));
+    if (delimiter.empty() || delimiter.size() > kMaxComponentTextBytes) {
+      return ModelError("{}: delimiter of {} bytes, expected 1 to {}", component.where(), delimiter.size(),
+                        kMaxComponentTextBytes);
+    }
+    split.pattern = SplitPattern::Literal(delimiter);
+    split.behavior = SplitBehavior::kRemoved;
+  } else if (type == "BertPreTokenizer") {
+    split.pattern = SplitPattern::Classes(unicode::kSpace, true);
+    split.behavior = SplitBehavior::kRemoved;
+    pretokenizer.Add(std::move(split));
+    split = {.kind = Kind::kSplit};
+    split.pattern = SplitPattern::Punctuation();
   } else if (type == "Punctuation") {
     split.pattern = SplitPattern::Punctuation();
     PENSTOCK_ASSIGN_OR_RETURN(split.behavior, ParseBehavior(component, "Isolated"));

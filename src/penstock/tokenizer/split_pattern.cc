@@ -146,7 +146,10 @@ absl::StatusOr<SplitPattern> SplitPattern::FromRegex(std::string_view regex, std
     return pattern;
   }
   if (const std::optional<SplitPattern> ranges = ParseClassRange(regex)) return *ranges;
-  return ModelError("{}: the pattern {} is not implemented; the model cannot be tokenized", where, regex);
+  PENSTOCK_ASSIGN_OR_RETURN(SplitRegex compiled, SplitRegex::Compile(regex, where));
+  pattern.kind_ = Kind::kRegex;
+  pattern.regex_ = std::make_shared<const SplitRegex>(std::move(compiled));
+  return pattern;
 }
 
 SplitPattern SplitPattern::Gpt2() { return {}; }
@@ -222,6 +225,18 @@ std::optional<SplitPattern> SplitPattern::ParseClassRange(std::string_view regex
 }
 
 SplitPattern::Match SplitPattern::Next(std::string_view text, size_t pos) const {
+  SplitRegex::Memo memo;
+  return Next(text, pos, memo);
+}
+
+SplitPattern::Match SplitPattern::Next(std::string_view text, size_t pos, SplitRegex::Memo& memo) const {
+  if (kind_ == Kind::kRegex) {
+    for (memo.Forget(pos); pos < text.size(); pos += RuneAt(text, pos).num_bytes) {
+      const size_t end = regex_->MatchAt(text, pos, memo);
+      if (end != SplitRegex::kNone) return {pos, end};
+    }
+    return {text.size(), text.size()};
+  }
   if (kind_ == Kind::kLiteral) {
     const size_t found = text.find(literal_, pos);
     if (found == std::string_view::npos) return {text.size(), text.size()};
@@ -271,6 +286,7 @@ size_t SplitPattern::EndAt(std::string_view text, size_t pos) const {
       return rune.Is(kPunctuation) || IsAsciiPunctuation(rune.code_point) ? pos + rune.num_bytes : pos;
     }
     case Kind::kFinalSpace:
+    case Kind::kRegex:
     case Kind::kLiteral: break;  // found by Next
   }
   return pos;

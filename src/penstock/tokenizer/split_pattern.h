@@ -1,11 +1,11 @@
-// The regular expressions that published tokenizers split text with, as hand-written scanners.
+// The regular expressions that tokenizers split text with.
 //
-// A pattern is known by its exact text, or belongs to the small family `\s?[class]+`. Every scanner takes time linear
-// in the text, whatever the text; there is no engine for regular expressions behind them, and no other pattern is
-// accepted.
+// The most common ones have hand-written scanners: such a pattern is known by its exact text, or belongs to the small
+// family `\s?[class]+`. All others are compiled (split_regex.h). Either way a text is split in time linear in its length.
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "penstock/tokenizer/split_regex.h"
 
 namespace penstock {
 
@@ -20,10 +21,10 @@ class SplitPattern {
  public:
   struct Match {
     size_t begin;
-    size_t end;  // end == begin: there is no match
+    size_t end;  // begin == end == text.size(): there is no match; begin == end elsewhere: an empty match
   };
 
-  // kModel naming the pattern (and `where`) when it is none of the known ones.
+  // kModel naming the pattern (and `where`) when it cannot be compiled.
   static absl::StatusOr<SplitPattern> FromRegex(std::string_view regex, std::string_view where);
   // Matches each occurrence of `text`, which is not empty.
   static SplitPattern Literal(std::string_view text);
@@ -37,6 +38,8 @@ class SplitPattern {
   static SplitPattern Punctuation();
 
   // The leftmost match in `text` that begins at `pos` or later. REQUIRES: pos < text.size(), text is UTF-8.
+  // `memo` is used again from match to match of the same text.
+  Match Next(std::string_view text, size_t pos, SplitRegex::Memo& memo) const;
   Match Next(std::string_view text, size_t pos) const;
 
  private:
@@ -51,6 +54,7 @@ class SplitPattern {
     kLiteral,
     kWords,
     kPunctuation,
+    kRegex,
   };
   // What the family of cl100k differs in.
   struct Cl100kOptions {
@@ -77,6 +81,7 @@ class SplitPattern {
   bool space_before_ = false;                          // kClassRange: \s? before the class
   std::vector<std::pair<char32_t, char32_t>> ranges_;  // sorted, both ends included
   std::string literal_;
+  std::shared_ptr<const SplitRegex> regex_;
 };
 
 }  // namespace penstock

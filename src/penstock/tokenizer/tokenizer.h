@@ -1,5 +1,5 @@
-// Text to token ids and back: byte-level BPE and SentencePiece BPE as Hugging Face's tokenizer.json describes them, and
-// SentencePiece `tokenizer.model` files.
+// Text to token ids and back: BPE and Unigram as Hugging Face's tokenizer.json describes them, SentencePiece models,
+// tiktoken's rank files, vocab.json with merges.txt, and the vocabularies of GGUF files.
 //
 // Origin marking: text carries who wrote it. Only template text (ours, or the model folder's chat template) can become
 // a special token; the same letters in a message stay ordinary text.
@@ -17,6 +17,8 @@
 #include "penstock/token_id.h"
 
 namespace penstock {
+
+struct GgufVocabulary;
 
 enum class Origin : uint8_t {
   kTemplate,  // may contain special tokens
@@ -43,8 +45,9 @@ class Tokenizer {
  public:
   virtual ~Tokenizer() = default;
 
-  // Reads the folder's tokenizer.json, or tokenizer.model, or vocab.json + merges.txt (first that is present), together
-  // with tokenizer_config.json. kModel when a file is invalid or uses a part that is not implemented (named).
+  // Reads the folder's tokenizer.json, or tokenizer.model, or vocab.json + merges.txt, or tiktoken.model, or the only
+  // *.tiktoken file (first that is present), together with tokenizer_config.json. kModel when a file is invalid or uses
+  // a part that is not implemented (named).
   static absl::StatusOr<std::unique_ptr<Tokenizer>> Load(const ModelFolder& folder);
 
   // The same from bytes; `tokenizer_config` may be empty.
@@ -55,6 +58,11 @@ class Tokenizer {
   static absl::StatusOr<std::unique_ptr<Tokenizer>> FromVocabAndMerges(std::string_view vocab_json,
                                                                        std::string_view merges_txt,
                                                                        std::string_view tokenizer_config);
+  // `file_name` helps to tell the pattern (tiktoken.h says how).
+  static absl::StatusOr<std::unique_ptr<Tokenizer>> FromTiktoken(std::string_view ranks, std::string_view file_name,
+                                                                 std::string_view tokenizer_config);
+  // The same ids as llama.cpp gives (gguf_tokenizer.h).
+  static absl::StatusOr<std::unique_ptr<Tokenizer>> FromGguf(const GgufVocabulary& vocabulary);
 
   // Ids of the segments taken as one text (a word may cross a border of segments unless a special token stands there).
   // Bytes that are not UTF-8 are encoded as U+FFFD, as Hugging Face does for text that it is given.

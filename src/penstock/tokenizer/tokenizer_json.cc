@@ -1,11 +1,14 @@
-// tokenizer.json of Hugging Face's tokenizers, model type BPE.
+// tokenizer.json of Hugging Face's tokenizers, model types BPE and Unigram.
 
 #include <algorithm>
+#include <cmath>
+#include <limits>
 #include <string>
 #include <utility>
 
 #include "penstock/base/limits.h"
-#include "penstock/tokenizer/bpe_tokenizer.h"
+#include "penstock/base/text.h"
+#include "penstock/tokenizer/pipeline_tokenizer.h"
 #include "penstock/tokenizer/json_fields.h"
 #include "penstock/tokenizer/vocabulary_json.h"
 
@@ -60,15 +63,7 @@ absl::Status ReadMerges(const json::array& merges, TokenizerParts& parts) {
   return absl::OkStatus();
 }
 
-absl::Status ReadModel(const JsonFields& file, TokenizerParts& parts) {
-  PENSTOCK_ASSIGN_OR_RETURN(const json::object* object, file.Object("model"));
-  const JsonFields model(*object, fmt::format("{}: model", kFile));
-  // Files of old versions leave the type out when it is BPE.
-  std::string type = "BPE";
-  if (model.Find("type") != nullptr || model.Find("merges") == nullptr) {
-    PENSTOCK_ASSIGN_OR_RETURN(type, model.String("type"));
-  }
-  if (type != "BPE") return ModelError("{}: type '{}' is not implemented, only BPE is", model.where(), type);
+absl::Status ReadBpe(const JsonFields& model, TokenizerParts& parts) {
   PENSTOCK_RETURN_IF_ERROR(RefuseModelOptions(model));
   PENSTOCK_ASSIGN_OR_RETURN(const json::object* vocab, model.Object("vocab"));
   PENSTOCK_RETURN_IF_ERROR(ReadVocabulary(*vocab, fmt::format("{}: vocab", kFile), parts.vocabulary));
@@ -83,6 +78,57 @@ absl::Status ReadModel(const JsonFields& file, TokenizerParts& parts) {
   parts.bpe.unk_id = parts.vocabulary.Find(unk);
   if (parts.bpe.unk_id < 0) return ModelError("{}: unk_token '{}' is not in the vocabulary", model.where(), unk);
   return absl::OkStatus();
+}
+
+// Unigram: "vocab" is an array of [token, score] by id.
+absl::Status ReadUnigram(const JsonFields& model, TokenizerParts& parts) {
+  PENSTOCK_ASSIGN_OR_RETURN(const json::array* vocab, model.Array("vocab"));
+  if (vocab->empty()) return ModelError("{}: there are no tokens", model.where());
+  if (vocab->size() > static_cast<size_t>(kMaxVocabSize)) {
+    return ModelError("{}: {} tokens, the limit is {}", model.where(), vocab->size(), kMaxVocabSize);
+  }
+  double min_score = std::numeric_limits<double>::infinity();
+  for (const json::value& entry : *vocab) {
+    const size_t id = parts.scores.size();
+    const json::array* pair = entry.if_array();
+    if (pair == nullptr || pair->size() != 2 || !(*pair)[0].is_string() || !(*pair)[1].is_number()) {
+      return ModelError("{}: vocab {}: expected [token, score], found {}", model.where(), id,
+                        Excerpt(json::serialize(entry)));
+    }
+    const json::string& text = (*pair)[0].get_string();
+    const auto score = (*pair)[1].to_number<double>();
+    if (!std::isfinite(score)) return ModelError("{}: vocab {}: the score is {}", model.where(), id, score);
+    const auto where = fmt::format("{}: vocab", model.where());
+    PENSTOCK_RETURN_IF_ERROR(
+        parts.vocabulary.Add(std::string_view(text.data(), text.size()), static_cast<int64_t>(id), where));
+    parts.scores.push_back(score);
+    min_score = std::min(min_score, score);
+  }
+  UnigramOptions options{.unknown_score = min_score - kUnigramUnknownPenalty, .look_up_unknown = true};
+  PENSTOCK_ASSIGN_OR_RETURN(options.byte_fallback, model.Bool("byte_fallback", false));
+  if (options.byte_fallback) PENSTOCK_RETURN_IF_ERROR(CheckByteTokens(parts.vocabulary, kFile));
+  if (model.Find("unk_id") != nullptr) {
+    PENSTOCK_ASSIGN_OR_RETURN(const int64_t unk_id, model.Integer("unk_id"));
+    if (unk_id < 0 || unk_id >= static_cast<int64_t>(vocab->size())) {
+      return ModelError("{}: unk_id: expected an id from 0 to {}, found {}", model.where(), vocab->size() - 1, unk_id);
+    }
+    options.unk_id = static_cast<TokenId>(unk_id);
+  }
+  parts.unigram = options;
+  return absl::OkStatus();
+}
+
+absl::Status ReadModel(const JsonFields& file, TokenizerParts& parts) {
+  PENSTOCK_ASSIGN_OR_RETURN(const json::object* object, file.Object("model"));
+  const JsonFields model(*object, fmt::format("{}: model", kFile));
+  // Files of old versions leave the type out.
+  std::string type = model.Find("merges") != nullptr ? "BPE" : "Unigram";
+  if (model.Find("type") != nullptr || (model.Find("merges") == nullptr && model.Find("unk_id") == nullptr)) {
+    PENSTOCK_ASSIGN_OR_RETURN(type, model.String("type"));
+  }
+  if (type == "BPE") return ReadBpe(model, parts);
+  if (type == "Unigram") return ReadUnigram(model, parts);
+  return ModelError("{}: type '{}' is not implemented, only BPE and Unigram are", model.where(), type);
 }
 
 absl::Status ReadAddedTokens(const JsonFields& file, std::vector<AddedToken>& tokens) {
@@ -142,6 +188,18 @@ absl::Status ReadTemplate(const Component& processor, TokenizerParts& parts) {
   return absl::OkStatus();
 }
 
+// "cls" and "sep" of the older processors: [token, id].
+absl::Status ReadProcessorToken(const Component& processor, std::string_view key, std::vector<TokenId>& ids) {
+  PENSTOCK_ASSIGN_OR_RETURN(const json::array* pair, processor.Array(key));
+  const bool has_id = pair->size() == 2 && (*pair)[1].is_int64();
+  const int64_t id = has_id ? (*pair)[1].get_int64() : -1;
+  if (id < 0 || id >= kMaxVocabSize) {
+    return ModelError("{}: {}: expected [token, id] with an id from 0 to {}", processor.where(), key, kMaxVocabSize - 1);
+  }
+  ids = {static_cast<TokenId>(id)};
+  return absl::OkStatus();
+}
+
 absl::Status ReadPostProcessor(const json::value& value, int depth, TokenizerParts& parts) {
   PENSTOCK_ASSIGN_OR_RETURN(const Component processor, Component::From(value, "post_processor"));
   if (processor.type() == "ByteLevel") return absl::OkStatus();  // changes offsets only
@@ -150,6 +208,10 @@ absl::Status ReadPostProcessor(const json::value& value, int depth, TokenizerPar
       return ModelError("{}: a second template is not implemented", processor.where());
     }
     return ReadTemplate(processor, parts);
+  }
+  if (processor.type() == "BertProcessing" || processor.type() == "RobertaProcessing") {
+    PENSTOCK_RETURN_IF_ERROR(ReadProcessorToken(processor, "cls", parts.prefix));
+    return ReadProcessorToken(processor, "sep", parts.suffix);
   }
   if (processor.type() != "Sequence") return processor.NotImplemented();
   if (depth > 8) return ModelError("post_processor: Sequences are nested more than 8 deep");
@@ -204,7 +266,7 @@ absl::StatusOr<std::unique_ptr<Tokenizer>> Tokenizer::FromTokenizerJson(std::str
   }
   PENSTOCK_RETURN_IF_ERROR(ApplyConfig(config, parts));
   PENSTOCK_RETURN_IF_ERROR(OverrideTemplate(config, parts));
-  return BpeTokenizer::Create(std::move(parts));
+  return PipelineTokenizer::Create(std::move(parts));
 }
 
 }  // namespace penstock

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <iterator>
 #include <vector>
 
 #include <utf8proc.h>
@@ -154,6 +155,34 @@ uint16_t ClassesOf(char32_t c) {
     return table;
   }();
   return c < kSmall.size() ? kSmall[c] : ComputeClasses(c);
+}
+
+uint32_t CategoryBit(char32_t c) { return 1u << (utf8proc_category(static_cast<utf8proc_int32_t>(c)) & 31); }
+
+uint32_t CategoryMask(std::string_view name) {
+  constexpr std::pair<std::string_view, std::string_view> kLongNames[] = {
+      {"Letter", "L"}, {"Mark", "M"},   {"Number", "N"},       {"Punctuation", "P"}, {"Symbol", "S"},
+      {"Other", "C"},  {"Alpha", "L"}, {"Separator", "Z"}, {"Punct", "P"},
+  };
+  constexpr std::string_view kNames[] = {"Cn", "Lu", "Ll", "Lt", "Lm", "Lo", "Mn", "Mc", "Me", "Nd",
+                                         "Nl", "No", "Pc", "Pd", "Ps", "Pe", "Pi", "Pf", "Po", "Sm",
+                                         "Sc", "Sk", "So", "Zs", "Zl", "Zp", "Cc", "Cf", "Cs", "Co"};
+  for (const auto& [long_name, short_name] : kLongNames) {
+    if (name == long_name) name = short_name;
+  }
+  uint32_t mask = 0;
+  for (size_t i = 0; i < std::size(kNames); ++i) {
+    if (kNames[i] == name || (name.size() == 1 && kNames[i][0] == name[0])) mask |= 1u << i;
+  }
+  return mask;
+}
+
+char32_t ToLower(char32_t c) {
+  return static_cast<char32_t>(utf8proc_tolower(static_cast<utf8proc_int32_t>(c)));
+}
+
+char32_t ToUpper(char32_t c) {
+  return static_cast<char32_t>(utf8proc_toupper(static_cast<utf8proc_int32_t>(c)));
 }
 
 Rune RuneAt(std::string_view text, size_t pos) {

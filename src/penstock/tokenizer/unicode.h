@@ -7,8 +7,10 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <span>
 #include <string>
 #include <string_view>
+#include <utility>
 
 #include "penstock/base/text.h"
 
@@ -27,6 +29,16 @@ inline constexpr uint16_t kNewline = 1 << 8;      // [\r\n]
 inline constexpr uint16_t kWord = 1 << 9;         // \w
 
 uint16_t ClassesOf(char32_t code_point);
+
+// The general category, one bit each.
+uint32_t CategoryBit(char32_t code_point);
+// The categories of a name as regular expressions spell it (L, Lu, Letter ...), 0 when it is none.
+uint32_t CategoryMask(std::string_view name);
+// The code points of a script (Han, Hiragana, Katakana, Hangul, Thai ...), sorted; none when it is not known here.
+std::span<const std::pair<char32_t, char32_t>> ScriptRanges(std::string_view name);
+
+char32_t ToLower(char32_t code_point);
+char32_t ToUpper(char32_t code_point);
 
 // A code point of a text with its classes. `num_bytes` is 0 and `classes` is 0 at the end of the text.
 struct Rune {

@@ -115,7 +115,7 @@ absl::StatusOr<std::unique_ptr<Tokenizer>> Tokenizer::FromVocabAndMerges(std::st
   PENSTOCK_RETURN_IF_ERROR(ApplyConfig(config, parts));
   if (config.add_bos_token.value_or(false) && parts.bos_id >= 0) parts.prefix = {parts.bos_id};
   if (config.add_eos_token.value_or(false) && parts.eos_id >= 0) parts.suffix = {parts.eos_id};
-  return BpeTokenizer::Create(std::move(parts));
+  return PipelineTokenizer::Create(std::move(parts));
 }
 
 }  // namespace penstock

@@ -6,7 +6,7 @@
 
 #include "absl/status/status.h"
 #include "penstock/base/json.h"
-#include "penstock/tokenizer/bpe_tokenizer.h"
+#include "penstock/tokenizer/pipeline_tokenizer.h"
 
 namespace penstock {
 

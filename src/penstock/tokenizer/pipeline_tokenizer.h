@@ -1,9 +1,12 @@
-// The tokenizer of all formats: added tokens, normalizer, pre-tokenizer, byte-pair encoding, BOS and EOS, decoder.
+// The tokenizer of all formats: added tokens, normalizer, pre-tokenizer, byte-pair encoding or Unigram, BOS and EOS,
+// decoder.
 // Built by the loaders, then immutable and safe to share between threads.
 #pragma once
 
 #include <memory>
+#include <optional>
 #include <string>
+#include <variant>
 #include <vector>
 
 #include "absl/status/statusor.h"
@@ -14,6 +17,7 @@
 #include "penstock/tokenizer/pretokenizer.h"
 #include "penstock/tokenizer/tokenizer.h"
 #include "penstock/tokenizer/tokenizer_config.h"
+#include "penstock/tokenizer/unigram.h"
 
 namespace penstock {
 
@@ -21,6 +25,8 @@ struct TokenizerParts {
   Vocabulary vocabulary;
   MergeTable merges;
   BpeOptions bpe;
+  std::optional<UnigramOptions> unigram;                     // instead of merges
+  std::vector<double> scores;                                // of Unigram, by id: see UnigramModel
   PatternMatcher frozen_pieces;                              // see BpeModel::SetFrozenPieces
   absl::flat_hash_map<char32_t, TokenId> hidden_characters;  // see BpeModel::SetHiddenCharacters
   Normalizer normalizer;
@@ -33,7 +39,7 @@ struct TokenizerParts {
   TokenId eos_id = -1;
 };
 
-class BpeTokenizer final : public Tokenizer {
+class PipelineTokenizer final : public Tokenizer {
  public:
   // kModel when added tokens contradict each other or the vocabulary.
   static absl::StatusOr<std::unique_ptr<Tokenizer>> Create(TokenizerParts parts);
@@ -50,12 +56,21 @@ class BpeTokenizer final : public Tokenizer {
   uint64_t memory_bytes() const override;
 
  private:
-  explicit BpeTokenizer(TokenizerParts parts);
-  void EncodePart(TrackedText text, bool at_start, BpeModel::Scratch& scratch, std::vector<TokenId>& out) const;
+  using Model = std::variant<BpeModel, UnigramModel>;
+  struct Scratch {
+    BpeModel::Scratch bpe;
+    UnigramModel::Scratch unigram;
+  };
+
+  explicit PipelineTokenizer(TokenizerParts parts);
+  static Model MakeModel(TokenizerParts& parts);
+  const Vocabulary& vocabulary() const;
+  void EncodePart(TrackedText text, bool at_start, Scratch& scratch, std::vector<TokenId>& out) const;
+  void EncodeWord(std::string_view word, Scratch& scratch, std::vector<TokenId>& out) const;
 
   Normalizer normalizer_;
   PreTokenizer pretokenizer_;
-  BpeModel model_;
+  Model model_;
   Decoder decoder_;
   AddedTokens added_;
   std::vector<TokenId> prefix_;

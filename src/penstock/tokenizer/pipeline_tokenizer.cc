@@ -1,4 +1,4 @@
-#include "penstock/tokenizer/bpe_tokenizer.h"
+#include "penstock/tokenizer/pipeline_tokenizer.h"
 
 #include <algorithm>
 #include <utility>
@@ -10,7 +10,7 @@
 
 namespace penstock {
 
-absl::StatusOr<std::unique_ptr<Tokenizer>> BpeTokenizer::Create(TokenizerParts parts) {
+absl::StatusOr<std::unique_ptr<Tokenizer>> PipelineTokenizer::Create(TokenizerParts parts) {
   absl::flat_hash_map<TokenId, std::string_view> contents;
   absl::flat_hash_map<std::string, TokenId> ids;
   if (parts.added_tokens.size() > kMaxAddedTokens) {
@@ -41,21 +41,19 @@ absl::StatusOr<std::unique_ptr<Tokenizer>> BpeTokenizer::Create(TokenizerParts p
                         token.content, parts.vocabulary.Text(token.id), token.id);
     }
   }
-  return std::unique_ptr<Tokenizer>(new BpeTokenizer(std::move(parts)));
+  return std::unique_ptr<Tokenizer>(new PipelineTokenizer(std::move(parts)));
 }
 
-BpeTokenizer::BpeTokenizer(TokenizerParts parts)
+PipelineTokenizer::PipelineTokenizer(TokenizerParts parts)
     : normalizer_(std::move(parts.normalizer)),
       pretokenizer_(std::move(parts.pretokenizer)),
-      model_(std::move(parts.vocabulary), std::move(parts.merges), parts.bpe),
+      model_(MakeModel(parts)),
       decoder_(std::move(parts.decoder)),
       prefix_(std::move(parts.prefix)),
       suffix_(std::move(parts.suffix)),
       bos_id_(parts.bos_id),
       eos_id_(parts.eos_id) {
-  model_.SetFrozenPieces(std::move(parts.frozen_pieces));
-  model_.SetHiddenCharacters(std::move(parts.hidden_characters));
-  vocab_size_ = model_.vocabulary().size();
+  vocab_size_ = vocabulary().size();
   absl::flat_hash_set<TokenId> special;
   for (AddedToken& token : parts.added_tokens) {
     if (added_.Find(token.id) != nullptr) continue;
@@ -65,10 +63,32 @@ BpeTokenizer::BpeTokenizer(TokenizerParts parts)
     added_.Add(std::move(token), normalized);
   }
   // In template text an added token is found before the model sees it, so this changes messages only.
-  model_.Forbid(std::move(special));
+  std::visit([&special](auto& model) { model.Forbid(special); }, model_);
 }
 
-std::vector<TokenId> BpeTokenizer::Encode(std::span<const TextSegment> segments, AddSpecial add_special) const {
+PipelineTokenizer::Model PipelineTokenizer::MakeModel(TokenizerParts& parts) {
+  if (parts.unigram.has_value()) {
+    return UnigramModel(std::move(parts.vocabulary), std::move(parts.scores), *parts.unigram);
+  }
+  BpeModel model(std::move(parts.vocabulary), std::move(parts.merges), parts.bpe);
+  model.SetFrozenPieces(std::move(parts.frozen_pieces));
+  model.SetHiddenCharacters(std::move(parts.hidden_characters));
+  return model;
+}
+
+const Vocabulary& PipelineTokenizer::vocabulary() const {
+  return std::visit([](const auto& model) -> const Vocabulary& { return model.vocabulary(); }, model_);
+}
+
+void PipelineTokenizer::EncodeWord(std::string_view word, Scratch& scratch, std::vector<TokenId>& out) const {
+  if (const auto* bpe = std::get_if<BpeModel>(&model_); bpe != nullptr) {
+    bpe->Encode(word, scratch.bpe, out);
+  } else {
+    std::get<UnigramModel>(model_).Encode(word, scratch.unigram, out);
+  }
+}
+
+std::vector<TokenId> PipelineTokenizer::Encode(std::span<const TextSegment> segments, AddSpecial add_special) const {
   TrackedText text;
   for (const TextSegment& segment : segments) {
     if (IsUtf8(segment.text)) {
@@ -80,7 +100,7 @@ std::vector<TokenId> BpeTokenizer::Encode(std::span<const TextSegment> segments,
   std::vector<TokenId> ids;
   ids.reserve(text.size() / 3 + 8);
   if (add_special == AddSpecial::kYes) ids = prefix_;
-  BpeModel::Scratch scratch;
+  Scratch scratch;
   for (const AddedTokens::Part& part : added_.SplitRaw(text)) {
     if (part.id >= 0) {
       ids.push_back(part.id);
@@ -92,7 +112,7 @@ std::vector<TokenId> BpeTokenizer::Encode(std::span<const TextSegment> segments,
   return ids;
 }
 
-void BpeTokenizer::EncodePart(TrackedText text, bool at_start, BpeModel::Scratch& scratch,
+void PipelineTokenizer::EncodePart(TrackedText text, bool at_start, Scratch& scratch,
                               std::vector<TokenId>& out) const {
   normalizer_.Apply(text, at_start);
   for (const AddedTokens::Part& part : added_.SplitNormalized(text)) {
@@ -103,35 +123,36 @@ void BpeTokenizer::EncodePart(TrackedText text, bool at_start, BpeModel::Scratch
     const PreTokenizer::Words words =
         pretokenizer_.Split(text.text().substr(part.begin, part.end - part.begin), at_start && part.begin == 0);
     for (const PreTokenizer::Words::Word& word : words.words) {
-      model_.Encode(std::string_view(words.text).substr(word.begin, word.end - word.begin), scratch, out);
+      EncodeWord(std::string_view(words.text).substr(word.begin, word.end - word.begin), scratch, out);
     }
   }
 }
 
-void BpeTokenizer::DecodeNext(TokenId id, SkipSpecial skip_special, DecodeState& state, std::string& out) const {
+void PipelineTokenizer::DecodeNext(TokenId id, SkipSpecial skip_special, DecodeState& state, std::string& out) const {
   const AddedToken* added = added_.Find(id);
   if (skip_special == SkipSpecial::kYes && added != nullptr && added->special) return;
-  const std::string_view token = added != nullptr ? added_.DecodedText(*added) : model_.vocabulary().Text(id);
+  const std::string_view token = added != nullptr ? added_.DecodedText(*added) : vocabulary().Text(id);
   if (!token.empty()) decoder_.Append(token, state, out);
 }
 
-std::string_view BpeTokenizer::TokenText(TokenId id) const {
+std::string_view PipelineTokenizer::TokenText(TokenId id) const {
   const AddedToken* added = added_.Find(id);
-  return added != nullptr ? std::string_view(added->content) : model_.vocabulary().Text(id);
+  return added != nullptr ? std::string_view(added->content) : vocabulary().Text(id);
 }
 
-bool BpeTokenizer::IsSpecial(TokenId id) const {
+bool PipelineTokenizer::IsSpecial(TokenId id) const {
   const AddedToken* added = added_.Find(id);
   return added != nullptr && added->special;
 }
 
-TokenId BpeTokenizer::FindToken(std::string_view token) const {
+TokenId PipelineTokenizer::FindToken(std::string_view token) const {
   const AddedToken* added = added_.Find(token);
-  return added != nullptr ? added->id : model_.vocabulary().Find(token);
+  return added != nullptr ? added->id : vocabulary().Find(token);
 }
 
-uint64_t BpeTokenizer::memory_bytes() const {
-  return sizeof(*this) - sizeof(model_) + model_.memory_bytes() + added_.memory_bytes();
+uint64_t PipelineTokenizer::memory_bytes() const {
+  const uint64_t model_bytes = std::visit([](const auto& model) { return model.memory_bytes(); }, model_);
+  return sizeof(*this) + model_bytes + added_.memory_bytes();
 }
 
 TokenId FindTokenIn(const TokenizerParts& parts, std::string_view text) {
