@@ -11,6 +11,7 @@
 #include "penstock/base/limits.h"
 #include "penstock/base/status.h"
 #include "penstock/base/text.h"
+#include "penstock/checkpoint/packed_index.h"
 
 namespace penstock {
 namespace {
@@ -88,6 +89,7 @@ bool IsModel(std::string_view name) { return name.ends_with(".gguf") && !name.st
 absl::StatusOr<std::vector<std::string>> FileNames(const ModelFolder& folder) {
   const std::vector<std::string> entries = folder.List();
   std::string first = folder.gguf_name();
+  if (first.empty() && folder.Has(kPackedIndexFile)) return std::vector<std::string>();
   if (first.empty()) {
     for (const std::string& entry : entries) {
       if (!IsModel(entry)) continue;

@@ -10,6 +10,7 @@
 #include "penstock/base/status.h"
 #include "penstock/memory/weights.h"
 #include "penstock/model/family.h"
+#include "penstock/model/gguf_model.h"
 
 namespace penstock {
 namespace {
@@ -25,14 +26,13 @@ std::string LastPathPart(std::string path) {
   return slash == std::string::npos || path == "/" ? path : path.substr(slash + 1);
 }
 
-bool HasTokenizer(const ModelFolder& folder) {
-  return folder.Has("tokenizer.json") || folder.Has("tokenizer.model") || folder.Has("vocab.json");
-}
-
-absl::StatusOr<std::string> Fingerprint(const ModelFolder& folder, const Checkpoint& checkpoint) {
+// `metadata`: the digest of a GGUF file's, which has all that other folders have in files.
+absl::StatusOr<std::string> Fingerprint(const ModelFolder& folder, const Checkpoint& checkpoint,
+                                        const std::string& metadata) {
   PENSTOCK_ASSIGN_OR_RETURN(std::string digest_input, checkpoint.Fingerprint());
+  digest_input += metadata;
   const auto add = [&](std::string_view name) -> absl::Status {
-    if (!folder.Has(name)) return absl::OkStatus();
+    if (!folder.Has(name) || !metadata.empty()) return absl::OkStatus();
     PENSTOCK_ASSIGN_OR_RETURN(const std::string content, folder.Read(name, kMaxTokenizerBytes));
     digest_input += fmt::format(" {}:{:016x}", name, XXH3_64bits(content.data(), content.size()));
     return absl::OkStatus();
@@ -44,17 +44,24 @@ absl::StatusOr<std::string> Fingerprint(const ModelFolder& folder, const Checkpo
   return fmt::format("{:016x}{:016x}", digest.high64, digest.low64);
 }
 
-absl::Status LoadTokenizer(const ModelFolder& folder, LoadedModel& model) {
-  if (!HasTokenizer(folder)) {
-    model.chat_template_status = InputError("the model folder has no tokenizer: give prompts as token ids");
+absl::Status LoadTokenizer(const ModelFolder& folder, const std::optional<Gguf>& gguf, LoadedModel& model) {
+  if (gguf.has_value()) {
+    PENSTOCK_ASSIGN_OR_RETURN(model.tokenizer, Tokenizer::FromGguf(*gguf));
+  } else {
+    PENSTOCK_ASSIGN_OR_RETURN(const bool has_tokenizer, Tokenizer::IsIn(folder));
+    if (has_tokenizer) {
+      PENSTOCK_ASSIGN_OR_RETURN(model.tokenizer, Tokenizer::Load(folder));
+    }
+  }
+  if (model.tokenizer == nullptr) {
+    model.chat_template_status = InputError("the model has no tokenizer: give prompts as token ids");
     return absl::OkStatus();
   }
-  PENSTOCK_ASSIGN_OR_RETURN(model.tokenizer, Tokenizer::Load(folder));
   if (model.tokenizer->vocab_size() > model.config.vocab_size) {
     return ModelError("the tokenizer has {} tokens, but config.json says vocab_size {}: they are of different models",
                       model.tokenizer->vocab_size(), model.config.vocab_size);
   }
-  auto source = FindChatTemplate(folder);
+  auto source = gguf.has_value() ? FindChatTemplate(*gguf) : FindChatTemplate(folder);
   if (!source.ok()) {
     if (FaultOf(source.status()) == Fault::kModel) return source.status();
     model.chat_template_status = source.status();
@@ -101,12 +108,22 @@ absl::StatusOr<std::unique_ptr<LoadedModel>> LoadModel(const std::string& model_
   PENSTOCK_ASSIGN_OR_RETURN(const ModelFolder folder, ModelFolder::Open(model_dir));
   auto model = std::make_unique<LoadedModel>();
   model->name = LastPathPart(model_dir);
-  PENSTOCK_ASSIGN_OR_RETURN(model->config, LoadModelConfig(folder));
-  PENSTOCK_ASSIGN_OR_RETURN(model->generation, LoadGenerationConfig(folder, model->config.vocab_size));
-  PENSTOCK_ASSIGN_OR_RETURN(model->checkpoint, Checkpoint::Open(folder));
+  PENSTOCK_ASSIGN_OR_RETURN(std::optional<Gguf> gguf, OpenGguf(folder));
+  if (gguf.has_value()) {
+    PENSTOCK_ASSIGN_OR_RETURN(model->config, ReadGgufConfig(*gguf));
+  } else {
+    PENSTOCK_ASSIGN_OR_RETURN(model->config, LoadModelConfig(folder));
+    PENSTOCK_ASSIGN_OR_RETURN(model->generation, LoadGenerationConfig(folder, model->config.vocab_size));
+  }
+  PENSTOCK_RETURN_IF_ERROR(LoadTokenizer(folder, gguf, *model));
+  const std::string metadata = gguf.has_value() ? gguf->fingerprint : "";
+  if (gguf.has_value()) {
+    PENSTOCK_ASSIGN_OR_RETURN(model->checkpoint, Checkpoint::FromGguf(*std::move(gguf)));
+  } else {
+    PENSTOCK_ASSIGN_OR_RETURN(model->checkpoint, Checkpoint::Open(folder));
+  }
   PENSTOCK_ASSIGN_OR_RETURN(model->weights, MapWeights(model->config, model->checkpoint));
-  PENSTOCK_RETURN_IF_ERROR(LoadTokenizer(folder, *model));
-  PENSTOCK_ASSIGN_OR_RETURN(model->fingerprint, Fingerprint(folder, model->checkpoint));
+  PENSTOCK_ASSIGN_OR_RETURN(model->fingerprint, Fingerprint(folder, model->checkpoint, metadata));
   if (model->config.eos_ids.empty() && model->tokenizer && model->tokenizer->eos_id() >= 0) {
     model->config.eos_ids = {model->tokenizer->eos_id()};
   }

@@ -65,5 +65,6 @@ class ChatTemplate {
 // a list of named ones of which `default` is taken). kModel when it is invalid, kInput "has no chat template" when
 // absent.
 absl::StatusOr<std::string> FindChatTemplate(const ModelFolder& folder);
+absl::StatusOr<std::string> FindChatTemplate(const Gguf& gguf);
 
 }  // namespace penstock

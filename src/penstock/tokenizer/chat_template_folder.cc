@@ -28,6 +28,18 @@ absl::StatusOr<std::string> DefaultOf(const json::array& templates) {
 
 }  // namespace
 
+absl::StatusOr<std::string> FindChatTemplate(const Gguf& gguf) {
+  PENSTOCK_ASSIGN_OR_RETURN(std::optional<std::string> text, gguf.metadata.String("tokenizer.chat_template"));
+  if (!text.has_value()) {
+    return InputError("the model '{}' has no chat template; use completion requests", gguf.files[0].path);
+  }
+  if (text->size() > kMaxTemplateBytes) {
+    return ModelError("{}: key 'tokenizer.chat_template' has {} bytes, the limit is {}", gguf.files[0].path, text->size(),
+                      kMaxTemplateBytes);
+  }
+  return *std::move(text);
+}
+
 absl::StatusOr<std::string> FindChatTemplate(const ModelFolder& folder) {
   if (folder.Has(kTemplateFile)) return folder.Read(kTemplateFile, kMaxTemplateBytes);
   if (folder.Has(kConfigFile)) {

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "penstock/checkpoint/gguf.h"
 
 namespace penstock {
 
@@ -26,6 +27,9 @@ struct GgufVocabulary {
   int64_t bos_id = -1, eos_id = -1, unk_id = -1, pad_id = -1;  // -1: absent
   std::optional<bool> add_bos, add_eos, add_space_prefix, remove_extra_whitespaces;
 };
+
+// From the keys tokenizer.ggml.*; nothing when the file has no tokenizer. kModel, naming the key, for wrong types.
+absl::StatusOr<std::optional<GgufVocabulary>> ReadGgufVocabulary(const GgufMetadata& metadata);
 
 // What a name in tokenizer.ggml.pre stands for.
 struct GgufPreTokenizer {

@@ -1,6 +1,8 @@
 #include "penstock/base/limits.h"
 #include "penstock/base/status.h"
+#include "penstock/tokenizer/gguf_tokenizer.h"
 #include "penstock/tokenizer/tiktoken.h"
+#include "penstock/tokenizer/gguf_tokenizer.h"
 #include "penstock/tokenizer/tokenizer.h"
 
 namespace penstock {
@@ -20,7 +22,44 @@ absl::StatusOr<std::string> FindTiktokenFile(const ModelFolder& folder) {
 
 }  // namespace
 
+absl::StatusOr<std::unique_ptr<Tokenizer>> Tokenizer::FromGguf(const Gguf& gguf) {
+  absl::StatusOr<std::optional<GgufVocabulary>> vocabulary = ReadGgufVocabulary(gguf.metadata);
+  if (!vocabulary.ok()) return Annotate(vocabulary.status(), gguf.files[0].path);
+  if (!vocabulary->has_value()) return std::unique_ptr<Tokenizer>();
+  absl::StatusOr<std::unique_ptr<Tokenizer>> tokenizer = FromGguf(**vocabulary);
+  if (!tokenizer.ok()) return Annotate(tokenizer.status(), gguf.files[0].path);
+  return tokenizer;
+}
+
+absl::StatusOr<std::unique_ptr<Tokenizer>> Tokenizer::FromGguf(const Gguf& gguf) {
+  absl::StatusOr<std::optional<GgufVocabulary>> vocabulary = ReadGgufVocabulary(gguf.metadata);
+  if (!vocabulary.ok()) return Annotate(vocabulary.status(), gguf.files[0].path);
+  if (!vocabulary->has_value()) return nullptr;
+  absl::StatusOr<std::unique_ptr<Tokenizer>> tokenizer = FromGguf(**vocabulary);
+  if (!tokenizer.ok()) return Annotate(tokenizer.status(), gguf.files[0].path);
+  return tokenizer;
+}
+
+absl::StatusOr<bool> Tokenizer::IsIn(const ModelFolder& folder) {
+  PENSTOCK_ASSIGN_OR_RETURN(const std::string ranks_name, FindTiktokenFile(folder));
+  return folder.Has("tokenizer.json") || folder.Has("tokenizer.model") || folder.Has("vocab.json") || !ranks_name.empty();
+}
+
 absl::StatusOr<std::unique_ptr<Tokenizer>> Tokenizer::Load(const ModelFolder& folder) {
+  PENSTOCK_ASSIGN_OR_RETURN(const std::optional<Gguf> gguf, OpenGguf(folder));
+  if (gguf.has_value()) {
+    PENSTOCK_ASSIGN_OR_RETURN(std::unique_ptr<Tokenizer> tokenizer, FromGguf(*gguf));
+    if (tokenizer == nullptr) {
+      return ModelError("{}: the file has no tokenizer (tokenizer.ggml.model)", gguf->files[0].path);
+    }
+    return tokenizer;
+  }
+  PENSTOCK_ASSIGN_OR_RETURN(const std::optional<Gguf> gguf, OpenGguf(folder));
+  if (gguf.has_value()) {
+    PENSTOCK_ASSIGN_OR_RETURN(std::unique_ptr<Tokenizer> tokenizer, FromGguf(*gguf));
+    if (tokenizer == nullptr) return ModelError("{}: the file has no tokenizer (tokenizer.ggml.model)", gguf->files[0].path);
+    return tokenizer;
+  }
   std::string config;
   if (folder.Has("tokenizer_config.json")) {
     PENSTOCK_ASSIGN_OR_RETURN(config, folder.Read("tokenizer_config.json", kMaxConfigBytes));

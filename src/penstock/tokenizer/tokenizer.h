@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "penstock/checkpoint/gguf.h"
 #include "penstock/checkpoint/model_folder.h"
 #include "penstock/token_id.h"
 
@@ -49,6 +50,8 @@ class Tokenizer {
   // *.tiktoken file (first that is present), together with tokenizer_config.json. kModel when a file is invalid or uses
   // a part that is not implemented (named).
   static absl::StatusOr<std::unique_ptr<Tokenizer>> Load(const ModelFolder& folder);
+  // Does the folder have one of these files (not GGUF)?
+  static absl::StatusOr<bool> IsIn(const ModelFolder& folder);
 
   // The same from bytes; `tokenizer_config` may be empty.
   static absl::StatusOr<std::unique_ptr<Tokenizer>> FromTokenizerJson(std::string_view tokenizer_json,
@@ -63,6 +66,8 @@ class Tokenizer {
                                                                  std::string_view tokenizer_config);
   // The same ids as llama.cpp gives (gguf_tokenizer.h).
   static absl::StatusOr<std::unique_ptr<Tokenizer>> FromGguf(const GgufVocabulary& vocabulary);
+  // nullptr when the file has none.
+  static absl::StatusOr<std::unique_ptr<Tokenizer>> FromGguf(const Gguf& gguf);
 
   // Ids of the segments taken as one text (a word may cross a border of segments unless a special token stands there).
   // Bytes that are not UTF-8 are encoded as U+FFFD, as Hugging Face does for text that it is given.
