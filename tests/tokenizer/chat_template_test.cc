@@ -103,6 +103,13 @@ TEST(ChatTemplateLimits, WorkIsBounded) {
       "{% for i in range(100000) %}{{ 'a' * 100 }}{% endfor %}",
       "{% macro m() %}{{ m() }}{% endmacro %}{{ m() }}",
       "{% macro m() %}{{ m() }}{{ m() }}{% endmacro %}{{ m() }}",
+      "{% for i in [1] recursive %}{{ loop([1]) }}{% endfor %}",
+      "{% for i in [1, 2] recursive %}{{ loop([1, 2]) }}{{ loop([1, 2]) }}{% endfor %}",
+      "{% set ns = namespace(l=[1]) %}{% for i in range(100) %}{% set ns.l = [ns.l | map('list'), ns.l | reverse] %}{% "
+      "endfor %}",
+      "{% set ns = namespace(l=range(100000)) %}{% for i in range(1000) %}{% set ns.l = ns.l | map('string') %}{% "
+      "endfor %}",
+      "{{ range(100000) | slice(100001) | list }}",
       "{% macro m(n) %}{% call m(n) %}{{ caller() }}{% endcall %}{% endmacro %}{{ m(1) }}",
       "{{ 9223372036854775807 + 1 }}",
       "{{ -9223372036854775807 - 2 }}",
@@ -229,6 +236,11 @@ TEST(ChatTemplateOrigin, FollowsEveryCharacter) {
       {"{{ messages[0].content | tojson }}", "[\"Hi <s>\"]"},
       {"{{ messages | map(attribute='content') | first }}", "[Hi <s>]"},
       {"{{ messages[0].content | list | join }}", "[Hi <s>]"},
+      {"{{ messages | groupby('content') | map('first') | join('|') }}", "[Hi <s>]"},
+      {"{{ messages[0].content | slice(2) | map('join') | join('|') }}", "[Hi ]|[<s>]"},
+      {"{% for m in messages recursive %}<{{ loop(['a']) if m.content else m }}{{ m.content }}>{% endfor %}",
+       "<<a>[Hi <s>]>"},
+      {"{{ messages[0].values() | list | last | upper }}", "[HI <S>]"},
       {"{{ messages[0].content | length }}", "6"},
       {"{% if messages[0].content == 'Hi <s>' %}same{% endif %}", "same"},
   };

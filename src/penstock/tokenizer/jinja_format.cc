@@ -56,6 +56,8 @@ std::string FormatNumber(const Value& value, const Spec& spec) {
       case 'g': digits = fmt::format("{:.{}g}", number, precision); break;
       default: digits = fmt::format("{:.{}G}", number, precision); break;
     }
+  } else if (value.Is(Kind::kFloat) && type == 0) {
+    digits = FloatText(value.number());
   } else if (value.Is(Kind::kFloat)) {
     return "";
   } else {
@@ -101,7 +103,7 @@ absl::StatusOr<Text> FormatOne(Interp& interp, const Value& value, const Spec& s
     return interp.Fail("a width or precision is more than {}", kMaxWidth);
   }
   static constexpr std::string_view kNumberTypes = "diufFeEgGxXob";
-  if (kNumberTypes.find(spec.type) != std::string_view::npos) {
+  if (kNumberTypes.find(spec.type) != std::string_view::npos || (spec.type == 0 && value.Is(Kind::kFloat))) {
     if (value.Is(Kind::kUndefined)) return interp.UndefinedError(value);
     if (!value.is_number()) return interp.Fail("a {} cannot be formatted as a number", value.type_name());
     if (spec.precision > 300) return interp.Fail("a precision of {} is too large", spec.precision);
@@ -125,7 +127,7 @@ struct PercentArgs {
   size_t next = 0;
 
   absl::StatusOr<Value> Next(Interp& interp) {
-    const bool is_tuple = arguments.Is(Kind::kList) && arguments.list().is_tuple;
+    const bool is_tuple = arguments.Is(Kind::kList) && arguments.is_tuple();
     const size_t size = is_tuple ? arguments.list().items.size() : 1;
     if (next >= size) return interp.Fail("a format has more conversions than arguments");
     ++next;
@@ -142,7 +144,7 @@ struct PercentArgs {
 
   bool AllUsed() const {
     if (arguments.Is(Kind::kDict)) return true;
-    return next >= (arguments.Is(Kind::kList) && arguments.list().is_tuple ? arguments.list().items.size() : 1);
+    return next >= (arguments.Is(Kind::kList) && arguments.is_tuple() ? arguments.list().items.size() : 1);
   }
 };
 
@@ -200,8 +202,10 @@ Result FormatPercent(Interp& interp, const Text& pattern, const Value& arguments
       PENSTOCK_ASSIGN_OR_RETURN(value, args.Next(interp));
     }
     if ((spec.type == 'd' || spec.type == 'i' || spec.type == 'u') && value.Is(Kind::kFloat)) {
-      if (!(std::abs(value.number()) < 9.2e18)) return interp.Fail("a number is too large to be formatted");
-      value = Value::Int(static_cast<int64_t>(value.number()), value.origin());
+      if (!std::isfinite(value.number())) return interp.Fail("{} is no integer", FloatText(value.number()));
+      value = Value::Float(std::trunc(value.number()), value.origin());
+      spec.type = 'f';
+      spec.precision = 0;
     }
     PENSTOCK_ASSIGN_OR_RETURN(const Text part, FormatOne(interp, value, spec, '>', origin));
     out.Append(part);
@@ -331,9 +335,14 @@ Result FormatBraces(Interp& interp, const Text& pattern, const Args& args) {
       return interp.Fail("a format's conversion must be !r or !s");
     }
     const bool number_align = value.is_number() && !value.Is(Kind::kBool);
-    if (number_align && spec.type == 0 && value.Is(Kind::kFloat) && (spec.comma || spec.precision >= 0)) {
-      return interp.Fail("a format of a float needs a type, such as 'f'");
+    if (number_align && spec.type == 0 && value.Is(Kind::kFloat) && spec.precision >= 0) {
+      return interp.Fail("a precision of a float needs a type, such as 'f'");
     }
+    if (!spec_text.empty() && !value.Is(Kind::kString) && !value.is_number()) {
+      return interp.Fail("a {} cannot be formatted as '{}'", value.type_name(), Printable(spec_text));
+    }
+    if (spec.type == 's' && value.is_number()) return interp.Fail("a {} has no format 's'", value.type_name());
+    if (value.Is(Kind::kBool) && !spec_text.empty()) value = Value::Int(value.integer(), value.origin());
     if (value.Is(Kind::kInt) && spec.type == 0) spec.type = 'd';
     PENSTOCK_ASSIGN_OR_RETURN(const Text part, FormatOne(interp, value, spec, number_align ? '>' : '<', origin));
     out.Append(part);

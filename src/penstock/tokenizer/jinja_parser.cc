@@ -147,8 +147,10 @@ Parser::StmtOr Parser::ParseStatement() {
     if (loop_nesting_ == 0) return Fail(token.line, "'{}' stands outside of a loop", token.text);
     stmt = std::make_unique<Stmt>();
     (*stmt)->kind = token.text == "break" ? StmtKind::kBreak : StmtKind::kContinue;
-  } else if (token.text == "block" || token.text == "extends" || token.text == "include" || token.text == "import" ||
-             token.text == "from" || token.text == "autoescape" || token.text == "do") {
+  } else if (token.text == "block") {
+    stmt = ParseNamedBlock();
+  } else if (token.text == "extends" || token.text == "include" || token.text == "import" || token.text == "from" ||
+             token.text == "autoescape" || token.text == "do") {
     return Fail(token.line, "the tag '{}' is not implemented for chat templates", token.text);
   } else {
     return Fail(token.line, "unknown tag '{}'", token.text);
@@ -184,7 +186,7 @@ Parser::StmtOr Parser::ParseFor() {
   if (TakeName("if")) {
     PENSTOCK_ASSIGN_OR_RETURN(stmt->test, ParseExpression());
   }
-  if (IsName("recursive")) return Fail(Peek().line, "recursive loops are not implemented for chat templates");
+  stmt->recursive = TakeName("recursive");
   ++loop_nesting_;
   PENSTOCK_RETURN_IF_ERROR(ParseBlock({"else", "endfor"}, stmt->body));
   --loop_nesting_;
@@ -273,6 +275,20 @@ Parser::StmtOr Parser::ParseFilterBlock() {
   } while (TakeOp("|"));
   PENSTOCK_RETURN_IF_ERROR(ParseBlock({"endfilter"}, stmt->body));
   Skip();
+  return stmt;
+}
+
+Parser::StmtOr Parser::ParseNamedBlock() {
+  auto stmt = std::make_unique<Stmt>();
+  stmt->kind = StmtKind::kBlock;
+  PENSTOCK_ASSIGN_OR_RETURN(stmt->name, TakeIdentifier("the block's name"));
+  if (!block_names_.insert(stmt->name).second) return Fail(Peek().line, "the block '{}' is defined twice", stmt->name);
+  stmt->scoped = TakeName("scoped");
+  const int loops = std::exchange(loop_nesting_, 0);
+  PENSTOCK_RETURN_IF_ERROR(ParseBlock({"endblock"}, stmt->body));
+  loop_nesting_ = loops;
+  Skip();
+  TakeName(stmt->name);
   return stmt;
 }
 
