@@ -4,7 +4,8 @@
 usage: chat_templates.py --data DIR --tool TEMPLATE_TOOL [--conversations N] [--programs N] [--seed N] [--only TEXT]
 
 Renders every *.jinja and every chat template in a tokenizer_config.json under DIR with fixed and with N random
-conversations, then N random small programs, then DIR's file of small Jinja cases (jinja_units.json). --tool is the test
+conversations, then N random small programs, then DIR's file of small Jinja cases (jinja_units.json), then the golden
+texts of OpenAI's harmony renderer (harmony/*.txt) with the template of gpt-oss in tests/data. --tool is the test
 program tests/tokenizer/template_tool.cc; --only takes the templates whose path contains TEXT. Needs transformers (5.x)
 and jinja2. Exit status 1 when a text differs, or when one side renders what the other refuses; but see LENIENT.
 """
@@ -19,6 +20,7 @@ import subprocess
 import sys
 
 import conversations
+import harmony
 import jinja_programs
 
 del sys.path[0]  # this folder, whose tokenizers.py would hide the package of that name
@@ -26,12 +28,13 @@ import jinja2
 import transformers
 from transformers.utils.chat_template_utils import _compile_jinja_template
 
+GPT_OSS = pathlib.Path(__file__).resolve().parents[2] / "tests/data/chat_templates/openai-gpt-oss-120b.jinja"
 NOW = "2026-11-05T09:07:03"  # current_time of our interpreter, and what the oracle's strftime_now formats
 # What Python prints with an address in memory, or as its own: no two runs agree.
-NOT_COMPARABLE = re.compile(r" at 0x[0-9a-f]+|<class |<function |<built-in |<bound method|<Macro |<jinja2\.|<Cycler|&lt;(class|function|built-in|generator|bound)"
-                            r"|<LoopContext|&lt;LoopContext|<Namespace|TemplateReference|_odict|itertools\.|Markup\(", re.I)
-# Ours: what Python prints with an address, and slices of constants that have none, which jinja2 folds to undefined ones.
-OUR_REFUSALS = re.compile(r"generator cannot be printed|a (int|float|bool|None|dict) cannot be sliced")
+NOT_COMPARABLE = re.compile(r" at 0x[0-9a-f]+|(<|&lt;)(class '|macro '|cycler|loopcontext|namespace|jinja2\.|built-in function)|TemplateReference|Markup\(",
+                            re.I)
+# Ours: what Python prints with an address, and impossible slices of constants, which jinja2 folds to undefined ones.
+OUR_REFUSALS = re.compile(r"generator cannot be printed|a (int|float|bool|None|dict) cannot be sliced|a slice needs integers")
 # Failures of Python that chat templates must not rely on, by the text of the exception.
 LENIENT = {
     "a generator has neither length nor slices, and is no JSON; ours are lists there": re.compile(
@@ -93,6 +96,20 @@ class Report:
             self.show_difference(got, want, error)
         sys.stdout.flush()
 
+    def compare_goldens(self, name, source, goldens):
+        """Each golden is (its name, trusted variables, untrusted variables, text)."""
+        goldens = list(goldens)
+        passed = 0
+        results = self.ours([(source, trusted, untrusted) for _, trusted, untrusted, _ in goldens])
+        for (case, _, _, text), got in zip(goldens, results, strict=True):
+            equal = "text" in got and harmony.agrees(text, got["text"])
+            print(f"{name} {case}: {'equal' if equal else 'DIFFERS'}")
+            if not equal:
+                self.show_difference(got, text, None)
+            passed += equal
+        self.rows.append((name, len(goldens), passed, passed))
+        self.failed |= passed < len(goldens)
+
     @staticmethod
     def show_difference(got, want, error):
         text = got.get("text")
@@ -148,6 +165,10 @@ def main():
         units = json.loads(path.read_text(encoding="utf-8"))["cases"]
         report.compare(str(path.relative_to(arguments.data)), [(case["template"], {}, case["context"]) for case in units
                                                                if not case.get("needs_host_function")])
+    for folder in sorted(arguments.data.rglob("harmony")) if arguments.only in "harmony goldens" else []:
+        for name, reason in sorted(harmony.EXCLUDED.items()):
+            print(f"harmony goldens {name}: not compared, {reason}")
+        report.compare_goldens("harmony goldens", GPT_OSS.read_text(encoding="utf-8"), harmony.cases(folder))
     report.table()
     return 1 if report.failed else 0
 

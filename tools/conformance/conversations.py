@@ -172,6 +172,8 @@ def generated(rng):
                          ("continue_final_message", [True, False]), ("parallel_tool_calls", [True])):
         if rng.random() < 0.2:
             trusted[name] = rng.choice(values)
+    if rng.random() < 0.5:
+        trusted.update(functions="[{}]", datetime="2026-11-05", additional_special_tokens=["<a>", "<b>", "<c>"], unk_token="<unk>")
     with_tools = rng.random() < 0.4
     untrusted = {"messages": messages_of(rng, with_tools)}
     if with_tools:
