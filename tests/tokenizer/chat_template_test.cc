@@ -334,6 +334,28 @@ TEST(ChatTemplateOrigin, MessagesNeverReachTemplateText) {
   }
 }
 
+// A template that comes without a folder, as in a file's metadata, needs only its text and the texts of the tokens.
+TEST(ChatTemplate, TextAndTokenTextsAreEnough) {
+  const std::string source =
+      "{{ bos_token }}{% for m in messages %}{% if not loop.first %}{{ eos_token }}{% endif %}{{ m.content }}{% endfor "
+      "%}";
+  const json::object messages = {{"messages", json::array{json::object{{"role", "user"}, {"content", "a</s>"}},
+                                                          json::object{{"role", "assistant"}, {"content", "b"}}}}};
+  const json::object tokens = {{"bos_token", "<|begin|>"}, {"eos_token", "</s>"}};
+  for (const std::string& text : {source, source + "\n", source + "\r\n"}) {
+    const auto segments = RenderSegments(text, tokens, messages);
+    ASSERT_TRUE(segments.ok()) << segments.status();
+    ASSERT_EQ(segments->size(), 4);
+    EXPECT_EQ(Concatenated(*segments), "<|begin|>a</s></s>b");
+    EXPECT_EQ((*segments)[0].text, "<|begin|>");
+    EXPECT_EQ((*segments)[0].origin, Origin::kTemplate);
+    EXPECT_EQ((*segments)[1].text, "a</s>");
+    EXPECT_EQ((*segments)[1].origin, Origin::kMessage);
+    EXPECT_EQ((*segments)[2].text, "</s>");
+    EXPECT_EQ((*segments)[2].origin, Origin::kTemplate);
+  }
+}
+
 class ChatTemplateFolder : public ::testing::Test {
  protected:
   void SetUp() override {

@@ -1,4 +1,6 @@
-"""Small random Jinja programs, made of what chat templates are made of."""
+"""Small random Jinja programs, made of what chat templates are made of; and chat templates with random changes."""
+
+import re
 
 CONTEXT = {
     "s": "Hello  World", "t": " a,b,c \n", "u": "\u00c9t\u00e9 \u4e16\u754c \U0001F680", "e": "", "n": 7, "z": 0, "m": -3, "f": 2.5, "yes": True, "no": False,
@@ -256,3 +258,27 @@ class Programs:
     def program(self):
         self.names = {}
         return "".join(self.statement(self.rng.choice([1, 2, 2, 3])) for _ in range(self.rng.randint(1, 4)))
+
+
+TOKEN = re.compile(r"\{[%{#][-+]?|[-+]?[%}#]\}|\w+|\s+|'[^'\n]*'|\"[^\"\n]*\"|.", re.S)
+STRANGERS = ["-%}", "{%-", "{%", "%}", "}}", "{{", "{#", "#}", "|", ".", "[0]", "[-1:]", "(", ")", "is", "not", "none", "loop.index0", "messages", "~", "+",
+             "==", "in", "if", "else", " and ", "or", "\"", "'", "\n", "  ", "|trim", "|length", "|list", "|tojson", "1", "\\", ":", ",", "\u00e9", "\u2581"]
+
+
+def changed(rng, source):
+    """The template with one to three tokens removed, doubled, swapped, turned around or replaced by others."""
+    tokens = TOKEN.findall(source)
+    for _ in range(rng.choice([1, 1, 2, 3])):
+        at, other = rng.randrange(len(tokens)), rng.randrange(len(tokens))
+        dice = rng.random()
+        if dice < 0.35:
+            tokens[at] = ""
+        elif dice < 0.5:
+            tokens.insert(at, tokens[other])
+        elif dice < 0.65:
+            tokens[at], tokens[other] = tokens[other], tokens[at]
+        elif dice < 0.8:
+            tokens[at] = rng.choice(STRANGERS)
+        else:
+            tokens[at] = tokens[at][::-1]
+    return "".join(tokens)

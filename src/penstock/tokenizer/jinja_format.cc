@@ -261,6 +261,7 @@ Result FieldValue(Interp& interp, std::string_view field, const Args& args, size
 absl::StatusOr<Spec> ReadBraceSpec(Interp& interp, std::string_view text) {
   Spec spec;
   size_t pos = 0;
+  bool has_fill = false;
   if (!text.empty()) {
     const auto fill_bytes = static_cast<size_t>(DecodeUtf8(text, 0).num_bytes);
     const auto is_align = [text](size_t at) {
@@ -270,6 +271,7 @@ absl::StatusOr<Spec> ReadBraceSpec(Interp& interp, std::string_view text) {
       spec.fill = text.substr(0, fill_bytes);
       spec.align = text[fill_bytes];
       pos = fill_bytes + 1;
+      has_fill = true;
     } else if (is_align(0)) {
       spec.align = text[0];
       pos = 1;
@@ -281,6 +283,7 @@ absl::StatusOr<Spec> ReadBraceSpec(Interp& interp, std::string_view text) {
     spec.alternate |= text[pos] == '#';
     spec.zero |= text[pos] == '0';
   }
+  if (spec.zero && !has_fill) spec.fill = "0";
   spec.width = TakeNumber(text, pos);
   if (pos < text.size() && text[pos] == ',') {
     spec.comma = true;
@@ -340,6 +343,9 @@ Result FormatBraces(Interp& interp, const Text& pattern, const Args& args) {
     }
     if (!spec_text.empty() && !value.Is(Kind::kString) && !value.is_number()) {
       return interp.Fail("a {} cannot be formatted as '{}'", value.type_name(), Printable(spec_text));
+    }
+    if (value.Is(Kind::kString) && (spec.plus || spec.blank || spec.alternate || spec.comma)) {
+      return interp.Fail("a str cannot be formatted as '{}'", Printable(spec_text));
     }
     if (spec.type == 's' && value.is_number()) return interp.Fail("a {} has no format 's'", value.type_name());
     if (value.Is(Kind::kBool) && !spec_text.empty()) value = Value::Int(value.integer(), value.origin());

@@ -98,6 +98,7 @@ absl::Status Parser::ParseUntil(std::initializer_list<std::string_view> end_name
 }
 
 absl::Status Parser::ParseBlock(std::initializer_list<std::string_view> end_names, Body& body) {
+  TakeOp(":");  // for those who write Python
   PENSTOCK_RETURN_IF_ERROR(Expect(TokenKind::kBlockEnd, "'%}'"));
   return ParseUntil(end_names, body);
 }
@@ -180,7 +181,7 @@ Parser::StmtOr Parser::ParseIf() {
 Parser::StmtOr Parser::ParseFor() {
   auto stmt = std::make_unique<Stmt>();
   stmt->kind = StmtKind::kFor;
-  PENSTOCK_ASSIGN_OR_RETURN(stmt->target, ParseTarget(false, "in"));
+  PENSTOCK_ASSIGN_OR_RETURN(stmt->target, ParseTarget(false));
   PENSTOCK_RETURN_IF_ERROR(ExpectName("in"));
   PENSTOCK_ASSIGN_OR_RETURN(stmt->expr, ParseTuple(Conditional::kNo, false, "recursive"));
   if (TakeName("if")) {

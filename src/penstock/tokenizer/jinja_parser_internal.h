@@ -101,7 +101,7 @@ class Parser {
   // Comma-separated expressions up to `}}`, `%}`, `)` or the name `end_name`; a lone one without a comma is itself.
   ExprOr ParseTuple(Conditional conditional, bool parenthesized, std::string_view end_name = {});
   // name, name.attribute (where allowed) or a tuple of them.
-  ExprOr ParseTarget(bool with_attr_ref, std::string_view end_name = {});
+  ExprOr ParseTarget(bool with_attr_ref);
   absl::Status CheckTarget(const Expr& target) const;
 
   // Statements.
