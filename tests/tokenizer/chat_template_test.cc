@@ -254,6 +254,9 @@ TEST(ChatTemplateOrigin, ShapeAndNumbersOfMessagesAreTheirs) {
   EXPECT_EQ(Marked("{{ tools | tojson(separators=('<s>', '</s>')) }}", data), "[[{\"<k>\"</s>5}<s>[]<s>null<s>true]]");
   EXPECT_EQ(Marked("{{ tools[0]['<k>'] + 1 }}{{ tools[0]['<k>'] | string }}", data), "[65]");
   EXPECT_EQ(Marked("{% for k in tools[0] %}{{ k }}{% endfor %}", data), "[<k>]");
+  EXPECT_EQ(Marked("{{ tools | select | tojson }}", data), "[[{\"<k>\": 5}, true]]");
+  EXPECT_EQ(Marked("{{ tools[0].items() }}{{ tools[:1] | groupby('<k>') | list }}", data),
+            "[dict_items([('<k>', 5)])[(5, [{'<k>': 5}])]]");
 }
 
 TEST(ChatTemplateOrigin, OnlyFixedRolesOfMessagesAreTemplateText) {

@@ -361,7 +361,8 @@ Result GroupBy(Interp& interp, Bound& args) {
     if (key.Is(Kind::kUndefined) && args.Has(2) && !args[2].Is(Kind::kNone)) key = args[2];
     PENSTOCK_ASSIGN_OR_RETURN(Value list, interp.MakeList(std::move(members), args[0].origin()));
     std::vector<Value> pair = {std::move(key), std::move(list)};
-    PENSTOCK_ASSIGN_OR_RETURN(Value group, interp.MakeListAs({.items = std::move(pair), .type = ListType::kGroup}));
+    PENSTOCK_ASSIGN_OR_RETURN(
+        Value group, interp.MakeListAs({.items = std::move(pair), .type = ListType::kGroup}, args[0].origin()));
     groups.push_back(std::move(group));
     begin = end;
   }

@@ -93,8 +93,9 @@ class Interp {
   absl::StatusOr<bool> Contains(const Value& item, const Value& container);
   Result GetAttr(const Value& base, std::string_view name);
   Result GetItem(const Value& base, const Value& key);
-  // What is left in it, which stays there: some templates ask for the length of what Python could only go through.
-  Result ListOf(const Iterator& iterator);
+  // What is left in an iterator, which stays there: some templates ask for the length of what Python can only go
+  // through.
+  Result RestOf(const Value& value);
   Result Slice(const Value& base, const Value& start, const Value& stop, const Value& step);
   absl::StatusOr<std::vector<Value>> Iterate(const Value& value);
   absl::StatusOr<int64_t> Length(const Value& value);

@@ -121,6 +121,15 @@ bool IsHashable(const Value& value) {
   return !value.Is(Kind::kList) || value.list().type == ListType::kRange || KeyOf(value).has_value();
 }
 
+// start + count * step, which may wrap around only at the ends of what a slice prints.
+int64_t Progression(int64_t start, int64_t count, int64_t step) {
+  int64_t product = 0;
+  int64_t sum = 0;
+  (void)__builtin_mul_overflow(count, step, &product);
+  (void)__builtin_add_overflow(start, product, &sum);
+  return sum;
+}
+
 // The type of a sequence made from parts of `list`.
 ListType PartsType(const List& list) { return list.type == ListType::kGroup ? ListType::kTuple : list.type; }
 
@@ -343,15 +352,16 @@ Result Interp::GetItem(const Value& base, const Value& key) {
   return Value::Undefined(fmt::format("'{} object' has no such element", base.type_name()));
 }
 
-Result Interp::ListOf(const Iterator& iterator) {
+Result Interp::RestOf(const Value& value) {
+  const Iterator& iterator = value.iterator();
   PENSTOCK_RETURN_IF_ERROR(iterator.end);
-  return MakeList({iterator.items.begin() + static_cast<int64_t>(iterator.pos), iterator.items.end()});
+  return MakeList({iterator.items.begin() + static_cast<int64_t>(iterator.pos), iterator.items.end()}, value.origin());
 }
 
 Result Interp::Slice(const Value& base, const Value& start, const Value& stop, const Value& step) {
   if (base.Is(Kind::kUndefined)) return UndefinedError(base);
   if (base.Is(Kind::kIterator)) {
-    PENSTOCK_ASSIGN_OR_RETURN(const Value list, ListOf(base.iterator()));
+    PENSTOCK_ASSIGN_OR_RETURN(const Value list, RestOf(base));
     return Slice(list, start, stop, step);
   }
   if (!base.Is(Kind::kString) && (!base.Is(Kind::kList) || !base.is_indexable())) {
@@ -379,9 +389,9 @@ Result Interp::Slice(const Value& base, const Value& start, const Value& stop, c
     List list{.items = std::move(items), .type = PartsType(base.list())};
     if (list.type == ListType::kRange) {
       const List& from = base.list();
-      list.start = from.start + range.start * from.step;
-      list.stop = from.start + range.stop * from.step;
-      list.step = from.step * range.step;
+      list.start = Progression(from.start, range.start, from.step);
+      list.stop = Progression(from.start, range.stop, from.step);
+      list.step = Progression(0, range.step, from.step);
     }
     return MakeListAs(std::move(list), base.origin());
   }
@@ -430,7 +440,7 @@ absl::StatusOr<int64_t> Interp::Length(const Value& value) {
       return NumRunes(value.bytes());
     case Kind::kList: return static_cast<int64_t>(value.list().items.size());
     case Kind::kIterator: {
-      PENSTOCK_ASSIGN_OR_RETURN(const Value list, ListOf(value.iterator()));
+      PENSTOCK_ASSIGN_OR_RETURN(const Value list, RestOf(value));
       return Length(list);
     }
     case Kind::kDict: return static_cast<int64_t>(value.dict().entries.size());

@@ -248,7 +248,7 @@ absl::Status AppendJson(Interp& interp, const Value& value, const JsonStyle& sty
       return absl::OkStatus();
     }
     case Kind::kIterator: {
-      PENSTOCK_ASSIGN_OR_RETURN(const Value list, interp.ListOf(value.iterator()));
+      PENSTOCK_ASSIGN_OR_RETURN(const Value list, interp.RestOf(value));
       return AppendJson(interp, list, style, level, out);
     }
     case Kind::kDict: return AppendJsonObject(interp, value, style, level, out);
