@@ -103,6 +103,13 @@ TEST(ChatTemplateLimits, WorkIsBounded) {
       "{% for i in range(100000) %}{{ 'a' * 100 }}{% endfor %}",
       "{% macro m() %}{{ m() }}{% endmacro %}{{ m() }}",
       "{% macro m() %}{{ m() }}{{ m() }}{% endmacro %}{{ m() }}",
+      "{% for i in [1] recursive %}{{ loop([1]) }}{% endfor %}",
+      "{% for i in [1, 2] recursive %}{{ loop([1, 2]) }}{{ loop([1, 2]) }}{% endfor %}",
+      "{% set ns = namespace(l=[1]) %}{% for i in range(100) %}{% set ns.l = [ns.l | map('list'), ns.l | reverse] %}{% "
+      "endfor %}",
+      "{% set ns = namespace(l=range(100000)) %}{% for i in range(1000) %}{% set ns.l = ns.l | map('string') %}{% "
+      "endfor %}",
+      "{{ range(100000) | slice(100001) | list }}",
       "{% macro m(n) %}{% call m(n) %}{{ caller() }}{% endcall %}{% endmacro %}{{ m(1) }}",
       "{{ 9223372036854775807 + 1 }}",
       "{{ -9223372036854775807 - 2 }}",
@@ -229,6 +236,11 @@ TEST(ChatTemplateOrigin, FollowsEveryCharacter) {
       {"{{ messages[0].content | tojson }}", "[\"Hi <s>\"]"},
       {"{{ messages | map(attribute='content') | first }}", "[Hi <s>]"},
       {"{{ messages[0].content | list | join }}", "[Hi <s>]"},
+      {"{{ messages | groupby('content') | map('first') | join('|') }}", "[Hi <s>]"},
+      {"{{ messages[0].content | slice(2) | map('join') | join('|') }}", "[Hi ]|[<s>]"},
+      {"{% for m in messages recursive %}<{{ loop(['a']) if m.content else m }}{{ m.content }}>{% endfor %}",
+       "<<a>[Hi <s>]>"},
+      {"{{ messages[0].values() | list | last | upper }}", "[HI <S>]"},
       {"{{ messages[0].content | length }}", "6"},
       {"{% if messages[0].content == 'Hi <s>' %}same{% endif %}", "same"},
   };
@@ -242,6 +254,9 @@ TEST(ChatTemplateOrigin, ShapeAndNumbersOfMessagesAreTheirs) {
   EXPECT_EQ(Marked("{{ tools | tojson(separators=('<s>', '</s>')) }}", data), "[[{\"<k>\"</s>5}<s>[]<s>null<s>true]]");
   EXPECT_EQ(Marked("{{ tools[0]['<k>'] + 1 }}{{ tools[0]['<k>'] | string }}", data), "[65]");
   EXPECT_EQ(Marked("{% for k in tools[0] %}{{ k }}{% endfor %}", data), "[<k>]");
+  EXPECT_EQ(Marked("{{ tools | select | tojson }}", data), "[[{\"<k>\": 5}, true]]");
+  EXPECT_EQ(Marked("{{ tools[0].items() }}{{ tools[:1] | groupby('<k>') | list }}", data),
+            "[dict_items([('<k>', 5)])[(5, [{'<k>': 5}])]]");
 }
 
 TEST(ChatTemplateOrigin, OnlyFixedRolesOfMessagesAreTemplateText) {
@@ -319,6 +334,28 @@ TEST(ChatTemplateOrigin, MessagesNeverReachTemplateText) {
         RC_ASSERT(count(*segments, token) == count(*harmless, token));
       }
     })) << name;
+  }
+}
+
+// A template that comes without a folder, as in a file's metadata, needs only its text and the texts of the tokens.
+TEST(ChatTemplate, TextAndTokenTextsAreEnough) {
+  const std::string source =
+      "{{ bos_token }}{% for m in messages %}{% if not loop.first %}{{ eos_token }}{% endif %}{{ m.content }}{% endfor "
+      "%}";
+  const json::object messages = {{"messages", json::array{json::object{{"role", "user"}, {"content", "a</s>"}},
+                                                          json::object{{"role", "assistant"}, {"content", "b"}}}}};
+  const json::object tokens = {{"bos_token", "<|begin|>"}, {"eos_token", "</s>"}};
+  for (const std::string& text : {source, source + "\n", source + "\r\n"}) {
+    const auto segments = RenderSegments(text, tokens, messages);
+    ASSERT_TRUE(segments.ok()) << segments.status();
+    ASSERT_EQ(segments->size(), 4);
+    EXPECT_EQ(Concatenated(*segments), "<|begin|>a</s></s>b");
+    EXPECT_EQ((*segments)[0].text, "<|begin|>");
+    EXPECT_EQ((*segments)[0].origin, Origin::kTemplate);
+    EXPECT_EQ((*segments)[1].text, "a</s>");
+    EXPECT_EQ((*segments)[1].origin, Origin::kMessage);
+    EXPECT_EQ((*segments)[2].text, "</s>");
+    EXPECT_EQ((*segments)[2].origin, Origin::kTemplate);
   }
 }
 

@@ -11,11 +11,13 @@
 //
 // The dialect is that of transformers' apply_chat_template: Jinja in an immutable sandbox with trim_blocks,
 // lstrip_blocks, loop controls, generation blocks, tojson, raise_exception and strftime_now. Not implemented, with an
-// error that says so: include, import, extends, block, recursive loops, and the filters slice, groupby, urlencode,
-// urlize, striptags, pprint, xmlattr, filesizeformat, wordwrap, random. Differences: filters that give a generator in
-// Python give a list here; integers have 64 bits (an overflow is an error, but "1e20|int" is 0); a name is looked up
-// when it is used, so that what an outer level sets later is not hidden before; upper, lower and the is...() methods
-// know Unicode's simple case mappings and categories only.
+// error that says so: include, import, extends, autoescape, and the filters urlencode, urlize, striptags, pprint,
+// xmlattr, filesizeformat, wordwrap, random. Differences: what Python prints with an address in memory (functions,
+// generators) cannot be printed; a generator, as map and select give it, has a length, slices and a form in JSON, which
+// fail in Python; the items of a generator are made at once, though a failure shows only when the item is asked for;
+// integers have 64 bits (an overflow is an error, but "1e20|int" is 0); a name is looked up when it is used, so that
+// what an outer level sets later is not hidden before; upper, lower and the is...() methods know Unicode's simple case
+// mappings and categories only.
 //
 // strftime_now() never reads the clock, so that a job gives the same prompts on every run: it formats the trusted
 // variable `current_time` ("YYYY-MM-DD" or "YYYY-MM-DDTHH:MM:SS"), or 2024-07-26 00:00:00 when there is none.

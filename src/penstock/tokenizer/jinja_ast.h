@@ -52,7 +52,7 @@ enum class StmtKind : uint8_t {
   kData,         // constant
   kOutput,       // expr
   kIf,           // tests[i] -> bodies[i], else `otherwise`
-  kFor,          // target, expr, test (may be null), body, otherwise
+  kFor,          // target, expr, test (may be null), body, otherwise, recursive
   kSet,          // target = expr
   kSetBlock,     // target = text of body, through `expr` (filters; may be null)
   kMacro,        // name, params, defaults, body
@@ -60,6 +60,7 @@ enum class StmtKind : uint8_t {
   kFilterBlock,  // expr (filters with an empty input), body
   kWith,         // targets[i] = tests[i], body
   kScope,        // body in a scope of its own
+  kBlock,        // body, with the variables of the top level only unless `scoped`
   kBreak,
   kContinue,
 };
@@ -82,7 +83,9 @@ struct Stmt {
   Body otherwise;
   std::vector<std::string> params;
   std::vector<ExprPtr> defaults;  // of the last params
-  bool uses_caller = false;       // kMacro: the names `caller`, `varargs`, `kwargs` occur in the body
+  bool recursive = false;
+  bool scoped = false;
+  bool uses_caller = false;  // kMacro: the names `caller`, `varargs`, `kwargs` occur in the body
   bool uses_varargs = false;
   bool uses_kwargs = false;
 };

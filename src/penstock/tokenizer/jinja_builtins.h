@@ -60,6 +60,8 @@ absl::StatusOr<const Text*> TextArg(Interp& interp, const Bound& args, size_t i)
 void AppendUpper(char32_t c, Origin origin, Text& out);
 void AppendLower(char32_t c, Origin origin, Text& out);
 void AppendTitle(char32_t c, Origin origin, Text& out);
+// A letter, digit or underscore: \w of Python's regular expressions.
+bool IsWordRune(char32_t c);
 Text ToLower(const Text& text);
 // With & < > " ' as HTML entities.
 Text Escaped(const Text& text);
@@ -72,6 +74,8 @@ struct LineRange {
   size_t end;
   size_t next;
 };
+// (key, value) of each entry of a dict.
+absl::StatusOr<std::vector<Value>> PairsOf(Interp& interp, const Value& dict);
 std::vector<LineRange> SplitLines(std::string_view text);
 bool IsUpperText(std::string_view text);
 bool IsLowerText(std::string_view text);

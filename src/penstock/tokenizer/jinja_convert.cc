@@ -95,6 +95,7 @@ absl::StatusOr<Text> Interp::Render(const Body& body, const json::object& truste
   steps_ = 0;
   Text out;
   const ScopeHolder top(*this, &globals);
+  top_ = &*top;
   PENSTOCK_ASSIGN_OR_RETURN(const Flow flow, Exec(body, *top, out));
   (void)flow;
   return out;

@@ -220,6 +220,7 @@ Result Interp::EvalCall(const Expr& expr, Scope& scope) {
 Result Interp::Call(const Value& callee, Args args) {
   if (callee.Is(Kind::kUndefined)) return UndefinedError(callee);
   if (callee.Is(Kind::kObject)) return CallObject(callee.object(), args);
+  if (callee.Is(Kind::kLoop)) return CallLoop(callee.loop(), args);
   if (!callee.Is(Kind::kCallable)) return Fail("a {} cannot be called", callee.type_name());
   const Callable& callable = callee.callable();
   switch (callable.type) {

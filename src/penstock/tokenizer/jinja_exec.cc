@@ -54,21 +54,29 @@ Result Interp::MakeString(Text text) {
   return Value::String(std::move(text));
 }
 
+Result Interp::MakeListAs(List list, Origin origin) {
+  PENSTOCK_RETURN_IF_ERROR(Charge(1 + static_cast<int64_t>(list.items.size())));
+  for (const Value& item : list.items) list.depth = std::max(list.depth, item.depth() + 1);
+  if (list.depth > limits_.max_depth) return Fail("a value nests deeper than {} levels", limits_.max_depth);
+  return Value::Of(std::make_shared<const List>(std::move(list)), origin);
+}
+
 Result Interp::MakeList(std::vector<Value> items, Origin origin) {
-  PENSTOCK_RETURN_IF_ERROR(Charge(1 + static_cast<int64_t>(items.size())));
-  auto list = std::make_shared<List>();
-  for (const Value& item : items) list->depth = std::max(list->depth, item.depth() + 1);
-  if (list->depth > limits_.max_depth) return Fail("a value nests deeper than {} levels", limits_.max_depth);
-  list->items = std::move(items);
-  return Value::Of(std::shared_ptr<const List>(std::move(list)), origin);
+  return MakeListAs({.items = std::move(items)}, origin);
 }
 
 Result Interp::MakeTuple(std::vector<Value> items, Origin origin) {
-  PENSTOCK_ASSIGN_OR_RETURN(const Value list, MakeList(std::move(items), origin));
-  // The list was made just now and nobody else holds it; a copy keeps lists immutable all the same.
-  auto tuple = std::make_shared<List>(list.list());
-  tuple->is_tuple = true;
-  return Value::Of(std::shared_ptr<const List>(std::move(tuple)), origin);
+  return MakeListAs({.items = std::move(items), .type = ListType::kTuple}, origin);
+}
+
+Result Interp::MakeIterator(std::vector<Value> items, absl::Status end, Origin origin) {
+  PENSTOCK_RETURN_IF_ERROR(Charge(1 + static_cast<int64_t>(items.size())));
+  auto iterator = std::make_shared<Iterator>();
+  for (const Value& item : items) iterator->depth = std::max(iterator->depth, item.depth() + 1);
+  if (iterator->depth > limits_.max_depth) return Fail("a value nests deeper than {} levels", limits_.max_depth);
+  iterator->items = std::move(items);
+  iterator->end = std::move(end);
+  return Value::Of(std::move(iterator), origin);
 }
 
 Result Interp::MakeDict(std::vector<std::pair<Value, Value>> entries, Origin origin) {
@@ -148,8 +156,9 @@ Interp::FlowOr Interp::ExecStmt(const Stmt& stmt, Scope& scope, Text& out) {
     case StmtKind::kCallBlock: return ExecCallBlock(stmt, scope, out);
     case StmtKind::kFilterBlock: return ExecFilterBlock(stmt, scope, out);
     case StmtKind::kWith: return ExecWith(stmt, scope, out);
-    case StmtKind::kScope: {
-      const ScopeHolder inner(*this, &scope);
+    case StmtKind::kScope:
+    case StmtKind::kBlock: {
+      const ScopeHolder inner(*this, stmt.kind == StmtKind::kBlock && !stmt.scoped ? top_ : &scope);
       return Exec(stmt.body, *inner, out);
     }
     case StmtKind::kBreak: return Flow::kBreak;
@@ -166,9 +175,7 @@ Interp::FlowOr Interp::ExecIf(const Stmt& stmt, Scope& scope, Text& out) {
   return Exec(stmt.otherwise, scope, out);
 }
 
-absl::StatusOr<std::vector<Value>> Interp::LoopItems(const Stmt& stmt, Scope& scope) {
-  PENSTOCK_ASSIGN_OR_RETURN(const Value iterable, Eval(*stmt.expr, scope));
-  line_ = stmt.line;
+absl::StatusOr<std::vector<Value>> Interp::LoopItems(const Stmt& stmt, const Value& iterable, Scope& scope) {
   PENSTOCK_ASSIGN_OR_RETURN(std::vector<Value> items, Iterate(iterable));
   if (stmt.test == nullptr) return items;
   std::vector<Value> kept;
@@ -182,13 +189,22 @@ absl::StatusOr<std::vector<Value>> Interp::LoopItems(const Stmt& stmt, Scope& sc
 }
 
 Interp::FlowOr Interp::ExecFor(const Stmt& stmt, Scope& scope, Text& out) {
-  PENSTOCK_ASSIGN_OR_RETURN(std::vector<Value> items, LoopItems(stmt, scope));
-  if (items.empty()) return Exec(stmt.otherwise, scope, out);
+  PENSTOCK_ASSIGN_OR_RETURN(const Value iterable, Eval(*stmt.expr, scope));
+  line_ = stmt.line;
+  PENSTOCK_ASSIGN_OR_RETURN(std::vector<Value> items, LoopItems(stmt, iterable, scope));
+  return RunLoop(stmt, std::move(items), scope, 0, out);
+}
+
+Interp::FlowOr Interp::RunLoop(const Stmt& stmt, std::vector<Value> items, Scope& scope, int depth0, Text& out) {
   PENSTOCK_RETURN_IF_ERROR(Charge(kCaptureSteps));
   loops_.push_back(std::make_unique<LoopState>());
   LoopState& loop = *loops_.back();
   loop.items = std::move(items);
+  loop.depth0 = depth0;
+  loop.stmt = &stmt;
+  loop.scope = &scope;
   FlowOr result = Flow::kNormal;
+  bool use_otherwise = true;  // Jinja's `else` is for loops of which no round came to its end
   for (; loop.index0 < loop.items.size(); ++loop.index0) {
     const ScopeHolder inner(*this, &scope);
     inner->Set("loop", Value::Of(&loop));
@@ -199,12 +215,35 @@ Interp::FlowOr Interp::ExecFor(const Stmt& stmt, Scope& scope, Text& out) {
     }
     result = Exec(stmt.body, *inner, out);
     if (!result.ok() || *result == Flow::kBreak) break;
+    use_otherwise &= *result == Flow::kContinue;
   }
+  loop.scope = nullptr;
   loop.items.clear();
   loop.items.shrink_to_fit();
   loop.last_changed.reset();
-  if (!result.ok()) return result;
-  return Flow::kNormal;
+  if (!result.ok() || !use_otherwise) return result.ok() ? FlowOr(Flow::kNormal) : result;
+  const ScopeHolder inner(*this, &scope);
+  return Exec(stmt.otherwise, *inner, out);
+}
+
+// `loop(items)`: the text of the recursive loop over other items.
+Result Interp::CallLoop(LoopState& loop, const Args& args) {
+  if (loop.scope == nullptr || !loop.stmt->recursive) return Fail("only a loop that is marked recursive can be called");
+  if (args.positional.size() != 1 || !args.named.empty()) return Fail("a loop is called with what it iterates over");
+  if (macro_depth_ >= limits_.max_depth) return Fail("a loop calls itself more than {} levels deep", limits_.max_depth);
+  ++macro_depth_;
+  const int line = line_;
+  Text text;
+  absl::Status status;
+  {
+    absl::StatusOr<std::vector<Value>> items = LoopItems(*loop.stmt, args.positional[0], *loop.scope);
+    status = items.status();
+    if (status.ok()) status = RunLoop(*loop.stmt, *std::move(items), *loop.scope, loop.depth0 + 1, text).status();
+  }
+  --macro_depth_;
+  if (!status.ok()) return status;
+  line_ = line;
+  return MakeString(std::move(text));
 }
 
 Interp::FlowOr Interp::ExecSetBlock(const Stmt& stmt, Scope& scope) {

@@ -1,4 +1,4 @@
-// Filters on sequences and dicts. Where Jinja gives a generator, these give a list.
+// Filters on sequences and dicts.
 #include <algorithm>
 
 #include "absl/container/flat_hash_set.h"
@@ -88,6 +88,16 @@ absl::Status SortKeyed(Interp& interp, std::vector<Keyed>& items, bool reverse) 
   return absl::OkStatus();
 }
 
+// Makes the items of a generator. Where it fails, the items before stay: nobody may ever ask for the next.
+using Fill = absl::Status (*)(Interp& interp, Bound& args, std::vector<Value>& items);
+
+template <Fill kFill>
+Result Lazily(Interp& interp, Bound& args) {
+  std::vector<Value> items;
+  absl::Status end = kFill(interp, args, items);
+  return interp.MakeIterator(std::move(items), std::move(end), args[0].origin());
+}
+
 Result ItemsOf(Interp& interp, std::vector<Keyed> keyed, Origin origin) {
   std::vector<Value> items;
   for (Keyed& entry : keyed) items.push_back(std::move(entry.item));
@@ -115,12 +125,17 @@ Result JoinItems(Interp& interp, Bound& args) {
 
 Result First(Interp& interp, Bound& args) {
   if (args[0].Is(Kind::kString) && !args[0].text().empty()) return interp.GetItem(args[0], Value::Int(0));
+  if (args[0].Is(Kind::kIterator)) {
+    Iterator& iterator = args[0].iterator();
+    if (iterator.pos < iterator.items.size()) return iterator.items[iterator.pos++];
+  }
   PENSTOCK_ASSIGN_OR_RETURN(const std::vector<Value> items, interp.Iterate(args[0]));
   return items.empty() ? Value::Undefined("the first of no items is undefined") : items.front();
 }
 
 Result Last(Interp& interp, Bound& args) {
   if (args[0].Is(Kind::kString) && !args[0].text().empty()) return interp.GetItem(args[0], Value::Int(-1));
+  if (args[0].Is(Kind::kIterator)) return interp.Fail("a generator has no last item; use the filter 'list'");
   PENSTOCK_ASSIGN_OR_RETURN(const std::vector<Value> items, interp.Iterate(args[0]));
   return items.empty() ? Value::Undefined("the last of no items is undefined") : items.back();
 }
@@ -132,10 +147,10 @@ Result ToList(Interp& interp, Bound& args) {
 
 Result Reverse(Interp& interp, Bound& args) {
   if (args[0].Is(Kind::kString)) return interp.Slice(args[0], Value::None(), Value::None(), Value::Int(-1));
-  if (args[0].Is(Kind::kUndefined)) return interp.UndefinedError(args[0]);
   PENSTOCK_ASSIGN_OR_RETURN(std::vector<Value> items, interp.Iterate(args[0]));
   std::reverse(items.begin(), items.end());
-  return interp.MakeList(std::move(items), args[0].origin());
+  if (args[0].Is(Kind::kIterator)) return interp.MakeList(std::move(items), args[0].origin());
+  return interp.MakeIterator(std::move(items), absl::OkStatus(), args[0].origin());
 }
 
 Result Sort(Interp& interp, Bound& args) {
@@ -151,18 +166,17 @@ Result Sort(Interp& interp, Bound& args) {
   return ItemsOf(interp, std::move(keyed), args[0].origin());
 }
 
-Result Unique(Interp& interp, Bound& args) {
+absl::Status Unique(Interp& interp, Bound& args, std::vector<Value>& items) {
   PENSTOCK_ASSIGN_OR_RETURN(std::vector<Keyed> keyed,
                             WithKeys(interp, args[0], SlotOrNull(args, 2), TruthOr(args, 1, false)));
   absl::flat_hash_set<std::string> seen;
-  std::vector<Value> items;
   for (Keyed& entry : keyed) {
     PENSTOCK_RETURN_IF_ERROR(interp.ChargeKey(entry.key));
     std::optional<std::string> id = KeyOf(entry.key);
     if (!id.has_value()) return interp.Fail("a {} cannot be compared by unique", entry.key.type_name());
     if (seen.insert(std::move(*id)).second) items.push_back(std::move(entry.item));
   }
-  return interp.MakeList(std::move(items), args[0].origin());
+  return absl::OkStatus();
 }
 
 Result Extreme(Interp& interp, Bound& args, bool largest) {
@@ -194,8 +208,8 @@ Result Sum(Interp& interp, Bound& args) {
   return total;
 }
 
-Result Map(Interp& interp, Bound& args) {
-  if (!IsTrue(args[0])) return interp.MakeList({});
+absl::Status Map(Interp& interp, Bound& args, std::vector<Value>& mapped) {
+  if (!IsTrue(args[0])) return absl::OkStatus();
   PENSTOCK_ASSIGN_OR_RETURN(const std::vector<Value> items, interp.Iterate(args[0]));
   const Value* attribute = nullptr;
   const Value* missing = nullptr;
@@ -208,7 +222,6 @@ Result Map(Interp& interp, Bound& args) {
   } else if (!args.rest.positional[0].Is(Kind::kString)) {
     return interp.Fail("map needs the name of a filter, found {}", args.rest.positional[0].type_name());
   }
-  std::vector<Value> mapped;
   for (const Value& item : items) {
     Value value;
     if (attribute != nullptr) {
@@ -223,24 +236,24 @@ Result Map(Interp& interp, Bound& args) {
     }
     mapped.push_back(std::move(value));
   }
-  return interp.MakeList(std::move(mapped), args[0].origin());
+  return absl::OkStatus();
 }
 
-// select, reject, selectattr, rejectattr: the items for which a test (or their truth) is `wanted`.
-Result Filtered(Interp& interp, Bound& args, bool wanted, bool by_attribute) {
-  if (!IsTrue(args[0])) return interp.MakeList({});
+// select, reject, selectattr, rejectattr: the items for which a test (or their truth) is wanted.
+template <bool kWanted, bool kByAttribute>
+absl::Status Filtered(Interp& interp, Bound& args, std::vector<Value>& kept) {
+  if (!IsTrue(args[0])) return absl::OkStatus();
   PENSTOCK_ASSIGN_OR_RETURN(std::vector<Value> items, interp.Iterate(args[0]));
   const std::vector<Value>& rest = args.rest.positional;
-  const size_t test_idx = by_attribute ? 1 : 0;
-  if (by_attribute && rest.empty()) return interp.Fail("an attribute's name is missing");
+  const size_t test_idx = kByAttribute ? 1 : 0;
+  if (kByAttribute && rest.empty()) return interp.Fail("an attribute's name is missing");
   if (rest.size() > test_idx && !rest[test_idx].Is(Kind::kString)) {
     return interp.Fail("the name of a test must be a str, found {}", rest[test_idx].type_name());
   }
-  std::vector<Value> kept;
   for (Value& item : items) {
     PENSTOCK_RETURN_IF_ERROR(interp.Charge(1 + static_cast<int64_t>(rest.size() + args.rest.named.size())));
     Value subject = item;
-    if (by_attribute) {
+    if (kByAttribute) {
       PENSTOCK_ASSIGN_OR_RETURN(subject, PathOf(interp, item, rest[0]));
     }
     bool truth = IsTrue(subject);
@@ -251,15 +264,10 @@ Result Filtered(Interp& interp, Bound& args, bool wanted, bool by_attribute) {
       call.named = args.rest.named;
       PENSTOCK_ASSIGN_OR_RETURN(truth, interp.ApplyTest(rest[test_idx].bytes(), std::move(call)));
     }
-    if (truth == wanted) kept.push_back(std::move(item));
+    if (truth == kWanted) kept.push_back(std::move(item));
   }
-  return interp.MakeList(std::move(kept), args[0].origin());
+  return absl::OkStatus();
 }
-
-Result Select(Interp& interp, Bound& args) { return Filtered(interp, args, true, false); }
-Result Reject(Interp& interp, Bound& args) { return Filtered(interp, args, false, false); }
-Result SelectAttr(Interp& interp, Bound& args) { return Filtered(interp, args, true, true); }
-Result RejectAttr(Interp& interp, Bound& args) { return Filtered(interp, args, false, true); }
 
 Result Pair(Interp& interp, const Value& key, const Value& value, Origin origin) {
   std::vector<Value> pair;
@@ -268,15 +276,11 @@ Result Pair(Interp& interp, const Value& key, const Value& value, Origin origin)
   return interp.MakeTuple(std::move(pair), origin);
 }
 
-Result Items(Interp& interp, Bound& args) {
-  std::vector<Value> pairs;
-  if (args[0].Is(Kind::kUndefined)) return interp.MakeList(std::move(pairs));
+absl::Status Items(Interp& interp, Bound& args, std::vector<Value>& pairs) {
+  if (args[0].Is(Kind::kUndefined)) return absl::OkStatus();
   if (!args[0].Is(Kind::kDict)) return interp.Fail("items needs a dict, found {}", args[0].type_name());
-  for (const auto& [key, value] : args[0].dict().entries) {
-    PENSTOCK_ASSIGN_OR_RETURN(Value pair, Pair(interp, key, value, args[0].origin()));
-    pairs.push_back(std::move(pair));
-  }
-  return interp.MakeList(std::move(pairs), args[0].origin());
+  PENSTOCK_ASSIGN_OR_RETURN(pairs, PairsOf(interp, args[0]));
+  return absl::OkStatus();
 }
 
 Result DictSort(Interp& interp, Bound& args) {
@@ -299,11 +303,10 @@ Result DictSort(Interp& interp, Bound& args) {
   return ItemsOf(interp, std::move(keyed), args[0].origin());
 }
 
-Result Batch(Interp& interp, Bound& args) {
+absl::Status Batch(Interp& interp, Bound& args, std::vector<Value>& batches) {
   PENSTOCK_ASSIGN_OR_RETURN(const std::vector<Value> items, interp.Iterate(args[0]));
   PENSTOCK_ASSIGN_OR_RETURN(const int64_t count, IntOr(interp, args, 1, 1));
   if (count < 1 || count > 100'000) return interp.Fail("batches of {} items cannot be made", count);
-  std::vector<Value> batches;
   for (size_t begin = 0; begin < items.size(); begin += static_cast<size_t>(count)) {
     const size_t end = std::min(begin + static_cast<size_t>(count), items.size());
     std::vector<Value> batch(items.begin() + static_cast<int64_t>(begin), items.begin() + static_cast<int64_t>(end));
@@ -311,7 +314,59 @@ Result Batch(Interp& interp, Bound& args) {
     PENSTOCK_ASSIGN_OR_RETURN(Value list, interp.MakeList(std::move(batch), args[0].origin()));
     batches.push_back(std::move(list));
   }
-  return interp.MakeList(std::move(batches), args[0].origin());
+  return absl::OkStatus();
+}
+
+// As many lists as asked for; the first ones are longer by one where it does not divide.
+absl::Status Slice(Interp& interp, Bound& args, std::vector<Value>& slices) {
+  PENSTOCK_ASSIGN_OR_RETURN(const std::vector<Value> items, interp.Iterate(args[0]));
+  PENSTOCK_ASSIGN_OR_RETURN(const int64_t count, IntOr(interp, args, 1, 1));
+  if (count < 1 || count > 100'000) return interp.Fail("{} slices cannot be made", count);
+  const auto num_slices = static_cast<size_t>(count);
+  const size_t num_longer = items.size() % num_slices;
+  auto next = items.begin();
+  for (size_t i = 0; i < num_slices; ++i) {
+    const auto end = next + static_cast<int64_t>(items.size() / num_slices + (i < num_longer ? 1 : 0));
+    std::vector<Value> slice(next, end);
+    if (args.Has(2) && !args[2].Is(Kind::kNone) && i >= num_longer) slice.push_back(args[2]);
+    PENSTOCK_ASSIGN_OR_RETURN(Value list, interp.MakeList(std::move(slice), args[0].origin()));
+    slices.push_back(std::move(list));
+    next = end;
+  }
+  return absl::OkStatus();
+}
+
+// (value of the attribute, items that have it), in the order of the values.
+Result GroupBy(Interp& interp, Bound& args) {
+  const bool case_sensitive = TruthOr(args, 3, false);
+  PENSTOCK_ASSIGN_OR_RETURN(const std::vector<Value> items, interp.Iterate(args[0]));
+  std::vector<Keyed> keyed;
+  for (const Value& item : items) {
+    PENSTOCK_ASSIGN_OR_RETURN(Value key, PathOf(interp, item, args[1]));
+    if (key.Is(Kind::kUndefined) && args.Has(2) && !args[2].Is(Kind::kNone)) key = args[2];
+    if (!case_sensitive && key.Is(Kind::kString)) key = Value::String(ToLower(key.text()));
+    keyed.push_back({std::move(key), item});
+  }
+  PENSTOCK_RETURN_IF_ERROR(SortKeyed(interp, keyed, false));
+  std::vector<Value> groups;
+  for (size_t begin = 0; begin < keyed.size();) {
+    std::vector<Value> members;
+    size_t end = begin;
+    for (; end < keyed.size(); ++end) {
+      PENSTOCK_ASSIGN_OR_RETURN(const bool same, interp.Equal(keyed[begin].key, keyed[end].key));
+      if (!same) break;
+      members.push_back(keyed[end].item);
+    }
+    PENSTOCK_ASSIGN_OR_RETURN(Value key, PathOf(interp, members[0], args[1]));
+    if (key.Is(Kind::kUndefined) && args.Has(2) && !args[2].Is(Kind::kNone)) key = args[2];
+    PENSTOCK_ASSIGN_OR_RETURN(Value list, interp.MakeList(std::move(members), args[0].origin()));
+    std::vector<Value> pair = {std::move(key), std::move(list)};
+    PENSTOCK_ASSIGN_OR_RETURN(
+        Value group, interp.MakeListAs({.items = std::move(pair), .type = ListType::kGroup}, args[0].origin()));
+    groups.push_back(std::move(group));
+    begin = end;
+  }
+  return interp.MakeList(std::move(groups), args[0].origin());
 }
 
 constexpr Builtin kFilters[] = {
@@ -323,21 +378,32 @@ constexpr Builtin kFilters[] = {
     {"list", "value", 1, ToList},
     {"reverse", "value", 1, Reverse},
     {"sort", "value reverse case_sensitive attribute", 1, Sort},
-    {"unique", "value case_sensitive attribute", 1, Unique},
+    {"unique", "value case_sensitive attribute", 1, Lazily<Unique>},
     {"min", "value case_sensitive attribute", 1, Min},
     {"max", "value case_sensitive attribute", 1, Max},
     {"sum", "iterable attribute start", 1, Sum},
-    {"map", "value *", 1, Map},
-    {"select", "value *", 1, Select},
-    {"reject", "value *", 1, Reject},
-    {"selectattr", "value *", 1, SelectAttr},
-    {"rejectattr", "value *", 1, RejectAttr},
-    {"items", "value", 1, Items},
+    {"map", "value *", 1, Lazily<Map>},
+    {"select", "value *", 1, Lazily<Filtered<true, false>>},
+    {"reject", "value *", 1, Lazily<Filtered<false, false>>},
+    {"selectattr", "value *", 1, Lazily<Filtered<true, true>>},
+    {"rejectattr", "value *", 1, Lazily<Filtered<false, true>>},
+    {"items", "value", 1, Lazily<Items>},
     {"dictsort", "value case_sensitive by reverse", 1, DictSort},
-    {"batch", "value linecount fill_with", 2, Batch},
+    {"batch", "value linecount fill_with", 2, Lazily<Batch>},
+    {"slice", "value slices fill_with", 2, Lazily<Slice>},
+    {"groupby", "value attribute default case_sensitive", 2, GroupBy},
 };
 
 }  // namespace
+
+absl::StatusOr<std::vector<Value>> PairsOf(Interp& interp, const Value& dict) {
+  std::vector<Value> pairs;
+  for (const auto& [key, value] : dict.dict().entries) {
+    PENSTOCK_ASSIGN_OR_RETURN(Value pair, Pair(interp, key, value, dict.origin()));
+    pairs.push_back(std::move(pair));
+  }
+  return pairs;
+}
 
 std::span<const Builtin> ListFilters() { return kFilters; }
 

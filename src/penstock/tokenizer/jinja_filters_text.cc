@@ -89,6 +89,8 @@ Result ForceEscape(Interp& interp, Bound& args) {
 Result Escape(Interp& interp, Bound& args) { return args[0].is_markup() ? args[0] : ForceEscape(interp, args); }
 
 Result Indent(Interp& interp, Bound& args) {
+  if (args[0].Is(Kind::kUndefined)) return interp.UndefinedError(args[0]);
+  if (!args[0].Is(Kind::kString)) return interp.Fail("indent needs a str, found {}", args[0].type_name());
   PENSTOCK_ASSIGN_OR_RETURN(Text text, interp.ToText(args[0]));
   Text indent;
   if (args.Has(1) && args[1].Is(Kind::kString)) {
@@ -126,6 +128,12 @@ Result Truncate(Interp& interp, Bound& args) {
   const int64_t end_length = NumRunes(end.bytes());
   if (length < end_length) return interp.Fail("truncate to {} is shorter than its end", length);
   if (leeway < 0) return interp.Fail("the leeway of truncate is negative");
+  if (!args[0].Is(Kind::kString)) {
+    // Python asks for the length first, so that what is short comes back as it is.
+    PENSTOCK_ASSIGN_OR_RETURN(const int64_t size, interp.Length(args[0]));
+    if (size - leeway <= length) return args[0];
+    return interp.Fail("truncate needs a str, found {}", args[0].type_name());
+  }
   // length and leeway may both be near the largest integer.
   if (NumRunes(text.bytes()) - leeway <= length) return interp.MakeString(text);
   const size_t cut = RuneOffset(text.bytes(), length - end_length);
@@ -156,9 +164,7 @@ Result WordCount(Interp& interp, Bound& args) {
   int64_t count = 0;
   bool in_word = false;
   for (RuneReader reader(text); !reader.done();) {
-    const char32_t c = reader.Next().first;
-    // \w: letters, digits and underscores.
-    const bool is_word = c == '_' || (c >= '0' && c <= '9') || ((c | 0x20) >= 'a' && (c | 0x20) <= 'z') || c >= 0xAA;
+    const bool is_word = IsWordRune(reader.Next().first);
     count += is_word && !in_word;
     in_word = is_word;
   }

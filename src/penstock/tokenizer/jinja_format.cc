@@ -56,6 +56,8 @@ std::string FormatNumber(const Value& value, const Spec& spec) {
       case 'g': digits = fmt::format("{:.{}g}", number, precision); break;
       default: digits = fmt::format("{:.{}G}", number, precision); break;
     }
+  } else if (value.Is(Kind::kFloat) && type == 0) {
+    digits = FloatText(value.number());
   } else if (value.Is(Kind::kFloat)) {
     return "";
   } else {
@@ -101,7 +103,7 @@ absl::StatusOr<Text> FormatOne(Interp& interp, const Value& value, const Spec& s
     return interp.Fail("a width or precision is more than {}", kMaxWidth);
   }
   static constexpr std::string_view kNumberTypes = "diufFeEgGxXob";
-  if (kNumberTypes.find(spec.type) != std::string_view::npos) {
+  if (kNumberTypes.find(spec.type) != std::string_view::npos || (spec.type == 0 && value.Is(Kind::kFloat))) {
     if (value.Is(Kind::kUndefined)) return interp.UndefinedError(value);
     if (!value.is_number()) return interp.Fail("a {} cannot be formatted as a number", value.type_name());
     if (spec.precision > 300) return interp.Fail("a precision of {} is too large", spec.precision);
@@ -125,7 +127,7 @@ struct PercentArgs {
   size_t next = 0;
 
   absl::StatusOr<Value> Next(Interp& interp) {
-    const bool is_tuple = arguments.Is(Kind::kList) && arguments.list().is_tuple;
+    const bool is_tuple = arguments.Is(Kind::kList) && arguments.is_tuple();
     const size_t size = is_tuple ? arguments.list().items.size() : 1;
     if (next >= size) return interp.Fail("a format has more conversions than arguments");
     ++next;
@@ -142,7 +144,7 @@ struct PercentArgs {
 
   bool AllUsed() const {
     if (arguments.Is(Kind::kDict)) return true;
-    return next >= (arguments.Is(Kind::kList) && arguments.list().is_tuple ? arguments.list().items.size() : 1);
+    return next >= (arguments.Is(Kind::kList) && arguments.is_tuple() ? arguments.list().items.size() : 1);
   }
 };
 
@@ -200,8 +202,10 @@ Result FormatPercent(Interp& interp, const Text& pattern, const Value& arguments
       PENSTOCK_ASSIGN_OR_RETURN(value, args.Next(interp));
     }
     if ((spec.type == 'd' || spec.type == 'i' || spec.type == 'u') && value.Is(Kind::kFloat)) {
-      if (!(std::abs(value.number()) < 9.2e18)) return interp.Fail("a number is too large to be formatted");
-      value = Value::Int(static_cast<int64_t>(value.number()), value.origin());
+      if (!std::isfinite(value.number())) return interp.Fail("{} is no integer", FloatText(value.number()));
+      value = Value::Float(std::trunc(value.number()), value.origin());
+      spec.type = 'f';
+      spec.precision = 0;
     }
     PENSTOCK_ASSIGN_OR_RETURN(const Text part, FormatOne(interp, value, spec, '>', origin));
     out.Append(part);
@@ -257,6 +261,7 @@ Result FieldValue(Interp& interp, std::string_view field, const Args& args, size
 absl::StatusOr<Spec> ReadBraceSpec(Interp& interp, std::string_view text) {
   Spec spec;
   size_t pos = 0;
+  bool has_fill = false;
   if (!text.empty()) {
     const auto fill_bytes = static_cast<size_t>(DecodeUtf8(text, 0).num_bytes);
     const auto is_align = [text](size_t at) {
@@ -266,6 +271,7 @@ absl::StatusOr<Spec> ReadBraceSpec(Interp& interp, std::string_view text) {
       spec.fill = text.substr(0, fill_bytes);
       spec.align = text[fill_bytes];
       pos = fill_bytes + 1;
+      has_fill = true;
     } else if (is_align(0)) {
       spec.align = text[0];
       pos = 1;
@@ -277,6 +283,7 @@ absl::StatusOr<Spec> ReadBraceSpec(Interp& interp, std::string_view text) {
     spec.alternate |= text[pos] == '#';
     spec.zero |= text[pos] == '0';
   }
+  if (spec.zero && !has_fill) spec.fill = "0";
   spec.width = TakeNumber(text, pos);
   if (pos < text.size() && text[pos] == ',') {
     spec.comma = true;
@@ -331,9 +338,17 @@ Result FormatBraces(Interp& interp, const Text& pattern, const Args& args) {
       return interp.Fail("a format's conversion must be !r or !s");
     }
     const bool number_align = value.is_number() && !value.Is(Kind::kBool);
-    if (number_align && spec.type == 0 && value.Is(Kind::kFloat) && (spec.comma || spec.precision >= 0)) {
-      return interp.Fail("a format of a float needs a type, such as 'f'");
+    if (number_align && spec.type == 0 && value.Is(Kind::kFloat) && spec.precision >= 0) {
+      return interp.Fail("a precision of a float needs a type, such as 'f'");
     }
+    if (!spec_text.empty() && !value.Is(Kind::kString) && !value.is_number()) {
+      return interp.Fail("a {} cannot be formatted as '{}'", value.type_name(), Printable(spec_text));
+    }
+    if (value.Is(Kind::kString) && (spec.plus || spec.blank || spec.alternate || spec.comma)) {
+      return interp.Fail("a str cannot be formatted as '{}'", Printable(spec_text));
+    }
+    if (spec.type == 's' && value.is_number()) return interp.Fail("a {} has no format 's'", value.type_name());
+    if (value.Is(Kind::kBool) && !spec_text.empty()) value = Value::Int(value.integer(), value.origin());
     if (value.Is(Kind::kInt) && spec.type == 0) spec.type = 'd';
     PENSTOCK_ASSIGN_OR_RETURN(const Text part, FormatOne(interp, value, spec, number_align ? '>' : '<', origin));
     out.Append(part);

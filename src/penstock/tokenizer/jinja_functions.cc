@@ -31,7 +31,8 @@ Result Range(Interp& interp, const Args& args) {
     items.push_back(Value::Int(i));
     if (__builtin_add_overflow(i, step, &i)) break;
   }
-  return interp.MakeList(std::move(items));
+  return interp.MakeListAs(
+      {.items = std::move(items), .type = ListType::kRange, .start = start, .stop = stop, .step = step});
 }
 
 Result MakeDictOf(Interp& interp, Args& args) {
@@ -40,6 +41,8 @@ Result MakeDictOf(Interp& interp, Args& args) {
   if (!args.positional.empty() && args.positional[0].Is(Kind::kDict)) {
     PENSTOCK_RETURN_IF_ERROR(interp.Charge(static_cast<int64_t>(args.positional[0].dict().entries.size())));
     entries = args.positional[0].dict().entries;
+  } else if (!args.positional.empty() && args.positional[0].Is(Kind::kUndefined)) {
+    return interp.UndefinedError(args.positional[0]);
   } else if (!args.positional.empty()) {
     PENSTOCK_ASSIGN_OR_RETURN(const std::vector<Value> pairs, interp.Iterate(args.positional[0]));
     for (const Value& pair : pairs) {
@@ -229,8 +232,8 @@ Result LoopAttribute(Interp& interp, LoopState& loop, std::string_view name) {
   if (name == "first") return Value::Bool(index0 == 0);
   if (name == "last") return Value::Bool(index0 + 1 == size);
   if (name == "length") return Value::Int(size);
-  if (name == "depth") return Value::Int(1);  // no recursive loops
-  if (name == "depth0") return Value::Int(0);
+  if (name == "depth") return Value::Int(loop.depth0 + 1);
+  if (name == "depth0") return Value::Int(loop.depth0);
   if (name == "previtem") {
     if (index0 == 0 || index0 > size) return Value::Undefined("there is no previous item");
     return loop.items[loop.index0 - 1];

@@ -73,6 +73,9 @@ class Interp {
   Result MakeString(Text text);
   Result MakeList(std::vector<Value> items, Origin origin = Origin::kTemplate);
   Result MakeTuple(std::vector<Value> items, Origin origin = Origin::kTemplate);
+  Result MakeListAs(List list, Origin origin = Origin::kTemplate);
+  // Gives `items`, then fails with `end` unless that is OK.
+  Result MakeIterator(std::vector<Value> items, absl::Status end, Origin origin = Origin::kTemplate);
   // Later entries replace earlier ones of the same key.
   Result MakeDict(std::vector<std::pair<Value, Value>> entries, Origin origin = Origin::kTemplate);
   Object& MakeObject(Object::Type type);
@@ -90,6 +93,9 @@ class Interp {
   absl::StatusOr<bool> Contains(const Value& item, const Value& container);
   Result GetAttr(const Value& base, std::string_view name);
   Result GetItem(const Value& base, const Value& key);
+  // What is left in an iterator, which stays there: some templates ask for the length of what Python can only go
+  // through.
+  Result RestOf(const Value& value);
   Result Slice(const Value& base, const Value& start, const Value& stop, const Value& step);
   absl::StatusOr<std::vector<Value>> Iterate(const Value& value);
   absl::StatusOr<int64_t> Length(const Value& value);
@@ -137,14 +143,17 @@ class Interp {
   FlowOr ExecStmt(const Stmt& stmt, Scope& scope, Text& out);
   FlowOr ExecIf(const Stmt& stmt, Scope& scope, Text& out);
   FlowOr ExecFor(const Stmt& stmt, Scope& scope, Text& out);
+  FlowOr RunLoop(const Stmt& stmt, std::vector<Value> items, Scope& scope, int depth0, Text& out);
   FlowOr ExecSetBlock(const Stmt& stmt, Scope& scope);
   FlowOr ExecCallBlock(const Stmt& stmt, Scope& scope, Text& out);
   FlowOr ExecFilterBlock(const Stmt& stmt, Scope& scope, Text& out);
   FlowOr ExecWith(const Stmt& stmt, Scope& scope, Text& out);
-  absl::StatusOr<std::vector<Value>> LoopItems(const Stmt& stmt, Scope& scope);
+  // The items of `iterable` that a for statement takes.
+  absl::StatusOr<std::vector<Value>> LoopItems(const Stmt& stmt, const Value& iterable, Scope& scope);
   absl::Status Assign(const Expr& target, Value value, Scope& scope);
   absl::Status AppendOutput(const Text& text, Text& out);
   Result CallMacro(const Callable& callable, Args args);
+  Result CallLoop(LoopState& loop, const Args& args);
   absl::Status BindMacro(const Stmt& macro, Args& args, Scope& scope);
 
   TemplateLimits limits_;
@@ -152,6 +161,7 @@ class Interp {
   int frames_ = 0;
   int macro_depth_ = 0;
   int line_ = 1;
+  Scope* top_ = nullptr;
   std::string current_time_;
   std::vector<std::unique_ptr<Scope>> kept_scopes_;
   std::vector<std::unique_ptr<Object>> objects_;

@@ -1,5 +1,6 @@
 #include "penstock/tokenizer/jinja_lexer.h"
 
+#include <utf8proc.h>
 #include <charconv>
 #include <optional>
 
@@ -12,8 +13,20 @@ namespace penstock::jinja {
 namespace {
 
 bool IsDigit(char c) { return c >= '0' && c <= '9'; }
-bool IsNameStart(char c) { return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || c == '_' || (c & 0x80) != 0; }
-bool IsNameChar(char c) { return IsNameStart(c) || IsDigit(c); }
+
+// Bytes of the character at `pos` when it can be part of a name, else 0. Letters of any script may start one; digits
+// and marks may follow.
+size_t NameCharSize(std::string_view text, size_t pos, bool at_start) {
+  if (pos >= text.size()) return 0;
+  const DecodedRune rune = DecodeUtf8(text, pos);
+  const auto category = utf8proc_category(static_cast<utf8proc_int32_t>(rune.code_point));
+  const bool is_letter = category >= UTF8PROC_CATEGORY_LU && category <= UTF8PROC_CATEGORY_LO;
+  const bool follows = (category >= UTF8PROC_CATEGORY_MN && category <= UTF8PROC_CATEGORY_MC) ||
+                       category == UTF8PROC_CATEGORY_ND || category == UTF8PROC_CATEGORY_PC;
+  const bool fits = is_letter || category == UTF8PROC_CATEGORY_NL || rune.code_point == '_' || (!at_start && follows);
+  return fits ? static_cast<size_t>(rune.num_bytes) : 0;
+}
+
 bool IsAsciiSpace(char c) { return c == ' ' || (c >= '\t' && c <= '\r'); }
 
 int HexDigit(char c) {
@@ -189,9 +202,9 @@ class Lexer {
     const char c = text_[pos_];
     if (IsDigit(c)) return LexNumber();
     if (c == '\'' || c == '"') return LexString(c);
-    if (IsNameStart(c)) {
-      size_t end = pos_;
-      while (end < text_.size() && IsNameChar(text_[end])) ++end;
+    if (const size_t first = NameCharSize(text_, pos_, true); first > 0) {
+      size_t end = pos_ + first;
+      while (const size_t next = NameCharSize(text_, end, false)) end += next;
       Emit(TokenKind::kName, text_.substr(pos_, end - pos_));
       Advance(end);
       return absl::OkStatus();

@@ -8,21 +8,20 @@ namespace penstock::jinja {
 namespace {
 
 Result Items(Interp& interp, Bound& args) {
-  Args call;
-  call.positional.push_back(args[0]);
-  return interp.ApplyFilter("items", std::move(call));
+  PENSTOCK_ASSIGN_OR_RETURN(std::vector<Value> pairs, PairsOf(interp, args[0]));
+  return interp.MakeListAs({.items = std::move(pairs), .type = ListType::kItems}, args[0].origin());
 }
 
 Result Keys(Interp& interp, Bound& args) {
   PENSTOCK_ASSIGN_OR_RETURN(std::vector<Value> keys, interp.Iterate(args[0]));
-  return interp.MakeList(std::move(keys), args[0].origin());
+  return interp.MakeListAs({.items = std::move(keys), .type = ListType::kKeys}, args[0].origin());
 }
 
 Result Values(Interp& interp, Bound& args) {
   PENSTOCK_RETURN_IF_ERROR(interp.Charge(static_cast<int64_t>(args[0].dict().entries.size())));
   std::vector<Value> values;
   for (const auto& [key, value] : args[0].dict().entries) values.push_back(value);
-  return interp.MakeList(std::move(values), args[0].origin());
+  return interp.MakeListAs({.items = std::move(values), .type = ListType::kValues}, args[0].origin());
 }
 
 Result Get(Interp& interp, Bound& args) {
@@ -92,8 +91,9 @@ MethodKind FindMethod(const Value& base, std::string_view name) {
     return std::find(names.begin(), names.end(), name) != names.end();
   };
   if (base.Is(Kind::kDict) && has(kOfDict)) return MethodKind::kForbidden;
-  if (base.Is(Kind::kList) && !base.list().is_tuple && has(kOfList)) return MethodKind::kForbidden;
-  if (base.Is(Kind::kList) && base.list().is_tuple && name == "copy") return MethodKind::kNone;
+  if (base.Is(Kind::kList) && base.list().type == ListType::kList && has(kOfList)) return MethodKind::kForbidden;
+  if (base.Is(Kind::kList) && base.list().type != ListType::kList && name == "copy") return MethodKind::kNone;
+  if (base.Is(Kind::kList) && !base.is_indexable()) return MethodKind::kNone;
   return FindBuiltin(base, name) != nullptr ? MethodKind::kCallable : MethodKind::kNone;
 }
 

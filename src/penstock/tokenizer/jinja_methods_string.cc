@@ -72,8 +72,8 @@ Result SplitAs(Interp& interp, Bound& args, bool from_right) {
   const bool at_space = !args.Has(1) || args[1].Is(Kind::kNone);
   if (at_space) {
     parts = SplitAtSpace(self.bytes(), from_right ? -1 : max_split);
-    // The rest of a limited split from the right keeps its leading white space off and its inner one on.
-    if (from_right && max_split >= 0 && static_cast<int64_t>(parts.size()) - 1 > max_split) {
+    // The rest of a limited split from the right keeps its leading and inner white space.
+    if (from_right && max_split >= 0 && static_cast<int64_t>(parts.size()) > max_split) {
       const size_t num_merged = parts.size() - static_cast<size_t>(max_split);
       parts[0].second = parts[num_merged - 1].second;
       parts[0].first = 0;
@@ -168,7 +168,7 @@ Result AffixAs(Interp& interp, Bound& args, bool at_start) {
   if (range.first > range.second) return Value::Bool(false);
   const std::string_view text = std::string_view(Self(args).bytes()).substr(range.first, range.second - range.first);
   std::vector<Value> affixes;
-  if (args[1].Is(Kind::kList) && args[1].list().is_tuple) {
+  if (args[1].Is(Kind::kList) && args[1].is_tuple()) {
     PENSTOCK_ASSIGN_OR_RETURN(affixes, interp.Iterate(args[1]));
   } else {
     affixes.push_back(args[1]);
@@ -343,6 +343,7 @@ Result All(Interp& interp, Bound& args) {
   return Value::Bool(!Self(args).empty());
 }
 
+bool IsAscii(char32_t c) { return c < 0x80; }
 utf8proc_category_t CategoryOf(char32_t c) { return utf8proc_category(static_cast<utf8proc_int32_t>(c)); }
 bool IsAlpha(char32_t c) { return CategoryOf(c) >= UTF8PROC_CATEGORY_LU && CategoryOf(c) <= UTF8PROC_CATEGORY_LO; }
 bool IsDecimal(char32_t c) { return CategoryOf(c) == UTF8PROC_CATEGORY_ND; }
@@ -353,6 +354,28 @@ bool IsDigit(char32_t c) {
 }
 bool IsNumeric(char32_t c) { return CategoryOf(c) >= UTF8PROC_CATEGORY_ND && CategoryOf(c) <= UTF8PROC_CATEGORY_NO; }
 bool IsAlnum(char32_t c) { return IsAlpha(c) || IsNumeric(c); }
+
+// Of those that are true of an empty text.
+template <Result (*kAll)(Interp&, Bound&)>
+Result OrEmpty(Interp& interp, Bound& args) {
+  return Self(args).empty() ? Result(Value::Bool(true)) : kAll(interp, args);
+}
+
+// Each word starts with a capital and goes on in small letters.
+Result IsTitle(Interp& interp, Bound& args) {
+  PENSTOCK_RETURN_IF_ERROR(interp.CheckText(Self(args)));
+  bool any = false;
+  bool after_letter = false;
+  for (RuneReader reader(Self(args)); !reader.done();) {
+    const utf8proc_category_t category = CategoryOf(reader.Next().first);
+    const bool small = category == UTF8PROC_CATEGORY_LL;
+    const bool capital = category == UTF8PROC_CATEGORY_LU || category == UTF8PROC_CATEGORY_LT;
+    if ((small && !after_letter) || (capital && after_letter)) return Value::Bool(false);
+    after_letter = small || capital;
+    any |= after_letter;
+  }
+  return Value::Bool(any);
+}
 
 Result IsUpper(Interp& interp, Bound& args) {
   PENSTOCK_RETURN_IF_ERROR(interp.CheckText(Self(args)));
@@ -401,11 +424,16 @@ constexpr Builtin kMethods[] = {
     {"isnumeric", "self", 1, All<IsNumeric>},
     {"isalnum", "self", 1, All<IsAlnum>},
     {"isspace", "self", 1, All<IsSpace>},
+    {"isascii", "self", 1, OrEmpty<All<IsAscii>>},
+    {"isprintable", "self", 1, OrEmpty<All<IsPrintable>>},
+    {"istitle", "self", 1, IsTitle},
     {"isupper", "self", 1, IsUpper},
     {"islower", "self", 1, IsLower},
 };
 
 }  // namespace
+
+bool IsWordRune(char32_t c) { return c == '_' || IsAlnum(c); }
 
 std::span<const Builtin> StringMethods() { return kMethods; }
 

@@ -91,8 +91,8 @@ Result Repeat(Interp& interp, const Value& value, int64_t count) {
   for (int64_t i = 0; i < count; ++i) {
     items.insert(items.end(), value.list().items.begin(), value.list().items.end());
   }
-  return value.list().is_tuple ? interp.MakeTuple(std::move(items), value.origin())
-                               : interp.MakeList(std::move(items), value.origin());
+  return interp.MakeListAs({.items = std::move(items), .type = value.is_tuple() ? ListType::kTuple : ListType::kList},
+                           value.origin());
 }
 
 Result Join(Interp& interp, const Value& left, const Value& right) {
@@ -111,8 +111,27 @@ Result Join(Interp& interp, const Value& left, const Value& right) {
   std::vector<Value> items = left.list().items;
   items.insert(items.end(), right.list().items.begin(), right.list().items.end());
   const Origin origin = Mixed(left.origin(), right.origin());
-  return left.list().is_tuple ? interp.MakeTuple(std::move(items), origin) : interp.MakeList(std::move(items), origin);
+  return interp.MakeListAs({.items = std::move(items), .type = left.is_tuple() ? ListType::kTuple : ListType::kList},
+                           origin);
 }
+
+// Could Python take it as the key of a dict?
+bool IsHashable(const Value& value) {
+  if (value.Is(Kind::kDict)) return false;
+  return !value.Is(Kind::kList) || value.list().type == ListType::kRange || KeyOf(value).has_value();
+}
+
+// start + count * step, which may wrap around only at the ends of what a slice prints.
+int64_t Progression(int64_t start, int64_t count, int64_t step) {
+  int64_t product = 0;
+  int64_t sum = 0;
+  (void)__builtin_mul_overflow(count, step, &product);
+  (void)__builtin_add_overflow(start, product, &sum);
+  return sum;
+}
+
+// The type of a sequence made from parts of `list`.
+ListType PartsType(const List& list) { return list.type == ListType::kGroup ? ListType::kTuple : list.type; }
 
 // Start, stop and step of a slice over `size` elements, with Python's rules for negative and missing ones.
 struct SliceRange {
@@ -158,9 +177,11 @@ Result Interp::Binary(std::string_view op, const Value& left, const Value& right
     }
     return IntegerArithmetic(*this, op, left.integer(), right.integer(), origin);
   }
-  const bool same = left.kind() == right.kind() && (left.Is(Kind::kString) || left.Is(Kind::kList));
-  if (op == "+" && same && left.type_name() == right.type_name()) return Join(*this, left, right);
-  const auto repeats = [](const Value& value) { return value.Is(Kind::kString) || value.Is(Kind::kList); };
+  const auto repeats = [](const Value& value) {
+    return value.Is(Kind::kString) || (value.Is(Kind::kList) && value.is_plain_list());
+  };
+  const bool same = repeats(left) && left.type_name() == right.type_name();
+  if (op == "+" && same) return Join(*this, left, right);
   if (op == "*" && repeats(left) && right.is_integral()) return Repeat(*this, left, right.integer());
   if (op == "*" && repeats(right) && left.is_integral()) return Repeat(*this, right, left.integer());
   return Fail("'{}' cannot be used on {} and {}", op, left.type_name(), right.type_name());
@@ -184,9 +205,13 @@ absl::StatusOr<bool> Interp::Equal(const Value& left, const Value& right) {
     case Kind::kList: {
       const List& a = left.list();
       const List& b = right.list();
-      if (a.is_tuple != b.is_tuple || a.items.size() != b.items.size()) return false;
+      const bool is_set = a.type == ListType::kKeys || a.type == ListType::kItems;
+      if (is_set && b.type != ListType::kKeys && b.type != ListType::kItems) return false;
+      if ((left.type_name() != right.type_name() && !is_set) || a.items.size() != b.items.size()) return false;
+      if (a.type == ListType::kValues) return left.SameAs(right);
       for (size_t i = 0; i < a.items.size(); ++i) {
-        PENSTOCK_ASSIGN_OR_RETURN(const bool equal, Equal(a.items[i], b.items[i]));
+        PENSTOCK_ASSIGN_OR_RETURN(const bool equal,
+                                  is_set ? Contains(a.items[i], right) : Equal(a.items[i], b.items[i]));
         if (!equal) return false;
       }
       return true;
@@ -221,7 +246,7 @@ absl::StatusOr<bool> Interp::Less(const Value& left, const Value& right) {
     PENSTOCK_RETURN_IF_ERROR(Charge(static_cast<int64_t>(shorter / 256)));
     return left.bytes() < right.bytes();  // the order of UTF-8 bytes is that of code points
   }
-  if (left.Is(Kind::kList) && right.Is(Kind::kList) && left.list().is_tuple == right.list().is_tuple) {
+  if (left.Is(Kind::kList) && left.is_plain_list() && left.type_name() == right.type_name()) {
     const std::vector<Value>& a = left.list().items;
     const std::vector<Value>& b = right.list().items;
     for (size_t i = 0; i < std::min(a.size(), b.size()); ++i) {
@@ -241,7 +266,19 @@ absl::StatusOr<bool> Interp::Contains(const Value& item, const Value& container)
       if (!item.Is(Kind::kString)) return Fail("'in' a str needs a str, found {}", item.type_name());
       PENSTOCK_RETURN_IF_ERROR(Charge(static_cast<int64_t>(container.text().size() / 32)));
       return FindText(container.bytes(), item.bytes()) != std::string_view::npos;
+    case Kind::kIterator: {
+      Iterator& iterator = container.iterator();
+      while (iterator.pos < iterator.items.size()) {
+        PENSTOCK_ASSIGN_OR_RETURN(const bool equal, Equal(item, iterator.items[iterator.pos++]));
+        if (equal) return true;
+      }
+      PENSTOCK_RETURN_IF_ERROR(std::exchange(iterator.end, absl::OkStatus()));
+      return false;
+    }
     case Kind::kList:
+      if (container.list().type == ListType::kKeys && !IsHashable(item)) {
+        return Fail("a {} cannot be the key of a dict", item.type_name());
+      }
       for (const Value& member : container.list().items) {
         PENSTOCK_ASSIGN_OR_RETURN(const bool equal, Equal(item, member));
         if (equal) return true;
@@ -250,8 +287,8 @@ absl::StatusOr<bool> Interp::Contains(const Value& item, const Value& container)
     case Kind::kDict: {
       PENSTOCK_RETURN_IF_ERROR(ChargeKey(item));
       const std::optional<std::string> key = KeyOf(item);
-      if (!key.has_value()) return Fail("a {} cannot be the key of a dict", item.type_name());
-      return container.dict().Find(*key) != nullptr;
+      if (!IsHashable(item)) return Fail("a {} cannot be the key of a dict", item.type_name());
+      return key.has_value() && container.dict().Find(*key) != nullptr;
     }
     default: return Fail("'in' cannot be used on {}", container.type_name());
   }
@@ -269,6 +306,9 @@ Result Interp::GetAttr(const Value& base, std::string_view name) {
     return LoopAttribute(*this, base.loop(), name);
   } else if (base.Is(Kind::kObject) && base.object().type == Object::Type::kCycler) {
     return CyclerAttribute(*this, base, name);
+  }
+  if (base.Is(Kind::kList) && base.list().type == ListType::kGroup && (name == "grouper" || name == "list")) {
+    return base.list().items[name == "list" ? 1 : 0];
   }
   if (base.Is(Kind::kCallable) && base.callable().type == Callable::Type::kMacro && name == "name") {
     return Value::String(base.callable().name);
@@ -299,7 +339,7 @@ Result Interp::GetItem(const Value& base, const Value& key) {
     if (id.has_value()) {
       if (const Value* value = base.dict().Find(*id); value != nullptr) return *value;
     }
-  } else if (key.is_integral() && (base.Is(Kind::kList) || base.Is(Kind::kString))) {
+  } else if (key.is_integral() && (base.Is(Kind::kString) || (base.Is(Kind::kList) && base.is_indexable()))) {
     PENSTOCK_ASSIGN_OR_RETURN(const int64_t size, Length(base));
     const int64_t at = key.integer() < 0 ? key.integer() + size : key.integer();
     if (at >= 0 && at < size) {
@@ -312,10 +352,20 @@ Result Interp::GetItem(const Value& base, const Value& key) {
   return Value::Undefined(fmt::format("'{} object' has no such element", base.type_name()));
 }
 
+Result Interp::RestOf(const Value& value) {
+  const Iterator& iterator = value.iterator();
+  PENSTOCK_RETURN_IF_ERROR(iterator.end);
+  return MakeList({iterator.items.begin() + static_cast<int64_t>(iterator.pos), iterator.items.end()}, value.origin());
+}
+
 Result Interp::Slice(const Value& base, const Value& start, const Value& stop, const Value& step) {
   if (base.Is(Kind::kUndefined)) return UndefinedError(base);
-  if (!base.Is(Kind::kString) && !base.Is(Kind::kList)) {
-    return Value::Undefined(fmt::format("a {} cannot be sliced", base.type_name()));
+  if (base.Is(Kind::kIterator)) {
+    PENSTOCK_ASSIGN_OR_RETURN(const Value list, RestOf(base));
+    return Slice(list, start, stop, step);
+  }
+  if (!base.Is(Kind::kString) && (!base.Is(Kind::kList) || !base.is_indexable())) {
+    return Fail("a {} cannot be sliced", base.type_name());
   }
   PENSTOCK_ASSIGN_OR_RETURN(const int64_t size, Length(base));
   PENSTOCK_ASSIGN_OR_RETURN(const SliceRange range, ResolveSlice(*this, size, start, stop, step));
@@ -336,8 +386,14 @@ Result Interp::Slice(const Value& base, const Value& start, const Value& stop, c
   }
   PENSTOCK_RETURN_IF_ERROR(Charge(static_cast<int64_t>(items.size())));
   if (base.Is(Kind::kList)) {
-    return base.list().is_tuple ? MakeTuple(std::move(items), base.origin())
-                                : MakeList(std::move(items), base.origin());
+    List list{.items = std::move(items), .type = PartsType(base.list())};
+    if (list.type == ListType::kRange) {
+      const List& from = base.list();
+      list.start = Progression(from.start, range.start, from.step);
+      list.stop = Progression(from.start, range.stop, from.step);
+      list.step = Progression(0, range.step, from.step);
+    }
+    return MakeListAs(std::move(list), base.origin());
   }
   Text text;
   for (const Value& item : items) text.Append(item.text());
@@ -351,6 +407,14 @@ absl::StatusOr<std::vector<Value>> Interp::Iterate(const Value& value) {
     case Kind::kList:
       PENSTOCK_RETURN_IF_ERROR(Charge(static_cast<int64_t>(value.list().items.size())));
       return value.list().items;
+    case Kind::kIterator: {
+      Iterator& iterator = value.iterator();
+      PENSTOCK_RETURN_IF_ERROR(Charge(static_cast<int64_t>(iterator.items.size())));
+      items.assign(iterator.items.begin() + static_cast<int64_t>(iterator.pos), iterator.items.end());
+      iterator.pos = iterator.items.size();
+      PENSTOCK_RETURN_IF_ERROR(std::exchange(iterator.end, absl::OkStatus()));
+      return items;
+    }
     case Kind::kDict:
       PENSTOCK_RETURN_IF_ERROR(Charge(static_cast<int64_t>(value.dict().entries.size())));
       for (const auto& [key, unused] : value.dict().entries) items.push_back(key);
@@ -375,6 +439,10 @@ absl::StatusOr<int64_t> Interp::Length(const Value& value) {
       PENSTOCK_RETURN_IF_ERROR(Charge(static_cast<int64_t>(value.text().size() / 32)));
       return NumRunes(value.bytes());
     case Kind::kList: return static_cast<int64_t>(value.list().items.size());
+    case Kind::kIterator: {
+      PENSTOCK_ASSIGN_OR_RETURN(const Value list, RestOf(value));
+      return Length(list);
+    }
     case Kind::kDict: return static_cast<int64_t>(value.dict().entries.size());
     default: return Fail("a {} has no length", value.type_name());
   }

@@ -98,6 +98,7 @@ absl::Status Parser::ParseUntil(std::initializer_list<std::string_view> end_name
 }
 
 absl::Status Parser::ParseBlock(std::initializer_list<std::string_view> end_names, Body& body) {
+  TakeOp(":");  // for those who write Python
   PENSTOCK_RETURN_IF_ERROR(Expect(TokenKind::kBlockEnd, "'%}'"));
   return ParseUntil(end_names, body);
 }
@@ -147,8 +148,10 @@ Parser::StmtOr Parser::ParseStatement() {
     if (loop_nesting_ == 0) return Fail(token.line, "'{}' stands outside of a loop", token.text);
     stmt = std::make_unique<Stmt>();
     (*stmt)->kind = token.text == "break" ? StmtKind::kBreak : StmtKind::kContinue;
-  } else if (token.text == "block" || token.text == "extends" || token.text == "include" || token.text == "import" ||
-             token.text == "from" || token.text == "autoescape" || token.text == "do") {
+  } else if (token.text == "block") {
+    stmt = ParseNamedBlock();
+  } else if (token.text == "extends" || token.text == "include" || token.text == "import" || token.text == "from" ||
+             token.text == "autoescape" || token.text == "do") {
     return Fail(token.line, "the tag '{}' is not implemented for chat templates", token.text);
   } else {
     return Fail(token.line, "unknown tag '{}'", token.text);
@@ -178,13 +181,13 @@ Parser::StmtOr Parser::ParseIf() {
 Parser::StmtOr Parser::ParseFor() {
   auto stmt = std::make_unique<Stmt>();
   stmt->kind = StmtKind::kFor;
-  PENSTOCK_ASSIGN_OR_RETURN(stmt->target, ParseTarget(false, "in"));
+  PENSTOCK_ASSIGN_OR_RETURN(stmt->target, ParseTarget(false));
   PENSTOCK_RETURN_IF_ERROR(ExpectName("in"));
   PENSTOCK_ASSIGN_OR_RETURN(stmt->expr, ParseTuple(Conditional::kNo, false, "recursive"));
   if (TakeName("if")) {
     PENSTOCK_ASSIGN_OR_RETURN(stmt->test, ParseExpression());
   }
-  if (IsName("recursive")) return Fail(Peek().line, "recursive loops are not implemented for chat templates");
+  stmt->recursive = TakeName("recursive");
   ++loop_nesting_;
   PENSTOCK_RETURN_IF_ERROR(ParseBlock({"else", "endfor"}, stmt->body));
   --loop_nesting_;
@@ -273,6 +276,20 @@ Parser::StmtOr Parser::ParseFilterBlock() {
   } while (TakeOp("|"));
   PENSTOCK_RETURN_IF_ERROR(ParseBlock({"endfilter"}, stmt->body));
   Skip();
+  return stmt;
+}
+
+Parser::StmtOr Parser::ParseNamedBlock() {
+  auto stmt = std::make_unique<Stmt>();
+  stmt->kind = StmtKind::kBlock;
+  PENSTOCK_ASSIGN_OR_RETURN(stmt->name, TakeIdentifier("the block's name"));
+  if (!block_names_.insert(stmt->name).second) return Fail(Peek().line, "the block '{}' is defined twice", stmt->name);
+  stmt->scoped = TakeName("scoped");
+  const int loops = std::exchange(loop_nesting_, 0);
+  PENSTOCK_RETURN_IF_ERROR(ParseBlock({"endblock"}, stmt->body));
+  loop_nesting_ = loops;
+  Skip();
+  TakeName(stmt->name);
   return stmt;
 }
 

@@ -300,7 +300,6 @@ Parser::ExprOr Parser::ParseSubscript(ExprPtr node) {
     args.push_back(std::move(arg));
   }
   Skip();
-  if (args.empty()) return Fail(line, "a subscript is empty");
   if (args.size() == 1) return NodeOf(ExprKind::kGetItem, line, std::move(node), std::move(args[0]));
   PENSTOCK_ASSIGN_OR_RETURN(ExprPtr tuple, Node(ExprKind::kTuple, line, std::move(args)));
   return NodeOf(ExprKind::kGetItem, line, std::move(node), std::move(tuple));
@@ -415,11 +414,11 @@ Parser::ExprOr Parser::ParseTuple(Conditional conditional, bool parenthesized, s
   return Node(ExprKind::kTuple, line, std::move(items));
 }
 
-Parser::ExprOr Parser::ParseTarget(bool with_attr_ref, std::string_view end_name) {
+Parser::ExprOr Parser::ParseTarget(bool with_attr_ref) {
   const int line = Peek().line;
   std::vector<ExprPtr> items;
   bool is_tuple = false;
-  while (Peek().kind != TokenKind::kBlockEnd && (end_name.empty() || !IsName(end_name)) && !IsOp("=")) {
+  while (Peek().kind != TokenKind::kBlockEnd) {
     PENSTOCK_ASSIGN_OR_RETURN(ExprPtr item, ParsePrimary(with_attr_ref));
     PENSTOCK_RETURN_IF_ERROR(CheckTarget(*item));
     items.push_back(std::move(item));

@@ -8,6 +8,7 @@
 #include <utility>
 #include <vector>
 
+#include "absl/container/flat_hash_set.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "penstock/base/limits.h"
@@ -100,7 +101,7 @@ class Parser {
   // Comma-separated expressions up to `}}`, `%}`, `)` or the name `end_name`; a lone one without a comma is itself.
   ExprOr ParseTuple(Conditional conditional, bool parenthesized, std::string_view end_name = {});
   // name, name.attribute (where allowed) or a tuple of them.
-  ExprOr ParseTarget(bool with_attr_ref, std::string_view end_name = {});
+  ExprOr ParseTarget(bool with_attr_ref);
   absl::Status CheckTarget(const Expr& target) const;
 
   // Statements.
@@ -113,6 +114,7 @@ class Parser {
   StmtOr ParseMacro();
   StmtOr ParseCallBlock();
   StmtOr ParseFilterBlock();
+  StmtOr ParseNamedBlock();
   StmtOr ParseWith();
   absl::Status ParseSignature(Stmt& stmt);
   absl::Status ParseOutputs(Body& body);
@@ -123,6 +125,7 @@ class Parser {
   int nesting_ = 0;
   int loop_nesting_ = 0;
   int conditional_nesting_ = 0;  // unknown filters are an error at once only outside conditions, as in Jinja
+  absl::flat_hash_set<std::string> block_names_;
   bool saw_caller_ = false;
   bool saw_varargs_ = false;
   bool saw_kwargs_ = false;

@@ -6,7 +6,6 @@
 #include <cmath>
 
 namespace penstock::jinja {
-namespace {
 
 bool IsPrintable(char32_t c) {
   if (c == ' ') return true;
@@ -22,6 +21,8 @@ bool IsPrintable(char32_t c) {
     default: return true;
   }
 }
+
+namespace {
 
 void AppendReprOfText(const Text& text, Text& out) {
   const Origin origin = text.AnyOrigin();
@@ -183,13 +184,20 @@ absl::Status Interp::AppendRepr(const Value& value, Text& out) {
       break;
     case Kind::kList: {
       const List& list = value.list();
-      out.Append(list.is_tuple ? "(" : "[", origin);
+      if (list.type == ListType::kRange) {
+        const std::string step = list.step == 1 ? "" : fmt::format(", {}", list.step);
+        out.Append(fmt::format("range({}, {}{})", list.start, list.stop, step), origin);
+        break;
+      }
+      const bool is_tuple = value.is_tuple();
+      if (!value.is_plain_list()) out.Append(fmt::format("{}(", value.type_name()), origin);
+      out.Append(is_tuple ? "(" : "[", origin);
       for (size_t i = 0; i < list.items.size(); ++i) {
         if (i > 0) out.Append(", ", origin);
         PENSTOCK_RETURN_IF_ERROR(AppendRepr(list.items[i], out));
       }
-      if (list.is_tuple && list.items.size() == 1) out.Append(",", origin);
-      out.Append(list.is_tuple ? ")" : "]", origin);
+      if (is_tuple && list.items.size() == 1) out.Append(",", origin);
+      out.Append(is_tuple ? ")" : value.is_plain_list() ? "]" : "])", origin);
       break;
     }
     case Kind::kDict: {
@@ -205,6 +213,7 @@ absl::Status Interp::AppendRepr(const Value& value, Text& out) {
       out.Append("}", origin);
       break;
     }
+    case Kind::kIterator: return Fail("a generator cannot be printed; use the filter 'list'");
     case Kind::kCallable: return Fail("a function cannot be printed");
     case Kind::kObject: return Fail("a namespace, cycler or joiner cannot be printed");
     case Kind::kLoop: return Fail("the loop itself cannot be printed");
@@ -226,6 +235,7 @@ absl::Status AppendJson(Interp& interp, const Value& value, const JsonStyle& sty
     case Kind::kInt:
     case Kind::kFloat: out.Append(JsonNumber(value), value.origin()); return absl::OkStatus();
     case Kind::kList: {
+      if (!value.is_plain_list()) return interp.Fail("a {} cannot be written as JSON", value.type_name());
       const std::vector<Value>& items = value.list().items;
       out.Append("[", value.origin());
       for (size_t i = 0; i < items.size(); ++i) {
@@ -236,6 +246,10 @@ absl::Status AppendJson(Interp& interp, const Value& value, const JsonStyle& sty
       if (!items.empty()) BreakLine(style, level, value.origin(), out);
       out.Append("]", value.origin());
       return absl::OkStatus();
+    }
+    case Kind::kIterator: {
+      PENSTOCK_ASSIGN_OR_RETURN(const Value list, interp.RestOf(value));
+      return AppendJson(interp, list, style, level, out);
     }
     case Kind::kDict: return AppendJsonObject(interp, value, style, level, out);
     case Kind::kUndefined: return interp.UndefinedError(value);

@@ -8,6 +8,8 @@
 
 namespace penstock::jinja {
 
+// As Python's str.isprintable() sees one character.
+bool IsPrintable(char32_t c);
 // "1.0", "1e+16", "nan": Python's repr() of a float.
 std::string FloatText(double number);
 

@@ -19,10 +19,11 @@ bool IsFloat(const Value& v) { return v.Is(Kind::kFloat); }
 bool IsBoolean(const Value& v) { return v.Is(Kind::kBool); }
 bool IsMapping(const Value& v) { return v.Is(Kind::kDict); }
 bool IsIterable(const Value& v) {
-  return v.Is(Kind::kUndefined) || v.Is(Kind::kString) || v.Is(Kind::kList) || v.Is(Kind::kDict) || v.Is(Kind::kLoop);
+  return v.Is(Kind::kUndefined) || v.Is(Kind::kString) || v.Is(Kind::kList) || v.Is(Kind::kIterator) ||
+         v.Is(Kind::kDict) || v.Is(Kind::kLoop);
 }
 bool IsSequence(const Value& v) {
-  return v.Is(Kind::kUndefined) || v.Is(Kind::kString) || v.Is(Kind::kList) || v.Is(Kind::kDict);
+  return v.Is(Kind::kUndefined) || v.Is(Kind::kString) || (v.Is(Kind::kList) && v.is_indexable()) || v.Is(Kind::kDict);
 }
 bool IsCallable(const Value& v) {
   const bool is_joiner = v.Is(Kind::kObject) && v.object().type == Object::Type::kJoiner;

@@ -65,6 +65,14 @@ Value Value::Of(std::shared_ptr<const List> list, Origin origin) {
   return value;
 }
 
+Value Value::Of(std::shared_ptr<Iterator> iterator, Origin origin) {
+  Value value;
+  value.kind_ = Kind::kIterator;
+  value.origin_ = origin;
+  value.data_ = std::move(iterator);
+  return value;
+}
+
 Value Value::Of(std::shared_ptr<const Dict> dict, Origin origin) {
   Value value;
   value.kind_ = Kind::kDict;
@@ -94,6 +102,15 @@ Value Value::Of(LoopState* loop) {
   return value;
 }
 
+// The constructor took it from a pointer to what may change.
+Iterator& Value::iterator() const { return *static_cast<Iterator*>(const_cast<void*>(data_.get())); }  // NOLINT
+
+bool Value::is_tuple() const { return list().type == ListType::kTuple || list().type == ListType::kGroup; }
+
+bool Value::is_plain_list() const { return list().type == ListType::kList || is_tuple(); }
+
+bool Value::is_indexable() const { return is_plain_list() || list().type == ListType::kRange; }
+
 std::string Value::UndefinedText() const { return data_ == nullptr ? "a value is undefined" : bytes(); }
 
 bool Value::SameAs(const Value& other) const {
@@ -102,6 +119,7 @@ bool Value::SameAs(const Value& other) const {
     case Kind::kUndefined:
     case Kind::kString:
     case Kind::kList:
+    case Kind::kIterator:
     case Kind::kDict:
     case Kind::kCallable: return data_ == other.data_;
     case Kind::kNone: return true;
@@ -117,11 +135,29 @@ bool Value::SameAs(const Value& other) const {
 int Value::depth() const {
   switch (kind_) {
     case Kind::kList: return list().depth;
+    case Kind::kIterator: return iterator().depth;
     case Kind::kDict: return dict().depth;
     case Kind::kCallable: return callable().self.depth() + 1;
     default: return 0;
   }
 }
+
+namespace {
+
+std::string_view TypeName(ListType type) {
+  switch (type) {
+    case ListType::kList: return "list";
+    case ListType::kTuple:
+    case ListType::kGroup: return "tuple";
+    case ListType::kRange: return "range";
+    case ListType::kKeys: return "dict_keys";
+    case ListType::kValues: return "dict_values";
+    case ListType::kItems: return "dict_items";
+  }
+  return "list";
+}
+
+}  // namespace
 
 std::string_view Value::type_name() const {
   switch (kind_) {
@@ -131,7 +167,8 @@ std::string_view Value::type_name() const {
     case Kind::kInt: return "int";
     case Kind::kFloat: return "float";
     case Kind::kString: return "str";
-    case Kind::kList: return list().is_tuple ? "tuple" : "list";
+    case Kind::kList: return TypeName(list().type);
+    case Kind::kIterator: return "generator";
     case Kind::kDict: return "dict";
     case Kind::kCallable: return "function";
     case Kind::kObject: return "namespace";
@@ -169,7 +206,7 @@ bool AppendKey(const Value& value, std::string& key) {
       break;
     }
     case Kind::kList:
-      if (!value.list().is_tuple) return false;
+      if (!value.is_tuple()) return false;
       key += "(";
       for (const Value& item : value.list().items) {
         if (!AppendKey(item, key) || key.size() > kMaxTupleKeyBytes) return false;

@@ -1,8 +1,9 @@
-// Values of a template: Python's None, bool, int, float, str, list, tuple and dict, and a few objects of Jinja's own.
+// Values of a template: Python's None, bool, int, float, str, list, tuple, range, dict, the views and iterators of
+// these, and a few objects of Jinja's own.
 //
 // Data is immutable and shared; the only things that change (namespaces, loops, cyclers) belong to the interpreter and
-// are pointed to, so that no cycle of owners can arise. Strings carry origins (jinja_text.h); every other value carries
-// one origin, which its printed form takes.
+// are pointed to, so that no cycle of owners can arise; an iterator only moves on over data that it was made with.
+// Strings carry origins (jinja_text.h); every other value carries one origin, which its printed form takes.
 #pragma once
 
 #include <cstdint>
@@ -14,18 +15,33 @@
 #include <vector>
 
 #include "absl/container/flat_hash_map.h"
+#include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "penstock/tokenizer/jinja_text.h"
 
 namespace penstock::jinja {
 
 struct List;
+struct Iterator;
 struct Dict;
 struct Callable;
 struct Object;
 struct LoopState;
 
-enum class Kind : uint8_t { kUndefined, kNone, kBool, kInt, kFloat, kString, kList, kDict, kCallable, kObject, kLoop };
+enum class Kind : uint8_t {
+  kUndefined,
+  kNone,
+  kBool,
+  kInt,
+  kFloat,
+  kString,
+  kList,
+  kIterator,
+  kDict,
+  kCallable,
+  kObject,
+  kLoop
+};
 
 class Value {
  public:
@@ -41,6 +57,7 @@ class Value {
   static Value Markup(Text text);
   static Value String(std::string_view text) { return String(Text(text, Origin::kTemplate)); }
   static Value Of(std::shared_ptr<const List> list, Origin origin);
+  static Value Of(std::shared_ptr<Iterator> iterator, Origin origin);
   static Value Of(std::shared_ptr<const Dict> dict, Origin origin);
   static Value Of(std::shared_ptr<const Callable> callable);
   static Value Of(Object* object);
@@ -59,6 +76,13 @@ class Value {
   const std::string& bytes() const { return text().bytes(); }
   bool is_markup() const { return is_markup_; }
   const List& list() const { return *static_cast<const List*>(static_cast<const void*>(data_.get())); }
+  // Not const: taking its items is no change of data.
+  Iterator& iterator() const;
+  bool is_tuple() const;  // of a kList, here and below
+  // A list or tuple; not a range, or a view of a dict.
+  bool is_plain_list() const;
+  // Has it places, as lists and ranges have, but not views of a dict?
+  bool is_indexable() const;
   const Dict& dict() const { return *static_cast<const Dict*>(static_cast<const void*>(data_.get())); }
   const Callable& callable() const { return *static_cast<const Callable*>(static_cast<const void*>(data_.get())); }
   Object& object() const { return *object_; }
@@ -88,9 +112,25 @@ class Value {
   std::shared_ptr<const void> data_;
 };
 
+// What Python sees in a sequence: views are what a dict's keys(), values() and items() give.
+// A group is what groupby gives: a tuple whose two items have names.
+enum class ListType : uint8_t { kList, kTuple, kGroup, kRange, kKeys, kValues, kItems };
+
 struct List {
   std::vector<Value> items;
-  bool is_tuple = false;
+  ListType type = ListType::kList;
+  int64_t start = 0;  // and below, of a range
+  int64_t stop = 0;
+  int64_t step = 1;
+  int depth = 1;
+};
+
+// What filters such as map and select give: items that can be taken once. In Python each is made when it is taken; here
+// all are made at once, and `end` keeps the failure of making the one behind the last.
+struct Iterator {
+  std::vector<Value> items;
+  size_t pos = 0;
+  absl::Status end;
   int depth = 1;
 };
 
@@ -136,6 +176,9 @@ struct Object {
 struct LoopState {
   std::vector<Value> items;
   size_t index0 = 0;
+  int depth0 = 0;  // of calls of a recursive loop
+  const Stmt* stmt = nullptr;
+  Scope* scope = nullptr;  // where the statement stands; null when the loop is over
   std::optional<std::vector<Value>> last_changed;
 };
 
