@@ -283,7 +283,8 @@ absl::Status PackModel(const PackOptions& options, const std::function<void(cons
     return UsageError("{}: is a packed store already: pack the model folder that it was made from", options.model_dir);
   }
   if (model->checkpoint.format() == Checkpoint::Format::kGguf) {
-    return UsageError("{}: GGUF files are computed as they lie; pack the model's Hugging Face folder", options.model_dir);
+    return UsageError("{}: GGUF files are computed as they lie; pack the model's Hugging Face folder",
+                      options.model_dir);
   }
   PENSTOCK_ASSIGN_OR_RETURN(const ModelFolder folder, ModelFolder::Open(options.model_dir));
   PENSTOCK_ASSIGN_OR_RETURN(PackOutput output, PackOutput::Create(options.output_dir));

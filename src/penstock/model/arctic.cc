@@ -22,6 +22,8 @@ constexpr StoredName kStoredNames[] = {
 constexpr StoredName kGgufNames[] = {
     {"self_attn.q_proj.weight", "attn_q.weight", /*is_transposed=*/false, /*is_interleaved=*/false, /*is_paired=*/true},
     {"self_attn.k_proj.weight", "attn_k.weight", /*is_transposed=*/false, /*is_interleaved=*/false, /*is_paired=*/true},
+    {"self_attn.q_proj.bias", "attn_q.bias", /*is_transposed=*/false, /*is_interleaved=*/false, /*is_paired=*/true},
+    {"self_attn.k_proj.bias", "attn_k.bias", /*is_transposed=*/false, /*is_interleaved=*/false, /*is_paired=*/true},
     {"residual_layernorm.weight", "ffn_norm.weight"},
     {"post_attention_layernorm.weight", "ffn_norm_exps.weight"},
     {"mlp.shared_expert.gate_proj.weight", "ffn_gate.weight"},

@@ -1,6 +1,7 @@
 #include "penstock/model/gguf_model.h"
 
 #include <algorithm>
+#include <cmath>
 #include <deque>
 
 #include "penstock/base/limits.h"
@@ -74,9 +75,11 @@ constexpr StoredName kNames[] = {
     {"self_attn.k_norm.weight", "attn_k_norm.weight"},
     {"self_attn.sinks", "attn_sinks.weight"},
     {"self_attn.q_a_proj.weight", "attn_q_a.weight"},
+    {"self_attn.q_a_proj.bias", "attn_q_a.bias"},
     {"self_attn.q_a_layernorm.weight", "attn_q_a_norm.weight"},
     {"self_attn.q_b_proj.weight", "attn_q_b.weight"},
     {"self_attn.kv_a_proj_with_mqa.weight", "attn_kv_a_mqa.weight"},
+    {"self_attn.kv_a_proj_with_mqa.bias", "attn_kv_a_mqa.bias"},
     {"self_attn.kv_a_layernorm.weight", "attn_kv_a_norm.weight"},
     {"self_attn.k_up_proj.weight", "attn_k_b.weight"},
     {"self_attn.v_up_proj.weight", "attn_v_b.weight"},
@@ -244,7 +247,10 @@ absl::Status ConfigMaker::AddRopeScaling() {
     PENSTOCK_ASSIGN_OR_RETURN(const double factor, Number("rope.scaling.factor", 1));
     scaling["factor"] = factor;
     PENSTOCK_ASSIGN_OR_RETURN(const double log_multiplier, Number("rope.scaling.yarn_log_multiplier", 0));
-    if (log_multiplier > 0) scaling["mscale"] = scaling["mscale_all_dim"] = log_multiplier / 0.1f;
+    // A tenth of the model's number, and an f32, which holds seven digits of it.
+    if (log_multiplier > 0) {
+      scaling["mscale"] = scaling["mscale_all_dim"] = std::round(log_multiplier * 10 * 1e6) / 1e6;
+    }
     PENSTOCK_ASSIGN_OR_RETURN(scaling["beta_fast"], Number("rope.scaling.yarn_beta_fast", 32));
     PENSTOCK_ASSIGN_OR_RETURN(scaling["beta_slow"], Number("rope.scaling.yarn_beta_slow", 1));
     if (architecture_ == "gpt-oss") scaling["truncate"] = false;
@@ -262,7 +268,8 @@ absl::StatusOr<json::object> ConfigMaker::Make(const Family& family) {
   config_["vocab_size"] = embedding->shape[0];
   config_["tie_word_embeddings"] = gguf_->Find("output.weight") == nullptr;
   config_["lm_head_bias"] = gguf_->Find("output.bias") != nullptr;
-  const bool has_bias = gguf_->Find("blk.0.attn_q.bias") != nullptr;
+  const bool has_bias =
+      gguf_->Find("blk.0.attn_q.bias") != nullptr || gguf_->Find("blk.0.attn_kv_a_mqa.bias") != nullptr;
   config_["attention_bias"] = config_["qkv_bias"] = has_bias;
   config_["use_qk_norm"] = gguf_->Find("blk.0.attn_q_norm.weight") != nullptr;
   // The layers that predict further tokens are counted among the blocks.
@@ -341,8 +348,12 @@ absl::StatusOr<ModelConfig> ReadGgufConfig(const Gguf& gguf) {
 }
 
 std::vector<StoredName> GgufNames(const Family& family) {
-  std::vector<StoredName> names(family.gguf.stored_names.begin(), family.gguf.stored_names.end());
-  names.insert(names.end(), std::begin(kNames), std::end(kNames));
+  const std::span<const StoredName> own = family.gguf.stored_names;
+  std::vector<StoredName> names(own.begin(), own.end());
+  for (const StoredName& usual : kNames) {
+    const auto replaces = [&](const StoredName& name) { return name.name == usual.name && name.stored == usual.stored; };
+    if (std::none_of(own.begin(), own.end(), replaces)) names.push_back(usual);
+  }
   return names;
 }
 

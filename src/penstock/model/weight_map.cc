@@ -240,10 +240,7 @@ class Mapper : public TensorSource {
     }
     if (num_members == 1 && !is_stacked && !rule.is_transposed && !is_vector) {
       if (stored.shape != weight.shape) ReportShape(stored, weight.shape);
-      if (rule.is_paired) {
-        tensor.places = {.stored_rows = static_cast<int32_t>(weight.shape[0]),
-                         .head_rows = static_cast<int32_t>(config_->head_dim)};
-      }
+      if (rule.is_paired) tensor.places = PairsOf(weight.shape[0]);
       return &tensor;
     }
     // The matrices in it: [num_matrices, rows, inputs], whatever dims it writes that with.
@@ -282,12 +279,18 @@ class Mapper : public TensorSource {
                        .first = static_cast<int32_t>(first),
                        .step = static_cast<int32_t>(rule.is_interleaved ? num_members : 1),
                        .is_transposed = rule.is_transposed};
+    } else if (rule.is_paired) {
+      tensor.places = PairsOf(stored_rows);
     } else {
       const uint64_t row_bytes = matrix_bytes / static_cast<uint64_t>(stored_rows);
       tensor.extent.offset_bytes += static_cast<uint64_t>(first) * row_bytes;
       tensor.extent.size_bytes = static_cast<uint64_t>(own_rows) * row_bytes;
     }
     return &tensor;
+  }
+
+  RowPlaces PairsOf(int64_t stored_rows) const {
+    return {.stored_rows = static_cast<int32_t>(stored_rows), .head_rows = static_cast<int32_t>(config_->head_dim)};
   }
 
   // Of MLA's kv_b_proj, [heads, nope_dim + value_dim, kv_lora_rank]: what makes q of K's compressed entries

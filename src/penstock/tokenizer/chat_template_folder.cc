@@ -34,8 +34,8 @@ absl::StatusOr<std::string> FindChatTemplate(const Gguf& gguf) {
     return InputError("the model '{}' has no chat template; use completion requests", gguf.files[0].path);
   }
   if (text->size() > kMaxTemplateBytes) {
-    return ModelError("{}: key 'tokenizer.chat_template' has {} bytes, the limit is {}", gguf.files[0].path, text->size(),
-                      kMaxTemplateBytes);
+    return ModelError("{}: key 'tokenizer.chat_template' has {} bytes, the limit is {}", gguf.files[0].path,
+                      text->size(), kMaxTemplateBytes);
   }
   return *std::move(text);
 }

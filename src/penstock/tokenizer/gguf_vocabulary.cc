@@ -37,7 +37,8 @@ absl::StatusOr<std::optional<GgufVocabulary>> ReadGgufVocabulary(const GgufMetad
   PENSTOCK_ASSIGN_OR_RETURN(vocabulary.tokens, metadata.Strings(Key("tokens")));
   PENSTOCK_ASSIGN_OR_RETURN(vocabulary.scores, metadata.Floats(Key("scores")));
   PENSTOCK_ASSIGN_OR_RETURN(const std::vector<int64_t> types, metadata.Integers(Key("token_type")));
-  for (const int64_t type : types) vocabulary.token_types.push_back(static_cast<int32_t>(std::clamp<int64_t>(type, -1, 99)));
+  for (const int64_t type : types)
+    vocabulary.token_types.push_back(static_cast<int32_t>(std::clamp<int64_t>(type, -1, 99)));
   PENSTOCK_ASSIGN_OR_RETURN(vocabulary.merges, metadata.Strings(Key("merges")));
   PENSTOCK_ASSIGN_OR_RETURN(vocabulary.precompiled_charsmap, Bytes(metadata, Key("precompiled_charsmap")));
   const auto read_id = [&](std::string_view name, int64_t& id) -> absl::Status {

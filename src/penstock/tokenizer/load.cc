@@ -2,7 +2,6 @@
 #include "penstock/base/status.h"
 #include "penstock/tokenizer/gguf_tokenizer.h"
 #include "penstock/tokenizer/tiktoken.h"
-#include "penstock/tokenizer/gguf_tokenizer.h"
 #include "penstock/tokenizer/tokenizer.h"
 
 namespace penstock {
@@ -14,22 +13,14 @@ absl::StatusOr<std::string> FindTiktokenFile(const ModelFolder& folder) {
   std::string found;
   for (const std::string& name : folder.List()) {
     if (!name.ends_with(".tiktoken")) continue;
-    if (!found.empty()) return ModelError("two rank files, {} and {}: cannot tell which one the model uses", found, name);
+    if (!found.empty())
+      return ModelError("two rank files, {} and {}: cannot tell which one the model uses", found, name);
     found = name;
   }
   return found;
 }
 
 }  // namespace
-
-absl::StatusOr<std::unique_ptr<Tokenizer>> Tokenizer::FromGguf(const Gguf& gguf) {
-  absl::StatusOr<std::optional<GgufVocabulary>> vocabulary = ReadGgufVocabulary(gguf.metadata);
-  if (!vocabulary.ok()) return Annotate(vocabulary.status(), gguf.files[0].path);
-  if (!vocabulary->has_value()) return std::unique_ptr<Tokenizer>();
-  absl::StatusOr<std::unique_ptr<Tokenizer>> tokenizer = FromGguf(**vocabulary);
-  if (!tokenizer.ok()) return Annotate(tokenizer.status(), gguf.files[0].path);
-  return tokenizer;
-}
 
 absl::StatusOr<std::unique_ptr<Tokenizer>> Tokenizer::FromGguf(const Gguf& gguf) {
   absl::StatusOr<std::optional<GgufVocabulary>> vocabulary = ReadGgufVocabulary(gguf.metadata);
@@ -42,7 +33,8 @@ absl::StatusOr<std::unique_ptr<Tokenizer>> Tokenizer::FromGguf(const Gguf& gguf)
 
 absl::StatusOr<bool> Tokenizer::IsIn(const ModelFolder& folder) {
   PENSTOCK_ASSIGN_OR_RETURN(const std::string ranks_name, FindTiktokenFile(folder));
-  return folder.Has("tokenizer.json") || folder.Has("tokenizer.model") || folder.Has("vocab.json") || !ranks_name.empty();
+  return folder.Has("tokenizer.json") || folder.Has("tokenizer.model") || folder.Has("vocab.json") ||
+         !ranks_name.empty();
 }
 
 absl::StatusOr<std::unique_ptr<Tokenizer>> Tokenizer::Load(const ModelFolder& folder) {
@@ -52,12 +44,6 @@ absl::StatusOr<std::unique_ptr<Tokenizer>> Tokenizer::Load(const ModelFolder& fo
     if (tokenizer == nullptr) {
       return ModelError("{}: the file has no tokenizer (tokenizer.ggml.model)", gguf->files[0].path);
     }
-    return tokenizer;
-  }
-  PENSTOCK_ASSIGN_OR_RETURN(const std::optional<Gguf> gguf, OpenGguf(folder));
-  if (gguf.has_value()) {
-    PENSTOCK_ASSIGN_OR_RETURN(std::unique_ptr<Tokenizer> tokenizer, FromGguf(*gguf));
-    if (tokenizer == nullptr) return ModelError("{}: the file has no tokenizer (tokenizer.ggml.model)", gguf->files[0].path);
     return tokenizer;
   }
   std::string config;

@@ -1,0 +1,51 @@
+// Proves that GGUF files of a model give the bits of its Hugging Face folder (tools/golden/make_gguf.py): every family,
+// split files, and the layouts of older converters.
+#include <filesystem>
+
+#include <gmock/gmock.h>
+
+#include "tests/engine/golden.h"
+
+namespace penstock {
+namespace {
+
+std::vector<std::string> VariantsWithGguf() {
+  std::vector<std::string> names;
+  for (const std::string& name : Golden::Variants()) {
+    if (std::filesystem::exists(Golden::Folder() + "/" + name + "/gguf")) names.push_back(name);
+  }
+  return names;
+}
+
+class GgufModelTest : public testing::TestWithParam<std::string> {
+ protected:
+  static std::unique_ptr<Engine> Open(const std::string& dir, const std::string& dtype) {
+    auto engine = Engine::Open({.model_dir = dir, .memory_bytes = 64 << 20, .dtype = dtype, .threads = 2});
+    EXPECT_TRUE(engine.ok()) << engine.status();
+    return engine.ok() ? *std::move(engine) : nullptr;
+  }
+};
+
+TEST_P(GgufModelTest, GivesTheBitsOfTheFolder) {
+  const Golden golden(GetParam());
+  for (const std::string dtype : {"f32", "bf16"}) {
+    const auto folder = Open(golden.dir(), dtype), gguf = Open(golden.dir() + "/gguf", dtype);
+    ASSERT_NE(folder, nullptr);
+    ASSERT_NE(gguf, nullptr);
+    for (int i = 0; i < golden.num_prompts(); ++i) {
+      const auto expected = folder->Logits(golden.prompt(i)), found = gguf->Logits(golden.prompt(i));
+      ASSERT_TRUE(expected.ok()) << expected.status();
+      ASSERT_TRUE(found.ok()) << found.status();
+      EXPECT_EQ(*found, *expected) << dtype << ", prompt " << i;
+    }
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Variants, GgufModelTest, testing::ValuesIn(VariantsWithGguf()), [](const auto& param) {
+  std::string name = param.param;
+  for (char& c : name) c = c == '-' ? '_' : c;
+  return name;
+});
+
+}  // namespace
+}  // namespace penstock

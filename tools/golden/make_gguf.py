@@ -1,0 +1,265 @@
+#!/usr/bin/env python3
+"""Writes golden models as GGUF files, with the names and layouts that llama.cpp's converter gives them.
+
+usage: make_gguf.py [--golden tests/golden] [--only VARIANT ...]
+
+Each variant of WHOLE gets VARIANT/gguf/*.gguf with its weights in their own dtype: the engine must compute the same bits
+from it. Names come from the package gguf (its tensor maps), the layouts below from what the converter does with each
+architecture: heads of llama, granitemoe and arctic have the rows that RoPE rotates together as neighbours; experts are
+stacked; what a family fuses is taken apart; MLA's kv_b becomes k_b, transposed, and v_b.
+"""
+
+import argparse
+import json
+import math
+import re
+from pathlib import Path
+
+import gguf
+import numpy as np
+import safetensors.torch
+import torch
+
+# Variant: options of write_gguf.
+WHOLE = {
+    "arctic-tiny": {}, "dbrx-tiny": {}, "deepseek2-tiny": {}, "deepseek3-tiny": dict(old_mla=True), "deepseek2-odd": {},
+    "dots1-tiny": {}, "glm4moe-tiny": {}, "gptoss-tiny": {}, "granite-tiny": {}, "mixtral-tiny": dict(split=9),
+    "mixtral-bf16": {}, "mixtral-f16": dict(old_experts=True), "olmoe-tiny": {}, "phimoe-tiny": {}, "qwen2moe-tiny": {},
+    "qwen3moe-tiny": {}, "granite-odd": {},
+}
+ARCHITECTURES = {
+    "MixtralForCausalLM": "LLAMA", "Qwen2MoeForCausalLM": "QWEN2MOE", "Qwen3MoeForCausalLM": "QWEN3MOE",
+    "OlmoeForCausalLM": "OLMOE", "PhimoeForCausalLM": "PHIMOE", "GraniteMoeForCausalLM": "GRANITE_MOE",
+    "GraniteMoeSharedForCausalLM": "GRANITE_MOE", "Glm4MoeForCausalLM": "GLM4_MOE", "Dots1ForCausalLM": "DOTS1",
+    "DbrxForCausalLM": "DBRX", "GptOssForCausalLM": "GPT_OSS", "ArcticForCausalLM": "ARCTIC",
+    "DeepseekV2ForCausalLM": "DEEPSEEK2", "DeepseekV3ForCausalLM": "DEEPSEEK2",
+}
+BLOCK_MAPPINGS = dict(gguf.TensorNameMap.block_mappings_cfg)
+PAIRED = ("LLAMA", "GRANITE_MOE", "ARCTIC")
+
+
+def first(config, *names, default=None):
+    """The first of the fields that the config has; names with dots are paths."""
+    for name in names:
+        value = config
+        for part in name.split("."):
+            value = value.get(part) if isinstance(value, dict) else None
+        if value is not None:
+            return value
+    return default
+
+
+def pair(rows, num_heads):
+    """[heads, two halves, ...] to [heads, ..., pairs]."""
+    return rows.reshape(num_heads, 2, rows.shape[0] // num_heads // 2, *rows.shape[1:]).transpose(1, 2).reshape(rows.shape)
+
+
+def stack(tensors, pattern, num_experts):
+    return torch.stack([tensors.pop(pattern.format(expert)) for expert in range(num_experts)])
+
+
+def take_experts(tensors, config, arch, layer, old_experts):
+    """Takes the experts of a layer out of `tensors`: {name in GGUF: tensor}."""
+    taken = {}
+    num = first(config, "num_local_experts", "num_experts", "n_routed_experts", "ffn_config.moe_num_experts")
+    root = f"model.layers.{layer}."
+    if arch == "DBRX":
+        root = f"transformer.blocks.{layer}.ffn.experts.mlp."
+        w1, v1, w2 = (tensors.pop(root + name).view(num, config["ffn_config"]["ffn_hidden_size"], config["d_model"])
+                      for name in ("w1", "v1", "w2"))
+        return {"ffn_gate_exps.weight": w1, "ffn_up_exps.weight": v1, "ffn_down_exps.weight": w2.transpose(1, 2)}
+    if arch == "GPT_OSS":
+        gate_up = tensors.pop(root + "mlp.experts.gate_up_proj").transpose(1, 2)
+        bias = tensors.pop(root + "mlp.experts.gate_up_proj_bias")
+        return {"ffn_gate_exps.weight": gate_up[:, ::2], "ffn_up_exps.weight": gate_up[:, 1::2],
+                "ffn_down_exps.weight": tensors.pop(root + "mlp.experts.down_proj").transpose(1, 2),
+                "ffn_gate_exps.bias": bias[:, ::2], "ffn_up_exps.bias": bias[:, 1::2],
+                "ffn_down_exps.bias": tensors.pop(root + "mlp.experts.down_proj_bias")}
+    if arch == "GRANITE_MOE":
+        both = tensors.pop(root + "block_sparse_moe.input_linear.weight")
+        taken = {"ffn_gate_exps.weight": both[:, :both.shape[1] // 2], "ffn_up_exps.weight": both[:, both.shape[1] // 2:],
+                 "ffn_down_exps.weight": tensors.pop(root + "block_sparse_moe.output_linear.weight")}
+        if root + "shared_mlp.input_linear.weight" in tensors:
+            both = tensors.pop(root + "shared_mlp.input_linear.weight")
+            taken |= {"ffn_gate_shexp.weight": both[:both.shape[0] // 2],
+                      "ffn_up_shexp.weight": both[both.shape[0] // 2:],
+                      "ffn_down_shexp.weight": tensors.pop(root + "shared_mlp.output_linear.weight")}
+        return taken
+    for name, w, proj in (("gate", "w1", "gate_proj"), ("up", "w3", "up_proj"), ("down", "w2", "down_proj")):
+        for pattern in (f"block_sparse_moe.experts.{{}}.{w}.weight", f"mlp.experts.{{}}.{proj}.weight"):
+            if (root + pattern).format(0) in tensors:
+                stacked = stack(tensors, root + pattern, num)
+                if old_experts:
+                    taken |= {f"ffn_{name}.{expert}.weight": stacked[expert] for expert in range(num)}
+                else:
+                    taken[f"ffn_{name}_exps.weight"] = stacked
+    return taken
+
+
+def take_heads(tensors, config, layer, old_mla):
+    name = f"model.layers.{layer}.self_attn.kv_b_proj.weight"
+    if name not in tensors:
+        return {}
+    kv_b = tensors.pop(name)
+    if old_mla:
+        return {"attn_kv_b.weight": kv_b}
+    nope, value = config["qk_nope_head_dim"], config["v_head_dim"]
+    heads = kv_b.view(config["num_attention_heads"], nope + value, -1)
+    return {"attn_k_b.weight": heads[:, :nope].transpose(1, 2), "attn_v_b.weight": heads[:, nope:]}
+
+
+def convert(tensors, config, arch, options):
+    """{name in GGUF: tensor} of a Hugging Face state dict."""
+    num_layers = first(config, "num_hidden_layers", "n_layers")
+    # An architecture's own names stay in the package's table for all that come after it.
+    gguf.TensorNameMap.block_mappings_cfg = dict(BLOCK_MAPPINGS)
+    names = gguf.get_tensor_name_map(getattr(gguf.MODEL_ARCH, arch), num_layers)
+    num_heads = first(config, "num_attention_heads", "n_heads")
+    num_kv_heads = first(config, "num_key_value_heads", "attn_config.kv_n_heads", default=num_heads)
+    tensors = dict(tensors)
+    result = {}
+    for layer in range(num_layers):
+        own = take_experts(tensors, config, arch, layer, options.get("old_experts", False)) \
+            if any(re.search(rf"\.{layer}\..*expert|\.{layer}\..*input_linear", name) for name in tensors) else {}
+        own |= take_heads(tensors, config, layer, options.get("old_mla", False))
+        result |= {f"blk.{layer}.{name}": tensor for name, tensor in own.items()}
+    for name, tensor in tensors.items():
+        if arch in PAIRED and re.search(r"self_attn\.[qk]_proj\.(weight|bias)$", name):
+            tensor = pair(tensor, num_heads if "q_proj" in name else num_kv_heads)
+        name = name.replace("e_score_correction_bias", "e_score_correction.bias")
+        name += ".weight" if name.endswith("sinks") else ""
+        mapped = names.get_name(name, try_suffixes=(".weight", ".bias"))
+        assert mapped is not None, name
+        result[mapped] = tensor.reshape(-1) if "ffn_gate_inp_shexp" in mapped else tensor
+    return result
+
+
+def add_parameters(writer, config, arch, options):
+    """The keys that the converter writes for these models."""
+    rope = first(config, "rope_parameters", "rope_scaling", default={}) or {}
+    hidden, heads = first(config, "hidden_size", "d_model"), first(config, "num_attention_heads", "n_heads")
+    writer.add_block_count(first(config, "num_hidden_layers", "n_layers"))
+    writer.add_context_length(first(config, "max_position_embeddings", "max_seq_len"))
+    writer.add_embedding_length(hidden)
+    writer.add_feed_forward_length(first(config, "intermediate_size", "ffn_config.ffn_hidden_size"))
+    writer.add_head_count(heads)
+    writer.add_rope_freq_base(first(config, "rope_theta", "rope_parameters.rope_theta", "attn_config.rope_theta",
+                                    default=1e4))
+    eps = first(config, "rms_norm_eps", default=1e-6 if arch == "DEEPSEEK2" else 1e-5)
+    if arch == "DBRX":
+        writer.add_layer_norm_eps(1e-5)
+    else:
+        writer.add_layer_norm_rms_eps(eps)
+    writer.add_expert_count(first(config, "num_local_experts", "num_experts", "n_routed_experts",
+                                  "ffn_config.moe_num_experts"))
+    writer.add_expert_used_count(first(config, "num_experts_per_tok", "ffn_config.moe_top_k"))
+    head_dim = first(config, "head_dim", default=hidden // heads)
+    if arch == "DEEPSEEK2":
+        rope_dim, nope, rank = config["qk_rope_head_dim"], config["qk_nope_head_dim"], config["kv_lora_rank"]
+        if options.get("old_mla"):
+            writer.add_head_count_kv(heads)
+            writer.add_key_length(nope + rope_dim)
+            writer.add_value_length(config["v_head_dim"])
+        else:
+            writer.add_head_count_kv(1)
+            writer.add_key_length(rank + rope_dim)
+            writer.add_value_length(rank)
+            writer.add_key_length_mla(nope + rope_dim)
+            writer.add_value_length_mla(config["v_head_dim"])
+        writer.add_kv_lora_rank(rank)
+        if config.get("q_lora_rank"):
+            writer.add_q_lora_rank(config["q_lora_rank"])
+        writer.add_rope_dimension_count(rope_dim)
+        if (scale := rope.get("mscale_all_dim")) is not None:
+            writer.add_rope_scaling_yarn_log_mul(0.1 * scale)
+        is_sigmoid = config["architectures"][0] == "DeepseekV3ForCausalLM"
+        writer.add_expert_gating_func(gguf.ExpertGatingFuncType.SIGMOID if is_sigmoid else
+                                      gguf.ExpertGatingFuncType.SOFTMAX)
+    else:
+        writer.add_head_count_kv(first(config, "num_key_value_heads", "attn_config.kv_n_heads", default=heads))
+        writer.add_key_length(head_dim)
+        writer.add_value_length(head_dim)
+        partial = first(config, "partial_rotary_factor", "rope_parameters.partial_rotary_factor",
+                        default=0.5 if arch == "GLM4_MOE" else 1.0)
+        writer.add_rope_dimension_count(int(head_dim * partial))
+    if arch in ("GLM4_MOE", "DOTS1"):
+        writer.add_expert_gating_func(gguf.ExpertGatingFuncType.SIGMOID)
+    for field, add in (("moe_intermediate_size", writer.add_expert_feed_forward_length),
+                       ("shared_expert_intermediate_size", writer.add_expert_shared_feed_forward_length),
+                       ("shared_intermediate_size", writer.add_expert_shared_feed_forward_length),
+                       ("n_shared_experts", writer.add_expert_shared_count),
+                       ("first_k_dense_replace", writer.add_leading_dense_block_count),
+                       ("routed_scaling_factor", writer.add_expert_weights_scale),
+                       ("n_group", writer.add_expert_group_count), ("topk_group", writer.add_expert_group_used_count),
+                       ("sliding_window", writer.add_sliding_window), ("clip_qkv", writer.add_clamp_kqv),
+                       ("attn_config.clip_qkv", writer.add_clamp_kqv),
+                       ("attention_multiplier", writer.add_attention_scale),
+                       ("embedding_multiplier", writer.add_embedding_scale),
+                       ("residual_multiplier", writer.add_residual_scale), ("logits_scaling", writer.add_logit_scale)):
+        if (value := first(config, field)) is not None:
+            add(value)
+    if config.get("norm_topk_prob"):
+        writer.add_expert_weights_norm(True)
+    if rope.get("rope_type", "default") == "yarn":
+        writer.add_rope_scaling_type(gguf.RopeScalingType.YARN)
+        writer.add_rope_scaling_factor(rope["factor"])
+        writer.add_rope_scaling_orig_ctx_len(rope["original_max_position_embeddings"])
+    if rope.get("rope_type", "default") == "longrope":
+        original = first(config, "original_max_position_embeddings", "rope_scaling.original_max_position_embeddings",
+                         "rope_parameters.original_max_position_embeddings")
+        scale = config["max_position_embeddings"] / original
+        writer.add_rope_scaling_orig_ctx_len(original)
+        writer.add_rope_scaling_attn_factors(
+            first(rope, "short_mscale", default=math.sqrt(1 + math.log(scale) / math.log(original))))
+        for name in ("long", "short"):
+            writer.add_tensor(f"rope_factors_{name}.weight", np.array(rope[f"{name}_factor"], dtype=np.float32))
+
+
+def write_gguf(folder, path, quantise=None, **options):
+    """Writes the model of a Hugging Face folder. quantise(name, f32 array): (bytes, type), or None to keep the dtype."""
+    config = json.loads((folder / "config.json").read_text())
+    arch = ARCHITECTURES[config["architectures"][0]]
+    tensors = {}
+    for shard in sorted(folder.glob("model*.safetensors")):
+        tensors |= safetensors.torch.load_file(shard)
+    if config.get("tie_word_embeddings"):
+        tensors.pop("lm_head.weight", None)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    writer = gguf.GGUFWriter(path, gguf.MODEL_ARCH_NAMES[getattr(gguf.MODEL_ARCH, arch)],
+                             split_max_tensors=options.get("split", 0))
+    writer.add_type(gguf.GGUFType.MODEL)
+    add_parameters(writer, config, arch, options)
+    for name, tensor in convert(tensors, config, arch, options).items():
+        coded = quantise(name, tensor.float().contiguous().numpy()) if quantise else None
+        if coded is not None:
+            writer.add_tensor(name, coded[0], raw_dtype=coded[1])
+        elif tensor.dtype == torch.bfloat16:
+            # Norms and biases are f32 in every file.
+            if tensor.dim() == 1 or name.endswith("_norm.weight"):
+                writer.add_tensor(name, tensor.float().numpy())
+            else:
+                writer.add_tensor(name, tensor.contiguous().view(torch.uint16).numpy().view(np.uint8),
+                                  raw_dtype=gguf.GGMLQuantizationType.BF16)
+        else:
+            writer.add_tensor(name, (tensor.float() if tensor.dim() == 1 else tensor).contiguous().numpy())
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+
+
+def main():
+    parser = argparse.ArgumentParser(description="Write golden models as GGUF files.")
+    parser.add_argument("--golden", type=Path, default=Path("tests/golden"), help="default: %(default)s")
+    parser.add_argument("--only", nargs="+", choices=WHOLE, metavar="VARIANT", default=list(WHOLE))
+    args = parser.parse_args()
+    for name in args.only:
+        folder = args.golden / name / "gguf"
+        for old in folder.glob("*.gguf"):
+            old.unlink()
+        write_gguf(args.golden / name, folder / f"{name}.gguf", **WHOLE[name])
+        print(f"{name:16} {sum(path.stat().st_size for path in folder.iterdir()):8} bytes")
+
+
+if __name__ == "__main__":
+    main()
