@@ -215,24 +215,24 @@ def add_parameters(writer, config, arch, options):
             writer.add_tensor(f"rope_factors_{name}.weight", np.array(rope[f"{name}_factor"], dtype=np.float32))
 
 
-def write_gguf(folder, path, quantise=None, **options):
-    """Writes the model of a Hugging Face folder. quantise(name, f32 array): (bytes, type), or None to keep the dtype."""
-    config = json.loads((folder / "config.json").read_text())
+def write_tensors(path, config, tensors, coded, options):
+    """Writes a state dict; coded: {name: (rows of blocks [.., bytes] u8, GGUF type)} of the weights that are not floats."""
     arch = ARCHITECTURES[config["architectures"][0]]
-    tensors = {}
-    for shard in sorted(folder.glob("model*.safetensors")):
-        tensors |= safetensors.torch.load_file(shard)
     if config.get("tie_word_embeddings"):
         tensors.pop("lm_head.weight", None)
+    # Nothing below moves anything within a row, so blocks go the way of floats, and so does the number of their type.
+    tensors |= {name: codes for name, (codes, _) in coded.items()}
+    marks = {name: torch.full(tensor.shape, int(gguf.GGMLQuantizationType[coded[name][1]]) if name in coded else -1)
+             for name, tensor in tensors.items()}
+    marks = {name: int(mark.flatten()[0]) for name, mark in convert(marks, config, arch, options).items()}
     path.parent.mkdir(parents=True, exist_ok=True)
     writer = gguf.GGUFWriter(path, gguf.MODEL_ARCH_NAMES[getattr(gguf.MODEL_ARCH, arch)],
                              split_max_tensors=options.get("split", 0))
     writer.add_type(gguf.GGUFType.MODEL)
     add_parameters(writer, config, arch, options)
     for name, tensor in convert(tensors, config, arch, options).items():
-        coded = quantise(name, tensor.float().contiguous().numpy()) if quantise else None
-        if coded is not None:
-            writer.add_tensor(name, coded[0], raw_dtype=coded[1])
+        if marks[name] >= 0:
+            writer.add_tensor(name, tensor.contiguous().numpy(), raw_dtype=gguf.GGMLQuantizationType(marks[name]))
         elif tensor.dtype == torch.bfloat16:
             # Norms and biases are f32 in every file.
             if tensor.dim() == 1 or name.endswith("_norm.weight"):
@@ -246,6 +246,14 @@ def write_gguf(folder, path, quantise=None, **options):
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()
     writer.close()
+
+
+def write_gguf(folder, path, **options):
+    """Writes the model of a Hugging Face folder as it is."""
+    tensors = {}
+    for shard in sorted(folder.glob("model*.safetensors")):
+        tensors |= safetensors.torch.load_file(shard)
+    write_tensors(path, json.loads((folder / "config.json").read_text()), tensors, {}, options)
 
 
 def main():

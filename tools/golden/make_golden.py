@@ -27,6 +27,8 @@ from pathlib import Path
 import safetensors
 import torch
 import transformers
+
+import coded
 from safetensors.torch import save_file
 
 PROMPT_LENGTHS = (1, 7, 33, 70)
@@ -91,7 +93,8 @@ DEEPSEEK3 = dict(DEEPSEEK, family="deepseek_v3", q_lora_rank=20, n_routed_expert
                  rope_parameters=dict(rope_type="yarn", rope_theta=1e4, factor=8.0, beta_fast=32, beta_slow=1,
                                       mscale=1.0, mscale_all_dim=1.0, original_max_position_embeddings=32))
 
-# Keys below are config.json keys, except: dtype; layout "plain" (files exactly as save_pretrained
+# Keys below are config.json keys, except: dtype; coded (coded.py: the weights are codes of this
+# kind), fp8_block_rows, gguf (options of make_gguf.py); layout "plain" (files exactly as save_pretrained
 # writes them) or "classic" (config keys as in the published checkpoints, the default); shard (the
 # max_shard_size of save_pretrained); generation (replaces generation_config.json).
 VARIANTS = {
@@ -160,6 +163,18 @@ VARIANTS = {
     "gptoss-odd": dict(GPT_OSS, hidden_size=44, intermediate_size=45, num_hidden_layers=3, num_attention_heads=6,
                        num_key_value_heads=3, head_dim=20, num_local_experts=5, num_experts_per_tok=2, vocab_size=107),
     "gptoss-bf16": dict(GPT_OSS, dtype="bfloat16", hidden_size=48),
+    "qwen3moe-fp8": dict(QWEN3, coded="fp8", hidden_size=160, intermediate_size=136, moe_intermediate_size=136,
+                         num_attention_heads=4, head_dim=34, num_experts=4, num_experts_per_tok=2),
+    "deepseek3-fp8": dict(DEEPSEEK3, coded="fp8", fp8_block_rows=64, hidden_size=132, moe_intermediate_size=32,
+                          n_routed_experts=8, n_group=2, topk_group=1, num_experts_per_tok=2, kv_lora_rank=136,
+                          num_hidden_layers=2),
+    "gptoss-mxfp4": dict(GPT_OSS, coded="mxfp4", hidden_size=64, intermediate_size=96, num_local_experts=4,
+                         num_experts_per_tok=2),
+    "mixtral-q4_0": dict(MIXTRAL, coded="q4_0", hidden_size=64, intermediate_size=96, num_hidden_layers=2),
+    "deepseek2-q8_0": dict(DEEPSEEK2, coded="q8_0", gguf=dict(old_mla=True), hidden_size=64, intermediate_size=96,
+                           moe_intermediate_size=32, kv_lora_rank=32, qk_nope_head_dim=24, v_head_dim=16),
+    "qwen2moe-k": dict(QWEN2, coded="k", hidden_size=256, moe_intermediate_size=256, intermediate_size=256,
+                       shared_expert_intermediate_size=256, num_experts=4, num_experts_per_tok=2),
 }
 
 FAMILIES = {
@@ -196,7 +211,8 @@ def split_variant(variant):
     config = dict(bos_token_id=1, eos_token_id=2, max_position_embeddings=256)
     config.update(variant)
     own = {key: config.pop(key, default) for key, default in
-           dict(dtype="float32", layout="classic", shard="1GB", generation=None).items()}
+           dict(dtype="float32", layout="classic", shard="1GB", generation=None, coded=None, fp8_block_rows=128,
+                gguf={}).items()}
     return config.pop("family"), config, own
 
 
@@ -264,7 +280,7 @@ def load(folder, dtype):
 
 
 def write_model(folder, variant, seed):
-    """Writes the model files of a variant; returns the model read back with f32 weights."""
+    """Writes the model files of a variant; returns the model read back with f32 weights, and the variant's options."""
     family, keys, own = split_variant(variant)
     config_class, model_class = FAMILIES[family]
     shutil.rmtree(folder, ignore_errors=True)
@@ -280,6 +296,9 @@ def write_model(folder, variant, seed):
         text = json.dumps(dict(own["generation"], transformers_version=transformers.__version__), indent=2)
         (folder / "generation_config.json").write_text(text + "\n")
 
+    if own["coded"]:
+        own["codes"] = coded.code_model(folder, own, seed)
+        return load(folder, torch.float32), own
     for name, tensor in read_tensors(folder).items():
         assert family not in CLASSIC_NAMES or re.fullmatch(CLASSIC_NAMES[family], name), \
             f"{folder.name}: unexpected tensor {name}"
@@ -298,7 +317,7 @@ def write_model(folder, variant, seed):
         assert want.keys() == got.keys()
         assert all(torch.equal(want[name], got[name]) for name in want), folder.name
         assert torch.equal(model(ids).logits, loaded(ids).logits), folder.name
-    return loaded
+    return loaded, own
 
 
 @torch.no_grad()
@@ -424,7 +443,7 @@ def make_variant(folder, variant, first_seed, num_seeds):
     """Writes one variant; returns its expected.json contents."""
     own = split_variant(variant)[2]
     for seed in range(first_seed, first_seed + num_seeds):
-        model = write_model(folder, variant, seed)
+        model, own = write_model(folder, variant, seed)
         generator = torch.Generator().manual_seed(seed)
         found = []
         for length in PROMPT_LENGTHS:
@@ -466,6 +485,8 @@ def make_variant(folder, variant, first_seed, num_seeds):
         "prompts": [prompt.tolist() for prompt, _, _ in found],
         "greedy": [new.tolist() for _, new, _ in found],
     }
+    if own["coded"]:
+        coded.write_coded(folder, own, own["codes"])
     write_expected(folder, expected)
     return expected
 
@@ -484,7 +505,7 @@ def main():
     for name in args.only:
         folder = args.output / name
         expected = make_variant(folder, VARIANTS[name], args.seed, args.num_seeds)
-        size = sum(path.stat().st_size for path in folder.glob("model*.safetensors"))
+        size = sum(path.stat().st_size for path in folder.glob("model*"))
         largest = max(path.stat().st_size for path in folder.iterdir())
         total = sum(path.stat().st_size for path in folder.iterdir())
         distinct = [len(set(row)) for row in expected["greedy"]]

@@ -103,7 +103,9 @@ absl::StatusOr<std::vector<std::string>> FileNames(const ModelFolder& folder) {
       }
     }
     if (first.empty()) return std::vector<std::string>();
-    const auto is_weights = [](const std::string& entry) { return entry.ends_with(".safetensors"); };
+    const auto is_weights = [](const std::string& entry) {
+      return entry.starts_with("model") && entry.ends_with(".safetensors");
+    };
     if (const auto found = std::find_if(entries.begin(), entries.end(), is_weights); found != entries.end()) {
       return UsageError(
           "{}: the folder holds two formats ('{}' and '{}'): keep one of them in it, or give the path of "

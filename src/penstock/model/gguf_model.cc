@@ -351,7 +351,9 @@ std::vector<StoredName> GgufNames(const Family& family) {
   const std::span<const StoredName> own = family.gguf.stored_names;
   std::vector<StoredName> names(own.begin(), own.end());
   for (const StoredName& usual : kNames) {
-    const auto replaces = [&](const StoredName& name) { return name.name == usual.name && name.stored == usual.stored; };
+    const auto replaces = [&](const StoredName& name) {
+      return name.name == usual.name && name.stored == usual.stored;
+    };
     if (std::none_of(own.begin(), own.end(), replaces)) names.push_back(usual);
   }
   return names;

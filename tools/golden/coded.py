@@ -1,0 +1,128 @@
+"""Golden models whose weights are codes: block-scaled FP8, MXFP4, and the quantised types of GGUF.
+
+code_model() replaces the weights of a model folder by those that codes stand for, so that transformers can compute what
+is expected of them; write_coded() then replaces the weights' files by the codes.
+"""
+
+import json
+import re
+
+import gguf
+import numpy as np
+import safetensors.torch
+import torch
+
+import make_gguf
+
+# Which GGUF type a weight gets, by its name in Hugging Face's folders: the first pattern that matches. Others stay f32.
+GGUF_TYPES = {
+    "q8_0": [(r"proj\.weight|w[123]\.weight|lm_head|embed_tokens", "Q8_0")],
+    "q4_0": [(r"v_proj|embed_tokens|lm_head", "Q8_0"), (r"proj\.weight|w[123]\.weight", "Q4_0")],
+    "k": [(r"embed_tokens|lm_head|down_proj|v_proj", "Q6_K"), (r"up_proj|k_proj", "Q5_K"),
+          (r"shared_expert\.gate_proj", "Q8_0"), (r"proj\.weight", "Q4_K")],
+}
+
+
+def fp8(weight, block_rows):
+    """(codes, scales, values) of a matrix."""
+    rows, inputs = weight.shape
+    scales = torch.empty(-(-rows // block_rows), -(-inputs // 128))
+    codes = torch.empty(rows, inputs, dtype=torch.float8_e4m3fn)
+    values = torch.empty(rows, inputs)
+    for i in range(scales.shape[0]):
+        for j in range(scales.shape[1]):
+            place = slice(i * block_rows, (i + 1) * block_rows), slice(j * 128, (j + 1) * 128)
+            scales[i, j] = weight[place].abs().max() / 448
+            codes[place] = (weight[place] / scales[i, j]).to(torch.float8_e4m3fn)
+            values[place] = codes[place].float() * scales[i, j]
+    return codes, scales, values
+
+
+E2M1 = torch.tensor([0, 0.5, 1, 1.5, 2, 3, 4, 6, 0, -0.5, -1, -1.5, -2, -3, -4, -6])
+
+
+def mxfp4(weight):
+    """(blocks [.., inputs / 32, 16] u8, scales [.., inputs / 32] u8, values) of rows of weights."""
+    groups = weight.reshape(*weight.shape[:-1], -1, 32)
+    power = torch.floor(torch.log2(groups.abs().amax(-1))).to(torch.int32) - 2 + 127
+    scaled = groups / torch.exp2((power - 127).float())[..., None]
+    codes = (scaled[..., None] - E2M1).abs().argmin(-1)
+    values = (E2M1[codes] * torch.exp2((power - 127).float())[..., None]).reshape(weight.shape)
+    pairs = codes.reshape(*codes.shape[:-1], 16, 2)
+    return (pairs[..., 0] | pairs[..., 1] << 4).to(torch.uint8), power.to(torch.uint8), values
+
+
+def k_blocks(kind, rows, inputs, spread, rng):
+    """Random blocks of a K type, whose weights have about the standard deviation `spread`: bytes [rows, row bytes]."""
+    shape = (rows, inputs // 256)
+    if kind == "Q6_K":
+        scales = rng.integers(32, 64, (*shape, 16)) * rng.choice([-1, 1], (*shape, 16))
+        d = np.full((*shape, 1), spread / (48 * 18.5), dtype=np.float16)
+        codes = rng.integers(0, 256, (*shape, 192), dtype=np.uint8)
+        return np.concatenate([codes, scales.astype(np.int8).view(np.uint8), d.view(np.uint8)], -1).reshape(rows, -1)
+    levels = 16 if kind == "Q4_K" else 32
+    d = np.full((*shape, 1), spread / (48 * levels / 3.46), dtype=np.float16)
+    scales = rng.integers(32, 64, (*shape, 8))
+    minima = np.clip(scales + rng.integers(-2, 3, (*shape, 8)), 0, 63)
+    packed = np.concatenate([scales[..., :4] | scales[..., 4:] >> 4 << 6, minima[..., :4] | minima[..., 4:] >> 4 << 6,
+                             scales[..., 4:] & 15 | (minima[..., 4:] & 15) << 4], -1).astype(np.uint8)
+    codes = rng.integers(0, 256, (*shape, 128 if kind == "Q4_K" else 160), dtype=np.uint8)
+    of_minima = (d.astype(np.float32) * (levels - 1) / 2).astype(np.float16)
+    return np.concatenate([d.view(np.uint8), of_minima.view(np.uint8), packed, codes], -1).reshape(rows, -1)
+
+
+def gguf_rows(kind, weight, rng):
+    """(bytes [.., row bytes] u8, values)."""
+    rows = weight.reshape(-1, weight.shape[-1])
+    number = gguf.GGMLQuantizationType[kind]
+    if kind.endswith("_K"):
+        coded = k_blocks(kind, *rows.shape, float(rows.std()), rng)
+    else:
+        coded = gguf.quants.quantize(rows.numpy(), number)
+    values = torch.from_numpy(gguf.quants.dequantize(coded, number).copy())
+    return torch.from_numpy(coded.reshape(*weight.shape[:-1], -1)), values.reshape(weight.shape)
+
+
+def code_model(folder, own, seed):
+    """Replaces weights by what their codes stand for; returns {name: codes} for write_coded()."""
+    tensors = safetensors.torch.load_file(folder / "model.safetensors")
+    coded = {}
+    rng = np.random.default_rng(seed)
+    for name, tensor in tensors.items():
+        if own["coded"] == "fp8" and re.search(r"proj(_with_mqa)?\.weight$", name):
+            codes, scales, tensors[name] = fp8(tensor, own["fp8_block_rows"])
+            coded |= {name: codes, name + "_scale_inv": scales}
+        elif own["coded"] == "mxfp4" and re.search(r"experts\.(gate_up|down)_proj$", name):
+            blocks, scales, values = mxfp4(tensor.transpose(1, 2).contiguous())
+            tensors[name] = values.transpose(1, 2).contiguous()
+            coded |= {name: None, name + "_blocks": blocks, name + "_scales": scales}
+        elif own["coded"] in GGUF_TYPES:
+            kinds = [kind for pattern, kind in GGUF_TYPES[own["coded"]] if re.search(pattern, name)]
+            if kinds and tensor.dim() > 1:
+                codes, tensors[name] = gguf_rows(kinds[0], tensor, rng)
+                coded[name] = (codes, kinds[0])
+    assert coded
+    safetensors.torch.save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
+    return coded
+
+
+def write_coded(folder, own, coded):
+    """The folder as a checkpoint of these codes would be."""
+    path = folder / "model.safetensors"
+    tensors = safetensors.torch.load_file(path)
+    if own["coded"] in GGUF_TYPES:
+        config = json.loads((folder / "config.json").read_text())
+        make_gguf.write_tensors(folder / "model.gguf", config, tensors, coded, own["gguf"])
+        for old in [path, *folder.glob("*config.json")]:
+            old.unlink()
+        return
+    tensors |= coded
+    safetensors.torch.save_file({name: tensor.contiguous() for name, tensor in tensors.items() if tensor is not None},
+                                path, metadata={"format": "pt"})
+    config = json.loads((folder / "config.json").read_text())
+    if own["coded"] == "fp8":
+        config["quantization_config"] = {"activation_scheme": "dynamic", "fmt": "e4m3", "quant_method": "fp8",
+                                         "weight_block_size": [own["fp8_block_rows"], 128]}
+    else:
+        config["quantization_config"] = {"quant_method": "mxfp4", "modules_to_not_convert": ["model.layers.*.self_attn"]}
+    (folder / "config.json").write_text(json.dumps(dict(sorted(config.items())), indent=2) + "\n")
