@@ -19,10 +19,10 @@ struct GgufVocabulary {
   std::string pre;    // how text is split, "" when absent
   std::vector<std::string> tokens;
   std::vector<float> scores;         // empty or one per token
-  std::vector<int32_t> token_types;  // empty or one per token: 1 normal, 2 unknown, 3 control, 4 user-defined, 5 unused,
-                                     // 6 byte
-  std::vector<std::string> merges;   // "left right"
-  std::string precompiled_charsmap;  // bytes; may be empty
+  std::vector<int32_t> token_types;  // empty or one per token: 1 normal, 2 unknown, 3 control, 4 user-defined, 5
+                                     // unused, 6 byte
+  std::vector<std::string> merges;                             // "left right"
+  std::string precompiled_charsmap;                            // bytes; may be empty
   int64_t bos_id = -1, eos_id = -1, unk_id = -1, pad_id = -1;  // -1: absent
   std::optional<bool> add_bos, add_eos, add_space_prefix, remove_extra_whitespaces;
 };
@@ -33,7 +33,7 @@ struct GgufPreTokenizer {
   std::vector<std::string_view> patterns;  // applied one after the other: see SplitPattern::FromRegex
   bool ignore_merges = false;              // a word that is a token stays whole
   bool add_bos = false;                    // where tokenizer.ggml.add_bos_token is absent
-  bool raw = false;                        // tokens are spelled in UTF-8, with U+2581 for spaces, not in the byte alphabet
+  bool raw = false;  // tokens are spelled in UTF-8, with U+2581 for spaces, not in the byte alphabet
 };
 
 // kModel for a name that is not known.

@@ -12,7 +12,8 @@ absl::StatusOr<std::string> FindTiktokenFile(const ModelFolder& folder) {
   std::string found;
   for (const std::string& name : folder.List()) {
     if (!name.ends_with(".tiktoken")) continue;
-    if (!found.empty()) return ModelError("two rank files, {} and {}: cannot tell which one the model uses", found, name);
+    if (!found.empty())
+      return ModelError("two rank files, {} and {}: cannot tell which one the model uses", found, name);
     found = name;
   }
   return found;
