@@ -13,8 +13,7 @@ namespace penstock {
 namespace {
 
 void Run(const uint8_t* data, size_t size) {
-  const auto file =
-      testing_tokenizers::GgufFromJson(std::string_view(reinterpret_cast<const char*>(data), size));
+  const auto file = testing_tokenizers::GgufFromJson(std::string_view(reinterpret_cast<const char*>(data), size));
   if (!file.ok()) return;
   const auto tokenizer = Tokenizer::FromGguf(*file);
   if (!tokenizer.ok()) return;

@@ -16,8 +16,8 @@ namespace {
 
 void Run(const uint8_t* data, size_t size) {
   if (size == 0) return;
-  constexpr std::string_view kNames[] = {"cl100k_base.tiktoken", "o200k_base.tiktoken", "hy.tiktoken", "tiktoken.model",
-                                         "r50k_base.tiktoken", "other.tiktoken"};
+  constexpr std::string_view kNames[] = {"cl100k_base.tiktoken", "o200k_base.tiktoken", "hy.tiktoken",
+                                         "tiktoken.model",       "r50k_base.tiktoken",  "other.tiktoken"};
   const std::string_view ranks(reinterpret_cast<const char*>(data) + 1, size - 1);
   (void)LooksLikeTiktoken(ranks);
   const auto tokenizer = Tokenizer::FromTiktoken(ranks, kNames[data[0] % std::size(kNames)],

@@ -43,9 +43,17 @@ TEST(GgufByteLevelTest, MergesAndTypes) {
 
 TEST(GgufByteLevelTest, TheNameOfThePreTokenizerSplits) {
   GgufVocabulary file = SmallByteLevel();
-  for (const auto& [pre, num_ids] : std::vector<std::pair<std::string, size_t>>{
-           {"", 1}, {"gpt-2", 1}, {"llama-bpe", 1}, {"deepseek-llm", 1}, {"falcon", 1}, {"qwen2", 2}, {"starcoder", 2},
-           {"deepseek-coder", 2}, {"tekken", 2}, {"kimi-k2", 1}, {"deepseek-v3", 1}}) {
+  for (const auto& [pre, num_ids] : std::vector<std::pair<std::string, size_t>>{{"", 1},
+                                                                                {"gpt-2", 1},
+                                                                                {"llama-bpe", 1},
+                                                                                {"deepseek-llm", 1},
+                                                                                {"falcon", 1},
+                                                                                {"qwen2", 2},
+                                                                                {"starcoder", 2},
+                                                                                {"deepseek-coder", 2},
+                                                                                {"tekken", 2},
+                                                                                {"kimi-k2", 1},
+                                                                                {"deepseek-v3", 1}}) {
     file.pre = pre;
     EXPECT_EQ(Encode(file, "12").size(), num_ids) << pre;
   }
@@ -54,18 +62,55 @@ TEST(GgufByteLevelTest, TheNameOfThePreTokenizerSplits) {
 }
 
 TEST(GgufByteLevelTest, AllNamesCompileAndCoverEveryText) {
-  for (const char* pre :
-       {"default", "llama-bpe", "llama3", "dbrx", "smaug-bpe", "glm4", "chatglm-bpe", "minicpm5", "jais-2", "mpt", "olmo",
-        "starcoder", "refact", "command-r", "falcon", "qwen2", "deepseek-r1-qwen", "hunyuan", "qwen35", "ufakzeka", "laguna",
-        "deepseek-llm", "deepseek-coder", "deepseek-v3", "hunyuan-dense", "spark2_5", "youtu", "bloom", "viking", "tekken",
-        "chameleon", "gpt-4o", "llama4", "minimax-m2", "granite-embed-multi-97m", "tiny_aya", "superbpe", "bailingmoe",
-        "seed-coder", "kimi-k2", "afmoe", "exaone-moe"}) {
+  for (const char* pre : {"default",
+                          "llama-bpe",
+                          "llama3",
+                          "dbrx",
+                          "smaug-bpe",
+                          "glm4",
+                          "chatglm-bpe",
+                          "minicpm5",
+                          "jais-2",
+                          "mpt",
+                          "olmo",
+                          "starcoder",
+                          "refact",
+                          "command-r",
+                          "falcon",
+                          "qwen2",
+                          "deepseek-r1-qwen",
+                          "hunyuan",
+                          "qwen35",
+                          "ufakzeka",
+                          "laguna",
+                          "deepseek-llm",
+                          "deepseek-coder",
+                          "deepseek-v3",
+                          "hunyuan-dense",
+                          "spark2_5",
+                          "youtu",
+                          "bloom",
+                          "viking",
+                          "tekken",
+                          "chameleon",
+                          "gpt-4o",
+                          "llama4",
+                          "minimax-m2",
+                          "granite-embed-multi-97m",
+                          "tiny_aya",
+                          "superbpe",
+                          "bailingmoe",
+                          "seed-coder",
+                          "kimi-k2",
+                          "afmoe",
+                          "exaone-moe"}) {
     GgufVocabulary file = SmallByteLevel();
     file.pre = pre;
     const std::string text = "Don't  12345 caf\u00e9 \u4e2d\u6587\u3042\ud55c \r\n\n x!? \U0001F44D\u0301";
     const auto tokenizer = Make(file);
     ASSERT_NE(tokenizer, nullptr) << pre;
-    EXPECT_EQ(tokenizer->Decode(tokenizer->Encode(text, Origin::kMessage, AddSpecial::kNo), SkipSpecial::kNo), text) << pre;
+    EXPECT_EQ(tokenizer->Decode(tokenizer->Encode(text, Origin::kMessage, AddSpecial::kNo), SkipSpecial::kNo), text)
+        << pre;
   }
 }
 
@@ -175,7 +220,11 @@ INSTANTIATE_TEST_SUITE_P(
         Case{"few_types", [](auto& f) { f.token_types.pop_back(); }, "tokenizer.ggml.token_type: "},
         Case{"type_high", [](auto& f) { f.token_types[2] = 7; }, "tokenizer.ggml.token_type: entry 2: expected 0 to 6"},
         Case{"type_low", [](auto& f) { f.token_types[2] = -1; }, "found -1"},
-        Case{"few_scores", [](auto& f) { f.scores = {1, 2}; }, "tokenizer.ggml.scores: 2 entries for"},
+        Case{"few_scores",
+             [](auto& f) {
+               f.scores = {1, 2};
+             },
+             "tokenizer.ggml.scores: 2 entries for"},
         Case{"score_nan",
              [](auto& f) {
                f.scores.assign(f.tokens.size(), 0);
@@ -195,12 +244,12 @@ INSTANTIATE_TEST_SUITE_P(
     [](const auto& one) { return one.param.name; });
 
 TEST(BadGgufMergesTest, AreRefusedByName) {
-  for (const auto& [merge, message] : std::vector<std::pair<std::string, std::string>>{
-           {"", "tokenizer.ggml.merges: entry 0: expected two tokens"},
-           {"ab", "entry 0: expected two tokens"},
-           {"a ", "entry 0: expected two tokens"},
-           {"a zz", "entry 0: 'zz' is not in the vocabulary"},
-           {"b c", "entry 0: 'bc' is not in the vocabulary"}}) {
+  for (const auto& [merge, message] :
+       std::vector<std::pair<std::string, std::string>>{{"", "tokenizer.ggml.merges: entry 0: expected two tokens"},
+                                                        {"ab", "entry 0: expected two tokens"},
+                                                        {"a ", "entry 0: expected two tokens"},
+                                                        {"a zz", "entry 0: 'zz' is not in the vocabulary"},
+                                                        {"b c", "entry 0: 'bc' is not in the vocabulary"}}) {
     GgufVocabulary file = SmallByteLevel();
     file.merges[0] = merge;
     const auto tokenizer = Tokenizer::FromGguf(file);

@@ -54,7 +54,14 @@ inline GgufVocabulary SmallScored() {
 inline GgufVocabulary SmallUnigram() {
   GgufVocabulary file;
   file.model = "t5";
-  file.tokens = {"<pad>", "</s>", "<unk>", "\u2581", "a", "\u2581" "a", "<u>"};
+  file.tokens = {"<pad>",
+                 "</s>",
+                 "<unk>",
+                 "\u2581",
+                 "a",
+                 "\u2581"
+                 "a",
+                 "<u>"};
   file.token_types = {3, 3, 2, 1, 1, 1, 4};
   file.scores = {0, 0, 0, -2, -2.5F, -3, 0};
   file.add_space_prefix = true;

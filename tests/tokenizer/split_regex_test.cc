@@ -45,7 +45,7 @@ TEST(SplitRegexTest, QuantifiersAreGreedyLazyAndPossessive) {
   EXPECT_THAT(Matches("a{2,3}", "aaaaaa a"), ElementsAre("aaa", "aaa"));
   EXPECT_THAT(Matches("a{2}", "aaaaa"), ElementsAre("aa", "aa"));
   EXPECT_THAT(Matches("xa+?", "xaaa"), ElementsAre("xa"));
-  EXPECT_THAT(Matches("a++a|b", "aaab"), ElementsAre("b"));      // gives nothing back
+  EXPECT_THAT(Matches("a++a|b", "aaab"), ElementsAre("b"));  // gives nothing back
   EXPECT_THAT(Matches("a+a|b", "aaab"), ElementsAre("aaa", "b"));
   EXPECT_THAT(Matches("(?>ab?)b", "abb ab"), ElementsAre("abb"));
   EXPECT_THAT(Matches("a{,x}", "a{,x}"), ElementsAre("a{,x}"));  // no bounds, so ordinary text

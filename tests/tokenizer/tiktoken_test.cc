@@ -34,7 +34,7 @@ TEST(TiktokenTest, TheLowestRankMergesFirst) {
   const auto tokenizer = Tokenizer::FromTiktoken(ranks, "cl100k_base.tiktoken", "");
   EXPECT_THAT(Encode(tokenizer, "abc"), ElementsAre(258));
   EXPECT_THAT(Encode(tokenizer, "abd"), ElementsAre(257, 'd'));
-  EXPECT_THAT(Encode(tokenizer, "abcd"), ElementsAre(260));      // a token as it stands
+  EXPECT_THAT(Encode(tokenizer, "abcd"), ElementsAre(260));        // a token as it stands
   EXPECT_THAT(Encode(tokenizer, "xabcd"), ElementsAre('x', 260));  // a + bc, then abc + d
   EXPECT_EQ((*tokenizer)->Decode(std::vector<TokenId>{260, 'x', 0xC3, 0xA9}, SkipSpecial::kNo), "abcdx\u00e9");
   EXPECT_EQ((*tokenizer)->vocab_size(), 261);
@@ -49,8 +49,8 @@ TEST(TiktokenTest, AWholeWordIsNotTakenApart) {
 
 TEST(TiktokenTest, ThePatternDependsOnTheFormat) {
   // A token of digits tells how many of them a word may have, one of Han and kana where words end.
-  const std::string ranks = SmallRanks({"12", "1\xE4", "\xE4\xB8", "\xE4\xB8\xAD", "\xE3\x81", "\xE3\x81\x82",
-                                        "\xE4\xB8\xAD\xE3\x81\x82"});
+  const std::string ranks =
+      SmallRanks({"12", "1\xE4", "\xE4\xB8", "\xE4\xB8\xAD", "\xE3\x81", "\xE3\x81\x82", "\xE4\xB8\xAD\xE3\x81\x82"});
   const std::string text = "12\u4e2d\u3042";
   EXPECT_THAT(Encode(Tokenizer::FromTiktoken(ranks, "cl100k_base.tiktoken", ""), text), ElementsAre(256, 262));
   EXPECT_THAT(Encode(Tokenizer::FromTiktoken(ranks, "hy.tiktoken", ""), text), ElementsAre('1', '2', 262));
@@ -60,8 +60,11 @@ TEST(TiktokenTest, ThePatternDependsOnTheFormat) {
 }
 
 TEST(TiktokenTest, TheNumberOfRanksDecidesWhereNamesDoNot) {
-  for (const auto& [num_ranks, name] : std::vector<std::pair<size_t, std::string>>{
-           {100256, "cl100k_base"}, {199998, "o200k_base"}, {50256, "r50k_base"}, {128000, "Llama-3"}, {163584, "Kimi"}}) {
+  for (const auto& [num_ranks, name] : std::vector<std::pair<size_t, std::string>>{{100256, "cl100k_base"},
+                                                                                   {199998, "o200k_base"},
+                                                                                   {50256, "r50k_base"},
+                                                                                   {128000, "Llama-3"},
+                                                                                   {163584, "Kimi"}}) {
     const auto format = FindTiktokenFormat("x.tiktoken", "PreTrainedTokenizerFast", num_ranks);
     ASSERT_TRUE(format.ok()) << format.status();
     EXPECT_EQ(format->name, name);

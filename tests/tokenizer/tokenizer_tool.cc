@@ -2,9 +2,9 @@
 //
 //   tokenizer_tool TOKENIZER [CONFIG] [--message] [--no-special] < texts > ids
 //
-// TOKENIZER is a tokenizer.json, a SentencePiece model, or a folder with vocab.json and merges.txt. Each line of the
-// input is a JSON string, each line of the output {"ids": [...], "text": decoded, "plain": decoded without special
-// tokens}.
+// TOKENIZER is a tokenizer.json, a SentencePiece model, a rank file (*.tiktoken or tiktoken.model), a vocabulary of a
+// GGUF file as JSON (*.gguf.json), or a folder with vocab.json and merges.txt. Each line of the input is a JSON string,
+// each line of the output {"ids": [...], "text": decoded, "plain": decoded without special tokens}.
 
 #include <chrono>
 #include <cstring>

@@ -1,5 +1,5 @@
-// Proves that Unigram tokenizers find the best tokens, and what they make of unknown characters; and that character maps
-// replace as SentencePiece and as Hugging Face's tokenizers do.
+// Proves that Unigram tokenizers find the best tokens, and what they make of unknown characters; and that character
+// maps replace as SentencePiece and as Hugging Face's tokenizers do.
 #include "penstock/tokenizer/unigram.h"
 
 #include <gmock/gmock.h>
@@ -31,7 +31,7 @@ std::vector<TokenId> Encode(const UnigramModel& model, std::string_view text) {
 
 // 0 <unk>, 1 a, 2 b, 3 ab, 4 abc (bad), 5 bc, 6 c
 UnigramModel Small(UnigramOptions options, const std::vector<std::pair<std::string, double>>& more = {}) {
-  std::vector<std::pair<std::string, double>> tokens = {{"<unk>", 0}, {"a", -2},   {"b", -2}, {"ab", -3},
+  std::vector<std::pair<std::string, double>> tokens = {{"<unk>", 0}, {"a", -2},    {"b", -2}, {"ab", -3},
                                                         {"abc", -9},  {"bc", -3.5}, {"c", -2}};
   tokens.insert(tokens.end(), more.begin(), more.end());
   Vocabulary vocabulary;
@@ -51,7 +51,7 @@ TEST(UnigramTest, TheBestSumWins) {
   const UnigramModel model = Small({});
   EXPECT_THAT(Encode(model, "abc"), ElementsAre(3, 6));  // -5 beats -5.5 and -9
   EXPECT_THAT(Encode(model, "bcab"), ElementsAre(5, 3));
-  EXPECT_THAT(Encode(model, "<unk>"), ElementsAre(0));   // as text: unknown characters, not the token
+  EXPECT_THAT(Encode(model, "<unk>"), ElementsAre(0));  // as text: unknown characters, not the token
   EXPECT_THAT(Encode(model, ""), ElementsAre());
 }
 

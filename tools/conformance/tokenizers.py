@@ -158,14 +158,14 @@ def mixed_texts(data, count):
     return lines + hostile_texts(rng, count - len(lines))
 
 
-def ggml_vectors(report, penstock, folder, name, tokenizer, config=None):
+def ggml_vectors(report, penstock, folder, name, tokenizer, title=None):
     """The texts and ids that belong to llama.cpp's vocabulary `name`."""
     inputs = folder / f"ggml-vocab-{name}.gguf.inp"
     outputs = folder / f"ggml-vocab-{name}.gguf.out"
     texts = inputs.read_bytes().decode().split(SEPARATOR)
     want = [[int(i) for i in line.split()] for line in outputs.read_text().split("\n")[:len(texts)]]
-    report.compare(f"{tokenizer.parent.name}/{tokenizer.name}", outputs.name, texts,
-                   penstock.encode(tokenizer, config, texts, special=False), want)
+    report.compare(title or f"{tokenizer.parent.name}/{tokenizer.name}", outputs.name, texts,
+                   penstock.encode(tokenizer, None, texts, special=False), want)
 
 
 def transformersjs_vectors(report, penstock, folder, vocabularies):
@@ -253,6 +253,60 @@ def trained_models(texts, scratch):
             input=str(corpus), model_prefix=str(scratch / name), vocab_size=3000, character_coverage=0.98, minloglevel=2,
             hard_vocab_limit=False, **options)
         yield f"trained {name}", scratch / f"{name}.model"
+
+
+def component_cases(root):
+    """(name, tokenizer.json as a dictionary): parts that published models use, on the vocabularies that are present."""
+    t5 = json.loads((root / "t5/tokenizer.json").read_text(encoding="utf-8"))
+    olmoe = json.loads((root / "olmoe/tokenizer.json").read_text(encoding="utf-8"))
+    mixtral = json.loads((root / "mixtral_hf/tokenizer.json").read_text(encoding="utf-8"))
+    precompiled = t5["normalizer"]
+
+    def sequence(kind, *parts):
+        return {"type": "Sequence", kind: list(parts)}
+
+    def metaspace(scheme, split=True):
+        return {"type": "Metaspace", "replacement": "\u2581", "prepend_scheme": scheme, "split": split}
+
+    def replace(regex, content):
+        return {"type": "Replace", "pattern": {"Regex": regex}, "content": content}
+
+    def split(regex, behavior="Isolated", invert=False):
+        return {"type": "Split", "pattern": {"Regex": regex}, "behavior": behavior, "invert": invert}
+
+    byte_level = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": False}
+    strip_right = {"type": "Strip", "strip_left": False, "strip_right": True}
+    yield "T5 of today", {**t5, "normalizer": sequence("normalizers", precompiled, strip_right, replace(" {2,}", "\u2581")),
+                          "pre_tokenizer": metaspace("always")}
+    yield "Unigram, first prefix", {**t5, "normalizer": sequence("normalizers", {"type": "Nmt"}, {"type": "NFKC"},
+                                                                 replace(r"\s+", " ")), "pre_tokenizer": metaspace("first")}
+    yield "Unigram, no split", {**t5, "normalizer": {"type": "Lowercase"}, "pre_tokenizer": metaspace("never", False)}
+    yield "Llama-2 of today", {**mixtral, "normalizer": None, "pre_tokenizer": metaspace("first", False)}
+    for behavior in ("Removed", "MergedWithPrevious", "MergedWithNext", "Contiguous"):
+        for invert in (False, True):
+            yield f"Split {behavior}{' inverted' if invert else ''}", {
+                **olmoe, "pre_tokenizer": sequence("pretokenizers", split(r"[^\p{L}\s]", behavior, invert), byte_level)}
+    yield "BERT's words", {**olmoe, "pre_tokenizer": sequence("pretokenizers", {"type": "BertPreTokenizer"}, byte_level)}
+    yield "delimiters", {**olmoe, "pre_tokenizer": sequence("pretokenizers", {"type": "CharDelimiterSplit", "delimiter": "e"},
+                                                            byte_level)}
+    yield "Granite's digits", {**olmoe, "pre_tokenizer": sequence(
+        "pretokenizers", {"type": "Digits", "individual_digits": True}, {**byte_level, "use_regex": True})}
+    yield "RoBERTa's ends", {**olmoe, "post_processor": {"type": "RobertaProcessing", "sep": ["a", 66], "cls": ["b", 67],
+                                                        "trim_offsets": True, "add_prefix_space": False}}
+    for name, patterns in GGUF_PATTERNS.items():
+        yield f"patterns of {name}", {**olmoe, "pre_tokenizer": sequence("pretokenizers", *map(split, patterns), byte_level)}
+    kimi = r"[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}&&[^\p{Han}]]*[\p{Ll}\p{Lm}\p{Lo}\p{M}&&[^\p{Han}]]+(?i:'s|'t|'re|'ve|'m|'ll|'d)?"
+    yield "patterns of Kimi", {**olmoe, "pre_tokenizer": sequence(
+        "pretokenizers", split(r"[\p{Han}]+|[^\r\n\p{L}\p{N}]?" + kimi + r"|\p{N}{1,3}" + TAIL), byte_level)}
+
+
+def components(report, penstock, root, texts, scratch):
+    for name, file in component_cases(root):
+        path = scratch / "tokenizer.json"
+        path.write_text(json.dumps(file), encoding="utf-8")
+        reference = Tokenizer.from_file(str(path))
+        report.compare(f"tokenizer.json: {name}", f"tokenizers {tokenizers.__version__}, mixed texts", texts,
+                       penstock.encode(path, None, texts), [reference.encode(text).ids for text in texts])
 
 
 def read_ranks(path):
@@ -401,7 +455,7 @@ def gguf_vectors(report, penstock, root, scratch):
         elif not inputs.with_suffix(".out").exists():
             report.skip(f"GGUF {name}", inputs.name, "no expected ids present")
         elif name in present:
-            ggml_vectors(report, penstock, vectors, name, present[name])
+            ggml_vectors(report, penstock, vectors, name, present[name], f"GGUF {name}")
         elif name != "phi-3":
             report.skip(f"GGUF {name}", inputs.name, "no vocabulary present")
 
@@ -428,7 +482,7 @@ def main():
     parser.add_argument("--tool")
     parser.add_argument("--penstock")
     parser.add_argument("--texts", type=int, default=2000)
-    parser.add_argument("--only", help="run one part: vectors, json, sentencepiece, tiktoken, gguf")
+    parser.add_argument("--only", help="run one part: vectors, json, components, sentencepiece, tiktoken, gguf")
     arguments = parser.parse_args()
     if not arguments.tool and not arguments.penstock:
         parser.error("--tool or --penstock is needed")
@@ -446,6 +500,8 @@ def main():
             for name, config in (("qwen2", root / "qwen2/tokenizer_config.json"),
                                  ("qwen3", root / "qwen3/qwen3_30b_a3b.tokenizer_config.json")):
                 mixed(report, penstock, name, qwen2(root / "qwen2", config), root / "qwen2", config, texts, "nfc")
+        if arguments.only in (None, "components"):
+            components(report, penstock, root, texts, scratch)
         if arguments.only in (None, "sentencepiece"):
             present = [("llama2 model", root / "llama2/tokenizer.model"), ("mistral v1", root / "mistral/tokenizer.model.v1"),
                        ("mistral v3", root / "mistral/mistral_instruct_tokenizer_240323.model.v3")]

@@ -18,38 +18,36 @@ namespace {
 #define PUNCTUATION_SLASH R"( ?[^\s\p{L}\p{N}]+[\r\n/]*)"
 #define ASCII_WORD R"([!"#$%&'()*+,\-./:;<=>?@\[\\\]^_`{|}~][A-Za-z]+|[^\r\n\p{L}\p{P}\p{S}]?[\p{L}\p{M}]+)"
 
-constexpr std::string_view kGpt2 =
-    R"('s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+)";
+constexpr std::string_view kGpt2 = R"('s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+)";
 constexpr std::string_view kLlama3 = CONTRACTIONS "|" WORD R"(|\p{N}{1,3}|)" PUNCTUATION "|" LINES_OR_SPACES;
 constexpr std::string_view kQwen2 = CONTRACTIONS "|" WORD R"(|\p{N}|)" PUNCTUATION "|" LINES_OR_SPACES;
 constexpr std::string_view kQwen35 =
     CONTRACTIONS R"(|[^\r\n\p{L}\p{N}]?[\p{L}\p{M}]+|\p{N}| ?[^\s\p{L}\p{M}\p{N}]+[\r\n]*|)" LINES_OR_SPACES;
 constexpr std::string_view kMiniCpm5 = CONTRACTIONS "|" WORD R"(|\p{N}+|)" PUNCTUATION "|" LINES_OR_SPACES;
 constexpr std::string_view kUfakzeka = WORD R"(|\p{N}|)" PUNCTUATION "|" LINES_OR_SPACES;
-constexpr std::string_view kSeedCoder =
-    CONTRACTIONS "|" WORD R"(|\p{N}| ?[^\s\p{L}\p{N}\r\n]+|)" LINES_OR_SPACES;
-constexpr std::string_view kBailing =
-    R"('(?i:[sdmt]|ll|ve|re)|)" WORD R"(|\p{N}|)" PUNCTUATION R"(|\s*[\r\n]|)" SPACES;
-constexpr std::string_view kExaoneMoe =
-    CONTRACTIONS R"(|[^\r\n\p{L}\p{N}]?(?:\p{L}\p{M}*(?: \p{L}\p{M}*)*)+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n/]?|\s*[\r\n]|)" SPACES;
-constexpr std::string_view kGpt4o = UPPER_LOWER CONTRACTIONS "?|" UPPER CONTRACTIONS R"(?|\p{N}{1,3}|)"
-    PUNCTUATION_SLASH "|" LINES_OR_SPACES;
+constexpr std::string_view kSeedCoder = CONTRACTIONS "|" WORD R"(|\p{N}| ?[^\s\p{L}\p{N}\r\n]+|)" LINES_OR_SPACES;
+constexpr std::string_view kBailing = R"('(?i:[sdmt]|ll|ve|re)|)" WORD R"(|\p{N}|)" PUNCTUATION R"(|\s*[\r\n]|)" SPACES;
+constexpr std::string_view kExaoneMoe = CONTRACTIONS
+    R"(|[^\r\n\p{L}\p{N}]?(?:\p{L}\p{M}*(?: \p{L}\p{M}*)*)+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n/]?|\s*[\r\n]|)" SPACES;
+constexpr std::string_view kGpt4o =
+    UPPER_LOWER CONTRACTIONS "?|" UPPER CONTRACTIONS R"(?|\p{N}{1,3}|)" PUNCTUATION_SLASH "|" LINES_OR_SPACES;
 constexpr std::string_view kTekken = UPPER_LOWER "|" UPPER R"(|\p{N}|)" PUNCTUATION_SLASH "|" LINES_OR_SPACES;
 constexpr std::string_view kGraniteEmbedding =
     R"([^\r\n\p{L}\p{N}]?[[\p{L}\p{M}]&&[^a-z]]*[[\p{L}\p{M}]&&[^A-Z]]+)" CONTRACTIONS
     R"(?|[^\r\n\p{L}\p{N}]?[[\p{L}\p{M}]&&[^a-z]]+[[\p{L}\p{M}]&&[^A-Z]]*)" CONTRACTIONS
     R"(?|\p{N}{1,3}|)" PUNCTUATION_SLASH "|" LINES_OR_SPACES;
-constexpr std::string_view kO200k = CASED_LOWER CONTRACTIONS "?|" CASED_UPPER CONTRACTIONS R"(?|\p{N}{1,3}|)"
-    PUNCTUATION_SLASH "|" LINES_OR_SPACES;
-constexpr std::string_view kYoutuMain = CASED_LOWER CONTRACTIONS "?|" CASED_UPPER CONTRACTIONS R"(?|\p{N}|)"
-    PUNCTUATION_SLASH "|" LINES_OR_SPACES;
+constexpr std::string_view kO200k =
+    CASED_LOWER CONTRACTIONS "?|" CASED_UPPER CONTRACTIONS R"(?|\p{N}{1,3}|)" PUNCTUATION_SLASH "|" LINES_OR_SPACES;
+constexpr std::string_view kYoutuMain =
+    CASED_LOWER CONTRACTIONS "?|" CASED_UPPER CONTRACTIONS R"(?|\p{N}|)" PUNCTUATION_SLASH "|" LINES_OR_SPACES;
 constexpr std::string_view kYoutuAsian =
     R"([가-힣ㄱ-ㆎ]+|[！…“”‘’—：；，、-〿︰-﹏]+|[ㄅ-ㄯ]+|[一-龥぀-ゟ゠-ヿ]+)";
 constexpr std::string_view kDeepSeekMain = ASCII_WORD R"(| ?[\p{P}\p{S}]+[\r\n]*|)" LINES_OR_SPACES;
 constexpr std::string_view kSpark = ASCII_WORD R"(| ?[\p{P}\p{S}]+|[\r\n]|)" SPACES;
 constexpr std::string_view kCjk = R"([一-龥぀-ゟ゠-ヿ]+)";
 constexpr std::string_view kCjkOrHangul = R"([一-龥ࠀ-一가-퟿]+)";
-constexpr std::string_view kCased = R"(\s?[)"
+constexpr std::string_view kCased =
+    R"(\s?[)"
     R"(A-Za-z\x{B5}\x{C0}-\x{D6}\x{D8}-\x{F6}\x{F8}-\x{1BA}\x{1BC}-\x{1BF}\x{1C4}-\x{293}\x{295}-\x{2AF})"
     R"(\x{370}-\x{373}\x{376}\x{377}\x{37B}-\x{37D}\x{37F}\x{386}\x{388}-\x{38A}\x{38C}\x{38E}-\x{3A1})"
     R"(\x{3A3}-\x{3F5}\x{3F7}-\x{481}\x{48A}-\x{52F}\x{531}-\x{556}\x{10A0}-\x{10C5}\x{13A0}-\x{13F5})"
@@ -75,8 +73,9 @@ constexpr std::string_view kAfmoeAsian =
 #define HAN \
   R"(\x{4E00}-\x{9FFF}\x{3400}-\x{4DBF}\x{20000}-\x{2A6DF}\x{2A700}-\x{2EBEF}\x{30000}-\x{323AF}\x{F900}-\x{FAFF}\x{2F800}-\x{2FA1F})"
 constexpr std::string_view kKimi = "[" HAN R"(]+|[^\r\n\p{L}\p{N}]?[\p{L}&&[^)" HAN "]]+" CONTRACTIONS
-    R"(?|\p{N}{1,3}|)" PUNCTUATION "|" LINES_OR_SPACES;
-constexpr std::string_view kJais2 = CONTRACTIONS "|" WORD R"(|\p{N}{1,3}|)" PUNCTUATION
+                                   R"(?|\p{N}{1,3}|)" PUNCTUATION "|" LINES_OR_SPACES;
+constexpr std::string_view kJais2 = CONTRACTIONS
+    "|" WORD R"(|\p{N}{1,3}|)" PUNCTUATION
     R"(|\s*[\r\n]+|\s{512}(?!\S)|\s{256}(?!\S)|\s{128}(?!\S)|\s{64}(?!\S)|\s{32}(?!\S)|\s{16}(?!\S)|\s{8}(?!\S)|\s{4}(?!\S)|\s{1,2}(?!\S)|\s)";
 
 #undef CONTRACTIONS
@@ -103,7 +102,8 @@ const std::vector<GgufPreTokenizer>& PreTokenizers() {
       {{"minicpm5"}, {R"(\p{N}{1,3})", kMiniCpm5}, /*ignore_merges=*/true},
       {{"jais-2"}, {kJais2}},
       {{"gpt-2", "phi-2", "jina-es", "jina-de", "jina-v1-en", "jina-v2-es", "jina-v2-de", "jina-v2-code", "roberta-bpe",
-        "gigachat", "a.x-4.0", "mellum", "modern-bert", "exaone4", "mpt", "olmo", "jais", "trillion", "granite-docling"},
+        "gigachat", "a.x-4.0", "mellum", "modern-bert", "exaone4", "mpt", "olmo", "jais", "trillion",
+        "granite-docling"},
        {kGpt2}},
       {{"starcoder", "refact", "command-r", "smollm", "codeshell", "exaone", "minerva-7b", "mellum2"},
        {R"(\p{N})", kGpt2}},

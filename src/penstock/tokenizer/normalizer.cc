@@ -150,7 +150,8 @@ void ReplaceMatches(const SplitPattern& pattern, const std::string& to, TrackedT
 void ApplyNmt(TrackedText& text) {
   MapRunes(text, [&text](const unicode::Rune& rune, size_t begin, size_t end, TrackedText& out) {
     const char32_t c = rune.code_point;
-    if ((c >= 0x01 && c <= 0x08) || c == 0x0B || (c >= 0x0E && c <= 0x1F) || c == 0x7F || c == 0x8F || c == 0x9F) return;
+    if ((c >= 0x01 && c <= 0x08) || c == 0x0B || (c >= 0x0E && c <= 0x1F) || c == 0x7F || c == 0x8F || c == 0x9F)
+      return;
     const bool is_space = c == 0x09 || c == 0x0A || c == 0x0C || c == 0x0D || c == 0x1680 ||
                           (c >= 0x200B && c <= 0x200F) || c == 0x2028 || c == 0x2029 || c == 0x2581 || c == 0xFEFF ||
                           c == 0xFFFD;
@@ -230,8 +231,8 @@ absl::Status AddFromJson(const json::value& value, int depth, Normalizer& normal
   return absl::OkStatus();
 }
 
-// Steps are few, so only a chain of replacements that lengthen could make a text explode. A character map has a limit of
-// its own (kMaxReplacementBytes).
+// Steps are few, so only a chain of replacements that lengthen could make a text explode. A character map has a limit
+// of its own (kMaxReplacementBytes).
 absl::Status CheckGrowth(const std::vector<NormalizerStep>& steps) {
   size_t growth = 1;
   for (const NormalizerStep& step : steps) {

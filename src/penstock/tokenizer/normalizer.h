@@ -18,17 +18,17 @@ namespace penstock {
 
 struct NormalizerStep {
   enum class Kind : uint8_t {
-    kPrepend,  // puts `to` in front of a text that is not empty
-    kReplace,  // each `from` becomes `to`
+    kPrepend,         // puts `to` in front of a text that is not empty
+    kReplace,         // each `from` becomes `to`
     kReplaceMatches,  // each match of `pattern` becomes `to`
-    kUnicode,  // `form`
+    kUnicode,         // `form`
     kLowercase,
-    kStrip,           // white space at the ends
-    kStripAccents,    // removes marks
-    kByteLevel,       // bytes become the characters of the byte alphabet
-    kNmt,             // control characters vanish, unusual spaces become spaces
-    kCharsmap,        // `charsmap` as Hugging Face's tokenizers apply it
-    kSentencePiece,   // all that `sentencepiece` says
+    kStrip,          // white space at the ends
+    kStripAccents,   // removes marks
+    kByteLevel,      // bytes become the characters of the byte alphabet
+    kNmt,            // control characters vanish, unusual spaces become spaces
+    kCharsmap,       // `charsmap` as Hugging Face's tokenizers apply it
+    kSentencePiece,  // all that `sentencepiece` says
   };
 
   Kind kind;

@@ -112,8 +112,7 @@ std::vector<TokenId> PipelineTokenizer::Encode(std::span<const TextSegment> segm
   return ids;
 }
 
-void PipelineTokenizer::EncodePart(TrackedText text, bool at_start, Scratch& scratch,
-                              std::vector<TokenId>& out) const {
+void PipelineTokenizer::EncodePart(TrackedText text, bool at_start, Scratch& scratch, std::vector<TokenId>& out) const {
   normalizer_.Apply(text, at_start);
   for (const AddedTokens::Part& part : added_.SplitNormalized(text)) {
     if (part.id >= 0) {

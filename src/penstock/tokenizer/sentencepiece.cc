@@ -83,7 +83,8 @@ void AddUnigram(const SentencePieceProto& proto, TokenizerParts& parts) {
   for (const SentencePieceProto::Piece& piece : proto.pieces) {
     double score = std::numeric_limits<double>::quiet_NaN();
     if (piece.type == Type::kNormal) score = piece.score;
-    if (piece.type == Type::kUserDefined) score = static_cast<float>(static_cast<float>(piece.text.size()) * max_score - 0.1);
+    if (piece.type == Type::kUserDefined)
+      score = static_cast<float>(static_cast<float>(piece.text.size()) * max_score - 0.1);
     parts.scores.push_back(score);
   }
   parts.unigram = {.unk_id = parts.bpe.unk_id,

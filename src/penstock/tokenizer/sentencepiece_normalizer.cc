@@ -34,9 +34,9 @@ void SentencePieceNormalizer::Apply(TrackedText& text, bool at_start) const {
   const std::string_view all = text.text();
   TrackedText out;
   out.Reserve(all.size() + all.size() / 2 + kSpaceMark.size());
-  bool has_text = false;                      // something other than leading spaces that are removed
-  bool after_space = remove_extra_spaces;     // a space here is one too many
-  size_t num_kept = 0;                        // bytes of `out` without the space marks at its end
+  bool has_text = false;                   // something other than leading spaces that are removed
+  bool after_space = remove_extra_spaces;  // a space here is one too many
+  size_t num_kept = 0;                     // bytes of `out` without the space marks at its end
   const auto begin_text = [&](Origin origin) {
     if (has_text) return;
     has_text = true;

@@ -1,7 +1,8 @@
 // The regular expressions that tokenizers split text with.
 //
 // The most common ones have hand-written scanners: such a pattern is known by its exact text, or belongs to the small
-// family `\s?[class]+`. All others are compiled (split_regex.h). Either way a text is split in time linear in its length.
+// family `\s?[class]+`. All others are compiled (split_regex.h). Either way a text is split in time linear in its
+// length.
 #pragma once
 
 #include <cstdint>

@@ -182,7 +182,8 @@ bool SplitRegex::Resume(std::string_view text, size_t base, uint32_t& pc, size_t
           return true;
         }
         // Nothing goes on from any place of the run, so a run that begins at one of them fails too.
-        for (size_t place = frame.begin; place <= frame.end; place += std::max<size_t>(1, RuneAt(text, place).num_bytes)) {
+        for (size_t place = frame.begin; place <= frame.end;
+             place += std::max<size_t>(1, RuneAt(text, place).num_bytes)) {
           memo.Set(program_[frame.pc].choice, place);
         }
         memo.stack_.pop_back();

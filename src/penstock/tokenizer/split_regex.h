@@ -1,5 +1,5 @@
-// Regular expressions that split text into words: alternatives, groups, classes with \p{...}, greedy, lazy and possessive
-// quantifiers, look-ahead and anchors, as Hugging Face's tokenizers (Oniguruma) and tiktoken read them.
+// Regular expressions that split text into words: alternatives, groups, classes with \p{...}, greedy, lazy and
+// possessive quantifiers, look-ahead and anchors, as Hugging Face's tokenizers (Oniguruma) and tiktoken read them.
 //
 // The search goes back over its choices in the order of those engines, so it finds the same matches. A choice that
 // failed at a place is remembered, for the whole text: a text is searched in time linear in its length, whatever the
@@ -106,7 +106,7 @@ class SplitRegex {
     Op op = Op::kDone;
     uint32_t a = 0;
     uint32_t b = 0;
-    uint32_t choice = 0;   // of kRun and kChoice: their number
+    uint32_t choice = 0;     // of kRun and kChoice: their number
     bool only_asks = false;  // of these: inside of a look-ahead, where only it counts whether there is a match. Then
                              // `choice` + 1 is the number of their successes.
   };

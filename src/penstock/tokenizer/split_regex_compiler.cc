@@ -277,7 +277,8 @@ absl::StatusOr<SplitRegexCompiler::Node> SplitRegexCompiler::Quantified(Node ite
   } else if (!is_bounds || !ReadBounds(min, max)) {
     return item;
   }
-  if (min > max || min > kMaxRepeats || (max != kUnlimited && max > kMaxRepeats)) return Refuse("bounds of a repetition");
+  if (min > max || min > kMaxRepeats || (max != kUnlimited && max > kMaxRepeats))
+    return Refuse("bounds of a repetition");
   Node repeat{.kind = Node::Kind::kRepeat, .min = min, .max = max};
   repeat.nodes.push_back(std::move(item));
   repeat.lazy = Take("?");

@@ -26,7 +26,7 @@ class SplitRegexCompiler {
     uint32_t min = 0;  // kRepeat
     uint32_t max = 0;
     bool lazy = false;
-    bool negated = false;                           // of looks and of \B
+    bool negated = false;   // of looks and of \B
     Op anchor = Op::kDone;  // of kAnchor
   };
   struct Flags {

@@ -8,8 +8,8 @@
 
 #include "penstock/base/limits.h"
 #include "penstock/base/text.h"
-#include "penstock/tokenizer/pipeline_tokenizer.h"
 #include "penstock/tokenizer/json_fields.h"
+#include "penstock/tokenizer/pipeline_tokenizer.h"
 #include "penstock/tokenizer/vocabulary_json.h"
 
 namespace penstock {
@@ -194,7 +194,8 @@ absl::Status ReadProcessorToken(const Component& processor, std::string_view key
   const bool has_id = pair->size() == 2 && (*pair)[1].is_int64();
   const int64_t id = has_id ? (*pair)[1].get_int64() : -1;
   if (id < 0 || id >= kMaxVocabSize) {
-    return ModelError("{}: {}: expected [token, id] with an id from 0 to {}", processor.where(), key, kMaxVocabSize - 1);
+    return ModelError("{}: {}: expected [token, id] with an id from 0 to {}", processor.where(), key,
+                      kMaxVocabSize - 1);
   }
   ids = {static_cast<TokenId>(id)};
   return absl::OkStatus();

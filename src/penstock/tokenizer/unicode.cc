@@ -161,7 +161,7 @@ uint32_t CategoryBit(char32_t c) { return 1u << (utf8proc_category(static_cast<u
 
 uint32_t CategoryMask(std::string_view name) {
   constexpr std::pair<std::string_view, std::string_view> kLongNames[] = {
-      {"Letter", "L"}, {"Mark", "M"},   {"Number", "N"},       {"Punctuation", "P"}, {"Symbol", "S"},
+      {"Letter", "L"}, {"Mark", "M"},  {"Number", "N"},    {"Punctuation", "P"}, {"Symbol", "S"},
       {"Other", "C"},  {"Alpha", "L"}, {"Separator", "Z"}, {"Punct", "P"},
   };
   constexpr std::string_view kNames[] = {"Cn", "Lu", "Ll", "Lt", "Lm", "Lo", "Mn", "Mc", "Me", "Nd",
@@ -177,13 +177,9 @@ uint32_t CategoryMask(std::string_view name) {
   return mask;
 }
 
-char32_t ToLower(char32_t c) {
-  return static_cast<char32_t>(utf8proc_tolower(static_cast<utf8proc_int32_t>(c)));
-}
+char32_t ToLower(char32_t c) { return static_cast<char32_t>(utf8proc_tolower(static_cast<utf8proc_int32_t>(c))); }
 
-char32_t ToUpper(char32_t c) {
-  return static_cast<char32_t>(utf8proc_toupper(static_cast<utf8proc_int32_t>(c)));
-}
+char32_t ToUpper(char32_t c) { return static_cast<char32_t>(utf8proc_toupper(static_cast<utf8proc_int32_t>(c))); }
 
 Rune RuneAt(std::string_view text, size_t pos) {
   if (pos >= text.size()) return {};

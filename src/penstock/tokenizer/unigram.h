@@ -17,8 +17,8 @@ namespace penstock {
 inline constexpr double kUnigramUnknownPenalty = 10;
 
 struct UnigramOptions {
-  TokenId unk_id = -1;        // -1: unknown characters vanish
-  double unknown_score = 0;   // of one unknown character
+  TokenId unk_id = -1;         // -1: unknown characters vanish
+  double unknown_score = 0;    // of one unknown character
   bool byte_fallback = false;  // unknown characters become the tokens <0xNN> of their bytes
   // Hugging Face's tokenizers look a run of unknown characters up once more: it can be a token with a bad score.
   bool look_up_unknown = false;
