@@ -114,7 +114,6 @@ TEST(Checkpoint, SaysWhatAFolderWithoutWeightsHas) {
       {"config.json", "no weights: expected model.safetensors or model.safetensors.index.json"},
       {"pytorch_model.bin", "found 'pytorch_model.bin', but pickle is not read, as it can run code; convert it"},
       {"consolidated.00.pth", "pickle is not read"},
-      {"model.Q4_K_M.gguf", "found 'model.Q4_K_M.gguf', but GGUF is not read: use the model's Hugging Face folder"},
       {"model.safetensors.incomplete", "the download did not finish"},
       {"model-00001-of-00002.safetensors", "no index that says what it holds: download model.safetensors.index.json"},
   };
@@ -124,13 +123,6 @@ TEST(Checkpoint, SaysWhatAFolderWithoutWeightsHas) {
     EXPECT_THAT(ErrorOf(temp), HasSubstr(expected)) << name;
     EXPECT_THAT(ErrorOf(temp), HasSubstr(temp.path()));
   }
-}
-
-TEST(Checkpoint, AsksForOneOfTwoFormats) {
-  const TempFolder temp;
-  temp.Write("model.safetensors", FileOf({{"a", "F32", {1}}}));
-  temp.Write("model.gguf", "GGUF");
-  EXPECT_THAT(ErrorOf(temp, Fault::kUsage), HasSubstr("two formats ('model.gguf' and 'model.safetensors'): keep one"));
 }
 
 TEST(Checkpoint, NamesTheFileThatIsNoWeights) {

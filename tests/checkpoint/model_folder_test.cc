@@ -79,7 +79,7 @@ TEST(ModelFolder, BadPaths) {
   EXPECT_THAT(error(std::string("a\0b", 3), Fault::kUsage), HasSubstr("NUL"));
   EXPECT_THAT(error(temp.path() + "/none", Fault::kModel), HasSubstr("No such file or directory"));
   EXPECT_THAT(error(file, Fault::kModel),
-              HasSubstr("expected the folder that holds config.json, found a regular file"));
+              HasSubstr("expected the folder that holds config.json, or a GGUF file, found a regular file"));
   EXPECT_THAT(error("/dev/null", Fault::kModel), HasSubstr("found a device"));
 }
 

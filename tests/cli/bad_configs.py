@@ -102,13 +102,43 @@ def relation_rows():
     yield "C5", "tied without lm_head", spoiled(tied, None, code=0)
     yield "C5", "not tied without lm_head", spoiled(lambda model: model.edit_tensors(lambda parts: parts.pop(TIED)),
                                                     rf"{TIED} is missing \(in all 1\)")
-    for name, value in (("gptq", {"quant_method": "gptq", "bits": 4}), ("fp8", {"quant_method": "fp8"}), ("empty", {})):
-        yield "C6", f"quantization_config {name}", fields({"quantization_config": value}, "quantised checkpoints are not supported")
+    method = "'quant_method': expected 'fp8' or 'mxfp4'"
+    fp8 = {"quant_method": "fp8", "weight_block_size": [128, 128]}
+    for name, value, pattern in (
+            ("gptq", {"quant_method": "gptq", "bits": 4}, method), ("empty", {}, method), ("number", 5, "expected an object"),
+            ("method 8", {"quant_method": 8}, "'quant_method': expected a string"),
+            ("no block", {"quant_method": "fp8"}, r"'weight_block_size': expected \[rows, 128\], found nothing"),
+            ("block of 64", dict(fp8, weight_block_size=[128, 64]), r"expected \[rows, 128\], found \[128,64\]"),
+            ("block of 0", dict(fp8, weight_block_size=[0, 128]), r"expected \[rows, 128\]"),
+            ("block of 3 dims", dict(fp8, weight_block_size=[1, 1, 128]), r"expected \[rows, 128\]"),
+            ("e5m2", dict(fp8, fmt="e5m2"), "'fmt': expected 'e4m3', found 'e5m2'")):
+        yield "C6", f"quantization_config {name}", fields({"quantization_config": value}, pattern)
+    for value in (fp8, {"quant_method": "mxfp4"}):
+        yield "C6", f"{value['quant_method']} without codes", fields({"quantization_config": value}, None, code=0)
+
+    def coded(pattern, config=fp8, scale=("F32", [1, 1], b"\0\0\x80\x3f"), code=3):
+        """One matrix in FP8."""
+        matrix = "model.layers.1.self_attn.o_proj.weight"
+
+        def spoil(model):
+            parts = {matrix: ("F8_E4M3", [16, 16], bytes(range(56)) * 4 + b"\x38" * 32)}
+            if scale is not None:
+                parts[matrix + "_scale_inv"] = scale
+            model.edit_tensors(lambda all_parts: all_parts.update(parts))
+            model.edit_json(CONFIG, lambda all_fields: all_fields.update(quantization_config=config))
+        return spoiled(spoil, pattern, code=code)
+    yield "C6", "fp8", coded(None, code=0)
+    yield "C6", "fp8 without scales", coded("o_proj.weight_scale_inv is missing", scale=None)
+    yield "C6", "fp8 with scales of another shape", coded(r"scale_inv has shape \[1, 2\], expected \[1, 1\]",
+                                                          scale=("F32", [1, 2], b"\0" * 8))
+    yield "C6", "fp8 with scales of bytes", coded("scale_inv has dtype u8, expected a float", scale=("U8", [1, 1], b"\1"))
+    yield "C6", "fp8 that no config names", coded(r"has codes \(f8_e4m3\) and no scales", config=None)
+    yield "C6", "fp8 in a model of MXFP4", coded(r"has codes \(f8_e4m3\) and no scales", config={"quant_method": "mxfp4"})
 
     def quantised(model):
         norm = "model.norm.weight"
         model.edit_tensors(lambda parts: parts.update({norm: ("U8", [16], b"\0" * 16)}))
-    yield "C6", "a tensor of bytes", spoiled(quantised, "dtype 'U8' is not supported")
+    yield "C6", "a tensor of bytes", spoiled(quantised, r"model.norm.weight has codes \(u8\) and no scales")
 
     for name, value in (("list", [5, 7]), ("empty list", []), ("absent", None), ("last id", 299)):
         yield "C7", f"eos {name}", fields({"eos_token_id": value}, None, code=0)

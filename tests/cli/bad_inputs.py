@@ -24,6 +24,7 @@ import time
 
 import bad_command_lines
 import bad_configs
+import bad_gguf
 import bad_requests
 import bad_shards
 import bad_tokenizers
@@ -245,7 +246,7 @@ def main():
     program = Program(flags.penstock)
     tiny_model.ModelFolder.seed()
     rows = {}
-    for module in (bad_shards, bad_configs, bad_tokenizers, bad_requests, bad_command_lines):
+    for module in (bad_shards, bad_gguf, bad_configs, bad_tokenizers, bad_requests, bad_command_lines):
         for row, name, test in module.cases():
             if re.search(flags.only, f"{row} {name}"):
                 rows.setdefault(row, []).append((name, test))

@@ -62,9 +62,9 @@ TEST_F(DescribedModelTest, IsPlannedLikeItsPackedStore) {
 TEST_F(DescribedModelTest, NamesWhatItDoesNotKnow) {
   EXPECT_EQ(FaultOf(DescribedModel::FromConfig(kMixtral, "int5").status()), Fault::kUsage);
   const absl::Status family =
-      DescribedModel::FromConfig(PENSTOCK_SOURCE_DIR "/tests/data/configs/deepseek-v3.json", "bf16").status();
+      DescribedModel::FromConfig(PENSTOCK_SOURCE_DIR "/tests/data/configs/qwen3-0.6b.json", "bf16").status();
   EXPECT_EQ(FaultOf(family), Fault::kModel);
-  EXPECT_THAT(Message(family), testing::HasSubstr("deepseek-v3.json"));
+  EXPECT_THAT(Message(family), testing::HasSubstr("qwen3-0.6b.json"));
   EXPECT_EQ(FaultOf(DescribedModel::FromConfig("/nowhere/config.json", "bf16").status()), Fault::kIo);
 }
 

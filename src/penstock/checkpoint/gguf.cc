@@ -152,7 +152,6 @@ absl::StatusOr<OpenedHeader> ReadHeader(const OpenedFile& file) {
   }
 }
 
-// The keys point into the bytes, which may move with their string.
 GgufMetadata MetadataOf(OpenedHeader opened) {
   return GgufMetadata(std::move(opened.bytes), std::move(opened.header.fields));
 }
@@ -168,14 +167,27 @@ absl::Status CheckSplit(const GgufMetadata& metadata, int64_t idx, int64_t count
 
 }  // namespace
 
-GgufMetadata::GgufMetadata(std::string header, std::vector<Field> fields) : fields_(std::move(fields)) {
-  std::vector<size_t> places;
-  for (const Field& field : fields_) places.push_back(static_cast<size_t>(field.key.data() - header.data()));
-  header_ = std::move(header);
-  for (size_t i = 0; i < fields_.size(); ++i) {
-    fields_[i].key = std::string_view(header_).substr(places[i], fields_[i].key.size());
-  }
+GgufMetadata::GgufMetadata(std::string header, std::vector<Field> fields)
+    : header_(std::move(header)), fields_(std::move(fields)) {
+  SetKeys();
   std::sort(fields_.begin(), fields_.end(), [](const Field& a, const Field& b) { return a.key < b.key; });
+}
+
+GgufMetadata::GgufMetadata(GgufMetadata&& other) noexcept
+    : header_(std::move(other.header_)), fields_(std::move(other.fields_)) {
+  SetKeys();
+}
+
+GgufMetadata& GgufMetadata::operator=(GgufMetadata&& other) noexcept {
+  header_ = std::move(other.header_);
+  fields_ = std::move(other.fields_);
+  SetKeys();
+  return *this;
+}
+
+// A short string moves with its bytes.
+void GgufMetadata::SetKeys() {
+  for (Field& field : fields_) field.key = std::string_view(header_).substr(field.key_offset, field.key.size());
 }
 
 const GgufMetadata::Field* GgufMetadata::Find(std::string_view key) const {

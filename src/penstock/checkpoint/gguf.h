@@ -39,6 +39,7 @@ class GgufMetadata {
   // A value as it lies in the header: `count` elements of `type` from `offset` on (1 unless it is an array).
   struct Field {
     std::string_view key;
+    uint64_t key_offset = 0;
     GgufType type = GgufType::kUint8;
     bool is_array = false;
     uint64_t count = 1;
@@ -46,8 +47,10 @@ class GgufMetadata {
   };
 
   GgufMetadata() = default;
-  // `header` is what the fields' keys and offsets point into; sorted by key.
+  // `header` is what the fields' offsets count in; their keys may point anywhere.
   GgufMetadata(std::string header, std::vector<Field> fields);
+  GgufMetadata(GgufMetadata&& other) noexcept;
+  GgufMetadata& operator=(GgufMetadata&& other) noexcept;
 
   const Field* Find(std::string_view key) const;
   const std::vector<Field>& fields() const { return fields_; }
@@ -65,6 +68,8 @@ class GgufMetadata {
   absl::StatusOr<std::vector<std::string>> Strings(std::string_view key) const;
 
  private:
+  void SetKeys();
+
   std::string header_;
   std::vector<Field> fields_;
 };

@@ -196,6 +196,7 @@ absl::Status ReadFields(Cursor& cursor, uint64_t count, std::vector<GgufMetadata
   for (uint64_t i = 0; i < count; ++i) {
     GgufMetadata::Field field;
     PENSTOCK_ASSIGN_OR_RETURN(field.key, cursor.Text(kMaxKeyBytes, fmt::format("key {}", i)));
+    field.key_offset = cursor.offset() - field.key.size();
     if (field.key.empty()) return ModelError("key {} is empty", i);
     if (!IsPrintableAscii(field.key)) return ModelError("key {} is no printable ASCII: '{}'", i, Excerpt(field.key));
     if (!keys.insert(field.key).second) return ModelError("key '{}' appears twice", Excerpt(field.key));

@@ -29,7 +29,9 @@ absl::StatusOr<DescribedModel> DescribedModel::FromFolder(const std::string& mod
 absl::StatusOr<DescribedModel> DescribedModel::FromConfig(const std::string& config_path, const std::string& format) {
   const std::optional<WeightFormat> weights = WeightFormatOf(format);
   if (!weights.has_value()) {
-    return UsageError("weights in '{}': expected f32, f16, bf16, int8, hqq4 or hqq3", Printable(format));
+    return UsageError(
+        "weights in '{}': expected f32, f16, bf16, int8, hqq4, hqq3, fp8, mxfp4, q8_0, q4_0, q4_k, q5_k or q6_k",
+        Printable(format));
   }
   PENSTOCK_ASSIGN_OR_RETURN(const std::string text, ReadFile(config_path, kMaxConfigBytes));
   absl::StatusOr<ModelConfig> config = ParseModelConfig(text);

@@ -491,7 +491,12 @@ class Describer : public TensorSource {
     if (tensor.name == "model.embed_tokens.weight" && tensor.packed.has_value() && !IsFloat(format_)) {
       tensor.packed = WeightFormat::kBF16;
     }
-    if (tensor.name == "lm_head.weight" && !IsFloat(format_)) tensor.packed = WeightFormat::kInt8;
+    if (tensor.name == "lm_head.weight" && TakesInt8Rows(format_)) tensor.packed = WeightFormat::kInt8;
+    // Checkpoints of FP8 and MXFP4 keep it, and MXFP4's all but the experts; nothing multiplies MLA's heads in blocks.
+    const bool is_coded = format_ == WeightFormat::kFp8 || format_ == WeightFormat::kMxfp4;
+    const bool stays = tensor.name == "lm_head.weight" || (format_ == WeightFormat::kMxfp4 && weight.expert_idx < 0) ||
+                       weight.shape.size() == 3;
+    if (tensor.packed.has_value() && is_coded && stays) tensor.packed = WeightFormat::kBF16;
     tensor.extent = {.offset_bytes = end_bytes_,
                      .size_bytes = tensor.packed.has_value()
                                        ? PanelsBytes(tensor, *tensor.packed)
