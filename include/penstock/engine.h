@@ -24,6 +24,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "penstock/chat_answer.h"
 #include "penstock/token_id.h"
 
 namespace penstock {
@@ -260,6 +261,9 @@ class Engine {
   virtual absl::StatusOr<std::vector<TokenId>> TokenizeChat(std::string_view messages_json,
                                                             std::string_view tools_json) const = 0;
   absl::StatusOr<std::vector<TokenId>> TokenizeChat(std::span<const ChatMessage> messages) const;
+  // The completion of a chat's prompt by its parts: of models that write in channels (gpt-oss), what they write in
+  // each; of others its text.
+  virtual ChatAnswer ReadAnswer(const Completion& completion) const { return {.content = completion.text}; }
   // The bytes that a token adds to a text, which may be a part of a character; a text's first token may lose a space.
   virtual std::string TokenBytes(TokenId id, bool begins_text) const = 0;
 

@@ -1,6 +1,7 @@
 // Reads tests/golden/<variant>: what Hugging Face transformers computed for a tiny random model.
 #pragma once
 
+#include <algorithm>
 #include <cstdlib>
 #include <filesystem>
 #include <span>
@@ -43,6 +44,9 @@ class Golden {
   std::vector<TokenId> prompt(int i) const { return Ids("prompts", i); }
   std::vector<TokenId> greedy(int i) const { return Ids("greedy", i); }
 
+  bool has_tensor(const std::string& name) const {
+    return std::any_of(infos_.begin(), infos_.end(), [&](const TensorInfo& info) { return info.name == name; });
+  }
   GoldenTensor tensor(const std::string& name) const {
     for (const TensorInfo& info : infos_) {
       if (info.name != name) continue;

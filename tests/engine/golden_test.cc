@@ -1,10 +1,15 @@
 // Proves that every family computes what Hugging Face transformers computes: f32 logits within 1e-4, bf16 within 2e-2
-// (both relative to the largest logit of the row), and 64 identical greedy tokens after every prompt.
+// (both relative to the largest logit of the row), the same experts for every token, and 64 identical greedy tokens
+// after every prompt; and that a prompt in one pass and token by token have the same bits.
 #include "tests/engine/golden.h"
 
 #include <cmath>
+#include <filesystem>
+#include <set>
 
 #include <gmock/gmock.h>
+
+#include "penstock/routing/routing_trace.h"
 
 namespace penstock {
 namespace {
@@ -69,6 +74,53 @@ TEST_P(GoldenTest, GreedyTokens) {
       EXPECT_EQ(completion.finish_reason, FinishReason::kLength);
     }
   }
+}
+
+TEST_P(GoldenTest, Routing) {
+  const Golden golden(GetParam());
+  const std::string path = testing::TempDir() + "/penstock-golden-" + GetParam() + ".routing";
+  for (int i = 0; i < golden.num_prompts(); ++i) {
+    std::filesystem::remove(path);
+    const auto engine = Engine::Open(
+        {.model_dir = golden.dir(), .memory_bytes = 64 << 20, .dtype = "f32", .threads = 2, .routing_path = path});
+    ASSERT_TRUE(engine.ok()) << engine.status();
+    ASSERT_TRUE((*engine)->Logits(golden.prompt(i)).ok());
+    ASSERT_TRUE((*engine)->CloseTraces().ok());
+    const auto trace = RoutingTraceReader::Open(path);
+    ASSERT_TRUE(trace.ok()) << trace.status();
+    std::vector<GoldenTensor> expected;  // by layer with experts
+    for (int layer_idx = 0; layer_idx < 16; ++layer_idx) {
+      const std::string name = fmt::format("routing.{}.{}", i, layer_idx);
+      if (golden.has_tensor(name)) expected.push_back(golden.tensor(name));
+    }
+    int64_t num_rows = 0;
+    for (RoutingTraceRecord record; (*trace)->Next(record).value() == RoutingTraceEvent::kRecord;) {
+      const GoldenTensor& layer = expected.at(static_cast<size_t>(record.layer_idx));
+      const auto num_topk = static_cast<size_t>(layer.shape[1]);
+      for (size_t row = 0; row < record.positions.size(); ++row) {
+        const auto own = record.topk_idx.begin() + static_cast<int64_t>(row * num_topk);
+        const auto their = layer.values.begin() + static_cast<int64_t>(record.positions[row] * num_topk);
+        EXPECT_EQ(std::set<int>(own, own + static_cast<int64_t>(num_topk)),
+                  std::set<int>(their, their + static_cast<int64_t>(num_topk)))
+            << "prompt " << i << " layer " << record.layer_idx << " position " << record.positions[row];
+        ++num_rows;
+      }
+    }
+    EXPECT_EQ(num_rows, std::ssize(golden.prompt(i)) * std::ssize(expected));
+  }
+  std::filesystem::remove(path);
+}
+
+TEST_P(GoldenTest, TokenByTokenGivesTheBitsOfOnePass) {
+  const Golden golden(GetParam());
+  const auto one_pass = Open(golden, "f32");
+  const auto token_by_token =
+      Engine::Open({.model_dir = golden.dir(), .memory_bytes = 64 << 20, .threads = 2, .prefill_chunk = 1});
+  ASSERT_NE(one_pass, nullptr);
+  ASSERT_TRUE(token_by_token.ok()) << token_by_token.status();
+  const int longest = golden.num_prompts() - 1;
+  EXPECT_EQ((*token_by_token)->Logits(golden.prompt(longest)).value(),
+            one_pass->Logits(golden.prompt(longest)).value());
 }
 
 // Against the f32 logits: in bf16 the reference itself is up to 0.35 away from them where a rounded router score chose

@@ -71,6 +71,13 @@ DOTS1 = dict(family="dots1", hidden_size=32, intermediate_size=40, moe_intermedi
              num_attention_heads=4, num_key_value_heads=2, head_dim=16, n_routed_experts=8, num_experts_per_tok=3,
              n_shared_experts=2, first_k_dense_replace=1, norm_topk_prob=True, vocab_size=96, sliding_window=None,
              rope_parameters=dict(rope_type="default", rope_theta=1e6))
+SOLAR = dict(family="solar_open", hidden_size=32, moe_intermediate_size=24, num_hidden_layers=2, num_attention_heads=4,
+             num_key_value_heads=2, head_dim=16, n_routed_experts=8, num_experts_per_tok=3, n_shared_experts=1,
+             routed_scaling_factor=1.5, vocab_size=96, rope_parameters=dict(rope_type="default", rope_theta=1e6))
+ERNIE = dict(family="ernie4_5_moe", hidden_size=32, intermediate_size=40, moe_intermediate_size=24, num_hidden_layers=3,
+             num_attention_heads=4, num_key_value_heads=2, moe_num_experts=8, moe_k=3, moe_num_shared_experts=2,
+             moe_layer_start_index=1, tie_word_embeddings=True, vocab_size=96,
+             rope_parameters=dict(rope_type="default", rope_theta=5e5))
 DBRX = dict(family="dbrx", d_model=32, n_heads=4, n_layers=2, vocab_size=96, max_seq_len=256,
             attn_config=dict(kv_n_heads=2, rope_theta=500000.0, clip_qkv=0.8),
             ffn_config=dict(ffn_hidden_size=24, moe_num_experts=6, moe_top_k=3, moe_normalize_expert_weights=1.0,
@@ -168,6 +175,13 @@ VARIANTS = {
     "deepseek3-fp8": dict(DEEPSEEK3, coded="fp8", fp8_block_rows=64, hidden_size=132, moe_intermediate_size=32,
                           n_routed_experts=8, n_group=2, topk_group=1, num_experts_per_tok=2, kv_lora_rank=136,
                           num_hidden_layers=2),
+    "solaropen-tiny": dict(SOLAR, layout="plain"),
+    "ernie45-tiny": dict(ERNIE, layout="plain"),
+    "ernie45-odd": dict(ERNIE, hidden_size=42, intermediate_size=29, moe_intermediate_size=19, num_hidden_layers=5,
+                        num_attention_heads=7, num_key_value_heads=1, moe_num_experts=5, moe_k=2, moe_num_shared_experts=1,
+                        moe_layer_interval=2, tie_word_embeddings=False, vocab_size=103),
+    "glm4lite-tiny": dict(DEEPSEEK3, family="glm4_moe_lite", layout="plain", n_group=1, topk_group=1, n_routed_experts=8,
+                          first_k_dense_replace=None, mlp_layer_types=["dense", "sparse", "sparse"]),
     "gptoss-mxfp4": dict(GPT_OSS, coded="mxfp4", hidden_size=64, intermediate_size=96, num_local_experts=4,
                          num_experts_per_tok=2),
     "mixtral-q4_0": dict(MIXTRAL, coded="q4_0", hidden_size=64, intermediate_size=96, num_hidden_layers=2),
@@ -186,6 +200,9 @@ FAMILIES = {
     "granitemoe": (transformers.GraniteMoeConfig, transformers.GraniteMoeForCausalLM),
     "granitemoeshared": (transformers.GraniteMoeSharedConfig, transformers.GraniteMoeSharedForCausalLM),
     "glm4_moe": (transformers.Glm4MoeConfig, transformers.Glm4MoeForCausalLM),
+    "solar_open": (transformers.SolarOpenConfig, transformers.SolarOpenForCausalLM),
+    "ernie4_5_moe": (transformers.Ernie4_5_MoeConfig, transformers.Ernie4_5_MoeForCausalLM),
+    "glm4_moe_lite": (transformers.Glm4MoeLiteConfig, transformers.Glm4MoeLiteForCausalLM),
     "dots1": (transformers.Dots1Config, transformers.Dots1ForCausalLM),
     "deepseek_v2": (transformers.DeepseekV2Config, transformers.DeepseekV2ForCausalLM),
     "deepseek_v3": (transformers.DeepseekV3Config, transformers.DeepseekV3ForCausalLM),
@@ -229,6 +246,8 @@ def randomize(model, seed):
             noise = torch.randn(param.shape, generator=generator)
             if re.search(r"norm\w*\.weight$", name):
                 param.copy_(1.0 + 0.2 * noise)
+            elif "moe_statics" in name:
+                param.copy_(0.03 * noise)
             elif name.endswith(("bias", ".sinks")):
                 param.copy_(0.3 * noise)
             elif "embed_tokens" in name or "wte" in name:
@@ -360,10 +379,15 @@ def decoder(model):
 
 def selection_keys(router, logits):
     """What the experts with the largest are chosen by: logits, or scores with biases and without other groups."""
+    if hasattr(router, "moe_statics"):
+        # Scores of a softmax lie closer than logits.
+        return 10 * (logits.softmax(-1) + router.moe_statics.e_score_correction_bias.squeeze())
     bias = getattr(router, "e_score_correction_bias", None)
     if bias is None:
         return logits
     keys = logits.sigmoid() + bias
+    if not hasattr(router, "num_group"):
+        return keys
     groups = keys.view(*keys.shape[:-1], router.num_group, -1)
     chosen = groups.topk(2, dim=-1).values.sum(-1).topk(router.topk_group, dim=-1).indices
     mask = torch.ones(groups.shape[:-1], dtype=torch.bool).scatter(-1, chosen, False)

@@ -23,6 +23,8 @@ class DescribedModel {
   static absl::StatusOr<DescribedModel> FromConfig(const std::string& config_path, const std::string& format);
 
   const std::string& name() const { return name_; }
+  // nullptr for a config's.
+  const LoadedModel* loaded() const { return loaded_.get(); }
   const ModelConfig& config() const { return loaded_ != nullptr ? loaded_->config : config_; }
   const WeightMap& weights() const { return loaded_ != nullptr ? loaded_->weights : described_; }
   uint64_t weights_bytes() const;

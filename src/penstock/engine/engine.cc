@@ -24,6 +24,7 @@
 #include "penstock/engine/sequence.h"
 #include "penstock/engine/simulation.h"
 #include "penstock/kernels/kernels.h"
+#include "penstock/tokenizer/harmony.h"
 
 namespace penstock {
 namespace {
@@ -40,6 +41,7 @@ class EngineImpl : public Engine {
   absl::StatusOr<std::vector<TokenId>> Tokenize(std::string_view text) const override;
   absl::StatusOr<std::vector<TokenId>> TokenizeChat(std::string_view messages_json,
                                                     std::string_view tools_json) const override;
+  ChatAnswer ReadAnswer(const Completion& completion) const override;
   std::string TokenBytes(TokenId id, bool begins_text) const override;
 
   absl::StatusOr<RequestId> Submit(Request request) override;
@@ -205,19 +207,28 @@ absl::StatusOr<std::vector<TokenId>> EngineImpl::TokenizeChat(std::string_view m
                                                               std::string_view tools_json) const {
   if (!model_->chat_template.has_value()) return model_->chat_template_status;
   const Tokenizer& tokenizer = *model_->tokenizer;
-  const auto special_text = [&](TokenId id) {
-    return json::string(id < 0 ? "" : std::string(tokenizer.TokenText(id)));
+  // As transformers calls templates: what there is none of is null, a special token that there is none of is not there.
+  json::object trusted = {{"add_generation_prompt", true}, {"tools", nullptr}, {"documents", nullptr}};
+  const auto add_token = [&](std::string_view name, TokenId id) {
+    if (id >= 0) trusted[json::string_view(name.data(), name.size())] = std::string(tokenizer.TokenText(id));
   };
-  json::object trusted = {{"bos_token", special_text(tokenizer.bos_id())},
-                          {"eos_token", special_text(tokenizer.eos_id())},
-                          {"add_generation_prompt", true}};
+  add_token("bos_token", tokenizer.bos_id());
+  add_token("eos_token", tokenizer.eos_id());
   json::object untrusted;
   PENSTOCK_ASSIGN_OR_RETURN(untrusted["messages"], ParseJson(messages_json, Fault::kInput));
   if (!tools_json.empty()) {
+    trusted.erase("tools");
     PENSTOCK_ASSIGN_OR_RETURN(untrusted["tools"], ParseJson(tools_json, Fault::kInput));
   }
   PENSTOCK_ASSIGN_OR_RETURN(const std::vector<TextSegment> segments, model_->chat_template->Render(trusted, untrusted));
   return tokenizer.Encode(segments, AddSpecial::kNo);  // the template writes the BOS itself
+}
+
+ChatAnswer EngineImpl::ReadAnswer(const Completion& completion) const {
+  if (model_->tokenizer != nullptr) {
+    if (const auto harmony = HarmonyReader::For(*model_->tokenizer)) return harmony->Read(completion.token_ids);
+  }
+  return Engine::ReadAnswer(completion);
 }
 
 std::string EngineImpl::TokenBytes(TokenId id, bool begins_text) const {

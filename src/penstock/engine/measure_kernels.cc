@@ -23,8 +23,8 @@ constexpr int64_t kMostSequences = 64;
 constexpr int64_t kMostPrompts = 8;
 constexpr int64_t kMostLayers = 4;
 
-// Median seconds of runs of `body` for about as long as the probe may take. The first run, which touches things for the
-// first time, counts only where it alone takes that long.
+// Median seconds of three runs of `body` or more, for about as long as the probe may take. The first run, which touches
+// things for the first time, counts only where it alone takes ten times as long.
 absl::StatusOr<double> MedianSeconds(const KernelProbe& probe, absl::FunctionRef<void()> body) {
   const auto run = [&]() -> absl::StatusOr<double> {
     const auto begin = Clock::now();
@@ -33,9 +33,9 @@ absl::StatusOr<double> MedianSeconds(const KernelProbe& probe, absl::FunctionRef
     return SecondsSince(begin);
   };
   PENSTOCK_ASSIGN_OR_RETURN(const double first, run());
-  if (first >= probe.seconds) return first;
+  if (first >= 10 * probe.seconds) return first;
   std::vector<double> seconds;
-  for (double sum = 0; sum < probe.seconds; sum += seconds.back()) {
+  for (double sum = 0; sum < probe.seconds || seconds.size() < 3; sum += seconds.back()) {
     PENSTOCK_ASSIGN_OR_RETURN(seconds.emplace_back(), run());
   }
   std::nth_element(seconds.begin(), seconds.begin() + std::ssize(seconds) / 2, seconds.end());

@@ -99,14 +99,26 @@ void AppendCompletionLogprobs(const std::vector<TokenLogprobs>& tokens, bool wit
   out += '}';
 }
 
+json::object Message(const ChatAnswer& answer) {
+  json::object message = {{"role", "assistant"}, {"content", ReplaceInvalidUtf8(answer.content)}, {"refusal", nullptr}};
+  if (!answer.reasoning.empty()) message["reasoning_content"] = ReplaceInvalidUtf8(answer.reasoning);
+  json::array calls;
+  for (const ToolCall& call : answer.tool_calls) {
+    calls.push_back(json::object{{"id", fmt::format("call_{}", calls.size())},
+                                 {"type", "function"},
+                                 {"function", json::object{{"name", ReplaceInvalidUtf8(call.name)},
+                                                           {"arguments", ReplaceInvalidUtf8(call.arguments)}}}});
+  }
+  if (!calls.empty()) message["tool_calls"] = std::move(calls);
+  return message;
+}
+
 void AppendChoice(const RequestResult& result, const TokenText& token_text, std::string& out) {
-  const std::string text = ReplaceInvalidUtf8(result.completion.text);
   const bool chat = result.kind != RequestKind::kCompletion;
   if (chat) {
-    out += OpenJson(
-        {{"index", 0}, {"message", json::object{{"role", "assistant"}, {"content", text}, {"refusal", nullptr}}}});
+    out += OpenJson({{"index", 0}, {"message", Message(result.answer)}});
   } else {
-    out += OpenJson({{"index", 0}, {"text", text}});
+    out += OpenJson({{"index", 0}, {"text", ReplaceInvalidUtf8(result.completion.text)}});
   }
   out += R"(,"logprobs":)";
   if (result.logprobs < 0) {
@@ -117,7 +129,8 @@ void AppendChoice(const RequestResult& result, const TokenText& token_text, std:
     AppendCompletionLogprobs(result.completion.logprobs, result.logprobs > 0, token_text, out);
   }
   const bool stopped = result.completion.finish_reason == FinishReason::kStop;
-  out += stopped ? R"(,"finish_reason":"stop")" : R"(,"finish_reason":"length")";
+  const bool calls = stopped && !result.answer.tool_calls.empty();
+  out += fmt::format(R"(,"finish_reason":"{}")", calls ? "tool_calls" : stopped ? "stop" : "length");
   if (result.kind == RequestKind::kTurns) {
     out += R"(,"turns":)";
     const auto answer = [&](size_t i) { return Json(json::value(ReplaceInvalidUtf8(result.answers[i]))); };

@@ -31,6 +31,7 @@ struct RequestResult {
   RequestKind kind = RequestKind::kCompletion;
   std::string model;
   Completion completion;             // of the last turn
+  ChatAnswer answer = {};            // the same by its parts; not of kCompletion
   std::vector<std::string> answers;  // kTurns: of every turn
   int64_t prompt_tokens = 0;         // of all turns
   int64_t completion_tokens = 0;

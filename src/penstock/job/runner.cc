@@ -183,13 +183,16 @@ absl::Status Runner::Finish(const Completion& completion) {
     return WriteResult(FormatError(active.head, {"io_error", std::move(message), ""}), /*failed=*/true);
   }
   num_io_errors_in_a_row_ = 0;
+  ChatAnswer answer;
+  if (active.request.kind != RequestKind::kCompletion) answer = args_.engine.ReadAnswer(completion);
   if (active.request.kind == RequestKind::kTurns) {
-    active.answers.push_back(completion.text);
+    active.answers.push_back(answer.content);
     if (active.answers.size() < active.request.turns.size()) return Submit(std::move(active));
   }
   const RequestResult result = {.kind = active.request.kind,
                                 .model = args_.engine.model().name,
                                 .completion = completion,
+                                .answer = std::move(answer),
                                 .answers = std::move(active.answers),
                                 .prompt_tokens = active.prompt_tokens,
                                 .completion_tokens = active.completion_tokens,

@@ -5,9 +5,10 @@
 namespace penstock {
 namespace {
 
-constexpr std::array kFamilies = {&kMixtral,          &kOlmoe,   &kQwen2Moe, &kQwen3Moe, &kPhimoe,     &kGraniteMoe,
-                                  &kGraniteMoeShared, &kGlm4Moe, &kDots1,    &kDbrx,     &kDeepseekV2, &kDeepseekV3,
-                                  &kGptOss,           &kArctic};
+constexpr std::array kFamilies = {
+    &kMixtral,    &kOlmoe,       &kQwen2Moe,  &kQwen3Moe,   &kPhimoe, &kGraniteMoe, &kGraniteMoeShared,
+    &kGlm4Moe,    &kGlm4MoeLite, &kSolarOpen, &kErnie45Moe, &kDots1,  &kDbrx,       &kDeepseekV2,
+    &kDeepseekV3, &kGptOss,      &kArctic};
 
 }  // namespace
 

@@ -32,6 +32,7 @@ constexpr FieldName kKeys[] = {
     {"num_local_experts", "expert_count"},
     {"n_shared_experts", "expert_shared_count"},
     {"first_k_dense_replace", "leading_dense_block_count"},
+    {"moe_layer_interval", "interleave_moe_layer_step"},
     {"n_group", "expert_group_count"},
     {"topk_group", "expert_group_used_count"},
     {"routed_scaling_factor", "expert_weights_scale"},

@@ -28,6 +28,14 @@ void ReadConfig(ConfigReader& reader, ModelConfig& config) {
   ReadDenseFirstLayers(reader, config, 1);
 }
 
+void ReadSolarConfig(ConfigReader& reader, ModelConfig& config) {
+  config.num_experts = reader.Int("num_experts", 1, kMaxExperts);
+  config.expert_dim = reader.Int("moe_intermediate_size", 1, kMaxModelDim);
+  config.shared_ffn_dim = reader.IntOr("n_shared_experts", 1, 0, 64) * config.expert_dim;
+  config.qkv_bias = config.o_bias = reader.BoolOr("attention_bias", false);
+  ReadNoauxRouter(reader, config);
+}
+
 }  // namespace
 
 const Family kGlm4Moe = {
@@ -38,6 +46,16 @@ const Family kGlm4Moe = {
     .stored_names = kStoredNames,
     .gguf = {.architecture = "glm4moe"},
     .read_config = ReadConfig,
+};
+
+// Solar Open (Upstage 2025): the same router, all layers with experts.
+const Family kSolarOpen = {
+    .name = "solar_open",
+    .architecture = "SolarOpenForCausalLM",
+    .default_rope_theta = 1e6,
+    .field_names = kFieldNames,
+    .stored_names = kStoredNames,
+    .read_config = ReadSolarConfig,
 };
 
 }  // namespace penstock

@@ -1,0 +1,341 @@
+#include "penstock/cli/inspect_report.h"
+
+#include <algorithm>
+#include <map>
+#include <memory>
+#include <optional>
+#include <utility>
+#include <vector>
+
+#include "penstock/base/bytes.h"
+#include "penstock/base/text.h"
+#include "penstock/base/thread_pool.h"
+#include "penstock/checkpoint/tensor_rows.h"
+#include "penstock/engine/engine_plan.h"
+#include "penstock/engine/loaded_model.h"
+#include "penstock/model/family.h"
+
+namespace penstock::cli {
+namespace {
+
+// Budgets that machines come with.
+constexpr uint64_t kMemorySizes[] = {4 * kGiB,   8 * kGiB,   16 * kGiB,   24 * kGiB,   32 * kGiB,  48 * kGiB,
+                                     64 * kGiB,  96 * kGiB,  128 * kGiB,  192 * kGiB,  256 * kGiB, 384 * kGiB,
+                                     512 * kGiB, 768 * kGiB, 1024 * kGiB, 1536 * kGiB, 2048 * kGiB};
+constexpr uint64_t kGpuSizes[] = {8 * kGiB, 16 * kGiB, 24 * kGiB, 48 * kGiB, 80 * kGiB, 141 * kGiB};
+constexpr uint64_t kMostMemory = uint64_t{16} << 40;
+
+std::string_view StoredAs(const TensorInfo& tensor) {
+  if (tensor.packed.has_value()) return WeightFormatName(*tensor.packed);
+  if (tensor.scales.has_value()) return WeightFormatName(tensor.scales->format);
+  return DtypeName(tensor.dtype);
+}
+
+// Bytes of one kind of weights, by the format that they are stored in.
+using BytesByFormat = std::map<std::string, uint64_t, std::less<>>;
+
+struct Kind {
+  std::string_view name;
+  BytesByFormat formats = {};
+  int64_t num_tensors = 0;
+
+  void Add(const TensorInfo* tensor) {
+    if (tensor == nullptr) return;
+    formats[std::string(StoredAs(*tensor))] += StoredBytes(*tensor);
+    ++num_tensors;
+  }
+  uint64_t bytes() const {
+    uint64_t sum = 0;
+    for (const auto& [format, own] : formats) sum += own;
+    return sum;
+  }
+};
+
+std::vector<Kind> KindsOf(const WeightMap& map) {
+  Kind embedding{"embedding"}, lm_head{"lm_head"}, attention{"attention"}, routers{"routers"}, dense{"dense FFNs"},
+      shared{"shared FFNs"}, experts{"experts"}, vectors{"norms and biases"};
+  embedding.Add(map.embedding);
+  if (map.lm_head != map.embedding) lm_head.Add(map.lm_head);
+  for (const TensorInfo* tensor : {map.lm_head_bias, map.final_norm, map.final_norm_bias}) vectors.Add(tensor);
+  for (const LayerTensors& layer : map.layers) {
+    const auto is_of = [](const FfnParts<const TensorInfo*>& ffn, const TensorInfo& tensor) {
+      return &tensor == ffn.gate_proj || &tensor == ffn.up_proj || &tensor == ffn.down_proj;
+    };
+    layer.ForEachDense([&](const TensorInfo& tensor) { vectors.Add(&tensor); },
+                       [&](const TensorInfo& tensor, MatrixKind kind) {
+                         if (kind == MatrixKind::kAttention) return attention.Add(&tensor);
+                         if (kind == MatrixKind::kRouter) return routers.Add(&tensor);
+                         is_of(layer.dense_ffn, tensor) ? dense.Add(&tensor) : shared.Add(&tensor);
+                       });
+    for (const FfnTensors& expert : layer.experts) {
+      for (const TensorInfo* tensor : {expert.gate_proj, expert.up_proj, expert.down_proj}) experts.Add(tensor);
+    }
+  }
+  std::vector<Kind> kinds;
+  for (Kind* kind : {&embedding, &attention, &routers, &dense, &shared, &experts, &lm_head, &vectors}) {
+    if (kind->num_tensors > 0) kinds.push_back(std::move(*kind));
+  }
+  return kinds;
+}
+
+json::array LayersOf(const WeightMap& map) {
+  json::array layers;
+  for (const LayerTensors& layer : map.layers) {
+    uint64_t dense_bytes = 0, expert_bytes = 0;
+    layer.ForEachDense([&](const TensorInfo& tensor) { dense_bytes += StoredBytes(tensor); },
+                       [&](const TensorInfo& tensor, MatrixKind) { dense_bytes += StoredBytes(tensor); });
+    for (const FfnTensors& expert : layer.experts) expert_bytes += expert.total_bytes();
+    layers.push_back(
+        json::object{{"experts", layer.experts.size()}, {"dense_bytes", dense_bytes}, {"expert_bytes", expert_bytes}});
+  }
+  return layers;
+}
+
+// What an engine would do with budgets that nobody has to have.
+class Fits {
+ public:
+  explicit Fits(const DescribedModel& model)
+      : model_(&model),
+        layouts_(std::make_shared<ExpertLayouts>(model.weights(), model.engine_model().files, ComputeDtype::kF32)) {}
+
+  // Nothing when it does not run.
+  std::optional<MemoryPlan> At(uint64_t memory_bytes, uint64_t gpu_bytes = 0) const {
+    EngineOptions options;
+    EngineRoom room{.num_threads = NumUsableCpus(), .device = std::nullopt, .budget_bytes = memory_bytes};
+    if (gpu_bytes > 0) {
+      options.device = "gpu";
+      options.device_memory_bytes = gpu_bytes;
+      room.device = DeviceSpec{.kind = DeviceKind::kDescribed, .name = "gpu"};
+    }
+    const auto plan = PlanEngine(options, model_->engine_model(), room, layouts_);
+    if (!plan.ok()) return std::nullopt;
+    return plan->policy.plan;
+  }
+
+  // The least budget, to the MiB, at which holds(plan) is true; nothing when none is enough.
+  template <typename Holds>
+  std::optional<uint64_t> Least(const Holds& holds) const {
+    uint64_t low = 0, high = kMostMemory / kMiB;
+    const auto enough = [&](uint64_t mib) {
+      const std::optional<MemoryPlan> plan = At(mib * kMiB);
+      return plan.has_value() && holds(*plan);
+    };
+    if (!enough(high)) return std::nullopt;
+    while (low + 1 < high) {
+      const uint64_t middle = (low + high) / 2;
+      (enough(middle) ? high : low) = middle;
+    }
+    return high * kMiB;
+  }
+
+ private:
+  const DescribedModel* model_;
+  std::shared_ptr<const ExpertLayouts> layouts_;
+};
+
+bool HoldsAll(const MemoryPlan& plan) { return plan.num_expert_slots >= plan.num_experts_total; }
+
+json::object FitOf(const DescribedModel& model) {
+  const Fits fits(model);
+  const std::optional<uint64_t> least = fits.Least([](const MemoryPlan&) { return true; });
+  const std::optional<uint64_t> all = fits.Least(HoldsAll);
+  json::array memory, gpus;
+  for (const uint64_t size : kMemorySizes) {
+    const std::optional<MemoryPlan> plan = fits.At(size);
+    if (!plan.has_value()) continue;
+    memory.push_back(json::object{{"memory_bytes", size},
+                                  {"experts_in_dram", std::min(plan->num_expert_slots, plan->num_experts_total)},
+                                  {"experts", plan->num_experts_total},
+                                  {"batch_size", plan->batch_size}});
+    if (HoldsAll(*plan)) break;
+  }
+  for (const uint64_t size : kGpuSizes) {
+    const std::optional<MemoryPlan> plan = fits.At(kMostMemory, size);
+    if (!plan.has_value()) continue;
+    const int64_t on_gpu = std::min(plan->device.num_expert_slots, plan->num_experts_total);
+    gpus.push_back(
+        json::object{{"gpu_memory_bytes", size}, {"experts_on_gpu", on_gpu}, {"experts", plan->num_experts_total}});
+    if (on_gpu == plan->num_experts_total) break;
+  }
+  const auto number = [](const std::optional<uint64_t>& bytes) {
+    return bytes.has_value() ? json::value(*bytes) : json::value();
+  };
+  return {{"least_memory_bytes", number(least)},
+          {"all_in_dram_bytes", number(all)},
+          {"memory", std::move(memory)},
+          {"gpus", std::move(gpus)}};
+}
+
+json::value TokenizerOf(const LoadedModel& model) {
+  if (model.tokenizer == nullptr) return nullptr;
+  const Tokenizer& tokenizer = *model.tokenizer;
+  const auto token = [&](TokenId id) {
+    if (id < 0) return json::value();
+    return json::value(json::object{{"id", id}, {"text", ReplaceInvalidUtf8(std::string(tokenizer.TokenText(id)))}});
+  };
+  return json::object{
+      {"vocab_size", tokenizer.vocab_size()}, {"bos", token(tokenizer.bos_id())}, {"eos", token(tokenizer.eos_id())}};
+}
+
+std::string_view FormatName(const Checkpoint& checkpoint) {
+  switch (checkpoint.format()) {
+    case Checkpoint::Format::kSafetensors: return "safetensors";
+    case Checkpoint::Format::kPacked: return "packed store";
+    case Checkpoint::Format::kGguf: return "GGUF";
+  }
+  return "";
+}
+
+// "q4_k 1.2 GiB, q6_k 300 MiB": the formats of a kind, the largest first.
+std::string FormatsText(const json::object& formats) {
+  std::vector<std::pair<uint64_t, std::string>> parts;
+  for (const auto& [name, bytes] : formats) parts.emplace_back(bytes.to_number<uint64_t>(), std::string(name));
+  std::sort(parts.rbegin(), parts.rend());
+  if (parts.size() == 1) return parts[0].second;
+  std::string text;
+  for (const auto& [bytes, name] : parts)
+    text += fmt::format("{}{} {}", text.empty() ? "" : ", ", name, FormatBytes(bytes));
+  return text;
+}
+
+}  // namespace
+
+json::object InspectReport(const DescribedModel& described) {
+  const LoadedModel& model = *described.loaded();
+  const ModelConfig& c = model.config;
+  json::object kinds;
+  uint64_t expert_bytes = 0, known_bytes = 0;
+  for (const Kind& kind : KindsOf(model.weights)) {
+    json::object formats;
+    for (const auto& [format, bytes] : kind.formats) formats[format] = bytes;
+    kinds[kind.name] = {{"bytes", kind.bytes()}, {"tensors", kind.num_tensors}, {"formats", std::move(formats)}};
+    if (kind.name == "experts") expert_bytes = kind.bytes();
+    known_bytes += kind.bytes();
+  }
+  const uint64_t total_bytes = model.checkpoint.total_bytes();
+  json::array files;
+  for (const OpenedFile& file : model.checkpoint.files()) {
+    files.push_back(json::object{{"path", ReplaceInvalidUtf8(file.path)}, {"bytes", file.size_bytes}});
+  }
+  const int64_t kv_values = c.num_layers * (c.kv_dim() + c.v_dim());
+  json::object report = {
+      {"model", ReplaceInvalidUtf8(model.name)},
+      {"family", c.family->name},
+      {"format", FormatName(model.checkpoint)},
+      {"fingerprint", model.fingerprint},
+      {"dtype", StoredFormatName(model.weights)},
+      {"packed", model.checkpoint.format() == Checkpoint::Format::kPacked},
+      {"vocab_size", c.vocab_size},
+      {"model_dim", c.model_dim},
+      {"num_layers", c.num_layers},
+      {"num_moe_layers", c.num_moe_layers()},
+      {"num_heads", c.num_heads},
+      {"num_kv_heads", c.num_kv_heads},
+      {"head_dim", c.head_dim},
+      {"kv_lora_rank", c.mla.kv_lora_rank},
+      {"kv_bytes_per_position", kv_values * 4},
+      {"num_experts", c.num_experts},
+      {"num_topk", c.num_topk},
+      {"expert_dim", c.expert_dim},
+      {"shared_ffn_dim", c.shared_ffn_dim},
+      {"max_positions", c.max_positions},
+      {"sliding_window", c.sliding_window},
+      {"tie_embeddings", c.tie_embeddings},
+      {"tokenizer", TokenizerOf(model)},
+      {"chat_template", model.chat_template.has_value()},
+      {"chat_template_missing",
+       model.chat_template.has_value() ? json::value() : json::value(Message(model.chat_template_status))},
+      {"tensors", model.checkpoint.tensors().size()},
+      {"total_bytes", total_bytes},
+      {"expert_bytes", expert_bytes},
+      {"dense_bytes", known_bytes - expert_bytes},
+      {"unused_bytes", total_bytes > known_bytes ? total_bytes - known_bytes : 0}};
+  const int64_t num_experts = c.num_moe_layers() * c.num_experts;
+  report["bytes_per_expert"] = num_experts > 0 ? expert_bytes / static_cast<uint64_t>(num_experts) : 0;
+  report["kinds"] = std::move(kinds);
+  report["files"] = std::move(files);
+  report["layers"] = LayersOf(model.weights);
+  report["fit"] = FitOf(described);
+  return report;
+}
+
+std::string InspectTable(const json::object& d) {
+  const auto number = [&](const char* key) { return d.at(key).to_number<int64_t>(); };
+  const auto bytes = [](const json::value& value) { return FormatBytes(value.to_number<uint64_t>()); };
+  const auto text = [&](const char* key) { return std::string(d.at(key).get_string()); };
+  std::string out;
+  const auto row = [&](std::string_view name, std::string_view value) {
+    out += fmt::format("{:<18}{}\n", name, value);
+  };
+  row("model", Printable(text("model")));
+  row("family", fmt::format("{} ({}, {})", text("family"), text("format"), text("dtype")));
+  row("layers", fmt::format("{} ({} with experts), model_dim {}", number("num_layers"), number("num_moe_layers"),
+                            number("model_dim")));
+  const std::string heads = number("kv_lora_rank") > 0
+                                ? fmt::format("{} heads, KV compressed to {} + {} (MLA)", number("num_heads"),
+                                              number("kv_lora_rank"), number("head_dim") - number("kv_lora_rank"))
+                                : fmt::format("{} heads, {} KV heads, head_dim {}", number("num_heads"),
+                                              number("num_kv_heads"), number("head_dim"));
+  row("attention", fmt::format("{}; KV cache {} a token in f32", heads, bytes(d.at("kv_bytes_per_position"))));
+  row("experts", fmt::format("{} per layer, top-{}, expert_dim {}, {} each{}", number("num_experts"),
+                             number("num_topk"), number("expert_dim"), bytes(d.at("bytes_per_expert")),
+                             number("shared_ffn_dim") > 0
+                                 ? fmt::format("; {} columns beside them for all tokens", number("shared_ffn_dim"))
+                                 : ""));
+  row("vocabulary", fmt::format("{} tokens, {} positions", number("vocab_size"), number("max_positions")));
+  if (d.at("tokenizer").is_null()) {
+    row("tokenizer", "none: prompts must be token ids");
+  } else {
+    const json::object& tokenizer = d.at("tokenizer").get_object();
+    const auto token = [&](const char* key) {
+      const json::value& value = tokenizer.at(key);
+      return value.is_null() ? std::string("none") : Printable(std::string(value.get_object().at("text").get_string()));
+    };
+    row("tokenizer", fmt::format("{} tokens, bos {}, eos {}", tokenizer.at("vocab_size").to_number<int64_t>(),
+                                 token("bos"), token("eos")));
+  }
+  row("chat template", d.at("chat_template").get_bool() ? "yes" : Printable(text("chat_template_missing")));
+  row("total", fmt::format("{} in {} tensors, {} files", bytes(d.at("total_bytes")), number("tensors"),
+                           d.at("files").get_array().size()));
+  row("  always in DRAM", bytes(d.at("dense_bytes")));
+  row("  experts (disk)", bytes(d.at("expert_bytes")));
+  if (number("unused_bytes") > 0) row("  not used", bytes(d.at("unused_bytes")));
+  out += "\nweights              bytes        stored as\n";
+  for (const auto& [name, value] : d.at("kinds").get_object()) {
+    const json::object& kind = value.get_object();
+    out += fmt::format("{:<20} {:<12} {}\n", std::string_view(name.data(), name.size()), bytes(kind.at("bytes")),
+                       FormatsText(kind.at("formats").get_object()));
+  }
+  const json::object& fit = d.at("fit").get_object();
+  out += "\nDRAM (--memory)   experts in DRAM\n";
+  if (!fit.at("least_memory_bytes").is_null()) {
+    out += fmt::format("{:<17} the least that works\n", bytes(fit.at("least_memory_bytes")));
+  }
+  const auto share = [](const json::object& place, const char* key) {
+    const auto part = place.at(key).to_number<int64_t>(), all = place.at("experts").to_number<int64_t>();
+    return fmt::format("{} of {} ({:.0f} %)", part, all,
+                       all > 0 ? 100.0 * static_cast<double>(part) / static_cast<double>(all) : 100.0);
+  };
+  for (const json::value& value : fit.at("memory").get_array()) {
+    const json::object& place = value.get_object();
+    out += fmt::format("{:<17} {}\n", bytes(place.at("memory_bytes")), share(place, "experts_in_dram"));
+  }
+  if (!fit.at("all_in_dram_bytes").is_null()) {
+    out += fmt::format("{:<17} all\n", bytes(fit.at("all_in_dram_bytes")));
+  }
+  if (!fit.at("gpus").get_array().empty()) out += "\nGPU memory        experts on the GPU\n";
+  for (const json::value& value : fit.at("gpus").get_array()) {
+    const json::object& place = value.get_object();
+    out += fmt::format("{:<17} {}\n", bytes(place.at("gpu_memory_bytes")), share(place, "experts_on_gpu"));
+  }
+  out += "\nlayer   experts   dense       experts\n";
+  int layer_idx = 0;
+  for (const json::value& layer : d.at("layers").get_array()) {
+    const json::object& l = layer.get_object();
+    out += fmt::format("{:>5}   {:>7}   {:<10}  {}\n", layer_idx++, l.at("experts").to_number<int64_t>(),
+                       bytes(l.at("dense_bytes")), bytes(l.at("expert_bytes")));
+  }
+  return out;
+}
+
+}  // namespace penstock::cli

@@ -1,0 +1,52 @@
+// ERNIE 4.5 (Baidu 2025): softmax scores with a bias to choose by, shared experts, RoPE of neighbours.
+#include "penstock/base/limits.h"
+#include "penstock/model/family.h"
+#include "penstock/model/layer_fields.h"
+
+namespace penstock {
+namespace {
+
+constexpr FieldName kFieldNames[] = {{"num_experts", "moe_num_experts"},
+                                     {"num_experts_per_tok", "moe_k"},
+                                     {"n_shared_experts", "moe_num_shared_experts"},
+                                     {"first_k_dense_replace", "moe_layer_start_index"}};
+
+constexpr StoredName kStoredNames[] = {
+    {"mlp.gate.e_score_correction_bias", "mlp.moe_statics.e_score_correction_bias"},
+    {"mlp.shared_expert.gate_proj.weight", "mlp.shared_experts.gate_proj.weight"},
+    {"mlp.shared_expert.up_proj.weight", "mlp.shared_experts.up_proj.weight"},
+    {"mlp.shared_expert.down_proj.weight", "mlp.shared_experts.down_proj.weight"},
+};
+
+void ReadConfig(ConfigReader& reader, ModelConfig& config) {
+  config.num_experts = reader.Int("num_experts", 1, kMaxExperts);
+  config.expert_dim = reader.Int("moe_intermediate_size", 1, kMaxModelDim);
+  config.dense_ffn_dim = reader.Int("intermediate_size", 1, kMaxModelDim);
+  config.shared_ffn_dim = reader.IntOr("n_shared_experts", 2, 0, 64) * config.expert_dim;
+  config.rope.is_interleaved = true;
+  config.router_selection_bias = true;
+  config.tie_embeddings = reader.BoolOr("tie_word_embeddings", true);
+  if (reader.BoolOr("use_bias", false)) reader.Fail("use_bias", "false", "true");
+  ReadDenseFirstLayers(reader, config, 1);
+  const int64_t interval = reader.IntOr("moe_layer_interval", 1, 1, kMaxLayers);
+  const int64_t last = reader.IntOr("moe_layer_end_index", -1, -1, kMaxLayers);
+  for (int64_t layer_idx = 0; layer_idx < config.num_layers; ++layer_idx) {
+    if ((layer_idx + 1) % interval != 0 || (last >= 0 && layer_idx > last)) config.layer_has_experts[layer_idx] = false;
+  }
+}
+
+}  // namespace
+
+const Family kErnie45Moe = {
+    .name = "ernie4_5_moe",
+    .architecture = "Ernie4_5_MoeForCausalLM",
+    .other_architecture = "Ernie4_5_MoEForCausalLM",
+    .comes_with_code = true,
+    .default_rope_theta = 5e5,
+    .field_names = kFieldNames,
+    .stored_names = kStoredNames,
+    .gguf = {.architecture = "ernie4_5-moe"},
+    .read_config = ReadConfig,
+};
+
+}  // namespace penstock
