@@ -23,7 +23,7 @@ import torch
 # Variant: options of write_gguf.
 WHOLE = {
     "arctic-tiny": {}, "dbrx-tiny": {}, "deepseek2-tiny": {}, "deepseek3-tiny": dict(old_mla=True), "deepseek2-odd": {},
-    "dots1-tiny": {}, "glm4moe-tiny": {}, "gptoss-tiny": {}, "granite-tiny": {}, "mixtral-tiny": dict(split=9),
+    "dots1-tiny": {}, "ernie45-tiny": {}, "glm4moe-tiny": {}, "gptoss-tiny": {}, "granite-tiny": {}, "mixtral-tiny": dict(split=9),
     "mixtral-bf16": {}, "mixtral-f16": dict(old_experts=True), "olmoe-tiny": {}, "phimoe-tiny": {}, "qwen2moe-tiny": {},
     "qwen3moe-tiny": {}, "granite-odd": {},
 }
@@ -32,7 +32,7 @@ ARCHITECTURES = {
     "OlmoeForCausalLM": "OLMOE", "PhimoeForCausalLM": "PHIMOE", "GraniteMoeForCausalLM": "GRANITE_MOE",
     "GraniteMoeSharedForCausalLM": "GRANITE_MOE", "Glm4MoeForCausalLM": "GLM4_MOE", "Dots1ForCausalLM": "DOTS1",
     "DbrxForCausalLM": "DBRX", "GptOssForCausalLM": "GPT_OSS", "ArcticForCausalLM": "ARCTIC",
-    "DeepseekV2ForCausalLM": "DEEPSEEK2", "DeepseekV3ForCausalLM": "DEEPSEEK2",
+    "Ernie4_5_MoeForCausalLM": "ERNIE4_5_MOE", "DeepseekV2ForCausalLM": "DEEPSEEK2", "DeepseekV3ForCausalLM": "DEEPSEEK2",
 }
 BLOCK_MAPPINGS = dict(gguf.TensorNameMap.block_mappings_cfg)
 PAIRED = ("LLAMA", "GRANITE_MOE", "ARCTIC")
@@ -61,7 +61,8 @@ def stack(tensors, pattern, num_experts):
 def take_experts(tensors, config, arch, layer, old_experts):
     """Takes the experts of a layer out of `tensors`: {name in GGUF: tensor}."""
     taken = {}
-    num = first(config, "num_local_experts", "num_experts", "n_routed_experts", "ffn_config.moe_num_experts")
+    num = first(config, "num_local_experts", "num_experts", "n_routed_experts", "moe_num_experts",
+                "ffn_config.moe_num_experts")
     root = f"model.layers.{layer}."
     if arch == "DBRX":
         root = f"transformer.blocks.{layer}.ffn.experts.mlp."
@@ -150,9 +151,9 @@ def add_parameters(writer, config, arch, options):
         writer.add_layer_norm_eps(1e-5)
     else:
         writer.add_layer_norm_rms_eps(eps)
-    writer.add_expert_count(first(config, "num_local_experts", "num_experts", "n_routed_experts",
+    writer.add_expert_count(first(config, "num_local_experts", "num_experts", "n_routed_experts", "moe_num_experts",
                                   "ffn_config.moe_num_experts"))
-    writer.add_expert_used_count(first(config, "num_experts_per_tok", "ffn_config.moe_top_k"))
+    writer.add_expert_used_count(first(config, "num_experts_per_tok", "moe_k", "ffn_config.moe_top_k"))
     head_dim = first(config, "head_dim", default=hidden // heads)
     if arch == "DEEPSEEK2":
         rope_dim, nope, rank = config["qk_rope_head_dim"], config["qk_nope_head_dim"], config["kv_lora_rank"]
@@ -188,6 +189,9 @@ def add_parameters(writer, config, arch, options):
                        ("shared_expert_intermediate_size", writer.add_expert_shared_feed_forward_length),
                        ("shared_intermediate_size", writer.add_expert_shared_feed_forward_length),
                        ("n_shared_experts", writer.add_expert_shared_count),
+                       ("moe_num_shared_experts", writer.add_expert_shared_count),
+                       ("moe_layer_start_index", writer.add_leading_dense_block_count),
+                       ("moe_layer_interval", writer.add_interleave_moe_layer_step),
                        ("first_k_dense_replace", writer.add_leading_dense_block_count),
                        ("routed_scaling_factor", writer.add_expert_weights_scale),
                        ("n_group", writer.add_expert_group_count), ("topk_group", writer.add_expert_group_used_count),

@@ -143,11 +143,11 @@ json::object FitOf(const DescribedModel& model) {
   for (const uint64_t size : kMemorySizes) {
     const std::optional<MemoryPlan> plan = fits.At(size);
     if (!plan.has_value()) continue;
+    if (HoldsAll(*plan)) break;
     memory.push_back(json::object{{"memory_bytes", size},
                                   {"experts_in_dram", std::min(plan->num_expert_slots, plan->num_experts_total)},
                                   {"experts", plan->num_experts_total},
                                   {"batch_size", plan->batch_size}});
-    if (HoldsAll(*plan)) break;
   }
   for (const uint64_t size : kGpuSizes) {
     const std::optional<MemoryPlan> plan = fits.At(kMostMemory, size);

@@ -133,6 +133,11 @@ void ReadRope(ConfigReader& reader, const RopeDefaults& defaults, Rope& rope) {
   RopeConfig config{.theta = reader.NumberOr("rope_theta", defaults.theta, 1e-3, 1e15),
                     .partial_factor = reader.NumberOr("partial_rotary_factor", defaults.partial_factor, 1e-3, 1),
                     .max_positions = defaults.max_positions};
+  // MiniMax-M2 says how many dims rotate.
+  if (reader.Find("rotary_dim") != nullptr) {
+    config.partial_factor = static_cast<double>(reader.Int("rotary_dim", 2, std::max<int64_t>(2, defaults.dim))) /
+                            static_cast<double>(defaults.dim);
+  }
   const json::value* scaling = nullptr;
   std::string_view scaling_field = "rope_scaling";
   for (const std::string_view field : {"rope_scaling", "rope_parameters"}) {

@@ -40,9 +40,9 @@ struct RopeDefaults {
   int64_t max_positions = 0;
 };
 
-// From `rope_theta`, `partial_rotary_factor` and `rope_scaling`, or (newer transformers) `rope_parameters`: types
-// default, linear, yarn (Peng et al. 2023), longrope and llama3, computed as transformers does. Leaves is_interleaved.
-// Errors go to the reader.
+// From `rope_theta`, `partial_rotary_factor` (or `rotary_dim`) and `rope_scaling`, or (newer transformers)
+// `rope_parameters`: types default, linear, yarn (Peng et al. 2023), longrope and llama3, computed as transformers
+// does. Leaves is_interleaved. Errors go to the reader.
 void ReadRope(ConfigReader& reader, const RopeDefaults& defaults, Rope& rope);
 
 }  // namespace penstock
