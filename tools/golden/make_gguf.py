@@ -24,8 +24,8 @@ import torch
 WHOLE = {
     "arctic-tiny": {}, "dbrx-tiny": {}, "deepseek2-tiny": {}, "deepseek3-tiny": dict(old_mla=True), "deepseek2-odd": {},
     "dots1-tiny": {}, "ernie45-tiny": {}, "glm4moe-tiny": {}, "gptoss-tiny": {}, "granite-tiny": {}, "mixtral-tiny": dict(split=9),
-    "mixtral-bf16": {}, "mixtral-f16": dict(old_experts=True), "olmoe-tiny": {}, "phimoe-tiny": {}, "qwen2moe-tiny": {},
-    "qwen3moe-tiny": {}, "granite-odd": {},
+    "mixtral-bf16": {}, "mixtral-f16": dict(old_experts=True), "minimaxm2-tiny": {}, "minimaxm2-odd": {},
+    "olmoe-tiny": {}, "phimoe-tiny": {}, "qwen2moe-tiny": {}, "qwen3moe-tiny": {}, "granite-odd": {},
 }
 ARCHITECTURES = {
     "MixtralForCausalLM": "LLAMA", "Qwen2MoeForCausalLM": "QWEN2MOE", "Qwen3MoeForCausalLM": "QWEN3MOE",
@@ -33,6 +33,7 @@ ARCHITECTURES = {
     "GraniteMoeSharedForCausalLM": "GRANITE_MOE", "Glm4MoeForCausalLM": "GLM4_MOE", "Dots1ForCausalLM": "DOTS1",
     "DbrxForCausalLM": "DBRX", "GptOssForCausalLM": "GPT_OSS", "ArcticForCausalLM": "ARCTIC",
     "Ernie4_5_MoeForCausalLM": "ERNIE4_5_MOE", "DeepseekV2ForCausalLM": "DEEPSEEK2", "DeepseekV3ForCausalLM": "DEEPSEEK2",
+    "MiniMaxM2ForCausalLM": "MINIMAXM2",
 }
 BLOCK_MAPPINGS = dict(gguf.TensorNameMap.block_mappings_cfg)
 PAIRED = ("LLAMA", "GRANITE_MOE", "ARCTIC")
@@ -183,7 +184,7 @@ def add_parameters(writer, config, arch, options):
         partial = first(config, "partial_rotary_factor", "rope_parameters.partial_rotary_factor",
                         default=0.5 if arch == "GLM4_MOE" else 1.0)
         writer.add_rope_dimension_count(int(head_dim * partial))
-    if arch in ("GLM4_MOE", "DOTS1"):
+    if arch in ("GLM4_MOE", "DOTS1", "MINIMAXM2"):
         writer.add_expert_gating_func(gguf.ExpertGatingFuncType.SIGMOID)
     for field, add in (("moe_intermediate_size", writer.add_expert_feed_forward_length),
                        ("shared_expert_intermediate_size", writer.add_expert_shared_feed_forward_length),

@@ -88,6 +88,9 @@ GPT_OSS = dict(family="gpt_oss", hidden_size=32, intermediate_size=24, num_hidde
                sliding_window=12, swiglu_limit=1.5,
                rope_parameters=dict(rope_type="yarn", rope_theta=150000.0, factor=32.0, beta_fast=32.0,
                                     beta_slow=1.0, truncate=False, original_max_position_embeddings=64))
+MINIMAX_M2 = dict(family="minimax_m2", hidden_size=32, intermediate_size=24, num_hidden_layers=2,
+                  num_attention_heads=4, num_key_value_heads=2, head_dim=16, num_local_experts=8,
+                  num_experts_per_tok=3, vocab_size=96, rope_parameters=dict(rope_type="default", rope_theta=5e6))
 
 DEEPSEEK = dict(hidden_size=32, intermediate_size=40, moe_intermediate_size=16, num_hidden_layers=3,
                 num_attention_heads=4, num_key_value_heads=4, kv_lora_rank=16, qk_nope_head_dim=8, qk_rope_head_dim=8,
@@ -182,6 +185,11 @@ VARIANTS = {
                         moe_layer_interval=2, tie_word_embeddings=False, vocab_size=103),
     "glm4lite-tiny": dict(DEEPSEEK3, family="glm4_moe_lite", layout="plain", n_group=1, topk_group=1, n_routed_experts=8,
                           first_k_dense_replace=None, mlp_layer_types=["dense", "sparse", "sparse"]),
+    "minimaxm2-tiny": dict(MINIMAX_M2, layout="plain"),
+    "minimaxm2-odd": dict(MINIMAX_M2, hidden_size=37, intermediate_size=19, num_hidden_layers=3, num_attention_heads=6,
+                          num_key_value_heads=3, head_dim=20, num_local_experts=7, num_experts_per_tok=2,
+                          tie_word_embeddings=True, vocab_size=131,
+                          rope_parameters=dict(rope_type="default", rope_theta=1e4, partial_rotary_factor=0.5)),
     "gptoss-mxfp4": dict(GPT_OSS, coded="mxfp4", hidden_size=64, intermediate_size=96, num_local_experts=4,
                          num_experts_per_tok=2),
     "mixtral-q4_0": dict(MIXTRAL, coded="q4_0", hidden_size=64, intermediate_size=96, num_hidden_layers=2),
@@ -207,6 +215,7 @@ FAMILIES = {
     "deepseek_v2": (transformers.DeepseekV2Config, transformers.DeepseekV2ForCausalLM),
     "deepseek_v3": (transformers.DeepseekV3Config, transformers.DeepseekV3ForCausalLM),
     "dbrx": (transformers.DbrxConfig, transformers.DbrxForCausalLM),
+    "minimax_m2": (transformers.MiniMaxM2Config, transformers.MiniMaxM2ForCausalLM),
     "gpt_oss": (transformers.GptOssConfig, transformers.GptOssForCausalLM),
 }
 
@@ -356,7 +365,7 @@ def forward(model, ids):
                 logits, (weights, experts) = output, block.route_tokens_to_experts(output)
             weights, order = weights.float().sort(dim=-1, descending=True)
             experts = experts.gather(-1, order)
-            parts = (selection_keys(router, logits.float()), weights, experts)
+            parts = (selection_keys(block, router, logits.float()), weights, experts)
             routing[layer] = tuple(part.reshape(*ids.shape, -1) for part in parts)
         return hook
 
@@ -377,12 +386,12 @@ def decoder(model):
     return model.model.layers if hasattr(model, "model") else model.transformer.blocks
 
 
-def selection_keys(router, logits):
+def selection_keys(block, router, logits):
     """What the experts with the largest are chosen by: logits, or scores with biases and without other groups."""
     if hasattr(router, "moe_statics"):
         # Scores of a softmax lie closer than logits.
         return 10 * (logits.softmax(-1) + router.moe_statics.e_score_correction_bias.squeeze())
-    bias = getattr(router, "e_score_correction_bias", None)
+    bias = getattr(router, "e_score_correction_bias", getattr(block, "e_score_correction_bias", None))
     if bias is None:
         return logits
     keys = logits.sigmoid() + bias

@@ -79,6 +79,7 @@ extern const Family kDeepseekV2;
 extern const Family kDeepseekV3;
 extern const Family kGptOss;
 extern const Family kArctic;
+extern const Family kMinimaxM2;
 
 std::span<const Family* const> AllFamilies();
 

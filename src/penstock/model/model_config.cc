@@ -68,7 +68,7 @@ void ReadQuantisation(ConfigReader& reader, ModelConfig& config) {
   } else if (method == "fp8") {
     config.coded = CodedWeights::kFp8;
     const std::string format = inner.StringOr("fmt", "e4m3");
-    if (format != "e4m3") inner.Fail("fmt", "'e4m3'", fmt::format("'{}'", format));
+    if (format != "e4m3" && format != "float8_e4m3fn") inner.Fail("fmt", "'e4m3'", fmt::format("'{}'", format));
     const json::value* block = inner.Find("weight_block_size");
     const json::array* sizes = block == nullptr ? nullptr : block->if_array();
     const bool is_pair = sizes != nullptr && sizes->size() == 2 && (*sizes)[0].is_int64() && (*sizes)[1].is_int64();

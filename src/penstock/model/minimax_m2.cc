@@ -1,0 +1,42 @@
+// MiniMax-M2: q and k are normed over all heads at once, a part of each head is rotated, and experts are chosen by
+// sigmoids with a bias.
+#include "penstock/base/limits.h"
+#include "penstock/model/family.h"
+
+namespace penstock {
+namespace {
+
+constexpr FieldName kFieldNames[] = {{"num_experts", "num_local_experts"}};
+
+constexpr StoredName kStoredNames[] = {
+    {"mlp.gate.weight", "block_sparse_moe.gate.weight"},
+    {"mlp.gate.e_score_correction_bias", "block_sparse_moe.e_score_correction_bias"},
+    {"mlp.experts.{expert}.gate_proj.weight", "block_sparse_moe.experts.{expert}.w1.weight"},
+    {"mlp.experts.{expert}.up_proj.weight", "block_sparse_moe.experts.{expert}.w3.weight"},
+    {"mlp.experts.{expert}.down_proj.weight", "block_sparse_moe.experts.{expert}.w2.weight"},
+};
+
+void ReadConfig(ConfigReader& reader, ModelConfig& config) {
+  config.num_experts = reader.Int("num_experts", 1, kMaxExperts);
+  config.expert_dim = reader.Int("intermediate_size", 1, kMaxModelDim);
+  config.qk_norm = QkNorm::kWhole;
+  config.router.scoring = RouterRule::Scoring::kSigmoid;
+  config.router.renormalises = true;
+  config.router_selection_bias = true;
+}
+
+}  // namespace
+
+const Family kMinimaxM2 = {
+    .name = "minimax_m2",
+    .architecture = "MiniMaxM2ForCausalLM",
+    .comes_with_code = true,
+    .default_rope_theta = 5e6,
+    .default_norm_eps = 1e-6,
+    .field_names = kFieldNames,
+    .stored_names = kStoredNames,
+    .gguf = {.architecture = "minimax-m2"},
+    .read_config = ReadConfig,
+};
+
+}  // namespace penstock
