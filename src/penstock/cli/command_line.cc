@@ -249,7 +249,9 @@ Command AddPackCommand(CLI::App& app, LogFlags& log) {
 Command AddInspectCommand(CLI::App& app, LogFlags& log) {
   auto flags = std::make_shared<InspectFlags>();
   CLI::App* command = app.add_subcommand("inspect", "what is in a checkpoint: dims, sizes per layer and tier");
-  command->add_option("-m,--model", flags->model_dir, "Hugging Face model folder or packed store")
+  command
+      ->add_option("-m,--model", flags->model_dir,
+                   "model: a Hugging Face folder, a packed store, a GGUF file or its folder")
       ->required()
       ->type_name("DIR");
   command->add_flag("--json", flags->as_json, "print JSON");
@@ -261,7 +263,9 @@ Command AddInspectCommand(CLI::App& app, LogFlags& log) {
 Command AddTokenizeCommand(CLI::App& app, LogFlags& log) {
   auto flags = std::make_shared<TokenizeFlags>();
   CLI::App* command = app.add_subcommand("tokenize", "text to token ids, one JSON array per text, and back");
-  command->add_option("-m,--model", flags->model_dir, "Hugging Face model folder or packed store")
+  command
+      ->add_option("-m,--model", flags->model_dir,
+                   "model: a Hugging Face folder, a packed store, a GGUF file or its folder")
       ->required()
       ->type_name("DIR");
   auto* text =

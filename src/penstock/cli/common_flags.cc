@@ -100,7 +100,8 @@ void AddPolicyFlags(CLI::App& app, ModelFlags& flags) {
 // --model and the flags of every command that computes.
 void AddModelFlags(CLI::App& app, ModelFlags& flags) {
   EngineOptions& engine = flags.engine;
-  app.add_option("-m,--model", engine.model_dir, "Hugging Face model folder or packed store")
+  app.add_option("-m,--model", engine.model_dir,
+                 "model: a Hugging Face folder, a packed store, a GGUF file or its folder")
       ->required()
       ->type_name("DIR");
   app.add_option("--memory", flags.memory,
@@ -143,7 +144,7 @@ void AddSamplingFlags(CLI::App& app, SamplingOverrides& flags) {
 
 void AddDescribedFlags(CLI::App& app, DescribedFlags& flags) {
   EngineOptions& engine = flags.model.engine;
-  app.add_option("-m,--model", engine.model_dir, "Hugging Face model folder or packed store (or give --config)")
+  app.add_option("-m,--model", engine.model_dir, "model: a folder, a packed store or a GGUF file (or give --config)")
       ->type_name("DIR");
   app.add_option("--config", flags.config_path, "a model's config.json; no weights are needed")->type_name("FILE");
   app.add_option("--weights", flags.weights,
