@@ -7,7 +7,6 @@
 #include <cstring>
 
 #include "penstock/base/bytes.h"
-#include "penstock/base/check.h"
 #include "penstock/base/limits.h"
 #include "penstock/base/status.h"
 #include "penstock/base/text.h"
@@ -16,46 +15,25 @@
 namespace penstock {
 namespace {
 
-template <typename T>
-T Load(const char* source) {
-  T value;
-  std::memcpy(&value, source, sizeof(value));
-  return value;
-}
-
 absl::Status WrongType(const GgufMetadata::Field& field, std::string_view expected) {
   return ModelError("key '{}': expected {}, found {}", field.key, expected, GgufTypeName(field));
 }
 
 std::optional<int64_t> IntegerAt(GgufType type, const char* source) {
   switch (type) {
-    case GgufType::kUint8: return Load<uint8_t>(source);
-    case GgufType::kInt8: return Load<int8_t>(source);
-    case GgufType::kUint16: return Load<uint16_t>(source);
-    case GgufType::kInt16: return Load<int16_t>(source);
-    case GgufType::kUint32: return Load<uint32_t>(source);
-    case GgufType::kInt32: return Load<int32_t>(source);
-    case GgufType::kInt64: return Load<int64_t>(source);
+    case GgufType::kUint8: return LoadNumber<uint8_t>(source);
+    case GgufType::kInt8: return LoadNumber<int8_t>(source);
+    case GgufType::kUint16: return LoadNumber<uint16_t>(source);
+    case GgufType::kInt16: return LoadNumber<int16_t>(source);
+    case GgufType::kUint32: return LoadNumber<uint32_t>(source);
+    case GgufType::kInt32: return LoadNumber<int32_t>(source);
+    case GgufType::kInt64: return LoadNumber<int64_t>(source);
     case GgufType::kUint64: {
-      const auto value = Load<uint64_t>(source);
+      const auto value = LoadNumber<uint64_t>(source);
       if (value > static_cast<uint64_t>(INT64_MAX)) return std::nullopt;
       return static_cast<int64_t>(value);
     }
     default: return std::nullopt;
-  }
-}
-
-uint64_t WidthOf(GgufType type) {
-  switch (type) {
-    case GgufType::kUint8:
-    case GgufType::kInt8:
-    case GgufType::kBool: return 1;
-    case GgufType::kUint16:
-    case GgufType::kInt16: return 2;
-    case GgufType::kUint64:
-    case GgufType::kInt64:
-    case GgufType::kFloat64: return 8;
-    default: return 4;
   }
 }
 
@@ -210,8 +188,8 @@ absl::StatusOr<std::optional<double>> GgufMetadata::Number(std::string_view key)
   if (field == nullptr) return std::nullopt;
   if (field->is_array) return WrongType(*field, "a number");
   const char* source = header_.data() + field->offset;
-  if (field->type == GgufType::kFloat32) return Load<float>(source);
-  if (field->type == GgufType::kFloat64) return Load<double>(source);
+  if (field->type == GgufType::kFloat32) return LoadNumber<float>(source);
+  if (field->type == GgufType::kFloat64) return LoadNumber<double>(source);
   const std::optional<int64_t> value = IntegerAt(field->type, source);
   if (!value.has_value()) return WrongType(*field, "a number");
   return static_cast<double>(*value);
@@ -228,7 +206,7 @@ absl::StatusOr<std::optional<std::string>> GgufMetadata::String(std::string_view
   const Field* field = Find(key);
   if (field == nullptr) return std::nullopt;
   if (field->is_array || field->type != GgufType::kString) return WrongType(*field, "string");
-  return header_.substr(field->offset + 8, Load<uint64_t>(header_.data() + field->offset));
+  return header_.substr(field->offset + 8, LoadNumber<uint64_t>(header_.data() + field->offset));
 }
 
 absl::StatusOr<std::vector<int64_t>> GgufMetadata::Integers(std::string_view key) const {
@@ -262,7 +240,7 @@ absl::StatusOr<std::vector<std::string>> GgufMetadata::Strings(std::string_view 
   values.reserve(field->count);
   uint64_t offset = field->offset;
   for (uint64_t i = 0; i < field->count; ++i) {
-    const auto size = Load<uint64_t>(header_.data() + offset);
+    const auto size = LoadNumber<uint64_t>(header_.data() + offset);
     values.push_back(header_.substr(offset + 8, size));
     offset += 8 + size;
   }

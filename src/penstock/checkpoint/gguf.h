@@ -5,6 +5,7 @@
 #pragma once
 
 #include <cstdint>
+#include <cstring>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -31,6 +32,29 @@ enum class GgufType : uint32_t {
   kInt64,
   kFloat64,
 };
+
+// Bytes of a number; of a string, of its length.
+constexpr uint64_t WidthOf(GgufType type) {
+  switch (type) {
+    case GgufType::kUint8:
+    case GgufType::kInt8:
+    case GgufType::kBool: return 1;
+    case GgufType::kUint16:
+    case GgufType::kInt16: return 2;
+    case GgufType::kUint32:
+    case GgufType::kInt32:
+    case GgufType::kFloat32: return 4;
+    default: return 8;
+  }
+}
+
+// A number wherever it lies; the format is little-endian.
+template <typename T>
+T LoadNumber(const char* source) {
+  T value;
+  std::memcpy(&value, source, sizeof(value));
+  return value;
+}
 
 // Values by key. Each getter gives nothing for a key that is not there, and kModel (naming key, expected and found
 // type) for one of another type.

@@ -1,7 +1,6 @@
 // The header of a GGUF file.
 #include <algorithm>
 #include <bit>
-#include <cstring>
 
 #include "absl/container/flat_hash_set.h"
 #include "penstock/base/checked.h"
@@ -22,33 +21,6 @@ constexpr uint64_t kMaxAlignment = 1 << 20;
 // What a value and a tensor take at least: their number is bounded by the bytes that are left.
 constexpr uint64_t kLeastFieldBytes = 8 + 1 + 4 + 1;
 constexpr uint64_t kLeastTensorBytes = 8 + 1 + 4 + 8 + 4 + 8;
-
-// Reads a little-endian number. Numbers lie anywhere.
-template <typename T>
-T Load(const char* source) {
-  T value;
-  std::memcpy(&value, source, sizeof(value));
-  return value;
-}
-
-uint64_t SizeOf(GgufType type) {
-  switch (type) {
-    case GgufType::kUint8:
-    case GgufType::kInt8:
-    case GgufType::kBool: return 1;
-    case GgufType::kUint16:
-    case GgufType::kInt16: return 2;
-    case GgufType::kUint32:
-    case GgufType::kInt32:
-    case GgufType::kFloat32: return 4;
-    case GgufType::kUint64:
-    case GgufType::kInt64:
-    case GgufType::kFloat64: return 8;
-    case GgufType::kString: return 8;  // at least: its length
-    case GgufType::kArray: return 0;
-  }
-  return 0;
-}
 
 // A place in the header. Reading beyond what was given is no fault while the file goes on there.
 class Cursor {
@@ -77,7 +49,7 @@ class Cursor {
   template <typename T>
   absl::StatusOr<T> Number(std::string_view what) {
     PENSTOCK_ASSIGN_OR_RETURN(const std::string_view taken, Take(sizeof(T), what));
-    return Load<T>(taken.data());
+    return LoadNumber<T>(taken.data());
   }
   absl::StatusOr<std::string_view> Text(uint64_t max_bytes, std::string_view what) {
     PENSTOCK_ASSIGN_OR_RETURN(const uint64_t size, Number<uint64_t>(what));
@@ -172,7 +144,7 @@ absl::Status ReadValue(Cursor& cursor, GgufMetadata::Field& field) {
   }
   field.type = static_cast<GgufType>(type);
   field.offset = cursor.offset();
-  const std::optional<uint64_t> least_bytes = CheckedMul(field.count, SizeOf(field.type));
+  const std::optional<uint64_t> least_bytes = CheckedMul(field.count, WidthOf(field.type));
   if (!least_bytes.has_value() || *least_bytes > cursor.bytes_left()) {
     return ModelError("key '{}': {} elements, but the file ends after {} bytes", field.key, field.count,
                       cursor.bytes_left());
@@ -238,7 +210,7 @@ absl::Status ReadTensor(Cursor& cursor, uint64_t idx, TensorInfo& tensor) {
     tensor.extent.size_bytes = num_elements / static_cast<uint64_t>(row) * BlockRowBytes(*type.blocks, row);
   } else {
     tensor.dtype = *type.dtype;
-    tensor.extent.size_bytes = num_elements * penstock::SizeOf(tensor.dtype);
+    tensor.extent.size_bytes = num_elements * SizeOf(tensor.dtype);
   }
   PENSTOCK_ASSIGN_OR_RETURN(tensor.extent.offset_bytes, cursor.Number<uint64_t>(tensor.name));
   return absl::OkStatus();
@@ -250,7 +222,7 @@ absl::StatusOr<uint64_t> AlignmentOf(std::string_view header, const std::vector<
     if (field.is_array || field.type != GgufType::kUint32) {
       return ModelError("key 'general.alignment': expected u32, found {}", GgufTypeName(field));
     }
-    const uint64_t alignment = Load<uint32_t>(header.data() + field.offset);
+    const uint64_t alignment = LoadNumber<uint32_t>(header.data() + field.offset);
     if (!std::has_single_bit(alignment) || alignment < 8 || alignment > kMaxAlignment) {
       return ModelError("key 'general.alignment': expected a power of two from 8 to {}, found {}", kMaxAlignment,
                         alignment);

@@ -1,11 +1,13 @@
 #include "penstock/checkpoint/tensor_rows.h"
 
 #include <algorithm>
+#include <array>
 #include <cstring>
 
 #include "penstock/base/check.h"
 #include "penstock/base/checked.h"
 #include "penstock/base/file.h"
+#include "penstock/base/limits.h"
 #include "penstock/base/status.h"
 #include "penstock/tensor/block_formats.h"
 
@@ -88,9 +90,10 @@ void MakeBlockRow(const TensorInfo& tensor, const std::byte* codes, const std::b
   if (scales.format == WeightFormat::kMxfp4) {
     return MakeMxfp4Row(own, {row.begin, static_cast<size_t>(row.count)}, target);
   }
-  std::vector<float> floats(static_cast<size_t>(row.count));
-  ToFloats(scales.dtype, row.begin, floats);
-  MakeFp8Row(own, floats, target);
+  std::array<float, kMaxModelDim / 128> floats;
+  const auto own_scales = std::span(floats).first(static_cast<size_t>(row.count));
+  ToFloats(scales.dtype, row.begin, own_scales);
+  MakeFp8Row(own, own_scales, target);
 }
 
 // One row as it is stored, of elements that are no floats.

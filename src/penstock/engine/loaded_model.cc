@@ -15,8 +15,6 @@
 namespace penstock {
 namespace {
 
-constexpr std::array<std::string_view, 4> kTokenizerFiles = {"tokenizer.json", "tokenizer.model", "vocab.json",
-                                                             "merges.txt"};
 constexpr std::array<std::string_view, 3> kOtherFiles = {"tokenizer_config.json", "generation_config.json",
                                                          "chat_template.jinja"};
 
@@ -38,7 +36,8 @@ absl::StatusOr<std::string> Fingerprint(const ModelFolder& folder, const Checkpo
     return absl::OkStatus();
   };
   PENSTOCK_RETURN_IF_ERROR(add("config.json"));
-  for (const std::string_view name : kTokenizerFiles) PENSTOCK_RETURN_IF_ERROR(add(name));
+  PENSTOCK_ASSIGN_OR_RETURN(const std::vector<std::string> tokenizer_files, Tokenizer::Files(folder));
+  for (const std::string& name : tokenizer_files) PENSTOCK_RETURN_IF_ERROR(add(name));
   for (const std::string_view name : kOtherFiles) PENSTOCK_RETURN_IF_ERROR(add(name));
   const XXH128_hash_t digest = XXH3_128bits(digest_input.data(), digest_input.size());
   return fmt::format("{:016x}{:016x}", digest.high64, digest.low64);
@@ -48,8 +47,8 @@ absl::Status LoadTokenizer(const ModelFolder& folder, const std::optional<Gguf>&
   if (gguf.has_value()) {
     PENSTOCK_ASSIGN_OR_RETURN(model.tokenizer, Tokenizer::FromGguf(*gguf));
   } else {
-    PENSTOCK_ASSIGN_OR_RETURN(const bool has_tokenizer, Tokenizer::IsIn(folder));
-    if (has_tokenizer) {
+    PENSTOCK_ASSIGN_OR_RETURN(const std::vector<std::string> files, Tokenizer::Files(folder));
+    if (!files.empty()) {
       PENSTOCK_ASSIGN_OR_RETURN(model.tokenizer, Tokenizer::Load(folder));
     }
   }

@@ -270,6 +270,13 @@ absl::Status CopySideFiles(const ModelFolder& folder, const PackOutput& output) 
     PENSTOCK_ASSIGN_OR_RETURN(const std::string content, folder.Read(name, kMaxTokenizerBytes));
     PENSTOCK_RETURN_IF_ERROR(output.WriteFile(name, content));
   }
+  // tiktoken's ranks have names of their own.
+  PENSTOCK_ASSIGN_OR_RETURN(const std::vector<std::string> names, Tokenizer::Files(folder));
+  for (const std::string& name : names) {
+    if (std::find(std::begin(kSideFiles), std::end(kSideFiles), name) != std::end(kSideFiles)) continue;
+    PENSTOCK_ASSIGN_OR_RETURN(const std::string content, folder.Read(name, kMaxTokenizerBytes));
+    PENSTOCK_RETURN_IF_ERROR(output.WriteFile(name, content));
+  }
   return absl::OkStatus();
 }
 
@@ -279,7 +286,7 @@ absl::Status PackModel(const PackOptions& options, const std::function<void(cons
                        const std::atomic<bool>& stop) {
   PENSTOCK_ASSIGN_OR_RETURN(const PackFormats formats, ChooseFormats(options));
   PENSTOCK_ASSIGN_OR_RETURN(const std::unique_ptr<LoadedModel> model, LoadModel(options.model_dir));
-  if (!model->checkpoint.quantize().empty()) {
+  if (model->checkpoint.format() == Checkpoint::Format::kPacked) {
     return UsageError("{}: is a packed store already: pack the model folder that it was made from", options.model_dir);
   }
   if (model->checkpoint.format() == Checkpoint::Format::kGguf) {

@@ -189,6 +189,12 @@ absl::Status ConfigMaker::CopyKeys() {
   return absl::OkStatus();
 }
 
+// a - b of numbers that a file has; nothing that any field takes where that overflows.
+int64_t Difference(int64_t a, int64_t b) {
+  int64_t difference = 0;
+  return __builtin_sub_overflow(a, b, &difference) ? -1 : difference;
+}
+
 absl::Status ConfigMaker::AddAttention(bool is_mla) {
   PENSTOCK_ASSIGN_OR_RETURN(const auto rotary_dim, Integer("rope.dimension_count"));
   PENSTOCK_ASSIGN_OR_RETURN(const auto key_length, Integer("attention.key_length"));
@@ -199,7 +205,8 @@ absl::Status ConfigMaker::AddAttention(bool is_mla) {
     PENSTOCK_ASSIGN_OR_RETURN(const auto value_length, Integer("attention.value_length"));
     const auto nope_dim = key_of_head.has_value() ? key_of_head : key_length;
     if (rotary_dim.has_value()) config_["qk_rope_head_dim"] = *rotary_dim;
-    if (rotary_dim.has_value() && nope_dim.has_value()) config_["qk_nope_head_dim"] = *nope_dim - *rotary_dim;
+    if (rotary_dim.has_value() && nope_dim.has_value())
+      config_["qk_nope_head_dim"] = Difference(*nope_dim, *rotary_dim);
     const auto value_dim = value_of_head.has_value() ? value_of_head : value_length;
     if (value_dim.has_value()) config_["v_head_dim"] = *value_dim;
     return absl::OkStatus();
@@ -276,7 +283,8 @@ absl::StatusOr<json::object> ConfigMaker::Make(const Family& family) {
   // The layers that predict further tokens are counted among the blocks.
   PENSTOCK_ASSIGN_OR_RETURN(const auto num_blocks, Integer("block_count"));
   PENSTOCK_ASSIGN_OR_RETURN(const auto num_further, Integer("nextn_predict_layers"));
-  if (num_blocks.has_value() && num_further.value_or(0) > 0) config_["num_hidden_layers"] = *num_blocks - *num_further;
+  if (num_blocks.has_value() && num_further.value_or(0) > 0)
+    config_["num_hidden_layers"] = Difference(*num_blocks, *num_further);
   if (!num_further.has_value()) config_["num_nextn_predict_layers"] = 0;
   const bool is_mla = gguf_->metadata.Find(architecture_ + ".attention.kv_lora_rank") != nullptr;
   PENSTOCK_RETURN_IF_ERROR(AddAttention(is_mla));

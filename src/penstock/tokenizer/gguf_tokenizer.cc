@@ -157,7 +157,6 @@ absl::Status AddTokens(const std::vector<Piece>& pieces, TokenizerParts& parts) 
 absl::Status AddBpeMerges(const GgufVocabulary& file, TokenizerParts& parts) {
   if (file.merges.empty()) return ModelError("tokenizer.ggml.merges: there are no merges");
   parts.merges.Reserve(file.merges.size());
-  TokenizerParts& out = parts;
   for (size_t rank = 0; rank < file.merges.size(); ++rank) {
     const std::string& merge = file.merges[rank];
     const std::string where = fmt::format("tokenizer.ggml.merges: entry {}", rank);
@@ -168,8 +167,8 @@ absl::Status AddBpeMerges(const GgufVocabulary& file, TokenizerParts& parts) {
     const std::string_view left = std::string_view(merge).substr(0, space);
     const std::string_view right = std::string_view(merge).substr(space + 1);
     // The first of two equal merges counts.
-    if (out.merges.Find(out.vocabulary.Find(left), out.vocabulary.Find(right)).exists()) continue;
-    PENSTOCK_RETURN_IF_ERROR(AddMerge(left, right, static_cast<uint32_t>(rank), where, out));
+    if (parts.merges.Find(parts.vocabulary.Find(left), parts.vocabulary.Find(right)).exists()) continue;
+    PENSTOCK_RETURN_IF_ERROR(AddMerge(left, right, static_cast<uint32_t>(rank), where, parts));
   }
   return absl::OkStatus();
 }

@@ -31,10 +31,14 @@ absl::StatusOr<std::unique_ptr<Tokenizer>> Tokenizer::FromGguf(const Gguf& gguf)
   return tokenizer;
 }
 
-absl::StatusOr<bool> Tokenizer::IsIn(const ModelFolder& folder) {
-  PENSTOCK_ASSIGN_OR_RETURN(const std::string ranks_name, FindTiktokenFile(folder));
-  return folder.Has("tokenizer.json") || folder.Has("tokenizer.model") || folder.Has("vocab.json") ||
-         !ranks_name.empty();
+absl::StatusOr<std::vector<std::string>> Tokenizer::Files(const ModelFolder& folder) {
+  std::vector<std::string> names;
+  for (const std::string_view name : {"tokenizer.json", "tokenizer.model", "vocab.json", "merges.txt"}) {
+    if (folder.Has(name)) names.emplace_back(name);
+  }
+  PENSTOCK_ASSIGN_OR_RETURN(std::string ranks_name, FindTiktokenFile(folder));
+  if (!ranks_name.empty()) names.push_back(std::move(ranks_name));
+  return names;
 }
 
 absl::StatusOr<std::unique_ptr<Tokenizer>> Tokenizer::Load(const ModelFolder& folder) {

@@ -97,7 +97,7 @@ void AddMergesInto(TokenId id, TokenizerParts& parts) {
   }
 }
 
-absl::Status AddReservedTokens(const TiktokenFormat& format, TokenizerParts& parts) {
+void AddReservedTokens(const TiktokenFormat& format, TokenizerParts& parts) {
   absl::flat_hash_set<TokenId> known;
   for (const AddedToken& token : parts.added_tokens) known.insert(token.id);
   const auto begin = static_cast<TokenId>(parts.vocabulary.size());
@@ -108,7 +108,6 @@ absl::Status AddReservedTokens(const TiktokenFormat& format, TokenizerParts& par
     token.normalized = false;
     parts.added_tokens.push_back(std::move(token));
   }
-  return absl::OkStatus();
 }
 
 }  // namespace
@@ -187,7 +186,7 @@ absl::StatusOr<std::unique_ptr<Tokenizer>> Tokenizer::FromTiktoken(std::string_v
   parts.pretokenizer.AddByteLevel(/*prefix_space=*/false, /*use_regex=*/false);
   parts.decoder.Add({.kind = DecoderStep::Kind::kByteLevel});
   parts.added_tokens = config.added_tokens;
-  PENSTOCK_RETURN_IF_ERROR(AddReservedTokens(format, parts));
+  AddReservedTokens(format, parts);
   PENSTOCK_RETURN_IF_ERROR(ApplyConfig(config, parts));
   if (config.add_bos_token.value_or(false) && parts.bos_id >= 0) parts.prefix = {parts.bos_id};
   if (config.add_eos_token.value_or(false) && parts.eos_id >= 0) parts.suffix = {parts.eos_id};

@@ -50,8 +50,8 @@ class Tokenizer {
   // *.tiktoken file (first that is present), together with tokenizer_config.json. kModel when a file is invalid or uses
   // a part that is not implemented (named).
   static absl::StatusOr<std::unique_ptr<Tokenizer>> Load(const ModelFolder& folder);
-  // Does the folder have one of these files (not GGUF)?
-  static absl::StatusOr<bool> IsIn(const ModelFolder& folder);
+  // Those of these files that the folder has; none in a GGUF file's.
+  static absl::StatusOr<std::vector<std::string>> Files(const ModelFolder& folder);
 
   // The same from bytes; `tokenizer_config` may be empty.
   static absl::StatusOr<std::unique_ptr<Tokenizer>> FromTokenizerJson(std::string_view tokenizer_json,

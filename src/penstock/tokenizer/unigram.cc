@@ -51,7 +51,7 @@ void UnigramModel::FindBest(std::string_view word, Scratch& scratch) const {
     double sum = scratch.best[begin].score + score;
     if (options_.float_sums) sum = static_cast<float>(sum);
     if (best.num_bytes > 0 && !(sum > best.score)) return;
-    best = {options_.float_sums ? static_cast<float>(sum) : sum, id, static_cast<uint32_t>(num_bytes)};
+    best = {sum, id, static_cast<uint32_t>(num_bytes)};
   };
   for (size_t begin = 0; begin < word.size();) {
     const auto rune_bytes = static_cast<size_t>(DecodeUtf8(word, begin).num_bytes);
