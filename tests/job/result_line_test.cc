@@ -41,7 +41,7 @@ RequestResult Example(RequestKind kind) {
   RequestResult result;
   result.kind = kind;
   result.model = "demo";
-  result.completion.text = "hello";
+  result.completion.text = result.answer.content = "hello";
   result.completion.finish_reason = FinishReason::kLength;
   result.prompt_tokens = 3;
   result.completion_tokens = 2;
@@ -95,7 +95,7 @@ TEST(FormatResult, Logprobs) {
 TEST(FormatResult, AnyBytesGiveValidUtf8) {
   EXPECT_TRUE(rc::check("any text", [](const std::string& text, const std::string& id) {
     RequestResult result = Example(RequestKind::kChat);
-    result.completion.text = text;
+    result.answer.content = text;
     result.model = id;
     const std::string line = FormatResult({5, 1, ReplaceInvalidUtf8(id)}, result, ByteToken);
     RC_ASSERT(IsUtf8(line));
