@@ -265,7 +265,7 @@ def randomize(model, seed):
                 gain = 2.0 if re.search(r"mlp\.gate\.weight|router", name) else 1.5
                 param.copy_(gain / fan_in(name, param) ** 0.5 * noise)
         for name, buffer in model.named_buffers():
-            if "e_score_correction_bias" in name:
+            if name.endswith("bias"):
                 buffer.copy_(0.1 * torch.randn(buffer.shape, generator=generator))
 
 
@@ -339,7 +339,7 @@ def write_model(folder, variant, seed):
         for param in model.parameters():    # not .to(dtype), which would also round the RoPE frequencies
             param.copy_(param.to(dtype))
         for name, buffer in model.named_buffers():
-            if "e_score_correction_bias" in name:
+            if name.endswith("bias"):
                 buffer.copy_(buffer.to(dtype))
         want, got = model.state_dict(), loaded.state_dict()
         assert want.keys() == got.keys()
@@ -387,18 +387,17 @@ def decoder(model):
 
 
 def selection_keys(block, router, logits):
-    """What the experts with the largest are chosen by: logits, or scores with biases and without other groups."""
+    """What the experts with the largest are chosen by: logits, or scores with biases; -inf in groups not chosen."""
     if hasattr(router, "moe_statics"):
         # Scores of a softmax lie closer than logits.
         return 10 * (logits.softmax(-1) + router.moe_statics.e_score_correction_bias.squeeze())
     bias = getattr(router, "e_score_correction_bias", getattr(block, "e_score_correction_bias", None))
-    if bias is None:
-        return logits
-    keys = logits.sigmoid() + bias
-    if not hasattr(router, "num_group"):
+    keys = logits if bias is None else logits.sigmoid() + bias
+    if not hasattr(router, "num_group") or getattr(router, "topk_method", "") == "greedy":
         return keys
     groups = keys.view(*keys.shape[:-1], router.num_group, -1)
-    chosen = groups.topk(2, dim=-1).values.sum(-1).topk(router.topk_group, dim=-1).indices
+    scores = groups.amax(-1) if bias is None else groups.topk(2, dim=-1).values.sum(-1)
+    chosen = scores.topk(router.topk_group, dim=-1).indices
     mask = torch.ones(groups.shape[:-1], dtype=torch.bool).scatter(-1, chosen, False)
     return groups.masked_fill(mask[..., None], -torch.inf).flatten(-2)
 
@@ -419,7 +418,7 @@ def margins(model, prompts, new):
 
     Returns f32 [batch] each: the smallest top-1 margin of a greedy step (fraction of the logit range;
     negative where the full-sequence pass disagrees with the continuation), and the smallest router
-    margin over all tokens.
+    margin over all tokens (negative where selection_keys() is not what this model chooses by).
     """
     length = prompts.shape[1]
     logits, routing = forward(model, torch.cat([prompts, new[:, :-1]], dim=1))
@@ -429,9 +428,9 @@ def margins(model, prompts, new):
     margin[logits.argmax(-1) != new] = -1.0
     router_margins = []
     for router, _weights, experts in routing.values():
-        num_topk = experts.shape[-1]
-        gaps = -router.sort(dim=-1, descending=True).values.diff(dim=-1)
-        router_margins.append(gaps[..., num_topk - 1].amin(-1))
+        is_chosen = torch.zeros(router.shape, dtype=torch.bool).scatter(-1, experts, True)
+        gaps = router.masked_fill(~is_chosen, torch.inf).amin(-1) - router.masked_fill(is_chosen, -torch.inf).amax(-1)
+        router_margins.append(gaps.amin(-1))
     return margin.amin(-1), torch.stack(router_margins).amin(0)
 
 
@@ -521,6 +520,9 @@ def make_variant(folder, variant, first_seed, num_seeds):
     if own["coded"]:
         coded.write_coded(folder, own, own["codes"])
     write_expected(folder, expected)
+    for path in folder.iterdir():    # safetensors writes files that only their owner may read
+        if path.is_file():
+            path.chmod(0o644)
     return expected
 
 
