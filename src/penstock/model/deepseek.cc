@@ -64,26 +64,10 @@ void ReadV3Config(ConfigReader& reader, ModelConfig& config) {
   if (scoring != "sigmoid") reader.Fail("scoring_func", "'sigmoid'", fmt::format("'{}'", scoring));
 }
 
-// Its layers are listed one by one, or the first ones are dense.
 void ReadGlmLiteConfig(ConfigReader& reader, ModelConfig& config) {
   ReadV3Config(reader, config);
-  const json::value* types = reader.Find("mlp_layer_types");
-  if (types == nullptr) {
-    if (reader.Find("first_k_dense_replace") == nullptr) config.layer_has_experts[0] = false;
-    return;
-  }
-  const json::array* list = types->if_array();
-  if (list == nullptr || std::ssize(*list) != config.num_layers) {
-    return reader.Fail("mlp_layer_types", fmt::format("a list of {} times 'dense' or 'sparse'", config.num_layers),
-                       list == nullptr ? JsonTypeName(*types) : fmt::format("{} of them", list->size()));
-  }
-  for (int64_t layer_idx = 0; layer_idx < config.num_layers; ++layer_idx) {
-    const json::value& type = (*list)[static_cast<size_t>(layer_idx)];
-    if (type != json::value("dense") && type != json::value("sparse")) {
-      return reader.Fail("mlp_layer_types", "'dense' or 'sparse'", json::serialize(type).substr(0, 60));
-    }
-    config.layer_has_experts[layer_idx] = type == json::value("sparse");
-  }
+  if (reader.Find("first_k_dense_replace") == nullptr) config.layer_has_experts[0] = false;
+  ReadMlpLayerTypes(reader, config);
 }
 
 }  // namespace

@@ -1,28 +1,45 @@
 #include "penstock/model/layer_fields.h"
 
+#include <utility>
+
 #include "penstock/base/limits.h"
 
 namespace penstock {
 
-void ReadLayerTypes(ConfigReader& reader, ModelConfig& config) {
-  const json::value* types = reader.Find("layer_types");
-  if (types == nullptr) return;
-  const std::string expected =
-      fmt::format("a list of {} times 'sliding_attention' or 'full_attention'", config.num_layers);
-  if (!types->is_array() || std::ssize(types->get_array()) != config.num_layers) {
-    reader.Fail("layer_types", expected,
-                types->is_array() ? fmt::format("{} of them", types->get_array().size()) : JsonTypeName(*types));
-    return;
+namespace {
+
+// A list that has one of two names for each layer: true for the first. Empty without the field, or when it is wrong.
+std::vector<bool> ReadNames(ConfigReader& reader, const char* field, std::string_view yes, std::string_view no,
+                            int64_t num_layers) {
+  const json::value* names = reader.Find(field);
+  if (names == nullptr) return {};
+  const std::string expected = fmt::format("a list of {} times '{}' or '{}'", num_layers, yes, no);
+  const json::array* list = names->if_array();
+  if (list == nullptr || std::ssize(*list) != num_layers) {
+    reader.Fail(field, expected, list == nullptr ? JsonTypeName(*names) : fmt::format("{} of them", list->size()));
+    return {};
   }
-  config.layer_has_window.clear();
-  for (const json::value& entry : types->get_array()) {
-    const bool is_sliding = entry == json::value("sliding_attention");
-    if (!is_sliding && entry != json::value("full_attention")) {
-      reader.Fail("layer_types", expected, json::serialize(entry).substr(0, 60));
-      return;
+  std::vector<bool> is_first;
+  for (const json::value& name : *list) {
+    is_first.push_back(name == json::value(yes));
+    if (!is_first.back() && name != json::value(no)) {
+      reader.Fail(field, expected, json::serialize(name).substr(0, 60));
+      return {};
     }
-    config.layer_has_window.push_back(is_sliding);
   }
+  return is_first;
+}
+
+}  // namespace
+
+void ReadLayerTypes(ConfigReader& reader, ModelConfig& config) {
+  std::vector<bool> types = ReadNames(reader, "layer_types", "sliding_attention", "full_attention", config.num_layers);
+  if (!types.empty()) config.layer_has_window = std::move(types);
+}
+
+void ReadMlpLayerTypes(ConfigReader& reader, ModelConfig& config) {
+  std::vector<bool> types = ReadNames(reader, "mlp_layer_types", "sparse", "dense", config.num_layers);
+  if (!types.empty()) config.layer_has_experts = std::move(types);
 }
 
 void ReadSparseLayers(ConfigReader& reader, ModelConfig& config) {

@@ -9,6 +9,9 @@ namespace penstock {
 // `layer_types`, a list of sliding_attention and full_attention, into layer_has_window; without it that stays.
 void ReadLayerTypes(ConfigReader& reader, ModelConfig& config);
 
+// `mlp_layer_types`, a list of dense and sparse, into layer_has_experts; without it that stays.
+void ReadMlpLayerTypes(ConfigReader& reader, ModelConfig& config);
+
 // `decoder_sparse_step` and `mlp_only_layers`: a layer has experts when (layer_idx + 1) is a multiple of the step and
 // it is not listed.
 void ReadSparseLayers(ConfigReader& reader, ModelConfig& config);
