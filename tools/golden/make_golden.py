@@ -91,6 +91,16 @@ GPT_OSS = dict(family="gpt_oss", hidden_size=32, intermediate_size=24, num_hidde
 MINIMAX_M2 = dict(family="minimax_m2", hidden_size=32, intermediate_size=24, num_hidden_layers=2,
                   num_attention_heads=4, num_key_value_heads=2, head_dim=16, num_local_experts=8,
                   num_experts_per_tok=3, vocab_size=96, rope_parameters=dict(rope_type="default", rope_theta=5e6))
+HUNYUAN = dict(family="hunyuan_v1_moe", hidden_size=32, intermediate_size=24, num_hidden_layers=2,
+               num_attention_heads=4, num_key_value_heads=2, head_dim=8, num_experts=8, moe_topk=3, vocab_size=96,
+               rope_parameters=dict(rope_type="default", rope_theta=1e4))
+EXAONE = dict(family="exaone_moe", hidden_size=32, intermediate_size=40, moe_intermediate_size=24, num_hidden_layers=4,
+              num_attention_heads=4, num_key_value_heads=2, head_dim=8, num_experts=8, num_experts_per_tok=3,
+              sliding_window=16, vocab_size=96, rope_parameters=dict(rope_type="default", rope_theta=1e6))
+FLINT = dict(family="flint", hidden_size=32, intermediate_size=40, moe_intermediate_size=24,
+             shared_expert_intermediate_size=28, num_hidden_layers=4, num_attention_heads=4, num_key_value_heads=2,
+             head_dim=8, num_experts=8, num_experts_per_tok=3, sliding_window=13, vocab_size=96,
+             rope_parameters=dict(rope_type="default", rope_theta=1e4))
 
 DEEPSEEK = dict(hidden_size=32, intermediate_size=40, moe_intermediate_size=16, num_hidden_layers=3,
                 num_attention_heads=4, num_key_value_heads=4, kv_lora_rank=16, qk_nope_head_dim=8, qk_rope_head_dim=8,
@@ -190,6 +200,23 @@ VARIANTS = {
                           num_key_value_heads=3, head_dim=20, num_local_experts=7, num_experts_per_tok=2,
                           tie_word_embeddings=True, vocab_size=131,
                           rope_parameters=dict(rope_type="default", rope_theta=1e4, partial_rotary_factor=0.5)),
+    "hunyuan-tiny": dict(HUNYUAN, layout="plain"),
+    "hunyuan-odd": dict(HUNYUAN, hidden_size=42, head_dim=14, intermediate_size=19, num_hidden_layers=3, num_attention_heads=3,
+                        num_key_value_heads=1, num_experts=5, moe_topk=2, attention_bias=True, tie_word_embeddings=True,
+                        vocab_size=103, rope_parameters=dict(rope_type="dynamic", rope_theta=1e4, alpha=1000.0, factor=1.0)),
+    "exaone-tiny": dict(EXAONE, layout="plain"),
+    "exaone-odd": dict(EXAONE, hidden_size=37, intermediate_size=29, moe_intermediate_size=19, num_hidden_layers=5,
+                       num_attention_heads=6, num_key_value_heads=3, head_dim=10, num_experts=12, num_experts_per_tok=4,
+                       n_group=4, topk_group=2, num_shared_experts=2, norm_topk_prob=False, routed_scaling_factor=1.7,
+                       mlp_layer_types=["sparse", "dense", "sparse", "sparse", "dense"], sliding_window=9,
+                       sliding_window_pattern=2, tie_word_embeddings=True, vocab_size=109),
+    "flint-tiny": dict(FLINT, layout="plain"),
+    "flint-odd": dict(FLINT, hidden_size=41, intermediate_size=29, moe_intermediate_size=19,
+                      shared_expert_intermediate_size=17, num_hidden_layers=5, num_attention_heads=6,
+                      num_key_value_heads=2, head_dim=10, num_experts=7, num_experts_per_tok=2, norm_topk_prob=False,
+                      attention_bias=True, mlp_only_layers=[2], vocab_size=107,
+                      layer_types=["sliding_attention", "full_attention", "sliding_attention", "sliding_attention",
+                                   "full_attention"]),
     "gptoss-mxfp4": dict(GPT_OSS, coded="mxfp4", hidden_size=64, intermediate_size=96, num_local_experts=4,
                          num_experts_per_tok=2),
     "mixtral-q4_0": dict(MIXTRAL, coded="q4_0", hidden_size=64, intermediate_size=96, num_hidden_layers=2),
@@ -216,6 +243,9 @@ FAMILIES = {
     "deepseek_v3": (transformers.DeepseekV3Config, transformers.DeepseekV3ForCausalLM),
     "dbrx": (transformers.DbrxConfig, transformers.DbrxForCausalLM),
     "minimax_m2": (transformers.MiniMaxM2Config, transformers.MiniMaxM2ForCausalLM),
+    "hunyuan_v1_moe": (transformers.HunYuanMoEV1Config, transformers.HunYuanMoEV1ForCausalLM),
+    "exaone_moe": (transformers.ExaoneMoeConfig, transformers.ExaoneMoeForCausalLM),
+    "flint": (transformers.FlintConfig, transformers.FlintForCausalLM),
     "gpt_oss": (transformers.GptOssConfig, transformers.GptOssForCausalLM),
 }
 

@@ -177,6 +177,53 @@ json::value TokenizerOf(const LoadedModel& model) {
       {"vocab_size", tokenizer.vocab_size()}, {"bos", token(tokenizer.bos_id())}, {"eos", token(tokenizer.eos_id())}};
 }
 
+std::string_view ScoringName(RouterRule::Scoring scoring) {
+  switch (scoring) {
+    case RouterRule::Scoring::kSoftmax: return "softmax";
+    case RouterRule::Scoring::kSigmoid: return "sigmoid";
+    case RouterRule::Scoring::kSparsemixer: return "sparsemixer";
+  }
+  return "";
+}
+
+std::string_view QkNormName(QkNorm norm) {
+  switch (norm) {
+    case QkNorm::kNone: return "none";
+    case QkNorm::kPerHead: return "per head";
+    case QkNorm::kPerHeadAfterRope: return "per head, after RoPE";
+    case QkNorm::kWhole: return "all heads at once";
+  }
+  return "";
+}
+
+int64_t NumTrue(const std::vector<bool>& of_layers, int64_t num_layers) {
+  return of_layers.empty() ? num_layers : std::count(of_layers.begin(), of_layers.end(), true);
+}
+
+// What the layers compute, as config.json was understood.
+json::object RulesOf(const ModelConfig& c) {
+  json::object rules = {
+      {"norm", c.norm == Norm::kRms ? "RMSNorm" : "LayerNorm"},
+      {"norm_eps", c.norm_eps},
+      {"qk_norm", QkNormName(c.qk_norm)},
+      {"qkv_bias", c.qkv_bias},
+      {"sinks", c.attention_sinks},
+      {"window_layers", c.sliding_window > 0 ? NumTrue(c.layer_has_window, c.num_layers) : 0},
+      {"rope_theta", c.rope.theta},
+      {"rotary_dim", c.rotary_dim()},
+      {"rope_of_neighbours", c.rope.is_interleaved},
+      {"rope_scale", c.rope.usual.scale},
+      {"rope_layers", NumTrue(c.layer_has_rope, c.num_layers)},
+      {"router", ScoringName(c.router.scoring)},
+      {"router_renormalises", c.router.renormalises},
+      {"router_scale", c.router.scale},
+      {"router_groups", c.router.num_groups},
+      {"router_topk_groups", c.router.num_topk_groups},
+      {"router_selection_bias", c.router_selection_bias},
+  };
+  return rules;
+}
+
 std::string_view FormatName(const Checkpoint& checkpoint) {
   switch (checkpoint.format()) {
     case Checkpoint::Format::kSafetensors: return "safetensors";
@@ -241,6 +288,7 @@ json::object InspectReport(const DescribedModel& described) {
       {"max_positions", c.max_positions},
       {"sliding_window", c.sliding_window},
       {"tie_embeddings", c.tie_embeddings},
+      {"rules", RulesOf(c)},
       {"tokenizer", TokenizerOf(model)},
       {"chat_template", model.chat_template.has_value()},
       {"chat_template_missing",
@@ -258,6 +306,41 @@ json::object InspectReport(const DescribedModel& described) {
   report["fit"] = FitOf(described);
   return report;
 }
+
+namespace {
+
+// Rows of the table about what layers compute.
+std::vector<std::pair<std::string_view, std::string>> RuleRows(const json::object& d) {
+  const json::object& rules = d.at("rules").get_object();
+  const auto integer = [&](const char* key) { return rules.at(key).to_number<int64_t>(); };
+  const auto number = [&](const char* key) { return rules.at(key).to_number<double>(); };
+  const auto is = [&](const char* key) { return rules.at(key).get_bool(); };
+  const auto text = [&](const char* key) { return std::string(rules.at(key).get_string()); };
+  const int64_t num_layers = d.at("num_layers").to_number<int64_t>();
+  std::string norms = fmt::format("{}, eps {:g}", text("norm"), number("norm_eps"));
+  if (text("qk_norm") != "none") norms += fmt::format("; of q and k: {}", text("qk_norm"));
+  std::string rope = fmt::format("theta {:g}, {} dims of a head", number("rope_theta"), integer("rotary_dim"));
+  if (is("rope_of_neighbours")) rope += ", neighbours";
+  if (number("rope_scale") != 1) rope += fmt::format(", cos and sin x {:.4g}", number("rope_scale"));
+  if (integer("rope_layers") < num_layers) rope += fmt::format(", in {} layers", integer("rope_layers"));
+  std::string router = text("router");
+  if (is("router_selection_bias")) router += ", chosen with a bias";
+  if (integer("router_groups") > 1) {
+    router += fmt::format(", from {} of {} groups", integer("router_topk_groups"), integer("router_groups"));
+  }
+  if (is("router_renormalises")) router += ", weights divided by their sum";
+  if (number("router_scale") != 1) router += fmt::format(", x {:g}", number("router_scale"));
+  std::vector<std::pair<std::string_view, std::string>> rows = {{"norms", norms}, {"RoPE", rope}, {"router", router}};
+  std::string sees;
+  if (const int64_t window = d.at("sliding_window").to_number<int64_t>(); window > 0) {
+    sees = fmt::format("the last {} positions in {} of {} layers", window, integer("window_layers"), num_layers);
+  }
+  if (is("sinks")) sees += sees.empty() ? "attention sinks" : "; attention sinks";
+  if (!sees.empty()) rows.emplace_back("window", sees);
+  return rows;
+}
+
+}  // namespace
 
 std::string InspectTable(const json::object& d) {
   const auto number = [&](const char* key) { return d.at(key).to_number<int64_t>(); };
@@ -277,6 +360,7 @@ std::string InspectTable(const json::object& d) {
                                 : fmt::format("{} heads, {} KV heads, head_dim {}", number("num_heads"),
                                               number("num_kv_heads"), number("head_dim"));
   row("attention", fmt::format("{}; KV cache {} a token in f32", heads, bytes(d.at("kv_bytes_per_position"))));
+  for (const auto& [name, value] : RuleRows(d)) row(name, value);
   row("experts", fmt::format("{} per layer, top-{}, expert_dim {}, {} each{}", number("num_experts"),
                              number("num_topk"), number("expert_dim"), bytes(d.at("bytes_per_expert")),
                              number("shared_ffn_dim") > 0

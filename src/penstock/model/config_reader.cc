@@ -1,5 +1,6 @@
 #include "penstock/model/config_reader.h"
 
+#include <algorithm>
 #include <cmath>
 #include <utility>
 
@@ -83,9 +84,18 @@ int64_t ConfigReader::Int(std::string_view field, int64_t min, int64_t max) {
   return IntOr(field, min, min, max);
 }
 
+const json::value* ConfigReader::WithoutList(std::string_view field, const json::value* value) const {
+  const json::array* list = value->if_array();
+  const auto may_be_list = [&](const FieldName& name) { return name.field == field && name.may_be_list; };
+  if (list == nullptr || list->empty() || std::none_of(names_.begin(), names_.end(), may_be_list)) return value;
+  const bool are_equal = std::all_of(list->begin(), list->end(), [&](const json::value& v) { return v == (*list)[0]; });
+  return are_equal ? &(*list)[0] : value;
+}
+
 int64_t ConfigReader::IntOr(std::string_view field, int64_t default_value, int64_t min, int64_t max) {
   const json::value* value = Find(field);
   if (value == nullptr) return default_value;
+  value = WithoutList(field, value);
   const std::optional<int64_t> number = AsInteger(*value);
   if (!number.has_value() || *number < min || *number > max) {
     FailType(field, fmt::format("an integer from {} to {}", min, max), *value);

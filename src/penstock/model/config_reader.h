@@ -15,6 +15,7 @@ namespace penstock {
 struct FieldName {
   std::string_view field;
   std::string_view other;
+  bool may_be_list = false;  // an integer, or a list that says the same one for each layer
 };
 
 // Reads fields and remembers the first error, so that a family's file lists its fields without a check after each.
@@ -51,6 +52,8 @@ class ConfigReader {
   // What the file calls a field, for messages.
   std::string_view ShownName(std::string_view field) const;
   const json::value* FindPath(std::string_view path) const;
+  // The integer that a list stands for, or the value itself.
+  const json::value* WithoutList(std::string_view field, const json::value* value) const;
   void FailType(std::string_view field, std::string_view expected, const json::value& found);
 
   std::string file_name_;

@@ -80,6 +80,9 @@ extern const Family kDeepseekV3;
 extern const Family kGptOss;
 extern const Family kArctic;
 extern const Family kMinimaxM2;
+extern const Family kHunyuanMoe;
+extern const Family kExaoneMoe;
+extern const Family kFlint;
 
 std::span<const Family* const> AllFamilies();
 

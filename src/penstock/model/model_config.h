@@ -19,8 +19,9 @@ struct Family;
 
 enum class QkNorm : uint8_t {
   kNone,
-  kPerHead,  // RMSNorm over head_dim of each head (Qwen3)
-  kWhole,    // RMSNorm over all heads of a row at once (OLMoE)
+  kPerHead,           // RMSNorm over head_dim of each head (Qwen3)
+  kPerHeadAfterRope,  // the same of what RoPE has rotated (Hunyuan); the others come before it
+  kWhole,             // RMSNorm over all heads of a row at once (OLMoE)
 };
 
 // Multi-head latent attention (DeepSeek-V2, section 2.1). A position's K and V are kept as one compressed vector for
@@ -71,6 +72,7 @@ struct ModelConfig {
   bool o_bias = false;
   float clip_qkv = 0;  // q, k and v are clamped to +-clip_qkv; 0: not
   Rope rope;
+  std::vector<bool> layer_has_rope;    // [num_layers]; empty: all of them
   float attention_scale = 0;           // of q . k; 1 / sqrt(head_dim) in most models
   bool attention_sinks = false;        // a learned number for each head that takes part in its softmax
   int64_t sliding_window = 0;          // a position sees this many positions, itself included; 0: all before it
@@ -105,6 +107,10 @@ struct ModelConfig {
   int64_t v_dim() const { return mla.is_on() ? 0 : kv_dim(); }
   int64_t attended_dim() const { return num_heads * value_dim(); }
   int64_t rotary_dim() const { return rope.rotary_dim; }
+  // Of a head's dims, how many rotate in a layer.
+  int64_t rotary_dim_of(int64_t layer_idx) const {
+    return layer_has_rope.empty() || layer_has_rope[static_cast<size_t>(layer_idx)] ? rope.rotary_dim : 0;
+  }
   // What a position sees in a layer; 0: all before it.
   int64_t window_of(int64_t layer_idx) const {
     return layer_has_window.empty() || layer_has_window[static_cast<size_t>(layer_idx)] ? sliding_window : 0;

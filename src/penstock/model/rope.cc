@@ -163,6 +163,13 @@ void ReadRope(ConfigReader& reader, const RopeDefaults& defaults, Rope& rope) {
         fmt::format("head_dim {} must be even, as must be the {} of it that rotate", defaults.dim, config.dim));
     return;
   }
+  // Hunyuan: a longer base, once for all lengths; with such a factor it is not the "dynamic" of others.
+  if (config.type == "dynamic" && inner.Find("alpha") != nullptr) {
+    const auto dim = static_cast<double>(config.dim);
+    config.theta *= std::pow(inner.NumberOr("alpha", 1, 1e-3, 1e9), dim / std::max(1.0, dim - 2));
+    rope.theta = config.theta;
+    config.type = "default";
+  }
   if (config.type == "default") {
     rope.usual = Usual(config);
   } else if (config.type == "linear") {

@@ -88,9 +88,10 @@ void CudaOperations::PreAttention(RowRange rows, int64_t layer_idx) {
                    .k_norm_dim = std::ssize(layer.k_norm),
                    .eps = config.norm_eps,
                    .clip = config.clip_qkv,
-                   .rotary_dim = config.rotary_dim(),
+                   .rotary_dim = config.rotary_dim_of(layer_idx),
                    .cos = a.cos.data() + rows.begin * config.rotary_dim() / 2,
-                   .sin = a.sin.data() + rows.begin * config.rotary_dim() / 2},
+                   .sin = a.sin.data() + rows.begin * config.rotary_dim() / 2,
+                   .norms_after_rope = config.qk_norm == QkNorm::kPerHeadAfterRope},
                   args_.stream);
 }
 

@@ -28,22 +28,26 @@ void NormHeads(const OpContext& context, std::span<const float> weight, float* r
                         .out_stride = dim});
 }
 
-// QK norm, clamp, RoPE, in this order.
-void FinishQkv(const OpContext& context, const LayerWeights& layer, int64_t row_idx) {
+// QK norm, clamp, RoPE, in this order, or the norm behind RoPE.
+void FinishQkv(const OpContext& context, int64_t layer_idx, int64_t row_idx) {
   const ModelConfig& config = context.config;
   Activations& a = context.activations;
   float* q = a.q.data() + row_idx * config.q_dim();
   float* k = a.k.data() + row_idx * config.kv_dim();
   float* v = a.v.data() + row_idx * config.kv_dim();
-  NormHeads(context, layer.q_norm, q, config.q_dim());
-  NormHeads(context, layer.k_norm, k, config.kv_dim());
+  const auto norm = [&] {
+    const LayerWeights& layer = context.weights.layer(layer_idx);
+    NormHeads(context, layer.q_norm, q, config.q_dim());
+    NormHeads(context, layer.k_norm, k, config.kv_dim());
+  };
+  if (config.qk_norm != QkNorm::kPerHeadAfterRope) norm();
   if (config.clip_qkv > 0) {
     Clip(config.clip_qkv, q, config.q_dim());
     Clip(config.clip_qkv, k, config.kv_dim());
     Clip(config.clip_qkv, v, config.kv_dim());
   }
   kernels::RopeArgs rope = {.num_heads = config.num_heads,
-                            .rotary_dim = config.rotary_dim(),
+                            .rotary_dim = config.rotary_dim_of(layer_idx),
                             .x = q,
                             .head_stride = config.head_dim,
                             .cos = a.cos.data() + row_idx * config.rotary_dim() / 2,
@@ -53,6 +57,7 @@ void FinishQkv(const OpContext& context, const LayerWeights& layer, int64_t row_
   rope.num_heads = config.num_kv_heads;
   rope.x = k;
   context.kernels.rope(rope);
+  if (config.qk_norm == QkNorm::kPerHeadAfterRope) norm();
 }
 
 // The row's K and V into its KV page.
@@ -152,7 +157,7 @@ void HostOperations::PreAttention(RowRange rows, int64_t layer_idx) {
                           project(layer.v_proj, layer.v_bias, a.v, config.kv_dim())};
   RunGemms(context_, qkv);
   context_.pool.ParallelFor(rows.size(),
-                            [&](int64_t task_idx, int) { FinishQkv(context_, layer, rows.begin + task_idx); });
+                            [&](int64_t task_idx, int) { FinishQkv(context_, layer_idx, rows.begin + task_idx); });
 }
 
 namespace {

@@ -96,7 +96,8 @@ struct PrepareLaunch {
 };
 void PrepareRows(const PrepareLaunch& launch, Stream stream);
 
-// QK norm (where there are weights), clamp (where it is not 0) and RoPE of rows of q, k and v, in place.
+// QK norm (where there are weights), clamp (where it is not 0) and RoPE (of rotary_dim dims, which may be 0) of rows of
+// q, k and v, in place.
 struct QkvLaunch {
   int64_t num_rows = 0;
   int64_t num_heads = 0, num_kv_heads = 0, head_dim = 0;
@@ -112,6 +113,7 @@ struct QkvLaunch {
   int64_t rotary_dim = 0;      // the first of head_dim
   const float* cos = nullptr;  // [num_rows, rotary_dim / 2]
   const float* sin = nullptr;
+  bool norms_after_rope = false;  // else before the clamp
 };
 void FinishQkv(const QkvLaunch& launch, Stream stream);
 

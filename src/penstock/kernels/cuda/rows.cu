@@ -109,8 +109,11 @@ PENSTOCK_KERNEL(kRowThreads) FinishQkvKernel(const QkvLaunch args) {
   const int64_t q_dim = args.num_heads * args.head_dim, kv_dim = args.num_kv_heads * args.head_dim;
   const HeadsOfRow q = {args.q + row_idx * q_dim, q_dim, args.q_norm, args.q_norm_dim};
   const HeadsOfRow k = {args.k + row_idx * kv_dim, kv_dim, args.k_norm, args.k_norm_dim};
-  NormHeads(q, args.eps);
-  NormHeads(k, args.eps);
+  const auto norm = [&] {
+    NormHeads(q, args.eps);
+    NormHeads(k, args.eps);
+  };
+  if (!args.norms_after_rope) norm();
   __syncthreads();
   if (args.clip > 0) {
     Clip(args.clip, q.x, q_dim);
@@ -122,6 +125,9 @@ PENSTOCK_KERNEL(kRowThreads) FinishQkvKernel(const QkvLaunch args) {
   const float* const sin = args.sin + row_idx * half;
   Rotate(q.x, args.num_heads, args.head_dim, args.rotary_dim, cos, sin);
   Rotate(k.x, args.num_kv_heads, args.head_dim, args.rotary_dim, cos, sin);
+  if (!args.norms_after_rope) return;
+  __syncthreads();
+  norm();
 }
 
 PENSTOCK_KERNEL(kRowThreads) CombineKernel(const kernels::CombineArgs args) {
