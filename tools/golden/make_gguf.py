@@ -23,7 +23,7 @@ import torch
 # Variant: options of write_gguf.
 WHOLE = {
     "arctic-tiny": {}, "dbrx-tiny": {}, "deepseek2-tiny": {}, "deepseek3-tiny": dict(old_mla=True), "deepseek2-odd": {},
-    "dots1-tiny": {}, "ernie45-tiny": {}, "glm4moe-tiny": {}, "gptoss-tiny": {}, "granite-tiny": {}, "mixtral-tiny": dict(split=9),
+    "dots1-tiny": {}, "ernie45-tiny": {}, "glm4moe-tiny": {}, "gptoss-tiny": {}, "granite-tiny": {}, "hunyuan-tiny": {}, "mixtral-tiny": dict(split=9),
     "mixtral-bf16": {}, "mixtral-f16": dict(old_experts=True), "minimaxm2-tiny": {}, "minimaxm2-odd": {},
     "olmoe-tiny": {}, "phimoe-tiny": {}, "qwen2moe-tiny": {}, "qwen3moe-tiny": {}, "granite-odd": {},
 }
@@ -33,7 +33,7 @@ ARCHITECTURES = {
     "GraniteMoeSharedForCausalLM": "GRANITE_MOE", "Glm4MoeForCausalLM": "GLM4_MOE", "Dots1ForCausalLM": "DOTS1",
     "DbrxForCausalLM": "DBRX", "GptOssForCausalLM": "GPT_OSS", "ArcticForCausalLM": "ARCTIC",
     "Ernie4_5_MoeForCausalLM": "ERNIE4_5_MOE", "DeepseekV2ForCausalLM": "DEEPSEEK2", "DeepseekV3ForCausalLM": "DEEPSEEK2",
-    "MiniMaxM2ForCausalLM": "MINIMAXM2",
+    "MiniMaxM2ForCausalLM": "MINIMAXM2", "HunYuanMoEV1ForCausalLM": "HUNYUAN_MOE",
 }
 BLOCK_MAPPINGS = dict(gguf.TensorNameMap.block_mappings_cfg)
 PAIRED = ("LLAMA", "GRANITE_MOE", "ARCTIC")
@@ -154,7 +154,7 @@ def add_parameters(writer, config, arch, options):
         writer.add_layer_norm_rms_eps(eps)
     writer.add_expert_count(first(config, "num_local_experts", "num_experts", "n_routed_experts", "moe_num_experts",
                                   "ffn_config.moe_num_experts"))
-    writer.add_expert_used_count(first(config, "num_experts_per_tok", "moe_k", "ffn_config.moe_top_k"))
+    writer.add_expert_used_count(first(config, "num_experts_per_tok", "moe_k", "moe_topk", "ffn_config.moe_top_k"))
     head_dim = first(config, "head_dim", default=hidden // heads)
     if arch == "DEEPSEEK2":
         rope_dim, nope, rank = config["qk_rope_head_dim"], config["qk_nope_head_dim"], config["kv_lora_rank"]

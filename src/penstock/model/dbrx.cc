@@ -1,4 +1,7 @@
 // DBRX (Databricks 2024): LayerNorm without biases, q, k and v in one matrix, clamped, all experts of a layer in three.
+#include <algorithm>
+#include <iterator>
+
 #include "penstock/base/limits.h"
 #include "penstock/model/family.h"
 
@@ -41,8 +44,11 @@ void ReadConfig(ConfigReader& reader, ModelConfig& config) {
   config.norm = Norm::kLayer;
   config.norm_eps = 1e-5f;
   config.clip_qkv = static_cast<float>(reader.NumberOr("clip_qkv", 0.0, 1e-6, 1e6));
-  // The p of the norm that the top-k weights are divided by; null: they are not.
-  config.router.renormalises = reader.Find("moe_normalize_expert_weights") != nullptr;
+  // The p of the norm that the top-k weights are divided by; null: they are not, and nothing is 1.
+  const char* const fields[] = {"moe_normalize_expert_weights", "ffn_config.moe_normalize_expert_weights"};
+  const bool is_given =
+      std::any_of(std::begin(fields), std::end(fields), [&](auto field) { return reader.Has(field); });
+  config.router.renormalises = !is_given || reader.Find(fields[0]) != nullptr;
   if (reader.NumberOr("moe_normalize_expert_weights", 1, 0, 1e6) != 1) {
     reader.Fail("moe_normalize_expert_weights", "1 or null", "another norm");
   }

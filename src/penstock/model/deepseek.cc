@@ -20,11 +20,12 @@ constexpr StoredName kStoredNames[] = {
     {"mlp.shared_expert.down_proj.weight", "mlp.shared_experts.down_proj.weight"},
 };
 
-void ReadCommon(ConfigReader& reader, ModelConfig& config) {
+void ReadCommon(ConfigReader& reader, ModelConfig& config, int64_t default_shared, int64_t default_dense) {
   config.num_experts = reader.Int("num_experts", 1, kMaxExperts);
   config.expert_dim = reader.Int("moe_intermediate_size", 1, kMaxModelDim);
   config.dense_ffn_dim = reader.Int("intermediate_size", 1, kMaxModelDim);
-  config.shared_ffn_dim = reader.IntOr("n_shared_experts", 0, 0, 64) * config.expert_dim;
+  config.shared_ffn_dim =
+      reader.IntOr("n_shared_experts", reader.Has("n_shared_experts") ? 0 : default_shared, 0, 64) * config.expert_dim;
   config.num_mtp_layers = reader.IntOr("num_nextn_predict_layers", 0, 0, kMaxLayers);
   config.qkv_bias = config.o_bias = reader.BoolOr("attention_bias", false);
   config.mla = {.q_lora_rank = reader.IntOr("q_lora_rank", 0, 0, kMaxModelDim),
@@ -35,15 +36,13 @@ void ReadCommon(ConfigReader& reader, ModelConfig& config) {
   config.num_kv_heads = 1;
   config.head_dim = config.mla.kv_lora_rank + config.mla.rope_dim;
   config.attention_scale = 1.0f / std::sqrt(static_cast<float>(config.mla.nope_dim + config.mla.rope_dim));
-  ReadDenseFirstLayers(reader, config, 0);
-  const int64_t frequency = reader.IntOr("moe_layer_freq", 1, 1, kMaxLayers);
-  for (int64_t layer_idx = 0; layer_idx < config.num_layers; ++layer_idx) {
-    if (layer_idx % frequency != 0) config.layer_has_experts[layer_idx] = false;
-  }
+  ReadDenseFirstLayers(reader, config, default_dense);
+  // transformers takes no notice of it, the models' own code does; all published ones have 1.
+  reader.IntOr("moe_layer_freq", 1, 1, 1);
 }
 
 void ReadV2Config(ConfigReader& reader, ModelConfig& config) {
-  ReadCommon(reader, config);
+  ReadCommon(reader, config, 2, 0);
   config.rope.is_interleaved = true;
   const std::string method = reader.StringOr("topk_method", "greedy");
   config.router = {.renormalises = false,
@@ -56,17 +55,20 @@ void ReadV2Config(ConfigReader& reader, ModelConfig& config) {
   }
 }
 
-void ReadV3Config(ConfigReader& reader, ModelConfig& config) {
-  ReadCommon(reader, config);
-  config.rope.is_interleaved = reader.BoolOr("rope_interleave", true);
-  ReadNoauxRouter(reader, config);
+void ReadV3Like(ConfigReader& reader, ModelConfig& config, int64_t default_dense, const NoauxDefaults& defaults) {
+  ReadCommon(reader, config, 1, default_dense);
+  config.rope.is_interleaved = reader.BoolOr("rope_interleave", !reader.Has("rope_interleave"));  // null is false
+  ReadNoauxRouter(reader, config, defaults);
   const std::string scoring = reader.StringOr("scoring_func", "sigmoid");
   if (scoring != "sigmoid") reader.Fail("scoring_func", "'sigmoid'", fmt::format("'{}'", scoring));
 }
 
+void ReadV3Config(ConfigReader& reader, ModelConfig& config) {
+  ReadV3Like(reader, config, 3, {.num_groups = 8, .num_topk_groups = 4, .scale = 2.5});
+}
+
 void ReadGlmLiteConfig(ConfigReader& reader, ModelConfig& config) {
-  ReadV3Config(reader, config);
-  if (reader.Find("first_k_dense_replace") == nullptr) config.layer_has_experts[0] = false;
+  ReadV3Like(reader, config, 1, {.scale = 1.8});
   ReadMlpLayerTypes(reader, config);
 }
 

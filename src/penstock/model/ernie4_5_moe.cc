@@ -27,6 +27,8 @@ void ReadConfig(ConfigReader& reader, ModelConfig& config) {
   config.router_selection_bias = true;
   config.tie_embeddings = reader.BoolOr("tie_word_embeddings", true);
   if (reader.BoolOr("use_bias", false)) reader.Fail("use_bias", "false", "true");
+  // What the sum of the weights is at least, before they are divided by it: so little that it never counts.
+  reader.NumberOr("moe_norm_min", 1e-12, 0, 1e-6);
   ReadDenseFirstLayers(reader, config, 1);
   const int64_t interval = reader.IntOr("moe_layer_interval", 1, 1, kMaxLayers);
   const int64_t last = reader.IntOr("moe_layer_end_index", -1, -1, kMaxLayers);

@@ -22,7 +22,7 @@ void ReadConfig(ConfigReader& reader, ModelConfig& config) {
   config.dense_ffn_dim = reader.Int("intermediate_size", 1, kMaxModelDim);
   config.shared_ffn_dim = reader.IntOr("n_shared_experts", 1, 0, 64) * config.expert_dim;
   config.qk_norm = QkNorm::kPerHead;
-  ReadNoauxRouter(reader, config);
+  ReadNoauxRouter(reader, config, {.scale = 2.5});
   ReadDenseFirstLayers(reader, config, 1);
   ReadMlpLayerTypes(reader, config);
   config.sliding_window = reader.IntOr("sliding_window", reader.Has("sliding_window") ? 0 : 4096, 1, kMaxContext);
@@ -46,7 +46,6 @@ const Family kExaoneMoe = {
     .architecture = "ExaoneMoeForCausalLM",
     .field_names = kFieldNames,
     .stored_names = kStoredNames,
-    .gguf = {.architecture = "exaone-moe"},
     .read_config = ReadConfig,
 };
 

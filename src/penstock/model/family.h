@@ -45,9 +45,12 @@ struct Family {
   bool comes_with_code = false;
 
   // What transformers takes where config.json says nothing.
+  int64_t default_head_dim = 0;  // 0: hidden_size / num_attention_heads
   double default_rope_theta = 1e4;
+  std::string_view default_rope_scaling = {};  // the JSON of rope_scaling
   double default_norm_eps = 1e-5;
   double default_partial_rotary = 1;   // of a head's dims
+  bool takes_partial_rotary = false;   // elsewhere a part of a head is refused, as transformers takes no notice of it
   bool yarn_scales_attention = false;  // Rope::attention_factor counts
 
   // Where config.json calls the common fields (model_config.cc) or those of read_config otherwise.

@@ -42,6 +42,7 @@ void ReadConfig(ConfigReader& reader, ModelConfig& config) {
 const Family kFlint = {
     .name = "flint",
     .architecture = "FlintForCausalLM",
+    .default_head_dim = 128,
     .default_norm_eps = 1e-6,
     .field_names = kFieldNames,
     .stored_names = kStoredNames,

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <deque>
+#include <tuple>
 
 #include "penstock/base/limits.h"
 #include "penstock/base/status.h"
@@ -230,6 +231,15 @@ absl::Status ConfigMaker::AddRouter() {
   // Where no key says it, the architecture does.
   if (!norm.has_value()) config_["norm_topk_prob"] = architecture_ == "qwen3moe";
   config_["moe_normalize_expert_weights"] = 1;
+  // What config.json has defaults for that are not these.
+  for (const auto& [field, key, value] :
+       {std::tuple("n_group", "expert_group_count", 1), std::tuple("topk_group", "expert_group_used_count", 1),
+        std::tuple("first_k_dense_replace", "leading_dense_block_count", 0),
+        std::tuple("n_shared_experts", "expert_shared_count", 0)}) {
+    if (gguf_->metadata.Find(fmt::format("{}.{}", architecture_, key)) == nullptr) config_[field] = value;
+  }
+  PENSTOCK_ASSIGN_OR_RETURN(const double scale, Number("expert_weights_scale", 0));
+  if (scale == 0) config_["routed_scaling_factor"] = 1;
   return absl::OkStatus();
 }
 

@@ -32,7 +32,7 @@ void ReadSolarConfig(ConfigReader& reader, ModelConfig& config) {
   config.num_experts = reader.Int("num_experts", 1, kMaxExperts);
   config.expert_dim = reader.Int("moe_intermediate_size", 1, kMaxModelDim);
   config.shared_ffn_dim = reader.IntOr("n_shared_experts", 1, 0, 64) * config.expert_dim;
-  config.qkv_bias = config.o_bias = reader.BoolOr("attention_bias", false);
+  config.qkv_bias = reader.BoolOr("attention_bias", false);
   ReadNoauxRouter(reader, config);
 }
 
@@ -42,6 +42,7 @@ const Family kGlm4Moe = {
     .name = "glm4_moe",
     .architecture = "Glm4MoeForCausalLM",
     .default_partial_rotary = 0.5,
+    .takes_partial_rotary = true,
     .field_names = kFieldNames,
     .stored_names = kStoredNames,
     .gguf = {.architecture = "glm4moe"},
@@ -52,7 +53,9 @@ const Family kGlm4Moe = {
 const Family kSolarOpen = {
     .name = "solar_open",
     .architecture = "SolarOpenForCausalLM",
+    .default_head_dim = 128,
     .default_rope_theta = 1e6,
+    .takes_partial_rotary = true,
     .field_names = kFieldNames,
     .stored_names = kStoredNames,
     .read_config = ReadSolarConfig,

@@ -41,7 +41,10 @@ void ReadConfig(ConfigReader& reader, ModelConfig& config) {
 const Family kGptOss = {
     .name = "gpt_oss",
     .architecture = "GptOssForCausalLM",
+    .default_head_dim = 64,
     .default_rope_theta = 150000,
+    .default_rope_scaling = R"({"rope_type": "yarn", "factor": 32.0, "beta_fast": 32.0, "beta_slow": 1.0,
+                                "truncate": false, "original_max_position_embeddings": 4096})",
     .stored_names = kStoredNames,
     .gguf = {.architecture = "gpt-oss", .has_default_window = true},
     .read_config = ReadConfig,

@@ -35,7 +35,7 @@ void ReadConfig(ConfigReader& reader, ModelConfig& config) {
 
 void ReadSharedConfig(ConfigReader& reader, ModelConfig& config) {
   ReadConfig(reader, config);
-  config.shared_ffn_dim = reader.IntOr("shared_intermediate_size", 1024, 0, kMaxModelDim);
+  config.shared_ffn_dim = reader.IntOr("shared_intermediate_size", 0, 0, kMaxModelDim);
 }
 
 }  // namespace

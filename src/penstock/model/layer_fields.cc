@@ -69,13 +69,15 @@ void ReadDenseFirstLayers(ConfigReader& reader, ModelConfig& config, int64_t def
   }
 }
 
-void ReadNoauxRouter(ConfigReader& reader, ModelConfig& config) {
-  config.router = {.scoring = RouterRule::Scoring::kSigmoid,
-                   .renormalises = reader.BoolOr("norm_topk_prob", true),
-                   .group_score = RouterRule::GroupScore::kTwoLargest,
-                   .num_groups = static_cast<int32_t>(reader.IntOr("n_group", 1, 1, kMaxExpertGroups)),
-                   .num_topk_groups = static_cast<int32_t>(reader.IntOr("topk_group", 1, 1, kMaxExpertGroups)),
-                   .scale = static_cast<float>(reader.NumberOr("routed_scaling_factor", 1, 1e-6, 1e6))};
+void ReadNoauxRouter(ConfigReader& reader, ModelConfig& config, const NoauxDefaults& defaults) {
+  config.router = {
+      .scoring = RouterRule::Scoring::kSigmoid,
+      .renormalises = reader.BoolOr("norm_topk_prob", defaults.renormalises),
+      .group_score = RouterRule::GroupScore::kTwoLargest,
+      .num_groups = static_cast<int32_t>(reader.IntOr("n_group", defaults.num_groups, 1, kMaxExpertGroups)),
+      .num_topk_groups =
+          static_cast<int32_t>(reader.IntOr("topk_group", defaults.num_topk_groups, 1, kMaxExpertGroups)),
+      .scale = static_cast<float>(reader.NumberOr("routed_scaling_factor", defaults.scale, 1e-6, 1e6))};
   config.router_selection_bias = true;
 }
 

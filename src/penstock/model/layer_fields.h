@@ -20,6 +20,12 @@ void ReadSparseLayers(ConfigReader& reader, ModelConfig& config);
 void ReadDenseFirstLayers(ConfigReader& reader, ModelConfig& config, int64_t default_count);
 
 // The router of DeepSeek-V3 ("noaux_tc"): `n_group`, `topk_group`, `norm_topk_prob`, `routed_scaling_factor`.
-void ReadNoauxRouter(ConfigReader& reader, ModelConfig& config);
+struct NoauxDefaults {
+  bool renormalises = true;
+  int64_t num_groups = 1;
+  int64_t num_topk_groups = 1;
+  double scale = 1;
+};
+void ReadNoauxRouter(ConfigReader& reader, ModelConfig& config, const NoauxDefaults& defaults = {});
 
 }  // namespace penstock

@@ -42,8 +42,11 @@ void ReadCommon(ConfigReader& reader, ModelConfig& config) {
   config.num_heads = reader.Int("num_attention_heads", 1, kMaxHeads);
   config.num_kv_heads = reader.IntOr("num_key_value_heads", config.num_heads, 1, kMaxHeads);
   const int64_t heads = std::max<int64_t>(1, config.num_heads);
-  config.head_dim = reader.IntOr("head_dim", config.model_dim / heads, 1, kMaxHeadDim);
-  if (reader.Find("head_dim") == nullptr && reader.Find("kv_lora_rank") == nullptr && config.model_dim % heads != 0) {
+  const int64_t default_head_dim = config.family->default_head_dim;
+  config.head_dim =
+      reader.IntOr("head_dim", default_head_dim > 0 ? default_head_dim : config.model_dim / heads, 1, kMaxHeadDim);
+  if (reader.Find("head_dim") == nullptr && default_head_dim == 0 && reader.Find("kv_lora_rank") == nullptr &&
+      config.model_dim % heads != 0) {
     reader.FailRelation(
         fmt::format("hidden_size {} is not a multiple of num_attention_heads {} and head_dim is not given",
                     config.model_dim, config.num_heads));
@@ -142,6 +145,8 @@ absl::StatusOr<ModelConfig> ReadModelConfig(ConfigReader& reader, const Family& 
            {.dim = config.mla.is_on() ? config.mla.rope_dim : config.head_dim,
             .theta = family.default_rope_theta,
             .partial_factor = family.default_partial_rotary,
+            .takes_part = family.takes_partial_rotary,
+            .scaling = family.default_rope_scaling,
             .max_positions = config.max_positions},
            config.rope);
   if (config.attention_scale == 0) config.attention_scale = 1.0f / std::sqrt(static_cast<float>(config.head_dim));

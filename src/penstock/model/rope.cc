@@ -15,8 +15,11 @@ struct RopeConfig {
   std::string type = "default";
   double theta = 1e4;
   double partial_factor = 1;
-  int64_t dim = 0;            // that rotates
+  int64_t dim = 0;            // that frequencies are made for; where it is odd, one more rotates
   int64_t max_positions = 0;  // of the model
+  int64_t original = 0;       // before they were extended
+
+  int64_t num_pairs() const { return (dim + 1) / 2; }
 };
 
 // theta^(2 i / dim), in f32 as transformers has it.
@@ -27,7 +30,7 @@ float Wavelength(const RopeConfig& config, int64_t i) {
 
 RopeFrequencies Usual(const RopeConfig& config, float factor = 1) {
   RopeFrequencies result;
-  for (int64_t i = 0; i < config.dim / 2; ++i) result.frequencies.push_back(1.0f / Wavelength(config, i) / factor);
+  for (int64_t i = 0; i < config.num_pairs(); ++i) result.frequencies.push_back(1.0f / Wavelength(config, i) / factor);
   return result;
 }
 
@@ -35,16 +38,12 @@ double YarnMscale(double factor, double mscale) { return factor <= 1 ? 1 : 0.1 *
 
 // Peng et al. 2023, section 3: low frequencies are interpolated, high ones stay, with a ramp between.
 void ReadYarn(ConfigReader& reader, const RopeConfig& config, Rope& rope) {
-  const auto original =
-      static_cast<double>(reader.IntOr("original_max_position_embeddings", config.max_positions, 1, kMaxContext));
+  const auto original = static_cast<double>(config.original);
   const double factor = reader.NumberOr("factor", static_cast<double>(config.max_positions) / original, 1e-3, 1e6);
   const double mscale = reader.NumberOr("mscale", 0, 0, 100), mscale_all = reader.NumberOr("mscale_all_dim", 0, 0, 100);
   const bool has_both = mscale != 0 && mscale_all != 0;
   const double scale = has_both ? YarnMscale(factor, mscale) / YarnMscale(factor, mscale_all) : YarnMscale(factor, 1);
   rope.usual.scale = static_cast<float>(reader.NumberOr("attention_factor", scale, 0, 1e3));
-  if (mscale_all != 0) {
-    rope.attention_factor = static_cast<float>(YarnMscale(factor, mscale_all) * YarnMscale(factor, mscale_all));
-  }
   const auto dim = static_cast<double>(config.dim);
   const auto turning_dim = [&](double num_rotations) {
     return dim * std::log(original / (num_rotations * 2 * std::numbers::pi)) / (2 * std::log(config.theta));
@@ -58,7 +57,7 @@ void ReadYarn(ConfigReader& reader, const RopeConfig& config, Rope& rope) {
   low = std::max(low, 0.0);
   high = std::min(high, dim - 1);
   if (low == high) high += 0.001;
-  for (int64_t i = 0; i < config.dim / 2; ++i) {
+  for (int64_t i = 0; i < config.num_pairs(); ++i) {
     const float ramp =
         std::clamp((static_cast<float>(i) - static_cast<float>(low)) / static_cast<float>(high - low), 0.0f, 1.0f);
     const float kept = 1 - ramp, wavelength = Wavelength(config, i);
@@ -69,8 +68,7 @@ void ReadYarn(ConfigReader& reader, const RopeConfig& config, Rope& rope) {
 
 // Grattafiori et al. 2024 (Llama 3.1).
 void ReadLlama3(ConfigReader& reader, const RopeConfig& config, Rope& rope) {
-  const double original =
-      static_cast<double>(reader.IntOr("original_max_position_embeddings", config.max_positions, 1, kMaxContext));
+  const auto original = static_cast<double>(config.original);
   const auto factor = static_cast<float>(reader.NumberOr("factor", 8, 1e-3, 1e6));
   const double low = reader.NumberOr("low_freq_factor", 1, 1e-6, 1e6);
   const double high = reader.NumberOr("high_freq_factor", 4, 1e-6, 1e6);
@@ -108,15 +106,15 @@ std::vector<float> ReadFactors(ConfigReader& reader, std::string_view field, int
 }
 
 // Ding et al. 2024. Phi-3.5-MoE has a scale for each of the two, others one that follows from the lengths.
-void ReadLongRope(ConfigReader& reader, const RopeConfig& config, int64_t original, Rope& rope) {
-  rope.original_positions = original;
+void ReadLongRope(ConfigReader& reader, const RopeConfig& config, Rope& rope) {
+  const int64_t original = rope.original_positions = config.original;
   const double factor =
       reader.NumberOr("factor", static_cast<double>(config.max_positions) / static_cast<double>(original), 1e-3, 1e6);
   const double usual_scale =
       factor <= 1 || original <= 1 ? 1 : std::sqrt(1 + std::log(factor) / std::log(static_cast<double>(original)));
   const double scale = reader.NumberOr("attention_factor", usual_scale, 0, 1e3);
   const auto read = [&](std::string_view factors_field, std::string_view scale_field) {
-    const std::vector<float> factors = ReadFactors(reader, factors_field, config.dim / 2);
+    const std::vector<float> factors = ReadFactors(reader, factors_field, config.num_pairs());
     RopeFrequencies result{.frequencies = {}, .scale = static_cast<float>(reader.NumberOr(scale_field, scale, 0, 1e3))};
     for (size_t i = 0; i < factors.size(); ++i) {
       result.frequencies.push_back(1.0f / (factors[i] * Wavelength(config, static_cast<int64_t>(i))));
@@ -134,34 +132,42 @@ void ReadRope(ConfigReader& reader, const RopeDefaults& defaults, Rope& rope) {
                     .partial_factor = reader.NumberOr("partial_rotary_factor", defaults.partial_factor, 1e-3, 1),
                     .max_positions = defaults.max_positions};
   // MiniMax-M2 says how many dims rotate.
-  if (reader.Find("rotary_dim") != nullptr) {
+  if (defaults.takes_part && reader.Find("rotary_dim") != nullptr && reader.Find("partial_rotary_factor") == nullptr) {
     config.partial_factor = static_cast<double>(reader.Int("rotary_dim", 2, std::max<int64_t>(2, defaults.dim))) /
                             static_cast<double>(defaults.dim);
   }
-  const json::value* scaling = nullptr;
+  // transformers saves rope_parameters; who extends a model adds rope_scaling, which then counts.
+  const json::value none = json::object();
+  json::value scaling = defaults.scaling.empty() ? none : ParseJson(defaults.scaling, Fault::kInternal).value_or(none);
   std::string_view scaling_field = "rope_scaling";
-  for (const std::string_view field : {"rope_scaling", "rope_parameters"}) {
-    if (reader.Find(field) == nullptr) continue;
-    scaling = reader.Find(field);
+  for (const std::string_view field : {"rope_parameters", "rope_scaling"}) {
+    const json::value* const found = reader.Find(field);
+    if (found == nullptr) continue;
+    if (!found->is_object()) return reader.Fail(field, "an object or null", JsonTypeName(*found));
+    if (found->get_object().empty()) continue;
+    scaling = *found;
     scaling_field = field;
-    if (!scaling->is_object()) {
-      reader.Fail(field, "an object or null", JsonTypeName(*scaling));
-      return;
-    }
   }
-  const json::object none;
-  ConfigReader inner(fmt::format("{}: field '{}'", reader.file_name(), scaling_field),
-                     scaling == nullptr ? none : scaling->get_object());
+  ConfigReader inner(fmt::format("{}: field '{}'", reader.file_name(), scaling_field), scaling.get_object());
   config.type = inner.StringOr("rope_type", inner.StringOr("type", "default"));
   config.theta = inner.NumberOr("rope_theta", config.theta, 1e-3, 1e15);
   config.partial_factor = inner.NumberOr("partial_rotary_factor", config.partial_factor, 1e-3, 1);
+  if (config.partial_factor != 1 && !defaults.takes_part) {
+    return reader.Fail("partial_rotary_factor", "1 in this family", fmt::format("{}", config.partial_factor));
+  }
+  // Beside the rest, or outside; then that counts.
+  config.original = inner.IntOr("original_max_position_embeddings", config.max_positions, 1, kMaxContext);
+  config.original = reader.IntOr("original_max_position_embeddings", config.original, 1, kMaxContext);
   config.dim = static_cast<int64_t>(static_cast<double>(defaults.dim) * config.partial_factor);
   rope.theta = config.theta;
-  rope.rotary_dim = config.dim;
-  if (config.dim < 2 || config.dim % 2 != 0) {
-    reader.FailRelation(
+  rope.rotary_dim = 2 * config.num_pairs();
+  if (config.dim < 1 || rope.rotary_dim > defaults.dim) {
+    return reader.FailRelation(
         fmt::format("head_dim {} must be even, as must be the {} of it that rotate", defaults.dim, config.dim));
-    return;
+  }
+  if (const double mscale = inner.NumberOr("mscale_all_dim", 0, 0, 100); mscale != 0 && config.type != "default") {
+    const double scale = YarnMscale(inner.NumberOr("factor", 1, 1e-3, 1e6), mscale);
+    rope.attention_factor = static_cast<float>(scale * scale);
   }
   // Hunyuan: a longer base, once for all lengths; with such a factor it is not the "dynamic" of others.
   if (config.type == "dynamic" && inner.Find("alpha") != nullptr) {
@@ -179,13 +185,7 @@ void ReadRope(ConfigReader& reader, const RopeDefaults& defaults, Rope& rope) {
   } else if (config.type == "llama3") {
     ReadLlama3(inner, config, rope);
   } else if (config.type == "longrope") {
-    // Stands beside the factors, or outside.
-    const int64_t outside = reader.IntOr("original_max_position_embeddings", config.max_positions, 1, kMaxContext);
-    ReadLongRope(inner, config,
-                 reader.Find("original_max_position_embeddings") != nullptr
-                     ? outside
-                     : inner.IntOr("original_max_position_embeddings", outside, 1, kMaxContext),
-                 rope);
+    ReadLongRope(inner, config, rope);
   } else {
     reader.Fail(scaling_field, "rope type default, linear, yarn, llama3 or longrope", fmt::format("'{}'", config.type));
   }

@@ -36,7 +36,9 @@ struct Rope {
 struct RopeDefaults {
   int64_t dim = 0;  // that rotates where all of a head does
   double theta = 1e4;
-  double partial_factor = 1;  // of `dim`
+  double partial_factor = 1;      // of `dim`
+  bool takes_part = false;        // a part of `dim` may rotate
+  std::string_view scaling = {};  // JSON, where neither rope_scaling nor rope_parameters is there
   int64_t max_positions = 0;
 };
 

@@ -319,6 +319,7 @@ class Mapper : public TensorSource {
   }
 
   bool IsOfMtpLayer(const TensorInfo& tensor) const {
+    if (tensor.name.starts_with("mtp.") || tensor.name.starts_with("model.mtp_")) return true;  // K-EXAONE, ERNIE 4.5
     for (int64_t i = 0; i < config_->num_mtp_layers; ++i) {
       const std::string prefix = Replace(layer_prefix_, "{layer}", config_->num_layers + i);
       if (tensor.name.starts_with(prefix)) return true;
