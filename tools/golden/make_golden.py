@@ -91,6 +91,9 @@ GPT_OSS = dict(family="gpt_oss", hidden_size=32, intermediate_size=24, num_hidde
 MINIMAX_M2 = dict(family="minimax_m2", hidden_size=32, intermediate_size=24, num_hidden_layers=2,
                   num_attention_heads=4, num_key_value_heads=2, head_dim=16, num_local_experts=8,
                   num_experts_per_tok=3, vocab_size=96, rope_parameters=dict(rope_type="default", rope_theta=5e6))
+HY_V3 = dict(family="hy_v3", hidden_size=32, intermediate_size=40, moe_intermediate_size=24, num_hidden_layers=3,
+             num_attention_heads=4, num_key_value_heads=2, head_dim=16, num_experts=8, num_experts_per_tok=3,
+             vocab_size=96)
 
 DEEPSEEK = dict(hidden_size=32, intermediate_size=40, moe_intermediate_size=16, num_hidden_layers=3,
                 num_attention_heads=4, num_key_value_heads=4, kv_lora_rank=16, qk_nope_head_dim=8, qk_rope_head_dim=8,
@@ -190,6 +193,12 @@ VARIANTS = {
                           num_key_value_heads=3, head_dim=20, num_local_experts=7, num_experts_per_tok=2,
                           tie_word_embeddings=True, vocab_size=131,
                           rope_parameters=dict(rope_type="default", rope_theta=1e4, partial_rotary_factor=0.5)),
+    "hyv3-tiny": dict(HY_V3, layout="plain"),
+    "hyv3-odd": dict(HY_V3, hidden_size=37, intermediate_size=29, moe_intermediate_size=19, num_hidden_layers=4,
+                     num_attention_heads=6, num_key_value_heads=3, head_dim=20, num_experts=7, num_experts_per_tok=2,
+                     num_shared_experts=2, router_scaling_factor=1.3, attention_bias=True, tie_word_embeddings=True,
+                     mlp_layer_types=["sparse", "dense", "sparse", "dense"], vocab_size=131,
+                     rope_parameters=dict(rope_type="default", rope_theta=1e4)),
     "gptoss-mxfp4": dict(GPT_OSS, coded="mxfp4", hidden_size=64, intermediate_size=96, num_local_experts=4,
                          num_experts_per_tok=2),
     "mixtral-q4_0": dict(MIXTRAL, coded="q4_0", hidden_size=64, intermediate_size=96, num_hidden_layers=2),
@@ -216,6 +225,7 @@ FAMILIES = {
     "deepseek_v3": (transformers.DeepseekV3Config, transformers.DeepseekV3ForCausalLM),
     "dbrx": (transformers.DbrxConfig, transformers.DbrxForCausalLM),
     "minimax_m2": (transformers.MiniMaxM2Config, transformers.MiniMaxM2ForCausalLM),
+    "hy_v3": (transformers.HYV3Config, transformers.HYV3ForCausalLM),
     "gpt_oss": (transformers.GptOssConfig, transformers.GptOssForCausalLM),
 }
 

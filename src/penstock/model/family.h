@@ -80,6 +80,7 @@ extern const Family kDeepseekV3;
 extern const Family kGptOss;
 extern const Family kArctic;
 extern const Family kMinimaxM2;
+extern const Family kHyV3;
 
 std::span<const Family* const> AllFamilies();
 
