@@ -101,6 +101,9 @@ FLINT = dict(family="flint", hidden_size=32, intermediate_size=40, moe_intermedi
              shared_expert_intermediate_size=28, num_hidden_layers=4, num_attention_heads=4, num_key_value_heads=2,
              head_dim=8, num_experts=8, num_experts_per_tok=3, sliding_window=13, vocab_size=96,
              rope_parameters=dict(rope_type="default", rope_theta=1e4))
+HY_V3 = dict(family="hy_v3", hidden_size=32, intermediate_size=40, moe_intermediate_size=24, num_hidden_layers=3,
+             num_attention_heads=4, num_key_value_heads=2, head_dim=16, num_experts=8, num_experts_per_tok=3,
+             vocab_size=96)
 
 DEEPSEEK = dict(hidden_size=32, intermediate_size=40, moe_intermediate_size=16, num_hidden_layers=3,
                 num_attention_heads=4, num_key_value_heads=4, kv_lora_rank=16, qk_nope_head_dim=8, qk_rope_head_dim=8,
@@ -221,6 +224,12 @@ VARIANTS = {
                       attention_bias=True, mlp_only_layers=[2], vocab_size=107,
                       layer_types=["sliding_attention", "full_attention", "sliding_attention", "sliding_attention",
                                    "full_attention"]),
+    "hyv3-tiny": dict(HY_V3, layout="plain"),
+    "hyv3-odd": dict(HY_V3, hidden_size=37, intermediate_size=29, moe_intermediate_size=19, num_hidden_layers=4,
+                     num_attention_heads=6, num_key_value_heads=3, head_dim=20, num_experts=7, num_experts_per_tok=2,
+                     num_shared_experts=2, router_scaling_factor=1.3, attention_bias=True, tie_word_embeddings=True,
+                     mlp_layer_types=["sparse", "dense", "sparse", "dense"], vocab_size=131,
+                     rope_parameters=dict(rope_type="default", rope_theta=1e4)),
     "gptoss-mxfp4": dict(GPT_OSS, coded="mxfp4", hidden_size=64, intermediate_size=96, num_local_experts=4,
                          num_experts_per_tok=2),
     "mixtral-q4_0": dict(MIXTRAL, coded="q4_0", hidden_size=64, intermediate_size=96, num_hidden_layers=2),
@@ -250,6 +259,7 @@ FAMILIES = {
     "hunyuan_v1_moe": (transformers.HunYuanMoEV1Config, transformers.HunYuanMoEV1ForCausalLM),
     "exaone_moe": (transformers.ExaoneMoeConfig, transformers.ExaoneMoeForCausalLM),
     "flint": (transformers.FlintConfig, transformers.FlintForCausalLM),
+    "hy_v3": (transformers.HYV3Config, transformers.HYV3ForCausalLM),
     "gpt_oss": (transformers.GptOssConfig, transformers.GptOssForCausalLM),
 }
 

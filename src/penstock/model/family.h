@@ -86,6 +86,7 @@ extern const Family kMinimaxM2;
 extern const Family kHunyuanMoe;
 extern const Family kExaoneMoe;
 extern const Family kFlint;
+extern const Family kHyV3;
 
 std::span<const Family* const> AllFamilies();
 
