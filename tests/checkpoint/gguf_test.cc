@@ -93,12 +93,13 @@ TEST(Gguf, ReadsWhatIsWritten) {
   const TensorInfo* floats = gguf.Find("floats");
   ASSERT_NE(floats, nullptr);
   EXPECT_THAT(floats->shape, ElementsAre(2, 3));
-  EXPECT_THAT(ReadFloats(gguf, *floats).value(), ElementsAre(0, 1, 2, 3, 4, 5));
+  EXPECT_THAT(ReadFloats(gguf, *floats, 6).value(), ElementsAre(0, 1, 2, 3, 4, 5));
   const TensorInfo* blocks = gguf.Find("blocks");
   ASSERT_NE(blocks, nullptr);
   EXPECT_EQ(blocks->packed, WeightFormat::kQ8_0);
   EXPECT_EQ(blocks->extent.size_bytes, 68u);
-  EXPECT_FALSE(ReadFloats(gguf, *blocks).ok());
+  EXPECT_FALSE(ReadFloats(gguf, *floats, 5).ok());
+  EXPECT_FALSE(ReadFloats(gguf, *blocks, 1000).ok());
 }
 
 TEST(Gguf, TypesAreChecked) {

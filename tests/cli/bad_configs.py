@@ -80,6 +80,8 @@ def value_rows():
                                    "num_attention_heads 2 is not a multiple of num_key_value_heads 3")
     yield "C4", "heads and no head_dim", fields({"num_attention_heads": 3, "num_key_value_heads": 1, "head_dim": None},
                                                 "hidden_size 16 is not a multiple of num_attention_heads 3")
+    yield "C4", "heads too wide", fields({"num_attention_heads": 512, "num_key_value_heads": 512, "head_dim": 1024},
+                                         "512 heads of 1024 dims: expected at most 131072 in all")
     yield "C4", "odd head_dim", fields({"head_dim": 7}, "head_dim 7 must be even")
     for field in ("rope_scaling", "rope_parameters"):
         for key in ("type", "rope_type"):
@@ -87,6 +89,7 @@ def value_rows():
             yield "C4", f"{field} {key} yarn", fields({field: {key: "yarn", "factor": -4.0}}, "factor")
             yield "C4", f"{field} {key} longrope", fields({field: {key: "longrope", "long_factor": [1, 2]}}, "short_factor")
         yield "C4", f"{field} theta", fields({field: {"rope_type": "default", "rope_theta": -1}}, "rope_theta")
+    yield "C4", "part of a head", fields({"partial_rotary_factor": 0.5}, "'partial_rotary_factor': expected 1 in this family")
     yield "C4", "head_dim differs from the tensors", fields({"head_dim": 4}, "q_proj.weight has shape")
 
 

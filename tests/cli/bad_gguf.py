@@ -91,6 +91,8 @@ def value_rows():
             ("tokens u8", "tokens", (U8, [1] * num_tokens), "tokenizer.ggml.tokens': expected an array of strings, found array of u8"),
             ("tokens string", "tokens", "a", "tokenizer.ggml.tokens': expected an array of strings, found string"),
             ("types f32", "token_type", (F32, [1.0] * num_tokens), "token_type': expected an array of integers"),
+            ("types of many", "token_type", (U8, b"\1" * ((1 << 21) + 1)), "token_type': 2097153 elements, the limit is 2097152"),
+            ("merges of many", "merges", (STRING, [""] * ((1 << 21) + 1)), "merges': 2097153 elements, the limit is"),
             ("types short", "token_type", (I32, [1] * (num_tokens - 1)), "token_type"),
             ("types long", "token_type", (I32, [1] * (num_tokens + 1)), "token_type"),
             ("scores u8", "scores", (U8, [0] * num_tokens), "scores': expected an array of f32, found array of u8"),
@@ -223,6 +225,13 @@ def config_rows():
     yield "G11", "top-k above experts", with_field("llama.expert_used_count", U32, 5, "num_experts_per_tok 5|expert")
     yield "G11", "epsilon NaN", with_field("llama.attention.layer_norm_rms_epsilon", F32, float("nan"),
                                            "layer_norm_rms_epsilon")
+    yield "G11", "sigmoids", with_field("llama.expert_gating_func", U32, 2, r"expert_gating_func': expected 1 \(softmax\)")
+    yield "G11", "unknown router", with_field("llama.expert_gating_func", U32, 99, "expert_gating_func': expected 1")
+    yield "G11", "scaled experts", with_field("llama.expert_weights_scale", F32, 2.5, "expert_weights_scale': expected 1")
+    yield "G11", "not causal", with_field("llama.attention.causal", BOOL, False, "attention.causal': expected true")
+    yield "G11", "key of dots", with_field("llama." + "." * 20000, U32, 1, None, code=0)
+    yield "G11", "no window", with_field("llama.attention.sliding_window", U32, 0, None, code=0)
+    yield "G11", "no eot", with_field("tokenizer.ggml.eot_token_id", U32, 0xFFFFFFFF, None, code=0)
     yield "G11", "architecture", with_field("general.architecture", STRING, "falcon", "'falcon' is not supported; supported: llama")
     yield "G11", "architecture number", with_field("general.architecture", U32, 1, "general.architecture': expected string")
     yield "G11", "no architecture", without("general.architecture", "'general.architecture' is missing")

@@ -19,6 +19,7 @@ inline constexpr int kMaxTensorRank = 8;
 inline constexpr uint64_t kMaxTensorNameBytes = 4096;
 inline constexpr int kMaxShards = 4096;
 inline constexpr uint64_t kMaxGgufHeaderBytes = 512ull << 20;
+inline constexpr int64_t kMaxCharsmapBytes = 4 << 20;
 inline constexpr int kMaxFolderEntries = 100'000;
 
 // Model dims. Wide enough for every published MoE model, narrow enough that products of three fit 64 bits.

@@ -61,7 +61,10 @@ std::optional<SplitName> SplitNameOf(std::string_view name) {
 }
 
 // Projectors of images and sound lie beside models.
-bool IsModel(std::string_view name) { return name.ends_with(".gguf") && !name.starts_with("mmproj"); }
+// What others keep beside a model (projectors of images, layers that predict further tokens) is none.
+bool IsModel(std::string_view name) {
+  return name.ends_with(".gguf") && !name.starts_with("mmproj") && !name.starts_with("mtp-");
+}
 
 // The files of the one model in the folder; none when there is none.
 absl::StatusOr<std::vector<std::string>> FileNames(const ModelFolder& folder) {
@@ -260,6 +263,9 @@ absl::StatusOr<std::optional<Gguf>> OpenGguf(const ModelFolder& folder) {
     PENSTOCK_ASSIGN_OR_RETURN(OpenedFile file, folder.OpenFile(name));
     PENSTOCK_ASSIGN_OR_RETURN(OpenedHeader opened, ReadHeader(file));
     const auto idx = static_cast<int>(gguf.files.size());
+    if (gguf.tensors.size() + opened.header.tensors.size() > kMaxTensors) {
+      return ModelError("{}: the model has more than {} tensors", file.path, kMaxTensors);
+    }
     for (TensorInfo& tensor : opened.header.tensors) {
       tensor.file_idx = idx;
       gguf.tensors.push_back(std::move(tensor));
@@ -275,16 +281,18 @@ absl::StatusOr<std::optional<Gguf>> OpenGguf(const ModelFolder& folder) {
         "{}: key 'split.tensors.count' says {} tensors, but the files have {}: they are of different models",
         gguf.files[0].path, *num_tensors, gguf.tensors.size());
   }
-  if (gguf.tensors.size() > kMaxTensors)
-    return ModelError("{}: the model has more than {} tensors", gguf.files[0].path, kMaxTensors);
   const std::string& header = gguf.metadata.header();
   gguf.fingerprint = fmt::format("{:016x}", XXH3_64bits(header.data(), header.size()));
   return gguf;
 }
 
-absl::StatusOr<std::vector<float>> ReadFloats(const Gguf& gguf, const TensorInfo& tensor) {
+absl::StatusOr<std::vector<float>> ReadFloats(const Gguf& gguf, const TensorInfo& tensor, uint64_t max_count) {
   if (tensor.packed.has_value() || tensor.dtype != Dtype::kF32) {
     return ModelError("tensor '{}': expected F32", tensor.name);
+  }
+  if (tensor.extent.size_bytes / sizeof(float) > max_count) {
+    return ModelError("tensor '{}': {} values, expected at most {}", tensor.name,
+                      tensor.extent.size_bytes / sizeof(float), max_count);
   }
   const OpenedFile& file = gguf.files[static_cast<size_t>(tensor.file_idx)];
   std::vector<float> values(tensor.extent.size_bytes / sizeof(float));

@@ -127,7 +127,7 @@ struct Gguf {
 // models, or safetensors as well; kModel when a file of a split is missing or belongs to another.
 absl::StatusOr<std::optional<Gguf>> OpenGguf(const ModelFolder& folder);
 
-// The floats of a tensor of f32. REQUIRES: it is one of gguf.tensors.
-absl::StatusOr<std::vector<float>> ReadFloats(const Gguf& gguf, const TensorInfo& tensor);
+// The floats of a tensor of f32; kModel when there are more. REQUIRES: it is one of gguf.tensors.
+absl::StatusOr<std::vector<float>> ReadFloats(const Gguf& gguf, const TensorInfo& tensor, uint64_t max_count);
 
 }  // namespace penstock

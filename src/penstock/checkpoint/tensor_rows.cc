@@ -91,6 +91,7 @@ void MakeBlockRow(const TensorInfo& tensor, const std::byte* codes, const std::b
     return MakeMxfp4Row(own, {row.begin, static_cast<size_t>(row.count)}, target);
   }
   std::array<float, kMaxModelDim / 128> floats;
+  PENSTOCK_CHECK(row.count <= std::ssize(floats));
   const auto own_scales = std::span(floats).first(static_cast<size_t>(row.count));
   ToFloats(scales.dtype, row.begin, own_scales);
   MakeFp8Row(own, own_scales, target);

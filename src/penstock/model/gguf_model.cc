@@ -108,6 +108,10 @@ constexpr StoredName kNames[] = {
     {"mlp.experts.down_proj.bias", "ffn_down_exps.bias"},
 };
 
+constexpr int64_t kSigmoidGating = 2,
+                  kMaxGating = 3;  // expert_gating_func: 1 and 3 are softmax of all and of the chosen
+constexpr int kMaxDots = 8;        // of a key that may mean something
+
 constexpr std::string_view kLongFactors = "rope_factors_long.weight";
 constexpr std::string_view kShortFactors = "rope_factors_short.weight";
 
@@ -121,6 +125,7 @@ class ConfigMaker {
   std::vector<FieldName> names() {
     std::vector<FieldName> result;
     for (const FieldName& key : kKeys) {
+      if (key.field == "sliding_window" && !has_window_) continue;
       result.push_back({key.field, keys_.emplace_back(fmt::format("{}.{}", architecture_, key.other))});
     }
     return result;
@@ -143,6 +148,7 @@ class ConfigMaker {
   std::string architecture_;
   std::deque<std::string> keys_;
   json::object config_;
+  bool has_window_ = false;
 };
 
 // The keys of the architecture as objects in objects: "llama.attention.head_count" is config["llama"]["attention"]
@@ -150,6 +156,7 @@ class ConfigMaker {
 absl::Status ConfigMaker::CopyKeys() {
   for (const GgufMetadata::Field& field : gguf_->metadata.fields()) {
     if (!field.key.starts_with(architecture_ + ".")) continue;
+    if (std::count(field.key.begin(), field.key.end(), '.') > kMaxDots) continue;
     json::value value;
     if (field.is_array) {
       if (field.type == GgufType::kString || field.type == GgufType::kFloat32 || field.type == GgufType::kFloat64 ||
@@ -217,7 +224,9 @@ absl::Status ConfigMaker::AddAttention(bool is_mla) {
   const int64_t head_dim =
       key_length.value_or(num_heads.value_or(0) > 0 ? model_dim.value_or(0) / num_heads.value_or(1) : 0);
   if (rotary_dim.has_value() && head_dim > 0) {
-    config_["partial_rotary_factor"] = static_cast<double>(*rotary_dim) / static_cast<double>(head_dim);
+    // A quarter more, so that what rounding takes away does not count: it is multiplied again, and cut.
+    config_["partial_rotary_factor"] =
+        *rotary_dim == head_dim ? 1.0 : (static_cast<double>(*rotary_dim) + 0.25) / static_cast<double>(head_dim);
   }
   return absl::OkStatus();
 }
@@ -226,7 +235,7 @@ absl::Status ConfigMaker::AddRouter() {
   PENSTOCK_ASSIGN_OR_RETURN(const auto scoring, Integer("expert_gating_func"));
   PENSTOCK_ASSIGN_OR_RETURN(const auto num_groups, Integer("expert_group_count"));
   config_["topk_method"] = num_groups.value_or(1) > 1 ? "group_limited_greedy" : "greedy";
-  if (scoring.has_value()) config_["scoring_func"] = *scoring == 2 ? "sigmoid" : "softmax";
+  if (scoring.has_value()) config_["scoring_func"] = *scoring == kSigmoidGating ? "sigmoid" : "softmax";
   PENSTOCK_ASSIGN_OR_RETURN(const auto norm, gguf_->metadata.Bool(architecture_ + ".expert_weights_norm"));
   // Where no key says it, the architecture does.
   if (!norm.has_value()) config_["norm_topk_prob"] = architecture_ == "qwen3moe";
@@ -252,7 +261,7 @@ absl::Status ConfigMaker::AddRopeScaling() {
   const TensorInfo* short_factors = gguf_->Find(kShortFactors);
   if (long_factors != nullptr && short_factors != nullptr) {
     const auto array = [&](const TensorInfo& tensor) -> absl::StatusOr<json::array> {
-      PENSTOCK_ASSIGN_OR_RETURN(const std::vector<float> values, ReadFloats(*gguf_, tensor));
+      PENSTOCK_ASSIGN_OR_RETURN(const std::vector<float> values, ReadFloats(*gguf_, tensor, kMaxHeadDim / 2));
       return json::array(values.begin(), values.end());
     };
     scaling["rope_type"] = "longrope";
@@ -260,6 +269,14 @@ absl::Status ConfigMaker::AddRopeScaling() {
     PENSTOCK_ASSIGN_OR_RETURN(scaling["short_factor"], array(*short_factors));
     PENSTOCK_ASSIGN_OR_RETURN(const double factor, Number("rope.scaling.attn_factor", 0));
     if (factor > 0) scaling["short_mscale"] = scaling["long_mscale"] = factor;
+    // Converters write what follows from the lengths; Phi-3.5-MoE's config has a number of its own.
+    PENSTOCK_ASSIGN_OR_RETURN(const auto positions, Integer("context_length"));
+    if (architecture_ == "phimoe" && positions.value_or(0) > 1 && original.value_or(0) > 1) {
+      const auto longer = static_cast<double>(*positions), shorter = static_cast<double>(*original);
+      const double usual = std::sqrt(1 + std::log(longer / shorter) / std::log(shorter));
+      if (factor == 0 || std::abs(factor - usual) < 1e-5)
+        scaling["short_mscale"] = scaling["long_mscale"] = 1.243163121016122;
+    }
   } else if (type.has_value() && *type != "none") {
     scaling["rope_type"] = Printable(type.value_or(""));
     PENSTOCK_ASSIGN_OR_RETURN(const double factor, Number("rope.scaling.factor", 1));
@@ -269,6 +286,9 @@ absl::Status ConfigMaker::AddRopeScaling() {
     if (log_multiplier > 0) {
       scaling["mscale"] = scaling["mscale_all_dim"] = std::round(log_multiplier * 10 * 1e6) / 1e6;
     }
+    PENSTOCK_ASSIGN_OR_RETURN(const auto attention,
+                              gguf_->metadata.Number(architecture_ + ".rope.scaling.yarn_attn_factor"));
+    if (attention.has_value()) scaling["attention_factor"] = *attention;
     PENSTOCK_ASSIGN_OR_RETURN(scaling["beta_fast"], Number("rope.scaling.yarn_beta_fast", 32));
     PENSTOCK_ASSIGN_OR_RETURN(scaling["beta_slow"], Number("rope.scaling.yarn_beta_slow", 1));
     if (architecture_ == "gpt-oss") scaling["truncate"] = false;
@@ -300,9 +320,9 @@ absl::StatusOr<json::object> ConfigMaker::Make(const Family& family) {
   PENSTOCK_RETURN_IF_ERROR(AddAttention(is_mla));
   PENSTOCK_RETURN_IF_ERROR(AddRouter());
   PENSTOCK_RETURN_IF_ERROR(AddRopeScaling());
-  if (family.gguf.has_default_window && gguf_->metadata.Find(architecture_ + ".attention.sliding_window") == nullptr) {
-    config_["sliding_window"] = nullptr;
-  }
+  PENSTOCK_ASSIGN_OR_RETURN(const auto window, Integer("attention.sliding_window"));
+  has_window_ = window.value_or(0) != 0;
+  if (!has_window_ && (window.has_value() || family.gguf.has_default_window)) config_["sliding_window"] = nullptr;
   return std::move(config_);
 }
 
@@ -310,6 +330,10 @@ absl::StatusOr<const Family*> FamilyOf(const Gguf& gguf, const std::string& arch
   PENSTOCK_ASSIGN_OR_RETURN(const auto scoring, gguf.metadata.Integer(architecture + ".expert_gating_func"));
   PENSTOCK_ASSIGN_OR_RETURN(const auto num_experts, gguf.metadata.Integer(architecture + ".expert_count"));
   const bool has_shared_ffn = gguf.metadata.Find(architecture + ".expert_shared_feed_forward_length") != nullptr;
+  // Where no key says it, a bias to choose by does: only sigmoids have it in the architectures that this decides for.
+  const bool has_bias = std::any_of(gguf.tensors.begin(), gguf.tensors.end(),
+                                    [](const TensorInfo& t) { return t.name.ends_with(".exp_probs_b.bias"); });
+  const bool is_sigmoid = scoring.has_value() ? *scoring == kSigmoidGating : has_bias;
   std::string known;
   for (const Family* family : AllFamilies()) {
     const GgufFamily& own = family->gguf;
@@ -318,7 +342,7 @@ absl::StatusOr<const Family*> FamilyOf(const Gguf& gguf, const std::string& arch
       known += fmt::format("{}{}", known.empty() ? "" : ", ", own.architecture);
     }
     if (own.architecture != architecture) continue;
-    if (own.is_sigmoid.has_value() && *own.is_sigmoid != (scoring.value_or(1) == 2)) continue;
+    if (own.is_sigmoid.has_value() && *own.is_sigmoid != is_sigmoid) continue;
     if (own.has_shared_ffn.has_value() && *own.has_shared_ffn != has_shared_ffn) continue;
     if (num_experts.value_or(0) == 0) {
       return ModelError("key '{}.expert_count': expected at least 1, found {}: only models with experts are computed",
@@ -327,6 +351,26 @@ absl::StatusOr<const Family*> FamilyOf(const Gguf& gguf, const std::string& arch
     return family;
   }
   return ModelError("key 'general.architecture': '{}' is not supported; supported: {}", Excerpt(architecture), known);
+}
+
+// Keys that say something else than what this family computes are refused, not passed over.
+absl::Status CheckWhatIsComputed(const Gguf& gguf, const std::string& architecture, const ModelConfig& config) {
+  const auto key = [&](std::string_view name) { return fmt::format("{}.{}", architecture, name); };
+  const auto refuse = [&](std::string_view name, std::string_view expected, const auto& found) {
+    return ModelError("key '{}': expected {}, as {} has it, found {}", key(name), expected, config.family->name, found);
+  };
+  PENSTOCK_ASSIGN_OR_RETURN(const auto scoring, gguf.metadata.Integer(key("expert_gating_func")));
+  const bool is_sigmoid = config.router.scoring == RouterRule::Scoring::kSigmoid;
+  if (scoring.has_value() && (*scoring < 0 || *scoring > kMaxGating || (*scoring == kSigmoidGating) != is_sigmoid)) {
+    return refuse("expert_gating_func", is_sigmoid ? "2 (sigmoid)" : "1 (softmax)", *scoring);
+  }
+  PENSTOCK_ASSIGN_OR_RETURN(const auto scale, gguf.metadata.Number(key("expert_weights_scale")));
+  if (scale.value_or(0) != 0 && static_cast<float>(*scale) != config.router.scale) {
+    return refuse("expert_weights_scale", fmt::format("{}", config.router.scale), *scale);
+  }
+  PENSTOCK_ASSIGN_OR_RETURN(const auto is_causal, gguf.metadata.Bool(key("attention.causal")));
+  if (!is_causal.value_or(true)) return refuse("attention.causal", "true", "false");
+  return absl::OkStatus();
 }
 
 absl::StatusOr<ModelConfig> ReadConfig(const Gguf& gguf) {
@@ -339,9 +383,10 @@ absl::StatusOr<ModelConfig> ReadConfig(const Gguf& gguf) {
   const std::vector<FieldName> names = maker.names();
   reader.SetNames(names);
   PENSTOCK_ASSIGN_OR_RETURN(ModelConfig config, ReadModelConfig(reader, *family));
+  PENSTOCK_RETURN_IF_ERROR(CheckWhatIsComputed(gguf, *architecture, config));
   const auto add_eos = [&](std::string_view key) -> absl::Status {
     PENSTOCK_ASSIGN_OR_RETURN(const auto id, gguf.metadata.Integer(key));
-    if (!id.has_value()) return absl::OkStatus();
+    if (!id.has_value() || *id == 0xFFFFFFFF) return absl::OkStatus();  // what some converters write for none
     if (*id < 0 || *id >= config.vocab_size) {
       return ModelError("key '{}': expected an id below {}, found {}", key, config.vocab_size, *id);
     }
@@ -371,7 +416,8 @@ std::vector<StoredName> GgufNames(const Family& family) {
   std::vector<StoredName> names(own.begin(), own.end());
   for (const StoredName& usual : kNames) {
     const auto replaces = [&](const StoredName& name) {
-      return name.name == usual.name && name.stored == usual.stored;
+      // Heads in pairs of rows are found where they lie alone, not in a tensor with others.
+      return name.name == usual.name && (name.stored == usual.stored || name.is_paired);
     };
     if (std::none_of(own.begin(), own.end(), replaces)) names.push_back(usual);
   }

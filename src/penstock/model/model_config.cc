@@ -118,6 +118,11 @@ void CheckRelations(ConfigReader& reader, const ModelConfig& config) {
   if (config.head_dim < 1 || config.head_dim > kMaxHeadDim) {
     reader.FailRelation(fmt::format("head_dim {}: expected at most {}", config.head_dim, kMaxHeadDim));
   }
+  const int64_t widest = std::max({config.head_dim, config.mla.nope_dim + config.mla.rope_dim, config.mla.value_dim});
+  if (config.num_heads * widest > kMaxModelDim) {
+    reader.FailRelation(
+        fmt::format("{} heads of {} dims: expected at most {} in all", config.num_heads, widest, kMaxModelDim));
+  }
 }
 
 }  // namespace

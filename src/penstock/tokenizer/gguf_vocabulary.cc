@@ -1,5 +1,6 @@
 // The keys tokenizer.ggml.* of a GGUF file.
 #include <algorithm>
+#include <utility>
 
 #include "penstock/base/limits.h"
 #include "penstock/base/status.h"
@@ -30,9 +31,15 @@ absl::StatusOr<std::optional<GgufVocabulary>> ReadGgufVocabulary(const GgufMetad
   vocabulary.model = *model;
   PENSTOCK_ASSIGN_OR_RETURN(const std::optional<std::string> pre, metadata.String(Key("pre")));
   vocabulary.pre = pre.value_or("");
-  const GgufMetadata::Field* tokens = metadata.Find(Key("tokens"));
-  if (tokens != nullptr && tokens->count > static_cast<uint64_t>(kMaxVocabSize)) {
-    return ModelError("key '{}': {} tokens, the limit is {}", tokens->key, tokens->count, kMaxVocabSize);
+  // Each merge makes a token.
+  for (const auto& [name, most] :
+       {std::pair("tokens", kMaxVocabSize), std::pair("scores", kMaxVocabSize), std::pair("token_type", kMaxVocabSize),
+        std::pair("merges", kMaxVocabSize), std::pair("precompiled_charsmap", kMaxCharsmapBytes)}) {
+    const GgufMetadata::Field* list = metadata.Find(Key(name));
+    if (list != nullptr && list->count > static_cast<uint64_t>(most)) {
+      return ModelError("key '{}': {} {}, the limit is {}", list->key, list->count,
+                        std::string_view(name) == "tokens" ? "tokens" : "elements", most);
+    }
   }
   PENSTOCK_ASSIGN_OR_RETURN(vocabulary.tokens, metadata.Strings(Key("tokens")));
   PENSTOCK_ASSIGN_OR_RETURN(vocabulary.scores, metadata.Floats(Key("scores")));
