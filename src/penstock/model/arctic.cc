@@ -54,6 +54,7 @@ const Family kArctic = {
     .name = "arctic",
     .architecture = "ArcticForCausalLM",
     .comes_with_code = true,
+    .default_max_positions = 4096,
     .default_rope_theta = 1e6,
     .stored_names = kStoredNames,
     .gguf = {.architecture = "arctic", .stored_names = kGgufNames},

@@ -34,6 +34,7 @@ ModelCost::ModelCost(const ModelConfig& config, const ModelFormats& formats)
     o_.Add(formats.attention, dim, config.q_dim());
   }
   router_.Add(WeightFormat::kF32, config.num_experts, dim);
+  router_.Add(WeightFormat::kF32, config.shared_gate ? 1 : 0, dim);
   const auto add_ffn = [&](Matrices& ffn, int64_t ffn_dim) {
     ffn.Add(formats.ffn, ffn_dim, dim);
     ffn.Add(formats.ffn, ffn_dim, dim);

@@ -45,7 +45,8 @@ struct Family {
   bool comes_with_code = false;
 
   // What transformers takes where config.json says nothing.
-  int64_t default_head_dim = 0;  // 0: hidden_size / num_attention_heads
+  int64_t default_head_dim = 0;       // 0: hidden_size / num_attention_heads
+  int64_t default_max_positions = 0;  // 0: config.json must say it
   double default_rope_theta = 1e4;
   std::string_view default_rope_scaling = {};  // the JSON of rope_scaling
   double default_norm_eps = 1e-5;

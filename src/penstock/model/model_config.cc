@@ -52,7 +52,10 @@ void ReadCommon(ConfigReader& reader, ModelConfig& config) {
                     config.model_dim, config.num_heads));
   }
   config.num_topk = reader.Int("num_experts_per_tok", 1, kMaxTopk);
-  config.max_positions = reader.Int("max_position_embeddings", 1, kMaxContext);
+  const int64_t default_positions = config.family->default_max_positions;
+  config.max_positions = default_positions > 0
+                             ? reader.IntOr("max_position_embeddings", default_positions, 1, kMaxContext)
+                             : reader.Int("max_position_embeddings", 1, kMaxContext);
   config.norm_eps = static_cast<float>(reader.NumberOr("rms_norm_eps", config.family->default_norm_eps, 0, 1));
   config.tie_embeddings = reader.BoolOr("tie_word_embeddings", false);
   config.layer_has_experts.assign(config.num_layers, true);
