@@ -44,6 +44,9 @@ constexpr Kind kKinds[] = {{"f32xf32", RowFormat::kF32, WeightFormat::kF32, Arit
                            {"f32xq4_k", RowFormat::kF32, WeightFormat::kQ4_K, Arithmetic::kF32},
                            {"f32xq5_k", RowFormat::kF32, WeightFormat::kQ5_K, Arithmetic::kF32},
                            {"f32xq6_k", RowFormat::kF32, WeightFormat::kQ6_K, Arithmetic::kF32},
+                           {"f32xq4_1", RowFormat::kF32, WeightFormat::kQ4_1, Arithmetic::kF32},
+                           {"f32xq5_0", RowFormat::kF32, WeightFormat::kQ5_0, Arithmetic::kF32},
+                           {"f32xq5_1", RowFormat::kF32, WeightFormat::kQ5_1, Arithmetic::kF32},
                            {"bf16xq4_k", RowFormat::kBF16, WeightFormat::kQ4_K, Arithmetic::kBf16}};
 
 void RunGemm(benchmark::State& state, Isa isa, const Kind& kind, int64_t num_rows, Shape shape, int num_threads) {

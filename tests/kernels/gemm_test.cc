@@ -33,7 +33,9 @@ constexpr Kind kKinds[] = {{RowFormat::kF32, WeightFormat::kF32},   {RowFormat::
                            {RowFormat::kF32, WeightFormat::kMxfp4}, {RowFormat::kF32, WeightFormat::kQ8_0},
                            {RowFormat::kF32, WeightFormat::kQ4_0},  {RowFormat::kF32, WeightFormat::kQ4_K},
                            {RowFormat::kF32, WeightFormat::kQ5_K},  {RowFormat::kF32, WeightFormat::kQ6_K},
-                           {RowFormat::kBF16, WeightFormat::kQ4_K}, {RowFormat::kBF16, WeightFormat::kFp8}};
+                           {RowFormat::kF32, WeightFormat::kQ4_1},  {RowFormat::kF32, WeightFormat::kQ5_0},
+                           {RowFormat::kF32, WeightFormat::kQ5_1},  {RowFormat::kBF16, WeightFormat::kQ4_K},
+                           {RowFormat::kBF16, WeightFormat::kFp8}};
 
 using PrepareRowsFunction = void (*)(const PrepareRowsArgs&);
 using GemmFunction = void (*)(const GemmArgs&);
@@ -250,7 +252,8 @@ TEST_P(GemmTest, GivesTheSameBitsForEachStoredTypeOfTheSameWeights) {
   for (const int64_t inner_dim : kInnerDims) {
     for (const WeightFormat format :
          {WeightFormat::kF16, WeightFormat::kBF16, WeightFormat::kFp8, WeightFormat::kMxfp4, WeightFormat::kQ8_0,
-          WeightFormat::kQ4_0, WeightFormat::kQ4_K, WeightFormat::kQ5_K, WeightFormat::kQ6_K}) {
+          WeightFormat::kQ4_0, WeightFormat::kQ4_K, WeightFormat::kQ5_K, WeightFormat::kQ6_K, WeightFormat::kQ4_1,
+          WeightFormat::kQ5_0, WeightFormat::kQ5_1}) {
       const GemmData narrow({7, 13, inner_dim}, {RowFormat::kF32, format});
       GemmData wide({7, 13, inner_dim}, {RowFormat::kF32, WeightFormat::kF32});
       std::vector<float> values(static_cast<size_t>(13 * inner_dim));

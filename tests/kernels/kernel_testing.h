@@ -103,7 +103,9 @@ inline void FillBlocks(WeightFormat format, std::span<std::byte> target, std::mt
       target[block] = static_cast<std::byte>(118 + generator() % 6);
     } else {
       put_half(format == WeightFormat::kQ6_K ? 208 : 0);
-      if (format == WeightFormat::kQ4_K || format == WeightFormat::kQ5_K) put_half(2);
+      const bool has_minima = format == WeightFormat::kQ4_K || format == WeightFormat::kQ5_K ||
+                              format == WeightFormat::kQ4_1 || format == WeightFormat::kQ5_1;
+      if (has_minima) put_half(2);
     }
   }
 }

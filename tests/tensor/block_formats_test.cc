@@ -23,7 +23,8 @@ namespace penstock {
 namespace {
 
 constexpr WeightFormat kTypes[] = {WeightFormat::kQ8_0, WeightFormat::kQ4_0, WeightFormat::kQ4_K,
-                                   WeightFormat::kQ5_K, WeightFormat::kQ6_K, WeightFormat::kMxfp4};
+                                   WeightFormat::kQ5_K, WeightFormat::kQ6_K, WeightFormat::kMxfp4,
+                                   WeightFormat::kQ4_1, WeightFormat::kQ5_0, WeightFormat::kQ5_1};
 constexpr float kInfinity = std::numeric_limits<float>::infinity();
 constexpr float kNaN = std::numeric_limits<float>::quiet_NaN();
 
@@ -123,7 +124,10 @@ RC_GTEST_PROP(BlockFormats, AnyBytesAreWeightsOfTheirCodes, (uint32_t seed)) {
     if (broken || type == WeightFormat::kQ8_0) continue;
     std::sort(values.begin(), values.end());
     values.erase(std::unique(values.begin(), values.end()), values.end());
-    RC_ASSERT(values.size() <= (type == WeightFormat::kQ6_K ? 64u : type == WeightFormat::kQ5_K ? 32u : 16u));
+    RC_ASSERT(values.size() <=
+              (type == WeightFormat::kQ6_K                                                                 ? 64u
+               : type == WeightFormat::kQ5_K || type == WeightFormat::kQ5_0 || type == WeightFormat::kQ5_1 ? 32u
+                                                                                                           : 16u));
     if (type == WeightFormat::kMxfp4) continue;
     RC_ASSERT(std::all_of(values.begin(), values.end(), [](float x) { return std::abs(x) < 65504.0f * 128 * 33; }));
   }

@@ -18,6 +18,7 @@ import make_gguf
 GGUF_TYPES = {
     "q8_0": [(r"proj\.weight|w[123]\.weight|lm_head|embed_tokens", "Q8_0")],
     "q4_0": [(r"v_proj|embed_tokens|lm_head", "Q8_0"), (r"proj\.weight|w[123]\.weight", "Q4_0")],
+    "q5": [(r"embed_tokens|lm_head|v_proj", "Q8_0"), (r"w1|q_proj", "Q5_0"), (r"w2|k_proj", "Q5_1"), (r"w3|o_proj", "Q4_1")],
     "k": [(r"embed_tokens|lm_head|down_proj|v_proj", "Q6_K"), (r"up_proj|k_proj", "Q5_K"),
           (r"shared_expert\.gate_proj", "Q8_0"), (r"proj\.weight", "Q4_K")],
 }

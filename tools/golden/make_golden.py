@@ -233,6 +233,7 @@ VARIANTS = {
     "gptoss-mxfp4": dict(GPT_OSS, coded="mxfp4", hidden_size=64, intermediate_size=96, num_local_experts=4,
                          num_experts_per_tok=2),
     "mixtral-q4_0": dict(MIXTRAL, coded="q4_0", hidden_size=64, intermediate_size=96, num_hidden_layers=2),
+    "mixtral-q5": dict(MIXTRAL, coded="q5", hidden_size=64, intermediate_size=96, num_hidden_layers=2),
     "deepseek2-q8_0": dict(DEEPSEEK2, coded="q8_0", gguf=dict(old_mla=True), hidden_size=64, intermediate_size=96,
                            moe_intermediate_size=32, kv_lora_rank=32, qk_nope_head_dim=24, v_head_dim=16),
     "qwen2moe-k": dict(QWEN2, coded="k", hidden_size=256, moe_intermediate_size=256, intermediate_size=256,

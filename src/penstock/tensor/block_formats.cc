@@ -51,6 +51,31 @@ void DequantiseQ4_0(const std::byte* source, float* target) {
   }
 }
 
+void DequantiseQ4_1(const std::byte* source, float* target) {
+  const float scale = LoadF16(source), least = LoadF16(source + 2);
+  for (int64_t i = 0; i < 16; ++i) {
+    const uint32_t codes = Byte(source, 4 + i);
+    target[i] = scale * static_cast<float>(codes & 15) + least;
+    target[i + 16] = scale * static_cast<float>(codes >> 4) + least;
+  }
+}
+
+// Weight i of a block of kQ5_0 or kQ5_1, whose fifth bit is bit i of four bytes before the low ones.
+float FiveBits(const std::byte* fifths, int64_t i) {
+  const uint32_t low = Byte(fifths, 4 + i % 16) >> (i / 16 * 4) & 15;
+  return static_cast<float>(low | (Byte(fifths, i / 8) >> (i % 8) & 1) << 4);
+}
+
+void DequantiseQ5_0(const std::byte* source, float* target) {
+  const float scale = LoadF16(source);
+  for (int64_t i = 0; i < 32; ++i) target[i] = scale * (FiveBits(source + 2, i) - 16);
+}
+
+void DequantiseQ5_1(const std::byte* source, float* target) {
+  const float scale = LoadF16(source), least = LoadF16(source + 2);
+  for (int64_t i = 0; i < 32; ++i) target[i] = scale * FiveBits(source + 4, i) + least;
+}
+
 // Of each 64 weights, the first 32 have the low halves of 32 bytes and the others the high halves.
 void DequantiseQ4_K(const std::byte* source, float* target) {
   const KGroups groups = ReadKGroups(source);
@@ -113,6 +138,9 @@ void DequantiseBlock(WeightFormat format, const std::byte* source, float* target
     case WeightFormat::kQ4_K: return DequantiseQ4_K(source, target);
     case WeightFormat::kQ5_K: return DequantiseQ5_K(source, target);
     case WeightFormat::kQ6_K: return DequantiseQ6_K(source, target);
+    case WeightFormat::kQ4_1: return DequantiseQ4_1(source, target);
+    case WeightFormat::kQ5_0: return DequantiseQ5_0(source, target);
+    case WeightFormat::kQ5_1: return DequantiseQ5_1(source, target);
     default: PENSTOCK_CHECK(false);
   }
 }

@@ -4,7 +4,7 @@
 //   kFp8     128 weights: scale (f32), codes (F8E4M3): the rows of a checkpoint whose scales lie apart (block-scaled
 //            FP8, DeepSeek-V3), brought together
 //   kMxfp4   32: power of two (E8M0), codes (E2M1) as GGUF's MXFP4 has them
-//   kQ8_0 .. kQ6_K   those of GGUF files
+//   kQ8_0 .. kQ5_1   those of GGUF files
 //
 // Pure functions of bytes that nobody vouches for: any bytes are some floats, infinities and NaN among them.
 #pragma once
@@ -34,6 +34,9 @@ constexpr int64_t BlockBytes(WeightFormat format) {
     case WeightFormat::kMxfp4: return 1 + 16;
     case WeightFormat::kQ8_0: return 2 + 32;                 // scale (f16), codes
     case WeightFormat::kQ4_0: return 2 + 16;                 // scale (f16), codes
+    case WeightFormat::kQ4_1: return 2 + 2 + 16;             // scale, least weight (f16), codes
+    case WeightFormat::kQ5_0: return 2 + 4 + 16;             // scale (f16), high bits of codes, low 4 bits
+    case WeightFormat::kQ5_1: return 2 + 2 + 4 + 16;         // scale, least weight (f16), high bits, low 4 bits
     case WeightFormat::kQ4_K: return 2 + 2 + 12 + 128;       // scale, scale of minima (f16), 8 of each in 6 bits, codes
     case WeightFormat::kQ5_K: return 2 + 2 + 12 + 32 + 128;  // the same, high bits of codes, low 4 bits
     case WeightFormat::kQ6_K:

@@ -11,8 +11,8 @@
 namespace penstock {
 namespace {
 
-constexpr std::string_view kNames[] = {"f32",   "f16",  "bf16", "int8", "hqq4", "hqq3", "fp8",
-                                       "mxfp4", "q8_0", "q4_0", "q4_k", "q5_k", "q6_k"};
+constexpr std::string_view kNames[] = {"f32",  "f16",  "bf16", "int8", "hqq4", "hqq3", "fp8",  "mxfp4",
+                                       "q8_0", "q4_0", "q4_k", "q5_k", "q6_k", "q4_1", "q5_0", "q5_1"};
 
 uint64_t HqqGroupBytes(WeightFormat format) {
   return format == WeightFormat::kHqq4 ? kHqq4GroupBytes : kHqq3GroupBytes;

@@ -42,6 +42,9 @@ enum class WeightFormat : uint8_t {
   kQ4_K,
   kQ5_K,
   kQ6_K,
+  kQ4_1,
+  kQ5_0,
+  kQ5_1,
 };
 
 inline constexpr int64_t kPanelCols = 32;

@@ -28,7 +28,7 @@ struct RawChunk {
   alignas(64) uint8_t scale_codes[2 * kChunkGroups][kPanelCols];
   alignas(64) uint8_t min_codes[kChunkGroups][kPanelCols];
   alignas(64) uint16_t scales16[kChunkGroups][kPanelCols];  // f16
-  alignas(64) uint16_t mins16[kPanelCols];                  // f16
+  alignas(64) uint16_t mins16[kChunkGroups][kPanelCols];    // f16
   alignas(64) float scales[kChunkGroups][kPanelCols];
 };
 
@@ -61,6 +61,43 @@ inline void ReadQ4_0(const std::byte* row, int64_t num_groups, int64_t col, RawC
   }
 }
 
+inline void ReadQ4_1(const std::byte* row, int64_t num_groups, int64_t col, RawChunk& chunk) {
+  for (int64_t g = 0; g < num_groups; ++g, row += BlockBytes(WeightFormat::kQ4_1)) {
+    chunk.scales16[g][col] = Load<uint16_t>(row);
+    chunk.mins16[g][col] = Load<uint16_t>(row + 2);
+    const auto both = Load<Bytes16>(row + 4);
+    Put(LowHalves(both), chunk.codes[g][col]);
+    Put(HighHalves(both), chunk.codes[g][col] + 16);
+  }
+}
+
+// Bit i of two bytes as 16 in byte i.
+inline Bytes16 FifthBits(const std::byte* bits) {
+  const auto a = static_cast<uint8_t>(bits[0]), b = static_cast<uint8_t>(bits[1]);
+  const Bytes16 bytes = {a, a, a, a, a, a, a, a, b, b, b, b, b, b, b, b};
+  constexpr Bytes16 kBits = {1, 2, 4, 8, 16, 32, 64, 128, 1, 2, 4, 8, 16, 32, 64, 128};
+  return (Bytes16)((bytes & kBits) != 0) & 16;
+}
+
+inline void ReadQ5_0(const std::byte* row, int64_t num_groups, int64_t col, RawChunk& chunk) {
+  for (int64_t g = 0; g < num_groups; ++g, row += BlockBytes(WeightFormat::kQ5_0)) {
+    chunk.scales16[g][col] = Load<uint16_t>(row);
+    const auto both = Load<Bytes16>(row + 6);
+    Put((LowHalves(both) | FifthBits(row + 2)) - 16, chunk.codes[g][col]);
+    Put((HighHalves(both) | FifthBits(row + 4)) - 16, chunk.codes[g][col] + 16);
+  }
+}
+
+inline void ReadQ5_1(const std::byte* row, int64_t num_groups, int64_t col, RawChunk& chunk) {
+  for (int64_t g = 0; g < num_groups; ++g, row += BlockBytes(WeightFormat::kQ5_1)) {
+    chunk.scales16[g][col] = Load<uint16_t>(row);
+    chunk.mins16[g][col] = Load<uint16_t>(row + 2);
+    const auto both = Load<Bytes16>(row + 8);
+    Put(LowHalves(both) | FifthBits(row + 4), chunk.codes[g][col]);
+    Put(HighHalves(both) | FifthBits(row + 6), chunk.codes[g][col] + 16);
+  }
+}
+
 inline void ReadMxfp4(const std::byte* row, int64_t num_groups, int64_t col, RawChunk& chunk) {
   Bytes16 halves;
   __builtin_memcpy(&halves, kE2M1Halves, 16);
@@ -85,7 +122,7 @@ inline void ReadFp8(const std::byte* row, int64_t num_groups, int64_t col, RawCh
 // Scales and minima of kQ4_K and kQ5_K: as ReadKGroups has them.
 inline void ReadKScales(const std::byte* block, int64_t col, RawChunk& chunk) {
   chunk.scales16[0][col] = Load<uint16_t>(block);
-  chunk.mins16[col] = Load<uint16_t>(block + 2);
+  chunk.mins16[0][col] = Load<uint16_t>(block + 2);
   const auto* packed = reinterpret_cast<const uint8_t*>(block) + 4;
   for (int64_t i = 0; i < 4; ++i) {
     chunk.scale_codes[i][col] = packed[i] & 63;
@@ -191,15 +228,19 @@ struct GroupNumbers {
       const auto codes = [&](const uint8_t* row) { return reinterpret_cast<const std::byte*>(row + 16 * v); };
       if constexpr (kFormat == WeightFormat::kFp8 || kFormat == WeightFormat::kMxfp4) {
         scales[0][v] = V::Load(chunk.scales[g] + 16 * v);
-      } else if constexpr (kFormat == WeightFormat::kQ8_0 || kFormat == WeightFormat::kQ4_0) {
+      } else if constexpr (kFormat == WeightFormat::kQ8_0 || kFormat == WeightFormat::kQ4_0 ||
+                           kFormat == WeightFormat::kQ5_0) {
         scales[0][v] = halves(chunk.scales16[g]);
+      } else if constexpr (kFormat == WeightFormat::kQ4_1 || kFormat == WeightFormat::kQ5_1) {
+        scales[0][v] = halves(chunk.scales16[g]);
+        mins[v] = halves(chunk.mins16[g]);
       } else if constexpr (kFormat == WeightFormat::kQ6_K) {
         const V scale = halves(chunk.scales16[0]);
         scales[0][v] = Mul(scale, V::LoadSignedCodes(codes(chunk.scale_codes[2 * g])));
         scales[1][v] = Mul(scale, V::LoadSignedCodes(codes(chunk.scale_codes[2 * g + 1])));
       } else {
         scales[0][v] = Mul(halves(chunk.scales16[0]), V::LoadCodes(codes(chunk.scale_codes[g])));
-        mins[v] = Mul(halves(chunk.mins16), V::LoadCodes(codes(chunk.min_codes[g])));
+        mins[v] = Mul(halves(chunk.mins16[0]), V::LoadCodes(codes(chunk.min_codes[g])));
       }
     }
   }
@@ -210,6 +251,8 @@ struct GroupNumbers {
       return Mul(Fp8ToFloats<V>(bytes + 16 * v), scales[0][v]);
     } else if constexpr (kFormat == WeightFormat::kQ4_K || kFormat == WeightFormat::kQ5_K) {
       return Sub(Mul(scales[0][v], V::LoadCodes(codes)), mins[v]);
+    } else if constexpr (kFormat == WeightFormat::kQ4_1 || kFormat == WeightFormat::kQ5_1) {
+      return Add(Mul(scales[0][v], V::LoadCodes(codes)), mins[v]);
     } else {
       const V scale = kFormat == WeightFormat::kQ6_K && k >= 16 ? scales[1][v] : scales[0][v];
       return Mul(scale, V::LoadSignedCodes(codes));
@@ -235,6 +278,9 @@ void MakeChunk(const std::byte* rows, int64_t row_bytes, int64_t num_cols, int64
     if constexpr (kFormat == WeightFormat::kMxfp4) ReadMxfp4(row, num_groups, col, chunk);
     if constexpr (kFormat == WeightFormat::kQ8_0) ReadQ8_0(row, num_groups, col, chunk);
     if constexpr (kFormat == WeightFormat::kQ4_0) ReadQ4_0(row, num_groups, col, chunk);
+    if constexpr (kFormat == WeightFormat::kQ4_1) ReadQ4_1(row, num_groups, col, chunk);
+    if constexpr (kFormat == WeightFormat::kQ5_0) ReadQ5_0(row, num_groups, col, chunk);
+    if constexpr (kFormat == WeightFormat::kQ5_1) ReadQ5_1(row, num_groups, col, chunk);
     if constexpr (kFormat == WeightFormat::kQ4_K) ReadQ4_K(row, col, chunk);
     if constexpr (kFormat == WeightFormat::kQ5_K) ReadQ5_K(row, col, chunk);
     if constexpr (kFormat == WeightFormat::kQ6_K) ReadQ6_K(row, col, chunk);
@@ -281,6 +327,9 @@ MakeChunkFunction MakeChunkOf(WeightFormat format) {
     case WeightFormat::kQ4_0: return MakeChunk<V, WeightFormat::kQ4_0>;
     case WeightFormat::kQ4_K: return MakeChunk<V, WeightFormat::kQ4_K>;
     case WeightFormat::kQ5_K: return MakeChunk<V, WeightFormat::kQ5_K>;
+    case WeightFormat::kQ4_1: return MakeChunk<V, WeightFormat::kQ4_1>;
+    case WeightFormat::kQ5_0: return MakeChunk<V, WeightFormat::kQ5_0>;
+    case WeightFormat::kQ5_1: return MakeChunk<V, WeightFormat::kQ5_1>;
     default: return MakeChunk<V, WeightFormat::kQ6_K>;
   }
 }
