@@ -114,6 +114,7 @@ TEST(Engine, NanWeightsAreTheModelsFault) {
 // One token per letter: enough to follow stop texts through a sequence.
 class LetterTokenizer : public Tokenizer {
  public:
+  void GuardTemplate(std::string_view) override {}
   std::vector<TokenId> Encode(std::span<const TextSegment>, AddSpecial) const override { return {}; }
   void DecodeNext(TokenId id, SkipSpecial, DecodeState&, std::string& out) const override {
     out.push_back(static_cast<char>(id));

@@ -52,6 +52,13 @@ json::object OneMessage(std::string_view role, std::string_view content) {
                                                 {"content", json::string_view(content.data(), content.size())}}}}};
 }
 
+TEST(ChatTemplateLiterals, AreTextAndStringsApart) {
+  const auto chat_template =
+      ChatTemplate::Parse("<|a|>{# <|no|> #}{{ '<|b' '|>' + \"c\" }}\n{% if x == 'd\\n' %}<e{{ 1 }}>{% endif %}");
+  ASSERT_TRUE(chat_template.ok()) << chat_template.status();
+  EXPECT_EQ(chat_template->Literals(), std::string("<|a|>\0<|b|>\0c\0\n\0d\n\0<e\0>\0", 24));
+}
+
 TEST(ChatTemplateErrors, SyntaxErrorIsTheModelsFaultAndNamesTheLine) {
   const absl::Status status = Failure("a\n\n{% if x %}\n{{ 1 + }}\n{% endif %}");
   EXPECT_EQ(FaultOf(status), Fault::kModel);

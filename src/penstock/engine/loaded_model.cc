@@ -70,6 +70,7 @@ absl::Status LoadTokenizer(const ModelFolder& folder, const std::optional<Gguf>&
   // A template that cannot be parsed does not spoil the model for prompts without chat.
   if (parsed.ok()) {
     model.chat_template = *std::move(parsed);
+    model.tokenizer->GuardTemplate(model.chat_template->Literals());
   } else {
     model.chat_template_status = InputError("the model's chat template is invalid: {}", Message(parsed.status()));
   }

@@ -50,6 +50,9 @@ class ChatTemplate {
   ChatTemplate& operator=(ChatTemplate&&) noexcept;
   ~ChatTemplate();
 
+  // What the template can write of its own: its text and its string constants, with a NUL byte after each.
+  const std::string& Literals() const;
+
   // Renders with `trusted` (bos_token, eos_token, add_generation_prompt ...; strings have Origin::kTemplate) and
   // `untrusted` (messages, tools ...; strings have Origin::kMessage) as global variables. kInput with the template's
   // line for raise_exception(), undefined operations, and exceeded limits. Adjacent output of one origin is one

@@ -33,7 +33,8 @@ struct TokenizerParts {
   PreTokenizer pretokenizer;
   Decoder decoder;
   std::vector<AddedToken> added_tokens;
-  std::vector<TokenId> prefix;  // ids before and after a text when special ones are asked for
+  std::vector<TokenId> user_defined;  // SentencePiece's pieces of this type
+  std::vector<TokenId> prefix;        // ids before and after a text when special ones are asked for
   std::vector<TokenId> suffix;
   TokenId bos_id = -1;
   TokenId eos_id = -1;
@@ -44,6 +45,7 @@ class PipelineTokenizer final : public Tokenizer {
   // kModel when added tokens contradict each other or the vocabulary.
   static absl::StatusOr<std::unique_ptr<Tokenizer>> Create(TokenizerParts parts);
 
+  void GuardTemplate(std::string_view literals) override;
   using Tokenizer::Encode;
   std::vector<TokenId> Encode(std::span<const TextSegment> segments, AddSpecial add_special) const override;
   void DecodeNext(TokenId id, SkipSpecial skip_special, DecodeState& state, std::string& out) const override;
@@ -65,6 +67,8 @@ class PipelineTokenizer final : public Tokenizer {
   explicit PipelineTokenizer(TokenizerParts parts);
   static Model MakeModel(TokenizerParts& parts);
   const Vocabulary& vocabulary() const;
+  // Text of messages may not become these tokens by merging either.
+  void ForbidControlTokens();
   void EncodePart(TrackedText text, bool at_start, Scratch& scratch, std::vector<TokenId>& out) const;
   void EncodeWord(std::string_view word, Scratch& scratch, std::vector<TokenId>& out) const;
 
@@ -73,6 +77,7 @@ class PipelineTokenizer final : public Tokenizer {
   Model model_;
   Decoder decoder_;
   AddedTokens added_;
+  std::vector<TokenId> user_defined_;
   std::vector<TokenId> prefix_;
   std::vector<TokenId> suffix_;
   TokenId bos_id_;

@@ -2,7 +2,7 @@
 // tiktoken's rank files, vocab.json with merges.txt, and the vocabularies of GGUF files.
 //
 // Origin marking: text carries who wrote it. Only template text (ours, or the model folder's chat template) can become
-// a special token; the same letters in a message stay ordinary text.
+// a special token, or another token that the chat template writes; the same letters in a message stay ordinary text.
 #pragma once
 
 #include <cstdint>
@@ -68,6 +68,11 @@ class Tokenizer {
   static absl::StatusOr<std::unique_ptr<Tokenizer>> FromGguf(const GgufVocabulary& vocabulary);
   // nullptr when the file has none.
   static absl::StatusOr<std::unique_ptr<Tokenizer>> FromGguf(const Gguf& gguf);
+
+  // What a chat template writes itself (ChatTemplate::Literals) controls the model, whatever the model's files call
+  // special: from now on messages cannot have the added tokens that occur in `literals`, or that stand for a role as
+  // "<|user|>" does. White space stays free. To be called before anything is encoded.
+  virtual void GuardTemplate(std::string_view literals) = 0;
 
   // Ids of the segments taken as one text (a word may cross a border of segments unless a special token stands there).
   // Bytes that are not UTF-8 are encoded as U+FFFD, as Hugging Face does for text that it is given.
