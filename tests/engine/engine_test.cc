@@ -125,6 +125,7 @@ class LetterTokenizer : public Tokenizer {
   int64_t vocab_size() const override { return 128; }
   TokenId bos_id() const override { return -1; }
   TokenId eos_id() const override { return -1; }
+  std::vector<std::pair<std::string, std::string>> NamedTokens() const override { return {}; }
   uint64_t memory_bytes() const override { return 0; }
 };
 

@@ -209,11 +209,7 @@ absl::StatusOr<std::vector<TokenId>> EngineImpl::TokenizeChat(std::string_view m
   const Tokenizer& tokenizer = *model_->tokenizer;
   // As transformers calls templates: what there is none of is null, a special token that there is none of is not there.
   json::object trusted = {{"add_generation_prompt", true}, {"tools", nullptr}, {"documents", nullptr}};
-  const auto add_token = [&](std::string_view name, TokenId id) {
-    if (id >= 0) trusted[json::string_view(name.data(), name.size())] = std::string(tokenizer.TokenText(id));
-  };
-  add_token("bos_token", tokenizer.bos_id());
-  add_token("eos_token", tokenizer.eos_id());
+  for (const auto& [name, text] : tokenizer.NamedTokens()) trusted[name] = text;
   json::object untrusted;
   PENSTOCK_ASSIGN_OR_RETURN(untrusted["messages"], ParseJson(messages_json, Fault::kInput));
   if (!tools_json.empty()) {

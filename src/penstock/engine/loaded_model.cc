@@ -1,7 +1,6 @@
 #include "penstock/engine/loaded_model.h"
 
 #include <algorithm>
-#include <array>
 
 #include <malloc.h>
 #include <xxhash.h>
@@ -15,8 +14,8 @@
 namespace penstock {
 namespace {
 
-constexpr std::array<std::string_view, 3> kOtherFiles = {"tokenizer_config.json", "generation_config.json",
-                                                         "chat_template.jinja"};
+constexpr std::string_view kOtherFiles[] = {"tokenizer_config.json", "special_tokens_map.json",
+                                            "generation_config.json", "chat_template.jinja"};
 
 std::string LastPathPart(std::string path) {
   while (path.size() > 1 && path.back() == '/') path.pop_back();

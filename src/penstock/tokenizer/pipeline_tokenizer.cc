@@ -76,7 +76,8 @@ PipelineTokenizer::PipelineTokenizer(TokenizerParts parts)
       prefix_(std::move(parts.prefix)),
       suffix_(std::move(parts.suffix)),
       bos_id_(parts.bos_id),
-      eos_id_(parts.eos_id) {
+      eos_id_(parts.eos_id),
+      named_tokens_(std::move(parts.named_tokens)) {
   vocab_size_ = vocabulary().size();
   for (AddedToken& token : parts.added_tokens) {
     if (added_.Find(token.id) != nullptr) continue;
@@ -196,6 +197,18 @@ TokenId PipelineTokenizer::FindToken(std::string_view token) const {
   return added != nullptr ? added->id : vocabulary().Find(token);
 }
 
+std::vector<std::pair<std::string, std::string>> PipelineTokenizer::NamedTokens() const {
+  std::vector<std::pair<std::string, std::string>> tokens = named_tokens_;
+  const auto add = [&](std::string_view name, TokenId id) {
+    const auto has_name = [&](const auto& token) { return token.first == name; };
+    if (id < 0 || std::any_of(tokens.begin(), tokens.end(), has_name)) return;
+    tokens.emplace_back(name, TokenText(id));
+  };
+  add("bos_token", bos_id_);
+  add("eos_token", eos_id_);
+  return tokens;
+}
+
 uint64_t PipelineTokenizer::memory_bytes() const {
   const uint64_t model_bytes = std::visit([](const auto& model) { return model.memory_bytes(); }, model_);
   return sizeof(*this) + model_bytes + added_.memory_bytes();
@@ -214,22 +227,25 @@ absl::Status ApplyConfig(const TokenizerConfig& config, TokenizerParts& parts) {
   for (const AddedToken& token : config.added_tokens) {
     if (known.insert(token.id).second) parts.added_tokens.push_back(token);
   }
-  const auto find = [&](std::string_view field, const std::optional<std::string>& content,
-                        TokenId& id) -> absl::Status {
-    if (!content.has_value()) return absl::OkStatus();
-    id = FindTokenIn(parts, *content);
-    // Named here, a token of the vocabulary is special, as for Hugging Face's transformers.
-    if (id >= 0 && known.insert(id).second) {
-      AddedToken token{.content = *content, .id = id};
-      token.special = true;
-      token.normalized = false;
-      parts.added_tokens.push_back(std::move(token));
+  for (const TokenizerConfig::NamedToken& named : config.named_tokens) {
+    parts.named_tokens.emplace_back(named.name, named.content);
+    TokenId* const end = named.name == "bos_token"   ? &parts.bos_id
+                         : named.name == "eos_token" ? &parts.eos_id
+                                                     : nullptr;
+    const TokenId id = FindTokenIn(parts, named.content);
+    if (id < 0 && end != nullptr && !named.from_map) {
+      return ModelError("tokenizer_config.json: {} '{}' is not in the vocabulary", named.name, named.content);
     }
-    if (id >= 0) return absl::OkStatus();
-    return ModelError("tokenizer_config.json: {} '{}' is not in the vocabulary", field, *content);
-  };
-  PENSTOCK_RETURN_IF_ERROR(find("bos_token", config.bos_token, parts.bos_id));
-  return find("eos_token", config.eos_token, parts.eos_id);
+    if (id < 0) continue;
+    if (end != nullptr) *end = id;
+    // Named here, a token of the vocabulary is special, as for Hugging Face's transformers.
+    if (!known.insert(id).second) continue;
+    AddedToken token{.content = named.content, .id = id};
+    token.special = true;
+    token.normalized = false;
+    parts.added_tokens.push_back(std::move(token));
+  }
+  return absl::OkStatus();
 }
 
 }  // namespace penstock

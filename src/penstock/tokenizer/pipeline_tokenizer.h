@@ -38,6 +38,7 @@ struct TokenizerParts {
   std::vector<TokenId> suffix;
   TokenId bos_id = -1;
   TokenId eos_id = -1;
+  std::vector<std::pair<std::string, std::string>> named_tokens;  // see Tokenizer::NamedTokens
 };
 
 class PipelineTokenizer final : public Tokenizer {
@@ -55,6 +56,7 @@ class PipelineTokenizer final : public Tokenizer {
   int64_t vocab_size() const override { return vocab_size_; }
   TokenId bos_id() const override { return bos_id_; }
   TokenId eos_id() const override { return eos_id_; }
+  std::vector<std::pair<std::string, std::string>> NamedTokens() const override;
   uint64_t memory_bytes() const override;
 
  private:
@@ -82,13 +84,14 @@ class PipelineTokenizer final : public Tokenizer {
   std::vector<TokenId> suffix_;
   TokenId bos_id_;
   TokenId eos_id_;
+  std::vector<std::pair<std::string, std::string>> named_tokens_;
   int64_t vocab_size_ = 0;
 };
 
 // The id of a token by its text among the added tokens and the vocabulary, -1 when there is none.
 TokenId FindTokenIn(const TokenizerParts& parts, std::string_view text);
 
-// Adds the config's added tokens whose ids are still free, and takes bos_token and eos_token from it.
+// Adds the config's added tokens whose ids are still free, and takes the named tokens from it.
 absl::Status ApplyConfig(const TokenizerConfig& config, TokenizerParts& parts);
 
 }  // namespace penstock

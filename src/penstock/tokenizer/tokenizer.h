@@ -10,6 +10,7 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "absl/status/statusor.h"
@@ -47,8 +48,8 @@ class Tokenizer {
   virtual ~Tokenizer() = default;
 
   // Reads the folder's tokenizer.json, or tokenizer.model, or vocab.json + merges.txt, or tiktoken.model, or the only
-  // *.tiktoken file (first that is present), together with tokenizer_config.json. kModel when a file is invalid or uses
-  // a part that is not implemented (named).
+  // *.tiktoken file (first that is present), together with tokenizer_config.json and special_tokens_map.json. kModel
+  // when a file is invalid or uses a part that is not implemented (named).
   static absl::StatusOr<std::unique_ptr<Tokenizer>> Load(const ModelFolder& folder);
   // Those of these files that the folder has; none in a GGUF file's.
   static absl::StatusOr<std::vector<std::string>> Files(const ModelFolder& folder);
@@ -95,6 +96,8 @@ class Tokenizer {
   virtual int64_t vocab_size() const = 0;
   virtual TokenId bos_id() const = 0;  // -1 when there is none
   virtual TokenId eos_id() const = 0;  // -1 when there is none
+  // What chat templates know special tokens by ("bos_token", "eos_token", "pad_token" ...), each with its text.
+  virtual std::vector<std::pair<std::string, std::string>> NamedTokens() const = 0;
   // Bytes that this tokenizer holds, for the memory budget.
   virtual uint64_t memory_bytes() const = 0;
 };
