@@ -257,9 +257,10 @@ class Engine {
   // Text of a user: never yields special tokens except the BOS that the model's tokenizer adds.
   virtual absl::StatusOr<std::vector<TokenId>> Tokenize(std::string_view text) const = 0;
   // Renders the folder's chat template with a generation prompt. `messages_json`: an array of {"role", "content", ...};
-  // `tools_json` may be empty.
-  virtual absl::StatusOr<std::vector<TokenId>> TokenizeChat(std::string_view messages_json,
-                                                            std::string_view tools_json) const = 0;
+  // `tools_json`, a list, and `variables_json`, an object of further variables of the template (documents,
+  // enable_thinking ...), may be empty.
+  virtual absl::StatusOr<std::vector<TokenId>> TokenizeChat(std::string_view messages_json, std::string_view tools_json,
+                                                            std::string_view variables_json) const = 0;
   absl::StatusOr<std::vector<TokenId>> TokenizeChat(std::span<const ChatMessage> messages) const;
   // The completion of a chat's prompt by its parts: of models that write in channels (gpt-oss), what they write in
   // each; of others its text.

@@ -114,6 +114,7 @@ TEST(Engine, NanWeightsAreTheModelsFault) {
 // One token per letter: enough to follow stop texts through a sequence.
 class LetterTokenizer : public Tokenizer {
  public:
+  void GuardTemplate(std::string_view) override {}
   std::vector<TokenId> Encode(std::span<const TextSegment>, AddSpecial) const override { return {}; }
   void DecodeNext(TokenId id, SkipSpecial, DecodeState&, std::string& out) const override {
     out.push_back(static_cast<char>(id));
@@ -124,6 +125,7 @@ class LetterTokenizer : public Tokenizer {
   int64_t vocab_size() const override { return 128; }
   TokenId bos_id() const override { return -1; }
   TokenId eos_id() const override { return -1; }
+  std::vector<std::pair<std::string, std::string>> NamedTokens() const override { return {}; }
   uint64_t memory_bytes() const override { return 0; }
 };
 

@@ -56,10 +56,10 @@ class FakeEngine : public Engine {
     for (const char c : text) ids.push_back(static_cast<uint8_t>(c));
     return ids;
   }
-  absl::StatusOr<std::vector<TokenId>> TokenizeChat(std::string_view messages_json,
-                                                    std::string_view tools) const override {
+  absl::StatusOr<std::vector<TokenId>> TokenizeChat(std::string_view messages_json, std::string_view tools,
+                                                    std::string_view variables) const override {
     if (!options_.has_template) return InputError("the model has no chat template");
-    return Tokenize(fmt::format("{}|{}", messages_json, tools));
+    return Tokenize(fmt::format("{}|{}|{}", messages_json, tools, variables));
   }
   std::string TokenBytes(TokenId id, bool) const override { return std::string(1, static_cast<char>(id)); }
 

@@ -213,9 +213,9 @@ TEST_F(JobTest, TurnsAreAnsweredInOrderWithTheChatSoFar) {
                                         turns[0].as_string().c_str());
   SamplingParams sampling = engine.default_sampling();
   sampling.seed = 9;
-  ASSERT_TRUE(engine.Submit({*engine.TokenizeChat(chat1, ""), sampling}).ok());
+  ASSERT_TRUE(engine.Submit({*engine.TokenizeChat(chat1, "", ""), sampling}).ok());
   sampling.seed = RequestSeed(9, -1);
-  ASSERT_TRUE(engine.Submit({*engine.TokenizeChat(chat2, ""), sampling}).ok());
+  ASSERT_TRUE(engine.Submit({*engine.TokenizeChat(chat2, "", ""), sampling}).ok());
   std::vector<std::string> answers(2);
   while (!engine.idle()) {
     const auto finished = engine.Step();
@@ -224,7 +224,7 @@ TEST_F(JobTest, TurnsAreAnsweredInOrderWithTheChatSoFar) {
   }
   EXPECT_EQ(turns[0].as_string(), answers[0]);
   EXPECT_EQ(turns[1].as_string(), answers[1]);
-  EXPECT_EQ(body.at("usage").at("prompt_tokens").as_int64(), static_cast<int64_t>(chat1.size() + chat2.size() + 2));
+  EXPECT_EQ(body.at("usage").at("prompt_tokens").as_int64(), static_cast<int64_t>(chat1.size() + chat2.size() + 4));
 }
 
 TEST_F(JobTest, NoChatTemplateIsAnErrorOfTheLine) {

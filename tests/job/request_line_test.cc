@@ -34,8 +34,9 @@ TEST(RequestLine, Forms) {
   EXPECT_EQ(chat.id, "c");
   EXPECT_EQ(chat.model, "m");
   EXPECT_EQ(chat.request.kind, RequestKind::kChat);
-  EXPECT_EQ(chat.request.messages.at(1).at("content").as_string(), "ab");
-  EXPECT_EQ(chat.request.messages.at(2).at("content").as_string(), "");
+  EXPECT_EQ(json::serialize(chat.request.messages.at(1).at("content")),
+            R"([{"type":"text","text":"a"},{"type":"text","text":"b"}])");
+  EXPECT_FALSE(chat.request.messages.at(2).as_object().contains("content"));
   EXPECT_EQ(ParseGood(Text(R"("prompt": "once")")).request.prompt, "once");
   EXPECT_EQ(ParseGood(Text(R"("prompt": [1, 2, 3])")).request.prompt_ids, (std::vector<TokenId>{1, 2, 3}));
   const RequestLine turns =
@@ -77,6 +78,38 @@ TEST(RequestLine, SamplingFields) {
   EXPECT_EQ(over.temperature, 0.5);
   EXPECT_EQ(over.top_p, 0.25);
   EXPECT_EQ(over.max_tokens, 9);
+}
+
+TEST(RequestLine, MessagesAreAsTransformersPassesThem) {
+  const auto message = [](const std::string& fields) {
+    const std::string text = R"({"messages": [{"role": "assistant", )" + fields + "}]}";
+    return json::serialize(ParseGood(text).request.messages.at(0));
+  };
+  EXPECT_EQ(message(R"("content": null, "tool_calls": null, "name": "n")"), R"({"role":"assistant","name":"n"})");
+  for (const std::string name : {"reasoning_content", "thinking", "reasoning"}) {
+    const json::value value = *ParseJson(message("\"content\": \"c\", \"" + name + "\": \"r\""), Fault::kInput);
+    EXPECT_EQ(value.at("reasoning_content").as_string(), "r") << name;
+    EXPECT_EQ(value.at("thinking").as_string(), "r") << name;
+  }
+  const json::value both = *ParseJson(message(R"("thinking": "t", "reasoning_content": "r")"), Fault::kInput);
+  EXPECT_EQ(both.at("thinking").as_string(), "t");
+  EXPECT_EQ(both.at("reasoning_content").as_string(), "r");
+}
+
+TEST(RequestLine, VariablesOfTheTemplate) {
+  const std::string fields = R"("reasoning_effort": "low", "documents": [{"text": "d"}],
+                                "chat_template_kwargs": {"enable_thinking": false})";
+  const std::string variables = R"({"reasoning_effort":"low","enable_thinking":false,"documents":[{"text":"d"}]})";
+  const std::string user = R"("messages": [{"role": "user", "content": "x"}], )";
+  EXPECT_EQ(ParseGood(Chat(user + fields)).request.variables_json, variables);
+  EXPECT_EQ(ParseGood("{" + user + fields + "}").request.variables_json, variables);
+  const JobRequest turns = ParseGood(R"({"turns": ["x"], "tools": [{}], )" + fields + "}").request;
+  EXPECT_EQ(turns.variables_json, variables);
+  EXPECT_EQ(turns.tools_json, "[{}]");
+  EXPECT_EQ(ParseGood("{" + user + R"("add_generation_prompt": true, "continue_final_message": false,
+      "response_format": {"type": "text"}, "presence_penalty": 0, "logit_bias": {}, "functions": null})")
+                .request.variables_json,
+            "");
 }
 
 struct BadCase {
@@ -131,6 +164,22 @@ TEST(RequestLine, EveryWrongFieldIsNamed) {
       {Chat(user + R"("tools": [{}], "tool_choice": "required")"), "unsupported", "body.tool_choice", "auto"},
       {Text(R"("prompt": "x", "echo": true)"), "unsupported", "body.echo", "leave it out"},
       {Text(R"("prompt": "x", "suffix": "s")"), "unsupported", "body.suffix", "leave it out"},
+      {R"({"prompt": "x", "echo": true})", "unsupported", "echo", "leave it out"},
+      {R"({"prompt": "x", "suffix": "s"})", "unsupported", "suffix", "leave it out"},
+      {R"({"prompt": "x", "frequency_penalty": 1})", "unsupported", "frequency_penalty", "leave it out"},
+      {R"({"prompt": "x", "tools": [{}]})", "unsupported", "tools", "messages"},
+      {R"({"prompt": "x", "reasoning_effort": "low"})", "unsupported", "reasoning_effort", "messages"},
+      {R"({"turns": ["x"], "response_format": {"type": "json_schema"}})", "unsupported", "response_format", "text"},
+      {Chat(user + R"("tools": ["f"])"), "invalid_request", "body.tools", "found string"},
+      {Chat(user + R"("tools": {})"), "invalid_request", "body.tools", "found object"},
+      {Chat(user + R"("functions": [{"name": "f"}])"), "unsupported", "body.functions", "tools"},
+      {Chat(user + R"("documents": ["d"])"), "invalid_request", "body.documents", "list of objects"},
+      {Chat(user + R"("reasoning_effort": 1)"), "invalid_request", "body.reasoning_effort", "found integer"},
+      {Chat(user + R"("chat_template_kwargs": [])"), "invalid_request", "body.chat_template_kwargs", "found array"},
+      {Chat(user + R"("chat_template_kwargs": {"bos_token": ""})"), "unsupported", "body.chat_template_kwargs",
+       "bos_token"},
+      {Chat(user + R"("add_generation_prompt": false)"), "unsupported", "body.add_generation_prompt", "leave it out"},
+      {Chat(user + R"("continue_final_message": true)"), "unsupported", "body.continue_final_message", "leave it out"},
       {Text(R"("max_tokens": 4)"), "invalid_request", "body.prompt", "missing"},
       {R"({"prompt": "x", "max_tokens": 0})", "invalid_request", "max_tokens", "found 0"},
       {R"({"prompt": "x", "max_tokens": -1})", "invalid_request", "max_tokens", "found -1"},

@@ -4,6 +4,7 @@
 
 #include <cmath>
 #include <limits>
+#include <set>
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -69,6 +70,22 @@ TEST(FormatResult, ChatAndTurns) {
   EXPECT_EQ(choice.at("turns").at(0).as_string(), "first \xEF\xBF\xBD");
   const json::value chat = Parse(FormatResult({5, 1, "a"}, Example(RequestKind::kChat), ByteToken));
   EXPECT_EQ(chat.at("response").at("body").at("choices").at(0).as_object().if_contains("turns"), nullptr);
+}
+
+TEST(FormatResult, IdsOfCallsOccurOnceInAJob) {
+  RequestResult result = Example(RequestKind::kChat);
+  result.answer.tool_calls.resize(3);
+  std::set<std::string> ids;
+  for (const int64_t line_number : {int64_t{1}, int64_t{2}, int64_t{62}, int64_t{1} << 32}) {
+    const json::value line = Parse(FormatResult({5, line_number, "a"}, result, ByteToken));
+    for (const json::value& call :
+         line.at("response").at("body").at("choices").at(0).at("message").at("tool_calls").as_array()) {
+      const std::string id(call.at("id").as_string());
+      EXPECT_EQ(id.size(), 9u);
+      EXPECT_EQ(id.find_first_not_of("0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ"), id.npos) << id;
+      EXPECT_TRUE(ids.insert(id).second) << id;
+    }
+  }
 }
 
 TEST(FormatResult, Logprobs) {

@@ -52,6 +52,13 @@ json::object OneMessage(std::string_view role, std::string_view content) {
                                                 {"content", json::string_view(content.data(), content.size())}}}}};
 }
 
+TEST(ChatTemplateLiterals, AreTextAndStringsApart) {
+  const auto chat_template =
+      ChatTemplate::Parse("<|a|>{# <|no|> #}{{ '<|b' '|>' + \"c\" }}\n{% if x == 'd\\n' %}<e{{ 1 }}>{% endif %}");
+  ASSERT_TRUE(chat_template.ok()) << chat_template.status();
+  EXPECT_EQ(chat_template->Literals(), std::string("<|a|>\0<|b|>\0c\0\n\0d\n\0<e\0>\0", 24));
+}
+
 TEST(ChatTemplateErrors, SyntaxErrorIsTheModelsFaultAndNamesTheLine) {
   const absl::Status status = Failure("a\n\n{% if x %}\n{{ 1 + }}\n{% endif %}");
   EXPECT_EQ(FaultOf(status), Fault::kModel);
@@ -368,13 +375,17 @@ class ChatTemplateFolder : public ::testing::Test {
   }
   void TearDown() override { std::filesystem::remove_all(path_); }
   void Write(const std::string& name, const std::string& text) { std::ofstream(path_ / name) << text; }
-  absl::StatusOr<std::string> Find() {
+  absl::StatusOr<ChatTemplateTexts> FindAll() {
     absl::StatusOr<ModelFolder> folder = ModelFolder::Open(path_.string());
     if (!folder.ok()) return folder.status();
-    return FindChatTemplate(*folder);
+    return FindChatTemplates(*folder);
+  }
+  absl::StatusOr<std::string> Find() {
+    absl::StatusOr<ChatTemplateTexts> texts = FindAll();
+    if (!texts.ok()) return texts.status();
+    return texts->general.value_or("");
   }
 
- private:
   std::filesystem::path path_;
 };
 
@@ -391,6 +402,35 @@ TEST_F(ChatTemplateFolder, DefaultOfSeveralNamedOnes) {
   EXPECT_EQ(Find().value(), "d");
   Write("tokenizer_config.json", R"({"chat_template": [{"name": "rag", "template": "r"}]})");
   EXPECT_EQ(FaultOf(Find().status()), Fault::kInput);
+}
+
+TEST_F(ChatTemplateFolder, OneForRequestsWithTools) {
+  Write("chat_template.json", R"({"chat_template": "older"})");
+  EXPECT_EQ(Find().value(), "older");
+  Write("tokenizer_config.json",
+        R"({"chat_template": [{"name": "tool_use", "template": "t"}, {"name": "default", "template": "d"}]})");
+  EXPECT_EQ(Find().value(), "d");
+  EXPECT_EQ(FindAll()->tool_use, "t");
+  // A file takes the place of all that the config has.
+  Write("chat_template.jinja", "f");
+  EXPECT_EQ(Find().value(), "f");
+  EXPECT_EQ(FindAll()->tool_use, std::nullopt);
+  std::filesystem::create_directory(path_ / "additional_chat_templates");
+  Write("additional_chat_templates/tool_use.jinja", "u");
+  Write("additional_chat_templates/rag.jinja", "r");
+  EXPECT_EQ(Find().value(), "f");
+  EXPECT_EQ(FindAll()->tool_use, "u");
+  std::filesystem::remove(path_ / "chat_template.jinja");
+  EXPECT_EQ(Find().value(), "d");
+  EXPECT_EQ(FindAll()->tool_use, "u");
+}
+
+TEST_F(ChatTemplateFolder, TheirFolderMustNotLeadOut) {
+  std::filesystem::create_directory_symlink("/tmp", path_ / "additional_chat_templates");
+  EXPECT_EQ(FaultOf(FindAll().status()), Fault::kModel);
+  std::filesystem::remove(path_ / "additional_chat_templates");
+  Write("additional_chat_templates", "a file");
+  EXPECT_EQ(FaultOf(FindAll().status()), Fault::kModel);
 }
 
 TEST_F(ChatTemplateFolder, MissingOrInvalid) {

@@ -62,5 +62,34 @@ TEST_F(LoadTest, TokenizerJsonGoesBeforeOtherFormats) {
   EXPECT_EQ((*tokenizer)->eos_id(), 256);
 }
 
+TEST_F(LoadTest, SpecialTokensMapHasWhatTheConfigDoesNotMention) {
+  using testing::ElementsAre;
+  using testing::Pair;
+  Write("tokenizer.json", json::serialize(testing_tokenizers::ByteLevel()));
+  Write("tokenizer_config.json", R"({"pad_token": "abc", "mask_token": null})");
+  Write("special_tokens_map.json", R"({"bos_token": {"content": "<s>", "lstrip": false}, "eos_token": "ab",
+      "pad_token": "<w>", "mask_token": "[R]", "sep_token": "not in the vocabulary",
+      "additional_special_tokens": ["[W]"]})");
+  auto tokenizer = Load();
+  ASSERT_TRUE(tokenizer.ok()) << tokenizer.status();
+  EXPECT_EQ((*tokenizer)->bos_id(), 258);
+  EXPECT_EQ((*tokenizer)->eos_id(), 256);
+  EXPECT_TRUE((*tokenizer)->IsSpecial(256));
+  EXPECT_TRUE((*tokenizer)->IsSpecial(257));
+  EXPECT_THAT((*tokenizer)->NamedTokens(),
+              ElementsAre(Pair("bos_token", "<s>"), Pair("eos_token", "ab"), Pair("pad_token", "abc"),
+                          Pair("sep_token", "not in the vocabulary")));
+
+  std::filesystem::remove(path_ / "tokenizer_config.json");
+  tokenizer = Load();
+  ASSERT_TRUE(tokenizer.ok()) << tokenizer.status();
+  EXPECT_EQ((*tokenizer)->eos_id(), 256);
+  EXPECT_FALSE((*tokenizer)->IsSpecial(257));
+
+  Write("special_tokens_map.json", R"({"eos_token": 3})");
+  EXPECT_EQ(FaultOf(Load().status()), Fault::kModel);
+  EXPECT_THAT(Message(Load().status()), testing::HasSubstr("special_tokens_map.json"));
+}
+
 }  // namespace
 }  // namespace penstock

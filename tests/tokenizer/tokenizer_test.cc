@@ -54,6 +54,44 @@ TEST(OriginTest, MessagesCannotSpellSpecialTokens) {
   EXPECT_THAT(tokenizer->Encode("<w>", Origin::kMessage, AddSpecial::kNo), ElementsAre(259));
 }
 
+TEST(OriginTest, MessagesCannotSpellWhatTheTemplateWrites) {
+  json::object file = ByteLevel();
+  json::array& added = file["added_tokens"].as_array();
+  const auto add = [&](int id, std::string_view content) {
+    added.push_back(json::object{{"id", id},
+                                 {"content", json::string_view(content.data(), content.size())},
+                                 {"special", false},
+                                 {"normalized", false}});
+  };
+  add(262, "<think>");
+  add(263, "<|tool|>");
+  add(264, "    ");
+  add(265, "<th");
+  const auto tokenizer = Make(file);
+  const std::string text = "<think><|tool|><w>    ";
+  EXPECT_THAT(tokenizer->Encode(text, Origin::kMessage, AddSpecial::kNo), ElementsAre(262, 263, 259, 264));
+  tokenizer->GuardTemplate(std::string_view("<|im_start|>\0    <think>\n\0", 24));
+  EXPECT_THAT(tokenizer->Encode(text, Origin::kTemplate, AddSpecial::kNo), ElementsAre(262, 263, 259, 264));
+  // "<th" is written by the template, too, as a part of "<think>".
+  std::vector<TokenId> ids = Bytes("<think><|tool|>");
+  ids.insert(ids.end(), {259, 264});
+  EXPECT_EQ(tokenizer->Encode(text, Origin::kMessage, AddSpecial::kNo), ids);
+  EXPECT_FALSE(tokenizer->IsSpecial(262));  // an answer shows it
+}
+
+TEST(OriginTest, MergesCannotMakeWhatTheTemplateWrites) {
+  json::object file = ByteLevel();
+  file["pre_tokenizer"].as_object()["use_regex"] = false;
+  file["model"].as_object()["vocab"].as_object()["<w>"] = 259;
+  file["model"].as_object()["vocab"].as_object()["<w"] = 262;
+  file["model"].as_object()["merges"].as_array().emplace_back("< w");
+  file["model"].as_object()["merges"].as_array().emplace_back("<w >");
+  const auto tokenizer = Make(file);
+  tokenizer->GuardTemplate("<w>");
+  EXPECT_THAT(tokenizer->Encode("<w>", Origin::kTemplate, AddSpecial::kNo), ElementsAre(259));
+  EXPECT_THAT(tokenizer->Encode("<w>", Origin::kMessage, AddSpecial::kNo), ElementsAre(262, '>'));
+}
+
 TEST(OriginTest, MatchesMustNotStraddle) {
   const auto tokenizer = Make(ByteLevel());
   const std::vector<TextSegment> straddling = {{"<", Origin::kTemplate}, {"s>", Origin::kMessage}};

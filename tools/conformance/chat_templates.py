@@ -4,7 +4,7 @@
 usage: chat_templates.py --data DIR --tool TEMPLATE_TOOL [--conversations N] [--programs N] [--changed N] [--seed N]
                          [--only TEXT]
 
-Renders every *.jinja and every chat template in a tokenizer_config.json under DIR with fixed and with N random
+Renders every *.jinja and every chat template in a *tokenizer_config.json under DIR with fixed and with N random
 conversations, then N random small programs, N of the templates with random changes (most of which must fail), DIR's
 file of small Jinja cases (jinja_units.json), and the golden texts of OpenAI's harmony renderer (harmony/*.txt) with the
 template of gpt-oss in tests/data. --tool is the test program tests/tokenizer/template_tool.cc; --only takes the
@@ -136,7 +136,7 @@ def templates(data):
     """(name, source) of each template under the folder."""
     for path in sorted(data.rglob("*.jinja")):
         yield str(path.relative_to(data)), path.read_bytes().decode("utf-8")
-    for path in sorted(data.rglob("tokenizer_config.json")):
+    for path in sorted(data.rglob("*tokenizer_config.json")):
         found = json.loads(path.read_text(encoding="utf-8")).get("chat_template")
         named = found if isinstance(found, list) else [{"name": "", "template": found}] if found else []
         for entry in named:

@@ -194,6 +194,16 @@ absl::StatusOr<OpenedFile> ModelFolder::OpenFile(std::string_view name) const {
   return file;
 }
 
+absl::StatusOr<ModelFolder> ModelFolder::OpenFolder(std::string_view name) const {
+  if (!IsSafeFileName(name)) return ModelError("{}: unsafe folder name '{}'", path_, Excerpt(name));
+  PENSTOCK_ASSIGN_OR_RETURN(ModelFolder folder, Open(path_ + "/" + std::string(name)));
+  if (!IsInside(folder.real_path_, real_path_)) {
+    return ModelError("{}: this symlink leads out of the model folder, to {}", folder.path_, folder.real_path_);
+  }
+  folder.roots_ = roots_;
+  return folder;
+}
+
 absl::StatusOr<std::string> ModelFolder::Read(std::string_view name, uint64_t max_bytes) const {
   PENSTOCK_ASSIGN_OR_RETURN(const OpenedFile file, OpenFile(name));
   if (file.size_bytes > max_bytes) {

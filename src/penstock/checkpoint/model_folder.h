@@ -44,6 +44,9 @@ class ModelFolder {
   // anything that is no regular file (a FIFO never blocks); kIo when the system refuses to read it.
   absl::StatusOr<OpenedFile> OpenFile(std::string_view name) const;
 
+  // The folder `name` in this one, with the same rules for what it may be.
+  absl::StatusOr<ModelFolder> OpenFolder(std::string_view name) const;
+
   // The whole file, at most `max_bytes`.
   absl::StatusOr<std::string> Read(std::string_view name, uint64_t max_bytes) const;
 

@@ -39,8 +39,8 @@ class EngineImpl : public Engine {
   const SamplingParams& default_sampling() const override { return default_sampling_; }
 
   absl::StatusOr<std::vector<TokenId>> Tokenize(std::string_view text) const override;
-  absl::StatusOr<std::vector<TokenId>> TokenizeChat(std::string_view messages_json,
-                                                    std::string_view tools_json) const override;
+  absl::StatusOr<std::vector<TokenId>> TokenizeChat(std::string_view messages_json, std::string_view tools_json,
+                                                    std::string_view variables_json) const override;
   ChatAnswer ReadAnswer(const Completion& completion) const override;
   std::string TokenBytes(TokenId id, bool begins_text) const override;
 
@@ -204,24 +204,23 @@ absl::StatusOr<std::vector<TokenId>> EngineImpl::Tokenize(std::string_view text)
 }
 
 absl::StatusOr<std::vector<TokenId>> EngineImpl::TokenizeChat(std::string_view messages_json,
-                                                              std::string_view tools_json) const {
-  if (!model_->chat_template.has_value()) return model_->chat_template_status;
-  const Tokenizer& tokenizer = *model_->tokenizer;
-  // As transformers calls templates: what there is none of is null, a special token that there is none of is not there.
-  json::object trusted = {{"add_generation_prompt", true}, {"tools", nullptr}, {"documents", nullptr}};
-  const auto add_token = [&](std::string_view name, TokenId id) {
-    if (id >= 0) trusted[json::string_view(name.data(), name.size())] = std::string(tokenizer.TokenText(id));
-  };
-  add_token("bos_token", tokenizer.bos_id());
-  add_token("eos_token", tokenizer.eos_id());
-  json::object untrusted;
-  PENSTOCK_ASSIGN_OR_RETURN(untrusted["messages"], ParseJson(messages_json, Fault::kInput));
+                                                              std::string_view tools_json,
+                                                              std::string_view variables_json) const {
+  if (!model_->chat_prompts.has_value()) return model_->chat_template_status;
+  Chat chat;
+  PENSTOCK_ASSIGN_OR_RETURN(json::value messages, ParseJson(messages_json, Fault::kInput));
+  if (!messages.is_array()) return InputError("messages: expected a list, found {}", JsonTypeName(messages));
+  chat.messages = std::move(messages.get_array());
   if (!tools_json.empty()) {
-    trusted.erase("tools");
-    PENSTOCK_ASSIGN_OR_RETURN(untrusted["tools"], ParseJson(tools_json, Fault::kInput));
+    PENSTOCK_ASSIGN_OR_RETURN(chat.tools, ParseJson(tools_json, Fault::kInput));
   }
-  PENSTOCK_ASSIGN_OR_RETURN(const std::vector<TextSegment> segments, model_->chat_template->Render(trusted, untrusted));
-  return tokenizer.Encode(segments, AddSpecial::kNo);  // the template writes the BOS itself
+  if (!variables_json.empty()) {
+    PENSTOCK_ASSIGN_OR_RETURN(json::value variables, ParseJson(variables_json, Fault::kInput));
+    if (!variables.is_object()) return InputError("variables: expected an object, found {}", JsonTypeName(variables));
+    chat.variables = std::move(variables.get_object());
+  }
+  PENSTOCK_ASSIGN_OR_RETURN(const std::vector<TextSegment> segments, model_->chat_prompts->Render(chat));
+  return model_->tokenizer->Encode(segments, AddSpecial::kNo);  // the template writes the BOS itself
 }
 
 ChatAnswer EngineImpl::ReadAnswer(const Completion& completion) const {
@@ -501,7 +500,7 @@ absl::StatusOr<std::vector<TokenId>> Engine::TokenizeChat(std::span<const ChatMe
   for (const ChatMessage& message : messages) {
     list.push_back(json::object{{"role", message.role}, {"content", message.content}});
   }
-  return TokenizeChat(json::serialize(list), "");
+  return TokenizeChat(json::serialize(list), "", "");
 }
 
 int ExitCodeOf(const absl::Status& status) { return ExitCode(status); }

@@ -1,7 +1,6 @@
 #include "penstock/engine/loaded_model.h"
 
 #include <algorithm>
-#include <array>
 
 #include <malloc.h>
 #include <xxhash.h>
@@ -15,8 +14,8 @@
 namespace penstock {
 namespace {
 
-constexpr std::array<std::string_view, 3> kOtherFiles = {"tokenizer_config.json", "generation_config.json",
-                                                         "chat_template.jinja"};
+constexpr std::string_view kOtherFiles[] = {"tokenizer_config.json", "special_tokens_map.json",
+                                            "generation_config.json", "chat_template.jinja", "chat_template.json"};
 
 std::string LastPathPart(std::string path) {
   while (path.size() > 1 && path.back() == '/') path.pop_back();
@@ -29,16 +28,23 @@ absl::StatusOr<std::string> Fingerprint(const ModelFolder& folder, const Checkpo
                                         const std::string& metadata) {
   PENSTOCK_ASSIGN_OR_RETURN(std::string digest_input, checkpoint.Fingerprint());
   digest_input += metadata;
-  const auto add = [&](std::string_view name) -> absl::Status {
-    if (!folder.Has(name) || !metadata.empty()) return absl::OkStatus();
-    PENSTOCK_ASSIGN_OR_RETURN(const std::string content, folder.Read(name, kMaxTokenizerBytes));
+  const auto add = [&](const ModelFolder& from, std::string_view name) -> absl::Status {
+    if (!from.Has(name) || !metadata.empty()) return absl::OkStatus();
+    PENSTOCK_ASSIGN_OR_RETURN(const std::string content, from.Read(name, kMaxTokenizerBytes));
     digest_input += fmt::format(" {}:{:016x}", name, XXH3_64bits(content.data(), content.size()));
     return absl::OkStatus();
   };
-  PENSTOCK_RETURN_IF_ERROR(add("config.json"));
+  PENSTOCK_RETURN_IF_ERROR(add(folder, "config.json"));
   PENSTOCK_ASSIGN_OR_RETURN(const std::vector<std::string> tokenizer_files, Tokenizer::Files(folder));
-  for (const std::string& name : tokenizer_files) PENSTOCK_RETURN_IF_ERROR(add(name));
-  for (const std::string_view name : kOtherFiles) PENSTOCK_RETURN_IF_ERROR(add(name));
+  for (const std::string& name : tokenizer_files) PENSTOCK_RETURN_IF_ERROR(add(folder, name));
+  for (const std::string_view name : kOtherFiles) PENSTOCK_RETURN_IF_ERROR(add(folder, name));
+  if (metadata.empty()) {
+    PENSTOCK_ASSIGN_OR_RETURN(const std::vector<std::string> names, TemplateFolderFiles(folder));
+    for (const std::string& name : names) {
+      PENSTOCK_ASSIGN_OR_RETURN(const ModelFolder templates, folder.OpenFolder(kTemplateFolder));
+      PENSTOCK_RETURN_IF_ERROR(add(templates, name));
+    }
+  }
   const XXH128_hash_t digest = XXH3_128bits(digest_input.data(), digest_input.size());
   return fmt::format("{:016x}{:016x}", digest.high64, digest.low64);
 }
@@ -60,18 +66,21 @@ absl::Status LoadTokenizer(const ModelFolder& folder, const std::optional<Gguf>&
     return ModelError("the tokenizer has {} tokens, but config.json says vocab_size {}: they are of different models",
                       model.tokenizer->vocab_size(), model.config.vocab_size);
   }
-  auto source = gguf.has_value() ? FindChatTemplate(*gguf) : FindChatTemplate(folder);
-  if (!source.ok()) {
-    if (FaultOf(source.status()) == Fault::kModel) return source.status();
-    model.chat_template_status = source.status();
+  auto texts = gguf.has_value() ? FindChatTemplates(*gguf) : FindChatTemplates(folder);
+  if (!texts.ok()) {
+    if (FaultOf(texts.status()) == Fault::kModel) return texts.status();
+    model.chat_template_status = texts.status();
     return absl::OkStatus();
   }
-  auto parsed = ChatTemplate::Parse(*source);
+  json::object special_tokens;
+  for (const auto& [name, text] : model.tokenizer->NamedTokens()) special_tokens[name] = text;
+  auto prompts = ChatPrompts::Create(*texts, std::move(special_tokens));
   // A template that cannot be parsed does not spoil the model for prompts without chat.
-  if (parsed.ok()) {
-    model.chat_template = *std::move(parsed);
+  if (prompts.ok()) {
+    model.chat_prompts = *std::move(prompts);
+    model.tokenizer->GuardTemplate(model.chat_prompts->Literals());
   } else {
-    model.chat_template_status = InputError("the model's chat template is invalid: {}", Message(parsed.status()));
+    model.chat_template_status = prompts.status();
   }
   return absl::OkStatus();
 }

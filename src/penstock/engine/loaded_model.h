@@ -12,7 +12,7 @@
 #include "penstock/model/generation_config.h"
 #include "penstock/model/model_config.h"
 #include "penstock/model/weight_map.h"
-#include "penstock/tokenizer/chat_template.h"
+#include "penstock/tokenizer/chat_prompt.h"
 #include "penstock/tokenizer/tokenizer.h"
 
 namespace penstock {
@@ -24,7 +24,7 @@ struct LoadedModel {
   Checkpoint checkpoint;
   WeightMap weights;                     // points into `checkpoint`
   std::unique_ptr<Tokenizer> tokenizer;  // null when the folder has none: token ids only
-  std::optional<ChatTemplate> chat_template;
+  std::optional<ChatPrompts> chat_prompts;
   absl::Status chat_template_status;  // why there is no chat template
   std::string fingerprint;  // of everything that decides the texts: configs, tokenizer files, tensors (sampled)
 

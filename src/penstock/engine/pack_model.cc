@@ -277,7 +277,13 @@ absl::Status CopySideFiles(const ModelFolder& folder, const PackOutput& output) 
     PENSTOCK_ASSIGN_OR_RETURN(const std::string content, folder.Read(name, kMaxTokenizerBytes));
     PENSTOCK_RETURN_IF_ERROR(output.WriteFile(name, content));
   }
-  return absl::OkStatus();
+  // A store has no folders: templates of one go into the file that may have several.
+  if (!folder.Has(kTemplateFolder)) return absl::OkStatus();
+  PENSTOCK_ASSIGN_OR_RETURN(const ChatTemplateTexts texts, FindChatTemplates(folder));
+  json::array named;
+  if (texts.general) named.push_back(json::object{{"name", "default"}, {"template", *texts.general}});
+  if (texts.tool_use) named.push_back(json::object{{"name", "tool_use"}, {"template", *texts.tool_use}});
+  return output.WriteFile("chat_template.json", json::serialize(json::object{{"chat_template", std::move(named)}}));
 }
 
 }  // namespace

@@ -1,5 +1,6 @@
 #include "penstock/job/request_line.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "penstock/base/bytes.h"
@@ -74,20 +75,14 @@ void ReadPrompt(FieldReader& fields, JobRequest& request) {
   }
 }
 
-// Makes a message's content a string: text parts are joined, null (an assistant that only called tools) becomes "".
-// Returns what is wrong, or an empty string.
-std::string NormalizeContent(json::object& message, std::string_view role) {
-  json::value* content = message.if_contains("content");
-  if (content == nullptr || content->is_null()) {
-    if (role != "assistant") return "\"content\" is missing";
-    message["content"] = "";
-    return "";
-  }
+// What is wrong with a message's content, or an empty string. An assistant that only called tools needs none.
+std::string CheckContent(const json::object& message, std::string_view role) {
+  const json::value* content = message.if_contains("content");
+  if (content == nullptr) return role == "assistant" ? "" : "\"content\" is missing";
   if (content->is_string()) return "";
   if (!content->is_array()) {
     return fmt::format("\"content\": expected a string or a list of text parts, found {}", JsonTypeName(*content));
   }
-  std::string joined;
   for (const json::value& part : content->get_array()) {
     const json::object* object = part.if_object();
     const json::value* type = object == nullptr ? nullptr : object->if_contains("type");
@@ -97,10 +92,24 @@ std::string NormalizeContent(json::object& message, std::string_view role) {
       return fmt::format("\"content\": only text parts are supported, found \"{}\"", View(type->get_string()));
     }
     if (text == nullptr || !text->is_string()) return "\"content\": a text part must have a \"text\" string";
-    joined += View(text->get_string());
   }
-  message["content"] = joined;
   return "";
+}
+
+// As transformers does before a template sees a message: a field that is null is not there, and what the model thought
+// has the names that templates look for.
+void NormalizeFields(json::object& message) {
+  for (auto field = message.begin(); field != message.end();) {
+    field = field->value().is_null() ? message.erase(field) : field + 1;
+  }
+  for (const char* name : {"reasoning_content", "thinking", "reasoning"}) {
+    const json::value* found = message.if_contains(name);
+    if (found == nullptr) continue;
+    const json::value reasoning = *found;
+    message.emplace("thinking", reasoning);
+    message["reasoning_content"] = reasoning;
+    return;
+  }
 }
 
 void ReadMessages(FieldReader& fields, JobRequest& request) {
@@ -123,7 +132,8 @@ void ReadMessages(FieldReader& fields, JobRequest& request) {
       return fields.Fail("invalid_request", name, "expected a \"role\" such as \"user\"");
     }
     const std::string role_text(View(role->get_string()));
-    if (std::string wrong = NormalizeContent(*message, role_text); !wrong.empty()) {
+    NormalizeFields(*message);
+    if (std::string wrong = CheckContent(*message, role_text); !wrong.empty()) {
       return fields.Fail("invalid_request", name, std::move(wrong));
     }
   }
@@ -135,6 +145,11 @@ void ReadTools(FieldReader& fields, JobRequest& request) {
   if (!tools->is_array()) {
     return fields.Fail("invalid_request", "tools", fmt::format("expected a list, found {}", JsonTypeName(*tools)));
   }
+  for (const json::value& tool : tools->get_array()) {
+    if (tool.is_object()) continue;
+    return fields.Fail("invalid_request", "tools",
+                       fmt::format("expected a list of objects, found {} in it", JsonTypeName(tool)));
+  }
   const json::value* choice = fields.Find("tool_choice");
   const bool none = choice != nullptr && choice->is_string() && View(choice->get_string()) == "none";
   const bool automatic = choice == nullptr || (choice->is_string() && View(choice->get_string()) == "auto");
@@ -142,6 +157,63 @@ void ReadTools(FieldReader& fields, JobRequest& request) {
     return fields.Fail("unsupported", "tool_choice", "only \"auto\" and \"none\" are supported");
   }
   if (!none && !tools->get_array().empty()) request.tools_json = json::serialize(*tools);
+}
+
+// What only we may give to a template.
+bool IsReservedVariable(std::string_view name) {
+  static constexpr std::string_view kNames[] = {
+      "messages",      "tools",    "documents",   "add_generation_prompt", "continue_final_message",
+      "chat_template", "tokenize", "current_time"};
+  return name.ends_with("_token") || std::find(std::begin(kNames), std::end(kNames), name) != std::end(kNames);
+}
+
+void ReadTemplateVariables(FieldReader& fields, json::object& variables) {
+  const json::value* extra = fields.Find("chat_template_kwargs");
+  if (extra == nullptr) return;
+  if (!extra->is_object()) {
+    return fields.Fail("invalid_request", "chat_template_kwargs",
+                       fmt::format("expected an object, found {}", JsonTypeName(*extra)));
+  }
+  for (const auto& [key, value] : extra->get_object()) {
+    const std::string_view name(key.data(), key.size());
+    if (IsReservedVariable(name)) {
+      return fields.Fail("unsupported", "chat_template_kwargs", fmt::format("\"{}\" cannot be set here", name));
+    }
+    variables[key] = value;
+  }
+}
+
+// Fields that a template is given beside the messages.
+void ReadTemplateFields(FieldReader& fields, JobRequest& request) {
+  json::object variables;
+  if (const std::optional<std::string> effort = fields.Text("reasoning_effort"); effort.has_value()) {
+    variables["reasoning_effort"] = *effort;
+  }
+  ReadTemplateVariables(fields, variables);
+  if (const json::value* documents = fields.Find("documents"); documents != nullptr) {
+    const auto is_object = [](const json::value& document) { return document.is_object(); };
+    if (!documents->is_array() ||
+        !std::all_of(documents->get_array().begin(), documents->get_array().end(), is_object)) {
+      return fields.Fail("invalid_request", "documents", "expected a list of objects");
+    }
+    variables["documents"] = *documents;
+  }
+  if (!fields.Bool("add_generation_prompt").value_or(true)) {
+    fields.Fail("unsupported", "add_generation_prompt", "every chat is answered; leave it out");
+  }
+  if (fields.Bool("continue_final_message").value_or(false)) {
+    fields.Fail("unsupported", "continue_final_message", "is not supported; leave it out");
+  }
+  if (!variables.empty()) request.variables_json = json::serialize(variables);
+}
+
+// A prompt that is text already has no template.
+void RefuseChatFields(FieldReader& fields) {
+  for (const std::string_view name : {"tools", "chat_template_kwargs", "reasoning_effort", "documents"}) {
+    const json::value* value = fields.Find(name);
+    if (value == nullptr || (value->is_array() && value->get_array().empty())) continue;
+    fields.Fail("unsupported", name, "only a chat's prompt is made with it; give messages or leave it out");
+  }
 }
 
 void ReadTurns(FieldReader& fields, JobRequest& request) {
@@ -169,7 +241,7 @@ void RefuseManyAnswers(FieldReader& fields) {
     fields.Fail("unsupported", "stream", "a batch has no streams; leave it out");
 }
 
-// Fields of OpenAI's bodies that would change the answer and that Penstock does not have.
+// Fields of OpenAI's requests that would change the answer and that Penstock does not have.
 void RefuseUnsupported(FieldReader& fields) {
   if (fields.Bool("echo").value_or(false)) fields.Fail("unsupported", "echo", "is not supported; leave it out");
   if (!fields.Text("suffix").value_or("").empty())
@@ -178,6 +250,9 @@ void RefuseUnsupported(FieldReader& fields) {
     if (fields.Number(name, -2, 2).value_or(0) != 0) {
       fields.Fail("unsupported", name, "is not supported; use repetition_penalty or leave it out");
     }
+  }
+  for (const std::string_view name : {"functions", "function_call"}) {
+    if (fields.Find(name) != nullptr) fields.Fail("unsupported", name, "is not supported; use tools or leave it out");
   }
   const json::value* bias = fields.Find("logit_bias");
   if (bias != nullptr && !(bias->is_object() && bias->get_object().empty())) {
@@ -211,8 +286,10 @@ std::optional<LineError> ReadBatchLine(const json::object& object, RequestLine& 
   if (url == kChatUrl) {
     ReadMessages(fields, line.request);
     ReadTools(fields, line.request);
+    ReadTemplateFields(fields, line.request);
   } else {
     ReadPrompt(fields, line.request);
+    RefuseChatFields(fields);
   }
   RefuseManyAnswers(fields);
   RefuseUnsupported(fields);
@@ -231,15 +308,17 @@ std::optional<LineError> ReadPlainLine(const json::object& object, RequestLine& 
                     num_forms == 0 ? "none" : "several"),
         ""};
   }
-  if (fields.Find("turns") != nullptr) {
-    ReadTurns(fields, line.request);
-  } else if (fields.Find("messages") != nullptr) {
-    ReadMessages(fields, line.request);
+  if (fields.Find("prompt") == nullptr) {
+    fields.Find("turns") != nullptr ? ReadTurns(fields, line.request) : ReadMessages(fields, line.request);
     ReadTools(fields, line.request);
+    ReadTemplateFields(fields, line.request);
+    ReadTemplateFields(fields, line.request);
   } else {
     ReadPrompt(fields, line.request);
+    RefuseChatFields(fields);
   }
   RefuseManyAnswers(fields);
+  RefuseUnsupported(fields);
   line.request.sampling = ReadSamplingFields(fields);
   return fields.error();
 }

@@ -4,8 +4,8 @@
 //   {"id": "a", "prompt": "Once upon a time", "max_tokens": 64}
 //   {"question_id": 81, "turns": ["first question", "second question"]}
 //
-// A pure function of the line's bytes. What it does not know it ignores, except fields of a batch body that would
-// change the answer (n, stream, echo ...): those are errors unless they say what is done anyway.
+// A pure function of the line's bytes. What it does not know it ignores, except fields that would change the answer (n,
+// stream, echo ...): those are errors unless they say what is done anyway.
 #pragma once
 
 #include <cstdint>
@@ -25,8 +25,9 @@ struct JobRequest {
   RequestKind kind = RequestKind::kCompletion;
   std::string prompt;               // kCompletion, when prompt_ids is empty
   std::vector<TokenId> prompt_ids;  // kCompletion
-  json::array messages;             // kChat: every content is a string
-  std::string tools_json;           // kChat; may be empty
+  json::array messages;             // kChat: no field is null; a content is a string or a list of text parts
+  std::string tools_json;           // kChat, kTurns; may be empty
+  std::string variables_json;       // kChat, kTurns: further variables of the template; may be empty
   std::vector<std::string> turns;   // kTurns: questions that are asked one after the other
   SamplingOverrides sampling;
 };

@@ -99,12 +99,24 @@ void AppendCompletionLogprobs(const std::vector<TokenLogprobs>& tokens, bool wit
   out += '}';
 }
 
-json::object Message(const ChatAnswer& answer) {
+// Nine letters and digits, which templates of Mistral ask for; no other call of the job has them.
+std::string CallId(int64_t line_number, size_t call_idx) {
+  constexpr std::string_view kDigits = "0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ";
+  constexpr uint64_t kCallsPerLine = 1 << 16;
+  uint64_t number = static_cast<uint64_t>(line_number) * kCallsPerLine + call_idx;
+  std::string id(9, '0');
+  for (auto digit = id.rbegin(); digit != id.rend(); ++digit, number /= kDigits.size()) {
+    *digit = kDigits[number % kDigits.size()];
+  }
+  return id;
+}
+
+json::object Message(const ChatAnswer& answer, int64_t line_number) {
   json::object message = {{"role", "assistant"}, {"content", ReplaceInvalidUtf8(answer.content)}, {"refusal", nullptr}};
   if (!answer.reasoning.empty()) message["reasoning_content"] = ReplaceInvalidUtf8(answer.reasoning);
   json::array calls;
   for (const ToolCall& call : answer.tool_calls) {
-    calls.push_back(json::object{{"id", fmt::format("call_{}", calls.size())},
+    calls.push_back(json::object{{"id", CallId(line_number, calls.size())},
                                  {"type", "function"},
                                  {"function", json::object{{"name", ReplaceInvalidUtf8(call.name)},
                                                            {"arguments", ReplaceInvalidUtf8(call.arguments)}}}});
@@ -113,10 +125,10 @@ json::object Message(const ChatAnswer& answer) {
   return message;
 }
 
-void AppendChoice(const RequestResult& result, const TokenText& token_text, std::string& out) {
+void AppendChoice(const RequestResult& result, int64_t line_number, const TokenText& token_text, std::string& out) {
   const bool chat = result.kind != RequestKind::kCompletion;
   if (chat) {
-    out += OpenJson({{"index", 0}, {"message", Message(result.answer)}});
+    out += OpenJson({{"index", 0}, {"message", Message(result.answer, line_number)}});
   } else {
     out += OpenJson({{"index", 0}, {"text", ReplaceInvalidUtf8(result.completion.text)}});
   }
@@ -175,7 +187,7 @@ std::string FormatResult(const ResultHead& head, const RequestResult& result, co
                                    {"created", 0},
                                    {"model", ReplaceInvalidUtf8(result.model)}});
   out += R"(,"choices":[)";
-  AppendChoice(result, token_text, out);
+  AppendChoice(result, head.line_number, token_text, out);
   out += R"(],"usage":)" + Json(json::object{{"prompt_tokens", result.prompt_tokens},
                                              {"completion_tokens", result.completion_tokens},
                                              {"total_tokens", result.prompt_tokens + result.completion_tokens}});

@@ -119,7 +119,8 @@ absl::StatusOr<RequestId> Runner::TrySubmit(Active& active) {
     case RequestKind::kChat: {
       const std::string messages = json::serialize(job.messages);
       PENSTOCK_RETURN_IF_ERROR(CheckPromptBytes(args_.engine.model(), messages.size()));
-      PENSTOCK_ASSIGN_OR_RETURN(request.prompt_ids, args_.engine.TokenizeChat(messages, job.tools_json));
+      PENSTOCK_ASSIGN_OR_RETURN(request.prompt_ids,
+                                args_.engine.TokenizeChat(messages, job.tools_json, job.variables_json));
       break;
     }
     case RequestKind::kTurns: {
@@ -132,7 +133,8 @@ absl::StatusOr<RequestId> Runner::TrySubmit(Active& active) {
         request.sampling.seed = RequestSeed(active.sampling.seed, -static_cast<int64_t>(active.answers.size()));
       const std::string messages = json::serialize(ConversationSoFar(job.turns, active.answers));
       PENSTOCK_RETURN_IF_ERROR(CheckPromptBytes(args_.engine.model(), messages.size()));
-      PENSTOCK_ASSIGN_OR_RETURN(request.prompt_ids, args_.engine.TokenizeChat(messages, ""));
+      PENSTOCK_ASSIGN_OR_RETURN(request.prompt_ids,
+                                args_.engine.TokenizeChat(messages, job.tools_json, job.variables_json));
       break;
     }
   }
@@ -142,11 +144,11 @@ absl::StatusOr<RequestId> Runner::TrySubmit(Active& active) {
 absl::Status Runner::Submit(Active active) {
   const absl::StatusOr<RequestId> id = TrySubmit(active);
   if (id.ok()) {
-    // The prompt lies in the engine now; turns alone are needed again.
+    // The prompt lies in the engine now; turns alone are needed again, with what their prompts are made with.
     active.request.prompt = {};
     active.request.prompt_ids = {};
     active.request.messages = {};
-    active.request.tools_json = {};
+    if (active.request.kind != RequestKind::kTurns) active.request.tools_json = active.request.variables_json = {};
     const bool is_new = active_.emplace(*id, std::move(active)).second;
     PENSTOCK_CHECK(is_new);
     return absl::OkStatus();

@@ -69,7 +69,8 @@ std::vector<AddedTokens::Part> AddedTokens::Split(const TrackedText& tracked, co
   for (size_t pos = 0; pos < text.size();) {
     const PatternMatcher::Match match = patterns.LongestAt(text, pos, [&](int index, size_t num_bytes) {
       const auto i = static_cast<size_t>(index);
-      return !tokens_[i].special || tracked.IsTemplate(pos + num_bytes - core_bytes_[i], pos + num_bytes);
+      const bool anywhere = !tokens_[i].special && !tokens_[i].control;
+      return anywhere || tracked.IsTemplate(pos + num_bytes - core_bytes_[i], pos + num_bytes);
     });
     if (match.pattern < 0) {
       ++pos;

@@ -74,6 +74,7 @@ struct AddedToken {
   bool rstrip = false;       // takes the white space after it
   bool normalized = true;    // matches in the normalised text
   bool special = false;      // matches in template text only; Decode can skip it
+  bool control = false;      // matches in template text only, though it is not special
 };
 
 class AddedTokens {
@@ -92,6 +93,12 @@ class AddedTokens {
   std::vector<Part> SplitRaw(const TrackedText& text) const { return Split(text, raw_); }
   // The same of the tokens with normalized == true.
   std::vector<Part> SplitNormalized(const TrackedText& text) const { return Split(text, normalized_); }
+
+  // From now on a token that is_control holds for matches in template text only.
+  template <typename IsControl>
+  void Guard(IsControl is_control) {
+    for (AddedToken& token : tokens_) token.control = token.control || is_control(token);
+  }
 
   const std::vector<AddedToken>& tokens() const { return tokens_; }
   // nullptr when no added token has this id.

@@ -94,7 +94,8 @@ void BpeModel::SplitToSymbols(std::string_view word, std::vector<TokenId>& ids) 
   };
   for (size_t pos = 0; pos < word.size();) {
     if (!frozen_.empty()) {
-      const PatternMatcher::Match match = frozen_.LongestAt(word, pos, [](int, size_t) { return true; });
+      const PatternMatcher::Match match =
+          frozen_.LongestAt(word, pos, [&](int id, size_t) { return !forbidden_.contains(id); });
       if (match.pattern >= 0) {
         flush_unk();
         ids.push_back(Freeze(match.pattern));

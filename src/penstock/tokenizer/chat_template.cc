@@ -2,13 +2,33 @@
 
 #include "penstock/base/text.h"
 #include "penstock/tokenizer/jinja_interp.h"
+#include "penstock/tokenizer/jinja_lexer.h"
 #include "penstock/tokenizer/jinja_parser.h"
 
 namespace penstock {
 
 struct ChatTemplate::Program {
   jinja::Body body;
+  std::string literals;
 };
+
+namespace {
+
+absl::StatusOr<std::string> FindLiterals(std::string_view source) {
+  PENSTOCK_ASSIGN_OR_RETURN(const std::vector<jinja::Token> tokens, jinja::Tokenize(source));
+  std::string literals;
+  for (size_t i = 0; i < tokens.size(); ++i) {
+    const jinja::TokenKind kind = tokens[i].kind;
+    if (kind != jinja::TokenKind::kData && kind != jinja::TokenKind::kString) continue;
+    literals += tokens[i].text;
+    // Neighbouring strings are one.
+    const bool goes_on = kind == jinja::TokenKind::kString && tokens[i + 1].kind == kind;
+    if (!goes_on) literals += '\0';
+  }
+  return literals;
+}
+
+}  // namespace
 
 ChatTemplate::ChatTemplate(std::unique_ptr<Program> program) : program_(std::move(program)) {}
 ChatTemplate::ChatTemplate(ChatTemplate&&) noexcept = default;
@@ -25,8 +45,11 @@ absl::StatusOr<ChatTemplate> ChatTemplate::Parse(std::string_view source) {
   }
   auto program = std::make_unique<Program>();
   PENSTOCK_ASSIGN_OR_RETURN(program->body, jinja::ParseTemplate(source));
+  PENSTOCK_ASSIGN_OR_RETURN(program->literals, FindLiterals(source));
   return ChatTemplate(std::move(program));
 }
+
+const std::string& ChatTemplate::Literals() const { return program_->literals; }
 
 absl::StatusOr<std::vector<TextSegment>> ChatTemplate::Render(const json::object& trusted,
                                                               const json::object& untrusted,

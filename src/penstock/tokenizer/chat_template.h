@@ -24,6 +24,7 @@
 #pragma once
 
 #include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -50,6 +51,9 @@ class ChatTemplate {
   ChatTemplate& operator=(ChatTemplate&&) noexcept;
   ~ChatTemplate();
 
+  // What the template can write of its own: its text and its string constants, with a NUL byte after each.
+  const std::string& Literals() const;
+
   // Renders with `trusted` (bos_token, eos_token, add_generation_prompt ...; strings have Origin::kTemplate) and
   // `untrusted` (messages, tools ...; strings have Origin::kMessage) as global variables. kInput with the template's
   // line for raise_exception(), undefined operations, and exceeded limits. Adjacent output of one origin is one
@@ -63,10 +67,20 @@ class ChatTemplate {
   std::unique_ptr<Program> program_;
 };
 
-// The chat template of a model folder: chat_template.jinja, else `chat_template` in tokenizer_config.json (a string, or
-// a list of named ones of which `default` is taken). kModel when it is invalid, kInput "has no chat template" when
-// absent.
-absl::StatusOr<std::string> FindChatTemplate(const ModelFolder& folder);
-absl::StatusOr<std::string> FindChatTemplate(const Gguf& gguf);
+// Of the names that a model may give to its templates, those with a meaning.
+struct ChatTemplateTexts {
+  std::optional<std::string> general;   // `default`, or the only one
+  std::optional<std::string> tool_use;  // for requests with tools
+};
+
+// The chat templates of a model folder, as transformers looks for them: chat_template.jinja and
+// additional_chat_templates/*.jinja, else `chat_template` in tokenizer_config.json (a string, or a list of named ones),
+// else the older chat_template.json. kModel when a file is invalid, kInput "has no chat template" when all are absent.
+absl::StatusOr<ChatTemplateTexts> FindChatTemplates(const ModelFolder& folder);
+absl::StatusOr<ChatTemplateTexts> FindChatTemplates(const Gguf& gguf);
+
+// The folder of further templates, and their names in it.
+inline constexpr char kTemplateFolder[] = "additional_chat_templates";
+absl::StatusOr<std::vector<std::string>> TemplateFolderFiles(const ModelFolder& folder);
 
 }  // namespace penstock

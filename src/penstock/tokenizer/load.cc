@@ -3,6 +3,7 @@
 #include "penstock/tokenizer/gguf_tokenizer.h"
 #include "penstock/tokenizer/tiktoken.h"
 #include "penstock/tokenizer/tokenizer.h"
+#include "penstock/tokenizer/tokenizer_config.h"
 
 namespace penstock {
 namespace {
@@ -53,6 +54,10 @@ absl::StatusOr<std::unique_ptr<Tokenizer>> Tokenizer::Load(const ModelFolder& fo
   std::string config;
   if (folder.Has("tokenizer_config.json")) {
     PENSTOCK_ASSIGN_OR_RETURN(config, folder.Read("tokenizer_config.json", kMaxConfigBytes));
+  }
+  if (folder.Has("special_tokens_map.json")) {
+    PENSTOCK_ASSIGN_OR_RETURN(const std::string map, folder.Read("special_tokens_map.json", kMaxConfigBytes));
+    PENSTOCK_ASSIGN_OR_RETURN(config, WithSpecialTokensMap(config, map));
   }
   const auto load = [&]() -> absl::StatusOr<std::unique_ptr<Tokenizer>> {
     if (folder.Has("tokenizer.json")) {

@@ -4,11 +4,34 @@
 #include <utility>
 
 #include "absl/container/flat_hash_set.h"
+#include "absl/strings/ascii.h"
 #include "penstock/base/limits.h"
 #include "penstock/base/status.h"
 #include "penstock/base/text.h"
+#include "penstock/tokenizer/unicode.h"
 
 namespace penstock {
+namespace {
+
+bool IsLetterOrDigit(char c) { return absl::ascii_isalnum(static_cast<unsigned char>(c)); }
+
+// A character or a word, which only merging may make in messages.
+bool IsWord(std::string_view text) {
+  if (DecodeUtf8(text, 0).num_bytes == static_cast<int>(text.size())) return true;
+  return std::all_of(text.begin(), text.end(), IsLetterOrDigit);
+}
+
+// A role between signs: "<|user|>", "[SYSTEM]".
+bool IsRoleMark(std::string_view text) {
+  static constexpr std::string_view kRoles[] = {"system", "user", "assistant", "tool", "developer"};
+  if (IsLetterOrDigit(text.front()) || IsLetterOrDigit(text.back())) return false;
+  while (!text.empty() && !IsLetterOrDigit(text.front())) text.remove_prefix(1);
+  while (!text.empty() && !IsLetterOrDigit(text.back())) text.remove_suffix(1);
+  return std::find(std::begin(kRoles), std::end(kRoles), absl::AsciiStrToLower({text.data(), text.size()})) !=
+         std::end(kRoles);
+}
+
+}  // namespace
 
 absl::StatusOr<std::unique_ptr<Tokenizer>> PipelineTokenizer::Create(TokenizerParts parts) {
   absl::flat_hash_map<TokenId, std::string_view> contents;
@@ -49,21 +72,46 @@ PipelineTokenizer::PipelineTokenizer(TokenizerParts parts)
       pretokenizer_(std::move(parts.pretokenizer)),
       model_(MakeModel(parts)),
       decoder_(std::move(parts.decoder)),
+      user_defined_(std::move(parts.user_defined)),
       prefix_(std::move(parts.prefix)),
       suffix_(std::move(parts.suffix)),
       bos_id_(parts.bos_id),
-      eos_id_(parts.eos_id) {
+      eos_id_(parts.eos_id),
+      named_tokens_(std::move(parts.named_tokens)) {
   vocab_size_ = vocabulary().size();
-  absl::flat_hash_set<TokenId> special;
   for (AddedToken& token : parts.added_tokens) {
     if (added_.Find(token.id) != nullptr) continue;
-    if (token.special) special.insert(token.id);
     vocab_size_ = std::max<int64_t>(vocab_size_, int64_t{token.id} + 1);
     const std::string normalized = token.normalized ? normalizer_.Apply(token.content) : std::string();
     added_.Add(std::move(token), normalized);
   }
+  ForbidControlTokens();
+}
+
+void PipelineTokenizer::ForbidControlTokens() {
+  absl::flat_hash_set<TokenId> ids;
+  for (const AddedToken& token : added_.tokens()) {
+    if (token.special || (token.control && !IsWord(token.content))) ids.insert(token.id);
+  }
   // In template text an added token is found before the model sees it, so this changes messages only.
-  std::visit([&special](auto& model) { model.Forbid(special); }, model_);
+  std::visit([&ids](auto& model) { model.Forbid(ids); }, model_);
+}
+
+void PipelineTokenizer::GuardTemplate(std::string_view literals) {
+  const auto is_control = [&](std::string_view content) {
+    if (unicode::SkipClass(content, 0, unicode::kSpace) == content.size()) return false;
+    return literals.find(content) != std::string_view::npos || IsRoleMark(content);
+  };
+  added_.Guard([&](const AddedToken& token) { return is_control(token.content); });
+  for (const TokenId id : user_defined_) {
+    const std::string_view text = vocabulary().Text(id);
+    if (added_.Find(id) != nullptr || !is_control(text)) continue;
+    AddedToken token{.content = std::string(text), .id = id};
+    token.normalized = false;
+    token.control = true;
+    added_.Add(std::move(token), "");
+  }
+  ForbidControlTokens();
 }
 
 PipelineTokenizer::Model PipelineTokenizer::MakeModel(TokenizerParts& parts) {
@@ -149,6 +197,18 @@ TokenId PipelineTokenizer::FindToken(std::string_view token) const {
   return added != nullptr ? added->id : vocabulary().Find(token);
 }
 
+std::vector<std::pair<std::string, std::string>> PipelineTokenizer::NamedTokens() const {
+  std::vector<std::pair<std::string, std::string>> tokens = named_tokens_;
+  const auto add = [&](std::string_view name, TokenId id) {
+    const auto has_name = [&](const auto& token) { return token.first == name; };
+    if (id < 0 || std::any_of(tokens.begin(), tokens.end(), has_name)) return;
+    tokens.emplace_back(name, TokenText(id));
+  };
+  add("bos_token", bos_id_);
+  add("eos_token", eos_id_);
+  return tokens;
+}
+
 uint64_t PipelineTokenizer::memory_bytes() const {
   const uint64_t model_bytes = std::visit([](const auto& model) { return model.memory_bytes(); }, model_);
   return sizeof(*this) + model_bytes + added_.memory_bytes();
@@ -167,22 +227,25 @@ absl::Status ApplyConfig(const TokenizerConfig& config, TokenizerParts& parts) {
   for (const AddedToken& token : config.added_tokens) {
     if (known.insert(token.id).second) parts.added_tokens.push_back(token);
   }
-  const auto find = [&](std::string_view field, const std::optional<std::string>& content,
-                        TokenId& id) -> absl::Status {
-    if (!content.has_value()) return absl::OkStatus();
-    id = FindTokenIn(parts, *content);
-    // Named here, a token of the vocabulary is special, as for Hugging Face's transformers.
-    if (id >= 0 && known.insert(id).second) {
-      AddedToken token{.content = *content, .id = id};
-      token.special = true;
-      token.normalized = false;
-      parts.added_tokens.push_back(std::move(token));
+  for (const TokenizerConfig::NamedToken& named : config.named_tokens) {
+    parts.named_tokens.emplace_back(named.name, named.content);
+    TokenId* const end = named.name == "bos_token"   ? &parts.bos_id
+                         : named.name == "eos_token" ? &parts.eos_id
+                                                     : nullptr;
+    const TokenId id = FindTokenIn(parts, named.content);
+    if (id < 0 && end != nullptr && !named.from_map) {
+      return ModelError("tokenizer_config.json: {} '{}' is not in the vocabulary", named.name, named.content);
     }
-    if (id >= 0) return absl::OkStatus();
-    return ModelError("tokenizer_config.json: {} '{}' is not in the vocabulary", field, *content);
-  };
-  PENSTOCK_RETURN_IF_ERROR(find("bos_token", config.bos_token, parts.bos_id));
-  return find("eos_token", config.eos_token, parts.eos_id);
+    if (id < 0) continue;
+    if (end != nullptr) *end = id;
+    // Named here, a token of the vocabulary is special, as for Hugging Face's transformers.
+    if (!known.insert(id).second) continue;
+    AddedToken token{.content = named.content, .id = id};
+    token.special = true;
+    token.normalized = false;
+    parts.added_tokens.push_back(std::move(token));
+  }
+  return absl::OkStatus();
 }
 
 }  // namespace penstock

@@ -33,10 +33,12 @@ struct TokenizerParts {
   PreTokenizer pretokenizer;
   Decoder decoder;
   std::vector<AddedToken> added_tokens;
-  std::vector<TokenId> prefix;  // ids before and after a text when special ones are asked for
+  std::vector<TokenId> user_defined;  // SentencePiece's pieces of this type
+  std::vector<TokenId> prefix;        // ids before and after a text when special ones are asked for
   std::vector<TokenId> suffix;
   TokenId bos_id = -1;
   TokenId eos_id = -1;
+  std::vector<std::pair<std::string, std::string>> named_tokens;  // see Tokenizer::NamedTokens
 };
 
 class PipelineTokenizer final : public Tokenizer {
@@ -44,6 +46,7 @@ class PipelineTokenizer final : public Tokenizer {
   // kModel when added tokens contradict each other or the vocabulary.
   static absl::StatusOr<std::unique_ptr<Tokenizer>> Create(TokenizerParts parts);
 
+  void GuardTemplate(std::string_view literals) override;
   using Tokenizer::Encode;
   std::vector<TokenId> Encode(std::span<const TextSegment> segments, AddSpecial add_special) const override;
   void DecodeNext(TokenId id, SkipSpecial skip_special, DecodeState& state, std::string& out) const override;
@@ -53,6 +56,7 @@ class PipelineTokenizer final : public Tokenizer {
   int64_t vocab_size() const override { return vocab_size_; }
   TokenId bos_id() const override { return bos_id_; }
   TokenId eos_id() const override { return eos_id_; }
+  std::vector<std::pair<std::string, std::string>> NamedTokens() const override;
   uint64_t memory_bytes() const override;
 
  private:
@@ -65,6 +69,8 @@ class PipelineTokenizer final : public Tokenizer {
   explicit PipelineTokenizer(TokenizerParts parts);
   static Model MakeModel(TokenizerParts& parts);
   const Vocabulary& vocabulary() const;
+  // Text of messages may not become these tokens by merging either.
+  void ForbidControlTokens();
   void EncodePart(TrackedText text, bool at_start, Scratch& scratch, std::vector<TokenId>& out) const;
   void EncodeWord(std::string_view word, Scratch& scratch, std::vector<TokenId>& out) const;
 
@@ -73,17 +79,19 @@ class PipelineTokenizer final : public Tokenizer {
   Model model_;
   Decoder decoder_;
   AddedTokens added_;
+  std::vector<TokenId> user_defined_;
   std::vector<TokenId> prefix_;
   std::vector<TokenId> suffix_;
   TokenId bos_id_;
   TokenId eos_id_;
+  std::vector<std::pair<std::string, std::string>> named_tokens_;
   int64_t vocab_size_ = 0;
 };
 
 // The id of a token by its text among the added tokens and the vocabulary, -1 when there is none.
 TokenId FindTokenIn(const TokenizerParts& parts, std::string_view text);
 
-// Adds the config's added tokens whose ids are still free, and takes bos_token and eos_token from it.
+// Adds the config's added tokens whose ids are still free, and takes the named tokens from it.
 absl::Status ApplyConfig(const TokenizerConfig& config, TokenizerParts& parts);
 
 }  // namespace penstock

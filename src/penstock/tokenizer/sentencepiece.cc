@@ -65,6 +65,7 @@ absl::Status AddPieces(const SentencePieceProto& proto, TokenizerParts& parts) {
                           piece.text.size(), kMaxAddedTokenBytes);
       }
       if (proto.model_type == kBpe) parts.frozen_pieces.Add(piece.text, id);
+      parts.user_defined.push_back(id);
     }
   }
   if (num_unknown != 1) return ModelError("{}: {} pieces of type UNKNOWN, expected 1", kFile, num_unknown);

@@ -2,7 +2,7 @@
 // tiktoken's rank files, vocab.json with merges.txt, and the vocabularies of GGUF files.
 //
 // Origin marking: text carries who wrote it. Only template text (ours, or the model folder's chat template) can become
-// a special token; the same letters in a message stay ordinary text.
+// a special token, or another token that the chat template writes; the same letters in a message stay ordinary text.
 #pragma once
 
 #include <cstdint>
@@ -10,6 +10,7 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "absl/status/statusor.h"
@@ -47,8 +48,8 @@ class Tokenizer {
   virtual ~Tokenizer() = default;
 
   // Reads the folder's tokenizer.json, or tokenizer.model, or vocab.json + merges.txt, or tiktoken.model, or the only
-  // *.tiktoken file (first that is present), together with tokenizer_config.json. kModel when a file is invalid or uses
-  // a part that is not implemented (named).
+  // *.tiktoken file (first that is present), together with tokenizer_config.json and special_tokens_map.json. kModel
+  // when a file is invalid or uses a part that is not implemented (named).
   static absl::StatusOr<std::unique_ptr<Tokenizer>> Load(const ModelFolder& folder);
   // Those of these files that the folder has; none in a GGUF file's.
   static absl::StatusOr<std::vector<std::string>> Files(const ModelFolder& folder);
@@ -68,6 +69,11 @@ class Tokenizer {
   static absl::StatusOr<std::unique_ptr<Tokenizer>> FromGguf(const GgufVocabulary& vocabulary);
   // nullptr when the file has none.
   static absl::StatusOr<std::unique_ptr<Tokenizer>> FromGguf(const Gguf& gguf);
+
+  // What a chat template writes itself (ChatTemplate::Literals) controls the model, whatever the model's files call
+  // special: from now on messages cannot have the added tokens that occur in `literals`, or that stand for a role as
+  // "<|user|>" does. White space stays free. To be called before anything is encoded.
+  virtual void GuardTemplate(std::string_view literals) = 0;
 
   // Ids of the segments taken as one text (a word may cross a border of segments unless a special token stands there).
   // Bytes that are not UTF-8 are encoded as U+FFFD, as Hugging Face does for text that it is given.
@@ -90,6 +96,8 @@ class Tokenizer {
   virtual int64_t vocab_size() const = 0;
   virtual TokenId bos_id() const = 0;  // -1 when there is none
   virtual TokenId eos_id() const = 0;  // -1 when there is none
+  // What chat templates know special tokens by ("bos_token", "eos_token", "pad_token" ...), each with its text.
+  virtual std::vector<std::pair<std::string, std::string>> NamedTokens() const = 0;
   // Bytes that this tokenizer holds, for the memory budget.
   virtual uint64_t memory_bytes() const = 0;
 };

@@ -11,6 +11,11 @@ namespace penstock {
 namespace {
 
 constexpr char kFile[] = "tokenizer_config.json";
+constexpr char kMapFile[] = "special_tokens_map.json";
+// Where WithSpecialTokensMap puts the map; no field of the file has this name.
+constexpr char kMapKey[] = "special_tokens_map.json";
+constexpr const char* kNames[] = {"bos_token", "eos_token", "unk_token", "pad_token",
+                                  "sep_token", "cls_token", "mask_token"};
 
 absl::StatusOr<std::optional<bool>> OptionalBool(const JsonFields& fields, std::string_view key) {
   if (fields.Find(key) == nullptr) return std::optional<bool>();
@@ -24,12 +29,33 @@ absl::StatusOr<std::optional<std::string>> OptionalToken(const JsonFields& field
   if (value == nullptr) return std::optional<std::string>();
   std::string content;
   if (value->is_object()) {
-    PENSTOCK_ASSIGN_OR_RETURN(content,
-                              JsonFields(value->get_object(), fmt::format("{}: {}", kFile, key)).String("content"));
+    PENSTOCK_ASSIGN_OR_RETURN(
+        content, JsonFields(value->get_object(), fmt::format("{}: {}", fields.where(), key)).String("content"));
   } else {
     PENSTOCK_ASSIGN_OR_RETURN(content, fields.String(key));
   }
   return std::optional<std::string>(std::move(content));
+}
+
+absl::Status ReadNamedTokens(const json::object& config, TokenizerConfig& out) {
+  const json::object none;
+  const json::value* map = config.if_contains(kMapKey);
+  const JsonFields fields(config, kFile);
+  const JsonFields fallback(map != nullptr && map->is_object() ? map->get_object() : none, kMapFile);
+  for (const char* name : kNames) {
+    const bool from_map = !config.contains(name);
+    PENSTOCK_ASSIGN_OR_RETURN(std::optional<std::string> content, OptionalToken(from_map ? fallback : fields, name));
+    if (content.has_value()) out.named_tokens.push_back({name, *std::move(content), from_map});
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<json::object> ParseObject(std::string_view text, const char* file) {
+  if (text.empty()) return json::object();
+  absl::StatusOr<json::value> document = ParseJson(text, Fault::kModel);
+  if (!document.ok()) return Annotate(document.status(), file);
+  if (!document->is_object()) return ModelError("{}: expected object, found {}", file, JsonTypeName(*document));
+  return std::move(document->get_object());
 }
 
 absl::Status ParseAddedTokensDecoder(const json::object& decoder, std::vector<AddedToken>& tokens) {
@@ -70,16 +96,19 @@ absl::StatusOr<AddedToken> ParseAddedToken(const json::value& value, const std::
   return token;
 }
 
+absl::StatusOr<std::string> WithSpecialTokensMap(std::string_view config, std::string_view map) {
+  if (map.empty()) return std::string(config);
+  PENSTOCK_ASSIGN_OR_RETURN(json::object document, ParseObject(config, kFile));
+  PENSTOCK_ASSIGN_OR_RETURN(document[kMapKey], ParseObject(map, kMapFile));
+  return std::string(json::serialize(document));
+}
+
 absl::StatusOr<TokenizerConfig> TokenizerConfig::Parse(std::string_view text) {
   TokenizerConfig config;
   if (text.empty()) return config;
-  absl::StatusOr<json::value> document = ParseJson(text, Fault::kModel);
-  if (!document.ok()) return Annotate(document.status(), kFile);
-  if (!document->is_object()) return ModelError("{}: expected object, found {}", kFile, JsonTypeName(*document));
-  const JsonFields fields(document->get_object(), kFile);
-  PENSTOCK_ASSIGN_OR_RETURN(config.bos_token, OptionalToken(fields, "bos_token"));
-  PENSTOCK_ASSIGN_OR_RETURN(config.eos_token, OptionalToken(fields, "eos_token"));
-  PENSTOCK_ASSIGN_OR_RETURN(config.unk_token, OptionalToken(fields, "unk_token"));
+  PENSTOCK_ASSIGN_OR_RETURN(const json::object document, ParseObject(text, kFile));
+  const JsonFields fields(document, kFile);
+  PENSTOCK_RETURN_IF_ERROR(ReadNamedTokens(document, config));
   PENSTOCK_ASSIGN_OR_RETURN(config.add_bos_token, OptionalBool(fields, "add_bos_token"));
   PENSTOCK_ASSIGN_OR_RETURN(config.add_eos_token, OptionalBool(fields, "add_eos_token"));
   PENSTOCK_ASSIGN_OR_RETURN(config.legacy, OptionalBool(fields, "legacy"));

@@ -13,10 +13,13 @@
 namespace penstock {
 
 struct TokenizerConfig {
-  // Contents; absent when the field is absent or null.
-  std::optional<std::string> bos_token;
-  std::optional<std::string> eos_token;
-  std::optional<std::string> unk_token;
+  // bos_token, eos_token, unk_token, pad_token, sep_token, cls_token and mask_token, those that there are.
+  struct NamedToken {
+    std::string name;
+    std::string content;
+    bool from_map = false;  // of special_tokens_map.json
+  };
+  std::vector<NamedToken> named_tokens;
   std::optional<bool> add_bos_token;
   std::optional<bool> add_eos_token;
   std::optional<bool> legacy;
@@ -24,9 +27,13 @@ struct TokenizerConfig {
   std::string tokenizer_class;
   std::vector<AddedToken> added_tokens;  // added_tokens_decoder, by id
 
-  // An empty text is an empty config.
+  // An empty text is an empty config. `text` is what WithSpecialTokensMap gives, or the file as it is.
   static absl::StatusOr<TokenizerConfig> Parse(std::string_view text);
 };
+
+// tokenizer_config.json together with special_tokens_map.json, which has the named tokens that the first does not
+// mention. Either may be empty.
+absl::StatusOr<std::string> WithSpecialTokensMap(std::string_view config, std::string_view map);
 
 // One added token as JSON: content, special, normalized ... The id is left to the caller.
 absl::StatusOr<AddedToken> ParseAddedToken(const json::value& value, const std::string& where);
