@@ -179,7 +179,12 @@ def transformersjs_vectors(report, penstock, folder, vocabularies):
             tokenizer, config = vocabularies[name]
             cases = [case for case in cases.values() if "text_pair" not in case]
             texts = [case["text"] for case in cases]
-            report.compare(name, truth, texts, penstock.encode(tokenizer, config, texts), [case["ids"] for case in cases])
+            got = penstock.encode(tokenizer, config, texts)
+            report.compare(name, truth, texts, got, [case["ids"] for case in cases])
+            decoded = [(case["text"], g["text"], case["decoded"]) for case, g in zip(cases, got, strict=True)
+                       if g is not None and "text" in g]
+            if decoded:
+                report.line(f"{name}: decoded", truth, len(decoded), [t for t, g, want in decoded if g != want])
 
 
 def mistral_samples(report, penstock, folder):
@@ -471,8 +476,8 @@ def all_vectors(report, penstock, root, scratch):
     transformersjs_vectors(report, penstock, root / "vectors_transformersjs", {
         "Xenova/llama-tokenizer": (llama2 / "tokenizer.json", None),
         "Xenova/Qwen1.5-0.5B-Chat": (qwen2_folder, qwen2_folder / "tokenizer_config.json"),
-        "Xenova/t5-small": (root / "t5/tokenizer.json", None),
-        "google-t5/t5-small": (root / "t5/tokenizer.json", None)})
+        "Xenova/t5-small": (root / "t5/tokenizer.json", root / "t5/tokenizer_config.json"),
+        "google-t5/t5-small": (root / "t5/tokenizer.json", root / "t5/tokenizer_config.json")})
     mistral_samples(report, penstock, root / "mistral")
 
 

@@ -75,6 +75,7 @@ PipelineTokenizer::PipelineTokenizer(TokenizerParts parts)
       user_defined_(std::move(parts.user_defined)),
       prefix_(std::move(parts.prefix)),
       suffix_(std::move(parts.suffix)),
+      cleans_spaces_(parts.cleans_spaces && std::holds_alternative<UnigramModel>(model_)),
       bos_id_(parts.bos_id),
       eos_id_(parts.eos_id),
       named_tokens_(std::move(parts.named_tokens)) {
@@ -222,6 +223,7 @@ TokenId FindTokenIn(const TokenizerParts& parts, std::string_view text) {
 }
 
 absl::Status ApplyConfig(const TokenizerConfig& config, TokenizerParts& parts) {
+  parts.cleans_spaces = config.clean_up_spaces.value_or(false);
   absl::flat_hash_set<TokenId> known;
   for (const AddedToken& token : parts.added_tokens) known.insert(token.id);
   for (const AddedToken& token : config.added_tokens) {

@@ -36,6 +36,7 @@ struct TokenizerParts {
   std::vector<TokenId> user_defined;  // SentencePiece's pieces of this type
   std::vector<TokenId> prefix;        // ids before and after a text when special ones are asked for
   std::vector<TokenId> suffix;
+  bool cleans_spaces = false;  // where it is Unigram: see Tokenizer::cleans_spaces
   TokenId bos_id = -1;
   TokenId eos_id = -1;
   std::vector<std::pair<std::string, std::string>> named_tokens;  // see Tokenizer::NamedTokens
@@ -50,6 +51,7 @@ class PipelineTokenizer final : public Tokenizer {
   using Tokenizer::Encode;
   std::vector<TokenId> Encode(std::span<const TextSegment> segments, AddSpecial add_special) const override;
   void DecodeNext(TokenId id, SkipSpecial skip_special, DecodeState& state, std::string& out) const override;
+  bool cleans_spaces() const override { return cleans_spaces_; }
   std::string_view TokenText(TokenId id) const override;
   bool IsSpecial(TokenId id) const override;
   TokenId FindToken(std::string_view token) const override;
@@ -82,6 +84,7 @@ class PipelineTokenizer final : public Tokenizer {
   std::vector<TokenId> user_defined_;
   std::vector<TokenId> prefix_;
   std::vector<TokenId> suffix_;
+  bool cleans_spaces_;
   TokenId bos_id_;
   TokenId eos_id_;
   std::vector<std::pair<std::string, std::string>> named_tokens_;

@@ -28,7 +28,10 @@ std::string Tokenizer::Decode(std::span<const TokenId> ids, SkipSpecial skip_spe
   std::string text;
   DecodeState state;
   for (const TokenId id : ids) DecodeNext(id, skip_special, state, text);
-  return text;
+  if (!cleans_spaces()) return text;
+  SpaceCleaner cleaner;
+  std::string cleaned = cleaner.Push(text);
+  return cleaned += cleaner.Finish();
 }
 
 std::vector<TokenId> Tokenizer::Encode(std::string_view text, Origin origin, AddSpecial add_special) const {
@@ -43,14 +46,17 @@ std::string StreamDecoder::Push(TokenId id) {
   const size_t num_open = OpenBytes(text);
   open_ = text.substr(text.size() - num_open);
   text.resize(text.size() - num_open);
-  return ReplaceInvalidUtf8(text);
+  text = ReplaceInvalidUtf8(text);
+  return tokenizer_->cleans_spaces() ? cleaner_.Push(text) : text;
 }
 
 std::string StreamDecoder::Finish() {
-  const std::string text = ReplaceInvalidUtf8(open_);
+  std::string text = ReplaceInvalidUtf8(open_);
   open_.clear();
   state_ = {};
-  return text;
+  if (!tokenizer_->cleans_spaces()) return text;
+  text = cleaner_.Push(text);
+  return text += cleaner_.Finish();
 }
 
 }  // namespace penstock

@@ -17,6 +17,7 @@
 #include "penstock/checkpoint/gguf.h"
 #include "penstock/checkpoint/model_folder.h"
 #include "penstock/token_id.h"
+#include "penstock/tokenizer/space_cleaner.h"
 
 namespace penstock {
 
@@ -83,8 +84,12 @@ class Tokenizer {
   // The text of `ids`; ids outside the vocabulary are skipped. Bytes as the tokens have them: the text of ids that a
   // model chose may be invalid UTF-8 (see ReplaceInvalidUtf8), or end inside a sequence (see StreamDecoder).
   std::string Decode(std::span<const TokenId> ids, SkipSpecial skip_special) const;
-  // Appends the bytes of the next id of a text. Decode does this for each id, beginning with DecodeState().
+  // Appends the bytes of the next id of a text. Decode does this for each id, beginning with DecodeState(), and cleans
+  // the whole.
   virtual void DecodeNext(TokenId id, SkipSpecial skip_special, DecodeState& state, std::string& out) const = 0;
+
+  // Decoded texts go through a SpaceCleaner (clean_up_tokenization_spaces; transformers heeds it in all but BPE).
+  virtual bool cleans_spaces() const { return false; }
 
   // The token as the vocabulary file spells it ("" when there is none).
   virtual std::string_view TokenText(TokenId id) const = 0;
@@ -104,7 +109,7 @@ class Tokenizer {
 
 // Decodes a growing sequence of ids and gives out text only at UTF-8 borders, so that what was given out never changes.
 // All that it gives out, together, is ReplaceInvalidUtf8(tokenizer.Decode(ids)). Keeps at most the bytes of an open
-// sequence.
+// sequence, and of tokenizers that clean spaces what may be one to take away.
 class StreamDecoder {
  public:
   explicit StreamDecoder(const Tokenizer& tokenizer, SkipSpecial skip_special = SkipSpecial::kYes)
@@ -120,6 +125,7 @@ class StreamDecoder {
   SkipSpecial skip_special_;
   DecodeState state_;
   std::string open_;  // bytes of an open UTF-8 sequence
+  SpaceCleaner cleaner_;
 };
 
 }  // namespace penstock

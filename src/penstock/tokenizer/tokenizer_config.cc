@@ -113,6 +113,7 @@ absl::StatusOr<TokenizerConfig> TokenizerConfig::Parse(std::string_view text) {
   PENSTOCK_ASSIGN_OR_RETURN(config.add_eos_token, OptionalBool(fields, "add_eos_token"));
   PENSTOCK_ASSIGN_OR_RETURN(config.legacy, OptionalBool(fields, "legacy"));
   PENSTOCK_ASSIGN_OR_RETURN(config.add_prefix_space, OptionalBool(fields, "add_prefix_space"));
+  PENSTOCK_ASSIGN_OR_RETURN(config.clean_up_spaces, OptionalBool(fields, "clean_up_tokenization_spaces"));
   if (fields.Find("tokenizer_class") != nullptr) {
     PENSTOCK_ASSIGN_OR_RETURN(config.tokenizer_class, fields.String("tokenizer_class"));
   }

@@ -24,6 +24,7 @@ struct TokenizerConfig {
   std::optional<bool> add_eos_token;
   std::optional<bool> legacy;
   std::optional<bool> add_prefix_space;
+  std::optional<bool> clean_up_spaces;  // clean_up_tokenization_spaces
   std::string tokenizer_class;
   std::vector<AddedToken> added_tokens;  // added_tokens_decoder, by id
 
