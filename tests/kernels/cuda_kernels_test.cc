@@ -387,7 +387,8 @@ TEST(CudaKernelsTest, QkvIsFinishedAsOnTheHost) {
                  .clip = clip,
                  .rotary_dim = rotary_dim,
                  .cos = dcos.data(),
-                 .sin = dsin.data()},
+                 .sin = dsin.data(),
+                 .is_interleaved = per_head},
                 kStream);
       for (int64_t row = 0; row < kRows; ++row) {
         const auto finish = [&](float* x, int64_t dim, std::span<const float> norm) {
@@ -407,7 +408,8 @@ TEST(CudaKernelsTest, QkvIsFinishedAsOnTheHost) {
                        .x = x,
                        .head_stride = head_dim,
                        .cos = cos.data() + row * rotary_dim / 2,
-                       .sin = sin.data() + row * rotary_dim / 2});
+                       .sin = sin.data() + row * rotary_dim / 2,
+                       .is_interleaved = per_head});
         };
         finish(q.data() + row * q_dim, q_dim, q_norm);
         finish(k.data() + row * kv_dim, kv_dim, k_norm);

@@ -91,6 +91,7 @@ void CudaOperations::PreAttention(RowRange rows, int64_t layer_idx) {
                    .rotary_dim = config.rotary_dim_of(layer_idx),
                    .cos = a.cos.data() + rows.begin * config.rotary_dim() / 2,
                    .sin = a.sin.data() + rows.begin * config.rotary_dim() / 2,
+                   .is_interleaved = config.rope.is_interleaved,
                    .norms_after_rope = config.qk_norm == QkNorm::kPerHeadAfterRope},
                   args_.stream);
 }

@@ -92,12 +92,13 @@ PENSTOCK_DEVICE void Clip(float limit, float* x, int64_t dim) {
   }
 }
 
-PENSTOCK_DEVICE void Rotate(float* x, int64_t num_heads, int64_t head_dim, int64_t rotary_dim, const float* cos,
-                            const float* sin) {
-  const int64_t half = rotary_dim / 2;
+// As RopeArgs (kernels/kernel_table.h).
+PENSTOCK_DEVICE void Rotate(const QkvLaunch& args, float* x, int64_t num_heads, const float* cos, const float* sin) {
+  const int64_t half = args.rotary_dim / 2;
   for (int64_t i = threadIdx.x; i < num_heads * half; i += kRowThreads) {
-    float* const first = x + i / half * head_dim + i % half;
-    float* const second = first + half;
+    float* const head = x + i / half * args.head_dim;
+    float* const first = head + (args.is_interleaved ? 2 : 1) * (i % half);
+    float* const second = first + (args.is_interleaved ? 1 : half);
     const float a = *first, b = *second, c = cos[i % half], s = sin[i % half];
     *first = a * c - b * s;
     *second = b * c + a * s;
@@ -123,8 +124,8 @@ PENSTOCK_KERNEL(kRowThreads) FinishQkvKernel(const QkvLaunch args) {
   }
   const float* const cos = args.cos + row_idx * half;
   const float* const sin = args.sin + row_idx * half;
-  Rotate(q.x, args.num_heads, args.head_dim, args.rotary_dim, cos, sin);
-  Rotate(k.x, args.num_kv_heads, args.head_dim, args.rotary_dim, cos, sin);
+  Rotate(args, q.x, args.num_heads, cos, sin);
+  Rotate(args, k.x, args.num_kv_heads, cos, sin);
   if (!args.norms_after_rope) return;
   __syncthreads();
   norm();
