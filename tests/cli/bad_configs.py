@@ -85,7 +85,7 @@ def value_rows():
     yield "C4", "odd head_dim", fields({"head_dim": 7}, "head_dim 7 must be even")
     for field in ("rope_scaling", "rope_parameters"):
         for key in ("type", "rope_type"):
-            yield "C4", f"{field} {key}", fields({field: {key: "dynamic", "factor": 4.0}}, "rope type default.* found 'dynamic'")
+            yield "C4", f"{field} {key}", fields({field: {key: "ntk", "factor": 4.0}}, "rope type default.* found 'ntk'")
             yield "C4", f"{field} {key} yarn", fields({field: {key: "yarn", "factor": -4.0}}, "factor")
             yield "C4", f"{field} {key} longrope", fields({field: {key: "longrope", "long_factor": [1, 2]}}, "short_factor")
         yield "C4", f"{field} theta", fields({field: {"rope_type": "default", "rope_theta": -1}}, "rope_theta")

@@ -180,7 +180,8 @@ TEST(ModelConfigTest, ArchitecturesMustBeAKnownOne) {
                 HasSubstr("field 'architectures': expected a list"));
   }
   EXPECT_THAT(RefusalOf(R"("architectures": ["X"], "auto_map": {})"), HasSubstr("custom code is never run"));
-  EXPECT_THAT(RefusalOf(R"("quantization_config": {"quant_method": "gptq"})"), HasSubstr("'quant_method': expected 'fp8' or 'mxfp4'"));
+  EXPECT_THAT(RefusalOf(R"("quantization_config": {"quant_method": "gptq"})"),
+              HasSubstr("'quant_method': expected 'fp8' or 'mxfp4'"));
 }
 
 TEST(ModelConfigTest, EveryIntegerFieldIsChecked) {
@@ -229,8 +230,8 @@ TEST(ModelConfigTest, RelationsAreNamed) {
 TEST(ModelConfigTest, UnknownRopeIsRefused) {
   for (const std::string_view field : {"rope_scaling", "rope_parameters"}) {
     for (const std::string_view key : {"type", "rope_type"}) {
-      EXPECT_THAT(RefusalOf(fmt::format(R"("{}": {{"{}": "dynamic", "factor": 4}})", field, key)),
-                  AllOf(HasSubstr(fmt::format("field '{}'", field)), HasSubstr("found 'dynamic'")));
+      EXPECT_THAT(RefusalOf(fmt::format(R"("{}": {{"{}": "ntk", "factor": 4}})", field, key)),
+                  AllOf(HasSubstr(fmt::format("field '{}'", field)), HasSubstr("found 'ntk'")));
     }
     EXPECT_THAT(RefusalOf(fmt::format("\"{}\": 7", field)), HasSubstr("expected an object or null"));
     EXPECT_THAT(RefusalOf(fmt::format(R"("{}": {{"rope_theta": -1}})", field)), HasSubstr("rope_theta"));
@@ -239,6 +240,14 @@ TEST(ModelConfigTest, UnknownRopeIsRefused) {
       ParseModelConfig(MixtralWith(R"("rope_parameters": {"rope_type": "default", "rope_theta": 5000})"));
   ASSERT_TRUE(config.ok()) << Message(config.status());
   EXPECT_EQ(config->rope.theta, 5000.0);
+}
+
+TEST(ModelConfigTest, DynamicRopeChangesNothingUpToMaxPositions) {
+  const auto frequencies = [](std::string_view scaling) {
+    return ParseModelConfig(MixtralWith(fmt::format("\"rope_scaling\": {}", scaling)))->rope.usual.frequencies;
+  };
+  EXPECT_EQ(frequencies(R"({"type": "dynamic", "factor": 4})"), frequencies("null"));
+  EXPECT_NE(frequencies(R"({"type": "linear", "factor": 4})"), frequencies("null"));
 }
 
 TEST(ModelConfigTest, EndOfSequenceIds) {

@@ -169,14 +169,14 @@ void ReadRope(ConfigReader& reader, const RopeDefaults& defaults, Rope& rope) {
     const double scale = YarnMscale(inner.NumberOr("factor", 1, 1e-3, 1e6), mscale);
     rope.attention_factor = static_cast<float>(scale * scale);
   }
-  // Hunyuan: a longer base, once for all lengths; with such a factor it is not the "dynamic" of others.
+  // Hunyuan: a longer base, once for all lengths; with such a factor it is not the "dynamic" of others, which changes
+  // nothing up to max_position_embeddings, and longer sequences are refused.
   if (config.type == "dynamic" && inner.Find("alpha") != nullptr) {
     const auto dim = static_cast<double>(config.dim);
     config.theta *= std::pow(inner.NumberOr("alpha", 1, 1e-3, 1e9), dim / std::max(1.0, dim - 2));
     rope.theta = config.theta;
-    config.type = "default";
   }
-  if (config.type == "default") {
+  if (config.type == "default" || config.type == "dynamic") {
     rope.usual = Usual(config);
   } else if (config.type == "linear") {
     rope.usual = Usual(config, static_cast<float>(inner.NumberOr("factor", 1, 1e-3, 1e6)));
@@ -187,7 +187,8 @@ void ReadRope(ConfigReader& reader, const RopeDefaults& defaults, Rope& rope) {
   } else if (config.type == "longrope") {
     ReadLongRope(inner, config, rope);
   } else {
-    reader.Fail(scaling_field, "rope type default, linear, yarn, llama3 or longrope", fmt::format("'{}'", config.type));
+    reader.Fail(scaling_field, "rope type default, linear, dynamic, yarn, llama3 or longrope",
+                fmt::format("'{}'", config.type));
   }
   reader.FailStatus(inner.status());
 }

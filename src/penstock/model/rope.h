@@ -43,8 +43,8 @@ struct RopeDefaults {
 };
 
 // From `rope_theta`, `partial_rotary_factor` (or `rotary_dim`) and `rope_scaling`, or (newer transformers)
-// `rope_parameters`: types default, linear, yarn (Peng et al. 2023), longrope, llama3 and Hunyuan's dynamic with
-// `alpha`, computed as transformers does. Leaves is_interleaved. Errors go to the reader.
+// `rope_parameters`: types default, linear, dynamic (up to max_positions; with Hunyuan's `alpha`, too), yarn (Peng et al.
+// 2023), longrope and llama3, computed as transformers does. Leaves is_interleaved. Errors go to the reader.
 void ReadRope(ConfigReader& reader, const RopeDefaults& defaults, Rope& rope);
 
 }  // namespace penstock
