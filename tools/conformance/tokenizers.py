@@ -461,7 +461,7 @@ def gguf_vectors(report, penstock, root, scratch):
             report.skip(f"GGUF {name}", inputs.name, "no expected ids present")
         elif name in present:
             ggml_vectors(report, penstock, vectors, name, present[name], f"GGUF {name}")
-        elif name != "phi-3":
+        elif name not in ("phi-3", "mpt"):
             report.skip(f"GGUF {name}", inputs.name, "no vocabulary present")
 
 
@@ -471,6 +471,7 @@ def all_vectors(report, penstock, root, scratch):
     for tokenizer in (llama2 / "tokenizer.json", llama2 / "tokenizer.model", root / "phi3/tokenizer.json"):
         for name in ("llama-spm", "phi-3"):
             ggml_vectors(report, penstock, vectors, name, tokenizer)
+    ggml_vectors(report, penstock, vectors, "mpt", root / "olmoe/tokenizer.json")    # both are GPT-NeoX's
     if penstock.arguments.tool:
         gguf_vectors(report, penstock, root, scratch)
     transformersjs_vectors(report, penstock, root / "vectors_transformersjs", {
