@@ -388,6 +388,7 @@ TEST(CudaKernelsTest, QkvIsFinishedAsOnTheHost) {
                  .rotary_dim = rotary_dim,
                  .cos = dcos.data(),
                  .sin = dsin.data(),
+                 .angles_stride = rotary_dim / 2,
                  .is_interleaved = per_head},
                 kStream);
       for (int64_t row = 0; row < kRows; ++row) {

@@ -242,6 +242,35 @@ TEST(ModelConfigTest, UnknownRopeIsRefused) {
   EXPECT_EQ(config->rope.theta, 5000.0);
 }
 
+TEST(ModelConfigTest, LayersMayHaveRopesOfTheirOwn) {
+  const auto read = [](std::string_view fields) { return ParseModelConfig(MixtralWith(fields)).value(); };
+  // Mixtral's layers all have a window, or none has.
+  const std::string by_type =
+      R"("rope_parameters": {"full_attention": {"rope_theta": 500}, "sliding_attention": {"rope_theta": 700}})";
+  EXPECT_EQ(read(by_type).rope.theta, 500);
+  EXPECT_EQ(read(by_type + R"(, "sliding_window": 8)").rope.theta, 700);
+  const ModelConfig config = read(R"("num_hidden_layers": 4, "layer_rope_theta": [900, 0, 300, 900])");
+  EXPECT_EQ(config.rope.theta, 900);
+  ASSERT_EQ(config.other_ropes.size(), 1u);
+  EXPECT_EQ(config.other_ropes[0].theta, 300);
+  EXPECT_THAT(config.layer_rope, ElementsAre(0, kNoRope, 1, 0));
+  EXPECT_EQ(config.num_angles(), config.rope.rotary_dim);
+  EXPECT_EQ(config.first_angle_of(2), config.rope.rotary_dim / 2);
+  EXPECT_EQ(config.rotary_dim_of(1), 0);
+  const ModelConfig none = read(R"("num_hidden_layers": 2, "layer_rope_theta": [0, 0])");
+  EXPECT_EQ(none.rotary_dim_of(0) + none.rotary_dim_of(1), 0);
+  for (const std::string_view thetas : {"[900]", "7", "[900, -1]", "[900, \"x\"]", "[1, 2, 3]", "[900, 1e300]"}) {
+    EXPECT_THAT(RefusalOf(fmt::format(R"("num_hidden_layers": 2, "layer_rope_theta": {})", thetas)),
+                HasSubstr("'layer_rope_theta': expected a list of 2 numbers"));
+  }
+  std::string many = "1";
+  for (int theta = 2; theta <= 20; ++theta) many += fmt::format(", {}", theta);
+  EXPECT_THAT(RefusalOf(fmt::format(R"("num_hidden_layers": 20, "layer_rope_theta": [{}])", many)),
+              HasSubstr("more than 16 kinds of RoPE"));
+  EXPECT_THAT(RefusalOf(R"("rope_parameters": {"full_attention": 7})"),
+              HasSubstr("'full_attention': expected an object"));
+}
+
 TEST(ModelConfigTest, DynamicRopeChangesNothingUpToMaxPositions) {
   const auto frequencies = [](std::string_view scaling) {
     return ParseModelConfig(MixtralWith(fmt::format("\"rope_scaling\": {}", scaling)))->rope.usual.frequencies;

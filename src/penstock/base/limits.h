@@ -24,6 +24,7 @@ inline constexpr int kMaxFolderEntries = 100'000;
 
 // Model dims. Wide enough for every published MoE model, narrow enough that products of three fit 64 bits.
 inline constexpr int64_t kMaxLayers = 1024;
+inline constexpr int64_t kMaxRopes = 16;
 inline constexpr int64_t kMaxExperts = 4096;
 inline constexpr int64_t kMaxTopk = 64;
 inline constexpr int64_t kMaxHeads = 1024;

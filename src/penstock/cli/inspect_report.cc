@@ -202,6 +202,8 @@ int64_t NumTrue(const std::vector<bool>& of_layers, int64_t num_layers) {
 
 // What the layers compute, as config.json was understood.
 json::object RulesOf(const ModelConfig& c) {
+  json::array other_thetas;
+  for (const Rope& rope : c.other_ropes) other_thetas.push_back(rope.theta);
   json::object rules = {
       {"norm", c.norm == Norm::kRms ? "RMSNorm" : "LayerNorm"},
       {"norm_eps", c.norm_eps},
@@ -210,10 +212,11 @@ json::object RulesOf(const ModelConfig& c) {
       {"sinks", c.attention_sinks},
       {"window_layers", c.sliding_window > 0 ? NumTrue(c.layer_has_window, c.num_layers) : 0},
       {"rope_theta", c.rope.theta},
-      {"rotary_dim", c.rotary_dim()},
+      {"rotary_dim", c.rope.rotary_dim},
       {"rope_of_neighbours", c.rope.is_interleaved},
       {"rope_scale", c.rope.usual.scale},
-      {"rope_layers", NumTrue(c.layer_has_rope, c.num_layers)},
+      {"other_rope_thetas", std::move(other_thetas)},
+      {"rope_layers", c.num_layers - std::count(c.layer_rope.begin(), c.layer_rope.end(), kNoRope)},
       {"router", ScoringName(c.router.scoring)},
       {"router_renormalises", c.router.renormalises},
       {"router_scale", c.router.scale},
@@ -319,7 +322,11 @@ std::vector<std::pair<std::string_view, std::string>> RuleRows(const json::objec
   const int64_t num_layers = d.at("num_layers").to_number<int64_t>();
   std::string norms = fmt::format("{}, eps {:g}", text("norm"), number("norm_eps"));
   if (text("qk_norm") != "none") norms += fmt::format("; of q and k: {}", text("qk_norm"));
-  std::string rope = fmt::format("theta {:g}, {} dims of a head", number("rope_theta"), integer("rotary_dim"));
+  std::string rope = fmt::format("theta {:g}", number("rope_theta"));
+  for (const json::value& theta : rules.at("other_rope_thetas").get_array()) {
+    rope += fmt::format(", in other layers {:g}", theta.to_number<double>());
+  }
+  rope += fmt::format(", {} dims of a head", integer("rotary_dim"));
   if (is("rope_of_neighbours")) rope += ", neighbours";
   if (number("rope_scale") != 1) rope += fmt::format(", cos and sin x {:.4g}", number("rope_scale"));
   if (integer("rope_layers") < num_layers) rope += fmt::format(", in {} layers", integer("rope_layers"));

@@ -36,7 +36,7 @@ void ReadConfig(ConfigReader& reader, ModelConfig& config) {
     config.layer_has_window.push_back(period > 0 && (layer_idx + 1) % period != 0);
   }
   ReadLayerTypes(reader, config);
-  config.layer_has_rope = config.layer_has_window;
+  RotateWithWindowOnly(config);
 }
 
 }  // namespace

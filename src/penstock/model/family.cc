@@ -8,7 +8,7 @@ namespace {
 constexpr std::array kFamilies = {
     &kMixtral,     &kOlmoe,     &kQwen2Moe,   &kQwen3Moe,  &kPhimoe, &kGraniteMoe, &kGraniteMoeShared, &kGlm4Moe,
     &kGlm4MoeLite, &kSolarOpen, &kErnie45Moe, &kDots1,     &kDbrx,   &kDeepseekV2, &kDeepseekV3,       &kGptOss,
-    &kArctic,      &kMinimaxM2, &kHunyuanMoe, &kExaoneMoe, &kFlint,  &kHyV3};
+    &kArctic,      &kMinimaxM2, &kHunyuanMoe, &kExaoneMoe, &kFlint,  &kHyV3,       &kMellum,           &kGraniteMoeSwa};
 
 }  // namespace
 

@@ -73,6 +73,7 @@ extern const Family kQwen3Moe;
 extern const Family kPhimoe;
 extern const Family kGraniteMoe;
 extern const Family kGraniteMoeShared;
+extern const Family kGraniteMoeSwa;
 extern const Family kGlm4Moe;
 extern const Family kGlm4MoeLite;
 extern const Family kSolarOpen;
@@ -88,6 +89,7 @@ extern const Family kHunyuanMoe;
 extern const Family kExaoneMoe;
 extern const Family kFlint;
 extern const Family kHyV3;
+extern const Family kMellum;
 
 std::span<const Family* const> AllFamilies();
 

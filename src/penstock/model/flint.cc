@@ -28,7 +28,7 @@ void ReadConfig(ConfigReader& reader, ModelConfig& config) {
     config.layer_has_window.push_back(layer_idx >= 2 && layer_idx % 4 != 1 && layer_idx != config.num_layers - 1);
   }
   ReadLayerTypes(reader, config);
-  config.layer_has_rope = config.layer_has_window;
+  RotateWithWindowOnly(config);
   ReadSparseLayers(reader, config);
   if (reader.Find("mlp_only_layers") == nullptr) {
     for (int64_t layer_idx = 0; layer_idx < std::min<int64_t>(2, config.num_layers); ++layer_idx) {

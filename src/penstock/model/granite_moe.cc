@@ -1,6 +1,8 @@
-// Granite-MoE (IBM 2024): scaled embeddings, residuals and logits; some have a shared FFN beside the experts.
+// Granite-MoE (IBM 2024): scaled embeddings, residuals and logits; some have a shared FFN beside the experts, the
+// newest windows, attention sinks and layers that rotate otherwise or not at all.
 #include "penstock/base/limits.h"
 #include "penstock/model/family.h"
+#include "penstock/model/layer_fields.h"
 
 namespace penstock {
 namespace {
@@ -10,6 +12,16 @@ constexpr StoredName kStoredNames[] = {
     {"mlp.experts.{expert}.gate_proj.weight", "block_sparse_moe.input_linear.weight"},
     {"mlp.experts.{expert}.up_proj.weight", "block_sparse_moe.input_linear.weight"},
     {"mlp.experts.{expert}.down_proj.weight", "block_sparse_moe.output_linear.weight"},
+    {"mlp.shared_expert.gate_proj.weight", "shared_mlp.input_linear.weight"},
+    {"mlp.shared_expert.up_proj.weight", "shared_mlp.input_linear.weight"},
+    {"mlp.shared_expert.down_proj.weight", "shared_mlp.output_linear.weight"},
+};
+
+constexpr StoredName kSwaNames[] = {
+    {"mlp.gate.weight", "block_sparse_moe.router.weight"},
+    {"mlp.experts.{expert}.gate_proj.weight", "block_sparse_moe.experts.gate_up_proj"},
+    {"mlp.experts.{expert}.up_proj.weight", "block_sparse_moe.experts.gate_up_proj"},
+    {"mlp.experts.{expert}.down_proj.weight", "block_sparse_moe.experts.down_proj"},
     {"mlp.shared_expert.gate_proj.weight", "shared_mlp.input_linear.weight"},
     {"mlp.shared_expert.up_proj.weight", "shared_mlp.input_linear.weight"},
     {"mlp.shared_expert.down_proj.weight", "shared_mlp.output_linear.weight"},
@@ -38,6 +50,16 @@ void ReadSharedConfig(ConfigReader& reader, ModelConfig& config) {
   config.shared_ffn_dim = reader.IntOr("shared_intermediate_size", 0, 0, kMaxModelDim);
 }
 
+void ReadWindowedConfig(ConfigReader& reader, ModelConfig& config) {
+  ReadSharedConfig(reader, config);
+  config.attention_sinks = true;
+  config.sliding_window = reader.IntOr("sliding_window", reader.Has("sliding_window") ? 0 : 128, 1, kMaxContext);
+  for (int64_t layer_idx = 0; layer_idx < config.num_layers; ++layer_idx) {
+    config.layer_has_window.push_back(layer_idx % 4 != 0);
+  }
+  ReadLayerTypes(reader, config);
+}
+
 }  // namespace
 
 const Family kGraniteMoe = {
@@ -56,6 +78,14 @@ const Family kGraniteMoeShared = {
     .stored_names = kStoredNames,
     .gguf = {.architecture = "granitemoe", .has_shared_ffn = true, .stored_names = kGgufNames},
     .read_config = ReadSharedConfig,
+};
+
+const Family kGraniteMoeSwa = {
+    .name = "granitemoe_swa",
+    .architecture = "GraniteMoeSWAForCausalLM",
+    .default_norm_eps = 1e-6,
+    .stored_names = kSwaNames,
+    .read_config = ReadWindowedConfig,
 };
 
 }  // namespace penstock

@@ -37,6 +37,10 @@ void ReadLayerTypes(ConfigReader& reader, ModelConfig& config) {
   if (!types.empty()) config.layer_has_window = std::move(types);
 }
 
+void RotateWithWindowOnly(ModelConfig& config) {
+  for (const bool has_window : config.layer_has_window) config.layer_rope.push_back(has_window ? 0 : kNoRope);
+}
+
 void ReadMlpLayerTypes(ConfigReader& reader, ModelConfig& config) {
   std::vector<bool> types = ReadNames(reader, "mlp_layer_types", "sparse", "dense", config.num_layers);
   if (!types.empty()) config.layer_has_experts = std::move(types);

@@ -9,6 +9,9 @@ namespace penstock {
 // `layer_types`, a list of sliding_attention and full_attention, into layer_has_window; without it that stays.
 void ReadLayerTypes(ConfigReader& reader, ModelConfig& config);
 
+// Only layers with a window rotate; REQUIRES: layer_has_window.
+void RotateWithWindowOnly(ModelConfig& config);
+
 // `mlp_layer_types`, a list of dense and sparse, into layer_has_experts; without it that stays.
 void ReadMlpLayerTypes(ConfigReader& reader, ModelConfig& config);
 

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 #include <cmath>
+#include <map>
+#include <utility>
 
 #include "penstock/base/limits.h"
 #include "penstock/base/status.h"
@@ -128,6 +130,63 @@ void CheckRelations(ConfigReader& reader, const ModelConfig& config) {
   }
 }
 
+// `layer_rope_theta` (Granite): of each layer, 0 where nothing rotates; empty without the field.
+std::vector<double> ReadLayerThetas(ConfigReader& reader, int64_t num_layers) {
+  const json::value* found = reader.Find("layer_rope_theta");
+  if (found == nullptr) return {};
+  std::vector<double> thetas;
+  const json::array* list = found->if_array();
+  const bool has_all = list != nullptr && std::ssize(*list) == num_layers;
+  for (size_t i = 0; has_all && i < list->size(); ++i) {
+    const double theta = (*list)[i].is_number() ? (*list)[i].to_number<double>() : -1;
+    if (theta == 0 || (theta >= 1e-3 && theta <= 1e15)) thetas.push_back(theta);
+  }
+  if (std::ssize(thetas) == num_layers) return thetas;
+  reader.Fail("layer_rope_theta", fmt::format("a list of {} numbers, 0 or from 0.001", num_layers),
+              json::serialize(*found).substr(0, 60));
+  return {};
+}
+
+// Layers differ where a family says that nothing rotates in some, by their types, or by thetas of their own.
+void ReadRopes(ConfigReader& reader, RopeDefaults defaults, ModelConfig& config) {
+  const std::vector<double> thetas = ReadLayerThetas(reader, config.num_layers);
+  std::vector<int8_t> layer_rope(static_cast<size_t>(config.num_layers), kNoRope);
+  std::vector<Rope> ropes;
+  std::map<std::pair<bool, double>, int8_t> known;  // by window and theta
+  for (int64_t layer_idx = 0; layer_idx < config.num_layers && reader.status().ok(); ++layer_idx) {
+    const double theta = thetas.empty() ? 0 : thetas[static_cast<size_t>(layer_idx)];
+    if (config.rope_of(layer_idx) == kNoRope || (!thetas.empty() && theta == 0)) continue;
+    const bool has_window = config.window_of(layer_idx) > 0;
+    const auto [entry, is_new] = known.try_emplace({has_window, theta}, 0);
+    if (is_new) {
+      defaults.layer_type = has_window ? "sliding_attention" : "full_attention";
+      defaults.layer_theta = theta;
+      Rope rope;
+      rope.is_interleaved = config.rope.is_interleaved;
+      ReadRope(reader, defaults, rope);
+      const auto same = std::find(ropes.begin(), ropes.end(), rope);
+      entry->second = static_cast<int8_t>(same - ropes.begin());
+      if (same == ropes.end()) ropes.push_back(std::move(rope));
+    }
+    if (std::ssize(ropes) > kMaxRopes) return reader.FailRelation(fmt::format("more than {} kinds of RoPE", kMaxRopes));
+    layer_rope[static_cast<size_t>(layer_idx)] = entry->second;
+  }
+  if (ropes.empty()) {  // nothing rotates
+    config.layer_rope = std::move(layer_rope);
+    return ReadRope(reader, defaults, config.rope);
+  }
+  for (const Rope& rope : ropes) {
+    if (rope.rotary_dim != ropes[0].rotary_dim) {
+      return reader.FailRelation(
+          fmt::format("{} dims of a head rotate in some layers, {} in others", ropes[0].rotary_dim, rope.rotary_dim));
+    }
+  }
+  config.rope = ropes[0];
+  config.other_ropes.assign(ropes.begin() + 1, ropes.end());
+  const bool is_alike = std::all_of(layer_rope.begin(), layer_rope.end(), [](int8_t rope) { return rope == 0; });
+  config.layer_rope = is_alike ? std::vector<int8_t>() : std::move(layer_rope);
+}
+
 }  // namespace
 
 int64_t ModelConfig::num_moe_layers() const {
@@ -149,14 +208,14 @@ absl::StatusOr<ModelConfig> ReadModelConfig(ConfigReader& reader, const Family& 
   PENSTOCK_RETURN_IF_ERROR(reader.status());
   family.read_config(reader, config);
   PENSTOCK_RETURN_IF_ERROR(reader.status());
-  ReadRope(reader,
-           {.dim = config.mla.is_on() ? config.mla.rope_dim : config.head_dim,
-            .theta = family.default_rope_theta,
-            .partial_factor = family.default_partial_rotary,
-            .takes_part = family.takes_partial_rotary,
-            .scaling = family.default_rope_scaling,
-            .max_positions = config.max_positions},
-           config.rope);
+  ReadRopes(reader,
+            {.dim = config.mla.is_on() ? config.mla.rope_dim : config.head_dim,
+             .theta = family.default_rope_theta,
+             .partial_factor = family.default_partial_rotary,
+             .takes_part = family.takes_partial_rotary,
+             .scaling = family.default_rope_scaling,
+             .max_positions = config.max_positions},
+            config);
   if (config.attention_scale == 0) config.attention_scale = 1.0f / std::sqrt(static_cast<float>(config.head_dim));
   if (family.yarn_scales_attention) config.attention_scale *= config.rope.attention_factor;
   ReadQuantisation(reader, config);

@@ -3,6 +3,7 @@
 // Immutable after LoadModelConfig: every value has been checked against base/limits.h and against the others.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <string>
 #include <vector>
@@ -46,6 +47,8 @@ enum class CodedWeights : uint8_t {
   kMxfp4,  // E2M1, a power of two for each 32 weights; NAME_blocks and NAME_scales (gpt-oss)
 };
 
+inline constexpr int8_t kNoRope = -1;
+
 struct ModelConfig {
   const Family* family = nullptr;
   int64_t vocab_size = 0;
@@ -72,7 +75,8 @@ struct ModelConfig {
   bool o_bias = false;
   float clip_qkv = 0;  // q, k and v are clamped to +-clip_qkv; 0: not
   Rope rope;
-  std::vector<bool> layer_has_rope;    // [num_layers]; empty: all of them
+  std::vector<Rope> other_ropes;       // of some layers; as many dims rotate, in the same way
+  std::vector<int8_t> layer_rope;      // [num_layers]: 0 for `rope`, i for other_ropes[i - 1], or kNoRope; empty: all 0
   float attention_scale = 0;           // of q . k; 1 / sqrt(head_dim) in most models
   bool attention_sinks = false;        // a learned number for each head that takes part in its softmax
   int64_t sliding_window = 0;          // a position sees this many positions, itself included; 0: all before it
@@ -106,10 +110,15 @@ struct ModelConfig {
   int64_t value_dim() const { return mla.is_on() ? mla.kv_lora_rank : head_dim; }
   int64_t v_dim() const { return mla.is_on() ? 0 : kv_dim(); }
   int64_t attended_dim() const { return num_heads * value_dim(); }
-  int64_t rotary_dim() const { return rope.rotary_dim; }
+  int64_t rope_of(int64_t layer_idx) const {
+    return layer_rope.empty() ? 0 : layer_rope[static_cast<size_t>(layer_idx)];
+  }
   // Of a head's dims, how many rotate in a layer.
-  int64_t rotary_dim_of(int64_t layer_idx) const {
-    return layer_has_rope.empty() || layer_has_rope[static_cast<size_t>(layer_idx)] ? rope.rotary_dim : 0;
+  int64_t rotary_dim_of(int64_t layer_idx) const { return rope_of(layer_idx) == kNoRope ? 0 : rope.rotary_dim; }
+  // Of a position, for all of its ropes one after the other, and where those of a layer are.
+  int64_t num_angles() const { return (1 + static_cast<int64_t>(other_ropes.size())) * rope.rotary_dim / 2; }
+  int64_t first_angle_of(int64_t layer_idx) const {
+    return std::max<int64_t>(0, rope_of(layer_idx)) * rope.rotary_dim / 2;
   }
   // What a position sees in a layer; 0: all before it.
   int64_t window_of(int64_t layer_idx) const {

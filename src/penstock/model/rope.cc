@@ -148,10 +148,15 @@ void ReadRope(ConfigReader& reader, const RopeDefaults& defaults, Rope& rope) {
     scaling = *found;
     scaling_field = field;
   }
+  if (const json::value* own = scaling.get_object().if_contains(defaults.layer_type); own != nullptr) {
+    if (!own->is_object()) return reader.Fail(defaults.layer_type, "an object", JsonTypeName(*own));
+    scaling = json::value(*own);
+  }
   ConfigReader inner(fmt::format("{}: field '{}'", reader.file_name(), scaling_field), scaling.get_object());
   config.type = inner.StringOr("rope_type", inner.StringOr("type", "default"));
   config.theta = inner.NumberOr("rope_theta", config.theta, 1e-3, 1e15);
   config.partial_factor = inner.NumberOr("partial_rotary_factor", config.partial_factor, 1e-3, 1);
+  if (defaults.layer_theta != 0) config.theta = defaults.layer_theta;
   if (config.partial_factor != 1 && !defaults.takes_part) {
     return reader.Fail("partial_rotary_factor", "1 in this family", fmt::format("{}", config.partial_factor));
   }

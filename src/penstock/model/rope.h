@@ -12,6 +12,8 @@ namespace penstock {
 struct RopeFrequencies {
   std::vector<float> frequencies;  // [rotary_dim / 2]
   float scale = 1;
+
+  bool operator==(const RopeFrequencies&) const = default;
 };
 
 struct Rope {
@@ -31,6 +33,7 @@ struct Rope {
         !longer.frequencies.empty() && (pos >= original_positions || prompt_length > original_positions);
     return is_long ? longer : usual;
   }
+  bool operator==(const Rope&) const = default;
 };
 
 struct RopeDefaults {
@@ -40,11 +43,15 @@ struct RopeDefaults {
   bool takes_part = false;        // a part of `dim` may rotate
   std::string_view scaling = {};  // JSON, where neither rope_scaling nor rope_parameters is there
   int64_t max_positions = 0;
+  // Of some layers: the object of `rope_parameters` that counts where it has one for each type of layers, and what
+  // counts instead of rope_theta; 0: nothing.
+  std::string_view layer_type = {};
+  double layer_theta = 0;
 };
 
 // From `rope_theta`, `partial_rotary_factor` (or `rotary_dim`) and `rope_scaling`, or (newer transformers)
-// `rope_parameters`: types default, linear, dynamic (up to max_positions; with Hunyuan's `alpha`, too), yarn (Peng et al.
-// 2023), longrope and llama3, computed as transformers does. Leaves is_interleaved. Errors go to the reader.
+// `rope_parameters`: types default, linear, dynamic (up to max_positions; with Hunyuan's `alpha`, too), yarn (Peng et
+// al. 2023), longrope and llama3, computed as transformers does. Leaves is_interleaved. Errors go to the reader.
 void ReadRope(ConfigReader& reader, const RopeDefaults& defaults, Rope& rope);
 
 }  // namespace penstock

@@ -43,8 +43,8 @@ void VisitBuffers(Activations& a, const ModelConfig& config, const RowFormats& f
   visit(a.k, rows * config.kv_dim());
   visit(a.v, rows * config.v_dim());
   visit(a.attended, rows * config.attended_dim());
-  visit(a.cos, rows * config.rotary_dim() / 2);
-  visit(a.sin, rows * config.rotary_dim() / 2);
+  visit(a.cos, rows * config.num_angles());
+  visit(a.sin, rows * config.num_angles());
   visit(a.attention_scratch, dims.num_workers * AttentionScratchFloats(config, dims.context_length));
   visit(a.topk_idx, num_assignments);
   visit(a.topk_ahead_, kMaxAhead * num_assignments);

@@ -71,8 +71,8 @@ struct Activations {
   std::span<float> q_compressed;       // [num_rows, q_lora_rank]: of MLA, as the next two
   std::span<float> q_heads;            // [num_rows, num_heads, nope_dim + rope_dim]: q before K's up-projection
   std::span<float> value_heads;        // [num_rows, num_heads, value_dim]: what V's up-projection makes of attended
-  std::span<float> cos;                // [num_rows, rotary_dim / 2]
-  std::span<float> sin;                // [num_rows, rotary_dim / 2]
+  std::span<float> cos;                // [num_rows, num_angles]
+  std::span<float> sin;                // [num_rows, num_angles]
   std::span<float> attention_scratch;  // [num_workers, AttentionScratchFloats]
   std::span<float> router_logits;      // [num_rows, num_experts]; probabilities after Route()
   std::span<int32_t> topk_idx;         // [num_rows, num_topk]

@@ -75,6 +75,7 @@ void CudaOperations::PreAttention(RowRange rows, int64_t layer_idx) {
   project(layer.q_proj, layer.q_bias, a.q, config.q_dim());
   project(layer.k_proj, layer.k_bias, a.k, config.kv_dim());
   project(layer.v_proj, layer.v_bias, a.v, config.kv_dim());
+  const int64_t first_angle = rows.begin * config.num_angles() + config.first_angle_of(layer_idx);
   cuda::FinishQkv({.num_rows = rows.size(),
                    .num_heads = config.num_heads,
                    .num_kv_heads = config.num_kv_heads,
@@ -89,8 +90,9 @@ void CudaOperations::PreAttention(RowRange rows, int64_t layer_idx) {
                    .eps = config.norm_eps,
                    .clip = config.clip_qkv,
                    .rotary_dim = config.rotary_dim_of(layer_idx),
-                   .cos = a.cos.data() + rows.begin * config.rotary_dim() / 2,
-                   .sin = a.sin.data() + rows.begin * config.rotary_dim() / 2,
+                   .cos = a.cos.data() + first_angle,
+                   .sin = a.sin.data() + first_angle,
+                   .angles_stride = config.num_angles(),
                    .is_interleaved = config.rope.is_interleaved,
                    .norms_after_rope = config.qk_norm == QkNorm::kPerHeadAfterRope},
                   args_.stream);

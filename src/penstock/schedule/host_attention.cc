@@ -46,12 +46,13 @@ void FinishQkv(const OpContext& context, int64_t layer_idx, int64_t row_idx) {
     Clip(config.clip_qkv, k, config.kv_dim());
     Clip(config.clip_qkv, v, config.kv_dim());
   }
+  const int64_t first_angle = row_idx * config.num_angles() + config.first_angle_of(layer_idx);
   kernels::RopeArgs rope = {.num_heads = config.num_heads,
                             .rotary_dim = config.rotary_dim_of(layer_idx),
                             .x = q,
                             .head_stride = config.head_dim,
-                            .cos = a.cos.data() + row_idx * config.rotary_dim() / 2,
-                            .sin = a.sin.data() + row_idx * config.rotary_dim() / 2,
+                            .cos = a.cos.data() + first_angle,
+                            .sin = a.sin.data() + first_angle,
                             .is_interleaved = config.rope.is_interleaved};
   context.kernels.rope(rope);
   rope.num_heads = config.num_kv_heads;
@@ -151,7 +152,7 @@ void HostOperations::PreAttention(RowRange rows, int64_t layer_idx) {
                      .y_stride = num_cols},
                     num_cols};
   };
-  if (config.mla.is_on()) return ProjectMla(rows, layer);
+  if (config.mla.is_on()) return ProjectMla(rows, layer_idx);
   const GemmPart qkv[] = {project(layer.q_proj, layer.q_bias, a.q, config.q_dim()),
                           project(layer.k_proj, layer.k_bias, a.k, config.kv_dim()),
                           project(layer.v_proj, layer.v_bias, a.v, config.kv_dim())};
@@ -204,7 +205,8 @@ void RunHeads(const OpContext& context, RowRange rows, const HeadsGemm& gemm) {
 }  // namespace
 
 // q and k of MLA, from gemm_input, which has the normed rows.
-void HostOperations::ProjectMla(RowRange rows, const LayerWeights& layer) {
+void HostOperations::ProjectMla(RowRange rows, int64_t layer_idx) {
+  const LayerWeights& layer = context_.weights.layer(layer_idx);
   const ModelConfig& config = context_.config;
   const Mla& mla = config.mla;
   Activations& a = context_.activations;
@@ -266,12 +268,13 @@ void HostOperations::ProjectMla(RowRange rows, const LayerWeights& layer) {
                   q + head * config.head_dim + mla.kv_lora_rank);
     }
     norm(k_row, layer.k_norm);
+    const int64_t first_angle = row * config.num_angles() + config.first_angle_of(layer_idx);
     kernels::RopeArgs rope = {.num_heads = config.num_heads,
                               .rotary_dim = mla.rope_dim,
                               .x = q + mla.kv_lora_rank,
                               .head_stride = config.head_dim,
-                              .cos = a.cos.data() + row * mla.rope_dim / 2,
-                              .sin = a.sin.data() + row * mla.rope_dim / 2,
+                              .cos = a.cos.data() + first_angle,
+                              .sin = a.sin.data() + first_angle,
                               .is_interleaved = config.rope.is_interleaved};
     context_.kernels.rope(rope);
     rope.num_heads = 1;

@@ -112,7 +112,7 @@ void HostOperations::Embed(const RowBatch& batch, RowRange rows) {
   Activations& a = context_.activations;
   PENSTOCK_CHECK(batch.num_rows() <= a.dims.max_rows && rows.end <= batch.num_rows());
   const EmbeddingView& embedding = context_.weights.outer().embedding;
-  const int64_t num_angles = config.rotary_dim() / 2;
+  const int64_t num_angles = config.rope.rotary_dim / 2;
   ForRowRanges(context_, rows, [&](RowRange part) {
     for (int64_t row_idx = part.begin; row_idx < part.end; ++row_idx) {
       const int64_t token = batch.token_ids[row_idx];
@@ -128,12 +128,19 @@ void HostOperations::Embed(const RowBatch& batch, RowRange rows) {
         for (int64_t d = 0; d < config.model_dim; ++d) residual[d] *= config.embedding_scale;
       }
       // Angles in f32, as the reference implementation has them.
-      const RopeFrequencies& rope = config.rope.At(batch.positions[row_idx], batch.prompt_lengths[row_idx]);
-      for (int64_t i = 0; i < num_angles; ++i) {
-        const float angle = static_cast<float>(batch.positions[row_idx]) * rope.frequencies[static_cast<size_t>(i)];
-        a.cos[row_idx * num_angles + i] = std::cos(angle) * rope.scale;
-        a.sin[row_idx * num_angles + i] = std::sin(angle) * rope.scale;
-      }
+      const int64_t pos = batch.positions[row_idx];
+      float* cos = a.cos.data() + row_idx * config.num_angles();
+      float* sin = a.sin.data() + row_idx * config.num_angles();
+      const auto fill = [&](const Rope& kind) {
+        const RopeFrequencies& rope = kind.At(pos, batch.prompt_lengths[row_idx]);
+        for (int64_t i = 0; i < num_angles; ++i) {
+          const float angle = static_cast<float>(pos) * rope.frequencies[static_cast<size_t>(i)];
+          *cos++ = std::cos(angle) * rope.scale;
+          *sin++ = std::sin(angle) * rope.scale;
+        }
+      };
+      fill(config.rope);
+      for (const Rope& rope : config.other_ropes) fill(rope);
     }
   });
 }

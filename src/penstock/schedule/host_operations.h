@@ -47,7 +47,7 @@ class HostOperations : public Operations {
   void Logits(std::span<const int64_t> rows) override;
 
  private:
-  void ProjectMla(RowRange rows, const LayerWeights& layer);
+  void ProjectMla(RowRange rows, int64_t layer_idx);
   std::span<const float> ValuesOfHeads(RowRange rows, const LayerWeights& layer);
   void AddBranch(RowRange rows);
 

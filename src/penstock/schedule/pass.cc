@@ -115,7 +115,7 @@ Event Pass::Embed(RowRange rows) {
   const Event embedded = Issue(args_.host, LabelOf("embed", rows), {}, {},
                                [this, rows](Operations& operations) { operations.Embed(args_.batch, rows); });
   if (!args_.device.has_value()) return embedded;
-  const int64_t angles = args_.config.rotary_dim() / 2, dim = args_.config.model_dim;
+  const int64_t angles = args_.config.num_angles(), dim = args_.config.model_dim;
   const Event loaded = Copy(Direction::kToDevice, LabelOf("load hidden", rows),
                             static_cast<uint64_t>(4 * rows.size() * (dim + 2 * angles)), {embedded},
                             [=](Activations& host, Activations& device, Copies& copies) {

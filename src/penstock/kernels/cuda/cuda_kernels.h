@@ -113,6 +113,7 @@ struct QkvLaunch {
   int64_t rotary_dim = 0;      // the first of head_dim
   const float* cos = nullptr;  // [num_rows, rotary_dim / 2]
   const float* sin = nullptr;
+  int64_t angles_stride = 0;      // from a row's to the next one's
   bool is_interleaved = false;    // as RopeArgs
   bool norms_after_rope = false;  // else before the clamp
 };

@@ -106,7 +106,7 @@ PENSTOCK_DEVICE void Rotate(const QkvLaunch& args, float* x, int64_t num_heads, 
 }
 
 PENSTOCK_KERNEL(kRowThreads) FinishQkvKernel(const QkvLaunch args) {
-  const int64_t row_idx = blockIdx.x, half = args.rotary_dim / 2;
+  const int64_t row_idx = blockIdx.x;
   const int64_t q_dim = args.num_heads * args.head_dim, kv_dim = args.num_kv_heads * args.head_dim;
   const HeadsOfRow q = {args.q + row_idx * q_dim, q_dim, args.q_norm, args.q_norm_dim};
   const HeadsOfRow k = {args.k + row_idx * kv_dim, kv_dim, args.k_norm, args.k_norm_dim};
@@ -122,8 +122,8 @@ PENSTOCK_KERNEL(kRowThreads) FinishQkvKernel(const QkvLaunch args) {
     Clip(args.clip, args.v + row_idx * kv_dim, kv_dim);
     __syncthreads();
   }
-  const float* const cos = args.cos + row_idx * half;
-  const float* const sin = args.sin + row_idx * half;
+  const float* const cos = args.cos + row_idx * args.angles_stride;
+  const float* const sin = args.sin + row_idx * args.angles_stride;
   Rotate(args, q.x, args.num_heads, cos, sin);
   Rotate(args, k.x, args.num_kv_heads, cos, sin);
   if (!args.norms_after_rope) return;
