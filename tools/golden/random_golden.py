@@ -1,0 +1,134 @@
+#!/usr/bin/env python3
+"""Makes golden models of random dims and switches, more than tests/golden can hold, for tests/engine_golden_test.
+
+    tools/golden/random_golden.py --output /tmp/random --count 100
+    PENSTOCK_TEST_SOURCE_DIR=/tmp/random build/release/tests/engine_golden_test --gtest_filter=-*Bf16*
+
+Each model mixes the variants of one family (make_golden.py) and takes other values for some of the keys they have.
+What transformers itself refuses, and what is not clear of ties, is left out and counted. In bf16 arithmetic routers of
+such models are not clear of ties (transformers' own bf16 logits are as far away).
+"""
+
+import argparse
+import random
+import shutil
+from pathlib import Path
+
+import torch
+import transformers
+
+import make_golden
+
+EXPERTS = ("num_local_experts", "num_experts", "n_routed_experts", "moe_num_experts")
+CHOSEN = ("num_experts_per_tok", "moe_k", "moe_topk")
+HEAD_DIMS = (6, 8, 10, 16, 20, 32)
+WIDTHS = (7, 13, 24, 29, 40, 45)
+ROPE = ("default", "dynamic", "linear", "llama3", "yarn")
+SWITCH = (False, True)
+# What a key that a family's variants have may be, too.
+OTHER_VALUES = {
+    "vocab_size": (61, 96, 131, 200), "hidden_size": (20, 33, 48, 70), "num_hidden_layers": (2, 3, 4),
+    "intermediate_size": WIDTHS, "moe_intermediate_size": WIDTHS, "shared_expert_intermediate_size": WIDTHS,
+    "shared_intermediate_size": WIDTHS, "kv_lora_rank": (9, 16, 31), "q_lora_rank": (12, 20), "v_head_dim": (5, 12, 16),
+    "qk_nope_head_dim": (5, 8, 16), "qk_rope_head_dim": (4, 6, 8), "sliding_window": (5, 12, 30), "clip_qkv": (0.8, 3.0),
+    "n_shared_experts": (1, 2), "num_shared_experts": (1, 2), "moe_num_shared_experts": (0, 1, 2),
+    "routed_scaling_factor": (1.0, 1.8), "attention_bias": SWITCH, "norm_topk_prob": SWITCH, "use_qk_norm": SWITCH,
+    "lm_head_bias": SWITCH, "swiglu_limit": (1.5, 7.0), "embedding_multiplier": (1.0, 12.0), "logits_scaling": (1.0, 6.0),
+    "attention_multiplier": (0.25, 0.0625), "residual_multiplier": (1.0, 0.22), "router_jitter_noise": (0.01, 0.1, 0.4),
+    "moe_layer_start_index": (0, 1), "first_k_dense_replace": (0, 1), "decoder_sparse_step": (1, 2),
+}
+# Lists with a value for each layer, and relations between keys that random values do not keep.
+LEFT_OUT = ("layer_types", "mlp_layer_types", "mlp_only_layers", "max_window_layers", "generation", "topk_method", "n_group",
+            "topk_group", "moe_layer_end_index", "layer_rope_theta")
+# Families whose rope_parameters are their own.
+OWN_ROPE = ("phimoe", "dbrx", "gpt_oss", "hunyuan_v1_moe", "mellum")
+
+
+def rope(rng, old):
+    """Other rope_parameters, with the part of a head that rotates as in the old ones."""
+    kind = rng.choice(ROPE)
+    if kind == "yarn" and "partial_rotary_factor" in old:    # of an odd number of dims it is not defined
+        kind = "linear"
+    new = dict(rope_type=kind, rope_theta=rng.choice((37.5, 1e4, 1e6)))
+    if "partial_rotary_factor" in old:
+        new["partial_rotary_factor"] = old["partial_rotary_factor"]
+    if kind != "default":
+        new["factor"] = rng.choice((2.0, 3.7, 8.0))
+    if kind == "llama3":
+        new.update(low_freq_factor=1.0, high_freq_factor=4.0)
+    if kind == "yarn" and rng.random() < 0.5:
+        new.update(beta_fast=16, beta_slow=2, truncate=rng.choice(SWITCH), mscale=1.0, mscale_all_dim=rng.choice((0.4, 1.0)))
+    if kind in ("llama3", "yarn"):
+        new["original_max_position_embeddings"] = rng.choice((32, 64))
+    return new
+
+
+def random_variant(rng):
+    """The family and a variant as in make_golden.VARIANTS."""
+    family = rng.choice(sorted(make_golden.FAMILIES))
+    parents = [variant for variant in make_golden.VARIANTS.values()
+               if variant["family"] == family and not variant.get("coded") and "dtype" not in variant]
+    variant = {}
+    for key in {key: None for parent in parents for key in parent}:
+        parent = rng.choice(parents)
+        if key in parent and key not in LEFT_OUT:
+            variant[key] = parent[key]
+        if key in variant and key in OTHER_VALUES and rng.random() < 0.6:
+            variant[key] = rng.choice(OTHER_VALUES[key])
+    for key in set(parents[0]) - set(variant) - set(LEFT_OUT):
+        variant[key] = parents[0][key]
+    if family != "dbrx":
+        kv_heads = rng.choice((1, 2, 3))
+        heads = kv_heads * rng.choice((1, 2, 3, 5))
+        is_mla = "kv_lora_rank" in variant
+        variant.update(num_attention_heads=heads, num_key_value_heads=heads if is_mla else kv_heads,
+                       rms_norm_eps=rng.choice((1e-6, 1e-5, 1e-3)))
+        if "head_dim" in variant:
+            variant["head_dim"] = rng.choice(HEAD_DIMS)
+        else:
+            variant["hidden_size"] = heads * rng.choice(HEAD_DIMS)
+    if family not in OWN_ROPE:
+        variant["rope_parameters"] = rope(rng, variant.get("rope_parameters", {}))
+        variant.pop("rope_theta", None)
+    for experts, chosen in ((e, c) for e in EXPERTS for c in CHOSEN if e in variant and c in variant):
+        groups = rng.choice((1, 2, 3)) if "n_group" in parents[0] else 1
+        variant[experts] = groups * rng.choice((2, 5, 8))
+        if groups > 1:
+            variant.update(n_group=groups, topk_group=rng.randint(1, groups))
+        elif "n_group" in parents[0]:
+            variant.update(n_group=1, topk_group=1)
+        limit = variant[experts] // groups * variant.get("topk_group", 1)
+        variant[chosen] = 2 if family == "phimoe" else rng.randint(1, min(6, limit))
+    variant.update(dtype=rng.choice(("float32", "float32", "bfloat16", "float16")), layout=rng.choice(("plain", "classic")),
+                   shard=rng.choice(("1GB", "60KB")))
+    return variant
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--output", type=Path, required=True)
+    parser.add_argument("--count", type=int, default=100, help="models tried; default: %(default)s")
+    parser.add_argument("--seed", type=int, default=1)
+    args = parser.parse_args()
+    torch.set_num_threads(1)
+    transformers.logging.set_verbosity_error()
+    transformers.logging.disable_progress_bar()
+    make_golden.BATCH, make_golden.MIN_DISTINCT = 24, 4
+    make_golden.CLASSIC_NAMES.clear()    # of the variants' own switches
+    num_made = 0
+    for number in range(args.seed, args.seed + args.count):
+        variant = random_variant(random.Random(number))
+        folder = args.output / "tests" / "golden" / f"{variant['family'].replace('_', '')}-{number}"
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            make_golden.make_variant(folder, variant, 1, 3)
+            num_made += 1
+            print(f"{folder.name}: {variant}", flush=True)
+        except (Exception, SystemExit) as error:
+            shutil.rmtree(folder, ignore_errors=True)
+            print(f"{folder.name}: left out: {type(error).__name__}: {str(error)[:200]}", flush=True)
+    print(f"{num_made} of {args.count} models made")
+
+
+if __name__ == "__main__":
+    main()
