@@ -37,9 +37,10 @@ OTHER_VALUES = {
     "attention_multiplier": (0.25, 0.0625), "residual_multiplier": (1.0, 0.22), "router_jitter_noise": (0.01, 0.1, 0.4),
     "moe_layer_start_index": (0, 1), "first_k_dense_replace": (0, 1), "decoder_sparse_step": (1, 2),
 }
-# Lists with a value for each layer, and relations between keys that random values do not keep.
+# Lists with a value for each layer (made below), and relations between keys that random values do not keep.
 LEFT_OUT = ("layer_types", "mlp_layer_types", "mlp_only_layers", "max_window_layers", "generation", "topk_method", "n_group",
             "topk_group", "moe_layer_end_index", "layer_rope_theta")
+WINDOWED = ("exaone_moe", "flint", "gpt_oss", "granitemoe_swa", "mellum")    # these have layer_types
 # Families whose rope_parameters are their own.
 OWN_ROPE = ("phimoe", "dbrx", "gpt_oss", "hunyuan_v1_moe", "mellum")
 
@@ -63,9 +64,8 @@ def rope(rng, old):
     return new
 
 
-def random_variant(rng):
-    """The family and a variant as in make_golden.VARIANTS."""
-    family = rng.choice(sorted(make_golden.FAMILIES))
+def random_variant(rng, family):
+    """A variant as in make_golden.VARIANTS."""
     parents = [variant for variant in make_golden.VARIANTS.values()
                if variant["family"] == family and not variant.get("coded") and "dtype" not in variant]
     variant = {}
@@ -90,6 +90,13 @@ def random_variant(rng):
     if family not in OWN_ROPE:
         variant["rope_parameters"] = rope(rng, variant.get("rope_parameters", {}))
         variant.pop("rope_theta", None)
+    num_layers = variant.get("num_hidden_layers", 0)
+    if family in WINDOWED:
+        variant["layer_types"] = [rng.choice(("sliding_attention", "full_attention")) for _ in range(num_layers)]
+    if family == "granitemoe_swa" and rng.random() < 0.7:
+        variant["layer_rope_theta"] = [rng.choice((0, 500.0, 1e4, 1e6)) for _ in range(num_layers)]
+    if family == "mellum":
+        variant["rope_parameters"] = {kind: rope(rng, {}) for kind in ("full_attention", "sliding_attention")}
     for experts, chosen in ((e, c) for e in EXPERTS for c in CHOSEN if e in variant and c in variant):
         groups = rng.choice((1, 2, 3)) if "n_group" in parents[0] else 1
         variant[experts] = groups * rng.choice((2, 5, 8))
@@ -99,8 +106,8 @@ def random_variant(rng):
             variant.update(n_group=1, topk_group=1)
         limit = variant[experts] // groups * variant.get("topk_group", 1)
         variant[chosen] = 2 if family == "phimoe" else rng.randint(1, min(6, limit))
-    variant.update(dtype=rng.choice(("float32", "float32", "bfloat16", "float16")), layout=rng.choice(("plain", "classic")),
-                   shard=rng.choice(("1GB", "60KB")))
+    variant.update(dtype=rng.choice(("float32", "float32", "bfloat16", "float16")), shard=rng.choice(("1GB", "60KB")),
+                   layout="plain" if family == "mellum" else rng.choice(("plain", "classic")))
     return variant
 
 
@@ -109,6 +116,7 @@ def main():
     parser.add_argument("--output", type=Path, required=True)
     parser.add_argument("--count", type=int, default=100, help="models tried; default: %(default)s")
     parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--family", choices=sorted(make_golden.FAMILIES), help="of this one only")
     args = parser.parse_args()
     torch.set_num_threads(1)
     transformers.logging.set_verbosity_error()
@@ -117,7 +125,8 @@ def main():
     make_golden.CLASSIC_NAMES.clear()    # of the variants' own switches
     num_made = 0
     for number in range(args.seed, args.seed + args.count):
-        variant = random_variant(random.Random(number))
+        rng = random.Random(number)
+        variant = random_variant(rng, args.family or rng.choice(sorted(make_golden.FAMILIES)))
         folder = args.output / "tests" / "golden" / f"{variant['family'].replace('_', '')}-{number}"
         folder.parent.mkdir(parents=True, exist_ok=True)
         try:
