@@ -242,14 +242,25 @@ TEST(ModelConfigTest, UnknownRopeIsRefused) {
   EXPECT_EQ(config->rope.theta, 5000.0);
 }
 
-TEST(ModelConfigTest, LayersMayHaveRopesOfTheirOwn) {
-  const auto read = [](std::string_view fields) { return ParseModelConfig(MixtralWith(fields)).value(); };
-  // Mixtral's layers all have a window, or none has.
-  const std::string by_type =
-      R"("rope_parameters": {"full_attention": {"rope_theta": 500}, "sliding_attention": {"rope_theta": 700}})";
-  EXPECT_EQ(read(by_type).rope.theta, 500);
-  EXPECT_EQ(read(by_type + R"(, "sliding_window": 8)").rope.theta, 700);
-  const ModelConfig config = read(R"("num_hidden_layers": 4, "layer_rope_theta": [900, 0, 300, 900])");
+// With a RoPE for each layer, in families that have them.
+std::string GraniteWith(std::string_view fields) {
+  return fmt::format(R"({{"architectures": ["GraniteMoeSWAForCausalLM"], "vocab_size": 300, "hidden_size": 16,
+      "intermediate_size": 24, "num_attention_heads": 4, "num_key_value_heads": 2, "num_local_experts": 4,
+      "num_experts_per_tok": 2, "max_position_embeddings": 64, {}}})",
+                     fields);
+}
+std::string MellumWith(std::string_view rope_parameters) {
+  return fmt::format(R"({{"architectures": ["MellumForCausalLM"], "vocab_size": 300, "hidden_size": 16, "head_dim": 4,
+      "moe_intermediate_size": 24, "num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2,
+      "num_experts": 4, "num_experts_per_tok": 2, "layer_types": ["sliding_attention", "full_attention"],
+      "rope_parameters": {}}})",
+                     rope_parameters);
+}
+std::string WhyNot(const std::string& config) { return Message(ParseModelConfig(config).status()); }
+
+TEST(ModelConfigTest, LayersMayHaveThetasOfTheirOwn) {
+  const ModelConfig config =
+      ParseModelConfig(GraniteWith(R"("num_hidden_layers": 4, "layer_rope_theta": [900, 0, 300, 900])")).value();
   EXPECT_EQ(config.rope.theta, 900);
   ASSERT_EQ(config.other_ropes.size(), 1u);
   EXPECT_EQ(config.other_ropes[0].theta, 300);
@@ -257,18 +268,39 @@ TEST(ModelConfigTest, LayersMayHaveRopesOfTheirOwn) {
   EXPECT_EQ(config.num_angles(), config.rope.rotary_dim);
   EXPECT_EQ(config.first_angle_of(2), config.rope.rotary_dim / 2);
   EXPECT_EQ(config.rotary_dim_of(1), 0);
-  const ModelConfig none = read(R"("num_hidden_layers": 2, "layer_rope_theta": [0, 0])");
+  const ModelConfig none =
+      ParseModelConfig(GraniteWith(R"("num_hidden_layers": 2, "layer_rope_theta": [0, 0])")).value();
   EXPECT_EQ(none.rotary_dim_of(0) + none.rotary_dim_of(1), 0);
   for (const std::string_view thetas : {"[900]", "7", "[900, -1]", "[900, \"x\"]", "[1, 2, 3]", "[900, 1e300]"}) {
-    EXPECT_THAT(RefusalOf(fmt::format(R"("num_hidden_layers": 2, "layer_rope_theta": {})", thetas)),
+    EXPECT_THAT(WhyNot(GraniteWith(fmt::format(R"("num_hidden_layers": 2, "layer_rope_theta": {})", thetas))),
                 HasSubstr("'layer_rope_theta': expected a list of 2 numbers"));
   }
   std::string many = "1";
   for (int theta = 2; theta <= 20; ++theta) many += fmt::format(", {}", theta);
-  EXPECT_THAT(RefusalOf(fmt::format(R"("num_hidden_layers": 20, "layer_rope_theta": [{}])", many)),
+  EXPECT_THAT(WhyNot(GraniteWith(fmt::format(R"("num_hidden_layers": 20, "layer_rope_theta": [{}])", many))),
               HasSubstr("more than 16 kinds of RoPE"));
-  EXPECT_THAT(RefusalOf(R"("rope_parameters": {"full_attention": 7})"),
-              HasSubstr("'full_attention': expected an object"));
+  // Other families take no notice, as transformers does.
+  EXPECT_EQ(ParseModelConfig(MixtralWith(R"("layer_rope_theta": [0, 7])"))->layer_rope.size(), 0u);
+}
+
+TEST(ModelConfigTest, LayersMayHaveRopesByType) {
+  const std::string both = R"({"full_attention": {"rope_theta": 500}, "sliding_attention": {"rope_theta": 700}})";
+  const ModelConfig config = ParseModelConfig(MellumWith(both)).value();
+  EXPECT_EQ(config.rope.theta, 700);
+  ASSERT_EQ(config.other_ropes.size(), 1u);
+  EXPECT_EQ(config.other_ropes[0].theta, 500);
+  EXPECT_THAT(config.layer_rope, ElementsAre(0, 1));
+  EXPECT_EQ(ParseModelConfig(MellumWith("null"))->rope.theta, 1e4);
+  EXPECT_THAT(WhyNot(MellumWith(R"({"full_attention": {"rope_theta": 500}})")),
+              HasSubstr("'rope_parameters': expected an object 'sliding_attention' in it, found none"));
+  EXPECT_THAT(WhyNot(MellumWith(R"({"full_attention": {}, "sliding_attention": 7})")), HasSubstr("found integer"));
+  EXPECT_THAT(WhyNot(MellumWith(both + R"(, "rope_scaling": {"type": "yarn", "factor": 4})")),
+              HasSubstr("'rope_scaling': expected an object 'sliding_attention' in it"));
+}
+
+TEST(ModelConfigTest, AlphaIsHunyuansOnly) {
+  const std::string scaling = R"("rope_scaling": {"type": "dynamic", "factor": 1, "alpha": 1000})";
+  EXPECT_EQ(ParseModelConfig(MixtralWith(scaling))->rope.theta, ParseModelConfig(MixtralWith("\"x\": 0"))->rope.theta);
 }
 
 TEST(ModelConfigTest, DynamicRopeChangesNothingUpToMaxPositions) {

@@ -60,7 +60,6 @@ std::optional<SplitName> SplitNameOf(std::string_view name) {
   return split;
 }
 
-// Projectors of images and sound lie beside models.
 // What others keep beside a model (projectors of images, layers that predict further tokens) is none.
 bool IsModel(std::string_view name) {
   return name.ends_with(".gguf") && !name.starts_with("mmproj") && !name.starts_with("mtp-");

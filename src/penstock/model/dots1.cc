@@ -21,7 +21,7 @@ void ReadConfig(ConfigReader& reader, ModelConfig& config) {
   config.shared_ffn_dim = reader.IntOr("n_shared_experts", 0, 0, 64) * config.expert_dim;
   config.qkv_bias = config.o_bias = reader.BoolOr("attention_bias", false);
   config.qk_norm = QkNorm::kPerHead;
-  config.sliding_window = reader.IntOr("sliding_window", reader.Has("sliding_window") ? 0 : 4096, 1, kMaxContext);
+  ReadSlidingWindow(reader, config, 4096);
   if (config.sliding_window > 0) {
     const int64_t num_full = reader.IntOr("max_window_layers", 62, 0, kMaxLayers);
     for (int64_t layer_idx = 0; layer_idx < config.num_layers; ++layer_idx) {

@@ -25,7 +25,7 @@ void ReadConfig(ConfigReader& reader, ModelConfig& config) {
   ReadNoauxRouter(reader, config, {.scale = 2.5});
   ReadDenseFirstLayers(reader, config, 1);
   ReadMlpLayerTypes(reader, config);
-  config.sliding_window = reader.IntOr("sliding_window", reader.Has("sliding_window") ? 0 : 4096, 1, kMaxContext);
+  ReadSlidingWindow(reader, config, 4096);
   if (config.sliding_window == 0) return;
   // "LLLG", or how many: the last of each so many layers sees all positions.
   const json::value* pattern = reader.Find("sliding_window_pattern");

@@ -36,6 +36,12 @@ struct GgufFamily {
   std::span<const StoredName> stored_names = {};
 };
 
+enum class LayerRopes : uint8_t {
+  kAlike,    // in all layers that rotate
+  kByType,   // rope_parameters has an object for each of layer_types (Mellum)
+  kByTheta,  // layer_rope_theta has a theta for each layer, 0 where nothing rotates (Granite)
+};
+
 struct Family {
   std::string_view name;                     // model_type in config.json
   std::string_view architecture;             // architectures[0] in config.json
@@ -50,9 +56,11 @@ struct Family {
   double default_rope_theta = 1e4;
   std::string_view default_rope_scaling = {};  // the JSON of rope_scaling
   double default_norm_eps = 1e-5;
-  double default_partial_rotary = 1;   // of a head's dims
-  bool takes_partial_rotary = false;   // elsewhere a part of a head is refused, as transformers takes no notice of it
-  bool yarn_scales_attention = false;  // Rope::attention_factor counts
+  double default_partial_rotary = 1;  // of a head's dims
+  bool takes_partial_rotary = false;  // elsewhere a part of a head is refused, as transformers takes no notice of it
+  LayerRopes layer_ropes = LayerRopes::kAlike;  // the others need layer_has_window
+  bool takes_rope_alpha = false;                // of type "dynamic": one longer base for all lengths (Hunyuan)
+  bool yarn_scales_attention = false;           // Rope::attention_factor counts
 
   // Where config.json calls the common fields (model_config.cc) or those of read_config otherwise.
   std::span<const FieldName> field_names = {};

@@ -29,7 +29,7 @@ void ReadConfig(ConfigReader& reader, ModelConfig& config) {
   config.glu = {.alpha = static_cast<float>(reader.NumberOr("swiglu_alpha", 1.702, 0, 100)),
                 .up_offset = 1,
                 .limit = static_cast<float>(reader.NumberOr("swiglu_limit", 7, 1e-3, 1e6))};
-  config.sliding_window = reader.IntOr("sliding_window", reader.Has("sliding_window") ? 0 : 128, 1, kMaxContext);
+  ReadSlidingWindow(reader, config, 128);
   for (int64_t layer_idx = 0; layer_idx < config.num_layers; ++layer_idx) {
     config.layer_has_window.push_back(layer_idx % 2 == 0);
   }

@@ -53,7 +53,7 @@ void ReadSharedConfig(ConfigReader& reader, ModelConfig& config) {
 void ReadWindowedConfig(ConfigReader& reader, ModelConfig& config) {
   ReadSharedConfig(reader, config);
   config.attention_sinks = true;
-  config.sliding_window = reader.IntOr("sliding_window", reader.Has("sliding_window") ? 0 : 128, 1, kMaxContext);
+  ReadSlidingWindow(reader, config, 128);
   for (int64_t layer_idx = 0; layer_idx < config.num_layers; ++layer_idx) {
     config.layer_has_window.push_back(layer_idx % 4 != 0);
   }
@@ -84,6 +84,7 @@ const Family kGraniteMoeSwa = {
     .name = "granitemoe_swa",
     .architecture = "GraniteMoeSWAForCausalLM",
     .default_norm_eps = 1e-6,
+    .layer_ropes = LayerRopes::kByTheta,
     .stored_names = kSwaNames,
     .read_config = ReadWindowedConfig,
 };

@@ -46,6 +46,7 @@ const Family kHunyuanMoe = {
     .name = "hunyuan_v1_moe",
     .architecture = "HunYuanMoEV1ForCausalLM",
     .comes_with_code = true,
+    .takes_rope_alpha = true,
     .field_names = kFieldNames,
     .stored_names = kStoredNames,
     .gguf = {.architecture = "hunyuan-moe"},

@@ -32,6 +32,11 @@ std::vector<bool> ReadNames(ConfigReader& reader, const char* field, std::string
 
 }  // namespace
 
+void ReadSlidingWindow(ConfigReader& reader, ModelConfig& config, int64_t default_value) {
+  config.sliding_window =
+      reader.IntOr("sliding_window", reader.Has("sliding_window") ? 0 : default_value, 1, kMaxContext);
+}
+
 void ReadLayerTypes(ConfigReader& reader, ModelConfig& config) {
   std::vector<bool> types = ReadNames(reader, "layer_types", "sliding_attention", "full_attention", config.num_layers);
   if (!types.empty()) config.layer_has_window = std::move(types);

@@ -6,6 +6,9 @@
 
 namespace penstock {
 
+// `sliding_window`: null is full attention; only a field that is not there has the default.
+void ReadSlidingWindow(ConfigReader& reader, ModelConfig& config, int64_t default_value);
+
 // `layer_types`, a list of sliding_attention and full_attention, into layer_has_window; without it that stays.
 void ReadLayerTypes(ConfigReader& reader, ModelConfig& config);
 

@@ -15,7 +15,7 @@ void ReadConfig(ConfigReader& reader, ModelConfig& config) {
   config.router.renormalises = reader.BoolOr("norm_topk_prob", true);
   config.qkv_bias = config.o_bias = reader.BoolOr("attention_bias", false);
   config.qk_norm = QkNorm::kPerHead;
-  config.sliding_window = reader.IntOr("sliding_window", reader.Has("sliding_window") ? 0 : 1024, 1, kMaxContext);
+  ReadSlidingWindow(reader, config, 1024);
   config.layer_has_window.assign(static_cast<size_t>(config.num_layers), false);
   ReadLayerTypes(reader, config);
   ReadMlpLayerTypes(reader, config);
@@ -31,6 +31,7 @@ const Family kMellum = {
     .default_rope_scaling =
         R"({"full_attention": {"rope_theta": 500000.0}, "sliding_attention": {"rope_theta": 10000.0}})",
     .default_norm_eps = 1e-6,
+    .layer_ropes = LayerRopes::kByType,
     .field_names = kFieldNames,
     .read_config = ReadConfig,
 };

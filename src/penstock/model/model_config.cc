@@ -147,20 +147,23 @@ std::vector<double> ReadLayerThetas(ConfigReader& reader, int64_t num_layers) {
   return {};
 }
 
-// Layers differ where a family says that nothing rotates in some, by their types, or by thetas of their own.
+// Layers may differ by their types, or by thetas of their own.
 void ReadRopes(ConfigReader& reader, RopeDefaults defaults, ModelConfig& config) {
-  const std::vector<double> thetas = ReadLayerThetas(reader, config.num_layers);
+  const LayerRopes kind = config.family->layer_ropes;
+  if (kind == LayerRopes::kAlike) return ReadRope(reader, defaults, config.rope);
+  const std::vector<double> thetas =
+      kind == LayerRopes::kByTheta ? ReadLayerThetas(reader, config.num_layers) : std::vector<double>();
   std::vector<int8_t> layer_rope(static_cast<size_t>(config.num_layers), kNoRope);
   std::vector<Rope> ropes;
   std::map<std::pair<bool, double>, int8_t> known;  // by window and theta
-  for (int64_t layer_idx = 0; layer_idx < config.num_layers && reader.status().ok(); ++layer_idx) {
-    const double theta = thetas.empty() ? 0 : thetas[static_cast<size_t>(layer_idx)];
-    if (config.rope_of(layer_idx) == kNoRope || (!thetas.empty() && theta == 0)) continue;
-    const bool has_window = config.window_of(layer_idx) > 0;
-    const auto [entry, is_new] = known.try_emplace({has_window, theta}, 0);
+  for (size_t layer_idx = 0; layer_idx < layer_rope.size() && reader.status().ok(); ++layer_idx) {
+    if (!thetas.empty() && thetas[layer_idx] == 0) continue;
+    if (kind == LayerRopes::kByType) {
+      defaults.layer_type = config.layer_has_window[layer_idx] ? "sliding_attention" : "full_attention";
+    }
+    defaults.layer_theta = thetas.empty() ? 0 : thetas[layer_idx];
+    const auto [entry, is_new] = known.try_emplace({config.layer_has_window[layer_idx], defaults.layer_theta}, 0);
     if (is_new) {
-      defaults.layer_type = has_window ? "sliding_attention" : "full_attention";
-      defaults.layer_theta = theta;
       Rope rope;
       rope.is_interleaved = config.rope.is_interleaved;
       ReadRope(reader, defaults, rope);
@@ -169,7 +172,7 @@ void ReadRopes(ConfigReader& reader, RopeDefaults defaults, ModelConfig& config)
       if (same == ropes.end()) ropes.push_back(std::move(rope));
     }
     if (std::ssize(ropes) > kMaxRopes) return reader.FailRelation(fmt::format("more than {} kinds of RoPE", kMaxRopes));
-    layer_rope[static_cast<size_t>(layer_idx)] = entry->second;
+    layer_rope[layer_idx] = entry->second;
   }
   if (ropes.empty()) {  // nothing rotates
     config.layer_rope = std::move(layer_rope);
@@ -214,7 +217,8 @@ absl::StatusOr<ModelConfig> ReadModelConfig(ConfigReader& reader, const Family& 
              .partial_factor = family.default_partial_rotary,
              .takes_part = family.takes_partial_rotary,
              .scaling = family.default_rope_scaling,
-             .max_positions = config.max_positions},
+             .max_positions = config.max_positions,
+             .takes_alpha = family.takes_rope_alpha},
             config);
   if (config.attention_scale == 0) config.attention_scale = 1.0f / std::sqrt(static_cast<float>(config.head_dim));
   if (family.yarn_scales_attention) config.attention_scale *= config.rope.attention_factor;

@@ -17,7 +17,7 @@ void ReadConfig(ConfigReader& reader, ModelConfig& config) {
   config.router.renormalises = reader.BoolOr("norm_topk_prob", false);
   config.qkv_bias = reader.BoolOr("qkv_bias", true);
   if (reader.BoolOr("use_sliding_window", false)) {
-    config.sliding_window = reader.IntOr("sliding_window", reader.Has("sliding_window") ? 0 : 4096, 1, kMaxContext);
+    ReadSlidingWindow(reader, config, 4096);
     // transformers: every other one of the first max_window_layers.
     const int64_t num_layers = reader.IntOr("max_window_layers", 28, 0, kMaxLayers);
     for (int64_t layer_idx = 0; layer_idx < config.num_layers; ++layer_idx) {

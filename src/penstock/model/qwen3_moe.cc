@@ -16,10 +16,7 @@ void ReadConfig(ConfigReader& reader, ModelConfig& config) {
   config.router.renormalises = reader.BoolOr("norm_topk_prob", false);
   config.qkv_bias = config.o_bias = reader.BoolOr("attention_bias", false);
   config.qk_norm = QkNorm::kPerHead;
-  if (reader.BoolOr("use_sliding_window", false)) {
-    // null is full attention; only a field that is not there has the default.
-    config.sliding_window = reader.IntOr("sliding_window", reader.Has("sliding_window") ? 0 : 4096, 1, kMaxContext);
-  }
+  if (reader.BoolOr("use_sliding_window", false)) ReadSlidingWindow(reader, config, 4096);
   ReadSparseLayers(reader, config);
 }
 

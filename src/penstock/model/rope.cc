@@ -148,9 +148,18 @@ void ReadRope(ConfigReader& reader, const RopeDefaults& defaults, Rope& rope) {
     scaling = *found;
     scaling_field = field;
   }
-  if (const json::value* own = scaling.get_object().if_contains(defaults.layer_type); own != nullptr) {
-    if (!own->is_object()) return reader.Fail(defaults.layer_type, "an object", JsonTypeName(*own));
-    scaling = json::value(*own);
+  const bool is_by_type = !defaults.layer_type.empty();
+  if (is_by_type) {
+    const json::value* const found = scaling.get_object().if_contains(defaults.layer_type);
+    if (found == nullptr || !found->is_object()) {
+      return reader.Fail(scaling_field, fmt::format("an object '{}' in it", defaults.layer_type),
+                         found == nullptr ? "none" : JsonTypeName(*found));
+    }
+    json::object own = found->get_object();
+    // transformers takes this one from the object around.
+    own.erase("truncate");
+    if (const json::value* truncate = scaling.get_object().if_contains("truncate")) own["truncate"] = *truncate;
+    scaling = std::move(own);
   }
   ConfigReader inner(fmt::format("{}: field '{}'", reader.file_name(), scaling_field), scaling.get_object());
   config.type = inner.StringOr("rope_type", inner.StringOr("type", "default"));
@@ -162,7 +171,7 @@ void ReadRope(ConfigReader& reader, const RopeDefaults& defaults, Rope& rope) {
   }
   // Beside the rest, or outside; then that counts.
   config.original = inner.IntOr("original_max_position_embeddings", config.max_positions, 1, kMaxContext);
-  config.original = reader.IntOr("original_max_position_embeddings", config.original, 1, kMaxContext);
+  if (!is_by_type) config.original = reader.IntOr("original_max_position_embeddings", config.original, 1, kMaxContext);
   config.dim = static_cast<int64_t>(static_cast<double>(defaults.dim) * config.partial_factor);
   rope.theta = config.theta;
   rope.rotary_dim = 2 * config.num_pairs();
@@ -176,9 +185,10 @@ void ReadRope(ConfigReader& reader, const RopeDefaults& defaults, Rope& rope) {
   }
   // Hunyuan: a longer base, once for all lengths; with such a factor it is not the "dynamic" of others, which changes
   // nothing up to max_position_embeddings, and longer sequences are refused.
-  if (config.type == "dynamic" && inner.Find("alpha") != nullptr) {
+  const double alpha = defaults.takes_alpha ? inner.NumberOr("alpha", 0, 0, 1e9) : 0;
+  if (config.type == "dynamic" && alpha > 0) {
     const auto dim = static_cast<double>(config.dim);
-    config.theta *= std::pow(inner.NumberOr("alpha", 1, 1e-3, 1e9), dim / std::max(1.0, dim - 2));
+    config.theta *= std::pow(alpha, dim / std::max(1.0, dim - 2));
     rope.theta = config.theta;
   }
   if (config.type == "default" || config.type == "dynamic") {

@@ -43,10 +43,9 @@ struct RopeDefaults {
   bool takes_part = false;        // a part of `dim` may rotate
   std::string_view scaling = {};  // JSON, where neither rope_scaling nor rope_parameters is there
   int64_t max_positions = 0;
-  // Of some layers: the object of `rope_parameters` that counts where it has one for each type of layers, and what
-  // counts instead of rope_theta; 0: nothing.
-  std::string_view layer_type = {};
-  double layer_theta = 0;
+  std::string_view layer_type = {};  // whose object of `rope_parameters` counts; empty: it is one for all layers
+  double layer_theta = 0;            // instead of rope_theta, where it is not 0
+  bool takes_alpha = false;          // of type dynamic
 };
 
 // From `rope_theta`, `partial_rotary_factor` (or `rotary_dim`) and `rope_scaling`, or (newer transformers)
