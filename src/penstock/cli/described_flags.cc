@@ -7,8 +7,10 @@
 #include "penstock/base/file.h"
 #include "penstock/base/json.h"
 #include "penstock/base/limits.h"
+#include "penstock/base/logging.h"
 #include "penstock/base/status.h"
 #include "penstock/base/text.h"
+#include "penstock/engine/formats.h"
 #include "penstock/engine/probe.h"
 #include "penstock/hardware/presets.h"
 
@@ -42,6 +44,12 @@ absl::StatusOr<Described> Describe(const DescribedFlags& flags) {
   PENSTOCK_ASSIGN_OR_RETURN(Hardware hardware, flags.hardware == "auto"
                                                    ? CachedProbe({.options = options, .model = &model})
                                                    : ParseHardwareFlag(flags.hardware));
+  // Described GPUs compute whatever the machine's own could; what is not built yet must be said.
+  if (hardware.FindTier("device") != nullptr && options.device != "cpu") {
+    PENSTOCK_ASSIGN_OR_RETURN(const Formats formats, ChooseFormats(options, model.weights()));
+    const absl::Status computed = CheckComputedOnGpus("cuda", model.config(), model.weights(), formats.dtype);
+    if (!computed.ok()) LogWarning("on a GPU this is a forecast only: {}", Message(computed));
+  }
   return Described{
       .model = std::move(model), .hardware = std::move(hardware), .workload = workload, .options = std::move(options)};
 }

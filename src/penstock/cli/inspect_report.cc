@@ -149,7 +149,9 @@ json::object FitOf(const DescribedModel& model) {
                                   {"experts", plan->num_experts_total},
                                   {"batch_size", plan->batch_size}});
   }
+  const bool on_gpus = CheckComputedOnGpus("gpu", model.config(), model.weights(), ComputeDtype::kF32).ok();
   for (const uint64_t size : kGpuSizes) {
+    if (!on_gpus) break;
     const std::optional<MemoryPlan> plan = fits.At(kMostMemory, size);
     if (!plan.has_value()) continue;
     const int64_t on_gpu = std::min(plan->device.num_expert_slots, plan->num_experts_total);

@@ -109,13 +109,9 @@ absl::StatusOr<EnginePlan> PlanEngine(const EngineOptions& options, const Engine
                                       std::shared_ptr<const ExpertLayouts> layouts) {
   PENSTOCK_RETURN_IF_ERROR(CheckRange("batch size", options.batch_size, kMaxBatchSize));
   PENSTOCK_RETURN_IF_ERROR(CheckRange("prefill chunk", options.prefill_chunk, kMaxPrefillChunk));
-  if (model.config.mla.is_on() && room.device.has_value() && room.device->kind == DeviceKind::kCuda) {
-    return ResourceError("--device {}: the attention of {} models (MLA) is not computed on GPUs yet; use --device cpu",
-                         options.device, model.config.family->name);
-  }
   PENSTOCK_ASSIGN_OR_RETURN(const Formats formats, ChooseFormats(options, model.weights));
   if (room.device.has_value() && room.device->kind == DeviceKind::kCuda) {
-    PENSTOCK_RETURN_IF_ERROR(CheckFormatsOfGpus(options.device, model.weights, formats.dtype));
+    PENSTOCK_RETURN_IF_ERROR(CheckComputedOnGpus(options.device, model.config, model.weights, formats.dtype));
   }
   if (layouts == nullptr) layouts = std::make_shared<ExpertLayouts>(model.weights, model.files, formats.dtype);
   PlanInputs inputs;

@@ -3,6 +3,7 @@
 #include <string>
 
 #include "penstock/base/status.h"
+#include "penstock/model/family.h"
 
 namespace penstock {
 namespace {
@@ -62,7 +63,12 @@ absl::StatusOr<Formats> ChooseFormats(const EngineOptions& options, const Weight
   return formats;
 }
 
-absl::Status CheckFormatsOfGpus(std::string_view device, const WeightMap& map, ComputeDtype dtype) {
+absl::Status CheckComputedOnGpus(std::string_view device, const ModelConfig& config, const WeightMap& map,
+                                 ComputeDtype dtype) {
+  if (config.mla.is_on()) {
+    return ResourceError("--device {}: the attention of {} models (MLA) is not computed on GPUs yet; use --device cpu",
+                         device, config.family->name);
+  }
   const TensorInfo* found =
       FindMatrix(map, [&](const TensorInfo& tensor) { return IsBlocks(ResidentFormat(tensor, dtype)); });
   if (found == nullptr) return absl::OkStatus();

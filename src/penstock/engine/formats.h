@@ -22,8 +22,9 @@ struct Formats {
 // kUsage for names that are unknown, and for a packed store that cannot be rounded any more.
 absl::StatusOr<Formats> ChooseFormats(const EngineOptions& options, const WeightMap& map);
 
-// kResources when some matrix is in a format that GPUs do not multiply.
-absl::Status CheckFormatsOfGpus(std::string_view device, const WeightMap& map, ComputeDtype dtype);
+// kResources when GPUs do not compute this attention, or some matrix is in a format that they do not multiply.
+absl::Status CheckComputedOnGpus(std::string_view device, const ModelConfig& config, const WeightMap& map,
+                                 ComputeDtype dtype);
 
 // "f32", "bf16", or how the weights are quantised.
 std::string_view ComputationName(const Formats& formats, const WeightMap& map);
