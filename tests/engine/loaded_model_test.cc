@@ -82,5 +82,23 @@ TEST_F(LoadedModelTest, AStoreHasTheTokenizerAndTheTemplates) {
   EXPECT_EQ(found.tool_use, "tools: {{ messages[0].content }}");
 }
 
+TEST_F(LoadedModelTest, AStoreHasTheTemplateThatCounts) {
+  const std::atomic<bool> stop{false};
+  const auto pack = [&](const std::string& store) {
+    return PackModel({.model_dir = dir(), .output_dir = store, .quantize = "int8"}, nullptr, stop);
+  };
+  Write("chat_template.jinja", "hidden");
+  Write("additional_chat_templates/default.jinja", "counts");
+  ASSERT_TRUE(pack(folder_ + "/store").ok());
+  EXPECT_EQ(FindChatTemplates(ModelFolder::Open(folder_ + "/store").value())->general, "counts");
+  // Templates of other names are not read, and none is needed.
+  for (const char* name : {"tokenizer_config.json", "chat_template.jinja", "additional_chat_templates/default.jinja",
+                           "additional_chat_templates/tool_use.jinja"}) {
+    fs::remove(dir() + "/" + name);
+  }
+  fs::create_directory(dir() + "/additional_chat_templates/rag.jinja");
+  EXPECT_TRUE(pack(folder_ + "/other").ok());
+}
+
 }  // namespace
 }  // namespace penstock

@@ -84,6 +84,13 @@ TEST(ChatPrompt, ArgumentsAreObjectsWhereTheyCanBe) {
   const std::string each = "{% for c in messages[0].tool_calls %}";
   EXPECT_EQ(Rendered(each + "{{ c.function.arguments | tojson }};{% endfor %}", chat), R"({"a": [1]};"no object";)");
   EXPECT_EQ(Rendered(each + "{{ '<' + c.function.arguments + '>' }}{% endfor %}", chat), R"(<{"a": [1]}><no object>)");
+  // A template that refuses both tells why it refuses what the client wrote.
+  EXPECT_THAT(Rendered(each + "{{ '<' + c.function.arguments + '>' }}{% endfor %}{{ raise_exception('no') }}", chat),
+              HasSubstr("no"));
+  chat.messages[0].at("tool_calls").as_array()[0].at("function").as_object()["arguments"] =
+      R"({"id": 123456789012345678901234567890})";
+  EXPECT_THAT(Rendered(each + "{{ c.function.arguments }}{% endfor %}", chat),
+              HasSubstr(R"({"id": 123456789012345678901234567890})"));
 }
 
 TEST(ChatPrompt, PartsAreAListForTemplatesThatTakeOne) {
@@ -98,6 +105,16 @@ TEST(ChatPrompt, PartsAreAListForTemplatesThatTakeOne) {
                             "{% endfor %}",
                      chat),
             "a|b");
+  // Of tools, whose calls templates may look for.
+  Chat with_tool = chat;
+  with_tool.messages = Messages(R"([{"role": "user", "content": "q"}, {"role": "assistant", "content": "", "tool_calls":
+      [{"type": "function", "function": {"name": "f", "arguments": {}}}]}, {"role": "tool", "content":
+      [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}]}])");
+  EXPECT_EQ(
+      Rendered("{% set tool = messages[2] if messages|length > 2 else messages[0] %}{% if tool.content is string %}"
+               "{{ tool.content }}{% else %}{{ tool.content[0].text }},{{ tool.content[1].text }}{% endif %}",
+               with_tool),
+      "a,b");
   // Only of users, so a system's are joined.
   chat.messages[0].as_object()["role"] = "system";
   EXPECT_EQ(

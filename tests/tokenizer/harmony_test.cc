@@ -36,8 +36,11 @@ std::unique_ptr<Tokenizer> NewTokenizer(std::span<const std::string_view> specia
 
 class HarmonyTest : public testing::Test {
  protected:
-  ChatAnswer Read(std::string_view text) const {
-    return HarmonyReader::For(*tokenizer_)->Read(tokenizer_->Encode(text, Origin::kTemplate, AddSpecial::kNo));
+  // Without the text from `stop` on.
+  ChatAnswer Read(std::string_view text, std::string_view stop = "") const {
+    const std::vector<TokenId> ids = tokenizer_->Encode(text, Origin::kTemplate, AddSpecial::kNo);
+    const std::string whole = tokenizer_->Decode(ids, SkipSpecial::kYes);
+    return HarmonyReader::For(*tokenizer_)->Read(ids, stop.empty() ? whole : whole.substr(0, whole.find(stop)));
   }
   std::unique_ptr<Tokenizer> tokenizer_ = NewTokenizer(kSpecial);
 };
@@ -83,6 +86,19 @@ TEST_F(HarmonyTest, WhatIsCutOff) {
   EXPECT_EQ(Read("").content, "");
 }
 
+TEST_F(HarmonyTest, StopTextsAreCutOff) {
+  const ChatAnswer answer = Read(
+      "<|channel|>analysis<|message|>Hm.<|end|><|start|>assistant<|channel|>final<|message|>One two three", " two");
+  EXPECT_EQ(answer.content, "One");
+  EXPECT_EQ(answer.reasoning, "Hm.");
+  EXPECT_EQ(Read("<|channel|>analysis<|message|>One two", " two").reasoning, "One");
+  EXPECT_EQ(Read("plain text", " text").content, "plain");
+}
+
+TEST_F(HarmonyTest, TheTypeMayStandBeforeTheChannel) {
+  EXPECT_EQ(Read("<|constrain|>json<|channel|>analysis<|message|>Hm.<|end|>").reasoning, "Hm.");
+}
+
 RC_GTEST_FIXTURE_PROP(HarmonyTest, AnyTokensAreAnAnswer, (uint32_t seed)) {
   std::mt19937 random(seed);
   std::vector<TokenId> ids(random() % 40);
@@ -90,7 +106,7 @@ RC_GTEST_FIXTURE_PROP(HarmonyTest, AnyTokensAreAnAnswer, (uint32_t seed)) {
     id = random() % 2 == 0 ? kFirstSpecial + static_cast<TokenId>(random() % std::size(kSpecial))
                            : static_cast<TokenId>(random() % 256);
   }
-  const ChatAnswer answer = HarmonyReader::For(*tokenizer_)->Read(ids);
+  const ChatAnswer answer = HarmonyReader::For(*tokenizer_)->Read(ids, tokenizer_->Decode(ids, SkipSpecial::kYes));
   RC_ASSERT(IsUtf8(answer.content) && IsUtf8(answer.reasoning));
 }
 

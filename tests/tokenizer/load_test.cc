@@ -62,7 +62,8 @@ TEST_F(LoadTest, TokenizerJsonGoesBeforeOtherFormats) {
   EXPECT_EQ((*tokenizer)->eos_id(), 256);
 }
 
-TEST_F(LoadTest, SpecialTokensMapHasWhatTheConfigDoesNotMention) {
+// As transformers takes it.
+TEST_F(LoadTest, SpecialTokensMapCountsWithoutAnAddedTokensDecoder) {
   using testing::ElementsAre;
   using testing::Pair;
   Write("tokenizer.json", json::serialize(testing_tokenizers::ByteLevel()));
@@ -75,10 +76,15 @@ TEST_F(LoadTest, SpecialTokensMapHasWhatTheConfigDoesNotMention) {
   EXPECT_EQ((*tokenizer)->bos_id(), 258);
   EXPECT_EQ((*tokenizer)->eos_id(), 256);
   EXPECT_TRUE((*tokenizer)->IsSpecial(256));
-  EXPECT_TRUE((*tokenizer)->IsSpecial(257));
   EXPECT_THAT((*tokenizer)->NamedTokens(),
-              ElementsAre(Pair("bos_token", "<s>"), Pair("eos_token", "ab"), Pair("pad_token", "abc"),
-                          Pair("sep_token", "not in the vocabulary")));
+              ElementsAre(Pair("bos_token", "<s>"), Pair("eos_token", "ab"), Pair("pad_token", "<w>"),
+                          Pair("sep_token", "not in the vocabulary"), Pair("mask_token", "[R]")));
+
+  Write("tokenizer_config.json", R"({"pad_token": "abc", "added_tokens_decoder": {}})");
+  tokenizer = Load();
+  ASSERT_TRUE(tokenizer.ok()) << tokenizer.status();
+  EXPECT_TRUE((*tokenizer)->IsSpecial(257));
+  EXPECT_THAT((*tokenizer)->NamedTokens(), ElementsAre(Pair("pad_token", "abc")));
 
   std::filesystem::remove(path_ / "tokenizer_config.json");
   tokenizer = Load();

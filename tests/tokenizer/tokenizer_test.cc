@@ -79,6 +79,37 @@ TEST(OriginTest, MessagesCannotSpellWhatTheTemplateWrites) {
   EXPECT_FALSE(tokenizer->IsSpecial(262));  // an answer shows it
 }
 
+TEST(OriginTest, NamedTokensAreSpecialWhateverTheirFilesSay) {
+  json::object file = ByteLevel();
+  file["added_tokens"].as_array().push_back(
+      json::object{{"id", 262}, {"content", "</e>"}, {"special", false}, {"normalized", false}});
+  const auto tokenizer = Tokenizer::FromTokenizerJson(json::serialize(file), R"({"eos_token": "</e>"})").value();
+  EXPECT_TRUE(tokenizer->IsSpecial(262));
+  EXPECT_THAT(tokenizer->Encode("</e>", Origin::kTemplate, AddSpecial::kNo), ElementsAre(262));
+  EXPECT_EQ(tokenizer->Encode("</e>", Origin::kMessage, AddSpecial::kNo), Bytes("</e>"));
+}
+
+// Tokens that nearly occur everywhere in a template; one at a time this took minutes.
+TEST(OriginTest, ManyTokensInALongTemplateAreFoundAtOnce) {
+  json::object file = ByteLevel();
+  json::array& added = file["added_tokens"].as_array();
+  constexpr int kNumTokens = 4000;
+  for (int i = 0; i < kNumTokens; ++i) {
+    added.push_back(
+        json::object{{"id", 300 + i},
+                     {"content", std::string(490 - static_cast<size_t>(i % 10), 'a') + std::to_string(i) + "|"},
+                     {"special", false},
+                     {"normalized", false}});
+  }
+  const auto tokenizer = Make(file);
+  const std::string last(added.back().at("content").get_string());
+  EXPECT_EQ(tokenizer->Encode(last, Origin::kMessage, AddSpecial::kNo).size(), 1u);
+  tokenizer->GuardTemplate(std::string(1 << 20, 'a') + last);
+  EXPECT_GT(tokenizer->Encode(last, Origin::kMessage, AddSpecial::kNo).size(), 1u);
+  const std::string other(added[added.size() - 2].at("content").get_string());
+  EXPECT_EQ(tokenizer->Encode(other, Origin::kMessage, AddSpecial::kNo).size(), 1u);
+}
+
 TEST(OriginTest, MergesCannotMakeWhatTheTemplateWrites) {
   json::object file = ByteLevel();
   file["pre_tokenizer"].as_object()["use_regex"] = false;

@@ -225,7 +225,9 @@ absl::StatusOr<std::vector<TokenId>> EngineImpl::TokenizeChat(std::string_view m
 
 ChatAnswer EngineImpl::ReadAnswer(const Completion& completion) const {
   if (model_->tokenizer != nullptr) {
-    if (const auto harmony = HarmonyReader::For(*model_->tokenizer)) return harmony->Read(completion.token_ids);
+    if (const auto harmony = HarmonyReader::For(*model_->tokenizer)) {
+      return harmony->Read(completion.token_ids, completion.text);
+    }
   }
   return Engine::ReadAnswer(completion);
 }

@@ -277,13 +277,15 @@ absl::Status CopySideFiles(const ModelFolder& folder, const PackOutput& output) 
     PENSTOCK_ASSIGN_OR_RETURN(const std::string content, folder.Read(name, kMaxTokenizerBytes));
     PENSTOCK_RETURN_IF_ERROR(output.WriteFile(name, content));
   }
-  // A store has no folders: templates of one go into the file that may have several.
+  // A store has no folders: of templates in one, the general one goes where it counts most, the other into the file
+  // that has names for them.
   if (!folder.Has(kTemplateFolder)) return absl::OkStatus();
-  PENSTOCK_ASSIGN_OR_RETURN(const ChatTemplateTexts texts, FindChatTemplates(folder));
-  json::array named;
-  if (texts.general) named.push_back(json::object{{"name", "default"}, {"template", *texts.general}});
-  if (texts.tool_use) named.push_back(json::object{{"name", "tool_use"}, {"template", *texts.tool_use}});
-  return output.WriteFile("chat_template.json", json::serialize(json::object{{"chat_template", std::move(named)}}));
+  const absl::StatusOr<ChatTemplateTexts> texts = FindChatTemplates(folder);
+  if (!texts.ok()) return absl::OkStatus();  // none that is used
+  if (texts->general) PENSTOCK_RETURN_IF_ERROR(output.WriteFile("chat_template.jinja", *texts->general));
+  if (!texts->tool_use) return absl::OkStatus();
+  const json::array named = {json::object{{"name", "tool_use"}, {"template", *texts->tool_use}}};
+  return output.WriteFile("chat_template.json", json::serialize(json::object{{"chat_template", named}}));
 }
 
 }  // namespace

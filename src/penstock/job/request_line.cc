@@ -100,7 +100,7 @@ std::string CheckContent(const json::object& message, std::string_view role) {
 // has the names that templates look for.
 void NormalizeFields(json::object& message) {
   for (auto field = message.begin(); field != message.end();) {
-    field = field->value().is_null() ? message.erase(field) : field + 1;
+    field = field->value().is_null() ? message.stable_erase(field) : field + 1;
   }
   for (const char* name : {"reasoning_content", "thinking", "reasoning"}) {
     const json::value* found = message.if_contains(name);
@@ -198,12 +198,6 @@ void ReadTemplateFields(FieldReader& fields, JobRequest& request) {
     }
     variables["documents"] = *documents;
   }
-  if (!fields.Bool("add_generation_prompt").value_or(true)) {
-    fields.Fail("unsupported", "add_generation_prompt", "every chat is answered; leave it out");
-  }
-  if (fields.Bool("continue_final_message").value_or(false)) {
-    fields.Fail("unsupported", "continue_final_message", "is not supported; leave it out");
-  }
   if (!variables.empty()) request.variables_json = json::serialize(variables);
 }
 
@@ -212,6 +206,7 @@ void RefuseChatFields(FieldReader& fields) {
   for (const std::string_view name : {"tools", "chat_template_kwargs", "reasoning_effort", "documents"}) {
     const json::value* value = fields.Find(name);
     if (value == nullptr || (value->is_array() && value->get_array().empty())) continue;
+    if (value->is_object() && value->get_object().empty()) continue;
     fields.Fail("unsupported", name, "only a chat's prompt is made with it; give messages or leave it out");
   }
 }
@@ -243,6 +238,12 @@ void RefuseManyAnswers(FieldReader& fields) {
 
 // Fields of OpenAI's requests that would change the answer and that Penstock does not have.
 void RefuseUnsupported(FieldReader& fields) {
+  if (!fields.Bool("add_generation_prompt").value_or(true)) {
+    fields.Fail("unsupported", "add_generation_prompt", "every chat is answered; leave it out");
+  }
+  if (fields.Bool("continue_final_message").value_or(false)) {
+    fields.Fail("unsupported", "continue_final_message", "is not supported; leave it out");
+  }
   if (fields.Bool("echo").value_or(false)) fields.Fail("unsupported", "echo", "is not supported; leave it out");
   if (!fields.Text("suffix").value_or("").empty())
     fields.Fail("unsupported", "suffix", "is not supported; leave it out");
@@ -311,7 +312,6 @@ std::optional<LineError> ReadPlainLine(const json::object& object, RequestLine& 
   if (fields.Find("prompt") == nullptr) {
     fields.Find("turns") != nullptr ? ReadTurns(fields, line.request) : ReadMessages(fields, line.request);
     ReadTools(fields, line.request);
-    ReadTemplateFields(fields, line.request);
     ReadTemplateFields(fields, line.request);
   } else {
     ReadPrompt(fields, line.request);

@@ -1,6 +1,7 @@
 #include "penstock/tokenizer/chat_prompt.h"
 
 #include <algorithm>
+#include <cmath>
 #include <utility>
 
 #include "penstock/base/status.h"
@@ -34,6 +35,14 @@ bool FillContents(json::array& messages) {
   return filled;
 }
 
+// Is there a number that was an integer too large for 64 bits?
+bool HasRoundedNumber(const json::value& value) {
+  if (value.is_double()) return std::fabs(value.get_double()) >= 9.2e18;
+  if (value.is_array()) return std::ranges::any_of(value.get_array(), HasRoundedNumber);
+  if (!value.is_object()) return false;
+  return std::ranges::any_of(value.get_object(), [](const auto& field) { return HasRoundedNumber(field.value()); });
+}
+
 // Makes objects of arguments that are the text of one, as OpenAI's clients write them; were there any?
 bool ParseArguments(json::array& messages) {
   bool parsed_any = false;
@@ -46,7 +55,7 @@ bool ParseArguments(json::array& messages) {
           function != nullptr && function->is_object() ? function->get_object().if_contains("arguments") : nullptr;
       if (arguments == nullptr || !arguments->is_string()) continue;
       absl::StatusOr<json::value> parsed = ParseJson(View(arguments->get_string()), Fault::kInput);
-      if (!parsed.ok() || !parsed->is_object()) continue;
+      if (!parsed.ok() || !parsed->is_object() || HasRoundedNumber(*parsed)) continue;
       *arguments = *std::move(parsed);
       parsed_any = true;
     }
@@ -63,8 +72,16 @@ json::array ChatWithParts(std::string_view role, std::string_view first, std::st
                               {"content", json::array{part(first), part(second)}}};
   const json::object question = {{"role", "user"}, {"content", "question"}};
   if (role == "user") return {parts};
-  if (role == "system") return {parts, question};
-  return {question, parts, question};
+  if (role == "system" || role == "developer") return {parts, question};
+  if (role == "assistant") return {question, parts, question};
+  const json::object call = {{"id", "call00000"},
+                             {"type", "function"},
+                             {"function", json::object{{"name", "f"}, {"arguments", json::object{{"x", 1}}}}}};
+  const json::object calls = {{"role", "assistant"}, {"content", ""}, {"tool_calls", json::array{call}}};
+  json::object result = parts;
+  result["name"] = "f";
+  result["tool_call_id"] = "call00000";
+  return {question, calls, result};
 }
 
 }  // namespace
@@ -84,7 +101,7 @@ absl::StatusOr<std::optional<ChatPrompts::Variant>> ChatPrompts::MakeVariant(
   if (!chat_template.ok())
     return InputError("the model's chat template is invalid: {}", Message(chat_template.status()));
   Variant variant{.chat_template = *std::move(chat_template), .part_roles = {}};
-  for (const char* role : {"system", "user", "assistant"}) {
+  for (const char* role : {"system", "developer", "user", "assistant", "tool"}) {
     if (TakesParts(variant.chat_template, role)) variant.part_roles.emplace_back(role);
   }
   return std::optional<Variant>(std::move(variant));
@@ -144,8 +161,7 @@ absl::StatusOr<std::vector<TextSegment>> ChatPrompts::Render(const Chat& chat) c
   // DeepSeek-V3's joins them with text.
   if (!segments.ok() && parsed_any) {
     FillContents(messages);
-    const auto as_text = RenderWith(variant.chat_template, chat, std::move(messages));
-    if (as_text.ok()) return as_text;
+    return RenderWith(variant.chat_template, chat, std::move(messages));
   }
   return segments;
 }

@@ -1,8 +1,9 @@
 // What a model's chat templates make of a chat.
 //
-// A chat comes as clients of OpenAI write it; a template sees it as Hugging Face's transformers would pass it:
-// arguments of called functions as an object, no content where there is none, and lists of text parts. A template that
-// cannot take that gets what it can take: parts joined, "" for no content, arguments as text.
+// A chat comes as clients of OpenAI write it; a template sees it as Hugging Face's transformers would pass it, but for
+// arguments of called functions: their text becomes the object that it is (as vLLM does), unless a number of it would
+// be rounded. A template that cannot take what it gets has what it can take: parts joined, "" for no content, arguments
+// as text.
 #pragma once
 
 #include <optional>

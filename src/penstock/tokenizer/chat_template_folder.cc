@@ -6,6 +6,8 @@ namespace penstock {
 namespace {
 
 constexpr std::string_view kTemplateFile = "chat_template.jinja";
+constexpr std::string_view kDefaultFile = "default.jinja";  // the two of kTemplateFolder that are used
+constexpr std::string_view kToolUseFile = "tool_use.jinja";
 constexpr std::string_view kConfigFile = "tokenizer_config.json";
 constexpr std::string_view kOlderFile = "chat_template.json";
 constexpr std::string_view kGgufKey = "tokenizer.chat_template";
@@ -70,8 +72,8 @@ absl::StatusOr<std::vector<std::string>> TemplateFolderFiles(const ModelFolder& 
   std::vector<std::string> names;
   if (!folder.Has(kTemplateFolder)) return names;
   PENSTOCK_ASSIGN_OR_RETURN(const ModelFolder templates, folder.OpenFolder(kTemplateFolder));
-  for (std::string& name : templates.List()) {
-    if (name.ends_with(".jinja")) names.push_back(std::move(name));
+  for (const std::string_view name : {kDefaultFile, kToolUseFile}) {
+    if (templates.Has(name)) names.emplace_back(name);
   }
   return names;
 }
@@ -80,11 +82,11 @@ absl::StatusOr<ChatTemplateTexts> FindChatTemplates(const ModelFolder& folder) {
   ChatTemplateTexts texts;
   if (folder.Has(kTemplateFolder)) {
     PENSTOCK_ASSIGN_OR_RETURN(const ModelFolder templates, folder.OpenFolder(kTemplateFolder));
-    if (templates.Has("default.jinja")) {
-      PENSTOCK_ASSIGN_OR_RETURN(texts.general, templates.Read("default.jinja", kMaxTemplateBytes));
+    if (templates.Has(kDefaultFile)) {
+      PENSTOCK_ASSIGN_OR_RETURN(texts.general, templates.Read(kDefaultFile, kMaxTemplateBytes));
     }
-    if (templates.Has("tool_use.jinja")) {
-      PENSTOCK_ASSIGN_OR_RETURN(texts.tool_use, templates.Read("tool_use.jinja", kMaxTemplateBytes));
+    if (templates.Has(kToolUseFile)) {
+      PENSTOCK_ASSIGN_OR_RETURN(texts.tool_use, templates.Read(kToolUseFile, kMaxTemplateBytes));
     }
   }
   if (!texts.general && folder.Has(kTemplateFile)) {

@@ -15,6 +15,11 @@ std::string_view RecipientOf(std::string_view header) {
   return rest.substr(0, rest.find_first_of(" \t\n"));
 }
 
+std::string WithoutEnd(std::string text, size_t num_bytes) {
+  text.resize(text.size() - std::min(text.size(), num_bytes));
+  return text;
+}
+
 }  // namespace
 
 std::optional<HarmonyReader> HarmonyReader::For(const Tokenizer& tokenizer) {
@@ -37,16 +42,16 @@ std::string HarmonyReader::Text(std::span<const TokenId> ids) const {
 
 // The header of a message, from behind "assistant" or from its beginning: [to=x] <|channel|> name [to=x] [<|constrain|>
 // type].
-void HarmonyReader::AddMessage(std::span<const TokenId> header, std::span<const TokenId> body,
+void HarmonyReader::AddMessage(std::span<const TokenId> header, std::span<const TokenId> body, size_t num_cut_bytes,
                                ChatAnswer& answer) const {
   const auto channel_at = std::find(header.begin(), header.end(), channel_);
   const auto constrain_at = std::find(header.begin(), header.end(), constrain_);
   const std::string before = Text({header.begin(), std::min(channel_at, constrain_at)});
   const std::string channel =
-      channel_at == header.end() ? "" : Text({channel_at + 1, std::max(channel_at + 1, constrain_at)});
+      channel_at == header.end() ? "" : Text({channel_at + 1, constrain_at > channel_at ? constrain_at : header.end()});
   std::string_view recipient = RecipientOf(channel);
   if (recipient.empty()) recipient = RecipientOf(before);
-  std::string text = Text(body);
+  std::string text = WithoutEnd(Text(body), num_cut_bytes);
   if (recipient.starts_with("functions.")) {
     answer.tool_calls.push_back({std::string(recipient.substr(10)), std::move(text)});
   } else if (channel.starts_with("analysis") || !recipient.empty()) {
@@ -56,7 +61,9 @@ void HarmonyReader::AddMessage(std::span<const TokenId> header, std::span<const 
   }
 }
 
-ChatAnswer HarmonyReader::Read(std::span<const TokenId> ids) const {
+ChatAnswer HarmonyReader::Read(std::span<const TokenId> ids, std::string_view kept) const {
+  const std::string whole = Text(ids);
+  const size_t num_cut_bytes = whole.starts_with(kept) ? whole.size() - kept.size() : 0;
   ChatAnswer answer;
   const auto ends_message = [&](TokenId id) { return id == end_ || id == return_ || id == call_ || id == start_; };
   while (!ids.empty()) {
@@ -66,10 +73,13 @@ ChatAnswer HarmonyReader::Read(std::span<const TokenId> ids) const {
     const auto header = ids.first(static_cast<size_t>(message_at - ids.begin()));
     if (message_at == ids.end()) {
       // A header that was cut off, or text without any.
-      if (std::find(header.begin(), header.end(), channel_) == header.end()) answer.content += Text(header);
+      if (std::find(header.begin(), header.end(), channel_) == header.end()) {
+        answer.content += WithoutEnd(Text(header), num_cut_bytes);
+      }
       break;
     }
-    AddMessage(header, {message_at + 1, message_end}, answer);
+    const bool is_last = std::all_of(message_end, ids.end(), ends_message);
+    AddMessage(header, {message_at + 1, message_end}, is_last ? num_cut_bytes : 0, answer);
     ids = ids.subspan(static_cast<size_t>(message_end - ids.begin()));
     while (!ids.empty() && ends_message(ids.front())) ids = ids.subspan(1);
   }

@@ -1,7 +1,10 @@
 #include "penstock/tokenizer/pipeline_tokenizer.h"
 
 #include <algorithm>
+#include <map>
+#include <span>
 #include <utility>
+#include <vector>
 
 #include "absl/container/flat_hash_set.h"
 #include "absl/strings/ascii.h"
@@ -19,6 +22,40 @@ bool IsLetterOrDigit(char c) { return absl::ascii_isalnum(static_cast<unsigned c
 bool IsWord(std::string_view text) {
   if (DecodeUtf8(text, 0).num_bytes == static_cast<int>(text.size())) return true;
   return std::all_of(text.begin(), text.end(), IsLetterOrDigit);
+}
+
+// Those of the needles that occur in the text, in one pass for each of their lengths (Karp and Rabin 1987).
+absl::flat_hash_set<std::string_view> FindAll(std::string_view text, std::span<const std::string> needles) {
+  constexpr uint64_t kBase = 0x9E3779B97F4A7C15u;
+  const auto hash_of = [](std::string_view bytes) {
+    uint64_t hash = 0;
+    for (const char byte : bytes) hash = hash * kBase + static_cast<uint8_t>(byte) + 1;
+    return hash;
+  };
+  std::map<size_t, absl::flat_hash_map<uint64_t, std::vector<std::string_view>>> by_length;
+  for (const std::string_view needle : needles) {
+    if (!needle.empty() && needle.size() <= text.size()) by_length[needle.size()][hash_of(needle)].push_back(needle);
+  }
+  absl::flat_hash_set<std::string_view> found;
+  for (auto& [length, wanted] : by_length) {
+    uint64_t top = 1;  // what the byte that goes counts
+    for (size_t i = 1; i < length; ++i) top *= kBase;
+    uint64_t hash = hash_of(text.substr(0, length));
+    for (size_t end = length; !wanted.empty(); ++end) {
+      const std::string_view here = text.substr(end - length, length);
+      if (const auto entry = wanted.find(hash); entry != wanted.end()) {
+        // What was found is not looked for again: a text of one letter does not make it compare everywhere.
+        std::erase_if(entry->second, [&](std::string_view needle) {
+          if (needle == here) found.insert(needle);
+          return needle == here;
+        });
+        if (entry->second.empty()) wanted.erase(entry);
+      }
+      if (end == text.size()) break;
+      hash = (hash - (static_cast<uint8_t>(here.front()) + 1) * top) * kBase + static_cast<uint8_t>(text[end]) + 1;
+    }
+  }
+  return found;
 }
 
 // A role between signs: "<|user|>", "[SYSTEM]".
@@ -99,9 +136,13 @@ void PipelineTokenizer::ForbidControlTokens() {
 }
 
 void PipelineTokenizer::GuardTemplate(std::string_view literals) {
+  std::vector<std::string> contents;  // copies: tokens move when one is added
+  for (const AddedToken& token : added_.tokens()) contents.push_back(token.content);
+  for (const TokenId id : user_defined_) contents.emplace_back(vocabulary().Text(id));
+  const absl::flat_hash_set<std::string_view> written = FindAll(literals, contents);
   const auto is_control = [&](std::string_view content) {
     if (unicode::SkipClass(content, 0, unicode::kSpace) == content.size()) return false;
-    return literals.find(content) != std::string_view::npos || IsRoleMark(content);
+    return written.contains(content) || IsRoleMark(content);
   };
   added_.Guard([&](const AddedToken& token) { return is_control(token.content); });
   for (const TokenId id : user_defined_) {
@@ -240,8 +281,11 @@ absl::Status ApplyConfig(const TokenizerConfig& config, TokenizerParts& parts) {
     }
     if (id < 0) continue;
     if (end != nullptr) *end = id;
-    // Named here, a token of the vocabulary is special, as for Hugging Face's transformers.
-    if (!known.insert(id).second) continue;
+    // Named here, a token is special, as for Hugging Face's transformers.
+    if (!known.insert(id).second) {
+      for (AddedToken& token : parts.added_tokens) token.special = token.special || token.id == id;
+      continue;
+    }
     AddedToken token{.content = named.content, .id = id};
     token.special = true;
     token.normalized = false;

@@ -66,6 +66,9 @@ absl::Status AddPieces(const SentencePieceProto& proto, TokenizerParts& parts) {
       }
       if (proto.model_type == kBpe) parts.frozen_pieces.Add(piece.text, id);
       parts.user_defined.push_back(id);
+      if (parts.user_defined.size() > kMaxAddedTokens) {
+        return ModelError("{}: more than {} user-defined pieces", kFile, kMaxAddedTokens);
+      }
     }
   }
   if (num_unknown != 1) return ModelError("{}: {} pieces of type UNKNOWN, expected 1", kFile, num_unknown);

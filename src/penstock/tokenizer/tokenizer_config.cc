@@ -41,10 +41,12 @@ absl::Status ReadNamedTokens(const json::object& config, TokenizerConfig& out) {
   const json::object none;
   const json::value* map = config.if_contains(kMapKey);
   const JsonFields fields(config, kFile);
-  const JsonFields fallback(map != nullptr && map->is_object() ? map->get_object() : none, kMapFile);
+  // As for transformers: the map counts where tokenizer_config.json has no added_tokens_decoder, and then above it.
+  const bool takes_map = map != nullptr && map->is_object() && !config.contains("added_tokens_decoder");
+  const JsonFields of_map(takes_map ? map->get_object() : none, kMapFile);
   for (const char* name : kNames) {
-    const bool from_map = !config.contains(name);
-    PENSTOCK_ASSIGN_OR_RETURN(std::optional<std::string> content, OptionalToken(from_map ? fallback : fields, name));
+    const bool from_map = of_map.Find(name) != nullptr;
+    PENSTOCK_ASSIGN_OR_RETURN(std::optional<std::string> content, OptionalToken(from_map ? of_map : fields, name));
     if (content.has_value()) out.named_tokens.push_back({name, *std::move(content), from_map});
   }
   return absl::OkStatus();

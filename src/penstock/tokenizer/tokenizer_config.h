@@ -32,8 +32,8 @@ struct TokenizerConfig {
   static absl::StatusOr<TokenizerConfig> Parse(std::string_view text);
 };
 
-// tokenizer_config.json together with special_tokens_map.json, which has the named tokens that the first does not
-// mention. Either may be empty.
+// tokenizer_config.json together with special_tokens_map.json, whose named tokens count where the first has no
+// added_tokens_decoder. Either may be empty.
 absl::StatusOr<std::string> WithSpecialTokensMap(std::string_view config, std::string_view map);
 
 // One added token as JSON: content, special, normalized ... The id is left to the caller.
