@@ -111,7 +111,9 @@ absl::StatusOr<std::optional<ChatPrompts::Variant>> ChatPrompts::MakeVariant(
 bool ChatPrompts::TakesParts(const ChatTemplate& chat_template, std::string_view role) const {
   constexpr std::string_view kFirst = "FIRSTPARTOFTWO";
   constexpr std::string_view kSecond = "SECONDPARTOFTWO";
-  const auto segments = RenderWith(chat_template, {}, ChatWithParts(role, kFirst, kSecond));
+  // Templates that loop for long are tried for a while only; a try of others takes some thousand steps.
+  const auto segments =
+      RenderWith(chat_template, {}, ChatWithParts(role, kFirst, kSecond), {.max_steps = kMaxTemplateSteps / 20});
   if (!segments.ok()) return false;
   std::string text;
   for (const TextSegment& segment : *segments) text += segment.text;
@@ -125,7 +127,8 @@ bool ChatPrompts::TakesParts(const ChatTemplate& chat_template, std::string_view
 }
 
 absl::StatusOr<std::vector<TextSegment>> ChatPrompts::RenderWith(const ChatTemplate& chat_template, const Chat& chat,
-                                                                 json::array messages) const {
+                                                                 json::array messages,
+                                                                 const TemplateLimits& limits) const {
   // As transformers calls templates: what there is none of is null, a special token that there is none of is not there.
   json::object trusted = special_tokens_;
   trusted["add_generation_prompt"] = true;
@@ -136,7 +139,7 @@ absl::StatusOr<std::vector<TextSegment>> ChatPrompts::RenderWith(const ChatTempl
     const json::value* value = untrusted.if_contains(name);
     if (value == nullptr || value->is_null()) trusted[name] = nullptr;
   }
-  return chat_template.Render(trusted, untrusted);
+  return chat_template.Render(trusted, untrusted, limits);
 }
 
 absl::StatusOr<std::vector<TextSegment>> ChatPrompts::Render(const Chat& chat) const {

@@ -41,7 +41,7 @@ class ChatPrompts {
 
   absl::StatusOr<std::optional<Variant>> MakeVariant(const std::optional<std::string>& source) const;
   absl::StatusOr<std::vector<TextSegment>> RenderWith(const ChatTemplate& chat_template, const Chat& chat,
-                                                      json::array messages) const;
+                                                      json::array messages, const TemplateLimits& limits = {}) const;
   // Does the template write a list of parts in a message of this role as their texts?
   bool TakesParts(const ChatTemplate& chat_template, std::string_view role) const;
 
