@@ -25,11 +25,11 @@ check:
 	@scripts/check.py
 
 nightly: deps
-	@cmake --preset dev >/dev/null && cmake --build --preset dev --target engine_policies_test
-	@cmake --preset release >/dev/null && cmake --build --preset release --target engine_plan_properties_test
+	@cmake --preset dev >/dev/null && cmake --build --preset dev --target engine_test
+	@cmake --preset release >/dev/null && cmake --build --preset release --target simulate_test
 	@echo "nightly: $(COMBINATIONS) combinations, seed $(SEED)"
-	@cd build/dev && PENSTOCK_TEST_COMBINATIONS=$(COMBINATIONS) PENSTOCK_TEST_SEED=$(SEED) tests/engine_policies_test
-	@cd build/release && PENSTOCK_TEST_COMBINATIONS=$(COMBINATIONS) PENSTOCK_TEST_SEED=$(SEED) tests/engine_plan_properties_test
+	@cd build/dev && PENSTOCK_TEST_COMBINATIONS=$(COMBINATIONS) PENSTOCK_TEST_SEED=$(SEED) tests/engine_test --file=engine/policies_test.cc
+	@cd build/release && PENSTOCK_TEST_COMBINATIONS=$(COMBINATIONS) PENSTOCK_TEST_SEED=$(SEED) tests/simulate_test --file=simulate/plan_properties_test.cc
 
 paper-tables: release
 	@python3 bench/paper_tables/paper_tables.py

@@ -12,6 +12,9 @@ target_compile_options(penstock_flags INTERFACE
   $<$<CXX_COMPILER_ID:GNU>:$<BUILD_INTERFACE:-Wno-array-bounds;-Wno-stringop-overflow;-Wno-stringop-overread;-Wno-restrict>>
   $<$<BOOL:${PENSTOCK_WERROR}>:$<BUILD_INTERFACE:-Werror>>)
 target_compile_features(penstock_flags INTERFACE cxx_std_20)
+if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
+  target_compile_options(penstock_flags INTERFACE $<BUILD_INTERFACE:$<$<COMPILE_LANGUAGE:CXX>:-fpch-preprocess>>)  # for ccache
+endif()
 set_property(GLOBAL PROPERTY PENSTOCK_LIBRARIES penstock_flags)
 
 # What penstock_base links; its users inherit it.
@@ -33,9 +36,12 @@ if(PENSTOCK_BUILD_TESTS)
   add_library(penstock_test_flags INTERFACE)
   target_compile_options(penstock_test_flags INTERFACE
     $<$<CONFIG:Debug>:-O0;-fno-sanitize=null,alignment,object-size,vptr> $<$<NOT:$<CONFIG:Debug>>:-O1>)
-  target_link_libraries(penstock_test_flags INTERFACE rapidcheck GTest::gmock GTest::gtest_main)
+  target_link_libraries(penstock_test_flags INTERFACE rapidcheck GTest::gmock)
   penstock_precompiled(penstock_precompiled_test HEADER precompiled_test.h
                        DEPS ${PENSTOCK_BASE_DEPS} penstock_test_flags)
+  add_library(penstock_test_main STATIC ${PROJECT_SOURCE_DIR}/tests/main.cc)
+  target_link_libraries(penstock_test_main PUBLIC penstock_flags penstock_test_flags)
+  set(PENSTOCK_TEST_TIMEOUT 900)  # seconds that no machine needs: for tests that hang
 endif()
 
 # penstock_library(base SOURCES a.cc b.cc DEPS absl::status) -> target penstock_base
@@ -53,7 +59,7 @@ endfunction()
 
 # penstock_cuda_library(runtime SOURCES cuda_stream.cc DEPS penstock_runtime): the part of a floor that calls CUDA, as
 # penstock_runtime_cuda where CUDA is built for, and for tests as penstock_runtime_cuda_emulated, on the host's threads
-# (src/penstock/kernels/cuda/emulated/).
+# (src/penstock/testing/cuda/).
 function(penstock_cuda_library NAME)
   cmake_parse_arguments(ARG "" "" "SOURCES;DEPS;CUDA_DEPS" ${ARGN})
   if(PENSTOCK_HAS_CUDA)
@@ -76,24 +82,29 @@ function(penstock_cuda_library NAME)
   endforeach()
 endfunction()
 
-# penstock_test(base/json_test LABELS fast DEPS penstock_base): tests/base/json_test.cc -> ctest "base/json_test"
-function(penstock_test NAME)
-  cmake_parse_arguments(ARG "" "TIMEOUT" "DEPS;LABELS" ${ARGN})
-  string(REPLACE "/" "_" TARGET ${NAME})
-  add_executable(${TARGET} ${PROJECT_SOURCE_DIR}/tests/${NAME}.cc)
+# penstock_tests(base DEPS penstock_base TESTS json_test.cc SLOW_TESTS file_test.cc): one program for a
+# floor's tests, tests/base_test, and for each of its files a ctest: tests/base/json_test.cc -> "base/json_test". Labels are
+# fast, slow or golden and fast. SUFFIX names a further program of the floor, one that links other things.
+function(penstock_tests FLOOR)
+  cmake_parse_arguments(ARG "" "SUFFIX" "TESTS;SLOW_TESTS;GOLDEN_TESTS;DEPS" ${ARGN})
+  set(TARGET ${FLOOR}${ARG_SUFFIX}_test)
+  add_executable(${TARGET} ${ARG_TESTS} ${ARG_SLOW_TESTS} ${ARG_GOLDEN_TESTS})
   set_target_properties(${TARGET} PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR}/tests)
   target_include_directories(${TARGET} PRIVATE ${PROJECT_SOURCE_DIR})
-  target_link_libraries(${TARGET} PRIVATE ${ARG_DEPS} penstock_test_flags)
+  target_link_libraries(${TARGET} PRIVATE ${ARG_DEPS} penstock_test_main)
   target_compile_definitions(${TARGET} PRIVATE PENSTOCK_SOURCE_DIR="${PROJECT_SOURCE_DIR}")
   target_precompile_headers(${TARGET} REUSE_FROM penstock_precompiled_test)
-  add_test(NAME ${NAME} COMMAND ${TARGET})
-  if(NOT ARG_LABELS)
-    set(ARG_LABELS fast)
-  endif()
-  if(NOT ARG_TIMEOUT)
-    set(ARG_TIMEOUT 300)
-  endif()
-  set_tests_properties(${NAME} PROPERTIES LABELS "${ARG_LABELS}" TIMEOUT ${ARG_TIMEOUT})
+  foreach(FILE ${ARG_TESTS} ${ARG_SLOW_TESTS} ${ARG_GOLDEN_TESTS})
+    string(REGEX REPLACE "\\.cc$" "" NAME "${FLOOR}/${FILE}")
+    add_test(NAME ${NAME} COMMAND ${TARGET} --file=${NAME}.cc)
+    set(LABELS fast)
+    if(FILE IN_LIST ARG_SLOW_TESTS)
+      set(LABELS slow)
+    elseif(FILE IN_LIST ARG_GOLDEN_TESTS)
+      set(LABELS golden fast)
+    endif()
+    set_tests_properties(${NAME} PROPERTIES LABELS "${LABELS}" TIMEOUT ${PENSTOCK_TEST_TIMEOUT})
+  endforeach()
 endfunction()
 
 # penstock_gpu_test(kernels/cuda_kernels_test DEPS penstock_kernels_cuda): the same file with a GPU -> ctest
@@ -107,7 +118,7 @@ function(penstock_gpu_test NAME)
   target_link_libraries(${TARGET} PRIVATE ${ARG_DEPS} rapidcheck GTest::gmock)
   target_compile_definitions(${TARGET} PRIVATE PENSTOCK_SOURCE_DIR="${PROJECT_SOURCE_DIR}")
   add_test(NAME ${NAME}/gpu COMMAND ${TARGET})
-  set_tests_properties(${NAME}/gpu PROPERTIES LABELS gpu TIMEOUT 300 SKIP_RETURN_CODE 77)
+  set_tests_properties(${NAME}/gpu PROPERTIES LABELS gpu TIMEOUT ${PENSTOCK_TEST_TIMEOUT} SKIP_RETURN_CODE 77)
 endfunction()
 
 # penstock_bench(kernels/gemm_bench DEPS penstock_kernels): bench/kernels/gemm_bench.cc

@@ -6,7 +6,7 @@
 
 #include "penstock/checkpoint/gguf.h"
 #include "penstock/model/gguf_model.h"
-#include "penstock/tokenizer/gguf_tokenizer.h"
+#include "penstock/tokenizer/formats/gguf_tokenizer.h"
 
 namespace {
 

@@ -7,7 +7,7 @@
 #include <string_view>
 
 #include "penstock/base/text.h"
-#include "penstock/tokenizer/chat_template.h"
+#include "penstock/chat/chat_template.h"
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   using penstock::Origin;

@@ -8,7 +8,7 @@
 
 #include "penstock/base/check.h"
 #include "penstock/base/text.h"
-#include "penstock/tokenizer/tiktoken.h"
+#include "penstock/tokenizer/formats/tiktoken.h"
 #include "penstock/tokenizer/tokenizer.h"
 
 namespace penstock {

@@ -62,7 +62,7 @@ def test(preset, counter, exclude, jobs=1):
     command = ["ctest", "--preset", preset, "--output-junit", str(junit), "--output-on-failure", "-j", str(jobs)]
     if exclude:
         command += ["-LE", exclude]
-    run(command, env={**os.environ, "GTEST_OUTPUT": f"xml:{folder}/"})
+    run(command, env={**os.environ, "PENSTOCK_TEST_REPORTS": str(folder)})
     counted = counter.add_gtest_reports(folder)
     for case in ElementTree.parse(junit).getroot().iter("testcase"):
         skipped = case.find("skipped")

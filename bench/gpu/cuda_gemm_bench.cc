@@ -8,7 +8,7 @@
 
 #include "penstock/base/bytes.h"
 #include "penstock/base/status.h"
-#include "penstock/engine/device.h"
+#include "penstock/device/device.h"
 #include "penstock/kernels/cuda/cuda_kernels.h"
 #include "penstock/kernels/cuda/status.h"
 #include "penstock/kernels/kernels.h"

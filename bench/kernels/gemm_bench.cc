@@ -1,7 +1,7 @@
 // Speed of the GEMMs by rows M, shape [N, K], type of the weights and instruction set, on one thread and on all.
 //
 // Reports GFLOP/s, GB/s of weights read, and both as shares of what the machine was measured to do just before and just
-// after (hardware/probe.h), because its clock moves. With few rows the weights of successive calls come from a ring
+// after (hardware/peaks.h), because its clock moves. With few rows the weights of successive calls come from a ring
 // that no cache holds, as experts do. Threads share a call's columns as the engine shares them.
 #include <algorithm>
 #include <chrono>

@@ -10,7 +10,7 @@
 
 #include "penstock/base/check.h"
 #include "penstock/base/thread_pool.h"
-#include "penstock/hardware/probe.h"
+#include "penstock/hardware/peaks.h"
 #include "penstock/memory/arena.h"
 
 namespace penstock {

@@ -4,7 +4,7 @@
 
 #include <benchmark/benchmark.h>
 
-#include "penstock/schedule/layer_plan.h"
+#include "penstock/schedule/expert_split.h"
 
 namespace penstock {
 namespace {

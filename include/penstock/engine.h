@@ -115,7 +115,7 @@ struct Policy {
   bool hot_prefetch = true;
   bool reorder = true;
   // hybrid, with a device: how experts are divided between it and the host: balanced (= auto), timelines, two-ended,
-  // threshold or fixed (schedule/layer_plan.h).
+  // threshold or fixed (schedule/expert_split.h).
   std::string hybrid_rule = "auto";
   // hybrid: what it fetches ahead by: none, gate, correlation, history, sequence, or in simulations oracle
   // (routing/expert_predictor.h). auto: what penstock bench routing found best for the model (with eviction auto also

@@ -2,7 +2,7 @@
 // demo model in quantised formats, under schedules that compute layers on the device, attend on either side, and share
 // experts with the host; that its memory stays within --gpu-memory, that what crosses the link is page-locked, that
 // where pages cannot be locked two hops bring the same answers, and that a device that fails says so. CUDA's runtime
-// and the kernels run on the host's threads (kernels/cuda/emulated/).
+// and the kernels run on the host's threads (testing/cuda/).
 #include <algorithm>
 #include <atomic>
 #include <filesystem>
@@ -11,9 +11,9 @@
 #include <gmock/gmock.h>
 #include <unistd.h>
 
-#include "penstock/engine/described_model.h"
-#include "penstock/engine/device.h"
-#include "penstock/engine/measure_kernels.h"
+#include "penstock/plan/described_model.h"
+#include "penstock/device/device.h"
+#include "penstock/measure/kernel_probe.h"
 #include "penstock/kernels/cuda/stream.h"
 #include "penstock/pack.h"
 #include "tests/engine/answers.h"

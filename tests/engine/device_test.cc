@@ -1,6 +1,6 @@
 // Proves that a device is understood or refused in one line, that schedules which need one say so, that its memory has
 // a least size which is accepted and one byte less is not, and that what crosses its links is counted.
-#include "penstock/engine/device_spec.h"
+#include "penstock/device/device_spec.h"
 
 #include "penstock/base/status.h"
 #include "tests/engine/answers.h"

@@ -9,7 +9,7 @@
 #include <gtest/gtest.h>
 
 #include "penstock/base/file.h"
-#include "penstock/engine/loaded_model.h"
+#include "penstock/plan/loaded_model.h"
 #include "penstock/tensor/hqq.h"
 #include "penstock/tensor/quantise.h"
 

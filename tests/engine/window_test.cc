@@ -9,7 +9,7 @@
 #include <rapidcheck/gtest.h>
 
 #include "penstock/base/status.h"
-#include "penstock/schedule/operations.h"
+#include "penstock/ops/operations.h"
 #include "tests/engine/answers.h"
 
 namespace penstock {

@@ -13,7 +13,7 @@ import tempfile
 
 MAX_LINES = 600
 SOURCE_FOLDERS = ("src", "include", "tests", "bench", "fuzz")
-CODE = {".h", ".cc"}
+CODE = {".h", ".cc", ".cu", ".cuh"}
 
 # Calls that src/ must not make, where they are allowed all the same, and why they are banned.
 BANNED = [
@@ -112,10 +112,34 @@ def check_listed(root, order):
             if str(source.relative_to(top / floor)) not in words:
                 yield source, 1, f"is not listed in {listing.relative_to(root)}"
     for test in sorted((root / "tests").rglob("*_test.cc")):
-        listing = test.parent / "CMakeLists.txt"
-        name = f"{test.relative_to(root / 'tests').with_suffix('')}"
-        if not listing.exists() or not re.search(rf"\b{re.escape(name)}\b", listing.read_text()):
+        floor, *rest = test.relative_to(root / "tests").parts
+        listing = root / "tests" / floor / "CMakeLists.txt"
+        words = set(re.split(r"[\s()]+", listing.read_text())) if listing.exists() else set()
+        if "/".join(rest) not in words:
             yield test, 1, f"is not listed in {listing.relative_to(root)}"
+
+
+def check_links(root, order):
+    """A floor's library links the floors that its sources include, and none above it."""
+    top = root / "src" / "penstock"
+    for floor in order:
+        listing = top / floor / "CMakeLists.txt"
+        if not listing.exists():
+            continue
+        text = listing.read_text()
+        included = set()
+        for path in (top / floor).rglob("*"):
+            if path.suffix in CODE:
+                included |= set(re.findall(r'#[ \t]*include[ \t]*["<]penstock/(\w+)/', path.read_text(encoding="utf-8")))
+        for match in re.finditer(r"\bpenstock_(\w+)", text):
+            used = match.group(1)
+            if used not in order or used == floor or match.group() == "penstock_library":
+                continue
+            if order.index(used) > order.index(floor):
+                yield listing, line_of(text, match.start()), f"floor {floor} links {match.group()}, a floor above it"
+            # Who links the engine may use every public header, those of lower floors as well.
+            elif used not in included and not (root / "include" / "penstock" / f"{used}.h").exists():
+                yield listing, line_of(text, match.start()), f"links {match.group()}, of which floor {floor} includes nothing"
 
 
 def problems(root):
@@ -144,7 +168,8 @@ def problems(root):
                 for match in re.finditer(r'#include ["<]penstock/(\w+)/', text):
                     results.append((line_of(text, match.start()), "a public header includes an inner one"))
             found += [f"{name}:{line}: {what}" for line, what in results]
-    found += [f"{path.relative_to(root)}:{line}: {what}" for path, line, what in check_listed(root, order)]
+    for path, line, what in [*check_listed(root, order), *check_links(root, order)]:
+        found.append(f"{path.relative_to(root)}:{line}: {what}")
     return found
 
 
@@ -158,6 +183,8 @@ def plants(order):
     yield f"src/penstock/{low}/planted.cc", "int x;\n", "is not listed in"
     yield "src/penstock/planted/x.h", header, "is no floor of the root"
     yield f"tests/{low}/planted_test.cc", "int x;\n", "is not listed in"
+    yield f"src/penstock/{low}/planted.cu", f'#include "penstock/{high}/x.h"\n', "a floor above it"
+    yield f"src/penstock/{low}/planted.cuh", f'#include "penstock/{high}/x.h"\n', "a floor above it"
     yield f"src/penstock/{order[1]}/planted.h", header + 'void F() { std::printf("x"); }\n', "banned: std::printf("
     yield f"src/penstock/{order[1]}/planted.h", header + "void F() { std::cout << 1; }\n", "banned: std::cout"
     yield f"src/penstock/{order[1]}/planted.h", header + "void F() { exit(1); }\n", "banned: exit("
@@ -191,7 +218,7 @@ def self_test(root):
         copy = pathlib.Path(temp)
         shutil.copy(root / "CMakeLists.txt", copy)
         for folder in SOURCE_FOLDERS:
-            ignore = lambda base, names: [n for n in names if "." in n and not n.endswith((".h", ".cc", ".txt"))]
+            ignore = lambda base, names: [n for n in names if "." in n and not n.endswith((".h", ".cc", ".cu", ".cuh", ".txt"))]
             shutil.copytree(root / folder, copy / folder, ignore=ignore)
         before = set(problems(copy))
         cases = list(plants(order))

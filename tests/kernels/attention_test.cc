@@ -7,7 +7,7 @@
 #include <limits>
 
 #include "kernels/kernel_testing.h"
-#include "penstock/kernels/reference/reference.h"
+#include "penstock/testing/reference/reference.h"
 #include "penstock/tensor/kv_block.h"
 
 namespace penstock::kernels {

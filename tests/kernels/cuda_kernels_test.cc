@@ -10,7 +10,7 @@
 
 #include "kernels/device_memory.h"
 #include "kernels/kernel_testing.h"
-#include "penstock/kernels/reference/reference.h"
+#include "penstock/testing/reference/reference.h"
 
 namespace penstock::cuda {
 namespace {

@@ -7,7 +7,7 @@
 
 #include "kernels/emulated_avx512bf16.h"
 #include "kernels/kernel_testing.h"
-#include "penstock/kernels/reference/reference.h"
+#include "penstock/testing/reference/reference.h"
 
 namespace penstock::kernels {
 namespace {

@@ -6,7 +6,7 @@
 #include <set>
 
 #include "kernels/kernel_testing.h"
-#include "penstock/kernels/reference/reference.h"
+#include "penstock/testing/reference/reference.h"
 
 namespace penstock::kernels {
 namespace {

@@ -4,7 +4,7 @@
 #include <limits>
 
 #include "kernels/kernel_testing.h"
-#include "penstock/kernels/reference/reference.h"
+#include "penstock/testing/reference/reference.h"
 
 namespace penstock::kernels {
 namespace {

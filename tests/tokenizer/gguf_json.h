@@ -9,7 +9,7 @@
 #include "absl/strings/escaping.h"
 #include "penstock/base/json.h"
 #include "penstock/base/status.h"
-#include "penstock/tokenizer/gguf_tokenizer.h"
+#include "penstock/tokenizer/formats/gguf_tokenizer.h"
 
 namespace penstock::testing_tokenizers {
 

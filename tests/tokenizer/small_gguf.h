@@ -5,7 +5,7 @@
 
 #include <fmt/format.h>
 
-#include "penstock/tokenizer/gguf_tokenizer.h"
+#include "penstock/tokenizer/formats/gguf_tokenizer.h"
 #include "penstock/tokenizer/normalizer.h"
 
 namespace penstock::testing_tokenizers {

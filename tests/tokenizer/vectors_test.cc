@@ -8,7 +8,7 @@
 #include "penstock/base/json.h"
 #include "penstock/base/text.h"
 #include "penstock/tokenizer/normalizer.h"
-#include "penstock/tokenizer/split_pattern.h"
+#include "penstock/tokenizer/split/split_pattern.h"
 #include "penstock/tokenizer/tokenizer.h"
 
 namespace penstock {

@@ -7,7 +7,7 @@ usage: chat_templates.py --data DIR --tool TEMPLATE_TOOL [--conversations N] [--
 Renders every *.jinja and every chat template in a *tokenizer_config.json under DIR with fixed and with N random
 conversations, then N random small programs, N of the templates with random changes (most of which must fail), DIR's
 file of small Jinja cases (jinja_units.json), and the golden texts of OpenAI's harmony renderer (harmony/*.txt) with the
-template of gpt-oss in tests/data. --tool is the test program tests/tokenizer/template_tool.cc; --only takes the
+template of gpt-oss in tests/data. --tool is the test program tests/chat/template_tool.cc; --only takes the
 templates whose path contains TEXT. Needs transformers (5.x) and jinja2. Exit status 1 when a text differs, or when one
 side renders what the other refuses; but see LENIENT.
 """

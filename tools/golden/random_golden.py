@@ -2,7 +2,7 @@
 """Makes golden models of random dims and switches, more than tests/golden can hold, for tests/engine_golden_test.
 
     tools/golden/random_golden.py --output /tmp/random --count 100
-    PENSTOCK_TEST_SOURCE_DIR=/tmp/random build/release/tests/engine_golden_test --gtest_filter=-*Bf16*
+    PENSTOCK_TEST_SOURCE_DIR=/tmp/random build/release/tests/engine_test --gtest_filter='*/GoldenTest.*-*Bf16*'
 
 Each model mixes the variants of one family (make_golden.py) and takes other values for some of the keys they have.
 What transformers itself refuses, and what is not clear of ties, is left out and counted. In bf16 arithmetic routers of

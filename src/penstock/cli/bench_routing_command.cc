@@ -16,9 +16,9 @@
 #include "penstock/base/status.h"
 #include "penstock/base/text.h"
 #include "penstock/cli/commands.h"
-#include "penstock/engine/probe.h"
-#include "penstock/engine/routing_study.h"
-#include "penstock/engine/simulation.h"
+#include "penstock/measure/probe.h"
+#include "penstock/measure/routing_study.h"
+#include "penstock/simulate/simulated_run.h"
 #include "penstock/memory/belady.h"
 
 namespace penstock::cli {

@@ -20,6 +20,7 @@
 #include "penstock/base/limits.h"
 #include "penstock/base/logging.h"
 #include "penstock/base/status.h"
+#include "penstock/base/version.h"
 #include "penstock/base/text.h"
 #include "penstock/cli/commands.h"
 #include "penstock/cli/common_flags.h"
@@ -451,7 +452,7 @@ int Main(int argc, char** argv) {
   if (!SetUpLogging("info").ok()) return 1;
 
   CLI::App app("Penstock runs Mixture-of-Experts language models that do not fit into memory.", "penstock");
-  app.set_version_flag("--version", "penstock " PENSTOCK_VERSION);
+  app.set_version_flag("--version", "penstock " + std::string(Version()));
   app.require_subcommand(1);
   app.get_formatter()->column_width(38);
   LogFlags log;

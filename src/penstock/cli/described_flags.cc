@@ -10,8 +10,8 @@
 #include "penstock/base/logging.h"
 #include "penstock/base/status.h"
 #include "penstock/base/text.h"
-#include "penstock/engine/formats.h"
-#include "penstock/engine/probe.h"
+#include "penstock/plan/formats.h"
+#include "penstock/measure/probe.h"
 #include "penstock/hardware/presets.h"
 
 namespace penstock::cli {

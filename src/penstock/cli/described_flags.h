@@ -5,7 +5,7 @@
 
 #include "penstock/base/json.h"
 #include "penstock/cli/commands.h"
-#include "penstock/engine/described_model.h"
+#include "penstock/plan/described_model.h"
 
 namespace penstock::cli {
 

@@ -13,7 +13,7 @@
 #include "penstock/base/status.h"
 #include "penstock/checkpoint/packed_index.h"
 #include "penstock/cli/inspect_report.h"
-#include "penstock/engine/loaded_model.h"
+#include "penstock/plan/loaded_model.h"
 #include "penstock/tensor/block_formats.h"
 
 namespace penstock::cli {

@@ -4,7 +4,7 @@
 #include <string>
 
 #include "penstock/base/json.h"
-#include "penstock/engine/described_model.h"
+#include "penstock/plan/described_model.h"
 
 namespace penstock::cli {
 

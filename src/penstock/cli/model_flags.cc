@@ -1,7 +1,7 @@
 #include "penstock/base/bytes.h"
 #include "penstock/base/status.h"
 #include "penstock/cli/commands.h"
-#include "penstock/engine/policy_file.h"
+#include "penstock/plan/policy_file.h"
 
 namespace penstock::cli {
 

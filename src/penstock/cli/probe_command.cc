@@ -10,7 +10,7 @@
 #include "penstock/base/json.h"
 #include "penstock/base/status.h"
 #include "penstock/base/text.h"
-#include "penstock/engine/probe.h"
+#include "penstock/measure/probe.h"
 
 namespace penstock::cli {
 namespace {

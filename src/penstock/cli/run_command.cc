@@ -12,8 +12,8 @@
 #include "penstock/base/status.h"
 #include "penstock/base/text.h"
 #include "penstock/cli/stop_signals.h"
-#include "penstock/engine/auto_policy.h"
-#include "penstock/engine/probe.h"
+#include "penstock/simulate/policy_search.h"
+#include "penstock/measure/probe.h"
 #include "penstock/job/job.h"
 
 namespace penstock::cli {

@@ -15,7 +15,7 @@
 #include "penstock/engine.h"
 #include "penstock/job/input_file.h"
 #include "penstock/job/request_line.h"
-#include "penstock/planner/workload.h"
+#include "penstock/plan/workload.h"
 
 namespace penstock {
 

@@ -12,6 +12,7 @@
 
 #include "penstock/base/file.h"
 #include "penstock/base/limits.h"
+#include "penstock/base/version.h"
 
 namespace penstock {
 namespace {
@@ -81,7 +82,7 @@ json::object DescribeJob(const InputReport& report, uint64_t seed, const Samplin
                          const Settings& engine_settings) {
   json::object settings;
   for (const auto& [key, value] : engine_settings) settings[key] = value;
-  return {{"version", PENSTOCK_VERSION},
+  return {{"version", Version()},
           {"input", json::object{{"lines", report.num_lines}, {"digest", report.digest}}},
           {"seed", seed},
           {"sampling", ToJson(sampling)},

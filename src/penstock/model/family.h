@@ -1,7 +1,7 @@
 // A model family: how its config.json and its tensors are named, and what its layers do differently.
 //
 // A new family is one file that defines a Family, and one line in family.cc's table (docs/adding-a-model.md). The
-// operations themselves (schedule/operations.h) read only ModelConfig.
+// operations themselves (ops/operations.h) read only ModelConfig.
 #pragma once
 
 #include <optional>

@@ -27,7 +27,7 @@
 #include "penstock/routing/router_scores.h"
 #include "penstock/routing/routing_source.h"
 #include "penstock/runtime/runtime.h"
-#include "penstock/schedule/operations.h"
+#include "penstock/ops/operations.h"
 
 namespace penstock {
 

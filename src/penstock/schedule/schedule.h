@@ -10,7 +10,7 @@
 #include "penstock/model/model_config.h"
 #include "penstock/routing/correlation_table.h"
 #include "penstock/routing/expert_predictor.h"
-#include "penstock/schedule/layer_plan.h"
+#include "penstock/schedule/expert_split.h"
 #include "penstock/schedule/pass.h"
 
 namespace penstock {

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <utility>
 
-#include "penstock/tokenizer/unicode.h"
+#include "penstock/tokenizer/split/unicode.h"
 
 namespace penstock {
 namespace {

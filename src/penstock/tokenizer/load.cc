@@ -1,9 +1,9 @@
 #include "penstock/base/limits.h"
 #include "penstock/base/status.h"
-#include "penstock/tokenizer/gguf_tokenizer.h"
-#include "penstock/tokenizer/tiktoken.h"
+#include "penstock/tokenizer/formats/gguf_tokenizer.h"
+#include "penstock/tokenizer/formats/tiktoken.h"
 #include "penstock/tokenizer/tokenizer.h"
-#include "penstock/tokenizer/tokenizer_config.h"
+#include "penstock/tokenizer/formats/tokenizer_config.h"
 
 namespace penstock {
 namespace {

@@ -10,9 +10,9 @@
 #include "penstock/base/json.h"
 #include "penstock/tokenizer/charsmap.h"
 #include "penstock/tokenizer/sentencepiece_normalizer.h"
-#include "penstock/tokenizer/split_pattern.h"
+#include "penstock/tokenizer/split/split_pattern.h"
 #include "penstock/tokenizer/tracked_text.h"
-#include "penstock/tokenizer/unicode.h"
+#include "penstock/tokenizer/split/unicode.h"
 
 namespace penstock {
 

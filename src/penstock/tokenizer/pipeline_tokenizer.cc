@@ -11,7 +11,7 @@
 #include "penstock/base/limits.h"
 #include "penstock/base/status.h"
 #include "penstock/base/text.h"
-#include "penstock/tokenizer/unicode.h"
+#include "penstock/tokenizer/split/unicode.h"
 
 namespace penstock {
 namespace {

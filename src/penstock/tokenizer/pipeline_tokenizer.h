@@ -14,9 +14,9 @@
 #include "penstock/tokenizer/bpe.h"
 #include "penstock/tokenizer/decoder.h"
 #include "penstock/tokenizer/normalizer.h"
-#include "penstock/tokenizer/pretokenizer.h"
+#include "penstock/tokenizer/split/pretokenizer.h"
 #include "penstock/tokenizer/tokenizer.h"
-#include "penstock/tokenizer/tokenizer_config.h"
+#include "penstock/tokenizer/formats/tokenizer_config.h"
 #include "penstock/tokenizer/unigram.h"
 
 namespace penstock {

@@ -1,0 +1,7 @@
+#include "penstock/base/version.h"
+
+namespace penstock {
+
+std::string_view Version() { return PENSTOCK_VERSION; }
+
+}  // namespace penstock

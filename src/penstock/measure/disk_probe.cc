@@ -1,0 +1,105 @@
+#include "penstock/measure/disk_probe.h"
+
+#include <algorithm>
+#include <map>
+
+#include "penstock/base/bytes.h"
+#include "penstock/base/clock.h"
+#include "penstock/base/status.h"
+#include "penstock/memory/arena.h"
+
+namespace penstock {
+namespace {
+
+constexpr uint64_t kMostBytes = 256 * kMiB;  // under way
+constexpr int kRounds = 3;
+
+class DiskProbe {
+ public:
+  DiskProbe(DiskReader& reader, std::span<const OpenedFile> files, Arena buffer)
+      : reader_(reader), files_(files), buffer_(std::move(buffer)) {}
+
+  static int64_t Slots(uint64_t size_bytes, int depth) {
+    return std::clamp<int64_t>(static_cast<int64_t>(kMostBytes / size_bytes), 1, depth);
+  }
+
+  // Bytes per second of reads for so long.
+  absl::StatusOr<double> Rate(uint64_t size_bytes, int depth, double seconds) {
+    const auto start = Clock::now();
+    const int64_t num_slots = Slots(size_bytes, depth);
+    int64_t num_under_way = 0;
+    uint64_t bytes = 0;
+    for (int64_t slot = 0; slot < num_slots; ++slot) bytes += Submit(slot, size_bytes, num_under_way);
+    while (num_under_way > 0) {
+      const std::optional<DiskCompletion> done = reader_.NextCompleted();
+      if (!done.has_value()) continue;
+      --num_under_way;
+      status_.Update(done->status);
+      if (status_.ok() && SecondsSince(start) < seconds) {
+        bytes += Submit(static_cast<int64_t>(done->tag), size_bytes, num_under_way);
+      }
+    }
+    if (!status_.ok()) return status_;
+    return static_cast<double>(bytes) / std::max(1e-9, SecondsSince(start));
+  }
+
+ private:
+  // The next piece of the files; how long it is.
+  uint64_t Submit(int64_t slot, uint64_t size_bytes, int64_t& num_under_way) {
+    while (offset_ >= files_[file_idx_].size_bytes) {
+      file_idx_ = (file_idx_ + 1) % files_.size();
+      offset_ = 0;
+    }
+    const uint64_t bytes = std::min(size_bytes, files_[file_idx_].size_bytes - offset_);
+    reader_.Submit({.file_idx = static_cast<int>(file_idx_),
+                    .extent = {offset_, bytes},
+                    .target = buffer_.data() + static_cast<uint64_t>(slot) * DiskReader::PaddedBytes(size_bytes),
+                    .tag = static_cast<uint64_t>(slot)});
+    offset_ += bytes;
+    ++num_under_way;
+    return bytes;
+  }
+
+  DiskReader& reader_;
+  std::span<const OpenedFile> files_;
+  Arena buffer_;
+  size_t file_idx_ = 0;
+  uint64_t offset_ = 0;
+  absl::Status status_;
+};
+
+}  // namespace
+
+absl::StatusOr<Link> ProbeDisk(DiskReader& reader, std::span<const OpenedFile> files, const DiskProbeSpec& spec) {
+  const bool has_bytes = std::any_of(files.begin(), files.end(), [](const OpenedFile& f) { return f.size_bytes > 0; });
+  if (!has_bytes) return InputError("the files have no bytes to measure the disk with");
+  uint64_t buffer_bytes = 0;
+  for (const uint64_t size : spec.sizes) {
+    for (const int depth : spec.depths) {
+      buffer_bytes =
+          std::max(buffer_bytes, DiskReader::PaddedBytes(size) * static_cast<uint64_t>(DiskProbe::Slots(size, depth)));
+    }
+  }
+  PENSTOCK_ASSIGN_OR_RETURN(Arena buffer, HostMemory().Map(buffer_bytes));
+  DiskProbe probe(reader, files, std::move(buffer));
+  const double seconds = spec.seconds / static_cast<double>(kRounds * spec.sizes.size() * spec.depths.size());
+  std::map<std::pair<uint64_t, int>, std::vector<double>> rates;
+  // Round after round, so that a disturbance is not one size's.
+  for (int round = 0; round < kRounds; ++round) {
+    for (const uint64_t size : spec.sizes) {
+      for (const int depth : spec.depths) {
+        PENSTOCK_ASSIGN_OR_RETURN(const double rate, probe.Rate(size, depth, seconds));
+        rates[{size, depth}].push_back(rate);
+      }
+    }
+  }
+  Link link{.name = "disk_to_dram"};
+  for (auto& [key, values] : rates) {
+    std::sort(values.begin(), values.end());
+    link.rates.push_back({key.first, key.second, values[values.size() / 2]});
+  }
+  PENSTOCK_ASSIGN_OR_RETURN(link.bytes_per_s, probe.Rate(spec.sizes.back(), spec.depths.back(), spec.long_seconds));
+  return link;
+}
+
+}  // namespace penstock

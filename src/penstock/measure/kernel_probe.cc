@@ -1,0 +1,202 @@
+#include "penstock/measure/kernel_probe.h"
+
+#include <algorithm>
+#include <random>
+#include <vector>
+
+#include "penstock/base/bytes.h"
+#include "penstock/base/clock.h"
+#include "penstock/base/status.h"
+#include "penstock/plan/formats.h"
+#include "penstock/simulate/plan_simulator.h"
+#include "penstock/memory/expert_layouts.h"
+#include "penstock/model/cost.h"
+#include "penstock/ops/host_operations.h"
+
+namespace penstock {
+namespace {
+
+constexpr int64_t kMostRows = 256;     // of an expert
+constexpr int64_t kExpertsAtOnce = 4;  // as many as keep all threads busy to the end
+constexpr int64_t kContext = 256;      // positions that attention reads of each sequence
+constexpr int64_t kMostSequences = 64;
+constexpr int64_t kMostPrompts = 8;
+constexpr int64_t kMostLayers = 4;
+
+// Median seconds of three runs of `body` or more, for about as long as the probe may take. The first run, which touches
+// things for the first time, counts only where it alone takes ten times as long.
+absl::StatusOr<double> MedianSeconds(const KernelProbe& probe, absl::FunctionRef<void()> body) {
+  const auto run = [&]() -> absl::StatusOr<double> {
+    const auto begin = Clock::now();
+    body();
+    PENSTOCK_RETURN_IF_ERROR(probe.processor.wait());
+    return SecondsSince(begin);
+  };
+  PENSTOCK_ASSIGN_OR_RETURN(const double first, run());
+  if (first >= 10 * probe.seconds) return first;
+  std::vector<double> seconds;
+  for (double sum = 0; sum < probe.seconds || seconds.size() < 3; sum += seconds.back()) {
+    PENSTOCK_ASSIGN_OR_RETURN(seconds.emplace_back(), run());
+  }
+  std::nth_element(seconds.begin(), seconds.begin() + std::ssize(seconds) / 2, seconds.end());
+  return seconds[seconds.size() / 2];
+}
+
+// Words that are harmless numbers in every format, f32, f16, bf16 and the scales of quantised blocks: pages that were
+// never written to would all be one page of zeros, which caches keep.
+absl::Status FillWithNumbers(Memory& memory, const Arena& arena) {
+  constexpr uint64_t kPart = 4 * kMiB;
+  std::vector<uint16_t> words(kPart / sizeof(uint16_t));
+  std::minstd_rand random(1);
+  for (uint16_t& word : words) word = static_cast<uint16_t>(0x3e00 | (random() & 0x80ff));  // +-0.125 to 0.5 as bf16
+  const auto part = std::as_bytes(std::span(words));
+  for (uint64_t begin = 0; begin < arena.size_bytes(); begin += kPart) {
+    PENSTOCK_RETURN_IF_ERROR(
+        memory.Write(arena.data() + begin, part.first(std::min(kPart, arena.size_bytes() - begin))));
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+MeasuredProcessor MeasureHost(ThreadPool& pool) {
+  return {.memory = HostMemory(),
+          .num_workers = pool.num_workers(),
+          .num_threads = pool.num_workers(),
+          .make_operations =
+              [&pool](const Device::OperationsArgs& args) {
+                return std::make_unique<HostOperations>(
+                    OpContext{args.config, args.host_kernels, pool, args.row_formats, args.weights, args.activations});
+              },
+          .wait = [] { return absl::OkStatus(); }};
+}
+
+MeasuredProcessor MeasureDevice(Device& device) {
+  return {.memory = device.memory(),
+          .num_workers = device.num_workers(),
+          .num_threads = 1,
+          .make_operations = [&device](const Device::OperationsArgs& args) { return device.MakeOperations(args); },
+          .wait = [&device] { return device.Wait(); }};
+}
+
+// Experts with as many rows each, slot after slot, so that weights come from memory as they do in a pass.
+absl::StatusOr<GemmRates> MeasureGemm(const KernelProbe& probe, WeightFormat weights, ComputeDtype dtype) {
+  Memory& memory = probe.processor.memory;
+  ModelConfig config = FewerLayers(probe.config, 1);
+  config.layer_has_experts = {true};
+  if (probe.config.num_moe_layers() == 0) config.expert_dim = config.dense_ffn_dim;
+  config.num_topk = 1;
+  config.num_experts = 1;
+  config.expert_bias = false;
+  const ModelCost cost(config, {.ffn = weights});
+  config.num_experts = std::clamp<int64_t>(static_cast<int64_t>(probe.most_bytes / cost.expert_bytes()), 1, 256);
+  const WeightMap described = DescribeWeights(config, weights);
+  const ExpertLayouts layouts(described, {}, dtype);
+  PENSTOCK_ASSIGN_OR_RETURN(const Arena slots,
+                            memory.Map(layouts.slot_bytes() * static_cast<uint64_t>(config.num_experts)));
+  PENSTOCK_RETURN_IF_ERROR(FillWithNumbers(memory, slots));
+  const RowFormats formats = RowFormatsOf(described, dtype);
+  PENSTOCK_ASSIGN_OR_RETURN(Activations activations, Activations::Create(memory, config, formats,
+                                                                         {.max_rows = kMostRows,
+                                                                          .max_logit_rows = 1,
+                                                                          .context_length = 1,
+                                                                          .num_workers = probe.processor.num_workers}));
+  PENSTOCK_RETURN_IF_ERROR(FillWithNumbers(memory, activations.arena));
+  const DenseWeights no_dense;
+  PENSTOCK_ASSIGN_OR_RETURN(const std::unique_ptr<Operations> operations,
+                            probe.processor.make_operations({.config = config,
+                                                             .host_kernels = probe.kernels,
+                                                             .row_formats = formats,
+                                                             .ffn_format = weights,
+                                                             .weights = no_dense,
+                                                             .activations = activations}));
+  GemmRates rates{.num_threads = probe.processor.num_threads,
+                  .weights = std::string(WeightFormatName(weights)),
+                  .arithmetic = RowArithmetic(formats.ffn)};
+  int64_t next = 0;
+  for (int64_t num_rows = 1; num_rows <= kMostRows; num_rows *= 2) {
+    const int64_t num_experts =
+        std::min(config.num_experts, std::clamp<int64_t>(kMostRows / num_rows, 1, kExpertsAtOnce));
+    std::vector<int32_t> choices;
+    for (int64_t row = 0; row < num_experts * num_rows; ++row) choices.push_back(static_cast<int32_t>(row / num_rows));
+    PENSTOCK_RETURN_IF_ERROR(
+        memory.Write(reinterpret_cast<std::byte*>(activations.topk_idx.data()), std::as_bytes(std::span(choices))));
+    operations->Group({0, num_experts * num_rows});
+    PENSTOCK_ASSIGN_OR_RETURN(const double seconds, MedianSeconds(probe, [&] {
+                                std::vector<ExpertToRun> experts;
+                                for (int64_t e = 0; e < num_experts; ++e) {
+                                  experts.push_back({e, layouts.Views(next, slots.data() + static_cast<uint64_t>(next) *
+                                                                                               layouts.slot_bytes())});
+                                  next = (next + 1) % config.num_experts;
+                                }
+                                operations->Experts(0, experts);
+                              }));
+    const OperationCost each = cost.Expert(num_rows);
+    rates.points.push_back(
+        {.ops_per_byte = each.flops / static_cast<double>(each.bytes),
+         .seconds_per_byte = seconds / static_cast<double>(each.bytes) / static_cast<double>(num_experts)});
+  }
+  return rates;
+}
+
+// Layer after layer, as passes do: sequences that decode, then some that are prefilled.
+absl::StatusOr<AttentionRates> MeasureAttention(const KernelProbe& probe, KvFormat kv) {
+  Memory& memory = probe.processor.memory;
+  ModelConfig config = FewerLayers(probe.config, std::min(probe.config.num_layers, kMostLayers));
+  config.sliding_window = 0;
+  config.attention_sinks = false;
+  const uint64_t sequence_bytes = KvCache::PageBytes(config, kv) * static_cast<uint64_t>(KvCache::PagesFor(kContext));
+  const int64_t num_sequences =
+      std::clamp<int64_t>(static_cast<int64_t>(probe.most_bytes / sequence_bytes), 1, kMostSequences);
+  const int64_t num_prompts = std::min<int64_t>(num_sequences, kMostPrompts);
+  PENSTOCK_ASSIGN_OR_RETURN(KvCache cache,
+                            KvCache::Create(memory, config, kv, num_sequences * KvCache::PagesFor(kContext)));
+  PENSTOCK_ASSIGN_OR_RETURN(Activations activations,
+                            Activations::Create(memory, config, {},
+                                                {.max_rows = std::max(num_sequences, num_prompts * kContext),
+                                                 .max_logit_rows = 1,
+                                                 .context_length = kContext,
+                                                 .num_workers = probe.processor.num_workers}));
+  PENSTOCK_RETURN_IF_ERROR(FillWithNumbers(memory, activations.arena));
+  std::vector<std::vector<std::byte*>> pages;
+  RowBatch decoding, prompts;
+  for (int64_t i = 0; i < num_sequences; ++i) {
+    pages.push_back(cache.Reserve(kContext));
+    // Pages that were never written to are one page of zeros, which caches keep.
+    PENSTOCK_RETURN_IF_ERROR(cache.Clear(pages.back()));
+  }
+  int64_t seen_tokens = 0;
+  for (int64_t i = 0; i < num_sequences; ++i) {
+    const std::vector<std::byte*>& of_sequence = pages[static_cast<size_t>(i)];
+    decoding.AddRow(0, kContext - 1, of_sequence, static_cast<uint32_t>(i), {});
+    for (int64_t pos = 0; i < num_prompts && pos < kContext; ++pos) {
+      prompts.AddRow(0, pos, of_sequence, static_cast<uint32_t>(i), {});
+      seen_tokens += pos + 1;
+    }
+  }
+  const DenseWeights no_dense;
+  PENSTOCK_ASSIGN_OR_RETURN(const std::unique_ptr<Operations> operations,
+                            probe.processor.make_operations({.config = config,
+                                                             .host_kernels = probe.kernels,
+                                                             .row_formats = {},
+                                                             .weights = no_dense,
+                                                             .activations = activations}));
+  int64_t layer_idx = 0;
+  const auto attend = [&](const RowBatch& batch) {
+    return MedianSeconds(probe, [&] {
+      operations->Attend(batch, {0, batch.num_rows()}, layer_idx, {cache.layer(layer_idx), batch.kv_pages});
+      layer_idx = (layer_idx + 1) % config.num_layers;
+    });
+  };
+  const ModelCost cost(config, {.kv = kv});
+  const OperationCost decoded = cost.AttentionCore({.read_tokens = num_sequences * kContext});
+  const OperationCost prefilled = cost.AttentionCore({.seen_tokens = seen_tokens});
+  PENSTOCK_ASSIGN_OR_RETURN(const double decode_s, attend(decoding));
+  PENSTOCK_ASSIGN_OR_RETURN(const double prefill_s, attend(prompts));
+  return AttentionRates{.num_threads = probe.processor.num_threads,
+                        .kv = std::string(KvFormatName(kv)),
+                        .bytes_per_s = static_cast<double>(decoded.kv_bytes) / decode_s,
+                        .ops_per_s = prefilled.kv_flops / prefill_s};
+}
+
+}  // namespace penstock

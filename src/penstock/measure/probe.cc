@@ -1,0 +1,318 @@
+#include "penstock/measure/probe.h"
+
+#include <algorithm>
+#include <cerrno>
+#include <cstdlib>
+#include <ctime>
+#include <filesystem>
+#include <utility>
+
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "penstock/base/bytes.h"
+#include "penstock/base/file.h"
+#include "penstock/base/limits.h"
+#include "penstock/base/logging.h"
+#include "penstock/base/status.h"
+#include "penstock/base/version.h"
+#include "penstock/base/text.h"
+#include "penstock/base/thread_pool.h"
+#include "penstock/device/device.h"
+#include "penstock/measure/disk_probe.h"
+#include "penstock/plan/formats.h"
+#include "penstock/measure/measurement_cache.h"
+#include "penstock/measure/kernel_probe.h"
+#include "penstock/hardware/machine_memory.h"
+#include "penstock/hardware/peaks.h"
+#include "penstock/kernels/kernels.h"
+#include "penstock/model/family.h"
+
+namespace penstock {
+namespace {
+
+constexpr uint64_t kDiskFileBytes = kGiB;
+constexpr double kMachineShare = 0.4;  // of the time; the disk has the rest
+// Disks change their speed within minutes (shared ones, and those that warm up): what is known of one is soon old.
+constexpr int64_t kDiskSeconds = 600;
+constexpr double kLinkLatency = 8e-6;  // of a GPU's link, until it is measured
+constexpr double kAgainShare = 0.3;    // of the time of a first measurement
+
+struct Format {
+  WeightFormat weights;
+  ComputeDtype dtype;
+};
+constexpr Format kAllFormats[] = {{WeightFormat::kF32, ComputeDtype::kF32},  {WeightFormat::kF16, ComputeDtype::kF32},
+                                  {WeightFormat::kBF16, ComputeDtype::kF32}, {WeightFormat::kBF16, ComputeDtype::kBF16},
+                                  {WeightFormat::kInt8, ComputeDtype::kF32}, {WeightFormat::kHqq4, ComputeDtype::kF32},
+                                  {WeightFormat::kHqq3, ComputeDtype::kF32}};
+constexpr KvFormat kAllKvFormats[] = {KvFormat::kF32, KvFormat::kBF16, KvFormat::kInt8};
+
+// Attention and experts as they are in models of this kind.
+ModelConfig UsualShape() {
+  ModelConfig config;
+  config.family = &kMixtral;
+  config.num_layers = 4;
+  config.model_dim = 2048;
+  config.num_heads = 32;
+  config.num_kv_heads = 8;
+  config.head_dim = 128;
+  config.rope.rotary_dim = 128;
+  config.attention_scale = 1;
+  config.vocab_size = 32000;
+  config.expert_dim = 2048;
+  config.num_experts = 8;
+  config.num_topk = 2;
+  config.layer_has_experts.assign(4, true);
+  return config;
+}
+
+int NumThreads(const ProbeTarget& target) {
+  return target.options.threads > 0 ? target.options.threads : NumUsableCpus();
+}
+
+bool ReadsModel(const ProbeTarget& target) {
+  return target.model != nullptr && !target.model->engine_model().files.empty();
+}
+
+absl::StatusOr<std::vector<Format>> FormatsOf(const ProbeTarget& target) {
+  if (target.model == nullptr) return std::vector<Format>(std::begin(kAllFormats), std::end(kAllFormats));
+  PENSTOCK_ASSIGN_OR_RETURN(const Formats formats, ChooseFormats(target.options, target.model->weights()));
+  return std::vector<Format>{{ModelFormatsOf(target.model->weights(), formats).ffn, formats.dtype}};
+}
+
+absl::Status MeasureKernels(const ProbeTarget& target, const MeasuredProcessor& measured, uint64_t free_bytes,
+                            Processor& processor) {
+  const ModelConfig usual = UsualShape();
+  const char* forced_isa = std::getenv("PENSTOCK_FORCE_ISA");
+  PENSTOCK_ASSIGN_OR_RETURN(const kernels::Isa isa, kernels::ChooseIsa(forced_isa == nullptr ? "" : forced_isa));
+  const KernelProbe probe{.config = target.model == nullptr ? usual : target.model->config(),
+                          .kernels = kernels::KernelsFor(isa),
+                          .processor = measured,
+                          .most_bytes = std::min(kGiB, free_bytes / 4),
+                          .seconds = target.seconds / 200};
+  PENSTOCK_ASSIGN_OR_RETURN(const std::vector<Format> formats, FormatsOf(target));
+  for (const Format& format : formats) {
+    LogInfo("measuring kernels of the {} with weights in {}", processor.name, WeightFormatName(format.weights));
+    PENSTOCK_ASSIGN_OR_RETURN(GemmRates rates, MeasureGemm(probe, format.weights, format.dtype));
+    processor.gemm.push_back(std::move(rates));
+  }
+  for (const KvFormat kv : kAllKvFormats) {
+    PENSTOCK_ASSIGN_OR_RETURN(AttentionRates rates, MeasureAttention(probe, kv));
+    processor.attention.push_back(std::move(rates));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status MeasureCpu(const ProbeTarget& target, Processor& cpu) {
+  ThreadPool pool(NumThreads(target));
+  const ThreadPool::CallerPin pin(pool);
+  return MeasureKernels(target, MeasureHost(pool), ReadMachineMemory().available_bytes, cpu);
+}
+
+// The GPU that the options allow, if there is one.
+std::optional<DeviceSpec> GpuOf(const ProbeTarget& target) {
+  const std::string& name = target.options.device;
+  if (name == "cpu" || name.starts_with("emulated")) return std::nullopt;
+  const absl::StatusOr<std::optional<DeviceSpec>> device = ParseDevice(name == "gpu" ? "auto" : name);
+  return device.ok() ? *device : std::nullopt;
+}
+
+absl::Status MeasureGpu(const ProbeTarget& target, const DeviceSpec& spec, Hardware& hardware) {
+  constexpr int kThreads = 1;  // there is one number for all of it
+  const double seconds = target.seconds / 40;
+  const uint64_t budget = spec.free_bytes / 10 * 9;
+  const ModelConfig config = target.model == nullptr ? UsualShape() : target.model->config();
+  PENSTOCK_ASSIGN_OR_RETURN(
+      const std::unique_ptr<Device> device,
+      MakeCudaDevice(spec, CudaWorkspaceOf(config, std::max<int64_t>(config.max_positions, kKvPageTokens * 64), budget),
+                     budget));
+  RealRuntime runtime;
+  PENSTOCK_RETURN_IF_ERROR(device->AddLanes(runtime).status());
+  Processor gpu{.name = "gpu", .model = spec.model, .tier = "device", .num_cpus = spec.num_processors};
+  LogInfo("measuring {}", spec.model);
+  PENSTOCK_RETURN_IF_ERROR(MeasureKernels(target, MeasureDevice(*device), budget, gpu));
+  const uint64_t read_bytes = std::min(kGiB, budget / 4);
+  PENSTOCK_ASSIGN_OR_RETURN(const Arena bytes, device->memory().Map(read_bytes));
+  double read_bytes_per_s = 0;
+  for (const Arithmetic arithmetic : kAllArithmetics) {
+    const ProcessorRates rates = device->Measure(arithmetic, {bytes.data(), bytes.size_bytes()}, seconds);
+    gpu.peaks.push_back({.arithmetic = arithmetic,
+                         .instructions = arithmetic == Arithmetic::kF32 ? "fma" : "mma.sync",
+                         .rates = {{.num_threads = kThreads, .ops_per_s = rates.ops_per_s}}});
+    read_bytes_per_s = std::max(read_bytes_per_s, rates.memory_bytes_per_s);
+  }
+  hardware.processors.push_back(std::move(gpu));
+  hardware.tiers.push_back({.name = "device",
+                            .capacity_bytes = spec.total_bytes,
+                            .rates = {{.num_threads = kThreads, .read_bytes_per_s = read_bytes_per_s}}});
+  const double link = device->MeasureLink(seconds);
+  for (const char* name : {"dram_to_device", "device_to_dram"}) {
+    hardware.links.push_back({.name = name, .bytes_per_s = link, .latency_s = kLinkLatency});
+  }
+  return absl::OkStatus();
+}
+
+// A file without a name, gone when it is closed, of bytes that no disk can leave out.
+absl::StatusOr<OpenedFile> WriteNamelessFile(const std::string& dir) {
+  const auto refusal = [&] {
+    return IoError("{}: cannot write a file to measure the disk with: {}", Printable(dir), ErrnoText(errno));
+  };
+  std::error_code error;
+  const std::filesystem::space_info space = std::filesystem::space(dir, error);
+  if (!error && space.available < 2 * kDiskFileBytes) {
+    return IoError("{}: measuring the disk writes a file of {} for a moment and wants twice that free; found {}",
+                   Printable(dir), FormatBytes(kDiskFileBytes), FormatBytes(space.available));
+  }
+  OpenedFile file{.fd = UniqueFd(::open(dir.c_str(), O_RDWR | O_TMPFILE | O_CLOEXEC, 0600)),
+                  .path = dir,
+                  .size_bytes = kDiskFileBytes};
+  if (!file.fd.valid()) return refusal();
+  std::string block(4 * kMiB, '\0');
+  uint64_t state = 0x9e3779b97f4a7c15;
+  for (uint64_t written = 0; written < kDiskFileBytes; written += block.size()) {
+    for (size_t i = 0; i < block.size(); i += 512) {
+      state = state * 6364136223846793005 + 1442695040888963407;
+      block.replace(i, sizeof(state), reinterpret_cast<const char*>(&state), sizeof(state));
+    }
+    PENSTOCK_RETURN_IF_ERROR(WriteFully(file.fd.get(), block, dir));
+  }
+  if (::fsync(file.fd.get()) != 0) return refusal();
+  return file;
+}
+
+absl::StatusOr<Link> MeasureDiskOf(const ProbeTarget& target, double seconds) {
+  std::vector<OpenedFile> nameless;
+  std::span<const OpenedFile> files;
+  if (target.model != nullptr) files = target.model->engine_model().files;
+  if (files.empty()) {
+    LogInfo("writing {} without a name into {} to measure the disk", FormatBytes(kDiskFileBytes),
+            Printable(target.disk_dir));
+    PENSTOCK_ASSIGN_OR_RETURN(OpenedFile file, WriteNamelessFile(target.disk_dir));
+    nameless.push_back(std::move(file));
+    files = nameless;
+  }
+  LogInfo("measuring the disk");
+  PENSTOCK_ASSIGN_OR_RETURN(const std::unique_ptr<DiskReader> reader,
+                            DiskReader::Create(files, {target.options.direct_io, target.options.io_uring}));
+  return ProbeDisk(*reader, files, {.seconds = seconds / 2, .long_seconds = seconds / 2});
+}
+
+// What decides the numbers, as far as it can be known without measuring.
+absl::StatusOr<json::object> IdentityOf(const ProbeTarget& target) {
+  PENSTOCK_ASSIGN_OR_RETURN(const std::vector<Format> formats, FormatsOf(target));
+  json::array names;
+  for (const Format& format : formats) {
+    names.push_back(json::string(WeightFormatName(format.weights)));
+    names.push_back(format.dtype == ComputeDtype::kBF16 ? "bf16" : "f32");
+  }
+  json::array shape;
+  if (target.model != nullptr) {
+    const ModelConfig& c = target.model->config();
+    shape = {c.model_dim, c.expert_dim, c.dense_ffn_dim, c.num_heads, c.num_kv_heads, c.head_dim};
+  }
+  std::string disk = target.disk_dir;
+  if (ReadsModel(target)) {
+    disk = target.model->engine_model().files[0].path;
+  }
+  struct stat info = {};
+  const uint64_t device = !disk.empty() && ::stat(disk.c_str(), &info) == 0 ? info.st_dev : 0;
+  const std::optional<DeviceSpec> gpu = GpuOf(target);
+  const char* forced_isa = std::getenv("PENSTOCK_FORCE_ISA");
+  return json::object{{"penstock", Version()},
+                      {"processor", ReplaceInvalidUtf8(CpuModel())},
+                      {"isa", forced_isa == nullptr ? "" : ReplaceInvalidUtf8(forced_isa)},
+                      {"cpus", NumUsableCpus()},
+                      {"threads", NumThreads(target)},
+                      {"memory_bytes", ReadMachineMemory().total_bytes},
+                      {"formats", std::move(names)},
+                      {"shape", std::move(shape)},
+                      {"disk", device},
+                      {"gpu", gpu.has_value() ? gpu->name + " " + gpu->model : ""},
+                      {"direct_io", target.options.direct_io},
+                      {"io_uring", target.options.io_uring}};
+}
+
+std::string DateOf(int64_t time) {
+  const auto now = static_cast<std::time_t>(time);
+  std::tm date = {};
+  ::gmtime_r(&now, &date);
+  return fmt::format("{}-{:02}-{:02}", date.tm_year + 1900, date.tm_mon + 1, date.tm_mday);
+}
+
+struct KeptProbe {
+  Hardware hardware;
+  int64_t measured = 0, disk_measured = 0;  // seconds since 1970
+};
+
+constexpr char kKind[] = "probe";
+
+std::optional<KeptProbe> ReadCache(const json::object& identity) {
+  const std::optional<json::object> kept = ReadKept(kKind, identity);
+  if (!kept.has_value()) return std::nullopt;
+  const json::value* found = kept->if_contains("hardware");
+  const json::value* measured = kept->if_contains("measured");
+  const json::value* disk_measured = kept->if_contains("disk_measured");
+  if (found == nullptr || measured == nullptr || !measured->is_int64() || disk_measured == nullptr ||
+      !disk_measured->is_int64()) {
+    return std::nullopt;
+  }
+  absl::StatusOr<Hardware> hardware = ParseHardware(*found);
+  if (!hardware.ok()) return std::nullopt;
+  return KeptProbe{*std::move(hardware), measured->get_int64(), disk_measured->get_int64()};
+}
+
+void WriteCache(const json::object& identity, const KeptProbe& probe) {
+  Keep(kKind, identity,
+       {{"measured", probe.measured}, {"disk_measured", probe.disk_measured}, {"hardware", ToJson(probe.hardware)}});
+}
+
+}  // namespace
+
+absl::StatusOr<Hardware> Probe(const ProbeTarget& target) {
+  PENSTOCK_ASSIGN_OR_RETURN(Hardware hardware, ProbeMachine({.max_threads = NumThreads(target),
+                                                             .total_seconds = target.seconds * kMachineShare}));
+  PENSTOCK_RETURN_IF_ERROR(MeasureCpu(target, hardware.processors.at(0)));
+  if (const std::optional<DeviceSpec> gpu = GpuOf(target); gpu.has_value()) {
+    const absl::Status measured = MeasureGpu(target, *gpu, hardware);
+    if (!measured.ok()) LogWarning("the GPU is left out: {}", Message(measured));
+  }
+  const bool reads_model = ReadsModel(target);
+  if (!reads_model && target.disk_dir.empty()) return hardware;
+  absl::StatusOr<Link> disk = MeasureDiskOf(target, target.seconds * (1 - kMachineShare));
+  if (disk.ok()) {
+    hardware.links.push_back(*std::move(disk));
+  } else if (reads_model) {
+    return disk.status();
+  } else {
+    LogWarning("the disk is left out: {}", Message(disk.status()));
+  }
+  return hardware;
+}
+
+absl::StatusOr<Hardware> ProbeAndKeep(const ProbeTarget& target) {
+  PENSTOCK_ASSIGN_OR_RETURN(const json::object identity, IdentityOf(target));
+  PENSTOCK_ASSIGN_OR_RETURN(Hardware hardware, Probe(target));
+  const int64_t now = std::time(nullptr);
+  WriteCache(identity, {hardware, now, now});
+  return hardware;
+}
+
+absl::StatusOr<Hardware> CachedProbe(const ProbeTarget& target) {
+  PENSTOCK_ASSIGN_OR_RETURN(const json::object identity, IdentityOf(target));
+  std::optional<KeptProbe> kept = ReadCache(identity);
+  if (!kept.has_value()) return ProbeAndKeep(target);
+  LogInfo("this machine as it was measured on {} (penstock probe measures it again)", DateOf(kept->measured));
+  Link* disk = kept->hardware.FindLink("disk_to_dram");
+  const int64_t now = std::time(nullptr);
+  const bool is_new = now >= kept->disk_measured && now < kept->disk_measured + kDiskSeconds;
+  // Writing a file for it would take longer than it is worth.
+  if (disk == nullptr || is_new || !ReadsModel(target)) return std::move(kept->hardware);
+  PENSTOCK_ASSIGN_OR_RETURN(*disk, MeasureDiskOf(target, kAgainShare * target.seconds * (1 - kMachineShare)));
+  kept->disk_measured = now;
+  WriteCache(identity, *kept);
+  return std::move(kept->hardware);
+}
+
+}  // namespace penstock

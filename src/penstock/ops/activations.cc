@@ -1,0 +1,131 @@
+#include "penstock/ops/activations.h"
+
+#include <algorithm>
+
+#include "penstock/base/checked.h"
+#include "penstock/base/status.h"
+#include "penstock/kernels/kernels.h"
+
+namespace penstock {
+namespace {
+
+kernels::RowFormat RowFormatOf(const TensorInfo& tensor, ComputeDtype dtype) {
+  const WeightFormat format = ResidentFormat(tensor, dtype);
+  if (TakesInt8Rows(format)) return kernels::RowFormat::kInt8;
+  return dtype == ComputeDtype::kBF16 ? kernels::RowFormat::kBF16 : kernels::RowFormat::kF32;
+}
+
+// The most that a row's projections of MLA take at once.
+int64_t MlaInputBytes(const ModelConfig& config, kernels::RowFormat format) {
+  const Mla& mla = config.mla;
+  if (!mla.is_on()) return 0;
+  const auto of_heads = [&](int64_t dim) { return config.num_heads * kernels::RowBytes(format, dim); };
+  return std::max({kernels::RowBytes(format, std::max<int64_t>(1, mla.q_lora_rank)), of_heads(mla.nope_dim),
+                   of_heads(mla.kv_lora_rank), kernels::RowBytes(format, config.num_heads * mla.value_dim)});
+}
+
+// Calls visit(span, count) for each buffer: one list serves both the counting and the handing out.
+template <typename Visitor>
+void VisitBuffers(Activations& a, const ModelConfig& config, const RowFormats& formats, const ActivationDims& dims,
+                  Visitor&& visit) {
+  const int64_t rows = dims.max_rows;
+  const int64_t num_assignments = rows * config.num_topk;
+  const int64_t gemm_input_bytes = std::max(
+      {kernels::RowBytes(formats.attention, config.model_dim), kernels::RowBytes(formats.ffn, config.model_dim),
+       kernels::RowBytes(formats.attention, config.attended_dim()), MlaInputBytes(config, formats.attention),
+       kernels::RowBytes(formats.lm_head, config.model_dim)});
+  // A layer without experts computes as one expert that every row is assigned to.
+  const int64_t hidden_bytes =
+      std::max(num_assignments * kernels::RowBytes(formats.ffn, config.expert_dim),
+               rows * kernels::RowBytes(formats.ffn, std::max(config.dense_ffn_dim, config.shared_ffn_dim)));
+  visit(a.residual, rows * config.model_dim);
+  visit(a.q, rows * config.q_dim());
+  visit(a.k, rows * config.kv_dim());
+  visit(a.v, rows * config.v_dim());
+  visit(a.attended, rows * config.attended_dim());
+  visit(a.cos, rows * config.num_angles());
+  visit(a.sin, rows * config.num_angles());
+  visit(a.attention_scratch, dims.num_workers * AttentionScratchFloats(config, dims.context_length));
+  visit(a.topk_idx, num_assignments);
+  visit(a.topk_ahead_, kMaxAhead * num_assignments);
+  visit(a.router_logits, rows * config.num_experts);
+  visit(a.logits, dims.max_logit_rows * config.vocab_size);
+  visit(a.best, dims.max_logit_rows);
+  if (dims.part == ActivationDims::Part::kAll) {
+    visit(a.normed, rows * config.model_dim);
+    if (const Mla& mla = config.mla; mla.is_on()) {
+      visit(a.q_compressed, rows * mla.q_lora_rank);
+      visit(a.q_heads, rows * config.num_heads * (mla.nope_dim + mla.rope_dim));
+      visit(a.value_heads, rows * config.num_heads * mla.value_dim);
+    }
+    visit(a.layer_input, config.parallel_experts ? rows * config.model_dim : 0);
+    visit(a.shared_gate, config.shared_gate ? rows : 0);
+    visit(a.gemm_input, rows * gemm_input_bytes);
+    visit(a.topk_weights, num_assignments);
+    visit(a.ahead_scores, rows * config.num_experts);
+    visit(a.ahead_weights, num_assignments);
+  }
+  if (dims.part == ActivationDims::Part::kHost) return;
+  visit(a.ffn_input, rows * kernels::RowBytes(formats.ffn, config.model_dim));
+  visit(a.assignments, num_assignments);
+  visit(a.assigned_row, num_assignments);
+  visit(a.group_offsets, config.num_experts + 1);
+  visit(a.expert_input, num_assignments * kernels::RowBytes(formats.ffn, config.model_dim));
+  visit(a.ffn_scratch, dims.num_workers * FfnScratchFloats(rows));
+  visit(a.hidden, hidden_bytes);
+  visit(a.expert_output, num_assignments * config.model_dim);
+}
+
+}  // namespace
+
+int64_t AttentionHeads(const ModelConfig& config) {
+  constexpr int64_t kMostHeads = 32;
+  return std::min(config.num_heads / config.num_kv_heads, kMostHeads);
+}
+
+int64_t AttentionRows(const ModelConfig& config) {
+  return std::max<int64_t>(1, kernels::kAttentionHeads / AttentionHeads(config));
+}
+
+int64_t AttentionScratchFloats(const ModelConfig& config, int64_t context_length) {
+  return kernels::AttentionScratchFloats(AttentionRows(config) * AttentionHeads(config), config.head_dim,
+                                         context_length);
+}
+
+int64_t FfnScratchFloats(int64_t max_rows) {
+  // Few rows take more columns at a time, so that reading weights seldom pauses.
+  constexpr int64_t kLeastRows = 16;
+  return 2 * (kFfnScratchCols + kFfnScratchPadding) * std::max(max_rows, kLeastRows);
+}
+
+RowFormats RowFormatsOf(const WeightMap& map, ComputeDtype dtype) {
+  const LayerTensors& layer = map.layers[0];
+  const TensorInfo& ffn = *(layer.experts.empty() ? layer.dense_ffn : layer.experts[0]).gate_proj;
+  // bf16 attention would choose other experts (docs/decisions/dtype.md), so its rows stay f32.
+  return {.attention = RowFormatOf(*layer.q_proj, ComputeDtype::kF32),
+          .ffn = RowFormatOf(ffn, dtype),
+          .lm_head = RowFormatOf(*map.lm_head, dtype)};
+}
+
+uint64_t Activations::Bytes(const ModelConfig& config, const RowFormats& formats, const ActivationDims& dims) {
+  Activations a;
+  uint64_t bytes = 0;
+  VisitBuffers(a, config, formats, dims, [&](const auto& span, int64_t count) {
+    bytes += RoundUp(static_cast<uint64_t>(count) * sizeof(span[0]), kCacheLineBytes);
+  });
+  return RoundUp(bytes, kPageBytes);
+}
+
+absl::StatusOr<Activations> Activations::Create(Memory& memory, const ModelConfig& config, const RowFormats& formats,
+                                                const ActivationDims& dims) {
+  Activations a;
+  a.dims = dims;
+  PENSTOCK_ASSIGN_OR_RETURN(a.arena, memory.Map(Bytes(config, formats, dims)));
+  ArenaAllocator allocator(a.arena);
+  VisitBuffers(a, config, formats, dims, [&](auto& span, int64_t count) {
+    span = allocator.Take<std::remove_reference_t<decltype(span[0])>>(count);
+  });
+  return a;
+}
+
+}  // namespace penstock

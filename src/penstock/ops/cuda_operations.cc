@@ -1,0 +1,477 @@
+#include "penstock/ops/cuda_operations.h"
+
+#include <algorithm>
+
+#include "penstock/base/bytes.h"
+#include "penstock/base/check.h"
+#include "penstock/base/checked.h"
+#include "penstock/kernels/kernels.h"
+#include "penstock/memory/kv_cache.h"
+#include "penstock/ops/cuda_workspace.h"
+
+namespace penstock {
+namespace {
+
+const float* DataOrNull(std::span<const float> span) { return span.empty() ? nullptr : span.data(); }
+
+}  // namespace
+
+void CudaOperations::Embed(const RowBatch&, RowRange) { PENSTOCK_CHECK(false); }
+
+void CudaOperations::Project(RowRange rows, kernels::RowFormat format, const std::byte* x,
+                             const Projection& projection) {
+  const int64_t stride = kernels::RowBytes(format, projection.inner_dim);
+  cuda::Gemm({.x_format = format,
+              .w_format = projection.w.format,
+              .num_cols = projection.num_cols,
+              .inner_dim = projection.inner_dim,
+              .x = x + rows.begin * stride,
+              .x_stride_bytes = stride,
+              .weights = {{projection.w.data}},
+              .bias = {DataOrNull(projection.bias)},
+              .y = projection.y,
+              .y_stride = projection.num_cols,
+              .groups = {.max_rows = rows.size()},
+              .tuning = args_.tuning},
+             args_.stream);
+}
+
+void CudaOperations::NormRows(RowRange rows, const NormOf& norm, kernels::RowFormat format, std::byte* buffer) {
+  const int64_t dim = args_.config.model_dim, stride = kernels::RowBytes(format, dim);
+  Activations& a = args_.activations;
+  cuda::NormRows({.num_rows = rows.size(),
+                  .dim = dim,
+                  .x = norm.source.data() + rows.begin * dim,
+                  .weight = norm.weight.data(),
+                  .eps = args_.config.norm_eps,
+                  .norm = args_.config.norm,
+                  .bias = DataOrNull(norm.bias),
+                  .normed = a.normed.data() + rows.begin * dim,
+                  .format = format,
+                  .prepared = buffer == nullptr ? nullptr : buffer + rows.begin * stride,
+                  .prepared_stride_bytes = stride},
+                 args_.stream);
+}
+
+void CudaOperations::PreAttention(RowRange rows, int64_t layer_idx) {
+  const ModelConfig& config = args_.config;
+  Activations& a = args_.activations;
+  const LayerWeights& layer = args_.weights.layer(layer_idx);
+  const kernels::RowFormat format = args_.row_formats.attention;
+  if (config.parallel_experts) {
+    const int64_t begin = rows.begin * config.model_dim, count = rows.size() * config.model_dim;
+    cuda::Clear(a.layer_input.data() + begin, count, args_.stream);
+    cuda::Add(a.residual.data() + begin, 1, count, a.layer_input.data() + begin, args_.stream);
+  }
+  NormRows(rows, {a.residual, layer.attention_norm, layer.attention_norm_bias}, format, a.gemm_input.data());
+  const auto project = [&](const WeightView& w, std::span<const float> bias, std::span<float> y, int64_t num_cols) {
+    Project(rows, format, a.gemm_input.data(),
+            {.w = w,
+             .bias = bias,
+             .num_cols = num_cols,
+             .inner_dim = config.model_dim,
+             .y = y.data() + rows.begin * num_cols});
+  };
+  project(layer.q_proj, layer.q_bias, a.q, config.q_dim());
+  project(layer.k_proj, layer.k_bias, a.k, config.kv_dim());
+  project(layer.v_proj, layer.v_bias, a.v, config.kv_dim());
+  const int64_t first_angle = rows.begin * config.num_angles() + config.first_angle_of(layer_idx);
+  cuda::FinishQkv({.num_rows = rows.size(),
+                   .num_heads = config.num_heads,
+                   .num_kv_heads = config.num_kv_heads,
+                   .head_dim = config.head_dim,
+                   .q = a.q.data() + rows.begin * config.q_dim(),
+                   .k = a.k.data() + rows.begin * config.kv_dim(),
+                   .v = a.v.data() + rows.begin * config.kv_dim(),
+                   .q_norm = DataOrNull(layer.q_norm),
+                   .k_norm = DataOrNull(layer.k_norm),
+                   .q_norm_dim = std::ssize(layer.q_norm),
+                   .k_norm_dim = std::ssize(layer.k_norm),
+                   .eps = config.norm_eps,
+                   .clip = config.clip_qkv,
+                   .rotary_dim = config.rotary_dim_of(layer_idx),
+                   .cos = a.cos.data() + first_angle,
+                   .sin = a.sin.data() + first_angle,
+                   .angles_stride = config.num_angles(),
+                   .is_interleaved = config.rope.is_interleaved,
+                   .norms_after_rope = config.qk_norm == QkNorm::kPerHeadAfterRope},
+                  args_.stream);
+}
+
+template <typename Visit>
+void CudaOperations::ForEachKvPart(const RowBatch& batch, RowRange rows, const KvView& kv, const Visit& visit) {
+  for (int64_t begin = rows.begin; begin < rows.end;) {
+    std::vector<std::byte*> pages;
+    std::vector<int64_t> first_page;
+    std::span<std::byte* const> last;
+    int64_t end = begin;
+    for (; end < rows.end; ++end) {
+      const std::span<std::byte* const> own = kv.pages[static_cast<size_t>(end - rows.begin)];
+      const bool is_new = end == begin || own.data() != last.data();  // rows of one sequence share a list
+      const size_t num_pages = pages.size() + (is_new ? own.size() : 0);
+      const auto num_rows = static_cast<size_t>(end - begin);
+      const size_t bytes = RowTableBytes(static_cast<int64_t>(num_pages)) + 2 * sizeof(int64_t) * num_rows;
+      if (end > begin && bytes > args_.tables.most_bytes()) break;
+      first_page.push_back(is_new ? std::ssize(pages) : first_page.back());
+      if (is_new) pages.insert(pages.end(), own.begin(), own.end());
+      last = own;
+    }
+    const auto num_rows = static_cast<size_t>(end - begin);
+    const auto positions = std::span(batch.kv_positions).subspan(static_cast<size_t>(begin), num_rows);
+    // One upload: the three begin cache lines.
+    std::vector<std::byte> table;
+    const auto add = [&](std::span<const std::byte> bytes) {
+      const size_t offset = RoundUp(table.size(), kCacheLineBytes);
+      table.resize(offset);
+      table.insert(table.end(), bytes.begin(), bytes.end());
+      return offset;
+    };
+    const size_t pages_at = add(std::as_bytes(std::span(pages)));
+    const size_t first_page_at = add(std::as_bytes(std::span(first_page)));
+    const size_t positions_at = add(std::as_bytes(positions));
+    const std::byte* const on_device = args_.tables.Upload(table);
+    visit(begin, cuda::KvRows{.format = kv.layer.format,
+                              .head_dim = args_.config.head_dim,
+                              .num_kv_heads = kv.layer.num_heads,
+                              .first_block_bytes = kv.layer.first_block_bytes,
+                              .block_bytes = kv.layer.block_bytes,
+                              .num_rows = end - begin,
+                              .pages = reinterpret_cast<std::byte* const*>(on_device + pages_at),
+                              .first_page = reinterpret_cast<const int64_t*>(on_device + first_page_at),
+                              .positions = reinterpret_cast<const int64_t*>(on_device + positions_at)});
+    begin = end;
+  }
+}
+
+void CudaOperations::StoreKv(const RowBatch& batch, RowRange rows, const KvView& kv) {
+  const int64_t kv_dim = args_.config.kv_dim();
+  const Activations& a = args_.activations;
+  ForEachKvPart(batch, rows, kv, [&](int64_t first_row, const cuda::KvRows& part) {
+    cuda::StoreKv(part, a.k.data() + first_row * kv_dim, a.v.data() + first_row * kv_dim, args_.stream);
+  });
+}
+
+void CudaOperations::Attend(const RowBatch& batch, RowRange rows, int64_t layer_idx, const KvView& kv) {
+  bool share_pages = false;
+  for (size_t i = 1; i < kv.pages.size(); ++i) share_pages |= kv.pages[i].data() == kv.pages[i - 1].data();
+  ForEachKvPart(batch, rows, kv, [&](int64_t first_row, const cuda::KvRows& part) {
+    AttendPart(batch, first_row, layer_idx, part, share_pages);
+  });
+}
+
+// As many rows at a time as there is room for the scores of.
+void CudaOperations::AttendPart(const RowBatch& batch, int64_t first_row, int64_t layer_idx, cuda::KvRows part,
+                                bool share_pages) {
+  const ModelConfig& config = args_.config;
+  Activations& a = args_.activations;
+  const auto room = static_cast<int64_t>(args_.attention_scores.size());
+  for (int64_t num_left = part.num_rows; num_left > 0;) {
+    int64_t num_rows = 0, num_positions = 0;
+    for (; num_rows < num_left; ++num_rows) {
+      const int64_t own = batch.kv_positions[static_cast<size_t>(first_row + num_rows)] + 1;
+      const int64_t most = std::max(num_positions, own);
+      if (num_rows > 0 && (num_rows + 1) * CudaScoresFloats(config, most) > room) break;
+      num_positions = most;
+    }
+    const int64_t max_positions = PaddedPositions(num_positions + (config.attention_sinks ? 1 : 0));
+    PENSTOCK_CHECK(num_rows * CudaScoresFloats(config, num_positions) <= room);
+    part.num_rows = num_rows;
+    float* const scores = args_.attention_scores.data();
+    cuda::Attention({.rows = part,
+                     .num_heads = config.num_heads,
+                     .window = config.window_of(layer_idx),
+                     .scale = config.attention_scale,
+                     .sinks = config.attention_sinks ? args_.weights.layer(layer_idx).sinks.data() : nullptr,
+                     .q = a.q.data() + first_row * config.q_dim(),
+                     .out = a.attended.data() + first_row * config.q_dim(),
+                     .max_positions = max_positions,
+                     .scores = scores,
+                     .totals = scores + num_rows * config.num_heads * max_positions,
+                     .rows_share_pages = share_pages},
+                    args_.stream);
+    part.first_page += num_rows;
+    part.positions += num_rows;
+    first_row += num_rows;
+    num_left -= num_rows;
+  }
+}
+
+void CudaOperations::PostAttention(RowRange rows, int64_t layer_idx) {
+  const ModelConfig& config = args_.config;
+  Activations& a = args_.activations;
+  const LayerWeights& layer = args_.weights.layer(layer_idx);
+  const kernels::RowFormat format = args_.row_formats.attention;
+  const int64_t stride = kernels::RowBytes(format, config.q_dim()), dim = config.model_dim;
+  cuda::PrepareRows({.num_rows = rows.size(),
+                     .dim = config.q_dim(),
+                     .x = a.attended.data() + rows.begin * config.q_dim(),
+                     .format = format,
+                     .prepared = a.gemm_input.data() + rows.begin * stride,
+                     .prepared_stride_bytes = stride},
+                    args_.stream);
+  float* const projected = a.normed.data() + rows.begin * dim;
+  Project(rows, format, a.gemm_input.data(),
+          {.w = layer.o_proj, .bias = layer.o_bias, .num_cols = dim, .inner_dim = config.q_dim(), .y = projected});
+  AddBranch(rows);
+}
+
+// residual += residual_scale * normed.
+void CudaOperations::AddBranch(RowRange rows) {
+  Activations& a = args_.activations;
+  const int64_t begin = rows.begin * args_.config.model_dim, count = rows.size() * args_.config.model_dim;
+  cuda::Add(a.normed.data() + begin, args_.config.residual_scale, count, a.residual.data() + begin, args_.stream);
+}
+
+// y = w normed + bias.
+void CudaOperations::GateOf(RowRange rows, const WeightView& w, std::span<const float> bias, int64_t num_cols,
+                            float* y) {
+  const int64_t dim = args_.config.model_dim;
+  cuda::Gemm({.x_format = kernels::RowFormat::kF32,
+              .w_format = w.format,
+              .num_cols = num_cols,
+              .inner_dim = dim,
+              .x = reinterpret_cast<const std::byte*>(args_.activations.normed.data() + rows.begin * dim),
+              .x_stride_bytes = 4 * dim,
+              .weights = {{w.data}},
+              .bias = {DataOrNull(bias)},
+              .y = y,
+              .y_stride = num_cols,
+              .groups = {.max_rows = rows.size()},
+              .tuning = args_.tuning},
+             args_.stream);
+}
+
+// It always computes in f32: a rounded score could choose another expert.
+void CudaOperations::ApplyGate(RowRange rows, const LayerWeights& layer, std::span<float> scores,
+                               std::span<int32_t> topk_idx, std::span<float> topk_weights) {
+  const ModelConfig& config = args_.config;
+  const int64_t num_experts = config.num_experts, num_topk = config.num_topk;
+  float* const own = scores.data() + rows.begin * num_experts;
+  GateOf(rows, layer.router_proj, layer.router_bias, num_experts, own);
+  cuda::RouterTopk({.num_rows = rows.size(),
+                    .num_experts = num_experts,
+                    .num_topk = num_topk,
+                    .rule = config.router,
+                    .selection_bias = DataOrNull(layer.router_selection_bias),
+                    .scores = own,
+                    .topk_idx = topk_idx.data() + rows.begin * num_topk,
+                    .topk_weights = topk_weights.data() + rows.begin * num_topk},
+                   args_.stream);
+}
+
+void CudaOperations::Route(RowRange rows, int64_t layer_idx) {
+  Activations& a = args_.activations;
+  const LayerWeights& layer = args_.weights.layer(layer_idx);
+  NormRows(rows, {args_.config.parallel_experts ? a.layer_input : a.residual, layer.ffn_norm, layer.ffn_norm_bias},
+           args_.row_formats.ffn, a.ffn_input.data());
+  ApplyGate(rows, layer, a.router_logits, a.topk_idx, a.topk_weights);
+}
+
+void CudaOperations::RouteAhead(RowRange rows, int64_t target_idx, int64_t ahead) {
+  Activations& a = args_.activations;
+  const LayerWeights& layer = args_.weights.layer(target_idx);
+  NormRows(rows, {a.residual, layer.ffn_norm, layer.ffn_norm_bias}, kernels::RowFormat::kF32, nullptr);
+  ApplyGate(rows, layer, a.ahead_scores, a.topk_ahead(ahead), a.ahead_weights);
+}
+
+std::span<const int32_t> CudaOperations::Choices(RowRange rows) {
+  const int64_t num_topk = args_.config.num_topk;
+  choices_.resize(static_cast<size_t>(rows.size() * num_topk));
+  args_.tables.Download(choices_.data(), args_.activations.topk_idx.data() + rows.begin * num_topk,
+                        choices_.size() * sizeof(int32_t));
+  return choices_;
+}
+
+void CudaOperations::Group(RowRange rows) {
+  Activations& a = args_.activations;
+  const int64_t num_topk = args_.config.num_topk;
+  grouped_ = rows;
+  cuda::Group({.begin = rows.begin * num_topk,
+               .end = rows.end * num_topk,
+               .num_experts = args_.config.num_experts,
+               .num_topk = num_topk,
+               .topk_idx = a.topk_idx.data(),
+               .offsets = a.group_offsets.data(),
+               .assignments = a.assignments.data(),
+               .assigned_row = a.assigned_row.data(),
+               .input = a.ffn_input.data(),
+               .gathered = a.expert_input.data(),
+               .input_bytes = kernels::RowBytes(args_.row_formats.ffn, args_.config.model_dim)},
+              args_.stream);
+}
+
+void CudaOperations::Experts(int64_t layer_idx, std::span<const ExpertToRun> experts) {
+  const ModelConfig& config = args_.config;
+  FfnParts<const float*> bias;
+  if (config.expert_bias) {
+    const LayerWeights& layer = args_.weights.layer(layer_idx);
+    bias = {layer.expert_gate_bias.data(), layer.expert_up_bias.data(), layer.expert_down_bias.data()};
+  }
+  Activations& a = args_.activations;
+  const kernels::RowFormat format = args_.row_formats.ffn;
+  const int64_t hidden_stride = kernels::RowBytes(format, config.expert_dim);
+  for (size_t begin = 0; begin < experts.size(); begin += cuda::kMostGroups) {
+    const auto part = experts.subspan(begin, std::min<size_t>(cuda::kMostGroups, experts.size() - begin));
+    // A row chooses an expert at most once.
+    cuda::GateUpLaunch first{.x_format = format,
+                             .w_format = part[0].weights.gate_proj.format,
+                             .ffn_dim = config.expert_dim,
+                             .inner_dim = config.model_dim,
+                             .x = a.expert_input.data(),
+                             .x_stride_bytes = kernels::RowBytes(format, config.model_dim),
+                             .gate_bias = {bias.gate_proj, true},
+                             .up_bias = {bias.up_proj, true},
+                             .rule = config.glu,
+                             .hidden = a.hidden.data(),
+                             .hidden_stride_bytes = hidden_stride,
+                             .groups = {.num_groups = static_cast<int32_t>(part.size()),
+                                        .offsets = a.group_offsets.data(),
+                                        .max_rows = grouped_.size()},
+                             .tuning = args_.tuning};
+    cuda::GemmLaunch second{.x_format = format,
+                            .w_format = part[0].weights.down_proj.format,
+                            .num_cols = config.model_dim,
+                            .inner_dim = config.expert_dim,
+                            .x = a.hidden.data(),
+                            .x_stride_bytes = hidden_stride,
+                            .bias = {bias.down_proj, true},
+                            .y = a.expert_output.data(),
+                            .y_stride = config.model_dim,
+                            .tuning = args_.tuning};
+    for (size_t i = 0; i < part.size(); ++i) {
+      first.groups.expert_idx[i] = static_cast<int32_t>(part[i].expert_idx);
+      first.gate.w[i] = part[i].weights.gate_proj.data;
+      first.up.w[i] = part[i].weights.up_proj.data;
+      second.weights.w[i] = part[i].weights.down_proj.data;
+    }
+    second.groups = first.groups;
+    cuda::GateUp(first, args_.stream);
+    cuda::Gemm(second, args_.stream);
+  }
+}
+
+std::vector<int64_t> CudaOperations::ClearExpert(int64_t expert_idx) {
+  Activations& a = args_.activations;
+  const int64_t dim = args_.config.model_dim;
+  IndexRange places;
+  args_.tables.Download(&places, a.group_offsets.data() + expert_idx, sizeof(places));
+  std::vector<int64_t> rows(static_cast<size_t>(places.size()));
+  args_.tables.Download(rows.data(), a.assigned_row.data() + places.begin, rows.size() * sizeof(int64_t));
+  cuda::Clear(a.expert_output.data() + places.begin * dim, places.size() * dim, args_.stream);
+  return rows;
+}
+
+void CudaOperations::Combine(RowRange rows) {
+  Activations& a = args_.activations;
+  const int64_t dim = args_.config.model_dim, num_topk = args_.config.num_topk;
+  cuda::Combine({.num_rows = rows.size(),
+                 .dim = dim,
+                 .num_topk = num_topk,
+                 .residual = a.residual.data() + rows.begin * dim,
+                 .residual_stride = dim,
+                 .z = a.expert_output.data(),
+                 .z_stride = dim,
+                 .assignments = a.assignments.data() + rows.begin * num_topk,
+                 .weights = a.topk_weights.data() + rows.begin * num_topk,
+                 .y = a.residual.data() + rows.begin * dim,
+                 .y_stride = dim,
+                 .scale = args_.config.residual_scale},
+                args_.stream);
+}
+
+void CudaOperations::DenseFfn(RowRange rows, int64_t layer_idx) {
+  const LayerWeights& layer = args_.weights.layer(layer_idx);
+  Activations& a = args_.activations;
+  NormRows(rows, {a.residual, layer.ffn_norm, layer.ffn_norm_bias}, args_.row_formats.ffn, a.gemm_input.data());
+  RunFfn(rows, layer.dense_ffn, args_.config.dense_ffn_dim);
+  AddBranch(rows);
+}
+
+void CudaOperations::SharedFfn(RowRange rows, int64_t layer_idx) {
+  const ModelConfig& config = args_.config;
+  const LayerWeights& layer = args_.weights.layer(layer_idx);
+  Activations& a = args_.activations;
+  const int64_t dim = config.model_dim;
+  const bool has_own_norm = !layer.shared_norm.empty();
+  NormRows(rows,
+           {a.residual, has_own_norm ? layer.shared_norm : layer.ffn_norm,
+            has_own_norm ? std::span<const float>() : layer.ffn_norm_bias},
+           args_.row_formats.ffn, a.gemm_input.data());
+  if (config.shared_gate) {
+    GateOf(rows, layer.shared_gate_proj, {}, 1, a.shared_gate.data() + rows.begin);
+  }
+  RunFfn(rows, layer.shared_ffn, config.shared_ffn_dim);
+  if (!config.shared_gate) return AddBranch(rows);
+  cuda::AddGated({.num_rows = rows.size(),
+                  .dim = dim,
+                  .source = a.normed.data() + rows.begin * dim,
+                  .gates = a.shared_gate.data() + rows.begin,
+                  .scale = config.residual_scale,
+                  .target = a.residual.data() + rows.begin * dim},
+                 args_.stream);
+}
+
+// normed = ffn(gemm_input).
+void CudaOperations::RunFfn(RowRange rows, const FfnWeights& ffn, int64_t ffn_dim) {
+  const ModelConfig& config = args_.config;
+  Activations& a = args_.activations;
+  const kernels::RowFormat format = args_.row_formats.ffn;
+  const int64_t dim = config.model_dim, stride = kernels::RowBytes(format, dim);
+  const int64_t hidden_stride = kernels::RowBytes(format, ffn_dim);
+  cuda::GateUp({.x_format = format,
+                .w_format = ffn.gate_proj.format,
+                .ffn_dim = ffn_dim,
+                .inner_dim = dim,
+                .x = a.gemm_input.data() + rows.begin * stride,
+                .x_stride_bytes = stride,
+                .gate = {{ffn.gate_proj.data}},
+                .up = {{ffn.up_proj.data}},
+                .rule = config.glu,
+                .hidden = a.hidden.data() + rows.begin * hidden_stride,
+                .hidden_stride_bytes = hidden_stride,
+                .groups = {.max_rows = rows.size()},
+                .tuning = args_.tuning},
+               args_.stream);
+  Project(
+      rows, format, a.hidden.data(),
+      {.w = ffn.down_proj, .bias = {}, .num_cols = dim, .inner_dim = ffn_dim, .y = a.normed.data() + rows.begin * dim});
+}
+
+void CudaOperations::Logits(std::span<const int64_t> rows) {
+  const ModelConfig& config = args_.config;
+  Activations& a = args_.activations;
+  const int64_t dim = config.model_dim, num_rows = std::ssize(rows);
+  PENSTOCK_CHECK(num_rows <= a.dims.max_logit_rows && num_rows <= a.dims.max_rows);
+  const OuterWeights& outer = args_.weights.outer();
+  const kernels::RowFormat format = args_.row_formats.lm_head;
+  const int64_t stride = kernels::RowBytes(format, dim);
+  for (int64_t begin = 0; begin < num_rows;) {
+    // Neighbours in one launch.
+    int64_t end = begin + 1;
+    while (end < num_rows && rows[static_cast<size_t>(end)] == rows[static_cast<size_t>(begin)] + end - begin) ++end;
+    cuda::NormRows({.num_rows = end - begin,
+                    .dim = dim,
+                    .x = a.residual.data() + rows[static_cast<size_t>(begin)] * dim,
+                    .weight = outer.final_norm.data(),
+                    .eps = config.norm_eps,
+                    .norm = config.norm,
+                    .bias = DataOrNull(outer.final_norm_bias),
+                    .normed = a.normed.data() + begin * dim,
+                    .format = format,
+                    .prepared = a.gemm_input.data() + begin * stride,
+                    .prepared_stride_bytes = stride},
+                   args_.stream);
+    begin = end;
+  }
+  Project({0, num_rows}, format, a.gemm_input.data(),
+          {.w = outer.lm_head,
+           .bias = outer.lm_head_bias,
+           .num_cols = config.vocab_size,
+           .inner_dim = dim,
+           .y = a.logits.data()});
+  if (config.logit_scale != 1) {
+    cuda::Scale(config.logit_scale, num_rows * config.vocab_size, a.logits.data(), args_.stream);
+  }
+}
+
+}  // namespace penstock

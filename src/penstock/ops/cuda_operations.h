@@ -1,0 +1,99 @@
+// The operations on a CUDA device: each launches kernels on a stream and returns. Weights, activations and KV pages are
+// in the device's memory; results are the host's wherever kernels/cuda/cuda_kernels.h says so.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "penstock/kernels/cuda/cuda_kernels.h"
+#include "penstock/memory/dense_weights.h"
+#include "penstock/model/model_config.h"
+#include "penstock/ops/operations.h"
+
+namespace penstock {
+
+// Small tables to and from the device, in the stream's order.
+class DeviceTables {
+ public:
+  virtual ~DeviceTables() = default;
+  // Of one Upload(), at least RowTableBytes() of the longest row.
+  virtual size_t most_bytes() const = 0;
+  // Where they will be on the device for work that is given to the stream before the next Upload().
+  virtual const std::byte* Upload(std::span<const std::byte> bytes) = 0;
+  // Waits for the stream.
+  virtual void Download(void* target, const void* source, size_t num_bytes) = 0;
+};
+
+class CudaOperations : public Operations {
+ public:
+  struct Args {
+    const ModelConfig& config;  // outlives the operations, like all references
+    RowFormats row_formats;
+    const DenseWeights& weights;        // on the device
+    Activations& activations;           // on the device
+    std::span<float> attention_scores;  // on the device: at least CudaScoresFloats() of the longest row
+    DeviceTables& tables;
+    cuda::Stream stream = {};
+    cuda::GemmTuning tuning = {};
+  };
+  explicit CudaOperations(const Args& args) : args_(args) {}
+
+  Activations& activations() override { return args_.activations; }
+  // The host embeds. Never called.
+  void Embed(const RowBatch& batch, RowRange rows) override;
+  void PreAttention(RowRange rows, int64_t layer_idx) override;
+  void StoreKv(const RowBatch& batch, RowRange rows, const KvView& kv) override;
+  void Attend(const RowBatch& batch, RowRange rows, int64_t layer_idx, const KvView& kv) override;
+  void PostAttention(RowRange rows, int64_t layer_idx) override;
+  void Route(RowRange rows, int64_t layer_idx) override;
+  void RouteAhead(RowRange rows, int64_t target_idx, int64_t ahead) override;
+  std::span<const int32_t> Choices(RowRange rows) override;
+  void Group(RowRange rows) override;
+  void SharedFfn(RowRange rows, int64_t layer_idx) override;
+  void Experts(int64_t layer_idx, std::span<const ExpertToRun> experts) override;
+  std::vector<int64_t> ClearExpert(int64_t expert_idx) override;
+  void Combine(RowRange rows) override;
+  void DenseFfn(RowRange rows, int64_t layer_idx) override;
+  void Logits(std::span<const int64_t> rows) override;
+  bool picks_best() const override { return true; }
+  void PickBest(int64_t num_rows) override {
+    cuda::ArgMax(args_.activations.logits.data(), num_rows, args_.config.vocab_size, args_.activations.best.data(),
+                 args_.stream);
+  }
+
+ private:
+  // y[rows] = x[rows] w^T + bias, of rows in buffers of the whole pass.
+  struct Projection {
+    WeightView w;
+    std::span<const float> bias;
+    int64_t num_cols = 0;
+    int64_t inner_dim = 0;
+    float* y = nullptr;  // of the first row, [., num_cols]
+  };
+  void Project(RowRange rows, kernels::RowFormat format, const std::byte* x, const Projection& projection);
+  struct NormOf {
+    std::span<const float> source;  // [num_rows, model_dim]
+    std::span<const float> weight;
+    std::span<const float> bias;
+  };
+  // normed[rows] = norm(source[rows]), and prepared at the rows' places of `buffer`, where there is one.
+  void NormRows(RowRange rows, const NormOf& norm, kernels::RowFormat format, std::byte* buffer);
+  void GateOf(RowRange rows, const WeightView& w, std::span<const float> bias, int64_t num_cols, float* y);
+  void RunFfn(RowRange rows, const FfnWeights& ffn, int64_t ffn_dim);
+  void AddBranch(RowRange rows);
+  // Scores of normed rows and what they choose.
+  void ApplyGate(RowRange rows, const LayerWeights& layer, std::span<float> scores, std::span<int32_t> topk_idx,
+                 std::span<float> topk_weights);
+  // Calls visit(first row, their number, their pages on the device) for parts of `rows` whose tables fit.
+  template <typename Visit>
+  void ForEachKvPart(const RowBatch& batch, RowRange rows, const KvView& kv, const Visit& visit);
+  void AttendPart(const RowBatch& batch, int64_t first_row, int64_t layer_idx, cuda::KvRows part, bool share_pages);
+
+  Args args_;
+  RowRange grouped_;
+  std::vector<int32_t> choices_;
+};
+
+}  // namespace penstock

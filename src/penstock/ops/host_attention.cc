@@ -1,0 +1,343 @@
+// HostOperations: attention, from the norm before it to the residual behind it.
+#include <algorithm>
+
+#include "penstock/kernels/kernels.h"
+#include "penstock/ops/host_operations.h"
+#include "penstock/ops/host_rows.h"
+
+namespace penstock {
+
+using namespace host;  // NOLINT: these are its operations
+
+namespace {
+
+void Clip(float limit, float* values, int64_t count) {
+  for (int64_t i = 0; i < count; ++i) values[i] = std::clamp(values[i], -limit, limit);
+}
+
+void NormHeads(const OpContext& context, std::span<const float> weight, float* row, int64_t row_dim) {
+  if (weight.empty()) return;
+  const int64_t dim = static_cast<int64_t>(weight.size());
+  context.kernels.norm({.num_rows = row_dim / dim,
+                        .dim = dim,
+                        .x = row,
+                        .x_stride = dim,
+                        .weight = weight.data(),
+                        .eps = context.config.norm_eps,
+                        .out = row,
+                        .out_stride = dim});
+}
+
+// QK norm, clamp, RoPE, in this order, or the norm behind RoPE.
+void FinishQkv(const OpContext& context, int64_t layer_idx, int64_t row_idx) {
+  const ModelConfig& config = context.config;
+  Activations& a = context.activations;
+  float* q = a.q.data() + row_idx * config.q_dim();
+  float* k = a.k.data() + row_idx * config.kv_dim();
+  float* v = a.v.data() + row_idx * config.kv_dim();
+  const auto norm = [&] {
+    const LayerWeights& layer = context.weights.layer(layer_idx);
+    NormHeads(context, layer.q_norm, q, config.q_dim());
+    NormHeads(context, layer.k_norm, k, config.kv_dim());
+  };
+  if (config.qk_norm != QkNorm::kPerHeadAfterRope) norm();
+  if (config.clip_qkv > 0) {
+    Clip(config.clip_qkv, q, config.q_dim());
+    Clip(config.clip_qkv, k, config.kv_dim());
+    Clip(config.clip_qkv, v, config.kv_dim());
+  }
+  const int64_t first_angle = row_idx * config.num_angles() + config.first_angle_of(layer_idx);
+  kernels::RopeArgs rope = {.num_heads = config.num_heads,
+                            .rotary_dim = config.rotary_dim_of(layer_idx),
+                            .x = q,
+                            .head_stride = config.head_dim,
+                            .cos = a.cos.data() + first_angle,
+                            .sin = a.sin.data() + first_angle,
+                            .is_interleaved = config.rope.is_interleaved};
+  context.kernels.rope(rope);
+  rope.num_heads = config.num_kv_heads;
+  rope.x = k;
+  context.kernels.rope(rope);
+  if (config.qk_norm == QkNorm::kPerHeadAfterRope) norm();
+}
+
+// The row's K and V into its KV page.
+void StoreRowKv(const OpContext& context, const KvLayer& layer, std::span<std::byte* const> pages, int64_t pos,
+                int64_t row_idx) {
+  const ModelConfig& config = context.config;
+  const Activations& a = context.activations;
+  std::byte* page = pages[static_cast<size_t>(pos / KvCache::kPageTokens)];
+  for (int64_t head_idx = 0; head_idx < config.num_kv_heads; ++head_idx) {
+    const int64_t offset = row_idx * config.kv_dim() + head_idx * config.head_dim;
+    context.kernels.store_kv({.format = layer.format,
+                              .head_dim = config.head_dim,
+                              .values_in_key = config.values_in_key(),
+                              .k = a.k.data() + offset,
+                              .v = a.v.data() + offset,
+                              .block = page + layer.head_offset_bytes(head_idx),
+                              .token = pos % KvCache::kPageTokens});
+  }
+}
+
+// Rows of one sequence at consecutive positions that see the same pages, no more than attention takes at once.
+std::vector<RowRange> AttentionRuns(const RowBatch& batch, RowRange rows, int64_t max_rows) {
+  std::vector<RowRange> runs;
+  for (int64_t row_idx = rows.begin; row_idx < rows.end; ++row_idx) {
+    if (!runs.empty()) {
+      RowRange& run = runs.back();
+      if (run.size() < max_rows && batch.sequence_ids[row_idx] == batch.sequence_ids[run.begin] &&
+          batch.kv_pages[row_idx].data() == batch.kv_pages[run.begin].data() &&
+          batch.positions[row_idx] == batch.positions[run.begin] + run.size()) {
+        ++run.end;
+        continue;
+      }
+    }
+    runs.push_back({row_idx, row_idx + 1});
+  }
+  return runs;
+}
+
+// Heads are attended to in parts of one KV head's.
+int64_t PartsOfKvHead(const ModelConfig& config) {
+  const int64_t group = config.num_heads / config.num_kv_heads, most_heads = AttentionHeads(config);
+  return (group + most_heads - 1) / most_heads;
+}
+
+void AttendHeads(const OpContext& context, int64_t layer_idx, const KvLayer& layer, std::span<std::byte* const> pages,
+                 int64_t pos, RowRange rows, int64_t part_idx, int worker_idx) {
+  const ModelConfig& config = context.config;
+  Activations& a = context.activations;
+  const int64_t group = config.num_heads / config.num_kv_heads, most_heads = AttentionHeads(config);
+  const int64_t kv_head_idx = part_idx / PartsOfKvHead(config);
+  const int64_t first_head = kv_head_idx * group + part_idx % PartsOfKvHead(config) * most_heads;
+  const int64_t num_heads = std::min(most_heads, (kv_head_idx + 1) * group - first_head);
+  context.kernels.attention(
+      {.num_rows = rows.size(),
+       .group = num_heads,
+       .head_dim = config.head_dim,
+       .values_in_key = config.values_in_key(),
+       .q = a.q.data() + rows.begin * config.q_dim() + first_head * config.head_dim,
+       .q_stride = config.q_dim(),
+       .pages = pages.data(),
+       .kv_format = layer.format,
+       .head_offset_bytes = layer.head_offset_bytes(kv_head_idx),
+       .pos = pos,
+       .window = config.window_of(layer_idx),
+       .scale = config.attention_scale,
+       .sinks = config.attention_sinks ? context.weights.layer(layer_idx).sinks.data() + first_head : nullptr,
+       .scratch = a.attention_scratch.data() + worker_idx * AttentionScratchFloats(config, a.dims.context_length),
+       .out = a.attended.data() + rows.begin * config.attended_dim() + first_head * config.value_dim(),
+       .out_stride = config.attended_dim()});
+}
+
+}  // namespace
+
+void HostOperations::PreAttention(RowRange rows, int64_t layer_idx) {
+  const ModelConfig& config = context_.config;
+  Activations& a = context_.activations;
+  const LayerWeights& layer = context_.weights.layer(layer_idx);
+  const kernels::RowFormat format = context_.row_formats.attention;
+  if (config.parallel_experts) {
+    std::copy_n(a.residual.begin() + rows.begin * config.model_dim, rows.size() * config.model_dim,
+                a.layer_input.begin() + rows.begin * config.model_dim);
+  }
+  NormRows(context_, rows, {a.residual, layer.attention_norm, layer.attention_norm_bias}, format, a.gemm_input);
+  const auto project = [&](const WeightView& w, std::span<const float> bias, std::span<float> y, int64_t num_cols) {
+    return GemmPart{{.num_rows = rows.size(),
+                     .inner_dim = config.model_dim,
+                     .x = ViewOf(a.gemm_input, format, config.model_dim).From(rows.begin),
+                     .w = w,
+                     .bias = DataOrNull(bias),
+                     .y = y.data() + rows.begin * num_cols,
+                     .y_stride = num_cols},
+                    num_cols};
+  };
+  if (config.mla.is_on()) return ProjectMla(rows, layer_idx);
+  const GemmPart qkv[] = {project(layer.q_proj, layer.q_bias, a.q, config.q_dim()),
+                          project(layer.k_proj, layer.k_bias, a.k, config.kv_dim()),
+                          project(layer.v_proj, layer.v_bias, a.v, config.kv_dim())};
+  RunGemms(context_, qkv);
+  context_.pool.ParallelFor(rows.size(),
+                            [&](int64_t task_idx, int) { FinishQkv(context_, layer_idx, rows.begin + task_idx); });
+}
+
+namespace {
+
+// y[row, head] = w[head] x[row, head] for each head: x in rows of f32 buffers, w one matrix after the other.
+struct HeadsGemm {
+  int64_t num_cols;
+  int64_t inner_dim;
+  const float* x;  // of the first row
+  int64_t x_head_stride;
+  WeightView w;
+  float* y;  // of the first row
+  int64_t y_head_stride;
+};
+
+void RunHeads(const OpContext& context, RowRange rows, const HeadsGemm& gemm) {
+  const kernels::RowFormat format = context.row_formats.attention;
+  const int64_t num_heads = context.config.num_heads, row_bytes = kernels::RowBytes(format, gemm.inner_dim);
+  std::byte* const prepared = context.activations.gemm_input.data() + rows.begin * num_heads * row_bytes;
+  ForRowRanges(context, {0, rows.size()}, [&](RowRange part) {
+    context.kernels.prepare_rows({.num_rows = part.size() * num_heads,
+                                  .dim = gemm.inner_dim,
+                                  .first = 0,
+                                  .count = gemm.inner_dim,
+                                  .source = gemm.x + part.begin * num_heads * gemm.x_head_stride,
+                                  .source_stride = gemm.x_head_stride,
+                                  .format = format,
+                                  .target = prepared + part.begin * num_heads * row_bytes,
+                                  .target_stride_bytes = row_bytes});
+  });
+  const auto matrix_bytes = static_cast<int64_t>(PackedBytes(gemm.w.format, gemm.num_cols, gemm.inner_dim));
+  context.pool.ParallelFor(num_heads, [&](int64_t head, int) {
+    GemmColumns(context,
+                {.num_rows = rows.size(),
+                 .inner_dim = gemm.inner_dim,
+                 .x = {prepared + head * row_bytes, num_heads * row_bytes, format},
+                 .w = {gemm.w.data + head * matrix_bytes, gemm.w.format},
+                 .y = gemm.y + head * gemm.y_head_stride,
+                 .y_stride = num_heads * gemm.y_head_stride},
+                {0, gemm.num_cols});
+  });
+}
+
+}  // namespace
+
+// q and k of MLA, from gemm_input, which has the normed rows.
+void HostOperations::ProjectMla(RowRange rows, int64_t layer_idx) {
+  const LayerWeights& layer = context_.weights.layer(layer_idx);
+  const ModelConfig& config = context_.config;
+  const Mla& mla = config.mla;
+  Activations& a = context_.activations;
+  const kernels::RowFormat format = context_.row_formats.attention;
+  const int64_t q_head_dim = mla.nope_dim + mla.rope_dim, q_dim = config.num_heads * q_head_dim;
+  const auto project = [&](int64_t inner_dim, const WeightView& w, std::span<const float> bias, std::span<float> y,
+                           int64_t num_cols) {
+    return GemmPart{{.num_rows = rows.size(),
+                     .inner_dim = inner_dim,
+                     .x = ViewOf(a.gemm_input, format, inner_dim).From(rows.begin),
+                     .w = w,
+                     .bias = DataOrNull(bias),
+                     .y = y.data() + rows.begin * num_cols,
+                     .y_stride = num_cols},
+                    num_cols};
+  };
+  const auto norm = [&](float* x, std::span<const float> weight) {
+    const auto dim = std::ssize(weight);
+    context_.kernels.norm({.num_rows = 1,
+                           .dim = dim,
+                           .x = x,
+                           .x_stride = dim,
+                           .weight = weight.data(),
+                           .eps = mla.norm_eps,
+                           .out = x,
+                           .out_stride = dim});
+  };
+  const GemmPart k = project(config.model_dim, layer.k_proj, layer.k_bias, a.k, config.kv_dim());
+  if (mla.q_lora_rank > 0) {
+    const GemmPart first[] = {
+        project(config.model_dim, layer.q_a_proj, layer.q_a_bias, a.q_compressed, mla.q_lora_rank), k};
+    RunGemms(context_, first);
+    ForRowRanges(context_, rows, [&](RowRange part) {
+      for (int64_t row = part.begin; row < part.end; ++row) {
+        norm(a.q_compressed.data() + row * mla.q_lora_rank, layer.q_a_norm);
+      }
+      PrepareRows(context_, a.q_compressed, mla.q_lora_rank, part, format, a.gemm_input);
+    });
+    const GemmPart second[] = {project(mla.q_lora_rank, layer.q_proj, {}, a.q_heads, q_dim)};
+    RunGemms(context_, second);
+  } else {
+    const GemmPart both[] = {project(config.model_dim, layer.q_proj, {}, a.q_heads, q_dim), k};
+    RunGemms(context_, both);
+  }
+  RunHeads(context_, rows,
+           {.num_cols = mla.kv_lora_rank,
+            .inner_dim = mla.nope_dim,
+            .x = a.q_heads.data() + rows.begin * q_dim,
+            .x_head_stride = q_head_dim,
+            .w = layer.k_up_proj,
+            .y = a.q.data() + rows.begin * config.q_dim(),
+            .y_head_stride = config.head_dim});
+  context_.pool.ParallelFor(rows.size(), [&](int64_t i, int) {
+    const int64_t row = rows.begin + i;
+    float* const q = a.q.data() + row * config.q_dim();
+    float* const k_row = a.k.data() + row * config.kv_dim();
+    for (int64_t head = 0; head < config.num_heads; ++head) {
+      std::copy_n(a.q_heads.data() + row * q_dim + head * q_head_dim + mla.nope_dim, mla.rope_dim,
+                  q + head * config.head_dim + mla.kv_lora_rank);
+    }
+    norm(k_row, layer.k_norm);
+    const int64_t first_angle = row * config.num_angles() + config.first_angle_of(layer_idx);
+    kernels::RopeArgs rope = {.num_heads = config.num_heads,
+                              .rotary_dim = mla.rope_dim,
+                              .x = q + mla.kv_lora_rank,
+                              .head_stride = config.head_dim,
+                              .cos = a.cos.data() + first_angle,
+                              .sin = a.sin.data() + first_angle,
+                              .is_interleaved = config.rope.is_interleaved};
+    context_.kernels.rope(rope);
+    rope.num_heads = 1;
+    rope.x = k_row + mla.kv_lora_rank;
+    context_.kernels.rope(rope);
+  });
+}
+
+// What V's up-projection makes of what the heads of these rows attended to.
+std::span<const float> HostOperations::ValuesOfHeads(RowRange rows, const LayerWeights& layer) {
+  const ModelConfig& config = context_.config;
+  Activations& a = context_.activations;
+  RunHeads(context_, rows,
+           {.num_cols = config.mla.value_dim,
+            .inner_dim = config.mla.kv_lora_rank,
+            .x = a.attended.data() + rows.begin * config.attended_dim(),
+            .x_head_stride = config.mla.kv_lora_rank,
+            .w = layer.v_up_proj,
+            .y = a.value_heads.data() + rows.begin * config.num_heads * config.mla.value_dim,
+            .y_head_stride = config.mla.value_dim});
+  return a.value_heads;
+}
+
+void HostOperations::StoreKv(const RowBatch& batch, RowRange rows, const KvView& kv) {
+  context_.pool.ParallelFor(rows.size(), [&](int64_t i, int) {
+    const int64_t row_idx = rows.begin + i;
+    StoreRowKv(context_, kv.layer, kv.pages[static_cast<size_t>(i)], batch.kv_positions[row_idx], row_idx);
+  });
+}
+
+void HostOperations::Attend(const RowBatch& batch, RowRange rows, int64_t layer_idx, const KvView& kv) {
+  const ModelConfig& config = context_.config;
+  const std::vector<RowRange> runs = AttentionRuns(batch, rows, AttentionRows(config));
+  const int64_t num_parts = config.num_kv_heads * PartsOfKvHead(config);
+  const auto num_tasks = static_cast<int64_t>(runs.size()) * num_parts;
+  context_.pool.ParallelFor(num_tasks, [&](int64_t task_idx, int worker_idx) {
+    // The longest rows come last in a chunk; beginning with them balances the end of the region.
+    const int64_t reversed = num_tasks - 1 - task_idx;
+    const RowRange& run = runs[static_cast<size_t>(reversed / num_parts)];
+    AttendHeads(context_, layer_idx, kv.layer, kv.pages[static_cast<size_t>(run.begin - rows.begin)],
+                batch.kv_positions[run.begin], run, reversed % num_parts, worker_idx);
+  });
+}
+
+void HostOperations::PostAttention(RowRange rows, int64_t layer_idx) {
+  const ModelConfig& config = context_.config;
+  Activations& a = context_.activations;
+  const LayerWeights& layer = context_.weights.layer(layer_idx);
+  const kernels::RowFormat format = context_.row_formats.attention;
+  const std::span<const float> attended = config.mla.is_on() ? ValuesOfHeads(rows, layer) : a.attended;
+  const int64_t attended_dim = config.mla.is_on() ? config.num_heads * config.mla.value_dim : config.attended_dim();
+  ForRowRanges(context_, rows,
+               [&](RowRange part) { PrepareRows(context_, attended, attended_dim, part, format, a.gemm_input); });
+  const GemmPart output[] = {{{.num_rows = rows.size(),
+                               .inner_dim = attended_dim,
+                               .x = ViewOf(a.gemm_input, format, attended_dim).From(rows.begin),
+                               .w = layer.o_proj,
+                               .bias = DataOrNull(layer.o_bias),
+                               .y = a.normed.data() + rows.begin * config.model_dim,
+                               .y_stride = config.model_dim},
+                              config.model_dim}};
+  RunGemms(context_, output);
+  AddBranch(rows);
+}
+
+}  // namespace penstock

@@ -1,0 +1,368 @@
+#include "penstock/ops/host_operations.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+
+#include "penstock/base/check.h"
+#include "penstock/base/checked.h"
+#include "penstock/kernels/kernels.h"
+#include "penstock/ops/host_rows.h"
+
+namespace penstock {
+
+using namespace host;  // NOLINT: these are its operations
+
+namespace {
+
+// One FFN over a run of rows of the FFN buffers: an expert with its group, or another FFN with all rows.
+struct FfnGroup {
+  const FfnWeights* weights;
+  RowRange rows;
+  FfnParts<const float*> bias = {};  // null where there is none
+};
+
+// hidden[rows, cols] = silu(gate(x)) * up(x) of the group's rows. gate and up never leave the worker's scratch memory.
+void GateUpColumns(const OpContext& context, const FfnGroup& group, const RowsView& x, IndexRange cols, int64_t ffn_dim,
+                   const RowsView& hidden, int worker_idx) {
+  Activations& a = context.activations;
+  const int64_t num_rows = group.rows.size();
+  const int64_t scratch_floats = FfnScratchFloats(a.dims.max_rows);
+  float* scratch = a.ffn_scratch.data() + worker_idx * scratch_floats;
+  const int64_t cols_at_once =
+      (scratch_floats / (2 * num_rows) - kFfnScratchPadding) / kFfnScratchCols * kFfnScratchCols;
+  for (int64_t begin = cols.begin; begin < cols.end; begin += cols_at_once) {
+    const IndexRange part = {begin, std::min(begin + cols_at_once, cols.end)};
+    const int64_t stride = part.size() + kFfnScratchPadding;
+    const GemmCall gate = {.num_rows = num_rows,
+                           .inner_dim = context.config.model_dim,
+                           .x = x.From(group.rows.begin),
+                           .w = group.weights->gate_proj,
+                           .bias = group.bias.gate_proj,
+                           .y = scratch,
+                           .y_stride = stride};
+    GemmCall up = gate;
+    up.w = group.weights->up_proj;
+    up.bias = group.bias.up_proj;
+    up.y += num_rows * stride;
+    GemmColumns(context, gate, part);
+    GemmColumns(context, up, part);
+    context.kernels.swiglu({.num_rows = num_rows,
+                            .dim = part.size(),
+                            .gate = gate.y,
+                            .gate_stride = stride,
+                            .up = up.y,
+                            .up_stride = stride,
+                            .out = gate.y,
+                            .out_stride = stride,
+                            .rule = context.config.glu});
+    context.kernels.prepare_rows({.num_rows = num_rows,
+                                  .dim = ffn_dim,
+                                  .first = part.begin,
+                                  .count = part.size(),
+                                  .source = gate.y,
+                                  .source_stride = stride,
+                                  .format = hidden.format,
+                                  .target = a.hidden.data() + group.rows.begin * hidden.stride_bytes,
+                                  .target_stride_bytes = hidden.stride_bytes});
+  }
+}
+
+// output[rows] = down(glu(gate(x), up(x))) for every group, in two parallel regions.
+void RunFfns(const OpContext& context, std::span<const FfnGroup> groups, int64_t ffn_dim, const RowsView& x,
+             std::span<float> output) {
+  Activations& a = context.activations;
+  const int64_t model_dim = context.config.model_dim;
+  const kernels::RowFormat format = context.row_formats.ffn;
+  const RowsView hidden = {a.hidden.data(), kernels::RowBytes(format, ffn_dim), format};
+  const auto tasks_per_group =
+      std::max<int64_t>(1, 8 * context.pool.num_workers() / std::max<int64_t>(1, groups.size()));
+  const auto run = [&](int64_t num_cols, absl::FunctionRef<void(const FfnGroup&, IndexRange, int)> body) {
+    const int64_t cols_per_task = ColumnsPerTask(num_cols, tasks_per_group);
+    const int64_t tasks_per = static_cast<int64_t>(CeilDiv(num_cols, cols_per_task));
+    context.pool.ParallelFor(static_cast<int64_t>(groups.size()) * tasks_per, [&](int64_t task_idx, int worker_idx) {
+      const int64_t begin = task_idx % tasks_per * cols_per_task;
+      body(groups[task_idx / tasks_per], {begin, std::min(begin + cols_per_task, num_cols)}, worker_idx);
+    });
+  };
+  run(ffn_dim, [&](const FfnGroup& group, IndexRange cols, int worker_idx) {
+    GateUpColumns(context, group, x, cols, ffn_dim, hidden, worker_idx);
+  });
+  run(model_dim, [&](const FfnGroup& group, IndexRange cols, int) {
+    GemmColumns(context,
+                {.num_rows = group.rows.size(),
+                 .inner_dim = ffn_dim,
+                 .x = hidden.From(group.rows.begin),
+                 .w = group.weights->down_proj,
+                 .bias = group.bias.down_proj,
+                 .y = output.data() + group.rows.begin * model_dim + cols.begin,
+                 .y_stride = model_dim},
+                cols);
+  });
+}
+
+RowsView ExpertInput(const OpContext& context) {
+  return ViewOf(context.activations.expert_input, context.row_formats.ffn, context.config.model_dim);
+}
+
+}  // namespace
+
+void HostOperations::Embed(const RowBatch& batch, RowRange rows) {
+  const ModelConfig& config = context_.config;
+  Activations& a = context_.activations;
+  PENSTOCK_CHECK(batch.num_rows() <= a.dims.max_rows && rows.end <= batch.num_rows());
+  const EmbeddingView& embedding = context_.weights.outer().embedding;
+  const int64_t num_angles = config.rope.rotary_dim / 2;
+  ForRowRanges(context_, rows, [&](RowRange part) {
+    for (int64_t row_idx = part.begin; row_idx < part.end; ++row_idx) {
+      const int64_t token = batch.token_ids[row_idx];
+      float* residual = a.residual.data() + row_idx * config.model_dim;
+      if (embedding.packed.has_value()) {
+        UnpackColumn(*embedding.packed, embedding.data, token, config.model_dim, residual);
+      } else {
+        const std::byte* source =
+            embedding.data + static_cast<uint64_t>(token * config.model_dim) * SizeOf(embedding.dtype);
+        context_.kernels.to_f32(embedding.dtype, source, config.model_dim, residual);
+      }
+      if (config.embedding_scale != 1) {
+        for (int64_t d = 0; d < config.model_dim; ++d) residual[d] *= config.embedding_scale;
+      }
+      // Angles in f32, as the reference implementation has them.
+      const int64_t pos = batch.positions[row_idx];
+      float* cos = a.cos.data() + row_idx * config.num_angles();
+      float* sin = a.sin.data() + row_idx * config.num_angles();
+      const auto fill = [&](const Rope& kind) {
+        const RopeFrequencies& rope = kind.At(pos, batch.prompt_lengths[row_idx]);
+        for (int64_t i = 0; i < num_angles; ++i) {
+          const float angle = static_cast<float>(pos) * rope.frequencies[static_cast<size_t>(i)];
+          *cos++ = std::cos(angle) * rope.scale;
+          *sin++ = std::sin(angle) * rope.scale;
+        }
+      };
+      fill(config.rope);
+      for (const Rope& rope : config.other_ropes) fill(rope);
+    }
+  });
+}
+
+// residual += residual_scale * normed.
+void HostOperations::AddBranch(RowRange rows) {
+  Activations& a = context_.activations;
+  const int64_t dim = context_.config.model_dim;
+  context_.kernels.add(a.normed.data() + rows.begin * dim, context_.config.residual_scale, rows.size() * dim,
+                       a.residual.data() + rows.begin * dim);
+}
+
+namespace {
+
+// What a gate makes of a.normed. It always computes in f32: a rounded score could choose another expert.
+void ApplyGate(const OpContext& context, RowRange rows, const LayerWeights& layer, std::span<float> scores,
+               std::span<int32_t> topk_idx, std::span<float> topk_weights) {
+  const ModelConfig& config = context.config;
+  const Activations& a = context.activations;
+  ForRowRanges(context, rows, [&](RowRange part) {
+    GemmColumns(context,
+                {.num_rows = part.size(),
+                 .inner_dim = config.model_dim,
+                 .x = {reinterpret_cast<const std::byte*>(a.normed.data() + part.begin * config.model_dim),
+                       4 * config.model_dim, kernels::RowFormat::kF32},
+                 .w = layer.router_proj,
+                 .bias = DataOrNull(layer.router_bias),
+                 .y = scores.data() + part.begin * config.num_experts,
+                 .y_stride = config.num_experts},
+                {0, config.num_experts});
+    for (int64_t row_idx = part.begin; row_idx < part.end; ++row_idx) {
+      context.kernels.router_topk({.num_experts = config.num_experts,
+                                   .num_topk = config.num_topk,
+                                   .scores = scores.data() + row_idx * config.num_experts,
+                                   .rule = config.router,
+                                   .selection_bias = DataOrNull(layer.router_selection_bias),
+                                   .topk_idx = topk_idx.data() + row_idx * config.num_topk,
+                                   .topk_weights = topk_weights.data() + row_idx * config.num_topk});
+    }
+  });
+}
+
+}  // namespace
+
+void HostOperations::Route(RowRange rows, int64_t layer_idx) {
+  Activations& a = context_.activations;
+  const LayerWeights& layer = context_.weights.layer(layer_idx);
+  NormRows(context_, rows,
+           {context_.config.parallel_experts ? a.layer_input : a.residual, layer.ffn_norm, layer.ffn_norm_bias},
+           context_.row_formats.ffn, a.ffn_input);
+  ApplyGate(context_, rows, layer, a.router_logits, a.topk_idx, a.topk_weights);
+}
+
+void HostOperations::RouteAhead(RowRange rows, int64_t target_idx, int64_t ahead) {
+  Activations& a = context_.activations;
+  const LayerWeights& layer = context_.weights.layer(target_idx);
+  ForRowRanges(context_, rows, [&](RowRange part) {
+    NormPart(context_, part, {a.residual, layer.ffn_norm, layer.ffn_norm_bias});
+  });
+  ApplyGate(context_, rows, layer, a.ahead_scores, a.topk_ahead(ahead), a.ahead_weights);
+}
+
+void HostOperations::Group(RowRange rows) {
+  Activations& a = context_.activations;
+  const int64_t num_topk = context_.config.num_topk;
+  // The places of these rows' assignments are those of the rows themselves, sorted by expert (stable in rows).
+  const IndexRange places = {rows.begin * num_topk, rows.end * num_topk};
+  std::fill(a.group_offsets.begin(), a.group_offsets.end(), 0);
+  for (int64_t i = places.begin; i < places.end; ++i) ++a.group_offsets[a.topk_idx[i] + 1];
+  a.group_offsets[0] = places.begin;
+  for (int64_t e = 0; e < context_.config.num_experts; ++e) a.group_offsets[e + 1] += a.group_offsets[e];
+  // Filling moves each offset to the end of its group, which is the start of the next: shift back afterwards.
+  for (int64_t i = places.begin; i < places.end; ++i) {
+    const int64_t place = a.group_offsets[a.topk_idx[i]]++;
+    a.assignments[i] = place;
+    a.assigned_row[place] = i / num_topk;
+  }
+  for (int64_t e = context_.config.num_experts; e > 0; --e) a.group_offsets[e] = a.group_offsets[e - 1];
+  a.group_offsets[0] = places.begin;
+  const RowsView input = ExpertInput(context_);
+  ForRowRanges(context_, places, [&](IndexRange part) {
+    for (int64_t place = part.begin; place < part.end; ++place) {
+      std::memcpy(a.expert_input.data() + place * input.stride_bytes,
+                  a.ffn_input.data() + a.assigned_row[place] * input.stride_bytes,
+                  static_cast<size_t>(input.stride_bytes));
+    }
+  });
+}
+
+std::span<const int32_t> HostOperations::Choices(RowRange rows) {
+  const int64_t num_topk = context_.config.num_topk;
+  return context_.activations.topk_idx.subspan(static_cast<size_t>(rows.begin * num_topk),
+                                               static_cast<size_t>(rows.size() * num_topk));
+}
+
+void HostOperations::SharedFfn(RowRange rows, int64_t layer_idx) {
+  const ModelConfig& config = context_.config;
+  Activations& a = context_.activations;
+  const LayerWeights& layer = context_.weights.layer(layer_idx);
+  const int64_t dim = config.model_dim;
+  const bool has_own_norm = !layer.shared_norm.empty();
+  NormRows(context_, rows,
+           {a.residual, has_own_norm ? layer.shared_norm : layer.ffn_norm,
+            has_own_norm ? std::span<const float>() : layer.ffn_norm_bias},
+           context_.row_formats.ffn, a.gemm_input);
+  if (config.shared_gate) {
+    ForRowRanges(context_, rows, [&](RowRange part) {
+      GemmColumns(context_,
+                  {.num_rows = part.size(),
+                   .inner_dim = dim,
+                   .x = {reinterpret_cast<const std::byte*>(a.normed.data() + part.begin * dim), 4 * dim,
+                         kernels::RowFormat::kF32},
+                   .w = layer.shared_gate_proj,
+                   .y = a.shared_gate.data() + part.begin,
+                   .y_stride = 1},
+                  {0, 1});
+    });
+  }
+  const FfnGroup group = {&layer.shared_ffn, rows};
+  RunFfns(context_, {&group, 1}, config.shared_ffn_dim, ViewOf(a.gemm_input, context_.row_formats.ffn, dim), a.normed);
+  if (!config.shared_gate) return AddBranch(rows);
+  for (int64_t row_idx = rows.begin; row_idx < rows.end; ++row_idx) {
+    float gate = -a.shared_gate[row_idx];
+    context_.kernels.exp(&gate, 1, &gate);
+    context_.kernels.add(a.normed.data() + row_idx * dim, config.residual_scale * (1 / (1 + gate)), dim,
+                         a.residual.data() + row_idx * dim);
+  }
+}
+
+void HostOperations::Experts(int64_t layer_idx, std::span<const ExpertToRun> experts) {
+  const ModelConfig& config = context_.config;
+  Activations& a = context_.activations;
+  std::vector<FfnGroup> groups;
+  groups.reserve(experts.size());
+  for (const ExpertToRun& expert : experts) {
+    const IndexRange places = {a.group_offsets[expert.expert_idx], a.group_offsets[expert.expert_idx + 1]};
+    if (places.size() == 0) continue;
+    FfnGroup& group = groups.emplace_back(FfnGroup{&expert.weights, places});
+    if (!config.expert_bias) continue;
+    const LayerWeights& layer = context_.weights.layer(layer_idx);
+    group.bias = {.gate_proj = layer.expert_gate_bias.data() + expert.expert_idx * config.expert_dim,
+                  .up_proj = layer.expert_up_bias.data() + expert.expert_idx * config.expert_dim,
+                  .down_proj = layer.expert_down_bias.data() + expert.expert_idx * config.model_dim};
+  }
+  // Experts with the most rows first: small ones fill up the end of the region.
+  std::sort(groups.begin(), groups.end(), [](const FfnGroup& x, const FfnGroup& y) {
+    return x.rows.size() != y.rows.size() ? x.rows.size() > y.rows.size() : x.rows.begin < y.rows.begin;
+  });
+  RunFfns(context_, groups, config.expert_dim, ExpertInput(context_), a.expert_output);
+}
+
+std::vector<int64_t> HostOperations::ClearExpert(int64_t expert_idx) {
+  Activations& a = context_.activations;
+  const int64_t dim = context_.config.model_dim;
+  const IndexRange places = {a.group_offsets[expert_idx], a.group_offsets[expert_idx + 1]};
+  std::fill_n(a.expert_output.data() + places.begin * dim, places.size() * dim, 0.0f);
+  return {a.assigned_row.begin() + places.begin, a.assigned_row.begin() + places.end};
+}
+
+void HostOperations::Combine(RowRange rows) {
+  Activations& a = context_.activations;
+  const int64_t dim = context_.config.model_dim;
+  const int64_t num_topk = context_.config.num_topk;
+  ForRowRanges(context_, rows, [&](RowRange part) {
+    context_.kernels.combine({.num_rows = part.size(),
+                              .dim = dim,
+                              .num_topk = num_topk,
+                              .residual = a.residual.data() + part.begin * dim,
+                              .residual_stride = dim,
+                              .z = a.expert_output.data(),
+                              .z_stride = dim,
+                              .assignments = a.assignments.data() + part.begin * num_topk,
+                              .weights = a.topk_weights.data() + part.begin * num_topk,
+                              .y = a.residual.data() + part.begin * dim,
+                              .y_stride = dim,
+                              .scale = context_.config.residual_scale});
+  });
+}
+
+void HostOperations::DenseFfn(RowRange rows, int64_t layer_idx) {
+  Activations& a = context_.activations;
+  const LayerWeights& layer = context_.weights.layer(layer_idx);
+  const int64_t dim = context_.config.model_dim;
+  NormRows(context_, rows, {a.residual, layer.ffn_norm, layer.ffn_norm_bias}, context_.row_formats.ffn, a.gemm_input);
+  const FfnGroup group = {&layer.dense_ffn, rows};
+  RunFfns(context_, {&group, 1}, context_.config.dense_ffn_dim, ViewOf(a.gemm_input, context_.row_formats.ffn, dim),
+          a.normed);
+  AddBranch(rows);
+}
+
+void HostOperations::Logits(std::span<const int64_t> rows) {
+  const ModelConfig& config = context_.config;
+  Activations& a = context_.activations;
+  const OuterWeights& outer = context_.weights.outer();
+  const int64_t num_rows = static_cast<int64_t>(rows.size());
+  PENSTOCK_CHECK(num_rows <= a.dims.max_logit_rows && num_rows <= a.dims.max_rows);
+  const int64_t dim = config.model_dim;
+  for (int64_t i = 0; i < num_rows; ++i) {
+    context_.kernels.norm({.num_rows = 1,
+                           .dim = dim,
+                           .x = a.residual.data() + rows[i] * dim,
+                           .x_stride = dim,
+                           .weight = outer.final_norm.data(),
+                           .eps = config.norm_eps,
+                           .out = a.normed.data() + i * dim,
+                           .out_stride = dim,
+                           .norm = config.norm,
+                           .bias = DataOrNull(outer.final_norm_bias)});
+  }
+  const kernels::RowFormat format = context_.row_formats.lm_head;
+  PrepareRows(context_, a.normed, dim, {0, num_rows}, format, a.gemm_input);
+  const GemmPart head[] = {{{.num_rows = num_rows,
+                             .inner_dim = dim,
+                             .x = ViewOf(a.gemm_input, format, dim),
+                             .w = outer.lm_head,
+                             .bias = DataOrNull(outer.lm_head_bias),
+                             .y = a.logits.data(),
+                             .y_stride = config.vocab_size},
+                            config.vocab_size}};
+  RunGemms(context_, head);
+  if (config.logit_scale == 1) return;
+  for (int64_t i = 0; i < num_rows * config.vocab_size; ++i) a.logits[i] *= config.logit_scale;
+}
+
+}  // namespace penstock

@@ -1,0 +1,57 @@
+// The operations on the host: each checks shapes, splits its work over the pool and calls kernels on the parts.
+//
+// Results do not depend on the split: every output's bits are decided by its own row (kernels/kernel_table.h).
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "penstock/base/thread_pool.h"
+#include "penstock/kernels/kernel_table.h"
+#include "penstock/memory/dense_weights.h"
+#include "penstock/model/model_config.h"
+#include "penstock/ops/operations.h"
+
+namespace penstock {
+
+// What all operations of a pass share. References outlive it.
+struct OpContext {
+  const ModelConfig& config;
+  const kernels::KernelTable& kernels;
+  ThreadPool& pool;
+  RowFormats row_formats;
+  const DenseWeights& weights;
+  Activations& activations;
+};
+
+class HostOperations : public Operations {
+ public:
+  explicit HostOperations(const OpContext& context) : context_(context) {}
+
+  Activations& activations() override { return context_.activations; }
+  void Embed(const RowBatch& batch, RowRange rows) override;
+  void PreAttention(RowRange rows, int64_t layer_idx) override;
+  void StoreKv(const RowBatch& batch, RowRange rows, const KvView& kv) override;
+  void Attend(const RowBatch& batch, RowRange rows, int64_t layer_idx, const KvView& kv) override;
+  void PostAttention(RowRange rows, int64_t layer_idx) override;
+  void Route(RowRange rows, int64_t layer_idx) override;
+  void RouteAhead(RowRange rows, int64_t target_idx, int64_t ahead) override;
+  std::span<const int32_t> Choices(RowRange rows) override;
+  void Group(RowRange rows) override;
+  void SharedFfn(RowRange rows, int64_t layer_idx) override;
+  void Experts(int64_t layer_idx, std::span<const ExpertToRun> experts) override;
+  std::vector<int64_t> ClearExpert(int64_t expert_idx) override;
+  void Combine(RowRange rows) override;
+  void DenseFfn(RowRange rows, int64_t layer_idx) override;
+  void Logits(std::span<const int64_t> rows) override;
+
+ private:
+  void ProjectMla(RowRange rows, int64_t layer_idx);
+  std::span<const float> ValuesOfHeads(RowRange rows, const LayerWeights& layer);
+  void AddBranch(RowRange rows);
+
+  OpContext context_;
+};
+
+}  // namespace penstock

@@ -1,0 +1,71 @@
+// Rows of a pass on the host: how operations hand them to the kernels, spread over the thread pool.
+#pragma once
+
+#include <span>
+
+#include "absl/functional/function_ref.h"
+#include "penstock/ops/host_operations.h"
+
+namespace penstock::host {
+
+// Task boundaries: whole panels of weights, and whole groups of the rows that a task prepares.
+inline constexpr int64_t kTaskCols = 128;
+static_assert(kTaskCols % kPanelCols == 0 && kTaskCols % kInt8Group == 0 && kFfnScratchCols % kTaskCols == 0);
+
+// A task should be long enough to pay for being handed out and short enough that the last one does not keep the others
+// waiting: a few tasks per worker.
+int64_t ColumnsPerTask(int64_t num_cols, int64_t num_tasks_wanted);
+
+// Rows of activations as a GEMM takes them.
+struct RowsView {
+  const std::byte* data;
+  int64_t stride_bytes;
+  kernels::RowFormat format;
+
+  RowsView From(int64_t row) const { return {data + row * stride_bytes, stride_bytes, format}; }
+};
+// Prepared rows of `dim` inputs in a buffer.
+RowsView ViewOf(std::span<const std::byte> buffer, kernels::RowFormat format, int64_t dim);
+
+// y = x w[cols]^T + bias[cols] for the columns that a task takes.
+struct GemmCall {
+  int64_t num_rows;
+  int64_t inner_dim;
+  RowsView x;
+  WeightView w;
+  const float* bias = nullptr;  // of all columns
+  float* y;                     // [num_rows, cols.size()]
+  int64_t y_stride;
+};
+// REQUIRES: cols.begin is the first column of a panel.
+void GemmColumns(const OpContext& context, const GemmCall& call, IndexRange cols);
+
+// Several GEMMs of one input in one parallel region.
+struct GemmPart {
+  GemmCall call;  // y of all columns
+  int64_t num_cols;
+};
+void RunGemms(const OpContext& context, std::span<const GemmPart> parts);
+
+// Calls body(part) for consecutive parts of `rows`.
+void ForRowRanges(const OpContext& context, RowRange rows, absl::FunctionRef<void(RowRange)> body);
+
+// The rows of an f32 buffer [num_rows, dim] as a GEMM takes them, at the same places of `buffer`.
+void PrepareRows(const OpContext& context, std::span<const float> source, int64_t dim, RowRange rows,
+                 kernels::RowFormat format, std::span<std::byte> buffer);
+
+inline const float* DataOrNull(std::span<const float> span) { return span.empty() ? nullptr : span.data(); }
+
+// What a norm takes and multiplies by.
+struct NormOf {
+  std::span<const float> source;  // [num_rows, model_dim]
+  std::span<const float> weight;
+  std::span<const float> bias;
+};
+// normed = norm(source).
+void NormPart(const OpContext& context, RowRange part, const NormOf& norm);
+// And these rows as a GEMM of `format` takes them, at their places of `buffer`.
+void NormRows(const OpContext& context, RowRange rows, const NormOf& norm, kernels::RowFormat format,
+              std::span<std::byte> buffer);
+
+}  // namespace penstock::host

@@ -1,0 +1,35 @@
+#include "penstock/ops/operations.h"
+
+namespace penstock {
+
+void RowBatch::Clear() {
+  token_ids.clear();
+  positions.clear();
+  kv_positions.clear();
+  kv_pages.clear();
+  sequence_ids.clear();
+  prompt_lengths.clear();
+  logit_rows.clear();
+  wants_best_only = false;
+  windows_.clear();
+}
+
+void RowBatch::AddRow(TokenId token_id, int64_t pos, std::span<std::byte* const> pages, uint32_t sequence_id,
+                      const KvWindow& window, int64_t prompt_length) {
+  const bool goes_on = num_rows() > 0 && sequence_ids.back() == sequence_id;
+  token_ids.push_back(token_id);
+  positions.push_back(pos);
+  sequence_ids.push_back(sequence_id);
+  prompt_lengths.push_back(prompt_length);
+  kv_positions.push_back(window.KvPosition(pos));
+  if (!window.on() || pages.empty()) {
+    kv_pages.push_back(pages);
+    return;
+  }
+  const int64_t first_page = window.FirstPage(pos);
+  if (!goes_on || first_page != last_first_page_) windows_.push_back(window.PagesFrom(pages, first_page));
+  last_first_page_ = first_page;
+  kv_pages.emplace_back(windows_.back());
+}
+
+}  // namespace penstock

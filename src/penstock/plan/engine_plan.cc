@@ -1,0 +1,146 @@
+#include "penstock/plan/engine_plan.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "penstock/base/bytes.h"
+#include "penstock/base/limits.h"
+#include "penstock/base/status.h"
+#include "penstock/base/thread_pool.h"
+#include "penstock/trace/recorders.h"
+#include "penstock/ops/sampler.h"
+#include "penstock/hardware/machine_memory.h"
+#include "penstock/memory/dense_weights.h"
+#include "penstock/memory/expert_store.h"
+#include "penstock/model/family.h"
+
+namespace penstock {
+namespace {
+
+// Queues, small vectors and the allocator's own losses; measured with the demo model under its least budget.
+constexpr uint64_t kSmallThingsBytes = 2 * kMiB;
+
+// Rows of a pass as far as what records them is planned.
+constexpr int64_t kRecordedRows = 1024;
+
+// Of a running sequence, for each position: token id, its place in the set of the repetition penalty, text.
+constexpr uint64_t kBytesPerPosition = 32;
+
+// All that neither batch nor experts change.
+uint64_t FixedBytes(const EngineOptions& options, const EngineModel& model, const EngineRoom& room,
+                    const ExpertLayouts& layouts, int64_t context_length) {
+  const ModelConfig& config = model.config;
+  uint64_t bytes = model.memory_bytes + ExpertStore::TableBytes(layouts, room.num_threads) + kSmallThingsBytes +
+                   static_cast<uint64_t>(room.num_threads) * Sampler::ScratchBytes(config.vocab_size);
+  if (room.device.has_value()) {
+    bytes += DramSource::PinnedBytes(layouts) + ExpertStore::TableBytes(layouts, /*num_workers=*/0);
+    if (room.device->kind == DeviceKind::kCuda) {
+      bytes += CudaWorkspaceOf(config, context_length, options.device_memory_bytes).tables_bytes;
+    }
+  }
+  const int64_t recorded_rows = std::max(kRecordedRows, options.batch_size + options.prefill_chunk);
+  // A table that is loaded or saved is there twice, once as a file's bytes.
+  const bool has_files = !(options.policy.correlation_table + options.correlation_path).empty();
+  return bytes + room.caller.bytes + Recorders::MemoryBytes(options, config, recorded_rows) +
+         (has_files ? 3 : 1) * ScheduleBytes(config, options.policy.path_length);
+}
+
+// How often each expert was chosen, as a share of its layer's choices.
+absl::StatusOr<std::vector<double>> ReadPopularity(const Policy& policy, const ModelConfig& config,
+                                                   const ExpertLayouts& layouts) {
+  PENSTOCK_ASSIGN_OR_RETURN(
+      const CorrelationTable table,
+      CorrelationTable::Load(policy.correlation_table, CorrelationShapeOf(config, policy.path_length),
+                             MostCorrelationPaths(config, policy.path_length)));
+  std::vector<double> popularity(static_cast<size_t>(layouts.num_experts()));
+  int64_t moe_layer = 0;
+  for (const int64_t layer_idx : config.moe_layers()) {
+    const std::vector<double> of_layer = table.Tendency(moe_layer++, {.num_rows = 1, .choices = {}});
+    std::copy(of_layer.begin(), of_layer.end(), popularity.begin() + layouts.KeyOf(layer_idx, 0));
+  }
+  return popularity;
+}
+
+}  // namespace
+
+uint64_t ChooseDeviceBudget(const EngineOptions& options, const std::optional<DeviceSpec>& device) {
+  const bool is_gpu = device.has_value() && device->kind == DeviceKind::kCuda;
+  if (options.device_memory_bytes > 0 || !is_gpu) return options.device_memory_bytes;
+  return device->free_bytes / 10 * 9;
+}
+
+absl::StatusOr<uint64_t> ChooseBudget(uint64_t asked_bytes, uint64_t emulated_bytes) {
+  const MachineMemory machine = ReadMachineMemory();
+  if (emulated_bytes > machine.total_bytes) {
+    return ResourceError("the emulated device's memory of {} is more than this machine (or its cgroup) has: {}",
+                         FormatBytes(emulated_bytes), FormatBytes(machine.total_bytes));
+  }
+  if (asked_bytes > machine.total_bytes - emulated_bytes) {
+    return ResourceError("the memory budget of {} is more than this machine (or its cgroup) has{}: {}",
+                         FormatBytes(asked_bytes), emulated_bytes > 0 ? " beside the emulated device" : "",
+                         FormatBytes(machine.total_bytes - emulated_bytes));
+  }
+  return asked_bytes > 0 ? asked_bytes
+                         : (machine.available_bytes - std::min(machine.available_bytes, emulated_bytes)) / 4 * 3;
+}
+
+absl::StatusOr<EngineRoom> RoomOf(const EngineOptions& options) {
+  EngineRoom room;
+  PENSTOCK_ASSIGN_OR_RETURN(room.device, ParseDevice(options.device));
+  const bool emulates = room.device.has_value() && room.device->kind == DeviceKind::kEmulated;
+  const int device_threads = emulates ? room.device->num_threads : 0;
+  room.num_threads = options.threads > 0 ? options.threads : std::max(1, NumUsableCpus() - device_threads);
+  PENSTOCK_ASSIGN_OR_RETURN(room.budget_bytes,
+                            ChooseBudget(options.memory_bytes, emulates ? options.device_memory_bytes : 0));
+  return room;
+}
+
+absl::StatusOr<int64_t> ChooseContextLength(const EngineOptions& options, const ModelConfig& config) {
+  PENSTOCK_RETURN_IF_ERROR(CheckRange("context length", options.context_length, kMaxContext));
+  if (options.context_length > config.max_positions) {
+    return UsageError("context length {} is more than the model's {}", options.context_length, config.max_positions);
+  }
+  // Not derived from the budget: which requests are too long must not depend on it.
+  constexpr int64_t kDefaultContext = 8192;
+  return options.context_length > 0 ? options.context_length : std::min(config.max_positions, kDefaultContext);
+}
+
+absl::StatusOr<EnginePlan> PlanEngine(const EngineOptions& options, const EngineModel& model, const EngineRoom& room,
+                                      std::shared_ptr<const ExpertLayouts> layouts) {
+  PENSTOCK_RETURN_IF_ERROR(CheckRange("batch size", options.batch_size, kMaxBatchSize));
+  PENSTOCK_RETURN_IF_ERROR(CheckRange("prefill chunk", options.prefill_chunk, kMaxPrefillChunk));
+  PENSTOCK_ASSIGN_OR_RETURN(const Formats formats, ChooseFormats(options, model.weights));
+  if (room.device.has_value() && room.device->kind == DeviceKind::kCuda) {
+    PENSTOCK_RETURN_IF_ERROR(CheckComputedOnGpus(options.device, model.config, model.weights, formats.dtype));
+  }
+  if (layouts == nullptr) layouts = std::make_shared<ExpertLayouts>(model.weights, model.files, formats.dtype);
+  PlanInputs inputs;
+  inputs.config = &model.config;
+  inputs.row_formats = formats.rows;
+  inputs.kv_format = formats.kv;
+  inputs.budget_bytes = room.budget_bytes;
+  PENSTOCK_ASSIGN_OR_RETURN(inputs.context_length, ChooseContextLength(options, model.config));
+  inputs.fixed_bytes = FixedBytes(options, model, room, *layouts, inputs.context_length);
+  inputs.dense_bytes = DenseWeights::Bytes(model.weights, formats.dtype,
+                                           room.device.has_value() ? DensePart::kEmbedding : DensePart::kAll);
+  inputs.slot_bytes = layouts->slot_bytes();
+  inputs.num_workers = room.num_threads;
+  inputs.batch_size = options.batch_size;
+  inputs.prefill_chunk = options.prefill_chunk;
+  inputs.planned_positions = options.planned_positions;
+  inputs.bytes_per_sequence = room.caller.bytes_per_sequence;
+  inputs.bytes_per_position = kBytesPerPosition + room.caller.bytes_per_position;
+  const uint64_t device_dense_bytes = DenseWeights::Bytes(model.weights, formats.dtype, DensePart::kLayers);
+  PENSTOCK_ASSIGN_OR_RETURN(ChosenPolicy policy, ChoosePolicy(options, room.device, device_dense_bytes, inputs));
+  EnginePlan plan{.formats = formats,
+                  .model_formats = ModelFormatsOf(model.weights, formats),
+                  .layouts = std::move(layouts),
+                  .policy = std::move(policy),
+                  .popularity = {}};
+  if (PinsByPopularity(options.policy, plan.policy.schedule.kind, plan.policy.eviction)) {
+    PENSTOCK_ASSIGN_OR_RETURN(plan.popularity, ReadPopularity(options.policy, model.config, *plan.layouts));
+  }
+  return plan;
+}
+
+}  // namespace penstock

@@ -1,0 +1,108 @@
+#include "penstock/plan/formats.h"
+
+#include <string>
+
+#include "penstock/base/status.h"
+#include "penstock/model/family.h"
+
+namespace penstock {
+namespace {
+
+// "auto" is f32 for computing and for the KV cache: exact for bf16 and f16 checkpoints too, whose weights stay as
+// stored.
+absl::StatusOr<ComputeDtype> ChooseDtype(const std::string& name) {
+  if (name == "auto" || name == "f32") return ComputeDtype::kF32;
+  if (name == "bf16") return ComputeDtype::kBF16;
+  return UsageError("dtype '{}' is unknown: expected auto, f32 or bf16", name);
+}
+
+absl::StatusOr<KvFormat> ChooseKvFormat(const std::string& name) {
+  if (name == "auto" || name == "f32") return KvFormat::kF32;
+  if (name == "bf16") return KvFormat::kBF16;
+  if (name == "int8") return KvFormat::kInt8;
+  return UsageError("kv-dtype '{}' is unknown: expected auto, f32, bf16 or int8", name);
+}
+
+// The first matrix of which fits(tensor) is true, routers left out; nullptr when there is none.
+template <typename Fits>
+const TensorInfo* FindMatrix(const WeightMap& map, const Fits& fits) {
+  const TensorInfo* found = fits(*map.lm_head) ? map.lm_head : nullptr;
+  const auto look = [&](const TensorInfo& tensor) {
+    if (found == nullptr && fits(tensor)) found = &tensor;
+  };
+  for (const LayerTensors& layer : map.layers) {
+    layer.ForEachDense([](const TensorInfo&) {},
+                       [&](const TensorInfo& tensor, MatrixKind kind) {
+                         if (kind != MatrixKind::kRouter) look(tensor);
+                       });
+    for (const FfnTensors& e : layer.experts) {
+      for (const TensorInfo* tensor : {e.gate_proj, e.up_proj, e.down_proj}) look(*tensor);
+    }
+  }
+  return found;
+}
+
+// Panels cannot be rounded any more. Routers may be f32: they compute in their own dtype.
+absl::Status CheckPackedForBf16(const WeightMap& map) {
+  const TensorInfo* found = FindMatrix(map, [](const TensorInfo& tensor) {
+    return tensor.packed == WeightFormat::kF32 || tensor.packed == WeightFormat::kF16;
+  });
+  if (found == nullptr) return absl::OkStatus();
+  return UsageError("--dtype bf16: the model was packed in {} ('{}'): pack it with --dtype bf16",
+                    WeightFormatName(*found->packed), found->name);
+}
+
+}  // namespace
+
+absl::StatusOr<Formats> ChooseFormats(const EngineOptions& options, const WeightMap& map) {
+  Formats formats;
+  PENSTOCK_ASSIGN_OR_RETURN(formats.dtype, ChooseDtype(options.dtype));
+  PENSTOCK_ASSIGN_OR_RETURN(formats.kv, ChooseKvFormat(options.kv_dtype));
+  if (formats.dtype == ComputeDtype::kBF16) PENSTOCK_RETURN_IF_ERROR(CheckPackedForBf16(map));
+  formats.rows = RowFormatsOf(map, formats.dtype);
+  return formats;
+}
+
+absl::Status CheckComputedOnGpus(std::string_view device, const ModelConfig& config, const WeightMap& map,
+                                 ComputeDtype dtype) {
+  if (config.mla.is_on()) {
+    return ResourceError("--device {}: the attention of {} models (MLA) is not computed on GPUs yet; use --device cpu",
+                         device, config.family->name);
+  }
+  const TensorInfo* found =
+      FindMatrix(map, [&](const TensorInfo& tensor) { return IsBlocks(ResidentFormat(tensor, dtype)); });
+  if (found == nullptr) return absl::OkStatus();
+  return ResourceError(
+      "--device {}: weights in {} ('{}') are not computed on GPUs yet: pack the model with --quantize hqq4 or int8, or "
+      "use --device cpu",
+      device, WeightFormatName(ResidentFormat(*found, dtype)), found->name);
+}
+
+std::string_view StoredFormatName(const WeightMap& map) {
+  return WeightFormatName(ResidentFormat(*map.layers[0].q_proj, ComputeDtype::kF32));
+}
+
+std::string_view ComputationName(const Formats& formats, const WeightMap& map) {
+  if (formats.rows.ffn == kernels::RowFormat::kInt8) return StoredFormatName(map);
+  return formats.dtype == ComputeDtype::kBF16 ? "bf16" : "f32";
+}
+
+Arithmetic RowArithmetic(kernels::RowFormat format) {
+  switch (format) {
+    case kernels::RowFormat::kInt8: return Arithmetic::kInt8;
+    case kernels::RowFormat::kBF16: return Arithmetic::kBf16;
+    default: return Arithmetic::kF32;
+  }
+}
+
+// Families have one format for each kind of matrix.
+ModelFormats ModelFormatsOf(const WeightMap& map, const Formats& formats) {
+  const LayerTensors& layer = map.layers[0];
+  const TensorInfo& ffn = *(layer.experts.empty() ? layer.dense_ffn : layer.experts[0]).gate_proj;
+  return {.attention = ResidentFormat(*layer.q_proj, formats.dtype),
+          .ffn = ResidentFormat(ffn, formats.dtype),
+          .lm_head = ResidentFormat(*map.lm_head, formats.dtype),
+          .kv = formats.kv};
+}
+
+}  // namespace penstock

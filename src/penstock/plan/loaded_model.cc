@@ -1,0 +1,143 @@
+#include "penstock/plan/loaded_model.h"
+
+#include <algorithm>
+
+#include <malloc.h>
+#include <xxhash.h>
+
+#include "penstock/base/limits.h"
+#include "penstock/base/status.h"
+#include "penstock/memory/weights.h"
+#include "penstock/model/family.h"
+#include "penstock/model/gguf_model.h"
+
+namespace penstock {
+namespace {
+
+constexpr std::string_view kOtherFiles[] = {"tokenizer_config.json", "special_tokens_map.json",
+                                            "generation_config.json", "chat_template.jinja", "chat_template.json"};
+
+std::string LastPathPart(std::string path) {
+  while (path.size() > 1 && path.back() == '/') path.pop_back();
+  const size_t slash = path.find_last_of('/');
+  return slash == std::string::npos || path == "/" ? path : path.substr(slash + 1);
+}
+
+// `metadata`: the digest of a GGUF file's, which has all that other folders have in files.
+absl::StatusOr<std::string> Fingerprint(const ModelFolder& folder, const Checkpoint& checkpoint,
+                                        const std::string& metadata) {
+  PENSTOCK_ASSIGN_OR_RETURN(std::string digest_input, checkpoint.Fingerprint());
+  digest_input += metadata;
+  const auto add = [&](const ModelFolder& from, std::string_view name) -> absl::Status {
+    if (!from.Has(name) || !metadata.empty()) return absl::OkStatus();
+    PENSTOCK_ASSIGN_OR_RETURN(const std::string content, from.Read(name, kMaxTokenizerBytes));
+    digest_input += fmt::format(" {}:{:016x}", name, XXH3_64bits(content.data(), content.size()));
+    return absl::OkStatus();
+  };
+  PENSTOCK_RETURN_IF_ERROR(add(folder, "config.json"));
+  PENSTOCK_ASSIGN_OR_RETURN(const std::vector<std::string> tokenizer_files, Tokenizer::Files(folder));
+  for (const std::string& name : tokenizer_files) PENSTOCK_RETURN_IF_ERROR(add(folder, name));
+  for (const std::string_view name : kOtherFiles) PENSTOCK_RETURN_IF_ERROR(add(folder, name));
+  if (metadata.empty()) {
+    PENSTOCK_ASSIGN_OR_RETURN(const std::vector<std::string> names, TemplateFolderFiles(folder));
+    for (const std::string& name : names) {
+      PENSTOCK_ASSIGN_OR_RETURN(const ModelFolder templates, folder.OpenFolder(kTemplateFolder));
+      PENSTOCK_RETURN_IF_ERROR(add(templates, name));
+    }
+  }
+  const XXH128_hash_t digest = XXH3_128bits(digest_input.data(), digest_input.size());
+  return fmt::format("{:016x}{:016x}", digest.high64, digest.low64);
+}
+
+absl::Status LoadTokenizer(const ModelFolder& folder, const std::optional<Gguf>& gguf, LoadedModel& model) {
+  if (gguf.has_value()) {
+    PENSTOCK_ASSIGN_OR_RETURN(model.tokenizer, Tokenizer::FromGguf(*gguf));
+  } else {
+    PENSTOCK_ASSIGN_OR_RETURN(const std::vector<std::string> files, Tokenizer::Files(folder));
+    if (!files.empty()) {
+      PENSTOCK_ASSIGN_OR_RETURN(model.tokenizer, Tokenizer::Load(folder));
+    }
+  }
+  if (model.tokenizer == nullptr) {
+    model.chat_template_status = InputError("the model has no tokenizer: give prompts as token ids");
+    return absl::OkStatus();
+  }
+  if (model.tokenizer->vocab_size() > model.config.vocab_size) {
+    return ModelError("the tokenizer has {} tokens, but config.json says vocab_size {}: they are of different models",
+                      model.tokenizer->vocab_size(), model.config.vocab_size);
+  }
+  auto texts = gguf.has_value() ? FindChatTemplates(*gguf) : FindChatTemplates(folder);
+  if (!texts.ok()) {
+    if (FaultOf(texts.status()) == Fault::kModel) return texts.status();
+    model.chat_template_status = texts.status();
+    return absl::OkStatus();
+  }
+  json::object special_tokens;
+  for (const auto& [name, text] : model.tokenizer->NamedTokens()) special_tokens[name] = text;
+  auto prompts = ChatPrompts::Create(*texts, std::move(special_tokens));
+  // A template that cannot be parsed does not spoil the model for prompts without chat.
+  if (prompts.ok()) {
+    model.chat_prompts = *std::move(prompts);
+    model.tokenizer->GuardTemplate(model.chat_prompts->Literals());
+  } else {
+    model.chat_template_status = prompts.status();
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+uint64_t LoadedModel::memory_bytes() const {
+  // A catalogue entry with its name, shape and hash-map node, and its share of the weight map.
+  constexpr uint64_t kBytesPerTensor = 440;
+  return checkpoint.tensors().size() * kBytesPerTensor + (tokenizer ? tokenizer->memory_bytes() : 0);
+}
+
+uint64_t LoadedModel::longest_token_bytes() const {
+  if (tokenizer == nullptr) return 0;
+  uint64_t longest = 0;
+  for (TokenId id = 0; id < tokenizer->vocab_size(); ++id) {
+    longest = std::max<uint64_t>(longest, tokenizer->TokenText(id).size());
+  }
+  return longest * 4;  // normalisers may shorten a text before it is cut into tokens: NFC to a third
+}
+
+ModelInfo InfoOf(const LoadedModel& model, const Formats& formats, int64_t context_length) {
+  return {.name = model.name,
+          .family = std::string(model.config.family->name),
+          .fingerprint = model.fingerprint,
+          .dtype = std::string(ComputationName(formats, model.weights)),
+          .vocab_size = model.config.vocab_size,
+          .context_length = context_length,
+          .max_prompt_bytes = static_cast<uint64_t>(context_length) * model.longest_token_bytes()};
+}
+
+absl::StatusOr<std::unique_ptr<LoadedModel>> LoadModel(const std::string& model_dir) {
+  PENSTOCK_ASSIGN_OR_RETURN(const ModelFolder folder, ModelFolder::Open(model_dir));
+  auto model = std::make_unique<LoadedModel>();
+  model->name = LastPathPart(model_dir);
+  PENSTOCK_ASSIGN_OR_RETURN(std::optional<Gguf> gguf, OpenGguf(folder));
+  if (gguf.has_value()) {
+    PENSTOCK_ASSIGN_OR_RETURN(model->config, ReadGgufConfig(*gguf));
+  } else {
+    PENSTOCK_ASSIGN_OR_RETURN(model->config, LoadModelConfig(folder));
+    PENSTOCK_ASSIGN_OR_RETURN(model->generation, LoadGenerationConfig(folder, model->config.vocab_size));
+  }
+  PENSTOCK_RETURN_IF_ERROR(LoadTokenizer(folder, gguf, *model));
+  const std::string metadata = gguf.has_value() ? gguf->fingerprint : "";
+  if (gguf.has_value()) {
+    PENSTOCK_ASSIGN_OR_RETURN(model->checkpoint, Checkpoint::FromGguf(*std::move(gguf)));
+  } else {
+    PENSTOCK_ASSIGN_OR_RETURN(model->checkpoint, Checkpoint::Open(folder));
+  }
+  PENSTOCK_ASSIGN_OR_RETURN(model->weights, MapWeights(model->config, model->checkpoint));
+  PENSTOCK_ASSIGN_OR_RETURN(model->fingerprint, Fingerprint(folder, model->checkpoint, metadata));
+  if (model->config.eos_ids.empty() && model->tokenizer && model->tokenizer->eos_id() >= 0) {
+    model->config.eos_ids = {model->tokenizer->eos_id()};
+  }
+  // Parsing the tokenizer takes several times what it keeps; the rest goes back before weights are allocated.
+  ::malloc_trim(0);
+  return model;
+}
+
+}  // namespace penstock

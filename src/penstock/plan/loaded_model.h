@@ -1,0 +1,42 @@
+// What is known of a model before its weights are read: config, tensor catalogue, tokenizer, chat template.
+#pragma once
+
+#include <memory>
+#include <optional>
+#include <string>
+
+#include "absl/status/statusor.h"
+#include "penstock/checkpoint/checkpoint.h"
+#include "penstock/engine.h"
+#include "penstock/plan/formats.h"
+#include "penstock/model/generation_config.h"
+#include "penstock/model/model_config.h"
+#include "penstock/model/weight_map.h"
+#include "penstock/chat/chat_prompt.h"
+#include "penstock/tokenizer/tokenizer.h"
+
+namespace penstock {
+
+struct LoadedModel {
+  std::string name;  // last part of the folder's path
+  ModelConfig config;
+  GenerationConfig generation;
+  Checkpoint checkpoint;
+  WeightMap weights;                     // points into `checkpoint`
+  std::unique_ptr<Tokenizer> tokenizer;  // null when the folder has none: token ids only
+  std::optional<ChatPrompts> chat_prompts;
+  absl::Status chat_template_status;  // why there is no chat template
+  std::string fingerprint;  // of everything that decides the texts: configs, tokenizer files, tensors (sampled)
+
+  // Most bytes of text that a token of the vocabulary can stand for; 0 without a tokenizer.
+  uint64_t longest_token_bytes() const;
+  // Bytes that this object holds.
+  uint64_t memory_bytes() const;
+};
+
+ModelInfo InfoOf(const LoadedModel& model, const Formats& formats, int64_t context_length);
+
+// Validates all metadata; reads no tensor. unique_ptr because `weights` points into `checkpoint`.
+absl::StatusOr<std::unique_ptr<LoadedModel>> LoadModel(const std::string& model_dir);
+
+}  // namespace penstock

@@ -1,0 +1,294 @@
+#include "penstock/plan/memory_plan.h"
+
+#include <algorithm>
+
+#include "penstock/base/bytes.h"
+#include "penstock/base/checked.h"
+#include "penstock/base/status.h"
+#include "penstock/memory/budget.h"
+#include "penstock/memory/kv_cache.h"
+#include "penstock/memory/kv_staging.h"
+
+namespace penstock {
+namespace {
+
+constexpr int64_t kDefaultBatch = 64;
+constexpr int64_t kDefaultChunk = 256;
+constexpr int64_t kLeastChunk = 16;
+// Positions that the KV cache holds for each place of the batch where the caller does not know; a longer sequence takes
+// several shares and others wait.
+constexpr int64_t kPlannedPositions = 256;
+
+// The part of a plan that grows with the batch.
+struct PassSize {
+  int64_t batch_size;
+  int64_t prefill_chunk;
+};
+
+int64_t PagesPerSequence(const PlanInputs& in) {
+  return in.pages_per_sequence > 0 ? in.pages_per_sequence : KvCache::PagesFor(in.context_length);
+}
+
+uint64_t KvBytes(const PlanInputs& in, int64_t batch_size) {
+  const int64_t planned = in.planned_positions > 0 ? in.planned_positions : kPlannedPositions;
+  const int64_t shares = std::min(PagesPerSequence(in), KvCache::PagesFor(planned)) * batch_size;
+  const int64_t pages = std::max(PagesPerSequence(in), shares);
+  return RoundUp(static_cast<uint64_t>(pages) * KvCache::PageBytes(*in.config, in.kv_format), kPageBytes);
+}
+
+ActivationDims Dims(const PassSize& size, int64_t context_length, int num_workers, ActivationDims::Part part) {
+  const int64_t rows = size.batch_size + size.prefill_chunk;
+  return {.max_rows = rows,
+          .max_logit_rows = std::min(rows, kMaxLogitRows),
+          .context_length = context_length,
+          .num_workers = num_workers,
+          .part = part};
+}
+
+ActivationDims::Part HostPart(bool has_device, bool computes_experts) {
+  if (!has_device) return ActivationDims::Part::kAll;
+  return computes_experts ? ActivationDims::Part::kHostExperts : ActivationDims::Part::kHost;
+}
+
+ActivationDims::Part HostPart(const PlanInputs& in) {
+  return HostPart(in.device.has_value(), in.device.has_value() && in.device->host_computes_experts);
+}
+
+uint64_t HostActivationBytes(const PlanInputs& in, const PassSize& size) {
+  return Activations::Bytes(*in.config, in.row_formats, Dims(size, in.context_length, in.num_workers, HostPart(in)));
+}
+uint64_t DeviceActivationBytes(const PlanInputs& in, const PassSize& size) {
+  return Activations::Bytes(*in.config, in.row_formats,
+                            Dims(size, in.context_length, in.device->num_workers, ActivationDims::Part::kAll));
+}
+
+// With a window over the KV cache a sequence has more positions than its pages.
+bool HasWindow(const PlanInputs& in) { return PagesPerSequence(in) < KvCache::PagesFor(in.context_length); }
+
+uint64_t PositionBytes(const PlanInputs& in, uint64_t kv_bytes, int64_t batch_size) {
+  if (HasWindow(in)) return static_cast<uint64_t>(batch_size * in.context_length) * in.bytes_per_position;
+  const uint64_t pages = kv_bytes / KvCache::PageBytes(*in.config, in.kv_format);
+  return pages * KvCache::kPageTokens * in.bytes_per_position;
+}
+
+// What a host holds of `kv_bytes` of KV cache.
+uint64_t HostKvBytes(const PlanInputs& in, uint64_t kv_bytes) {
+  return in.device.has_value() && in.device->holds_kv_cache ? 0 : kv_bytes;
+}
+
+// All that grows with the batch but the KV cache and what belongs to its positions.
+uint64_t PlacesBytes(const PlanInputs& in, const PassSize& size) {
+  return HostActivationBytes(in, size) + static_cast<uint64_t>(size.batch_size) * in.bytes_per_sequence;
+}
+
+uint64_t PassBytes(const PlanInputs& in, const PassSize& size) {
+  const uint64_t kv_bytes = KvBytes(in, size.batch_size);
+  return HostKvBytes(in, kv_bytes) + PositionBytes(in, kv_bytes, size.batch_size) + PlacesBytes(in, size);
+}
+
+// The most KV pages of a micro-batch when the cache has `num_pages`.
+int64_t StagedPages(const PlanInputs& in, int64_t num_pages) {
+  return in.micro_batch_size == 0 ? num_pages : std::min(num_pages, in.micro_batch_size * PagesPerSequence(in));
+}
+
+// What a device holds of `kv_bytes` of KV cache.
+uint64_t DeviceKvBytes(const PlanInputs& in, uint64_t kv_bytes) {
+  if (in.device->holds_kv_cache) return kv_bytes;
+  if (!in.device->stages_kv) return 0;
+  const auto num_pages = static_cast<int64_t>(kv_bytes / KvCache::PageBytes(*in.config, in.kv_format));
+  return KvStaging::Bytes(*in.config, in.kv_format, StagedPages(in, num_pages));
+}
+
+uint64_t DevicePassBytes(const PlanInputs& in, const PassSize& size) {
+  return DeviceActivationBytes(in, size) + DeviceKvBytes(in, KvBytes(in, size.batch_size));
+}
+
+// What the pass may take of the host's and of the device's budget.
+struct PassLimits {
+  uint64_t host_bytes = 0;
+  uint64_t device_bytes = 0;
+};
+
+// The largest pass within the limits, growing the batch and the chunk by turns.
+PassSize GrowPass(const PlanInputs& in, PassSize size, const PassLimits& limits) {
+  const int64_t most_batch = in.batch_size > 0 ? in.batch_size : kDefaultBatch;
+  const int64_t most_chunk = in.prefill_chunk > 0 ? in.prefill_chunk : kDefaultChunk;
+  const auto fits = [&](const PassSize& larger) {
+    return PassBytes(in, larger) <= limits.host_bytes &&
+           (!in.device.has_value() || DevicePassBytes(in, larger) <= limits.device_bytes);
+  };
+  for (bool grown = true; grown;) {
+    grown = false;
+    PassSize larger = size;
+    larger.batch_size = std::min(most_batch, size.batch_size * 2);
+    if (larger.batch_size > size.batch_size && fits(larger)) {
+      size = larger;
+      grown = true;
+    }
+    larger = size;
+    larger.prefill_chunk = std::min(most_chunk, size.prefill_chunk * 2);
+    if (larger.prefill_chunk > size.prefill_chunk && fits(larger)) {
+      size = larger;
+      grown = true;
+    }
+  }
+  return size;
+}
+
+// Half of what is left, or all that the experts do not need.
+uint64_t PassShare(uint64_t left, int64_t num_experts_beside, uint64_t slot_bytes) {
+  const uint64_t all_experts = static_cast<uint64_t>(num_experts_beside) * slot_bytes;
+  return std::max(left / 2, left > all_experts ? left - all_experts : 0);
+}
+
+// The largest KV cache of at most `kv_bytes` whose part on the device is within `limit`.
+uint64_t LimitDeviceKv(const PlanInputs& in, uint64_t kv_bytes, uint64_t limit) {
+  const uint64_t page_bytes = KvCache::PageBytes(*in.config, in.kv_format);
+  if (DeviceKvBytes(in, kv_bytes) <= limit) return kv_bytes;
+  if (in.device->holds_kv_cache) return limit / kPageBytes * kPageBytes;
+  return limit / KvStaging::Bytes(*in.config, in.kv_format, 1) * page_bytes / kPageBytes * kPageBytes;
+}
+
+// What a pass may take of a device's memory; kResources when not even the least one fits.
+absl::StatusOr<uint64_t> DevicePassLimit(const PlanInputs& in, const PassSize& least, uint64_t kv_least,
+                                         int64_t num_experts) {
+  const DeviceInputs& device = *in.device;
+  const int64_t num_slots = std::min(num_experts, device.least_slots);
+  const uint64_t activation_bytes = DeviceActivationBytes(in, least);
+  const uint64_t kv_bytes = DeviceKvBytes(in, kv_least);
+  const uint64_t slots_bytes = static_cast<uint64_t>(num_slots) * in.slot_bytes;
+  const uint64_t required = device.fixed_bytes + device.dense_bytes + kv_bytes + activation_bytes + slots_bytes;
+  if (required > device.budget_bytes) {
+    return ResourceError(
+        "the device memory of {} is too small: buffers {} + dense weights {} + KV {} + activations {} + {} expert "
+        "slots "
+        "{} = {}; the least device memory is {} bytes (give more --gpu-memory, or a smaller --context-length or "
+        "--batch-size)",
+        FormatBytes(device.budget_bytes), FormatBytes(device.fixed_bytes), FormatBytes(device.dense_bytes),
+        FormatBytes(kv_bytes), FormatBytes(activation_bytes), num_slots, FormatBytes(slots_bytes),
+        FormatBytes(required), required);
+  }
+  // A batch that was asked for comes before experts that are pinned here.
+  const uint64_t left = device.budget_bytes - required;
+  return kv_bytes + activation_bytes +
+         (in.batch_size > 0 ? left : PassShare(left, num_experts - num_slots, in.slot_bytes));
+}
+
+absl::StatusOr<DevicePlan> PlanDevice(const PlanInputs& in, const PassSize& size, uint64_t kv_bytes,
+                                      int64_t num_experts) {
+  DevicePlan plan;
+  plan.name = in.device->name;
+  plan.budget_bytes = in.device->budget_bytes;
+  plan.fixed_bytes = in.device->fixed_bytes;
+  plan.dense_bytes = in.device->dense_bytes;
+  plan.activation_bytes = DeviceActivationBytes(in, size);
+  plan.holds_kv_cache = in.device->holds_kv_cache;
+  plan.host_computes_experts = in.device->host_computes_experts;
+  plan.kv_bytes = DeviceKvBytes(in, kv_bytes);
+  TierBudget budget(plan.budget_bytes);
+  PENSTOCK_RETURN_IF_ERROR(budget.Reserve(MemoryTag::kFixed, plan.fixed_bytes));
+  PENSTOCK_RETURN_IF_ERROR(budget.Reserve(MemoryTag::kDense, plan.dense_bytes));
+  PENSTOCK_RETURN_IF_ERROR(budget.Reserve(MemoryTag::kKvCache, plan.kv_bytes));
+  PENSTOCK_RETURN_IF_ERROR(budget.Reserve(MemoryTag::kActivations, plan.activation_bytes));
+  if (num_experts > 0) {
+    plan.num_expert_slots = std::min(num_experts, static_cast<int64_t>(budget.free_bytes() / in.slot_bytes));
+    plan.expert_bytes = static_cast<uint64_t>(plan.num_expert_slots) * in.slot_bytes;
+    PENSTOCK_RETURN_IF_ERROR(budget.Reserve(MemoryTag::kExperts, plan.expert_bytes));
+  }
+  return plan;
+}
+
+}  // namespace
+
+ActivationDims DimsOf(const MemoryPlan& plan, int num_workers) {
+  return Dims({plan.batch_size, plan.prefill_chunk}, plan.context_length, num_workers,
+              HostPart(!plan.device.name.empty(), plan.device.host_computes_experts));
+}
+
+ActivationDims DeviceDimsOf(const MemoryPlan& plan, int num_workers) {
+  return Dims({plan.batch_size, plan.prefill_chunk}, plan.context_length, num_workers, ActivationDims::Part::kAll);
+}
+
+bool ReadsFromDisk(const MemoryPlan& plan) {
+  return plan.num_expert_slots < plan.num_experts_total &&
+         plan.num_pinned_experts + plan.device.num_pinned_experts < plan.num_experts_total;
+}
+
+int64_t NumKvPages(const MemoryPlan& plan, const ModelConfig& config, KvFormat kv_format) {
+  return static_cast<int64_t>(plan.kv_bytes / KvCache::PageBytes(config, kv_format));
+}
+
+int64_t NumStagedPages(const MemoryPlan& plan, const ModelConfig& config, KvFormat kv_format) {
+  return static_cast<int64_t>(plan.device.kv_bytes / KvStaging::Bytes(config, kv_format, 1));
+}
+
+absl::StatusOr<MemoryPlan> PlanMemory(const PlanInputs& in) {
+  const int64_t num_experts = in.config->num_experts * in.config->num_moe_layers();
+  const int64_t least_slots = std::min(num_experts, in.least_slots);
+  const PassSize least = {.batch_size = in.batch_size > 0 ? in.batch_size : 1,
+                          .prefill_chunk = in.prefill_chunk > 0 ? in.prefill_chunk : kLeastChunk};
+  const uint64_t kv_least = KvBytes(in, 1);  // a given batch size is a number of places; they share these pages
+  const uint64_t host_kv_least = HostKvBytes(in, kv_least);
+  const uint64_t activations_least = HostActivationBytes(in, least);
+  const uint64_t places_least = PlacesBytes(in, least);
+  const uint64_t positions_least = PositionBytes(in, kv_least, least.batch_size);
+  const uint64_t texts_least = positions_least + (places_least - activations_least);
+  const uint64_t slots_least = static_cast<uint64_t>(least_slots) * in.slot_bytes;
+  const uint64_t required =
+      in.fixed_bytes + texts_least + in.dense_bytes + host_kv_least + activations_least + slots_least;
+  if (required > in.budget_bytes) {
+    return ResourceError(
+        "the memory budget of {} is too small: tokenizer, tables and requests {} + dense weights {} + KV cache for one "
+        "sequence of {} tokens {} + activations {} + {} expert slots {} = {}; the least budget is {} bytes (give more "
+        "--memory, or a smaller --context-length or --batch-size)",
+        FormatBytes(in.budget_bytes), FormatBytes(in.fixed_bytes + texts_least), FormatBytes(in.dense_bytes),
+        in.context_length, FormatBytes(host_kv_least), FormatBytes(activations_least), least_slots,
+        FormatBytes(slots_least), FormatBytes(required), required);
+  }
+  PassLimits limits{.host_bytes = host_kv_least + positions_least + places_least +
+                                  PassShare(in.budget_bytes - required, num_experts - least_slots, in.slot_bytes)};
+  if (in.device.has_value()) {
+    PENSTOCK_ASSIGN_OR_RETURN(limits.device_bytes, DevicePassLimit(in, least, kv_least, num_experts));
+  }
+  const PassSize size = GrowPass(in, least, limits);
+
+  MemoryPlan plan;
+  plan.budget_bytes = in.budget_bytes;
+  plan.fixed_bytes = in.fixed_bytes;
+  plan.dense_bytes = in.dense_bytes;
+  plan.batch_size = size.batch_size;
+  plan.prefill_chunk = size.prefill_chunk;
+  plan.micro_batch_size = in.micro_batch_size;
+  plan.context_length = in.context_length;
+  plan.num_experts_total = num_experts;
+  plan.activation_bytes = HostActivationBytes(in, size);
+  // With a given batch size the places may share fewer pages than they would like.
+  const uint64_t page_bytes = KvCache::PageBytes(*in.config, in.kv_format);
+  const uint64_t page_texts = HasWindow(in) ? 0 : KvCache::kPageTokens * in.bytes_per_position;
+  const uint64_t window_texts = HasWindow(in) ? PositionBytes(in, 0, size.batch_size) : 0;
+  const uint64_t pages = (limits.host_bytes - PlacesBytes(in, size) - window_texts) /
+                         std::max<uint64_t>(1, HostKvBytes(in, page_bytes) + page_texts);
+  plan.kv_bytes = std::min(KvBytes(in, size.batch_size), pages * page_bytes / kPageBytes * kPageBytes);
+  if (in.device.has_value()) {
+    plan.kv_bytes = LimitDeviceKv(in, plan.kv_bytes, limits.device_bytes - DeviceActivationBytes(in, size));
+  }
+  plan.kv_bytes = std::max(kv_least, plan.kv_bytes);
+  plan.fixed_bytes +=
+      PositionBytes(in, plan.kv_bytes, size.batch_size) + (PlacesBytes(in, size) - plan.activation_bytes);
+  TierBudget budget(in.budget_bytes);
+  PENSTOCK_RETURN_IF_ERROR(budget.Reserve(MemoryTag::kFixed, plan.fixed_bytes));
+  PENSTOCK_RETURN_IF_ERROR(budget.Reserve(MemoryTag::kDense, plan.dense_bytes));
+  PENSTOCK_RETURN_IF_ERROR(budget.Reserve(MemoryTag::kKvCache, HostKvBytes(in, plan.kv_bytes)));
+  PENSTOCK_RETURN_IF_ERROR(budget.Reserve(MemoryTag::kActivations, plan.activation_bytes));
+  if (num_experts > 0) {
+    plan.num_expert_slots = std::min(num_experts, static_cast<int64_t>(budget.free_bytes() / in.slot_bytes));
+    plan.expert_bytes = static_cast<uint64_t>(plan.num_expert_slots) * in.slot_bytes;
+    PENSTOCK_RETURN_IF_ERROR(budget.Reserve(MemoryTag::kExperts, plan.expert_bytes));
+  }
+  if (in.device.has_value()) {
+    PENSTOCK_ASSIGN_OR_RETURN(plan.device, PlanDevice(in, size, plan.kv_bytes, num_experts));
+  }
+  return plan;
+}
+
+}  // namespace penstock

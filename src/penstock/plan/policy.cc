@@ -1,0 +1,175 @@
+#include "penstock/plan/policy.h"
+
+#include <algorithm>
+#include <string>
+
+#include "penstock/base/limits.h"
+#include "penstock/base/status.h"
+
+namespace penstock {
+namespace {
+
+constexpr int64_t kDeviceMicroBatch = 32;  // sequences
+
+absl::StatusOr<ScheduleOptions> ChooseSchedule(const EngineOptions& options, bool has_device) {
+  const Policy& policy = options.policy;
+  PENSTOCK_RETURN_IF_ERROR(CheckRange("hot experts", policy.hot_experts, kMaxExperts));
+  if (policy.path_length < 0 || policy.path_length > kMaxPathLength) {
+    return UsageError("path length: expected 0 to {}, found {}", kMaxPathLength, policy.path_length);
+  }
+  ScheduleOptions schedule = {.kind = ScheduleKind::kKlotski,
+                              .multi_batch = policy.multi_batch,
+                              .hot_prefetch = policy.hot_prefetch,
+                              .reorder = policy.reorder,
+                              .hot_experts = policy.hot_experts,
+                              .path_length = policy.path_length};
+  if (policy.predictor != "auto") {
+    PENSTOCK_ASSIGN_OR_RETURN(schedule.predictor, ParsePredictorName(policy.predictor));
+  }
+  if (policy.hybrid_rule != "auto") {
+    PENSTOCK_ASSIGN_OR_RETURN(schedule.hybrid_rule, ParseHybridRule(policy.hybrid_rule));
+  }
+  if (policy.schedule == "auto") return schedule;
+  PENSTOCK_ASSIGN_OR_RETURN(schedule.kind, ParseScheduleName(policy.schedule));
+  if (AttendsOnHost(schedule.kind) && !has_device) {
+    return UsageError(
+        "schedule {} needs a device that computes while the CPU attends: give --device cuda or emulated, or use "
+        "klotski, "
+        "hybrid, zigzag, zero or on-demand",
+        policy.schedule);
+  }
+  return schedule;
+}
+
+absl::Status CheckDevice(const EngineOptions& options, bool has_device, bool attends_on_host) {
+  if (has_device && options.device_memory_bytes == 0) {
+    return UsageError("--device {}: give the size of its memory with --gpu-memory", options.device);
+  }
+  if (!has_device && options.device_memory_bytes > 0) {
+    return UsageError("--gpu-memory needs a device: give --device cuda or emulated");
+  }
+  const std::string& kv_tier = options.policy.kv_tier;
+  if (kv_tier != "auto" && kv_tier != "dram" && kv_tier != "device") {
+    return UsageError("kv_tier '{}' is unknown: expected auto, dram or device", kv_tier);
+  }
+  if (kv_tier == "device" && !has_device) return UsageError("kv_tier device: there is no device");
+  if (kv_tier == "device" && attends_on_host) {
+    return UsageError("kv_tier device: schedule {} attends on the CPU, where its KV cache lies",
+                      options.policy.schedule);
+  }
+  return absl::OkStatus();
+}
+
+// One sequence chooses few experts, often those of its last tokens: where a least-recently-used cache holds the experts
+// of two tokens it reads less than a pinned share (docs/decisions/streaming.md); where it does not it hits nothing.
+// Prompts choose all experts, and a correlation table is Klotski's.
+bool DecodesOneSequence(const EngineOptions& options, const MemoryPlan& plan, const ModelConfig& config,
+                        int64_t num_slots) {
+  return options.decodes && plan.batch_size == 1 && num_slots >= 2 * config.num_moe_layers() * config.num_topk &&
+         (options.policy.correlation_table + options.correlation_path).empty();
+}
+
+absl::StatusOr<KvWindow> ChooseWindow(const EngineOptions& options, const ModelConfig& config) {
+  PENSTOCK_RETURN_IF_ERROR(CheckRange("attention window", options.attention_window, kMaxContext));
+  PENSTOCK_RETURN_IF_ERROR(CheckRange("attention sinks", options.attention_sinks, kMaxContext));
+  if (options.attention_window == 0) return KvWindow();
+  if (config.sliding_window > 0) {
+    return UsageError("attention window: the model has a sliding window of its own ({} tokens)", config.sliding_window);
+  }
+  return KvWindow{.num_tokens = options.attention_window, .num_sinks = options.attention_sinks};
+}
+
+// Experts that never leave `num_slots` slots, when `streaming` of them are for what passes through.
+int64_t NumPinned(int64_t num_slots, int64_t num_experts, int64_t streaming) {
+  return num_slots == num_experts ? num_slots : std::max<int64_t>(0, num_slots - streaming);
+}
+
+}  // namespace
+
+absl::Status CheckRange(std::string_view name, int64_t value, int64_t max) {
+  if (value >= 0 && value <= max) return absl::OkStatus();
+  return UsageError("{}: expected 1 to {} (0: chosen by the engine), found {}", name, max, value);
+}
+
+bool PinsByPopularity(const Policy& policy, ScheduleKind kind, Eviction eviction) {
+  return !policy.correlation_table.empty() && eviction == Eviction::kStatic &&
+         (kind == ScheduleKind::kHybrid || kind == ScheduleKind::kOnDemand);
+}
+
+absl::StatusOr<ChosenPolicy> ChoosePolicy(const EngineOptions& options, const std::optional<DeviceSpec>& device,
+                                          uint64_t device_dense_bytes, PlanInputs inputs) {
+  const Policy& policy = options.policy;
+  const ModelConfig& config = *inputs.config;
+  PENSTOCK_RETURN_IF_ERROR(CheckRange("micro-batch size", policy.micro_batch_size, kMaxBatchSize));
+  PENSTOCK_RETURN_IF_ERROR(CheckRange("streaming slots", policy.streaming_slots, kMaxExperts * kMaxLayers));
+  PENSTOCK_RETURN_IF_ERROR(CheckRange("disk window", policy.disk_window, kMaxLayers));
+  ChosenPolicy chosen;
+  chosen.device = device;
+  PENSTOCK_ASSIGN_OR_RETURN(chosen.kv_window, ChooseWindow(options, config));
+  inputs.pages_per_sequence = chosen.kv_window.NumPages(inputs.context_length);
+  PENSTOCK_ASSIGN_OR_RETURN(chosen.schedule, ChooseSchedule(options, device.has_value()));
+  ScheduleKind& kind = chosen.schedule.kind;
+  PENSTOCK_RETURN_IF_ERROR(CheckDevice(options, device.has_value(), AttendsOnHost(kind)));
+  inputs.micro_batch_size = policy.micro_batch_size;
+  inputs.least_slots = LeastStreamingSlots(kind, config);
+  if (device.has_value()) {
+    if (inputs.micro_batch_size == 0) inputs.micro_batch_size = kDeviceMicroBatch;
+    const bool holds_kv = policy.kv_tier == "device" ||
+                          (policy.kv_tier == "auto" && (kind == ScheduleKind::kZero || kind == ScheduleKind::kHybrid));
+    inputs.device = {
+        .name = device->name,
+        .budget_bytes = options.device_memory_bytes,
+        .dense_bytes = device_dense_bytes,
+        .fixed_bytes = DeviceFixedBytes(*device, config, inputs.context_length, options.device_memory_bytes),
+        .num_workers = device->num_threads,
+        .least_slots = inputs.least_slots,
+        .holds_kv_cache = holds_kv,
+        .stages_kv = !holds_kv && !AttendsOnHost(kind),
+        .host_computes_experts = kind == ScheduleKind::kHybrid};
+    inputs.least_slots = LeastStreamingSlots(ScheduleKind::kOnDemand, config);  // that experts pass through
+  }
+  PENSTOCK_ASSIGN_OR_RETURN(chosen.plan, PlanMemory(inputs));
+  MemoryPlan& plan = chosen.plan;
+  const int64_t num_slots = device.has_value() ? plan.device.num_expert_slots : plan.num_expert_slots;
+  // Without experts there is nothing to schedule.
+  const bool was_asked = policy.schedule != "auto" && (config.num_moe_layers() > 0 || AttendsOnHost(kind));
+  if (!was_asked && (num_slots == plan.num_experts_total || DecodesOneSequence(options, plan, config, num_slots))) {
+    kind = ScheduleKind::kOnDemand;
+  }
+  chosen.eviction = kind == ScheduleKind::kOnDemand ? Eviction::kLru
+                    : kind == ScheduleKind::kHybrid ? Eviction::kMrs
+                                                    : Eviction::kStatic;
+  if (policy.eviction != "auto") {
+    PENSTOCK_ASSIGN_OR_RETURN(chosen.eviction, ParseEvictionName(policy.eviction));
+  }
+
+  if (chosen.eviction == Eviction::kStatic) {
+    const int64_t streaming = policy.streaming_slots > 0
+                                  ? std::max(policy.streaming_slots, LeastStreamingSlots(kind, config))
+                                  : StreamingSlots(kind, config, num_slots, inputs.slot_bytes);
+    const int64_t num_pinned = NumPinned(num_slots, plan.num_experts_total, streaming);
+    (device.has_value() ? plan.device.num_pinned_experts : plan.num_pinned_experts) = num_pinned;
+  }
+  if (device.has_value()) {
+    const int64_t streaming = policy.disk_window > 0 ? policy.disk_window * config.num_experts + 1
+                                                     : StreamingSlots(ScheduleKind::kOnDemand, config,
+                                                                      plan.num_expert_slots, inputs.slot_bytes);
+    plan.num_pinned_experts = std::min(NumPinned(plan.num_expert_slots, plan.num_experts_total, streaming),
+                                       plan.num_experts_total - plan.device.num_pinned_experts);
+  }
+  if (kind != ScheduleKind::kKlotski && !options.correlation_path.empty()) {
+    return UsageError("a correlation table is learnt by klotski, and the schedule is {}", ScheduleName(kind));
+  }
+  if (kind != ScheduleKind::kKlotski && !policy.correlation_table.empty() &&
+      !PinsByPopularity(policy, kind, chosen.eviction)) {
+    return UsageError(
+        "a correlation table is what klotski predicts from, and what hybrid and on-demand choose their pinned experts "
+        "by (eviction static); schedule {} with eviction {} has no use for it",
+        ScheduleName(kind), EvictionName(chosen.eviction));
+  }
+  plan.schedule = std::string(ScheduleName(kind));
+  plan.eviction = std::string(EvictionName(chosen.eviction));
+  return chosen;
+}
+
+}  // namespace penstock

@@ -1,0 +1,121 @@
+#include "penstock/plan/policy_file.h"
+
+#include <algorithm>
+#include <vector>
+
+#include "penstock/base/file.h"
+#include "penstock/base/json.h"
+#include "penstock/base/limits.h"
+#include "penstock/base/status.h"
+#include "penstock/base/text.h"
+
+namespace penstock {
+namespace {
+
+class PolicyReader {
+ public:
+  PolicyReader(const json::object& object, const std::string& name) : object_(&object), name_(&name) {}
+
+  void Read(std::string_view key, std::string& value) {
+    const json::value* found = Find(key);
+    if (found == nullptr) return;
+    if (!found->is_string()) return Refuse(key, "a string", *found);
+    value = std::string(found->get_string());
+  }
+  void Read(std::string_view key, bool& value) {
+    const json::value* found = Find(key);
+    if (found == nullptr) return;
+    if (!found->is_bool()) return Refuse(key, "true or false", *found);
+    value = found->get_bool();
+  }
+  void Read(std::string_view key, int64_t& value) {
+    const json::value* found = Find(key);
+    if (found == nullptr) return;
+    const int64_t* number = found->if_int64();
+    if (number == nullptr || *number < 0) return Refuse(key, "a whole number of 0 or more", *found);
+    value = *number;
+  }
+  absl::Status Finish() {
+    if (status_.ok() && num_found_ < object_->size()) {
+      for (const auto& [key, value] : *object_) {
+        if (std::find(known_.begin(), known_.end(), std::string_view(key)) != known_.end()) continue;
+        return UsageError("{}: unknown key '{}'; known are {}", Printable(*name_), Printable(std::string(key)),
+                          fmt::join(known_, ", "));
+      }
+    }
+    return status_;
+  }
+
+ private:
+  const json::value* Find(std::string_view key) {
+    known_.push_back(key);
+    const json::value* found = object_->if_contains(json::string_view(key.data(), key.size()));
+    num_found_ += found == nullptr ? 0 : 1;
+    return found;
+  }
+  void Refuse(std::string_view key, std::string_view expected, const json::value& found) {
+    status_.Update(UsageError("{}: '{}': expected {}, found {}", Printable(*name_), key, expected,
+                              Printable(std::string(json::serialize(found)))));
+  }
+
+  const json::object* object_;
+  const std::string* name_;
+  std::vector<std::string_view> known_;
+  size_t num_found_ = 0;
+  absl::Status status_;
+};
+
+// Every key with what it sets.
+template <typename Options, typename Visitor>
+void VisitPolicy(Options& options, Visitor visit) {
+  auto& policy = options.policy;
+  visit("schedule", policy.schedule);
+  visit("eviction", policy.eviction);
+  visit("batch_size", options.batch_size);
+  visit("micro_batch_size", policy.micro_batch_size);
+  visit("kv_tier", policy.kv_tier);
+  visit("prefill_chunk", options.prefill_chunk);
+  visit("streaming_slots", policy.streaming_slots);
+  visit("disk_window", policy.disk_window);
+  visit("hot_experts", policy.hot_experts);
+  visit("path_length", policy.path_length);
+  visit("correlation_table", policy.correlation_table);
+  visit("multi_batch", policy.multi_batch);
+  visit("hot_prefetch", policy.hot_prefetch);
+  visit("reorder", policy.reorder);
+  visit("hybrid_rule", policy.hybrid_rule);
+  visit("predictor", policy.predictor);
+}
+
+json::object AllOf(const EngineOptions& options) {
+  json::object all;
+  VisitPolicy(options, [&](std::string_view key, const auto& value) { all[key] = json::value_from(value); });
+  return all;
+}
+
+}  // namespace
+
+json::object PolicyJson(const EngineOptions& options) {
+  const json::object defaults = AllOf({});
+  json::object policy;
+  for (const auto& [key, value] : AllOf(options)) {
+    if (defaults.at(key) != value) policy[key] = value;
+  }
+  return policy;
+}
+
+absl::Status ApplyPolicy(std::string_view text, const std::string& name, EngineOptions& options) {
+  const absl::StatusOr<json::value> document = ParseJson(text, Fault::kUsage);
+  if (!document.ok()) return Annotate(document.status(), Printable(name));
+  if (!document->is_object()) return UsageError("{}: expected a JSON object", Printable(name));
+  PolicyReader reader(document->get_object(), name);
+  VisitPolicy(options, [&](std::string_view key, auto& value) { reader.Read(key, value); });
+  return reader.Finish();
+}
+
+absl::Status ApplyPolicyFile(const std::string& path, EngineOptions& options) {
+  PENSTOCK_ASSIGN_OR_RETURN(const std::string text, ReadFile(path, kMaxConfigBytes));
+  return ApplyPolicy(text, path, options);
+}
+
+}  // namespace penstock

@@ -1,0 +1,486 @@
+#include "penstock/schedule/expert_split.h"
+
+#include <algorithm>
+#include <limits>
+#include <string>
+
+#include "penstock/base/check.h"
+#include "penstock/base/status.h"
+
+namespace penstock {
+namespace {
+
+constexpr double kNever = std::numeric_limits<double>::infinity();
+
+// Experts by where their weights are, each list heaviest first.
+struct Queues {
+  std::vector<int> on_device;  // before the others those that are nowhere else
+  std::vector<int> in_dram;    // and not on the device
+  std::vector<int> on_disk;    // only
+};
+
+Queues Sort(std::span<const ExpertWork> experts) {
+  Queues queues;
+  for (int i = 0; i < std::ssize(experts); ++i) {
+    const ExpertWork& expert = experts[static_cast<size_t>(i)];
+    (expert.on_device ? queues.on_device : expert.in_dram ? queues.in_dram : queues.on_disk).push_back(i);
+  }
+  for (std::vector<int>* queue : {&queues.on_device, &queues.in_dram, &queues.on_disk}) {
+    std::stable_sort(queue->begin(), queue->end(), [&](int a, int b) {
+      return experts[static_cast<size_t>(a)].host_s > experts[static_cast<size_t>(b)].host_s;
+    });
+  }
+  std::stable_partition(queues.on_device.begin(), queues.on_device.end(),
+                        [&](int i) { return !experts[static_cast<size_t>(i)].in_dram; });
+  return queues;
+}
+
+// When experts on disk have come into DRAM, read in this order.
+std::vector<double> ReadyTimes(std::span<const int> reads, size_t num_experts, const LaneTimes& times) {
+  std::vector<double> ready(num_experts);
+  double disk_s = times.disk_free_s;
+  for (const int i : reads) ready[static_cast<size_t>(i)] = disk_s += times.read_s;
+  return ready;
+}
+
+// The division by three numbers: how many of the heaviest that are in DRAM and on disk go to the device, and how many
+// of the lightest on the device are computed by the host. Sums of what each lane has to do make the time of any of them
+// a matter of a few operations.
+class Balance {
+ public:
+  struct Split {  // as many of Queues' lists
+    size_t host_of_device = 0;
+    size_t device_of_dram = 0;
+    size_t device_of_disk = 0;
+    double price_s = kNever;  // the time, and what transfers cost
+  };
+
+  Balance(std::span<const ExpertWork> experts, const LaneTimes& times, const Queues& queues)
+      : experts_(experts),
+        times_(times),
+        queues_(queues),
+        dram_(Sums(queues.in_dram, /*first_s=*/0, /*each_s=*/0)),
+        disk_(Sums(queues.on_disk, times.disk_free_s, times.read_s)) {}
+
+  Split Best() const {
+    Split best;
+    double host_s = 0, device_s = 0;  // of what is on the device, on either
+    for (const int i : queues_.on_device) device_s += Work(i).device_s;
+    for (size_t of_device = 0;; ++of_device) {
+      for (size_t of_disk = 0; of_disk <= (times_.has_device ? queues_.on_disk.size() : 0); ++of_disk) {
+        Split split = {.host_of_device = of_device, .device_of_disk = of_disk};
+        split.device_of_dram = BestOfDram(split, host_s, device_s);
+        split.price_s = Price(split, host_s, device_s);
+        if (split.price_s < best.price_s) best = split;
+      }
+      if (of_device == queues_.on_device.size()) return best;
+      const ExpertWork& next = Work(queues_.on_device[queues_.on_device.size() - 1 - of_device]);
+      if (!next.in_dram) return best;
+      host_s += next.host_s;
+      device_s -= next.device_s;
+    }
+  }
+
+ private:
+  // [k]: when the device takes the k heaviest of a list and the host the others.
+  struct Sum {
+    double host_s = 0;      // to compute all of the host's
+    double host_end_s = 0;  // not before, whatever else the host does: the disk brings them
+    double device_s = 0;
+    double device_end_s = 0;         // not before, whatever else the link and the device do
+    double device_after_link_s = 0;  // from the end of all transfers before them
+  };
+
+  const ExpertWork& Work(int i) const { return experts_[static_cast<size_t>(i)]; }
+
+  // The j-th comes into DRAM at first_s + (j + 1) each_s.
+  std::vector<Sum> Sums(const std::vector<int>& list, double first_s, double each_s) const {
+    std::vector<Sum> sums(list.size() + 1);
+    for (size_t k = list.size(); k-- > 0;) {
+      sums[k].host_s = sums[k + 1].host_s + Work(list[k]).host_s;
+      const double read_s = first_s + static_cast<double>(k + 1) * each_s;
+      sums[k].host_end_s = std::max(sums[k + 1].host_end_s, read_s + sums[k].host_s);
+    }
+    double arrived_s = 0;
+    for (size_t k = 0; k < list.size(); ++k) {
+      const double device_s = Work(list[k]).device_s, num_transfers = static_cast<double>(k + 1);
+      arrived_s = std::max(arrived_s, first_s + num_transfers * each_s) + times_.transfer_s;
+      sums[k + 1].device_s = sums[k].device_s + device_s;
+      sums[k + 1].device_end_s = std::max(sums[k].device_end_s, arrived_s) + device_s;
+      sums[k + 1].device_after_link_s =
+          std::max(sums[k].device_after_link_s, num_transfers * times_.transfer_s) + device_s;
+    }
+    return sums;
+  }
+
+  double HostSeconds(const Split& split, double host_s) const {
+    const Sum &dram = dram_[split.device_of_dram], &disk = disk_[split.device_of_disk];
+    const double at_once_s = dram.host_s + host_s;
+    if (at_once_s + disk.host_s == 0) return 0;
+    return std::max(times_.host_free_s + times_.host_first_s + at_once_s + disk.host_s,
+                    disk.host_end_s + (at_once_s > 0 ? 0 : times_.host_first_s));
+  }
+  double DeviceSeconds(const Split& split, double device_s) const {
+    const Sum &dram = dram_[split.device_of_dram], &disk = disk_[split.device_of_disk];
+    if (device_s + dram.device_s + disk.device_s == 0) return 0;
+    const double link_s = times_.link_free_s;
+    const double first_s = std::max(times_.device_free_s + device_s + dram.device_s,
+                                    split.device_of_dram == 0 ? 0 : link_s + dram.device_after_link_s);
+    if (split.device_of_disk == 0) return first_s;
+    const double num_before = static_cast<double>(split.device_of_dram);
+    return std::max({first_s + disk.device_s, link_s + num_before * times_.transfer_s + disk.device_after_link_s,
+                     disk.device_end_s});
+  }
+
+  // The more the device takes, the later it ends and the sooner the host does: the best is where they cross.
+  size_t BestOfDram(Split split, double host_s, double device_s) const {
+    if (!times_.has_device) return 0;
+    size_t begin = 0, end = queues_.in_dram.size();
+    while (begin < end) {
+      split.device_of_dram = (begin + end) / 2;
+      if (DeviceSeconds(split, device_s) < HostSeconds(split, host_s)) {
+        begin = split.device_of_dram + 1;
+      } else {
+        end = split.device_of_dram;
+      }
+    }
+    const auto price = [&](size_t k) {
+      split.device_of_dram = k;
+      return Price(split, host_s, device_s);
+    };
+    // Up to there each further one saves less of the host's time, and costs as much.
+    end = begin;
+    begin = 0;
+    while (begin < end) {
+      const size_t middle = (begin + end) / 2;
+      if (price(middle) <= price(middle + 1)) {
+        end = middle;
+      } else {
+        begin = middle + 1;
+      }
+    }
+    return begin;
+  }
+
+  double Price(const Split& split, double host_s, double device_s) const {
+    return std::max(HostSeconds(split, host_s), DeviceSeconds(split, device_s)) +
+           static_cast<double>(split.device_of_dram + split.device_of_disk) * times_.transfer_price_s;
+  }
+
+  std::span<const ExpertWork> experts_;
+  const LaneTimes& times_;
+  const Queues& queues_;
+  std::vector<Sum> dram_, disk_;
+};
+
+// Who computes each expert, and from this what each lane does in which order.
+class Division {
+ public:
+  Division(std::span<const ExpertWork> experts, const LaneTimes& times, const Queues& queues)
+      : experts_(experts), times_(times), queues_(queues), best_(experts.size()), reads_(queues.on_disk) {
+    const Balance::Split split = Balance(experts, times, queues).Best();
+    const auto give_host = [&](std::span<const int> list) {
+      for (const int i : list) best_[static_cast<size_t>(i)] = 1;
+    };
+    give_host(std::span(queues.in_dram).subspan(split.device_of_dram));
+    give_host(std::span(queues.on_disk).subspan(split.device_of_disk));
+    give_host(std::span(queues.on_device).last(split.host_of_device));
+  }
+
+  // Where the device's time depends on the rows, others than the heaviest and the lightest can fit better: tries
+  // divisions of few experts, all that could be better or as many as there is time for. Of many experts each matters
+  // little. Where experts are read, in two orders: the heaviest first, and what takes longest when it has come.
+  LayerPlan Improved() {
+    if (!times_.has_device || experts_.size() > kMostSearched) return Plan();
+    LayerPlan best = Search();
+    if (reads_.size() < 2) return best;
+    SortReads();
+    LayerPlan other = Search();
+    return Price(other) < Price(best) ? other : best;
+  }
+
+  double Price(const LayerPlan& plan) const {
+    return SecondsOf(plan, experts_, times_) + static_cast<double>(plan.transfers.size()) * times_.transfer_price_s;
+  }
+
+ private:
+  static constexpr size_t kMostSearched = 16;
+  static constexpr int kMostTried = 500;  // some microseconds
+
+  // Of an expert, in the order in which lanes take them.
+  struct Step {
+    size_t place = 0;
+    double host_s = 0;
+    double device_s = 0;
+    double transfer_s = 0;
+    double ready_s = 0;       // in DRAM
+    double least_left_s = 0;  // that it and those after it take of both processors together
+  };
+  struct LaneEnds {
+    double host_s = 0, device_s = 0, link_s = 0;
+    double price_s = 0;  // of the transfers
+    bool host_works = false, device_works = false;
+  };
+
+  LayerPlan Plan() const {
+    LayerPlan plan;
+    plan.reads = reads_;
+    const auto divide = [&](const std::vector<int>& list, bool travels) {
+      for (const int i : list) {
+        const bool on_host = best_[static_cast<size_t>(i)] != 0;
+        (on_host ? plan.host : plan.device).push_back(i);
+        if (!on_host && travels) plan.transfers.push_back(i);
+      }
+    };
+    divide(queues_.on_device, /*travels=*/false);
+    divide(queues_.in_dram, /*travels=*/true);
+    divide(reads_, /*travels=*/true);
+    return plan;
+  }
+
+  // From the division as it is, with the reads in their order.
+  LayerPlan Search() {
+    steps_.clear();
+    const auto add = [&](const std::vector<int>& list, bool is_there) {
+      for (const int i : list) {
+        const ExpertWork& work = experts_[static_cast<size_t>(i)];
+        steps_.push_back({.place = static_cast<size_t>(i),
+                          .host_s = work.on_device && !work.in_dram ? kNever : work.host_s,
+                          .device_s = work.device_s,
+                          .transfer_s = is_there ? 0 : times_.transfer_s});
+      }
+    };
+    add(queues_.on_device, /*is_there=*/true);
+    add(queues_.in_dram, /*is_there=*/false);
+    const size_t first_read = steps_.size();
+    add(reads_, /*is_there=*/false);
+    double read_s = times_.disk_free_s;
+    for (size_t k = first_read; k < steps_.size(); ++k) steps_[k].ready_s = read_s += times_.read_s;
+    double left_s = 0;
+    for (size_t k = steps_.size(); k-- > 0;) {
+      steps_[k].least_left_s = left_s += std::min(steps_[k].host_s, steps_[k].device_s);
+    }
+    best_s_ = Price(Plan());
+    tried_ = best_;
+    num_tried_ = 0;
+    Descend(0, {.host_s = times_.host_free_s, .device_s = times_.device_free_s, .link_s = times_.link_free_s});
+    return Plan();
+  }
+
+  // First what takes longest once it is in DRAM.
+  void SortReads() {
+    const auto left_s = [&](int i) {
+      const ExpertWork& work = experts_[static_cast<size_t>(i)];
+      return best_[static_cast<size_t>(i)] != 0 ? work.host_s : times_.transfer_s + work.device_s;
+    };
+    std::stable_sort(reads_.begin(), reads_.end(), [&](int a, int b) { return left_s(a) > left_s(b); });
+  }
+
+  // Depth first, without those that can only be worse than the best so far.
+  void Descend(size_t depth, const LaneEnds& ends) {
+    const double end_s =
+        std::max(ends.host_works ? ends.host_s : 0, ends.device_works ? ends.device_s : 0) + ends.price_s;
+    if (end_s >= best_s_ || ++num_tried_ > kMostTried) return;
+    if (depth == steps_.size()) {
+      best_s_ = end_s;
+      best_ = tried_;
+      return;
+    }
+    const Step& step = steps_[depth];
+    if (ends.host_s + ends.device_s + step.least_left_s >= 2 * (best_s_ - ends.price_s)) return;
+    LaneEnds host = ends, device = ends;
+    host.host_s = std::max(ends.host_s, step.ready_s) + (ends.host_works ? 0 : times_.host_first_s) + step.host_s;
+    host.host_works = true;
+    if (step.transfer_s > 0) {
+      device.link_s = std::max(ends.link_s, step.ready_s) + step.transfer_s;
+      device.price_s += times_.transfer_price_s;
+      device.device_s = std::max(device.device_s, device.link_s);
+    }
+    device.device_s += step.device_s;
+    device.device_works = true;
+    // First the one that ends sooner.
+    const bool host_first = host.host_s < device.device_s;
+    for (const bool on_host : {host_first, !host_first}) {
+      tried_[step.place] = on_host ? 1 : 0;
+      Descend(depth + 1, on_host ? host : device);
+    }
+  }
+
+  std::span<const ExpertWork> experts_;
+  const LaneTimes& times_;
+  const Queues& queues_;
+  std::vector<char> best_;  // [num_experts]: whether the host computes it
+  std::vector<int> reads_;
+  std::vector<Step> steps_;
+  std::vector<char> tried_;  // as best_
+  double best_s_ = 0;
+  int num_tried_ = 0;
+};
+
+LayerPlan PlanBalanced(std::span<const ExpertWork> experts, const LaneTimes& times) {
+  const Queues queues = Sort(experts);
+  return Division(experts, times, queues).Improved();
+}
+
+LayerPlan PlanTimelines(std::span<const ExpertWork> experts, const LaneTimes& times) {
+  Queues queues = Sort(experts);
+  LayerPlan plan;
+  plan.reads = queues.on_disk;
+  const std::vector<double> ready = ReadyTimes(plan.reads, experts.size(), times);
+  std::vector<double> at_device(experts.size());
+  const auto work = [&](int i) -> const ExpertWork& { return experts[static_cast<size_t>(i)]; };
+  const auto heavier = [&](int a, int b) { return work(a).host_s > work(b).host_s; };
+  std::vector<int> lacking;  // of the device, heaviest first
+  std::merge(queues.in_dram.begin(), queues.in_dram.end(), queues.on_disk.begin(), queues.on_disk.end(),
+             std::back_inserter(lacking), heavier);
+  std::vector<int>& present = queues.on_device;
+  double host_s = times.host_free_s, device_s = times.device_free_s, link_s = times.link_free_s;
+  while (!lacking.empty() || !present.empty()) {
+    int for_host = -1;
+    if (!lacking.empty()) {
+      for_host = lacking.back();
+    } else if (work(present.back()).in_dram) {
+      for_host = present.back();
+    }
+    const double first_s = plan.host.empty() ? times.host_first_s : 0;
+    const double host_end_s =
+        for_host < 0 ? kNever
+                     : std::max(host_s, ready[static_cast<size_t>(for_host)]) + first_s + work(for_host).host_s;
+    const double device_end_s = present.empty() ? kNever
+                                                : std::max(device_s, at_device[static_cast<size_t>(present.front())]) +
+                                                      work(present.front()).device_s;
+    const double link_end_s = lacking.empty() || !times.has_device
+                                  ? kNever
+                                  : std::max(link_s, ready[static_cast<size_t>(lacking.front())]) + times.transfer_s;
+    if (device_end_s <= host_end_s && device_end_s <= link_end_s) {
+      device_s = device_end_s;
+      plan.device.push_back(present.front());
+      present.erase(present.begin());
+    } else if (host_end_s <= link_end_s) {
+      host_s = host_end_s;
+      plan.host.push_back(for_host);
+      (lacking.empty() ? present : lacking).pop_back();
+    } else {
+      const int moved = lacking.front();
+      link_s = at_device[static_cast<size_t>(moved)] = link_end_s;
+      plan.transfers.push_back(moved);
+      lacking.erase(lacking.begin());
+      const auto begin = std::find_if(present.begin(), present.end(), [&](int i) { return work(i).in_dram; });
+      present.insert(std::upper_bound(begin, present.end(), moved, heavier), moved);
+    }
+  }
+  // What the host took although it was on its way need not travel.
+  std::erase_if(plan.transfers,
+                [&](int i) { return std::find(plan.device.begin(), plan.device.end(), i) == plan.device.end(); });
+  return plan;
+}
+
+LayerPlan PlanTwoEnded(std::span<const ExpertWork> experts, const LaneTimes& times) {
+  const Queues queues = Sort(experts);
+  LayerPlan plan;
+  plan.reads = queues.on_disk;
+  const std::vector<double> ready = ReadyTimes(plan.reads, experts.size(), times);
+  std::vector<int> list = queues.on_device;
+  list.insert(list.end(), queues.in_dram.begin(), queues.in_dram.end());
+  list.insert(list.end(), queues.on_disk.begin(), queues.on_disk.end());
+  double host_s = times.host_free_s, device_s = times.device_free_s, link_s = times.link_free_s;
+  for (size_t front = 0, end = list.size(); front < end;) {
+    const int for_device = list[front], for_host = list[end - 1];
+    const ExpertWork& heavy = experts[static_cast<size_t>(for_device)];
+    const ExpertWork& light = experts[static_cast<size_t>(for_host)];
+    const double arrived_s =
+        heavy.on_device ? 0 : std::max(link_s, ready[static_cast<size_t>(for_device)]) + times.transfer_s;
+    const double device_end_s = times.has_device ? std::max(device_s, arrived_s) + heavy.device_s : kNever;
+    const double host_end_s = light.on_device && !light.in_dram
+                                  ? kNever
+                                  : std::max(host_s, ready[static_cast<size_t>(for_host)]) + light.host_s +
+                                        (plan.host.empty() ? times.host_first_s : 0);
+    if (device_end_s <= host_end_s) {
+      device_s = device_end_s;
+      plan.device.push_back(for_device);
+      if (!heavy.on_device) {
+        link_s = arrived_s;
+        plan.transfers.push_back(for_device);
+      }
+      ++front;
+    } else {
+      host_s = host_end_s;
+      plan.host.push_back(for_host);
+      --end;
+    }
+  }
+  return plan;
+}
+
+// Each expert for itself: what the device lacks comes when `travels`.
+template <typename Travels>
+LayerPlan PlanEach(std::span<const ExpertWork> experts, const LaneTimes& times, Travels travels) {
+  const Queues queues = Sort(experts);
+  LayerPlan plan;
+  plan.device = queues.on_device;
+  plan.reads = queues.on_disk;
+  for (const std::vector<int>* queue : {&queues.in_dram, &queues.on_disk}) {
+    for (const int i : *queue) {
+      if (times.has_device && travels(experts[static_cast<size_t>(i)])) {
+        plan.transfers.push_back(i);
+        plan.device.push_back(i);
+      } else {
+        plan.host.push_back(i);
+      }
+    }
+  }
+  return plan;
+}
+
+}  // namespace
+
+std::string_view HybridRuleName(HybridRule rule) {
+  constexpr std::string_view kNames[] = {"balanced", "timelines", "two-ended", "threshold", "fixed"};
+  return kNames[static_cast<int>(rule)];
+}
+
+absl::StatusOr<HybridRule> ParseHybridRule(std::string_view name) {
+  std::string known;
+  for (const HybridRule rule : kAllHybridRules) {
+    if (HybridRuleName(rule) == name) return rule;
+    known += (known.empty() ? "" : ", ") + std::string(HybridRuleName(rule));
+  }
+  return UsageError("hybrid_rule '{}' is unknown: expected auto, {}", name, known);
+}
+
+LayerPlan PlanLayer(HybridRule rule, std::span<const ExpertWork> experts, const LaneTimes& times) {
+  LayerPlan plan;
+  switch (rule) {
+    case HybridRule::kBalanced: plan = PlanBalanced(experts, times); break;
+    case HybridRule::kTimelines: plan = PlanTimelines(experts, times); break;
+    case HybridRule::kTwoEnded: plan = PlanTwoEnded(experts, times); break;
+    case HybridRule::kThreshold:
+      plan = PlanEach(experts, times,
+                      [&](const ExpertWork& expert) { return times.transfer_s + expert.device_s < expert.host_s; });
+      break;
+    case HybridRule::kFixed: plan = PlanEach(experts, times, [](const ExpertWork&) { return false; }); break;
+  }
+  plan.seconds = SecondsOf(plan, experts, times);
+  return plan;
+}
+
+double SecondsOf(const LayerPlan& plan, std::span<const ExpertWork> experts, const LaneTimes& times) {
+  const std::vector<double> ready = ReadyTimes(plan.reads, experts.size(), times);
+  std::vector<double> arrived(experts.size());
+  double link_s = times.link_free_s;
+  for (const int i : plan.transfers) {
+    link_s = std::max(link_s, ready[static_cast<size_t>(i)]) + times.transfer_s;
+    arrived[static_cast<size_t>(i)] = link_s;
+  }
+  double host_s = times.host_free_s, device_s = times.device_free_s, first_s = times.host_first_s;
+  for (const int i : plan.host) {
+    host_s = std::max(host_s, ready[static_cast<size_t>(i)]) + first_s + experts[static_cast<size_t>(i)].host_s;
+    first_s = 0;
+  }
+  for (const int i : plan.device) {
+    device_s = std::max(device_s, arrived[static_cast<size_t>(i)]) + experts[static_cast<size_t>(i)].device_s;
+  }
+  return std::max(plan.host.empty() ? 0 : host_s, plan.device.empty() ? 0 : device_s);
+}
+
+}  // namespace penstock

@@ -1,0 +1,42 @@
+#include "penstock/schedule/pass_rows.h"
+
+#include <algorithm>
+
+#include "penstock/schedule/micro_batches.h"
+
+namespace penstock {
+
+std::vector<SequenceRows> ChooseRows(std::span<const SequenceState> sequences, const PassLimits& limits) {
+  std::vector<SequenceRows> parts;
+  int64_t room = limits.max_rows;
+  for (size_t i = 0; i < sequences.size(); ++i) {
+    if (sequences[i].in_prefill) continue;
+    parts.push_back({i, sequences[i].num_computed, 1});
+    --room;
+  }
+  for (size_t i = 0; i < sequences.size() && room > 0; ++i) {
+    if (!sequences[i].in_prefill) continue;
+    const int64_t num_rows = std::min({room, limits.most_rows(), sequences[i].num_pending});
+    parts.push_back({i, sequences[i].num_computed, num_rows});
+    room -= num_rows;
+  }
+  return parts;
+}
+
+std::vector<std::vector<SequenceRows>> CutMicroBatches(std::span<const SequenceRows> parts, const PassLimits& limits) {
+  std::vector<int64_t> tokens;
+  for (const SequenceRows& part : parts) {
+    // Row i of a part sees i positions more than its first one.
+    const int64_t first = limits.window.KvPosition(part.first_pos) + 1;
+    tokens.push_back(part.num_rows * first + part.num_rows * (part.num_rows - 1) / 2);
+  }
+  const int64_t most = limits.micro_batch_size > 0 ? limits.micro_batch_size : std::max<int64_t>(1, std::ssize(parts));
+  std::vector<std::vector<SequenceRows>> micro_batches;
+  for (const std::vector<size_t>& members : BalanceMicroBatches(tokens, most)) {
+    micro_batches.emplace_back();
+    for (const size_t member : members) micro_batches.back().push_back(parts[member]);
+  }
+  return micro_batches;
+}
+
+}  // namespace penstock

@@ -1,0 +1,82 @@
+#include "penstock/simulate/hardware_rates.h"
+
+#include <algorithm>
+
+#include "penstock/base/status.h"
+
+namespace penstock {
+namespace {
+
+SimulatedRuntime::Duration MeasuredTime(const GemmRates& gemm, const AttentionRates& attention) {
+  return [gemm, attention](const TaskCost& cost) {
+    return std::max(static_cast<double>(cost.kv_bytes) / attention.bytes_per_s, cost.kv_flops / attention.ops_per_s) +
+           gemm.Seconds(cost.flops - cost.kv_flops, static_cast<double>(cost.memory_bytes - cost.kv_bytes));
+  };
+}
+
+absl::StatusOr<SimulatedRuntime::Duration> ComputeTime(const Hardware& hardware, const EnginePlan& plan,
+                                                       std::string_view name, int num_threads) {
+  const Processor* processor = hardware.FindProcessor(name);
+  const ModelFormats& formats = plan.model_formats;
+  if (processor == nullptr) return UsageError("the hardware has no processor '{}'", name);
+  const Arithmetic arithmetic =
+      FfnArithmetic(plan.formats, formats, name == "gpu" && plan.policy.device->kind == DeviceKind::kDescribed);
+  const GemmRates* gemm = processor->FindGemm(WeightFormatName(formats.ffn), arithmetic, num_threads);
+  const AttentionRates* attention = processor->FindAttention(KvFormatName(formats.kv), num_threads);
+  if (gemm != nullptr && attention != nullptr) return MeasuredTime(*gemm, *attention);
+  const MemoryTier* tier = hardware.FindTier(processor->tier);
+  const double ops_per_s = processor->PeakOps(arithmetic, num_threads) * processor->compute_efficiency;
+  const double bytes_per_s = tier == nullptr ? 0 : tier->ReadRate(num_threads) * processor->memory_efficiency;
+  if (ops_per_s <= 0 || bytes_per_s <= 0) {
+    return UsageError(
+        "the hardware has no rates for weights in {}, KV in {} and {} threads of its {}: measure them with penstock "
+        "probe --model",
+        WeightFormatName(formats.ffn), KvFormatName(formats.kv), num_threads, name);
+  }
+  return [=, call_s = processor->call_s](const TaskCost& cost) {
+    return call_s + std::max(cost.flops / ops_per_s, static_cast<double>(cost.memory_bytes) / bytes_per_s);
+  };
+}
+
+absl::StatusOr<SimulatedRuntime::Duration> LinkTime(const Hardware& hardware, std::string_view name) {
+  const Link* link = hardware.FindLink(name);
+  if (link == nullptr) return UsageError("the hardware has no link {}", name);
+  return [link = *link](const TaskCost& cost) { return link.Seconds(cost.link_bytes); };
+}
+
+}  // namespace
+
+Arithmetic FfnArithmetic(const Formats& formats, const ModelFormats& weights, bool on_described_device) {
+  if (!on_described_device) return RowArithmetic(formats.rows.ffn);
+  return weights.ffn == WeightFormat::kF32 ? Arithmetic::kF32 : Arithmetic::kBf16;
+}
+
+absl::StatusOr<LaneRates> LaneRatesOf(const Hardware& hardware, const EnginePlan& plan, int num_threads) {
+  LaneRates rates;
+  PENSTOCK_ASSIGN_OR_RETURN(rates.host_compute, ComputeTime(hardware, plan, "cpu", num_threads));
+  const MemoryPlan& memory = plan.policy.plan;
+  if (hardware.FindLink("disk_to_dram") != nullptr || memory.num_expert_slots < memory.num_experts_total) {
+    PENSTOCK_ASSIGN_OR_RETURN(rates.disk_to_dram, LinkTime(hardware, "disk_to_dram"));
+  } else {
+    rates.disk_to_dram = [](const TaskCost&) { return 0.0; };  // all experts come before the first step
+  }
+  if (!plan.policy.device.has_value()) return rates;
+  if (plan.policy.device->kind == DeviceKind::kEmulated) {
+    PENSTOCK_ASSIGN_OR_RETURN(rates.device_compute,
+                              ComputeTime(hardware, plan, "cpu", plan.policy.device->num_threads));
+    rates.dram_to_pinned = rates.dram_to_device = rates.device_to_dram =
+        TransferTime(plan.policy.device->link_bytes_per_s);
+    return rates;
+  }
+  PENSTOCK_ASSIGN_OR_RETURN(rates.device_compute, ComputeTime(hardware, plan, "gpu", 1));
+  PENSTOCK_ASSIGN_OR_RETURN(rates.dram_to_device, LinkTime(hardware, "dram_to_device"));
+  PENSTOCK_ASSIGN_OR_RETURN(rates.device_to_dram, LinkTime(hardware, "device_to_dram"));
+  // From DRAM to DRAM: a byte is read and written.
+  const MemoryTier* dram = hardware.FindTier("dram");
+  const double copy_bytes_per_s = dram == nullptr || dram->rates.empty() ? 0 : dram->rates.back().copy_bytes_per_s;
+  if (copy_bytes_per_s <= 0) return UsageError("the hardware has no rates of its DRAM");
+  rates.dram_to_pinned = TransferTime(copy_bytes_per_s);
+  return rates;
+}
+
+}  // namespace penstock

@@ -1,0 +1,94 @@
+#include "penstock/simulate/pass_simulator.h"
+
+#include <utility>
+
+#include "penstock/base/check.h"
+#include "penstock/base/status.h"
+
+namespace penstock {
+
+PassSimulator::PassSimulator(Args args)
+    : args_(std::move(args)),
+      cost_(args_.config, args_.formats),
+      layouts_(args_.config.layer_has_experts, args_.config.num_experts, args_.expert_bytes),
+      schedule_(MakeSchedule(args_.schedule, args_.config)) {
+  host_lane_ = runtime_.AddLane("host_compute", args_.rates.host_compute);
+  disk_lane_ = runtime_.AddLane("disk_to_dram", args_.rates.disk_to_dram);
+}
+
+absl::StatusOr<std::unique_ptr<PassSimulator>> PassSimulator::Create(Args args) {
+  auto simulator = std::unique_ptr<PassSimulator>(new PassSimulator(std::move(args)));
+  PassSimulator& s = *simulator;
+  const Args& a = s.args_;
+  ExpertTiers::Args tiers = {.layouts = s.layouts_,
+                             .runtime = s.runtime_,
+                             .disk_lane = s.disk_lane_,
+                             .dram = a.dram,
+                             .eviction = a.eviction,
+                             .popularity = a.popularity};
+  if (a.device.has_value()) {
+    s.device_.processor.lane = s.runtime_.AddLane("device_compute", a.rates.device_compute);
+    s.device_.dram_to_device_lane = s.runtime_.AddLane("dram_to_device", a.rates.dram_to_device);
+    s.device_.device_to_dram_lane = s.runtime_.AddLane("device_to_dram", a.rates.device_to_dram);
+    if (a.device->staged_pages > 0) {
+      PENSTOCK_ASSIGN_OR_RETURN(s.kv_staging_,
+                                KvStaging::Create(HostMemory(), a.config, a.formats.kv, a.device->staged_pages));
+      s.device_.kv_staging = &*s.kv_staging_;
+    }
+    tiers.device = {.room = a.device->room,
+                    .finish_lane = s.runtime_.AddLane("host_finish", a.rates.host_compute),
+                    .dram_to_pinned_lane = s.runtime_.AddLane("dram_to_pinned", a.rates.dram_to_pinned),
+                    .dram_to_device_lane = s.device_.dram_to_device_lane,
+                    .reads_dram = a.device->reads_dram,
+                    .preload = PreloadOf(a.schedule)};
+  }
+  PENSTOCK_ASSIGN_OR_RETURN(s.experts_, ExpertTiers::Create(tiers));
+  s.runtime_.SetSink(a.sink);  // of steps: not of experts that come before the first
+  s.ResetUsage();
+  return simulator;
+}
+
+void PassSimulator::ResetUsage() {
+  runtime_.ResetUsage();
+  for (ExpertStore* store : {experts_.dram.get(), experts_.device.get()}) {
+    if (store != nullptr) store->ResetCounters();
+  }
+}
+
+double PassSimulator::Time(const RowBatch& batch, std::vector<RowRange> micro_batches, RoutingSource& routing,
+                           absl::FunctionRef<void(Pass&)> issue) {
+  const double begin_s = runtime_.now_s();
+  std::vector<absl::Status> row_status;
+  Pass pass({.config = args_.config,
+             .cost = cost_,
+             .runtime = runtime_,
+             .host = {.lane = host_lane_},
+             .device = args_.device.has_value() ? std::optional(device_) : std::nullopt,
+             .kv = KvLayer::Of(args_.config, args_.formats.kv),
+             .experts = experts_.compute(),
+             .host_experts = experts_.beside_device(),
+             .rates = &args_.rates,
+             .routing = routing,
+             .batch = batch,
+             .micro_batches = std::move(micro_batches),
+             .row_status = row_status,
+             .rows_at_once = args_.rows_at_once,
+             .ffn_row_bytes = args_.ffn_row_bytes > 0 ? args_.ffn_row_bytes : 4 * args_.config.model_dim,
+             .looks_ahead = LooksAhead(args_.schedule),
+             .wants_scores = WantsScores(args_.schedule)});
+  issue(pass);
+  // Nothing fails where nothing is done.
+  PENSTOCK_CHECK(pass.Finish([](const RowLogits&) {}).ok());
+  return runtime_.now_s() - begin_s;
+}
+
+double PassSimulator::Run(const RowBatch& batch, std::vector<RowRange> micro_batches, RoutingSource& routing) {
+  return Time(batch, std::move(micro_batches), routing,
+              [this](Pass& pass) { PENSTOCK_CHECK(schedule_->Run(pass).ok()); });
+}
+
+double PassSimulator::RunLogits(const RowBatch& batch, RoutingSource& routing) {
+  return Time(batch, {{0, batch.num_rows()}}, routing, [](Pass&) {});
+}
+
+}  // namespace penstock

@@ -1,0 +1,86 @@
+#include "penstock/simulate/plan_simulator.h"
+
+#include <algorithm>
+#include <cmath>
+#include <utility>
+
+#include "penstock/base/check.h"
+#include "penstock/simulate/hardware_rates.h"
+
+namespace penstock {
+namespace {
+
+// A room for `num_experts` of what was a room for `num_all`.
+ExpertRoom Shrink(const ExpertRoom& room, Eviction eviction, int64_t num_all, int64_t num_experts,
+                  int64_t least_slots) {
+  if (room.num_slots >= num_all)
+    return {.num_slots = num_experts, .num_pinned = std::min(room.num_pinned, num_experts)};
+  const auto shrink = [&](int64_t count) {
+    return static_cast<int64_t>(
+        std::lround(static_cast<double>(count) * static_cast<double>(num_experts) / static_cast<double>(num_all)));
+  };
+  if (eviction != Eviction::kStatic) {
+    return {.num_slots = std::clamp(shrink(room.num_slots), std::min(least_slots, num_experts), num_experts)};
+  }
+  const int64_t num_pinned = shrink(room.num_pinned);
+  return {.num_slots = std::min(num_experts, num_pinned + room.num_slots - room.num_pinned), .num_pinned = num_pinned};
+}
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<PassSimulator>> MakeSimulator(const SimulationInputs& inputs, const Hardware& hardware) {
+  return MakeSimulator(inputs, hardware, inputs.config);
+}
+
+ModelConfig FewerLayers(const ModelConfig& config, int64_t num_layers) {
+  PENSTOCK_CHECK(num_layers >= 1 && num_layers <= config.num_layers);
+  ModelConfig fewer = config;
+  fewer.num_layers = num_layers;
+  // What follows the layers stays the same share of a pass: while logits are computed the disk reads ahead.
+  fewer.vocab_size = std::max<int64_t>(1, config.vocab_size * num_layers / config.num_layers);
+  fewer.layer_has_experts.clear();
+  const int64_t num_moe = config.num_moe_layers();
+  int64_t num_kept = (2 * num_layers * num_moe + config.num_layers) / (2 * config.num_layers);
+  if (num_moe > 0) num_kept = std::max<int64_t>(1, num_kept);
+  // Spread evenly.
+  for (int64_t i = 0; i < num_layers; ++i) {
+    fewer.layer_has_experts.push_back((i + 1) * num_kept / num_layers > i * num_kept / num_layers);
+  }
+  return fewer;
+}
+
+absl::StatusOr<std::unique_ptr<PassSimulator>> MakeSimulator(const SimulationInputs& inputs, const Hardware& hardware,
+                                                             const ModelConfig& fewer) {
+  const ChosenPolicy& policy = inputs.plan.policy;
+  const MemoryPlan& plan = policy.plan;
+  const ExpertLayouts& layouts = *inputs.plan.layouts;
+  const int64_t num_experts = fewer.num_experts * fewer.num_moe_layers();
+  const int64_t least = LeastStreamingSlots(policy.schedule.kind, fewer);
+  const auto shrink = [&](const ExpertRoom& room, Eviction eviction) {
+    return &fewer == &inputs.config ? room : Shrink(room, eviction, plan.num_experts_total, num_experts, least);
+  };
+  PassSimulator::Args args{.config = fewer,
+                           .formats = inputs.plan.model_formats,
+                           .expert_bytes = layouts.num_experts() > 0 ? layouts.read_bytes(0) : 0,
+                           .schedule = policy.schedule,
+                           .eviction = policy.eviction,
+                           .dram = shrink({plan.num_expert_slots, plan.num_pinned_experts},
+                                          policy.device.has_value() ? Eviction::kStatic : policy.eviction),
+                           // With fewer layers nobody knows which are popular.
+                           .popularity = &fewer == &inputs.config ? std::span<const double>(inputs.plan.popularity)
+                                                                  : std::span<const double>(),
+                           .rows_at_once = kMaxLogitRows,
+                           .rates = {},
+                           .sink = inputs.sink};
+  PENSTOCK_ASSIGN_OR_RETURN(args.rates, LaneRatesOf(hardware, inputs.plan, inputs.num_threads));
+  if (policy.device.has_value()) {
+    args.device = {.room = shrink({plan.device.num_expert_slots, plan.device.num_pinned_experts}, policy.eviction),
+                   .staged_pages = plan.device.holds_kv_cache
+                                       ? 0
+                                       : NumStagedPages(plan, inputs.config, inputs.plan.model_formats.kv),
+                   .reads_dram = policy.device->kind == DeviceKind::kCuda};  // unless pages cannot be locked
+  }
+  return PassSimulator::Create(std::move(args));
+}
+
+}  // namespace penstock

@@ -1,0 +1,373 @@
+#include "penstock/simulate/policy_search.h"
+
+#include <algorithm>
+#include <cmath>
+#include <memory>
+#include <optional>
+#include <set>
+#include <string>
+#include <tuple>
+#include <utility>
+
+#include "penstock/base/limits.h"
+#include "penstock/base/status.h"
+#include "penstock/base/text.h"
+#include "penstock/base/thread_pool.h"
+
+namespace penstock {
+namespace {
+
+// Tasks of a whole run, about.
+double NumTasks(const MemoryPlan& plan, const Workload& workload, const ModelConfig& config) {
+  const auto ceil_div = [](int64_t a, int64_t b) { return (a + b - 1) / std::max<int64_t>(1, b); };
+  const int64_t num_requests = workload.num_requests > 0 ? workload.num_requests : plan.batch_size;
+  const int64_t num_steps = ceil_div(num_requests * workload.prompt_tokens, plan.prefill_chunk) +
+                            ceil_div(num_requests, plan.batch_size) * workload.new_tokens;
+  const int64_t num_micro_batches = plan.micro_batch_size > 0 ? ceil_div(plan.batch_size, plan.micro_batch_size) : 1;
+  return static_cast<double>(num_steps) * static_cast<double>(config.num_layers) *
+         static_cast<double>(config.num_experts + 8 * num_micro_batches);
+}
+
+constexpr int64_t kFirstChunk = 512, kFirstMicroBatch = 32;
+
+// One processor and schedule: what is left to be chosen, one number after the other, each over its whole range with the
+// others as they are best so far, until no other is better. Time per token falls with the batch until something else
+// limits it and then rises slowly, so that a range is walked from its promising end and left after some steps that did
+// not help. Where memory is short fewer rows of prompts go with a larger batch.
+class ScheduleSearch {
+ public:
+  ScheduleSearch(const DescribedModel& model, const Hardware& hardware, const Workload& workload,
+                 const EngineOptions& asked, EngineOptions start)
+      : model_(model), hardware_(hardware), workload_(workload), asked_(asked), options_(std::move(start)) {}
+
+  // The batch alone, or a policy that may be near the best one. Returns whether there is a policy that can run.
+  bool Begin(const EngineOptions* near, RepeatedRouting& routing) {
+    routing_ = &routing;
+    if (near == nullptr || !Try(Like(*near))) WalkBatch();
+    return best_.has_value();
+  }
+  // All else. REQUIRES: Begin() returned true.
+  void Finish(RepeatedRouting& routing) {
+    routing_ = &routing;
+    if (is_short()) TryCoarseGrid();
+    double before = 0;
+    while (best_->estimate.generation_tokens_per_s() > 1.001 * before) {
+      before = best_->estimate.generation_tokens_per_s();
+      WalkChunk();
+      if (options_.device != "cpu") {
+        WalkMicroBatch();
+        TryKvTier();
+      }
+      WalkBatch();
+      WalkTrade();
+    }
+  }
+  // What is best for another schedule may be better than what was found here. REQUIRES: Begin() returned true.
+  void TryLike(const EngineOptions& other, RepeatedRouting& routing) {
+    routing_ = &routing;
+    if (Try(Like(other))) Finish(routing);
+  }
+  // Whether candidates are simulated whole.
+  bool is_short() const { return NumTasks(best_->plan, workload_, model_.config()) < kShortTasks; }
+  const PolicyChoice& best() const { return *best_; }
+  const absl::Status& refusal() const { return refusal_; }
+
+ private:
+  EngineOptions Like(const EngineOptions& other) const {
+    EngineOptions options = options_;
+    if (asked_.batch_size == 0) options.batch_size = other.batch_size;
+    if (asked_.prefill_chunk == 0) options.prefill_chunk = other.prefill_chunk;
+    if (asked_.policy.kv_tier == "auto") options.policy.kv_tier = other.policy.kv_tier;
+    if (asked_.policy.micro_batch_size == 0 && options.device == other.device) {
+      options.policy.micro_batch_size = other.policy.micro_batch_size;
+    }
+    LimitMicroBatch(options);
+    return options;
+  }
+
+  // Marks what is tried; false when it has been.
+  bool IsNew(const EngineOptions& options, const std::string& kv_tier) {
+    return tried_.emplace(options.batch_size, options.prefill_chunk, options.policy.micro_batch_size, kv_tier).second;
+  }
+
+  // Whether these options are better than all before, with fewer rows of prompts when there is no room for so many.
+  bool Try(EngineOptions options) {
+    for (;; options.prefill_chunk /= 2) {
+      if (!IsNew(options, options.policy.kv_tier)) return false;
+      const absl::StatusOr<EnginePlan> plan = PlanOn(hardware_, options, model_, layouts_);
+      if (plan.ok()) {
+        layouts_ = plan->layouts;
+      } else {
+        refusal_ = plan.status();
+      }
+      if (plan.ok() && HasRoom(options, *plan)) {
+        const bool is_auto = options.policy.kv_tier == "auto";
+        if (is_auto && !IsNew(options, plan->policy.plan.device.holds_kv_cache ? "device" : "dram")) return false;
+        return TryPlan(options, *plan);
+      }
+      if (asked_.prefill_chunk > 0 || options.prefill_chunk <= kLeastChunk) return false;
+    }
+  }
+
+  // A batch that the budgets cut to half is another candidate.
+  bool HasRoom(const EngineOptions& options, const EnginePlan& plan) const {
+    const SimulationInputs inputs{.config = model_.config(), .plan = plan, .num_threads = options.threads};
+    return plan.policy.plan.prefill_chunk >= options.prefill_chunk &&
+           (2 * NumPlaces(inputs, workload_) > options.batch_size || options.batch_size == asked_.batch_size);
+  }
+
+  bool TryPlan(const EngineOptions& options, const EnginePlan& plan) {
+    const MemoryPlan& memory = plan.policy.plan;
+    const SimulationInputs inputs{.config = model_.config(), .plan = plan, .num_threads = options.threads};
+    absl::StatusOr<RunEstimator> estimator = RunEstimator::Create(inputs, hardware_, workload_, *routing_);
+    if (!estimator.ok()) {
+      refusal_ = estimator.status();
+      return false;
+    }
+    // A short job is over before anything is as it will be for long: it is simulated whole.
+    const bool is_short = NumTasks(memory, workload_, model_.config()) < kShortTasks;
+    const double quick_s = estimator->QuickSecondsPerToken();
+    if (!is_short && best_.has_value() && quick_s > kHopeless * best_quick_s_) return false;
+    RunEstimate estimate = estimator->Estimate();
+    if (is_short) {
+      const absl::StatusOr<SimulatedRun> whole = SimulateWorkload(inputs, hardware_, workload_, {});
+      if (whole.ok()) static_cast<RunTotals&>(estimate) = *whole;
+    }
+    if (best_.has_value() && estimate.generation_tokens_per_s() <= best_->estimate.generation_tokens_per_s()) {
+      return false;
+    }
+    best_ = {.options = options,
+             .plan = memory,
+             .num_places = NumPlaces(inputs, workload_),
+             .estimate = std::move(estimate)};
+    best_quick_s_ = quick_s;
+    options_ = options;
+    return true;
+  }
+
+  // Values from `first` on by factors of two, as long as one of the last two steps was better; where candidates cost
+  // nothing all of them.
+  template <typename Set>
+  void Walk(int64_t first, int64_t last, bool upwards, Set set) {
+    int num_worse = 0;
+    for (int64_t value = first;;) {
+      EngineOptions options = options_;
+      set(options, value);
+      num_worse = Try(options) ? 0 : num_worse + 1;
+      if (value == last || (num_worse == 2 && best_.has_value() && !is_short())) return;
+      value = upwards ? std::min(last, value * 2) : std::max(last, value / 2);
+    }
+  }
+
+  void WalkBatch() {
+    if (asked_.batch_size > 0) {
+      if (!best_.has_value()) Try(options_);
+      return;
+    }
+    const int64_t most = MostBatch();
+    const auto set = [this](EngineOptions& options, int64_t value) {
+      options.batch_size = value;
+      LimitMicroBatch(options);
+    };
+    // Larger batches take longer to be simulated.
+    const bool is_first = !best_.has_value();
+    const int64_t first = is_first ? std::min(most, kFirstBatch) : options_.batch_size;
+    if (is_first) Walk(first, most, /*upwards=*/true, set);
+    if (!is_first && first < most) Walk(std::min(first * 2, most), most, /*upwards=*/true, set);
+    if (first > 1 && (!best_.has_value() || options_.batch_size == first)) {
+      Walk(first / 2, 1, /*upwards=*/false, set);
+    }
+    // What few sequences choose may fit into a cache that many sequences overflow.
+    if (is_first && options_.policy.schedule == ScheduleName(ScheduleKind::kOnDemand)) {
+      Walk(1, first, /*upwards=*/true, set);
+    }
+  }
+
+  // Where candidates cost nothing: of small jobs on small machines one number after the other finds a hill, not the
+  // highest.
+  void TryCoarseGrid() {
+    const EngineOptions from = options_;
+    const bool has_device = from.device != "cpu";
+    const int64_t factor = has_device ? 4 : 2;  // without a device there are fewer numbers
+    for (int64_t batch = 1; batch <= MostBatch(); batch *= factor) {
+      for (int64_t chunk = kLeastChunk; chunk <= kFirstChunk; chunk *= factor) {
+        for (const int64_t num_micro_batches : {1, 4}) {
+          for (const char* kv_tier : {"auto", "dram"}) {
+            if (!has_device && (num_micro_batches > 1 || kv_tier != std::string_view("auto"))) continue;
+            EngineOptions options = from;
+            if (asked_.batch_size == 0) options.batch_size = batch;
+            if (asked_.prefill_chunk == 0) options.prefill_chunk = chunk;
+            if (asked_.policy.kv_tier == "auto") options.policy.kv_tier = kv_tier;
+            if (has_device && asked_.policy.micro_batch_size == 0) {
+              options.policy.micro_batch_size = std::max<int64_t>(1, options.batch_size / num_micro_batches);
+            }
+            LimitMicroBatch(options);
+            Try(options);
+          }
+        }
+      }
+    }
+  }
+
+  void WalkChunk() {
+    if (asked_.prefill_chunk > 0) return;
+    const int64_t first = options_.prefill_chunk;
+    const auto set = [](EngineOptions& options, int64_t value) { options.prefill_chunk = value; };
+    if (first < kMostChunk) Walk(std::min(first * 2, kMostChunk), kMostChunk, /*upwards=*/true, set);
+    if (options_.prefill_chunk == first && first > kLeastChunk) {
+      Walk(std::max(first / 2, kLeastChunk), kLeastChunk, /*upwards=*/false, set);
+    }
+  }
+
+  // Sequences, those of a micro-batch, and rows of prompts share what experts leave of the memory: more of the ones
+  // with fewer of the others.
+  void WalkTrade() {
+    if (asked_.batch_size > 0) return;
+    const EngineOptions from = options_;
+    const auto scaled = [](int64_t value, double factor) {
+      return std::max<int64_t>(1, std::llround(static_cast<double>(value) * factor));
+    };
+    for (const double batch : {0.25, 0.5, 2.0, 4.0}) {
+      for (const bool trades_chunk : {true, false}) {
+        EngineOptions options = from;
+        options.batch_size = std::min(MostBatch(), scaled(from.batch_size, batch));
+        if (trades_chunk) {
+          if (asked_.prefill_chunk > 0) continue;
+          options.prefill_chunk = std::clamp(scaled(from.prefill_chunk, 1 / batch), kLeastChunk, kMostChunk);
+        } else {
+          if (asked_.policy.micro_batch_size > 0 || from.policy.micro_batch_size == 0) continue;
+          options.policy.micro_batch_size = scaled(from.policy.micro_batch_size, batch < 1 ? batch : 1 / batch);
+        }
+        LimitMicroBatch(options);
+        Try(options);
+      }
+    }
+  }
+
+  int64_t MostBatch() const {
+    return std::min(kMaxBatchSize, workload_.num_requests > 0 ? workload_.num_requests : kMaxBatchSize);
+  }
+  void LimitMicroBatch(EngineOptions& options) const {
+    const int64_t asked = asked_.policy.micro_batch_size;
+    options.policy.micro_batch_size = std::min(asked > 0 ? asked : options.policy.micro_batch_size, options.batch_size);
+  }
+
+  void WalkMicroBatch() {
+    if (asked_.policy.micro_batch_size > 0) return;
+    const int64_t first = options_.policy.micro_batch_size;
+    const auto set = [](EngineOptions& options, int64_t value) { options.policy.micro_batch_size = value; };
+    if (first < options_.batch_size) {
+      Walk(std::min(first * 2, options_.batch_size), options_.batch_size, /*upwards=*/true, set);
+    }
+    if (options_.policy.micro_batch_size == first && first > 1) Walk(first / 2, 1, /*upwards=*/false, set);
+  }
+
+  // Where the KV cache lies decides how much memory is left on either side: with it go fewer rows of prompts, or more.
+  void TryKvTier() {
+    if (asked_.policy.kv_tier != "auto") return;
+    const EngineOptions from = options_;
+    for (const char* tier : {"device", "dram"}) {
+      for (const int64_t divisor : {1, 4, 16}) {
+        if (divisor > 1 && asked_.prefill_chunk > 0) break;
+        EngineOptions options = from;
+        options.policy.kv_tier = tier;
+        options.prefill_chunk = std::max(std::min(kLeastChunk, from.prefill_chunk), from.prefill_chunk / divisor);
+        Try(options);
+      }
+    }
+  }
+
+  static constexpr int64_t kLeastChunk = 16, kMostChunk = kMaxPrefillChunk, kFirstBatch = 64;
+  static constexpr double kHopeless = 1.2;
+  static constexpr double kShortTasks = 20'000;  // some milliseconds
+
+  const DescribedModel& model_;
+  const Hardware& hardware_;
+  const Workload& workload_;
+  const EngineOptions& asked_;
+  RepeatedRouting* routing_ = nullptr;
+  std::shared_ptr<const ExpertLayouts> layouts_;
+  EngineOptions options_;  // the best so far
+  std::optional<PolicyChoice> best_;
+  double best_quick_s_ = 0;
+  std::set<std::tuple<int64_t, int64_t, int64_t, std::string>> tried_;  // batch, chunk, micro-batch, KV tier
+  absl::Status refusal_;
+};
+
+// A schedule that is so much slower than the best one when only its batch has been chosen is left at that.
+constexpr double kWorthFinishing = 0.35;
+
+}  // namespace
+
+absl::StatusOr<std::vector<PolicyChoice>> SearchPolicies(const DescribedModel& model, const Hardware& hardware,
+                                                         const Workload& workload, const EngineOptions& asked,
+                                                         const EngineOptions* near, int num_threads) {
+  PENSTOCK_RETURN_IF_ERROR(OptionsFor(asked, hardware, workload).status());  // whatever is wrong with them
+  std::vector<ScheduleSearch> searches;
+  for (const std::string device : {"gpu", "cpu"}) {
+    if (asked.device != "auto" && asked.device != device) continue;
+    if (device == "gpu" && hardware.FindTier("device") == nullptr) continue;
+    for (const ScheduleKind kind : kAllSchedules) {
+      const std::string schedule(ScheduleName(kind));
+      if (asked.policy.schedule != "auto" && asked.policy.schedule != schedule) continue;
+      if (AttendsOnHost(kind) && device == "cpu") continue;
+      if (asked.policy.schedule == "auto" && !PlannerChooses(kind)) continue;
+      EngineOptions start = asked;
+      start.device = device;
+      start.policy.schedule = schedule;
+      if (device == "cpu") start.device_memory_bytes = 0;
+      if (start.prefill_chunk == 0) start.prefill_chunk = kFirstChunk;
+      if (device == "gpu" && start.policy.micro_batch_size == 0) start.policy.micro_batch_size = kFirstMicroBatch;
+      PENSTOCK_ASSIGN_OR_RETURN(start, OptionsFor(std::move(start), hardware, workload));
+      searches.emplace_back(model, hardware, workload, asked, std::move(start));
+    }
+  }
+  if (searches.empty()) {
+    return UsageError("there is no schedule '{}' for --device {}", asked.policy.schedule, Printable(asked.device));
+  }
+  // Each worker draws its own routing: the same.
+  const int most_threads = num_threads > 0 ? num_threads : NumUsableCpus();
+  ThreadPool pool(std::min(most_threads, static_cast<int>(searches.size())), ThreadPool::Pinned::kNo);
+  std::vector<RepeatedRouting> routings(static_cast<size_t>(pool.num_workers()), RepeatedRouting(model.config()));
+  std::vector<char> can_run(searches.size());
+  pool.ParallelFor(std::ssize(searches), [&](int64_t i, int worker_idx) {
+    const auto idx = static_cast<size_t>(i);
+    can_run[idx] = searches[idx].Begin(near, routings[static_cast<size_t>(worker_idx)]);
+  });
+  double best = 0;
+  for (size_t i = 0; i < searches.size(); ++i) {
+    if (can_run[i]) best = std::max(best, searches[i].best().estimate.generation_tokens_per_s());
+  }
+  pool.ParallelFor(std::ssize(searches), [&](int64_t i, int worker_idx) {
+    const auto idx = static_cast<size_t>(i);
+    if (!can_run[idx]) return;
+    const bool is_near = searches[idx].best().estimate.generation_tokens_per_s() > kWorthFinishing * best;
+    if (searches[idx].is_short() || is_near) searches[idx].Finish(routings[static_cast<size_t>(worker_idx)]);
+  });
+  std::vector<PolicyChoice> choices;
+  const auto collect = [&] {
+    choices.clear();
+    for (size_t i = 0; i < searches.size(); ++i) {
+      if (can_run[i]) choices.push_back(searches[i].best());
+    }
+    std::stable_sort(choices.begin(), choices.end(), [](const PolicyChoice& a, const PolicyChoice& b) {
+      return a.estimate.generation_tokens_per_s() > b.estimate.generation_tokens_per_s();
+    });
+  };
+  collect();
+  pool.ParallelFor(std::ssize(searches), [&](int64_t i, int worker_idx) {
+    const auto idx = static_cast<size_t>(i);
+    if (!can_run[idx]) return;
+    const double rate = searches[idx].best().estimate.generation_tokens_per_s();
+    if (!searches[idx].is_short() && rate < kWorthFinishing * choices.front().estimate.generation_tokens_per_s())
+      return;
+    for (size_t rank = 0; rank < std::min<size_t>(3, choices.size()); ++rank) {
+      searches[idx].TryLike(choices[rank].options, routings[static_cast<size_t>(worker_idx)]);
+    }
+  });
+  collect();
+  if (choices.empty()) return searches.back().refusal();
+  return choices;
+}
+
+}  // namespace penstock

@@ -1,0 +1,251 @@
+#include "penstock/simulate/run_estimate.h"
+
+#include <algorithm>
+#include <cmath>
+#include <map>
+#include <memory>
+#include <numeric>
+#include <utility>
+
+#include "absl/functional/function_ref.h"
+#include "penstock/base/check.h"
+
+namespace penstock {
+namespace {
+
+// Layers that are simulated at least; of those that are left the time is in proportion. With fewer the share of experts
+// that are pinned cannot be kept, and what is fetched ahead at the end of a pass counts for too much.
+constexpr int64_t kLeastLayers = 4;
+constexpr int64_t kManyExperts = 1024;
+// Of a long job the beginning and a stretch of the middle are enough.
+constexpr int64_t kMostBatches = 3;
+
+// A tier's part in how many layers must be simulated: so many that what streams in a step, a share of all that is not
+// pinned, is more than the slots for it. With fewer it would find there what a whole pass has long replaced.
+int64_t LayersFor(int64_t num_slots, int64_t num_pinned, double share, const MemoryPlan& plan, int64_t num_layers) {
+  const double num_streamed = share * static_cast<double>(plan.num_experts_total - num_pinned);
+  if (num_slots >= plan.num_experts_total || num_streamed == 0) return kLeastLayers;
+  const double layers = 1.5 * static_cast<double>((num_slots - num_pinned) * num_layers) / num_streamed;
+  return static_cast<int64_t>(std::ceil(std::min(layers, static_cast<double>(num_layers))));
+}
+
+int64_t NumSimulatedLayers(const SimulationInputs& inputs, int64_t num_places) {
+  const ChosenPolicy& policy = inputs.plan.policy;
+  const MemoryPlan& plan = policy.plan;
+  const int64_t num_layers = inputs.config.num_layers;
+  // A cache of what was used last keeps the same share of any number of layers, but for one that holds nearly what a
+  // step uses: whether it hits everything or nothing is a matter of few experts, of which there must be many.
+  const bool is_cache = policy.eviction != Eviction::kStatic;
+  const int64_t num_slots = policy.device.has_value() ? plan.device.num_expert_slots : plan.num_expert_slots;
+  int64_t least = is_cache && 2 * num_slots > plan.num_experts_total && num_slots < plan.num_experts_total
+                      ? kManyExperts / std::max<int64_t>(1, inputs.config.num_experts)
+                      : kLeastLayers;
+  least = std::max(least, kLeastLayers);
+  // Of a layer's experts those that the whole batch chooses.
+  const double unused = 1 - static_cast<double>(inputs.config.num_topk) /
+                                static_cast<double>(std::max<int64_t>(1, inputs.config.num_experts));
+  const double share = IsLayerByLayer(policy.schedule.kind) ? 1 : 1 - std::pow(unused, static_cast<double>(num_places));
+  if (policy.device.has_value() || !is_cache) {
+    least = std::max(least, LayersFor(plan.num_expert_slots, plan.num_pinned_experts, share, plan, num_layers));
+  }
+  if (policy.device.has_value() && !is_cache) {
+    least = std::max(least,
+                     LayersFor(plan.device.num_expert_slots, plan.device.num_pinned_experts, share, plan, num_layers));
+  }
+  return std::min(least, num_layers);
+}
+
+}  // namespace
+
+struct RunEstimator::Impl {
+  struct Step {
+    double seconds = 0;
+    std::vector<LaneUsage> lanes;
+  };
+
+  Impl(const SimulationInputs& simulation_inputs, const Workload& of_workload, RepeatedRouting& routing)
+      : inputs(simulation_inputs),
+        workload(of_workload),
+        limits(PassLimitsOf(inputs.plan.policy)),
+        fewer(FewerLayers(inputs.config, NumSimulatedLayers(inputs, NumPlaces(inputs, workload)))),
+        scale(static_cast<double>(inputs.config.num_layers) / static_cast<double>(fewer.num_layers)),
+        num_places(NumPlaces(inputs, workload)),
+        takes_all(IsLayerByLayer(inputs.plan.policy.schedule.kind)),
+        choices(routing) {}
+
+  // Simulated are steps that decode alone, and steps with as many rows of prompts as there is room for; with fewer, the
+  // first rows of prompts are like sequences that decode.
+  double Seconds(const StepSize& size) {
+    const int64_t num_rows = size.num_decoding + size.num_prompt_rows;
+    const auto decode_s = [this](int64_t n) { return At({n, 0}).seconds; };
+    if (num_rows <= num_places || size.num_prompt_rows == 0) {
+      return Between(std::min(num_rows, num_places), num_places, decode_s);
+    }
+    const double least_s = decode_s(num_places);
+    // Beside so many sequences that a full chunk of prompts still has places.
+    const int64_t num_prompts = (FullChunk(0) + workload.prompt_tokens - 1) / workload.prompt_tokens;
+    const int64_t most = std::max<int64_t>(1, num_places - num_prompts);
+    const int64_t num_decoding = std::min(size.num_decoding, most);
+    const int64_t full_rows = num_decoding + FullChunk(num_decoding);
+    if (full_rows <= num_places) return least_s;
+    const auto full_s = [this](int64_t n) { return At({n, FullChunk(n)}).seconds; };
+    const double most_s = num_decoding == 0 ? full_s(0) : Between(num_decoding, most, full_s);
+    return least_s + (most_s - least_s) * static_cast<double>(num_rows - num_places) /
+                         static_cast<double>(full_rows - num_places);
+  }
+
+  // Between the numbers of sequences that are simulated: 1, an eighth of the most where few sequences choose few
+  // experts, and the most.
+  double Between(int64_t num_decoding, int64_t most, absl::FunctionRef<double(int64_t)> at) {
+    const int64_t eighth = takes_all ? 1 : std::max<int64_t>(1, most / 8);
+    const int64_t low = num_decoding < eighth ? 1 : num_decoding < most ? eighth : most;
+    const int64_t high = num_decoding <= 1 ? 1 : num_decoding <= eighth ? eighth : most;
+    if (low == high) return at(low);
+    const double low_s = at(low);
+    return low_s + (at(high) - low_s) * static_cast<double>(num_decoding - low) / static_cast<double>(high - low);
+  }
+
+  // Rows of prompts beside so many sequences, all that there is room for. Prompts have places of the batch, too.
+  int64_t FullChunk(int64_t num_decoding) const {
+    return std::min(limits.max_rows - num_decoding, (num_places - num_decoding) * workload.prompt_tokens);
+  }
+
+  const Step& At(const StepSize& size) {
+    const auto key = std::pair(size.num_decoding, size.num_prompt_rows);
+    if (const auto found = steps.find(key); found != steps.end()) return found->second;
+    // Small steps choose few experts: what they take is an average over steps and layers.
+    const int64_t num_rows = size.num_decoding + size.num_prompt_rows;
+    // A pass begins with what the one before it has fetched ahead.
+    if (size != last_size) Run(size);
+    const int64_t num_chosen = num_rows * fewer.num_layers;
+    const auto num_runs = takes_all ? 1 : static_cast<int>(std::clamp<int64_t>(128 / num_chosen, 1, 16));
+    simulator->ResetUsage();
+    Step step;
+    for (int i = 0; i < num_runs; ++i) step.seconds += Run(size) / num_runs;
+    step.lanes = simulator->Usage();
+    for (LaneUsage& lane : step.lanes) lane.busy_s = std::min(step.seconds, lane.busy_s * scale / num_runs);
+    return steps.emplace(key, std::move(step)).first->second;
+  }
+
+  // A pass, as all layers would take it.
+  double Run(const StepSize& size) {
+    last_size = size;
+    std::vector<SequenceRows> parts;
+    const int64_t pos = workload.prompt_tokens + workload.new_tokens / 2;
+    for (int64_t i = 0; i < size.num_decoding; ++i) parts.push_back({parts.size(), pos, 1});
+    for (int64_t left = size.num_prompt_rows; left > 0; left -= parts.back().num_rows) {
+      parts.push_back({parts.size(), 0, std::min(left, workload.prompt_tokens)});
+    }
+    batch.Clear();
+    std::vector<RowRange> micro_batches;
+    for (const auto& micro_batch : CutMicroBatches(parts, limits)) {
+      const int64_t begin = batch.num_rows();
+      for (const SequenceRows& part : micro_batch) {
+        for (int64_t i = 0; i < part.num_rows; ++i) {
+          batch.AddRow(0, part.first_pos + i, {}, static_cast<uint32_t>(part.sequence_idx), limits.window);
+        }
+      }
+      micro_batches.push_back({begin, batch.num_rows()});
+    }
+    batch.logit_rows.resize(parts.size());  // which rows makes no difference
+    std::iota(batch.logit_rows.begin(), batch.logit_rows.end(), int64_t{0});
+    const double layers_s = simulator->Run(batch, micro_batches, choices);
+    choices.NextStep();
+    return (layers_s + simulator->RunLogits(batch, choices)) * scale;
+  }
+
+  const SimulationInputs inputs;
+  const Workload workload;
+  const PassLimits limits;
+  const ModelConfig fewer;
+  const double scale;  // all layers to `fewer`
+  const int64_t num_places;
+  const bool takes_all;  // experts, whatever is chosen
+  RepeatedRouting& choices;
+  std::unique_ptr<PassSimulator> simulator;
+  RowBatch batch;
+  std::map<std::pair<int64_t, int64_t>, Step> steps;
+  StepSize last_size;
+  double cold_s = 0;
+};
+
+int64_t NumPlaces(const SimulationInputs& inputs, const Workload& workload) {
+  const ChosenPolicy& policy = inputs.plan.policy;
+  const int64_t num_pages = NumKvPages(policy.plan, inputs.config, inputs.plan.model_formats.kv);
+  return std::clamp<int64_t>(num_pages / policy.kv_window.NumPages(workload.positions()), 1, policy.plan.batch_size);
+}
+
+RepeatedRouting::RepeatedRouting(const ModelConfig& config)
+    : drawn_(std::max<int64_t>(1, config.num_experts), std::max<int64_t>(1, config.num_topk), {}),
+      num_topk_(config.num_topk),
+      layers_(static_cast<size_t>(config.num_layers)) {}
+
+void RepeatedRouting::NextStep() { first_row_ = (first_row_ + 977) % kSteps; }
+
+std::span<const int32_t> RepeatedRouting::Choices(int64_t layer_idx, int64_t first_row, int64_t num_rows) {
+  PENSTOCK_CHECK(first_row + num_rows <= kMostRows);
+  std::vector<int32_t>& choices = layers_[static_cast<size_t>(layer_idx)].choices;
+  const int64_t begin = first_row_ + first_row, end = begin + num_rows, have = std::ssize(choices) / num_topk_;
+  if (end > have) {
+    // Never in small pieces; what was given out before may be asked for again.
+    const std::span<const int32_t> more = drawn_.Choices(layer_idx, have, std::max<int64_t>(end - have, 1024));
+    choices.insert(choices.end(), more.begin(), more.end());
+  }
+  return std::span(choices).subspan(static_cast<size_t>(begin * num_topk_), static_cast<size_t>(num_rows * num_topk_));
+}
+
+RunEstimator::RunEstimator(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
+RunEstimator::RunEstimator(RunEstimator&&) noexcept = default;
+RunEstimator::~RunEstimator() = default;
+
+absl::StatusOr<RunEstimator> RunEstimator::Create(const SimulationInputs& inputs, const Hardware& hardware,
+                                                  const Workload& workload, RepeatedRouting& routing) {
+  PENSTOCK_RETURN_IF_ERROR(CheckFits(workload, inputs.plan.policy.plan));
+  routing.Restart();
+  auto impl = std::make_unique<Impl>(inputs, workload, routing);
+  PENSTOCK_ASSIGN_OR_RETURN(impl->simulator, MakeSimulator(inputs, hardware, impl->fewer));
+  // What is pinned comes with the first step.
+  const StepSize first = {.num_prompt_rows = impl->FullChunk(0)};
+  const double first_s = impl->Run(first);
+  impl->cold_s = std::max(0.0, first_s - impl->At(first).seconds);
+  return RunEstimator(std::move(impl));
+}
+
+double RunEstimator::QuickSecondsPerToken() {
+  Impl& impl = *impl_;
+  const double decode_s = impl.At({.num_decoding = impl.num_places}).seconds / static_cast<double>(impl.num_places);
+  const int64_t full = impl.FullChunk(0);
+  const double prompt_s = impl.At({.num_prompt_rows = full}).seconds / static_cast<double>(full);
+  return decode_s +
+         prompt_s * static_cast<double>(impl.workload.prompt_tokens) / static_cast<double>(impl.workload.new_tokens);
+}
+
+RunEstimate RunEstimator::Estimate() {
+  Impl& impl = *impl_;
+  const ChosenPolicy& policy = impl.inputs.plan.policy;
+  Workload simulated = impl.workload;
+  if (simulated.num_requests == 0) simulated.num_requests = impl.num_places;
+  const int64_t num_requests = simulated.num_requests;
+  simulated.num_requests = std::min(num_requests, kMostBatches * impl.num_places);
+  SimulatedBatch requests(simulated, policy,
+                          NumKvPages(policy.plan, impl.inputs.config, impl.inputs.plan.model_formats.kv));
+  RunEstimate run;
+  while (!requests.idle()) {
+    requests.Admit();
+    const StepSize size = requests.ChooseRows();
+    run.Add(size, impl.Seconds(size));
+    run.generated_tokens += requests.Advance();
+  }
+  const double times = static_cast<double>(num_requests) / static_cast<double>(simulated.num_requests);
+  const Impl::Step& full = impl.At({.num_decoding = std::min(impl.num_places, num_requests)});
+  run.num_requests = num_requests;
+  run.prompt_tokens = std::llround(static_cast<double>(run.prompt_tokens) * times);
+  run.generated_tokens = num_requests * impl.workload.new_tokens;
+  run.prefill_s = run.prefill_s * times + impl.cold_s;
+  run.decode_s *= times;
+  run.decode_step_s = full.seconds;
+  run.decode_lanes = full.lanes;
+  return run;
+}
+
+}  // namespace penstock

@@ -1,0 +1,88 @@
+#include "penstock/simulate/simulated_batch.h"
+
+#include <algorithm>
+
+#include "penstock/base/check.h"
+
+namespace penstock {
+
+PassLimits PassLimitsOf(const ChosenPolicy& policy) {
+  return {.max_rows = policy.plan.batch_size + policy.plan.prefill_chunk,
+          .micro_batch_size = policy.plan.micro_batch_size,
+          .window = policy.kv_window};
+}
+
+SimulatedBatch::SimulatedBatch(const Workload& workload, const ChosenPolicy& policy, int64_t num_kv_pages)
+    : workload_(workload),
+      policy_(policy),
+      limits_(PassLimitsOf(policy)),
+      num_requests_(workload.num_requests > 0 ? workload.num_requests : policy.plan.batch_size),
+      free_pages_(num_kv_pages) {
+  PENSTOCK_CHECK(policy.kv_window.NumPages(workload.max_positions()) <= num_kv_pages);
+}
+
+void SimulatedBatch::Admit() {
+  while (num_admitted_ < num_requests_ && std::ssize(running_) < policy_.plan.batch_size) {
+    const int64_t num_prompt = workload_.PromptTokens(num_admitted_);
+    const int64_t num_pages = policy_.kv_window.NumPages(num_prompt + workload_.new_tokens);
+    if (num_pages > free_pages_) return;
+    free_pages_ -= num_pages;
+    running_.push_back({.id = static_cast<uint32_t>(num_admitted_++),
+                        .num_prompt = num_prompt,
+                        .num_pages = num_pages,
+                        .state = {.num_pending = num_prompt, .in_prefill = true}});
+  }
+}
+
+StepSize SimulatedBatch::ChooseRows() {
+  std::vector<SequenceState> states;
+  for (const Running& running : running_) states.push_back(running.state);
+  parts_ = penstock::ChooseRows(states, limits_);
+  StepSize size;
+  for (const SequenceRows& part : parts_) {
+    if (running_[part.sequence_idx].state.in_prefill) {
+      size.num_prompt_rows += part.num_rows;
+    } else {
+      ++size.num_decoding;
+    }
+  }
+  return size;
+}
+
+std::vector<RowRange> SimulatedBatch::Fill(RowBatch& batch) const {
+  batch.Clear();
+  std::vector<RowRange> micro_batches;
+  for (const auto& micro_batch : CutMicroBatches(parts_, limits_)) {
+    const int64_t begin = batch.num_rows();
+    for (const SequenceRows& part : micro_batch) {
+      const Running& running = running_[part.sequence_idx];
+      for (int64_t i = 0; i < part.num_rows; ++i) batch.AddRow(0, part.first_pos + i, {}, running.id, limits_.window);
+      if (part.num_rows == running.state.num_pending) batch.logit_rows.push_back(batch.num_rows() - 1);
+    }
+    micro_batches.push_back({begin, batch.num_rows()});
+  }
+  return micro_batches;
+}
+
+int64_t SimulatedBatch::Advance() {
+  int64_t num_generated = 0;
+  for (const SequenceRows& part : parts_) {
+    Running& running = running_[part.sequence_idx];
+    SequenceState& state = running.state;
+    state.num_computed += part.num_rows;
+    state.num_pending -= part.num_rows;
+    state.in_prefill = state.num_computed < running.num_prompt;
+    if (state.num_pending > 0) continue;
+    ++num_generated;
+    ++running.num_generated;
+    state.num_pending = 1;
+  }
+  std::erase_if(running_, [&](const Running& running) {
+    if (running.num_generated < workload_.new_tokens) return false;
+    free_pages_ += running.num_pages;
+    return true;
+  });
+  return num_generated;
+}
+
+}  // namespace penstock

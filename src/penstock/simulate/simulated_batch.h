@@ -1,0 +1,56 @@
+// Requests as the engine sees them, without tokens: they wait, get a place and KV pages, are prefilled and decoded.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "penstock/schedule/pass_rows.h"
+#include "penstock/plan/policy.h"
+#include "penstock/plan/workload.h"
+#include "penstock/ops/operations.h"
+
+namespace penstock {
+
+PassLimits PassLimitsOf(const ChosenPolicy& policy);
+
+// What a step computes.
+struct StepSize {
+  int64_t num_decoding = 0;  // sequences
+  int64_t num_prompt_rows = 0;
+  bool operator==(const StepSize&) const = default;
+};
+
+class SimulatedBatch {
+ public:
+  // Both outlive the batch. Without a number of requests there are as many as places.
+  SimulatedBatch(const Workload& workload, const ChosenPolicy& policy, int64_t num_kv_pages);
+
+  int64_t num_requests() const { return num_requests_; }
+  bool idle() const { return running_.empty() && num_admitted_ == num_requests_; }
+
+  // A step: these, in this order. Fill() may be left out.
+  void Admit();
+  StepSize ChooseRows();
+  std::vector<RowRange> Fill(RowBatch& batch) const;  // micro-batches
+  int64_t Advance();                                  // tokens that the step generated
+
+ private:
+  struct Running {
+    uint32_t id = 0;
+    int64_t num_prompt = 0;
+    int64_t num_pages = 0;
+    int64_t num_generated = 0;
+    SequenceState state = {};
+  };
+
+  const Workload& workload_;
+  const ChosenPolicy& policy_;
+  const PassLimits limits_;
+  const int64_t num_requests_;
+  int64_t num_admitted_ = 0;
+  int64_t free_pages_;
+  std::vector<Running> running_;
+  std::vector<SequenceRows> parts_;  // of the step
+};
+
+}  // namespace penstock

@@ -1,0 +1,116 @@
+#include "penstock/simulate/simulated_run.h"
+
+#include <algorithm>
+#include <memory>
+#include <utility>
+
+#include "penstock/base/status.h"
+#include "penstock/base/text.h"
+#include "penstock/schedule/pass_rows.h"
+#include "penstock/simulate/simulated_batch.h"
+#include "penstock/routing/trace_routing.h"
+
+namespace penstock {
+namespace {
+
+constexpr int64_t kMostSteps = 100'000'000;
+
+// The recorded rows as the engine makes a pass of them. Every sequence wants logits: a chunk from the middle of a
+// prompt takes a little longer here than it did.
+std::vector<RowRange> BuildPass(TraceRouting& trace, const PassLimits& limits, RowBatch& batch) {
+  std::vector<SequenceRows> parts;
+  std::vector<size_t> first_rows;  // of parts, in the trace
+  const std::span<const uint32_t> ids = trace.sequence_ids(), positions = trace.positions();
+  for (size_t row = 0; row < ids.size(); ++row) {
+    if (row == 0 || ids[row] != ids[row - 1]) {
+      parts.push_back({.sequence_idx = parts.size(), .first_pos = positions[row]});
+      first_rows.push_back(row);
+    }
+    ++parts.back().num_rows;
+  }
+  batch.Clear();
+  std::vector<size_t> order;
+  std::vector<RowRange> micro_batches;
+  for (const auto& micro_batch : CutMicroBatches(parts, limits)) {
+    const int64_t begin = batch.num_rows();
+    for (const SequenceRows& part : micro_batch) {
+      const size_t first = first_rows[part.sequence_idx];
+      for (size_t row = first; row < first + static_cast<size_t>(part.num_rows); ++row) {
+        order.push_back(row);
+        batch.AddRow(0, positions[row], {}, ids[row], limits.window);
+      }
+      batch.logit_rows.push_back(batch.num_rows() - 1);
+    }
+    micro_batches.push_back({begin, batch.num_rows()});
+  }
+  trace.Reorder(order);
+  return micro_batches;
+}
+
+}  // namespace
+
+void RunTotals::Add(const StepSize& size, double seconds) {
+  const double prompt_share =
+      static_cast<double>(size.num_prompt_rows) / static_cast<double>(size.num_prompt_rows + size.num_decoding);
+  prompt_tokens += size.num_prompt_rows;
+  prefill_s += seconds * prompt_share;
+  decode_s += seconds * (1 - prompt_share);
+}
+
+absl::StatusOr<SimulatedTrace> SimulateTrace(const SimulationInputs& inputs, const Hardware& hardware,
+                                             const std::string& trace_path) {
+  PENSTOCK_ASSIGN_OR_RETURN(const std::unique_ptr<PassSimulator> simulator, MakeSimulator(inputs, hardware));
+  PENSTOCK_ASSIGN_OR_RETURN(const std::unique_ptr<TraceRouting> trace, TraceRouting::Open(trace_path, inputs.config));
+  SimulatedTrace run;
+  std::vector<double>& seconds = run.step_s;
+  RowBatch batch;
+  for (;;) {
+    PENSTOCK_ASSIGN_OR_RETURN(const bool found, trace->NextStep());
+    if (!found) break;
+    if (trace->step_idx() >= kMostSteps) {
+      return InputError("{}: step {} is beyond the {} that can be simulated", Printable(trace_path), trace->step_idx(),
+                        kMostSteps);
+    }
+    seconds.resize(static_cast<size_t>(trace->step_idx()) + 1);
+    std::vector<RowRange> micro_batches = BuildPass(*trace, PassLimitsOf(inputs.plan.policy), batch);
+    seconds.back() = simulator->Run(batch, std::move(micro_batches), *trace);
+  }
+  if (inputs.config.num_moe_layers() > 0) run.experts = simulator->counters();
+  return run;
+}
+
+absl::Status CheckFits(const Workload& workload, const MemoryPlan& plan) {
+  if (workload.max_positions() <= plan.context_length) return absl::OkStatus();
+  return ResourceError("the workload's longest request has {} tokens, and the context length is {}",
+                       workload.max_positions(), plan.context_length);
+}
+
+absl::StatusOr<SimulatedRun> SimulateWorkload(const SimulationInputs& inputs, const Hardware& hardware,
+                                              const Workload& workload, const RoutingSpec& routing) {
+  const ModelConfig& config = inputs.config;
+  const ChosenPolicy& policy = inputs.plan.policy;
+  PENSTOCK_RETURN_IF_ERROR(CheckFits(workload, policy.plan));
+  PENSTOCK_ASSIGN_OR_RETURN(const std::unique_ptr<PassSimulator> simulator, MakeSimulator(inputs, hardware));
+  GeneratedRouting choices(std::max<int64_t>(1, config.num_experts), std::max<int64_t>(1, config.num_topk), routing,
+                           config.moe_layers());
+  SimulatedBatch requests(workload, policy, NumKvPages(policy.plan, config, inputs.plan.model_formats.kv));
+  SimulatedRun run;
+  run.num_requests = requests.num_requests();
+  RowBatch batch;
+  while (!requests.idle()) {
+    requests.Admit();
+    const StepSize size = requests.ChooseRows();
+    run.step_s.push_back(simulator->Run(batch, requests.Fill(batch), choices));
+    choices.NextStep();
+    run.Add(size, run.step_s.back());
+    run.generated_tokens += requests.Advance();
+  }
+  run.lanes = simulator->Usage();
+  if (config.num_moe_layers() > 0) {
+    run.expert_hits = simulator->counters().hits;
+    run.expert_misses = simulator->counters().misses;
+  }
+  return run;
+}
+
+}  // namespace penstock

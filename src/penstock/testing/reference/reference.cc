@@ -1,0 +1,342 @@
+#include "penstock/testing/reference/reference.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <limits>
+#include <numeric>
+#include <span>
+#include <vector>
+
+#include "penstock/tensor/kv_block.h"
+
+namespace penstock::kernels::reference {
+namespace {
+
+float LoadAs(Dtype dtype, const std::byte* source, int64_t idx) {
+  float value = 0;
+  ToFloats(dtype, source + idx * static_cast<int64_t>(SizeOf(dtype)), std::span(&value, 1));
+  return value;
+}
+
+// Values as codes and a scale: x = code * scale.
+struct Int8Codes {
+  float scale;
+  std::vector<int8_t> codes;
+
+  explicit Int8Codes(std::span<const float> values) : codes(values.size()) {
+    const bool is_finite = std::all_of(values.begin(), values.end(), [](float x) { return std::isfinite(x); });
+    float largest = 0;
+    for (const float x : values) largest = std::max(largest, std::abs(x));
+    scale = is_finite ? 0 : std::nanf("");
+    if (!is_finite || largest < 0x1p-100f) return;
+    scale = largest / 127;
+    for (size_t i = 0; i < values.size(); ++i) {
+      codes[i] = static_cast<int8_t>(std::nearbyint(values[i] * (127 / largest)));
+    }
+  }
+};
+
+void PrepareInt8Row(const PrepareRowsArgs& args, const float* source, std::byte* target) {
+  const int64_t num_groups = (args.dim + kInt8Group - 1) / kInt8Group;
+  for (int64_t first = 0; first < args.count; first += kInt8Group) {
+    const int64_t group_idx = (args.first + first) / kInt8Group;
+    Int8Codes values(std::span(source + first, static_cast<size_t>(std::min(kInt8Group, args.count - first))));
+    values.codes.resize(kInt8Group);
+    Int8RowGroup group = {.scale = values.scale, .code_offset = 0, .code_sums = {0, 0}};
+    for (int64_t i = 0; i < kInt8Group; ++i) {
+      const int8_t code = values.codes[static_cast<size_t>(i)];
+      target[group_idx * kInt8Group + i] = static_cast<std::byte>(code);
+      group.code_sums[i / 64] += code;
+      group.code_offset -= 128 * code;
+    }
+    std::memcpy(target + num_groups * kInt8Group + group_idx * static_cast<int64_t>(sizeof(group)), &group,
+                sizeof(group));
+  }
+}
+
+// Input `k` of a prepared row.
+double RowValue(const GemmArgs& args, const std::byte* row, int64_t k) {
+  if (args.x_format != RowFormat::kInt8) return LoadAs(Dtype::kF32, row, k);
+  const int64_t num_groups = (args.inner_dim + kInt8Group - 1) / kInt8Group;
+  Int8RowGroup group;
+  std::memcpy(&group, row + num_groups * kInt8Group + k / kInt8Group * static_cast<int64_t>(sizeof(group)),
+              sizeof(group));
+  return static_cast<double>(static_cast<int8_t>(row[k])) * group.scale;
+}
+
+}  // namespace
+
+void PrepareRows(const PrepareRowsArgs& args) {
+  for (int64_t row = 0; row < args.num_rows; ++row) {
+    const float* source = args.source + row * args.source_stride;
+    std::byte* target = args.target + row * args.target_stride_bytes;
+    if (args.format == RowFormat::kInt8) {
+      PrepareInt8Row(args, source, target);
+      continue;
+    }
+    for (int64_t i = 0; i < args.count; ++i) {
+      const float value = args.format == RowFormat::kBF16 ? ToFloat(penstock::ToBF16(source[i])) : source[i];
+      std::memcpy(target + 4 * (args.first + i), &value, 4);
+    }
+  }
+}
+
+void Gemm(const GemmArgs& args) {
+  std::vector<float> w(static_cast<size_t>(args.inner_dim));
+  for (int64_t col = 0; col < args.num_cols; ++col) {
+    UnpackColumn(args.w_format, args.w, col, args.inner_dim, w.data());
+    if (args.x_format == RowFormat::kBF16) {
+      for (float& weight : w) weight = ToFloat(penstock::ToBF16(weight));
+    }
+    for (int64_t row = 0; row < args.num_rows; ++row) {
+      double sum = args.bias != nullptr ? args.bias[col] : 0.0;
+      for (int64_t k = 0; k < args.inner_dim; ++k) {
+        sum += RowValue(args, args.x + row * args.x_stride_bytes, k) * w[static_cast<size_t>(k)];
+      }
+      args.y[row * args.y_stride + col] = static_cast<float>(sum);
+    }
+  }
+}
+
+void NormRows(const NormArgs& args) {
+  for (int64_t row = 0; row < args.num_rows; ++row) {
+    std::vector<double> x(args.x + row * args.x_stride, args.x + row * args.x_stride + args.dim);
+    if (args.norm == Norm::kLayer) {
+      const double mean = std::accumulate(x.begin(), x.end(), 0.0) / static_cast<double>(args.dim);
+      for (double& value : x) value -= mean;
+    }
+    const double squares = std::inner_product(x.begin(), x.end(), x.begin(), 0.0);
+    const double scale = 1 / std::sqrt(squares / static_cast<double>(args.dim) + args.eps);
+    for (int64_t d = 0; d < args.dim; ++d) {
+      const double bias = args.bias == nullptr ? 0 : args.bias[d];
+      args.out[row * args.out_stride + d] =
+          static_cast<float>(x[static_cast<size_t>(d)] * scale * args.weight[d] + bias);
+    }
+  }
+}
+
+void Rope(const RopeArgs& args) {
+  const int64_t half = args.rotary_dim / 2;
+  for (int64_t head = 0; head < args.num_heads; ++head) {
+    for (int64_t d = 0; d < half; ++d) {
+      float* const x = args.x + head * args.head_stride;
+      float& first = args.is_interleaved ? x[2 * d] : x[d];
+      float& second = args.is_interleaved ? x[2 * d + 1] : x[d + half];
+      const double a = first, b = second, cos = args.cos[d], sin = args.sin[d];
+      first = static_cast<float>(a * cos - b * sin);
+      second = static_cast<float>(b * cos + a * sin);
+    }
+  }
+}
+
+namespace {
+
+std::vector<double> SoftmaxOf(const std::vector<double>& logits) {
+  const double max = *std::max_element(logits.begin(), logits.end());
+  std::vector<double> p;
+  double total = 0;
+  for (const double x : logits) total += p.emplace_back(std::exp(x - max));
+  for (double& x : p) x /= total;
+  return p;
+}
+
+// The index of the largest, the first of those that are equal.
+int64_t ArgMax(const std::vector<double>& x) { return std::max_element(x.begin(), x.end()) - x.begin(); }
+
+constexpr double kNever = -std::numeric_limits<double>::infinity();
+
+void Sparsemixer(const RouterTopkArgs& args, std::vector<double> logits) {
+  const std::vector<double> all = logits;
+  for (int64_t j = 0; j < args.num_topk; ++j) {
+    const int64_t best = ArgMax(logits);
+    const double max = logits[static_cast<size_t>(best)];
+    std::vector<double> near = logits;
+    for (size_t i = 0; i < near.size(); ++i) {
+      if ((max - all[i]) / std::max(std::abs(all[i]), max) > 2 * static_cast<double>(args.rule.jitter))
+        near[i] = kNever;
+    }
+    args.topk_idx[j] = static_cast<int32_t>(best);
+    args.topk_weights[j] = static_cast<float>(SoftmaxOf(near)[static_cast<size_t>(best)]);
+    logits[static_cast<size_t>(best)] = kNever;
+  }
+}
+
+}  // namespace
+
+void RouterTopk(const RouterTopkArgs& args) {
+  const RouterRule& rule = args.rule;
+  const auto num_experts = static_cast<size_t>(args.num_experts);
+  const std::vector<double> logits(args.scores, args.scores + num_experts);
+  std::vector<double> scores = SoftmaxOf(logits);
+  if (rule.scoring == RouterRule::Scoring::kSigmoid) {
+    for (size_t i = 0; i < num_experts; ++i) scores[i] = 1 / (1 + std::exp(-logits[i]));
+  }
+  for (size_t i = 0; i < num_experts; ++i) args.scores[i] = static_cast<float>(scores[i]);
+  if (rule.scoring == RouterRule::Scoring::kSparsemixer) return Sparsemixer(args, logits);
+
+  std::vector<double> keys;
+  for (size_t i = 0; i < num_experts; ++i) {
+    keys.push_back(args.scores[i] + (args.selection_bias == nullptr ? 0 : args.selection_bias[i]));
+  }
+  const size_t group_size = num_experts / static_cast<size_t>(rule.num_groups);
+  std::vector<double> groups;
+  for (size_t begin = 0; begin < num_experts; begin += group_size) {
+    std::vector<double> group(keys.begin() + static_cast<int64_t>(begin),
+                              keys.begin() + static_cast<int64_t>(begin + group_size));
+    std::sort(group.rbegin(), group.rend());
+    const bool takes_two = rule.group_score == RouterRule::GroupScore::kTwoLargest;
+    groups.push_back(takes_two ? group[0] + (group_size > 1 ? group[1] : kNever) : group[0]);
+  }
+  std::vector<bool> is_chosen(groups.size());
+  for (int32_t n = 0; n < rule.num_topk_groups; ++n) {
+    const auto best = static_cast<size_t>(ArgMax(groups));
+    is_chosen[best] = true;
+    groups[best] = kNever;
+  }
+  for (size_t i = 0; i < num_experts; ++i) {
+    if (!is_chosen[i / group_size]) keys[i] = kNever;
+  }
+  double sum = 0;
+  for (int64_t j = 0; j < args.num_topk; ++j) {
+    const int64_t best = ArgMax(keys);
+    keys[static_cast<size_t>(best)] = kNever;
+    args.topk_idx[j] = static_cast<int32_t>(best);
+    args.topk_weights[j] = args.scores[best];
+    sum += args.scores[best];
+  }
+  for (int64_t j = 0; j < args.num_topk; ++j) {
+    args.topk_weights[j] = static_cast<float>(args.topk_weights[j] / (rule.renormalises ? sum : 1) * rule.scale);
+  }
+}
+
+void Swiglu(const SwigluArgs& args) {
+  const GluRule& rule = args.rule;
+  for (int64_t row = 0; row < args.num_rows; ++row) {
+    for (int64_t d = 0; d < args.dim; ++d) {
+      double g = args.gate[row * args.gate_stride + d], u = args.up[row * args.up_stride + d];
+      if (rule.limit > 0) {
+        g = std::min<double>(g, rule.limit);
+        u = std::clamp<double>(u, -rule.limit, rule.limit);
+      }
+      args.out[row * args.out_stride + d] =
+          static_cast<float>(g / (1 + std::exp(-rule.alpha * g)) * (u + rule.up_offset));
+    }
+  }
+}
+
+void StoreKv(const StoreKvArgs& args) {
+  const KvBlock block = {args.format, args.head_dim, args.values_in_key};
+  const auto store = [&](const float* source, auto place, int code_offset, int64_t scales_offset) {
+    const Int8Codes int8(std::span(source, static_cast<size_t>(args.head_dim)));
+    for (int64_t d = 0; d < args.head_dim; ++d) {
+      std::byte* target = args.block + place(d);
+      switch (args.format) {
+        case KvFormat::kF32: std::memcpy(target, source + d, 4); break;
+        case KvFormat::kBF16: {
+          const BF16 rounded = penstock::ToBF16(source[d]);
+          std::memcpy(target, &rounded, 2);
+          break;
+        }
+        case KvFormat::kInt8: *target = static_cast<std::byte>(int8.codes[static_cast<size_t>(d)] + code_offset); break;
+      }
+    }
+    if (args.format == KvFormat::kInt8) std::memcpy(args.block + scales_offset + 4 * args.token, &int8.scale, 4);
+  };
+  store(
+      args.k, [&](int64_t d) { return block.k_offset(d, args.token); }, kKvCodeOffset, block.k_scales_offset());
+  if (args.values_in_key > 0) return;
+  store(
+      args.v, [&](int64_t d) { return block.v_offset() + args.token * block.v_stride() + d * block.size(); }, 0,
+      block.v_scales_offset());
+}
+
+namespace {
+
+double KvValue(KvFormat format, const std::byte* element, int code_offset, const std::byte* scale) {
+  switch (format) {
+    case KvFormat::kF32: return LoadAs(Dtype::kF32, element, 0);
+    case KvFormat::kBF16: return LoadAs(Dtype::kBF16, element, 0);
+    case KvFormat::kInt8: break;
+  }
+  const auto code = static_cast<int8_t>(static_cast<int>(*element) - code_offset);
+  return static_cast<double>(code) * LoadAs(Dtype::kF32, scale, 0);
+}
+
+}  // namespace
+
+void Attention(const AttentionArgs& args) {
+  const KvBlock block = {args.kv_format, args.head_dim, args.values_in_key};
+  const auto block_of = [&](int64_t pos) { return args.pages[pos / kKvPageTokens] + args.head_offset_bytes; };
+  const auto k = [&](int64_t pos, int64_t d) {
+    const int64_t token = pos % kKvPageTokens;
+    return KvValue(args.kv_format, block_of(pos) + block.k_offset(d, token), kKvCodeOffset,
+                   block_of(pos) + block.k_scales_offset() + 4 * token);
+  };
+  const auto v = [&](int64_t pos, int64_t d) {
+    if (args.values_in_key > 0) return k(pos, d);
+    const int64_t token = pos % kKvPageTokens;
+    return KvValue(args.kv_format, block_of(pos) + block.v_offset() + token * block.v_stride() + d * block.size(), 0,
+                   block_of(pos) + block.v_scales_offset() + 4 * token);
+  };
+  for (int64_t head = 0; head < args.num_rows * args.group; ++head) {
+    const int64_t row = head / args.group;
+    const int64_t end_pos = args.pos + row + 1;
+    const int64_t first_pos = args.window > 0 ? std::max<int64_t>(0, end_pos - args.window) : 0;
+    const float* values = args.q + row * args.q_stride + head % args.group * args.head_dim;
+    std::vector<double> q(values, values + args.head_dim);
+    if (args.kv_format == KvFormat::kInt8) {
+      const Int8Codes int8(std::span(values, q.size()));
+      for (size_t d = 0; d < q.size(); ++d) q[d] = static_cast<double>(int8.codes[d]) * int8.scale;
+    }
+    float* out = args.out + row * args.out_stride + head % args.group * block.value_dim();
+    std::vector<double> p;
+    for (int64_t pos = first_pos; pos < end_pos; ++pos) {
+      double score = 0;
+      for (int64_t d = 0; d < args.head_dim; ++d) score += q[static_cast<size_t>(d)] * k(pos, d);
+      p.push_back(static_cast<float>(score * args.scale));
+    }
+    double max = *std::max_element(p.begin(), p.end());
+    const double sink = args.sinks == nullptr ? kNever : args.sinks[head % args.group];
+    max = std::max(max, sink);
+    double sum = std::exp(sink - max);
+    for (double& x : p) sum += x = static_cast<float>(std::exp(x - max));
+    for (int64_t d = 0; d < block.value_dim(); ++d) {
+      double weighted = 0;
+      for (int64_t pos = first_pos; pos < end_pos; ++pos)
+        weighted += p[static_cast<size_t>(pos - first_pos)] * v(pos, d);
+      out[d] = static_cast<float>(weighted / sum);
+    }
+  }
+}
+
+void Combine(const CombineArgs& args) {
+  for (int64_t row = 0; row < args.num_rows; ++row) {
+    for (int64_t d = 0; d < args.dim; ++d) {
+      double sum = 0;
+      for (int64_t j = row * args.num_topk; j < (row + 1) * args.num_topk; ++j) {
+        sum += static_cast<double>(args.weights[j]) * args.z[args.assignments[j] * args.z_stride + d];
+      }
+      args.y[row * args.y_stride + d] =
+          static_cast<float>(args.residual[row * args.residual_stride + d] + args.scale * sum);
+    }
+  }
+}
+
+void Exp(const float* source, int64_t count, float* target) {
+  for (int64_t i = 0; i < count; ++i) target[i] = static_cast<float>(std::exp(static_cast<double>(source[i])));
+}
+
+void Add(const float* source, float scale, int64_t count, float* target) {
+  for (int64_t i = 0; i < count; ++i) target[i] += scale * source[i];
+}
+
+void ToBf16(const float* source, int64_t count, BF16* target) {
+  for (int64_t i = 0; i < count; ++i) target[i] = penstock::ToBF16(source[i]);
+}
+
+void ToF32(Dtype dtype, const std::byte* source, int64_t count, float* target) {
+  ToFloats(dtype, source, std::span(target, static_cast<size_t>(count)));
+}
+
+}  // namespace penstock::kernels::reference

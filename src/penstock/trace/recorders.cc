@@ -1,0 +1,131 @@
+#include "penstock/trace/recorders.h"
+
+#include <algorithm>
+#include <numeric>
+#include <utility>
+
+#include "penstock/base/bytes.h"
+#include "penstock/base/status.h"
+
+namespace penstock {
+
+absl::StatusOr<std::unique_ptr<Recorders>> Recorders::Create(const EngineOptions& options, const ModelConfig& config,
+                                                             const std::string& model_name) {
+  auto recorders = std::unique_ptr<Recorders>(new Recorders());
+  std::vector<TaskSink*> sinks;
+  if (!options.trace_path.empty()) {
+    PENSTOCK_ASSIGN_OR_RETURN(recorders->trace_, ChromeTrace::Create(options.trace_path));
+    sinks.push_back(recorders->trace_.get());
+  }
+  if (!options.trace_html_path.empty()) {
+    recorders->html_path_ = options.trace_html_path;
+    recorders->title_ = model_name;
+    recorders->timeline_ = std::make_unique<Timeline>();
+    // A path that cannot be written is told of now.
+    PENSTOCK_RETURN_IF_ERROR(recorders->timeline_->WriteHtml(options.trace_html_path, model_name));
+    sinks.push_back(recorders->timeline_.get());
+  }
+  if (!sinks.empty()) recorders->sinks_ = std::make_unique<TaskSinks>(std::move(sinks));
+  if (options.routing_path.empty()) {
+    if (options.routing_scores) return UsageError("--record-scores: give --record-routing FILE, too");
+    return recorders;
+  }
+  if (config.num_moe_layers() == 0) return UsageError("--record-routing: the model has no experts");
+  RoutingTraceHeader& header = recorders->header_;
+  header = {.model = model_name,
+            .num_layers = config.num_moe_layers(),
+            .num_experts = config.num_experts,
+            .num_topk = config.num_topk};
+  if (options.routing_scores) {
+    header.num_ranked = std::min(config.num_experts, 2 * config.num_topk);
+    header.num_ahead = kMaxAhead;
+  }
+  PENSTOCK_ASSIGN_OR_RETURN(recorders->routing_, RoutingTraceWriter::Create(options.routing_path, header));
+  int64_t num_moe_layers = 0;
+  for (const bool has_experts : config.layer_has_experts) {
+    recorders->moe_layer_of_.push_back(num_moe_layers);
+    num_moe_layers += has_experts ? 1 : 0;
+  }
+  recorders->records_.resize(static_cast<size_t>(num_moe_layers));
+  return recorders;
+}
+
+uint64_t Recorders::MemoryBytes(const EngineOptions& options, const ModelConfig& config, int64_t max_rows) {
+  uint64_t bytes = 0;
+  if (!options.trace_path.empty()) bytes += kMiB;
+  // The page is one string when it is written, up to 200 bytes for each task.
+  if (!options.trace_html_path.empty()) bytes += kTimelineTasks * 300;
+  if (!options.routing_path.empty()) {
+    // Choices, and twice as many ranked experts with their scores, and the choices ahead.
+    const int64_t per_choice = options.routing_scores ? 1 + 2 * 2 + kMaxAhead : 1;
+    bytes += 2 * RoutingTraceWriter::kBufferBytes +
+             static_cast<uint64_t>(max_rows * config.num_topk * config.num_moe_layers() * per_choice) * sizeof(int32_t);
+  }
+  return bytes;
+}
+
+void Recorders::AddRouting(int64_t layer_idx, RowRange rows, std::span<const int32_t> choices, RoutingSource& routing) {
+  const int64_t moe_layer = moe_layer_of_[static_cast<size_t>(layer_idx)];
+  RoutingTraceRecord& record = records_[static_cast<size_t>(moe_layer)];
+  const auto keep = [&](std::span<const int32_t> values, std::vector<int32_t>& kept) {
+    kept.resize(std::max(kept.size(), static_cast<size_t>(rows.end * header_.num_topk)));
+    std::copy(values.begin(), values.end(), kept.begin() + rows.begin * header_.num_topk);
+  };
+  keep(choices, record.topk_idx);
+  if (!records_scores()) return;
+  const std::span<const float> scores = routing.Scores(layer_idx, rows.begin, rows.size());
+  record.ranked_idx.resize(std::max(record.ranked_idx.size(), static_cast<size_t>(rows.end * header_.num_ranked)));
+  record.ranked_scores.resize(record.ranked_idx.size());
+  for (int64_t row = 0; row < rows.size(); ++row) Rank(scores, row, rows.begin + row, record);
+  for (int64_t ahead = 1; ahead <= header_.AheadOf(moe_layer); ++ahead) {
+    keep(routing.ChoicesAhead(layer_idx, ahead, rows.begin, rows.size()), ahead_[{moe_layer, ahead}]);
+  }
+}
+
+// The best experts of a row.
+void Recorders::Rank(std::span<const float> scores, int64_t row, int64_t row_idx, RoutingTraceRecord& record) {
+  const std::span<const float> of_row =
+      scores.subspan(static_cast<size_t>(row * header_.num_experts), static_cast<size_t>(header_.num_experts));
+  order_.resize(of_row.size());
+  std::iota(order_.begin(), order_.end(), 0);
+  std::partial_sort(order_.begin(), order_.begin() + header_.num_ranked, order_.end(), [&](int32_t a, int32_t b) {
+    return of_row[static_cast<size_t>(a)] != of_row[static_cast<size_t>(b)]
+               ? of_row[static_cast<size_t>(a)] > of_row[static_cast<size_t>(b)]
+               : a < b;
+  });
+  for (int64_t rank = 0; rank < header_.num_ranked; ++rank) {
+    const auto place = static_cast<size_t>(row_idx * header_.num_ranked + rank);
+    record.ranked_idx[place] = order_[static_cast<size_t>(rank)];
+    // A sum of probabilities may round to more than 1.
+    record.ranked_scores[place] = std::clamp(of_row[static_cast<size_t>(record.ranked_idx[place])], 0.0f, 1.0f);
+  }
+}
+
+void Recorders::AddPass(const RowBatch& batch, double begin_s, double end_s) {
+  if (trace_ != nullptr) trace_->AddSpan("step", begin_s, end_s);
+  if (routing_ == nullptr) return;
+  const size_t num_rows = batch.positions.size();
+  for (size_t layer = 0; layer < records_.size(); ++layer) {
+    RoutingTraceRecord record = std::exchange(records_[layer], {});
+    if (record.topk_idx.size() != num_rows * static_cast<size_t>(header_.num_topk)) continue;  // the pass failed
+    record.step_idx = num_passes_;
+    record.layer_idx = static_cast<int64_t>(layer);
+    record.sequence_ids = batch.sequence_ids;
+    record.positions.assign(batch.positions.begin(), batch.positions.end());
+    for (int64_t ahead = 1; ahead <= header_.AheadOf(record.layer_idx); ++ahead) {
+      const std::vector<int32_t> kept = std::exchange(ahead_[{record.layer_idx, ahead}], {});
+      record.ahead_idx.insert(record.ahead_idx.end(), kept.begin(), kept.end());
+    }
+    status_.Update(routing_->Append(record.View()));
+  }
+  ++num_passes_;
+}
+
+absl::Status Recorders::Close() {
+  if (trace_ != nullptr) status_.Update(trace_->Close());
+  if (timeline_ != nullptr) status_.Update(timeline_->WriteHtml(html_path_, title_));
+  if (routing_ != nullptr) status_.Update(routing_->Close());
+  return status_;
+}
+
+}  // namespace penstock

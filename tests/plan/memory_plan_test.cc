@@ -1,0 +1,144 @@
+// Proves that no plan exceeds its budget, that the least budget that a refusal names is accepted and one byte less is
+// not, and that more memory never means fewer experts in DRAM together with a smaller batch.
+#include "penstock/plan/memory_plan.h"
+
+#include <gtest/gtest.h>
+#include <rapidcheck/gtest.h>
+
+#include "penstock/base/status.h"
+#include "penstock/memory/kv_cache.h"
+
+namespace penstock {
+namespace {
+
+ModelConfig RandomConfig() {
+  ModelConfig config;
+  config.num_layers = *rc::gen::inRange<int64_t>(1, 40);
+  config.model_dim = 8 * *rc::gen::inRange<int64_t>(1, 600);
+  config.num_kv_heads = *rc::gen::inRange<int64_t>(1, 9);
+  config.num_heads = config.num_kv_heads * *rc::gen::inRange<int64_t>(1, 9);
+  config.head_dim = 2 * *rc::gen::inRange<int64_t>(1, 65);
+  config.num_experts = *rc::gen::inRange<int64_t>(1, 129);
+  config.num_topk = *rc::gen::inRange<int64_t>(1, std::min<int64_t>(config.num_experts, 8) + 1);
+  config.expert_dim = *rc::gen::inRange<int64_t>(1, 15000);
+  config.vocab_size = *rc::gen::inRange<int64_t>(1, 150000);
+  config.layer_has_experts.assign(config.num_layers, true);
+  return config;
+}
+
+PlanInputs RandomInputs(const ModelConfig& config) {
+  PlanInputs in;
+  in.config = &config;
+  const auto any_format =
+      rc::gen::element(kernels::RowFormat::kF32, kernels::RowFormat::kBF16, kernels::RowFormat::kInt8);
+  in.row_formats = {.attention = *any_format, .ffn = *any_format, .lm_head = *any_format};
+  in.kv_format = *rc::gen::element(KvFormat::kF32, KvFormat::kBF16, KvFormat::kInt8);
+  in.fixed_bytes = *rc::gen::inRange<uint64_t>(0, 100'000'000);
+  in.dense_bytes = *rc::gen::inRange<uint64_t>(1, 4'000'000'000);
+  in.slot_bytes = 4096 * *rc::gen::inRange<uint64_t>(1, 100'000);
+  in.num_workers = *rc::gen::inRange(1, 64);
+  in.batch_size = *rc::gen::element<int64_t>(0, 1, 3, 64, 1000);
+  in.prefill_chunk = *rc::gen::element<int64_t>(0, 1, 512);
+  in.context_length = *rc::gen::inRange<int64_t>(1, 32768);
+  return in;
+}
+
+uint64_t LeastBudget(PlanInputs in) {
+  in.budget_bytes = 0;
+  const std::string message = Message(PlanMemory(in).status());
+  return std::stoull(message.substr(message.find("the least budget is ") + 20));
+}
+
+uint64_t Total(const MemoryPlan& plan) {
+  return plan.fixed_bytes + plan.dense_bytes + plan.kv_bytes + plan.activation_bytes + plan.expert_bytes;
+}
+
+RC_GTEST_PROP(MemoryPlan, NeverExceedsItsBudget, ()) {
+  const ModelConfig config = RandomConfig();
+  PlanInputs in = RandomInputs(config);
+  in.budget_bytes = LeastBudget(in) + *rc::gen::inRange<uint64_t>(0, 60'000'000'000);
+  const auto plan = PlanMemory(in);
+  RC_ASSERT(plan.ok());
+  RC_ASSERT(Total(*plan) <= in.budget_bytes);
+  RC_ASSERT(plan->num_expert_slots >= 1);
+  RC_ASSERT(plan->num_expert_slots <= plan->num_experts_total);
+  RC_ASSERT(plan->activation_bytes == Activations::Bytes(config, in.row_formats, DimsOf(*plan, in.num_workers)));
+  RC_ASSERT(NumKvPages(*plan, config, in.kv_format) >= KvCache::PagesFor(in.context_length));
+  RC_ASSERT(in.batch_size == 0 || plan->batch_size == in.batch_size);
+}
+
+RC_GTEST_PROP(MemoryPlan, LeastBudgetIsExact, ()) {
+  const ModelConfig config = RandomConfig();
+  PlanInputs in = RandomInputs(config);
+  const uint64_t least = LeastBudget(in);
+  in.budget_bytes = least;
+  RC_ASSERT(PlanMemory(in).ok());
+  in.budget_bytes = least - 1;
+  RC_ASSERT(FaultOf(PlanMemory(in).status()) == Fault::kResources);
+}
+
+RC_GTEST_PROP(MemoryPlan, ADevicesBudgetIsHeldAndItsLeastOneExact, ()) {
+  const ModelConfig config = RandomConfig();
+  PlanInputs in = RandomInputs(config);
+  in.budget_bytes = uint64_t{1} << 44;
+  in.micro_batch_size = *rc::gen::element<int64_t>(0, 1, 8, 64);
+  DeviceInputs device{.name = "emulated", .dense_bytes = *rc::gen::inRange<uint64_t>(1, 4'000'000'000)};
+  device.fixed_bytes = *rc::gen::inRange<uint64_t>(0, 100'000'000);
+  device.num_workers = *rc::gen::inRange(0, 9);
+  device.least_slots = *rc::gen::inRange<int64_t>(1, 2 * config.num_experts + 1);
+  device.holds_kv_cache = *rc::gen::arbitrary<bool>();
+  device.stages_kv = !device.holds_kv_cache && *rc::gen::arbitrary<bool>();
+  in.device = device;
+  const std::string message = Message(PlanMemory(in).status());
+  const uint64_t least = std::stoull(message.substr(message.find("the least device memory is ") + 27));
+  in.device->budget_bytes = least - 1;
+  RC_ASSERT(FaultOf(PlanMemory(in).status()) == Fault::kResources);
+  in.device->budget_bytes = least + *rc::gen::element<uint64_t>(0, 1'000'000, 1'000'000'000, 60'000'000'000);
+  const auto plan = PlanMemory(in);
+  RC_ASSERT(plan.ok());
+  RC_ASSERT(Total(*plan) - (device.holds_kv_cache ? plan->kv_bytes : 0) <= in.budget_bytes);
+  const DevicePlan& d = plan->device;
+  RC_ASSERT(d.fixed_bytes == device.fixed_bytes);
+  RC_ASSERT(d.fixed_bytes + d.dense_bytes + d.kv_bytes + d.activation_bytes + d.expert_bytes <=
+            in.device->budget_bytes);
+  RC_ASSERT(d.num_expert_slots >= std::min(device.least_slots, plan->num_experts_total));
+  RC_ASSERT(d.activation_bytes == Activations::Bytes(config, in.row_formats, DeviceDimsOf(*plan, device.num_workers)));
+  RC_ASSERT(plan->activation_bytes == Activations::Bytes(config, in.row_formats, DimsOf(*plan, in.num_workers)));
+  const int64_t per_sequence = KvCache::PagesFor(in.context_length);
+  RC_ASSERT(NumKvPages(*plan, config, in.kv_format) >= per_sequence);
+  if (device.stages_kv) {
+    // Any micro-batch of sequences that have pages at all.
+    const int64_t num_pages = NumKvPages(*plan, config, in.kv_format);
+    const int64_t most = in.micro_batch_size == 0 ? num_pages : std::min(num_pages, in.micro_batch_size * per_sequence);
+    RC_ASSERT(NumStagedPages(*plan, config, in.kv_format) >= most);
+  }
+}
+
+TEST(MemoryPlan, KeepsAllExpertsWhenTheyFit) {
+  ModelConfig config;
+  config.num_layers = 4;
+  config.model_dim = 256;
+  config.num_heads = config.num_kv_heads = 8;
+  config.head_dim = 32;
+  config.num_experts = 8;
+  config.num_topk = 2;
+  config.expert_dim = 224;
+  config.vocab_size = 4096;
+  config.layer_has_experts.assign(4, true);
+  PlanInputs in{.config = &config,
+                .row_formats = {},
+                .budget_bytes = 1'000'000'000,
+                .fixed_bytes = 1,
+                .dense_bytes = 1 << 20,
+                .slot_bytes = 350'000,
+                .num_workers = 2,
+                .context_length = 2048};
+  const auto plan = PlanMemory(in);
+  ASSERT_TRUE(plan.ok());
+  EXPECT_EQ(plan->num_expert_slots, 32);
+  EXPECT_EQ(plan->batch_size, 64);
+  EXPECT_EQ(plan->prefill_chunk, 256);
+}
+
+}  // namespace
+}  // namespace penstock

@@ -1,0 +1,73 @@
+// Proves that a policy file sets what it names and nothing else, and that whatever is wrong with one is one line that
+// names the file and the key.
+#include "penstock/plan/policy_file.h"
+
+#include <gmock/gmock.h>
+
+#include "penstock/base/status.h"
+
+namespace penstock {
+namespace {
+
+using testing::HasSubstr;
+
+TEST(PolicyFile, SetsWhatItNames) {
+  EngineOptions options{.batch_size = 7};
+  ASSERT_TRUE(ApplyPolicy(R"({"schedule": "zigzag", "eviction": "lfu", "micro_batch_size": 3, "reorder": false,
+                              "hot_experts": 2, "prefill_chunk": 99, "streaming_slots": 4})",
+                          "p.json", options)
+                  .ok());
+  EXPECT_EQ(options.policy.schedule, "zigzag");
+  EXPECT_EQ(options.policy.eviction, "lfu");
+  EXPECT_EQ(options.policy.micro_batch_size, 3);
+  EXPECT_EQ(options.policy.hot_experts, 2);
+  EXPECT_EQ(options.policy.streaming_slots, 4);
+  EXPECT_FALSE(options.policy.reorder);
+  EXPECT_TRUE(options.policy.multi_batch && options.policy.hot_prefetch);
+  EXPECT_EQ(options.prefill_chunk, 99);
+  EXPECT_EQ(options.batch_size, 7);
+  ASSERT_TRUE(ApplyPolicy(R"({"batch_size": 5})", "p.json", options).ok());
+  EXPECT_EQ(options.batch_size, 5);
+}
+
+TEST(PolicyFile, SaysWhatIsNotTheDefault) {
+  EXPECT_EQ(PolicyJson({}), json::object());
+  EngineOptions options{.batch_size = 48, .prefill_chunk = 512};
+  options.policy.schedule = "cgopipe";
+  options.policy.reorder = false;
+  const json::object policy = PolicyJson(options);
+  EXPECT_EQ(policy.size(), 4u);
+  EngineOptions read;
+  ASSERT_TRUE(ApplyPolicy(json::serialize(policy), "p.json", read).ok());
+  EXPECT_EQ(PolicyJson(read), policy);
+  EXPECT_EQ(read.batch_size, 48);
+  EXPECT_FALSE(read.policy.reorder);
+}
+
+TEST(PolicyFile, RefusesWhatIsWrong) {
+  const std::pair<const char*, const char*> cases[] = {
+      {"", "p.json: "},
+      {"[]", "expected a JSON object"},
+      {R"({"schedule": 3})", "'schedule': expected a string, found 3"},
+      {R"({"batch_size": "many"})", "'batch_size': expected a whole number"},
+      {R"({"batch_size": -1})", "'batch_size': expected a whole number of 0 or more, found -1"},
+      {R"({"batch_size": 1.5})", "'batch_size'"},
+      {R"({"batch_size": 99999999999999999999})", "p.json"},
+      {R"({"reorder": 1})", "'reorder': expected true or false, found 1"},
+      {R"({"re_order": true})", "unknown key 're_order'; known are schedule"},
+      {R"({"reorder": true, "reorder": true})", "p.json"},
+  };
+  for (const auto& [text, message] : cases) {
+    EngineOptions options;
+    const absl::Status status = ApplyPolicy(text, "p.json", options);
+    ASSERT_FALSE(status.ok()) << text;
+    EXPECT_EQ(FaultOf(status), Fault::kUsage) << text;
+    EXPECT_THAT(Message(status), HasSubstr("p.json")) << text;
+    EXPECT_THAT(Message(status), HasSubstr(message)) << text;
+  }
+  EngineOptions options;
+  EXPECT_EQ(FaultOf(ApplyPolicyFile("/nonexistent/p.json", options)), Fault::kIo);
+}
+
+}  // namespace
+}  // namespace penstock

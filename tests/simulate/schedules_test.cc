@@ -1,0 +1,381 @@
+// Proves, in virtual time, what each schedule is for: that every operation of every layer is issued once for every row,
+// that no more slots are used than there are, that Klotski's disk never waits where it is the limit and that it is no
+// slower than zigzag, which is no slower than zero; that runs are deterministic; and that a step is never faster than
+// its bound.
+#include "penstock/simulate/pass_simulator.h"
+
+#include <map>
+
+#include <gmock/gmock.h>
+#include <rapidcheck/gtest.h>
+
+#include "penstock/routing/generated_routing.h"
+
+namespace penstock {
+namespace {
+
+constexpr double kFlops = 1e12;
+constexpr double kMemoryBytes = 25e9;
+
+struct Scenario {
+  ScheduleOptions schedule;
+  Eviction eviction = Eviction::kStatic;
+  int64_t num_layers = 8;
+  int64_t num_experts = 8;
+  int64_t num_topk = 2;
+  int64_t num_slots = 40;
+  int64_t num_streaming = 4;
+  int64_t num_rows = 64;
+  int64_t micro_batch = 64;
+  double skew = 1;
+  double disk_bytes_per_s = 2e9;
+  int num_steps = 6;
+  // A device computes the layers, and all experts are in DRAM.
+  bool device = false;
+  int64_t num_dram_slots = 0;  // with a device; 0: for all experts
+  double link_bytes_per_s = 4e9;
+  int64_t context = 100;         // positions before the first step
+  double host_is_slower_by = 1;  // than the device
+};
+
+struct Outcome {
+  std::vector<double> step_s;
+  double disk_busy_s = 0;     // after the first step, like the others
+  double compute_busy_s = 0;  // of the processor that computes the layers
+  double host_busy_s = 0;
+  double link_busy_s = 0;
+  ExpertCounters counters;  // after the first step
+  uint64_t expert_bytes = 0;
+  std::map<std::string, int64_t> num_tasks;
+
+  double last_step_s() const { return step_s.back(); }
+  double later_s() const {
+    double sum = 0;
+    for (size_t i = 1; i < step_s.size(); ++i) sum += step_s[i];
+    return sum;
+  }
+};
+
+class TaskCounter : public TaskSink {
+ public:
+  explicit TaskCounter(std::map<std::string, int64_t>& counts) : counts_(&counts) {}
+  void AddLane(LaneIdx, std::string_view) override {}
+  void AddTask(LaneIdx, const TaskLabel& label, const TaskCost&, double, double) override {
+    ++(*counts_)[std::string(label.name)];
+  }
+
+ private:
+  std::map<std::string, int64_t>* counts_;
+};
+
+Outcome Simulate(const Scenario& scenario) {
+  ModelConfig config;
+  config.vocab_size = 32000;
+  config.model_dim = 2048;
+  config.num_layers = scenario.num_layers;
+  config.num_heads = 16;
+  config.num_kv_heads = 4;
+  config.head_dim = 128;
+  config.num_experts = scenario.num_experts;
+  config.num_topk = scenario.num_topk;
+  config.expert_dim = 5632;
+  config.layer_has_experts.assign(static_cast<size_t>(scenario.num_layers), true);
+  const ModelFormats formats = {.attention = WeightFormat::kInt8,
+                                .ffn = WeightFormat::kInt8,
+                                .lm_head = WeightFormat::kInt8,
+                                .kv = KvFormat::kBF16};
+  const auto compute_time = [](const TaskCost& task) {
+    return std::max(task.flops / kFlops, static_cast<double>(task.memory_bytes) / kMemoryBytes);
+  };
+  Outcome outcome;
+  outcome.expert_bytes = ModelCost(config, formats).expert_bytes();
+  TaskCounter counter(outcome.num_tasks);
+  PassSimulator::Args args{
+      .config = config,
+      .formats = formats,
+      .expert_bytes = outcome.expert_bytes,
+      .schedule = scenario.schedule,
+      .eviction = scenario.eviction,
+      .rates = {.host_compute = compute_time, .disk_to_dram = TransferTime(scenario.disk_bytes_per_s)},
+      .sink = &counter};
+  const ExpertRoom room = {.num_slots = scenario.num_slots,
+                           .num_pinned = std::max<int64_t>(0, scenario.num_slots - scenario.num_streaming)};
+  args.dram = room;
+  if (scenario.device) {
+    args.dram = {.num_slots = scenario.num_layers * scenario.num_experts};
+    if (scenario.num_dram_slots > 0) {
+      args.dram = {.num_slots = scenario.num_dram_slots, .num_pinned = scenario.num_dram_slots - 4};
+    }
+    args.device = {.room = room,
+                   .staged_pages = scenario.micro_batch * KvCache::PagesFor(scenario.context + scenario.num_steps)};
+    args.rates.device_compute = compute_time;
+    args.rates.host_compute = [=](const TaskCost& task) { return scenario.host_is_slower_by * compute_time(task); };
+    args.rates.dram_to_device = args.rates.device_to_dram = TransferTime(scenario.link_bytes_per_s);
+    args.rates.dram_to_pinned = TransferTime(5 * scenario.link_bytes_per_s);
+  }
+  const auto simulator = PassSimulator::Create(args).value();
+  GeneratedRouting routing(config.num_experts, config.num_topk, {.skew = scenario.skew, .seed = 1});
+  for (int step = 0; step < scenario.num_steps; ++step) {
+    RowBatch batch;
+    std::vector<RowRange> micro_batches;
+    for (int64_t row_idx = 0; row_idx < scenario.num_rows; ++row_idx) {
+      batch.AddRow(1, scenario.context + step, {}, static_cast<uint32_t>(row_idx), {});
+      batch.logit_rows.push_back(row_idx);
+    }
+    for (int64_t begin = 0; begin < scenario.num_rows; begin += scenario.micro_batch) {
+      micro_batches.push_back({begin, std::min(begin + scenario.micro_batch, scenario.num_rows)});
+    }
+    if (step == 1) {
+      simulator->ResetUsage();
+      outcome.num_tasks.clear();
+    }
+    outcome.step_s.push_back(simulator->Run(batch, micro_batches, routing));
+    routing.NextStep();
+  }
+  std::map<std::string, double> busy_s;
+  for (const LaneUsage& usage : simulator->Usage()) busy_s[usage.name] = usage.busy_s;
+  outcome.host_busy_s = busy_s["host_compute"];
+  outcome.compute_busy_s = busy_s[scenario.device ? "device_compute" : "host_compute"];
+  outcome.disk_busy_s = busy_s["disk_to_dram"];
+  outcome.link_busy_s = busy_s["dram_to_device"];
+  outcome.counters = simulator->counters();
+  return outcome;
+}
+
+Scenario With(ScheduleKind kind) {
+  Scenario scenario;
+  scenario.schedule.kind = kind;
+  if (IsLayerByLayer(kind)) scenario.num_streaming = 16;
+  scenario.device = AttendsOnHost(kind);
+  return scenario;
+}
+
+TEST(Schedules, IssueEveryOperationOnce) {
+  for (const ScheduleKind kind : kAllSchedules) {
+    SCOPED_TRACE(ScheduleName(kind));
+    Scenario scenario = With(kind);
+    scenario.micro_batch = 16;
+    const Outcome outcome = Simulate(scenario);
+    const int64_t num_steps = scenario.num_steps - 1, per_layer = num_steps * scenario.num_layers;
+    const bool in_micro_batches = kind != ScheduleKind::kOnDemand && kind != ScheduleKind::kHybrid;
+    const bool in_groups = !IsLayerByLayer(kind);
+    EXPECT_EQ(outcome.num_tasks.at("attention"), per_layer * 4);
+    EXPECT_EQ(outcome.num_tasks.at("logits"), num_steps * 4);
+    if (AttendsOnHost(kind)) {
+      for (const char* name : {"pre-attention", "offload qkv", "post-attention", "experts"}) {
+        EXPECT_EQ(outcome.num_tasks.at(name), per_layer * 4) << name;
+      }
+      // Embeddings, and what the host attended to.
+      EXPECT_EQ(outcome.num_tasks.at("load hidden"), num_steps * 4 + per_layer * 4);
+      continue;
+    }
+    EXPECT_EQ(outcome.num_tasks.at("route"), per_layer * (in_micro_batches ? 4 : 1));
+    EXPECT_EQ(outcome.num_tasks.at("combine"), per_layer * (in_groups ? 1 : 4));
+  }
+}
+
+TEST(Schedules, KlotskisDiskNeverWaitsWhereItIsTheLimit) {
+  for (const int64_t micro_batch : {64, 16}) {
+    Scenario scenario = With(ScheduleKind::kKlotski);
+    scenario.micro_batch = micro_batch;
+    const Outcome outcome = Simulate(scenario);
+    EXPECT_LT(outcome.compute_busy_s, outcome.disk_busy_s);
+    EXPECT_GT(outcome.disk_busy_s / outcome.later_s(), 0.98);
+    // What is pinned is never read again, and with 64 rows everything else is read once a step.
+    EXPECT_EQ(outcome.counters.misses + outcome.counters.prefetched, 5 * (64 - 36));
+    EXPECT_EQ(outcome.counters.prefetch_used, outcome.counters.prefetched);
+  }
+}
+
+TEST(Schedules, ABatchOfMicroBatchesSharesItsReads) {
+  Scenario zero = With(ScheduleKind::kZero), zigzag = With(ScheduleKind::kZigzag);
+  zero.micro_batch = zigzag.micro_batch = 16;
+  EXPECT_LT(Simulate(zigzag).later_s(), 0.3 * Simulate(zero).later_s());
+}
+
+TEST(Schedules, EachOfKlotskisIdeasHelpsOrDoesNoHarm) {
+  Scenario zigzag = With(ScheduleKind::kZigzag), klotski = With(ScheduleKind::kKlotski);
+  // Computing and reading take about as long: then order matters.
+  for (Scenario* scenario : {&zigzag, &klotski}) {
+    scenario->disk_bytes_per_s = 8e9;
+    scenario->micro_batch = 16;
+  }
+  Scenario in_order = klotski, cold = klotski;
+  in_order.schedule.reorder = false;
+  cold.schedule.hot_prefetch = false;
+  const double klotski_s = Simulate(klotski).later_s();
+  EXPECT_LT(Simulate(in_order).later_s(), Simulate(zigzag).later_s());
+  EXPECT_LE(klotski_s, Simulate(in_order).later_s());
+  EXPECT_LT(klotski_s, Simulate(cold).later_s());
+}
+
+TEST(Schedules, APinnedShareBeatsACacheInAScan) {
+  Scenario pinned = With(ScheduleKind::kKlotski);
+  Scenario cache = pinned;
+  cache.eviction = Eviction::kLru;
+  EXPECT_LT(Simulate(pinned).counters.bytes_read, Simulate(cache).counters.bytes_read / 2 + 1);
+}
+
+// Many sequences, so that computing a layer takes about as long as bringing its experts, and contexts for which
+// attention takes half of that.
+Scenario OnDevice(ScheduleKind kind) {
+  Scenario scenario = With(kind);
+  scenario.device = true;
+  scenario.num_slots = 20;
+  scenario.num_streaming = 16;
+  scenario.num_rows = 384;
+  scenario.context = 1400;
+  return scenario;
+}
+
+TEST(Schedules, CgopipeIsTheFastestOfThoseForADevice) {
+  const Outcome cgopipe = Simulate(OnDevice(ScheduleKind::kCgopipe));
+  const double fastdecode_s = Simulate(OnDevice(ScheduleKind::kFastdecode)).later_s();
+  const double host_attention_s = Simulate(OnDevice(ScheduleKind::kZigzagCpuAttention)).later_s();
+  const double device_attention_s = Simulate(OnDevice(ScheduleKind::kZigzag)).later_s();
+  EXPECT_GT(cgopipe.compute_busy_s / cgopipe.later_s(), 0.85);  // bubbles
+  EXPECT_LT(1.1 * cgopipe.later_s(), fastdecode_s);
+  EXPECT_LT(fastdecode_s, host_attention_s);
+  EXPECT_LT(1.3 * cgopipe.later_s(), host_attention_s);
+  EXPECT_LT(1.5 * cgopipe.later_s(), device_attention_s);
+}
+
+// Where not even DRAM holds the model: with room for two layers on the device, for one and a few experts, and for one.
+// Pages keep the disk busy under everything else. Whole layers, choices that gates must make first, and a device that
+// holds one layer let it wait while the device computes, but never for longer.
+TEST(Schedules, BelowADeviceTheDiskGoesOnWhereItIsTheLimit) {
+  for (const ScheduleKind kind :
+       {ScheduleKind::kCgopipe, ScheduleKind::kFastdecode, ScheduleKind::kZigzag, ScheduleKind::kKlotski}) {
+    for (const int64_t num_slots : {20, 16, 8}) {
+      Scenario scenario = OnDevice(kind);
+      scenario.context = 100;
+      scenario.num_slots = num_slots;
+      scenario.num_streaming = num_slots;
+      scenario.num_dram_slots = 24;
+      const Outcome outcome = Simulate(scenario);
+      const bool overlaps = kind == ScheduleKind::kCgopipe && num_slots >= 16;
+      EXPECT_GT(outcome.disk_busy_s / outcome.later_s(), overlaps ? 0.95 : 0.6)
+          << ScheduleName(kind) << ", " << num_slots << " slots";
+    }
+  }
+}
+
+TEST(Schedules, OnADeviceAttentionTakesTheKvCacheAlong) {
+  const Outcome on_device = Simulate(OnDevice(ScheduleKind::kZigzag));
+  const Outcome on_host = Simulate(OnDevice(ScheduleKind::kCgopipe));
+  const double kv_bytes = 384.0 * 1400 * 4 * 128 * 2 * 2;  // of a layer
+  EXPECT_GT((on_device.link_busy_s - on_host.link_busy_s) * 4e9, 0.9 * 5 * 8 * kv_bytes);
+  EXPECT_GT(on_host.host_busy_s, 0.3 * on_host.later_s());
+  EXPECT_LT(on_device.host_busy_s, 0.05 * on_device.later_s());
+}
+
+// A few sequences, a device four times as fast as the host, and a link that brings an expert in the time in which the
+// host computes two.
+Scenario FewRowsOnDevice(HybridRule rule, Eviction eviction) {
+  Scenario scenario = With(ScheduleKind::kHybrid);
+  scenario.schedule.hybrid_rule = rule;
+  scenario.eviction = eviction;
+  scenario.device = true;
+  scenario.num_experts = 16;
+  scenario.num_topk = 4;
+  scenario.num_slots = 32;
+  scenario.num_streaming = 32;
+  scenario.num_rows = 4;
+  scenario.skew = 1.2;
+  scenario.num_steps = 20;
+  scenario.host_is_slower_by = 4;
+  scenario.link_bytes_per_s = kMemoryBytes / 8;
+  return scenario;
+}
+
+TEST(Schedules, HybridComputesEachExpertWhereItIsSooner) {
+  const double balanced_s = Simulate(FewRowsOnDevice(HybridRule::kBalanced, Eviction::kMrs)).later_s();
+  for (const HybridRule rule : kAllHybridRules) {
+    EXPECT_GE(Simulate(FewRowsOnDevice(rule, Eviction::kMrs)).later_s(), 0.999 * balanced_s) << HybridRuleName(rule);
+  }
+  for (const HybridRule rule : {HybridRule::kThreshold, HybridRule::kFixed}) {
+    EXPECT_LT(1.3 * balanced_s, Simulate(FewRowsOnDevice(rule, Eviction::kMrs)).later_s()) << HybridRuleName(rule);
+  }
+  Scenario on_demand = FewRowsOnDevice(HybridRule::kBalanced, Eviction::kLru);
+  on_demand.schedule.kind = ScheduleKind::kOnDemand;
+  EXPECT_LT(2 * balanced_s, Simulate(on_demand).later_s());
+}
+
+TEST(Schedules, HybridFetchesAheadWhatItWillNeed) {
+  for (const bool device : {true, false}) {
+    SCOPED_TRACE(device ? "device" : "disk");
+    Scenario none = FewRowsOnDevice(HybridRule::kBalanced, Eviction::kMrs);
+    none.device = device;
+    none.schedule.predictor = PredictorKind::kNone;
+    // One token wants few experts of a layer: little is computed while what is missing comes.
+    none.num_rows = 1;
+    none.host_is_slower_by = 20;
+    none.link_bytes_per_s = none.disk_bytes_per_s = 6e9;
+    Scenario oracle = none;
+    oracle.schedule.predictor = PredictorKind::kOracle;
+    const Outcome without = Simulate(none), with = Simulate(oracle);
+    EXPECT_EQ(without.counters.prefetched, 0);
+    EXPECT_GT(with.counters.prefetched, 0);
+    EXPECT_GT(with.counters.prefetch_used, 0.9 * static_cast<double>(with.counters.prefetched));
+    EXPECT_LT(1.05 * with.later_s(), without.later_s());
+  }
+}
+
+// Below a device the disk: what is fetched ahead must not keep the link waiting for it, and nothing is read twice.
+TEST(Schedules, HybridDoesNotFetchAheadThroughTheDisk) {
+  Scenario none = FewRowsOnDevice(HybridRule::kBalanced, Eviction::kMrs);
+  none.num_dram_slots = 64;
+  none.schedule.predictor = PredictorKind::kNone;
+  Scenario oracle = none, fixed = none;
+  oracle.schedule.predictor = PredictorKind::kOracle;
+  EXPECT_LT(Simulate(oracle).later_s(), 1.02 * Simulate(none).later_s());
+  fixed.schedule.hybrid_rule = HybridRule::kFixed;
+  fixed.schedule.predictor = PredictorKind::kOracle;
+  EXPECT_EQ(Simulate(fixed).counters.prefetched, 0);
+}
+
+// What nobody will want is brought only while nothing else is to be done.
+TEST(Schedules, WrongPredictionsCostLittle) {
+  for (const bool device : {true, false}) {
+    SCOPED_TRACE(device ? "device" : "disk");
+    Scenario none = FewRowsOnDevice(HybridRule::kBalanced, Eviction::kMrs);
+    none.device = device;
+    none.skew = 1;
+    none.schedule.predictor = PredictorKind::kNone;
+    Scenario history = none;
+    history.schedule.predictor = PredictorKind::kHistory;
+    EXPECT_LT(Simulate(history).later_s(), 1.15 * Simulate(none).later_s());
+  }
+}
+
+RC_GTEST_PROP(Schedules, AreDeterministicAndNeverFasterThanTheirBound, ()) {
+  Scenario scenario;
+  scenario.schedule.kind =
+      *rc::gen::elementOf(std::vector<ScheduleKind>(std::begin(kAllSchedules), std::end(kAllSchedules)));
+  scenario.device = AttendsOnHost(scenario.schedule.kind) || *rc::gen::arbitrary<bool>();
+  scenario.schedule.multi_batch = *rc::gen::arbitrary<bool>();
+  scenario.schedule.hot_prefetch = *rc::gen::arbitrary<bool>();
+  scenario.schedule.reorder = *rc::gen::arbitrary<bool>();
+  scenario.eviction = *rc::gen::elementOf(std::vector<Eviction>(std::begin(kAllEvictions), std::end(kAllEvictions)));
+  scenario.num_layers = *rc::gen::inRange<int64_t>(1, 5);
+  scenario.num_experts = *rc::gen::inRange<int64_t>(2, 12);
+  scenario.num_topk = *rc::gen::inRange<int64_t>(1, scenario.num_experts + 1);
+  const int64_t least = std::max<int64_t>(2, scenario.num_experts);
+  scenario.num_slots = *rc::gen::inRange<int64_t>(least, scenario.num_experts * scenario.num_layers + least + 1);
+  scenario.num_slots = std::min(scenario.num_slots, scenario.num_experts * scenario.num_layers);
+  scenario.num_streaming = std::min(scenario.num_slots, *rc::gen::inRange<int64_t>(least, 2 * least));
+  scenario.num_rows = *rc::gen::inRange<int64_t>(1, 40);
+  scenario.micro_batch = *rc::gen::inRange<int64_t>(1, 41);
+  scenario.skew = 1.0 + 0.25 * *rc::gen::inRange(0, 8);
+  scenario.num_steps = 3;
+  const Outcome outcome = Simulate(scenario), again = Simulate(scenario);
+  RC_ASSERT(outcome.step_s == again.step_s);
+  RC_ASSERT(outcome.counters.bytes_read == again.counters.bytes_read);
+  // Lanes do one thing at a time, and reading ahead for the next step is at most what the slots hold.
+  const double slack_s = static_cast<double>(scenario.num_slots) * static_cast<double>(outcome.expert_bytes) / 2e9;
+  RC_ASSERT(outcome.compute_busy_s <= outcome.later_s() * 1.000001);
+  RC_ASSERT(outcome.disk_busy_s <= outcome.later_s() + slack_s);
+}
+
+}  // namespace
+}  // namespace penstock
