@@ -32,6 +32,23 @@ bool IsSupported(Isa isa) {
   }
   return false;
 }
+
+KernelTable Changed(KernelTable table, const KernelChanges& changes) {
+  if (changes.prepare_rows != nullptr) table.prepare_rows = changes.prepare_rows;
+  if (changes.gemm != nullptr) table.gemm = changes.gemm;
+  if (changes.attention != nullptr) table.attention = changes.attention;
+  return table;
+}
+
+const KernelTable& Avx512VnniKernels() {
+  static const KernelTable table = Changed(kAvx512Kernels, kAvx512VnniChanges);
+  return table;
+}
+
+const KernelTable& Avx512Bf16Kernels() {
+  static const KernelTable table = Changed(Avx512VnniKernels(), kAvx512Bf16Changes);
+  return table;
+}
 #elif defined(__aarch64__)
 bool IsSupported(Isa isa) { return isa == Isa::kScalar || (isa == Isa::kNeon && MachineCpuFeatures().asimd_dot); }
 #else
@@ -89,8 +106,8 @@ const KernelTable& KernelsFor(Isa isa) {
     case Isa::kScalar: return kScalarKernels;
     case Isa::kAvx2: return kAvx2Kernels;
     case Isa::kAvx512: return kAvx512Kernels;
-    case Isa::kAvx512Vnni: return kAvx512VnniKernels;
-    case Isa::kAvx512Bf16: return kAvx512Bf16Kernels;
+    case Isa::kAvx512Vnni: return Avx512VnniKernels();
+    case Isa::kAvx512Bf16: return Avx512Bf16Kernels();
     case Isa::kNeon: break;
   }
 #elif defined(__aarch64__)

@@ -393,13 +393,9 @@ class AttentionOf {
   AttentionPlan plan_;
 };
 
-template <class V, class Ints>
-void Attention(const AttentionArgs& args) {
-  switch (args.kv_format) {
-    case KvFormat::kF32: return AttentionOf<V, Ints, KvFormat::kF32>(args).Run();
-    case KvFormat::kBF16: return AttentionOf<V, Ints, KvFormat::kBF16>(args).Run();
-    case KvFormat::kInt8: return AttentionOf<V, Ints, KvFormat::kInt8>(args).Run();
-  }
+template <class V, class Ints, KvFormat kFormat>
+void RunAttention(const AttentionArgs& args) {
+  AttentionOf<V, Ints, kFormat>(args).Run();
 }
 
 template <class V, KvFormat kFormat>

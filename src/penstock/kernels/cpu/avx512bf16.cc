@@ -1,8 +1,8 @@
 #include "penstock/kernels/cpu/tables.h"
 
-#include "penstock/kernels/cpu/ints_avx512-inl.h"
+#include "penstock/kernels/cpu/gemm_blocks-inl.h"
 #include "penstock/kernels/cpu/pairs_avx512bf16-inl.h"
-#include "penstock/kernels/cpu/table-inl.h"
+#include "penstock/kernels/cpu/prepare-inl.h"
 
 namespace penstock::kernels {
 namespace {
@@ -36,9 +36,17 @@ bool FollowsTheLaw() {
   return true;
 }
 
+void Gemm(const GemmArgs& args) {
+  using Steps = Bf16Steps<DotInstruction>;
+  if (args.x_format != RowFormat::kBF16) return kAvx512VnniChanges.gemm(args);
+  if (args.w_format == WeightFormat::kBF16) return RunGemm<Steps, FloatTile>(args);
+  RunBlocksGemm<Steps>(args, kAvx512MakeChunkOf(args.w_format), true);
+}
+
 }  // namespace
 
-constinit const KernelTable kAvx512Bf16Kernels = MakeTable<Avx512Vec, Avx512IntsOf<true>, Bf16Steps<DotInstruction>>();
+constinit const KernelChanges kAvx512Bf16Changes = {
+    .prepare_rows = PrepareRows<Avx512Vec, true>, .gemm = Gemm, .attention = nullptr};
 bool (*const kAvx512Bf16FollowsTheLaw)() = FollowsTheLaw;
 
 }  // namespace penstock::kernels

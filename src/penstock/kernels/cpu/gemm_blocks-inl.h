@@ -6,6 +6,7 @@
 #pragma once
 
 #include "penstock/kernels/cpu/gemm-inl.h"
+#include "penstock/kernels/cpu/tables.h"
 #include "penstock/tensor/block_formats.h"
 
 namespace penstock::kernels {
@@ -315,9 +316,6 @@ void MakeChunk(const std::byte* rows, int64_t row_bytes, int64_t num_cols, int64
   }
 }
 
-using MakeChunkFunction = void (*)(const std::byte* rows, int64_t row_bytes, int64_t num_cols, int64_t first,
-                                   int64_t count, bool as_bf16, std::byte* target);
-
 template <class V>
 MakeChunkFunction MakeChunkOf(WeightFormat format) {
   switch (format) {
@@ -362,16 +360,12 @@ void RunBlocksGemm(const GemmArgs& args, MakeChunkFunction make_chunk, bool as_b
   });
 }
 
-template <class V, class Bf16Steps>
-void GemmOfBlocks(const GemmArgs& args) {
-  const MakeChunkFunction make_chunk = MakeChunkOf<V>(args.w_format);
-  if (args.x_format != RowFormat::kBF16)
-    return RunBlocksGemm<FloatSteps<V, WeightFormat::kF32>>(args, make_chunk, false);
-  if constexpr (__is_same(Bf16Steps, void)) {
-    RunBlocksGemm<FloatSteps<V, WeightFormat::kBF16>>(args, make_chunk, true);
-  } else {
-    RunBlocksGemm<Bf16Steps>(args, make_chunk, true);
+template <class V>
+void GemmOfBlocks(const GemmArgs& args, MakeChunkFunction make_chunk) {
+  if (args.x_format == RowFormat::kBF16) {
+    return RunBlocksGemm<FloatSteps<V, WeightFormat::kBF16>>(args, make_chunk, true);
   }
+  RunBlocksGemm<FloatSteps<V, WeightFormat::kF32>>(args, make_chunk, false);
 }
 
 }  // namespace

@@ -220,5 +220,15 @@ struct HqqTile {
   }
 };
 
+// REQUIRES: weights in codes, int8 or HQQ.
+template <class Ints>
+void GemmOfCodes(const GemmArgs& args) {
+  switch (args.w_format) {
+    case WeightFormat::kHqq4: return RunGemm<HqqSteps<Ints, WeightFormat::kHqq4>, HqqTile>(args);
+    case WeightFormat::kHqq3: return RunGemm<HqqSteps<Ints, WeightFormat::kHqq3>, HqqTile>(args);
+    default: return RunGemm<Int8Steps<Ints>, Int8Tile>(args);
+  }
+}
+
 }  // namespace
 }  // namespace penstock::kernels
