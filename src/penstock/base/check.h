@@ -1,4 +1,5 @@
-// Checks of our own invariants: always on, end the process with file and line. Never for what a file or a user did.
+// Checks of our own invariants. They are always on and end the process with file and line. Errors in files or in what
+// users give are never checked this way.
 #pragma once
 
 #include <cstdio>

@@ -14,8 +14,8 @@
 namespace penstock {
 namespace {
 
-// Builds a value like boost::json::parser does, and refuses what that one lets pass: duplicate keys and
-// infinite numbers.
+// Builds a value as boost::json::parser does, and refuses two things that Boost accepts: duplicate keys and infinite
+// numbers.
 class StrictHandler {
  public:
   static constexpr std::size_t max_object_size = std::size_t(-1);
@@ -83,7 +83,7 @@ class StrictHandler {
   bool on_double(double rough, string_view text, error_code& error) {
     double value = 0;
     const auto [end, failure] = std::from_chars(text.data(), text.data() + text.size(), value);
-    if (failure != std::errc()) value = rough;  // out of range: zero or infinite, which from_chars does not tell apart
+    if (failure != std::errc()) value = rough;  // out of range: zero or infinite; from_chars does not say which
     if (!std::isfinite(value)) {
       error = json::error::exponent_overflow;
       return false;
@@ -108,7 +108,7 @@ class StrictHandler {
 
  private:
   json::value_stack stack_;
-  std::vector<absl::flat_hash_set<std::string>> keys_;  // of the open objects, outermost first
+  std::vector<absl::flat_hash_set<std::string>> keys_;  // one set for each open object, outermost first
   std::string partial_;
   std::string duplicate_key_;
   bool has_duplicate_key_ = false;

@@ -63,7 +63,7 @@ class EventHandler {
     partial_.append(part.data(), part.size());
   }
 
-  // The whole string that ends in `part`; valid until the next string begins.
+  // Returns the whole string that ends in `part`; valid until the next string begins.
   std::string_view Whole(string_view part) {
     if (finished_ || partial_.empty()) return {part.data(), part.size()};
     partial_.append(part.data(), part.size());
@@ -87,7 +87,7 @@ class EventHandler {
   const Fault fault_;
   const uint64_t max_key_bytes_;
   std::string partial_;
-  bool finished_ = false;  // partial_ is of a string that has been handed on
+  bool finished_ = false;  // the string in partial_ has been handed on
   absl::Status status_;
 };
 
