@@ -59,7 +59,7 @@ absl::StatusOr<std::vector<int64_t>> Shape(const json::object& object) {
   return shape;
 }
 
-// Products of two dims of at most 2^21, kMaxHeads and the few bytes of an element fit 64 bits.
+// The product of two dims of at most 2^21, kMaxHeads and an element's few bytes fits 64 bits.
 uint64_t BytesOf(const TensorInfo& tensor) {
   if (tensor.packed.has_value()) return PanelsBytes(tensor, *tensor.packed);
   uint64_t count = 1;
