@@ -130,7 +130,7 @@ void CheckRelations(ConfigReader& reader, const ModelConfig& config) {
   }
 }
 
-// `layer_rope_theta` (Granite): of each layer, 0 where nothing rotates; empty without the field.
+// Reads `layer_rope_theta` (Granite): a theta for each layer, 0 where nothing rotates; empty without the field.
 std::vector<double> ReadLayerThetas(ConfigReader& reader, int64_t num_layers) {
   const json::value* found = reader.Find("layer_rope_theta");
   if (found == nullptr) return {};
@@ -147,7 +147,7 @@ std::vector<double> ReadLayerThetas(ConfigReader& reader, int64_t num_layers) {
   return {};
 }
 
-// Layers may differ by their types, or by thetas of their own.
+// Reads the RoPEs of all layers, which may differ by layer type or by theta.
 void ReadRopes(ConfigReader& reader, RopeDefaults defaults, ModelConfig& config) {
   const LayerRopes kind = config.family->layer_ropes;
   if (kind == LayerRopes::kAlike) return ReadRope(reader, defaults, config.rope);

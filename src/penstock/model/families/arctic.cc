@@ -1,5 +1,4 @@
-// Snowflake Arctic (2024): a dense FFN that the residual takes after attention, and experts of what the layer began
-// with.
+// Snowflake Arctic (2024): the residual takes a dense FFN after attention, and experts that read the layer's input.
 #include "penstock/base/limits.h"
 #include "penstock/model/family.h"
 
