@@ -14,7 +14,7 @@
 namespace penstock::kernels {
 namespace {
 
-// `Bf16Steps` is void where the machine does not multiply pairs: then kBF16 rows are floats.
+// `Bf16Steps` is void where the machine cannot multiply pairs; kBF16 rows are then floats.
 template <class V, class Ints, class Bf16Steps>
 void Gemm(const GemmArgs& args) {
   switch (args.w_format) {

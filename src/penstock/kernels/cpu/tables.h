@@ -1,4 +1,5 @@
-// One table per instruction set; a unit exists only where the compiler can make it (all but the scalar one: x86-64, and 64-bit ARM for NEON).
+// One table per instruction set. A unit exists only where the compiler can make it: all except the scalar one need
+// x86-64, NEON needs 64-bit ARM.
 #pragma once
 
 #include "penstock/kernels/kernel_table.h"
@@ -12,9 +13,9 @@ extern const KernelTable kAvx512VnniKernels;
 extern const KernelTable kAvx512Bf16Kernels;
 extern const KernelTable kNeonKernels;
 
-// Whether VDPBF16PS of this machine sums in the order that kernel_table.h writes down; asked of the instruction itself,
-// because no maker promises it. REQUIRES: the machine has AVX512-BF16. A pointer, because units with instruction set
-// flags export no code.
+// Says whether this machine's VDPBF16PS sums in the order that kernel_table.h defines. It runs the instruction to find
+// out, because no maker guarantees the order. REQUIRES: the machine has AVX512-BF16. It is a pointer because units with
+// instruction set flags export no code.
 extern bool (*const kAvx512Bf16FollowsTheLaw)();
 
 }  // namespace penstock::kernels
