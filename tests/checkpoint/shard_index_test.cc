@@ -1,5 +1,5 @@
-// Proves that an index is read as its weight_map says, whatever stands around it, and that unsafe or
-// malformed ones are refused.
+// Proves that an index is read as its weight_map says, whatever other fields it has, and that unsafe or malformed
+// indices are refused.
 #include "penstock/checkpoint/shard_index.h"
 
 #include <fmt/format.h>
