@@ -57,7 +57,7 @@ class Report:
     def step(self, name, least_seconds, take):
         begin = time.monotonic()
         if self.left() < least_seconds:
-            result = {"skipped": f"{self.left():.0f} s were left and it takes {least_seconds}"}
+            result = {"skipped": f"{self.left():.0f} s were left, but it takes {least_seconds}"}
         else:
             try:
                 result = take()
@@ -159,7 +159,7 @@ class Bench:
 
     def sanitize(self, tool):
         if shutil.which("compute-sanitizer") is None:
-            raise Skipped("there is no compute-sanitizer")
+            raise Skipped("compute-sanitizer is not installed")
         # Runs each kernel once, and the shortest generation.
         text = output_of(["compute-sanitizer", "--tool", tool, "--error-exitcode", 9, self.tree / "tests" / GPU_TESTS[0],
                           "--gtest_filter=*ExpertsHave*:*AttentionHas*:*Sorted*:*Routers*:*Norms*:*Largest*"],

@@ -136,7 +136,7 @@ TEST(WeightMapTest, ListsMissingMisshapenAndUnknownTensors) {
   Remove(tensors, "layers.1.block_sparse_moe.experts.2.w2");
   EXPECT_THAT(RefusalOf(tensors),
               AllOf(HasSubstr("model.layers.1.block_sparse_moe.experts.2.w2.weight is missing (in all 1)"),
-                    HasSubstr("is config.json of another model?")));
+                    HasSubstr("does config.json belong to another model?")));
   tensors = MixtralTensors();
   Named(tensors, "model.layers.0.self_attn.k_proj.weight").shape = {8, 8};
   EXPECT_THAT(RefusalOf(tensors),

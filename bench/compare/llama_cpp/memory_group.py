@@ -73,7 +73,7 @@ class MemoryGroup:
         try:
             self.path.mkdir()
         except OSError as error:
-            raise GroupError(f"no memory cgroup can be made in {self.parent}: {error.strerror}; it takes root or a delegated group") from error
+            raise GroupError(f"cannot make a memory cgroup in {self.parent}: {error.strerror}; this needs root or a delegated group") from error
         try:
             (self.path / limit).write_text(str(self.limit))
             if (self.path / swap).exists():

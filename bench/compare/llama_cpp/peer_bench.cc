@@ -143,7 +143,7 @@ Options ParseOptions(int argc, char** argv) {
     Fail("numbers must be positive");
   }
   if (options.kv != "f16" && options.kv != "q8_0") Fail("--kv is f16 or q8_0, not " + options.kv);
-  if (options.mmap && options.repack) Fail("--repack writes the weights anew: not with --mmap");
+  if (options.mmap && options.repack) Fail("--repack rewrites the weights and does not work with --mmap");
   if (options.prefetch && !options.mmap) Fail("--prefetch needs --mmap");
 #ifdef PEER_IK
   if (options.no_repack) Fail("--no-repack is for llama.cpp");

@@ -195,7 +195,7 @@ absl::Status Checkpoint::CheckIndex(const ShardIndex& index) const {
                                            Excerpt(entry.tensor), kIndexFile, files_[tensor->file_idx].path);
   }
   if (num_wrong > 0) {
-    return ModelError("{} ({} tensor(s) wrong): index and shards are of different downloads", Message(first),
+    return ModelError("{} ({} tensor(s) wrong): index and shards come from different downloads", Message(first),
                       num_wrong);
   }
   if (index.entries.size() < tensors_.size()) {

@@ -278,7 +278,7 @@ absl::StatusOr<std::optional<Gguf>> OpenGguf(const ModelFolder& folder) {
   PENSTOCK_ASSIGN_OR_RETURN(const auto num_tensors, gguf.metadata.Integer("split.tensors.count"));
   if (num_tensors.has_value() && *num_tensors != std::ssize(gguf.tensors)) {
     return ModelError(
-        "{}: key 'split.tensors.count' says {} tensors, but the files have {}: they are of different models",
+        "{}: key 'split.tensors.count' says {} tensors, but the files have {}: they belong to different models",
         gguf.files[0].path, *num_tensors, gguf.tensors.size());
   }
   const std::string& header = gguf.metadata.header();

@@ -170,7 +170,7 @@ absl::Status ReadFields(Cursor& cursor, uint64_t count, std::vector<GgufMetadata
     PENSTOCK_ASSIGN_OR_RETURN(field.key, cursor.Text(kMaxKeyBytes, fmt::format("key {}", i)));
     field.key_offset = cursor.offset() - field.key.size();
     if (field.key.empty()) return ModelError("key {} is empty", i);
-    if (!IsPrintableAscii(field.key)) return ModelError("key {} is no printable ASCII: '{}'", i, Excerpt(field.key));
+    if (!IsPrintableAscii(field.key)) return ModelError("key {} is not printable ASCII: '{}'", i, Excerpt(field.key));
     if (!keys.insert(field.key).second) return ModelError("key '{}' appears twice", Excerpt(field.key));
     PENSTOCK_RETURN_IF_ERROR(ReadValue(cursor, field));
     fields.push_back(field);
@@ -204,7 +204,7 @@ absl::Status ReadTensor(Cursor& cursor, uint64_t idx, TensorInfo& tensor) {
   if (type.blocks.has_value()) {
     const int64_t row = tensor.shape.back(), block = BlockElements(*type.blocks);
     if (row % block != 0) {
-      return ModelError("tensor '{}': rows of {} are no whole blocks of {} ({})", tensor.name, row, block, type.name);
+      return ModelError("tensor '{}': rows of {} are not whole blocks of {} ({})", tensor.name, row, block, type.name);
     }
     tensor.packed = type.blocks;
     tensor.extent.size_bytes = num_elements / static_cast<uint64_t>(row) * BlockRowBytes(*type.blocks, row);
@@ -241,7 +241,7 @@ absl::Status PlaceTensors(uint64_t begin, uint64_t alignment, uint64_t file_byte
   const TensorInfo* last = nullptr;
   for (TensorInfo& tensor : tensors) {
     if (tensor.extent.offset_bytes % alignment != 0) {
-      return ModelError("tensor '{}': offset {} is no multiple of {}", tensor.name, tensor.extent.offset_bytes,
+      return ModelError("tensor '{}': offset {} is not a multiple of {}", tensor.name, tensor.extent.offset_bytes,
                         alignment);
     }
     const std::optional<uint64_t> first = CheckedAdd(begin, tensor.extent.offset_bytes);
@@ -261,7 +261,7 @@ absl::Status PlaceTensors(uint64_t begin, uint64_t alignment, uint64_t file_byte
 
 absl::Status ReadHeader(Cursor& cursor, std::string_view bytes, uint64_t file_bytes, GgufHeader& header) {
   PENSTOCK_ASSIGN_OR_RETURN(const std::string_view magic, cursor.Take(4, "the magic"));
-  if (magic != "GGUF") return ModelError("this is no GGUF file: it begins with '{}'", Excerpt(magic));
+  if (magic != "GGUF") return ModelError("this is not a GGUF file: it begins with '{}'", Excerpt(magic));
   PENSTOCK_ASSIGN_OR_RETURN(const uint32_t version, cursor.Number<uint32_t>("the version"));
   if ((version & 0xFFFF) == 0 && version != 0) {
     return ModelError("version {}: the file is big-endian, which is not read", __builtin_bswap32(version));

@@ -79,7 +79,7 @@ absl::Status ReadTensor(const json::object& object, TensorInfo& tensor) {
     tensor.dtype = DtypeOf(*format);
   } else {
     return ModelError(
-        "layout '{}' does not go with format {} and {} dims: expected panels of 2 or 3 dims, or rows of floats",
+        "layout '{}' does not fit format {} and {} dims: expected panels of 2 or 3 dims, or rows of floats",
         Excerpt(layout), format_name, tensor.shape.size());
   }
   PENSTOCK_ASSIGN_OR_RETURN(tensor.extent.offset_bytes, Unsigned(object, "offset"));

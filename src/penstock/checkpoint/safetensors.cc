@@ -120,7 +120,7 @@ class HeaderListener final : public JsonListener {
     if (place_ == Place::kShape) {
       std::vector<int64_t>& shape = tensors_.back().shape;
       if (!value.has_value() || *value > static_cast<uint64_t>(INT64_MAX)) {
-        return TensorError("dimension {} of the shape is no integer in [0, 2^63)", shape.size());
+        return TensorError("dimension {} of the shape is not an integer in [0, 2^63)", shape.size());
       }
       if (shape.size() == static_cast<size_t>(kMaxTensorRank)) {
         return TensorError("the shape has more than {} dimensions", kMaxTensorRank);
@@ -129,7 +129,7 @@ class HeaderListener final : public JsonListener {
       return absl::OkStatus();
     }
     if (place_ == Place::kOffsets) {
-      if (!value.has_value()) return TensorError("data_offsets are no integers in [0, 2^64)");
+      if (!value.has_value()) return TensorError("data_offsets are not integers in [0, 2^64)");
       if (num_offsets_ < 2) offsets_[num_offsets_] = *value;
       ++num_offsets_;
       return absl::OkStatus();

@@ -63,7 +63,7 @@ class IndexListener final : public JsonListener {
                         Excerpt(text), Excerpt(tensor));
     }
     if (!EndsWith(text, ".safetensors")) {
-      return ModelError("shard '{}' of tensor '{}' is no .safetensors file", text, Excerpt(tensor));
+      return ModelError("shard '{}' of tensor '{}' is not a .safetensors file", text, Excerpt(tensor));
     }
     if (shards_.size() == static_cast<size_t>(kMaxShards)) return ModelError("more than {} shards", kMaxShards);
     index_.entries.back().shard_idx = static_cast<int>(shards_.size());

@@ -65,7 +65,7 @@ std::string CpuModel() {
 absl::StatusOr<uint64_t> MemoryProbe::DefaultBytes(int num_threads) {
   const uint64_t available_bytes = ReadMachineMemory().available_bytes;
   if (available_bytes / 4 < kMinDefaultBytes) {
-    return ResourceError("measuring the memory needs {} of which a quarter is used; found {} available; free some",
+    return ResourceError("measuring memory needs {} free and uses a quarter of it; found {} available; free some",
                          FormatBytes(4 * kMinDefaultBytes), FormatBytes(available_bytes));
   }
   return std::min(std::max(kGiB, 32 * kMiB * static_cast<uint64_t>(num_threads)), available_bytes / 4);

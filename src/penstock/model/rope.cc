@@ -177,8 +177,8 @@ void ReadRope(ConfigReader& reader, const RopeDefaults& defaults, Rope& rope) {
   rope.theta = config.theta;
   rope.rotary_dim = 2 * config.num_pairs();
   if (config.dim < 1 || rope.rotary_dim > defaults.dim) {
-    return reader.FailRelation(
-        fmt::format("head_dim {} must be even, as must be the {} of it that rotate", defaults.dim, config.dim));
+    return reader.FailRelation(fmt::format("head_dim {} must be even, and so must the number of dims that rotate, {}",
+                                           defaults.dim, config.dim));
   }
   if (const double mscale = inner.NumberOr("mscale_all_dim", 0, 0, 100); mscale != 0 && config.type != "default") {
     const double scale = YarnMscale(inner.NumberOr("factor", 1, 1e-3, 1e6), mscale);

@@ -129,7 +129,7 @@ class Mapper : public TensorSource {
     }
     if (num_faults_ == 0) return absl::OkStatus();
     const bool is_gguf = checkpoint_->format() == Checkpoint::Format::kGguf;
-    return ModelError("the tensors do not fit {0}: {1}{2} (in all {3}); is {0} of another model?",
+    return ModelError("the tensors do not fit {0}: {1}{2} (in all {3}); does {0} belong to another model?",
                       is_gguf ? "the metadata" : "config.json", listed_, num_faults_ > kMaxListed ? "; ..." : "",
                       num_faults_);
   }
