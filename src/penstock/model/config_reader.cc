@@ -16,8 +16,7 @@ std::string Shown(const json::value& value) {
 
 std::optional<int64_t> AsInteger(const json::value& value) {
   if (value.is_int64()) return value.get_int64();
-  if (value.is_uint64()) return std::nullopt;  // above 2^63
-  return std::nullopt;
+  return std::nullopt;  // also for integers from 2^63 on, which Boost parses as uint64
 }
 
 }  // namespace
