@@ -375,7 +375,7 @@ def main():
     parser.add_argument("--context", type=int, default=256, help="run: tokens that each sequence has read")
     parser.add_argument("--steps", type=int, default=4)
     parser.add_argument("--llama-cpp", type=pathlib.Path, help="run: a build tree of llama.cpp with CUDA")
-    parser.add_argument("--anyway", action="store_true", help="run: without a GPU, to see every step refuse")
+    parser.add_argument("--anyway", action="store_true", help="run: continue without a GPU; every step then says why it is skipped")
     args = parser.parse_args()
     {"kit": kit, "run": run}[args.what](args)
 

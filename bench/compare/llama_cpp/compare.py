@@ -267,7 +267,7 @@ def parse_args():
     parser.add_argument("--huge-pages", action="store_true", help="make glibc request huge pages for the peers' memory")
     parser.add_argument("--penstock-flags", type=shlex.split, default=[], metavar="FLAGS", help="added to Penstock's command line")
     parser.add_argument("--check", action="store_true", help="compare greedy tokens instead of times")
-    parser.add_argument("--tolerance", type=float, default=5e-3, help="of --check, in log-probabilities; default: %(default)s")
+    parser.add_argument("--tolerance", type=float, default=5e-3, help="allowed difference in log-probabilities (--check); default: %(default)s")
     parser.add_argument("--stock", action="store_true", help="also print the results of the peers' own benchmarks")
     parser.set_defaults(warmup=2)
     args = parser.parse_args()
