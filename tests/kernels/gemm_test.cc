@@ -1,6 +1,6 @@
 // Proves that the GEMMs match the oracle within the error bound of their sums. Proves that the bits of an output depend
-// only on its row of x and its weights: not on the instruction set, the other rows and columns, the strides, or the
-// type that stores float weights.
+// only on its row of x and its weights. They do not depend on the instruction set, the other rows and columns, the
+// strides, or the type that stores float weights.
 #include <algorithm>
 #include <cmath>
 #include <limits>

@@ -1,6 +1,6 @@
-// Proves that panels hold the weights that were put into them, for any number of outputs and inputs: float formats
-// exactly (or rounded to bf16), quantised ones within half a step of their scales. Proves that weights that are not
-// finite remain visible.
+// Proves that panels hold the weights that were put into them, for any number of outputs and inputs. Float formats hold
+// them exactly (or rounded to bf16), quantised ones within half a step of their scales. Proves that weights that are
+// not finite remain visible.
 #include "penstock/tensor/packed_matrix.h"
 
 #include <gtest/gtest.h>

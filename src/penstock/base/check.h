@@ -1,5 +1,5 @@
-// Checks of our own invariants. They are always on and end the process with file and line. Errors in files or in what
-// users give are never checked this way.
+// Checks of our own invariants. They are always on and end the process with file and line. Mistakes in files or in user
+// input are statuses (status.h) instead.
 #pragma once
 
 #include <cstdio>

@@ -36,7 +36,7 @@ struct RowPlaces {
   int32_t head_rows = 0;
 };
 
-// The scales of a tensor of codes, stored as a tensor of their own. A tensor of several matrices has the scales of all.
+// The scales of a tensor of codes, stored as a tensor of their own. They cover all matrices of a tensor.
 struct Scales {
   WeightFormat format = WeightFormat::kFp8;  // a row's codes and scales become blocks of this format: kFp8 or kMxfp4
   Dtype dtype = Dtype::kF32;                 // a float, or kU8: powers (E8M0)

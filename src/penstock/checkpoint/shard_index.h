@@ -19,9 +19,10 @@ struct ShardIndex {
   std::vector<Entry> entries;       // sorted by tensor
 };
 
-// Parses the index. Refuses (kModel): a missing, empty or repeated weight_map, a tensor that is listed twice, shard
-// names that are not strings, are unsafe or are not .safetensors files, more than kMaxShards shards, and more than
-// kMaxTensors tensors. Skips other fields.
+// Parses the index and skips other fields. Refuses with kModel:
+// - a missing, empty or repeated weight_map, and a tensor that is listed twice;
+// - shard names that are not strings, are unsafe or are not .safetensors files;
+// - more than kMaxShards shards, or more than kMaxTensors tensors.
 absl::StatusOr<ShardIndex> ParseShardIndex(std::string_view text);
 
 }  // namespace penstock

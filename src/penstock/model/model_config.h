@@ -90,8 +90,8 @@ struct ModelConfig {
   bool expert_bias = false;
   bool shared_gate = false;             // shared_ffn is scaled by 1 / (1 + exp(-gate . x))
   std::vector<bool> layer_has_experts;  // [num_layers]; false: a dense FFN instead
-  // Snowflake Arctic: after attention, the residual takes a dense FFN (shared_ffn_dim) of itself with its own norm, and
-  // experts of the layer's input.
+  // Snowflake Arctic: after attention, a dense FFN (shared_ffn_dim) with its own norm is applied to the residual. The
+  // experts read the layer's input; both outputs are added to the residual.
   bool parallel_experts = false;
 
   // Factors of the outputs of operations (Granite); 1 elsewhere.

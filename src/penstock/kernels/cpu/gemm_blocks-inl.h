@@ -1,5 +1,5 @@
 // GEMM over rows of block formats (tensor/block_formats.h). A chunk of 256 inputs of 32 outputs becomes a panel of
-// floats (of bf16 for kBF16 rows); the tiles of float weights pass over it while it lies in the cache.
+// floats, or of bf16 for kBF16 rows. The tiles of float weights pass over the panel while it lies in the cache.
 //
 // Codes are first reordered as bytes into a panel's order. Only then do they become numbers, 16 outputs at a time, each
 // with its own scale. Operations and bits are those of DequantiseBlocks.

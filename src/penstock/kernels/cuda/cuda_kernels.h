@@ -96,8 +96,8 @@ struct PrepareLaunch {
 };
 void PrepareRows(const PrepareLaunch& launch, Stream stream);
 
-// Applies QK norm (where there are weights), clamp (where it is not 0) and RoPE (of rotary_dim dims, which may be 0) to
-// rows of q, k and v, in place.
+// Applies QK norm, clamp and RoPE to rows of q, k and v, in place. Each is optional: null weights, a clamp of 0 and a
+// rotary_dim of 0 leave it out.
 struct QkvLaunch {
   int64_t num_rows = 0;
   int64_t num_heads = 0, num_kv_heads = 0, head_dim = 0;

@@ -331,7 +331,7 @@ class QuantisedProduct {
  private:
   using Group = QuantisedGroup<kFormat>;
 
-  // Returns row `row` of the tiles, or the last existing row, whose products nobody reads.
+  // Returns row `row` of the tiles, or the last existing row, whose products are not used.
   static PENSTOCK_DEVICE const std::byte* RowOf(const ProductRows& rows, int row) {
     const int64_t place = rows.first_row + row;
     return rows.x.Row(place < rows.end_row ? place : rows.end_row - 1);

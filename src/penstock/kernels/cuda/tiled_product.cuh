@@ -80,7 +80,7 @@ class RowStages {
         const int row = i / 8, piece = i % 8;
         const int64_t offset = stage * kRowBytes + 16 * piece;
         if (offset >= row_bytes_) continue;
-        // Beyond the last row, repeats the last one; nobody reads its products.
+        // Beyond the last row, repeats the last one; its products are not used.
         const int64_t place = rows_.first_row + row < rows_.end_row ? rows_.first_row + row : rows_.end_row - 1;
         CopyPiece(target + PieceAt(row, piece), rows_.x.Row(place) + offset);
       }

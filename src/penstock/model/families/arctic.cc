@@ -1,4 +1,4 @@
-// Snowflake Arctic (2024): the residual takes a dense FFN after attention, and experts that read the layer's input.
+// Snowflake Arctic (2024): a dense FFN follows attention, and experts that read the layer's input are added beside it.
 #include "penstock/base/limits.h"
 #include "penstock/model/family.h"
 

@@ -37,7 +37,7 @@ void ReadCommon(ConfigReader& reader, ModelConfig& config, int64_t default_share
   config.head_dim = config.mla.kv_lora_rank + config.mla.rope_dim;
   config.attention_scale = 1.0f / std::sqrt(static_cast<float>(config.mla.nope_dim + config.mla.rope_dim));
   ReadDenseFirstLayers(reader, config, default_dense);
-  // transformers ignores this field, the models' own code does not; all published models have 1.
+  // transformers ignores this field; the models' own code reads it. All published models have 1.
   reader.IntOr("moe_layer_freq", 1, 1, 1);
 }
 
