@@ -16,7 +16,7 @@ bool FollowsTheLaw() {
   alignas(64) float sum[16];
   uint32_t state = 1;
   const auto next = [&state] { return state = state * 1664525 + 1013904223; };
-  // Any sign and mantissa, exponents from 2^-8 to 2^7: order and roundings decide the last bits of nearly every sum.
+  // Any sign and mantissa, exponents from 2^-8 to 2^7: order and rounding decide the last bits of nearly every sum.
   const auto next_bf16 = [&next] {
     const uint32_t bits = next() >> 8;
     return (bits & 0x807F) | (119 + (bits >> 16 & 15)) << 7;

@@ -7,12 +7,12 @@
 namespace penstock::cuda {
 namespace {
 
-// The work of a launch: tiles of some outputs and rows. Those of the same outputs follow each other, so that what runs
-// at the same time shares weights.
+// How a launch is cut into tiles of some outputs and rows. Tiles of the same outputs follow each other, so that tiles
+// that run at the same time share weights.
 struct TileShape {
   int64_t panels_per_tile;
   int rows_per_tile;
-  int64_t tiles_per_group;  // of rows
+  int64_t tiles_per_group;  // along the rows
   int64_t num_panels;
   int64_t panel_bytes;
   int64_t num_tiles;
@@ -21,7 +21,7 @@ struct TileShape {
 struct Tile {
   int group_idx;
   int64_t first_panel;
-  int64_t first, end;  // rows; none when they are equal
+  int64_t first, end;  // rows; none when first == end
 };
 
 PENSTOCK_DEVICE Tile TileAt(const RowGroups& groups, const TileShape& shape, int64_t tile_idx) {
@@ -38,7 +38,7 @@ PENSTOCK_DEVICE Tile TileAt(const RowGroups& groups, const TileShape& shape, int
   return {group_idx, rest / groups.num_groups * shape.panels_per_tile, first, first < end ? last : first};
 }
 
-// Null beyond the last one.
+// Returns null beyond the last panel.
 PENSTOCK_DEVICE const std::byte* PanelAt(const std::byte* w, const TileShape& shape, int64_t panel_idx) {
   return panel_idx < shape.num_panels ? w + panel_idx * shape.panel_bytes : nullptr;
 }
@@ -56,7 +56,7 @@ PENSTOCK_DEVICE void PutOutput(const GemmLaunch& args, const Tile& tile, int64_t
   args.y[place * args.y_stride + col] = Biased(args.bias, args.groups, tile.group_idx, args.num_cols, col, sum);
 }
 
-// What gate and up come to; columns beyond the last one do not matter.
+// Combines gate and up; columns beyond the last one do not matter.
 PENSTOCK_DEVICE float Gated(const GateUpLaunch& args, const Tile& tile, int64_t col, float gate, float up) {
   if (col >= args.ffn_dim) return 0;
   gate = Biased(args.gate_bias, args.groups, tile.group_idx, args.ffn_dim, col, gate);
@@ -64,7 +64,7 @@ PENSTOCK_DEVICE float Gated(const GateUpLaunch& args, const Tile& tile, int64_t 
   return Glu(args.rule, gate, up);
 }
 
-// A tile of the products of panel_product.cuh: each warp has a panel, all have the same rows.
+// Computes a tile with the products of panel_product.cuh: each warp has its own panel, all have the same rows.
 template <class Product>
 PENSTOCK_KERNEL(kProductThreads)
 GemmKernel(const GemmLaunch args, const TileShape shape) {
@@ -96,12 +96,12 @@ TiledGemmKernel(const GemmLaunch args, const TileShape shape) {
   }
 }
 
-// The outputs of a block are 128: a group of the int8 rows that they become.
+// A block has 128 outputs, which become one group of an int8 row.
 constexpr int kBlockCols = kPanelsAtOnce * static_cast<int>(kPanelCols);
 static_assert(kBlockCols == kInt8Group && kTiledColumns == kPanelsAtOnce);
 
-// hidden [rows, kBlockCols] in shared memory, prepared as the next GEMM takes it. All threads come here, of
-// `num_warps`.
+// Prepares hidden [rows, kBlockCols] from shared memory for the next GEMM. All threads of the `num_warps` warps must
+// call it.
 PENSTOCK_DEVICE void StoreHidden(const GateUpLaunch& args, const Tile& tile, const float* hidden, int num_warps) {
   __syncthreads();
   const int64_t first_col = tile.first_panel * kPanelCols;
@@ -128,7 +128,7 @@ GateUpKernel(const GateUpLaunch args, const TileShape shape) {
     const int64_t panel_idx = tile.first_panel + Warp();
     Product product;
     product.Run(PanelAt(args.gate.w[tile.group_idx], shape, panel_idx), args.inner_dim, x, SharedMemory());
-    // A lane reads what it wrote itself.
+    // Each lane reads only its own writes.
     const int first_output = Warp() * static_cast<int>(kPanelCols);
     product.ForEach([&](int output, int row, float sum) { hidden[row * kBlockCols + first_output + output] = sum; });
     product.Run(PanelAt(args.up.w[tile.group_idx], shape, panel_idx), args.inner_dim, x, SharedMemory());
@@ -140,7 +140,7 @@ GateUpKernel(const GateUpLaunch args, const TileShape shape) {
   }
 }
 
-// Gate and up together: a warp's two panels.
+// Computes gate and up together as a warp's two panels.
 template <WeightFormat kFormat>
 PENSTOCK_KERNEL(kTiledThreads)
 TiledGateUpKernel(const GateUpLaunch args, const TileShape shape) {
@@ -152,7 +152,7 @@ TiledGateUpKernel(const GateUpLaunch args, const TileShape shape) {
     product.Run({PanelAt(args.gate.w[tile.group_idx], shape, tile.first_panel + column),
                  PanelAt(args.up.w[tile.group_idx], shape, tile.first_panel + column)},
                 args.inner_dim, {{args.x, args.x_stride_bytes}, tile.first, tile.end}, SharedMemory());
-    float* const hidden = reinterpret_cast<float*>(SharedMemory());  // [kRows, kBlockCols]: they are done with
+    float* const hidden = reinterpret_cast<float*>(SharedMemory());  // [kRows, kBlockCols], over the rows of x
     product.ForEach([&](int p, int output, int row, float sum) {
       float& value = hidden[row * kBlockCols + column * static_cast<int>(kPanelCols) + output];
       value = p == 0 ? sum : Gated(args, tile, (tile.first_panel + column) * kPanelCols + output, value, sum);
@@ -217,7 +217,7 @@ void LaunchTiled(const GateUpLaunch& args, Stream stream) {
                             TiledProduct<kFormat>::kSharedBytes, stream);
 }
 
-// Few rows take small tiles; the bits are the same.
+// Few rows use small tiles; the bits are the same.
 template <WeightFormat kFormat, class Args>
 void LaunchFloat(const Args& args, Stream stream) {
   if (args.groups.max_rows <= 2) return LaunchOf<FloatProduct<kFormat, 2>>(args, stream);

@@ -1,4 +1,4 @@
-// The device's kernels, compiled for the host's threads.
+// Compiles the device's kernels for the host's threads.
 #include "penstock/kernels/cuda/attention.cu"
 #include "penstock/kernels/cuda/gemm.cu"
 #include "penstock/kernels/cuda/gemm_bf16.cu"
