@@ -221,7 +221,7 @@ absl::StatusOr<SplitRegexCompiler::Node> SplitRegexCompiler::Group(Flags& flags,
         return Refuse("an unknown kind of group");
       }
     }
-    if (Take(")")) {  // from here to the end of the group around it
+    if (Take(")")) {  // the flags hold until the end of the enclosing group
       flags = inner;
       return group;
     }
