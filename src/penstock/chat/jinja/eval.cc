@@ -1,4 +1,4 @@
-// Expressions.
+// Evaluates expressions.
 #include "penstock/chat/jinja/frame.h"
 #include "penstock/chat/jinja/interp.h"
 
