@@ -1,5 +1,5 @@
-// Proves that templates see a chat as transformers would pass it, and that those which cannot take that get what they
-// can take; and which of two templates a request gets.
+// Proves that templates see a chat as transformers would pass it, that a template that fails on this gets a simpler
+// form, and that each request gets the right one of two templates.
 #include "penstock/chat/chat_prompt.h"
 
 #include <fstream>
@@ -84,7 +84,7 @@ TEST(ChatPrompt, ArgumentsAreObjectsWhereTheyCanBe) {
   const std::string each = "{% for c in messages[0].tool_calls %}";
   EXPECT_EQ(Rendered(each + "{{ c.function.arguments | tojson }};{% endfor %}", chat), R"({"a": [1]};"no object";)");
   EXPECT_EQ(Rendered(each + "{{ '<' + c.function.arguments + '>' }}{% endfor %}", chat), R"(<{"a": [1]}><no object>)");
-  // A template that refuses both tells why it refuses what the client wrote.
+  // A template that refuses both forms reports why it refuses the one that the client wrote.
   EXPECT_THAT(Rendered(each + "{{ '<' + c.function.arguments + '>' }}{% endfor %}{{ raise_exception('no') }}", chat),
               HasSubstr("no"));
   chat.messages[0].at("tool_calls").as_array()[0].at("function").as_object()["arguments"] =
@@ -105,7 +105,7 @@ TEST(ChatPrompt, PartsAreAListForTemplatesThatTakeOne) {
                             "{% endfor %}",
                      chat),
             "a|b");
-  // Of tools, whose calls templates may look for.
+  // A message of the role tool, because templates may look for calls of tools.
   Chat with_tool = chat;
   with_tool.messages = Messages(R"([{"role": "user", "content": "q"}, {"role": "assistant", "content": "", "tool_calls":
       [{"type": "function", "function": {"name": "f", "arguments": {}}}]}, {"role": "tool", "content":
@@ -115,7 +115,7 @@ TEST(ChatPrompt, PartsAreAListForTemplatesThatTakeOne) {
                "{{ tool.content }}{% else %}{{ tool.content[0].text }},{{ tool.content[1].text }}{% endif %}",
                with_tool),
       "a,b");
-  // Only of users, so a system's are joined.
+  // The template takes parts of users only, so a system message's parts are joined.
   chat.messages[0].as_object()["role"] = "system";
   EXPECT_EQ(
       Rendered(each + "{% if m.role == 'user' and m.content is not string %}{{ m.content[0].text + m.content[1].text }}"
