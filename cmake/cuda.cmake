@@ -1,9 +1,9 @@
-# CUDA devices: PENSTOCK_HAS_CUDA says whether they are built for.
-set(PENSTOCK_CUDA AUTO CACHE STRING "Build for CUDA devices: AUTO (where nvcc is found), ON or OFF")
+# Finds nvcc, and sets PENSTOCK_HAS_CUDA if the build includes CUDA devices.
+set(PENSTOCK_CUDA AUTO CACHE STRING "Build for CUDA devices: AUTO (if nvcc is found), ON or OFF")
 set_property(CACHE PENSTOCK_CUDA PROPERTY STRINGS AUTO ON OFF)
 set(PENSTOCK_HAS_CUDA OFF)
 if(PENSTOCK_CUDA)
-  # T4, A100, RTX 3090, RTX 4090 and L4, H100 and H200; PTX for what comes after them.
+  # T4, A100, RTX 3090, RTX 4090 and L4, H100 and H200; newer GPUs compile the PTX of the last one.
   if(NOT CMAKE_CUDA_ARCHITECTURES)
     set(CMAKE_CUDA_ARCHITECTURES 75-real 80-real 86-real 89-real 90)
   endif()
@@ -15,7 +15,7 @@ if(PENSTOCK_CUDA)
   if(CMAKE_CUDA_COMPILER)
     enable_language(CUDA)
     set(CMAKE_CUDA_STANDARD 20)
-    # Which flag of nvcc's that is CMake 3.25 does not know.
+    # CMake 3.25 does not know nvcc's flag for C++20.
     set(CMAKE_CUDA20_STANDARD_COMPILE_OPTION -std=c++20)
     set(CMAKE_CUDA20_EXTENSION_COMPILE_OPTION -std=c++20)
     find_package(CUDAToolkit 12.0 REQUIRED)
