@@ -3,7 +3,7 @@
 #
 # Usage: scripts/install-deps.sh [--check | --all]
 #   --check  also installs a cross compiler and an emulator for the test of the NEON kernels (about 250 MB more)
-#   --all    also installs clang, the fuzzers' runtime, clang-format and clang-tidy (about 500 MB more)
+#   --all    also installs these two, clang, the fuzzers' runtime, clang-format and clang-tidy (about 500 MB more)
 #
 # Runs as root or through sudo. If nothing is missing, it says so and does nothing.
 set -eu
