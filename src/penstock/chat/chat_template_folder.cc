@@ -6,7 +6,7 @@ namespace penstock {
 namespace {
 
 constexpr std::string_view kTemplateFile = "chat_template.jinja";
-constexpr std::string_view kDefaultFile = "default.jinja";  // of the files in kTemplateFolder, only two are used
+constexpr std::string_view kDefaultFile = "default.jinja";  // kTemplateFolder has two files that are used
 constexpr std::string_view kToolUseFile = "tool_use.jinja";
 constexpr std::string_view kConfigFile = "tokenizer_config.json";
 constexpr std::string_view kOlderFile = "chat_template.json";

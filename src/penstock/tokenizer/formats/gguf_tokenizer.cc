@@ -166,7 +166,7 @@ absl::Status AddBpeMerges(const GgufVocabulary& file, TokenizerParts& parts) {
     }
     const std::string_view left = std::string_view(merge).substr(0, space);
     const std::string_view right = std::string_view(merge).substr(space + 1);
-    // Of two equal merges, the first counts.
+    // The first of two equal merges counts.
     if (parts.merges.Find(parts.vocabulary.Find(left), parts.vocabulary.Find(right)).exists()) continue;
     PENSTOCK_RETURN_IF_ERROR(AddMerge(left, right, static_cast<uint32_t>(rank), where, parts));
   }

@@ -52,7 +52,7 @@ class SplitRegex {
  public:
   static constexpr size_t kNone = SIZE_MAX;
 
-  // What a search remembers about a text. Reuse it while the same text is searched from left to right.
+  // The results that a search remembers about a text. Reuse them while the same text is searched from left to right.
   class Memo {
    public:
     // Returns whether this choice is known to fail at this place.
