@@ -26,7 +26,7 @@ std::string Published(const std::string& name) {
 
 json::array Messages(const std::string& text) { return ParseJson(text, Fault::kInput)->as_array(); }
 
-std::string Rendered(const ChatPrompts& prompts, const Chat& chat) {
+std::string Rendered(const ChatPrompts& prompts, const ChatParts& chat) {
   const auto segments = prompts.Render(chat);
   if (!segments.ok()) return Message(segments.status());
   std::string text;
@@ -34,7 +34,7 @@ std::string Rendered(const ChatPrompts& prompts, const Chat& chat) {
   return text;
 }
 
-std::string Rendered(const std::string& source, const Chat& chat) {
+std::string Rendered(const std::string& source, const ChatParts& chat) {
   const auto prompts = ChatPrompts::Create({.general = source, .tool_use = {}}, {{"bos_token", "<s>"}});
   EXPECT_TRUE(prompts.ok()) << prompts.status();
   return Rendered(*prompts, chat);
@@ -53,7 +53,7 @@ TEST(ChatPrompt, RequestsWithToolsGetTheTemplateForTools) {
 }
 
 TEST(ChatPrompt, VariablesAreTheTemplates) {
-  Chat chat;
+  ChatParts chat;
   chat.variables = {{"enable_thinking", false}, {"documents", json::array{json::object{{"text", "d"}}}}};
   const std::string source =
       "{{ bos_token }}{{ enable_thinking }} {{ tools is none }} {% if documents %}{{ documents[0].text }}{% endif %}";
@@ -64,7 +64,7 @@ TEST(ChatPrompt, VariablesAreTheTemplates) {
 }
 
 TEST(ChatPrompt, ContentThatIsNotThereIsEmptyForTemplatesThatNeedIt) {
-  Chat chat;
+  ChatParts chat;
   chat.messages = Messages(R"([{"role": "user", "content": "q"}, {"role": "assistant"}])");
   EXPECT_EQ(Rendered("{% for m in messages %}{{ m.content is defined }} {% endfor %}", chat), "True False ");
   EXPECT_EQ(Rendered("{% for m in messages %}{{ '<' + m.content + '>' }}{% endfor %}", chat), "<q><>");
@@ -77,7 +77,7 @@ TEST(ChatPrompt, ContentThatIsNotThereIsEmptyForTemplatesThatNeedIt) {
 }
 
 TEST(ChatPrompt, ArgumentsAreObjectsWhereTheyCanBe) {
-  Chat chat;
+  ChatParts chat;
   chat.messages = Messages(R"([{"role": "assistant", "tool_calls": [
       {"type": "function", "function": {"name": "f", "arguments": "{\"a\": [1]}"}},
       {"type": "function", "function": {"name": "g", "arguments": "no object"}}]}])");
@@ -94,7 +94,7 @@ TEST(ChatPrompt, ArgumentsAreObjectsWhereTheyCanBe) {
 }
 
 TEST(ChatPrompt, PartsAreAListForTemplatesThatTakeOne) {
-  Chat chat;
+  ChatParts chat;
   chat.messages = Messages(R"([{"role": "user", "content": [{"type": "text", "text": "a"},
                                                             {"type": "text", "text": "b"}]}])");
   const std::string each = "{% for m in messages %}";
@@ -106,7 +106,7 @@ TEST(ChatPrompt, PartsAreAListForTemplatesThatTakeOne) {
                      chat),
             "a|b");
   // A message of the role tool, because templates may look for calls of tools.
-  Chat with_tool = chat;
+  ChatParts with_tool = chat;
   with_tool.messages = Messages(R"([{"role": "user", "content": "q"}, {"role": "assistant", "content": "", "tool_calls":
       [{"type": "function", "function": {"name": "f", "arguments": {}}}]}, {"role": "tool", "content":
       [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}]}])");

@@ -126,8 +126,8 @@ bool ChatPrompts::TakesParts(const ChatTemplate& chat_template, std::string_view
   return is_written(kFirst) && is_written(kSecond);
 }
 
-absl::StatusOr<std::vector<TextSegment>> ChatPrompts::RenderWith(const ChatTemplate& chat_template, const Chat& chat,
-                                                                 json::array messages,
+absl::StatusOr<std::vector<TextSegment>> ChatPrompts::RenderWith(const ChatTemplate& chat_template,
+                                                                 const ChatParts& chat, json::array messages,
                                                                  const TemplateLimits& limits) const {
   // As in transformers, a missing argument is null, but a missing special token is undefined.
   json::object trusted = special_tokens_;
@@ -142,7 +142,7 @@ absl::StatusOr<std::vector<TextSegment>> ChatPrompts::RenderWith(const ChatTempl
   return chat_template.Render(trusted, untrusted, limits);
 }
 
-absl::StatusOr<std::vector<TextSegment>> ChatPrompts::Render(const Chat& chat) const {
+absl::StatusOr<std::vector<TextSegment>> ChatPrompts::Render(const ChatParts& chat) const {
   const bool with_tools = !chat.tools.is_null() && tool_use_.has_value();
   if (!with_tools && !general_.has_value()) {
     return InputError("the model has a chat template for requests with tools only; give tools or use completions");

@@ -12,15 +12,10 @@
 
 #include "absl/status/statusor.h"
 #include "penstock/base/json.h"
+#include "penstock/chat/chat_parts.h"
 #include "penstock/chat/chat_template.h"
 
 namespace penstock {
-
-struct Chat {
-  json::array messages;    // objects, each with a "role"; a "content" that is a list has text parts only
-  json::value tools;       // a list, or null
-  json::object variables;  // further variables of the template: documents, enable_thinking ...
-};
 
 class ChatPrompts {
  public:
@@ -28,7 +23,7 @@ class ChatPrompts {
   static absl::StatusOr<ChatPrompts> Create(const ChatTemplateTexts& texts, json::object special_tokens);
 
   // Returns the prompt up to where the model's answer begins, or kInput as ChatTemplate::Render does.
-  absl::StatusOr<std::vector<TextSegment>> Render(const Chat& chat) const;
+  absl::StatusOr<std::vector<TextSegment>> Render(const ChatParts& chat) const;
   // Returns ChatTemplate::Literals of all templates, joined.
   std::string Literals() const;
 
@@ -39,7 +34,7 @@ class ChatPrompts {
   };
 
   absl::StatusOr<std::optional<Variant>> MakeVariant(const std::optional<std::string>& source) const;
-  absl::StatusOr<std::vector<TextSegment>> RenderWith(const ChatTemplate& chat_template, const Chat& chat,
+  absl::StatusOr<std::vector<TextSegment>> RenderWith(const ChatTemplate& chat_template, const ChatParts& chat,
                                                       json::array messages, const TemplateLimits& limits = {}) const;
   // Returns whether the template writes a list of parts, in a message of this role, as the texts of the parts.
   bool TakesParts(const ChatTemplate& chat_template, std::string_view role) const;
