@@ -229,7 +229,7 @@ Interp::FlowOr Interp::RunLoop(const Stmt& stmt, std::vector<Value> items, Scope
 // Runs `loop(items)`: the body of a recursive loop over other items.
 Result Interp::CallLoop(LoopState& loop, const Args& args) {
   if (loop.scope == nullptr || !loop.stmt->recursive) return Fail("only a loop that is marked recursive can be called");
-  if (args.positional.size() != 1 || !args.named.empty()) return Fail("a loop is called with what it iterates over");
+  if (args.positional.size() != 1 || !args.named.empty()) return Fail("loop() needs one argument, the items");
   if (macro_depth_ >= limits_.max_depth) return Fail("a loop calls itself more than {} levels deep", limits_.max_depth);
   ++macro_depth_;
   const int line = line_;

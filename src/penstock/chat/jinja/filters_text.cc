@@ -126,7 +126,7 @@ Result Truncate(Interp& interp, Bound& args) {
   }
   PENSTOCK_ASSIGN_OR_RETURN(const int64_t leeway, IntOr(interp, args, 4, 5));
   const int64_t end_length = NumRunes(end.bytes());
-  if (length < end_length) return interp.Fail("truncate to {} is shorter than its end", length);
+  if (length < end_length) return interp.Fail("truncate: the length {} is less than that of its end text", length);
   if (leeway < 0) return interp.Fail("the leeway of truncate is negative");
   if (!args[0].Is(Kind::kString)) {
     // Python compares the length first, so it returns a short value of any type unchanged.

@@ -36,8 +36,7 @@ int HexDigit(char c) {
   return -1;
 }
 
-// Converts line ends to
-// , and drops one at the very end.
+// Converts line ends to \n, and drops one at the very end.
 std::string NormalizeNewlines(std::string_view source) {
   std::string text;
   text.reserve(source.size());

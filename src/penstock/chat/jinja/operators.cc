@@ -263,7 +263,7 @@ absl::StatusOr<bool> Interp::Contains(const Value& item, const Value& container)
     case Kind::kUndefined: return false;
     case Kind::kString:
       if (item.Is(Kind::kUndefined)) return UndefinedError(item);
-      if (!item.Is(Kind::kString)) return Fail("'in' a str needs a str, found {}", item.type_name());
+      if (!item.Is(Kind::kString)) return Fail("'in' on a str needs a str, found {}", item.type_name());
       PENSTOCK_RETURN_IF_ERROR(Charge(static_cast<int64_t>(container.text().size() / 32)));
       return FindText(container.bytes(), item.bytes()) != std::string_view::npos;
     case Kind::kIterator: {

@@ -32,8 +32,8 @@ constexpr std::string_view kQwen2Regex =
     R"((?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+)";
 constexpr std::string_view kQwenMarksRegex =
     R"((?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?[\p{L}\p{M}]+|\p{N}| ?[^\s\p{L}\p{M}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+)";
-// The spellings of cl100k. `\s*[\r
-// ]` without the last plus ends at the same place: the last line break of the white space.
+// The spellings of cl100k. `\s*[\r\n]` without the last plus ends at the same place: the last line break of the white
+// space.
 constexpr std::string_view kCl100kRegexes[] = {
     R"((?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+)",
     R"((?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]|\s+(?!\S)|\s+)",
@@ -77,8 +77,7 @@ size_t EndSpaces(std::string_view text, size_t pos) {
   return last > pos ? last : end;
 }
 
-// Matches `\s*[\r
-// ]+|\s+(?!\S)|\s+`.
+// Matches `\s*[\r\n]+|\s+(?!\S)|\s+`.
 size_t EndLinesOrSpaces(std::string_view text, size_t pos) {
   size_t after_newline = pos;
   size_t end = pos;
@@ -305,8 +304,7 @@ size_t SplitPattern::EndGpt2(std::string_view text, size_t pos) const {
   return EndSpaces(text, pos);
 }
 
-// Matches ` ?[^\s\p{L}\p{N}]+[\r
-// ]*`.
+// Matches ` ?[^\s\p{L}\p{N}]+[\r\n]*`.
 size_t SplitPattern::EndPunctuationRun(std::string_view text, size_t pos) const {
   const size_t begin = text[pos] == ' ' ? pos + 1 : pos;
   size_t end = SkipOthers(text, begin, kSpace | kNumber | cl100k_.word);

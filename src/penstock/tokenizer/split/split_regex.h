@@ -91,7 +91,7 @@ class SplitRegex {
   enum class Op : uint8_t {
     kSet,           // matches one code point of sets_[a]
     kRun,           // matches as many of sets_[a] as possible; backtracks to fewer
-    kPossessive,    // matches as many of sets_[a] as possible, at most `b`, and never fewer
+    kPossessive,    // matches as many of sets_[a] as possible, at most `b`; does not backtrack
     kChoice,        // continues at `a`, or else at `b`
     kJump,          // continues at `a`
     kLook,          // look-ahead: the code from here to kDone must match (with `b`: must not); continues at `a`
