@@ -105,7 +105,7 @@ TEST(ChatPrompt, PartsAreAListForTemplatesThatTakeOne) {
                             "{% endfor %}",
                      chat),
             "a|b");
-  // A message of the role tool, because templates may look for calls of tools.
+  // Templates also look for the call that a tool's message answers.
   ChatParts with_tool = chat;
   with_tool.messages = Messages(R"([{"role": "user", "content": "q"}, {"role": "assistant", "content": "", "tool_calls":
       [{"type": "function", "function": {"name": "f", "arguments": {}}}]}, {"role": "tool", "content":

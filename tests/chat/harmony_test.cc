@@ -36,7 +36,7 @@ std::unique_ptr<Tokenizer> NewTokenizer(std::span<const std::string_view> specia
 
 class HarmonyTest : public testing::Test {
  protected:
-  // Reads a text that was cut off from `stop` on.
+  // Reads the text up to `stop`, where a stop text cut it off.
   ChatAnswer Read(std::string_view text, std::string_view stop = "") const {
     const std::vector<TokenId> ids = tokenizer_->Encode(text, Origin::kTemplate, AddSpecial::kNo);
     const std::string whole = tokenizer_->Decode(ids, SkipSpecial::kYes);

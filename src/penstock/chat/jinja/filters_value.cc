@@ -9,7 +9,8 @@
 namespace penstock::jinja {
 namespace {
 
-// Returns the digits that Python's int() and float() accept: blanks around them and single underscores between them.
+// Returns the digits of a number as Python's int() and float() read it. They accept blanks around the digits and single
+// underscores between them.
 std::optional<std::string> CleanNumber(std::string_view text) {
   text = text.substr(0, SkipSpaceRight(text));
   text.remove_prefix(SkipSpaceLeft(text));
