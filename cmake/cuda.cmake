@@ -1,5 +1,5 @@
-# CUDA devices: PENSTOCK_HAS_CUDA says whether they are built for.
-set(PENSTOCK_CUDA AUTO CACHE STRING "Build for CUDA devices: AUTO (where nvcc is found), ON or OFF")
+# Finds nvcc, and sets PENSTOCK_HAS_CUDA if the build includes CUDA devices.
+set(PENSTOCK_CUDA AUTO CACHE STRING "Build for CUDA devices: AUTO (if nvcc is found), ON or OFF")
 set_property(CACHE PENSTOCK_CUDA PROPERTY STRINGS AUTO ON OFF)
 set(PENSTOCK_HAS_CUDA OFF)
 
@@ -36,7 +36,7 @@ if(PENSTOCK_CUDA)
   if(CMAKE_CUDA_COMPILER)
     enable_language(CUDA)
     set(CMAKE_CUDA_STANDARD 20)
-    # Which flag of nvcc's that is CMake 3.25 does not know.
+    # CMake 3.25 does not know nvcc's flag for C++20.
     set(CMAKE_CUDA20_STANDARD_COMPILE_OPTION -std=c++20)
     set(CMAKE_CUDA20_EXTENSION_COMPILE_OPTION -std=c++20)
     find_package(CUDAToolkit 12.0 REQUIRED)

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Writes tests/tensor/gguf_blocks/: what the package gguf makes of random blocks, and of random weights.
+"""Writes tests/tensor/gguf_blocks/: what the package gguf computes from random blocks and from random weights.
 
 usage: make_gguf_vectors.py [ROOT OF THE REPOSITORY]
 """
@@ -15,7 +15,7 @@ NUM_BLOCKS = {"Q8_0": 64, "Q4_0": 64, "Q4_K": 16, "Q6_K": 16, "Q5_K": 16, "MXFP4
 # Offsets of the f16 scales in a block.
 SCALES = {"Q8_0": [0], "Q4_0": [0], "Q4_K": [0, 2], "Q6_K": [208], "Q5_K": [0, 2], "MXFP4": [], "Q4_1": [0, 2],
           "Q5_0": [0], "Q5_1": [0, 2]}
-# Zeros, denormals, the least normal number, the largest, infinities and NaN: few random bytes are one of them.
+# Zeros, denormals, the smallest normal number, the largest, infinities and NaN, which random bytes rarely are.
 ODD_SCALES = [0x0000, 0x8000, 0x0001, 0x83FF, 0x0400, 0x7BFF, 0x7C00, 0xFC00, 0x7E00, 0xFFFF]
 
 README = """# Blocks of GGUF
