@@ -136,7 +136,7 @@ def main():
     parser.add_argument("--steps", type=int, default=4, help="how many steps are drawn")
     parser.add_argument("--first", type=int, help="the first of them, from 0")
     parser.add_argument("--title", default="A run of Penstock, lane by lane")
-    parser.add_argument("--caption", action="append", default=[], help="a line below: what was run, and where; may be repeated")
+    parser.add_argument("--caption", action="append", default=[], help="a line below it; may be repeated")
     args = parser.parse_args()
     spans, steps = load(args.trace)
     if args.steps < 1 or len(steps) < max(args.steps, args.steps + (args.first or 0)):
