@@ -80,7 +80,8 @@ SCALING = [("Mixtral 8x22B", MIXTRAL_LARGE, "prompt=418", (32, 64, 128, 256), "2
 
 # Of the routing: what is known of Mixtral, of which 28 % of first choices are the last token's (12.5 % by chance), and of our demo model's gates.
 HYBRIMOE_ROUTING = ("--routing-repeat", 0.2, "--gate-accuracy", 0.8)
-HYBRIMOE_TEXT = """HybriMoE's authors compare with kTransformers' fixed mapping. They report 1.33 times its speed in prefill and
+HYBRIMOE_TEXT = """\
+HybriMoE's authors compare with kTransformers' fixed mapping. They report 1.33 times its speed in prefill and
 1.70 in decode, for three models and cache ratios together.
 
 Here the machine is an A6000 with a Xeon of its time, by their data sheets. Weights have 4 bits. There is one
