@@ -85,32 +85,44 @@ SCALING = [("Mixtral 8x22B", MIXTRAL_LARGE, "prompt=418", (32, 64, 128, 256), "2
 # The statistics of the routing: those of Mixtral, where 28 % of first choices are the last token's (12.5 % by chance),
 # and of our demo model's gates.
 HYBRIMOE_ROUTING = ("--routing-repeat", 0.2, "--gate-accuracy", 0.8)
-HYBRIMOE_TEXT = """Over kTransformers' fixed mapping its authors report 1.33 times the speed in prefill and 1.70 in decode, for three models and cache ratios together. Here: an A6000 with a Xeon of its
-time, by their data sheets; weights in 4 bits, one sequence, a prompt of 128 tokens or 128 steps of decoding; "fixed" puts whole layers on the GPU and moves nothing. DeepSeek-V2-Lite and Qwen2-57B are described as
-Mixtral with as many, as large experts, and with attention heads for the parameters of shared experts and MLA. The routing is drawn at random: of a token's choices a fifth are its sequence's last ones (of Mixtral's first choices
-28 % are, 12.5 % by chance: "Mixtral of Experts", section 5), and gates name 80 % of what the next layer chooses; "nothing ahead" asks no gate.
+HYBRIMOE_TEXT = """\
+HybriMoE's authors compare with kTransformers' fixed mapping. They report 1.33 times its speed in prefill and
+1.70 in decode, for three models and cache ratios together.
+
+Here the machine is an A6000 with a Xeon of its time, by their data sheets. Weights have 4 bits. There is one
+sequence, with a prompt of 128 tokens or 128 steps of decoding. "Fixed" puts whole layers on the GPU and moves
+nothing. DeepSeek-V2-Lite and Qwen2-57B are described as Mixtral with as many, as large experts. Attention
+heads stand for the parameters of shared experts and MLA.
+
+The routing is drawn at random. A fifth of a token's choices are its sequence's last ones. (28 % of Mixtral's
+first choices are, 12.5 % by chance: "Mixtral of Experts", section 5.) Gates name 80 % of the next layer's
+choices. "Nothing ahead" asks no gate.
 """
 
 INTRODUCTION = """# The papers' tables, simulated
 
-Written by `make paper-tables` (bench/paper_tables/paper_tables.py): MoE-Lightning's Tables 4 and 5 and its scaling over several T4s, Klotski's Table 3. No row has
-been run on its hardware: our schedules' own code runs in virtual time (docs/planning.md) on machines that are described. A simulation knows nothing of a rival's
-code but its schedule.
+`make paper-tables` (bench/paper_tables/paper_tables.py) writes this page. It has MoE-Lightning's Tables 4 and
+5 and its scaling over several T4s, HybriMoE's speed-ups, and Klotski's Table 3.
 
-**Calibration.** One for each machine, of effective rates:
+**No row has been run on its hardware.** Our schedules' own code runs in virtual time
+([planning.md](planning.md)) on machines that are described. A simulation knows nothing of a rival's code but
+its schedule.
+
+**Calibration.** Each machine has one set of effective rates:
 
 | | machine | calibrated by |
 | --- | --- | --- |
 {machines}
 
-One overhead for each system's implementation, and no other number:
+Each system's implementation has one overhead, and no other number:
 
 | | overhead |
 | --- | --- |
 {rivals}
 
-Weights and KV cache have 16 bits. Prompts are padded to the longest, as in the paper's rows "(p)" and its rivals'. In each step are at most 8192 rows of prompts: what
-is not in the papers' policies. Ratios that are off by more than 35 % are marked with **(!)**.
+Weights and KV cache have 16 bits. Prompts are padded to the longest, as in the paper's rows "(p)" and its
+rivals'. A step has at most 8192 rows of prompts; the papers' policies do not say how many. Ratios that are
+off by more than 35 % are marked with **(!)**.
 """
 
 

@@ -20,14 +20,15 @@ ODD_SCALES = [0x0000, 0x8000, 0x0001, 0x83FF, 0x0400, 0x7BFF, 0x7C00, 0xFC00, 0x
 
 README = """# Blocks of GGUF
 
-Made by `tools/golden/make_gguf_vectors.py` with gguf {gguf} and numpy {numpy}; read by `tests/tensor/block_formats_test.cc`.
-Everything is little-endian.
+`tools/golden/make_gguf_vectors.py` made these files with gguf {gguf} and numpy {numpy}.
+`tests/tensor/block_formats_test.cc` reads them. Everything is little-endian.
 
-- `<type>.blocks`: random bytes as blocks of that type. The first blocks have f16 scales that are zero, denormal, the least
-  normal number, the largest, infinite or NaN; with several scales in a block these meet each other.
+- `<type>.blocks`: random bytes as blocks of that type. The first blocks have odd f16 scales: zero, denormal,
+  the least normal number, the largest, infinite or NaN. With several scales in a block these meet each other.
 - `<type>.weights`: the floats that `gguf.quants.dequantize` makes of them.
-- `<type>.quantised`, for the types that `gguf.quants.quantize` knows: its blocks of the floats in `weights`, which are normal,
-  heavy-tailed, of all magnitudes from 1e-36 to 1e10 (so that scales overflow and underflow f16), halves of codes (ties), and zeros.
+- `<type>.quantised`: blocks that `gguf.quants.quantize` makes of the floats in `weights`, for the types that
+  it knows. The floats are normal, heavy-tailed, zeros, or halves of codes (ties). Some have all magnitudes
+  from 1e-36 to 1e10, so that scales overflow and underflow f16.
 """
 
 
