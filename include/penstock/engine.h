@@ -17,6 +17,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -26,6 +27,8 @@
 #include "absl/status/statusor.h"
 #include "penstock/chat.h"
 #include "penstock/chat_answer.h"
+#include "penstock/formats.h"
+#include "penstock/policy.h"
 #include "penstock/token_id.h"
 
 namespace penstock {
@@ -90,49 +93,13 @@ struct CallerMemory {
   uint64_t bytes_per_position = 0;  // of the KV cache
 };
 
-// How passes are scheduled. Answers do not depend on it.
-struct Policy {
-  // on-demand, zero, zigzag, hybrid, klotski; with a device also zigzag-cpu-attention, fastdecode, cgopipe. auto:
-  // klotski when experts stream, else, and for a batch of one sequence where the experts of two tokens fit, on-demand.
-  std::string schedule = "auto";
-  // lru, lfu, fifo, mrs, mrs-layer, static; auto: lru for on-demand, mrs for hybrid, else static (pinned share and
-  // ring)
-  std::string eviction = "auto";
-  int64_t micro_batch_size = 0;  // sequences that go through a layer together; 0: all of a pass, with a device 32
-  std::string kv_tier =
-      "auto";                   // where the KV cache lies: dram, or device; auto: device for zero and hybrid, else dram
-  int64_t streaming_slots = 0;  // slots that no pinned expert holds (eviction static); 0: what the schedule can use
-  // With a device: layers whose experts pass through DRAM on their way from disk, ahead of what the device takes; 0: as
-  // many experts as keep the disk busy, so that more of them can stay in DRAM.
-  int64_t disk_window = 0;
-  int64_t hot_experts = 0;  // klotski: fetched ahead for each layer; 0: all that are probably needed
-  int64_t path_length = 1;  // klotski: layers before one that predict its experts; 0 to 3
-  // klotski: what it predicts from at the beginning, as an earlier run has written it
-  // (EngineOptions::correlation_path); empty: nothing, it learns while it runs. hybrid and on-demand with eviction
-  // static: the experts that were chosen most often never leave.
-  std::string correlation_table = {};
-  // klotski's three ideas, for ablations.
-  bool multi_batch = true;
-  bool hot_prefetch = true;
-  bool reorder = true;
-  // hybrid, with a device: how experts are divided between it and the host: balanced (= auto), timelines, two-ended,
-  // threshold or fixed (schedule/expert_split.h).
-  std::string hybrid_rule = "auto";
-  // hybrid: what it fetches ahead by: none, gate, correlation, history, sequence, or in simulations oracle
-  // (routing/expert_predictor.h). auto: what penstock bench routing found best for the model (with eviction auto also
-  // its eviction), none where it was not asked.
-  std::string predictor = "auto";
-};
-
 struct EngineOptions {
   std::string model_dir = {};
   uint64_t memory_bytes = 0;  // bound on everything allocated; 0: three quarters of what the machine has free
   // What the caller itself needs of the budget, asked for when the model is known. Optional.
   std::function<CallerMemory(const ModelInfo&)> caller_memory = {};
-  // Of the computation. f32 (= auto): weights as stored, f32 arithmetic. bf16: FFN weights and inputs rounded to bf16,
-  // faster on CPUs with AVX512-BF16; logits within 2e-2.
-  std::string dtype = "auto";
-  std::string kv_dtype = "auto";  // f32 (= auto), bf16: half the memory per token, or int8: about a quarter
+  std::optional<ComputeDtype> dtype = {};  // default: kF32
+  std::optional<KvFormat> kv_dtype = {};   // default: kF32
   // auto (= cpu), or emulated[:link=4GB/s,threads=1]: a device of the CPU's own threads, with memory and links of its
   // own, for trying schedules that need one.
   std::string device = "auto";
@@ -191,8 +158,8 @@ struct MemoryPlan {
   int64_t context_length = 0;
   int64_t prefill_chunk = 0;
   int64_t micro_batch_size = 0;  // sequences; 0: all
-  std::string schedule = {};
-  std::string eviction = {};
+  ScheduleKind schedule = ScheduleKind::kOnDemand;
+  Eviction eviction = Eviction::kLru;  // where the layers are computed
   DevicePlan device = {};  // whose layers' weights and experts then lie there, too
 };
 

@@ -106,9 +106,9 @@ TEST_P(PoliciesTest, RandomPoliciesGiveTheBitsOfAPlainEngine) {
 
 // A name that is taken for another one would be tested twice and never once.
 TEST(Policies, EveryNameIsKnown) {
-  for (const ScheduleKind kind : kAllSchedules) EXPECT_EQ(ParseScheduleName(ScheduleName(kind)).value(), kind);
-  for (const Eviction eviction : kAllEvictions) EXPECT_EQ(ParseEvictionName(EvictionName(eviction)).value(), eviction);
-  for (const HybridRule rule : kAllHybridRules) EXPECT_EQ(ParseHybridRule(HybridRuleName(rule)).value(), rule);
+  for (const ScheduleKind kind : kAllSchedules) EXPECT_EQ(ParseScheduleName(TraitsOf(kind).name).value(), kind);
+  for (const Eviction eviction : kAllEvictions) EXPECT_EQ(ParseEvictionName(TraitsOf(eviction).name).value(), eviction);
+  for (const HybridRule rule : kAllHybridRules) EXPECT_EQ(ParseHybridRule(TraitsOf(rule).name).value(), rule);
   EXPECT_FALSE(ParseScheduleName("martian").ok());
   EXPECT_FALSE(ParseHybridRule("").ok());
   EXPECT_FALSE(ParseEvictionName("").ok());

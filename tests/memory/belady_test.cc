@@ -83,7 +83,7 @@ TEST(Belady, IsNeverWorseThanAnEvictionThatDoesNotKnowTheFuture) {
     for (int64_t& key : wanted) key = static_cast<int64_t>(std::min(random() % 40, random() % 40));
     const int64_t most = BeladyHits(wanted, num_slots);
     for (const Eviction eviction : {Eviction::kLru, Eviction::kLfu, Eviction::kFifo}) {
-      EXPECT_GE(most, HitsOf(eviction, wanted, num_slots, 40)) << EvictionName(eviction);
+      EXPECT_GE(most, HitsOf(eviction, wanted, num_slots, 40)) << TraitsOf(eviction).name;
     }
   }
 }

@@ -62,14 +62,14 @@ std::vector<float> RowsOf(RoutingSource& routing, int64_t layer_idx, int64_t num
 }
 
 TEST(ExpertPredictorTest, EveryNameIsKnown) {
-  for (const PredictorKind kind : kAllPredictors) EXPECT_EQ(ParsePredictorName(PredictorName(kind)).value(), kind);
+  for (const PredictorKind kind : kAllPredictors) EXPECT_EQ(ParsePredictorName(TraitsOf(kind).name).value(), kind);
   EXPECT_FALSE(ParsePredictorName("crystal ball").ok());
-  EXPECT_EQ(MakePredictor(PredictorKind::kNone, kArgs), nullptr);
+  EXPECT_EQ(TraitsOf(PredictorKind::kNone).make(kArgs), nullptr);
 }
 
 TEST(ExpertPredictorTest, TheGateAndTheOracleAskTheRoutingSource) {
   KindRouting routing({0, 1, 1});
-  const auto gate = MakePredictor(PredictorKind::kGate, kArgs), oracle = MakePredictor(PredictorKind::kOracle, kArgs);
+  const auto gate = TraitsOf(PredictorKind::kGate).make(kArgs), oracle = TraitsOf(PredictorKind::kOracle).make(kArgs);
   for (ExpertPredictor* predictor : {gate.get(), oracle.get()}) ObserveLayer(*predictor, routing, 2, {1, 2, 3});
   // The source's "one ahead" of layer 2 is layer 3, and of the layers with experts that is the next one too.
   for (const int64_t ahead : {1, 2}) {
@@ -83,7 +83,7 @@ TEST(ExpertPredictorTest, TheGateAndTheOracleAskTheRoutingSource) {
 }
 
 TEST(ExpertPredictorTest, TheCorrelationTableLearnsWhatFollows) {
-  const auto predictor = MakePredictor(PredictorKind::kCorrelation, kArgs);
+  const auto predictor = TraitsOf(PredictorKind::kCorrelation).make(kArgs);
   KindRouting zero({0}), three({3});
   for (int pass = 0; pass < 3; ++pass) {
     ObservePass(*predictor, zero, {1});
@@ -98,7 +98,7 @@ TEST(ExpertPredictorTest, TheCorrelationTableLearnsWhatFollows) {
 }
 
 TEST(ExpertPredictorTest, HistoryRemembersWhatWasRecentAndTheNextPass) {
-  const auto predictor = MakePredictor(PredictorKind::kHistory, kArgs);
+  const auto predictor = TraitsOf(PredictorKind::kHistory).make(kArgs);
   KindRouting zero({0}), three({3});
   ObserveLayer(*predictor, zero, 0, {1});
   EXPECT_THAT(predictor->ExpectedRows(1), IsEmpty());
@@ -113,7 +113,7 @@ TEST(ExpertPredictorTest, HistoryRemembersWhatWasRecentAndTheNextPass) {
 }
 
 TEST(ExpertPredictorTest, HistoryPrefersScoresToChoices) {
-  const auto predictor = MakePredictor(PredictorKind::kHistory, kArgs);
+  const auto predictor = TraitsOf(PredictorKind::kHistory).make(kArgs);
   const std::vector<uint32_t> ids = {1};
   const std::vector<int32_t> choices = {0, 1};
   const std::vector<float> scores = {0.4f, 0.3f, 0.2f, 0.1f, 0, 0};
@@ -126,7 +126,7 @@ TEST(ExpertPredictorTest, HistoryPrefersScoresToChoices) {
 }
 
 TEST(ExpertPredictorTest, ASequenceGoesOnAsTheOneMostLikeIt) {
-  const auto predictor = MakePredictor(PredictorKind::kSequence, kArgs);
+  const auto predictor = TraitsOf(PredictorKind::kSequence).make(kArgs);
   KindRouting zero({0}), three({3}), both({0, 3});
   ObserveLayer(*predictor, zero, 0, {1});
   EXPECT_THAT(predictor->ExpectedRows(1), IsEmpty());  // nobody has ended

@@ -106,10 +106,10 @@ TEST(LayerPlanTest, EveryRuleComputesEachExpertOnceWhereItCan) {
       const LayerPlan plan = PlanLayer(rule, layer.experts, layer.times);
       std::vector<int> computed = plan.host, lacking, on_disk;
       computed.insert(computed.end(), plan.device.begin(), plan.device.end());
-      ASSERT_THAT(computed, UnorderedElementsAreArray(all)) << HybridRuleName(rule);
+      ASSERT_THAT(computed, UnorderedElementsAreArray(all)) << TraitsOf(rule).name;
       for (const int i : plan.host) {
         const ExpertWork& expert = layer.experts[static_cast<size_t>(i)];
-        ASSERT_TRUE(expert.in_dram || !expert.on_device) << HybridRuleName(rule);
+        ASSERT_TRUE(expert.in_dram || !expert.on_device) << TraitsOf(rule).name;
       }
       for (const int i : plan.device) {
         ASSERT_TRUE(layer.times.has_device);
@@ -119,8 +119,8 @@ TEST(LayerPlanTest, EveryRuleComputesEachExpertOnceWhereItCan) {
         const ExpertWork& expert = layer.experts[static_cast<size_t>(i)];
         if (!expert.on_device && !expert.in_dram) on_disk.push_back(i);
       }
-      ASSERT_THAT(plan.transfers, UnorderedElementsAreArray(lacking)) << HybridRuleName(rule);
-      ASSERT_THAT(plan.reads, UnorderedElementsAreArray(on_disk)) << HybridRuleName(rule);
+      ASSERT_THAT(plan.transfers, UnorderedElementsAreArray(lacking)) << TraitsOf(rule).name;
+      ASSERT_THAT(plan.reads, UnorderedElementsAreArray(on_disk)) << TraitsOf(rule).name;
       ASSERT_DOUBLE_EQ(plan.seconds, SecondsOf(plan, layer.experts, layer.times));
     }
   }
@@ -226,7 +226,7 @@ TEST(LayerPlanTest, TakesWhatItSaysInVirtualTime) {
         computed.push_back(issue(device, layer.experts[place].device_s, on_device[place]));
       }
       ASSERT_TRUE(runtime.WaitAll(computed).ok());
-      ASSERT_NEAR(runtime.now_s(), plan.seconds, 1e-9) << HybridRuleName(rule);
+      ASSERT_NEAR(runtime.now_s(), plan.seconds, 1e-9) << TraitsOf(rule).name;
     }
   }
 }

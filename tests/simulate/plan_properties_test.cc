@@ -125,8 +125,8 @@ TEST_F(PlanProperties, TheChoiceIsNearTheBestOfAllPolicies) {
     for (const char* device : {"cpu", "gpu"}) {
       if (device == std::string("gpu") && t.options.device_memory_bytes == 0) continue;
       for (const ScheduleKind kind : kAllSchedules) {
-        if (AttendsOnHost(kind) && device == std::string("cpu")) continue;
-        if (!PlannerChooses(kind)) continue;
+        if (TraitsOf(kind).attends_on_host && device == std::string("cpu")) continue;
+        if (!TraitsOf(kind).is_searched) continue;
         for (int64_t batch_size = 1; batch_size <= t.workload.num_requests; batch_size *= 2) {
           for (int64_t micro_batch = 1; micro_batch <= batch_size; micro_batch *= 2) {
             if (device == std::string("cpu") && micro_batch < batch_size) continue;
@@ -138,7 +138,7 @@ TEST_F(PlanProperties, TheChoiceIsNearTheBestOfAllPolicies) {
                   options.device_memory_bytes = 0;
                   if (kv_tier == std::string("device")) continue;
                 }
-                options.policy.schedule = ScheduleName(kind);
+                options.policy.schedule = TraitsOf(kind).name;
                 options.policy.kv_tier = kv_tier;
                 options.batch_size = batch_size;
                 if (device == std::string("gpu")) options.policy.micro_batch_size = micro_batch;
@@ -146,7 +146,7 @@ TEST_F(PlanProperties, TheChoiceIsNearTheBestOfAllPolicies) {
                 const double rate = Simulated(t, options);
                 if (rate <= best) continue;
                 best = rate;
-                best_words = fmt::format("{} on {} N={} mu={} chunk={} KV {}", ScheduleName(kind), device, batch_size,
+                best_words = fmt::format("{} on {} N={} mu={} chunk={} KV {}", TraitsOf(kind).name, device, batch_size,
                                          micro_batch, chunk, kv_tier);
               }
             }

@@ -145,23 +145,23 @@ Outcome Simulate(const Scenario& scenario) {
 Scenario With(ScheduleKind kind) {
   Scenario scenario;
   scenario.schedule.kind = kind;
-  if (IsLayerByLayer(kind)) scenario.num_streaming = 16;
-  scenario.device = AttendsOnHost(kind);
+  if (TraitsOf(kind).is_layer_by_layer) scenario.num_streaming = 16;
+  scenario.device = TraitsOf(kind).attends_on_host;
   return scenario;
 }
 
 TEST(Schedules, IssueEveryOperationOnce) {
   for (const ScheduleKind kind : kAllSchedules) {
-    SCOPED_TRACE(ScheduleName(kind));
+    SCOPED_TRACE(TraitsOf(kind).name);
     Scenario scenario = With(kind);
     scenario.micro_batch = 16;
     const Outcome outcome = Simulate(scenario);
     const int64_t num_steps = scenario.num_steps - 1, per_layer = num_steps * scenario.num_layers;
     const bool in_micro_batches = kind != ScheduleKind::kOnDemand && kind != ScheduleKind::kHybrid;
-    const bool in_groups = !IsLayerByLayer(kind);
+    const bool in_groups = !TraitsOf(kind).is_layer_by_layer;
     EXPECT_EQ(outcome.num_tasks.at("attention"), per_layer * 4);
     EXPECT_EQ(outcome.num_tasks.at("logits"), num_steps * 4);
-    if (AttendsOnHost(kind)) {
+    if (TraitsOf(kind).attends_on_host) {
       for (const char* name : {"pre-attention", "offload qkv", "post-attention", "experts"}) {
         EXPECT_EQ(outcome.num_tasks.at(name), per_layer * 4) << name;
       }
@@ -255,7 +255,7 @@ TEST(Schedules, BelowADeviceTheDiskGoesOnWhereItIsTheLimit) {
       const Outcome outcome = Simulate(scenario);
       const bool overlaps = kind == ScheduleKind::kCgopipe && num_slots >= 16;
       EXPECT_GT(outcome.disk_busy_s / outcome.later_s(), overlaps ? 0.95 : 0.6)
-          << ScheduleName(kind) << ", " << num_slots << " slots";
+          << TraitsOf(kind).name << ", " << num_slots << " slots";
     }
   }
 }
@@ -291,10 +291,10 @@ Scenario FewRowsOnDevice(HybridRule rule, Eviction eviction) {
 TEST(Schedules, HybridComputesEachExpertWhereItIsSooner) {
   const double balanced_s = Simulate(FewRowsOnDevice(HybridRule::kBalanced, Eviction::kMrs)).later_s();
   for (const HybridRule rule : kAllHybridRules) {
-    EXPECT_GE(Simulate(FewRowsOnDevice(rule, Eviction::kMrs)).later_s(), 0.999 * balanced_s) << HybridRuleName(rule);
+    EXPECT_GE(Simulate(FewRowsOnDevice(rule, Eviction::kMrs)).later_s(), 0.999 * balanced_s) << TraitsOf(rule).name;
   }
   for (const HybridRule rule : {HybridRule::kThreshold, HybridRule::kFixed}) {
-    EXPECT_LT(1.3 * balanced_s, Simulate(FewRowsOnDevice(rule, Eviction::kMrs)).later_s()) << HybridRuleName(rule);
+    EXPECT_LT(1.3 * balanced_s, Simulate(FewRowsOnDevice(rule, Eviction::kMrs)).later_s()) << TraitsOf(rule).name;
   }
   Scenario on_demand = FewRowsOnDevice(HybridRule::kBalanced, Eviction::kLru);
   on_demand.schedule.kind = ScheduleKind::kOnDemand;
@@ -352,7 +352,7 @@ RC_GTEST_PROP(Schedules, AreDeterministicAndNeverFasterThanTheirBound, ()) {
   Scenario scenario;
   scenario.schedule.kind =
       *rc::gen::elementOf(std::vector<ScheduleKind>(std::begin(kAllSchedules), std::end(kAllSchedules)));
-  scenario.device = AttendsOnHost(scenario.schedule.kind) || *rc::gen::arbitrary<bool>();
+  scenario.device = TraitsOf(scenario.schedule.kind).attends_on_host || *rc::gen::arbitrary<bool>();
   scenario.schedule.multi_batch = *rc::gen::arbitrary<bool>();
   scenario.schedule.hot_prefetch = *rc::gen::arbitrary<bool>();
   scenario.schedule.reorder = *rc::gen::arbitrary<bool>();

@@ -137,7 +137,7 @@ class RoutingBench {
     EngineOptions recording = options_;
     recording.routing_path = trace_path_;
     recording.routing_scores = true;
-    recording.policy.predictor = PredictorName(PredictorKind::kNone);
+    recording.policy.predictor = TraitsOf(PredictorKind::kNone).name;
     PENSTOCK_ASSIGN_OR_RETURN(
         recording, OptionsWithRoom(recording, model_.engine_model(), static_cast<double>(flags_.room.front()) / 100));
     options_.routing_path.clear();
@@ -195,8 +195,8 @@ class RoutingBench {
 
   EngineOptions OptionsOf(const Pair& pair) const {
     EngineOptions options = options_;
-    options.policy.eviction = EvictionName(pair.eviction);
-    options.policy.predictor = PredictorName(pair.predictor);
+    options.policy.eviction = TraitsOf(pair.eviction).name;
+    options.policy.predictor = TraitsOf(pair.predictor).name;
     if (pair.eviction == Eviction::kStatic) {
       options.policy.correlation_table = ChoicesPath();
       options.policy.path_length = 0;
@@ -330,8 +330,8 @@ class RoutingBench {
       const Pair& without = room.WithoutPredictor(pair.eviction);
       const ExpertCounters& experts = pair.experts;
       text += fmt::format(
-          "{:<11}{:<13}{:>8.1f}%{:>16}{:>13}{:>24}{:>24}\n", EvictionName(pair.eviction),
-          pair.predictor == PredictorKind::kOracle ? "(oracle)" : PredictorName(pair.predictor),
+          "{:<11}{:<13}{:>8.1f}%{:>16}{:>13}{:>24}{:>24}\n", TraitsOf(pair.eviction).name,
+          pair.predictor == PredictorKind::kOracle ? "(oracle)" : TraitsOf(pair.predictor).name,
           100 * Share(experts.hits, experts.hits + experts.misses),
           experts.prefetched > 0
               ? fmt::format("{}, {:.0f}%", experts.prefetched, 100 * Share(experts.prefetch_used, experts.prefetched))
@@ -341,8 +341,8 @@ class RoutingBench {
                              : "");
     }
     const Pair& winner = room.Winner();
-    return text + fmt::format("winner: eviction {}, predictor {}\n", EvictionName(winner.eviction),
-                              PredictorName(winner.predictor));
+    return text + fmt::format("winner: eviction {}, predictor {}\n", TraitsOf(winner.eviction).name,
+                              TraitsOf(winner.predictor).name);
   }
 
   std::string JsonLines(const Room& room, const Pair& resident) const {
@@ -354,8 +354,8 @@ class RoutingBench {
       json::object line = {{"kind", "pair"},
                            {"share", room.share},
                            {"slots", room.num_slots},
-                           {"eviction", EvictionName(pair.eviction)},
-                           {"predictor", PredictorName(pair.predictor)},
+                           {"eviction", TraitsOf(pair.eviction).name},
+                           {"predictor", TraitsOf(pair.predictor).name},
                            {"hit_rate", Share(experts.hits, experts.hits + experts.misses)},
                            {"belady_hit_rate", Share(room.belady_hits, std::ssize(facts_.wanted))},
                            {"prefetched", experts.prefetched},

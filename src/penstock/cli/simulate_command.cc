@@ -30,7 +30,7 @@ std::vector<std::string> SchedulesOf(const EngineOptions& options) {
   if (options.policy.schedule != "all") return {options.policy.schedule};
   std::vector<std::string> names;
   for (const ScheduleKind kind : kAllSchedules) {
-    if (options.device == "gpu" || !AttendsOnHost(kind)) names.emplace_back(ScheduleName(kind));
+    if (options.device == "gpu" || !TraitsOf(kind).attends_on_host) names.emplace_back(TraitsOf(kind).name);
   }
   return names;
 }

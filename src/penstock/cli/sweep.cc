@@ -139,7 +139,7 @@ absl::Status RunSweep(const Described& described, const std::string& spec, const
   std::vector<std::string> schedules = {described.options.policy.schedule};
   if (schedules[0] == "all") {
     schedules.clear();
-    for (const ScheduleKind kind : kAllSchedules) schedules.emplace_back(ScheduleName(kind));
+    for (const ScheduleKind kind : kAllSchedules) schedules.emplace_back(TraitsOf(kind).name);
   }
   std::vector<Curve> curves;
   std::string table =

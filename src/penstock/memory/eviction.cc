@@ -6,7 +6,6 @@
 #include <string>
 #include <utility>
 
-#include "penstock/base/status.h"
 
 namespace penstock {
 namespace {
@@ -165,34 +164,32 @@ class FifoPolicy : public EvictionPolicy {
   std::vector<bool> pinned_;  // by expert
 };
 
+std::unique_ptr<EvictionPolicy> MakeLru(EvictionArgs args) { return std::make_unique<LruPolicy>(args.num_slots); }
+std::unique_ptr<EvictionPolicy> MakeLfu(EvictionArgs args) {
+  return std::make_unique<LfuPolicy>(args.num_slots, args.layer_of.size());
+}
+std::unique_ptr<EvictionPolicy> MakeFifo(EvictionArgs args) {
+  return std::make_unique<FifoPolicy>(args.num_slots, std::vector<bool>(args.layer_of.size()));
+}
+std::unique_ptr<EvictionPolicy> MakeMrs(EvictionArgs args) {
+  return std::make_unique<MrsPolicy>(args, /*by_layer=*/false);
+}
+std::unique_ptr<EvictionPolicy> MakeMrsLayer(EvictionArgs args) {
+  return std::make_unique<MrsPolicy>(args, /*by_layer=*/true);
+}
+std::unique_ptr<EvictionPolicy> MakeStatic(EvictionArgs args) {
+  return std::make_unique<FifoPolicy>(args.num_slots, std::move(args.pinned));
+}
+
+constexpr EvictionTraits kEvictions[] = {
+#define PENSTOCK_EVICTION(kind, called, maker, line, ...) \
+  {.value = Eviction::kind, .name = called, .summary = line, .make = maker, __VA_ARGS__},
+#include "penstock/evictions.def"
+};
+
 }  // namespace
 
-std::string_view EvictionName(Eviction eviction) {
-  constexpr std::string_view kNames[] = {"lru", "lfu", "fifo", "mrs", "mrs-layer", "static"};
-  return kNames[static_cast<int>(eviction)];
-}
-
-absl::StatusOr<Eviction> ParseEvictionName(std::string_view name) {
-  std::string known = "auto";
-  for (const Eviction eviction : kAllEvictions) {
-    if (EvictionName(eviction) == name) return eviction;
-    known += ", " + std::string(EvictionName(eviction));
-  }
-  return UsageError("eviction '{}' is unknown: expected {}", name, known);
-}
-
-std::unique_ptr<EvictionPolicy> MakeEvictionPolicy(Eviction eviction, EvictionArgs args) {
-  const int64_t num_slots = args.num_slots;
-  const size_t num_experts = args.layer_of.size();
-  switch (eviction) {
-    case Eviction::kLru: return std::make_unique<LruPolicy>(num_slots);
-    case Eviction::kLfu: return std::make_unique<LfuPolicy>(num_slots, num_experts);
-    case Eviction::kFifo: return std::make_unique<FifoPolicy>(num_slots, std::vector<bool>(num_experts));
-    case Eviction::kMrs: return std::make_unique<MrsPolicy>(args, /*by_layer=*/false);
-    case Eviction::kMrsLayer: return std::make_unique<MrsPolicy>(args, /*by_layer=*/true);
-    case Eviction::kStatic: break;
-  }
-  return std::make_unique<FifoPolicy>(num_slots, std::move(args.pinned));
-}
+std::span<const EvictionTraits> Evictions() { return kEvictions; }
+const EvictionTraits& TraitsOf(Eviction eviction) { return kEvictions[static_cast<size_t>(eviction)]; }
 
 }  // namespace penstock

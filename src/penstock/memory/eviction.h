@@ -18,19 +18,27 @@
 #include <vector>
 
 #include "absl/functional/function_ref.h"
-#include "absl/status/statusor.h"
+#include "penstock/policy.h"
 
 namespace penstock {
 
-enum class Eviction : uint8_t { kLru, kLfu, kFifo, kMrs, kMrsLayer, kStatic };
-inline constexpr Eviction kAllEvictions[] = {Eviction::kLru, Eviction::kLfu,      Eviction::kFifo,
-                                             Eviction::kMrs, Eviction::kMrsLayer, Eviction::kStatic};
-// Whether it wants to know how routers rated the experts.
-constexpr bool WantsScores(Eviction eviction) { return eviction == Eviction::kMrs || eviction == Eviction::kMrsLayer; }
+class EvictionPolicy;
+struct EvictionArgs {
+  int64_t num_slots = 0;
+  std::vector<bool> pinned;       // [num_experts]: the experts that never leave; for kStatic, else ignored
+  std::vector<int64_t> layer_of;  // [num_experts]: of the model
+};
 
-std::string_view EvictionName(Eviction eviction);
-// kUsage names those that there are.
-absl::StatusOr<Eviction> ParseEvictionName(std::string_view name);
+// A row of the table of eviction policies (include/penstock/evictions.def).
+struct EvictionTraits {
+  Eviction value;
+  std::string_view name;     // "lru"
+  std::string_view summary;  // one line for people
+  std::unique_ptr<EvictionPolicy> (*make)(EvictionArgs args);
+  bool needs_scores = false;  // asks how routers rated the experts
+};
+std::span<const EvictionTraits> Evictions();
+const EvictionTraits& TraitsOf(Eviction eviction);
 
 // Follows the slots of one tier. Slots are numbered from 0; keys are experts.
 class EvictionPolicy {
@@ -46,12 +54,5 @@ class EvictionPolicy {
   // Slots without an expert were never loaded and are not asked for.
   virtual int Victim(int64_t key, absl::FunctionRef<bool(int slot_idx)> may_go) const = 0;
 };
-
-struct EvictionArgs {
-  int64_t num_slots = 0;
-  std::vector<bool> pinned;       // [num_experts]: the experts that never leave; for kStatic, else ignored
-  std::vector<int64_t> layer_of;  // [num_experts]: of the model
-};
-std::unique_ptr<EvictionPolicy> MakeEvictionPolicy(Eviction eviction, EvictionArgs args);
 
 }  // namespace penstock

@@ -29,7 +29,7 @@ ExpertStore::ExpertStore(Args args)
       runtime_(&args.runtime),
       source_(std::move(args.source)),
       pinned_(std::move(args.pinned)),
-      wants_scores_(WantsScores(args.eviction)),
+      wants_scores_(TraitsOf(args.eviction).needs_scores),
       slots_(static_cast<size_t>(args.num_slots)),
       finished_(slots_.size()),
       slot_of_expert_(static_cast<size_t>(args.layouts.num_experts()), -1) {
@@ -38,7 +38,7 @@ ExpertStore::ExpertStore(Args args)
   num_pinned_ = std::count(pinned_.begin(), pinned_.end(), true);
   EvictionArgs eviction = {.num_slots = args.num_slots, .pinned = pinned_, .layer_of = {}};
   for (int64_t key = 0; key < layouts_->num_experts(); ++key) eviction.layer_of.push_back(layouts_->layer_of(key));
-  policy_ = MakeEvictionPolicy(args.eviction, std::move(eviction));
+  policy_ = TraitsOf(args.eviction).make(std::move(eviction));
   for (int slot_idx = static_cast<int>(args.num_slots) - 1; slot_idx >= 0; --slot_idx) empty_.push_back(slot_idx);
 }
 

@@ -6,6 +6,7 @@
 
 #include "penstock/checkpoint/safetensors.h"
 #include "penstock/model/weight_map.h"
+#include "penstock/formats.h"
 #include "penstock/tensor/packed_matrix.h"
 
 namespace penstock {
@@ -17,11 +18,6 @@ struct WeightView {
 };
 
 using FfnWeights = FfnParts<WeightView>;
-
-// kF32: weights as they are stored, activations in f32. kBF16: weights that are not bf16 are rounded to it as they
-// arrive, and so are the inputs of the FFNs and of lm_head, where nearly all the work is; attention, router and norms
-// keep f32 inputs, because an error there can choose other experts (measured: docs/decisions/).
-enum class ComputeDtype : uint8_t { kF32, kBF16 };
 
 // How a matrix lies in DRAM: as it is packed, in blocks, or in panels of its own dtype or of bf16.
 WeightFormat ResidentFormat(const TensorInfo& tensor, ComputeDtype dtype);

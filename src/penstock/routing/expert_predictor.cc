@@ -248,32 +248,26 @@ class SequencePredictor : public LayerPredictor {
   int64_t place_ = 0;
 };
 
+template <class Predictor>
+std::unique_ptr<ExpertPredictor> Make(const ExpertPredictor::Args& args) {
+  return std::make_unique<Predictor>(args);
+}
+constexpr auto MakeGatePredictor = Make<GatePredictor>;
+constexpr auto MakeCorrelationPredictor = Make<CorrelationPredictor>;
+constexpr auto MakeHistoryPredictor = Make<HistoryPredictor>;
+constexpr auto MakeSequencePredictor = Make<SequencePredictor>;
+constexpr auto MakeOraclePredictor = Make<OraclePredictor>;
+std::unique_ptr<ExpertPredictor> MakeNoPredictor(const ExpertPredictor::Args&) { return nullptr; }
+
+constexpr PredictorTraits kPredictors[] = {
+#define PENSTOCK_PREDICTOR(kind, called, maker, line, ...) \
+  {.value = PredictorKind::kind, .name = called, .summary = line, .make = maker, __VA_ARGS__},
+#include "penstock/predictors.def"
+};
+
 }  // namespace
 
-std::string_view PredictorName(PredictorKind kind) {
-  constexpr std::string_view kNames[] = {"none", "gate", "correlation", "history", "sequence", "oracle"};
-  return kNames[static_cast<int>(kind)];
-}
-
-absl::StatusOr<PredictorKind> ParsePredictorName(std::string_view name) {
-  std::string known = "auto";
-  for (const PredictorKind kind : kAllPredictors) {
-    if (PredictorName(kind) == name) return kind;
-    known += ", " + std::string(PredictorName(kind));
-  }
-  return UsageError("predictor '{}' is unknown: expected {}", name, known);
-}
-
-std::unique_ptr<ExpertPredictor> MakePredictor(PredictorKind kind, const ExpertPredictor::Args& args) {
-  switch (kind) {
-    case PredictorKind::kNone: return nullptr;
-    case PredictorKind::kGate: return std::make_unique<GatePredictor>(args);
-    case PredictorKind::kCorrelation: return std::make_unique<CorrelationPredictor>(args);
-    case PredictorKind::kHistory: return std::make_unique<HistoryPredictor>(args);
-    case PredictorKind::kSequence: return std::make_unique<SequencePredictor>(args);
-    case PredictorKind::kOracle: break;
-  }
-  return std::make_unique<OraclePredictor>(args);
-}
+std::span<const PredictorTraits> Predictors() { return kPredictors; }
+const PredictorTraits& TraitsOf(PredictorKind kind) { return kPredictors[static_cast<size_t>(kind)]; }
 
 }  // namespace penstock

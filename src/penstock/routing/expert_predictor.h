@@ -18,19 +18,11 @@
 #include <string_view>
 #include <vector>
 
-#include "absl/status/statusor.h"
+#include "penstock/policy.h"
 #include "penstock/routing/correlation_table.h"
 #include "penstock/routing/routing_source.h"
 
 namespace penstock {
-
-enum class PredictorKind : uint8_t { kNone, kGate, kCorrelation, kHistory, kSequence, kOracle };
-inline constexpr PredictorKind kAllPredictors[] = {PredictorKind::kNone,        PredictorKind::kGate,
-                                                   PredictorKind::kCorrelation, PredictorKind::kHistory,
-                                                   PredictorKind::kSequence,    PredictorKind::kOracle};
-std::string_view PredictorName(PredictorKind kind);
-// kUsage names those that there are.
-absl::StatusOr<PredictorKind> ParsePredictorName(std::string_view name);
 
 // A layer of a pass whose rows have been routed.
 struct RoutedLayer {
@@ -63,7 +55,17 @@ class ExpertPredictor {
   virtual std::span<const float> ExpectedRows(int64_t ahead) = 0;
 };
 
-// Null for kNone.
-std::unique_ptr<ExpertPredictor> MakePredictor(PredictorKind kind, const ExpertPredictor::Args& args);
+// A row of the table of predictors (include/penstock/predictors.def).
+struct PredictorTraits {
+  PredictorKind value;
+  std::string_view name;     // "gate"
+  std::string_view summary;  // one line for people
+  std::unique_ptr<ExpertPredictor> (*make)(const ExpertPredictor::Args& args);  // makes null for kNone
+  bool needs_gates = false;        // asks what the gates of the next layers would choose
+  bool needs_scores = false;       // asks how routers rated the experts
+  bool is_simulated_only = false;  // knows what no run can know
+};
+std::span<const PredictorTraits> Predictors();
+const PredictorTraits& TraitsOf(PredictorKind kind);
 
 }  // namespace penstock
