@@ -1,5 +1,5 @@
-// Proves: every documented form of a line is read as meant; every wrong field is one error that names the field;
-// nothing that is not a request passes; arbitrary bytes never crash the parser.
+// Proves that every documented form of a line is read as intended. Every wrong field gives one error that names the
+// field. Only requests are accepted. Arbitrary bytes never crash the parser.
 #include "penstock/job/request_line.h"
 
 #include <gmock/gmock.h>

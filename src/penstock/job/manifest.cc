@@ -33,7 +33,7 @@ void Flatten(const std::string& prefix, const json::value& value, FlatObject& fl
   }
 }
 
-// Through text and back, because what is compared with has been through text too.
+// Serialises and parses the object, because the manifest to compare with has been through text, too.
 absl::StatusOr<FlatObject> FlattenAsRead(const json::object& object) {
   PENSTOCK_ASSIGN_OR_RETURN(const json::value value, ParseJson(json::serialize(object), Fault::kInternal));
   FlatObject flat;

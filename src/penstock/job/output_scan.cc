@@ -20,7 +20,7 @@ struct ScannedResult {
   bool failed = false;
 };
 
-// nullopt: not a whole JSON object, as a torn write leaves it.
+// Returns nullopt when the line is not a whole JSON object, as after a torn write.
 std::optional<ScannedResult> ScanResult(const Line& line) {
   if (line.too_long || !line.terminated) return std::nullopt;
   const absl::StatusOr<json::value> value = ParseJson(line.text, Fault::kIo);

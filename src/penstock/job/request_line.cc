@@ -14,7 +14,8 @@ constexpr std::string_view kChatUrl = "/v1/chat/completions";
 
 std::string_view View(const json::string& text) { return {text.data(), text.size()}; }
 
-// The first of the three names that the line has gives the id. Errors leave it absent, so that nobody matches on it.
+// Reads the id from the first of three fields that the line has. An error leaves the id absent, so that nobody relies
+// on it.
 void ReadId(const json::object& object, int64_t number, RequestLine& line) {
   FieldReader fields(object, "");
   for (const std::string_view name : {"custom_id", "id", "question_id"}) {
@@ -75,7 +76,8 @@ void ReadPrompt(FieldReader& fields, JobRequest& request) {
   }
 }
 
-// What is wrong with a message's content, or an empty string. An assistant that only called tools needs none.
+// Returns the fault of a message's content, or an empty string. An assistant's message that only calls tools needs no
+// content.
 std::string CheckContent(const json::object& message, std::string_view role) {
   const json::value* content = message.if_contains("content");
   if (content == nullptr) return role == "assistant" ? "" : "\"content\" is missing";
@@ -96,8 +98,8 @@ std::string CheckContent(const json::object& message, std::string_view role) {
   return "";
 }
 
-// As transformers does before a template sees a message: a field that is null is not there, and what the model thought
-// has the names that templates look for.
+// Prepares a message for templates as transformers does: removes null fields, and stores the model's reasoning under
+// the names that templates expect.
 void NormalizeFields(json::object& message) {
   for (auto field = message.begin(); field != message.end();) {
     field = field->value().is_null() ? message.stable_erase(field) : field + 1;
@@ -159,7 +161,7 @@ void ReadTools(FieldReader& fields, JobRequest& request) {
   if (!none && !tools->get_array().empty()) request.tools_json = json::serialize(*tools);
 }
 
-// What only we may give to a template.
+// Returns whether only Penstock may set this variable of a template.
 bool IsReservedVariable(std::string_view name) {
   static constexpr std::string_view kNames[] = {
       "messages",      "tools",    "documents",   "add_generation_prompt", "continue_final_message",
@@ -183,7 +185,7 @@ void ReadTemplateVariables(FieldReader& fields, json::object& variables) {
   }
 }
 
-// Fields that a template is given beside the messages.
+// Reads the template's variables besides the messages.
 void ReadTemplateFields(FieldReader& fields, JobRequest& request) {
   json::object variables;
   if (const std::optional<std::string> effort = fields.Text("reasoning_effort"); effort.has_value()) {
@@ -201,7 +203,7 @@ void ReadTemplateFields(FieldReader& fields, JobRequest& request) {
   if (!variables.empty()) request.variables_json = json::serialize(variables);
 }
 
-// A prompt that is text already has no template.
+// Refuses fields of chats: a prompt that is plain text uses no template.
 void RefuseChatFields(FieldReader& fields) {
   for (const std::string_view name : {"tools", "chat_template_kwargs", "reasoning_effort", "documents"}) {
     const json::value* value = fields.Find(name);
@@ -236,7 +238,7 @@ void RefuseManyAnswers(FieldReader& fields) {
     fields.Fail("unsupported", "stream", "a batch has no streams; leave it out");
 }
 
-// Fields of OpenAI's requests that would change the answer and that Penstock does not have.
+// Refuses fields of OpenAI's requests that would change the answer and that Penstock does not support.
 void RefuseUnsupported(FieldReader& fields) {
   if (!fields.Bool("add_generation_prompt").value_or(true)) {
     fields.Fail("unsupported", "add_generation_prompt", "every chat is answered; leave it out");
@@ -330,7 +332,7 @@ RequestLine ParseRequestLine(std::string_view text, int64_t number) {
   const absl::StatusOr<json::value> value = ParseJson(text, Fault::kInput);
   if (!value.ok()) {
     std::string message = Message(value.status());
-    // A request is one line, so only the column says anything.
+    // A request is one line, so only the column is useful.
     if (constexpr std::string_view kPlace = "line 1, "; message.starts_with(kPlace)) message.erase(0, kPlace.size());
     line.error = LineError{"invalid_json", std::move(message), ""};
     return line;
