@@ -29,7 +29,7 @@ namespace penstock::cli {
 namespace {
 
 constexpr std::string_view kVariablePrefix = "PENSTOCK_";
-// Variables that are no flags.
+// Variables that are not flags.
 constexpr std::string_view kOtherVariables[] = {"PENSTOCK_FORCE_ISA", "PENSTOCK_TEST_SEED"};
 
 std::string VariableName(const std::string& flag) {
@@ -78,7 +78,7 @@ std::string Nearest(std::string word, const std::vector<std::string>& names) {
   return nearest;
 }
 
-// Gives every flag an environment variable and warns of PENSTOCK_* variables that no flag knows.
+// Gives every flag an environment variable, and warns of unknown PENSTOCK_* variables.
 void BindVariables(CLI::App& app) {
   std::vector<std::string> known(std::begin(kOtherVariables), std::end(kOtherVariables));
   for (CLI::App* command : app.get_subcommands(nullptr)) {
@@ -99,7 +99,7 @@ void BindVariables(CLI::App& app) {
   }
 }
 
-// The line of an option file on which `key` is set; 0 when it is not found.
+// Returns the line of an option file on which `key` is set; 0 when it is not found.
 int LineOfKey(const std::string& path, std::string_view key) {
   std::ifstream file(path);
   std::string line;
@@ -117,13 +117,13 @@ CLI::App* ChosenCommand(const CLI::App& app) {
   return chosen.empty() ? nullptr : chosen[0];
 }
 
-// What --options-file or its variable says; empty when neither was given.
+// Returns the value of --options-file or its variable; empty when neither was given.
 std::string OptionFile(const CLI::App* command) {
   const CLI::Option* option = command == nullptr ? nullptr : command->get_option_no_throw(kOptionFileFlag);
   return option == nullptr || option->count() == 0 ? std::string() : option->as<std::string>();
 }
 
-// How CLI11 begins its message about a key that is no flag.
+// The begin of CLI11's message about a key that is not a flag.
 constexpr std::string_view kUnknownKey = "INI was not able to parse ";
 
 absl::Status UsageFault(const CLI::App& app, const CLI::ParseError& error) {
@@ -135,7 +135,7 @@ absl::Status UsageFault(const CLI::App& app, const CLI::ParseError& error) {
     const std::string nearest = Nearest(name, FlagNames(command == nullptr ? app : *command));
     if (!nearest.empty()) hint = fmt::format("; did you mean --{}?", nearest);
   };
-  // A misspelt --model is unknown, and missing too; the first says more.
+  // A misspelt --model is both unknown and missing; the first message is more useful.
   const auto extras = app.remaining(/*recurse=*/true);
   const bool is_missing = dynamic_cast<const CLI::RequiredError*>(&error) != nullptr;
   if (!extras.empty() && (is_missing || dynamic_cast<const CLI::ExtrasError*>(&error) != nullptr)) {
@@ -162,13 +162,13 @@ absl::Status UsageFault(const CLI::App& app, const CLI::ParseError& error) {
   return UsageError("{}{} (see penstock {}--help)", message, hint, command == nullptr ? "" : command->get_name() + " ");
 }
 
-// Parses the command line, and then the chosen command's option file, which fills what neither a flag nor a variable
-// gave. Throws CLI::ParseError.
+// Parses the command line, and then the option file of the chosen command. The file only sets flags that neither the
+// command line nor a variable has set. Throws CLI::ParseError.
 absl::Status ParseFlags(CLI::App& app, int argc, char** argv) {
   try {
     app.parse(argc, argv);
   } catch (const CLI::RequiredError&) {
-    if (OptionFile(ChosenCommand(app)).empty()) throw;  // what is missing may stand in the file
+    if (OptionFile(ChosenCommand(app)).empty()) throw;  // the file may set the missing flag
   }
   const std::string path = OptionFile(ChosenCommand(app));
   if (path.empty()) return absl::OkStatus();
@@ -179,15 +179,15 @@ absl::Status ParseFlags(CLI::App& app, int argc, char** argv) {
   return absl::OkStatus();
 }
 
-// A file must never get the number of a closed standard stream, or messages would be written into it. What takes the
-// place here refuses to be used: reading from it or writing to it fails.
+// Opens /dev/null in place of closed standard streams, so that no other file gets their numbers and messages in its
+// content. The replacement is opened the wrong way round: reading stdin and writing stdout or stderr fail.
 void OccupyStandardStreams() {
   for (int fd = STDIN_FILENO; fd <= STDERR_FILENO; ++fd) {
     if (::fcntl(fd, F_GETFD) < 0) (void)::open("/dev/null", fd == STDIN_FILENO ? O_WRONLY : O_RDONLY);
   }
 }
 
-// A subcommand, and what runs it with the flags that were parsed.
+// A subcommand and the function that runs it with the parsed flags.
 struct Command {
   CLI::App* app = nullptr;
   std::function<absl::StatusOr<int>()> run;
@@ -291,7 +291,7 @@ Command AddPerplexityCommand(CLI::App& app, LogFlags& log) {
   return {command, [flags] { return PerplexityCommand(*flags); }};
 }
 
-// The flags of penstock bench are its flags, too.
+// The subcommand also takes the flags of penstock bench.
 Command AddBenchRoutingCommand(CLI::App& bench, const std::shared_ptr<BenchFlags>& bench_flags) {
   auto flags = std::make_shared<BenchRoutingFlags>();
   CLI::App* command = bench.add_subcommand(
@@ -328,7 +328,7 @@ Command AddBenchRoutingCommand(CLI::App& bench, const std::shared_ptr<BenchFlags
           }};
 }
 
-// Its subcommand, and itself.
+// Returns the subcommand and the command itself.
 std::array<Command, 2> AddBenchCommand(CLI::App& app, LogFlags& log) {
   auto flags = std::make_shared<BenchFlags>();
   CLI::App* command = app.add_subcommand("bench", "tokens per second of a model on random tokens");
@@ -447,7 +447,7 @@ int ReportError(const absl::Status& status) {
 
 int Main(int argc, char** argv) {
   OccupyStandardStreams();
-  std::signal(SIGPIPE, SIG_IGN);  // a closed stdout is a failed write, not the end
+  std::signal(SIGPIPE, SIG_IGN);  // writing to a closed stdout fails, but does not end the process
   std::signal(SIGXFSZ, SIG_IGN);
   if (!SetUpLogging("info").ok()) return 1;
 

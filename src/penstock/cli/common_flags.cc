@@ -20,7 +20,7 @@ CLI::Validator StopText() {
 
 }  // namespace
 
-// CLI::Range lets NaN through.
+// Replaces CLI::Range, which accepts NaN.
 CLI::Validator NumberFrom(double min, double max) {
   return CLI::Validator(
       [min, max](const std::string& text) -> std::string {
@@ -59,7 +59,7 @@ void AddLogFlags(CLI::App& app, LogFlags& flags) {
   app.allow_config_extras(false);
 }
 
-// Flags of every command that computes, or simulates that.
+// Adds the flags of every command that computes or simulates.
 void AddPolicyFlags(CLI::App& app, ModelFlags& flags) {
   EngineOptions& engine = flags.engine;
   app.add_option("--gpu-memory", flags.gpu_memory, "budget for everything Penstock allocates on the device")
@@ -97,7 +97,7 @@ void AddPolicyFlags(CLI::App& app, ModelFlags& flags) {
       ->type_name("FILE");
 }
 
-// --model and the flags of every command that computes.
+// Adds --model and the flags of every command that computes.
 void AddModelFlags(CLI::App& app, ModelFlags& flags) {
   EngineOptions& engine = flags.engine;
   app.add_option("-m,--model", engine.model_dir,

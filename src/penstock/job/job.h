@@ -33,7 +33,7 @@ struct JobOptions {
   std::vector<std::pair<std::string, std::string>> other_files = {};
   bool quiet = false;
   uint64_t seed = 0;  // for requests without a seed
-  // from flags: they override the model's defaults, and a request's own fields override them
+  // From flags: they override the model's defaults, and a request's own fields override them.
   SamplingOverrides sampling;
   // Other flags that change the texts, e.g. {"dtype", "bf16"}. A resumed job must have the same flags.
   Settings engine_settings;

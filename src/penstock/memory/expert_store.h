@@ -84,7 +84,7 @@ class ExpertStore {
     const ExpertLayouts& layouts;  // outlives the store
     Runtime& runtime;              // outlives the store
     std::unique_ptr<ExpertSource> source;
-    Memory* memory = nullptr;  // memory of the slots; null in simulations: slots without memory
+    Memory* memory = nullptr;  // for the slots; null in a simulation, whose slots have no bytes
     int64_t num_slots = 0;     // >= 1
     Eviction eviction = Eviction::kLru;
     std::vector<bool> pinned = {};  // [num_experts]: for Eviction::kStatic; fewer than num_slots are set
