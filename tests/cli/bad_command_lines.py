@@ -131,7 +131,7 @@ def bench_routing_rows():
     yield "L11", "bench routing", compares
 
     bad = {"no workload": ([], 2, "give --text FILE or --routing FILE"), "two workloads": (["--text=a", "--routing=b"], 2, "excludes"),
-           "another schedule": (["--text=a", "--schedule=klotski"], 2, "predictors are hybrid's"), "no file": (["--routing=/nothing"], 5, "No such file")}
+           "another schedule": (["--text=a", "--schedule=klotski"], 2, "only the schedule hybrid uses predictors"), "no file": (["--routing=/nothing"], 5, "No such file")}
     for name, (flags, code, match) in bad.items():
         yield "L11", f"bench routing, {name}", lambda box, flags=flags, code=code, match=match: box.run(routing(box, *flags), code=code, match=match)
     for name, content, match in (("a short text", "the a", "the text has . tokens; 8 prompts of 64 need 512"), ("no text", b"\xff" * 2000, "not UTF-8")):
@@ -192,7 +192,7 @@ def probe_rows():
             box.expect(measures() == [], "the disk's new measurement was not kept")
     yield "L11", "a kept probe", keeps
     yield "L11", "generate --policy auto", lambda box: box.run(
-        ["generate", "--model", box.model().path, "--prompt=a", "--raw", "--policy=auto"], code=2, match="--policy auto is for run")
+        ["generate", "--model", box.model().path, "--prompt=a", "--raw", "--policy=auto"], code=2, match="--policy auto works only with run")
 
     def leaves_the_disk_out(box):
         result = box.run(["probe", "--threads=1", "--seconds=1", "--disk=/nowhere", "--json"], max_rss=1400 << 20)

@@ -275,7 +275,7 @@ def resume_rows():
         config["rms_norm_eps"] = 1e-6
         with open(box_model, "w", encoding="utf-8") as file:
             json.dump(config, file)
-    yield "J6", "other model", after_a_part(other_model, "the model is not the one .* model.fingerprint")
+    yield "J6", "other model", after_a_part(other_model, "the model differs from the one .* model.fingerprint")
 
     def same_prompts(box):
         model = box.model()
@@ -314,7 +314,7 @@ def resume_rows():
             box.run(run_args(model, source, out, "--resume"), code=5, match=pattern)
             box.expect(open(out, encoding="utf-8").read() == before, "the output was changed")
         return test
-    yield "J10", "another job's result", foreign('{"id": "batch_req_0000000000000000", "error": null}\n', "not of a result of this job")
+    yield "J10", "another job's result", foreign('{"id": "batch_req_0000000000000000", "error": null}\n', "does not belong to this job")
     yield "J10", "text of others", foreign("x\n" * 5000, "no crash did this")
 
 

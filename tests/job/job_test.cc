@@ -76,7 +76,7 @@ TEST_F(JobTest, NoOtherFileMayBeTheJobs) {
   WriteInput("{\"prompt\": \"x\"}\n");
   for (const std::string& path : {options_.output_path, options_.input_path, options_.output_path + ".manifest.json"}) {
     options_.other_files = {{"--trace", path}};
-    ExpectFault(Fault::kUsage, {"--trace", "is a file of the job itself"});
+    ExpectFault(Fault::kUsage, {"--trace", "the job itself uses this file"});
   }
   options_.stats_path = dir_ + "/stats.json";
   options_.other_files = {{"--trace", ""}, {"--trace-html", options_.stats_path}};

@@ -197,9 +197,9 @@ TEST_F(ScanTest, RefusesWhatNoCrashDoes) {
   EXPECT_THAT(Message(Scan("damaged\n" + many).status()), testing::HasSubstr("line 1"));
   EXPECT_THAT(Message(Scan(Line(1) + Line(2) + Line(1)).status()), testing::HasSubstr("second result of input line 1"));
   EXPECT_THAT(Message(Scan(Line(1) + "{}\n").status()), testing::HasSubstr("line 2"));
-  EXPECT_THAT(Message(Scan(Line(201)).status()), testing::HasSubstr("not of a result of this job"));
+  EXPECT_THAT(Message(Scan(Line(201)).status()), testing::HasSubstr("does not belong to this job"));
   EXPECT_THAT(Message(Scan(FormatError({1, 1, "x"}, {"c", "m", ""}) + "\n").status()),
-              testing::HasSubstr("not of a result"));
+              testing::HasSubstr("does not belong to this job"));
 }
 
 }  // namespace

@@ -138,7 +138,7 @@ TEST(RequestLine, EveryWrongFieldIsNamed) {
       {R"({"prompt": ""})", "invalid_request", "prompt", "empty"},
       {R"({"prompt": []})", "invalid_request", "prompt", "empty"},
       {R"({"prompt": 5})", "invalid_request", "prompt", "found integer"},
-      {R"({"prompt": ["a", "b"]})", "unsupported", "prompt", "line of its own"},
+      {R"({"prompt": ["a", "b"]})", "unsupported", "prompt", "its own line"},
       {R"({"prompt": [-1]})", "invalid_request", "prompt", "found -1"},
       {R"({"prompt": [4000000000]})", "invalid_request", "prompt", "found 4000000000"},
       {R"({"prompt": [true]})", "invalid_request", "prompt", "found boolean"},

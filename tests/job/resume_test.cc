@@ -112,7 +112,7 @@ TEST_F(ResumeTest, RefusesEveryMutation) {
       {"foreign result",
        [&] { WriteFile(options_.output_path, partial_ + "{\"id\": \"x\"}\n"); },
        5,
-       {"not of a result"}},
+       {"does not belong to this job"}},
       {"no resume", [&] { options_.resume = false; }, 5, {"use --resume"}},
   };
   for (const Mutation& mutation : mutations) {

@@ -92,7 +92,7 @@ class Bench {
     const EngineStats before = engine_.stats();
     while (static_cast<int64_t>(seconds.size()) < flags_.steps) {
       if (engine_.num_running() != num_sequences) {
-        return ResourceError("{} sequences of {} tokens do not fit the budget at once; {} do", num_sequences,
+        return ResourceError("{} sequences of {} tokens do not fit the budget at once; at most {} do", num_sequences,
                              flags_.context + answer, engine_.num_running());
       }
       bool is_first = true;
@@ -151,7 +151,7 @@ class Predictor {
     if (hardware_path.empty()) return absl::OkStatus();
     PENSTOCK_ASSIGN_OR_RETURN(hardware_, ParseHardwareFlag(hardware_path));
     if (options.routing_path.empty()) {
-      return UsageError("--hardware predicts steps with the experts that they chose: give --record-routing FILE, too");
+      return UsageError("--hardware predicts steps from their recorded routing: give --record-routing FILE, too");
     }
     trace_path_ = options.routing_path;
     return absl::OkStatus();

@@ -87,7 +87,7 @@ class RoutingBench {
     PENSTOCK_RETURN_IF_ERROR(FindRouting());
     PENSTOCK_ASSIGN_OR_RETURN(const EnginePlan whole, PlanFor(options_, 1));
     PENSTOCK_ASSIGN_OR_RETURN(facts_, ReadTraceFacts(trace_path_, model_.config(), *whole.layouts));
-    if (facts_.num_steps == 0) return InputError("{}: no step of this trace is whole", Printable(trace_path_));
+    if (facts_.num_steps == 0) return InputError("{}: this trace has no complete step", Printable(trace_path_));
     PENSTOCK_ASSIGN_OR_RETURN(const CorrelationTable choices, CountChoices(trace_path_, model_.config()));
     PENSTOCK_RETURN_IF_ERROR(choices.Save(ChoicesPath()));
     PENSTOCK_RETURN_IF_ERROR(AdjustToTrace());
@@ -121,7 +121,8 @@ class RoutingBench {
   absl::Status FindRouting() {
     if (flags_.trace_path.empty() == flags_.text_path.empty()) return UsageError("give --text FILE or --routing FILE");
     if (options_.policy.schedule == "auto") options_.policy.schedule = "hybrid";
-    if (options_.policy.schedule != "hybrid") return UsageError("predictors are hybrid's: leave --schedule out");
+    if (options_.policy.schedule != "hybrid")
+      return UsageError("only the schedule hybrid uses predictors: leave --schedule out");
     if (options_.batch_size == 0) options_.batch_size = 1;
     if (options_.prefill_chunk == 0) options_.prefill_chunk = kDefaultChunk;
     trace_path_ = flags_.trace_path;
@@ -304,9 +305,8 @@ class RoutingBench {
     }
     if (has_device_) {
       text +=
-          "hits: of the experts that the device computed; the host takes most of what is missing. Belady's cache "
-          "serves "
-          "all uses, and begins empty\n";
+          "hits count the experts that the device computed; the host computes most of the others. Belady's cache "
+          "serves all uses, and begins empty\n";
     }
     return text;
   }

@@ -202,7 +202,7 @@ Command AddRunCommand(CLI::App& app, LogFlags& log) {
       ->required()
       ->type_name("FILE");
   command->add_option("-o,--output", flags->job.output_path, "results, one JSON object per line")->type_name("FILE");
-  command->add_flag("--resume", flags->job.resume, "continue the job of this output");
+  command->add_flag("--resume", flags->job.resume, "continue the job of the existing output");
   command->add_flag("--validate-only", flags->validate_only, "check the input, load no model, write nothing");
   command->add_option("--stats", flags->job.stats_path, "write statistics as JSON")->type_name("FILE");
   AddSamplingFlags(*command, flags->job.sampling);
@@ -230,8 +230,8 @@ Command AddGenerateCommand(CLI::App& app, LogFlags& log) {
 
 Command AddPackCommand(CLI::App& app, LogFlags& log) {
   auto flags = std::make_shared<PackFlags>();
-  CLI::App* command =
-      app.add_subcommand("pack", "write a model as a packed store: compute-ready, checksummed, quantised if asked for");
+  CLI::App* command = app.add_subcommand(
+      "pack", "write a model as a packed store: ready to compute, with checksums, quantised on request");
   command->add_option("-m,--model", flags->pack.model_dir, "Hugging Face model folder")->required()->type_name("DIR");
   command->add_option("-o,--output", flags->pack.output_dir, "folder to write; must not exist")
       ->required()
@@ -249,7 +249,8 @@ Command AddPackCommand(CLI::App& app, LogFlags& log) {
 
 Command AddInspectCommand(CLI::App& app, LogFlags& log) {
   auto flags = std::make_shared<InspectFlags>();
-  CLI::App* command = app.add_subcommand("inspect", "what is in a checkpoint: dims, sizes per layer and tier");
+  CLI::App* command =
+      app.add_subcommand("inspect", "show the contents of a checkpoint: dims, sizes per layer and tier");
   command
       ->add_option("-m,--model", flags->model_dir,
                    "model: a Hugging Face folder, a packed store, a GGUF file or its folder")
@@ -276,7 +277,7 @@ Command AddTokenizeCommand(CLI::App& app, LogFlags& log) {
   command->add_flag("--no-special", flags->no_special,
                     "add no BOS or EOS (with --decode: leave special tokens out of the text)");
   command->add_flag("--as-message", flags->as_message,
-                    "encode as a chat message is encoded: what looks like a special token stays ordinary text");
+                    "encode like a chat message: text that looks like a special token stays ordinary text");
   command->add_flag("--decode", flags->decode, "turn ids back into text");
   AddLogFlags(*command, log);
   return {command, [flags] { return TokenizeCommand(*flags); }};
@@ -296,17 +297,17 @@ Command AddBenchRoutingCommand(CLI::App& bench, const std::shared_ptr<BenchFlags
   auto flags = std::make_shared<BenchRoutingFlags>();
   CLI::App* command = bench.add_subcommand(
       "routing",
-      "which eviction and predictor pay for a model's routing, with what share of its experts; takes the flags of "
-      "penstock bench, too");
+      "find the eviction and predictor that suit a model's routing, by share of its experts in memory; also takes the "
+      "flags of penstock bench");
   command->fallthrough();
   CLI::Option* trace = command
                            ->add_option("--routing", flags->trace_path,
-                                        "of an earlier run, recorded with --record-routing and --record-scores")
+                                        "routing of an earlier run, recorded with --record-routing and --record-scores")
                            ->type_name("FILE");
-  command->add_option("--text", flags->text_path, "record now: prompts are cut from this text, and answered")
+  command->add_option("--text", flags->text_path, "record a run now, with prompts cut from this text")
       ->type_name("FILE")
       ->excludes(trace);
-  command->add_option("--requests", flags->requests, "with --text: how many")
+  command->add_option("--requests", flags->requests, "with --text: number of prompts")
       ->check(CLI::Range(int64_t{1}, int64_t{10'000}))
       ->capture_default_str();
   command->add_option("--prompt", flags->prompt_tokens, "with --text: tokens of each prompt")
@@ -315,11 +316,11 @@ Command AddBenchRoutingCommand(CLI::App& bench, const std::shared_ptr<BenchFlags
   command->add_option("--gen", flags->new_tokens, "with --text: tokens of each answer")
       ->check(CLI::Range(int64_t{1}, kMaxContext / 2))
       ->capture_default_str();
-  command->add_option("--room", flags->room, "percent of the experts that there is room for, separated by commas")
+  command->add_option("--room", flags->room, "percentages of the experts that fit, separated by commas")
       ->delimiter(',')
       ->check(CLI::Range(int64_t{1}, int64_t{100}))
       ->capture_default_str();
-  command->add_option("--runs", flags->runs, "with --text: real runs of each pair beside the predicted one; 0: none")
+  command->add_option("--runs", flags->runs, "with --text: real runs of each pair, besides the prediction; 0: none")
       ->check(CLI::Range(int64_t{0}, int64_t{100}))
       ->capture_default_str();
   return {command, [flags, bench_flags] {
@@ -345,19 +346,19 @@ std::array<Command, 2> AddBenchCommand(CLI::App& app, LogFlags& log) {
       ->check(CLI::Range(int64_t{1}, kMaxContext))
       ->capture_default_str();
   command->add_flag("--empty-context", flags->empty_context,
-                    "decode: take zeros for the KV entries of the context instead of computing them");
+                    "decode: use zeros for the KV entries of the context instead of computing them");
   command->add_option("--steps", flags->steps, "measured decode steps")
       ->check(CLI::Range(int64_t{1}, int64_t{100'000}))
       ->capture_default_str();
-  command->add_option("--repetitions", flags->repetitions, "of each prefill")
+  command->add_option("--repetitions", flags->repetitions, "runs of each prefill")
       ->check(CLI::Range(int64_t{1}, int64_t{1000}))
       ->capture_default_str();
   command->add_flag("--json", flags->as_json, "print a JSON object for each measurement");
   command
       ->add_option(
           "--hardware", flags->hardware_path,
-          "JSON of penstock probe --model: predict the decode steps from it, too; needs --record-routing (bench "
-          "routing: this machine's, unless another is given)")
+          "JSON of penstock probe --model: also predict the decode steps from it; needs --record-routing (bench "
+          "routing: default is this machine)")
       ->type_name("FILE");
   AddLogFlags(*command, log);
   command->require_subcommand(0, 1);
@@ -367,7 +368,7 @@ std::array<Command, 2> AddBenchCommand(CLI::App& app, LogFlags& log) {
 Command AddPlanCommand(CLI::App& app, LogFlags& log) {
   auto flags = std::make_shared<PlanFlags>();
   CLI::App* command =
-      app.add_subcommand("plan", "say before running: will it run, how fast, what limits it, what would help");
+      app.add_subcommand("plan", "predict before running: will it run, how fast, what limits it, what would help");
   AddDescribedFlags(*command, flags->described);
   command->add_option("--schedule", flags->described.model.schedule, ScheduleNames() + "(auto: all are tried)");
   command
@@ -383,30 +384,29 @@ Command AddPlanCommand(CLI::App& app, LogFlags& log) {
 Command AddSimulateCommand(CLI::App& app, LogFlags& log) {
   auto flags = std::make_shared<SimulateFlags>();
   CLI::App* command =
-      app.add_subcommand("simulate", "run a workload in virtual time, on hardware that need not be here");
+      app.add_subcommand("simulate", "run a workload in virtual time, on hardware that you need not have");
   AddDescribedFlags(*command, flags->described);
   command->add_option("--schedule", flags->described.model.schedule, "all (side by side), " + ScheduleHelp());
   command
-      ->add_option(
-          "--sweep", flags->sweep,
-          "the best policy while one number changes, as CSV: cpu-memory=16GiB..256GiB, gpu-memory=.., disk=1GB..14GB "
-          "and link=4GB..64GB (a second), batch-size=1..256")
+      ->add_option("--sweep", flags->sweep,
+                   "print the best policy while one number changes, as CSV: cpu-memory=16GiB..256GiB, gpu-memory=.., "
+                   "disk=1GB..14GB and link=4GB..64GB (a second), batch-size=1..256")
       ->type_name("SPEC");
-  command->add_option("--plot", flags->plot_path, "with --sweep: draw it, as SVG")->type_name("FILE");
-  command->add_option("--routing-skew", flags->routing.skew, "how much likelier an expert is than the next one")
+  command->add_option("--plot", flags->plot_path, "with --sweep: draw the curves, as SVG")->type_name("FILE");
+  command->add_option("--routing-skew", flags->routing.skew, "each expert is this many times as likely as the next one")
       ->check(NumberFrom(1, 100))
       ->capture_default_str();
   command
       ->add_option("--routing-repeat", flags->routing.repeat,
-                   "how often a sequence's next token chooses an expert of its last one again")
+                   "probability that a token chooses an expert of the sequence's last token again")
       ->check(CLI::Range(0.0, 0.99))
       ->capture_default_str();
   command
       ->add_option("--gate-accuracy", flags->routing.gate_accuracy,
-                   "share of a layer's choices that its gate names one layer before; 0: it is not asked")
+                   "share of a layer's choices that its gate predicts one layer ahead; 0: no prediction")
       ->check(CLI::Range(0.0, 1.0))
       ->capture_default_str();
-  command->add_option("--seed", flags->routing.seed, "of the routing")->check(UnsignedInteger());
+  command->add_option("--seed", flags->routing.seed, "seed of the routing")->check(UnsignedInteger());
   command->add_flag("--json", flags->as_json, "print JSON");
   AddLogFlags(*command, log);
   return {command, [flags] { return SimulateCommand(*flags); }};
@@ -418,14 +418,17 @@ Command AddProbeCommand(CLI::App& app, LogFlags& log) {
       "probe", "measure this machine: memory, arithmetic, kernels, disk; plan and run --policy auto use it");
   command
       ->add_option("-m,--model", flags->model.engine.model_dir,
-                   "kernels with this model's weights alone, and the disk where it lies")
+                   "measure only the kernels of this model's formats, and the disk that holds it")
       ->type_name("DIR");
   command->add_option("--dtype", flags->model.engine.dtype, "with --model: auto, f32 or bf16");
   command
-      ->add_option("--disk", flags->disk_dir,
-                   "without --model: a folder on the disk to measure, where 1 GiB is written for a moment, or none")
+      ->add_option(
+          "--disk", flags->disk_dir,
+          "without --model: a folder on the disk to measure (a file of 1 GiB is written there for a moment), or none")
       ->type_name("DIR");
-  command->add_option("--seconds", flags->seconds, "about so long; kernels in all formats take ten more (default: 20)")
+  command
+      ->add_option("--seconds", flags->seconds,
+                   "approximate duration; kernels in all formats take ten seconds more (default: 20)")
       ->check(CLI::Range(1.0, 40.0));
   command
       ->add_option("-t,--threads", flags->model.engine.threads,

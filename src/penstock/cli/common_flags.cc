@@ -53,7 +53,7 @@ std::string ScheduleNames() {
 
 void AddLogFlags(CLI::App& app, LogFlags& flags) {
   app.add_option("--log-level", flags.level, "trace, debug, info, warning, error or off")->capture_default_str();
-  app.add_flag("-q,--quiet", flags.quiet, "no progress, no notes: errors only");
+  app.add_flag("-q,--quiet", flags.quiet, "show only errors: no progress, no notes");
   constexpr char kOptionFileHelp[] = "file with flags, one per line: memory = \"16GiB\"";
   app.add_option(kOptionFileFlag, kOptionFileHelp)->type_name("FILE");  // ParseFlags() reads it
   app.allow_config_extras(false);
@@ -69,8 +69,8 @@ void AddPolicyFlags(CLI::App& app, ModelFlags& flags) {
          "JSON file that sets schedule, eviction and sizes (flags win); with run also auto: the planner's choice")
       ->type_name("FILE");
   app.add_option("--predictor", flags.predictor,
-                 "what hybrid fetches ahead by: none, gate, correlation, history, sequence (auto: what bench routing "
-                 "found best for the model, else none)");
+                 "predictor by which hybrid fetches ahead: none, gate, correlation, history, sequence (auto: the "
+                 "best one for the model by bench routing, else none)");
   app.add_option("--batch-size", flags.batch_size,
                  "sequences at once (default: as many as the budget allows, at most 64)")
       ->check(CLI::Range(int64_t{1}, kMaxBatchSize));
@@ -83,9 +83,10 @@ void AddPolicyFlags(CLI::App& app, ModelFlags& flags) {
                  "longest prompt with its answer, in tokens (default: the model's, at most 8192)")
       ->check(CLI::Range(int64_t{2}, kMaxContext));
   app.add_option("--attention-window", engine.attention_window,
-                 "each token sees the first and at least this many last tokens only (StreamingLLM; default: all)")
+                 "each token sees only the first tokens and at least this many last ones (StreamingLLM; default: all)")
       ->check(CLI::Range(int64_t{1}, kMaxContext));
-  app.add_option("--attention-sinks", engine.attention_sinks, "first tokens that stay in sight (default 4)")
+  app.add_option("--attention-sinks", engine.attention_sinks,
+                 "with --attention-window: number of first tokens that every token sees (default 4)")
       ->check(CLI::Range(int64_t{0}, kMaxContext));
   app.add_option("-t,--threads", engine.threads, "compute threads (default: all usable CPUs)")
       ->check(CLI::Range(1, kMaxThreads));
@@ -108,16 +109,16 @@ void AddModelFlags(CLI::App& app, ModelFlags& flags) {
                  "DRAM budget for everything Penstock allocates (default: 3/4 of what is free)")
       ->type_name("SIZE");
   app.add_option("--device", engine.device,
-                 "auto (a GPU where there is one), cpu, cuda[:I[,share=S]] or emulated[:link=4GB/s,threads=1]")
+                 "auto (a GPU if there is one), cpu, cuda[:I[,share=S]] or emulated[:link=4GB/s,threads=1]")
       ->capture_default_str();
   app.add_option("--schedule", flags.schedule, ScheduleHelp());
   AddPolicyFlags(app, flags);
   app.add_option("--record-routing", engine.routing_path, "write which experts each token chose, for simulations")
       ->type_name("FILE");
   app.add_flag("--record-scores", engine.routing_scores,
-               "with --record-routing: also how the router rated experts, which bench routing needs");
+               "with --record-routing: also write the router's scores, which bench routing needs");
   app.add_option("--record-correlation", engine.correlation_path,
-                 "write what klotski has learnt to predict from, for later runs (policy: correlation_table)")
+                 "write the correlation table that klotski predicts from, for later runs (policy: correlation_table)")
       ->type_name("FILE");
 }
 
@@ -130,7 +131,7 @@ void AddSamplingFlags(CLI::App& app, SamplingOverrides& flags) {
   app.add_option("--min-p", flags.min_p, "0: off")->check(NumberFrom(0, 1));
   app.add_option("--repetition-penalty", flags.repetition_penalty, "1: off")
       ->check(NumberFrom(kMinRepetitionPenalty, kMaxRepetitionPenalty));
-  app.add_option("--seed", flags.seed, "of the random numbers (default 0)")->check(UnsignedInteger());
+  app.add_option("--seed", flags.seed, "seed of the random numbers (default 0)")->check(UnsignedInteger());
   app.add_option_function<std::vector<std::string>>(
          "--stop", [&flags](const std::vector<std::string>& texts) { flags.stop = texts; },
          "text before which generation ends; may be given several times")
@@ -139,7 +140,7 @@ void AddSamplingFlags(CLI::App& app, SamplingOverrides& flags) {
       ->type_name("TEXT");
   app.add_flag_function(
       "--ignore-eos", [&flags](int64_t) { flags.ignore_eos = true; },
-      "go on after the end-of-sequence token, up to --max-tokens");
+      "continue after the end-of-sequence token, up to --max-tokens");
 }
 
 void AddDescribedFlags(CLI::App& app, DescribedFlags& flags) {

@@ -115,7 +115,7 @@ absl::StatusOr<int> RunCommand(RunFlags flags) {
     return OpenedEngine(std::move(engine), predicted_tokens_per_s);
   };
   PENSTOCK_ASSIGN_OR_RETURN(const JobSummary summary, RunJob(flags.job, open_engine, stop_requested));
-  if (summary.nothing_to_do) LogInfo("nothing to do: every request of the job has its result");
+  if (summary.nothing_to_do) LogInfo("nothing to do: every request of the job already has its result");
   return summary.numbers.num_failed > 0 ? kExitFailedRequests : 0;
 }
 

@@ -82,8 +82,8 @@ absl::Status ConfirmDuplicates(const InputFile& input, const std::deque<IdHash>&
     if (suspect == first_of.end()) {
       ids_of[line.number] = id;
     } else if (ids_of[suspect->second] == id) {
-      return InputError("{}: line {}: id '{}' was already used in line {}; give each request an id of its own",
-                        input.name(), line.number, id, suspect->second);
+      return InputError("{}: line {}: id '{}' was already used in line {}; give each request its own id", input.name(),
+                        line.number, id, suspect->second);
     }
   }
 }

@@ -39,7 +39,7 @@ bool IsSameFile(const std::string& a, const std::string& b) {
 absl::Status CheckNoFileOfTheJob(const JobOptions& options, const std::string& flag, const std::string& path) {
   if (IsSameFile(path, options.output_path) || IsSameFile(path, options.input_path) ||
       IsSameFile(path, ManifestPath(options.output_path))) {
-    return UsageError("{} {}: is a file of the job itself; choose another name", flag, path);
+    return UsageError("{} {}: the job itself uses this file; choose another name", flag, path);
   }
   return absl::OkStatus();
 }
@@ -136,7 +136,7 @@ absl::StatusOr<JobSummary> RunJob(const JobOptions& options, absl::FunctionRef<E
   for (const auto& [flag, path] : options.other_files) {
     if (path.empty()) continue;
     PENSTOCK_RETURN_IF_ERROR(CheckNoFileOfTheJob(options, flag, path));
-    if (IsSameFile(path, options.stats_path)) return UsageError("{} {}: is the file of --stats too", flag, path);
+    if (IsSameFile(path, options.stats_path)) return UsageError("{} {}: --stats names the same file", flag, path);
   }
   PENSTOCK_ASSIGN_OR_RETURN(const UniqueFd stats_fd, OpenStats(options));
   Progress progress(ChooseProgressMode(options.quiet), STDERR_FILENO);

@@ -63,8 +63,7 @@ void ReadPrompt(FieldReader& fields, JobRequest& request) {
   request.prompt_ids.reserve(items.size());
   for (const json::value& item : items) {
     if (item.is_string() || item.is_array()) {
-      return fields.Fail("unsupported", "prompt",
-                         "a list of prompts is not supported; give each prompt a line of its own");
+      return fields.Fail("unsupported", "prompt", "a list of prompts is not supported; give each prompt its own line");
     }
     if (!item.is_int64() || item.get_int64() < 0 || item.get_int64() >= kMaxVocabSize) {
       return fields.Fail(
@@ -209,7 +208,7 @@ void RefuseChatFields(FieldReader& fields) {
     const json::value* value = fields.Find(name);
     if (value == nullptr || (value->is_array() && value->get_array().empty())) continue;
     if (value->is_object() && value->get_object().empty()) continue;
-    fields.Fail("unsupported", name, "only a chat's prompt is made with it; give messages or leave it out");
+    fields.Fail("unsupported", name, "only chats support it; give messages or leave it out");
   }
 }
 

@@ -171,8 +171,8 @@ absl::Status Runner::Finish(const Completion& completion) {
   active.completion_tokens += static_cast<int64_t>(completion.token_ids.size());
   if (!completion.status.ok()) {
     if (!std::exchange(told_of_io_error_, true)) {
-      LogWarning("line {}: {}; it has its error line and the job goes on (told once)", active.head.line_number,
-                 penstock::Message(completion.status));
+      LogWarning("line {}: {}; it gets an error record and the job goes on (further ones are not shown)",
+                 active.head.line_number, penstock::Message(completion.status));
     }
     if (++num_io_errors_in_a_row_ > kMostIoErrorsInARow) {
       return Annotate(completion.status,
