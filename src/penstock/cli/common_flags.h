@@ -3,13 +3,10 @@
 
 #include <string>
 
-#include <CLI/CLI.hpp>
-
 #include "penstock/cli/commands.h"
+#include "penstock/cli/flags.h"
 
 namespace penstock::cli {
-
-inline constexpr char kOptionFileFlag[] = "--options-file";
 
 struct LogFlags {
   std::string level = "info";
@@ -27,9 +24,5 @@ void AddPolicyFlags(CLI::App& app, ModelFlags& flags);
 void AddModelFlags(CLI::App& app, ModelFlags& flags);
 void AddSamplingFlags(CLI::App& app, SamplingOverrides& flags);
 void AddDescribedFlags(CLI::App& app, DescribedFlags& flags);
-
-// Validators: a number in a range that is not NaN, and an integer without a sign.
-CLI::Validator NumberFrom(double min, double max);
-CLI::Validator UnsignedInteger();
 
 }  // namespace penstock::cli
