@@ -270,6 +270,22 @@ void RefuseUnsupported(FieldReader& fields) {
   }
 }
 
+// Reads a request's own fields, which are the same in a batch line's body and in a plain line.
+std::optional<LineError> ReadRequest(FieldReader& fields, RequestKind kind, RequestLine& line) {
+  if (kind == RequestKind::kCompletion) {
+    ReadPrompt(fields, line.request);
+    RefuseChatFields(fields);
+  } else {
+    kind == RequestKind::kTurns ? ReadTurns(fields, line.request) : ReadMessages(fields, line.request);
+    ReadTools(fields, line.request);
+    ReadTemplateFields(fields, line.request);
+  }
+  RefuseManyAnswers(fields);
+  RefuseUnsupported(fields);
+  line.request.sampling = ReadSamplingFields(fields);
+  return fields.error();
+}
+
 std::optional<LineError> ReadBatchLine(const json::object& object, RequestLine& line) {
   FieldReader outer(object, "");
   const std::string method = outer.Text("method").value_or("POST");
@@ -285,18 +301,7 @@ std::optional<LineError> ReadBatchLine(const json::object& object, RequestLine& 
 
   FieldReader fields(body->get_object(), "body.");
   line.model = fields.Text("model").value_or("");
-  if (url == kChatUrl) {
-    ReadMessages(fields, line.request);
-    ReadTools(fields, line.request);
-    ReadTemplateFields(fields, line.request);
-  } else {
-    ReadPrompt(fields, line.request);
-    RefuseChatFields(fields);
-  }
-  RefuseManyAnswers(fields);
-  RefuseUnsupported(fields);
-  line.request.sampling = ReadSamplingFields(fields);
-  return fields.error();
+  return ReadRequest(fields, url == kChatUrl ? RequestKind::kChat : RequestKind::kCompletion, line);
 }
 
 std::optional<LineError> ReadPlainLine(const json::object& object, RequestLine& line) {
@@ -310,18 +315,9 @@ std::optional<LineError> ReadPlainLine(const json::object& object, RequestLine& 
                     num_forms == 0 ? "none" : "several"),
         ""};
   }
-  if (fields.Find("prompt") == nullptr) {
-    fields.Find("turns") != nullptr ? ReadTurns(fields, line.request) : ReadMessages(fields, line.request);
-    ReadTools(fields, line.request);
-    ReadTemplateFields(fields, line.request);
-  } else {
-    ReadPrompt(fields, line.request);
-    RefuseChatFields(fields);
-  }
-  RefuseManyAnswers(fields);
-  RefuseUnsupported(fields);
-  line.request.sampling = ReadSamplingFields(fields);
-  return fields.error();
+  if (fields.Find("prompt") != nullptr) return ReadRequest(fields, RequestKind::kCompletion, line);
+  const bool has_turns = fields.Find("turns") != nullptr;
+  return ReadRequest(fields, has_turns ? RequestKind::kTurns : RequestKind::kChat, line);
 }
 
 }  // namespace
