@@ -356,7 +356,7 @@ def output_rows():
     yield "J8", "read-only folder", refused(read_only(True), "Permission denied", preexec=without_privilege)
     yield "J8", "empty name", refused(lambda *_: "", "needs --output|expected a file name", code=2)
     yield "J8", "long name", refused(lambda box, _: box.path("x" * 300), "too long")
-    yield "J8", "stats is the output", refused(lambda box, _: box.output(), "file of the job itself", code=2, more=("--stats", "@"))
+    yield "J8", "stats is the output", refused(lambda box, _: box.output(), "the job itself uses this file", code=2, more=("--stats", "@"))
 
     def full_disk(box):
         box.run(run_args(box.model(), box.file("in.jsonl", request("a") + "\n"), "/dev/full"), code=(5, 7), match="No space left")
