@@ -37,7 +37,7 @@ struct SamplingParams {
   double top_p = 1.0;                  // (0, 1]; 1: off
   double min_p = 0.0;                  // [0, 1]; 0: off
   double repetition_penalty = 1.0;     // 0.001 to 100; 1: off
-  uint64_t seed = 0;                   // of the request's own counter-based random stream
+  uint64_t seed = 0;                   // seeds the request's own counter-based random stream
   int64_t max_tokens = 256;            // >= 1
   std::vector<std::string> stop = {};  // generation ends before the first of these texts
   bool ignore_eos = false;
@@ -77,7 +77,7 @@ struct ModelInfo {
   std::string name;         // last part of the folder's path
   std::string family;       // "mixtral", "qwen3_moe", "olmoe", ...
   std::string fingerprint;  // hex digest of config, tokenizer files, tensor catalogue and samples of the weights
-  std::string dtype;        // of the computation ("f32", "bf16"), or the quantised format of the weights ("int8")
+  std::string dtype;        // dtype of the computation ("f32", "bf16"), or the quantised format of the weights ("int8")
   int64_t vocab_size = 0;
   int64_t context_length = 0;
   // A longer text cannot fit the context, whatever its tokens, so it can be refused without tokenizing. 0: unknown.
@@ -140,7 +140,7 @@ struct EngineOptions {
   // need a device.
   std::string device = "auto";
   uint64_t device_memory_bytes = 0;  // bound on everything allocated on the device
-  int threads = 0;                   // of the host; 0: all usable CPUs, except those of an emulated device
+  int threads = 0;                   // host threads; 0: all usable CPUs, except those of an emulated device
   int64_t batch_size = 0;            // sequences at once; 0: as many as the budget allows, at most 64
   int64_t context_length = 0;        // longest prompt + answer; 0: the model's own, at most 8192
   // StreamingLLM: every token sees the first attention_sinks tokens and at least the last attention_window tokens, in
@@ -217,15 +217,15 @@ struct EngineStats {
   double prefill_s = 0;  // a step's time is split between prefill and decode by their rows
   double decode_s = 0;
   uint64_t disk_bytes = 0;         // bytes of experts read from disk while generating
-  uint64_t unused_disk_bytes = 0;  // of disk_bytes: read ahead and then not wanted
+  uint64_t unused_disk_bytes = 0;  // read ahead and then not wanted
   uint64_t dram_to_device_bytes = 0;
   uint64_t device_to_dram_bytes = 0;
-  ProcessorWork work;       // of the processor that computes the layers
-  ProcessorWork host_work;  // of the host, when a device computes the layers
+  ProcessorWork work;       // work of the processor that computes the layers
+  ProcessorWork host_work;  // work of the host, when a device computes the layers
   int64_t expert_hits = 0;  // wanted experts that were in the memory of the processor that computes the layers
   int64_t expert_misses = 0;
   int64_t prefetch_issued = 0;  // experts read because they were predicted
-  int64_t prefetch_used = 0;    // of prefetch_issued: wanted before they left
+  int64_t prefetch_used = 0;    // prefetched, and wanted before they left
   std::vector<LaneStats> lanes;
 };
 
@@ -238,8 +238,8 @@ struct ProcessorRates {
 struct MachineRates {
   double disk_bytes_per_s = 0;
   double link_bytes_per_s = 0;  // to a device
-  ProcessorRates compute = {};  // of the processor that computes the layers
-  ProcessorRates host = {};     // of the host, when a device computes the layers
+  ProcessorRates compute = {};  // rates of the processor that computes the layers
+  ProcessorRates host = {};     // rates of the host, when a device computes the layers
 };
 
 struct ChatMessage {

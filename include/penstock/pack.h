@@ -23,7 +23,7 @@ struct PackOptions {
 };
 
 struct PackProgress {
-  uint64_t done_bytes = 0;  // of the source's tensors
+  uint64_t done_bytes = 0;  // bytes of the source's tensors
   uint64_t total_bytes = 0;
 };
 

@@ -44,7 +44,7 @@ TEST(EvictionTest, MrsByLayersKeepsEachLayersShare) {
   const float high[] = {0.4f, 0.3f, 0.2f, 0.1f}, low[] = {0.02f, 0.01f, 0, 0};
   policy->OnScores(0, high);
   policy->OnScores(4, low);
-  EXPECT_EQ(policy->Victim(2, kAnyone), 1);  // of its own layer, although the other one is rated lower
+  EXPECT_EQ(policy->Victim(2, kAnyone), 1);  // a slot of its own layer, although the other one is rated lower
   EXPECT_EQ(policy->Victim(6, kAnyone), 3);
   // A layer with more than its share gives a slot back.
   const auto uneven = Loaded(Eviction::kMrsLayer, {0, 1, 2, 4});

@@ -23,7 +23,7 @@ namespace {
 constexpr int kNumLayers = 3;
 constexpr int kNumExperts = 7;
 constexpr int64_t kCols = 50,
-                  kInnerDim = 61;  // of each tensor: a last panel that is not full, a last input without partner
+                  kInnerDim = 61;  // a last panel that is not full, a last input without partner
 constexpr uint64_t kElements = kCols * kInnerDim;
 
 class ExpertStoreTest : public testing::Test {

@@ -61,7 +61,7 @@ std::string Encode(const RoutingTraceHeader& header, const std::vector<RoutingTr
 }
 
 struct Outcome {
-  absl::Status status;  // of opening or of the last record
+  absl::Status status;  // result of opening or of the last record
   RoutingTraceEvent event = RoutingTraceEvent::kRecord;
   std::string cut;
   std::vector<RoutingTraceRecord> records;

@@ -40,7 +40,7 @@ struct Scenario {
 struct Outcome {
   std::vector<double> step_s;
   double disk_busy_s = 0;     // after the first step, like the next ones
-  double compute_busy_s = 0;  // of the processor that computes the layers
+  double compute_busy_s = 0;  // busy time of the processor that computes the layers
   double host_busy_s = 0;
   double link_busy_s = 0;
   ExpertCounters counters;  // after the first step
@@ -262,7 +262,7 @@ TEST(Schedules, BelowADeviceTheDiskGoesOnWhereItIsTheLimit) {
 TEST(Schedules, OnADeviceAttentionTakesTheKvCacheAlong) {
   const Outcome on_device = Simulate(OnDevice(ScheduleKind::kZigzag));
   const Outcome on_host = Simulate(OnDevice(ScheduleKind::kCgopipe));
-  const double kv_bytes = 384.0 * 1400 * 4 * 128 * 2 * 2;  // of one layer
+  const double kv_bytes = 384.0 * 1400 * 4 * 128 * 2 * 2;  // bytes of one layer
   EXPECT_GT((on_device.link_busy_s - on_host.link_busy_s) * 4e9, 0.9 * 5 * 8 * kv_bytes);
   EXPECT_GT(on_host.host_busy_s, 0.3 * on_host.later_s());
   EXPECT_LT(on_device.host_busy_s, 0.05 * on_device.later_s());

@@ -34,7 +34,7 @@ struct Pair {
   Eviction eviction = Eviction::kLru;
   PredictorKind predictor = PredictorKind::kNone;
   double predicted_s = 0;
-  std::vector<double> measured_s;  // of each run
+  std::vector<double> measured_s;  // one per run
   ExpertCounters experts;          // predicted
 
   bool is_measured() const { return !measured_s.empty(); }

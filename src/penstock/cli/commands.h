@@ -96,7 +96,7 @@ struct BenchFlags {
   std::vector<int64_t> decode = {1, 16, 64};  // numbers of sequences
   int64_t context = 128;                      // tokens of each decoding sequence before the measured ones
   int64_t steps = 16;                         // measured decode steps
-  int64_t repetitions = 3;                    // of each prefill
+  int64_t repetitions = 3;                    // runs of each prefill
   bool empty_context = false;                 // use zeros for the KV entries of the context instead of computing them
   bool as_json = false;
   std::string hardware_path;  // hardware for which the decode steps are also predicted; empty: none

@@ -27,7 +27,7 @@ class Flag {
   Flag Required() const;
   Flag TypeName(const std::string& name) const;  // in the help text: "FILE"
   Flag ShowDefault() const;                      // in the help text: the target's present value
-  Flag SeparatedBy(char delimiter) const;        // of a list: "1,16,64"
+  Flag SeparatedBy(char delimiter) const;        // for a list: "1,16,64"
   Flag Excludes(const Flag& other) const;
 
   // Checks of the text. Bounds are inclusive.

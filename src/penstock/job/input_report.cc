@@ -133,7 +133,7 @@ void AddPrompt(uint64_t text_bytes, int64_t num_tokens, int64_t max_tokens, Prom
 }
 
 void CountPrompts(const JobRequest& request, int64_t max_tokens, PromptTotals& totals) {
-  constexpr size_t kSampleBytes = 1 << 10;  // of one text
+  constexpr size_t kSampleBytes = 1 << 10;  // taken from one text
   const auto sample = [&](std::string_view text) {
     const size_t room = kPromptSampleBytes - std::min(kPromptSampleBytes, totals.sample.size());
     totals.sample += text.substr(0, std::min(kSampleBytes, room));

@@ -39,11 +39,11 @@ inline constexpr size_t kMaxReportedBadLines = 20;
 // which contains the turns and answers before it.
 struct PromptTotals {
   int64_t num_prompts = 0;
-  uint64_t text_bytes = 0;  // of prompts that are texts
+  uint64_t text_bytes = 0;  // prompts that are texts
   // Tokens of prompts given as token ids, and of answers that later turns repeat.
   int64_t num_tokens = 0;
   int64_t new_tokens = 0;      // upper limit
-  uint64_t longest_bytes = 0;  // of one prompt
+  uint64_t longest_bytes = 0;  // the longest prompt
   int64_t longest_tokens = 0;
   std::string sample;  // beginnings of some texts, to measure the bytes per token
 };
@@ -67,7 +67,7 @@ struct InputReport {
   uint64_t parse_bytes = 0;    // most memory to read and parse one line
   int64_t costliest_line = 0;  // number of that line
   uint64_t longest_line_bytes = 0;
-  uint64_t longest_turns_bytes = 0;  // of one request
+  uint64_t longest_turns_bytes = 0;  // turns of one request
   int64_t mean_positions = 0;        // KV entries of a request, estimated from its text and max_tokens; 0: none
   PromptTotals prompts;
   int max_logprobs = -1;           // most alternatives that a request asks for; -1: no log-probabilities

@@ -66,9 +66,9 @@ struct OpenJob {
   InputReport report;
   std::unique_ptr<OutputFile> output;
   OutputScan scan;
-  Manifest manifest;  // of this run; `model` is still empty
+  Manifest manifest;  // this run's manifest; `model` is still empty
   bool has_old_manifest = false;
-  Manifest old_manifest;  // of the job to continue
+  Manifest old_manifest;  // the manifest of the job to continue
 };
 
 absl::Status LoadOldJob(const JobOptions& options, OpenJob& job) {

@@ -18,7 +18,7 @@ struct Line {
   // Without the line end. Of a too long line, some bytes of its beginning. Valid until the next call of Next().
   std::string_view text;
   int64_t number = 0;       // from 1
-  uint64_t offset = 0;      // of the line's first byte in the file
+  uint64_t offset = 0;      // position of the line's first byte in the file
   uint64_t num_bytes = 0;   // the line's whole length, without its line end
   bool terminated = false;  // ended by a newline
   bool too_long = false;
@@ -44,7 +44,7 @@ class LineReader {
   uint64_t max_line_bytes_;
   std::string buffer_;  // bytes [start_, buffer_.size()) are unread
   size_t start_ = 0;
-  uint64_t file_offset_ = 0;  // of the next byte to read
+  uint64_t file_offset_ = 0;  // position of the next byte to read
   int64_t line_number_ = 0;
 };
 

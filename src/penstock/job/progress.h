@@ -9,7 +9,7 @@
 namespace penstock {
 
 struct ProgressCounts {
-  int64_t num_requests = 0;  // of the whole job
+  int64_t num_requests = 0;  // in the whole job
   int64_t num_done = 0;      // including failed ones
   int64_t num_failed = 0;
   int64_t num_resumed = 0;  // done by an earlier run

@@ -31,10 +31,10 @@ struct ResultHead {
 struct RequestResult {
   RequestKind kind = RequestKind::kCompletion;
   std::string model;
-  Completion completion;             // of the last turn
+  Completion completion;             // the last turn's
   ChatAnswer answer = {};            // the same, split into its parts; not for kCompletion
   std::vector<std::string> answers;  // kTurns: the answer to every turn
-  int64_t prompt_tokens = 0;         // of all turns
+  int64_t prompt_tokens = 0;         // sum over all turns
   int64_t completion_tokens = 0;
   int logprobs = -1;  // as requested
 };

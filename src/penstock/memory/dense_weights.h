@@ -18,8 +18,8 @@ namespace penstock {
 // The embedding matrix: stored rows for look-ups or, where lm_head is the same matrix, panels.
 struct EmbeddingView {
   const std::byte* data = nullptr;
-  Dtype dtype = Dtype::kF32;           // of stored rows
-  std::optional<WeightFormat> packed;  // of panels
+  Dtype dtype = Dtype::kF32;           // dtype of stored rows
+  std::optional<WeightFormat> packed;  // format of panels
 };
 
 // Vectors are f32 for every dtype of the checkpoint; an absent vector is an empty span. Routers keep their own dtype,

@@ -74,7 +74,7 @@ struct ExpertCounters {
   int64_t hits = 0;  // wanted, and in a slot or on the way
   int64_t misses = 0;
   int64_t prefetched = 0;     // transferred because they were predicted
-  int64_t prefetch_used = 0;  // of prefetched: wanted before they left
+  int64_t prefetch_used = 0;  // prefetched, and wanted before they left
   uint64_t bytes_read = 0;    // bytes that came from the tier below
 };
 

@@ -19,7 +19,7 @@ struct LaneUsage {
   std::string name;
   double busy_s = 0;  // time in which at least one task ran
   int64_t num_tasks = 0;
-  TaskCost cost;  // of all tasks together
+  TaskCost cost;  // totals of all tasks
 };
 
 // Sees every task after its end; the tasks of a lane come in the order of their ends. Slices of a lane do not overlap:

@@ -33,7 +33,7 @@ class ThreadStream : public DeviceStream {
   std::condition_variable given_;
   std::deque<std::function<void()>> queue_;  // guarded by mutex_
   bool stop_ = false;                        // guarded by mutex_
-  absl::Status status_;                      // of the work done so far; only the thread uses it
+  absl::Status status_;                      // status of the work so far; only the thread uses it
   std::thread thread_;
 };
 

@@ -51,7 +51,7 @@ class Recorders {
   std::unique_ptr<RoutingTraceWriter> routing_;
   RoutingTraceHeader header_;
   std::vector<int64_t> moe_layer_of_;        // [num_layers]: index among the layers with experts
-  std::vector<RoutingTraceRecord> records_;  // of the present pass, by MoE layer
+  std::vector<RoutingTraceRecord> records_;  // the present pass, by MoE layer
   std::map<std::pair<int64_t, int64_t>, std::vector<int32_t>> ahead_;  // by MoE layer and distance
   std::vector<int32_t> order_;  // [num_experts]: experts of a row, the best first
   int64_t num_passes_ = 0;
