@@ -1,4 +1,4 @@
-# make: build build/release/bin/penstock        make demo: answer MT-Bench with the demo model
+# make: build build/release/bin/penstock        make demo: answer MT-Bench's questions with the demo model
 # make check: build and run all tests           make fuzz: every fuzzer for FUZZ_SECONDS
 # make nightly: COMBINATIONS random policies under sanitizers, and random plans, from a new SEED each day
 # make paper-tables: simulate the papers' tables into docs/paper-tables.md
@@ -41,7 +41,7 @@ fuzz:
 format:
 	@git ls-files '*.cc' '*.h' | xargs clang-format -i
 
-# With the flags of the fuzz preset: clang's own, and no precompiled header of GCC's.
+# clang-tidy reads the flags of the fuzz preset, which has clang's flags and no precompiled header of GCC.
 tidy:
 	@scripts/install-deps.sh --all
 	@cmake --preset fuzz >/dev/null && git ls-files 'src/*.cc' | xargs -n 4 clang-tidy --quiet -p build/fuzz

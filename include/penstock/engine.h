@@ -24,6 +24,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "penstock/chat.h"
 #include "penstock/chat_answer.h"
 #include "penstock/token_id.h"
 
@@ -242,11 +243,6 @@ struct MachineRates {
   ProcessorRates host = {};     // rates of the host, when a device computes the layers
 };
 
-struct ChatMessage {
-  std::string role;
-  std::string content;
-};
-
 class Engine {
  public:
   // Opens a model. When the budget is too small, fails before anything is loaded; the message shows the arithmetic.
@@ -261,12 +257,8 @@ class Engine {
 
   // Tokenizes text of a user. It never yields special tokens, except the BOS that the model's tokenizer adds.
   virtual absl::StatusOr<std::vector<TokenId>> Tokenize(std::string_view text) const = 0;
-  // Renders the chat template with a generation prompt and tokenizes it. `messages_json` is an array of {"role",
-  // "content", ...}. `tools_json` is an array. `variables_json` is an object of further variables of the template
-  // (documents, enable_thinking ...). The last two may be empty.
-  virtual absl::StatusOr<std::vector<TokenId>> TokenizeChat(std::string_view messages_json, std::string_view tools_json,
-                                                            std::string_view variables_json) const = 0;
-  absl::StatusOr<std::vector<TokenId>> TokenizeChat(std::span<const ChatMessage> messages) const;
+  // Renders the folder's chat template with a generation prompt, and returns the prompt's tokens.
+  virtual absl::StatusOr<std::vector<TokenId>> TokenizeChat(const Chat& chat) const = 0;
   // Splits the completion of a chat into its parts. For models that write in channels (gpt-oss), these are the
   // channels; for other models, the content is the whole text.
   virtual ChatAnswer ReadAnswer(const Completion& completion) const { return {.content = completion.text}; }

@@ -1,7 +1,8 @@
-"""Writes a random model of make_model.py as a GGUF file, in the layout that llama.cpp's own converter gives.
+"""Writes a random model of make_model.py as a GGUF file, in the layout of llama.cpp's own converter.
 
-GGUF is a header of key-value pairs, a list of tensors (name, shape with the innermost dimension first, type, offset) and the tensors'
-data, each aligned to 32 bytes. The experts of a layer lie in one tensor. Everything is written as it is generated, chunk by chunk.
+GGUF is a header of key-value pairs, a list of tensors (name, shape with the innermost dimension first, type, offset), and
+the tensors' data, each aligned to 32 bytes. The experts of a layer are one tensor. Everything is written chunk by chunk
+as it is generated.
 """
 
 import math
@@ -12,7 +13,7 @@ import numpy as np
 ALIGNMENT = 32
 BLOCK = 32      # values that share a scale in Q8_0 and Q4_0
 
-# name: (number of the type in GGUF, "file type" of a model mostly of it, values per block, bytes per block)
+# name: (number of the type in GGUF, "file type" of a model that mostly has it, values per block, bytes per block)
 TYPES = {
     "f32": (0, 0, 1, 4),
     "f16": (1, 1, 1, 2),
@@ -22,7 +23,7 @@ TYPES = {
 }
 ARCHITECTURES = {"mixtral": "llama", "qwen3_moe": "qwen3moe"}
 
-# Names within a layer; "{}" is the number of the expert.
+# Names within a layer; "{}" stands for the number of the expert.
 LAYER_NAMES = {
     "input_layernorm": "attn_norm", "self_attn.q_proj": "attn_q", "self_attn.k_proj": "attn_k", "self_attn.v_proj": "attn_v",
     "self_attn.o_proj": "attn_output", "self_attn.q_norm": "attn_q_norm", "self_attn.k_norm": "attn_k_norm",
@@ -35,7 +36,7 @@ GLOBAL_NAMES = {"model.embed_tokens": "token_embd", "model.norm": "output_norm",
 
 
 def quantise_q8_0(values):
-    """Blocks of an f16 scale and 32 signed bytes."""
+    """Returns blocks of an f16 scale and 32 signed bytes."""
     values = values.reshape(-1, BLOCK)
     scale = np.abs(values).max(axis=1) / np.float32(127)
     inverse = np.divide(np.float32(1), scale, out=np.zeros_like(scale), where=scale != 0)
@@ -47,7 +48,7 @@ def quantise_q8_0(values):
 
 
 def quantise_q4_0(values):
-    """Blocks of an f16 scale and 32 nibbles, which are 8 too large; the largest value becomes -8 scales.
+    """Returns blocks of an f16 scale and 32 nibbles, each 8 larger than its code. The largest value gets the code -8.
 
     Byte i holds value i in its low half and value i + 16 in its high half.
     """
@@ -63,7 +64,7 @@ def quantise_q4_0(values):
 
 
 def encode(values, kind, round_to):
-    """The bytes of f32 values in a type of TYPES; round_to(values, dtype) rounds to the plain ones."""
+    """Encodes f32 values in a type of TYPES; round_to(values, dtype) rounds to the plain dtypes."""
     if kind == "q8_0":
         return quantise_q8_0(values)
     if kind == "q4_0":
@@ -72,9 +73,9 @@ def encode(values, kind, round_to):
 
 
 def pair_rotations(weight, num_heads):
-    """Reorders the rows of a q or k projection for the "llama" architecture, which rotates neighbours (2i, 2i + 1) of a head.
+    """Reorders the rows of a q or k projection for the architecture "llama".
 
-    Hugging Face rotates (i, i + head_dim / 2).
+    It rotates neighbours (2i, 2i + 1) of a head, where Hugging Face rotates (i, i + head_dim / 2).
     """
     rows, columns = weight.shape
     halves = weight.reshape(num_heads, 2, rows // num_heads // 2, columns)
@@ -82,7 +83,7 @@ def pair_rotations(weight, num_heads):
 
 
 def gguf_name(name):
-    """The tensor that a Hugging Face tensor is, or (for an expert) is a part of."""
+    """Returns the GGUF tensor that a Hugging Face tensor becomes or (for an expert) is a part of."""
     stem = name.removesuffix(".weight")
     if stem in GLOBAL_NAMES:
         return GLOBAL_NAMES[stem] + ".weight"
@@ -95,7 +96,7 @@ def gguf_name(name):
 
 
 def gather(tensors, kind):
-    """Merges the experts: [(name, shape, type, parts)], where parts are the Hugging Face tensors (name, shape, kind) in file order."""
+    """Merges the experts. Returns [(name, shape, type, parts)]; a part is a Hugging Face tensor (name, shape, kind)."""
     merged = {}
     for tensor in tensors:
         merged.setdefault(gguf_name(tensor[0]), []).append(tensor)
@@ -104,14 +105,14 @@ def gather(tensors, kind):
         shape = parts[0][1]
         if name.endswith("_exps.weight"):
             shape = (len(parts), *shape)
-        # As llama.cpp's converter has it: norms and routers stay f32.
+        # Norms and routers stay f32, as with llama.cpp's converter.
         plain = parts[0][2] == "norm" or name.endswith("ffn_gate_inp.weight")
         result.append((name, shape, "f32" if plain else kind, parts))
     return result
 
 
 def metadata(dims, config, kind):
-    """[(key, value)]; int is u32, float is f32."""
+    """Returns [(key, value)]; an int is written as u32, a float as f32."""
     arch = ARCHITECTURES[dims["family"]]
     pairs = [
         ("general.architecture", arch), ("general.name", f"random {dims['family']}"), ("general.file_type", TYPES[kind][1]),
@@ -127,7 +128,7 @@ def metadata(dims, config, kind):
     }
     if dims["family"] == "qwen3_moe":
         own["expert_feed_forward_length"] = dims["expert_dim"]
-    # No vocabulary: token ids go in and come out, the tokenizer of the folder (if any) is not carried over.
+    # The file has no vocabulary: the model takes and returns token ids. The folder's tokenizer, if any, is not copied.
     return pairs + [(f"{arch}.{key}", value) for key, value in own.items()] + [("tokenizer.ggml.model", "no_vocab")]
 
 
@@ -150,12 +151,12 @@ def num_bytes(shape, kind):
 
 
 def file_size(tensors, kind):
-    """Bytes of the tensors' data."""
+    """Returns the size of the tensors' data in bytes."""
     return sum(num_bytes(shape, actual) for _, shape, actual, _ in gather(tensors, kind))
 
 
 def check(dims, kind):
-    """Raises ValueError for what cannot be written."""
+    """Raises ValueError for a model that cannot be written."""
     if dims["family"] not in ARCHITECTURES:
         raise ValueError(f"--gguf knows the families {', '.join(ARCHITECTURES)}, not {dims['family']}")
     inner = [dims["model_dim"], dims["expert_dim"], dims["num_heads"] * dims["head_dim"]]
@@ -164,7 +165,10 @@ def check(dims, kind):
 
 
 def write(path, dims, config, tensors, kind, chunks, round_to):
-    """Writes the file. chunks(name, shape, kind) yields a tensor's values as f32 arrays of a multiple of BLOCK (the last: what is left)."""
+    """Writes the file. chunks(name, shape, kind) yields a tensor's values as f32 arrays.
+
+    Their sizes are multiples of BLOCK, except for the last.
+    """
     entries = gather(tensors, kind)
     pairs = metadata(dims, config, kind)
     heads = {}
