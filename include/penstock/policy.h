@@ -43,32 +43,33 @@ enum class HybridRule : uint8_t {
 // Where the KV cache lies.
 enum class KvTier : uint8_t { kDram, kDevice };
 
-// How passes are scheduled. Answers do not depend on it. Where nothing is said, the engine chooses.
+// Settings of the schedule. They do not change answers. The engine chooses what is left open.
 struct Policy {
-  // Default: klotski when experts stream, else on-demand, and that also for a batch of one sequence where the experts of
-  // two tokens fit.
+  // Default: klotski when experts stream, otherwise on-demand. For a batch of one sequence it is on-demand if the experts
+  // of two tokens fit.
   std::optional<ScheduleKind> schedule = {};
-  // Default: lru for on-demand, mrs for hybrid, else static (a pinned share and a ring).
+  // Default: the schedule's own (ScheduleTraits): lru for on-demand, mrs for hybrid, otherwise static.
   std::optional<Eviction> eviction = {};
-  int64_t micro_batch_size = 0;      // sequences that go through a layer together; 0: all of a pass, with a device 32
-  std::optional<KvTier> kv_tier = {};  // default: the device for zero and hybrid, else DRAM
-  int64_t streaming_slots = 0;       // slots that no pinned expert holds (eviction static); 0: what the schedule can use
-  // With a device: layers whose experts pass through DRAM on their way from disk, ahead of what the device takes; 0: as
-  // many experts as keep the disk busy, so that more of them can stay in DRAM.
+  int64_t micro_batch_size = 0;  // sequences that go through a layer together; 0: all of a pass, with a device 32
+  std::optional<KvTier> kv_tier = {};  // default: kDevice for zero and hybrid, otherwise kDram
+  // Slots that no pinned expert holds (eviction static); 0: as many as the schedule can use.
+  int64_t streaming_slots = 0;
+  // With a device: the number of layers whose experts are read from disk into DRAM ahead of the device. 0: as many
+  // experts as keep the disk busy, so that more experts can stay in DRAM.
   int64_t disk_window = 0;
-  int64_t hot_experts = 0;  // klotski: fetched ahead for each layer; 0: all that are probably needed
-  int64_t path_length = 1;  // klotski: layers before one that predict its experts; 0 to 3
-  // klotski: what it predicts from at the beginning, as an earlier run has written it
-  // (EngineOptions::correlation_path); empty: nothing, it learns while it runs. hybrid and on-demand with eviction
-  // static: the experts that were chosen most often never leave.
+  int64_t hot_experts = 0;  // klotski: experts fetched ahead for each layer; 0: all that are probably needed
+  int64_t path_length = 1;  // klotski: number of earlier layers that predict a layer's experts; 0 to 3
+  // klotski: the correlation table to begin with, written by an earlier run (EngineOptions::correlation_path). Empty:
+  // begins without one and learns while it runs. hybrid and on-demand with eviction static: the experts that the table
+  // counts most often never leave.
   std::string correlation_table = {};
-  // klotski's three ideas, for ablations.
+  // The three ideas of klotski, each of which can be switched off for ablations.
   bool multi_batch = true;
   bool hot_prefetch = true;
   bool reorder = true;
-  std::optional<HybridRule> hybrid_rule = {};  // hybrid, with a device; default: kBalanced
-  // hybrid: what it fetches ahead by. Default: what penstock bench routing found best for the model, which with a default
-  // eviction sets that, too; none where it was not asked.
+  std::optional<HybridRule> hybrid_rule = {};  // hybrid with a device; default: kBalanced
+  // hybrid: the predictor of the experts to fetch ahead. Default: the best one for the model by penstock bench routing
+  // (with a default eviction also its best eviction); none if that never ran.
   std::optional<PredictorKind> predictor = {};
 };
 

@@ -1,6 +1,6 @@
 """The tiny model (tiny_model.py) as a GGUF file, written with the standard library alone.
 
-A file is a Gguf: a list of (key, type, value) and a list of tensors, which a test may spoil before bytes() writes them.
+A Gguf is a file: a list of (key, type, value) and a list of tensors. A test may spoil them before bytes() writes them.
 """
 import struct
 
@@ -17,7 +17,7 @@ def text(value):
 
 
 def value_bytes(kind, value):
-    if isinstance(value, bytes):  # spoiled
+    if isinstance(value, bytes):  # spoiled by a test
         return value
     if kind == STRING:
         return text(value)
@@ -30,14 +30,14 @@ def value_bytes(kind, value):
 class Tensor:
     def __init__(self, name, dims, data, kind=TENSOR_F32):
         self.name, self.dims, self.data, self.kind = name, dims, data, kind
-        self.offset = None  # None: where the one before ends
+        self.offset = None  # None: after the tensor before
 
 
 class Gguf:
     def __init__(self):
         self.magic, self.version, self.alignment = b"GGUF", 3, 32
         self.fields, self.tensors = [], []
-        self.num_fields = self.num_tensors = None  # None: as many as there are
+        self.num_fields = self.num_tensors = None  # None: the true number
 
     def set(self, key, kind, value):
         self.fields = [field for field in self.fields if field[0] != key] + [(key, kind, value)]
@@ -69,7 +69,7 @@ class Gguf:
 
 
 def paired(data, num_heads):
-    """Rows of a projection with the two that RoPE rotates together as neighbours."""
+    """Returns the rows of a projection in an order in which the two that RoPE rotates together are neighbours."""
     row = 4 * tiny_model.MODEL_DIM
     rows = [data[i:i + row] for i in range(0, len(data), row)]
     half = len(rows) // num_heads // 2
@@ -78,7 +78,7 @@ def paired(data, num_heads):
 
 
 def tiny():
-    """The whole model; its answers are those of tiny_model's folder."""
+    """Returns the whole model; it gives the same answers as tiny_model's folder."""
     parts = tiny_model.tensors()
     gguf = Gguf()
     for key, kind, value in (
@@ -131,7 +131,7 @@ def tiny():
 
 
 def split(count):
-    """The whole model in `count` files: a list of Gguf."""
+    """Returns the whole model in `count` files, as a list of Gguf."""
     whole = tiny()
     parts = []
     for i in range(count):

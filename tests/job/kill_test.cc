@@ -1,5 +1,5 @@
-// Proves: a job that is killed (SIGKILL) at random moments, again and again, and resumed with other batch sizes, ends
-// with exactly one result per request, each with the bytes of an uninterrupted run; and so does one that gets SIGTERM.
+// Proves that a job that is killed (SIGKILL) at random moments, repeatedly, and resumed with other batch sizes ends
+// with exactly one result per request. Each result has the bytes of an uninterrupted run. The same holds after SIGTERM.
 #include <csignal>
 #include <random>
 
@@ -16,7 +16,7 @@ static_assert(std::atomic<bool>::is_always_lock_free);
 
 class KillTest : public JobFixture {
  protected:
-  // Starts the job in a child, sends it `signal` after a while, returns its wait status.
+  // Starts the job in a child process, sends it `signal` after a while, and returns its wait status.
   int RunAndSignal(int signal, int delay_us) {
     const pid_t child = ::fork();
     if (child == 0) {
@@ -90,7 +90,7 @@ TEST_F(KillTest, SigtermStopsResumably) {
   int num_stopped = 0;
   for (int i = 0; i < 60; ++i) {
     const int status = RunAndSignal(SIGTERM, static_cast<int>(1000 + random_() % 6000));
-    if (WIFSIGNALED(status)) continue;  // it came before the handler was there
+    if (WIFSIGNALED(status)) continue;  // the signal came before its handler was installed
     ASSERT_TRUE(WEXITSTATUS(status) == 0 || WEXITSTATUS(status) == 7) << status;
     num_stopped += WEXITSTATUS(status) == 7;
     if (WEXITSTATUS(status) == 0) {

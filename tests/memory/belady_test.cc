@@ -1,5 +1,5 @@
-// Proves that Belady's hits are the most that a cache can have: as many as the best of all choices of what to keep, and
-// never fewer than those of an eviction that does not know the future.
+// Proves that Belady's hits are the most that a cache can have. They equal the best over all possible choices, and are
+// never fewer than those of an eviction policy that does not know the future.
 #include "penstock/memory/belady.h"
 
 #include <algorithm>

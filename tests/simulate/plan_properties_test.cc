@@ -1,6 +1,6 @@
-// Proves the planner on random machines, models and workloads: its policy is within 5 % of the best that whole
-// simulations of a grid of policies find (but for two in a hundred), no plan takes more than its budgets, and more
-// memory, faster links and faster processors never make a plan slower.
+// Proves the planner on random machines, models and workloads. Its policy is within 5 % of the best policy of a grid in
+// whole simulations (except in 2 % of the cases). No plan exceeds its budgets. More memory, faster links and faster
+// processors never make a plan slower.
 #include <cmath>
 #include <filesystem>
 #include <memory>
@@ -34,7 +34,7 @@ class PlanProperties : public testing::Test {
   }
   ~PlanProperties() override { std::filesystem::remove(path_); }
 
-  // A share of a given number of triples, by PENSTOCK_TEST_COMBINATIONS.
+  // Returns the number of triples, scaled by PENSTOCK_TEST_COMBINATIONS.
   static int NumTriples(int whole) {
     return static_cast<int>(std::max<uint64_t>(1, FromEnvironment("PENSTOCK_TEST_COMBINATIONS", 33) * whole / 1100));
   }
@@ -85,7 +85,7 @@ class PlanProperties : public testing::Test {
   static absl::StatusOr<std::vector<PolicyChoice>> Search(const Triple& t) {
     return SearchPolicies(*t.model, t.hardware, t.workload, t.options);
   }
-  // Tokens per second of a policy, by the whole simulation; 0 when it cannot run.
+  // Returns the tokens per second of a policy in the whole simulation; 0 when it cannot run.
   static double Simulated(const Triple& t, const EngineOptions& asked) {
     const absl::StatusOr<EngineOptions> options = OptionsFor(asked, t.hardware, t.workload);
     if (!options.ok()) return 0;

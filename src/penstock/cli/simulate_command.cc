@@ -22,10 +22,10 @@ struct Simulated {
   std::string schedule;
   MemoryPlan plan;
   SimulatedRun run;
-  absl::Status status;  // not OK: this schedule cannot run so
+  absl::Status status;  // not OK: this schedule cannot run with these options
 };
 
-// Names of the schedules to be simulated; several are compared.
+// Returns the schedules to simulate and compare.
 std::vector<std::string> SchedulesOf(const EngineOptions& options) {
   if (options.policy.schedule != "all") return {options.policy.schedule};
   std::vector<std::string> names;

@@ -10,7 +10,7 @@
 namespace penstock {
 namespace {
 
-// Slots in the order in which they should go.
+// Slots in the order in which they should leave.
 class Order {
  public:
   explicit Order(int64_t num_slots) : places_(static_cast<size_t>(num_slots), slots_.end()) {}
@@ -50,8 +50,7 @@ class LruPolicy : public EvictionPolicy {
   Order order_;
 };
 
-// Uses are counted for each expert, also while it is away: an expert that is wanted again and again stays when it
-// comes.
+// Counts the uses of each expert, also while it is absent, so that an expert with many uses stays when it comes back.
 class LfuPolicy : public EvictionPolicy {
  public:
   LfuPolicy(int64_t num_slots, size_t num_experts)
@@ -79,10 +78,10 @@ class LfuPolicy : public EvictionPolicy {
   std::vector<int64_t> num_uses_;  // by expert
 };
 
-// The lowest score goes first, the least recently used of equals: what was never rated.
+// Evicts the expert with the lowest score; among equals, such as experts never rated, the least recently used.
 class MrsPolicy : public EvictionPolicy {
  public:
-  // `by_layer`: a layer that has its share of the slots gives up one of its own.
+  // With `by_layer`, a layer that holds its share of the slots gives up one of its own.
   MrsPolicy(const EvictionArgs& args, bool by_layer)
       : order_(args.num_slots),
         keys_(static_cast<size_t>(args.num_slots), -1),
@@ -119,7 +118,7 @@ class MrsPolicy : public EvictionPolicy {
   }
 
  private:
-  // Of this step; the paper's code has it so.
+  // The weight of the present step, as in the paper's code.
   static constexpr float kAlpha = 0.5f;
 
   int Lowest(absl::FunctionRef<bool(int)> may_go) const {
@@ -140,13 +139,13 @@ class MrsPolicy : public EvictionPolicy {
   int64_t share_ = 1;
 };
 
-// First in, first out, but for what is pinned.
+// First in, first out, except for pinned experts.
 class FifoPolicy : public EvictionPolicy {
  public:
   FifoPolicy(int64_t num_slots, std::vector<bool> pinned) : order_(num_slots), pinned_(std::move(pinned)) {}
   void OnLoad(int slot_idx, int64_t key) override {
     if (pinned_[key]) {
-      order_.Remove(slot_idx);  // nobody looks at it again: there may be thousands
+      order_.Remove(slot_idx);  // pinned slots leave the order: there may be thousands to pass over
     } else {
       order_.MoveToBack(slot_idx);
     }
@@ -160,7 +159,7 @@ class FifoPolicy : public EvictionPolicy {
   }
 
  private:
-  Order order_;               // of what is not pinned
+  Order order_;               // slots of experts that are not pinned
   std::vector<bool> pinned_;  // by expert
 };
 

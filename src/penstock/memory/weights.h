@@ -1,4 +1,4 @@
-// Weights as they lie in DRAM, ready to be computed.
+// Weights in DRAM, in the form that kernels take.
 #pragma once
 
 #include <cstddef>
@@ -11,7 +11,7 @@
 
 namespace penstock {
 
-// A weight matrix as the kernels take it: panels (tensor/packed_matrix.h), aligned to cache lines.
+// A weight matrix for the kernels: panels (tensor/packed_matrix.h), aligned to cache lines.
 struct WeightView {
   const std::byte* data = nullptr;
   WeightFormat format = WeightFormat::kF32;
@@ -19,10 +19,10 @@ struct WeightView {
 
 using FfnWeights = FfnParts<WeightView>;
 
-// How a matrix lies in DRAM: as it is packed, in blocks, or in panels of its own dtype or of bf16.
+// Returns the format of a matrix in DRAM: as packed in the store, in blocks, or in panels of its own dtype or of bf16.
 WeightFormat ResidentFormat(const TensorInfo& tensor, ComputeDtype dtype);
 
-// Bytes of the rows that become one panel, one after the other as they are read; 0 when the matrix is packed already.
+// Returns the bytes of the stored rows that become one panel; 0 when the matrix is already packed.
 uint64_t StoredPanelBytes(const TensorInfo& tensor);
 
 }  // namespace penstock
