@@ -83,7 +83,7 @@ std::vector<float> GemmOnHost(const Kind& kind, std::span<const std::byte> rows,
 void ExpectProducts(const Kind& kind, std::span<const float> actual, std::span<const float> expected,
                     double magnitude) {
   if (kind.x_format != RowFormat::kBF16) {
-    EXPECT_EQ(BitDifference(actual, expected), "") << WeightFormatName(kind.w_format);
+    EXPECT_EQ(BitDifference(actual, expected), "") << TraitsOf(kind.w_format).name;
     return;
   }
   ASSERT_EQ(actual.size(), expected.size());
@@ -216,7 +216,7 @@ TEST(CudaKernelsTest, ExpertsHaveTheHostsBits) {
   for (const Kind& kind : kKinds) {
     for (const auto& [ffn_dim, tuning] :
          {std::pair<int64_t, GemmTuning>{96, kTunings[0]}, {96, kTunings[1]}, {200, kTunings[0]}, {200, kTunings[1]}}) {
-      SCOPED_TRACE(testing::Message() << WeightFormatName(kind.w_format) << ", FFN of " << ffn_dim << ", tiles from "
+      SCOPED_TRACE(testing::Message() << TraitsOf(kind.w_format).name << ", FFN of " << ffn_dim << ", tiles from "
                                       << tuning.tiled_from);
       const std::vector<float> x = RandomFloats(kRows * kDim, 7);
       const OnDevice<std::byte> rows = PreparedOnDevice(kind.x_format, x, kRows, kDim);

@@ -120,7 +120,7 @@ void ExpectCloseToReference(const GemmData& data, std::span<const float> actual)
       }
       const size_t idx = static_cast<size_t>(row * data.y_stride + col);
       ASSERT_NEAR(actual[idx], expected[idx], roundings * std::numeric_limits<float>::epsilon() * magnitude)
-          << "row " << row << " col " << col << " K " << inner_dim << " " << WeightFormatName(data.kind.w_format);
+          << "row " << row << " col " << col << " K " << inner_dim << " " << TraitsOf(data.kind.w_format).name;
     }
   }
 }
@@ -242,7 +242,7 @@ TEST_P(GemmTest, GivesTheBitsOfTheScalarKernels) {
       for (const Kind& kind : kKinds) {
         const GemmData data({num_rows, 1 + num_rows * inner_dim % 45, inner_dim}, kind, 1);
         ASSERT_EQ(BitDifference(data.Run(table_), data.Run(scalar)), "")
-            << WeightFormatName(kind.w_format) << " M " << num_rows << " K " << inner_dim;
+            << TraitsOf(kind.w_format).name << " M " << num_rows << " K " << inner_dim;
       }
     }
   }
@@ -312,7 +312,7 @@ TEST_P(GemmTest, AnySplitGivesTheBitsOfTheWhole) {
         args.bias += col;
         args.y += row * args.y_stride + col;
         table_.gemm(args);
-        ASSERT_EQ(BitDifference(y, whole), "") << WeightFormatName(kind.w_format) << " K " << inner_dim;
+        ASSERT_EQ(BitDifference(y, whole), "") << TraitsOf(kind.w_format).name << " K " << inner_dim;
       }
     }
   }

@@ -28,7 +28,7 @@ constexpr float kInfinity = std::numeric_limits<float>::infinity();
 constexpr float kNaN = std::numeric_limits<float>::quiet_NaN();
 
 std::string GoldenName(WeightFormat type) {
-  std::string name(WeightFormatName(type));
+  std::string name(TraitsOf(type).name);
   std::transform(name.begin(), name.end(), name.begin(), ::toupper);
   return name;
 }

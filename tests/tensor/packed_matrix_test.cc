@@ -104,7 +104,7 @@ TEST(PackedMatrixTest, QuantisedWeightsAreClose) {
             magnitude = std::max(magnitude, std::abs(value));
           }
         }
-        ASSERT_LE(error, bound * magnitude) << WeightFormatName(format) << " " << num_cols << " x " << inner_dim;
+        ASSERT_LE(error, bound * magnitude) << TraitsOf(format).name << " " << num_cols << " x " << inner_dim;
       }
     }
   }
@@ -141,7 +141,7 @@ TEST(PackedMatrixTest, WhatIsNoNumberStaysSeen) {
 TEST(PackedMatrixTest, NamesAreReadBack) {
   for (const WeightFormat format : {WeightFormat::kF32, WeightFormat::kF16, WeightFormat::kBF16, WeightFormat::kInt8,
                                     WeightFormat::kHqq4, WeightFormat::kHqq3}) {
-    EXPECT_EQ(WeightFormatOf(WeightFormatName(format)), format);
+    EXPECT_EQ(WeightFormatOf(TraitsOf(format).name), format);
   }
   EXPECT_FALSE(WeightFormatOf("int5").has_value());
 }

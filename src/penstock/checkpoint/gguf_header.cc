@@ -65,60 +65,45 @@ class Cursor {
   bool needs_more_ = false;
 };
 
-// A tensor type with ggml's name for it.
+// A tensor type that GGUF files may have: elements of a dtype, or blocks.
 struct TensorType {
-  uint32_t id;
-  std::string_view name;
   std::optional<Dtype> dtype = {};
   std::optional<WeightFormat> blocks = {};
 };
-constexpr TensorType kTensorTypes[] = {
-    {0, "F32", Dtype::kF32},
-    {1, "F16", Dtype::kF16},
-    {2, "Q4_0", {}, WeightFormat::kQ4_0},
-    {8, "Q8_0", {}, WeightFormat::kQ8_0},
-    {3, "Q4_1", {}, WeightFormat::kQ4_1},
-    {6, "Q5_0", {}, WeightFormat::kQ5_0},
-    {7, "Q5_1", {}, WeightFormat::kQ5_1},
-    {12, "Q4_K", {}, WeightFormat::kQ4_K},
-    {13, "Q5_K", {}, WeightFormat::kQ5_K},
-    {14, "Q6_K", {}, WeightFormat::kQ6_K},
-    {30, "BF16", Dtype::kBF16},
-    {39, "MXFP4", {}, WeightFormat::kMxfp4},
-    // Only the names of these are known, for messages.
-    {9, "Q8_1"},
-    {10, "Q2_K"},
-    {11, "Q3_K"},
-    {15, "Q8_K"},
-    {16, "IQ2_XXS"},
-    {17, "IQ2_XS"},
-    {18, "IQ3_XXS"},
-    {19, "IQ1_S"},
-    {20, "IQ4_NL"},
-    {21, "IQ3_S"},
-    {22, "IQ2_S"},
-    {23, "IQ4_XS"},
-    {24, "I8"},
-    {25, "I16"},
-    {26, "I32"},
-    {27, "I64"},
-    {28, "F64"},
-    {29, "IQ1_M"},
-    {34, "TQ1_0"},
-    {35, "TQ2_0"},
-    {40, "NVFP4"},
+struct FloatType {
+  uint32_t id;
+  std::string_view name;  // ggml's
+  Dtype dtype;
+};
+constexpr FloatType kFloatTypes[] = {{0, "F32", Dtype::kF32}, {1, "F16", Dtype::kF16}, {30, "BF16", Dtype::kBF16}};
+
+// ggml's names of types that are not read, for messages.
+struct NamedType {
+  uint32_t id;
+  std::string_view name;
+};
+constexpr NamedType kUnreadTypes[] = {
+    {9, "Q8_1"},    {10, "Q2_K"},    {11, "Q3_K"},  {15, "Q8_K"},   {16, "IQ2_XXS"}, {17, "IQ2_XS"}, {18, "IQ3_XXS"},
+    {19, "IQ1_S"},  {20, "IQ4_NL"},  {21, "IQ3_S"}, {22, "IQ2_S"},  {23, "IQ4_XS"},  {24, "I8"},     {25, "I16"},
+    {26, "I32"},    {27, "I64"},     {28, "F64"},   {29, "IQ1_M"},  {34, "TQ1_0"},   {35, "TQ2_0"},  {40, "NVFP4"},
 };
 
 absl::StatusOr<TensorType> TensorTypeOf(uint32_t id, std::string_view name) {
   std::string known;
-  for (const TensorType& type : kTensorTypes) {
-    const bool is_read = type.dtype.has_value() || type.blocks.has_value();
-    if (type.id == id && is_read) return type;
-    if (is_read) known += fmt::format("{}{}", known.empty() ? "" : ", ", type.name);
+  for (const FloatType& type : kFloatTypes) {
+    if (type.id == id) return TensorType{.dtype = type.dtype};
+    known += fmt::format("{}{}", known.empty() ? "" : ", ", type.name);
   }
-  for (const TensorType& type : kTensorTypes) {
-    if (type.id == id)
-      return ModelError("tensor '{}': type {} is not supported: expected one of {}", name, type.name, known);
+  for (const WeightFormatTraits& format : kWeightFormats) {
+    if (format.gguf_type < 0) continue;
+    if (static_cast<uint32_t>(format.gguf_type) == id) return TensorType{.blocks = format.value};
+    std::string upper(format.name);
+    for (char& c : upper) c = static_cast<char>(c >= 'a' && c <= 'z' ? c - 'a' + 'A' : c);
+    known += ", " + upper;
+  }
+  for (const NamedType& type : kUnreadTypes) {
+    if (type.id != id) continue;
+    return ModelError("tensor '{}': type {} is not supported: expected one of {}", name, type.name, known);
   }
   return ModelError("tensor '{}': type {} is unknown: expected one of {}", name, id, known);
 }
@@ -204,7 +189,7 @@ absl::Status ReadTensor(Cursor& cursor, uint64_t idx, TensorInfo& tensor) {
   if (type.blocks.has_value()) {
     const int64_t row = tensor.shape.back(), block = BlockElements(*type.blocks);
     if (row % block != 0) {
-      return ModelError("tensor '{}': rows of {} are not whole blocks of {} ({})", tensor.name, row, block, type.name);
+      return ModelError("tensor '{}': rows of {} are not whole blocks of {} ({})", tensor.name, row, block, TraitsOf(*type.blocks).name);
     }
     tensor.packed = type.blocks;
     tensor.extent.size_bytes = num_elements / static_cast<uint64_t>(row) * BlockRowBytes(*type.blocks, row);

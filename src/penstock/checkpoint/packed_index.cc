@@ -113,7 +113,7 @@ std::string SerializePackedIndex(const PackedIndex& index) {
     tensors[tensor.name] = {
         {"shape", json::array(tensor.shape.begin(), tensor.shape.end())},
         {"layout", tensor.packed.has_value() ? "panels" : "rows"},
-        {"format", tensor.packed.has_value() ? WeightFormatName(*tensor.packed) : DtypeName(tensor.dtype)},
+        {"format", tensor.packed.has_value() ? TraitsOf(*tensor.packed).name : DtypeName(tensor.dtype)},
         {"offset", tensor.extent.offset_bytes},
         {"xxh3", fmt::format("{:016x}", tensor.xxh3.value_or(0))}};
   }

@@ -17,6 +17,8 @@
 #include "penstock/base/text.h"
 #include "penstock/engine/hooks.h"
 #include "penstock/job/stats.h"
+#include "penstock/memory/eviction.h"
+#include "penstock/schedule/schedule.h"
 
 namespace penstock::cli {
 namespace {
@@ -249,7 +251,8 @@ absl::StatusOr<int> BenchCommand(const BenchFlags& flags) {
   }
   LogInfo("{}: computes in {}; {} of {} experts in DRAM, {} pinned; schedule {}, eviction {}; prefill in chunks of {}",
           engine->model().name, engine->model().dtype, plan.num_expert_slots, plan.num_experts_total,
-          plan.num_pinned_experts, plan.schedule, plan.eviction, plan.prefill_chunk);
+          plan.num_pinned_experts, TraitsOf(plan.schedule).name, TraitsOf(plan.eviction).name,
+          plan.prefill_chunk);
   Bench bench(flags, *engine);
   if (!flags.as_json) {
     PENSTOCK_RETURN_IF_ERROR(

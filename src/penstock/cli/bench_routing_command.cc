@@ -18,6 +18,8 @@
 #include "penstock/cli/commands.h"
 #include "penstock/measure/probe.h"
 #include "penstock/measure/routing_study.h"
+#include "penstock/memory/eviction.h"
+#include "penstock/schedule/schedule.h"
 #include "penstock/simulate/simulated_run.h"
 #include "penstock/memory/belady.h"
 
@@ -57,7 +59,7 @@ struct Room {
   // excluded: here it pins by this trace's choices, which a later run does not know.
   const Pair& Winner() const {
     const auto least = [](const Pair* a, const Pair& b) {
-      const bool can_run = b.predictor != PredictorKind::kOracle && b.eviction != Eviction::kStatic;
+      const bool can_run = !TraitsOf(b.predictor).is_simulated_only && b.eviction != Eviction::kStatic;
       return !can_run || (a != nullptr && a->seconds() <= b.seconds()) ? a : &b;
     };
     const Pair* best = nullptr;
@@ -120,9 +122,11 @@ class RoutingBench {
   // Takes the given trace, or records one now.
   absl::Status FindRouting() {
     if (flags_.trace_path.empty() == flags_.text_path.empty()) return UsageError("give --text FILE or --routing FILE");
-    if (options_.policy.schedule == "auto") options_.policy.schedule = "hybrid";
-    if (options_.policy.schedule != "hybrid")
+    const ScheduleKind schedule = options_.policy.schedule.value_or(ScheduleKind::kHybrid);
+    if (!TraitsOf(schedule).fetches_by_predictor) {
       return UsageError("only the schedule hybrid uses predictors: leave --schedule out");
+    }
+    options_.policy.schedule = schedule;
     if (options_.batch_size == 0) options_.batch_size = 1;
     if (options_.prefill_chunk == 0) options_.prefill_chunk = kDefaultChunk;
     trace_path_ = flags_.trace_path;
@@ -138,7 +142,7 @@ class RoutingBench {
     EngineOptions recording = options_;
     recording.routing_path = trace_path_;
     recording.routing_scores = true;
-    recording.policy.predictor = TraitsOf(PredictorKind::kNone).name;
+    recording.policy.predictor = PredictorKind::kNone;
     PENSTOCK_ASSIGN_OR_RETURN(
         recording, OptionsWithRoom(recording, model_.engine_model(), static_cast<double>(flags_.room.front()) / 100));
     options_.routing_path.clear();
@@ -196,8 +200,8 @@ class RoutingBench {
 
   EngineOptions OptionsOf(const Pair& pair) const {
     EngineOptions options = options_;
-    options.policy.eviction = TraitsOf(pair.eviction).name;
-    options.policy.predictor = TraitsOf(pair.predictor).name;
+    options.policy.eviction = pair.eviction;
+    options.policy.predictor = pair.predictor;
     if (pair.eviction == Eviction::kStatic) {
       options.policy.correlation_table = ChoicesPath();
       options.policy.path_length = 0;
@@ -252,13 +256,13 @@ class RoutingBench {
     // Where all experts fit, they are loaded before the first step.
     const bool has_all = room.num_slots == memory.num_experts_total;
     room.belady_hits = has_all ? std::ssize(facts_.wanted) : BeladyHits(facts_.wanted, room.num_slots);
-    for (const Eviction eviction : kAllEvictions) {
-      if (WantsScores(eviction) && !facts_.has_scores) continue;
-      for (const PredictorKind predictor : kAllPredictors) {
-        if (predictor == PredictorKind::kGate && facts_.gates[0].num_chosen == 0) continue;
+    for (const EvictionTraits& eviction : Evictions()) {
+      if (eviction.needs_scores && !facts_.has_scores) continue;
+      for (const PredictorTraits& predictor : Predictors()) {
+        if (predictor.needs_gates && facts_.gates[0].num_chosen == 0) continue;
         Pair& pair = room.pairs.emplace_back();
-        pair.eviction = eviction;
-        pair.predictor = predictor;
+        pair.eviction = eviction.value;
+        pair.predictor = predictor.value;
         PENSTOCK_RETURN_IF_ERROR(Predict(share, pair));
       }
     }
@@ -266,7 +270,7 @@ class RoutingBench {
       for (size_t i = 0; i < room.pairs.size(); ++i) {
         LogInfo("{:.0f}% of the experts: run {} of {} with pair {} of {}", 100 * share, run + 1, num_runs(), i + 1,
                 room.pairs.size());
-        if (room.pairs[i].predictor != PredictorKind::kOracle) {
+        if (!TraitsOf(room.pairs[i].predictor).is_simulated_only) {
           PENSTOCK_RETURN_IF_ERROR(Measure(share, room.pairs[i]));
         }
       }
@@ -331,7 +335,7 @@ class RoutingBench {
       const ExpertCounters& experts = pair.experts;
       text += fmt::format(
           "{:<11}{:<13}{:>8.1f}%{:>16}{:>13}{:>24}{:>24}\n", TraitsOf(pair.eviction).name,
-          pair.predictor == PredictorKind::kOracle ? "(oracle)" : TraitsOf(pair.predictor).name,
+          TraitsOf(pair.predictor).is_simulated_only ? "(oracle)" : TraitsOf(pair.predictor).name,
           100 * Share(experts.hits, experts.hits + experts.misses),
           experts.prefetched > 0
               ? fmt::format("{}, {:.0f}%", experts.prefetched, 100 * Share(experts.prefetch_used, experts.prefetched))

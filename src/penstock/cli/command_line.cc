@@ -236,6 +236,15 @@ Command AddSimulateCommand(CLI::App& app, LogFlags& log) {
   return {command, [flags] { return SimulateCommand(*flags); }};
 }
 
+Command AddListCommand(CLI::App& app, LogFlags& log) {
+  auto flags = std::make_shared<ListFlags>();
+  CLI::App* command = AddCommand(app, "list", "what flags and policy files may name, with a line on each");
+  AddFlag(*command, "table", flags->table,
+          "schedules, predictors, evictions, rules, kv-tiers, dtypes, kv-dtypes, weights or hardware (default: all)");
+  AddLogFlags(*command, log);
+  return {command, [flags] { return ListCommand(*flags); }};
+}
+
 Command AddProbeCommand(CLI::App& app, LogFlags& log) {
   auto flags = std::make_shared<ProbeFlags>();
   CLI::App* command = AddCommand(
@@ -243,7 +252,7 @@ Command AddProbeCommand(CLI::App& app, LogFlags& log) {
   AddFlag(*command, "-m,--model", flags->model.engine.model_dir,
           "measure only the kernels of this model's formats, and the disk that holds it")
       .TypeName("DIR");
-  AddFlag(*command, "--dtype", flags->model.engine.dtype, "with --model: auto, f32 or bf16");
+  AddFlag(*command, "--dtype", flags->model.dtype, "with --model: auto, f32 or bf16");
   AddFlag(*command, "--disk", flags->disk_dir,
           "without --model: a folder on the disk to measure (a file of 1 GiB is written there for a moment), or none")
       .TypeName("DIR");
@@ -284,6 +293,7 @@ int Main(int argc, char** argv) {
   commands.push_back(AddProbeCommand(app, log));
   commands.push_back(AddPlanCommand(app, log));
   commands.push_back(AddSimulateCommand(app, log));
+  commands.push_back(AddListCommand(app, log));
   const absl::StatusOr<std::optional<int>> done = line.Parse(argc, argv);
   if (!done.ok()) return ReportError(done.status());
   if (done->has_value()) return **done;

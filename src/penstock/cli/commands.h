@@ -24,6 +24,8 @@ struct ModelFlags {
   std::string policy_path;
   std::optional<std::string> schedule, predictor;  // these and the next override the policy file
   std::optional<int64_t> batch_size, micro_batch_size, prefill_chunk;
+  std::string dtype = "auto";
+  std::string kv_dtype = "auto";
   EngineOptions engine;
 };
 
@@ -125,6 +127,12 @@ struct DescribedFlags {
   std::string hardware = "auto";
   std::string workload = "prompt=128,gen=32";
 };
+
+// penstock list: what flags and policy files may name.
+struct ListFlags {
+  std::string table;  // the name of one table; empty: all of them
+};
+absl::StatusOr<int> ListCommand(const ListFlags& flags);
 
 // penstock plan: predict whether and how fast a model runs, what limits it, and what would help.
 struct PlanFlags {

@@ -1,10 +1,16 @@
 #include "penstock/cli/common_flags.h"
 
+#include <functional>
+#include <span>
 #include <string>
 
+#include "penstock/base/choices.h"
 #include "penstock/base/limits.h"
 #include "penstock/base/text.h"
 #include "penstock/cli/flags.h"
+#include "penstock/routing/expert_predictor.h"
+#include "penstock/schedule/schedule.h"
+#include "penstock/tensor/packed_matrix.h"
 
 namespace penstock::cli {
 namespace {
@@ -19,8 +25,9 @@ std::string CheckStopText(const std::string& text) {
 std::string ScheduleHelp() { return ScheduleNames() + "(auto: klotski when experts stream, else on-demand)"; }
 
 std::string ScheduleNames() {
-  return "auto, on-demand, zero, zigzag, hybrid, klotski; with a device also zigzag-cpu-attention, fastdecode, "
-         "cgopipe ";
+  const auto attends_on_host = [](const ScheduleTraits& schedule) { return schedule.attends_on_host; };
+  return fmt::format("auto, {}; with a device also {} ", ChoiceNames(Schedules(), std::not_fn(attends_on_host)),
+                     ChoiceNames(Schedules(), attends_on_host));
 }
 
 void AddLogFlags(CLI::App& app, LogFlags& flags) {
@@ -38,8 +45,9 @@ void AddPolicyFlags(CLI::App& app, ModelFlags& flags) {
           "JSON file that sets schedule, eviction and sizes (flags win); with run also auto: the planner's choice")
       .TypeName("FILE");
   AddFlag(app, "--predictor", flags.predictor,
-          "predictor by which hybrid fetches ahead: none, gate, correlation, history, sequence (auto: the "
-          "best one for the model by bench routing, else none)");
+          "predictor by which hybrid fetches ahead: " +
+              ChoiceNames(Predictors(), [](const PredictorTraits& p) { return !p.is_simulated_only; }) +
+              " (auto: the best one for the model by bench routing, else none)");
   AddFlag(app, "--batch-size", flags.batch_size,
           "sequences at once (default: as many as the budget allows, at most 64)")
       .InRange(1, kMaxBatchSize);
@@ -58,8 +66,8 @@ void AddPolicyFlags(CLI::App& app, ModelFlags& flags) {
           "with --attention-window: number of first tokens that every token sees (default 4)")
       .InRange(0, kMaxContext);
   AddFlag(app, "-t,--threads", engine.threads, "compute threads (default: all usable CPUs)").InRange(1, kMaxThreads);
-  AddFlag(app, "--dtype", engine.dtype, "auto, f32 or bf16").ShowDefault();
-  AddFlag(app, "--kv-dtype", engine.kv_dtype, "auto, f32, bf16 or int8").ShowDefault();
+  AddFlag(app, "--dtype", flags.dtype, "auto, f32 or bf16").ShowDefault();
+  AddFlag(app, "--kv-dtype", flags.kv_dtype, "auto, f32, bf16 or int8").ShowDefault();
   AddFlag(app, "--trace", engine.trace_path, "write every task as Chrome trace JSON (opens in ui.perfetto.dev)")
       .TypeName("FILE");
   AddFlag(app, "--trace-html", engine.trace_html_path, "write a page that shows the last two seconds, lane by lane")
@@ -111,7 +119,7 @@ void AddDescribedFlags(CLI::App& app, DescribedFlags& flags) {
   AddFlag(app, "--config", flags.config_path, "a model's config.json; no weights are needed").TypeName("FILE");
   AddFlag(
       app, "--weights", flags.weights,
-      "with --config: f32, f16, bf16, int8, hqq4, hqq3, fp8, mxfp4, q8_0, q4_0, q4_k, q5_k, q6_k, q4_1, q5_0 or q5_1")
+      "with --config: " + ChoiceNames(std::span<const WeightFormatTraits>(kWeightFormats)))
       .ShowDefault();
   AddFlag(app, "--hardware", flags.hardware,
           "auto (this machine), a preset like rtx4090:dram=128GiB,disk=nvme4, a file of penstock probe, or list "

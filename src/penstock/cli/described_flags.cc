@@ -39,7 +39,10 @@ absl::StatusOr<Hardware> ParseHardwareFlag(const std::string& spec) {
 
 absl::StatusOr<Described> Describe(const DescribedFlags& flags) {
   PENSTOCK_ASSIGN_OR_RETURN(const Workload workload, ParseWorkload(flags.workload));
-  PENSTOCK_ASSIGN_OR_RETURN(EngineOptions options, ToEngineOptions(flags.model));
+  ModelFlags model_flags = flags.model;
+  const bool all_schedules = model_flags.schedule == "all";
+  if (all_schedules) model_flags.schedule.reset();
+  PENSTOCK_ASSIGN_OR_RETURN(EngineOptions options, ToEngineOptions(model_flags));
   PENSTOCK_ASSIGN_OR_RETURN(DescribedModel model, DescribeModel(flags));
   PENSTOCK_ASSIGN_OR_RETURN(Hardware hardware, flags.hardware == "auto"
                                                    ? CachedProbe({.options = options, .model = &model})
@@ -50,8 +53,11 @@ absl::StatusOr<Described> Describe(const DescribedFlags& flags) {
     const absl::Status computed = CheckComputedOnGpus("cuda", model.config(), model.weights(), formats.dtype);
     if (!computed.ok()) LogWarning("on a GPU this is a forecast only: {}", Message(computed));
   }
-  return Described{
-      .model = std::move(model), .hardware = std::move(hardware), .workload = workload, .options = std::move(options)};
+  return Described{.model = std::move(model),
+                   .hardware = std::move(hardware),
+                   .workload = workload,
+                   .options = std::move(options),
+                   .all_schedules = all_schedules};
 }
 
 std::string ModelLine(const DescribedModel& model) {

@@ -15,6 +15,7 @@ struct Described {
   Hardware hardware;
   Workload workload;
   EngineOptions options;
+  bool all_schedules = false;  // --schedule all: side by side
 };
 // kUsage for flags that exclude each other; kModel, kInput or kIo for faults of the files that they name.
 absl::StatusOr<Described> Describe(const DescribedFlags& flags);

@@ -1,7 +1,11 @@
 #include "penstock/base/bytes.h"
+#include "penstock/base/choices.h"
 #include "penstock/base/status.h"
 #include "penstock/cli/commands.h"
+#include "penstock/plan/formats.h"
 #include "penstock/plan/policy_file.h"
+#include "penstock/routing/expert_predictor.h"
+#include "penstock/schedule/schedule.h"
 
 namespace penstock::cli {
 
@@ -26,8 +30,14 @@ absl::StatusOr<EngineOptions> ToEngineOptions(const ModelFlags& flags) {
         "--policy auto works only with run, which knows its requests; penstock plan --output writes a policy file");
   }
   if (!flags.policy_path.empty()) PENSTOCK_RETURN_IF_ERROR(ApplyPolicyFile(flags.policy_path, options));
-  if (flags.schedule.has_value()) options.policy.schedule = *flags.schedule;
-  if (flags.predictor.has_value()) options.policy.predictor = *flags.predictor;
+  if (flags.schedule.has_value()) {
+    PENSTOCK_ASSIGN_OR_RETURN(options.policy.schedule, ParseChoice("--schedule", *flags.schedule, Schedules()));
+  }
+  if (flags.predictor.has_value()) {
+    PENSTOCK_ASSIGN_OR_RETURN(options.policy.predictor, ParseChoice("predictor", *flags.predictor, Predictors()));
+  }
+  PENSTOCK_ASSIGN_OR_RETURN(options.dtype, ParseChoice("dtype", flags.dtype, ComputeDtypes()));
+  PENSTOCK_ASSIGN_OR_RETURN(options.kv_dtype, ParseChoice("kv-dtype", flags.kv_dtype, KvFormats()));
   if (flags.batch_size.has_value()) options.batch_size = *flags.batch_size;
   if (flags.micro_batch_size.has_value()) options.policy.micro_batch_size = *flags.micro_batch_size;
   if (flags.prefill_chunk.has_value()) options.prefill_chunk = *flags.prefill_chunk;

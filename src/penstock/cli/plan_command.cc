@@ -13,6 +13,8 @@
 #include "penstock/base/text.h"
 #include "penstock/base/thread_pool.h"
 #include "penstock/cli/described_flags.h"
+#include "penstock/memory/eviction.h"
+#include "penstock/schedule/schedule.h"
 #include "penstock/simulate/policy_search.h"
 #include "penstock/simulate/policy_roofline.h"
 #include "penstock/plan/policy_file.h"
@@ -116,9 +118,9 @@ class WhatIfs {
   // Tries fewer bits for KV entries and weights, which changes answers a little. The weights of a model folder are
   // fixed.
   void TryFormats() {
-    if (described_.options.kv_dtype != "int8") {
+    if (described_.options.kv_dtype != KvFormat::kInt8) {
       Try("the KV cache in int8 (answers change a little)", described_.hardware,
-          [](EngineOptions& o) { o.kv_dtype = "int8"; });
+          [](EngineOptions& o) { o.kv_dtype = KvFormat::kInt8; });
     }
     if (config_path_.empty()) return;
     for (const std::string format : {"int8", "hqq4"}) {
@@ -192,7 +194,7 @@ std::string Duration(double seconds) {
 
 std::string PolicyWords(const PolicyChoice& choice) {
   const MemoryPlan& plan = choice.plan;
-  std::string words = fmt::format("schedule {} on the {}, N = {} requests at once", plan.schedule,
+  std::string words = fmt::format("schedule {} on the {}, N = {} requests at once", TraitsOf(plan.schedule).name,
                                   choice.options.device == "gpu" ? "GPU" : "CPU", plan.batch_size);
   if (plan.micro_batch_size > 0 && plan.micro_batch_size < plan.batch_size) {
     words += fmt::format(" in micro-batches of {}", plan.micro_batch_size);

@@ -12,6 +12,8 @@
 #include "penstock/base/status.h"
 #include "penstock/base/text.h"
 #include "penstock/cli/stop_signals.h"
+#include "penstock/memory/eviction.h"
+#include "penstock/schedule/schedule.h"
 #include "penstock/simulate/policy_search.h"
 #include "penstock/measure/probe.h"
 #include "penstock/job/job.h"
@@ -38,7 +40,8 @@ void LogPlan(const Engine& engine) {
             FormatBytes(device.kv_bytes), FormatBytes(device.activation_bytes), FormatBytes(device.expert_bytes),
             device.num_expert_slots, device.num_pinned_experts);
   }
-  LogInfo("schedule {}, eviction {}, {} experts pinned", plan.schedule, plan.eviction, plan.num_pinned_experts);
+  LogInfo("schedule {}, eviction {}, {} experts pinned", TraitsOf(plan.schedule).name, TraitsOf(plan.eviction).name,
+          plan.num_pinned_experts);
 }
 
 // Returns the bytes per token of the job's texts.
@@ -90,8 +93,8 @@ absl::StatusOr<int> RunCommand(RunFlags flags) {
   PENSTOCK_ASSIGN_OR_RETURN(EngineOptions options, ToEngineOptions(flags.model));
   flags.job.seed = flags.job.sampling.seed.value_or(0);
   flags.job.sampling.seed.reset();  // used as the job's seed: each request derives its own
-  flags.job.engine_settings = {{"dtype", options.dtype},
-                               {"kv_dtype", options.kv_dtype},
+  flags.job.engine_settings = {{"dtype", flags.model.dtype},
+                               {"kv_dtype", flags.model.kv_dtype},
                                {"context_length", std::to_string(options.context_length)}};
   if (options.attention_window > 0) {
     flags.job.engine_settings.emplace_back("attention_window", std::to_string(options.attention_window));

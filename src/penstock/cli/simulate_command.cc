@@ -4,6 +4,7 @@
 #include <unistd.h>
 
 #include "penstock/base/bytes.h"
+#include "penstock/base/choices.h"
 #include "penstock/base/file.h"
 #include "penstock/base/json.h"
 #include "penstock/base/logging.h"
@@ -12,6 +13,8 @@
 #include "penstock/cli/commands.h"
 #include "penstock/cli/described_flags.h"
 #include "penstock/cli/sweep.h"
+#include "penstock/memory/eviction.h"
+#include "penstock/schedule/schedule.h"
 #include "penstock/trace/recorders.h"
 #include "penstock/simulate/simulated_run.h"
 
@@ -19,20 +22,20 @@ namespace penstock::cli {
 namespace {
 
 struct Simulated {
-  std::string schedule;
+  std::optional<ScheduleKind> schedule;
   MemoryPlan plan;
   SimulatedRun run;
   absl::Status status;  // not OK: this schedule cannot run with these options
 };
 
-// Returns the schedules to simulate and compare.
-std::vector<std::string> SchedulesOf(const EngineOptions& options) {
-  if (options.policy.schedule != "all") return {options.policy.schedule};
-  std::vector<std::string> names;
-  for (const ScheduleKind kind : kAllSchedules) {
-    if (options.device == "gpu" || !TraitsOf(kind).attends_on_host) names.emplace_back(TraitsOf(kind).name);
+// Returns the schedules to be simulated; several are compared.
+std::vector<std::optional<ScheduleKind>> SchedulesOf(const Described& described) {
+  if (!described.all_schedules) return {described.options.policy.schedule};
+  std::vector<std::optional<ScheduleKind>> schedules;
+  for (const ScheduleTraits& schedule : Schedules()) {
+    if (described.options.device == "gpu" || !schedule.attends_on_host) schedules.emplace_back(schedule.value);
   }
-  return names;
+  return schedules;
 }
 
 absl::Status Simulate(const SimulateFlags& flags, const Described& described, Simulated& simulated) {
@@ -59,11 +62,11 @@ const LaneUsage& Busiest(const SimulatedRun& run) {
 }
 
 json::object ToJson(const Simulated& simulated) {
-  if (!simulated.status.ok()) return {{"schedule", simulated.schedule}, {"error", Message(simulated.status)}};
+  if (!simulated.status.ok()) return {{"schedule", ChoiceName(simulated.schedule, Schedules())}, {"error", Message(simulated.status)}};
   const SimulatedRun& run = simulated.run;
   json::object lanes;
   for (const LaneUsage& lane : run.lanes) lanes[lane.name] = lane.busy_s / run.total_s();
-  return {{"schedule", simulated.plan.schedule},
+  return {{"schedule", TraitsOf(simulated.plan.schedule).name},
           {"requests", run.num_requests},
           {"batch_size", simulated.plan.batch_size},
           {"micro_batch_size", simulated.plan.micro_batch_size},
@@ -89,14 +92,14 @@ std::string Head(const Described& described) {
 }
 
 std::string Line(const Simulated& simulated) {
-  if (!simulated.status.ok()) return fmt::format("{:<21}{}\n", simulated.schedule, Message(simulated.status));
+  if (!simulated.status.ok()) return fmt::format("{:<21}{}\n", ChoiceName(simulated.schedule, Schedules()), Message(simulated.status));
   const SimulatedRun& run = simulated.run;
   std::string lanes;
   for (const LaneUsage& lane : run.lanes) {
     if (lane.busy_s > 0) lanes += fmt::format("  {} {:.0f}%", lane.name, 100 * lane.busy_s / run.total_s());
   }
   const int64_t micro = simulated.plan.micro_batch_size;
-  return fmt::format("{:<21}{:>6}{:>7}{:>14.1f}{:>13.1f}{:>17.2f}{}\n", simulated.plan.schedule,
+  return fmt::format("{:<21}{:>6}{:>7}{:>14.1f}{:>13.1f}{:>17.2f}{}\n", TraitsOf(simulated.plan.schedule).name,
                      simulated.plan.batch_size, micro > 0 ? std::to_string(micro) : "all",
                      Rate(run.prompt_tokens, run.prefill_s), Rate(run.generated_tokens, run.decode_s),
                      run.generation_tokens_per_s(), lanes);
@@ -118,13 +121,13 @@ absl::StatusOr<int> SimulateCommand(const SimulateFlags& flags) {
   PENSTOCK_ASSIGN_OR_RETURN(described.options,
                             OptionsFor(std::move(described.options), described.hardware, described.workload));
   const EngineOptions& options = described.options;
-  const std::vector<std::string> schedules = SchedulesOf(options);
+  const std::vector<std::optional<ScheduleKind>> schedules = SchedulesOf(described);
   if (schedules.size() > 1 && !(options.trace_path + options.trace_html_path).empty()) {
     return UsageError("--trace and --trace-html show one schedule: give its name instead of all");
   }
   json::array results;
   std::string head = Head(described);
-  for (const std::string& schedule : schedules) {
+  for (const std::optional<ScheduleKind> schedule : schedules) {
     Simulated simulated{.schedule = schedule, .plan = {}, .run = {}, .status = {}};
     simulated.status = Simulate(flags, described, simulated);
     if (!simulated.status.ok() && schedules.size() == 1) return simulated.status;

@@ -12,6 +12,8 @@
 #include "penstock/base/limits.h"
 #include "penstock/base/status.h"
 #include "penstock/base/text.h"
+#include "penstock/memory/eviction.h"
+#include "penstock/schedule/schedule.h"
 #include "penstock/simulate/policy_search.h"
 #include "penstock/plan/log_plot.h"
 
@@ -136,10 +138,11 @@ std::string DrawCurves(std::vector<Curve> curves, const Sweep& sweep, const std:
 absl::Status RunSweep(const Described& described, const std::string& spec, const std::string& plot_path) {
   PENSTOCK_ASSIGN_OR_RETURN(const Sweep sweep, ParseSweep(spec));
   // Each schedule is searched separately: a search over all of them may drop one early for a better one.
-  std::vector<std::string> schedules = {described.options.policy.schedule};
-  if (schedules[0] == "all") {
-    schedules.clear();
-    for (const ScheduleKind kind : kAllSchedules) schedules.emplace_back(TraitsOf(kind).name);
+  std::vector<std::optional<ScheduleKind>> schedules;
+  if (described.all_schedules) {
+    for (const ScheduleTraits& schedule : Schedules()) schedules.emplace_back(schedule.value);
+  } else {
+    schedules = {described.options.policy.schedule};
   }
   std::vector<Curve> curves;
   std::string table =
@@ -147,14 +150,14 @@ absl::Status RunSweep(const Described& described, const std::string& spec, const
   absl::Status refusal;
   const auto add = [&](uint64_t value, const PolicyChoice& choice, const std::string& name) {
     const double shown = Shown(sweep.knob.knob, value), rate = choice.estimate.generation_tokens_per_s();
-    table += fmt::format("{:g},{},{},{},{},{},{:.4g}\n", shown, choice.plan.schedule, choice.options.device,
+    table += fmt::format("{:g},{},{},{},{},{},{:.4g}\n", shown, TraitsOf(choice.plan.schedule).name, choice.options.device,
                          choice.num_places, choice.plan.micro_batch_size, choice.plan.prefill_chunk, rate);
     auto curve = std::find_if(curves.begin(), curves.end(), [&](const Curve& c) { return c.name == name; });
     if (curve == curves.end()) curve = curves.insert(curves.end(), Curve{.name = name, .points = {}});
     curve->points.emplace_back(shown, rate);
   };
   for (uint64_t value = sweep.first;; value = std::min(value * 2, sweep.last)) {
-    for (const std::string& schedule : schedules) {
+    for (const std::optional<ScheduleKind> schedule : schedules) {
       Hardware hardware = described.hardware;
       EngineOptions options = described.options;
       options.policy.schedule = schedule;
@@ -168,7 +171,7 @@ absl::Status RunSweep(const Described& described, const std::string& spec, const
       const size_t num_shown = schedules.size() > 1 ? choices->size() : 1;
       for (const PolicyChoice& choice : std::span(*choices).first(num_shown)) {
         add(value, choice,
-            schedules.size() > 1 ? fmt::format("{} on the {}", choice.plan.schedule, choice.options.device)
+            schedules.size() > 1 ? fmt::format("{} on the {}", TraitsOf(choice.plan.schedule).name, choice.options.device)
                                  : std::string("best policy"));
       }
     }

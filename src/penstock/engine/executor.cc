@@ -40,8 +40,9 @@ Executor::Executor(Args& args)
 Executor::~Executor() { runtime_.Cancel(); }  // nobody waits for what is left
 
 absl::StatusOr<std::unique_ptr<Executor>> Executor::Create(Args args) {
-  if (args.policy.schedule.predictor == PredictorKind::kOracle) {
-    return UsageError("predictor oracle: only a simulation knows what will be chosen");
+  const PredictorTraits& predictor = TraitsOf(args.policy.schedule.predictor);
+  if (predictor.is_simulated_only) {
+    return UsageError("predictor {}: only a simulation knows what will be chosen", predictor.name);
   }
   if (args.recorders.records_scores() && TraitsOf(args.policy.schedule.kind).is_layer_by_layer) {
     return UsageError("--record-scores: schedule {} does not wait for its gates: record with on-demand or hybrid",

@@ -8,6 +8,8 @@
 #include "penstock/base/bytes.h"
 #include "penstock/base/json.h"
 #include "penstock/base/text.h"
+#include "penstock/memory/eviction.h"
+#include "penstock/schedule/schedule.h"
 
 namespace penstock {
 namespace {
@@ -71,9 +73,9 @@ std::string FormatStats(const JobNumbers& numbers) {
   const json::object stats = {
       {"model", ReplaceInvalidUtf8(numbers.model)},
       {"device", plan.device.name.empty() ? "cpu" : plan.device.name},
-      {"schedule", plan.schedule},
+      {"schedule", TraitsOf(plan.schedule).name},
       {"policy", json::object{{"batch_size", plan.batch_size},
-                              {"eviction", plan.eviction},
+                              {"eviction", TraitsOf(plan.eviction).name},
                               {"pinned_experts", plan.num_pinned_experts},
                               {"prefill_chunk", plan.prefill_chunk},
                               {"context_length", plan.context_length},

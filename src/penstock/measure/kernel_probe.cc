@@ -111,7 +111,7 @@ absl::StatusOr<GemmRates> MeasureGemm(const KernelProbe& probe, WeightFormat wei
                                                              .weights = no_dense,
                                                              .activations = activations}));
   GemmRates rates{.num_threads = probe.processor.num_threads,
-                  .weights = std::string(WeightFormatName(weights)),
+                  .weights = std::string(TraitsOf(weights).name),
                   .arithmetic = RowArithmetic(formats.ffn)};
   int64_t next = 0;
   for (int64_t num_rows = 1; num_rows <= kMostRows; num_rows *= 2) {

@@ -94,7 +94,7 @@ absl::Status MeasureKernels(const ProbeTarget& target, const MeasuredProcessor& 
                           .seconds = target.seconds / 200};
   PENSTOCK_ASSIGN_OR_RETURN(const std::vector<Format> formats, FormatsOf(target));
   for (const Format& format : formats) {
-    LogInfo("measuring kernels of the {} with weights in {}", processor.name, WeightFormatName(format.weights));
+    LogInfo("measuring kernels of the {} with weights in {}", processor.name, TraitsOf(format.weights).name);
     PENSTOCK_ASSIGN_OR_RETURN(GemmRates rates, MeasureGemm(probe, format.weights, format.dtype));
     processor.gemm.push_back(std::move(rates));
   }
@@ -204,7 +204,7 @@ absl::StatusOr<json::object> IdentityOf(const ProbeTarget& target) {
   PENSTOCK_ASSIGN_OR_RETURN(const std::vector<Format> formats, FormatsOf(target));
   json::array names;
   for (const Format& format : formats) {
-    names.push_back(json::string(WeightFormatName(format.weights)));
+    names.push_back(json::string(TraitsOf(format.weights).name));
     names.push_back(format.dtype == ComputeDtype::kBF16 ? "bf16" : "f32");
   }
   json::array shape;

@@ -5,6 +5,7 @@
 #include <memory>
 #include <utility>
 
+#include "penstock/base/choices.h"
 #include "penstock/base/status.h"
 #include "penstock/base/text.h"
 #include "penstock/measure/measurement_cache.h"

@@ -88,7 +88,7 @@ class Mapper : public TensorSource {
     const bool takes_blocks = weight.use == Use::kRows && tensor->packed.has_value() && IsBlocks(*tensor->packed);
     if (IsCoded(*tensor) && !takes_blocks && (weight.use == Use::kVector || weight.use == Use::kRows)) {
       Report(fmt::format("{} is stored in {}, expected rows of floats", name,
-                         tensor->packed.has_value() ? WeightFormatName(*tensor->packed) : DtypeName(tensor->dtype)));
+                         tensor->packed.has_value() ? TraitsOf(*tensor->packed).name : DtypeName(tensor->dtype)));
     } else if (!IsCoded(*tensor) && !IsFloat(tensor->dtype)) {
       Report(fmt::format("{} has codes ({}) and no scales, or config.json has no quantization_config for them", name,
                          DtypeName(tensor->dtype)));

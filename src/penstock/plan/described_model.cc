@@ -4,6 +4,7 @@
 #include <filesystem>
 #include <utility>
 
+#include "penstock/base/choices.h"
 #include "penstock/base/file.h"
 #include "penstock/base/limits.h"
 #include "penstock/base/status.h"
@@ -29,9 +30,8 @@ absl::StatusOr<DescribedModel> DescribedModel::FromFolder(const std::string& mod
 absl::StatusOr<DescribedModel> DescribedModel::FromConfig(const std::string& config_path, const std::string& format) {
   const std::optional<WeightFormat> weights = WeightFormatOf(format);
   if (!weights.has_value()) {
-    return UsageError(
-        "weights in '{}': expected f32, f16, bf16, int8, hqq4, hqq3, fp8, mxfp4, q8_0, q4_0, q4_k, q5_k, q6_k, q4_1, q5_0 or q5_1",
-        Printable(format));
+    return UsageError("weights in '{}': expected one of {}", Printable(format),
+                      ChoiceNames(std::span<const WeightFormatTraits>(kWeightFormats)));
   }
   PENSTOCK_ASSIGN_OR_RETURN(const std::string text, ReadFile(config_path, kMaxConfigBytes));
   absl::StatusOr<ModelConfig> config = ParseModelConfig(text);

@@ -44,7 +44,7 @@ absl::Status CheckPackedForBf16(const WeightMap& map) {
   });
   if (found == nullptr) return absl::OkStatus();
   return UsageError("--dtype bf16: the model was packed in {} ('{}'): pack it with --dtype bf16",
-                    WeightFormatName(*found->packed), found->name);
+                    TraitsOf(*found->packed).name, found->name);
 }
 
 }  // namespace
@@ -74,11 +74,11 @@ absl::Status CheckComputedOnGpus(std::string_view device, const ModelConfig& con
   return ResourceError(
       "--device {}: weights in {} ('{}') are not computed on GPUs yet: pack the model with --quantize hqq4 or int8, or "
       "use --device cpu",
-      device, WeightFormatName(ResidentFormat(*found, dtype)), found->name);
+      device, TraitsOf(ResidentFormat(*found, dtype)).name, found->name);
 }
 
 std::string_view StoredFormatName(const WeightMap& map) {
-  return WeightFormatName(ResidentFormat(*map.layers[0].q_proj, ComputeDtype::kF32));
+  return TraitsOf(ResidentFormat(*map.layers[0].q_proj, ComputeDtype::kF32)).name;
 }
 
 std::string_view ComputationName(const Formats& formats, const WeightMap& map) {

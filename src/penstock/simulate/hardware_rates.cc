@@ -21,7 +21,7 @@ absl::StatusOr<SimulatedRuntime::Duration> ComputeTime(const Hardware& hardware,
   if (processor == nullptr) return UsageError("the hardware has no processor '{}'", name);
   const Arithmetic arithmetic =
       FfnArithmetic(plan.formats, formats, name == "gpu" && plan.policy.device->kind == DeviceKind::kDescribed);
-  const GemmRates* gemm = processor->FindGemm(WeightFormatName(formats.ffn), arithmetic, num_threads);
+  const GemmRates* gemm = processor->FindGemm(TraitsOf(formats.ffn).name, arithmetic, num_threads);
   const AttentionRates* attention = processor->FindAttention(KvFormatName(formats.kv), num_threads);
   if (gemm != nullptr && attention != nullptr) return MeasuredTime(*gemm, *attention);
   const MemoryTier* tier = hardware.FindTier(processor->tier);
@@ -31,7 +31,7 @@ absl::StatusOr<SimulatedRuntime::Duration> ComputeTime(const Hardware& hardware,
     return UsageError(
         "the hardware has no rates for weights in {}, KV in {} and {} threads of its {}: measure them with penstock "
         "probe --model",
-        WeightFormatName(formats.ffn), KvFormatName(formats.kv), num_threads, name);
+        TraitsOf(formats.ffn).name, KvFormatName(formats.kv), num_threads, name);
   }
   return [=, call_s = processor->call_s](const TaskCost& cost) {
     return call_s + std::max(cost.flops / ops_per_s, static_cast<double>(cost.memory_bytes) / bytes_per_s);

@@ -131,16 +131,9 @@ void DequantiseMxfp4(const std::byte* source, float* target) {
 
 void DequantiseBlock(WeightFormat format, const std::byte* source, float* target) {
   switch (format) {
-    case WeightFormat::kFp8: return DequantiseFp8(source, target);
-    case WeightFormat::kMxfp4: return DequantiseMxfp4(source, target);
-    case WeightFormat::kQ8_0: return DequantiseQ8_0(source, target);
-    case WeightFormat::kQ4_0: return DequantiseQ4_0(source, target);
-    case WeightFormat::kQ4_K: return DequantiseQ4_K(source, target);
-    case WeightFormat::kQ5_K: return DequantiseQ5_K(source, target);
-    case WeightFormat::kQ6_K: return DequantiseQ6_K(source, target);
-    case WeightFormat::kQ4_1: return DequantiseQ4_1(source, target);
-    case WeightFormat::kQ5_0: return DequantiseQ5_0(source, target);
-    case WeightFormat::kQ5_1: return DequantiseQ5_1(source, target);
+#define PENSTOCK_BLOCK_FORMAT(format, ...) \
+  case WeightFormat::k##format: return Dequantise##format(source, target);
+#include "penstock/tensor/weight_formats.def"
     default: PENSTOCK_CHECK(false);
   }
 }

@@ -18,33 +18,8 @@
 namespace penstock {
 
 // All of these functions: REQUIRES: IsBlocks(format).
-constexpr int64_t BlockElements(WeightFormat format) {
-  switch (format) {
-    case WeightFormat::kFp8: return 128;
-    case WeightFormat::kQ4_K:
-    case WeightFormat::kQ5_K:
-    case WeightFormat::kQ6_K: return 256;
-    default: return 32;
-  }
-}
-
-constexpr int64_t BlockBytes(WeightFormat format) {
-  switch (format) {
-    case WeightFormat::kFp8: return 4 + 128;
-    case WeightFormat::kMxfp4: return 1 + 16;
-    case WeightFormat::kQ8_0: return 2 + 32;                 // scale (f16), codes
-    case WeightFormat::kQ4_0: return 2 + 16;                 // scale (f16), codes
-    case WeightFormat::kQ4_1: return 2 + 2 + 16;             // scale, least weight (f16), codes
-    case WeightFormat::kQ5_0: return 2 + 4 + 16;             // scale (f16), high bits of codes, low 4 bits
-    case WeightFormat::kQ5_1: return 2 + 2 + 4 + 16;         // scale, least weight (f16), high bits, low 4 bits
-    case WeightFormat::kQ4_K: return 2 + 2 + 12 + 128;       // scale, scale of minima (f16), 8 of each in 6 bits, codes
-    case WeightFormat::kQ5_K: return 2 + 2 + 12 + 32 + 128;  // the same, high bits of codes, low 4 bits
-    case WeightFormat::kQ6_K:
-      return 128 + 64 + 16 + 2;  // low 4 bits and high 2 bits of codes, 16 scales in 8 bits,
-                                 // scale (f16)
-    default: return 0;
-  }
-}
+constexpr int64_t BlockElements(WeightFormat format) { return TraitsOf(format).block_elements; }
+constexpr int64_t BlockBytes(WeightFormat format) { return TraitsOf(format).block_bytes; }
 
 // Returns the bytes of a row of `inner_dim` weights. The last block may be only partly used.
 constexpr uint64_t BlockRowBytes(WeightFormat format, int64_t inner_dim) {

@@ -11,9 +11,6 @@
 namespace penstock {
 namespace {
 
-constexpr std::string_view kNames[] = {"f32",  "f16",  "bf16", "int8", "hqq4", "hqq3", "fp8",  "mxfp4",
-                                       "q8_0", "q4_0", "q4_k", "q5_k", "q6_k", "q4_1", "q5_0", "q5_1"};
-
 uint64_t HqqGroupBytes(WeightFormat format) {
   return format == WeightFormat::kHqq4 ? kHqq4GroupBytes : kHqq3GroupBytes;
 }
@@ -93,11 +90,9 @@ float MetaValue(const std::byte* header, int64_t first_float, int64_t first_code
 
 }  // namespace
 
-std::string_view WeightFormatName(WeightFormat format) { return kNames[static_cast<int>(format)]; }
-
 std::optional<WeightFormat> WeightFormatOf(std::string_view name) {
-  for (size_t i = 0; i < std::size(kNames); ++i) {
-    if (kNames[i] == name) return static_cast<WeightFormat>(i);
+  for (const WeightFormatTraits& format : kWeightFormats) {
+    if (format.name == name) return format.value;
   }
   return std::nullopt;
 }

@@ -28,24 +28,38 @@
 namespace penstock {
 
 enum class WeightFormat : uint8_t {
-  kF32,
-  kF16,
-  kBF16,
-  kInt8,
-  kHqq4,
-  kHqq3,
-  // Block formats (block_formats.h).
-  kFp8,
-  kMxfp4,
-  kQ8_0,
-  kQ4_0,
-  kQ4_K,
-  kQ5_K,
-  kQ6_K,
-  kQ4_1,
-  kQ5_0,
-  kQ5_1,
+#define PENSTOCK_WEIGHT_FORMAT(format, ...) k##format,
+#define PENSTOCK_BLOCK_FORMAT(format, ...) k##format,
+#include "penstock/tensor/weight_formats.def"
 };
+
+// kFloat weights and kBlocks are multiplied by floats, kCodes by rows of codes.
+enum class WeightKind : uint8_t { kFloat, kCodes, kBlocks };
+
+// A row of the table of formats (weight_formats.def).
+struct WeightFormatTraits {
+  WeightFormat value;
+  std::string_view name;     // "q4_k"
+  std::string_view summary;  // one line for people
+  WeightKind kind;
+  int16_t block_elements = 0;  // weights of a block; kBlocks only
+  int16_t block_bytes = 0;     // bytes of a block; kBlocks only
+  int16_t gguf_type = -1;      // ggml's number of the type; -1: GGUF files do not have it
+};
+inline constexpr WeightFormatTraits kWeightFormats[] = {
+#define PENSTOCK_WEIGHT_FORMAT(format, called, which, line) \
+  {.value = WeightFormat::k##format, .name = called, .summary = line, .kind = WeightKind::which},
+#define PENSTOCK_BLOCK_FORMAT(format, called, elements, bytes, gguf, line) \
+  {.value = WeightFormat::k##format,                                       \
+   .name = called,                                                         \
+   .summary = line,                                                        \
+   .kind = WeightKind::kBlocks,                                            \
+   .block_elements = elements,                                             \
+   .block_bytes = bytes,                                                   \
+   .gguf_type = gguf},
+#include "penstock/tensor/weight_formats.def"
+};
+constexpr const WeightFormatTraits& TraitsOf(WeightFormat format) { return kWeightFormats[static_cast<size_t>(format)]; }
 
 inline constexpr int64_t kPanelCols = 32;
 inline constexpr int64_t kInt8Group = 128;  // inputs that share a scale
@@ -55,12 +69,10 @@ inline constexpr int64_t kInt8BlockBytes = kInt8Group * kPanelCols + 2 * kPanelC
 inline constexpr int64_t kHqq4GroupBytes = 1024;
 inline constexpr int64_t kHqq3GroupBytes = 768;
 
-std::string_view WeightFormatName(WeightFormat format);  // "f32", "bf16", "int8", "hqq4", "fp8", "q4_k" ...
 std::optional<WeightFormat> WeightFormatOf(std::string_view name);
-constexpr bool IsFloat(WeightFormat format) { return format <= WeightFormat::kBF16; }
-constexpr bool IsBlocks(WeightFormat format) { return format >= WeightFormat::kFp8; }
-// Says whether the codes are multiplied by rows of codes; all other formats are multiplied by floats.
-constexpr bool TakesInt8Rows(WeightFormat format) { return !IsFloat(format) && !IsBlocks(format); }
+constexpr bool IsFloat(WeightFormat format) { return TraitsOf(format).kind == WeightKind::kFloat; }
+constexpr bool IsBlocks(WeightFormat format) { return TraitsOf(format).kind == WeightKind::kBlocks; }
+constexpr bool TakesInt8Rows(WeightFormat format) { return TraitsOf(format).kind == WeightKind::kCodes; }
 WeightFormat FormatOf(Dtype dtype);
 // REQUIRES: IsFloat(format).
 Dtype DtypeOf(WeightFormat format);

@@ -133,7 +133,7 @@ inline void ReadKScales(const std::byte* block, int64_t col, RawChunk& chunk) {
   }
 }
 
-inline void ReadQ4_K(const std::byte* row, int64_t col, RawChunk& chunk) {
+inline void ReadQ4_K(const std::byte* row, int64_t /*num_groups*/, int64_t col, RawChunk& chunk) {
   ReadKScales(row, col, chunk);
   for (int64_t i = 0; i < 8; ++i) {  // 16 bytes: 16 weights of each of two groups
     const auto both = Load<Bytes16>(row + 16 + 16 * i);
@@ -142,7 +142,7 @@ inline void ReadQ4_K(const std::byte* row, int64_t col, RawChunk& chunk) {
   }
 }
 
-inline void ReadQ5_K(const std::byte* row, int64_t col, RawChunk& chunk) {
+inline void ReadQ5_K(const std::byte* row, int64_t /*num_groups*/, int64_t col, RawChunk& chunk) {
   ReadKScales(row, col, chunk);
   for (int64_t i = 0; i < 8; ++i) {
     const auto both = Load<Bytes16>(row + 48 + 16 * i);
@@ -152,7 +152,7 @@ inline void ReadQ5_K(const std::byte* row, int64_t col, RawChunk& chunk) {
   }
 }
 
-inline void ReadQ6_K(const std::byte* row, int64_t col, RawChunk& chunk) {
+inline void ReadQ6_K(const std::byte* row, int64_t /*num_groups*/, int64_t col, RawChunk& chunk) {
   chunk.scales16[0][col] = Load<uint16_t>(row + 208);
   for (int64_t i = 0; i < 16; ++i) chunk.scale_codes[i][col] = static_cast<uint8_t>(row[192 + i]);
   for (int64_t half = 0; half < 2; ++half) {
@@ -275,16 +275,9 @@ void MakeChunk(const std::byte* rows, int64_t row_bytes, int64_t num_cols, int64
     const std::byte* row = rows + col * row_bytes + first / kElements * kBytes;
     // Prefetches the next chunk of this output; a prefetch beyond the last chunk does no harm.
     for (int64_t i = 0; i < kRowChunkBytes; i += 64) __builtin_prefetch(row + kRowChunkBytes + i);
-    if constexpr (kFormat == WeightFormat::kFp8) ReadFp8(row, num_groups, col, chunk);
-    if constexpr (kFormat == WeightFormat::kMxfp4) ReadMxfp4(row, num_groups, col, chunk);
-    if constexpr (kFormat == WeightFormat::kQ8_0) ReadQ8_0(row, num_groups, col, chunk);
-    if constexpr (kFormat == WeightFormat::kQ4_0) ReadQ4_0(row, num_groups, col, chunk);
-    if constexpr (kFormat == WeightFormat::kQ4_1) ReadQ4_1(row, num_groups, col, chunk);
-    if constexpr (kFormat == WeightFormat::kQ5_0) ReadQ5_0(row, num_groups, col, chunk);
-    if constexpr (kFormat == WeightFormat::kQ5_1) ReadQ5_1(row, num_groups, col, chunk);
-    if constexpr (kFormat == WeightFormat::kQ4_K) ReadQ4_K(row, col, chunk);
-    if constexpr (kFormat == WeightFormat::kQ5_K) ReadQ5_K(row, col, chunk);
-    if constexpr (kFormat == WeightFormat::kQ6_K) ReadQ6_K(row, col, chunk);
+#define PENSTOCK_BLOCK_FORMAT(format, ...) \
+  if constexpr (kFormat == WeightFormat::k##format) Read##format(row, num_groups, col, chunk);
+#include "penstock/tensor/weight_formats.def"
   }
   alignas(64) uint8_t bytes[kGroupInputs][kPanelCols];
   for (int64_t g = 0; g < num_groups; ++g) {
@@ -319,16 +312,10 @@ void MakeChunk(const std::byte* rows, int64_t row_bytes, int64_t num_cols, int64
 template <class V>
 MakeChunkFunction MakeChunkOf(WeightFormat format) {
   switch (format) {
-    case WeightFormat::kFp8: return MakeChunk<V, WeightFormat::kFp8>;
-    case WeightFormat::kMxfp4: return MakeChunk<V, WeightFormat::kMxfp4>;
-    case WeightFormat::kQ8_0: return MakeChunk<V, WeightFormat::kQ8_0>;
-    case WeightFormat::kQ4_0: return MakeChunk<V, WeightFormat::kQ4_0>;
-    case WeightFormat::kQ4_K: return MakeChunk<V, WeightFormat::kQ4_K>;
-    case WeightFormat::kQ5_K: return MakeChunk<V, WeightFormat::kQ5_K>;
-    case WeightFormat::kQ4_1: return MakeChunk<V, WeightFormat::kQ4_1>;
-    case WeightFormat::kQ5_0: return MakeChunk<V, WeightFormat::kQ5_0>;
-    case WeightFormat::kQ5_1: return MakeChunk<V, WeightFormat::kQ5_1>;
-    default: return MakeChunk<V, WeightFormat::kQ6_K>;
+#define PENSTOCK_BLOCK_FORMAT(format, ...) \
+  case WeightFormat::k##format: return MakeChunk<V, WeightFormat::k##format>;
+#include "penstock/tensor/weight_formats.def"
+    default: return nullptr;
   }
 }
 
