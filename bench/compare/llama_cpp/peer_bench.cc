@@ -1,10 +1,11 @@
-// Measures llama.cpp or ik_llama.cpp (with -DPEER_IK) through its public API on the CPU, resident in memory or (--mmap) read from the
-// mapped file as needed.
+// Measures llama.cpp or ik_llama.cpp (with -DPEER_IK) through its public API on the CPU, resident in memory or (--mmap)
+// read from the mapped file as needed.
 //
-// Unlike a benchmark that feeds one token to all sequences, every sequence has its own random tokens, so that the rows of a batch choose
-// their experts independently, as those of real requests do. Three modes:
+// Unlike a benchmark that feeds one token to all sequences, every sequence has its own random tokens, so that the rows
+// of a batch choose their experts independently, as those of real requests do. Three modes:
 //   prefill and decode rates as JSON lines (compare.py lists the flags that it gives);
-//   --job REQUESTS --job-batch N --prompt-tokens P --new-tokens G: a batch job of random prompts, greedily answered, as one JSON line;
+//   --job REQUESTS --job-batch N --prompt-tokens P --new-tokens G: a batch job of random prompts, greedily answered, as
+//   one JSON line;
 //   --greedy N --prompt IDS: the log-probabilities of N greedily chosen tokens, to compare models by.
 // compare.py compiles this against a build tree of the library; it is not part of the project's own build.
 
@@ -53,26 +54,27 @@ size_t LoadState(llama_context* context, const std::vector<uint8_t>& state, llam
 struct Options {
   std::string model;
   int threads = 2;
-  std::vector<int> prefill;      // tokens
-  std::vector<int> decode;       // sequences
-  int context = 128;             // tokens of each sequence before the measured ones
-  int prompts = 4;               // different prompts that the sequences of a decode measurement continue
-  int steps = 32;                // decode steps at most
-  int warmup = 2;                // decode steps before the measured ones
-  double seconds = 10;           // after which a measurement takes no further step or repetition
-  int repetitions = 3;           // of a prefill at most
-  int ubatch = 512;              // rows that the library computes at once
-  bool repack = false;           // ik_llama.cpp: interleave the rows of the weights while loading
-  bool no_repack = false;        // llama.cpp, which does that by default: leave the weights as they are
-  bool merge = false;            // ik_llama.cpp: merge q, k and v, and gate and up
-  bool mmap = false;             // compute from the mapped file; llama.cpp repacks nothing then
-  bool prefetch = false;         // ik_llama.cpp, with --mmap: threads of its own fault chosen experts in; loading leaves them out
-  std::string kv = "f16";        // or q8_0
-  int batch = 2048;              // rows of one call (--job)
-  int job = 0;                   // requests
-  int job_batch = 64;            // sequences that decode together
-  int prompt_tokens = 256;       // of each request
-  int new_tokens = 32;           // of each request
+  std::vector<int> prefill;  // tokens
+  std::vector<int> decode;   // sequences
+  int context = 128;         // tokens of each sequence before the measured ones
+  int prompts = 4;           // different prompts that the sequences of a decode measurement continue
+  int steps = 32;            // decode steps at most
+  int warmup = 2;            // decode steps before the measured ones
+  double seconds = 10;       // after which a measurement takes no further step or repetition
+  int repetitions = 3;       // of a prefill at most
+  int ubatch = 512;          // rows that the library computes at once
+  bool repack = false;       // ik_llama.cpp: interleave the rows of the weights while loading
+  bool no_repack = false;    // llama.cpp, which does that by default: leave the weights as they are
+  bool merge = false;        // ik_llama.cpp: merge q, k and v, and gate and up
+  bool mmap = false;         // compute from the mapped file; llama.cpp repacks nothing then
+  bool prefetch =
+      false;  // ik_llama.cpp, with --mmap: threads of its own fault chosen experts in; loading leaves them out
+  std::string kv = "f16";   // or q8_0
+  int batch = 2048;         // rows of one call (--job)
+  int job = 0;              // requests
+  int job_batch = 64;       // sequences that decode together
+  int prompt_tokens = 256;  // of each request
+  int new_tokens = 32;      // of each request
   int greedy = 0;
   std::vector<int> prompt;
 };
@@ -88,7 +90,8 @@ std::vector<int> ParseList(const std::string& text) {
   while (*at != '\0') {
     char* end = nullptr;
     const long value = std::strtol(at, &end, 10);
-    if (end == at || value < 0 || value > 1'000'000'000 || (*end != ',' && *end != '\0')) Fail("not a list of numbers: " + text);
+    if (end == at || value < 0 || value > 1'000'000'000 || (*end != ',' && *end != '\0'))
+      Fail("not a list of numbers: " + text);
     values.push_back(static_cast<int>(value));
     at = *end == ',' ? end + 1 : end;
   }
@@ -105,40 +108,64 @@ Options ParseOptions(int argc, char** argv) {
   Options options;
   for (int i = 1; i < argc; ++i) {
     const std::string flag = argv[i];
-    const std::pair<const char*, bool*> switches[] = {{"--repack", &options.repack}, {"--no-repack", &options.no_repack},
-                                                      {"--merge", &options.merge},   {"--mmap", &options.mmap},
+    const std::pair<const char*, bool*> switches[] = {{"--repack", &options.repack},
+                                                      {"--no-repack", &options.no_repack},
+                                                      {"--merge", &options.merge},
+                                                      {"--mmap", &options.mmap},
                                                       {"--prefetch", &options.prefetch}};
-    const auto* known = std::find_if(std::begin(switches), std::end(switches), [&](const auto& each) { return flag == each.first; });
+    const auto* known =
+        std::find_if(std::begin(switches), std::end(switches), [&](const auto& each) { return flag == each.first; });
     if (known != std::end(switches)) {
       *known->second = true;
       continue;
     }
     if (++i == argc) Fail(flag + " needs a value");
     const std::string value = argv[i];
-    if (flag == "--model") options.model = value;
-    else if (flag == "--threads") options.threads = ParseNumber(value);
-    else if (flag == "--prefill") options.prefill = ParseList(value);
-    else if (flag == "--decode") options.decode = ParseList(value);
-    else if (flag == "--context") options.context = ParseNumber(value);
-    else if (flag == "--prompts") options.prompts = ParseNumber(value);
-    else if (flag == "--steps") options.steps = ParseNumber(value);
-    else if (flag == "--warmup") options.warmup = ParseNumber(value);
-    else if (flag == "--kv") options.kv = value;
-    else if (flag == "--batch") options.batch = ParseNumber(value);
-    else if (flag == "--job") options.job = ParseNumber(value);
-    else if (flag == "--job-batch") options.job_batch = ParseNumber(value);
-    else if (flag == "--prompt-tokens") options.prompt_tokens = ParseNumber(value);
-    else if (flag == "--new-tokens") options.new_tokens = ParseNumber(value);
-    else if (flag == "--seconds") options.seconds = ParseNumber(value);
-    else if (flag == "--repetitions") options.repetitions = ParseNumber(value);
-    else if (flag == "--ubatch") options.ubatch = ParseNumber(value);
-    else if (flag == "--greedy") options.greedy = ParseNumber(value);
-    else if (flag == "--prompt") options.prompt = ParseList(value);
-    else Fail("unknown flag " + flag);
+    if (flag == "--model")
+      options.model = value;
+    else if (flag == "--threads")
+      options.threads = ParseNumber(value);
+    else if (flag == "--prefill")
+      options.prefill = ParseList(value);
+    else if (flag == "--decode")
+      options.decode = ParseList(value);
+    else if (flag == "--context")
+      options.context = ParseNumber(value);
+    else if (flag == "--prompts")
+      options.prompts = ParseNumber(value);
+    else if (flag == "--steps")
+      options.steps = ParseNumber(value);
+    else if (flag == "--warmup")
+      options.warmup = ParseNumber(value);
+    else if (flag == "--kv")
+      options.kv = value;
+    else if (flag == "--batch")
+      options.batch = ParseNumber(value);
+    else if (flag == "--job")
+      options.job = ParseNumber(value);
+    else if (flag == "--job-batch")
+      options.job_batch = ParseNumber(value);
+    else if (flag == "--prompt-tokens")
+      options.prompt_tokens = ParseNumber(value);
+    else if (flag == "--new-tokens")
+      options.new_tokens = ParseNumber(value);
+    else if (flag == "--seconds")
+      options.seconds = ParseNumber(value);
+    else if (flag == "--repetitions")
+      options.repetitions = ParseNumber(value);
+    else if (flag == "--ubatch")
+      options.ubatch = ParseNumber(value);
+    else if (flag == "--greedy")
+      options.greedy = ParseNumber(value);
+    else if (flag == "--prompt")
+      options.prompt = ParseList(value);
+    else
+      Fail("unknown flag " + flag);
   }
   if (options.model.empty()) Fail("--model is needed");
-  if (options.threads < 1 || options.context < 1 || options.prompts < 1 || options.steps < 1 || options.repetitions < 1 ||
-      options.ubatch < 1 || options.batch < 1 || options.job_batch < 1 || options.prompt_tokens < 1 || options.new_tokens < 1) {
+  if (options.threads < 1 || options.context < 1 || options.prompts < 1 || options.steps < 1 ||
+      options.repetitions < 1 || options.ubatch < 1 || options.batch < 1 || options.job_batch < 1 ||
+      options.prompt_tokens < 1 || options.new_tokens < 1) {
     Fail("numbers must be positive");
   }
   if (options.kv != "f16" && options.kv != "q8_0") Fail("--kv is f16 or q8_0, not " + options.kv);
@@ -147,14 +174,13 @@ Options ParseOptions(int argc, char** argv) {
 #ifdef PEER_IK
   if (options.no_repack) Fail("--no-repack is for llama.cpp");
 #else
-  if (options.repack || options.merge || options.prefetch) Fail("--repack, --merge and --prefetch are for ik_llama.cpp");
+  if (options.repack || options.merge || options.prefetch)
+    Fail("--repack, --merge and --prefetch are for ik_llama.cpp");
 #endif
   return options;
 }
 
-double Now() {
-  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
-}
+double Now() { return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count(); }
 
 // Bytes of this process that are no file's.
 int64_t AnonymousBytes() {
@@ -203,7 +229,8 @@ class Batch {
     batch_.logits[row] = logits ? 1 : 0;
   }
   void Run(llama_context* context) {
-    if (const int code = llama_decode(context, batch_); code != 0) Fail("llama_decode returned " + std::to_string(code));
+    if (const int code = llama_decode(context, batch_); code != 0)
+      Fail("llama_decode returned " + std::to_string(code));
     llama_synchronize(context);
   }
   // Calls visit(row, sequence) for the rows whose logits were asked for.
@@ -237,14 +264,16 @@ class Bench {
     model_ = llama_model_load_from_file(options_.model.c_str(), params);
     if (model_ == nullptr) Fail(options_.model + ": the library cannot load it");
     if (const int64_t copied = AnonymousBytes();
-        options_.mmap && copied > (int64_t{64} << 20) + static_cast<int64_t>(std::filesystem::file_size(options_.model) / 8)) {
+        options_.mmap &&
+        copied > (int64_t{64} << 20) + static_cast<int64_t>(std::filesystem::file_size(options_.model) / 8)) {
       Fail("--mmap: the library has copied " + std::to_string(copied >> 20) + " MiB of weights into memory");
     }
     vocab_size_ = llama_vocab_n_tokens(llama_model_get_vocab(model_));
     char description[128] = "";
     llama_model_desc(model_, description, sizeof(description));
-    std::printf("{\"kind\": \"engine\", \"library\": \"%s\", \"model\": \"%s\", \"load_seconds\": %.1f, \"system\": \"%s\"}\n", kLibrary,
-                description, Now() - start, llama_print_system_info());
+    std::printf(
+        "{\"kind\": \"engine\", \"library\": \"%s\", \"model\": \"%s\", \"load_seconds\": %.1f, \"system\": \"%s\"}\n",
+        kLibrary, description, Now() - start, llama_print_system_info());
     std::fflush(stdout);
   }
   ~Bench() { FreeModel(model_); }
@@ -259,7 +288,8 @@ class Bench {
     batch.Run(context);  // what the library sets up at its first call is not part of the measurement
     std::vector<double> seconds;
     const double start = Now();
-    while (static_cast<int>(seconds.size()) < options_.repetitions && (seconds.empty() || Now() - start < options_.seconds)) {
+    while (static_cast<int>(seconds.size()) < options_.repetitions &&
+           (seconds.empty() || Now() - start < options_.seconds)) {
       ForgetAll(context);
       batch.Clear();
       FillPrompt(batch, tokens, 0);
@@ -268,13 +298,14 @@ class Bench {
       seconds.push_back(Now() - before);
     }
     llama_free(context);
-    std::printf("{\"kind\": \"prefill\", \"tokens\": %d, \"tokens_per_second\": %.3f, \"seconds\": %s}\n", tokens, tokens / Median(seconds),
-                JsonList(seconds).c_str());
+    std::printf("{\"kind\": \"prefill\", \"tokens\": %d, \"tokens_per_second\": %.3f, \"seconds\": %s}\n", tokens,
+                tokens / Median(seconds), JsonList(seconds).c_str());
     std::fflush(stdout);
   }
 
-  // Steps of one new token for each of `sequences`, which have options.context tokens before. The sequences continue a few different
-  // prompts (their KV is copied, which attention cannot tell from KV of their own); the new tokens differ from each other.
+  // Steps of one new token for each of `sequences`, which have options.context tokens before. The sequences continue a
+  // few different prompts (their KV is copied, which attention cannot tell from KV of their own); the new tokens differ
+  // from each other.
   void Decode(int sequences) {
     const int first_rows = std::max(sequences, options_.context);
     llama_context* context = NewContext(sequences, options_.context + options_.warmup + options_.steps, first_rows);
@@ -286,19 +317,23 @@ class Bench {
       if (step == 0) start = Now();
       if (step > 2 && Now() - start > options_.seconds) break;
       batch.Clear();
-      for (int id = 0; id < sequences; ++id) batch.Add(RandomToken(), options_.context + options_.warmup + step, id, /*logits=*/true);
+      for (int id = 0; id < sequences; ++id)
+        batch.Add(RandomToken(), options_.context + options_.warmup + step, id, /*logits=*/true);
       const double before = Now();
       batch.Run(context);
       if (step >= 0) seconds.push_back(Now() - before);
     }
     llama_free(context);
-    std::printf("{\"kind\": \"decode\", \"sequences\": %d, \"context\": %d, \"steps\": %zu, \"tokens_per_second\": %.3f, \"seconds\": %s}\n",
-                sequences, options_.context, seconds.size(), sequences / Median(seconds), JsonList(seconds).c_str());
+    std::printf(
+        "{\"kind\": \"decode\", \"sequences\": %d, \"context\": %d, \"steps\": %zu, \"tokens_per_second\": %.3f, "
+        "\"seconds\": %s}\n",
+        sequences, options_.context, seconds.size(), sequences / Median(seconds), JsonList(seconds).c_str());
     std::fflush(stdout);
   }
 
-  // Requests in groups of options.job_batch: the prompts of a group (as many rows as fit into a call, options.ubatch of them at once), then
-  // steps of one token for each of its sequences. As all requests are equally long, refilling would not keep more of them decoding.
+  // Requests in groups of options.job_batch: the prompts of a group (as many rows as fit into a call, options.ubatch of
+  // them at once), then steps of one token for each of its sequences. As all requests are equally long, refilling would
+  // not keep more of them decoding.
   void Job() {
     const int most = std::min(options_.job, options_.job_batch);
     const int rows = std::max(options_.batch, most);
@@ -309,7 +344,8 @@ class Bench {
       batch.Run(context);
       batch.ForEachLogits([&](int row, llama_seq_id id) {
         const float* logits = llama_get_logits_ith(context, row);
-        last[static_cast<size_t>(id)] = static_cast<llama_token>(std::max_element(logits, logits + vocab_size_) - logits);
+        last[static_cast<size_t>(id)] =
+            static_cast<llama_token>(std::max_element(logits, logits + vocab_size_) - logits);
       });
       batch.Clear();
     };
@@ -337,8 +373,10 @@ class Bench {
       decode_seconds += Now() - middle;
     }
     llama_free(context);
-    std::printf("{\"kind\": \"phases\", \"sequences\": %d, \"requests\": %d, \"prefill_seconds\": %.3f, \"decode_seconds\": %.3f}\n", most,
-                options_.job, prefill_seconds, decode_seconds);
+    std::printf(
+        "{\"kind\": \"phases\", \"sequences\": %d, \"requests\": %d, \"prefill_seconds\": %.3f, \"decode_seconds\": "
+        "%.3f}\n",
+        most, options_.job, prefill_seconds, decode_seconds);
     std::fflush(stdout);
   }
 
@@ -349,7 +387,8 @@ class Bench {
     llama_context* context = NewContext(1, prompt_size + options_.greedy, prompt_size);
     Batch batch(prompt_size);
     for (int pos = 0; pos < prompt_size; ++pos) {
-      if (options_.prompt[pos] >= vocab_size_) Fail("--prompt: token " + std::to_string(options_.prompt[pos]) + " is not in the vocabulary");
+      if (options_.prompt[pos] >= vocab_size_)
+        Fail("--prompt: token " + std::to_string(options_.prompt[pos]) + " is not in the vocabulary");
       batch.Add(options_.prompt[pos], pos, 0, pos + 1 == prompt_size);
     }
     std::vector<double> tokens;
@@ -367,7 +406,8 @@ class Bench {
       batch.Add(static_cast<llama_token>(best - logits), prompt_size + static_cast<int>(tokens.size()) - 1, 0, true);
     }
     llama_free(context);
-    std::printf("{\"kind\": \"greedy\", \"tokens\": %s, \"logprobs\": %s}\n", JsonList(tokens).c_str(), JsonList(logprobs).c_str());
+    std::printf("{\"kind\": \"greedy\", \"tokens\": %s, \"logprobs\": %s}\n", JsonList(tokens).c_str(),
+                JsonList(logprobs).c_str());
   }
 
  private:
@@ -379,8 +419,8 @@ class Bench {
     for (int pos = 0; pos < tokens; ++pos) batch.Add(RandomToken(), pos, id, pos + 1 == tokens);
   }
 
-  // A context whose KV cache has `length` tokens for each sequence, rounded up to 256 as the libraries like it: for each sequence in
-  // llama.cpp, all together in ik_llama.cpp, whose sequences share one cache.
+  // A context whose KV cache has `length` tokens for each sequence, rounded up to 256 as the libraries like it: for
+  // each sequence in llama.cpp, all together in ik_llama.cpp, whose sequences share one cache.
   llama_context* NewContext(int sequences, int length, int max_rows) {
     llama_context_params params = llama_context_default_params();
     params.n_batch = static_cast<uint32_t>(max_rows);
@@ -403,8 +443,8 @@ class Bench {
     return context;
   }
 
-  // Fills the KV cache of the sequences: the first options.prompts ones by computing prompts, the others with copies of these.
-  // Saved states are copies for attention, too; the libraries' own way to copy a sequence may share its cells.
+  // Fills the KV cache of the sequences: the first options.prompts ones by computing prompts, the others with copies of
+  // these. Saved states are copies for attention, too; the libraries' own way to copy a sequence may share its cells.
   void ComputePrompts(llama_context* context, int sequences) {
     const int prompts = std::min(sequences, options_.prompts);
     Batch batch(options_.context);
@@ -418,7 +458,8 @@ class Bench {
       if (states.back().empty()) Fail("the library cannot save the state of a sequence");
     }
     for (int id = prompts; id < sequences; ++id) {
-      if (LoadState(context, states[static_cast<size_t>(id % prompts)], id) == 0) Fail("the library cannot load the state of a sequence");
+      if (LoadState(context, states[static_cast<size_t>(id % prompts)], id) == 0)
+        Fail("the library cannot load the state of a sequence");
     }
   }
 
@@ -434,7 +475,11 @@ int main(int argc, char** argv) {
   const Options options = ParseOptions(argc, argv);
   // The libraries' chatter is for debugging only: PEER_BENCH_VERBOSE=1 shows it.
   if (std::getenv("PEER_BENCH_VERBOSE") == nullptr) {
-    llama_log_set([](ggml_log_level level, const char* text, void*) { if (level == GGML_LOG_LEVEL_ERROR) std::fputs(text, stderr); }, nullptr);
+    llama_log_set(
+        [](ggml_log_level level, const char* text, void*) {
+          if (level == GGML_LOG_LEVEL_ERROR) std::fputs(text, stderr);
+        },
+        nullptr);
   }
   llama_backend_init();
   {

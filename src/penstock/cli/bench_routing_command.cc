@@ -18,8 +18,8 @@
 #include "penstock/cli/commands.h"
 #include "penstock/measure/probe.h"
 #include "penstock/measure/routing_study.h"
-#include "penstock/simulate/simulated_run.h"
 #include "penstock/memory/belady.h"
+#include "penstock/simulate/simulated_run.h"
 
 namespace penstock::cli {
 namespace {

@@ -20,8 +20,8 @@
 #include "penstock/base/limits.h"
 #include "penstock/base/logging.h"
 #include "penstock/base/status.h"
-#include "penstock/base/version.h"
 #include "penstock/base/text.h"
+#include "penstock/base/version.h"
 #include "penstock/cli/commands.h"
 #include "penstock/cli/common_flags.h"
 

@@ -148,7 +148,8 @@ void AddDescribedFlags(CLI::App& app, DescribedFlags& flags) {
       ->type_name("DIR");
   app.add_option("--config", flags.config_path, "a model's config.json; no weights are needed")->type_name("FILE");
   app.add_option("--weights", flags.weights,
-                 "with --config: f32, f16, bf16, int8, hqq4, hqq3, fp8, mxfp4, q8_0, q4_0, q4_k, q5_k, q6_k, q4_1, q5_0 or q5_1")
+                 "with --config: f32, f16, bf16, int8, hqq4, hqq3, fp8, mxfp4, q8_0, q4_0, q4_k, q5_k, q6_k, q4_1, "
+                 "q5_0 or q5_1")
       ->capture_default_str();
   app.add_option("--hardware", flags.hardware,
                  "auto (this machine), a preset like rtx4090:dram=128GiB,disk=nvme4, a file of penstock probe, or list "

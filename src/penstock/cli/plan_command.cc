@@ -13,9 +13,9 @@
 #include "penstock/base/text.h"
 #include "penstock/base/thread_pool.h"
 #include "penstock/cli/described_flags.h"
-#include "penstock/simulate/policy_search.h"
-#include "penstock/simulate/policy_roofline.h"
 #include "penstock/plan/policy_file.h"
+#include "penstock/simulate/policy_roofline.h"
+#include "penstock/simulate/policy_search.h"
 
 namespace penstock::cli {
 namespace {

@@ -12,9 +12,9 @@
 #include "penstock/base/status.h"
 #include "penstock/base/text.h"
 #include "penstock/cli/stop_signals.h"
-#include "penstock/simulate/policy_search.h"
-#include "penstock/measure/probe.h"
 #include "penstock/job/job.h"
+#include "penstock/measure/probe.h"
+#include "penstock/simulate/policy_search.h"
 
 namespace penstock::cli {
 namespace {

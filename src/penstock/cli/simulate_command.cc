@@ -12,8 +12,8 @@
 #include "penstock/cli/commands.h"
 #include "penstock/cli/described_flags.h"
 #include "penstock/cli/sweep.h"
-#include "penstock/trace/recorders.h"
 #include "penstock/simulate/simulated_run.h"
+#include "penstock/trace/recorders.h"
 
 namespace penstock::cli {
 namespace {

@@ -12,8 +12,8 @@
 #include "penstock/base/limits.h"
 #include "penstock/base/status.h"
 #include "penstock/base/text.h"
-#include "penstock/simulate/policy_search.h"
 #include "penstock/plan/log_plot.h"
+#include "penstock/simulate/policy_search.h"
 
 namespace penstock::cli {
 namespace {

@@ -30,7 +30,8 @@ absl::StatusOr<DescribedModel> DescribedModel::FromConfig(const std::string& con
   const std::optional<WeightFormat> weights = WeightFormatOf(format);
   if (!weights.has_value()) {
     return UsageError(
-        "weights in '{}': expected f32, f16, bf16, int8, hqq4, hqq3, fp8, mxfp4, q8_0, q4_0, q4_k, q5_k, q6_k, q4_1, q5_0 or q5_1",
+        "weights in '{}': expected f32, f16, bf16, int8, hqq4, hqq3, fp8, mxfp4, q8_0, q4_0, q4_k, q5_k, q6_k, q4_1, "
+        "q5_0 or q5_1",
         Printable(format));
   }
   PENSTOCK_ASSIGN_OR_RETURN(const std::string text, ReadFile(config_path, kMaxConfigBytes));

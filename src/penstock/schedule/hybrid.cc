@@ -11,8 +11,8 @@
 #include "penstock/base/status.h"
 #include "penstock/routing/expert_predictor.h"
 #include "penstock/schedule/expert_prefetch.h"
-#include "penstock/schedule/layer_experts.h"
 #include "penstock/schedule/expert_split.h"
+#include "penstock/schedule/layer_experts.h"
 #include "penstock/schedule/schedule.h"
 
 namespace penstock {

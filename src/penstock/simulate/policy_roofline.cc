@@ -6,10 +6,10 @@
 
 #include "penstock/base/limits.h"
 #include "penstock/base/status.h"
-#include "penstock/plan/formats.h"
-#include "penstock/simulate/hardware_rates.h"
 #include "penstock/plan/batch_group.h"
+#include "penstock/plan/formats.h"
 #include "penstock/schedule/schedule.h"
+#include "penstock/simulate/hardware_rates.h"
 
 namespace penstock {
 namespace {

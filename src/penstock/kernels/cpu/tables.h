@@ -1,4 +1,5 @@
-// One table per instruction set; a unit exists only where the compiler can make it (all but the scalar one: x86-64, and 64-bit ARM for NEON).
+// One table per instruction set; a unit exists only where the compiler can make it (all but the scalar one: x86-64, and
+// 64-bit ARM for NEON).
 #pragma once
 
 #include "penstock/kernels/kernel_table.h"

@@ -1,6 +1,7 @@
 // What device code is written in: CUDA C++, and the few things that CUDA C++ says differently from architecture to
 // architecture. With PENSTOCK_EMULATED_SIMT the same code compiles for the host, where every thread of a block is a
-// fiber (testing/cuda/emulated_simt.h): so its arithmetic, its barriers and its indices are tested where there is no GPU.
+// fiber (testing/cuda/emulated_simt.h): so its arithmetic, its barriers and its indices are tested where there is no
+// GPU.
 //
 // Device code is compiled with -fmad=false: what is fused is written fused, as on the host.
 #pragma once
