@@ -16,7 +16,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <filesystem>
-#include <iterator>
+#include <map>
 #include <random>
 #include <string>
 #include <utility>
@@ -60,21 +60,20 @@ struct Options {
   int prompts = 4;           // different prompts that the sequences of a decode measurement continue
   int steps = 32;            // decode steps at most
   int warmup = 2;            // decode steps before the measured ones
-  double seconds = 10;       // after which a measurement takes no further step or repetition
+  int seconds = 10;          // after which a measurement takes no further step or repetition
   int repetitions = 3;       // of a prefill at most
   int ubatch = 512;          // rows that the library computes at once
   bool repack = false;       // ik_llama.cpp: interleave the rows of the weights while loading
   bool no_repack = false;    // llama.cpp, which does that by default: leave the weights as they are
   bool merge = false;        // ik_llama.cpp: merge q, k and v, and gate and up
   bool mmap = false;         // compute from the mapped file; llama.cpp repacks nothing then
-  bool prefetch =
-      false;  // ik_llama.cpp, with --mmap: threads of its own fault chosen experts in; loading leaves them out
-  std::string kv = "f16";   // or q8_0
-  int batch = 2048;         // rows of one call (--job)
-  int job = 0;              // requests
-  int job_batch = 64;       // sequences that decode together
-  int prompt_tokens = 256;  // of each request
-  int new_tokens = 32;      // of each request
+  bool prefetch = false;     // ik_llama.cpp, with --mmap: its threads fault chosen experts in; loading leaves them out
+  std::string kv = "f16";    // or q8_0
+  int batch = 2048;          // rows of one call (--job)
+  int job = 0;               // requests
+  int job_batch = 64;        // sequences that decode together
+  int prompt_tokens = 256;   // of each request
+  int new_tokens = 32;       // of each request
   int greedy = 0;
   std::vector<int> prompt;
 };
@@ -106,61 +105,45 @@ int ParseNumber(const std::string& text) {
 
 Options ParseOptions(int argc, char** argv) {
   Options options;
+  const std::map<std::string, bool*> switches = {{"--repack", &options.repack},
+                                                 {"--no-repack", &options.no_repack},
+                                                 {"--merge", &options.merge},
+                                                 {"--mmap", &options.mmap},
+                                                 {"--prefetch", &options.prefetch}};
+  const std::map<std::string, std::string*> texts = {{"--model", &options.model}, {"--kv", &options.kv}};
+  const std::map<std::string, std::vector<int>*> lists = {
+      {"--prefill", &options.prefill}, {"--decode", &options.decode}, {"--prompt", &options.prompt}};
+  const std::map<std::string, int*> numbers = {{"--threads", &options.threads},
+                                               {"--context", &options.context},
+                                               {"--prompts", &options.prompts},
+                                               {"--steps", &options.steps},
+                                               {"--warmup", &options.warmup},
+                                               {"--seconds", &options.seconds},
+                                               {"--repetitions", &options.repetitions},
+                                               {"--ubatch", &options.ubatch},
+                                               {"--batch", &options.batch},
+                                               {"--job", &options.job},
+                                               {"--job-batch", &options.job_batch},
+                                               {"--prompt-tokens", &options.prompt_tokens},
+                                               {"--new-tokens", &options.new_tokens},
+                                               {"--greedy", &options.greedy}};
   for (int i = 1; i < argc; ++i) {
     const std::string flag = argv[i];
-    const std::pair<const char*, bool*> switches[] = {{"--repack", &options.repack},
-                                                      {"--no-repack", &options.no_repack},
-                                                      {"--merge", &options.merge},
-                                                      {"--mmap", &options.mmap},
-                                                      {"--prefetch", &options.prefetch}};
-    const auto* known =
-        std::find_if(std::begin(switches), std::end(switches), [&](const auto& each) { return flag == each.first; });
-    if (known != std::end(switches)) {
+    if (const auto known = switches.find(flag); known != switches.end()) {
       *known->second = true;
       continue;
     }
     if (++i == argc) Fail(flag + " needs a value");
     const std::string value = argv[i];
-    if (flag == "--model")
-      options.model = value;
-    else if (flag == "--threads")
-      options.threads = ParseNumber(value);
-    else if (flag == "--prefill")
-      options.prefill = ParseList(value);
-    else if (flag == "--decode")
-      options.decode = ParseList(value);
-    else if (flag == "--context")
-      options.context = ParseNumber(value);
-    else if (flag == "--prompts")
-      options.prompts = ParseNumber(value);
-    else if (flag == "--steps")
-      options.steps = ParseNumber(value);
-    else if (flag == "--warmup")
-      options.warmup = ParseNumber(value);
-    else if (flag == "--kv")
-      options.kv = value;
-    else if (flag == "--batch")
-      options.batch = ParseNumber(value);
-    else if (flag == "--job")
-      options.job = ParseNumber(value);
-    else if (flag == "--job-batch")
-      options.job_batch = ParseNumber(value);
-    else if (flag == "--prompt-tokens")
-      options.prompt_tokens = ParseNumber(value);
-    else if (flag == "--new-tokens")
-      options.new_tokens = ParseNumber(value);
-    else if (flag == "--seconds")
-      options.seconds = ParseNumber(value);
-    else if (flag == "--repetitions")
-      options.repetitions = ParseNumber(value);
-    else if (flag == "--ubatch")
-      options.ubatch = ParseNumber(value);
-    else if (flag == "--greedy")
-      options.greedy = ParseNumber(value);
-    else if (flag == "--prompt")
-      options.prompt = ParseList(value);
-    else
+    if (const auto text = texts.find(flag); text != texts.end()) {
+      *text->second = value;
+    } else if (const auto list = lists.find(flag); list != lists.end()) {
+      *list->second = ParseList(value);
+    } else if (const auto number = numbers.find(flag); number != numbers.end()) {
+      *number->second = ParseNumber(value);
+    } else {
       Fail("unknown flag " + flag);
+    }
   }
   if (options.model.empty()) Fail("--model is needed");
   if (options.threads < 1 || options.context < 1 || options.prompts < 1 || options.steps < 1 ||
