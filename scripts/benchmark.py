@@ -3,10 +3,10 @@
 
 usage: scripts/benchmark.py MODEL_DIR [MODEL_DIR ...] [--rounds N]
 
-Each round runs a prefill job (one prompt of 1,000 tokens), a decode job (one sequence) and a batch job (32 sequences) after each other,
-and measures the read bandwidth of the memory with `penstock probe` right before and after the decode job (the better one counts);
-medians of the rounds are printed as a Markdown table. Bytes that decoding one token reads: dense weights (without the embedding, of
-which only a row is read) and num_topk experts of every layer.
+Each round runs a prefill job (one prompt of 1,000 tokens), a decode job (one sequence) and a batch job (32 sequences) after
+each other, and measures the read bandwidth of the memory with `penstock probe` right before and after the decode job (the
+better one counts); medians of the rounds are printed as a Markdown table. Bytes that decoding one token reads: dense weights
+(without the embedding, of which only a row is read) and num_topk experts of every layer.
 """
 import argparse
 import json
@@ -22,7 +22,8 @@ PENSTOCK = ROOT / "build/release/bin/penstock"
 
 def bandwidth():
     """Bytes per second that all threads together read from memory: the best of the probe's rows."""
-    done = subprocess.run([PENSTOCK, "probe", "--threads", "2", "--json", "--quiet"], capture_output=True, text=True, check=True)
+    done = subprocess.run([PENSTOCK, "probe", "--threads", "2", "--json", "--quiet"], capture_output=True, text=True,
+                          check=True)
     dram = json.loads(done.stdout)["tiers"][0]
     return max(rate["read_bytes_per_second"] for rate in dram["rates"])
 
@@ -57,7 +58,8 @@ def main():
     cpu = re.search(r"model name\s*:\s*(.*)", pathlib.Path("/proc/cpuinfo").read_text()).group(1)
     flags = ["--dtype", args.dtype, "--threads", "2"]
     print(f"{cpu}, 2 threads, dtype {args.dtype}, medians of {args.rounds} rounds\n")
-    print("| model | prefill tokens/s | decode tokens/s, 1 sequence | GB/s of weights | of measured bandwidth | decode tokens/s, 32 sequences |")
+    print("| model | prefill tokens/s | decode tokens/s, 1 sequence | GB/s of weights | of measured bandwidth | decode "
+          "tokens/s, 32 sequences |")
     print("| --- | --- | --- | --- | --- | --- |")
     for model in args.models:
         results = {"prefill": [], "decode": [], "batch": [], "share": [], "rate": []}
@@ -68,14 +70,16 @@ def main():
             before = bandwidth()
             decode = run_job(model, [{"prompt": ids[:8], "max_tokens": 64, "ignore_eos": True}], flags)
             read = max(before, bandwidth())
-            batch = run_job(model, [{"prompt": ids[i:i + 8], "max_tokens": 32, "ignore_eos": True} for i in range(32)], flags)
+            batch = run_job(model, [{"prompt": ids[i:i + 8], "max_tokens": 32, "ignore_eos": True} for i in range(32)],
+                            flags)
             results["prefill"].append(prefill["tokens_per_second"]["prefill"])
             results["decode"].append(decode["tokens_per_second"]["decode"])
             results["batch"].append(batch["tokens_per_second"]["decode"])
             results["rate"].append(decode["tokens_per_second"]["decode"] * per_token)
             results["share"].append(results["rate"][-1] / read)
         m = {key: statistics.median(values) for key, values in results.items()}
-        print(f"| {pathlib.Path(model).name} | {m['prefill']:.0f} | {m['decode']:.1f} | {m['rate'] / 1e9:.2f} | {m['share']:.0%} | {m['batch']:.1f} |",
+        print(f"| {pathlib.Path(model).name} | {m['prefill']:.0f} | {m['decode']:.1f} | {m['rate'] / 1e9:.2f} | "
+              f"{m['share']:.0%} | {m['batch']:.1f} |",
               flush=True)
 
 

@@ -102,8 +102,8 @@ def main():
     counter = Counter()
     start = time.monotonic()
     if not args.release_only:
-        # The slow tests measure speed limits, memory and kills of the real thing: they run once, optimised, with nothing beside
-        # them.
+        # The slow tests measure speed limits, memory and kills of the real thing: they run once, optimised, with nothing
+        # beside them.
         if build("dev"):
             test("dev", counter, "slow", jobs=os.cpu_count() or 1)
         else:

@@ -1,15 +1,15 @@
 #!/usr/bin/env python3
 """Builds, tests and measures Penstock on a GPU in one go, and writes what it found as JSON.
 
-  gpu.py kit --output KIT.tar.xz    where there is a compiler: builds, and collects what a machine with a GPU needs (binaries,
-                                    tests, libraries), for one that cannot build
+  gpu.py kit --output KIT.tar.xz    where there is a compiler: builds, and collects what a machine with a GPU needs
+                                    (binaries, tests, libraries), for one that cannot build
   gpu.py run --output FILE          tests (and compute-sanitizer), kernels, then Mixtral-8x7B-shaped random models: schedules
                                     with a small budget of GPU memory, predictions, everything resident, and other engines
                                     where they are found; builds first unless --kit KIT.tar.xz names what `kit` collected
 
 Steps are taken in the order of their weight; those for which no time is left (--minutes) are left out and named. Each step's
-results are in FILE as soon as it ends. llama.cpp: --llama-cpp BUILD names a tree with CUDA (bin/llama-bench). transformers and
-accelerate: where python3 finds them.
+results are in FILE as soon as it ends. llama.cpp: --llama-cpp BUILD names a tree with CUDA (bin/llama-bench). transformers
+and accelerate: where python3 finds them.
 """
 import argparse
 import datetime
@@ -49,7 +49,8 @@ class Report:
 
     def __init__(self, path, minutes):
         self.path, self.deadline = path, time.monotonic() + 60 * minutes
-        self.data = {"date": datetime.date.today().isoformat(), "command": " ".join(sys.argv), "machine": machine(), "steps": {}}
+        self.data = {"date": datetime.date.today().isoformat(), "command": " ".join(sys.argv), "machine": machine(),
+                     "steps": {}}
 
     def left(self):
         return self.deadline - time.monotonic()
@@ -64,7 +65,8 @@ class Report:
             except Skipped as reason:
                 result = {"skipped": str(reason)}
             except subprocess.CalledProcessError as error:
-                result = {"failed": f"exit {error.returncode}", "output": ((error.stdout or "") + (error.stderr or ""))[-3000:]}
+                result = {"failed": f"exit {error.returncode}",
+                          "output": ((error.stdout or "") + (error.stderr or ""))[-3000:]}
             except subprocess.TimeoutExpired as error:
                 result = {"failed": f"took longer than {error.timeout:.0f} s"}
         self.data["steps"][name] = {"seconds": round(time.monotonic() - begin, 1), "result": result}
@@ -89,7 +91,8 @@ def machine():
     cpu = next((line.split(":")[1].strip() for line in pathlib.Path("/proc/cpuinfo").read_text().splitlines()
                 if line.startswith("model name")), platform.processor())
     return {"cpu": cpu, "cpus": os.cpu_count(), "memory_bytes": os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"),
-            "gpu": try_output(["nvidia-smi", "--query-gpu=name,memory.total,driver_version,pcie.link.gen.current,pcie.link.width.current",
+            "gpu": try_output(["nvidia-smi",
+                               "--query-gpu=name,memory.total,driver_version,pcie.link.gen.current,pcie.link.width.current",
                                "--format=csv,noheader"]),
             "commit": try_output(["git", "-C", ROOT, "rev-parse", "--short", "HEAD"])}
 
@@ -113,7 +116,8 @@ def kit(args):
         for line in output_of(["ldd", tree / name]).splitlines():
             words = line.split()
             # What belongs to the C library stays the machine's own.
-            if len(words) >= 3 and words[2].startswith("/") and not words[0].startswith(("libc.", "libm.", "libpthread.", "libdl.", "librt.")):
+            if len(words) >= 3 and words[2].startswith("/") and not words[0].startswith(
+                ("libc.", "libm.", "libpthread.", "libdl.", "librt.")):
                 shutil.copy2(words[2], target / "lib" / words[0])
     (target / "commit").write_text(try_output(["git", "-C", ROOT, "rev-parse", "--short", "HEAD"]) + "\n")
     with tarfile.open(args.output, "w:xz") as archive:
@@ -169,13 +173,15 @@ class Bench:
     # Models
 
     def model(self, quantize, num_layers):
-        """A Mixtral-8x7B of random weights with so many layers: one layer is made and packed, then written again and again."""
+        """A Mixtral-8x7B of random weights with so many layers: one layer is made and packed, then written again and
+        again."""
         path = self.folder / f"mixtral-{quantize}-{num_layers}"
         if path.exists():
             return path
         one, source = self.folder / f"one-{quantize}", self.folder / "one-bf16-source"
         if not source.exists():
-            output_of([sys.executable, ROOT / "tools/synth/make_model.py", "--family", "mixtral", "--model-dim", 4096, "--num-layers", 1,
+            output_of([sys.executable, ROOT / "tools/synth/make_model.py", "--family", "mixtral", "--model-dim", 4096,
+                       "--num-layers", 1,
                        "--num-heads", 32, "--num-kv-heads", 8, "--head-dim", 128, "--num-experts", 8, "--num-topk", 2,
                        "--expert-dim", 14336, "--vocab-size", 32000, "--context", 32768, "--output", source])
         if not one.exists():
@@ -186,7 +192,8 @@ class Bench:
     def rates(self, model, policy, sequences, *flags):
         path = self.folder / "policy.json"
         path.write_text(json.dumps(policy))
-        return self.lines("--model", model, "--policy", path, "--device", "cuda", "--prefill", 0, "--decode", sequences, "--empty-context",
+        return self.lines("--model", model, "--policy", path, "--device", "cuda", "--prefill", 0, "--decode", sequences,
+                          "--empty-context",
                           "--context", self.args.context, "--steps", self.args.steps, *flags)
 
     def offload(self, model, num_layers, names, sequences, micro_batch_size):
@@ -202,13 +209,16 @@ class Bench:
         hardware, errors = self.folder / "hardware.json", {}
         self.penstock("probe", "--model", model, "--output", hardware, "--seconds", 10, "--quiet")
         for name, sequences in (("cgopipe", 64), ("klotski", 64), ("zigzag", 64), ("on-demand", 1)):
-            lines = self.rates(model, {"schedule": name}, sequences, "--micro-batch-size", 32, "--hardware", hardware, "--record-routing",
-                               self.folder / f"routing-{name}", "--gpu-memory", f"{FULL_GPU_MEMORY * num_layers // FULL_LAYERS}B")
+            lines = self.rates(model, {"schedule": name}, sequences, "--micro-batch-size", 32, "--hardware", hardware,
+                               "--record-routing",
+                               self.folder / f"routing-{name}", "--gpu-memory",
+                               f"{FULL_GPU_MEMORY * num_layers // FULL_LAYERS}B")
             errors[name] = next(line for line in lines if line["kind"] == "prediction")
         return {"hardware": json.loads(hardware.read_text()), "predictions": errors}
 
     def resident(self, model):
-        lines = self.lines("--model", model, "--device", "cuda", "--prefill", "512,4096", "--decode", "1,16,64", "--context", self.args.context,
+        lines = self.lines("--model", model, "--device", "cuda", "--prefill", "512,4096", "--decode", "1,16,64", "--context",
+                           self.args.context,
                            "--prefill-chunk", 4096, "--steps", 4 * self.args.steps)
         return {f"{line['kind']} {line.get('tokens', line.get('sequences'))}": line for line in lines}
 
@@ -264,20 +274,25 @@ for batch in (1, 16):
     results[batch] = 4 * batch / (times[1] - times[0])
 print(json.dumps(results))
 """
-        if subprocess.run([sys.executable, "-c", "import accelerate, transformers, torch"], capture_output=True, check=False).returncode != 0:
+        if subprocess.run([sys.executable, "-c", "import accelerate, transformers, torch"], capture_output=True,
+                          check=False).returncode != 0:
             raise Skipped("python3 finds no transformers and accelerate")
-        return {"tokens_per_second": json.loads(output_of([sys.executable, "-c", script], timeout=max(60, self.report.left())).splitlines()[-1])}
+        return {"tokens_per_second": json.loads(
+            output_of([sys.executable, "-c", script], timeout=max(60, self.report.left())).splitlines()[-1])}
 
     def llama_cpp(self, num_layers):
         if self.args.llama_cpp is None:
             raise Skipped("--llama-cpp names no build")
         gguf = self.folder / f"mixtral-{num_layers}.gguf"
-        output_of([sys.executable, ROOT / "tools/synth/make_model.py", "--family", "mixtral", "--model-dim", 4096, "--num-layers", num_layers,
-                   "--num-heads", 32, "--num-kv-heads", 8, "--head-dim", 128, "--num-experts", 8, "--num-topk", 2, "--expert-dim", 14336,
+        output_of([sys.executable, ROOT / "tools/synth/make_model.py", "--family", "mixtral", "--model-dim", 4096,
+                   "--num-layers", num_layers,
+                   "--num-heads", 32, "--num-kv-heads", 8, "--head-dim", 128, "--num-experts", 8, "--num-topk", 2,
+                   "--expert-dim", 14336,
                    "--vocab-size", 32000, "--context", 32768, "--gguf", "q8_0", gguf])
         # Experts of all layers but those that the budget holds are computed on the CPU.
         on_gpu = max(0, int(num_layers * (FULL_GPU_MEMORY / FULL_LAYERS) / (1.45e9) * 0.9))
-        text = output_of([self.args.llama_cpp / "bin/llama-bench", "-m", gguf, "-ngl", 99, "--n-cpu-moe", num_layers - on_gpu, "-p", 512, "-n", 16,
+        text = output_of([self.args.llama_cpp / "bin/llama-bench", "-m", gguf, "-ngl", 99, "--n-cpu-moe",
+                          num_layers - on_gpu, "-p", 512, "-n", 16,
                           "-o", "json"], timeout=max(60, self.report.left()))
         return {"layers_on_gpu": on_gpu, "runs": json.loads(text)}
 
@@ -292,7 +307,8 @@ def repeat_layer(one, target, num_layers):
     for layer in range(num_layers):
         for name, t in index["tensors"].items():
             if name.startswith("model.layers.0."):
-                tensors[name.replace("layers.0.", f"layers.{layer}.", 1)] = {**t, "offset": t["offset"] + layer * layer_bytes}
+                tensors[name.replace("layers.0.", f"layers.{layer}.", 1)] = {
+                    **t, "offset": t["offset"] + layer * layer_bytes}
     partial = target.with_suffix(".partial")
     shutil.rmtree(partial, ignore_errors=True)
     partial.mkdir()
@@ -325,7 +341,8 @@ def run(args):
     for name in GPU_TESTS:
         report.step(name, 10, lambda name=name: bench.test(name))
     report.step("torch", 20, bench.torch_rates)
-    report.step("kernels", 20, lambda: [json.loads(line) for line in bench.run("bench/gpu_cuda_gemm_bench", timeout=120).splitlines()])
+    report.step("kernels", 20,
+                lambda: [json.loads(line) for line in bench.run("bench/gpu_cuda_gemm_bench", timeout=120).splitlines()])
     layers = args.layers
 
     def with_model(quantize, take):
@@ -341,7 +358,8 @@ def run(args):
         ratios(found, "zero")
         return found
 
-    report.step("int8: one sequence", 60, with_model("int8", lambda model: bench.offload(model, layers, ("on-demand", "klotski", "hybrid"), 1, 1)))
+    report.step("int8: one sequence", 60,
+                with_model("int8", lambda model: bench.offload(model, layers, ("on-demand", "klotski", "hybrid"), 1, 1)))
     report.step("int8: pipelines", 60, with_model("int8", pipelines))
     report.step("int8: klotski's ablation", 50, with_model("int8", ablation))
     report.step("int8: resident", 40, with_model("int8", bench.resident))
@@ -354,9 +372,11 @@ def run(args):
     report.step("bf16: resident", 40, with_model("none", bench.resident))
     if args.work is None:
         shutil.rmtree(bench.folder)
-    shares = [line["bound_fraction"] for name, step in report.data["steps"].items() if "pipelines" in name and "skipped" not in step["result"]
+    shares = [line["bound_fraction"] for name, step in report.data["steps"].items() if "pipelines" in name
+              and "skipped" not in step["result"]
               and "failed" not in step["result"] for line in step["result"].values()]
-    print(f"{args.output}: shares of the bound {', '.join(f'{share:.0%}' for share in shares)}" if shares else str(args.output))
+    print(f"{args.output}: shares of the bound {', '.join(f'{share:.0%}' for share in shares)}" if shares
+          else str(args.output))
     failed = [name for name, step in report.data["steps"].items() if "failed" in step["result"]]
     if failed:
         sys.exit(f"gpu.py: failed: {', '.join(failed)}")
@@ -368,7 +388,8 @@ def main():
     parser.add_argument("--output", type=pathlib.Path, required=True, help="kit: the archive; run: the JSON file")
     parser.add_argument("--build", type=pathlib.Path, help="kit: a build tree to collect from, instead of building")
     parser.add_argument("--kit", type=pathlib.Path, help="run: what `kit` collected, instead of building")
-    parser.add_argument("--work", type=pathlib.Path, help="run: where models are written and kept (default: gone at the end)")
+    parser.add_argument("--work", type=pathlib.Path,
+                        help="run: where models are written and kept (default: gone at the end)")
     parser.add_argument("--minutes", type=float, default=8.5, help="run: no step begins that would end later")
     parser.add_argument("--layers", type=int, default=8, help="run: of Mixtral-8x7B's 32; GPU memory in proportion")
     parser.add_argument("--sequences", type=int, default=384, help="run: of the pipelines")

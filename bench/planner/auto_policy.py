@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
 """Compares run --policy auto with policies given by hand: tokens per second of whole jobs, and what was predicted.
 
-Each setting is a packed store, a budget as a share of its size, and a job of random tokens. The policies by hand are schedules with batches
-and chunks of prompts: twelve of them, each measured once. The best of them would be the luckiest of those that are alike: it is measured again,
-by turns with the planner's.
+Each setting is a packed store, a budget as a share of its size, and a job of random tokens. The policies by hand are
+schedules with batches and chunks of prompts: twelve of them, each measured once. The best of them would be the luckiest of
+those that are alike: it is measured again, by turns with the planner's.
 """
 
 import argparse
@@ -39,7 +39,8 @@ class Bench:
         output, stats = self.folder / "out.jsonl", self.folder / "stats.json"
         for old in self.folder.glob("out.jsonl*"):
             old.unlink()
-        done = subprocess.run([self.args.penstock, "run", "--model", model, "--memory", f"{budget}B", "--kv-dtype", "int8", "--input", path,
+        done = subprocess.run([self.args.penstock, "run", "--model", model, "--memory", f"{budget}B", "--kv-dtype", "int8",
+                               "--input", path,
                         "--output", output, "--stats", stats, "--quiet", *map(str, flags)], stderr=subprocess.DEVNULL)
         if done.returncode == 6:
             return 0, None
@@ -56,12 +57,14 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--penstock", default=ROOT / "build/release/bin/penstock")
     parser.add_argument("--model", required=True, action="append", help="a packed store; may be given several times")
-    parser.add_argument("--job", action="append", help=f"share of the store, requests, prompt tokens, new tokens; may be given several times ({' '.join(JOBS)})")
+    parser.add_argument("--job", action="append", help=f"share of the store, requests, prompt tokens, new tokens; may be "
+                                                       f"given several times ({' '.join(JOBS)})")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--output", help="JSON of all measurements")
     args = parser.parse_args()
     records = []
-    print("| store | budget | job | auto | predicted | best by hand | auto / best | error |\n| --- | --- | --- | --- | --- | --- | --- | --- |")
+    print("| store | budget | job | auto | predicted | best by hand | auto / best | error |\n| --- | --- | --- | --- | --- "
+          "| --- | --- | --- |")
     with tempfile.TemporaryDirectory() as folder:
         bench = Bench(args, folder)
         for model, job in itertools.product(args.model, args.job or JOBS):
@@ -83,11 +86,15 @@ def main():
             auto_rate, best_rate = statistics.median(rate for rate, _ in auto), statistics.median(again)
             predicted = auto[0][1]["tokens_per_second"]["predicted_generation"]
             policy = auto[0][1]["policy"]
-            records.append({"model": pathlib.Path(model).name, "share": share, "requests": num_requests, "prompt": prompt_tokens,
-                            "new": new_tokens, "auto": [rate for rate, _ in auto], "predicted": predicted, "by_hand": by_hand, "best_again": again,
+            records.append({"model": pathlib.Path(model).name, "share": share, "requests": num_requests,
+                            "prompt": prompt_tokens,
+                            "new": new_tokens, "auto": [rate for rate, _ in auto], "predicted": predicted,
+                            "by_hand": by_hand, "best_again": again,
                             "policy": {"schedule": auto[0][1]["schedule"], **policy}})
-            print(f"| {pathlib.Path(model).name} | {share:.0%} | {num_requests} x ({prompt_tokens} + {new_tokens}) | {auto_rate:.2f} "
-                  f"({auto[0][1]['schedule']}, N={policy['batch_size']}, chunk={policy['prefill_chunk']}) | {predicted:.2f} | "
+            print(f"| {pathlib.Path(model).name} | {share:.0%} | {num_requests} x ({prompt_tokens} + {new_tokens}) | "
+                  f"{auto_rate:.2f} "
+                  f"({auto[0][1]['schedule']}, N={policy['batch_size']}, chunk={policy['prefill_chunk']}) | {predicted:.2f} "
+                  f"| "
                   f"{best_rate:.2f} ({best}) | {auto_rate / best_rate:.2f} | {predicted / auto_rate - 1:+.0%} |", flush=True)
     if args.output:
         pathlib.Path(args.output).write_text(json.dumps(records, indent=1) + "\n")

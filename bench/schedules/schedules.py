@@ -64,8 +64,8 @@ class Bench:
 
     def penstock(self, *command):
         """Standard output."""
-        done = subprocess.run([self.args.penstock, *map(str, command), "--quiet"], stdout=subprocess.PIPE,
-                              stderr=subprocess.PIPE, text=True, check=False)
+        done = subprocess.run([self.args.penstock, *map(str, command), "--quiet"], capture_output=True, text=True,
+                              check=False)
         if done.returncode != 0:
             sys.exit(f"penstock {' '.join(map(str, command))}: exit {done.returncode}: {done.stderr[-500:]}")
         return done.stdout
@@ -104,7 +104,8 @@ def by_turns(args, names, measure):
         for name in names:
             record = {"name": name, "round": round_idx, **measure(name)}
             records.append(record)
-            print(f"  round {round_idx + 1}: {name}: {record['tokens_per_second']:.2f} tokens/s", file=sys.stderr, flush=True)
+            print(f"  round {round_idx + 1}: {name}: {record['tokens_per_second']:.2f} tokens/s", file=sys.stderr,
+                  flush=True)
     medians = {name: statistics.median(r["tokens_per_second"] for r in records if r["name"] == name) for name in names}
     for name in names:
         last = [r for r in records if r["name"] == name][-1]
@@ -118,14 +119,16 @@ def ablation(bench):
     for share in (0.5, 0.25):
         print(f"\n{share:.0%}: | schedule | tokens/s | of the first | lanes busy |")
         records += by_turns(args, list(ABLATION), lambda name, share=share: {
-            "share": share, **bench.decode(ABLATION[name], 64, "--context", 128, "--micro-batch-size", 16, "--kv-dtype", "int8",
+            "share": share, **bench.decode(ABLATION[name], 64, "--context", 128, "--micro-batch-size", 16, "--kv-dtype",
+                                           "int8",
                                            "--memory", bench.budget(share), "--steps", args.steps)[0]})
     return records
 
 
 def link_rate(bench):
     """A quarter of what one thread copies, bytes/s."""
-    copy = json.loads(bench.penstock("probe", "--json", "--threads", 1, "--disk", "none"))["tiers"][0]["rates"][0]["copy_bytes_per_second"]
+    copy = json.loads(bench.penstock("probe", "--json", "--threads", 1, "--disk", "none"))["tiers"][0]["rates"][0][
+        "copy_bytes_per_second"]
     print(f"copies {copy / 1e9:.2f} GB/s; link {copy / 4e9:.2f} GB/s")
     return int(copy / 4)
 
@@ -138,7 +141,8 @@ def device(bench):
     return by_turns(args, DEVICE, lambda name: bench.decode(
         {"schedule": name}, args.sequences, "--context", args.context, "--context-length", args.context + args.steps + 2,
         "--micro-batch-size", args.micro_batch_size, "--memory", args.memory, "--threads", 1, "--prefill-chunk", 64,
-        "--device", f"emulated:link={link}B/s,threads=1", "--gpu-memory", f"{bench.model_bytes // 5}B", "--steps", args.steps)[0])
+        "--device", f"emulated:link={link}B/s,threads=1", "--gpu-memory", f"{bench.model_bytes // 5}B", "--steps",
+        args.steps)[0])
 
 
 def hybrid(bench):
@@ -156,7 +160,8 @@ def hybrid(bench):
             for _ in range(args.rounds):
                 for name in names:
                     if form == "device":
-                        budget = ("--memory", args.memory, "--gpu-memory", f"{least(bench, 'device memory', HYBRID[name], common, on) + room}B")
+                        budget = ("--memory", args.memory, "--gpu-memory",
+                                  f"{least(bench, 'device memory', HYBRID[name], common, on) + room}B")
                     else:
                         budget = ("--memory", f"{least(bench, 'budget', HYBRID[name], common, on) + room}B")
                     lines = bench.lines(HYBRID[name], *common, *on, *budget)
@@ -164,8 +169,10 @@ def hybrid(bench):
                     measured[name].append(rates)
                     records.append({"form": form, "share": share, "name": name, "lines": lines})
                     print(f"  {form} {share:.0%} {name}: {rates}", file=sys.stderr, flush=True)
-            print(f"\n{form}, {share:.0%} of {num_experts} experts: | schedule | decode | of the first | prefill | of the first |")
-            medians = {name: {kind: statistics.median(r[kind] for r in rounds) for kind in rounds[0]} for name, rounds in measured.items()}
+            print(f"\n{form}, {share:.0%} of {num_experts} experts: | schedule | decode | of the first | prefill | of the "
+                  f"first |")
+            medians = {name: {kind: statistics.median(r[kind] for r in rounds) for kind in rounds[0]}
+                       for name, rounds in measured.items()}
             for name, rates in medians.items():
                 first = medians[names[0]]
                 print(f"| {name} | {rates['decode']:.2f} | {rates['decode'] / first['decode']:.2f} | "
@@ -189,20 +196,24 @@ def predict(bench):
             print(bench.penstock("probe", "--model", args.model, "--output", hardware), file=sys.stderr)
         for idx, (schedule, share, batch) in enumerate(PREDICTED):
             routing = pathlib.Path(bench.folder.name) / f"routing{round_idx}-{idx}"
-            lines = bench.decode({"schedule": schedule}, batch, "--context", 64, "--kv-dtype", "int8", "--memory", bench.budget(share),
+            lines = bench.decode({"schedule": schedule}, batch, "--context", 64, "--kv-dtype", "int8", "--memory",
+                                 bench.budget(share),
                                  "--steps", args.steps, "--hardware", hardware, "--record-routing", routing)
             records.append({"round": round_idx, "schedule": schedule, "share": share,
                             **next(line for line in lines if line["kind"] == "prediction")})
-            print(f"round {round_idx + 1}: {schedule} {share:.0%} {batch}: {records[-1]['error']:+.1%}", file=sys.stderr, flush=True)
+            print(f"round {round_idx + 1}: {schedule} {share:.0%} {batch}: {records[-1]['error']:+.1%}", file=sys.stderr,
+                  flush=True)
     print("| schedule | budget | sequences | measured ms | predicted ms | error |")
     errors = []
     for idx, (schedule, share, batch) in enumerate(PREDICTED):
         of_setting = records[idx::len(PREDICTED)]
-        measured, predicted = (statistics.median(record[key] for record in of_setting) for key in ("seconds", "predicted_seconds"))
+        measured, predicted = (statistics.median(record[key] for record in of_setting) for key in (
+            "seconds", "predicted_seconds"))
         errors.append(predicted / measured - 1)
         print(f"| {schedule} | {share:.0%} | {batch} | {measured * 1e3:.0f} | {predicted * 1e3:.0f} | {errors[-1]:+.1%} |")
     errors = [abs(error) for error in errors]
-    print(f"median error {statistics.median(errors):.1%}, largest {max(errors):.1%}, {sum(error <= 0.15 for error in errors)} of {len(errors)} within 15 %")
+    print(f"median error {statistics.median(errors):.1%}, largest {max(errors):.1%}, "
+          f"{sum(error <= 0.15 for error in errors)} of {len(errors)} within 15 %")
     return records
 
 

@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 """Proves that bad input gets one clear line and the right exit code: no crash, no hang, no unbounded memory, nothing lost.
 
-Each row is a kind of bad input (a broken checkpoint, index, config, tokenizer, template, JSONL line, flag or environment) with
-several inputs. Beside its own expectation, every run of the program must satisfy:
+Each row is a kind of bad input (a broken checkpoint, index, config, tokenizer, template, JSONL line, flag or environment)
+with several inputs. Beside its own expectation, every run of the program must satisfy:
   - on failure exactly one line on stderr begins with "penstock: error: ", it is printable, and stdout is empty;
   - every other line on stderr begins with "penstock: " too, and there is no report of a sanitizer;
   - processor time, wall time and peak RSS stay below their bounds;
@@ -149,7 +149,8 @@ class Box:
             max_rss=MAX_RSS_BYTES, max_wall_s=MAX_WALL_S):
         """Runs the program, checks what holds for all runs, and returns the Result."""
         before = self.snapshot()
-        process = self.start(list(args) + (["--quiet"] if quiet else []), env=env, stdin=stdin, preexec=preexec, stdout=stdout,
+        process = self.start(list(args) + (["--quiet"] if quiet else []), env=env, stdin=stdin, preexec=preexec,
+                             stdout=stdout,
                              cwd=cwd)
         result = self.finish(process, max_wall_s)
         self.program.num_runs += 1
@@ -254,7 +255,8 @@ def main():
     for row, inputs in rows.items():
         start = time.monotonic()
         faults = [fault for name, test in inputs if (fault := run_case(program, row, name, test, flags.keep))]
-        print(f"{row:4} {'FAILED' if faults else 'ok':7} {len(inputs):3} inputs {time.monotonic() - start:7.2f} s", flush=True)
+        print(f"{row:4} {'FAILED' if faults else 'ok':7} {len(inputs):3} inputs {time.monotonic() - start:7.2f} s",
+              flush=True)
         for fault in faults:
             print(f"  {fault}", flush=True)
         failures += faults

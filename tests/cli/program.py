@@ -1,6 +1,5 @@
 """Running the penstock program in tests: commands, inputs, peak memory."""
 import json
-import os
 import pathlib
 import random
 import re
@@ -63,7 +62,8 @@ sys.stdout.write(f"{os.waitstatus_to_exitcode(status)} {usage.ru_maxrss * 1024}"
 
 def peak_rss(command):
     """Runs a command; returns (exit code, VmHWM in bytes as the kernel counted it, stderr)."""
-    done = subprocess.run([sys.executable, "-I", "-S", "-c", LAUNCHER, *command], capture_output=True, text=True, errors="replace",
+    done = subprocess.run([sys.executable, "-I", "-S", "-c", LAUNCHER, *command], capture_output=True, text=True,
+                          errors="replace",
                           check=True)
     code, peak = done.stdout.split()
     return int(code), int(peak), done.stderr

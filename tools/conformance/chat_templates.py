@@ -33,10 +33,12 @@ from transformers.utils.chat_template_utils import _compile_jinja_template
 GPT_OSS = pathlib.Path(__file__).resolve().parents[2] / "tests/data/chat_templates/openai-gpt-oss-120b.jinja"
 NOW = "2026-11-05T09:07:03"  # current_time of our interpreter, and what the oracle's strftime_now formats
 # What Python prints with an address in memory, or as its own: no two runs agree.
-NOT_COMPARABLE = re.compile(r" at 0x[0-9a-f]+|(<|&lt;)(class '|macro '|cycler|loopcontext|namespace|jinja2\.|built-in function)|TemplateReference|Markup\(",
+NOT_COMPARABLE = re.compile(r" at 0x[0-9a-f]+|(<|&lt;)(class '|macro '|cycler|loopcontext|namespace|jinja2\.|built-in "
+                            r"function)|TemplateReference|Markup\(",
                             re.I)
 # Ours: what Python prints with an address, and impossible slices of constants, which jinja2 folds to undefined ones.
-OUR_REFUSALS = re.compile(r"generator cannot be printed|a (int|float|bool|None|dict) cannot be sliced|a slice needs integers")
+OUR_REFUSALS = re.compile(r"generator cannot be printed|a (int|float|bool|None|dict) cannot be sliced|a slice needs "
+                          r"integers")
 # Failures of Python that chat templates must not rely on, by the text of the exception.
 LENIENT = {
     "jinja2 looks up filters when it compiles, also in loops and macros inside of conditions": re.compile(
@@ -70,8 +72,9 @@ class Report:
         self.failed = False
 
     def ours(self, cases):
-        lines = "".join(json.dumps({"template": source, "trusted": {"current_time": NOW, **trusted}, "untrusted": untrusted}) + "\n"
-                        for source, trusted, untrusted in cases)
+        requests = [{"template": source, "trusted": {"current_time": NOW, **trusted}, "untrusted": untrusted}
+                    for source, trusted, untrusted in cases]
+        lines = "".join(json.dumps(request) + "\n" for request in requests)
         run = subprocess.run([self.tool], input=lines.encode(), stdout=subprocess.PIPE, check=True)
         results = [json.loads(line) for line in run.stdout.decode().split("\n")[:-1]]
         if len(results) != len(cases):
@@ -96,7 +99,8 @@ class Report:
         self.rows.append((name, len(cases) - skipped, passed, rendered))
         self.failed |= bool(wrong) or rendered == 0
         for source, trusted, untrusted, got, want, error in wrong[:self.shown]:
-            print(f"{name}:\n  template {source!r:.1500}\n  trusted {trusted!r:.300}\n  untrusted {untrusted!r:.3000}" if self.shown else "")
+            print(f"{name}:\n  template {source!r:.1500}\n  trusted {trusted!r:.300}\n  untrusted {untrusted!r:.3000}"
+                  if self.shown else "")
             self.show_difference(got, want, error)
         sys.stdout.flush()
 
@@ -118,14 +122,16 @@ class Report:
     def show_difference(got, want, error):
         text = got.get("text")
         if text is None or want is None:
-            print(f"  got  {text if text is not None else got['error']!r:.600}\n  want {want if want is not None else error!r:.600}")
+            print(f"  got  {text if text is not None else got['error']!r:.600}\n  want "
+                  f"{want if want is not None else error!r:.600}")
             return
-        at = next((i for i, (a, b) in enumerate(zip(text, want)) if a != b), min(len(text), len(want)))
+        at = next((i for i, (a, b) in enumerate(zip(text, want, strict=False)) if a != b), min(len(text), len(want)))
         print(f"  at {at}: got {text[max(at - 60, 0):at + 60]!r}\n  want {want[max(at - 60, 0):at + 60]!r}")
 
     def table(self):
         width = max(len(row[0]) for row in self.rows)
-        print(f"\n{'template':{width}} | cases | passed | of these rendered\n{'-' * width} | ----- | ------ | -----------------")
+        print(f"\n{'template':{width}} | cases | passed | of these rendered")
+        print(f"{'-' * width} | ----- | ------ | -----------------")
         for name, cases, passed, rendered in self.rows:
             print(f"{name:{width}} | {cases:5} | {passed:6} | {rendered:17}")
         total = [sum(row[i] for row in self.rows) for i in (1, 2, 3)]
@@ -165,7 +171,8 @@ def main():
         report.compare(name, cases)
     if arguments.only in "generated programs" and arguments.programs > 0:
         programs = jinja_programs.Programs(random.Random(arguments.seed))
-        report.compare("generated programs", [(programs.program(), {}, jinja_programs.CONTEXT) for _ in range(arguments.programs)])
+        report.compare("generated programs", [(programs.program(), {}, jinja_programs.CONTEXT) for _ in range(
+            arguments.programs)])
     if arguments.only in "changed templates" and arguments.changed > 0:
         rng = random.Random(f"{arguments.seed} changed")
         sources = [source for _, source in templates(arguments.data) if len(source) < 12000]

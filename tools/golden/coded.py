@@ -8,11 +8,10 @@ import json
 import re
 
 import gguf
+import make_gguf
 import numpy as np
 import safetensors.torch
 import torch
-
-import make_gguf
 
 # Which GGUF type a weight gets, by its name in Hugging Face's folders: the first pattern that matches. Others stay f32.
 GGUF_TYPES = {

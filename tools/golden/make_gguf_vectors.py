@@ -26,15 +26,16 @@ Everything is little-endian.
 - `<type>.blocks`: random bytes as blocks of that type. The first blocks have f16 scales that are zero, denormal, the least
   normal number, the largest, infinite or NaN; with several scales in a block these meet each other.
 - `<type>.weights`: the floats that `gguf.quants.dequantize` makes of them.
-- `<type>.quantised`, for the types that `gguf.quants.quantize` knows: its blocks of the floats in `weights`, which are normal,
-  heavy-tailed, of all magnitudes from 1e-36 to 1e10 (so that scales overflow and underflow f16), halves of codes (ties), and zeros.
+- `<type>.quantised`, for the types that `gguf.quants.quantize` knows: its blocks of the floats in `weights`, which
+  are normal, heavy-tailed, of all magnitudes from 1e-36 to 1e10 (so that scales overflow and underflow f16), halves
+  of codes (ties), and zeros.
 """
 
 
 def random_blocks(name, rng):
     size = gguf.GGML_QUANT_SIZES[gguf.GGMLQuantizationType[name]][1]
     blocks = rng.integers(0, 256, (NUM_BLOCKS[name], size), dtype=np.uint8)
-    for block, scale in enumerate(ODD_SCALES):
+    for block in range(len(ODD_SCALES)):
         for shift, offset in enumerate(SCALES[name]):
             odd = ODD_SCALES[(block + 3 * shift) % len(ODD_SCALES)]
             blocks[block, offset:offset + 2] = odd & 0xFF, odd >> 8

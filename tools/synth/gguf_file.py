@@ -1,7 +1,8 @@
 """Writes a random model of make_model.py as a GGUF file, in the layout that llama.cpp's own converter gives.
 
-GGUF is a header of key-value pairs, a list of tensors (name, shape with the innermost dimension first, type, offset) and the tensors'
-data, each aligned to 32 bytes. The experts of a layer lie in one tensor. Everything is written as it is generated, chunk by chunk.
+GGUF is a header of key-value pairs, a list of tensors (name, shape with the innermost dimension first, type, offset) and the
+tensors' data, each aligned to 32 bytes. The experts of a layer lie in one tensor. Everything is written as it is generated,
+chunk by chunk.
 """
 
 import math
@@ -72,7 +73,8 @@ def encode(values, kind, round_to):
 
 
 def pair_rotations(weight, num_heads):
-    """Reorders the rows of a q or k projection for the "llama" architecture, which rotates neighbours (2i, 2i + 1) of a head.
+    """Reorders the rows of a q or k projection for the "llama" architecture, which rotates neighbours (2i, 2i + 1) of a
+    head.
 
     Hugging Face rotates (i, i + head_dim / 2).
     """
@@ -95,7 +97,8 @@ def gguf_name(name):
 
 
 def gather(tensors, kind):
-    """Merges the experts: [(name, shape, type, parts)], where parts are the Hugging Face tensors (name, shape, kind) in file order."""
+    """Merges the experts: [(name, shape, type, parts)], where parts are the Hugging Face tensors (name, shape, kind) in file
+    order."""
     merged = {}
     for tensor in tensors:
         merged.setdefault(gguf_name(tensor[0]), []).append(tensor)
@@ -164,7 +167,8 @@ def check(dims, kind):
 
 
 def write(path, dims, config, tensors, kind, chunks, round_to):
-    """Writes the file. chunks(name, shape, kind) yields a tensor's values as f32 arrays of a multiple of BLOCK (the last: what is left)."""
+    """Writes the file. chunks(name, shape, kind) yields a tensor's values as f32 arrays of a multiple of BLOCK (the last:
+    what is left)."""
     entries = gather(tensors, kind)
     pairs = metadata(dims, config, kind)
     heads = {}

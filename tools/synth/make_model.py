@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""Writes a random-weight Mixture-of-Experts model folder of any size in Hugging Face layout, and the same weights as GGUF files.
+"""Writes a random-weight Mixture-of-Experts model folder of any size in Hugging Face layout, and the same weights as GGUF
+files.
 
 The model computes nonsense at the speed and with the memory needs of a real one. Only numpy is
 needed. Weights are N(0, 1/fan_in) (standard deviation 1/sqrt(fan_in)), norm weights are near 1, so
@@ -21,9 +22,8 @@ import time
 import zlib
 from pathlib import Path
 
-import numpy as np
-
 import gguf_file
+import numpy as np
 
 MIB = 1 << 20
 CHUNK = 1 << 18     # values generated at once
@@ -47,7 +47,8 @@ PRESETS = {
     "qwen3moe-8gb": dict(family="qwen3_moe", model_dim=2048, num_layers=16, num_heads=16, num_kv_heads=4,
                          head_dim=128, num_experts=32, num_topk=4, expert_dim=1280, vocab_size=4096,
                          context=4096),
-    # DBRX (Qwen2-57B-A14B and Mixtral are alike): attention has an eighth of what a token's experts have. 7.9 GB; 2.3 GB in hqq4
+    # DBRX (Qwen2-57B-A14B and Mixtral are alike): attention has an eighth of what a token's experts have. 7.9 GB; 2.3 GB in
+    # hqq4
     "dbrx-mini": dict(family="mixtral", model_dim=1536, num_layers=20, num_heads=12, num_kv_heads=2,
                       head_dim=128, num_experts=16, num_topk=4, expert_dim=2688, vocab_size=4096,
                       context=4096),
@@ -357,7 +358,8 @@ def parse_args():
                             help=f"without a preset: {text}")
     parser.add_argument("--dtype", choices=DTYPES, default="bf16")
     parser.add_argument("--routing-skew", type=float, default=0, metavar="Z",
-                        help="the expert of rank r of each layer's own order is chosen about as often as 1/r^Z; default: all alike")
+                        help="the expert of rank r of each layer's own order is chosen about as often as 1/r^Z; default: "
+                             "all alike")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--shard-size", type=parse_size, default="500MB", help="default: %(default)s")
     parser.add_argument("--tokenizer-from", type=Path, metavar="DIR", help="copy the tokenizer files of DIR")
@@ -449,7 +451,8 @@ def main():
     for kind, path in args.gguf:
         write_gguf(path, dims, config, tensors, kind, args.dtype, args.seed)
     count = sum(math.prod(shape) for _, shape, _ in tensors)
-    print(f"{args.output or args.gguf[0][1]}: {count / 1e6:.1f} M parameters, {count * DTYPES[args.dtype][1] / 1e9:.3f} GB as "
+    print(f"{args.output or args.gguf[0][1]}: {count / 1e6:.1f} M parameters, {count * DTYPES[args.dtype][1] / 1e9:.3f} GB "
+          f"as "
           f"{args.dtype}, {time.monotonic() - start:.1f} s")
 
 

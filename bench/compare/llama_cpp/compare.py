@@ -4,12 +4,13 @@
 usage: compare.py --model DIR --gguf FILE [options]            prefill and decode rates
        compare.py --model DIR --gguf FILE --check [options]    do all of them compute the same model?
 
-DIR is a Hugging Face folder and FILE the same weights as GGUF (tools/synth/make_model.py writes both). Build trees of the peers are
-named by PENSTOCK_LLAMA_CPP and PENSTOCK_IK_LLAMA_CPP; one that is not set is left out. README.md tells how to get and build them.
+DIR is a Hugging Face folder and FILE the same weights as GGUF (tools/synth/make_model.py writes both). Build trees of the
+peers are named by PENSTOCK_LLAMA_CPP and PENSTOCK_IK_LLAMA_CPP; one that is not set is left out. README.md tells how to get
+and build them.
 
-Each round runs the engines one after the other, each as a process of its own that loads the model anew (not timed), so that only one
-of them is in memory. Medians of the rounds and Penstock's ratio to the better peer go to stdout as Markdown, all numbers to --output.
-streaming.py does the same for models that do not fit into memory.
+Each round runs the engines one after the other, each as a process of its own that loads the model anew (not timed), so that
+only one of them is in memory. Medians of the rounds and Penstock's ratio to the better peer go to stdout as Markdown, all
+numbers to --output. streaming.py does the same for models that do not fit into memory.
 """
 import argparse
 import json
@@ -49,7 +50,8 @@ def run(command, environment=None):
     """Standard output of a command that must succeed."""
     command = [str(word) for word in command]
     # Where the peers lie is not for Penstock, which takes PENSTOCK_X for its flag --x.
-    inherited = {name: value for name, value in os.environ.items() if name not in {variable for variable, _, _ in PEERS.values()}}
+    set_for_peers = {variable for variable, _, _ in PEERS.values()}
+    inherited = {name: value for name, value in os.environ.items() if name not in set_for_peers}
     done = subprocess.run(command, capture_output=True, text=True, check=False, env={**inherited, **(environment or {})})
     if done.returncode != 0:
         how = f"signal {-done.returncode}" if done.returncode < 0 else f"exit {done.returncode}"
@@ -73,7 +75,8 @@ def cpu_seconds():
 # Penstock
 
 def measure_penstock(args):
-    """The only place that knows Penstock's command line for benchmarks. Returns its JSON lines; rates() tells what is read of them."""
+    """The only place that knows Penstock's command line for benchmarks. Returns its JSON lines; rates() tells what is read
+    of them."""
     command = [*args.launcher, args.penstock, "bench", "--model", args.model, "--threads", args.threads, "--json",
                "--prefill", ",".join(map(str, args.prefill)) or "0", "--decode", ",".join(map(str, args.decode)) or "0",
                "--context", args.context, *args.penstock_flags]
@@ -104,23 +107,29 @@ class Peer:
         if not cache.exists():
             fail(f"{variable}={self.build}: no CMake build tree there (CMakeCache.txt is missing)")
         source = pathlib.Path(re.search(r"^CMAKE_HOME_DIRECTORY:INTERNAL=(.*)$", cache.read_text(), re.M).group(1))
-        libraries = sorted({path.parent for path in self.build.rglob("lib*.so") if re.match(r"lib(llama|ggml)\b", path.name)})
+        libraries = sorted(
+            {path.parent for path in self.build.rglob("lib*.so") if re.match(r"lib(llama|ggml)\b", path.name)})
         if not any((path / "libllama.so").exists() for path in libraries):
             fail(f"{variable}={self.build}: no libllama.so there; build the target llama with shared libraries")
         self.driver = folder / f"peer_bench_{name}"
         names = sorted({path.name for place in libraries for path in place.glob("libggml*.so")})
-        run(["c++", "-std=c++20", "-O2", *defines, "-I", source / "include", "-I", source / "ggml/include", HERE / "peer_bench.cc",
-             "-o", self.driver, *(f"-L{path}" for path in libraries), *(f"-Wl,-rpath,{path}" for path in libraries), "-lllama",
+        run(["c++", "-std=c++20", "-O2", *defines, "-I", source / "include", "-I", source / "ggml/include",
+             HERE / "peer_bench.cc",
+             "-o", self.driver, *(f"-L{path}" for path in libraries), *(f"-Wl,-rpath,{path}" for path in libraries),
+             "-lllama",
              *(f"-l{name.removeprefix('lib').removesuffix('.so')}" for name in names)])
 
     def run(self, args, flags):
         """The driver's JSON lines."""
-        command = [*args.launcher, self.driver, "--model", args.gguf, "--threads", args.threads, "--ubatch", args.ubatch, *flags, *self.flags]
+        command = [*args.launcher, self.driver, "--model", args.gguf, "--threads", args.threads, "--ubatch", args.ubatch,
+                   *flags, *self.flags]
         return json_lines(run(command, args.environment))
 
     def measure(self, args):
-        flags = ["--prefill", ",".join(map(str, args.prefill)), "--decode", ",".join(map(str, args.decode)), "--context", args.context,
-                 "--steps", args.steps, "--warmup", args.warmup, "--seconds", args.seconds, "--repetitions", args.repetitions]
+        flags = ["--prefill", ",".join(map(str, args.prefill)), "--decode", ",".join(map(str, args.decode)), "--context",
+                 args.context,
+                 "--steps", args.steps, "--warmup", args.warmup, "--seconds", args.seconds, "--repetitions",
+                 args.repetitions]
         return self.run(args, flags)
 
     def logprobs(self, args):
@@ -132,7 +141,8 @@ class Peer:
         texts = []
         benches = {
             "llama-bench": ["-p", ",".join(map(str, args.prefill)), "-n", args.steps, "-r", args.repetitions],
-            "llama-batched-bench": ["-npp", args.context, "-ntg", args.steps, "-npl", ",".join(map(str, args.decode)), "-fa", "on",
+            "llama-batched-bench": ["-npp", args.context, "-ntg", args.steps, "-npl", ",".join(map(str, args.decode)), "-fa",
+                                    "on",
                                     "-c", max(args.decode) * (args.context + args.steps)],
         }
         for name, flags in benches.items():
@@ -143,14 +153,17 @@ class Peer:
 
 
 def find_peers(kinds, engines, folder):
-    """The peers of `kinds` (see PEERS) among `engines` whose build trees the environment names, their drivers compiled into `folder`."""
-    return {name: Peer(name, pathlib.Path(folder), kinds) for name in engines if name in kinds and os.environ.get(kinds[name][0])}
+    """The peers of `kinds` (see PEERS) among `engines` whose build trees the environment names, their drivers compiled into
+    `folder`."""
+    return {name: Peer(name, pathlib.Path(folder), kinds) for name in engines if name in kinds and os.environ.get(
+        kinds[name][0])}
 
 
 def rates(lines):
     """{("prefill", tokens), ("decode", sequences) or ("job", sequences): tokens per second} of JSON lines."""
     sizes = {"prefill": "tokens", "decode": "sequences", "job": "sequences"}
-    return {(line["kind"], line[sizes[line["kind"]]]): line["tokens_per_second"] for line in lines if line.get("kind") in sizes}
+    return {(line["kind"], line[sizes[line["kind"]]]): line["tokens_per_second"] for line in lines
+            if line.get("kind") in sizes}
 
 
 # Modes
@@ -160,18 +173,21 @@ def check(args, peers):
     found = {PENSTOCK_NAME: penstock_logprobs(args)} if args.with_penstock else {}
     found |= {name: peer.logprobs(args) for name, peer in peers.items()}
     first, *others = found
-    print("| engine | difference of the first log-probability | largest while tokens agree | tokens that agree |\n| --- | --- | --- | --- |")
+    print("| engine | difference of the first log-probability | largest while tokens agree | tokens that agree |\n"
+          "| --- | --- | --- | --- |")
     good = True
     for name in others:
         differences = [abs(a - b) for a, b in zip(found[first], found[name], strict=True)]
         agree = next((i for i, difference in enumerate(differences) if difference > args.tolerance), CHECK_STEPS)
-        print(f"| {name} to {first} | {differences[0]:.2g} | {max(differences[:agree], default=0):.2g} | {agree} of {CHECK_STEPS} |")
+        print(f"| {name} to {first} | {differences[0]:.2g} | {max(differences[:agree], default=0):.2g} | {agree} of "
+              f"{CHECK_STEPS} |")
         good = good and agree == CHECK_STEPS
     return good
 
 
 def table(rows, results):
-    """Markdown: a row for each (key of rates(), text) of `rows`; medians of the rounds, in parentheses their smallest and largest."""
+    """Markdown: a row for each (key of rates(), text) of `rows`; medians of the rounds, in parentheses their smallest and
+    largest."""
     names = list(results)
     peers = [name for name in names if name != PENSTOCK_NAME]
     with_ratio = PENSTOCK_NAME in names and peers
@@ -212,7 +228,8 @@ def measure(args, engines):
             seconds, (busy_after, own_after) = time.time() - start, cpu_seconds()
             others = max(0, (busy_after - busy) - (own_after - own)) / seconds
             results[name].append(found)
-            raw.append({"round": number, "engine": name, "started": start, "seconds": seconds, "cores_used_by_others": others,
+            raw.append({"round": number, "engine": name, "started": start, "seconds": seconds,
+                        "cores_used_by_others": others,
                         "lines": lines})
             shown = ", ".join(f"{kind} {size}: {rate:.4g}" for (kind, size), rate in found.items())
             print(f"round {number + 1} of {args.rounds}, {name}: others used {others:.2f} cores; {shown}",
@@ -232,9 +249,11 @@ def numbers(text):
 def make_parser(description, kinds):
     """A parser of the options that streaming.py has too."""
     parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--model", type=pathlib.Path, metavar="DIR", help="Hugging Face folder or packed store, for Penstock")
+    parser.add_argument("--model", type=pathlib.Path, metavar="DIR",
+                        help="Hugging Face folder or packed store, for Penstock")
     parser.add_argument("--gguf", type=pathlib.Path, required=True, metavar="FILE", help="the same weights, for the peers")
-    parser.add_argument("--engines", default=",".join([PENSTOCK_NAME, *kinds]), help="default: %(default)s, of those that are there")
+    parser.add_argument("--engines", default=",".join([PENSTOCK_NAME, *kinds]),
+                        help="default: %(default)s, of those that are there")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--threads", type=int, default=os.cpu_count())
     parser.add_argument("--ubatch", type=int, default=512, help="rows that a peer computes at once")
@@ -263,9 +282,11 @@ def parse_args():
     parser.add_argument("--seconds", type=int, default=10, help="after which a peer's measurement takes no further step")
     parser.add_argument("--repetitions", type=int, default=3, help="of a peer's prefill at most")
     parser.add_argument("--huge-pages", action="store_true", help="let glibc ask for huge pages for the peers' memory")
-    parser.add_argument("--penstock-flags", type=shlex.split, default=[], metavar="FLAGS", help="added to Penstock's command line")
+    parser.add_argument("--penstock-flags", type=shlex.split, default=[], metavar="FLAGS",
+                        help="added to Penstock's command line")
     parser.add_argument("--check", action="store_true", help="compare greedy tokens instead of times")
-    parser.add_argument("--tolerance", type=float, default=5e-3, help="of --check, in log-probabilities; default: %(default)s")
+    parser.add_argument("--tolerance", type=float, default=5e-3,
+                        help="of --check, in log-probabilities; default: %(default)s")
     parser.add_argument("--stock", action="store_true", help="also print what the peers' own benchmarks say")
     parser.set_defaults(warmup=2)
     args = parser.parse_args()

@@ -1,7 +1,7 @@
 """A memory cgroup for one process, and a page cache without a model's files in it. Not for other resources than memory.
 
-Pages of the page cache belong to the group that read them first: what is cached already costs a new group nothing, however small its
-limit. So drop_cache() comes before each process.
+Pages of the page cache belong to the group that read them first: what is cached already costs a new group nothing, however
+small its limit. So drop_cache() comes before each process.
 """
 import ctypes
 import mmap
@@ -25,7 +25,8 @@ def parse_size(text, whole):
 
 
 def find_parent(mounts, groups):
-    """(folder in which groups with a memory limit can be made, cgroup version), of the texts of /proc/self/mountinfo and /proc/self/cgroup."""
+    """(folder in which groups with a memory limit can be made, cgroup version), of the texts of /proc/self/mountinfo and
+    /proc/self/cgroup."""
     own = {}                          # controllers: path of the own group
     for line in groups.splitlines():
         _, controllers, path = line.split(":", 2)
@@ -46,14 +47,15 @@ def find_parent(mounts, groups):
 
 
 def inside(place, root, path):
-    """The folder of group `path` where the hierarchy from `root` on is mounted at `place`; `place` if it is not to be seen there."""
+    """The folder of group `path` where the hierarchy from `root` on is mounted at `place`; `place` if it is not to be seen
+    there."""
     found = place / os.path.relpath(path, root)
     return found if ".." not in found.parts and found.exists() else place
 
 
 class MemoryGroup:
-    """with MemoryGroup(bytes) as group: run([*group.launcher, program, ...]). Below the group that the caller is in where possible, so that
-    the caller's own limits go on counting. Needs root, or a delegated group."""
+    """with MemoryGroup(bytes) as group: run([*group.launcher, program, ...]). Below the group that the caller is in where
+    possible, so that the caller's own limits go on counting. Needs root, or a delegated group."""
 
     def __init__(self, limit, parent=None):
         self.limit = limit
@@ -73,14 +75,16 @@ class MemoryGroup:
         try:
             self.path.mkdir()
         except OSError as error:
-            raise GroupError(f"no memory cgroup can be made in {self.parent}: {error.strerror}; it takes root or a delegated group") from error
+            raise GroupError(f"no memory cgroup can be made in {self.parent}: {error.strerror}; it takes root or a "
+                             f"delegated group") from error
         try:
             (self.path / limit).write_text(str(self.limit))
             if (self.path / swap).exists():
                 (self.path / swap).write_text(str(without_swap))
         except OSError as error:
             self.remove()
-            raise GroupError(f"{self.path / limit} cannot be set: {error.strerror}; is the memory controller delegated to {self.parent}?") from error
+            raise GroupError(f"{self.path / limit} cannot be set: {error.strerror}; is the memory controller delegated to "
+                             f"{self.parent}?") from error
         return self
 
     def __exit__(self, *_):
@@ -107,8 +111,8 @@ class MemoryGroup:
 
 
 def drop_cache(paths):
-    """Drops the page cache of the files, and of those directly in the folders, among `paths`. Returns the bytes that stay, which others
-    have mapped, of all bytes."""
+    """Drops the page cache of the files, and of those directly in the folders, among `paths`. Returns the bytes that stay,
+    which others have mapped, of all bytes."""
     files = [file for path in paths for file in (sorted(path.iterdir()) if path.is_dir() else [path]) if file.is_file()]
     left = 0
     for file in files:
