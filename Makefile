@@ -1,13 +1,14 @@
 # make: build build/release/bin/penstock        make demo: answer MT-Bench with the demo model
-# make check: build and run all tests           make fuzz: every fuzzer for FUZZ_SECONDS
+# make check: the gates, build and run all tests make fuzz: every fuzzer for FUZZ_SECONDS
+# make gates: fast checks of style and structure alone (scripts/gates.py); make tidy: clang-tidy on all of src/
 # make nightly: COMBINATIONS random policies under sanitizers, and random plans, from a new SEED each day
 # make paper-tables: simulate the papers' tables into docs/paper-tables.md
-# make format / make tidy: clang-format, clang-tidy (scripts/install-deps.sh --all)
+# make format: clang-format on all C++ and CUDA files
 FUZZ_SECONDS ?= 60
 COMBINATIONS ?= 1100
 SEED ?= $(shell date +%Y%m%d)
 
-.PHONY: all deps release demo check nightly paper-tables fuzz format tidy install clean
+.PHONY: all deps release demo check gates nightly paper-tables fuzz format tidy install clean
 all: release
 
 deps:
@@ -24,7 +25,10 @@ check:
 	@scripts/install-deps.sh --check
 	@scripts/check.py
 
-nightly: deps
+gates:
+	@scripts/gates.py
+
+nightly: deps tidy
 	@cmake --preset dev >/dev/null && cmake --build --preset dev --target engine_test
 	@cmake --preset release >/dev/null && cmake --build --preset release --target simulate_test
 	@echo "nightly: $(COMBINATIONS) combinations, seed $(SEED)"
@@ -39,12 +43,11 @@ fuzz:
 	@scripts/fuzz.sh $(FUZZ_SECONDS)
 
 format:
-	@git ls-files '*.cc' '*.h' | xargs clang-format -i
+	@git ls-files '*.cc' '*.h' '*.cu' '*.cuh' | xargs clang-format -i
 
-# With the flags of the fuzz preset: clang's own, and no precompiled header of GCC's.
 tidy:
-	@scripts/install-deps.sh --all
-	@cmake --preset fuzz >/dev/null && git ls-files 'src/*.cc' | xargs -n 4 clang-tidy --quiet -p build/fuzz
+	@scripts/install-deps.sh --check
+	@scripts/gates.py --all-files tidy
 
 install: release
 	@cmake --build --preset release && cmake --install build/release $(if $(PREFIX),--prefix $(PREFIX))

@@ -20,8 +20,10 @@ def files(root, *suffixes):
 
 
 def self_test(problems, planted, harmless):
-    """Checks that `problems` finds each fault of `planted`, (files as {name: text}, a piece of the complaint), and nothing in
-    the files of `harmless`. Returns the number of wrong answers."""
+    """Checks that `problems` finds each fault of `planted` and nothing in `harmless`. Returns the number of wrong answers.
+
+    `planted` has pairs of the files, {name: text}, and a piece of the complaint; `harmless` is such files.
+    """
     wrong = 0
     for content, expected in [*planted, (harmless, None)]:
         with tempfile.TemporaryDirectory() as temp:

@@ -13,6 +13,7 @@ MAX_COLUMNS = 110
 LINK = re.compile(r"!?\[(?:[^\[\]]|\[[^\[\]]*\])*\]\(<?([^()\s>]+)>?(?:\s+\"[^\"]*\")?\)")
 REFERENCE = re.compile(r"^\s{0,3}\[[^\]]+\]:\s*<?(\S+?)>?\s*$")
 PATH = re.compile(r"[\w.-]+(?:/[\w.*-]+)+/?")
+SCRIPT = re.compile(r"(?:\./)?(?:scripts|tools|bench|tests)/.*\.(?:py|sh)")
 PLACEHOLDER = re.compile(r"(?:^|[/.])[A-Z_]{2,}(?:[/.]|$)")  # bench/results/NAME.json
 REAL_CAPITALS = {"README", "CONTRIBUTING", "ARCHITECTURE", "GLOSSARY", "CHANGELOG", "SECURITY", "LICENSE"}
 
@@ -63,7 +64,8 @@ def slugs(text):
 def check_width(text):
     for number, line, kind in blocks(text):
         start = re.match(r"\s*(?:[-*+>]\s+|\d+[.)]\s+)*", line).end()
-        if kind == "prose" and len(line) > MAX_COLUMNS and " " in line[start:MAX_COLUMNS + 1]:  # a long address cannot be broken
+        # A line without spaces is a long address, which cannot be broken.
+        if kind == "prose" and len(line) > MAX_COLUMNS and " " in line[start:MAX_COLUMNS + 1]:
             yield number, f"has {len(line)} columns, prose has at most {MAX_COLUMNS}"
 
 
@@ -93,17 +95,17 @@ def exists(root, path, word):
 
 
 def check_paths(root, path, text):
-    """Words in backticks, and scripts in code, that begin with a folder of the repository or a floor are paths that exist."""
+    """Words in backticks, and scripts in code, that begin with a folder of the repository or a floor, exist."""
     floors = {folder.name for folder in (root / "src" / "penstock").glob("*") if folder.is_dir()}
     tops = {folder.name for folder in root.iterdir() if folder.is_dir()} - house.SKIPPED_FOLDERS
     for number, line, kind in blocks(text):
         if kind == "code":
-            words = [word for word in line.split() if re.match(r"(?:\./)?(?:scripts|tools|bench|tests)/.*\.(?:py|sh)$", word)]
+            words = [word for word in line.split() if SCRIPT.fullmatch(word)]
         else:
             words = " ".join(re.findall(r"`([^`]+)`", line)).split()
         for word in words:
             word = word.removeprefix("./").rstrip(",;:")
-            if not PATH.fullmatch(word) or not word.split("/")[0] in floors | tops:
+            if not PATH.fullmatch(word) or word.split("/")[0] not in floors | tops:
                 continue
             capitals = PLACEHOLDER.search(word)
             if capitals and capitals.group().strip("/.") not in REAL_CAPITALS:
@@ -122,7 +124,8 @@ def problems(root):
 
 def self_test():
     long = "word " * 22 + "x"
-    page = {"docs/other.md": "# A `title`, here\n\n## Twice\n\n## Twice\n", "src/penstock/base/json.h": "", "scripts/a.py": ""}
+    page = {"docs/other.md": "# A `title`, here\n\n## Twice\n\n## Twice\n", "src/penstock/base/json.h": "",
+            "scripts/a.py": ""}
     planted = [
         ({"a.md": long + "\n"}, "a.md:1: has 111 columns"),
         ({"a.md": "- item\n\n    " + long + "\n"}, "a.md:3: has 115 columns"),
@@ -137,7 +140,7 @@ def self_test():
         ({"a.md": "    scripts/none.py --x\n", **page}, "names scripts/none.py"),
     ]
     harmless = {
-        "a.md": "# Title " + long + "\n\n| " + long + " |\n\n```\n" + long + "\n```\n\n    " + long + "\n\nhttps://" + "x" * 120 + "\n",
+        "a.md": f"# Title {long}\n\n| {long} |\n\n```\n{long}\n```\n\n    {long}\n\nhttps://{'x' * 120}\n",
         "docs/b.md": "[x](other.md#a-title-here) [y](other.md#twice-1) [z](https://a.b/c) [b](../a.md) `[x](none)`\n"
                      "`base/json.h` `src/penstock/base/*.h` `docs/NAME.json` `a/b` `base/json.h,`\n",
         **page,

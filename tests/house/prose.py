@@ -19,7 +19,10 @@ OPENING = re.compile(r"(?:Of|That|What)\b")
 
 
 def joined(comments):
-    """(line, text) of each comment of (line, column, alone in its line, text): lines below each other in one column are one."""
+    """(line, text) of each comment; those alone in their lines, below each other in one column, are one.
+
+    `comments` are (line, column, alone in its line, text).
+    """
     last = None
     for line, column, alone, text in comments:
         if not (last and alone and last == (line - 1, column)):
