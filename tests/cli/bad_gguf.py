@@ -1,8 +1,12 @@
 """Rows G (GGUF). See bad_inputs.py."""
 import struct
 
-import gguf_file
+import tiny_gguf
 import tiny_model
+
+# isort: split
+# tiny_gguf lets this be found.
+import gguf_file
 from gguf_file import ARRAY, BOOL, F32, I32, STRING, U8, U16, U32, U64
 
 
@@ -16,7 +20,7 @@ def inspected(content, pattern, code=3, name="tiny.gguf", **options):
 
 
 def spoiled(spoil, pattern, **options):
-    gguf = gguf_file.tiny()
+    gguf = tiny_gguf.tiny()
     result = spoil(gguf)
     return inspected(result if isinstance(result, bytes) else gguf, pattern, **options)
 
@@ -32,7 +36,7 @@ def without(key, pattern):
 
 
 def header_rows():
-    good = gguf_file.tiny().bytes()
+    good = tiny_gguf.tiny().bytes()
     for size in (0, 3, 4, 7, 11, 23):
         yield "G1", f"{size} bytes", inspected(good[:size], "the file ends after")
     yield "G1", "magic", inspected(b"GGML" + good[4:], "no GGUF file: it begins with 'GGML'")
@@ -162,7 +166,7 @@ def tensor_rows():
     yield "G8", "overlap", with_tensor(offset(0), "overlaps")
     yield "G8", "beyond", with_tensor(offset(1 << 30), "reach beyond the file's")
     yield "G8", "wraps", with_tensor(offset((1 << 64) - 32), "reach beyond the file's")
-    good = gguf_file.tiny().bytes()
+    good = tiny_gguf.tiny().bytes()
     for cut in (1, 100, 5000):
         yield "G8", f"{cut} bytes short", inspected(good[:-cut], "reach beyond the file's .* download it again")
     for number, name in ((4, "4"), (10, "Q2_K"), (16, "IQ2_XXS"), (24, "I8"), (28, "F64"), (5, "5"), (4711, "4711")):
@@ -173,8 +177,8 @@ def tensor_rows():
 def split_rows():
     def files(spoil, pattern, code=3, ask=None):
         def test(box):
-            parts = gguf_file.split(3)
-            contents = {gguf_file.split_name(i, 3): part for i, part in enumerate(parts)}
+            parts = tiny_gguf.split(3)
+            contents = {tiny_gguf.split_name(i, 3): part for i, part in enumerate(parts)}
             spoil(contents)
             for name, part in contents.items():
                 box.file(name, part.bytes())
@@ -182,7 +186,7 @@ def split_rows():
             box.run(["inspect", "--model", path], code=code, match=pattern)
         return test
 
-    second = gguf_file.split_name(1, 3)
+    second = tiny_gguf.split_name(1, 3)
     yield "G10", "whole", files(lambda contents: None, None, code=0)
     yield "G10", "asked by any file", files(lambda contents: None, None, code=0, ask=second)
     yield "G10", "one missing", files(lambda contents: contents.pop(second) and None,
@@ -199,12 +203,12 @@ def split_rows():
     yield "G10", "another model's", files(of_another, "'split.tensors.count' says .* of different models")
 
     def twice(contents):
-        contents[second].tensors = list(contents[gguf_file.split_name(0, 3)].tensors[:len(contents[second].tensors)])
+        contents[second].tensors = list(contents[tiny_gguf.split_name(0, 3)].tensors[:len(contents[second].tensors)])
     yield "G10", "tensors twice", files(twice, "is also in|different models")
 
     def two_models(box):
-        box.file("a.gguf", gguf_file.tiny().bytes())
-        box.file("b.gguf", gguf_file.tiny().bytes())
+        box.file("a.gguf", tiny_gguf.tiny().bytes())
+        box.file("b.gguf", tiny_gguf.tiny().bytes())
         box.run(["inspect", "--model", box.dir], code=2, match="several GGUF models .*give the path of one")
         box.run(["inspect", "--model", box.path("b.gguf")])
     yield "G10", "two models", two_models
@@ -212,7 +216,7 @@ def split_rows():
     def two_formats(box):
         model = box.model()
         with open(model.file("tiny.gguf"), "wb") as file:
-            file.write(gguf_file.tiny().bytes())
+            file.write(tiny_gguf.tiny().bytes())
         box.inspect(model, "two formats", code=2)
         box.run(["inspect", "--model", model.file("tiny.gguf")])
     yield "X7", "GGUF and safetensors", two_formats
@@ -250,7 +254,7 @@ def config_rows():
 def works(box):
     """The tiny model as GGUF answers as its folder does."""
     model = box.model("folder")
-    path = box.file("tiny.gguf", gguf_file.tiny().bytes())
+    path = box.file("tiny.gguf", tiny_gguf.tiny().bytes())
     args = ["--prompt=the aaaa in", "--max-tokens=12", "--ignore-eos"]
     expected = box.run(["generate", "--model", model.path] + args).stdout
     found = box.run(["generate", "--model", path] + args).stdout
