@@ -10,10 +10,12 @@ import argparse
 import concurrent.futures
 import json
 import pathlib
-import shlex
 import statistics
-import subprocess
+import sys
 import tempfile
+
+sys.path.append(str(pathlib.Path(__file__).resolve().parents[1]))
+import penstock_program  # noqa: E402
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 CONFIGS = ROOT / "tests" / "data" / "configs"
@@ -142,33 +144,23 @@ def mark(ratio, center=1.0):
 
 class Simulations:
     def __init__(self, args):
-        self.args = args
+        self.penstock = penstock_program.Program(args.penstock, args.verbose)
         self.pool = concurrent.futures.ThreadPoolExecutor(args.jobs)
         self.folder = tempfile.TemporaryDirectory()
-
-    def penstock(self, *command):
-        command = [str(self.args.penstock), *map(str, command), "--json"]
-        done = subprocess.run(command, capture_output=True, text=True)
-        if self.args.verbose:
-            print(shlex.join(command), flush=True)
-        if done.returncode != 0:
-            raise RuntimeError(f"{shlex.join(command)}: {done.stderr.strip()}")
-        return json.loads(done.stdout)
 
     def simulate(self, config, hardware, schedule, batch, micro_batch, workload, weights="bf16", off=()):
         policy = pathlib.Path(self.folder.name) / ("policy-" + "-".join(off) + ".json")
         policy.write_text(json.dumps({name: False for name in off}))
-        return self.penstock("simulate", "--config", config, "--weights", weights, "--kv-dtype", "bf16", "--hardware",
-                             hardware, "--schedule", schedule,
-                             "--batch-size", batch, "--micro-batch-size", micro_batch, "--prefill-chunk", 8192, "--policy",
-                             policy,
-                             "--workload", f"{workload},requests={batch}")["schedules"][0]
+        return self.penstock.json("simulate", "--config", config, "--weights", weights, "--kv-dtype", "bf16",
+                                  "--hardware", hardware, "--schedule", schedule, "--batch-size", batch,
+                                  "--micro-batch-size", micro_batch, "--prefill-chunk", 8192, "--policy", policy,
+                                  "--workload", f"{workload},requests={batch}")["schedules"][0]
 
     def plan(self, config, hardware, workload):
         # Without a disk worth the name, as in the paper: all weights are in memory.
-        return self.penstock("plan", "--config", config, "--weights", "bf16", "--kv-dtype", "bf16", "--hardware",
-                             hardware + ",disk=0.01GB/s", "--schedule",
-                             "cgopipe", "--workload", workload)["choices"][0]
+        return self.penstock.json("plan", "--config", config, "--weights", "bf16", "--kv-dtype", "bf16",
+                                  "--hardware", hardware + ",disk=0.01GB/s", "--schedule", "cgopipe",
+                                  "--workload", workload)["choices"][0]
 
     def submit(self, function, *row, **keywords):
         return self.pool.submit(function, *row, **keywords)
@@ -256,15 +248,15 @@ def hybrimoe_table(simulations):
                     "--prefill-chunk", 128, "--context-length", 512, "--policy", path, "--workload",
                     workload + ",requests=1", "--gpu-memory", memory)
         def simulate(workload):
-            memory = simulations.penstock("plan", *flags(workload, policy, "40GiB"), "--schedule", "hybrid")["choices"][0][
-                "device_memory"]
+            plan = simulations.penstock.json("plan", *flags(workload, policy, "40GiB"), "--schedule", "hybrid")
+            memory = plan["choices"][0]["device_memory"]
             num_experts = memory["expert_slots"]
             slot_bytes = memory["expert_bytes"] // num_experts
             shape = json.loads(config.read_text())
             room = int(share * shape["num_hidden_layers"] * shape["num_local_experts"]) * slot_bytes
-            return simulations.penstock("simulate", *flags(
-                workload, policy, f"{memory['dense_bytes'] + memory['kv_bytes'] + memory['activation_bytes'] + room}B"),
-                                        "--schedule", "hybrid", *HYBRIMOE_ROUTING)["schedules"][0]
+            needed = memory["dense_bytes"] + memory["kv_bytes"] + memory["activation_bytes"] + room
+            return simulations.penstock.json("simulate", *flags(workload, policy, f"{needed}B"), "--schedule", "hybrid",
+                                             *HYBRIMOE_ROUTING)["schedules"][0]
         return {"prefill": 1 / simulate("prompt=128,gen=1")["seconds"]["prefill"],
                 "decode": 1 / simulate("prompt=16,gen=128")["seconds"]["decode"]}
 
@@ -306,7 +298,7 @@ def document(simulations):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--penstock", default=ROOT / "build/release/bin/penstock")
+    parser.add_argument("--penstock", default=penstock_program.DEFAULT)
     parser.add_argument("--jobs", type=int, default=2, help="simulations at once")
     parser.add_argument("--notes", type=pathlib.Path, default=pathlib.Path(__file__).parent / "notes.md",
                         help="put at the end of the document")

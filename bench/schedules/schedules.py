@@ -16,11 +16,12 @@ import os
 import pathlib
 import re
 import statistics
-import subprocess
 import sys
 import tempfile
 
-ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
+sys.path.append(str(pathlib.Path(__file__).resolve().parents[1]))
+import penstock_program  # noqa: E402
+
 ABLATION = {
     "zero": {"schedule": "zero"},
     "zigzag": {"schedule": "zigzag"},
@@ -57,33 +58,24 @@ class Bench:
     def __init__(self, args):
         self.args = args
         self.folder = tempfile.TemporaryDirectory()
-        inspected = json.loads(self.penstock("inspect", "--model", args.model, "--json"))
+        self.penstock = penstock_program.Program(args.penstock)
+        inspected = self.penstock.json("inspect", "--model", args.model)
         self.slot_bytes = inspected["bytes_per_expert"]
         self.num_experts = inspected["expert_bytes"] // self.slot_bytes
         self.model_bytes = sum(p.stat().st_size for p in pathlib.Path(args.model).iterdir())
 
-    def penstock(self, *command):
-        """Standard output."""
-        done = subprocess.run([self.args.penstock, *map(str, command), "--quiet"], capture_output=True, text=True,
-                              check=False)
-        if done.returncode != 0:
-            sys.exit(f"penstock {' '.join(map(str, command))}: exit {done.returncode}: {done.stderr[-500:]}")
-        return done.stdout
-
     def command(self, policy, *flags):
         path = pathlib.Path(self.folder.name) / "policy.json"
         path.write_text(json.dumps(policy))
-        return "bench", "--model", self.args.model, "--policy", path, "--json", *flags
+        return "bench", "--model", self.args.model, "--policy", path, "--quiet", *flags
 
     def lines(self, policy, *flags):
         """The JSON objects of one run of penstock bench."""
-        return [json.loads(line) for line in self.penstock(*self.command(policy, *flags)).splitlines()]
+        return self.penstock.json_lines(*self.command(policy, *flags))
 
     def refusal(self, policy, *flags):
         """What penstock bench says when it cannot work so."""
-        done = subprocess.run([self.args.penstock, *map(str, self.command(policy, *flags)), "--quiet"],
-                              stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, check=False)
-        return done.stderr
+        return self.penstock.finish(*self.command(policy, *flags)).stderr
 
     def decode(self, policy, batch, *flags):
         """The JSON objects of one measurement."""
@@ -127,8 +119,8 @@ def ablation(bench):
 
 def link_rate(bench):
     """A quarter of what one thread copies, bytes/s."""
-    copy = json.loads(bench.penstock("probe", "--json", "--threads", 1, "--disk", "none"))["tiers"][0]["rates"][0][
-        "copy_bytes_per_second"]
+    dram = bench.penstock.json("probe", "--threads", 1, "--disk", "none", "--quiet")["tiers"][0]
+    copy = dram["rates"][0]["copy_bytes_per_second"]
     print(f"copies {copy / 1e9:.2f} GB/s; link {copy / 4e9:.2f} GB/s")
     return int(copy / 4)
 
@@ -193,7 +185,7 @@ def predict(bench):
     for round_idx in range(args.rounds):
         hardware = args.hardware or str(pathlib.Path(bench.folder.name) / "hardware.json")
         if not args.hardware:
-            print(bench.penstock("probe", "--model", args.model, "--output", hardware), file=sys.stderr)
+            print(bench.penstock.output("probe", "--model", args.model, "--output", hardware, "--quiet"), file=sys.stderr)
         for idx, (schedule, share, batch) in enumerate(PREDICTED):
             routing = pathlib.Path(bench.folder.name) / f"routing{round_idx}-{idx}"
             lines = bench.decode({"schedule": schedule}, batch, "--context", 64, "--kv-dtype", "int8", "--memory",
@@ -220,7 +212,7 @@ def predict(bench):
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("what", choices=("ablation", "device", "hybrid", "predict"))
-    parser.add_argument("--penstock", default=ROOT / "build/release/bin/penstock")
+    parser.add_argument("--penstock", default=penstock_program.DEFAULT)
     parser.add_argument("--model", required=True, help="a packed store")
     parser.add_argument("--rounds", type=int, default=2)
     parser.add_argument("--steps", type=int, default=6)
