@@ -94,6 +94,8 @@ def tidy_gate(all_files):
     if not shutil.which("clang-tidy") or not shutil.which("clang++"):
         raise Skipped("clang-tidy or clang++ is not installed (scripts/install-deps.sh --check)")
     files = tracked("src/*.cc") if all_files else changed_sources()
+    # Left out: CUDA, which this database does not build, and the CPU's kernels, which are written with GCC's vectors.
+    files = [name for name in files if "cuda" not in name and not name.startswith("src/penstock/kernels/cpu/")]
     if not files:
         return []
     status, lines = output("cmake", "--preset", "fuzz")

@@ -76,8 +76,8 @@ def main():
                         "policy": {"schedule": auto[0][1]["schedule"], **policy}})
         print(f"| {pathlib.Path(model).name} | {share:.0%} | {num_requests} x ({prompt_tokens} + {new_tokens}) | "
               f"{auto_rate:.2f} ({auto[0][1]['schedule']}, N={policy['batch_size']}, "
-              f"{predicted:.2f} | {best_rate:.2f} ({best}) | {auto_rate / best_rate:.2f} | "
-              f"{predicted / auto_rate - 1:+.0%} |", flush=True)
+              f"chunk={policy['prefill_chunk']}) | {predicted:.2f} | {best_rate:.2f} ({best}) | "
+              f"{auto_rate / best_rate:.2f} | {predicted / auto_rate - 1:+.0%} |", flush=True)
     if args.output:
         pathlib.Path(args.output).write_text(json.dumps(records, indent=1) + "\n")
 
