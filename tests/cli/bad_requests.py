@@ -7,6 +7,7 @@ import re
 import signal
 import time
 
+from program import HANG_S
 from tiny_model import CONTEXT
 
 OVERRIDE_CAP = 1  # CAP_DAC_OVERRIDE
@@ -394,7 +395,7 @@ def output_rows():
         lines = [request(f"r{i}", prompt=f"number {i}", max_tokens=100, ignore_eos=True) + "\n" for i in range(1000)]
         source, out = box.file("in.jsonl", "".join(lines)), box.output()
         first = box.start(run_args(model, source, out, "--quiet", "--batch-size", "4"))
-        deadline = time.monotonic() + 60
+        deadline = time.monotonic() + HANG_S
         while not (os.path.exists(out) and os.path.getsize(out) > 0) and time.monotonic() < deadline:
             time.sleep(0.005)
         box.run(run_args(model, source, out, "--resume", "--batch-size", "4"), code=5, match=f"locked by pid {first.pid}")

@@ -6,6 +6,7 @@ import struct
 import time
 
 import tiny_model
+from program import HANG_S
 from tiny_model import INDEX, SHARD
 
 # A tensor of the tiny model and its neighbour in the file.
@@ -208,7 +209,7 @@ def shrinking(box):
     args = ["run", "--model", model.path, "--input", source, "--output", out, "--threads", "1"]
     # Two of eight experts in DRAM: the run reads its shard all the time.
     process = box.start(args + [f"--memory={box.least_memory(args)}B", "--quiet"])
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + HANG_S
     while not (os.path.exists(out) and os.path.getsize(out) > 0) and time.monotonic() < deadline and process.poll() is None:
         time.sleep(0.005)
     os.truncate(model.file(SHARD), 30000)

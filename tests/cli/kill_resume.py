@@ -44,7 +44,8 @@ def main():
                                                             "--resume", *flags),
                                            stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
                 try:
-                    _, stderr = process.communicate(timeout=rng.uniform(0, min(whole_s, 1.5)))
+                    # Long enough for progress on a machine that takes long to begin, short enough for many kills.
+                    _, stderr = process.communicate(timeout=rng.uniform(0, max(min(whole_s, 1.5), whole_s / 4)))
                 except subprocess.TimeoutExpired:
                     process.kill()
                     process.communicate()

@@ -9,6 +9,7 @@ import tempfile
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
 DEMO_MODEL = ROOT / "models" / "penstock-demo"
+HANG_S = 600  # seconds that no machine needs
 MT_BENCH = ROOT / "examples" / "mt_bench" / "question.jsonl"
 
 
@@ -21,7 +22,7 @@ class Penstock:
     def command(self, *args):
         return [self.binary, *map(str, args)]
 
-    def run(self, *args, timeout=600):
+    def run(self, *args, timeout=HANG_S):
         """Runs to the end; returns the finished process with its output as text."""
         return subprocess.run(self.command(*args), capture_output=True, text=True, timeout=timeout, check=False)
 

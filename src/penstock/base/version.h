@@ -5,7 +5,7 @@
 
 namespace penstock {
 
-// "0.2.0"
+// As "MAJOR.MINOR.PATCH".
 std::string_view Version();
 
 }  // namespace penstock
