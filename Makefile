@@ -1,4 +1,4 @@
-# make: build build/release/bin/penstock        make demo: answer MT-Bench with the demo model
+# make: build build/release/bin/penstock        make demo: answer MT-Bench's questions with the demo model
 # make check: the gates, build and run all tests make fuzz: every fuzzer for FUZZ_SECONDS
 # make gates: fast checks of style and structure alone (scripts/gates.py); make tidy: clang-tidy on all of src/
 # make nightly: tidy, tsan, COMBINATIONS random policies under sanitizers, and random plans, from a new SEED each day

@@ -1,4 +1,4 @@
-# ccache, where it is installed, for C++ and CUDA. scripts/install-deps.sh installs it; CCACHE_DISABLE=1 turns it off.
+# Uses ccache, if it is installed, for C++ and CUDA. scripts/install-deps.sh installs it; CCACHE_DISABLE=1 turns it off.
 find_program(CCACHE ccache)
 if(CCACHE AND NOT CMAKE_CXX_COMPILER_LAUNCHER)
   # ccache refuses files that use a precompiled header unless it may ignore the header's time stamps and macros. Paths below

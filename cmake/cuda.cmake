@@ -1,11 +1,32 @@
-# CUDA devices: PENSTOCK_HAS_CUDA says whether they are built for.
-set(PENSTOCK_CUDA AUTO CACHE STRING "Build for CUDA devices: AUTO (where nvcc is found), ON or OFF")
+# Finds nvcc, and sets PENSTOCK_HAS_CUDA if the build includes CUDA devices.
+set(PENSTOCK_CUDA AUTO CACHE STRING "Build for CUDA devices: AUTO (if nvcc is found), ON or OFF")
 set_property(CACHE PENSTOCK_CUDA PROPERTY STRINGS AUTO ON OFF)
 set(PENSTOCK_HAS_CUDA OFF)
+
+# Sets OUT to the architectures of the GPUs of this machine, "86-real" say. Where there is none, to 80 as code and as PTX,
+# which runs on the A100 and all later GPUs. The preset `cuda` names every architecture instead.
+function(penstock_gpu_architectures OUT)
+  set(ARCHITECTURES "")
+  find_program(NVIDIA_SMI nvidia-smi)
+  if(NVIDIA_SMI)
+    execute_process(COMMAND ${NVIDIA_SMI} --query-gpu=compute_cap --format=csv,noheader
+                    OUTPUT_VARIABLE CAPABILITIES ERROR_QUIET)
+    string(REGEX MATCHALL "[0-9]+\\.[0-9]+" CAPABILITIES "${CAPABILITIES}")
+    foreach(CAPABILITY IN LISTS CAPABILITIES)
+      string(REPLACE "." "" ARCHITECTURE "${CAPABILITY}")
+      list(APPEND ARCHITECTURES ${ARCHITECTURE}-real)
+    endforeach()
+    list(REMOVE_DUPLICATES ARCHITECTURES)
+  endif()
+  if(NOT ARCHITECTURES)
+    set(ARCHITECTURES 80)
+  endif()
+  set(${OUT} ${ARCHITECTURES} PARENT_SCOPE)
+endfunction()
+
 if(PENSTOCK_CUDA)
-  # T4, A100, RTX 3090, RTX 4090 and L4, H100 and H200; PTX for what comes after them.
   if(NOT CMAKE_CUDA_ARCHITECTURES)
-    set(CMAKE_CUDA_ARCHITECTURES 75-real 80-real 86-real 89-real 90)
+    penstock_gpu_architectures(CMAKE_CUDA_ARCHITECTURES)
   endif()
   if(NOT CMAKE_CUDA_COMPILER AND NOT DEFINED ENV{CUDACXX} AND EXISTS /usr/local/cuda/bin/nvcc)
     set(CMAKE_CUDA_COMPILER /usr/local/cuda/bin/nvcc)
@@ -15,7 +36,7 @@ if(PENSTOCK_CUDA)
   if(CMAKE_CUDA_COMPILER)
     enable_language(CUDA)
     set(CMAKE_CUDA_STANDARD 20)
-    # Which flag of nvcc's that is CMake 3.25 does not know.
+    # CMake 3.25 does not know nvcc's flag for C++20.
     set(CMAKE_CUDA20_STANDARD_COMPILE_OPTION -std=c++20)
     set(CMAKE_CUDA20_EXTENSION_COMPILE_OPTION -std=c++20)
     find_package(CUDAToolkit 12.0 REQUIRED)

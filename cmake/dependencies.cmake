@@ -1,4 +1,4 @@
-# Everything here is a Debian 12 package; scripts/install-deps.sh names them.
+# Every dependency is a Debian 12 package; scripts/install-deps.sh lists the packages.
 find_package(Threads REQUIRED)
 find_package(Boost 1.81 REQUIRED COMPONENTS json)
 find_package(absl REQUIRED)

@@ -1,4 +1,4 @@
-# `make install`: the binary, the public headers, the libraries and a CMake package `find_package(penstock)`.
+# `make install` installs the binary, the public headers, the libraries and a CMake package (`find_package(penstock)`).
 include(CMakePackageConfigHelpers)
 
 get_property(LIBRARIES GLOBAL PROPERTY PENSTOCK_LIBRARIES)

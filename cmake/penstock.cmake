@@ -1,4 +1,4 @@
-# One helper each for libraries, tests, benches and fuzzers, so that flags are said once.
+# One helper each for libraries, tests, benches and fuzzers, so that all flags are in one place.
 
 add_library(penstock_flags INTERFACE)
 target_include_directories(penstock_flags INTERFACE
@@ -7,8 +7,8 @@ target_include_directories(penstock_flags INTERFACE
   $<INSTALL_INTERFACE:${CMAKE_INSTALL_INCLUDEDIR}>)
 target_compile_options(penstock_flags INTERFACE
   $<BUILD_INTERFACE:-Wall;-Wextra;-Wshadow;-Wnon-virtual-dtor;-fno-math-errno>
-  $<BUILD_INTERFACE:-ffp-contract=off>  # the order and rounding of every sum is written down, not the compiler's choice
-  # GCC 12 sees faults inside std::string that are none (its bug 105651), and tells of them when it is precompiled.
+  $<BUILD_INTERFACE:-ffp-contract=off>  # the code fixes the order and rounding of every sum, not the compiler
+  # GCC 12 warns about faults inside std::string that do not exist (its bug 105651) once it is precompiled.
   $<$<CXX_COMPILER_ID:GNU>:$<BUILD_INTERFACE:-Wno-array-bounds;-Wno-stringop-overflow;-Wno-stringop-overread;-Wno-restrict>>
   $<$<BOOL:${PENSTOCK_WERROR}>:$<BUILD_INTERFACE:-Werror>>)
 target_compile_features(penstock_flags INTERFACE cxx_std_20)
@@ -17,11 +17,12 @@ if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
 endif()
 set_property(GLOBAL PROPERTY PENSTOCK_LIBRARIES penstock_flags)
 
-# What penstock_base links; its users inherit it.
+# The dependencies of penstock_base, which its users inherit.
 set(PENSTOCK_BASE_DEPS absl::status absl::statusor absl::flat_hash_set absl::flat_hash_map absl::function_ref absl::span
                        Boost::json fmt::fmt spdlog::spdlog PkgConfig::xxhash Threads::Threads)
 
-# penstock_precompiled(penstock_precompiled HEADER precompiled.h DEPS fmt::fmt): a target that lends its precompiled header.
+# penstock_precompiled(penstock_precompiled HEADER precompiled.h DEPS fmt::fmt) adds a target that shares its precompiled
+# header.
 function(penstock_precompiled NAME)
   cmake_parse_arguments(ARG "" "HEADER" "DEPS" ${ARGN})
   file(CONFIGURE OUTPUT ${NAME}.cc CONTENT "")
@@ -31,8 +32,8 @@ function(penstock_precompiled NAME)
 endfunction()
 penstock_precompiled(penstock_precompiled HEADER precompiled.h DEPS ${PENSTOCK_BASE_DEPS})
 if(PENSTOCK_BUILD_TESTS)
-  # RapidCheck's and GoogleTest's templates are most of a test's code: optimising and instrumenting them costs more than it
-  # gives. What is tested is optimised and instrumented as the preset says.
+  # RapidCheck's and GoogleTest's templates are most of a test's code. Optimising and instrumenting them costs more than it
+  # gains. The code under test is optimised and instrumented as the preset says.
   add_library(penstock_test_flags INTERFACE)
   target_compile_options(penstock_test_flags INTERFACE
     $<$<CONFIG:Debug>:-O0;-fno-sanitize=null,alignment,object-size,vptr> $<$<NOT:$<CONFIG:Debug>>:-O1>)
@@ -41,11 +42,11 @@ if(PENSTOCK_BUILD_TESTS)
                        DEPS ${PENSTOCK_BASE_DEPS} penstock_test_flags)
   add_library(penstock_test_main STATIC ${PROJECT_SOURCE_DIR}/tests/main.cc)
   target_link_libraries(penstock_test_main PUBLIC penstock_flags penstock_test_flags)
-  set(PENSTOCK_TEST_TIMEOUT 900)  # seconds that no machine needs: for tests that hang
+  set(PENSTOCK_TEST_TIMEOUT 900)  # seconds; longer than any machine needs, so only a test that hangs reaches it
 endif()
 
 # penstock_library(base SOURCES a.cc b.cc DEPS absl::status) -> target penstock_base
-# NO_PRECOMPILED: its files are compiled with flags of their own.
+# NO_PRECOMPILED: its files have their own compiler flags.
 function(penstock_library NAME)
   cmake_parse_arguments(ARG "NO_PRECOMPILED" "" "SOURCES;DEPS" ${ARGN})
   add_library(penstock_${NAME} STATIC ${ARG_SOURCES})
@@ -57,9 +58,9 @@ function(penstock_library NAME)
   set_property(GLOBAL APPEND PROPERTY PENSTOCK_LIBRARIES penstock_${NAME})
 endfunction()
 
-# penstock_cuda_library(runtime SOURCES cuda_stream.cc DEPS penstock_runtime): the part of a floor that calls CUDA, as
-# penstock_runtime_cuda where CUDA is built for, and for tests as penstock_runtime_cuda_emulated, on the host's threads
-# (src/penstock/testing/cuda/).
+# penstock_cuda_library(runtime SOURCES cuda_stream.cc DEPS penstock_runtime) adds the part of a floor that calls CUDA. It is
+# penstock_runtime_cuda if the build includes CUDA. For tests it is penstock_runtime_cuda_emulated, which runs on the host's
+# threads (src/penstock/testing/cuda/).
 function(penstock_cuda_library NAME)
   cmake_parse_arguments(ARG "" "" "SOURCES;DEPS;CUDA_DEPS" ${ARGN})
   if(PENSTOCK_HAS_CUDA)
@@ -82,9 +83,9 @@ function(penstock_cuda_library NAME)
   endforeach()
 endfunction()
 
-# penstock_tests(base DEPS penstock_base TESTS json_test.cc SLOW_TESTS file_test.cc): one program for a
-# floor's tests, tests/base_test, and for each of its files a ctest: tests/base/json_test.cc -> "base/json_test". Labels are
-# fast, slow or golden and fast. SUFFIX names a further program of the floor, one that links other things.
+# penstock_tests(base DEPS penstock_base TESTS json_test.cc SLOW_TESTS file_test.cc) adds one program for a floor's tests,
+# tests/base_test, and one ctest for each of its files: tests/base/json_test.cc -> "base/json_test". A test has the label
+# fast or slow, or both golden and fast. SUFFIX names another program of the floor, which links other libraries.
 function(penstock_tests FLOOR)
   cmake_parse_arguments(ARG "" "SUFFIX" "TESTS;SLOW_TESTS;GOLDEN_TESTS;DEPS" ${ARGN})
   set(TARGET ${FLOOR}${ARG_SUFFIX}_test)
@@ -107,8 +108,8 @@ function(penstock_tests FLOOR)
   endforeach()
 endfunction()
 
-# penstock_gpu_test(kernels/cuda_kernels_test DEPS penstock_kernels_cuda): the same file with a GPU -> ctest
-# "kernels/cuda_kernels_test/gpu", label gpu; skipped where there is none.
+# penstock_gpu_test(kernels/cuda_kernels_test DEPS penstock_kernels_cuda) runs the same file on a GPU: ctest
+# "kernels/cuda_kernels_test/gpu" with the label gpu, which is skipped if there is no GPU.
 function(penstock_gpu_test NAME)
   cmake_parse_arguments(ARG "" "" "DEPS" ${ARGN})
   string(REPLACE "/" "_" TARGET ${NAME}_gpu)
@@ -121,7 +122,7 @@ function(penstock_gpu_test NAME)
   set_tests_properties(${NAME}/gpu PROPERTIES LABELS gpu TIMEOUT ${PENSTOCK_TEST_TIMEOUT} SKIP_RETURN_CODE 77)
 endfunction()
 
-# penstock_bench(kernels/gemm_bench DEPS penstock_kernels): bench/kernels/gemm_bench.cc
+# penstock_bench(kernels/gemm_bench DEPS penstock_kernels) builds bench/kernels/gemm_bench.cc.
 function(penstock_bench NAME)
   cmake_parse_arguments(ARG "" "" "DEPS" ${ARGN})
   string(REPLACE "/" "_" TARGET ${NAME})
@@ -131,8 +132,8 @@ function(penstock_bench NAME)
   target_link_libraries(${TARGET} PRIVATE ${ARG_DEPS} benchmark::benchmark_main)
 endfunction()
 
-# penstock_fuzzer(json_fuzzer DEPS penstock_base): fuzz/json_fuzzer.cc, corpus in fuzz/corpus/json_fuzzer/. Where libFuzzer is
-# not asked for, a test that runs the corpus.
+# penstock_fuzzer(json_fuzzer DEPS penstock_base) builds fuzz/json_fuzzer.cc, whose corpus is fuzz/corpus/json_fuzzer/.
+# Without libFuzzer, it becomes a test that runs the corpus.
 function(penstock_fuzzer NAME)
   cmake_parse_arguments(ARG "" "" "DEPS" ${ARGN})
   add_executable(${NAME} ${PROJECT_SOURCE_DIR}/fuzz/${NAME}.cc)

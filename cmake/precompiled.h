@@ -1,5 +1,5 @@
-// Precompiled once for all libraries (cmake/penstock.cmake): what most files include anyway. No file relies on it: the
-// fuzz preset builds without.
+// Headers that most files include anyway, precompiled once for all libraries (cmake/penstock.cmake). No file relies on
+// this header, because the fuzz preset builds without it.
 #pragma once
 
 #include <algorithm>

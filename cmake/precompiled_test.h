@@ -1,4 +1,4 @@
-// Precompiled once for all tests, like precompiled.h for the libraries.
+// Headers precompiled once for all tests, as precompiled.h is for the libraries.
 #pragma once
 
 #include <gmock/gmock.h>

@@ -1,5 +1,4 @@
-// Feeds bytes as config.json and as generation_config.json. What is accepted must be within the limits and
-// consistent.
+// Feeds bytes as config.json and as generation_config.json. Accepted input must be within the limits and consistent.
 #include <cstdint>
 #include <cstdlib>
 #include <string_view>

@@ -1,5 +1,5 @@
-// Feeds bytes as a correlation table, as they are and with their checksum made right, for a model of each path length.
-// What is accepted must be the same when it is written again, and can be asked and updated.
+// Feeds bytes as a correlation table, unchanged and with a corrected checksum, for a model of each path length. An
+// accepted table must be the same when it is written again, and must answer queries and take updates.
 #include <cstdint>
 #include <cstdlib>
 #include <cstring>

@@ -1,5 +1,5 @@
-// Feeds bytes as a GGUF file, whole and as a part of a larger one. What is accepted must stay inside the file, and
-// every value must be readable as what it is, as a model's config, and as a vocabulary.
+// Feeds bytes as a GGUF file, whole and as a part of a larger one. The tensors of accepted input must stay inside the
+// file. Every value must be readable by its type, as a model's config, and as a vocabulary.
 #include <cstdint>
 #include <cstdlib>
 #include <string_view>
@@ -37,7 +37,7 @@ void CheckFile(std::string_view bytes, uint64_t file_bytes) {
   penstock::Gguf gguf;
   gguf.tensors = (*header)->tensors;
   gguf.files.emplace_back().path = "fuzz";
-  // Tensors are floats of a file that is not there: models that read some end with an error.
+  // The file of the tensors' floats does not exist: configs that read such floats end with an error.
   gguf.metadata = penstock::GgufMetadata(std::string(bytes.substr(0, (*header)->metadata_bytes)), (*header)->fields);
   ReadAll(gguf.metadata);
   (void)penstock::ReadGgufConfig(gguf);

@@ -1,4 +1,4 @@
-// Feeds bytes as the JSON of a Hardware. What is accepted must be the same when it is written and read again.
+// Feeds bytes as the JSON of a Hardware. Accepted input must be the same when it is written and read again.
 #include <cstdint>
 #include <cstdlib>
 #include <string_view>

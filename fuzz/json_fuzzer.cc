@@ -1,5 +1,5 @@
-// Feeds bytes to both JSON parsers. They must never throw, and must agree: what ParseJson takes, the event parser
-// takes.
+// Feeds bytes to both JSON parsers. They must never throw, and must agree: the event parser accepts whatever ParseJson
+// accepts.
 #include <cstdint>
 #include <cstdlib>
 #include <string_view>
@@ -10,7 +10,7 @@
 
 namespace {
 
-// Takes every event; checks that all text is valid UTF-8 and that objects and arrays are closed.
+// Accepts every event; checks that all text is valid UTF-8 and that objects and arrays are closed.
 class Listener final : public penstock::JsonListener {
  public:
   absl::Status OnObjectBegin() override { return Open(); }
@@ -48,7 +48,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   const absl::Status events = penstock::ParseJsonEvents(text, penstock::Fault::kInput, {}, listener);
   if (events.ok() && listener.depth != 0) std::abort();
   if (!value.ok()) return 0;
-  // A key may be too long for the event parser; nothing else is allowed to differ.
+  // Only the limit on the bytes of a key may differ.
   if (!events.ok() && penstock::Message(events).find("a key has more than") == std::string::npos) std::abort();
   const auto again = penstock::ParseJson(penstock::json::serialize(*value), penstock::Fault::kInput);
   if (!again.ok()) std::abort();

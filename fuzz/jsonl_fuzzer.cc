@@ -1,5 +1,5 @@
-// Bytes as one line of a job's input: parse it, and write the record that the job would write. The record must be valid
-// JSON on one line, and its id must lead back to the line.
+// Parses bytes as one line of a job's input, and writes the record that the job would write. The record must be valid
+// JSON on one line, and its id must lead back to the input line.
 #include <cstddef>
 #include <cstdint>
 #include <string>

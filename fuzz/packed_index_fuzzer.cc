@@ -1,4 +1,4 @@
-// Feeds bytes as penstock.json. What is accepted must be consistent, and the same when it is written and read again.
+// Feeds bytes as penstock.json. Accepted input must be consistent, and the same when it is written and read again.
 #include <cstdint>
 #include <cstdlib>
 #include <string_view>

@@ -1,5 +1,5 @@
-// Feeds bytes as a routing trace, as they are and with their checksums made right. What is accepted must be within the
-// bounds of its header, and the same when it is written again.
+// Feeds bytes as a routing trace, unchanged and with corrected checksums. Accepted input must be within the bounds of
+// its header, and the same when it is written again.
 #include <algorithm>
 #include <cstdint>
 #include <cstdlib>
@@ -27,7 +27,7 @@ uint32_t FieldAt(const std::string& bytes, size_t pos) {
   return field;
 }
 
-// Walks the bytes as the reader would, as far as they go.
+// Corrects the checksums; walks the bytes as the reader would, as far as they go.
 std::string Sealed(std::string bytes) {
   uint64_t checksum = 0;
   size_t begin = 0;

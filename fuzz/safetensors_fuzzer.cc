@@ -1,4 +1,4 @@
-// Feeds bytes as a whole safetensors file, and as an index. What is accepted must stay inside the file.
+// Feeds bytes as a whole safetensors file, and as an index. Tensors of accepted input must stay inside the file.
 #include <cstdint>
 #include <cstdlib>
 #include <string_view>
@@ -28,7 +28,7 @@ void CheckFile(std::string_view file) {
   if (end != file.size()) std::abort();
 }
 
-// A header alone, as that of a file that is exactly as long as the last offset says: gets past the length check.
+// Parses a header for a file exactly as long as the last offset, which passes the length check.
 void CheckHeader(std::string_view header) {
   for (const uint64_t data_bytes : {0, 4, 8, 24, 1000}) {
     const auto tensors = penstock::ParseSafetensorsHeader(header, 8 + header.size() + data_bytes);

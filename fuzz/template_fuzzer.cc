@@ -1,5 +1,5 @@
-// Renders any template with any message within small limits. Beyond crashes: the text of the message never becomes
-// template text. Input: the template, a NUL byte, the message's content.
+// Renders any template with any message within small limits. Apart from crashes, it checks that the text of the message
+// never becomes template text. Input: the template, a NUL byte, the message's content.
 #include <algorithm>
 #include <cstdint>
 #include <cstdlib>
@@ -14,7 +14,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   const std::string_view input(reinterpret_cast<const char*>(data), size);
   const size_t end = std::min(input.find('\0'), input.size());
   const std::string_view source = input.substr(0, end);
-  // A marker that stands in the message only, if the template does not make it up.
+  // Only the message contains this marker, unless the template spells it.
   const std::string marker = "\xC2\xA7";
   std::string content = marker + std::string(input.substr(std::min(end + 1, input.size()))) + marker;
   const absl::StatusOr<penstock::ChatTemplate> chat_template = penstock::ChatTemplate::Parse(source);
@@ -27,7 +27,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   const penstock::TemplateLimits limits{.max_steps = 20'000, .max_output_bytes = 10'000, .max_depth = 50};
   const auto segments = chat_template->Render(trusted, untrusted, limits);
   if (!segments.ok()) return 0;
-  // Escapes in the template can spell the marker's bytes; only a template without any cannot.
+  // Escapes in the template can spell the marker's bytes; only a template without a backslash cannot.
   const bool may_spell = source.find(marker) != source.npos || source.find('\\') != source.npos;
   for (const penstock::TextSegment& segment : *segments) {
     if (segment.text.empty() || !penstock::IsUtf8(segment.text)) std::abort();

@@ -26,7 +26,7 @@ void Run(const uint8_t* data, size_t size) {
   for (const std::string_view text : {"", "Hello  world\r\n 123 don't", "<s>a\xE4\xB8\xAD\xE3\x81\x82 b",
                                       "\xF0\x9F\x91\xA9\xE2\x80\x8D\xCC\x81\xFF"}) {
     const std::vector<TokenId> ids = (*tokenizer)->Encode(text, Origin::kMessage, AddSpecial::kYes);
-    // Every byte has a token, so nothing of a text is lost but what a normalizer changes.
+    // Every byte has a token, so a text loses only what a normalizer changes.
     if (kNames[data[0] % std::size(kNames)] != "hy.tiktoken") {
       PENSTOCK_CHECK((*tokenizer)->Decode(ids, SkipSpecial::kNo) == ReplaceInvalidUtf8(text));
     }

@@ -3,10 +3,10 @@
 
 usage: scripts/benchmark.py MODEL_DIR [MODEL_DIR ...] [--rounds N]
 
-Each round runs a prefill job (one prompt of 1,000 tokens), a decode job (one sequence) and a batch job (32 sequences) after
-each other, and measures the read bandwidth of the memory with `penstock probe` right before and after the decode job (the
-better one counts); medians of the rounds are printed as a Markdown table. Bytes that decoding one token reads: dense weights
-(without the embedding, of which only a row is read) and num_topk experts of every layer.
+Each round runs three jobs in turn: prefill (one prompt of 1,000 tokens), decode (one sequence) and batch (32 sequences).
+It measures the read bandwidth of the memory with `penstock probe` right before and after the decode job, and takes the
+higher value. A Markdown table shows the medians of the rounds. Decoding one token reads the dense weights (without the
+embedding, of which it reads only one row) and num_topk experts of every layer.
 """
 import argparse
 import pathlib
@@ -21,13 +21,13 @@ PENSTOCK = penstock_program.Program()
 
 
 def bandwidth():
-    """Bytes per second that all threads together read from memory: the best of the probe's rows."""
+    """Returns the bytes per second that all threads together read from memory: the best of the probe's rows."""
     dram = PENSTOCK.json("probe", "--threads", "2", "--quiet")["tiers"][0]
     return max(rate["read_bytes_per_second"] for rate in dram["rates"])
 
 
 def bytes_per_token(model):
-    """Weight bytes that decoding one token of one sequence reads."""
+    """Returns how many bytes of weights decoding one token of one sequence reads."""
     d = PENSTOCK.json("inspect", "--model", model)
     size = 4 if d["dtype"] == "f32" else 2
     embedding = d["vocab_size"] * d["model_dim"] * size

@@ -2,8 +2,8 @@
 """Builds everything and runs all tests; the last line is `N passed, N failed`.
 
 Stages: gates of style and structure (scripts/gates.py), tests under ASan + UBSan (preset dev), all tests with
-optimisation (preset release), the installed package used by an example. `--fast` leaves out tests labelled slow. Counts are
-of test cases: GoogleTest's, and one for every gate and every other test program.
+optimisation (preset release), and an example that uses the installed package. `--fast` leaves out tests labelled slow.
+The counts are test cases: GoogleTest's, and one for every gate and every other test program.
 """
 import argparse
 import os
@@ -46,7 +46,7 @@ class Counter:
 
 
 def run(command, **kwargs):
-    """Runs a command with its output shown; True when it succeeded."""
+    """Runs a command and shows its output; returns whether it succeeded."""
     print("check: $ " + " ".join(map(str, command)), flush=True)
     return subprocess.run(command, cwd=ROOT, check=False, **kwargs).returncode == 0
 
@@ -58,7 +58,7 @@ def build(preset):
 
 
 def test(preset, counter, exclude, jobs=1):
-    """Runs ctest, `jobs` tests at a time; GoogleTest programs leave reports, which are counted case by case."""
+    """Runs ctest, `jobs` tests at a time, and counts the cases in the reports that GoogleTest programs write."""
     folder = ROOT / "build" / preset / "reports"
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
@@ -70,7 +70,7 @@ def test(preset, counter, exclude, jobs=1):
     counted = counter.add_gtest_reports(folder)
     for case in ElementTree.parse(junit).getroot().iter("testcase"):
         skipped = case.find("skipped")
-        if skipped is not None and skipped.get("message", "").startswith("SKIP_"):  # by the test itself, which printed why
+        if skipped is not None and skipped.get("message", "").startswith("SKIP_"):  # the test printed why
             print(f"check: skipped: {preset}: {case.get('name')}", flush=True)
             continue
         program = case.get("name").replace("/", "_")
@@ -108,8 +108,7 @@ def main():
     for name, good in gates.run():
         counter.add(f"gate {name}", good)
     if not args.release_only:
-        # The slow tests measure speed limits, memory and kills of the real thing: they run once, optimised, with nothing
-        # beside them.
+        # Slow tests measure speed and memory, and kill real processes. So they run only once, optimised, one at a time.
         if build("dev"):
             test("dev", counter, "slow", jobs=os.cpu_count() or 1)
         else:

@@ -113,7 +113,8 @@ def tidy_gate(all_files):
     finding = re.compile(r":\d+: (?:warning|error): ")
     lines = [line for report in in_parallel(check, files) for line in report if finding.search(line)]
     if left_out:
-        print(f"gates: tidy: {len(left_out)} of {len(files)} files left out after {TIDY_SECONDS} s: {' '.join(left_out)}")
+        named = " ".join(left_out[:10]) + (" ..." if len(left_out) > 10 else "")
+        print(f"gates: tidy: {len(left_out)} of {len(files)} files left out after {TIDY_SECONDS} s: {named}")
     return sorted({line.removeprefix(f"{ROOT}/") for line in lines})  # once, though many files include the header
 
 

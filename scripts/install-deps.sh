@@ -2,11 +2,11 @@
 # Installs the Debian 12 packages that Penstock is built, tested and demonstrated with.
 #
 # Usage: scripts/install-deps.sh [--check | --all]
-#   --check  also what `make check` needs: clang-format, clang-tidy with clang, Python's venv for ruff, a cross
-#            compiler and an emulator for the NEON kernels' test (about 700 MB more)
-#   --all    these, and the fuzzers' runtime (about 50 MB more)
+#   --check  also installs what `make check` needs: clang, clang-format, clang-tidy, Python's venv, and a cross
+#            compiler and an emulator for the test of the NEON kernels (about 700 MB more)
+#   --all    also installs these and the fuzzers' runtime (about 50 MB more)
 #
-# Runs as root or through sudo. Does nothing, in one line, when nothing is missing.
+# Runs as root or through sudo. If nothing is missing, it says so and does nothing.
 set -eu
 
 build="g++ cmake ninja-build make git ca-certificates pkg-config ccache python3"
@@ -47,7 +47,7 @@ for tool in dpkg-query apt-get; do
     fail "$tool is missing: this script is for Debian 12; elsewhere install by hand: $packages"
 done
 
-# Is the package $1 installed?
+# Succeeds if the package $1 is installed.
 installed() {
   [ "$(dpkg-query -W -f='${db:Status-Status}' "$1" 2>/dev/null || true)" = installed ]
 }
@@ -61,7 +61,7 @@ if [ -z "$missing" ]; then
   exit 0
 fi
 
-# Debian lets only one version of Boost's headers be installed, and Boost.JSON came with 1.75.
+# Debian can install only one version of Boost's headers, and Boost.JSON is new in 1.75.
 if ! installed libboost1.81-dev && installed libboost1.74-dev; then
   fail "libboost1.74-dev is installed and conflicts with libboost1.81-dev, which Penstock needs;" \
     "remove it first (apt-get remove libboost1.74-dev) or build in a container"
@@ -75,15 +75,15 @@ else
   fail "not root and sudo is not installed; run as root: apt-get install --no-install-recommends$missing"
 fi
 
-# Runs apt-get as root, never asking questions. sudo drops the environment, so the variable goes through env.
+# Runs apt-get as root without questions. sudo drops the environment, so env sets the variable.
 apt() {
-  # shellcheck disable=SC2086  # an empty $sudo must vanish
+  # shellcheck disable=SC2086  # unquoted, so that an empty $sudo disappears
   $sudo env DEBIAN_FRONTEND=noninteractive apt-get -q -y "$@" </dev/null
 }
 
 say "installing:$missing"
 apt update || fail "apt-get update failed; is the network reachable?"
-# shellcheck disable=SC2086  # a list of words
+# shellcheck disable=SC2086  # unquoted, because it is a list of words
 apt install --no-install-recommends $missing ||
   fail "apt-get could not install the packages; this script knows Debian 12 (bookworm)"
 for package in $missing; do

@@ -1,7 +1,7 @@
-// Speed of an expert's GEMMs on a GPU by rows, format and kind of tiles, in Mixtral-8x7B's shape: one JSON object each,
-// with the shares of what the device was measured to do between them: memory reads, and products of registers.
+// Speed of an expert's GEMMs on a GPU by rows, format and kind of tiles, in Mixtral-8x7B's shape. Prints one JSON
+// object for each, with its shares of the device's measured peaks: memory reads, and products of registers.
 //
-// Few rows go round matrices that no cache holds. Eight experts at once, as a layer has them.
+// Runs of few rows cycle through matrices that do not fit any cache. Eight experts run at once, as in a layer.
 #include <algorithm>
 #include <cstdio>
 #include <vector>
@@ -32,7 +32,7 @@ constexpr Kind kKinds[] = {{"bf16", RowFormat::kBF16, WeightFormat::kBF16},
                            {"hqq4", RowFormat::kInt8, WeightFormat::kHqq4},
                            {"f32xbf16", RowFormat::kF32, WeightFormat::kBF16}};
 
-// Device memory whose words are harmless numbers in every format.
+// Device memory whose words are small finite numbers in every format.
 class DeviceBytes {
  public:
   explicit DeviceBytes(uint64_t size_bytes) {
@@ -59,7 +59,7 @@ class DeviceBytes {
   absl::Status status_;
 };
 
-// Median seconds of `give`, which gives work to the stream.
+// Returns the median seconds of `give`, which gives work to the stream.
 template <typename Give>
 double Seconds(cuda::Stream stream, const Give& give) {
   cudaEvent_t begin = nullptr, end = nullptr;
@@ -73,7 +73,7 @@ double Seconds(cuda::Stream stream, const Give& give) {
     (void)cudaEventSynchronize(end);
     float milliseconds = 0;
     (void)cudaEventElapsedTime(&milliseconds, begin, end);
-    if (run > 0) seconds.push_back(1e-3 * static_cast<double>(milliseconds));  // the first warms up
+    if (run > 0) seconds.push_back(1e-3 * static_cast<double>(milliseconds));  // run 0 warms up
   }
   (void)cudaEventDestroy(begin);
   (void)cudaEventDestroy(end);

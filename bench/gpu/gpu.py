@@ -1,15 +1,15 @@
 #!/usr/bin/env python3
-"""Builds, tests and measures Penstock on a GPU in one go, and writes what it found as JSON.
+"""Builds, tests and measures Penstock on a GPU in one go, and writes the results as JSON.
 
-  gpu.py kit --output KIT.tar.xz    where there is a compiler: builds, and collects what a machine with a GPU needs
-                                    (binaries, tests, libraries), for one that cannot build
-  gpu.py run --output FILE          tests (and compute-sanitizer), kernels, then Mixtral-8x7B-shaped random models: schedules
-                                    with a small budget of GPU memory, predictions, everything resident, and other engines
-                                    where they are found; builds first unless --kit KIT.tar.xz names what `kit` collected
+  gpu.py kit --output KIT.tar.xz    builds on a machine with a compiler, and collects binaries, tests and libraries for a
+                                    machine with a GPU that cannot build
+  gpu.py run --output FILE          runs tests (and compute-sanitizer), kernels, then Mixtral-8x7B-shaped random models:
+                                    schedules with a small budget of GPU memory, predictions, everything resident, and other
+                                    engines where present; builds first unless --kit KIT.tar.xz names the output of `kit`
 
-Steps are taken in the order of their weight; those for which no time is left (--minutes) are left out and named. Each step's
-results are in FILE as soon as it ends. llama.cpp: --llama-cpp BUILD names a tree with CUDA (bin/llama-bench). transformers
-and accelerate: where python3 finds them.
+The most important steps run first; a step for which no time is left (--minutes) is skipped and named. FILE has each step's
+results as soon as the step ends. llama.cpp needs --llama-cpp BUILD, a build tree with CUDA (bin/llama-bench). transformers
+and accelerate are measured if python3 finds them.
 """
 import argparse
 import datetime
@@ -26,11 +26,11 @@ import time
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
 GIB = 1 << 30
-BLOB_ALIGNMENT = 4096       # of a packed store's layers
+BLOB_ALIGNMENT = 4096       # of the layers in a packed store
 GPU_TESTS = ("kernels_cuda_kernels_test_gpu", "engine_cuda_device_test_gpu")
 BINARIES = ("bin/penstock", "bench/gpu_cuda_gemm_bench", *(f"tests/{name}" for name in GPU_TESTS))
-FULL_LAYERS, FULL_GPU_MEMORY = 32, 16 * GIB     # Mixtral-8x7B with --gpu-memory 16GiB: fewer layers get their share
-# Klotski's ideas one after the other, and what CGOPipe is compared with.
+FULL_LAYERS, FULL_GPU_MEMORY = 32, 16 * GIB     # Mixtral-8x7B with --gpu-memory 16GiB; fewer layers get a proportional share
+# Klotski's ideas added one after another, and the schedules that CGOPipe is compared with.
 ABLATION = {
     "zero": {"schedule": "zero"},
     "zigzag": {"schedule": "zigzag"},
@@ -41,11 +41,11 @@ PIPELINES = ("cgopipe", "zigzag", "zigzag-cpu-attention", "fastdecode")
 
 
 class Skipped(Exception):
-    """A step that this machine cannot take; says why."""
+    """A step that this machine cannot take; the message says why."""
 
 
 class Report:
-    """What was found, on disk from the first step on."""
+    """The results, written to disk after every step."""
 
     def __init__(self, path, minutes):
         self.path, self.deadline = path, time.monotonic() + 60 * minutes
@@ -58,7 +58,7 @@ class Report:
     def step(self, name, least_seconds, take):
         begin = time.monotonic()
         if self.left() < least_seconds:
-            result = {"skipped": f"{self.left():.0f} s were left and it takes {least_seconds}"}
+            result = {"skipped": f"{self.left():.0f} s were left, but it takes {least_seconds}"}
         else:
             try:
                 result = take()
@@ -115,7 +115,7 @@ def kit(args):
         subprocess.run(["strip", target / name], check=True)
         for line in output_of(["ldd", tree / name]).splitlines():
             words = line.split()
-            # What belongs to the C library stays the machine's own.
+            # The C library's own files come from the machine that runs the kit.
             if len(words) >= 3 and words[2].startswith("/") and not words[0].startswith(
                 ("libc.", "libm.", "libpthread.", "libdl.", "librt.")):
                 shutil.copy2(words[2], target / "lib" / words[0])
@@ -163,8 +163,8 @@ class Bench:
 
     def sanitize(self, tool):
         if shutil.which("compute-sanitizer") is None:
-            raise Skipped("there is no compute-sanitizer")
-        # Of the kernels once each, and the shortest generation.
+            raise Skipped("compute-sanitizer is not installed")
+        # Runs each kernel once, and the shortest generation.
         text = output_of(["compute-sanitizer", "--tool", tool, "--error-exitcode", 9, self.tree / "tests" / GPU_TESTS[0],
                           "--gtest_filter=*ExpertsHave*:*AttentionHas*:*Sorted*:*Routers*:*Norms*:*Largest*"],
                          env=self.environment, timeout=min(120, max(30, self.report.left() / 3)))
@@ -173,8 +173,8 @@ class Bench:
     # Models
 
     def model(self, quantize, num_layers):
-        """A Mixtral-8x7B of random weights with so many layers: one layer is made and packed, then written again and
-        again."""
+        """Makes a Mixtral-8x7B of random weights with the given number of layers: makes and packs one layer, then writes it
+        repeatedly."""
         path = self.folder / f"mixtral-{quantize}-{num_layers}"
         if path.exists():
             return path
@@ -197,7 +197,7 @@ class Bench:
                           "--context", self.args.context, "--steps", self.args.steps, *flags)
 
     def offload(self, model, num_layers, names, sequences, micro_batch_size):
-        """Decode with a GPU that holds a share of the model; names: schedules or policies by name."""
+        """Measures decoding with a GPU that holds a share of the model; `names`: schedules, or policies by name."""
         memory = ("--gpu-memory", f"{FULL_GPU_MEMORY * num_layers // FULL_LAYERS}B")
         results = {}
         for name in names:
@@ -225,7 +225,7 @@ class Bench:
     # Others
 
     def torch_rates(self):
-        """What PyTorch reaches: the ceilings that others quote."""
+        """Measures PyTorch's rates, the ceilings that others quote."""
         script = """
 import json, torch
 a, b = (torch.randn(8192, 8192, device="cuda", dtype=torch.bfloat16) for _ in range(2))
@@ -248,7 +248,7 @@ print(json.dumps({"bf16_tflops": 2 * 8192**3 / seconds(lambda: a @ b) * 1e-12,
         return json.loads(output_of([sys.executable, "-c", script], timeout=120))
 
     def accelerate(self, num_layers):
-        """transformers with accelerate's offload: the same shapes in bf16, the same share of GPU memory."""
+        """Measures transformers with accelerate's offload: the same shapes in bf16, the same share of GPU memory."""
         script = f"""
 import json, time, torch
 from accelerate import dispatch_model, infer_auto_device_map
@@ -289,7 +289,7 @@ print(json.dumps(results))
                    "--num-heads", 32, "--num-kv-heads", 8, "--head-dim", 128, "--num-experts", 8, "--num-topk", 2,
                    "--expert-dim", 14336,
                    "--vocab-size", 32000, "--context", 32768, "--gguf", "q8_0", gguf])
-        # Experts of all layers but those that the budget holds are computed on the CPU.
+        # The CPU computes the experts of all layers that the budget does not hold.
         on_gpu = max(0, int(num_layers * (FULL_GPU_MEMORY / FULL_LAYERS) / (1.45e9) * 0.9))
         text = output_of([self.args.llama_cpp / "bin/llama-bench", "-m", gguf, "-ngl", 99, "--n-cpu-moe",
                           num_layers - on_gpu, "-p", 512, "-n", 16,
@@ -298,7 +298,7 @@ print(json.dumps(results))
 
 
 def repeat_layer(one, target, num_layers):
-    """A packed store with the layer of `one` so many times."""
+    """Makes a packed store that repeats the layer of `one`."""
     index = json.loads((one / "penstock.json").read_text())
     first = min(t["offset"] for name, t in index["tensors"].items() if name.startswith("model.layers.0."))
     head_bytes = first // BLOB_ALIGNMENT * BLOB_ALIGNMENT
@@ -387,16 +387,18 @@ def main():
     parser.add_argument("what", choices=("kit", "run"))
     parser.add_argument("--output", type=pathlib.Path, required=True, help="kit: the archive; run: the JSON file")
     parser.add_argument("--build", type=pathlib.Path, help="kit: a build tree to collect from, instead of building")
-    parser.add_argument("--kit", type=pathlib.Path, help="run: what `kit` collected, instead of building")
+    parser.add_argument("--kit", type=pathlib.Path, help="run: use what `kit` collected instead of building")
     parser.add_argument("--work", type=pathlib.Path,
-                        help="run: where models are written and kept (default: gone at the end)")
-    parser.add_argument("--minutes", type=float, default=8.5, help="run: no step begins that would end later")
-    parser.add_argument("--layers", type=int, default=8, help="run: of Mixtral-8x7B's 32; GPU memory in proportion")
-    parser.add_argument("--sequences", type=int, default=384, help="run: of the pipelines")
+                        help="run: folder for models, which stay there (default: a temporary one)")
+    parser.add_argument("--minutes", type=float, default=8.5, help="run: start no step that would end later")
+    parser.add_argument("--layers", type=int, default=8, help="run: how many of Mixtral-8x7B's 32 layers; GPU memory in "
+                                                              "proportion")
+    parser.add_argument("--sequences", type=int, default=384, help="run: sequences in the pipelines")
     parser.add_argument("--context", type=int, default=256, help="run: tokens that each sequence has read")
     parser.add_argument("--steps", type=int, default=4)
     parser.add_argument("--llama-cpp", type=pathlib.Path, help="run: a build tree of llama.cpp with CUDA")
-    parser.add_argument("--anyway", action="store_true", help="run: without a GPU, to see every step refuse")
+    parser.add_argument("--anyway", action="store_true", help="run: continue without a GPU; every step then says why it is "
+                                                              "skipped")
     args = parser.parse_args()
     {"kit": kit, "run": run}[args.what](args)
 

@@ -1,8 +1,8 @@
 // Speed of attention for one KV head, by context, group, rows and KV format, on the best instruction set.
 //
-// One row is decoding: the KV of successive calls comes from a ring that no cache holds, as it does in a batch, and
-// GB/s of KV read is to be compared with what the machine was measured to read just before and just after. Several rows
-// are a prefill, whose GFLOP/s compare with the measured peak.
+// One row is decoding. The KV of successive calls comes from a ring that does not fit any cache, as in a batch. Compare
+// its GB/s of KV with the machine's read rate, measured just before and just after. Several rows are prefill; compare
+// their GFLOP/s with the measured peak.
 #include <algorithm>
 #include <chrono>
 #include <string>
@@ -42,7 +42,7 @@ void RunAttention(benchmark::State& state, KvFormat format, int64_t num_rows, in
   int64_t call_idx = 0;
   const ProbedRates before(pool, Arithmetic::kF32);
   const auto start = std::chrono::steady_clock::now();
-  // One iteration is a call of each thread.
+  // One iteration is one call on each thread.
   for (auto _ : state) {
     pool.ParallelFor(num_threads, [&](int64_t task_idx, int) {
       table.attention({.num_rows = num_rows,

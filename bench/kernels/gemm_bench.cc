@@ -1,8 +1,9 @@
 // Speed of the GEMMs by rows M, shape [N, K], type of the weights and instruction set, on one thread and on all.
 //
-// Reports GFLOP/s, GB/s of weights read, and both as shares of what the machine was measured to do just before and just
-// after (hardware/peaks.h), because its clock moves. With few rows the weights of successive calls come from a ring
-// that no cache holds, as experts do. Threads share a call's columns as the engine shares them.
+// Reports GFLOP/s and GB/s of weights, and both as shares of the machine's peaks. The peaks are measured just before
+// and just after (hardware/peaks.h), because the clock frequency changes. With few rows, the weights of successive
+// calls come from a ring that does not fit any cache, as in the engine. Threads share a call's columns as in the
+// engine.
 #include <algorithm>
 #include <chrono>
 #include <string>
@@ -24,7 +25,7 @@ struct Shape {
 };
 constexpr Shape kShapes[] = {{512, 1024}, {1024, 3584}, {2048, 5632}, {5632, 2048}};
 
-// Formats of rows and weights that go together.
+// Formats of rows and weights that are multiplied together.
 struct Kind {
   const char* name;
   RowFormat x_format;

@@ -1,5 +1,5 @@
-// What kernel benchmarks compare with: the machine, measured just before and just after each of them, because its clock
-// moves; and memory for them in large pages, as the engine has it.
+// The baseline of kernel benchmarks: the machine's rates, measured just before and just after each of them because the
+// clock frequency changes. Also allocates benchmark memory in large pages, as the engine does.
 #pragma once
 
 #include <cstdint>
@@ -46,7 +46,7 @@ inline void SetRates(benchmark::State& state, const ProbedRates& before, const P
   state.counters["of_read"] = 2 * achieved.bytes_per_s / (before.bytes_per_s + after.bytes_per_s);
 }
 
-// The bf16 halves of these words are small finite numbers, and so are the words as f32, and as scales of any format.
+// Returns words that are small finite numbers as f32, as two bf16 halves, and as scales of any format.
 inline Arena RandomWords(uint64_t num_bytes) {
   absl::StatusOr<Arena> arena = HostMemory().Map(num_bytes);
   PENSTOCK_CHECK(arena.ok());

@@ -2,7 +2,7 @@
 """Simulates the throughput tables of MoE-Lightning and Klotski with our own schedules on described hardware, and writes
 docs/paper-tables.md: paper, simulated and their ratio side by side.
 
-Every row is one `penstock simulate`; where the papers leave the policy to a search (scaling) it is `penstock plan`.
+Every row is one `penstock simulate`, or one `penstock plan` where the papers search for the policy (scaling).
 --verbose prints the command lines.
 """
 
@@ -21,12 +21,13 @@ ROOT = pathlib.Path(__file__).resolve().parents[2]
 CONFIGS = ROOT / "tests" / "data" / "configs"
 MIXTRAL, MIXTRAL_LARGE = CONFIGS / "mixtral-8x7b.json", CONFIGS / "mixtral-8x22b.json"
 HERE = pathlib.Path(__file__).parent
-DBRX = HERE / "dbrx-as-mixtral.json"  # its shapes; for time alone
-# Likewise: attention heads make up for the parameters of shared experts and of MLA, which all tokens pass through.
+DBRX = HERE / "dbrx-as-mixtral.json"  # DBRX's shapes as a Mixtral, to measure time only
+# The same for these two: additional attention heads stand for the parameters of shared experts and of MLA, which all
+# tokens use.
 QWEN2, DEEPSEEK_LITE = HERE / "qwen2-57b-as-mixtral.json", HERE / "deepseek-v2-lite-as-mixtral.json"
 
-# One calibration for each machine: what its links and processors reach instead of what data sheets say, and where that is
-# from.
+# One calibration for each machine: the rates that its links and processors reach in place of the data sheets', and
+# their source.
 T4 = "link=12.9GB/s,copy=25.8GB/s,gpu-efficiency=0.066"
 T4_SOURCE = ("link: what FlexGen measured from DRAM to a T4; GPU: 4.3 TFLOP/s, from solving MoE-Lightning(p)'s rows of "
              "Tables 4 and 5 for seconds a "
@@ -77,62 +78,67 @@ TABLE4 = {
                                              ("DeepSpeed", 12, 12, 1.447),
                                              ("MoE-Lightning(p)", 8, 288, 12.393)],
 }
-# Schedule, of klotski's ideas those that are off, batches in a group as a share of n, weights.
+# Name, schedule, those of Klotski's ideas that are switched off, whether n batches form a group, weights.
 KLOTSKI = [("simple pipeline", "zero", (), False, "bf16"), ("+ several batches", "zigzag", (), True, "bf16"),
            ("+ only hot experts ahead", "klotski", ("reorder",), True, "bf16"),
            ("+ reordered (Klotski)", "klotski", (), True, "bf16"),
            ("+ 4-bit", "klotski", (), True, "hqq4")]
-# Batch size (the paper's table does not say; with 32 the simple pipeline's step is the time of all weights over K1's link),
-# n, tokens/s in the paper.
+# Batch size, n, tokens/s in the paper. The paper's table does not give the batch size; with 32, the simple pipeline's
+# step takes as long as all weights over K1's link.
 KLOTSKI_COLUMNS = [("Mixtral 8x7B, RTX 3090", MIXTRAL, "K1", 32, 15, [5.721, 18.24, 19.074, 22.414, 22.604]),
                    ("Mixtral 8x22B, RTX 3090", MIXTRAL_LARGE, "K1", 16, 10, [0.01, 0.97, 1.127, 1.325, 1.366]),
                    ("Mixtral 8x22B, H800", MIXTRAL_LARGE, "K2", 64, 15, [1.149, 34.07, 44.17, 52.85, 53.125])]
-# HybriMoE's three models, and what its authors report over kTransformers' fixed mapping, all models and cache ratios
-# together.
+# HybriMoE's three models, and the speed-ups over kTransformers' fixed mapping that its authors report for all models
+# and cache ratios together.
 HYBRIMOE = [("DeepSeek-V2-Lite", DEEPSEEK_LITE), ("Qwen2-57B-A14B", QWEN2), ("Mixtral 8x7B", MIXTRAL)]
 HYBRIMOE_PAPER = {"prefill": 1.33, "decode": 1.70}
-# Whole layers on the GPU, nothing moves.
+# Places whole layers on the GPU and moves nothing.
 FIXED = {"schedule": "hybrid", "hybrid_rule": "fixed", "eviction": "fifo", "predictor": "none"}
 HYBRIMOE_POLICIES = {"fixed": FIXED, "hybrid": {"schedule": "hybrid", "predictor": "gate"},
                      "nothing ahead": {"schedule": "hybrid", "predictor": "none"}}
 SCALING = [("Mixtral 8x22B", MIXTRAL_LARGE, "prompt=418", (32, 64, 128, 256), "2.77 to 3.38"),
            ("DBRX", DBRX, "prompt=77,max-prompt=418", (32, 64, 128, 256), "2.1 to 2.8")]
 
-# Of the routing: what is known of Mixtral, of which 28 % of first choices are the last token's (12.5 % by chance), and of
-# our demo model's gates.
+# The statistics of the routing: those of Mixtral, where 28 % of first choices are the last token's (12.5 % by chance),
+# and of our demo model's gates.
 HYBRIMOE_ROUTING = ("--routing-repeat", 0.2, "--gate-accuracy", 0.8)
 HYBRIMOE_TEXT = """\
-Over kTransformers' fixed mapping its authors report 1.33 times the speed in prefill and 1.70 in decode, for
-three models and cache ratios together. Here: an A6000 with a Xeon of its time, by their data sheets; weights
-in 4 bits, one sequence, a prompt of 128 tokens or 128 steps of decoding; "fixed" puts whole layers on the GPU
-and moves nothing. DeepSeek-V2-Lite and Qwen2-57B are described as Mixtral with as many, as large experts, and
-with attention heads for the parameters of shared experts and MLA. The routing is drawn at random: of a
-token's choices a fifth are its sequence's last ones (of Mixtral's first choices 28 % are, 12.5 % by chance:
-"Mixtral of Experts", section 5), and gates name 80 % of what the next layer chooses; "nothing ahead" asks no
-gate.
+HybriMoE's authors compare with kTransformers' fixed mapping. They report 1.33 times its speed in prefill and
+1.70 in decode, for three models and cache ratios together.
+
+Here the machine is an A6000 with a Xeon of its time, by their data sheets. Weights have 4 bits. There is one
+sequence, with a prompt of 128 tokens or 128 steps of decoding. "Fixed" puts whole layers on the GPU and moves
+nothing. DeepSeek-V2-Lite and Qwen2-57B are described as Mixtral with as many, as large experts. Attention
+heads stand for the parameters of shared experts and MLA.
+
+The routing is drawn at random. A fifth of a token's choices are its sequence's last ones. (28 % of Mixtral's
+first choices are, 12.5 % by chance: "Mixtral of Experts", section 5.) Gates name 80 % of the next layer's
+choices. "Nothing ahead" asks no gate.
 """
 
 INTRODUCTION = """# The papers' tables, simulated
 
-Written by `make paper-tables` (bench/paper_tables/paper_tables.py): MoE-Lightning's Tables 4 and 5 and its
-scaling over several T4s, Klotski's Table 3. No row has been run on its hardware: our schedules' own code runs
-in virtual time (docs/planning.md) on machines that are described. A simulation knows nothing of a rival's
-code but its schedule.
+`make paper-tables` (bench/paper_tables/paper_tables.py) writes this page. It has MoE-Lightning's Tables 4 and
+5 and its scaling over several T4s, HybriMoE's speed-ups, and Klotski's Table 3.
 
-**Calibration.** One for each machine, of effective rates:
+**No row has been run on its hardware.** Our schedules' own code runs in virtual time
+([planning.md](planning.md)) on machines that are described. A simulation knows nothing of a rival's code but
+its schedule.
+
+**Calibration.** Each machine has one set of effective rates:
 
 | | machine | calibrated by |
 | --- | --- | --- |
 {machines}
 
-One overhead for each system's implementation, and no other number:
+Each system's implementation has one overhead, and no other number:
 
 | | overhead |
 | --- | --- |
 {rivals}
 
 Weights and KV cache have 16 bits. Prompts are padded to the longest, as in the paper's rows "(p)" and its
-rivals'. In each step are at most 8192 rows of prompts: what is not in the papers' policies. Ratios that are
+rivals'. A step has at most 8192 rows of prompts; the papers' policies do not say how many. Ratios that are
 off by more than 35 % are marked with **(!)**.
 """
 
@@ -157,7 +163,7 @@ class Simulations:
                                   "--workload", f"{workload},requests={batch}")["schedules"][0]
 
     def plan(self, config, hardware, workload):
-        # Without a disk worth the name, as in the paper: all weights are in memory.
+        # The disk is too slow to be of use, as in the paper: all weights are in memory.
         return self.penstock.json("plan", "--config", config, "--weights", "bf16", "--kv-dtype", "bf16",
                                   "--hardware", hardware + ",disk=0.01GB/s", "--schedule", "cgopipe",
                                   "--workload", workload)["choices"][0]
@@ -176,7 +182,7 @@ def busiest(result):
 
 
 def lightning_table(simulations, machine, workload, rows, base):
-    """`base`: the row that others are compared with."""
+    """`base`: the row that the other rows are compared with."""
     futures = [simulations.submit(simulations.simulate, MIXTRAL, MACHINES[machine][0] + RIVALS[system][0], SCHEDULES[system],
                                   batch, micro_batch, workload)
                for system, micro_batch, batch, _ in rows]
@@ -238,7 +244,7 @@ def scaling_table(simulations):
 
 
 def hybrimoe_table(simulations):
-    """Weights in 4 bits, one sequence: a prompt of 128 tokens, then answers."""
+    """Simulates weights in 4 bits and one sequence: a prompt of 128 tokens, then answers."""
     def rates(config, policy, share):
         def flags(workload, policy, memory):
             path = pathlib.Path(simulations.folder.name) / f"hybrimoe-{policy}.json"

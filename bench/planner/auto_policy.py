@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
-"""Compares run --policy auto with policies given by hand: tokens per second of whole jobs, and what was predicted.
+"""Compares run --policy auto with policies given by hand: tokens per second of whole jobs, measured and predicted.
 
-Each setting is a packed store, a budget as a share of its size, and a job of random tokens. The policies by hand are
-schedules with batches and chunks of prompts: twelve of them, each measured once. The best of them would be the luckiest of
-those that are alike: it is measured again, by turns with the planner's.
+Each setting is a packed store, a budget as a share of its size, and a job of random tokens. The twelve policies by hand
+combine schedules, batches and chunks of prompts; each is measured once. The best of several similar ones may only have been
+lucky, so it is measured again, in alternation with the planner's.
 """
 
 import argparse
@@ -17,7 +17,7 @@ import sys
 sys.path.append(str(pathlib.Path(__file__).resolve().parents[1]))
 import penstock_program  # noqa: E402
 
-# Share of the store, requests, prompt tokens, new tokens.
+# Each job: share of the store, requests, prompt tokens, new tokens.
 JOBS = ["0.5,32,64,16", "0.25,32,64,16", "0.5,8,64,12"]
 BY_HAND = list(itertools.product(("klotski", "hybrid", "zigzag"), (1.0, 0.25), (256, 2048)))  # share of the requests at once
 
@@ -55,7 +55,7 @@ def main():
         share, (num_requests, prompt_tokens, new_tokens) = float(job.split(",")[0]), map(int, job.split(",")[1:])
         budget = int(size_of(model) * share)
         work = requests(num_requests, prompt_tokens, new_tokens)
-        measure(penstock, model, budget, work, "--policy", "auto")  # measures the machine where nobody has before
+        measure(penstock, model, budget, work, "--policy", "auto")  # also measures the machine if nobody has yet
         by_hand, flags = {}, {}
         for schedule, batch_share, chunk in BY_HAND:
             batch = max(1, int(num_requests * batch_share))

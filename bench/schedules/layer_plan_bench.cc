@@ -1,4 +1,4 @@
-// Time to plan a layer, by rule and number of chosen experts: all of a prompt's, or a token's.
+// Measures the time to plan a layer, by rule and by number of chosen experts: those of a prompt or of one token.
 #include <random>
 #include <string>
 

@@ -1,14 +1,14 @@
 #!/usr/bin/env python3
-"""Times schedules against each other, by turns, on a packed model that does not fit.
+"""Times schedules against each other, in alternation, on a packed model that does not fit into memory.
 
-  ablation  zero, zigzag and Klotski's ideas one after the other, within the same budget and batch
+  ablation  zero, zigzag and Klotski's ideas added one after another, within the same budget and batch
   device    CGOPipe and the schedules that MoE-Lightning compares it with, on the emulated device: its link a quarter as
             fast as this machine copies, its memory a fifth of the model, one thread each for host and device
-  hybrid    HybriMoE's schedule and those that it is compared with, for one sequence and for prompts of 128 tokens: on the
-            emulated device with 25, 50 and 75 % of the experts, link and threads as for `device`, and on the CPU alone
-            with as many in DRAM
-  predict   twenty settings of schedule, budget and batch, beside what one probed Hardware predicts for them; each round
-            begins with a probe, and medians of the rounds are compared
+  hybrid    HybriMoE's schedule and the schedules that it is compared with, for one sequence and for prompts of 128 tokens:
+            on the emulated device with 25, 50 and 75 % of the experts (link and threads as for `device`), and on the CPU
+            alone with the same shares in DRAM
+  predict   twenty settings of schedule, budget and batch, compared with the predictions from one probed Hardware; each
+            round begins with a probe, and medians of the rounds are compared
 """
 import argparse
 import json
@@ -29,7 +29,7 @@ ABLATION = {
     "+ reorder (klotski)": {"schedule": "klotski"},
     "klotski, nothing ahead": {"schedule": "klotski", "hot_prefetch": False},
 }
-# KTransformers and llama.cpp place whole layers; nothing ever moves.
+# KTransformers and llama.cpp place whole layers and never move anything.
 FIXED = {"schedule": "hybrid", "hybrid_rule": "fixed", "eviction": "fifo", "predictor": "none"}
 HYBRID = {
     "fixed mapping": FIXED,
@@ -44,14 +44,14 @@ HYBRID = {
     "hybrid, gate": {"schedule": "hybrid", "predictor": "gate"},
     "hybrid, history": {"schedule": "hybrid", "predictor": "history"},
 }
-# Without a device all rules are the same.
+# Without a device, all rules are the same.
 HYBRID_CPU = ("fixed", "on-demand, LRU", "hybrid", "hybrid, LRU", "hybrid, gate", "hybrid, history")
 DEVICE = ("cgopipe", "fastdecode", "zigzag-cpu-attention", "zigzag")
 # (schedule, share of the model, sequences)
 PREDICTED = [(schedule, share, batch) for share in (0.5, 0.25) for schedule, batch in
              (("klotski", 1), ("klotski", 16), ("klotski", 64), ("klotski", 128), ("on-demand", 1), ("on-demand", 32),
               ("zigzag", 64), ("zigzag", 128), ("zero", 8), ("zero", 32))]
-BELOW_LIMIT = 64 << 20  # what budgets stay below a share of the model, as beside other engines in a cgroup
+BELOW_LIMIT = 64 << 20  # budgets stay this much below a share of the model, as beside other engines in a cgroup
 
 
 class Bench:
@@ -70,15 +70,15 @@ class Bench:
         return "bench", "--model", self.args.model, "--policy", path, "--quiet", *flags
 
     def lines(self, policy, *flags):
-        """The JSON objects of one run of penstock bench."""
+        """Returns the JSON objects of one run of penstock bench."""
         return self.penstock.json_lines(*self.command(policy, *flags))
 
     def refusal(self, policy, *flags):
-        """What penstock bench says when it cannot work so."""
+        """Returns the message with which penstock bench refuses these arguments."""
         return self.penstock.finish(*self.command(policy, *flags)).stderr
 
     def decode(self, policy, batch, *flags):
-        """The JSON objects of one measurement."""
+        """Returns the JSON objects of one measurement."""
         return self.lines(policy, "--prefill", 0, "--decode", batch, "--empty-context", *flags)
 
     def budget(self, share):
@@ -90,7 +90,7 @@ def lanes_text(lanes):
 
 
 def by_turns(args, names, measure):
-    """Prints medians of all rounds, each beside the first; returns the records."""
+    """Prints the medians of all rounds and their ratios to the first row; returns the records."""
     records = []
     for round_idx in range(args.rounds):
         for name in names:
@@ -118,7 +118,7 @@ def ablation(bench):
 
 
 def link_rate(bench):
-    """A quarter of what one thread copies, bytes/s."""
+    """Returns a quarter of the bytes/s that one thread copies."""
     dram = bench.penstock.json("probe", "--threads", 1, "--disk", "none", "--quiet")["tiers"][0]
     copy = dram["rates"][0]["copy_bytes_per_second"]
     print(f"copies {copy / 1e9:.2f} GB/s; link {copy / 4e9:.2f} GB/s")
@@ -173,7 +173,7 @@ def hybrid(bench):
 
 
 def least(bench, what, policy, common, on):
-    """Bytes that are needed beside the experts: the least that the engine would work with, less two of its slots."""
+    """Returns the bytes needed beside the experts: the engine's least budget minus two of its slots."""
     small = ("--gpu-memory", "1KiB", "--memory", bench.args.memory) if what == "device memory" else ("--memory", "1KiB")
     message = bench.refusal(policy, *common, *on, *small)
     return int(re.search(rf"the least {what} is (\d+) bytes", message).group(1)) - 2 * bench.slot_bytes
@@ -217,11 +217,11 @@ def main():
     parser.add_argument("--rounds", type=int, default=2)
     parser.add_argument("--steps", type=int, default=6)
     parser.add_argument("--memory", default="18GiB", help="device: the host's budget")
-    parser.add_argument("--sequences", type=int, default=384, help="device")
-    parser.add_argument("--micro-batch-size", type=int, default=64, help="device")
-    parser.add_argument("--context", type=int, default=384, help="device")
+    parser.add_argument("--sequences", type=int, default=384, help="device: sequences")
+    parser.add_argument("--micro-batch-size", type=int, default=64, help="device: sequences of a micro-batch")
+    parser.add_argument("--context", type=int, default=384, help="device: tokens that each sequence has read")
     parser.add_argument("--decode", type=int, default=1, help="hybrid: sequences")
-    parser.add_argument("--link", type=int, help="hybrid: bytes/s, instead of a quarter of what one thread copies")
+    parser.add_argument("--link", type=int, help="hybrid: bytes/s of the link; default: a quarter of one thread's copy rate")
     parser.add_argument("--hardware", help="predict: JSON of an earlier probe")
     parser.add_argument("--output", help="JSON of all measurements")
     args = parser.parse_args()

@@ -24,6 +24,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "penstock/chat.h"
 #include "penstock/chat_answer.h"
 #include "penstock/token_id.h"
 
@@ -237,11 +238,6 @@ struct MachineRates {
   ProcessorRates host = {};     // beside a device
 };
 
-struct ChatMessage {
-  std::string role;
-  std::string content;
-};
-
 class Engine {
  public:
   // Refuses before anything is loaded when the budget is too small (with the arithmetic).
@@ -256,12 +252,8 @@ class Engine {
 
   // Text of a user: never yields special tokens except the BOS that the model's tokenizer adds.
   virtual absl::StatusOr<std::vector<TokenId>> Tokenize(std::string_view text) const = 0;
-  // Renders the folder's chat template with a generation prompt. `messages_json`: an array of {"role", "content", ...};
-  // `tools_json`, a list, and `variables_json`, an object of further variables of the template (documents,
-  // enable_thinking ...), may be empty.
-  virtual absl::StatusOr<std::vector<TokenId>> TokenizeChat(std::string_view messages_json, std::string_view tools_json,
-                                                            std::string_view variables_json) const = 0;
-  absl::StatusOr<std::vector<TokenId>> TokenizeChat(std::span<const ChatMessage> messages) const;
+  // Renders the folder's chat template with a generation prompt, and returns the prompt's tokens.
+  virtual absl::StatusOr<std::vector<TokenId>> TokenizeChat(const Chat& chat) const = 0;
   // The completion of a chat's prompt by its parts: of models that write in channels (gpt-oss), what they write in
   // each; of others its text.
   virtual ChatAnswer ReadAnswer(const Completion& completion) const { return {.content = completion.text}; }

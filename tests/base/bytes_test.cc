@@ -1,4 +1,4 @@
-// Proves that sizes are read and printed as bytes.h says, and that anything else is refused as bad usage.
+// Proves that sizes are read and printed as bytes.h says, and that all other text is a usage error.
 #include "penstock/base/bytes.h"
 
 #include <gtest/gtest.h>

@@ -1,5 +1,5 @@
-// Proves that descriptors are closed exactly once, that reads and writes finish or say why, and that only
-// regular files of bounded size are read.
+// Proves that descriptors are closed exactly once, that reads and writes either finish or return an error, and that
+// only regular files of bounded size are read.
 #include "penstock/base/file.h"
 
 #include <fcntl.h>
@@ -44,7 +44,7 @@ TEST_F(FileTest, UniqueFdClosesOnce) {
   UniqueFd first(::open(path.c_str(), O_RDONLY));
   const int raw = first.get();
   UniqueFd second(std::move(first));
-  EXPECT_FALSE(first.valid());  // NOLINT(bugprone-use-after-move): the moved-from state is what is tested
+  EXPECT_FALSE(first.valid());  // NOLINT(bugprone-use-after-move): this tests the moved-from state
   EXPECT_TRUE(IsOpen(raw));
   UniqueFd third(::open(path.c_str(), O_RDONLY));
   const int replaced = third.get();

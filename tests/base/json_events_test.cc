@@ -1,5 +1,5 @@
-// Proves that the event parser reports every event once and whole, stops at the listener's first refusal with
-// its place, and is as strict as ParseJson.
+// Proves that the event parser reports every event once and whole, stops at the listener's first error with its place,
+// and is as strict as ParseJson.
 #include "penstock/base/json_events.h"
 
 #include <fmt/format.h>
@@ -16,7 +16,7 @@ namespace {
 
 using testing::HasSubstr;
 
-// Writes events down; refuses the key or string "stop".
+// Records events; returns an error for the key or string "stop".
 class Recorder final : public JsonListener {
  public:
   absl::Status OnObjectBegin() override { return Add("{"); }
@@ -69,7 +69,7 @@ TEST(ParseJsonEvents, JoinsPartsAndForgetsThem) {
 TEST(ParseJsonEvents, StopsAtARefusalWithItsPlace) {
   Recorder recorder;
   const absl::Status by_line = ParseJsonEvents("{\"a\": 1,\n\"stop\": 2}", Fault::kModel, {}, recorder);
-  EXPECT_EQ(FaultOf(by_line), Fault::kInput);  // the listener's own
+  EXPECT_EQ(FaultOf(by_line), Fault::kInput);  // the listener's fault
   EXPECT_THAT(Message(by_line), HasSubstr("line 2, column "));
   EXPECT_THAT(Message(by_line), HasSubstr("asked to stop"));
   EXPECT_EQ(recorder.events, "{ k:a 1 ");

@@ -1,5 +1,5 @@
-// Proves that ParseJson takes what RFC 8259 allows within our limits, refuses the rest with a place, and
-// never throws.
+// Proves that ParseJson accepts all that RFC 8259 allows within our limits, refuses the rest with a place, and never
+// throws.
 #include "penstock/base/json.h"
 
 #include <gmock/gmock.h>
@@ -118,7 +118,7 @@ TEST(ParseJson, NumbersAreExact) {
 }
 
 TEST(ParseJson, LongStringsAndKeysArriveWhole) {
-  // Escapes and length make Boost hand strings over in parts.
+  // Escapes and length make Boost pass strings in parts.
   std::string text;
   for (int i = 0; i < 5000; ++i) text += "\\u00e9x";
   const auto value = ParseJson("{\"" + text + "\": \"" + text + "\"}", Fault::kInput);

@@ -1,5 +1,4 @@
-// Proves that errors carry their fault as exit code, are one printable line, and keep both when context is
-// added.
+// Proves that errors carry their fault as exit code and are one printable line, also when context is added.
 #include "penstock/base/status.h"
 
 #include <gtest/gtest.h>

@@ -1,5 +1,5 @@
-// Proves that UTF-8 is decoded as the Unicode standard says (every code point, every ill-formed kind), and
-// that whatever bytes come in, Printable and ReplaceInvalidUtf8 yield valid text.
+// Proves that UTF-8 is decoded as the Unicode standard says (every code point, every ill-formed kind), and that
+// Printable and ReplaceInvalidUtf8 return valid text for any bytes.
 #include "penstock/base/text.h"
 
 #include <gtest/gtest.h>
@@ -31,8 +31,8 @@ TEST(Utf8, EveryCodePointRoundTrips) {
   }
 }
 
-// An independent reading of the standard's table 3-7: well-formed sequences are those that encode a scalar
-// value in its shortest form.
+// An independent implementation of the standard's table 3-7: a sequence is well-formed if it encodes a scalar value in
+// its shortest form.
 bool IsWellFormed(const std::string& bytes) {
   const auto at = [&](size_t i) { return static_cast<uint32_t>(static_cast<uint8_t>(bytes[i])); };
   for (size_t i = 1; i < bytes.size(); ++i) {

@@ -1,6 +1,6 @@
-// Proves that a region runs each task exactly once, whatever the number of tasks and threads, that writes
-// made before a region are seen in it and its writes after it, and that thousands of regions in a row neither
-// hang nor lose a task.
+// Proves that a region runs each task exactly once, whatever the number of tasks and threads. Proves that a region sees
+// earlier writes and that later code sees the region's writes. Proves that thousands of regions in a row neither hang
+// nor lose a task.
 #include "penstock/base/thread_pool.h"
 
 #include <gtest/gtest.h>
@@ -19,7 +19,7 @@ TEST(ThreadPool, EachTaskRunsOnce) {
     ASSERT_EQ(pool.num_workers(), num_threads);
     for (const int64_t num_tasks : {0, 1, 2, 3, 7, 8, 9, 64, 1000, 4097}) {
       std::vector<int> counts(num_tasks,
-                              0);  // plain ints: a task that ran twice at once is a race that tsan sees
+                              0);  // plain ints: a task that runs twice at once is a race that tsan finds
       pool.ParallelFor(num_tasks, [&](int64_t task_idx, int worker_idx) {
         ASSERT_GE(worker_idx, 0);
         ASSERT_LT(worker_idx, num_threads);
@@ -49,7 +49,7 @@ TEST(ThreadPool, ThousandsOfRegionsSeeEachOther) {
     ThreadPool pool(num_threads);
     std::vector<int64_t> values(16, 0);
     for (int64_t region = 0; region < 5000; ++region) {
-      // Each task reads what other tasks wrote in the region before.
+      // Each task reads values that other tasks wrote in the previous region.
       const std::vector<int64_t> before = values;
       pool.ParallelFor(16, [&](int64_t task_idx, int) { values[task_idx] = before[(task_idx + 1) % 16] + 1; });
     }
@@ -68,7 +68,7 @@ TEST(ThreadPool, WakesWorkersThatSleep) {
 }
 
 TEST(ThreadPool, BalancesUnevenTasks) {
-  // One task waits until all others are done: with tasks dealt out in advance this would never end.
+  // One task waits until all others are done; this would never end if tasks were assigned in advance.
   ThreadPool pool(2);
   std::atomic<int> num_done = 0;
   pool.ParallelFor(50, [&](int64_t task_idx, int) {
@@ -84,7 +84,7 @@ TEST(ThreadPool, BalancesUnevenTasks) {
 TEST(ThreadPool, ComesAndGoes) {
   for (int i = 0; i < 200; ++i) {
     ThreadPool pool(1 + i % 4);
-    if (i % 3 == 0) continue;  // a pool that never opens a region must still end
+    if (i % 3 == 0) continue;  // a pool that never opens a region must also end
     std::atomic<int> count = 0;
     pool.ParallelFor(i % 7, [&](int64_t, int) { ++count; });
     EXPECT_EQ(count.load(), i % 7);

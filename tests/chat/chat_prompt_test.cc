@@ -1,5 +1,5 @@
-// Proves that templates see a chat as transformers would pass it, and that those which cannot take that get what they
-// can take; and which of two templates a request gets.
+// Proves that templates see a chat as transformers would pass it, that a template that fails on this gets a simpler
+// form, and that each request gets the right one of two templates.
 #include "penstock/chat/chat_prompt.h"
 
 #include <fstream>
@@ -26,7 +26,7 @@ std::string Published(const std::string& name) {
 
 json::array Messages(const std::string& text) { return ParseJson(text, Fault::kInput)->as_array(); }
 
-std::string Rendered(const ChatPrompts& prompts, const Chat& chat) {
+std::string Rendered(const ChatPrompts& prompts, const ChatParts& chat) {
   const auto segments = prompts.Render(chat);
   if (!segments.ok()) return Message(segments.status());
   std::string text;
@@ -34,7 +34,7 @@ std::string Rendered(const ChatPrompts& prompts, const Chat& chat) {
   return text;
 }
 
-std::string Rendered(const std::string& source, const Chat& chat) {
+std::string Rendered(const std::string& source, const ChatParts& chat) {
   const auto prompts = ChatPrompts::Create({.general = source, .tool_use = {}}, {{"bos_token", "<s>"}});
   EXPECT_TRUE(prompts.ok()) << prompts.status();
   return Rendered(*prompts, chat);
@@ -53,7 +53,7 @@ TEST(ChatPrompt, RequestsWithToolsGetTheTemplateForTools) {
 }
 
 TEST(ChatPrompt, VariablesAreTheTemplates) {
-  Chat chat;
+  ChatParts chat;
   chat.variables = {{"enable_thinking", false}, {"documents", json::array{json::object{{"text", "d"}}}}};
   const std::string source =
       "{{ bos_token }}{{ enable_thinking }} {{ tools is none }} {% if documents %}{{ documents[0].text }}{% endif %}";
@@ -64,7 +64,7 @@ TEST(ChatPrompt, VariablesAreTheTemplates) {
 }
 
 TEST(ChatPrompt, ContentThatIsNotThereIsEmptyForTemplatesThatNeedIt) {
-  Chat chat;
+  ChatParts chat;
   chat.messages = Messages(R"([{"role": "user", "content": "q"}, {"role": "assistant"}])");
   EXPECT_EQ(Rendered("{% for m in messages %}{{ m.content is defined }} {% endfor %}", chat), "True False ");
   EXPECT_EQ(Rendered("{% for m in messages %}{{ '<' + m.content + '>' }}{% endfor %}", chat), "<q><>");
@@ -77,14 +77,14 @@ TEST(ChatPrompt, ContentThatIsNotThereIsEmptyForTemplatesThatNeedIt) {
 }
 
 TEST(ChatPrompt, ArgumentsAreObjectsWhereTheyCanBe) {
-  Chat chat;
+  ChatParts chat;
   chat.messages = Messages(R"([{"role": "assistant", "tool_calls": [
       {"type": "function", "function": {"name": "f", "arguments": "{\"a\": [1]}"}},
       {"type": "function", "function": {"name": "g", "arguments": "no object"}}]}])");
   const std::string each = "{% for c in messages[0].tool_calls %}";
   EXPECT_EQ(Rendered(each + "{{ c.function.arguments | tojson }};{% endfor %}", chat), R"({"a": [1]};"no object";)");
   EXPECT_EQ(Rendered(each + "{{ '<' + c.function.arguments + '>' }}{% endfor %}", chat), R"(<{"a": [1]}><no object>)");
-  // A template that refuses both tells why it refuses what the client wrote.
+  // A template that refuses both forms reports why it refuses the one that the client wrote.
   EXPECT_THAT(Rendered(each + "{{ '<' + c.function.arguments + '>' }}{% endfor %}{{ raise_exception('no') }}", chat),
               HasSubstr("no"));
   chat.messages[0].at("tool_calls").as_array()[0].at("function").as_object()["arguments"] =
@@ -94,7 +94,7 @@ TEST(ChatPrompt, ArgumentsAreObjectsWhereTheyCanBe) {
 }
 
 TEST(ChatPrompt, PartsAreAListForTemplatesThatTakeOne) {
-  Chat chat;
+  ChatParts chat;
   chat.messages = Messages(R"([{"role": "user", "content": [{"type": "text", "text": "a"},
                                                             {"type": "text", "text": "b"}]}])");
   const std::string each = "{% for m in messages %}";
@@ -105,8 +105,8 @@ TEST(ChatPrompt, PartsAreAListForTemplatesThatTakeOne) {
                             "{% endfor %}",
                      chat),
             "a|b");
-  // Of tools, whose calls templates may look for.
-  Chat with_tool = chat;
+  // Templates also look for the call that a tool's message answers.
+  ChatParts with_tool = chat;
   with_tool.messages = Messages(R"([{"role": "user", "content": "q"}, {"role": "assistant", "content": "", "tool_calls":
       [{"type": "function", "function": {"name": "f", "arguments": {}}}]}, {"role": "tool", "content":
       [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}]}])");
@@ -115,7 +115,7 @@ TEST(ChatPrompt, PartsAreAListForTemplatesThatTakeOne) {
                "{{ tool.content }}{% else %}{{ tool.content[0].text }},{{ tool.content[1].text }}{% endif %}",
                with_tool),
       "a,b");
-  // Only of users, so a system's are joined.
+  // The template takes parts of users only, so a system message's parts are joined.
   chat.messages[0].as_object()["role"] = "system";
   EXPECT_EQ(
       Rendered(each + "{% if m.role == 'user' and m.content is not string %}{{ m.content[0].text + m.content[1].text }}"

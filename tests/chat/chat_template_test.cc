@@ -1,5 +1,5 @@
-// Proves that a chat template cannot do harm: errors name the template's line, limits on steps, depth and sizes hold,
-// nothing but the arguments can be reached, and text of messages is never taken for text of the template.
+// Proves that a chat template cannot do harm: errors name the template's line, limits on steps, depth and sizes hold, a
+// template reaches only its arguments, and text of messages never counts as text of the template.
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
@@ -31,7 +31,7 @@ std::string Concatenated(const std::vector<TextSegment>& segments) {
   return text;
 }
 
-// Template text as it is, message text in brackets.
+// Renders, with message text in brackets.
 std::string Marked(std::string_view source, const json::object& untrusted) {
   const auto segments = RenderSegments(source, {{"bos_token", "<s>"}}, untrusted);
   if (!segments.ok()) return Message(segments.status());
@@ -281,8 +281,8 @@ std::string ReadFileOf(const std::string& name) {
   return std::string(std::istreambuf_iterator<char>(file), {});
 }
 
-// For real templates and any contents: a marker that only messages hold never shows up in template text, and a special
-// token shows up in template text as often as with harmless contents.
+// For real templates and any contents: a marker that only messages contain never appears in template text. A special
+// token appears there exactly as often as with harmless contents.
 TEST(ChatTemplateOrigin, MessagesNeverReachTemplateText) {
   const std::string names[] = {"Qwen2.jinja",
                                "Qwen3-30B-A3B.jinja",
@@ -308,7 +308,7 @@ TEST(ChatTemplateOrigin, MessagesNeverReachTemplateText) {
     };
     EXPECT_TRUE(rc::check([&] {
       const auto content = [&] {
-        std::string text = "\xC2\xA7";  // a marker that no template holds
+        std::string text = "\xC2\xA7";  // a marker that no template contains
         for (const auto& piece : *rc::gen::container<std::vector<std::string>>(rc::gen::elementOf(pieces))) {
           text += piece + "\xC2\xA7";
         }
@@ -342,7 +342,7 @@ TEST(ChatTemplateOrigin, MessagesNeverReachTemplateText) {
   }
 }
 
-// A template that comes without a folder, as in a file's metadata, needs only its text and the texts of the tokens.
+// A template without a folder, as in a file's metadata, needs only its text and the texts of the tokens.
 TEST(ChatTemplate, TextAndTokenTextsAreEnough) {
   const std::string source =
       "{{ bos_token }}{% for m in messages %}{% if not loop.first %}{{ eos_token }}{% endif %}{{ m.content }}{% endfor "
@@ -409,7 +409,7 @@ TEST_F(ChatTemplateFolder, OneForRequestsWithTools) {
         R"({"chat_template": [{"name": "tool_use", "template": "t"}, {"name": "default", "template": "d"}]})");
   EXPECT_EQ(Find().value(), "d");
   EXPECT_EQ(FindAll()->tool_use, "t");
-  // A file takes the place of all that the config has.
+  // A template file replaces everything that the config has.
   Write("chat_template.jinja", "f");
   EXPECT_EQ(Find().value(), "f");
   EXPECT_EQ(FindAll()->tool_use, std::nullopt);

@@ -1,5 +1,5 @@
-// Proves that templates render as transformers renders them: every vector of tests/data/chat_templates/vectors.json
-// gives the same text, and fails where transformers fails.
+// Proves that templates render as in transformers: every vector of tests/data/chat_templates/vectors.json gives the
+// same text, and fails where transformers fails.
 #include <algorithm>
 #include <fstream>
 #include <sstream>
@@ -35,8 +35,8 @@ absl::StatusOr<std::string> RenderVector(const json::object& vector) {
   return text;
 }
 
-// What fails in transformers and renders here: filters that give a generator there give a list here, which has a length
-// and can be sliced and written as JSON; and str.replace(count=1) needs Python 3.13 there.
+// Returns whether the case fails in transformers but renders here. Filters that return a generator there return a list
+// here, which has a length, slices and a JSON form. And str.replace(count=1) needs Python 3.13 there.
 bool IsMoreLenient(std::string_view name) {
   static constexpr std::string_view kUnits[] = {"units/FILTER_OPERATOR_4",  "units/FILTER_OPERATOR_5",
                                                 "units/FILTER_OPERATOR_6",  "units/FILTER_OPERATOR_11",

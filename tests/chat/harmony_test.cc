@@ -1,4 +1,4 @@
-// Proves that answers in gpt-oss' format are read by their channels, whatever tokens a model writes.
+// Proves that answers in gpt-oss's format are read by their channels, whatever tokens a model writes.
 #include "penstock/chat/harmony.h"
 
 #include <gtest/gtest.h>
@@ -15,9 +15,9 @@ namespace {
 constexpr std::string_view kSpecial[] = {"<|start|>",  "<|end|>",  "<|message|>",  "<|channel|>",
                                          "<|return|>", "<|call|>", "<|constrain|>"};
 
-constexpr TokenId kFirstSpecial = 258;  // behind those of ByteLevel()
+constexpr TokenId kFirstSpecial = 258;  // behind the ids of ByteLevel()
 
-// Bytes, and the format's special tokens.
+// A tokenizer of bytes and the format's special tokens.
 std::unique_ptr<Tokenizer> NewTokenizer(std::span<const std::string_view> special) {
   json::object file = testing_tokenizers::ByteLevel();
   json::array added;
@@ -36,7 +36,7 @@ std::unique_ptr<Tokenizer> NewTokenizer(std::span<const std::string_view> specia
 
 class HarmonyTest : public testing::Test {
  protected:
-  // Without the text from `stop` on.
+  // Reads the text up to `stop`, where a stop text cut it off.
   ChatAnswer Read(std::string_view text, std::string_view stop = "") const {
     const std::vector<TokenId> ids = tokenizer_->Encode(text, Origin::kTemplate, AddSpecial::kNo);
     const std::string whole = tokenizer_->Decode(ids, SkipSpecial::kYes);

@@ -1,6 +1,6 @@
-// Proves that a folder's shards become one catalogue only when all headers agree with their files, each other
-// and the index; that every other state of a folder gets an answer that says what to do; and that a
-// fingerprint tells models apart.
+// Proves that a folder's shards become one catalogue only when all headers agree with their files, each other and the
+// index. Proves that every other state of a folder gets an error that says what to do, and that fingerprints of
+// different models differ.
 #include "penstock/checkpoint/checkpoint.h"
 
 #include <gmock/gmock.h>
@@ -35,7 +35,7 @@ std::string ErrorOf(const TempFolder& temp, Fault fault = Fault::kModel) {
   return Message(checkpoint.status());
 }
 
-// Collects what is logged while it lives.
+// Collects log output during its lifetime.
 class LogCapture {
  public:
   LogCapture() : previous_(spdlog::default_logger()) {

@@ -1,5 +1,5 @@
-// Proves that GGUF headers are read as they are written, whatever part of them has arrived, and that no bytes crash the
-// reader or pass it with a tensor outside the file.
+// Proves that GGUF headers are read back as written, whatever part of them has arrived. Proves that no bytes crash the
+// reader or make it return a tensor outside the file.
 #include "penstock/checkpoint/gguf.h"
 
 #include <gmock/gmock.h>
@@ -45,7 +45,7 @@ class Writer {
   std::string bytes_;
 };
 
-// A value of every kind, a tensor of floats and one of blocks.
+// Returns a file with a value of every kind, a tensor of floats and one of blocks.
 std::string SmallFile() {
   Writer w;
   w.Number<uint32_t>(0x46554747).Number<uint32_t>(3).Number<uint64_t>(2).Number<uint64_t>(9);
@@ -117,7 +117,7 @@ TEST(Gguf, TypesAreChecked) {
   EXPECT_THAT(Message(metadata.Integers("small.floats").status()), HasSubstr("expected an array of integers"));
 }
 
-// While bytes of the header are missing there is no answer; with them it is always the same one.
+// While bytes of the header are missing there is no result; with all of them the result is always the same.
 TEST(Gguf, EveryBeginningIsUndecided) {
   const std::string file = SmallFile();
   bool was_complete = false;

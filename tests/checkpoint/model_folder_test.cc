@@ -1,5 +1,5 @@
-// Proves that files are opened by bare name inside the folder (or its Hugging Face cache) only, whatever
-// symlinks and special files a download may hold, and that nothing of it hangs.
+// Proves that files are opened only by bare name inside the folder (or its Hugging Face cache), whatever symlinks and
+// special files a download holds, and that opening never hangs.
 #include "penstock/checkpoint/model_folder.h"
 
 #include <fcntl.h>
@@ -35,7 +35,7 @@ std::string ContentOf(const OpenedFile& file) {
   return content;
 }
 
-// What opening `name` in the folder `path` yields: the content, or the error.
+// Returns the content of file `name` in the folder `path`, or the error of opening it.
 std::string TryOpen(const std::string& path, std::string_view name) {
   const auto folder = ModelFolder::Open(path);
   if (!folder.ok()) return Message(folder.status());
@@ -187,7 +187,7 @@ TEST(ModelFolder, TakesHuggingFaceCaches) {
   for (const std::string name : {"other", "token", "prefix"}) {
     EXPECT_THAT(TryOpen(temp.path() + "/" + snapshot, name), HasSubstr("leads out of the model folder")) << name;
   }
-  // A folder of the same shape under another name is no cache.
+  // A folder of the same shape under another name is not a cache.
   temp.Write("hub/datasets--x/blobs/hash", "x");
   temp.Link("hub/datasets--x/snapshots/1/config.json", "../../blobs/hash");
   EXPECT_THAT(TryOpen(temp.path() + "/hub/datasets--x/snapshots/1", "config.json"), HasSubstr("leads out"));
@@ -222,8 +222,7 @@ TEST(ModelFolder, UnreadableFilesAreIoErrors) {
   EXPECT_EQ(FaultOf(folder->OpenFile("x").status()), Fault::kIo);
 }
 
-// Makes openat2 fail with `error_number` for this process, as old kernels (ENOSYS) and some sandboxes (EPERM)
-// do.
+// Makes openat2 fail with `error_number` for this process, as in old kernels (ENOSYS) and some sandboxes (EPERM).
 bool ForbidOpenat2(int error_number) {
   sock_filter filter[] = {
       BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(seccomp_data, nr)),

@@ -1,4 +1,4 @@
-// Proves that an index is read back as it was written and that one that is wrong in any field is refused with its name.
+// Proves that an index is read back as it was written, and that an error names the field that is wrong.
 #include "penstock/checkpoint/packed_index.h"
 
 #include <gmock/gmock.h>

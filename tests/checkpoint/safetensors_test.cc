@@ -1,6 +1,6 @@
-// Proves that valid headers are read exactly, that every malformed one is refused with a message that names
-// the tensor and the reason, that hostile sizes cost neither time nor memory, and that no mutation of a valid
-// header ever yields an extent outside the file.
+// Proves that valid headers are read exactly, and that every malformed one is refused with a message that names the
+// tensor and the reason. Proves that hostile sizes cost neither time nor memory, and that no mutation of a valid header
+// ever yields an extent outside the file.
 #include "penstock/checkpoint/safetensors.h"
 
 #include <gmock/gmock.h>
@@ -29,7 +29,7 @@ std::string Prefix(uint64_t header_bytes) {
   return bytes;
 }
 
-// Parses `header` as that of a file with `data_bytes` bytes of tensors.
+// Parses `header` as the header of a file with `data_bytes` bytes of tensors.
 absl::StatusOr<std::vector<TensorInfo>> Parse(std::string_view header, uint64_t data_bytes) {
   return ParseSafetensorsHeader(header, 8 + header.size() + data_bytes);
 }
@@ -103,7 +103,7 @@ TEST(ParseSafetensorsHeader, TakesWhatTheFormatAllows) {
   EXPECT_EQ(ErrorOf("{}", 0), "parsed");
   EXPECT_EQ(ErrorOf("{\"__metadata__\":{}}", 0), "parsed");
   EXPECT_EQ(ErrorOf("{}        ", 0), "parsed");  // padding
-  // Empty tensors share their place with the next one.
+  // An empty tensor begins where the next one begins.
   EXPECT_EQ(ErrorOf("{\"x\":{\"dtype\":\"F32\",\"shape\":[0],\"data_offsets\":[0,0]},"
                     "\"y\":{\"dtype\":\"F32\",\"shape\":[1],\"data_offsets\":[0,4]},"
                     "\"z\":{\"dtype\":\"F32\",\"shape\":[3,0],\"data_offsets\":[4,4]}}",
@@ -164,10 +164,10 @@ TEST(ParseSafetensorsHeader, RefusesBadTensors) {
       {tensor("F8_E8M0", "[1]", "[0,1]"), 1, "dtype 'F8_E8M0' is not supported"},
       {tensor("f32", "[1]", "[0,4]"), 4, "dtype 'f32' is not supported"},
       {tensor("F32", "[1]", "[4,0]"), 4, "data_offsets are reversed: begin 4, end 0"},
-      {tensor("F32", "[1]", "[-1,3]"), 4, "data_offsets are no integers in [0, 2^64)"},
-      {tensor("F32", "[1]", "[0,4.0]"), 4, "data_offsets are no integers"},
-      {tensor("F32", "[1]", "[0,4e0]"), 4, "data_offsets are no integers"},
-      {tensor("F32", "[1]", "[0,18446744073709551616]"), 4, "data_offsets are no integers"},
+      {tensor("F32", "[1]", "[-1,3]"), 4, "data_offsets are not integers in [0, 2^64)"},
+      {tensor("F32", "[1]", "[0,4.0]"), 4, "data_offsets are not integers"},
+      {tensor("F32", "[1]", "[0,4e0]"), 4, "data_offsets are not integers"},
+      {tensor("F32", "[1]", "[0,18446744073709551616]"), 4, "data_offsets are not integers"},
       {tensor("F32", "[1]", "[\"0\",4]"), 4, "data_offsets must be integers, found a string"},
       {tensor("F32", "[1]", "[0]"), 4, "expected 2 data_offsets, found 1"},
       {tensor("F32", "[1]", "[0,4,8]"), 4, "expected 2 data_offsets, found 3"},
@@ -175,9 +175,9 @@ TEST(ParseSafetensorsHeader, RefusesBadTensors) {
       {tensor("F32", "[1]", "4"), 4, "data_offsets must be an array, found a number"},
       {tensor("F32", "[2]", "[0,4]"), 4, "shape [2] of f32 takes 8 bytes, but data_offsets [0, 4] hold 4"},
       {tensor("F32", "[]", "[0,0]"), 0, "shape [] of f32 takes 4 bytes"},
-      {tensor("F32", "[-1]", "[0,4]"), 4, "dimension 0 of the shape is no integer in [0, 2^63)"},
-      {tensor("F32", "[1,1.5]", "[0,4]"), 4, "dimension 1 of the shape is no integer"},
-      {tensor("F32", "[9223372036854775808]", "[0,4]"), 4, "dimension 0 of the shape is no integer"},
+      {tensor("F32", "[-1]", "[0,4]"), 4, "dimension 0 of the shape is not an integer in [0, 2^63)"},
+      {tensor("F32", "[1,1.5]", "[0,4]"), 4, "dimension 1 of the shape is not an integer"},
+      {tensor("F32", "[9223372036854775808]", "[0,4]"), 4, "dimension 0 of the shape is not an integer"},
       {tensor("F32", "[4611686018427387904,4]", "[0,0]"), 0, "the size of shape [4611686018427387904, 4] overflows"},
       {tensor("F16", "[4294967296,4294967296]", "[0,0]"), 0, "overflows 64 bits"},
       {tensor("F32", "[1,1,1,1,1,1,1,1,1]", "[0,4]"), 4, "the shape has more than 8 dimensions"},
@@ -235,7 +235,7 @@ TEST(ParseSafetensorsHeader, RefusesAHeaderLongerThanTheFile) {
 TEST(ParseSafetensorsHeader, MillionsOfTensorsTakeBoundedTime) {
   std::string header = "{";
   header.reserve(100'000'000);
-  // The shortest entry there can be, until the header is as long as the format allows.
+  // Adds the shortest possible entries until the header is as long as the format allows.
   for (uint64_t i = 0; header.size() + 64 < kMaxSafetensorsHeaderBytes; ++i) {
     header +=
         fmt::format("{}\"{:x}\":{{\"dtype\":\"F16\",\"shape\":[0],\"data_offsets\":[0,0]}}", i == 0 ? "" : ",", i);
@@ -246,7 +246,7 @@ TEST(ParseSafetensorsHeader, MillionsOfTensorsTakeBoundedTime) {
   const double cpu_s = static_cast<double>(std::clock() - start) / CLOCKS_PER_SEC;
   ASSERT_TRUE(tensors.ok()) << Message(tensors.status());
   EXPECT_GT(tensors->size(), 1'500'000u);
-  EXPECT_LT(cpu_s, 60.0);  // CPU time, since machines are shared; the slowest sanitizer takes a quarter of it
+  EXPECT_LT(cpu_s, 60.0);  // CPU time, as machines are shared; the slowest sanitizer takes a quarter of it
 }
 
 TEST(ParseSafetensorsHeader, RefusesMoreMetadataThanTheLimit) {
@@ -263,7 +263,7 @@ TEST(ParseSafetensorsHeader, DeepNestingIsRefusedAtOnce) {
   EXPECT_THAT(ErrorOf(objects, 0), HasSubstr("tensor 't': unknown field 't'"));
 }
 
-// A list of tensors with distinct names.
+// Generates lists of tensors with distinct names.
 rc::Gen<std::vector<TestTensor>> Tensors() {
   const auto name = rc::gen::nonEmpty(rc::gen::container<std::string>(rc::gen::elementOf(std::string("abc._/01"))));
   const auto shape = rc::gen::mapcat(rc::gen::inRange(0, kMaxTensorRank + 1), [](int rank) {

@@ -1,5 +1,5 @@
-// Proves that an index is read as its weight_map says, whatever stands around it, and that unsafe or
-// malformed ones are refused.
+// Proves that an index is read as its weight_map says, whatever other fields it has, and that unsafe or malformed
+// indices are refused.
 #include "penstock/checkpoint/shard_index.h"
 
 #include <fmt/format.h>
@@ -60,7 +60,7 @@ TEST(ParseShardIndex, RefusesMalformedOnes) {
       {"{\"weight_map\": {\"a\": \"1.safetensors\", \"a\": \"1.safetensors\"}}", "weight_map lists tensor 'a' twice"},
       {"{\"weight_map\": {\"a\": \"1.safetensors\"}, \"weight_map\": {\"b\": \"1.safetensors\"}}",
        "key 'weight_map' appears twice"},
-      {"{\"weight_map\": {\"a\": \"model.bin\"}}", "shard 'model.bin' of tensor 'a' is no .safetensors file"},
+      {"{\"weight_map\": {\"a\": \"model.bin\"}}", "shard 'model.bin' of tensor 'a' is not a .safetensors file"},
       {"{\"weight_map\":\n{\"a\": x}}", "line 2, column 7: not valid JSON"},
   };
   for (const auto& [text, expected] : cases) EXPECT_THAT(ErrorOf(text), HasSubstr(expected)) << text;

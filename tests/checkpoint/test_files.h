@@ -15,7 +15,7 @@
 
 namespace penstock {
 
-// The 8-byte little-endian length of `header`, and the header.
+// Returns `header` after its 8-byte little-endian length.
 inline std::string WithLength(std::string_view header) {
   std::string bytes;
   for (int i = 0; i < 8; ++i) bytes.push_back(static_cast<char>(header.size() >> (8 * i) & 0xFF));
@@ -34,7 +34,7 @@ inline uint64_t BytesOf(const TestTensor& tensor) {
   return size;
 }
 
-// A header that lays `tensors` out one after the other. Names must need no escapes.
+// Returns a header that lays `tensors` out one after another. Names must not need escapes.
 inline std::string HeaderOf(const std::vector<TestTensor>& tensors) {
   std::string header = "{\"__metadata__\":{\"format\":\"pt\"}";
   uint64_t offset = 0;
@@ -47,7 +47,7 @@ inline std::string HeaderOf(const std::vector<TestTensor>& tensors) {
   return header + "}";
 }
 
-// A whole file; its data bytes count up.
+// Returns a whole file; its data bytes count up.
 inline std::string FileOf(const std::vector<TestTensor>& tensors) {
   uint64_t data_bytes = 0;
   for (const TestTensor& tensor : tensors) data_bytes += BytesOf(tensor);
@@ -70,7 +70,7 @@ class TempFolder {
 
   const std::string& path() const { return path_; }
 
-  // Writes `content` to the file `name` (folders on the way are made) and returns its path.
+  // Writes `content` to the file `name`, creates missing folders on its path, and returns its path.
   std::string Write(const std::string& name, std::string_view content) const {
     const std::filesystem::path path = std::filesystem::path(path_) / name;
     std::filesystem::create_directories(path.parent_path());

@@ -84,7 +84,7 @@ def value_rows():
     yield "C4", "heads and no head_dim", fields({"num_attention_heads": 3, "num_key_value_heads": 1, "head_dim": None},
                                                 "hidden_size 16 is not a multiple of num_attention_heads 3")
     yield "C4", "heads too wide", fields({"num_attention_heads": 512, "num_key_value_heads": 512, "head_dim": 1024},
-                                         "512 heads of 1024 dims: expected at most 131072 in all")
+                                         "512 heads of 1024 dims: expected at most 131072 in total")
     yield "C4", "odd head_dim", fields({"head_dim": 7}, "head_dim 7 must be even")
     for field in ("rope_scaling", "rope_parameters"):
         for key in ("type", "rope_type"):

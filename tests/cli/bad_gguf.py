@@ -39,7 +39,7 @@ def header_rows():
     good = tiny_gguf.tiny().bytes()
     for size in (0, 3, 4, 7, 11, 23):
         yield "G1", f"{size} bytes", inspected(good[:size], "the file ends after")
-    yield "G1", "magic", inspected(b"GGML" + good[4:], "no GGUF file: it begins with 'GGML'")
+    yield "G1", "magic", inspected(b"GGML" + good[4:], "not a GGUF file: it begins with 'GGML'")
     for version in (0, 1, 2, 4):
         yield "G1", f"version {version}", inspected(good[:4] + struct.pack("<I", version) + good[8:],
                                                     f"version {version} of GGUF is not read, only 3")
@@ -60,8 +60,8 @@ def header_rows():
     yield "G3", "empty key", with_field("", U32, 1, "is empty")
     yield "G3", "key of 65,536", with_field("k" * 65536, U32, 1, "has 65536 bytes, the limit is 65535")
     yield "G3", "key of 65,535", with_field("k" * 65535, U32, 1, None, code=0)
-    yield "G3", "non-ASCII key", with_field("schl\u00fcssel", U32, 1, "no printable ASCII")
-    yield "G3", "NUL in a key", with_field("a\0b", U32, 1, "no printable ASCII")
+    yield "G3", "non-ASCII key", with_field("schl\u00fcssel", U32, 1, "not printable ASCII")
+    yield "G3", "NUL in a key", with_field("a\0b", U32, 1, "not printable ASCII")
 
     def twice(gguf):
         gguf.fields.append(gguf.fields[0])
@@ -154,7 +154,7 @@ def tensor_rows():
     yield "G7", "dim -1", with_tensor(dims([-1, 300]), "dimension 0 is 18446744073709551615")
     yield "G7", "dim 2^42 + 1", with_tensor(dims([16, (1 << 42) + 1]), "expected 1 to 2\\^40")
     yield "G7", "product", with_tensor(dims([1 << 40] * 4), "its size overflows")
-    yield "G7", "no whole blocks", with_tensor(kind(8), "rows of 16 are no whole blocks of 32 \\(Q8_0\\)")
+    yield "G7", "no whole blocks", with_tensor(kind(8), "rows of 16 are not whole blocks of 32 \\(Q8_0\\)")
     yield "G7", "other shape", with_tensor(dims([300, 16]), "output.weight has shape \\[16, 300\\], expected \\[300, 16\\]")
     yield "G7", "fewer rows", with_tensor(dims([16, 299]), "output.weight has shape|overlaps")
     yield "G7", "long name", with_tensor(named("x" * 65), "has 65 bytes, the limit is 64")
@@ -162,7 +162,7 @@ def tensor_rows():
     yield "G7", "name twice", with_tensor(named("token_embd.weight"), "'token_embd.weight' appears twice")
     yield "G7", "other name", with_tensor(named("output.weigth"), "output.weigth is not part of such a model|token_embd")
 
-    yield "G8", "unaligned", with_tensor(offset(33), "offset 33 is no multiple of 32")
+    yield "G8", "unaligned", with_tensor(offset(33), "offset 33 is not a multiple of 32")
     yield "G8", "overlap", with_tensor(offset(0), "overlaps")
     yield "G8", "beyond", with_tensor(offset(1 << 30), "reach beyond the file's")
     yield "G8", "wraps", with_tensor(offset((1 << 64) - 32), "reach beyond the file's")
@@ -200,7 +200,7 @@ def split_rows():
 
     def of_another(contents):
         contents[second].tensors = contents[second].tensors[1:]
-    yield "G10", "another model's", files(of_another, "'split.tensors.count' says .* of different models")
+    yield "G10", "another model's", files(of_another, "'split.tensors.count' says .* to different models")
 
     def twice(contents):
         contents[second].tensors = list(contents[tiny_gguf.split_name(0, 3)].tensors[:len(contents[second].tensors)])

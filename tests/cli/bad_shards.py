@@ -330,7 +330,7 @@ def folder_rows():
     yield "X6", "no weights", spoiled(lambda model: model.remove(SHARD), "no weights: expected model.safetensors")
     yield "X7", "GGUF and safetensors", spoiled(lambda model: model.write("model.gguf", b"GGUF"), "two formats", code=2)
     yield "X7", "only GGUF", spoiled(lambda model: os.rename(model.file(SHARD), model.file("m.gguf")),
-                                     "this is no GGUF file")
+                                     "this is not a GGUF file")
     yield "X7", "GGUF as safetensors", spoiled(lambda model: model.write(SHARD, b"GGUF" + b"\0" * 60), "a GGUF file")
 
     def odd_name(name):

@@ -1,5 +1,5 @@
-// Proves that the features found are those that the kernel lists, that the bigger ones imply the smaller ones, and that
-// the memory found is the kernel's or less.
+// Proves that the detected features are those that the kernel lists, that larger ones imply smaller ones, and that the
+// detected memory is at most the kernel's.
 #include "penstock/hardware/cpu_features.h"
 
 #include <gtest/gtest.h>
@@ -14,7 +14,7 @@
 namespace penstock {
 namespace {
 
-// The words of the first line of /proc/cpuinfo that begins with "flags"; empty when there is none.
+// Returns the words of the first line of /proc/cpuinfo that begins with "flags"; empty when there is none.
 std::set<std::string> KernelFlags() {
   std::ifstream cpuinfo("/proc/cpuinfo");
   std::string line;
@@ -39,7 +39,7 @@ TEST(CpuFeatures, AreThoseOfTheKernel) {
   EXPECT_EQ(cpu.avx2, has({"avx2", "fma", "f16c"}));
   EXPECT_EQ(cpu.avx512, cpu.avx2 && has({"avx512f", "avx512bw", "avx512dq", "avx512vl"}));
   EXPECT_EQ(cpu.avx512_vnni, cpu.avx512 && has({"avx512_vnni"}));
-  // Kernels older than 5.12 do not know these two.
+  // Kernels older than 5.12 do not list these two.
   EXPECT_TRUE(!has({"avx_vnni"}) || cpu.avx_vnni == cpu.avx2);
   EXPECT_TRUE(!has({"avx512_bf16"}) || cpu.avx512_bf16 == cpu.avx512);
 }

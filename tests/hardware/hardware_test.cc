@@ -1,5 +1,5 @@
-// Proves that a Hardware comes back from its JSON, that what is not one is refused by the name of the field, and that a
-// measured roofline is read between its points and beyond them.
+// Proves that a Hardware survives its JSON, that errors name the wrong field, and that a measured roofline is
+// interpolated between its points and continued beyond them.
 #include "penstock/hardware/hardware.h"
 
 #include <gmock/gmock.h>

@@ -1,5 +1,5 @@
-// Proves that the loops which measure memory touch each word once: sums, fills and copies are right at every size, and
-// nothing beside the target changes; and that this processor runs every loop that it is said to support.
+// Proves that the loops that measure memory touch each word once: sums, fills and copies are right at every size, and
+// nothing beside the target changes. Proves that this processor runs every loop that is listed as supported.
 #include <gmock/gmock.h>
 
 #include <cstring>
@@ -14,7 +14,7 @@ namespace {
 
 class MemoryLoops : public ::testing::TestWithParam<size_t> {
  protected:
-  // 64 bytes more than the size on each side.
+  // Leaves 64 bytes more than the size on each side.
   struct alignas(64) Line {
     uint64_t words[8];
   };

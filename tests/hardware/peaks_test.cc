@@ -1,5 +1,5 @@
-// Proves that every rate is measured and positive, that what the processor lacks is null and only that, that threads
-// add up, and that the JSON has the fields that others read. How fast a machine is, no test can know.
+// Proves that every rate is measured and positive, that exactly the unsupported rates are null, that threads add up,
+// and that the JSON has the fields that its readers expect. No test can know how fast a machine is.
 #include "penstock/hardware/peaks.h"
 
 #include <gmock/gmock.h>
@@ -56,7 +56,7 @@ TEST(OpsPerSecond, IsThereWhenTheInstructionsAre) {
   EXPECT_GT(int8.value_or(1e9), 1e6);
 }
 
-// Whoever shares the machine may take a processor away for a while, but not each of many times.
+// Another process may take a processor away for a while, but not during each of many runs.
 TEST(OpsPerSecond, TwoThreadsAreNoSlowerThanHalfOfOne) {
   ThreadPool one(1), two(2);
   double best_share = 0;

@@ -1,5 +1,5 @@
-// Proves that every preset is a whole machine, comes back from its JSON, and takes other parts; that what does not
-// exist is refused with what does.
+// Proves that every preset is a complete machine, survives its JSON, and takes other parts. Proves that an unknown name
+// is refused with the list of known ones.
 #include "penstock/hardware/presets.h"
 
 #include <gmock/gmock.h>

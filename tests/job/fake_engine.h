@@ -15,6 +15,7 @@
 
 #include "penstock/base/json.h"
 #include "penstock/base/status.h"
+#include "penstock/chat/chat_parts.h"
 #include "penstock/engine.h"
 
 namespace penstock {
@@ -56,10 +57,11 @@ class FakeEngine : public Engine {
     for (const char c : text) ids.push_back(static_cast<uint8_t>(c));
     return ids;
   }
-  absl::StatusOr<std::vector<TokenId>> TokenizeChat(std::string_view messages_json, std::string_view tools,
-                                                    std::string_view variables) const override {
+  absl::StatusOr<std::vector<TokenId>> TokenizeChat(const Chat& chat) const override {
     if (!options_.has_template) return InputError("the model has no chat template");
-    return Tokenize(fmt::format("{}|{}|{}", messages_json, tools, variables));
+    const auto& [messages, tools, variables] = chat.parts();
+    return Tokenize(fmt::format("{}|{}|{}", json::serialize(messages), tools.is_null() ? "" : json::serialize(tools),
+                                variables.empty() ? "" : json::serialize(variables)));
   }
   std::string TokenBytes(TokenId id, bool) const override { return std::string(1, static_cast<char>(id)); }
 

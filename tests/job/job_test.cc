@@ -213,9 +213,9 @@ TEST_F(JobTest, TurnsAreAnsweredInOrderWithTheChatSoFar) {
                                         turns[0].as_string().c_str());
   SamplingParams sampling = engine.default_sampling();
   sampling.seed = 9;
-  ASSERT_TRUE(engine.Submit({*engine.TokenizeChat(chat1, "", ""), sampling}).ok());
+  ASSERT_TRUE(engine.Submit({*engine.TokenizeChat(*Chat::FromJson(chat1)), sampling}).ok());
   sampling.seed = RequestSeed(9, -1);
-  ASSERT_TRUE(engine.Submit({*engine.TokenizeChat(chat2, "", ""), sampling}).ok());
+  ASSERT_TRUE(engine.Submit({*engine.TokenizeChat(*Chat::FromJson(chat2)), sampling}).ok());
   std::vector<std::string> answers(2);
   while (!engine.idle()) {
     const auto finished = engine.Step();

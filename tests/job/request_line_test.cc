@@ -34,9 +34,9 @@ TEST(RequestLine, Forms) {
   EXPECT_EQ(chat.id, "c");
   EXPECT_EQ(chat.model, "m");
   EXPECT_EQ(chat.request.kind, RequestKind::kChat);
-  EXPECT_EQ(json::serialize(chat.request.messages.at(1).at("content")),
+  EXPECT_EQ(json::serialize(chat.request.chat.messages.at(1).at("content")),
             R"([{"type":"text","text":"a"},{"type":"text","text":"b"}])");
-  EXPECT_FALSE(chat.request.messages.at(2).as_object().contains("content"));
+  EXPECT_FALSE(chat.request.chat.messages.at(2).as_object().contains("content"));
   EXPECT_EQ(ParseGood(Text(R"("prompt": "once")")).request.prompt, "once");
   EXPECT_EQ(ParseGood(Text(R"("prompt": [1, 2, 3])")).request.prompt_ids, (std::vector<TokenId>{1, 2, 3}));
   const RequestLine turns =
@@ -46,8 +46,8 @@ TEST(RequestLine, Forms) {
   EXPECT_EQ(ParseGood(R"({"prompt": "x"})").id, "line-7");
   EXPECT_EQ(ParseGood(R"({"id": null, "prompt": "x", "temperature": null})").id, "line-7");
   EXPECT_EQ(ParseGood(Chat(R"("messages": [{"role": "user", "content": "x"}], "tools": [{"type": "function"}])"))
-                .request.tools_json,
-            R"([{"type":"function"}])");
+                .request.chat.tools,
+            *ParseJson(R"([{"type": "function"}])", Fault::kInput));
 }
 
 TEST(RequestLine, SamplingFields) {
@@ -83,7 +83,7 @@ TEST(RequestLine, SamplingFields) {
 TEST(RequestLine, MessagesAreAsTransformersPassesThem) {
   const auto message = [](const std::string& fields) {
     const std::string text = R"({"messages": [{"role": "assistant", )" + fields + "}]}";
-    return json::serialize(ParseGood(text).request.messages.at(0));
+    return json::serialize(ParseGood(text).request.chat.messages.at(0));
   };
   EXPECT_EQ(message(R"("content": null, "tool_calls": null, "name": "n")"), R"({"role":"assistant","name":"n"})");
   for (const std::string name : {"reasoning_content", "thinking", "reasoning"}) {
@@ -99,17 +99,18 @@ TEST(RequestLine, MessagesAreAsTransformersPassesThem) {
 TEST(RequestLine, VariablesOfTheTemplate) {
   const std::string fields = R"("reasoning_effort": "low", "documents": [{"text": "d"}],
                                 "chat_template_kwargs": {"enable_thinking": false})";
-  const std::string variables = R"({"reasoning_effort":"low","enable_thinking":false,"documents":[{"text":"d"}]})";
+  const json::value variables = *ParseJson(
+      R"({"reasoning_effort": "low", "enable_thinking": false, "documents": [{"text": "d"}]})", Fault::kInput);
   const std::string user = R"("messages": [{"role": "user", "content": "x"}], )";
-  EXPECT_EQ(ParseGood(Chat(user + fields)).request.variables_json, variables);
-  EXPECT_EQ(ParseGood("{" + user + fields + "}").request.variables_json, variables);
+  EXPECT_EQ(ParseGood(Chat(user + fields)).request.chat.variables, variables);
+  EXPECT_EQ(ParseGood("{" + user + fields + "}").request.chat.variables, variables);
   const JobRequest turns = ParseGood(R"({"turns": ["x"], "tools": [{}], )" + fields + "}").request;
-  EXPECT_EQ(turns.variables_json, variables);
-  EXPECT_EQ(turns.tools_json, "[{}]");
+  EXPECT_EQ(turns.chat.variables, variables);
+  EXPECT_EQ(json::serialize(turns.chat.tools), "[{}]");
   EXPECT_EQ(ParseGood("{" + user + R"("add_generation_prompt": true, "continue_final_message": false,
       "response_format": {"type": "text"}, "presence_penalty": 0, "logit_bias": {}, "functions": null})")
-                .request.variables_json,
-            "");
+                .request.chat.variables,
+            json::object());
 }
 
 struct BadCase {
@@ -230,7 +231,7 @@ TEST(RequestLine, BytesNeverCrash) {
         if (line.error.has_value()) {
           RC_ASSERT(!line.error->code.empty() && !line.error->message.empty());
         } else {
-          RC_ASSERT(line.id.has_value() && !line.request.messages.empty());
+          RC_ASSERT(line.id.has_value() && !line.request.chat.messages.empty());
         }
       }));
 }

@@ -1,6 +1,6 @@
-// Proves that attention matches the oracle for the head sizes, groups, windows, page borders and KV formats that models
-// have, and that the bits of a head depend neither on the instruction set, nor on the other heads, nor on the rows that
-// are computed with it.
+// Proves that attention matches the oracle for the head sizes, groups, windows, page borders and KV formats of real
+// models. Proves that a head's bits do not depend on the instruction set, on the other heads, or on the rows computed
+// with it.
 #include <algorithm>
 #include <cmath>
 #include <cstring>
@@ -29,7 +29,7 @@ struct AttentionCase {
   int64_t row_dim() const { return group * head_dim; }
 };
 
-// Small enough that many positions have a share in each output.
+// Small enough that many positions contribute to each output.
 constexpr float kScale = 0.01f;
 constexpr uint32_t kQuerySeed = 99;
 
@@ -43,8 +43,8 @@ struct alignas(64) CacheLine {
   std::byte bytes[64];
 };
 
-// The KV of positions [0, end_pos): pages with the block of another KV head before the one that is used. Pages wholly
-// before the window are null. What no token has been stored to is NaN (but codes have no NaN).
+// The KV of positions [0, end_pos). Each page has the block of another KV head before the one that is used. Pages
+// wholly before the window are null. Places of tokens that were not stored are NaN (but codes have no NaN).
 class PagedKv {
  public:
   explicit PagedKv(const AttentionCase& c)
@@ -75,7 +75,7 @@ class PagedKv {
 
   const std::byte* const* pages() const { return pages_.data(); }
   int64_t head_offset_bytes() const { return block_bytes_; }
-  // The largest norms of a K and a V.
+  // Return the largest norm of a K and of a V.
   double k_norm_max() const { return k_norm_max_; }
   double v_norm_max() const { return v_norm_max_; }
 
@@ -89,7 +89,7 @@ class PagedKv {
 
 std::vector<float> Queries(const AttentionCase& c) { return RandomFloats(c.num_rows * c.row_dim(), kQuerySeed); }
 
-// Rows [first_row, first_row + num_rows) and heads [first_head, first_head + num_heads) of the case.
+// Computes rows [first_row, first_row + num_rows) and heads [first_head, first_head + num_heads) of the case.
 template <typename Kernel>
 std::vector<float> Attend(Kernel kernel, const AttentionCase& c, const PagedKv& kv, int64_t first_row, int64_t num_rows,
                           int64_t first_head, int64_t num_heads) {
@@ -133,7 +133,7 @@ std::vector<AttentionCase> AllCases() {
         cases.push_back({1, group, head_dim, 47, 16, format});  // a window that is one page
         cases.push_back({3, group, head_dim, 62, 0, format});   // rows over a border of pages
         cases.push_back({4, group, head_dim, 0, 0, format});    // the first rows of a sequence
-        cases.push_back({4, group, head_dim, 30, 20, format});  // whose windows differ
+        cases.push_back({4, group, head_dim, 30, 20, format});  // rows with different windows
         cases.push_back({5, group, head_dim, 40, 3, format});   // windows with nothing in common
       }
     }
@@ -160,8 +160,8 @@ TEST_P(AttentionTest, MatchesTheOracleAndTheScalarKernels) {
     const std::vector<float> actual = Attend(table_.attention, c, kv);
     ExpectSameBits(actual, Attend(KernelsFor(Isa::kScalar).attention, c, kv));
     const std::vector<float> expected = Attend(reference::Attention, c, kv);
-    // The error of a score, head_dim + 2 roundings of at most scale * |q| * |K|, is the relative error of its p; exp
-    // and the sums over positions add (3 + 2 * count) roundings at most; out is a mean of V weighted by p.
+    // A score has at most head_dim + 2 roundings of scale * |q| * |K|; this error is the relative error of its p. exp
+    // and the sums over positions add at most (3 + 2 * count) roundings; out is a mean of V weighted by p.
     const double q_norm = Norm(Queries(c));
     const double roundings = (static_cast<double>(c.head_dim) + 2) * kScale * q_norm * kv.k_norm_max() + 3 +
                              2 * static_cast<double>(c.end_pos());
@@ -220,7 +220,7 @@ TEST_P(AttentionTest, EqualValuesAreTheirOwnMean) {
   for (const float value : out) EXPECT_EQ(value, 1.5f);
 }
 
-// Bytes of a block after `row` was stored as K and V of a token, or only with zeros before.
+// Returns the bytes of a block that held zeros, after `row` was stored as K and V of a token.
 template <typename Kernel>
 std::vector<std::byte> Store(Kernel kernel, KvFormat format, std::span<const float> row) {
   std::vector<std::byte> block(static_cast<size_t>(KvBlock{format, static_cast<int64_t>(row.size())}.bytes()));

@@ -1,6 +1,6 @@
-// Proves that the device's kernels compute the host's bits wherever the law of sums is theirs, that products of bf16
-// rows are right and do not depend on the other rows, and that nothing is written where nothing belongs. On the GPU
-// where this is built with CUDA; else the same code with the host's fibers for threads.
+// Proves that the device's kernels give the host's bits wherever they follow the law of sums. Proves that products of
+// bf16 rows are right and do not depend on the other rows, and that kernels write only where they should. With CUDA
+// this runs on the GPU; otherwise the same code runs on fibers of the host.
 #include "penstock/kernels/cuda/cuda_kernels.h"
 
 #include <algorithm>
@@ -36,7 +36,7 @@ constexpr Kind kKinds[] = {{RowFormat::kF32, WeightFormat::kF32},   {RowFormat::
                            {RowFormat::kInt8, WeightFormat::kInt8}, {RowFormat::kInt8, WeightFormat::kHqq4},
                            {RowFormat::kInt8, WeightFormat::kHqq3}};
 
-// Small tiles, and many rows' tiles one after the other in a few blocks.
+// Small tiles; then tiles of many rows, several to a block, in a few blocks.
 constexpr GemmTuning kTunings[] = {{.most_blocks = 0, .tiled_from = 1'000'000}, {.most_blocks = 3, .tiled_from = 1}};
 
 std::span<const std::byte> PackedBytesOf(const AlignedBytes& packed, const Kind& kind, int64_t num_cols,
@@ -44,7 +44,7 @@ std::span<const std::byte> PackedBytesOf(const AlignedBytes& packed, const Kind&
   return {packed.data(), PackedBytes(kind.w_format, num_cols, inner_dim)};
 }
 
-// Rows as the host prepares them.
+// Returns rows as the host prepares them.
 std::vector<std::byte> PreparedOnHost(RowFormat format, std::span<const float> x, int64_t num_rows, int64_t dim) {
   const int64_t stride = kernels::RowBytes(format, dim);
   std::vector<std::byte> rows(Size(num_rows * stride));
@@ -78,7 +78,8 @@ std::vector<float> GemmOnHost(const Kind& kind, std::span<const std::byte> rows,
   return y;
 }
 
-// Bf16 products take another order: within the rounding of their sums. Everything else: the same bits.
+// Bf16 products use another order, so they must be within the rounding of their sums. All others must have the same
+// bits.
 void ExpectProducts(const Kind& kind, std::span<const float> actual, std::span<const float> expected,
                     double magnitude) {
   if (kind.x_format != RowFormat::kBF16) {
@@ -89,7 +90,7 @@ void ExpectProducts(const Kind& kind, std::span<const float> actual, std::span<c
   for (size_t i = 0; i < actual.size(); ++i) ASSERT_NEAR(actual[i], expected[i], 1e-5 * magnitude) << i;
 }
 
-// As the device prepares rows from f32.
+// Returns rows of f32 as the device prepares them.
 OnDevice<std::byte> PreparedOnDevice(RowFormat format, std::span<const float> x, int64_t num_rows, int64_t dim) {
   const OnDevice<float> source(x);
   const int64_t stride = kernels::RowBytes(format, dim);
@@ -145,7 +146,7 @@ TEST(CudaKernelsTest, GemmHasTheHostsBits) {
   }
 }
 
-// A row's outputs are the same among any others.
+// A row's outputs do not depend on the other rows.
 TEST(CudaKernelsTest, RowsDoNotDependOnEachOther) {
   constexpr int64_t kInnerDim = 200, kCols = 40, kMost = 35;
   for (const Kind& kind : kKinds) {
@@ -175,7 +176,7 @@ TEST(CudaKernelsTest, RowsDoNotDependOnEachOther) {
   }
 }
 
-// What the matrix units take in bf16 must be finite where it is beyond a row's end.
+// The matrix units need finite bf16 values beyond a row's end.
 TEST(CudaKernelsTest, PreparedRowsAreTheHosts) {
   for (const int64_t dim : {1, 3, 16, 100, 128, 129, 400}) {
     std::vector<float> x = RandomFloats(5 * dim, 6);
@@ -207,11 +208,11 @@ TEST(CudaKernelsTest, PreparedRowsAreTheHosts) {
   }
 }
 
-// Experts with rows of their own, some with none: hidden rows and outputs as from the host's kernels.
+// Experts have their own rows, some none: hidden rows and outputs equal those of the host's kernels.
 TEST(CudaKernelsTest, ExpertsHaveTheHostsBits) {
   constexpr int64_t kDim = 160, kRows = 180;
   const std::vector<int64_t> offsets = {0, 1, 1, 10, 10, 177, 180};
-  const std::vector<int32_t> experts = {4, 0, 2, 1};  // 3 and 5 are computed elsewhere
+  const std::vector<int32_t> experts = {4, 0, 2, 1};  // 3 and 5 run elsewhere
   for (const Kind& kind : kKinds) {
     for (const auto& [ffn_dim, tuning] :
          {std::pair<int64_t, GemmTuning>{96, kTunings[0]}, {96, kTunings[1]}, {200, kTunings[0]}, {200, kTunings[1]}}) {
@@ -224,7 +225,7 @@ TEST(CudaKernelsTest, ExpertsHaveTheHostsBits) {
       const OnDevice<std::byte> hidden(Size(kRows * stride));
       const OnDevice<int64_t> device_offsets(offsets);
       const OnDevice<float> y(Size(kRows * kDim));
-      // Biases and a gate of another kind with some of them.
+      // Some cases have biases and another gate.
       const bool is_biased = ffn_dim == 200;
       const std::vector<float> gate_bias = RandomFloats(6 * ffn_dim, 20), up_bias = RandomFloats(6 * ffn_dim, 21),
                                down_bias = RandomFloats(6 * kDim, 22);
@@ -301,7 +302,7 @@ TEST(CudaKernelsTest, ExpertsHaveTheHostsBits) {
                        bias_at(down_bias, experts[i], kDim), num_rows, kDim, ffn_dim);
         double largest = 0;
         for (const float value : expected) largest = std::max<double>(largest, std::abs(value));
-        // Hidden rows that differ in the last bit may round to another bf16.
+        // Hidden rows that differ in the last bit may round to different bf16 values.
         const auto values = std::span(actual).subspan(Size(begin * kDim), Size(num_rows * kDim));
         if (kind.x_format == RowFormat::kBF16) {
           for (size_t j = 0; j < values.size(); ++j) ASSERT_NEAR(values[j], expected[j], 4e-3 * largest);
@@ -309,7 +310,7 @@ TEST(CudaKernelsTest, ExpertsHaveTheHostsBits) {
           EXPECT_EQ(BitDifference(values, expected), "") << "expert " << experts[i];
         }
       }
-      // Experts that are computed elsewhere: nobody wrote there.
+      // Rows of experts that run elsewhere stay unwritten.
       for (const int64_t row : {int64_t{177}, int64_t{179}}) EXPECT_TRUE(std::isnan(actual[Size(row * kDim)]));
     }
   }
@@ -575,7 +576,7 @@ struct AttentionCase {
   int64_t head_dim, num_heads, num_kv_heads, window;
 };
 
-// Sequences of several lengths, some with several rows; what is stored, and what is attended to.
+// Sequences of several lengths, some with several rows; checks the stored KV and the outputs of attention.
 TEST(CudaKernelsTest, AttentionHasTheHostsBits) {
   const AttentionCase kCases[] = {{KvFormat::kF32, 16, 4, 2, 0},   {KvFormat::kBF16, 64, 6, 1, 0},
                                   {KvFormat::kInt8, 64, 8, 2, 0},  {KvFormat::kInt8, 18, 2, 2, 5},
@@ -585,7 +586,7 @@ TEST(CudaKernelsTest, AttentionHasTheHostsBits) {
     SCOPED_TRACE(testing::Message() << "head_dim " << c.head_dim << ", window " << c.window);
     const KvBlock block = {c.format, c.head_dim};
     const int64_t page_bytes = c.num_kv_heads * block.bytes(), group = c.num_heads / c.num_kv_heads;
-    // The last rows of each sequence are attended to; all are stored.
+    // All positions are stored; the last ones of each sequence are rows that attend.
     std::vector<int64_t> positions, first_page, stored_positions, stored_first_page;
     int64_t num_pages = 0;
     for (const int64_t length : lengths) {
@@ -666,7 +667,7 @@ TEST(CudaKernelsTest, AttentionHasTheHostsBits) {
                           .out_stride = q_dim});
       }
     }
-    // Row by row, and several of a sequence in a block.
+    // Runs row by row, and with several rows of a sequence in a block.
     for (const bool share_pages : {false, true}) {
       const OnDevice<float> scores(Size(num_rows * c.num_heads * kMaxPositions)), totals(Size(num_rows * c.num_heads)),
           out(Size(num_rows * q_dim));

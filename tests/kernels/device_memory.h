@@ -1,4 +1,4 @@
-// Memory of the device on which the kernels under test run: a GPU, or where they are emulated the host.
+// Memory of the device that runs the kernels under test: a GPU, or the host where they are emulated.
 #pragma once
 
 #include <algorithm>
@@ -35,14 +35,14 @@ inline void FreeOnDevice(void* data) { ExpectNoError(cudaFree(data)); }
 inline void CopyToDevice(void* target, const void* source, size_t size_bytes) {
   ExpectNoError(cudaMemcpy(target, source, size_bytes, cudaMemcpyHostToDevice));
 }
-// Waits for the kernels before it, and tells what went wrong in them.
+// Waits for the kernels before it, and reports their errors.
 inline void CopyFromDevice(void* target, const void* source, size_t size_bytes) {
   ExpectNoError(cudaGetLastError());
   ExpectNoError(cudaMemcpy(target, source, size_bytes, cudaMemcpyDeviceToHost));
 }
 #endif
 
-// Elements on the device. What nobody writes has all bits set: NaN, or -1.
+// Elements on the device. Unwritten ones have all bits set: NaN, or -1.
 template <typename T>
 class OnDevice {
   static_assert(std::is_trivially_copyable_v<T>);

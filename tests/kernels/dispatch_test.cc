@@ -1,4 +1,4 @@
-// Proves that an instruction set can be forced by name, that a wrong name is a usage error which lists the right ones,
+// Proves that an instruction set can be forced by name, that a wrong name is a usage error that lists the right ones,
 // and that every table is complete.
 #include <algorithm>
 

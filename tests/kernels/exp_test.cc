@@ -1,5 +1,5 @@
-// Proves that the exponential is within 2 ulp of exp over its whole range, right at its ends, and the same on every
-// instruction set for every kind of float.
+// Proves that the exponential function is within 2 ulp of exp over its whole range, right at both ends of the range,
+// and the same on every instruction set for every kind of float.
 #include <cmath>
 #include <limits>
 
@@ -14,7 +14,7 @@ std::vector<float> ExpOf(const KernelTable& table, std::span<const float> x) {
   return y;
 }
 
-// Every 1999th float, both signs, denormals, infinities and NaNs among them.
+// Returns every 1999th float: both signs, subnormals, infinities and NaNs are among them.
 std::vector<float> SweptFloats() {
   std::vector<float> values;
   for (uint64_t bits = 0; bits < 1ull << 32; bits += 1999) {
@@ -23,7 +23,8 @@ std::vector<float> SweptFloats() {
   return values;
 }
 
-// The distance in units of the last place of `exact`; denormals have the unit of the smallest normal number.
+// Returns the distance in units of the last place of `exact`; for subnormals, in the unit of the smallest normal
+// number.
 double UlpError(float actual, double exact) {
   const double ulp = std::ldexp(1.0, std::max(std::ilogb(exact), -126) - 23);
   return std::abs(actual - exact) / ulp;
@@ -41,7 +42,7 @@ TEST_P(ExpTest, IsWithinTwoUlpWhereTheResultIsFinite) {
   double worst = 0;
   for (size_t i = 0; i < x.size(); ++i) worst = std::max(worst, UlpError(y[i], std::exp(static_cast<double>(x[i]))));
   EXPECT_LE(worst, 2.0);
-  EXPECT_GT(worst, 0.4);  // rounding alone reaches half a unit: a smaller error would mean that nothing was compared
+  EXPECT_GT(worst, 0.4);  // rounding alone reaches 0.5: a smaller error would mean that nothing was compared
 }
 
 TEST_P(ExpTest, IsRightAtTheEnds) {

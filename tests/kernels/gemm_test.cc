@@ -1,6 +1,6 @@
-// Proves that the GEMMs compute what the oracle computes within the error bound of their sums, and that the bits of an
-// output depend on its row of x, its weights and nothing else: not on the instruction set, the other rows and columns,
-// the strides, or the type that stores float weights.
+// Proves that the GEMMs match the oracle within the error bound of their sums. Proves that the bits of an output depend
+// only on its row of x and its weights. They do not depend on the instruction set, the other rows and columns, the
+// strides, or the type that stores float weights.
 #include <algorithm>
 #include <cmath>
 #include <limits>
@@ -21,7 +21,7 @@ struct Shape {
   int64_t inner_dim;
 };
 
-// Formats of rows and weights that go together.
+// Formats of rows and weights that are multiplied together.
 struct Kind {
   RowFormat x_format;
   WeightFormat w_format;
@@ -40,7 +40,7 @@ constexpr Kind kKinds[] = {{RowFormat::kF32, WeightFormat::kF32},   {RowFormat::
 using PrepareRowsFunction = void (*)(const PrepareRowsArgs&);
 using GemmFunction = void (*)(const GemmArgs&);
 
-// Data for one shape; rows of x and of y are padded by `stride_extra` elements.
+// Data of one shape; rows of x and of y are padded by `stride_extra` elements.
 struct GemmData {
   GemmData(const Shape& s, const Kind& k, int64_t stride_extra = 0)
       : shape(s),
@@ -100,8 +100,8 @@ struct GemmData {
   std::vector<float> bias;
 };
 
-// |computed - exact| <= (number of roundings) * eps/2 * sum |x||w|, doubled for the second-order terms. The terms of an
-// HQQ group are those of codes and of zeros, which may cancel.
+// |computed - exact| <= (number of roundings) * eps/2 * sum |x||w|, doubled for the second-order terms. An HQQ group
+// has terms of codes and of zeros, which may cancel.
 void ExpectCloseToReference(const GemmData& data, std::span<const float> actual) {
   const std::vector<float> expected = data.Run(reference::PrepareRows, reference::Gemm);
   const auto [num_rows, num_cols, inner_dim] = data.shape;
@@ -125,7 +125,7 @@ void ExpectCloseToReference(const GemmData& data, std::span<const float> actual)
   }
 }
 
-// The orders written in kernel_table.h, in the plainest words.
+// The orders defined in kernel_table.h, written as plainly as possible.
 float FloatSum(std::span<const float> x, std::span<const float> w) {
   float sum = 0;
   for (size_t i = 0; i < x.size(); i += 2) {
@@ -290,8 +290,7 @@ TEST_P(GemmTest, PartsOfRowsCanBePreparedOneByOne) {
   }
 }
 
-// Any rows and any panels of the result, computed by a call of their own, have the bits that the whole product has
-// there.
+// Any rows and panels of the result, computed by a separate call, have the same bits as in the whole product.
 TEST_P(GemmTest, AnySplitGivesTheBitsOfTheWhole) {
   std::mt19937 generator(4);
   for (const int64_t inner_dim : {1, 65, 320, 1100}) {
@@ -336,7 +335,7 @@ TEST_P(GemmTest, NoBiasAddsNothing) {
 INSTANTIATE_TEST_SUITE_P(Isas, GemmTest, ::testing::ValuesIn(SupportedIsas()),
                          [](const auto& isa) { return std::string(IsaName(isa.param)); });
 
-// The tiles of the AVX512-BF16 unit, with its instruction spelled out, so that machines without it test them too.
+// Tests the tiles of the AVX512-BF16 unit, with its instruction spelled out, on machines without it, too.
 TEST(EmulatedAvx512Bf16Test, TilesGiveTheBitsOfTheScalarKernels) {
   const std::vector<Isa> isas = SupportedIsas();
   if (std::find(isas.begin(), isas.end(), Isa::kAvx512) == isas.end()) GTEST_SKIP() << "this machine has no AVX-512";

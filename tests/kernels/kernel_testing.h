@@ -1,4 +1,4 @@
-// What the tests of the kernels share: seeded data, comparison of bits, rounding of f32 data to stored types.
+// Shared by the tests of the kernels: seeded data, comparison of bits, rounding of f32 data to stored types.
 #pragma once
 
 #include <algorithm>
@@ -19,7 +19,8 @@ namespace penstock::kernels {
 
 inline constexpr Dtype kAllDtypes[] = {Dtype::kF32, Dtype::kF16, Dtype::kBF16};
 
-// Normal deviates whose scale changes from one to the next, so that sums cancel and every order gives other bits.
+// Returns normal deviates whose scale changes from one to the next: sums cancel, and each order of a sum gives other
+// bits.
 inline std::vector<float> RandomFloats(int64_t count, uint32_t seed) {
   std::mt19937 generator(seed);
   std::normal_distribution<float> normal;
@@ -28,8 +29,8 @@ inline std::vector<float> RandomFloats(int64_t count, uint32_t seed) {
   return values;
 }
 
-// The values as bytes of `dtype`, starting `misalignment` bytes after an aligned address. widened() says which values
-// they became.
+// The values as bytes of `dtype`, starting `misalignment` bytes after an aligned address. widened() returns the stored
+// values as floats.
 class StoredValues {
  public:
   StoredValues(Dtype dtype, std::span<const float> values, int64_t misalignment) : misalignment_(misalignment) {
@@ -52,7 +53,8 @@ class StoredValues {
   const std::vector<float>& widened() const { return widened_; }  // exactly the stored values
 
  private:
-  // A half close to `x`: its sign, exponent and upper mantissa. Values here are far from the limits of the type.
+  // Returns an f16 close to `x`: its sign, exponent and upper mantissa. Values here are far from the limits of the
+  // type.
   static uint16_t ToHalfBits(float x) {
     const uint32_t bits = std::bit_cast<uint32_t>(x);
     const int32_t exponent = static_cast<int32_t>(bits >> 23 & 0xFF) - 112;
@@ -87,7 +89,7 @@ class AlignedBytes {
   std::vector<CacheLine> lines_;
 };
 
-// Random blocks whose scales are numbers of a middling size.
+// Fills random blocks whose scales are of medium size.
 inline void FillBlocks(WeightFormat format, std::span<std::byte> target, std::mt19937& generator) {
   for (std::byte& byte : target) byte = static_cast<std::byte>(generator());
   for (size_t block = 0; block < target.size(); block += static_cast<size_t>(BlockBytes(format))) {
@@ -110,7 +112,7 @@ inline void FillBlocks(WeightFormat format, std::span<std::byte> target, std::mt
   }
 }
 
-// A packed matrix [num_cols, inner_dim] of any format: random values, or random codes with sensible scales.
+// Returns a packed matrix [num_cols, inner_dim] of any format: random values, or random codes with sensible scales.
 inline AlignedBytes RandomPacked(WeightFormat format, int64_t num_cols, int64_t inner_dim, uint32_t seed) {
   const auto panel_bytes = static_cast<int64_t>(PanelBytes(format, inner_dim));
   AlignedBytes packed(PackedBytes(format, num_cols, inner_dim));
@@ -152,7 +154,7 @@ inline AlignedBytes RandomPacked(WeightFormat format, int64_t num_cols, int64_t 
   return packed;
 }
 
-// The first difference in bits, or an empty string.
+// Returns a message about the first difference in bits, or an empty string.
 inline std::string BitDifference(std::span<const float> actual, std::span<const float> expected) {
   if (actual.size() != expected.size()) return "sizes differ";
   for (size_t i = 0; i < actual.size(); ++i) {

@@ -1,5 +1,5 @@
-// Proves that the NEON kernels give the bits of the scalar ones. A program of its own without libraries, so that a
-// cross compiler and an emulator can build and run it where there is no ARM (neon_check.py).
+// Proves that the NEON kernels give the bits of the scalar ones. It is a separate program without libraries, so that a
+// cross compiler and an emulator can build and run it without an ARM machine (neon_check.py).
 #include <cstdint>
 #include <cstdio>
 #include <cstring>
@@ -31,7 +31,7 @@ std::vector<float> RandomFloats(int64_t count) {
   return values;
 }
 
-// Small finite numbers as f32, as two f16 or bf16, and as scales of any format.
+// Returns words that are small finite numbers as f32, as two f16 or bf16, and as scales of any format.
 std::vector<uint32_t> RandomWords(int64_t num_bytes) {
   std::vector<uint32_t> words(static_cast<size_t>(num_bytes / 4 + 16));
   for (uint32_t& word : words) word = (static_cast<uint32_t>(generator()) & 0x807F807Fu) | 0x3C003C00u;

@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
-"""Compiles the NEON kernels with a cross compiler and, where there is an emulator, proves that they give the scalar ones'
-bits.
+"""Compiles the NEON kernels with a cross compiler and, where an emulator is present, proves that they give the scalar
+kernels' bits.
 
-Exit code 77: there is no cross compiler.
+Exit code 77: no cross compiler is present.
 """
 
 import pathlib

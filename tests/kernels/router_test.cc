@@ -1,5 +1,5 @@
-// Proves that routing picks the right experts in the right order with the right weights, that ties and NaNs have one
-// answer, and that the bits agree across instruction sets.
+// Proves that routing picks the right experts in the right order with the right weights, that ties and NaNs have a
+// defined result, and that the bits agree across instruction sets.
 #include <algorithm>
 #include <cmath>
 #include <limits>
@@ -54,7 +54,8 @@ TEST_P(RouterTest, MatchesTheOracle) {
         EXPECT_EQ(actual.topk_idx, scalar.topk_idx);
         ExpectSameBits(actual.topk_weights, scalar.topk_weights);
         ExpectSameBits(actual.probabilities, scalar.probabilities);
-        // exp 2 ulp of an argument rounded once (|logit| < 64, so 32 eps), the sum of positive terms, the divisions.
+        // exp has 2 ulp and an argument rounded once (|logit| < 64, so 32 eps); then the sum of positive terms and the
+        // divisions.
         const double relative = (static_cast<double>(num_experts) / 16 + 48) * std::numeric_limits<float>::epsilon();
         for (int64_t j = 0; j < num_topk; ++j) {
           EXPECT_NEAR(actual.topk_weights[j], expected.topk_weights[j], relative * expected.topk_weights[j]);

@@ -1,5 +1,5 @@
-// Proves that normalisation, rotation, SwiGLU, combine and the conversions match the oracle, give the same bits on
-// every instruction set, work in place and never write or depend outside their rows.
+// Proves that normalisation, rotation, SwiGLU, combine and the conversions match the oracle and give the same bits on
+// every instruction set. Proves that they work in place and neither write nor depend on anything outside their rows.
 #include <cmath>
 #include <limits>
 
@@ -43,7 +43,7 @@ TEST_P(RowsTest, RmsNorm) {
     table_.norm(args(4, x.data(), y.data()));
     scalar_.norm(args(4, x.data(), scalar.data()));
     reference::NormRows(args(4, x.data(), expected.data()));
-    // The squares have one sign, so their sum is within (dim/16 + 4) roundings, half of which the root keeps.
+    // All squares are positive, so their sum is within (dim/16 + 4) roundings; the root keeps half of them.
     ExpectNear(y, expected, (static_cast<double>(dim) / 16 + 10) * kEpsilon, 0);
     ExpectSameBits(y, scalar);
     for (int64_t row = 0; row < 4; ++row) {
@@ -80,7 +80,7 @@ TEST_P(RowsTest, LayerNorm) {
       table_.norm(args(y.data()));
       scalar_.norm(args(scalar.data()));
       reference::NormRows(args(expected.data()));
-      // The mean is off by some roundings of values below 8, which the division by at least the root of eps enlarges.
+      // The mean is off by some roundings of values below 8; dividing by at least the root of eps enlarges that.
       ExpectNear(y, expected, 0, (static_cast<double>(dim) / 16 + 10) * 80 * kEpsilon);
       ExpectSameBits(y, scalar);
     }
@@ -211,7 +211,7 @@ TEST_P(RowsTest, Combine) {
   }
 }
 
-// The output of one expert for each row, with weights that sum to one, is that row again.
+// If each row's expert returns the row and the weights sum to one, their weighted sum is that row again.
 TEST_P(RowsTest, CombineOfIdentityExpertsDoublesTheResidual) {
   const std::vector<float> x = RandomFloats(45, 1);
   const std::vector<int64_t> assignments = {0, 0};
@@ -246,7 +246,7 @@ TEST_P(RowsTest, AddLeavesWhatFollowsAlone) {
 
 TEST_P(RowsTest, RoundsToBf16LikeTheScalarFunction) {
   std::vector<float> x;
-  for (uint64_t bits = 0; bits < 1ull << 32; bits += 0x7FFF) {  // meets ties, NaNs, infinities, denormals
+  for (uint64_t bits = 0; bits < 1ull << 32; bits += 0x7FFF) {  // covers ties, NaNs, infinities, subnormals
     x.push_back(std::bit_cast<float>(static_cast<uint32_t>(bits)));
   }
   for (const uint32_t bits :

@@ -1,4 +1,4 @@
-// Proves the costs of operations on a model whose sums can be made by hand.
+// Proves the costs of operations on a model small enough for sums by hand.
 #include "penstock/model/cost.h"
 
 #include <gtest/gtest.h>

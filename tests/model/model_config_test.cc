@@ -1,5 +1,5 @@
-// Proves that configs of published models are read with their published dims, that what cannot be run is
-// refused, and that every field's wrong type, range and relation is refused with a message that names it.
+// Proves that configs of published models are read with their published dims, and that models which Penstock cannot run
+// are refused. Proves that every field with a wrong type, range or relation is refused with a message that names it.
 #include "penstock/model/model_config.h"
 
 #include <gmock/gmock.h>
@@ -25,7 +25,7 @@ absl::StatusOr<ModelConfig> FromFile(const std::string& path) {
   return ParseModelConfig(text.value_or(""));
 }
 
-// A small valid Mixtral as a JSON object, with `fields` (the inside of an object) over its own.
+// Returns a small valid Mixtral as JSON, with `fields` (the inside of an object) replacing its own.
 std::string MixtralWith(std::string_view fields) {
   json::object config = ParseJson(R"({"architectures": ["MixtralForCausalLM"], "vocab_size": 300, "hidden_size": 16,
       "intermediate_size": 24, "num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2,
@@ -37,7 +37,7 @@ std::string MixtralWith(std::string_view fields) {
   return std::string(json::serialize(config));
 }
 
-// The refusal of a Mixtral with these fields; empty when it is accepted.
+// Returns the error for a Mixtral with these fields; empty when it is accepted.
 std::string RefusalOf(std::string_view fields) {
   const auto config = ParseModelConfig(MixtralWith(fields));
   if (config.ok()) return "";
@@ -86,7 +86,7 @@ TEST(ModelConfigTest, ReadsQwen3Moe) {
   EXPECT_EQ(small->expert_dim, 768);
   EXPECT_EQ(small->dense_ffn_dim, 6144);
   EXPECT_EQ(small->head_dim, 128);
-  EXPECT_EQ(small->q_dim(), 4096);  // twice model_dim: head_dim is a field of its own
+  EXPECT_EQ(small->q_dim(), 4096);  // twice model_dim: head_dim is a separate field
   EXPECT_EQ(small->model_dim, 2048);
   EXPECT_EQ(small->qk_norm, QkNorm::kPerHead);
   EXPECT_EQ(small->sliding_window, 0);
@@ -213,7 +213,7 @@ TEST(ModelConfigTest, OtherFieldsAreChecked) {
   EXPECT_THAT(RefusalOf(R"("tie_word_embeddings": 1)"), HasSubstr("'tie_word_embeddings': expected true or false"));
   EXPECT_THAT(RefusalOf(R"("hidden_act": "gelu")"), HasSubstr("'hidden_act': expected 'silu', found 'gelu'"));
   EXPECT_THAT(RefusalOf(R"("hidden_act": 7)"), HasSubstr("'hidden_act': expected a string"));
-  // A long value does not fill the message.
+  // The message shortens a long value.
   EXPECT_LT(RefusalOf(fmt::format("\"vocab_size\": \"{}\"", std::string(100000, 'x'))).size(), 300u);
 }
 
@@ -242,7 +242,7 @@ TEST(ModelConfigTest, UnknownRopeIsRefused) {
   EXPECT_EQ(config->rope.theta, 5000.0);
 }
 
-// With a RoPE for each layer, in families that have them.
+// Returns the config of a family that may have a RoPE for each layer.
 std::string GraniteWith(std::string_view fields) {
   return fmt::format(R"({{"architectures": ["GraniteMoeSWAForCausalLM"], "vocab_size": 300, "hidden_size": 16,
       "intermediate_size": 24, "num_attention_heads": 4, "num_key_value_heads": 2, "num_local_experts": 4,
@@ -279,7 +279,7 @@ TEST(ModelConfigTest, LayersMayHaveThetasOfTheirOwn) {
   for (int theta = 2; theta <= 20; ++theta) many += fmt::format(", {}", theta);
   EXPECT_THAT(WhyNot(GraniteWith(fmt::format(R"("num_hidden_layers": 20, "layer_rope_theta": [{}])", many))),
               HasSubstr("more than 16 kinds of RoPE"));
-  // Other families take no notice, as transformers does.
+  // Other families ignore the field, as transformers does.
   EXPECT_EQ(ParseModelConfig(MixtralWith(R"("layer_rope_theta": [0, 7])"))->layer_rope.size(), 0u);
 }
 

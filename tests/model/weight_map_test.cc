@@ -1,5 +1,5 @@
-// Proves that every weight is found under its family's name with its shape, and that tensors which are
-// missing, misshapen or unknown are refused: the first ten by name, and their number.
+// Proves that every weight is found under its family's name with its shape. Proves that missing, misshapen and unknown
+// tensors are refused: the first ten by name, and their number.
 #include "penstock/model/weight_map.h"
 
 #include <gmock/gmock.h>
@@ -21,7 +21,7 @@ constexpr char kMixtralConfig[] =
     "intermediate_size": 6, "num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2,
     "num_local_experts": 3, "num_experts_per_tok": 2, "max_position_embeddings": 16})";
 
-// The tensors that a Mixtral of kMixtralConfig has.
+// Returns the tensors that a Mixtral of kMixtralConfig has.
 std::vector<TestTensor> MixtralTensors() {
   std::vector<TestTensor> tensors = {{"model.embed_tokens.weight", "F32", {10, 8}},
                                      {"model.norm.weight", "F32", {8}},
@@ -57,7 +57,7 @@ void Remove(std::vector<TestTensor>& tensors, std::string_view part) {
   std::erase_if(tensors, [&](const TestTensor& tensor) { return tensor.name.find(part) != std::string::npos; });
 }
 
-// Config, checkpoint and what MapWeights makes of them.
+// A config, a checkpoint, and the result of MapWeights for them.
 struct Mapped {
   TempFolder dir;
   ModelConfig config;
@@ -136,7 +136,7 @@ TEST(WeightMapTest, ListsMissingMisshapenAndUnknownTensors) {
   Remove(tensors, "layers.1.block_sparse_moe.experts.2.w2");
   EXPECT_THAT(RefusalOf(tensors),
               AllOf(HasSubstr("model.layers.1.block_sparse_moe.experts.2.w2.weight is missing (in all 1)"),
-                    HasSubstr("is config.json of another model?")));
+                    HasSubstr("does config.json belong to another model?")));
   tensors = MixtralTensors();
   Named(tensors, "model.layers.0.self_attn.k_proj.weight").shape = {8, 8};
   EXPECT_THAT(RefusalOf(tensors),
@@ -167,7 +167,7 @@ TEST(WeightMapTest, TiedEmbeddings) {
   const std::string tied = std::string(kMixtralConfig).insert(1, R"("tie_word_embeddings": true, )");
   auto tensors = MixtralTensors();
   auto mapped = Map(tied, tensors);
-  ASSERT_TRUE(mapped->map.ok()) << Message(mapped->map.status());  // a head of its own in the file is ignored
+  ASSERT_TRUE(mapped->map.ok()) << Message(mapped->map.status());  // a separate lm_head in the file is ignored
   EXPECT_EQ(mapped->map->lm_head, mapped->map->embedding);
   Remove(tensors, "lm_head");
   mapped = Map(tied, tensors);
@@ -188,7 +188,7 @@ TEST(WeightMapTest, ConfigOfAnotherModel) {
       "num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2, "num_experts": 3, "num_experts_per_tok": 2,
       "max_position_embeddings": 16})";
   EXPECT_THAT(RefusalOf(MixtralTensors(), olmoe), HasSubstr("model.layers.0.self_attn.q_norm.weight is missing; "));
-  // The largest config that is accepted stops early: its tensors are not looked up one by one.
+  // With the largest accepted config, MapWeights stops early instead of looking up every tensor.
   const std::string huge =
       R"({"architectures": ["MixtralForCausalLM"], "vocab_size": 10, "hidden_size": 8, "intermediate_size": 6,
       "num_hidden_layers": 1024, "num_attention_heads": 4, "num_key_value_heads": 2, "num_local_experts": 4096,

@@ -1,6 +1,5 @@
-// Proves that the block formats of GGUF are read and written bit for bit as the Python package gguf does (golden
-// vectors, tests/tensor/gguf_blocks/README.md), that any bytes are weights of whatever kind, and that weights survive
-// being quantised.
+// Proves that GGUF's block formats are read and written bit for bit as by the Python package gguf (golden vectors,
+// tests/tensor/gguf_blocks/README.md). Proves that any bytes decode to weights, and that weights survive quantisation.
 #include "penstock/tensor/block_formats.h"
 
 #include <gtest/gtest.h>
@@ -74,7 +73,7 @@ TEST(BlockFormats, WeightsAreThoseOfThePackage) {
       if (std::isnan(expected[i]) && std::isnan(weights[i])) continue;
       ASSERT_EQ(std::bit_cast<uint32_t>(weights[i]), std::bit_cast<uint32_t>(expected[i])) << name << " weight " << i;
     }
-    EXPECT_EQ(num_nan > 0, type != WeightFormat::kMxfp4) << name;  // whose scales cannot be NaN
+    EXPECT_EQ(num_nan > 0, type != WeightFormat::kMxfp4) << name;  // its scales cannot be NaN
     EXPECT_LT(num_nan, std::ssize(weights) / 2) << name;
   }
 }
@@ -110,7 +109,7 @@ TEST(BlockFormatsDeathTest, BlocksWithARest) {
   EXPECT_DEATH(QuantiseBlocks(WeightFormat::kQ6_K, {}, {}), "check failed");
 }
 
-// Weights of a block lie on as few values as its sub-blocks' codes have, whatever the bytes.
+// A sub-block has at most as many different weights as it has codes, whatever the bytes.
 RC_GTEST_PROP(BlockFormats, AnyBytesAreWeightsOfTheirCodes, (uint32_t seed)) {
   std::mt19937 random(seed);
   const WeightFormat type = kTypes[seed % std::size(kTypes)];
@@ -133,8 +132,8 @@ RC_GTEST_PROP(BlockFormats, AnyBytesAreWeightsOfTheirCodes, (uint32_t seed)) {
   }
 }
 
-// Within half a step, and f16's rounding of the step for each of up to `levels` steps. Q4_0 has no code for the largest
-// weight's opposite: it is off by a step.
+// The error is at most half a step, plus f16's rounding of the step for each of up to `levels` steps. Q4_0 has no code
+// for the opposite of the largest weight, which is off by a step.
 RC_GTEST_PROP(BlockFormats, WeightsSurvive, (uint32_t seed)) {
   std::mt19937 random(seed);
   std::normal_distribution<float> normal(0, std::ldexp(1.0f, static_cast<int>(seed % 16) - 10));
@@ -150,11 +149,11 @@ RC_GTEST_PROP(BlockFormats, WeightsSurvive, (uint32_t seed)) {
     RC_ASSERT(std::abs(from_8[i] - weights[i]) <= largest / 127 * 0.501f + of_scale + 127 * kLeastHalf);
     RC_ASSERT(std::abs(from_4[i] - weights[i]) <= largest / 8 * 1.001f + of_scale + 8 * kLeastHalf);
   }
-  // What is on the grid stays there.
+  // Weights that are exactly representable do not change.
   RC_ASSERT(Dequantise(WeightFormat::kQ4_0, Quantise(WeightFormat::kQ4_0, from_4)) == from_4);
 }
 
-// What gguf leaves to the machine: blocks with NaN and infinities are NaN (or infinite), tiny ones are 0.
+// Fixes what gguf leaves to the machine: blocks with NaN and infinities decode to NaN (or infinities), tiny ones to 0.
 TEST(BlockFormats, OddWeightsAreDefined) {
   for (const WeightFormat type : {WeightFormat::kQ8_0, WeightFormat::kQ4_0}) {
     for (const float odd : {kNaN, kInfinity, -kInfinity}) {
@@ -169,7 +168,7 @@ TEST(BlockFormats, OddWeightsAreDefined) {
   }
 }
 
-// OCP's table of E4M3: exponent bias 7, no infinities, one NaN of each sign.
+// Follows OCP's table of E4M3: exponent bias 7, no infinities, one NaN of each sign.
 TEST(Fp8, EveryCode) {
   for (int bits = 0; bits < 256; ++bits) {
     const float found = ToFloat(F8E4M3{static_cast<uint8_t>(bits)});
@@ -190,7 +189,7 @@ TEST(Fp8, EveryCode) {
 TEST(Fp8, RowsOfCodesAndScales) {
   std::vector<std::byte> codes(300);
   for (size_t i = 0; i < codes.size(); ++i) codes[i] = static_cast<std::byte>(i * 7);
-  const std::vector<float> scales = {0.5f, kInfinity, -3e-40f};  // one of them denormal
+  const std::vector<float> scales = {0.5f, kInfinity, -3e-40f};  // one of them is subnormal
   std::vector<std::byte> row(BlockRowBytes(WeightFormat::kFp8, 300), std::byte{0xAA});
   ASSERT_EQ(row.size(), 3u * 132);
   MakeFp8Row(codes, scales, row.data());

@@ -1,5 +1,5 @@
-// Proves the conversions of 16-bit floats exhaustively: every f16 and bf16 against arithmetic on their
-// fields, and the rounding to bf16 at and around every boundary between two neighbours.
+// Proves the conversions of 16-bit floats exhaustively: every f16 and bf16 against arithmetic on its fields, and the
+// rounding to bf16 at and around every boundary between two neighbours.
 #include "penstock/tensor/dtype.h"
 
 #include <gtest/gtest.h>
@@ -13,7 +13,7 @@
 namespace penstock {
 namespace {
 
-// The value of a small float from its fields: sign, exponent of `exponent_bits`, mantissa of `mantissa_bits`.
+// Returns the value of a small float from its fields: sign, exponent of `exponent_bits`, mantissa of `mantissa_bits`.
 double FieldValue(uint32_t bits, int exponent_bits, int mantissa_bits) {
   const uint32_t mantissa = bits & ((1u << mantissa_bits) - 1);
   const int exponent = static_cast<int>(bits >> mantissa_bits & ((1u << exponent_bits) - 1));
@@ -59,13 +59,13 @@ TEST(Dtype, EveryBF16AndBack) {
   }
 }
 
-// The nearest bf16 by comparing distances in double, ties to the even one.
+// Returns the nearest bf16 by comparing distances in double, ties to the even one.
 uint16_t NearestBF16(float x) {
   const uint32_t bits = std::bit_cast<uint32_t>(x);
   const uint16_t toward_zero = static_cast<uint16_t>(bits >> 16);
   const uint16_t away = static_cast<uint16_t>(toward_zero + 1);
   const double below = FieldValue(toward_zero, 8, 7);
-  // The step beyond the largest number counts as if the exponent went on; results there are infinite.
+  // Beyond the largest number, the step counts as if the exponents continued; such results are infinite.
   const double above = (away & 0x7FFF) == 0x7F80 ? std::copysign(std::ldexp(1.0, 128), x) : FieldValue(away, 8, 7);
   const double to_below = std::abs(x - below);
   const double to_above = std::abs(above - x);
@@ -109,7 +109,7 @@ TEST(Dtype, ArraysConvertUnalignedAndInPlace) {
   ToFloats(Dtype::kBF16, odd, floats);
   for (size_t i = 0; i < values.size(); ++i) EXPECT_EQ(floats[i], ToFloat(ToBF16(values[i])));
 
-  const std::vector<uint16_t> halves = {0x3C00, 0xC000, 0x0001, 0x7BFF};  // 1, -2, the least, the largest
+  const std::vector<uint16_t> halves = {0x3C00, 0xC000, 0x0001, 0x7BFF};  // 1, -2, the smallest, the largest
   std::memcpy(odd, halves.data(), halves.size() * 2);
   floats.resize(halves.size());
   ToFloats(Dtype::kF16, odd, floats);

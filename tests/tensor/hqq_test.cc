@@ -1,6 +1,6 @@
-// Proves that HQQ is never worse than round to nearest and better on average, that every build of the solver gives the
-// bits of a plain one of one group, that codes are the nearest, that scales and zeros survive their own quantisation,
-// and what becomes of groups that are constant, tiny, huge or broken.
+// Proves that HQQ is never worse than round to nearest, and better on average. Proves that every build of the solver
+// gives the bits of a plain solver of one group, and that codes are the nearest. Proves that scales and zeros survive
+// their own quantisation, and fixes the results for constant, tiny, huge and broken groups.
 #include "penstock/tensor/hqq.h"
 
 #include <gtest/gtest.h>
@@ -59,14 +59,14 @@ bool SameBits(HqqGroup a, HqqGroup b) {
   return std::bit_cast<std::array<uint32_t, 2>>(a) == std::bit_cast<std::array<uint32_t, 2>>(b);
 }
 
-// |x|^-0.3, about.
+// Returns about |x|^-0.3.
 float PlainPower(float x) {
   const float offset = (127.0f - 0.043f) * (2 - 0.7f) * (1 << 23);
   const float bits = static_cast<float>(std::bit_cast<int32_t>(x));
   return std::bit_cast<float>(static_cast<int32_t>(offset - (1 - 0.7f) * bits));
 }
 
-// The solver for one group of finite weights, step by step in scalars.
+// Solves one group of finite weights, step by step in scalars.
 HqqGroup PlainSolve(std::span<const float> weights, int bits) {
   const HqqGroup nearest = RoundToNearestGroup(weights, bits);
   if (nearest.scale == 0) return nearest;
@@ -75,7 +75,7 @@ HqqGroup PlainSolve(std::span<const float> weights, int bits) {
   float best_stretch = 1, best_zero = nearest.zero, best_error = FLT_MAX;
   float stretch = 1, zero = nearest.zero, beta = 5.0f;
   for (int iteration = 0; iteration <= 2 * 20 + 1; ++iteration, beta *= 1.01f) {
-    if (iteration == 21) {  // again from a clipped range
+    if (iteration == 21) {  // restart from a clipped range
       stretch = 1.12f;
       zero = std::clamp(nearest.zero * 1.12f - levels / 2 * (1.12f - 1), -levels, 2 * levels);
       beta = 5.0f;
@@ -158,8 +158,8 @@ RC_GTEST_PROP(Hqq, NeverWorseThanRoundToNearest, (uint32_t seed)) {
     RC_ASSERT(group.scale >= 0 && group.zero >= -levels && group.zero <= 2 * levels);
     for (const uint8_t code : Encode(weights, bits, group)) RC_ASSERT(code <= levels);
   }
-  // Round to nearest is off by half a step at most, and by its own rounding; a scale of 0 stands for tiny weights
-  // alone.
+  // Round to nearest is off by at most half a step plus its own rounding. Only groups of tiny weights have a scale of
+  // 0.
   const float most = nearest.scale > 0 ? nearest.scale * (0.5f + levels * 1e-6f) : 2 * levels * FLT_MIN;
   const std::vector<uint8_t> codes = Encode(weights, bits, nearest);
   for (size_t i = 0; i < weights.size(); ++i) {
@@ -167,7 +167,7 @@ RC_GTEST_PROP(Hqq, NeverWorseThanRoundToNearest, (uint32_t seed)) {
   }
 }
 
-// Mean absolute errors of many groups, alone and after scales and zeros were quantised too.
+// Compares mean absolute errors over many groups, with exact and with quantised scales and zeros.
 TEST(Hqq, BetterThanRoundToNearestOnAverage) {
   constexpr size_t kNumGroups = 8 * kMetaGroup;
   for (size_t kind = 0; kind < std::size(kKinds); ++kind) {

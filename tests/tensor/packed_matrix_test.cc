@@ -1,6 +1,6 @@
-// Proves that panels hold the weights that were put into them: float formats exactly (or rounded to bf16), quantised
-// ones within half a step of their scales, for any number of outputs and inputs, and that weights which are no numbers
-// stay seen.
+// Proves that panels hold the weights that were put into them, for any number of outputs and inputs. Float formats hold
+// them exactly (or rounded to bf16), quantised ones within half a step of their scales. Proves that weights that are
+// not finite remain visible.
 #include "penstock/tensor/packed_matrix.h"
 
 #include <gtest/gtest.h>
@@ -87,7 +87,8 @@ TEST(PackedMatrixTest, StoredTypesGoToPanelsUnchanged) {
 
 TEST(PackedMatrixTest, QuantisedWeightsAreClose) {
   for (const WeightFormat format : {WeightFormat::kInt8, WeightFormat::kHqq4, WeightFormat::kHqq3}) {
-    // Of the largest weight of a group; codes have 254, 15 and 7 steps over its range, zeros and scales 8 bits.
+    // The bound is relative to the largest weight of a group. Codes have 254, 15 and 7 steps over its range, zeros and
+    // scales 8 bits.
     const double bound = format == WeightFormat::kInt8 ? 0.005 : format == WeightFormat::kHqq4 ? 0.25 : 0.5;
     for (const int64_t inner_dim : kInnerDims) {
       for (const int64_t num_cols : kColCounts) {

@@ -1,5 +1,5 @@
-// Proves that invalid tokenizer files are refused with kModel and a message that names the part at fault, and that no
-// cut or flipped byte of a SentencePiece model does worse than that.
+// Proves that invalid tokenizer files are refused with kModel and a message that names the faulty part. A SentencePiece
+// model with any byte cut or flipped is refused or loads; it does no other harm.
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -165,7 +165,7 @@ TEST(BadMergesTextTest, IsRefusedByName) {
   EXPECT_THAT(error("a b\n", R"({"tokenizer_class": "BertTokenizer"})"), HasSubstr("'BertTokenizer'"));
 }
 
-// A SentencePiece model by hand.
+// Writes a SentencePiece model by hand.
 std::string LengthField(int number, const std::string& bytes) {
   std::string out(1, static_cast<char>(number << 3 | 2));
   for (size_t size = bytes.size();; size >>= 7) {
@@ -202,9 +202,9 @@ TEST(SentencePieceModelTest, EncodesBestScoresFirst) {
   const auto encode = [&](std::string_view text) {
     return (*tokenizer)->Encode(text, Origin::kMessage, AddSpecial::kNo);
   };
-  EXPECT_THAT(encode(" a  a "), testing::ElementsAre(5, 5));    // extra white space goes
+  EXPECT_THAT(encode(" a  a "), testing::ElementsAre(5, 5));    // extra white space is dropped
   EXPECT_THAT(encode("qrs a"), testing::ElementsAre(3, 0, 5));  // unknown characters become one <unk>
-  EXPECT_THAT(encode("xy"), testing::ElementsAre(3, 6));        // x and y are no pieces, but xy is
+  EXPECT_THAT(encode("xy"), testing::ElementsAre(3, 6));        // x and y are not pieces, but xy is
   EXPECT_THAT(encode("yx"), testing::ElementsAre(3, 0));
   EXPECT_THAT(encode("<user>a<s>"), testing::ElementsAre(3, 7, 4, 0));
   EXPECT_THAT((*tokenizer)->Encode("<s>", Origin::kTemplate, AddSpecial::kNo), testing::ElementsAre(1));
@@ -247,7 +247,8 @@ TEST(SentencePieceModelTest, CutsAndFlipsAreRefusedOrHarmless) {
     (void)(*tokenizer)->Encode(" axy<user>\n", Origin::kTemplate, AddSpecial::kYes);
   };
   for (size_t size = 0; size < model.size(); ++size) check(model.substr(0, size));
-  // A model that ends behind one of its 8 pieces is a smaller Unigram model, which is what an absent type says.
+  // A model that ends behind one of its 8 pieces is valid: it is a smaller Unigram model, because that is the default
+  // type.
   EXPECT_EQ(num_refused, static_cast<int>(model.size()) - 8);
   for (size_t i = 0; i < model.size(); ++i) {
     for (int bit = 0; bit < 8; ++bit) {

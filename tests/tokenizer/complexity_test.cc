@@ -1,5 +1,6 @@
-// Proves that hostile texts cost no more than n log n steps: the merge engine's steps are counted, and a megabyte of
-// each hostile kind passes whole tokenizers (a quadratic part would take hours, far beyond the test's time limit).
+// Proves that hostile texts cost no more than n log n steps. The merge engine's steps are counted, and a megabyte of
+// each hostile kind passes through whole tokenizers. A quadratic part would take hours, far beyond the test's time
+// limit.
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -1,4 +1,4 @@
-// A GgufVocabulary as JSON, the form in which tools/conformance/dump_gguf_vocabulary.py writes it.
+// Reads a GgufVocabulary from JSON as tools/conformance/dump_gguf_vocabulary.py writes it.
 #pragma once
 
 #include <string>
@@ -13,7 +13,7 @@
 
 namespace penstock::testing_tokenizers {
 
-// kInput for JSON of another form.
+// Returns kInput if the JSON has another form.
 inline absl::StatusOr<GgufVocabulary> GgufFromJson(std::string_view text) {
   PENSTOCK_ASSIGN_OR_RETURN(const json::value document, ParseJson(text, Fault::kInput));
   if (!document.is_object()) return InputError("expected object");

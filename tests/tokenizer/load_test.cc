@@ -62,7 +62,7 @@ TEST_F(LoadTest, TokenizerJsonGoesBeforeOtherFormats) {
   EXPECT_EQ((*tokenizer)->eos_id(), 256);
 }
 
-// As transformers takes it.
+// transformers combines the two files in the same way.
 TEST_F(LoadTest, SpecialTokensMapCountsWithoutAnAddedTokensDecoder) {
   using testing::ElementsAre;
   using testing::Pair;

@@ -1,4 +1,4 @@
-// A tiny precompiled map of characters: A becomes a, AB becomes <ab>.
+// A tiny precompiled character map: A becomes a, AB becomes <ab>.
 #pragma once
 
 #include <cstdint>
@@ -9,7 +9,7 @@ namespace penstock::testing_tokenizers {
 
 inline std::string SmallCharsmap() {
   std::vector<uint32_t> units(512, 0);
-  // A unit: its label, where its children lie (offset << 10), and 0x100 when a value hangs at offset 0 of them.
+  // A unit holds its label, where its children lie (offset << 10), and 0x100 if one of them, at offset 0, is a value.
   const uint32_t root_offset = 0x100, a_offset = 0x80, ab_offset = 0x10;
   units[0] = root_offset << 10;
   const uint32_t a = root_offset ^ 'A';

@@ -1,4 +1,4 @@
-// Proves that a text in parts is cleaned as transformers cleans the whole, and that nothing certain is held back.
+// Proves that a text in parts is cleaned as transformers cleans the whole, and that no finished text is held back.
 #include "penstock/tokenizer/space_cleaner.h"
 
 #include <string>
@@ -13,7 +13,7 @@
 namespace penstock {
 namespace {
 
-// One replacement of the whole text after the other.
+// Cleans the whole text, one replacement after the other.
 std::string Cleaned(std::string text) {
   constexpr std::pair<const char*, const char*> kReplacements[] = {
       {" .", "."},     {" ?", "?"},   {" !", "!"},   {" ,", ","},     {" ' ", "'"},

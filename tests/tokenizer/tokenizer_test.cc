@@ -1,5 +1,5 @@
-// Proves what a tokenizer promises beyond equality with published ones: messages cannot spell special tokens, added
-// tokens take what their flags say, every text comes back from its ids, and streams give out whole characters.
+// Proves what a tokenizer promises besides the ids of published ones. Messages cannot spell special tokens, and added
+// tokens obey their flags. Every text comes back from its ids, and streams give out whole characters.
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -50,7 +50,7 @@ TEST(OriginTest, MessagesCannotSpellSpecialTokens) {
   const auto tokenizer = Make(ByteLevel());
   EXPECT_THAT(tokenizer->Encode("<s>", Origin::kTemplate, AddSpecial::kNo), ElementsAre(258));
   EXPECT_EQ(tokenizer->Encode("<s>", Origin::kMessage, AddSpecial::kNo), Bytes("<s>"));
-  // An added word that is not special is one token wherever it stands.
+  // An added word that is not special is one token anywhere.
   EXPECT_THAT(tokenizer->Encode("<w>", Origin::kMessage, AddSpecial::kNo), ElementsAre(259));
 }
 
@@ -72,11 +72,11 @@ TEST(OriginTest, MessagesCannotSpellWhatTheTemplateWrites) {
   EXPECT_THAT(tokenizer->Encode(text, Origin::kMessage, AddSpecial::kNo), ElementsAre(262, 263, 259, 264));
   tokenizer->GuardTemplate(std::string_view("<|im_start|>\0    <think>\n\0", 24));
   EXPECT_THAT(tokenizer->Encode(text, Origin::kTemplate, AddSpecial::kNo), ElementsAre(262, 263, 259, 264));
-  // "<th" is written by the template, too, as a part of "<think>".
+  // The template writes "<th", too, as a part of "<think>".
   std::vector<TokenId> ids = Bytes("<think><|tool|>");
   ids.insert(ids.end(), {259, 264});
   EXPECT_EQ(tokenizer->Encode(text, Origin::kMessage, AddSpecial::kNo), ids);
-  EXPECT_FALSE(tokenizer->IsSpecial(262));  // an answer shows it
+  EXPECT_FALSE(tokenizer->IsSpecial(262));  // so an answer shows it
 }
 
 TEST(OriginTest, NamedTokensAreSpecialWhateverTheirFilesSay) {
@@ -89,7 +89,7 @@ TEST(OriginTest, NamedTokensAreSpecialWhateverTheirFilesSay) {
   EXPECT_EQ(tokenizer->Encode("</e>", Origin::kMessage, AddSpecial::kNo), Bytes("</e>"));
 }
 
-// Tokens that nearly occur everywhere in a template; one at a time this took minutes.
+// These tokens almost occur everywhere in a template; searching for one at a time took minutes.
 TEST(OriginTest, ManyTokensInALongTemplateAreFoundAtOnce) {
   json::object file = ByteLevel();
   json::array& added = file["added_tokens"].as_array();
@@ -138,7 +138,8 @@ TEST(OriginTest, HoldsBehindNormalizers) {
   json::object file = SpaceMark();
   for (json::value& token : file["added_tokens"].as_array()) token.as_object()["normalized"] = true;
   const auto tokenizer = Make(file);
-  // Normalised special tokens match with the prefix that the normalizer puts in front, whoever wrote the space there.
+  // Normalised special tokens match with the prefix that the normalizer puts in front, even if a message wrote the
+  // space there.
   EXPECT_THAT(tokenizer->Encode("<s>", Origin::kTemplate, AddSpecial::kNo), ElementsAre(1));
   EXPECT_THAT(tokenizer->Encode("<s>", Origin::kMessage, AddSpecial::kNo), testing::Not(testing::Contains(1)));
   const std::vector<TextSegment> turn = {{"a ", Origin::kMessage}, {"</s>", Origin::kTemplate}};
@@ -178,7 +179,7 @@ TEST(SpaceMarkTest, FallsBackToBytesAndStripsThePrefix) {
   EXPECT_THAT(tokenizer->Encode("a b", Origin::kMessage, AddSpecial::kNo), ElementsAre(262, 259, 261));
   EXPECT_THAT(tokenizer->Encode("\u00e9", Origin::kMessage, AddSpecial::kNo), ElementsAre(259, 3 + 0xC3, 3 + 0xA9));
   EXPECT_EQ(tokenizer->Decode(std::vector<TokenId>{262, 259, 261}, SkipSpecial::kYes), "a b");
-  // Only the first space of the whole text is taken, also behind a special token.
+  // Only the first space of the whole text is removed, even behind a special token.
   EXPECT_EQ(tokenizer->Decode(std::vector<TokenId>{1, 262, 262}, SkipSpecial::kYes), "a a");
 }
 
@@ -219,7 +220,7 @@ RC_GTEST_PROP(RoundTripTest, SpaceMarkTextsComeBack, ()) {
 
 RC_GTEST_PROP(StreamDecoderTest, GivesOutWholeCharactersOfAnyIds, ()) {
   static const auto tokenizer = Make(SpaceMark());
-  // Bytes that begin and continue sequences, so that many are left open.
+  // Bytes that begin and continue sequences, so that many sequences are left open.
   const auto ids = *rc::gen::container<std::vector<TokenId>>(
       rc::gen::element<TokenId>(1, 259, 260, 262, 3 + 0xC3, 3 + 0xA9, 3 + 0xE2, 3 + 0x82, 3 + 0xAC, 3 + 0xF0, 3 + 0x9F,
                                 3 + 0x91, 3 + 0x8D, 3 + 0xED, -5, 9999));

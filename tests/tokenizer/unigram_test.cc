@@ -1,5 +1,5 @@
-// Proves that Unigram tokenizers find the best tokens, and what they make of unknown characters; and that character
-// maps replace as SentencePiece and as Hugging Face's tokenizers do.
+// Proves that Unigram tokenizers find the best tokens, that they handle unknown characters, and that character maps
+// replace as in SentencePiece and in Hugging Face's tokenizers.
 #include "penstock/tokenizer/unigram.h"
 
 #include <gmock/gmock.h>
@@ -51,7 +51,7 @@ TEST(UnigramTest, TheBestSumWins) {
   const UnigramModel model = Small({});
   EXPECT_THAT(Encode(model, "abc"), ElementsAre(3, 6));  // -5 beats -5.5 and -9
   EXPECT_THAT(Encode(model, "bcab"), ElementsAre(5, 3));
-  EXPECT_THAT(Encode(model, "<unk>"), ElementsAre(0));  // as text: unknown characters, not the token
+  EXPECT_THAT(Encode(model, "<unk>"), ElementsAre(0));  // as text, these are unknown characters, not the token
   EXPECT_THAT(Encode(model, ""), ElementsAre());
 }
 
@@ -138,7 +138,7 @@ TEST(SentencePieceNormalizerTest, HuggingFaceReplacesShortGraphemesWhole) {
   const auto map = Charsmap::Parse(SmallCharsmap(), "test");
   TrackedText text("A\u0301B AAB", Origin::kMessage);
   ApplyCharsmapToGraphemes(*map, text);
-  EXPECT_EQ(text.text(), "aB aaB");  // the accent is gone with its grapheme; AB is two graphemes
+  EXPECT_EQ(text.text(), "aB aaB");  // the accent vanishes with its grapheme; AB is two graphemes
 }
 
 json::object UnigramFile() {

@@ -4,12 +4,12 @@
 usage: chat_templates.py --data DIR --tool TEMPLATE_TOOL [--conversations N] [--programs N] [--changed N] [--seed N]
                          [--only TEXT]
 
-Renders every *.jinja and every chat template in a *tokenizer_config.json under DIR with fixed and with N random
-conversations, then N random small programs, N of the templates with random changes (most of which must fail), DIR's
-file of small Jinja cases (jinja_units.json), and the golden texts of OpenAI's harmony renderer (harmony/*.txt) with the
-template of gpt-oss in tests/data. --tool is the test program tests/chat/template_tool.cc; --only takes the
-templates whose path contains TEXT. Needs transformers (5.x) and jinja2. Exit status 1 when a text differs, or when one
-side renders what the other refuses; but see LENIENT.
+For each *.jinja and each chat template in a *tokenizer_config.json under DIR, renders fixed conversations and N
+random ones. Then renders N random small programs, N of the templates with random changes (most of which must fail),
+DIR's file of small Jinja cases (jinja_units.json), and the golden texts of OpenAI's harmony renderer
+(harmony/*.txt) with the template of gpt-oss in tests/data. --tool is the test program tests/chat/template_tool.cc.
+--only selects the templates whose path contains TEXT. Needs transformers (5.x) and jinja2. The exit status is 1 if a
+text differs, or if one side renders what the other refuses; LENIENT lists the exceptions.
 """
 
 import argparse
@@ -31,19 +31,20 @@ import transformers
 from transformers.utils.chat_template_utils import _compile_jinja_template
 
 GPT_OSS = pathlib.Path(__file__).resolve().parents[2] / "tests/data/chat_templates/openai-gpt-oss-120b.jinja"
-NOW = "2026-11-05T09:07:03"  # current_time of our interpreter, and what the oracle's strftime_now formats
-# What Python prints with an address in memory, or as its own: no two runs agree.
+NOW = "2026-11-05T09:07:03"  # the interpreter's current_time, which the oracle's strftime_now formats, too
+# Python prints these with a memory address or in its own form, so no two runs agree.
 NOT_COMPARABLE = re.compile(r" at 0x[0-9a-f]+|(<|&lt;)(class '|macro '|cycler|loopcontext|namespace|jinja2\.|built-in "
                             r"function)|TemplateReference|Markup\(",
                             re.I)
-# Ours: what Python prints with an address, and impossible slices of constants, which jinja2 folds to undefined ones.
+# Our interpreter refuses to print what Python prints with an address. It also refuses impossible slices of constants,
+# which jinja2 folds to undefined values.
 OUR_REFUSALS = re.compile(r"generator cannot be printed|a (int|float|bool|None|dict) cannot be sliced|a slice needs "
                           r"integers")
-# Failures of Python that chat templates must not rely on, by the text of the exception.
+# Python fails here, but chat templates must not rely on it; each pattern matches the text of the exception.
 LENIENT = {
-    "jinja2 looks up filters when it compiles, also in loops and macros inside of conditions": re.compile(
+    "jinja2 looks up filters when it compiles, even in loops and macros inside conditions": re.compile(
         r"No (filter|test) named"),
-    "a generator has neither length nor slices, and is no JSON; ours are lists there": re.compile(
+    "a generator has no length, no slices and no JSON form; ours is a list there": re.compile(
         r"object of type '(generator|list_reverseiterator|reversed)' has no len|'generator' object is not subscriptable"
         r"|Object of type (generator|list_reverseiterator|reversed) is not JSON serializable"),
     "str.replace(count=) needs Python 3.13": re.compile(r"replace\(\) takes no keyword arguments"),
@@ -55,7 +56,7 @@ def strftime_now(pattern):
 
 
 def render(source, variables):
-    """(text, None) or (None, the error) of the oracle."""
+    """Returns (text, None), or (None, the oracle's error)."""
     try:
         template = _compile_jinja_template(source)
         template.globals["strftime_now"] = strftime_now
@@ -139,7 +140,7 @@ class Report:
 
 
 def templates(data):
-    """(name, source) of each template under the folder."""
+    """Yields (name, source) of each template under the folder."""
     for path in sorted(data.rglob("*.jinja")):
         yield str(path.relative_to(data)), path.read_bytes().decode("utf-8")
     for path in sorted(data.rglob("*tokenizer_config.json")):
@@ -153,12 +154,12 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--data", type=pathlib.Path, required=True)
     parser.add_argument("--tool", required=True)
-    parser.add_argument("--conversations", type=int, default=200, help="random ones for each template")
+    parser.add_argument("--conversations", type=int, default=200, help="random conversations for each template")
     parser.add_argument("--programs", type=int, default=5000)
     parser.add_argument("--changed", type=int, default=2000)
     parser.add_argument("--seed", type=int, default=20261121)
     parser.add_argument("--only", default="")
-    parser.add_argument("--shown", type=int, default=3, help="differences shown for each row")
+    parser.add_argument("--shown", type=int, default=3, help="differences to show for each row")
     arguments = parser.parse_args()
     print(f"transformers {transformers.__version__}, jinja2 {jinja2.__version__}, seed {arguments.seed}")
     report = Report(arguments.tool, arguments.shown)

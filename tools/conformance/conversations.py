@@ -19,7 +19,7 @@ NAMES = ["get_weather", "now", "search.web", "f", "python", "browser", "multiply
 
 
 def text(rng):
-    """A text of one to three pieces, some of which look like special tokens."""
+    """Returns a text of one to three pieces, some of which look like special tokens."""
     pieces = [rng.choice(SPECIAL_TEXTS if rng.random() < 0.2 else TEXTS) for _ in range(rng.choice([1, 1, 1, 2, 3]))]
     return rng.choice(["", " ", "\n"]).join(pieces)
 
@@ -38,7 +38,7 @@ def json_value(rng, depth=0):
 
 
 def schema(rng, depth=0):
-    """A JSON schema of one parameter."""
+    """Returns a JSON schema of one parameter."""
     kind = rng.choice(["string", "integer", "number", "boolean", "array", "object", "null", None, ["string", "null"]])
     if depth > 1 and kind in ("array", "object"):
         kind = "string"
@@ -88,7 +88,7 @@ def tool(rng):
 
 
 def content(rng, role):
-    """A text, mostly; sometimes parts, null, or what no server would take."""
+    """Returns mostly a text, but sometimes parts, null, or something that no server accepts."""
     dice = rng.random()
     if dice < 0.7:
         return text(rng)
@@ -167,7 +167,7 @@ def messages_of(rng, with_tools):
 
 
 def generated(rng):
-    """(trusted, untrusted) variables of a random rendering."""
+    """Returns the (trusted, untrusted) variables of a random rendering."""
     trusted = {"bos_token": rng.choice(["<s>", "<|begin_of_text|>", ""]), "eos_token": rng.choice(["</s>", "<|im_end|>"]),
                "add_generation_prompt": rng.random() < 0.7, "tools": None}
     if rng.random() < 0.05:
@@ -243,7 +243,7 @@ FIXED_MESSAGES = [
 
 
 def fixed():
-    """(trusted, untrusted) of each fixed conversation, with and without tools, prompt and thinking."""
+    """Yields (trusted, untrusted) of each fixed conversation, with and without tools, prompt and thinking."""
     for messages in FIXED_MESSAGES:
         for tools in (None, [WEATHER, CLOCK]):
             for settings in ({"add_generation_prompt": True}, {"add_generation_prompt": False},

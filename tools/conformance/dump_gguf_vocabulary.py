@@ -14,7 +14,7 @@ import gguf
 
 
 def dump(path):
-    """The keys without "tokenizer.ggml.", values as JSON has them; precompiled_charsmap in base64."""
+    """Returns the keys without "tokenizer.ggml." and their values for JSON; precompiled_charsmap is in base64."""
     out = {}
     for name, field in gguf.GGUFReader(path).fields.items():
         if not name.startswith("tokenizer.ggml."):

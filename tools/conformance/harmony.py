@@ -1,8 +1,8 @@
 """The conversations of openai/harmony's tests, as messages for the chat template of gpt-oss.
 
-Each golden text is what OpenAI's renderer makes of a conversation. The template agrees with it but for what the
-functions here say, which rewrite a golden where the two are meant to differ. EXCLUDED names the goldens that messages cannot
-express.
+Each golden text is the output of OpenAI's renderer for one conversation. The template's output differs from it in a
+few deliberate ways. Each function here rewrites a golden for one such difference and describes it. EXCLUDED names the
+goldens that messages cannot express.
 """
 
 import re
@@ -43,27 +43,27 @@ TOOL_CALL = {"type": "function", "function": {"name": "lookup_weather", "argumen
 
 
 def with_date(text):
-    """The template always tells the date, the renderer when it is given one."""
+    """The template always writes the date; the renderer writes it only if one is given."""
     return text.replace("\nKnowledge cutoff: 2024-06\n\n", f"\nKnowledge cutoff: 2024-06\nCurrent date: {DATE}\n\n")
 
 
 def blank_after_instructions(text):
-    """The template ends instructions with an empty line, also where no tools follow."""
+    """The template ends instructions with an empty line, even if no tools follow."""
     return re.sub(r"(# Instructions\n\n(?:(?!# Tools|<\|end\|>).)*?)<\|end\|>", "\\1\n\n<|end|>", text, flags=re.S)
 
 
 def with_user(text):
-    """The template needs a message, the renderer none."""
+    """The template needs a message; the renderer does not."""
     return text.removesuffix("<|start|>assistant") + "<|start|>user<|message|>Hi<|end|><|start|>assistant"
 
 
 def returns(text):
-    """Without a generation prompt the template ends an answer as training texts end."""
+    """Without a generation prompt, the template ends an answer as training texts end."""
     return text.removesuffix("<|end|>") + "<|return|>"
 
 
 def comma_after_default(text):
-    """The template ends the last parameter with a comma also behind a comment."""
+    """The template writes a comma after the last parameter even if a comment follows it."""
     return re.sub(r"(// default: \w+)\n\}\) => any", "\\1,\n}) => any", text)
 
 
@@ -74,7 +74,7 @@ def with_recipient(text):
 
 
 def without_oneof(text):
-    """The kitchen sink of schemas: the two write notes of nested schemas differently, so that function is left out."""
+    """The two write notes of nested schemas differently, so the function that combines all kinds of schemas is left out."""
     return re.sub(r"// A function with various complex schemas\.\n.*?\}\) => any;\n\n", "", text, flags=re.S)
 
 
@@ -89,7 +89,7 @@ EXCLUDED = {
     "test_tool_response_parsing": "a text to parse, not a rendering",
 }
 THOUGHT = {"role": "user", "content": "What is 2 + 2?"}
-# (what the renderer is told beside the messages, messages, adjustments)
+# name: (the renderer's arguments besides the messages, messages, adjustments)
 CASES = {
     "test_simple_convo": ({}, [THOUGHT], (with_date,)),
     "test_no_tools": ({}, [{"role": "user", "content": "Hi"}], (with_user,)),
@@ -124,7 +124,7 @@ CASES = {
 
 
 def cases(folder):
-    """(name, trusted, untrusted, the golden text as the template should write it) of each golden that has an equivalent."""
+    """Yields (name, trusted, untrusted, expected text) of each golden that has an equivalent."""
     for path in sorted(folder.glob("*.txt")):
         if path.stem in EXCLUDED:
             continue
@@ -138,7 +138,8 @@ def cases(folder):
 
 
 def agrees(golden, rendered):
-    """A golden without a system message is the end of the rendering: the template always writes one."""
+    """Returns whether the rendering equals the golden. A golden without a system message is only the end of a rendering,
+    because the template always writes one."""
     if golden.startswith("<|start|>system"):
         return rendered == golden
     system, _, rest = rendered.partition("<|end|>")

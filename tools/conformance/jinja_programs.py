@@ -1,4 +1,4 @@
-"""Small random Jinja programs, made of what chat templates are made of; and chat templates with random changes."""
+"""Small random Jinja programs from the constructs of chat templates, and chat templates with random changes."""
 
 import re
 
@@ -14,7 +14,7 @@ STRINGS = ["''", "'a'", "'b,a'", "' '", "'\\n'", "'World'", "'<|x|>'", "'it\\'s'
 
 
 class Programs:
-    """Makes programs from a random generator; expressions are of a kind that mostly fits where they stand."""
+    """Makes programs from a random generator. Most expressions have a type that fits their place."""
 
     def __init__(self, rng):
         self.rng = rng
@@ -139,7 +139,7 @@ class Programs:
                          lambda: self.lazy(depth))
 
     def lazy(self, depth):
-        """What is a generator in Python."""
+        """Returns an expression that is a generator in Python."""
         base = lambda: self.expression("list", depth - 1) if depth > 0 else self.pick("l", "w", "messages", "q")  # noqa: E731
         return self.pick(
             lambda: f"({base()} | map({self.pick(repr('string'), repr('upper'), repr('length'), repr('default') + ', 1', 'attribute=' + repr('role'), 'attribute=' + repr('role') + ', default=0')}))",
@@ -266,7 +266,7 @@ STRANGERS = ["-%}", "{%-", "{%", "%}", "}}", "{{", "{#", "#}", "|", ".", "[0]", 
 
 
 def changed(rng, source):
-    """The template with one to three tokens removed, doubled, swapped, turned around or replaced by others."""
+    """Returns the template with one to three tokens removed, doubled, swapped, reversed or replaced by others."""
     tokens = TOKEN.findall(source)
     for _ in range(rng.choice([1, 1, 2, 3])):
         at, other = rng.randrange(len(tokens)), rng.randrange(len(tokens))

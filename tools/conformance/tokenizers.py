@@ -4,13 +4,13 @@
 usage: tokenizers.py --data DIR (--tool TOKENIZER_TOOL | --penstock PENSTOCK) [--texts N] [--only NAME]
 
 DIR holds tokenizers/ (mixtral_hf, qwen2, qwen3, olmoe, llama2, phi3, t5, mistral, dbrx, gpt_oss, llama_cpp_vocab,
-vectors_transformersjs) and text/, mt_bench/, workloads/ to take texts from. --tool is the test program
-tests/tokenizer/tokenizer_tool.cc; --penstock is the command line, of which only texts of one line can be asked, and no
+vectors_transformersjs), and text/, mt_bench/ and workloads/, which provide texts. --tool is the test program
+tests/tokenizer/tokenizer_tool.cc. --penstock is the command line, which handles neither texts of several lines nor
 vocabularies of GGUF files. Needs the packages tokenizers, sentencepiece, tiktoken and gguf.
 
-Formats of which there is no model are compared on stand-ins: patterns of tiktoken on other ranks, names of
-tokenizer.ggml.pre on OLMoE's vocabulary, SentencePiece models that are trained here. At the end comes a table of all
-comparisons; vectors without a vocabulary stand there too. Exit status 1 when anything differs.
+Formats for which there is no model are compared on stand-ins: tiktoken's patterns on other ranks, names of
+tokenizer.ggml.pre on OLMoE's vocabulary, SentencePiece models that are trained here. A table of all comparisons comes at
+the end; it also lists vectors whose vocabulary is missing. The exit status is 1 if anything differs.
 """
 
 import argparse
@@ -35,7 +35,7 @@ SEPARATOR = "\n__ggml_vocab_test__\n"
 
 
 def qwen2(folder, config_path):
-    """The tokenizer that transformers builds from vocab.json and merges.txt."""
+    """Returns the tokenizer that transformers builds from vocab.json and merges.txt."""
     vocab = json.loads((folder / "vocab.json").read_text(encoding="utf-8"))
     lines = (folder / "merges.txt").read_text(encoding="utf-8").split("\n")
     merges = [tuple(line.split(" ")) for line in lines if line and not line.startswith("#version")]
@@ -58,7 +58,7 @@ class Penstock:
         self.arguments = arguments
 
     def encode(self, path, config, texts, special=True):
-        """A list of {"ids", "text", "plain"} (None where the program cannot be asked), one per text."""
+        """Returns a list of {"ids", "text", "plain"}, one per text, with None for texts that the program cannot take."""
         if self.arguments.tool:
             command = [self.arguments.tool, str(path)] + ([str(config)] if config else [])
             command += [] if special else ["--no-special"]
@@ -110,12 +110,12 @@ class Report:
 
 
 def known_unicode(text):
-    """Does the text have only assigned code points? Python 3.11 follows Unicode 14, as utf8proc 2.8 does."""
+    """Returns whether the text has only assigned code points. Python 3.11 follows Unicode 14, as utf8proc 2.8 does."""
     return not any(unicodedata.category(c) == "Cn" for c in text)
 
 
 def hostile_texts(rng, count):
-    """Texts of odd white space, scripts, emoji, digits, and random code points."""
+    """Returns texts of odd white space, scripts, emoji, digits and random code points."""
     snippets = ["  leading", "trailing  ", "a\tb", "\t\t x", "\n\n", " \n \n x", "\r\n", "a\r\nb\r\n\r\n", "\u00a0x",
                 "\u3000\u3000x",
                 "\u2003 em", "\u200b", "\u200d", "x\u0301\u0302\u0327", "\u1e9b\u0323", "\u212b", "\ufb01", "\uac00",
@@ -152,7 +152,7 @@ def hostile_texts(rng, count):
 
 
 def mixed_texts(data, count):
-    """Lines of books, questions, answers and code, and half as many hostile texts."""
+    """Returns lines of books, questions, answers and code, and half as many hostile texts."""
     rng = random.Random(20261121)
     lines = []
     files = sorted((data / "text").rglob("*.md")) + sorted((data / "text").rglob("*.txt"))
@@ -170,7 +170,7 @@ def mixed_texts(data, count):
 
 
 def ggml_vectors(report, penstock, folder, name, tokenizer, title=None):
-    """The texts and ids that belong to llama.cpp's vocabulary `name`."""
+    """Compares the texts and ids that belong to llama.cpp's vocabulary `name`."""
     inputs = folder / f"ggml-vocab-{name}.gguf.inp"
     outputs = folder / f"ggml-vocab-{name}.gguf.out"
     texts = inputs.read_bytes().decode().split(SEPARATOR)
@@ -180,7 +180,7 @@ def ggml_vectors(report, penstock, folder, name, tokenizer, title=None):
 
 
 def transformersjs_vectors(report, penstock, folder, vocabularies):
-    """`vocabularies`: the model of each tokenizer that is present."""
+    """Compares the vectors of transformers.js; `vocabularies` has the model of each tokenizer that is present."""
     for path in sorted(folder.glob("*.json")):
         for name, cases in json.loads(path.read_text(encoding="utf-8"))["tokenizers"].items():
             truth = f"transformers.js {path.name}"
@@ -199,7 +199,7 @@ def transformersjs_vectors(report, penstock, folder, vocabularies):
 
 
 def mistral_samples(report, penstock, folder):
-    """Prompts as mistral-common renders them, where U+2581 stands for a space and a control piece swallows the prefix."""
+    """Compares prompts as mistral-common renders them: U+2581 stands for a space, and a control piece absorbs the prefix."""
     models_by_version = {"v1": "tokenizer.model.v1", "v2": None, "v3": "mistral_instruct_tokenizer_240323.model.v3"}
     for text_path in sorted((folder / "samples").rglob("text_v*.txt")):
         version = text_path.stem.removeprefix("text_")
@@ -219,7 +219,7 @@ def mistral_samples(report, penstock, folder):
 
 
 def mixed(report, penstock, name, reference, tokenizer, config, texts, reversible):
-    """`reversible`: does decoding give the text back, for texts in NFC if "nfc"?"""
+    """Compares on mixed texts. `reversible` says whether decoding returns the text; "nfc": it does for texts in NFC."""
     truth = f"tokenizers {tokenizers.__version__}, mixed texts"
     got = penstock.encode(tokenizer, config, texts)
     report.compare(name, truth, texts, got, [reference.encode(text).ids for text in texts])
@@ -232,7 +232,7 @@ def mixed(report, penstock, name, reference, tokenizer, config, texts, reversibl
     plain = [(t, g) for t, g in zip(texts, penstock.encode(tokenizer, config, texts, special=False), strict=True)]
     added = reference.get_added_tokens_decoder().values()
     taken = [a.content for a in added]
-    # Llama's tokenizers write a space as U+2581, so the character itself comes back as a space.
+    # Llama's tokenizers write a space as U+2581, so decoding turns this character into a space, too.
     plain = [(t, g) for t, g in plain
              if not any(content in t for content in taken) and (reversible == "nfc" or "\u2581" not in t)]
     if reversible == "nfc":
@@ -253,7 +253,7 @@ def sentencepiece_mixed(report, penstock, name, model, texts):
 
 
 def trained_models(texts, scratch):
-    """SentencePiece models of the kinds that no folder has: Unigram, user-defined pieces, normalizers."""
+    """Yields SentencePiece models of kinds that no folder has: Unigram, user-defined pieces, normalizers."""
     corpus = scratch / "corpus.txt"
     corpus.write_text("\n".join(text.replace("\n", " ") for text in texts), encoding="utf-8")
     kinds = {
@@ -273,7 +273,7 @@ def trained_models(texts, scratch):
 
 
 def component_cases(root):
-    """(name, tokenizer.json as a dictionary): parts that published models use, on the vocabularies that are present."""
+    """Yields (name, tokenizer.json as a dictionary): parts of published models, on the vocabularies that are present."""
     t5 = json.loads((root / "t5/tokenizer.json").read_text(encoding="utf-8"))
     olmoe = json.loads((root / "olmoe/tokenizer.json").read_text(encoding="utf-8"))
     mixtral = json.loads((root / "mixtral_hf/tokenizer.json").read_text(encoding="utf-8"))
@@ -332,7 +332,7 @@ def read_ranks(path):
 
 
 def tiktoken_cases(root):
-    """(name, ranks, file name, pattern, tokenizer_config): the models that are present, then stand-ins."""
+    """Yields (name, ranks, file name, pattern, tokenizer_config): the models that are present, then stand-ins."""
     from tiktoken_ext import openai_public
     openai_public.load_tiktoken_bpe = openai_public.data_gym_to_mergeable_bpe_ranks = lambda *_, **__: {}
     cl100k, o200k = root / "dbrx/cl100k_base.tiktoken", root / "gpt_oss/o200k_base.tiktoken"
@@ -378,7 +378,7 @@ ASCII_CASES = (r"[^\r\n\p{L}\p{N}]?((?=[\p{L}])([^a-z]))*((?=[\p{L}])([^A-Z]))+%
                r"[^\r\n\p{L}\p{N}]?((?=[\p{L}])([^a-z]))+((?=[\p{L}])([^A-Z]))*%s|")
 DEEPSEEK3 = (r"[!\"#$%&'()*+,\-./:;<=>?@\[\\\]^_`{|}~][A-Za-z]+|[^\r\n\p{L}\p{P}\p{S}]?[\p{L}\p{M}]+| ?[\p{P}\p{S}]+[\r\n]*"
              r"|\s*[\r\n]+|\s+(?!\S)|\s+")
-# The patterns of llama.cpp for names of tokenizer.ggml.pre, as that program spells them.
+# llama.cpp's patterns for names of tokenizer.ggml.pre, as that program spells them.
 GGUF_PATTERNS = {
     "default": [r"[\p{P}\$\+<=>\^~\|]+", GPT2, r"\p{N}+", "[0-9][0-9][0-9]"],
     "gpt-2": [GPT2], "mpt": [GPT2], "olmo": [GPT2],
@@ -410,10 +410,10 @@ GGUF_PATTERNS = {
 
 
 def gguf_names(report, penstock, root, texts, scratch):
-    """Each name of tokenizer.ggml.pre on OLMoE's vocabulary, against the same patterns in Hugging Face's tokenizers."""
+    """Compares the names of tokenizer.ggml.pre with the same patterns in Hugging Face's tokenizers (OLMoE's vocabulary)."""
     model = json.loads((root / "olmoe/tokenizer.json").read_text(encoding="utf-8"))["model"]
     by_id = {i: token for token, i in model["vocab"].items()}
-    # U+017F is an s without case to Oniguruma, but not where llama.cpp spells both cases.
+    # For Oniguruma, U+017F is an s if case is ignored; where llama.cpp spells out both cases, it is not.
     # "<|endoftext|>" is a control token whatever its type.
     texts = [text for text in texts if not any(part in text for part in ("\u017f", "\u212a", "<|endoftext|>"))]
     merges = [merge if isinstance(merge, str) else " ".join(merge) for merge in model["merges"]]
@@ -433,7 +433,7 @@ def gguf_names(report, penstock, root, texts, scratch):
 
 
 def gguf_of_t5(root, scratch):
-    """T5's vocabulary as converters write it into a GGUF file."""
+    """Returns T5's vocabulary as converters write it into a GGUF file."""
     file = json.loads((root / "t5/tokenizer.json").read_text(encoding="utf-8"))
     tokens, scores = zip(*file["model"]["vocab"], strict=True)
     types = [3 if i < 2 else 2 if i == 2 else 1 for i in range(len(tokens))]
@@ -454,7 +454,7 @@ def gguf_vectors(report, penstock, root, scratch):
         with dump.open("wb") as out:
             subprocess.run([sys.executable, str(FOLDER / "dump_gguf_vocabulary.py"), str(path)], stdout=out, check=True)
         present[path.name.removeprefix("ggml-vocab-").removesuffix(".gguf")] = dump
-    # The vocabulary of Qwen2's GGUF files, made of the model's own files.
+    # The vocabulary of Qwen2's GGUF files, made from the model's own files.
     config = json.loads((root / "qwen2/tokenizer_config.json").read_text(encoding="utf-8"))
     vocab = json.loads((root / "qwen2/vocab.json").read_text(encoding="utf-8"))
     tokens = sorted(vocab, key=vocab.get) + [t["content"] for _, t in sorted(config["added_tokens_decoder"].items())]
@@ -534,7 +534,8 @@ def main():
         if arguments.only in (None, "gguf") and arguments.tool:
             gguf_names(report, penstock, root, texts, scratch)
             reference = Tokenizer.from_file(str(root / "t5/tokenizer.json"))
-            # Hugging Face's tokenizers normalise graphemes, llama.cpp text: they differ around control characters.
+            # Hugging Face's tokenizers normalise graphemes, llama.cpp whole texts: they differ around control
+            # characters.
             texts = [text for text in texts if not any(unicodedata.category(c) in ("Cc", "Cf") for c in text)]
             report.compare("GGUF t5", f"tokenizers {tokenizers.__version__}, mixed texts", texts,
                            penstock.encode(gguf_of_t5(root, scratch), None, texts),

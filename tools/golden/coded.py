@@ -1,7 +1,7 @@
-"""Golden models whose weights are codes: block-scaled FP8, MXFP4, and the quantised types of GGUF.
+"""Golden models whose weights are stored as codes: block-scaled FP8, MXFP4, and the quantised types of GGUF.
 
-code_model() replaces the weights of a model folder by those that codes stand for, so that transformers can compute what
-is expected of them; write_coded() then replaces the weights' files by the codes.
+code_model() replaces the weights of a model folder by the values of their codes, so that transformers can compute the
+expected results. write_coded() then replaces the weight files by the codes.
 """
 
 import json
@@ -13,7 +13,8 @@ import numpy as np
 import safetensors.torch
 import torch
 
-# Which GGUF type a weight gets, by its name in Hugging Face's folders: the first pattern that matches. Others stay f32.
+# The GGUF type of a weight, by its name in Hugging Face's folders: the first matching pattern counts. Other weights
+# stay f32.
 GGUF_TYPES = {
     "q8_0": [(r"proj\.weight|w[123]\.weight|lm_head|embed_tokens", "Q8_0")],
     "q4_0": [(r"v_proj|embed_tokens|lm_head", "Q8_0"), (r"proj\.weight|w[123]\.weight", "Q4_0")],
@@ -24,7 +25,7 @@ GGUF_TYPES = {
 
 
 def fp8(weight, block_rows):
-    """(codes, scales, values) of a matrix."""
+    """Returns (codes, scales, values) of a matrix."""
     rows, inputs = weight.shape
     scales = torch.empty(-(-rows // block_rows), -(-inputs // 128))
     codes = torch.empty(rows, inputs, dtype=torch.float8_e4m3fn)
@@ -42,7 +43,7 @@ E2M1 = torch.tensor([0, 0.5, 1, 1.5, 2, 3, 4, 6, 0, -0.5, -1, -1.5, -2, -3, -4, 
 
 
 def mxfp4(weight):
-    """(blocks [.., inputs / 32, 16] u8, scales [.., inputs / 32] u8, values) of rows of weights."""
+    """Returns (blocks [.., inputs / 32, 16] u8, scales [.., inputs / 32] u8, values) of rows of weights."""
     groups = weight.reshape(*weight.shape[:-1], -1, 32)
     power = torch.floor(torch.log2(groups.abs().amax(-1))).to(torch.int32) - 2 + 127
     scaled = groups / torch.exp2((power - 127).float())[..., None]
@@ -53,7 +54,7 @@ def mxfp4(weight):
 
 
 def k_blocks(kind, rows, inputs, spread, rng):
-    """Random blocks of a K type, whose weights have about the standard deviation `spread`: bytes [rows, row bytes]."""
+    """Returns random blocks of a K type as bytes [rows, row bytes]. The weights' standard deviation is about `spread`."""
     shape = (rows, inputs // 256)
     if kind == "Q6_K":
         scales = rng.integers(32, 64, (*shape, 16)) * rng.choice([-1, 1], (*shape, 16))
@@ -72,7 +73,7 @@ def k_blocks(kind, rows, inputs, spread, rng):
 
 
 def gguf_rows(kind, weight, rng):
-    """(bytes [.., row bytes] u8, values)."""
+    """Returns (bytes [.., row bytes] u8, values)."""
     rows = weight.reshape(-1, weight.shape[-1])
     number = gguf.GGMLQuantizationType[kind]
     if kind.endswith("_K"):
@@ -84,7 +85,7 @@ def gguf_rows(kind, weight, rng):
 
 
 def code_model(folder, own, seed):
-    """Replaces weights by what their codes stand for; returns {name: codes} for write_coded()."""
+    """Replaces weights by the values of their codes; returns {name: codes} for write_coded()."""
     tensors = safetensors.torch.load_file(folder / "model.safetensors")
     coded = {}
     rng = np.random.default_rng(seed)
@@ -107,7 +108,7 @@ def code_model(folder, own, seed):
 
 
 def write_coded(folder, own, coded):
-    """The folder as a checkpoint of these codes would be."""
+    """Rewrites the folder as a checkpoint of these codes."""
     path = folder / "model.safetensors"
     tensors = safetensors.torch.load_file(path)
     if own["coded"] in GGUF_TYPES:

@@ -1,15 +1,15 @@
 #!/usr/bin/env python3
-"""Makes tiny Snowflake Arctic models and the results a NumPy reference computes for them.
+"""Makes tiny Snowflake Arctic models, and computes the expected results with a NumPy reference.
 
-transformers does not have the family, so the forward pass below is written from the published description of the
-model (Snowflake 2024, "dense-MoE hybrid transformer"; config and tensor names as in its checkpoints): in a layer
+transformers does not have the family, so the forward pass below follows the published description of the model
+(Snowflake 2024, "dense-MoE hybrid transformer"; config and tensor names as in its checkpoints). In a layer
 
     h = x + attention(rms_norm(x; input_layernorm))
     r = h + residual_mlp(rms_norm(h; residual_layernorm))
     y = r + experts(rms_norm(x; post_attention_layernorm))      with parallel_attn_mlp_res, as published
 
 where attention has grouped KV heads and rotary positions, and the top-k softmax weights of the experts are
-renormalised. Files as those of make_golden.py; logits are computed in f64 from the f32 or bf16 weights.
+renormalised. The files are those of make_golden.py. Logits are computed in f64 from the f32 or bf16 weights.
 """
 
 import argparse
@@ -36,7 +36,7 @@ VARIANTS = {
 
 
 def tensor_shapes(c):
-    """{name: shape} of a checkpoint with config c."""
+    """Returns {name: shape} of a checkpoint with config c."""
     dim, ffn = c["hidden_size"], c["intermediate_size"]
     kv_dim = dim // c["num_attention_heads"] * c["num_key_value_heads"]
     shapes = {"model.embed_tokens.weight": (c["vocab_size"], dim), "model.norm.weight": (dim,),
@@ -80,7 +80,7 @@ def random_tensors(c, seed):
 
 
 class Arctic:
-    """The reference: weights {name: f64 array}."""
+    """The reference model; weights are {name: f64 array}."""
 
     def __init__(self, config, tensors):
         self.c = config
@@ -115,7 +115,7 @@ class Arctic:
         return self.linear(out.reshape(length, -1), prefix + "o_proj")
 
     def experts(self, x, prefix):
-        """Their output, and (router logits, weights, experts by decreasing weight)."""
+        """Returns the experts' output, and (router logits, weights, experts by decreasing weight)."""
         logits, num_topk = self.linear(x, prefix + "gate"), self.c["num_experts_per_tok"]
         p = np.exp(logits - logits.max(-1, keepdims=True))
         p /= p.sum(-1, keepdims=True)
@@ -129,7 +129,7 @@ class Arctic:
         return out, (logits, weights, chosen)
 
     def forward(self, ids):
-        """ids [len]: logits [len, vocab] and {layer with experts: its routing}."""
+        """ids [len] -> logits [len, vocab] and {layer with experts: its routing}."""
         x, routing = self.w["model.embed_tokens.weight"][ids], {}
         for layer in range(self.c["num_hidden_layers"]):
             p = f"model.layers.{layer}."
@@ -144,7 +144,7 @@ class Arctic:
 
 
 def continue_greedily(model, prompt):
-    """The continuation, the smallest margin of its logits, and that of all router logits; margins as in make_golden."""
+    """Returns the continuation, the smallest margin of its logits and that of all router logits, as in make_golden.py."""
     ids, margins = list(prompt), []
     for _ in range(golden.NUM_NEW):
         logits = model.forward(np.array(ids))[0][-1]

@@ -3,10 +3,10 @@
 
 usage: make_gguf.py [--golden tests/golden] [--only VARIANT ...]
 
-Each variant of WHOLE gets VARIANT/gguf/*.gguf with its weights in their own dtype: the engine must compute the same bits
-from it. Names come from the package gguf (its tensor maps), the layouts below from what the converter does with each
-architecture: heads of llama, granitemoe and arctic have the rows that RoPE rotates together as neighbours; experts are
-stacked; what a family fuses is taken apart; MLA's kv_b becomes k_b, transposed, and v_b.
+Each variant of WHOLE gets VARIANT/gguf/*.gguf with its weights in their own dtype, from which the engine must compute
+the same bits. Names come from the tensor maps of the package gguf. The layouts below are what llama.cpp's converter
+does with each architecture. In llama, granitemoe and arctic, rows that RoPE rotates together are neighbours within a
+head. Experts are stacked. Tensors that a family fuses are split. MLA's kv_b becomes k_b, transposed, and v_b.
 """
 
 import argparse
@@ -41,7 +41,7 @@ PAIRED = ("LLAMA", "GRANITE_MOE", "ARCTIC")
 
 
 def first(config, *names, default=None):
-    """The first of the fields that the config has; names with dots are paths."""
+    """Returns the first of the fields that the config has; names with dots are paths."""
     for name in names:
         value = config
         for part in name.split("."):
@@ -52,7 +52,7 @@ def first(config, *names, default=None):
 
 
 def pair(rows, num_heads):
-    """[heads, two halves, ...] to [heads, ..., pairs]."""
+    """Reorders [heads, two halves, ...] to [heads, ..., pairs]."""
     return rows.reshape(num_heads, 2, rows.shape[0] // num_heads // 2, *rows.shape[1:]).transpose(1, 2).reshape(rows.shape)
 
 
@@ -61,7 +61,7 @@ def stack(tensors, pattern, num_experts):
 
 
 def take_experts(tensors, config, arch, layer, old_experts):
-    """Takes the experts of a layer out of `tensors`: {name in GGUF: tensor}."""
+    """Removes the experts of a layer from `tensors`; returns {name in GGUF: tensor}."""
     taken = {}
     num = first(config, "num_local_experts", "num_experts", "n_routed_experts", "moe_num_experts",
                 "ffn_config.moe_num_experts")
@@ -112,9 +112,9 @@ def take_heads(tensors, config, layer, old_mla):
 
 
 def convert(tensors, config, arch, options):
-    """{name in GGUF: tensor} of a Hugging Face state dict."""
+    """Returns {name in GGUF: tensor} of a Hugging Face state dict."""
     num_layers = first(config, "num_hidden_layers", "n_layers")
-    # An architecture's own names stay in the package's table for all that come after it.
+    # The package's table is global: names of an architecture would stay there for all later ones.
     gguf.TensorNameMap.block_mappings_cfg = dict(BLOCK_MAPPINGS)
     names = gguf.get_tensor_name_map(getattr(gguf.MODEL_ARCH, arch), num_layers)
     num_heads = first(config, "num_attention_heads", "n_heads")
@@ -138,7 +138,7 @@ def convert(tensors, config, arch, options):
 
 
 def add_parameters(writer, config, arch, options):
-    """The keys that the converter writes for these models."""
+    """Adds the keys that the converter writes for these models."""
     rope = first(config, "rope_parameters", "rope_scaling", default={}) or {}
     hidden, heads = first(config, "hidden_size", "d_model"), first(config, "num_attention_heads", "n_heads")
     writer.add_block_count(first(config, "num_hidden_layers", "n_layers"))
@@ -222,11 +222,11 @@ def add_parameters(writer, config, arch, options):
 
 
 def write_tensors(path, config, tensors, coded, options):
-    """Writes a state dict; coded: {name: (rows of blocks [.., bytes] u8, GGUF type)} of the weights that are not floats."""
+    """Writes a state dict; coded: {name: (rows of blocks [.., bytes] u8, GGUF type)}, the weights that are no floats."""
     arch = ARCHITECTURES[config["architectures"][0]]
     if config.get("tie_word_embeddings"):
         tensors.pop("lm_head.weight", None)
-    # Nothing below moves anything within a row, so blocks go the way of floats, and so does the number of their type.
+    # Nothing below moves data within a row, so blocks are handled like floats, and so are the numbers of their types.
     tensors |= {name: codes for name, (codes, _) in coded.items()}
     marks = {name: torch.full(tensor.shape, int(gguf.GGMLQuantizationType[coded[name][1]]) if name in coded else -1)
              for name, tensor in tensors.items()}
@@ -255,7 +255,7 @@ def write_tensors(path, config, tensors, coded, options):
 
 
 def write_gguf(folder, path, **options):
-    """Writes the model of a Hugging Face folder as it is."""
+    """Writes the model of a Hugging Face folder without changing its weights."""
     tensors = {}
     for shard in sorted(folder.glob("model*.safetensors")):
         tensors |= safetensors.torch.load_file(shard)

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Writes tests/tensor/gguf_blocks/: what the package gguf makes of random blocks, and of random weights.
+"""Writes tests/tensor/gguf_blocks/: what the package gguf computes from random blocks and from random weights.
 
 usage: make_gguf_vectors.py [ROOT OF THE REPOSITORY]
 """
@@ -15,20 +15,20 @@ NUM_BLOCKS = {"Q8_0": 64, "Q4_0": 64, "Q4_K": 16, "Q6_K": 16, "Q5_K": 16, "MXFP4
 # Offsets of the f16 scales in a block.
 SCALES = {"Q8_0": [0], "Q4_0": [0], "Q4_K": [0, 2], "Q6_K": [208], "Q5_K": [0, 2], "MXFP4": [], "Q4_1": [0, 2],
           "Q5_0": [0], "Q5_1": [0, 2]}
-# Zeros, denormals, the least normal number, the largest, infinities and NaN: few random bytes are one of them.
+# Zeros, denormals, the smallest normal number, the largest, infinities and NaN, which random bytes rarely are.
 ODD_SCALES = [0x0000, 0x8000, 0x0001, 0x83FF, 0x0400, 0x7BFF, 0x7C00, 0xFC00, 0x7E00, 0xFFFF]
 
 README = """# Blocks of GGUF
 
-Made by `tools/golden/make_gguf_vectors.py` with gguf {gguf} and numpy {numpy}; read by `tests/tensor/block_formats_test.cc`.
-Everything is little-endian.
+`tools/golden/make_gguf_vectors.py` made these files with gguf {gguf} and numpy {numpy}.
+`tests/tensor/block_formats_test.cc` reads them. Everything is little-endian.
 
-- `<type>.blocks`: random bytes as blocks of that type. The first blocks have f16 scales that are zero, denormal, the least
-  normal number, the largest, infinite or NaN; with several scales in a block these meet each other.
+- `<type>.blocks`: random bytes as blocks of that type. The first blocks have odd f16 scales: zero, denormal,
+  the least normal number, the largest, infinite or NaN. With several scales in a block these meet each other.
 - `<type>.weights`: the floats that `gguf.quants.dequantize` makes of them.
-- `<type>.quantised`, for the types that `gguf.quants.quantize` knows: its blocks of the floats in `weights`, which
-  are normal, heavy-tailed, of all magnitudes from 1e-36 to 1e10 (so that scales overflow and underflow f16), halves
-  of codes (ties), and zeros.
+- `<type>.quantised`: blocks that `gguf.quants.quantize` makes of the floats in `weights`, for the types that
+  it knows. The floats are normal, heavy-tailed, zeros, or halves of codes (ties). Some have all magnitudes
+  from 1e-36 to 1e10, so that scales overflow and underflow f16.
 """
 
 

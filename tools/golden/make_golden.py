@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Makes tiny random-weight MoE models and the results Hugging Face transformers computes for them.
+"""Makes tiny random-weight MoE models and the results that Hugging Face transformers computes for them.
 
 Every entry of VARIANTS becomes a folder OUT/<variant>/ with a model in HF layout (config.json,
 generation_config.json, model.safetensors or shards with model.safetensors.index.json) and
@@ -13,8 +13,8 @@ generation_config.json, model.safetensors or shards with model.safetensors.index
       routing_weights.i.L    f32 [prompt_len, num_topk]    the weights the expert outputs are scaled by
       routing_bf16.i.L       f32 [prompt_len, num_topk]    as routing, bf16 variants only
 
-All results come from the model as read back from the folder, so the files are what is tested.
-Model seeds and prompts are searched until greedy decoding and routing are clear of near-ties.
+All results come from the model as read back from the folder, so they hold for the files that tests read.
+The tool searches model seeds and prompts until greedy decoding and routing are clear of near-ties.
 """
 
 import argparse
@@ -34,8 +34,8 @@ PROMPT_LENGTHS = (1, 7, 33, 70)
 NUM_NEW = 64            # greedy tokens after each prompt
 MIN_MARGIN = 1e-3       # top-1 minus top-2 logit, as a fraction of the logit range (max - min)
 MIN_ROUTER_MARGIN = 1e-3    # router logit of the last chosen minus that of the first rejected expert
-MIN_ROUTER_MARGIN_BF16 = 4e-3    # the same of models that are also run with bf16 FFNs
-MAX_ROUNDING = 4e-5     # f32 logits against f64 ones, by the row's largest: beyond, other orders of sums would show
+MIN_ROUTER_MARGIN_BF16 = 4e-3    # the same for models that also run with bf16 FFNs
+MAX_ROUNDING = 4e-5     # f32 logits against f64 ones, by the row's largest; above it, other orders of sums would show
 MIN_DISTINCT = 12       # distinct tokens in a greedy continuation
 BATCH = 48              # prompt candidates tried at once
 BATCHES = 6             # batches before the next model seed is tried
@@ -119,10 +119,14 @@ DEEPSEEK3 = dict(DEEPSEEK, family="deepseek_v3", q_lora_rank=20, n_routed_expert
                  rope_parameters=dict(rope_type="yarn", rope_theta=1e4, factor=8.0, beta_fast=32, beta_slow=1,
                                       mscale=1.0, mscale_all_dim=1.0, original_max_position_embeddings=32))
 
-# Keys below are config.json keys, except: dtype; coded (coded.py: the weights are codes of this
-# kind), fp8_block_rows, gguf (options of make_gguf.py); layout "plain" (files exactly as save_pretrained
-# writes them) or "classic" (config keys as in the published checkpoints, the default); shard (the
-# max_shard_size of save_pretrained); generation (replaces generation_config.json).
+# Keys below are those of config.json, except these:
+#   dtype                   dtype of the model files
+#   coded, fp8_block_rows   the weights are codes of this kind (coded.py)
+#   gguf                    options of make_gguf.py
+#   layout                  "plain": files exactly as save_pretrained writes them; "classic" (the default): config keys
+#                           as in the published checkpoints
+#   shard                   the max_shard_size of save_pretrained
+#   generation              replaces generation_config.json
 VARIANTS = {
     "mixtral-tiny": dict(MIXTRAL, layout="plain"),
     "mixtral-odd": dict(MIXTRAL, hidden_size=44, intermediate_size=45, num_hidden_layers=3,
@@ -336,7 +340,7 @@ def randomize(model, seed):
 
 
 def fan_in(name, param):
-    """About the inputs of a linear layer."""
+    """Returns the approximate number of inputs of a linear layer."""
     return param.shape[-1]
 
 
@@ -361,7 +365,7 @@ def classic_config(config, family):
 
 
 def read_tensors(folder):
-    """All tensors of a model folder: {name: tensor}."""
+    """Returns all tensors of a model folder: {name: tensor}."""
     tensors = {}
     for path in sorted(folder.glob("model*.safetensors")):
         tensors.update(safetensors.torch.load_file(path))
@@ -427,7 +431,7 @@ def forward(model, ids):
         def hook(router, _inputs, output):
             if isinstance(output, tuple):
                 logits, weights, experts = output
-            else:   # DBRX's router gives the logits alone
+            else:   # DBRX's router returns only the logits
                 logits, (weights, experts) = output, block.route_tokens_to_experts(output)
             weights, order = weights.float().sort(dim=-1, descending=True)
             experts = experts.gather(-1, order)
@@ -448,14 +452,14 @@ def forward(model, ids):
 
 
 def decoder(model):
-    """The layers of a model."""
+    """Returns the layers of a model."""
     return model.model.layers if hasattr(model, "model") else model.transformer.blocks
 
 
 def selection_keys(block, router, logits):
-    """What the experts with the largest are chosen by: logits, or scores with biases; -inf in groups not chosen."""
+    """Returns the values whose largest choose the experts: logits, or scores with biases; -inf in rejected groups."""
     if hasattr(router, "moe_statics"):
-        # Scores of a softmax lie closer than logits.
+        # Softmax scores lie closer together than logits.
         return 10 * (logits.softmax(-1) + router.moe_statics.e_score_correction_bias.squeeze())
     bias = getattr(router, "e_score_correction_bias", getattr(block, "e_score_correction_bias", None))
     keys = logits if bias is None else logits.sigmoid() + bias
@@ -470,7 +474,7 @@ def selection_keys(block, router, logits):
 
 @torch.no_grad()
 def greedy(model, ids):
-    """Greedy continuations of ids [batch, len] with a KV cache: [batch, NUM_NEW]."""
+    """Continues ids [batch, len] greedily with a KV cache: [batch, NUM_NEW]."""
     output = model(ids, use_cache=True)
     tokens = [output.logits[:, -1].argmax(-1, keepdim=True)]
     while len(tokens) < NUM_NEW:
@@ -480,11 +484,11 @@ def greedy(model, ids):
 
 
 def margins(model, prompts, new):
-    """Distances from a tie for prompts [batch, len] with continuations new [batch, NUM_NEW].
+    """Returns the distances from a tie for prompts [batch, len] with continuations new [batch, NUM_NEW].
 
-    Returns f32 [batch] each: the smallest top-1 margin of a greedy step (fraction of the logit range;
-    negative where the full-sequence pass disagrees with the continuation), and the smallest router
-    margin over all tokens (negative where selection_keys() is not what this model chooses by).
+    The first is f32 [batch]: the smallest top-1 margin of a greedy step, as a fraction of the logit range. It is negative
+    if the full-sequence pass disagrees with the continuation. The second, f32 [batch], is the smallest router margin over
+    all tokens. It is negative if this model does not choose by selection_keys().
     """
     length = prompts.shape[1]
     logits, routing = forward(model, torch.cat([prompts, new[:, :-1]], dim=1))
@@ -520,7 +524,7 @@ def find_prompt(model, length, generator, min_router_margin):
 
 @torch.no_grad()
 def rounding(folder, model, prompts):
-    """How far f32 logits are from f64 ones, by each row's largest."""
+    """Returns how far f32 logits are from f64 ones, relative to each row's largest."""
     exact = load(folder, torch.float64)
     worst = 0.0
     for prompt in prompts:
@@ -530,7 +534,7 @@ def rounding(folder, model, prompts):
 
 
 def write_expected(folder, expected):
-    """expected.json, a line for each prompt."""
+    """Writes expected.json, with one line per prompt."""
     lines = [f'  "{key}": ' + (json.dumps(value) if key not in ("prompts", "greedy") else
              "[\n    " + ",\n    ".join(json.dumps(row) for row in value) + "\n  ]")
              for key, value in expected.items()]
@@ -586,7 +590,7 @@ def make_variant(folder, variant, first_seed, num_seeds):
     if own["coded"]:
         coded.write_coded(folder, own, own["codes"])
     write_expected(folder, expected)
-    for path in folder.iterdir():    # safetensors writes files that only their owner may read
+    for path in folder.iterdir():    # safetensors writes files that only their owner can read
         if path.is_file():
             path.chmod(0o644)
     return expected

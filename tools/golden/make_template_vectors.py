@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Renders chat templates with transformers' own Jinja environment; what it gives is the oracle of our interpreter.
+"""Renders chat templates with transformers' own Jinja environment, the oracle of our interpreter.
 
 usage: make_template_vectors.py TEMPLATE_FOLDER UNITS_JSON OUT_JSON
 
@@ -80,7 +80,7 @@ CONVERSATIONS = {
     "no_messages": [],
     "null_content": [user("Hi"), {"role": "assistant", "content": None}, user("Hi again")],
 }
-NOW = "2026-11-05T09:07:03"  # current_time of our interpreter, and what the oracle's strftime_now formats
+NOW = "2026-11-05T09:07:03"  # the interpreter's current_time, which the oracle's strftime_now formats, too
 TRUSTED = {"current_time": NOW, "bos_token": "<s>", "eos_token": "</s>", "date_string": "21 Nov 2026"}
 
 
@@ -107,7 +107,7 @@ def template_cases(folder):
                 for generate in ((True, False) if name in ("user", "turns") else (True,)):
                     trusted = {**TRUSTED, "add_generation_prompt": generate}
                     if tools is None:
-                        trusted["tools"] = None  # as apply_chat_template passes it
+                        trusted["tools"] = None  # as in apply_chat_template
                     untrusted = {"messages": messages}
                     if tools is not None:
                         untrusted["tools"] = tools

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Writes tests/data/tokenizers/*.vectors.json: what Hugging Face's tokenizers makes of many texts.
+"""Writes tests/data/tokenizers/*.vectors.json: the results of Hugging Face's tokenizers for many texts.
 
 usage: make_tokenizer_vectors.py [ROOT OF THE REPOSITORY]
 
@@ -31,7 +31,7 @@ PATTERNS = [
     rf"[^\r\n\p{{L}}\p{{N}}]?{CASES[0]}*{CASES[1]}+{ENDING}|[^\r\n\p{{L}}\p{{N}}]?{CASES[0]}+{CASES[1]}*{ENDING}"
     r"|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+",  # o200k
     r"""[!"#$%&'()*+,\-./:;<=>?@\[\\\]^_`{|}~][A-Za-z]+|[^\r\n\p{L}\p{P}\p{S}]?[\p{L}\p{M}]+| ?[\p{P}\p{S}]+[\r\n]*"""
-    r"|\s*[\r\n]+|\s+(?!\S)|\s+",  # DeepSeek-V3, and the two that stand before it:
+    r"|\s*[\r\n]+|\s+(?!\S)|\s+",  # DeepSeek-V3, together with the two patterns before it:
     r"\p{N}{1,3}",
     "[\u4e00-\u9fa5\u3040-\u309f\u30a0-\u30ff]+",
     "\\s?[!-/:-~\uff01-\uff0f]+",

@@ -1,12 +1,12 @@
 #!/usr/bin/env python3
-"""Makes golden models of random dims and switches, more than tests/golden can hold, for tests/engine_golden_test.
+"""Makes golden models of random dims and switches for tests/engine/golden_test.cc, more than tests/golden can hold.
 
     tools/golden/random_golden.py --output /tmp/random --count 100
     PENSTOCK_TEST_SOURCE_DIR=/tmp/random build/release/tests/engine_test --gtest_filter='*/GoldenTest.*-*Bf16*'
 
-Each model mixes the variants of one family (make_golden.py) and takes other values for some of the keys they have.
-What transformers itself refuses, and what is not clear of ties, is left out and counted. In bf16 arithmetic routers of
-such models are not clear of ties (transformers' own bf16 logits are as far away).
+Each model mixes the variants of one family (make_golden.py), and changes the values of some of their keys. A model is
+left out and counted if transformers itself refuses it or if it is close to a tie. In bf16 arithmetic, the routers of
+such models are close to ties (transformers' own bf16 logits are as far away).
 """
 
 import argparse
@@ -24,7 +24,7 @@ HEAD_DIMS = (6, 8, 10, 16, 20, 32)
 WIDTHS = (7, 13, 24, 29, 40, 45)
 ROPE = ("default", "dynamic", "linear", "llama3", "yarn")
 SWITCH = (False, True)
-# What a key that a family's variants have may be, too.
+# Further values of keys that a family's variants have.
 OTHER_VALUES = {
     "vocab_size": (61, 96, 131, 200), "hidden_size": (20, 33, 48, 70), "num_hidden_layers": (2, 3, 4),
     "intermediate_size": WIDTHS, "moe_intermediate_size": WIDTHS, "shared_expert_intermediate_size": WIDTHS,
@@ -36,18 +36,18 @@ OTHER_VALUES = {
     "attention_multiplier": (0.25, 0.0625), "residual_multiplier": (1.0, 0.22), "router_jitter_noise": (0.01, 0.1, 0.4),
     "moe_layer_start_index": (0, 1), "first_k_dense_replace": (0, 1), "decoder_sparse_step": (1, 2),
 }
-# Lists with a value for each layer (made below), and relations between keys that random values do not keep.
+# Lists with a value for each layer (made below), and keys related to others, which random values would contradict.
 LEFT_OUT = ("layer_types", "mlp_layer_types", "mlp_only_layers", "max_window_layers", "generation", "topk_method", "n_group",
             "topk_group", "moe_layer_end_index", "layer_rope_theta")
 WINDOWED = ("exaone_moe", "flint", "gpt_oss", "granitemoe_swa", "mellum")    # these have layer_types
-# Families whose rope_parameters are their own.
+# These families have their own form of rope_parameters.
 OWN_ROPE = ("phimoe", "dbrx", "gpt_oss", "hunyuan_v1_moe", "mellum")
 
 
 def rope(rng, old):
-    """Other rope_parameters, with the part of a head that rotates as in the old ones."""
+    """Returns other rope_parameters; the rotating part of a head stays as in `old`."""
     kind = rng.choice(ROPE)
-    if kind == "yarn" and "partial_rotary_factor" in old:    # of an odd number of dims it is not defined
+    if kind == "yarn" and "partial_rotary_factor" in old:    # not defined for an odd number of dims
         kind = "linear"
     new = dict(rope_type=kind, rope_theta=rng.choice((37.5, 1e4, 1e6)))
     if "partial_rotary_factor" in old:
@@ -64,7 +64,7 @@ def rope(rng, old):
 
 
 def random_variant(rng, family):
-    """A variant as in make_golden.VARIANTS."""
+    """Returns a variant as in make_golden.VARIANTS."""
     parents = [variant for variant in make_golden.VARIANTS.values()
                if variant["family"] == family and not variant.get("coded") and "dtype" not in variant]
     variant = {}
@@ -113,15 +113,15 @@ def random_variant(rng, family):
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--output", type=Path, required=True)
-    parser.add_argument("--count", type=int, default=100, help="models tried; default: %(default)s")
+    parser.add_argument("--count", type=int, default=100, help="number of models to try; default: %(default)s")
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--family", choices=sorted(make_golden.FAMILIES), help="of this one only")
+    parser.add_argument("--family", choices=sorted(make_golden.FAMILIES), help="only this family")
     args = parser.parse_args()
     torch.set_num_threads(1)
     transformers.logging.set_verbosity_error()
     transformers.logging.disable_progress_bar()
     make_golden.BATCH, make_golden.MIN_DISTINCT = 24, 4
-    make_golden.CLASSIC_NAMES.clear()    # of the variants' own switches
+    make_golden.CLASSIC_NAMES.clear()    # these belong to the variants' own switches
     num_made = 0
     for number in range(args.seed, args.seed + args.count):
         rng = random.Random(number)

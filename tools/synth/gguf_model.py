@@ -1,6 +1,6 @@
-"""Writes a random model of make_model.py as a GGUF file, in the layout that llama.cpp's own converter gives.
+"""Writes a random model of make_model.py as a GGUF file, in the layout of llama.cpp's own converter.
 
-The experts of a layer lie in one tensor. Everything is written as it is generated, chunk by chunk.
+The experts of a layer are one tensor. Everything is written chunk by chunk as it is generated.
 """
 import math
 
@@ -9,7 +9,7 @@ from gguf_file import F32, STRING, U32, Gguf, Tensor
 
 BLOCK = 32      # values that share a scale in Q8_0 and Q4_0
 
-# name: (number of the type in GGUF, "file type" of a model mostly of it, values per block, bytes per block)
+# name: (number of the type in GGUF, "file type" of a model that mostly has it, values per block, bytes per block)
 TYPES = {
     "f32": (0, 0, 1, 4),
     "f16": (1, 1, 1, 2),
@@ -19,7 +19,7 @@ TYPES = {
 }
 ARCHITECTURES = {"mixtral": "llama", "qwen3_moe": "qwen3moe"}
 
-# Names within a layer; "{}" is the number of the expert.
+# Names within a layer; "{}" stands for the number of the expert.
 LAYER_NAMES = {
     "input_layernorm": "attn_norm", "self_attn.q_proj": "attn_q", "self_attn.k_proj": "attn_k", "self_attn.v_proj": "attn_v",
     "self_attn.o_proj": "attn_output", "self_attn.q_norm": "attn_q_norm", "self_attn.k_norm": "attn_k_norm",
@@ -32,7 +32,7 @@ GLOBAL_NAMES = {"model.embed_tokens": "token_embd", "model.norm": "output_norm",
 
 
 def quantise_q8_0(values):
-    """Blocks of an f16 scale and 32 signed bytes."""
+    """Returns blocks of an f16 scale and 32 signed bytes."""
     values = values.reshape(-1, BLOCK)
     scale = np.abs(values).max(axis=1) / np.float32(127)
     inverse = np.divide(np.float32(1), scale, out=np.zeros_like(scale), where=scale != 0)
@@ -44,7 +44,7 @@ def quantise_q8_0(values):
 
 
 def quantise_q4_0(values):
-    """Blocks of an f16 scale and 32 nibbles, which are 8 too large; the largest value becomes -8 scales.
+    """Returns blocks of an f16 scale and 32 nibbles, each 8 larger than its code. The largest value gets the code -8.
 
     Byte i holds value i in its low half and value i + 16 in its high half.
     """
@@ -60,7 +60,7 @@ def quantise_q4_0(values):
 
 
 def encode(values, kind, round_to):
-    """The bytes of f32 values in a type of TYPES; round_to(values, dtype) rounds to the plain ones."""
+    """Encodes f32 values in a type of TYPES; round_to(values, dtype) rounds to the plain dtypes."""
     if kind == "q8_0":
         return quantise_q8_0(values)
     if kind == "q4_0":
@@ -69,10 +69,9 @@ def encode(values, kind, round_to):
 
 
 def pair_rotations(weight, num_heads):
-    """Reorders the rows of a q or k projection for the "llama" architecture, which rotates neighbours (2i, 2i + 1) of a
-    head.
+    """Reorders the rows of a q or k projection for the architecture "llama".
 
-    Hugging Face rotates (i, i + head_dim / 2).
+    It rotates neighbours (2i, 2i + 1) of a head, where Hugging Face rotates (i, i + head_dim / 2).
     """
     rows, columns = weight.shape
     halves = weight.reshape(num_heads, 2, rows // num_heads // 2, columns)
@@ -80,7 +79,7 @@ def pair_rotations(weight, num_heads):
 
 
 def gguf_name(name):
-    """The tensor that a Hugging Face tensor is, or (for an expert) is a part of."""
+    """Returns the GGUF tensor that a Hugging Face tensor becomes or (for an expert) is a part of."""
     stem = name.removesuffix(".weight")
     if stem in GLOBAL_NAMES:
         return GLOBAL_NAMES[stem] + ".weight"
@@ -93,8 +92,7 @@ def gguf_name(name):
 
 
 def gather(tensors, kind):
-    """Merges the experts: [(name, shape, type, parts)], where parts are the Hugging Face tensors (name, shape, kind) in file
-    order."""
+    """Merges the experts. Returns [(name, shape, type, parts)]; a part is a Hugging Face tensor (name, shape, kind)."""
     merged = {}
     for tensor in tensors:
         merged.setdefault(gguf_name(tensor[0]), []).append(tensor)
@@ -103,14 +101,14 @@ def gather(tensors, kind):
         shape = parts[0][1]
         if name.endswith("_exps.weight"):
             shape = (len(parts), *shape)
-        # As llama.cpp's converter has it: norms and routers stay f32.
+        # Norms and routers stay f32, as with llama.cpp's converter.
         plain = parts[0][2] == "norm" or name.endswith("ffn_gate_inp.weight")
         result.append((name, shape, "f32" if plain else kind, parts))
     return result
 
 
 def metadata(dims, config, kind):
-    """[(key, value)]; int is u32, float is f32."""
+    """Returns [(key, value)]; an int is written as u32, a float as f32."""
     arch = ARCHITECTURES[dims["family"]]
     pairs = [
         ("general.architecture", arch), ("general.name", f"random {dims['family']}"), ("general.file_type", TYPES[kind][1]),
@@ -126,7 +124,7 @@ def metadata(dims, config, kind):
     }
     if dims["family"] == "qwen3_moe":
         own["expert_feed_forward_length"] = dims["expert_dim"]
-    # No vocabulary: token ids go in and come out, the tokenizer of the folder (if any) is not carried over.
+    # The file has no vocabulary: the model takes and returns token ids. The folder's tokenizer, if any, is not copied.
     return pairs + [(f"{arch}.{key}", value) for key, value in own.items()] + [("tokenizer.ggml.model", "no_vocab")]
 
 
@@ -136,12 +134,12 @@ def num_bytes(shape, kind):
 
 
 def file_size(tensors, kind):
-    """Bytes of the tensors' data."""
+    """Returns the size of the tensors' data in bytes."""
     return sum(num_bytes(shape, actual) for _, shape, actual, _ in gather(tensors, kind))
 
 
 def check(dims, kind):
-    """Raises ValueError for what cannot be written."""
+    """Raises ValueError for a model that cannot be written."""
     if dims["family"] not in ARCHITECTURES:
         raise ValueError(f"--gguf knows the families {', '.join(ARCHITECTURES)}, not {dims['family']}")
     inner = [dims["model_dim"], dims["expert_dim"], dims["num_heads"] * dims["head_dim"]]
@@ -150,8 +148,10 @@ def check(dims, kind):
 
 
 def write(path, dims, config, tensors, kind, chunks, round_to):
-    """Writes the file. chunks(name, shape, kind) yields a tensor's values as f32 arrays of a multiple of BLOCK (the last:
-    what is left)."""
+    """Writes the file. chunks(name, shape, kind) yields a tensor's values as f32 arrays.
+
+    Their sizes are multiples of BLOCK, except for the last.
+    """
     entries = gather(tensors, kind)
     gguf = Gguf()
     for key, value in metadata(dims, config, kind):

@@ -1,11 +1,9 @@
 #!/usr/bin/env python3
-"""Writes a random-weight Mixture-of-Experts model folder of any size in Hugging Face layout, and the same weights as GGUF
-files.
+"""Writes a random-weight Mixture-of-Experts model of any size: a folder in Hugging Face layout, and GGUF files.
 
-The model computes nonsense at the speed and with the memory needs of a real one. Only numpy is
-needed. Weights are N(0, 1/fan_in) (standard deviation 1/sqrt(fan_in)), norm weights are near 1, so
-activations stay in range. The content of a tensor depends on the seed, its name and its shape
-only, not on how the model is split into shards.
+The model computes nonsense at the speed and with the memory needs of a real one. Only numpy is needed. Weights are
+N(0, 1/fan_in) (standard deviation 1/sqrt(fan_in)), and norm weights are near 1, so activations stay in range. A tensor's
+content depends only on the seed, its name and its shape, not on how the model is split into shards.
 """
 
 import argparse
@@ -27,13 +25,13 @@ import numpy as np
 
 MIB = 1 << 20
 CHUNK = 1 << 18     # values generated at once
-COMMON_DIMS, COMMON_VALUE = 16, 4.0     # with a routing skew: of every embedding
+COMMON_DIMS, COMMON_VALUE = 16, 4.0     # with a routing skew: the common columns of every embedding, and their value
 DTYPES = {"bf16": ("BF16", 2, "bfloat16"), "f16": ("F16", 2, "float16"), "f32": ("F32", 4, "float32")}
 TOKENIZER_FILES = ("tokenizer.json", "tokenizer.model", "tokenizer_config.json", "special_tokens_map.json",
                    "added_tokens.json", "vocab.json", "merges.txt", "chat_template.jinja",
                    "chat_template.json")
 
-# Dimensions by option name; sizes are those in bf16.
+# Dimensions by option name; sizes in the comments are for bf16.
 PRESETS = {
     # 2.0 GB
     "mixtral-2gb": dict(family="mixtral", model_dim=1024, num_layers=11, num_heads=16, num_kv_heads=4,
@@ -47,8 +45,8 @@ PRESETS = {
     "qwen3moe-8gb": dict(family="qwen3_moe", model_dim=2048, num_layers=16, num_heads=16, num_kv_heads=4,
                          head_dim=128, num_experts=32, num_topk=4, expert_dim=1280, vocab_size=4096,
                          context=4096),
-    # DBRX (Qwen2-57B-A14B and Mixtral are alike): attention has an eighth of what a token's experts have. 7.9 GB; 2.3 GB in
-    # hqq4
+    # 7.9 GB; 2.3 GB in hqq4. As in DBRX (Qwen2-57B-A14B and Mixtral are similar), attention has an eighth of the weights
+    # of a token's experts.
     "dbrx-mini": dict(family="mixtral", model_dim=1536, num_layers=20, num_heads=12, num_kv_heads=2,
                       head_dim=128, num_experts=16, num_topk=4, expert_dim=2688, vocab_size=4096,
                       context=4096),
@@ -67,10 +65,10 @@ DEFAULTS = dict(model_dim=256, num_layers=4, num_heads=8, num_kv_heads=4, head_d
 
 
 def tensor_list(dims):
-    """The model's tensors in file order: [(name, shape, kind)], kind "linear", "embedding", "norm" or, with a routing
-    skew of 1.2, "linear+1.2" (a router) and "embedding+1.2".
+    """Returns the model's tensors in file order: [(name, shape, kind)].
 
-    Linear weights are [output features, input features].
+    The kind is "linear", "embedding" or "norm"; with a routing skew of 1.2 also "linear+1.2" (a router) and
+    "embedding+1.2". Linear weights are [output features, input features].
     """
     skew = f"+{dims['routing_skew']}" if dims["routing_skew"] > 0 else ""
     family, model_dim = dims["family"], dims["model_dim"]
@@ -109,7 +107,7 @@ def tensor_list(dims):
 
 
 def make_config(dims, dtype, bos_id, eos_id):
-    """The contents of config.json, with the keys of the published checkpoints."""
+    """Returns the contents of config.json, with the keys of the published checkpoints."""
     config = {
         "hidden_act": "silu", "attention_dropout": 0.0, "bos_token_id": bos_id, "eos_token_id": eos_id,
         "hidden_size": dims["model_dim"], "num_hidden_layers": dims["num_layers"],
@@ -139,7 +137,7 @@ def make_config(dims, dtype, bos_id, eos_id):
 
 
 def check_dims(dims):
-    """Fills in head_dim and raises ValueError for dimensions that make no model."""
+    """Fills in head_dim; raises ValueError for impossible dimensions."""
     if dims["head_dim"] is None:
         if dims["model_dim"] % dims["num_heads"]:
             raise ValueError("--head-dim is needed: --model-dim is no multiple of --num-heads")
@@ -159,14 +157,14 @@ def check_dims(dims):
 
 @functools.cache
 def normal_quantiles():
-    """The 65536 midpoint quantiles of N(0, 1), scaled to variance 1: f32 [65536], within +-4.4."""
+    """Returns the 65536 midpoint quantiles of N(0, 1), scaled to variance 1: f32 [65536], within +-4.4."""
     inverse = statistics.NormalDist().inv_cdf
     table = np.array([inverse((i + 0.5) / 65536) for i in range(65536)])
     return (table / table.std()).astype(np.float32)
 
 
 def to_dtype(values, dtype):
-    """Rounds f32 values to nearest even; bf16 comes as its bits in u16."""
+    """Rounds f32 values to the nearest, ties to even; bf16 is returned as its bits in u16."""
     if dtype == "bf16":
         bits = values.view(np.uint32)
         return ((bits + ((bits >> 16) & 1) + np.uint32(0x7FFF)) >> 16).astype("<u2")
@@ -196,10 +194,10 @@ def random_bytes(name, shape, kind, dtype, seed):
 
 
 def common_values(kind, num_rows, skew, rng):
-    """What each row has in the first COMMON_DIMS columns, which all hidden states share: f32 [num_rows].
+    """Returns each row's value in the first COMMON_DIMS columns, which all hidden states share: f32 [num_rows].
 
-    Of a router the logarithm of 1/rank^skew for a random order of the experts, as far as the hidden state still shows
-    what the embeddings share (less from layer to layer: the attention and the experts add to it).
+    For a router, it is the logarithm of 1/rank^skew for a random order of the experts. It works as far as hidden states
+    still show what the embeddings share. That share shrinks from layer to layer, because attention and experts add to it.
     """
     if kind == "embedding":
         return np.full(num_rows, COMMON_VALUE, np.float32)
@@ -208,14 +206,14 @@ def common_values(kind, num_rows, skew, rng):
 
 
 def to_f32(data, dtype):
-    """The f32 values of little-endian bytes."""
+    """Returns the f32 values of little-endian bytes."""
     if dtype == "bf16":
         return (np.frombuffer(data, dtype="<u2").astype(np.uint32) << 16).view(np.float32)
     return np.frombuffer(data, dtype="<f2" if dtype == "f16" else "<f4").astype(np.float32)
 
 
 def write_gguf(path, dims, config, tensors, kind, dtype, seed):
-    """Writes the weights as rounded to dtype, so that the file and the folder hold the same model (or its quantisation)."""
+    """Writes the weights, rounded to dtype first: file and folder hold the same model (or its quantisation)."""
     def chunks(*tensor):
         return (to_f32(data, dtype) for data in random_bytes(*tensor, dtype, seed))
 
@@ -230,9 +228,9 @@ def write_gguf(path, dims, config, tensors, kind, dtype, seed):
 
 
 def split_shards(tensors, value_size, shard_size):
-    """Splits [(name, shape, kind)] in order into shards of at most shard_size bytes each.
+    """Splits [(name, shape, kind)] in order into lists of at most shard_size bytes each, one per shard.
 
-    A tensor larger than that gets a shard of its own. Returns a list of such lists.
+    A larger tensor gets its own shard.
     """
     shards, used = [[]], 0
     for tensor in tensors:
@@ -264,7 +262,7 @@ def write_shard(path, tensors, dtype, seed):
 
 
 def write_weights(folder, tensors, dtype, seed, shard_size):
-    """Writes model.safetensors, or shards and their index where there is more than one."""
+    """Writes model.safetensors, or several shards and their index."""
     value_size = DTYPES[dtype][1]
     shards = split_shards(tensors, value_size, shard_size)
     weight_map = {}
@@ -287,7 +285,7 @@ def write_json(path, value):
 
 
 def sentencepiece_count(data):
-    """Number of pieces in a tokenizer.model (protobuf ModelProto, pieces are its field 1)."""
+    """Returns the number of pieces in a tokenizer.model (protobuf ModelProto; pieces are its field 1)."""
     def varint(at):
         value = shift = 0
         while True:
@@ -334,7 +332,7 @@ def read_tokenizer(folder):
 
 
 def parse_size(text):
-    """Bytes of "500MB", "2GB" (decimal), "64MiB" (binary) or a plain number."""
+    """Parses "500MB", "2GB" (decimal), "64MiB" (binary) or a plain number; returns bytes."""
     units = {"GIB": 1 << 30, "MIB": MIB, "KIB": 1 << 10, "GB": 10**9, "MB": 10**6, "KB": 10**3, "": 1}
     text = text.strip().upper()
     for unit, factor in units.items():
@@ -358,8 +356,7 @@ def parse_args():
                             help=f"without a preset: {text}")
     parser.add_argument("--dtype", choices=DTYPES, default="bf16")
     parser.add_argument("--routing-skew", type=float, default=0, metavar="Z",
-                        help="the expert of rank r of each layer's own order is chosen about as often as 1/r^Z; default: "
-                             "all alike")
+                        help="in each layer, the r-th expert is chosen about 1/r^Z as often as the first; default: equally")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--shard-size", type=parse_size, default="500MB", help="default: %(default)s")
     parser.add_argument("--tokenizer-from", type=Path, metavar="DIR", help="copy the tokenizer files of DIR")
@@ -404,7 +401,7 @@ def check_outputs(args, dims, tensors):
 
 
 def write_folder(args, config, tensors, bos_id, eos_id):
-    """Writes the Hugging Face folder under another name and renames it when it is complete."""
+    """Writes the Hugging Face folder under a temporary name, and renames it when it is complete."""
     output = Path(os.path.abspath(args.output))
     partial = output.with_name(f"{output.name}.partial-{os.getpid()}")
     partial.mkdir()

@@ -4,13 +4,14 @@
 usage: compare.py --model DIR --gguf FILE [options]            prefill and decode rates
        compare.py --model DIR --gguf FILE --check [options]    do all of them compute the same model?
 
-DIR is a Hugging Face folder and FILE the same weights as GGUF (tools/synth/make_model.py writes both). Build trees of the
-peers are named by PENSTOCK_LLAMA_CPP and PENSTOCK_IK_LLAMA_CPP; one that is not set is left out. README.md tells how to get
-and build them.
+DIR is a Hugging Face folder and FILE the same weights as GGUF (tools/synth/make_model.py writes both). PENSTOCK_LLAMA_CPP
+and PENSTOCK_IK_LLAMA_CPP name the peers' build trees; a peer without one is left out. README.md explains how to get and
+build them.
 
-Each round runs the engines one after the other, each as a process of its own that loads the model anew (not timed), so that
+Each round runs the engines one after another. Each engine is a separate process that loads the model again (not timed), so
 only one of them is in memory. Medians of the rounds and Penstock's ratio to the better peer go to stdout as Markdown, all
-numbers to --output. streaming.py does the same for models that do not fit into memory.
+numbers to --output.
+streaming.py does the same for models that do not fit into memory.
 """
 import argparse
 import json
@@ -28,18 +29,18 @@ import time
 HERE = pathlib.Path(__file__).resolve().parent
 PENSTOCK = HERE.parents[2] / "build/release/bin/penstock"
 PENSTOCK_NAME = "penstock"
-# Engine: environment variable of its build tree, defines of the driver, flags of the driver.
+# For each engine: environment variable of its build tree, defines of the driver, flags of the driver.
 PEERS = {
     "llama.cpp": ("PENSTOCK_LLAMA_CPP", [], []),
     "ik_llama.cpp": ("PENSTOCK_IK_LLAMA_CPP", ["-DPEER_IK"], []),
     "ik_llama.cpp-rtr": ("PENSTOCK_IK_LLAMA_CPP", ["-DPEER_IK"], ["--repack"]),
 }
-PROMPT = [5, 100, 2000, 3001, 77, 900, 41, 1234]     # of --check
+PROMPT = [5, 100, 2000, 3001, 77, 900, 41, 1234]     # for --check
 CHECK_STEPS = 16
 
 
 class CommandError(Exception):
-    """A command failed; says which and why."""
+    """A command failed; the message says which and why."""
 
 
 def fail(message):
@@ -47,9 +48,9 @@ def fail(message):
 
 
 def run(command, environment=None):
-    """Standard output of a command that must succeed."""
+    """Returns the standard output of a command that must succeed."""
     command = [str(word) for word in command]
-    # Where the peers lie is not for Penstock, which takes PENSTOCK_X for its flag --x.
+    # Penstock takes PENSTOCK_X for its flag --x, so the variables that name the peers' build trees are removed.
     set_for_peers = {variable for variable, _, _ in PEERS.values()}
     inherited = {name: value for name, value in os.environ.items() if name not in set_for_peers}
     done = subprocess.run(command, capture_output=True, text=True, check=False, env={**inherited, **(environment or {})})
@@ -64,7 +65,8 @@ def json_lines(text):
 
 
 def cpu_seconds():
-    """CPU seconds that this machine was busy or robbed of, and those of this process's finished children."""
+    """Returns the CPU seconds that this machine was busy or that others stole, and those of this process's finished
+    children."""
     words = pathlib.Path("/proc/stat").read_text().splitlines()[0].split()[1:9]
     user, nice, system, _idle, _iowait, interrupts, soft_interrupts, stolen = map(int, words)
     usage = resource.getrusage(resource.RUSAGE_CHILDREN)
@@ -75,8 +77,7 @@ def cpu_seconds():
 # Penstock
 
 def measure_penstock(args):
-    """The only place that knows Penstock's command line for benchmarks. Returns its JSON lines; rates() tells what is read
-    of them."""
+    """Runs Penstock's benchmark and returns its JSON lines, which rates() reads. No other place knows this command line."""
     command = [*args.launcher, args.penstock, "bench", "--model", args.model, "--threads", args.threads, "--json",
                "--prefill", ",".join(map(str, args.prefill)) or "0", "--decode", ",".join(map(str, args.decode)) or "0",
                "--context", args.context, *args.penstock_flags]
@@ -84,7 +85,7 @@ def measure_penstock(args):
 
 
 def penstock_logprobs(args):
-    """Log-probabilities of the tokens that Penstock chooses greedily after PROMPT."""
+    """Returns the log-probabilities of the tokens that Penstock chooses greedily after PROMPT."""
     with tempfile.TemporaryDirectory() as folder:
         folder = pathlib.Path(folder)
         request = {"prompt": PROMPT, "max_tokens": CHECK_STEPS, "temperature": 0, "ignore_eos": True, "logprobs": 1}
@@ -105,7 +106,7 @@ class Peer:
         self.build = pathlib.Path(os.environ[variable]).resolve()
         cache = self.build / "CMakeCache.txt"
         if not cache.exists():
-            fail(f"{variable}={self.build}: no CMake build tree there (CMakeCache.txt is missing)")
+            fail(f"{variable}={self.build}: this is not a CMake build tree (CMakeCache.txt is missing)")
         source = pathlib.Path(re.search(r"^CMAKE_HOME_DIRECTORY:INTERNAL=(.*)$", cache.read_text(), re.M).group(1))
         libraries = sorted(
             {path.parent for path in self.build.rglob("lib*.so") if re.match(r"lib(llama|ggml)\b", path.name)})
@@ -120,7 +121,7 @@ class Peer:
              *(f"-l{name.removeprefix('lib').removesuffix('.so')}" for name in names)])
 
     def run(self, args, flags):
-        """The driver's JSON lines."""
+        """Returns the driver's JSON lines."""
         command = [*args.launcher, self.driver, "--model", args.gguf, "--threads", args.threads, "--ubatch", args.ubatch,
                    *flags, *self.flags]
         return json_lines(run(command, args.environment))
@@ -137,7 +138,7 @@ class Peer:
         return next(line for line in lines if line["kind"] == "greedy")["logprobs"]
 
     def stock(self, args):
-        """What the library's own benchmarks print: text."""
+        """Returns the text that the library's own benchmarks print."""
         texts = []
         benches = {
             "llama-bench": ["-p", ",".join(map(str, args.prefill)), "-n", args.steps, "-r", args.repetitions],
@@ -153,14 +154,13 @@ class Peer:
 
 
 def find_peers(kinds, engines, folder):
-    """The peers of `kinds` (see PEERS) among `engines` whose build trees the environment names, their drivers compiled into
-    `folder`."""
+    """Compiles drivers into `folder` for those `engines` of `kinds` (see PEERS) whose build trees the environment names."""
     return {name: Peer(name, pathlib.Path(folder), kinds) for name in engines if name in kinds and os.environ.get(
         kinds[name][0])}
 
 
 def rates(lines):
-    """{("prefill", tokens), ("decode", sequences) or ("job", sequences): tokens per second} of JSON lines."""
+    """Returns {("prefill", tokens), ("decode", sequences) or ("job", sequences): tokens per second} from JSON lines."""
     sizes = {"prefill": "tokens", "decode": "sequences", "job": "sequences"}
     return {(line["kind"], line[sizes[line["kind"]]]): line["tokens_per_second"] for line in lines
             if line.get("kind") in sizes}
@@ -169,7 +169,7 @@ def rates(lines):
 # Modes
 
 def check(args, peers):
-    """Compares greedy log-probabilities, which agree only if the chosen tokens do. Returns whether they do."""
+    """Compares greedy log-probabilities, which agree only if the chosen tokens agree. Returns whether all engines agree."""
     found = {PENSTOCK_NAME: penstock_logprobs(args)} if args.with_penstock else {}
     found |= {name: peer.logprobs(args) for name, peer in peers.items()}
     first, *others = found
@@ -186,8 +186,8 @@ def check(args, peers):
 
 
 def table(rows, results):
-    """Markdown: a row for each (key of rates(), text) of `rows`; medians of the rounds, in parentheses their smallest and
-    largest."""
+    """Returns a Markdown table with a row for each (key of rates(), text) of `rows`: medians of the rounds
+    (smallest-largest)."""
     names = list(results)
     peers = [name for name in names if name != PENSTOCK_NAME]
     with_ratio = PENSTOCK_NAME in names and peers
@@ -247,13 +247,13 @@ def numbers(text):
 
 
 def make_parser(description, kinds):
-    """A parser of the options that streaming.py has too."""
+    """Returns a parser of the options that streaming.py shares."""
     parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--model", type=pathlib.Path, metavar="DIR",
                         help="Hugging Face folder or packed store, for Penstock")
     parser.add_argument("--gguf", type=pathlib.Path, required=True, metavar="FILE", help="the same weights, for the peers")
     parser.add_argument("--engines", default=",".join([PENSTOCK_NAME, *kinds]),
-                        help="default: %(default)s, of those that are there")
+                        help="default: those of %(default)s that are present")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--threads", type=int, default=os.cpu_count())
     parser.add_argument("--ubatch", type=int, default=512, help="rows that a peer computes at once")
@@ -278,16 +278,16 @@ def parse_args():
     parser.add_argument("--prefill", type=numbers, default=[512, 2048], metavar="TOKENS,...")
     parser.add_argument("--decode", type=numbers, default=[1, 16, 64, 128], metavar="SEQUENCES,...")
     parser.add_argument("--context", type=int, default=128, help="tokens of each decoding sequence before the measured ones")
-    parser.add_argument("--steps", type=int, default=32, help="decode steps of a peer at most")
-    parser.add_argument("--seconds", type=int, default=10, help="after which a peer's measurement takes no further step")
-    parser.add_argument("--repetitions", type=int, default=3, help="of a peer's prefill at most")
-    parser.add_argument("--huge-pages", action="store_true", help="let glibc ask for huge pages for the peers' memory")
+    parser.add_argument("--steps", type=int, default=32, help="maximum of a peer's decode steps")
+    parser.add_argument("--seconds", type=int, default=10, help="a peer's measurement starts no step after this")
+    parser.add_argument("--repetitions", type=int, default=3, help="maximum for a peer's prefill")
+    parser.add_argument("--huge-pages", action="store_true", help="make glibc request huge pages for the peers' memory")
     parser.add_argument("--penstock-flags", type=shlex.split, default=[], metavar="FLAGS",
                         help="added to Penstock's command line")
     parser.add_argument("--check", action="store_true", help="compare greedy tokens instead of times")
     parser.add_argument("--tolerance", type=float, default=5e-3,
-                        help="of --check, in log-probabilities; default: %(default)s")
-    parser.add_argument("--stock", action="store_true", help="also print what the peers' own benchmarks say")
+                        help="allowed difference in log-probabilities (--check); default: %(default)s")
+    parser.add_argument("--stock", action="store_true", help="also print the results of the peers' own benchmarks")
     parser.set_defaults(warmup=2)
     args = parser.parse_args()
     check_engines(parser, args, PEERS)

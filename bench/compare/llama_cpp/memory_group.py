@@ -1,7 +1,7 @@
-"""A memory cgroup for one process, and a page cache without a model's files in it. Not for other resources than memory.
+"""Makes a memory cgroup for one process, and drops a model's files from the page cache. Limits no other resource.
 
-Pages of the page cache belong to the group that read them first: what is cached already costs a new group nothing, however
-small its limit. So drop_cache() comes before each process.
+Pages of the page cache belong to the group that read them first. A page that is already cached costs a new group nothing,
+however small its limit, so drop_cache() runs before each process.
 """
 import ctypes
 import mmap
@@ -12,22 +12,22 @@ import time
 
 
 class GroupError(Exception):
-    """No group can be made; says why in one line."""
+    """A group cannot be made; the message says why in one line."""
 
 
 def parse_size(text, whole):
-    """Bytes of "50%" (of `whole`), "2400MiB", "2GiB" or "2500000000"."""
+    """Returns the bytes of "50%" (of `whole`), "2400MiB", "2GiB" or "2500000000"."""
     match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*(%|[KMGT]iB|B|)", text.strip())
     if not match:
-        raise ValueError(f"{text!r} is no size: give bytes, a size such as 2400MiB, or a share such as 50%")
+        raise ValueError(f"{text!r} is not a size: give bytes, a size such as 2400MiB, or a share such as 50%")
     number, unit = float(match[1]), match[2]
     return int(number * (whole / 100 if unit == "%" else 1024 ** " KMGT".index(unit[0]) if unit not in ("", "B") else 1))
 
 
 def find_parent(mounts, groups):
-    """(folder in which groups with a memory limit can be made, cgroup version), of the texts of /proc/self/mountinfo and
+    """Returns (folder for groups with a memory limit, cgroup version) from the texts of /proc/self/mountinfo and
     /proc/self/cgroup."""
-    own = {}                          # controllers: path of the own group
+    own = {}                          # controllers: path of this process's group
     for line in groups.splitlines():
         _, controllers, path = line.split(":", 2)
         own[controllers] = path
@@ -47,15 +47,15 @@ def find_parent(mounts, groups):
 
 
 def inside(place, root, path):
-    """The folder of group `path` where the hierarchy from `root` on is mounted at `place`; `place` if it is not to be seen
+    """Returns the folder of group `path` in the hierarchy from `root` on, mounted at `place`; `place` if it is not visible
     there."""
     found = place / os.path.relpath(path, root)
     return found if ".." not in found.parts and found.exists() else place
 
 
 class MemoryGroup:
-    """with MemoryGroup(bytes) as group: run([*group.launcher, program, ...]). Below the group that the caller is in where
-    possible, so that the caller's own limits go on counting. Needs root, or a delegated group."""
+    """with MemoryGroup(bytes) as group: run([*group.launcher, program, ...]). The group lies below the caller's own
+    group where possible, so that the caller's limits still apply. Needs root, or a delegated group."""
 
     def __init__(self, limit, parent=None):
         self.limit = limit
@@ -66,7 +66,7 @@ class MemoryGroup:
             self.parent, self.version = find_parent(pathlib.Path("/proc/self/mountinfo").read_text(),
                                                     pathlib.Path("/proc/self/cgroup").read_text())
         self.path = self.parent / f"penstock-compare-{os.getpid()}"
-        # A shell that joins the group and becomes the program.
+        # A shell joins the group, then execs the program.
         self.launcher = ["sh", "-c", 'echo $$ > "$0/cgroup.procs" && exec "$@"', self.path]
 
     def __enter__(self):
@@ -75,7 +75,7 @@ class MemoryGroup:
         try:
             self.path.mkdir()
         except OSError as error:
-            raise GroupError(f"no memory cgroup can be made in {self.parent}: {error.strerror}; it takes root or a "
+            raise GroupError(f"cannot make a memory cgroup in {self.parent}: {error.strerror}; this needs root or a "
                              f"delegated group") from error
         try:
             (self.path / limit).write_text(str(self.limit))
@@ -91,7 +91,7 @@ class MemoryGroup:
         self.remove()
 
     def remove(self):
-        for _ in range(100):          # a group is busy until the last process in it is reaped
+        for _ in range(100):          # a group is busy until its last process is reaped
             try:
                 self.path.rmdir()
                 return
@@ -100,25 +100,25 @@ class MemoryGroup:
         raise GroupError(f"{self.path} cannot be removed: processes are left in it")
 
     def peak_bytes(self):
-        """The most that was charged to the group; None where the kernel does not tell."""
+        """Returns the group's peak memory; None where the kernel does not report it."""
         path = self.path / ["memory.max_usage_in_bytes", "memory.peak"][self.version - 1]
         return int(path.read_text()) if path.exists() else None
 
     def was_killed(self):
-        """Whether a process of the group was killed for want of memory."""
+        """Says whether a process of the group was killed for lack of memory."""
         text = (self.path / ["memory.oom_control", "memory.events"][self.version - 1]).read_text()
         return re.search(r"^oom_kill [1-9]", text, re.M) is not None
 
 
 def drop_cache(paths):
-    """Drops the page cache of the files, and of those directly in the folders, among `paths`. Returns the bytes that stay,
-    which others have mapped, of all bytes."""
+    """Drops the page cache of the files in `paths`, and of those directly in its folders. Returns the bytes that stay cached
+    because other processes map them, and all bytes."""
     files = [file for path in paths for file in (sorted(path.iterdir()) if path.is_dir() else [path]) if file.is_file()]
     left = 0
     for file in files:
         descriptor = os.open(file, os.O_RDONLY)
         try:
-            os.fsync(descriptor)      # dirty pages stay
+            os.fsync(descriptor)      # dirty pages cannot be dropped
             os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
             left += cached_bytes(descriptor)
         finally:

@@ -1,13 +1,13 @@
-// Measures llama.cpp or ik_llama.cpp (with -DPEER_IK) through its public API on the CPU, resident in memory or (--mmap)
-// read from the mapped file as needed.
+// Measures llama.cpp or ik_llama.cpp (with -DPEER_IK) on the CPU through its public API. The model is resident in
+// memory or, with --mmap, read from the mapped file as needed.
 //
-// Unlike a benchmark that feeds one token to all sequences, every sequence has its own random tokens, so that the rows
-// of a batch choose their experts independently, as those of real requests do. Three modes:
-//   prefill and decode rates as JSON lines (compare.py lists the flags that it gives);
-//   --job REQUESTS --job-batch N --prompt-tokens P --new-tokens G: a batch job of random prompts, greedily answered, as
-//   one JSON line;
-//   --greedy N --prompt IDS: the log-probabilities of N greedily chosen tokens, to compare models by.
-// compare.py compiles this against a build tree of the library; it is not part of the project's own build.
+// Unlike in benchmarks that feed one token to all sequences, every sequence has its own random tokens. So the rows of a
+// batch choose their experts independently, as in real requests. There are three modes:
+//   prefill and decode rates as JSON lines (compare.py lists the flags that it passes);
+//   --job REQUESTS --job-batch N --prompt-tokens P --new-tokens G: a batch job of random prompts, answered greedily,
+//   as one JSON line;
+//   --greedy N --prompt IDS: the log-probabilities of N greedily chosen tokens, to compare models.
+// compare.py compiles this file against a build tree of the library; it is not part of the project's own build.
 
 #include <algorithm>
 #include <chrono>
@@ -26,7 +26,7 @@
 
 namespace {
 
-// Where the two libraries differ.
+// Differences between the two libraries.
 #ifdef PEER_IK
 constexpr const char* kLibrary = "ik_llama.cpp";
 void FreeModel(llama_model* model) { llama_free_model(model); }
@@ -58,16 +58,16 @@ struct Options {
   std::vector<int> decode;   // sequences
   int context = 128;         // tokens of each sequence before the measured ones
   int prompts = 4;           // different prompts that the sequences of a decode measurement continue
-  int steps = 32;            // decode steps at most
+  int steps = 32;            // maximum of decode steps
   int warmup = 2;            // decode steps before the measured ones
-  int seconds = 10;          // after which a measurement takes no further step or repetition
-  int repetitions = 3;       // of a prefill at most
+  int seconds = 10;          // a measurement starts no step or repetition after this
+  int repetitions = 3;       // maximum for a prefill
   int ubatch = 512;          // rows that the library computes at once
   bool repack = false;       // ik_llama.cpp: interleave the rows of the weights while loading
-  bool no_repack = false;    // llama.cpp, which does that by default: leave the weights as they are
+  bool no_repack = false;    // llama.cpp: do not repack the weights, which it does by default
   bool merge = false;        // ik_llama.cpp: merge q, k and v, and gate and up
   bool mmap = false;         // compute from the mapped file; llama.cpp repacks nothing then
-  bool prefetch = false;     // ik_llama.cpp, with --mmap: its threads fault chosen experts in; loading leaves them out
+  bool prefetch = false;     // ik_llama.cpp with --mmap: own threads fault chosen experts in; loading skips them
   std::string kv = "f16";    // or q8_0
   int batch = 2048;          // rows of one call (--job)
   int job = 0;               // requests
@@ -152,7 +152,7 @@ Options ParseOptions(int argc, char** argv) {
     Fail("numbers must be positive");
   }
   if (options.kv != "f16" && options.kv != "q8_0") Fail("--kv is f16 or q8_0, not " + options.kv);
-  if (options.mmap && options.repack) Fail("--repack writes the weights anew: not with --mmap");
+  if (options.mmap && options.repack) Fail("--repack rewrites the weights and does not work with --mmap");
   if (options.prefetch && !options.mmap) Fail("--prefetch needs --mmap");
 #ifdef PEER_IK
   if (options.no_repack) Fail("--no-repack is for llama.cpp");
@@ -165,7 +165,7 @@ Options ParseOptions(int argc, char** argv) {
 
 double Now() { return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count(); }
 
-// Bytes of this process that are no file's.
+// Returns the bytes of this process that are not backed by a file.
 int64_t AnonymousBytes() {
   std::FILE* file = std::fopen("/proc/self/status", "r");
   if (file == nullptr) return 0;
@@ -216,7 +216,7 @@ class Batch {
       Fail("llama_decode returned " + std::to_string(code));
     llama_synchronize(context);
   }
-  // Calls visit(row, sequence) for the rows whose logits were asked for.
+  // Calls visit(row, sequence) for the rows whose logits were requested.
   template <typename Visit>
   void ForEachLogits(Visit visit) const {
     for (int row = 0; row < batch_.n_tokens; ++row) {
@@ -263,12 +263,12 @@ class Bench {
   Bench(const Bench&) = delete;
   Bench& operator=(const Bench&) = delete;
 
-  // One prompt in one call, logits of its last token only. Each repetition has tokens of its own.
+  // Measures one prompt in one call, with logits only for its last token. Each repetition has its own tokens.
   void Prefill(int tokens) {
     llama_context* context = NewContext(/*sequences=*/1, tokens, tokens);
     Batch batch(tokens);
     FillPrompt(batch, std::min(tokens, 32), 0);
-    batch.Run(context);  // what the library sets up at its first call is not part of the measurement
+    batch.Run(context);  // excludes the library's set-up at its first call
     std::vector<double> seconds;
     const double start = Now();
     while (static_cast<int>(seconds.size()) < options_.repetitions &&
@@ -286,9 +286,9 @@ class Bench {
     std::fflush(stdout);
   }
 
-  // Steps of one new token for each of `sequences`, which have options.context tokens before. The sequences continue a
-  // few different prompts (their KV is copied, which attention cannot tell from KV of their own); the new tokens differ
-  // from each other.
+  // Measures steps of one new token for each of `sequences`, each of which has options.context tokens before. The
+  // sequences continue a few different prompts; their KV is copied, which makes no difference to attention. The new
+  // tokens differ.
   void Decode(int sequences) {
     const int first_rows = std::max(sequences, options_.context);
     llama_context* context = NewContext(sequences, options_.context + options_.warmup + options_.steps, first_rows);
@@ -314,9 +314,9 @@ class Bench {
     std::fflush(stdout);
   }
 
-  // Requests in groups of options.job_batch: the prompts of a group (as many rows as fit into a call, options.ubatch of
-  // them at once), then steps of one token for each of its sequences. As all requests are equally long, refilling would
-  // not keep more of them decoding.
+  // Runs requests in groups of options.job_batch: first the prompts of a group (as many rows as fit into a call,
+  // options.ubatch of them at once), then steps of one token for each of its sequences. All requests are equally long,
+  // so refilling places would not keep more sequences decoding.
   void Job() {
     const int most = std::min(options_.job, options_.job_batch);
     const int rows = std::max(options_.batch, most);
@@ -363,7 +363,7 @@ class Bench {
     std::fflush(stdout);
   }
 
-  // Continues the prompt with the likeliest tokens and prints these and the natural logarithms of their probabilities.
+  // Continues the prompt with the likeliest tokens, and prints them with the natural logarithms of their probabilities.
   void Greedy() {
     const int prompt_size = static_cast<int>(options_.prompt.size());
     if (prompt_size == 0) Fail("--greedy needs --prompt");
@@ -402,8 +402,8 @@ class Bench {
     for (int pos = 0; pos < tokens; ++pos) batch.Add(RandomToken(), pos, id, pos + 1 == tokens);
   }
 
-  // A context whose KV cache has `length` tokens for each sequence, rounded up to 256 as the libraries like it: for
-  // each sequence in llama.cpp, all together in ik_llama.cpp, whose sequences share one cache.
+  // Makes a context whose KV cache has `length` tokens for each sequence, rounded up to 256 as the libraries require.
+  // llama.cpp rounds each sequence; ik_llama.cpp, whose sequences share one cache, rounds the sum.
   llama_context* NewContext(int sequences, int length, int max_rows) {
     llama_context_params params = llama_context_default_params();
     params.n_batch = static_cast<uint32_t>(max_rows);
@@ -427,7 +427,7 @@ class Bench {
   }
 
   // Fills the KV cache of the sequences: the first options.prompts ones by computing prompts, the others with copies of
-  // these. Saved states are copies for attention, too; the libraries' own way to copy a sequence may share its cells.
+  // them. Saved states are real copies; the libraries' own way to copy a sequence may share its cells.
   void ComputePrompts(llama_context* context, int sequences) {
     const int prompts = std::min(sequences, options_.prompts);
     Batch batch(options_.context);
@@ -456,7 +456,7 @@ class Bench {
 
 int main(int argc, char** argv) {
   const Options options = ParseOptions(argc, argv);
-  // The libraries' chatter is for debugging only: PEER_BENCH_VERBOSE=1 shows it.
+  // The libraries' log is only for debugging: PEER_BENCH_VERBOSE=1 shows it.
   if (std::getenv("PEER_BENCH_VERBOSE") == nullptr) {
     llama_log_set(
         [](ggml_log_level level, const char* text, void*) {

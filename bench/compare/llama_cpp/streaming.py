@@ -1,14 +1,14 @@
 #!/usr/bin/env python3
-"""Measures Penstock beside llama.cpp and ik_llama.cpp on the same weights where these do not fit into memory, on the CPU.
+"""Measures Penstock beside llama.cpp and ik_llama.cpp on the same weights that do not fit into memory, on the CPU.
 
 usage: streaming.py --memory-limit SIZE --model DIR --gguf FILE [options]           decode rates
        streaming.py --memory-limit SIZE --model DIR --gguf FILE --job [options]     a batch job from process start to end
 
 DIR is a packed store (or a Hugging Face folder) and FILE the same weights as GGUF. SIZE is bytes, 2400MiB or a share of
-FILE: 50%. Each measurement is a process of its own in a new memory cgroup of that size, which everything counts against: the
-process, its page cache, its share of the kernel. The page cache of DIR and FILE is dropped before. The peers map FILE and
-let the kernel read; Penstock is given --memory, which is smaller than the group by --reserve. Build trees, rounds, output
-and the rest are as in compare.py; README.md tells more.
+FILE: 50%. Each measurement is a separate process in a new memory cgroup of that size. The process, its page cache and its
+share of the kernel all count against the group. The page cache of DIR and FILE is dropped before. The peers map FILE and let
+the kernel read; Penstock gets --memory, which is smaller than the group by --reserve. Build trees, rounds, output and the
+rest are as in compare.py; README.md says more.
 """
 import argparse
 import json
@@ -25,7 +25,7 @@ import time
 import compare
 from memory_group import GroupError, MemoryGroup, drop_cache, parse_size
 
-# As in compare.py.
+# The same fields as in compare.py.
 PEERS = {
     "llama.cpp": ("PENSTOCK_LLAMA_CPP", [], ["--mmap"]),
     "ik_llama.cpp": ("PENSTOCK_IK_LLAMA_CPP", ["-DPEER_IK"], ["--mmap"]),
@@ -34,13 +34,13 @@ PEERS = {
 
 
 def blocks_read():
-    """Blocks of 512 bytes that finished children had read from disks, also by faults."""
+    """Returns how many blocks of 512 bytes finished children read from disks, page faults included."""
     return resource.getrusage(resource.RUSAGE_CHILDREN).ru_inblock
 
 
 def in_group(args, name, measure_one, **settings):
-    """JSON lines of measure_one(args with `settings`), whose process runs in a group of its own; a line that says so if it
-    fails."""
+    """Returns the JSON lines of measure_one(args with `settings`), run in its own group; on failure, one line that says
+    so."""
     left, whole = drop_cache([args.gguf] + ([args.model] if args.with_penstock else []))
     if left > whole / 100:
         print(f"{name}: another process keeps {left >> 20} MiB of the files in the page cache, where they cost the group "
@@ -58,7 +58,7 @@ def in_group(args, name, measure_one, **settings):
                          "peak_bytes": group.peak_bytes(), "cached_before": left}]
 
 
-# Decode rates: the functions of compare.py, one number of sequences to a process.
+# Decode rates: uses compare.py's functions with one process for each number of sequences.
 
 def decode_with(name, measure_one):
     return lambda args: [line for size in args.decode for line in in_group(args, name, measure_one, decode=[size])]
@@ -72,7 +72,7 @@ def job_line(args, sequences, seconds):
 
 
 def penstock_job(args):
-    """JSON lines of `penstock run` with args.sequences at once: the job and Penstock's own statistics."""
+    """Runs `penstock run` with args.sequences at once. Returns JSON lines: the job and Penstock's own statistics."""
     numbers = random.Random(1)
     vocab_size = json.loads((args.model / "config.json").read_text())["vocab_size"]
     with tempfile.TemporaryDirectory() as folder:
@@ -116,25 +116,25 @@ def job_with(name, measure_one):
 
 def parse_args():
     parser = compare.make_parser(__doc__, PEERS)
-    parser.add_argument("--memory-limit", required=True, metavar="SIZE", help="of the group")
+    parser.add_argument("--memory-limit", required=True, metavar="SIZE", help="memory limit of the group")
     parser.add_argument("--reserve", default="64MiB", metavar="SIZE",
-                        help="of the group that Penstock is not given; default: %(default)s")
+                        help="the part of the group that Penstock does not get; default: %(default)s")
     parser.add_argument("--cgroup", type=pathlib.Path, metavar="DIR",
-                        help="folder in which to make the groups; default: found")
+                        help="folder for the groups; default: found automatically")
     parser.add_argument("--decode", type=compare.numbers, default=[1, 64, 128], metavar="SEQUENCES,...")
     parser.add_argument("--context", type=int, default=16, help="tokens of each decoding sequence before the measured ones")
     parser.add_argument("--steps", type=int, default=8, help="measured decode steps, of a peer and of Penstock")
     parser.add_argument("--warmup", type=int, default=2, help="decode steps of a peer before the measured ones")
     parser.add_argument("--peer-kv", choices=["f16", "q8_0"], default="f16", help="the peers' KV cache")
-    parser.add_argument("--batch", type=int, default=2048, help="rows that a peer of --job is given in one call")
+    parser.add_argument("--batch", type=int, default=2048, help="rows that a peer gets in one call (--job)")
     parser.add_argument("--penstock-flags", type=shlex.split, default=["--kv-dtype", "int8"], metavar="FLAGS",
                         help="added to Penstock's command line; default: --kv-dtype int8")
     parser.add_argument("--job", action="store_true", help="time a job instead of decode steps")
-    parser.add_argument("--requests", type=int, default=256, help="of the job")
-    parser.add_argument("--prompt-tokens", type=int, default=128, help="random ones, of each request")
-    parser.add_argument("--new-tokens", type=int, default=32, help="of each request")
+    parser.add_argument("--requests", type=int, default=256, help="number of requests in the job")
+    parser.add_argument("--prompt-tokens", type=int, default=128, help="random prompt tokens of each request")
+    parser.add_argument("--new-tokens", type=int, default=32, help="new tokens of each request")
     parser.add_argument("--job-batch", type=compare.numbers, default=[128], metavar="SEQUENCES,...",
-                        help="sequences that decode together; the job is run with each number")
+                        help="sequences that decode together; the job runs once for each number")
     parser.set_defaults(prefill=[], seconds=1_000_000, repetitions=1)
     args = parser.parse_args()
     compare.check_engines(parser, args, PEERS)
@@ -151,7 +151,7 @@ def parse_args():
 
 
 def job_rows(args, results):
-    """A row of compare.table for each number of sequences, and the medians of the seconds in its text."""
+    """Returns a row of compare.table for each number of sequences, with the medians of the seconds in its text."""
     tokens = args.requests * args.new_tokens
     rows = []
     for size in args.job_batch:
@@ -163,7 +163,7 @@ def job_rows(args, results):
 
 def main():
     args = parse_args()
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # the group is removed on the way out
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # removes the group on the way out
     with tempfile.TemporaryDirectory() as folder:
         peers = compare.find_peers(PEERS, args.engines, folder)
         for peer in peers.values():
@@ -175,7 +175,7 @@ def main():
         if args.with_penstock:
             engines = {compare.PENSTOCK_NAME: penstock_job if args.job else compare.measure_penstock} | engines
         if not engines:
-            compare.fail("nothing to measure: no peer's build tree is named, and penstock is not asked for")
+            compare.fail("nothing to measure: no peer's build tree is named, and --engines does not name penstock")
         wrap = job_with if args.job else decode_with
         results = compare.measure(args, {name: wrap(name, measure_one) for name, measure_one in engines.items()})
     print(f"tokens/s, {args.threads} threads, {args.gguf.name} in {args.limit_bytes / 2**20:.0f} MiB "

@@ -52,7 +52,7 @@ std::string FormatBytes(uint64_t bytes) {
   constexpr std::array<const char*, 5> kNames = {"B", "KiB", "MiB", "GiB", "TiB"};
   double value = static_cast<double>(bytes);
   size_t unit = 0;
-  // The bounds are those at which the printed number would round up to one digit more.
+  // Switches to the next unit where the printed number would round up to one digit more.
   while (value >= (unit == 0 ? 1024.0 : 1023.5) && unit + 1 < kNames.size()) {
     value /= 1024.0;
     ++unit;

@@ -13,7 +13,7 @@ inline constexpr uint64_t kKiB = 1ull << 10;
 inline constexpr uint64_t kMiB = 1ull << 20;
 inline constexpr uint64_t kGiB = 1ull << 30;
 
-inline constexpr uint64_t kPageBytes = 4096;  // of memory; also the alignment that O_DIRECT asks for
+inline constexpr uint64_t kPageBytes = 4096;  // memory pages; also the alignment that O_DIRECT asks for
 inline constexpr uint64_t kCacheLineBytes = 64;
 
 // Parses a positive number (decimals allowed: `1.5GiB`) with one of the units B, kB, KB, MB, GB, TB (powers
@@ -21,10 +21,10 @@ inline constexpr uint64_t kCacheLineBytes = 64;
 // for 16 bytes.
 absl::StatusOr<uint64_t> ParseBytes(std::string_view text);
 
-// "4GB/s" in bytes per second.
+// Parses a rate such as "4GB/s" and returns it in bytes per second.
 absl::StatusOr<double> ParseRate(std::string_view text);
 
-// "11.3 MiB": three significant digits (four from 1000 to 1023), binary units.
+// Formats as "11.3 MiB": three significant digits (four from 1000 to 1023), binary units.
 std::string FormatBytes(uint64_t bytes);
 
 }  // namespace penstock

@@ -1,4 +1,5 @@
-// Checks of our own invariants: always on, end the process with file and line. Never for what a file or a user did.
+// Checks of our own invariants. They are always on and end the process with file and line. Mistakes in files or in user
+// input are statuses (status.h) instead.
 #pragma once
 
 #include <cstdio>

@@ -1,4 +1,4 @@
-// Arithmetic on sizes from outside: overflow is a value, never a wrap.
+// Overflow-checked arithmetic on sizes from outside: an overflow is returned as a value and never wraps.
 #pragma once
 
 #include <cstdint>

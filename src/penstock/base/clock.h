@@ -1,4 +1,4 @@
-// Time that has passed, by a clock that only goes forward.
+// Elapsed time on a monotonic clock.
 #pragma once
 
 #include <chrono>

@@ -60,7 +60,7 @@ absl::Status WriteFully(int fd, std::string_view data, std::string_view path) {
 }
 
 absl::StatusOr<std::string> ReadFile(const std::string& path, uint64_t max_bytes) {
-  // O_NONBLOCK: opening a FIFO must not hang.
+  // O_NONBLOCK keeps the opening of a FIFO from hanging.
   const UniqueFd fd(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
   if (!fd.valid()) return IoError("{}: cannot open: {}", path, ErrnoText(errno));
   struct stat info = {};

@@ -1,4 +1,4 @@
-// Files: owned descriptors, reads and writes that finish or say why.
+// Files: owned descriptors, and reads and writes that either finish or return an error.
 #pragma once
 
 #include <cstdint>
@@ -28,27 +28,28 @@ class UniqueFd {
   int fd_ = -1;
 };
 
-// Reads exactly `out.size()` bytes at `offset`; retries EINTR and short reads. An early end of file is kIo with both
-// sizes.
+// Reads exactly `out.size()` bytes at `offset`; retries EINTR and short reads. If the file ends early, returns a kIo
+// error that states both sizes.
 absl::Status PreadFully(int fd, std::span<std::byte> out, uint64_t offset, std::string_view path);
 
 // Writes all of `data` at the file's position; retries EINTR and short writes.
 absl::Status WriteFully(int fd, std::string_view data, std::string_view path);
 
-// A file with this content, new or in place of what it held. kIo when it cannot be written.
+// Creates or overwrites the file with `content`. Returns kIo when it cannot be written.
 absl::Status WriteFile(const std::string& path, std::string_view content);
 
-// The whole file, which must be a regular file of at most `max_bytes`.
+// Returns the content of the file, which must be a regular file of at most `max_bytes`.
 absl::StatusOr<std::string> ReadFile(const std::string& path, uint64_t max_bytes);
 
-// Replaces the file in one step that survives a power loss: a temporary file beside it, synced, renamed, and the folder
-// synced.
+// Replaces the file in one step that survives a power loss: writes and syncs a temporary file beside it, renames it,
+// and syncs the folder.
 absl::Status ReplaceFile(const std::string& path, std::string_view content);
 
-// kIo when ReplaceFile could not work: `path` is a folder, or one in which nothing can be written. Writes nothing.
+// Returns kIo when ReplaceFile could not work because `path` is a folder or lies in a folder that is not writable.
+// Writes nothing.
 absl::Status CheckReplaceable(const std::string& path);
 
-// "No such file or directory" for an errno value.
+// Returns the text of an errno value, such as "No such file or directory".
 std::string ErrnoText(int error_number);
 
 }  // namespace penstock

@@ -1,36 +1,28 @@
 #include "penstock/base/json.h"
 
-#include <boost/json/basic_parser_impl.hpp>
 #include <charconv>
 #include <cmath>
-#include <exception>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "absl/container/flat_hash_set.h"
+#include "penstock/base/json_parser-inl.h"
 #include "penstock/base/text.h"
 
 namespace penstock {
 namespace {
 
-// Builds a value like boost::json::parser does, and refuses what that one lets pass: duplicate keys and
-// infinite numbers.
-class StrictHandler {
+// Builds a value as boost::json::parser does, and refuses two things that Boost accepts: duplicate keys and infinite
+// numbers.
+class StrictHandler : public JsonHandler {
  public:
-  static constexpr std::size_t max_object_size = std::size_t(-1);
-  static constexpr std::size_t max_array_size = std::size_t(-1);
-  static constexpr std::size_t max_key_size = std::size_t(-1);
-  static constexpr std::size_t max_string_size = std::size_t(-1);
-
-  using error_code = json::error_code;
-  using string_view = json::string_view;
+  explicit StrictHandler(Fault fault) : fault_(fault) {}
 
   bool on_document_begin(error_code&) {
     stack_.reset();
     return true;
   }
-  bool on_document_end(error_code&) { return true; }
   bool on_object_begin(error_code&) {
     keys_.emplace_back();
     return true;
@@ -54,8 +46,7 @@ class StrictHandler {
     partial_.append(part.data(), part.size());
     stack_.push_key(part);
     if (!keys_.back().insert(partial_).second) {
-      duplicate_key_ = partial_;
-      has_duplicate_key_ = true;
+      status_ = MakeError(fault_, fmt::format("key '{}' appears twice in one object", Excerpt(partial_)));
       error = json::error::exception;
       return false;
     }
@@ -70,7 +61,6 @@ class StrictHandler {
     stack_.push_string(part);
     return true;
   }
-  bool on_number_part(string_view, error_code&) { return true; }
   bool on_int64(std::int64_t value, string_view, error_code&) {
     stack_.push_int64(value);
     return true;
@@ -83,7 +73,7 @@ class StrictHandler {
   bool on_double(double rough, string_view text, error_code& error) {
     double value = 0;
     const auto [end, failure] = std::from_chars(text.data(), text.data() + text.size(), value);
-    if (failure != std::errc()) value = rough;  // out of range: zero or infinite, which from_chars does not tell apart
+    if (failure != std::errc()) value = rough;  // out of range: zero or infinite; from_chars does not say which
     if (!std::isfinite(value)) {
       error = json::error::exponent_overflow;
       return false;
@@ -99,19 +89,16 @@ class StrictHandler {
     stack_.push_null();
     return true;
   }
-  bool on_comment_part(string_view, error_code&) { return true; }
-  bool on_comment(string_view, error_code&) { return true; }
 
   json::value Release() { return stack_.release(); }
-  bool has_duplicate_key() const { return has_duplicate_key_; }
-  const std::string& duplicate_key() const { return duplicate_key_; }
+  const absl::Status& status() const { return status_; }
 
  private:
+  const Fault fault_;
   json::value_stack stack_;
-  std::vector<absl::flat_hash_set<std::string>> keys_;  // of the open objects, outermost first
+  std::vector<absl::flat_hash_set<std::string>> keys_;  // one set for each open object, outermost first
   std::string partial_;
-  std::string duplicate_key_;
-  bool has_duplicate_key_ = false;
+  absl::Status status_;
 };
 
 }  // namespace
@@ -132,23 +119,10 @@ absl::StatusOr<json::value> ParseJson(std::string_view text, Fault fault, const 
   json::parse_options options;
   options.max_depth = static_cast<std::size_t>(limits.max_depth);
   if (text.empty()) return MakeError(fault, "line 1, column 1: expected a JSON value, found nothing");
-  try {
-    json::basic_parser<StrictHandler> parser(options);
-    json::error_code error;
-    const std::size_t consumed = parser.write_some(false, text.data(), text.size(), error);
-    if (!error && consumed < text.size()) error = json::error::extra_data;
-    if (!error) return parser.handler().Release();
-    const std::string place = JsonPlace(text, consumed);
-    if (parser.handler().has_duplicate_key()) {
-      return MakeError(fault, fmt::format("{}: key '{}' appears twice in one object", place,
-                                          Excerpt(parser.handler().duplicate_key())));
-    }
-    return MakeError(fault, fmt::format("{}: not valid JSON ({})", place, error.message()));
-  } catch (const std::bad_alloc&) {
-    return ResourceError("not enough memory to parse {} bytes of JSON", text.size());
-  } catch (const std::exception& exception) {
-    return MakeError(fault, fmt::format("not valid JSON ({})", exception.what()));
-  }
+  json::basic_parser<StrictHandler> parser(options, fault);
+  PENSTOCK_RETURN_IF_ERROR(
+      RunJsonParser(parser, text, fault, [text](std::size_t offset) { return JsonPlace(text, offset); }));
+  return parser.handler().Release();
 }
 
 std::string_view JsonTypeName(const json::value& value) {

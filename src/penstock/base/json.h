@@ -1,4 +1,4 @@
-// Strict JSON from outside: bounded depth, valid UTF-8, no duplicate keys, errors with line and column.
+// Strict parsing of JSON from outside: bounded depth, valid UTF-8, no duplicate keys, errors with line and column.
 #pragma once
 
 #include <boost/json.hpp>
@@ -17,14 +17,14 @@ struct JsonLimits {
   int max_depth = kMaxJsonDepth;
 };
 
-// Parses one JSON document. Refuses trailing bytes, a byte-order mark, comments, NaN, numbers beyond double,
+// Parses one JSON document. Refuses trailing bytes, a byte-order mark, comments, NaN, numbers beyond double, and
 // duplicate keys. Errors carry `fault` and read "line 3, column 7: ...".
 absl::StatusOr<json::value> ParseJson(std::string_view text, Fault fault, const JsonLimits& limits = {});
 
-// "line 3, column 7" of a byte offset, both counted from 1; columns count bytes.
+// Returns the place of a byte offset as "line 3, column 7", both counted from 1; columns count bytes.
 std::string JsonPlace(std::string_view text, size_t offset);
 
-// "string", "integer", "number", ... for messages.
+// Returns "string", "integer", "number", ... for messages.
 std::string_view JsonTypeName(const json::value& value);
 
 }  // namespace penstock

@@ -1,7 +1,6 @@
-// JSON as a stream of events: for documents so large that a tree of values would cost many times their size.
+// Parses JSON as a stream of events: for documents so large that a tree of values would cost many times their size.
 //
-// As strict as ParseJson, except that duplicate keys are the listener's to find. Memory is bounded by the
-// longest string.
+// As strict as ParseJson, except that the listener has to find duplicate keys. Memory is bounded by the longest string.
 #pragma once
 
 #include <cstdint>
@@ -14,7 +13,7 @@
 
 namespace penstock {
 
-// Every method may refuse; parsing ends with its error, the place of the event put before the message.
+// Every method may return an error. Parsing then ends with that error, prefixed with the place of the event.
 class JsonListener {
  public:
   virtual ~JsonListener() = default;
@@ -25,16 +24,16 @@ class JsonListener {
   virtual absl::Status OnArrayEnd() = 0;
   virtual absl::Status OnKey(std::string_view key) = 0;
   virtual absl::Status OnString(std::string_view text) = 0;
-  // `value` is absent for numbers that are no integers in [0, 2^64).
+  // `value` is absent for numbers other than integers in [0, 2^64).
   virtual absl::Status OnNumber(std::optional<uint64_t> value) = 0;
-  // true, false and null.
+  // Called for true, false and null.
   virtual absl::Status OnLiteral() = 0;
 };
 
 struct JsonEventOptions {
   int max_depth = kMaxJsonDepth;
   uint64_t max_key_bytes = kMaxTensorNameBytes;
-  // How messages tell a place: "line 3, column 7", or "byte 120" for text that nobody opens in an editor.
+  // How messages give a place: "line 3, column 7", or "byte 120" for text that nobody opens in an editor.
   enum class Place { kLine, kByte } place = Place::kLine;
 };
 

@@ -1,18 +1,18 @@
-// Every limit on outside data, in one place. Each is enforced where the data enters.
+// All limits on outside data, in one place. Each is enforced where the data enters.
 #pragma once
 
 #include <cstdint>
 
 namespace penstock {
 
-// JSON documents of a model folder (config, index, tokenizer).
+// JSON documents and chat templates of a model folder.
 inline constexpr int kMaxJsonDepth = 64;
 inline constexpr uint64_t kMaxConfigBytes = 4ull << 20;
 inline constexpr uint64_t kMaxIndexBytes = 256ull << 20;
 inline constexpr uint64_t kMaxTokenizerBytes = 128ull << 20;
 inline constexpr uint64_t kMaxTemplateBytes = 1ull << 20;
 
-// safetensors (the format's own cap on the header is 100 MB).
+// Model files (the safetensors format itself caps its header at 100 MB).
 inline constexpr uint64_t kMaxSafetensorsHeaderBytes = 100'000'000;
 inline constexpr uint64_t kMaxTensors = 2'000'000;
 inline constexpr int kMaxTensorRank = 8;
@@ -22,7 +22,7 @@ inline constexpr uint64_t kMaxGgufHeaderBytes = 512ull << 20;
 inline constexpr int64_t kMaxCharsmapBytes = 4 << 20;
 inline constexpr int kMaxFolderEntries = 100'000;
 
-// Model dims. Wide enough for every published MoE model, narrow enough that products of three fit 64 bits.
+// Model dimensions. Every published MoE model fits; a product of three dimensions fits 64 bits.
 inline constexpr int64_t kMaxLayers = 1024;
 inline constexpr int64_t kMaxRopes = 16;
 inline constexpr int64_t kMaxExperts = 4096;

@@ -10,12 +10,13 @@
 
 namespace penstock {
 
-// `level`: trace, debug, info, warning, error, off. Replaces spdlog's default logger by one that writes to stderr.
+// Replaces spdlog's default logger with one that writes to stderr. `level`: trace, debug, info, warning, error, off.
 absl::Status SetUpLogging(std::string_view level);
 
 enum class LogLevel { kDebug, kInfo, kWarning };
 
-// One line to spdlog's default logger. spdlog's own templates would bring all of fmt's code into every file that logs.
+// Writes one line to spdlog's default logger. spdlog's own templates would compile all of fmt into every file that
+// logs.
 void Log(LogLevel level, std::string_view line);
 
 template <typename... Args>

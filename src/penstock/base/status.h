@@ -1,7 +1,7 @@
 // Errors that the outside world causes, as values.
 //
-// Every failure is one line: what, where (file, tensor, line, field), expected, found, what to do. It carries a
-// Fault, which decides the process's exit code. Bugs of our own are PENSTOCK_CHECK (check.h), never a Status.
+// Every failure is one line: what failed, where (file, tensor, line, field), expected, found, what to do. It carries a
+// Fault, which decides the process's exit code. Our own bugs are PENSTOCK_CHECK failures (check.h), never a Status.
 #pragma once
 
 #include <string>
@@ -15,9 +15,9 @@
 
 namespace penstock {
 
-// Whose fault it is; the value is the exit code of the command line.
+// Says whose fault an error is; the value is the exit code of the command line.
 enum class Fault : int {
-  kInternal = 1,   // a bug of ours
+  kInternal = 1,   // our own bug
   kUsage = 2,      // wrong flags or arguments
   kModel = 3,      // the model folder is invalid
   kInput = 4,      // the input data (requests, prompts) is invalid
@@ -26,7 +26,7 @@ enum class Fault : int {
   kStopped = 7,    // stopped on request; can be resumed
 };
 
-// A Status with `message` made one printable line (control bytes and invalid UTF-8 are escaped).
+// Returns an error whose message is one printable line (control bytes and invalid UTF-8 are escaped).
 absl::Status MakeError(Fault fault, std::string_view message);
 
 template <typename... Args>
@@ -50,16 +50,16 @@ absl::Status ResourceError(fmt::format_string<Args...> format, Args&&... args) {
   return MakeError(Fault::kResources, fmt::format(format, std::forward<Args>(args)...));
 }
 
-// The fault of a failed status; kInternal when the status was not made by MakeError. REQUIRES: !status.ok().
+// Returns the fault of a failed status; kInternal when MakeError did not make the status. REQUIRES: !status.ok().
 Fault FaultOf(const absl::Status& status);
 
-// 0 for OK, otherwise the fault's exit code.
+// Returns 0 for OK, otherwise the fault's exit code.
 int ExitCode(const absl::Status& status);
 
-// The message as a std::string.
+// Returns the message as a std::string.
 std::string Message(const absl::Status& status);
 
-// The same error with `context` and ": " before its message.
+// Returns the same error with `context` and ": " before its message.
 absl::Status Annotate(const absl::Status& status, std::string_view context);
 
 }  // namespace penstock
@@ -78,6 +78,6 @@ absl::Status Annotate(const absl::Status& status, std::string_view context);
   if (!result.ok()) return result.status();               \
   lhs = std::move(result).value()
 
-// PENSTOCK_ASSIGN_OR_RETURN(auto x, F()): x = value, or return the error.
+// Assigns the value to `lhs`, or returns the error: PENSTOCK_ASSIGN_OR_RETURN(auto x, F()).
 #define PENSTOCK_ASSIGN_OR_RETURN(lhs, expr) \
   PENSTOCK_ASSIGN_OR_RETURN_IMPL(PENSTOCK_CONCAT(penstock_result_, __LINE__), lhs, expr)

@@ -7,7 +7,7 @@ namespace {
 
 constexpr size_t kMaxPrintableBytes = 2000;
 
-// Length of the sequence that `lead` announces (0: not a lead byte) and the allowed range of its second byte
+// The length of the sequence that a lead byte announces (0: not a lead byte) and the allowed range of its second byte
 // (Unicode table 3-7).
 struct LeadInfo {
   int num_bytes;
@@ -27,7 +27,7 @@ LeadInfo ClassifyLead(uint8_t lead) {
   return {0, 0, 0};
 }
 
-// Number of bytes at `pos` that begin a well-formed sequence (all of it if `complete`).
+// Returns how many bytes at `pos` begin a well-formed sequence; sets `complete` when they are a whole one.
 int WellFormedPrefix(std::string_view text, size_t pos, bool& complete) {
   const LeadInfo info = ClassifyLead(static_cast<uint8_t>(text[pos]));
   complete = info.num_bytes == 1;
@@ -44,7 +44,7 @@ int WellFormedPrefix(std::string_view text, size_t pos, bool& complete) {
   return num_good;
 }
 
-// Code points that move a terminal's cursor, end a line or turn the direction of the text around.
+// Is `c` a code point that moves a terminal's cursor, ends a line, or reverses the direction of the text?
 bool IsControl(char32_t c) {
   return c < 0x20 || (c >= 0x7F && c < 0xA0) || c == 0x200E || c == 0x200F || (c >= 0x2028 && c <= 0x202E) ||
          (c >= 0x2066 && c <= 0x2069) || c == 0xFEFF;

@@ -1,4 +1,4 @@
-// UTF-8: validating, decoding, and making bytes from outside printable.
+// UTF-8: validates and decodes it, and makes bytes from outside printable.
 #pragma once
 
 #include <cstddef>
@@ -20,23 +20,23 @@ DecodedRune DecodeUtf8(std::string_view text, size_t pos);
 
 void AppendUtf8(char32_t code_point, std::string& out);
 
-// Offset of the first byte that is not UTF-8, or npos.
+// Returns the offset of the first byte that is not UTF-8, or npos.
 size_t FindInvalidUtf8(std::string_view text);
 inline bool IsUtf8(std::string_view text) { return FindInvalidUtf8(text) == std::string_view::npos; }
 
-// The text with each invalid byte replaced by U+FFFD (one per maximal invalid prefix, as the Unicode standard
+// Returns the text with U+FFFD in place of invalid bytes (one for each maximal invalid prefix, as the Unicode standard
 // recommends).
 std::string ReplaceInvalidUtf8(std::string_view text);
 
-// One line that a terminal can show: control characters become \n, \t, \x1b, \u202e ..., invalid bytes \xNN;
-// cut after 2000 bytes.
+// Returns one line that a terminal can show: control characters become \n, \t, \x1b, \u202e ..., invalid bytes \xNN.
+// Cuts it after 2000 bytes.
 std::string Printable(std::string_view text);
 
-// As the text of an element or an attribute of HTML or XML.
+// Escapes the text for an element or an attribute of HTML or XML.
 std::string EscapeXml(std::string_view text);
 
-// A name from outside for the middle of a message: at most `max_bytes` of it and then "...", so that what
-// comes after the name is not cut. Never cuts inside a code point.
+// Shortens a name from outside for the middle of a message: at most `max_bytes` of it, then "...", so that the text
+// after the name is not cut. Never cuts inside a code point.
 std::string Excerpt(std::string_view text, size_t max_bytes = 200);
 
 }  // namespace penstock

@@ -14,8 +14,8 @@
 namespace penstock {
 namespace {
 
-// About 20 us: longer than the gap between two regions of a layer, shorter than anybody else's time slice.
-// Spinning is only worth it when every worker has a CPU of its own; threads sleep at once when they have not.
+// About 20 us: longer than the gap between two regions of a layer, shorter than another process's time slice. Spinning
+// pays only when every worker has a CPU of its own; otherwise threads sleep at once.
 constexpr int kSpins = 4000;
 
 void Relax() {
@@ -64,7 +64,7 @@ ThreadPool::ThreadPool(int num_threads, Pinned pinned) {
     try {
       threads_.emplace_back([this, worker_idx] { Work(worker_idx); });
     } catch (const std::system_error&) {
-      break;  // the system has no more threads for us; results do not depend on how many there are
+      break;  // the system refuses more threads; results do not depend on their number
     }
     if (pinned == Pinned::kYes && num_threads <= static_cast<int>(cpus.size())) {
       cpu_set_t mask;

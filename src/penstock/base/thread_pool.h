@@ -16,13 +16,13 @@
 
 namespace penstock {
 
-// Number of CPUs that this process may use (affinity mask and cgroup quota, at least 1).
+// Returns how many CPUs this process may use (affinity mask and cgroup quota, at least 1).
 int NumUsableCpus();
 
 class ThreadPool {
  public:
-  // `num_threads` >= 1, the caller included. Worker i is pinned to the i-th usable CPU while there are enough
-  // of them; not in a pool beside another one. Fewer workers than asked for when the system refuses more threads.
+  // `num_threads` >= 1 includes the caller. Worker i is pinned to the i-th usable CPU while there are enough CPUs; kNo
+  // is for a pool beside another one. The pool has fewer workers than requested when the system refuses more threads.
   enum class Pinned : uint8_t { kNo, kYes };
   explicit ThreadPool(int num_threads, Pinned pinned = Pinned::kYes);
   ~ThreadPool();
@@ -31,8 +31,9 @@ class ThreadPool {
 
   int num_workers() const { return static_cast<int>(threads_.size()) + 1; }
 
-  // While it lives, the calling thread stays on the CPU that the pinned workers leave to it. Where it sleeps between
-  // regions, as it does when it waits for a disk, it would often wake up on a worker's CPU and take turns with it.
+  // Keeps the calling thread, for the lifetime of this object, on the CPU that the pinned workers leave free. A caller
+  // that sleeps between regions, for example to wait for a disk, would otherwise often wake up on a worker's CPU and
+  // compete with it.
   class CallerPin {
    public:
     explicit CallerPin(const ThreadPool& pool);
@@ -45,9 +46,9 @@ class ThreadPool {
     cpu_set_t before_;
   };
 
-  // Calls body(task_idx, worker_idx) once for each task_idx in [0, num_tasks), in any order, and returns when
-  // all are done. Tasks are handed out one at a time, so uneven ones balance. `body` must not open a region
-  // of the same pool. An exception in `body` ends the process: other workers still use what it would unwind.
+  // Calls body(task_idx, worker_idx) once for each task_idx in [0, num_tasks), in any order, and returns when all are
+  // done. Tasks are handed out one at a time, which balances uneven tasks. `body` must not open a region of the same
+  // pool. An exception in `body` ends the process: other workers still use the objects that it would unwind.
   void ParallelFor(int64_t num_tasks, absl::FunctionRef<void(int64_t task_idx, int worker_idx)> body) noexcept;
 
  private:
@@ -55,13 +56,13 @@ class ThreadPool {
   void DrainTasks(int worker_idx);
 
   std::vector<std::thread> threads_;
-  int caller_cpu_ = -1;  // that the workers leave to worker 0; -1: they are not pinned
-  int num_spins_ = 0;    // before a thread sleeps; set before the first worker starts
+  int caller_cpu_ = -1;  // the CPU that the workers leave to worker 0; -1: they are not pinned
+  int num_spins_ = 0;    // spins before a thread sleeps; set before the first worker starts
   const absl::FunctionRef<void(int64_t, int)>* body_ = nullptr;
   int64_t num_tasks_ = 0;
   alignas(64) std::atomic<int64_t> next_task_{0};
   alignas(64) std::atomic<uint32_t> epoch_{0};  // grows by one for each region; workers wait for it
-  alignas(64) std::atomic<int> num_busy_{0};    // workers that have not yet finished the present region
+  alignas(64) std::atomic<int> num_busy_{0};    // workers that have not yet finished the current region
   std::atomic<bool> stop_{false};
 };
 

@@ -26,7 +26,7 @@ void JoinParts(json::object& message) {
   *content = joined;
 }
 
-// Gives each message without a content an empty one; were there any?
+// Gives an empty content to each message without one. Returns whether there was any.
 bool FillContents(json::array& messages) {
   bool filled = false;
   for (json::value& message : messages) {
@@ -35,7 +35,7 @@ bool FillContents(json::array& messages) {
   return filled;
 }
 
-// Is there a number that was an integer too large for 64 bits?
+// Returns whether the value contains an integer too large for 64 bits, which the parser rounded to a double.
 bool HasRoundedNumber(const json::value& value) {
   if (value.is_double()) return std::fabs(value.get_double()) >= 9.2e18;
   if (value.is_array()) return std::ranges::any_of(value.get_array(), HasRoundedNumber);
@@ -43,7 +43,7 @@ bool HasRoundedNumber(const json::value& value) {
   return std::ranges::any_of(value.get_object(), [](const auto& field) { return HasRoundedNumber(field.value()); });
 }
 
-// Makes objects of arguments that are the text of one, as OpenAI's clients write them; were there any?
+// Parses arguments that are the text of a JSON object, as OpenAI's clients write them. Returns whether there were any.
 bool ParseArguments(json::array& messages) {
   bool parsed_any = false;
   for (json::value& message : messages) {
@@ -63,7 +63,7 @@ bool ParseArguments(json::array& messages) {
   return parsed_any;
 }
 
-// A chat in which a message of this role has two parts.
+// Returns a chat in which a message of this role has two parts.
 json::array ChatWithParts(std::string_view role, std::string_view first, std::string_view second) {
   const auto part = [](std::string_view text) {
     return json::object{{"type", "text"}, {"text", json::string_view(text.data(), text.size())}};
@@ -107,11 +107,11 @@ absl::StatusOr<std::optional<ChatPrompts::Variant>> ChatPrompts::MakeVariant(
   return std::optional<Variant>(std::move(variant));
 }
 
-// It does when it writes the texts of both parts, and not as they are in a list.
+// Renders two parts, and looks for the texts of both in the output; quoted texts are a list that was printed as it is.
 bool ChatPrompts::TakesParts(const ChatTemplate& chat_template, std::string_view role) const {
   constexpr std::string_view kFirst = "FIRSTPARTOFTWO";
   constexpr std::string_view kSecond = "SECONDPARTOFTWO";
-  // Templates that loop for long are tried for a while only; a try of others takes some thousand steps.
+  // A trial takes some thousand steps; the limit stops templates that loop for long.
   const auto segments =
       RenderWith(chat_template, {}, ChatWithParts(role, kFirst, kSecond), {.max_steps = kMaxTemplateSteps / 20});
   if (!segments.ok()) return false;
@@ -126,10 +126,10 @@ bool ChatPrompts::TakesParts(const ChatTemplate& chat_template, std::string_view
   return is_written(kFirst) && is_written(kSecond);
 }
 
-absl::StatusOr<std::vector<TextSegment>> ChatPrompts::RenderWith(const ChatTemplate& chat_template, const Chat& chat,
-                                                                 json::array messages,
+absl::StatusOr<std::vector<TextSegment>> ChatPrompts::RenderWith(const ChatTemplate& chat_template,
+                                                                 const ChatParts& chat, json::array messages,
                                                                  const TemplateLimits& limits) const {
-  // As transformers calls templates: what there is none of is null, a special token that there is none of is not there.
+  // As in transformers, a missing argument is null, but a missing special token is undefined.
   json::object trusted = special_tokens_;
   trusted["add_generation_prompt"] = true;
   json::object untrusted = chat.variables;
@@ -142,7 +142,7 @@ absl::StatusOr<std::vector<TextSegment>> ChatPrompts::RenderWith(const ChatTempl
   return chat_template.Render(trusted, untrusted, limits);
 }
 
-absl::StatusOr<std::vector<TextSegment>> ChatPrompts::Render(const Chat& chat) const {
+absl::StatusOr<std::vector<TextSegment>> ChatPrompts::Render(const ChatParts& chat) const {
   const bool with_tools = !chat.tools.is_null() && tool_use_.has_value();
   if (!with_tools && !general_.has_value()) {
     return InputError("the model has a chat template for requests with tools only; give tools or use completions");
@@ -161,7 +161,7 @@ absl::StatusOr<std::vector<TextSegment>> ChatPrompts::Render(const Chat& chat) c
   if (!segments.ok() && FillContents(with_objects)) {
     segments = RenderWith(variant.chat_template, chat, std::move(with_objects));
   }
-  // DeepSeek-V3's joins them with text.
+  // DeepSeek-V3's template joins arguments with text, so it needs them as text.
   if (!segments.ok() && parsed_any) {
     FillContents(messages);
     return RenderWith(variant.chat_template, chat, std::move(messages));

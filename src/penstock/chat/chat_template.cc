@@ -21,7 +21,7 @@ absl::StatusOr<std::string> FindLiterals(std::string_view source) {
     const jinja::TokenKind kind = tokens[i].kind;
     if (kind != jinja::TokenKind::kData && kind != jinja::TokenKind::kString) continue;
     literals += tokens[i].text;
-    // Neighbouring strings are one.
+    // Neighbouring string constants are one string.
     const bool goes_on = kind == jinja::TokenKind::kString && tokens[i + 1].kind == kind;
     if (!goes_on) literals += '\0';
   }

@@ -1,4 +1,4 @@
-// Where a model folder keeps its chat templates.
+// Finds the chat templates in a model folder.
 #include "penstock/base/json.h"
 #include "penstock/chat/chat_template.h"
 
@@ -6,7 +6,7 @@ namespace penstock {
 namespace {
 
 constexpr std::string_view kTemplateFile = "chat_template.jinja";
-constexpr std::string_view kDefaultFile = "default.jinja";  // the two of kTemplateFolder that are used
+constexpr std::string_view kDefaultFile = "default.jinja";  // kTemplateFolder has two files that are used
 constexpr std::string_view kToolUseFile = "tool_use.jinja";
 constexpr std::string_view kConfigFile = "tokenizer_config.json";
 constexpr std::string_view kOlderFile = "chat_template.json";
@@ -30,7 +30,7 @@ absl::Status ReadNamed(const json::array& templates, std::string_view file, Chat
                     templates.size(), file);
 }
 
-// Adds what the field `chat_template` of a JSON file has.
+// Adds the templates in the field `chat_template` of a JSON file.
 absl::Status ReadField(const ModelFolder& folder, std::string_view file, ChatTemplateTexts& texts) {
   if (!folder.Has(file)) return absl::OkStatus();
   PENSTOCK_ASSIGN_OR_RETURN(const std::string text, folder.Read(file, kMaxConfigBytes));

@@ -7,7 +7,7 @@
 namespace penstock {
 namespace {
 
-// The word after `to=` in a header; empty when there is none.
+// Returns the word after `to=` in a header, or "" if there is none.
 std::string_view RecipientOf(std::string_view header) {
   const size_t pos = header.find("to=");
   if (pos == std::string_view::npos) return {};
@@ -17,7 +17,7 @@ std::string_view RecipientOf(std::string_view header) {
 
 std::string WithoutEnd(std::string text, size_t num_bytes) {
   text.resize(text.size() - std::min(text.size(), num_bytes));
-  // Bytes that a stop text cut may have stood in one character with bytes of another message.
+  // The cut may fall inside a character whose bytes came from two messages.
   return ReplaceInvalidUtf8(text);
 }
 
@@ -41,8 +41,8 @@ std::string HarmonyReader::Text(std::span<const TokenId> ids) const {
   return ReplaceInvalidUtf8(tokenizer_->Decode(ids, SkipSpecial::kYes));
 }
 
-// The header of a message, from behind "assistant" or from its beginning: [to=x] <|channel|> name [to=x] [<|constrain|>
-// type].
+// Adds one message to the answer. Its header, which may begin with "assistant", is [to=x] <|channel|> name [to=x]
+// [<|constrain|> type].
 void HarmonyReader::AddMessage(std::span<const TokenId> header, std::span<const TokenId> body, size_t num_cut_bytes,
                                ChatAnswer& answer) const {
   const auto channel_at = std::find(header.begin(), header.end(), channel_);
@@ -73,7 +73,7 @@ ChatAnswer HarmonyReader::Read(std::span<const TokenId> ids, std::string_view ke
         message_at == ids.end() ? ids.end() : std::find_if(message_at + 1, ids.end(), ends_message);
     const auto header = ids.first(static_cast<size_t>(message_at - ids.begin()));
     if (message_at == ids.end()) {
-      // A header that was cut off, or text without any.
+      // The header was cut off, or the text has none.
       if (std::find(header.begin(), header.end(), channel_) == header.end()) {
         answer.content += WithoutEnd(Text(header), num_cut_bytes);
       }

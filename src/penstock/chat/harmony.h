@@ -1,4 +1,4 @@
-// The format in which gpt-oss answers ("harmony"): messages with a header that names channel and recipient.
+// Reads "harmony", the format of gpt-oss's answers: messages whose header names a channel and a recipient.
 //
 //   <|channel|>analysis<|message|>thoughts<|end|><|start|>assistant<|channel|>final<|message|>the answer<|return|>
 //   <|channel|>commentary to=functions.get_weather <|constrain|>json<|message|>{"city": "Paris"}<|call|>
@@ -16,13 +16,13 @@ namespace penstock {
 
 class HarmonyReader {
  public:
-  // Nothing when the vocabulary has not the format's special tokens. `tokenizer` must outlive the reader.
+  // Returns nothing if the vocabulary lacks the format's special tokens. `tokenizer` must outlive the reader.
   static std::optional<HarmonyReader> For(const Tokenizer& tokenizer);
 
-  // What a model generated after a prompt that ends in "<|start|>assistant", without or with its last token, of which
-  // the text `kept` counts: a stop text and what came with it is cut off. Analysis, and what goes to tools that are no
-  // functions, is reasoning; of a function's name "functions." is left out. Whatever the tokens are, there is an
-  // answer: text without any header is content, a message that is cut off counts.
+  // Reads what a model generated after a prompt that ends in "<|start|>assistant", with or without its last token. Only
+  // the text `kept` counts: a stop text and everything after it is cut off. Analysis is reasoning, and so are messages
+  // to tools that are not functions. Function names lose their prefix "functions.". Any tokens give an answer: text
+  // without a header is content, and a message that is cut off counts.
   ChatAnswer Read(std::span<const TokenId> ids, std::string_view kept) const;
 
  private:

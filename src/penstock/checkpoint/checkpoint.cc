@@ -25,7 +25,7 @@ bool EndsWith(std::string_view text, std::string_view suffix) {
   return text.size() >= suffix.size() && text.substr(text.size() - suffix.size()) == suffix;
 }
 
-// The first entry whose name ends in one of `suffixes`; empty when there is none.
+// Returns the first entry whose name ends in one of `suffixes`; empty when there is none.
 std::string FirstWithSuffix(const std::vector<std::string>& entries, std::initializer_list<std::string_view> suffixes) {
   for (const std::string& entry : entries) {
     for (const std::string_view suffix : suffixes) {
@@ -35,7 +35,7 @@ std::string FirstWithSuffix(const std::vector<std::string>& entries, std::initia
   return "";
 }
 
-// The folder has neither model.safetensors nor an index: what it has instead, and what to do.
+// Explains a folder without model.safetensors and without an index: what it has instead, and what to do.
 absl::Status NoWeights(const ModelFolder& folder, const std::vector<std::string>& entries) {
   const std::string what = fmt::format("{}: no weights: expected {} or {}", folder.path(), kSingleFile, kIndexFile);
   if (const std::string shard = FirstWithSuffix(entries, {".safetensors"}); !shard.empty()) {
@@ -87,8 +87,7 @@ absl::StatusOr<std::vector<TensorInfo>> ReadHeader(const OpenedFile& file) {
   return tensors;
 }
 
-// Warns of model*.safetensors files that are not used: leftovers of another download. Other names are other
-// things.
+// Warns of unused model*.safetensors files: leftovers of another download. Files with other names are not weights.
 void WarnOfUnlisted(const ModelFolder& folder, const std::vector<std::string>& entries,
                     const std::vector<std::string>& shards) {
   std::vector<std::string> unlisted;
@@ -196,7 +195,7 @@ absl::Status Checkpoint::CheckIndex(const ShardIndex& index) const {
                                            Excerpt(entry.tensor), kIndexFile, files_[tensor->file_idx].path);
   }
   if (num_wrong > 0) {
-    return ModelError("{} ({} tensor(s) wrong): index and shards are of different downloads", Message(first),
+    return ModelError("{} ({} tensor(s) wrong): index and shards come from different downloads", Message(first),
                       num_wrong);
   }
   if (index.entries.size() < tensors_.size()) {
@@ -220,7 +219,7 @@ uint64_t Checkpoint::total_bytes() const {
 
 uint64_t Checkpoint::memory_bytes() const {
   uint64_t sum = sizeof(*this) + tensors_.capacity() * sizeof(TensorInfo) + by_name_.capacity() * sizeof(int);
-  const size_t inline_bytes = std::string().capacity();  // names up to this long live inside the std::string
+  const size_t inline_bytes = std::string().capacity();  // longer names are allocated outside the std::string
   for (const TensorInfo& tensor : tensors_) {
     sum += tensor.shape.capacity() * sizeof(int64_t);
     if (tensor.name.capacity() > inline_bytes) sum += tensor.name.capacity() + 1;
@@ -255,7 +254,8 @@ absl::StatusOr<std::string> Checkpoint::Fingerprint() const {
     add(tensor.extent.size_bytes);
     if (tensor.xxh3.has_value()) add(*tensor.xxh3);
   }
-  // Values from the middle of tensors that are spread over the whole model: what tells a model from its fine-tune.
+  // Samples values from the middle of tensors spread over the whole model; these values differ between a model and its
+  // fine-tune.
   constexpr size_t kMaxSamples = 4096;
   constexpr uint64_t kSampleBytes = 4096;
   std::vector<std::byte> sample(kSampleBytes);

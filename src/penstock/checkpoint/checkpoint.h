@@ -18,30 +18,30 @@ class Checkpoint {
  public:
   enum class Format { kSafetensors, kPacked, kGguf };
 
-  // Opens `model.safetensors`, or the shards that `model.safetensors.index.json` names, or a packed store, and
-  // validates all their headers against each other and the index. Reads no tensor. What is wrong with the files is
-  // kModel and names file and tensor; kUsage when the folder holds two formats; kIo and kResources when the system
-  // cannot read or hold them.
+  // Opens `model.safetensors`, or the shards that `model.safetensors.index.json` names, or a packed store. Validates
+  // all headers against each other and the index, and reads no tensor. Returns kModel, naming file and tensor, when the
+  // files are wrong, kUsage when the folder holds two formats, and kIo or kResources when the system cannot read or
+  // hold them.
   static absl::StatusOr<Checkpoint> Open(const ModelFolder& folder);
   static absl::StatusOr<Checkpoint> FromGguf(Gguf gguf);
 
-  // nullptr when there is no such tensor.
+  // Returns nullptr when there is no such tensor.
   const TensorInfo* Find(std::string_view name) const;
 
   const std::vector<TensorInfo>& tensors() const { return tensors_; }
   const std::vector<OpenedFile>& files() const { return files_; }
-  // Of all tensors.
+  // Returns the bytes of all tensors.
   uint64_t total_bytes() const;
-  // Memory that the catalogue itself takes.
+  // Returns the memory that the catalogue itself takes.
   uint64_t memory_bytes() const;
 
   Format format() const { return format_; }
-  // How a packed store was quantised ("none", "int8", ...); empty for others.
+  // Returns how a packed store was quantised ("none", "int8", ...); empty for other formats.
   const std::string& quantize() const { return quantize_; }
 
-  // Digest of config-independent content: names, dtypes, shapes, extents, file sizes, and the checksums of all tensors
-  // or, where there are none, values from the middle of up to 4,096 of them (xxh3-128, hex): enough to tell a model
-  // from its fine-tune in at most 16 MiB of reads.
+  // Returns a digest that does not depend on the config: names, dtypes, shapes, extents, file sizes, and the checksums
+  // of all tensors (xxh3-128, hex). Without checksums it takes values from the middle of up to 4,096 tensors. This
+  // tells a model from its fine-tune with at most 16 MiB of reads.
   absl::StatusOr<std::string> Fingerprint() const;
 
  private:

@@ -37,7 +37,7 @@ std::optional<int64_t> IntegerAt(GgufType type, const char* source) {
   }
 }
 
-// The place of a file in a split: NAME-00001-of-00003.gguf.
+// A file's position in a split model: NAME-00001-of-00003.gguf.
 struct SplitName {
   std::string base;
   int64_t number = 0;  // from 1 on
@@ -60,12 +60,13 @@ std::optional<SplitName> SplitNameOf(std::string_view name) {
   return split;
 }
 
-// What others keep beside a model (projectors of images, layers that predict further tokens) is none.
+// Says whether a file is a model. Image projectors and layers that predict further tokens, which some folders keep
+// beside a model, are not.
 bool IsModel(std::string_view name) {
   return name.ends_with(".gguf") && !name.starts_with("mmproj") && !name.starts_with("mtp-");
 }
 
-// The files of the one model in the folder; none when there is none.
+// Returns the files of the one model in the folder; none when there is none.
 absl::StatusOr<std::vector<std::string>> FileNames(const ModelFolder& folder) {
   const std::vector<std::string> entries = folder.List();
   std::string first = folder.gguf_name();
@@ -165,7 +166,7 @@ GgufMetadata& GgufMetadata::operator=(GgufMetadata&& other) noexcept {
   return *this;
 }
 
-// A short string moves with its bytes.
+// A short string's bytes move with the string object, so the keys have to point into it again.
 void GgufMetadata::SetKeys() {
   for (Field& field : fields_) field.key = std::string_view(header_).substr(field.key_offset, field.key.size());
 }
@@ -277,7 +278,7 @@ absl::StatusOr<std::optional<Gguf>> OpenGguf(const ModelFolder& folder) {
   PENSTOCK_ASSIGN_OR_RETURN(const auto num_tensors, gguf.metadata.Integer("split.tensors.count"));
   if (num_tensors.has_value() && *num_tensors != std::ssize(gguf.tensors)) {
     return ModelError(
-        "{}: key 'split.tensors.count' says {} tensors, but the files have {}: they are of different models",
+        "{}: key 'split.tensors.count' says {} tensors, but the files have {}: they belong to different models",
         gguf.files[0].path, *num_tensors, gguf.tensors.size());
   }
   const std::string& header = gguf.metadata.header();

@@ -33,7 +33,7 @@ enum class GgufType : uint32_t {
   kFloat64,
 };
 
-// Bytes of a number; of a string, of its length.
+// Returns the bytes of a number; for a string, the bytes of its length field.
 constexpr uint64_t WidthOf(GgufType type) {
   switch (type) {
     case GgufType::kUint8:
@@ -48,7 +48,7 @@ constexpr uint64_t WidthOf(GgufType type) {
   }
 }
 
-// A number wherever it lies; the format is little-endian.
+// Reads a little-endian number, which may be unaligned.
 template <typename T>
 T LoadNumber(const char* source) {
   T value;
@@ -56,11 +56,11 @@ T LoadNumber(const char* source) {
   return value;
 }
 
-// Values by key. Each getter gives nothing for a key that is not there, and kModel (naming key, expected and found
-// type) for one of another type.
+// The metadata: values by key. A getter returns nothing for a missing key, and kModel (naming key, expected and found
+// type) for a value of another type.
 class GgufMetadata {
  public:
-  // A value as it lies in the header: `count` elements of `type` from `offset` on (1 unless it is an array).
+  // A value's position in the header: `count` elements of `type` from `offset` on (1 unless it is an array).
   struct Field {
     std::string_view key;
     uint64_t key_offset = 0;
@@ -71,7 +71,7 @@ class GgufMetadata {
   };
 
   GgufMetadata() = default;
-  // `header` is what the fields' offsets count in; their keys may point anywhere.
+  // The offsets of `fields` refer to `header`; their keys may point anywhere.
   GgufMetadata(std::string header, std::vector<Field> fields);
   GgufMetadata(GgufMetadata&& other) noexcept;
   GgufMetadata& operator=(GgufMetadata&& other) noexcept;
@@ -80,13 +80,13 @@ class GgufMetadata {
   const std::vector<Field>& fields() const { return fields_; }
   const std::string& header() const { return header_; }
 
-  // Any integer type that holds it; a bool is none.
+  // Accepts any integer type whose value fits; a bool is not an integer.
   absl::StatusOr<std::optional<int64_t>> Integer(std::string_view key) const;
-  // A float type, or an integer.
+  // Accepts a float type or an integer.
   absl::StatusOr<std::optional<double>> Number(std::string_view key) const;
   absl::StatusOr<std::optional<bool>> Bool(std::string_view key) const;
   absl::StatusOr<std::optional<std::string>> String(std::string_view key) const;
-  // Arrays; empty when the key is not there.
+  // Getters for arrays; empty when the key is missing.
   absl::StatusOr<std::vector<int64_t>> Integers(std::string_view key) const;
   absl::StatusOr<std::vector<float>> Floats(std::string_view key) const;
   absl::StatusOr<std::vector<std::string>> Strings(std::string_view key) const;
@@ -98,7 +98,7 @@ class GgufMetadata {
   std::vector<Field> fields_;
 };
 
-// "u32", "array of strings": for messages.
+// Returns a type for messages, such as "u32" or "array of strings".
 std::string GgufTypeName(const GgufMetadata::Field& field);
 
 struct GgufHeader {
@@ -107,11 +107,14 @@ struct GgufHeader {
   std::vector<TensorInfo> tensors;          // in the order of their offsets, file_idx 0
 };
 
-// Parses the first bytes of a file of `file_bytes` bytes; nothing when they end before the header does. Refuses
-// (kModel, naming key or tensor): other versions and byte orders, counts and lengths beyond the file, unknown types,
-// keys that are empty, longer than 65,535 bytes, no printable ASCII or there twice, nested arrays, bools that are no
-// 0 or 1, an alignment that is no power of two from 8 to 2^20, tensors of no or more than 4 dims, of dims below 1 or of
-// rows that are no whole blocks, sizes that overflow, offsets that are not aligned, overlap or reach beyond the file.
+// Parses the first bytes of a file of `file_bytes` bytes. Returns nothing when the given bytes end before the header
+// does. Refuses with kModel, naming key or tensor:
+// - other versions and byte orders, and counts and lengths beyond the file;
+// - unknown types, nested arrays, bools other than 0 and 1;
+// - keys that are empty, longer than 65,535 bytes, not printable ASCII, or duplicates;
+// - an alignment other than a power of two from 8 to 2^20;
+// - tensors of no dims or more than 4, with dims below 1 or with rows that are not whole blocks;
+// - sizes that overflow, and offsets that are not aligned, overlap or reach beyond the file.
 absl::StatusOr<std::optional<GgufHeader>> ParseGgufHeader(std::string_view first_bytes, uint64_t file_bytes);
 
 struct Gguf {
@@ -120,14 +123,15 @@ struct Gguf {
   std::vector<TensorInfo> tensors;  // of all files
   std::string fingerprint;          // of the metadata (xxh3, hex)
 
-  const TensorInfo* Find(std::string_view name) const;  // looks at all of them
+  const TensorInfo* Find(std::string_view name) const;  // linear search
 };
 
-// The GGUF file of the folder, or all files of its split; nothing when there is none. kUsage when there are several
-// models, or safetensors as well; kModel when a file of a split is missing or belongs to another.
+// Opens the GGUF file of the folder, or all files of its split; returns nothing when there is none. Returns kUsage when
+// the folder holds several models, or safetensors as well. Returns kModel when a file of a split is missing or belongs
+// to another split.
 absl::StatusOr<std::optional<Gguf>> OpenGguf(const ModelFolder& folder);
 
-// The floats of a tensor of f32; kModel when there are more. REQUIRES: it is one of gguf.tensors.
+// Returns the floats of an f32 tensor; kModel when it has more than `max_count`. REQUIRES: it is one of gguf.tensors.
 absl::StatusOr<std::vector<float>> ReadFloats(const Gguf& gguf, const TensorInfo& tensor, uint64_t max_count);
 
 }  // namespace penstock

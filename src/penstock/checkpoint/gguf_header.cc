@@ -1,4 +1,4 @@
-// The header of a GGUF file.
+// Parses the header of a GGUF file.
 #include <algorithm>
 #include <bit>
 
@@ -18,21 +18,21 @@ constexpr uint64_t kMaxNameBytes = 64;
 constexpr uint32_t kMaxDims = 4;
 constexpr uint64_t kDefaultAlignment = 32;
 constexpr uint64_t kMaxAlignment = 1 << 20;
-// What a value and a tensor take at least: their number is bounded by the bytes that are left.
+// The minimum sizes of a value and of a tensor: the bytes that are left bound how many there can be.
 constexpr uint64_t kLeastFieldBytes = 8 + 1 + 4 + 1;
 constexpr uint64_t kLeastTensorBytes = 8 + 1 + 4 + 8 + 4 + 8;
 
-// A place in the header. Reading beyond what was given is no fault while the file goes on there.
+// A read position in the header. Reading beyond the given bytes is an error only when the file ends there.
 class Cursor {
  public:
   Cursor(std::string_view bytes, uint64_t file_bytes) : bytes_(bytes), file_bytes_(file_bytes) {}
 
   uint64_t offset() const { return offset_; }
   uint64_t bytes_left() const { return file_bytes_ - offset_; }
-  // The header goes on behind the bytes that were given.
+  // Returns whether the header continues beyond the given bytes.
   bool needs_more() const { return needs_more_; }
 
-  // The next `count` bytes. An error when the file ends before.
+  // Takes the next `count` bytes. Returns an error when the file ends before them.
   absl::StatusOr<std::string_view> Take(uint64_t count, std::string_view what) {
     if (count > bytes_left()) {
       return ModelError("{} at byte {} needs {} bytes, but the file ends after {}: download it again", what, offset_,
@@ -65,7 +65,7 @@ class Cursor {
   bool needs_more_ = false;
 };
 
-// What ggml calls the types of tensors.
+// A tensor type with ggml's name for it.
 struct TensorType {
   uint32_t id;
   std::string_view name;
@@ -85,7 +85,7 @@ constexpr TensorType kTensorTypes[] = {
     {14, "Q6_K", {}, WeightFormat::kQ6_K},
     {30, "BF16", Dtype::kBF16},
     {39, "MXFP4", {}, WeightFormat::kMxfp4},
-    // Known by name alone, for messages.
+    // Only the names of these are known, for messages.
     {9, "Q8_1"},
     {10, "Q2_K"},
     {11, "Q3_K"},
@@ -127,7 +127,7 @@ bool IsPrintableAscii(std::string_view text) {
   return std::all_of(text.begin(), text.end(), [](char c) { return c > ' ' && c < 127; });
 }
 
-// Passes over a value and notes where it lies.
+// Skips a value and records its position.
 absl::Status ReadValue(Cursor& cursor, GgufMetadata::Field& field) {
   PENSTOCK_ASSIGN_OR_RETURN(uint32_t type, cursor.Number<uint32_t>(field.key));
   if (type > static_cast<uint32_t>(GgufType::kFloat64))
@@ -170,7 +170,7 @@ absl::Status ReadFields(Cursor& cursor, uint64_t count, std::vector<GgufMetadata
     PENSTOCK_ASSIGN_OR_RETURN(field.key, cursor.Text(kMaxKeyBytes, fmt::format("key {}", i)));
     field.key_offset = cursor.offset() - field.key.size();
     if (field.key.empty()) return ModelError("key {} is empty", i);
-    if (!IsPrintableAscii(field.key)) return ModelError("key {} is no printable ASCII: '{}'", i, Excerpt(field.key));
+    if (!IsPrintableAscii(field.key)) return ModelError("key {} is not printable ASCII: '{}'", i, Excerpt(field.key));
     if (!keys.insert(field.key).second) return ModelError("key '{}' appears twice", Excerpt(field.key));
     PENSTOCK_RETURN_IF_ERROR(ReadValue(cursor, field));
     fields.push_back(field);
@@ -197,14 +197,14 @@ absl::Status ReadTensor(Cursor& cursor, uint64_t idx, TensorInfo& tensor) {
     if (!product.has_value() || *product > (1ull << 58))
       return ModelError("tensor '{}': its size overflows", tensor.name);
     num_elements = *product;
-    tensor.shape.insert(tensor.shape.begin(), static_cast<int64_t>(dim));  // the first dim is the one within a row
+    tensor.shape.insert(tensor.shape.begin(), static_cast<int64_t>(dim));  // ggml lists the dim within a row first
   }
   PENSTOCK_ASSIGN_OR_RETURN(const uint32_t type_id, cursor.Number<uint32_t>(tensor.name));
   PENSTOCK_ASSIGN_OR_RETURN(const TensorType type, TensorTypeOf(type_id, tensor.name));
   if (type.blocks.has_value()) {
     const int64_t row = tensor.shape.back(), block = BlockElements(*type.blocks);
     if (row % block != 0) {
-      return ModelError("tensor '{}': rows of {} are no whole blocks of {} ({})", tensor.name, row, block, type.name);
+      return ModelError("tensor '{}': rows of {} are not whole blocks of {} ({})", tensor.name, row, block, type.name);
     }
     tensor.packed = type.blocks;
     tensor.extent.size_bytes = num_elements / static_cast<uint64_t>(row) * BlockRowBytes(*type.blocks, row);
@@ -232,7 +232,7 @@ absl::StatusOr<uint64_t> AlignmentOf(std::string_view header, const std::vector<
   return kDefaultAlignment;
 }
 
-// Extents are relative to where the tensors begin until here.
+// Places the extents, which were relative to the start of the tensors, in the file.
 absl::Status PlaceTensors(uint64_t begin, uint64_t alignment, uint64_t file_bytes, std::vector<TensorInfo>& tensors) {
   std::stable_sort(tensors.begin(), tensors.end(), [](const TensorInfo& a, const TensorInfo& b) {
     return a.extent.offset_bytes < b.extent.offset_bytes;
@@ -241,7 +241,7 @@ absl::Status PlaceTensors(uint64_t begin, uint64_t alignment, uint64_t file_byte
   const TensorInfo* last = nullptr;
   for (TensorInfo& tensor : tensors) {
     if (tensor.extent.offset_bytes % alignment != 0) {
-      return ModelError("tensor '{}': offset {} is no multiple of {}", tensor.name, tensor.extent.offset_bytes,
+      return ModelError("tensor '{}': offset {} is not a multiple of {}", tensor.name, tensor.extent.offset_bytes,
                         alignment);
     }
     const std::optional<uint64_t> first = CheckedAdd(begin, tensor.extent.offset_bytes);
@@ -261,7 +261,7 @@ absl::Status PlaceTensors(uint64_t begin, uint64_t alignment, uint64_t file_byte
 
 absl::Status ReadHeader(Cursor& cursor, std::string_view bytes, uint64_t file_bytes, GgufHeader& header) {
   PENSTOCK_ASSIGN_OR_RETURN(const std::string_view magic, cursor.Take(4, "the magic"));
-  if (magic != "GGUF") return ModelError("this is no GGUF file: it begins with '{}'", Excerpt(magic));
+  if (magic != "GGUF") return ModelError("this is not a GGUF file: it begins with '{}'", Excerpt(magic));
   PENSTOCK_ASSIGN_OR_RETURN(const uint32_t version, cursor.Number<uint32_t>("the version"));
   if ((version & 0xFFFF) == 0 && version != 0) {
     return ModelError("version {}: the file is big-endian, which is not read", __builtin_bswap32(version));

@@ -40,7 +40,7 @@ std::string_view ParentOf(std::string_view path) {
   return path.substr(0, slash);
 }
 
-// Of the path of a file, as it is written.
+// Returns the folder part of a file's path, as written.
 std::string FolderOf(std::string_view path) {
   const size_t slash = path.rfind('/');
   return slash == 0 ? "/" : std::string(path.substr(0, slash));
@@ -48,14 +48,15 @@ std::string FolderOf(std::string_view path) {
 
 std::string_view LastPart(std::string_view path) { return path.substr(path.rfind('/') + 1); }
 
-// The folders that files of the model folder `real_path` may lie in: itself, and for a snapshot of a Hugging
-// Face cache (CACHE/models--org--name/snapshots/REVISION) the repository's folder and CACHE/blobs.
+// Returns the folders that files of the model folder `real_path` may lie in. These are the folder itself and, for a
+// snapshot of a Hugging Face cache (CACHE/models--org--name/snapshots/REVISION), the repository's folder and
+// CACHE/blobs.
 std::vector<std::string> AllowedRoots(std::string_view real_path) {
   std::vector<std::string> roots = {std::string(real_path)};
   for (std::string_view at = real_path; at != "/"; at = ParentOf(at)) {
     const std::string_view repository = ParentOf(at);
     if (LastPart(at) != "snapshots" || LastPart(repository).substr(0, 8) != "models--") continue;
-    if (at == real_path) break;  // the folder of all snapshots is no model
+    if (at == real_path) break;  // the folder of all snapshots is not a model
     roots.emplace_back(repository);
     const std::string_view cache = ParentOf(repository);
     roots.push_back(cache == "/" ? "/blobs" : std::string(cache) + "/blobs");
@@ -74,8 +75,8 @@ std::string_view KindOf(mode_t mode) {
   return "something else";
 }
 
-// Opens `real_path`, which was resolved a moment ago, without following any symlink that appeared since.
-// O_NONBLOCK: should a FIFO have taken the file's place, opening it must not hang.
+// Opens `real_path`, which was resolved a moment ago, without following any symlink that has appeared since. O_NONBLOCK
+// keeps the opening from hanging if a FIFO has replaced the file.
 int OpenResolved(const std::string& real_path) {
   constexpr int kFlags = O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY;
   struct open_how how = {};
@@ -85,7 +86,7 @@ int OpenResolved(const std::string& real_path) {
   if (fd >= 0) return static_cast<int>(fd);
   if (errno != ENOSYS && errno != EPERM) return -1;
   return ::open(real_path.c_str(),
-                kFlags | O_NOFOLLOW);  // kernels before 5.6, and sandboxes that forbid openat2
+                kFlags | O_NOFOLLOW);  // for kernels before 5.6, and sandboxes that forbid openat2
 }
 
 absl::Status OpenFailure(const std::string& path, int error_number) {
@@ -98,7 +99,7 @@ absl::Status OpenFailure(const std::string& path, int error_number) {
   return IoError("{}: cannot open: {}", path, ErrnoText(error_number));
 }
 
-// Why `path` does not resolve.
+// Returns an error that says why `path` does not resolve.
 absl::Status MissingFile(const std::string& folder, std::string_view name, const std::string& path, int error_number) {
   struct stat info = {};
   const bool present = ::lstat(path.c_str(), &info) == 0;
@@ -135,7 +136,8 @@ absl::StatusOr<ModelFolder> ModelFolder::Open(const std::string& path) {
   if (::stat(real_path->c_str(), &info) != 0) {
     return ModelError("{}: cannot open the model folder: {}", path, ErrnoText(errno));
   }
-  // In a Hugging Face cache the name leads elsewhere: the folder is the one that has the name.
+  // In a Hugging Face cache the file is a symlink out of this folder; the model's folder is the one that holds the
+  // symlink.
   if (S_ISREG(info.st_mode) && path.ends_with(".gguf")) {
     PENSTOCK_ASSIGN_OR_RETURN(ModelFolder folder, Open(path.find('/') == std::string::npos ? "." : FolderOf(path)));
     folder.gguf_name_ = std::string(LastPart(path));
@@ -175,7 +177,7 @@ absl::StatusOr<OpenedFile> ModelFolder::OpenFile(std::string_view name) const {
     return ModelError("{}: this symlink leads out of the model folder, to {}: put the file itself into the folder",
                       file.path, *target);
   }
-  // Looked at before it is opened, because opening a device can have effects.
+  // Check the type before opening, because opening a device can have side effects.
   struct stat before = {};
   if (::lstat(target->c_str(), &before) != 0) return OpenFailure(file.path, errno);
   if (!S_ISREG(before.st_mode)) {
@@ -185,8 +187,8 @@ absl::StatusOr<OpenedFile> ModelFolder::OpenFile(std::string_view name) const {
   if (!file.fd.valid()) return OpenFailure(file.path, errno);
   struct stat info = {};
   if (::fstat(file.fd.get(), &info) != 0) return IoError("{}: cannot stat: {}", file.path, ErrnoText(errno));
-  // Where openat2 is missing, a parent folder could have been swapped for a symlink meanwhile; the identity
-  // shows it.
+  // Without openat2, a parent folder could have been replaced by a symlink meanwhile; comparing the identity detects
+  // that.
   if (!S_ISREG(info.st_mode) || info.st_dev != before.st_dev || info.st_ino != before.st_ino) {
     return ModelError("{}: the file was replaced while it was being opened", file.path);
   }

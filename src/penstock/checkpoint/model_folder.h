@@ -1,9 +1,9 @@
 // A model folder as untrusted data: files are opened by bare name, inside the folder only. A GGUF file stands for the
 // folder that it lies in.
 //
-// Hugging Face cache snapshots are folders of symlinks into `../../blobs`; those are followed as long as the
-// target stays inside the cache's repository folder (`models--org--name`) or its shared `blobs` folder. Any
-// other way out is refused.
+// Hugging Face cache snapshots are folders of symlinks into `../../blobs`. A symlink is followed if its target stays
+// inside the cache's repository folder (`models--org--name`) or its shared `blobs` folder. Any other symlink out of the
+// folder is refused.
 #pragma once
 
 #include <cstdint>
@@ -17,14 +17,15 @@
 
 namespace penstock {
 
-// A regular file opened for reading; its size was taken once, at opening.
+// A regular file opened for reading, with its size at the time of opening.
 struct OpenedFile {
   UniqueFd fd;
   std::string path;
   uint64_t size_bytes = 0;
 };
 
-// A bare file name: not empty, no slash or backslash, no NUL byte, no drive letter, not "." or "..".
+// Says whether `name` is a bare file name: not empty, no slash or backslash, no NUL byte, no drive letter, not "." or
+// "..".
 bool IsSafeFileName(std::string_view name);
 
 class ModelFolder {
@@ -34,30 +35,30 @@ class ModelFolder {
   static absl::StatusOr<ModelFolder> Open(const std::string& path);
 
   const std::string& path() const { return path_; }
-  // Of the GGUF file that was asked for; empty when the folder was.
+  // Returns the name of the GGUF file that the user gave; empty when the user gave the folder.
   const std::string& gguf_name() const { return gguf_name_; }
 
-  // Is there an entry of this name? Says nothing of whether it may be opened.
+  // Says whether there is an entry of this name, not whether it may be opened.
   bool Has(std::string_view name) const;
 
-  // Opens the regular file `name`. kModel for an unsafe name, a missing file, a way out of the folder, and
-  // anything that is no regular file (a FIFO never blocks); kIo when the system refuses to read it.
+  // Opens the regular file `name`. Returns kModel for an unsafe name, a missing file, a symlink out of the folder, and
+  // anything other than a regular file (a FIFO never blocks). Returns kIo when the system refuses to read it.
   absl::StatusOr<OpenedFile> OpenFile(std::string_view name) const;
 
-  // The folder `name` in this one, with the same rules for what it may be.
+  // Opens the subfolder `name`; the same rules decide which files it may open.
   absl::StatusOr<ModelFolder> OpenFolder(std::string_view name) const;
 
-  // The whole file, at most `max_bytes`.
+  // Returns the content of a file of at most `max_bytes`.
   absl::StatusOr<std::string> Read(std::string_view name, uint64_t max_bytes) const;
 
-  // Names of the entries (the first kMaxFolderEntries that the system tells), sorted.
+  // Returns the names of the entries (the first kMaxFolderEntries that the system lists), sorted.
   std::vector<std::string> List() const;
 
  private:
   std::string path_;  // as given
   std::string gguf_name_;
   std::string real_path_;           // without symlinks
-  std::vector<std::string> roots_;  // folders that files may lie in, without symlinks
+  std::vector<std::string> roots_;  // the folders that files may lie in, without symlinks
 };
 
 }  // namespace penstock

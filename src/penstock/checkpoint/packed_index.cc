@@ -59,7 +59,7 @@ absl::StatusOr<std::vector<int64_t>> Shape(const json::object& object) {
   return shape;
 }
 
-// Products of two dims of at most 2^21, kMaxHeads and the few bytes of an element fit 64 bits.
+// The product of two dims of at most 2^21, kMaxHeads and an element's few bytes fits 64 bits.
 uint64_t BytesOf(const TensorInfo& tensor) {
   if (tensor.packed.has_value()) return PanelsBytes(tensor, *tensor.packed);
   uint64_t count = 1;
@@ -79,7 +79,7 @@ absl::Status ReadTensor(const json::object& object, TensorInfo& tensor) {
     tensor.dtype = DtypeOf(*format);
   } else {
     return ModelError(
-        "layout '{}' does not go with format {} and {} dims: expected panels of 2 or 3 dims, or rows of floats",
+        "layout '{}' does not fit format {} and {} dims: expected panels of 2 or 3 dims, or rows of floats",
         Excerpt(layout), format_name, tensor.shape.size());
   }
   PENSTOCK_ASSIGN_OR_RETURN(tensor.extent.offset_bytes, Unsigned(object, "offset"));

@@ -1,9 +1,8 @@
-// The index of a packed store: a model folder whose weights lie in one file as they are computed.
+// The index of a packed store: a model folder whose weights lie in one file, in the layout that kernels compute on.
 //
 //   penstock.json   this index
-//   penstock.bin    for each layer a blob of its dense weights and one for each expert (gate, up, down together), each
-//   at
-//                   a multiple of 4 KiB; panels (tensor/packed_matrix.h) at multiples of 64 bytes
+//   penstock.bin    for each layer one blob of its dense weights, and one blob for each expert (gate, up, down);
+//                   blobs lie at multiples of 4 KiB, panels (tensor/packed_matrix.h) at multiples of 64 bytes
 //   config.json, tokenizer files ...   as in the model folder that was packed
 #pragma once
 
@@ -19,7 +18,7 @@ namespace penstock {
 
 inline constexpr std::string_view kPackedIndexFile = "penstock.json";
 inline constexpr std::string_view kPackedWeightsFile = "penstock.bin";
-inline constexpr int64_t kPackedStoreVersion = 2;  // 1 had weights under the names of their family
+inline constexpr int64_t kPackedStoreVersion = 2;  // version 1 stored weights under their family's names
 
 struct PackedIndex {
   std::string quantize;  // "none", "int8", "hqq4" or "hqq3"
@@ -30,11 +29,12 @@ struct PackedIndex {
 
 std::string SerializePackedIndex(const PackedIndex& index);
 
-// Refuses (kModel): another version, unknown formats, shapes and sizes that disagree, tensors that overlap, reach
-// beyond weights_bytes or are not aligned, duplicate names. Names and shapes are for the weight map to judge.
+// Parses the index. Refuses (kModel): another version, unknown formats, shapes and sizes that disagree, duplicate
+// names, and tensors that overlap, reach beyond weights_bytes or are not aligned. The weight map checks names and
+// shapes.
 absl::StatusOr<PackedIndex> ParsePackedIndex(std::string_view text);
 
-// kModel when the bytes are not those that were packed.
+// Returns kModel when the bytes are not those that were packed.
 absl::Status CheckSum(const TensorInfo& tensor, uint64_t found);
 
 }  // namespace penstock

@@ -27,8 +27,7 @@ std::optional<Dtype> DtypeOf(std::string_view name) {
   return std::nullopt;
 }
 
-// Builds the list of tensors from a header's events. Extents are relative to the data section, as in the
-// file.
+// Builds the list of tensors from a header's events. Extents are relative to the data section, as in the file.
 class HeaderListener final : public JsonListener {
  public:
   absl::Status OnObjectBegin() override {
@@ -121,7 +120,7 @@ class HeaderListener final : public JsonListener {
     if (place_ == Place::kShape) {
       std::vector<int64_t>& shape = tensors_.back().shape;
       if (!value.has_value() || *value > static_cast<uint64_t>(INT64_MAX)) {
-        return TensorError("dimension {} of the shape is no integer in [0, 2^63)", shape.size());
+        return TensorError("dimension {} of the shape is not an integer in [0, 2^63)", shape.size());
       }
       if (shape.size() == static_cast<size_t>(kMaxTensorRank)) {
         return TensorError("the shape has more than {} dimensions", kMaxTensorRank);
@@ -130,7 +129,7 @@ class HeaderListener final : public JsonListener {
       return absl::OkStatus();
     }
     if (place_ == Place::kOffsets) {
-      if (!value.has_value()) return TensorError("data_offsets are no integers in [0, 2^64)");
+      if (!value.has_value()) return TensorError("data_offsets are not integers in [0, 2^64)");
       if (num_offsets_ < 2) offsets_[num_offsets_] = *value;
       ++num_offsets_;
       return absl::OkStatus();
@@ -143,7 +142,7 @@ class HeaderListener final : public JsonListener {
   std::vector<TensorInfo> Release() { return std::move(tensors_); }
 
  private:
-  // What has been read last, which decides what may follow. k...Value: the key, its value is next.
+  // The last event, which decides which events may follow. k...Value: a key was read, its value is next.
   enum class Place {
     kOutside,
     kTop,
@@ -224,7 +223,7 @@ class HeaderListener final : public JsonListener {
 
   Place place_ = Place::kOutside;
   std::vector<TensorInfo> tensors_;
-  std::string key_;  // the present tensor's name
+  std::string key_;  // the current tensor's name
   bool has_dtype_ = false;
   bool has_shape_ = false;
   bool has_offsets_ = false;
@@ -244,7 +243,8 @@ absl::Status CheckNames(const std::vector<TensorInfo>& tensors) {
   return absl::OkStatus();
 }
 
-// Every byte of the data section belongs to exactly one tensor. `tensors` are in the order of their offsets.
+// Checks that every byte of the data section belongs to exactly one tensor. `tensors` are in the order of their
+// offsets.
 absl::Status CheckExtents(const std::vector<TensorInfo>& tensors, uint64_t data_bytes) {
   uint64_t end = 0;
   const TensorInfo* previous = nullptr;
@@ -259,7 +259,7 @@ absl::Status CheckExtents(const std::vector<TensorInfo>& tensors, uint64_t data_
                         begin, begin - end,
                         previous == nullptr ? "the header" : fmt::format("tensor '{}'", Excerpt(previous->name)));
     }
-    end = begin + tensor.extent.size_bytes;  // the end that the header states, so it cannot overflow
+    end = begin + tensor.extent.size_bytes;  // equal to the end in the header, so it cannot overflow
     previous = &tensor;
   }
   if (end == data_bytes) return absl::OkStatus();
@@ -271,7 +271,7 @@ absl::Status CheckExtents(const std::vector<TensorInfo>& tensors, uint64_t data_
                     end - data_bytes, Excerpt(std::find_if(tensors.begin(), tensors.end(), is_cut)->name));
 }
 
-// What a file that is no safetensors file is, as far as its first bytes tell; empty when they do not.
+// Returns what a file that is not safetensors is, judging by its first bytes; empty when they do not tell.
 std::string_view DiagnoseForeignFile(std::string_view first_bytes) {
   const auto starts_with = [&](std::string_view magic) { return first_bytes.substr(0, magic.size()) == magic; };
   if (starts_with("version ")) return "a Git LFS pointer, not the weights: run git lfs pull";

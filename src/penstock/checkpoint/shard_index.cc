@@ -63,7 +63,7 @@ class IndexListener final : public JsonListener {
                         Excerpt(text), Excerpt(tensor));
     }
     if (!EndsWith(text, ".safetensors")) {
-      return ModelError("shard '{}' of tensor '{}' is no .safetensors file", text, Excerpt(tensor));
+      return ModelError("shard '{}' of tensor '{}' is not a .safetensors file", text, Excerpt(tensor));
     }
     if (shards_.size() == static_cast<size_t>(kMaxShards)) return ModelError("more than {} shards", kMaxShards);
     index_.entries.back().shard_idx = static_cast<int>(shards_.size());
@@ -89,7 +89,7 @@ class IndexListener final : public JsonListener {
   }
 
  private:
-  // A value that is no shard name begins.
+  // Called where a value other than a shard name begins.
   absl::Status BeginValue(std::string_view kind) {
     if (depth_ == 0 && kind != "an object") return ModelError("expected an object, found {}", kind);
     if (in_map_) {
@@ -100,7 +100,7 @@ class IndexListener final : public JsonListener {
     return absl::OkStatus();
   }
 
-  // Shards are numbered by name, not by which tensor the index happens to list first.
+  // Numbers the shards by name instead of by the order of tensors in the index.
   void SortShards() {
     std::vector<std::string> sorted = index_.shards;
     std::sort(sorted.begin(), sorted.end());
@@ -117,7 +117,7 @@ class IndexListener final : public JsonListener {
   absl::flat_hash_map<std::string, int> shards_;
   int depth_ = 0;             // open objects and arrays
   bool in_map_ = false;       // inside weight_map
-  bool map_is_next_ = false;  // its key has been read
+  bool map_is_next_ = false;  // the key weight_map has been read
   bool has_map_ = false;
 };
 

@@ -1,4 +1,4 @@
-// model.safetensors.index.json: which shard holds which tensor.
+// Parses model.safetensors.index.json, which says in which shard each tensor lies.
 #pragma once
 
 #include <string>
@@ -19,9 +19,10 @@ struct ShardIndex {
   std::vector<Entry> entries;       // sorted by tensor
 };
 
-// Parses the index. Refuses (kModel): a missing, empty or repeated weight_map, a tensor that is listed twice,
-// shards that are no text, unsafe shard names, shards that are no safetensors files, more than kMaxShards
-// shards, more than kMaxTensors tensors. Other fields are skipped.
+// Parses the index and skips other fields. Refuses with kModel:
+// - a missing, empty or repeated weight_map, and a tensor that is listed twice;
+// - shard names that are not strings, are unsafe or are not .safetensors files;
+// - more than kMaxShards shards, or more than kMaxTensors tensors.
 absl::StatusOr<ShardIndex> ParseShardIndex(std::string_view text);
 
 }  // namespace penstock

@@ -14,7 +14,7 @@
 namespace penstock {
 namespace {
 
-// Of `elements` of a row as they are stored.
+// Returns the stored bytes of `elements` elements of a row.
 uint64_t BytesOf(const TensorInfo& tensor, int64_t elements) {
   if (tensor.packed.has_value()) {
     PENSTOCK_CHECK(IsBlocks(*tensor.packed));
@@ -27,18 +27,18 @@ uint64_t BytesOf(const TensorInfo& tensor, int64_t elements) {
 
 bool IsTransposed(const TensorInfo& tensor) { return tensor.places.has_value() && tensor.places->is_transposed; }
 
-// A row as it is stored has the matrix's inputs, or its rows where it is transposed.
+// Returns the elements of a stored row: the matrix's inputs, or its rows where it is transposed.
 int64_t StoredElements(const TensorInfo& tensor) {
   return IsTransposed(tensor) ? tensor.places->stored_rows : RowElements(tensor);
 }
 uint64_t StoredRowBytes(const TensorInfo& tensor) { return BytesOf(tensor, StoredElements(tensor)); }
 
-// Of the matrix that has a row, the first row as they are stored.
+// Returns the first stored row of the matrix that contains `row`.
 int64_t FirstStoredRow(const TensorInfo& tensor, int64_t row) {
   return tensor.places.has_value() ? row / MatrixRows(tensor) * tensor.places->matrix_rows : 0;
 }
 
-// Where row `own` of a matrix lies in it.
+// Returns the stored row within a matrix where its row `own` lies.
 int64_t PlaceOf(const TensorInfo& tensor, int64_t own) {
   if (!tensor.places.has_value()) return own;
   const RowPlaces& places = *tensor.places;
@@ -47,7 +47,7 @@ int64_t PlaceOf(const TensorInfo& tensor, int64_t own) {
   return places.first + own - of_head + (of_head < half ? 2 * of_head : 2 * (of_head - half) + 1);
 }
 
-// Rows of a matrix from where it begins.
+// Copies rows of the matrix that begins at `stored`.
 void GatherOfMatrix(const TensorInfo& tensor, const std::byte* stored, int64_t first, int64_t count,
                     std::byte* target) {
   const uint64_t row_bytes = StoredRowBytes(tensor);
@@ -69,7 +69,7 @@ void GatherOfMatrix(const TensorInfo& tensor, const std::byte* stored, int64_t f
   }
 }
 
-// The scales of a row as it is stored, counted from where the tensor's first matrix begins.
+// The scales of one stored row, counted from the start of the tensor's first matrix.
 struct ScaleRow {
   const std::byte* begin;
   int64_t count;
@@ -97,7 +97,7 @@ void MakeBlockRow(const TensorInfo& tensor, const std::byte* codes, const std::b
   MakeFp8Row(own, own_scales, target);
 }
 
-// One row as it is stored, of elements that are no floats.
+// Converts one stored row of codes or blocks to floats.
 void DequantiseStored(const TensorInfo& tensor, const std::byte* stored, const std::byte* all_scales,
                       int64_t stored_row, std::span<float> target) {
   if (tensor.packed.has_value()) return DequantiseRow(*tensor.packed, stored, target);
@@ -168,7 +168,7 @@ uint64_t StoredBytes(const TensorInfo& tensor) {
                static_cast<uint64_t>(MatrixRows(tensor)) / all_rows +
            of_scales;
   }
-  // Others may share the scales.
+  // Other tensors may share the scales.
   return rows * StoredRowBytes(tensor) + of_scales * std::min(rows, all_rows) / all_rows;
 }
 
@@ -201,7 +201,7 @@ absl::Status ReadRows(std::span<const OpenedFile> files, const TensorInfo& tenso
     GatherOfMatrix(tensor, stored.data(), own, count, target.data());
     return absl::OkStatus();
   }
-  // With what lies between them.
+  // Reads the whole range that contains the rows, with the rows in between.
   int64_t least = PlaceOf(tensor, own), most = least;
   for (int64_t row = own; row < own + count; ++row) {
     least = std::min(least, PlaceOf(tensor, row));

@@ -1,5 +1,5 @@
-// Rows of stored tensors, wherever they lie (RowPlaces) and however they are coded. A tensor is a vector, a matrix
-// [rows, elements] or several matrices [matrices, rows, elements], whose rows are counted through; a vector's rows are
+// Reads rows of stored tensors, however they are placed (RowPlaces) and coded. A tensor is a vector, a matrix [rows,
+// elements] or several matrices [matrices, rows, elements]. Rows are numbered through all matrices; a vector's rows are
 // its elements.
 #pragma once
 
@@ -16,35 +16,35 @@ namespace penstock {
 int64_t NumMatrices(const TensorInfo& tensor);
 int64_t MatrixRows(const TensorInfo& tensor);
 int64_t RowElements(const TensorInfo& tensor);
-// Of all matrices.
+// Returns the number of rows of all matrices.
 inline int64_t NumRows(const TensorInfo& tensor) { return NumMatrices(tensor) * MatrixRows(tensor); }
-// Panels that are computed as they lie.
+// Says whether the tensor consists of panels that kernels compute on as they are stored.
 inline bool IsReady(const TensorInfo& tensor) { return tensor.packed.has_value() && !tensor.places.has_value(); }
-// Of a row as the functions below give it: floats, codes, or blocks. REQUIRES: !IsReady(tensor).
+// Returns the bytes of a row as the functions below return it: floats, codes, or blocks. REQUIRES: !IsReady(tensor).
 uint64_t RowBytes(const TensorInfo& tensor);
 
-// Bytes of the tensor's own elements, with scales.
+// Returns the bytes of the tensor's own elements, with scales.
 uint64_t StoredBytes(const TensorInfo& tensor);
-// And of its matrices in panels, one matrix after the other.
+// Returns the bytes of the tensor's matrices in panels, one matrix after another.
 uint64_t PanelsBytes(const TensorInfo& tensor, WeightFormat format);
 
-// Rows [first, first + count) of one matrix one after the other. `stored`: the tensor's extent. REQUIRES:
+// Copies rows [first, first + count) of one matrix to `target`. `stored`: the tensor's extent. REQUIRES:
 // !tensor.as_floats.
 void GatherRows(const TensorInfo& tensor, const std::byte* stored, int64_t first, int64_t count, std::byte* target);
 
-// The same from the file, also as floats. What is transposed is read whole for it, a matrix each time.
+// Reads the same rows from the file, also where they become floats. Reads a transposed matrix whole each time.
 absl::Status ReadRows(std::span<const OpenedFile> files, const TensorInfo& tensor, int64_t first, int64_t count,
                       std::span<std::byte> target);
 
-// The tensor's scales; nothing where it has none.
+// Returns the tensor's scales; nothing where it has none.
 absl::StatusOr<std::vector<std::byte>> ReadScales(std::span<const OpenedFile> files, const TensorInfo& tensor);
 
-// Makes a panel of `format` of rows [first, first + count) that GatherRows or ReadRows gave. `scales`: their extent, or
-// null where there are none.
+// Makes a panel of `format` from rows [first, first + count) that GatherRows or ReadRows returned. `scales`: their
+// extent, or null where there are none.
 void PackRows(const TensorInfo& tensor, const std::byte* rows, const std::byte* scales, int64_t first, int64_t count,
               WeightFormat format, std::byte* panel);
 
-// Or floats: [count, RowElements(tensor)].
+// Converts such rows to floats: [count, RowElements(tensor)].
 void RowsToFloats(const TensorInfo& tensor, const std::byte* rows, const std::byte* scales, int64_t first,
                   int64_t count, float* target);
 

@@ -26,7 +26,7 @@ absl::StatusOr<std::vector<TokenId>> EncodePrompt(const Engine& engine, const Ge
   std::vector<ChatMessage> messages;
   if (!flags.system.empty()) messages.push_back({"system", flags.system});
   messages.push_back({"user", prompt});
-  return engine.TokenizeChat(messages);
+  return engine.TokenizeChat(Chat(messages));
 }
 
 }  // namespace

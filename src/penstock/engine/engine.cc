@@ -39,8 +39,7 @@ class EngineImpl : public Engine {
   const SamplingParams& default_sampling() const override { return default_sampling_; }
 
   absl::StatusOr<std::vector<TokenId>> Tokenize(std::string_view text) const override;
-  absl::StatusOr<std::vector<TokenId>> TokenizeChat(std::string_view messages_json, std::string_view tools_json,
-                                                    std::string_view variables_json) const override;
+  absl::StatusOr<std::vector<TokenId>> TokenizeChat(const Chat& chat) const override;
   ChatAnswer ReadAnswer(const Completion& completion) const override;
   std::string TokenBytes(TokenId id, bool begins_text) const override;
 
@@ -203,23 +202,9 @@ absl::StatusOr<std::vector<TokenId>> EngineImpl::Tokenize(std::string_view text)
   return model_->tokenizer->Encode(text, Origin::kMessage, AddSpecial::kYes);
 }
 
-absl::StatusOr<std::vector<TokenId>> EngineImpl::TokenizeChat(std::string_view messages_json,
-                                                              std::string_view tools_json,
-                                                              std::string_view variables_json) const {
+absl::StatusOr<std::vector<TokenId>> EngineImpl::TokenizeChat(const Chat& chat) const {
   if (!model_->chat_prompts.has_value()) return model_->chat_template_status;
-  Chat chat;
-  PENSTOCK_ASSIGN_OR_RETURN(json::value messages, ParseJson(messages_json, Fault::kInput));
-  if (!messages.is_array()) return InputError("messages: expected a list, found {}", JsonTypeName(messages));
-  chat.messages = std::move(messages.get_array());
-  if (!tools_json.empty()) {
-    PENSTOCK_ASSIGN_OR_RETURN(chat.tools, ParseJson(tools_json, Fault::kInput));
-  }
-  if (!variables_json.empty()) {
-    PENSTOCK_ASSIGN_OR_RETURN(json::value variables, ParseJson(variables_json, Fault::kInput));
-    if (!variables.is_object()) return InputError("variables: expected an object, found {}", JsonTypeName(variables));
-    chat.variables = std::move(variables.get_object());
-  }
-  PENSTOCK_ASSIGN_OR_RETURN(const std::vector<TextSegment> segments, model_->chat_prompts->Render(chat));
+  PENSTOCK_ASSIGN_OR_RETURN(const std::vector<TextSegment> segments, model_->chat_prompts->Render(chat.parts()));
   return model_->tokenizer->Encode(segments, AddSpecial::kNo);  // the template writes the BOS itself
 }
 
@@ -495,14 +480,6 @@ absl::StatusOr<std::unique_ptr<Engine>> Engine::Open(const EngineOptions& option
 
 absl::StatusOr<std::unique_ptr<Engine>> OpenEngine(const EngineOptions& options, const EngineHooks& hooks) {
   return EngineImpl::Open(options, hooks);
-}
-
-absl::StatusOr<std::vector<TokenId>> Engine::TokenizeChat(std::span<const ChatMessage> messages) const {
-  json::array list;
-  for (const ChatMessage& message : messages) {
-    list.push_back(json::object{{"role", message.role}, {"content", message.content}});
-  }
-  return TokenizeChat(json::serialize(list), "", "");
 }
 
 int ExitCodeOf(const absl::Status& status) { return ExitCode(status); }

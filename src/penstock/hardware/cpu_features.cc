@@ -11,8 +11,8 @@ namespace penstock {
 namespace {
 
 #if defined(__x86_64__)
-// One bit of what CPUID says of `leaf` and `subleaf`. __builtin_cpu_supports, which also asks the operating system
-// whether it saves the registers, does not know every feature in every compiler.
+// Where CPUID reports a feature. HasBit reads CPUID itself because not every compiler's __builtin_cpu_supports knows
+// every feature. That builtin also asks whether the operating system saves the registers.
 enum class Register { kEax, kEcx };
 
 bool HasBit(unsigned leaf, unsigned subleaf, Register reg, int bit) {

@@ -1,5 +1,5 @@
-// Which instructions this machine's processor has and its operating system allows. What follows from them is for the
-// floors above to say.
+// Detects which instructions this machine's processor has and its operating system allows. The floors above decide what
+// to do with them.
 #pragma once
 
 namespace penstock {
@@ -7,13 +7,13 @@ namespace penstock {
 struct CpuFeatures {
   bool avx2 = false;         // with FMA and F16C
   bool avx512 = false;       // F, BW, DQ and VL; implies avx2
-  bool avx_vnni = false;     // VPDPBUSD of 256 bits, which needs no AVX-512; implies avx2
-  bool avx512_vnni = false;  // VPDPBUSD of 512 bits; implies avx512
+  bool avx_vnni = false;     // 256-bit VPDPBUSD, which needs no AVX-512; implies avx2
+  bool avx512_vnni = false;  // 512-bit VPDPBUSD; implies avx512
   bool avx512_bf16 = false;  // VDPBF16PS; implies avx512
-  bool asimd_dot = false;    // SDOT of 64-bit ARM
+  bool asimd_dot = false;    // SDOT on 64-bit ARM
 };
 
-// Asks the processor once, as that is slow in a virtual machine.
+// Asks the processor once, because asking is slow in a virtual machine.
 const CpuFeatures& MachineCpuFeatures();
 
 }  // namespace penstock

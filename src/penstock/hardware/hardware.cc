@@ -85,7 +85,7 @@ json::object TierJson(const MemoryTier& tier) {
   json::array rates;
   for (const MemoryRates& rate : tier.rates) {
     json::object object = {{"threads", rate.num_threads}, {"read_bytes_per_second", rate.read_bytes_per_s}};
-    // Of a device's memory nobody asks for these.
+    // No caller needs these rates of a device's memory.
     if (rate.write_bytes_per_s > 0) object["write_bytes_per_second"] = rate.write_bytes_per_s;
     if (rate.copy_bytes_per_s > 0) object["copy_bytes_per_second"] = rate.copy_bytes_per_s;
     rates.push_back(std::move(object));
@@ -93,7 +93,7 @@ json::object TierJson(const MemoryTier& tier) {
   return {{"name", tier.name}, {"capacity_bytes", tier.capacity_bytes}, {"rates", std::move(rates)}};
 }
 
-// Remembers the first thing that is not as it should be.
+// Reads the fields and remembers the first one that is not as expected.
 class HardwareReader {
  public:
   const absl::Status& status() const { return status_; }
@@ -211,7 +211,7 @@ class HardwareReader {
     Refuse(field, "an object");
     return no_object_;
   }
-  // An array that is not there is empty.
+  // Returns an empty array when the field is missing.
   const json::array& Array(const json::object& object, std::string_view field) {
     const json::value* found = object.if_contains(json::string_view(field));
     if (found == nullptr) return no_array_;
@@ -231,7 +231,7 @@ class HardwareReader {
     Refuse(field, "a positive number");
     return 0;
   }
-  // Absent: unknown.
+  // Returns 0, which means unknown, when the field is missing.
   double RateOr0(const json::object& object, std::string_view field) {
     return object.if_contains(json::string_view(field)) == nullptr ? 0 : Rate(object, field);
   }
@@ -263,7 +263,7 @@ class HardwareReader {
   absl::Status status_;
 };
 
-// The rates of `num_threads` threads, or of most.
+// Returns the rates of `num_threads` threads, or the entry with the most threads.
 template <typename Rates>
 const typename Rates::value_type* RatesOf(const Rates& rates, int num_threads) {
   for (const auto& rate : rates) {
@@ -272,7 +272,7 @@ const typename Rates::value_type* RatesOf(const Rates& rates, int num_threads) {
   return rates.empty() ? nullptr : &rates.back();
 }
 
-// What `num_threads` threads are of those for which there is a rate; 0: all.
+// Returns the ratio of `num_threads` (0: all) to the measured number of threads.
 double ShareOf(int num_threads, int num_measured) {
   return num_threads == 0 ? 1 : std::min(1.0, static_cast<double>(num_threads) / static_cast<double>(num_measured));
 }
@@ -331,7 +331,7 @@ double Processor::PeakOps(Arithmetic arithmetic, int num_threads) const {
 
 double MemoryTier::ReadRate(int num_threads) const {
   const MemoryRates* found = RatesOf(rates, num_threads);
-  // A quarter of the threads reads all that there is to be read.
+  // A quarter of the threads reads at the full rate.
   return found == nullptr ? 0 : found->read_bytes_per_s * std::min(1.0, 4 * ShareOf(num_threads, found->num_threads));
 }
 
@@ -372,7 +372,7 @@ double GemmRates::Seconds(double ops, double bytes) const {
 double Link::Seconds(uint64_t bytes) const {
   const auto size = static_cast<double>(bytes);
   if (rates.empty() || bytes >= rates.back().transfer_bytes) return latency_s + size / bytes_per_s;
-  // The sizes around this one, and the best rate of each.
+  // Finds the sizes next to this one, and the best rate of each.
   TransferRate below, above;
   for (const TransferRate& rate : rates) {
     TransferRate& side = rate.transfer_bytes <= bytes ? below : above;

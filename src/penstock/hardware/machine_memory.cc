@@ -10,7 +10,7 @@
 namespace penstock {
 namespace {
 
-// A cgroup file that holds one number of bytes, or "max".
+// Reads a cgroup file that holds one number of bytes, or "max".
 uint64_t ReadLimit(const char* path) {
   std::ifstream file(path);
   uint64_t bytes = 0;

@@ -1,4 +1,4 @@
-// How much memory this process may use: the machine's, or its cgroup's where that is less.
+// Returns how much memory this process may use: the machine's, or its cgroup's limit where that is less.
 #pragma once
 
 #include <cstdint>
@@ -7,7 +7,7 @@ namespace penstock {
 
 struct MachineMemory {
   uint64_t total_bytes = 0;
-  uint64_t available_bytes = 0;  // can be had now without swapping
+  uint64_t available_bytes = 0;  // can be allocated now without swapping
 };
 
 MachineMemory ReadMachineMemory();

@@ -14,7 +14,7 @@ struct F32 {
   static Sum Add(Sum sum, Operand x, Operand w) { return _mm256_fmadd_ps(x, w, sum); }
 };
 
-// Unsigned times signed bytes, pairs added to 16 bits (saturating), pairs of those to 32.
+// Multiplies unsigned by signed bytes, adds pairs to 16 bits (saturating), and pairs of these sums to 32 bits.
 struct Int8 {
   using Sum = __m256i;
   using Operand = __m256i;

@@ -1,4 +1,4 @@
-// Compiled for the oldest processor of the architecture, and with leave to fuse a multiplication and an addition.
+// Compiled for the oldest processor of the architecture, with permission to fuse a multiplication and an addition.
 #include "penstock/hardware/peak_loop-inl.h"
 
 namespace penstock {

@@ -1,4 +1,4 @@
-// The loop behind every PeakLoop, for one way to multiply and add.
+// The loop behind every PeakLoop, parameterised by how it multiplies and adds.
 #pragma once
 
 #include "penstock/hardware/peak_loops.h"
@@ -6,11 +6,11 @@
 namespace penstock {
 namespace {
 
-// Sums that do not wait for each other: two instructions may start in each cycle and take up to six. With two operands
-// and a constant they still fit AVX2's 16 registers.
+// The number of independent sums: two instructions may start in each cycle and take up to six. With two operands and a
+// constant the sums still fit AVX2's 16 registers.
 constexpr int kNumSums = 12;
 
-// The compiler knows nothing about `value` after this, and has to have it in a register.
+// Hides `value` from the optimiser and keeps it in a register.
 template <class Vec>
 inline void Forget(Vec& value) {
 #if defined(__x86_64__)
@@ -22,8 +22,9 @@ inline void Forget(Vec& value) {
 #endif
 }
 
-// Way has the types Sum and Operand, Operand One(), Sum Add(sum, x, w), kOpsPerAdd and kInstructions. The operand is
-// forgotten before each addition, so that no product is computed once for all, and the sums after the last.
+// Way has the types Sum and Operand, Operand One(), Sum Add(sum, x, w), kOpsPerAdd and kInstructions. The loop hides
+// the operand before each addition, so that the compiler cannot compute a product only once, and the sums after the
+// last.
 template <class Way>
 void RunSums(int64_t num_steps) {
   typename Way::Sum sums[kNumSums] = {};

@@ -1,7 +1,7 @@
-// Loops that keep the arithmetic units busy and touch no memory, one unit for each instruction set.
+// Loops that keep the arithmetic units busy and touch no memory. Each instruction set has its own translation unit.
 //
-// This header is compiled with the flags of every instruction set, so it includes and defines as little as possible: an
-// inline function that used AVX-512 could be the one that the linker keeps for everybody.
+// This header is compiled with the flags of every instruction set, so it includes and defines as little as possible.
+// The linker might keep an inline function compiled for AVX-512 as the copy for all callers.
 #pragma once
 
 #include <cstdint>

@@ -31,7 +31,7 @@ constexpr int64_t kPeakTasksPerThread = 20;
 constexpr int kRatesPerThreadCount = 6;
 constexpr double kMaxRateSeconds = 0.5;
 
-// The highest of the rates that `run` gives, each of `amount` in the time that it takes.
+// Returns the highest rate over several calls of `run`, each of which does `amount` of work.
 double BestRate(double amount, double seconds, absl::FunctionRef<void()> run) {
   double best = 0;
   const auto start = Clock::now();
@@ -65,7 +65,7 @@ std::string CpuModel() {
 absl::StatusOr<uint64_t> MemoryProbe::DefaultBytes(int num_threads) {
   const uint64_t available_bytes = ReadMachineMemory().available_bytes;
   if (available_bytes / 4 < kMinDefaultBytes) {
-    return ResourceError("measuring the memory needs {} of which a quarter is used; found {} available; free some",
+    return ResourceError("measuring memory needs {} free and uses a quarter of it; found {} available; free some",
                          FormatBytes(4 * kMinDefaultBytes), FormatBytes(available_bytes));
   }
   return std::min(std::max(kGiB, 32 * kMiB * static_cast<uint64_t>(num_threads)), available_bytes / 4);
@@ -94,7 +94,7 @@ std::span<std::byte> MemoryProbe::TaskBytes(int64_t task_idx) const {
 }
 
 double MemoryProbe::BytesPerSecond(Transfer transfer, ThreadPool& pool, double seconds) {
-  // A copy goes from one half to the other.
+  // A copy reads one half and writes the other.
   const int64_t num_targets = transfer == Transfer::kCopy ? num_tasks_ / 2 : num_tasks_;
   const int64_t num_run_tasks = std::min(num_targets, kRunTasksPerThread * pool.num_workers());
   const std::vector<ReadLoop> read_loops = SupportedReadLoops();
@@ -103,7 +103,7 @@ double MemoryProbe::BytesPerSecond(Transfer transfer, ThreadPool& pool, double s
     const int64_t target_idx = (next_task_ + task_idx) % num_targets;
     switch (transfer) {
       case Transfer::kRead:
-        // All words are 1: the sum proves that everything was read, and cannot be left out.
+        // All words are 1: the sum proves that everything was read, and the compiler cannot drop the reads.
         PENSTOCK_CHECK(read(TaskBytes(target_idx).data(), kTaskBytes) == kTaskBytes / sizeof(uint64_t));
         break;
       case Transfer::kWrite: FillMemory(TaskBytes(target_idx), 1); break;
@@ -127,7 +127,7 @@ double ReadBytesPerSecond(std::span<const std::byte> bytes, ThreadPool& pool, do
   PENSTOCK_CHECK(num_pieces >= 2);
   const int64_t num_tasks = std::min(num_pieces, kRunTasksPerThread * pool.num_workers());
   const std::vector<ReadLoop> read_loops = SupportedReadLoops();
-  std::atomic<uint64_t> sums{0};  // so that nothing is left out
+  std::atomic<uint64_t> sums{0};  // keeps the compiler from dropping the reads
   int64_t next = 0;
   double best = 0;
   for (const size_t which : {read_loops.size() - 1, read_loops.size() - 2}) {
@@ -147,8 +147,8 @@ std::optional<double> OpsPerSecond(Arithmetic arithmetic, ThreadPool& pool, doub
   const std::vector<const PeakLoop*> loops = SupportedPeakLoops(arithmetic);
   if (loops.empty()) return std::nullopt;
   const PeakLoop* loop = loops.back();
-  // The least of several times: an interrupted task would look long enough.
-  int64_t num_steps = 64;  // of a task
+  // Takes the shortest of several times, because an interrupted task would look long enough.
+  int64_t num_steps = 64;  // steps of one task
   while (1 / BestRate(1, kPeakTaskSeconds * 4, [&] { loop->run(num_steps); }) < kPeakTaskSeconds) num_steps *= 2;
   const int64_t num_tasks = kPeakTasksPerThread * pool.num_workers();
   return BestRate(static_cast<double>(num_tasks * num_steps * loop->ops_per_step), seconds,
@@ -191,7 +191,7 @@ absl::StatusOr<Hardware> ProbeMachine(const ProbeOptions& options) {
       const std::optional<double> rate = OpsPerSecond(peak.arithmetic, pool, seconds);
       if (rate.has_value()) peak.rates.push_back({.num_threads = pool.num_workers(), .ops_per_s = *rate});
     }
-    if (pool.num_workers() < num_threads) break;  // the system has no more threads for us
+    if (pool.num_workers() < num_threads) break;  // the system refuses more threads
   }
   return Hardware{.processors = {std::move(cpu)}, .tiers = {std::move(dram)}};
 }

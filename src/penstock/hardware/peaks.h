@@ -1,8 +1,8 @@
-// Measures this machine: what its memory moves and what its processor computes, by number of threads.
+// Measures this machine: its memory bandwidths and its arithmetic rates, by number of threads.
 //
-// Each rate is the best of many short runs: clocks move and neighbours disturb, and what the machine can do is asked
-// here, not what it did. A benchmark that quotes a share of a rate asks for the rate again, in turn with what it
-// measures, because the clock of a minute ago may not be the clock of now.
+// Each rate is the best of many short runs. Clock frequencies change and other processes disturb; a peak is the
+// machine's ability, not its average. A benchmark that quotes a share of a peak measures that peak again, in
+// alternation with its own runs, because the clock frequency may have changed.
 #pragma once
 
 #include <cstdint>
@@ -22,15 +22,16 @@ enum class Transfer : int { kRead, kWrite, kCopy };
 // Owns the buffer that transfers go through.
 class MemoryProbe {
  public:
-  // So much that `num_threads` threads find nothing of it in their caches, or a quarter of the memory that is available
-  // where that is less. kResources when a quarter tells nothing but the caches' speed.
+  // Returns a size that `num_threads` threads cannot hold in their caches, or a quarter of the available memory where
+  // that is less. Returns kResources when that quarter would measure only the caches.
   static absl::StatusOr<uint64_t> DefaultBytes(int num_threads);
 
-  // A buffer of `size_bytes`, rounded down to whole pieces of work (4 MiB) and at least one; the threads of `pool`
-  // touch it first. kResources when the machine has no room for it.
+  // Allocates `size_bytes`, rounded down to whole pieces of work (4 MiB), at least one piece. The threads of `pool`
+  // touch the buffer first. Returns kResources when the machine has no room for it.
   static absl::StatusOr<MemoryProbe> Create(ThreadPool& pool, uint64_t size_bytes);
 
-  // Bytes per second that all threads of the pool move together; the runs take about `seconds` (there is one at least).
+  // Returns the bytes per second that all threads of the pool move together. The runs take about `seconds`; there is at
+  // least one.
   double BytesPerSecond(Transfer transfer, ThreadPool& pool, double seconds);
 
  private:
@@ -44,27 +45,27 @@ class MemoryProbe {
 
   std::unique_ptr<std::byte, Unmap> data_;
   int64_t num_tasks_;      // an even number
-  int64_t next_task_ = 0;  // runs go round the buffer, so that each finds what was used longest ago
+  int64_t next_task_ = 0;  // runs go round the buffer, so that each one uses the least recently used part
 };
 
-// Bytes per second that all threads of the pool together read of `bytes`, whatever they hold; of the caches' speed when
-// they fit there. REQUIRES: at least 4 MiB.
+// Returns the bytes per second at which all threads of the pool together read `bytes`, whatever their content. This is
+// the caches' speed when the bytes fit there. REQUIRES: at least 4 MiB.
 double ReadBytesPerSecond(std::span<const std::byte> bytes, ThreadPool& pool, double seconds);
 
-// Multiplications and additions per second of all threads of the pool together, operands in registers; nothing when
-// this processor has no instructions for it. The runs take about `seconds` (there is one at least).
+// Returns the multiplications and additions per second of all threads of the pool together, with operands in registers.
+// Returns nothing when this processor has no instructions for it. The runs take about `seconds`; there is at least one.
 std::optional<double> OpsPerSecond(Arithmetic arithmetic, ThreadPool& pool, double seconds);
 
 struct ProbeOptions {
   int max_threads = 0;        // 1, 2, 4, ... up to this; 0: all usable CPUs
-  double total_seconds = 10;  // about, but never more than half a second for each rate
+  double total_seconds = 10;  // approximate; never more than half a second for each rate
   uint64_t buffer_bytes = 0;  // 0: MemoryProbe::DefaultBytes
 };
 
-// As its maker calls it; empty when unknown.
+// Returns the maker's name of the CPU; empty when unknown.
 std::string CpuModel();
 
-// Measures all this; logs its progress.
+// Measures everything above and logs its progress.
 absl::StatusOr<Hardware> ProbeMachine(const ProbeOptions& options = {});
 
 }  // namespace penstock

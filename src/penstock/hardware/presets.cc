@@ -14,8 +14,8 @@
 namespace penstock {
 namespace {
 
-// Rates per second: tera-operations of dense products, gigabytes. 16-bit products are those of fp16 where a processor
-// has no bf16, added up in f32.
+// Rates per second: tera-operations of dense products, gigabytes. The 16-bit rates are those of fp16 where a processor
+// has no bf16, accumulated in f32.
 struct GpuPart {
   std::string_view name;
   std::string_view model;
@@ -43,10 +43,10 @@ constexpr GpuPart kGpus[] = {
 struct CpuPart {
   std::string_view name;
   std::string_view model;
-  int num_cpus;  // cores, one thread each
+  int num_cpus;  // cores, with one thread each
   uint64_t dram_bytes;
   double dram_gb_per_s;
-  double f32_giga, bf16_giga, int8_giga;  // by clock, cores and vector units; 0: no instructions for it
+  double f32_giga, bf16_giga, int8_giga;  // from clock, cores and vector units; 0: no instructions for it
   std::string_view source;
 };
 constexpr CpuPart kCpus[] = {
@@ -83,7 +83,7 @@ constexpr DiskPart kDisks[] = {
     {"nvme5", 14.0, "NVMe, PCIe 5.0 x4 (Crucial T705 data sheet: 14.5)"},
 };
 
-// A machine: parts by their names, and how much DRAM.
+// A machine: its parts by name, and the size of its DRAM.
 struct MachinePart {
   std::string_view name;
   std::string_view gpu;  // empty: no device
@@ -91,7 +91,7 @@ struct MachinePart {
   std::string_view disk;
   std::string_view source;
   int num_gpus = 1;
-  uint64_t dram_bytes = 0;  // 0: the CPU's
+  uint64_t dram_bytes = 0;  // 0: the CPU's default
 };
 constexpr MachinePart kMachines[] = {
     {"t4", "t4", "xeon-n1", "nvme3", "MoE-Lightning, setting S1"},
@@ -107,9 +107,9 @@ constexpr MachinePart kMachines[] = {
     {"none", "", "desktop", "nvme4", "a desktop without a device"},
 };
 
-// What is reckoned with. Links: FlexGen measured 12.9 GB/s from DRAM to a T4 behind PCIe 3.0, of 15.75. Memory: what
-// long reads reach of the data sheets' numbers. Arithmetic: large GEMMs of good libraries on GPUs, our own kernels on
-// CPUs (docs/benchmarks.md). Disks are given many reads at once: little of their latency is left.
+// The shares of the data sheets' numbers that plans use. Links: FlexGen measured 12.9 GB/s from DRAM to a T4 behind
+// PCIe 3.0, of 15.75. Memory: the rate that long reads reach. Arithmetic: large GEMMs of good libraries on GPUs, our
+// own kernels on CPUs (docs/benchmarks.md). Disks serve many reads at once, which hides most of their latency.
 constexpr double kLinkEfficiency = 0.82;
 constexpr double kGpuComputeEfficiency = 0.6, kGpuMemoryEfficiency = 0.8, kGpuCallSeconds = 10e-6;
 constexpr double kCpuComputeEfficiency = 0.6, kCpuMemoryEfficiency = 0.8, kCpuCallSeconds = 5e-6;
@@ -127,8 +127,8 @@ std::vector<ComputePeak> Peaks(int num_threads, std::initializer_list<std::pair<
   return peaks;
 }
 
-// Several are one that has their memory, rates and links together: tensor parallelism within a machine, as
-// MoE-Lightning models it (section 4.3). What they tell each other is not reckoned with.
+// Several GPUs count as one with their memory, rates and links together: tensor parallelism within a machine, as
+// MoE-Lightning models it (section 4.3). The model leaves out communication between the GPUs.
 void AddGpu(const GpuPart& gpu, int count, Hardware& hardware) {
   hardware.processors.push_back({.name = "gpu",
                                  .model = std::string(gpu.model),
@@ -185,7 +185,8 @@ absl::StatusOr<const Part*> FindPart(const Part (&parts)[kCount], std::string_vi
   return UsageError("hardware: {} '{}' is unknown: expected {}", kind, Printable(name), Names(parts));
 }
 
-// What follows a preset's name: "gpu=t4,dram=96GiB". Each is asked for once; what is left over is unknown.
+// Parses the part of a spec that follows the preset's name: "gpu=t4,dram=96GiB". The caller takes each known field
+// once; the remaining fields are unknown.
 class SpecFields {
  public:
   SpecFields(std::string_view spec, std::string_view text) : spec_(spec) {

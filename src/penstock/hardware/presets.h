@@ -1,8 +1,8 @@
-// Machines by name, from what their makers publish: for plans and simulations of hardware that is not here.
+// Machines by name, from their makers' data sheets: for plans and simulations of hardware that is not present.
 //
-// A spec is a preset, and parts that are to be others: "rtx4090", "rtx4090:dram=128GiB,disk=nvme5",
-// "none:cpu=epyc-9654" (no device), "2xt4:link=6GB/s" (what is known to be reached instead of the data sheet). Data
-// sheets promise more than programs reach; each part says what share of its numbers is reckoned with.
+// A spec is a preset, optionally with replaced parts: "rtx4090", "rtx4090:dram=128GiB,disk=nvme5", "none:cpu=epyc-9654"
+// (no device), "2xt4:link=6GB/s" (a measured rate instead of the data sheet's). Programs do not reach the data sheets'
+// rates; each part states the share of its rates that plans use.
 #pragma once
 
 #include <span>
@@ -14,14 +14,14 @@
 
 namespace penstock {
 
-// kUsage names what there is.
+// Returns kUsage with the list of known names when the spec is invalid.
 absl::StatusOr<Hardware> HardwarePreset(std::string_view spec);
 
 struct PresetInfo {
   std::string_view kind;  // "machine", "gpu", "cpu", "disk"
   std::string_view name;
   std::string summary;      // its numbers
-  std::string_view source;  // of the numbers
+  std::string_view source;  // where the numbers come from
 };
 std::vector<PresetInfo> AllPresets();
 

@@ -1,4 +1,4 @@
-// The loops behind every ReadLoop, for one width of vectors.
+// The loops behind every ReadLoop, parameterised by the vector width.
 #pragma once
 
 #include "penstock/hardware/read_loops.h"
@@ -6,8 +6,8 @@
 namespace penstock {
 namespace {
 
-// Width::Vec is the vector. Each stream has a sum of its own: additions do not wait for each other, and the prefetchers
-// have enough to do.
+// Width::Vec is the vector. Each stream has its own sum: additions do not wait for each other, and the streams keep the
+// prefetchers busy.
 template <class Width>
 uint64_t SumStreams(const std::byte* from, size_t num_bytes) {
   using Vec = typename Width::Vec;
@@ -33,7 +33,8 @@ uint64_t SumStreams(const std::byte* from, size_t num_bytes) {
   return sum;
 }
 
-// One stream, which asks for the second half of the next page and the first half of the page after it by turns.
+// Reads one stream and prefetches, in alternation, the second half of the next page and the first half of the page
+// after it.
 template <class Width>
 uint64_t SumPages(const std::byte* from, size_t num_bytes) {
   using Vec = typename Width::Vec;

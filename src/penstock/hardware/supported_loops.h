@@ -1,5 +1,5 @@
-// Which of the measuring loops this processor runs. The last of each list is the fastest; of read loops, one of the
-// last two.
+// Lists the measuring loops that this processor can run. The last peak loop is the fastest; the fastest read loop is
+// one of the last two.
 #pragma once
 
 #include <vector>
@@ -12,7 +12,7 @@ namespace penstock {
 
 std::vector<ReadLoop> SupportedReadLoops();
 
-// Empty when the processor has no instructions for it.
+// Returns an empty list when the processor has no instructions for it.
 std::vector<const PeakLoop*> SupportedPeakLoops(Arithmetic arithmetic);
 
 }  // namespace penstock

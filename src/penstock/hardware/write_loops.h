@@ -1,4 +1,4 @@
-// Loops that do nothing but write memory. Sizes are multiples of 64 bytes, as addresses are; read_loops.h reads.
+// Loops that only write memory. Sizes and addresses are multiples of 64 bytes; read_loops.h reads.
 #pragma once
 
 #include <cstddef>
@@ -7,10 +7,10 @@
 
 namespace penstock {
 
-// Sets every 64-bit word.
+// Sets every 64-bit word to `word`.
 void FillMemory(std::span<std::byte> to, uint64_t word);
 
-// REQUIRES: equal sizes that do not overlap.
+// Copies `from` to `to`. REQUIRES: equal sizes, no overlap.
 void CopyMemory(std::span<const std::byte> from, std::span<std::byte> to);
 
 }  // namespace penstock

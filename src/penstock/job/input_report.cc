@@ -140,7 +140,7 @@ void CountPrompts(const JobRequest& request, int64_t max_tokens, PromptTotals& t
   };
   uint64_t text_bytes = request.prompt.size();
   sample(request.prompt);
-  for (const json::value& message : request.messages) {
+  for (const json::value& message : request.chat.messages) {
     const json::value* content = message.is_object() ? message.get_object().if_contains("content") : nullptr;
     if (content == nullptr || !content->is_string()) continue;
     text_bytes += content->get_string().size();

@@ -75,88 +75,29 @@ void ReadPrompt(FieldReader& fields, JobRequest& request) {
   }
 }
 
-// What is wrong with a message's content, or an empty string. An assistant that only called tools needs none.
-std::string CheckContent(const json::object& message, std::string_view role) {
-  const json::value* content = message.if_contains("content");
-  if (content == nullptr) return role == "assistant" ? "" : "\"content\" is missing";
-  if (content->is_string()) return "";
-  if (!content->is_array()) {
-    return fmt::format("\"content\": expected a string or a list of text parts, found {}", JsonTypeName(*content));
-  }
-  for (const json::value& part : content->get_array()) {
-    const json::object* object = part.if_object();
-    const json::value* type = object == nullptr ? nullptr : object->if_contains("type");
-    const json::value* text = object == nullptr ? nullptr : object->if_contains("text");
-    if (type == nullptr || !type->is_string()) return "\"content\": a part must be an object with a \"type\"";
-    if (View(type->get_string()) != "text") {
-      return fmt::format("\"content\": only text parts are supported, found \"{}\"", View(type->get_string()));
-    }
-    if (text == nullptr || !text->is_string()) return "\"content\": a text part must have a \"text\" string";
-  }
-  return "";
-}
-
-// As transformers does before a template sees a message: a field that is null is not there, and what the model thought
-// has the names that templates look for.
-void NormalizeFields(json::object& message) {
-  for (auto field = message.begin(); field != message.end();) {
-    field = field->value().is_null() ? message.stable_erase(field) : field + 1;
-  }
-  for (const char* name : {"reasoning_content", "thinking", "reasoning"}) {
-    const json::value* found = message.if_contains(name);
-    if (found == nullptr) continue;
-    const json::value reasoning = *found;
-    message.emplace("thinking", reasoning);
-    message["reasoning_content"] = reasoning;
-    return;
-  }
+// Makes the fault, if there is one, the error of the line.
+void Refuse(FieldReader& fields, const std::optional<ChatFault>& fault) {
+  if (fault.has_value()) fields.Fail("invalid_request", fault->place, fault->message);
 }
 
 void ReadMessages(FieldReader& fields, JobRequest& request) {
   request.kind = RequestKind::kChat;
   const json::value* messages = fields.Find("messages");
   if (messages == nullptr) return fields.Fail("invalid_request", "messages", "is missing");
-  if (!messages->is_array() || messages->get_array().empty()) {
-    return fields.Fail("invalid_request", "messages", "expected a list of at least one message");
-  }
-  request.messages = messages->get_array();
-  for (size_t i = 0; i < request.messages.size(); ++i) {
-    const std::string name = fmt::format("messages[{}]", i);
-    json::object* message = request.messages[i].if_object();
-    if (message == nullptr) {
-      return fields.Fail("invalid_request", name,
-                         fmt::format("expected an object, found {}", JsonTypeName(request.messages[i])));
-    }
-    const json::value* role = message->if_contains("role");
-    if (role == nullptr || !role->is_string() || role->get_string().empty()) {
-      return fields.Fail("invalid_request", name, "expected a \"role\" such as \"user\"");
-    }
-    const std::string role_text(View(role->get_string()));
-    NormalizeFields(*message);
-    if (std::string wrong = CheckContent(*message, role_text); !wrong.empty()) {
-      return fields.Fail("invalid_request", name, std::move(wrong));
-    }
-  }
+  Refuse(fields, ReadChatMessages(*messages, request.chat.messages));
 }
 
 void ReadTools(FieldReader& fields, JobRequest& request) {
   const json::value* tools = fields.Find("tools");
   if (tools == nullptr) return;
-  if (!tools->is_array()) {
-    return fields.Fail("invalid_request", "tools", fmt::format("expected a list, found {}", JsonTypeName(*tools)));
-  }
-  for (const json::value& tool : tools->get_array()) {
-    if (tool.is_object()) continue;
-    return fields.Fail("invalid_request", "tools",
-                       fmt::format("expected a list of objects, found {} in it", JsonTypeName(tool)));
-  }
+  if (const std::optional<ChatFault> fault = CheckChatTools(*tools); fault.has_value()) return Refuse(fields, fault);
   const json::value* choice = fields.Find("tool_choice");
   const bool none = choice != nullptr && choice->is_string() && View(choice->get_string()) == "none";
   const bool automatic = choice == nullptr || (choice->is_string() && View(choice->get_string()) == "auto");
   if (!none && !automatic) {
     return fields.Fail("unsupported", "tool_choice", "only \"auto\" and \"none\" are supported");
   }
-  if (!none && !tools->get_array().empty()) request.tools_json = json::serialize(*tools);
+  if (!none && !tools->get_array().empty()) request.chat.tools = *tools;
 }
 
 // What only we may give to a template.
@@ -185,20 +126,15 @@ void ReadTemplateVariables(FieldReader& fields, json::object& variables) {
 
 // Fields that a template is given beside the messages.
 void ReadTemplateFields(FieldReader& fields, JobRequest& request) {
-  json::object variables;
+  json::object& variables = request.chat.variables;
   if (const std::optional<std::string> effort = fields.Text("reasoning_effort"); effort.has_value()) {
     variables["reasoning_effort"] = *effort;
   }
   ReadTemplateVariables(fields, variables);
   if (const json::value* documents = fields.Find("documents"); documents != nullptr) {
-    const auto is_object = [](const json::value& document) { return document.is_object(); };
-    if (!documents->is_array() ||
-        !std::all_of(documents->get_array().begin(), documents->get_array().end(), is_object)) {
-      return fields.Fail("invalid_request", "documents", "expected a list of objects");
-    }
+    Refuse(fields, CheckChatDocuments(*documents));
     variables["documents"] = *documents;
   }
-  if (!variables.empty()) request.variables_json = json::serialize(variables);
 }
 
 // A prompt that is text already has no template.

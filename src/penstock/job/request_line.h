@@ -14,6 +14,7 @@
 #include <string_view>
 #include <vector>
 
+#include "penstock/chat/chat_parts.h"
 #include "penstock/engine.h"
 #include "penstock/job/sampling_fields.h"
 
@@ -25,9 +26,7 @@ struct JobRequest {
   RequestKind kind = RequestKind::kCompletion;
   std::string prompt;               // kCompletion, when prompt_ids is empty
   std::vector<TokenId> prompt_ids;  // kCompletion
-  json::array messages;             // kChat: no field is null; a content is a string or a list of text parts
-  std::string tools_json;           // kChat, kTurns; may be empty
-  std::string variables_json;       // kChat, kTurns: further variables of the template; may be empty
+  ChatParts chat;                   // kChat, kTurns: turns have tools and variables, but no messages
   std::vector<std::string> turns;   // kTurns: questions that are asked one after the other
   SamplingOverrides sampling;
 };

@@ -117,10 +117,8 @@ absl::StatusOr<RequestId> Runner::TrySubmit(Active& active) {
       break;
     }
     case RequestKind::kChat: {
-      const std::string messages = json::serialize(job.messages);
-      PENSTOCK_RETURN_IF_ERROR(CheckPromptBytes(args_.engine.model(), messages.size()));
-      PENSTOCK_ASSIGN_OR_RETURN(request.prompt_ids,
-                                args_.engine.TokenizeChat(messages, job.tools_json, job.variables_json));
+      PENSTOCK_RETURN_IF_ERROR(CheckPromptBytes(args_.engine.model(), JsonBytes(job.chat.messages)));
+      PENSTOCK_ASSIGN_OR_RETURN(request.prompt_ids, args_.engine.TokenizeChat(Chat(std::move(active.request.chat))));
       break;
     }
     case RequestKind::kTurns: {
@@ -131,10 +129,10 @@ absl::StatusOr<RequestId> Runner::TrySubmit(Active& active) {
       // Each turn draws from a random stream of its own.
       if (!active.answers.empty())
         request.sampling.seed = RequestSeed(active.sampling.seed, -static_cast<int64_t>(active.answers.size()));
-      const std::string messages = json::serialize(ConversationSoFar(job.turns, active.answers));
-      PENSTOCK_RETURN_IF_ERROR(CheckPromptBytes(args_.engine.model(), messages.size()));
-      PENSTOCK_ASSIGN_OR_RETURN(request.prompt_ids,
-                                args_.engine.TokenizeChat(messages, job.tools_json, job.variables_json));
+      ChatParts chat = job.chat;
+      chat.messages = ConversationSoFar(job.turns, active.answers);
+      PENSTOCK_RETURN_IF_ERROR(CheckPromptBytes(args_.engine.model(), JsonBytes(chat.messages)));
+      PENSTOCK_ASSIGN_OR_RETURN(request.prompt_ids, args_.engine.TokenizeChat(Chat(std::move(chat))));
       break;
     }
   }
@@ -147,8 +145,7 @@ absl::Status Runner::Submit(Active active) {
     // The prompt lies in the engine now; turns alone are needed again, with what their prompts are made with.
     active.request.prompt = {};
     active.request.prompt_ids = {};
-    active.request.messages = {};
-    if (active.request.kind != RequestKind::kTurns) active.request.tools_json = active.request.variables_json = {};
+    if (active.request.kind != RequestKind::kTurns) active.request.chat = {};
     const bool is_new = active_.emplace(*id, std::move(active)).second;
     PENSTOCK_CHECK(is_new);
     return absl::OkStatus();

@@ -1,29 +1,27 @@
-// What the kernels take and the table through which they are called.
+// The arguments of the kernels, and the table through which they are called.
 //
 // Kernels are arithmetic only: no allocation, no threads, no files, no logs, no checks. The operations above check
 // shapes and split work by calling a kernel on a sub-range (rows, columns or heads) with moved pointers.
 //
-// The law of sums. Every output is summed in an order that depends on its own inner dimension alone, so its bits depend
-// neither on the other rows, nor on how the work was split, nor on the instruction set:
-//   - an output of a GEMM with float weights, or with weights in block formats as floats, is one accumulator that
-//   starts at 0 and takes, for each pair of inputs
-//     (2i, 2i + 1) in increasing i, first k = 2i + 1 and then k = 2i with one fused multiply-add each; a lacking last
-//     input is 0 times 0. This is the order that Intel gives for VDPBF16PS, which also takes denormal inputs and
-//     results as zero: AVX512-BF16 machines differ there, and only there. A machine whose instruction proves to sum
-//     otherwise is taken as one without it;
-//   - an output of a GEMM with quantised weights is one accumulator that starts at 0 and takes the groups of weights in
-//     increasing order: acc = fma(dot, w_scale * x_scale, acc), where dot is the exact integer sum of code * x over an
-//     int8 group, and fma(-w_zero, sum of x, integer sum of code * x) over an HQQ group;
-//   - a score of attention (q . K) is one accumulator that starts at 0 and takes the dimensions in increasing order;
-//   - a sum of squares has 16 lanes; lane j takes k = 16*i + j with one fused multiply-add per step, in increasing i;
-//     the tail is padded with zeros; then lanes j and j+8 are added, then j and j+4, j+2, j+1;
-//   - a sum of values, as LayerNorm takes it for its mean, has the lanes and the tree of the sum of squares, with
-//   additions.
-// NaNs have the same places everywhere, but their payloads are not promised. The rounding mode is to nearest and
+// The law of sums. Every output is summed in an order that depends only on its own inner dimension. So its bits do not
+// depend on the other rows, on how the work was split, or on the instruction set:
+//   - An output of a GEMM with float weights, or with weights in block formats as floats, is one accumulator that
+//     starts at 0. For each pair of inputs (2i, 2i + 1), in increasing i, it takes first k = 2i + 1 and then k = 2i,
+//     with one fused multiply-add each; a missing last input is 0 times 0. This is the order that Intel documents for
+//     VDPBF16PS, which also takes denormal inputs and results as zero: AVX512-BF16 machines differ there, and only
+//     there. A machine whose instruction proves to sum in another order is treated as one without it.
+//   - An output of a GEMM with quantised weights is one accumulator that starts at 0 and takes the groups of weights in
+//     increasing order: acc = fma(dot, w_scale * x_scale, acc). Here dot is the exact integer sum of code * x over an
+//     int8 group, and fma(-w_zero, sum of x, integer sum of code * x) over an HQQ group.
+//   - A score of attention (q . K) is one accumulator that starts at 0 and takes the dimensions in increasing order.
+//   - A sum of squares has 16 lanes; lane j takes k = 16*i + j with one fused multiply-add per step, in increasing i;
+//     the tail is padded with zeros. Then lanes j and j+8 are added, then j and j+4, j+2, j+1.
+//   - A sum of values, which LayerNorm needs for its mean, has the same lanes and tree, with additions.
+// NaNs have the same places everywhere, but their payloads are not guaranteed. The rounding mode is to nearest and
 // denormals are kept (the C++ default; -ffast-math sets neither here).
 //
-// This header is compiled with the flags of every instruction set, so it includes and defines as little as possible: an
-// inline function that used AVX-512 could be the one that the linker keeps for everybody.
+// This header is compiled with the flags of every instruction set, so it includes and defines as little as possible.
+// The linker might keep an inline function compiled for AVX-512 as the copy for all callers.
 #pragma once
 
 #include <cstddef>
@@ -39,7 +37,7 @@ namespace penstock::kernels {
 // Strides are in elements of the pointed-to type unless they say bytes. Sizes may be anything from 1 on. Activations
 // are best aligned to 64 bytes (any alignment of their type works); KV blocks are aligned to 64 bytes.
 
-// How the rows of x are stored for a GEMM; prepare_rows makes them, and a row takes RowBytes(format, dim) bytes.
+// The storage of the rows of x for a GEMM. prepare_rows makes it, and a row takes RowBytes(format, dim) bytes.
 enum class RowFormat : uint8_t {
   kF32,   // floats
   kBF16,  // rounded to bf16: pairs where the machine multiplies them, else floats with these values
@@ -47,14 +45,15 @@ enum class RowFormat : uint8_t {
 };
 
 // 128 inputs of a row: x = code * scale, code = round(x * (127 / max |x|)), ties to even. A group below 2^-100 counts
-// as zeros; one with an infinity or a NaN has codes 0 and the scale NaN, which makes NaNs of the whole row of outputs.
+// as zeros. A group with an infinity or a NaN has codes 0 and the scale NaN, which turns the whole row of outputs into
+// NaN.
 struct Int8RowGroup {
   float scale;          // max |x| / 127
-  int32_t code_offset;  // -128 times the sum of the codes: what takes the 128 out of unsigned weight codes
-  float code_sums[2];   // of the first and of the second 64 codes; exact
+  int32_t code_offset;  // -128 times the sum of the codes: corrects for unsigned weight codes, which are 128 too large
+  float code_sums[2];   // sums of the first and of the second 64 codes; exact
 };
 
-// Inputs [first, first + count) of target[row] = source[row], as `format`.
+// Writes inputs [first, first + count) of target[row] = source[row] in `format`.
 struct PrepareRowsArgs {
   int64_t num_rows;
   int64_t dim;
@@ -67,10 +66,10 @@ struct PrepareRowsArgs {
   int64_t target_stride_bytes;
 };
 
-// y[row, col] = sum over k of x[row, k] * w[col, k], + bias[col] after the sum when bias is not null.
-// kInt8 rows go with weights that take them (TakesInt8Rows) and with no other, kBF16 rows with kBF16 and with block
-// formats, whose weights are rounded to bf16 for them. The bits for kF32 rows and weights stored as bf16, f16 or blocks
-// are those for the same weights stored as f32.
+// y[row, col] = sum over k of x[row, k] * w[col, k], + bias[col] after the sum when bias is not null. kInt8 rows go
+// only with weights for which TakesInt8Rows holds. kBF16 rows go with kBF16 weights and with block formats, which are
+// rounded to bf16 for them. For kF32 rows, weights stored as bf16, f16 or blocks give the same bits as if stored as
+// f32.
 struct GemmArgs {
   int64_t num_rows;   // M
   int64_t num_cols;   // N
@@ -79,15 +78,15 @@ struct GemmArgs {
   const std::byte* x;  // [num_rows]
   int64_t x_stride_bytes;
   WeightFormat w_format;
-  const std::byte* w;   // panels of w [num_cols, inner_dim] (tensor/packed_matrix.h), aligned to 64 bytes; blocks to 1
+  const std::byte* w;   // panels of w [num_cols, inner_dim] (tensor/packed_matrix.h), aligned to 64 bytes; blocks: to 1
   int64_t panel_bytes;  // PanelBytes(w_format, inner_dim)
   const float* bias;    // [num_cols] or null
   float* y;             // [num_rows, num_cols]
   int64_t y_stride;
 };
 
-// kRms: out = x * (1 / sqrt(mean(x^2) + eps)) * weight, multiplied in this order. kLayer: the same of x - mean(x), then
-// + bias when that is not null. `out` may be `x`.
+// kRms: out = x * (1 / sqrt(mean(x^2) + eps)) * weight, multiplied in this order. kLayer: the same with x - mean(x) for
+// x, then + bias when that is not null. `out` may be `x`.
 struct NormArgs {
   int64_t num_rows;
   int64_t dim;
@@ -113,9 +112,9 @@ struct RopeArgs {
   bool is_interleaved = false;
 };
 
-// One row's experts by the rule (model/rules.h), in decreasing order of what chose them; ties go to the lower index.
-// The sum of renormalised weights is taken in that order. One NaN among the logits makes NaN of all scores and weights,
-// but every index is valid and occurs once.
+// Chooses one row's experts by the rule (model/rules.h), in decreasing order of their keys; ties go to the lower index.
+// The sum of renormalised weights is taken in that order. One NaN among the logits turns all scores and weights into
+// NaN, but every index is valid and occurs once.
 struct RouterTopkArgs {
   int64_t num_experts;
   int64_t num_topk;  // 1..num_experts
@@ -139,7 +138,7 @@ struct SwigluArgs {
   GluRule rule = {};
 };
 
-// The K and V of one token and one KV head, rounded to nearest, into its block.
+// Stores the K and V of one token and one KV head, rounded to nearest, in its block.
 struct StoreKvArgs {
   KvFormat format;
   int64_t head_dim;
@@ -147,19 +146,20 @@ struct StoreKvArgs {
   const float* k;             // [head_dim]
   const float* v;             // [head_dim]; not read where values_in_key > 0
   std::byte* block;           // KvBlock (tensor/kv_block.h)
-  int64_t token;              // in the page
+  int64_t token;              // its index in the page
 };
 
-// Query heads that attention takes at once: with several rows, no more of them than fit this number.
+// The number of query heads that attention takes at once; several rows must not exceed it together.
 constexpr int64_t kAttentionHeads = 12;
 
-// Rows at consecutive positions of one sequence and one KV head, with the `group` query heads of each that share it:
+// Attends for rows at consecutive positions of one sequence and one KV head, with each row's `group` query heads that
+// share it:
 //   out[g] = sum over pos of p[g, pos] * V[pos] / sum over pos of p[g, pos],
 //   p[g, pos] = exp(scale * (q[g] . K[pos]) - max over pos),
 // over the row's own position and those before it, at most `window` of them. The sum of p has 16 lanes from the first
-// position on; p . V is accumulated in increasing position. q . K of an int8 K is the exact sum of products of codes, q
-// having been rounded to codes and a scale as K was, times (scale of q * scale of K); the scale of a V multiplies p in
-// p . V. A head with a sink has its number among the maximum and, after all positions, its exp in the sum of p.
+// position on; p . V is accumulated in increasing position. For an int8 K, q is rounded to codes and a scale as K was.
+// Then q . K is the exact sum of products of codes, times (scale of q * scale of K). The scale of a V multiplies p in p
+// . V. A head's sink takes part in the maximum, and its exp is added to the sum of p after all positions.
 struct AttentionArgs {
   int64_t num_rows;
   int64_t group;  // num_heads / num_kv_heads
@@ -167,8 +167,8 @@ struct AttentionArgs {
   int64_t values_in_key = 0;  // KvBlock
   const float* q;             // [num_rows, group, head_dim]
   int64_t q_stride;           // from row to row
-  // pages[i] holds positions [i * kKvPageTokens, (i + 1) * kKvPageTokens); pages without a position that is attended to
-  // are not touched and may be null.
+  // pages[i] holds positions [i * kKvPageTokens, (i + 1) * kKvPageTokens). Pages without an attended position are not
+  // read and may be null.
   const std::byte* const* pages;
   KvFormat kv_format;
   int64_t head_offset_bytes;  // of this KV head's block in a page
@@ -208,13 +208,13 @@ struct KernelTable {
   void (*store_kv)(const StoreKvArgs& args);
   void (*attention)(const AttentionArgs& args);
   void (*combine)(const CombineArgs& args);
-  // target = exp(source) within 2 ulp; exp(-inf) = 0, exp(inf) = inf, NaN stays NaN. In place works.
+  // Computes target = exp(source) within 2 ulp; exp(-inf) = 0, exp(inf) = inf, NaN stays NaN. `target` may be `source`.
   void (*exp)(const float* source, int64_t count, float* target);
-  // target += scale * source, the product rounded first.
+  // Computes target += scale * source; the product is rounded first.
   void (*add)(const float* source, float scale, int64_t count, float* target);
-  // Rounds to nearest, ties to even; NaN stays NaN: ToBF16 of tensor/dtype.h, element by element.
+  // Rounds to nearest, ties to even; NaN stays NaN. The same as ToBF16 of tensor/dtype.h for each element.
   void (*to_bf16)(const float* source, int64_t count, BF16* target);
-  // Exact. The source may start at any byte. REQUIRES: IsFloat(dtype).
+  // Exact. The source needs no alignment. REQUIRES: IsFloat(dtype).
   void (*to_f32)(Dtype dtype, const std::byte* source, int64_t count, float* target);
 };
 

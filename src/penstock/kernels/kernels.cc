@@ -15,7 +15,7 @@ namespace {
 constexpr Isa kAllIsas[] = {Isa::kScalar, Isa::kAvx2, Isa::kAvx512, Isa::kAvx512Vnni, Isa::kAvx512Bf16, Isa::kNeon};
 
 #if defined(__x86_64__)
-// Bits come before speed: a machine whose instruction sums in another order uses plain AVX-512.
+// Equal bits matter more than speed: a machine whose instruction sums in another order uses plain AVX-512.
 bool HasLawfulAvx512Bf16() {
   static const bool answer = MachineCpuFeatures().avx512_bf16 && kAvx512Bf16FollowsTheLaw();
   return answer;
@@ -31,6 +31,23 @@ bool IsSupported(Isa isa) {
     case Isa::kNeon: return false;
   }
   return false;
+}
+
+KernelTable Changed(KernelTable table, const KernelChanges& changes) {
+  if (changes.prepare_rows != nullptr) table.prepare_rows = changes.prepare_rows;
+  if (changes.gemm != nullptr) table.gemm = changes.gemm;
+  if (changes.attention != nullptr) table.attention = changes.attention;
+  return table;
+}
+
+const KernelTable& Avx512VnniKernels() {
+  static const KernelTable table = Changed(kAvx512Kernels, kAvx512VnniChanges);
+  return table;
+}
+
+const KernelTable& Avx512Bf16Kernels() {
+  static const KernelTable table = Changed(Avx512VnniKernels(), kAvx512Bf16Changes);
+  return table;
 }
 #elif defined(__aarch64__)
 bool IsSupported(Isa isa) { return isa == Isa::kScalar || (isa == Isa::kNeon && MachineCpuFeatures().asimd_dot); }
@@ -89,8 +106,8 @@ const KernelTable& KernelsFor(Isa isa) {
     case Isa::kScalar: return kScalarKernels;
     case Isa::kAvx2: return kAvx2Kernels;
     case Isa::kAvx512: return kAvx512Kernels;
-    case Isa::kAvx512Vnni: return kAvx512VnniKernels;
-    case Isa::kAvx512Bf16: return kAvx512Bf16Kernels;
+    case Isa::kAvx512Vnni: return Avx512VnniKernels();
+    case Isa::kAvx512Bf16: return Avx512Bf16Kernels();
     case Isa::kNeon: break;
   }
 #elif defined(__aarch64__)
@@ -103,14 +120,14 @@ int64_t RowBytes(RowFormat format, int64_t dim) {
   const auto groups = static_cast<int64_t>(CeilDiv(static_cast<uint64_t>(dim), kInt8Group));
   const int64_t bytes =
       format == RowFormat::kInt8 ? groups * (kInt8Group + static_cast<int64_t>(sizeof(Int8RowGroup))) : 4 * dim;
-  // Rows at a multiple of 2 KiB would meet in few sets of the first-level cache; a tile has a dozen of them.
+  // Avoids strides that are multiples of 2 KiB: the dozen rows of a tile would share few sets of the L1 cache.
   const auto rounded = static_cast<int64_t>(RoundUp(static_cast<uint64_t>(bytes), 64));
   return rounded % 2048 == 0 ? rounded + 512 : rounded;
 }
 
 int64_t AttentionScratchFloats(int64_t num_heads, int64_t head_dim, int64_t num_positions) {
-  // Of each head: scores over whole pages and one more, which keeps the heads' scores from meeting in the cache; q, p .
-  // V and the total. And V of a page, where it lies in K.
+  // For each head: scores over whole pages plus one page, which spreads the heads' scores over the cache; q, p . V and
+  // the total. Where V is a part of K, also V of a page.
   const int64_t scores = (num_positions + kKvPageTokens - 1) / kKvPageTokens * kKvPageTokens + kKvPageTokens;
   const int64_t padded_dim = KvBlock{KvFormat::kF32, head_dim}.padded_dim();
   return num_heads * (scores + 2 * padded_dim + 1) + kKvPageTokens * padded_dim;

@@ -7,7 +7,7 @@
 namespace penstock {
 namespace {
 
-// The value as it stands in the file, short enough for a message.
+// Returns the value as written in the file, shortened for a message.
 std::string Shown(const json::value& value) {
   std::string text = json::serialize(value);
   if (text.size() > 60) text = text.substr(0, 57) + "...";
@@ -16,13 +16,12 @@ std::string Shown(const json::value& value) {
 
 std::optional<int64_t> AsInteger(const json::value& value) {
   if (value.is_int64()) return value.get_int64();
-  if (value.is_uint64()) return std::nullopt;  // above 2^63
-  return std::nullopt;
+  return std::nullopt;  // also for integers from 2^63 on, which Boost parses as uint64
 }
 
 }  // namespace
 
-// nullptr where there is none; also a null.
+// Returns nullptr when there is nothing at the path; returns a null value as it is.
 const json::value* ConfigReader::FindPath(std::string_view path) const {
   const json::object* object = object_;
   while (true) {

@@ -54,7 +54,7 @@ OperationCost ModelCost::Attention(int64_t num_rows, const Context& context) con
 }
 
 OperationCost ModelCost::AttentionCore(const Context& context) const {
-  // q . k and p . v of every head.
+  // Counts q . k and p . v of every head.
   const uint64_t kv_bytes = kv_bytes_ * static_cast<uint64_t>(context.read_tokens);
   const double flops = 2.0 * static_cast<double>(attention_dim_) * static_cast<double>(context.seen_tokens);
   return {flops, kv_bytes, kv_bytes, flops};

@@ -1,5 +1,6 @@
-// What each operation of a model costs: multiplications and additions, and bytes that a processor reads from or writes
-// to its memory. Weights count once for each operation, activations not (they stay in caches), KV as it is read.
+// The cost of each operation of a model: multiplications and additions, and the bytes that a processor reads from or
+// writes to its memory. Weights count once for each operation, KV as often as it is read. Activations do not count
+// because they stay in caches.
 #pragma once
 
 #include <cstdint>
@@ -13,8 +14,8 @@ namespace penstock {
 struct OperationCost {
   double flops = 0;
   uint64_t bytes = 0;
-  uint64_t kv_bytes = 0;  // of these: of the KV cache
-  double kv_flops = 0;    // of flops: with KV entries
+  uint64_t kv_bytes = 0;  // the part of `bytes` that is KV cache
+  double kv_flops = 0;    // the part of `flops` that works on KV entries
 
   OperationCost& operator+=(const OperationCost& other) {
     flops += other.flops;
@@ -25,7 +26,7 @@ struct OperationCost {
   }
 };
 
-// How the weights lie in memory, one format for each kind of matrix, and the KV cache.
+// The formats in memory: one for each kind of matrix, and one for the KV cache.
 struct ModelFormats {
   WeightFormat attention = WeightFormat::kF32;
   WeightFormat ffn = WeightFormat::kF32;
@@ -38,7 +39,7 @@ class ModelCost {
   ModelCost(const ModelConfig& config, const ModelFormats& formats);
 
   // Norm, projections, attention and output projection of one layer, together and in parts. Rows of one sequence share
-  // what they read.
+  // their reads of K and V.
   struct Context {
     int64_t seen_tokens = 0;  // positions that each row sees, summed up over all rows
     int64_t read_tokens = 0;  // positions that are read, summed up over the sequences
@@ -48,22 +49,22 @@ class ModelCost {
   OperationCost AttentionCore(const Context& context) const;
   OperationCost PostAttention(int64_t num_rows) const { return Product(o_, num_rows); }
   OperationCost Route(int64_t num_rows) const;
-  // One expert for the rows that chose it.
+  // One expert, for the rows that chose it.
   OperationCost Expert(int64_t num_rows) const;
   // All experts of a layer, when every row chooses at random: E (1 - (1 - k/E)^m) of them are read (EPS-MoE).
   OperationCost ExpertsOfUniformRouting(int64_t num_rows) const;
   OperationCost DenseFfn(int64_t num_rows) const;
   OperationCost SharedFfn(int64_t num_rows) const;
-  // Sums up the experts' outputs of each row.
+  // Adds up the experts' outputs of each row.
   OperationCost Combine(int64_t num_rows) const;
   OperationCost Logits(int64_t num_rows) const;
 
-  // Bytes of a matrix set as it lies in memory.
+  // Returns the bytes of a matrix set as stored in memory.
   uint64_t expert_bytes() const { return expert_.bytes; }
   uint64_t kv_bytes_per_token() const { return kv_bytes_; }  // of one layer
 
  private:
-  // A set of matrices: its values and its bytes.
+  // A set of matrices: the number of its values and its bytes.
   struct Matrices {
     double values = 0;
     uint64_t bytes = 0;
@@ -74,7 +75,7 @@ class ModelCost {
   }
 
   int64_t model_dim_;
-  int64_t attention_dim_;  // of all heads' q and what they attend to
+  int64_t attention_dim_;  // sum over heads of the dims of q and of attention's output
   int64_t num_topk_;
   int64_t num_experts_;
   uint64_t kv_bytes_ = 0;

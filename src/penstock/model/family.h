@@ -1,4 +1,4 @@
-// A model family: how its config.json and its tensors are named, and what its layers do differently.
+// A model family: the names in its config.json and of its tensors, and how its layers differ from other families'.
 //
 // A new family is one file that defines a Family, and one line in family.cc's table (docs/adding-a-model.md). The
 // operations themselves (ops/operations.h) read only ModelConfig.
@@ -13,23 +13,24 @@
 
 namespace penstock {
 
-// Where a family keeps a weight that is not stored under its own name (weight_map.h). Names of layers' weights are
-// those below the layer; `{expert}` stands for the expert's index.
+// Where a family's checkpoints store a weight that they do not store under our name (weight_map.h). Names of layers'
+// weights are relative to the layer; `{expert}` stands for the expert's index.
 //
 // Several weights with one stored name are the rows of one tensor, in the order of the list. An expert's weight whose
-// stored name has no `{expert}` is in one tensor with those of all experts, which come one after the other.
+// stored name has no `{expert}` lies in one tensor with those of all experts, one expert after another.
 struct StoredName {
   std::string_view name;
   std::string_view stored;
-  bool is_transposed = false;   // [inputs, outputs] of one expert
-  bool is_interleaved = false;  // the weights of this stored name have rows in turn
-  bool is_paired = false;       // heads have rows that RoPE rotates together as neighbours (RowPlaces::head_rows)
+  bool is_transposed = false;   // stored as [inputs, outputs] of one expert
+  bool is_interleaved = false;  // the weights of this stored name have alternating rows
+  bool is_paired = false;       // rows that RoPE rotates together are neighbours in each head (RowPlaces::head_rows)
 };
 
-// The family in GGUF files (gguf_model.h).
+// The family as GGUF files describe it (gguf_model.h).
 struct GgufFamily {
-  std::string_view architecture = {};  // general.architecture; empty: it is not known there
-  // Of families that share one: those whose routers take sigmoids, or that have expert_shared_feed_forward_length.
+  std::string_view architecture = {};  // general.architecture; empty: GGUF does not have it
+  // Tells families with one architecture apart: true for the family whose routers use sigmoids, or whose files have
+  // expert_shared_feed_forward_length.
   std::optional<bool> is_sigmoid = {};
   std::optional<bool> has_shared_ffn = {};
   bool has_default_window = false;  // read_config takes a sliding window where nothing says that there is none
@@ -37,7 +38,7 @@ struct GgufFamily {
 };
 
 enum class LayerRopes : uint8_t {
-  kAlike,    // in all layers that rotate
+  kAlike,    // the same in all layers that rotate
   kByType,   // rope_parameters has an object for each of layer_types (Mellum)
   kByTheta,  // layer_rope_theta has a theta for each layer, 0 where nothing rotates (Granite)
 };
@@ -45,24 +46,25 @@ enum class LayerRopes : uint8_t {
 struct Family {
   std::string_view name;                     // model_type in config.json
   std::string_view architecture;             // architectures[0] in config.json
-  std::string_view other_architecture = {};  // that older checkpoints have there
+  std::string_view other_architecture = {};  // in older checkpoints
 
-  // Its checkpoints come with Python code (auto_map), from before transformers had the family. It is never run.
+  // Its checkpoints come with Python code (auto_map), which predates the family's support in transformers. Penstock
+  // never runs that code.
   bool comes_with_code = false;
 
-  // What transformers takes where config.json says nothing.
+  // transformers' defaults for fields that config.json does not have.
   int64_t default_head_dim = 0;       // 0: hidden_size / num_attention_heads
-  int64_t default_max_positions = 0;  // 0: config.json must say it
+  int64_t default_max_positions = 0;  // 0: config.json must have it
   double default_rope_theta = 1e4;
   std::string_view default_rope_scaling = {};  // the JSON of rope_scaling
   double default_norm_eps = 1e-5;
-  double default_partial_rotary = 1;  // of a head's dims
-  bool takes_partial_rotary = false;  // elsewhere a part of a head is refused, as transformers takes no notice of it
-  LayerRopes layer_ropes = LayerRopes::kAlike;  // the others need layer_has_window
-  bool takes_rope_alpha = false;                // of type "dynamic": one longer base for all lengths (Hunyuan)
-  bool yarn_scales_attention = false;           // Rope::attention_factor counts
+  double default_partial_rotary = 1;            // fraction of a head's dims
+  bool takes_partial_rotary = false;            // other families refuse a fraction, which transformers ignores for them
+  LayerRopes layer_ropes = LayerRopes::kAlike;  // the other values need layer_has_window
+  bool takes_rope_alpha = false;                // RoPE type "dynamic": one longer base for all lengths (Hunyuan)
+  bool yarn_scales_attention = false;           // Rope::attention_factor is applied
 
-  // Where config.json calls the common fields (model_config.cc) or those of read_config otherwise.
+  // The family's other names for the common fields (model_config.cc) and for those of read_config.
   std::span<const FieldName> field_names = {};
 
   std::string_view layer_prefix = "model.layers.{layer}.";
@@ -70,7 +72,7 @@ struct Family {
 
   GgufFamily gguf = {};
 
-  // Fills what the families differ in; the common fields are filled already. Errors go to the reader.
+  // Fills the family's own fields; the common fields are already filled. Errors go to the reader.
   void (*read_config)(ConfigReader& reader, ModelConfig& config);
 };
 
@@ -101,7 +103,7 @@ extern const Family kMellum;
 
 std::span<const Family* const> AllFamilies();
 
-// nullptr when there is none.
+// Returns nullptr when there is none.
 const Family* FindFamily(std::string_view architecture);
 
 }  // namespace penstock

@@ -1,4 +1,4 @@
-// generation_config.json: the end-of-sequence ids and the sampling that a model asks for.
+// Reads generation_config.json: the model's end-of-sequence ids and its default sampling.
 #pragma once
 
 #include <optional>
@@ -22,11 +22,11 @@ struct GenerationConfig {
   double repetition_penalty = 1.0;
 };
 
-// An absent file gives the defaults above.
+// Returns the defaults above when the file is absent.
 absl::StatusOr<GenerationConfig> LoadGenerationConfig(const ModelFolder& folder, int64_t vocab_size);
 absl::StatusOr<GenerationConfig> ParseGenerationConfig(std::string_view text, int64_t vocab_size);
 
-// A field that holds one id, a list of ids, or null. Ids outside [0, vocab_size) are the reader's error.
+// Reads a field that holds one id, a list of ids, or null. The reader gets an error for ids outside [0, vocab_size).
 std::vector<TokenId> ReadTokenIds(ConfigReader& reader, std::string_view field, int64_t vocab_size);
 
 }  // namespace penstock

@@ -12,7 +12,7 @@
 namespace penstock {
 namespace {
 
-// Fields of config.json that a key below the architecture's name says alike.
+// Fields of config.json, each with the key (below the architecture's name) that means the same.
 constexpr FieldName kKeys[] = {
     {"hidden_size", "embedding_length"},
     {"num_hidden_layers", "block_count"},
@@ -109,19 +109,19 @@ constexpr StoredName kNames[] = {
 };
 
 constexpr int64_t kSigmoidGating = 2,
-                  kMaxGating = 3;  // expert_gating_func: 1 and 3 are softmax of all and of the chosen
-constexpr int kMaxDots = 8;        // of a key that may mean something
+                  kMaxGating = 3;  // expert_gating_func: 1 is softmax over all experts, 3 over the chosen ones
+constexpr int kMaxDots = 8;        // dots in a meaningful key
 
 constexpr std::string_view kLongFactors = "rope_factors_long.weight";
 constexpr std::string_view kShortFactors = "rope_factors_short.weight";
 
-// Makes the object that the family's reader reads.
+// Makes the object that the family's config reader reads.
 class ConfigMaker {
  public:
   ConfigMaker(const Gguf& gguf, std::string architecture) : gguf_(&gguf), architecture_(std::move(architecture)) {}
 
   absl::StatusOr<json::object> Make(const Family& family);
-  // Where a reader finds the fields: the architecture's own keys.
+  // Returns where a reader finds the fields: the architecture's own keys.
   std::vector<FieldName> names() {
     std::vector<FieldName> result;
     for (const FieldName& key : kKeys) {
@@ -151,8 +151,9 @@ class ConfigMaker {
   bool has_window_ = false;
 };
 
-// The keys of the architecture as objects in objects: "llama.attention.head_count" is config["llama"]["attention"]
-// ["head_count"]. Lists of one number again and again (some converters write a number per layer) are that number.
+// Copies the keys of the architecture as nested objects: "llama.attention.head_count" becomes
+// config["llama"]["attention"]["head_count"]. Some converters write one number per layer; a list that repeats one
+// number becomes that number.
 absl::Status ConfigMaker::CopyKeys() {
   for (const GgufMetadata::Field& field : gguf_->metadata.fields()) {
     if (!field.key.starts_with(architecture_ + ".")) continue;
@@ -191,13 +192,13 @@ absl::Status ConfigMaker::CopyKeys() {
       object = inner.if_object();
       path.remove_prefix(dot + 1);
     }
-    // A key that is a prefix of another has no meaning that anybody knows.
+    // A key that is a prefix of another has no known meaning.
     if (object != nullptr) object->emplace(json::string_view(path.data(), path.size()), std::move(value));
   }
   return absl::OkStatus();
 }
 
-// a - b of numbers that a file has; nothing that any field takes where that overflows.
+// Returns a - b of numbers from the file, or -1, which every field refuses, on overflow.
 int64_t Difference(int64_t a, int64_t b) {
   int64_t difference = 0;
   return __builtin_sub_overflow(a, b, &difference) ? -1 : difference;
@@ -207,7 +208,7 @@ absl::Status ConfigMaker::AddAttention(bool is_mla) {
   PENSTOCK_ASSIGN_OR_RETURN(const auto rotary_dim, Integer("rope.dimension_count"));
   PENSTOCK_ASSIGN_OR_RETURN(const auto key_length, Integer("attention.key_length"));
   if (is_mla) {
-    // Newer files give K and V as they are kept, and those of a head beside them.
+    // Newer files give the dims of compressed K and V, and in separate keys those of a head.
     PENSTOCK_ASSIGN_OR_RETURN(const auto key_of_head, Integer("attention.key_length_mla"));
     PENSTOCK_ASSIGN_OR_RETURN(const auto value_of_head, Integer("attention.value_length_mla"));
     PENSTOCK_ASSIGN_OR_RETURN(const auto value_length, Integer("attention.value_length"));
@@ -224,7 +225,7 @@ absl::Status ConfigMaker::AddAttention(bool is_mla) {
   const int64_t head_dim =
       key_length.value_or(num_heads.value_or(0) > 0 ? model_dim.value_or(0) / num_heads.value_or(1) : 0);
   if (rotary_dim.has_value() && head_dim > 0) {
-    // A quarter more, so that what rounding takes away does not count: it is multiplied again, and cut.
+    // Adds a quarter to survive rounding: the reader multiplies by head_dim again and truncates.
     config_["partial_rotary_factor"] =
         *rotary_dim == head_dim ? 1.0 : (static_cast<double>(*rotary_dim) + 0.25) / static_cast<double>(head_dim);
   }
@@ -237,10 +238,10 @@ absl::Status ConfigMaker::AddRouter() {
   config_["topk_method"] = num_groups.value_or(1) > 1 ? "group_limited_greedy" : "greedy";
   if (scoring.has_value()) config_["scoring_func"] = *scoring == kSigmoidGating ? "sigmoid" : "softmax";
   PENSTOCK_ASSIGN_OR_RETURN(const auto norm, gguf_->metadata.Bool(architecture_ + ".expert_weights_norm"));
-  // Where no key says it, the architecture does.
+  // Without this key, the architecture decides.
   if (!norm.has_value()) config_["norm_topk_prob"] = architecture_ == "qwen3moe";
   config_["moe_normalize_expert_weights"] = 1;
-  // What config.json has defaults for that are not these.
+  // Here GGUF's defaults differ from config.json's.
   for (const auto& [field, key, value] :
        {std::tuple("n_group", "expert_group_count", 1), std::tuple("topk_group", "expert_group_used_count", 1),
         std::tuple("first_k_dense_replace", "leading_dense_block_count", 0),
@@ -269,7 +270,7 @@ absl::Status ConfigMaker::AddRopeScaling() {
     PENSTOCK_ASSIGN_OR_RETURN(scaling["short_factor"], array(*short_factors));
     PENSTOCK_ASSIGN_OR_RETURN(const double factor, Number("rope.scaling.attn_factor", 0));
     if (factor > 0) scaling["short_mscale"] = scaling["long_mscale"] = factor;
-    // Converters write what follows from the lengths; Phi-3.5-MoE's config has a number of its own.
+    // Converters derive the factor from the lengths; Phi-3.5-MoE's config has another number.
     PENSTOCK_ASSIGN_OR_RETURN(const auto positions, Integer("context_length"));
     if (architecture_ == "phimoe" && positions.value_or(0) > 1 && original.value_or(0) > 1) {
       const auto longer = static_cast<double>(*positions), shorter = static_cast<double>(*original);
@@ -282,7 +283,7 @@ absl::Status ConfigMaker::AddRopeScaling() {
     PENSTOCK_ASSIGN_OR_RETURN(const double factor, Number("rope.scaling.factor", 1));
     scaling["factor"] = factor;
     PENSTOCK_ASSIGN_OR_RETURN(const double log_multiplier, Number("rope.scaling.yarn_log_multiplier", 0));
-    // A tenth of the model's number, and an f32, which holds seven digits of it.
+    // The key holds a tenth of the model's number, as f32, which keeps seven digits.
     if (log_multiplier > 0) {
       scaling["mscale"] = scaling["mscale_all_dim"] = std::round(log_multiplier * 10 * 1e6) / 1e6;
     }
@@ -310,7 +311,7 @@ absl::StatusOr<json::object> ConfigMaker::Make(const Family& family) {
       gguf_->Find("blk.0.attn_q.bias") != nullptr || gguf_->Find("blk.0.attn_kv_a_mqa.bias") != nullptr;
   config_["attention_bias"] = config_["qkv_bias"] = has_bias;
   config_["use_qk_norm"] = gguf_->Find("blk.0.attn_q_norm.weight") != nullptr;
-  // The layers that predict further tokens are counted among the blocks.
+  // The number of blocks includes the layers that predict further tokens.
   PENSTOCK_ASSIGN_OR_RETURN(const auto num_blocks, Integer("block_count"));
   PENSTOCK_ASSIGN_OR_RETURN(const auto num_further, Integer("nextn_predict_layers"));
   if (num_blocks.has_value() && num_further.value_or(0) > 0)
@@ -330,7 +331,7 @@ absl::StatusOr<const Family*> FamilyOf(const Gguf& gguf, const std::string& arch
   PENSTOCK_ASSIGN_OR_RETURN(const auto scoring, gguf.metadata.Integer(architecture + ".expert_gating_func"));
   PENSTOCK_ASSIGN_OR_RETURN(const auto num_experts, gguf.metadata.Integer(architecture + ".expert_count"));
   const bool has_shared_ffn = gguf.metadata.Find(architecture + ".expert_shared_feed_forward_length") != nullptr;
-  // Where no key says it, a bias to choose by does: only sigmoids have it in the architectures that this decides for.
+  // Without this key, a selection bias means sigmoids: among the architectures concerned only sigmoid routers have one.
   const bool has_bias = std::any_of(gguf.tensors.begin(), gguf.tensors.end(),
                                     [](const TensorInfo& t) { return t.name.ends_with(".exp_probs_b.bias"); });
   const bool is_sigmoid = scoring.has_value() ? *scoring == kSigmoidGating : has_bias;
@@ -353,7 +354,7 @@ absl::StatusOr<const Family*> FamilyOf(const Gguf& gguf, const std::string& arch
   return ModelError("key 'general.architecture': '{}' is not supported; supported: {}", Excerpt(architecture), known);
 }
 
-// Keys that say something else than what this family computes are refused, not passed over.
+// Refuses keys whose values differ from what Penstock computes for this family.
 absl::Status CheckWhatIsComputed(const Gguf& gguf, const std::string& architecture, const ModelConfig& config) {
   const auto key = [&](std::string_view name) { return fmt::format("{}.{}", architecture, name); };
   const auto refuse = [&](std::string_view name, std::string_view expected, const auto& found) {
@@ -386,7 +387,7 @@ absl::StatusOr<ModelConfig> ReadConfig(const Gguf& gguf) {
   PENSTOCK_RETURN_IF_ERROR(CheckWhatIsComputed(gguf, *architecture, config));
   const auto add_eos = [&](std::string_view key) -> absl::Status {
     PENSTOCK_ASSIGN_OR_RETURN(const auto id, gguf.metadata.Integer(key));
-    if (!id.has_value() || *id == 0xFFFFFFFF) return absl::OkStatus();  // what some converters write for none
+    if (!id.has_value() || *id == 0xFFFFFFFF) return absl::OkStatus();  // some converters write this for "none"
     if (*id < 0 || *id >= config.vocab_size) {
       return ModelError("key '{}': expected an id below {}, found {}", key, config.vocab_size, *id);
     }
@@ -416,7 +417,7 @@ std::vector<StoredName> GgufNames(const Family& family) {
   std::vector<StoredName> names(own.begin(), own.end());
   for (const StoredName& usual : kNames) {
     const auto replaces = [&](const StoredName& name) {
-      // Heads in pairs of rows are found where they lie alone, not in a tensor with others.
+      // Heads in pairs of rows are looked up only in a tensor of their own, not in a tensor with other weights.
       return name.name == usual.name && (name.stored == usual.stored || name.is_paired);
     };
     if (std::none_of(own.begin(), own.end(), replaces)) names.push_back(usual);

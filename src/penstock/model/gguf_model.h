@@ -1,7 +1,7 @@
-// A model's config from the metadata of its GGUF file, and what its tensors are called there.
+// Reads a model's config from the metadata of its GGUF file, and names its tensors there.
 //
-// The metadata becomes what the family's config.json would say, under its own keys where they mean the same, so that
-// one reader per family serves both and messages name the key that the file has.
+// The metadata becomes the object that the family's config.json would hold, under GGUF's own keys where they mean the
+// same. So one reader per family serves both formats, and messages name the key in the file.
 #pragma once
 
 #include <span>
@@ -16,12 +16,12 @@ namespace penstock {
 
 absl::StatusOr<ModelConfig> ReadGgufConfig(const Gguf& gguf);
 
-// Where GGUF files keep weights: the family's own names first.
+// Returns where GGUF files store weights, with the family's own names first.
 std::vector<StoredName> GgufNames(const Family& family);
 
 inline constexpr std::string_view kGgufLayerPrefix = "blk.{layer}.";
 
-// A tensor of a GGUF file that is read into the config, or that the config makes needless.
+// Says whether a tensor holds config values, or is redundant given the config.
 bool IsConfigTensor(std::string_view name);
 
 }  // namespace penstock

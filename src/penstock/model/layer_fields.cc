@@ -8,7 +8,8 @@ namespace penstock {
 
 namespace {
 
-// A list that has one of two names for each layer: true for the first. Empty without the field, or when it is wrong.
+// Reads a list with one of two names for each layer: true for `yes`. Returns an empty list when the field is missing or
+// invalid.
 std::vector<bool> ReadNames(ConfigReader& reader, const char* field, std::string_view yes, std::string_view no,
                             int64_t num_layers) {
   const json::value* names = reader.Find(field);

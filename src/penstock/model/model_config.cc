@@ -31,8 +31,7 @@ absl::StatusOr<const Family*> ReadFamily(ConfigReader& reader) {
                       reader.Find("auto_map") == nullptr ? "" : " (the model's own, custom code is never run)", known);
   }
   if (reader.Find("auto_map") != nullptr && !family->comes_with_code) {
-    return ModelError(
-        "config.json: field 'auto_map': the model wants code of its own to be run; custom code is never run");
+    return ModelError("config.json: field 'auto_map': the model needs its own code; custom code is never run");
   }
   return family;
 }
@@ -89,7 +88,7 @@ void ReadQuantisation(ConfigReader& reader, ModelConfig& config) {
     }
   } else {
     inner.Fail("quant_method",
-               "'fp8' or 'mxfp4' (of others, use the f32, f16 or bf16 version of the model, or a GGUF file)",
+               "'fp8' or 'mxfp4' (otherwise use the f32, f16 or bf16 version of the model, or a GGUF file)",
                fmt::format("'{}'", method));
   }
   reader.FailStatus(inner.status());
@@ -106,7 +105,8 @@ void CheckRelations(ConfigReader& reader, const ModelConfig& config) {
   }
   const RouterRule& router = config.router;
   if (config.num_experts % router.num_groups != 0) {
-    reader.FailRelation(fmt::format("{} experts do not make {} groups", config.num_experts, router.num_groups));
+    reader.FailRelation(
+        fmt::format("{} experts cannot be split into {} equal groups", config.num_experts, router.num_groups));
   } else if (router.num_groups > 1) {
     const int64_t group_size = config.num_experts / router.num_groups;
     const bool takes_two = router.group_score == RouterRule::GroupScore::kTwoLargest;
@@ -126,11 +126,11 @@ void CheckRelations(ConfigReader& reader, const ModelConfig& config) {
   const int64_t widest = std::max({config.head_dim, config.mla.nope_dim + config.mla.rope_dim, config.mla.value_dim});
   if (config.num_heads * widest > kMaxModelDim) {
     reader.FailRelation(
-        fmt::format("{} heads of {} dims: expected at most {} in all", config.num_heads, widest, kMaxModelDim));
+        fmt::format("{} heads of {} dims: expected at most {} in total", config.num_heads, widest, kMaxModelDim));
   }
 }
 
-// `layer_rope_theta` (Granite): of each layer, 0 where nothing rotates; empty without the field.
+// Reads `layer_rope_theta` (Granite): a theta for each layer, 0 where nothing rotates; empty without the field.
 std::vector<double> ReadLayerThetas(ConfigReader& reader, int64_t num_layers) {
   const json::value* found = reader.Find("layer_rope_theta");
   if (found == nullptr) return {};
@@ -147,7 +147,7 @@ std::vector<double> ReadLayerThetas(ConfigReader& reader, int64_t num_layers) {
   return {};
 }
 
-// Layers may differ by their types, or by thetas of their own.
+// Reads the RoPEs of all layers, which may differ by layer type or by theta.
 void ReadRopes(ConfigReader& reader, RopeDefaults defaults, ModelConfig& config) {
   const LayerRopes kind = config.family->layer_ropes;
   if (kind == LayerRopes::kAlike) return ReadRope(reader, defaults, config.rope);

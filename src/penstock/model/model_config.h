@@ -1,4 +1,4 @@
-// The dims and switches of a model, in the words of this project, whatever its family calls them.
+// A model's dims and switches under this project's names, whatever its family calls them.
 //
 // Immutable after LoadModelConfig: every value has been checked against base/limits.h and against the others.
 #pragma once
@@ -21,29 +21,30 @@ struct Family;
 enum class QkNorm : uint8_t {
   kNone,
   kPerHead,           // RMSNorm over head_dim of each head (Qwen3)
-  kPerHeadAfterRope,  // the same of what RoPE has rotated (Hunyuan); the others come before it
+  kPerHeadAfterRope,  // RMSNorm over head_dim of each head after RoPE (Hunyuan); the other kinds come before RoPE
   kWhole,             // RMSNorm over all heads of a row at once (OLMoE)
 };
 
-// Multi-head latent attention (DeepSeek-V2, section 2.1). A position's K and V are kept as one compressed vector for
-// all heads, [kv_lora_rank], and a part with its position, [rope_dim]: that is K with one KV head of kv_lora_rank +
-// rope_dim dimensions, of which the first kv_lora_rank are V. Queries come to it, and values from it, through the
-// up-projections of K and V ("absorbed"), for prompts as for single tokens, so that both have the same bits.
+// Multi-head latent attention (DeepSeek-V2, section 2.1). A position's K and V are stored as one compressed vector for
+// all heads, [kv_lora_rank], and a part that RoPE rotates, [rope_dim]. Together they are K with one KV head of
+// kv_lora_rank + rope_dim dimensions; the first kv_lora_rank are also V. The up-projections of K and V are applied to
+// queries and to attention's output ("absorbed"). Prompts and single tokens use the same form, so both have the same
+// bits.
 struct Mla {
-  int64_t q_lora_rank = 0;   // 0: q is projected at once
+  int64_t q_lora_rank = 0;   // 0: q is projected in one step
   int64_t kv_lora_rank = 0;  // 0: no MLA
-  int64_t nope_dim = 0;      // of a head's q, without positions
+  int64_t nope_dim = 0;      // the part of a head's q without positions
   int64_t rope_dim = 0;
-  int64_t value_dim = 0;  // of a head's V
+  int64_t value_dim = 0;  // dims of a head's V
   float norm_eps = 1e-6f;
 
   bool is_on() const { return kv_lora_rank > 0; }
 };
 
-// Codes that a checkpoint has instead of floats, with their scales in tensors of their own (quantization_config).
+// Codes in a checkpoint in place of floats, with their scales in separate tensors (quantization_config).
 enum class CodedWeights : uint8_t {
   kNone,
-  kFp8,    // E4M3, a scale for each fp8_block_rows x 128 weights in NAME_scale_inv (DeepSeek-V3)
+  kFp8,    // E4M3, one scale for each fp8_block_rows x 128 weights in NAME_scale_inv (DeepSeek-V3)
   kMxfp4,  // E2M1, a power of two for each 32 weights; NAME_blocks and NAME_scales (gpt-oss)
 };
 
@@ -61,11 +62,11 @@ struct ModelConfig {
   int64_t num_topk = 0;
   int64_t expert_dim = 0;      // FFN width of one expert
   int64_t dense_ffn_dim = 0;   // FFN width of the layers without experts
-  int64_t shared_ffn_dim = 0;  // FFN width of what all rows take beside their experts; 0: nothing
+  int64_t shared_ffn_dim = 0;  // FFN width of the shared experts, which all rows use; 0: none
   int64_t max_positions = 0;
-  int64_t num_mtp_layers = 0;  // behind the others in a checkpoint, to predict further tokens; they are not used
+  int64_t num_mtp_layers = 0;  // layers after the others in a checkpoint, which predict further tokens; not used
 
-  Norm norm = Norm::kRms;  // of layers and of what lm_head takes
+  Norm norm = Norm::kRms;  // of the layers and before lm_head
   bool norm_bias = false;
   float norm_eps = 0;
 
@@ -73,27 +74,27 @@ struct ModelConfig {
   QkNorm qk_norm = QkNorm::kNone;
   bool qkv_bias = false;
   bool o_bias = false;
-  float clip_qkv = 0;  // q, k and v are clamped to +-clip_qkv; 0: not
+  float clip_qkv = 0;  // q, k and v are clamped to +-clip_qkv; 0: no clamp
   Rope rope;
-  std::vector<Rope> other_ropes;       // of some layers; as many dims rotate, in the same way
+  std::vector<Rope> other_ropes;       // of some layers; the same dims rotate in the same way
   std::vector<int8_t> layer_rope;      // [num_layers]: 0 for `rope`, i for other_ropes[i - 1], or kNoRope; empty: all 0
-  float attention_scale = 0;           // of q . k; 1 / sqrt(head_dim) in most models
-  bool attention_sinks = false;        // a learned number for each head that takes part in its softmax
-  int64_t sliding_window = 0;          // a position sees this many positions, itself included; 0: all before it
-  std::vector<bool> layer_has_window;  // [num_layers]; empty: all of them
+  float attention_scale = 0;           // factor of q . k; 1 / sqrt(head_dim) in most models
+  bool attention_sinks = false;        // a learned number for each head joins its softmax
+  int64_t sliding_window = 0;          // a position sees this many positions, itself included; 0: no limit
+  std::vector<bool> layer_has_window;  // [num_layers]; empty: all layers have one
 
   RouterRule router;
-  bool router_bias = false;            // is added to logits
-  bool router_selection_bias = false;  // is added to scores, to choose by
+  bool router_bias = false;            // added to logits
+  bool router_selection_bias = false;  // added to scores only to choose experts
   GluRule glu;
   bool expert_bias = false;
   bool shared_gate = false;             // shared_ffn is scaled by 1 / (1 + exp(-gate . x))
-  std::vector<bool> layer_has_experts;  // [num_layers]; false: a dense FFN
-  // Snowflake Arctic: the residual takes a dense FFN (shared_ffn_dim) of itself after attention, with a norm of its
-  // own, and experts of what the layer began with.
+  std::vector<bool> layer_has_experts;  // [num_layers]; false: a dense FFN instead
+  // Snowflake Arctic: after attention, a dense FFN (shared_ffn_dim) with its own norm is applied to the residual. The
+  // experts read the layer's input; both outputs are added to the residual.
   bool parallel_experts = false;
 
-  // What an operation's output is multiplied by (Granite); 1 elsewhere.
+  // Factors of the outputs of operations (Granite); 1 elsewhere.
   float embedding_scale = 1;
   float residual_scale = 1;  // of attention and FFNs, before they are added
   float logit_scale = 1;
@@ -105,7 +106,7 @@ struct ModelConfig {
 
   int64_t q_dim() const { return num_heads * head_dim; }
   int64_t kv_dim() const { return num_kv_heads * head_dim; }
-  // Of K's dimensions, those that are V; 0: V lies beside it.
+  // Returns how many of K's dimensions are also V; 0: V is stored beside K.
   int64_t values_in_key() const { return mla.kv_lora_rank; }
   int64_t value_dim() const { return mla.is_on() ? mla.kv_lora_rank : head_dim; }
   int64_t v_dim() const { return mla.is_on() ? 0 : kv_dim(); }
@@ -113,14 +114,15 @@ struct ModelConfig {
   int64_t rope_of(int64_t layer_idx) const {
     return layer_rope.empty() ? 0 : layer_rope[static_cast<size_t>(layer_idx)];
   }
-  // Of a head's dims, how many rotate in a layer.
+  // Returns how many of a head's dims rotate in a layer.
   int64_t rotary_dim_of(int64_t layer_idx) const { return rope_of(layer_idx) == kNoRope ? 0 : rope.rotary_dim; }
-  // Of a position, for all of its ropes one after the other, and where those of a layer are.
+  // Returns the number of angles of a position, for all of its RoPEs one after another; first_angle_of() is where a
+  // layer's begin.
   int64_t num_angles() const { return (1 + static_cast<int64_t>(other_ropes.size())) * rope.rotary_dim / 2; }
   int64_t first_angle_of(int64_t layer_idx) const {
     return std::max<int64_t>(0, rope_of(layer_idx)) * rope.rotary_dim / 2;
   }
-  // What a position sees in a layer; 0: all before it.
+  // Returns how many positions a position sees in a layer; 0: no limit.
   int64_t window_of(int64_t layer_idx) const {
     return layer_has_window.empty() || layer_has_window[static_cast<size_t>(layer_idx)] ? sliding_window : 0;
   }
@@ -131,10 +133,10 @@ struct ModelConfig {
 // Reads config.json and generation_config.json. Every failure is kModel and names file and field.
 absl::StatusOr<ModelConfig> LoadModelConfig(const ModelFolder& folder);
 
-// The same from the text of config.json.
+// Parses the text of config.json in the same way.
 absl::StatusOr<ModelConfig> ParseModelConfig(std::string_view config_json);
 
-// From fields of config.json, wherever they come from.
+// Reads the fields of config.json from any source.
 class ConfigReader;
 absl::StatusOr<ModelConfig> ReadModelConfig(ConfigReader& reader, const Family& family);
 

@@ -10,19 +10,19 @@
 namespace penstock {
 namespace {
 
-// What rope_theta and the rope object say.
+// The values of rope_theta and of the rope object.
 struct RopeConfig {
   std::string type = "default";
   double theta = 1e4;
   double partial_factor = 1;
-  int64_t dim = 0;            // that frequencies are made for; where it is odd, one more rotates
+  int64_t dim = 0;            // dims that get frequencies; if it is odd, one more rotates
   int64_t max_positions = 0;  // of the model
-  int64_t original = 0;       // before they were extended
+  int64_t original = 0;       // positions before the model was extended
 
   int64_t num_pairs() const { return (dim + 1) / 2; }
 };
 
-// theta^(2 i / dim), in f32 as transformers has it.
+// Returns theta^(2 i / dim), in f32 as in transformers.
 float Wavelength(const RopeConfig& config, int64_t i) {
   const float exponent = static_cast<float>(2 * i) / static_cast<float>(config.dim);
   return std::pow(static_cast<float>(config.theta), exponent);
@@ -36,7 +36,7 @@ RopeFrequencies Usual(const RopeConfig& config, float factor = 1) {
 
 double YarnMscale(double factor, double mscale) { return factor <= 1 ? 1 : 0.1 * mscale * std::log(factor) + 1; }
 
-// Peng et al. 2023, section 3: low frequencies are interpolated, high ones stay, with a ramp between.
+// YaRN (Peng et al. 2023, section 3): interpolates low frequencies and keeps high ones, with a ramp between them.
 void ReadYarn(ConfigReader& reader, const RopeConfig& config, Rope& rope) {
   const auto original = static_cast<double>(config.original);
   const double factor = reader.NumberOr("factor", static_cast<double>(config.max_positions) / original, 1e-3, 1e6);
@@ -66,7 +66,7 @@ void ReadYarn(ConfigReader& reader, const RopeConfig& config, Rope& rope) {
   }
 }
 
-// Grattafiori et al. 2024 (Llama 3.1).
+// The scaling of Llama 3.1 (Grattafiori et al. 2024).
 void ReadLlama3(ConfigReader& reader, const RopeConfig& config, Rope& rope) {
   const auto original = static_cast<double>(config.original);
   const auto factor = static_cast<float>(reader.NumberOr("factor", 8, 1e-3, 1e6));
@@ -105,7 +105,8 @@ std::vector<float> ReadFactors(ConfigReader& reader, std::string_view field, int
   return factors;
 }
 
-// Ding et al. 2024. Phi-3.5-MoE has a scale for each of the two, others one that follows from the lengths.
+// LongRoPE (Ding et al. 2024). Phi-3.5-MoE has a scale for short and one for long sequences; other models derive one
+// scale from the lengths.
 void ReadLongRope(ConfigReader& reader, const RopeConfig& config, Rope& rope) {
   const int64_t original = rope.original_positions = config.original;
   const double factor =
@@ -131,12 +132,12 @@ void ReadRope(ConfigReader& reader, const RopeDefaults& defaults, Rope& rope) {
   RopeConfig config{.theta = reader.NumberOr("rope_theta", defaults.theta, 1e-3, 1e15),
                     .partial_factor = reader.NumberOr("partial_rotary_factor", defaults.partial_factor, 1e-3, 1),
                     .max_positions = defaults.max_positions};
-  // MiniMax-M2 says how many dims rotate.
+  // MiniMax-M2 gives the number of dims that rotate.
   if (defaults.takes_part && reader.Find("rotary_dim") != nullptr && reader.Find("partial_rotary_factor") == nullptr) {
     config.partial_factor = static_cast<double>(reader.Int("rotary_dim", 2, std::max<int64_t>(2, defaults.dim))) /
                             static_cast<double>(defaults.dim);
   }
-  // transformers saves rope_parameters; who extends a model adds rope_scaling, which then counts.
+  // transformers saves rope_parameters; users who extend a model add rope_scaling, which takes precedence.
   const json::value none = json::object();
   json::value scaling = defaults.scaling.empty() ? none : ParseJson(defaults.scaling, Fault::kInternal).value_or(none);
   std::string_view scaling_field = "rope_scaling";
@@ -156,7 +157,7 @@ void ReadRope(ConfigReader& reader, const RopeDefaults& defaults, Rope& rope) {
                          found == nullptr ? "none" : JsonTypeName(*found));
     }
     json::object own = found->get_object();
-    // transformers takes this one from the object around.
+    // transformers reads this one from the enclosing object.
     own.erase("truncate");
     if (const json::value* truncate = scaling.get_object().if_contains("truncate")) own["truncate"] = *truncate;
     scaling = std::move(own);
@@ -169,22 +170,22 @@ void ReadRope(ConfigReader& reader, const RopeDefaults& defaults, Rope& rope) {
   if (config.partial_factor != 1 && !defaults.takes_part) {
     return reader.Fail("partial_rotary_factor", "1 in this family", fmt::format("{}", config.partial_factor));
   }
-  // Beside the rest, or outside; then that counts.
+  // The field may be in this object or outside it; the outer one takes precedence.
   config.original = inner.IntOr("original_max_position_embeddings", config.max_positions, 1, kMaxContext);
   if (!is_by_type) config.original = reader.IntOr("original_max_position_embeddings", config.original, 1, kMaxContext);
   config.dim = static_cast<int64_t>(static_cast<double>(defaults.dim) * config.partial_factor);
   rope.theta = config.theta;
   rope.rotary_dim = 2 * config.num_pairs();
   if (config.dim < 1 || rope.rotary_dim > defaults.dim) {
-    return reader.FailRelation(
-        fmt::format("head_dim {} must be even, as must be the {} of it that rotate", defaults.dim, config.dim));
+    return reader.FailRelation(fmt::format("head_dim {} must be even, and so must the number of dims that rotate, {}",
+                                           defaults.dim, config.dim));
   }
   if (const double mscale = inner.NumberOr("mscale_all_dim", 0, 0, 100); mscale != 0 && config.type != "default") {
     const double scale = YarnMscale(inner.NumberOr("factor", 1, 1e-3, 1e6), mscale);
     rope.attention_factor = static_cast<float>(scale * scale);
   }
-  // Hunyuan: a longer base, once for all lengths; with such a factor it is not the "dynamic" of others, which changes
-  // nothing up to max_position_embeddings, and longer sequences are refused.
+  // Hunyuan: one longer base for all lengths. Without alpha, type "dynamic" changes nothing up to
+  // max_position_embeddings, and longer sequences are refused.
   const double alpha = defaults.takes_alpha ? inner.NumberOr("alpha", 0, 0, 1e9) : 0;
   if (config.type == "dynamic" && alpha > 0) {
     const auto dim = static_cast<double>(config.dim);

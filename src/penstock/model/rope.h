@@ -1,4 +1,4 @@
-// Rotary position embeddings (Su et al. 2021): by which angle each pair of dimensions rotates at each position.
+// Rotary position embeddings (Su et al. 2021): the angle by which each pair of dimensions rotates at each position.
 #pragma once
 
 #include <cstdint>
@@ -8,7 +8,7 @@
 
 namespace penstock {
 
-// A pair of dimensions i at position p rotates by p * frequencies[i]; cos and sin are multiplied by `scale`.
+// The pair of dimensions i at position p rotates by p * frequencies[i]; cos and sin are multiplied by `scale`.
 struct RopeFrequencies {
   std::vector<float> frequencies;  // [rotary_dim / 2]
   float scale = 1;
@@ -17,17 +17,17 @@ struct RopeFrequencies {
 };
 
 struct Rope {
-  double theta = 0;             // that frequencies are powers of
-  int64_t rotary_dim = 0;       // even; the first dimensions of a head (of MLA, the last)
+  double theta = 0;             // base of the frequencies
+  int64_t rotary_dim = 0;       // even; the first dimensions of a head (the last in MLA)
   bool is_interleaved = false;  // pairs are (2 i, 2 i + 1), not (i, i + rotary_dim / 2)
   RopeFrequencies usual;
-  // LongRoPE (Ding et al. 2024): of sequences that are longer than original_positions; empty elsewhere.
+  // LongRoPE (Ding et al. 2024): for sequences longer than original_positions; empty elsewhere.
   RopeFrequencies longer;
   int64_t original_positions = 0;
-  // What YaRN multiplies q . k by in models that have mscale_all_dim (DeepSeek); 1 elsewhere.
+  // The factor of q . k under YaRN in models that have mscale_all_dim (DeepSeek); 1 elsewhere.
   float attention_factor = 1;
 
-  // Of a row at `pos` of a sequence whose prompt has `prompt_length` tokens.
+  // Returns the frequencies of a row at `pos` of a sequence whose prompt has `prompt_length` tokens.
   const RopeFrequencies& At(int64_t pos, int64_t prompt_length) const {
     const bool is_long =
         !longer.frequencies.empty() && (pos >= original_positions || prompt_length > original_positions);
@@ -37,20 +37,21 @@ struct Rope {
 };
 
 struct RopeDefaults {
-  int64_t dim = 0;  // that rotates where all of a head does
+  int64_t dim = 0;  // dims of a whole head
   double theta = 1e4;
-  double partial_factor = 1;      // of `dim`
-  bool takes_part = false;        // a part of `dim` may rotate
-  std::string_view scaling = {};  // JSON, where neither rope_scaling nor rope_parameters is there
+  double partial_factor = 1;      // the part of `dim` that rotates
+  bool takes_part = false;        // a fraction of `dim` may rotate
+  std::string_view scaling = {};  // JSON, used when rope_scaling and rope_parameters are absent
   int64_t max_positions = 0;
-  std::string_view layer_type = {};  // whose object of `rope_parameters` counts; empty: it is one for all layers
-  double layer_theta = 0;            // instead of rope_theta, where it is not 0
-  bool takes_alpha = false;          // of type dynamic
+  std::string_view layer_type = {};  // key in `rope_parameters`; empty: one object for all layers
+  double layer_theta = 0;            // replaces rope_theta unless 0
+  bool takes_alpha = false;          // with type dynamic
 };
 
-// From `rope_theta`, `partial_rotary_factor` (or `rotary_dim`) and `rope_scaling`, or (newer transformers)
-// `rope_parameters`: types default, linear, dynamic (up to max_positions; with Hunyuan's `alpha`, too), yarn (Peng et
-// al. 2023), longrope and llama3, computed as transformers does. Leaves is_interleaved. Errors go to the reader.
+// Reads `rope_theta`, `partial_rotary_factor` (or `rotary_dim`) and `rope_scaling`, or (newer transformers)
+// `rope_parameters`. The types are default, linear, dynamic (up to max_positions; also with Hunyuan's `alpha`), yarn
+// (Peng et al. 2023), longrope and llama3, computed as in transformers. Leaves is_interleaved unchanged. Errors go to
+// the reader.
 void ReadRope(ConfigReader& reader, const RopeDefaults& defaults, Rope& rope);
 
 }  // namespace penstock

@@ -1,5 +1,5 @@
-// How gates choose and how FFNs are gated, as far as the kernels have to know it. Plain data: it is compiled with the
-// flags of every instruction set.
+// How gates choose experts and how FFNs are gated, as far as kernels need it. Plain data: it is compiled with the flags
+// of every instruction set.
 #pragma once
 
 #include <cstdint>
@@ -10,15 +10,15 @@ enum class Norm : uint8_t { kRms, kLayer };
 
 inline constexpr int64_t kMaxExpertGroups = 64;
 
-// From a row's router logits to its experts and their weights:
-//   score = softmax over all experts, or of each 1 / (1 + exp(-logit));
-//   chosen are the num_topk largest of score + selection bias (0 where a model has none) among the experts of the
-//   num_topk_groups groups that are largest: by their largest score (DeepSeek-V2, "group_limited_greedy") or by the
-//   sum of their two largest (DeepSeek-V3, "noaux_tc"); groups are neighbours, all of one size;
+// How a row's router logits give its experts and their weights:
+//   score = softmax over all experts, or 1 / (1 + exp(-logit)) for each;
+//   chosen are the num_topk experts with the largest score + selection bias (0 where a model has none) in the
+//   num_topk_groups best groups. A group ranks by its largest score (DeepSeek-V2, "group_limited_greedy") or by the
+//   sum of its two largest (DeepSeek-V3, "noaux_tc"). Groups are runs of neighbouring experts, all of one size;
 //   weight = score, divided by the sum over the chosen where `renormalises`, times `scale`.
-// kSparsemixer (Phi-3.5-MoE; Liu et al. 2024) chooses the largest logit, then the largest of the others; the weight of
-// each is its softmax over those not yet chosen whose logits are less than 2 * jitter below it, relative to the larger
-// of the two magnitudes.
+// kSparsemixer (Phi-3.5-MoE; Liu et al. 2024) chooses the largest logit, then the largest of the others. The weight of
+// each is its softmax over experts not yet chosen whose logits are less than 2 * jitter below it, relative to the
+// larger of the two magnitudes.
 struct RouterRule {
   enum class Scoring : uint8_t { kSoftmax, kSigmoid, kSparsemixer };
   enum class GroupScore : uint8_t { kLargest, kTwoLargest };
@@ -32,8 +32,8 @@ struct RouterRule {
   float jitter = 0;
 };
 
-// hidden = g * 1 / (1 + exp(-alpha * g)) * (u + up_offset), where g is gate and u is up; with a limit, g is at most
-// that and u within +-limit. SwiGLU as it is usual, or as gpt-oss has it.
+// hidden = g * 1 / (1 + exp(-alpha * g)) * (u + up_offset), where g is gate and u is up. With a limit, g is at most the
+// limit and u lies within +-limit. Covers the usual SwiGLU and gpt-oss's.
 struct GluRule {
   float alpha = 1;
   float up_offset = 0;

@@ -22,16 +22,16 @@ std::string Replace(std::string_view pattern, std::string_view placeholder, int6
   return name;
 }
 
-// What a tensor is for says how it may be stored.
+// The use of a tensor, which decides how it may be stored.
 enum class Use { kVector, kRows, kRouter, kMatrix };
 
-// A weight of the model: which one it is, and its name with placeholders for layer and expert.
+// A weight of the model: its index, and its name with placeholders for layer and expert.
 struct Weight {
   std::string_view name;
   std::vector<int64_t> shape;
   Use use = Use::kMatrix;
-  int64_t layer_idx = -1;   // -1: of no layer
-  int64_t expert_idx = -1;  // -1: of no single expert
+  int64_t layer_idx = -1;   // -1: not in a layer
+  int64_t expert_idx = -1;  // -1: not of one expert
 
   std::string FullName() const {
     const std::string own = Replace(name, "{expert}", expert_idx);
@@ -44,22 +44,22 @@ struct Weight {
   }
 };
 
-// Gives the tensors of a model, one by one.
+// Supplies the tensors of a model one by one.
 class TensorSource {
  public:
   virtual ~TensorSource() = default;
   virtual const TensorInfo* Take(const Weight& weight) = 0;
-  // There is no use in asking for more.
+  // Says that asking for more tensors is pointless.
   virtual bool hopeless() const { return false; }
 };
 
-// Panels that are multiplied by rows of codes.
+// Says whether the tensor consists of panels that are multiplied by rows of codes.
 bool IsQuantised(const TensorInfo& tensor) { return tensor.packed.has_value() && TakesInt8Rows(*tensor.packed); }
 
 bool IsCoded(const TensorInfo& tensor) { return tensor.packed.has_value() || tensor.scales.has_value(); }
 
-// Finds weights by the names that a family stores them under, and keeps account of what is missing, misshapen and left
-// over.
+// Finds weights under the names that a family stores them by, and keeps account of missing, misshapen and unused
+// tensors.
 class Mapper : public TensorSource {
  public:
   Mapper(const ModelConfig& config, const Checkpoint& checkpoint, std::deque<TensorInfo>& own)
@@ -98,7 +98,7 @@ class Mapper : public TensorSource {
     return tensor;
   }
 
-  // Matrices that are multiplied by the same rows are all quantised or all not.
+  // Checks that matrices multiplied by the same rows are all quantised or all not.
   void CheckAlike(const TensorInfo& tensor, const TensorInfo*& first) {
     if (first == nullptr) first = &tensor;
     if (IsQuantised(tensor) == IsQuantised(*first)) return;
@@ -112,7 +112,7 @@ class Mapper : public TensorSource {
     if (tensor != nullptr) taken_.insert(tensor);
   }
 
-  // So many faults that this is no model of this config at all; there is no use in looking up millions of names.
+  // After so many faults this is not a model of this config; looking up millions of names would be pointless.
   bool hopeless() const override { return num_faults_ > 10'000; }
 
   absl::Status Finish() {
@@ -129,7 +129,7 @@ class Mapper : public TensorSource {
     }
     if (num_faults_ == 0) return absl::OkStatus();
     const bool is_gguf = checkpoint_->format() == Checkpoint::Format::kGguf;
-    return ModelError("the tensors do not fit {0}: {1}{2} (in all {3}); is {0} of another model?",
+    return ModelError("the tensors do not fit {0}: {1}{2} (in all {3}); does {0} belong to another model?",
                       is_gguf ? "the metadata" : "config.json", listed_, num_faults_ > kMaxListed ? "; ..." : "",
                       num_faults_);
   }
@@ -140,7 +140,8 @@ class Mapper : public TensorSource {
     int64_t stored = 0;
   };
 
-  // Where the checkpoint keeps a weight: the first place that it has, or the first at all. nullptr: under its own name.
+  // Returns where the checkpoint stores a weight: the first rule whose tensor exists, or else the first rule. Returns
+  // nullptr when the weight is stored under our own name.
   const StoredName* RuleOf(const Weight& weight) const {
     const StoredName* first = nullptr;
     for (const StoredName& rule : rules_) {
@@ -159,7 +160,7 @@ class Mapper : public TensorSource {
     return Replace(layer_prefix_, "{layer}", weight.layer_idx) + own;
   }
 
-  // A tensor of the checkpoint, with the tensor of its scales when it has codes.
+  // Returns a tensor of the checkpoint, with the tensor of its scales when it has codes.
   const TensorInfo* FindStored(const std::string& name) {
     const TensorInfo* stored = checkpoint_->Find(name);
     if (stored != nullptr) taken_.insert(stored);
@@ -174,8 +175,8 @@ class Mapper : public TensorSource {
     return WithScales(*stored, name + "_scales", {.format = WeightFormat::kMxfp4});
   }
 
-  // `stored` as a tensor of [.., rows, inputs] whatever its codes are written as. nullptr, and a report, when there are
-  // no such scales.
+  // Returns `stored` as a tensor [.., rows, inputs] whatever the shape of its codes. Reports an error and returns
+  // nullptr when the scales do not fit.
   const TensorInfo* WithScales(const TensorInfo& stored, const std::string& scales_name, Scales scales) {
     const TensorInfo*& known = coded_[&stored];
     if (known != nullptr) return known;
@@ -218,9 +219,9 @@ class Mapper : public TensorSource {
     return &stored;
   }
 
-  // The weight as a tensor of its own: all of the stored one, or those rows of it that are the weight's.
+  // Returns the weight as a tensor of its own: the whole stored tensor, or the weight's rows of it.
   const TensorInfo* TakePart(const Weight& weight, StoredName rule, const TensorInfo& stored) {
-    // Codes have the inputs of an output in a row.
+    // Coded tensors are not transposed: an output's inputs lie in one row.
     if (stored.scales.has_value() && weight.shape.size() < 3) rule.is_transposed = false;
     TensorInfo& tensor = own_->emplace_back(stored);
     tensor.name = weight.FullName();
@@ -243,7 +244,7 @@ class Mapper : public TensorSource {
       if (rule.is_paired) tensor.places = PairsOf(weight.shape[0]);
       return &tensor;
     }
-    // The matrices in it: [num_matrices, rows, inputs], whatever dims it writes that with.
+    // Views the stored tensor as [num_matrices, rows, inputs], whatever its dims are.
     const int64_t inputs = is_vector ? 1 : weight.shape.back(), num_matrices = is_stacked ? config_->num_experts : 1;
     int64_t num_elements = 1;
     for (const int64_t dim : stored.shape) num_elements *= dim;
@@ -293,8 +294,8 @@ class Mapper : public TensorSource {
     return {.stored_rows = static_cast<int32_t>(stored_rows), .head_rows = static_cast<int32_t>(config_->head_dim)};
   }
 
-  // Of MLA's kv_b_proj, [heads, nope_dim + value_dim, kv_lora_rank]: what makes q of K's compressed entries
-  // (transposed), or V of them.
+  // Takes a part of MLA's kv_b_proj, [heads, nope_dim + value_dim, kv_lora_rank]: k_up_proj (transposed), which applies
+  // to q, or v_up_proj.
   const TensorInfo* TakeHeads(const TensorInfo& stored, bool is_transposed, TensorInfo& tensor) {
     const Mla& mla = config_->mla;
     const int64_t head_rows = mla.nope_dim + mla.value_dim;
@@ -307,7 +308,7 @@ class Mapper : public TensorSource {
     const uint64_t skipped = is_transposed ? 0 : static_cast<uint64_t>(mla.nope_dim) * row_bytes;
     tensor.extent.offset_bytes += skipped;
     tensor.extent.size_bytes -= skipped;
-    // Columns of codes make no rows of codes.
+    // A column of codes is not a row of codes, so a transposed tensor becomes floats.
     tensor.as_floats = is_transposed && IsCoded(stored);
     if (tensor.scales.has_value() && !is_transposed) tensor.scales->first_row = static_cast<int32_t>(mla.nope_dim);
     tensor.places = {.stored_rows = static_cast<int32_t>(is_transposed ? mla.kv_lora_rank : mla.value_dim),
@@ -345,13 +346,12 @@ class Mapper : public TensorSource {
   std::string_view layer_prefix_ = kUsualPrefix;
   absl::flat_hash_set<const TensorInfo*> taken_;
   absl::flat_hash_map<const TensorInfo*, const TensorInfo*> coded_;
-  absl::flat_hash_map<std::pair<const TensorInfo*, int64_t>, Rows>
-      rows_taken_;  // of tensors that are shared, by expert
+  absl::flat_hash_map<std::pair<const TensorInfo*, int64_t>, Rows> rows_taken_;  // of shared tensors, by expert
   std::string listed_;
   int64_t num_faults_ = 0;
 };
 
-// Takes the weights of a layer.
+// Takes the weights of a layer from a TensorSource.
 class LayerMapper {
  public:
   LayerMapper(TensorSource& source, const ModelConfig& config, int64_t layer_idx)
@@ -479,7 +479,7 @@ void MapAll(TensorSource& source, const ModelConfig& config, WeightMap& map) {
   }
 }
 
-// Makes the tensors that it is asked for, one behind the other in one file.
+// Makes the requested tensors, one after another in one file.
 class Describer : public TensorSource {
  public:
   Describer(WeightFormat format, std::deque<TensorInfo>& tensors) : format_(format), tensors_(&tensors) {}
@@ -488,12 +488,13 @@ class Describer : public TensorSource {
     TensorInfo tensor{.name = weight.FullName(), .dtype = Dtype::kBF16, .shape = weight.shape};
     if (weight.use == Use::kRouter) tensor.packed = WeightFormat::kBF16;
     if (weight.use == Use::kMatrix) tensor.packed = format_;
-    // An embedding that is lm_head, too, keeps its dtype; an lm_head of its own is quantised to int8 at most.
+    // An embedding that is also lm_head keeps its dtype; a separate lm_head is quantised to int8 at most.
     if (tensor.name == "model.embed_tokens.weight" && tensor.packed.has_value() && !IsFloat(format_)) {
       tensor.packed = WeightFormat::kBF16;
     }
     if (tensor.name == "lm_head.weight" && TakesInt8Rows(format_)) tensor.packed = WeightFormat::kInt8;
-    // Checkpoints of FP8 and MXFP4 keep it, and MXFP4's all but the experts; nothing multiplies MLA's heads in blocks.
+    // FP8 and MXFP4 checkpoints keep lm_head in its dtype; MXFP4 ones keep all weights except experts. No kernel
+    // multiplies MLA's heads in blocks.
     const bool is_coded = format_ == WeightFormat::kFp8 || format_ == WeightFormat::kMxfp4;
     const bool stays = tensor.name == "lm_head.weight" || (format_ == WeightFormat::kMxfp4 && weight.expert_idx < 0) ||
                        weight.shape.size() == 3;

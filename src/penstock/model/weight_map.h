@@ -1,4 +1,4 @@
-// Which tensor of the checkpoint is which weight of the model, with every shape checked.
+// Maps the tensors of the checkpoint to the weights of the model, and checks every shape.
 //
 // A weight has one name, whatever its family's checkpoints call it: `model.embed_tokens.weight`, `model.norm.weight`,
 // `lm_head.weight`, and below `model.layers.{layer}.`
@@ -15,7 +15,7 @@
 //   mlp.experts.{expert}.gate_proj, up_proj, down_proj                     .weight
 //   mlp.experts.gate_proj, up_proj, down_proj                              .bias, of all experts
 //
-// A packed store has them under these names.
+// A packed store uses these names.
 #pragma once
 
 #include <deque>
@@ -35,7 +35,8 @@ struct FfnParts {
   Matrix down_proj = {};  // [model_dim, ffn_dim]
 };
 
-// What every row needs of a layer. Matrices are [outputs, inputs]; what a model does not have is empty.
+// The parts of a layer that every row uses. Matrices are [outputs, inputs]; a part that the model does not have is
+// empty.
 template <class Vector, class Matrix>
 struct LayerParts {
   Vector attention_norm = {};  // [model_dim]
@@ -61,9 +62,9 @@ struct LayerParts {
   Matrix router_proj = {};  // [num_experts, model_dim]
   Vector router_bias = {};  // [num_experts]
   Vector router_selection_bias = {};
-  FfnParts<Matrix> dense_ffn = {};   // of a layer without experts
-  Vector shared_norm = {};           // [model_dim], where shared_ffn has a norm of its own
-  FfnParts<Matrix> shared_ffn = {};  // beside the experts
+  FfnParts<Matrix> dense_ffn = {};   // in a layer without experts
+  Vector shared_norm = {};           // [model_dim], where shared_ffn has its own norm
+  FfnParts<Matrix> shared_ffn = {};  // used beside the experts
   Matrix shared_gate_proj = {};      // [1, model_dim]
   Vector expert_gate_bias = {};      // [num_experts, expert_dim]
   Vector expert_up_bias = {};        // [num_experts, expert_dim]
@@ -110,7 +111,7 @@ void ForEachPart(A& a, B& b, const OnVector& on_vector, const OnMatrix& on_matri
   }
 }
 
-// Pointers are into the Checkpoint or the map; nullptr where a model has no such tensor.
+// Pointers point into the Checkpoint or the map; nullptr where a model has no such tensor.
 struct FfnTensors : FfnParts<const TensorInfo*> {
   uint64_t total_bytes() const;
 };
@@ -118,7 +119,7 @@ struct FfnTensors : FfnParts<const TensorInfo*> {
 struct LayerTensors : LayerParts<const TensorInfo*, const TensorInfo*> {
   std::vector<FfnTensors> experts;  // [num_experts]; empty without experts
 
-  // Visits every tensor that is there but those of experts.
+  // Visits every existing tensor except those of experts.
   template <class OnVector, class OnMatrix>
   void ForEachDense(const OnVector& on_vector, const OnMatrix& on_matrix) const {
     ForEachPart(
@@ -132,7 +133,7 @@ struct LayerTensors : LayerParts<const TensorInfo*, const TensorInfo*> {
   }
 };
 
-// The Checkpoint must outlive it.
+// The Checkpoint must outlive the map.
 struct WeightMap {
   const TensorInfo* embedding = nullptr;   // [vocab_size, model_dim]
   const TensorInfo* final_norm = nullptr;  // [model_dim]
@@ -140,19 +141,20 @@ struct WeightMap {
   const TensorInfo* lm_head = nullptr;       // [vocab_size, model_dim]; the embedding when tied
   const TensorInfo* lm_head_bias = nullptr;  // [vocab_size]
   std::vector<LayerTensors> layers;
-  std::deque<TensorInfo> own;  // those that are parts of the checkpoint's, or have another name there
+  std::deque<TensorInfo> own;  // tensors that are parts of stored ones, or have another name in the checkpoint
 
   WeightMap() = default;
   WeightMap(WeightMap&&) = default;
   WeightMap& operator=(WeightMap&&) = default;
 };
 
-// kModel when tensors are missing, have another shape, or are unknown to the family (the first 10 and their number).
-// With tied embeddings an `lm_head.weight` in the checkpoint is ignored, as the reference implementation does.
+// Returns kModel when tensors are missing, have another shape, or are unknown to the family (names the first 10 and
+// their number). With tied embeddings it ignores an `lm_head.weight` in the checkpoint, as the reference implementation
+// does.
 absl::StatusOr<WeightMap> MapWeights(const ModelConfig& config, const Checkpoint& checkpoint);
 
-// The weights that a model of this config would have where there is no checkpoint, as a packed store of `format` has
-// them, from a checkpoint whose dtype is bf16: for plans and simulations.
+// Describes the weights that a model of this config would have, without a checkpoint: a packed store of `format` made
+// from a bf16 checkpoint. For plans and simulations.
 WeightMap DescribeWeights(const ModelConfig& config, WeightFormat format);
 
 }  // namespace penstock

@@ -25,7 +25,7 @@ void StoreF16(float x, std::byte* target) {
   uint32_t half = 0;
   if (magnitude > 0x7F800000) {
     half = 0x7E00;
-  } else if (magnitude >= 0x477FF000) {  // 65520, half way to what would be the next number
+  } else if (magnitude >= 0x477FF000) {  // 65520, half way from the largest f16 to the next power
     half = 0x7C00;
   } else if (magnitude < 0x38800000) {  // below the least normal number: one unit is the last bit of floats from 0.5 on
     half = std::bit_cast<uint32_t>(std::bit_cast<float>(magnitude) + 0.5f) - std::bit_cast<uint32_t>(0.5f);
@@ -60,7 +60,7 @@ void DequantiseQ4_1(const std::byte* source, float* target) {
   }
 }
 
-// Weight i of a block of kQ5_0 or kQ5_1, whose fifth bit is bit i of four bytes before the low ones.
+// Returns weight i of a block of kQ5_0 or kQ5_1. Its fifth bit is bit i of the four bytes before the low bits.
 float FiveBits(const std::byte* fifths, int64_t i) {
   const uint32_t low = Byte(fifths, 4 + i % 16) >> (i / 16 * 4) & 15;
   return static_cast<float>(low | (Byte(fifths, i / 8) >> (i % 8) & 1) << 4);
@@ -76,7 +76,7 @@ void DequantiseQ5_1(const std::byte* source, float* target) {
   for (int64_t i = 0; i < 32; ++i) target[i] = scale * FiveBits(source + 4, i) + least;
 }
 
-// Of each 64 weights, the first 32 have the low halves of 32 bytes and the others the high halves.
+// In every 64 weights, the low halves of 32 bytes hold the first 32 weights and the high halves the others.
 void DequantiseQ4_K(const std::byte* source, float* target) {
   const KGroups groups = ReadKGroups(source);
   const std::byte* codes = source + 16;
@@ -86,7 +86,7 @@ void DequantiseQ4_K(const std::byte* source, float* target) {
   }
 }
 
-// As those of Q4_K, with a fifth bit: bit g of byte i of 32 is that of weight i of group g.
+// As Q4_K, with a fifth bit: weight i of group g has it in bit g of byte i of 32.
 void DequantiseQ5_K(const std::byte* source, float* target) {
   const KGroups groups = ReadKGroups(source);
   const std::byte* fifths = source + 16;
@@ -98,8 +98,8 @@ void DequantiseQ5_K(const std::byte* source, float* target) {
   }
 }
 
-// Two halves of 128 weights. In each, weight i has its low 4 bits in byte i % 64 of 64, and its high 2 bits in byte i %
-// 32 of 32.
+// A block is two halves of 128 weights. In each half, weight i has its low 4 bits in byte i % 64 of 64, and its high 2
+// bits in byte i % 32 of 32.
 void DequantiseQ6_K(const std::byte* source, float* target) {
   const std::byte* low = source;
   const std::byte* high = low + 128;
@@ -145,7 +145,8 @@ void DequantiseBlock(WeightFormat format, const std::byte* source, float* target
   }
 }
 
-// 1 / scale, or 0 where no code means anything: the scale is 0, NaN, infinite or the inverse of nothing finite.
+// Returns 1 / scale. Returns 0 where no finite inverse exists: the scale is 0, NaN or infinite, or its inverse
+// overflows.
 float Inverse(float scale) {
   const float inverse = 1 / scale;
   return std::isfinite(inverse) ? inverse : 0;
@@ -155,7 +156,7 @@ void QuantiseQ8_0(const float* source, std::byte* target) {
   float largest = 0;
   for (int64_t i = 0; i < 32; ++i) {
     const float magnitude = std::abs(source[i]);
-    if (magnitude > largest || std::isnan(magnitude)) largest = magnitude;  // and a NaN stays
+    if (magnitude > largest || std::isnan(magnitude)) largest = magnitude;  // a NaN stays once it is found
   }
   const float scale = largest / 127;
   const float inverse = Inverse(scale);
@@ -167,7 +168,7 @@ void QuantiseQ8_0(const float* source, std::byte* target) {
 }
 
 void QuantiseQ4_0(const float* source, std::byte* target) {
-  float largest = source[0];  // by magnitude, with its sign; the first of those alike
+  float largest = source[0];  // largest by magnitude, with its sign; of equal ones the first
   for (int64_t i = 1; i < 32; ++i) {
     if (std::isnan(largest)) break;
     if (std::abs(source[i]) > std::abs(largest) || std::isnan(source[i])) largest = source[i];
@@ -193,8 +194,8 @@ int64_t NumBlocks(WeightFormat format, size_t num_bytes, size_t num_weights) {
 
 }  // namespace
 
-// Bytes 0 to 3 hold the low 6 bits of scales 0 to 3, bytes 4 to 7 those of minima 0 to 3; bytes 8 to 11 the low 4 bits
-// of scales and minima 4 to 7, whose high 2 bits are the high bits of bytes 0 to 7.
+// Bytes 0 to 3 hold the low 6 bits of scales 0 to 3, bytes 4 to 7 those of minima 0 to 3. Bytes 8 to 11 hold the low 4
+// bits of scales and minima 4 to 7; their high 2 bits are the high bits of bytes 0 to 7.
 KGroups ReadKGroups(const std::byte* block) {
   KGroups groups;
   const float scale = LoadF16(block), scale_of_minima = LoadF16(block + 2);

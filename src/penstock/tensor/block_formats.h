@@ -1,12 +1,12 @@
-// Block formats: a fixed number of weights in a fixed number of bytes, with scales of their own. A row of a matrix is
-// blocks one after the other, so files that have such rows are computed as they lie.
+// Block formats: a fixed number of weights in a fixed number of bytes, with scales of their own. A matrix row is a run
+// of consecutive blocks, so kernels compute on such files without repacking.
 //
-//   kFp8     128 weights: scale (f32), codes (F8E4M3): the rows of a checkpoint whose scales lie apart (block-scaled
-//            FP8, DeepSeek-V3), brought together
-//   kMxfp4   32: power of two (E8M0), codes (E2M1) as GGUF's MXFP4 has them
-//   kQ8_0 .. kQ5_1   those of GGUF files
+//   kFp8     128 weights: scale (f32), codes (F8E4M3): rows of a block-scaled FP8 checkpoint (DeepSeek-V3), whose
+//            scales are stored separately, with scales and codes brought together
+//   kMxfp4   32: power of two (E8M0), codes (E2M1) in the order of GGUF's MXFP4
+//   kQ8_0 .. kQ5_1   GGUF's formats
 //
-// Pure functions of bytes that nobody vouches for: any bytes are some floats, infinities and NaN among them.
+// Pure functions of untrusted bytes: any bytes decode to some floats, possibly infinities and NaN.
 #pragma once
 
 #include <cstddef>
@@ -17,7 +17,7 @@
 
 namespace penstock {
 
-// In all of these REQUIRES: IsBlocks(format).
+// All of these functions: REQUIRES: IsBlocks(format).
 constexpr int64_t BlockElements(WeightFormat format) {
   switch (format) {
     case WeightFormat::kFp8: return 128;
@@ -46,37 +46,37 @@ constexpr int64_t BlockBytes(WeightFormat format) {
   }
 }
 
-// Bytes of a row of `inner_dim` weights. The last block may have fewer than it has room for.
+// Returns the bytes of a row of `inner_dim` weights. The last block may be only partly used.
 constexpr uint64_t BlockRowBytes(WeightFormat format, int64_t inner_dim) {
   const int64_t elements = BlockElements(format);
   return static_cast<uint64_t>((inner_dim + elements - 1) / elements * BlockBytes(format));
 }
 
-// The weights of whole blocks; of GGUF's formats bit for bit those of gguf.quants.dequantize (but for the payloads of
-// NaN). REQUIRES: source.size() / BlockBytes(format) blocks on both sides, without rest.
+// Decodes whole blocks. GGUF's formats give bit for bit the floats of gguf.quants.dequantize, except for the payloads
+// of NaN. REQUIRES: source.size() / BlockBytes(format) blocks on both sides, with no remainder.
 void DequantiseBlocks(WeightFormat format, std::span<const std::byte> source, std::span<float> target);
 
-// The first target.size() weights of a row of blocks.
+// Decodes the first target.size() weights of a row of blocks.
 void DequantiseRow(WeightFormat format, const std::byte* row, std::span<float> target);
 
-// The blocks of weights, bit for bit those of gguf.quants.quantize; for kQ8_0 and kQ4_0 alone. Where the bytes of that
-// one depend on the machine, they are defined here: blocks with NaN or infinities stand for NaN and infinities alone,
-// and blocks of weights so small that the inverse of their scale is infinite stand for 0. REQUIRES: as for
+// Encodes weights as blocks, bit for bit as gguf.quants.quantize does; supports kQ8_0 and kQ4_0 only. Where gguf's
+// bytes depend on the machine, this function defines them: blocks with NaN or infinities decode to NaN and infinities
+// only. Blocks whose weights are so small that the inverse of their scale is infinite decode to 0. REQUIRES: as for
 // DequantiseBlocks.
 void QuantiseBlocks(WeightFormat format, std::span<const float> source, std::span<std::byte> target);
 
-// A row of kFp8 from its codes and one scale for each 128 of them.
+// Makes a row of kFp8 from its codes and one scale for each 128 of them.
 void MakeFp8Row(std::span<const std::byte> codes, std::span<const float> scales, std::byte* target);
 
-// A row of kMxfp4 from codes of which two neighbours share a byte, the first in its low half, and one E8M0 power for
-// each 32 of them, as Hugging Face's checkpoints have them.
+// Makes a row of kMxfp4 from codes and one E8M0 power for each 32 of them, as Hugging Face's checkpoints store them.
+// Two neighbouring codes share a byte, the first in its low half.
 void MakeMxfp4Row(std::span<const std::byte> codes, std::span<const std::byte> powers, std::byte* target);
 
-// 2^(power - 127) / 2, by which the codes of kMxfp4 that count halves are multiplied. E8M0's NaN (255) is 2^127, as in
+// Returns 2^(power - 127) / 2, the factor for the codes of kMxfp4, which count halves. E8M0's NaN (255) is 2^127, as in
 // GGUF and in the model's own code.
 float HalfPower(uint8_t power);
 
-// What the codes of E2M1 stand for, in halves.
+// The values of the E2M1 codes, in halves.
 inline constexpr int8_t kE2M1Halves[16] = {0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12};
 
 // Scales and minima of the 8 groups of a kQ4_K or kQ5_K block.

@@ -1,4 +1,4 @@
-// Element types of tensors, and their conversions.
+// Element types of tensors and conversions between them.
 #pragma once
 
 #include <bit>
@@ -12,7 +12,7 @@ enum class Dtype : uint8_t {
   kF32,
   kF16,
   kBF16,
-  kF8E4M3,  // codes: numbers once they have their scales
+  kF8E4M3,  // codes; multiplied by their scales they are numbers
   kU8,
 };
 
@@ -41,11 +41,11 @@ inline BF16 ToBF16(float x) {
 
 float ToFloat(F16 x);
 
-// Four bits of exponent, three of mantissa, no infinities (OCP 8-bit floating point, E4M3).
+// OCP 8-bit floating point E4M3: four bits of exponent, three of mantissa, no infinities.
 struct F8E4M3 {
   uint8_t bits;
 };
-// 2^120 takes the exponent's bias from 7 to 127; numbers below the least normal one come right by it, too.
+// Multiplying by 2^120 moves the exponent's bias from 7 to 127, and converts subnormal numbers correctly, too.
 inline float ToFloat(F8E4M3 x) {
   const uint32_t magnitude = x.bits & 0x7F;
   const uint32_t sign = static_cast<uint32_t>(x.bits & 0x80) << 24;
@@ -56,7 +56,7 @@ inline float ToFloat(F8E4M3 x) {
 // Converts `count` elements of `dtype` at `source` (no alignment needed) to floats.
 void ToFloats(Dtype dtype, const std::byte* source, std::span<float> target);
 
-// Rounds `count` elements of `dtype` to bf16. In place works: the target may start where the source does.
+// Rounds `count` elements of `dtype` to bf16. `target` may equal `source`.
 void ToBF16s(Dtype dtype, const std::byte* source, int64_t count, std::byte* target);
 
 }  // namespace penstock

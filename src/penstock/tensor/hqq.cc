@@ -9,15 +9,15 @@
 #include "penstock/base/check.h"
 #include "penstock/hardware/cpu_features.h"
 
-// Vectors go through inlined functions alone: no ABI can differ.
+// Vectors are passed only to inlined functions, so no ABI difference matters.
 #pragma GCC diagnostic ignored "-Wpsabi"
 
 namespace penstock {
 namespace {
 
-// Groups are solved side by side, one in each lane of a vector. Each group's sums run over its weights in order and
-// nothing is summed across lanes, so that the number of lanes, in which alone the instruction sets differ, changes no
-// bit. Only +, -, *, /, comparisons and operations on bits occur.
+// Groups are solved side by side, one in each lane of a vector. Each group's sums run over its weights in order;
+// nothing is summed across lanes. Instruction sets differ only in the number of lanes, so all give the same bits. The
+// code uses only +, -, *, /, comparisons and bit operations.
 template <int kLanes>
 struct Vectors;  // written out, as GCC 12 drops the attribute where the size depends on a parameter
 template <>
@@ -36,26 +36,27 @@ struct Vectors<16> {
   using Ints = int32_t __attribute__((vector_size(64)));
 };
 
-// The published p, kappa and iterations. The published beta is 10 where residuals are weights, whose usual residuals
-// (0.003) it shrinks to nothing: what is left is moving the zero by the mean residual, which lowers the mean absolute
-// error of Gaussian groups by 4%. Here residuals are counted in steps, so that weights of any size are treated alike,
-// and scales are solved for too. Then beta 5 lowers it by 8% at 4 bits and 14% at 3; 10 is slower (13% at 3), 3 shrinks
-// too little (13%).
+// The published p, kappa and iterations, but another beta. The published beta is 10 with residuals in units of weights,
+// and shrinks their usual size (0.003) to nothing. It then only moves the zero by the mean residual, which lowers the
+// mean absolute error of Gaussian groups by 4%. Here residuals are counted in steps, so that the size of the weights
+// does not matter, and scales are solved for, too. Beta 5 then lowers the error by 8% at 4 bits and 14% at 3. Beta 10
+// is slower (13% at 3); beta 3 shrinks too little (13%).
 constexpr int kIterations = 20;
-// Solutions are local. Each group is solved from its whole range and from one that cuts off the outer 11%, and the
-// better one is taken: the demo model's perplexity on three held-out books rises by 1.1, 1.8 and 1.0% at 4 bits, from
-// the whole range alone by 2.5, 3.1 and 2.1%. Choosing by squared error
-// gave no more than the whole range alone; 4 and 6 starts gave 1.4, 2.0 and 1.1%.
+// Solutions are local optima. Each group is solved from its whole range and from a range without the outer 11%, and the
+// better solution wins. The demo model's perplexity on three held-out books rises by 1.1, 1.8 and 1.0% at 4 bits; from
+// the whole range alone it rises by 2.5, 3.1 and 2.1%. Choosing by squared error gave no gain over the whole range
+// alone. 4 and 6 starts gave 1.4, 2.0 and 1.1%.
 constexpr float kStretches[] = {1.0f, 1.12f};
 constexpr float kPower = 0.7f;
 constexpr float kBeta = 5.0f;
 constexpr float kKappa = 1.01f;
-// A solution has to be better than the best one by this part of its error and by this part of the levels per weight, or
-// the rounding of scale and zero might undo it.
+// A new solution must beat the best one by this fraction of its error and by this fraction of the levels per weight.
+// Otherwise the rounding of scale and zero might undo the gain.
 constexpr float kLeastGain = 1.0f / 4096;
 constexpr float kLeastGainOfLevels = 1.0f / (1 << 20);
 
-// The bits of a float are (127 + its logarithm) * 2^23, with an error between 0 and 0.086 whose middle is taken off.
+// A float's bits, read as an integer, are about (127 + log2) * 2^23, with an error between 0 and 0.086. The offset
+// subtracts the middle of that error.
 constexpr float kPowerOffset = (127.0f - 0.043f) * (2 - kPower) * (1 << 23);
 constexpr float kRounder = 1 << 23;  // x + kRounder is x rounded to nearest even, plus 2^23, for 0 <= x < 2^23
 constexpr int32_t kMagnitude = 0x7FFFFFFF;
@@ -76,8 +77,8 @@ HqqGroup RangeToGroup(float low, float high, float levels) {
   return {.scale = scale, .zero = std::clamp((0 - low) / scale, -levels, 2 * levels)};
 }
 
-// Up to kLanes groups of one size, one a lane. It is the whole of a solver, and a class so that all of it is inlined
-// into functions for one instruction set.
+// A batch of up to kLanes groups of one size, one in each lane. The whole solver is one class so that all of it is
+// inlined into functions for one instruction set.
 template <int kLanes>
 class Batch {
  public:
@@ -101,7 +102,7 @@ class Batch {
     }
     for (size_t lane = 0; lane < groups.size(); ++lane) {
       const float scale = scale_[lane] / best.stretch[lane];
-      const bool usable = scale >= FLT_MIN && scale <= FLT_MAX / (2 * levels_);  // so that every code is finite
+      const bool usable = scale >= FLT_MIN && scale <= FLT_MAX / (2 * levels_);  // every code is finite
       groups[lane] = usable ? HqqGroup{scale, best.zero[lane]} : HqqGroup{scale_[lane], zero_[lane]};
     }
   }
@@ -113,10 +114,10 @@ class Batch {
     Floats error;
   };
   struct Sums {
-    Floats error = {};  // of |residual|
+    Floats error = {};  // sum of |residual|
     Floats code = {};
     Floats code_code = {};
-    Floats pull = {};  // of residual - shrink(residual)
+    Floats pull = {};  // sum of residual - shrink(residual)
     Floats code_pull = {};
   };
 
@@ -125,7 +126,7 @@ class Batch {
     return zero < 2 * levels_ ? zero : Floats{} + 2 * levels_;
   }
 
-  // Keeps the best of the solutions that it passes.
+  // Iterates from a start and keeps the best solution in `best`.
   PENSTOCK_INLINE void Iterate(Floats stretch, Floats zero, Solution& best) const {
     const float count = static_cast<float>(size_);
     float beta = kBeta;
@@ -136,8 +137,8 @@ class Batch {
       best.stretch = better ? stretch : best.stretch;
       best.zero = better ? zero : best.zero;
       best.error = better ? error : best.error;
-      // Half-quadratic: with the shrunk residuals taken off, the weights are (code - zero) + pull. The line through
-      // them over the codes, by least squares, is the new scale and zero.
+      // Half-quadratic: without the shrunk residuals, the weights are (code - zero) + pull. The least-squares line
+      // through them over the codes gives the new scale and zero.
       const Floats variance = count * sums.code_code - sums.code * sums.code;
       const Floats covariance = count * sums.code_pull - sums.code * sums.pull;
       Floats slope = variance > 0 ? covariance / variance : Floats{};
@@ -150,8 +151,8 @@ class Batch {
     }
   }
 
-  // Scale and zero of round to nearest, and the weights in steps of its scale. Lanes that hold a NaN or an infinity go
-  // on as zeros.
+  // Sets scale and zero as round to nearest does, and the weights in steps of that scale. Lanes that hold a NaN or an
+  // infinity continue as zeros.
   PENSTOCK_INLINE void StartFromNearest() {
     Ints broken = {};
     for (int64_t i = 0; i < size_; ++i) broken |= (Ints(weights_[i]) & kMagnitude) >= kInfinityBits;
@@ -172,14 +173,14 @@ class Batch {
     for (int64_t i = 0; i < size_; ++i) weights_[i] /= step;
   }
 
-  // |x|^(p - 1) within 4% for x > 0, by taking the bits of a float for its logarithm: it is a threshold that need not
-  // be exact. Finite at 0.
+  // Returns |x|^(p - 1) within 4% for x > 0, using the float's bits as its logarithm. It is a threshold and need not be
+  // exact. Finite at 0.
   PENSTOCK_INLINE static Floats PowerLessOne(const Floats& x) {
     const Floats logarithm = __builtin_convertvector(Ints(x), Floats);
     return Floats(__builtin_convertvector(kPowerOffset - (1 - kPower) * logarithm, Ints));
   }
 
-  // Of the model code ~= weight * stretch + zero.
+  // Sums the residuals of the model code ~= weight * stretch + zero.
   PENSTOCK_INLINE Sums SumResiduals(const Floats& stretch, const Floats& zero, float inverse_beta) const {
     const Floats least_code = Floats{} + kRounder;
     const Floats most_code = Floats{} + (kRounder + levels_);
@@ -286,7 +287,7 @@ void EncodeGroup(std::span<const float> weights, int bits, HqqGroup group, uint8
   }
   for (size_t i = 0; i < weights.size(); ++i) {
     const float exact = weights[i] / group.scale + group.zero;
-    const float positive = exact > 0 ? exact : 0;  // also if it is NaN
+    const float positive = exact > 0 ? exact : 0;  // 0 for a NaN, too
     const float code = positive < levels ? positive : levels;
     codes[i] = static_cast<uint8_t>(std::bit_cast<uint32_t>(code + kRounder));
   }

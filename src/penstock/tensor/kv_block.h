@@ -1,47 +1,47 @@
-// How K and V lie in the KV cache: where a page holds its tokens' K and V for one KV head of one layer.
+// The layout of K and V in the KV cache: where a page holds its tokens' K and V for one KV head of one layer.
 #pragma once
 
 #include <cstdint>
 
 namespace penstock {
 
-// kInt8: codes in [-127, 127] and one f32 scale for each K and each V, max |x| / 127; a K or V with an infinity or a
-// NaN has codes 0 and the scale NaN. Codes of K are stored plus kKvCodeOffset, as GEMMs have the codes of weights.
+// kInt8: codes in [-127, 127] and one f32 scale for each K and each V, max |x| / 127. A K or V that has an infinity or
+// a NaN gets codes 0 and the scale NaN. Codes of K are stored plus kKvCodeOffset, as GEMMs store the codes of weights.
 enum class KvFormat : uint8_t { kF32, kBF16, kInt8 };
 
-// The tokens of a KV page.
+// The number of tokens in a KV page.
 inline constexpr int64_t kKvPageTokens = 16;
 
 inline constexpr int kKvCodeOffset = 128;
 
-// In an unnamed namespace, because kernels include it: each unit compiles its own copy, with its own instruction set.
+// In an unnamed namespace because kernels include it: each unit compiles its own copy for its own instruction set.
 namespace {
 
-// A block is K with one token in each lane of a vector, [head_dim, kKvPageTokens] or in int8 [head_dim / 4,
-// kKvPageTokens, 4], then V [kKvPageTokens, padded_dim] with zeros beyond head_dim; int8 blocks end with the scales of
-// their K and V, one for each token. Of a compressed cache (MLA) V is the first values_in_key dimensions of K: then it
-// is K alone.
+// A block is K, then V, then in int8 the scales of K and V, one for each token. K has one token in each lane of a
+// vector: [head_dim, kKvPageTokens], or in int8 [head_dim / 4, kKvPageTokens, 4]. V is [kKvPageTokens, padded_dim],
+// with zeros beyond head_dim. In a compressed cache (MLA), V is the first values_in_key dimensions of K, and the block
+// has no V of its own.
 struct KvBlock {
   KvFormat format;
-  int64_t head_dim;           // of K
+  int64_t head_dim;           // dimensions of K
   int64_t values_in_key = 0;  // 0: V lies beside K, with head_dim
 
   constexpr int64_t size() const { return format == KvFormat::kF32 ? 4 : format == KvFormat::kBF16 ? 2 : 1; }
   constexpr int64_t value_dim() const { return values_in_key > 0 ? values_in_key : head_dim; }
   constexpr int64_t padded_dim() const { return (value_dim() + 15) / 16 * 16; }  // of V
-  // A step of K: the dimensions that lie together for all tokens.
+  // The dimensions of K that are stored together for all tokens.
   constexpr int64_t k_step_dims() const { return format == KvFormat::kInt8 ? 4 : 1; }
   constexpr int64_t k_step_bytes() const { return kKvPageTokens * k_step_dims() * size(); }
   constexpr int64_t k_offset(int64_t dim, int64_t token) const {
     return dim / k_step_dims() * k_step_bytes() + (token * k_step_dims() + dim % k_step_dims()) * size();
   }
-  constexpr int64_t v_stride() const { return padded_dim() * size(); }  // from one token to the next
+  constexpr int64_t v_stride() const { return padded_dim() * size(); }  // bytes from one token to the next
   constexpr int64_t v_offset() const { return (head_dim + k_step_dims() - 1) / k_step_dims() * k_step_bytes(); }
   constexpr int64_t k_scales_offset() const {
     return v_offset() + (values_in_key > 0 ? 0 : kKvPageTokens * v_stride());
   }
   constexpr int64_t v_scales_offset() const { return k_scales_offset() + kKvPageTokens * 4; }
-  // A multiple of 64.
+  // Returns a multiple of 64.
   constexpr int64_t bytes() const {
     const int64_t num_scales = format != KvFormat::kInt8 ? 0 : values_in_key > 0 ? 1 : 2;
     const int64_t end = k_scales_offset() + num_scales * kKvPageTokens * 4;

@@ -18,11 +18,11 @@ uint64_t HqqGroupBytes(WeightFormat format) {
   return format == WeightFormat::kHqq4 ? kHqq4GroupBytes : kHqq3GroupBytes;
 }
 
-// Rows are gathered in blocks that fit the first-level cache: reading 32 rows element by element over their whole
-// length would touch 32 pages at a time.
+// Rows are gathered in blocks that fit the L1 cache. Reading 32 whole rows element by element would touch 32 pages at a
+// time.
 constexpr int64_t kBlockInputs = 64;
 
-// `Element` is what is moved: a pair of bf16 as one word, or one f16 or f32.
+// `Element` is the moved unit: a pair of bf16 as one word, or one f16 or f32.
 template <typename Element>
 void Transpose(const std::byte* source, int64_t num_cols, int64_t num_elements, std::byte* target) {
   const int64_t row_bytes = num_elements * static_cast<int64_t>(sizeof(Element));
@@ -43,7 +43,7 @@ void Transpose(const std::byte* source, int64_t num_cols, int64_t num_elements, 
   }
 }
 
-// Any dtype to any other, element by element: what the fast paths do not cover.
+// Converts any dtype to any other, element by element, for cases without a fast path.
 void PackConverted(Dtype dtype, const std::byte* source, int64_t num_cols, int64_t inner_dim, WeightFormat format,
                    std::byte* target) {
   const int64_t element_bytes = static_cast<int64_t>(SizeOf(dtype));
@@ -69,7 +69,7 @@ void PackConverted(Dtype dtype, const std::byte* source, int64_t num_cols, int64
   }
 }
 
-// Code of (output, input) of one block of a quantised panel.
+// Returns the code of (output, input) in one block of a quantised panel.
 uint32_t Int8Code(const std::byte* block, int64_t col, int64_t k) {
   return static_cast<uint32_t>(block[k / 4 * 4 * kPanelCols + 4 * col + k % 4]);
 }

@@ -1,21 +1,21 @@
-// The layout in which weight matrices are computed: panels of 32 outputs, each one contiguous run of memory.
+// The layout of weight matrices for computation: panels of 32 outputs, each one contiguous run of memory.
 //
-// A matrix w [num_cols, inner_dim] (outputs, inputs) is cut into ceil(num_cols / 32) panels; the outputs that the last
-// one lacks are zeros. A panel is read once, from its first byte to its last, whether one row or hundreds are
-// multiplied by it, and every output has its own lane, so that no sum is ever taken across lanes:
+// A matrix w [num_cols, inner_dim] (outputs, inputs) is cut into ceil(num_cols / 32) panels; missing outputs of the
+// last panel are zeros. A panel is read once, from its first byte to its last, for one row as for hundreds. Every
+// output has its own lane, so no sum crosses lanes:
 //
 //   kF32, kF16  [inner_dim rounded up to 2][32] elements
 //   kBF16       [inner_dim / 2 rounded up][32][2] elements: the pairs that VDPBF16PS takes
-//   kInt8       blocks of 128 inputs: codes [32][32][4] (u8, code - 128 is the value over its scale: the order that
-//               VPDPBUSD takes), then scales [32] (bf16)
+//   kInt8       blocks of 128 inputs: codes [32][32][4] (u8, code - 128 = value / scale; the operand order of VDPBUSD),
+//               then scales [32] (bf16)
 //   kHqq4,      blocks of up to 256 inputs, that is 4 groups of 64: { float scale_step, scale_min, zero_step, zero_min;
 //   kHqq3       48 bytes of padding }, scale codes [4][32] (u8), zero codes [4][32] (u8), then the groups. A group of
 //               kHqq4 is [8][32][4] bytes: byte j of row i has input 8 i + j in its low half and 8 i + 4 + j in its
 //               high half. A group of kHqq3 is [4][32][4] bytes with the two low bits, inputs 16 i + 4 t + j at bit 2
 //               t, then [2][32][4] bytes with the third bits, inputs 32 i + 4 t + j at bit t. scale = fma(scale code,
 //               scale_step, scale_min), zero likewise, weight = (code - zero) * scale.
-//   block formats (block_formats.h)  the 32 outputs one after the other, each a row of blocks, as files have them; the
-//               outputs that the last panel lacks are lacking
+//   block formats (block_formats.h)  up to 32 consecutive outputs, each a row of blocks, as in the file; the last panel
+//               is not padded with zeros
 #pragma once
 
 #include <cstddef>
@@ -59,24 +59,24 @@ std::string_view WeightFormatName(WeightFormat format);  // "f32", "bf16", "int8
 std::optional<WeightFormat> WeightFormatOf(std::string_view name);
 constexpr bool IsFloat(WeightFormat format) { return format <= WeightFormat::kBF16; }
 constexpr bool IsBlocks(WeightFormat format) { return format >= WeightFormat::kFp8; }
-// Codes that are multiplied by rows of codes; the others, float or not, are multiplied by floats.
+// Says whether the codes are multiplied by rows of codes; all other formats are multiplied by floats.
 constexpr bool TakesInt8Rows(WeightFormat format) { return !IsFloat(format) && !IsBlocks(format); }
 WeightFormat FormatOf(Dtype dtype);
 // REQUIRES: IsFloat(format).
 Dtype DtypeOf(WeightFormat format);
 
-// Bytes of one panel, a multiple of 64 but for block formats. REQUIRES: inner_dim >= 1.
+// Returns the bytes of one panel, a multiple of 64 except for block formats. REQUIRES: inner_dim >= 1.
 uint64_t PanelBytes(WeightFormat format, int64_t inner_dim);
 inline int64_t NumPanels(int64_t num_cols) { return (num_cols + kPanelCols - 1) / kPanelCols; }
 uint64_t PackedBytes(WeightFormat format, int64_t num_cols, int64_t inner_dim);
 
-// Writes one panel from `num_cols` <= 32 rows of stored elements, each `inner_dim` long, one after the other. The
-// values are rounded where the format has fewer bits. `source` and `target` must not overlap; `source` may start at any
-// byte. REQUIRES: IsFloat(format).
+// Writes one panel from `num_cols` <= 32 consecutive rows of stored elements, each `inner_dim` long. Rounds the values
+// where the format has fewer bits. `source` and `target` must not overlap; `source` needs no alignment. REQUIRES:
+// IsFloat(format).
 void PackPanel(Dtype dtype, const std::byte* source, int64_t num_cols, int64_t inner_dim, WeightFormat format,
                std::byte* target);
 
-// The weights of output `col` as floats: target[inner_dim].
+// Writes the weights of output `col` as floats to target[inner_dim].
 void UnpackColumn(WeightFormat format, const std::byte* packed, int64_t col, int64_t inner_dim, float* target);
 
 }  // namespace penstock

@@ -16,7 +16,7 @@ namespace {
 
 static_assert(kHqqBlock == 4 * kHqqGroup && kMetaGroup == 4 * kPanelCols);
 
-// Rounded up, so that no code is beyond 127.
+// Rounds up, so that no code exceeds 127.
 BF16 RoundUpToBf16(float x) {
   const uint32_t bits = std::bit_cast<uint32_t>(x);
   return {static_cast<uint16_t>((bits >> 16) + ((bits & 0xFFFF) != 0 ? 1 : 0))};
@@ -55,7 +55,7 @@ void PutHqqCode(WeightFormat format, std::byte* group, int64_t col, int64_t k, u
   put(512, k / 32, k / 4 % 8, code >> 2);
 }
 
-// The scales, or the zeros, of a block in 8 bits: values[group * 32 + output]. Returns what they stand for.
+// Rounds the scales, or the zeros, of a block to 8 bits: values[group * 32 + output]. Returns the rounded values.
 std::array<float, kMetaGroup> RoundMeta(const std::array<float, kMetaGroup>& values, int64_t num_groups,
                                         std::byte* step_and_min, std::byte* codes) {
   std::array<uint8_t, kMetaGroup> meta_codes{};
@@ -83,7 +83,7 @@ void QuantiseHqqPanel(WeightFormat format, std::span<const float> rows, int64_t 
     const int64_t count = std::min<int64_t>(4, num_groups - first);
     std::array<float, kMetaGroup> scales, zeros;
     for (int64_t i = 0; i < kMetaGroup; ++i) {
-      // Outputs that the panel lacks repeat the last one, which stretches no range.
+      // Missing outputs of the panel repeat the last one, which stretches no range.
       const int64_t col = std::min(i % kPanelCols, num_cols - 1),
                     group = std::min(first + i / kPanelCols, num_groups - 1);
       const HqqGroup& g = solved[static_cast<size_t>(col * num_groups + group)];

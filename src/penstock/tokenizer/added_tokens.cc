@@ -35,7 +35,7 @@ void AddedTokens::Add(AddedToken token, std::string_view normalized_content) {
   const int index = static_cast<int>(tokens_.size());
   const std::string_view pattern = token.normalized ? normalized_content : std::string_view(token.content);
   if (!pattern.empty()) (token.normalized ? normalized_ : raw_).Add(pattern, index);
-  // A normalizer may put something before every text ("\u2581"). Who wrote that is not the token's concern.
+  // A normalizer may put something before every text ("\u2581"). The token is valid whoever wrote that prefix.
   core_bytes_.push_back(pattern.ends_with(token.content) ? token.content.size() : pattern.size());
   patterns_.emplace_back(pattern);
   by_id_.try_emplace(token.id, index);
@@ -57,7 +57,7 @@ std::string_view AddedTokens::DecodedText(const AddedToken& token) const {
   return patterns_[static_cast<size_t>(&token - tokens_.data())];
 }
 
-// The leftmost longest matches, as Hugging Face finds them: a match that single_word refuses is passed over whole.
+// Finds the leftmost longest matches, as Hugging Face does. A match that single_word refuses is skipped as a whole.
 std::vector<AddedTokens::Part> AddedTokens::Split(const TrackedText& tracked, const PatternMatcher& patterns) const {
   const std::string_view text = tracked.text();
   std::vector<Part> parts;
@@ -65,7 +65,7 @@ std::vector<AddedTokens::Part> AddedTokens::Split(const TrackedText& tracked, co
     if (!text.empty()) parts.push_back({0, text.size(), -1});
     return parts;
   }
-  size_t text_begin = 0;  // of the text since the last token
+  size_t text_begin = 0;  // start of the text since the last token
   for (size_t pos = 0; pos < text.size();) {
     const PatternMatcher::Match match = patterns.LongestAt(text, pos, [&](int index, size_t num_bytes) {
       const auto i = static_cast<size_t>(index);

@@ -1,5 +1,5 @@
-// Added tokens: strings that become a token before the model sees the text (special tokens, and words that users
-// added).
+// Added tokens: strings that become a token before the model splits the text. They are special tokens, and words that
+// users added.
 #pragma once
 
 #include <bitset>
@@ -14,22 +14,22 @@
 
 namespace penstock {
 
-// Added tokens and user-defined pieces are at most this long. It bounds the work per byte of text.
+// Limits the length of added tokens and user-defined pieces, and so the work per byte of text.
 inline constexpr size_t kMaxAddedTokenBytes = 512;
 inline constexpr size_t kMaxAddedTokens = 1 << 16;
 
-// Finds the longest of many patterns at a place, in steps proportional to its length.
+// Finds the longest of many patterns that begins at a given position, in steps proportional to its length.
 class PatternMatcher {
  public:
   struct Match {
-    int pattern = -1;  // the pattern's value, -1: none
+    int pattern = -1;  // the pattern's value, or -1 for no match
     size_t num_bytes = 0;
   };
 
-  // REQUIRES: value >= 0, pattern is not empty. A pattern that is added again keeps its first value.
+  // REQUIRES: value >= 0 and `pattern` is not empty. A pattern that is added twice keeps its first value.
   void Add(std::string_view pattern, int value);
 
-  // The longest pattern at text[pos] for which accept(value, num_bytes) holds.
+  // Returns the longest pattern at text[pos] for which accept(value, num_bytes) returns true.
   template <typename Accept>
   Match LongestAt(std::string_view text, size_t pos, Accept accept) const {
     Match best;
@@ -44,7 +44,7 @@ class PatternMatcher {
     return best;
   }
 
-  // Calls found(value, num_bytes) for each pattern at text[pos], the shortest first.
+  // Calls found(value, num_bytes) for each pattern at text[pos], shortest first.
   template <typename Found>
   void ForEachAt(std::string_view text, size_t pos, Found found) const {
     LongestAt(text, pos, [&found](int value, size_t num_bytes) {
@@ -69,42 +69,42 @@ class PatternMatcher {
 struct AddedToken {
   std::string content;
   TokenId id = -1;
-  bool single_word = false;  // only where no word character touches it
+  bool single_word = false;  // matches only where no word character touches it
   bool lstrip = false;       // takes the white space before it
   bool rstrip = false;       // takes the white space after it
-  bool normalized = true;    // matches in the normalised text
+  bool normalized = true;    // is matched against the normalised text
   bool special = false;      // matches in template text only; Decode can skip it
   bool control = false;      // matches in template text only, though it is not special
 };
 
 class AddedTokens {
  public:
-  // A part of a text: a token, or text between tokens (id -1).
+  // One part of a text: a token, or text between tokens (id -1).
   struct Part {
     size_t begin;
     size_t end;
     TokenId id;
   };
 
-  // `normalized_content` is what the normalizer makes of token.content; used when token.normalized.
+  // `normalized_content` is token.content after the normalizer; it is used if token.normalized.
   void Add(AddedToken token, std::string_view normalized_content);
 
-  // Parts that cover the text, of the tokens with normalized == false.
+  // Splits the text at tokens with normalized == false. The parts cover the whole text.
   std::vector<Part> SplitRaw(const TrackedText& text) const { return Split(text, raw_); }
-  // The same of the tokens with normalized == true.
+  // Splits the text at tokens with normalized == true. The parts cover the whole text.
   std::vector<Part> SplitNormalized(const TrackedText& text) const { return Split(text, normalized_); }
 
-  // From now on a token that is_control holds for matches in template text only.
+  // Restricts the tokens for which is_control returns true: from now on they match in template text only.
   template <typename IsControl>
   void Guard(IsControl is_control) {
     for (AddedToken& token : tokens_) token.control = token.control || is_control(token);
   }
 
   const std::vector<AddedToken>& tokens() const { return tokens_; }
-  // nullptr when no added token has this id.
+  // Returns nullptr if no added token has this id.
   const AddedToken* Find(TokenId id) const;
   const AddedToken* Find(std::string_view content) const;
-  // What the token stands for in a text: its content, normalised when the token is.
+  // Returns what the token looks like in a text: its content, normalised if the token is.
   std::string_view DecodedText(const AddedToken& token) const;
   uint64_t memory_bytes() const;
 
@@ -112,8 +112,8 @@ class AddedTokens {
   std::vector<Part> Split(const TrackedText& text, const PatternMatcher& patterns) const;
 
   std::vector<AddedToken> tokens_;
-  std::vector<std::string> patterns_;  // what Split looks for
-  std::vector<size_t> core_bytes_;     // of each token's pattern, the bytes at its end that must be template text
+  std::vector<std::string> patterns_;  // the strings that Split looks for
+  std::vector<size_t> core_bytes_;     // for each token: how many bytes at the end of its pattern must be template text
   absl::flat_hash_map<TokenId, int> by_id_;
   absl::flat_hash_map<std::string, int> by_content_;
   PatternMatcher raw_;

@@ -11,10 +11,10 @@
 namespace penstock {
 namespace {
 
-// Words up to this many symbols merge by scanning for the lowest rank, which beats a heap there.
+// Words of up to this many symbols merge by scanning for the lowest rank, which is faster than a heap at that size.
 constexpr size_t kMaxScanSymbols = 32;
 
-// Frozen symbols are kept as negative numbers, which no merge knows.
+// Frozen symbols are stored as negative numbers, which occur in no merge.
 TokenId Freeze(TokenId id) { return -id - 2; }
 TokenId Thaw(TokenId id) { return -(id + 2); }
 
@@ -113,7 +113,7 @@ void BpeModel::SplitToSymbols(std::string_view word, std::vector<TokenId>& ids) 
     } else if (options_.byte_fallback && AppendByteIds(character, ids)) {
       continue;
     } else if (options_.unk_id >= 0) {
-      // An unk waits so that the following ones can be fused with it.
+      // An unk is held back so that the following ones can be fused with it.
       if (!options_.fuse_unk) flush_unk();
       unk_pending = true;
     }
@@ -124,7 +124,7 @@ void BpeModel::SplitToSymbols(std::string_view word, std::vector<TokenId>& ids) 
 void BpeModel::MergeShort(Scratch& scratch) const {
   std::vector<TokenId>& ids = scratch.ids;
   if (ids.size() < 2) return;
-  MergeTable::Merge merges[kMaxScanSymbols];  // merges[i]: of ids[i] and ids[i + 1]
+  MergeTable::Merge merges[kMaxScanSymbols];  // merges[i] is the merge of ids[i] and ids[i + 1]
   size_t num_pairs = ids.size() - 1;
   for (size_t i = 0; i < num_pairs; ++i) merges[i] = merges_.Find(ids[i], ids[i + 1]);
   while (num_pairs > 0) {
@@ -152,7 +152,7 @@ void BpeModel::MergeLong(Scratch& scratch) const {
   for (int32_t i = 0; i < num_symbols; ++i) {
     symbols[static_cast<size_t>(i)] = {scratch.ids[static_cast<size_t>(i)], i - 1, i + 1 < num_symbols ? i + 1 : -1};
   }
-  // Puts the pair whose left part stands at `pos` into the heap's array, if it merges.
+  // Adds the pair whose left part stands at `pos` to the heap's array if the pair merges.
   const auto propose = [&](int32_t pos) {
     const auto& left = symbols[static_cast<size_t>(pos)];
     if (left.next < 0) return false;
@@ -173,7 +173,7 @@ void BpeModel::MergeLong(Scratch& scratch) const {
     ++scratch.num_steps;
     const auto pos = static_cast<int32_t>(candidate.key & 0xFFFFFFFF);
     auto& left = symbols[static_cast<size_t>(pos)];
-    // Out of date when one of the two has merged with another neighbour since.
+    // The candidate is out of date if one of its two symbols has merged with another neighbour since.
     if (left.id != candidate.left || left.next < 0) continue;
     auto& right = symbols[static_cast<size_t>(left.next)];
     if (right.id != candidate.right) continue;
@@ -203,7 +203,7 @@ void BpeModel::Emit(const std::vector<TokenId>& ids, std::vector<TokenId>& out) 
     } else if (id < vocabulary_.size()) {
       out.push_back(id);
     } else {
-      // A hidden character that nothing merged with is an unknown one.
+      // A hidden character that has merged with nothing is unknown.
       if (characters.empty()) {
         for (const auto& [code_point, hidden_id] : hidden_) characters[hidden_id] = code_point;
       }

@@ -1,5 +1,5 @@
-// Byte-pair encoding of one word: its characters become tokens, then the neighbours with the lowest merge rank merge
-// (the leftmost first among equals) until none can. O(n log n) in the word's length. Thread-safe once built.
+// Byte-pair encoding of one word. Its characters become tokens; then the neighbours with the lowest merge rank merge
+// (the leftmost first among equals) until no pair can. O(n log n) in the word's length. Thread-safe once built.
 #pragma once
 
 #include <array>
@@ -16,14 +16,14 @@ namespace penstock {
 
 struct BpeOptions {
   bool byte_fallback = false;  // unknown characters become the tokens <0xNN> of their bytes
-  bool fuse_unk = false;       // neighbouring unknown characters become one unk
-  bool ignore_merges = false;  // a word that is a token stays whole
-  TokenId unk_id = -1;         // -1: unknown characters vanish
+  bool fuse_unk = false;       // neighbouring unknown characters become a single unk
+  bool ignore_merges = false;  // a word that is itself a token stays whole
+  TokenId unk_id = -1;         // -1: unknown characters are dropped
 };
 
 class BpeModel {
  public:
-  // Working memory of Encode, to be used again from word to word.
+  // Working memory of Encode, reused from word to word.
   struct Scratch {
     struct Symbol {
       TokenId id;
@@ -31,7 +31,7 @@ class BpeModel {
       int32_t next;
     };
     struct Candidate {
-      uint64_t key;  // rank << 32 | position: the lowest first
+      uint64_t key;  // rank << 32 | position; the lowest merges first
       TokenId left;
       TokenId right;
       TokenId merged;
@@ -39,24 +39,26 @@ class BpeModel {
     std::vector<Symbol> symbols;
     std::vector<Candidate> heap;
     std::vector<TokenId> ids;
-    int64_t num_steps = 0;  // candidates looked at, for the tests of complexity
+    int64_t num_steps = 0;  // candidates examined; complexity tests read it
   };
 
   BpeModel(Vocabulary vocabulary, MergeTable merges, const BpeOptions& options);
 
-  // SentencePiece's user-defined pieces: matched in the text before anything merges, and never merged further.
+  // Sets SentencePiece's user-defined pieces. They are matched in the text before anything merges, and never merge
+  // further.
   void SetFrozenPieces(PatternMatcher pieces) { frozen_ = std::move(pieces); }
-  // Characters that occur in pieces without being pieces: ids above the vocabulary that only merging can use up.
+  // Sets the characters that occur in pieces without being pieces themselves. Their ids lie above the vocabulary; a
+  // character that merges with nothing counts as unknown.
   void SetHiddenCharacters(absl::flat_hash_map<char32_t, TokenId> characters) { hidden_ = std::move(characters); }
 
-  // Tokens that no text may become: those that only an added token makes.
+  // Keeps ordinary text from becoming these tokens; only an added token produces them.
   void Forbid(absl::flat_hash_set<TokenId> tokens);
 
   // Appends the ids of `word` (UTF-8, shorter than 2 GiB).
   void Encode(std::string_view word, Scratch& scratch, std::vector<TokenId>& out) const;
 
   const Vocabulary& vocabulary() const { return vocabulary_; }
-  // -1 when the vocabulary has no token for this byte.
+  // Returns -1 if the vocabulary has no token for this byte.
   TokenId byte_id(uint8_t byte) const { return byte_ids_[byte]; }
   uint64_t memory_bytes() const;
 
@@ -72,7 +74,8 @@ class BpeModel {
   MergeTable merges_;
   BpeOptions options_;
   std::array<TokenId, 256> byte_ids_;
-  std::array<TokenId, 0x180> small_ids_;  // tokens of the characters below U+0180, which hold all of the byte alphabet
+  std::array<TokenId, 0x180> small_ids_;  // tokens of the characters below U+0180, which include the whole byte
+                                          // alphabet
   PatternMatcher frozen_;
   absl::flat_hash_map<char32_t, TokenId> hidden_;
   absl::flat_hash_set<TokenId> forbidden_;

@@ -6,7 +6,7 @@
 namespace penstock {
 namespace {
 
-// A unit of the trie: its label, where its children lie (to be combined by exclusive or), and whether a value is there.
+// A unit of the trie: its label, the place of its children (found by exclusive or), and whether a value is there.
 struct Unit {
   uint32_t bits;
 
@@ -50,7 +50,7 @@ absl::StatusOr<Charsmap> Charsmap::Parse(std::string_view bytes, std::string_vie
   return map;
 }
 
-// Places outside of the arrays end the search: a map from outside cannot lead further.
+// A place outside the arrays ends the search, so a malicious map cannot cause a read out of bounds.
 Charsmap::Match Charsmap::Find(std::string_view text, bool shortest) const {
   Match found;
   size_t node = Unit{units_[0]}.offset();

@@ -1,8 +1,8 @@
-// Precompiled maps of characters: what SentencePiece's normalizers (nmt_nfkc and others) replace, as a trie of byte
-// strings and the texts that come instead.
+// Precompiled character maps: the replacements of SentencePiece's normalizers (nmt_nfkc and others), stored as a trie
+// of byte strings and the texts that replace them.
 //
-// Format: the number of bytes of the trie (little-endian u32), the trie (a double array of u32 units), then the
-// replacements, each ended by a zero byte.
+// Format: the trie's size in bytes (little-endian u32), the trie (a double array of u32 units), then the replacements,
+// each ended by a zero byte.
 #pragma once
 
 #include <cstdint>
@@ -24,10 +24,10 @@ class Charsmap {
     std::string_view to;
   };
 
-  // kModel naming `where` for a truncated map, or replacements that are too long, not ended or not UTF-8.
+  // Returns kModel, naming `where`, if the map is truncated or a replacement is too long, unterminated or not UTF-8.
   static absl::StatusOr<Charsmap> Parse(std::string_view bytes, std::string_view where);
 
-  // The longest and the shortest prefix of `text` that the map replaces.
+  // Return the longest and the shortest prefix of `text` that the map replaces.
   Match Longest(std::string_view text) const { return Find(text, /*shortest=*/false); }
   Match Shortest(std::string_view text) const { return Find(text, /*shortest=*/true); }
 

@@ -23,7 +23,7 @@ void ReplaceAll(const std::string& from, std::string_view to, std::string& text)
   text = out.append(text, begin);
 }
 
-// Tokens with any other character stay as they are (added tokens are spelled in plain text).
+// Leaves tokens with any other character unchanged, because added tokens are spelled in plain text.
 void FromByteLevel(std::string& text) {
   std::string bytes;
   for (size_t pos = 0; pos < text.size();) {

@@ -1,4 +1,4 @@
-// Decoders: how tokens become text again, token by token.
+// Decoders turn tokens back into text, one token at a time.
 #pragma once
 
 #include <string>
@@ -17,8 +17,8 @@ struct DecoderStep {
     kReplace,       // each `from` becomes `to`
     kByteFallback,  // <0xNN> becomes the byte
     kMetaspace,     // `from` becomes a space; vanishes in the first token when `drop_first`
-    kStrip,         // takes up to `max_left` / `max_right` times `from` from the ends of the token
-    kSpaceBetween,  // a space before each token but the first (what Hugging Face does without a decoder)
+    kStrip,         // removes up to `max_left` / `max_right` times `from` from the ends of the token
+    kSpaceBetween,  // puts a space before each token but the first (Hugging Face's default without a decoder)
   };
 
   Kind kind;
@@ -29,11 +29,11 @@ struct DecoderStep {
   int64_t max_right = 0;
 };
 
-// Every supported chain works on one token after the other, but for a Strip behind a Fuse: that one takes characters
-// from the beginning of the whole text. So a text can be decoded as its tokens come.
+// A chain of decoder steps. Each step handles one token at a time, so a text can be decoded as its tokens arrive. The
+// one exception is a Strip behind a Fuse, which removes characters from the beginning of the whole text.
 class Decoder {
  public:
-  // From tokenizer.json's "decoder" (null: none). kModel names a type or an order that is not implemented.
+  // Reads tokenizer.json's "decoder" (null: none). Returns kModel, naming the type or order that is not implemented.
   static absl::StatusOr<Decoder> FromJson(const json::value& value);
 
   void Add(DecoderStep step) { steps_.push_back(std::move(step)); }
@@ -48,9 +48,9 @@ class Decoder {
   void StripLeading(std::string& text, DecodeState& state) const;
 
   std::vector<DecoderStep> steps_;
-  size_t growth_ = 1;        // a token's text becomes at most this many times as long
-  bool fused_ = false;       // while reading: tokens are one text from here on
-  std::string leading_;      // taken from the beginning of the whole text,
+  size_t growth_ = 1;        // a token's text grows at most by this factor
+  bool fused_ = false;       // while reading the chain: from here on, all tokens count as one text
+  std::string leading_;      // removed from the beginning of the whole text,
   int64_t max_leading_ = 0;  // up to this many times
 };
 

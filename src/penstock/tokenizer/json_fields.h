@@ -1,4 +1,4 @@
-// Reading the parts of tokenizer.json with errors that name the part and the field.
+// Reads the parts of tokenizer.json; its errors name the part and the field.
 #pragma once
 
 #include <string>
@@ -9,21 +9,21 @@
 
 namespace penstock {
 
-// A chain of normalizers, pre-tokenizers or decoders has at most this many parts.
+// The most parts in a chain of normalizers, pre-tokenizers or decoders.
 inline constexpr size_t kMaxComponents = 32;
-// Strings inside of a part ("content", "prepend", "pattern" ...) are at most this long.
+// The most bytes in a string of a part ("content", "prepend", "pattern" ...).
 inline constexpr size_t kMaxComponentTextBytes = 64;
-// Split patterns are longer: the longest published one has 900 bytes.
+// The most bytes in a split pattern. The longest published one has 900.
 inline constexpr size_t kMaxPatternBytes = 4096;
-// A normalizer may make a text this many times as long.
+// The largest factor by which a normalizer may lengthen a text.
 inline constexpr size_t kMaxNormalizedGrowth = 64;
 
-// A JSON object of which `where` says the place for messages.
+// A JSON object, together with its place in the file (`where`) for error messages.
 class JsonFields {
  public:
   JsonFields(const json::object& object, std::string where) : object_(&object), where_(std::move(where)) {}
 
-  // nullptr when the field is absent or null.
+  // Returns nullptr if the field is absent or null.
   const json::value* Find(std::string_view key) const;
 
   absl::StatusOr<std::string> String(std::string_view key) const;
@@ -47,7 +47,8 @@ class Component : public JsonFields {
   static absl::StatusOr<Component> From(const json::value& value, std::string_view where);
 
   std::string_view type() const { return type_; }
-  // The text of a pattern {"String": text} of 1 to kMaxComponentTextBytes bytes; a {"Regex": ...} is refused by name.
+  // Returns the text of a pattern {"String": text} of 1 to kMaxComponentTextBytes bytes. Refuses {"Regex": ...} by
+  // name.
   absl::StatusOr<std::string> LiteralPattern(std::string_view key) const;
   absl::Status NotImplemented() const;
 

@@ -8,7 +8,7 @@
 namespace penstock {
 namespace {
 
-// "" when there is none.
+// Returns "" if there is none.
 absl::StatusOr<std::string> FindTiktokenFile(const ModelFolder& folder) {
   if (folder.Has("tiktoken.model")) return "tiktoken.model";
   std::string found;

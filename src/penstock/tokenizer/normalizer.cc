@@ -87,7 +87,7 @@ void MapRunes(TrackedText& text, Fn append) {
 
 void Lowercase(TrackedText& text) {
   MapRunes(text, [&text](const unicode::Rune& rune, size_t begin, size_t end, TrackedText& out) {
-    if (rune.code_point == 0x130) {  // the one code point whose lower case is two
+    if (rune.code_point == 0x130) {  // the one code point whose lower case has two code points
       out.Append("i\xCC\x87", text.OriginAt(begin));
       return;
     }
@@ -231,8 +231,8 @@ absl::Status AddFromJson(const json::value& value, int depth, Normalizer& normal
   return absl::OkStatus();
 }
 
-// Steps are few, so only a chain of replacements that lengthen could make a text explode. A character map has a limit
-// of its own (kMaxReplacementBytes).
+// Checks how much the steps can lengthen a text. Only a chain of lengthening replacements could make it explode,
+// because steps are few. A character map has its own limit (kMaxReplacementBytes).
 absl::Status CheckGrowth(const std::vector<NormalizerStep>& steps) {
   size_t growth = 1;
   for (const NormalizerStep& step : steps) {
@@ -287,7 +287,7 @@ std::string Normalizer::Apply(std::string_view text) const {
 const std::vector<std::string>& ByteAlphabet() {
   static const std::vector<std::string> kAlphabet = [] {
     std::vector<std::string> alphabet(256);
-    char32_t next = 0x100;  // bytes that do not print take the code points from here on
+    char32_t next = 0x100;  // bytes that do not print use the code points from here on
     for (char32_t byte = 0; byte < 256; ++byte) {
       const bool prints = (byte >= 0x21 && byte <= 0x7E) || (byte >= 0xA1 && byte <= 0xAC) || byte >= 0xAE;
       AppendUtf8(prints ? byte : next++, alphabet[byte]);

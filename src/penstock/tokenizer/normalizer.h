@@ -1,4 +1,4 @@
-// Normalizers: what happens to a text before it is split into words.
+// Normalizers change a text before it is split into words.
 #pragma once
 
 #include <memory>
@@ -21,14 +21,14 @@ struct NormalizerStep {
     kPrepend,         // puts `to` in front of a text that is not empty
     kReplace,         // each `from` becomes `to`
     kReplaceMatches,  // each match of `pattern` becomes `to`
-    kUnicode,         // `form`
+    kUnicode,         // applies the normal form `form`
     kLowercase,
-    kStrip,          // white space at the ends
+    kStrip,          // removes white space at the ends
     kStripAccents,   // removes marks
     kByteLevel,      // bytes become the characters of the byte alphabet
-    kNmt,            // control characters vanish, unusual spaces become spaces
-    kCharsmap,       // `charsmap` as Hugging Face's tokenizers apply it
-    kSentencePiece,  // all that `sentencepiece` says
+    kNmt,            // removes control characters; unusual spaces become spaces
+    kCharsmap,       // applies `charsmap` as Hugging Face's tokenizers do
+    kSentencePiece,  // applies all of `sentencepiece`
   };
 
   Kind kind;
@@ -44,13 +44,13 @@ struct NormalizerStep {
 
 class Normalizer {
  public:
-  // From tokenizer.json's "normalizer" (null: none). kModel names a type that is not implemented.
+  // Reads tokenizer.json's "normalizer" (null: none). Returns kModel, naming the type that is not implemented.
   static absl::StatusOr<Normalizer> FromJson(const json::value& value);
 
   void Add(NormalizerStep step) { steps_.push_back(std::move(step)); }
 
-  // Normalises `text` in place. `at_start`: does it begin at the beginning of the whole text? Becomes false when the
-  // beginning is taken away.
+  // Normalises `text` in place. `at_start` says whether it begins at the beginning of the whole text; it becomes false
+  // if the normalizer removes that beginning.
   void Apply(TrackedText& text, bool& at_start) const;
   std::string Apply(std::string_view text) const;
 
@@ -60,9 +60,9 @@ class Normalizer {
   std::vector<NormalizerStep> steps_;
 };
 
-// The 256 characters that stand for bytes in byte-level vocabularies, in UTF-8, by byte.
+// Returns, for each byte, the character (UTF-8) that stands for it in byte-level vocabularies.
 const std::vector<std::string>& ByteAlphabet();
-// The byte that a character of the alphabet stands for, -1 for other characters.
+// Returns the byte that a character of this alphabet stands for, or -1 for other characters.
 int ByteOfCharacter(char32_t character);
 
 }  // namespace penstock

@@ -18,13 +18,13 @@ namespace {
 
 bool IsLetterOrDigit(char c) { return absl::ascii_isalnum(static_cast<unsigned char>(c)); }
 
-// A character or a word, which only merging may make in messages.
+// Returns whether `text` is a character or a word; a message may produce such a control token by merging.
 bool IsWord(std::string_view text) {
   if (DecodeUtf8(text, 0).num_bytes == static_cast<int>(text.size())) return true;
   return std::all_of(text.begin(), text.end(), IsLetterOrDigit);
 }
 
-// Those of the needles that occur in the text, in one pass for each of their lengths (Karp and Rabin 1987).
+// Returns the needles that occur in the text, in one pass per needle length (Karp and Rabin 1987).
 absl::flat_hash_set<std::string_view> FindAll(std::string_view text, std::span<const std::string> needles) {
   constexpr uint64_t kBase = 0x9E3779B97F4A7C15u;
   const auto hash_of = [](std::string_view bytes) {
@@ -38,13 +38,14 @@ absl::flat_hash_set<std::string_view> FindAll(std::string_view text, std::span<c
   }
   absl::flat_hash_set<std::string_view> found;
   for (auto& [length, wanted] : by_length) {
-    uint64_t top = 1;  // what the byte that goes counts
+    uint64_t top = 1;  // the weight of the byte that leaves the window
     for (size_t i = 1; i < length; ++i) top *= kBase;
     uint64_t hash = hash_of(text.substr(0, length));
     for (size_t end = length; !wanted.empty(); ++end) {
       const std::string_view here = text.substr(end - length, length);
       if (const auto entry = wanted.find(hash); entry != wanted.end()) {
-        // What was found is not looked for again: a text of one letter does not make it compare everywhere.
+        // A needle that was found is not searched again. Otherwise a text of one repeated letter would compare at every
+        // place.
         std::erase_if(entry->second, [&](std::string_view needle) {
           if (needle == here) found.insert(needle);
           return needle == here;
@@ -58,7 +59,7 @@ absl::flat_hash_set<std::string_view> FindAll(std::string_view text, std::span<c
   return found;
 }
 
-// A role between signs: "<|user|>", "[SYSTEM]".
+// Returns whether `text` is a role between signs: "<|user|>", "[SYSTEM]".
 bool IsRoleMark(std::string_view text) {
   static constexpr std::string_view kRoles[] = {"system", "user", "assistant", "tool", "developer"};
   if (IsLetterOrDigit(text.front()) || IsLetterOrDigit(text.back())) return false;
@@ -131,12 +132,12 @@ void PipelineTokenizer::ForbidControlTokens() {
   for (const AddedToken& token : added_.tokens()) {
     if (token.special || (token.control && !IsWord(token.content))) ids.insert(token.id);
   }
-  // In template text an added token is found before the model sees it, so this changes messages only.
+  // Template text is split at added tokens before the model sees it, so this affects messages only.
   std::visit([&ids](auto& model) { model.Forbid(ids); }, model_);
 }
 
 void PipelineTokenizer::GuardTemplate(std::string_view literals) {
-  std::vector<std::string> contents;  // copies: tokens move when one is added
+  std::vector<std::string> contents;  // copies, because tokens move when one is added
   for (const AddedToken& token : added_.tokens()) contents.push_back(token.content);
   for (const TokenId id : user_defined_) contents.emplace_back(vocabulary().Text(id));
   const absl::flat_hash_set<std::string_view> written = FindAll(literals, contents);
@@ -281,7 +282,7 @@ absl::Status ApplyConfig(const TokenizerConfig& config, TokenizerParts& parts) {
     }
     if (id < 0) continue;
     if (end != nullptr) *end = id;
-    // Named here, a token is special, as for Hugging Face's transformers.
+    // A token named in the config is special, as in Hugging Face's transformers.
     if (!known.insert(id).second) {
       for (AddedToken& token : parts.added_tokens) token.special = token.special || token.id == id;
       continue;

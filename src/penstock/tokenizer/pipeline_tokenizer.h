@@ -1,6 +1,5 @@
-// The tokenizer of all formats: added tokens, normalizer, pre-tokenizer, byte-pair encoding or Unigram, BOS and EOS,
-// decoder.
-// Built by the loaders, then immutable and safe to share between threads.
+// The one tokenizer behind all formats: added tokens, normalizer, pre-tokenizer, byte-pair encoding or Unigram, BOS and
+// EOS, decoder. The loaders build it; then it is immutable and safe to share between threads.
 #pragma once
 
 #include <memory>
@@ -25,18 +24,18 @@ struct TokenizerParts {
   Vocabulary vocabulary;
   MergeTable merges;
   BpeOptions bpe;
-  std::optional<UnigramOptions> unigram;                     // instead of merges
-  std::vector<double> scores;                                // of Unigram, by id: see UnigramModel
+  std::optional<UnigramOptions> unigram;                     // used instead of merges
+  std::vector<double> scores;                                // for Unigram, by id: see UnigramModel
   PatternMatcher frozen_pieces;                              // see BpeModel::SetFrozenPieces
   absl::flat_hash_map<char32_t, TokenId> hidden_characters;  // see BpeModel::SetHiddenCharacters
   Normalizer normalizer;
   PreTokenizer pretokenizer;
   Decoder decoder;
   std::vector<AddedToken> added_tokens;
-  std::vector<TokenId> user_defined;  // SentencePiece's pieces of this type
-  std::vector<TokenId> prefix;        // ids before and after a text when special ones are asked for
+  std::vector<TokenId> user_defined;  // SentencePiece's user-defined pieces
+  std::vector<TokenId> prefix;        // ids added before and after a text when special tokens are requested
   std::vector<TokenId> suffix;
-  bool cleans_spaces = false;  // where it is Unigram: see Tokenizer::cleans_spaces
+  bool cleans_spaces = false;  // for Unigram only: see Tokenizer::cleans_spaces
   TokenId bos_id = -1;
   TokenId eos_id = -1;
   std::vector<std::pair<std::string, std::string>> named_tokens;  // see Tokenizer::NamedTokens
@@ -44,7 +43,7 @@ struct TokenizerParts {
 
 class PipelineTokenizer final : public Tokenizer {
  public:
-  // kModel when added tokens contradict each other or the vocabulary.
+  // Returns kModel if added tokens contradict each other or the vocabulary.
   static absl::StatusOr<std::unique_ptr<Tokenizer>> Create(TokenizerParts parts);
 
   void GuardTemplate(std::string_view literals) override;
@@ -71,7 +70,7 @@ class PipelineTokenizer final : public Tokenizer {
   explicit PipelineTokenizer(TokenizerParts parts);
   static Model MakeModel(TokenizerParts& parts);
   const Vocabulary& vocabulary() const;
-  // Text of messages may not become these tokens by merging either.
+  // Keeps text of messages from becoming these tokens by merging.
   void ForbidControlTokens();
   void EncodePart(TrackedText text, bool at_start, Scratch& scratch, std::vector<TokenId>& out) const;
   void EncodeWord(std::string_view word, Scratch& scratch, std::vector<TokenId>& out) const;
@@ -91,10 +90,10 @@ class PipelineTokenizer final : public Tokenizer {
   int64_t vocab_size_ = 0;
 };
 
-// The id of a token by its text among the added tokens and the vocabulary, -1 when there is none.
+// Returns the id of the added token or vocabulary token with this text, or -1 if there is none.
 TokenId FindTokenIn(const TokenizerParts& parts, std::string_view text);
 
-// Adds the config's added tokens whose ids are still free, and takes the named tokens from it.
+// Adds the config's added tokens whose ids are still free, and takes over its named tokens.
 absl::Status ApplyConfig(const TokenizerConfig& config, TokenizerParts& parts);
 
 }  // namespace penstock

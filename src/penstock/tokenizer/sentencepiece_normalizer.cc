@@ -34,15 +34,15 @@ void SentencePieceNormalizer::Apply(TrackedText& text, bool at_start) const {
   const std::string_view all = text.text();
   TrackedText out;
   out.Reserve(all.size() + all.size() / 2 + kSpaceMark.size());
-  bool has_text = false;                   // something other than leading spaces that are removed
-  bool after_space = remove_extra_spaces;  // a space here is one too many
-  size_t num_kept = 0;                     // bytes of `out` without the space marks at its end
+  bool has_text = false;                   // found something other than leading spaces that are removed
+  bool after_space = remove_extra_spaces;  // a space here would be superfluous
+  size_t num_kept = 0;                     // length of `out` without the space marks at its end
   const auto begin_text = [&](Origin origin) {
     if (has_text) return;
     has_text = true;
     if (prefix == Prefix::kEachText || (prefix == Prefix::kFirstText && at_start)) out.Append(kSpaceMark, origin);
   };
-  // What comes instead of one match or one code point: of its spaces, only those at its beginning can be too many.
+  // Appends the replacement of one match or one code point. Only the spaces at its beginning can be superfluous.
   const auto append = [&](std::string_view piece, Origin origin) {
     while (after_space && piece.starts_with(' ')) piece.remove_prefix(1);
     if (piece.empty()) return;

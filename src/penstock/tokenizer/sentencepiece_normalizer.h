@@ -1,5 +1,5 @@
-// What SentencePiece does to a text before its model sees it: characters are replaced (nmt_nfkc and others), runs of
-// spaces become one, a space goes in front, and spaces become U+2581.
+// SentencePiece's normalizer: it replaces characters (nmt_nfkc and others), shortens runs of spaces to one, puts a
+// space in front, and turns spaces into U+2581.
 #pragma once
 
 #include <optional>
@@ -18,15 +18,15 @@ struct SentencePieceNormalizer {
   };
 
   std::optional<Charsmap> charsmap;
-  PatternMatcher verbatim;  // user-defined pieces, which nothing is replaced in
+  PatternMatcher verbatim;  // user-defined pieces; nothing inside them is replaced
   Prefix prefix = Prefix::kEachText;
   bool remove_extra_spaces = true;
 
   void Apply(TrackedText& text, bool at_start) const;
 };
 
-// The same map as Hugging Face's tokenizers apply it: a short grapheme whose beginning the map replaces is replaced
-// whole, by the shortest match; otherwise each of its characters is looked up.
+// Applies the map as Hugging Face's tokenizers do. If the map replaces the beginning of a short grapheme, the shortest
+// match replaces the whole grapheme. Otherwise each of its characters is looked up.
 void ApplyCharsmapToGraphemes(const Charsmap& charsmap, TrackedText& text);
 
 }  // namespace penstock

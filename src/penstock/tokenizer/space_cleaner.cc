@@ -11,13 +11,13 @@ struct Replacement {
   std::string_view from;
   std::string_view to;
 };
-// What one pass replaces cannot arise from what it replaced; what a later one replaces can.
+// One pass cannot create a new match for itself, but it can create one for a later pass.
 constexpr Replacement kPunctuation[] = {{" .", "."}, {" ?", "?"}, {" !", "!"}, {" ,", ","}};
 constexpr Replacement kApostrophe[] = {{" ' ", "'"}};
 constexpr Replacement kClitics[] = {{" n't", "n't"}, {" 'm", "'m"}, {" 's", "'s"}, {" 've", "'ve"}, {" 're", "'re"}};
 constexpr std::span<const Replacement> kPasses[] = {kPunctuation, kApostrophe, kClitics};
 
-// Appends to `out` what of `text` is certain, and gives back the rest.
+// Appends to `out` the part of `text` that can no longer change, and returns the rest.
 std::string_view Replace(std::span<const Replacement> replacements, std::string_view text, bool is_end,
                          std::string& out) {
   while (!text.empty()) {

@@ -1,5 +1,5 @@
-// Takes spaces before punctuation and English clitics away, as transformers' clean_up_tokenization does, from a text
-// that comes in parts.
+// Removes spaces before punctuation and English clitics from a text that arrives in parts, as transformers'
+// clean_up_tokenization does.
 #pragma once
 
 #include <array>
@@ -10,13 +10,13 @@ namespace penstock {
 
 class SpaceCleaner {
  public:
-  // What of the text so far is certain.
+  // Returns the part of the text so far that can no longer change.
   std::string Push(std::string_view text);
-  // The rest. Begins a new text.
+  // Returns the rest, and begins a new text.
   std::string Finish();
 
  private:
-  // One goes over what the one before it gives; each keeps what may be the beginning of something it replaces.
+  // Each pass reads the output of the pass before it, and holds back what may begin a string that it replaces.
   static constexpr size_t kNumPasses = 3;
   std::string Run(std::string_view text, bool is_end);
 

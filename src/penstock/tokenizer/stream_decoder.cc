@@ -4,7 +4,7 @@
 namespace penstock {
 namespace {
 
-// How many bytes at the end of `text` begin a UTF-8 sequence that more bytes can complete.
+// Returns how many bytes at the end of `text` begin a UTF-8 sequence that more bytes can complete.
 size_t OpenBytes(std::string_view text) {
   for (size_t num_bytes = 1; num_bytes <= 3 && num_bytes <= text.size(); ++num_bytes) {
     const std::string_view tail = text.substr(text.size() - num_bytes);
@@ -14,7 +14,7 @@ size_t OpenBytes(std::string_view text) {
     const size_t expected = lead < 0xE0 ? 2 : lead < 0xF0 ? 3 : 4;
     if (num_bytes >= expected) return 0;
     if (num_bytes == 1) return 1;
-    // The second byte is there, so any continuation bytes do for the rest.
+    // The second byte is present, so any continuation bytes complete the sequence.
     std::string completed(tail);
     completed.append(expected - num_bytes, '\x80');
     return DecodeUtf8(completed, 0).valid ? num_bytes : 0;

@@ -1,4 +1,4 @@
-// A text of which each byte knows its origin.
+// A text that knows the origin of each of its bytes.
 #pragma once
 
 #include <string>
@@ -20,7 +20,7 @@ class TrackedText {
 
   Origin OriginAt(size_t pos) const { return origins_.empty() ? uniform_ : static_cast<Origin>(origins_[pos]); }
 
-  // Is every byte of [begin, end) from template text?
+  // Returns whether every byte of [begin, end) is template text.
   bool IsTemplate(size_t begin, size_t end) const {
     if (begin >= end) return true;
     if (origins_.empty()) return uniform_ == Origin::kTemplate;
@@ -28,7 +28,7 @@ class TrackedText {
            std::string_view::npos;
   }
 
-  // kMessage when any byte of [begin, end) is from a message.
+  // Returns kMessage if any byte of [begin, end) is from a message.
   Origin OriginOf(size_t begin, size_t end) const {
     return IsTemplate(begin, end) ? Origin::kTemplate : Origin::kMessage;
   }
@@ -44,7 +44,7 @@ class TrackedText {
     if (!origins_.empty()) origins_.append(bytes.size(), static_cast<char>(origin));
   }
 
-  // Appends bytes [begin, end) of `other` with their origins.
+  // Appends the bytes [begin, end) of `other` with their origins.
   void Append(const TrackedText& other, size_t begin, size_t end) {
     if (other.origins_.empty()) {
       Append(other.text().substr(begin, end - begin), other.uniform_);
@@ -68,7 +68,7 @@ class TrackedText {
 
  private:
   std::string text_;
-  std::string origins_;  // one Origin per byte; empty when all are `uniform_`
+  std::string origins_;  // one Origin per byte; empty if all bytes have the origin `uniform_`
   Origin uniform_ = Origin::kTemplate;
 };
 

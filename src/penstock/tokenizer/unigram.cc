@@ -31,7 +31,7 @@ void UnigramModel::Encode(std::string_view word, Scratch& scratch, std::vector<T
   for (auto end = static_cast<uint32_t>(word.size()); end > 0; end -= scratch.best[end].num_bytes) {
     scratch.ends.push_back(end);
   }
-  size_t unknown_begin = 0;  // of the run of unknown characters that ends at `begin`
+  size_t unknown_begin = 0;  // start of the run of unknown characters that ends at `begin`
   size_t begin = 0;
   for (auto end = scratch.ends.rbegin(); end != scratch.ends.rend(); begin = *end++) {
     const TokenId id = scratch.best[*end].id;
@@ -43,7 +43,7 @@ void UnigramModel::Encode(std::string_view word, Scratch& scratch, std::vector<T
   AppendUnknown(word.substr(unknown_begin), out);
 }
 
-// Afterwards best[i] is the end of the best way to write the first i bytes; of equal ways, the one found first.
+// Fills best[i] with the last token of the best way to write the first i bytes. Among equal ways, the first found wins.
 void UnigramModel::FindBest(std::string_view word, Scratch& scratch) const {
   scratch.best.assign(word.size() + 1, {0, -1, 0});
   const auto propose = [&](size_t begin, size_t num_bytes, TokenId id, double score) {

@@ -1,6 +1,6 @@
-// Unigram: of all ways to write a text with tokens, the one whose scores sum up highest. Every character that is no
-// token counts as unknown, with a score below all others. Linear in the text, times the length of the longest token.
-// Thread-safe once built.
+// Unigram: among all ways to write a text as tokens, it finds the one with the highest sum of scores. A character that
+// is no token counts as unknown, with a score below all tokens. Time is linear in the text, times the length of the
+// longest token. Thread-safe once built.
 #pragma once
 
 #include <cstdint>
@@ -17,33 +17,34 @@ namespace penstock {
 inline constexpr double kUnigramUnknownPenalty = 10;
 
 struct UnigramOptions {
-  TokenId unk_id = -1;         // -1: unknown characters vanish
-  double unknown_score = 0;    // of one unknown character
+  TokenId unk_id = -1;         // -1: unknown characters are dropped
+  double unknown_score = 0;    // the score of one unknown character
   bool byte_fallback = false;  // unknown characters become the tokens <0xNN> of their bytes
-  // Hugging Face's tokenizers look a run of unknown characters up once more: it can be a token with a bad score.
+  // Looks a run of unknown characters up once more, as Hugging Face's tokenizers do: it can be a token with a bad
+  // score.
   bool look_up_unknown = false;
-  // Sums are rounded to float, as SentencePiece keeps them, so that ties fall as there.
+  // Rounds sums to float, as SentencePiece does, so that ties are decided in the same way.
   bool float_sums = false;
 };
 
 class UnigramModel {
  public:
-  // Working memory of Encode, to be used again from word to word.
+  // Working memory of Encode, reused from word to word.
   struct Scratch {
     struct Best {
       double score;
       TokenId id;
-      uint32_t num_bytes;  // of the last token of the best way to here; 0: no way leads here
+      uint32_t num_bytes;  // length of the last token on the best way to here; 0: no way leads here
     };
     std::vector<Best> best;
-    std::vector<uint32_t> ends;  // of the tokens of the best way, from behind
-    int64_t num_steps = 0;       // tokens tried, for the tests of complexity
+    std::vector<uint32_t> ends;  // where the tokens of the best way end, last token first
+    int64_t num_steps = 0;       // tokens tried; complexity tests read it
   };
 
-  // scores[id] of each token that a text may become; NaN: it may not.
+  // scores[id] is the score of a token; NaN marks a token that no text may become.
   UnigramModel(Vocabulary vocabulary, std::vector<double> scores, const UnigramOptions& options);
 
-  // Tokens that no text may become: those that only an added token makes.
+  // Keeps ordinary text from becoming these tokens; only an added token produces them.
   void Forbid(const absl::flat_hash_set<TokenId>& tokens);
 
   // Appends the ids of `word` (UTF-8, shorter than 2 GiB).

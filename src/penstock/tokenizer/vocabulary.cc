@@ -11,7 +11,7 @@
 namespace penstock {
 namespace {
 
-// absl::Hash is seeded per process, so a vocabulary cannot be built to collide.
+// absl::Hash has a seed per process, so nobody can build a vocabulary that collides.
 size_t HashText(std::string_view text) {
   return absl::Hash<absl::string_view>{}(absl::string_view(text.data(), text.size()));
 }
@@ -70,7 +70,7 @@ uint64_t Vocabulary::memory_bytes() const {
   return arena_.capacity() + spans_.capacity() * sizeof(Span) + slots_.capacity() * sizeof(TokenId);
 }
 
-// The slot of `text`, or the free slot where it belongs.
+// Returns the slot of `text`, or the free slot where it belongs.
 size_t Vocabulary::SlotOf(std::string_view text) const {
   const size_t mask = slots_.size() - 1;
   size_t slot = HashText(text) & mask;

@@ -1,5 +1,5 @@
-// Tokens and their ids, in tables without an allocation per token: one arena of bytes, offsets by id, and a hash table
-// of ids. Immutable after loading; then safe to share between threads.
+// Tokens and their ids, without an allocation per token: one arena of bytes, offsets by id, and a hash table of ids.
+// Immutable after loading, and then safe to share between threads.
 #pragma once
 
 #include <cstdint>
@@ -15,16 +15,16 @@ namespace penstock {
 
 class Vocabulary {
  public:
-  // Room for `num_tokens` tokens of `num_bytes` bytes together.
+  // Reserves room for `num_tokens` tokens of `num_bytes` bytes in total.
   void Reserve(size_t num_tokens, size_t num_bytes);
 
-  // kModel (naming `where`) for an id below 0 or at kMaxVocabSize, an id or a text that is already present, an empty
-  // text.
+  // Returns kModel, naming `where`, if the id is negative or at least kMaxVocabSize, if the text is empty, or if the id
+  // or the text is already present.
   absl::Status Add(std::string_view text, int64_t id, std::string_view where);
 
-  // -1 when there is no such token.
+  // Returns -1 if there is no such token.
   TokenId Find(std::string_view text) const;
-  // "" for ids that no token has.
+  // Returns "" if no token has this id.
   std::string_view Text(TokenId id) const;
   bool Has(TokenId id) const { return id >= 0 && id < size() && spans_[static_cast<size_t>(id)].num_bytes > 0; }
 
@@ -48,7 +48,7 @@ class Vocabulary {
   int64_t num_tokens_ = 0;
 };
 
-// Pairs of neighbours that merge: (left, right) -> the merged token and its rank (the lowest merges first).
+// Pairs of neighbours that merge: (left, right) -> the merged token and its rank. The lowest rank merges first.
 class MergeTable {
  public:
   struct Merge {
@@ -60,10 +60,10 @@ class MergeTable {
   };
 
   void Reserve(size_t num_merges);
-  // A pair that is added again takes the later rank, as in Hugging Face's tokenizers.
+  // Adds a merge. A pair that is added twice keeps the later rank, as in Hugging Face's tokenizers.
   void Add(TokenId left, TokenId right, uint32_t rank, TokenId merged);
   Merge Find(TokenId left, TokenId right) const;
-  // Removes the merges that make one of the tokens.
+  // Removes the merges that produce one of the tokens.
   void RemoveMergesInto(const absl::flat_hash_set<TokenId>& tokens);
 
   uint64_t memory_bytes() const { return slots_.capacity() * sizeof(Slot); }

@@ -1,4 +1,4 @@
-// Proves what the keys tokenizer.ggml.* of GGUF files do to ids, and that bad ones are refused by name.
+// Proves how the keys tokenizer.ggml.* of GGUF files affect ids, and that bad values are refused by name.
 #include "penstock/tokenizer/formats/gguf_tokenizer.h"
 
 #include <gmock/gmock.h>
@@ -142,7 +142,7 @@ TEST(GgufByteLevelTest, TheFirstOfEqualMergesCounts) {
   GgufVocabulary file = SmallByteLevel();
   file.tokens.emplace_back("bc");
   file.token_types.push_back(1);
-  file.merges = {"a b", "b c", "a b"};  // the second "a b" would come after "b c"
+  file.merges = {"a b", "b c", "a b"};  // the second "a b" would rank behind "b c"
   EXPECT_THAT(Encode(file, "abc"), ElementsAre(256, testing::_));
 }
 
@@ -155,9 +155,9 @@ TEST(GgufByteLevelTest, ControlTextsAreControlTokensWhateverTheirType) {
 }
 
 TEST(GgufScoredTest, BestScoresMergeFirstAndBytesFillIn) {
-  EXPECT_THAT(Encode(SmallScored(), "ab"), ElementsAre(262, 261));  // U+2581 a beats ab
+  EXPECT_THAT(Encode(SmallScored(), "ab"), ElementsAre(262, 261));  // the piece "U+2581 a" beats ab
   EXPECT_THAT(Encode(SmallScored(), "b\n"), ElementsAre(259, 261, 3 + '\n'));
-  EXPECT_THAT(Encode(SmallScored(), "a<u>a"), ElementsAre(262, 264, 262));  // a prefix behind each of them
+  EXPECT_THAT(Encode(SmallScored(), "a<u>a"), ElementsAre(262, 264, 262));  // each stretch of text gets a prefix
   EXPECT_THAT(Encode(SmallScored(), " a"), ElementsAre(259, 262));
   EXPECT_THAT(Encode(SmallScored(), ""), ElementsAre());
   EXPECT_THAT(Encode(SmallScored(), "a", Origin::kMessage, AddSpecial::kYes), ElementsAre(1, 262));

@@ -1,5 +1,5 @@
-// Proves that rank files are read and merged by rank, which pattern and which special tokens a file gets, and that bad
-// files are refused by name.
+// Proves that rank files are read and merged by rank, that a file gets the right pattern and special tokens, and that
+// bad files are refused by name.
 #include "penstock/tokenizer/formats/tiktoken.h"
 
 #include <gmock/gmock.h>
@@ -29,26 +29,26 @@ std::vector<TokenId> Encode(const absl::StatusOr<std::unique_ptr<Tokenizer>>& to
 }
 
 TEST(TiktokenTest, TheLowestRankMergesFirst) {
-  // "bc" has a lower rank than "ab", and "abc" can be made of "a" and "bc" only.
+  // "bc" has a lower rank than "ab", so only "a" and "bc" make "abc".
   const std::string ranks = SmallRanks({"bc", "ab", "abc", "cd", "abcd"});
   const auto tokenizer = Tokenizer::FromTiktoken(ranks, "cl100k_base.tiktoken", "");
   EXPECT_THAT(Encode(tokenizer, "abc"), ElementsAre(258));
   EXPECT_THAT(Encode(tokenizer, "abd"), ElementsAre(257, 'd'));
-  EXPECT_THAT(Encode(tokenizer, "abcd"), ElementsAre(260));        // a token as it stands
+  EXPECT_THAT(Encode(tokenizer, "abcd"), ElementsAre(260));        // a token in full
   EXPECT_THAT(Encode(tokenizer, "xabcd"), ElementsAre('x', 260));  // a + bc, then abc + d
   EXPECT_EQ((*tokenizer)->Decode(std::vector<TokenId>{260, 'x', 0xC3, 0xA9}, SkipSpecial::kNo), "abcdx\u00e9");
   EXPECT_EQ((*tokenizer)->vocab_size(), 261);
 }
 
 TEST(TiktokenTest, AWholeWordIsNotTakenApart) {
-  // By merging, "xyz" would become "xy" and "z": no two tokens make it.
+  // Merging would turn "xyz" into "xy" and "z", because no two tokens make it.
   const auto tokenizer = Tokenizer::FromTiktoken(SmallRanks({"xy", "xyz0", "wxyz"}), "o200k_base.tiktoken", "");
   EXPECT_THAT(Encode(tokenizer, "wxyz"), ElementsAre(258));
   EXPECT_THAT(Encode(tokenizer, "wwxyz"), ElementsAre('w', 'w', 256, 'z'));
 }
 
 TEST(TiktokenTest, ThePatternDependsOnTheFormat) {
-  // A token of digits tells how many of them a word may have, one of Han and kana where words end.
+  // A token of digits shows how many digits a word may have; a token of Han and kana shows where words end.
   const std::string ranks =
       SmallRanks({"12", "1\xE4", "\xE4\xB8", "\xE4\xB8\xAD", "\xE3\x81", "\xE3\x81\x82", "\xE4\xB8\xAD\xE3\x81\x82"});
   const std::string text = "12\u4e2d\u3042";
@@ -137,7 +137,7 @@ TEST(TiktokenTest, FoldersAreSearchedForRanks) {
   EXPECT_THAT(Message(load().status()), HasSubstr("two rank files, cl100k_base.tiktoken and o200k_base.tiktoken"));
   write("tiktoken.model", SmallRanks({"cd"}));
   EXPECT_THAT(Encode(load(), "cd"), ElementsAre(256));
-  write("tokenizer.model", SmallRanks({"ef"}));  // Llama-3's and GLM-4's name for it
+  write("tokenizer.model", SmallRanks({"ef"}));  // the name that Llama-3 and GLM-4 give it
   EXPECT_THAT(Message(load().status()), HasSubstr("tokenizer.model: cannot tell which pattern"));
   write("tokenizer_config.json", R"({"tokenizer_class": "ChatGLM4Tokenizer"})");
   EXPECT_THAT(Encode(load(), "ef"), ElementsAre(256));

@@ -1,5 +1,5 @@
-// Proves that compiled patterns find the matches of a backtracking engine (expected values are Oniguruma's), that what
-// is not understood is refused by name, and that hostile texts take linear time.
+// Proves that compiled patterns find the matches of a backtracking engine (the expected values are Oniguruma's), that
+// unsupported syntax is refused by name, and that hostile texts take linear time.
 #include "penstock/tokenizer/split/split_regex.h"
 
 #include <gmock/gmock.h>
@@ -16,7 +16,7 @@ using testing::ElementsAre;
 using testing::HasSubstr;
 using Pieces = std::vector<std::string>;
 
-// All matches, the longest possible first choice at each place, text between them left out.
+// Returns all matches, without the text between them. At each place, the first choice that matches counts.
 Pieces Matches(std::string_view regex, std::string_view text) {
   const auto compiled = SplitRegex::Compile(regex, "test");
   EXPECT_TRUE(compiled.ok()) << compiled.status();
@@ -45,10 +45,10 @@ TEST(SplitRegexTest, QuantifiersAreGreedyLazyAndPossessive) {
   EXPECT_THAT(Matches("a{2,3}", "aaaaaa a"), ElementsAre("aaa", "aaa"));
   EXPECT_THAT(Matches("a{2}", "aaaaa"), ElementsAre("aa", "aa"));
   EXPECT_THAT(Matches("xa+?", "xaaa"), ElementsAre("xa"));
-  EXPECT_THAT(Matches("a++a|b", "aaab"), ElementsAre("b"));  // gives nothing back
+  EXPECT_THAT(Matches("a++a|b", "aaab"), ElementsAre("b"));  // a possessive quantifier does not backtrack
   EXPECT_THAT(Matches("a+a|b", "aaab"), ElementsAre("aaa", "b"));
   EXPECT_THAT(Matches("(?>ab?)b", "abb ab"), ElementsAre("abb"));
-  EXPECT_THAT(Matches("a{,x}", "a{,x}"), ElementsAre("a{,x}"));  // no bounds, so ordinary text
+  EXPECT_THAT(Matches("a{,x}", "a{,x}"), ElementsAre("a{,x}"));  // these are no bounds, so they are ordinary text
 }
 
 TEST(SplitRegexTest, LooksAndAnchors) {
@@ -88,8 +88,8 @@ TEST(SplitRegexTest, WhatIsNotUnderstoodIsRefusedByName) {
            {"[a", "a class is not closed"},
            {"[b-a]", "ends before it begins"},
            {R"(\p{Greek})", "the property Greek"},
-           {"(?:a?)*", "repeats what may be empty"},
-           {"(?<=ab)c", "looks behind at more than one"},
+           {"(?:a?)*", "repeats a part that may be empty"},
+           {"(?<=ab)c", "look-behind at more than one"},
            {"(?P<n>a)", "an unknown kind of group"},
            {"+a", "a quantifier without anything"},
            {"a{3,2}", "bounds of a repetition"},
@@ -105,7 +105,7 @@ TEST(SplitRegexTest, WhatIsNotUnderstoodIsRefusedByName) {
   }
 }
 
-// Each of these takes hours with an engine that forgets what it has tried.
+// Each of these takes hours in an engine that does not remember what it has tried.
 TEST(SplitRegexTest, HostileTextsTakeLinearTime) {
   const std::string as(1 << 20, 'a');
   const std::string digits(1 << 20, '1');

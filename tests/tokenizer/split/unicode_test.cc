@@ -1,5 +1,5 @@
-// Proves that normal forms are those of Hugging Face's tokenizers 0.23, whose tables are older than ours: marks that
-// are new since Unicode 9 are no marks there, and models were trained on that.
+// Proves that normal forms equal those of Hugging Face's tokenizers 0.23, whose tables are older than ours. Marks that
+// are newer than Unicode 9 do not count as marks there, and models were trained with those tables.
 #include "penstock/tokenizer/split/unicode.h"
 
 #include <gtest/gtest.h>
@@ -23,7 +23,7 @@ std::string Normalized(std::string_view text, NormalForm form) {
 }
 
 TEST(UnicodeTest, NormalFormsAreThoseOfHuggingFace) {
-  // tokenizers.normalizers.NFC() and so on, of each text.
+  // Each row is a text and the results of tokenizers.normalizers.NFC() and so on.
   const Case cases[] = {
       {"\u1df6\u0344", "\u1df6\u0308\u0301", "\u1df6\u0308\u0301", "\u1df6\u0308\u0301"},
       {"\u0635\u07fd\u064b", "\u0635\u07fd\u064b", "\u0635\u07fd\u064b", "\u0635\u07fd\u064b"},

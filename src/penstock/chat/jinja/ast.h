@@ -1,4 +1,4 @@
-// The tree of a parsed template.
+// The syntax tree of a parsed template.
 #pragma once
 
 #include <cstdint>
@@ -40,7 +40,7 @@ using ExprPtr = std::unique_ptr<Expr>;
 struct Expr {
   ExprKind kind = ExprKind::kConst;
   int line = 0;
-  int depth = 1;  // of the tree below
+  int depth = 1;  // depth of the tree below
   std::string name;
   std::string op;
   Value constant;
@@ -54,13 +54,13 @@ enum class StmtKind : uint8_t {
   kIf,           // tests[i] -> bodies[i], else `otherwise`
   kFor,          // target, expr, test (may be null), body, otherwise, recursive
   kSet,          // target = expr
-  kSetBlock,     // target = text of body, through `expr` (filters; may be null)
+  kSetBlock,     // target = text of body, after the filters in `expr` (may be null)
   kMacro,        // name, params, defaults, body
   kCallBlock,    // expr (a call), params, defaults, body
   kFilterBlock,  // expr (filters with an empty input), body
   kWith,         // targets[i] = tests[i], body
-  kScope,        // body in a scope of its own
-  kBlock,        // body, with the variables of the top level only unless `scoped`
+  kScope,        // body in its own scope
+  kBlock,        // body, which sees only variables of the top level unless `scoped`
   kBreak,
   kContinue,
 };
@@ -82,7 +82,7 @@ struct Stmt {
   Body body;
   Body otherwise;
   std::vector<std::string> params;
-  std::vector<ExprPtr> defaults;  // of the last params
+  std::vector<ExprPtr> defaults;  // for the last params
   bool recursive = false;
   bool scoped = false;
   bool uses_caller = false;  // kMacro: the names `caller`, `varargs`, `kwargs` occur in the body

@@ -113,7 +113,7 @@ absl::StatusOr<const Text*> TextArg(Interp& interp, const Bound& args, size_t i)
 }
 
 void AppendUpper(char32_t c, Origin origin, Text& out) {
-  // The only letters of everyday text that grow; the rest of Unicode's list is ligatures.
+  // Only these letters of everyday text grow in upper case; the rest of Unicode's list is ligatures.
   if (c == U'\u00DF') return out.Append("SS", origin);
   if (c == U'\uFB00') return out.Append("FF", origin);
   if (c == U'\uFB01') return out.Append("FI", origin);

@@ -1,4 +1,4 @@
-// The filters, tests, methods and functions that a template can use, and what they share.
+// The filters, tests, methods and functions of templates, and the helpers that they share.
 #pragma once
 
 #include <optional>
@@ -11,10 +11,10 @@
 
 namespace penstock::jinja {
 
-// Arguments of one call, by the callee's parameters; a missing one has no value.
+// Arguments of one call, in the order of the callee's parameters. A missing argument has no value.
 struct Bound {
   std::vector<std::optional<Value>> slots;
-  Args rest;  // of callees that take any
+  Args rest;  // further arguments, for callees that accept any
 
   bool Has(size_t i) const { return slots[i].has_value(); }
   const Value& operator[](size_t i) const { return *slots[i]; }  // REQUIRES: Has(i)
@@ -22,7 +22,7 @@ struct Bound {
 
 using BuiltinFn = Result (*)(Interp& interp, Bound& args);
 
-// `params` are separated by blanks; a last "*" says that any other arguments are taken too.
+// `params` are separated by blanks; a "*" at the end accepts any further arguments.
 struct Builtin {
   std::string_view name;
   std::string_view params;
@@ -30,23 +30,23 @@ struct Builtin {
   BuiltinFn fn;
 };
 
-// Gives each parameter of `builtin` its argument. Fails on unknown, doubled and missing ones.
+// Assigns an argument to each parameter of `builtin`. Fails on unknown, duplicate and missing arguments.
 absl::StatusOr<Bound> BindArgs(Interp& interp, const Builtin& builtin, Args& args);
 
 bool HasFilter(std::string_view name);
 bool HasTest(std::string_view name);
 
-// Tables; each is in the file of its functions.
-std::span<const Builtin> TextFilters();    // jinja_filters_text.cc
-std::span<const Builtin> ListFilters();    // jinja_filters_list.cc
-std::span<const Builtin> ValueFilters();   // jinja_filters_value.cc
-std::span<const Builtin> Tests();          // jinja_tests.cc
-std::span<const Builtin> StringMethods();  // jinja_methods_string.cc: self first
-std::span<const Builtin> DictMethods();    // jinja_methods.cc
-std::span<const Builtin> ListMethods();    // jinja_methods.cc
+// Tables; each is in the file with its functions.
+std::span<const Builtin> TextFilters();    // filters_text.cc
+std::span<const Builtin> ListFilters();    // filters_list.cc
+std::span<const Builtin> ValueFilters();   // filters_value.cc
+std::span<const Builtin> Tests();          // tests.cc
+std::span<const Builtin> StringMethods();  // methods_string.cc: self first
+std::span<const Builtin> DictMethods();    // methods.cc
+std::span<const Builtin> ListMethods();    // methods.cc
 
 enum class MethodKind : uint8_t { kNone, kCallable, kForbidden };
-// Is there a method `name` of this value? kForbidden for those of Python that change it.
+// Returns whether this value has a method `name`; kForbidden for Python's methods that change the value.
 MethodKind FindMethod(const Value& base, std::string_view name);
 Result LoopAttribute(Interp& interp, LoopState& loop, std::string_view name);
 Result CyclerAttribute(Interp& interp, const Value& cycler, std::string_view name);
@@ -56,25 +56,25 @@ bool TruthOr(const Bound& args, size_t i, bool missing);
 absl::StatusOr<int64_t> IntOr(Interp& interp, const Bound& args, size_t i, int64_t missing);
 absl::StatusOr<const Text*> TextArg(Interp& interp, const Bound& args, size_t i);  // must be a str
 
-// Upper or lower case of one character; some become two or three.
+// Append the upper or lower case of one character; some become two or three characters.
 void AppendUpper(char32_t c, Origin origin, Text& out);
 void AppendLower(char32_t c, Origin origin, Text& out);
 void AppendTitle(char32_t c, Origin origin, Text& out);
-// A letter, digit or underscore: \w of Python's regular expressions.
+// Returns whether \w of Python's regular expressions matches: a letter, digit or underscore.
 bool IsWordRune(char32_t c);
 Text ToLower(const Text& text);
-// With & < > " ' as HTML entities.
+// Returns the text with & < > " ' as HTML entities.
 Text Escaped(const Text& text);
 Text Trimmed(const Text& text, const Text* characters, bool left, bool right);
-// All places of `from` replaced by `to`, at most `max_count` (negative: no limit).
+// Replaces `from` by `to` at most `max_count` times (negative: no limit).
 absl::StatusOr<Text> Replaced(Interp& interp, const Text& text, const Text& from, const Text& to, int64_t max_count);
-// Lines with Python's idea of line ends; byte ranges without and with the end.
+// One line, by Python's line ends: byte ranges without and with its end.
 struct LineRange {
   size_t begin;
   size_t end;
   size_t next;
 };
-// (key, value) of each entry of a dict.
+// Returns (key, value) for each entry of a dict.
 absl::StatusOr<std::vector<Value>> PairsOf(Interp& interp, const Value& dict);
 std::vector<LineRange> SplitLines(std::string_view text);
 bool IsUpperText(std::string_view text);

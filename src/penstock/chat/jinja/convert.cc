@@ -1,4 +1,4 @@
-// Arguments of a rendering: from JSON to values with an origin.
+// Converts the arguments of a rendering from JSON to values with an origin.
 #include <algorithm>
 
 #include "penstock/base/text.h"
@@ -15,7 +15,7 @@ Value TextValue(std::string_view text, Origin origin) {
   return Value::String(IsUtf8(text) ? Text(text, origin) : Text(ReplaceInvalidUtf8(text), origin));
 }
 
-// Roles are a closed set, so that templates which build a special token around one ("<|" + role + "|>") work.
+// Roles are a closed set, so templates that build a special token around one ("<|" + role + "|>") work.
 bool IsFixedRole(std::string_view role) {
   static constexpr std::string_view kRoles[] = {"system", "user", "assistant", "tool", "developer"};
   return std::find(std::begin(kRoles), std::end(kRoles), role) != std::end(kRoles);
@@ -80,7 +80,7 @@ Result Interp::ConvertMessages(const json::value& value) {
 
 absl::StatusOr<Text> Interp::Render(const Body& body, const json::object& trusted, const json::object& untrusted) {
   Scope globals(nullptr);
-  globals.Capture();  // it outlives everything here
+  globals.Capture();  // the scope outlives everything here
   for (const auto& [key, value] : untrusted) {
     PENSTOCK_ASSIGN_OR_RETURN(Value converted,
                               View(key) == "messages" ? ConvertMessages(value) : Convert(value, Origin::kMessage, 0));
@@ -91,7 +91,7 @@ absl::StatusOr<Text> Interp::Render(const Body& body, const json::object& truste
     if (View(key) == "current_time" && converted.Is(Kind::kString)) current_time_ = converted.bytes();
     globals.Set(View(key), std::move(converted));
   }
-  // Arguments are as large as the request was; only the template's own work counts.
+  // Only the template's own work counts; the size of the arguments is limited where they enter.
   steps_ = 0;
   Text out;
   const ScopeHolder top(*this, &globals);

@@ -1,4 +1,4 @@
-// Expressions.
+// Evaluates expressions.
 #include "penstock/chat/jinja/frame.h"
 #include "penstock/chat/jinja/interp.h"
 
@@ -109,7 +109,7 @@ Result Interp::EvalSign(const Expr& expr, Scope& scope) {
   PENSTOCK_ASSIGN_OR_RETURN(const Value operand, Eval(*expr.children[0], scope));
   line_ = expr.line;
   if (operand.Is(Kind::kUndefined)) return UndefinedError(operand);
-  if (!operand.is_number()) return Fail("a {} has no sign", operand.type_name());
+  if (!operand.is_number()) return Fail("'+' and '-' need a number, found {}", operand.type_name());
   const bool negate = expr.kind == ExprKind::kNegate;
   if (operand.Is(Kind::kFloat)) return Value::Float(negate ? -operand.number() : operand.number(), operand.origin());
   if (!negate) return Value::Int(operand.integer(), operand.origin());

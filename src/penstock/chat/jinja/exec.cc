@@ -1,4 +1,4 @@
-// Statements, macros, and the limits.
+// Executes statements and macros, and enforces the limits.
 #include <algorithm>
 
 #include "absl/strings/string_view.h"
@@ -9,7 +9,7 @@
 namespace penstock::jinja {
 namespace {
 
-// Charged for what lives until rendering ends: captured scopes and the states of loops.
+// The charge for each object that lives until rendering ends: captured scopes and the states of loops.
 constexpr int64_t kCaptureSteps = 8;
 
 Value MacroValue(const Stmt& stmt, Scope& scope) {
@@ -204,7 +204,7 @@ Interp::FlowOr Interp::RunLoop(const Stmt& stmt, std::vector<Value> items, Scope
   loop.stmt = &stmt;
   loop.scope = &scope;
   FlowOr result = Flow::kNormal;
-  bool use_otherwise = true;  // Jinja's `else` is for loops of which no round came to its end
+  bool use_otherwise = true;  // Jinja runs `else` unless a round of the loop ran to its end
   for (; loop.index0 < loop.items.size(); ++loop.index0) {
     const ScopeHolder inner(*this, &scope);
     inner->Set("loop", Value::Of(&loop));
@@ -226,10 +226,10 @@ Interp::FlowOr Interp::RunLoop(const Stmt& stmt, std::vector<Value> items, Scope
   return Exec(stmt.otherwise, *inner, out);
 }
 
-// `loop(items)`: the text of the recursive loop over other items.
+// Runs `loop(items)`: the body of a recursive loop over other items.
 Result Interp::CallLoop(LoopState& loop, const Args& args) {
   if (loop.scope == nullptr || !loop.stmt->recursive) return Fail("only a loop that is marked recursive can be called");
-  if (args.positional.size() != 1 || !args.named.empty()) return Fail("a loop is called with what it iterates over");
+  if (args.positional.size() != 1 || !args.named.empty()) return Fail("loop() needs one argument, the items");
   if (macro_depth_ >= limits_.max_depth) return Fail("a loop calls itself more than {} levels deep", limits_.max_depth);
   ++macro_depth_;
   const int line = line_;
@@ -326,7 +326,8 @@ absl::Status Interp::Assign(const Expr& target, Value value, Scope& scope) {
   return absl::OkStatus();
 }
 
-// Gives every parameter its value, the default, or undefined; what is left becomes varargs and kwargs if they are used.
+// Gives every parameter its argument, its default, or undefined. The remaining arguments become varargs and kwargs if
+// the macro uses them.
 absl::Status Interp::BindMacro(const Stmt& macro, Args& args, Scope& scope) {
   const size_t num_params = macro.params.size();
   const size_t num_required = num_params - macro.defaults.size();

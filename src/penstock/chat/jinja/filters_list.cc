@@ -7,7 +7,7 @@
 namespace penstock::jinja {
 namespace {
 
-// `a.b.0` of an item, each part as an item or attribute.
+// Follows a path `a.b.0` from an item; each part is an index or an attribute.
 Result PathOf(Interp& interp, const Value& item, const Value& path) {
   if (path.is_integral()) return interp.GetItem(item, path);
   if (!path.Is(Kind::kString)) return interp.Fail("an attribute must be a str, found {}", path.type_name());
@@ -24,7 +24,7 @@ Result PathOf(Interp& interp, const Value& item, const Value& path) {
   }
 }
 
-// What an item is compared by: its attribute (if one is asked for), in lower case unless case matters.
+// Returns the key by which an item is compared: the item or its attribute, in lower case unless case matters.
 Result SortKey(Interp& interp, const Value& item, const Value* attribute, bool case_sensitive) {
   Value key = item;
   if (attribute != nullptr && !attribute->Is(Kind::kNone)) {
@@ -64,7 +64,7 @@ absl::StatusOr<std::vector<Keyed>> WithKeys(Interp& interp, const Value& input, 
   return keyed;
 }
 
-// A stable merge sort of our own: comparing can fail, and then std::sort's order would be no order.
+// A merge sort, stable: std::sort cannot be used, because a comparison may fail.
 absl::Status SortKeyed(Interp& interp, std::vector<Keyed>& items, bool reverse) {
   std::vector<Keyed> merged(items.size());
   for (size_t width = 1; width < items.size(); width *= 2) {
@@ -88,7 +88,8 @@ absl::Status SortKeyed(Interp& interp, std::vector<Keyed>& items, bool reverse) 
   return absl::OkStatus();
 }
 
-// Makes the items of a generator. Where it fails, the items before stay: nobody may ever ask for the next.
+// Computes the items of a generator. If one fails, the items before it stay, because nobody may ever read the failed
+// one.
 using Fill = absl::Status (*)(Interp& interp, Bound& args, std::vector<Value>& items);
 
 template <Fill kFill>
@@ -156,7 +157,7 @@ Result Reverse(Interp& interp, Bound& args) {
 Result Sort(Interp& interp, Bound& args) {
   PENSTOCK_ASSIGN_OR_RETURN(std::vector<Keyed> keyed,
                             WithKeys(interp, args[0], SlotOrNull(args, 3), TruthOr(args, 2, false)));
-  // Jinja sorts by lists of keys; equal ones need no order then, so that [none, none] can be sorted.
+  // Jinja sorts by lists of keys. Equal keys are then never ordered, so [none, none] can be sorted.
   for (Keyed& entry : keyed) {
     std::vector<Value> key;
     key.push_back(std::move(entry.key));
@@ -239,7 +240,7 @@ absl::Status Map(Interp& interp, Bound& args, std::vector<Value>& mapped) {
   return absl::OkStatus();
 }
 
-// select, reject, selectattr, rejectattr: the items for which a test (or their truth) is wanted.
+// Implements select, reject, selectattr and rejectattr: keeps the items for which a test (or their truth) is kWanted.
 template <bool kWanted, bool kByAttribute>
 absl::Status Filtered(Interp& interp, Bound& args, std::vector<Value>& kept) {
   if (!IsTrue(args[0])) return absl::OkStatus();
@@ -317,7 +318,7 @@ absl::Status Batch(Interp& interp, Bound& args, std::vector<Value>& batches) {
   return absl::OkStatus();
 }
 
-// As many lists as asked for; the first ones are longer by one where it does not divide.
+// Makes the requested number of lists; if the items do not divide evenly, the first lists have one more.
 absl::Status Slice(Interp& interp, Bound& args, std::vector<Value>& slices) {
   PENSTOCK_ASSIGN_OR_RETURN(const std::vector<Value> items, interp.Iterate(args[0]));
   PENSTOCK_ASSIGN_OR_RETURN(const int64_t count, IntOr(interp, args, 1, 1));
@@ -336,7 +337,7 @@ absl::Status Slice(Interp& interp, Bound& args, std::vector<Value>& slices) {
   return absl::OkStatus();
 }
 
-// (value of the attribute, items that have it), in the order of the values.
+// Returns (value of the attribute, items that have it), ordered by value.
 Result GroupBy(Interp& interp, Bound& args) {
   const bool case_sensitive = TruthOr(args, 3, false);
   PENSTOCK_ASSIGN_OR_RETURN(const std::vector<Value> items, interp.Iterate(args[0]));

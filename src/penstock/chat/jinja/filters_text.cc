@@ -1,4 +1,4 @@
-// Filters that make text. Each keeps the origin of every character.
+// Filters that return text. Each keeps the origin of every character.
 #include <algorithm>
 
 #include "penstock/base/text.h"
@@ -34,7 +34,7 @@ Result Capitalize(Interp& interp, Bound& args) {
   return interp.MakeString(std::move(result));
 }
 
-// Jinja's title case starts a word after white space and after - ( { [ <.
+// In Jinja's title case, a word starts after white space and after - ( { [ <.
 Result Title(Interp& interp, Bound& args) {
   PENSTOCK_ASSIGN_OR_RETURN(const Text text, interp.ToText(args[0]));
   Text result;
@@ -102,7 +102,7 @@ Result Indent(Interp& interp, Bound& args) {
   }
   const bool first = TruthOr(args, 2, false);
   const bool blank = TruthOr(args, 3, false);
-  text.Append("\n", Origin::kTemplate);  // so that a text that ends with a newline keeps it
+  text.Append("\n", Origin::kTemplate);  // so that a newline at the end of the text is kept
   Text out;
   if (first) out.Append(indent);
   const std::vector<LineRange> lines = SplitLines(text.bytes());
@@ -126,15 +126,15 @@ Result Truncate(Interp& interp, Bound& args) {
   }
   PENSTOCK_ASSIGN_OR_RETURN(const int64_t leeway, IntOr(interp, args, 4, 5));
   const int64_t end_length = NumRunes(end.bytes());
-  if (length < end_length) return interp.Fail("truncate to {} is shorter than its end", length);
+  if (length < end_length) return interp.Fail("truncate: the length {} is less than that of its end text", length);
   if (leeway < 0) return interp.Fail("the leeway of truncate is negative");
   if (!args[0].Is(Kind::kString)) {
-    // Python asks for the length first, so that what is short comes back as it is.
+    // Python compares the length first, so it returns a short value of any type unchanged.
     PENSTOCK_ASSIGN_OR_RETURN(const int64_t size, interp.Length(args[0]));
     if (size - leeway <= length) return args[0];
     return interp.Fail("truncate needs a str, found {}", args[0].type_name());
   }
-  // length and leeway may both be near the largest integer.
+  // Subtracting avoids an overflow: length and leeway may both be near the largest integer.
   if (NumRunes(text.bytes()) - leeway <= length) return interp.MakeString(text);
   const size_t cut = RuneOffset(text.bytes(), length - end_length);
   Text result = text.Sub(0, cut);
@@ -217,7 +217,7 @@ absl::StatusOr<JsonStyle> ReadJsonStyle(Interp& interp, Bound& args) {
 
 Result ToJson(Interp& interp, Bound& args) {
   PENSTOCK_ASSIGN_OR_RETURN(JsonStyle style, ReadJsonStyle(interp, args));
-  // Separators stand inside of the value: text that a message's shape puts there is a message's.
+  // Separators stand inside the value. If a message shaped the value, they count as the message's text.
   if (args[0].origin() == Origin::kMessage) {
     for (Text* part : {&style.item_separator, &style.key_separator, &style.indent}) {
       *part = Text(part->bytes(), Origin::kMessage);

@@ -9,7 +9,8 @@
 namespace penstock::jinja {
 namespace {
 
-// Digits as Python's int() and float() take them: blanks around, single underscores between digits.
+// Returns the digits of a number as Python's int() and float() read it. They accept blanks around the digits and single
+// underscores between them.
 std::optional<std::string> CleanNumber(std::string_view text) {
   text = text.substr(0, SkipSpaceRight(text));
   text.remove_prefix(SkipSpaceLeft(text));
@@ -114,7 +115,7 @@ Result Round(Interp& interp, Bound& args) {
     if (value.is_integral() && precision >= 0) return Value::Int(value.integer(), value.origin());
     if (!std::isfinite(value.number())) return value;
     if (precision >= 0) {
-      // Decimal digits of the exact binary value, rounded half to even, as Python does it.
+      // Rounds the exact decimal digits of the binary value half to even, as Python does.
       double rounded = 0;
       if (!absl::SimpleAtod(fmt::format("{:.{}f}", value.number(), static_cast<int>(precision)), &rounded)) {
         return interp.Fail("a number cannot be rounded");

@@ -1,4 +1,4 @@
-// `pattern % arguments` and `pattern.format(arguments)`. What is inserted keeps its origin.
+// Formats `pattern % arguments` and `pattern.format(arguments)`. Inserted text keeps its origin.
 #include <algorithm>
 #include <cmath>
 
@@ -9,7 +9,7 @@ namespace penstock::jinja {
 namespace {
 
 struct Spec {
-  char align = 0;  // '<', '>', '^' or 0 for the type's own
+  char align = 0;  // '<', '>', '^' or 0 for the default of the type
   std::string fill = " ";
   bool plus = false;
   bool blank = false;
@@ -23,7 +23,7 @@ struct Spec {
 
 constexpr int kMaxWidth = 10'000;
 
-// Digits at `pos`, capped; moves `pos` behind them.
+// Reads a capped number at `pos`, and moves `pos` behind it.
 int TakeNumber(std::string_view text, size_t& pos) {
   int number = 0;
   for (; pos < text.size() && text[pos] >= '0' && text[pos] <= '9'; ++pos) {
@@ -41,7 +41,7 @@ std::string GroupDigits(const std::string& number) {
   return grouped;
 }
 
-// A number in the style of `spec.type`; empty when the type does not fit.
+// Formats a number in the style of `spec.type`; returns "" if the type does not fit.
 std::string FormatNumber(const Value& value, const Spec& spec) {
   const char type = spec.type;
   std::string digits;
@@ -77,7 +77,7 @@ std::string FormatNumber(const Value& value, const Spec& spec) {
   return digits;
 }
 
-// `text` padded to the width, with zeros after a sign where asked.
+// Pads `text` to the width; pads with zeros after the sign if the spec says so.
 Text Pad(Text text, const Spec& spec, char default_align, bool is_number, Origin origin) {
   const int64_t pad = spec.width - NumRunes(text.bytes());
   if (pad <= 0) return text;
@@ -121,7 +121,7 @@ absl::StatusOr<Text> FormatOne(Interp& interp, const Value& value, const Spec& s
   return Pad(std::move(text), spec, default_align, false, origin);
 }
 
-// The arguments of `%`: a tuple's items in turn, a dict's by name, or one lone value.
+// The arguments of `%`: a tuple's items in turn, a dict's items by name, or a single value.
 struct PercentArgs {
   const Value& arguments;
   size_t next = 0;
@@ -219,7 +219,7 @@ Result FormatPercent(Interp& interp, const Text& pattern, const Value& arguments
 
 namespace {
 
-// `name.attribute[item]` of a replacement field.
+// Evaluates `name.attribute[item]` in a replacement field.
 Result FieldValue(Interp& interp, std::string_view field, const Args& args, size_t& next_idx) {
   const size_t end = std::min(field.find_first_of(".["), field.size());
   const std::string_view first = field.substr(0, end);

@@ -1,4 +1,4 @@
-// Guards of the interpreter: evaluation depth and the life of scopes.
+// Guards of the interpreter: they bound the depth of evaluation and the life of scopes.
 #pragma once
 
 #include <memory>
@@ -7,7 +7,7 @@
 
 namespace penstock::jinja {
 
-// Levels of evaluation for each level of nesting that a template may have: an operator inside an argument inside a tag.
+// One level of nesting in a template takes several levels of evaluation: an operator inside an argument inside a tag.
 inline constexpr int kFramesPerDepth = 8;
 
 class Interp::Frame {

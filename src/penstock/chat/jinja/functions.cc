@@ -1,4 +1,4 @@
-// Global functions, and the objects that Jinja has of its own: loop, cycler, joiner.
+// Global functions, and Jinja's own objects: loop, cycler, joiner.
 #include <array>
 
 #include "penstock/chat/jinja/builtins.h"
@@ -6,7 +6,7 @@
 namespace penstock::jinja {
 namespace {
 
-// As many elements as Jinja's sandbox allows.
+// The limit of Jinja's sandbox.
 constexpr int64_t kMaxRange = 100'000;
 
 Result Range(Interp& interp, const Args& args) {
@@ -77,7 +77,7 @@ struct Date {
   int second = 0;
 };
 
-// "YYYY-MM-DD" or "YYYY-MM-DDTHH:MM:SS".
+// Parses "YYYY-MM-DD" or "YYYY-MM-DDTHH:MM:SS".
 std::optional<Date> ParseDate(std::string_view text) {
   Date date;
   const auto number = [&text](size_t at, size_t size, int low, int high, int& out) {
@@ -104,7 +104,7 @@ int DayOfYear(const Date& date) {
   return kBefore[static_cast<size_t>(date.month - 1)] + date.day + (leap && date.month > 2 ? 1 : 0);
 }
 
-// 0 is Sunday.
+// Returns the day of the week; 0 is Sunday.
 int DayOfWeek(const Date& date) {
   const int years = date.year - 1;
   return (years * 365 + years / 4 - years / 100 + years / 400 + DayOfYear(date)) % 7;
@@ -116,7 +116,7 @@ constexpr std::array<std::string_view, 12> kMonths = {"January",   "February", "
 constexpr std::array<std::string_view, 7> kDays = {"Sunday",   "Monday", "Tuesday", "Wednesday",
                                                    "Thursday", "Friday", "Saturday"};
 
-// One conversion of strftime in the C locale; nullopt for those that are not implemented.
+// Formats one conversion of strftime in the C locale; returns nullopt for conversions that are not implemented.
 std::optional<std::string> FormatDatePart(const Date& date, char part) {
   const std::string_view month = kMonths[static_cast<size_t>(date.month - 1)];
   const std::string_view day = kDays[static_cast<size_t>(DayOfWeek(date))];

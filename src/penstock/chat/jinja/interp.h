@@ -1,8 +1,8 @@
 // Runs a parsed template within limits. One interpreter renders once.
 //
-// Every piece of work is charged: a step for each node that is evaluated, each element that is made or compared, and
-// each 32 bytes of text that is built. So the steps bound time and memory together, whatever a template does with its
-// values.
+// Every piece of work is charged: one step for each node that is evaluated, for each element that is made or compared,
+// and for each 32 bytes of text that is built. So the steps bound both time and memory, whatever a template does with
+// its values.
 #pragma once
 
 #include <memory>
@@ -36,7 +36,7 @@ class Scope {
 
   const Value* Find(std::string_view name) const;
   void Set(std::string_view name, Value value) { variables_[std::string(name)] = std::move(value); }
-  // Says that a macro holds on to this scope, which then lives until rendering ends.
+  // Notes that a macro refers to this scope, which then lives until rendering ends.
   void Capture();
   bool captured() const { return captured_; }
   Scope* parent() const { return parent_; }
@@ -56,45 +56,45 @@ class Interp {
   // Renders `body` with the variables of both objects; trusted ones win.
   absl::StatusOr<Text> Render(const Body& body, const json::object& trusted, const json::object& untrusted);
 
-  // An error at the present line.
+  // Returns an error at the current line.
   template <typename... FormatArgs>
   absl::Status Fail(fmt::format_string<FormatArgs...> format, FormatArgs&&... args) const {
     return InputError("template line {}: {}", line_, fmt::format(format, std::forward<FormatArgs>(args)...));
   }
   absl::Status UndefinedError(const Value& value) const { return Fail("{}", value.UndefinedText()); }
   absl::Status Charge(int64_t steps);
-  // For making the key of a dict from `value`.
+  // Charges for making a dict's key from `value`.
   absl::Status ChargeKey(const Value& value);
   int64_t max_text_bytes() const { return limits_.max_output_bytes; }
-  // Charges for the text built so far and fails when it is too long.
+  // Charges for the text built so far, and fails if it is too long.
   absl::Status CheckText(const Text& text);
 
-  // Making values, within the limits.
+  // Construction of values, within the limits.
   Result MakeString(Text text);
   Result MakeList(std::vector<Value> items, Origin origin = Origin::kTemplate);
   Result MakeTuple(std::vector<Value> items, Origin origin = Origin::kTemplate);
   Result MakeListAs(List list, Origin origin = Origin::kTemplate);
-  // Gives `items`, then fails with `end` unless that is OK.
+  // Makes an iterator that yields `items`, and then fails with `end` unless that is OK.
   Result MakeIterator(std::vector<Value> items, absl::Status end, Origin origin = Origin::kTemplate);
-  // Later entries replace earlier ones of the same key.
+  // Later entries replace earlier ones with the same key.
   Result MakeDict(std::vector<std::pair<Value, Value>> entries, Origin origin = Origin::kTemplate);
   Object& MakeObject(Object::Type type);
 
-  // Printing (jinja_print.cc): as Python's str() and repr() do.
+  // Printing (print.cc), as Python's str() and repr() do.
   absl::Status AppendStr(const Value& value, Text& out);
   absl::Status AppendRepr(const Value& value, Text& out);
   absl::StatusOr<Text> ToText(const Value& value);
 
-  // Operators (jinja_operators.cc).
+  // Operators (operators.cc).
   Result Binary(std::string_view op, const Value& left, const Value& right);
   absl::StatusOr<bool> Equal(const Value& left, const Value& right);
-  // Python's `<`; fails for kinds that have no order.
+  // Compares by Python's `<`; fails for kinds that have no order.
   absl::StatusOr<bool> Less(const Value& left, const Value& right);
   absl::StatusOr<bool> Contains(const Value& item, const Value& container);
   Result GetAttr(const Value& base, std::string_view name);
   Result GetItem(const Value& base, const Value& key);
-  // What is left in an iterator, which stays there: some templates ask for the length of what Python can only go
-  // through.
+  // Returns the remaining items of an iterator without consuming them: some templates ask for the length of what Python
+  // can only iterate over.
   Result RestOf(const Value& value);
   Result Slice(const Value& base, const Value& start, const Value& stop, const Value& step);
   absl::StatusOr<std::vector<Value>> Iterate(const Value& value);
@@ -102,24 +102,24 @@ class Interp {
 
   // Calls.
   Result Call(const Value& callee, Args args);
-  Result CallMethod(const Value& self, std::string_view name, Args& args);    // jinja_methods.cc
-  Result CallFunction(std::string_view name, Args& args);                     // jinja_functions.cc
-  Result CallObject(Object& object, Args& args);                              // jinja_functions.cc
-  Result CallLoopMethod(LoopState& loop, std::string_view name, Args& args);  // jinja_functions.cc
-  Result ApplyFilter(std::string_view name, Args args);                       // input first; jinja_builtins.cc
-  absl::StatusOr<bool> ApplyTest(std::string_view name, Args args);           // input first; jinja_builtins.cc
+  Result CallMethod(const Value& self, std::string_view name, Args& args);    // methods.cc
+  Result CallFunction(std::string_view name, Args& args);                     // functions.cc
+  Result CallObject(Object& object, Args& args);                              // functions.cc
+  Result CallLoopMethod(LoopState& loop, std::string_view name, Args& args);  // functions.cc
+  Result ApplyFilter(std::string_view name, Args args);                       // input first; builtins.cc
+  absl::StatusOr<bool> ApplyTest(std::string_view name, Args args);           // input first; builtins.cc
   // The date that strftime_now() prints.
   std::string_view current_time() const { return current_time_; }
 
  private:
   enum class Flow : uint8_t { kNormal, kBreak, kContinue };
   using FlowOr = absl::StatusOr<Flow>;
-  // A level of evaluation; bounds the C++ stack.
+  // One level of evaluation; it bounds the C++ stack.
   class Frame;
-  // A scope that ends with the block, unless a macro captured it.
+  // A scope that ends with the C++ block, unless a macro captured it.
   class ScopeHolder;
 
-  // Values from outside (jinja_convert.cc).
+  // Conversion of values from outside (convert.cc).
   Result Convert(const json::value& value, Origin origin, int depth);
   Result ConvertMessages(const json::value& value);
 
@@ -148,7 +148,7 @@ class Interp {
   FlowOr ExecCallBlock(const Stmt& stmt, Scope& scope, Text& out);
   FlowOr ExecFilterBlock(const Stmt& stmt, Scope& scope, Text& out);
   FlowOr ExecWith(const Stmt& stmt, Scope& scope, Text& out);
-  // The items of `iterable` that a for statement takes.
+  // Returns the items of `iterable` over which a for statement runs.
   absl::StatusOr<std::vector<Value>> LoopItems(const Stmt& stmt, const Value& iterable, Scope& scope);
   absl::Status Assign(const Expr& target, Value value, Scope& scope);
   absl::Status AppendOutput(const Text& text, Text& out);

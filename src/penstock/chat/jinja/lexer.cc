@@ -14,8 +14,8 @@ namespace {
 
 bool IsDigit(char c) { return c >= '0' && c <= '9'; }
 
-// Bytes of the character at `pos` when it can be part of a name, else 0. Letters of any script may start one; digits
-// and marks may follow.
+// Returns the number of bytes of the character at `pos` if it can be part of a name, else 0. Letters of any script may
+// start a name; digits and marks may follow.
 size_t NameCharSize(std::string_view text, size_t pos, bool at_start) {
   if (pos >= text.size()) return 0;
   const DecodedRune rune = DecodeUtf8(text, pos);
@@ -36,7 +36,7 @@ int HexDigit(char c) {
   return -1;
 }
 
-// Line ends become \n, and one at the very end is dropped.
+// Converts line ends to \n, and drops one at the very end.
 std::string NormalizeNewlines(std::string_view source) {
   std::string text;
   text.reserve(source.size());
@@ -81,7 +81,7 @@ class Lexer {
     if (end > 0) line_starting_ = text_[end - 1] == '\n';
   }
 
-  // Data up to the next tag, the tag's opening and what it holds.
+  // Reads data up to the next tag, the tag's opening and its content.
   absl::Status LexRoot() {
     size_t tag = pos_;
     while (true) {
@@ -114,7 +114,7 @@ class Lexer {
     return LexTag(false);
   }
 
-  // The text in [pos_, tag), stripped as `sign` and lstrip_blocks ask.
+  // Emits the text in [pos_, tag), stripped as `sign` and lstrip_blocks say.
   void EmitData(size_t tag, char sign, bool is_variable) {
     std::string_view data = Rest(pos_).substr(0, tag - pos_);
     if (sign == '-') {
@@ -129,7 +129,7 @@ class Lexer {
     if (!data.empty()) Emit(TokenKind::kData, std::string(data));
   }
 
-  // After a closing tag: `-` eats white space, block and comment ends eat one newline.
+  // Skips text after a closing tag: `-` removes white space; the end of a block or comment removes one newline.
   void EatAfterTag(size_t end, char sign, bool trim_newline) {
     if (sign == '-') {
       end += SkipSpaceLeft(Rest(end));
@@ -147,7 +147,7 @@ class Lexer {
     return absl::OkStatus();
   }
 
-  // `raw %}` at `pos` (after `{%`): where the raw text starts.
+  // Matches `raw %}` at `pos` (after `{%`), and returns where the raw text starts.
   std::optional<size_t> MatchRaw(size_t pos) const {
     pos += SkipSpaceLeft(Rest(pos));
     if (!Rest(pos).starts_with("raw")) return std::nullopt;
@@ -159,7 +159,7 @@ class Lexer {
   }
 
   absl::Status LexRaw() {
-    if (pos_ == text_.size()) return absl::OkStatus();  // Jinja takes an empty one at the end as closed
+    if (pos_ == text_.size()) return absl::OkStatus();  // Jinja treats an empty comment at the end as closed
     for (size_t tag = text_.find("{%", pos_); tag != std::string::npos; tag = text_.find("{%", tag + 2)) {
       size_t pos = tag + 2;
       char open_sign = 0;
@@ -180,7 +180,7 @@ class Lexer {
   }
 
   absl::Status LexTag(bool is_variable) {
-    std::string brackets;  // the closing ones that are still expected
+    std::string brackets;  // the closing brackets that are still expected
     while (true) {
       while (pos_ < text_.size() && IsAsciiSpace(text_[pos_])) Advance(pos_ + 1);
       if (pos_ >= text_.size()) return Fail("a tag is not closed; expected '{}'", is_variable ? "}}" : "%}");
@@ -228,7 +228,7 @@ class Lexer {
     return Fail("unexpected character '{}'", Printable(text_.substr(pos_, 1)));
   }
 
-  // Digits with single underscores between them, from `pos`; appended to `out` without the underscores.
+  // Reads digits from `pos`, with single underscores between them, and appends them to `out` without the underscores.
   size_t TakeDigits(size_t pos, std::string& out) const {
     while (pos < text_.size()) {
       if (IsDigit(text_[pos])) {
@@ -318,7 +318,7 @@ class Lexer {
     return absl::OkStatus();
   }
 
-  // One escape as Python spells them; an unknown one stays as it is.
+  // Reads one escape as Python spells them; an unknown escape stays unchanged.
   absl::Status LexEscape(size_t& i, size_t end, std::string& value) const {
     const char c = text_[i + 1];
     static constexpr std::string_view kNames = "abfnrtv\\'\"";

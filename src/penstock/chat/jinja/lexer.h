@@ -1,6 +1,5 @@
-// Splits a template's source into tokens, with Jinja's white-space rules as Hugging Face sets them: trim_blocks (a
-// newline after a block tag is dropped), lstrip_blocks (blanks before a block tag on its line are dropped), `-` and `+`
-// signs.
+// Splits a template's source into tokens, with Jinja's white-space rules as Hugging Face sets them. trim_blocks drops a
+// newline after a block tag, lstrip_blocks drops blanks before a block tag on its line, and the signs `-` and `+` work.
 #pragma once
 
 #include <cstdint>
@@ -29,15 +28,16 @@ enum class TokenKind : uint8_t {
 struct Token {
   TokenKind kind = TokenKind::kEnd;
   int line = 0;
-  std::string text;  // data, name, value of a string, spelling of an operator
+  std::string text;  // data, a name, a string's value, or the spelling of an operator
   int64_t integer = 0;
   double number = 0;
 };
 
-// The tokens of `source`, with one kEnd last. kModel with the line on a lexical error. REQUIRES: source is UTF-8.
+// Returns the tokens of `source` and a final kEnd. A lexical error gives kModel with the line. REQUIRES: source is
+// UTF-8.
 absl::StatusOr<std::vector<Token>> Tokenize(std::string_view source);
 
-// "'name'" or "end of template" for messages.
+// Returns "'name'" or "end of template" for messages.
 std::string Describe(const Token& token);
 
 }  // namespace penstock::jinja

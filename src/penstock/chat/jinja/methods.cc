@@ -1,5 +1,5 @@
-// Methods of dicts and lists, and finding any method. Methods that change a value are refused, as Hugging Face's
-// immutable sandbox does.
+// Methods of dicts and lists, and the lookup of all methods. Methods that change a value are refused, as in Hugging
+// Face's immutable sandbox.
 #include <algorithm>
 
 #include "penstock/chat/jinja/builtins.h"

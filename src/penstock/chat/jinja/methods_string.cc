@@ -1,4 +1,4 @@
-// Methods of strings, as Python's str has them. Slots: self first.
+// Methods of strings, as in Python's str. Slot 0 is self.
 #include <utf8proc.h>
 #include <algorithm>
 
@@ -23,7 +23,8 @@ Result Strip(Interp& interp, Bound& args) { return StripAs(interp, args, true, t
 Result LStrip(Interp& interp, Bound& args) { return StripAs(interp, args, true, false); }
 Result RStrip(Interp& interp, Bound& args) { return StripAs(interp, args, false, true); }
 
-// Byte ranges of the words between white space; at most `max_split` splits (negative: no limit), from the left.
+// Returns byte ranges of the words between white space, after at most `max_split` splits from the left (negative: no
+// limit).
 std::vector<std::pair<size_t, size_t>> SplitAtSpace(std::string_view text, int64_t max_split) {
   std::vector<std::pair<size_t, size_t>> parts;
   size_t pos = SkipSpaceLeft(text);
@@ -72,7 +73,7 @@ Result SplitAs(Interp& interp, Bound& args, bool from_right) {
   const bool at_space = !args.Has(1) || args[1].Is(Kind::kNone);
   if (at_space) {
     parts = SplitAtSpace(self.bytes(), from_right ? -1 : max_split);
-    // The rest of a limited split from the right keeps its leading and inner white space.
+    // In a limited split from the right, the rest keeps its leading and inner white space.
     if (from_right && max_split >= 0 && static_cast<int64_t>(parts.size()) > max_split) {
       const size_t num_merged = parts.size() - static_cast<size_t>(max_split);
       parts[0].second = parts[num_merged - 1].second;
@@ -85,7 +86,7 @@ Result SplitAs(Interp& interp, Bound& args, bool from_right) {
   if (separator->empty()) return interp.Fail("split needs a separator that is not empty");
   parts = SplitAtText(self.bytes(), separator->bytes());
   if (from_right && max_split < 0) return MakeParts(interp, self, parts);
-  // From the right the hits of a limited split may be others, where they overlap.
+  // A limited split from the right may find other hits than one from the left, if hits overlap.
   if (max_split >= 0 && (from_right || static_cast<int64_t>(parts.size()) - 1 > max_split)) {
     const auto keep = static_cast<size_t>(max_split);
     if (from_right) {
@@ -148,7 +149,7 @@ Result PartitionAs(Interp& interp, Bound& args, bool from_right) {
 Result Partition(Interp& interp, Bound& args) { return PartitionAs(interp, args, false); }
 Result RPartition(Interp& interp, Bound& args) { return PartitionAs(interp, args, true); }
 
-// Byte range that optional start and end arguments (slots 2 and 3) select.
+// Returns the byte range that optional start and end arguments (slots 2 and 3) select.
 absl::StatusOr<std::pair<size_t, size_t>> RangeOf(Interp& interp, const Bound& args) {
   const std::string& bytes = Self(args).bytes();
   if (!args.Has(2)) return std::pair<size_t, size_t>(0, bytes.size());
@@ -159,7 +160,7 @@ absl::StatusOr<std::pair<size_t, size_t>> RangeOf(Interp& interp, const Bound& a
   if (begin < 0) begin = std::max<int64_t>(begin + size, 0);
   if (end < 0) end = std::max<int64_t>(end + size, 0);
   end = std::min(end, size);
-  if (begin > end) return std::pair<size_t, size_t>(1, 0);  // nothing can be found there
+  if (begin > end) return std::pair<size_t, size_t>(1, 0);  // an empty range, in which nothing is found
   return std::pair(RuneOffset(bytes, begin), RuneOffset(bytes, end));
 }
 
@@ -185,7 +186,7 @@ Result AffixAs(Interp& interp, Bound& args, bool at_start) {
 Result StartsWith(Interp& interp, Bound& args) { return AffixAs(interp, args, true); }
 Result EndsWith(Interp& interp, Bound& args) { return AffixAs(interp, args, false); }
 
-// The character index of the first or last hit, or -1.
+// Returns the character index of the first or last hit, or -1.
 absl::StatusOr<int64_t> FindIn(Interp& interp, Bound& args, bool last) {
   PENSTOCK_ASSIGN_OR_RETURN(const Text* needle, TextArg(interp, args, 1));
   PENSTOCK_ASSIGN_OR_RETURN(const auto range, RangeOf(interp, args));
@@ -197,7 +198,7 @@ absl::StatusOr<int64_t> FindIn(Interp& interp, Bound& args, bool last) {
   if (!last) {
     hit = FindText(text, needle->bytes(), range.first);
   } else {
-    // Searched backwards in reversed bytes, so that it stays linear.
+    // Searches the reversed bytes, which keeps the time linear.
     const std::string_view area = text.substr(range.first);
     const std::string reversed(area.rbegin(), area.rend());
     const std::string pattern(needle->bytes().rbegin(), needle->bytes().rend());
@@ -298,7 +299,7 @@ Result RemoveSuffix(Interp& interp, Bound& args) {
   return interp.MakeString(Self(args).Sub(0, Self(args).size() - suffix->size()));
 }
 
-// Padded to `width` characters; `share` is the part of the padding that goes to the left: 0, 1 or 2 halves.
+// Pads to `width` characters; `halves_left` is the part of the padding on the left: 0, 1 or 2 halves.
 Result PadAs(Interp& interp, Bound& args, int halves_left) {
   PENSTOCK_ASSIGN_OR_RETURN(const int64_t width, IntOr(interp, args, 1, 0));
   if (width > interp.max_text_bytes()) return interp.Fail("a width of {} is too wide", width);
@@ -347,7 +348,7 @@ bool IsAscii(char32_t c) { return c < 0x80; }
 utf8proc_category_t CategoryOf(char32_t c) { return utf8proc_category(static_cast<utf8proc_int32_t>(c)); }
 bool IsAlpha(char32_t c) { return CategoryOf(c) >= UTF8PROC_CATEGORY_LU && CategoryOf(c) <= UTF8PROC_CATEGORY_LO; }
 bool IsDecimal(char32_t c) { return CategoryOf(c) == UTF8PROC_CATEGORY_ND; }
-// Superscripts and circled digits are digits too; the rest of numbers only are numeric.
+// As in Python, superscripts and circled digits count as digits; other numbers are only numeric.
 bool IsDigit(char32_t c) {
   return IsDecimal(c) || c == 0xB2 || c == 0xB3 || c == 0xB9 || c == 0x2070 || (c >= 0x2074 && c <= 0x2079) ||
          (c >= 0x2080 && c <= 0x2089) || (c >= 0x2460 && c <= 0x2468);
@@ -355,13 +356,13 @@ bool IsDigit(char32_t c) {
 bool IsNumeric(char32_t c) { return CategoryOf(c) >= UTF8PROC_CATEGORY_ND && CategoryOf(c) <= UTF8PROC_CATEGORY_NO; }
 bool IsAlnum(char32_t c) { return IsAlpha(c) || IsNumeric(c); }
 
-// Of those that are true of an empty text.
+// Wraps the methods that return true for an empty text.
 template <Result (*kAll)(Interp&, Bound&)>
 Result OrEmpty(Interp& interp, Bound& args) {
   return Self(args).empty() ? Result(Value::Bool(true)) : kAll(interp, args);
 }
 
-// Each word starts with a capital and goes on in small letters.
+// Returns whether each word starts with a capital and continues in small letters.
 Result IsTitle(Interp& interp, Bound& args) {
   PENSTOCK_RETURN_IF_ERROR(interp.CheckText(Self(args)));
   bool any = false;

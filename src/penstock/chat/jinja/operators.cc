@@ -15,7 +15,7 @@ Result IntegerPower(Interp& interp, int64_t base, int64_t exponent, Origin origi
       return interp.Fail("the result of '**' does not fit 64 bits");
     }
     exponent >>= 1;
-    // 0, 1 and -1 stay small; anything else overflows before 64 rounds.
+    // Only 0, 1 and -1 stay small; any other base overflows within 64 rounds.
     if (exponent > 0 && __builtin_mul_overflow(base, base, &base)) {
       return interp.Fail("the result of '**' does not fit 64 bits");
     }
@@ -42,7 +42,7 @@ Result IntegerArithmetic(Interp& interp, std::string_view op, int64_t a, int64_t
     if (b == -1) {
       overflow = op == "//" && __builtin_sub_overflow(int64_t{0}, a, &result);
     } else {
-      // Python rounds down, and the remainder has the divisor's sign.
+      // As in Python, the quotient is rounded down, and the remainder has the divisor's sign.
       const int64_t remainder = a % b;
       const bool round_down = remainder != 0 && (remainder < 0) != (b < 0);
       result = op == "//" ? a / b - (round_down ? 1 : 0) : remainder + (round_down ? b : 0);
@@ -115,13 +115,13 @@ Result Join(Interp& interp, const Value& left, const Value& right) {
                            origin);
 }
 
-// Could Python take it as the key of a dict?
+// Returns whether Python accepts the value as the key of a dict.
 bool IsHashable(const Value& value) {
   if (value.Is(Kind::kDict)) return false;
   return !value.Is(Kind::kList) || value.list().type == ListType::kRange || KeyOf(value).has_value();
 }
 
-// start + count * step, which may wrap around only at the ends of what a slice prints.
+// Returns start + count * step. The sum may wrap around only at the ends of the range that a slice prints.
 int64_t Progression(int64_t start, int64_t count, int64_t step) {
   int64_t product = 0;
   int64_t sum = 0;
@@ -130,10 +130,10 @@ int64_t Progression(int64_t start, int64_t count, int64_t step) {
   return sum;
 }
 
-// The type of a sequence made from parts of `list`.
+// Returns the type of a sequence made from parts of `list`.
 ListType PartsType(const List& list) { return list.type == ListType::kGroup ? ListType::kTuple : list.type; }
 
-// Start, stop and step of a slice over `size` elements, with Python's rules for negative and missing ones.
+// Start, stop and step of a slice over `size` elements, by Python's rules for negative and missing ones.
 struct SliceRange {
   int64_t start = 0;
   int64_t stop = 0;
@@ -263,7 +263,7 @@ absl::StatusOr<bool> Interp::Contains(const Value& item, const Value& container)
     case Kind::kUndefined: return false;
     case Kind::kString:
       if (item.Is(Kind::kUndefined)) return UndefinedError(item);
-      if (!item.Is(Kind::kString)) return Fail("'in' a str needs a str, found {}", item.type_name());
+      if (!item.Is(Kind::kString)) return Fail("'in' on a str needs a str, found {}", item.type_name());
       PENSTOCK_RETURN_IF_ERROR(Charge(static_cast<int64_t>(container.text().size() / 32)));
       return FindText(container.bytes(), item.bytes()) != std::string_view::npos;
     case Kind::kIterator: {

@@ -60,8 +60,8 @@ absl::StatusOr<Body> Parser::ParseAll() {
   return body;
 }
 
-// Parses up to a block that starts with one of `end_names`, whose name is then the next token; without names, to the
-// end.
+// Parses up to a block that starts with one of `end_names`, and leaves that name as the next token. Without names it
+// parses to the end.
 absl::Status Parser::ParseUntil(std::initializer_list<std::string_view> end_names, Body& body) {
   while (Peek().kind != TokenKind::kEnd) {
     const Token& token = Peek();
@@ -98,7 +98,7 @@ absl::Status Parser::ParseUntil(std::initializer_list<std::string_view> end_name
 }
 
 absl::Status Parser::ParseBlock(std::initializer_list<std::string_view> end_names, Body& body) {
-  TakeOp(":");  // for those who write Python
+  TakeOp(":");  // accepted for people who write Python
   PENSTOCK_RETURN_IF_ERROR(Expect(TokenKind::kBlockEnd, "'%}'"));
   return ParseUntil(end_names, body);
 }
@@ -137,7 +137,7 @@ Parser::StmtOr Parser::ParseStatement() {
   } else if (token.text == "with") {
     stmt = ParseWith();
   } else if (token.text == "generation") {
-    // Marks what the assistant said, for training; here it is only a scope.
+    // In training, this marks what the assistant said; here it is only a scope.
     stmt = std::make_unique<Stmt>();
     (*stmt)->kind = StmtKind::kScope;
     const int loops = std::exchange(loop_nesting_, 0);

@@ -8,7 +8,7 @@
 
 namespace penstock::jinja {
 
-// kModel with the template's line on a syntax error. REQUIRES: source is UTF-8.
+// A syntax error gives kModel with the template's line. REQUIRES: source is UTF-8.
 absl::StatusOr<Body> ParseTemplate(std::string_view source);
 
 }  // namespace penstock::jinja

@@ -133,7 +133,7 @@ Parser::ExprOr Parser::ParseProduct() {
   return left;
 }
 
-// Jinja's power binds to the left, unlike Python's.
+// Jinja's power operator associates to the left, unlike Python's.
 Parser::ExprOr Parser::ParsePower() {
   PENSTOCK_ASSIGN_OR_RETURN(ExprPtr left, ParseUnary(true));
   while (IsOp("**")) {

@@ -1,4 +1,4 @@
-// The recursive-descent parser; its expressions are in jinja_parser_expr.cc, its statements in jinja_parser.cc.
+// The recursive-descent parser. parser_expr.cc has its expressions, parser.cc its statements.
 #pragma once
 
 #include <algorithm>
@@ -18,7 +18,7 @@
 
 namespace penstock::jinja {
 
-// Chains such as a + b + c ... nest to the left without nesting in the source; the tree's depth is bounded as well.
+// Chains such as a + b + c ... nest to the left without nesting in the source, so the tree's depth has its own bound.
 inline constexpr int kMaxExprDepth = 3 * kMaxTemplateDepth;
 
 class Parser {
@@ -67,7 +67,7 @@ class Parser {
   absl::Status Unexpected(std::string_view expected) const;
   absl::Status TooDeep() const;
 
-  // A node over `children` (some may be null); fails when the tree becomes too deep.
+  // Makes a node over `children` (some may be null); fails if the tree becomes too deep.
   ExprOr Node(ExprKind kind, int line, std::vector<ExprPtr> children) const;
   template <typename... Children>
   ExprOr NodeOf(ExprKind kind, int line, Children... children) const {
@@ -98,9 +98,10 @@ class Parser {
   ExprOr ParseCallArgs(ExprKind kind, int line, ExprPtr callee);
   ExprOr ParseOneFilter(ExprPtr node);
   ExprOr ParseTest(ExprPtr node);
-  // Comma-separated expressions up to `}}`, `%}`, `)` or the name `end_name`; a lone one without a comma is itself.
+  // Parses comma-separated expressions up to `}}`, `%}`, `)` or the name `end_name`. One expression without a comma is
+  // no tuple.
   ExprOr ParseTuple(Conditional conditional, bool parenthesized, std::string_view end_name = {});
-  // name, name.attribute (where allowed) or a tuple of them.
+  // Parses a name, a name.attribute (if allowed) or a tuple of them.
   ExprOr ParseTarget(bool with_attr_ref);
   absl::Status CheckTarget(const Expr& target) const;
 
@@ -124,7 +125,7 @@ class Parser {
   size_t pos_ = 0;
   int nesting_ = 0;
   int loop_nesting_ = 0;
-  int conditional_nesting_ = 0;  // unknown filters are an error at once only outside conditions, as in Jinja
+  int conditional_nesting_ = 0;  // > 0: an unknown filter is an error only when it runs, as in Jinja
   absl::flat_hash_set<std::string> block_names_;
   bool saw_caller_ = false;
   bool saw_varargs_ = false;

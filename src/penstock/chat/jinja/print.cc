@@ -88,7 +88,7 @@ std::string JsonNumber(const Value& value) {
   return FloatText(value.number());
 }
 
-// A new line with `level` indents, where the style asks for lines.
+// Starts a new line with `level` indents if the style asks for lines.
 void BreakLine(const JsonStyle& style, int level, Origin origin, Text& out) {
   if (!style.multiline) return;
   out.Append("\n", origin);
@@ -144,7 +144,7 @@ std::string FloatText(double number) {
   const auto end = std::to_chars(buffer, buffer + sizeof(buffer), number, std::chars_format::scientific).ptr;
   const std::string scientific(buffer, end);
   const size_t e = scientific.find('e');
-  const int exponent = std::stoi(scientific.substr(e + 1));  // to_chars wrote it: always a small number
+  const int exponent = std::stoi(scientific.substr(e + 1));  // always a small number, because to_chars wrote it
   if (exponent < -4 || exponent >= 16) return scientific;
   const auto fixed_end = std::to_chars(buffer, buffer + sizeof(buffer), number, std::chars_format::fixed).ptr;
   std::string fixed(buffer, fixed_end);

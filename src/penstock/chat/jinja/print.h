@@ -1,4 +1,4 @@
-// Printing as Python does it.
+// Prints values as Python does.
 #pragma once
 
 #include <string>
@@ -8,24 +8,24 @@
 
 namespace penstock::jinja {
 
-// As Python's str.isprintable() sees one character.
+// Returns what Python's str.isprintable() says about one character.
 bool IsPrintable(char32_t c);
-// "1.0", "1e+16", "nan": Python's repr() of a float.
+// Returns Python's repr() of a float: "1.0", "1e+16", "nan".
 std::string FloatText(double number);
 
 struct JsonStyle {
   bool ensure_ascii = false;
   bool sort_keys = false;
   bool multiline = false;
-  Text indent;          // of one level; used when multiline
+  Text indent;          // for one level; used if multiline
   Text item_separator;  // ", "
   Text key_separator;   // ": "
 };
 
-// Python's json.dumps().
+// Appends what Python's json.dumps() returns.
 absl::Status AppendJson(Interp& interp, const Value& value, const JsonStyle& style, int level, Text& out);
 
-// Python's `pattern % args` and `pattern.format(...)`.
+// Return Python's `pattern % args` and `pattern.format(...)`.
 Result FormatPercent(Interp& interp, const Text& pattern, const Value& arguments);
 Result FormatBraces(Interp& interp, const Text& pattern, const Args& args);
 

@@ -1,4 +1,4 @@
-// What can stand after `is`.
+// The tests that can follow `is`.
 #include "penstock/chat/jinja/builtins.h"
 
 namespace penstock::jinja {

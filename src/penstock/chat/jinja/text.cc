@@ -35,7 +35,7 @@ size_t Text::FindRun(size_t byte) const {
 
 void Text::Append(const Text& other, size_t begin, size_t end) {
   if (begin >= end) return;
-  // By index, because `other` may be this very text.
+  // Indexes instead of iterating, because `other` may be this very text.
   size_t pos = begin;
   for (size_t i = other.FindRun(begin); pos < end; ++i) {
     const Run run = other.runs_[i];
@@ -109,7 +109,7 @@ size_t SkipSpaceRight(std::string_view text) {
 size_t FindText(std::string_view text, std::string_view needle, size_t from) {
   if (from > text.size()) return std::string_view::npos;
   if (needle.empty()) return from;
-  // memmem is linear in both sizes, which std::string_view::find is not.
+  // Uses memmem, which is linear in both sizes; std::string_view::find is not.
   const void* hit = memmem(text.data() + from, text.size() - from, needle.data(), needle.size());
   if (hit == nullptr) return std::string_view::npos;
   return static_cast<size_t>(static_cast<const char*>(hit) - text.data());

@@ -1,4 +1,4 @@
-// Text whose every byte knows who wrote it: the template or a message.
+// Text that knows, for every byte, who wrote it: the template or a message.
 #pragma once
 
 #include <cstdint>
@@ -11,7 +11,7 @@
 
 namespace penstock::jinja {
 
-// The origin of what is made of both: never less careful than either.
+// Returns the origin of a mixture of both: the less trusted of the two.
 constexpr Origin Mixed(Origin a, Origin b) {
   return a == Origin::kMessage || b == Origin::kMessage ? Origin::kMessage : Origin::kTemplate;
 }
@@ -40,7 +40,7 @@ class Text {
 
   Text Sub(size_t begin, size_t end) const;
 
-  // kMessage when any byte of the text is from a message.
+  // Returns kMessage if any byte of the text is from a message.
   Origin AnyOrigin() const;
 
  private:
@@ -51,13 +51,13 @@ class Text {
   std::vector<Run> runs_;
 };
 
-// Walks a text character by character with each one's origin.
+// Reads a text character by character, with the origin of each.
 class RuneReader {
  public:
   explicit RuneReader(const Text& text) : text_(&text) {}
 
   bool done() const { return pos_ >= text_->size(); }
-  size_t pos() const { return pos_; }  // of the character that Next() returns
+  size_t pos() const { return pos_; }  // position of the character that Next() returns
   // REQUIRES: !done().
   std::pair<char32_t, Origin> Next();
 
@@ -67,18 +67,18 @@ class RuneReader {
   size_t run_idx_ = 0;
 };
 
-// Number of characters; what Python calls len().
+// Returns the number of characters, as Python's len() does.
 int64_t NumRunes(std::string_view text);
-// Byte offset of the character `rune_idx`, or text.size() when there are fewer.
+// Returns the byte offset of the character `rune_idx`, or text.size() if there are fewer characters.
 size_t RuneOffset(std::string_view text, int64_t rune_idx);
 
-// Python's str.isspace() for one character.
+// Returns what Python's str.isspace() says about one character.
 bool IsSpace(char32_t code_point);
-// Byte range of `text` without white space at the start / at the end.
+// Return the end of the white space at the start, and the start of the white space at the end.
 size_t SkipSpaceLeft(std::string_view text);
 size_t SkipSpaceRight(std::string_view text);
 
-// First place of `needle` at or after `from`, in linear time; npos when there is none.
+// Returns the first place of `needle` at or after `from`, in linear time, or npos if there is none.
 size_t FindText(std::string_view text, std::string_view needle, size_t from = 0);
 
 }  // namespace penstock::jinja

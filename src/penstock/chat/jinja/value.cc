@@ -102,7 +102,7 @@ Value Value::Of(LoopState* loop) {
   return value;
 }
 
-// The constructor took it from a pointer to what may change.
+// The cast is safe because the constructor took the pointer from a non-const one.
 Iterator& Value::iterator() const { return *static_cast<Iterator*>(const_cast<void*>(data_.get())); }  // NOLINT
 
 bool Value::is_tuple() const { return list().type == ListType::kTuple || list().type == ListType::kGroup; }
@@ -186,7 +186,8 @@ const Value* Dict::FindText(std::string_view key) const { return Find("s" + std:
 
 namespace {
 
-// Tuples that hold one another twice grow without bound when they are written out; no template needs keys like that.
+// Bounds the keys of tuples that contain one another twice, which grow without limit when written out. No template
+// needs such keys.
 constexpr size_t kMaxTupleKeyBytes = 4096;
 
 // NOLINTNEXTLINE(misc-no-recursion): values are of bounded depth, and each adds to `key`.

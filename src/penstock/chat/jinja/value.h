@@ -1,9 +1,9 @@
 // Values of a template: Python's None, bool, int, float, str, list, tuple, range, dict, the views and iterators of
 // these, and a few objects of Jinja's own.
 //
-// Data is immutable and shared; the only things that change (namespaces, loops, cyclers) belong to the interpreter and
-// are pointed to, so that no cycle of owners can arise; an iterator only moves on over data that it was made with.
-// Strings carry origins (jinja_text.h); every other value carries one origin, which its printed form takes.
+// Data is immutable and shared. Only namespaces, loops and cyclers change. The interpreter owns these and values only
+// point to them, so no cycle of owners can arise. An iterator advances over data that is fixed when it is made.
+// Strings carry origins (text.h). Every other value carries one origin, which its printed form takes.
 #pragma once
 
 #include <cstdint>
@@ -46,14 +46,14 @@ enum class Kind : uint8_t {
 class Value {
  public:
   Value() : integer_(0) {}  // undefined
-  // An undefined value whose use is reported as `what` ("'x' is undefined").
+  // Returns an undefined value; using it reports `what` ("'x' is undefined").
   static Value Undefined(std::string what);
   static Value None(Origin origin = Origin::kTemplate);
   static Value Bool(bool value, Origin origin = Origin::kTemplate);
   static Value Int(int64_t value, Origin origin = Origin::kTemplate);
   static Value Float(double value, Origin origin = Origin::kTemplate);
   static Value String(Text text);
-  // A str that says it is safe HTML (Python's Markup): adding other text to it escapes that text.
+  // Returns a str that is marked as safe HTML (Python's Markup): text that is added to it gets escaped.
   static Value Markup(Text text);
   static Value String(std::string_view text) { return String(Text(text, Origin::kTemplate)); }
   static Value Of(std::shared_ptr<const List> list, Origin origin);
@@ -66,37 +66,37 @@ class Value {
   Kind kind() const { return kind_; }
   bool Is(Kind kind) const { return kind_ == kind; }
   bool is_number() const { return kind_ == Kind::kBool || kind_ == Kind::kInt || kind_ == Kind::kFloat; }
-  // bool or int: what Python takes as an index.
+  // True for bool and int, which Python accepts as an index.
   bool is_integral() const { return kind_ == Kind::kBool || kind_ == Kind::kInt; }
 
-  // Each REQUIRES the matching kind.
+  // REQUIRES, for each: the value has the matching kind.
   int64_t integer() const { return integer_; }  // also 0 / 1 for a bool
   double number() const { return kind_ == Kind::kFloat ? float_ : static_cast<double>(integer_); }
   const Text& text() const { return *static_cast<const Text*>(data_.get()); }
   const std::string& bytes() const { return text().bytes(); }
   bool is_markup() const { return is_markup_; }
   const List& list() const { return *static_cast<const List*>(static_cast<const void*>(data_.get())); }
-  // Not const: taking its items is no change of data.
+  // Not const: an iterator changes when its items are read, though the data does not.
   Iterator& iterator() const;
-  bool is_tuple() const;  // of a kList, here and below
-  // A list or tuple; not a range, or a view of a dict.
+  bool is_tuple() const;  // REQUIRES a kList, here and below
+  // True for a list or tuple, but not for a range or a view of a dict.
   bool is_plain_list() const;
-  // Has it places, as lists and ranges have, but not views of a dict?
+  // True for lists, tuples and ranges, whose items have an index, but not for views of a dict.
   bool is_indexable() const;
   const Dict& dict() const { return *static_cast<const Dict*>(static_cast<const void*>(data_.get())); }
   const Callable& callable() const { return *static_cast<const Callable*>(static_cast<const void*>(data_.get())); }
   Object& object() const { return *object_; }
   LoopState& loop() const { return *loop_; }
-  // Why it is undefined.
+  // Returns why the value is undefined.
   std::string UndefinedText() const;
 
-  // The origin of a value that is no string; for a string, kMessage when any byte is from a message.
+  // Returns the value's origin; for a string, kMessage if any byte is from a message.
   Origin origin() const { return kind_ == Kind::kString ? text().AnyOrigin() : origin_; }
-  // Are both the same object (or equal immutable scalars)?
+  // Returns whether both are the same object, or equal immutable scalars.
   bool SameAs(const Value& other) const;
-  // How deeply lists and dicts are nested in it; 0 for scalars.
+  // Returns how deeply lists and dicts are nested in the value; 0 for scalars.
   int depth() const;
-  // "str", "list", "undefined" ... for messages.
+  // Returns "str", "list", "undefined" ... for messages.
   std::string_view type_name() const;
 
  private:
@@ -112,21 +112,21 @@ class Value {
   std::shared_ptr<const void> data_;
 };
 
-// What Python sees in a sequence: views are what a dict's keys(), values() and items() give.
-// A group is what groupby gives: a tuple whose two items have names.
+// The type that Python would show for a sequence. Views are the results of a dict's keys(), values() and items(). A
+// group is a result of groupby: a tuple whose two items have names.
 enum class ListType : uint8_t { kList, kTuple, kGroup, kRange, kKeys, kValues, kItems };
 
 struct List {
   std::vector<Value> items;
   ListType type = ListType::kList;
-  int64_t start = 0;  // and below, of a range
+  int64_t start = 0;  // start, and the fields below: for a range
   int64_t stop = 0;
   int64_t step = 1;
   int depth = 1;
 };
 
-// What filters such as map and select give: items that can be taken once. In Python each is made when it is taken; here
-// all are made at once, and `end` keeps the failure of making the one behind the last.
+// The result of filters such as map and select: items that can be read once. Python computes each item when it is read.
+// Here all are computed at once, and `end` keeps the error of the item behind the last one.
 struct Iterator {
   std::vector<Value> items;
   size_t pos = 0;
@@ -134,7 +134,7 @@ struct Iterator {
   int depth = 1;
 };
 
-// Insertion-ordered. Keys are any hashable values.
+// Entries keep the order of insertion. A key is any hashable value.
 struct Dict {
   std::vector<std::pair<Value, Value>> entries;
   absl::flat_hash_map<std::string, size_t> index;  // from KeyOf()
@@ -144,19 +144,19 @@ struct Dict {
   const Value* FindText(std::string_view key) const;
 };
 
-// A string that is equal for equal keys (1, 1.0 and true are one key, as in Python); nullopt for what cannot be a key,
-// which includes huge tuples. Its cost is Interp::ChargeKey's.
+// Returns a string that is equal for equal keys (1, 1.0 and true are one key, as in Python). Returns nullopt for a
+// value that cannot be a key, which includes huge tuples. Interp::ChargeKey charges for it.
 std::optional<std::string> KeyOf(const Value& value);
 
 struct Stmt;
 class Scope;
 
-// Something that can be called.
+// A value that can be called.
 struct Callable {
   enum class Type : uint8_t { kFunction, kMethod, kMacro };
   Type type = Type::kFunction;
-  std::string name;             // of the function or method
-  Value self;                   // of a method
+  std::string name;             // for functions and methods
+  Value self;                   // for methods
   const Stmt* macro = nullptr;  // kMacro: a macro or a call block
   Scope* scope = nullptr;       // kMacro: where it was defined
 };
@@ -166,7 +166,7 @@ struct Object {
   enum class Type : uint8_t { kNamespace, kCycler, kJoiner };
   Type type = Type::kNamespace;
   std::vector<std::pair<std::string, Value>> attributes;
-  std::vector<Value> items;  // of a cycler; the separator of a joiner
+  std::vector<Value> items;  // for cyclers; for a joiner, its separator
   size_t pos = 0;
 
   Value* Find(std::string_view name);
@@ -176,9 +176,9 @@ struct Object {
 struct LoopState {
   std::vector<Value> items;
   size_t index0 = 0;
-  int depth0 = 0;  // of calls of a recursive loop
+  int depth0 = 0;  // nesting depth of calls of a recursive loop
   const Stmt* stmt = nullptr;
-  Scope* scope = nullptr;  // where the statement stands; null when the loop is over
+  Scope* scope = nullptr;  // the statement's scope; null when the loop is over
   std::optional<std::vector<Value>> last_changed;
 };
 

@@ -1,7 +1,7 @@
 // Attention of some consecutive positions over the pages of one KV head.
 //
-// Their query heads share every read of K and V. The tiles and their order change the speed only: a head sees its own
-// query, the positions that it attends to, and the law of sums.
+// Their query heads share every read of K and V. The tiles and their order change only the speed. A head's result
+// depends only on its own query, the positions that it attends to, and the law of sums.
 #pragma once
 
 #include "penstock/kernels/cpu/exp-inl.h"
@@ -34,29 +34,29 @@ void ForEachKvPiece(const float* source, int64_t dim, const CodeScale& scale, co
   }
 }
 
-// body(IntConstant<n>, head) for tiles of kMax, 8, 4, 2 and 1 heads that make up [first, end).
+// Calls body(IntConstant<n>, head) for tiles of kMax, 8, 4, 2 and 1 heads that together cover [first, end).
 template <int kMax, class Body>
 inline void ForHeadTiles(int64_t first, int64_t end, const Body& body) {
   for (; first + kMax <= end; first += kMax) body(IntConstant<kMax>{}, first);
   if constexpr (kMax > 1) ForHeadTiles<kMax == 12 ? 8 : kMax / 2>(first, end, body);
 }
 
-// Where the scratch memory goes, and what each query head attends to.
+// The layout of the scratch memory, and the positions that each query head attends to.
 struct AttentionPlan {
   int64_t num_heads;   // rows times group
   int64_t padded_key;  // head_dim in whole vectors
   int64_t padded_dim;  // of V
   int64_t base;        // the first position of the first page; scores are counted from here
   int64_t num_pages;
-  int64_t stride;      // of scores
+  int64_t stride;      // from one head's scores to the next's
   float* scores;       // [num_heads, stride]
   float* q;            // [head_dim, num_heads], or for int8 the next three
   std::byte* q_codes;  // [padded_key / 4, num_heads, 4]
   float* q_scales;     // [num_heads]
-  int32_t* q_offsets;  // [num_heads]: what takes kKvCodeOffset out of a product of codes
+  int32_t* q_offsets;  // [num_heads]: added to a product of codes, removes kKvCodeOffset
   float* sums;         // [num_heads, padded_dim]: p . V
-  float* totals;       // [num_heads]: of p
-  float* values;       // [kKvPageTokens, padded_dim]: V of a page, where it lies in K
+  float* totals;       // [num_heads]: sums of p
+  float* values;       // [kKvPageTokens, padded_dim]: V of a page where V is a part of K
 
   explicit AttentionPlan(const AttentionArgs& args)
       : num_heads(args.num_rows * args.group),
@@ -81,7 +81,7 @@ struct AttentionPlan {
   static int64_t EndPos(const AttentionArgs& args, int64_t row) { return args.pos + row + 1; }
 };
 
-// What scores are summed in, and a step of K for all tokens of a page.
+// The type that scores are summed in, and the type of a step of K for all tokens of a page.
 template <class V, class Ints, KvFormat kFormat>
 struct ScoreTypes {
   using Sum = V;
@@ -93,7 +93,7 @@ struct ScoreTypes<V, Ints, KvFormat::kInt8> {
   using Step = typename Ints::Codes;
 };
 
-// `Ints` as in ints_scalar-inl.h.
+// `Ints`: see ints_scalar-inl.h.
 template <class V, class Ints, KvFormat kFormat>
 class AttentionOf {
  public:
@@ -108,7 +108,8 @@ class AttentionOf {
     for (; page < plan_.num_pages; ++page) Scores<1>(page);
     ValuesAhead ahead = {*this, args_.values_in_key > 0 ? plan_.num_pages : 0, nullptr, nullptr};
     for (int64_t head = 0; head < plan_.num_heads; ++head) Softmax(head, ahead);
-    // What all rows attend to goes in tiles of their heads, what only some do row by row, in increasing position.
+    // Positions that all rows attend to are added in tiles of all heads; the others row by row. The order is increasing
+    // position.
     const int64_t last_row = args_.num_rows - 1;
     const int64_t shared_end = AttentionPlan::EndPos(args_, 0);
     const int64_t last_first = AttentionPlan::FirstPos(args_, last_row);
@@ -128,15 +129,15 @@ class AttentionOf {
 
  private:
   static constexpr int64_t kSize = KvBlock{kFormat, 0}.size();
-  static constexpr int kPages = V::kPanelVecs;  // that a tile of scores takes at once
+  static constexpr int kPages = V::kPanelVecs;  // pages that a tile of scores takes at once
   static constexpr int kDims = V::kPanelVecs;   // vectors of a V that a tile adds at once
 
-  // Null beyond the last page.
+  // Returns null beyond the last page.
   const std::byte* Block(int64_t page) const {
     return page < plan_.num_pages ? args_.pages[plan_.base / kKvPageTokens + page] + args_.head_offset_bytes : nullptr;
   }
 
-  // Queries for int8 K are codes as well.
+  // Prepares a query; for int8 K it becomes codes as well.
   void PrepareQuery(int64_t head) const {
     const float* q = args_.q + head / args_.group * args_.q_stride + head % args_.group * args_.head_dim;
     if constexpr (kFormat == KvFormat::kInt8) {
@@ -184,7 +185,7 @@ class AttentionOf {
         }
       });
     });
-    // 4 bytes of each head: an element of its query, or four codes.
+    // Reads 4 bytes of each head: an element of its query, or four codes.
     const std::byte* q = reinterpret_cast<const std::byte*>(plan_.q + head);
     const int64_t q_stride = 4 * plan_.num_heads;
     const int64_t k_bytes = block_.v_offset();
@@ -226,14 +227,14 @@ class AttentionOf {
     });
   }
 
-  // Asks for V, page by page, while the softmax computes: memory would be idle.
+  // Prefetches V, page by page, during the softmax, when memory would otherwise be idle.
   struct ValuesAhead {
     const AttentionOf& attention;
     int64_t page;
     const std::byte* next;
     const std::byte* end;
 
-    // Two lines for 16 exponentials; four make the cheaper formats slower.
+    // Prefetches two lines for 16 exponentials; four lines slow the cheaper formats down.
     [[gnu::always_inline]] void Ask() {
       if (next == end) {
         if (page == attention.plan_.num_pages) return;
@@ -246,14 +247,14 @@ class AttentionOf {
     }
   };
 
-  // p of the positions that the head attends to, and their total; p of int8 V takes in the scale of V.
+  // Computes p of the positions that the head attends to, and their total. For int8, p includes the scale of V.
   void Softmax(int64_t head, ValuesAhead& ahead) const {
     const int64_t row = head / args_.group;
     const int64_t first = AttentionPlan::FirstPos(args_, row);
     const int64_t count = AttentionPlan::EndPos(args_, row) - first;
     float* scores = plan_.scores + head * plan_.stride;
     float* own = scores + (first - plan_.base);
-    // A sink is like one more position, without a V. The stride has room for it.
+    // A sink acts as one more position without a V. The stride has room for it.
     const bool has_sink = args_.sinks != nullptr;
     if (has_sink) own[count] = args_.sinks[head % args_.group] / args_.scale;
     ExpMinusMax<V>(own, count + (has_sink ? 1 : 0), args_.scale, [&] { ahead.Ask(); });
@@ -271,8 +272,8 @@ class AttentionOf {
     if (first < end) AddValues(row * args_.group, (row + 1) * args_.group, first, end);
   }
 
-  // V of the pages that come next, the second half of one and the first half of the page after it in turn, as GEMMs ask
-  // for weights (Prefetch).
+  // Prefetches V of the next pages: in alternation the second half of a page and the first half of the page after it,
+  // as GEMMs do (Prefetch).
   struct NextValues {
     const std::byte* second_half;
     const std::byte* first_half;
@@ -310,7 +311,7 @@ class AttentionOf {
     }
   }
 
-  // V of a page from its K, as floats; those of int8 without their scale, which p has.
+  // Converts a page's V, which is a part of its K, to floats. For int8 the floats lack the scale, which p includes.
   void ValuesOfKey(const std::byte* block) const {
     for (int64_t dim = 0; dim < plan_.padded_dim; ++dim) {
       alignas(64) float tokens[kKvPageTokens] = {};
@@ -330,7 +331,7 @@ class AttentionOf {
     }
   }
 
-  // sums += p . V of some positions of a page; `v` is where the V of the first of them lies.
+  // Some positions of a page, for sums += p . V; `v` points to V of the first one.
   struct Positions {
     int64_t first;
     int64_t end;
@@ -393,13 +394,9 @@ class AttentionOf {
   AttentionPlan plan_;
 };
 
-template <class V, class Ints>
-void Attention(const AttentionArgs& args) {
-  switch (args.kv_format) {
-    case KvFormat::kF32: return AttentionOf<V, Ints, KvFormat::kF32>(args).Run();
-    case KvFormat::kBF16: return AttentionOf<V, Ints, KvFormat::kBF16>(args).Run();
-    case KvFormat::kInt8: return AttentionOf<V, Ints, KvFormat::kInt8>(args).Run();
-  }
+template <class V, class Ints, KvFormat kFormat>
+void RunAttention(const AttentionArgs& args) {
+  AttentionOf<V, Ints, kFormat>(args).Run();
 }
 
 template <class V, KvFormat kFormat>

@@ -6,6 +6,6 @@
 
 namespace penstock::kernels {
 
-constinit const KernelTable kAvx2Kernels = MakeTable<Avx2Vec, Avx2Ints, void>();
+constinit const KernelTable kAvx2Kernels = MakeTable<Avx2Vec, Avx2Ints>();
 
 }  // namespace penstock::kernels

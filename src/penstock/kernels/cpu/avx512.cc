@@ -6,6 +6,7 @@
 
 namespace penstock::kernels {
 
-constinit const KernelTable kAvx512Kernels = MakeTable<Avx512Vec, Avx512IntsOf<false>, void>();
+constinit const KernelTable kAvx512Kernels = MakeTable<Avx512Vec, Avx512IntsOf<false>>();
+constinit const ChooseMakeChunkFunction kAvx512MakeChunkOf = MakeChunkOf<Avx512Vec>;
 
 }  // namespace penstock::kernels

@@ -1,8 +1,8 @@
 #include "penstock/kernels/cpu/tables.h"
 
-#include "penstock/kernels/cpu/ints_avx512-inl.h"
+#include "penstock/kernels/cpu/gemm_blocks-inl.h"
 #include "penstock/kernels/cpu/pairs_avx512bf16-inl.h"
-#include "penstock/kernels/cpu/table-inl.h"
+#include "penstock/kernels/cpu/prepare-inl.h"
 
 namespace penstock::kernels {
 namespace {
@@ -16,7 +16,7 @@ bool FollowsTheLaw() {
   alignas(64) float sum[16];
   uint32_t state = 1;
   const auto next = [&state] { return state = state * 1664525 + 1013904223; };
-  // Any sign and mantissa, exponents from 2^-8 to 2^7: order and roundings decide the last bits of nearly every sum.
+  // Any sign and mantissa, exponents from 2^-8 to 2^7: order and rounding decide the last bits of nearly every sum.
   const auto next_bf16 = [&next] {
     const uint32_t bits = next() >> 8;
     return (bits & 0x807F) | (119 + (bits >> 16 & 15)) << 7;
@@ -36,9 +36,17 @@ bool FollowsTheLaw() {
   return true;
 }
 
+void Gemm(const GemmArgs& args) {
+  using Steps = Bf16Steps<DotInstruction>;
+  if (args.x_format != RowFormat::kBF16) return kAvx512VnniChanges.gemm(args);
+  if (args.w_format == WeightFormat::kBF16) return RunGemm<Steps, FloatTile>(args);
+  RunBlocksGemm<Steps>(args, kAvx512MakeChunkOf(args.w_format), true);
+}
+
 }  // namespace
 
-constinit const KernelTable kAvx512Bf16Kernels = MakeTable<Avx512Vec, Avx512IntsOf<true>, Bf16Steps<DotInstruction>>();
+constinit const KernelChanges kAvx512Bf16Changes = {
+    .prepare_rows = PrepareRows<Avx512Vec, true>, .gemm = Gemm, .attention = nullptr};
 bool (*const kAvx512Bf16FollowsTheLaw)() = FollowsTheLaw;
 
 }  // namespace penstock::kernels

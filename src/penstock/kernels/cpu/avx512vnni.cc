@@ -1,11 +1,30 @@
-#include "penstock/kernels/cpu/tables.h"
-
+#include "penstock/kernels/cpu/attention-inl.h"
+#include "penstock/kernels/cpu/gemm_quantised-inl.h"
 #include "penstock/kernels/cpu/ints_avx512-inl.h"
-#include "penstock/kernels/cpu/table-inl.h"
+#include "penstock/kernels/cpu/tables.h"
 #include "penstock/kernels/cpu/vec_avx512-inl.h"
 
 namespace penstock::kernels {
+namespace {
 
-constinit const KernelTable kAvx512VnniKernels = MakeTable<Avx512Vec, Avx512IntsOf<true>, void>();
+using VnniInts = Avx512IntsOf<true>;
+
+void Gemm(const GemmArgs& args) {
+  switch (args.w_format) {
+    case WeightFormat::kInt8:
+    case WeightFormat::kHqq4:
+    case WeightFormat::kHqq3: return GemmOfCodes<VnniInts>(args);
+    default: return kAvx512Kernels.gemm(args);
+  }
+}
+
+void Attention(const AttentionArgs& args) {
+  if (args.kv_format != KvFormat::kInt8) return kAvx512Kernels.attention(args);
+  RunAttention<Avx512Vec, VnniInts, KvFormat::kInt8>(args);
+}
+
+}  // namespace
+
+constinit const KernelChanges kAvx512VnniChanges = {.prepare_rows = nullptr, .gemm = Gemm, .attention = Attention};
 
 }  // namespace penstock::kernels

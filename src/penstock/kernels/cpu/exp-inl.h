@@ -1,4 +1,5 @@
-// The one exponential: softmax, SwiGLU and attention all use it, with the same multiply-adds on every machine.
+// The only exponential function: softmax, SwiGLU and attention all use it, with the same multiply-adds on every
+// machine.
 #pragma once
 
 #include "penstock/kernels/kernel_table.h"
@@ -6,14 +7,14 @@
 namespace penstock::kernels {
 namespace {
 
-// 1.5 * 2^23: a float of this size has no bits after the point, so adding it rounds to an integer in the low bits.
+// 1.5 * 2^23: a float of this size has no fraction bits, so adding it rounds to an integer in the low bits.
 constexpr float kExpShift = 0x1.8p23f;
 
-// exp(x) = 2^n * exp(r) with n = round(x / ln 2) and |r| <= ln(2) / 2. There the Taylor polynomial of degree 7 is
-// within r^8 / 8! < 2^-27 of exp(r). ln 2 is split in a head of 15 bits, so that n * head is exact, and the rest.
+// exp(x) = 2^n * exp(r) with n = round(x / ln 2) and |r| <= ln(2) / 2. For such r, the Taylor polynomial of degree 7 is
+// within r^8 / 8! < 2^-27 of exp(r). ln 2 is split into a head of 15 bits, so that n * head is exact, and a rest.
 template <class V>
 V Exp(V x) {
-  // Outside, the result is 0 or infinity anyway. The order of the operands lets NaN through.
+  // Outside this range the result is 0 or infinity anyway. The order of the operands lets NaN through.
   x = Min(V::Set(89.0f), Max(V::Set(-104.0f), x));
   const V shifted = Fma(x, V::Set(0x1.715476p+0f), V::Set(kExpShift));
   const V n = Sub(shifted, V::Set(kExpShift));
@@ -39,7 +40,7 @@ void ExpOf(const float* source, int64_t count, float* target) {
 
 constexpr float kMinusInfinity = -__builtin_inff();
 
-// values = exp(scale * values - max(scale * values)). Calls meanwhile() for each 16 of them.
+// values = exp(scale * values - max(scale * values)). Calls meanwhile() for each 16 values.
 template <class V, class Meanwhile>
 void ExpMinusMax(float* values, int64_t count, float scale, const Meanwhile& meanwhile) {
   const V factor = V::Set(scale);

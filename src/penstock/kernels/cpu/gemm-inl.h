@@ -1,7 +1,7 @@
-// GEMM over panels of float weights: tiles of rows of x times vectors of one panel, one lane for each output.
+// GEMM over panels of float weights: tiles of rows of x times vectors of one panel, with one lane for each output.
 //
-// The tiles and their order change the speed only: a lane sees its own row of x and its own output's weights in the
-// order of the law of sums and nothing else.
+// The tiles and their order change only the speed. A lane sees only its own row of x and its own output's weights, in
+// the order of the law of sums.
 #pragma once
 
 #include "penstock/kernels/kernel_table.h"
@@ -17,9 +17,9 @@ struct IntConstant {
   constexpr operator int() const { return kValue; }
 };
 
-// body(IntConstant<0>) .. body(IntConstant<kCount - 1>), spelled out before the compiler decides what lives in
-// registers: GCC 12 keeps an array that a loop indexes in memory even when it unrolls the loop later, and stores every
-// accumulator in every step.
+// Calls body(IntConstant<0>) .. body(IntConstant<kCount - 1>), unrolled before the compiler allocates registers. GCC 12
+// keeps an array that a loop indexes in memory even when it unrolls the loop later, and stores every accumulator in
+// every step.
 template <int kCount, class Body>
 [[gnu::always_inline]] inline void Unrolled(const Body& body) {
   if constexpr (kCount > 0) {
@@ -28,7 +28,7 @@ template <int kCount, class Body>
   }
 }
 
-// Rows at an even distance. Adding at most twice the stride to one of few pointers is an addressing mode, which leaves
+// Rows at an even distance. One of few pointers plus at most twice the stride is an addressing mode; this leaves
 // registers for more rows than there are pointers.
 template <int kRows>
 struct RowPointers {
@@ -50,21 +50,21 @@ inline float FloatAt(const std::byte* source) {
   return value;
 }
 
-// Asks for weights that come next: they are read from memory once and in order, so what comes next is known. For each
-// kBytes of weights that a tile reads, it asks for `lines` = 1, 2, 4 or 8 lines.
+// Prefetches the next weights: a panel is read once and in order, so they are known. For each kBytes of weights that a
+// tile reads, it prefetches `lines` = 1, 2, 4 or 8 lines.
 //
-// Two lines and more are of two pages, of the second half of one and the first half of the page after it: memory gives
-// a tenth more to two pages at a time than to one after another.
+// Two or more lines come from two pages: the second half of one and the first half of the page after it. Memory
+// delivers a tenth more from two pages at a time than from one after another.
 struct Prefetch {
-  int64_t ahead;  // how far beyond what is read: of one line exactly, of more in whole pages
+  int64_t ahead;  // distance from the current read: exact for one line, in whole pages for more
   int lines;
-  bool is_near;  // every group of inputs that a tile reads starts anew
+  bool is_near;  // restarts at every group of inputs that a tile reads
   const std::byte* next = nullptr;
 
   static constexpr int64_t kBytes = 512;
   static constexpr int64_t kPage = 4096;
 
-  // A tile is about to read `w`.
+  // Called when a tile is about to read `w`.
   [[gnu::always_inline]] void StartAt(const std::byte* w) {
     if (lines == 1) {
       next = w + ahead;
@@ -77,7 +77,8 @@ struct Prefetch {
   [[gnu::always_inline]] void StartGroupAt(const std::byte* w) {
     if (is_near) StartAt(w);
   }
-  // Branches that go one way for a whole tile cost nothing; a loop over the lines cost a fifth of the tile.
+  // Branches that go one way for a whole tile cost nothing; a loop over the lines would cost a fifth of the tile's
+  // time.
   [[gnu::always_inline]] void Issue() {
     if (lines == 1) {
       __builtin_prefetch(next);
@@ -90,7 +91,7 @@ struct Prefetch {
       if (lines > 4) Ask<2, 4>();
     }
     next += 32 * lines;
-    // Beyond the end of a page: to the second half of the one after it.
+    // Past the end of a page, continues at the second half of the page after it.
     next += ~reinterpret_cast<uintptr_t>(next) & (kPage / 2);
   }
 
@@ -104,7 +105,7 @@ struct Prefetch {
   }
 };
 
-// Some rows of x times one panel over the inputs [begin, end).
+// The product of some rows of x and one panel over the inputs [begin, end).
 struct TileRun {
   const std::byte* x;  // the first row
   int64_t x_stride_bytes;
@@ -112,11 +113,11 @@ struct TileRun {
   int64_t inner_dim;
   int64_t begin;  // a multiple of the format's block
   int64_t end;    // a multiple of the format's block, or inner_dim
-  float* sums;    // [rows, kPanelCols]: of the inputs before
+  float* sums;    // [rows, kPanelCols]: sums over the inputs before `begin`
   Prefetch prefetch;
 };
 
-// One step is a pair of inputs: kStepBytes of a panel, kXBytes of each row. Chunks are multiples of kBlockInputs.
+// A step is a pair of inputs: kStepBytes of a panel, kXBytes of each row. Chunks are multiples of kBlockInputs.
 template <class V, WeightFormat kFormat>
 struct FloatSteps {
   using Vec = V;
@@ -139,7 +140,7 @@ struct FloatSteps {
     }
   }
 
-  // sums += x * w over one pair; a last input without a partner has the partner 0.
+  // Computes sums += x * w over one pair. A last input without a partner gets the partner 0.
   template <int kTileRows>
   [[gnu::always_inline]] static void Multiply(const std::byte* w, int first_vec, const RowPointers<kTileRows>& x,
                                               bool has_odd, V (&sums)[kTileRows][kVecs]) {
@@ -193,7 +194,7 @@ struct FloatTile {
   }
 };
 
-// The next `num_tiles` tiles of num_rows <= kTileRows rows each.
+// Computes the next `num_tiles` tiles of num_rows <= kTileRows rows each.
 template <class Steps, template <class, int> class Tile, int kTileRows>
 void RunTiles(int64_t num_tiles, int64_t num_rows, TileRun& run) {
   if constexpr (kTileRows > 1) {
@@ -208,7 +209,7 @@ void RunTiles(int64_t num_tiles, int64_t num_rows, TileRun& run) {
   run = tile;
 }
 
-// y[rows row.., panel] = sums + bias.
+// Stores y[rows row.., panel] = sums + bias.
 template <class V>
 void StorePanel(const GemmArgs& args, int64_t row, int64_t num_rows, int64_t panel, const float* sums) {
   for (int64_t vec = 0; vec < kVecsPerPanel; ++vec) {
@@ -219,7 +220,7 @@ void StorePanel(const GemmArgs& args, int64_t row, int64_t num_rows, int64_t pan
     if (args.bias != nullptr) bias = count >= 16 ? V::Load(args.bias + col) : V::LoadPartial(args.bias + col, count, 0);
     for (int64_t i = 0; i < num_rows; ++i) {
       V sum = V::Load(sums + i * kPanelCols + 16 * vec);
-      // -0 + 0 would be 0.
+      // Without the test, a sum of -0 would become 0.
       if (args.bias != nullptr) sum = Add(sum, bias);
       float* y = args.y + (row + i) * args.y_stride + col;
       if (count >= 16) {
@@ -231,17 +232,16 @@ void StorePanel(const GemmArgs& args, int64_t row, int64_t num_rows, int64_t pan
   }
 }
 
-// Rows that fit one tile read a panel from memory in one go and ask for what comes a page or two later. More rows take
-// it in chunks that stay in the first-level cache while the tiles pass over them, and each tile asks for its share of
-// the next chunk. With few tiles memory is the limit, and short chunks keep it busy. Very many rows go in blocks, which
-// pass over all panels one after another: a block of x fits the second-level cache, its sums of a panel lie on the
-// stack.
+// Rows that fit one tile read a panel from memory in one go and prefetch a page or two ahead. More rows read it in
+// chunks that stay in the L1 cache while the tiles pass over them; each tile prefetches its share of the next chunk.
+// With few tiles, memory is the limit, and short chunks keep it busy. Very many rows are split into blocks, each of
+// which passes over all panels. A block of x fits the L2 cache, and its sums for a panel lie on the stack.
 constexpr int64_t kFewTiles = 4;
 constexpr int64_t kFewTilesChunkBytes = 8 * 1024;
 constexpr int64_t kChunkBytes = 16 * 1024;
 constexpr int64_t kMaxTiles = 8;
 
-// `total` things in `num_parts` parts as equal as possible: the first of them have one more.
+// Splits `total` into `num_parts` parts as equal as possible; the first parts have one more.
 struct EvenParts {
   int64_t least;
   int64_t num_larger;
@@ -249,8 +249,8 @@ struct EvenParts {
   EvenParts(int64_t total, int64_t num_parts) : least(total / num_parts), num_larger(total % num_parts) {}
 };
 
-// Neighbouring tiles of the rows. How many rows each has is known here and not divided out tile by tile: that took a
-// tenth of a tile's time.
+// Neighbouring tiles of rows. The number of rows of each tile is stored because dividing for every tile took a tenth of
+// a tile's time.
 struct TileBlock {
   int64_t first_row;
   int64_t num_tiles;
@@ -260,7 +260,7 @@ struct TileBlock {
   int64_t num_rows() const { return num_tiles * least_rows + num_larger; }
 };
 
-// Asks for the rows [begin, end) of a panel of y, so that storing it does not wait for the memory that it overwrites.
+// Prefetches the rows [begin, end) of a panel of y, so that stores to it do not wait for memory.
 inline void PrefetchOutput(const GemmArgs& args, int64_t begin, int64_t end, int64_t panel) {
   for (int64_t row = begin; row < end; ++row) {
     const float* y = args.y + row * args.y_stride + panel * kPanelCols;
@@ -269,7 +269,7 @@ inline void PrefetchOutput(const GemmArgs& args, int64_t begin, int64_t end, int
   }
 }
 
-// The rows of `block` times one panel. `sums` has room for them.
+// Multiplies the rows of `block` by one panel. `sums` has room for them.
 template <class Steps, template <class, int> class Tile>
 void RunPanel(const GemmArgs& args, const TileBlock& block, int64_t panel, float* sums) {
   const int64_t num_tiles = block.num_tiles;
@@ -290,7 +290,7 @@ void RunPanel(const GemmArgs& args, const TileBlock& block, int64_t panel, float
     run.prefetch = {.ahead = chunk_bytes, .lines = num_tiles < 4 ? 4 : num_tiles < 6 ? 2 : 1, .is_near = false};
   }
   __builtin_memset(sums, 0, static_cast<size_t>(num_rows) * kPanelCols * sizeof(float));
-  // Lines of y to ask for with each chunk.
+  // The number of rows of y to prefetch with each chunk.
   const int64_t rows_per_chunk = num_tiles > kFewTiles ? num_rows / ((args.inner_dim + chunk - 1) / chunk) + 1 : 0;
   for (int64_t row = 0; run.begin < args.inner_dim; run.begin += chunk, row += rows_per_chunk) {
     if (rows_per_chunk > 0) {
@@ -308,12 +308,12 @@ void RunPanel(const GemmArgs& args, const TileBlock& block, int64_t panel, float
   StorePanel<typename Steps::Vec>(args, block.first_row, num_rows, panel, sums);
 }
 
-// body(block, panel, sums) for all blocks of up to `kMost` tiles and all panels; `sums` has room for a block's.
+// Calls body(block, panel, sums) for all blocks of up to `kMost` tiles and all panels; `sums` has room for one block.
 template <class Steps, int64_t kMost, class Body>
 void ForEachPanel(const GemmArgs& args, const Body& body) {
   if (args.num_rows == 0) return;
   alignas(64) float sums[kMost * Steps::kRows * kPanelCols];
-  // Tiles as equal as possible: 13 rows are 7 and 6, not 12 and 1.
+  // Makes tiles as equal as possible: 13 rows are 7 and 6, not 12 and 1.
   const int64_t num_tiles = (args.num_rows + Steps::kRows - 1) / Steps::kRows;
   const EvenParts tile_rows(args.num_rows, num_tiles);
   const int64_t num_blocks = (num_tiles + kMost - 1) / kMost;

@@ -1,11 +1,12 @@
-// GEMM over rows of block formats (tensor/block_formats.h): 256 inputs of 32 outputs become a panel of floats, or of
-// bf16 for kBF16 rows, which the tiles of float weights pass over while it lies in the cache.
+// GEMM over rows of block formats (tensor/block_formats.h). A chunk of 256 inputs of 32 outputs becomes a panel of
+// floats, or of bf16 for kBF16 rows. The tiles of float weights pass over the panel while it lies in the cache.
 //
-// Codes are brought into a panel's order as bytes; only then do they become numbers, 16 outputs at a time, each with
-// its own scale. The operations are those of DequantiseBlocks, and so are the bits.
+// Codes are first reordered as bytes into a panel's order. Only then do they become numbers, 16 outputs at a time, each
+// with its own scale. Operations and bits are those of DequantiseBlocks.
 #pragma once
 
 #include "penstock/kernels/cpu/gemm-inl.h"
+#include "penstock/kernels/cpu/tables.h"
 #include "penstock/tensor/block_formats.h"
 
 namespace penstock::kernels {
@@ -14,15 +15,15 @@ namespace {
 constexpr int64_t kChunkInputs = 256;
 constexpr int64_t kGroupInputs = 32;
 constexpr int64_t kChunkGroups = kChunkInputs / kGroupInputs;
-// A chunk is made again for each block of rows: the more of them, the less that counts.
+// A chunk is made again for each block of rows: the more rows in a block, the less this costs.
 constexpr int64_t kMaxBlockTiles = 32;
 
 typedef uint8_t Bytes16 __attribute__((vector_size(16)));
 typedef uint16_t Halves8 __attribute__((vector_size(16)));
 typedef uint16_t Halves16 __attribute__((vector_size(32)));
 
-// What is read of a chunk: codes as bytes, and what makes a scale of each group and output. Scales are of 32 inputs, or
-// of 16 (kQ6_K).
+// A chunk as read from the rows: codes as bytes, and the parts of each group's and output's scale. A scale covers 32
+// inputs, or 16 (kQ6_K).
 struct RawChunk {
   alignas(64) uint8_t codes[kChunkGroups][kPanelCols][kGroupInputs];
   alignas(64) uint8_t scale_codes[2 * kChunkGroups][kPanelCols];
@@ -39,12 +40,12 @@ inline T Load(const std::byte* source) {
   return value;
 }
 
-// The low or high halves of 16 bytes, as 16 bytes.
+// Returns the low or high halves of 16 bytes, as 16 bytes.
 inline Bytes16 LowHalves(Bytes16 both) { return both & 15; }
 inline Bytes16 HighHalves(Bytes16 both) { return both >> 4; }
 inline void Put(Bytes16 codes, uint8_t* target) { __builtin_memcpy(target, &codes, 16); }
 
-// Each of these reads the `num_groups` groups of a chunk of one row into the chunk's column `col`.
+// Each of these functions reads the `num_groups` groups of a chunk of one row into the chunk's column `col`.
 inline void ReadQ8_0(const std::byte* row, int64_t num_groups, int64_t col, RawChunk& chunk) {
   for (int64_t g = 0; g < num_groups; ++g, row += BlockBytes(WeightFormat::kQ8_0)) {
     chunk.scales16[g][col] = Load<uint16_t>(row);
@@ -71,7 +72,7 @@ inline void ReadQ4_1(const std::byte* row, int64_t num_groups, int64_t col, RawC
   }
 }
 
-// Bit i of two bytes as 16 in byte i.
+// Returns bit i of two bytes, as 16 in byte i.
 inline Bytes16 FifthBits(const std::byte* bits) {
   const auto a = static_cast<uint8_t>(bits[0]), b = static_cast<uint8_t>(bits[1]);
   const Bytes16 bytes = {a, a, a, a, a, a, a, a, b, b, b, b, b, b, b, b};
@@ -119,7 +120,7 @@ inline void ReadFp8(const std::byte* row, int64_t num_groups, int64_t col, RawCh
   }
 }
 
-// Scales and minima of kQ4_K and kQ5_K: as ReadKGroups has them.
+// Reads the scales and minima of kQ4_K and kQ5_K in the order of ReadKGroups.
 inline void ReadKScales(const std::byte* block, int64_t col, RawChunk& chunk) {
   chunk.scales16[0][col] = Load<uint16_t>(block);
   chunk.mins16[0][col] = Load<uint16_t>(block + 2);
@@ -167,11 +168,11 @@ inline void ReadQ6_K(const std::byte* row, int64_t col, RawChunk& chunk) {
   }
 }
 
-// source [16][..] rows, 32 bytes apart -> target [16][..], 32 bytes apart.
+// Transposes source [16][..], rows 32 bytes apart, into target [16][..], 32 bytes apart.
 inline void Transpose16(const uint8_t* source, uint8_t* target) {
   Bytes16 rows[16], next[16];
   Unrolled<16>([&](auto i) __attribute__((always_inline)) { __builtin_memcpy(&rows[i], source + 32 * i, 16); });
-  // Four times, the upper eight rows are merged with the lower eight, byte by byte.
+  // Merges the upper eight rows with the lower eight, byte by byte, four times.
   Unrolled<4>([&](auto) __attribute__((always_inline)) {
     Unrolled<8>([&](auto i) __attribute__((always_inline)) {
       next[2 * i] =
@@ -184,8 +185,8 @@ inline void Transpose16(const uint8_t* source, uint8_t* target) {
   Unrolled<16>([&](auto i) __attribute__((always_inline)) { __builtin_memcpy(target + 32 * i, &rows[i], 16); });
 }
 
-// 16 E4M3 codes as floats: ToFloat(F8E4M3). Moved to where f16 has its bits they are 2^-8 times what they stand for,
-// small ones, too.
+// Converts 16 E4M3 codes as ToFloat(F8E4M3) does. Moved to the bit positions of f16 they are 2^-8 times their value;
+// this holds for subnormals, too.
 template <class V>
 [[gnu::always_inline]] inline V Fp8ToFloats(const uint8_t* codes) {
   const Halves16 wide = __builtin_convertvector(Load<Bytes16>(reinterpret_cast<const std::byte*>(codes)), Halves16);
@@ -197,7 +198,7 @@ template <class V>
   return Mul(V::template LoadAs<Dtype::kF16>(bytes), V::Set(256));
 }
 
-// Weights of two neighbouring inputs, 16 outputs of each, rounded to bf16 and paired.
+// Rounds the weights of two neighbouring inputs, 16 outputs of each, to bf16 and stores them in pairs.
 template <class V>
 [[gnu::always_inline]] inline void StorePairs(V even, V odd, std::byte* target) {
   BF16 rounded[2][16];
@@ -214,7 +215,7 @@ template <class V>
   }
 }
 
-// 16 weights of input k of group g, from the bytes of all 32 outputs, `vec` 0 or 1 of them.
+// Makes 16 weights of input k of group g from the bytes of all 32 outputs; `vec` (0 or 1) selects 16 of them.
 template <class V, WeightFormat kFormat>
 struct GroupNumbers {
   V scales[2][kVecsPerPanel];  // of the group's first and second 16 inputs
@@ -260,8 +261,8 @@ struct GroupNumbers {
   }
 };
 
-// Inputs [first, first + count) of the panel's outputs, `first` a multiple of kChunkInputs and count at most that, as
-// whole groups of a kF32 panel, or of a kBF16 one.
+// Makes whole groups of a kF32 or kBF16 panel from inputs [first, first + count) of the panel's outputs. `first` is a
+// multiple of kChunkInputs, `count` at most kChunkInputs.
 template <class V, WeightFormat kFormat>
 void MakeChunk(const std::byte* rows, int64_t row_bytes, int64_t num_cols, int64_t first, int64_t count, bool as_bf16,
                std::byte* target) {
@@ -272,7 +273,7 @@ void MakeChunk(const std::byte* rows, int64_t row_bytes, int64_t num_cols, int64
   const int64_t num_groups = (count + kGroupInputs - 1) / kGroupInputs;
   for (int64_t col = 0; col < num_cols; ++col) {
     const std::byte* row = rows + col * row_bytes + first / kElements * kBytes;
-    // The next chunk of this output; beyond the last one, what comes does no harm.
+    // Prefetches the next chunk of this output; a prefetch beyond the last chunk does no harm.
     for (int64_t i = 0; i < kRowChunkBytes; i += 64) __builtin_prefetch(row + kRowChunkBytes + i);
     if constexpr (kFormat == WeightFormat::kFp8) ReadFp8(row, num_groups, col, chunk);
     if constexpr (kFormat == WeightFormat::kMxfp4) ReadMxfp4(row, num_groups, col, chunk);
@@ -304,7 +305,7 @@ void MakeChunk(const std::byte* rows, int64_t row_bytes, int64_t num_cols, int64
       }
     }
   }
-  // The partner of a last input: 0 times 0.
+  // The partner of a last input is 0 times 0.
   if (count % 2 == 0) return;
   for (int64_t col = 0; col < kPanelCols; ++col) {
     if (as_bf16) {
@@ -314,9 +315,6 @@ void MakeChunk(const std::byte* rows, int64_t row_bytes, int64_t num_cols, int64
     }
   }
 }
-
-using MakeChunkFunction = void (*)(const std::byte* rows, int64_t row_bytes, int64_t num_cols, int64_t first,
-                                   int64_t count, bool as_bf16, std::byte* target);
 
 template <class V>
 MakeChunkFunction MakeChunkOf(WeightFormat format) {
@@ -353,7 +351,7 @@ void RunBlocksGemm(const GemmArgs& args, MakeChunkFunction make_chunk, bool as_b
                      .begin = first,
                      .end = first + count,
                      .sums = sums,
-                     .prefetch = {.ahead = 0, .lines = 1, .is_near = true}};  // what lies in the cache already
+                     .prefetch = {.ahead = 0, .lines = 1, .is_near = true}};  // the panel is in the cache already
       run.prefetch.StartAt(run.w);
       RunTiles<Steps, FloatTile, Steps::kRows>(block.num_larger, block.least_rows + 1, run);
       RunTiles<Steps, FloatTile, Steps::kRows>(block.num_tiles - block.num_larger, block.least_rows, run);
@@ -362,16 +360,12 @@ void RunBlocksGemm(const GemmArgs& args, MakeChunkFunction make_chunk, bool as_b
   });
 }
 
-template <class V, class Bf16Steps>
-void GemmOfBlocks(const GemmArgs& args) {
-  const MakeChunkFunction make_chunk = MakeChunkOf<V>(args.w_format);
-  if (args.x_format != RowFormat::kBF16)
-    return RunBlocksGemm<FloatSteps<V, WeightFormat::kF32>>(args, make_chunk, false);
-  if constexpr (__is_same(Bf16Steps, void)) {
-    RunBlocksGemm<FloatSteps<V, WeightFormat::kBF16>>(args, make_chunk, true);
-  } else {
-    RunBlocksGemm<Bf16Steps>(args, make_chunk, true);
+template <class V>
+void GemmOfBlocks(const GemmArgs& args, MakeChunkFunction make_chunk) {
+  if (args.x_format == RowFormat::kBF16) {
+    return RunBlocksGemm<FloatSteps<V, WeightFormat::kBF16>>(args, make_chunk, true);
   }
+  RunBlocksGemm<FloatSteps<V, WeightFormat::kF32>>(args, make_chunk, false);
 }
 
 }  // namespace

@@ -1,7 +1,7 @@
 // GEMM over panels of quantised weights: exact integer sums of codes within a group, one float accumulator over the
 // groups.
 //
-// `Ints` is 16 lanes of int32 and the products of codes that the instruction set has; see ints_scalar-inl.h.
+// `Ints` is 16 lanes of int32 with the instruction set's products of codes; see ints_scalar-inl.h.
 #pragma once
 
 #include "penstock/kernels/cpu/gemm-inl.h"
@@ -10,7 +10,7 @@
 namespace penstock::kernels {
 namespace {
 
-// 128 inputs: 4 of 32 outputs are 128 bytes, 64 for each vector.
+// The bytes of 4 inputs of 32 outputs: 128, 64 for each vector.
 constexpr int64_t kQuadBytes = 4 * kPanelCols;
 
 // The rows' codes and groups from input `begin` on.
@@ -48,7 +48,7 @@ struct Int8Tile {
       float* sums = run.sums + 16 * first_vec;
       Int8Rows<kTileRows> x(run);
       for (int64_t k = run.begin; k < run.end; k += kInt8Group) {
-        // GCC would keep the sums on the stack as well, and store each of them twice.
+        // Without this, GCC would also keep the sums on the stack and store each of them twice.
         asm("" : "+r"(sums));
         run.prefetch.StartGroupAt(w);
         MultiplyGroup(w, first_vec, x, run.prefetch, sums);
@@ -97,8 +97,8 @@ struct Int8Tile {
   }
 };
 
-// One group of 64 inputs of an HQQ panel: calls dot(codes of each vector, offset of their 4 inputs) for each 4 inputs,
-// and ask() twice: Prefetch::kBytes each are what hqq4 reads, and a third more than hqq3 does.
+// One group of 64 inputs of an HQQ panel. Calls dot(codes of each vector, offset of their 4 inputs) for each 4 inputs,
+// and ask() twice. Each call of ask() covers Prefetch::kBytes: as much as hqq4 reads, and a third more than hqq3 reads.
 template <class I, WeightFormat kFormat, int kVecs>
 struct HqqCodes {
   template <class Ask, class Dot>
@@ -121,7 +121,7 @@ struct HqqCodes {
         typename I::Codes pairs[kVecs], thirds[kVecs], codes[kVecs];
         Unrolled<kVecs>([&](auto v) __attribute__((always_inline)) {
           pairs[v] = I::Load(group + kQuadBytes * i + 64 * v);
-          // The third bits of these 16 inputs, moved up so that the first of them is bit 2 of its code.
+          // Reads the third bits of these 16 inputs and moves them so that the first one is bit 2 of its code.
           const typename I::Codes bits = I::Load(group + 512 + kQuadBytes * (i / 2) + 64 * v);
           thirds[v] = i % 2 == 0 ? bits : I::And(I::ShiftRight(bits, 4), 15);
         });
@@ -169,7 +169,7 @@ struct HqqTile {
         const int num_groups = rest < kHqqBlock ? static_cast<int>((rest + 63) / 64) : kHqqBlock / 64;
         for (int group = 0; group < num_groups; ++group) {
           const std::byte* data = block + kHqqHeaderBytes + group * Steps::kGroupBytes;
-          asm("" : "+r"(sums));  // as in Int8Tile
+          asm("" : "+r"(sums));  // see Int8Tile
           run.prefetch.StartGroupAt(data);
           MultiplyGroup(block, group, data, first_vec, x, run.prefetch, sums);
           x.codes.Advance(64);
@@ -181,7 +181,7 @@ struct HqqTile {
   }
 
  private:
-  // `header` of the block, `group_idx` in it.
+  // `header` is the block's, `group_idx` counts within the block.
   [[gnu::always_inline]] static void MultiplyGroup(const std::byte* header, int group_idx, const std::byte* group,
                                                    int first_vec, const Int8Rows<kTileRows>& x, Prefetch& prefetch,
                                                    float* sums) {
@@ -209,7 +209,7 @@ struct HqqTile {
     const int64_t half = group_idx % 2;
     Unrolled<kTileRows>([&](auto r) __attribute__((always_inline)) {
       const V x_scale = V::Set(FloatAt(x.groups[r]));
-      // Of the row's codes in this group.
+      // The sum of the row's codes in this group.
       const V code_sum = V::Set(FloatAt(x.groups[r] + offsetof(Int8RowGroup, code_sums) + 4 * half));
       Unrolled<kVecs>([&](auto v) __attribute__((always_inline)) {
         float* sum = sums + r * kPanelCols + 16 * v;
@@ -219,6 +219,16 @@ struct HqqTile {
     });
   }
 };
+
+// REQUIRES: weights in codes, int8 or HQQ.
+template <class Ints>
+void GemmOfCodes(const GemmArgs& args) {
+  switch (args.w_format) {
+    case WeightFormat::kHqq4: return RunGemm<HqqSteps<Ints, WeightFormat::kHqq4>, HqqTile>(args);
+    case WeightFormat::kHqq3: return RunGemm<HqqSteps<Ints, WeightFormat::kHqq3>, HqqTile>(args);
+    default: return RunGemm<Int8Steps<Ints>, Int8Tile>(args);
+  }
+}
 
 }  // namespace
 }  // namespace penstock::kernels

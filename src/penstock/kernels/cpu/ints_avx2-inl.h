@@ -1,4 +1,4 @@
-// Products of codes with VPMADDUBSW; see ints_scalar-inl.h for what each function means.
+// Products of codes with VPMADDUBSW; ints_scalar-inl.h defines each function.
 #pragma once
 
 #include <immintrin.h>
@@ -39,7 +39,7 @@ struct Avx2Ints {
   }
 
   static Avx2Ints StartInt8(const std::byte*) { return Zero(); }
-  // |w| x with the sign of w moved to x: two products of at most 128 * 127 never saturate 16 bits.
+  // Multiplies |w| by x with the sign of w moved to x: two products of at most 128 * 127 never saturate 16 bits.
   static __m256i DotSigned(__m256i codes, __m256i x, __m256i sum) {
     const __m256i w = _mm256_xor_si256(codes, _mm256_set1_epi8(static_cast<char>(0x80)));
     const __m256i pairs = _mm256_maddubs_epi16(_mm256_abs_epi8(w), _mm256_sign_epi8(x, w));

@@ -1,5 +1,5 @@
-// Products of codes in zmm registers, with VPDPBUSD where the machine has VNNI; see ints_scalar-inl.h for what each
-// function means.
+// Products of codes in zmm registers, with VPDPBUSD where the machine has VNNI; ints_scalar-inl.h defines each
+// function.
 #pragma once
 
 #include <immintrin.h>
@@ -9,7 +9,7 @@
 namespace penstock::kernels {
 namespace {
 
-// An aggregate without base classes: GCC 12 keeps others in memory.
+// An aggregate without base classes, because GCC 12 keeps other classes in memory.
 template <bool kVnni>
 struct Avx512IntsOf {
   using Vec = Avx512Vec;
@@ -34,7 +34,7 @@ struct Avx512IntsOf {
     if constexpr (kVnni) return {Four(code_offset)};
     return Zero();
   }
-  // Without VNNI as in ints_avx2-inl.h; AVX-512 has no VPSIGNB.
+  // Without VNNI this works as in ints_avx2-inl.h, but AVX-512 has no VPSIGNB.
   static Avx512IntsOf DotInt8(Codes codes, const std::byte* x, Avx512IntsOf sum) {
     if constexpr (kVnni) return DotSmall(codes, x, sum);
     const __m512i w = _mm512_xor_si512(codes, _mm512_set1_epi8(static_cast<char>(0x80)));
@@ -44,7 +44,7 @@ struct Avx512IntsOf {
   }
   static Avx512IntsOf DotSmall(Codes codes, const std::byte* x, Avx512IntsOf sum) {
     if constexpr (kVnni) {
-      // The intrinsic would do, but GCC 12 copies the sum before and after it.
+      // An intrinsic exists, but GCC 12 copies the sum before and after it.
       asm("vpdpbusd %2, %1, %0" : "+v"(sum.lanes) : "v"(codes), "v"(Four(x)));
       return sum;
     }

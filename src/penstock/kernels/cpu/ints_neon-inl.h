@@ -1,4 +1,4 @@
-// Products of codes in four NEON registers by SDOT; see ints_scalar-inl.h for what each function means.
+// Products of codes in four NEON registers by SDOT; ints_scalar-inl.h defines each function.
 #pragma once
 
 #include <arm_neon.h>

@@ -1,4 +1,4 @@
-// Sixteen lanes of int32 and what multiplies codes: the definition of what the other instruction sets do.
+// Sixteen lanes of int32 and their products of codes: the definition that the other instruction sets follow.
 #pragma once
 
 #include "penstock/kernels/cpu/vec_scalar-inl.h"
@@ -33,7 +33,7 @@ struct ScalarInts {
     for (int j = 0; j < 64; ++j) result.bytes[j] = a.bytes[j] | b.bytes[j];
     return result;
   }
-  // Shifts may move bits in from a neighbouring byte: And() takes them out.
+  // Shifts may move bits in from a neighbouring byte; And() removes them.
   static Codes ShiftRight(const Codes& codes, int count) {
     Codes result;
     for (int j = 0; j < 64; ++j) result.bytes[j] = static_cast<uint8_t>(codes.bytes[j] >> count);
@@ -45,14 +45,14 @@ struct ScalarInts {
     return result;
   }
 
-  // What a sum of DotInt8 begins with: `code_offset` points to the row's offset (Int8RowGroup), which instruction sets
-  // that multiply unsigned codes need and this one does not.
+  // Returns the start value for a sum of DotInt8. `code_offset` points to the row's offset (Int8RowGroup). Instruction
+  // sets that multiply unsigned codes need it; this one does not.
   static ScalarInts StartInt8(const std::byte*) { return {}; }
-  // sum + (codes - 128) . x of each lane's four bytes; x are four signed bytes.
+  // Returns sum + (codes - 128) . x of each lane's four bytes; x are four signed bytes.
   static ScalarInts DotInt8(const Codes& codes, const std::byte* x, const ScalarInts& sum) {
     return Dot<128>(codes, x, sum);
   }
-  // sum + codes . x, codes below 16.
+  // Returns sum + codes . x for codes below 16.
   static ScalarInts DotSmall(const Codes& codes, const std::byte* x, const ScalarInts& sum) {
     return Dot<0>(codes, x, sum);
   }

@@ -6,6 +6,6 @@
 
 namespace penstock::kernels {
 
-constinit const KernelTable kNeonKernels = MakeTable<NeonVec, NeonInts, void>();
+constinit const KernelTable kNeonKernels = MakeTable<NeonVec, NeonInts>();
 
 }  // namespace penstock::kernels

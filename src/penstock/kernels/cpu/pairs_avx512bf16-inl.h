@@ -1,5 +1,5 @@
-// GEMM over pairs of bf16 by VDPBF16PS. `DotPairs` is that instruction, or, in the tests of these tiles on machines
-// without it, the two multiply-adds that it stands for.
+// GEMM over pairs of bf16 by VDPBF16PS. `DotPairs` is that instruction, or the two multiply-adds that it stands for;
+// the tests of these tiles use the latter on machines without the instruction.
 #pragma once
 
 #include "penstock/kernels/cpu/gemm-inl.h"
@@ -8,7 +8,7 @@
 namespace penstock::kernels {
 namespace {
 
-// What VDPBF16PS is documented to do, denormals aside.
+// Computes what Intel documents for VDPBF16PS, except for denormals.
 inline __m512 DotByMultiplyAdds(__m512 sum, __m512i x, __m512i w) {
   Avx512Vec x_even, x_odd, w_even, w_odd;
   Avx512Vec::Widen(x, x_even, x_odd);

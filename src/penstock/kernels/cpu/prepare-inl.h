@@ -1,4 +1,4 @@
-// Rows of activations as the GEMMs take them.
+// Prepares rows of activations for the GEMMs.
 #pragma once
 
 #include "penstock/kernels/cpu/rows-inl.h"
@@ -17,7 +17,7 @@ inline V LoadOfGroup(const float* source, int64_t i, int64_t count) {
   return i < count ? V::LoadPartial(source + i, count - i, 0) : V::Zero();
 }
 
-// Values as codes: x = code * scale, code = round(x * inverse); all codes are 0 unless is_used.
+// How values become codes: x = code * scale, code = round(x * inverse); all codes are 0 unless is_used.
 struct CodeScale {
   float scale;
   float inverse;
@@ -38,7 +38,7 @@ CodeScale CodeScaleOf(const float* source, int64_t count) {
   return {magnitude / 127, 127 / magnitude, true};
 }
 
-// `count` <= 128 values; the codes beyond them are 0.
+// Encodes `count` <= 128 values; the codes beyond them are 0.
 template <class V>
 void PrepareInt8Group(const float* source, int64_t count, std::byte* codes, Int8RowGroup* group) {
   const CodeScale scale = CodeScaleOf<V>(source, count);

@@ -25,14 +25,15 @@ void SelectTopk(const RouterTopkArgs& args, const Key& key_of) {
   }
 }
 
-// What an expert is chosen by; one with a NaN for a bias is chosen last, as are those of groups that are not chosen.
+// Returns the key that an expert is chosen by. Experts with a NaN for a bias, and those of groups that are not chosen,
+// come last.
 inline float SelectionKey(const RouterTopkArgs& args, int64_t expert_idx) {
   if (args.selection_bias == nullptr) return args.scores[expert_idx];
   const float key = args.scores[expert_idx] + args.selection_bias[expert_idx];
   return key == key ? key : kMinusInfinity;
 }
 
-// Bit g: group g is one of the num_topk_groups largest, ties to the lower index.
+// Returns a mask: bit g is set if group g is one of the num_topk_groups best; ties go to the lower index.
 inline uint64_t ChosenGroups(const RouterTopkArgs& args) {
   const RouterRule& rule = args.rule;
   const int64_t group_size = args.num_experts / rule.num_groups;
@@ -61,7 +62,7 @@ inline uint64_t ChosenGroups(const RouterTopkArgs& args) {
   return chosen;
 }
 
-// 1 / (1 + exp(-x)) of each; all NaN when one is.
+// Computes 1 / (1 + exp(-x)) of each; all are NaN when one is.
 template <class V>
 void Sigmoids(float* values, int64_t count) {
   const auto sigmoid = [](const V& x) { return Div(V::Set(1), Add(V::Set(1), Exp(Sub(V::Zero(), x)))); };
@@ -74,7 +75,7 @@ void Sigmoids(float* values, int64_t count) {
   }
 }
 
-// Probabilities over all experts; returns their sum before the division.
+// Computes probabilities over all experts; returns their sum before the division.
 template <class V>
 float Softmax(float* values, int64_t count) {
   ExpMinusMax<V>(values, count, 1, [] {});
@@ -90,7 +91,7 @@ float ExpOfOne(float x) {
   return values[0];
 }
 
-// RouterRule::Scoring::kSparsemixer. The sums are taken in increasing index.
+// RouterRule::Scoring::kSparsemixer. Sums are taken in increasing index.
 template <class V>
 void Sparsemixer(const RouterTopkArgs& args) {
   for (int64_t j = 0; j < args.num_topk; ++j) {

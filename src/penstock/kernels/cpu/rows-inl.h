@@ -1,4 +1,4 @@
-// Kernels that go over rows element by element: normalisation, rotation, SwiGLU, combine and conversions.
+// Kernels that process rows element by element: normalisation, rotation, SwiGLU, combine and conversions.
 #pragma once
 
 #include "penstock/kernels/cpu/exp-inl.h"
@@ -7,8 +7,8 @@
 namespace penstock::kernels {
 namespace {
 
-// Calls `piece(offset, 16)` for each full piece of 16 elements, then once for the rest, if any. Passing the count as a
-// constant lets the compiler drop the masks from the full pieces.
+// Calls `piece(offset, 16)` for each full piece of 16 elements, then once for the rest, if any. The constant count lets
+// the compiler drop the masks from the full pieces.
 template <class Piece>
 inline void ForEachPiece(int64_t count, const Piece& piece) {
   int64_t i = 0;

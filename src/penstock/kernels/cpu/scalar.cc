@@ -6,6 +6,6 @@
 
 namespace penstock::kernels {
 
-constinit const KernelTable kScalarKernels = MakeTable<ScalarVec, ScalarInts, void>();
+constinit const KernelTable kScalarKernels = MakeTable<ScalarVec, ScalarInts>();
 
 }  // namespace penstock::kernels

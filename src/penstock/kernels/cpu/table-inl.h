@@ -1,4 +1,4 @@
-// All kernels for one vector class, one class of integer products and one way to multiply bf16 pairs.
+// All kernels for one vector class and one class of integer products.
 #pragma once
 
 #include "penstock/kernels/cpu/attention-inl.h"
@@ -14,28 +14,33 @@
 namespace penstock::kernels {
 namespace {
 
-// `Bf16Steps` is void where the machine does not multiply pairs: then kBF16 rows are floats.
-template <class V, class Ints, class Bf16Steps>
+// `V` are vectors, `Ints` integer products.
+template <class V, class Ints>
 void Gemm(const GemmArgs& args) {
   switch (args.w_format) {
     case WeightFormat::kF32: return RunGemm<FloatSteps<V, WeightFormat::kF32>, FloatTile>(args);
     case WeightFormat::kF16: return RunGemm<FloatSteps<V, WeightFormat::kF16>, FloatTile>(args);
-    case WeightFormat::kBF16:
-      if constexpr (!__is_same(Bf16Steps, void)) {
-        if (args.x_format == RowFormat::kBF16) return RunGemm<Bf16Steps, FloatTile>(args);
-      }
-      return RunGemm<FloatSteps<V, WeightFormat::kBF16>, FloatTile>(args);
-    case WeightFormat::kInt8: return RunGemm<Int8Steps<Ints>, Int8Tile>(args);
-    case WeightFormat::kHqq4: return RunGemm<HqqSteps<Ints, WeightFormat::kHqq4>, HqqTile>(args);
-    case WeightFormat::kHqq3: return RunGemm<HqqSteps<Ints, WeightFormat::kHqq3>, HqqTile>(args);
-    default: return GemmOfBlocks<V, Bf16Steps>(args);
+    case WeightFormat::kBF16: return RunGemm<FloatSteps<V, WeightFormat::kBF16>, FloatTile>(args);
+    case WeightFormat::kInt8:
+    case WeightFormat::kHqq4:
+    case WeightFormat::kHqq3: return GemmOfCodes<Ints>(args);
+    default: return GemmOfBlocks<V>(args, MakeChunkOf<V>(args.w_format));
   }
 }
 
-template <class V, class Ints, class Bf16Steps>
+template <class V, class Ints>
+void Attention(const AttentionArgs& args) {
+  switch (args.kv_format) {
+    case KvFormat::kF32: return RunAttention<V, Ints, KvFormat::kF32>(args);
+    case KvFormat::kBF16: return RunAttention<V, Ints, KvFormat::kBF16>(args);
+    case KvFormat::kInt8: return RunAttention<V, Ints, KvFormat::kInt8>(args);
+  }
+}
+
+template <class V, class Ints>
 constexpr KernelTable MakeTable() {
-  return {.prepare_rows = PrepareRows<V, !__is_same(Bf16Steps, void)>,
-          .gemm = Gemm<V, Ints, Bf16Steps>,
+  return {.prepare_rows = PrepareRows<V, false>,
+          .gemm = Gemm<V, Ints>,
           .norm = NormRows<V>,
           .rope = Rope<V>,
           .router_topk = RouterTopk<V>,

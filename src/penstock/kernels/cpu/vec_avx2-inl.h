@@ -1,4 +1,4 @@
-// Sixteen floats in two ymm registers; see vec_scalar-inl.h for what each function means.
+// Sixteen floats in two ymm registers; vec_scalar-inl.h defines each function.
 #pragma once
 
 #include <immintrin.h>
@@ -8,7 +8,7 @@
 namespace penstock::kernels {
 namespace {
 
-// The first `count` of 8 lanes all ones; `count` may be below 0 or above 8.
+// Returns a mask whose first `count` of 8 lanes are all ones; `count` may be below 0 or above 8.
 inline __m256i FirstLanes8(int64_t count) {
   const __m256i lane_idx = _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7);
   return _mm256_cmpgt_epi32(_mm256_set1_epi32(static_cast<int>(count)), lane_idx);

@@ -1,4 +1,4 @@
-// Sixteen floats in one zmm register; see vec_scalar-inl.h for what each function means.
+// Sixteen floats in one zmm register; vec_scalar-inl.h defines each function.
 #pragma once
 
 #include <immintrin.h>

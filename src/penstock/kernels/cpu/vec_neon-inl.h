@@ -1,4 +1,4 @@
-// Sixteen floats in four NEON registers; see vec_scalar-inl.h for what each function means.
+// Sixteen floats in four NEON registers; vec_scalar-inl.h defines each function.
 #pragma once
 
 #include <arm_neon.h>
@@ -18,7 +18,7 @@ struct NeonVec {
   float32x4_t c;  // lanes 8..11
   float32x4_t d;  // lanes 12..15
 
-  // The vectors that `make` gives for 0, 1, 2 and 3.
+  // Makes a vector from `make` of 0, 1, 2 and 3.
   template <class Make>
   [[gnu::always_inline]] static NeonVec Quarters(const Make& make) {
     return {make(0), make(1), make(2), make(3)};
@@ -90,7 +90,7 @@ struct NeonVec {
   NeonVec Abs() const {
     return Map(*this, [](float32x4_t x) { return vabsq_f32(x); });
   }
-  // The low half of each lane's bits.
+  // Returns the low half of each lane's bits.
   static uint16x8_t LowHalves(float32x4_t first, float32x4_t second) {
     return vcombine_u16(vmovn_u32(vreinterpretq_u32_f32(first)), vmovn_u32(vreinterpretq_u32_f32(second)));
   }
@@ -153,7 +153,7 @@ inline NeonVec Mul(const NeonVec& x, const NeonVec& y) {
 inline NeonVec Div(const NeonVec& x, const NeonVec& y) {
   return NeonVec::Map(x, y, [](float32x4_t p, float32x4_t q) { return vdivq_f32(p, q); });
 }
-// NEON's own maximum is NaN when either is.
+// NEON's own maximum returns NaN when either operand is NaN.
 inline NeonVec Max(const NeonVec& x, const NeonVec& y) {
   return NeonVec::Map(x, y, [](float32x4_t p, float32x4_t q) { return vbslq_f32(vcgtq_f32(p, q), p, q); });
 }

@@ -1,4 +1,4 @@
-// Sixteen floats as an array: the vector that runs on every machine, and the definition of what the others do.
+// Sixteen floats as an array: the vector that runs on every machine, and the definition that the others follow.
 //
 // The names of this class are the interface that the kernels (*-inl.h) are written against. All vector classes and
 // kernels live in unnamed namespaces, also in headers: each unit must keep its own copy, compiled with its own flags.
@@ -10,8 +10,8 @@ namespace penstock::kernels {
 namespace {
 
 struct ScalarVec {
-  // The register tile of the GEMM: rows of x times vectors of a panel. Attention's: heads times pages, and heads times
-  // 16-wide pieces of head_dim.
+  // The register tiles. GEMM: rows of x times vectors of a panel. Attention: heads times pages, and heads times 16-wide
+  // pieces of head_dim.
   static constexpr int kPanelRows = 2;
   static constexpr int kPanelVecs = 2;
 
@@ -32,7 +32,7 @@ struct ScalarVec {
     for (int j = 0; j < 16; ++j) result.lanes[j] = source[j];
     return result;
   }
-  // The first `count` < 16 lanes from memory, the others `padding`.
+  // Loads the first `count` < 16 lanes from memory; the others are `padding`.
   static ScalarVec LoadPartial(const float* source, int64_t count, float padding) {
     ScalarVec result = Set(padding);
     for (int64_t j = 0; j < count; ++j) result.lanes[j] = source[j];
@@ -50,12 +50,12 @@ struct ScalarVec {
     return FromBits(sign | (exponent == 31 ? 255 : exponent + 112) << 23 | mantissa << 13);
   }
 
-  // Elements of a stored type, widened. The source may start at any byte.
+  // Loads elements of a stored type and widens them. The source needs no alignment.
   template <Dtype kDtype>
   static ScalarVec LoadAs(const std::byte* source) {
     return LoadPartialAs<kDtype>(source, 16);
   }
-  // The first `count` <= 16 elements, the other lanes zero.
+  // Loads the first `count` <= 16 elements; the other lanes are zero.
   template <Dtype kDtype>
   static ScalarVec LoadPartialAs(const std::byte* source, int64_t count) {
     ScalarVec result = Zero();
@@ -71,7 +71,7 @@ struct ScalarVec {
     return result;
   }
 
-  // 16 pairs of bf16, widened.
+  // Loads 16 pairs of bf16 and widens them.
   static void LoadPairs(const std::byte* source, ScalarVec& even, ScalarVec& odd) {
     for (int j = 0; j < 16; ++j) {
       uint32_t pair;
@@ -80,13 +80,13 @@ struct ScalarVec {
       odd.lanes[j] = FromBits(pair & 0xFFFF0000u);
     }
   }
-  // 16 unsigned bytes as floats.
+  // Loads 16 unsigned bytes as floats.
   static ScalarVec LoadCodes(const std::byte* source) {
     ScalarVec result;
     for (int j = 0; j < 16; ++j) result.lanes[j] = static_cast<float>(static_cast<uint8_t>(source[j]));
     return result;
   }
-  // 16 signed bytes as floats.
+  // Loads 16 signed bytes as floats.
   static ScalarVec LoadSignedCodes(const std::byte* source) {
     ScalarVec result;
     for (int j = 0; j < 16; ++j) result.lanes[j] = static_cast<float>(static_cast<int8_t>(source[j]));
@@ -97,7 +97,7 @@ struct ScalarVec {
     for (int j = 0; j < 16; ++j) result.lanes[j] = FromBits(Bits(lanes[j]) & 0x7FFFFFFF);
     return result;
   }
-  // The lowest byte of each lane's bits.
+  // Stores the lowest byte of each lane's bits.
   void StoreLowBytes(std::byte* target) const {
     for (int j = 0; j < 16; ++j) target[j] = static_cast<std::byte>(Bits(lanes[j]) & 0xFF);
   }
@@ -106,7 +106,7 @@ struct ScalarVec {
   void StorePartial(float* target, int64_t count) const {
     for (int64_t j = 0; j < count; ++j) target[j] = lanes[j];
   }
-  // Rounded to nearest, ties to even; NaN stays NaN.
+  // Rounds to nearest, ties to even; NaN stays NaN.
   void StoreBf16(BF16* target) const { StorePartialBf16(target, 16); }
   void StorePartialBf16(BF16* target, int64_t count) const {
     for (int64_t j = 0; j < count; ++j) {
@@ -116,7 +116,7 @@ struct ScalarVec {
     }
   }
 
-  // The tree: lane j + lane j+8, then +4, +2, +1.
+  // Adds in a tree: lane j + lane j+8, then +4, +2, +1.
   float ReduceAdd() const {
     ScalarVec sums = *this;
     for (int half = 8; half >= 1; half /= 2) {
@@ -161,7 +161,7 @@ inline ScalarVec Div(const ScalarVec& a, const ScalarVec& b) {
   for (int j = 0; j < 16; ++j) result.lanes[j] = a.lanes[j] / b.lanes[j];
   return result;
 }
-// `b` when either is NaN, like the instructions of x86.
+// Returns `b` when either is NaN, like the instructions of x86.
 inline ScalarVec Max(const ScalarVec& a, const ScalarVec& b) {
   ScalarVec result;
   for (int j = 0; j < 16; ++j) result.lanes[j] = a.lanes[j] > b.lanes[j] ? a.lanes[j] : b.lanes[j];
@@ -173,8 +173,8 @@ inline ScalarVec Min(const ScalarVec& a, const ScalarVec& b) {
   return result;
 }
 
-// x * 2^n, where `shifted` is n + kExpShift as a float, whose low bits are n. Two factors, so that 2^n itself may be
-// out of range; the first product is exact and the second rounds once.
+// Returns x * 2^n, where `shifted` is n + kExpShift as a float, whose low bits are n. Multiplies by two factors,
+// because 2^n itself may be out of range. The first product is exact and the second rounds once.
 inline ScalarVec ScaleByPowerOfTwo(const ScalarVec& x, const ScalarVec& shifted, float shift) {
   ScalarVec result;
   for (int j = 0; j < 16; ++j) {

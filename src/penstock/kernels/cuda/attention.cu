@@ -1,6 +1,7 @@
-// Attention over KV pages: the host's order of sums, so its bits. Three kernels: scores, which are independent of each
-// other; softmax; p . V, whose positions come one after the other, but whose dimensions are independent. Blocks have
-// some rows where neighbours are of one sequence, as in prompts: K and V then come once for all of them.
+// Attention over KV pages in the host's order of sums, so with the host's bits. It has three kernels. Scores are
+// independent of each other. Softmax follows. p . V adds positions one after another, but its dimensions are
+// independent. Where neighbouring rows are of one sequence, as in prompts, a block has several rows and reads K and V
+// once for all of them.
 #include "penstock/kernels/cuda/cuda_kernels.h"
 #include "penstock/kernels/cuda/math.cuh"
 #include "penstock/tensor/kv_block.h"
@@ -20,7 +21,7 @@ PENSTOCK_DEVICE std::byte* BlockOf(const KvRows& rows, int64_t row, int64_t page
   return rows.pages[rows.first_page[row] + page] + rows.first_block_bytes + head * rows.block_bytes;
 }
 
-// The scale of a K, V or q of a warp.
+// Returns the scale of a K, V or q; all lanes of a warp take part.
 PENSTOCK_DEVICE CodeScale ScaleOfWarp(const float* x, int64_t dim) {
   float largest = 0;
   int32_t num_infinite = 0;
@@ -40,7 +41,7 @@ PENSTOCK_DEVICE void StoreKvValue(KvFormat format, float x, const CodeScale& sca
   }
 }
 
-// A warp has a row and a head.
+// Each warp handles one row and one head.
 PENSTOCK_KERNEL(kStoreThreads) StoreKvKernel(const KvRows rows, const float* k, const float* v) {
   const int64_t idx = static_cast<int64_t>(blockIdx.x) * (kStoreThreads / kWarpThreads) + Warp();
   if (idx >= rows.num_rows * rows.num_kv_heads) return;
@@ -68,7 +69,8 @@ PENSTOCK_KERNEL(kStoreThreads) StoreKvKernel(const KvRows rows, const float* k, 
   }
 }
 
-// What a row attends to: positions [first, end), scores counted from `base`, the first of its first page.
+// The positions [first, end) that a row attends to; scores are counted from `base`, the first position of its first
+// page.
 struct Attended {
   int64_t first, end, base;
 };
@@ -86,7 +88,8 @@ PENSTOCK_DEVICE float KvFloat(KvFormat format, const std::byte* source) {
                                   : FromBf16Bits(*reinterpret_cast<const uint16_t*>(source));
 }
 
-// Rows [begin, end) see the same pages, and what the first and the last of them attend to.
+// Rows [begin, end) see the same pages; first_row and last_row are the positions that the first and the last of them
+// attend to.
 struct RowRun {
   int64_t begin, end;
   Attended first_row, last_row;
@@ -97,7 +100,7 @@ PENSTOCK_DEVICE RowRun RunFrom(const AttentionLaunch& args, int64_t begin, int64
   return {begin, end, AttendedBy(args, begin), AttendedBy(args, end - 1)};
 }
 
-// Queries of a run: the heads of a row's group one after the other, row after row.
+// A query of a run: the heads of a row's group one after another, row after row.
 struct Query {
   int64_t row, head;
 };
@@ -106,7 +109,7 @@ PENSTOCK_DEVICE Query QueryAt(const AttentionLaunch& args, const RowRun& run, in
   return {run.begin + idx / group, kv_head * group + idx % group};
 }
 
-// One position and all queries of a run; q [num_queries, head_dim] as the kernel below leaves it.
+// Scores one position for all queries of a run; q [num_queries, head_dim] as ScoresKernel leaves it.
 PENSTOCK_DEVICE void ScorePosition(const AttentionLaunch& args, const RowRun& run, int64_t kv_head, const float* q,
                                    int64_t pos) {
   const int64_t head_dim = args.rows.head_dim, code_dims = (head_dim + 3) / 4 * 4, token = pos % kKvPageTokens;
@@ -155,7 +158,7 @@ PENSTOCK_DEVICE void ScorePosition(const AttentionLaunch& args, const RowRun& ru
   }
 }
 
-// Grid: positions, KV heads, blocks of rows. A thread has a position and all queries of a run.
+// Grid: positions, KV heads, blocks of rows. A thread handles one position and all queries of a run.
 PENSTOCK_KERNEL(kScoreThreads) ScoresKernel(const AttentionLaunch args, int rows_of_block) {
   const int64_t kv_head = blockIdx.y, group = args.num_heads / args.rows.num_kv_heads, head_dim = args.rows.head_dim;
   const int64_t code_dims = (head_dim + 3) / 4 * 4;
@@ -168,8 +171,8 @@ PENSTOCK_KERNEL(kScoreThreads) ScoresKernel(const AttentionLaunch args, int rows
     const int64_t first_pos = run.first_row.base + static_cast<int64_t>(blockIdx.x) * kScoreThreads;
     if (first_pos >= run.last_row.end) continue;
     const int64_t num_queries = (run.end - run.begin) * group;
-    // q [num_queries, head_dim]; for int8 of each query its scale and what takes kKvCodeOffset out, then codes
-    // [num_queries, code_dims].
+    // Shared memory holds q [num_queries, head_dim]. For int8 it holds, for each query, its scale and the number that
+    // removes kKvCodeOffset, then codes [num_queries, code_dims].
     __syncthreads();
     if (args.rows.format == KvFormat::kInt8) {
       int8_t* const codes = reinterpret_cast<int8_t*>(q + 2 * num_queries);
@@ -201,20 +204,20 @@ PENSTOCK_KERNEL(kScoreThreads) ScoresKernel(const AttentionLaunch args, int rows
   }
 }
 
-// Grid: heads, rows. p of the positions that are attended to, and their total; p of int8 V takes in the scale of V.
+// Grid: heads, rows. Computes p of the attended positions, and their total. For int8, p includes the scale of V.
 PENSTOCK_KERNEL(kSoftmaxThreads) SoftmaxKernel(const AttentionLaunch args) {
   const int64_t head = blockIdx.x, row = blockIdx.y;
   const Attended attended = AttendedBy(args, row);
   const int64_t count = attended.end - attended.first;
   float* const p = ScoresOf(args, row, head) + (attended.first - attended.base);
-  float* const shared = reinterpret_cast<float*>(SharedMemory());  // of each warp
+  float* const shared = reinterpret_cast<float*>(SharedMemory());  // one for each warp
   float largest = -__uint_as_float(0x7F800000u);
   for (int64_t i = threadIdx.x; i < count; i += kSoftmaxThreads) {
     const float scaled = p[i] * args.scale;
     p[i] = scaled;
     largest = Larger(scaled, largest);
   }
-  // A sink is like one more position, without a V. The row has room for it.
+  // A sink acts as one more position without a V. The row has room for it.
   const bool has_sink = args.sinks != nullptr;
   if (has_sink) {
     const float sink = __fdiv_rn(args.sinks[head], args.scale) * args.scale;
@@ -245,7 +248,7 @@ PENSTOCK_KERNEL(kSoftmaxThreads) SoftmaxKernel(const AttentionLaunch args) {
   }
 }
 
-// p . V of kQueries queries of a run from `first` on, of one dimension.
+// Computes one dimension of p . V for kQueries queries of a run from `first` on.
 template <int kQueries>
 PENSTOCK_DEVICE void SumValues(const AttentionLaunch& args, const RowRun& run, int64_t kv_head, int64_t first,
                                int64_t d) {
@@ -257,7 +260,7 @@ PENSTOCK_DEVICE void SumValues(const AttentionLaunch& args, const RowRun& run, i
   float sums[kQueries] = {};
 #pragma unroll
   for (int i = 0; i < kQueries; ++i) {
-    // Beyond the last one again the last.
+    // Beyond the last query, repeats the last one.
     const Query query = QueryAt(args, run, kv_head, first + i < num_queries ? first + i : num_queries - 1);
     attended[i] = AttendedBy(args, query.row);
     p[i] = ScoresOf(args, query.row, query.head) - attended[i].base;
@@ -287,7 +290,7 @@ PENSTOCK_DEVICE void SumValues(const AttentionLaunch& args, const RowRun& run, i
   }
 }
 
-// Grid: dimensions, KV heads, blocks of rows. A warp for each kQueries queries of a run: a lane has a dimension.
+// Grid: dimensions, KV heads, blocks of rows. A warp handles kQueries queries of a run; a lane handles one dimension.
 template <int kQueries>
 PENSTOCK_KERNEL(kQueries == 1 ? 1024 : 256)
 ValuesKernel(const AttentionLaunch args, int rows_of_block) {

@@ -1,8 +1,8 @@
-// Kernels on a device, launched on a stream: pointers are to its memory unless they say otherwise.
+// Kernels on a device, launched on a stream. Pointers are to device memory unless noted.
 //
-// They follow the law of sums of kernels/kernel_table.h: what is computed from f32 rows, from int8 rows and from
-// attention's q, K and V has the host's bits. Products of bf16 rows are summed by the matrix units, 16 inputs at a
-// time: an order of their own, which like the law's depends on nothing but the inner dimension.
+// They follow the law of sums of kernels/kernel_table.h: results from f32 rows, from int8 rows and from attention's q,
+// K and V have the host's bits. The matrix units sum products of bf16 rows in their own order, 16 inputs at a time.
+// Like the law's order, it depends only on the inner dimension.
 #pragma once
 
 #include "penstock/kernels/cuda/stream.h"
@@ -10,32 +10,32 @@
 
 namespace penstock::cuda {
 
-// Matrices that one launch multiplies, each by its own rows.
+// The matrices of one launch, each multiplied by its own rows.
 inline constexpr int kMostGroups = 64;
 struct Matrices {
   const std::byte* w[kMostGroups] = {};  // panels (tensor/packed_matrix.h), aligned to 64 bytes
 };
-// Rows of each: those of an expert among the assignments, or with no offsets all rows for the one matrix.
+// The rows of each matrix: those of its expert among the assignments, or, without offsets, all rows for the one matrix.
 struct RowGroups {
   int32_t num_groups = 1;
   const int64_t* offsets = nullptr;  // [num_experts + 1]: expert e has rows [offsets[e], offsets[e + 1])
   int32_t expert_idx[kMostGroups] = {};
-  int64_t max_rows = 0;  // that a group can have
+  int64_t max_rows = 0;  // maximum rows of a group
 };
 
-// How a GEMM is computed; the bits are the same.
+// How a GEMM is computed; the bits do not depend on it.
 struct GemmTuning {
-  int most_blocks = 0;      // at once, each going from tile to tile; 0: one for each tile
-  int64_t tiled_from = 64;  // rows of the largest group from which on tiles of many rows (tiled_product.cuh) are faster
+  int most_blocks = 0;      // blocks at once, each of which takes several tiles; 0: one block for each tile
+  int64_t tiled_from = 64;  // from this size of the largest group on, tiles of many rows (tiled_product.cuh) are faster
 };
 
-// What is added to the outputs of each matrix after the sums; null: nothing.
+// Added to the outputs of each matrix after the sums; null: nothing.
 struct Biases {
   const float* values = nullptr;  // [num_cols], or [num_experts, num_cols]
-  bool is_per_expert = false;     // of RowGroups::expert_idx
+  bool is_per_expert = false;     // indexed by RowGroups::expert_idx
 };
 
-// y[row, col] = sum over k of x[row, k] * w[col, k], + the bias of col.
+// y[row, col] = sum over k of x[row, k] * w[col, k] + bias[col].
 struct GemmLaunch {
   kernels::RowFormat x_format = kernels::RowFormat::kF32;
   WeightFormat w_format = WeightFormat::kF32;
@@ -52,7 +52,7 @@ struct GemmLaunch {
 };
 void Gemm(const GemmLaunch& launch, Stream stream);
 
-// hidden[row] = gate(x[row]) and up(x[row]) by the rule, prepared as `x_format` says.
+// hidden[row] = GluRule of gate(x[row]) and up(x[row]), prepared in `x_format`.
 struct GateUpLaunch {
   kernels::RowFormat x_format = kernels::RowFormat::kF32;  // of x and of hidden
   WeightFormat w_format = WeightFormat::kF32;
@@ -70,7 +70,7 @@ struct GateUpLaunch {
 };
 void GateUp(const GateUpLaunch& launch, Stream stream);
 
-// As NormArgs; and prepared. Either may be null.
+// Normalises as NormArgs, and prepares the result. Either output may be null.
 struct NormLaunch {
   int64_t num_rows = 0;
   int64_t dim = 0;
@@ -85,7 +85,7 @@ struct NormLaunch {
   int64_t prepared_stride_bytes = 0;
 };
 void NormRows(const NormLaunch& launch, Stream stream);
-// As PrepareRowsArgs with all inputs.
+// Prepares rows as PrepareRowsArgs, with all inputs.
 struct PrepareLaunch {
   int64_t num_rows = 0;
   int64_t dim = 0;
@@ -96,30 +96,30 @@ struct PrepareLaunch {
 };
 void PrepareRows(const PrepareLaunch& launch, Stream stream);
 
-// QK norm (where there are weights), clamp (where it is not 0) and RoPE (of rotary_dim dims, which may be 0) of rows of
-// q, k and v, in place.
+// Applies QK norm, clamp and RoPE to rows of q, k and v, in place. Each is optional: null weights, a clamp of 0 and a
+// rotary_dim of 0 leave it out.
 struct QkvLaunch {
   int64_t num_rows = 0;
   int64_t num_heads = 0, num_kv_heads = 0, head_dim = 0;
   float* q = nullptr;  // [num_rows, num_heads, head_dim]
   float* k = nullptr;  // [num_rows, num_kv_heads, head_dim]
   float* v = nullptr;
-  // Of all heads of a row together or of each head: norm_dim inputs at a time.
+  // Normalises all heads of a row together, or each head: norm_dim inputs at a time.
   const float* q_norm = nullptr;
   const float* k_norm = nullptr;
   int64_t q_norm_dim = 0, k_norm_dim = 0;
   float eps = 0;
   float clip = 0;
-  int64_t rotary_dim = 0;      // the first of head_dim
+  int64_t rotary_dim = 0;      // the first dims of head_dim
   const float* cos = nullptr;  // [num_rows, rotary_dim / 2]
   const float* sin = nullptr;
-  int64_t angles_stride = 0;      // from a row's to the next one's
-  bool is_interleaved = false;    // as RopeArgs
-  bool norms_after_rope = false;  // else before the clamp
+  int64_t angles_stride = 0;      // from one row to the next
+  bool is_interleaved = false;    // see RopeArgs
+  bool norms_after_rope = false;  // otherwise before the clamp
 };
 void FinishQkv(const QkvLaunch& launch, Stream stream);
 
-// As RouterTopkArgs, for each row.
+// Routes each row as RouterTopkArgs.
 struct RouterLaunch {
   int64_t num_rows = 0;
   int64_t num_experts = 0;
@@ -132,8 +132,8 @@ struct RouterLaunch {
 };
 void RouterTopk(const RouterLaunch& launch, Stream stream);
 
-// Assignments [begin, end) sorted by expert, stable in rows: offsets of the experts, the place of each assignment and
-// the row of each place; and what experts take, in these places.
+// Sorts assignments [begin, end) by expert, stable in rows. Gives the offsets of the experts, the place of each
+// assignment and the row of each place, and gathers the experts' inputs into these places.
 struct GroupLaunch {
   int64_t begin = 0, end = 0;
   int64_t num_experts = 0;
@@ -144,15 +144,15 @@ struct GroupLaunch {
   int64_t* assigned_row = nullptr;    // [rows * num_topk]
   const std::byte* input = nullptr;   // [rows]
   std::byte* gathered = nullptr;      // [rows * num_topk]
-  int64_t input_bytes = 0;            // of a row: a multiple of 16
+  int64_t input_bytes = 0;            // bytes of a row, a multiple of 16
 };
 void Group(const GroupLaunch& launch, Stream stream);
 
-// As CombineArgs.
+// Combines as CombineArgs.
 void Combine(const kernels::CombineArgs& args, Stream stream);
-// target += scale * source.
+// Computes target += scale * source.
 void Add(const float* source, float scale, int64_t count, float* target, Stream stream);
-// target[row] += scale / (1 + exp(-gates[row])) * source[row].
+// Computes target[row] += scale / (1 + exp(-gates[row])) * source[row].
 struct AddGatedLaunch {
   int64_t num_rows = 0;
   int64_t dim = 0;
@@ -162,31 +162,31 @@ struct AddGatedLaunch {
   float* target = nullptr;  // [num_rows, dim]
 };
 void AddGated(const AddGatedLaunch& launch, Stream stream);
-// target *= scale.
+// Computes target *= scale.
 void Scale(float scale, int64_t count, float* target, Stream stream);
 
-// best[row] = the index of the largest of x[row], the first of those that are equal; -1 when one is NaN or infinite, or
-// all are -infinity.
+// best[row] = the index of the largest of x[row], the first among equals; -1 when one is NaN or infinite, or all are
+// -infinity.
 void ArgMax(const float* x, int64_t num_rows, int64_t dim, int32_t* best, Stream stream);
 
 void Clear(float* target, int64_t count, Stream stream);
 
-// Pages of each row's sequence, as they lie on the device.
+// The pages of each row's sequence on the device.
 struct KvRows {
   KvFormat format = KvFormat::kF32;
   int64_t head_dim = 0;
   int64_t num_kv_heads = 0;
-  int64_t first_block_bytes = 0;  // of the layer in a page
-  int64_t block_bytes = 0;        // of a head
+  int64_t first_block_bytes = 0;  // offset of the layer in a page
+  int64_t block_bytes = 0;        // bytes of one head
   int64_t num_rows = 0;
-  std::byte* const* pages = nullptr;    // of all rows
+  std::byte* const* pages = nullptr;    // the lists of all rows
   const int64_t* first_page = nullptr;  // [num_rows]: where a row's list begins
-  const int64_t* positions = nullptr;   // [num_rows]: in its pages
+  const int64_t* positions = nullptr;   // [num_rows]: position within its pages
 };
-// The K and V [num_rows, num_kv_heads, head_dim] of each row into its page.
+// Stores K and V [num_rows, num_kv_heads, head_dim] of each row in its page.
 void StoreKv(const KvRows& rows, const float* k, const float* v, Stream stream);
 
-// As AttentionArgs, for every row and head.
+// Attends as AttentionArgs, for every row and head.
 struct AttentionLaunch {
   KvRows rows = {};
   int64_t num_heads = 0;
@@ -195,18 +195,18 @@ struct AttentionLaunch {
   const float* sinks = nullptr;  // [num_heads] or null
   const float* q = nullptr;      // [num_rows, num_heads, head_dim]
   float* out = nullptr;          // [num_rows, num_heads, head_dim]
-  int64_t max_positions = 0;     // that a row attends to, whole pages
+  int64_t max_positions = 0;     // maximum positions that a row attends to, in whole pages
   float* scores = nullptr;       // [num_rows, num_heads, max_positions]
   float* totals = nullptr;       // [num_rows, num_heads]
-  // Whether neighbours see the same pages, as rows of a prompt do: blocks then have several. REQUIRES: their positions
+  // Neighbouring rows see the same pages, as rows of a prompt do, so a block handles several. REQUIRES: their positions
   // increase.
   bool rows_share_pages = false;
 };
 void Attention(const AttentionLaunch& launch, Stream stream);
 
-// For measuring the device: many products of registers, as rows of `format` want them, in `num_blocks` blocks, of which
-// PeakOps() says how many multiplications and additions they are; and reading memory. `results`: kPeakResultBytes,
-// hardly ever written.
+// For measuring the device. Peak() computes many products of registers in `num_blocks` blocks, as for rows of `format`;
+// PeakOps() returns how many multiplications and additions they are. ReadAll() reads memory. `results`:
+// kPeakResultBytes, hardly ever written.
 inline constexpr size_t kPeakResultBytes = 1024;
 double PeakOps(kernels::RowFormat format, int num_blocks);
 void Peak(kernels::RowFormat format, int num_blocks, float* results, Stream stream);

@@ -1,4 +1,4 @@
-// The arithmetic of kernel_table.h's law of sums, for the threads of a warp: the same bits as the host's.
+// The arithmetic of kernel_table.h's law of sums for the threads of a warp, with the host's bits.
 #pragma once
 
 #include "penstock/kernels/cuda/simt.h"
@@ -6,14 +6,14 @@
 
 namespace penstock::cuda {
 
-// Over the 16 lanes of each half of a warp; all of them get the sum. The tree is that of the law: lane j and j + 8 are
+// Sums over the 16 lanes of each half of a warp; all lanes get the sum. The tree is the law's: lane j and j + 8 are
 // added, then j and j + 4, j + 2, j + 1.
 PENSTOCK_DEVICE float SumOf16Lanes(float x) {
   for (int distance = 8; distance >= 1; distance /= 2) x += __shfl_xor_sync(kAllLanes, x, distance);
   return x;
 }
 
-// NaN is passed over.
+// Ignores NaN.
 PENSTOCK_DEVICE float Larger(float a, float b) { return a > b ? a : b; }
 PENSTOCK_DEVICE float MaxOfWarp(float x) {
   for (int distance = 16; distance >= 1; distance /= 2) x = Larger(__shfl_xor_sync(kAllLanes, x, distance), x);
@@ -24,7 +24,7 @@ PENSTOCK_DEVICE int32_t SumOfWarp(int32_t x) {
   return x;
 }
 
-// cpu/exp-inl.h, step by step.
+// Computes cpu/exp-inl.h step by step.
 PENSTOCK_DEVICE float Exp(float x) {
   constexpr float kShift = 0x1.8p23f;
   x = -104.0f > x ? -104.0f : x;
@@ -41,7 +41,7 @@ PENSTOCK_DEVICE float Exp(float x) {
   sum = __fmaf_rn(sum, r, 0.5f);
   sum = __fmaf_rn(sum, r, 1.0f);
   sum = __fmaf_rn(sum, r, 1.0f);
-  // 2^n in two factors: the first product is exact.
+  // Multiplies by 2^n in two factors; the first product is exact.
   const int32_t exponent = static_cast<int32_t>(__float_as_uint(shifted) - __float_as_uint(kShift));
   const int32_t half = exponent >> 1;
   const float first = __uint_as_float(static_cast<uint32_t>(half) * 0x800000u + 0x3F800000u);
@@ -68,14 +68,14 @@ PENSTOCK_DEVICE float Glu(const GluRule& rule, float gate, float up) {
 
 PENSTOCK_DEVICE float FromBf16Bits(uint32_t bits) { return __uint_as_float(bits << 16); }
 
-// To nearest, ties to even; NaN stays NaN: tensor/dtype.h.
+// Rounds to nearest, ties to even; NaN stays NaN, as in tensor/dtype.h.
 PENSTOCK_DEVICE uint32_t ToBf16Bits(float x) {
   const uint32_t bits = __float_as_uint(x);
   if ((bits & 0x7FFFFFFFu) > 0x7F800000u) return bits >> 16 | 0x40u;
   return (bits + 0x7FFFu + (bits >> 16 & 1u)) >> 16;
 }
 
-// A half as a float. Exact.
+// Converts an f16 to a float. Exact.
 PENSTOCK_DEVICE float FromF16Bits(uint32_t bits) {
   const uint32_t sign = (bits & 0x8000u) << 16, magnitude = bits & 0x7FFFu;
   if (magnitude >= 0x7C00u) return __uint_as_float(sign | 0x7F800000u | (magnitude & 0x3FFu) << 13);
@@ -86,14 +86,15 @@ PENSTOCK_DEVICE float FromF16Bits(uint32_t bits) {
 
 PENSTOCK_DEVICE bool IsFinite(float x) { return (__float_as_uint(x) & 0x7F800000u) != 0x7F800000u; }
 
-// Values as codes: x = code * scale, code = round(x * inverse), all of them 0 unless is_used (cpu/prepare-inl.h).
+// How values become codes: x = code * scale, code = round(x * inverse); all codes are 0 unless is_used
+// (cpu/prepare-inl.h).
 struct CodeScale {
   float scale;
   float inverse;
   bool is_used;
 };
 
-// `largest`: of the magnitudes.
+// `largest`: the largest magnitude.
 PENSTOCK_DEVICE CodeScale CodeScaleOf(float largest, bool all_finite) {
   if (!all_finite) return {__uint_as_float(0x7FC00000u), 0, false};
   if (largest < 0x1p-100f) return {0, 0, false};
@@ -106,8 +107,8 @@ PENSTOCK_DEVICE int32_t CodeOf(float x, const CodeScale& scale) {
   return static_cast<int32_t>(static_cast<int8_t>(__float_as_uint(shifted) & 0xFFu));
 }
 
-// A group of 128 inputs of a row by one warp: lane i has inputs 4 i to 4 i + 3, zeros beyond the row's end. `codes` and
-// `group` are where they belong.
+// Stores a group of 128 inputs of a row; one warp does it. Lane i has inputs 4 i to 4 i + 3, zeros beyond the row's
+// end. `codes` and `group` are the group's places in the prepared row.
 PENSTOCK_DEVICE void StoreInt8Group(const float (&x)[4], std::byte* codes, kernels::Int8RowGroup* group) {
   float largest = 0;
   int32_t num_infinite = 0;
@@ -125,7 +126,7 @@ PENSTOCK_DEVICE void StoreInt8Group(const float (&x)[4], std::byte* codes, kerne
     sum += code;
   }
   reinterpret_cast<uint32_t*>(codes)[Lane()] = word;
-  // Of the two halves of the group, which are the halves of the warp.
+  // Sums over each half of the warp, which holds one half of the group.
   for (int distance = 8; distance >= 1; distance /= 2) sum += __shfl_xor_sync(kAllLanes, sum, distance);
   const int32_t other = __shfl_xor_sync(kAllLanes, sum, 16);
   if (Lane() == 0) {
@@ -133,8 +134,8 @@ PENSTOCK_DEVICE void StoreInt8Group(const float (&x)[4], std::byte* codes, kerne
   }
 }
 
-// Inputs [first, first + 128) of a row of `dim`, as `format` has them: lane i has inputs 4 i to 4 i + 3, zeros beyond
-// the row's end. `row`: the prepared row. `first` is a multiple of 128.
+// Stores inputs [first, first + 128) of a row of `dim` in `format`. Lane i has inputs 4 i to 4 i + 3, zeros beyond the
+// row's end. `row`: the prepared row. `first` is a multiple of 128.
 PENSTOCK_DEVICE void StorePrepared(kernels::RowFormat format, const float (&x)[4], int64_t first, int64_t dim,
                                    std::byte* row) {
   const int64_t k = first + 4 * Lane();

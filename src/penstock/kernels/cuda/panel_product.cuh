@@ -1,9 +1,9 @@
-// Products of a panel of weights (tensor/packed_matrix.h) with some rows, by the four warps of a block: each warp has a
-// panel of its own, all have the same rows. Every output is summed in the order of kernel_table.h's law, so that
-// floats with f32 rows and quantised weights give the host's bits.
+// Products of a panel of weights (tensor/packed_matrix.h) and some rows, by the four warps of a block: each warp has
+// its own panel, all have the same rows. Every output is summed in the order of kernel_table.h's law. So floats with
+// f32 rows, and quantised weights, give the host's bits.
 //
-// The panels' layout is what the matrix units take: with g = lane / 4 and t = lane % 4, one 16-byte load brings a lane
-// the words of outputs 4 g to 4 g + 3, of which two make the rows of one 16 x 32 tile and two those of another.
+// The panels' layout fits the matrix units. With g = lane / 4 and t = lane % 4, one 16-byte load brings a lane the
+// words of outputs 4 g to 4 g + 3. Two of the words make the rows of one 16 x 32 tile, the other two those of another.
 #pragma once
 
 #include "penstock/kernels/cuda/math.cuh"
@@ -13,7 +13,7 @@ namespace penstock::cuda {
 inline constexpr int kPanelsAtOnce = 4;  // warps of a block
 inline constexpr int kProductThreads = kPanelsAtOnce * kWarpThreads;
 
-// Rows as a GEMM takes them.
+// Rows as a GEMM reads them.
 struct RowsView {
   const std::byte* data = nullptr;
   int64_t stride_bytes = 0;
@@ -21,7 +21,7 @@ struct RowsView {
   PENSTOCK_DEVICE const std::byte* Row(int64_t row) const { return data + row * stride_bytes; }
 };
 
-// What a block multiplies: rows [first_row, end_row) of x, at most the product's kRows.
+// The rows [first_row, end_row) of x that a block multiplies, at most the product's kRows.
 struct ProductRows {
   RowsView x;
   int64_t first_row = 0;
@@ -30,15 +30,15 @@ struct ProductRows {
 
 PENSTOCK_DEVICE uint32_t WordAt(const void* source) { return *static_cast<const uint32_t*>(source); }
 
-// f32 rows, float weights: a lane has one output of each row.
+// f32 rows, float weights: a lane computes one output of each row.
 template <WeightFormat kFormat, int kMaxRows>
 class FloatProduct {
  public:
   static constexpr int kRows = kMaxRows;
-  // [kRows, kInputs] of x.
+  // Shared memory for [kRows, kInputs] of x.
   static constexpr size_t kSharedBytes = sizeof(float) * kRows * 256;
 
-  // All threads of the block come here; `panel` may be null for a warp that has none. `shared`: kSharedBytes.
+  // All threads of the block must call this; `panel` may be null for a warp without one. `shared`: kSharedBytes.
   PENSTOCK_DEVICE void Run(const std::byte* panel, int64_t inner_dim, const ProductRows& rows, std::byte* shared) {
     float* const x = reinterpret_cast<float*>(shared);
     for (int r = 0; r < kRows; ++r) sums_[r] = 0;
@@ -72,7 +72,7 @@ class FloatProduct {
     }
   }
 
-  // put(output of the panel, row from first_row on, sum) for what this lane has.
+  // Calls put(output of the panel, row from first_row on, sum) for this lane's sums.
   template <typename Put>
   PENSTOCK_DEVICE void ForEach(const Put& put) const {
 #pragma unroll
@@ -81,9 +81,9 @@ class FloatProduct {
 
  private:
   static constexpr int kInputs = 256;
-  static constexpr int kAhead = 16;  // loads under way
+  static constexpr int kAhead = 16;  // loads in flight
 
-  // The weights of this lane's output for inputs 2 pair and 2 pair + 1.
+  // Returns the weights of this lane's output for inputs 2 pair and 2 pair + 1.
   static PENSTOCK_DEVICE float2 PairAt(const std::byte* panel, int64_t pair) {
     if constexpr (kFormat == WeightFormat::kBF16) {
       const uint32_t both = WordAt(panel + (pair * kPanelCols + Lane()) * 4);
@@ -100,7 +100,7 @@ class FloatProduct {
   float sums_[kRows];
 };
 
-// The same for more rows: a lane has four outputs of eight rows, so that what it loads serves several products.
+// The same for more rows: a lane computes four outputs of eight rows, so that each load serves several products.
 template <WeightFormat kFormat>
 class FloatTile {
  public:
@@ -155,7 +155,7 @@ class FloatTile {
   static constexpr int kInputs = 64, kStride = kInputs + 2;
   static constexpr int kLaneRows = kRows / 4;
 
-  // Of outputs 4 g to 4 g + 3 for inputs 2 pair and 2 pair + 1.
+  // Returns the weights of outputs 4 g to 4 g + 3 for inputs 2 pair and 2 pair + 1.
   static PENSTOCK_DEVICE void Weights(const std::byte* panel, int64_t pair, float2 (&w)[4]) {
     const int g = Lane() / 4;
     if constexpr (kFormat == WeightFormat::kBF16) {
@@ -182,8 +182,9 @@ class FloatTile {
   float sums_[kLaneRows][4];
 };
 
-// Of a tile of eight rows the matrix units give a lane rows 2 t and 2 t + 1 of outputs 4 g to 4 g + 3: the i-th value
-// of the first 16 x 8 product has output 4 g + i / 2, of the second 4 g + 2 + i / 2, both row 2 t + i % 2.
+// Visits a lane's sums. In a tile of eight rows, the matrix units give a lane rows 2 t and 2 t + 1 of outputs 4 g to 4
+// g + 3. The i-th value of the first 16 x 8 product has output 4 g + i / 2, of the second 4 g + 2 + i / 2, both row 2 t
+// + i % 2.
 template <int kTiles, typename Value, typename Put>
 PENSTOCK_DEVICE void ForEachOfTiles(const Value (&sums)[kTiles][2][4], const Put& put) {
   const int g = Lane() / 4, t = Lane() % 4;
@@ -197,24 +198,24 @@ PENSTOCK_DEVICE void ForEachOfTiles(const Value (&sums)[kTiles][2][4], const Put
   }
 }
 
-// The words of outputs 4 g to 4 g + 3 in two rows of a panel of words [., 32], as the operands of two products.
+// Turns the words of outputs 4 g to 4 g + 3 in two rows of a panel of words [., 32] into the operands of two products.
 PENSTOCK_DEVICE void OperandsOf(const uint4& lower, const uint4& upper, uint32_t (&first)[4], uint32_t (&second)[4]) {
   first[0] = lower.x, first[1] = lower.y, first[2] = upper.x, first[3] = upper.y;
   second[0] = lower.z, second[1] = lower.w, second[2] = upper.z, second[3] = upper.w;
 }
 
-// A group of inputs of a panel of quantised weights: its codes as operands, and what turns sums of products of codes
-// into sums. The words of a lane are those of outputs 4 g to 4 g + 3.
+// A group of inputs of a panel of quantised weights: its codes as operands, and the scales that turn sums of products
+// of codes into sums. A lane's words are those of outputs 4 g to 4 g + 3.
 template <WeightFormat kFormat>
 class QuantisedGroup {
  public:
   static constexpr int kInputs = kFormat == WeightFormat::kInt8 ? static_cast<int>(kInt8Group) : 64;
   static constexpr int kSteps = kInputs / 32;
-  // Which inputs make a product does not matter as long as both operands have the same. Of the 32 inputs of a step lane
-  // t has two times four: quads 2 t and 2 t + 1, or quads t and 4 + t.
+  // Any assignment of inputs to products is right as long as both operands have the same. Of the 32 inputs of a step,
+  // lane t has two times four: quads 2 t and 2 t + 1, or quads t and 4 + t.
   static constexpr bool kHasNeighbours = kFormat == WeightFormat::kHqq4;
 
-  // The one that begins with input `begin`, a multiple of kInputs.
+  // Starts at the group that begins with input `begin`, a multiple of kInputs.
   PENSTOCK_DEVICE QuantisedGroup(const std::byte* panel, int64_t begin) {
     if constexpr (kFormat == WeightFormat::kInt8) {
       codes_ = panel + begin / kInt8Group * kInt8BlockBytes;
@@ -227,7 +228,7 @@ class QuantisedGroup {
     }
   }
 
-  // The codes of a step, for the lower and the upper half of the operands.
+  // Loads the codes of a step for the lower and the upper half of the operands.
   PENSTOCK_DEVICE void Load(int step, uint4& lower, uint4& upper) const {
     const int g = Lane() / 4, t = Lane() % 4;
     if constexpr (kFormat == WeightFormat::kInt8) {
@@ -238,7 +239,7 @@ class QuantisedGroup {
       lower = ForEachWord(both, [](uint32_t word) { return word & 0x0F0F0F0Fu; });
       upper = ForEachWord(both, [](uint32_t word) { return word >> 4 & 0x0F0F0F0Fu; });
     } else {
-      // A word has the two low bits of four quads; the third bits of eight quads are in one word.
+      // A word has the two low bits of four quads; another word has the third bits of eight quads.
       const uint4 thirds = LoadOnce(codes_ + 512 + step * 128 + 16 * g);
       const auto codes = [&](int i) {
         const uint4 pairs = LoadOnce(codes_ + (2 * step + i) * 128 + 16 * g);
@@ -260,7 +261,7 @@ class QuantisedGroup {
       scales_[2] = FromBf16Bits(packed.y & 0xFFFFu);
       scales_[3] = FromBf16Bits(packed.y >> 16);
     } else {
-      const float4 steps = *reinterpret_cast<const float4*>(header_);  // of scales: step, minimum; of zeros: the same
+      const float4 steps = *reinterpret_cast<const float4*>(header_);  // step and minimum of scales, then of zeros
       const uint32_t scale_codes = WordAt(header_ + 64 + kPanelCols * group_idx_ + 4 * g);
       const uint32_t zero_codes = WordAt(header_ + 192 + kPanelCols * group_idx_ + 4 * g);
 #pragma unroll
@@ -272,7 +273,7 @@ class QuantisedGroup {
     }
   }
 
-  // `sum` and this group's product of output 4 g + col with a row, of which `row` is this part.
+  // Adds this group's product of output 4 g + col with a row to `sum`; `row` is the row's group.
   PENSTOCK_DEVICE float Add(float sum, int col, int32_t dot, const kernels::Int8RowGroup& row) const {
     if constexpr (kFormat == WeightFormat::kInt8) {
       return __fmaf_rn(__int2float_rn(dot + row.code_offset), scales_[col] * row.scale, sum);
@@ -294,13 +295,14 @@ class QuantisedGroup {
   float scales_[4], zeros_[4];
 };
 
-// Where the groups of int8 rows lie, behind their codes.
+// Returns the offset of the groups of int8 rows, which follow their codes.
 PENSTOCK_DEVICE int64_t CodesBytes(int64_t inner_dim) { return (inner_dim + kInt8Group - 1) / kInt8Group * kInt8Group; }
 PENSTOCK_DEVICE const kernels::Int8RowGroup& RowGroupAt(const std::byte* row, int64_t codes_bytes, int64_t input) {
   return reinterpret_cast<const kernels::Int8RowGroup*>(row + codes_bytes)[input / kInt8Group];
 }
 
-// Int8 rows, quantised weights: exact integer sums of a group by the matrix units, one float accumulator over groups.
+// Int8 rows, quantised weights: the matrix units sum a group exactly in integers; one float accumulator runs over
+// groups.
 template <WeightFormat kFormat, int kTiles>
 class QuantisedProduct {
  public:
@@ -329,7 +331,7 @@ class QuantisedProduct {
  private:
   using Group = QuantisedGroup<kFormat>;
 
-  // Row `row` of the tiles, or the last one that there is: its products are not looked at.
+  // Returns row `row` of the tiles, or the last existing row, whose products are not used.
   static PENSTOCK_DEVICE const std::byte* RowOf(const ProductRows& rows, int row) {
     const int64_t place = rows.first_row + row;
     return rows.x.Row(place < rows.end_row ? place : rows.end_row - 1);
@@ -372,13 +374,13 @@ class QuantisedProduct {
   float sums_[kTiles][2][4];
 };
 
-// The pairs of inputs of outputs 4 g to 4 g + 3 in a panel of bf16; zeros behind the last.
+// Returns the pairs of inputs of outputs 4 g to 4 g + 3 in a panel of bf16; zeros behind the last.
 PENSTOCK_DEVICE uint4 PairsAt(const std::byte* panel, int64_t pair, int64_t num_pairs) {
   return pair < num_pairs ? LoadOnce(panel + pair * 128 + 16 * (Lane() / 4)) : uint4{0, 0, 0, 0};
 }
 
-// Bf16 rows and weights. A sum takes 16 inputs at a time, in increasing order: an order of its own, but the same for
-// any number of rows.
+// Bf16 rows and weights. A sum takes 16 inputs at a time, in increasing order. This order is not the law's, but it is
+// the same for any number of rows.
 template <int kTiles>
 class Bf16Product {
  public:

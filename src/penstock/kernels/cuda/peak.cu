@@ -1,4 +1,4 @@
-// What a device can do at most: products whose operands stay in registers, and memory that is read and forgotten.
+// Measures a device's peaks: products whose operands stay in registers, and reads whose data is dropped.
 #include "penstock/kernels/cuda/cuda_kernels.h"
 #include "penstock/kernels/cuda/math.cuh"
 
@@ -7,11 +7,11 @@ namespace {
 
 constexpr int kPeakThreads = 256;
 constexpr int kPeakSteps = 512;
-constexpr int kChains = 8;  // products that do not wait for each other
+constexpr int kChains = 8;  // independent products
 constexpr int kReadThreads = 256;
 constexpr int64_t kBytesPerReadBlock = 256 * 1024;
 
-// A result that depends on everything, written only when it is what it never is: the compiler cannot know.
+// Writes a result that depends on everything if it has a value that never occurs; the compiler cannot know that.
 PENSTOCK_DEVICE void Keep(float value, float* results) {
   if (value == 12345.678f) results[threadIdx.x] = value;
 }

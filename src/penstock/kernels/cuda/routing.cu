@@ -1,4 +1,4 @@
-// What routers choose, and the assignments of rows sorted by expert.
+// Chooses experts from router logits, and sorts the assignments of rows by expert.
 #include "penstock/kernels/cuda/cuda_kernels.h"
 #include "penstock/kernels/cuda/math.cuh"
 
@@ -19,7 +19,7 @@ struct RouterRow {
   int64_t group_size = args.num_experts / args.rule.num_groups;
   uint64_t chosen_groups = 0;
 
-  // What an expert is chosen by, whatever its group.
+  // Returns the key that an expert is chosen by, whatever its group.
   PENSTOCK_DEVICE float Key(int64_t i) const {
     if (args.selection_bias == nullptr) return scores[i];
     const float key = scores[i] + args.selection_bias[i];
@@ -38,7 +38,7 @@ struct RouterRow {
     }
     return args.rule.group_score == RouterRule::GroupScore::kTwoLargest ? largest + second : largest;
   }
-  // A lane has two groups.
+  // Chooses groups; a lane handles two.
   PENSTOCK_DEVICE void ChooseGroups() {
     const int32_t num_groups = args.rule.num_groups;
     for (int half = 0; half < 2; ++half) {
@@ -58,7 +58,7 @@ struct RouterRow {
     }
   }
 
-  // Scores of all experts: softmax.
+  // Computes the scores of all experts by softmax.
   PENSTOCK_DEVICE float Softmax() const {
     float largest = -Infinity();
     for (int64_t i = Lane(); i < args.num_experts; i += kWarpThreads) largest = Larger(scores[i], largest);
@@ -70,7 +70,7 @@ struct RouterRow {
     __syncwarp();
     return total;
   }
-  // 1 / (1 + exp(-x)) of each; all NaN when one is.
+  // Computes 1 / (1 + exp(-x)) of each; all are NaN when one is.
   PENSTOCK_DEVICE float Sigmoids() const {
     for (int64_t i = Lane(); i < args.num_experts; i += kWarpThreads) scores[i] = Sigmoid(scores[i]);
     const float total = Total();
@@ -89,7 +89,7 @@ struct RouterRow {
     return sum;
   }
 
-  // Among the first j that were chosen.
+  // Says whether expert i is among the first j chosen.
   PENSTOCK_DEVICE bool IsTaken(int64_t j, int64_t i) const {
     for (int64_t earlier = 0; earlier < j; ++earlier) {
       if (topk_idx[earlier] == i) return true;
@@ -97,8 +97,8 @@ struct RouterRow {
     return false;
   }
 
-  // The keys in decreasing order, ties to the lower index. Those that were chosen before come before the last one in
-  // this order. Where NaN leaves too few, the first experts that were not chosen are.
+  // Selects keys in decreasing order, ties to the lower index. Experts chosen earlier precede the last one in this
+  // order. Where NaN leaves too few, takes the first experts not yet chosen.
   PENSTOCK_DEVICE void SelectTopk() const {
     float last = Infinity();
     int32_t last_idx = -1;
@@ -127,7 +127,7 @@ struct RouterRow {
     }
   }
 
-  // RouterRule::Scoring::kSparsemixer, by one lane: such models have few experts.
+  // RouterRule::Scoring::kSparsemixer on one lane, because models that use it have few experts.
   PENSTOCK_DEVICE void Sparsemixer() const {
     if (Lane() == 0) {
       for (int64_t j = 0; j < args.num_topk; ++j) {
@@ -153,7 +153,7 @@ struct RouterRow {
   }
 };
 
-// A warp has a row.
+// Each warp handles one row.
 PENSTOCK_KERNEL(kRouterThreads) RouterKernel(const RouterLaunch args) {
   const int64_t row_idx = static_cast<int64_t>(blockIdx.x) * kRouterWarps + Warp();
   if (row_idx >= args.num_rows) return;
@@ -188,7 +188,7 @@ PENSTOCK_DEVICE int CountBits(uint32_t bits) {
   return count;
 }
 
-// One block; each warp looks at all assignments for one expert after the other.
+// One block; each warp scans all assignments for one expert after another.
 PENSTOCK_KERNEL(kGroupThreads) SortKernel(const GroupLaunch args) {
   int64_t* const counts = reinterpret_cast<int64_t*>(SharedMemory());  // [num_experts]
   const auto choice = [&](int64_t i) { return i < args.end ? args.topk_idx[i] : -1; };

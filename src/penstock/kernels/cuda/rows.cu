@@ -1,4 +1,4 @@
-// Kernels that go over rows: norms, prepared rows, what comes between projections and attention, combining.
+// Kernels that process rows: norms, prepared rows, the steps between projections and attention, combining.
 #include "penstock/kernels/cuda/cuda_kernels.h"
 #include "penstock/kernels/cuda/math.cuh"
 
@@ -8,14 +8,14 @@ namespace {
 constexpr int kRowThreads = 256;
 constexpr int kRowWarps = kRowThreads / kWarpThreads;
 
-// The mean of a row. All lanes of a warp come here, and all get it.
+// Returns the mean of a row. All lanes of a warp must call it, and all get the mean.
 PENSTOCK_DEVICE float MeanOf(const float* x, int64_t dim) {
   float sum = 0;
   for (int64_t k = Lane() % 16; k < dim; k += 16) sum += x[k];
   return __fdiv_rn(SumOf16Lanes(sum), static_cast<float>(dim));
 }
 
-// The scale by which a row is normalised, once its mean is taken off (RMSNorm: 0). As MeanOf().
+// Returns the scale that normalises a row after its mean is subtracted (RMSNorm: 0). All lanes must call it.
 PENSTOCK_DEVICE float NormScale(const float* x, int64_t dim, float mean, float eps) {
   float squares = 0;
   for (int64_t i = 0; i < dim; i += 16) {
@@ -37,8 +37,8 @@ PENSTOCK_DEVICE void PrepareRow(kernels::RowFormat format, const float* x, int64
   }
 }
 
-// A block has a row, in shared memory: the sum of squares takes it in steps of 16, which one after the other from
-// device memory would wait for each.
+// Each block holds one row in shared memory. The sum of squares reads it in steps of 16, each of which would wait for
+// device memory.
 PENSTOCK_KERNEL(kRowThreads) NormKernel(const NormLaunch args) {
   const int64_t row_idx = blockIdx.x;
   float* const row = reinterpret_cast<float*>(SharedMemory());  // [dim], then scale and mean
@@ -68,7 +68,7 @@ PENSTOCK_KERNEL(kRowThreads) PrepareKernel(const PrepareLaunch args) {
   PrepareRow(args.format, args.x + row_idx * args.dim, args.dim, args.prepared + row_idx * args.prepared_stride_bytes);
 }
 
-// A row of q, k or v by a block: parts of `norm_dim` are normalised by warps.
+// A row of q, k or v, which a block handles: warps normalise parts of `norm_dim`.
 struct HeadsOfRow {
   float* x;
   int64_t dim;
@@ -92,7 +92,7 @@ PENSTOCK_DEVICE void Clip(float limit, float* x, int64_t dim) {
   }
 }
 
-// As RopeArgs (kernels/kernel_table.h).
+// Rotates as RopeArgs (kernels/kernel_table.h).
 PENSTOCK_DEVICE void Rotate(const QkvLaunch& args, float* x, int64_t num_heads, const float* cos, const float* sin) {
   const int64_t half = args.rotary_dim / 2;
   for (int64_t i = threadIdx.x; i < num_heads * half; i += kRowThreads) {
@@ -154,7 +154,7 @@ PENSTOCK_KERNEL(kRowThreads) ScaleKernel(const float scale, const int64_t count,
   if (i < count) target[i] *= scale;
 }
 
-// A block has a row.
+// Each block handles one row.
 PENSTOCK_KERNEL(kRowThreads) AddGatedKernel(const AddGatedLaunch args) {
   const int64_t row_idx = blockIdx.x;
   const float scale = args.scale * Sigmoid(args.gates[row_idx]);
@@ -172,7 +172,7 @@ LaunchShape RowsShape(int64_t num_rows, size_t shared_bytes = 0) {
   return {.grid = dim3(static_cast<uint32_t>(num_rows)), .block = dim3(kRowThreads), .shared_bytes = shared_bytes};
 }
 
-// A block has a row.
+// Each block handles one row.
 PENSTOCK_KERNEL(kRowThreads) ArgMaxKernel(const float* x, int64_t dim, int32_t* best) {
   const float* const row = x + static_cast<int64_t>(blockIdx.x) * dim;
   const float infinity = __uint_as_float(0x7F800000u);
@@ -192,7 +192,7 @@ PENSTOCK_KERNEL(kRowThreads) ArgMaxKernel(const float* x, int64_t dim, int32_t* 
     take(other, __shfl_xor_sync(kAllLanes, idx, distance));
   }
   num_broken = SumOfWarp(num_broken);
-  float* const values = reinterpret_cast<float*>(SharedMemory());  // [kRowWarps], then indices, then broken ones
+  float* const values = reinterpret_cast<float*>(SharedMemory());  // [kRowWarps], then indices, then broken flags
   int32_t* const indices = reinterpret_cast<int32_t*>(values + kRowWarps);
   int32_t* const broken = indices + kRowWarps;
   if (Lane() == 0) values[Warp()] = largest, indices[Warp()] = idx, broken[Warp()] = num_broken;

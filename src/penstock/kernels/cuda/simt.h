@@ -1,9 +1,8 @@
-// What device code is written in: CUDA C++, and the few things that CUDA C++ says differently from architecture to
-// architecture. With PENSTOCK_EMULATED_SIMT the same code compiles for the host, where every thread of a block is a
-// fiber (testing/cuda/emulated_simt.h): so its arithmetic, its barriers and its indices are tested where there is no
-// GPU.
+// The language of device code: CUDA C++, with wrappers for the few operations that differ between architectures. With
+// PENSTOCK_EMULATED_SIMT the same code compiles for the host, where every thread of a block is a fiber
+// (testing/cuda/emulated_simt.h). So its arithmetic, barriers and indices are tested without a GPU.
 //
-// Device code is compiled with -fmad=false: what is fused is written fused, as on the host.
+// Device code is compiled with -fmad=false: fused operations are written explicitly, as on the host.
 #pragma once
 
 #include <cstddef>
@@ -37,17 +36,17 @@ inline constexpr uint32_t kAllLanes = 0xFFFFFFFFu;
 
 #ifndef PENSTOCK_EMULATED_SIMT
 
-// Dynamic shared memory, aligned to 16 bytes. The same for all kernels: one at a time.
+// Returns dynamic shared memory, aligned to 16 bytes. All kernels use the same memory, one kernel at a time.
 PENSTOCK_DEVICE std::byte* SharedMemory() {
   extern __shared__ uint4 penstock_shared_memory[];
   return reinterpret_cast<std::byte*>(penstock_shared_memory);
 }
 
-// Errors are sticky: cudaGetLastError() tells of them.
+// Launches a kernel. Errors are sticky: cudaGetLastError() returns them.
 template <typename... Parameters, typename... Arguments>
 void Launch(void (*kernel)(Parameters...), const LaunchShape& shape, Stream stream, const Arguments&... arguments) {
   if (shape.grid.x == 0 || shape.grid.y == 0 || shape.grid.z == 0) return;
-  // Beyond what every kernel may take.
+  // A kernel needs permission for more than this.
   if (shape.shared_bytes > 48 * 1024) {
     (void)cudaFuncSetAttribute(reinterpret_cast<const void*>(kernel), cudaFuncAttributeMaxDynamicSharedMemorySize,
                                static_cast<int>(shape.shared_bytes));
@@ -55,7 +54,7 @@ void Launch(void (*kernel)(Parameters...), const LaunchShape& shape, Stream stre
   kernel<<<shape.grid, shape.block, shape.shared_bytes, stream>>>(arguments...);
 }
 
-// 16 bytes that are read once: they should not push anything else out of the first cache.
+// Loads 16 bytes that are read only once, without displacing other data from the L1 cache.
 PENSTOCK_DEVICE uint4 LoadOnce(const void* source) {
   uint4 value;
   asm volatile("ld.global.nc.L1::no_allocate.v4.u32 {%0, %1, %2, %3}, [%4];"
@@ -64,9 +63,9 @@ PENSTOCK_DEVICE uint4 LoadOnce(const void* source) {
   return value;
 }
 
-// d += a . b^T exactly: a [16, 32] of u8, b [8, 32] of s8, d [16, 8]. With g = lane / 4 and t = lane % 4, a has rows
-// g, g + 8, g, g + 8 at inputs 4 t, 4 t, 16 + 4 t, 16 + 4 t (four each), b has row g at inputs 4 t and 16 + 4 t, d has
-// (g, 2 t), (g, 2 t + 1), (g + 8, 2 t), (g + 8, 2 t + 1).
+// Computes d += a . b^T exactly: a [16, 32] of u8, b [8, 32] of s8, d [16, 8]. With g = lane / 4 and t = lane % 4, a
+// has rows g, g + 8, g, g + 8 at inputs 4 t, 4 t, 16 + 4 t, 16 + 4 t (four each). b has row g at inputs 4 t and 16 + 4
+// t. d has (g, 2 t), (g, 2 t + 1), (g + 8, 2 t), (g + 8, 2 t + 1).
 PENSTOCK_DEVICE void MultiplyCodes(int32_t (&d)[4], const uint32_t (&a)[4], const uint32_t (&b)[2]) {
 #if __CUDA_ARCH__ >= 800
   asm("mma.sync.aligned.m16n8k32.row.col.s32.u8.s8.s32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
@@ -83,8 +82,9 @@ PENSTOCK_DEVICE void MultiplyCodes(int32_t (&d)[4], const uint32_t (&a)[4], cons
 #endif
 }
 
-// d += a . b^T in f32: a [16, 16] and b [8, 16] of bf16, in pairs: as above with inputs 2 t and 8 + 2 t. Before sm_80
-// the matrix units have no bf16 (and f16 has not its range): products one by one, right but slow.
+// Computes d += a . b^T in f32: a [16, 16] and b [8, 16] of bf16 in pairs, laid out as above with inputs 2 t and 8 + 2
+// t. Before sm_80 the matrix units have no bf16, and f16 lacks its range, so products are computed one by one: correct
+// but slow.
 PENSTOCK_DEVICE void MultiplyBf16(float (&d)[4], const uint32_t (&a)[4], const uint32_t (&b)[2]) {
 #if __CUDA_ARCH__ >= 800
   asm("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, "
@@ -112,17 +112,17 @@ PENSTOCK_DEVICE uint32_t SharedAddress(const void* shared) {
   return static_cast<uint32_t>(__cvta_generic_to_shared(shared));
 }
 
-// Four matrices of eight rows and 16 bytes in shared memory: lane i gives where row i % 8 of matrix i / 8 lies, and
-// gets four bytes at 4 (i % 4) of row i / 4 of each.
+// Loads from four matrices of eight rows and 16 bytes in shared memory. Lane i passes the address of row i % 8 of
+// matrix i / 8, and gets four bytes at 4 (i % 4) of row i / 4 of each.
 PENSTOCK_DEVICE void LoadMatrices(const std::byte* row, uint32_t (&words)[4]) {
   asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
                : "=r"(words[0]), "=r"(words[1]), "=r"(words[2]), "=r"(words[3])
                : "r"(SharedAddress(row)));
 }
 
-// 16 bytes from device memory into shared memory while the thread goes on (before sm_80: at once). Copies belong to
-// what EndCopies() ends; WaitForCopies() waits until at most so many of those last ended are under way. Other threads
-// see them after a barrier.
+// Starts to copy 16 bytes from device memory into shared memory (before sm_80: copies at once). EndCopies() closes a
+// set of copies; WaitForCopies() waits until at most the given number of sets are in flight. Other threads see the data
+// after a barrier.
 PENSTOCK_DEVICE void CopyPiece(std::byte* shared, const std::byte* source) {
 #if __CUDA_ARCH__ >= 800
   asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(SharedAddress(shared)), "l"(source) : "memory");
@@ -144,7 +144,7 @@ PENSTOCK_DEVICE void WaitForCopies() {
 
 #endif
 
-// The lane of a warp, and the number of the warp in its block. REQUIRES: blocks of one dimension.
+// Return the lane in a warp, and the number of the warp in its block. REQUIRES: blocks of one dimension.
 PENSTOCK_DEVICE int Lane() { return static_cast<int>(threadIdx.x) % kWarpThreads; }
 PENSTOCK_DEVICE int Warp() { return static_cast<int>(threadIdx.x) / kWarpThreads; }
 

@@ -16,6 +16,7 @@ inline absl::Status StatusOf(cudaError_t error, const char* expression, const ch
 
 }  // namespace penstock::cuda
 
-// The status of a call; out of memory is kResources, everything else a fault of ours or of the machine.
+// Returns the status of a call: out of memory is kResources, any other error is a bug of ours or a fault of the
+// machine.
 #define PENSTOCK_CUDA_STATUS(expression) ::penstock::cuda::StatusOf((expression), #expression, __FILE_NAME__, __LINE__)
 #define PENSTOCK_CUDA_RETURN_IF_ERROR(expression) PENSTOCK_RETURN_IF_ERROR(PENSTOCK_CUDA_STATUS(expression))

@@ -1,4 +1,4 @@
-// What kernels are launched on: work is done in the order in which it was given to a stream.
+// A stream, on which kernels are launched: it does work in the order in which it was submitted.
 #pragma once
 
 #include <cuda_runtime_api.h>  // where kernels are emulated: emulated/cuda_runtime_api.h

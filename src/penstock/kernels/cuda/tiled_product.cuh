@@ -1,7 +1,6 @@
-// Products of many rows: a block has about a hundred of them and 256 outputs, so that weights and rows come from memory
-// once for so much work. Rows pass through shared memory, several stages ahead; weights go from the second cache into
-// registers as they lie. Sums are taken in the order of panel_product.cuh: which of the two computes a row makes no
-// difference.
+// Products of many rows. A block has about a hundred rows and 256 outputs, so that weights and rows are loaded once for
+// that much work. Rows pass through shared memory, several stages ahead; weights go unchanged from the L2 cache into
+// registers. Sums are taken in the order of panel_product.cuh, so either one gives a row the same bits.
 #pragma once
 
 #include "penstock/kernels/cuda/panel_product.cuh"
@@ -12,8 +11,8 @@ inline constexpr int kTiledWarps = 8;
 inline constexpr int kTiledThreads = kTiledWarps * kWarpThreads;
 inline constexpr int kTiledColumns = 4;  // warps side by side, each with two panels
 
-// Rows on their way through shared memory: a stage has 128 bytes of each, in pieces of 16 that are spread over the
-// banks so that neither the loads of eight rows' pieces nor those of two neighbouring pieces of four rows meet.
+// Rows on their way through shared memory. A stage has 128 bytes of each row, in pieces of 16 bytes spread over the
+// banks. Neither the loads of eight rows' pieces nor those of two neighbouring pieces of four rows conflict.
 template <int kWarpTiles>
 class RowStages {
  public:
@@ -23,7 +22,7 @@ class RowStages {
   static constexpr int kStages = 4;
   static constexpr size_t kBytes = static_cast<size_t>(kStages) * kRows * kRowBytes;
 
-  // `row_bytes`: of a row, a multiple of 16.
+  // `row_bytes`: bytes of a row, a multiple of 16.
   PENSTOCK_DEVICE RowStages(const ProductRows& rows, int64_t row_bytes, std::byte* shared)
       : rows_(rows), row_bytes_(row_bytes), shared_(shared) {
     for (int stage = 0; stage < kStages - 1; ++stage) Begin(stage);
@@ -31,15 +30,15 @@ class RowStages {
 
   PENSTOCK_DEVICE int64_t num_stages() const { return (row_bytes_ + kRowBytes - 1) / kRowBytes; }
 
-  // All threads come here: stage `stage` is there, and the one before it may be overwritten.
+  // Waits until stage `stage` is loaded; the stage before it may then be overwritten. All threads must call it.
   PENSTOCK_DEVICE void Enter(int64_t stage) {
     WaitForCopies<kStages - 2>();
     __syncthreads();
     Begin(stage + kStages - 1);
   }
 
-  // The operands of 32 bytes of this warp's rows: of a tile of eight rows lane (g, t) gets four bytes of row g at 4 t
-  // and four at 16 + 4 t, or with neighbours eight at 8 t.
+  // Loads the operands of 32 bytes of this warp's rows. Of a tile of eight rows, lane (g, t) gets four bytes of row g
+  // at 4 t and four at 16 + 4 t, or with neighbours eight at 8 t.
   template <bool kHasNeighbours>
   PENSTOCK_DEVICE void Load(int64_t stage, int step, uint32_t (&b)[kWarpTiles][2]) const {
     const std::byte* const base = StageAt(stage);
@@ -56,7 +55,7 @@ class RowStages {
     } else {
 #pragma unroll
       for (int tile = 0; tile < kWarpTiles; tile += 2) {
-        // Of four matrices of eight rows and 16 bytes: this tile's lower and upper half, then the next one's.
+        // Loads four matrices of eight rows and 16 bytes: this tile's lower and upper half, then the next tile's.
         const int row = first_row + 8 * (tile + lane / 16) + lane % 8;
         uint32_t words[4];
         LoadMatrices(base + PieceAt(row, 2 * step + lane / 8 % 2), words);
@@ -81,7 +80,7 @@ class RowStages {
         const int row = i / 8, piece = i % 8;
         const int64_t offset = stage * kRowBytes + 16 * piece;
         if (offset >= row_bytes_) continue;
-        // Beyond the last row again the last: its products are not looked at.
+        // Beyond the last row, repeats the last one; its products are not used.
         const int64_t place = rows_.first_row + row < rows_.end_row ? rows_.first_row + row : rows_.end_row - 1;
         CopyPiece(target + PieceAt(row, piece), rows_.x.Row(place) + offset);
       }
@@ -94,8 +93,8 @@ class RowStages {
   std::byte* shared_;
 };
 
-// Of the warp's two panels with its rows; either may be null. As many rows as there are registers for the sums of, and
-// with quantised weights for those of a group's codes besides.
+// Products of the warp's two panels, either of which may be null, with its rows. The number of rows is limited by the
+// registers for their sums and, with quantised weights, for the sums of a group's codes.
 template <WeightFormat kFormat>
 class TiledProduct {
   static constexpr int kWarpTiles = kFormat == WeightFormat::kBF16 ? 8 : 6;
@@ -105,7 +104,7 @@ class TiledProduct {
   static constexpr int kRows = Stages::kRows;
   static constexpr size_t kSharedBytes = Stages::kBytes;
 
-  // All threads of the block come here.
+  // All threads of the block must call this.
   PENSTOCK_DEVICE void Run(const std::byte* const (&panels)[2], int64_t inner_dim, const ProductRows& rows,
                            std::byte* shared) {
 #pragma unroll
@@ -126,7 +125,7 @@ class TiledProduct {
     __syncthreads();  // shared memory may be used again
   }
 
-  // put(which panel, its output, row from first_row on, sum) for what this lane has.
+  // Calls put(index of the panel, its output, row from first_row on, sum) for this lane's sums.
   template <typename Put>
   PENSTOCK_DEVICE void ForEach(const Put& put) const {
     const int first_row = Warp() / kTiledColumns * Stages::kWarpRows;
@@ -142,7 +141,7 @@ class TiledProduct {
     constexpr int kStepBytes = 32;  // 16 inputs
     const int64_t num_pairs = (inner_dim + 1) / 2, num_steps = (inner_dim + 15) / 16;
     Stages stages(rows, num_steps * kStepBytes, shared);
-    // Weights are asked for a step ahead.
+    // Weights are loaded one step ahead.
     uint4 lower[2], upper[2];
     const auto load = [&](int64_t step) {
 #pragma unroll

@@ -1,5 +1,4 @@
-// Snowflake Arctic (2024): a dense FFN that the residual takes after attention, and experts of what the layer began
-// with.
+// Snowflake Arctic (2024): a dense FFN follows attention, and experts that read the layer's input are added beside it.
 #include "penstock/base/limits.h"
 #include "penstock/model/family.h"
 

@@ -1,4 +1,5 @@
-// DBRX (Databricks 2024): LayerNorm without biases, q, k and v in one matrix, clamped, all experts of a layer in three.
+// DBRX (Databricks 2024): LayerNorm without biases; q, k and v in one matrix and clamped; all experts of a layer in
+// three matrices.
 #include <algorithm>
 #include <iterator>
 
@@ -44,7 +45,7 @@ void ReadConfig(ConfigReader& reader, ModelConfig& config) {
   config.norm = Norm::kLayer;
   config.norm_eps = 1e-5f;
   config.clip_qkv = static_cast<float>(reader.NumberOr("clip_qkv", 0.0, 1e-6, 1e6));
-  // The p of the norm that the top-k weights are divided by; null: they are not, and nothing is 1.
+  // The p of the norm that divides the top-k weights. Null: the weights are not divided. Absent: p is 1.
   const char* const fields[] = {"moe_normalize_expert_weights", "ffn_config.moe_normalize_expert_weights"};
   const bool is_given =
       std::any_of(std::begin(fields), std::end(fields), [&](auto field) { return reader.Has(field); });

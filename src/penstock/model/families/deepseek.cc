@@ -37,7 +37,7 @@ void ReadCommon(ConfigReader& reader, ModelConfig& config, int64_t default_share
   config.head_dim = config.mla.kv_lora_rank + config.mla.rope_dim;
   config.attention_scale = 1.0f / std::sqrt(static_cast<float>(config.mla.nope_dim + config.mla.rope_dim));
   ReadDenseFirstLayers(reader, config, default_dense);
-  // transformers takes no notice of it, the models' own code does; all published ones have 1.
+  // transformers ignores this field; the models' own code reads it. All published models have 1.
   reader.IntOr("moe_layer_freq", 1, 1, 1);
 }
 
@@ -57,7 +57,7 @@ void ReadV2Config(ConfigReader& reader, ModelConfig& config) {
 
 void ReadV3Like(ConfigReader& reader, ModelConfig& config, int64_t default_dense, const NoauxDefaults& defaults) {
   ReadCommon(reader, config, 1, default_dense);
-  config.rope.is_interleaved = reader.BoolOr("rope_interleave", !reader.Has("rope_interleave"));  // null is false
+  config.rope.is_interleaved = reader.BoolOr("rope_interleave", !reader.Has("rope_interleave"));  // null means false
   ReadNoauxRouter(reader, config, defaults);
   const std::string scoring = reader.StringOr("scoring_func", "sigmoid");
   if (scoring != "sigmoid") reader.Fail("scoring_func", "'sigmoid'", fmt::format("'{}'", scoring));

@@ -1,4 +1,4 @@
-// ERNIE 4.5 (Baidu 2025): softmax scores with a bias to choose by, shared experts, RoPE of neighbours.
+// ERNIE 4.5 (Baidu 2025): softmax scores with a selection bias, shared experts, RoPE on neighbouring dimensions.
 #include "penstock/base/limits.h"
 #include "penstock/model/family.h"
 #include "penstock/model/layer_fields.h"
@@ -27,7 +27,7 @@ void ReadConfig(ConfigReader& reader, ModelConfig& config) {
   config.router_selection_bias = true;
   config.tie_embeddings = reader.BoolOr("tie_word_embeddings", true);
   if (reader.BoolOr("use_bias", false)) reader.Fail("use_bias", "false", "true");
-  // What the sum of the weights is at least, before they are divided by it: so little that it never counts.
+  // The minimum of the sum that divides the weights; it is so small that it never matters.
   reader.NumberOr("moe_norm_min", 1e-12, 0, 1e-6);
   ReadDenseFirstLayers(reader, config, 1);
   const int64_t interval = reader.IntOr("moe_layer_interval", 1, 1, kMaxLayers);

@@ -1,5 +1,5 @@
-// K-EXAONE (LG AI Research 2025): the router of DeepSeek-V3; layers with a window, and between them layers that see all
-// positions without RoPE.
+// K-EXAONE (LG AI Research 2025): the router of DeepSeek-V3. Layers with a window alternate with layers that see all
+// positions and use no RoPE.
 #include "penstock/base/limits.h"
 #include "penstock/model/family.h"
 #include "penstock/model/layer_fields.h"
@@ -27,7 +27,7 @@ void ReadConfig(ConfigReader& reader, ModelConfig& config) {
   ReadMlpLayerTypes(reader, config);
   ReadSlidingWindow(reader, config, 4096);
   if (config.sliding_window == 0) return;
-  // "LLLG", or how many: the last of each so many layers sees all positions.
+  // The pattern is "LLLG" or its length; the last layer of each period sees all positions.
   const json::value* pattern = reader.Find("sliding_window_pattern");
   const bool is_text = pattern != nullptr && pattern->is_string();
   const int64_t period =

@@ -1,5 +1,5 @@
-// Flint: sigmoid scores without a bias, a shared expert without a gate, attention sinks; layers that see all positions
-// are without RoPE.
+// Flint: sigmoid scores without a bias, a shared expert without a gate, attention sinks. Layers that see all positions
+// use no RoPE.
 #include <algorithm>
 
 #include "penstock/base/limits.h"

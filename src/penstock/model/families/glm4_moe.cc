@@ -1,4 +1,4 @@
-// GLM-4.5 and 4.6 (Zeng et al. 2025): the router of DeepSeek-V3, half of each head rotates, optional QK norm.
+// GLM-4.5 and 4.6 (Zeng et al. 2025): the router of DeepSeek-V3, RoPE on half of each head, optional QK norm.
 #include "penstock/base/limits.h"
 #include "penstock/model/family.h"
 #include "penstock/model/layer_fields.h"
@@ -49,7 +49,7 @@ const Family kGlm4Moe = {
     .read_config = ReadConfig,
 };
 
-// Solar Open (Upstage 2025): the same router, all layers with experts.
+// Solar Open (Upstage 2025): the same router, experts in all layers.
 const Family kSolarOpen = {
     .name = "solar_open",
     .architecture = "SolarOpenForCausalLM",

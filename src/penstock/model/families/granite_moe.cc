@@ -1,5 +1,5 @@
-// Granite-MoE (IBM 2024): scaled embeddings, residuals and logits; some have a shared FFN beside the experts, the
-// newest windows, attention sinks and layers that rotate otherwise or not at all.
+// Granite-MoE (IBM 2024): scaled embeddings, residuals and logits. Some models have a shared FFN beside the experts.
+// The newest have windows, attention sinks and layers with another RoPE or none.
 #include "penstock/base/limits.h"
 #include "penstock/model/family.h"
 #include "penstock/model/layer_fields.h"

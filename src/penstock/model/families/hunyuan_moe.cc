@@ -1,11 +1,11 @@
-// Hunyuan-A13B (Tencent 2025): q and k are normed behind RoPE; a shared expert as wide as the others.
+// Hunyuan-A13B (Tencent 2025): QK norm after RoPE; a shared expert as wide as the others.
 #include "penstock/base/limits.h"
 #include "penstock/model/family.h"
 
 namespace penstock {
 namespace {
 
-// Published folders list what each layer has; only models in which all have the same are computed.
+// Published folders list these values for each layer; models whose layers differ are refused.
 constexpr FieldName kFieldNames[] = {
     {.field = "num_experts", .other = "num_local_experts", .may_be_list = true},
     {.field = "num_experts_per_tok", .other = "moe_topk", .may_be_list = true},
@@ -24,7 +24,7 @@ constexpr StoredName kStoredNames[] = {
 
 void ReadConfig(ConfigReader& reader, ModelConfig& config) {
   config.num_experts = reader.Int("num_experts", 1, kMaxExperts);
-  // transformers takes intermediate_size for all FFNs; a folder that says otherwise elsewhere is another model.
+  // transformers takes intermediate_size for all FFNs, so a folder with another size is refused.
   config.expert_dim = reader.Int("intermediate_size", 1, kMaxModelDim);
   const int64_t expert_dim = reader.IntOr("moe_intermediate_size", config.expert_dim, 1, kMaxModelDim);
   if (expert_dim != config.expert_dim) {

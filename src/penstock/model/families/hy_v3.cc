@@ -1,4 +1,4 @@
-// Hunyuan 3 (Tencent 2026): the router of DeepSeek-V3 without groups, QK norm of each head, a shared FFN, and layers
+// Hunyuan 3 (Tencent 2026): the router of DeepSeek-V3 without groups, QK norm on each head, a shared FFN, and layers
 // without experts.
 #include "penstock/base/limits.h"
 #include "penstock/model/family.h"

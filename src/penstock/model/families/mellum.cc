@@ -1,4 +1,4 @@
-// Mellum 2 (JetBrains 2026): Qwen3-MoE with windows in some layers, which have a RoPE of their own.
+// Mellum 2 (JetBrains 2026): Qwen3-MoE with windows in some layers, which have their own RoPE.
 #include "penstock/base/limits.h"
 #include "penstock/model/family.h"
 #include "penstock/model/layer_fields.h"

@@ -1,5 +1,4 @@
-// MiniMax-M2: q and k are normed over all heads at once, a part of each head is rotated, and experts are chosen by
-// sigmoids with a bias.
+// MiniMax-M2: QK norm over all heads at once, RoPE on a part of each head, and experts chosen by sigmoids with a bias.
 #include "penstock/base/limits.h"
 #include "penstock/model/family.h"
 

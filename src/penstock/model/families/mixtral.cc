@@ -1,4 +1,4 @@
-// Mixtral (Jiang et al. 2024): every layer has experts, top-k weights are renormalised, optional sliding window.
+// Mixtral (Jiang et al. 2024): experts in every layer, renormalised top-k weights, optional sliding window.
 #include "penstock/base/limits.h"
 #include "penstock/model/family.h"
 

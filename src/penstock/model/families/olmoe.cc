@@ -1,4 +1,4 @@
-// OLMoE (Muennighoff et al. 2024): every layer has experts, RMSNorm over all of q and k, optional clamp of q, k, v.
+// OLMoE (Muennighoff et al. 2024): experts in every layer, RMSNorm over all of q and k, optional clamp of q, k, v.
 #include "penstock/base/limits.h"
 #include "penstock/model/family.h"
 

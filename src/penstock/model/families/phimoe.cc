@@ -1,4 +1,5 @@
-// Phi-3.5-MoE (Abdin et al. 2024): LayerNorm, biases everywhere but in the experts, routing by sparsemixer, LongRoPE.
+// Phi-3.5-MoE (Abdin et al. 2024): LayerNorm, biases everywhere except in the experts, routing by sparsemixer,
+// LongRoPE.
 #include "penstock/base/limits.h"
 #include "penstock/model/family.h"
 

@@ -18,7 +18,7 @@ void ReadConfig(ConfigReader& reader, ModelConfig& config) {
   config.qkv_bias = reader.BoolOr("qkv_bias", true);
   if (reader.BoolOr("use_sliding_window", false)) {
     ReadSlidingWindow(reader, config, 4096);
-    // transformers: every other one of the first max_window_layers.
+    // As in transformers: every other one of the first max_window_layers has a window.
     const int64_t num_layers = reader.IntOr("max_window_layers", 28, 0, kMaxLayers);
     for (int64_t layer_idx = 0; layer_idx < config.num_layers; ++layer_idx) {
       config.layer_has_window.push_back((layer_idx + 1) % 2 != 0 && layer_idx < num_layers);

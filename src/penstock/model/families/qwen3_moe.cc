@@ -1,4 +1,4 @@
-// Qwen3-MoE (Yang et al. 2025): RMSNorm on each head of q and k, some layers may have a dense FFN instead of experts.
+// Qwen3-MoE (Yang et al. 2025): RMSNorm on each head of q and k; some layers may have a dense FFN instead of experts.
 #include "penstock/base/limits.h"
 #include "penstock/model/family.h"
 #include "penstock/model/layer_fields.h"

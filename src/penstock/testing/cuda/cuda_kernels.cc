@@ -1,6 +1,10 @@
-// The device's kernels, compiled for the host's threads.
+// Compiles the device's kernels for the host's threads.
 #include "penstock/kernels/cuda/attention.cu"
 #include "penstock/kernels/cuda/gemm.cu"
+#include "penstock/kernels/cuda/gemm_bf16.cu"
+#include "penstock/kernels/cuda/gemm_floats.cu"
+#include "penstock/kernels/cuda/gemm_hqq.cu"
+#include "penstock/kernels/cuda/gemm_int8.cu"
 #include "penstock/kernels/cuda/peak.cu"
 #include "penstock/kernels/cuda/routing.cu"
 #include "penstock/kernels/cuda/rows.cu"

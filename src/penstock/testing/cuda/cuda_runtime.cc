@@ -19,7 +19,7 @@
 #endif
 
 namespace penstock::cuda::emulated {
-// Of the device's memory, which is poison here (simt.cc).
+// Access to device memory, which is poisoned here (emulated_simt.cc).
 void CopyBytes(void* to, const void* from, size_t size);
 void FillBytes(void* data, int value, size_t size);
 }  // namespace penstock::cuda::emulated
@@ -33,11 +33,11 @@ constexpr size_t kAlignment = 256;
 
 struct State {
   std::mutex mutex;
-  std::condition_variable changed;            // an event has happened, a stream has something to do
+  std::condition_variable changed;            // notified when an event completes or a stream gets work
   std::map<const std::byte*, size_t> device;  // allocations
   std::map<const std::byte*, size_t> locked;
   penstock::cuda::emulated::Machine machine;
-  cudaError_t sticky = cudaSuccess;  // what went wrong on the device
+  cudaError_t sticky = cudaSuccess;  // the first error on the device
 };
 State& TheState() {
   static State state;
@@ -56,7 +56,7 @@ cudaError_t StickyOr(cudaError_t error) {
   return Return(state.sticky != cudaSuccess ? state.sticky : error);
 }
 
-// REQUIRES: the mutex.
+// REQUIRES: the caller holds the mutex.
 bool IsIn(const std::map<const std::byte*, size_t>& ranges, const void* data, size_t size) {
   const auto* const begin = static_cast<const std::byte*>(data);
   auto range = ranges.upper_bound(begin);
@@ -78,7 +78,7 @@ void Unpoison([[maybe_unused]] void* data, [[maybe_unused]] size_t size) {
 
 }  // namespace
 
-// What an event is recorded as; an event may be recorded again.
+// One recording of an event; an event may be recorded again.
 struct Record {
   bool has_happened = false;
   SteadyClock::time_point at;
@@ -88,7 +88,7 @@ struct CUevent_st {
 };
 
 struct CUstream_st {
-  std::deque<std::function<void()>> queue;  // guarded by the state's mutex, like all here
+  std::deque<std::function<void()>> queue;  // guarded by the state's mutex, like all members
   bool is_working = false;
   bool stop = false;
   std::thread thread{[this] { Work(); }};
@@ -126,7 +126,7 @@ void Enqueue(cudaStream_t stream, std::function<void()> work) {
   if (stream == nullptr) return work();
   State& state = TheState();
   const Lock lock(state.mutex);
-  // What went wrong on a device ends everything that follows.
+  // After an error on the device, all later work fails.
   stream->queue.push_back([&state, work = std::move(work)] {
     {
       const Lock sticky_lock(state.mutex);
@@ -258,7 +258,7 @@ cudaError_t cudaStreamSynchronize(cudaStream_t stream) {
   if (stream != nullptr) state.changed.wait(lock, [&] { return stream->queue.empty() && !stream->is_working; });
   return Return(state.sticky);
 }
-// Every stream's work is waited for where it matters: kernels of a stream that still use what is freed are a fault.
+// This does not wait for the streams, so kernels that still use freed memory are caught as errors.
 cudaError_t cudaDeviceSynchronize() { return StickyOr(cudaSuccess); }
 cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned) {
   State& state = TheState();
@@ -327,7 +327,7 @@ cudaError_t cudaMemcpyAsync(void* to, const void* from, size_t size, cudaMemcpyK
       ++state.machine.num_pageable_copies;
     }
     if (++state.machine.num_copies == state.machine.fails_at_copy) {
-      // As on a device: a call that does not wait succeeds, and what it began fails.
+      // As on a device, an asynchronous call succeeds, and the work that it started fails.
       if (stream == nullptr) return Return(state.sticky = cudaErrorIllegalAddress);
       stream->queue.push_back([&state] {
         const Lock failing(state.mutex);

@@ -1,6 +1,5 @@
-// The part of CUDA's runtime that Penstock calls, on the host's threads, for tests: streams are threads that do what
-// they were given in order, and device memory is memory that the host must not touch (under AddressSanitizer it
-// cannot).
+// The part of CUDA's runtime that Penstock calls, on the host's threads, for tests. Streams are threads that do their
+// work in order. Device memory is memory that the host must not touch; AddressSanitizer enforces that.
 #pragma once
 
 #include <cstddef>
@@ -76,7 +75,7 @@ cudaError_t cudaEventSynchronize(cudaEvent_t event);
 cudaError_t cudaEventElapsedTime(float* milliseconds, cudaEvent_t begin, cudaEvent_t end);
 
 enum cudaMemcpyKind { cudaMemcpyHostToDevice = 1, cudaMemcpyDeviceToHost, cudaMemcpyDeviceToDevice, cudaMemcpyDefault };
-// The null stream: at once.
+// The null stream copies at once.
 cudaError_t cudaMemcpyAsync(void* to, const void* from, size_t size, cudaMemcpyKind kind, cudaStream_t stream);
 enum cudaMemcpySrcAccessOrder { cudaMemcpySrcAccessOrderInvalid, cudaMemcpySrcAccessOrderStream };
 struct cudaMemcpyAttributes {
@@ -90,24 +89,24 @@ cudaError_t cudaMemset(void* data, int value, size_t size);
 
 namespace penstock::cuda::emulated {
 
-// Work for a stream; what a kernel's launch is.
+// Gives work to a stream; launches of kernels use it.
 void Enqueue(cudaStream_t stream, std::function<void()> work);
 
-// What tests see of the machine that is emulated, and how they break it.
+// The emulated machine as tests observe it and make it fail.
 struct Machine {
   size_t memory_bytes = size_t{1} << 30;
   size_t used_bytes = 0;
   size_t most_used_bytes = 0;
   int64_t num_copies = 0;
-  int64_t num_pageable_copies = 0;   // asynchronous ones from or to memory that is not page-locked
-  int64_t num_synchronisations = 0;  // of a host thread with a stream or the whole device
+  int64_t num_pageable_copies = 0;   // asynchronous copies from or to memory that is not page-locked
+  int64_t num_synchronisations = 0;  // times that a host thread waited for a stream or the whole device
   bool refuses_page_locking = false;
-  // From the copy of this number on (0: never) everything on the device fails.
+  // Everything on the device fails from the copy of this number on (0: never).
   int64_t fails_at_copy = 0;
 };
-// Not while streams work.
+// Returns the machine. REQUIRES: no stream is working.
 Machine& TheMachine();
-// After what broke it: as it was.
+// Restores the initial machine after a failure.
 void Reset();
 
 }  // namespace penstock::cuda::emulated

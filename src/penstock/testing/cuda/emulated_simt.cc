@@ -21,11 +21,11 @@ using boost::context::fiber;
 constexpr size_t kStackBytes = 128 * 1024;
 constexpr int kWarp = 32;
 
-// Threads that wait for each other.
+// A barrier at which threads wait for each other.
 struct Barrier {
-  int num_members = 0;  // that have not ended
+  int num_members = 0;  // members that have not ended
   int num_waiting = 0;
-  uint64_t num_passed = 0;  // times that all came
+  uint64_t num_passed = 0;  // times that all members arrived
 
   void LetPass() {
     if (num_waiting == 0 || num_waiting < num_members) return;
@@ -47,7 +47,7 @@ struct Copy {
 
 struct Thread {
   ThreadState state;
-  std::deque<std::vector<Copy>> copies = {{}};  // groups; the last one has not ended
+  std::deque<std::vector<Copy>> copies = {{}};  // groups; the last one is still open
   WarpState* warp = nullptr;
   fiber body;
   bool has_ended = false;
@@ -63,7 +63,7 @@ struct Block {
 thread_local Block* current_block = nullptr;
 thread_local Thread* current_thread = nullptr;
 thread_local fiber scheduler;
-thread_local uint64_t num_steps = 0;  // something happened: a barrier passed, a thread ended
+thread_local uint64_t num_steps = 0;  // progress: barriers passed and threads ended
 
 void WaitAt(Barrier& barrier) {
   const uint64_t passed = barrier.num_passed;
@@ -78,7 +78,7 @@ void Leave(Barrier& barrier) {
   barrier.LetPass();
 }
 
-// Threads take turns in another order each time: one that comes too early or too late is found sooner.
+// Threads run in another order each time, which exposes missing barriers sooner.
 void RunBlock(Block& block) {
   std::vector<Thread*> order;
   for (Thread& thread : block.threads) order.push_back(&thread);
@@ -125,8 +125,8 @@ WarpWords ShareWords(const std::array<uint32_t, 6>& words) {
   return all;
 }
 
-// Not memcpy() and memset(), which the sanitizer sees: only what is compiled without its checks may touch the device's
-// memory.
+// Replaces memcpy() and memset(), which the sanitizer intercepts: only code compiled without its checks may touch
+// device memory.
 void CopyBytes(void* to, const void* from, size_t size) {
   auto* const target = static_cast<volatile unsigned char*>(to);
   const auto* const source = static_cast<const volatile unsigned char*>(from);
@@ -160,7 +160,7 @@ void RunGrid(const LaunchShape& shape, const std::function<void()>& thread) {
     for (uint32_t y = 0; y < shape.grid.y; ++y) {
       for (uint32_t x = 0; x < shape.grid.x; ++x) {
         Block block;
-        // Not zeros: what nobody wrote is NaN, or a large number.
+        // Not zeros: an unwritten word reads as NaN or as a large number.
         block.shared_memory.assign(shape.shared_bytes + 16, std::byte{0xFF});
         std::byte* shared = block.shared_memory.data();
         shared += (16 - reinterpret_cast<uintptr_t>(shared) % 16) % 16;
@@ -194,14 +194,14 @@ void RunGrid(const LaunchShape& shape, const std::function<void()>& thread) {
 namespace penstock::cuda {
 namespace {
 
-// The operands of all lanes.
+// Multiplies the operands of all lanes.
 template <typename Product, typename Sum>
 void Multiply(Sum (&d)[4], const uint32_t (&a)[4], const uint32_t (&b)[2], int num_words, const Product& product) {
   const emulated::WarpWords all = emulated::ShareWords({a[0], a[1], a[2], a[3], b[0], b[1]});
   const int g = Lane() / 4, t = Lane() % 4;
   for (int i = 0; i < 4; ++i) {
     const int upper = i / 2, row = 2 * t + i % 2;
-    // Words of inputs in increasing order: those of the four lanes of a row, first the lower halves.
+    // Visits words of inputs in increasing order: those of the four lanes of a row, first the lower halves.
     for (int word = 0; word < num_words; ++word) {
       const size_t half = static_cast<size_t>(word / 4);
       const auto lane_a = static_cast<size_t>(4 * g + word % 4), lane_b = static_cast<size_t>(4 * row + word % 4);
@@ -221,7 +221,7 @@ void MultiplyCodes(int32_t (&d)[4], const uint32_t (&a)[4], const uint32_t (&b)[
   });
 }
 
-// In f32 with one rounding for each product; the hardware's order is not told.
+// Computes in f32 with one rounding for each product; the hardware's order is not documented.
 void MultiplyBf16(float (&d)[4], const uint32_t (&a)[4], const uint32_t (&b)[2]) {
   Multiply(d, a, b, 8, [](float sum, uint32_t x, uint32_t y) {
     sum = std::fma(__uint_as_float(x << 16), __uint_as_float(y << 16), sum);

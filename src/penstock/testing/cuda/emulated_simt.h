@@ -1,7 +1,7 @@
-// CUDA's threads on the host, for tests (cuda_runtime_api.h has its streams): the threads of a block are fibers that
-// take turns at barriers and shuffles; blocks run one after the other. What a kernel leaves in shared memory, or never
-// wrote there, is not there for the next block. Deadlocks end the program with a message. No timing, no races between
-// warps: compute-sanitizer finds those on a GPU.
+// CUDA's threads on the host, for tests (cuda_runtime_api.h has its streams). The threads of a block are fibers that
+// switch at barriers and shuffles; blocks run one after another. Each block starts with fresh shared memory, so it
+// cannot read what an earlier kernel left there. Deadlocks end the program with a message. It has no timing and finds
+// no races between warps: compute-sanitizer finds those on a GPU.
 #pragma once
 
 #include <array>
@@ -19,23 +19,23 @@
 
 namespace penstock::cuda::emulated {
 
-// What device code may ask about the thread that runs it.
+// The values that device code may read about its thread.
 struct ThreadState {
   dim3 thread_idx, block_idx, block_dim, grid_dim;
   std::byte* shared_memory = nullptr;
 };
 const ThreadState& CurrentThread();
 
-// Until all threads of the block, or of the warp, have come here.
+// Wait until all threads of the block, or of the warp, have arrived.
 void BlockBarrier();
 void WarpBarrier();
-// What `lane` of the warp gave in the same call.
+// Returns the value that `lane` of the warp passed in the same call.
 uint64_t Shuffle(uint64_t value, int lane);
-// What every lane gave.
+// The words that all lanes passed.
 using WarpWords = std::array<std::array<uint32_t, 6>, 32>;
 WarpWords ShareWords(const std::array<uint32_t, 6>& words);
 
-// Copies of 16 bytes by this thread, in groups: done when no more than `most` ended groups may be left.
+// Copies of 16 bytes by this thread, in groups. DoCopies() completes closed groups until at most `most` are left.
 void AddCopy(std::byte* to, const std::byte* from);
 void EndCopies();
 void DoCopies(int most);
@@ -69,7 +69,7 @@ template <typename T>
 T __shfl_xor_sync(uint32_t, T value, int mask) {
   return penstock::cuda::emulated::ShuffleAs(value, penstock::cuda::emulated::LaneOfThread() ^ mask);
 }
-// Lanes beyond the last keep what they have.
+// Lanes beyond the last one keep their value.
 template <typename T>
 T __shfl_down_sync(uint32_t, T value, int delta) {
   const int lane = penstock::cuda::emulated::LaneOfThread();
@@ -127,7 +127,7 @@ inline void LoadMatrices(const std::byte* row, uint32_t (&words)[4]) {
   }
 }
 
-// As late as it may be.
+// Copies as late as the hardware may.
 inline void CopyPiece(std::byte* shared, const std::byte* source) { emulated::AddCopy(shared, source); }
 inline void EndCopies() { emulated::EndCopies(); }
 template <int kMost>

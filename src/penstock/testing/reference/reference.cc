@@ -55,7 +55,7 @@ void PrepareInt8Row(const PrepareRowsArgs& args, const float* source, std::byte*
   }
 }
 
-// Input `k` of a prepared row.
+// Returns input `k` of a prepared row.
 double RowValue(const GemmArgs& args, const std::byte* row, int64_t k) {
   if (args.x_format != RowFormat::kInt8) return LoadAs(Dtype::kF32, row, k);
   const int64_t num_groups = (args.inner_dim + kInt8Group - 1) / kInt8Group;
@@ -141,7 +141,7 @@ std::vector<double> SoftmaxOf(const std::vector<double>& logits) {
   return p;
 }
 
-// The index of the largest, the first of those that are equal.
+// Returns the index of the largest element, the first among equals.
 int64_t ArgMax(const std::vector<double>& x) { return std::max_element(x.begin(), x.end()) - x.begin(); }
 
 constexpr double kNever = -std::numeric_limits<double>::infinity();

@@ -1,5 +1,5 @@
-// The shortest correct code for every kernel: double sums in plain order. The tests' oracle; never called by the
-// engine.
+// The shortest correct code for every kernel: double sums in plain order. It is the tests' oracle; the engine never
+// calls it.
 #pragma once
 
 #include "penstock/kernels/kernel_table.h"
@@ -7,7 +7,7 @@
 namespace penstock::kernels::reference {
 
 void PrepareRows(const PrepareRowsArgs& args);  // kBF16 rows are floats
-void Gemm(const GemmArgs& args);                // of such rows
+void Gemm(const GemmArgs& args);                // x: rows from PrepareRows
 void NormRows(const NormArgs& args);
 void Rope(const RopeArgs& args);
 void RouterTopk(const RouterTopkArgs& args);

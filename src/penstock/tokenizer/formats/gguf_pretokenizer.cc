@@ -1,5 +1,5 @@
-// The names in tokenizer.ggml.pre. Patterns split as llama.cpp does, also where a model's own tokenizer splits a little
-// differently: gpt-4o and tekken tell upper case from lower case in ASCII only, kimi-k2 does not at all.
+// Looks up the names in tokenizer.ggml.pre. Patterns split as llama.cpp does, even where a model's own tokenizer splits
+// slightly differently: gpt-4o and tekken distinguish upper and lower case in ASCII only, kimi-k2 does not at all.
 #include "penstock/base/status.h"
 #include "penstock/tokenizer/formats/gguf_tokenizer.h"
 
@@ -66,7 +66,7 @@ constexpr std::string_view kCased =
 constexpr std::string_view kFalconPunctuation = R"([\p{P}\$\+<=>\^~\|`]+)";
 constexpr std::string_view kDefaultPunctuation = R"([\p{P}\$\+<=>\^~\|]+)";
 constexpr std::string_view kBloom = R"( ?[^(\s|.,!?…。，、।۔،)]+)";
-// Digits in groups of three from the right; the first group takes the text in front of it along.
+// Groups digits by three from the right; the first group includes the text in front of it.
 constexpr std::string_view kDigitsFromRight = R"(\P{N}*\p{N}{1,3}(?=(?:\p{N}{3})*(?!\p{N})))";
 constexpr std::string_view kAfmoeAsian =
     R"([一-鿿㐀-䶿\x{F900}-\x{FAFF}぀-ゟ゠-ヿ･-ﾟ⼀-⿟เ-๿຀-໿ក-៿က-႟ꩠ-ꩿꧠ-꧿가-힯ᄀ-ᇿ]+)";

@@ -23,7 +23,7 @@ using Piece = SentencePieceProto::Piece;
 constexpr char kTokens[] = "tokenizer.ggml.tokens";
 constexpr char kSpaceMark[] = "\xE2\x96\x81";  // U+2581
 
-// Tokens that are control tokens whatever their type says: converters have marked them as ordinary ones.
+// These tokens are control tokens whatever their type says, because some converters mark them as ordinary ones.
 constexpr auto kControlTexts = std::to_array<std::string_view>({
     "<|eot_id|>",
     "<|im_end|>",
@@ -115,7 +115,7 @@ absl::Status CheckArrays(const GgufVocabulary& file) {
   return absl::OkStatus();
 }
 
-// The tokens as scored pieces; GGUF's numbers of types are SentencePiece's. Views point into `file` and `names`.
+// Returns the tokens as scored pieces; GGUF numbers types as SentencePiece does. Views point into `file` and `names`.
 std::vector<Piece> MakePieces(const GgufVocabulary& file, std::vector<std::string>& names) {
   names.reserve(file.tokens.size());
   std::vector<Piece> pieces;
@@ -173,7 +173,7 @@ absl::Status AddBpeMerges(const GgufVocabulary& file, TokenizerParts& parts) {
   return absl::OkStatus();
 }
 
-// BOS and EOS around a text. A default of the format holds where the key is absent.
+// Sets BOS and EOS around a text. The format's default applies if the key is absent.
 absl::Status SetEnds(const GgufVocabulary& file, bool add_bos, bool add_eos, TokenizerParts& parts) {
   if (file.add_bos.value_or(add_bos)) {
     if (parts.bos_id < 0) return ModelError("tokenizer.ggml.bos_token_id is missing, but texts begin with this token");
@@ -256,7 +256,7 @@ absl::Status MakeUnigram(const GgufVocabulary& file, const std::vector<Piece>& p
                               Charsmap::Parse(file.precompiled_charsmap, "tokenizer.ggml.precompiled_charsmap"));
   }
   normalizer->remove_extra_spaces = file.remove_extra_whitespaces.value_or(false);
-  // Where spaces are removed, each word gets one back, the first one too.
+  // If the normalizer removes spaces, each word gets one back, including the first.
   const bool has_prefix = file.add_space_prefix.value_or(false) || normalizer->remove_extra_spaces;
   normalizer->prefix = has_prefix ? Prefix::kEachText : Prefix::kNone;
   parts.normalizer.Add({.kind = NormalizerStep::Kind::kSentencePiece, .sentencepiece = std::move(normalizer)});

@@ -1,7 +1,7 @@
-// Vocabularies of GGUF files: the keys tokenizer.ggml.*, as llama.cpp reads them. Ids are those that llama.cpp gives.
+// Reads vocabularies of GGUF files (the keys tokenizer.ggml.*). They give the same ids as llama.cpp.
 //
-// Two things are left out on purpose. llama.cpp takes id 11 for a missing bos or eos of a byte-level vocabulary: here
-// there is none then. And no text of a message becomes a control token, by whatever way.
+// Two differences are deliberate. If a byte-level vocabulary has no bos or eos, llama.cpp uses id 11; here there is
+// none. And text of a message never becomes a control token.
 #pragma once
 
 #include <cstdint>
@@ -16,8 +16,8 @@
 namespace penstock {
 
 struct GgufVocabulary {
-  std::string model;  // "llama" (SentencePiece BPE by scores), "gpt2" (byte-level BPE), "t5" (Unigram)
-  std::string pre;    // how text is split, "" when absent
+  std::string model;  // "llama" (SentencePiece BPE by scores), "gpt2" (byte-level BPE) or "t5" (Unigram)
+  std::string pre;    // names the split patterns; "" if absent
   std::vector<std::string> tokens;
   std::vector<float> scores;         // empty or one per token
   std::vector<int32_t> token_types;  // empty or one per token: 1 normal, 2 unknown, 3 control, 4 user-defined, 5
@@ -28,19 +28,20 @@ struct GgufVocabulary {
   std::optional<bool> add_bos, add_eos, add_space_prefix, remove_extra_whitespaces;
 };
 
-// From the keys tokenizer.ggml.*; nothing when the file has no tokenizer. kModel, naming the key, for wrong types.
+// Reads the keys tokenizer.ggml.*; returns nothing if the file has no tokenizer. A wrong type gives kModel, naming the
+// key.
 absl::StatusOr<std::optional<GgufVocabulary>> ReadGgufVocabulary(const GgufMetadata& metadata);
 
-// What a name in tokenizer.ggml.pre stands for.
+// The meaning of one name in tokenizer.ggml.pre.
 struct GgufPreTokenizer {
   std::vector<std::string_view> names;
   std::vector<std::string_view> patterns;  // applied one after the other: see SplitPattern::FromRegex
-  bool ignore_merges = false;              // a word that is a token stays whole
-  bool add_bos = false;                    // where tokenizer.ggml.add_bos_token is absent
+  bool ignore_merges = false;              // a word that is itself a token stays whole
+  bool add_bos = false;                    // the default if tokenizer.ggml.add_bos_token is absent
   bool raw = false;  // tokens are spelled in UTF-8, with U+2581 for spaces, not in the byte alphabet
 };
 
-// kModel for a name that is not known.
+// Returns kModel for an unknown name.
 absl::StatusOr<const GgufPreTokenizer*> FindGgufPreTokenizer(std::string_view name);
 
 }  // namespace penstock

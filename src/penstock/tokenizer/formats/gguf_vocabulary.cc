@@ -1,4 +1,4 @@
-// The keys tokenizer.ggml.* of a GGUF file.
+// Reads the keys tokenizer.ggml.* of a GGUF file.
 #include <algorithm>
 #include <utility>
 
@@ -11,7 +11,7 @@ namespace {
 
 std::string Key(std::string_view name) { return fmt::format("tokenizer.ggml.{}", name); }
 
-// Bytes are given as numbers of one byte.
+// Reads a list of one-byte numbers as a string of bytes.
 absl::StatusOr<std::string> Bytes(const GgufMetadata& metadata, std::string_view key) {
   PENSTOCK_ASSIGN_OR_RETURN(const std::vector<int64_t> values, metadata.Integers(key));
   std::string bytes;
@@ -31,7 +31,7 @@ absl::StatusOr<std::optional<GgufVocabulary>> ReadGgufVocabulary(const GgufMetad
   vocabulary.model = *model;
   PENSTOCK_ASSIGN_OR_RETURN(const std::optional<std::string> pre, metadata.String(Key("pre")));
   vocabulary.pre = pre.value_or("");
-  // Each merge makes a token.
+  // Merges have the limit of tokens because each merge makes a token.
   for (const auto& [name, most] :
        {std::pair("tokens", kMaxVocabSize), std::pair("scores", kMaxVocabSize), std::pair("token_type", kMaxVocabSize),
         std::pair("merges", kMaxVocabSize), std::pair("precompiled_charsmap", kMaxCharsmapBytes)}) {
@@ -50,7 +50,7 @@ absl::StatusOr<std::optional<GgufVocabulary>> ReadGgufVocabulary(const GgufMetad
   PENSTOCK_ASSIGN_OR_RETURN(vocabulary.precompiled_charsmap, Bytes(metadata, Key("precompiled_charsmap")));
   const auto read_id = [&](std::string_view name, int64_t& id) -> absl::Status {
     PENSTOCK_ASSIGN_OR_RETURN(const std::optional<int64_t> value, metadata.Integer(Key(name)));
-    // Some converters write 2^32 - 1 where there is none.
+    // Some converters write 2^32 - 1 for a token that does not exist.
     if (value.has_value() && *value != 0xFFFFFFFF) id = *value;
     return absl::OkStatus();
   };

@@ -18,7 +18,8 @@ constexpr size_t kMaxMergedPieceBytes = 256;  // the work for a piece grows with
 
 bool IsText(Type type) { return type == Type::kNormal || type == Type::kUserDefined; }
 
-// Characters inside pieces that are no pieces themselves can still merge into one: they get ids above the vocabulary.
+// Finds the characters inside pieces that are not pieces themselves. They can still merge, so they get ids above the
+// vocabulary.
 void FindHiddenCharacters(Pieces pieces, TokenizerParts& parts) {
   auto next = static_cast<TokenId>(parts.vocabulary.size());
   for (const SentencePieceProto::Piece& piece : pieces) {
@@ -58,7 +59,7 @@ absl::Status AddPieceMerges(Pieces pieces, std::string_view where, TokenizerPart
       return ModelError("{}: piece {}: {} bytes long, the limit is {}", where, i, piece.text.size(),
                         kMaxMergedPieceBytes);
     }
-    if (piece.text.size() > kMaxMergedPieceBytes) continue;  // user-defined: found in the text, not merged
+    if (piece.text.size() > kMaxMergedPieceBytes) continue;  // a user-defined piece is found in the text, not merged
     const auto rank = static_cast<uint32_t>(
         std::lower_bound(scores.begin(), scores.end(), piece.score, std::greater<float>()) - scores.begin());
     for (size_t pos = static_cast<size_t>(DecodeUtf8(piece.text, 0).num_bytes); pos < piece.text.size();

@@ -1,7 +1,7 @@
-// SentencePiece model files (tokenizer.model), model types BPE and Unigram.
+// Loads SentencePiece model files (tokenizer.model), model types BPE and Unigram.
 //
-// The text between special tokens is taken as Hugging Face's Llama tokenizers take it: each stretch gets the dummy
-// prefix (with `legacy: false` only the first one).
+// Text between special tokens is treated as in Hugging Face's Llama tokenizers: each stretch gets the dummy prefix
+// (with `legacy: false` only the first one).
 
 #include <algorithm>
 #include <limits>
@@ -75,7 +75,7 @@ absl::Status AddPieces(const SentencePieceProto& proto, TokenizerParts& parts) {
   return absl::OkStatus();
 }
 
-// Unigram scores as SentencePiece takes them: a user-defined piece beats whatever else its text could become.
+// Takes over Unigram scores as SentencePiece does: a user-defined piece beats anything else that its text could become.
 void AddUnigram(const SentencePieceProto& proto, TokenizerParts& parts) {
   float min_score = std::numeric_limits<float>::max();
   float max_score = std::numeric_limits<float>::min();
@@ -125,7 +125,7 @@ absl::Status SetBosAndEos(const SentencePieceProto& proto, const TokenizerConfig
   parts.eos_id = control(proto.eos_id);
   PENSTOCK_RETURN_IF_ERROR(ApplyConfig(config, parts));
   if (config.add_bos_token.value_or(true) && parts.bos_id >= 0) parts.prefix = {parts.bos_id};
-  // T5's tokenizers end every text.
+  // T5's tokenizers put EOS behind every text.
   const bool is_t5 = config.tokenizer_class.starts_with("T5Tokenizer");
   if (config.add_eos_token.value_or(is_t5) && parts.eos_id >= 0) parts.suffix = {parts.eos_id};
   return absl::OkStatus();

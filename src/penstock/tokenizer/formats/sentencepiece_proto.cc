@@ -15,11 +15,11 @@ constexpr char kFile[] = "tokenizer.model";
 struct Field {
   uint32_t number = 0;
   uint32_t wire_type = 0;
-  uint64_t value = 0;      // of varints and fixed-size fields
-  std::string_view bytes;  // of length-delimited fields
+  uint64_t value = 0;      // for varints and fixed-size fields
+  std::string_view bytes;  // for length-delimited fields
 };
 
-// Reads the fields of one message, which lies at `offset` of the file.
+// Reads the fields of one message, which begins at `offset` in the file.
 class FieldReader {
  public:
   FieldReader(std::string_view message, size_t offset) : rest_(message), end_(offset + message.size()) {}

@@ -1,4 +1,4 @@
-// The parts of a SentencePiece model file that tokenizing needs, read from its protobuf by hand.
+// Parses the parts of a SentencePiece model file (a protobuf) that tokenizing needs.
 #pragma once
 
 #include <cstdint>
@@ -13,11 +13,11 @@ namespace penstock {
 struct SentencePieceProto {
   enum class PieceType : uint8_t { kNormal = 1, kUnknown = 2, kControl = 3, kUserDefined = 4, kUnused = 5, kByte = 6 };
   struct Piece {
-    std::string_view text;  // in the file's bytes
+    std::string_view text;  // points into the file's bytes
     float score = 0;
     PieceType type = PieceType::kNormal;
   };
-  // Absent fields have these values (sentencepiece_model.proto says so).
+  // The defaults of absent fields are those of sentencepiece_model.proto.
   std::vector<Piece> pieces;
   int64_t model_type = 1;  // 1: Unigram, 2: BPE, 3: Word, 4: Char
   bool byte_fallback = false;
@@ -31,7 +31,7 @@ struct SentencePieceProto {
   bool remove_extra_whitespaces = true;
   bool escape_whitespaces = true;
 
-  // Views point into `bytes`. kModel naming the byte offset or the piece.
+  // Parses a file; views point into `bytes`. Returns kModel, naming the byte offset or the piece.
   static absl::StatusOr<SentencePieceProto> Parse(std::string_view bytes);
 };
 

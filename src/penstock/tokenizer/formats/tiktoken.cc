@@ -69,7 +69,7 @@ struct RankLine {
   int64_t rank = -1;
 };
 
-// False when the line is not base64, a space and a number.
+// Returns false if the line is not base64, a space and a number.
 bool ParseRankLine(std::string_view line, RankLine& out) {
   const size_t space = line.find(' ');
   if (space == std::string_view::npos) return false;
@@ -178,7 +178,7 @@ absl::StatusOr<std::unique_ptr<Tokenizer>> Tokenizer::FromTiktoken(std::string_v
   PENSTOCK_ASSIGN_OR_RETURN(
       const TiktokenFormat format,
       FindTiktokenFormat(file_name, config.tokenizer_class, static_cast<size_t>(parts.vocabulary.num_tokens())));
-  parts.bpe.ignore_merges = true;  // a word that is a token is never taken apart
+  parts.bpe.ignore_merges = true;  // a word that is itself a token stays whole
   if (format.nfc) parts.normalizer.Add({.kind = NormalizerStep::Kind::kUnicode});
   PreTokenizerStep split{.kind = PreTokenizerStep::Kind::kSplit};
   PENSTOCK_ASSIGN_OR_RETURN(split.pattern, SplitPattern::FromRegex(format.pattern, file_name));

@@ -12,7 +12,7 @@ namespace {
 
 constexpr char kFile[] = "tokenizer_config.json";
 constexpr char kMapFile[] = "special_tokens_map.json";
-// Where WithSpecialTokensMap puts the map; no field of the file has this name.
+// WithSpecialTokensMap stores the map under this key; no field of the file has this name.
 constexpr char kMapKey[] = "special_tokens_map.json";
 constexpr const char* kNames[] = {"bos_token", "eos_token", "unk_token", "pad_token",
                                   "sep_token", "cls_token", "mask_token"};
@@ -41,7 +41,8 @@ absl::Status ReadNamedTokens(const json::object& config, TokenizerConfig& out) {
   const json::object none;
   const json::value* map = config.if_contains(kMapKey);
   const JsonFields fields(config, kFile);
-  // As for transformers: the map counts where tokenizer_config.json has no added_tokens_decoder, and then above it.
+  // As in transformers, the map counts only if tokenizer_config.json has no added_tokens_decoder; then it takes
+  // precedence.
   const bool takes_map = map != nullptr && map->is_object() && !config.contains("added_tokens_decoder");
   const JsonFields of_map(takes_map ? map->get_object() : none, kMapFile);
   for (const char* name : kNames) {

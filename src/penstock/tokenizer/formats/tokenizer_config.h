@@ -1,4 +1,4 @@
-// What tokenizer_config.json says about special tokens.
+// Reads special tokens from tokenizer_config.json.
 #pragma once
 
 #include <optional>
@@ -13,11 +13,11 @@
 namespace penstock {
 
 struct TokenizerConfig {
-  // bos_token, eos_token, unk_token, pad_token, sep_token, cls_token and mask_token, those that there are.
+  // One of bos_token, eos_token, unk_token, pad_token, sep_token, cls_token and mask_token.
   struct NamedToken {
     std::string name;
     std::string content;
-    bool from_map = false;  // of special_tokens_map.json
+    bool from_map = false;  // comes from special_tokens_map.json
   };
   std::vector<NamedToken> named_tokens;
   std::optional<bool> add_bos_token;
@@ -28,15 +28,15 @@ struct TokenizerConfig {
   std::string tokenizer_class;
   std::vector<AddedToken> added_tokens;  // added_tokens_decoder, by id
 
-  // An empty text is an empty config. `text` is what WithSpecialTokensMap gives, or the file as it is.
+  // Parses the result of WithSpecialTokensMap or the plain file. An empty text is an empty config.
   static absl::StatusOr<TokenizerConfig> Parse(std::string_view text);
 };
 
-// tokenizer_config.json together with special_tokens_map.json, whose named tokens count where the first has no
+// Merges tokenizer_config.json with special_tokens_map.json, whose named tokens count only if the first has no
 // added_tokens_decoder. Either may be empty.
 absl::StatusOr<std::string> WithSpecialTokensMap(std::string_view config, std::string_view map);
 
-// One added token as JSON: content, special, normalized ... The id is left to the caller.
+// Parses one added token (content, special, normalized ...); the caller sets its id.
 absl::StatusOr<AddedToken> ParseAddedToken(const json::value& value, const std::string& where);
 
 }  // namespace penstock

@@ -1,4 +1,4 @@
-// tokenizer.json of Hugging Face's tokenizers, model types BPE and Unigram.
+// Loads tokenizer.json of Hugging Face's tokenizers, model types BPE and Unigram.
 
 #include <algorithm>
 #include <cmath>
@@ -17,7 +17,7 @@ namespace {
 
 constexpr char kFile[] = "tokenizer.json";
 
-// Values that would change the ids and that nothing here implements.
+// Refuses options that are not implemented and would change the ids.
 absl::Status RefuseModelOptions(const JsonFields& model) {
   for (const std::string_view key : {"continuing_subword_prefix", "end_of_word_suffix"}) {
     if (model.Find(key) == nullptr) continue;
@@ -80,7 +80,7 @@ absl::Status ReadBpe(const JsonFields& model, TokenizerParts& parts) {
   return absl::OkStatus();
 }
 
-// Unigram: "vocab" is an array of [token, score] by id.
+// Reads a Unigram model: "vocab" is an array of [token, score] by id.
 absl::Status ReadUnigram(const JsonFields& model, TokenizerParts& parts) {
   PENSTOCK_ASSIGN_OR_RETURN(const json::array* vocab, model.Array("vocab"));
   if (vocab->empty()) return ModelError("{}: there are no tokens", model.where());
@@ -121,7 +121,7 @@ absl::Status ReadUnigram(const JsonFields& model, TokenizerParts& parts) {
 absl::Status ReadModel(const JsonFields& file, TokenizerParts& parts) {
   PENSTOCK_ASSIGN_OR_RETURN(const json::object* object, file.Object("model"));
   const JsonFields model(*object, fmt::format("{}: model", kFile));
-  // Files of old versions leave the type out.
+  // Files of old versions omit the type.
   std::string type = model.Find("merges") != nullptr ? "BPE" : "Unigram";
   if (model.Find("type") != nullptr || (model.Find("merges") == nullptr && model.Find("unk_id") == nullptr)) {
     PENSTOCK_ASSIGN_OR_RETURN(type, model.String("type"));
@@ -188,7 +188,7 @@ absl::Status ReadTemplate(const Component& processor, TokenizerParts& parts) {
   return absl::OkStatus();
 }
 
-// "cls" and "sep" of the older processors: [token, id].
+// Reads "cls" or "sep" of the older processors: [token, id].
 absl::Status ReadProcessorToken(const Component& processor, std::string_view key, std::vector<TokenId>& ids) {
   PENSTOCK_ASSIGN_OR_RETURN(const json::array* pair, processor.Array(key));
   const bool has_id = pair->size() == 2 && (*pair)[1].is_int64();
@@ -221,7 +221,7 @@ absl::Status ReadPostProcessor(const json::value& value, int depth, TokenizerPar
   return absl::OkStatus();
 }
 
-// Llama's tokenizer classes replace the file's template when the config has these fields.
+// Replaces the file's template as Llama's tokenizer classes do when the config has these fields.
 absl::Status OverrideTemplate(const TokenizerConfig& config, TokenizerParts& parts) {
   if (!config.tokenizer_class.starts_with("LlamaTokenizer")) return absl::OkStatus();
   if (!config.add_bos_token.has_value() && !config.add_eos_token.has_value()) return absl::OkStatus();
@@ -240,8 +240,8 @@ absl::Status OverrideTemplate(const TokenizerConfig& config, TokenizerParts& par
 
 }  // namespace
 
-// "truncation" and "padding" are not read: they say how a training script batched, and Hugging Face's transformers
-// replaces both at each call.
+// Ignores "truncation" and "padding": they say how a training script batched, and transformers replaces both at each
+// call.
 absl::StatusOr<std::unique_ptr<Tokenizer>> Tokenizer::FromTokenizerJson(std::string_view tokenizer_json,
                                                                         std::string_view tokenizer_config) {
   PENSTOCK_ASSIGN_OR_RETURN(const TokenizerConfig config, TokenizerConfig::Parse(tokenizer_config));

@@ -1,4 +1,4 @@
-// Also: vocab.json with merges.txt, the layout of GPT-2 and Qwen2.
+// Also loads vocab.json with merges.txt, the layout of GPT-2 and Qwen2.
 #include "penstock/tokenizer/formats/vocabulary_json.h"
 
 #include <utility>

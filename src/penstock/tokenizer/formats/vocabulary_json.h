@@ -1,4 +1,4 @@
-// Vocabularies and merges as JSON and text files hold them.
+// Reads vocabularies and merges from JSON and text files.
 #pragma once
 
 #include <string>
@@ -10,14 +10,14 @@
 
 namespace penstock {
 
-// {"token": id, ...}: ids from 0 below kMaxVocabSize, each at most once; gaps are allowed.
+// Reads {"token": id, ...}. Ids are at least 0 and below kMaxVocabSize; each occurs at most once, and gaps are allowed.
 absl::Status ReadVocabulary(const json::object& tokens, const std::string& where, Vocabulary& vocabulary);
 
-// Adds a merge whose parts and result must be tokens.
+// Adds a merge; both parts and the result must be tokens.
 absl::Status AddMerge(std::string_view left, std::string_view right, uint32_t rank, const std::string& where,
                       TokenizerParts& parts);
 
-// Tokens that look like byte tokens (<0x...>) must be <0x00> to <0xFF>.
+// Returns kModel if a token looks like a byte token (<0x...>) and is not one of <0x00> to <0xFF>.
 absl::Status CheckByteTokens(const Vocabulary& vocabulary, std::string_view where);
 
 }  // namespace penstock

@@ -19,7 +19,7 @@ struct Cut {
   bool is_match;
 };
 
-// Cuts that cover the word, in order.
+// Returns cuts that cover the word, in order.
 std::vector<Cut> FindCuts(const PreTokenizerStep& step, std::string_view word) {
   std::vector<Cut> cuts;
   SplitRegex::Memo memo;
@@ -30,14 +30,14 @@ std::vector<Cut> FindCuts(const PreTokenizerStep& step, std::string_view word) {
     if (match.begin > pos) cuts.push_back({pos, match.begin, step.invert});
     if (match.end > match.begin) cuts.push_back({match.begin, match.end, !step.invert});
     pos = match.end;
-    // Behind an empty match, which only cuts, the search goes on at the next code point.
+    // An empty match only cuts; behind it, the search continues at the next code point.
     from = match.end > match.begin ? match.end : match.end + unicode::RuneAt(word, match.end).num_bytes;
   }
   if (pos < word.size()) cuts.push_back({pos, word.size(), step.invert});
   return cuts;
 }
 
-// Joins cuts as the behaviour says; what is left are the new words.
+// Joins cuts as `behavior` says; the joined cuts are the new words.
 void JoinCuts(SplitBehavior behavior, std::vector<Cut>& cuts) {
   switch (behavior) {
     case SplitBehavior::kIsolated: return;
@@ -62,7 +62,7 @@ void JoinCuts(SplitBehavior behavior, std::vector<Cut>& cuts) {
       return;
     }
     case SplitBehavior::kMergedWithNext: {
-      std::vector<Cut> joined;  // from the end
+      std::vector<Cut> joined;  // last cut first
       bool previous_match = false;
       for (auto cut = cuts.rbegin(); cut != cuts.rend(); ++cut) {
         const bool join = cut->is_match && !previous_match;

@@ -1,4 +1,4 @@
-// Pre-tokenizers: how a normalised text is cut into the words that the model encodes one by one.
+// Pre-tokenizers cut a normalised text into the words that the model encodes one by one.
 #pragma once
 
 #include <string>
@@ -26,14 +26,14 @@ struct PreTokenizerStep {
   Kind kind;
   SplitPattern pattern = SplitPattern::Gpt2();
   SplitBehavior behavior = SplitBehavior::kIsolated;
-  bool invert = false;  // cut where the pattern does not match
+  bool invert = false;  // cuts where the pattern does not match
   std::string replacement = {};
   PrependScheme prepend = PrependScheme::kAlways;
 };
 
 class PreTokenizer {
  public:
-  // The words of a text, as places in `text`.
+  // The words of a text, as ranges of `text`.
   struct Words {
     struct Word {
       size_t begin;
@@ -44,11 +44,12 @@ class PreTokenizer {
     std::vector<Word> words;
   };
 
-  // From tokenizer.json's "pre_tokenizer" (null: none). kModel names a type or pattern that is not implemented.
+  // Reads tokenizer.json's "pre_tokenizer" (null: none). Returns kModel, naming the type or pattern that is not
+  // implemented.
   static absl::StatusOr<PreTokenizer> FromJson(const json::value& value);
 
   void Add(PreTokenizerStep step) { steps_.push_back(std::move(step)); }
-  // A ByteLevel pre-tokenizer.
+  // Adds the steps of a ByteLevel pre-tokenizer.
   void AddByteLevel(bool prefix_space, bool use_regex);
 
   Words Split(std::string_view text, bool at_start) const;

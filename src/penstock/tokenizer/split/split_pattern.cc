@@ -22,7 +22,7 @@ using unicode::Rune;
 using unicode::RuneAt;
 using unicode::SkipClass;
 
-// Raw strings of the patterns as tokenizer.json files hold them.
+// These raw strings are the patterns as tokenizer.json files spell them.
 constexpr std::string_view kGpt2Regexes[] = {
     R"('s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+)",
     R"('(?:[sdmt]|ll|ve|re)| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+)",
@@ -32,7 +32,8 @@ constexpr std::string_view kQwen2Regex =
     R"((?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+)";
 constexpr std::string_view kQwenMarksRegex =
     R"((?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?[\p{L}\p{M}]+|\p{N}| ?[^\s\p{L}\p{M}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+)";
-// Spellings of cl100k. `\s*[\r\n]` without the last plus finds the same end: the last line break of the white space.
+// The spellings of cl100k. `\s*[\r\n]` without the last plus ends at the same place: the last line break of the white
+// space.
 constexpr std::string_view kCl100kRegexes[] = {
     R"((?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+)",
     R"((?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]|\s+(?!\S)|\s+)",
@@ -51,7 +52,7 @@ bool IsAsciiPunctuation(char32_t c) {
 
 enum class Case : uint8_t { kExact, kIgnored };
 
-// End of one of 's 't 're 've 'm 'll 'd at `pos`, or `pos`. Without case, U+017F (long s) is an s too.
+// Returns the end of 's 't 're 've 'm 'll or 'd at `pos`, or `pos`. If case is ignored, U+017F (long s) counts as s.
 size_t EndContraction(std::string_view text, size_t pos, Case letter_case) {
   if (pos + 1 >= text.size() || text[pos] != '\'') return pos;
   const auto letter = [&](size_t i) -> char {
@@ -68,7 +69,7 @@ size_t EndContraction(std::string_view text, size_t pos, Case letter_case) {
   return pos;
 }
 
-// The tail `\s+(?!\S)|\s+` that most patterns share: white space up to, but not including, the last one before a word.
+// Matches the tail `\s+(?!\S)|\s+` of most patterns: white space without its last character if a word follows.
 size_t EndSpaces(std::string_view text, size_t pos) {
   const size_t end = SkipClass(text, pos, kSpace);
   if (end == pos || end == text.size()) return end;
@@ -76,7 +77,7 @@ size_t EndSpaces(std::string_view text, size_t pos) {
   return last > pos ? last : end;
 }
 
-// `\s*[\r\n]+|\s+(?!\S)|\s+`
+// Matches `\s*[\r\n]+|\s+(?!\S)|\s+`.
 size_t EndLinesOrSpaces(std::string_view text, size_t pos) {
   size_t after_newline = pos;
   size_t end = pos;
@@ -90,7 +91,7 @@ size_t EndLinesOrSpaces(std::string_view text, size_t pos) {
   return last > pos ? last : end;
 }
 
-// End of at most `max_runes` code points of the classes.
+// Returns the end of a run of at most `max_runes` code points that have one of the classes.
 size_t EndBoundedRun(std::string_view text, size_t pos, uint16_t classes, size_t max_runes) {
   for (size_t i = 0; i < max_runes; ++i) {
     const Rune rune = RuneAt(text, pos);
@@ -100,7 +101,7 @@ size_t EndBoundedRun(std::string_view text, size_t pos, uint16_t classes, size_t
   return pos;
 }
 
-// End of the run of code points that have none of the classes.
+// Returns the end of the run of code points that have none of the classes.
 size_t SkipOthers(std::string_view text, size_t pos, uint16_t none_of) {
   for (Rune rune = RuneAt(text, pos); rune.num_bytes > 0 && !rune.Is(none_of); rune = RuneAt(text, pos)) {
     pos += rune.num_bytes;
@@ -181,7 +182,7 @@ SplitPattern SplitPattern::Punctuation() {
   return pattern;
 }
 
-// `[class]`, `[class]+`, `\s?[class]+` where the class has characters, ranges and escaped characters only.
+// Parses `[class]`, `[class]+` or `\s?[class]+` if the class has only characters, ranges and escaped characters.
 std::optional<SplitPattern> SplitPattern::ParseClassRange(std::string_view regex) {
   SplitPattern pattern;
   pattern.kind_ = Kind::kClassRange;
@@ -253,7 +254,7 @@ SplitPattern::Match SplitPattern::Next(std::string_view text, size_t pos, SplitR
   return {text.size(), text.size()};
 }
 
-// `\s+$`, where $ is the end of the text or of a line: white space up to the last line break of its run.
+// Matches `\s+$`, where $ is the end of the text or of a line: white space up to the last line break of its run.
 SplitPattern::Match SplitPattern::NextLineEnd(std::string_view text, size_t pos) {
   while (pos < text.size()) {
     size_t end = pos;
@@ -287,7 +288,7 @@ size_t SplitPattern::EndAt(std::string_view text, size_t pos) const {
     }
     case Kind::kFinalSpace:
     case Kind::kRegex:
-    case Kind::kLiteral: break;  // found by Next
+    case Kind::kLiteral: break;  // Next finds it
   }
   return pos;
 }
@@ -303,7 +304,7 @@ size_t SplitPattern::EndGpt2(std::string_view text, size_t pos) const {
   return EndSpaces(text, pos);
 }
 
-// ` ?[^\s\p{L}\p{N}]+[\r\n]*`
+// Matches ` ?[^\s\p{L}\p{N}]+[\r\n]*`.
 size_t SplitPattern::EndPunctuationRun(std::string_view text, size_t pos) const {
   const size_t begin = text[pos] == ' ' ? pos + 1 : pos;
   size_t end = SkipOthers(text, begin, kSpace | kNumber | cl100k_.word);
@@ -330,8 +331,9 @@ size_t SplitPattern::EndCl100k(std::string_view text, size_t pos) const {
   return punctuation > pos ? punctuation : EndLinesOrSpaces(text, pos);
 }
 
-// Upper case and lower case in a word: `p?U*W+` or else `p?U+W*`, each with a contraction behind it. U and W share the
-// letters without case and the marks, so that U* has to give back: the word then ends behind the last shared letter.
+// Matches upper and lower case in a word: `p?U*W+` or else `p?U+W*`, each with an optional contraction. U and W share
+// the letters without case and the marks. So U* may have to give back; the word then ends behind the last shared
+// letter.
 size_t SplitPattern::EndO200k(std::string_view text, size_t pos) const {
   const Rune rune = RuneAt(text, pos);
   const bool may_be_prefix = !rune.Is(kNewline | kLetter | kNumber);

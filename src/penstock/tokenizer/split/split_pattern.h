@@ -1,8 +1,7 @@
-// The regular expressions that tokenizers split text with.
+// The regular expressions with which tokenizers split text.
 //
-// The most common ones have hand-written scanners: such a pattern is known by its exact text, or belongs to the small
-// family `\s?[class]+`. All others are compiled (split_regex.h). Either way a text is split in time linear in its
-// length.
+// The most common ones have hand-written scanners: patterns that are recognised by their exact text, and the small
+// family `\s?[class]+`. All others are compiled (split_regex.h). Either way, splitting takes time linear in the text.
 #pragma once
 
 #include <cstdint>
@@ -22,24 +21,24 @@ class SplitPattern {
  public:
   struct Match {
     size_t begin;
-    size_t end;  // begin == end == text.size(): there is no match; begin == end elsewhere: an empty match
+    size_t end;  // begin == end is an empty match, or no match if both are text.size()
   };
 
-  // kModel naming the pattern (and `where`) when it cannot be compiled.
+  // Returns kModel, naming the pattern and `where`, if the pattern cannot be compiled.
   static absl::StatusOr<SplitPattern> FromRegex(std::string_view regex, std::string_view where);
   // Matches each occurrence of `text`, which is not empty.
   static SplitPattern Literal(std::string_view text);
   // Matches each code point of the classes (unicode.h), or each run of them.
   static SplitPattern Classes(uint16_t classes, bool runs);
-  // What a ByteLevel pre-tokenizer splits with.
+  // The default pattern of a ByteLevel pre-tokenizer.
   static SplitPattern Gpt2();
-  // `\w+|[^\w\s]+`
+  // Matches `\w+|[^\w\s]+`.
   static SplitPattern Words();
-  // Each punctuation character, ASCII symbols among them.
+  // Matches each punctuation character and each ASCII symbol.
   static SplitPattern Punctuation();
 
-  // The leftmost match in `text` that begins at `pos` or later. REQUIRES: pos < text.size(), text is UTF-8.
-  // `memo` is used again from match to match of the same text.
+  // Returns the leftmost match in `text` that begins at `pos` or later. REQUIRES: pos < text.size(), text is UTF-8.
+  // Pass the same `memo` for all matches of one text.
   Match Next(std::string_view text, size_t pos, SplitRegex::Memo& memo) const;
   Match Next(std::string_view text, size_t pos) const;
 
@@ -57,7 +56,7 @@ class SplitPattern {
     kPunctuation,
     kRegex,
   };
-  // What the family of cl100k differs in.
+  // The differences within the family of cl100k.
   struct Cl100kOptions {
     int max_digits = 3;
     uint16_t word = 0;                // classes that make words; set by FromRegex
@@ -78,7 +77,7 @@ class SplitPattern {
   Kind kind_ = Kind::kGpt2;
   Cl100kOptions cl100k_;
   uint16_t classes_ = 0;
-  size_t max_run_ = 0;                                 // of kClasses and kClassRange, in code points
+  size_t max_run_ = 0;                                 // for kClasses and kClassRange, in code points
   bool space_before_ = false;                          // kClassRange: \s? before the class
   std::vector<std::pair<char32_t, char32_t>> ranges_;  // sorted, both ends included
   std::string literal_;

@@ -89,7 +89,7 @@ size_t SplitRegex::Search(std::string_view text, uint32_t pc, size_t pos, Memo& 
           ++pc;
           break;
         }
-        // Where a run that begins later is known to fail, this one need not go: nothing goes on from there.
+        // A longer run is useless where a run that begins later is known to fail: no match continues from there.
         const size_t begin = pos;
         for (Rune rune = RuneAt(text, pos); rune.num_bytes > 0 && set.Has(rune.code_point); rune = RuneAt(text, pos)) {
           if (memo.Has(instruction.choice, pos + rune.num_bytes)) break;
@@ -131,7 +131,7 @@ size_t SplitRegex::Search(std::string_view text, uint32_t pc, size_t pos, Memo& 
   }
 }
 
-// Remembers for look-aheads which choices led to a match.
+// Records, for look-aheads, which choices led to a match.
 size_t SplitRegex::Succeed(size_t base, size_t pos, Memo& memo) const {
   for (size_t i = base; i < memo.stack_.size(); ++i) {
     const Memo::Frame& frame = memo.stack_[i];
@@ -160,7 +160,7 @@ bool SplitRegex::Assert(const Instruction& instruction, std::string_view text, s
   }
 }
 
-// Goes back to the last choice that has another way, down to `base`. False: there is none.
+// Backtracks to the last choice above `base` that has another alternative. Returns false if there is none.
 bool SplitRegex::Resume(std::string_view text, size_t base, uint32_t& pc, size_t& pos, Memo& memo) const {
   while (memo.stack_.size() > base) {
     Memo::Frame& frame = memo.stack_.back();
@@ -181,7 +181,7 @@ bool SplitRegex::Resume(std::string_view text, size_t base, uint32_t& pc, size_t
           pos = frame.pos;
           return true;
         }
-        // Nothing goes on from any place of the run, so a run that begins at one of them fails too.
+        // No match continues from any place of the run, so a run that begins at one of these places fails, too.
         for (size_t place = frame.begin; place <= frame.end;
              place += std::max<size_t>(1, RuneAt(text, place).num_bytes)) {
           memo.Set(program_[frame.pc].choice, place);

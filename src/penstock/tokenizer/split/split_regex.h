@@ -1,9 +1,9 @@
 // Regular expressions that split text into words: alternatives, groups, classes with \p{...}, greedy, lazy and
 // possessive quantifiers, look-ahead and anchors, as Hugging Face's tokenizers (Oniguruma) and tiktoken read them.
 //
-// The search goes back over its choices in the order of those engines, so it finds the same matches. A choice that
-// failed at a place is remembered, for the whole text: a text is searched in time linear in its length, whatever the
-// pattern. There are no captures and no references to them, which would break that.
+// The search backtracks in the order of those engines, so it finds the same matches. It remembers for the whole text
+// which choice failed at which place, so the time is linear in the text, whatever the pattern. Captures and references
+// to them would break that, so there are none.
 #pragma once
 
 #include <bitset>
@@ -18,7 +18,8 @@
 
 namespace penstock {
 
-// A set of code points: ranges, Unicode categories, classes and scripts, other sets, all minus those outside `within`.
+// A set of code points: ranges, Unicode categories, classes, scripts and other sets, restricted to the sets in
+// `within_`.
 class RuneSet {
  public:
   void AddRange(char32_t first, char32_t last) { ranges_.emplace_back(first, last); }
@@ -28,7 +29,7 @@ class RuneSet {
   void Intersect(RuneSet set) { within_.push_back(std::move(set)); }
   void Negate() { negated_ = !negated_; }
   void IgnoreCase() { ignore_case_ = true; }
-  // Makes Has fast for small code points. To be called once, when the set is complete.
+  // Makes Has fast for small code points. Call it once, when the set is complete.
   void Finish();
 
   bool Has(char32_t c) const { return c < small_.size() ? small_[c] : Compute(c); }
@@ -51,13 +52,13 @@ class SplitRegex {
  public:
   static constexpr size_t kNone = SIZE_MAX;
 
-  // What a search remembers of a text, to be used again while the same text is searched from left to right.
+  // The results that a search remembers about a text. Reuse them while the same text is searched from left to right.
   class Memo {
    public:
-    // Is it known of this choice at this place that it fails?
+    // Returns whether this choice is known to fail at this place.
     bool Has(uint32_t choice, size_t pos) const;
     void Set(uint32_t choice, size_t pos);
-    // Forgets what lies before `pos`.
+    // Forgets everything before `pos`.
     void Forget(size_t pos);
 
    private:
@@ -65,36 +66,37 @@ class SplitRegex {
     struct Frame {
       enum class Kind : uint8_t { kChoice, kOther, kRun } kind;
       uint32_t pc;
-      size_t pos;  // kRun: where the run stands now
+      size_t pos;  // kRun: where the run ends now
       size_t begin = 0;
       size_t end = 0;
     };
     static constexpr size_t kBlockBytes = 512;
 
-    absl::flat_hash_map<size_t, std::vector<uint64_t>> blocks_;  // of kBlockBytes places: a bit per choice and place
+    absl::flat_hash_map<size_t, std::vector<uint64_t>> blocks_;  // each covers kBlockBytes places: one bit per choice
+                                                                 // and place
     size_t first_block_ = 0;
-    size_t last_set_ = 0;  // the last place that anything is known of
+    size_t last_set_ = 0;  // the last place with a known result
     size_t num_choices_ = 0;
     std::vector<Frame> stack_;
   };
 
-  // kModel naming the pattern, `where` and what is not understood.
+  // Returns kModel, naming the pattern, `where` and what is not supported.
   static absl::StatusOr<SplitRegex> Compile(std::string_view regex, std::string_view where);
 
-  // End of the match that begins at `pos`, or kNone.
+  // Returns the end of the match that begins at `pos`, or kNone.
   size_t MatchAt(std::string_view text, size_t pos, Memo& memo) const;
 
  private:
   friend class SplitRegexCompiler;
   enum class Op : uint8_t {
-    kSet,           // one code point of sets_[a]
-    kRun,           // any number of sets_[a], as many as possible; gives back
-    kPossessive,    // the same, without giving back; at most `b` times
-    kChoice,        // goes on at `a`, or else at `b`
-    kJump,          // goes on at `a`
-    kLook,          // what follows here matches and ends with kDone; goes on at `a`; with `b`, it must not match
-    kAtomic,        // the same, and its text is taken; no other way is tried
-    kLookBehind,    // the code point before is one of sets_[a]; with `b`, it is none
+    kSet,           // matches one code point of sets_[a]
+    kRun,           // matches as many of sets_[a] as possible; backtracks to fewer
+    kPossessive,    // matches as many of sets_[a] as possible, at most `b`; does not backtrack
+    kChoice,        // continues at `a`, or else at `b`
+    kJump,          // continues at `a`
+    kLook,          // look-ahead: the code from here to kDone must match (with `b`: must not); continues at `a`
+    kAtomic,        // like kLook, but takes the matched text and tries no other way to match it
+    kLookBehind,    // the code point before is in sets_[a] (with `b`: is not)
     kTextBegin,     // \A
     kTextEnd,       // \z
     kLineBegin,     // ^
@@ -106,9 +108,9 @@ class SplitRegex {
     Op op = Op::kDone;
     uint32_t a = 0;
     uint32_t b = 0;
-    uint32_t choice = 0;     // of kRun and kChoice: their number
-    bool only_asks = false;  // of these: inside of a look-ahead, where only it counts whether there is a match. Then
-                             // `choice` + 1 is the number of their successes.
+    uint32_t choice = 0;     // kRun and kChoice: their number
+    bool only_asks = false;  // kRun and kChoice inside a look-ahead, where only the existence of a match counts. Number
+                             // `choice` + 1 then records their successes.
   };
 
   size_t Search(std::string_view text, uint32_t pc, size_t pos, Memo& memo) const;

@@ -1,4 +1,4 @@
-// The classes of regular expressions: [...], \p{...}, \s and so on, and escaped characters.
+// Compiles the classes of regular expressions: [...], \p{...}, \s and so on, and escaped characters.
 #include <utility>
 
 #include "penstock/base/status.h"
@@ -120,7 +120,7 @@ absl::StatusOr<char32_t> SplitRegexCompiler::EscapedRune() {
   return Refuse(fmt::format("the escape \\{}", letter));
 }
 
-// Behind the '['.
+// Parses a class; rest_ begins behind its '['.
 absl::StatusOr<RuneSet> SplitRegexCompiler::Class(Flags flags, int depth) {
   if (depth > 16) return Refuse("classes are nested more than 16 deep");
   const bool negated = Take("^");

@@ -108,7 +108,7 @@ absl::Status SplitRegexCompiler::EmitRepeat(const Node& node, bool only_asks) {
   const Node& body = node.nodes[0];
   for (uint32_t i = 0; i < node.min; ++i) PENSTOCK_RETURN_IF_ERROR(Emit(body, only_asks));
   if (node.max == kUnlimited) {
-    if (CanBeEmpty(body)) return Refuse("repeats what may be empty");
+    if (CanBeEmpty(body)) return Refuse("it repeats a part that may be empty");
     if (body.kind == Node::Kind::kSet && !node.lazy) {
       const uint32_t set = AddSet(body.set);
       out_.program_[AddChoice(Op::kRun, only_asks)].a = set;
@@ -221,7 +221,7 @@ absl::StatusOr<SplitRegexCompiler::Node> SplitRegexCompiler::Group(Flags& flags,
         return Refuse("an unknown kind of group");
       }
     }
-    if (Take(")")) {  // from here to the end of the group around it
+    if (Take(")")) {  // the flags hold until the end of the enclosing group
       flags = inner;
       return group;
     }
@@ -235,7 +235,7 @@ absl::StatusOr<SplitRegexCompiler::Node> SplitRegexCompiler::Group(Flags& flags,
   }
   const bool is_set =
       body.nodes.size() == 1 && body.nodes[0].nodes.size() == 1 && body.nodes[0].nodes[0].kind == Node::Kind::kSet;
-  if (!is_set) return Refuse("looks behind at more than one character");
+  if (!is_set) return Refuse("a look-behind at more than one character");
   group.set = body.nodes[0].nodes[0].set;
   return group;
 }

@@ -1,4 +1,4 @@
-// From the text of a regular expression to the program of SplitRegex.
+// Compiles the text of a regular expression to a program of SplitRegex.
 #pragma once
 
 #include <memory>
@@ -26,8 +26,8 @@ class SplitRegexCompiler {
     uint32_t min = 0;  // kRepeat
     uint32_t max = 0;
     bool lazy = false;
-    bool negated = false;   // of looks and of \B
-    Op anchor = Op::kDone;  // of kAnchor
+    bool negated = false;   // kLook, kLookBehind and \B
+    Op anchor = Op::kDone;  // kAnchor
   };
   struct Flags {
     bool ignore_case = false;
@@ -35,7 +35,7 @@ class SplitRegexCompiler {
   };
   static constexpr uint32_t kUnlimited = UINT32_MAX;
 
-  // Parsing. Each takes what it reads away from the front of rest_.
+  // Parsing: each function removes what it reads from the front of rest_.
   absl::StatusOr<Node> Alternatives(Flags flags, int depth);
   absl::StatusOr<Node> Sequence(Flags& flags, int depth);
   absl::StatusOr<Node> Item(Flags& flags, int depth);
@@ -54,7 +54,7 @@ class SplitRegexCompiler {
   Node SetOf(char32_t rune, Flags flags) const;
   absl::Status Refuse(std::string_view what) const;
 
-  // Writing the program.
+  // Code generation.
   absl::Status Emit(const Node& node, bool only_asks);
   absl::Status EmitRepeat(const Node& node, bool only_asks);
   uint32_t Add(Op op, uint32_t a = 0, uint32_t b = 0);

@@ -51,7 +51,8 @@ bool IsWhiteSpace(char32_t c) {
          (c >= 0x2000 && c <= 0x200A) || c == 0x2028 || c == 0x2029 || c == 0x202F || c == 0x205F || c == 0x3000;
 }
 
-// \w beyond the categories: the joiners, and the circled and squared letters that have the property Alphabetic.
+// Returns whether \w matches `c` although its category does not say so: joiners, and the circled and squared letters
+// that have the property Alphabetic.
 bool IsExtraWord(char32_t c) {
   return c == 0x200C || c == 0x200D || (c >= 0x24B6 && c <= 0x24E9) || (c >= 0x1F130 && c <= 0x1F149) ||
          (c >= 0x1F150 && c <= 0x1F169) || (c >= 0x1F170 && c <= 0x1F189);
@@ -65,8 +66,8 @@ uint16_t ComputeClasses(char32_t c) {
   return classes;
 }
 
-// May `c` combine with, or be reordered before, what stands in front of it? Starters that do are marks, the vowels and
-// finals of Hangul, and the compatibility forms of both.
+// Returns whether `c` may combine with, or be reordered before, what stands in front of it. Among starters, these are
+// marks, the vowels and finals of Hangul, and the compatibility forms of both.
 bool JoinsPrevious(char32_t c) {
   if (c < 0x300) return false;
   if (c >= 0x1160 && c <= 0x11FF) return true;
@@ -76,8 +77,8 @@ bool JoinsPrevious(char32_t c) {
   return property->combining_class != 0 || (ClassesOf(c) & kMark) != 0;
 }
 
-// Marks that came after the tables of Hugging Face's normalizers (Unicode 9): to those they are no marks, so nothing is
-// ordered around them. Ids have to agree with what a model was trained on.
+// Returns whether `c` is a mark newer than Unicode 9, the version of the tables in Hugging Face's normalizers. They
+// reorder nothing around such a mark, and ids have to agree with those of a model's training.
 bool IsNewerMark(char32_t c) {
   constexpr std::pair<char32_t, char32_t> kRanges[] = {
       {0x7FD, 0x7FD},     {0x898, 0x89F},     {0x8CA, 0x8D3},     {0x9FE, 0x9FE},     {0xC3C, 0xC3C},
@@ -98,9 +99,9 @@ int CombiningClass(utf8proc_int32_t c) {
   return combining_class != 0 && IsNewerMark(static_cast<char32_t>(c)) ? 0 : combining_class;
 }
 
-constexpr utf8proc_int32_t kNewerComposition = 0x11938;  // of Unicode 13: to those tables a character like any other
+constexpr utf8proc_int32_t kNewerComposition = 0x11938;  // added in Unicode 13; the older tables do not compose it
 
-// The character that `starter` and `next` compose to, or 0.
+// Returns the character to which `starter` and `next` compose, or 0.
 utf8proc_int32_t Composed(utf8proc_int32_t starter, utf8proc_int32_t next) {
   utf8proc_int32_t pair[2] = {starter, next};
   const auto options = static_cast<utf8proc_option_t>(UTF8PROC_STABLE | UTF8PROC_COMPOSE);
@@ -110,7 +111,7 @@ utf8proc_int32_t Composed(utf8proc_int32_t starter, utf8proc_int32_t next) {
 // Canonical composition (Unicode Standard Annex 15), in place.
 void Compose(std::vector<utf8proc_int32_t>& runes) {
   size_t num_kept = 0, starter = 0;
-  int blocking_class = 256;  // the highest class kept since the starter, -1: none; 256: there is no starter
+  int blocking_class = 256;  // highest class kept since the starter; -1: none; 256: there is no starter
   for (const utf8proc_int32_t c : runes) {
     const int combining_class = CombiningClass(c);
     if (blocking_class < combining_class && JoinsPrevious(static_cast<char32_t>(c))) {
@@ -130,7 +131,7 @@ void Compose(std::vector<utf8proc_int32_t>& runes) {
   runes.resize(num_kept);
 }
 
-// Canonical ordering. utf8proc's own is an exchange sort, quadratic on long runs of marks.
+// Puts marks into canonical order. utf8proc's own exchange sort is quadratic on long runs of marks.
 void OrderMarks(std::vector<utf8proc_int32_t>& runes) {
   size_t begin = 0;
   while (begin < runes.size()) {

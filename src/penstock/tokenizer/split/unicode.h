@@ -1,8 +1,8 @@
 // Unicode classes of code points, as the regular expressions of tokenizers use them.
 //
-// Tables: utf8proc. With Debian 12's utf8proc 2.8.0 they are those of Unicode 14; Hugging Face's tokenizers follow
-// newer versions. The two differ only for code points assigned since (Unicode 15: 4,489 of them, mostly CJK extension
-// H), which count as "other" here and may split differently there.
+// The tables come from utf8proc. Debian 12's utf8proc 2.8.0 has Unicode 14; Hugging Face's tokenizers follow newer
+// versions. The two differ only for code points assigned since (Unicode 15: 4,489 of them, mostly CJK extension H).
+// These count as "other" here and may split differently.
 #pragma once
 
 #include <cstddef>
@@ -30,17 +30,17 @@ inline constexpr uint16_t kWord = 1 << 9;         // \w
 
 uint16_t ClassesOf(char32_t code_point);
 
-// The general category, one bit each.
+// Returns the general category as one bit.
 uint32_t CategoryBit(char32_t code_point);
-// The categories of a name as regular expressions spell it (L, Lu, Letter ...), 0 when it is none.
+// Returns the categories that a name in a regular expression means (L, Lu, Letter ...), or 0 for an unknown name.
 uint32_t CategoryMask(std::string_view name);
-// The code points of a script (Han, Hiragana, Katakana, Hangul, Thai ...), sorted; none when it is not known here.
+// Returns the sorted code points of a script (Han, Hiragana, Katakana, Hangul, Thai ...), or none for an unknown name.
 std::span<const std::pair<char32_t, char32_t>> ScriptRanges(std::string_view name);
 
 char32_t ToLower(char32_t code_point);
 char32_t ToUpper(char32_t code_point);
 
-// A code point of a text with its classes. `num_bytes` is 0 and `classes` is 0 at the end of the text.
+// A code point of a text with its classes. At the end of the text, `num_bytes` and `classes` are 0.
 struct Rune {
   char32_t code_point = 0;
   uint16_t classes = 0;
@@ -51,18 +51,18 @@ struct Rune {
 
 Rune RuneAt(std::string_view text, size_t pos);
 
-// End of the run, beginning at `pos`, of code points that have one of the classes.
+// Returns the end of the run of code points from `pos` on that have one of the classes.
 size_t SkipClass(std::string_view text, size_t pos, uint16_t any_of);
 
-// Start of the code point that ends at `end`. REQUIRES: 0 < end <= text.size(), text is UTF-8.
+// Returns the start of the code point that ends at `end`. REQUIRES: 0 < end <= text.size(), text is UTF-8.
 size_t PreviousRune(std::string_view text, size_t end);
 
 enum class NormalForm : uint8_t { kNfc, kNfd, kNfkc, kNfkd };
 
-// The normal form of `text` (UTF-8), O(n log n) also for long runs of combining marks.
+// Appends the normal form of `text` (UTF-8), in O(n log n) even for long runs of combining marks.
 void AppendNormalized(std::string_view text, NormalForm form, std::string& out);
 
-// End of the shortest piece from `pos` on that normalises apart from what follows it.
+// Returns the end of the shortest piece from `pos` on that can be normalised without what follows it.
 size_t NormalizationPieceEnd(std::string_view text, size_t pos);
 
 }  // namespace penstock::unicode

@@ -1,4 +1,4 @@
-// Scripts that patterns of tokenizers name, as Unicode 16's Scripts.txt has them.
+// The scripts that patterns of tokenizers name, from Unicode 16's Scripts.txt.
 #include <algorithm>
 #include <iterator>
 

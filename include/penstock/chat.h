@@ -1,0 +1,41 @@
+// A chat as a value, from which a model's chat template makes a prompt.
+#pragma once
+
+#include <memory>
+#include <span>
+#include <string>
+#include <string_view>
+
+#include "absl/status/statusor.h"
+
+namespace penstock {
+
+struct ChatMessage {
+  std::string role;
+  std::string content;
+};
+
+struct ChatParts;  // Penstock's own form of a chat
+
+// Messages, tools and further variables of the chat template. Immutable; copies share one content.
+class Chat {
+ public:
+  // A chat of plain messages.
+  explicit Chat(std::span<const ChatMessage> messages);
+  // For Penstock itself, which has checked `parts`.
+  explicit Chat(ChatParts parts);
+
+  // Parses and checks a chat as OpenAI's clients write it. `messages` is a JSON list of {"role", "content", ...}.
+  // `tools` is a list of objects, and `variables` an object of further variables of the template (documents,
+  // enable_thinking
+  // ...); both may be empty texts. Returns kInput, naming the part at fault.
+  static absl::StatusOr<Chat> FromJson(std::string_view messages, std::string_view tools = {},
+                                       std::string_view variables = {});
+
+  const ChatParts& parts() const { return *parts_; }
+
+ private:
+  std::shared_ptr<const ChatParts> parts_;
+};
+
+}  // namespace penstock

@@ -1,0 +1,14 @@
+// GEMMs with bf16 weights and bf16 rows, on the matrix units.
+#include "penstock/kernels/cuda/gemm.cuh"
+#include "penstock/kernels/cuda/gemm_formats.h"
+
+namespace penstock::cuda {
+
+template <class Args>
+void LaunchBf16(const Args& launch, Stream stream) {
+  LaunchMatrixUnits<WeightFormat::kBF16, Bf16Product>(launch, stream);
+}
+template void LaunchBf16(const GemmLaunch& launch, Stream stream);
+template void LaunchBf16(const GateUpLaunch& launch, Stream stream);
+
+}  // namespace penstock::cuda

@@ -1,0 +1,26 @@
+// The GEMMs of gemm.cu by kind of weights: each kind is a unit of its own, and the units compile side by side.
+//
+// `Launch` is GemmLaunch or GateUpLaunch (cuda_kernels.h). REQUIRES: at least one group and one row.
+#pragma once
+
+#include "penstock/kernels/cuda/cuda_kernels.h"
+
+namespace penstock::cuda {
+
+// f32, f16 or bf16 weights, f32 rows.
+template <class Launch>
+void LaunchFloats(const Launch& launch, Stream stream);
+
+// bf16 weights, bf16 rows.
+template <class Launch>
+void LaunchBf16(const Launch& launch, Stream stream);
+
+// int8 weights, int8 rows.
+template <class Launch>
+void LaunchInt8(const Launch& launch, Stream stream);
+
+// hqq4 or hqq3 weights, int8 rows.
+template <class Launch>
+void LaunchHqq(const Launch& launch, Stream stream);
+
+}  // namespace penstock::cuda
