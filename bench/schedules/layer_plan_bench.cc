@@ -30,7 +30,7 @@ void BM_PlanLayer(benchmark::State& state) {
     benchmark::DoNotOptimize(PlanLayer(rule, layers[next], times));
     next = (next + 1) % layers.size();
   }
-  state.SetLabel(std::string(HybridRuleName(rule)));
+  state.SetLabel(std::string(TraitsOf(rule).name));
 }
 BENCHMARK(BM_PlanLayer)
     ->ArgsProduct({{0, 1, 2, 3, 4}, {2, 8, 16, 64, 128}, {0, 50}})

@@ -1,4 +1,4 @@
-// Continues a text with a model, using the public API alone: embed MODEL_DIR TEXT
+// Continues a text with a model, using only the public API: embed MODEL_DIR TEXT
 #include <iostream>
 
 #include <penstock/engine.h>

@@ -1,4 +1,4 @@
-// An answer of a chat, by its parts.
+// The answer to a chat, split into its parts.
 #pragma once
 
 #include <string>
@@ -8,12 +8,12 @@ namespace penstock {
 
 struct ToolCall {
   std::string name;
-  std::string arguments;  // as the model wrote them: JSON, if it did well
+  std::string arguments;  // JSON as the model wrote it, so it may be invalid
 };
 
 struct ChatAnswer {
   std::string content;
-  std::string reasoning = {};  // thoughts that the model's format keeps apart
+  std::string reasoning = {};  // thoughts, where the model's format separates them
   std::vector<ToolCall> tool_calls = {};
 };
 

@@ -1,4 +1,4 @@
-"""Rows L: flags, environment variables, option files and surroundings. See bad_inputs.py."""
+"""Tests of rows L: flags, environment variables, option files and the environment. See bad_inputs.py."""
 import glob
 import json
 import os
@@ -13,7 +13,7 @@ def usage(args, pattern, code=2, **options):
 
 
 def generate(*more):
-    """Box -> the arguments of a short run."""
+    """Returns a function that takes a Box and returns the arguments of a short run."""
     def args(box):
         length = [] if any(flag.startswith("--max-tokens") for flag in more) else ["--max-tokens=2"]
         return ["generate", "--model", box.model().path, "--prompt", "hi", "--raw", *length, *more]
@@ -75,7 +75,8 @@ def flag_rows():
     yield "L1", "bench of nothing", lambda box: box.run(["bench", "--model", box.model().path, "--prefill=0", "--decode=0"],
                                                         code=2,
                                                         match="nothing to measure")
-    for path in ("/nowhere/hardware.json", "/"):  # before anything is measured, which would take more memory than a run may
+    # Fails before anything is measured: measuring takes more memory than a run may.
+    for path in ("/nowhere/hardware.json", "/"):
         yield "L1", f"probe --output {path}", usage(["probe", "--output", path], f"{path}: cannot open for writing", code=5)
     yield "L1", "--output -", lambda box: box.run(["run", "--model", "x", "--input", box.file("i", ""), "--output", "-"],
                                                   code=2,
@@ -95,7 +96,7 @@ def flag_rows():
                                                     match=r"budget of .* is too small: .* least budget is \d+ bytes")
     yield "L2", "--memory 1.5GiB", generating("--memory=1.5GiB")
 
-    def least(box):  # the least budget that the message names suffices, and one byte less does not
+    def least(box):  # the least budget in the message is enough, and one byte less is not
         args = generate("--threads", "1")(box)
         num_bytes = box.least_memory(args)
         box.run(args + [f"--memory={num_bytes}B"])
@@ -147,7 +148,7 @@ def bench_routing_rows():
 
     bad = {"no workload": ([], 2, "give --text FILE or --routing FILE"),
            "two workloads": (["--text=a", "--routing=b"], 2, "excludes"),
-           "another schedule": (["--text=a", "--schedule=klotski"], 2, "predictors are hybrid's"),
+           "another schedule": (["--text=a", "--schedule=klotski"], 2, "only the schedule hybrid uses predictors"),
            "no file": (["--routing=/nothing"], 5, "No such file")}
     for name, (flags, code, match) in bad.items():
         yield "L11", f"bench routing, {name}", lambda box, flags=flags, code=code, match=match: box.run(
@@ -217,7 +218,7 @@ def probe_rows():
     yield "L11", "a kept probe", keeps
     yield "L11", "generate --policy auto", lambda box: box.run(
         ["generate", "--model", box.model().path, "--prompt=a", "--raw", "--policy=auto"], code=2,
-        match="--policy auto is for run")
+        match="--policy auto works only with run")
 
     def leaves_the_disk_out(box):
         result = box.run(["probe", "--threads=1", "--seconds=1", "--disk=/nowhere", "--json"], max_rss=1400 << 20)
@@ -377,7 +378,8 @@ def surroundings_rows():
     yield "L5", "one CPU", same_answer(env={"PENSTOCK_FORCE_ISA": "scalar"}, preexec=one_cpu)
     yield "L5", "one CPU, 64 threads", generating("--threads", "64", preexec=one_cpu)
     yield "L6", "OMP_NUM_THREADS", same_answer(env={"OMP_NUM_THREADS": "abc", "PENSTOCK_FORCE_ISA": "scalar"})
-    # Not covered: no /proc or /sys, and NUMA nodes offline, which take rights that a test does not have.
+    # Not covered: a machine without /proc or /sys, or with NUMA nodes offline. Both need rights that a test
+    # does not have.
     for device in ("cuda", "cuda:0", "cuda:99"):
         yield "L7", device, generating("--device", device, code=6, match="no GPU.*; use --device cpu")
     yield "L7", "cuda:x", generating("--device", "cuda:x", code=2, match="--device 'cuda:x'")
@@ -398,7 +400,7 @@ def surroundings_rows():
                 box.run(args, code=5, match="stdout: .*[Bb]roken pipe", stdout=pipe)
     yield "L8", "stdout is a pipe without reader", broken_pipe
 
-    def nothing_open(box):  # whatever is closed, results do not mix with messages
+    def nothing_open(box):  # with any standard stream closed, results never mix with messages
         model = box.model()
         source = box.file("in.jsonl", "".join(json.dumps({"prompt": "hi", "max_tokens": 2}) + "\n" for _ in range(5)) +
                           "x\n")
@@ -420,7 +422,7 @@ def surroundings_rows():
             source = box.file("in.jsonl", json.dumps({"prompt": "hi", "max_tokens": 2}) + "\n")
             box.run(["run", "--model", model.path, "--input", source, "--output", box.output()], quiet=False, env=env)
         yield "L8", name, plain
-    # Not covered: jumps of the clock (only the steady clock is read, and no answer depends on it).
+    # Not covered: jumps of the clock. Only the steady clock is read, and no answer depends on it.
     for locale in ("tr_TR.UTF-8", "de_DE.UTF-8", "C", "martian"):
         yield "L9", locale, same_answer(env={"LC_ALL": locale, "LANG": locale, "PENSTOCK_FORCE_ISA": "scalar"})
     yield "L9", "comma decimals", lambda box: box.run(generate("--temperature", "0,5")(box), code=2, match="temperature",
@@ -430,7 +432,8 @@ def surroundings_rows():
 
     def hardly_any_files(number):
         def check(box):
-            if not box.program.sanitized:  # which opens pipes to look at memory, and reports faults that are none without
+            # The sanitizer opens pipes to inspect memory, and reports faults of its own when it cannot.
+            if not box.program.sanitized:
                 generating(code=(0, 5, 6), preexec=limit(resource.RLIMIT_NOFILE, number))(box)
         return check
     for number in (4, 5, 6, 8):  # with 3 the dynamic loader itself fails
@@ -446,12 +449,12 @@ def surroundings_rows():
     yield "L10", "ulimit -l 0", generating(preexec=limit(resource.RLIMIT_MEMLOCK, 0))
 
     def small_stack(box):
-        if not box.program.sanitized:  # whose frames are several times as large
+        if not box.program.sanitized:  # sanitized stack frames are several times as large
             box.run(generate()(box), preexec=limit(resource.RLIMIT_STACK, 256 << 10))
     yield "L10", "ulimit -s 256", small_stack
 
     def address_space(box):
-        if box.program.sanitized:  # whose shadow memory takes terabytes of addresses
+        if box.program.sanitized:  # the sanitizer's shadow memory takes terabytes of addresses
             return
         args = generate("--threads", "1")(box)
         for mib in (100, 200, 400):
@@ -466,7 +469,8 @@ def surroundings_rows():
                     preexec=limit(resource.RLIMIT_AS, 60 << 20))
     yield "L10", "probe with ulimit -v", probe_address_space
 
-    def file_size(box):  # results that cannot be written end the job as a full disk does: at a line's end, to be resumed
+    # If results cannot be written, the job ends as with a full disk: at the end of a line, and it can be resumed.
+    def file_size(box):
         model = box.model()
         lines = "".join(json.dumps({"id": f"r{i}", "prompt": "hi", "max_tokens": 2}) + "\n" for i in range(60))
         source, out = box.file("in.jsonl", lines), box.output()

@@ -1,4 +1,4 @@
-"""Rows C: config.json and generation_config.json. See bad_inputs.py."""
+"""Tests of rows C: config.json and generation_config.json. See bad_inputs.py."""
 import json
 
 import tiny_model
@@ -13,7 +13,7 @@ def text(content, pattern):
 
 
 def fields(values, pattern, code=3):
-    """config.json with `values` instead of its own; None removes a field."""
+    """Returns config.json with `values` in place of its own; None removes a field."""
     def edit(config):
         config.update(values)
         return {key: value for key, value in config.items() if value is not None}
@@ -21,7 +21,7 @@ def fields(values, pattern, code=3):
 
 
 def literal(field, json_text, pattern):
-    """A value that Python's JSON writer would not write."""
+    """A JSON text that Python's JSON writer would not write."""
     def spoil(model):
         config = {**tiny_model.config(), field: "@"}
         model.write(CONFIG, json.dumps(config).replace('"@"', json_text))
@@ -101,7 +101,7 @@ def relation_rows():
     yield "C5", "vocab_size above the rows", fields({"vocab_size": 301},
                                                     r"embed_tokens.weight has shape \[300, 16\], expected \[301, 16\]")
     yield "C5", "vocab_size below the rows", fields({"vocab_size": 299}, r"expected \[299, 16\]")
-    # The documented rule: with tied embeddings an lm_head in the file is ignored, and may be absent.
+    # The documented rule: with tied embeddings, an lm_head in the file is ignored, and may be absent.
     yield "C5", "tied with lm_head", fields({"tie_word_embeddings": True}, None, code=0)
 
     def tied(model):
@@ -126,7 +126,7 @@ def relation_rows():
         yield "C6", f"{value['quant_method']} without codes", fields({"quantization_config": value}, None, code=0)
 
     def coded(pattern, config=fp8, scale=("F32", [1, 1], b"\0\0\x80\x3f"), code=3):
-        """One matrix in FP8."""
+        """Stores one matrix in FP8."""
         matrix = "model.layers.1.self_attn.o_proj.weight"
 
         def spoil(model):

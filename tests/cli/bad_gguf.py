@@ -1,4 +1,4 @@
-"""Rows G (GGUF). See bad_inputs.py."""
+"""Tests of rows G (GGUF). See bad_inputs.py."""
 import struct
 
 import tiny_gguf
@@ -11,7 +11,7 @@ from gguf_file import ARRAY, BOOL, F32, I32, STRING, U8, U16, U32, U64
 
 
 def inspected(content, pattern, code=3, name="tiny.gguf", **options):
-    """A test that writes `content` (bytes, or a Gguf) as a file and looks at it with `inspect`."""
+    """Returns a test that writes `content` (bytes, or a Gguf) to a file and runs `inspect` on it."""
     def test(box):
         data = content if isinstance(content, bytes) else content.bytes()
         path = box.file(name, data)
@@ -252,7 +252,7 @@ def config_rows():
 
 
 def works(box):
-    """The tiny model as GGUF answers as its folder does."""
+    """Checks that the tiny model gives the same answers as a GGUF file and as a folder."""
     model = box.model("folder")
     path = box.file("tiny.gguf", tiny_gguf.tiny().bytes())
     args = ["--prompt=the aaaa in", "--max-tokens=12", "--ignore-eos"]

@@ -1,12 +1,14 @@
 #!/usr/bin/env python3
-"""Proves that bad input gets one clear line and the right exit code: no crash, no hang, no unbounded memory, nothing lost.
+"""Proves that bad input gives one clear line and the right exit code.
 
-Each row is a kind of bad input (a broken checkpoint, index, config, tokenizer, template, JSONL line, flag or environment)
-with several inputs. Beside its own expectation, every run of the program must satisfy:
+No input may cause a crash, a hang, unbounded memory or lost data.
+
+Each row is a kind of bad input with several inputs: a broken checkpoint, index, config, tokenizer, template, JSONL
+line, flag or environment. Besides its own expectation, every run of the program must satisfy these rules:
   - on failure exactly one line on stderr begins with "penstock: error: ", it is printable, and stdout is empty;
-  - every other line on stderr begins with "penstock: " too, and there is no report of a sanitizer;
+  - every other line on stderr begins with "penstock: " too, and no sanitizer reports anything;
   - processor time, wall time and peak RSS stay below their bounds;
-  - no file that lay in the test's folder before has changed, unless it is an output.
+  - no file that was in the test's folder before has changed, unless it is an output.
 
 Usage: bad_inputs.py --penstock PATH [--only REGEX] [--keep]
 """
@@ -35,18 +37,18 @@ MIB = 1 << 20
 MAX_WORK = 200  # times the processor time of an honest answer (honest_work_s)
 LEAST_MAX_WORK_S = 20.0  # where the machine is fast
 MAX_RSS_BYTES = 256 * MIB
-SANITIZER_RSS_FACTOR = 4  # shadow memory, quarantine and red zones
+SANITIZER_RSS_FACTOR = 4  # for shadow memory, quarantine and red zones
 CACHE = tempfile.TemporaryDirectory()
 OK_CODES = (0, 8)  # 8: the job finished and some requests have error records
 REPORT = re.compile(r"Sanitizer|runtime error:|terminate called|Assertion|core dumped")
 
 
 class Failure(Exception):
-    """An expectation that did not hold."""
+    """A failed expectation."""
 
 
 def peak_rss_bytes(pid):
-    """The peak so far of a process that runs; 0 when it has ended or is about to execute."""
+    """Returns the peak memory of a running process so far; 0 when it has ended or not yet called exec."""
     try:
         with open(f"/proc/{pid}/status", encoding="utf-8", errors="replace") as file:
             status = file.read()
@@ -64,7 +66,7 @@ class Result:
 
 
 class Box:
-    """One input's folder, and the means to run the program in it."""
+    """The folder of one input, with methods to run the program in it."""
 
     def __init__(self, program, folder):
         self.program = program
@@ -88,10 +90,11 @@ class Box:
         return self.path(name)
 
     def start(self, args, env=None, stdin=None, preexec=None, stdout=None, cwd=None):
-        """Starts the program; its stderr goes to a file, as a pipe that nobody empties could block it."""
+        """Starts the program; its stderr goes to a file, because a pipe without a reader could block it."""
         variables = {key: value for key, value in os.environ.items() if not key.startswith("PENSTOCK_")}
-        variables["XDG_CACHE_HOME"] = CACHE.name  # one for all: what is measured is measured once
-        variables["CUDA_VISIBLE_DEVICES"] = ""  # the same answers where there is a GPU
+        # Shared by all runs, so that the machine is measured only once.
+        variables["XDG_CACHE_HOME"] = CACHE.name
+        variables["CUDA_VISIBLE_DEVICES"] = ""  # gives the same answers on machines with a GPU
         variables.update(env or {})
 
         def prepare():
@@ -117,7 +120,7 @@ class Box:
         start = time.monotonic()
         rss_bytes = 0
         while True:
-            # Not rusage's peak, which begins with what this script had when it forked.
+            # Not rusage's peak, which starts with this script's own memory at the fork.
             rss_bytes = max(rss_bytes, peak_rss_bytes(process.pid))
             pid, status, usage = os.wait4(process.pid, os.WNOHANG)
             if pid != 0:
@@ -145,7 +148,7 @@ class Box:
 
     def run(self, args, code=0, match=None, quiet=True, env=None, stdin=None, preexec=None, stdout=None, cwd=None,
             max_rss=MAX_RSS_BYTES):
-        """Runs the program, checks what holds for all runs, and returns the Result."""
+        """Runs the program, checks the rules for all runs, and returns the Result."""
         before = self.snapshot()
         process = self.start(list(args) + (["--quiet"] if quiet else []), env=env, stdin=stdin, preexec=preexec,
                              stdout=stdout,
@@ -192,7 +195,7 @@ class Box:
             raise Failure(f"peak RSS {result.rss_bytes / MIB:.0f} MiB, bound {bound / MIB:.0f} MiB; {shown}")
 
     def snapshot(self):
-        """Path -> (size, mtime) of every regular file that no run may change."""
+        """Returns path -> (size, mtime) of every regular file that no run may change."""
         states = {}
         for folder, _, names in os.walk(self.dir):
             for name in names:
@@ -206,7 +209,7 @@ class Box:
         return self.run(["inspect", "--model", model.path], code=code, match=pattern, **options)
 
     def least_memory(self, args):
-        """The least --memory for `args`, which the refusal of a smaller one names."""
+        """Returns the least --memory for `args`, taken from the refusal of a smaller one."""
         text = self.run(list(args) + ["--memory=1B"], code=6, match=r"least budget is \d+ bytes").stderr.decode()
         return int(re.search(r"least budget is (\d+) bytes", text).group(1))
 
@@ -216,11 +219,10 @@ class Box:
 
 
 def honest_work_s(path):
-    """Processor time in which the program answers with 256 tokens of the demo model: a measure of the machine."""
+    """Returns the processor time of an answer of 256 tokens by the demo model: a measure of the machine."""
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
     answers.Penstock(path).run("generate", "--model", answers.DEMO_MODEL, "--prompt=Once", "--max-tokens=256",
-                               "--ignore-eos",
-                               "--threads=1", "--quiet").check_returncode()
+                               "--ignore-eos", "--threads=1", "--quiet").check_returncode()
     after = resource.getrusage(resource.RUSAGE_CHILDREN)
     return after.ru_utime - before.ru_utime + after.ru_stime - before.ru_stime
 
@@ -239,7 +241,7 @@ def run_case(program, row, name, test, keep):
     try:
         test(Box(program, folder))
         return None
-    except Exception as failure:  # a test that trips over an answer has found something too
+    except Exception as failure:  # a test that fails on an unexpected answer has found something, too
         kind = "" if isinstance(failure, Failure) else f"{type(failure).__name__}: "
         return f"{row} {name}: {kind}{failure}"
     finally:

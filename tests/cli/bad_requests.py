@@ -1,4 +1,7 @@
-"""Rows J: JSONL batch jobs. Bad lines get error records, good ones their answers, and no line is lost. See bad_inputs.py."""
+"""Tests of rows J: JSONL batch jobs. Bad lines get error records, good lines get answers, and no line is lost.
+
+See bad_inputs.py.
+"""
 import fcntl
 import gzip
 import json
@@ -27,7 +30,7 @@ def run_args(model, source, out, *more):
 
 
 def records(path):
-    """The results by input line; each line of the file must be one whole JSON object."""
+    """Returns the results by input line; each line of the file must be one whole JSON object."""
     with open(path, encoding="utf-8") as file:
         text = file.read()
     assert text == "" or text.endswith("\n"), "the last line is torn"
@@ -35,7 +38,7 @@ def records(path):
 
 
 def job(lines, faults, code=8, stdin=False, text=None, **options):
-    """Runs a job. `faults`: custom_id or line number -> (code, pattern) of each error record; the rest must be answered."""
+    """Runs a job. `faults`: custom_id or line number -> (code, pattern) of each error record; other lines need an answer."""
     def test(box):
         model = box.model()
         content = text if text is not None else "".join(line + "\n" for line in lines)
@@ -131,7 +134,7 @@ def size_rows():
     def long_line(num_bytes):
         head, tail = '{"id": "long", "prompt": "', '"}'
         return head + "a" * (num_bytes - len(head) - len(tail)) + tail
-    small = 420 << 20  # a long line, its parsed form and its tokens
+    small = 420 << 20  # for a long line, its parsed form and its tokens
     yield "J4", "line of 16 MiB + 1", job([request("a"), long_line(limit + 1), request("b")],
                                           {2: ("line_too_long", "more than the limit of 16.0 MiB")}, max_rss=small)
     yield "J1", "tiny temperature", job([request("a"), request("b", temperature=1e-300), request("c", temperature=5e-324)],
@@ -142,7 +145,7 @@ def size_rows():
                                       {2: ("invalid_request", r"the prompt has \d+ bytes, which cannot fit")}, max_rss=small)
     yield "J4", "line of 64 MiB without an end", job(None, {2: ("line_too_long", "the line has 64")},
                                                      text=request("a") + "\n" + long_line(64 << 20), max_rss=small)
-    # A file of any size streams; a hole of 1 GiB in the middle is one too long line.
+    # Input of any size is streamed. A hole of 1 GiB in the middle counts as one line that is too long.
 
     def hole(box):
         source = box.file("in.jsonl", request("a") + "\n")
@@ -219,7 +222,7 @@ def size_rows():
         bad.append((name, request(name, **fields), pattern))
     for name, line, pattern in bad:
         yield "J5", name, job([request("first"), line, request("last")], {2: ("invalid_request", pattern)})
-    # All of them in one job: none spoils another, and the good lines between them are answered.
+    # All of these lines are in one job. None affects another, and the good lines between them are answered.
     lines, faults = [], {}
     for number, (_, line, pattern) in enumerate(bad):
         lines += [line, request(f"good-{number}")]
@@ -230,7 +233,7 @@ def size_rows():
                                   ("stream", {"stream": True}, "no streams")):
         yield "J5", name, job([request("a"), request("b", **fields)], {2: ("unsupported", pattern)})
 
-    def clamped(box):  # an answer ends at the context's end, said by finish_reason
+    def clamped(box):  # an answer ends at the context's end, which finish_reason reports
         model = box.model()
         line = request("a", prompt=[97] * (CONTEXT - 3), max_tokens=100, ignore_eos=True)
         box.run(run_args(model, box.file("in.jsonl", line), box.output()))
@@ -244,7 +247,7 @@ def resume_rows():
     lines = [request(f"r{i}", prompt=f"number {i}") + "\n" for i in range(6)]
 
     def after_a_part(change, pattern, code=4, num_kept=3):
-        """A job of which `num_kept` results are left; change(box, source, out); then --resume."""
+        """Returns a test: finishes a job, keeps `num_kept` results, calls change(box, source, out), then uses --resume."""
         def test(box):
             model = box.model()
             source, out = box.file("in.jsonl", "".join(lines)), box.output()
@@ -287,7 +290,7 @@ def resume_rows():
         config["rms_norm_eps"] = 1e-6
         with open(box_model, "w", encoding="utf-8") as file:
             json.dump(config, file)
-    yield "J6", "other model", after_a_part(other_model, "the model is not the one .* model.fingerprint")
+    yield "J6", "other model", after_a_part(other_model, "the model differs from the one .* model.fingerprint")
 
     def same_prompts(box):
         model = box.model()
@@ -329,13 +332,13 @@ def resume_rows():
             box.expect(open(out, encoding="utf-8").read() == before, "the output was changed")
         return test
     yield "J10", "another job's result", foreign('{"id": "batch_req_0000000000000000", "error": null}\n',
-                                                 "not of a result of this job")
+                                                 "does not belong to this job")
     yield "J10", "text of others", foreign("x\n" * 5000, "no crash did this")
 
 
 def output_rows():
     def refused(prepare, pattern, code=5, model="nowhere", preexec=None, more=()):
-        """prepare(box, source) -> path of the output. There is no model: the fault must be found before it is opened."""
+        """prepare(box, source) returns the output's path. There is no model: the fault must be found before it is opened."""
         def test(box):
             source = box.file("in.jsonl", request("a") + "\n")
             out = prepare(box, source)
@@ -344,7 +347,7 @@ def output_rows():
         return test
 
     def without_privilege():
-        """Takes root's right to write everywhere away from the program, if it has it."""
+        """Removes root's right to write everywhere from the program, if it has it."""
         import ctypes
         ctypes.CDLL(None).prctl(24, OVERRIDE_CAP, 0, 0, 0)  # PR_CAPBSET_DROP
 
@@ -373,7 +376,7 @@ def output_rows():
     yield "J8", "read-only folder", refused(read_only(True), "Permission denied", preexec=without_privilege)
     yield "J8", "empty name", refused(lambda *_: "", "needs --output|expected a file name", code=2)
     yield "J8", "long name", refused(lambda box, _: box.path("x" * 300), "too long")
-    yield "J8", "stats is the output", refused(lambda box, _: box.output(), "file of the job itself", code=2,
+    yield "J8", "stats is the output", refused(lambda box, _: box.output(), "the job itself uses this file", code=2,
                                                more=("--stats", "@"))
 
     def full_disk(box):

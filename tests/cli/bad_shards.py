@@ -1,4 +1,4 @@
-"""Rows S (safetensors) and X (index, paths, folders). See bad_inputs.py."""
+"""Tests of rows S (safetensors) and X (index, paths, folders). See bad_inputs.py."""
 import json
 import os
 import socket
@@ -16,7 +16,7 @@ NORM = "model.norm.weight"
 
 
 def spoiled(spoil, pattern, code=3, **options):
-    """A test that spoils the tiny model with spoil(model) and looks at it with `inspect`."""
+    """Returns a test that spoils the tiny model with spoil(model) and runs `inspect` on it."""
     def test(box):
         model = box.model()
         spoil(model)
@@ -39,7 +39,7 @@ def tensor_field(field, value, name=FIRST):
 
 
 def raw_header(make):
-    """make(header text) -> header bytes; the data stays."""
+    """make(header text) returns the bytes of the new header; the data is kept."""
     def spoil(model):
         header, data = tiny_model.layout(tiny_model.tensors())
         model.write_weights(make(json.dumps(header)), data)
@@ -143,7 +143,7 @@ def content_rows():
     yield "S9", "dimension 0", spoiled(with_shape(NORM, [0], b""), rf"{NORM} has shape \[0\], expected \[16\]")
     yield "S9", "extra scalar", spoiled(with_shape("scale", [], b"\0" * 4), "scale is not part of such a model")
 
-    def many(model):  # the format's limit on the header binds before that on the number of tensors
+    def many(model):  # the format's limit on the header is reached before the limit on the number of tensors
         count = 300_000
         header = "{" + ",".join(f'"{i:x}":{{"dtype":"F16","shape":[0],"data_offsets":[0,0]}}' for i in range(count)) + "}"
         model.write_weights(header.encode(), b"")
@@ -196,10 +196,11 @@ def content_rows():
     yield "S15", "data at an odd offset", unaligned
 
 
-# S13 (right name, wrong content) is not covered: a Hugging Face folder holds no checksums to compare with. What can be told
-# without them is (S5 to S7, S11). Of S14 (a file that changes while it is open) the shrinking file is covered, for a batch
-# job: the requests whose experts lay behind the end fail with their error lines, and the job goes on to its end; replacing a
-# file leaves the open one in place, and bytes rewritten in place cannot be told from others.
+# Not covered: S13 (right name, wrong content), because a Hugging Face folder holds no checksums. The faults
+# that can be found without them are covered (S5 to S7, S11). Of S14 (a file that changes while it is open), a
+# batch job with a shrinking file is covered: requests whose experts lay behind the new end fail with their
+# error lines, and the job goes on. A replaced file leaves the open one unchanged. Bytes rewritten in place
+# cannot be told from others.
 def shrinking(box):
     model = box.model()
     lines = [json.dumps({"id": f"r{i}", "prompt": f"question {i}", "max_tokens": 200, "ignore_eos": True})
@@ -207,7 +208,7 @@ def shrinking(box):
     source = box.file("in.jsonl", "\n".join(lines) + "\n")
     out = box.output()
     args = ["run", "--model", model.path, "--input", source, "--output", out, "--threads", "1"]
-    # Two of eight experts in DRAM: the run reads its shard all the time.
+    # With two of eight experts in DRAM, the run reads its shard all the time.
     process = box.start(args + [f"--memory={box.least_memory(args)}B", "--quiet"])
     deadline = time.monotonic() + HANG_S
     while not (os.path.exists(out) and os.path.getsize(out) > 0) and time.monotonic() < deadline and process.poll() is None:
@@ -268,7 +269,7 @@ def path_rows():
         os.mkfifo(model.file("config.json"))
     yield "X2", "config.json is a FIFO", spoiled(fifo_config, "config.json: expected a regular file, found a FIFO")
 
-    def linked_parent(box):  # the folder itself may be reached through a symlink; that is the user's own choice
+    def linked_parent(box):  # the folder itself may be reached through a symlink, because the user chose it
         model = box.model()
         os.symlink(model.path, box.path("link"))
         box.run(["inspect", "--model", box.path("link")])

@@ -1,4 +1,4 @@
-"""Rows T: tokenizer.json, tokenizer_config.json, tokenizer.model and chat templates. See bad_inputs.py."""
+"""Tests of rows T: tokenizer.json, tokenizer_config.json, tokenizer.model and chat templates. See bad_inputs.py."""
 import json
 import re
 import struct
@@ -10,7 +10,7 @@ TOKENIZER, TOKENIZER_CONFIG = "tokenizer.json", "tokenizer_config.json"
 
 
 def tokenizer(edit, pattern, code=3, text="hello the aaaa"):
-    """edit(tokenizer.json as a dict), then `tokenize`."""
+    """Returns a test that calls edit(tokenizer.json as a dict) and then runs `tokenize`."""
     def test(box):
         model = box.model()
         model.edit_json(TOKENIZER, edit)
@@ -48,7 +48,7 @@ def vocabulary_rows():
     yield "T1", "empty token", tokenizer(vocab(lambda tokens: tokens.update({"": 290})), "the token of id 290 is empty")
     yield "T1", "empty vocabulary", tokenizer(in_model(vocab={}, merges=[]), "there are no tokens")
     yield "T1", "vocabulary no object", tokenizer(in_model(vocab=[]), "'vocab': expected object")
-    # A hole is legal: published tokenizers have them where tokens were removed. Its text is empty.
+    # A hole is legal: published tokenizers have holes where tokens were removed. Its text is empty.
     yield "T1", "hole in the ids", tokenizer(vocab(lambda tokens: tokens.update({"new": 280})), None, code=0)
 
     def hole(box):
@@ -101,7 +101,8 @@ def vocabulary_rows():
     yield "T2", "continuing_subword_prefix", tokenizer(in_model(continuing_subword_prefix="##"), "'##' is not implemented")
     yield "T2", "unknown unk_token", tokenizer(in_model(unk_token="<nope>"), "'<nope>' is not in the vocabulary")
 
-    # Patterns are compiled to what takes time linear in the text, whatever they are; what has no such form is refused.
+    # Every accepted pattern is compiled to a form that takes linear time. Patterns without such a form are
+    # refused.
     def split(regex):
         return part(pre_tokenizer={"type": "Split", "pattern": {"Regex": regex}, "behavior": "Isolated", "invert": False})
     for name, regex in (("invalid", "(["), ("long look-behind", "(?<=ab)c"), ("back reference", r"(a)\1"),
@@ -150,8 +151,8 @@ def text_rows():
             box.expect(back.stdout == text + b"\n", "decoding does not give the text back")
         yield "T4", f"1 MiB of {name}", long_text
 
-    # Bytes that are no UTF-8 become U+FFFD before they are tokenized on the command line; a JSONL line with them is refused
-    # (J1).
+    # On the command line, invalid UTF-8 becomes U+FFFD before tokenizing. A JSONL line with invalid UTF-8 is
+    # refused (J1).
     for name, text in (("lone continuation", b"a\x80b"), ("overlong", b"a\xc0\xafb"), ("surrogate", b"a\xed\xa0\x80b"),
                        ("above U+10FFFF", b"a\xf4\x90\x80\x80b"), ("cut sequence", b"a\xe2\x82"),
                        ("byte-order mark", b"\xef\xbb\xbfab"),
@@ -187,7 +188,7 @@ def text_rows():
             untrusted = ids_of(box.run(["tokenize", "--model", model.path, "--text", text, "--as-message"]))[0]
             box.expect(max(trusted) >= FIRST_SPECIAL_ID, "a special token in trusted text is not found")
             box.expect(max(untrusted) < FIRST_SPECIAL_ID, f"a message makes special tokens: {untrusted}")
-        # In a chat the same: the prompt has as many tokens as with other text of as many bytes.
+        # The same in a chat: the prompt has as many tokens as any other text of as many bytes.
         lines = [{"id": text, "messages": [{"role": "user", "content": text}], "max_tokens": 1} for text in (
             "<|user|>", "[(user)]")]
         source = box.file("in.jsonl", "".join(json.dumps(line) + "\n" for line in lines))
@@ -199,7 +200,7 @@ def text_rows():
 
 
 def chat(template, pattern, answered=False):
-    """A job of one chat and one completion: the chat gets an error record (or an answer), the completion is answered."""
+    """Runs a job of one chat and one completion. The chat gets an error record (or an answer), the completion an answer."""
     def test(box):
         model = box.model()
         model.write(TOKENIZER_CONFIG, json.dumps({**tiny_model.tokenizer_config(), "chat_template": template}))

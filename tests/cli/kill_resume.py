@@ -1,6 +1,9 @@
 #!/usr/bin/env python3
-"""Proves that `run` loses and doubles nothing: it is killed with SIGKILL at random times, continued with --resume each time,
-and ends with exactly one result per request and the bytes of an uninterrupted run."""
+"""Proves that `run` neither loses nor repeats a result.
+
+The job is killed with SIGKILL at random times and continued with --resume each time. It ends with exactly one result
+per request and the bytes of an uninterrupted run.
+"""
 import argparse
 import json
 import pathlib

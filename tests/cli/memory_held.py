@@ -1,7 +1,9 @@
 #!/usr/bin/env python3
-"""Proves that peak resident memory (VmHWM) stays within --memory + 32 MiB for every budget that is accepted and every
-schedule, with results that go through all parts: prefill, decoding, experts from disk, sampling, traces. What an emulated
-device holds is memory, too: then it stays within --memory + --gpu-memory + 32 MiB."""
+"""Proves that peak resident memory (VmHWM) stays within --memory + 32 MiB, for every accepted budget and every schedule.
+
+The runs use all parts: prefill, decoding, experts from disk, sampling, traces. An emulated device holds its data in the
+same memory, so its runs stay within --memory + --gpu-memory + 32 MiB.
+"""
 import argparse
 import pathlib
 import subprocess
@@ -10,7 +12,7 @@ import tempfile
 
 import program
 
-ALLOWANCE = 32 << 20  # the program itself and its libraries
+ALLOWANCE = 32 << 20  # for the program itself and its libraries
 SCHEDULES = ("auto", "on-demand", "zigzag", "klotski", "hybrid", "zero", "device cgopipe", "device zigzag", "device klotski",
              "device hybrid",
              "device zero")

@@ -1,6 +1,8 @@
 #!/usr/bin/env python3
-"""Proves that requests which are costly to hold, to parse or to answer stay within --memory + 32 MiB too, each kind at the
-least budget that is accepted for it."""
+"""Proves that requests that are costly to hold, to parse or to answer stay within --memory + 32 MiB, too.
+
+Each kind of request runs with the least budget that is accepted for it.
+"""
 import argparse
 import json
 import pathlib
@@ -13,7 +15,7 @@ GOOD = '{"prompt": "hi", "max_tokens": 2}'
 
 
 def kinds():
-    """name, [(line, number of times)], flags"""
+    """Yields name, [(line, number of times)], flags."""
     def line(**fields):
         return json.dumps(fields, separators=(",", ":"))
     yield "waiting turns", [(line(turns=["Hi there.", "x " * 15_000], max_tokens=4), 130)], ("--batch-size", 64)

@@ -1,4 +1,4 @@
-"""Running the penstock program in tests: commands, inputs, peak memory."""
+"""Runs the penstock program in tests: commands, inputs, peak memory."""
 import json
 import pathlib
 import random
@@ -23,18 +23,18 @@ class Penstock:
         return [self.binary, *map(str, args)]
 
     def run(self, *args, timeout=HANG_S):
-        """Runs to the end; returns the finished process with its output as text."""
+        """Runs the program to its end; returns the finished process with its output as text."""
         return subprocess.run(self.command(*args), capture_output=True, text=True, timeout=timeout, check=False)
 
     def run_job(self, model, source, output, *flags):
-        """A whole `run`; fails loudly unless it succeeded."""
+        """Runs a whole `run`; raises an error unless it succeeds."""
         done = self.run("run", "--model", model, "--input", source, "--output", output, *flags)
         if done.returncode != 0:
             raise AssertionError(f"run {flags} exited with {done.returncode}: {done.stderr[-2000:]}")
         return done
 
     def least_bytes(self, what, model, source, *flags):
-        """The bytes that the refusal of a job names after `what`."""
+        """Returns the bytes that the refusal of a job states after `what`."""
         with tempfile.TemporaryDirectory() as folder:
             done = self.run("run", "--model", model, "--input", source, "--output", pathlib.Path(folder) / "o.jsonl", *flags)
         found = re.search(what + r" is (\d+) bytes", done.stderr)
@@ -43,15 +43,15 @@ class Penstock:
         return int(found.group(1))
 
     def least_budget(self, model, source, *flags):
-        """The least --memory in bytes with which `run` takes this job."""
+        """Returns the least --memory in bytes that `run` accepts for this job."""
         return self.least_bytes("the least budget", model, source, "--memory", "1KiB", *flags)
 
     def least_device_memory(self, model, source, *flags):
-        """The same for --gpu-memory; `flags` name the device."""
+        """Returns the least --gpu-memory likewise; `flags` name the device."""
         return self.least_bytes("the least device memory", model, source, "--gpu-memory", "1KiB", *flags)
 
 
-# A process begins with the peak of the one that started it, so a small one starts the program.
+# A process inherits the peak memory of its parent, so a small process starts the program.
 LAUNCHER = """
 import os, sys
 quiet = [(os.POSIX_SPAWN_OPEN, 1, os.devnull, os.O_WRONLY, 0)]
@@ -62,7 +62,7 @@ sys.stdout.write(f"{os.waitstatus_to_exitcode(status)} {usage.ru_maxrss * 1024}"
 
 
 def peak_rss(command):
-    """Runs a command; returns (exit code, VmHWM in bytes as the kernel counted it, stderr)."""
+    """Runs a command; returns (exit code, the kernel's VmHWM in bytes, stderr)."""
     done = subprocess.run([sys.executable, "-I", "-S", "-c", LAUNCHER, *command], capture_output=True, text=True,
                           errors="replace",
                           check=True)
@@ -71,7 +71,7 @@ def peak_rss(command):
 
 
 def write_requests(path, count, seed, max_tokens):
-    """A mixed job: completions, chats and turns, greedy and sampled, of different lengths."""
+    """Returns a mixed job: completions, chats and turns, greedy and sampled, of different lengths."""
     rng = random.Random(seed)
     words = "the fox and a hare went over hills until they found one old house where nobody had lived for years".split()
     with open(path, "w", encoding="utf-8") as file:
@@ -91,7 +91,7 @@ def write_requests(path, count, seed, max_tokens):
 
 
 def sorted_by_id(path):
-    """The lines of a result file sorted by custom_id, byte for byte."""
+    """Returns the lines of a result file, unchanged, sorted by custom_id."""
     with open(path, "rb") as file:
         lines = file.read().splitlines(keepends=True)
     return sorted(lines, key=lambda line: json.loads(line)["custom_id"])

@@ -1,6 +1,8 @@
 #!/usr/bin/env python3
-"""Proves that the output file is the same, byte for byte after sorting by id, for every --memory from the least accepted one
-to all experts in DRAM, every --batch-size and every --threads."""
+"""Proves that the output file, sorted by id, has the same bytes for every --memory, --batch-size and --threads.
+
+--memory goes from the least accepted budget to all experts in DRAM.
+"""
 import argparse
 import pathlib
 import tempfile

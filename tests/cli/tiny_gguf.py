@@ -9,7 +9,7 @@ from gguf_file import ARRAY, BOOL, F32, I32, STRING, U16, U32, Gguf, Tensor  # n
 
 
 def paired(data, num_heads):
-    """Rows of a projection with the two that RoPE rotates together as neighbours."""
+    """Returns the rows of a projection in an order in which the two that RoPE rotates together are neighbours."""
     row = 4 * tiny_model.MODEL_DIM
     rows = [data[i:i + row] for i in range(0, len(data), row)]
     half = len(rows) // num_heads // 2
@@ -18,7 +18,7 @@ def paired(data, num_heads):
 
 
 def tiny():
-    """The whole model; its answers are those of tiny_model's folder."""
+    """Returns the whole model; it gives the same answers as tiny_model's folder."""
     parts = tiny_model.tensors()
     gguf = Gguf()
     for key, kind, value in (
@@ -71,7 +71,7 @@ def tiny():
 
 
 def split(count):
-    """The whole model in `count` files: a list of Gguf."""
+    """Returns the whole model in `count` files, as a list of Gguf."""
     whole = tiny()
     parts = []
     for i in range(count):

@@ -1,7 +1,7 @@
 """A complete tiny Mixtral in Hugging Face layout, written with the standard library alone.
 
-Two layers of four experts, model_dim 16, vocabulary 300, f32. Its answers are noise; what counts is that every byte of every
-file is known, so that a test can spoil exactly one of them.
+Two layers of four experts, model_dim 16, vocabulary 300, f32. Its answers are noise. Every byte of every file is known,
+so that a test can spoil exactly one of them.
 """
 import json
 import os
@@ -37,7 +37,7 @@ def config():
 
 
 def shapes():
-    """Name -> shape of every tensor of the model."""
+    """Returns name -> shape of every tensor of the model."""
     q_dim, kv_dim = NUM_HEADS * HEAD_DIM, NUM_KV_HEADS * HEAD_DIM
     out = {"model.embed_tokens.weight": [VOCAB_SIZE, MODEL_DIM], "lm_head.weight": [VOCAB_SIZE, MODEL_DIM],
            "model.norm.weight": [MODEL_DIM]}
@@ -65,7 +65,7 @@ def num_values(shape):
 
 
 def tensors():
-    """Name -> (dtype, shape, bytes), the same in every run."""
+    """Returns name -> (dtype, shape, bytes), the same in every run."""
     rng = random.Random(20261121)
     out = {}
     for name, shape in shapes().items():
@@ -76,7 +76,7 @@ def tensors():
 
 
 def layout(parts):
-    """The header of a safetensors file as a dict, and its data."""
+    """Returns the header of a safetensors file as a dict, and its data."""
     header, data = {}, b""
     for name, (dtype, shape, content) in parts.items():
         header[name] = {"dtype": dtype, "shape": shape, "data_offsets": [len(data), len(data) + len(content)]}
@@ -85,13 +85,13 @@ def layout(parts):
 
 
 def file_bytes(header, data):
-    """A safetensors file; `header` may be a dict or the raw bytes that stand in its place."""
+    """Returns a safetensors file as bytes; `header` may be a dict or raw bytes in its place."""
     text = header if isinstance(header, bytes) else json.dumps(header).encode()
     return struct.pack("<Q", len(text)) + text + data
 
 
 def byte_alphabet():
-    """The 256 characters that stand for bytes in byte-level BPE, as GPT-2 chose them."""
+    """Returns the 256 characters that stand for bytes in byte-level BPE, as in GPT-2."""
     printable = list(range(33, 127)) + list(range(161, 173)) + list(range(174, 256))
     others = [byte for byte in range(256) if byte not in printable]
     chars = {byte: chr(byte) for byte in printable}
@@ -149,13 +149,13 @@ class ModelFolder:
         self.write(SHARD, file_bytes(header, data))
 
     def edit_header(self, edit):
-        """Calls edit(header dict) and writes the shard with the result; the data stays."""
+        """Calls edit(header dict) and writes the shard with the new header; the data is kept."""
         header, data = layout(tensors())
         edited = edit(header)
         self.write_weights(header if edited is None else edited, data)
 
     def edit_tensors(self, edit):
-        """Calls edit(name -> (dtype, shape, bytes)) and writes a well-formed shard of the result."""
+        """Calls edit(name -> (dtype, shape, bytes)) and writes a well-formed shard of the edited tensors."""
         parts = tensors()
         edit(parts)
         self.write_weights(*layout(parts))
@@ -167,7 +167,7 @@ class ModelFolder:
         self.write(name, json.dumps(value if edited is None else edited))
 
     def split(self, names=("model-00001-of-00002.safetensors", "model-00002-of-00002.safetensors"), edit=None):
-        """Cuts the shard in two with an index; edit(weight_map) may change the index."""
+        """Splits the shard in two, with an index; edit(weight_map) may change the index."""
         parts = list(tensors().items())
         self.remove(SHARD)
         weight_map = {}

@@ -1,4 +1,4 @@
-// Requests on a golden model and what an engine answers, down to the last bit of every log-probability.
+// Requests on a golden model and the engine's answers, down to the last bit of every log-probability.
 #pragma once
 
 #include <map>
@@ -17,7 +17,7 @@ struct Answer {
   bool operator==(const Answer&) const = default;
 };
 
-// Greedy and sampled requests of different lengths, more than fit into a small batch.
+// Returns greedy and sampled requests of different lengths, more than fit into a small batch.
 inline std::vector<Request> Requests(const Golden& golden) {
   std::vector<Request> requests;
   for (int round = 0; round < 2; ++round) {
@@ -61,7 +61,7 @@ inline std::vector<Answer> RunAll(const EngineOptions& options, const std::vecto
   return in_order;
 }
 
-// What a refusal says after `what`.
+// Returns the bytes that a refusal states after `what`.
 inline uint64_t LeastBytes(const EngineOptions& options, const std::string& what) {
   const auto refused = Engine::Open(options);
   EXPECT_FALSE(refused.ok());
@@ -72,7 +72,7 @@ inline uint64_t LeastBytes(const EngineOptions& options, const std::string& what
   return std::stoull(message.substr(pos + what.size()));
 }
 
-// The least budget, and of a device the least memory, as their refusals state them.
+// Return the least budget, and the least memory of a device, as refusals state them.
 inline uint64_t LeastBudget(EngineOptions options) {
   options.memory_bytes = 1;
   return LeastBytes(options, "the least budget is ");

@@ -1,8 +1,8 @@
-// Proves that a CUDA device gives the host's answers, bit for bit: whole generations on every golden model, and on the
-// demo model in quantised formats, under schedules that compute layers on the device, attend on either side, and share
-// experts with the host; that its memory stays within --gpu-memory, that what crosses the link is page-locked, that
-// where pages cannot be locked two hops bring the same answers, and that a device that fails says so. CUDA's runtime
-// and the kernels run on the host's threads (testing/cuda/).
+// Proves that a CUDA device gives the host's answers, bit for bit. Whole generations run on every golden model, and on
+// the demo model in quantised formats. The schedules compute layers on the device, attend on either side, and share
+// experts with the host. The device's memory stays within --gpu-memory. All bytes that cross the link are page-locked;
+// where pages cannot be locked, two hops give the same answers. A failing device reports it. CUDA's runtime and the
+// kernels run on the host's threads (testing/cuda/).
 #include <algorithm>
 #include <atomic>
 #include <filesystem>
@@ -26,7 +26,7 @@ using cuda::emulated::Machine;
 using cuda::emulated::TheMachine;
 #endif
 
-constexpr uint64_t kGpuBytes = 32 << 20;  // room for everything
+constexpr uint64_t kGpuBytes = 32 << 20;  // enough for everything
 
 struct Setting {
   const char* schedule;
@@ -69,7 +69,7 @@ void ExpectTheHostsAnswers(const std::string& model_dir, const std::vector<Reque
     EngineOptions options = OptionsOf(model_dir, setting);
     const std::vector<Answer> expected = OfTheHost(options, requests);
     const DevicePlan plan = Engine::Open(options).value()->memory_plan().device;
-    // Half of the experts pass through.
+    // Half of the experts stream.
     options.device_memory_bytes =
         plan.fixed_bytes + plan.dense_bytes + plan.kv_bytes + plan.activation_bytes + plan.expert_bytes / 2;
 #ifdef PENSTOCK_EMULATED_SIMT
@@ -81,7 +81,7 @@ void ExpectTheHostsAnswers(const std::string& model_dir, const std::vector<Reque
     EXPECT_GT(TheMachine().most_used_bytes, options.device_memory_bytes / 2);
     EXPECT_LE(TheMachine().most_used_bytes, options.device_memory_bytes);
     EXPECT_EQ(TheMachine().num_pageable_copies, 0);
-    // Three streams when they end; nobody waits for one while it works.
+    // The only synchronisations are those of three streams at their end.
     EXPECT_EQ(TheMachine().num_synchronisations, 3);
 #endif
   }
@@ -155,7 +155,7 @@ TEST(CudaDevice, WhatFailsThereEndsTheRunWithOneLine) {
     if (engine.ok()) {
       ASSERT_TRUE((*engine)->Submit(Requests(golden)[0]).ok());
       while (status.ok() && !(*engine)->idle()) status = (*engine)->Step().status();
-      EXPECT_EQ((*engine)->Step().status(), status);  // from then on
+      EXPECT_EQ((*engine)->Step().status(), status);  // every later step fails, too
     }
     EXPECT_GE(TheMachine().num_copies, copy);
     EXPECT_NE(Message(status).find("illegal memory access"), std::string::npos) << status;
@@ -190,7 +190,7 @@ TEST(CudaDevice, IsChosenAndItsMemoryIsMostOfWhatIsFree) {
   EXPECT_EQ(ExitCodeOf(ParseDevice("cuda:1").status()), 6);
 }
 
-// What the planner needs to know of a GPU.
+// Measures the rates that the planner needs to know of a GPU.
 TEST(CudaDevice, ItsKernelsAreMeasured) {
   cuda::emulated::Reset();
   const DeviceSpec spec = ParseDevice("cuda").value().value();
@@ -212,7 +212,7 @@ TEST(CudaDevice, ItsKernelsAreMeasured) {
 }
 #endif
 
-// Logits stay on the device when nobody asks for more than the best.
+// Logits stay on the device when a request needs only the best token.
 TEST(CudaDevice, PicksTheBestAndUsesAShareOfItsProcessors) {
   const Golden golden("qwen3moe-tiny");
   EngineOptions options = OptionsOf(golden.dir(), kSettings[0]);

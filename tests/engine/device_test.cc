@@ -1,5 +1,5 @@
-// Proves that a device is understood or refused in one line, that schedules which need one say so, that its memory has
-// a least size which is accepted and one byte less is not, and that what crosses its links is counted.
+// Proves that a device spec is understood or refused in one line, and that schedules that need a device say so. The
+// least size of its memory is accepted, and one byte less is not. Bytes that cross its links are counted.
 #include "penstock/device/device_spec.h"
 
 #include "penstock/base/status.h"
@@ -94,7 +94,7 @@ TEST_F(DeviceTest, LeastMemoryIsExactAndLinksAreCounted) {
     EXPECT_LE(plan.dense_bytes + plan.kv_bytes + plan.activation_bytes + plan.expert_bytes, least);
     ASSERT_TRUE(engine->Submit(requests[0]).ok());
     while (!engine->idle()) ASSERT_TRUE(engine->Step().ok());
-    // Where the host computes experts fewer come.
+    // Fewer experts cross the link where the host computes some of them.
     EXPECT_GT(engine->stats().dram_to_device_bytes, plan.host_computes_experts ? 0 : plan.expert_bytes / 2);
     EXPECT_GT(engine->stats().device_to_dram_bytes, 0u);
     EXPECT_EQ(engine->stats().lanes.size(), 7u);

@@ -1,5 +1,5 @@
-// Proves the engine's contract: what Submit refuses, that a refusal leaves it as it was, stop texts, streaming, and
-// that a request too long for the pages of the moment waits instead of failing.
+// Proves the engine's contract: which requests Submit refuses, and that a refusal leaves the engine unchanged. Stop
+// texts and streaming work. A request too long for the free pages waits instead of failing.
 #include <filesystem>
 #include <fstream>
 
@@ -88,7 +88,7 @@ TEST(Engine, OptionsOutOfRangeAreUsageErrors) {
   EXPECT_EQ(exit_code({.memory_bytes = 1ull << 60}), 6);
 }
 
-// A model whose weights hold NaN must be reported, not sampled from.
+// A model whose weights contain NaN must be reported, not sampled from.
 TEST(Engine, NanWeightsAreTheModelsFault) {
   const std::filesystem::path dir = std::filesystem::path(testing::TempDir()) / "nan-model";
   std::filesystem::remove_all(dir);
@@ -111,7 +111,7 @@ TEST(Engine, NanWeightsAreTheModelsFault) {
   EXPECT_FALSE((*engine)->Step().ok());
 }
 
-// One token per letter: enough to follow stop texts through a sequence.
+// One token per letter, enough to follow stop texts through a sequence.
 class LetterTokenizer : public Tokenizer {
  public:
   void GuardTemplate(std::string_view) override {}

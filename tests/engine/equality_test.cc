@@ -1,6 +1,6 @@
-// Proves that an answer depends on its request alone: the same tokens and the same log-probabilities, bit for bit, for
-// every memory budget from the least one on, batch size, thread count, prefill chunk and way of reading the disk; from
-// model folders and from packed stores of every format, with every format of the KV cache.
+// Proves that an answer depends only on its request. Tokens and log-probabilities are the same, bit for bit, for every
+// memory budget from the least one on, batch size, thread count, prefill chunk and way of reading the disk. This holds
+// for model folders, for packed stores of every format, and for every format of the KV cache.
 #include <atomic>
 #include <cstdlib>
 
@@ -11,7 +11,8 @@
 namespace penstock {
 namespace {
 
-// Budgets from the least one on, batches, threads, prefill chunks, ways of reading the disk.
+// Returns plans with different budgets from the least one on, batches, threads, prefill chunks and ways of reading the
+// disk.
 std::vector<EngineOptions> Plans(const EngineOptions& base) {
   std::vector<EngineOptions> plans;
   for (const int64_t batch_size : {1, 3, 64}) {
@@ -83,8 +84,8 @@ TEST_P(EqualityTest, EveryKvFormatGivesTheSameBits) {
   }
 }
 
-// A packed store: without quantising the model folder's bits, with it the same bits from every plan and instruction
-// set.
+// A packed store without quantising gives the bits of the model folder. With quantising it gives the same bits for
+// every plan and instruction set.
 TEST_P(PackedEqualityTest, EveryPackedFormatGivesTheSameBits) {
   const Golden golden(GetParam());
   const std::vector<Request> requests = Requests(golden);

@@ -1,6 +1,6 @@
-// Proves that under streaming a read that fails, or brings a wrong bit, never makes a wrong token: a flipped bit is
-// read again and heals; what cannot be read fails the requests that wanted it, each with its own status; all others get
-// the bits of an undisturbed run, from the same engine, and those that failed get them when they are asked again.
+// Proves that, when experts stream, a failed read or a wrong bit never gives a wrong token. A flipped bit is read again
+// and heals. An unreadable expert fails the requests that wanted it, each with its own status. All other requests get
+// the bits of an undisturbed run, from the same engine. Failed requests get these bits when they are repeated.
 #include <atomic>
 #include <map>
 #include <mutex>
@@ -51,12 +51,12 @@ class FaultyDisk : public DiskReader {
   std::unique_ptr<DiskReader> disk_;
   Faults faults_;
   std::mt19937 random_;
-  std::map<uint64_t, DiskRead> reads_;  // the last one of each tag
+  std::map<uint64_t, DiskRead> reads_;  // the last read of each tag
 };
 
 class FaultsTest : public testing::TestWithParam<std::string> {
  protected:
-  // An int8 store: it has checksums.
+  // An int8 store, because it has checksums.
   void SetUp() override {
     store_ = testing::TempDir() + "/faults-" + GetParam() + std::to_string(::getpid());
     std::filesystem::remove_all(store_);
@@ -75,18 +75,18 @@ class FaultsTest : public testing::TestWithParam<std::string> {
       options_.device = "emulated:link=1GB/s";
       options_.device_memory_bytes = LeastDeviceMemory(options_);
     }
-    // Without pinned experts in DRAM, a device wants each of them from the disk again.
+    // Without pinned experts in DRAM, a device wants each expert from the disk again.
     options_.memory_bytes = LeastBudget(options_) + (options_.device == "auto" ? 64 << 10 : 0);
   }
   void TearDown() override { std::filesystem::remove_all(store_); }
 
-  // "device_klotski" is klotski on a device.
+  // The name "device_klotski" means klotski on a device.
   static std::string Schedule() {
     const std::string& name = GetParam();
     return name.starts_with("device_") ? name.substr(7) : name;
   }
 
-  // Runs all requests; each has its answer or a failure. Gives the number of failures.
+  // Runs all requests, each of which gets its answer or fails. Returns the number of failures.
   int Run(Engine& engine) {
     std::map<RequestId, size_t> places;
     for (size_t i = 0; i < requests_.size(); ++i) places[engine.Submit(requests_[i]).value()] = i;
@@ -134,7 +134,7 @@ TEST_P(FaultsTest, FailedReadsFailTheRequestsThatWantedThem) {
   int num_failed = 0, num_answered = 0;
   for (unsigned seed = 0; seed < 3; ++seed) {
     const auto engine = Open({.failed_reads = 0.003, .flipped_reads = 0.1, .seed = seed});
-    // The same engine again and again: a failure leaves nothing behind.
+    // Uses the same engine repeatedly: a failure leaves nothing behind.
     for (int round = 0; round < 2; ++round) {
       const int failed = Run(*engine);
       ASSERT_GE(failed, 0);
@@ -154,7 +154,7 @@ TEST_P(FaultsTest, ADiskThatReadsNothingFailsEveryRequest) {
 TEST_P(FaultsTest, ABlobThatWasChangedFailsThoseWhoWantIt) {
   const auto engine = Open({});
   EXPECT_EQ(Run(*engine), 0);
-  // The store ends with the experts of the last layer: one of them may be on the device for good.
+  // The store ends with the experts of the last layer, one of which may stay on the device for good.
   const std::string path = store_ + "/penstock.bin";
   const int fd = ::open(path.c_str(), O_RDWR);
   const auto end = static_cast<off_t>(std::filesystem::file_size(path));

@@ -1,5 +1,5 @@
-// Proves that GGUF files of a model give the bits of its Hugging Face folder (tools/golden/make_gguf.py): every family,
-// split files, and the layouts of older converters.
+// Proves that GGUF files of a model give the bits of its Hugging Face folder (tools/golden/make_gguf.py). Covers every
+// family, split files, and the layouts of older converters.
 #include <filesystem>
 
 #include <gmock/gmock.h>

@@ -1,4 +1,4 @@
-// Reads tests/golden/<variant>: what Hugging Face transformers computed for a tiny random model.
+// Reads tests/golden/<variant>: results of Hugging Face transformers for a tiny random model.
 #pragma once
 
 #include <algorithm>
@@ -33,7 +33,7 @@ class Golden {
     infos_ = ParseSafetensorsHeader(file.substr(8, header_bytes), file.size()).value();
   }
 
-  // A test may run on another machine than it was built on.
+  // The environment may name the folder, because a test may run on another machine than it was built on.
   static std::string Folder() {
     const char* source_dir = std::getenv("PENSTOCK_TEST_SOURCE_DIR");
     return std::string(source_dir == nullptr ? PENSTOCK_SOURCE_DIR : source_dir) + "/tests/golden";

@@ -1,6 +1,6 @@
-// Proves that every family computes what Hugging Face transformers computes: f32 logits within 1e-4, bf16 within 2e-2
-// (both relative to the largest logit of the row), the same experts for every token, and 64 identical greedy tokens
-// after every prompt; and that a prompt in one pass and token by token have the same bits.
+// Proves that every family computes what Hugging Face transformers computes. f32 logits are within 1e-4, bf16 logits
+// within 2e-2 (both relative to the largest logit of the row). Every token chooses the same experts, and 64 greedy
+// tokens after every prompt are identical. A prompt in one pass and token by token gives the same bits.
 #include "tests/engine/golden.h"
 
 #include <cmath>
@@ -22,7 +22,7 @@ class GoldenTest : public testing::TestWithParam<std::string> {
     return engine.ok() ? *std::move(engine) : nullptr;
   }
 
-  // Largest |ours - theirs| of any row, divided by the row's largest |theirs|.
+  // Returns the largest |ours - theirs| of any row, divided by the row's largest |theirs|.
   double WorstDifference(Engine& engine, const Golden& golden, const std::string& tensor_name, int prompt_idx) {
     const GoldenTensor expected = golden.tensor(tensor_name);
     const auto logits = engine.Logits(golden.prompt(prompt_idx));
@@ -123,11 +123,11 @@ TEST_P(GoldenTest, TokenByTokenGivesTheBitsOfOnePass) {
             one_pass->Logits(golden.prompt(longest)).value());
 }
 
-// Against the f32 logits: in bf16 the reference itself is up to 0.35 away from them where a rounded router score chose
-// another expert, so its bf16 logits are no yardstick. Ours compute the router's input in f32 and stay close.
+// Compares with the f32 logits. The reference's own bf16 logits differ from them by up to 0.35 where a rounded router
+// score chose another expert, so they are no standard. Ours compute the router's input in f32 and stay close.
 TEST_P(GoldenTest, Bf16Logits) {
   const Golden golden(GetParam());
-  if (!golden.is_bf16()) return;  // rounding f32 weights to bf16 is another model
+  if (!golden.is_bf16()) return;  // f32 weights rounded to bf16 are another model
   const auto engine = Open(golden, "bf16");
   ASSERT_NE(engine, nullptr);
   for (int i = 0; i < golden.num_prompts(); ++i) {

@@ -1,7 +1,7 @@
-// Proves that answers do not depend on the policy: for random combinations of schedule, eviction, batch, micro-batch,
-// chunk, budget, streaming slots, threads and Klotski's switches on every golden model, with the CPU alone and with an
-// emulated device, the bits of a plain engine with everything resident. PENSTOCK_TEST_COMBINATIONS (88) says how many,
-// PENSTOCK_TEST_SEED (1) which.
+// Proves that answers do not depend on the policy. Random combinations of schedule, eviction, batch, micro-batch,
+// chunk, budget, streaming slots, threads and Klotski's switches run on every golden model, with the CPU alone and with
+// an emulated device. All give the bits of a plain engine with all experts resident. PENSTOCK_TEST_COMBINATIONS (88)
+// sets their number, PENSTOCK_TEST_SEED (1) their choice.
 #include <random>
 
 #include <fmt/format.h>
@@ -104,11 +104,11 @@ TEST_P(PoliciesTest, RandomPoliciesGiveTheBitsOfAPlainEngine) {
   }
 }
 
-// A name that is taken for another one would be tested twice and never once.
+// A name that is mistaken for another would be tested twice, and its own setting never.
 TEST(Policies, EveryNameIsKnown) {
-  for (const ScheduleKind kind : kAllSchedules) EXPECT_EQ(ParseScheduleName(ScheduleName(kind)).value(), kind);
-  for (const Eviction eviction : kAllEvictions) EXPECT_EQ(ParseEvictionName(EvictionName(eviction)).value(), eviction);
-  for (const HybridRule rule : kAllHybridRules) EXPECT_EQ(ParseHybridRule(HybridRuleName(rule)).value(), rule);
+  for (const ScheduleKind kind : kAllSchedules) EXPECT_EQ(ParseScheduleName(TraitsOf(kind).name).value(), kind);
+  for (const Eviction eviction : kAllEvictions) EXPECT_EQ(ParseEvictionName(TraitsOf(eviction).name).value(), eviction);
+  for (const HybridRule rule : kAllHybridRules) EXPECT_EQ(ParseHybridRule(TraitsOf(rule).name).value(), rule);
   EXPECT_FALSE(ParseScheduleName("martian").ok());
   EXPECT_FALSE(ParseHybridRule("").ok());
   EXPECT_FALSE(ParseEvictionName("").ok());

@@ -1,6 +1,6 @@
-// Proves that of every matrix that packing quantises, what HQQ stores is closer to the weights than round to nearest
-// with the same groups is, though HQQ's scales and zeros are rounded to 8 bits and round to nearest's are not. The
-// matrices are those of the demo model; prints the table of docs/quantisation.md.
+// Proves that HQQ stores every matrix that packing quantises more accurately than rounding to nearest with the same
+// groups. This holds although only HQQ's scales and zeros are rounded to 8 bits. The matrices are those of the demo
+// model. Prints the table of docs/quantisation.md.
 #include <algorithm>
 #include <cmath>
 #include <map>
@@ -25,7 +25,7 @@ std::vector<float> ReadMatrix(const LoadedModel& model, const TensorInfo& tensor
   return values;
 }
 
-// The sum of |weight - what is stored for it|.
+// Returns the sum of |weight - stored value|.
 double HqqError(WeightFormat format, std::span<const float> rows, int64_t num_cols, int64_t inner_dim) {
   std::vector<std::byte> packed(PackedBytes(format, num_cols, inner_dim));
   double error = 0;

@@ -1,6 +1,6 @@
-// Proves that an engine writes what its trace options ask for: a Chrome trace whose lanes hold the pass's operations
-// and reads, a page, and a routing trace with every row of every MoE layer of every step; that the answers are the same
-// with and without them, and that a file that cannot be written is an error.
+// Proves that an engine writes the files of its trace options. A Chrome trace has lanes with the pass's operations and
+// reads. There is a page, and a routing trace with every row of every MoE layer of every step. Answers are the same
+// with and without them. A file that cannot be written is an error.
 #include <set>
 
 #include <unistd.h>
@@ -108,14 +108,14 @@ TEST(Traces, WhatKlotskiLearntIsWrittenAndUsed) {
     ASSERT_TRUE(learning->CloseTraces().ok());
     const std::string learnt = ReadFile(path, 1 << 24).value();
     EXPECT_GT(learnt.size(), 500u);
-    // What an engine has learnt is what another one begins with.
+    // Another engine can begin with the table that one engine learnt.
     options.policy.correlation_table = path;
     options.correlation_path = path + ".again";
     ASSERT_TRUE(Engine::Open(options).value()->CloseTraces().ok());
     EXPECT_EQ(ReadFile(options.correlation_path, 1 << 24).value(), learnt);
     EXPECT_EQ(RunAll(options, requests), expected);
   }
-  options.policy.path_length = 1;  // the file is of length 3
+  options.policy.path_length = 1;  // the file has length 3
   options.correlation_path.clear();
   EXPECT_EQ(FaultOf(Engine::Open(options).status()), Fault::kInput);
   options.policy.correlation_table.clear();
@@ -133,7 +133,7 @@ TEST(Traces, WhatCannotBeWrittenIsAnError) {
   options.trace_path = "/nonexistent/trace.json";
   EXPECT_EQ(FaultOf(Engine::Open(options).status()), Fault::kIo);
   options.trace_path.clear();
-  options.routing_path = "/dev/null";  // exists
+  options.routing_path = "/dev/null";  // already exists
   EXPECT_EQ(FaultOf(Engine::Open(options).status()), Fault::kIo);
   options.routing_path.clear();
   options.trace_html_path = "/nonexistent/page.html";

@@ -1,6 +1,6 @@
-// Proves that a window over the KV cache keeps what each row should see, and only that: pages are used in a ring
-// without losing one that is still seen; answers within the window are those of full attention, longer ones differ; and
-// they are the same for every chunk, batch, schedule and device.
+// Proves that a window over the KV cache keeps exactly what each row should see. Pages are used in a ring, and no page
+// is lost that a row still sees. Answers within the window are those of full attention; longer answers differ. They are
+// the same for every chunk, batch, schedule and device.
 #include "penstock/memory/kv_window.h"
 
 #include <map>
@@ -21,10 +21,10 @@ RC_GTEST_PROP(KvWindow, KeepsWhatEveryRowSees, ()) {
   const KvWindow window{.num_tokens = *rc::gen::inRange<int64_t>(1, 200),
                         .num_sinks = *rc::gen::inRange<int64_t>(0, 40)};
   const int64_t num_positions = *rc::gen::inRange<int64_t>(1, 3000);
-  std::vector<std::byte> memory(static_cast<size_t>(window.NumPages(num_positions)));  // a byte stands for a page
+  std::vector<std::byte> memory(static_cast<size_t>(window.NumPages(num_positions)));  // each byte represents a page
   std::vector<std::byte*> pages;
   for (std::byte& page : memory) pages.push_back(&page);
-  std::map<std::byte*, int64_t> holds;  // the logical page that was written there last
+  std::map<std::byte*, int64_t> holds;  // the logical page that was last written to each page
   RowBatch batch;
   for (int64_t begin = 0; begin < num_positions;) {
     const int64_t end = std::min(num_positions, begin + *rc::gen::inRange<int64_t>(1, KvWindow::kMostRows + 1));
@@ -56,7 +56,7 @@ class WindowTest : public testing::Test {
  protected:
   static constexpr int64_t kContext = 256;
 
-  // Longer than a window of 20 keeps pages for (13 of them), so that these come around.
+  // Longer than the 13 pages that a window of 20 keeps, so that the ring is reused.
   std::vector<Request> LongRequests() const {
     std::mt19937 random(5);
     std::vector<Request> requests;

@@ -1,6 +1,6 @@
-// An engine without a model for the tests of jobs: answers are a hash of the request, so they depend on nothing else.
+// An engine without a model, for tests of jobs: an answer is a hash of the request, so it depends on nothing else.
 //
-// A token is a byte. A request takes 1 to `max_steps` steps, by its hash, so that requests finish out of order.
+// A token is a byte. A request takes 1 to `max_steps` steps, chosen by its hash, so that requests finish out of order.
 #pragma once
 
 #include <algorithm>
@@ -26,9 +26,9 @@ struct FakeEngineOptions {
   int64_t batch_size = 4;
   int64_t context_length = 4096;
   int max_steps = 5;
-  int max_sleep_us = 0;  // per step, at most
+  int max_sleep_us = 0;  // upper limit per step
   int64_t fail_at_step = -1;
-  std::string unreadable = "-";  // requests whose prompt has this text fail
+  std::string unreadable = "-";  // requests whose prompt contains this text fail
   bool has_template = true;
   double default_temperature = 1.0;
 };

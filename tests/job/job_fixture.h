@@ -1,4 +1,4 @@
-// A folder of its own for each test of jobs, and shorthands to run a job in it.
+// Gives each test of jobs its own folder, and shorthands to run a job in it.
 #pragma once
 
 #include <algorithm>
@@ -50,7 +50,7 @@ class JobFixture : public testing::Test {
     std::sort(lines.begin(), lines.end());
     return lines;
   }
-  // The one result with this custom_id.
+  // Returns the one result with this custom_id.
   json::object Result(const std::string& custom_id) const {
     json::object found;
     int count = 0;
@@ -74,7 +74,7 @@ class JobFixture : public testing::Test {
         },
         stop_);
   }
-  // Runs and expects this fault and these texts in its message.
+  // Runs the job and expects this fault, with these texts in its message.
   void ExpectFault(Fault fault, const std::vector<std::string>& texts) {
     const absl::StatusOr<JobSummary> summary = Run();
     ASSERT_FALSE(summary.ok());

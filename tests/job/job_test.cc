@@ -1,5 +1,5 @@
-// Proves: bad inputs get one error record per line or one refusal before any model is opened (the rows J1 to J10 of bad
-// inputs); results do not depend on batching; turns are answered in order; --stats has its keys; memory is bounded.
+// Proves that bad inputs give one error record per line, or one refusal before any model is opened (rows J1 to J10 of
+// bad inputs). Results do not depend on batching. Turns are answered in order. --stats has its keys. Memory is bounded.
 #include <sys/stat.h>
 #include <unistd.h>
 #include <thread>
@@ -76,7 +76,7 @@ TEST_F(JobTest, NoOtherFileMayBeTheJobs) {
   WriteInput("{\"prompt\": \"x\"}\n");
   for (const std::string& path : {options_.output_path, options_.input_path, options_.output_path + ".manifest.json"}) {
     options_.other_files = {{"--trace", path}};
-    ExpectFault(Fault::kUsage, {"--trace", "is a file of the job itself"});
+    ExpectFault(Fault::kUsage, {"--trace", "the job itself uses this file"});
   }
   options_.stats_path = dir_ + "/stats.json";
   options_.other_files = {{"--trace", ""}, {"--trace-html", options_.stats_path}};

@@ -1,5 +1,5 @@
-// Proves: a job that is killed (SIGKILL) at random moments, again and again, and resumed with other batch sizes, ends
-// with exactly one result per request, each with the bytes of an uninterrupted run; and so does one that gets SIGTERM.
+// Proves that a job that is killed (SIGKILL) at random moments, repeatedly, and resumed with other batch sizes ends
+// with exactly one result per request. Each result has the bytes of an uninterrupted run. The same holds after SIGTERM.
 #include <csignal>
 #include <random>
 
@@ -16,8 +16,8 @@ static_assert(std::atomic<bool>::is_always_lock_free);
 
 class KillTest : public JobFixture {
  protected:
-  // Starts the job in a child, sends it `signal` once it has written `num_lines` further lines and `delay_us` have
-  // passed, returns its wait status.
+  // Starts the job in a child process. Sends it `signal` `delay_us` after it has written `num_lines` further lines.
+  // Returns its wait status.
   int RunAndSignal(int signal, size_t num_lines, int delay_us) {
     num_lines += Output().size();
     const pid_t child = ::fork();
@@ -70,8 +70,8 @@ TEST_F(KillTest, KillNineLosesAndDoublesNothing) {
   int num_torn_midway = 0;
   while (num_kills < 250) {
     engine_.batch_size = static_cast<int64_t>(1 + random_() % 8);
-    // Half of the kills come at any time, so that some hit the beginning; half among the lines, however slow the
-    // machine is.
+    // Half of the kills come at any time, so some hit the beginning. The other half come among the lines, however slow
+    // the machine is.
     const int status = num_kills % 2 == 0
                            ? RunAndSignal(SIGKILL, 0, static_cast<int>(random_() % 12000))
                            : RunAndSignal(SIGKILL, 1 + random_() % 20, static_cast<int>(random_() % 400));
@@ -100,7 +100,7 @@ TEST_F(KillTest, SigtermStopsResumably) {
   int num_stopped = 0;
   for (int i = 0; i < 60; ++i) {
     const int status = RunAndSignal(SIGTERM, random_() % 15, static_cast<int>(random_() % 400));
-    if (WIFSIGNALED(status)) continue;  // it came before the handler was there
+    if (WIFSIGNALED(status)) continue;  // the signal came before its handler was installed
     ASSERT_TRUE(WEXITSTATUS(status) == 0 || WEXITSTATUS(status) == 7) << status;
     num_stopped += WEXITSTATUS(status) == 7;
     if (WEXITSTATUS(status) == 0) {

@@ -1,5 +1,5 @@
-// Proves: lines come out as they were written whatever their ends, marks and lengths; a line over the limit is told
-// apart and skipped in constant memory; offsets and lengths tile the file.
+// Proves that lines are read as they were written, for all line ends, byte-order marks and lengths. A line over the
+// limit is recognised and skipped in constant memory. Offsets and lengths cover the file without gaps.
 #include "penstock/job/line_reader.h"
 
 #include <vector>

@@ -1,5 +1,5 @@
-// Proves: a failing write leaves whole lines and stops resumably, a failing sync is final, a second process is told who
-// holds the lock, and a scan of the output accepts what crashes leave and refuses what they do not.
+// Proves that a failed write leaves whole lines and a job that can be resumed. A failed sync is final. A second process
+// is told who holds the lock. A scan of the output accepts what a crash can leave, and refuses everything else.
 #include <cerrno>
 
 #include <fcntl.h>
@@ -16,7 +16,7 @@
 namespace penstock {
 namespace {
 
-// Writes `room` bytes in all, then fails with `write_error`; syncs fail with `sync_error` when it is set.
+// Writes `room` bytes in all, then fails with `write_error`. Syncs fail with `sync_error` when it is set.
 class FaultyCalls : public OutputCalls {
  public:
   ssize_t Write(int fd, const void* data, size_t num_bytes) override {
@@ -74,7 +74,7 @@ TEST_F(OutputTest, AFailedSyncIsFinal) {
   calls.sync_error = EIO;
   options_.output_calls = &calls;
   ExpectFault(Fault::kIo, {"cannot sync"});
-  EXPECT_EQ(calls.num_syncs, 1);  // the manifest is not synced through these calls, and no sync is tried again
+  EXPECT_EQ(calls.num_syncs, 1);  // the manifest is not synced through these calls, and no second sync is tried
 }
 
 TEST_F(OutputTest, SyncsInGroups) {
@@ -95,7 +95,7 @@ TEST_F(OutputTest, DevFullAndFileSizeLimit) {
   EXPECT_TRUE(Run().ok());
   options_.resume = true;
   ExpectFault(Fault::kIo, {"regular file"});
-  // A real limit of the kernel: the write that crosses it is short, the next one fails with EFBIG.
+  // A real limit of the kernel: the write that crosses it is short, and the next one fails with EFBIG.
   options_.output_path = output;
   options_.resume = false;
   WriteInput(ManyRequests(60));
@@ -197,9 +197,9 @@ TEST_F(ScanTest, RefusesWhatNoCrashDoes) {
   EXPECT_THAT(Message(Scan("damaged\n" + many).status()), testing::HasSubstr("line 1"));
   EXPECT_THAT(Message(Scan(Line(1) + Line(2) + Line(1)).status()), testing::HasSubstr("second result of input line 1"));
   EXPECT_THAT(Message(Scan(Line(1) + "{}\n").status()), testing::HasSubstr("line 2"));
-  EXPECT_THAT(Message(Scan(Line(201)).status()), testing::HasSubstr("not of a result of this job"));
+  EXPECT_THAT(Message(Scan(Line(201)).status()), testing::HasSubstr("does not belong to this job"));
   EXPECT_THAT(Message(Scan(FormatError({1, 1, "x"}, {"c", "m", ""}) + "\n").status()),
-              testing::HasSubstr("not of a result"));
+              testing::HasSubstr("does not belong to this job"));
 }
 
 }  // namespace

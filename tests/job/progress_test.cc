@@ -1,4 +1,4 @@
-// Proves: progress prints what it knows and no oftener than it should, and a job survives a closed stderr.
+// Proves that progress shows the right numbers at the right intervals, and that a job survives a closed stderr.
 #include "penstock/job/progress.h"
 
 #include <csignal>

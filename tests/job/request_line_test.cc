@@ -1,5 +1,5 @@
-// Proves: every documented form of a line is read as meant; every wrong field is one error that names the field;
-// nothing that is not a request passes; arbitrary bytes never crash the parser.
+// Proves that every documented form of a line is read as intended. Every wrong field gives one error that names the
+// field. Only requests are accepted. Arbitrary bytes never crash the parser.
 #include "penstock/job/request_line.h"
 
 #include <gmock/gmock.h>
@@ -139,7 +139,7 @@ TEST(RequestLine, EveryWrongFieldIsNamed) {
       {R"({"prompt": ""})", "invalid_request", "prompt", "empty"},
       {R"({"prompt": []})", "invalid_request", "prompt", "empty"},
       {R"({"prompt": 5})", "invalid_request", "prompt", "found integer"},
-      {R"({"prompt": ["a", "b"]})", "unsupported", "prompt", "line of its own"},
+      {R"({"prompt": ["a", "b"]})", "unsupported", "prompt", "its own line"},
       {R"({"prompt": [-1]})", "invalid_request", "prompt", "found -1"},
       {R"({"prompt": [4000000000]})", "invalid_request", "prompt", "found 4000000000"},
       {R"({"prompt": [true]})", "invalid_request", "prompt", "found boolean"},

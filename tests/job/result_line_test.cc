@@ -1,5 +1,5 @@
-// Proves: result lines are valid UTF-8 JSON in OpenAI's batch format whatever the engine answers, and their ids lead
-// back to the job and the line.
+// Proves that result lines are valid UTF-8 JSON in OpenAI's batch format for any answer of the engine, and that their
+// ids identify the job and the line.
 #include "penstock/job/result_line.h"
 
 #include <cmath>

@@ -1,5 +1,5 @@
-// Proves: a resumed job is refused, with the difference named, when anything that its texts depend on changed; and
-// continues when nothing of that did, whatever else changed. Refused jobs leave the output as it was.
+// Proves that a resumed job is refused, with the difference named, when anything changed that its texts depend on.
+// Other changes do not stop it. Refused jobs leave the output unchanged.
 #include "job_fixture.h"
 #include "penstock/job/output_file.h"
 
@@ -12,7 +12,7 @@ class ResumeTest : public JobFixture {
  protected:
   static constexpr int kNumRequests = 40;
 
-  // A job that a failing disk ended in the middle.
+  // Starts a job that a failing disk stops halfway.
   void StartJob() {
     options_.engine_settings = {{"dtype", "auto"}, {"kv_dtype", "auto"}, {"context_length", "0"}};
     options_.sampling.temperature = 0.7;
@@ -112,7 +112,7 @@ TEST_F(ResumeTest, RefusesEveryMutation) {
       {"foreign result",
        [&] { WriteFile(options_.output_path, partial_ + "{\"id\": \"x\"}\n"); },
        5,
-       {"not of a result"}},
+       {"does not belong to this job"}},
       {"no resume", [&] { options_.resume = false; }, 5, {"use --resume"}},
   };
   for (const Mutation& mutation : mutations) {
@@ -127,7 +127,7 @@ TEST_F(ResumeTest, RefusesEveryMutation) {
     WriteFile(options_.output_path, partial_);
     WriteFile(manifest_path, manifest);
   }
-  ASSERT_TRUE(Run().ok());  // and after all this the job still goes on
+  ASSERT_TRUE(Run().ok());  // after all these refusals the job still continues
   EXPECT_EQ(Output().size(), static_cast<size_t>(kNumRequests));
 }
 
@@ -182,7 +182,7 @@ TEST_F(ResumeTest, TornTailsAndMissingLinesRunAgain) {
     EXPECT_LE(summary->num_torn_lines, 1);
     ASSERT_EQ(SortedOutput(), sorted);
   }
-  // Results in another order, one of them deleted by its owner: it is made again.
+  // Results are in another order, and the user deleted one of them: only that one is computed again.
   std::string shuffled;
   for (size_t i = 1; i < sorted.size(); ++i) shuffled += sorted[i] + "\n";
   WriteFile(options_.output_path, shuffled);

@@ -1,6 +1,6 @@
-// Proves that a recorded run tells how its gates guessed and what it wanted, that options can be made with room for a
-// share of the experts on the host and on a device, and that engines find the winners that were kept for their model,
-// whatever lies in their file.
+// Proves that a recorded run shows the accuracy of its gates and the experts that it wanted. Options can be made with
+// room for a share of the experts, on the host and on a device. Engines find the winners kept for their model, even in
+// a damaged file.
 #include "penstock/measure/routing_study.h"
 
 #include <cstdlib>
@@ -44,7 +44,7 @@ TEST_F(RoutingStudyTest, ReadsWhatARunRecorded) {
   EngineOptions options = Options();
   options.routing_path = dir_ + "/routing";
   options.routing_scores = true;
-  RunAll(options, Requests(golden_));  // closed by its destructor: without its end
+  RunAll(options, Requests(golden_));  // closed by its destructor, so without its end
   const DescribedModel model = DescribedModel::FromFolder(golden_.dir()).value();
   const ModelConfig& config = model.config();
   const EnginePlan plan = PlanEngine(options, model.engine_model(), RoomOf(options).value()).value();
@@ -61,7 +61,7 @@ TEST_F(RoutingStudyTest, ReadsWhatARunRecorded) {
     EXPECT_EQ(guesses.num_chosen, num_layers * facts.num_rows * config.num_topk);
     EXPECT_LE(guesses.num_right, guesses.num_chosen);
   }
-  // Residual streams of a random model change little from layer to layer: better than chance.
+  // Residual streams of a random model change little from layer to layer, so the guesses are better than chance.
   EXPECT_GT(facts.gates[0].accuracy(), static_cast<double>(config.num_topk) / static_cast<double>(config.num_experts));
   const int64_t everything = config.num_experts * config.num_moe_layers();
   EXPECT_GT(BeladyHits(facts.wanted, everything), BeladyHits(facts.wanted, everything / 4));
@@ -99,7 +99,7 @@ TEST_F(RoutingStudyTest, EnginesFindTheWinnersOfTheirModel) {
   KeepWinners(fingerprint, false,
               {{0.25, Eviction::kLru, PredictorKind::kNone}, {0.75, Eviction::kFifo, PredictorKind::kHistory}});
   KeepWinners(fingerprint, false, {{0.6, Eviction::kLfu, PredictorKind::kSequence}});
-  KeepWinners(fingerprint, false, {{0.25, Eviction::kFifo, PredictorKind::kGate}});  // in place of the first one
+  KeepWinners(fingerprint, false, {{0.25, Eviction::kFifo, PredictorKind::kGate}});  // replaces the first winner
   EXPECT_FALSE(FindWinner(fingerprint, true, 0.5).has_value());
   EXPECT_FALSE(FindWinner("another", false, 0.5).has_value());
   EXPECT_EQ(FindWinner(fingerprint, false, 0.1)->eviction, Eviction::kFifo);

@@ -1,5 +1,5 @@
-// Proves that Belady's hits are the most that a cache can have: as many as the best of all choices of what to keep, and
-// never fewer than those of an eviction that does not know the future.
+// Proves that Belady's hits are the most that a cache can have. They equal the best over all possible choices, and are
+// never fewer than those of an eviction policy that does not know the future.
 #include "penstock/memory/belady.h"
 
 #include <algorithm>
@@ -83,7 +83,7 @@ TEST(Belady, IsNeverWorseThanAnEvictionThatDoesNotKnowTheFuture) {
     for (int64_t& key : wanted) key = static_cast<int64_t>(std::min(random() % 40, random() % 40));
     const int64_t most = BeladyHits(wanted, num_slots);
     for (const Eviction eviction : {Eviction::kLru, Eviction::kLfu, Eviction::kFifo}) {
-      EXPECT_GE(most, HitsOf(eviction, wanted, num_slots, 40)) << EvictionName(eviction);
+      EXPECT_GE(most, HitsOf(eviction, wanted, num_slots, 40)) << TraitsOf(eviction).name;
     }
   }
 }

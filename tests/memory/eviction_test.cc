@@ -1,5 +1,5 @@
-// Proves what the policies do that expert_store_test does not reach: MRS lets the expert go that routers have rated
-// lowest lately, the least recently used of equals, and by layers every layer keeps its share.
+// Covers the policies where expert_store_test does not. MRS evicts the expert that routers have rated lowest lately;
+// among equals, the least recently used. With mrs-layer every layer keeps its share.
 #include "penstock/memory/eviction.h"
 
 #include <gmock/gmock.h>
@@ -7,10 +7,10 @@
 namespace penstock {
 namespace {
 
-// Two layers of four experts each, loaded into slots in the order of `keys`.
+// Returns a policy of two layers with four experts each; `keys` lists the experts by slot.
 std::unique_ptr<EvictionPolicy> Loaded(Eviction eviction, const std::vector<int64_t>& keys) {
-  auto policy = MakeEvictionPolicy(
-      eviction, {.num_slots = std::ssize(keys), .pinned = std::vector<bool>(8), .layer_of = {0, 0, 0, 0, 1, 1, 1, 1}});
+  auto policy = TraitsOf(eviction).make(
+      {.num_slots = std::ssize(keys), .pinned = std::vector<bool>(8), .layer_of = {0, 0, 0, 0, 1, 1, 1, 1}});
   for (int slot_idx = 0; slot_idx < std::ssize(keys); ++slot_idx) {
     policy->OnLoad(slot_idx, keys[static_cast<size_t>(slot_idx)]);
   }
@@ -27,7 +27,7 @@ TEST(EvictionTest, MrsLetsTheLowestRatedGo) {
   EXPECT_EQ(policy->Victim(2, kAnyone), 2);
   EXPECT_EQ(policy->Victim(2, [](int slot_idx) { return slot_idx != 2; }), 1);
   EXPECT_EQ(policy->Victim(2, [](int) { return false; }), -1);
-  // What was rated high once is forgotten.
+  // Old high scores lose their weight.
   for (int step = 0; step < 4; ++step) policy->OnScores(0, second);
   policy->OnScores(4, first);
   EXPECT_EQ(policy->Victim(2, kAnyone), 0);  // S of expert 0 is nearly 0.2, of 1 nearly 0.3, of 4 is 0.3
@@ -44,19 +44,19 @@ TEST(EvictionTest, MrsByLayersKeepsEachLayersShare) {
   const float high[] = {0.4f, 0.3f, 0.2f, 0.1f}, low[] = {0.02f, 0.01f, 0, 0};
   policy->OnScores(0, high);
   policy->OnScores(4, low);
-  EXPECT_EQ(policy->Victim(2, kAnyone), 1);  // of its own layer, although the other is rated lower
+  EXPECT_EQ(policy->Victim(2, kAnyone), 1);  // a slot of its own layer, although the other one is rated lower
   EXPECT_EQ(policy->Victim(6, kAnyone), 3);
-  // A layer that has more than its share gives some back.
+  // A layer with more than its share gives a slot back.
   const auto uneven = Loaded(Eviction::kMrsLayer, {0, 1, 2, 4});
   uneven->OnScores(0, high);
   uneven->OnScores(4, low);
   EXPECT_EQ(uneven->Victim(5, kAnyone), 2);
   // Layers without experts have no share.
-  auto sparse = MakeEvictionPolicy(
-      Eviction::kMrsLayer, {.num_slots = 4, .pinned = std::vector<bool>(8), .layer_of = {1, 1, 1, 1, 9, 9, 9, 9}});
+  auto sparse = TraitsOf(Eviction::kMrsLayer)
+                    .make({.num_slots = 4, .pinned = std::vector<bool>(8), .layer_of = {1, 1, 1, 1, 9, 9, 9, 9}});
   for (int slot_idx = 0; slot_idx < 4; ++slot_idx) sparse->OnLoad(slot_idx, slot_idx < 1 ? 0 : 3 + slot_idx);
   EXPECT_EQ(sparse->Victim(1, kAnyone), 1);  // the second layer has three of four
-  // Better another layer's than none.
+  // Another layer's slot is better than none.
   EXPECT_EQ(uneven->Victim(3, [](int slot_idx) { return slot_idx == 3; }), 3);
 }
 

@@ -1,7 +1,7 @@
-// Proves that a lease's weights are the file's bytes whatever was evicted before, that each eviction policy keeps what
-// it promises (LRU, LFU and FIFO checked against plain models, static against its pinned set), that a slot is not
-// written before its last use has ended, that failed reads and wrong checksums fail their expert alone and are tried
-// again, and that odd offsets and dtype conversions are handled.
+// Proves that a lease's weights are the bytes of the file, whatever was evicted before. Each eviction policy keeps its
+// promise: LRU, LFU and FIFO are checked against plain models, static against its pinned set. A slot is not written
+// before its last use has ended. Failed reads and wrong checksums fail only their own expert and are tried again. Odd
+// offsets and dtype conversions work.
 #include "penstock/memory/expert_store.h"
 
 #include <algorithm>
@@ -23,12 +23,12 @@ namespace {
 constexpr int kNumLayers = 3;
 constexpr int kNumExperts = 7;
 constexpr int64_t kCols = 50,
-                  kInnerDim = 61;  // of each tensor: a last panel that is not full, a last input without partner
+                  kInnerDim = 61;  // a last panel that is not full, a last input without partner
 constexpr uint64_t kElements = kCols * kInnerDim;
 
 class ExpertStoreTest : public testing::Test {
  protected:
-  // A file of f32 tensors, `odd` bytes off alignment, and the map that finds them.
+  // Writes a file of f32 tensors, `odd` bytes off alignment, and the map that finds them.
   void Prepare(uint64_t odd) {
     std::mt19937 random(3);
     const uint64_t num_tensors = kNumLayers * kNumExperts * 3;
@@ -78,7 +78,7 @@ class ExpertStoreTest : public testing::Test {
         .value();
   }
 
-  // A task that finishes an expert and compares its weights with the file.
+  // Issues a task that finishes an expert and compares its weights with the file.
   Event Check(ExpertStore& store, const ExpertLease& lease, ComputeDtype dtype) {
     return runtime_->Issue(
         {.lane = compute_lane_, .after = {lease.arrived()}, .body = [&, dtype, place = lease.place()] {
@@ -93,7 +93,7 @@ class ExpertStoreTest : public testing::Test {
          }});
   }
 
-  // Whether an expert had to be read.
+  // Returns whether the expert had to be read.
   bool Use(ExpertStore& store, int64_t key) {
     const int64_t misses = store.counters().misses;
     auto lease = store.Acquire(key, FetchReason::kWanted);
@@ -118,7 +118,7 @@ class ExpertStoreTest : public testing::Test {
     }
   }
 
-  // Random experts, several leased at a time, their checks issued long before they run.
+  // Leases random experts, several at a time, and issues their checks long before they run.
   void Exercise(int64_t num_slots, ComputeDtype dtype, Eviction eviction) {
     auto store = MakeStore(dtype, num_slots, eviction, PinEvenly(ExpertLayouts(map_, files_, dtype), num_slots / 2));
     std::mt19937 random(static_cast<unsigned>(num_slots));
@@ -140,7 +140,7 @@ class ExpertStoreTest : public testing::Test {
           checks.push_back(Check(*store, held.back(), dtype));
           held.back().Release(checks.back());
         }
-        held.pop_back();  // or nobody used it
+        held.pop_back();  // or without a use
       }
       if (random() % 30 == 0 && !checks.empty()) {
         EXPECT_TRUE(runtime_->Wait(checks[random() % checks.size()]).ok());
@@ -185,8 +185,8 @@ TEST_F(ExpertStoreTest, AllFit) {
   Exercise(kNumLayers * kNumExperts, ComputeDtype::kF32, Eviction::kLru);
 }
 
-// Matrices of different types and shapes beside each other at any offset: panels that are larger or smaller than what
-// was stored must not reach what is still to be packed.
+// Packs matrices of different types and shapes side by side at any offset. Panels larger or smaller than their stored
+// rows must not reach rows that are still to be packed.
 TEST_F(ExpertStoreTest, MixedTypesAtAnyOffset) {
   constexpr int64_t kFfn = 45, kModel = 33;
   for (uint64_t odd = 0; odd < 4; ++odd) {
@@ -287,7 +287,7 @@ TEST_F(ExpertStoreTest, PinnedExpertsNeverLeave) {
   }
   auto store = MakeStore(ComputeDtype::kF32, 8, Eviction::kStatic, pinned);
   EXPECT_EQ(store->num_streaming_slots(), 2);
-  // A cyclic scan: an LRU cache of 8 would hit nothing.
+  // A cyclic scan, in which an LRU cache of 8 slots would hit nothing.
   for (int round = 0; round < 4; ++round) {
     for (int key = 0; key < kNumKeys; ++key) {
       EXPECT_EQ(Use(*store, key), round == 0 || !pinned[static_cast<size_t>(key)]) << key;
@@ -316,7 +316,7 @@ TEST_F(ExpertStoreTest, AFailedReadIsTheExpertsAloneAndTriedAgain) {
     EXPECT_EQ(FaultOf(runtime_->Wait(lease->arrived())), Fault::kIo);
   }
   EXPECT_TRUE(Use(*store, 0));
-  // The file is whole again.
+  // Makes the file whole again.
   ASSERT_EQ(::pwrite(files_[0].fd.get(), reinterpret_cast<const char*>(values_.data()) + (full_bytes - 4096), 4096,
                      static_cast<off_t>(full_bytes - 4096)),
             4096);
@@ -326,7 +326,7 @@ TEST_F(ExpertStoreTest, AFailedReadIsTheExpertsAloneAndTriedAgain) {
 
 TEST_F(ExpertStoreTest, AWrongChecksumIsReadAgainOnce) {
   Prepare(0);
-  // Checksums are a packed store's; its tensors are panels.
+  // Only packed stores have checksums; their tensors are panels.
   for (TensorInfo& tensor : tensors_) {
     tensor.packed = WeightFormat::kF32;
     tensor.shape = {32, 95};
@@ -337,11 +337,11 @@ TEST_F(ExpertStoreTest, AWrongChecksumIsReadAgainOnce) {
   auto store = MakeStore(ComputeDtype::kF32, 4, Eviction::kLru);
   auto lease = store->Acquire(5, FetchReason::kWanted);
   ASSERT_TRUE(runtime_->Wait(lease->arrived()).ok());
-  // A bit flips on the way: the second read is right.
+  // A bit flips on the way, so the second read is right.
   const_cast<std::byte*>(store->Weights(lease->place()).up_proj.data)[100] ^= std::byte{4};
   EXPECT_TRUE(store->Finish({&lease->place(), 1}, pool_)[0].ok());
   lease->Release({});
-  // The checksum itself is wrong: so is the second read, and the others are not harmed.
+  // The checksum itself is wrong, so the second read fails, too. Other experts are not harmed.
   *tensors_[6 * 3].xxh3 ^= 1;
   ExpertLease bad = *store->Acquire(6, FetchReason::kWanted), good = *store->Acquire(7, FetchReason::kWanted);
   ASSERT_TRUE(runtime_->Wait(bad.arrived()).ok() && runtime_->Wait(good.arrived()).ok());
@@ -350,7 +350,7 @@ TEST_F(ExpertStoreTest, AWrongChecksumIsReadAgainOnce) {
   EXPECT_EQ(FaultOf(statuses[0]), Fault::kModel);
   EXPECT_TRUE(statuses[1].ok());
   bad.Release({});
-  // It is not taken for resident.
+  // The expert does not count as resident.
   const int64_t misses = store->counters().misses;
   bad = *store->Acquire(6, FetchReason::kWanted);
   EXPECT_EQ(store->counters().misses, misses + 1);

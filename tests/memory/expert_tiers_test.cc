@@ -1,6 +1,6 @@
-// Proves, in virtual time, that an expert on its way to a device can be given up between two pages: the pages that were
-// issued are still written before the slot is used again, no other is issued, DRAM's copy is free again, and the expert
-// can come another time; and that a device is filled as it was asked to before the first step.
+// Proves, in virtual time, that an expert on its way to a device can be abandoned between two pages. Pages already
+// issued are still written before the slot is used again, and no other page is issued. DRAM's copy is free again, and
+// the expert can be fetched later. Also checks each way to preload a device before the first step.
 #include "penstock/memory/expert_tiers.h"
 
 #include <gmock/gmock.h>
@@ -63,14 +63,14 @@ TEST_F(ExpertTiersTest, AnExpertIsGivenUpBetweenPages) {
   EXPECT_EQ(device.num_waiting_pages(), 0);
   EXPECT_FALSE(device.IsPresent(3));
   EXPECT_EQ(device.counters().bytes_read, kExpertBytes / static_cast<uint64_t>(num_pages) * 2);
-  // The next expert gets the slot; its pages follow those that are under way on the link.
+  // The next expert gets the slot; its pages follow those under way on the link.
   auto next = device.Acquire(5, FetchReason::kWanted);
   ASSERT_TRUE(next.has_value());
   EXPECT_FALSE(runtime_.Done(second_page));
   ASSERT_TRUE(runtime_.Wait(next->arrived()).ok());
   EXPECT_TRUE(runtime_.Done(second_page));
   next->Release({});
-  // Whole this time.
+  // This time the whole expert comes.
   next = device.Acquire(3, FetchReason::kWanted);
   ASSERT_TRUE(runtime_.Wait(next->arrived()).ok());
   EXPECT_EQ(device.counters().misses, 2);

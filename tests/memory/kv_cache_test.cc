@@ -1,5 +1,5 @@
-// Proves that KV pages are handed out once, come back, never overlap, and that the budget's account adds up and
-// refuses.
+// Proves that KV pages are given out once, come back and never overlap. The budget's account adds up, and the budget
+// refuses what does not fit.
 #include "penstock/memory/kv_cache.h"
 
 #include <set>

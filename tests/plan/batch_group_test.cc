@@ -1,5 +1,5 @@
-// Proves that the number of batches is the least one that satisfies each of Klotski's inequalities, and that there is
-// none where computing never takes as long as transfers.
+// Proves that the number of batches is the least one that satisfies each of Klotski's inequalities. There is none where
+// computing never takes as long as transfers.
 #include "penstock/plan/batch_group.h"
 
 #include <gtest/gtest.h>
@@ -8,8 +8,8 @@ namespace penstock {
 namespace {
 
 TEST(LeastBatches, SatisfiesEachInequality) {
-  // Attention of a batch 2.6 ms, an expert's transfer 21 ms (Klotski, section 1), hot experts alone: (5) wants
-  // n (2.6 + 0.1) >= 2 * 21 + 0.01.
+  // A batch's attention takes 2.6 ms, an expert's transfer 21 ms (Klotski, section 1). With hot experts only, (5)
+  // requires n (2.6 + 0.1) >= 2 * 21 + 0.01.
   LayerTimes times{.attention_s = 2.6e-3,
                    .gate_s = 0.1e-3,
                    .expert_s = 1e-3,
@@ -17,20 +17,20 @@ TEST(LeastBatches, SatisfiesEachInequality) {
                    .expert_transfer_s = 21e-3,
                    .num_hot = 2};
   EXPECT_EQ(LeastBatches(times, 100), 16);
-  // All eight are chosen: (7) wants n (2.7 + 8 * 1) >= 8 * 21 + 5, and (5) still has to hold.
+  // All eight experts are chosen: (7) requires n (2.7 + 8 * 1) >= 8 * 21 + 5, and (5) must still hold.
   times.num_cold = 6;
   times.attention_transfer_s = 5e-3;
   EXPECT_EQ(LeastBatches(times, 100), 17);
-  // A large expert computation leaves (5) alone.
+  // With a long expert computation only (5) matters.
   times.expert_s = 20e-3;
   EXPECT_EQ(LeastBatches(times, 100), 16);
-  // (6): the first cold expert arrives while the hot ones are computed.
+  // (6): the first cold expert must arrive while the hot ones are computed.
   times.num_cold = 1;
   times.num_hot = 0;
   times.expert_s = 0.1e-3;
   times.attention_transfer_s = 0;
   EXPECT_EQ(LeastBatches(times, 100), 8);
-  // (4).
+  // (4) alone.
   EXPECT_EQ(LeastBatches({.attention_s = 1, .gate_transfer_s = 2.5}, 100), 3);
 }
 

@@ -1,5 +1,5 @@
-// Proves that plans know each family: what a config.json alone describes has the matrices of the model's folder, and
-// the costs that the planner counts with are those of these matrices.
+// Proves that plans know each family. A model described by its config.json alone has the same matrices as the model's
+// folder. The planner's costs are the costs of these matrices.
 #include "penstock/plan/described_model.h"
 
 #include <filesystem>
@@ -21,7 +21,7 @@ double Elements(const TensorInfo& tensor) {
   return std::accumulate(tensor.shape.begin(), tensor.shape.end(), 1.0, std::multiplies<>());
 }
 
-// Values of the matrices that rows are multiplied by, by what they are for.
+// Numbers of values in the matrices that rows are multiplied by, grouped by purpose.
 struct Values {
   double attention = 0, router = 0, ffn = 0, experts = 0, lm_head = 0, vectors = 0;
   bool operator==(const Values&) const = default;
@@ -71,7 +71,7 @@ TEST_P(DescribedModelTest, ConfigFolderAndCostAgree) {
   EXPECT_EQ(ValuesOf(described->config()), of_folder);
 }
 
-// Each has a plan and a time, on a processor alone and beside a GPU where that computes the family.
+// Each family has a plan and a time: on a processor alone, and with a GPU where it computes the family.
 TEST_P(DescribedModelTest, IsPlanned) {
   const std::string folder = Golden::Folder() + "/" + GetParam();
   const DescribedModel model = DescribedModel::FromConfig(folder + "/config.json", "f32").value();

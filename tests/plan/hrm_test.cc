@@ -1,7 +1,7 @@
-// Proves the Hierarchical Roofline Model on MoE-Lightning's case study (Mixtral 8x7B on an L4, Figures 4 and 5): its
-// turning points lie where the formulas say, attention is to be computed where its KV cache lies, and experts on the
-// device once the batch is large enough; and on random levels that a roof is never above any of its parts, and that the
-// turning points are where one roof takes over from another.
+// Proves the Hierarchical Roofline Model on MoE-Lightning's case study (Mixtral 8x7B on an L4, Figures 4 and 5). Its
+// turning points match the formulas. Attention should be computed where its KV cache lies, and experts on the device
+// once the batch is large enough. On random levels, a roof is never above any of its parts, and one roof takes over
+// from another at a turning point.
 #include "penstock/plan/hrm.h"
 
 #include <algorithm>
@@ -28,8 +28,8 @@ TEST(Hrm, Figure4AttentionIsComputedWhereItsCacheLies) {
   const Hrm hrm = L4();
   const double p1 = hrm.FirstTurningPoint(kDevice, kDram);
   EXPECT_DOUBLE_EQ(p1, 50);  // 1.6e12 / 32e9
-  // Grouped-query attention, 32 query heads on 8 KV heads: 4 * 32 * head_dim operations for each position, of
-  // 2 * 8 * head_dim numbers, whatever batch and context.
+  // Grouped-query attention with 32 query heads on 8 KV heads: 4 * 32 * head_dim operations and 2 * 8 * head_dim
+  // numbers for each position, for every batch and context.
   const double f16 = 4.0 * 32 / (2 * 8 * 2), int4 = 4.0 * 32 / (2 * 8 * 0.5);
   EXPECT_DOUBLE_EQ(f16, 4);
   EXPECT_DOUBLE_EQ(int4, 16);
@@ -41,7 +41,7 @@ TEST(Hrm, Figure4AttentionIsComputedWhereItsCacheLies) {
 
 TEST(Hrm, Figure5ExpertsMoveOnceTheBatchIsLarge) {
   const Hrm hrm = L4();
-  // f16 experts: 2 operations for each of 2 bytes and row, and a row chooses 2 of 8 experts.
+  // f16 experts: 2 operations for each row and each weight of 2 bytes. A row chooses 2 of 8 experts.
   const auto intensity = [](double rows) { return rows * 2 / 8; };
   const double at_device = intensity(128);  // micro-batches of 128
   EXPECT_DOUBLE_EQ(at_device, 32);
@@ -49,8 +49,8 @@ TEST(Hrm, Figure5ExpertsMoveOnceTheBatchIsLarge) {
   const double p2 = hrm.SecondTurningPoint(kDevice, at_device, kDram);
   EXPECT_DOUBLE_EQ(p2, 300);  // 300e9 * 32 / 32e9
   EXPECT_LT(p1, p2);
-  EXPECT_DOUBLE_EQ(hrm.BalancePoint(kDevice, at_device, kDram), p2);  // the device is bound by its memory there
-  // A batch of 100 is below P1, one of 400 between the points, one of 2000 beyond P2.
+  EXPECT_DOUBLE_EQ(hrm.BalancePoint(kDevice, at_device, kDram), p2);  // at this point the device is bound by its memory
+  // A batch of 100 lies below P1, 400 between the points, 2000 above P2.
   EXPECT_GT(hrm.LocalRoof(kDram, intensity(100)), hrm.Roof(kDevice, at_device, kDram, intensity(100)));
   EXPECT_LT(hrm.LocalRoof(kDram, intensity(400)), hrm.Roof(kDevice, at_device, kDram, intensity(400)));
   EXPECT_DOUBLE_EQ(hrm.Roof(kDevice, at_device, kDram, intensity(400)), 32e9 * 100);
@@ -79,7 +79,7 @@ TEST(Hrm, TakesItsLevelsFromHardware) {
   EXPECT_EQ(hrm.levels()[2].name, "disk");
   EXPECT_GT(hrm.LinkRate(1, 0), hrm.LinkRate(2, 0));
   EXPECT_DOUBLE_EQ(hrm.LinkRate(2, 0), hrm.LinkRate(2, 1));
-  EXPECT_DOUBLE_EQ(hrm.FirstTurningPoint(0, 2), 0);  // nothing is computed on a disk
+  EXPECT_DOUBLE_EQ(hrm.FirstTurningPoint(0, 2), 0);  // a disk computes nothing
   EXPECT_EQ(Hrm::Of(HardwarePreset("none").value(), Arithmetic::kInt8).value().levels().size(), 2u);
   EXPECT_EQ(FaultOf(Hrm::Of({}, Arithmetic::kF32).status()), Fault::kUsage);
   Hardware probed = HardwarePreset("none").value();

@@ -1,5 +1,5 @@
-// Proves that a model's fingerprint changes with every file that decides its texts, and that a packed store has the
-// tokenizer and the templates of its model folder.
+// Proves that a model's fingerprint changes with every file that affects its texts. A packed store has the tokenizer
+// and the templates of its model folder.
 #include "penstock/plan/loaded_model.h"
 
 #include <unistd.h>
@@ -19,7 +19,7 @@ namespace {
 namespace fs = std::filesystem;
 using testing_tokenizers::SmallRanks;
 
-// A model with 257 tokens, tiktoken's ranks for them and two templates.
+// A model with 257 tokens, tiktoken's ranks for them, and two templates.
 class LoadedModelTest : public testing::Test {
  protected:
   LoadedModelTest() : folder_(testing::TempDir() + "/loaded-model-" + std::to_string(::getpid())) {
@@ -91,7 +91,7 @@ TEST_F(LoadedModelTest, AStoreHasTheTemplateThatCounts) {
   Write("additional_chat_templates/default.jinja", "counts");
   ASSERT_TRUE(pack(folder_ + "/store").ok());
   EXPECT_EQ(FindChatTemplates(ModelFolder::Open(folder_ + "/store").value())->general, "counts");
-  // Templates of other names are not read, and none is needed.
+  // Templates of other names are not read, and no template is required.
   for (const char* name : {"tokenizer_config.json", "chat_template.jinja", "additional_chat_templates/default.jinja",
                            "additional_chat_templates/tool_use.jinja"}) {
     fs::remove(dir() + "/" + name);

@@ -1,5 +1,5 @@
-// Proves that no plan exceeds its budget, that the least budget that a refusal names is accepted and one byte less is
-// not, and that more memory never means fewer experts in DRAM together with a smaller batch.
+// Proves that no plan exceeds its budget. The least budget that a refusal names is accepted, and one byte less is not.
+// More memory never gives both fewer experts in DRAM and a smaller batch.
 #include "penstock/plan/memory_plan.h"
 
 #include <gtest/gtest.h>

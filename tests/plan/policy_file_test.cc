@@ -1,4 +1,4 @@
-// Proves that a policy file sets what it names and nothing else, and that whatever is wrong with one is one line that
+// Proves that a policy file sets the values that it names and no others. Every fault in a file gives one line that
 // names the file and the key.
 #include "penstock/plan/policy_file.h"
 

@@ -1,5 +1,5 @@
-// Proves that workloads are read as they are written, that what is not understood is refused, and that spread lengths
-// keep their average and never pass their limit.
+// Proves that workload specs are parsed correctly and invalid ones are refused. Spread lengths keep their average and
+// never exceed their limit.
 #include "penstock/plan/workload.h"
 
 #include <gmock/gmock.h>

@@ -1,7 +1,8 @@
-// Proves: counts, fallbacks and tendencies equal those of a plain model of maps, for every path length and with experts
-// missing from the history; ties go to the lower index; a full table adds no path and goes on counting; a count that
-// would overflow halves its path; a table is read back as it was saved; a file cut or flipped at any byte, of another
-// model or shape, or wrong in any field behind a right checksum is refused in one line.
+// Proves that counts, fallbacks and tendencies equal those of a plain model of maps. This holds for every path length,
+// and with experts missing from the history. Ties go to the lower index. A full table adds no path and keeps counting.
+// A count that would overflow halves its path. A table is read back as it was saved. A file is refused in one line if
+// it is cut or flipped at any byte, or belongs to another model or shape. The same holds for a wrong field behind a
+// right checksum.
 #include "penstock/routing/correlation_table.h"
 
 #include <algorithm>
@@ -24,8 +25,9 @@ namespace {
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
-using Choices = std::vector<int32_t>;      // [num_rows, num_topk]
-using Path = std::pair<int64_t, Choices>;  // the layer, and one expert of each layer before it, the nearest first
+using Choices = std::vector<int32_t>;  // [num_rows, num_topk]
+// The layer, and one expert of each layer before it, the nearest first.
+using Path = std::pair<int64_t, Choices>;
 using Counts = std::map<Path, std::vector<double>>;
 
 // The experts that each layer's rows chose in one pass.
@@ -33,7 +35,7 @@ struct Pass {
   int64_t num_rows;
   std::vector<Choices> layers;
 
-  // `reach`: how many layers back the history goes.
+  // `reach` is the number of layers that the history goes back.
   RoutingHistory HistoryOf(int64_t layer_idx, int64_t reach = kMaxPathLength) const {
     RoutingHistory history{.num_rows = num_rows, .choices = {}};
     for (int64_t d = 0; d < std::min(reach, layer_idx); ++d) {
@@ -57,7 +59,7 @@ Pass RandomPass(const CorrelationShape& shape, int64_t num_rows, std::mt19937& r
   return pass;
 }
 
-// The shortest thing that is right.
+// The shortest correct implementation.
 class Model {
  public:
   explicit Model(const CorrelationShape& shape) : shape_(shape) {}
@@ -145,7 +147,7 @@ CorrelationTable Filled(const CorrelationShape& shape, int num_passes, uint32_t 
   return table;
 }
 
-// Of the whole range from the first case on; rc::gen::inRange alone begins near `least`.
+// Draws from the whole range from the first case on; rc::gen::inRange alone begins near `least`.
 int64_t Draw(int64_t least, int64_t most) {
   return *rc::gen::resize(rc::kNominalSize, rc::gen::inRange<int64_t>(least, most + 1));
 }
@@ -160,7 +162,7 @@ RC_GTEST_PROP(CorrelationTable, EqualsTheModelOfMaps, ()) {
   std::mt19937 random(*rc::gen::arbitrary<uint32_t>());
   CorrelationTable table(shape);
   Model model(shape);
-  const int64_t num_passes = Draw(0, 3);  // few: many paths stay unknown
+  const int64_t num_passes = Draw(0, 3);  // only a few, so that many paths stay unknown
   for (int64_t i = 0; i < num_passes; ++i) {
     const Pass pass = RandomPass(shape, Draw(0, 4), random);
     const int64_t reach = Draw(0, kMaxPathLength);
@@ -204,7 +206,7 @@ TEST(CorrelationTable, AFrequentPathDoesNotDrownTheOthers) {
   const RoutingHistory history{.num_rows = 3, .choices = {{before}}};
   ExpectNear(table.Tendency(1, history), {0, 2, 0.1, 0.9});
   EXPECT_THAT(table.Hottest(1, history, 2), ElementsAre(1, 3));
-  // Expert 2 was never followed: what is popular in the layer.
+  // Expert 2 was never followed, so the layer's popularity decides.
   const Choices unknown = {2};
   ExpectNear(table.Tendency(1, {.num_rows = 1, .choices = {{unknown}}}), {0, 3.0 / 1003, 100.0 / 1003, 900.0 / 1003});
 }
@@ -246,7 +248,7 @@ TEST(CorrelationTableFile, IsReadBack) {
     const CorrelationTable table = Filled(SmallShape(path_length), 4, 7);
     const std::string path = testing::TempDir() + "/penstock-correlation-" + std::to_string(::getpid());
     ASSERT_TRUE(table.Save(path).ok());
-    ASSERT_TRUE(table.Save(path).ok());  // over the one before
+    ASSERT_TRUE(table.Save(path).ok());  // over the file before
     EXPECT_FALSE(std::filesystem::exists(path + ".tmp"));
     const auto loaded = CorrelationTable::Load(path, table.shape());
     std::filesystem::remove(path);

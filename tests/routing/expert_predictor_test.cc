@@ -1,6 +1,6 @@
-// Proves what each predictor is for: that the gate's and the oracle's guesses are what the routing source says, that
-// the correlation table and the history learn what repeats, that a sequence is expected to go on like the one that was
-// most like it, and that nobody speaks of layers that there are not or of what was never seen.
+// Proves what each predictor promises. The guesses of gate and oracle are those of the routing source. The correlation
+// table and the history learn repetitions. A sequence is expected to continue like the earlier sequence most similar to
+// it. No predictor speaks of layers that do not exist or of choices never seen.
 #include "penstock/routing/expert_predictor.h"
 
 #include <numeric>
@@ -17,7 +17,8 @@ using ::testing::IsEmpty;
 constexpr int64_t kNumExperts = 6;
 constexpr int64_t kNumTopk = 2;
 
-// A sequence of kind c chooses experts c and c + 1 in the first of the layers, and one further in each after it.
+// A sequence of kind c chooses experts c and c + 1 in the first layer with experts, and each later layer shifts them by
+// one.
 class KindRouting : public RoutingSource {
  public:
   explicit KindRouting(std::vector<int> kinds) : kinds_(std::move(kinds)) {}
@@ -62,16 +63,16 @@ std::vector<float> RowsOf(RoutingSource& routing, int64_t layer_idx, int64_t num
 }
 
 TEST(ExpertPredictorTest, EveryNameIsKnown) {
-  for (const PredictorKind kind : kAllPredictors) EXPECT_EQ(ParsePredictorName(PredictorName(kind)).value(), kind);
+  for (const PredictorKind kind : kAllPredictors) EXPECT_EQ(ParsePredictorName(TraitsOf(kind).name).value(), kind);
   EXPECT_FALSE(ParsePredictorName("crystal ball").ok());
-  EXPECT_EQ(MakePredictor(PredictorKind::kNone, kArgs), nullptr);
+  EXPECT_EQ(TraitsOf(PredictorKind::kNone).make(kArgs), nullptr);
 }
 
 TEST(ExpertPredictorTest, TheGateAndTheOracleAskTheRoutingSource) {
   KindRouting routing({0, 1, 1});
-  const auto gate = MakePredictor(PredictorKind::kGate, kArgs), oracle = MakePredictor(PredictorKind::kOracle, kArgs);
+  const auto gate = TraitsOf(PredictorKind::kGate).make(kArgs), oracle = TraitsOf(PredictorKind::kOracle).make(kArgs);
   for (ExpertPredictor* predictor : {gate.get(), oracle.get()}) ObserveLayer(*predictor, routing, 2, {1, 2, 3});
-  // The source's "one ahead" of layer 2 is layer 3, and of the layers with experts that is the next one too.
+  // One layer after layer 2 is layer 3, which is also the next layer with experts.
   for (const int64_t ahead : {1, 2}) {
     EXPECT_THAT(gate->ExpectedRows(ahead), ElementsAreArray(RowsOf(routing, 2 + ahead, 3)));
     EXPECT_THAT(oracle->ExpectedRows(ahead), ElementsAreArray(RowsOf(routing, 2 + ahead, 3)));
@@ -83,7 +84,7 @@ TEST(ExpertPredictorTest, TheGateAndTheOracleAskTheRoutingSource) {
 }
 
 TEST(ExpertPredictorTest, TheCorrelationTableLearnsWhatFollows) {
-  const auto predictor = MakePredictor(PredictorKind::kCorrelation, kArgs);
+  const auto predictor = TraitsOf(PredictorKind::kCorrelation).make(kArgs);
   KindRouting zero({0}), three({3});
   for (int pass = 0; pass < 3; ++pass) {
     ObservePass(*predictor, zero, {1});
@@ -94,26 +95,26 @@ TEST(ExpertPredictorTest, TheCorrelationTableLearnsWhatFollows) {
   ObserveLayer(*predictor, zero, 2, {1});
   ObserveLayer(*predictor, zero, 3, {1});
   ObserveLayer(*predictor, zero, 4, {1});
-  EXPECT_THAT(predictor->ExpectedRows(1), IsEmpty());  // of the next token nothing is known
+  EXPECT_THAT(predictor->ExpectedRows(1), IsEmpty());  // nothing is known of the next token
 }
 
 TEST(ExpertPredictorTest, HistoryRemembersWhatWasRecentAndTheNextPass) {
-  const auto predictor = MakePredictor(PredictorKind::kHistory, kArgs);
+  const auto predictor = TraitsOf(PredictorKind::kHistory).make(kArgs);
   KindRouting zero({0}), three({3});
   ObserveLayer(*predictor, zero, 0, {1});
   EXPECT_THAT(predictor->ExpectedRows(1), IsEmpty());
   for (const int64_t layer_idx : {2, 3, 4}) ObserveLayer(*predictor, zero, layer_idx, {1});
-  EXPECT_THAT(predictor->ExpectedRows(1), ElementsAreArray(RowsOf(zero, 0, 1)));  // of the next pass
+  EXPECT_THAT(predictor->ExpectedRows(1), ElementsAreArray(RowsOf(zero, 0, 1)));  // expectations for the next pass
   ObservePass(*predictor, three, {1});
   const std::span<const float> expected = predictor->ExpectedRows(1);
-  // Twice as much for what came last: of two choices two thirds and one third each.
+  // The last choices count twice as much: two thirds and one third.
   EXPECT_NEAR(expected[3], 2.0 / 3, 1e-6);
   EXPECT_NEAR(expected[0], 1.0 / 3, 1e-6);
   EXPECT_EQ(expected[2], 0);
 }
 
 TEST(ExpertPredictorTest, HistoryPrefersScoresToChoices) {
-  const auto predictor = MakePredictor(PredictorKind::kHistory, kArgs);
+  const auto predictor = TraitsOf(PredictorKind::kHistory).make(kArgs);
   const std::vector<uint32_t> ids = {1};
   const std::vector<int32_t> choices = {0, 1};
   const std::vector<float> scores = {0.4f, 0.3f, 0.2f, 0.1f, 0, 0};
@@ -126,10 +127,10 @@ TEST(ExpertPredictorTest, HistoryPrefersScoresToChoices) {
 }
 
 TEST(ExpertPredictorTest, ASequenceGoesOnAsTheOneMostLikeIt) {
-  const auto predictor = MakePredictor(PredictorKind::kSequence, kArgs);
+  const auto predictor = TraitsOf(PredictorKind::kSequence).make(kArgs);
   KindRouting zero({0}), three({3}), both({0, 3});
   ObserveLayer(*predictor, zero, 0, {1});
-  EXPECT_THAT(predictor->ExpectedRows(1), IsEmpty());  // nobody has ended
+  EXPECT_THAT(predictor->ExpectedRows(1), IsEmpty());  // no sequence has ended
   for (const int64_t layer_idx : {2, 3, 4}) ObserveLayer(*predictor, zero, layer_idx, {1});
   ObservePass(*predictor, three, {2});
   ObservePass(*predictor, three, {3});  // both of the first two have ended

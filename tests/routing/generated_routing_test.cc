@@ -1,5 +1,5 @@
-// Proves that generated routings are legal (different experts for each row), repeatable whoever asks for which rows,
-// and as skewed, as repetitive and as well foreseen by gates as they were asked to be.
+// Proves that generated routings are legal (different experts for each row) and do not depend on the order of calls.
+// They have the requested skew, repetition and gate accuracy.
 #include "penstock/routing/generated_routing.h"
 
 #include <set>
@@ -44,7 +44,7 @@ TEST(GeneratedRouting, IsAsSkewedAsAsked) {
   for (const int32_t expert : Copy(even.Choices(0, 0, 8000))) ++even_counts[static_cast<size_t>(expert)];
   for (const int32_t expert : Copy(skewed.Choices(0, 0, 8000))) ++skewed_counts[static_cast<size_t>(expert)];
   EXPECT_THAT(even_counts, testing::Each(testing::AllOf(testing::Gt(850), testing::Lt(1150))));
-  // 1/2, 1/4, ...
+  // Expected shares: 1/2, 1/4, ...
   std::sort(skewed_counts.begin(), skewed_counts.end(), std::greater<>());
   EXPECT_NEAR(skewed_counts[0], 4016, 200);
   EXPECT_NEAR(skewed_counts[1], 2008, 150);

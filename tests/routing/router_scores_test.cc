@@ -1,4 +1,5 @@
-// Proves that a row's scores below its 2k-th count as zeros, that rows count alike, and what choices alone say.
+// Proves that a row's scores below its 2k-th largest count as zeros, that rows count alike, and how choices alone
+// count.
 #include "penstock/routing/router_scores.h"
 
 #include <gmock/gmock.h>
@@ -11,11 +12,11 @@ using testing::FloatEq;
 
 TEST(MeanTopScores, ScoresBelowTheTopCountAsZeros) {
   MeanTopScores mean(4, 1);
-  const float scores[] = {0.5f, 0.25f, 0.125f, 0.125f,  // the first two
-                          0.1f, 0.2f,  0.3f,   0.4f};   // the last two
+  const float scores[] = {0.5f, 0.25f, 0.125f, 0.125f,  // the first two experts are the largest
+                          0.1f, 0.2f,  0.3f,   0.4f};   // the last two experts are the largest
   const int32_t choices[] = {0, 3};
   EXPECT_THAT(mean.Of(scores, choices), ElementsAre(FloatEq(0.25f), FloatEq(0.125f), FloatEq(0.15f), FloatEq(0.2f)));
-  // Nothing of the call before is left.
+  // Nothing of the previous call is left.
   EXPECT_THAT(mean.Of(std::span(scores).first(4), std::span(choices).first(1)),
               ElementsAre(FloatEq(0.5f), FloatEq(0.25f), 0, 0));
 }

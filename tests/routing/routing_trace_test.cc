@@ -1,7 +1,7 @@
-// Proves: a trace is read back as it was written, from memory and from a file larger than the buffers; a file that is
-// cut at any byte gives the whole records before the cut and tells of it; a file with any bit flipped, with a record
-// missing, repeated or moved, or with a field beyond its bounds behind right checksums is refused with the records
-// before it given; a file that exists is never overwritten.
+// Proves that a trace is read back as it was written, from memory and from a file larger than the buffers. A file cut
+// at any byte gives the whole records before the cut and reports it. A file is refused, after the records before the
+// fault, if any bit is flipped, or a record is missing, repeated or moved. The same holds for a field beyond its bounds
+// behind right checksums. An existing file is never overwritten.
 #include "penstock/routing/routing_trace.h"
 
 #include <algorithm>
@@ -22,7 +22,7 @@ namespace {
 
 using ::testing::HasSubstr;
 
-constexpr size_t kHeaderFixed = 43;  // before the model's name
+constexpr size_t kHeaderFixed = 43;  // bytes before the model's name
 constexpr size_t kHeadBytes = 24;
 
 bool Same(const RoutingTraceRecord& a, const RoutingTraceRecord& b) {
@@ -61,7 +61,7 @@ std::string Encode(const RoutingTraceHeader& header, const std::vector<RoutingTr
 }
 
 struct Outcome {
-  absl::Status status;  // of opening or of the last record
+  absl::Status status;  // result of opening or of the last record
   RoutingTraceEvent event = RoutingTraceEvent::kRecord;
   std::string cut;
   std::vector<RoutingTraceRecord> records;
@@ -109,7 +109,7 @@ class RoutingTraceTest : public testing::Test {
   }
   ~RoutingTraceTest() override { std::filesystem::remove(path_); }
 
-  // The bytes with every checksum of `bytes` made right; walks as far as heads make sense.
+  // Returns `bytes` with every checksum corrected, as far as the record heads make sense.
   std::string Sealed(std::string bytes) const {
     uint64_t checksum = 0;
     size_t begin = 0;
@@ -141,7 +141,7 @@ class RoutingTraceTest : public testing::Test {
       .model = "tiny-moe", .num_layers = 3, .num_experts = 6, .num_topk = 2, .num_ranked = 3, .num_ahead = 2};
   std::vector<RoutingTraceRecord> records_;
   std::string bytes_;
-  std::vector<size_t> ends_;  // of the header and of each record
+  std::vector<size_t> ends_;  // ends of the header and of each record
   std::string path_;
 };
 
@@ -162,7 +162,7 @@ TEST_F(RoutingTraceTest, IsReadBack) {
   ExpectPrefix(outcome, records_);
 }
 
-// Of the whole range from the first case on; rc::gen::inRange alone begins near `least`.
+// Draws from the whole range from the first case on; rc::gen::inRange alone begins near `least`.
 int64_t Draw(int64_t least, int64_t most) {
   return *rc::gen::resize(rc::kNominalSize, rc::gen::inRange<int64_t>(least, most + 1));
 }
@@ -235,7 +235,7 @@ TEST_F(RoutingTraceTest, ARecordMissingRepeatedOrMovedIsFound) {
 
 TEST_F(RoutingTraceTest, FieldsBeyondTheirBoundsAreNamedThoughChecksumsAreRight) {
   ASSERT_EQ(Sealed(bytes_), bytes_);
-  const size_t head = ends_[1];  // of record 1, which has 2 rows
+  const size_t head = ends_[1];  // start of record 1, which has 2 rows
   const size_t rows =
       head + kHeadBytes;  // sequence ids, positions, topk_idx (16), ranked_idx (24), _scores (36), ahead (60)
   const size_t end = ends_.back();
@@ -326,7 +326,7 @@ TEST_F(RoutingTraceTest, WhatCannotBeMadeOrOpenedIsRefused) {
 }
 
 TEST_F(RoutingTraceTest, AFullDiskIsTold) {
-  // The writer's descriptor is made one of /dev/full, which takes no byte.
+  // The writer's descriptor is replaced by one of /dev/full, which takes no byte.
   if (::access("/proc/self/fd", R_OK) != 0) GTEST_SKIP() << "needs /proc";
   auto writer = RoutingTraceWriter::Create(path_, header_).value();
   for (int fd = 3; fd < 256; ++fd) {
@@ -340,7 +340,7 @@ TEST_F(RoutingTraceTest, AFullDiskIsTold) {
     ASSERT_EQ(::dup2(full, fd), fd);
     ::close(full);
   }
-  ASSERT_TRUE(writer->Append(records_[0].View()).ok());  // lies in the buffer
+  ASSERT_TRUE(writer->Append(records_[0].View()).ok());  // stays in the buffer
   const absl::Status status = writer->Close();
   EXPECT_EQ(FaultOf(status), Fault::kIo);
   EXPECT_THAT(Message(status), HasSubstr(path_));

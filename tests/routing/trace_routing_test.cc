@@ -1,6 +1,6 @@
-// Proves that a recorded run's choices come back step by step and row by row, in another order where that is asked for,
-// as do scores and guesses where they were recorded, that steps which are not whole are left out, and that other
-// models' and damaged traces are refused.
+// Proves that the choices of a recorded run come back step by step and row by row, also in another order. The same
+// holds for scores and guesses where they were recorded. Incomplete steps are left out. Traces of other models and
+// damaged traces are refused.
 #include "penstock/routing/trace_routing.h"
 
 #include <filesystem>

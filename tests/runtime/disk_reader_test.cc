@@ -1,5 +1,5 @@
-// Proves that both readers (io_uring and threads, with and without O_DIRECT) bring exactly the bytes asked for, at any
-// offset, also at the end of a file, and that a file cut short while in use is an error that names it.
+// Proves that both readers (io_uring and threads, with and without O_DIRECT) bring exactly the requested bytes, at any
+// offset, also at the end of a file. A file that is cut short while in use must give an error that names it.
 #include "penstock/runtime/disk_reader.h"
 
 #include <cstring>
@@ -81,7 +81,7 @@ TEST_P(DiskReaderTest, FileCutShortIsAnError) {
   ASSERT_EQ(::ftruncate(files_[0].fd.get(), 1'000'001), 0);
   const Arena arena = HostMemory().Map(DiskReader::PaddedBytes(2'500'000)).value();
   (*reader)->Submit({0, {100, 2'500'000}, arena.data(), 5});
-  // It ends once, whatever becomes of its parts.
+  // The read ends once, even if several of its parts fail.
   const auto completion = (*reader)->NextCompleted();
   ASSERT_TRUE(completion.has_value());
   EXPECT_EQ(completion->tag, 5u);
@@ -99,7 +99,7 @@ TEST_P(DiskReaderTest, WakeEndsAWait) {
   for (int round = 0; round < 50; ++round) {
     (*reader)->Submit({0, {0, 3'000'000}, arena.data(), 7});
     (*reader)->Wake();
-    // Both come, in any order, and neither twice.
+    // Both the wake-up and the read arrive, in any order, and neither twice.
     int num_read = 0;
     for (int i = 0; i < 3 && num_read == 0; ++i) {
       if ((*reader)->NextCompleted().has_value()) ++num_read;

@@ -1,6 +1,6 @@
-// Proves that lanes run their tasks in order and side by side, that events order tasks of different lanes, that a
-// failure reaches everything that waits for it and nothing else, that cancelling drains, that a link keeps its rate,
-// and that a disk lane brings the bytes and tells of failed reads.
+// Proves that lanes run their tasks in order and side by side, and that events order tasks of different lanes. A
+// failure reaches every task that waits for it, and no other. Cancelling drains the lanes, a link keeps its rate, and a
+// disk lane brings the bytes and reports failed reads.
 #include "penstock/runtime/real_runtime.h"
 
 #include <algorithm>
@@ -33,9 +33,9 @@ TEST(RealRuntime, AnEventOfNoTaskHasHappened) {
   EXPECT_EQ(runtime.WaitAny(events), 0u);
 }
 
-// Random tasks on all kinds of compute lanes with random events to wait for: each begins after all of these and after
-// the task before it on its lane, and each runs once, but for those that wait for one that failed. Transfers are
-// shorter and longer than threads take to wake.
+// Issues random tasks, with random events to wait for, on all kinds of compute lanes. Each task begins after these
+// events and after the task before it on its lane. Each runs once, except where it waits for a task that failed.
+// Transfers are both shorter and longer than the time to wake a thread.
 TEST(RealRuntime, EveryTaskRunsOnceAfterWhatItWaitsFor) {
   for (unsigned seed = 0; seed < 20; ++seed) {
     std::mt19937 random(seed);
@@ -67,7 +67,7 @@ TEST(RealRuntime, EveryTaskRunsOnceAfterWhatItWaitsFor) {
         waits[i].push_back(before);
         if (fails[before] || expected[before] == 0) expected[i] = 0;
       }
-      fails[i] = lane < 6 && random() % 150 == 0;  // what fails in a stream fails all after it
+      fails[i] = lane < 6 && random() % 150 == 0;  // in a stream, a failure fails all later tasks
       if (lane == 5) task.cost.link_bytes = random() % 1000;
       task.body = [&, i, lane] {
         num_wrong += num_running[lane]++;
@@ -89,7 +89,7 @@ TEST(RealRuntime, EveryTaskRunsOnceAfterWhatItWaitsFor) {
   }
 }
 
-// Tells how often it was asked to wait for another stream.
+// Counts the calls of WaitFor().
 class WatchedStream : public ThreadStream {
  public:
   explicit WatchedStream(std::atomic<int>& num_waits) : num_waits_(&num_waits) {}
@@ -118,14 +118,15 @@ TEST(RealRuntime, StreamsWaitForEachOtherWithoutTheHost) {
                                       in_order = is_done.load();
                                       return absl::OkStatus();
                                     }});
-  while (num_waits == 0) std::this_thread::yield();  // the second stream has its task while the first one is at work
+  while (num_waits == 0)
+    std::this_thread::yield();  // the second stream has its task while the first one is still working
   EXPECT_FALSE(runtime.Done(next));
   go = true;
   EXPECT_TRUE(runtime.Wait(next).ok());
   EXPECT_TRUE(in_order);
   EXPECT_TRUE(runtime.Wait(slow).ok());
   EXPECT_TRUE(runtime.Wait(runtime.Issue({.lane = second, .after = {slow}})).ok());
-  EXPECT_EQ(num_waits, 1);  // not for what has ended
+  EXPECT_EQ(num_waits, 1);  // no wait for a task that has ended
 }
 
 TEST(RealRuntime, WhatFailsInAStreamFailsAllAfterIt) {
@@ -142,7 +143,7 @@ TEST(RealRuntime, WhatFailsInAStreamFailsAllAfterIt) {
 TEST(RealRuntime, LanesWorkAtTheSameTime) {
   RealRuntime runtime;
   const LaneIdx issuer = runtime.AddIssuerLane("issuer"), thread = runtime.AddThreadLane("thread");
-  // Each waits in its body for the other to have begun: only side by side they end.
+  // Each body waits until the other has begun, so they end only if they run side by side.
   std::atomic<int> num_begun{0};
   const auto meet = [&] {
     ++num_begun;
@@ -189,7 +190,7 @@ TEST(RealRuntime, AFailureReachesAllThatWaitForItAndNothingElse) {
   EXPECT_TRUE(runtime.Wait(other).ok());
   EXPECT_THAT(Message(runtime.Wait(thrown)), testing::HasSubstr("a surprise"));
   EXPECT_EQ(num_run, 1);
-  // After the fact too.
+  // A task issued after the failure fails too.
   EXPECT_EQ(Message(runtime.Wait(runtime.Issue({.lane = a, .after = {failed}, .body = count}))), "the disk burned");
   EXPECT_EQ(num_run, 1);
 }
@@ -235,7 +236,7 @@ TEST(RealRuntime, CancellingEndsWhatHasNotBegunAndWaitsForWhatHas) {
   EXPECT_EQ(num_ended, 1);
   EXPECT_TRUE(runtime.Wait(running).ok());
   for (const Event& event : waiting) EXPECT_TRUE(absl::IsCancelled(runtime.Wait(event)));
-  // It can be used again.
+  // The runtime can be used again.
   EXPECT_TRUE(runtime.Wait(runtime.Issue({.lane = a})).ok());
 }
 

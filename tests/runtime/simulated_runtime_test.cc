@@ -1,5 +1,5 @@
-// Proves the virtual clock's rule, start = max(lane free, events, issue), on cases computed by hand, and that busy
-// times and slices add up.
+// Proves the rule of the virtual clock, start = max(lane free, events, issue), on cases computed by hand. Also checks
+// that busy times and slices add up.
 #include "penstock/runtime/simulated_runtime.h"
 
 #include <gmock/gmock.h>
@@ -26,7 +26,7 @@ class Recorder : public TaskSink {
 class SimulatedRuntimeTest : public testing::Test {
  protected:
   SimulatedRuntime runtime_;
-  // A processor of one operation and a link of one byte per second.
+  // A processor of one operation per second and a link of one byte per second.
   LaneIdx compute_ = runtime_.AddLane("compute", [](const TaskCost& cost) { return cost.flops; });
   LaneIdx link_ = runtime_.AddLane("link", [](const TaskCost& cost) { return static_cast<double>(cost.link_bytes); });
   Event Compute(double seconds, Events after = {}) {
@@ -41,7 +41,7 @@ class SimulatedRuntimeTest : public testing::Test {
 };
 
 TEST_F(SimulatedRuntimeTest, LanesRunSideBySideAndInOrder) {
-  // Three weights of 2 s, each computed for 3 s when it is there: 2 + 3 * 3.
+  // Three weights of 2 s each; each is computed for 3 s once it has arrived: 2 + 3 * 3.
   std::vector<Event> ends;
   for (int i = 0; i < 3; ++i) ends.push_back(Compute(3, {Load(2)}));
   EXPECT_EQ(runtime_.now_s(), 0);

@@ -1,6 +1,5 @@
-// Proves that every sequence is in exactly one micro-batch, that none has more than it may, that there are as few as
-// hold all, and that they are balanced as well as Algorithm 2 promises: no two differ by more than the longest
-// sequence.
+// Proves that every sequence is in exactly one micro-batch, that no micro-batch is too large, and that there are as few
+// as possible. They are balanced as Algorithm 2 promises: no two differ by more than the longest sequence.
 #include "penstock/schedule/micro_batches.h"
 
 #include <algorithm>
@@ -13,7 +12,7 @@ namespace penstock {
 namespace {
 
 TEST(MicroBatches, AnExample) {
-  // 9 and 8 open the micro-batches, 5 joins 8, 4 joins 9, and of two with 13 tokens 3 joins the first.
+  // 9 and 8 open the micro-batches, 5 joins 8, 4 joins 9. Both then have 13 tokens, and 3 joins the first.
   const int64_t tokens[] = {3, 9, 4, 8, 5};
   EXPECT_THAT(BalanceMicroBatches(tokens, 3),
               testing::ElementsAre(testing::ElementsAre(0, 1, 2), testing::ElementsAre(3, 4)));
@@ -38,7 +37,7 @@ RC_GTEST_PROP(MicroBatches, AreAPartition, (std::vector<uint16_t> lengths)) {
   RC_ASSERT(all == expected);
 }
 
-// Sequences of one length are dealt out one by one.
+// Sequences of equal length are dealt out one by one.
 RC_GTEST_PROP(MicroBatches, EqualSequencesMakeEqualMicroBatches, (uint8_t num_sequences, uint16_t length)) {
   const std::vector<int64_t> tokens(num_sequences, length + 1);
   const int64_t most = *rc::gen::inRange<int64_t>(1, 20);

@@ -1,5 +1,5 @@
-// Proves that the planner's policy is near the best that whole simulations of a grid find, that it keeps what was asked
-// for and the budgets, and that better hardware never makes a plan slower.
+// Proves that the planner's policy is near the best policy of a grid in whole simulations. It keeps the requested
+// settings and the budgets. Better hardware never makes a plan slower.
 #include "penstock/simulate/policy_search.h"
 
 #include <random>
@@ -21,7 +21,7 @@ double BestRate(const DescribedModel& model, const Hardware& hardware, const Wor
   return SearchPolicies(model, hardware, workload, options).value().front().estimate.generation_tokens_per_s();
 }
 
-// Tokens per second of a policy, by the whole simulation; 0 when it cannot run.
+// Returns the tokens per second of a policy in the whole simulation; 0 when it cannot run.
 double SimulatedRate(const DescribedModel& model, const Hardware& hardware, const Workload& workload,
                      const EngineOptions& asked) {
   const absl::StatusOr<EngineOptions> options = OptionsFor(asked, hardware, workload);

@@ -1,5 +1,5 @@
-// Proves that what is estimated from a few steps over a few layers is what the whole simulation says, for every
-// schedule on machines with and without a device, from disk and from DRAM.
+// Proves that estimates from a few steps over a few layers agree with the whole simulation. Covers every schedule,
+// machines with and without a device, and experts from disk and from DRAM.
 #include "penstock/simulate/run_estimate.h"
 
 #include <gmock/gmock.h>
@@ -37,7 +37,7 @@ TEST(Estimate, IsWhatTheWholeSimulationSays) {
       {"mixtral-8x7b.json", "int8", "none:dram=64GiB", "on-demand", 1, 0, "prompt=400,gen=8"},
       {"mixtral-8x7b.json", "int8", "none:dram=64GiB", "klotski", 4, 0, "prompt=20,gen=4"},
       {"mixtral-8x7b.json", "int8", "l4:dram=44GiB", "zigzag", 16, 8, "prompt=32,gen=8"},
-      // While many logits are computed the disk reads ahead.
+      // The disk reads ahead while many logits are computed.
       {"qwen3-30b-a3b.json", "bf16", "none:dram=24GiB", "zigzag", 512, 0, "prompt=16,gen=24,requests=512", 0.05},
   };
   for (const Case& c : cases) {

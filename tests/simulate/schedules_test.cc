@@ -1,7 +1,6 @@
-// Proves, in virtual time, what each schedule is for: that every operation of every layer is issued once for every row,
-// that no more slots are used than there are, that Klotski's disk never waits where it is the limit and that it is no
-// slower than zigzag, which is no slower than zero; that runs are deterministic; and that a step is never faster than
-// its bound.
+// Proves the purpose of each schedule in virtual time. Every operation of every layer is issued once for every row, and
+// no schedule uses more slots than it has. Where the disk is the limit, Klotski never lets it wait. Klotski is no
+// slower than zigzag, and zigzag no slower than zero. Runs are deterministic, and no step is faster than its bound.
 #include "penstock/simulate/pass_simulator.h"
 
 #include <map>
@@ -35,13 +34,13 @@ struct Scenario {
   int64_t num_dram_slots = 0;  // with a device; 0: for all experts
   double link_bytes_per_s = 4e9;
   int64_t context = 100;         // positions before the first step
-  double host_is_slower_by = 1;  // than the device
+  double host_is_slower_by = 1;  // factor by which the host is slower than the device
 };
 
 struct Outcome {
   std::vector<double> step_s;
-  double disk_busy_s = 0;     // after the first step, like the others
-  double compute_busy_s = 0;  // of the processor that computes the layers
+  double disk_busy_s = 0;     // after the first step, like the next ones
+  double compute_busy_s = 0;  // busy time of the processor that computes the layers
   double host_busy_s = 0;
   double link_busy_s = 0;
   ExpertCounters counters;  // after the first step
@@ -145,27 +144,27 @@ Outcome Simulate(const Scenario& scenario) {
 Scenario With(ScheduleKind kind) {
   Scenario scenario;
   scenario.schedule.kind = kind;
-  if (IsLayerByLayer(kind)) scenario.num_streaming = 16;
-  scenario.device = AttendsOnHost(kind);
+  if (TraitsOf(kind).is_layer_by_layer) scenario.num_streaming = 16;
+  scenario.device = TraitsOf(kind).attends_on_host;
   return scenario;
 }
 
 TEST(Schedules, IssueEveryOperationOnce) {
   for (const ScheduleKind kind : kAllSchedules) {
-    SCOPED_TRACE(ScheduleName(kind));
+    SCOPED_TRACE(TraitsOf(kind).name);
     Scenario scenario = With(kind);
     scenario.micro_batch = 16;
     const Outcome outcome = Simulate(scenario);
     const int64_t num_steps = scenario.num_steps - 1, per_layer = num_steps * scenario.num_layers;
     const bool in_micro_batches = kind != ScheduleKind::kOnDemand && kind != ScheduleKind::kHybrid;
-    const bool in_groups = !IsLayerByLayer(kind);
+    const bool in_groups = !TraitsOf(kind).is_layer_by_layer;
     EXPECT_EQ(outcome.num_tasks.at("attention"), per_layer * 4);
     EXPECT_EQ(outcome.num_tasks.at("logits"), num_steps * 4);
-    if (AttendsOnHost(kind)) {
+    if (TraitsOf(kind).attends_on_host) {
       for (const char* name : {"pre-attention", "offload qkv", "post-attention", "experts"}) {
         EXPECT_EQ(outcome.num_tasks.at(name), per_layer * 4) << name;
       }
-      // Embeddings, and what the host attended to.
+      // Embeddings, and results of the host's attention.
       EXPECT_EQ(outcome.num_tasks.at("load hidden"), num_steps * 4 + per_layer * 4);
       continue;
     }
@@ -181,7 +180,7 @@ TEST(Schedules, KlotskisDiskNeverWaitsWhereItIsTheLimit) {
     const Outcome outcome = Simulate(scenario);
     EXPECT_LT(outcome.compute_busy_s, outcome.disk_busy_s);
     EXPECT_GT(outcome.disk_busy_s / outcome.later_s(), 0.98);
-    // What is pinned is never read again, and with 64 rows everything else is read once a step.
+    // Pinned experts are never read again. With 64 rows every other expert is read once per step.
     EXPECT_EQ(outcome.counters.misses + outcome.counters.prefetched, 5 * (64 - 36));
     EXPECT_EQ(outcome.counters.prefetch_used, outcome.counters.prefetched);
   }
@@ -195,7 +194,7 @@ TEST(Schedules, ABatchOfMicroBatchesSharesItsReads) {
 
 TEST(Schedules, EachOfKlotskisIdeasHelpsOrDoesNoHarm) {
   Scenario zigzag = With(ScheduleKind::kZigzag), klotski = With(ScheduleKind::kKlotski);
-  // Computing and reading take about as long: then order matters.
+  // Computing and reading take about equally long, so the order matters.
   for (Scenario* scenario : {&zigzag, &klotski}) {
     scenario->disk_bytes_per_s = 8e9;
     scenario->micro_batch = 16;
@@ -216,8 +215,8 @@ TEST(Schedules, APinnedShareBeatsACacheInAScan) {
   EXPECT_LT(Simulate(pinned).counters.bytes_read, Simulate(cache).counters.bytes_read / 2 + 1);
 }
 
-// Many sequences, so that computing a layer takes about as long as bringing its experts, and contexts for which
-// attention takes half of that.
+// Has so many sequences that computing a layer takes about as long as fetching its experts. Attention takes half of the
+// computing time.
 Scenario OnDevice(ScheduleKind kind) {
   Scenario scenario = With(kind);
   scenario.device = true;
@@ -233,16 +232,16 @@ TEST(Schedules, CgopipeIsTheFastestOfThoseForADevice) {
   const double fastdecode_s = Simulate(OnDevice(ScheduleKind::kFastdecode)).later_s();
   const double host_attention_s = Simulate(OnDevice(ScheduleKind::kZigzagCpuAttention)).later_s();
   const double device_attention_s = Simulate(OnDevice(ScheduleKind::kZigzag)).later_s();
-  EXPECT_GT(cgopipe.compute_busy_s / cgopipe.later_s(), 0.85);  // bubbles
+  EXPECT_GT(cgopipe.compute_busy_s / cgopipe.later_s(), 0.85);  // less than 1 because of bubbles
   EXPECT_LT(1.1 * cgopipe.later_s(), fastdecode_s);
   EXPECT_LT(fastdecode_s, host_attention_s);
   EXPECT_LT(1.3 * cgopipe.later_s(), host_attention_s);
   EXPECT_LT(1.5 * cgopipe.later_s(), device_attention_s);
 }
 
-// Where not even DRAM holds the model: with room for two layers on the device, for one and a few experts, and for one.
-// Pages keep the disk busy under everything else. Whole layers, choices that gates must make first, and a device that
-// holds one layer let it wait while the device computes, but never for longer.
+// Not even DRAM holds the model. The device has room for two layers, for one layer and a few experts, or for one layer.
+// Weight pages keep the disk busy while everything else runs. Whole layers, choices that gates must make first, and a
+// device with one layer make the disk wait while the device computes, but never longer.
 TEST(Schedules, BelowADeviceTheDiskGoesOnWhereItIsTheLimit) {
   for (const ScheduleKind kind :
        {ScheduleKind::kCgopipe, ScheduleKind::kFastdecode, ScheduleKind::kZigzag, ScheduleKind::kKlotski}) {
@@ -255,7 +254,7 @@ TEST(Schedules, BelowADeviceTheDiskGoesOnWhereItIsTheLimit) {
       const Outcome outcome = Simulate(scenario);
       const bool overlaps = kind == ScheduleKind::kCgopipe && num_slots >= 16;
       EXPECT_GT(outcome.disk_busy_s / outcome.later_s(), overlaps ? 0.95 : 0.6)
-          << ScheduleName(kind) << ", " << num_slots << " slots";
+          << TraitsOf(kind).name << ", " << num_slots << " slots";
     }
   }
 }
@@ -263,14 +262,14 @@ TEST(Schedules, BelowADeviceTheDiskGoesOnWhereItIsTheLimit) {
 TEST(Schedules, OnADeviceAttentionTakesTheKvCacheAlong) {
   const Outcome on_device = Simulate(OnDevice(ScheduleKind::kZigzag));
   const Outcome on_host = Simulate(OnDevice(ScheduleKind::kCgopipe));
-  const double kv_bytes = 384.0 * 1400 * 4 * 128 * 2 * 2;  // of a layer
+  const double kv_bytes = 384.0 * 1400 * 4 * 128 * 2 * 2;  // bytes of one layer
   EXPECT_GT((on_device.link_busy_s - on_host.link_busy_s) * 4e9, 0.9 * 5 * 8 * kv_bytes);
   EXPECT_GT(on_host.host_busy_s, 0.3 * on_host.later_s());
   EXPECT_LT(on_device.host_busy_s, 0.05 * on_device.later_s());
 }
 
-// A few sequences, a device four times as fast as the host, and a link that brings an expert in the time in which the
-// host computes two.
+// A few sequences, and a device four times as fast as the host. The link transfers one expert while the host computes
+// two.
 Scenario FewRowsOnDevice(HybridRule rule, Eviction eviction) {
   Scenario scenario = With(ScheduleKind::kHybrid);
   scenario.schedule.hybrid_rule = rule;
@@ -291,10 +290,10 @@ Scenario FewRowsOnDevice(HybridRule rule, Eviction eviction) {
 TEST(Schedules, HybridComputesEachExpertWhereItIsSooner) {
   const double balanced_s = Simulate(FewRowsOnDevice(HybridRule::kBalanced, Eviction::kMrs)).later_s();
   for (const HybridRule rule : kAllHybridRules) {
-    EXPECT_GE(Simulate(FewRowsOnDevice(rule, Eviction::kMrs)).later_s(), 0.999 * balanced_s) << HybridRuleName(rule);
+    EXPECT_GE(Simulate(FewRowsOnDevice(rule, Eviction::kMrs)).later_s(), 0.999 * balanced_s) << TraitsOf(rule).name;
   }
   for (const HybridRule rule : {HybridRule::kThreshold, HybridRule::kFixed}) {
-    EXPECT_LT(1.3 * balanced_s, Simulate(FewRowsOnDevice(rule, Eviction::kMrs)).later_s()) << HybridRuleName(rule);
+    EXPECT_LT(1.3 * balanced_s, Simulate(FewRowsOnDevice(rule, Eviction::kMrs)).later_s()) << TraitsOf(rule).name;
   }
   Scenario on_demand = FewRowsOnDevice(HybridRule::kBalanced, Eviction::kLru);
   on_demand.schedule.kind = ScheduleKind::kOnDemand;
@@ -307,7 +306,7 @@ TEST(Schedules, HybridFetchesAheadWhatItWillNeed) {
     Scenario none = FewRowsOnDevice(HybridRule::kBalanced, Eviction::kMrs);
     none.device = device;
     none.schedule.predictor = PredictorKind::kNone;
-    // One token wants few experts of a layer: little is computed while what is missing comes.
+    // One token wants few experts of a layer, so little is computed while missing experts arrive.
     none.num_rows = 1;
     none.host_is_slower_by = 20;
     none.link_bytes_per_s = none.disk_bytes_per_s = 6e9;
@@ -321,7 +320,8 @@ TEST(Schedules, HybridFetchesAheadWhatItWillNeed) {
   }
 }
 
-// Below a device the disk: what is fetched ahead must not keep the link waiting for it, and nothing is read twice.
+// The device's experts come from the disk. Prefetching must not keep the link waiting for the disk, and nothing is read
+// twice.
 TEST(Schedules, HybridDoesNotFetchAheadThroughTheDisk) {
   Scenario none = FewRowsOnDevice(HybridRule::kBalanced, Eviction::kMrs);
   none.num_dram_slots = 64;
@@ -334,7 +334,7 @@ TEST(Schedules, HybridDoesNotFetchAheadThroughTheDisk) {
   EXPECT_EQ(Simulate(fixed).counters.prefetched, 0);
 }
 
-// What nobody will want is brought only while nothing else is to be done.
+// Experts that nobody will want are fetched only while there is nothing else to do.
 TEST(Schedules, WrongPredictionsCostLittle) {
   for (const bool device : {true, false}) {
     SCOPED_TRACE(device ? "device" : "disk");
@@ -352,7 +352,7 @@ RC_GTEST_PROP(Schedules, AreDeterministicAndNeverFasterThanTheirBound, ()) {
   Scenario scenario;
   scenario.schedule.kind =
       *rc::gen::elementOf(std::vector<ScheduleKind>(std::begin(kAllSchedules), std::end(kAllSchedules)));
-  scenario.device = AttendsOnHost(scenario.schedule.kind) || *rc::gen::arbitrary<bool>();
+  scenario.device = TraitsOf(scenario.schedule.kind).attends_on_host || *rc::gen::arbitrary<bool>();
   scenario.schedule.multi_batch = *rc::gen::arbitrary<bool>();
   scenario.schedule.hot_prefetch = *rc::gen::arbitrary<bool>();
   scenario.schedule.reorder = *rc::gen::arbitrary<bool>();
@@ -371,7 +371,7 @@ RC_GTEST_PROP(Schedules, AreDeterministicAndNeverFasterThanTheirBound, ()) {
   const Outcome outcome = Simulate(scenario), again = Simulate(scenario);
   RC_ASSERT(outcome.step_s == again.step_s);
   RC_ASSERT(outcome.counters.bytes_read == again.counters.bytes_read);
-  // Lanes do one thing at a time, and reading ahead for the next step is at most what the slots hold.
+  // A lane does one task at a time. Reading ahead for the next step is limited by the slots.
   const double slack_s = static_cast<double>(scenario.num_slots) * static_cast<double>(outcome.expert_bytes) / 2e9;
   RC_ASSERT(outcome.compute_busy_s <= outcome.later_s() * 1.000001);
   RC_ASSERT(outcome.disk_busy_s <= outcome.later_s() + slack_s);

@@ -1,6 +1,6 @@
-// Proves that a recorded run can be simulated on a probed machine: a time for every step, the same each time, no
-// shorter than what the disk needs, and longer on a slower disk; that traces of other models and rates that are missing
-// are refused.
+// Proves that a recorded run can be simulated on a probed machine. Every step gets a time, the same in each simulation.
+// It is no shorter than the disk needs, and longer on a slower disk. Traces of other models and missing rates are
+// refused.
 #include <filesystem>
 
 #include <unistd.h>
@@ -56,7 +56,7 @@ TEST_F(SimulationTest, GivesATimeForEveryStep) {
       EXPECT_GT(seconds, 0);
       sum += seconds;
     }
-    // Order of arrival differs from run to run, and with it what is in slots when it is wanted.
+    // The order of arrival differs from run to run, and so do the experts in slots when they are wanted.
     EXPECT_GT(sum, 0.7 * static_cast<double>(disk_bytes) / 1e7);
     EXPECT_EQ(SimulateTrace(*engine, hardware, options.routing_path).value(), steps);
     hardware.links[0].SetRate(1e6);

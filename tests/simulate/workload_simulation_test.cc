@@ -1,6 +1,6 @@
-// Proves that a model described by its config alone is planned like the packed store of it, and that a workload in
-// virtual time is batched as the engine batches it: the same steps, the same tokens; that it is deterministic, that a
-// slower link or disk is never faster, and that what cannot run is refused.
+// Proves that a model described by its config alone gets the same plan as its packed store. In virtual time a workload
+// is batched as the engine batches it: the same steps, the same tokens. Simulations are deterministic, and a slower
+// link or disk is never faster. Workloads that cannot run are refused.
 #include <filesystem>
 #include <numeric>
 
@@ -50,7 +50,7 @@ TEST_F(DescribedModelTest, IsPlannedLikeItsPackedStore) {
       EXPECT_EQ(a.model_formats.ffn, b.model_formats.ffn);
       EXPECT_EQ(a.model_formats.attention, b.model_formats.attention);
       EXPECT_EQ(a.model_formats.lm_head, b.model_formats.lm_head);
-      // Norms and embedding are as the checkpoint has them; all else is packed.
+      // Norms and embedding are as in the checkpoint; everything else is packed.
       EXPECT_NEAR(static_cast<double>(a.policy.plan.dense_bytes), static_cast<double>(b.policy.plan.dense_bytes),
                   0.25 * static_cast<double>(a.policy.plan.dense_bytes));
       EXPECT_EQ(a.policy.plan.activation_bytes, b.policy.plan.activation_bytes);
@@ -131,7 +131,7 @@ TEST(SimulatedWorkload, IsDeterministicAndSlowerPartsAreNoFaster) {
     for (Processor& processor : slower.processors) processor.compute_efficiency /= 16;
     EXPECT_GE(RunOn(slower, schedule).total_s(), run.total_s());
   }
-  // The disk: less DRAM than the model has weights.
+  // The disk matters: DRAM is smaller than the model's weights.
   const Hardware small = HardwarePreset("none:dram=48GiB,disk=nvme5").value();
   EXPECT_GT(RunOn(HardwarePreset("none:dram=48GiB,disk=nvme3").value(), "klotski").total_s(),
             1.5 * RunOn(small, "klotski").total_s());

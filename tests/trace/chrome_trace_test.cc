@@ -1,6 +1,6 @@
-// Proves that a trace is valid JSON whenever it is closed and whatever the names are, that lanes become named tracks in
-// their order, that slices carry the labels and rates of their tasks and neither overlap nor leave the span around them
-// by rounding, that what a killed process leaves lacks only the end, and that a full device is an error with its path.
+// Proves that a trace is valid JSON whenever it is closed and whatever the names are. Lanes become named tracks in
+// their order. Slices carry the labels and rates of their tasks; rounding makes none overlap or leave the span around
+// it. The file of a killed process lacks only its end. A full device is an error with its path.
 #include "penstock/trace/chrome_trace.h"
 
 #include <cmath>
@@ -45,7 +45,7 @@ class ChromeTraceTest : public testing::Test {
     EXPECT_TRUE(trace_->Close().ok());
     return Parse(Content());
   }
-  // The slices, track by track.
+  // Returns the slices of each track.
   static std::map<int64_t, std::vector<json::object>> Slices(const json::array& events) {
     std::map<int64_t, std::vector<json::object>> slices;
     for (const json::value& event : events) {
@@ -75,7 +75,7 @@ TEST_F(ChromeTraceTest, TasksOfARuntimeAreSlicesOnTheTracksOfTheirLanes) {
   Open();
   SimulatedRuntime runtime;
   const LaneIdx compute = runtime.AddLane("compute", [](const TaskCost& cost) { return cost.flops / 1e9; });
-  runtime.SetSink(trace_.get());  // is told of the lane that exists and of the one to come
+  runtime.SetSink(trace_.get());  // learns of the existing lane and of the one added later
   const LaneIdx link = runtime.AddLane("host to device",
                                        [](const TaskCost& cost) { return static_cast<double>(cost.link_bytes) / 4e9; });
   const Event loaded = runtime.Issue(
@@ -90,7 +90,7 @@ TEST_F(ChromeTraceTest, TasksOfARuntimeAreSlicesOnTheTracksOfTheirLanes) {
   std::map<std::string, int64_t> tracks = Tracks(events);
   ASSERT_EQ(tracks.size(), 3u);
   ASSERT_TRUE(tracks.contains("steps"));
-  // Sorted as the lanes are, after the steps.
+  // Tracks are sorted as the lanes are, after the steps.
   std::map<int64_t, int64_t> sort_index;
   for (const json::value& event : events) {
     EXPECT_EQ(event.at("pid"), 1);
@@ -153,7 +153,7 @@ TEST_F(ChromeTraceTest, RoundingMakesNoSlicesOverlapAndNoSpanLeaveItsParent) {
     now_s = end_s;
     ends_s.push_back(end_s);
   }
-  // A span around each ten slices, and one for each of them within.
+  // Adds a span around every ten slices, and one within it for each slice.
   for (size_t i = 0; i + 10 < ends_s.size(); i += 10) {
     for (size_t k = i; k < i + 10; ++k) trace_->AddSpan("inner", ends_s[k], ends_s[k + 1]);
     trace_->AddSpan("outer", ends_s[i], ends_s[i + 10]);
@@ -180,7 +180,7 @@ TEST_F(ChromeTraceTest, ClosedBeforeAnythingHappenedItIsADocument) {
   Open();
   const json::array events = Close();
   EXPECT_TRUE(Slices(events).empty());
-  // What comes later is dropped.
+  // Later calls are dropped.
   trace_->AddLane(0, "late");
   trace_->AddTask(0, {.name = "late"}, {}, 0, 1);
   trace_->AddSpan("late", 0, 1);
@@ -197,7 +197,7 @@ TEST_F(ChromeTraceTest, LettingGoOfItCloses) {
 }
 
 TEST_F(ChromeTraceTest, TheFileGrowsMeanwhileAndLacksOnlyItsEnd) {
-  std::ofstream(path_) << std::string(1 << 20, 'x');  // is replaced
+  std::ofstream(path_) << std::string(1 << 20, 'x');  // to be replaced
   Open();
   trace_->AddLane(0, "a");
   const int num_tasks = 5000;

@@ -1,6 +1,6 @@
-// Proves that the page is a well-formed document without outside parts whatever the names are, that its table has the
-// numbers of runs computed by hand, that slices lie where their tasks were within the window, and that older tasks than
-// those kept are still counted.
+// Proves that the page is a well-formed document without external parts, whatever the names are. Its table has the
+// numbers of runs computed by hand. Slices lie where their tasks were within the window. Tasks older than the kept ones
+// are still counted.
 #include "penstock/trace/timeline.h"
 
 #include <barrier>
@@ -23,7 +23,7 @@ using testing::ElementsAre;
 using testing::HasSubstr;
 using testing::Not;
 
-// The text between `begin` and `end`, each time that there is one.
+// Returns every text between `begin` and `end`.
 std::vector<std::string> Between(std::string_view text, std::string_view begin, std::string_view end) {
   std::vector<std::string> found;
   for (size_t pos = text.find(begin); pos != std::string_view::npos; pos = text.find(begin, pos)) {
@@ -48,7 +48,7 @@ std::string WithoutTags(std::string_view html) {
   return text;
 }
 
-// The cells of each lane's row, without the lane.
+// Returns the cells of each lane's row, without the lane's name.
 std::vector<std::vector<std::string>> TableRows(std::string_view html) {
   std::vector<std::vector<std::string>> rows;
   for (const std::string& row : Between(html, "<tr><th scope=\"row\">", "</tr>")) {
@@ -75,7 +75,7 @@ std::vector<Drawn> DrawnSlices(std::string_view html) {
   return drawn;
 }
 
-// That all elements are closed in order, attributes are quoted, and each & begins an entity.
+// Expects that all elements are closed in order, attributes are quoted, and each & begins an entity.
 void ExpectWellFormed(std::string_view html) {
   std::vector<std::string> open;
   constexpr std::string_view kDoctype = "<!doctype html>";
@@ -176,7 +176,7 @@ TEST_F(TimelineTest, SlicesLieWhereTheirTasksWere) {
   EXPECT_EQ(drawn[1].x, "0.000");
   EXPECT_EQ(drawn[1].width, "250000.000");
   EXPECT_EQ(drawn[1].tooltip, "load\nlayer 3\nexpert 17\n250 ms at 0 s\nlink 4.00 GB/s");
-  // The legend: what took longest first, in its slices' colour.
+  // The legend lists the longest total first, in the colour of its slices.
   EXPECT_NE(drawn[0].colour, drawn[1].colour);
   EXPECT_THAT(Between(html, "<li>", "</li>"),
               ElementsAre(AllOf(HasSubstr("swatch " + drawn[0].colour), HasSubstr("experts <small>1 task, 500 ms")),
@@ -191,7 +191,7 @@ TEST_F(TimelineTest, TheWindowIsTheEndOfTheRun) {
   EXPECT_THAT(html, HasSubstr("10 tasks on 2 lanes in 7.50 s. Shown: the last 2.00 s, from 5.50 s on, with 3 tasks."));
   const std::vector<Drawn> drawn = DrawnSlices(html);
   ASSERT_EQ(drawn.size(), 3u);
-  EXPECT_EQ(drawn[0].x, "0.000");  // cut, but told whole
+  EXPECT_EQ(drawn[0].x, "0.000");  // the drawing is cut, the tooltip is whole
   EXPECT_EQ(drawn[0].width, "500000.000");
   EXPECT_THAT(drawn[0].tooltip, HasSubstr("750 ms"));
   EXPECT_EQ(drawn[1].x, "500000.000");
@@ -213,7 +213,7 @@ TEST_F(TimelineTest, TasksNoLongerKeptAreCountedAndNoneIsMissingInTheWindow) {
   EXPECT_EQ(TableRows(html)[0][0], "20");
   EXPECT_EQ(TableRows(html)[0][2], "100.0%");
   EXPECT_EQ(TableRows(html)[1][0], "1");
-  // A kept task that began before the last dropped one ended: the time before that end is not shown.
+  // A kept task began before the last dropped one ended. The time before that end is not shown.
   Timeline small(2);
   small.AddLane(0, "a");
   small.AddLane(1, "b");
@@ -277,7 +277,7 @@ TEST_F(TimelineTest, ThePageIsWellFormedForManyTasksNamesAndThreads) {
   static constexpr std::string_view kNames[] = {"a", "b", "c", "d", "e", "f", "g", "h",
                                                 "i", "j", "k", "l", "m", "n", "o", "p"};
   std::vector<std::thread> threads;
-  std::barrier in_step(4);  // what is kept is of all lanes, however threads take turns
+  std::barrier in_step(4);  // keeps the threads in step, so that tasks of all lanes are kept
   for (int lane = 0; lane < 4; ++lane) {
     timeline.AddLane(lane, "lane " + std::to_string(lane));
     threads.emplace_back([&timeline, &in_step, lane] {
@@ -305,7 +305,7 @@ TEST_F(TimelineTest, TheFileIsThePage) {
   Timeline timeline;
   Connect(timeline);
   ASSERT_TRUE(runtime_.Wait(Compute(0.5)).ok());
-  for (int i = 0; i < 2; ++i) ASSERT_TRUE(timeline.WriteHtml(path, "run").ok());  // the second replaces the first
+  for (int i = 0; i < 2; ++i) ASSERT_TRUE(timeline.WriteHtml(path, "run").ok());  // the second file replaces the first
   EXPECT_EQ(ReadFile(path, 1 << 20).value(), timeline.Html("run"));
   std::filesystem::remove(path);
   for (const std::string bad : {"/dev/full", "/no such folder/page.html"}) {

@@ -16,7 +16,7 @@ def text(value):
 
 
 def value_bytes(kind, value):
-    if isinstance(value, bytes):  # spoiled
+    if isinstance(value, bytes):  # spoiled by a test
         return value
     if kind == STRING:
         return text(value)
@@ -32,7 +32,7 @@ class Tensor:
     def __init__(self, name, dims, data=None, kind=TENSOR_F32, num_bytes=None):
         self.name, self.dims, self.data, self.kind = name, dims, data, kind
         self.num_bytes = num_bytes
-        self.offset = None  # None: where the one before ends
+        self.offset = None  # None: after the tensor before
 
 
 class Gguf:
@@ -41,7 +41,7 @@ class Gguf:
     def __init__(self):
         self.magic, self.version, self.alignment = b"GGUF", 3, 32
         self.fields, self.tensors = [], []
-        self.num_fields = self.num_tensors = None  # None: as many as there are
+        self.num_fields = self.num_tensors = None  # None: the true number
 
     def set(self, key, kind, value):
         self.fields = [field for field in self.fields if field[0] != key] + [(key, kind, value)]

@@ -21,20 +21,20 @@
 namespace penstock::cli {
 namespace {
 
-// A prompt of `size` tokens (prefill), or a step of as many sequences (decode).
+// A prefill with a prompt of `size` tokens, or decode steps of `size` sequences.
 struct Measurement {
   bool is_prefill;
   int64_t size;
-  double best_s;  // of the runs
+  double best_s;  // best run
   double median_s;
-  double total_s;          // of all runs
-  EngineStats work;        // of all runs
-  int64_t first_step = 0;  // of the engine's
+  double total_s;          // all runs together
+  EngineStats work;        // all runs together
+  int64_t first_step = 0;  // index of the first measured step of the engine
   MachineRates rates = {};
   double tokens_per_s() const { return static_cast<double>(size) / std::max(1e-9, median_s); }
 };
 
-// What was done between two looks at an engine's counters.
+// Returns the work between two snapshots of an engine's counters.
 EngineStats WorkBetween(const EngineStats& before, EngineStats after) {
   after.disk_bytes -= before.disk_bytes;
   after.unused_disk_bytes -= std::min(after.unused_disk_bytes, before.unused_disk_bytes);
@@ -52,8 +52,8 @@ EngineStats WorkBetween(const EngineStats& before, EngineStats after) {
 
 constexpr int64_t kDefaultChunk = 256;
 
-// Prompts are read in chunks, and sequences that are done with theirs begin to answer: answers are long enough that all
-// still answer at the last measured step.
+// Returns the tokens of each answer. Prompts are read in chunks, and a sequence begins its answer when its prompt is
+// done. Answers are long enough that all sequences still decode at the last measured step.
 int64_t AnswerTokens(const BenchFlags& flags, int64_t num_sequences, int64_t prefill_chunk) {
   const int64_t prompt_tokens = num_sequences * (flags.empty_context ? 1 : flags.context);
   return (prompt_tokens + prefill_chunk - 1) / prefill_chunk + 1 + flags.steps;
@@ -68,7 +68,7 @@ class Bench {
  public:
   Bench(const BenchFlags& flags, Engine& engine) : flags_(flags), engine_(engine) {}
 
-  // Prompts of `num_tokens`, one at a time, from the first token to the first of the answer.
+  // Times prompts of `num_tokens`, one at a time, from the start to the first token of the answer.
   absl::StatusOr<Measurement> Prefill(int64_t num_tokens) {
     std::vector<double> seconds;
     const EngineStats before = engine_.stats();
@@ -80,7 +80,7 @@ class Bench {
     return MeasurementOf(true, num_tokens, seconds, WorkBetween(before, engine_.stats()));
   }
 
-  // Steps of `num_sequences` that have all read their prompts.
+  // Times steps of `num_sequences` that have all read their prompts.
   absl::StatusOr<Measurement> Decode(int64_t num_sequences) {
     const int64_t prompt_tokens = num_sequences * flags_.context;
     const int64_t answer = AnswerTokens(flags_, num_sequences, engine_.memory_plan().prefill_chunk);
@@ -92,7 +92,7 @@ class Bench {
     const EngineStats before = engine_.stats();
     while (static_cast<int64_t>(seconds.size()) < flags_.steps) {
       if (engine_.num_running() != num_sequences) {
-        return ResourceError("{} sequences of {} tokens do not fit the budget at once; {} do", num_sequences,
+        return ResourceError("{} sequences of {} tokens do not fit the budget at once; at most {} do", num_sequences,
                              flags_.context + answer, engine_.num_running());
       }
       bool is_first = true;
@@ -118,7 +118,7 @@ class Bench {
             .rates = engine_.MeasureRates()};
   }
 
-  // A request with its own random tokens, so that requests choose their own experts.
+  // Submits a request with its own random tokens, so that requests choose different experts.
   absl::Status Submit(int64_t num_tokens, int64_t max_tokens) {
     Request request = {.sampling = {.temperature = 0, .max_tokens = max_tokens, .ignore_eos = true}};
     std::uniform_int_distribution<TokenId> token(0, static_cast<TokenId>(engine_.model().vocab_size - 1));
@@ -126,7 +126,7 @@ class Bench {
     return engine_.Submit(std::move(request)).status();
   }
 
-  // Steps until is_done(), which is asked before each of them; the seconds that they took.
+  // Runs steps until is_done(), which is called before each step. Returns their time in seconds.
   absl::StatusOr<double> TimeSteps(absl::FunctionRef<bool()> is_done) {
     const auto start = Clock::now();
     while (!is_done()) {
@@ -143,15 +143,15 @@ class Bench {
   int64_t num_steps_ = 0;
 };
 
-// Predictions of the measured decode steps, from the routing that they had.
+// Predicts the measured decode steps from their recorded routing.
 class Predictor {
  public:
-  // Where there is nothing to predict it does nothing.
+  // Without `hardware_path` there is nothing to predict.
   absl::Status Prepare(const std::string& hardware_path, const EngineOptions& options) {
     if (hardware_path.empty()) return absl::OkStatus();
     PENSTOCK_ASSIGN_OR_RETURN(hardware_, ParseHardwareFlag(hardware_path));
     if (options.routing_path.empty()) {
-      return UsageError("--hardware predicts steps with the experts that they chose: give --record-routing FILE, too");
+      return UsageError("--hardware predicts steps from their recorded routing: give --record-routing FILE, too");
     }
     trace_path_ = options.routing_path;
     return absl::OkStatus();
@@ -234,7 +234,7 @@ absl::StatusOr<int> BenchCommand(const BenchFlags& flags) {
     const int64_t answer = AnswerTokens(flags, most_sequences, options.prefill_chunk);
     options.context_length = std::max(longest_prompt + 1, most_sequences > 0 ? flags.context + answer : 0);
   }
-  // What the decoding sequences take is known to the token.
+  // The positions that the decoding sequences need are known exactly.
   options.planned_positions =
       flags.context + AnswerTokens(flags, std::max<int64_t>(1, most_sequences), options.prefill_chunk);
   Predictor predictor;

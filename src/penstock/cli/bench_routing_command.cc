@@ -26,35 +26,35 @@ namespace {
 
 constexpr uint64_t kMaxTextBytes = 64 * kMiB;
 constexpr int64_t kDefaultChunk = 256;
-// What a predictor has to save of the time: less is noise.
+// A predictor must save at least this share of the time; less is noise.
 constexpr double kWorthwhile = 0.03;
 
-// An eviction with a predictor, and what all steps take.
+// An eviction policy with a predictor, and the time of all steps.
 struct Pair {
   Eviction eviction = Eviction::kLru;
   PredictorKind predictor = PredictorKind::kNone;
   double predicted_s = 0;
-  std::vector<double> measured_s;  // of each run
+  std::vector<double> measured_s;  // one per run
   ExpertCounters experts;          // predicted
 
   bool is_measured() const { return !measured_s.empty(); }
   double best_measured_s() const { return *std::min_element(measured_s.begin(), measured_s.end()); }
-  // What decides.
+  // The time by which pairs are compared.
   double seconds() const { return is_measured() ? best_measured_s() : predicted_s; }
 };
 
-// Room for a share of the experts.
+// Slots for a share of the experts.
 struct Room {
   double share = 0;
   int64_t num_slots = 0;
   int64_t belady_hits = 0;
-  std::vector<Pair> pairs;  // by eviction: none comes first
+  std::vector<Pair> pairs;  // grouped by eviction; predictor none comes first
 
   const Pair& WithoutPredictor(Eviction eviction) const {
     return *std::find_if(pairs.begin(), pairs.end(), [&](const Pair& pair) { return pair.eviction == eviction; });
   }
-  // The pair that takes least time, of those that can run; without a predictor unless that saves enough. Static here
-  // pins by this trace's choices, which a later run does not know.
+  // Returns the fastest pair that a run can use; it has a predictor only if that saves enough. Static eviction is
+  // excluded: here it pins by this trace's choices, which a later run does not know.
   const Pair& Winner() const {
     const auto least = [](const Pair* a, const Pair& b) {
       const bool can_run = b.predictor != PredictorKind::kOracle && b.eviction != Eviction::kStatic;
@@ -87,7 +87,7 @@ class RoutingBench {
     PENSTOCK_RETURN_IF_ERROR(FindRouting());
     PENSTOCK_ASSIGN_OR_RETURN(const EnginePlan whole, PlanFor(options_, 1));
     PENSTOCK_ASSIGN_OR_RETURN(facts_, ReadTraceFacts(trace_path_, model_.config(), *whole.layouts));
-    if (facts_.num_steps == 0) return InputError("{}: no step of this trace is whole", Printable(trace_path_));
+    if (facts_.num_steps == 0) return InputError("{}: this trace has no complete step", Printable(trace_path_));
     PENSTOCK_ASSIGN_OR_RETURN(const CorrelationTable choices, CountChoices(trace_path_, model_.config()));
     PENSTOCK_RETURN_IF_ERROR(choices.Save(ChoicesPath()));
     PENSTOCK_RETURN_IF_ERROR(AdjustToTrace());
@@ -95,7 +95,7 @@ class RoutingBench {
                                              ? CachedProbe({.options = options_, .model = &model_})
                                              : ParseHardwareFlag(flags_.bench.hardware_path));
     PENSTOCK_RETURN_IF_ERROR(Print(Head()));
-    // With all experts there nothing stalls.
+    // With all experts resident nothing stalls.
     Pair resident;
     PENSTOCK_RETURN_IF_ERROR(Predict(1, resident));
     for (int64_t run = 0; run < num_runs(); ++run) PENSTOCK_RETURN_IF_ERROR(Measure(1, resident));
@@ -106,7 +106,7 @@ class RoutingBench {
       const Pair& winner = room.Winner();
       winners.push_back({room.share, winner.eviction, winner.predictor});
     }
-    // What was predicted of another machine is not for this one.
+    // Predictions for another machine are not kept for this one.
     if (num_runs() == 0 && !flags_.bench.hardware_path.empty()) return absl::OkStatus();
     PENSTOCK_ASSIGN_OR_RETURN(const Formats formats, ChooseFormats(options_, model_.weights()));
     KeepWinners(model_.Info(formats, options_.context_length).fingerprint, has_device_, winners);
@@ -117,11 +117,12 @@ class RoutingBench {
   int64_t num_runs() const { return prompts_.empty() ? 0 : flags_.runs; }
   static absl::Status Print(const std::string& text) { return WriteFully(STDOUT_FILENO, text, "stdout"); }
 
-  // The trace that was given, or one that is recorded now.
+  // Takes the given trace, or records one now.
   absl::Status FindRouting() {
     if (flags_.trace_path.empty() == flags_.text_path.empty()) return UsageError("give --text FILE or --routing FILE");
     if (options_.policy.schedule == "auto") options_.policy.schedule = "hybrid";
-    if (options_.policy.schedule != "hybrid") return UsageError("predictors are hybrid's: leave --schedule out");
+    if (options_.policy.schedule != "hybrid")
+      return UsageError("only the schedule hybrid uses predictors: leave --schedule out");
     if (options_.batch_size == 0) options_.batch_size = 1;
     if (options_.prefill_chunk == 0) options_.prefill_chunk = kDefaultChunk;
     trace_path_ = flags_.trace_path;
@@ -137,7 +138,7 @@ class RoutingBench {
     EngineOptions recording = options_;
     recording.routing_path = trace_path_;
     recording.routing_scores = true;
-    recording.policy.predictor = PredictorName(PredictorKind::kNone);
+    recording.policy.predictor = TraitsOf(PredictorKind::kNone).name;
     PENSTOCK_ASSIGN_OR_RETURN(
         recording, OptionsWithRoom(recording, model_.engine_model(), static_cast<double>(flags_.room.front()) / 100));
     options_.routing_path.clear();
@@ -153,7 +154,7 @@ class RoutingBench {
     folder_ = path;
     return absl::OkStatus();
   }
-  // How often each expert was chosen: what eviction static pins by.
+  // The file with the choice counts of each expert, by which static eviction pins.
   std::string ChoicesPath() const { return folder_ + "/choices"; }
 
   absl::Status CutPrompts() {
@@ -167,7 +168,7 @@ class RoutingBench {
       return InputError("{}: the text has {} tokens; {} prompts of {} need {}", Printable(flags_.text_path), ids.size(),
                         flags_.requests, flags_.prompt_tokens, asked);
     }
-    // From all over the text.
+    // Takes prompts from all over the text.
     const int64_t stride = std::ssize(ids) / flags_.requests;
     for (int64_t i = 0; i < flags_.requests; ++i) {
       const auto begin = ids.begin() + i * stride;
@@ -176,7 +177,7 @@ class RoutingBench {
     return absl::OkStatus();
   }
 
-  // What the plan must hold, where a trace came from another run.
+  // For a trace of another run, sets the sizes that the plan must hold.
   absl::Status AdjustToTrace() {
     if (!prompts_.empty()) return absl::OkStatus();
     options_.batch_size = std::max(options_.batch_size, facts_.max_sequences);
@@ -195,8 +196,8 @@ class RoutingBench {
 
   EngineOptions OptionsOf(const Pair& pair) const {
     EngineOptions options = options_;
-    options.policy.eviction = EvictionName(pair.eviction);
-    options.policy.predictor = PredictorName(pair.predictor);
+    options.policy.eviction = TraitsOf(pair.eviction).name;
+    options.policy.predictor = TraitsOf(pair.predictor).name;
     if (pair.eviction == Eviction::kStatic) {
       options.policy.correlation_table = ChoicesPath();
       options.policy.path_length = 0;
@@ -222,7 +223,7 @@ class RoutingBench {
     return absl::OkStatus();
   }
 
-  // Seconds of all steps.
+  // Returns the seconds of all steps.
   absl::StatusOr<double> RunRequests(const EngineOptions& options) {
     PENSTOCK_ASSIGN_OR_RETURN(const std::unique_ptr<Engine> engine, Engine::Open(options));
     for (const std::vector<TokenId>& prompt : prompts_) {
@@ -248,7 +249,7 @@ class RoutingBench {
     PENSTOCK_ASSIGN_OR_RETURN(const EnginePlan plan, PlanFor(options_, share));
     const MemoryPlan& memory = plan.policy.plan;
     room.num_slots = has_device_ ? memory.device.num_expert_slots : memory.num_expert_slots;
-    // All experts come before the first step where there is room for all.
+    // Where all experts fit, they are loaded before the first step.
     const bool has_all = room.num_slots == memory.num_experts_total;
     room.belady_hits = has_all ? std::ssize(facts_.wanted) : BeladyHits(facts_.wanted, room.num_slots);
     for (const Eviction eviction : kAllEvictions) {
@@ -304,9 +305,8 @@ class RoutingBench {
     }
     if (has_device_) {
       text +=
-          "hits: of the experts that the device computed; the host takes most of what is missing. Belady's cache "
-          "serves "
-          "all uses, and begins empty\n";
+          "hits count the experts that the device computed; the host computes most of the others. Belady's cache "
+          "serves all uses, and begins empty\n";
     }
     return text;
   }
@@ -330,8 +330,8 @@ class RoutingBench {
       const Pair& without = room.WithoutPredictor(pair.eviction);
       const ExpertCounters& experts = pair.experts;
       text += fmt::format(
-          "{:<11}{:<13}{:>8.1f}%{:>16}{:>13}{:>24}{:>24}\n", EvictionName(pair.eviction),
-          pair.predictor == PredictorKind::kOracle ? "(oracle)" : PredictorName(pair.predictor),
+          "{:<11}{:<13}{:>8.1f}%{:>16}{:>13}{:>24}{:>24}\n", TraitsOf(pair.eviction).name,
+          pair.predictor == PredictorKind::kOracle ? "(oracle)" : TraitsOf(pair.predictor).name,
           100 * Share(experts.hits, experts.hits + experts.misses),
           experts.prefetched > 0
               ? fmt::format("{}, {:.0f}%", experts.prefetched, 100 * Share(experts.prefetch_used, experts.prefetched))
@@ -341,8 +341,8 @@ class RoutingBench {
                              : "");
     }
     const Pair& winner = room.Winner();
-    return text + fmt::format("winner: eviction {}, predictor {}\n", EvictionName(winner.eviction),
-                              PredictorName(winner.predictor));
+    return text + fmt::format("winner: eviction {}, predictor {}\n", TraitsOf(winner.eviction).name,
+                              TraitsOf(winner.predictor).name);
   }
 
   std::string JsonLines(const Room& room, const Pair& resident) const {
@@ -354,8 +354,8 @@ class RoutingBench {
       json::object line = {{"kind", "pair"},
                            {"share", room.share},
                            {"slots", room.num_slots},
-                           {"eviction", EvictionName(pair.eviction)},
-                           {"predictor", PredictorName(pair.predictor)},
+                           {"eviction", TraitsOf(pair.eviction).name},
+                           {"predictor", TraitsOf(pair.predictor).name},
                            {"hit_rate", Share(experts.hits, experts.hits + experts.misses)},
                            {"belady_hit_rate", Share(room.belady_hits, std::ssize(facts_.wanted))},
                            {"prefetched", experts.prefetched},
@@ -376,11 +376,11 @@ class RoutingBench {
   }
 
   const BenchRoutingFlags& flags_;
-  EngineOptions options_;  // but for room, eviction and predictor
+  EngineOptions options_;  // without room, eviction and predictor
   DescribedModel model_;
-  std::vector<std::vector<TokenId>> prompts_;  // none where a trace was given
+  std::vector<std::vector<TokenId>> prompts_;  // empty when a trace was given
   std::string trace_path_;
-  std::string folder_;  // of files that go when this does
+  std::string folder_;  // temporary files, removed by the destructor
   TraceFacts facts_;
   Hardware hardware_;
   bool has_device_ = false;

@@ -1,6 +1,6 @@
-// The commands: their flags as the command line gave them, and what each does. command_line.cc names the flags.
+// The commands: the values of their flags, and the functions that run them. command_line.cc defines the flags.
 //
-// A command returns the exit code of a success (0, or 8 when requests failed) or the error that ends the process.
+// A command returns the exit code of a success (0, or 8 when requests failed), or the error that ends the process.
 #pragma once
 
 #include <optional>
@@ -17,29 +17,30 @@
 
 namespace penstock::cli {
 
-// The flags of every command that computes, before they are checked.
+// Unchecked flags of every command that computes.
 struct ModelFlags {
   std::string memory;
   std::string gpu_memory;
   std::string policy_path;
-  std::optional<std::string> schedule, predictor;  // like the next: over what the policy file says
+  std::optional<std::string> schedule, predictor;  // these and the next override the policy file
   std::optional<int64_t> batch_size, micro_batch_size, prefill_chunk;
   EngineOptions engine;
 };
 
-// The checked options. kUsage for --policy auto, which is not a file.
+// Returns the checked options. kUsage for --policy auto, which is not a file.
 absl::StatusOr<EngineOptions> ToEngineOptions(const ModelFlags& flags);
-// --policy auto or --schedule auto: what other flags leave open is the planner's choice. For run alone.
+// Returns whether --policy auto or --schedule auto was given: the planner then chooses everything that other flags
+// leave open. Only for `run`.
 bool WantsPlan(const ModelFlags& flags);
 
-// --hardware: a preset, a file that penstock probe wrote, or auto: this machine. kUsage when it is none of these,
+// Reads --hardware: a preset, a file written by penstock probe, or auto (this machine). kUsage for anything else,
 // kInput when the file holds no Hardware.
 absl::StatusOr<Hardware> ParseHardwareFlag(const std::string& spec);
 
 // penstock run: the main job, from a JSONL file of requests to a JSONL file of results.
 struct RunFlags {
   ModelFlags model;
-  JobOptions job;  // its sampling: flags that are not given stay empty and keep the model's defaults
+  JobOptions job;  // sampling flags that are not given stay empty, so the model's defaults apply
   bool validate_only = false;
 };
 absl::StatusOr<int> RunCommand(RunFlags flags);
@@ -48,21 +49,21 @@ absl::StatusOr<int> RunCommand(RunFlags flags);
 struct GenerateFlags {
   ModelFlags model;
   SamplingOverrides sampling;
-  std::optional<std::string> prompt;  // this one or the next
+  std::optional<std::string> prompt;  // either `prompt` or `prompt_file`
   std::optional<std::string> prompt_file;
   std::string system;
   bool raw = false;
 };
 absl::StatusOr<int> GenerateCommand(const GenerateFlags& flags);
 
-// penstock pack: a model folder as a packed store.
+// penstock pack: write a model folder as a packed store.
 struct PackFlags {
   PackOptions pack;
   bool quiet = false;
 };
 absl::StatusOr<int> PackCommand(const PackFlags& flags);
 
-// penstock inspect: what is in a checkpoint, and where its bytes would lie.
+// penstock inspect: show the contents of a checkpoint, and where its bytes would lie in memory.
 struct InspectFlags {
   std::string model_dir;
   bool as_json = false;
@@ -73,7 +74,7 @@ absl::StatusOr<int> InspectCommand(const InspectFlags& flags);
 // penstock tokenize: text to token ids and back. Needs only the tokenizer's files, not the weights.
 struct TokenizeFlags {
   std::string model_dir;
-  std::optional<std::string> text;  // this one or the next
+  std::optional<std::string> text;  // either `text` or `file`
   std::optional<std::string> file;
   bool no_special = false;
   bool as_message = false;
@@ -81,75 +82,76 @@ struct TokenizeFlags {
 };
 absl::StatusOr<int> TokenizeCommand(const TokenizeFlags& flags);
 
-// penstock perplexity: how well the model predicts a text, in windows of the context length.
+// penstock perplexity: measure how well the model predicts a text, in windows of the context length.
 struct PerplexityFlags {
   ModelFlags model;
   std::string text_file;
 };
 absl::StatusOr<int> PerplexityCommand(const PerplexityFlags& flags);
 
-// penstock bench: tokens per second of a model on random tokens.
+// penstock bench: measure tokens per second of a model on random tokens.
 struct BenchFlags {
   ModelFlags model;
-  std::vector<int64_t> prefill = {512};       // lengths of prompts
+  std::vector<int64_t> prefill = {512};       // prompt lengths
   std::vector<int64_t> decode = {1, 16, 64};  // numbers of sequences
   int64_t context = 128;                      // tokens of each decoding sequence before the measured ones
   int64_t steps = 16;                         // measured decode steps
-  int64_t repetitions = 3;                    // of a prefill
-  bool empty_context = false;                 // zeros for the KV entries of the context instead of computing them
+  int64_t repetitions = 3;                    // runs of each prefill
+  bool empty_context = false;                 // use zeros for the KV entries of the context instead of computing them
   bool as_json = false;
-  std::string hardware_path;  // of which the decode steps are predicted, too; empty: none
+  std::string hardware_path;  // hardware for which the decode steps are also predicted; empty: none
 };
 absl::StatusOr<int> BenchCommand(const BenchFlags& flags);
 
-// penstock bench routing: which eviction and predictor pay for a model's routing.
+// penstock bench routing: find the eviction policy and the predictor that suit a model's routing best.
 struct BenchRoutingFlags {
-  BenchFlags bench;        // model, as_json and hardware_path
-  std::string trace_path;  // of an earlier run with --record-routing and --record-scores; this one or the next
-  std::string text_path;   // prompts are cut from it
+  BenchFlags bench;  // only model, as_json and hardware_path are used
+  // Either a trace of an earlier run with --record-routing and --record-scores, or a text.
+  std::string trace_path;
+  std::string text_path;  // prompts are cut from it
   int64_t requests = 8;
   int64_t prompt_tokens = 64;
   int64_t new_tokens = 32;
   std::vector<int64_t> room = {25, 50, 75};  // percent of the experts
-  int64_t runs = 3;                          // real ones of each pair; 0: predictions alone
+  int64_t runs = 3;                          // real runs of each pair; 0: only predictions
 };
 absl::StatusOr<int> BenchRoutingCommand(const BenchRoutingFlags& flags);
 
-// The flags of commands that need neither weights nor the machine: described_flags.h.
+// Flags of commands that need neither weights nor the described machine: see described_flags.h.
 struct DescribedFlags {
   ModelFlags model;
-  std::string config_path;  // instead of model.engine.model_dir
+  std::string config_path;  // used instead of model.engine.model_dir
   std::string weights = "bf16";
   std::string hardware = "auto";
   std::string workload = "prompt=128,gen=32";
 };
 
-// penstock plan: which policy, how fast, what limits it, what would help.
+// penstock plan: predict whether and how fast a model runs, what limits it, and what would help.
 struct PlanFlags {
   DescribedFlags described;
-  std::string policy_output_path;  // of the policy that was chosen, for --policy; empty: none
-  std::string plot_path;           // of the roofline; empty: none
+  std::string policy_output_path;  // file for the chosen policy, to be used with --policy; empty: none
+  std::string plot_path;           // plot of the roofline; empty: none
   bool as_json = false;
 };
 absl::StatusOr<int> PlanCommand(const PlanFlags& flags);
 
-// penstock simulate: a workload in virtual time.
+// penstock simulate: run a workload in virtual time.
 struct SimulateFlags {
   DescribedFlags described;
-  std::string sweep;      // empty: none; sweep.h
-  std::string plot_path;  // of the sweep; empty: none
+  std::string sweep;      // see sweep.h; empty: none
+  std::string plot_path;  // plot of the sweep; empty: none
   RoutingSpec routing;
   bool as_json = false;
 };
 absl::StatusOr<int> SimulateCommand(const SimulateFlags& flags);
 
-// penstock probe: measure this machine, with a model in its formats and on its disk.
+// penstock probe: measure this machine; with a model, in the model's formats and on its disk.
 struct ProbeFlags {
   ModelFlags model;
   std::string disk_dir = ".";
   double seconds = 20;
   bool as_json = false;
-  std::string output_path;  // of the JSON; empty: none
+  std::string output_path;  // file for the JSON; empty: none
 };
 absl::StatusOr<int> ProbeCommand(const ProbeFlags& flags);
 

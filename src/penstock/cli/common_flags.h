@@ -1,15 +1,12 @@
-// Flags that several commands have.
+// Flags that several commands share.
 #pragma once
 
 #include <string>
 
-#include <CLI/CLI.hpp>
-
 #include "penstock/cli/commands.h"
+#include "penstock/cli/flags.h"
 
 namespace penstock::cli {
-
-inline constexpr char kOptionFileFlag[] = "--options-file";
 
 struct LogFlags {
   std::string level = "info";
@@ -17,18 +14,15 @@ struct LogFlags {
 };
 void AddLogFlags(CLI::App& app, LogFlags& flags);
 
-// For help texts: the names of the schedules, and with them what auto takes.
+// Return help texts: the schedules' names; ScheduleHelp() adds the choice of `auto`.
 std::string ScheduleNames();
 std::string ScheduleHelp();
 
-// Flags of every command that computes, or simulates that; and with them --model and what computes.
+// AddPolicyFlags() adds the flags of every command that computes or simulates. AddModelFlags() adds to them --model and
+// the flags of commands that really compute.
 void AddPolicyFlags(CLI::App& app, ModelFlags& flags);
 void AddModelFlags(CLI::App& app, ModelFlags& flags);
 void AddSamplingFlags(CLI::App& app, SamplingOverrides& flags);
 void AddDescribedFlags(CLI::App& app, DescribedFlags& flags);
-
-// Checks: a number that is not NaN, an integer without a sign.
-CLI::Validator NumberFrom(double min, double max);
-CLI::Validator UnsignedInteger();
 
 }  // namespace penstock::cli

@@ -44,7 +44,7 @@ absl::StatusOr<Described> Describe(const DescribedFlags& flags) {
   PENSTOCK_ASSIGN_OR_RETURN(Hardware hardware, flags.hardware == "auto"
                                                    ? CachedProbe({.options = options, .model = &model})
                                                    : ParseHardwareFlag(flags.hardware));
-  // Described GPUs compute whatever the machine's own could; what is not built yet must be said.
+  // A described GPU may compute anything. The warning names what the CUDA kernels do not support yet.
   if (hardware.FindTier("device") != nullptr && options.device != "cpu") {
     PENSTOCK_ASSIGN_OR_RETURN(const Formats formats, ChooseFormats(options, model.weights()));
     const absl::Status computed = CheckComputedOnGpus("cuda", model.config(), model.weights(), formats.dtype);

@@ -1,4 +1,4 @@
-// The flags of commands that describe a model and a machine instead of using them.
+// Flags of commands that only describe a model and a machine, and do not use them.
 #pragma once
 
 #include <string>
@@ -9,24 +9,24 @@
 
 namespace penstock::cli {
 
-// What they stand for.
+// The model, machine, workload and options that the flags describe.
 struct Described {
   DescribedModel model;
   Hardware hardware;
   Workload workload;
   EngineOptions options;
 };
-// kUsage for what does not go together; kModel, kInput and kIo of the files that they name.
+// kUsage for flags that exclude each other; kModel, kInput or kIo for faults of the files that they name.
 absl::StatusOr<Described> Describe(const DescribedFlags& flags);
 
-// One line each: the model, the memory of `options`, the workload.
+// Each returns one line: the model, or the workload.
 std::string ModelLine(const DescribedModel& model);
 std::string WorkloadLine(const Workload& workload);
 
-// Of model, budgets and workload, for --json.
+// Returns model, budgets and workload, for --json.
 json::object ToJson(const Described& described);
 
-// The presets and where their numbers come from, for --hardware list.
+// Returns the presets with the sources of their numbers, for --hardware list.
 std::string PresetTable();
 
 }  // namespace penstock::cli

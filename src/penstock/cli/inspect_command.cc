@@ -19,7 +19,7 @@
 namespace penstock::cli {
 namespace {
 
-// Reads every tensor, compares its checksum where it has one, and counts values that are no finite numbers.
+// Reads every tensor, compares its checksum if it has one, and counts values that are NaN or infinite.
 absl::Status VerifyWeights(const LoadedModel& model) {
   std::vector<std::byte> chunk(kMiB);
   std::vector<float> values;
@@ -47,7 +47,7 @@ absl::Status VerifyWeights(const LoadedModel& model) {
         values.resize(size / SizeOf(dtype));
         ToFloats(dtype, chunk.data(), values);
       } else {
-        continue;  // packing refused them, and codes of four bits have none
+        continue;  // packing has refused such values, and codes of four bits have none
       }
       for (const float value : values) num_bad += (std::bit_cast<uint32_t>(value) & 0x7F800000) == 0x7F800000 ? 1 : 0;
     }

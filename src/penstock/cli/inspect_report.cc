@@ -18,7 +18,7 @@
 namespace penstock::cli {
 namespace {
 
-// Budgets that machines come with.
+// Usual memory sizes of machines.
 constexpr uint64_t kMemorySizes[] = {4 * kGiB,   8 * kGiB,   16 * kGiB,   24 * kGiB,   32 * kGiB,  48 * kGiB,
                                      64 * kGiB,  96 * kGiB,  128 * kGiB,  192 * kGiB,  256 * kGiB, 384 * kGiB,
                                      512 * kGiB, 768 * kGiB, 1024 * kGiB, 1536 * kGiB, 2048 * kGiB};
@@ -31,7 +31,7 @@ std::string_view StoredAs(const TensorInfo& tensor) {
   return DtypeName(tensor.dtype);
 }
 
-// Bytes of one kind of weights, by the format that they are stored in.
+// Bytes of one kind of weights, by their stored format.
 using BytesByFormat = std::map<std::string, uint64_t, std::less<>>;
 
 struct Kind {
@@ -91,14 +91,14 @@ json::array LayersOf(const WeightMap& map) {
   return layers;
 }
 
-// What an engine would do with budgets that nobody has to have.
+// Plans an engine for various budgets, whatever this machine has.
 class Fits {
  public:
   explicit Fits(const DescribedModel& model)
       : model_(&model),
         layouts_(std::make_shared<ExpertLayouts>(model.weights(), model.engine_model().files, ComputeDtype::kF32)) {}
 
-  // Nothing when it does not run.
+  // Returns nullopt when the model does not run.
   std::optional<MemoryPlan> At(uint64_t memory_bytes, uint64_t gpu_bytes = 0) const {
     EngineOptions options;
     EngineRoom room{.num_threads = NumUsableCpus(), .device = std::nullopt, .budget_bytes = memory_bytes};
@@ -112,7 +112,7 @@ class Fits {
     return plan->policy.plan;
   }
 
-  // The least budget, to the MiB, at which holds(plan) is true; nothing when none is enough.
+  // Returns the least budget in MiB steps for which holds(plan) is true; nullopt when none is enough.
   template <typename Holds>
   std::optional<uint64_t> Least(const Holds& holds) const {
     uint64_t low = 0, high = kMostMemory / kMiB;
@@ -202,7 +202,7 @@ int64_t NumTrue(const std::vector<bool>& of_layers, int64_t num_layers) {
   return of_layers.empty() ? num_layers : std::count(of_layers.begin(), of_layers.end(), true);
 }
 
-// What the layers compute, as config.json was understood.
+// Returns the rules of the layers, as read from config.json.
 json::object RulesOf(const ModelConfig& c) {
   json::array other_thetas;
   for (const Rope& rope : c.other_ropes) other_thetas.push_back(rope.theta);
@@ -238,7 +238,7 @@ std::string_view FormatName(const Checkpoint& checkpoint) {
   return "";
 }
 
-// "q4_k 1.2 GiB, q6_k 300 MiB": the formats of a kind, the largest first.
+// Returns the formats of a kind, the largest first: "q4_k 1.2 GiB, q6_k 300 MiB".
 std::string FormatsText(const json::object& formats) {
   std::vector<std::pair<uint64_t, std::string>> parts;
   for (const auto& [name, bytes] : formats) parts.emplace_back(bytes.to_number<uint64_t>(), std::string(name));
@@ -314,7 +314,7 @@ json::object InspectReport(const DescribedModel& described) {
 
 namespace {
 
-// Rows of the table about what layers compute.
+// Returns the table rows about the rules of the layers.
 std::vector<std::pair<std::string_view, std::string>> RuleRows(const json::object& d) {
   const json::object& rules = d.at("rules").get_object();
   const auto integer = [&](const char* key) { return rules.at(key).to_number<int64_t>(); };

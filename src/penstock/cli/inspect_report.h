@@ -1,4 +1,4 @@
-// What penstock inspect says of a model, as JSON and as a table.
+// The report of penstock inspect, as JSON and as a table.
 #pragma once
 
 #include <string>
@@ -8,8 +8,9 @@
 
 namespace penstock::cli {
 
-// Family, dims, bytes by kind of weight and by layer with their formats, tokenizer, template, and what of the model
-// would lie where with budgets of round sizes. `model`: of a folder.
+// Reports family, dims, bytes by kind of weight and by layer with their formats, tokenizer and template. Also reports
+// which parts of the model would lie in which memory, for budgets of round sizes. REQUIRES: `model` comes from a
+// folder.
 json::object InspectReport(const DescribedModel& model);
 
 std::string InspectTable(const json::object& report);

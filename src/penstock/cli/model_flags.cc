@@ -23,7 +23,7 @@ absl::StatusOr<EngineOptions> ToEngineOptions(const ModelFlags& flags) {
   }
   if (flags.policy_path == kAuto) {
     return UsageError(
-        "--policy auto is for run, which knows its requests: penstock plan --output writes a policy file");
+        "--policy auto works only with run, which knows its requests; penstock plan --output writes a policy file");
   }
   if (!flags.policy_path.empty()) PENSTOCK_RETURN_IF_ERROR(ApplyPolicyFile(flags.policy_path, options));
   if (flags.schedule.has_value()) options.policy.schedule = *flags.schedule;

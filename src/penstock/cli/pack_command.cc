@@ -14,7 +14,7 @@
 namespace penstock::cli {
 namespace {
 
-// A line that is drawn anew on a terminal, and one in ten seconds elsewhere.
+// A progress line: redrawn on a terminal, otherwise one line every ten seconds.
 class PackProgressLine {
  public:
   explicit PackProgressLine(bool quiet) : mode_(ChooseProgressMode(quiet)) {}

@@ -28,7 +28,7 @@ absl::StatusOr<int> PerplexityCommand(const PerplexityFlags& flags) {
   PENSTOCK_ASSIGN_OR_RETURN(const std::unique_ptr<Engine> engine, Engine::Open(options));
   PENSTOCK_ASSIGN_OR_RETURN(const std::vector<TokenId> ids, engine->Tokenize(text));
   if (ids.size() < 2) return InputError("{}: the text has fewer than two tokens", flags.text_file);
-  // Windows follow each other without overlap; the first token of each is not scored.
+  // Windows follow each other without overlap. The first token of each window is not scored.
   const size_t window = static_cast<size_t>(engine->model().context_length);
   double sum = 0;
   int64_t num_scored = 0;

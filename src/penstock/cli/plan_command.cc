@@ -20,7 +20,7 @@
 namespace penstock::cli {
 namespace {
 
-// Lanes in words that a reader of a plan needs no glossary for.
+// Returns the name of a lane in words that need no glossary.
 std::string_view LaneWords(std::string_view lane) {
   constexpr std::pair<std::string_view, std::string_view> kWords[] = {
       {"host_compute", "computing on the CPU"},
@@ -37,7 +37,7 @@ std::string_view LaneWords(std::string_view lane) {
   return lane;
 }
 
-// Of a decode step, the busiest first; those that are busy at all.
+// Returns the lanes that are busy in a decode step, the busiest first.
 std::vector<LaneUsage> BusyLanes(const RunEstimate& estimate) {
   std::vector<LaneUsage> lanes;
   for (const LaneUsage& lane : estimate.decode_lanes) {
@@ -48,7 +48,7 @@ std::vector<LaneUsage> BusyLanes(const RunEstimate& estimate) {
   return lanes;
 }
 
-// Something to buy or to change, and what it would bring.
+// A purchase or a change, and its effect.
 struct WhatIf {
   std::string change;
   RunEstimate estimate;
@@ -113,7 +113,8 @@ class WhatIfs {
     }
     Try(change, hardware, [](EngineOptions&) {});
   }
-  // Fewer bits for KV entries and weights, which change answers a little. A model folder's weights are what they are.
+  // Tries fewer bits for KV entries and weights, which changes answers a little. The weights of a model folder are
+  // fixed.
   void TryFormats() {
     if (described_.options.kv_dtype != "int8") {
       Try("the KV cache in int8 (answers change a little)", described_.hardware,
@@ -130,7 +131,7 @@ class WhatIfs {
       changes_.back().model = &other_models_.back();
     }
   }
-  // The best policy there of the same schedule on the same processor.
+  // Finds the best policy with the change, for the same schedule on the same processor.
   template <typename Apply>
   void Try(const std::string& change, const Hardware& hardware, Apply apply) {
     EngineOptions options = described_.options;
@@ -175,7 +176,7 @@ double Gain(const RunEstimate& estimate, const RunEstimate& base) {
   return estimate.generation_tokens_per_s() / base.generation_tokens_per_s() - 1;
 }
 
-// A rate beside the best policy's.
+// Compares a rate with the best policy's.
 std::string Compared(const RunEstimate& estimate, const RunEstimate& base, std::string_view what) {
   const double percent = 100 * Gain(estimate, base);
   const std::string gain = std::abs(percent) < 1.5 ? "the same" : fmt::format("{:+.0f} %", percent);
@@ -201,7 +202,7 @@ std::string PolicyWords(const PolicyChoice& choice) {
   return words;
 }
 
-// The first three lines: will it run, how fast, what limits it.
+// Returns the first three lines: whether it runs, how fast, and what limits it.
 std::string Answers(const Described& described, const PolicyChoice& best) {
   const RunEstimate& e = best.estimate;
   const std::vector<LaneUsage> lanes = BusyLanes(e);

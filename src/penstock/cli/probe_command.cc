@@ -15,7 +15,7 @@
 namespace penstock::cli {
 namespace {
 
-// "int8 TOP/s", and what one of it is in operations per second.
+// A unit such as "int8 TOP/s", and its value in operations per second.
 struct Unit {
   std::string_view name;
   double ops_per_s;
@@ -123,7 +123,7 @@ absl::StatusOr<Hardware> Measure(const ProbeFlags& flags) {
 
 absl::StatusOr<int> ProbeCommand(const ProbeFlags& flags) {
   UniqueFd output;
-  if (!flags.output_path.empty()) {  // before the work, not after it
+  if (!flags.output_path.empty()) {  // before the work, so that a wrong path is noticed at once
     output = UniqueFd(::open(flags.output_path.c_str(), O_WRONLY | O_CREAT | O_CLOEXEC, 0666));
     if (!output.valid()) return IoError("{}: cannot open for writing: {}", flags.output_path, ErrnoText(errno));
   }

@@ -41,7 +41,7 @@ void LogPlan(const Engine& engine) {
   LogInfo("schedule {}, eviction {}, {} experts pinned", plan.schedule, plan.eviction, plan.num_pinned_experts);
 }
 
-// Of the texts that the model will be given.
+// Returns the bytes per token of the job's texts.
 double BytesPerToken(const DescribedModel& model, const std::string& sample) {
   constexpr double kUsual = 4;
   const absl::StatusOr<std::vector<TokenId>> tokens = model.Tokenize(sample);
@@ -49,14 +49,14 @@ double BytesPerToken(const DescribedModel& model, const std::string& sample) {
   return static_cast<double>(sample.size()) / static_cast<double>(tokens->size());
 }
 
-// The planner's choice of what `options` leave open, for this machine and this job.
+// Lets the planner choose what `options` leave open, for this machine and this job.
 absl::StatusOr<PolicyChoice> PlanJob(const InputReport& report, EngineOptions options) {
   const std::string asked_device = options.device;
   PENSTOCK_ASSIGN_OR_RETURN(const DescribedModel model, DescribedModel::FromFolder(options.model_dir));
   PENSTOCK_ASSIGN_OR_RETURN(options.context_length, ChooseContextLength(options, model.config()));
   PENSTOCK_ASSIGN_OR_RETURN(options.memory_bytes, ChooseBudget(options.memory_bytes, /*emulated_bytes=*/0));
   Workload workload = WorkloadOf(report, BytesPerToken(model, report.prompts.sample));
-  // Requests that are longer get an error and cost nothing.
+  // Longer requests get an error and cost nothing.
   workload.max_prompt_tokens =
       std::min(workload.max_prompt_tokens, std::max<int64_t>(1, options.context_length - workload.new_tokens));
   workload.prompt_tokens = std::min(workload.prompt_tokens, workload.max_prompt_tokens);
@@ -89,7 +89,7 @@ absl::StatusOr<int> RunCommand(RunFlags flags) {
   if (flags.model.policy_path == "auto") flags.model.policy_path.clear();
   PENSTOCK_ASSIGN_OR_RETURN(EngineOptions options, ToEngineOptions(flags.model));
   flags.job.seed = flags.job.sampling.seed.value_or(0);
-  flags.job.sampling.seed.reset();  // the job's: each request has its own, derived from it
+  flags.job.sampling.seed.reset();  // used as the job's seed: each request derives its own
   flags.job.engine_settings = {{"dtype", options.dtype},
                                {"kv_dtype", options.kv_dtype},
                                {"context_length", std::to_string(options.context_length)}};
@@ -115,7 +115,7 @@ absl::StatusOr<int> RunCommand(RunFlags flags) {
     return OpenedEngine(std::move(engine), predicted_tokens_per_s);
   };
   PENSTOCK_ASSIGN_OR_RETURN(const JobSummary summary, RunJob(flags.job, open_engine, stop_requested));
-  if (summary.nothing_to_do) LogInfo("nothing to do: every request of the job has its result");
+  if (summary.nothing_to_do) LogInfo("nothing to do: every request of the job already has its result");
   return summary.numbers.num_failed > 0 ? kExitFailedRequests : 0;
 }
 

@@ -22,15 +22,15 @@ struct Simulated {
   std::string schedule;
   MemoryPlan plan;
   SimulatedRun run;
-  absl::Status status;  // not OK: this schedule cannot run so
+  absl::Status status;  // not OK: this schedule cannot run with these options
 };
 
-// Names of the schedules to be simulated; several are compared.
+// Returns the schedules to simulate and compare.
 std::vector<std::string> SchedulesOf(const EngineOptions& options) {
   if (options.policy.schedule != "all") return {options.policy.schedule};
   std::vector<std::string> names;
   for (const ScheduleKind kind : kAllSchedules) {
-    if (options.device == "gpu" || !AttendsOnHost(kind)) names.emplace_back(ScheduleName(kind));
+    if (options.device == "gpu" || !TraitsOf(kind).attends_on_host) names.emplace_back(TraitsOf(kind).name);
   }
   return names;
 }

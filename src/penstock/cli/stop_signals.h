@@ -1,12 +1,12 @@
-// Ctrl-C and SIGTERM as a flag.
+// Turns Ctrl-C and SIGTERM into a flag.
 #pragma once
 
 #include <atomic>
 
 namespace penstock::cli {
 
-// From now on the first signal sets the flag, which asks for a stop at the next border of the work. The second ends the
-// process at once with exit code 7, which loses nothing either: what is on disk is whole.
+// Installs the handlers. The first signal sets the flag, which asks the work to stop at the next safe point. The second
+// signal ends the process at once with exit code 7. It loses nothing either, because the files on disk are whole.
 const std::atomic<bool>& StopOnSignals();
 
 }  // namespace penstock::cli

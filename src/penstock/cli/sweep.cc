@@ -84,7 +84,7 @@ void Set(Knob knob, uint64_t value, Hardware& hardware, EngineOptions& options) 
   }
 }
 
-// A value as the axis and the table show it.
+// Returns a value in the unit of the axis and the table.
 double Shown(Knob knob, uint64_t value) {
   switch (knob) {
     case Knob::kCpuMemory:
@@ -102,7 +102,7 @@ struct Curve {
 };
 
 std::string DrawCurves(std::vector<Curve> curves, const Sweep& sweep, const std::string& title) {
-  // The legend in the order in which the curves end.
+  // Lists the legend in the order in which the curves end.
   std::stable_sort(curves.begin(), curves.end(),
                    [](const Curve& a, const Curve& b) { return a.points.back().second > b.points.back().second; });
   LogPlot::Axis x{.low = Shown(sweep.knob.knob, sweep.first),
@@ -135,11 +135,11 @@ std::string DrawCurves(std::vector<Curve> curves, const Sweep& sweep, const std:
 
 absl::Status RunSweep(const Described& described, const std::string& spec, const std::string& plot_path) {
   PENSTOCK_ASSIGN_OR_RETURN(const Sweep sweep, ParseSweep(spec));
-  // Every schedule is searched to the end; beside a better one it might not be.
+  // Each schedule is searched separately: a search over all of them may drop one early for a better one.
   std::vector<std::string> schedules = {described.options.policy.schedule};
   if (schedules[0] == "all") {
     schedules.clear();
-    for (const ScheduleKind kind : kAllSchedules) schedules.emplace_back(ScheduleName(kind));
+    for (const ScheduleKind kind : kAllSchedules) schedules.emplace_back(TraitsOf(kind).name);
   }
   std::vector<Curve> curves;
   std::string table =
@@ -164,7 +164,7 @@ absl::Status RunSweep(const Described& described, const std::string& spec, const
         refusal = choices.status();
         continue;
       }
-      // With one schedule the best processor, with all of them each.
+      // One schedule shows its best processor; several show each of theirs.
       const size_t num_shown = schedules.size() > 1 ? choices->size() : 1;
       for (const PolicyChoice& choice : std::span(*choices).first(num_shown)) {
         add(value, choice,

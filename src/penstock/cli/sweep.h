@@ -1,4 +1,4 @@
-// penstock simulate --sweep: the best policy of each schedule while one number of the machine changes.
+// penstock simulate --sweep: finds the best policy of each schedule while one number of the machine changes.
 #pragma once
 
 #include <string>
@@ -8,9 +8,9 @@
 
 namespace penstock::cli {
 
-// `spec`: cpu-memory=64GiB..512GiB, gpu-memory=..., disk=1GB..14GB (a second), link=4GB..64GB (a second),
-// batch-size=1..256; every value twice the one before it. Prints CSV, draws `plot_path` unless it is empty. Schedule
-// "all": one line for each; "auto": the best. kUsage for what is not understood.
+// `spec` is one of cpu-memory=64GiB..512GiB, gpu-memory=..., disk=1GB..14GB (per second), link=4GB..64GB (per second),
+// batch-size=1..256. Each value is twice the one before. Prints CSV, and draws `plot_path` unless it is empty. Schedule
+// "all" gives one curve per schedule, "auto" the best. kUsage for any other text.
 absl::Status RunSweep(const Described& described, const std::string& spec, const std::string& plot_path);
 
 }  // namespace penstock::cli

@@ -35,7 +35,7 @@ std::string EncodeLine(const Tokenizer& tokenizer, std::string_view line, const 
   return fmt::format("[{}]", fmt::join(ids, ", "));
 }
 
-// Calls body(line number, line) for each line of `content`; the last may lack its newline.
+// Calls body(line number, line) for each line of `content`. The last line may lack its newline.
 absl::Status ForLines(std::string_view content, absl::FunctionRef<absl::Status(int64_t, std::string_view)> body) {
   for (int64_t number = 1; !content.empty(); ++number) {
     const size_t end = std::min(content.find('\n'), content.size());

@@ -139,7 +139,7 @@ absl::Status EngineImpl::Plan(EngineOptions options) {
                           .files = model_->checkpoint.files(),
                           .memory_bytes = model_->memory_bytes()};
   PENSTOCK_ASSIGN_OR_RETURN(plan_, PlanEngine(options, model, room));
-  if (policy().schedule.kind == ScheduleKind::kHybrid && options.policy.predictor == "auto") {
+  if (TraitsOf(policy().schedule.kind).fetches_by_predictor && !options.policy.predictor.has_value()) {
     PENSTOCK_RETURN_IF_ERROR(PlanWithWinner(options, model, room));
   }
 
@@ -160,10 +160,10 @@ absl::Status EngineImpl::PlanWithWinner(EngineOptions options, const EngineModel
       FindWinner(info_.fingerprint, has_device,
                  static_cast<double>(num_slots) / static_cast<double>(std::max<int64_t>(1, plan.num_experts_total)));
   if (!winner.has_value()) return absl::OkStatus();
-  options.policy.predictor = PredictorName(winner->predictor);
-  if (options.policy.eviction == "auto") options.policy.eviction = EvictionName(winner->eviction);
+  options.policy.predictor = winner->predictor;
+  if (!options.policy.eviction.has_value()) options.policy.eviction = winner->eviction;
   LogInfo("predictor {}, eviction {}: what penstock bench routing found best with {:.0f}% of the experts",
-          options.policy.predictor, options.policy.eviction, 100 * winner->share);
+          TraitsOf(winner->predictor).name, TraitsOf(*options.policy.eviction).name, 100 * winner->share);
   PENSTOCK_ASSIGN_OR_RETURN(plan_, PlanEngine(options, model, room));
   return absl::OkStatus();
 }

@@ -30,7 +30,7 @@ Executor::Executor(Args& args)
       model_formats_(ModelFormatsOf(args.model.weights, args.formats)),
       cost_(args.model.config, model_formats_),
       schedule_options_(args.policy.schedule),
-      schedule_(MakeSchedule(args.policy.schedule, args.model.config)) {
+      schedule_(TraitsOf(args.policy.schedule.kind).make(args.policy.schedule, args.model.config)) {
   // Tasks that keep the link waiting are short and come first: the issuer asks its lanes in the order of their making.
   if (args.policy.device.has_value()) finish_lane_ = runtime_.AddIssuerLane("host_finish");
   host_.lane = runtime_.AddIssuerLane("host_compute");
@@ -43,9 +43,9 @@ absl::StatusOr<std::unique_ptr<Executor>> Executor::Create(Args args) {
   if (args.policy.schedule.predictor == PredictorKind::kOracle) {
     return UsageError("predictor oracle: only a simulation knows what will be chosen");
   }
-  if (args.recorders.records_scores() && IsLayerByLayer(args.policy.schedule.kind)) {
+  if (args.recorders.records_scores() && TraitsOf(args.policy.schedule.kind).is_layer_by_layer) {
     return UsageError("--record-scores: schedule {} does not wait for its gates: record with on-demand or hybrid",
-                      ScheduleName(args.policy.schedule.kind));
+                      TraitsOf(args.policy.schedule.kind).name);
   }
   auto executor = std::unique_ptr<Executor>(new Executor(args));
   if (args.policy.device.has_value()) PENSTOCK_RETURN_IF_ERROR(executor->CreateDevice(args));
@@ -57,7 +57,7 @@ absl::StatusOr<std::unique_ptr<Executor>> Executor::Create(Args args) {
                                                   .choices_ahead = {a.topk_ahead(1), a.topk_ahead(2), a.topk_ahead(3)},
                                                   .scores = a.router_logits},
                              config.num_topk, config.num_experts);
-  if (PlansByRates(args.policy.schedule.kind)) executor->GuessRates();
+  if (TraitsOf(args.policy.schedule.kind).needs_rates) executor->GuessRates();
   executor->runtime_.ResetUsage();
   executor->runtime_.SetSink(args.recorders.sink());
   return executor;
@@ -200,8 +200,8 @@ absl::Status Executor::Run(const RowBatch& batch, std::vector<RowRange> micro_ba
              .row_status = row_statuses,
              .rows_at_once = host_.activations.dims.max_logit_rows,
              .ffn_row_bytes = kernels::RowBytes(formats_.rows.ffn, model_->config.model_dim),
-             .looks_ahead = LooksAhead(schedule_options_) || recorders_->records_scores(),
-             .wants_scores = WantsScores(schedule_options_) || recorders_->records_scores(),
+             .looks_ahead = NeedsGates(schedule_options_) || recorders_->records_scores(),
+             .wants_scores = NeedsScores(schedule_options_) || recorders_->records_scores(),
              .on_routing = on_routing});
   PENSTOCK_RETURN_IF_ERROR(schedule_->Run(pass));
   PENSTOCK_RETURN_IF_ERROR(pass.Finish(sink));

@@ -66,7 +66,7 @@ absl::StatusOr<InputFile> InputFile::Open(const std::string& path, const std::st
                                           const std::atomic<bool>& stop) {
   InputFile file;
   file.name_ = path == "-" ? "standard input" : path;
-  do {  // a pipe without a writer waits here
+  do {  // blocks until a pipe has a writer
     file.fd_ = UniqueFd(path == "-" ? ::fcntl(0, F_DUPFD_CLOEXEC, 3) : ::open(path.c_str(), O_RDONLY | O_CLOEXEC));
   } while (!file.fd_.valid() && errno == EINTR && !stop.load());
   if (stop.load()) return MakeError(Fault::kStopped, file.name_ + ": stopped while opening the input");

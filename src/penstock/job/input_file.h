@@ -16,15 +16,15 @@ namespace penstock {
 class InputFile {
  public:
   // Opens `path` ("-": standard input). A pipe is copied to a nameless file in `spool_dir` until it ends or `stop` is
-  // set. kInput for compressed files and UTF-16, kIo for what cannot be read.
+  // set. kInput for compressed files and UTF-16, kIo for files that cannot be read.
   static absl::StatusOr<InputFile> Open(const std::string& path, const std::string& spool_dir,
                                         const std::atomic<bool>& stop);
 
   int fd() const { return fd_.get(); }
   const std::string& name() const { return name_; }
-  // Whether `info` is of this very file, whatever its name.
+  // Returns whether `info` describes this same file, under any name.
   bool IsSameFile(const struct stat& info) const;
-  // kInput when the file was written to since it was opened.
+  // kInput when the file has been written to since it was opened.
   absl::Status CheckUnchanged() const;
 
  private:

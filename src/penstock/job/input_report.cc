@@ -28,7 +28,7 @@ struct IdHash {
 
 constexpr size_t kMaxSuspects = 1000;
 
-// Digests over each line's text and a newline, so that CRLF and a missing last newline make no difference.
+// Digests each line's text and a newline, so that CRLF and a missing last newline make no difference.
 class InputDigest {
  public:
   InputDigest() : state_(XXH3_createState(), &XXH3_freeState) { XXH3_128bits_reset(state_.get()); }
@@ -58,7 +58,7 @@ class InputDigest {
   InputCheckpoints checkpoints_;
 };
 
-// Equal hashes are only a suspicion: reads the lines again and compares the ids themselves.
+// Reads lines with equal hashes again and compares the ids themselves.
 absl::Status ConfirmDuplicates(const InputFile& input, const std::deque<IdHash>& ids) {
   std::map<int64_t, int64_t> first_of;  // later line -> first line with the same hash
   std::map<int64_t, std::string> ids_of;
@@ -82,8 +82,8 @@ absl::Status ConfirmDuplicates(const InputFile& input, const std::deque<IdHash>&
     if (suspect == first_of.end()) {
       ids_of[line.number] = id;
     } else if (ids_of[suspect->second] == id) {
-      return InputError("{}: line {}: id '{}' was already used in line {}; give each request an id of its own",
-                        input.name(), line.number, id, suspect->second);
+      return InputError("{}: line {}: id '{}' was already used in line {}; give each request its own id", input.name(),
+                        line.number, id, suspect->second);
     }
   }
 }
@@ -102,9 +102,9 @@ void CountLine(const RequestLine& line, int64_t number, InputReport& report) {
   }
 }
 
-// Most memory that reading and parsing `text` take: a multiple of its bytes, and for each of its JSON values what the
-// tree and its growing stack hold (measured: 58 bytes for a number in a list, 200 for a key with its value). Commas
-// inside strings count too, which does no harm.
+// Returns the most memory to read and parse `text`: a multiple of its bytes, and for each JSON value its share of the
+// tree and of the parser's growing stack. (Measured: 58 bytes for a number in a list, 200 for a key with its value.)
+// Commas inside strings count, too, which does no harm.
 uint64_t ParseBytes(std::string_view text) {
   constexpr uint64_t kBytesPerByte = 8;
   constexpr uint64_t kBytesPerValue = 104;
@@ -113,7 +113,7 @@ uint64_t ParseBytes(std::string_view text) {
          kBytesPerValue * static_cast<uint64_t>(std::count_if(text.begin(), text.end(), begins_value));
 }
 
-// Prompt and answer of a request, in tokens and whole KV pages. A text has about three bytes for each token.
+// Returns the tokens of a request's prompt and answer, in whole KV pages. A text has about three bytes per token.
 int64_t EstimatePositions(const Line& line, const JobRequest& request, int64_t max_tokens) {
   constexpr int64_t kBytesPerToken = 3;
   constexpr int64_t kPage = 16;
@@ -133,7 +133,7 @@ void AddPrompt(uint64_t text_bytes, int64_t num_tokens, int64_t max_tokens, Prom
 }
 
 void CountPrompts(const JobRequest& request, int64_t max_tokens, PromptTotals& totals) {
-  constexpr size_t kSampleBytes = 1 << 10;  // of one text
+  constexpr size_t kSampleBytes = 1 << 10;  // taken from one text
   const auto sample = [&](std::string_view text) {
     const size_t room = kPromptSampleBytes - std::min(kPromptSampleBytes, totals.sample.size());
     totals.sample += text.substr(0, std::min(kSampleBytes, room));
@@ -164,7 +164,7 @@ void CountMemory(const Line& line, const RequestLine& parsed, const SamplingOver
   for (const std::string& turn : parsed.request.turns) turns_bytes += turn.size();
   report.longest_turns_bytes = std::max(report.longest_turns_bytes, turns_bytes);
   const SamplingParams params = Overlay(Overlay({}, sampling), parsed.request.sampling);
-  // A sum until the last line.
+  // A sum, until the last line has been read.
   if (!parsed.error.has_value()) {
     report.mean_positions += EstimatePositions(line, parsed.request, params.max_tokens);
     CountPrompts(parsed.request, std::min<int64_t>(params.max_tokens, kMaxContext), report.prompts);
@@ -192,19 +192,19 @@ Workload WorkloadOf(const InputReport& report, double bytes_per_token) {
 
 CallerMemory JobMemory(const InputReport& report, const ModelInfo& model) {
   CallerMemory memory;
-  // Longer prompts and turns are refused as they are.
+  // Longer prompts and turns are refused.
   const uint64_t max_prompt = model.max_prompt_bytes > 0 ? model.max_prompt_bytes : kMaxRequestLineBytes;
-  constexpr uint64_t kTokenizingBytesPerByte = 56;  // measured: 48 for one letter again and again
-  // Validating held a hash for each id; running holds a bit for each line.
+  constexpr uint64_t kTokenizingBytesPerByte = 56;  // measured: 48 for one letter repeated
+  // Validation holds a hash for each id; the running job holds a bit for each line.
   memory.bytes = static_cast<uint64_t>(report.num_lines) * sizeof(IdHash) + report.parse_bytes +
                  kTokenizingBytesPerByte * std::min(report.longest_line_bytes, max_prompt);
-  // Its id, stop texts and the turns that are still to come.
+  // The request's id, stop texts and remaining turns.
   memory.bytes_per_sequence = (2 << 10) + std::min(report.longest_turns_bytes, max_prompt);
   if (report.max_logprobs < 0) return memory;
   const uint64_t values = 1 + static_cast<uint64_t>(report.max_logprobs);
   memory.bytes_per_position = 32 + values * sizeof(TokenLogprob);
-  // One result at a time is written, {"token":" the","logprob":-1.2345678901234567E1,"bytes":[32,116,104,101]} for each
-  // value; a growing string holds up to three times its text.
+  // Results are written one at a time, with {"token":" the","logprob":-1.2345678901234567E1,"bytes":[32,116,104,101]}
+  // for each value. A growing string holds up to three times its text.
   constexpr uint64_t kResultBytesPerValue = 330;
   memory.bytes +=
       static_cast<uint64_t>(std::min(report.max_logprob_tokens, model.context_length)) * values * kResultBytesPerValue;
@@ -223,7 +223,7 @@ absl::StatusOr<InputReport> ValidateInput(const InputFile& input, const Sampling
                                           const std::atomic<bool>& stop) {
   InputReport report;
   InputDigest digest;
-  std::deque<IdHash> ids;  // grows without a copy
+  std::deque<IdHash> ids;  // a deque grows without copying
   LineReader reader(input.fd(), input.name(), kMaxRequestLineBytes);
   Line line;
   while (true) {

@@ -1,7 +1,7 @@
-// The validation pass: one read through the input before anything else happens.
+// The validation pass: reads the input once before anything else happens.
 //
-// Counts, checks every line, finds ids that appear twice, and takes the digests by which a resumed job knows its input.
-// Memory: 16 bytes per request while it runs (for the ids), nothing per line afterwards.
+// It counts and checks every line, finds ids that appear twice, and takes the digests by which a resumed job recognises
+// its input. While it runs it keeps 16 bytes per request, for the ids; afterwards it keeps nothing per line.
 #pragma once
 
 #include <atomic>
@@ -19,8 +19,8 @@
 
 namespace penstock {
 
-// Digests of the input's first `stride`, 2 * stride, ... lines. The stride doubles whenever there are too many, so a
-// short input has one for each line and a long one still tells roughly where it changed.
+// Digests of the input's first `stride`, 2 * stride, ... lines. The stride doubles whenever there are too many. So a
+// short input has one digest per line, and a long input still shows roughly where it changed.
 struct InputCheckpoints {
   int64_t stride = 1;
   std::vector<uint64_t> digests;
@@ -35,59 +35,60 @@ struct BadLine {
 
 inline constexpr size_t kMaxReportedBadLines = 20;
 
-// What the engine will be asked for, as far as texts and max_tokens tell: each turn is a prompt of its own, with the
-// turns and answers before it.
+// The tokens that the engine will be asked for, estimated from texts and max_tokens. Each turn is a prompt of its own,
+// which contains the turns and answers before it.
 struct PromptTotals {
   int64_t num_prompts = 0;
-  uint64_t text_bytes = 0;     // of prompts that are texts
-  int64_t num_tokens = 0;      // of prompts that are token ids, and of the answers that later turns repeat
-  int64_t new_tokens = 0;      // at most
-  uint64_t longest_bytes = 0;  // of one prompt
+  uint64_t text_bytes = 0;  // prompts that are texts
+  // Tokens of prompts given as token ids, and of answers that later turns repeat.
+  int64_t num_tokens = 0;
+  int64_t new_tokens = 0;      // upper limit
+  uint64_t longest_bytes = 0;  // the longest prompt
   int64_t longest_tokens = 0;
-  std::string sample;  // the beginnings of some texts, to find out how many bytes a token has
+  std::string sample;  // beginnings of some texts, to measure the bytes per token
 };
 inline constexpr size_t kPromptSampleBytes = 32 << 10;
 
 struct InputReport {
-  int64_t num_lines = 0;     // all of them; line numbers go up to here
+  int64_t num_lines = 0;     // all lines, which is also the highest line number
   int64_t num_requests = 0;  // lines that get a result or an error record
-  int64_t num_bad = 0;       // of which these are certain to get an error record
-  int64_t num_blank = 0;     // skipped
+  int64_t num_bad = 0;       // requests that are certain to get an error record
+  int64_t num_blank = 0;     // blank lines, which are skipped
   int64_t num_completions = 0;
   int64_t num_chats = 0;
   int64_t num_turns_requests = 0;
   uint64_t num_bytes = 0;
-  std::string digest;  // 128 bits in hex, over the lines without their ends
+  std::string digest;  // 128 bits in hex, over the lines without their line ends
   InputCheckpoints checkpoints;
-  std::string model;  // the first `model` that a line names; the others must agree
+  std::string model;  // the first model name in a line; the others must be equal
   int64_t model_line = 0;
-  std::vector<BadLine> bad_lines;  // the first of them
-  // For JobMemory.
-  uint64_t parse_bytes = 0;    // most memory that one line takes to be read and parsed
-  int64_t costliest_line = 0;  // the line that does
+  std::vector<BadLine> bad_lines;  // the first few bad lines
+  // Used by JobMemory().
+  uint64_t parse_bytes = 0;    // most memory to read and parse one line
+  int64_t costliest_line = 0;  // number of that line
   uint64_t longest_line_bytes = 0;
-  uint64_t longest_turns_bytes = 0;  // of one request
-  int64_t mean_positions = 0;        // KV entries of a request, as far as its text and max_tokens tell; 0: none
+  uint64_t longest_turns_bytes = 0;  // turns of one request
+  int64_t mean_positions = 0;        // KV entries of a request, estimated from its text and max_tokens; 0: none
   PromptTotals prompts;
-  int max_logprobs = -1;           // most alternatives that a request wants; -1: none wants log-probabilities
+  int max_logprobs = -1;           // most alternatives that a request asks for; -1: no log-probabilities
   int64_t max_logprob_tokens = 0;  // longest answer with log-probabilities
 };
 
-// kInput when two lines have one id (naming both), kIo when reading fails, kStopped when `stop` is set.
-// `sampling` is what lines start from.
+// Validates the input, starting each line from the parameters in `sampling`. kInput when two lines have one id (naming
+// both), kIo when reading fails, kStopped when `stop` is set.
 absl::StatusOr<InputReport> ValidateInput(const InputFile& input, const SamplingOverrides& sampling,
                                           const std::atomic<bool>& stop);
 
-// The job in numbers. `bytes_per_token`: of its texts.
+// Returns the job in numbers; its texts have `bytes_per_token`.
 Workload WorkloadOf(const InputReport& report, double bytes_per_token);
 
-// What the job will hold beside the engine.
+// Returns the memory that the job will hold besides the engine's.
 CallerMemory JobMemory(const InputReport& report, const ModelInfo& model);
 
-// Makes a line that names another model than the report's an error; one job runs one model.
+// Turns a line that names another model than the report into an error; one job runs one model.
 void CheckLineModel(const InputReport& report, RequestLine& line);
 
-// "80 lines: 80 requests (0 completions, 0 chats, 80 with turns), 0 bad, 0 blank" and the first bad lines, for people.
+// Returns "80 lines: 80 requests (0 completions, 0 chats, 80 with turns), 0 bad, 0 blank" and the first bad lines.
 std::string FormatInputReport(const InputReport& report);
 
 }  // namespace penstock

@@ -20,7 +20,7 @@
 namespace penstock {
 namespace {
 
-// Where a piped input is spooled: beside the output, which is a disk that the user chose, not DRAM like /tmp may be.
+// Returns the folder for a piped input: beside the output, on a disk that the user chose. /tmp may be in DRAM.
 std::string SpoolFolder(const std::string& output_path) {
   const size_t slash = output_path.rfind('/');
   struct stat info = {};
@@ -39,12 +39,12 @@ bool IsSameFile(const std::string& a, const std::string& b) {
 absl::Status CheckNoFileOfTheJob(const JobOptions& options, const std::string& flag, const std::string& path) {
   if (IsSameFile(path, options.output_path) || IsSameFile(path, options.input_path) ||
       IsSameFile(path, ManifestPath(options.output_path))) {
-    return UsageError("{} {}: is a file of the job itself; choose another name", flag, path);
+    return UsageError("{} {}: the job itself uses this file; choose another name", flag, path);
   }
   return absl::OkStatus();
 }
 
-// Opens the statistics file early, so that a typo in its path costs seconds and not a night.
+// Opens the statistics file early, so that a wrong path is noticed at once and not after the job.
 absl::StatusOr<UniqueFd> OpenStats(const JobOptions& options) {
   const std::string& path = options.stats_path;
   if (path.empty()) return UniqueFd();
@@ -66,9 +66,9 @@ struct OpenJob {
   InputReport report;
   std::unique_ptr<OutputFile> output;
   OutputScan scan;
-  Manifest manifest;  // of this run; `model` is still empty
+  Manifest manifest;  // this run's manifest; `model` is still empty
   bool has_old_manifest = false;
-  Manifest old_manifest;  // of the job to continue
+  Manifest old_manifest;  // the manifest of the job to continue
 };
 
 absl::Status LoadOldJob(const JobOptions& options, OpenJob& job) {
@@ -79,7 +79,7 @@ absl::Status LoadOldJob(const JobOptions& options, OpenJob& job) {
     return IoError("{}: cannot resume: {} is missing; put it back or choose another --output", options.output_path,
                    manifest_path);
   }
-  if (!exists) return absl::OkStatus();  // killed before it began, or never started
+  if (!exists) return absl::OkStatus();  // the job was killed before it began, or never started
   PENSTOCK_ASSIGN_OR_RETURN(job.old_manifest, ReadManifest(manifest_path));
   PENSTOCK_RETURN_IF_ERROR(CompareJob(job.old_manifest, job.manifest.job, job.report));
   job.has_old_manifest = true;
@@ -106,7 +106,7 @@ absl::StatusOr<OpenJob> PrepareJob(const JobOptions& options, OutputCalls& calls
   if (options.resume) {
     PENSTOCK_RETURN_IF_ERROR(LoadOldJob(options, job));
   } else {
-    // Once more, now that nobody else can write to it.
+    // Checks the output again, now that no other process can write to it.
     PENSTOCK_RETURN_IF_ERROR(OutputFile::Check(options.output_path, job.input, options.resume));
   }
   return job;
@@ -136,7 +136,7 @@ absl::StatusOr<JobSummary> RunJob(const JobOptions& options, absl::FunctionRef<E
   for (const auto& [flag, path] : options.other_files) {
     if (path.empty()) continue;
     PENSTOCK_RETURN_IF_ERROR(CheckNoFileOfTheJob(options, flag, path));
-    if (IsSameFile(path, options.stats_path)) return UsageError("{} {}: is the file of --stats too", flag, path);
+    if (IsSameFile(path, options.stats_path)) return UsageError("{} {}: --stats names the same file", flag, path);
   }
   PENSTOCK_ASSIGN_OR_RETURN(const UniqueFd stats_fd, OpenStats(options));
   Progress progress(ChooseProgressMode(options.quiet), STDERR_FILENO);
@@ -159,7 +159,7 @@ absl::StatusOr<JobSummary> RunJob(const JobOptions& options, absl::FunctionRef<E
     return summary;
   }
 
-  ::malloc_trim(0);  // what validating took is free for the engine
+  ::malloc_trim(0);  // returns the memory of the validation to the system, for the engine
   absl::StatusOr<OpenedEngine> opened = open_engine(job.report);
   if (!opened.ok() && FaultOf(opened.status()) == Fault::kResources && job.report.parse_bytes > kMiB) {
     return Annotate(opened.status(), fmt::format("{}, line {} takes {}", job.input.name(), job.report.costliest_line,

@@ -1,8 +1,7 @@
 // Offline batch jobs: a JSONL file of requests in, a JSONL file of results out.
 //
-// A job can be killed at any moment and continued with `resume`; it ends with exactly one result line per request.
-// Texts depend on the model, the request and the seed alone. Everything about the files is checked before the model is
-// opened.
+// A job can be killed at any moment and continued with `resume`. It ends with exactly one result line per request.
+// Texts depend only on the model, the request and the seed. All files are checked before the model is opened.
 #pragma once
 
 #include <atomic>
@@ -28,24 +27,25 @@ namespace penstock {
 struct JobOptions {
   std::string input_path;  // "-": standard input
   std::string output_path;
-  bool resume = false;     // continue the job of this output; a fresh start when there is none yet
+  bool resume = false;     // continue the job of this output; starts it when there is no output yet
   std::string stats_path;  // empty: none
-  // Flags that name other files to be written, with the names: none of them may be a file of the job.
+  // Flags that name other files to be written, with the file names. None may be a file of the job.
   std::vector<std::pair<std::string, std::string>> other_files = {};
   bool quiet = false;
-  uint64_t seed = 0;           // of requests that give none
-  SamplingOverrides sampling;  // flags; over the model's defaults, under the request's own fields
-  // Flags that the texts depend on beside the sampling ones, e.g. {"dtype", "bf16"}: a resumed job must have the same.
+  uint64_t seed = 0;  // for requests without a seed
+  // From flags: they override the model's defaults, and a request's own fields override them.
+  SamplingOverrides sampling;
+  // Other flags that change the texts, e.g. {"dtype", "bf16"}. A resumed job must have the same flags.
   Settings engine_settings;
-  // The output's system calls; tests replace them. Not owned, may be nullptr.
+  // The output's system calls, which tests replace. Not owned; may be nullptr.
   OutputCalls* output_calls = nullptr;
 };
 
 struct JobSummary {
-  JobNumbers numbers;          // num_failed counts this run's and earlier runs' failed requests
-  int64_t num_blank = 0;       // input lines skipped
-  int64_t num_torn_lines = 0;  // cut off the output before resuming
-  bool nothing_to_do = false;  // the job was finished already; no engine was opened
+  JobNumbers numbers;          // num_failed counts the failed requests of this run and of earlier runs
+  int64_t num_blank = 0;       // blank input lines, which were skipped
+  int64_t num_torn_lines = 0;  // lines cut off the output before resuming
+  bool nothing_to_do = false;  // the job was already finished, so no engine was opened
 };
 
 struct OpenedEngine {
@@ -55,19 +55,20 @@ struct OpenedEngine {
       : engine(std::move(opened)), predicted_tokens_per_s(predicted) {}
 
   std::unique_ptr<Engine> engine;
-  double predicted_tokens_per_s = 0;  // what a plan says of the whole job; 0: there is no plan
+  double predicted_tokens_per_s = 0;  // the plan's prediction for the whole job; 0: no plan
 };
 
-// Called once the input is known, so that JobMemory(report) can be charged to the budget.
+// Called once the input is known, so that the budget can account for JobMemory(report).
 using EngineOpener = absl::StatusOr<OpenedEngine>(const InputReport& report);
 
-// Runs the job. OK when every request has its result line, also when some of these are errors (numbers.num_failed).
-// kStopped when `stop` was set or the disk is full: `resume` continues. The statistics are written in both cases.
+// Runs the job. OK when every request has its result line, even if some of these are errors (numbers.num_failed).
+// kStopped when `stop` was set or the disk is full; `resume` continues the job. The statistics are written in both
+// cases.
 absl::StatusOr<JobSummary> RunJob(const JobOptions& options, absl::FunctionRef<EngineOpener> open_engine,
                                   const std::atomic<bool>& stop);
 
-// Checks the input alone (`run --validate-only`): reads options.input_path and writes nothing but, for piped input, a
-// temporary file.
+// Only checks the input (`run --validate-only`). Reads options.input_path and writes nothing, except a temporary file
+// for piped input.
 absl::StatusOr<InputReport> ValidateJob(const JobOptions& options, const std::atomic<bool>& stop);
 
 }  // namespace penstock

@@ -35,7 +35,7 @@ absl::StatusOr<bool> LineReader::Fill(size_t num_bytes) {
   if (start_ > 0) {
     buffer_.erase(0, start_);
     start_ = 0;
-    // One long line must not hold its memory for the rest of the job.
+    // One long line must not keep its memory for the rest of the job.
     if (buffer_.empty() && buffer_.capacity() > kLongLineBytes) buffer_.shrink_to_fit();
   }
   const size_t old_size = buffer_.size();
@@ -46,7 +46,7 @@ absl::StatusOr<bool> LineReader::Fill(size_t num_bytes) {
   return *num_read > 0;
 }
 
-// Bytes from here to the next newline or the end of the file. Leaves the position as it is.
+// Returns the bytes from here to the next newline or the end of the file. Does not move the position.
 absl::StatusOr<uint64_t> LineReader::MeasureRest() {
   const uint64_t begin = file_offset_;
   std::string block(kBlockBytes, '\0');
@@ -64,8 +64,8 @@ absl::StatusOr<uint64_t> LineReader::MeasureRest() {
 
 absl::StatusOr<bool> LineReader::Next(Line& line) {
   line = Line{};
-  size_t searched = 0;         // bytes of the present line known to hold no newline
-  uint64_t dropped_bytes = 0;  // bytes of a too long line that are no longer in the buffer
+  size_t searched = 0;         // bytes of the present line that hold no newline
+  uint64_t dropped_bytes = 0;  // bytes of a too long line that have left the buffer
   line.offset = file_offset_ - (buffer_.size() - start_);
   size_t newline = std::string::npos;
   while (true) {
@@ -74,7 +74,7 @@ absl::StatusOr<bool> LineReader::Next(Line& line) {
     searched = buffer_.size() - start_;
     size_t num_wanted = kBlockBytes;
     if (searched >= kLongLineBytes) {
-      // A long line is measured first: then it gets a buffer of its size, or none when it is too long.
+      // A long line is measured first. Then it gets a buffer of its size, or none when it is too long.
       PENSTOCK_ASSIGN_OR_RETURN(const uint64_t rest, MeasureRest());
       if (searched + rest > max_line_bytes_ + kByteOrderMark.size() + 1) {
         line.too_long = true;

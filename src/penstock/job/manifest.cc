@@ -33,7 +33,7 @@ void Flatten(const std::string& prefix, const json::value& value, FlatObject& fl
   }
 }
 
-// Through text and back, because what is compared with has been through text too.
+// Serialises and parses the object, because the manifest to compare with has been through text, too.
 absl::StatusOr<FlatObject> FlattenAsRead(const json::object& object) {
   PENSTOCK_ASSIGN_OR_RETURN(const json::value value, ParseJson(json::serialize(object), Fault::kInternal));
   FlatObject flat;
@@ -161,8 +161,8 @@ absl::Status CompareJob(const Manifest& then, const json::object& job, const Inp
     if (difference.starts_with("input.digest"))
       text += " (" + WhereInputDiffers(then.checkpoints, report.checkpoints) + ")";
   }
-  return InputError("cannot resume, the job is not the one that was started: {}; undo this, or choose another --output",
-                    text);
+  return InputError(
+      "cannot resume, the job differs from the one that was started: {}; undo this, or choose another --output", text);
 }
 
 absl::Status CompareModel(const Manifest& then, const json::object& model) {
@@ -172,7 +172,7 @@ absl::Status CompareModel(const Manifest& then, const json::object& model) {
   for (const std::string& difference : differences)
     text += fmt::format("{}model.{}", text.empty() ? "" : "; ", difference);
   return InputError(
-      "cannot resume, the model is not the one that was started with: {}; undo this, or choose another --output", text);
+      "cannot resume, the model differs from the one at the start: {}; undo this, or choose another --output", text);
 }
 
 }  // namespace penstock

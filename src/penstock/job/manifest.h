@@ -1,7 +1,7 @@
-// What a job's texts depend on, written beside its output so that a resumed job can be refused when anything changed.
+// Everything that a job's texts depend on, written beside its output. A resumed job is refused when any of it changed.
 //
-// `<output>.manifest.json`: the job (version, input, seed, sampling and engine settings from flags), the model, and the
-// input's checkpoints. Not the budget, the batch size or the threads: those change no text.
+// `<output>.manifest.json` holds the job (version, input, seed, sampling and engine settings from flags), the model,
+// and the input's checkpoints. Budget, batch size and threads are left out, because they change no text.
 #pragma once
 
 #include <cstdint>
@@ -22,7 +22,7 @@ using Settings = std::vector<std::pair<std::string, std::string>>;
 
 struct Manifest {
   json::object job;    // known before the model is loaded
-  json::object model;  // of the engine
+  json::object model;  // from the engine
   InputCheckpoints checkpoints;
 };
 
@@ -30,17 +30,17 @@ json::object DescribeJob(const InputReport& report, uint64_t seed, const Samplin
                          const Settings& engine_settings);
 json::object DescribeModel(const Engine& engine);
 
-// By this number results know their job: equal jobs give equal result ids.
+// Returns a number by which results recognise their job: equal jobs give equal result ids.
 uint64_t JobDigest(const json::object& job);
 
 std::string ManifestPath(const std::string& output_path);
 
-// Replaces the file in one step: a temporary file, fsync, rename, fsync of the folder.
+// Replaces the file atomically: a temporary file, fsync, rename, fsync of the folder.
 absl::Status WriteManifest(const Manifest& manifest, const std::string& path);
-// kIo when it is missing or is not a manifest of this format.
+// kIo when the file is missing or is not a manifest of this format.
 absl::StatusOr<Manifest> ReadManifest(const std::string& path);
 
-// kInput with every differing key ("sampling.temperature: 0.7 then, 0.8 now") when the two are not equal.
+// kInput when the two differ, with every differing key ("sampling.temperature: 0.7 then, 0.8 now").
 absl::Status CompareJob(const Manifest& then, const json::object& job, const InputReport& report);
 absl::Status CompareModel(const Manifest& then, const json::object& model);
 

@@ -16,7 +16,7 @@
 namespace penstock {
 namespace {
 
-// What to say about an output that cannot be created or opened.
+// Returns the error for an output that cannot be created or opened.
 absl::Status CannotOpen(const std::string& path, int error_number) {
   if (error_number == EISDIR) return IoError("{}: the output is a directory, expected a file name", path);
   if (error_number == ENOENT) return IoError("{}: the output's folder does not exist; create it first", path);
@@ -53,7 +53,7 @@ absl::StatusOr<std::unique_ptr<OutputFile>> OutputFile::Open(const std::string& 
   struct stat info = {};
   const bool exists = ::stat(path.c_str(), &info) == 0;
   const bool regular = !exists || S_ISREG(info.st_mode);
-  // Pipes and devices are opened for writing alone, so that a pipe without a reader is noticed.
+  // Pipes and devices are opened for writing only. Opening a pipe without a reader then fails.
   const int flags = regular ? O_RDWR | O_CREAT | O_APPEND | O_CLOEXEC : O_WRONLY | O_CLOEXEC;
   UniqueFd fd(::open(path.c_str(), flags, 0666));
   if (!fd.valid()) return CannotOpen(path, errno);
@@ -62,13 +62,13 @@ absl::StatusOr<std::unique_ptr<OutputFile>> OutputFile::Open(const std::string& 
   file->is_regular_ = S_ISREG(info.st_mode);
   if (!file->is_regular_) return file;
   PENSTOCK_RETURN_IF_ERROR(file->Lock());
-  // The size counts only from here on: the one who held the lock may have written.
+  // The size is valid only from here on: the previous holder of the lock may have written.
   if (::fstat(file->fd(), &info) != 0) return IoError("{}: cannot stat: {}", path, ErrnoText(errno));
   file->num_bytes_ = static_cast<uint64_t>(info.st_size);
   return file;
 }
 
-// flock excludes; the record lock beside it is there because only that kind tells who holds it.
+// flock() excludes other processes. The record lock is there only because it tells the holder's pid.
 absl::Status OutputFile::Lock() {
   struct flock record = {};
   record.l_type = F_WRLCK;
@@ -89,7 +89,7 @@ absl::Status OutputFile::Truncate(uint64_t num_bytes) {
     return IoError("{}: cannot cut the file to {} bytes: {}", path_, num_bytes, ErrnoText(errno));
   }
   num_bytes_ = num_bytes;
-  ++num_unsynced_;  // the new size is not on disk, and neither may be what a killed job wrote before it
+  ++num_unsynced_;  // the new size is not on disk, and perhaps not the results of an earlier run
   oldest_unsynced_ = Clock::now();
   return absl::OkStatus();
 }

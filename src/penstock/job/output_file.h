@@ -1,8 +1,8 @@
-// The output of a job: whole result lines, appended one write() each, by one process at a time.
+// The output of a job: whole result lines, each appended by one write(), by one process at a time.
 //
-// Results are its only record: a line that ends in a newline is done, anything after the last newline is torn and goes.
-// A failed write leaves the file as it was before that line. Results are synced to disk in groups; a failed sync is
-// final, because the kernel forgets which pages it lost.
+// The results are the only record of progress. A line that ends in a newline is done; anything after the last newline
+// is torn and is cut off. A failed write leaves the file as it was before that line. Results are synced to disk in
+// groups. A failed sync is final, because the kernel forgets which pages it lost.
 #pragma once
 
 #include <chrono>
@@ -20,7 +20,7 @@
 
 namespace penstock {
 
-// The system calls that can fail while a job runs; tests make them fail.
+// The system calls that can fail while a job runs. Tests make them fail.
 class OutputCalls {
  public:
   virtual ~OutputCalls() = default;
@@ -34,29 +34,30 @@ inline constexpr std::chrono::milliseconds kMaxUnsyncedTime{1000};
 
 class OutputFile {
  public:
-  // Refuses (kIo), without touching anything, an output that is the input, a directory, not writable, or in no folder;
-  // and one that has results already unless `resume`.
+  // Changes nothing. Returns kIo for an output that is the input or a directory, cannot be written, or lies in no
+  // folder. Without `resume`, the same for an output that already has results.
   static absl::Status Check(const std::string& path, const InputFile& input, bool resume);
 
-  // Creates or opens the file and locks it until destruction; kIo "locked by pid N" when another process has it.
+  // Creates or opens the file and locks it until destruction. kIo "locked by pid N" when another process has locked it.
   // `calls` must outlive the file.
   static absl::StatusOr<std::unique_ptr<OutputFile>> Open(const std::string& path, OutputCalls& calls);
 
   int fd() const { return fd_.get(); }
   const std::string& path() const { return path_; }
   uint64_t num_bytes() const { return num_bytes_; }
-  bool is_regular() const { return is_regular_; }  // only these can be resumed
+  bool is_regular() const { return is_regular_; }  // only regular files can be resumed
 
-  // Cuts a torn tail off. REQUIRES: is_regular(), num_bytes <= num_bytes().
+  // Cuts off a torn tail. REQUIRES: is_regular(), num_bytes <= num_bytes().
   absl::Status Truncate(uint64_t num_bytes);
 
-  // Appends `line` and a newline; syncs when 64 lines or a second's worth are not yet on disk. kStopped when there is
-  // no room or the disk refuses (the job can be resumed), kIo when a reader has gone away or the sync fails.
+  // Appends `line` and a newline; syncs when 64 lines, or the lines of a second, are not yet on disk. kStopped when
+  // there is no room or the disk refuses (the job can be resumed). kIo when the reader of a pipe has gone away or the
+  // sync fails.
   absl::Status Append(std::string_view line);
 
-  // Puts everything on disk. After a failure every further call fails.
+  // Writes everything to disk. After a failure every further call fails.
   absl::Status Sync();
-  // Sync, when the oldest unsynced line has waited for long enough.
+  // Calls Sync() when the oldest unsynced line has waited long enough.
   absl::Status SyncIfDue();
 
  private:

@@ -20,7 +20,7 @@ struct ScannedResult {
   bool failed = false;
 };
 
-// nullopt: not a whole JSON object, as a torn write leaves it.
+// Returns nullopt when the line is not a whole JSON object, as after a torn write.
 std::optional<ScannedResult> ScanResult(const Line& line) {
   if (line.too_long || !line.terminated) return std::nullopt;
   const absl::StatusOr<json::value> value = ParseJson(line.text, Fault::kIo);
@@ -57,7 +57,7 @@ absl::StatusOr<OutputScan> ScanOutput(int fd, const std::string& path, uint64_t 
     if (!result.has_value()) continue;
     const std::optional<int64_t> input_line = LineOfResultId(result->id, job_digest);
     if (!input_line.has_value() || *input_line > num_lines) {
-      return IoError("{}: line {}: id '{}' is not of a result of this job; restore the file or choose another --output",
+      return IoError("{}: line {}: id '{}' does not belong to this job; restore the file or choose another --output",
                      path, line.number, result->id);
     }
     if (first_torn != 0) continue;

@@ -1,4 +1,4 @@
-// What a job's output already holds: the output file is the journal of the job.
+// Finds the results that a job's output already holds: the output file is the journal of the job.
 //
 // Every result names its input line by its id, so a line is done exactly when its whole result is in the file.
 #pragma once
@@ -14,14 +14,14 @@ namespace penstock {
 struct OutputScan {
   std::vector<bool> done;  // [num_lines + 1], by line number
   int64_t num_done = 0;
-  int64_t num_failed = 0;      // of which error records
+  int64_t num_failed = 0;      // results that are error records
   uint64_t good_bytes = 0;     // the file up to here is whole results of this job
-  int64_t num_torn_lines = 0;  // whole or partial lines after that, which a crash left
+  int64_t num_torn_lines = 0;  // whole or partial lines after good_bytes, left by a crash
 };
 
-// Reads the output of the job with this digest and number of input lines. A damaged tail of at most as many lines as
-// may be unsynced is what a power loss leaves: those lines count as torn. kIo, naming the output's line, for anything
-// else that is not one result per line of this job.
+// Reads the output of the job with this digest and number of input lines. A power loss can leave a damaged tail of at
+// most as many lines as may be unsynced; these count as torn. kIo, naming the output's line, for any other line that is
+// not the only result of a line of this job.
 absl::StatusOr<OutputScan> ScanOutput(int fd, const std::string& path, uint64_t job_digest, int64_t num_lines);
 
 }  // namespace penstock

@@ -47,7 +47,7 @@ std::string FormatProgress(const ProgressCounts& counts, const EngineStats& stat
   const double compute_s = stats.prefill_s + stats.decode_s;
   if (compute_s > 0) text += fmt::format(", {:.1f} tokens/s", static_cast<double>(stats.generated_tokens) / compute_s);
   if (compute_s > 0 && predicted_tokens_per_s > 0) text += fmt::format(" of {:.1f} predicted", predicted_tokens_per_s);
-  // A lane that is at work all the time is what limits the job.
+  // A lane that is always busy limits the job.
   for (const LaneStats& lane : stats.lanes) {
     if (lane.busy_s > 0 && compute_s > 0) {
       text += fmt::format(", {} {:.0f}%", lane.name, std::min(100.0, 100 * lane.busy_s / compute_s));
@@ -62,13 +62,13 @@ std::string FormatProgress(const ProgressCounts& counts, const EngineStats& stat
   return text;
 }
 
-// Progress is a service: whoever closed stderr does not want it, and the job goes on.
+// Ignores errors: a closed stderr must not stop the job.
 void Progress::Write(const std::string& text) { (void)WriteFully(fd_, text, "stderr"); }
 
 void Progress::Update(const ProgressCounts& counts, const EngineStats& stats, double elapsed_s) {
   if (mode_ == ProgressMode::kSilent) return;
   const double period = mode_ == ProgressMode::kRedraw ? kRedrawPeriod_s : kPlainPeriod_s;
-  if (last_s_ < 0 && mode_ == ProgressMode::kPlain) last_s_ = 0;  // a short job prints its last line alone
+  if (last_s_ < 0 && mode_ == ProgressMode::kPlain) last_s_ = 0;  // a short job prints only its last line
   if (last_s_ >= 0 && elapsed_s - last_s_ < period) return;
   last_s_ = elapsed_s;
   const std::string text = FormatProgress(counts, stats, elapsed_s, predicted_tokens_per_s_);

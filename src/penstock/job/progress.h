@@ -1,4 +1,4 @@
-// The job's progress on stderr: one redrawn line on a terminal, a plain line every ten seconds elsewhere.
+// The job's progress on stderr: one redrawn line on a terminal, otherwise a plain line every ten seconds.
 #pragma once
 
 #include <cstdint>
@@ -9,18 +9,18 @@
 namespace penstock {
 
 struct ProgressCounts {
-  int64_t num_requests = 0;  // of the whole job
-  int64_t num_done = 0;      // failed ones included
+  int64_t num_requests = 0;  // in the whole job
+  int64_t num_done = 0;      // including failed ones
   int64_t num_failed = 0;
-  int64_t num_resumed = 0;  // of the done ones, those that an earlier run did
+  int64_t num_resumed = 0;  // done by an earlier run
 };
 
 enum class ProgressMode : uint8_t { kSilent, kPlain, kRedraw };
 
-// Silent when `quiet`; redrawn when stderr is a terminal that can do so (TERM is not "dumb", NO_COLOR is unset).
+// Silent when `quiet`; redrawn when stderr is a capable terminal (TERM is not "dumb", NO_COLOR is unset).
 ProgressMode ChooseProgressMode(bool quiet);
 
-// "[######------] 40/80 requests, 1 failed, 12.3 tokens/s of 13.0 predicted, disk_to_dram 84%, 1m40s left"
+// Returns "[######------] 40/80 requests, 1 failed, 12.3 tokens/s of 13.0 predicted, disk_to_dram 84%, 1m40s left".
 std::string FormatProgress(const ProgressCounts& counts, const EngineStats& stats, double elapsed_s,
                            double predicted_tokens_per_s = 0);
 
@@ -28,13 +28,14 @@ class Progress {
  public:
   Progress(ProgressMode mode, int fd) : mode_(mode), fd_(fd) {}
 
-  // What a plan says of the whole job; 0: there is none.
+  // Sets the plan's prediction for the whole job; 0: no plan.
   void Predict(double tokens_per_s) { predicted_tokens_per_s_ = tokens_per_s; }
-  // Writes when enough time has passed since the last line: 0.1 s redrawn, 10 s plain. `elapsed_s` since the job began.
+  // Writes a line if the last one is old enough: 0.1 s when redrawn, 10 s when plain. `elapsed_s` counts from the begin
+  // of the job.
   void Update(const ProgressCounts& counts, const EngineStats& stats, double elapsed_s);
-  // The last line, always (but when silent).
+  // Always writes the last line, unless silent.
   void Finish(const ProgressCounts& counts, const EngineStats& stats, double elapsed_s);
-  // Text of several lines, e.g. the summary (but when silent).
+  // Writes text of several lines, such as the summary, unless silent.
   void Print(const std::string& text);
 
  private:

@@ -14,7 +14,8 @@ constexpr std::string_view kChatUrl = "/v1/chat/completions";
 
 std::string_view View(const json::string& text) { return {text.data(), text.size()}; }
 
-// The first of the three names that the line has gives the id. Errors leave it absent, so that nobody matches on it.
+// Reads the id from the first of three fields that the line has. An error leaves the id absent, so that nobody relies
+// on it.
 void ReadId(const json::object& object, int64_t number, RequestLine& line) {
   FieldReader fields(object, "");
   for (const std::string_view name : {"custom_id", "id", "question_id"}) {
@@ -62,8 +63,7 @@ void ReadPrompt(FieldReader& fields, JobRequest& request) {
   request.prompt_ids.reserve(items.size());
   for (const json::value& item : items) {
     if (item.is_string() || item.is_array()) {
-      return fields.Fail("unsupported", "prompt",
-                         "a list of prompts is not supported; give each prompt a line of its own");
+      return fields.Fail("unsupported", "prompt", "a list of prompts is not supported; give each prompt its own line");
     }
     if (!item.is_int64() || item.get_int64() < 0 || item.get_int64() >= kMaxVocabSize) {
       return fields.Fail(
@@ -75,7 +75,7 @@ void ReadPrompt(FieldReader& fields, JobRequest& request) {
   }
 }
 
-// Makes the fault, if there is one, the error of the line.
+// If there is a fault, makes it the error of the line.
 void Refuse(FieldReader& fields, const std::optional<ChatFault>& fault) {
   if (fault.has_value()) fields.Fail("invalid_request", fault->place, fault->message);
 }
@@ -100,7 +100,7 @@ void ReadTools(FieldReader& fields, JobRequest& request) {
   if (!none && !tools->get_array().empty()) request.chat.tools = *tools;
 }
 
-// What only we may give to a template.
+// Returns whether only Penstock may set this variable of a template.
 bool IsReservedVariable(std::string_view name) {
   static constexpr std::string_view kNames[] = {
       "messages",      "tools",    "documents",   "add_generation_prompt", "continue_final_message",
@@ -124,7 +124,7 @@ void ReadTemplateVariables(FieldReader& fields, json::object& variables) {
   }
 }
 
-// Fields that a template is given beside the messages.
+// Reads the template's variables besides the messages.
 void ReadTemplateFields(FieldReader& fields, JobRequest& request) {
   json::object& variables = request.chat.variables;
   if (const std::optional<std::string> effort = fields.Text("reasoning_effort"); effort.has_value()) {
@@ -137,13 +137,13 @@ void ReadTemplateFields(FieldReader& fields, JobRequest& request) {
   }
 }
 
-// A prompt that is text already has no template.
+// Refuses fields of chats: a prompt that is plain text uses no template.
 void RefuseChatFields(FieldReader& fields) {
   for (const std::string_view name : {"tools", "chat_template_kwargs", "reasoning_effort", "documents"}) {
     const json::value* value = fields.Find(name);
     if (value == nullptr || (value->is_array() && value->get_array().empty())) continue;
     if (value->is_object() && value->get_object().empty()) continue;
-    fields.Fail("unsupported", name, "only a chat's prompt is made with it; give messages or leave it out");
+    fields.Fail("unsupported", name, "only chats support it; give messages or leave it out");
   }
 }
 
@@ -172,7 +172,7 @@ void RefuseManyAnswers(FieldReader& fields) {
     fields.Fail("unsupported", "stream", "a batch has no streams; leave it out");
 }
 
-// Fields of OpenAI's requests that would change the answer and that Penstock does not have.
+// Refuses fields of OpenAI's requests that would change the answer and that Penstock does not support.
 void RefuseUnsupported(FieldReader& fields) {
   if (!fields.Bool("add_generation_prompt").value_or(true)) {
     fields.Fail("unsupported", "add_generation_prompt", "every chat is answered; leave it out");
@@ -205,6 +205,22 @@ void RefuseUnsupported(FieldReader& fields) {
   }
 }
 
+// Reads a request's own fields, which are the same in a batch line's body and in a plain line.
+std::optional<LineError> ReadRequest(FieldReader& fields, RequestKind kind, RequestLine& line) {
+  if (kind == RequestKind::kCompletion) {
+    ReadPrompt(fields, line.request);
+    RefuseChatFields(fields);
+  } else {
+    kind == RequestKind::kTurns ? ReadTurns(fields, line.request) : ReadMessages(fields, line.request);
+    ReadTools(fields, line.request);
+    ReadTemplateFields(fields, line.request);
+  }
+  RefuseManyAnswers(fields);
+  RefuseUnsupported(fields);
+  line.request.sampling = ReadSamplingFields(fields);
+  return fields.error();
+}
+
 std::optional<LineError> ReadBatchLine(const json::object& object, RequestLine& line) {
   FieldReader outer(object, "");
   const std::string method = outer.Text("method").value_or("POST");
@@ -220,18 +236,7 @@ std::optional<LineError> ReadBatchLine(const json::object& object, RequestLine& 
 
   FieldReader fields(body->get_object(), "body.");
   line.model = fields.Text("model").value_or("");
-  if (url == kChatUrl) {
-    ReadMessages(fields, line.request);
-    ReadTools(fields, line.request);
-    ReadTemplateFields(fields, line.request);
-  } else {
-    ReadPrompt(fields, line.request);
-    RefuseChatFields(fields);
-  }
-  RefuseManyAnswers(fields);
-  RefuseUnsupported(fields);
-  line.request.sampling = ReadSamplingFields(fields);
-  return fields.error();
+  return ReadRequest(fields, url == kChatUrl ? RequestKind::kChat : RequestKind::kCompletion, line);
 }
 
 std::optional<LineError> ReadPlainLine(const json::object& object, RequestLine& line) {
@@ -245,18 +250,9 @@ std::optional<LineError> ReadPlainLine(const json::object& object, RequestLine& 
                     num_forms == 0 ? "none" : "several"),
         ""};
   }
-  if (fields.Find("prompt") == nullptr) {
-    fields.Find("turns") != nullptr ? ReadTurns(fields, line.request) : ReadMessages(fields, line.request);
-    ReadTools(fields, line.request);
-    ReadTemplateFields(fields, line.request);
-  } else {
-    ReadPrompt(fields, line.request);
-    RefuseChatFields(fields);
-  }
-  RefuseManyAnswers(fields);
-  RefuseUnsupported(fields);
-  line.request.sampling = ReadSamplingFields(fields);
-  return fields.error();
+  if (fields.Find("prompt") != nullptr) return ReadRequest(fields, RequestKind::kCompletion, line);
+  const bool has_turns = fields.Find("turns") != nullptr;
+  return ReadRequest(fields, has_turns ? RequestKind::kTurns : RequestKind::kChat, line);
 }
 
 }  // namespace
@@ -266,7 +262,7 @@ RequestLine ParseRequestLine(std::string_view text, int64_t number) {
   const absl::StatusOr<json::value> value = ParseJson(text, Fault::kInput);
   if (!value.ok()) {
     std::string message = Message(value.status());
-    // A request is one line, so only the column says anything.
+    // A request is one line, so only the column is useful.
     if (constexpr std::string_view kPlace = "line 1, "; message.starts_with(kPlace)) message.erase(0, kPlace.size());
     line.error = LineError{"invalid_json", std::move(message), ""};
     return line;

@@ -4,8 +4,8 @@
 //   {"id": "a", "prompt": "Once upon a time", "max_tokens": 64}
 //   {"question_id": 81, "turns": ["first question", "second question"]}
 //
-// A pure function of the line's bytes. What it does not know it ignores, except fields that would change the answer (n,
-// stream, echo ...): those are errors unless they say what is done anyway.
+// Parsing is a pure function of the line's bytes. It ignores unknown fields, except fields that would change the answer
+// (n, stream, echo ...). These are errors unless they ask for what happens anyway.
 #pragma once
 
 #include <cstdint>
@@ -27,24 +27,25 @@ struct JobRequest {
   std::string prompt;               // kCompletion, when prompt_ids is empty
   std::vector<TokenId> prompt_ids;  // kCompletion
   ChatParts chat;                   // kChat, kTurns: turns have tools and variables, but no messages
-  std::vector<std::string> turns;   // kTurns: questions that are asked one after the other
+  std::vector<std::string> turns;   // kTurns: questions, asked one after the other
   SamplingOverrides sampling;
 };
 
 struct RequestLine {
-  std::optional<std::string> id;  // "line-<N>" when the line has none; absent when it cannot be told
-  std::string model;              // the batch body's `model`; may be empty
-  JobRequest request;             // meaningful when there is no error
+  // "line-<N>" when the line has none; absent when the line is too broken to tell.
+  std::optional<std::string> id;
+  std::string model;   // `model` of the batch body; may be empty
+  JobRequest request;  // meaningful when there is no error
   std::optional<LineError> error;
 };
 
-// `text` is one line without its end, `number` its place in the file, from 1.
+// `text` is one line without its end; `number` is its line number, from 1.
 RequestLine ParseRequestLine(std::string_view text, int64_t number);
 
-// The record of a line that is longer than kMaxRequestLineBytes.
+// Returns the error record of a line longer than kMaxRequestLineBytes.
 RequestLine TooLongLine(uint64_t num_bytes);
 
-// Nothing but spaces and tabs.
+// Returns whether the line has only spaces and tabs.
 bool IsBlank(std::string_view text);
 
 }  // namespace penstock

@@ -11,28 +11,28 @@ namespace penstock {
 namespace {
 
 constexpr std::string_view kIdPrefix = "batch_req_";
-constexpr uint64_t kScramble = 0x9E3779B97F4A7C15;    // odd, so multiplying by it can be undone
-constexpr uint64_t kUnscramble = 0xF1DE83E19937733D;  // its inverse modulo 2^64
+constexpr uint64_t kScramble = 0x9E3779B97F4A7C15;    // odd, so multiplication by it can be undone
+constexpr uint64_t kUnscramble = 0xF1DE83E19937733D;  // the inverse of kScramble modulo 2^64
 static_assert(kScramble * kUnscramble == 1);
 
 uint64_t ResultNumber(uint64_t job_digest, int64_t line_number) {
   return (static_cast<uint64_t>(line_number) + job_digest) * kScramble;
 }
 
-// JSON has no infinities; -9999 is what OpenAI writes for "impossible".
+// JSON has no infinities; OpenAI writes -9999 for "impossible".
 double FiniteLogprob(double logprob) { return std::isfinite(logprob) ? logprob : -9999.0; }
 
 std::string Json(const json::value& value) { return json::serialize(value); }
 
-// A JSON object without its closing brace.
+// Returns a JSON object without its closing brace.
 std::string OpenJson(const json::object& object) {
   std::string text = json::serialize(object);
   text.pop_back();
   return text;
 }
 
-// Appends "[item(0),item(1),...]". With 20 alternatives a token has kilobytes of log-probabilities: they are written
-// piece by piece, never held as a tree of values.
+// Appends "[item(0),item(1),...]". With 20 alternatives, a token has kilobytes of log-probabilities. They are written
+// piece by piece and never held as a tree of values.
 void AppendList(size_t count, absl::FunctionRef<std::string(size_t)> item, std::string& out) {
   out += '[';
   for (size_t i = 0; i < count; ++i) {
@@ -62,7 +62,7 @@ void AppendChatLogprobs(const std::vector<TokenLogprobs>& tokens, const TokenTex
   out += R"(,"refusal":null})";
 }
 
-// The older format. `text_offset` counts characters from the start of the answer.
+// Appends the older format. `text_offset` counts characters from the start of the answer.
 void AppendCompletionLogprobs(const std::vector<TokenLogprobs>& tokens, bool with_top, const TokenText& token_text,
                               std::string& out) {
   const auto text_of = [&](TokenId id, size_t i) { return ReplaceInvalidUtf8(token_text(id, i == 0)); };
@@ -76,7 +76,7 @@ void AppendCompletionLogprobs(const std::vector<TokenLogprobs>& tokens, bool wit
   const auto top = [&](size_t i) {
     json::object others;
     for (const TokenLogprob& other : tokens[i].top) {
-      // Two tokens may have one text; the more likely one comes first and stays.
+      // Two tokens may have the same text; the more likely token comes first and is kept.
       const std::string text = text_of(other.token_id, i);
       if (!others.contains(text)) others[text] = FiniteLogprob(other.logprob);
     }
@@ -99,7 +99,7 @@ void AppendCompletionLogprobs(const std::vector<TokenLogprobs>& tokens, bool wit
   out += '}';
 }
 
-// Nine letters and digits, which templates of Mistral ask for; no other call of the job has them.
+// Returns nine letters and digits, as Mistral's templates require. The id is unique in the job.
 std::string CallId(int64_t line_number, size_t call_idx) {
   constexpr std::string_view kDigits = "0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ";
   constexpr uint64_t kCallsPerLine = 1 << 16;

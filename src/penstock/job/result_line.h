@@ -1,7 +1,7 @@
 // Result lines in the format of OpenAI's batch API.
 //
-// They hold no clock and no random number: `created` is 0 and ids come from the job and the line, so that two runs of
-// one job give equal lines.
+// They contain no time and no random number, so that two runs of one job give equal lines: `created` is 0, and ids come
+// from the job and the line.
 #pragma once
 
 #include <cstdint>
@@ -16,9 +16,10 @@
 
 namespace penstock {
 
-// "batch_req_<16 hex>": a bijection of the line number that depends on the job, so that results know their line.
+// Returns "batch_req_<16 hex>". The digits are a bijection of the line number that depends on the job, so that the id
+// identifies the line.
 std::string ResultId(uint64_t job_digest, int64_t line_number);
-// The line number (>= 1) of an id of this job; ids of other jobs give nullopt or, hardly ever, a number by chance.
+// Returns the line number (>= 1) of an id of this job. Ids of other jobs give nullopt, or very rarely a wrong number.
 std::optional<int64_t> LineOfResultId(std::string_view id, uint64_t job_digest);
 
 struct ResultHead {
@@ -30,18 +31,18 @@ struct ResultHead {
 struct RequestResult {
   RequestKind kind = RequestKind::kCompletion;
   std::string model;
-  Completion completion;             // of the last turn
-  ChatAnswer answer = {};            // the same by its parts; not of kCompletion
-  std::vector<std::string> answers;  // kTurns: of every turn
-  int64_t prompt_tokens = 0;         // of all turns
+  Completion completion;             // the last turn's
+  ChatAnswer answer = {};            // the same, split into its parts; not for kCompletion
+  std::vector<std::string> answers;  // kTurns: the answer to every turn
+  int64_t prompt_tokens = 0;         // sum over all turns
   int64_t completion_tokens = 0;
-  int logprobs = -1;  // as the request asked for
+  int logprobs = -1;  // as requested
 };
 
 // Engine::TokenBytes
 using TokenText = std::function<std::string(TokenId, bool begins_text)>;
 
-// One line each, without the newline; always valid UTF-8 and valid JSON.
+// Each returns one line without the newline, always valid UTF-8 and valid JSON.
 std::string FormatResult(const ResultHead& head, const RequestResult& result, const TokenText& token_text);
 std::string FormatError(const ResultHead& head, const LineError& error);
 

@@ -13,7 +13,7 @@
 namespace penstock {
 namespace {
 
-// A disk that is gone must not turn a whole job into error lines: the job stops, and can be resumed.
+// A missing disk must not turn a whole job into error lines. After this many errors the job stops and can be resumed.
 constexpr int kMostIoErrorsInARow = 256;
 
 json::object Message(std::string_view role, std::string_view content) {
@@ -21,7 +21,7 @@ json::object Message(std::string_view role, std::string_view content) {
           {"content", json::string_view(content.data(), content.size())}};
 }
 
-// The chat so far: every question with its answer, then the next question.
+// Returns the chat so far: every question with its answer, then the next question.
 json::array ConversationSoFar(const std::vector<std::string>& turns, const std::vector<std::string>& answers) {
   json::array messages;
   for (size_t i = 0; i < answers.size(); ++i) {
@@ -47,7 +47,7 @@ Runner::Runner(const Args& args) : args_(args), reader_(args.input.fd(), args.in
 
 absl::Status Runner::Run(const std::atomic<bool>& stop) {
   const absl::Status status = Loop(stop);
-  // Whatever ended the loop: finished results are worth keeping.
+  // However the loop ended, finished results are worth keeping.
   const absl::Status synced = args_.output.Sync();
   return status.ok() ? synced : status;
 }
@@ -71,7 +71,7 @@ absl::Status Runner::Loop(const std::atomic<bool>& stop) {
   }
 }
 
-// Starts requests until the places are taken, or one must wait for KV pages.
+// Starts requests until all places are taken, or one must wait for KV pages.
 absl::Status Runner::Fill(const std::atomic<bool>& stop) {
   const int64_t places = std::max<int64_t>(1, args_.engine.memory_plan().batch_size);
   Line line;
@@ -98,7 +98,7 @@ absl::Status Runner::StartLine(const Line& line) {
   return Submit(std::move(active));
 }
 
-// Tokenizing takes many times a text's bytes of memory: what cannot fit is refused before.
+// Tokenizing takes many times a text's bytes of memory, so a prompt that cannot fit is refused first.
 static absl::Status CheckPromptBytes(const ModelInfo& model, uint64_t num_bytes) {
   if (model.max_prompt_bytes == 0 || num_bytes <= model.max_prompt_bytes) return absl::OkStatus();
   return InputError("the prompt has {} bytes, which cannot fit the context length of {} tokens", num_bytes,
@@ -122,11 +122,11 @@ absl::StatusOr<RequestId> Runner::TrySubmit(Active& active) {
       break;
     }
     case RequestKind::kTurns: {
-      // Turns are held until they are asked: all of them must fit.
+      // All turns are held until they are asked, so all of them must fit.
       uint64_t num_bytes = 0;
       for (const std::string& turn : job.turns) num_bytes += turn.size();
       PENSTOCK_RETURN_IF_ERROR(CheckPromptBytes(args_.engine.model(), num_bytes));
-      // Each turn draws from a random stream of its own.
+      // Each turn has its own random stream.
       if (!active.answers.empty())
         request.sampling.seed = RequestSeed(active.sampling.seed, -static_cast<int64_t>(active.answers.size()));
       ChatParts chat = job.chat;
@@ -142,7 +142,7 @@ absl::StatusOr<RequestId> Runner::TrySubmit(Active& active) {
 absl::Status Runner::Submit(Active active) {
   const absl::StatusOr<RequestId> id = TrySubmit(active);
   if (id.ok()) {
-    // The prompt lies in the engine now; turns alone are needed again, with what their prompts are made with.
+    // The engine has the prompt now. Only turns are needed again, with the fields that build their prompts.
     active.request.prompt = {};
     active.request.prompt_ids = {};
     if (active.request.kind != RequestKind::kTurns) active.request.chat = {};
@@ -168,8 +168,8 @@ absl::Status Runner::Finish(const Completion& completion) {
   active.completion_tokens += static_cast<int64_t>(completion.token_ids.size());
   if (!completion.status.ok()) {
     if (!std::exchange(told_of_io_error_, true)) {
-      LogWarning("line {}: {}; it has its error line and the job goes on (told once)", active.head.line_number,
-                 penstock::Message(completion.status));
+      LogWarning("line {}: {}; it gets an error record and the job goes on (further ones are not shown)",
+                 active.head.line_number, penstock::Message(completion.status));
     }
     if (++num_io_errors_in_a_row_ > kMostIoErrorsInARow) {
       return Annotate(completion.status,

@@ -1,6 +1,6 @@
-// The loop of a job: read lines as the engine has room, step, write results as they finish.
+// The main loop of a job: reads lines as the engine has room, runs steps, writes results as they finish.
 //
-// Memory is constant: only requests that the engine runs, and one that waits, are held.
+// Memory is constant: it holds only the requests that the engine runs, and one that waits.
 #pragma once
 
 #include <atomic>
@@ -23,7 +23,7 @@
 
 namespace penstock {
 
-// A seed for a line that gives none: of the job's seed and the line's number alone.
+// Returns the seed of a line without one. It depends only on the job's seed and the line number.
 uint64_t RequestSeed(uint64_t job_seed, int64_t line_number);
 
 class Runner {
@@ -33,16 +33,16 @@ class Runner {
     const InputFile& input;
     const InputReport& report;
     OutputFile& output;
-    const OutputScan& scan;  // lines that are done already
+    const OutputScan& scan;  // lines that are already done
     uint64_t job_digest;
     uint64_t seed;
-    SamplingParams sampling;                                 // what requests start from
-    std::function<void(const ProgressCounts&)> on_progress;  // after each step
+    SamplingParams sampling;                                 // where requests start from
+    std::function<void(const ProgressCounts&)> on_progress;  // called after each step
   };
   explicit Runner(const Args& args);
 
-  // Runs the lines that are not done. OK when every line has its result; kStopped when `stop` was set or the output has
-  // no room; any other error as the engine, the input or the output gave it. What finished is on disk in each case,
+  // Runs the lines that are not done. OK when every line has its result, kStopped when `stop` was set or the output has
+  // no room. Otherwise the error of the engine, the input or the output. Finished results are on disk in each case,
   // unless the output itself failed.
   absl::Status Run(const std::atomic<bool>& stop);
 
@@ -53,7 +53,7 @@ class Runner {
     ResultHead head;
     JobRequest request;
     SamplingParams sampling;
-    std::vector<std::string> answers;  // of the turns so far
+    std::vector<std::string> answers;  // answers to the turns so far
     int64_t prompt_tokens = 0;
     int64_t completion_tokens = 0;
   };

@@ -54,7 +54,7 @@ std::optional<std::vector<std::string>> ReadStop(FieldReader& fields) {
   return stop;
 }
 
-// OpenAI's chat form is `logprobs: true, top_logprobs: 5`, the completions form is `logprobs: 5`. Either works
+// OpenAI's chats write `logprobs: true, top_logprobs: 5`, its completions `logprobs: 5`. Both forms are accepted
 // everywhere.
 std::optional<int> ReadLogprobs(FieldReader& fields) {
   const json::value* value = fields.Find("logprobs");
@@ -176,7 +176,7 @@ SamplingOverrides ReadSamplingFields(FieldReader& fields) {
   o.min_p = fields.Number("min_p", 0, 1);
   o.repetition_penalty = fields.Number("repetition_penalty", kMinRepetitionPenalty, kMaxRepetitionPenalty);
   o.top_k = fields.Integer("top_k", -1, kMaxVocabSize);
-  if (o.top_k == -1) o.top_k = 0;  // the two spellings of "off"
+  if (o.top_k == -1) o.top_k = 0;  // both -1 and 0 mean "off"
   const json::value* seed = fields.Find("seed");
   if (seed != nullptr && seed->is_uint64()) {
     o.seed = seed->get_uint64();

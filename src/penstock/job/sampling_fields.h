@@ -1,4 +1,4 @@
-// Sampling parameters as requests and flags give them: each may be absent, and then the layer below decides.
+// Sampling parameters as requests and flags give them. An absent parameter is taken from the layer below.
 //
 // The layers are, lowest first: the model's generation_config.json, the command line's flags, the request line.
 #pragma once
@@ -27,32 +27,32 @@ struct SamplingOverrides {
   std::optional<int> logprobs;
 };
 
-// `base` with every parameter that `overrides` has.
+// Returns `base` with every parameter that `overrides` has.
 SamplingParams Overlay(SamplingParams base, const SamplingOverrides& overrides);
 
-// What may be given as a stop text: UTF-8 of 1 to kMaxStopTextBytes bytes.
+// Returns whether a text may be a stop text: UTF-8 of 1 to kMaxStopTextBytes bytes.
 bool IsStopText(std::string_view text);
 
-// Every parameter by name, null when absent (for the manifest).
+// Returns every parameter by name, null when absent (for the manifest).
 json::object ToJson(const SamplingOverrides& overrides);
 json::object ToJson(const SamplingParams& params);
 
-// Why a line is not a request. `code` is one of invalid_json, line_too_long, invalid_id, invalid_request, unsupported,
-// mixed_models.
+// The reason why a line is not a valid request. `code` is one of invalid_json, line_too_long, invalid_id,
+// invalid_request, unsupported, mixed_models.
 struct LineError {
   std::string code;
   std::string message;
-  std::string param;  // the field at fault; may be empty
+  std::string param;  // the faulty field; may be empty
 };
 
-// Reads typed fields of one JSON object and keeps the first error. A null counts as absent, as OpenAI's clients send
-// it.
+// Reads typed fields of one JSON object and keeps the first error. A null counts as absent, because OpenAI's clients
+// send nulls for absent fields.
 class FieldReader {
  public:
   // `prefix` stands before field names in errors ("body.").
   FieldReader(const json::object& object, std::string_view prefix) : object_(object), prefix_(prefix) {}
 
-  // The field's value, or nullptr when it is absent or null.
+  // Returns the field's value, or nullptr when it is absent or null.
   const json::value* Find(std::string_view name) const;
   std::optional<double> Number(std::string_view name, double min, double max);
   std::optional<int64_t> Integer(std::string_view name, int64_t min, int64_t max);

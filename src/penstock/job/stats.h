@@ -1,4 +1,4 @@
-// Numbers about a finished job: the --stats file for machines and the summary table for people.
+// Statistics of a finished job: the --stats file for machines and the summary table for people.
 #pragma once
 
 #include <cstdint>
@@ -8,11 +8,11 @@
 
 namespace penstock {
 
-// The least time in which a machine could do some work (the hierarchical roofline's limit): each of its parts busy with
-// what only it can do, all at once.
+// The least time in which a machine can do the work, by the hierarchical roofline model. All parts of the machine work
+// at the same time, each on the work that only it can do.
 struct Bound {
   double seconds = 0;
-  std::string limited_by;  // "disk", "memory", "host memory", "arithmetic", ...; empty when nothing was asked
+  std::string limited_by;  // "disk", "memory", "host memory", "arithmetic", ...; empty when there was no work
 };
 Bound BoundOf(const EngineStats& stats, const MachineRates& rates);
 
@@ -23,19 +23,18 @@ struct JobNumbers {
   double total_s = 0;
   std::string model;
   EngineStats engine;
-  MachineRates rates;  // measured after the job; zeros when nobody asked
+  MachineRates rates;  // measured after the job; zeros if not measured
   MemoryPlan plan;
-  double predicted_tokens_per_s = 0;  // OpenedEngine
+  double predicted_tokens_per_s = 0;  // from OpenedEngine
 };
 
-// The JSON of --stats. `hot_accuracy` is the share of the experts fetched ahead that were then wanted. `bound` is what
-// the measured rates would have allowed; null when they were not measured. Nor is there a predicted rate without a
-// plan.
+// Returns the JSON of --stats. `hot_accuracy` is the share of the prefetched experts that were then wanted. `bound` is
+// the limit at the measured rates; null when they were not measured. Without a plan the predicted rate is null, too.
 std::string FormatStats(const JobNumbers& numbers);
 
 std::string FormatSummary(const JobNumbers& numbers);
 
-// Most memory that this process ever had resident; 0 when /proc does not tell.
+// Returns the most memory that this process ever had resident; 0 when /proc does not tell.
 uint64_t PeakRssBytes();
 
 }  // namespace penstock

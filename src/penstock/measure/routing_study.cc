@@ -38,10 +38,10 @@ std::vector<RoutingWinner> ReadWinners(const json::object& identity) {
         predictor == nullptr || !predictor->is_string()) {
       continue;
     }
-    const absl::StatusOr<Eviction> known_eviction = ParseEvictionName(std::string(eviction->get_string()));
-    const absl::StatusOr<PredictorKind> known_predictor = ParsePredictorName(std::string(predictor->get_string()));
-    if (!known_eviction.ok() || !known_predictor.ok()) continue;
-    winners.push_back({share->get_double(), *known_eviction, *known_predictor});
+    const EvictionTraits* known_eviction = FindChoice(eviction->get_string(), Evictions());
+    const PredictorTraits* known_predictor = FindChoice(predictor->get_string(), Predictors());
+    if (known_eviction == nullptr || known_predictor == nullptr) continue;
+    winners.push_back({share->get_double(), known_eviction->value, known_predictor->value});
   }
   return winners;
 }
@@ -151,8 +151,8 @@ void KeepWinners(const std::string& fingerprint, bool has_device, const std::vec
   json::array list;
   for (const RoutingWinner& winner : all) {
     list.push_back(json::object{{"share", winner.share},
-                                {"eviction", EvictionName(winner.eviction)},
-                                {"predictor", PredictorName(winner.predictor)}});
+                                {"eviction", TraitsOf(winner.eviction).name},
+                                {"predictor", TraitsOf(winner.predictor).name}});
   }
   Keep(kKind, identity, {{"winners", std::move(list)}});
 }

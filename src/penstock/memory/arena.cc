@@ -23,7 +23,7 @@ class Dram : public Memory {
       return ResourceError("cannot map {} of memory: {}; is there a limit on address space (ulimit -v)?",
                            FormatBytes(size_bytes), ErrnoText(errno));
     }
-    ::madvise(data, size_bytes, MADV_HUGEPAGE);  // a hint; refused in some containers
+    ::madvise(data, size_bytes, MADV_HUGEPAGE);  // a hint, which some containers refuse
     return static_cast<std::byte*>(data);
   }
   void Release(std::byte* data, uint64_t size_bytes) override { ::munmap(data, size_bytes); }

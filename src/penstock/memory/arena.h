@@ -1,4 +1,4 @@
-// Memory that the budgets account for: blocks of one tier, given back as a whole.
+// Memory that the budgets account for: blocks in one tier, freed as a whole.
 #pragma once
 
 #include <cstddef>
@@ -15,35 +15,37 @@ namespace penstock {
 
 class Arena;
 
-// Where arenas come from: the host's DRAM, or what a device has. Outlives its arenas.
+// A source of arenas: the host's DRAM, or the memory of a device. Must outlive its arenas.
 class Memory {
  public:
   virtual ~Memory() = default;
 
-  // kResources when there is no room. `size_bytes` is rounded up to whole pages; 0 gives an empty arena.
+  // Returns an arena of `size_bytes`, rounded up to whole pages; 0 gives an empty arena. kResources when there is no
+  // room.
   absl::StatusOr<Arena> Map(uint64_t size_bytes);
 
-  // Whether the host can read and write arenas itself. Else Write() and Clear() do; they return when it is done.
+  // Returns whether the host can read and write arenas directly. If not, use Write() and Clear(), which return when the
+  // bytes are written.
   virtual bool is_host() const { return true; }
   virtual absl::Status Write(std::byte* to, std::span<const std::byte> from);
   virtual absl::Status Clear(std::byte* to, uint64_t size_bytes);
 
  protected:
-  // For memories that are made of others.
+  // For memories that are built on other memories.
   static absl::StatusOr<std::byte*> TakeFrom(Memory& memory, uint64_t size_bytes) { return memory.Take(size_bytes); }
   static void ReleaseTo(Memory& memory, std::byte* data, uint64_t size_bytes) { memory.Release(data, size_bytes); }
 
  private:
   friend class Arena;
-  // Of whole pages.
+  // REQUIRES: `size_bytes` is a multiple of the page size.
   virtual absl::StatusOr<std::byte*> Take(uint64_t size_bytes) = 0;
   virtual void Release(std::byte* data, uint64_t size_bytes) = 0;
 };
 
-// Anonymous pages of DRAM: zeros, there from when they are first written.
+// Anonymous pages of DRAM. They read as zeros and are allocated at the first write.
 Memory& HostMemory();
 
-// Owns one block. Move-only; empty by default.
+// Owns one block. Move-only; a default-constructed arena is empty.
 class Arena {
  public:
   Arena() = default;
@@ -64,10 +66,10 @@ class Arena {
   uint64_t size_ = 0;
 };
 
-// A memory of which no more than a budget is handed out.
+// A memory that hands out no more bytes than its budget.
 class BudgetedMemory : public Memory {
  public:
-  // `name`: "device", for errors. `memory` outlives this.
+  // `name` appears in errors ("device"). `memory` must outlive this object.
   BudgetedMemory(std::string name, Memory& memory, uint64_t budget_bytes)
       : name_(std::move(name)), memory_(&memory), budget_bytes_(budget_bytes) {}
 
@@ -86,12 +88,12 @@ class BudgetedMemory : public Memory {
   uint64_t used_bytes_ = 0;
 };
 
-// Hands out cache-line-aligned parts of an arena; never frees.
+// Hands out parts of an arena, aligned to cache lines; never frees them.
 class ArenaAllocator {
  public:
   explicit ArenaAllocator(const Arena& arena) : arena_(&arena) {}
 
-  // REQUIRES: the parts taken so far and this one fit (the plan has counted them).
+  // REQUIRES: the arena has room for this part. (The memory plan counts all parts.)
   template <typename T>
   std::span<T> Take(int64_t count) {
     return {reinterpret_cast<T*>(TakeBytes(static_cast<uint64_t>(count) * sizeof(T))), static_cast<size_t>(count)};

@@ -10,14 +10,15 @@ namespace penstock {
 
 int64_t BeladyHits(std::span<const int64_t> wanted, int64_t num_slots) {
   constexpr int64_t kNever = std::numeric_limits<int64_t>::max();
-  std::vector<int64_t> next(wanted.size(), kNever);  // place where the same key is wanted again
+  std::vector<int64_t> next(wanted.size(), kNever);  // index where the same key is wanted again
   absl::flat_hash_map<int64_t, int64_t> last;
   for (int64_t i = std::ssize(wanted) - 1; i >= 0; --i) {
     const auto [found, is_new] = last.try_emplace(wanted[static_cast<size_t>(i)], i);
     if (!is_new) next[static_cast<size_t>(i)] = std::exchange(found->second, i);
   }
   int64_t num_hits = 0;
-  std::set<int64_t> held;  // by the place where each is wanted next: those that never are need no slot
+  // The held keys, each by its next index in `wanted`. Keys that are never wanted again need no slot.
+  std::set<int64_t> held;
   for (int64_t i = 0; i < std::ssize(wanted); ++i) {
     num_hits += static_cast<int64_t>(held.erase(i));
     const int64_t again = next[static_cast<size_t>(i)];

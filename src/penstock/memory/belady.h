@@ -1,4 +1,5 @@
-// The most hits that any cache can have, one that knows the future (Belady 1966): what is wanted again last leaves.
+// The most hits that any cache can have: the hits of a cache that knows the future (Belady 1966). It evicts the key
+// that is next wanted last.
 #pragma once
 
 #include <cstdint>
@@ -7,8 +8,8 @@
 
 namespace penstock {
 
-// Hits of `num_slots` slots, empty at first, that serve `wanted`, keys >= 0 in the order in which they are wanted. What
-// is wanted need not take a slot. REQUIRES: num_slots >= 0.
+// Returns the hits of a cache of `num_slots` slots, empty at first. `wanted` lists the wanted keys (>= 0) in order. A
+// wanted key need not be cached. REQUIRES: num_slots >= 0.
 int64_t BeladyHits(std::span<const int64_t> wanted, int64_t num_slots);
 
 }  // namespace penstock

@@ -1,5 +1,5 @@
-// The budget of one tier: bytes it may use, and who uses them. Every reservation has a tag, so that a refusal can show
-// the arithmetic.
+// The budget of one tier: the bytes that it may use, and their uses. Every reservation has a tag, so that a refusal can
+// show the arithmetic.
 #pragma once
 
 #include <array>
@@ -19,7 +19,7 @@ class TierBudget {
  public:
   explicit TierBudget(uint64_t capacity_bytes) : capacity_(capacity_bytes) {}
 
-  // Adds `size_bytes` to `tag`, or fails with kResources and the whole account.
+  // Adds `size_bytes` to `tag`. When they do not fit, fails with kResources and lists all reservations.
   absl::Status Reserve(MemoryTag tag, uint64_t size_bytes);
 
   uint64_t capacity_bytes() const { return capacity_; }
@@ -27,7 +27,7 @@ class TierBudget {
   uint64_t free_bytes() const { return capacity_ - used_bytes(); }
   uint64_t reserved_bytes(MemoryTag tag) const { return reserved_[static_cast<int>(tag)]; }
 
-  // "dense weights 3.1 MiB + KV cache 4.0 MiB + ..."
+  // Returns "dense weights 3.1 MiB + KV cache 4.0 MiB + ...".
   std::string Account() const;
 
  private:

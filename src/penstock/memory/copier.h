@@ -1,4 +1,4 @@
-// Bytes that cross the link between the host's memory and a device's, in one direction.
+// Copies bytes over the link between the host's memory and a device's, in one direction.
 #pragma once
 
 #include <cstddef>
@@ -19,14 +19,14 @@ class Copier {
  public:
   virtual ~Copier() = default;
 
-  // For the body of a task on the lane of this direction: copies, or gives the copies to the lane's stream.
+  // Copies, or gives the copies to the lane's stream. Called by the body of a task on the lane of this direction.
   virtual absl::Status Copy(std::span<const ByteCopy> copies) = 0;
-  // Whether these bytes of the host's can cross the link as they lie. What cannot goes through page-locked buffers,
-  // which is all that a device's copy engine can read.
+  // Returns whether the link can read these bytes of the host directly. A device's copy engine reads only page-locked
+  // memory; other bytes are first copied to page-locked buffers.
   virtual bool CanRead(std::span<const std::byte> bytes) const = 0;
 };
 
-// To and from a device that is emulated: its memory is the host's, and page-locked memory is emulated, too.
+// Copies to and from an emulated device: its memory is the host's, and its page-locked memory is emulated, too.
 class HostCopier : public Copier {
  public:
   absl::Status Copy(std::span<const ByteCopy> copies) override {

@@ -13,7 +13,7 @@ absl::StatusOr<std::byte*> CudaMemory::Take(uint64_t size_bytes) {
   void* data = nullptr;
   const cudaError_t error = cudaMalloc(&data, size_bytes);
   if (error == cudaErrorMemoryAllocation) {
-    (void)cudaGetLastError();  // not sticky
+    (void)cudaGetLastError();  // clears the error, so that later calls do not report it
     size_t free_bytes = 0, total_bytes = 0;
     (void)cudaMemGetInfo(&free_bytes, &total_bytes);
     return ResourceError("the GPU has no room for {}: {} of {} are free; give less --gpu-memory",
@@ -25,7 +25,8 @@ absl::StatusOr<std::byte*> CudaMemory::Take(uint64_t size_bytes) {
 
 void CudaMemory::Release(std::byte* data, uint64_t) { (void)cudaFree(data); }
 
-// From pageable memory cudaMemcpy() returns when the bytes have left it, and other streams do not wait for it.
+// cudaMemcpy() from pageable memory returns when the source has been read, perhaps before the copy ends; other streams
+// do not wait for it.
 absl::Status CudaMemory::Write(std::byte* to, std::span<const std::byte> from) {
   PENSTOCK_CUDA_RETURN_IF_ERROR(cudaMemcpy(to, from.data(), from.size(), cudaMemcpyHostToDevice));
   return PENSTOCK_CUDA_STATUS(cudaDeviceSynchronize());
@@ -58,8 +59,8 @@ void PageLockedMemory::Release(std::byte* data, uint64_t size_bytes) {
   ReleaseTo(HostMemory(), data, size_bytes);
 }
 
-// A batch takes addresses as they are: where the device has others for memory that was locked later (WSL2), or for
-// pageable memory, copies go one by one.
+// A batch takes addresses as they are. Copies therefore go one by one from pageable memory, and where the device uses
+// other addresses for memory that was locked later (WSL2).
 CudaCopier::CudaCopier(Direction direction, int device_idx, cuda::Stream stream)
     : direction_(direction), stream_(stream) {
 #if CUDART_VERSION >= 13000
@@ -75,7 +76,7 @@ CudaCopier::CudaCopier(Direction direction, int device_idx, cuda::Stream stream)
 absl::Status CudaCopier::Copy(std::span<const ByteCopy> copies) {
   const cudaMemcpyKind kind = direction_ == Direction::kToDevice ? cudaMemcpyHostToDevice : cudaMemcpyDeviceToHost;
 #if CUDART_VERSION >= 13000
-  // Giving a copy to a stream takes longer than copying a small one: many are given at once.
+  // Giving a copy to a stream takes longer than a small copy itself, so many copies are given at once.
   constexpr size_t kManyCopies = 4;
   if (batches_ && copies.size() >= kManyCopies &&
       CanRead({direction_ == Direction::kToDevice ? copies[0].from : copies[0].to, 1})) {

@@ -1,4 +1,4 @@
-// The memory of a CUDA device, page-locked memory of the host's, and the link between them.
+// The memory of a CUDA device, page-locked memory of the host, and the link between them.
 #pragma once
 
 #include <set>
@@ -9,7 +9,7 @@
 
 namespace penstock {
 
-// On the device: the host neither reads nor writes it.
+// Device memory, which the host can neither read nor write.
 class CudaMemory : public Memory {
  public:
   explicit CudaMemory(int device_idx) : device_idx_(device_idx) {}
@@ -25,8 +25,8 @@ class CudaMemory : public Memory {
   int device_idx_;
 };
 
-// DRAM that the device's copy engines reach. Where the machine refuses to lock pages (ulimit -l, too little memory) it
-// is ordinary memory, and says so once: copies still work, by way of buffers.
+// DRAM that the device's copy engines can read and write. Where the machine refuses to lock pages (ulimit -l, too
+// little memory), it is ordinary memory and warns once. Copies still work, through buffers.
 class PageLockedMemory : public Memory {
  public:
   explicit PageLockedMemory(int device_idx) : device_idx_(device_idx) {}
@@ -40,7 +40,7 @@ class PageLockedMemory : public Memory {
   bool has_warned_ = false;
 };
 
-// One direction of the link: copies are given to a stream. The kind is told by where the bytes lie.
+// One direction of the link: copies are given to a stream. CUDA infers the kind of a copy from its addresses.
 class CudaCopier : public Copier {
  public:
   enum class Direction : uint8_t { kToDevice, kToHost };
@@ -52,7 +52,7 @@ class CudaCopier : public Copier {
  private:
   Direction direction_;
   cuda::Stream stream_;
-  bool batches_ = false;  // copies between memory that is page-locked
+  bool batches_ = false;  // gives copies in batches; only between page-locked memory and the device
 };
 
 }  // namespace penstock

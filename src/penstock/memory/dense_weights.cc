@@ -23,7 +23,7 @@ uint64_t NumElements(const TensorInfo& tensor) {
   return count;
 }
 
-// What VisitTensors finds: a tensor, the bytes that it takes in memory, and how to fill and publish them.
+// Receives each tensor from VisitTensors(), with its format in memory, to count its bytes or to load it.
 struct Visitor {
   virtual void Matrix(const TensorInfo& tensor, WeightFormat format, WeightView& view) = 0;
   virtual void Rows(const TensorInfo& tensor, Dtype dtype, EmbeddingView& view) = 0;
@@ -33,7 +33,7 @@ struct Visitor {
   ~Visitor() = default;
 };
 
-// One list of the fields serves both the counting and the loading.
+// Lists the fields once, for both counting and loading.
 void VisitTensors(const WeightMap& map, ComputeDtype dtype, DensePart part, std::span<LayerWeights> layers,
                   OuterWeights& outer, Visitor& visitor) {
   const auto matrix = [&](const TensorInfo* tensor, WeightView& view, MatrixKind kind) {
@@ -95,7 +95,8 @@ class Counter final : public Visitor {
 
 class Loader final : public Visitor {
  public:
-  // `bounce` [2, bounce bytes]: what was read, and what is to be written where the host cannot.
+  // `bounce` [2, bounce bytes]: one part for bytes that were read, one for bytes to be written where the host cannot
+  // write.
   Loader(const Checkpoint& checkpoint, Memory& memory, const Arena& arena, std::span<std::byte> bounce)
       : checkpoint_(&checkpoint),
         memory_(&memory),
@@ -148,13 +149,13 @@ class Loader final : public Visitor {
     const OpenedFile& file = checkpoint_->files()[tensor.file_idx];
     status_ = PreadFully(file.fd.get(), target, tensor.extent.offset_bytes + offset, file.path);
   }
-  // Into the bounce buffer.
+  // Reads rows into the bounce buffer.
   void ReadRowsOf(const TensorInfo& tensor, int64_t first, int64_t count) {
     if (!status_.ok()) return;
     status_ = ReadRows(checkpoint_->files(), tensor, first, count,
                        bounce_.first(static_cast<uint64_t>(count) * RowBytes(tensor)));
   }
-  // fill(where) writes `size_bytes` that will lie at `target`. REQUIRES: they fit into a bounce buffer.
+  // Calls fill(where), which writes `size_bytes`, and puts them at `target`. REQUIRES: they fit into a bounce buffer.
   template <typename Fill>
   void Put(std::byte* target, uint64_t size_bytes, const Fill& fill) {
     if (!status_.ok()) return;
@@ -214,7 +215,7 @@ uint64_t DenseWeights::Bytes(const WeightMap& map, ComputeDtype dtype, DensePart
   OuterWeights outer;
   Counter counter;
   VisitTensors(map, dtype, part, layers, outer, counter);
-  // On a device the host's buffer is gone before anything else needs its memory.
+  // When loading to a device, the host's buffer is freed before anything else needs its memory.
   return counter.total_bytes() + (part == DensePart::kLayers ? 0 : counter.bounce_bytes());
 }
 

@@ -1,5 +1,5 @@
 // The weights that every row needs: attention, norms, router, embeddings, and FFNs without experts. They stay in the
-// tier where they are computed.
+// tier that computes with them.
 #pragma once
 
 #include <cstdint>
@@ -15,18 +15,18 @@
 
 namespace penstock {
 
-// The embedding: rows as they are stored, to be looked up, or, where lm_head is the same matrix, its panels.
+// The embedding matrix: stored rows for look-ups or, where lm_head is the same matrix, panels.
 struct EmbeddingView {
   const std::byte* data = nullptr;
-  Dtype dtype = Dtype::kF32;           // of rows
-  std::optional<WeightFormat> packed;  // of panels
+  Dtype dtype = Dtype::kF32;           // dtype of stored rows
+  std::optional<WeightFormat> packed;  // format of panels
 };
 
-// Vectors are f32 whatever the checkpoint's dtype; an absent one is an empty span. Routers stay in their own dtype, as
-// they compute in f32.
+// Vectors are f32 for every dtype of the checkpoint; an absent vector is an empty span. Routers keep their own dtype,
+// because they compute in f32.
 using LayerWeights = LayerParts<std::span<const float>, WeightView>;
 
-// What lies outside the layers.
+// The weights outside the layers.
 struct OuterWeights {
   EmbeddingView embedding;
   WeightView lm_head;
@@ -35,16 +35,18 @@ struct OuterWeights {
   std::span<const float> final_norm_bias;
 };
 
-// kAll, or what lies on each side where a device computes the layers: the host embeds, and may attend and compute
-// experts, for which it has the sinks and the experts' biases, too.
+// The part of the weights that one side loads: kAll without a device, else kLayers on the device and kEmbedding on the
+// host. The host embeds, and may compute attention and experts. Therefore it holds the attention sinks and the experts'
+// biases, too.
 enum class DensePart : uint8_t { kAll, kEmbedding, kLayers };
 
 class DenseWeights {
  public:
-  // Bytes that Load will take for these tensors; of the host's memory with a buffer that it reads through.
+  // Returns the bytes that Load() takes for these tensors. In host memory this includes the buffer that it reads
+  // through.
   static uint64_t Bytes(const WeightMap& map, ComputeDtype dtype, DensePart part);
 
-  // Reads the tensors into `memory`; kIo when that fails.
+  // Reads the tensors into `memory`; kIo when a read fails.
   static absl::StatusOr<DenseWeights> Load(Memory& memory, const Checkpoint& checkpoint, const WeightMap& map,
                                            ComputeDtype dtype, DensePart part);
 

@@ -6,12 +6,10 @@
 #include <string>
 #include <utility>
 
-#include "penstock/base/status.h"
-
 namespace penstock {
 namespace {
 
-// Slots in the order in which they should go.
+// Slots in the order in which they should leave.
 class Order {
  public:
   explicit Order(int64_t num_slots) : places_(static_cast<size_t>(num_slots), slots_.end()) {}
@@ -51,8 +49,7 @@ class LruPolicy : public EvictionPolicy {
   Order order_;
 };
 
-// Uses are counted for each expert, also while it is away: an expert that is wanted again and again stays when it
-// comes.
+// Counts the uses of each expert, also while it is absent, so that an expert with many uses stays when it comes back.
 class LfuPolicy : public EvictionPolicy {
  public:
   LfuPolicy(int64_t num_slots, size_t num_experts)
@@ -80,10 +77,10 @@ class LfuPolicy : public EvictionPolicy {
   std::vector<int64_t> num_uses_;  // by expert
 };
 
-// The lowest score goes first, the least recently used of equals: what was never rated.
+// Evicts the expert with the lowest score; among equals, such as experts never rated, the least recently used.
 class MrsPolicy : public EvictionPolicy {
  public:
-  // `by_layer`: a layer that has its share of the slots gives up one of its own.
+  // With `by_layer`, a layer that holds its share of the slots gives up one of its own.
   MrsPolicy(const EvictionArgs& args, bool by_layer)
       : order_(args.num_slots),
         keys_(static_cast<size_t>(args.num_slots), -1),
@@ -120,7 +117,7 @@ class MrsPolicy : public EvictionPolicy {
   }
 
  private:
-  // Of this step; the paper's code has it so.
+  // The weight of the present step, as in the paper's code.
   static constexpr float kAlpha = 0.5f;
 
   int Lowest(absl::FunctionRef<bool(int)> may_go) const {
@@ -141,13 +138,13 @@ class MrsPolicy : public EvictionPolicy {
   int64_t share_ = 1;
 };
 
-// First in, first out, but for what is pinned.
+// First in, first out, except for pinned experts.
 class FifoPolicy : public EvictionPolicy {
  public:
   FifoPolicy(int64_t num_slots, std::vector<bool> pinned) : order_(num_slots), pinned_(std::move(pinned)) {}
   void OnLoad(int slot_idx, int64_t key) override {
     if (pinned_[key]) {
-      order_.Remove(slot_idx);  // nobody looks at it again: there may be thousands
+      order_.Remove(slot_idx);  // pinned slots leave the order: there may be thousands to pass over
     } else {
       order_.MoveToBack(slot_idx);
     }
@@ -161,38 +158,36 @@ class FifoPolicy : public EvictionPolicy {
   }
 
  private:
-  Order order_;               // of what is not pinned
+  Order order_;               // slots of experts that are not pinned
   std::vector<bool> pinned_;  // by expert
+};
+
+std::unique_ptr<EvictionPolicy> MakeLru(EvictionArgs args) { return std::make_unique<LruPolicy>(args.num_slots); }
+std::unique_ptr<EvictionPolicy> MakeLfu(EvictionArgs args) {
+  return std::make_unique<LfuPolicy>(args.num_slots, args.layer_of.size());
+}
+std::unique_ptr<EvictionPolicy> MakeFifo(EvictionArgs args) {
+  return std::make_unique<FifoPolicy>(args.num_slots, std::vector<bool>(args.layer_of.size()));
+}
+std::unique_ptr<EvictionPolicy> MakeMrs(EvictionArgs args) {
+  return std::make_unique<MrsPolicy>(args, /*by_layer=*/false);
+}
+std::unique_ptr<EvictionPolicy> MakeMrsLayer(EvictionArgs args) {
+  return std::make_unique<MrsPolicy>(args, /*by_layer=*/true);
+}
+std::unique_ptr<EvictionPolicy> MakeStatic(EvictionArgs args) {
+  return std::make_unique<FifoPolicy>(args.num_slots, std::move(args.pinned));
+}
+
+constexpr EvictionTraits kEvictions[] = {
+#define PENSTOCK_EVICTION(kind, called, maker, line, ...) \
+  {.value = Eviction::kind, .name = called, .summary = line, .make = maker, __VA_ARGS__},
+#include "penstock/evictions.def"
 };
 
 }  // namespace
 
-std::string_view EvictionName(Eviction eviction) {
-  constexpr std::string_view kNames[] = {"lru", "lfu", "fifo", "mrs", "mrs-layer", "static"};
-  return kNames[static_cast<int>(eviction)];
-}
-
-absl::StatusOr<Eviction> ParseEvictionName(std::string_view name) {
-  std::string known = "auto";
-  for (const Eviction eviction : kAllEvictions) {
-    if (EvictionName(eviction) == name) return eviction;
-    known += ", " + std::string(EvictionName(eviction));
-  }
-  return UsageError("eviction '{}' is unknown: expected {}", name, known);
-}
-
-std::unique_ptr<EvictionPolicy> MakeEvictionPolicy(Eviction eviction, EvictionArgs args) {
-  const int64_t num_slots = args.num_slots;
-  const size_t num_experts = args.layer_of.size();
-  switch (eviction) {
-    case Eviction::kLru: return std::make_unique<LruPolicy>(num_slots);
-    case Eviction::kLfu: return std::make_unique<LfuPolicy>(num_slots, num_experts);
-    case Eviction::kFifo: return std::make_unique<FifoPolicy>(num_slots, std::vector<bool>(num_experts));
-    case Eviction::kMrs: return std::make_unique<MrsPolicy>(args, /*by_layer=*/false);
-    case Eviction::kMrsLayer: return std::make_unique<MrsPolicy>(args, /*by_layer=*/true);
-    case Eviction::kStatic: break;
-  }
-  return std::make_unique<FifoPolicy>(num_slots, std::move(args.pinned));
-}
+std::span<const EvictionTraits> Evictions() { return kEvictions; }
+const EvictionTraits& TraitsOf(Eviction eviction) { return kEvictions[static_cast<size_t>(eviction)]; }
 
 }  // namespace penstock

@@ -18,10 +18,10 @@
 
 namespace penstock {
 
-// Matrices are packed in place, panel by panel in the order in which they lie: a panel is copied aside and written
-// where the panels before it end. What is written may never reach what is still to be read, so the reads are put as far
-// into the slot as the panels may outgrow them (by a last panel that is not full, or an odd number of inputs). Where
-// rows do not follow each other (RowPlaces) they are put behind all panels. Scales that lie apart come last.
+// Plans the packing in place, panel by panel in stored order: each panel is copied aside and written behind the panels
+// before it. Written bytes must never reach bytes that are still to be read. Panels may outgrow the stored rows (by a
+// last panel that is not full, or an odd number of inputs), so reads begin that far into the slot. Where rows do not
+// follow each other (RowPlaces), reads lie behind all panels. Separate scales come last.
 ExpertLayouts::ExpertPlan ExpertLayouts::PlanExpert(const FfnTensors& tensors, ComputeDtype dtype) {
   ExpertPlan plan;
   plan.matrices = {{{.tensor = tensors.gate_proj, .view = &FfnWeights::gate_proj},
@@ -37,7 +37,7 @@ ExpertLayouts::ExpertPlan ExpertLayouts::PlanExpert(const FfnTensors& tensors, C
     const TensorInfo& tensor = *matrix.tensor;
     ReadPlan* last = plan.reads.empty() ? nullptr : &plan.reads.back();
     const uint64_t end = tensor.extent.offset_bytes + tensor.extent.size_bytes;
-    // Neighbours, or parts of the same.
+    // Neighbouring or overlapping tensors share a read.
     if (last != nullptr && last->file_idx == tensor.file_idx &&
         last->extent.offset_bytes + last->extent.size_bytes >= tensor.extent.offset_bytes) {
       last->extent.size_bytes = std::max(last->extent.size_bytes, end - last->extent.offset_bytes);
@@ -135,7 +135,7 @@ int64_t ExpertLayouts::most_experts_of_layer() const {
 }
 
 uint64_t ExpertLayouts::memory_bytes() const {
-  // Three reads at worst, three of scales, and vector growth.
+  // At worst three reads of matrices, three of scales, and unused vector capacity.
   return plans_.size() * (2 * sizeof(ExpertPlan) + 8 * sizeof(ReadPlan));
 }
 
@@ -182,7 +182,7 @@ void ExpertLayouts::Pack(const MatrixPlan& matrix, std::byte* slot, std::span<st
 
 absl::Status ExpertLayouts::FinishPart(int64_t key, int part_idx, std::byte* slot, std::span<std::byte> scratch) const {
   const ExpertPlan& plan = plans_[key];
-  // Packing in place goes through the matrices in their order: one part does it all.
+  // Packing in place goes through the matrices in order, so one part does everything.
   const bool packed = std::all_of(plan.matrices.begin(), plan.matrices.end(),
                                   [](const MatrixPlan& matrix) { return IsReady(*matrix.tensor); });
   if (!packed && part_idx > 0) return absl::OkStatus();

@@ -1,7 +1,7 @@
-// How every expert comes from disk into a slot: which bytes are read where, and how they become panels.
+// Describes how every expert comes from disk into a slot: which bytes are read where, and how they become panels.
 //
-// Experts of a packed store are ready where they land, once their checksums are right. Those of a model folder are
-// packed in place. Immutable; used by any thread.
+// Experts of a packed store are ready where they land, once their checksums are verified. Experts of a model folder are
+// packed in place. Immutable, so any thread may use it.
 #pragma once
 
 #include <array>
@@ -19,13 +19,14 @@ namespace penstock {
 
 class ExpertLayouts {
  public:
-  // `map` and `files` (of its checkpoint) must outlive the layouts.
+  // `map` and the `files` of its checkpoint must outlive the layouts.
   ExpertLayouts(const WeightMap& map, std::span<const OpenedFile> files, ComputeDtype dtype);
 
-  // Experts that are only counted, for simulations: `layer_has_experts` layers of `num_experts`, `expert_bytes` each.
+  // For simulations, which only count experts: each layer marked in `layer_has_experts` has `num_experts` experts of
+  // `expert_bytes` each.
   ExpertLayouts(const std::vector<bool>& layer_has_experts, int64_t num_experts, uint64_t expert_bytes);
 
-  // An expert's key: its place among all experts, layer by layer.
+  // The key of an expert is its index among all experts, layer by layer.
   int64_t num_experts() const { return static_cast<int64_t>(plans_.size()); }
   int64_t num_layers() const { return static_cast<int64_t>(first_key_of_layer_.size()) - 1; }
   int64_t KeyOf(int64_t layer_idx, int64_t expert_idx) const { return first_key_of_layer_[layer_idx] + expert_idx; }
@@ -36,25 +37,27 @@ class ExpertLayouts {
   int64_t layer_of(int64_t key) const { return plans_[key].layer_idx; }
   int64_t expert_idx_of(int64_t key) const { return key - first_key_of_layer_[layer_of(key)]; }
 
-  // Room for any expert, whole pages; 0 without experts.
+  // Returns the bytes of a slot for any expert, a multiple of the page size; 0 without experts.
   uint64_t slot_bytes() const { return slot_bytes_; }
-  // That each worker needs to finish an expert.
+  // Returns the bytes that each worker needs to finish an expert.
   uint64_t scratch_bytes() const { return scratch_bytes_; }
-  // That these tables take.
+  // Returns the bytes that these tables take.
   uint64_t memory_bytes() const;
 
-  // Bytes that are read for an expert (without padding).
+  // Returns the bytes that are read for an expert, without padding.
   uint64_t read_bytes(int64_t key) const;
-  // `slot` has room for slot_bytes() and begins at a page; nullptr in a simulation, where nothing is read.
+  // Returns the reads that bring an expert into `slot`, which begins at a page and has slot_bytes(). `slot` is nullptr
+  // in a simulation, where nothing is read.
   std::vector<DiskRead> Reads(int64_t key, std::byte* slot) const;
 
-  // Work between the arrival of an expert and its use, in parts that may be done side by side by several workers. A
-  // part whose checksum is wrong is read again, once; kModel when it is wrong again. `scratch` has scratch_bytes().
+  // Verifies and packs one part of an expert, after its arrival and before its use. Workers may do the parts side by
+  // side. A part with a wrong checksum is read again, once; kModel when it is wrong again. `scratch` has
+  // scratch_bytes().
   static constexpr int kFinishParts = 3;
   absl::Status FinishPart(int64_t key, int part_idx, std::byte* slot, std::span<std::byte> scratch) const;
-  // Where the panels of a finished expert lie in its slot.
+  // Returns where the panels of a finished expert lie in its slot.
   FileExtent finished_extent(int64_t key) const { return plans_[key].finished; }
-  // The weights of a finished expert.
+  // Returns the weights of a finished expert.
   FfnWeights Views(int64_t key, const std::byte* slot) const;
 
  private:
@@ -63,7 +66,7 @@ class ExpertLayouts {
     FileExtent extent;
     uint64_t slot_offset = 0;
   };
-  // Where a matrix arrives in its slot and where its panels lie; the same place when it is packed already.
+  // Where a matrix arrives in its slot and where its panels lie; the same place when it is already packed.
   struct MatrixPlan {
     const TensorInfo* tensor = nullptr;
     WeightView FfnWeights::*view = nullptr;
@@ -72,11 +75,11 @@ class ExpertLayouts {
     uint64_t scales_offset = 0;
     uint64_t packed_offset = 0;
   };
-  // Neighbouring tensors are one read.
+  // Neighbouring tensors share one read.
   struct ExpertPlan {
     int64_t layer_idx = 0;
     std::vector<ReadPlan> reads;
-    std::array<MatrixPlan, 3> matrices;  // in the order in which they arrive
+    std::array<MatrixPlan, 3> matrices;  // in the order of their arrival
     FileExtent finished;                 // from the start of the slot
     uint64_t slot_bytes = 0;
   };
@@ -86,7 +89,7 @@ class ExpertLayouts {
 
   std::span<const OpenedFile> files_;
   std::vector<int64_t> first_key_of_layer_;  // [num_layers + 1]
-  std::vector<ExpertPlan> plans_;            // by key
+  std::vector<ExpertPlan> plans_;            // indexed by key
   uint64_t slot_bytes_ = 0;
   uint64_t scratch_bytes_ = 0;
 };

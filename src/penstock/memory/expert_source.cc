@@ -14,13 +14,14 @@
 namespace penstock {
 namespace {
 
-// Small enough that what waits behind a page waits for a millisecond or two, large enough that a page's tasks cost
-// nothing beside its bytes. A layer of many experts has enough pages when each is one.
+// The bounds of a weight page. Pages are so small that a transfer waits a millisecond or two behind one, and so large
+// that the tasks of a page cost nothing beside its bytes. A layer of many experts has enough pages with one page per
+// expert.
 constexpr int64_t kMostPagesPerExpert = 8, kPagesPerLayer = 64;
 constexpr uint64_t kLeastPageBytes = 4 * kKiB;
 constexpr uint64_t kMostPageBytes = 16 * kMiB;
 
-// Pages in page-locked memory: one that arrives, one that leaves, one that waits.
+// Pages in page-locked memory: one arrives, one leaves, one waits.
 constexpr size_t kNumPinnedPages = 3;
 
 uint64_t WeightPageBytes(const ExpertLayouts& layouts) {
@@ -68,12 +69,12 @@ absl::StatusOr<std::unique_ptr<DramSource>> DramSource::Create(const Args& args)
 int64_t DramSource::num_pages(int64_t key) const { return static_cast<int64_t>(CeilDiv(bytes(key), page_bytes_)); }
 
 bool DramSource::Begin(int64_t key) {
-  // What could not be read is read again.
+  // Drops an expert whose read failed, so that it is read again.
   std::erase_if(ahead_, [&](const ExpertLease& ahead) {
     return ahead.key() == key && args_.runtime.Done(ahead.arrived()) && !args_.runtime.Wait(ahead.arrived()).ok();
   });
   std::optional<ExpertLease> lease = args_.dram.Acquire(key, FetchReason::kWanted);
-  // What is wanted now comes before what was fetched ahead, the last of it first.
+  // Experts wanted now come before experts fetched ahead. The farthest of those gives way first.
   while (!lease.has_value() && !ahead_.empty()) {
     ahead_.pop_back();
     lease = args_.dram.Acquire(key, FetchReason::kWanted);
@@ -117,12 +118,12 @@ void DramSource::FetchAhead(std::span<const int64_t> keys) {
   }
 }
 
-// One slot stays free for what is wanted without having been named.
+// Keeps one slot free for experts that are wanted without having been announced.
 int64_t DramSource::most_ahead() const { return std::max<int64_t>(0, args_.dram.num_streaming_slots() - 1); }
 
 bool DramSource::streams(int64_t key) const { return !args_.dram.is_pinned(key) || !args_.dram.IsPresent(key); }
 
-// A pinned expert that has come stays: who passes it once need not pass it again.
+// A pinned expert stays once it has come. The search remembers this, so later searches skip it.
 int64_t DramSource::NextStreaming(int64_t key) {
   int64_t found = key;
   while (found < std::ssize(next_) && !streams(found)) found = next_[static_cast<size_t>(found)];

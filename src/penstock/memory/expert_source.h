@@ -1,6 +1,6 @@
-// Where the experts of a store come from: the disk, or the store of the tier below.
+// The source of a store's experts: the disk, or the store of the tier below.
 //
-// An expert moves in pages (weight pages), issued one after the other, so that other transfers can go between them.
+// An expert moves in weight pages, which are issued one after the other, so that other transfers can go between them.
 #pragma once
 
 #include <cstdint>
@@ -25,27 +25,28 @@ class ExpertSource {
  public:
   virtual ~ExpertSource() = default;
 
-  // Bytes that cross the link for an expert.
+  // Returns the bytes that cross the link for an expert.
   virtual uint64_t bytes(int64_t key) const = 0;
   virtual int64_t num_pages(int64_t key) const = 0;
-  // Whether what arrives must be checked and packed before it is used.
+  // Returns whether arrived experts must be verified and packed before use.
   virtual bool needs_finish() const = 0;
 
-  // Makes an expert ready to be fetched. False when the tier below has no room for it now.
+  // Prepares the transfer of an expert. Returns false when the tier below has no room for the expert now.
   virtual bool Begin(int64_t key) = 0;
-  // Issues the next page of an expert that was begun, into `slot` (nullptr in a simulation), which may be written when
-  // `slot_free` have ended. The event of the last page is the expert's arrival.
+  // Issues the next page of an expert for which Begin() was called. The page is written to `slot` (nullptr in a
+  // simulation) after the events of `slot_free`. The event of the last page is the arrival of the expert.
   virtual Event FetchPage(int64_t key, std::byte* slot, const Events& slot_free) = 0;
-  // When it is known whether an expert that was begun arrives, if not sooner than it does: the tier below has it, and
-  // what is left is a copy.
+  // Returns the event after which it is certain whether an expert arrives. Normally this is its arrival. It is earlier
+  // where the tier below already has the expert, so that only a copy remains.
   virtual Event KnownAt(int64_t, const Event& arrived) const { return arrived; }
-  // The next pages of an expert that was begun will not be asked for.
+  // The remaining pages of an expert for which Begin() was called will not be fetched.
   virtual void Cancel(int64_t) {}
-  // Experts that will be begun soon, in this order: they come into the tier below as far as there is room. What was
-  // named before and is no longer may leave. Nothing where there is no such tier.
+  // Announces experts that will be needed soon, in this order. They come into the tier below as far as there is room.
+  // Experts of an earlier call that are missing from this call may leave. Does nothing without a tier below.
   virtual void FetchAhead(std::span<const int64_t>) {}
-  // How many FetchAhead has room for, whether an expert ever needs it, and the first from `key` on that does (the
-  // number of experts where there is none).
+  // most_ahead() is the number of experts for which FetchAhead() has room. streams() returns whether an expert still
+  // has to be fetched, now or later. NextStreaming() returns the first such expert from `key` on, or the number of
+  // experts when there is none.
   virtual int64_t most_ahead() const { return 0; }
   virtual bool streams(int64_t) const { return false; }
   virtual int64_t NextStreaming(int64_t key) { return key; }
@@ -69,24 +70,26 @@ class DiskSource : public ExpertSource {
   LaneIdx disk_lane_;
 };
 
-// Experts in DRAM, finished there and copied to a device: at once where its copy engine can read DRAM's slots, else in
-// two hops, into page-locked buffers and from them into the slot. The hops of neighbouring pages overlap.
+// Experts in DRAM, which are finished there and copied to a device. If the device's copy engine can read DRAM's slots,
+// one copy is enough. Otherwise there are two hops: into page-locked buffers, and from them into the slot. The hops of
+// neighbouring pages overlap.
 class DramSource : public ExpertSource {
  public:
   struct Args {
-    const ExpertLayouts& layouts;  // outlives the source, like all references
+    const ExpertLayouts& layouts;  // must outlive the source, like all references here
     Runtime& runtime;
     ExpertStore& dram;
-    // Finishes. Not the lane of the host's other work: what waits for the disk would keep that waiting.
+    // The lane that finishes experts. It is not the lane of the host's other work, which would have to wait for the
+    // disk.
     LaneIdx finish_lane = 0;
-    std::optional<LaneIdx> dram_to_pinned_lane = std::nullopt;  // of the first of two hops
+    std::optional<LaneIdx> dram_to_pinned_lane = std::nullopt;  // lane of the first of two hops
     LaneIdx dram_to_device_lane = 0;
-    // Nothing in a simulation:
-    ThreadPool* pool = nullptr;       // of the lane that finishes
-    Memory* pinned_memory = nullptr;  // page-locked
-    Copier* copier = nullptr;         // to the device
+    // Null in a simulation:
+    ThreadPool* pool = nullptr;       // pool of the finishing lane
+    Memory* pinned_memory = nullptr;  // page-locked memory
+    Copier* copier = nullptr;         // copies to the device
   };
-  // Bytes of the page-locked buffers.
+  // Returns the bytes of the page-locked buffers.
   static uint64_t PinnedBytes(const ExpertLayouts& layouts);
   static absl::StatusOr<std::unique_ptr<DramSource>> Create(const Args& args);
   ~DramSource() override;
@@ -104,12 +107,12 @@ class DramSource : public ExpertSource {
   int64_t NextStreaming(int64_t key) override;
 
  private:
-  // An expert that was begun; its lease holds it in DRAM until the last page has left.
+  // An expert under way. Its lease holds it in DRAM until its last page has been copied.
   struct Transfer {
     int64_t key = 0;
     int64_t next_page = 0;
     std::unique_ptr<ExpertLease> lease;
-    Event ready;      // finished
+    Event ready;      // the expert is finished
     Event last_left;  // the page issued last has been read
   };
   struct Finishing {
@@ -124,13 +127,13 @@ class DramSource : public ExpertSource {
   Arena pinned_;
   std::vector<Event> buffer_free_;
   size_t next_buffer_ = 0;
-  std::vector<Transfer> transfers_;   // few
-  std::vector<ExpertLease> ahead_;    // fetched ahead, in the order in which they will be wanted
-  std::vector<Finishing> finishing_;  // by key
-  // By key: the last call of FetchAhead() that wanted it, and the last that found it held already.
+  std::vector<Transfer> transfers_;   // only a few
+  std::vector<ExpertLease> ahead_;    // experts fetched ahead, in the order in which they will be wanted
+  std::vector<Finishing> finishing_;  // indexed by key
+  // By key: the last call of FetchAhead() that wanted the expert, and the last call that found it already held.
   std::vector<uint64_t> wanted_at_, held_at_;
   uint64_t num_calls_ = 0;
-  std::vector<int64_t> next_;  // by key: one up to which no expert streams
+  std::vector<int64_t> next_;  // by key: an expert before which none streams, from this key on
 };
 
 }  // namespace penstock

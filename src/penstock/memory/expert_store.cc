@@ -19,7 +19,7 @@ void ExpertLease::Release(const Event& last_use) {
 }
 
 uint64_t ExpertStore::TableBytes(const ExpertLayouts& layouts, int num_workers) {
-  // A slot for each expert with its events and its places in the policy's tables.
+  // Each expert counts with a slot, its events and its entries in the policy's tables.
   return layouts.memory_bytes() + static_cast<uint64_t>(layouts.num_experts()) * (sizeof(Slot) + 512) +
          static_cast<uint64_t>(num_workers) * layouts.scratch_bytes();
 }
@@ -29,7 +29,7 @@ ExpertStore::ExpertStore(Args args)
       runtime_(&args.runtime),
       source_(std::move(args.source)),
       pinned_(std::move(args.pinned)),
-      wants_scores_(WantsScores(args.eviction)),
+      wants_scores_(TraitsOf(args.eviction).needs_scores),
       slots_(static_cast<size_t>(args.num_slots)),
       finished_(slots_.size()),
       slot_of_expert_(static_cast<size_t>(args.layouts.num_experts()), -1) {
@@ -38,7 +38,7 @@ ExpertStore::ExpertStore(Args args)
   num_pinned_ = std::count(pinned_.begin(), pinned_.end(), true);
   EvictionArgs eviction = {.num_slots = args.num_slots, .pinned = pinned_, .layer_of = {}};
   for (int64_t key = 0; key < layouts_->num_experts(); ++key) eviction.layer_of.push_back(layouts_->layer_of(key));
-  policy_ = MakeEvictionPolicy(args.eviction, std::move(eviction));
+  policy_ = TraitsOf(args.eviction).make(std::move(eviction));
   for (int slot_idx = static_cast<int>(args.num_slots) - 1; slot_idx >= 0; --slot_idx) empty_.push_back(slot_idx);
 }
 
@@ -60,7 +60,7 @@ absl::StatusOr<std::unique_ptr<ExpertStore>> ExpertStore::Create(Args args) {
 ExpertStore::~ExpertStore() {
   announced_.clear();
   while (!waiting_.empty()) PENSTOCK_CHECK(IssuePage());
-  // The disk still writes into the slots, and tasks still read them.
+  // Waits until the disk no longer writes into the slots and tasks no longer read them.
   for (const Slot& slot : slots_) {
     PENSTOCK_CHECK(slot.num_leases == 0);
     (void)runtime_->Wait(slot.arrived);
@@ -93,7 +93,7 @@ Events ExpertStore::Reassign(int slot_idx, int64_t key, FetchReason reason) {
   for (const Event& event : slot.last_uses) {
     if (!runtime_->Done(event)) slot_free.push_back(event);
   }
-  // A transfer that nobody waited for may still be writing.
+  // A transfer that nobody waited for may still write to the slot.
   if (!runtime_->Done(slot.arrived)) slot_free.push_back(slot.arrived);
   counters_.bytes_read += source_->bytes(key);
   slot = {};
@@ -149,10 +149,10 @@ void ExpertStore::Abandon(ExpertLease lease) {
   Slot& slot = slots_[slot_idx];
   PENSTOCK_CHECK(slot.num_leases == 1);
   if (waiting->begun) source_->Cancel(slot.key);
-  // Pages under way are still written, and what was there before is still read.
+  // Pages under way still write to the slot, and tasks may still read the expert before.
   std::vector<Event> last_uses(waiting->slot_free.begin(), waiting->slot_free.end());
   if (!runtime_->Done(slot.arrived)) last_uses.push_back(slot.arrived);
-  // Counters may have been reset since it was begun.
+  // The counters may have been reset since the transfer began.
   counters_.bytes_read -=
       std::min(counters_.bytes_read, source_->bytes(slot.key) / static_cast<uint64_t>(source_->num_pages(slot.key)) *
                                          static_cast<uint64_t>(waiting->num_pages));
@@ -160,7 +160,7 @@ void ExpertStore::Abandon(ExpertLease lease) {
   waiting_.erase(waiting);
   slot_of_expert_[slot.key] = -1;
   slot = {};
-  slot.num_leases = 1;  // that ends here
+  slot.num_leases = 1;  // the caller ends this lease
   slot.last_uses = std::move(last_uses);
   empty_.push_back(slot_idx);
 }
@@ -216,7 +216,7 @@ void ExpertStore::CountWanted(int64_t key) {
 
 void ExpertStore::Release(int slot_idx, const Event& last_use) {
   Slot& slot = slots_[slot_idx];
-  // Nobody else would issue them, and who leases the expert next must find its arrival.
+  // Issues the waiting pages now: nobody else would, and the next lease of this expert must find its arrival.
   while (std::any_of(waiting_.begin(), waiting_.end(), [&](const Waiting& w) { return w.slot_idx == slot_idx; })) {
     PENSTOCK_CHECK(IssuePage());
   }
@@ -289,7 +289,7 @@ double ExpertStore::MeasureDisk(double seconds) {
       continue;
     }
     if (under_way.empty()) break;
-    --key;  // again, when there is a slot
+    --key;  // tries the same expert again when a slot is free
     bytes += runtime_->Wait(under_way.front().arrived()).ok() ? layouts_->read_bytes(under_way.front().key()) : 0;
     under_way.pop_front();
   }

@@ -1,12 +1,13 @@
 // The experts of one tier: slots in DRAM or in a device's memory, filled from the tier below.
 //
-// A lease keeps an expert in its slot. Acquiring one that is not there takes a slot (empty, or the eviction policy's
-// choice among those without a lease), and issues its transfer at once or, where asked, page by page; the lease's event
-// tells when it has arrived. Giving a lease back names the event after which the slot may be written again, so that a
-// schedule can issue ahead: the transfer of the next expert waits for the computation of the last one on the lanes, and
-// the issuer for neither.
+// A lease keeps an expert in its slot. Acquiring an absent expert takes a slot: an empty one, or the eviction policy's
+// choice among the slots without a lease. The transfer is issued at once or, on request, page by page; an event of the
+// lease happens at its arrival.
 //
-// Used by the issuer of the runtime, but for Finish(), which tasks call.
+// Releasing a lease names the event after which the slot may be overwritten. So a schedule can issue ahead: on the
+// lanes, the next expert's transfer waits for the last expert's computation, and the issuer does not wait at all.
+//
+// Only the issuer of the runtime uses a store, except for Finish(), which tasks call.
 #pragma once
 
 #include <cstdint>
@@ -32,15 +33,14 @@ class ExpertStore;
 
 enum class FetchReason : uint8_t { kWanted, kPredicted };
 
-// Where a leased expert lies. Valid as long as its lease, and after it until the event that the lease was given back
-// with.
+// Where a leased expert lies. Valid until the lease is released and the event named in Release() has happened.
 struct ExpertPlace {
   int64_t key = 0;
   int slot_idx = 0;
-  int64_t load_id = 0;  // of the read that brought it
+  int64_t load_id = 0;  // identifies the read that brought the expert
 };
 
-// The promise that an expert stays in its slot. Move-only; ends with the object at the latest.
+// The promise that an expert stays in its slot. Move-only; the destructor releases it.
 class ExpertLease {
  public:
   ExpertLease(ExpertLease&& other) noexcept : store_(std::exchange(other.store_, nullptr)), place_(other.place_) {}
@@ -54,11 +54,13 @@ class ExpertLease {
 
   int64_t key() const { return place_.key; }
   const ExpertPlace& place() const { return place_; }
-  // Its bytes have arrived; the event's status is kIo when they have not. REQUIRES: all its pages have been issued.
+  // Returns the event of the expert's arrival; its status is kIo when the read failed. REQUIRES: all pages of the
+  // expert have been issued.
   const Event& arrived() const;
-  // It is known whether they will: this event's status says so, sooner where only a copy is left to be made.
+  // Returns the event after which it is certain whether the expert arrives; its status tells. Earlier than arrived()
+  // where only a copy remains.
   const Event& known() const;
-  // Ends the lease; the slot may be written when `last_use` has happened. Nothing when it has ended already.
+  // Ends the lease; the slot may be overwritten after `last_use`. Does nothing when the lease has already ended.
   void Release(const Event& last_use);
 
  private:
@@ -69,11 +71,11 @@ class ExpertLease {
 };
 
 struct ExpertCounters {
-  int64_t hits = 0;  // wanted, and in DRAM or already on the way
+  int64_t hits = 0;  // wanted, and in a slot or on the way
   int64_t misses = 0;
-  int64_t prefetched = 0;     // read because they were predicted
-  int64_t prefetch_used = 0;  // of these: wanted before they left
-  uint64_t bytes_read = 0;    // from the tier below
+  int64_t prefetched = 0;     // transferred because they were predicted
+  int64_t prefetch_used = 0;  // prefetched, and wanted before they left
+  uint64_t bytes_read = 0;    // bytes that came from the tier below
 };
 
 class ExpertStore {
@@ -82,85 +84,87 @@ class ExpertStore {
     const ExpertLayouts& layouts;  // outlives the store
     Runtime& runtime;              // outlives the store
     std::unique_ptr<ExpertSource> source;
-    Memory* memory = nullptr;  // of the slots; null: slots without memory, for simulations
+    Memory* memory = nullptr;  // for the slots; null in a simulation, whose slots have no bytes
     int64_t num_slots = 0;     // >= 1
     Eviction eviction = Eviction::kLru;
-    std::vector<bool> pinned = {};  // [num_experts]: for Eviction::kStatic; fewer than num_slots
-    int num_workers = 1;            // that Finish may use
+    std::vector<bool> pinned = {};  // [num_experts]: for Eviction::kStatic; fewer than num_slots are set
+    int num_workers = 1;            // workers that Finish() may use
   };
-  // Bytes of what a store keeps beside its slots.
+  // Returns the bytes of a store without its slots.
   static uint64_t TableBytes(const ExpertLayouts& layouts, int num_workers);
 
   static absl::StatusOr<std::unique_ptr<ExpertStore>> Create(Args args);
   // Waits for the reads under way.
   ~ExpertStore();
 
-  // A lease on an expert; nothing when it is not there and no slot is free. An expert whose read or checksum failed is
-  // read again when it is acquired again.
+  // Returns a lease on an expert, or nothing when it is absent and no slot is free. An expert whose read or checksum
+  // failed is read again.
   std::optional<ExpertLease> Acquire(int64_t key, FetchReason reason);
-  // The same, but the pages of an expert that is not there are left to IssuePage(), experts in the order in which they
-  // were acquired.
+  // The same, but issues no page of an absent expert: IssuePage() does. Experts are issued in the order of their calls.
   std::optional<ExpertLease> AcquireByPages(int64_t key, FetchReason reason);
-  // Pages that wait to be issued.
+  // Returns the number of pages that wait for IssuePage().
   int64_t num_waiting_pages() const { return num_waiting_pages_; }
-  // Issues the next of them. False when the tier below has no room for its expert now. REQUIRES: there is one.
+  // Issues the next page. Returns false when the tier below has no room for its expert now. REQUIRES:
+  // num_waiting_pages() > 0.
   bool IssuePage();
 
-  // Whose slot expert `key` would get if it came now; -1: nobody's, or there is none.
+  // Returns the expert that would leave if `key` came now; -1 when none would have to leave or none can.
   int64_t VictimFor(int64_t key) const {
     const int slot_idx = TakeSlot(key);
     return slot_idx < 0 ? -1 : slots_[static_cast<size_t>(slot_idx)].key;
   }
 
-  // Ends the lease on an expert of which pages may still wait: these are never issued, and it is gone again.
+  // Ends the lease on an expert. If some of its pages have not been issued, they never will be, and the expert counts
+  // as absent again.
   void Abandon(ExpertLease lease);
 
-  // Experts that will be acquired after those whose pages wait, in this order: they come into the tier below as far as
-  // there is room for them. Each call replaces the one before it.
+  // Announces the experts that will be acquired after those whose pages wait, in this order. They come into the tier
+  // below as far as there is room. Each call replaces the previous one.
   void Announce(std::vector<int64_t> keys);
-  // How many are worth announcing, and the first from `key` on that passes through the tier below (the number of
-  // experts where there is none).
+  // most_ahead() is the number of experts that are worth announcing. NextStreamingBelow() returns the first expert from
+  // `key` on that streams through the tier below, or the number of experts when there is none.
   int64_t most_ahead() const { return source_->most_ahead(); }
   int64_t NextStreamingBelow(int64_t key) { return source_->NextStreaming(key); }
 
-  // How routers rated the experts of a layer, for evictions that want to know (WantsScores).
+  // Reports the routers' scores of a layer's experts to an eviction policy that needs them (WantsScores).
   bool wants_scores() const { return wants_scores_; }
   void OnScores(int64_t layer_idx, std::span<const float> scores) {
     policy_->OnScores(layouts_->KeyOf(layer_idx, 0), scores);
   }
 
-  // Counts a use of an expert that is leased already, because it was predicted.
+  // Counts a use of an expert that is already leased because it was predicted.
   void CountWanted(int64_t key);
-  // In a slot, or on its way into one.
+  // Returns whether the expert is in a slot or on its way into one.
   bool IsPresent(int64_t key) const { return slot_of_expert_[key] >= 0; }
 
-  // In a slot, whole.
+  // Returns whether the whole expert is in a slot.
   bool HasArrived(int64_t key) const {
     return IsPresent(key) && runtime_->Done(slots_[static_cast<size_t>(slot_of_expert_[key])].arrived);
   }
 
-  // Whether a finishing of this load is to be counted: true once for each.
+  // Returns true once for each load: at the first call, when the work of finishing it should be counted.
   bool TakeUnfinished(const ExpertPlace& place);
-  // Checks and packs those that were not used since they arrived; one status for each. To be called by a task that
-  // waits for their arrival, before their weights are used; of one lane only.
+  // Verifies and packs the experts that were not used since they arrived; returns one status for each. Called before
+  // their weights are used, by a task that waits for their arrival. REQUIRES: all such tasks are on one lane.
   std::vector<absl::Status> Finish(std::span<const ExpertPlace> places, ThreadPool& pool);
-  // Valid when Finish said so.
+  // REQUIRES: Finish() has returned OK for this place.
   FfnWeights Weights(const ExpertPlace& place) const { return layouts_->Views(place.key, SlotData(place.slot_idx)); }
-  // nullptr in a simulation.
+  // Returns nullptr in a simulation.
   const std::byte* SlotOf(const ExpertPlace& place) const { return SlotData(place.slot_idx); }
 
-  // Fills the slots, finished: what is pinned first, then `preferred` [num_experts] (empty: none), then the first ones.
+  // Fills the slots with finished experts: first the pinned ones, then `preferred` [num_experts] (empty: none), then
+  // experts in the order of their keys.
   absl::Status Preload(ThreadPool* pool, const std::vector<bool>& preferred = {});
 
-  // The slots' memory, whatever it holds.
+  // Returns the memory of all slots.
   std::span<const std::byte> bytes() const { return {arena_.data(), static_cast<size_t>(arena_.size_bytes())}; }
-  // Bytes per second that come when reads follow each other without pause, for about `seconds`; 0 when all experts are
-  // in slots. Nothing is counted. REQUIRES: no leases.
+  // Measures the disk for about `seconds` and returns the bytes per second of reads that follow each other without
+  // pause. Returns 0 when all experts are in slots. Changes no counters. REQUIRES: no leases.
   double MeasureDisk(double seconds);
 
   const ExpertLayouts& layouts() const { return *layouts_; }
   int64_t num_slots() const { return static_cast<int64_t>(slots_.size()); }
-  // Slots that no pinned expert holds or will hold.
+  // Returns the number of slots that no pinned expert holds or will hold.
   int64_t num_streaming_slots() const { return num_slots() - num_pinned_; }
   bool is_pinned(int64_t key) const { return pinned_[key]; }
   const ExpertCounters& counters() const { return counters_; }
@@ -172,20 +176,21 @@ class ExpertStore {
     int64_t key = -1;
     int num_leases = 0;
     int64_t load_id = 0;
-    bool prefetched = false;  // and not wanted since
+    bool prefetched = false;  // predicted, and not wanted since
     bool finish_counted = false;
-    Event arrived, known;          // when all pages have been issued
-    std::vector<Event> last_uses;  // since it was loaded
+    Event arrived, known;          // set once all pages have been issued
+    std::vector<Event> last_uses;  // uses since the expert was loaded
   };
-  // An expert of which pages wait to be issued.
+  // An expert with pages that wait to be issued.
   struct Waiting {
     int slot_idx = 0;
     bool begun = false;
-    bool streams_below = false;  // known when it was begun
+    bool streams_below = false;  // set when the first page is issued
     int64_t num_pages = 0;
     Events slot_free;
   };
-  // What Finish made of a slot's load. Apart from Slot: the last load may be finished when the next is issued already.
+  // The result of Finish() for a slot's load. Kept apart from Slot, because the next load may be issued before the last
+  // one is finished.
   struct Finished {
     int64_t load_id = -1;
     bool broken = false;
@@ -196,10 +201,10 @@ class ExpertStore {
     return arena_.data() == nullptr ? nullptr
                                     : arena_.data() + static_cast<uint64_t>(slot_idx) * layouts_->slot_bytes();
   }
-  int TakeSlot(int64_t key) const;  // -1 when all are leased or pinned
+  int TakeSlot(int64_t key) const;  // returns -1 when all slots are leased or pinned
   bool IsBroken(int slot_idx) const;
   std::optional<ExpertLease> Lease(int64_t key, FetchReason reason, bool by_pages);
-  // Gives the slot to the expert; the events after which it may be written.
+  // Gives the slot to the expert and returns the events after which the slot may be written.
   Events Reassign(int slot_idx, int64_t key, FetchReason reason);
   void Release(int slot_idx, const Event& last_use);
   void FetchAhead();
@@ -212,10 +217,10 @@ class ExpertStore {
   std::unique_ptr<EvictionPolicy> policy_;
   bool wants_scores_;
   std::vector<Slot> slots_;
-  std::vector<Finished> finished_;  // by slot; of the lane whose tasks call Finish
+  std::vector<Finished> finished_;  // by slot; used only by the lane whose tasks call Finish()
   int64_t next_load_id_ = 0;
-  std::vector<int> slot_of_expert_;  // -1: on disk only
-  std::vector<int> empty_;           // slots, the first one last
+  std::vector<int> slot_of_expert_;  // -1: not in this tier
+  std::vector<int> empty_;           // empty slots, the lowest index last
   std::deque<Waiting> waiting_;
   int64_t num_waiting_pages_ = 0;
   std::vector<int64_t> announced_;
@@ -224,11 +229,12 @@ class ExpertStore {
   ExpertCounters counters_;
 };
 
-// The experts that are pinned when `count` of them can be, `taken` [num_experts] not among them: spread evenly, so that
-// every layer leaves the same work to the link.
+// Chooses `count` experts to pin, none of them in `taken` [num_experts]. They are spread evenly over the layers, so
+// that every layer leaves the same work to the link.
 std::vector<bool> PinEvenly(const ExpertLayouts& layouts, int64_t count, const std::vector<bool>& taken = {});
 
-// Those that are wanted most often, by `popularity` [num_experts], wherever they are. REQUIRES: count <= num_experts.
+// Chooses the `count` experts that are wanted most often by `popularity` [num_experts], in any layer. REQUIRES: count
+// <= num_experts.
 std::vector<bool> PinMostPopular(std::span<const double> popularity, int64_t count);
 
 }  // namespace penstock

@@ -11,7 +11,7 @@ absl::StatusOr<ExpertTiers> ExpertTiers::Create(const Args& args) {
   ExpertTiers tiers;
   if (args.layouts.num_experts() == 0) return tiers;
   const bool has_device = args.device.has_value();
-  // Where the layers are computed.
+  // Chooses experts for the tier that computes the layers.
   const auto choose = [&](int64_t count) {
     return args.popularity.empty() ? PinEvenly(args.layouts, count) : PinMostPopular(args.popularity, count);
   };
@@ -26,7 +26,7 @@ absl::StatusOr<ExpertTiers> ExpertTiers::Create(const Args& args) {
                                 .pinned = std::move(pinned),
                                 .num_workers = args.pool == nullptr ? 1 : args.pool->num_workers()});
   };
-  // What a device keeps need not be kept in DRAM.
+  // DRAM need not keep experts that a device keeps.
   PENSTOCK_ASSIGN_OR_RETURN(
       tiers.dram,
       make_store(std::make_unique<DiskSource>(args.layouts, args.runtime, args.disk_lane), args.memory, args.dram,
@@ -55,7 +55,7 @@ absl::StatusOr<ExpertTiers> ExpertTiers::Create(const Args& args) {
                                                      choose(device.room.num_pinned)));
   if (device.preload != Device::Preload::kNone) {
     const bool evenly = device.preload == Device::Preload::kEvenly;
-    // What cannot be read now is read again when it is wanted.
+    // An expert that cannot be read now is read again when it is wanted.
     (void)tiers.device->Preload(args.pool, evenly ? choose(device.room.num_slots) : std::vector<bool>());
   }
   tiers.device->ResetCounters();

@@ -1,4 +1,5 @@
-// Where a machine's experts are kept: in DRAM, filled from disk, and with a device in its memory, filled from DRAM.
+// The stores of a machine's experts: one in DRAM, filled from disk, and with a device one in its memory, filled from
+// DRAM.
 #pragma once
 
 #include <cstdint>
@@ -15,50 +16,50 @@
 
 namespace penstock {
 
-// Room for experts in a tier.
+// Slots for experts in a tier.
 struct ExpertRoom {
   int64_t num_slots = 0;
-  int64_t num_pinned = 0;  // for Eviction::kStatic
+  int64_t num_pinned = 0;  // only used with Eviction::kStatic
 };
 
 struct ExpertTiers {
   struct Device {
     ExpertRoom room;
-    LaneIdx finish_lane = 0;          // of the host, checks what the disk brought
-    LaneIdx dram_to_pinned_lane = 0;  // where the device's copies cannot read DRAM's slots
+    LaneIdx finish_lane = 0;          // lane of the host that checks reads from the disk
+    LaneIdx dram_to_pinned_lane = 0;  // used where the device's copies cannot read DRAM's slots
     LaneIdx dram_to_device_lane = 0;
-    bool reads_dram = false;  // in a simulation whether they can
-    // Nothing in a simulation:
-    Memory* memory = nullptr;         // the device's
-    Memory* pinned_memory = nullptr;  // page-locked
-    Copier* copier = nullptr;         // to the device
-    // What fills its slots before anything is wanted: nothing, as many experts of each layer, or those of the first
+    bool reads_dram = false;  // in a simulation: the device's copies can read DRAM's slots
+    // Null in a simulation:
+    Memory* memory = nullptr;         // memory of the device
+    Memory* pinned_memory = nullptr;  // page-locked memory
+    Copier* copier = nullptr;         // copies to the device
+    // The experts that fill the slots before any is wanted: none, equally many of each layer, or those of the first
     // layers.
     enum class Preload : uint8_t { kNone, kEvenly, kFirstLayers } preload = Preload::kNone;
   };
   struct Args {
-    const ExpertLayouts& layouts;  // outlives the stores, like the runtime
+    const ExpertLayouts& layouts;  // outlives the stores, as the runtime does
     Runtime& runtime;
     LaneIdx disk_lane = 0;
     ExpertRoom dram;
     std::optional<Device> device = std::nullopt;
-    Eviction eviction = Eviction::kStatic;  // where the layers are computed
-    // [num_experts]: what is pinned or comes there first is what is wanted most often; empty: as many of each layer.
+    Eviction eviction = Eviction::kStatic;  // policy of the tier that computes the layers
+    // [num_experts]: the most wanted experts are pinned or preloaded. Empty: equally many of each layer.
     std::span<const double> popularity = {};
-    // Nothing in a simulation, which has no bytes:
-    Memory* memory = nullptr;    // of DRAM's slots
+    // Null in a simulation, which has no bytes:
+    Memory* memory = nullptr;    // memory of DRAM's slots
     ThreadPool* pool = nullptr;  // finishes experts in DRAM
   };
-  // With room for all in DRAM the disk is done before it returns. A model without experts has no stores.
+  // If all experts fit in DRAM, they are read before Create() returns. A model without experts has no stores.
   static absl::StatusOr<ExpertTiers> Create(const Args& args);
 
-  // Where the layers are computed.
+  // Returns the store of the tier that computes the layers.
   ExpertStore* compute() const { return device != nullptr ? device.get() : dram.get(); }
-  // In DRAM, where a device computes the layers; else null.
+  // Returns the store in DRAM when a device computes the layers; otherwise nullptr.
   ExpertStore* beside_device() const { return device != nullptr ? dram.get() : nullptr; }
 
   std::unique_ptr<ExpertStore> dram;
-  std::unique_ptr<ExpertStore> device;  // holds leases of those in DRAM: gone first
+  std::unique_ptr<ExpertStore> device;  // holds leases on experts in DRAM, so it is destroyed first
 };
 
 }  // namespace penstock

@@ -28,7 +28,7 @@ absl::StatusOr<KvCache> KvCache::Create(Memory& memory, const ModelConfig& confi
   cache.memory_ = &memory;
   PENSTOCK_ASSIGN_OR_RETURN(cache.arena_, memory.Map(cache.page_bytes_ * static_cast<uint64_t>(num_pages)));
   cache.free_.reserve(num_pages);
-  // Low pages are taken first, so that memory which no sequence ever needs is never touched.
+  // The lowest free page is taken first, so that memory that no sequence ever needs is never touched.
   for (int64_t page_idx = num_pages - 1; page_idx >= 0; --page_idx) {
     cache.free_.push_back(cache.arena_.data() + static_cast<uint64_t>(page_idx) * cache.page_bytes_);
   }

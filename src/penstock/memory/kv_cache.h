@@ -1,7 +1,7 @@
-// The KV cache of one tier: pages of kPageTokens positions, handed to sequences from one arena.
+// The KV cache of one tier: pages of kPageTokens positions, given to sequences from one arena.
 //
 // A KV page holds all layers of its positions: [num_layers, num_kv_heads] blocks (tensor/kv_block.h). A sequence
-// reserves all pages that it can ever need when it is admitted, so that nothing runs out in the middle.
+// reserves all pages that it can ever need when it is admitted, so it never runs out of pages.
 #pragma once
 
 #include <cstdint>
@@ -21,11 +21,11 @@ std::string_view KvFormatName(KvFormat format);  // "f32", "bf16", "int8"
 // The blocks of one layer in a page, one for each KV head.
 struct KvLayer {
   KvFormat format = KvFormat::kF32;
-  int64_t first_block_bytes = 0;  // from the start of a page
+  int64_t first_block_bytes = 0;  // from the start of the page
   int64_t block_bytes = 0;
   int64_t num_heads = 0;
 
-  // The first layer of a page.
+  // Returns the first layer of a page.
   static KvLayer Of(const ModelConfig& config, KvFormat format) {
     return {.format = format,
             .first_block_bytes = 0,
@@ -46,16 +46,16 @@ class KvCache {
 
   static absl::StatusOr<KvCache> Create(Memory& memory, const ModelConfig& config, KvFormat format, int64_t num_pages);
 
-  // Pages for `num_positions`, or an empty list when there are not enough.
+  // Returns pages for `num_positions`, or an empty list when there are not enough.
   std::vector<std::byte*> Reserve(int64_t num_positions);
   void Free(std::span<std::byte* const> pages);
-  // Zeros.
+  // Fills the pages with zeros.
   absl::Status Clear(std::span<std::byte* const> pages);
 
   int64_t num_pages() const { return num_pages_; }
   int64_t num_free_pages() const { return static_cast<int64_t>(free_.size()); }
   KvFormat format() const { return format_; }
-  // Where the blocks of a layer lie in every page.
+  // Returns where the blocks of a layer lie in every page.
   KvLayer layer(int64_t layer_idx) const {
     return {.format = format_,
             .first_block_bytes = layer_idx * num_kv_heads_ * block_bytes_,

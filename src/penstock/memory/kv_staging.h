@@ -1,5 +1,5 @@
-// Device memory for the KV entries of one layer that micro-batches attend to, while the cache itself lies in DRAM: two
-// buffers, so that the next micro-batch's entries arrive while those of this one are read.
+// Device memory for the KV entries of one layer and one micro-batch, while the cache itself lies in DRAM. There are two
+// buffers: the next micro-batch's entries arrive in one while the other is read.
 #pragma once
 
 #include <array>
@@ -18,7 +18,7 @@ class KvStaging {
  public:
   static constexpr int kNumBuffers = 2;
 
-  // For micro-batches of at most `num_pages` KV pages.
+  // REQUIRES: micro-batches have at most `num_pages` KV pages.
   static uint64_t Bytes(const ModelConfig& config, KvFormat format, int64_t num_pages) {
     return kNumBuffers * static_cast<uint64_t>(num_pages * KvLayer::Of(config, format).bytes());
   }
@@ -31,14 +31,14 @@ class KvStaging {
     return staging;
   }
 
-  // How blocks lie in a buffer: those of a page together.
+  // Returns the layout of blocks in a buffer: the blocks of a page lie together.
   const KvLayer& layer() const { return layer_; }
   int64_t num_pages() const { return num_pages_; }
   std::byte* page(int buffer_idx, int64_t page_idx) const {
     return arena_.data() + static_cast<uint64_t>((buffer_idx * num_pages_ + page_idx) * layer_.bytes());
   }
 
-  // Buffers are taken in turn; one may be written when the events of its last use have happened.
+  // Buffers are taken in turn. A buffer may be written when the event of its last use has happened.
   int Take() { return std::exchange(next_, (next_ + 1) % kNumBuffers); }
   Event& last_use(int buffer_idx) { return last_uses_[static_cast<size_t>(buffer_idx)]; }
 

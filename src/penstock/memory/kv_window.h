@@ -1,9 +1,9 @@
 // StreamingLLM's window over a sequence's KV cache: every row sees the first tokens (attention sinks) and the last
-// ones, in whole pages. What a row sees depends on its position alone, so that it is the same for every batch and
+// ones, in whole pages. The visible tokens depend only on the row's position, so they are the same for every batch and
 // chunk.
 //
-// Unlike in the paper positions stay those of the text (RoPE is not applied anew as the window moves), so that entries
-// are written once. Answers differ from those of full attention once a sequence is longer than sinks and window.
+// Positions stay those of the text, unlike in the paper, which applies RoPE again as the window moves. So entries are
+// written once. Answers differ from those of full attention once a sequence is longer than sinks and window.
 #pragma once
 
 #include <algorithm>
@@ -16,29 +16,30 @@
 namespace penstock {
 
 struct KvWindow {
-  int64_t num_tokens = 0;  // that a row sees at least, itself the last of them; 0: all
+  int64_t num_tokens = 0;  // least number of tokens that a row sees, including itself; 0: all
   int64_t num_sinks = 0;
 
-  // Rows of one sequence in a pass: its pages must hold what the first of them sees and what the last one writes.
+  // The most rows of one sequence in a pass. The sequence's pages hold all that the first row sees and the last row
+  // writes.
   static constexpr int64_t kMostRows = 128;
 
   bool on() const { return num_tokens > 0; }
   int64_t sink_pages() const { return KvCache::PagesFor(num_sinks); }
-  // Pages of a sequence of at most `num_positions`.
+  // Returns the number of pages for a sequence of at most `num_positions`.
   int64_t NumPages(int64_t num_positions) const {
     const int64_t all = KvCache::PagesFor(num_positions);
     return on() ? std::min(all, sink_pages() + KvCache::PagesFor(num_tokens + kMostRows) + 2) : all;
   }
-  // The first page behind the sinks that a row at `pos` sees.
+  // Returns the first page behind the sinks that a row at `pos` sees.
   int64_t FirstPage(int64_t pos) const {
     return std::max(sink_pages(), std::max<int64_t>(0, pos - num_tokens + 1) / KvCache::kPageTokens);
   }
-  // Where a position lies in the pages that its row sees.
+  // Returns the place of position `pos` in the pages that its row sees.
   int64_t KvPosition(int64_t pos) const {
     return on() ? pos - (FirstPage(pos) - sink_pages()) * KvCache::kPageTokens : pos;
   }
-  // The pages that a row sees whose window begins with `first_page`, and room behind them. Behind the sinks a
-  // sequence's pages are used in a ring.
+  // Returns the pages seen by a row whose window begins with `first_page`, and free pages behind them. Behind the
+  // sinks, a sequence's pages form a ring.
   std::vector<std::byte*> PagesFrom(std::span<std::byte* const> pages, int64_t first_page) const {
     const auto num_sink_pages = static_cast<size_t>(std::min<int64_t>(sink_pages(), std::ssize(pages)));
     std::vector<std::byte*> seen(pages.begin(), pages.begin() + static_cast<int64_t>(num_sink_pages));

@@ -1,16 +1,17 @@
-// Weights as they lie in DRAM, ready to be computed.
+// Weights in DRAM, in the form that kernels take.
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
 
 #include "penstock/checkpoint/safetensors.h"
+#include "penstock/formats.h"
 #include "penstock/model/weight_map.h"
 #include "penstock/tensor/packed_matrix.h"
 
 namespace penstock {
 
-// A weight matrix as the kernels take it: panels (tensor/packed_matrix.h), aligned to cache lines.
+// A weight matrix for the kernels: panels (tensor/packed_matrix.h), aligned to cache lines.
 struct WeightView {
   const std::byte* data = nullptr;
   WeightFormat format = WeightFormat::kF32;
@@ -18,15 +19,10 @@ struct WeightView {
 
 using FfnWeights = FfnParts<WeightView>;
 
-// kF32: weights as they are stored, activations in f32. kBF16: weights that are not bf16 are rounded to it as they
-// arrive, and so are the inputs of the FFNs and of lm_head, where nearly all the work is; attention, router and norms
-// keep f32 inputs, because an error there can choose other experts (measured: docs/decisions/).
-enum class ComputeDtype : uint8_t { kF32, kBF16 };
-
-// How a matrix lies in DRAM: as it is packed, in blocks, or in panels of its own dtype or of bf16.
+// Returns the format of a matrix in DRAM: as packed in the store, in blocks, or in panels of its own dtype or of bf16.
 WeightFormat ResidentFormat(const TensorInfo& tensor, ComputeDtype dtype);
 
-// Bytes of the rows that become one panel, one after the other as they are read; 0 when the matrix is packed already.
+// Returns the bytes of the stored rows that become one panel; 0 when the matrix is already packed.
 uint64_t StoredPanelBytes(const TensorInfo& tensor);
 
 }  // namespace penstock

@@ -8,20 +8,15 @@
 namespace penstock {
 namespace {
 
-// "auto" is f32 for computing and for the KV cache: exact for bf16 and f16 checkpoints too, whose weights stay as
-// stored.
-absl::StatusOr<ComputeDtype> ChooseDtype(const std::string& name) {
-  if (name == "auto" || name == "f32") return ComputeDtype::kF32;
-  if (name == "bf16") return ComputeDtype::kBF16;
-  return UsageError("dtype '{}' is unknown: expected auto, f32 or bf16", name);
-}
-
-absl::StatusOr<KvFormat> ChooseKvFormat(const std::string& name) {
-  if (name == "auto" || name == "f32") return KvFormat::kF32;
-  if (name == "bf16") return KvFormat::kBF16;
-  if (name == "int8") return KvFormat::kInt8;
-  return UsageError("kv-dtype '{}' is unknown: expected auto, f32, bf16 or int8", name);
-}
+constexpr ComputeDtypeTraits kComputeDtypes[] = {
+    {ComputeDtype::kF32, "f32", "f32 arithmetic on the weights as they are stored"},
+    {ComputeDtype::kBF16, "bf16", "weights and inputs of the FFNs rounded to bf16: faster with AVX512-BF16"},
+};
+constexpr KvFormatTraits kKvFormats[] = {
+    {KvFormat::kF32, "f32", "exact"},
+    {KvFormat::kBF16, "bf16", "half the memory per token"},
+    {KvFormat::kInt8, "int8", "about a quarter of the memory per token"},
+};
 
 // The first matrix of which fits(tensor) is true, routers left out; nullptr when there is none.
 template <typename Fits>
@@ -54,10 +49,14 @@ absl::Status CheckPackedForBf16(const WeightMap& map) {
 
 }  // namespace
 
+std::span<const ComputeDtypeTraits> ComputeDtypes() { return kComputeDtypes; }
+std::span<const KvFormatTraits> KvFormats() { return kKvFormats; }
+
 absl::StatusOr<Formats> ChooseFormats(const EngineOptions& options, const WeightMap& map) {
   Formats formats;
-  PENSTOCK_ASSIGN_OR_RETURN(formats.dtype, ChooseDtype(options.dtype));
-  PENSTOCK_ASSIGN_OR_RETURN(formats.kv, ChooseKvFormat(options.kv_dtype));
+  // f32 is exact for bf16 and f16 checkpoints, too, whose weights stay as stored.
+  formats.dtype = options.dtype.value_or(ComputeDtype::kF32);
+  formats.kv = options.kv_dtype.value_or(KvFormat::kF32);
   if (formats.dtype == ComputeDtype::kBF16) PENSTOCK_RETURN_IF_ERROR(CheckPackedForBf16(map));
   formats.rows = RowFormatsOf(map, formats.dtype);
   return formats;

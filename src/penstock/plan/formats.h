@@ -1,6 +1,7 @@
 // In which formats a model computes.
 #pragma once
 
+#include <span>
 #include <string_view>
 
 #include "absl/status/statusor.h"
@@ -19,7 +20,21 @@ struct Formats {
   KvFormat kv = KvFormat::kF32;
 };
 
-// kUsage for names that are unknown, and for a packed store that cannot be rounded any more.
+// Rows of the tables of formats that people choose from (include/penstock/formats.h).
+struct ComputeDtypeTraits {
+  ComputeDtype value;
+  std::string_view name;     // "f32"
+  std::string_view summary;  // one line for people
+};
+struct KvFormatTraits {
+  KvFormat value;
+  std::string_view name;     // "f32"
+  std::string_view summary;  // one line for people
+};
+std::span<const ComputeDtypeTraits> ComputeDtypes();
+std::span<const KvFormatTraits> KvFormats();
+
+// kUsage for a packed store that cannot be rounded any more.
 absl::StatusOr<Formats> ChooseFormats(const EngineOptions& options, const WeightMap& map);
 
 // kResources when GPUs do not compute this attention, or some matrix is in a format that they do not multiply.

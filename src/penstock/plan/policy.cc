@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <string>
 
+#include "penstock/base/choices.h"
 #include "penstock/base/limits.h"
 #include "penstock/base/status.h"
 
@@ -23,39 +24,30 @@ absl::StatusOr<ScheduleOptions> ChooseSchedule(const EngineOptions& options, boo
                               .reorder = policy.reorder,
                               .hot_experts = policy.hot_experts,
                               .path_length = policy.path_length};
-  if (policy.predictor != "auto") {
-    PENSTOCK_ASSIGN_OR_RETURN(schedule.predictor, ParsePredictorName(policy.predictor));
-  }
-  if (policy.hybrid_rule != "auto") {
-    PENSTOCK_ASSIGN_OR_RETURN(schedule.hybrid_rule, ParseHybridRule(policy.hybrid_rule));
-  }
-  if (policy.schedule == "auto") return schedule;
-  PENSTOCK_ASSIGN_OR_RETURN(schedule.kind, ParseScheduleName(policy.schedule));
-  if (AttendsOnHost(schedule.kind) && !has_device) {
+  schedule.predictor = policy.predictor.value_or(schedule.predictor);
+  schedule.hybrid_rule = policy.hybrid_rule.value_or(schedule.hybrid_rule);
+  schedule.kind = policy.schedule.value_or(schedule.kind);
+  const ScheduleTraits& traits = TraitsOf(schedule.kind);
+  if (traits.attends_on_host && !has_device) {
     return UsageError(
-        "schedule {} needs a device that computes while the CPU attends: give --device cuda or emulated, or use "
-        "klotski, "
-        "hybrid, zigzag, zero or on-demand",
-        policy.schedule);
+        "schedule {} needs a device that computes while the CPU attends: give --device cuda or emulated, or use one of "
+        "{}",
+        traits.name, ChoiceNames(Schedules(), [](const ScheduleTraits& other) { return !other.attends_on_host; }));
   }
   return schedule;
 }
 
-absl::Status CheckDevice(const EngineOptions& options, bool has_device, bool attends_on_host) {
+absl::Status CheckDevice(const EngineOptions& options, bool has_device, const ScheduleTraits& schedule) {
   if (has_device && options.device_memory_bytes == 0) {
     return UsageError("--device {}: give the size of its memory with --gpu-memory", options.device);
   }
   if (!has_device && options.device_memory_bytes > 0) {
     return UsageError("--gpu-memory needs a device: give --device cuda or emulated");
   }
-  const std::string& kv_tier = options.policy.kv_tier;
-  if (kv_tier != "auto" && kv_tier != "dram" && kv_tier != "device") {
-    return UsageError("kv_tier '{}' is unknown: expected auto, dram or device", kv_tier);
-  }
-  if (kv_tier == "device" && !has_device) return UsageError("kv_tier device: there is no device");
-  if (kv_tier == "device" && attends_on_host) {
-    return UsageError("kv_tier device: schedule {} attends on the CPU, where its KV cache lies",
-                      options.policy.schedule);
+  if (options.policy.kv_tier != KvTier::kDevice) return absl::OkStatus();
+  if (!has_device) return UsageError("kv_tier device: there is no device");
+  if (schedule.attends_on_host) {
+    return UsageError("kv_tier device: schedule {} attends on the CPU, where its KV cache lies", schedule.name);
   }
   return absl::OkStatus();
 }
@@ -84,7 +76,14 @@ int64_t NumPinned(int64_t num_slots, int64_t num_experts, int64_t streaming) {
   return num_slots == num_experts ? num_slots : std::max<int64_t>(0, num_slots - streaming);
 }
 
+constexpr KvTierTraits kKvTiers[] = {
+    {KvTier::kDram, "dram", "in DRAM; a device that attends gets the pages of a micro-batch at a time"},
+    {KvTier::kDevice, "device", "in the device's memory"},
+};
+
 }  // namespace
+
+std::span<const KvTierTraits> KvTiers() { return kKvTiers; }
 
 absl::Status CheckRange(std::string_view name, int64_t value, int64_t max) {
   if (value >= 0 && value <= max) return absl::OkStatus();
@@ -92,8 +91,7 @@ absl::Status CheckRange(std::string_view name, int64_t value, int64_t max) {
 }
 
 bool PinsByPopularity(const Policy& policy, ScheduleKind kind, Eviction eviction) {
-  return !policy.correlation_table.empty() && eviction == Eviction::kStatic &&
-         (kind == ScheduleKind::kHybrid || kind == ScheduleKind::kOnDemand);
+  return !policy.correlation_table.empty() && eviction == Eviction::kStatic && TraitsOf(kind).pins_by_popularity;
 }
 
 absl::StatusOr<ChosenPolicy> ChoosePolicy(const EngineOptions& options, const std::optional<DeviceSpec>& device,
@@ -109,13 +107,13 @@ absl::StatusOr<ChosenPolicy> ChoosePolicy(const EngineOptions& options, const st
   inputs.pages_per_sequence = chosen.kv_window.NumPages(inputs.context_length);
   PENSTOCK_ASSIGN_OR_RETURN(chosen.schedule, ChooseSchedule(options, device.has_value()));
   ScheduleKind& kind = chosen.schedule.kind;
-  PENSTOCK_RETURN_IF_ERROR(CheckDevice(options, device.has_value(), AttendsOnHost(kind)));
+  PENSTOCK_RETURN_IF_ERROR(CheckDevice(options, device.has_value(), TraitsOf(kind)));
   inputs.micro_batch_size = policy.micro_batch_size;
   inputs.least_slots = LeastStreamingSlots(kind, config);
   if (device.has_value()) {
     if (inputs.micro_batch_size == 0) inputs.micro_batch_size = kDeviceMicroBatch;
-    const bool holds_kv = policy.kv_tier == "device" ||
-                          (policy.kv_tier == "auto" && (kind == ScheduleKind::kZero || kind == ScheduleKind::kHybrid));
+    const bool holds_kv =
+        policy.kv_tier.has_value() ? policy.kv_tier == KvTier::kDevice : TraitsOf(kind).keeps_kv_on_device;
     inputs.device = {
         .name = device->name,
         .budget_bytes = options.device_memory_bytes,
@@ -124,24 +122,19 @@ absl::StatusOr<ChosenPolicy> ChoosePolicy(const EngineOptions& options, const st
         .num_workers = device->num_threads,
         .least_slots = inputs.least_slots,
         .holds_kv_cache = holds_kv,
-        .stages_kv = !holds_kv && !AttendsOnHost(kind),
-        .host_computes_experts = kind == ScheduleKind::kHybrid};
+        .stages_kv = !holds_kv && !TraitsOf(kind).attends_on_host,
+        .host_computes_experts = TraitsOf(kind).host_computes_experts};
     inputs.least_slots = LeastStreamingSlots(ScheduleKind::kOnDemand, config);  // that experts pass through
   }
   PENSTOCK_ASSIGN_OR_RETURN(chosen.plan, PlanMemory(inputs));
   MemoryPlan& plan = chosen.plan;
   const int64_t num_slots = device.has_value() ? plan.device.num_expert_slots : plan.num_expert_slots;
   // Without experts there is nothing to schedule.
-  const bool was_asked = policy.schedule != "auto" && (config.num_moe_layers() > 0 || AttendsOnHost(kind));
+  const bool was_asked = policy.schedule.has_value() && (config.num_moe_layers() > 0 || TraitsOf(kind).attends_on_host);
   if (!was_asked && (num_slots == plan.num_experts_total || DecodesOneSequence(options, plan, config, num_slots))) {
     kind = ScheduleKind::kOnDemand;
   }
-  chosen.eviction = kind == ScheduleKind::kOnDemand ? Eviction::kLru
-                    : kind == ScheduleKind::kHybrid ? Eviction::kMrs
-                                                    : Eviction::kStatic;
-  if (policy.eviction != "auto") {
-    PENSTOCK_ASSIGN_OR_RETURN(chosen.eviction, ParseEvictionName(policy.eviction));
-  }
+  chosen.eviction = policy.eviction.value_or(TraitsOf(kind).eviction);
 
   if (chosen.eviction == Eviction::kStatic) {
     const int64_t streaming = policy.streaming_slots > 0
@@ -157,18 +150,18 @@ absl::StatusOr<ChosenPolicy> ChoosePolicy(const EngineOptions& options, const st
     plan.num_pinned_experts = std::min(NumPinned(plan.num_expert_slots, plan.num_experts_total, streaming),
                                        plan.num_experts_total - plan.device.num_pinned_experts);
   }
-  if (kind != ScheduleKind::kKlotski && !options.correlation_path.empty()) {
-    return UsageError("a correlation table is learnt by klotski, and the schedule is {}", ScheduleName(kind));
+  if (!TraitsOf(kind).learns_correlation && !options.correlation_path.empty()) {
+    return UsageError("a correlation table is learnt by klotski, and the schedule is {}", TraitsOf(kind).name);
   }
-  if (kind != ScheduleKind::kKlotski && !policy.correlation_table.empty() &&
+  if (!TraitsOf(kind).learns_correlation && !policy.correlation_table.empty() &&
       !PinsByPopularity(policy, kind, chosen.eviction)) {
     return UsageError(
         "a correlation table is what klotski predicts from, and what hybrid and on-demand choose their pinned experts "
         "by (eviction static); schedule {} with eviction {} has no use for it",
-        ScheduleName(kind), EvictionName(chosen.eviction));
+        TraitsOf(kind).name, TraitsOf(chosen.eviction).name);
   }
-  plan.schedule = std::string(ScheduleName(kind));
-  plan.eviction = std::string(EvictionName(chosen.eviction));
+  plan.schedule = kind;
+  plan.eviction = chosen.eviction;
   return chosen;
 }
 

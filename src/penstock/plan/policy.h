@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <optional>
+#include <span>
 #include <string_view>
 
 #include "absl/status/status.h"
@@ -23,6 +24,14 @@ struct ChosenPolicy {
   KvWindow kv_window;
   MemoryPlan plan;
 };
+
+// A row of the table of places for the KV cache.
+struct KvTierTraits {
+  KvTier value;
+  std::string_view name;     // "dram"
+  std::string_view summary;  // one line for people
+};
+std::span<const KvTierTraits> KvTiers();
 
 // kUsage for a value that 0 to `max` does not include.
 absl::Status CheckRange(std::string_view name, int64_t value, int64_t max);

@@ -3,11 +3,13 @@
 #include <algorithm>
 #include <vector>
 
+#include "penstock/base/choices.h"
 #include "penstock/base/file.h"
 #include "penstock/base/json.h"
 #include "penstock/base/limits.h"
 #include "penstock/base/status.h"
 #include "penstock/base/text.h"
+#include "penstock/plan/policy.h"
 
 namespace penstock {
 namespace {
@@ -34,6 +36,17 @@ class PolicyReader {
     const int64_t* number = found->if_int64();
     if (number == nullptr || *number < 0) return Refuse(key, "a whole number of 0 or more", *found);
     value = *number;
+  }
+  template <class Value, class Row>
+  void Read(std::string_view key, std::optional<Value>& value, std::span<const Row> rows) {
+    std::string name(ChoiceName(value, rows));
+    Read(key, name);
+    const absl::StatusOr<std::optional<Value>> choice = ParseChoice(key, name, rows);
+    if (choice.ok()) {
+      value = *choice;
+    } else {
+      status_.Update(Annotate(choice.status(), Printable(*name_)));
+    }
   }
   absl::Status Finish() {
     if (status_.ok() && num_found_ < object_->size()) {
@@ -65,15 +78,15 @@ class PolicyReader {
   absl::Status status_;
 };
 
-// Every key with what it sets.
+// Every key with the field that it sets, and the table of its choices.
 template <typename Options, typename Visitor>
 void VisitPolicy(Options& options, Visitor visit) {
   auto& policy = options.policy;
-  visit("schedule", policy.schedule);
-  visit("eviction", policy.eviction);
+  visit("schedule", policy.schedule, Schedules());
+  visit("eviction", policy.eviction, Evictions());
   visit("batch_size", options.batch_size);
   visit("micro_batch_size", policy.micro_batch_size);
-  visit("kv_tier", policy.kv_tier);
+  visit("kv_tier", policy.kv_tier, KvTiers());
   visit("prefill_chunk", options.prefill_chunk);
   visit("streaming_slots", policy.streaming_slots);
   visit("disk_window", policy.disk_window);
@@ -83,13 +96,19 @@ void VisitPolicy(Options& options, Visitor visit) {
   visit("multi_batch", policy.multi_batch);
   visit("hot_prefetch", policy.hot_prefetch);
   visit("reorder", policy.reorder);
-  visit("hybrid_rule", policy.hybrid_rule);
-  visit("predictor", policy.predictor);
+  visit("hybrid_rule", policy.hybrid_rule, HybridRules());
+  visit("predictor", policy.predictor, Predictors());
 }
 
 json::object AllOf(const EngineOptions& options) {
   json::object all;
-  VisitPolicy(options, [&](std::string_view key, const auto& value) { all[key] = json::value_from(value); });
+  VisitPolicy(options, [&](std::string_view key, const auto& value, auto... rows) {
+    if constexpr (sizeof...(rows) > 0) {
+      all[key] = json::value_from(ChoiceName(value, rows...));
+    } else {
+      all[key] = json::value_from(value);
+    }
+  });
   return all;
 }
 
@@ -109,7 +128,7 @@ absl::Status ApplyPolicy(std::string_view text, const std::string& name, EngineO
   if (!document.ok()) return Annotate(document.status(), Printable(name));
   if (!document->is_object()) return UsageError("{}: expected a JSON object", Printable(name));
   PolicyReader reader(document->get_object(), name);
-  VisitPolicy(options, [&](std::string_view key, auto& value) { reader.Read(key, value); });
+  VisitPolicy(options, [&](std::string_view key, auto& value, auto... rows) { reader.Read(key, value, rows...); });
   return reader.Finish();
 }
 

@@ -1,4 +1,4 @@
-// Little-endian fields of this floor's files.
+// Little-endian fields of the files that this folder reads and writes.
 #pragma once
 
 #include <bit>
@@ -23,7 +23,7 @@ inline absl::Status CheckField(std::string_view field, int64_t value, int64_t le
   return InputError("{}: expected {} to {}, found {}", field, least, most, value);
 }
 
-// Takes fields off the front of bytes. Once they do not suffice it gives zeros, and ok() is false.
+// Takes fields from the front of `bytes`. When too few bytes are left, it returns zeros and ok() becomes false.
 class ByteReader {
  public:
   explicit ByteReader(std::string_view bytes) : rest_(bytes) {}

@@ -27,13 +27,13 @@ constexpr int kPathBits = kExpertBits * kMaxPathLength;
 static_assert(kMaxExperts <= 1 << kExpertBits && kMaxPathLength < 1 << kLengthBits);
 static_assert(kMaxLayers < int64_t{1} << (64 - kPathBits - kLengthBits) && kMaxLayers <= 1 << 16);
 
-constexpr uint64_t kNoKey = std::numeric_limits<uint64_t>::max();  // no path's: its layer would be beyond the limit
+constexpr uint64_t kNoKey = std::numeric_limits<uint64_t>::max();  // not a path: its layer would be beyond the limit
 constexpr uint32_t kMaxCount = std::numeric_limits<uint32_t>::max();
 constexpr size_t kChecksumBytes = 8;
 constexpr size_t kFixedHeaderBytes = kCorrelationMagic.size() + 5 * sizeof(uint32_t);
 
-// Paths in the order of their keys are in the order of (layer_idx, length, experts). `experts` holds `length` numbers
-// of kExpertBits, the nearest layer's foremost.
+// Sorts by (layer_idx, length, experts). `experts` holds `length` numbers of kExpertBits each, the nearest layer's in
+// the highest bits.
 uint64_t PathKey(int64_t layer_idx, int64_t length, uint64_t experts) {
   return (static_cast<uint64_t>(layer_idx) << kLengthBits | static_cast<uint64_t>(length)) << kPathBits | experts;
 }
@@ -65,7 +65,7 @@ CorrelationTable::CorrelationTable(CorrelationShape shape, int64_t max_paths)
   }
 }
 
-// ---- counting and asking
+// ---- counting and predicting
 
 int64_t CorrelationTable::LongestPath(int64_t layer_idx, const RoutingHistory& history) const {
   PENSTOCK_CHECK(layer_idx >= 0 && layer_idx < shape_.num_layers);
@@ -142,7 +142,7 @@ void CorrelationTable::Update(int64_t layer_idx, const RoutingHistory& history, 
 std::vector<double> CorrelationTable::Tendency(int64_t layer_idx, const RoutingHistory& history) const {
   const int64_t longest = LongestPath(layer_idx, history);
   PENSTOCK_CHECK(history.num_rows >= 0);
-  // How much each path counts, in the order in which they were met: sums do not depend on addresses.
+  // Collects the weight of each path in the order of first use, so that sums do not depend on addresses.
   std::vector<std::pair<const Row*, double>> weights;
   absl::flat_hash_map<const Row*, size_t> place_of;
   std::vector<const Row*> known;
@@ -295,7 +295,7 @@ absl::Status CorrelationTable::Save(const std::string& path) const { return Repl
 
 absl::StatusOr<CorrelationTable> CorrelationTable::Load(const std::string& path, const CorrelationShape& expected,
                                                         int64_t max_paths) {
-  // The longest file that can be accepted.
+  // The longest file that is accepted.
   const uint64_t most_paths = static_cast<uint64_t>(max_paths + expected.num_layers);
   const uint64_t path_bytes = 6 + 2 * kMaxPathLength + 6 * static_cast<uint64_t>(expected.num_experts);
   const uint64_t header_bytes = kFixedHeaderBytes + kMaxCorrelationModelBytes + sizeof(uint64_t);

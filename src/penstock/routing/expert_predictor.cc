@@ -14,14 +14,14 @@
 namespace penstock {
 namespace {
 
-// What all of them know: which layer was observed last.
+// The common part of all predictors: the layer observed last.
 class LayerPredictor : public ExpertPredictor {
  public:
   explicit LayerPredictor(const Args& args) : args_(args), rows_(static_cast<size_t>(args_.num_experts)) {}
 
  protected:
   int64_t num_layers() const { return std::ssize(args_.layers); }
-  // The place of a model's layer among those with experts.
+  // Returns the index of a model's layer among the layers with experts.
   int64_t PlaceOf(int64_t layer_idx) const {
     return std::lower_bound(args_.layers.begin(), args_.layers.end(), layer_idx) - args_.layers.begin();
   }
@@ -32,7 +32,7 @@ class LayerPredictor : public ExpertPredictor {
   }
 
   Args args_;
-  std::vector<float> rows_;  // [num_experts]: what ExpectedRows gives
+  std::vector<float> rows_;  // [num_experts]: the result of ExpectedRows()
 };
 
 class GatePredictor : public LayerPredictor {
@@ -115,7 +115,7 @@ class CorrelationPredictor : public LayerPredictor {
   std::vector<int32_t> last_choices_;
 };
 
-// A share of what was seen in a layer lately is forgotten whenever the layer is seen again.
+// The share of a layer's recent history that is forgotten each time the layer is observed.
 constexpr float kForgets = 0.5f;
 
 class HistoryPredictor : public LayerPredictor {
@@ -150,9 +150,9 @@ class HistoryPredictor : public LayerPredictor {
   int64_t num_rows_ = 0;
 };
 
-// How often a sequence chose each expert of each layer; the library keeps those of sequences that have ended. Where the
-// public code compares all layers, of which those of this token are not known yet, this compares what the sequence has
-// done so far, this token's layers with it.
+// Counts how often a sequence chose each expert of each layer. The library keeps the counts of sequences that have
+// ended. The public code compares all layers, although a token's later layers are not known yet. This one compares all
+// that the sequence has done so far, including the token's known layers.
 class SequencePredictor : public LayerPredictor {
  public:
   explicit SequencePredictor(const Args& args)
@@ -205,7 +205,7 @@ class SequencePredictor : public LayerPredictor {
     for (const auto& [sequence_id, sequence] : running_) {
       if (std::find(present.begin(), present.end(), sequence_id) == present.end()) left.push_back(sequence_id);
     }
-    std::sort(left.begin(), left.end());  // a map's order is another one in every run
+    std::sort(left.begin(), left.end());  // the order of a hash map differs in every run
     for (const uint32_t sequence_id : left) Keep(std::move(running_.extract(sequence_id).mapped()));
   }
   void Keep(Sequence sequence) {
@@ -218,7 +218,7 @@ class SequencePredictor : public LayerPredictor {
       return a.num_uses < b.num_uses;
     }) = std::move(sequence);
   }
-  // The counts of the kept sequence with the largest sum of cosines, layer by layer.
+  // Returns the counts of the kept sequence with the largest sum of per-layer cosines.
   const float* MostLike(const Sequence& sequence) {
     Sequence* best = nullptr;
     float best_similarity = -1;
@@ -241,39 +241,33 @@ class SequencePredictor : public LayerPredictor {
   }
 
   size_t most_kept_;
-  size_t most_running_;  // that are followed
+  size_t most_running_;  // most sequences to follow
   absl::flat_hash_map<uint32_t, Sequence> running_;
   std::vector<Sequence> library_;
   std::vector<uint32_t> sequence_ids_;
   int64_t place_ = 0;
 };
 
+template <class Predictor>
+std::unique_ptr<ExpertPredictor> Make(const ExpertPredictor::Args& args) {
+  return std::make_unique<Predictor>(args);
+}
+constexpr auto MakeGatePredictor = Make<GatePredictor>;
+constexpr auto MakeCorrelationPredictor = Make<CorrelationPredictor>;
+constexpr auto MakeHistoryPredictor = Make<HistoryPredictor>;
+constexpr auto MakeSequencePredictor = Make<SequencePredictor>;
+constexpr auto MakeOraclePredictor = Make<OraclePredictor>;
+std::unique_ptr<ExpertPredictor> MakeNoPredictor(const ExpertPredictor::Args&) { return nullptr; }
+
+constexpr PredictorTraits kPredictors[] = {
+#define PENSTOCK_PREDICTOR(kind, called, maker, line, ...) \
+  {.value = PredictorKind::kind, .name = called, .summary = line, .make = maker, __VA_ARGS__},
+#include "penstock/predictors.def"
+};
+
 }  // namespace
 
-std::string_view PredictorName(PredictorKind kind) {
-  constexpr std::string_view kNames[] = {"none", "gate", "correlation", "history", "sequence", "oracle"};
-  return kNames[static_cast<int>(kind)];
-}
-
-absl::StatusOr<PredictorKind> ParsePredictorName(std::string_view name) {
-  std::string known = "auto";
-  for (const PredictorKind kind : kAllPredictors) {
-    if (PredictorName(kind) == name) return kind;
-    known += ", " + std::string(PredictorName(kind));
-  }
-  return UsageError("predictor '{}' is unknown: expected {}", name, known);
-}
-
-std::unique_ptr<ExpertPredictor> MakePredictor(PredictorKind kind, const ExpertPredictor::Args& args) {
-  switch (kind) {
-    case PredictorKind::kNone: return nullptr;
-    case PredictorKind::kGate: return std::make_unique<GatePredictor>(args);
-    case PredictorKind::kCorrelation: return std::make_unique<CorrelationPredictor>(args);
-    case PredictorKind::kHistory: return std::make_unique<HistoryPredictor>(args);
-    case PredictorKind::kSequence: return std::make_unique<SequencePredictor>(args);
-    case PredictorKind::kOracle: break;
-  }
-  return std::make_unique<OraclePredictor>(args);
-}
+std::span<const PredictorTraits> Predictors() { return kPredictors; }
+const PredictorTraits& TraitsOf(PredictorKind kind) { return kPredictors[static_cast<size_t>(kind)]; }
 
 }  // namespace penstock

@@ -10,7 +10,7 @@
 namespace penstock {
 namespace {
 
-// SplitMix64: a good number for every number.
+// SplitMix64: maps every number to a well-mixed one.
 uint64_t Mix(uint64_t x) {
   x += 0x9E3779B97F4A7C15u;
   x = (x ^ (x >> 30)) * 0xBF58476D1CE4E5B9u;
@@ -49,7 +49,7 @@ int32_t GeneratedRouting::Draw(uint64_t state, int64_t first) const {
   return static_cast<int32_t>((first + place) % num_experts);
 }
 
-// One expert after the other, each by its weight among those that are left.
+// Draws one expert after the other, each by its weight among the remaining ones.
 void GeneratedRouting::ChooseByWeight(uint64_t state, int64_t first, std::vector<int32_t>& choices) const {
   const auto num_experts = static_cast<int64_t>(weights_.size());
   std::vector<double> left = weights_;
@@ -72,8 +72,8 @@ void GeneratedRouting::ChooseByWeight(uint64_t state, int64_t first, std::vector
 
 void GeneratedRouting::Choose(uint64_t state, int64_t first, std::vector<int32_t>& choices) {
   const size_t begin = choices.size();
-  // Drawing from all and drawing again what was drawn before is the same, and soon done as long as a few experts do
-  // not take nearly everything.
+  // Drawing from all experts, and again whenever an expert was already drawn, gives the same distribution. It ends soon
+  // unless a few experts take nearly everything.
   for (int64_t draws = 0; std::ssize(choices) < static_cast<int64_t>(begin) + num_topk_; ++draws) {
     state = Mix(state);
     if (draws == 4 * num_topk_) {
@@ -85,7 +85,7 @@ void GeneratedRouting::Choose(uint64_t state, int64_t first, std::vector<int32_t
   }
 }
 
-// Each choice is the one of the last step in which it was made anew.
+// Each choice is taken from the last step in which it was not a repetition.
 void GeneratedRouting::ChooseOrKeep(int64_t layer_idx, int64_t row_idx, int64_t first,
                                     std::vector<int32_t>& choices) const {
   const size_t begin = choices.size();
@@ -97,7 +97,7 @@ void GeneratedRouting::ChooseOrKeep(int64_t layer_idx, int64_t row_idx, int64_t 
     int32_t expert_idx = 0;
     for (int64_t draws = 0; draws == 0 || IsIn(std::span(choices).subspan(begin), expert_idx); ++draws) {
       state = Mix(state);
-      const bool gives_up = draws > 16 * num_topk_;  // a few experts take nearly everything: the next one
+      const bool gives_up = draws > 16 * num_topk_;  // a few experts take nearly everything: takes the next one
       expert_idx = gives_up ? static_cast<int32_t>((expert_idx + 1) % std::ssize(weights_)) : Draw(state, first);
     }
     choices.push_back(expert_idx);

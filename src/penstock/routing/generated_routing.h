@@ -1,4 +1,4 @@
-// Routings that a seed decides, for simulations without a trace.
+// Routings generated from a seed, for simulations without a trace.
 #pragma once
 
 #include <cstdint>
@@ -9,29 +9,30 @@
 
 namespace penstock {
 
-// How experts are chosen. Each row chooses num_topk different ones at random.
+// The statistics of generated choices. Each row chooses num_topk different experts at random.
 struct RoutingSpec {
-  double skew = 1;  // expert e of a layer is so many times as likely as the next one in an order that the layer decides
+  // In an order of the experts that each layer draws, each expert is `skew` times as likely as the next one.
+  double skew = 1;
   uint64_t seed = 0;
-  // How often each choice of a row is the one that the row made a step before.
+  // The probability that a choice of a row repeats its choice of the step before.
   double repeat = 0;
-  // How often a choice is among those that the gate names one layer before; two layers before: the square of it. 0:
-  // gates name nothing.
+  // The probability that a choice is among those that the gate predicts one layer ahead; two layers ahead it is the
+  // square of this. 0: gates predict nothing.
   double gate_accuracy = 0;
 };
 
-// The same spec, step, layer and row give the same choice, whoever asks in whatever order.
+// The choice depends only on the spec, step, layer and row, not on the order of the calls.
 class GeneratedRouting : public RoutingSource {
  public:
-  // `moe_layers`: of the model, those with experts; for ChoicesAhead(). REQUIRES: 1 <= num_topk <= num_experts,
-  // skew >= 1, 0 <= repeat < 1, 0 <= gate_accuracy <= 1.
+  // `moe_layers` lists the model's layers with experts; ChoicesAhead() needs it. REQUIRES: 1 <= num_topk <=
+  // num_experts, skew >= 1, 0 <= repeat < 1, 0 <= gate_accuracy <= 1.
   GeneratedRouting(int64_t num_experts, int64_t num_topk, const RoutingSpec& spec,
                    std::vector<int64_t> moe_layers = {});
 
   // Valid until the next call.
   std::span<const int32_t> Choices(int64_t layer_idx, int64_t first_row, int64_t num_rows) override;
   std::span<const int32_t> ChoicesAhead(int64_t layer_idx, int64_t ahead, int64_t first_row, int64_t num_rows) override;
-  // From now on rows are those of the next step.
+  // From now on, rows belong to the next step.
   void NextStep() { ++step_; }
 
  private:
@@ -46,8 +47,8 @@ class GeneratedRouting : public RoutingSource {
   RoutingSpec spec_;
   std::vector<int64_t> moe_layers_;
   int64_t step_ = 0;
-  std::vector<double> weights_;  // by place in a layer's order
-  std::vector<double> sums_;     // of the weights up to each place
+  std::vector<double> weights_;  // by rank in a layer's order
+  std::vector<double> sums_;     // sums of the weights up to each rank
   std::vector<int32_t> choices_;
   std::vector<int32_t> ahead_;
 };

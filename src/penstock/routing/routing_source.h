@@ -1,5 +1,5 @@
-// Which experts the rows of a pass chose: what the gate said in a real run; a recorded or generated routing in a
-// simulated one.
+// The experts that the rows of a pass chose. In a real run the gate chooses them; a simulated run takes a recorded or
+// generated routing.
 #pragma once
 
 #include <array>
@@ -8,31 +8,31 @@
 
 namespace penstock {
 
-// Layers with experts whose gates are tried on the hidden state of an earlier one.
+// The number of later gates that are applied to a layer's hidden state, to look ahead.
 inline constexpr int64_t kMaxAhead = 3;
 
 class RoutingSource {
  public:
   virtual ~RoutingSource() = default;
-  // [num_rows, num_topk] for rows of the present pass, once their gate of this layer has been computed; valid until
-  // they are routed again.
+  // Returns [num_rows, num_topk] for rows of the present pass, once the gate of this layer has been computed. Valid
+  // until the rows are routed again.
   virtual std::span<const int32_t> Choices(int64_t layer_idx, int64_t first_row, int64_t num_rows) = 0;
-  // [num_rows, num_experts] probabilities, as Choices(); empty when only the choices are known.
+  // Returns the probabilities [num_rows, num_experts]; otherwise as Choices(). Empty when only the choices are known.
   virtual std::span<const float> Scores(int64_t /*layer_idx*/, int64_t /*first_row*/, int64_t /*num_rows*/) {
     return {};
   }
-  // What rows would choose in the layer `ahead` layers with experts after this one (1 to kMaxAhead), if the hidden
-  // state stayed as it is, as Choices(); empty when that was not computed or there is no such layer.
+  // Returns the choices of the `ahead`-th layer with experts after this one (1 to kMaxAhead) if the hidden state did
+  // not change; otherwise as Choices(). Empty when they were not computed or there is no such layer.
   virtual std::span<const int32_t> ChoicesAhead(int64_t /*layer_idx*/, int64_t /*ahead*/, int64_t /*first_row*/,
                                                 int64_t /*num_rows*/) {
     return {};
   }
 };
 
-// What the gate wrote.
+// The choices that the gate wrote.
 class GateRouting : public RoutingSource {
  public:
-  // Where the gate writes.
+  // The buffers to which the gate writes.
   struct Buffers {
     std::span<const int32_t> choices;                               // [max_rows, num_topk]
     std::array<std::span<const int32_t>, kMaxAhead> choices_ahead;  // [max_rows, num_topk] each

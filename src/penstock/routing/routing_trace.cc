@@ -123,7 +123,7 @@ void RoutingTraceEncoder::End(std::string& out) {
 
 absl::StatusOr<std::unique_ptr<RoutingTraceWriter>> RoutingTraceWriter::Create(const std::string& path,
                                                                                const RoutingTraceHeader& header) {
-  PENSTOCK_RETURN_IF_ERROR(Annotate(CheckHeader(header), path));  // before the file is made
+  PENSTOCK_RETURN_IF_ERROR(Annotate(CheckHeader(header), path));  // before the file is created
   UniqueFd fd(::open(path.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666));
   if (!fd.valid() && errno == EEXIST) {
     return IoError("{}: the file exists already: remove it, or record into another", path);
@@ -244,7 +244,7 @@ absl::Status RoutingTraceReader::ReadHeader() {
   header_.num_ahead = fields.Take<uint32_t>();
   const uint32_t model_bytes = fields.Take<uint32_t>();
   PENSTOCK_RETURN_IF_ERROR(Annotate(CheckField("bytes of the model's name", model_bytes, 1, kMaxTraceModelBytes),
-                                    name_));  // before so many are read
+                                    name_));  // before so many bytes are read
   PENSTOCK_ASSIGN_OR_RETURN(const std::string_view rest, Read(model_bytes + kChecksumBytes));
   if (rest.size() < model_bytes + kChecksumBytes) return InputError("{}: the header is cut short", name_);
   header_.model = rest.substr(0, model_bytes);
@@ -346,7 +346,7 @@ absl::StatusOr<RoutingTraceEvent> RoutingTraceReader::Next(RoutingTraceRecord& r
 
   const size_t num_rows = head.num_rows;
   const size_t rows_bytes = RowsBytes(header_, head.layer_idx, num_rows);
-  // Before so many are made room for.
+  // Checks the size before allocating memory for it.
   if (fd_.valid() && num_read_ + rows_bytes + kChecksumBytes > file_bytes_) return Cut();
   PENSTOCK_ASSIGN_OR_RETURN(const std::string_view rows, Read(rows_bytes + kChecksumBytes));
   if (rows.size() < rows_bytes + kChecksumBytes) return Cut();

@@ -1,21 +1,20 @@
-// A file of routings: which experts each row chose, in each layer of each step, recorded while a model runs and read
-// back for simulations. Where predictors and evictions are to be compared also the largest scores of each row, and what
-// the gates of the next layers would have chosen.
+// A file of routings: the experts that each row chose, in each layer of each step. It is recorded while a model runs
+// and read back in simulations. For comparisons of predictors and eviction policies, it also holds the largest scores
+// of each row and the choices that the gates of the next layers would have made.
 //
 //   file    magic, num_layers u32, num_experts u32, num_topk u32, num_ranked u32, num_ahead u32, model_bytes u32,
-//   model,
-//           checksum u64, records, end
+//           model, checksum u64, records, end
 //   record  step_idx u64, layer_idx u32, num_rows u32, checksum u64,
 //           sequence_ids u32 [num_rows], positions u32 [num_rows], topk_idx u16 [num_rows, num_topk],
 //           ranked_idx u16 [num_rows, num_ranked], ranked_scores f32 [num_rows, num_ranked],
 //           ahead_idx u16 [num_ahead or as many layers as follow, num_rows, num_topk], checksum u64
 //   end     num_records u64, 2^32 - 1 u32, 0 u32, checksum u64
 //
-// All little-endian. A checksum is XXH3 of the bytes since the one before it, with that one as its seed: a record that
-// is missing, repeated or moved is found too. A file without its end was cut short (the process was killed, the disk
-// was full); what lies before the cut is whole. Layers are counted among those with experts. Records are in ascending
-// order of (step_idx, layer_idx), one each: a schedule that routes a layer in several micro-batches appends them as
-// one.
+// All numbers are little-endian. A checksum is XXH3 of the bytes since the checksum before it, which is its seed. So a
+// missing, repeated or moved record is found, too. A file without its end was cut short (the process was killed, the
+// disk was full); the records before the cut are whole. Only layers with experts are counted. Records are in ascending
+// order of (step_idx, layer_idx), at most one each. A schedule that routes a layer in several micro-batches appends
+// them as one record.
 #pragma once
 
 #include <algorithm>
@@ -37,22 +36,22 @@ namespace penstock {
 class ByteReader;
 
 inline constexpr std::string_view kRoutingTraceMagic = "penstock routing 2\n";
-inline constexpr int64_t kMaxTraceRows = 1 << 17;  // of a record; a step has at most kMaxBatchSize + 65536
+inline constexpr int64_t kMaxTraceRows = 1 << 17;  // rows of a record; a step has at most kMaxBatchSize + 65536
 inline constexpr uint64_t kMaxTraceModelBytes = 512;
 
 struct RoutingTraceHeader {
-  std::string model;       // its name: UTF-8, 1 to kMaxTraceModelBytes bytes
-  int64_t num_layers = 0;  // those with experts
+  std::string model;       // name of the model: UTF-8, 1 to kMaxTraceModelBytes bytes
+  int64_t num_layers = 0;  // number of layers with experts
   int64_t num_experts = 0;
   int64_t num_topk = 0;
-  int64_t num_ranked = 0;  // experts of each row whose scores are known, at most num_experts; 0: not recorded
-  int64_t num_ahead = 0;   // layers whose gates were tried, 0 to kMaxAhead
+  int64_t num_ranked = 0;  // experts of each row with recorded scores, at most num_experts; 0: not recorded
+  int64_t num_ahead = 0;   // later layers whose gates were tried, 0 to kMaxAhead
 
-  // Layers whose gates were tried on the hidden state of this one.
+  // Returns the number of later layers whose gates were tried on the hidden state of this layer.
   int64_t AheadOf(int64_t layer_idx) const { return std::min(num_ahead, num_layers - 1 - layer_idx); }
 };
 
-// What is recorded of one layer in one step; lives as long as what it views.
+// The routing of one layer in one step. Valid as long as the memory that it views.
 struct RoutingTraceRows {
   int64_t step_idx = 0;
   int64_t layer_idx = 0;
@@ -80,12 +79,12 @@ struct RoutingTraceRecord {
   }
 };
 
-// The bytes of a trace, without a file. Call Header once, Record any number of times, End once.
+// Encodes a trace as bytes. Call Header() once, Record() any number of times, End() once.
 class RoutingTraceEncoder {
  public:
   // kInput when a field is beyond its limit.
   absl::Status Header(const RoutingTraceHeader& header, std::string& out);
-  // REQUIRES: what RoutingTraceRows says, and that (step_idx, layer_idx) is above that of the record before.
+  // REQUIRES: the ranges in RoutingTraceRows, and a (step_idx, layer_idx) above that of the record before.
   void Record(const RoutingTraceRows& rows, std::string& out);
   void End(std::string& out);
 
@@ -104,17 +103,17 @@ class RoutingTraceWriter {
  public:
   static constexpr size_t kBufferBytes = 1 << 20;
 
-  // kIo when the file exists already or cannot be made, kInput for a header beyond the limits.
+  // kIo when the file already exists or cannot be created; kInput when the header is beyond the limits.
   static absl::StatusOr<std::unique_ptr<RoutingTraceWriter>> Create(const std::string& path,
                                                                     const RoutingTraceHeader& header);
-  // Without Close what was appended is written as far as possible, and the file stays without its end.
+  // Without Close(), writes the appended records as far as possible and leaves the file without its end.
   ~RoutingTraceWriter();
   RoutingTraceWriter(const RoutingTraceWriter&) = delete;
   RoutingTraceWriter& operator=(const RoutingTraceWriter&) = delete;
 
-  // REQUIRES: as RoutingTraceEncoder::Record, and Close was not called. After a failure every further call fails.
+  // REQUIRES: as RoutingTraceEncoder::Record(); Close() has not been called. After a failure every further call fails.
   absl::Status Append(const RoutingTraceRows& rows);
-  // Writes the end and syncs. REQUIRES: called once.
+  // Writes the end and syncs the file. REQUIRES: called once.
   absl::Status Close();
 
  private:
@@ -135,21 +134,21 @@ enum class RoutingTraceEvent {
   kCut,  // the file ends before its end; cut() says where
 };
 
-// Reads a trace record by record, in memory for one record. The bytes are not trusted. One thread at a time.
+// Reads a trace record by record, holding one record in memory. The bytes are not trusted. One thread at a time.
 class RoutingTraceReader {
  public:
   // kIo when the file cannot be read, kInput when it does not begin with the header of a trace.
   static absl::StatusOr<std::unique_ptr<RoutingTraceReader>> Open(const std::string& path);
-  // The same of bytes, which must outlive the reader; `name` stands for the file's in messages.
+  // Reads a trace from bytes, which must outlive the reader; `name` is the file's name in messages.
   static absl::StatusOr<std::unique_ptr<RoutingTraceReader>> OfBytes(std::string_view bytes, std::string name);
 
   const RoutingTraceHeader& header() const { return header_; }
 
-  // The next record. kInput, naming file, record and field, when the file is damaged: the records before it are whole.
-  // REQUIRES: every earlier call gave kRecord.
+  // Reads the next record. kInput when the file is damaged; the message gives file, record and field. The records
+  // before it are whole. REQUIRES: every earlier call returned kRecord.
   absl::StatusOr<RoutingTraceEvent> Next(RoutingTraceRecord& record);
 
-  // One line that tells of the cut. REQUIRES: Next gave kCut.
+  // Returns one line that describes the cut. REQUIRES: Next() returned kCut.
   const std::string& cut() const { return cut_; }
 
  private:
@@ -161,33 +160,33 @@ class RoutingTraceReader {
 
   RoutingTraceReader(UniqueFd fd, std::string_view bytes, std::string name)
       : fd_(std::move(fd)), bytes_(bytes), name_(std::move(name)) {}
-  // The next `num_bytes`, or as many as there are. Valid until the next call.
+  // Returns the next `num_bytes`, or as many as are left. Valid until the next call.
   absl::StatusOr<std::string_view> Read(size_t num_bytes);
   absl::Status ReadHeader();
   absl::Status CheckHead(const RecordHead& head) const;
   absl::Status CheckEnd(const RecordHead& head);
   absl::Status ParseRows(std::string_view bytes, RoutingTraceRecord& record);
-  // Experts of rows of `width`, of which those of a row must differ.
+  // Parses rows of `width` experts each; the experts of a row must differ.
   absl::Status ParseExperts(ByteReader& fields, std::string_view field, size_t width, std::vector<int32_t>& experts);
   absl::Status Unseal(std::string_view sealed, std::string_view field);
   RoutingTraceEvent Cut();
   template <typename Value, typename Found>
   absl::Status Wrong(std::string_view field, const Value& expected, const Found& found) const;
 
-  UniqueFd fd_;             // not valid: bytes_ are read
+  UniqueFd fd_;             // if not valid, bytes_ are read
   std::string_view bytes_;  // not yet read
   std::string name_;
   std::string buffer_;  // bytes [start_, buffer_.size()) are not yet read
   size_t start_ = 0;
-  uint64_t num_read_ = 0;    // bytes handed out by Read
-  uint64_t file_bytes_ = 0;  // of a file
+  uint64_t num_read_ = 0;    // bytes returned by Read()
+  uint64_t file_bytes_ = 0;  // size of the file
   RoutingTraceHeader header_;
-  uint64_t checksum_ = 0;  // the last one
+  uint64_t checksum_ = 0;  // the last checksum
   uint64_t num_records_ = 0;
   int64_t last_step_idx_ = -1;
   int64_t last_layer_idx_ = -1;
   bool done_ = false;
-  std::vector<uint64_t> last_row_;  // [num_experts]: 1 + the row of this record that chose it last, 0: none
+  std::vector<uint64_t> last_row_;  // [num_experts]: 1 + the row of this record that chose the expert last; 0: none
   std::string cut_;
 };
 

@@ -41,7 +41,7 @@ absl::StatusOr<bool> TraceRouting::NextStep() {
     const bool goes_on = layer > 0 && record.layer_idx == static_cast<int64_t>(layer) &&
                          record.step_idx == records_[0].step_idx && record.sequence_ids == records_[0].sequence_ids &&
                          record.positions == records_[0].positions;
-    if (begins && layer > 0) std::swap(records_[0], records_[layer]);  // the step before it was not whole
+    if (begins && layer > 0) std::swap(records_[0], records_[layer]);  // the step before it was incomplete
     layer = begins ? 1 : goes_on ? layer + 1 : 0;
   }
   return !records_.empty();
@@ -50,7 +50,7 @@ absl::StatusOr<bool> TraceRouting::NextStep() {
 void TraceRouting::Reorder(std::span<const size_t> order) {
   for (RoutingTraceRecord& record : records_) {
     const auto num_rows = static_cast<size_t>(record.num_rows());
-    // A list of `width` numbers for each row, or several such lists.
+    // Sorts lists of `width` numbers per row; `values` may hold several such lists.
     const auto sort = [&](auto& values, size_t width) {
       auto sorted = values;
       for (size_t i = 0; i < values.size(); ++i) {

@@ -1,4 +1,4 @@
-// What a recorded run chose, step by step, for simulations of that run.
+// The choices of a recorded run, step by step, for simulations of that run.
 #pragma once
 
 #include <cstdint>
@@ -16,21 +16,22 @@ namespace penstock {
 
 class TraceRouting : public RoutingSource {
  public:
-  // kIo when the file cannot be read, kInput when it is no trace or another model's.
+  // kIo when the file cannot be read, kInput when it is not a trace or belongs to another model.
   static absl::StatusOr<std::unique_ptr<TraceRouting>> Open(const std::string& path, const ModelConfig& config);
 
-  // Goes on to the next step that has records of all layers; false when there is none. kInput when the file is damaged.
+  // Moves to the next step with records of all layers; returns false when there is none. kInput when the file is
+  // damaged.
   absl::StatusOr<bool> NextStep();
 
   // The rows of this step, in the order in which they were computed.
   int64_t step_idx() const { return records_[0].step_idx; }
   std::span<const uint32_t> sequence_ids() const { return records_[0].sequence_ids; }
   std::span<const uint32_t> positions() const { return records_[0].positions; }
-  // Row i of the pass to come is row `order[i]` of the recorded step.
+  // Maps row i of the next pass to row `order[i]` of the recorded step.
   void Reorder(std::span<const size_t> order);
 
   std::span<const int32_t> Choices(int64_t layer_idx, int64_t first_row, int64_t num_rows) override;
-  // Zeros for experts that were not ranked.
+  // Returns zeros for experts that were not ranked.
   std::span<const float> Scores(int64_t layer_idx, int64_t first_row, int64_t num_rows) override;
   std::span<const int32_t> ChoicesAhead(int64_t layer_idx, int64_t ahead, int64_t first_row, int64_t num_rows) override;
 
@@ -43,7 +44,7 @@ class TraceRouting : public RoutingSource {
   int64_t num_topk_;
   std::vector<int64_t> moe_layer_of_;        // [num_layers]
   std::vector<RoutingTraceRecord> records_;  // [num_moe_layers] of this step
-  std::vector<float> scores_;                // what Scores() gave last
+  std::vector<float> scores_;                // the last result of Scores()
 };
 
 }  // namespace penstock

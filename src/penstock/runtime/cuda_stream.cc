@@ -9,14 +9,14 @@
 namespace penstock {
 namespace {
 
-// Waking a thread takes longer than most tasks: who waits looks out for so long before it sleeps.
+// A waiting thread polls for this long before it sleeps: waking a thread takes longer than most tasks.
 constexpr std::chrono::microseconds kLooksOut{50};
 
 }  // namespace
 
 class CudaStream::EventMark : public Mark {
  public:
-  // An event that could not be made or recorded stands for work that failed.
+  // An event that could not be made or recorded counts as work that failed.
   EventMark(int device_idx, cuda::Stream stream) : stream_(stream) {
     status_ = PENSTOCK_CUDA_STATUS(cudaSetDevice(device_idx));
     if (status_.ok()) {
@@ -52,9 +52,9 @@ CudaStream::~CudaStream() {
 }
 
 absl::Status CudaStream::Run(const std::function<absl::Status()>& body) {
-  PENSTOCK_CUDA_RETURN_IF_ERROR(cudaSetDevice(device_idx_));  // of this thread
+  PENSTOCK_CUDA_RETURN_IF_ERROR(cudaSetDevice(device_idx_));  // sets the device of this thread
   PENSTOCK_RETURN_IF_ERROR(body());
-  return PENSTOCK_CUDA_STATUS(cudaGetLastError());  // of launches
+  return PENSTOCK_CUDA_STATUS(cudaGetLastError());  // reports errors of launches
 }
 
 std::shared_ptr<DeviceStream::Mark> CudaStream::Record() { return std::make_shared<EventMark>(device_idx_, stream_); }
@@ -62,7 +62,7 @@ std::shared_ptr<DeviceStream::Mark> CudaStream::Record() { return std::make_shar
 void CudaStream::WaitFor(const std::shared_ptr<Mark>& mark) {
   const auto& other = static_cast<const EventMark&>(*mark);
   (void)cudaSetDevice(device_idx_);
-  // Without an event the host waits: order comes first.
+  // Without an event the host waits, to keep the order.
   if (!other.status().ok() || cudaStreamWaitEvent(stream_, other.event(), 0) != cudaSuccess) {
     (void)cudaStreamSynchronize(other.stream());
   }

@@ -12,9 +12,9 @@ namespace penstock {
 
 class CudaStream : public DeviceStream {
  public:
-  // kResources, kInternal.
+  // Errors: kResources, kInternal.
   static absl::StatusOr<std::unique_ptr<CudaStream>> Create(int device_idx);
-  ~CudaStream() override;  // when everything that was given is done
+  ~CudaStream() override;  // waits for all work given
 
   cuda::Stream get() const { return stream_; }
 

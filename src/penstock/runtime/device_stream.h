@@ -1,7 +1,7 @@
-// An in-order queue of a device: a CUDA stream, or a thread that stands for one (thread_stream.h).
+// An in-order queue of a device: a CUDA stream, or a thread in its place (thread_stream.h).
 //
-// Work is given to a stream and done later. A mark is the point in a stream up to which work has been given: another
-// stream of the device may wait for it without anyone on the host knowing when it was reached.
+// A stream does its work later than the work is given. A mark is a point in a stream: it is reached when all work given
+// before it is done. Another stream of the device can wait for a mark without the host knowing when it was reached.
 #pragma once
 
 #include <functional>
@@ -20,12 +20,12 @@ class DeviceStream {
 
   virtual ~DeviceStream() = default;
 
-  // Calls `body`, which gives work to the stream. An error: nothing was given.
+  // Calls `body`, which gives work to the stream. On an error nothing was given.
   virtual absl::Status Run(const std::function<absl::Status()>& body) = 0;
   virtual std::shared_ptr<Mark> Record() = 0;
-  // What is given from now on is done after `mark`, of another stream of the same device.
+  // Work given after this call waits for `mark`, which belongs to another stream of the same device.
   virtual void WaitFor(const std::shared_ptr<Mark>& mark) = 0;
-  // Blocks until `mark`, of this stream, is reached. What failed on a device fails everything after it.
+  // Blocks until `mark`, which belongs to this stream, is reached. A failure on a device fails all later work.
   virtual absl::Status Synchronise(const Mark& mark) = 0;
 };
 

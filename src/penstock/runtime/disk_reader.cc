@@ -25,17 +25,18 @@
 namespace penstock {
 namespace {
 
-constexpr uint64_t kPartBytes = kMiB;  // a read is split, so that one expert keeps several requests under way
+constexpr uint64_t kPartBytes =
+    kMiB;  // reads are split into parts, so that one expert keeps several requests under way
 constexpr unsigned kQueueDepth = 64;
 constexpr int kNumReadingThreads = 8;
 constexpr int kMaxRefusals = 100;
 
-// The page-aligned range of `extent`, cut at `part_idx * kPartBytes`.
+// The page-aligned part of `extent` that begins at `part_idx * kPartBytes`.
 struct Part {
   uint64_t offset;
   uint64_t size;
   std::byte* target;
-  uint64_t needed;  // bytes that must arrive; the padding after the end of the file does not
+  uint64_t needed;  // bytes that must arrive; padding after the end of the file does not count
 };
 
 std::vector<Part> SplitIntoParts(const DiskRead& read) {
@@ -50,7 +51,7 @@ std::vector<Part> SplitIntoParts(const DiskRead& read) {
   return parts;
 }
 
-// A file as it is read: the same inode opened again with O_DIRECT where that works.
+// A file opened for reading: the same inode opened again with O_DIRECT where that works.
 struct SourceFile {
   UniqueFd direct_fd;
   int fd = -1;
@@ -83,13 +84,13 @@ std::vector<SourceFile> OpenSources(std::span<const OpenedFile> files, bool dire
   return sources;
 }
 
-// Reads under way, and what became of their parts.
+// Keeps the reads under way and the results of their parts.
 class Outstanding {
  public:
   void Add(uint64_t read_id, uint64_t tag, size_t num_parts) {
     reads_[read_id] = {.num_parts = num_parts, .completion = {.tag = tag, .status = {}}};
   }
-  // The read's completion when this was its last part. Its status is that of the first part that failed.
+  // Returns the read's completion after its last part. Its status is that of the first part that failed.
   std::optional<DiskCompletion> FinishPart(uint64_t read_id, const absl::Status& status) {
     const auto it = reads_.find(read_id);
     PENSTOCK_CHECK(it != reads_.end());
@@ -109,7 +110,7 @@ class Outstanding {
   absl::flat_hash_map<uint64_t, Entry> reads_;
 };
 
-// Where to go on after a short read: O_DIRECT wants page-aligned offsets, so a broken page is read again. A read that
+// Rounds a short read down to whole pages, where reading continues: O_DIRECT wants page-aligned offsets. A read that
 // brought less than a page stands at the end of the file.
 uint64_t WholePages(uint64_t bytes) { return bytes / kPageBytes * kPageBytes; }
 
@@ -136,7 +137,7 @@ class RingReader : public DiskReader {
 
   ~RingReader() override {
     if (!ring_ready_) return;
-    while (num_with_kernel_ > 0) {  // it still writes into the caller's memory
+    while (num_with_kernel_ > 0) {  // the kernel still writes into the caller's memory
       io_uring_cqe* cqe = nullptr;
       if (::io_uring_wait_cqe(&ring_, &cqe) != 0) break;
       if (::io_uring_cqe_get_data64(cqe) != kWakePlace) --num_with_kernel_;
@@ -156,7 +157,7 @@ class RingReader : public DiskReader {
   std::optional<DiskCompletion> NextCompleted() override {
     while (!outstanding_.empty()) {
       FillRing();
-      if (num_with_kernel_ == 0) {  // it refuses to read
+      if (num_with_kernel_ == 0) {  // the kernel refuses to read
         PENSTOCK_CHECK(!broken_.ok() && !queue_.empty());
         const uint64_t read_id = queue_.front().read_id;
         queue_.pop_front();
@@ -239,8 +240,8 @@ class RingReader : public DiskReader {
         num_with_kernel_ += prepared_.front() == kWakePlace ? 0 : 1;
         prepared_.pop_front();
       }
-      // A kernel short of memory takes fewer, or none; the next completion brings us here again. Without one to come it
-      // is asked again, for a second.
+      // A kernel short of memory takes fewer entries, or none; the next completion brings us here again. If no
+      // completion is due, we ask the kernel again for a second.
       const bool later = submitted >= 0 || submitted == -EAGAIN || submitted == -EBUSY;
       if (later && (num_with_kernel_ > 0 || prepared_.empty())) break;
       if (later && num_refusals_++ < kMaxRefusals) {
@@ -249,17 +250,17 @@ class RingReader : public DiskReader {
       }
       broken_ = IoError("io_uring refused a read: {}", ErrnoText(submitted < 0 ? -submitted : EAGAIN));
       for (const uint64_t place : prepared_) {
-        if (place != kWakePlace) queue_.push_front(in_ring_[place]);  // to be told that it failed
+        if (place != kWakePlace) queue_.push_front(in_ring_[place]);  // queued to be told of the failure
       }
     }
   }
 
-  // Takes the result of one ring entry into account; false when the rest of the part must be read again.
+  // Counts the result of one ring entry. Returns false when the rest of the part must be read again.
   absl::StatusOr<bool> Account(Pending& pending, int result) {
     const SourceFile& file = sources_[pending.file_idx];
     if (result == -EINTR || result == -EAGAIN) return false;
     if (result < 0) {
-      // A disk may fail once and then succeed; a second failure at the same place is believed.
+      // A disk may fail once and then succeed. A second failure at the same place counts as an error.
       if (pending.num_errors++ == 0) return false;
       return IoError("{}: cannot read {} bytes at offset {}: {}", file.path, pending.part.size, pending.part.offset,
                      ErrnoText(-result));
@@ -277,12 +278,12 @@ class RingReader : public DiskReader {
   bool all_direct_ = false;
   std::vector<SourceFile> sources_;
   std::deque<Pending> queue_;     // not yet in the ring
-  std::vector<Pending> in_ring_;  // by place
+  std::vector<Pending> in_ring_;  // indexed by place
   std::vector<size_t> free_places_;
-  std::deque<uint64_t> prepared_;  // places whose entries the kernel has not taken yet, in their order
-  int num_with_kernel_ = 0;        // reads that it has taken
-  int num_refusals_ = 0;           // in a row, with nothing under way
-  absl::Status broken_;            // the kernel's refusal: nothing is submitted any more
+  std::deque<uint64_t> prepared_;  // places whose entries the kernel has not taken yet, oldest first
+  int num_with_kernel_ = 0;        // reads that the kernel has taken
+  int num_refusals_ = 0;           // refusals in a row, with nothing under way
+  absl::Status broken_;            // the kernel's refusal, after which nothing is submitted
   UniqueFd wake_fd_;               // an eventfd; the ring reads it
   uint64_t wake_count_ = 0;
   bool wake_armed_ = false;
@@ -404,7 +405,7 @@ class ThreadReader : public DiskReader {
   std::deque<Finished> finished_;  // guarded by mutex_
   bool stop_ = false;              // guarded by mutex_
   bool woken_ = false;             // guarded by mutex_
-  uint64_t next_read_id_ = 0;      // of the caller's thread, like outstanding_
+  uint64_t next_read_id_ = 0;      // used by the caller's thread only, like outstanding_
   Outstanding outstanding_;
 };
 

@@ -1,7 +1,7 @@
 // Asynchronous reads from disk into memory.
 //
-// Reads go past the page cache (O_DIRECT) where the file system allows it, through io_uring where the kernel allows it,
-// and through a few reading threads otherwise. Used by one thread, but for Wake().
+// Reads bypass the page cache (O_DIRECT) where the file system allows it. They use io_uring where the kernel allows it,
+// and a few reading threads otherwise. All methods but Wake() are called by one thread.
 #pragma once
 
 #include <cstdint>
@@ -26,12 +26,12 @@ struct DiskReaderOptions {
 // A read of whole pages that covers an extent.
 struct DiskRead {
   int file_idx = 0;
-  FileExtent extent;            // wanted bytes
+  FileExtent extent;            // the wanted bytes
   std::byte* target = nullptr;  // page-aligned, with room for PaddedBytes(extent.size_bytes)
-  uint64_t tag = 0;             // given back on completion
+  uint64_t tag = 0;             // returned with the completion
 };
 
-// What became of a read: kIo when a part of it could not be read, twice.
+// The end of a read. The status is kIo when a part of it failed twice.
 struct DiskCompletion {
   uint64_t tag = 0;
   absl::Status status;
@@ -42,22 +42,22 @@ class DiskReader {
   // `files` must outlive the reader.
   static absl::StatusOr<std::unique_ptr<DiskReader>> Create(std::span<const OpenedFile> files,
                                                             const DiskReaderOptions& options);
-  // Waits for the reads under way; those not begun are dropped.
+  // Waits for the reads under way and drops the others.
   virtual ~DiskReader() = default;
 
-  // Room that a read of `size_bytes` at any offset may touch.
+  // Returns the bytes of memory that a read of `size_bytes` at any offset may touch.
   static uint64_t PaddedBytes(uint64_t size_bytes);
-  // Where the first wanted byte of `extent` lies after the read.
+  // Returns where the first wanted byte of `extent` lies after the read.
   static std::byte* Landing(const DiskRead& read);
 
-  // Queues a read. Each ends in one completion; these come in any order.
+  // Queues a read. Each read ends in one completion; completions come in any order.
   virtual void Submit(const DiskRead& read) = 0;
-  // Waits for a read that has ended. nullopt: Wake() came first, or none is under way.
+  // Waits for a read to end. Returns nullopt when Wake() came first, or when no read is under way.
   virtual std::optional<DiskCompletion> NextCompleted() = 0;
-  // Ends a NextCompleted that waits, or the next one that would. From any thread.
+  // Ends a waiting NextCompleted(), or else the next call of it. May be called from any thread.
   virtual void Wake() = 0;
 
-  // "io_uring, O_DIRECT"
+  // Returns "io_uring, O_DIRECT", for example.
   virtual std::string Description() const = 0;
 };
 

@@ -1,4 +1,4 @@
-// Busy time and costs of lanes, and the slices that a trace shows; the same for both runtimes.
+// Busy times and costs of lanes, and the slices that a trace shows. Both runtimes use it.
 #pragma once
 
 #include <string>
@@ -20,7 +20,7 @@ class LaneAccount {
 
  private:
   std::vector<LaneUsage> usage_;
-  std::vector<double> last_end_s_;  // by lane
+  std::vector<double> last_end_s_;  // indexed by lane
   TaskSink* sink_ = nullptr;
 };
 

@@ -17,29 +17,31 @@
 namespace penstock {
 namespace {
 
-// On a disk, tasks begin while fewer bytes than these are under way: enough that the disk never waits for the next
-// task, few enough that the first to begin is the first to end.
+// A disk lane begins tasks while fewer bytes than this are under way. This is enough that the disk never waits for the
+// next task, and so little that the first task to begin is the first to end.
 constexpr uint64_t kReadAheadBytes = 32 * kMiB;
-constexpr int kLeastReading = 2;  // tasks, however large they are
+constexpr int kLeastReading = 2;  // tasks that are read at once, however large they are
 
-// A thread that has nothing to do looks out for so long before it sleeps.
+// A thread without work polls for this long before it sleeps.
 constexpr double kAwakeSeconds = 50e-6;
 
-// About what waking takes: nobody sleeps for less. On a link so fast that it does not count the copy itself does.
+// The approximate time to wake a thread; no thread sleeps for less.
 constexpr double kWakingSeconds = 20e-6;
+// On a fast link the copy itself takes longer than the link, so short transfers are limited in bytes, too.
 constexpr uint64_t kShortBytes = 64 * kKiB;
 
-// A thread that looks after a link or a disk works for microseconds and sleeps: it should not wait until one that
-// computes has used up its turn. Linux takes the length of turns from 6.12 on (no privilege needed); before, nothing
-// changes. With three threads on two cores pages waited for up to 6 ms, and prompts took 5 % longer.
+// Asks Linux for short time slices. A thread that serves a link or a disk works for microseconds and then sleeps. It
+// should not wait until a computing thread has used up its time slice. Linux accepts the request from 6.12 on, without
+// privileges; older kernels ignore it. With three threads on two cores, pages waited for up to 6 ms, and prompts took 5
+// % longer.
 void AskForShortTurns() {
-  const struct {  // Linux's sched_attr, as far as it is needed
+  const struct {  // the fields of Linux's sched_attr that are needed
     uint32_t size = 48;
     uint32_t policy = 0;
     uint64_t flags = 0x08;                          // SCHED_FLAG_KEEP_POLICY
-    int32_t nice = ::getpriority(PRIO_PROCESS, 0);  // of this thread; it stays as it is
+    int32_t nice = ::getpriority(PRIO_PROCESS, 0);  // this thread's nice value, unchanged
     uint32_t priority = 0;
-    uint64_t runtime_ns = 100'000;  // the least
+    uint64_t runtime_ns = 100'000;  // the shortest time slice
     uint64_t deadline_ns = 0, period_ns = 0;
   } attributes;
   static_assert(sizeof(attributes) == 48);
@@ -59,27 +61,27 @@ absl::Status RunGuarded(const std::function<absl::Status()>& body) {
 
 }  // namespace
 
-// Guarded by the runtime's mutex; `task.body` and `task.reads` belong to the thread that runs the task while it runs.
+// Guarded by the runtime's mutex. While a task runs, its thread owns `task.body` and `task.reads`.
 struct RealRuntime::TaskState : Event::State {
   Task task;
-  int num_blocking = 0;  // events that have not happened
+  int num_blocking = 0;  // number of events that have not happened
   struct Successor {
     TaskRef task;
-    bool takes_status;  // of this task
-    bool in_stream;     // both are streams': the device waits
+    bool takes_status;  // fails when this task fails
+    bool in_stream;     // both tasks are on streams: the device waits
   };
   std::vector<Successor> successors;
   // On a stream lane:
-  std::shared_ptr<DeviceStream::Mark> mark;  // of its end, from when the stream has it until it has ended
+  std::shared_ptr<DeviceStream::Mark> mark;  // marks the task's end, from when the stream has it until it has ended
   struct Predecessor {
-    TaskRef task;  // of another stream, given before it
+    TaskRef task;  // on another stream, given before this task
     bool takes_status;
   };
   std::vector<Predecessor> waits_in_stream;
   size_t num_reads_left = 0;
   double begin_s = 0, end_s = 0;
   bool done = false;
-  absl::Status status;  // before the end: of the events that it waits for
+  absl::Status status;  // before the end: the first failure among the events that the task waits for
 };
 
 void RealRuntime::Bell::Ring() {
@@ -234,7 +236,7 @@ bool RealRuntime::IsShort(const Lane& lane) {
 void RealRuntime::End(Lane& lane, const TaskRef& task, absl::Status status, Lock& lock, Lane** run) {
   const double end_s = now_s();
   {
-    // What the body holds may be more than a pointer; nobody waits while it is let go.
+    // The body may own large objects. Nobody waits while it is destroyed.
     const std::function<absl::Status()> body = std::move(task->task.body);
     const std::vector<DiskRead> reads = std::move(task->task.reads);
     task->task.body = nullptr;
@@ -269,7 +271,7 @@ void RealRuntime::RunBody(Lane& lane, const TaskRef& task, Lock& lock, bool may_
   absl::Status status = RunGuarded(task->task.body);
   if (lane.link_bytes_per_s > 0) {
     const double seconds = static_cast<double>(task->task.cost.link_bytes) / lane.link_bytes_per_s;
-    // Waking takes longer than a small transfer: the last moments are waited for awake.
+    // Waking takes longer than a small transfer: the last moments are spent polling.
     const double asleep_s = task->begin_s + seconds - kWakingSeconds;
     if (asleep_s - now_s() > 2 * kWakingSeconds) {
       std::this_thread::sleep_until(
@@ -283,7 +285,7 @@ void RealRuntime::RunBody(Lane& lane, const TaskRef& task, Lock& lock, bool may_
   End(lane, task, std::move(status), lock, goes_on || !may_help ? nullptr : &link);
   lane.is_running = false;
   if (link == nullptr) return;
-  // By now something else may have woken its thread.
+  // By now another event may have woken the link's thread.
   const auto has_ready = [&] {
     return !link->is_running && !link->queue.empty() && link->queue.front()->num_blocking == 0;
   };
@@ -305,7 +307,7 @@ void RealRuntime::WorkUntil(Predicate happened) {
         break;
       }
     }
-    // An end may have made something ready that was passed already.
+    // The end of a task may have made a task ready on a lane that this loop had already passed.
     if (num_ended == num_ended_) issuer_bell_.Wait(lock);
   }
 }
@@ -437,7 +439,7 @@ void RealRuntime::DiskWork(Lane& lane) {
   }
 }
 
-// From now on other streams' tasks wait for its mark; the host waits for its end.
+// Gives the task to its stream. From now on, tasks of other streams wait for its mark; the host waits for its end.
 void RealRuntime::GiveToStream(Lane& lane, const TaskRef& task, Lock& lock) {
   task->begin_s = now_s();
   std::vector<std::shared_ptr<DeviceStream::Mark>> marks;
@@ -445,7 +447,7 @@ void RealRuntime::GiveToStream(Lane& lane, const TaskRef& task, Lock& lock) {
     if (before->mark != nullptr) {
       marks.push_back(before->mark);
     } else if (takes_status) {
-      task->status.Update(before->status);  // it has ended
+      task->status.Update(before->status);  // `before` has ended
     }
   }
   absl::Status status = task->status;
@@ -503,7 +505,7 @@ void RealRuntime::StreamEndWork(Lane& lane) {
     absl::Status status = lane.stream->Synchronise(*task->mark);
     lock.lock();
     lane.given.pop_front();
-    // It waited in the stream: for the task before it, and for those of other streams.
+    // The task waited in the stream for the task before it, and for tasks of other streams.
     task->begin_s = std::max(task->begin_s, lane.last_end_s);
     for (const auto& before : task->waits_in_stream) task->begin_s = std::max(task->begin_s, before.task->end_s);
     task->waits_in_stream.clear();

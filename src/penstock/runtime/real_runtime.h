@@ -1,10 +1,12 @@
-// The runtime that works: bodies run on threads, reads on a disk reader, and everything is measured.
+// The runtime that does the work: bodies run on threads, reads on a disk reader, and everything is measured.
 //
-// Four kinds of lanes. An *issuer lane* has no thread: its tasks run in the issuer while it waits, so that on a
-// machine with one processor no task is handed from thread to thread. A *thread lane* has one of its own; with a rate
-// it takes its time, as a link of that rate would. A *disk lane* keeps several reads under way. A *stream lane* gives
-// its tasks to a device's stream: between two of them events are left to the device, and only what the host waits for
-// comes back to it.
+// There are four kinds of lanes:
+// - An *issuer lane* has no thread. Its tasks run in the issuer while it waits, so that a machine with one processor
+//   hands no task from thread to thread.
+// - A *thread lane* has its own thread. Given a rate, its tasks take as long as on a link of that rate.
+// - A *disk lane* keeps several reads under way.
+// - A *stream lane* gives its tasks to a device's stream. The device handles events between two streams; the host waits
+//   only for the events that it needs itself.
 #pragma once
 
 #include <chrono>
@@ -26,16 +28,16 @@ namespace penstock {
 class RealRuntime : public Runtime {
  public:
   RealRuntime();
-  // Cancels.
+  // Calls Cancel().
   ~RealRuntime() override;
   RealRuntime(const RealRuntime&) = delete;
   RealRuntime& operator=(const RealRuntime&) = delete;
 
   LaneIdx AddIssuerLane(std::string name);
-  // A task takes at least cost.link_bytes / link_bytes_per_s; 0: no longer than its body.
+  // A task takes at least cost.link_bytes / link_bytes_per_s seconds. With a rate of 0 it takes as long as its body.
   LaneIdx AddThreadLane(std::string name, double link_bytes_per_s = 0);
   LaneIdx AddDiskLane(std::string name, std::unique_ptr<DiskReader> reader);
-  // All streams are of one device.
+  // REQUIRES: all streams belong to one device.
   LaneIdx AddStreamLane(std::string name, std::unique_ptr<DeviceStream> stream);
 
   Event Issue(Task task) override;
@@ -54,10 +56,10 @@ class RealRuntime : public Runtime {
   using TaskRef = std::shared_ptr<TaskState>;
   enum class LaneKind : uint8_t { kIssuer, kThread, kDisk, kStream };
   using Lock = std::unique_lock<std::mutex>;
-  // Wakes one thread, which looks out for a moment before it sleeps: waking takes longer than many tasks do.
+  // Wakes one thread. The thread polls for a moment before it sleeps, because waking takes longer than many tasks.
   class Bell {
    public:
-    // REQUIRES: the runtime's mutex.
+    // REQUIRES: the caller holds the runtime's mutex.
     void Ring();
     void Wait(Lock& lock);
 
@@ -72,36 +74,38 @@ class RealRuntime : public Runtime {
     std::unique_ptr<DiskReader> reader;
     std::unique_ptr<DeviceStream> stream;
     std::thread thread;
-    std::thread end_thread;  // of a stream: waits for its tasks to end
+    std::thread end_thread;  // on a stream lane: waits for tasks to end
     Bell end_bell;
     Bell bell;
-    std::deque<TaskRef> queue;     // guarded by mutex_, like all below
-    bool is_running = false;       // a task, on its thread or on the one that made it ready
-    std::vector<TaskRef> reading;  // on a disk lane: under way; the index is the reads' tag
+    std::deque<TaskRef> queue;     // guarded by mutex_, like all fields below
+    bool is_running = false;       // a task runs on the lane's thread or on the thread that made it ready
+    std::vector<TaskRef> reading;  // on a disk lane: tasks under way; the index is the tag of their reads
     int num_reading = 0;
     uint64_t reading_bytes = 0;
     bool in_reader = false;     // the thread waits for the disk
-    std::deque<TaskRef> given;  // to the stream, not ended
-    double last_end_s = 0;      // of a stream's task
+    std::deque<TaskRef> given;  // given to the stream, not ended
+    double last_end_s = 0;      // end of the last task of the stream
   };
 
   LaneIdx AddLane(std::string name, std::unique_ptr<Lane> lane);
   static const TaskState* StateOf(const Event& event);
-  // The task in front when nothing keeps it from running. Ends tasks in front whose events failed.
+  // Returns the first task of the queue if it can run. Ends first tasks whose events failed.
   TaskRef TakeReady(Lane& lane, Lock& lock);
-  // And, where it may help, a transfer that it made ready and that takes less time than to wake the link's thread.
+  // Runs the task's body. If `may_help`, also runs a transfer that the task made ready, where that is quicker than
+  // waking the link's thread.
   void RunBody(Lane& lane, const TaskRef& task, Lock& lock, bool may_help = true);
-  // Wakes all lanes that can go on but one that the caller is to `run`, if it may.
+  // Ends the task and wakes the lanes that can now continue. If `run` is given, one lane is stored there instead, for
+  // the caller to run.
   void End(Lane& lane, const TaskRef& task, absl::Status status, Lock& lock, Lane** run = nullptr);
-  // Whether the task in front is a transfer that ends before a thread wakes.
+  // Returns whether the first task of the queue is a transfer that takes less time than waking a thread.
   static bool IsShort(const Lane& lane);
   void WakeLane(Lane& lane);
-  // Runs what the issuer lanes have until `happened`.
+  // Runs the tasks of the issuer lanes until `happened` returns true.
   template <typename Predicate>
   void WorkUntil(Predicate happened);
   void ThreadWork(Lane& lane);
   void DiskWork(Lane& lane);
-  // Gives tasks to the stream, and waits for their ends.
+  // One thread gives tasks to the stream, another waits for them to end.
   void StreamWork(Lane& lane);
   void StreamEndWork(Lane& lane);
   void GiveToStream(Lane& lane, const TaskRef& task, Lock& lock);

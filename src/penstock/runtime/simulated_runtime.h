@@ -1,7 +1,7 @@
-// A runtime without threads: bodies and reads are skipped, and a virtual clock follows the lanes' costs.
+// A runtime without threads: it skips bodies and reads, and advances a virtual clock by the costs of tasks.
 //
-// A task starts when its lane is free, its events have happened and it was issued; it takes what its lane's cost
-// function says. Deterministic.
+// A task starts when its lane is free, its events have happened and it has been issued. Its duration is given by the
+// lane's cost function. The simulation is deterministic.
 #pragma once
 
 #include <functional>

@@ -1,5 +1,5 @@
-// A device stream without a device: a thread that does the work in order. For schedules and tests on machines without
-// one: what it does is as late, and as unordered against the host, as a device would be.
+// A device stream without a device: one thread does the work in order. It serves schedules and tests on machines
+// without a device. Its work is as late, and as unordered against the host, as a device's would be.
 #pragma once
 
 #include <condition_variable>
@@ -16,7 +16,7 @@ namespace penstock {
 class ThreadStream : public DeviceStream {
  public:
   ThreadStream();
-  ~ThreadStream() override;  // when everything that was given is done
+  ~ThreadStream() override;  // waits for all work given
 
   // The thread calls `body`.
   absl::Status Run(const std::function<absl::Status()>& body) override;
@@ -33,7 +33,7 @@ class ThreadStream : public DeviceStream {
   std::condition_variable given_;
   std::deque<std::function<void()>> queue_;  // guarded by mutex_
   bool stop_ = false;                        // guarded by mutex_
-  absl::Status status_;                      // of what was done; the thread's
+  absl::Status status_;                      // status of the work so far; only the thread uses it
   std::thread thread_;
 };
 

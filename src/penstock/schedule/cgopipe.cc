@@ -26,10 +26,10 @@ namespace {
 
 class HostAttentionSchedule : public Schedule {
  public:
-  HostAttentionSchedule(ScheduleKind kind, const ModelConfig& config)
-      : in_pages_(kind == ScheduleKind::kCgopipe),
-        most_ahead_(kind == ScheduleKind::kZigzagCpuAttention ? 0 : 2),
-        prefetch_(config) {}
+  // `most_ahead`: micro-batches that the host attends to before the device needs them. `in_pages`: weights come in
+  // pages between hidden states, not as whole layers.
+  HostAttentionSchedule(const ModelConfig& config, int64_t most_ahead, bool in_pages)
+      : in_pages_(in_pages), most_ahead_(most_ahead), prefetch_(config) {}
 
   absl::Status Run(Pass& pass) override {
     const auto num_micro_batches = static_cast<int64_t>(pass.micro_batches().size());
@@ -93,8 +93,14 @@ class HostAttentionSchedule : public Schedule {
 
 }  // namespace
 
-std::unique_ptr<Schedule> MakeHostAttention(ScheduleKind kind, const ModelConfig& config) {
-  return std::make_unique<HostAttentionSchedule>(kind, config);
+std::unique_ptr<Schedule> MakeZigzagCpuAttention(const ScheduleOptions&, const ModelConfig& config) {
+  return std::make_unique<HostAttentionSchedule>(config, /*most_ahead=*/0, /*in_pages=*/false);
+}
+std::unique_ptr<Schedule> MakeFastdecode(const ScheduleOptions&, const ModelConfig& config) {
+  return std::make_unique<HostAttentionSchedule>(config, /*most_ahead=*/2, /*in_pages=*/false);
+}
+std::unique_ptr<Schedule> MakeCgopipe(const ScheduleOptions&, const ModelConfig& config) {
+  return std::make_unique<HostAttentionSchedule>(config, /*most_ahead=*/2, /*in_pages=*/true);
 }
 
 }  // namespace penstock

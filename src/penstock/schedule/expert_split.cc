@@ -432,21 +432,20 @@ LayerPlan PlanEach(std::span<const ExpertWork> experts, const LaneTimes& times, 
   return plan;
 }
 
+constexpr HybridRuleTraits kHybridRules[] = {
+    {HybridRule::kBalanced, "balanced", "the least time: the device takes the heaviest experts, the host the lightest"},
+    {HybridRule::kTimelines, "timelines",
+     "HybriMoE's paper: the timeline that would end its next operation first takes it"},
+    {HybridRule::kTwoEnded, "two-ended",
+     "HybriMoE's public code: the device takes from the heavy end, the host from the light"},
+    {HybridRule::kThreshold, "threshold",
+     "Fiddler: each expert for itself, where it takes less time with its transfer"},
+    {HybridRule::kFixed, "fixed", "KTransformers: the device computes the experts that it has, the host the rest"},
+};
+
 }  // namespace
 
-std::string_view HybridRuleName(HybridRule rule) {
-  constexpr std::string_view kNames[] = {"balanced", "timelines", "two-ended", "threshold", "fixed"};
-  return kNames[static_cast<int>(rule)];
-}
-
-absl::StatusOr<HybridRule> ParseHybridRule(std::string_view name) {
-  std::string known;
-  for (const HybridRule rule : kAllHybridRules) {
-    if (HybridRuleName(rule) == name) return rule;
-    known += (known.empty() ? "" : ", ") + std::string(HybridRuleName(rule));
-  }
-  return UsageError("hybrid_rule '{}' is unknown: expected auto, {}", name, known);
-}
+std::span<const HybridRuleTraits> HybridRules() { return kHybridRules; }
 
 LayerPlan PlanLayer(HybridRule rule, std::span<const ExpertWork> experts, const LaneTimes& times) {
   LayerPlan plan;

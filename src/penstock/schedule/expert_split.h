@@ -8,33 +8,17 @@
 #include <string_view>
 #include <vector>
 
-#include "absl/status/statusor.h"
+#include "penstock/policy.h"
 
 namespace penstock {
 
-// How experts are divided between the processors.
-enum class HybridRule : uint8_t {
-  // The least time, with the transfers' prices, of all plans in which the device takes the heaviest and the host the
-  // lightest, of those in the device's memory as of the others. The optimum where the device's time does not depend on
-  // the rows.
-  kBalanced,
-  // HybriMoE's paper: the timeline (host, device, link) that would end its next operation first takes it, until none is
-  // left. Host: what the device lacks, lightest first, then what it has from the light end. Device: what is there,
-  // heaviest first. Link: what the device lacks, heaviest first.
-  kTimelines,
-  // HybriMoE's public code: one list, what the device has before what it lacks, each by falling load; the device takes
-  // from the front, through the link where it must, and the host from the back, whoever would end first.
-  kTwoEnded,
-  // Fiddler: what the device lacks is computed where that takes less time, with its transfer, each for itself.
-  kThreshold,
-  // KTransformers: the device computes what it has, the host the rest; nothing travels.
-  kFixed,
+// A row of the table of rules (include/penstock/policy.h).
+struct HybridRuleTraits {
+  HybridRule value;
+  std::string_view name;     // "balanced"
+  std::string_view summary;  // one line for people
 };
-inline constexpr HybridRule kAllHybridRules[] = {HybridRule::kBalanced, HybridRule::kTimelines, HybridRule::kTwoEnded,
-                                                 HybridRule::kThreshold, HybridRule::kFixed};
-std::string_view HybridRuleName(HybridRule rule);  // "balanced"
-// kUsage names those that there are.
-absl::StatusOr<HybridRule> ParseHybridRule(std::string_view name);
+std::span<const HybridRuleTraits> HybridRules();
 
 // An expert that rows chose. Seconds are for all of these rows together.
 struct ExpertWork {

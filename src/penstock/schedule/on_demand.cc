@@ -38,6 +38,8 @@ class OnDemandSchedule : public Schedule {
 
 }  // namespace
 
-std::unique_ptr<Schedule> MakeOnDemand() { return std::make_unique<OnDemandSchedule>(); }
+std::unique_ptr<Schedule> MakeOnDemand(const ScheduleOptions&, const ModelConfig&) {
+  return std::make_unique<OnDemandSchedule>();
+}
 
 }  // namespace penstock

@@ -3,11 +3,13 @@
 
 #include <cstdint>
 #include <memory>
+#include <span>
 #include <string_view>
 
-#include "absl/status/statusor.h"
+#include "absl/status/status.h"
 #include "penstock/memory/expert_tiers.h"
 #include "penstock/model/model_config.h"
+#include "penstock/policy.h"
 #include "penstock/routing/correlation_table.h"
 #include "penstock/routing/expert_predictor.h"
 #include "penstock/schedule/expert_split.h"
@@ -28,34 +30,6 @@ class Schedule {
   virtual CorrelationTable* correlation() { return nullptr; }
 };
 
-enum class ScheduleKind : uint8_t {
-  kOnDemand,  // layer by layer over all rows; experts are fetched when the router has chosen them
-  kZero,      // ZeRO-Inference: layer by layer, all experts of the next layer fetched ahead; one micro-batch a pass
-  kZigzag,    // FlexGen: the same for all micro-batches of the batch
-  kHybrid,    // HybriMoE: each expert where it is computed soonest, on the host or on a device
-  kKlotski,   // gate-decided transfers, hot experts ahead, expert by expert over all micro-batches in order of arrival
-  // For a device: the host attends, in DRAM.
-  kZigzagCpuAttention,  // FlexGen(c): the device waits meanwhile
-  kFastdecode,          // FastDecode: the host attends ahead of the device
-  kCgopipe,             // MoE-Lightning: and weights come in pages between hidden states
-};
-inline constexpr ScheduleKind kAllSchedules[] = {ScheduleKind::kOnDemand,   ScheduleKind::kZero,
-                                                 ScheduleKind::kZigzag,     ScheduleKind::kHybrid,
-                                                 ScheduleKind::kKlotski,    ScheduleKind::kZigzagCpuAttention,
-                                                 ScheduleKind::kFastdecode, ScheduleKind::kCgopipe};
-// Whether it needs to know what tasks take.
-constexpr bool PlansByRates(ScheduleKind kind) { return kind == ScheduleKind::kHybrid; }
-// Whether it attends on the host while a device computes the layers.
-constexpr bool AttendsOnHost(ScheduleKind kind) { return kind >= ScheduleKind::kZigzagCpuAttention; }
-// Whether all experts of a layer are in slots at a time, and each micro-batch is computed with them; else each expert
-// is computed once, for all rows.
-constexpr bool IsLayerByLayer(ScheduleKind kind) {
-  return kind == ScheduleKind::kZero || kind == ScheduleKind::kZigzag || AttendsOnHost(kind);
-}
-std::string_view ScheduleName(ScheduleKind kind);  // "on-demand"
-// kUsage names those that there are.
-absl::StatusOr<ScheduleKind> ParseScheduleName(std::string_view name);
-
 struct ScheduleOptions {
   ScheduleKind kind = ScheduleKind::kOnDemand;
   // Klotski's switches, for its ablation.
@@ -67,15 +41,34 @@ struct ScheduleOptions {
   HybridRule hybrid_rule = HybridRule::kBalanced;
   PredictorKind predictor = PredictorKind::kNone;  // hybrid fetches ahead what it says
 };
-// Whether it asks what the gates of the next layers would choose.
-constexpr bool LooksAhead(const ScheduleOptions& options) {
-  return options.kind == ScheduleKind::kHybrid && options.predictor == PredictorKind::kGate;
-}
-// Whether it asks how routers rated the experts.
-constexpr bool WantsScores(const ScheduleOptions& options) {
-  return options.kind == ScheduleKind::kHybrid && options.predictor == PredictorKind::kHistory;
-}
-std::unique_ptr<Schedule> MakeSchedule(const ScheduleOptions& options, const ModelConfig& config);
+
+// A row of the table of schedules (include/penstock/schedules.def): what the rest of the engine asks of a schedule.
+struct ScheduleTraits {
+  ScheduleKind value;
+  std::string_view name;     // "on-demand"
+  std::string_view summary;  // one line for people
+  std::unique_ptr<Schedule> (*make)(const ScheduleOptions& options, const ModelConfig& config);
+  bool attends_on_host = false;  // while a device computes the layers: it needs one
+  // All experts of a layer are in slots at a time, and each micro-batch is computed with them. Other schedules compute
+  // each expert once, for all rows.
+  bool is_layer_by_layer = false;
+  Eviction eviction = Eviction::kStatic;  // where nothing else is asked for
+  bool needs_rates = false;               // plans by the seconds that tasks take
+  bool fetches_by_predictor = false;
+  bool host_computes_experts = false;  // beside a device
+  bool keeps_kv_on_device = false;     // where nothing else is asked for
+  bool learns_correlation = false;     // and predicts from it
+  bool pins_by_popularity = false;     // with eviction static and a correlation table
+  // The policy search tries it. Hybrid plans layer by layer by the seconds that lanes take, and may do worse with a
+  // faster link; its worth also depends on how soon tokens want the same experts again, which a workload does not say.
+  bool is_searched = true;
+};
+std::span<const ScheduleTraits> Schedules();
+const ScheduleTraits& TraitsOf(ScheduleKind kind);
+
+// Whether the schedule asks what the gates of the next layers would choose, and how routers rated the experts.
+bool NeedsGates(const ScheduleOptions& options);
+bool NeedsScores(const ScheduleOptions& options);
 
 // What a device should hold before the first step: a fixed mapping is made of whole layers, as KTransformers has it.
 ExpertTiers::Device::Preload PreloadOf(const ScheduleOptions& options);
@@ -89,11 +82,5 @@ int64_t StreamingSlots(ScheduleKind kind, const ModelConfig& config, int64_t num
 uint64_t ScheduleBytes(const ModelConfig& config, int64_t path_length);
 int64_t MostCorrelationPaths(const ModelConfig& config, int64_t path_length);
 CorrelationShape CorrelationShapeOf(const ModelConfig& config, int64_t path_length);
-
-std::unique_ptr<Schedule> MakeOnDemand();
-std::unique_ptr<Schedule> MakeHybrid(const ScheduleOptions& options, const ModelConfig& config);
-std::unique_ptr<Schedule> MakeZigzag(const ModelConfig& config, bool one_micro_batch);
-std::unique_ptr<Schedule> MakeHostAttention(ScheduleKind kind, const ModelConfig& config);
-std::unique_ptr<Schedule> MakeKlotski(const ScheduleOptions& options, const ModelConfig& config);
 
 }  // namespace penstock

@@ -75,8 +75,11 @@ class ZigzagSchedule : public Schedule {
 
 }  // namespace
 
-std::unique_ptr<Schedule> MakeZigzag(const ModelConfig& config, bool one_micro_batch) {
-  return std::make_unique<ZigzagSchedule>(config, one_micro_batch);
+std::unique_ptr<Schedule> MakeZero(const ScheduleOptions&, const ModelConfig& config) {
+  return std::make_unique<ZigzagSchedule>(config, /*one_micro_batch=*/true);
+}
+std::unique_ptr<Schedule> MakeZigzag(const ScheduleOptions&, const ModelConfig& config) {
+  return std::make_unique<ZigzagSchedule>(config, /*one_micro_batch=*/false);
 }
 
 }  // namespace penstock

@@ -11,7 +11,7 @@ PassSimulator::PassSimulator(Args args)
     : args_(std::move(args)),
       cost_(args_.config, args_.formats),
       layouts_(args_.config.layer_has_experts, args_.config.num_experts, args_.expert_bytes),
-      schedule_(MakeSchedule(args_.schedule, args_.config)) {
+      schedule_(TraitsOf(args_.schedule.kind).make(args_.schedule, args_.config)) {
   host_lane_ = runtime_.AddLane("host_compute", args_.rates.host_compute);
   disk_lane_ = runtime_.AddLane("disk_to_dram", args_.rates.disk_to_dram);
 }
@@ -74,8 +74,8 @@ double PassSimulator::Time(const RowBatch& batch, std::vector<RowRange> micro_ba
              .row_status = row_status,
              .rows_at_once = args_.rows_at_once,
              .ffn_row_bytes = args_.ffn_row_bytes > 0 ? args_.ffn_row_bytes : 4 * args_.config.model_dim,
-             .looks_ahead = LooksAhead(args_.schedule),
-             .wants_scores = WantsScores(args_.schedule)});
+             .looks_ahead = NeedsGates(args_.schedule),
+             .wants_scores = NeedsScores(args_.schedule)});
   issue(pass);
   // Nothing fails where nothing is done.
   PENSTOCK_CHECK(pass.Finish([](const RowLogits&) {}).ok());

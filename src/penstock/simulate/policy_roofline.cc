@@ -46,9 +46,10 @@ std::vector<HrmPoint> DecodePoints(const PolicyChoice& choice, const DescribedMo
   if (!formats.ok()) return {};
   const ModelCost cost(model.config(), ModelFormatsOf(model.weights(), *formats));
   const int64_t num_rows = choice.num_places;
-  const ScheduleKind kind = ParseScheduleName(plan.schedule).value();
-  const int64_t kernel_rows =
-      IsLayerByLayer(kind) && plan.micro_batch_size > 0 ? std::min(num_rows, plan.micro_batch_size) : num_rows;
+  const ScheduleKind kind = plan.schedule;
+  const int64_t kernel_rows = TraitsOf(kind).is_layer_by_layer && plan.micro_batch_size > 0
+                                  ? std::min(num_rows, plan.micro_batch_size)
+                                  : num_rows;
   const size_t dram = has_device ? 1 : 0;
   std::vector<HrmPoint> points;
 
@@ -56,7 +57,7 @@ std::vector<HrmPoint> DecodePoints(const PolicyChoice& choice, const DescribedMo
   const OperationCost attention =
       cost.AttentionCore({.seen_tokens = num_rows * context, .read_tokens = num_rows * context});
   const double per_byte = Intensity(attention.flops, static_cast<double>(attention.bytes));
-  const bool on_host = AttendsOnHost(kind);
+  const bool on_host = TraitsOf(kind).attends_on_host;
   const size_t kv_level = plan.device.holds_kv_cache ? 0 : dram;
   points.push_back({.name = fmt::format("attention, context of {}", context),
                     .to = on_host ? dram : 0,

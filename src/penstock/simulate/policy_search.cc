@@ -9,6 +9,7 @@
 #include <tuple>
 #include <utility>
 
+#include "penstock/base/choices.h"
 #include "penstock/base/limits.h"
 #include "penstock/base/status.h"
 #include "penstock/base/text.h"
@@ -77,7 +78,7 @@ class ScheduleSearch {
     EngineOptions options = options_;
     if (asked_.batch_size == 0) options.batch_size = other.batch_size;
     if (asked_.prefill_chunk == 0) options.prefill_chunk = other.prefill_chunk;
-    if (asked_.policy.kv_tier == "auto") options.policy.kv_tier = other.policy.kv_tier;
+    if (!asked_.policy.kv_tier.has_value()) options.policy.kv_tier = other.policy.kv_tier;
     if (asked_.policy.micro_batch_size == 0 && options.device == other.device) {
       options.policy.micro_batch_size = other.policy.micro_batch_size;
     }
@@ -86,7 +87,7 @@ class ScheduleSearch {
   }
 
   // Marks what is tried; false when it has been.
-  bool IsNew(const EngineOptions& options, const std::string& kv_tier) {
+  bool IsNew(const EngineOptions& options, std::optional<KvTier> kv_tier) {
     return tried_.emplace(options.batch_size, options.prefill_chunk, options.policy.micro_batch_size, kv_tier).second;
   }
 
@@ -101,8 +102,8 @@ class ScheduleSearch {
         refusal_ = plan.status();
       }
       if (plan.ok() && HasRoom(options, *plan)) {
-        const bool is_auto = options.policy.kv_tier == "auto";
-        if (is_auto && !IsNew(options, plan->policy.plan.device.holds_kv_cache ? "device" : "dram")) return false;
+        const KvTier kv_tier = plan->policy.plan.device.holds_kv_cache ? KvTier::kDevice : KvTier::kDram;
+        if (!options.policy.kv_tier.has_value() && !IsNew(options, kv_tier)) return false;
         return TryPlan(options, *plan);
       }
       if (asked_.prefill_chunk > 0 || options.prefill_chunk <= kLeastChunk) return false;
@@ -178,7 +179,7 @@ class ScheduleSearch {
       Walk(first / 2, 1, /*upwards=*/false, set);
     }
     // What few sequences choose may fit into a cache that many sequences overflow.
-    if (is_first && options_.policy.schedule == ScheduleName(ScheduleKind::kOnDemand)) {
+    if (is_first && options_.policy.schedule == ScheduleKind::kOnDemand) {
       Walk(1, first, /*upwards=*/true, set);
     }
   }
@@ -192,12 +193,12 @@ class ScheduleSearch {
     for (int64_t batch = 1; batch <= MostBatch(); batch *= factor) {
       for (int64_t chunk = kLeastChunk; chunk <= kFirstChunk; chunk *= factor) {
         for (const int64_t num_micro_batches : {1, 4}) {
-          for (const char* kv_tier : {"auto", "dram"}) {
-            if (!has_device && (num_micro_batches > 1 || kv_tier != std::string_view("auto"))) continue;
+          for (const std::optional<KvTier> kv_tier : {std::optional<KvTier>(), std::optional(KvTier::kDram)}) {
+            if (!has_device && (num_micro_batches > 1 || kv_tier.has_value())) continue;
             EngineOptions options = from;
             if (asked_.batch_size == 0) options.batch_size = batch;
             if (asked_.prefill_chunk == 0) options.prefill_chunk = chunk;
-            if (asked_.policy.kv_tier == "auto") options.policy.kv_tier = kv_tier;
+            if (!asked_.policy.kv_tier.has_value()) options.policy.kv_tier = kv_tier;
             if (has_device && asked_.policy.micro_batch_size == 0) {
               options.policy.micro_batch_size = std::max<int64_t>(1, options.batch_size / num_micro_batches);
             }
@@ -264,9 +265,9 @@ class ScheduleSearch {
 
   // Where the KV cache lies decides how much memory is left on either side: with it go fewer rows of prompts, or more.
   void TryKvTier() {
-    if (asked_.policy.kv_tier != "auto") return;
+    if (asked_.policy.kv_tier.has_value()) return;
     const EngineOptions from = options_;
-    for (const char* tier : {"device", "dram"}) {
+    for (const KvTier tier : {KvTier::kDevice, KvTier::kDram}) {
       for (const int64_t divisor : {1, 4, 16}) {
         if (divisor > 1 && asked_.prefill_chunk > 0) break;
         EngineOptions options = from;
@@ -290,7 +291,7 @@ class ScheduleSearch {
   EngineOptions options_;  // the best so far
   std::optional<PolicyChoice> best_;
   double best_quick_s_ = 0;
-  std::set<std::tuple<int64_t, int64_t, int64_t, std::string>> tried_;  // batch, chunk, micro-batch, KV tier
+  std::set<std::tuple<int64_t, int64_t, int64_t, std::optional<KvTier>>> tried_;  // batch, chunk, micro-batch, KV tier
   absl::Status refusal_;
 };
 
@@ -307,14 +308,13 @@ absl::StatusOr<std::vector<PolicyChoice>> SearchPolicies(const DescribedModel& m
   for (const std::string device : {"gpu", "cpu"}) {
     if (asked.device != "auto" && asked.device != device) continue;
     if (device == "gpu" && hardware.FindTier("device") == nullptr) continue;
-    for (const ScheduleKind kind : kAllSchedules) {
-      const std::string schedule(ScheduleName(kind));
-      if (asked.policy.schedule != "auto" && asked.policy.schedule != schedule) continue;
-      if (AttendsOnHost(kind) && device == "cpu") continue;
-      if (asked.policy.schedule == "auto" && !PlannerChooses(kind)) continue;
+    for (const ScheduleTraits& schedule : Schedules()) {
+      const bool is_wanted =
+          asked.policy.schedule.has_value() ? asked.policy.schedule == schedule.value : schedule.is_searched;
+      if (!is_wanted || (schedule.attends_on_host && device == "cpu")) continue;
       EngineOptions start = asked;
       start.device = device;
-      start.policy.schedule = schedule;
+      start.policy.schedule = schedule.value;
       if (device == "cpu") start.device_memory_bytes = 0;
       if (start.prefill_chunk == 0) start.prefill_chunk = kFirstChunk;
       if (device == "gpu" && start.policy.micro_batch_size == 0) start.policy.micro_batch_size = kFirstMicroBatch;
@@ -323,7 +323,8 @@ absl::StatusOr<std::vector<PolicyChoice>> SearchPolicies(const DescribedModel& m
     }
   }
   if (searches.empty()) {
-    return UsageError("there is no schedule '{}' for --device {}", asked.policy.schedule, Printable(asked.device));
+    return UsageError("there is no schedule '{}' for --device {}", ChoiceName(asked.policy.schedule, Schedules()),
+                      Printable(asked.device));
   }
   // Each worker draws its own routing: the same.
   const int most_threads = num_threads > 0 ? num_threads : NumUsableCpus();

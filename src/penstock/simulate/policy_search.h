@@ -22,10 +22,6 @@ struct PolicyChoice {
   RunEstimate estimate;
 };
 
-// Hybrid plans layer by layer by what lanes take, and may do worse with a faster link; what it is worth also depends on
-// how soon tokens want the same experts again, which a workload does not say.
-constexpr bool PlannerChooses(ScheduleKind kind) { return kind != ScheduleKind::kHybrid; }
-
 // The best policy of each processor and schedule that can run, best first; at least one. What `options` say is not
 // searched. Errors of the most modest policy when none can run. Begins with a policy that may be `near` the best one,
 // if given. Searches with `num_threads`, or all usable CPUs.

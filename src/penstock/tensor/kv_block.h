@@ -3,11 +3,12 @@
 
 #include <cstdint>
 
+#include "penstock/formats.h"
+
 namespace penstock {
 
 // kInt8: codes in [-127, 127] and one f32 scale for each K and each V, max |x| / 127. A K or V that has an infinity or
 // a NaN gets codes 0 and the scale NaN. Codes of K are stored plus kKvCodeOffset, as GEMMs store the codes of weights.
-enum class KvFormat : uint8_t { kF32, kBF16, kInt8 };
 
 // The number of tokens in a KV page.
 inline constexpr int64_t kKvPageTokens = 16;

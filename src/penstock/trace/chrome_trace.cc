@@ -17,7 +17,7 @@ namespace {
 
 constexpr size_t kBufferBytes = 64 << 10;
 
-// Track 0 would be taken for the kernel's idle thread; the one that is called as the process stands on top.
+// Viewers take track 0 for the kernel's idle thread. The track with the number of the process is shown on top.
 constexpr int kProcess = 1;
 constexpr int kStepsTrack = kProcess;
 int TrackOf(LaneIdx lane) { return kStepsTrack + 1 + lane; }
@@ -29,8 +29,8 @@ void Append(std::string& out, fmt::format_string<Args...> format, Args&&... args
 
 std::string Quoted(std::string_view text) { return json::serialize(json::string(ReplaceInvalidUtf8(text))); }
 
-// Microseconds with three decimals. Both ends of a slice are rounded before their difference is taken, so that rounding
-// makes no two slices overlap and no span leave the one around it.
+// Microseconds with three decimals. Both ends of a slice are rounded before they are subtracted. So rounding never
+// makes two slices overlap, nor a span extend beyond the one around it.
 int64_t Nanoseconds(double seconds) { return std::llround(seconds * 1e9); }
 std::string Microseconds(int64_t ns) { return fmt::format("{}.{:03}", ns / 1000, ns % 1000); }
 
@@ -68,7 +68,7 @@ void ChromeTrace::AddTask(LaneIdx lane, const TaskLabel& label, const TaskCost& 
   if (label.expert_idx >= 0) append_arg("expert", label.expert_idx);
   if (label.micro_batch_idx >= 0) append_arg("micro_batch", label.micro_batch_idx);
   if (cost.flops > 0) append_arg("flops", cost.flops);
-  // Bytes per nanosecond are GB/s. What is shorter than half of one has no rate.
+  // Bytes per nanosecond are GB/s. Slices shorter than half a nanosecond have no rate.
   const auto duration_ns = static_cast<double>(Nanoseconds(end_s) - Nanoseconds(begin_s));
   const auto append_rate = [&](std::string_view name, uint64_t bytes) {
     if (bytes > 0 && duration_ns > 0) append_arg(name, fmt::format("{:.4g}", static_cast<double>(bytes) / duration_ns));
@@ -123,7 +123,7 @@ void ChromeTrace::EndEvent() {
 }
 
 void ChromeTrace::Flush() {
-  // What follows a failed write would only make a file with a hole.
+  // After a failed write, further writes would leave a hole in the file.
   if (status_.ok()) status_ = WriteFully(fd_.get(), buffer_, path_);
   buffer_.clear();
 }

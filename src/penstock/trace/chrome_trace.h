@@ -1,11 +1,11 @@
-// A trace of all tasks as Chrome's trace JSON, for ui.perfetto.dev and chrome://tracing: a track for each lane, and one
-// named "steps" for what the caller did meanwhile.
+// Writes all tasks as Chrome's trace JSON, for ui.perfetto.dev and chrome://tracing. There is one track for each lane,
+// and a track "steps" for the caller's own spans.
 //
-// The file is written as tasks end, through a buffer of constant size, and is one JSON document once Close() has
-// returned. It is an array of events, not an object that holds one, because both viewers also open an array without
-// its end: what a killed process leaves can be looked at, but for the last events.
+// The file is written as tasks end, through a buffer of constant size. It is one JSON document once Close() has
+// returned. Its top level is an array of events, because both viewers also open an array without its end. So the file
+// of a killed process can be viewed, except for the last events.
 //
-// All methods may be called from any thread. AddTask now and then waits for a write into the file.
+// All methods may be called from any thread. AddTask() sometimes waits for a write to the file.
 #pragma once
 
 #include <memory>
@@ -22,9 +22,9 @@ namespace penstock {
 
 class ChromeTrace : public TaskSink {
  public:
-  // Replaces a file of this name.
+  // Replaces an existing file.
   static absl::StatusOr<std::unique_ptr<ChromeTrace>> Create(const std::string& path);
-  // Closes.
+  // Calls Close().
   ~ChromeTrace() override;
   ChromeTrace(const ChromeTrace&) = delete;
   ChromeTrace& operator=(const ChromeTrace&) = delete;
@@ -32,16 +32,17 @@ class ChromeTrace : public TaskSink {
   void AddLane(LaneIdx lane, std::string_view name) override;
   void AddTask(LaneIdx lane, const TaskLabel& label, const TaskCost& cost, double begin_s, double end_s) override;
 
-  // A span on the track "steps". Spans come in any order; of any two, one holds the other or they do not overlap.
+  // Adds a span to the track "steps". Spans come in any order. Two spans either do not overlap, or one contains the
+  // other.
   void AddSpan(std::string_view name, double begin_s, double end_s);
 
-  // Ends the document and the file; what comes later is dropped. kIo when any of it could not be written. May be called
-  // again, with the same answer.
+  // Ends the document and the file; later tasks and spans are dropped. kIo when anything could not be written. A second
+  // call returns the same status.
   absl::Status Close();
 
  private:
   ChromeTrace(UniqueFd fd, std::string path);
-  // REQUIRES of all below: mutex_ is held.
+  // All methods below REQUIRE that mutex_ is held.
   void AppendTrackName(int track, std::string_view name);
   void AppendSlice(int track, std::string_view name, double begin_s, double end_s);
   void EndEvent();
@@ -50,7 +51,7 @@ class ChromeTrace : public TaskSink {
   const std::string path_;
   std::mutex mutex_;
   UniqueFd fd_;         // invalid once closed
-  std::string buffer_;  // of events; whole ones whenever mutex_ is free
+  std::string buffer_;  // only whole events whenever mutex_ is free
   absl::Status status_;
 };
 

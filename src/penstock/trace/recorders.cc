@@ -21,7 +21,7 @@ absl::StatusOr<std::unique_ptr<Recorders>> Recorders::Create(const EngineOptions
     recorders->html_path_ = options.trace_html_path;
     recorders->title_ = model_name;
     recorders->timeline_ = std::make_unique<Timeline>();
-    // A path that cannot be written is told of now.
+    // Reports now if the path cannot be written.
     PENSTOCK_RETURN_IF_ERROR(recorders->timeline_->WriteHtml(options.trace_html_path, model_name));
     sinks.push_back(recorders->timeline_.get());
   }
@@ -53,10 +53,10 @@ absl::StatusOr<std::unique_ptr<Recorders>> Recorders::Create(const EngineOptions
 uint64_t Recorders::MemoryBytes(const EngineOptions& options, const ModelConfig& config, int64_t max_rows) {
   uint64_t bytes = 0;
   if (!options.trace_path.empty()) bytes += kMiB;
-  // The page is one string when it is written, up to 200 bytes for each task.
+  // The page is written as one string, with up to 200 bytes for each task.
   if (!options.trace_html_path.empty()) bytes += kTimelineTasks * 300;
   if (!options.routing_path.empty()) {
-    // Choices, and twice as many ranked experts with their scores, and the choices ahead.
+    // Choices, twice as many ranked experts with their scores, and the choices ahead.
     const int64_t per_choice = options.routing_scores ? 1 + 2 * 2 + kMaxAhead : 1;
     bytes += 2 * RoutingTraceWriter::kBufferBytes +
              static_cast<uint64_t>(max_rows * config.num_topk * config.num_moe_layers() * per_choice) * sizeof(int32_t);
@@ -82,7 +82,7 @@ void Recorders::AddRouting(int64_t layer_idx, RowRange rows, std::span<const int
   }
 }
 
-// The best experts of a row.
+// Stores the best experts of a row and their scores.
 void Recorders::Rank(std::span<const float> scores, int64_t row, int64_t row_idx, RoutingTraceRecord& record) {
   const std::span<const float> of_row =
       scores.subspan(static_cast<size_t>(row * header_.num_experts), static_cast<size_t>(header_.num_experts));

@@ -1,4 +1,4 @@
-// What --trace, --trace-html and --record-routing ask for.
+// The recordings that --trace, --trace-html and --record-routing ask for.
 #pragma once
 
 #include <map>
@@ -20,23 +20,23 @@ namespace penstock {
 
 class Recorders {
  public:
-  // kIo when a file cannot be made.
+  // kIo when a file cannot be created.
   static absl::StatusOr<std::unique_ptr<Recorders>> Create(const EngineOptions& options, const ModelConfig& config,
                                                            const std::string& model_name);
-  // Memory that they take for passes of at most `max_rows`.
+  // Returns the memory that the recorders take for passes of at most `max_rows`.
   static uint64_t MemoryBytes(const EngineOptions& options, const ModelConfig& config, int64_t max_rows);
 
-  // Null when no tasks are recorded.
+  // Returns nullptr when no tasks are recorded.
   TaskSink* sink() { return sinks_.get(); }
-  // A pass from `begin_s` to `end_s`.
+  // Adds a pass from `begin_s` to `end_s`.
   void AddPass(const RowBatch& batch, double begin_s, double end_s);
-  // What some rows of the present pass chose; `routing` knows how they were rated.
+  // Adds the choices of some rows of the present pass; `routing` gives their scores.
   void AddRouting(int64_t layer_idx, RowRange rows, std::span<const int32_t> choices, RoutingSource& routing);
   bool records_routing() const { return routing_ != nullptr; }
-  // Also scores, and what the gates of the next layers would have chosen.
+  // Returns whether scores are recorded, and the choices that the gates of the next layers would have made.
   bool records_scores() const { return header_.num_ranked > 0; }
 
-  // Ends the files; kIo when one could not be written. Once.
+  // Ends the files; kIo when one could not be written. REQUIRES: called once.
   absl::Status Close();
 
  private:
@@ -50,10 +50,10 @@ class Recorders {
   std::unique_ptr<TaskSinks> sinks_;
   std::unique_ptr<RoutingTraceWriter> routing_;
   RoutingTraceHeader header_;
-  std::vector<int64_t> moe_layer_of_;        // [num_layers]: its place among those with experts
-  std::vector<RoutingTraceRecord> records_;  // of the present pass, by MoE layer
+  std::vector<int64_t> moe_layer_of_;        // [num_layers]: index among the layers with experts
+  std::vector<RoutingTraceRecord> records_;  // the present pass, by MoE layer
   std::map<std::pair<int64_t, int64_t>, std::vector<int32_t>> ahead_;  // by MoE layer and distance
-  std::vector<int32_t> order_;                                         // [num_experts]: of a row, the best first
+  std::vector<int32_t> order_;  // [num_experts]: experts of a row, the best first
   int64_t num_passes_ = 0;
   absl::Status status_;
 };

@@ -1,4 +1,4 @@
-// Several sinks as one: each is told of everything, in the order given.
+// Several sinks as one: every call goes to each of them, in the order given.
 #pragma once
 
 #include <string_view>
@@ -11,7 +11,7 @@ namespace penstock {
 
 class TaskSinks : public TaskSink {
  public:
-  // They must outlive this one. As thread-safe as the least of them.
+  // `sinks` must outlive this object. It is thread-safe only if all of them are.
   explicit TaskSinks(std::vector<TaskSink*> sinks) : sinks_(std::move(sinks)) {}
 
   void AddLane(LaneIdx lane, std::string_view name) override {

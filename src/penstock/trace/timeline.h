@@ -1,7 +1,7 @@
-// A page for people: the last tasks of a run, drawn lane by lane, with how busy each lane was.
+// A page for people: the last tasks of a run, drawn lane by lane, with the share of time that each lane was busy.
 //
-// Timeline keeps the last tasks (88 bytes each: 1.8 MB for 20,000, taken at once) and totals of all tasks. The page is
-// one HTML file without outside parts (timeline_page.h).
+// Timeline keeps the last tasks and totals of all tasks. The memory for the tasks is allocated at once: 88 bytes each,
+// 1.8 MB for 20,000. The page is one HTML file without external parts (timeline_page.h).
 //
 // All methods may be called from any thread. AddTask does not allocate.
 #pragma once
@@ -28,9 +28,9 @@ class Timeline : public TaskSink {
   // REQUIRES: the lane was added.
   void AddTask(LaneIdx lane, const TaskLabel& label, const TaskCost& cost, double begin_s, double end_s) override;
 
-  // The page, which shows the last `window_s` seconds, or what there is of them. REQUIRES: window_s > 0.
+  // Returns a page of the last `window_s` seconds, or of the whole run if it is shorter. REQUIRES: window_s > 0.
   std::string Html(std::string_view title, double window_s = kTimelineWindowSeconds) const;
-  // Replaces a file of this name. kIo when it cannot be written.
+  // Replaces an existing file. kIo when it cannot be written.
   absl::Status WriteHtml(const std::string& path, std::string_view title,
                          double window_s = kTimelineWindowSeconds) const;
 

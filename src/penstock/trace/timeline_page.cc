@@ -13,9 +13,10 @@
 namespace penstock {
 namespace {
 
-constexpr int kRowHeight = 36;  // pixels; kStyle has them too
+constexpr int kRowHeight = 36;  // pixels, also in kStyle
 constexpr int kSliceHeight = 24;
-constexpr size_t kNumColours = 12;  // of kStyle; the last one is for all names that got none
+constexpr size_t kNumColours =
+    12;  // the colours in kStyle; the last one serves all names without a colour of their own
 
 constexpr std::string_view kStyle = R"css(
 :root { color-scheme: light dark; --text: #1c2330; --faint: #667085; --line: #d9dee7; --page: #f5f6f8; --card: #fff;
@@ -57,7 +58,7 @@ ul { list-style: none; margin: 0 0 1rem; padding: 0; display: flex; flex-wrap: w
 .c8 { --c: #7fb2f5; } .c9 { --c: #a3ad2c; } .c10 { --c: #1798b5; } .c11 { --c: #9498a0; }
 )css";
 
-// Sets ticks as Page::AppendTicks does, for the part that is seen. The view is in microseconds.
+// Sets the ticks of the visible part, as Page::AppendTicks() does. The view is in microseconds.
 constexpr std::string_view kScript = R"js(
 (() => {
   const svg = document.querySelector('svg'), ticks = document.getElementById('ticks');
@@ -110,7 +111,7 @@ constexpr std::string_view kScript = R"js(
 })();
 )js";
 
-// Three significant digits of a number that is not negative: "0.0123", "4.56", "78.9", "12345".
+// Returns three significant digits of a number >= 0: "0.0123", "4.56", "78.9", "12345".
 std::string Digits(double value) {
   if (value >= 99.95) return fmt::format("{:.0f}", value);
   if (value >= 9.995) return fmt::format("{:.1f}", value);
@@ -129,10 +130,10 @@ std::string Count(int64_t count, std::string_view noun) {
   return fmt::format("{} {}{}", count, noun, count == 1 ? "" : "s");
 }
 
-// Of a lane within the window.
+// Totals of a lane within the window.
 struct LaneWindow {
   double busy_s = 0;
-  double bubble_s = 0;  // the longest
+  double bubble_s = 0;  // the longest bubble
   double bubble_begin_s = 0;
   double last_end_s = 0;
 };
@@ -143,7 +144,7 @@ struct NameWindow {
   size_t colour = 0;
 };
 
-// Writes the page. Lanes' slices do not overlap and come in the order of their ends.
+// Writes the page. The slices of a lane do not overlap and are in the order of their ends.
 class Page {
  public:
   Page(const TimelineRecord& record, std::string_view title, double window_s)
@@ -192,10 +193,10 @@ class Page {
       first_begin_s = std::min(first_begin_s, slice.begin_s);
       end_s_ = std::max(end_s_, slice.end_s);
     }
-    // Before dropped_until_s some tasks are unknown. In a simulation, where lanes run ahead, that may be whole run.
+    // Some tasks before dropped_until_s are unknown. In a simulation, where lanes run ahead, that can be the whole run.
     if (record_.dropped_until_s < end_s_) first_begin_s = std::max(first_begin_s, record_.dropped_until_s);
     begin_s_ = std::max(first_begin_s, end_s_ - window_s);
-    if (end_s_ <= begin_s_) end_s_ = begin_s_ + 1e-9;  // nothing took any time
+    if (end_s_ <= begin_s_) end_s_ = begin_s_ + 1e-9;  // no task took any time
     for (size_t i = 0; i < slices.size(); ++i) {
       const TaskSlice& slice = slices[(record_.oldest + i) % slices.size()];
       if (slice.end_s > begin_s_ || slice.begin_s >= begin_s_) shown_.push_back(&slice);
@@ -351,12 +352,12 @@ class Page {
 
   const TimelineRecord& record_;
   const std::string title_;
-  double begin_s_ = 0;  // of the shown window
+  double begin_s_ = 0;  // begin of the shown window
   double end_s_ = 0;
   std::vector<const TaskSlice*> shown_;
   std::vector<LaneWindow> lanes_;
   std::map<std::string_view, NameWindow> names_;
-  std::vector<std::pair<std::string_view, NameWindow*>> by_time_;  // the longest first
+  std::vector<std::pair<std::string_view, NameWindow*>> by_time_;  // longest time first
   std::string html_;
 };
 

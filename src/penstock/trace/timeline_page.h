@@ -1,7 +1,7 @@
 // The page of a Timeline, as text.
 //
-// Above, a table of the lanes; below it a row for each lane, in which each task of the window is drawn, however thin
-// (about 200 bytes of page for each). The page can be read without a script; the script zooms and moves.
+// At the top is a table of the lanes. Below it, each lane has a row that shows every task of the window, however short
+// (about 200 bytes of page each). The page can be read without scripts; its script zooms and moves.
 #pragma once
 
 #include <string>
@@ -12,7 +12,7 @@
 
 namespace penstock {
 
-// A task that ended.
+// A task that has ended.
 struct TaskSlice {
   LaneIdx lane = 0;
   TaskLabel label = {};
@@ -22,18 +22,18 @@ struct TaskSlice {
 };
 static_assert(sizeof(TaskSlice) == 104);
 
-// What a Timeline knows.
+// The data that a Timeline collects.
 struct TimelineRecord {
   std::vector<LaneUsage> lanes;   // totals of all tasks
-  std::vector<TaskSlice> slices;  // of the last tasks; a ring
-  size_t oldest = 0;              // of slices, once the ring is full
-  double dropped_until_s = 0;     // no task that ended later was dropped
-  double first_begin_s = 0;       // of all tasks
+  std::vector<TaskSlice> slices;  // the last tasks, in a ring
+  size_t oldest = 0;              // index in slices, once the ring is full
+  double dropped_until_s = 0;     // all tasks that ended later are kept
+  double first_begin_s = 0;       // begin of the first task
   double last_end_s = 0;
 };
 
-// An HTML document of the last `window_s` seconds, or of what there is of them. REQUIRES: window_s > 0; lanes' slices
-// do not overlap and are in the order of their ends.
+// Returns an HTML document of the last `window_s` seconds, or of the whole run if it is shorter. REQUIRES: window_s >
+// 0; the slices of a lane do not overlap and are in the order of their ends.
 std::string TimelinePage(const TimelineRecord& record, std::string_view title, double window_s);
 
 }  // namespace penstock

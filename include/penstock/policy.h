@@ -1,0 +1,79 @@
+// How passes are scheduled.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+
+namespace penstock {
+
+// What each of these does is written beside its name in schedules.def, evictions.def and predictors.def.
+enum class ScheduleKind : uint8_t {
+#define PENSTOCK_SCHEDULE(kind, ...) kind,
+#include "penstock/schedules.def"
+};
+enum class Eviction : uint8_t {
+#define PENSTOCK_EVICTION(kind, ...) kind,
+#include "penstock/evictions.def"
+};
+enum class PredictorKind : uint8_t {
+#define PENSTOCK_PREDICTOR(kind, ...) kind,
+#include "penstock/predictors.def"
+};
+
+// How the schedule `hybrid` divides experts between the host and a device.
+enum class HybridRule : uint8_t {
+  // The least time, with the transfers' prices, of all plans in which the device takes the heaviest experts and the
+  // host
+  // the lightest, both of those in the device's memory and of the others. It is the optimum where the device's time
+  // does
+  // not depend on the rows.
+  kBalanced,
+  // HybriMoE's paper: the timeline (host, device, link) that would end its next operation first takes it, until none is
+  // left. Host: what the device lacks, lightest first, then what it has from the light end. Device: what is there,
+  // heaviest first. Link: what the device lacks, heaviest first.
+  kTimelines,
+  // HybriMoE's public code: one list, what the device has before what it lacks, each by falling load. The device takes
+  // from the front, through the link where it must, and the host from the back, whoever would end first.
+  kTwoEnded,
+  // Fiddler: an expert that the device lacks is computed where that takes less time, with its transfer, each for
+  // itself.
+  kThreshold,
+  // KTransformers: the device computes the experts that it has, the host the rest; nothing travels.
+  kFixed,
+};
+
+// Where the KV cache lies.
+enum class KvTier : uint8_t { kDram, kDevice };
+
+// Settings of the schedule. They do not change answers. The engine chooses what is left open.
+struct Policy {
+  // Default: klotski when experts stream, otherwise on-demand. For a batch of one sequence it is on-demand if the
+  // experts of two tokens fit.
+  std::optional<ScheduleKind> schedule = {};
+  // Default: the schedule's own (ScheduleTraits): lru for on-demand, mrs for hybrid, otherwise static.
+  std::optional<Eviction> eviction = {};
+  int64_t micro_batch_size = 0;        // sequences that go through a layer together; 0: all of a pass, with a device 32
+  std::optional<KvTier> kv_tier = {};  // default: kDevice for zero and hybrid, otherwise kDram
+  // Slots that no pinned expert holds (eviction static); 0: as many as the schedule can use.
+  int64_t streaming_slots = 0;
+  // With a device: the number of layers whose experts are read from disk into DRAM ahead of the device. 0: as many
+  // experts as keep the disk busy, so that more experts can stay in DRAM.
+  int64_t disk_window = 0;
+  int64_t hot_experts = 0;  // klotski: experts fetched ahead for each layer; 0: all that are probably needed
+  int64_t path_length = 1;  // klotski: number of earlier layers that predict a layer's experts; 0 to 3
+  // klotski: the correlation table to begin with, written by an earlier run (EngineOptions::correlation_path). Empty:
+  // begins without one and learns while it runs. hybrid and on-demand with eviction static: the experts that the table
+  // counts most often never leave.
+  std::string correlation_table = {};
+  // The three ideas of klotski, each of which can be switched off for ablations.
+  bool multi_batch = true;
+  bool hot_prefetch = true;
+  bool reorder = true;
+  std::optional<HybridRule> hybrid_rule = {};  // hybrid with a device; default: kBalanced
+  // hybrid: the predictor of the experts to fetch ahead. Default: the best one for the model by penstock bench routing
+  // (with a default eviction also its best eviction); none if that never ran.
+  std::optional<PredictorKind> predictor = {};
+};
+
+}  // namespace penstock
