@@ -1,13 +1,15 @@
 # make: build build/release/bin/penstock        make demo: answer MT-Bench's questions with the demo model
-# make check: build and run all tests           make fuzz: every fuzzer for FUZZ_SECONDS
-# make nightly: COMBINATIONS random policies under sanitizers, and random plans, from a new SEED each day
+# make check: the gates, build and run all tests make fuzz: every fuzzer for FUZZ_SECONDS
+# make gates: fast checks of style and structure alone (scripts/gates.py); make tidy: clang-tidy on all of src/
+# make nightly: tidy, tsan, COMBINATIONS random policies under sanitizers, and random plans, from a new SEED each day
+# make tsan: tests of the floors with threads under the thread sanitizer
 # make paper-tables: simulate the papers' tables into docs/paper-tables.md
-# make format / make tidy: clang-format, clang-tidy (scripts/install-deps.sh --all)
+# make format: clang-format on all C++ and CUDA files
 FUZZ_SECONDS ?= 60
 COMBINATIONS ?= 1100
 SEED ?= $(shell date +%Y%m%d)
 
-.PHONY: all deps release demo check nightly paper-tables fuzz format tidy install clean
+.PHONY: all deps release demo check gates nightly tsan paper-tables fuzz format tidy install clean
 all: release
 
 deps:
@@ -24,12 +26,21 @@ check:
 	@scripts/install-deps.sh --check
 	@scripts/check.py
 
-nightly: deps
+gates:
+	@scripts/gates.py
+
+nightly: deps tidy tsan
 	@cmake --preset dev >/dev/null && cmake --build --preset dev --target engine_test
 	@cmake --preset release >/dev/null && cmake --build --preset release --target simulate_test
 	@echo "nightly: $(COMBINATIONS) combinations, seed $(SEED)"
 	@cd build/dev && PENSTOCK_TEST_COMBINATIONS=$(COMBINATIONS) PENSTOCK_TEST_SEED=$(SEED) tests/engine_test --file=engine/policies_test.cc
 	@cd build/release && PENSTOCK_TEST_COMBINATIONS=$(COMBINATIONS) PENSTOCK_TEST_SEED=$(SEED) tests/simulate_test --file=simulate/plan_properties_test.cc
+
+# The floors with threads, under the thread sanitizer.
+THREADED = runtime memory schedule engine
+tsan: deps
+	@cmake --preset tsan >/dev/null && cmake --build --preset tsan --target $(THREADED:%=%_test)
+	@ctest --preset tsan -L fast -R '^($(shell echo $(THREADED) | tr ' ' '|'))/'
 
 paper-tables: release
 	@python3 bench/paper_tables/paper_tables.py
@@ -39,12 +50,11 @@ fuzz:
 	@scripts/fuzz.sh $(FUZZ_SECONDS)
 
 format:
-	@git ls-files '*.cc' '*.h' | xargs clang-format -i
+	@git ls-files '*.cc' '*.h' '*.cu' '*.cuh' | xargs clang-format -i
 
-# clang-tidy reads the flags of the fuzz preset, which has clang's flags and no precompiled header of GCC.
 tidy:
-	@scripts/install-deps.sh --all
-	@cmake --preset fuzz >/dev/null && git ls-files 'src/*.cc' | xargs -n 4 clang-tidy --quiet -p build/fuzz
+	@scripts/install-deps.sh --check
+	@scripts/gates.py --all-files tidy
 
 install: release
 	@cmake --build --preset release && cmake --install build/release $(if $(PREFIX),--prefix $(PREFIX))

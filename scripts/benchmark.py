@@ -9,38 +9,26 @@ higher value. A Markdown table shows the medians of the rounds. Decoding one tok
 embedding, of which it reads only one row) and num_topk experts of every layer.
 """
 import argparse
-import json
 import pathlib
 import re
 import statistics
-import subprocess
-import tempfile
+import sys
 
-ROOT = pathlib.Path(__file__).resolve().parent.parent
-PENSTOCK = ROOT / "build/release/bin/penstock"
+sys.path.append(str(pathlib.Path(__file__).resolve().parents[1] / "bench"))
+import penstock_program  # noqa: E402
+
+PENSTOCK = penstock_program.Program()
 
 
 def bandwidth():
     """Returns the bytes per second that all threads together read from memory: the best of the probe's rows."""
-    done = subprocess.run([PENSTOCK, "probe", "--threads", "2", "--json", "--quiet"], capture_output=True, text=True, check=True)
-    dram = json.loads(done.stdout)["tiers"][0]
+    dram = PENSTOCK.json("probe", "--threads", "2", "--quiet")["tiers"][0]
     return max(rate["read_bytes_per_second"] for rate in dram["rates"])
-
-
-def run_job(model, lines, flags):
-    """Runs one job with the given request lines; returns its statistics."""
-    with tempfile.TemporaryDirectory() as folder:
-        folder = pathlib.Path(folder)
-        (folder / "in.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
-        subprocess.run([PENSTOCK, "run", "--model", model, "--input", folder / "in.jsonl", "--output", folder / "out.jsonl",
-                        "--stats", folder / "stats.json", "--quiet", "--memory", "8GiB", *flags], check=True)
-        return json.loads((folder / "stats.json").read_text())
 
 
 def bytes_per_token(model):
     """Returns how many bytes of weights decoding one token of one sequence reads."""
-    done = subprocess.run([PENSTOCK, "inspect", "--model", model, "--json"], capture_output=True, text=True, check=True)
-    d = json.loads(done.stdout)
+    d = PENSTOCK.json("inspect", "--model", model)
     size = 4 if d["dtype"] == "f32" else 2
     embedding = d["vocab_size"] * d["model_dim"] * size
     dense = d["dense_bytes"] - (0 if d["tie_embeddings"] else embedding)
@@ -55,27 +43,30 @@ def main():
     parser.add_argument("--dtype", default="auto")
     args = parser.parse_args()
     cpu = re.search(r"model name\s*:\s*(.*)", pathlib.Path("/proc/cpuinfo").read_text()).group(1)
-    flags = ["--dtype", args.dtype, "--threads", "2"]
+    flags = ["--memory", "8GiB", "--dtype", args.dtype, "--threads", "2"]
     print(f"{cpu}, 2 threads, dtype {args.dtype}, medians of {args.rounds} rounds\n")
-    print("| model | prefill tokens/s | decode tokens/s, 1 sequence | GB/s of weights | of measured bandwidth | decode tokens/s, 32 sequences |")
+    print("| model | prefill tokens/s | decode tokens/s, 1 sequence | GB/s of weights | of measured bandwidth | decode "
+          "tokens/s, 32 sequences |")
     print("| --- | --- | --- | --- | --- | --- |")
     for model in args.models:
         results = {"prefill": [], "decode": [], "batch": [], "share": [], "rate": []}
         per_token = bytes_per_token(model)
         for _ in range(args.rounds):
             ids = [(7 * i) % 4000 + 50 for i in range(1000)]
-            prefill = run_job(model, [{"prompt": ids, "max_tokens": 1}], flags)
+            prefill = PENSTOCK.job(model, [{"prompt": ids, "max_tokens": 1}], *flags)
             before = bandwidth()
-            decode = run_job(model, [{"prompt": ids[:8], "max_tokens": 64, "ignore_eos": True}], flags)
+            decode = PENSTOCK.job(model, [{"prompt": ids[:8], "max_tokens": 64, "ignore_eos": True}], *flags)
             read = max(before, bandwidth())
-            batch = run_job(model, [{"prompt": ids[i:i + 8], "max_tokens": 32, "ignore_eos": True} for i in range(32)], flags)
+            batch = PENSTOCK.job(model, [{"prompt": ids[i:i + 8], "max_tokens": 32, "ignore_eos": True} for i in range(32)],
+                                 *flags)
             results["prefill"].append(prefill["tokens_per_second"]["prefill"])
             results["decode"].append(decode["tokens_per_second"]["decode"])
             results["batch"].append(batch["tokens_per_second"]["decode"])
             results["rate"].append(decode["tokens_per_second"]["decode"] * per_token)
             results["share"].append(results["rate"][-1] / read)
         m = {key: statistics.median(values) for key, values in results.items()}
-        print(f"| {pathlib.Path(model).name} | {m['prefill']:.0f} | {m['decode']:.1f} | {m['rate'] / 1e9:.2f} | {m['share']:.0%} | {m['batch']:.1f} |",
+        print(f"| {pathlib.Path(model).name} | {m['prefill']:.0f} | {m['decode']:.1f} | {m['rate'] / 1e9:.2f} | "
+              f"{m['share']:.0%} | {m['batch']:.1f} |",
               flush=True)
 
 

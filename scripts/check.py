@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
 """Builds everything and runs all tests; the last line is `N passed, N failed`.
 
-Stages: tests under ASan + UBSan (preset dev), all tests with optimisation (preset release), and an example that uses the
-installed package. `--fast` leaves out tests labelled slow. The counts are test cases: GoogleTest's, and one for every
-other test program.
+Stages: gates of style and structure (scripts/gates.py), tests under ASan + UBSan (preset dev), all tests with
+optimisation (preset release), and an example that uses the installed package. `--fast` leaves out tests labelled slow.
+The counts are test cases: GoogleTest's, and one for every gate and every other test program.
 """
 import argparse
 import os
@@ -13,6 +13,8 @@ import subprocess
 import sys
 import time
 import xml.etree.ElementTree as ElementTree
+
+import gates
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 
@@ -50,7 +52,9 @@ def run(command, **kwargs):
 
 
 def build(preset):
-    return run(["cmake", "--preset", preset], stdout=subprocess.DEVNULL) and run(["cmake", "--build", "--preset", preset])
+    """Builds a preset, with warnings as errors."""
+    return (run(["cmake", "--preset", preset, "-DPENSTOCK_WERROR=ON"], stdout=subprocess.DEVNULL)
+            and run(["cmake", "--build", "--preset", preset]))
 
 
 def test(preset, counter, exclude, jobs=1):
@@ -101,6 +105,8 @@ def main():
     args = parser.parse_args()
     counter = Counter()
     start = time.monotonic()
+    for name, good in gates.run():
+        counter.add(f"gate {name}", good)
     if not args.release_only:
         # Slow tests measure speed and memory, and kill real processes. So they run only once, optimised, one at a time.
         if build("dev"):

@@ -2,8 +2,9 @@
 # Installs the Debian 12 packages that Penstock is built, tested and demonstrated with.
 #
 # Usage: scripts/install-deps.sh [--check | --all]
-#   --check  also installs a cross compiler and an emulator for the test of the NEON kernels (about 250 MB more)
-#   --all    also installs these two, clang, the fuzzers' runtime, clang-format and clang-tidy (about 500 MB more)
+#   --check  also installs what `make check` needs: clang, clang-format, clang-tidy, Python's venv, and a cross
+#            compiler and an emulator for the test of the NEON kernels (about 700 MB more)
+#   --all    also installs these and the fuzzers' runtime (about 50 MB more)
 #
 # Runs as root or through sudo. If nothing is missing, it says so and does nothing.
 set -eu
@@ -12,9 +13,9 @@ build="g++ cmake ninja-build make git ca-certificates pkg-config ccache python3"
 libraries="libboost1.81-dev libboost-json1.81-dev libcli11-dev libspdlog-dev libfmt-dev libabsl-dev liburing-dev \
 libxxhash-dev libutf8proc-dev"
 tests="libboost-context1.81-dev libgtest-dev libgmock-dev libbenchmark-dev librapidcheck-dev python3-numpy"
-check=""
-[ "$(uname -m)" = aarch64 ] || check="g++-aarch64-linux-gnu qemu-user-static"
-all="clang-14 clang libclang-rt-14-dev clang-format clang-tidy"
+check="clang-14 clang clang-format clang-tidy python3-venv"
+[ "$(uname -m)" = aarch64 ] || check="$check g++-aarch64-linux-gnu qemu-user-static"
+all="libclang-rt-14-dev"
 
 say() { printf 'install-deps: %s\n' "$*"; }
 fail() {
@@ -28,7 +29,7 @@ case "${1:-}" in
   --check) packages="$packages $check" ;;
   --all) packages="$packages $check $all" ;;
   -h | --help)
-    sed -n '2,8s/^# \{0,1\}//p' "$0"
+    sed -n '2,9s/^# \{0,1\}//p' "$0"
     exit 0
     ;;
   *)

@@ -8,8 +8,8 @@
                                     engines where present; builds first unless --kit KIT.tar.xz names the output of `kit`
 
 The most important steps run first; a step for which no time is left (--minutes) is skipped and named. FILE has each step's
-results as soon as the step ends. llama.cpp needs --llama-cpp BUILD, a build tree with CUDA (bin/llama-bench). transformers and
-accelerate are measured if python3 finds them.
+results as soon as the step ends. llama.cpp needs --llama-cpp BUILD, a build tree with CUDA (bin/llama-bench). transformers
+and accelerate are measured if python3 finds them.
 """
 import argparse
 import datetime
@@ -49,7 +49,8 @@ class Report:
 
     def __init__(self, path, minutes):
         self.path, self.deadline = path, time.monotonic() + 60 * minutes
-        self.data = {"date": datetime.date.today().isoformat(), "command": " ".join(sys.argv), "machine": machine(), "steps": {}}
+        self.data = {"date": datetime.date.today().isoformat(), "command": " ".join(sys.argv), "machine": machine(),
+                     "steps": {}}
 
     def left(self):
         return self.deadline - time.monotonic()
@@ -64,7 +65,8 @@ class Report:
             except Skipped as reason:
                 result = {"skipped": str(reason)}
             except subprocess.CalledProcessError as error:
-                result = {"failed": f"exit {error.returncode}", "output": ((error.stdout or "") + (error.stderr or ""))[-3000:]}
+                result = {"failed": f"exit {error.returncode}",
+                          "output": ((error.stdout or "") + (error.stderr or ""))[-3000:]}
             except subprocess.TimeoutExpired as error:
                 result = {"failed": f"took longer than {error.timeout:.0f} s"}
         self.data["steps"][name] = {"seconds": round(time.monotonic() - begin, 1), "result": result}
@@ -89,7 +91,8 @@ def machine():
     cpu = next((line.split(":")[1].strip() for line in pathlib.Path("/proc/cpuinfo").read_text().splitlines()
                 if line.startswith("model name")), platform.processor())
     return {"cpu": cpu, "cpus": os.cpu_count(), "memory_bytes": os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"),
-            "gpu": try_output(["nvidia-smi", "--query-gpu=name,memory.total,driver_version,pcie.link.gen.current,pcie.link.width.current",
+            "gpu": try_output(["nvidia-smi",
+                               "--query-gpu=name,memory.total,driver_version,pcie.link.gen.current,pcie.link.width.current",
                                "--format=csv,noheader"]),
             "commit": try_output(["git", "-C", ROOT, "rev-parse", "--short", "HEAD"])}
 
@@ -113,7 +116,8 @@ def kit(args):
         for line in output_of(["ldd", tree / name]).splitlines():
             words = line.split()
             # The C library's own files come from the machine that runs the kit.
-            if len(words) >= 3 and words[2].startswith("/") and not words[0].startswith(("libc.", "libm.", "libpthread.", "libdl.", "librt.")):
+            if len(words) >= 3 and words[2].startswith("/") and not words[0].startswith(
+                ("libc.", "libm.", "libpthread.", "libdl.", "librt.")):
                 shutil.copy2(words[2], target / "lib" / words[0])
     (target / "commit").write_text(try_output(["git", "-C", ROOT, "rev-parse", "--short", "HEAD"]) + "\n")
     with tarfile.open(args.output, "w:xz") as archive:
@@ -169,13 +173,15 @@ class Bench:
     # Models
 
     def model(self, quantize, num_layers):
-        """Makes a Mixtral-8x7B of random weights with the given number of layers: makes and packs one layer, then writes it repeatedly."""
+        """Makes a Mixtral-8x7B of random weights with the given number of layers: makes and packs one layer, then writes it
+        repeatedly."""
         path = self.folder / f"mixtral-{quantize}-{num_layers}"
         if path.exists():
             return path
         one, source = self.folder / f"one-{quantize}", self.folder / "one-bf16-source"
         if not source.exists():
-            output_of([sys.executable, ROOT / "tools/synth/make_model.py", "--family", "mixtral", "--model-dim", 4096, "--num-layers", 1,
+            output_of([sys.executable, ROOT / "tools/synth/make_model.py", "--family", "mixtral", "--model-dim", 4096,
+                       "--num-layers", 1,
                        "--num-heads", 32, "--num-kv-heads", 8, "--head-dim", 128, "--num-experts", 8, "--num-topk", 2,
                        "--expert-dim", 14336, "--vocab-size", 32000, "--context", 32768, "--output", source])
         if not one.exists():
@@ -186,7 +192,8 @@ class Bench:
     def rates(self, model, policy, sequences, *flags):
         path = self.folder / "policy.json"
         path.write_text(json.dumps(policy))
-        return self.lines("--model", model, "--policy", path, "--device", "cuda", "--prefill", 0, "--decode", sequences, "--empty-context",
+        return self.lines("--model", model, "--policy", path, "--device", "cuda", "--prefill", 0, "--decode", sequences,
+                          "--empty-context",
                           "--context", self.args.context, "--steps", self.args.steps, *flags)
 
     def offload(self, model, num_layers, names, sequences, micro_batch_size):
@@ -202,13 +209,16 @@ class Bench:
         hardware, errors = self.folder / "hardware.json", {}
         self.penstock("probe", "--model", model, "--output", hardware, "--seconds", 10, "--quiet")
         for name, sequences in (("cgopipe", 64), ("klotski", 64), ("zigzag", 64), ("on-demand", 1)):
-            lines = self.rates(model, {"schedule": name}, sequences, "--micro-batch-size", 32, "--hardware", hardware, "--record-routing",
-                               self.folder / f"routing-{name}", "--gpu-memory", f"{FULL_GPU_MEMORY * num_layers // FULL_LAYERS}B")
+            lines = self.rates(model, {"schedule": name}, sequences, "--micro-batch-size", 32, "--hardware", hardware,
+                               "--record-routing",
+                               self.folder / f"routing-{name}", "--gpu-memory",
+                               f"{FULL_GPU_MEMORY * num_layers // FULL_LAYERS}B")
             errors[name] = next(line for line in lines if line["kind"] == "prediction")
         return {"hardware": json.loads(hardware.read_text()), "predictions": errors}
 
     def resident(self, model):
-        lines = self.lines("--model", model, "--device", "cuda", "--prefill", "512,4096", "--decode", "1,16,64", "--context", self.args.context,
+        lines = self.lines("--model", model, "--device", "cuda", "--prefill", "512,4096", "--decode", "1,16,64", "--context",
+                           self.args.context,
                            "--prefill-chunk", 4096, "--steps", 4 * self.args.steps)
         return {f"{line['kind']} {line.get('tokens', line.get('sequences'))}": line for line in lines}
 
@@ -264,20 +274,25 @@ for batch in (1, 16):
     results[batch] = 4 * batch / (times[1] - times[0])
 print(json.dumps(results))
 """
-        if subprocess.run([sys.executable, "-c", "import accelerate, transformers, torch"], capture_output=True, check=False).returncode != 0:
+        if subprocess.run([sys.executable, "-c", "import accelerate, transformers, torch"], capture_output=True,
+                          check=False).returncode != 0:
             raise Skipped("python3 finds no transformers and accelerate")
-        return {"tokens_per_second": json.loads(output_of([sys.executable, "-c", script], timeout=max(60, self.report.left())).splitlines()[-1])}
+        return {"tokens_per_second": json.loads(
+            output_of([sys.executable, "-c", script], timeout=max(60, self.report.left())).splitlines()[-1])}
 
     def llama_cpp(self, num_layers):
         if self.args.llama_cpp is None:
             raise Skipped("--llama-cpp names no build")
         gguf = self.folder / f"mixtral-{num_layers}.gguf"
-        output_of([sys.executable, ROOT / "tools/synth/make_model.py", "--family", "mixtral", "--model-dim", 4096, "--num-layers", num_layers,
-                   "--num-heads", 32, "--num-kv-heads", 8, "--head-dim", 128, "--num-experts", 8, "--num-topk", 2, "--expert-dim", 14336,
+        output_of([sys.executable, ROOT / "tools/synth/make_model.py", "--family", "mixtral", "--model-dim", 4096,
+                   "--num-layers", num_layers,
+                   "--num-heads", 32, "--num-kv-heads", 8, "--head-dim", 128, "--num-experts", 8, "--num-topk", 2,
+                   "--expert-dim", 14336,
                    "--vocab-size", 32000, "--context", 32768, "--gguf", "q8_0", gguf])
         # The CPU computes the experts of all layers that the budget does not hold.
         on_gpu = max(0, int(num_layers * (FULL_GPU_MEMORY / FULL_LAYERS) / (1.45e9) * 0.9))
-        text = output_of([self.args.llama_cpp / "bin/llama-bench", "-m", gguf, "-ngl", 99, "--n-cpu-moe", num_layers - on_gpu, "-p", 512, "-n", 16,
+        text = output_of([self.args.llama_cpp / "bin/llama-bench", "-m", gguf, "-ngl", 99, "--n-cpu-moe",
+                          num_layers - on_gpu, "-p", 512, "-n", 16,
                           "-o", "json"], timeout=max(60, self.report.left()))
         return {"layers_on_gpu": on_gpu, "runs": json.loads(text)}
 
@@ -292,7 +307,8 @@ def repeat_layer(one, target, num_layers):
     for layer in range(num_layers):
         for name, t in index["tensors"].items():
             if name.startswith("model.layers.0."):
-                tensors[name.replace("layers.0.", f"layers.{layer}.", 1)] = {**t, "offset": t["offset"] + layer * layer_bytes}
+                tensors[name.replace("layers.0.", f"layers.{layer}.", 1)] = {
+                    **t, "offset": t["offset"] + layer * layer_bytes}
     partial = target.with_suffix(".partial")
     shutil.rmtree(partial, ignore_errors=True)
     partial.mkdir()
@@ -325,7 +341,8 @@ def run(args):
     for name in GPU_TESTS:
         report.step(name, 10, lambda name=name: bench.test(name))
     report.step("torch", 20, bench.torch_rates)
-    report.step("kernels", 20, lambda: [json.loads(line) for line in bench.run("bench/gpu_cuda_gemm_bench", timeout=120).splitlines()])
+    report.step("kernels", 20,
+                lambda: [json.loads(line) for line in bench.run("bench/gpu_cuda_gemm_bench", timeout=120).splitlines()])
     layers = args.layers
 
     def with_model(quantize, take):
@@ -341,7 +358,8 @@ def run(args):
         ratios(found, "zero")
         return found
 
-    report.step("int8: one sequence", 60, with_model("int8", lambda model: bench.offload(model, layers, ("on-demand", "klotski", "hybrid"), 1, 1)))
+    report.step("int8: one sequence", 60,
+                with_model("int8", lambda model: bench.offload(model, layers, ("on-demand", "klotski", "hybrid"), 1, 1)))
     report.step("int8: pipelines", 60, with_model("int8", pipelines))
     report.step("int8: klotski's ablation", 50, with_model("int8", ablation))
     report.step("int8: resident", 40, with_model("int8", bench.resident))
@@ -354,9 +372,11 @@ def run(args):
     report.step("bf16: resident", 40, with_model("none", bench.resident))
     if args.work is None:
         shutil.rmtree(bench.folder)
-    shares = [line["bound_fraction"] for name, step in report.data["steps"].items() if "pipelines" in name and "skipped" not in step["result"]
+    shares = [line["bound_fraction"] for name, step in report.data["steps"].items() if "pipelines" in name
+              and "skipped" not in step["result"]
               and "failed" not in step["result"] for line in step["result"].values()]
-    print(f"{args.output}: shares of the bound {', '.join(f'{share:.0%}' for share in shares)}" if shares else str(args.output))
+    print(f"{args.output}: shares of the bound {', '.join(f'{share:.0%}' for share in shares)}" if shares
+          else str(args.output))
     failed = [name for name, step in report.data["steps"].items() if "failed" in step["result"]]
     if failed:
         sys.exit(f"gpu.py: failed: {', '.join(failed)}")
@@ -368,14 +388,17 @@ def main():
     parser.add_argument("--output", type=pathlib.Path, required=True, help="kit: the archive; run: the JSON file")
     parser.add_argument("--build", type=pathlib.Path, help="kit: a build tree to collect from, instead of building")
     parser.add_argument("--kit", type=pathlib.Path, help="run: use what `kit` collected instead of building")
-    parser.add_argument("--work", type=pathlib.Path, help="run: folder for models, which stay there (default: a temporary one)")
+    parser.add_argument("--work", type=pathlib.Path,
+                        help="run: folder for models, which stay there (default: a temporary one)")
     parser.add_argument("--minutes", type=float, default=8.5, help="run: start no step that would end later")
-    parser.add_argument("--layers", type=int, default=8, help="run: how many of Mixtral-8x7B's 32 layers; GPU memory in proportion")
+    parser.add_argument("--layers", type=int, default=8, help="run: how many of Mixtral-8x7B's 32 layers; GPU memory in "
+                                                              "proportion")
     parser.add_argument("--sequences", type=int, default=384, help="run: sequences in the pipelines")
     parser.add_argument("--context", type=int, default=256, help="run: tokens that each sequence has read")
     parser.add_argument("--steps", type=int, default=4)
     parser.add_argument("--llama-cpp", type=pathlib.Path, help="run: a build tree of llama.cpp with CUDA")
-    parser.add_argument("--anyway", action="store_true", help="run: continue without a GPU; every step then says why it is skipped")
+    parser.add_argument("--anyway", action="store_true", help="run: continue without a GPU; every step then says why it is "
+                                                              "skipped")
     args = parser.parse_args()
     {"kit": kit, "run": run}[args.what](args)
 

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""Simulates the throughput tables of MoE-Lightning and Klotski with our own schedules on described hardware, and writes docs/paper-tables.md:
-paper, simulated and their ratio side by side.
+"""Simulates the throughput tables of MoE-Lightning and Klotski with our own schedules on described hardware, and writes
+docs/paper-tables.md: paper, simulated and their ratio side by side.
 
 Every row is one `penstock simulate`, or one `penstock plan` where the papers search for the policy (scaling).
 --verbose prints the command lines.
@@ -10,10 +10,12 @@ import argparse
 import concurrent.futures
 import json
 import pathlib
-import shlex
 import statistics
-import subprocess
+import sys
 import tempfile
+
+sys.path.append(str(pathlib.Path(__file__).resolve().parents[1]))
+import penstock_program  # noqa: E402
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 CONFIGS = ROOT / "tests" / "data" / "configs"
@@ -27,45 +29,59 @@ QWEN2, DEEPSEEK_LITE = HERE / "qwen2-57b-as-mixtral.json", HERE / "deepseek-v2-l
 # One calibration for each machine: the rates that its links and processors reach in place of the data sheets', and
 # their source.
 T4 = "link=12.9GB/s,copy=25.8GB/s,gpu-efficiency=0.066"
-T4_SOURCE = ("link: what FlexGen measured from DRAM to a T4; GPU: 4.3 TFLOP/s, from solving MoE-Lightning(p)'s rows of Tables 4 and 5 for seconds a "
+T4_SOURCE = ("link: what FlexGen measured from DRAM to a T4; GPU: 4.3 TFLOP/s, from solving MoE-Lightning(p)'s rows of "
+             "Tables 4 and 5 for seconds a "
              "step and seconds a prompt token (kernels for 16 bits do not reach a T4's tensor cores)")
 MACHINES = {
     "S1": ("t4:" + T4, T4_SOURCE),
     "S2": ("l4:link=14GB/s,copy=28GB/s,gpu-efficiency=0.152",
            "GPU: 18 TFLOP/s, from MoE-Lightning(p)'s rows likewise; link: between what DeepSpeed's two rows need"),
-    "S6, S8": ("2xt4:link=25.8GB/s,copy=51.6GB/s,gpu-efficiency=0.066", "as S1; GPUs in parallel are one with their memory, rates and operations together (section 4.3), and with their links: each has 16 lanes"),
+    "S6, S8": ("2xt4:link=25.8GB/s,copy=51.6GB/s,gpu-efficiency=0.066",
+               "as S1; GPUs in parallel are one with their memory, rates and operations together (section 4.3), and with "
+               "their links: each has 16 lanes"),
     "S7, S9": ("4xt4:link=51.6GB/s,copy=103.2GB/s,gpu-efficiency=0.066", "as S1, four GPUs"),
     "K1": ("rtx3090:link=16.8GB/s,copy=33.6GB/s,gpu-call-us=650,gpu-efficiency=0.2",
-           "link: an expert of 352 MB in 21 ms (section 1); call: attention of a batch of 16 in 2.6 ms, four calls (section 1); GPU: "
+           "link: an expert of 352 MB in 21 ms (section 1); call: attention of a batch of 16 in 2.6 ms, four calls (section "
+           "1); GPU: "
            "from the row of several batches; disk: 1 GB/s (Table 2)"),
     "H": ("a6000:dram=256GiB", "none: data sheets, and the presets' efficiencies"),
-    "K2": ("h800:link=50GB/s,copy=100GB/s,gpu-call-us=650,gpu-efficiency=0.08", "link: three times K1's (PCIe 5.0, 16 lanes); call: as K1; link and GPU chosen so that the steps after the first come close"),
+    "K2": ("h800:link=50GB/s,copy=100GB/s,gpu-call-us=650,gpu-efficiency=0.08",
+           "link: three times K1's (PCIe 5.0, 16 lanes); call: as K1; link and GPU chosen so that the steps after the first "
+           "come close"),
 }
 # One overhead for each rival's implementation, fitted on one row; its other rows are predicted. DeepSpeed has none.
 RIVALS = {
     "FlexGen": (",gpu-call-us=2000", "2 ms for every call on the GPU, fitted on Table 5's first row"),
-    "FlexGen(c)": (",gpu-call-us=2000,cpu-call-us=18000", "FlexGen's, and 18 ms for every call on the CPU, fitted on summarization under S2"),
+    "FlexGen(c)": (",gpu-call-us=2000,cpu-call-us=18000", "FlexGen's, and 18 ms for every call on the CPU, fitted on "
+                                                          "summarization under S2"),
     "DeepSpeed": ("", "none"),
     "MoE-Lightning(p)": ("", "none"),
 }
 SCHEDULES = {"FlexGen": "zigzag", "FlexGen(c)": "zigzag-cpu-attention", "DeepSpeed": "zero", "MoE-Lightning(p)": "cgopipe"}
 
-MTBENCH, REASONING, SUMMARIZATION = "prompt=418,gen=128", "prompt=256,gen=50", "prompt=1984,gen=64"  # padded to the longest prompt
+# padded to the longest prompt
+MTBENCH, REASONING, SUMMARIZATION = "prompt=418,gen=128", "prompt=256,gen=50", "prompt=1984,gen=64"
 # System, micro-batch, batch, tokens/s in the paper.
-TABLE5 = [("FlexGen", 8, 1112, 9.5), ("FlexGen", 36, 504, 16.816), ("FlexGen", 36, 1116, 20.654), ("MoE-Lightning(p)", 36, 504, 30.12)]
+TABLE5 = [("FlexGen", 8, 1112, 9.5), ("FlexGen", 36, 504, 16.816), ("FlexGen", 36, 1116, 20.654),
+          ("MoE-Lightning(p)", 36, 504, 30.12)]
 TABLE4 = {
-    ("reasoning", REASONING, "S1"): [("FlexGen(c)", 32, 1952, 16.903), ("FlexGen", 32, 1952, 22.691), ("DeepSpeed", 102, 102, 11.832),
+    ("reasoning", REASONING, "S1"): [("FlexGen(c)", 32, 1952, 16.903), ("FlexGen", 32, 1952, 22.691),
+                                     ("DeepSpeed", 102, 102, 11.832),
                                      ("MoE-Lightning(p)", 36, 936, 26.349)],
-    ("reasoning", REASONING, "S2"): [("FlexGen(c)", 64, 2112, 20.015), ("FlexGen", 64, 2112, 50.138), ("DeepSpeed", 156, 156, 18.589),
+    ("reasoning", REASONING, "S2"): [("FlexGen(c)", 64, 2112, 20.015), ("FlexGen", 64, 2112, 50.138),
+                                     ("DeepSpeed", 156, 156, 18.589),
                                      ("MoE-Lightning(p)", 100, 1500, 105.29)],
-    ("summarization", SUMMARIZATION, "S1"): [("FlexGen(c)", 3, 276, 2.614), ("FlexGen", 3, 276, 3.868), ("DeepSpeed", 8, 8, 0.965),
+    ("summarization", SUMMARIZATION, "S1"): [("FlexGen(c)", 3, 276, 2.614), ("FlexGen", 3, 276, 3.868),
+                                             ("DeepSpeed", 8, 8, 0.965),
                                              ("MoE-Lightning(p)", 4, 76, 4.52)],
-    ("summarization", SUMMARIZATION, "S2"): [("FlexGen(c)", 8, 288, 4.307), ("FlexGen", 8, 288, 7.14), ("DeepSpeed", 12, 12, 1.447),
+    ("summarization", SUMMARIZATION, "S2"): [("FlexGen(c)", 8, 288, 4.307), ("FlexGen", 8, 288, 7.14),
+                                             ("DeepSpeed", 12, 12, 1.447),
                                              ("MoE-Lightning(p)", 8, 288, 12.393)],
 }
 # Name, schedule, those of Klotski's ideas that are switched off, whether n batches form a group, weights.
 KLOTSKI = [("simple pipeline", "zero", (), False, "bf16"), ("+ several batches", "zigzag", (), True, "bf16"),
-           ("+ only hot experts ahead", "klotski", ("reorder",), True, "bf16"), ("+ reordered (Klotski)", "klotski", (), True, "bf16"),
+           ("+ only hot experts ahead", "klotski", ("reorder",), True, "bf16"),
+           ("+ reordered (Klotski)", "klotski", (), True, "bf16"),
            ("+ 4-bit", "klotski", (), True, "hqq4")]
 # Batch size, n, tokens/s in the paper. The paper's table does not give the batch size; with 32, the simple pipeline's
 # step takes as long as all weights over K1's link.
@@ -78,7 +94,8 @@ HYBRIMOE = [("DeepSeek-V2-Lite", DEEPSEEK_LITE), ("Qwen2-57B-A14B", QWEN2), ("Mi
 HYBRIMOE_PAPER = {"prefill": 1.33, "decode": 1.70}
 # Places whole layers on the GPU and moves nothing.
 FIXED = {"schedule": "hybrid", "hybrid_rule": "fixed", "eviction": "fifo", "predictor": "none"}
-HYBRIMOE_POLICIES = {"fixed": FIXED, "hybrid": {"schedule": "hybrid", "predictor": "gate"}, "nothing ahead": {"schedule": "hybrid", "predictor": "none"}}
+HYBRIMOE_POLICIES = {"fixed": FIXED, "hybrid": {"schedule": "hybrid", "predictor": "gate"},
+                     "nothing ahead": {"schedule": "hybrid", "predictor": "none"}}
 SCALING = [("Mixtral 8x22B", MIXTRAL_LARGE, "prompt=418", (32, 64, 128, 256), "2.77 to 3.38"),
            ("DBRX", DBRX, "prompt=77,max-prompt=418", (32, 64, 128, 256), "2.1 to 2.8")]
 
@@ -133,30 +150,23 @@ def mark(ratio, center=1.0):
 
 class Simulations:
     def __init__(self, args):
-        self.args = args
+        self.penstock = penstock_program.Program(args.penstock, args.verbose)
         self.pool = concurrent.futures.ThreadPoolExecutor(args.jobs)
         self.folder = tempfile.TemporaryDirectory()
-
-    def penstock(self, *command):
-        command = [str(self.args.penstock), *map(str, command), "--json"]
-        done = subprocess.run(command, capture_output=True, text=True)
-        if self.args.verbose:
-            print(shlex.join(command), flush=True)
-        if done.returncode != 0:
-            raise RuntimeError(f"{shlex.join(command)}: {done.stderr.strip()}")
-        return json.loads(done.stdout)
 
     def simulate(self, config, hardware, schedule, batch, micro_batch, workload, weights="bf16", off=()):
         policy = pathlib.Path(self.folder.name) / ("policy-" + "-".join(off) + ".json")
         policy.write_text(json.dumps({name: False for name in off}))
-        return self.penstock("simulate", "--config", config, "--weights", weights, "--kv-dtype", "bf16", "--hardware", hardware, "--schedule", schedule,
-                             "--batch-size", batch, "--micro-batch-size", micro_batch, "--prefill-chunk", 8192, "--policy", policy,
-                             "--workload", f"{workload},requests={batch}")["schedules"][0]
+        return self.penstock.json("simulate", "--config", config, "--weights", weights, "--kv-dtype", "bf16",
+                                  "--hardware", hardware, "--schedule", schedule, "--batch-size", batch,
+                                  "--micro-batch-size", micro_batch, "--prefill-chunk", 8192, "--policy", policy,
+                                  "--workload", f"{workload},requests={batch}")["schedules"][0]
 
     def plan(self, config, hardware, workload):
         # The disk is too slow to be of use, as in the paper: all weights are in memory.
-        return self.penstock("plan", "--config", config, "--weights", "bf16", "--kv-dtype", "bf16", "--hardware", hardware + ",disk=0.01GB/s", "--schedule",
-                             "cgopipe", "--workload", workload)["choices"][0]
+        return self.penstock.json("plan", "--config", config, "--weights", "bf16", "--kv-dtype", "bf16",
+                                  "--hardware", hardware + ",disk=0.01GB/s", "--schedule", "cgopipe",
+                                  "--workload", workload)["choices"][0]
 
     def submit(self, function, *row, **keywords):
         return self.pool.submit(function, *row, **keywords)
@@ -173,27 +183,36 @@ def busiest(result):
 
 def lightning_table(simulations, machine, workload, rows, base):
     """`base`: the row that the other rows are compared with."""
-    futures = [simulations.submit(simulations.simulate, MIXTRAL, MACHINES[machine][0] + RIVALS[system][0], SCHEDULES[system], batch, micro_batch, workload)
+    futures = [simulations.submit(simulations.simulate, MIXTRAL, MACHINES[machine][0] + RIVALS[system][0], SCHEDULES[system],
+                                  batch, micro_batch, workload)
                for system, micro_batch, batch, _ in rows]
     results = [future.result() for future in futures]
-    text = ("| | mu | N | paper tokens/s | simulated | simulated / paper | paper, of " + rows[base][0] + " | simulated | prefill s | decode s | busiest lanes |\n"
+    text = ("| | mu | N | paper tokens/s | simulated | simulated / paper | paper, of " + rows[base][0] +
+            " | simulated | prefill s | decode s | busiest lanes |\n"
             "| --- | --- | --- | --- | --- | --- | --- | --- | --- | --- | --- |\n")
-    for (system, micro_batch, batch, paper), result in zip(rows, results):
+    for (system, micro_batch, batch, paper), result in zip(rows, results, strict=True):
         ratio, simulated = paper / rows[base][3], rate_of(result) / rate_of(results[base])
-        text += (f"| {system} | {micro_batch} | {batch} | {paper:.2f} | {rate_of(result):.2f} | {mark(rate_of(result) / paper)} | {ratio:.2f} | "
-                 f"{mark(simulated, ratio)} | {result['seconds']['prefill']:.0f} | {result['seconds']['decode']:.0f} | {busiest(result)} |\n")
-    order = [sorted(range(len(rows)), key=lambda i, key=key: key[i]) for key in ([row[3] for row in rows], [rate_of(result) for result in results])]
-    return text + f"\nThe systems' order is {'as in the paper' if order[0] == order[1] else 'not as in the paper **(!)**'}.\n"
+        text += (f"| {system} | {micro_batch} | {batch} | {paper:.2f} | {rate_of(result):.2f} | "
+                 f"{mark(rate_of(result) / paper)} | {ratio:.2f} | "
+                 f"{mark(simulated, ratio)} | {result['seconds']['prefill']:.0f} | {result['seconds']['decode']:.0f} | "
+                 f"{busiest(result)} |\n")
+    order = [sorted(range(len(rows)), key=lambda i, key=key: key[i])
+             for key in ([row[3] for row in rows], [rate_of(result) for result in results])]
+    verdict = "as in the paper" if order[0] == order[1] else "not as in the paper **(!)**"
+    return text + f"\nThe systems' order is {verdict}.\n"
 
 
 def klotski_tables(simulations):
     text = ""
     submitted = []
-    for title, config, machine, batch, num_batches, papers in KLOTSKI_COLUMNS:
-        submitted.append([simulations.submit(simulations.simulate, config, MACHINES[machine][0], schedule, batch * (num_batches if grouped else 1), batch,
-                                             "prompt=512,gen=32", weights, off) for _, schedule, off, grouped, weights in KLOTSKI])
-    for (title, _, _, batch, num_batches, papers), futures in zip(KLOTSKI_COLUMNS, submitted):
-        text += (f"\n### {title}: batches of {batch}, n = {num_batches}\n\n| | paper tokens/s | simulated | step in the paper | simulated | busiest lanes |\n"
+    for _, config, machine, batch, num_batches, _ in KLOTSKI_COLUMNS:
+        submitted.append([simulations.submit(simulations.simulate, config, MACHINES[machine][0], schedule,
+                                             batch * (num_batches if grouped else 1), batch,
+                                             "prompt=512,gen=32", weights, off)
+                          for _, schedule, off, grouped, weights in KLOTSKI])
+    for (title, _, _, batch, num_batches, papers), futures in zip(KLOTSKI_COLUMNS, submitted, strict=True):
+        text += (f"\n### {title}: batches of {batch}, n = {num_batches}\n\n| | paper tokens/s | simulated | step in the "
+                 f"paper | simulated | busiest lanes |\n"
                  "| --- | --- | --- | --- | --- | --- |\n")
         results = [future.result() for future in futures]
         for i, (step, *_) in enumerate(KLOTSKI):
@@ -202,20 +221,25 @@ def klotski_tables(simulations):
                 gain = papers[i] / papers[i - 1]
                 gain_simulated = mark(rate_of(results[i]) / rate_of(results[i - 1]), gain)
                 gain = f"{gain:.2f}"
-            text += f"| {step} | {papers[i]} | {rate_of(results[i]):.2f} | {gain} | {gain_simulated} | {busiest(results[i])} |\n"
+            text += (f"| {step} | {papers[i]} | {rate_of(results[i]):.2f} | {gain} | {gain_simulated} | "
+                     f"{busiest(results[i])} |\n")
     return text
 
 
 def scaling_table(simulations):
-    text = "| | answers of | 2 x T4 tokens/s | policy | 4 x T4 | policy | 4 / 2 | paper |\n| --- | --- | --- | --- | --- | --- | --- | --- |\n"
-    submitted = {(name, tokens): [simulations.submit(simulations.plan, config, MACHINES[machine][0], f"{prompts},gen={tokens}") for machine in ("S6, S8", "S7, S9")]
+    text = ("| | answers of | 2 x T4 tokens/s | policy | 4 x T4 | policy | 4 / 2 | paper |\n"
+            "| --- | --- | --- | --- | --- | --- | --- | --- |\n")
+    submitted = {(name, tokens): [simulations.submit(simulations.plan, config, MACHINES[machine][0],
+                                                     f"{prompts},gen={tokens}") for machine in ("S6, S8", "S7, S9")]
                  for name, config, prompts, lengths, _ in SCALING for tokens in lengths}
     for name, _, _, lengths, paper in SCALING:
         for tokens in lengths:
             two, four = (future.result() for future in submitted[name, tokens])
             rates = [plan["predicted"]["generation_tokens_per_second"] for plan in (two, four)]
-            words = [f"N {p['policy']['batch_size']}, mu {p['policy']['micro_batch_size']}, {p['device_memory']['pinned_experts']} experts stay" for p in (two, four)]
-            text += f"| {name} | {tokens} | {rates[0]:.1f} | {words[0]} | {rates[1]:.1f} | {words[1]} | {rates[1] / rates[0]:.2f} | {paper} |\n"
+            words = [f"N {p['policy']['batch_size']}, mu {p['policy']['micro_batch_size']}, "
+                     f"{p['device_memory']['pinned_experts']} experts stay" for p in (two, four)]
+            text += (f"| {name} | {tokens} | {rates[0]:.1f} | {words[0]} | {rates[1]:.1f} | {words[1]} | "
+                     f"{rates[1] / rates[0]:.2f} | {paper} |\n")
     return text
 
 
@@ -225,21 +249,27 @@ def hybrimoe_table(simulations):
         def flags(workload, policy, memory):
             path = pathlib.Path(simulations.folder.name) / f"hybrimoe-{policy}.json"
             path.write_text(json.dumps(HYBRIMOE_POLICIES[policy]))
-            return ("--config", config, "--weights", "hqq4", "--kv-dtype", "bf16", "--hardware", MACHINES["H"][0], "--batch-size", 1, "--micro-batch-size", 1,
-                    "--prefill-chunk", 128, "--context-length", 512, "--policy", path, "--workload", workload + ",requests=1", "--gpu-memory", memory)
+            return ("--config", config, "--weights", "hqq4", "--kv-dtype", "bf16", "--hardware", MACHINES["H"][0],
+                    "--batch-size", 1, "--micro-batch-size", 1,
+                    "--prefill-chunk", 128, "--context-length", 512, "--policy", path, "--workload",
+                    workload + ",requests=1", "--gpu-memory", memory)
         def simulate(workload):
-            memory = simulations.penstock("plan", *flags(workload, policy, "40GiB"), "--schedule", "hybrid")["choices"][0]["device_memory"]
+            plan = simulations.penstock.json("plan", *flags(workload, policy, "40GiB"), "--schedule", "hybrid")
+            memory = plan["choices"][0]["device_memory"]
             num_experts = memory["expert_slots"]
             slot_bytes = memory["expert_bytes"] // num_experts
             shape = json.loads(config.read_text())
             room = int(share * shape["num_hidden_layers"] * shape["num_local_experts"]) * slot_bytes
-            return simulations.penstock("simulate", *flags(workload, policy, f"{memory['dense_bytes'] + memory['kv_bytes'] + memory['activation_bytes'] + room}B"),
-                                        "--schedule", "hybrid", *HYBRIMOE_ROUTING)["schedules"][0]
-        return {"prefill": 1 / simulate("prompt=128,gen=1")["seconds"]["prefill"], "decode": 1 / simulate("prompt=16,gen=128")["seconds"]["decode"]}
+            needed = memory["dense_bytes"] + memory["kv_bytes"] + memory["activation_bytes"] + room
+            return simulations.penstock.json("simulate", *flags(workload, policy, f"{needed}B"), "--schedule", "hybrid",
+                                             *HYBRIMOE_ROUTING)["schedules"][0]
+        return {"prefill": 1 / simulate("prompt=128,gen=1")["seconds"]["prefill"],
+                "decode": 1 / simulate("prompt=16,gen=128")["seconds"]["decode"]}
 
     submitted = {(name, share, policy): simulations.submit(rates, config, policy, share)
                  for name, config in HYBRIMOE for share in (0.25, 0.5, 0.75) for policy in HYBRIMOE_POLICIES}
-    text = "| | experts on the GPU | prefill over fixed | nothing ahead | decode over fixed | nothing ahead |\n| --- | --- | --- | --- | --- | --- |\n"
+    text = ("| | experts on the GPU | prefill over fixed | nothing ahead | decode over fixed | nothing ahead |\n"
+            "| --- | --- | --- | --- | --- | --- |\n")
     gains = {(stage, policy): [] for stage in HYBRIMOE_PAPER for policy in ("hybrid", "nothing ahead")}
     for name, _ in HYBRIMOE:
         for share in (0.25, 0.5, 0.75):
@@ -249,7 +279,8 @@ def hybrimoe_table(simulations):
                 gains[stage, "hybrid"].append(hybrid[stage] / fixed[stage])
                 gains[stage, "nothing ahead"].append(plain[stage] / fixed[stage])
             text += f"| {name} | {share:.0%} | " + " | ".join(cells) + " |\n"
-    text += "\nGeometric means, of the paper's:\n\n| | paper | simulated | simulated / paper | nothing ahead | / paper |\n| --- | --- | --- | --- | --- | --- |\n"
+    text += ("\nGeometric means, of the paper's:\n\n| | paper | simulated | simulated / paper | nothing ahead | / paper |\n"
+             "| --- | --- | --- | --- | --- | --- |\n")
     for stage, paper in HYBRIMOE_PAPER.items():
         mean, plain = (statistics.geometric_mean(gains[stage, policy]) for policy in ("hybrid", "nothing ahead"))
         text += f"| {stage} | {paper} | {mean:.2f} | {mark(mean / paper)} | {plain:.2f} | {mark(plain / paper)} |\n"
@@ -260,7 +291,8 @@ def document(simulations):
     text = INTRODUCTION.format(
         machines="\n".join(f"| {name} | `{spec}` | {source} |" for name, (spec, source) in MACHINES.items()),
         rivals="\n".join(f"| {name} | {source} |" for name, (_, source) in RIVALS.items()))
-    text += "\n## MoE-Lightning, Table 5: MT-Bench under S1, answers of 128\n\n" + lightning_table(simulations, "S1", MTBENCH, TABLE5, 0)
+    text += "\n## MoE-Lightning, Table 5: MT-Bench under S1, answers of 128\n\n" + lightning_table(
+        simulations, "S1", MTBENCH, TABLE5, 0)
     text += "\n## MoE-Lightning, Table 4: HELM\n"
     for (name, workload, machine), rows in TABLE4.items():
         text += f"\n### {name.capitalize()} under {machine}\n\n" + lightning_table(simulations, machine, workload, rows, 1)
@@ -272,9 +304,10 @@ def document(simulations):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--penstock", default=ROOT / "build/release/bin/penstock")
+    parser.add_argument("--penstock", default=penstock_program.DEFAULT)
     parser.add_argument("--jobs", type=int, default=2, help="simulations at once")
-    parser.add_argument("--notes", type=pathlib.Path, default=pathlib.Path(__file__).parent / "notes.md", help="put at the end of the document")
+    parser.add_argument("--notes", type=pathlib.Path, default=pathlib.Path(__file__).parent / "notes.md",
+                        help="put at the end of the document")
     parser.add_argument("--output", type=pathlib.Path, default=ROOT / "docs" / "paper-tables.md")
     parser.add_argument("--verbose", action="store_true")
     args = parser.parse_args()

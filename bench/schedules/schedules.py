@@ -16,11 +16,12 @@ import os
 import pathlib
 import re
 import statistics
-import subprocess
 import sys
 import tempfile
 
-ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
+sys.path.append(str(pathlib.Path(__file__).resolve().parents[1]))
+import penstock_program  # noqa: E402
+
 ABLATION = {
     "zero": {"schedule": "zero"},
     "zigzag": {"schedule": "zigzag"},
@@ -57,33 +58,24 @@ class Bench:
     def __init__(self, args):
         self.args = args
         self.folder = tempfile.TemporaryDirectory()
-        inspected = json.loads(self.penstock("inspect", "--model", args.model, "--json"))
+        self.penstock = penstock_program.Program(args.penstock)
+        inspected = self.penstock.json("inspect", "--model", args.model)
         self.slot_bytes = inspected["bytes_per_expert"]
         self.num_experts = inspected["expert_bytes"] // self.slot_bytes
         self.model_bytes = sum(p.stat().st_size for p in pathlib.Path(args.model).iterdir())
 
-    def penstock(self, *command):
-        """Returns the standard output."""
-        done = subprocess.run([self.args.penstock, *map(str, command), "--quiet"], stdout=subprocess.PIPE,
-                              stderr=subprocess.PIPE, text=True, check=False)
-        if done.returncode != 0:
-            sys.exit(f"penstock {' '.join(map(str, command))}: exit {done.returncode}: {done.stderr[-500:]}")
-        return done.stdout
-
     def command(self, policy, *flags):
         path = pathlib.Path(self.folder.name) / "policy.json"
         path.write_text(json.dumps(policy))
-        return "bench", "--model", self.args.model, "--policy", path, "--json", *flags
+        return "bench", "--model", self.args.model, "--policy", path, "--quiet", *flags
 
     def lines(self, policy, *flags):
         """Returns the JSON objects of one run of penstock bench."""
-        return [json.loads(line) for line in self.penstock(*self.command(policy, *flags)).splitlines()]
+        return self.penstock.json_lines(*self.command(policy, *flags))
 
     def refusal(self, policy, *flags):
         """Returns the message with which penstock bench refuses these arguments."""
-        done = subprocess.run([self.args.penstock, *map(str, self.command(policy, *flags)), "--quiet"],
-                              stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, check=False)
-        return done.stderr
+        return self.penstock.finish(*self.command(policy, *flags)).stderr
 
     def decode(self, policy, batch, *flags):
         """Returns the JSON objects of one measurement."""
@@ -104,7 +96,8 @@ def by_turns(args, names, measure):
         for name in names:
             record = {"name": name, "round": round_idx, **measure(name)}
             records.append(record)
-            print(f"  round {round_idx + 1}: {name}: {record['tokens_per_second']:.2f} tokens/s", file=sys.stderr, flush=True)
+            print(f"  round {round_idx + 1}: {name}: {record['tokens_per_second']:.2f} tokens/s", file=sys.stderr,
+                  flush=True)
     medians = {name: statistics.median(r["tokens_per_second"] for r in records if r["name"] == name) for name in names}
     for name in names:
         last = [r for r in records if r["name"] == name][-1]
@@ -118,14 +111,16 @@ def ablation(bench):
     for share in (0.5, 0.25):
         print(f"\n{share:.0%}: | schedule | tokens/s | of the first | lanes busy |")
         records += by_turns(args, list(ABLATION), lambda name, share=share: {
-            "share": share, **bench.decode(ABLATION[name], 64, "--context", 128, "--micro-batch-size", 16, "--kv-dtype", "int8",
+            "share": share, **bench.decode(ABLATION[name], 64, "--context", 128, "--micro-batch-size", 16, "--kv-dtype",
+                                           "int8",
                                            "--memory", bench.budget(share), "--steps", args.steps)[0]})
     return records
 
 
 def link_rate(bench):
     """Returns a quarter of the bytes/s that one thread copies."""
-    copy = json.loads(bench.penstock("probe", "--json", "--threads", 1, "--disk", "none"))["tiers"][0]["rates"][0]["copy_bytes_per_second"]
+    dram = bench.penstock.json("probe", "--threads", 1, "--disk", "none", "--quiet")["tiers"][0]
+    copy = dram["rates"][0]["copy_bytes_per_second"]
     print(f"copies {copy / 1e9:.2f} GB/s; link {copy / 4e9:.2f} GB/s")
     return int(copy / 4)
 
@@ -138,7 +133,8 @@ def device(bench):
     return by_turns(args, DEVICE, lambda name: bench.decode(
         {"schedule": name}, args.sequences, "--context", args.context, "--context-length", args.context + args.steps + 2,
         "--micro-batch-size", args.micro_batch_size, "--memory", args.memory, "--threads", 1, "--prefill-chunk", 64,
-        "--device", f"emulated:link={link}B/s,threads=1", "--gpu-memory", f"{bench.model_bytes // 5}B", "--steps", args.steps)[0])
+        "--device", f"emulated:link={link}B/s,threads=1", "--gpu-memory", f"{bench.model_bytes // 5}B", "--steps",
+        args.steps)[0])
 
 
 def hybrid(bench):
@@ -156,7 +152,8 @@ def hybrid(bench):
             for _ in range(args.rounds):
                 for name in names:
                     if form == "device":
-                        budget = ("--memory", args.memory, "--gpu-memory", f"{least(bench, 'device memory', HYBRID[name], common, on) + room}B")
+                        budget = ("--memory", args.memory, "--gpu-memory",
+                                  f"{least(bench, 'device memory', HYBRID[name], common, on) + room}B")
                     else:
                         budget = ("--memory", f"{least(bench, 'budget', HYBRID[name], common, on) + room}B")
                     lines = bench.lines(HYBRID[name], *common, *on, *budget)
@@ -164,8 +161,10 @@ def hybrid(bench):
                     measured[name].append(rates)
                     records.append({"form": form, "share": share, "name": name, "lines": lines})
                     print(f"  {form} {share:.0%} {name}: {rates}", file=sys.stderr, flush=True)
-            print(f"\n{form}, {share:.0%} of {num_experts} experts: | schedule | decode | of the first | prefill | of the first |")
-            medians = {name: {kind: statistics.median(r[kind] for r in rounds) for kind in rounds[0]} for name, rounds in measured.items()}
+            print(f"\n{form}, {share:.0%} of {num_experts} experts: | schedule | decode | of the first | prefill | of the "
+                  f"first |")
+            medians = {name: {kind: statistics.median(r[kind] for r in rounds) for kind in rounds[0]}
+                       for name, rounds in measured.items()}
             for name, rates in medians.items():
                 first = medians[names[0]]
                 print(f"| {name} | {rates['decode']:.2f} | {rates['decode'] / first['decode']:.2f} | "
@@ -186,30 +185,34 @@ def predict(bench):
     for round_idx in range(args.rounds):
         hardware = args.hardware or str(pathlib.Path(bench.folder.name) / "hardware.json")
         if not args.hardware:
-            print(bench.penstock("probe", "--model", args.model, "--output", hardware), file=sys.stderr)
+            print(bench.penstock.output("probe", "--model", args.model, "--output", hardware, "--quiet"), file=sys.stderr)
         for idx, (schedule, share, batch) in enumerate(PREDICTED):
             routing = pathlib.Path(bench.folder.name) / f"routing{round_idx}-{idx}"
-            lines = bench.decode({"schedule": schedule}, batch, "--context", 64, "--kv-dtype", "int8", "--memory", bench.budget(share),
+            lines = bench.decode({"schedule": schedule}, batch, "--context", 64, "--kv-dtype", "int8", "--memory",
+                                 bench.budget(share),
                                  "--steps", args.steps, "--hardware", hardware, "--record-routing", routing)
             records.append({"round": round_idx, "schedule": schedule, "share": share,
                             **next(line for line in lines if line["kind"] == "prediction")})
-            print(f"round {round_idx + 1}: {schedule} {share:.0%} {batch}: {records[-1]['error']:+.1%}", file=sys.stderr, flush=True)
+            print(f"round {round_idx + 1}: {schedule} {share:.0%} {batch}: {records[-1]['error']:+.1%}", file=sys.stderr,
+                  flush=True)
     print("| schedule | budget | sequences | measured ms | predicted ms | error |")
     errors = []
     for idx, (schedule, share, batch) in enumerate(PREDICTED):
         of_setting = records[idx::len(PREDICTED)]
-        measured, predicted = (statistics.median(record[key] for record in of_setting) for key in ("seconds", "predicted_seconds"))
+        measured, predicted = (statistics.median(record[key] for record in of_setting) for key in (
+            "seconds", "predicted_seconds"))
         errors.append(predicted / measured - 1)
         print(f"| {schedule} | {share:.0%} | {batch} | {measured * 1e3:.0f} | {predicted * 1e3:.0f} | {errors[-1]:+.1%} |")
     errors = [abs(error) for error in errors]
-    print(f"median error {statistics.median(errors):.1%}, largest {max(errors):.1%}, {sum(error <= 0.15 for error in errors)} of {len(errors)} within 15 %")
+    print(f"median error {statistics.median(errors):.1%}, largest {max(errors):.1%}, "
+          f"{sum(error <= 0.15 for error in errors)} of {len(errors)} within 15 %")
     return records
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("what", choices=("ablation", "device", "hybrid", "predict"))
-    parser.add_argument("--penstock", default=ROOT / "build/release/bin/penstock")
+    parser.add_argument("--penstock", default=penstock_program.DEFAULT)
     parser.add_argument("--model", required=True, help="a packed store")
     parser.add_argument("--rounds", type=int, default=2)
     parser.add_argument("--steps", type=int, default=6)

@@ -163,7 +163,7 @@ struct MemoryPlan {
   int64_t micro_batch_size = 0;  // in sequences; 0: all
   ScheduleKind schedule = ScheduleKind::kOnDemand;
   Eviction eviction = Eviction::kLru;  // where the layers are computed
-  DevicePlan device = {};  // the device's share, if it computes the layers
+  DevicePlan device = {};              // the device's share, if it computes the layers
 };
 
 struct LaneStats {

@@ -23,8 +23,10 @@ enum class PredictorKind : uint8_t {
 
 // How the schedule `hybrid` divides experts between the host and a device.
 enum class HybridRule : uint8_t {
-  // The least time, with the transfers' prices, of all plans in which the device takes the heaviest experts and the host
-  // the lightest, both of those in the device's memory and of the others. It is the optimum where the device's time does
+  // The least time, with the transfers' prices, of all plans in which the device takes the heaviest experts and the
+  // host
+  // the lightest, both of those in the device's memory and of the others. It is the optimum where the device's time
+  // does
   // not depend on the rows.
   kBalanced,
   // HybriMoE's paper: the timeline (host, device, link) that would end its next operation first takes it, until none is
@@ -34,7 +36,8 @@ enum class HybridRule : uint8_t {
   // HybriMoE's public code: one list, what the device has before what it lacks, each by falling load. The device takes
   // from the front, through the link where it must, and the host from the back, whoever would end first.
   kTwoEnded,
-  // Fiddler: an expert that the device lacks is computed where that takes less time, with its transfer, each for itself.
+  // Fiddler: an expert that the device lacks is computed where that takes less time, with its transfer, each for
+  // itself.
   kThreshold,
   // KTransformers: the device computes the experts that it has, the host the rest; nothing travels.
   kFixed,
@@ -45,12 +48,12 @@ enum class KvTier : uint8_t { kDram, kDevice };
 
 // Settings of the schedule. They do not change answers. The engine chooses what is left open.
 struct Policy {
-  // Default: klotski when experts stream, otherwise on-demand. For a batch of one sequence it is on-demand if the experts
-  // of two tokens fit.
+  // Default: klotski when experts stream, otherwise on-demand. For a batch of one sequence it is on-demand if the
+  // experts of two tokens fit.
   std::optional<ScheduleKind> schedule = {};
   // Default: the schedule's own (ScheduleTraits): lru for on-demand, mrs for hybrid, otherwise static.
   std::optional<Eviction> eviction = {};
-  int64_t micro_batch_size = 0;  // sequences that go through a layer together; 0: all of a pass, with a device 32
+  int64_t micro_batch_size = 0;        // sequences that go through a layer together; 0: all of a pass, with a device 32
   std::optional<KvTier> kv_tier = {};  // default: kDevice for zero and hybrid, otherwise kDram
   // Slots that no pinned expert holds (eviction static); 0: as many as the schedule can use.
   int64_t streaming_slots = 0;

@@ -1,6 +1,5 @@
 // Proves that a chat template cannot do harm: errors name the template's line, limits on steps, depth and sizes hold, a
 // template reaches only its arguments, and text of messages never counts as text of the template.
-#include <chrono>
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
@@ -86,6 +85,7 @@ TEST(ChatTemplateErrors, ErrorAfterAMacroCallNamesTheCallersLine) {
   EXPECT_THAT(Message(Failure("{% macro m() %}\n\n\nx{% endmacro %}\n{{ m() + 1 }}")), HasSubstr("template line 5"));
 }
 
+// Each of these would go on for hours; ctest ends what hangs.
 TEST(ChatTemplateLimits, WorkIsBounded) {
   const std::string_view kSources[] = {
       "{% for a in range(100000) %}{% for b in range(100000) %}{% endfor %}{% endfor %}",
@@ -126,12 +126,10 @@ TEST(ChatTemplateLimits, WorkIsBounded) {
       "{{ (-9223372036854775807 - 1) | abs }}",
   };
   for (std::string_view source : kSources) {
-    const auto start = std::chrono::steady_clock::now();
     const absl::Status status = Failure(source);
     EXPECT_FALSE(status.ok()) << source;
     EXPECT_EQ(FaultOf(status), Fault::kInput) << source;
     EXPECT_THAT(Message(status), HasSubstr("template line 1")) << source;
-    EXPECT_LT(std::chrono::steady_clock::now() - start, std::chrono::seconds(60)) << source;
   }
 }
 

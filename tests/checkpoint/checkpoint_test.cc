@@ -190,7 +190,8 @@ TEST(Checkpoint, RefusesShardsThatDisagreeWithTheIndex) {
     WriteTwoShards(temp);
     temp.Write(kShard2, FileOf({{"c", "I64", {5}}}) + std::string(30, '\0'));
     EXPECT_THAT(ErrorOf(temp), HasSubstr(std::string(kShard2) + ": header: byte "));
-    EXPECT_THAT(ErrorOf(temp), HasSubstr("tensor 'c': dtype 'I64' is not supported: expected F32, F16, BF16, F8_E4M3 or U8"));
+    EXPECT_THAT(ErrorOf(temp),
+                HasSubstr("tensor 'c': dtype 'I64' is not supported: expected F32, F16, BF16, F8_E4M3 or U8"));
   }
 }
 

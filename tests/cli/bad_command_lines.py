@@ -29,7 +29,8 @@ def flag_rows():
     yield "L1", "unknown command", usage(["martian"], "martian|command", quiet=False)
     yield "L1", "unknown flag before the command", usage(["--martian", "run"], "martian|command|argument", quiet=False)
     for name, flag, meant in (("typo", "--memroy", "memory"), ("typo with a value", "--thread=2", "threads"),
-                              ("typo of two words", "--max-token", "max-tokens"), ("underscore", "--batch_size", "batch-size")):
+                              ("typo of two words", "--max-token", "max-tokens"),
+                              ("underscore", "--batch_size", "batch-size")):
         yield "L1", name, generating(flag, "2", code=2, match=f"unknown argument '{flag}'.*did you mean --{meant}")
     yield "L1", "unknown flag", generating("--zzzzzzzz", code=2, match="unknown argument '--zzzzzzzz'")
     yield "L1", "stray word", generating("stray", code=2, match="unknown argument 'stray'")
@@ -45,43 +46,54 @@ def flag_rows():
     yield "L1", "conflict", generating("--prompt-file", "x", code=2, match="prompt")
     yield "L1", "no prompt", lambda box: box.run(["generate", "--model", box.model().path], code=2, match="--prompt")
     yield "L1", "no text", lambda box: box.run(["tokenize", "--model", box.model().path], code=2, match="--text")
-    yield "L1", "no output", lambda box: box.run(["run", "--model", "x", "--input", box.file("i", "")], code=2, match="--output")
+    yield "L1", "no output", lambda box: box.run(["run", "--model", "x", "--input", box.file("i", "")], code=2,
+                                                 match="--output")
     yield "L1", "no input", usage(["run", "--model", "x", "--output", "y"], "--input is required")
     for flag, values in (("--threads", ("0", "-1", "1e3", "x", "", "99999999999999999999", "1025", "2.5")),
                          ("--batch-size", ("0", "-1", "x", "4097")), ("--context-length", ("0", "1", "-5", "x", "16777217")),
                          ("--max-tokens", ("0", "-1", "1e18", "x")), ("--temperature", ("-1", "1e9", "nan", "inf", "x", "")),
                          ("--top-p", ("0", "2", "-1", "nan")), ("--top-k", ("-1", "x")), ("--min-p", ("2", "-1")),
-                         ("--repetition-penalty", ("0", "-1", "nan")), ("--seed", ("x", "-1", "1.5", "18446744073709551616")),
+                         ("--repetition-penalty", ("0", "-1", "nan")),
+                         ("--seed", ("x", "-1", "1.5", "18446744073709551616")),
                          ("--prefill-chunk", ("0", "65537")), ("--dtype", ("f8", "", "F32")), ("--kv-dtype", ("int4",)),
                          ("--schedule", ("martian", "")), ("--device", ("tpu", "", "cpu:x")), ("--log-level", ("loud", ""))):
         for value in values:
-            yield "L1", f"{flag} {value!r}", generating(f"{flag}={value}", code=2, match=flag.strip("-"), quiet=flag != "--log-level")
-    yield "L1", "--context-length beyond the model's", generating("--context-length", "513", code=2, match="513 is more than the model's 512")
+            yield "L1", f"{flag} {value!r}", generating(f"{flag}={value}", code=2, match=flag.strip("-"),
+                                                        quiet=flag != "--log-level")
+    yield "L1", "--context-length beyond the model's", generating("--context-length", "513", code=2,
+                                                                  match="513 is more than the model's 512")
     for value in ("", b"\xff", "x" * 257):
-        yield "L1", f"--stop {value[:8]!r}", lambda box, value=value: box.run([*generate()(box), "--stop", value], code=2, match="stop")
-    for flag, match in (("--threads=0", "threads"), ("--threads=x", "threads"), ("--threads=1025", "threads"), ("--thread=1", "did you mean --threads"),
+        yield "L1", f"--stop {value[:8]!r}", lambda box, value=value: box.run(
+            [*generate()(box), "--stop", value], code=2, match="stop")
+    for flag, match in (("--threads=0", "threads"), ("--threads=x", "threads"), ("--threads=1025", "threads"),
+                        ("--thread=1", "did you mean --threads"),
                         ("--models=x", "unknown argument"), ("stray", "unknown argument"), ("--output", "--output")):
         yield "L1", f"probe {flag}", usage(["probe", flag], match, quiet=flag != "--output")
     for flag in ("--prefill=x", "--prefill=-1", "--decode=4097", "--context=0", "--steps=0", "--repetitions=0"):
         yield "L1", f"bench {flag}", lambda box, flag=flag: box.run(["bench", "--model", box.model().path, flag], code=2,
                                                                    match=flag.split("=")[0])
-    yield "L1", "bench of nothing", lambda box: box.run(["bench", "--model", box.model().path, "--prefill=0", "--decode=0"], code=2,
+    yield "L1", "bench of nothing", lambda box: box.run(["bench", "--model", box.model().path, "--prefill=0", "--decode=0"],
+                                                        code=2,
                                                         match="nothing to measure")
     # Fails before anything is measured: measuring takes more memory than a run may.
     for path in ("/nowhere/hardware.json", "/"):
         yield "L1", f"probe --output {path}", usage(["probe", "--output", path], f"{path}: cannot open for writing", code=5)
-    yield "L1", "--output -", lambda box: box.run(["run", "--model", "x", "--input", box.file("i", ""), "--output", "-"], code=2,
+    yield "L1", "--output -", lambda box: box.run(["run", "--model", "x", "--input", box.file("i", ""), "--output", "-"],
+                                                  code=2,
                                                   match="/dev/stdout")
     yield "L1", "--temperature 1e-300", generating("--temperature", "1e-300")
     yield "L1", "--help", lambda box: box.expect(b"--memory" in box.run(["run", "--help"], quiet=False).stdout, "no help")
-    yield "L1", "--version", lambda box: box.expect(box.run(["--version"], quiet=False).stdout.startswith(b"penstock "), "no version")
+    yield "L1", "--version", lambda box: box.expect(box.run(["--version"], quiet=False).stdout.startswith(b"penstock "),
+                                                    "no version")
 
-    for value in ("10", "0", "10Q", "-1", "-1GiB", "", "GiB", "1 GiB", "1e3GiB", "nanGiB", "infGiB", "0x10MiB", "1GiBB", "1gib",
+    for value in ("10", "0", "10Q", "-1", "-1GiB", "", "GiB", "1 GiB", "1e3GiB", "nanGiB", "infGiB", "0x10MiB", "1GiBB",
+                  "1gib",
                   "0.1B", "9999999TiB", "1,5GiB"):
         yield "L2", f"--memory {value!r}", generating(f"--memory={value}", code=2, match="--memory.*unit, such as 512MiB")
     yield "L2", "more than the machine has", generating("--memory=900TiB", code=6, match="more than this machine .* has")
     for value in ("1B", "1KiB", "1MiB", "2.1MiB"):
-        yield "L2", f"--memory {value}", generating(f"--memory={value}", code=6, match=r"budget of .* is too small: .* least budget is \d+ bytes")
+        yield "L2", f"--memory {value}", generating(f"--memory={value}", code=6,
+                                                    match=r"budget of .* is too small: .* least budget is \d+ bytes")
     yield "L2", "--memory 1.5GiB", generating("--memory=1.5GiB")
 
     def least(box):  # the least budget in the message is enough, and one byte less is not
@@ -98,12 +110,15 @@ def bench_rows():
     def measures(box):
         result = box.run([*bench, "--model", box.model().path])
         lines = [json.loads(line) for line in result.stdout.splitlines()]
-        box.expect([line.get("tokens", line.get("sequences")) for line in lines] == [9, 20, 1, 3], f"other measurements: {lines}")
+        box.expect([line.get("tokens", line.get("sequences")) for line in lines] == [9, 20, 1, 3],
+                   f"other measurements: {lines}")
         box.expect(all(line["tokens_per_second"] > 0 for line in lines), f"no rate: {lines}")
     yield "L11", "bench", measures
-    yield "L11", "bench, stdout is full", lambda box: box.run([*bench, "--model", box.model().path], code=5, match="No space left",
+    yield "L11", "bench, stdout is full", lambda box: box.run([*bench, "--model", box.model().path], code=5,
+                                                              match="No space left",
                                                               stdout=open("/dev/full", "wb"))
-    yield "L11", "bench beyond the context", lambda box: box.run(["bench", "--model", box.model().path, "--context-length=12", "--json"],
+    yield "L11", "bench beyond the context", lambda box: box.run(["bench", "--model", box.model().path,
+                                                                  "--context-length=12", "--json"],
                                                                  code=4, match="512 tokens, .* context length of 12")
 
 
@@ -117,7 +132,8 @@ def bench_routing_rows():
         model, hardware, trace = box.model().path, box.output("hardware.json"), box.output("routing.bin")
         box.run(["probe", "--threads=1", "--seconds=1", "--model", model, "--output", hardware], max_rss=1400 << 20)
         work = ["--requests=2", "--prompt=9", "--gen=5", "--room=50", "--hardware", hardware]
-        result = box.run(routing(box, "--text", box.file("text", words), *work, "--record-routing", trace, "--json", model=model))
+        result = box.run(routing(box, "--text", box.file("text", words), *work, "--record-routing", trace, "--json",
+                                 model=model))
         head, *pairs = [json.loads(line) for line in result.stdout.splitlines()]
         box.expect(head["rows"] == 26 and len(head["gate_accuracy"]) == 1, f"another trace: {head}")
         box.expect(len(pairs) == 36 and sum(pair["winner"] for pair in pairs) == 1, f"other pairs: {pairs}")
@@ -130,15 +146,21 @@ def bench_routing_rows():
         box.expect(again.stdout.count(b"winner: eviction") == 2 and b"Belady" in again.stdout, "no winners")
     yield "L11", "bench routing", compares
 
-    bad = {"no workload": ([], 2, "give --text FILE or --routing FILE"), "two workloads": (["--text=a", "--routing=b"], 2, "excludes"),
-           "another schedule": (["--text=a", "--schedule=klotski"], 2, "only the schedule hybrid uses predictors"), "no file": (["--routing=/nothing"], 5, "No such file")}
+    bad = {"no workload": ([], 2, "give --text FILE or --routing FILE"),
+           "two workloads": (["--text=a", "--routing=b"], 2, "excludes"),
+           "another schedule": (["--text=a", "--schedule=klotski"], 2, "only the schedule hybrid uses predictors"),
+           "no file": (["--routing=/nothing"], 5, "No such file")}
     for name, (flags, code, match) in bad.items():
-        yield "L11", f"bench routing, {name}", lambda box, flags=flags, code=code, match=match: box.run(routing(box, *flags), code=code, match=match)
-    for name, content, match in (("a short text", "the a", "the text has . tokens; 8 prompts of 64 need 512"), ("no text", b"\xff" * 2000, "not UTF-8")):
+        yield "L11", f"bench routing, {name}", lambda box, flags=flags, code=code, match=match: box.run(
+            routing(box, *flags), code=code, match=match)
+    for name, content, match in (("a short text", "the a", "the text has . tokens; 8 prompts of 64 need 512"),
+                                 ("no text", b"\xff" * 2000, "not UTF-8")):
         yield "L11", f"bench routing, {name}", lambda box, content=content, match=match: box.run(
             routing(box, "--text", box.file("text", content)), code=4, match=match)
-    yield "L11", "bench routing, no trace", lambda box: box.run(routing(box, "--routing", box.file("text", words)), code=4, match="not a routing trace")
-    yield "L11", "scores without a file", lambda box: box.run(["generate", "--model", box.model().path, "--prompt=a", "--record-scores"], code=2,
+    yield "L11", "bench routing, no trace", lambda box: box.run(routing(box, "--routing", box.file("text", words)), code=4,
+                                                                match="not a routing trace")
+    yield "L11", "scores without a file", lambda box: box.run(["generate", "--model", box.model().path, "--prompt=a",
+                                                               "--record-scores"], code=2,
                                                               match="--record-scores: give --record-routing")
 
 
@@ -152,7 +174,8 @@ def probe_rows():
         rate = hardware["tiers"][0]["rates"][0]
         box.expect(rate["threads"] == 1 and rate["read_bytes_per_second"] > 0, f"no rate: {rate}")
         box.expect(hardware["processors"][0]["peaks"]["f32"]["rates"][0]["ops_per_second"] > 0, "no peak")
-        box.expect(len(hardware["processors"][0]["gemm"]) == 7 and hardware["links"][0]["bytes_per_second"] > 0, "no kernels or no disk")
+        box.expect(len(hardware["processors"][0]["gemm"]) == 7 and hardware["links"][0]["bytes_per_second"] > 0,
+                   "no kernels or no disk")
     yield "L11", "probe", measures
 
     def measures_a_model(box):
@@ -167,7 +190,8 @@ def probe_rows():
         box.run(["probe", "--threads=1", "--seconds=1", "--model", model], max_rss=1400 << 20)
         source = box.file("in.jsonl", '{"prompt": "abc", "max_tokens": 3}\n' * 4)
         stats = box.output("stats.json")
-        result = box.run(["run", "--threads=1", "--policy=auto", "--model", model, "--input", source, "--output", box.output(),
+        result = box.run(["run", "--threads=1", "--policy=auto", "--model", model, "--input", source, "--output",
+                          box.output(),
                           "--stats", stats], quiet=False)
         box.expect(b"as it was measured on" in result.stderr, "it was measured again")
         box.expect(b"predicted" in result.stderr, "no prediction is shown")
@@ -184,7 +208,8 @@ def probe_rows():
                         kept = json.load(file)
                     with open(path, "w", encoding="utf-8") as file:
                         json.dump({**kept, "content": {**kept["content"], **changes}}, file)
-                stderr = box.run(["plan", "--workload=prompt=4,gen=4,requests=1", *machine], quiet=False, max_rss=1400 << 20, env={"XDG_CACHE_HOME": cache}).stderr
+                stderr = box.run(["plan", "--workload=prompt=4,gen=4,requests=1", *machine], quiet=False, max_rss=1400 << 20,
+                                 env={"XDG_CACHE_HOME": cache}).stderr
                 return [what for what in ("kernels", "the disk") if f"measuring {what}".encode() in stderr]
             box.run(["probe", "--seconds=1", *machine], max_rss=1400 << 20, env={"XDG_CACHE_HOME": cache})
             box.expect(measures() == [], "a new measurement was not kept")
@@ -192,7 +217,8 @@ def probe_rows():
             box.expect(measures() == [], "the disk's new measurement was not kept")
     yield "L11", "a kept probe", keeps
     yield "L11", "generate --policy auto", lambda box: box.run(
-        ["generate", "--model", box.model().path, "--prompt=a", "--raw", "--policy=auto"], code=2, match="--policy auto works only with run")
+        ["generate", "--model", box.model().path, "--prompt=a", "--raw", "--policy=auto"], code=2,
+        match="--policy auto works only with run")
 
     def leaves_the_disk_out(box):
         result = box.run(["probe", "--threads=1", "--seconds=1", "--disk=/nowhere", "--json"], max_rss=1400 << 20)
@@ -200,7 +226,8 @@ def probe_rows():
     yield "L11", "probe --disk, no folder", leaves_the_disk_out
     yield "L11", "probe --model, no folder", usage(["probe", "--model=/nowhere"], "cannot open the model folder", code=3)
     yield "L11", "probe, stdout is full", lambda box: box.run(["probe", "--threads=1", "--seconds=1", "--disk=none"], code=5,
-                                                              match="No space left", max_rss=1400 << 20, stdout=open("/dev/full", "wb"))
+                                                              match="No space left", max_rss=1400 << 20,
+                                                              stdout=open("/dev/full", "wb"))
 
 
 def planning_rows():
@@ -211,7 +238,8 @@ def planning_rows():
     def plans(box):
         text = box.run(["plan", *small]).stdout.decode()
         first = text.splitlines()[:3]
-        box.expect(first[0].startswith("It runs") and "tokens per second" in first[1] and "limited by" in first[2], f"the first lines: {first}")
+        box.expect(first[0].startswith("It runs") and "tokens per second" in first[1] and "limited by" in first[2],
+                   f"the first lines: {first}")
         policy = box.output("policy.json")
         plan = json.loads(box.run(["plan", *small, "--json", "--output", policy]).stdout)
         best = plan["choices"][0]
@@ -231,7 +259,9 @@ def planning_rows():
         with open(trace, encoding="utf-8") as file:
             box.expect(len(json.load(file)) > 0, "no events")
         lines = box.run(["simulate", *small, "--schedule=all"]).stdout.decode().splitlines()
-        box.expect(sum(line.startswith(name) for line in lines for name in ("klotski ", "zigzag ", "zero ", "on-demand ")) == 4, f"{lines}")
+        box.expect(
+            sum(line.startswith(name) for line in lines for name in ("klotski ", "zigzag ", "zero ", "on-demand ")) == 4,
+            f"{lines}")
     yield "L12", "simulate", simulates
 
     def sweeps(box):
@@ -246,44 +276,61 @@ def planning_rows():
     def plans_for_this_machine(box):
         model = box.model().path
         box.run(["probe", "--threads=1", "--seconds=1", "--model", model], max_rss=1400 << 20)
-        text = box.run(["plan", "--model", model, "--memory=8MiB", "--threads=1", "--workload=prompt=8,gen=4,requests=4"]).stdout
+        text = box.run(["plan", "--model", model, "--memory=8MiB", "--threads=1",
+                        "--workload=prompt=8,gen=4,requests=4"]).stdout
         box.expect(text.startswith(b"It runs: "), "no plan")
     yield "L12", "plan for this machine", plans_for_this_machine
-    for sweep in ("disk", "disk=1GB", "tape=1GB..2GB", "disk=2GB..1GB", "disk=0..1GB", "cpu-memory=x..y", "batch-size=1..99999"):
+    for sweep in ("disk", "disk=1GB", "tape=1GB..2GB", "disk=2GB..1GB", "disk=0..1GB", "cpu-memory=x..y",
+                  "batch-size=1..99999"):
         yield "L12", f"--sweep={sweep}", usage(["simulate", *small, f"--sweep={sweep}"], "--sweep")
     yield "L12", "a plot of nothing", usage(["simulate", *small, "--plot=x"], "--plot draws a --sweep")
 
     for command in ("plan", "simulate"):
         yield "L12", f"{command}: no model", usage([command], "give --model DIR or --config FILE")
-        yield "L12", f"{command}: two models", usage([command, "--model=x", "--config=y"], "give --model DIR or --config FILE")
-        yield "L12", f"{command}: no such config", usage([command, "--config=/nowhere/config.json", *machine], "/nowhere/config.json", code=5)
-        yield "L12", f"{command}: unknown hardware", usage([command, f"--config={config}", "--hardware=cray"], "'cray' is unknown: expected t4")
-        yield "L12", f"{command}: unknown part", usage([command, f"--config={config}", "--hardware=l4:disk=tape"], "disk 'tape' is unknown")
-        yield "L12", f"{command}: unknown weights", usage([command, f"--config={config}", "--hardware=l4", "--weights=int5"], "'int5': expected f32")
+        yield "L12", f"{command}: two models", usage([command, "--model=x", "--config=y"],
+                                                     "give --model DIR or --config FILE")
+        yield "L12", f"{command}: no such config", usage([command, "--config=/nowhere/config.json", *machine],
+                                                         "/nowhere/config.json", code=5)
+        yield "L12", f"{command}: unknown hardware", usage([command, f"--config={config}", "--hardware=cray"],
+                                                           "'cray' is unknown: expected t4")
+        yield "L12", f"{command}: unknown part", usage([command, f"--config={config}", "--hardware=l4:disk=tape"],
+                                                       "disk 'tape' is unknown")
+        yield "L12", f"{command}: unknown weights", usage([command, f"--config={config}", "--hardware=l4", "--weights=int5"],
+                                                          "'int5': expected f32")
         for workload in ("", "prompt=5", "prompt=0,gen=1", "mtbench:gen=x", "prompt=9,max-prompt=8,gen=1"):
-            yield "L12", f"{command}: workload '{workload}'", usage([command, f"--config={config}", "--hardware=l4", f"--workload={workload}"], "workload")
-        yield "L12", f"{command}: too little memory", usage([command, f"--config={config}", *machine, "--memory=100MiB"], "least budget is", code=6)
-        yield "L12", f"{command}: no device", usage([command, f"--config={config}", *machine, "--schedule=cgopipe"], "cgopipe")
-        yield "L12", f"{command}: list", lambda box, command=command: box.expect(b"rtx4090" in box.run([command, "--hardware=list"]).stdout, "no presets")
+            yield "L12", f"{command}: workload '{workload}'", usage(
+                [command, f"--config={config}", "--hardware=l4", f"--workload={workload}"], "workload")
+        yield "L12", f"{command}: too little memory", usage([command, f"--config={config}", *machine, "--memory=100MiB"],
+                                                            "least budget is", code=6)
+        yield "L12", f"{command}: no device", usage([command, f"--config={config}", *machine, "--schedule=cgopipe"],
+                                                    "cgopipe")
+        yield "L12", f"{command}: list", lambda box, command=command: box.expect(
+            b"rtx4090" in box.run([command, "--hardware=list"]).stdout, "no presets")
     for text in ("", "[]", "{", '{"processors": 3}', '{"links": [{"name": "disk_to_dram", "bytes_per_second": -1}]}'):
         yield "L12", f"hardware file {text!r}", lambda box, text=text: box.run(
             ["plan", f"--config={config}", "--hardware", box.file("hw.json", text)], code=4, match="hw.json")
     yield "L12", "unknown family", lambda box: box.run(
-        ["plan", "--config", box.file("config.json", '{"architectures": ["MartianForCausalLM"]}'), *machine], code=3, match="config.json.*Martian")
-    yield "L12", "a trace of all", usage(["simulate", *small, "--schedule=all", "--trace=x"], "--trace and --trace-html show one schedule")
+        ["plan", "--config", box.file("config.json", '{"architectures": ["MartianForCausalLM"]}'), *machine], code=3,
+        match="config.json.*Martian")
+    yield "L12", "a trace of all", usage(["simulate", *small, "--schedule=all", "--trace=x"],
+                                         "--trace and --trace-html show one schedule")
 
 
 def environment_rows():
     for name, value in (("THREADS", "abc"), ("THREADS", "0"), ("TEMPERATURE", "hot"), ("BATCH_SIZE", "-1")):
-        yield "L3", f"PENSTOCK_{name}={value}", generating(code=2, match=name.lower().replace("_", "-"), env={f"PENSTOCK_{name}": value})
+        yield "L3", f"PENSTOCK_{name}={value}", generating(code=2, match=name.lower().replace("_", "-"),
+                                                           env={f"PENSTOCK_{name}": value})
     yield "L3", "PENSTOCK_MEMORY=10Q", generating(code=2, match="--memory", env={"PENSTOCK_MEMORY": "10Q"})
     yield "L3", "PENSTOCK_DEVICE=cuda", generating(code=6, match="no GPU", env={"PENSTOCK_DEVICE": "cuda"})
     yield "L3", "a flag overrides its variable", generating("--device", "cpu", env={"PENSTOCK_DEVICE": "cuda"})
-    yield "L3", "unknown variable", generating(quiet=False, match="PENSTOCK_TREADS is not known; did you mean PENSTOCK_THREADS",
+    yield "L3", "unknown variable", generating(quiet=False, match="PENSTOCK_TREADS is not known; did you mean "
+                                                                  "PENSTOCK_THREADS",
                                                env={"PENSTOCK_TREADS": "2"})
-    yield "L3", "unknown variable with odd bytes", generating(quiet=False, match="is not known", env={"PENSTOCK_\n\x1b": "2"})
+    yield "L3", "unknown variable with odd bytes", generating(quiet=False, match="is not known",
+                                                              env={"PENSTOCK_\n\x1b": "2"})
     yield "L3", "very long variable", generating(quiet=False, match="is not known", env={"PENSTOCK_" + "X" * 5000: "1"})
-    yield "L3", "unknown instruction set", generating(code=2, match="unknown instruction set 'mmx'", env={"PENSTOCK_FORCE_ISA": "mmx"})
+    yield "L3", "unknown instruction set", generating(code=2, match="unknown instruction set 'mmx'",
+                                                      env={"PENSTOCK_FORCE_ISA": "mmx"})
 
     def option_file(content, pattern, code=2):
         return lambda box: box.run(generate("--options-file", box.file("options", content))(box), code=code, match=pattern)
@@ -341,22 +388,26 @@ def surroundings_rows():
     def closed(*numbers):
         return lambda: [os.close(number) for number in numbers]
     yield "L8", "stdout closed", generating(code=5, match="stdout", preexec=closed(1))
-    yield "L8", "stdout is full", lambda box: box.run(generate()(box), code=5, match="No space left", stdout=open("/dev/full", "wb"))
+    yield "L8", "stdout is full", lambda box: box.run(generate()(box), code=5, match="No space left",
+                                                      stdout=open("/dev/full", "wb"))
 
     def broken_pipe(box):
         reader, writer = os.pipe()
         os.close(reader)
         with os.fdopen(writer, "wb") as pipe:
-            for args in (generate()(box), ["inspect", "--model", box.path("model")], ["tokenize", "--model", box.path("model"), "--text", "x"]):
+            for args in (generate()(box), ["inspect", "--model", box.path("model")],
+                         ["tokenize", "--model", box.path("model"), "--text", "x"]):
                 box.run(args, code=5, match="stdout: .*[Bb]roken pipe", stdout=pipe)
     yield "L8", "stdout is a pipe without reader", broken_pipe
 
     def nothing_open(box):  # with any standard stream closed, results never mix with messages
         model = box.model()
-        source = box.file("in.jsonl", "".join(json.dumps({"prompt": "hi", "max_tokens": 2}) + "\n" for _ in range(5)) + "x\n")
+        source = box.file("in.jsonl", "".join(json.dumps({"prompt": "hi", "max_tokens": 2}) + "\n" for _ in range(5)) +
+                          "x\n")
         for numbers in ((0,), (1,), (2,), (1, 2), (0, 1, 2)):
             name = "out" + "".join(map(str, numbers))
-            process = box.start(["run", "--model", model.path, "--input", source, "--output", box.output(name)], preexec=closed(*numbers))
+            process = box.start(["run", "--model", model.path, "--input", source, "--output", box.output(name)],
+                                preexec=closed(*numbers))
             result = box.finish(process)
             box.program.num_runs += 1
             box.expect(result.code == 8, f"closed {numbers}: exit code {result.code}, {result.stderr!r}")
@@ -414,7 +465,8 @@ def surroundings_rows():
 
     def probe_address_space(box):
         if not box.program.sanitized:
-            box.run(["probe", "--threads=1"], code=6, match="cannot map .*ulimit -v", preexec=limit(resource.RLIMIT_AS, 60 << 20))
+            box.run(["probe", "--threads=1"], code=6, match="cannot map .*ulimit -v",
+                    preexec=limit(resource.RLIMIT_AS, 60 << 20))
     yield "L10", "probe with ulimit -v", probe_address_space
 
     # If results cannot be written, the job ends as with a full disk: at the end of a line, and it can be resumed.
@@ -434,13 +486,17 @@ def pack_rows():
     def pack(box, *more):
         return ["pack", "--model", box.model().path, "--output", box.output("store"), *more]
 
-    yield "L12", "no output", lambda box: box.run(["pack", "--model", box.model().path], code=2, match="--output is required")
+    yield "L12", "no output", lambda box: box.run(["pack", "--model", box.model().path], code=2,
+                                                  match="--output is required")
     for value in ("", "int5", "HQQ4", "f32"):
-        yield "L12", f"--quantize {value!r}", lambda box, value=value: box.run(pack(box, "--quantize", value), code=2, match="quantize")
+        yield "L12", f"--quantize {value!r}", lambda box, value=value: box.run(
+            pack(box, "--quantize", value), code=2, match="quantize")
     yield "L12", "--dtype f8", lambda box: box.run(pack(box, "--dtype=f8"), code=2, match="dtype")
-    yield "L12", "no such model", lambda box: box.run(["pack", "--model", box.path("none"), "--output", box.output("store")], code=3,
+    yield "L12", "no such model", lambda box: box.run(["pack", "--model", box.path("none"), "--output", box.output("store")],
+                                                      code=3,
                                                       match="none")
-    yield "L12", "no such folder", lambda box: box.run(["pack", "--model", box.model().path, "--output", box.path("none/store")], code=5,
+    yield "L12", "no such folder", lambda box: box.run(["pack", "--model", box.model().path, "--output",
+                                                        box.path("none/store")], code=5,
                                                        match="cannot be made")
 
     def damaged(box):

@@ -49,8 +49,10 @@ def syntax_rows():
     for name, content in (("array", "[]"), ("string", '"x"'), ("number", "7"), ("null", "null")):
         yield "C1", name, text(content, r"config\.json: expected an object, found ")
     yield "C1", "5 MB", text(good + " " * (5 << 20), "more than the limit of 4.00 MiB")
-    yield "C2", "unknown architecture", fields({"architectures": ["LlamaForCausalLM"]}, "'LlamaForCausalLM' is not supported")
-    for name, value in (("no", None), ("empty", []), ("string", "MixtralForCausalLM"), ("number in", [7]), ("null in", [[]])):
+    yield "C2", "unknown architecture", fields({"architectures": ["LlamaForCausalLM"]},
+                                               "'LlamaForCausalLM' is not supported")
+    for name, value in (("no", None), ("empty", []), ("string", "MixtralForCausalLM"), ("number in", [7]),
+                        ("null in", [[]])):
         yield "C2", f"{name} architectures", fields({"architectures": value}, "'architectures': expected a list with one of")
     yield "C2", "auto_map", fields({"auto_map": {"AutoModelForCausalLM": "modeling.Evil"}}, "custom code is never run")
     yield "C2", "auto_map and unknown", fields({"auto_map": {}, "architectures": ["X"]}, "custom code is never run")
@@ -75,7 +77,8 @@ def value_rows():
     yield "C3", "vocab_size 4e2", literal("vocab_size", "3e2", "field 'vocab_size': expected an integer")
     yield "C3", "long value", fields({"vocab_size": "x" * 100_000}, r"found string \"x{40,60}")
 
-    yield "C4", "more experts per token than experts", fields({"num_experts_per_tok": 5}, "num_experts_per_tok 5 is more than .* 4")
+    yield "C4", "more experts per token than experts", fields({"num_experts_per_tok": 5},
+                                                              "num_experts_per_tok 5 is more than .* 4")
     yield "C4", "KV heads", fields({"num_attention_heads": 2, "num_key_value_heads": 3},
                                    "num_attention_heads 2 is not a multiple of num_key_value_heads 3")
     yield "C4", "heads and no head_dim", fields({"num_attention_heads": 3, "num_key_value_heads": 1, "head_dim": None},
@@ -89,12 +92,14 @@ def value_rows():
             yield "C4", f"{field} {key} yarn", fields({field: {key: "yarn", "factor": -4.0}}, "factor")
             yield "C4", f"{field} {key} longrope", fields({field: {key: "longrope", "long_factor": [1, 2]}}, "short_factor")
         yield "C4", f"{field} theta", fields({field: {"rope_type": "default", "rope_theta": -1}}, "rope_theta")
-    yield "C4", "part of a head", fields({"partial_rotary_factor": 0.5}, "'partial_rotary_factor': expected 1 in this family")
+    yield "C4", "part of a head", fields({"partial_rotary_factor": 0.5},
+                                         "'partial_rotary_factor': expected 1 in this family")
     yield "C4", "head_dim differs from the tensors", fields({"head_dim": 4}, "q_proj.weight has shape")
 
 
 def relation_rows():
-    yield "C5", "vocab_size above the rows", fields({"vocab_size": 301}, r"embed_tokens.weight has shape \[300, 16\], expected \[301, 16\]")
+    yield "C5", "vocab_size above the rows", fields({"vocab_size": 301},
+                                                    r"embed_tokens.weight has shape \[300, 16\], expected \[301, 16\]")
     yield "C5", "vocab_size below the rows", fields({"vocab_size": 299}, r"expected \[299, 16\]")
     # The documented rule: with tied embeddings, an lm_head in the file is ignored, and may be absent.
     yield "C5", "tied with lm_head", fields({"tie_word_embeddings": True}, None, code=0)
@@ -108,7 +113,8 @@ def relation_rows():
     method = "'quant_method': expected 'fp8' or 'mxfp4'"
     fp8 = {"quant_method": "fp8", "weight_block_size": [128, 128]}
     for name, value, pattern in (
-            ("gptq", {"quant_method": "gptq", "bits": 4}, method), ("empty", {}, method), ("number", 5, "expected an object"),
+            ("gptq", {"quant_method": "gptq", "bits": 4}, method), ("empty", {}, method),
+            ("number", 5, "expected an object"),
             ("method 8", {"quant_method": 8}, "'quant_method': expected a string"),
             ("no block", {"quant_method": "fp8"}, r"'weight_block_size': expected \[rows, 128\], found nothing"),
             ("block of 64", dict(fp8, weight_block_size=[128, 64]), r"expected \[rows, 128\], found \[128,64\]"),
@@ -145,26 +151,30 @@ def relation_rows():
 
     for name, value in (("list", [5, 7]), ("empty list", []), ("absent", None), ("last id", 299)):
         yield "C7", f"eos {name}", fields({"eos_token_id": value}, None, code=0)
-    yield "C7", "eos null", spoiled(lambda model: model.edit_json(CONFIG, lambda config: config.update(eos_token_id=None)), None, code=0)
+    yield "C7", "eos null", spoiled(lambda model: model.edit_json(CONFIG, lambda config: config.update(eos_token_id=None)),
+                                    None, code=0)
     for name, value in (("vocab_size", 300), ("-1", -1), ("2^40", 1 << 40), ("string", "</s>"), ("in a list", [1, 300]),
                         ("nested", [[1]]), ("float", 1.5), ("true", True)):
         yield "C7", f"eos {name}", fields({"eos_token_id": value}, "'eos_token_id': expected token ids from 0 to 299")
         yield "C7", f"generation eos {name}", generation({"eos_token_id": value},
                                                          "generation_config.json: field 'eos_token_id': expected token ids")
-    for name, value in (("temperature", -1), ("temperature", "hot"), ("top_k", -5), ("top_k", 1.5), ("top_p", 2), ("min_p", -1),
+    for name, value in (("temperature", -1), ("temperature", "hot"), ("top_k", -5), ("top_k", 1.5), ("top_p", 2),
+                        ("min_p", -1),
                         ("repetition_penalty", 0), ("do_sample", "yes")):
         yield "C7", f"generation {name} {value}", generation({name: value}, f"generation_config.json: field '{name}'")
     yield "C7", "generation syntax", generation("{,}", r"generation_config.json: line 1, column \d+")
     yield "C7", "generation array", generation("[]", "expected an object")
     yield "C7", "generation empty object", generation("{}", None, code=0)
 
-    yield "C8", "Qwen3-MoE", fields({"architectures": ["Qwen3MoeForCausalLM"], "num_experts": 4, "moe_intermediate_size": 16},
+    yield "C8", "Qwen3-MoE", fields({"architectures": ["Qwen3MoeForCausalLM"], "num_experts": 4,
+                                     "moe_intermediate_size": 16},
                                     "tensors do not fit config.json: .*is missing.*config.json of another model")
     yield "C8", "OLMoE", fields({"architectures": ["OlmoeForCausalLM"], "num_experts": 4}, "q_norm.weight is missing")
     yield "C8", "other dims", fields({"hidden_size": 32}, r"embed_tokens.weight has shape \[300, 16\], expected \[300, 32\]")
     yield "C8", "fewer layers", fields({"num_hidden_layers": 1}, r"model.layers.1.* is not part of .*\(in all 19\)")
     yield "C8", "more layers", fields({"num_hidden_layers": 3}, r"model.layers.2.* is missing.*\(in all 19\)")
-    yield "C8", "most layers and experts", fields({"num_hidden_layers": 1024, "num_local_experts": 4096}, r"is missing.*in all")
+    yield "C8", "most layers and experts", fields({"num_hidden_layers": 1024, "num_local_experts": 4096},
+                                                  r"is missing.*in all")
 
 
 def cases():

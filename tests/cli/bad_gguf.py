@@ -1,10 +1,13 @@
 """Tests of rows G (GGUF). See bad_inputs.py."""
-import os
 import struct
 
-import gguf_file
+import tiny_gguf
 import tiny_model
-from gguf_file import ARRAY, BOOL, F32, I32, STRING, U16, U32, U64, U8
+
+# isort: split
+# tiny_gguf lets this be found.
+import gguf_file
+from gguf_file import ARRAY, BOOL, F32, I32, STRING, U8, U16, U32, U64
 
 
 def inspected(content, pattern, code=3, name="tiny.gguf", **options):
@@ -17,7 +20,7 @@ def inspected(content, pattern, code=3, name="tiny.gguf", **options):
 
 
 def spoiled(spoil, pattern, **options):
-    gguf = gguf_file.tiny()
+    gguf = tiny_gguf.tiny()
     result = spoil(gguf)
     return inspected(result if isinstance(result, bytes) else gguf, pattern, **options)
 
@@ -33,7 +36,7 @@ def without(key, pattern):
 
 
 def header_rows():
-    good = gguf_file.tiny().bytes()
+    good = tiny_gguf.tiny().bytes()
     for size in (0, 3, 4, 7, 11, 23):
         yield "G1", f"{size} bytes", inspected(good[:size], "the file ends after")
     yield "G1", "magic", inspected(b"GGML" + good[4:], "not a GGUF file: it begins with 'GGML'")
@@ -41,7 +44,8 @@ def header_rows():
         yield "G1", f"version {version}", inspected(good[:4] + struct.pack("<I", version) + good[8:],
                                                     f"version {version} of GGUF is not read, only 3")
     yield "G1", "big-endian", inspected(good[:4] + struct.pack(">I", 3) + good[8:], "version 3: the file is big-endian")
-    yield "G1", "LFS pointer", inspected(b"version https://git-lfs.github.com/spec/v1\noid sha256:00\nsize 5\n", "git lfs pull")
+    yield "G1", "LFS pointer", inspected(b"version https://git-lfs.github.com/spec/v1\noid sha256:00\nsize 5\n",
+                                         "git lfs pull")
 
     for name, count in (("-1", (1 << 64) - 1), ("2^63", 1 << 63), ("more than bytes left", len(good))):
         def tensors(gguf, count=count):
@@ -80,7 +84,8 @@ def value_rows():
     yield "G4", "array of arrays", with_field("x", ARRAY, struct.pack("<IQIQ", ARRAY, 1, U8, 1) + b"\0", "arrays of arrays")
     yield "G4", "string length", with_field("x", STRING, struct.pack("<Q", 1 << 62), "key 'x'|x at byte|x has")
     yield "G4", "array of 2^61 u64", with_field("x", ARRAY, struct.pack("<IQ", U64, 1 << 61), "2305843009213693952 elements")
-    yield "G4", "array of 2^60 strings", with_field("x", ARRAY, struct.pack("<IQ", STRING, 1 << 60), "elements, but the file")
+    yield "G4", "array of 2^60 strings", with_field("x", ARRAY, struct.pack("<IQ", STRING, 1 << 60),
+                                                    "elements, but the file")
     yield "G4", "string in an array", with_field("x", ARRAY, struct.pack("<IQQ", STRING, 1, 1 << 63), "x")
     yield "G4", "bool 7", with_field("x", BOOL, 7, "a bool that is neither 0 nor 1")
     yield "G4", "bool array", with_field("x", ARRAY, (BOOL, [0, 1, 2]), "a bool that is neither 0 nor 1")
@@ -88,10 +93,12 @@ def value_rows():
     num_tokens = tiny_model.FIRST_SPECIAL_ID + len(tiny_model.SPECIAL_TOKENS)
     key = "tokenizer.ggml."
     for name, kind, value, pattern in (
-            ("tokens u8", "tokens", (U8, [1] * num_tokens), "tokenizer.ggml.tokens': expected an array of strings, found array of u8"),
+            ("tokens u8", "tokens", (U8, [1] * num_tokens), "tokenizer.ggml.tokens': expected an array of strings, found "
+                                                            "array of u8"),
             ("tokens string", "tokens", "a", "tokenizer.ggml.tokens': expected an array of strings, found string"),
             ("types f32", "token_type", (F32, [1.0] * num_tokens), "token_type': expected an array of integers"),
-            ("types of many", "token_type", (U8, b"\1" * ((1 << 21) + 1)), "token_type': 2097153 elements, the limit is 2097152"),
+            ("types of many", "token_type", (U8, b"\1" * ((1 << 21) + 1)),
+             "token_type': 2097153 elements, the limit is 2097152"),
             ("merges of many", "merges", (STRING, [""] * ((1 << 21) + 1)), "merges': 2097153 elements, the limit is"),
             ("types short", "token_type", (I32, [1] * (num_tokens - 1)), "token_type"),
             ("types long", "token_type", (I32, [1] * (num_tokens + 1)), "token_type"),
@@ -110,9 +117,11 @@ def value_rows():
     yield "G5", "template number", with_field("tokenizer.chat_template", U32, 1, "chat_template': expected string")
 
     for value in (0, 3, 4, 48, 1 << 31):
-        yield "G6", f"alignment {value}", with_field("general.alignment", U32, value, "general.alignment': expected a power of two")
+        yield "G6", f"alignment {value}", with_field("general.alignment", U32, value,
+                                                     "general.alignment': expected a power of two")
     yield "G6", "alignment u64", with_field("general.alignment", U64, 32, "general.alignment': expected u32, found u64")
-    yield "G6", "alignment string", with_field("general.alignment", STRING, "32", "general.alignment': expected u32, found string")
+    yield "G6", "alignment string", with_field("general.alignment", STRING, "32",
+                                               "general.alignment': expected u32, found string")
 
 
 def tensor_rows():
@@ -157,18 +166,19 @@ def tensor_rows():
     yield "G8", "overlap", with_tensor(offset(0), "overlaps")
     yield "G8", "beyond", with_tensor(offset(1 << 30), "reach beyond the file's")
     yield "G8", "wraps", with_tensor(offset((1 << 64) - 32), "reach beyond the file's")
-    good = gguf_file.tiny().bytes()
+    good = tiny_gguf.tiny().bytes()
     for cut in (1, 100, 5000):
         yield "G8", f"{cut} bytes short", inspected(good[:-cut], "reach beyond the file's .* download it again")
     for number, name in ((4, "4"), (10, "Q2_K"), (16, "IQ2_XXS"), (24, "I8"), (28, "F64"), (5, "5"), (4711, "4711")):
-        yield "G9", f"type {name}", with_tensor(kind(number), f"type {name} is .*: expected one of F32, F16, Q4_0, Q8_0, Q4_1, Q5_0, Q5_1, Q4_K")
+        yield "G9", f"type {name}", with_tensor(kind(number), f"type {name} is .*: expected one of F32, F16, Q4_0, Q8_0, "
+                                                              f"Q4_1, Q5_0, Q5_1, Q4_K")
 
 
 def split_rows():
     def files(spoil, pattern, code=3, ask=None):
         def test(box):
-            parts = gguf_file.split(3)
-            contents = {gguf_file.split_name(i, 3): part for i, part in enumerate(parts)}
+            parts = tiny_gguf.split(3)
+            contents = {tiny_gguf.split_name(i, 3): part for i, part in enumerate(parts)}
             spoil(contents)
             for name, part in contents.items():
                 box.file(name, part.bytes())
@@ -176,13 +186,15 @@ def split_rows():
             box.run(["inspect", "--model", path], code=code, match=pattern)
         return test
 
-    second = gguf_file.split_name(1, 3)
+    second = tiny_gguf.split_name(1, 3)
     yield "G10", "whole", files(lambda contents: None, None, code=0)
     yield "G10", "asked by any file", files(lambda contents: None, None, code=0, ask=second)
-    yield "G10", "one missing", files(lambda contents: contents.pop(second) and None, f"'{second}' of the split model is missing")
+    yield "G10", "one missing", files(lambda contents: contents.pop(second) and None,
+                                      f"'{second}' of the split model is missing")
     yield "G10", "wrong split.no", files(lambda contents: contents[second].set("split.no", U16, 2) and None,
                                          "file 2 of 3 by its name, but 3 of 3 by its keys")
-    yield "G10", "wrong split.count", files(lambda contents: contents[second].set("split.count", U16, 2) and None, "split.count")
+    yield "G10", "wrong split.count", files(lambda contents: contents[second].set("split.count", U16, 2) and None,
+                                            "split.count")
     yield "G10", "split.no string", files(lambda contents: contents[second].set("split.no", STRING, "1") and None,
                                           "split.no': expected an integer")
 
@@ -191,12 +203,12 @@ def split_rows():
     yield "G10", "another model's", files(of_another, "'split.tensors.count' says .* to different models")
 
     def twice(contents):
-        contents[second].tensors = list(contents[gguf_file.split_name(0, 3)].tensors[:len(contents[second].tensors)])
+        contents[second].tensors = list(contents[tiny_gguf.split_name(0, 3)].tensors[:len(contents[second].tensors)])
     yield "G10", "tensors twice", files(twice, "is also in|different models")
 
     def two_models(box):
-        box.file("a.gguf", gguf_file.tiny().bytes())
-        box.file("b.gguf", gguf_file.tiny().bytes())
+        box.file("a.gguf", tiny_gguf.tiny().bytes())
+        box.file("b.gguf", tiny_gguf.tiny().bytes())
         box.run(["inspect", "--model", box.dir], code=2, match="several GGUF models .*give the path of one")
         box.run(["inspect", "--model", box.path("b.gguf")])
     yield "G10", "two models", two_models
@@ -204,7 +216,7 @@ def split_rows():
     def two_formats(box):
         model = box.model()
         with open(model.file("tiny.gguf"), "wb") as file:
-            file.write(gguf_file.tiny().bytes())
+            file.write(tiny_gguf.tiny().bytes())
         box.inspect(model, "two formats", code=2)
         box.run(["inspect", "--model", model.file("tiny.gguf")])
     yield "X7", "GGUF and safetensors", two_formats
@@ -232,7 +244,8 @@ def config_rows():
     yield "G11", "key of dots", with_field("llama." + "." * 20000, U32, 1, None, code=0)
     yield "G11", "no window", with_field("llama.attention.sliding_window", U32, 0, None, code=0)
     yield "G11", "no eot", with_field("tokenizer.ggml.eot_token_id", U32, 0xFFFFFFFF, None, code=0)
-    yield "G11", "architecture", with_field("general.architecture", STRING, "falcon", "'falcon' is not supported; supported: llama")
+    yield "G11", "architecture", with_field("general.architecture", STRING, "falcon",
+                                            "'falcon' is not supported; supported: llama")
     yield "G11", "architecture number", with_field("general.architecture", U32, 1, "general.architecture': expected string")
     yield "G11", "no architecture", without("general.architecture", "'general.architecture' is missing")
     yield "G11", "dense model", with_field("llama.expert_count", U32, 0, "only models with experts")
@@ -241,7 +254,7 @@ def config_rows():
 def works(box):
     """Checks that the tiny model gives the same answers as a GGUF file and as a folder."""
     model = box.model("folder")
-    path = box.file("tiny.gguf", gguf_file.tiny().bytes())
+    path = box.file("tiny.gguf", tiny_gguf.tiny().bytes())
     args = ["--prompt=the aaaa in", "--max-tokens=12", "--ignore-eos"]
     expected = box.run(["generate", "--model", model.path] + args).stdout
     found = box.run(["generate", "--model", path] + args).stdout

@@ -30,14 +30,14 @@ import bad_gguf
 import bad_requests
 import bad_shards
 import bad_tokenizers
+import program as answers
 import tiny_model
 
 MIB = 1 << 20
-MAX_CPU_S = 20.0
-MAX_WALL_S = 100.0  # a longer run counts as a hang; a busy machine needs some of this time
+MAX_WORK = 200  # times the processor time of an honest answer (honest_work_s)
+LEAST_MAX_WORK_S = 20.0  # where the machine is fast
 MAX_RSS_BYTES = 256 * MIB
 SANITIZER_RSS_FACTOR = 4  # for shadow memory, quarantine and red zones
-SANITIZER_TIME_FACTOR = 4
 CACHE = tempfile.TemporaryDirectory()
 OK_CODES = (0, 8)  # 8: the job finished and some requests have error records
 REPORT = re.compile(r"Sanitizer|runtime error:|terminate called|Assertion|core dumped")
@@ -115,10 +115,8 @@ class Box:
         process.args_text = " ".join(str(arg)[:120] for arg in args)
         return process
 
-    def finish(self, process, max_wall_s=MAX_WALL_S):
-        """Waits for `process`, kills it after the time limit, and returns its exit code, output and peak RSS."""
-        factor = SANITIZER_TIME_FACTOR if self.program.sanitized else 1
-        max_wall_s *= factor
+    def finish(self, process):
+        """Waits for `process`, kills it if it hangs, and returns its exit code, output and peak RSS."""
         start = time.monotonic()
         rss_bytes = 0
         while True:
@@ -127,14 +125,14 @@ class Box:
             pid, status, usage = os.wait4(process.pid, os.WNOHANG)
             if pid != 0:
                 break
-            if time.monotonic() - start > max_wall_s:
+            if time.monotonic() - start > answers.HANG_S:
                 os.kill(process.pid, signal.SIGKILL)
                 os.waitpid(process.pid, 0)
                 process.returncode = -signal.SIGKILL
-                raise Failure(f"took more than {max_wall_s:.0f} s: {process.args_text}")
+                raise Failure(f"took more than {answers.HANG_S} s: {process.args_text}")
             time.sleep(0.002)
         process.returncode = os.waitstatus_to_exitcode(status)
-        if usage.ru_utime + usage.ru_stime > MAX_CPU_S * factor:
+        if usage.ru_utime + usage.ru_stime > self.program.max_work_s:
             raise Failure(f"{usage.ru_utime + usage.ru_stime:.0f} s of processor time: {process.args_text}")
 
         def content(file):
@@ -149,12 +147,13 @@ class Box:
         return result
 
     def run(self, args, code=0, match=None, quiet=True, env=None, stdin=None, preexec=None, stdout=None, cwd=None,
-            max_rss=MAX_RSS_BYTES, max_wall_s=MAX_WALL_S):
+            max_rss=MAX_RSS_BYTES):
         """Runs the program, checks the rules for all runs, and returns the Result."""
         before = self.snapshot()
-        process = self.start(list(args) + (["--quiet"] if quiet else []), env=env, stdin=stdin, preexec=preexec, stdout=stdout,
+        process = self.start(list(args) + (["--quiet"] if quiet else []), env=env, stdin=stdin, preexec=preexec,
+                             stdout=stdout,
                              cwd=cwd)
-        result = self.finish(process, max_wall_s)
+        result = self.finish(process)
         self.program.num_runs += 1
         self.check(result, (code,) if isinstance(code, int) else code, match, quiet, max_rss)
         changed = [path for path, state in before.items() if self.snapshot().get(path) != state]
@@ -219,12 +218,22 @@ class Box:
             raise Failure(message)
 
 
+def honest_work_s(path):
+    """Returns the processor time of an answer of 256 tokens by the demo model: a measure of the machine."""
+    before = resource.getrusage(resource.RUSAGE_CHILDREN)
+    answers.Penstock(path).run("generate", "--model", answers.DEMO_MODEL, "--prompt=Once", "--max-tokens=256",
+                               "--ignore-eos", "--threads=1", "--quiet").check_returncode()
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return after.ru_utime - before.ru_utime + after.ru_stime - before.ru_stime
+
+
 class Program:
     def __init__(self, path):
         self.path = os.path.abspath(path)
         self.num_runs = 0
         with open(path, "rb") as file:
             self.sanitized = b"__asan_init" in file.read()
+        self.max_work_s = max(LEAST_MAX_WORK_S, MAX_WORK * honest_work_s(self.path))
 
 
 def run_case(program, row, name, test, keep):
@@ -257,7 +266,8 @@ def main():
     for row, inputs in rows.items():
         start = time.monotonic()
         faults = [fault for name, test in inputs if (fault := run_case(program, row, name, test, flags.keep))]
-        print(f"{row:4} {'FAILED' if faults else 'ok':7} {len(inputs):3} inputs {time.monotonic() - start:7.2f} s", flush=True)
+        print(f"{row:4} {'FAILED' if faults else 'ok':7} {len(inputs):3} inputs {time.monotonic() - start:7.2f} s",
+              flush=True)
         for fault in faults:
             print(f"  {fault}", flush=True)
         failures += faults

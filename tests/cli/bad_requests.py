@@ -10,6 +10,7 @@ import re
 import signal
 import time
 
+from program import HANG_S
 from tiny_model import CONTEXT
 
 OVERRIDE_CAP = 1  # CAP_DAC_OVERRIDE
@@ -56,7 +57,8 @@ def job(lines, faults, code=8, stdin=False, text=None, **options):
                 box.expect(record["response"]["status_code"] == 200, f"neither an answer nor an error: {record}")
             else:
                 errors[record["error"]["line"]] = record["error"]
-        box.expect(sorted(errors) == sorted(faults), f"error records of lines {sorted(errors)}, expected {sorted(faults)}: {errors}")
+        box.expect(sorted(errors) == sorted(faults), f"error records of lines {sorted(errors)}, expected {sorted(faults)}: "
+                                                     f"{errors}")
         for line, (error_code, pattern) in faults.items():
             box.expect(errors[line]["code"] == error_code and re.search(pattern, errors[line]["message"]),
                        f"line {line}: expected {error_code}: {pattern}, found {errors[line]}")
@@ -71,8 +73,10 @@ def line_rows():
     for name, line, pattern in (
             ("no JSON", b"hello", "column 1"), ("cut", b'{"id": "b", "prompt": "x', "column"),
             ("array", b"[1]", "expected a JSON object, found array"), ("number", b"7", "expected a JSON object"),
-            ("null", b"null", "expected a JSON object"), ("two objects", b"{}{}", "column 3"), ("comment", b"{} // x", "column"),
-            ("NaN", b'{"prompt": "x", "temperature": NaN}', "column"), ("1e999", b'{"prompt": "x", "top_p": 1e999}', "column|top_p"),
+            ("null", b"null", "expected a JSON object"), ("two objects", b"{}{}", "column 3"),
+            ("comment", b"{} // x", "column"),
+            ("NaN", b'{"prompt": "x", "temperature": NaN}', "column"),
+            ("1e999", b'{"prompt": "x", "top_p": 1e999}', "column|top_p"),
             ("field twice", b'{"prompt": "x", "prompt": "y"}', "prompt"), ("NUL", b"\0\0", "column 1"),
             ("not UTF-8", b'{"prompt": "\xff\xfe"}', "column"), ("lone surrogate", b'{"prompt": "\\ud800"}', "column"),
             ("overlong", b'{"prompt": "\xc0\xaf"}', "column"), ("deep", b'{"prompt": ' + b"[" * 100_000, "column"),
@@ -133,7 +137,8 @@ def size_rows():
     small = 420 << 20  # for a long line, its parsed form and its tokens
     yield "J4", "line of 16 MiB + 1", job([request("a"), long_line(limit + 1), request("b")],
                                           {2: ("line_too_long", "more than the limit of 16.0 MiB")}, max_rss=small)
-    yield "J1", "tiny temperature", job([request("a"), request("b", temperature=1e-300), request("c", temperature=5e-324)], {}, code=0)
+    yield "J1", "tiny temperature", job([request("a"), request("b", temperature=1e-300), request("c", temperature=5e-324)],
+                                        {}, code=0)
     yield "J1", "tiny repetition penalty", job([request("a"), request("b", temperature=1, repetition_penalty=1e-39)],
                                                {2: ("invalid_request", "repetition_penalty: expected 0.001 or more")})
     yield "J4", "line of 4 MiB", job([request("a"), long_line(4 << 20), request("b")],
@@ -184,7 +189,8 @@ def size_rows():
     bad = []
     for name, fields, pattern in (
             ("empty prompt", {"prompt": ""}, "prompt: is empty"), ("no ids", {"prompt": []}, "prompt: is empty"),
-            ("prompt number", {"prompt": 7}, "prompt: expected a string or a list"), ("prompt null", {"prompt": None}, "found none"),
+            ("prompt number", {"prompt": 7}, "prompt: expected a string or a list"),
+            ("prompt null", {"prompt": None}, "found none"),
             ("id -1", {"prompt": [-1]}, "token ids of 0"), ("id 2^40", {"prompt": [1 << 40]}, "token ids of 0"),
             ("id beyond the model", {"prompt": [300]}, "token id 300 is outside the vocabulary of 300"),
             ("mixed ids", {"prompt": [1, None]}, "token ids of 0"),
@@ -193,13 +199,16 @@ def size_rows():
             ("max_tokens 0", {"max_tokens": 0}, "max_tokens: expected an integer of 1"),
             ("max_tokens -1", {"max_tokens": -1}, "max_tokens"), ("max_tokens 1e18", {"max_tokens": 10 ** 18}, "max_tokens"),
             ("max_tokens 1.5", {"max_tokens": 1.5}, "max_tokens"), ("max_tokens text", {"max_tokens": "9"}, "max_tokens"),
-            ("max_tokens 2^64", {"max_tokens": 1 << 64}, "max_tokens"), ("temperature -1", {"temperature": -1}, "temperature"),
-            ("temperature 1e9", {"temperature": 1e9}, "temperature"), ("temperature text", {"temperature": "hot"}, "temperature"),
+            ("max_tokens 2^64", {"max_tokens": 1 << 64}, "max_tokens"),
+            ("temperature -1", {"temperature": -1}, "temperature"),
+            ("temperature 1e9", {"temperature": 1e9}, "temperature"),
+            ("temperature text", {"temperature": "hot"}, "temperature"),
             ("top_p 0", {"top_p": 0}, "top_p"), ("top_p 2", {"top_p": 2}, "top_p"), ("top_k -2", {"top_k": -2}, "top_k"),
             ("min_p 2", {"min_p": 2}, "min_p"), ("repetition_penalty 0", {"repetition_penalty": 0}, "repetition_penalty"),
             ("seed fraction", {"seed": 1.5}, "seed"), ("seed 2^64", {"seed": 1 << 64}, "seed"),
             ("logprobs 10^6", {"logprobs": 10 ** 6}, "logprobs"), ("logprobs -1", {"logprobs": -1}, "logprobs"),
-            ("stop empty", {"stop": ""}, "stop"), ("stop number", {"stop": 7}, "stop"), ("stops", {"stop": ["x"] * 17}, "stop"),
+            ("stop empty", {"stop": ""}, "stop"), ("stop number", {"stop": 7}, "stop"),
+            ("stops", {"stop": ["x"] * 17}, "stop"),
             ("stop long", {"stop": "x" * 257}, "stop"), ("ignore_eos text", {"ignore_eos": "yes"}, "ignore_eos"),
             ("messages empty", {"prompt": None, "messages": []}, "messages"),
             ("messages text", {"prompt": None, "messages": "hi"}, "messages"),
@@ -207,7 +216,8 @@ def size_rows():
             ("message without role", {"prompt": None, "messages": [{"content": "x"}]}, "role"),
             ("message without content", {"prompt": None, "messages": [{"role": "user"}]}, "content"),
             ("content number", {"prompt": None, "messages": [{"role": "user", "content": 7}]}, "content"),
-            ("turns empty", {"prompt": None, "turns": []}, "turns"), ("turn number", {"prompt": None, "turns": [7]}, "turns"),
+            ("turns empty", {"prompt": None, "turns": []}, "turns"),
+            ("turn number", {"prompt": None, "turns": [7]}, "turns"),
             ("turn empty", {"prompt": None, "turns": [""]}, "turns")):
         bad.append((name, request(name, **fields), pattern))
     for name, line, pattern in bad:
@@ -218,7 +228,8 @@ def size_rows():
         lines += [line, request(f"good-{number}")]
         faults[2 * number + 1] = ("invalid_request", pattern)
     yield "J5", "all at once", job(lines, faults)
-    for name, fields, pattern in (("list of prompts", {"prompt": ["a", "b"]}, "list of prompts"), ("n", {"n": 2}, "only 1 answer"),
+    for name, fields, pattern in (("list of prompts", {"prompt": ["a", "b"]}, "list of prompts"),
+                                  ("n", {"n": 2}, "only 1 answer"),
                                   ("stream", {"stream": True}, "no streams")):
         yield "J5", name, job([request("a"), request("b", **fields)], {2: ("unsupported", pattern)})
 
@@ -227,7 +238,8 @@ def size_rows():
         line = request("a", prompt=[97] * (CONTEXT - 3), max_tokens=100, ignore_eos=True)
         box.run(run_args(model, box.file("in.jsonl", line), box.output()))
         answer = records(box.output())[0]["response"]["body"]
-        box.expect(answer["usage"]["completion_tokens"] == 3 and answer["choices"][0]["finish_reason"] == "length", f"{answer}")
+        box.expect(answer["usage"]["completion_tokens"] == 3 and answer["choices"][0]["finish_reason"] == "length",
+                   f"{answer}")
     yield "J5", "max_tokens beyond the context", clamped
 
 
@@ -248,7 +260,8 @@ def resume_rows():
             if code == 4:
                 box.expect(open(out, encoding="utf-8").readlines() == kept, "the output was changed")
             else:
-                box.expect(sorted(r["custom_id"] for r in records(out)) == [f"r{i}" for i in range(6)], "not one result for each")
+                box.expect(sorted(r["custom_id"] for r in records(out)) == [f"r{i}" for i in range(6)],
+                           "not one result for each")
         return test
 
     def rewrite(content):
@@ -257,9 +270,11 @@ def resume_rows():
                 file.write(content)
         return change
     yield "J6", "nothing changed", after_a_part(lambda *_: None, None, code=0)
-    for name, content, pattern in (("line inserted", lines[0] + request("new") + "\n" + "".join(lines[1:]), "first difference is in line 2"),
+    for name, content, pattern in (("line inserted", lines[0] + request("new") + "\n" + "".join(lines[1:]),
+                                    "first difference is in line 2"),
                                    ("line removed", "".join(lines[:-1]), "input.lines: 6 then, 5 now"),
-                                   ("lines swapped", "".join([lines[1], lines[0]] + lines[2:]), "first difference is in line 1"),
+                                   ("lines swapped", "".join([lines[1], lines[0]] + lines[2:]),
+                                    "first difference is in line 1"),
                                    ("prompt changed", "".join(lines).replace("number 4", "number 5"), "in line 5"),
                                    ("line appended", "".join(lines) + request("new") + "\n", "input.lines"),
                                    ("emptied", "", "input.lines: 6 then, 0 now")):
@@ -288,7 +303,8 @@ def resume_rows():
 
     for name, cut, told in (("half a line", lambda text: text[:-20], 1), ("one byte", lambda text: text + "{", 1),
                             ("no newline", lambda text: text[:-1], 1), ("garbage", lambda text: text + "\0" * 100, 1),
-                            ("half a line and a newline", lambda text: text[:-20] + "\n", 1), ("only half a line", lambda text: text[:20], 1)):
+                            ("half a line and a newline", lambda text: text[:-20] + "\n", 1),
+                            ("only half a line", lambda text: text[:20], 1)):
         def torn(box, cut=cut, told=told):
             model = box.model()
             source, out = box.file("in.jsonl", "".join(lines)), box.output()
@@ -298,7 +314,8 @@ def resume_rows():
                 file.write(cut(whole))
             result = box.run(run_args(model, source, out, "--resume"), quiet=False)
             box.expect(f"cut off {told} torn line".encode() in result.stderr, f"not told: {result.stderr!r}")
-            box.expect(sorted(open(out, encoding="utf-8")) == sorted(whole.splitlines(keepends=True)), "other results than before")
+            box.expect(sorted(open(out, encoding="utf-8")) == sorted(whole.splitlines(keepends=True)),
+                       "other results than before")
         yield "J10", name, torn
 
     def foreign(content, pattern):
@@ -314,7 +331,8 @@ def resume_rows():
             box.run(run_args(model, source, out, "--resume"), code=5, match=pattern)
             box.expect(open(out, encoding="utf-8").read() == before, "the output was changed")
         return test
-    yield "J10", "another job's result", foreign('{"id": "batch_req_0000000000000000", "error": null}\n', "does not belong to this job")
+    yield "J10", "another job's result", foreign('{"id": "batch_req_0000000000000000", "error": null}\n',
+                                                 "does not belong to this job")
     yield "J10", "text of others", foreign("x\n" * 5000, "no crash did this")
 
 
@@ -324,7 +342,8 @@ def output_rows():
         def test(box):
             source = box.file("in.jsonl", request("a") + "\n")
             out = prepare(box, source)
-            box.run(["run", "--model", model, "--input", source, "--output", out, *(out if flag == "@" else flag for flag in more)], code=code, match=pattern, preexec=preexec)
+            box.run(["run", "--model", model, "--input", source, "--output", out,
+                     *(out if flag == "@" else flag for flag in more)], code=code, match=pattern, preexec=preexec)
         return test
 
     def without_privilege():
@@ -343,7 +362,8 @@ def output_rows():
             return path
         return prepare
     yield "J8", "exists and is not ours", refused(lambda box, _: box.file("out.jsonl", "my thesis\n"), "the output exists")
-    yield "J8", "exists, --resume", refused(lambda box, _: box.file("out.jsonl", "my thesis\n"), "manifest.json is missing", more=("--resume",))
+    yield "J8", "exists, --resume", refused(lambda box, _: box.file("out.jsonl", "my thesis\n"), "manifest.json is missing",
+                                            more=("--resume",))
     yield "J8", "is the input", refused(lambda _, source: source, "the output is the input")
     yield "J8", "is the input by another name", refused(lambda box, source: os.link(source, box.path("b")) or box.path("b"),
                                                         "the output is the input")
@@ -356,10 +376,12 @@ def output_rows():
     yield "J8", "read-only folder", refused(read_only(True), "Permission denied", preexec=without_privilege)
     yield "J8", "empty name", refused(lambda *_: "", "needs --output|expected a file name", code=2)
     yield "J8", "long name", refused(lambda box, _: box.path("x" * 300), "too long")
-    yield "J8", "stats is the output", refused(lambda box, _: box.output(), "the job itself uses this file", code=2, more=("--stats", "@"))
+    yield "J8", "stats is the output", refused(lambda box, _: box.output(), "the job itself uses this file", code=2,
+                                               more=("--stats", "@"))
 
     def full_disk(box):
-        box.run(run_args(box.model(), box.file("in.jsonl", request("a") + "\n"), "/dev/full"), code=(5, 7), match="No space left")
+        box.run(run_args(box.model(), box.file("in.jsonl", request("a") + "\n"), "/dev/full"), code=(5, 7),
+                match="No space left")
     yield "J8", "full disk", full_disk
 
     def locked(box):
@@ -367,7 +389,8 @@ def output_rows():
         with open(out, "w", encoding="utf-8") as holder:
             fcntl.flock(holder, fcntl.LOCK_EX)
             fcntl.lockf(holder, fcntl.LOCK_EX)
-            box.run(["run", "--model", "nowhere", "--input", source, "--output", out], code=5, match=f"locked by pid {os.getpid()}")
+            box.run(["run", "--model", "nowhere", "--input", source, "--output", out], code=5,
+                    match=f"locked by pid {os.getpid()}")
     yield "J9", "locked output", locked
 
     def two_jobs(box):
@@ -375,7 +398,7 @@ def output_rows():
         lines = [request(f"r{i}", prompt=f"number {i}", max_tokens=100, ignore_eos=True) + "\n" for i in range(1000)]
         source, out = box.file("in.jsonl", "".join(lines)), box.output()
         first = box.start(run_args(model, source, out, "--quiet", "--batch-size", "4"))
-        deadline = time.monotonic() + 60
+        deadline = time.monotonic() + HANG_S
         while not (os.path.exists(out) and os.path.getsize(out) > 0) and time.monotonic() < deadline:
             time.sleep(0.005)
         box.run(run_args(model, source, out, "--resume", "--batch-size", "4"), code=5, match=f"locked by pid {first.pid}")

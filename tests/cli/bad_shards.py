@@ -6,6 +6,7 @@ import struct
 import time
 
 import tiny_model
+from program import HANG_S
 from tiny_model import INDEX, SHARD
 
 # A tensor of the tiny model and its neighbour in the file.
@@ -75,7 +76,8 @@ def header_rows():
         return (text[:-1] + ", " + json.dumps(FIRST) + ": " + json.dumps(header[FIRST]) + "}").encode()
     yield "S4", "tensor twice", spoiled(raw_header(twice), f"'{FIRST}' appears twice")
     yield "S4", "__metadata__ twice", spoiled(
-        raw_header(lambda text: ('{"__metadata__": {}, "__metadata__": {},' + text[1:]).encode()), "'__metadata__' appears twice")
+        raw_header(lambda text: ('{"__metadata__": {}, "__metadata__": {},' + text[1:]).encode()),
+        "'__metadata__' appears twice")
     for name, value in (("number", 7), ("null", None), ("object", {"x": "y"}), ("array", ["x"])):
         yield "S4", f"metadata value {name}", spoiled(
             header_edit(lambda header, value=value: {"__metadata__": {"format": value}, **header}), "__metadata__.*'format'")
@@ -87,8 +89,10 @@ def header_rows():
 
 
 def extent_rows():
-    for name, value in (("begin > end", [100, 0]), ("negative", [-1, 19199]), ("float", [0.5, 19200]), ("exponent", "RAW1e3"),
-                        ("string", ["0", "19200"]), ("null", [None, None]), ("one number", [0]), ("three numbers", [0, 1, 2]),
+    for name, value in (("begin > end", [100, 0]), ("negative", [-1, 19199]), ("float", [0.5, 19200]),
+                        ("exponent", "RAW1e3"),
+                        ("string", ["0", "19200"]), ("null", [None, None]), ("one number", [0]),
+                        ("three numbers", [0, 1, 2]),
                         ("no array", 7), ("2^64", [0, 1 << 64]), ("2^64-1", [0, (1 << 64) - 1]),
                         ("begin 2^64-19200", [(1 << 64) - 19200, 0])):
         if value == "RAW1e3":
@@ -116,7 +120,8 @@ def extent_rows():
 
     for name, shape in (("too small", [300, 15]), ("too large", [301, 16]), ("empty shape", []), ("zero", [0, 16])):
         yield "S7", name, spoiled(tensor_field("shape", shape), f"tensor '{FIRST}': shape .* takes .* but data_offsets")
-    for name, shape in (("2^32 x 2^32", [1 << 32, 1 << 32]), ("2^62 x 16", [1 << 62, 16]), ("2^63 - 1 squared", [(1 << 63) - 1] * 2)):
+    for name, shape in (("2^32 x 2^32", [1 << 32, 1 << 32]), ("2^62 x 16", [1 << 62, 16]),
+                        ("2^63 - 1 squared", [(1 << 63) - 1] * 2)):
         yield "S7", name, spoiled(tensor_field("shape", shape), "overflows 64 bits")
     for name, shape in (("negative", [-300, -16]), ("2^63", [1 << 63, 1]), ("float", [300.0, 16]), ("string", ["300", 16]),
                         ("rank 9", [300, 16] + [1] * 7), ("number", 4800), ("null", None)):
@@ -157,7 +162,8 @@ def content_rows():
             box.inspect(model, None, code=0)  # without --verify the weights are not read
             box.run(["inspect", "--model", model.path, "--verify"], code=3,
                     match=rf"NaN or infinite: {NORM} has {len(values)} \(1 tensors in all\)")
-            box.run(["generate", "--model", model.path, "--prompt", "x", "--max-tokens", "2"], code=3, match="NaN or infinity")
+            box.run(["generate", "--model", model.path, "--prompt", "x", "--max-tokens", "2"], code=3,
+                    match="NaN or infinity")
         return test
     yield "S11", "NaN", poison(float("nan"))
     yield "S11", "infinity", poison(float("inf"), float("-inf"), float("nan"))
@@ -166,14 +172,16 @@ def content_rows():
     yield "S12", "missing expert tensor", spoiled(
         lambda model: model.edit_tensors(lambda parts: parts.pop(expert)), rf"{expert} is missing \(in all 1\)")
     yield "S12", "extra expert", spoiled(
-        with_shape(expert.replace("experts.2", "experts.4"), [16, 16], b"\0" * 1024), "experts.4.w2.weight is not part of such")
+        with_shape(expert.replace("experts.2", "experts.4"), [16, 16], b"\0" * 1024),
+        "experts.4.w2.weight is not part of such")
     yield "S12", "wrong shape in one layer", spoiled(
         with_shape(expert, [16, 15], b"\0" * 960), rf"{expert} has shape \[16, 15\], expected \[16, 16\]")
 
     def without_layer(parts):
         for name in [name for name in parts if name.startswith("model.layers.1.block_sparse_moe.experts")]:
             del parts[name]
-    yield "S12", "no experts in one layer", spoiled(lambda model: model.edit_tensors(without_layer), r"; \.\.\. \(in all 12\)")
+    yield "S12", "no experts in one layer", spoiled(lambda model: model.edit_tensors(without_layer),
+                                                    r"; \.\.\. \(in all 12\)")
 
     def odd(model):
         header, data = tiny_model.layout(tiny_model.tensors())
@@ -195,13 +203,14 @@ def content_rows():
 # cannot be told from others.
 def shrinking(box):
     model = box.model()
-    lines = [json.dumps({"id": f"r{i}", "prompt": f"question {i}", "max_tokens": 200, "ignore_eos": True}) for i in range(200)]
+    lines = [json.dumps({"id": f"r{i}", "prompt": f"question {i}", "max_tokens": 200, "ignore_eos": True})
+             for i in range(200)]
     source = box.file("in.jsonl", "\n".join(lines) + "\n")
     out = box.output()
     args = ["run", "--model", model.path, "--input", source, "--output", out, "--threads", "1"]
     # With two of eight experts in DRAM, the run reads its shard all the time.
     process = box.start(args + [f"--memory={box.least_memory(args)}B", "--quiet"])
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + HANG_S
     while not (os.path.exists(out) and os.path.getsize(out) > 0) and time.monotonic() < deadline and process.poll() is None:
         time.sleep(0.005)
     os.truncate(model.file(SHARD), 30000)
@@ -209,15 +218,18 @@ def shrinking(box):
     box.program.num_runs += 1
     box.check(result, (8,), None, True, 256 << 20)
     results = [json.loads(line) for line in open(out, encoding="utf-8")]
-    box.expect(len({result["custom_id"] for result in results}) == len(lines) == len(results), "a request has no line, or two")
+    box.expect(len({result["custom_id"] for result in results}) == len(lines) == len(results),
+               "a request has no line, or two")
     failed = [result["error"] for result in results if result["error"] is not None]
     box.expect(failed and all(error["code"] == "io_error" and "ended early" in error["message"] for error in failed),
                "a request failed without saying that the file ended early")
 
 
 def path_rows():
-    for name, value in (("parent", "../x.safetensors"), ("absolute", "/etc/passwd"), ("inner parent", "a/../../b.safetensors"),
-                        ("subfolder", "sub/model.safetensors"), ("drive", "C:\\x.safetensors"), ("NUL", "model\0.safetensors"),
+    for name, value in (("parent", "../x.safetensors"), ("absolute", "/etc/passwd"),
+                        ("inner parent", "a/../../b.safetensors"),
+                        ("subfolder", "sub/model.safetensors"), ("drive", "C:\\x.safetensors"),
+                        ("NUL", "model\0.safetensors"),
                         ("empty", ""), ("dot", "."), ("dot dot", ".."), ("backslash", "..\\x.safetensors"),
                         ("300 bytes", "x" * 300 + ".safetensors"), ("newline and slash", "a\n/b.safetensors")):
         yield "X1", name, spoiled(
@@ -227,7 +239,8 @@ def path_rows():
             lambda model, value=value: model.split(edit=lambda index: index.update({NORM: value})), f"tensor '{NORM}'")
     for name, content in (("empty", ""), ("no JSON", "x"), ("array", "[]"), ("no weight_map", "{}"),
                           ("weight_map number", '{"weight_map": 7}'), ("weight_map empty", '{"weight_map": {}}')):
-        yield "X1", f"index {name}", spoiled(lambda model, content=content: (model.split(), model.write(INDEX, content)), INDEX)
+        yield "X1", f"index {name}", spoiled(lambda model, content=content: (model.split(), model.write(INDEX, content)),
+                                             INDEX)
 
     def replaced(make):
         def spoil(model):
@@ -287,7 +300,8 @@ def folder_rows():
         lambda model: model.split(edit=lambda index: index.update({"model.extra.weight": second})),
         rf"{second}: tensor 'model.extra.weight' is missing")
     yield "X4", "tensor in the other shard", spoiled(
-        lambda model: model.split(edit=lambda index: index.update({FIRST: second})), f"tensor '{FIRST}' is missing.* it is in")
+        lambda model: model.split(edit=lambda index: index.update({FIRST: second})),
+        f"tensor '{FIRST}' is missing.* it is in")
 
     def doubled(model):
         model.split()
@@ -316,7 +330,8 @@ def folder_rows():
     yield "X6", "zip as safetensors", spoiled(lambda model: model.write(SHARD, b"PK\x03\x04" + b"\0" * 99), "zip archive")
     yield "X6", "no weights", spoiled(lambda model: model.remove(SHARD), "no weights: expected model.safetensors")
     yield "X7", "GGUF and safetensors", spoiled(lambda model: model.write("model.gguf", b"GGUF"), "two formats", code=2)
-    yield "X7", "only GGUF", spoiled(lambda model: os.rename(model.file(SHARD), model.file("m.gguf")), "this is not a GGUF file")
+    yield "X7", "only GGUF", spoiled(lambda model: os.rename(model.file(SHARD), model.file("m.gguf")),
+                                     "this is not a GGUF file")
     yield "X7", "GGUF as safetensors", spoiled(lambda model: model.write(SHARD, b"GGUF" + b"\0" * 60), "a GGUF file")
 
     def odd_name(name):
@@ -328,7 +343,8 @@ def folder_rows():
             json.loads(described.decode("utf-8"))
             box.expect(len(box.run([b"inspect", b"--model", target]).stdout.splitlines()) > 10, "no table")
             source = box.file("in.jsonl", '{"prompt": "x", "max_tokens": 2}\n')
-            log = box.run([b"run", b"--model", target, b"--input", os.fsencode(source), b"--output", os.fsencode(box.output())],
+            log = box.run([b"run", b"--model", target, b"--input", os.fsencode(source), b"--output",
+                           os.fsencode(box.output())],
                           quiet=False).stderr
             with open(box.output(), encoding="utf-8") as file:
                 json.loads(file.read())
@@ -336,13 +352,17 @@ def folder_rows():
             os.remove(os.path.join(target, b"config.json"))
             box.run([b"inspect", b"--model", target], code=3, match="has no file 'config.json'")
         return test
-    for name, text in (("spaces", b"my  model"), ("newline", b"a\nb"), ("escape", b"a\x1b[31mb"), ("not UTF-8", b"a\xff\xfeb"),
+    for name, text in (("spaces", b"my  model"), ("newline", b"a\nb"), ("escape", b"a\x1b[31mb"),
+                       ("not UTF-8", b"a\xff\xfeb"),
                        ("quotes", b"a'\"b"), ("255 bytes", b"x" * 255), ("braces", b"{}{0}")):
         yield "X8", name, odd_name(text)
-    yield "X8", "4096 characters", lambda box: box.run(["inspect", "--model", "/" + "x/" * 2048], code=2, match="path has 4097 bytes")
-    yield "X8", "long component", lambda box: box.run(["inspect", "--model", "x" * 300], code=2, match="File name too long|too long")
+    yield "X8", "4096 characters", lambda box: box.run(["inspect", "--model", "/" + "x/" * 2048], code=2,
+                                                       match="path has 4097 bytes")
+    yield "X8", "long component", lambda box: box.run(["inspect", "--model", "x" * 300], code=2,
+                                                      match="File name too long|too long")
     yield "X8", "no such folder", lambda box: box.run(["inspect", "--model", box.path("none")], code=3, match="No such file")
-    yield "X8", "a file", lambda box: box.run(["inspect", "--model", box.file("f", "x")], code=3, match="found a regular file")
+    yield "X8", "a file", lambda box: box.run(["inspect", "--model", box.file("f", "x")], code=3,
+                                              match="found a regular file")
     yield "X8", "empty", lambda box: box.run(["inspect", "--model", ""], code=2, match="empty")
 
 

@@ -31,15 +31,18 @@ def part(**values):
 
 
 def vocabulary_rows():
-    for name, merges in (("left side", ["zz a"]), ("right side", ["a zz"]), ("result", ["a b"]), ("pair form", [["a", "b"]])):
-        yield "T1", f"merge of a missing token: {name}", tokenizer(in_model(merges=merges), "merge 0: '.*' is not in the vocabulary")
+    for name, merges in (("left side", ["zz a"]), ("right side", ["a zz"]), ("result", ["a b"]),
+                         ("pair form", [["a", "b"]])):
+        yield "T1", f"merge of a missing token: {name}", tokenizer(
+            in_model(merges=merges), "merge 0: '.*' is not in the vocabulary")
     for name, merge in (("no space", "aa"), ("three", "a a a"), ("number", 7), ("null", None), ("pair of numbers", [1, 2]),
                         ("triple", ["a", "a", "a"]), ("empty", "")):
         yield "T1", f"merge {name}", tokenizer(in_model(merges=[merge]), "merge 0: ")
     yield "T1", "merges no array", tokenizer(in_model(merges="a a"), "'merges': expected array")
     yield "T1", "two tokens with one id", tokenizer(vocab(lambda tokens: tokens.update({"new": 5})), "the same id 5")
     for name, token_id in (("-1", -1), ("2^40", 1 << 40), ("2^63", 1 << 63), ("2^21", 1 << 21)):
-        yield "T1", f"id {name}", tokenizer(vocab(lambda tokens, i=token_id: tokens.update({"new": i})), "token 'new': expected an")
+        yield "T1", f"id {name}", tokenizer(vocab(lambda tokens, i=token_id: tokens.update({"new": i})),
+                                            "token 'new': expected an")
     for name, token_id in (("string", "5"), ("fraction", 5.5), ("null", None)):
         yield "T1", f"id {name}", tokenizer(vocab(lambda tokens, i=token_id: tokens.update({"new": i})), "token 'new'")
     yield "T1", "empty token", tokenizer(vocab(lambda tokens: tokens.update({"": 290})), "the token of id 290 is empty")
@@ -65,7 +68,8 @@ def vocabulary_rows():
             ("same id as a token", {"id": 5}, "the same id 5"), ("id -1", {"id": -1}, "expected an id from 0"),
             ("id 2^40", {"id": 1 << 40}, "expected an id from 0"), ("no id", {"id": None}, "'id'"),
             ("empty content", {"content": ""}, "content of 0 bytes"), ("content number", {"content": 7}, "'content'"),
-            ("two ids", {"content": "</s>"}, "two ids|same id|bos_token '<s>' is not in the vocabulary"), ("special string", {"special": "yes"}, "'special'")):
+            ("two ids", {"content": "</s>"}, "two ids|same id|bos_token '<s>' is not in the vocabulary"),
+            ("special string", {"special": "yes"}, "'special'")):
         yield "T1", f"added token {name}", tokenizer(lambda file, v=values: file["added_tokens"][0].update(v), pattern)
     for name, content in (("empty", ""), ("no JSON", "{"), ("array", "[]"), ("null", "null"), ("no model", "{}"),
                           ("lone surrogate", '{"model": "\\ud800"}'), ("deep", '{"a":' * 100_000)):
@@ -73,20 +77,24 @@ def vocabulary_rows():
     for name, content in (("no JSON", "{"), ("array", "[]"), ("bos number", '{"bos_token": 7}'),
                           ("unknown bos", '{"bos_token": "<nope>"}'),
                           ("added token id", '{"added_tokens_decoder": {"x": {"content": "y"}}}')):
-        yield "T1", f"tokenizer_config.json {name}", lambda box, content=content: broken(box, TOKENIZER_CONFIG, content, "token")
+        yield "T1", f"tokenizer_config.json {name}", lambda box, content=content: broken(
+            box, TOKENIZER_CONFIG, content, "token")
     yield "T1", "no tokenizer", lambda box: broken(box, TOKENIZER, None, "no tokenizer: expected tokenizer.json")
 
     for key in ("pre_tokenizer", "normalizer", "decoder", "post_processor"):
-        for name, value in (("unknown", {"type": "Martian"}), ("no type", {}), ("string", "ByteLevel"), ("number type", {"type": 7})):
+        for name, value in (("unknown", {"type": "Martian"}), ("no type", {}), ("string", "ByteLevel"),
+                            ("number type", {"type": 7})):
             yield "T2", f"{key} {name}", tokenizer(part(**{key: value}), f"{key}")
         nested = {"type": "Martian"}
         field = {"pre_tokenizer": "pretokenizers", "normalizer": "normalizers", "decoder": "decoders",
                  "post_processor": "processors"}[key]
-        yield "T2", f"{key} unknown in a Sequence", tokenizer(part(**{key: {"type": "Sequence", field: [nested]}}), "Martian")
+        yield "T2", f"{key} unknown in a Sequence", tokenizer(part(**{key: {"type": "Sequence", field: [nested]}}),
+                                                              "Martian")
         for _ in range(12):
             nested = {"type": "Sequence", field: [nested]}
         yield "T2", f"{key} 12 Sequences deep", tokenizer(part(**{key: nested}), "more than 8 deep|Martian")
-    yield "T2", "model Unigram with a vocabulary of BPE", tokenizer(in_model(type="Unigram"), "'vocab': expected array, found object")
+    yield "T2", "model Unigram with a vocabulary of BPE", tokenizer(
+        in_model(type="Unigram"), "'vocab': expected array, found object")
     for name in ("WordPiece", "WordLevel", "Martian", ""):
         yield "T2", f"model {name}", tokenizer(in_model(type=name), f"type '{name}' is not implemented")
     yield "T2", "dropout", tokenizer(in_model(dropout=0.1), "dropout 0?1?.* is not implemented")
@@ -97,14 +105,17 @@ def vocabulary_rows():
     # refused.
     def split(regex):
         return part(pre_tokenizer={"type": "Split", "pattern": {"Regex": regex}, "behavior": "Isolated", "invert": False})
-    for name, regex in (("invalid", "(["), ("long look-behind", "(?<=ab)c"), ("back reference", r"(a)\1"), ("recursion", "(?R)"),
+    for name, regex in (("invalid", "(["), ("long look-behind", "(?<=ab)c"), ("back reference", r"(a)\1"),
+                        ("recursion", "(?R)"),
                         ("100 kB", "a" * 100_000), ("reversed range", "[z-a]"), ("deep", "(" * 100 + "a" + ")" * 100)):
         yield "T3", f"pattern {name}", tokenizer(split(regex), "pattern", text="a" * 30)
-    for name, regex in (("catastrophic", "(a+)+b"), ("nested choice", "(a|a|aa)*c"), ("look-behind", "(?<=a)b"), ("empty", ""),
+    for name, regex in (("catastrophic", "(a+)+b"), ("nested choice", "(a|a|aa)*c"), ("look-behind", "(?<=a)b"),
+                        ("empty", ""),
                         ("any", "."), ("control", "\x01\n")):
         yield "T3", f"pattern {name}", tokenizer(split(regex), None, code=0, text="a" * 100_000)
     yield "T3", "normalizer pattern", tokenizer(
-        part(normalizer={"type": "Replace", "pattern": {"Regex": "(a+)+b"}, "content": ""}), None, code=0, text="a" * 100_000)
+        part(normalizer={"type": "Replace", "pattern": {"Regex": "(a+)+b"}, "content": ""}), None, code=0,
+        text="a" * 100_000)
     for token in ("<0x-1>", "<0xZZ>", "<0x100>", "<0x1>", "<0xff>", "<0x>", "<0x 1>"):
         yield "T7", token, tokenizer(lambda file, t=token: (file["model"]["vocab"].update({t: 280}),
                                                             file["model"].update(byte_fallback=True)) and None,
@@ -143,11 +154,13 @@ def text_rows():
     # On the command line, invalid UTF-8 becomes U+FFFD before tokenizing. A JSONL line with invalid UTF-8 is
     # refused (J1).
     for name, text in (("lone continuation", b"a\x80b"), ("overlong", b"a\xc0\xafb"), ("surrogate", b"a\xed\xa0\x80b"),
-                       ("above U+10FFFF", b"a\xf4\x90\x80\x80b"), ("cut sequence", b"a\xe2\x82"), ("byte-order mark", b"\xef\xbb\xbfab"),
+                       ("above U+10FFFF", b"a\xf4\x90\x80\x80b"), ("cut sequence", b"a\xe2\x82"),
+                       ("byte-order mark", b"\xef\xbb\xbfab"),
                        ("ff fe", b"\xff\xfe"), ("noncharacter", "\uffff".encode())):
         def odd_text(box, text=text):
             model = box.model()
-            ids = ids_of(box.run([b"tokenize", b"--model", model.path.encode(), b"--file", box.file("text", text).encode()]))[0]
+            ids = ids_of(
+                box.run([b"tokenize", b"--model", model.path.encode(), b"--file", box.file("text", text).encode()]))[0]
             back = box.run(["tokenize", "--model", model.path, "--decode", "--text", json.dumps(ids)]).stdout[:-1]
             try:
                 expected = text.decode("utf-8")
@@ -160,7 +173,8 @@ def text_rows():
     def not_utf8_prompt(box):
         model = box.model()
         box.run([b"generate", b"--model", model.path.encode(), b"--prompt", b"a\xffb"], code=4, match="not UTF-8 .at byte 1")
-        box.run(["perplexity", "--model", model.path, "--text", box.file("t", b"ab\xff")], code=4, match="not UTF-8 .at byte 2")
+        box.run(["perplexity", "--model", model.path, "--text", box.file("t", b"ab\xff")], code=4,
+                match="not UTF-8 .at byte 2")
     yield "T5", "prompt that is not UTF-8", not_utf8_prompt
     for name, text in (("text", "x"), ("object", "{}"), ("negative", "[-1]"), ("beyond", f"[{FIRST_SPECIAL_ID + 4}]"),
                        ("2^63", f"[{1 << 63}]"), ("fraction", "[1.5]"), ("nested", "[[1]]"), ("deep", "[" * 100_000)):
@@ -175,10 +189,12 @@ def text_rows():
             box.expect(max(trusted) >= FIRST_SPECIAL_ID, "a special token in trusted text is not found")
             box.expect(max(untrusted) < FIRST_SPECIAL_ID, f"a message makes special tokens: {untrusted}")
         # The same in a chat: the prompt has as many tokens as any other text of as many bytes.
-        lines = [{"id": text, "messages": [{"role": "user", "content": text}], "max_tokens": 1} for text in ("<|user|>", "[(user)]")]
+        lines = [{"id": text, "messages": [{"role": "user", "content": text}], "max_tokens": 1} for text in (
+            "<|user|>", "[(user)]")]
         source = box.file("in.jsonl", "".join(json.dumps(line) + "\n" for line in lines))
         box.run(["run", "--model", model.path, "--input", source, "--output", box.output()])
-        counts = [json.loads(line)["response"]["body"]["usage"]["prompt_tokens"] for line in open(box.output(), encoding="utf-8")]
+        counts = [json.loads(line)["response"]["body"]["usage"]["prompt_tokens"] for line in open(
+            box.output(), encoding="utf-8")]
         box.expect(counts[0] == counts[1], f"prompt tokens {counts}")
     yield "T6", "special tokens in a message", message
 
@@ -204,7 +220,8 @@ def chat(template, pattern, answered=False):
 
 def template_rows():
     for name, template in (("open tag", "\n{% if x"), ("no endif", "\n{% if x %}"), ("unknown tag", "a\n{% martian %}"),
-                           ("bad expression", "\n{{ 1 + }}"), ("stray endfor", "\n{% endfor %}"), ("open string", "\n{{ 'x }}")):
+                           ("bad expression", "\n{{ 1 + }}"), ("stray endfor", "\n{% endfor %}"),
+                           ("open string", "\n{{ 'x }}")):
         yield "T8", f"syntax: {name}", chat(template, r"template.*line [23]")
     yield "T8", "raise_exception", chat("\n{{ raise_exception('roles must alternate') }}", "line 2.*roles must alternate")
     yield "T8", "undefined attribute", chat("\n\n{{ nothing.at_all }}", "line 3")
@@ -217,8 +234,10 @@ def template_rows():
             ("nested loops", "{% for i in range(100000) %}{% for j in range(100000) %}{% endfor %}{% endfor %}"),
             ("1 GB of output", "{% for i in range(100000) %}{{ 'x' * 10000 }}{% endfor %}"),
             ("a string of 1 TB", "{{ 'x' * 1000000000000 }}"),
-            ("doubling", "{% set ns = namespace(s='x') %}{% for i in range(64) %}{% set ns.s = ns.s ~ ns.s %}{% endfor %}{{ ns.s }}"),
-            ("doubling a list", "{% set ns = namespace(s=[1]) %}{% for i in range(64) %}{% set ns.s = ns.s + ns.s %}{% endfor %}"),
+            ("doubling", "{% set ns = namespace(s='x') %}{% for i in range(64) %}{% set ns.s = ns.s ~ ns.s %}{% endfor %}{{ "
+                         "ns.s }}"),
+            ("doubling a list", "{% set ns = namespace(s=[1]) %}{% for i in range(64) %}{% set ns.s = ns.s + ns.s %}{% "
+                                "endfor %}"),
             ("recursive macro", "{% macro m() %}{{ m() }}{% endmacro %}{{ m() }}"),
             ("padding", "{{ '%1000000000d' % 7 }}"), ("replace", "{{ ('a' * 100000) | replace('a', 'b' * 100000) }}"),
             ("indent", "{{ ('\\n' * 100000) | indent(100000) }}"), ("join", "{{ range(1000000) | join('x' * 100000) }}")):
@@ -226,17 +245,23 @@ def template_rows():
     yield "T9", "nested 100000 deep", chat("{{ " + "(" * 100_000 + "1" + ")" * 100_000 + " }}", "template")
     yield "T9", "100000 ifs", chat("{% if 1 %}" * 100_000, "template")
     yield "T9", "2 MB of template", chat("x" * (2 << 20), "template|prompt has")
-    for name, template in (("mro", "{{ ''.__class__.__mro__ }}"), ("globals", "{{ cycler.__init__.__globals__.os.popen('id').read() }}"),
-                           ("self", "{{ self._TemplateReference__context.environ.x }}"), ("include", "{% include '/etc/passwd' %}"),
-                           ("import", "{% import 'os' as os %}{{ os.system('id') }}"), ("attr", "{{ ('' | attr('__class__')).x.y }}"),
-                           ("format", "{{ '{0.__class__.__mro__}'.format(messages) }}"), ("open", "{{ open('/etc/passwd').read() }}"),
+    for name, template in (("mro", "{{ ''.__class__.__mro__ }}"),
+                           ("globals", "{{ cycler.__init__.__globals__.os.popen('id').read() }}"),
+                           ("self", "{{ self._TemplateReference__context.environ.x }}"),
+                           ("include", "{% include '/etc/passwd' %}"),
+                           ("import", "{% import 'os' as os %}{{ os.system('id') }}"),
+                           ("attr", "{{ ('' | attr('__class__')).x.y }}"),
+                           ("format", "{{ '{0.__class__.__mro__}'.format(messages) }}"),
+                           ("open", "{{ open('/etc/passwd').read() }}"),
                            ("config", "{{ config.items() }}")):
         yield "T10", name, chat(template, "template|chat")
     yield "T10", "class of a list", chat("x{{ messages.__class__ }}", None, answered=True)
     yield "T11", "no template", chat(None, "has no chat template")
-    yield "T11", "named templates", chat([{"name": "default", "template": "x"}, {"name": "tool_use", "template": "{{ 1 / 0 }}"}],
+    yield "T11", "named templates", chat([{"name": "default", "template": "x"},
+                                          {"name": "tool_use", "template": "{{ 1 / 0 }}"}],
                                          None, answered=True)
-    yield "T11", "named templates without default", chat([{"name": "rag", "template": "x"}], "no chat template named 'default'")
+    yield "T11", "named templates without default", chat([{"name": "rag", "template": "x"}],
+                                                         "no chat template named 'default'")
     yield "T11", "empty list", chat([], "no chat template")
     yield "T11", "empty template", chat("", "no tokens|template")
     for name, value in (("number", 7), ("object", {}), ("list of strings", ["x"]), ("list of empty objects", [{}])):
@@ -280,9 +305,11 @@ def sentencepiece_rows():
     yield "T12", "not UTF-8", proto(good + piece(b"\xff") + trainer, "not UTF-8")
     yield "T12", "no unknown piece", proto(piece(b"a") + trainer, "0 pieces of type UNKNOWN")
     yield "T12", "unigram", proto(good + message_field(2, 2, bytes([2]) + message_field(3, 0, b"\x01")), None, code=0)
-    yield "T12", "word model", proto(good + message_field(2, 2, bytes([2]) + message_field(3, 0, b"\x03")), "tokenizer.model")
+    yield "T12", "word model", proto(good + message_field(2, 2, bytes([2]) + message_field(3, 0, b"\x03")),
+                                     "tokenizer.model")
     for name, junk in (("length 2^64-1", message_field(1, 2, b"\xff" * 9 + b"\x01")), ("endless number", b"\xff" * 20),
-                       ("wire type 3", b"\x0b"), ("wire type 7", b"\x0f"), ("field 0", b"\x02\x00"), ("text", b"hello world")):
+                       ("wire type 3", b"\x0b"), ("wire type 7", b"\x0f"), ("field 0", b"\x02\x00"),
+                       ("text", b"hello world")):
         yield "T12", name, proto(good + trainer + junk, "tokenizer.model: ")
 
 

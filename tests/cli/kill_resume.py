@@ -42,11 +42,13 @@ def main():
             output = folder / f"killed{num_rounds}.jsonl"
             num_rounds += 1
             while True:
-                process = subprocess.Popen(penstock.command("run", "--model", args.model, "--input", source, "--output", output,
+                process = subprocess.Popen(penstock.command("run", "--model", args.model, "--input", source, "--output",
+                                                            output,
                                                             "--resume", *flags),
                                            stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
                 try:
-                    _, stderr = process.communicate(timeout=rng.uniform(0, min(whole_s, 1.5)))
+                    # Long enough for progress on a machine that takes long to begin, short enough for many kills.
+                    _, stderr = process.communicate(timeout=rng.uniform(0, max(min(whole_s, 1.5), whole_s / 4)))
                 except subprocess.TimeoutExpired:
                     process.kill()
                     process.communicate()
@@ -58,7 +60,8 @@ def main():
             lines = program.sorted_by_id(output)
             assert sorted(json.loads(line)["custom_id"] for line in lines) == ids, "results are lost or doubled"
             assert lines == expected, "a resumed run gave other bytes"
-        print(f"{num_kills} kills in {num_rounds} jobs, {num_partial} of them with results on disk: every job complete and equal")
+        print(f"{num_kills} kills in {num_rounds} jobs, {num_partial} of them with results on disk: every job complete and "
+              f"equal")
 
 
 if __name__ == "__main__":

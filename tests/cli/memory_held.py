@@ -13,7 +13,8 @@ import tempfile
 import program
 
 ALLOWANCE = 32 << 20  # for the program itself and its libraries
-SCHEDULES = ("auto", "on-demand", "zigzag", "klotski", "hybrid", "zero", "device cgopipe", "device zigzag", "device klotski", "device hybrid",
+SCHEDULES = ("auto", "on-demand", "zigzag", "klotski", "hybrid", "zero", "device cgopipe", "device zigzag", "device klotski",
+             "device hybrid",
              "device zero")
 
 
@@ -25,7 +26,8 @@ def synthesise(preset, folder):
     else:
         raise AssertionError("numpy is missing (Debian: python3-numpy)")
     subprocess.run([python, program.ROOT / "tools/synth/make_model.py", "--preset", preset, "--output", folder,
-                    "--tokenizer-from", program.DEMO_MODEL], check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+                    "--tokenizer-from", program.DEMO_MODEL], check=True, stdout=subprocess.DEVNULL,
+                   stderr=subprocess.DEVNULL)
     return folder
 
 
@@ -54,7 +56,8 @@ def main():
             device_memory = 0
             if schedule.startswith("device "):
                 flags += ["--device", "emulated:link=4GB/s", "--micro-batch-size", 8]
-                device_memory = int(penstock.least_device_memory(args.model, source, "--memory", f"{args.largest}B", *flags) * 1.2)
+                device_memory = int(penstock.least_device_memory(args.model, source, "--memory", f"{args.largest}B",
+                                                                 *flags) * 1.2)
                 flags += ["--gpu-memory", f"{device_memory}B"]
             if step % 2 == 1:
                 flags += ["--trace", folder / f"{step}.json", "--trace-html", folder / f"{step}.html",
@@ -63,11 +66,13 @@ def main():
             budget = int(least * (max(args.largest, least) / least) ** share)
             output = folder / f"{step}.out.jsonl"
             code, peak, stderr = program.peak_rss(
-                penstock.command("run", "--model", args.model, "--input", source, "--output", output, "--memory", f"{budget}B",
+                penstock.command("run", "--model", args.model, "--input", source, "--output", output, "--memory",
+                                 f"{budget}B",
                                  *flags))
             assert code == 0, f"budget {budget}: exit {code}: {stderr[-1000:]}"
             over = peak - budget - device_memory
-            print(f"{schedule:14} budget {(budget + device_memory) / 2**20:8.1f} MiB, peak {peak / 2**20:8.1f} MiB, over {over / 2**20:+7.1f} MiB",
+            print(f"{schedule:14} budget {(budget + device_memory) / 2**20:8.1f} MiB, peak {peak / 2**20:8.1f} MiB, over "
+                  f"{over / 2**20:+7.1f} MiB",
                   flush=True)
             assert over <= ALLOWANCE, f"{over} bytes over a budget of {budget}"
             worst = max(worst, over)

@@ -47,12 +47,14 @@ def main():
             budget = penstock.least_budget(program.DEMO_MODEL, source, *flags)
             output = pathlib.Path(folder) / f"{number}.jsonl"
             code, peak, stderr = program.peak_rss(penstock.command(
-                "run", "--model", program.DEMO_MODEL, "--input", source, "--output", output, "--memory", f"{budget}B", *flags))
+                "run", "--model", program.DEMO_MODEL, "--input", source, "--output", output, "--memory", f"{budget}B",
+                *flags))
             assert code in (0, 8), f"{name}: exit {code}: {stderr[-1000:]}"
             with open(output, "rb") as file:
                 num_results = sum(1 for _ in file)
             assert num_results == num_requests, f"{name}: {num_requests} requests, {num_results} results"
-            print(f"{name}: budget {budget / 2**20:.1f} MiB, peak {peak / 2**20:.1f} MiB, {(peak - budget) / 2**20:+.1f} MiB", flush=True)
+            print(f"{name}: budget {budget / 2**20:.1f} MiB, peak {peak / 2**20:.1f} MiB, {(peak - budget) / 2**20:+.1f} "
+                  f"MiB", flush=True)
             assert peak - budget <= ALLOWANCE, f"{name}: {peak - budget} bytes over a budget of {budget}"
 
 

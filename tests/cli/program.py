@@ -1,6 +1,5 @@
 """Runs the penstock program in tests: commands, inputs, peak memory."""
 import json
-import os
 import pathlib
 import random
 import re
@@ -10,6 +9,7 @@ import tempfile
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
 DEMO_MODEL = ROOT / "models" / "penstock-demo"
+HANG_S = 600  # seconds that no machine needs
 MT_BENCH = ROOT / "examples" / "mt_bench" / "question.jsonl"
 
 
@@ -22,7 +22,7 @@ class Penstock:
     def command(self, *args):
         return [self.binary, *map(str, args)]
 
-    def run(self, *args, timeout=600):
+    def run(self, *args, timeout=HANG_S):
         """Runs the program to its end; returns the finished process with its output as text."""
         return subprocess.run(self.command(*args), capture_output=True, text=True, timeout=timeout, check=False)
 
@@ -63,7 +63,8 @@ sys.stdout.write(f"{os.waitstatus_to_exitcode(status)} {usage.ru_maxrss * 1024}"
 
 def peak_rss(command):
     """Runs a command; returns (exit code, the kernel's VmHWM in bytes, stderr)."""
-    done = subprocess.run([sys.executable, "-I", "-S", "-c", LAUNCHER, *command], capture_output=True, text=True, errors="replace",
+    done = subprocess.run([sys.executable, "-I", "-S", "-c", LAUNCHER, *command], capture_output=True, text=True,
+                          errors="replace",
                           check=True)
     code, peak = done.stdout.split()
     return int(code), int(peak), done.stderr

@@ -37,7 +37,7 @@ def main():
             if expected is None:
                 expected = lines
                 assert len(lines) == args.requests, len(lines)
-            different = [i for i, (a, b) in enumerate(zip(expected, lines)) if a != b]
+            different = [i for i, (a, b) in enumerate(zip(expected, lines, strict=False)) if a != b]
             assert len(lines) == len(expected) and not different, f"{flags}: {len(different)} lines differ, {different[:3]}"
         print(f"{len(plans)} plans gave the same {len(expected)} lines")
 

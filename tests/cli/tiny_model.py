@@ -171,7 +171,7 @@ class ModelFolder:
         parts = list(tensors().items())
         self.remove(SHARD)
         weight_map = {}
-        for name, half in zip(names, (parts[:5], parts[5:])):
+        for name, half in zip(names, (parts[:5], parts[5:]), strict=True):
             self.write(name, file_bytes(*layout(dict(half))))
             weight_map.update({tensor: name for tensor, _ in half})
         if edit is not None:

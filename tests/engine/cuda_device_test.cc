@@ -11,11 +11,11 @@
 #include <gmock/gmock.h>
 #include <unistd.h>
 
-#include "penstock/plan/described_model.h"
 #include "penstock/device/device.h"
-#include "penstock/measure/kernel_probe.h"
 #include "penstock/kernels/cuda/stream.h"
+#include "penstock/measure/kernel_probe.h"
 #include "penstock/pack.h"
+#include "penstock/plan/described_model.h"
 #include "tests/engine/answers.h"
 
 namespace penstock {

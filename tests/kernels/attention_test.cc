@@ -7,8 +7,8 @@
 #include <limits>
 
 #include "kernels/kernel_testing.h"
-#include "penstock/testing/reference/reference.h"
 #include "penstock/tensor/kv_block.h"
+#include "penstock/testing/reference/reference.h"
 
 namespace penstock::kernels {
 namespace {

@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""Compiles the NEON kernels with a cross compiler and, where an emulator is present, proves that they give the scalar kernels' bits.
+"""Compiles the NEON kernels with a cross compiler and, where an emulator is present, proves that they give the scalar
+kernels' bits.
 
 Exit code 77: no cross compiler is present.
 """
@@ -22,8 +23,10 @@ def main():
     sources = ["src/penstock/kernels/cpu/neon.cc", "src/penstock/kernels/cpu/scalar.cc", "tests/kernels/neon_check.cc"]
     with tempfile.TemporaryDirectory() as folder:
         program = pathlib.Path(folder) / "neon_check"
-        subprocess.run([COMPILER, "-std=c++20", "-O1", "-Wall", "-Wextra", "-Werror", "-ffp-contract=off", "-march=armv8.2-a+dotprod", "-static",
-                        "-I", ROOT / "src", "-I", ROOT / "include", *(ROOT / source for source in sources), "-o", program], check=True)
+        subprocess.run([COMPILER, "-std=c++20", "-O1", "-Wall", "-Wextra", "-Werror", "-ffp-contract=off",
+                        "-march=armv8.2-a+dotprod", "-static",
+                        "-I", ROOT / "src", "-I", ROOT / "include", *(ROOT / source for source in sources), "-o", program],
+                       check=True)
         if shutil.which(EMULATOR) is None:
             print(f"compiled, not run: no {EMULATOR}")
             return 0

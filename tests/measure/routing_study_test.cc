@@ -10,9 +10,9 @@
 #include <unistd.h>
 
 #include "penstock/base/status.h"
+#include "penstock/memory/belady.h"
 #include "penstock/plan/described_model.h"
 #include "penstock/simulate/simulated_run.h"
-#include "penstock/memory/belady.h"
 #include "tests/engine/answers.h"
 
 namespace penstock {

@@ -9,8 +9,8 @@ namespace {
 
 // Returns a policy of two layers with four experts each; `keys` lists the experts by slot.
 std::unique_ptr<EvictionPolicy> Loaded(Eviction eviction, const std::vector<int64_t>& keys) {
-  auto policy = TraitsOf(
-      eviction).make({.num_slots = std::ssize(keys), .pinned = std::vector<bool>(8), .layer_of = {0, 0, 0, 0, 1, 1, 1, 1}});
+  auto policy = TraitsOf(eviction).make(
+      {.num_slots = std::ssize(keys), .pinned = std::vector<bool>(8), .layer_of = {0, 0, 0, 0, 1, 1, 1, 1}});
   for (int slot_idx = 0; slot_idx < std::ssize(keys); ++slot_idx) {
     policy->OnLoad(slot_idx, keys[static_cast<size_t>(slot_idx)]);
   }
@@ -52,8 +52,8 @@ TEST(EvictionTest, MrsByLayersKeepsEachLayersShare) {
   uneven->OnScores(4, low);
   EXPECT_EQ(uneven->Victim(5, kAnyone), 2);
   // Layers without experts have no share.
-  auto sparse = TraitsOf(
-      Eviction::kMrsLayer).make({.num_slots = 4, .pinned = std::vector<bool>(8), .layer_of = {1, 1, 1, 1, 9, 9, 9, 9}});
+  auto sparse = TraitsOf(Eviction::kMrsLayer)
+                    .make({.num_slots = 4, .pinned = std::vector<bool>(8), .layer_of = {1, 1, 1, 1, 9, 9, 9, 9}});
   for (int slot_idx = 0; slot_idx < 4; ++slot_idx) sparse->OnLoad(slot_idx, slot_idx < 1 ? 0 : 3 + slot_idx);
   EXPECT_EQ(sparse->Victim(1, kAnyone), 1);  // the second layer has three of four
   // Another layer's slot is better than none.

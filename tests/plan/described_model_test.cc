@@ -8,10 +8,10 @@
 
 #include <gtest/gtest.h>
 
-#include "penstock/simulate/simulated_run.h"
 #include "penstock/hardware/presets.h"
 #include "penstock/model/cost.h"
 #include "penstock/plan/workload.h"
+#include "penstock/simulate/simulated_run.h"
 #include "tests/engine/golden.h"
 
 namespace penstock {

@@ -11,8 +11,8 @@
 
 #include "penstock/base/bytes.h"
 #include "penstock/base/status.h"
-#include "penstock/simulate/policy_search.h"
 #include "penstock/hardware/presets.h"
+#include "penstock/simulate/policy_search.h"
 #include "tests/environment.h"
 
 namespace penstock {

@@ -4,8 +4,8 @@
 
 #include <gmock/gmock.h>
 
-#include "penstock/plan/described_model.h"
 #include "penstock/hardware/presets.h"
+#include "penstock/plan/described_model.h"
 
 namespace penstock {
 namespace {

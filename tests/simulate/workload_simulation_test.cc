@@ -8,10 +8,10 @@
 #include <unistd.h>
 
 #include "penstock/base/status.h"
-#include "penstock/plan/described_model.h"
-#include "penstock/simulate/simulated_run.h"
 #include "penstock/hardware/presets.h"
 #include "penstock/pack.h"
+#include "penstock/plan/described_model.h"
+#include "penstock/simulate/simulated_run.h"
 #include "tests/engine/answers.h"
 
 namespace penstock {

@@ -33,11 +33,13 @@ from transformers.utils.chat_template_utils import _compile_jinja_template
 GPT_OSS = pathlib.Path(__file__).resolve().parents[2] / "tests/data/chat_templates/openai-gpt-oss-120b.jinja"
 NOW = "2026-11-05T09:07:03"  # the interpreter's current_time, which the oracle's strftime_now formats, too
 # Python prints these with a memory address or in its own form, so no two runs agree.
-NOT_COMPARABLE = re.compile(r" at 0x[0-9a-f]+|(<|&lt;)(class '|macro '|cycler|loopcontext|namespace|jinja2\.|built-in function)|TemplateReference|Markup\(",
+NOT_COMPARABLE = re.compile(r" at 0x[0-9a-f]+|(<|&lt;)(class '|macro '|cycler|loopcontext|namespace|jinja2\.|built-in "
+                            r"function)|TemplateReference|Markup\(",
                             re.I)
 # Our interpreter refuses to print what Python prints with an address. It also refuses impossible slices of constants,
 # which jinja2 folds to undefined values.
-OUR_REFUSALS = re.compile(r"generator cannot be printed|a (int|float|bool|None|dict) cannot be sliced|a slice needs integers")
+OUR_REFUSALS = re.compile(r"generator cannot be printed|a (int|float|bool|None|dict) cannot be sliced|a slice needs "
+                          r"integers")
 # Python fails here, but chat templates must not rely on it; each pattern matches the text of the exception.
 LENIENT = {
     "jinja2 looks up filters when it compiles, even in loops and macros inside conditions": re.compile(
@@ -71,8 +73,9 @@ class Report:
         self.failed = False
 
     def ours(self, cases):
-        lines = "".join(json.dumps({"template": source, "trusted": {"current_time": NOW, **trusted}, "untrusted": untrusted}) + "\n"
-                        for source, trusted, untrusted in cases)
+        requests = [{"template": source, "trusted": {"current_time": NOW, **trusted}, "untrusted": untrusted}
+                    for source, trusted, untrusted in cases]
+        lines = "".join(json.dumps(request) + "\n" for request in requests)
         run = subprocess.run([self.tool], input=lines.encode(), stdout=subprocess.PIPE, check=True)
         results = [json.loads(line) for line in run.stdout.decode().split("\n")[:-1]]
         if len(results) != len(cases):
@@ -97,7 +100,8 @@ class Report:
         self.rows.append((name, len(cases) - skipped, passed, rendered))
         self.failed |= bool(wrong) or rendered == 0
         for source, trusted, untrusted, got, want, error in wrong[:self.shown]:
-            print(f"{name}:\n  template {source!r:.1500}\n  trusted {trusted!r:.300}\n  untrusted {untrusted!r:.3000}" if self.shown else "")
+            print(f"{name}:\n  template {source!r:.1500}\n  trusted {trusted!r:.300}\n  untrusted {untrusted!r:.3000}"
+                  if self.shown else "")
             self.show_difference(got, want, error)
         sys.stdout.flush()
 
@@ -119,14 +123,16 @@ class Report:
     def show_difference(got, want, error):
         text = got.get("text")
         if text is None or want is None:
-            print(f"  got  {text if text is not None else got['error']!r:.600}\n  want {want if want is not None else error!r:.600}")
+            print(f"  got  {text if text is not None else got['error']!r:.600}\n  want "
+                  f"{want if want is not None else error!r:.600}")
             return
-        at = next((i for i, (a, b) in enumerate(zip(text, want)) if a != b), min(len(text), len(want)))
+        at = next((i for i, (a, b) in enumerate(zip(text, want, strict=False)) if a != b), min(len(text), len(want)))
         print(f"  at {at}: got {text[max(at - 60, 0):at + 60]!r}\n  want {want[max(at - 60, 0):at + 60]!r}")
 
     def table(self):
         width = max(len(row[0]) for row in self.rows)
-        print(f"\n{'template':{width}} | cases | passed | of these rendered\n{'-' * width} | ----- | ------ | -----------------")
+        print(f"\n{'template':{width}} | cases | passed | of these rendered")
+        print(f"{'-' * width} | ----- | ------ | -----------------")
         for name, cases, passed, rendered in self.rows:
             print(f"{name:{width}} | {cases:5} | {passed:6} | {rendered:17}")
         total = [sum(row[i] for row in self.rows) for i in (1, 2, 3)]
@@ -166,7 +172,8 @@ def main():
         report.compare(name, cases)
     if arguments.only in "generated programs" and arguments.programs > 0:
         programs = jinja_programs.Programs(random.Random(arguments.seed))
-        report.compare("generated programs", [(programs.program(), {}, jinja_programs.CONTEXT) for _ in range(arguments.programs)])
+        report.compare("generated programs", [(programs.program(), {}, jinja_programs.CONTEXT) for _ in range(
+            arguments.programs)])
     if arguments.only in "changed templates" and arguments.changed > 0:
         rng = random.Random(f"{arguments.seed} changed")
         sources = [source for _, source in templates(arguments.data) if len(source) < 12000]

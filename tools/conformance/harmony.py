@@ -25,14 +25,17 @@ def schema(properties, required=()):
 
 
 WEATHER = function("lookup_weather", "Use this tool to lookup the weather in a given location. Call it with the parameter "
-                   "'location', can be any textual description of a location.", schema({"location": {"type": "string"}}, ["location"]))
+                   "'location', can be any textual description of a location.",
+                   schema({"location": {"type": "string"}}, ["location"]))
 RIDDLE_TOOLS = [
     function("get_location", "Gets the location of the user."),
     function("get_current_weather", "Gets the current weather in the provided location.", schema({
-        "location": {"type": "string", "description": "The city and state, e.g. San Francisco, CA"}, "format": FORMAT}, ["location"])),
+        "location": {"type": "string", "description": "The city and state, e.g. San Francisco, CA"},
+        "format": FORMAT}, ["location"])),
     function("get_multiple_weathers", "Gets the current weather in the provided list of locations.", schema({
         "locations": {"type": "array", "items": {"type": "string"},
-                      "description": "List of city and state, e.g. [\"San Francisco, CA\", \"New York, NY\"]"}, "format": FORMAT},
+                      "description": "List of city and state, e.g. [\"San Francisco, CA\", \"New York, NY\"]"},
+        "format": FORMAT},
         ["locations"])),
 ]
 TOOL_CALL = {"type": "function", "function": {"name": "lookup_weather", "arguments": {"location": "San Francisco"},
@@ -91,11 +94,14 @@ CASES = {
     "test_simple_convo": ({}, [THOUGHT], (with_date,)),
     "test_no_tools": ({}, [{"role": "user", "content": "Hi"}], (with_user,)),
     "test_browser_tool_only": ({"builtin_tools": ["browser"]}, [{"role": "user", "content": "Hi"}], (with_user,)),
-    "test_browser_and_python_tool": ({"builtin_tools": ["browser", "python"]}, [{"role": "user", "content": "Hi"}], (with_user,)),
-    "test_browser_and_function_tool": ({"builtin_tools": ["browser"], "tools": [WEATHER]}, [{"role": "user", "content": "Hi"}], (with_user,)),
+    "test_browser_and_python_tool": ({"builtin_tools": ["browser", "python"]}, [{"role": "user", "content": "Hi"}],
+                                     (with_user,)),
+    "test_browser_and_function_tool": ({"builtin_tools": ["browser"], "tools": [WEATHER]},
+                                       [{"role": "user", "content": "Hi"}], (with_user,)),
     "test_render_functions_with_parameters": (
         {"reasoning_effort": "high", "tools": RIDDLE_TOOLS},
-        [{"role": "developer", "content": "Always respond in riddles"}, {"role": "user", "content": "What is the weather like in SF?"}],
+        [{"role": "developer", "content": "Always respond in riddles"},
+         {"role": "user", "content": "What is the weather like in SF?"}],
         (without_oneof, comma_after_default)),
     "test_dropping_cot_by_default": (
         {}, [THOUGHT, {"role": "assistant", "thinking": "Simple arithmetic.", "content": "2 + 2 equals 4."},
@@ -107,10 +113,13 @@ CASES = {
              {"role": "tool", "content": {"temperature": 20, "description": "sunny"}}], (with_recipient,)),
     "test_keep_analysis_between_finals": (
         {"add_generation_prompt": False},
-        [THOUGHT, {"role": "assistant", "thinking": "thinking 2+2", "content": "4"}, {"role": "user", "content": "What is 3 + 5?"},
+        [THOUGHT, {"role": "assistant", "thinking": "thinking 2+2", "content": "4"},
+         {"role": "user", "content": "What is 3 + 5?"},
          {"role": "assistant", "thinking": "thinking 3+5", "content": "8"}], (returns,)),
-    **{f"test_simple_convo_{effort}_effort{suffix}": ({"reasoning_effort": effort}, messages, (with_date, blank_after_instructions))
-       for effort in ("low", "medium", "high") for suffix, messages in (("", [ROBOT, CAPITAL]), ("_no_instruction", [CAPITAL]))},
+    **{f"test_simple_convo_{effort}_effort{suffix}": ({"reasoning_effort": effort}, messages,
+                                                      (with_date, blank_after_instructions))
+       for effort in ("low", "medium", "high") for suffix, messages in (
+           ("", [ROBOT, CAPITAL]), ("_no_instruction", [CAPITAL]))},
 }
 
 

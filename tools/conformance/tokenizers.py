@@ -116,21 +116,31 @@ def known_unicode(text):
 
 def hostile_texts(rng, count):
     """Returns texts of odd white space, scripts, emoji, digits and random code points."""
-    snippets = ["  leading", "trailing  ", "a\tb", "\t\t x", "\n\n", " \n \n x", "\r\n", "a\r\nb\r\n\r\n", "\u00a0x", "\u3000\u3000x",
-                "\u2003 em", "\u200b", "\u200d", "x\u0301\u0302\u0327", "\u1e9b\u0323", "\u212b", "\ufb01", "\uac00", "\u1100\u1161\u11a8",
-                "\ud55c\uad6d\uc5b4", "\u4f60\u597d\uff0c\u4e16\u754c", "\u3053\u3093\u306b\u3061\u306f", "\u0e2a\u0e27\u0e31\u0e2a\u0e14\u0e35",
-                "\u0645\u0631\u062d\u0628\u0627", "\u05e9\u05dc\u05d5\u05dd", "\u0928\u092e\u0938\u094d\u0924\u0947", "\u041f\u0440\u0438\u0432\u0435\u0442",
-                "\U0001f469\u200d\U0001f469\u200d\U0001f467", "\U0001f1e9\U0001f1ea", "\U0001f44d\U0001f3fd", "1", "12", "1234567", "3.14159", "\u0661\u0662\u0663",
-                "\u00bd", "\u2167", "x=1;y=[2,3]", "don't", "DON'T", "we'LL", "I'\u017f", "it's", "'S", "''", "...", "\u2026", "!?!", "a_b", "camelCase", "HTMLParser",
-                "<s>", "</s>", "<unk>", "<0x0A>", "<|endoftext|>", "<|im_start|>user\n", "[INST]", "\u2581", "\u2581\u2581a", "\x00", "\x01\x7f\x85", "\ufeff", "\ufffd",
-                "#include <a>\n    int x = 0;\n", "def f(x):\n\treturn x**2\n", "||| |||IP_ADDRESS|||", "<|padding|>", "<|user|> \n x<|end|>\n", " " * 24, " " * 7]
+    snippets = ["  leading", "trailing  ", "a\tb", "\t\t x", "\n\n", " \n \n x", "\r\n", "a\r\nb\r\n\r\n", "\u00a0x",
+                "\u3000\u3000x",
+                "\u2003 em", "\u200b", "\u200d", "x\u0301\u0302\u0327", "\u1e9b\u0323", "\u212b", "\ufb01", "\uac00",
+                "\u1100\u1161\u11a8",
+                "\ud55c\uad6d\uc5b4", "\u4f60\u597d\uff0c\u4e16\u754c", "\u3053\u3093\u306b\u3061\u306f",
+                "\u0e2a\u0e27\u0e31\u0e2a\u0e14\u0e35",
+                "\u0645\u0631\u062d\u0628\u0627", "\u05e9\u05dc\u05d5\u05dd", "\u0928\u092e\u0938\u094d\u0924\u0947",
+                "\u041f\u0440\u0438\u0432\u0435\u0442",
+                "\U0001f469\u200d\U0001f469\u200d\U0001f467", "\U0001f1e9\U0001f1ea", "\U0001f44d\U0001f3fd", "1", "12",
+                "1234567", "3.14159", "\u0661\u0662\u0663",
+                "\u00bd", "\u2167", "x=1;y=[2,3]", "don't", "DON'T", "we'LL", "I'\u017f", "it's", "'S", "''", "...",
+                "\u2026", "!?!", "a_b", "camelCase", "HTMLParser",
+                "<s>", "</s>", "<unk>", "<0x0A>", "<|endoftext|>", "<|im_start|>user\n", "[INST]", "\u2581", "\u2581\u2581a",
+                "\x00", "\x01\x7f\x85", "\ufeff", "\ufffd",
+                "#include <a>\n    int x = 0;\n", "def f(x):\n\treturn x**2\n", "||| |||IP_ADDRESS|||", "<|padding|>",
+                "<|user|> \n x<|end|>\n", " " * 24, " " * 7]
     texts = []
     while len(texts) < count:
         parts = []
         for _ in range(rng.randint(1, 8)):
             if rng.random() < 0.25:
-                ranges = [(0x20, 0x7E), (0xA0, 0x24F), (0x300, 0x52F), (0x590, 0x6FF), (0x900, 0xDFF), (0x1E00, 0x1FFF), (0x2000, 0x2BFF),
-                          (0x3000, 0x30FF), (0x4E00, 0x9FA5), (0xAC00, 0xD7A3), (0xF900, 0xFAFF), (0x1F300, 0x1FAFF), (0x1D400, 0x1D7FF)]
+                ranges = [(0x20, 0x7E), (0xA0, 0x24F), (0x300, 0x52F), (0x590, 0x6FF), (0x900, 0xDFF), (0x1E00, 0x1FFF),
+                          (0x2000, 0x2BFF),
+                          (0x3000, 0x30FF), (0x4E00, 0x9FA5), (0xAC00, 0xD7A3), (0xF900, 0xFAFF), (0x1F300, 0x1FAFF),
+                          (0x1D400, 0x1D7FF)]
                 low, high = rng.choice(ranges)
                 parts.append("".join(chr(rng.randint(low, high)) for _ in range(rng.randint(1, 6))))
             else:
@@ -151,7 +161,8 @@ def mixed_texts(data, count):
         found = [line for line in path.read_text(encoding="utf-8", errors="replace").splitlines() if line.strip()]
         for line in rng.sample(found, min(len(found), 40)):
             if path.suffix == ".jsonl":
-                line = next((str(v) for v in json.loads(line).values() if isinstance(v, (str, list)) and len(str(v)) > 20), line)
+                line = next((str(v) for v in json.loads(line).values() if isinstance(v, (str, list)) and len(str(v)) > 20),
+                            line)
             lines.append(line[:2000])
     rng.shuffle(lines)
     lines = [line for line in lines if known_unicode(line)][:count // 2]
@@ -195,7 +206,8 @@ def mistral_samples(report, penstock, folder):
         model = models_by_version[version] or models_by_version["v3"]
         model_path = folder / model
         pieces = sentencepiece.SentencePieceProcessor(model_file=str(model_path))
-        controls = [pieces.id_to_piece(i) for i in range(pieces.vocab_size()) if pieces.is_control(i) or pieces.is_unknown(i)]
+        controls = [pieces.id_to_piece(i) for i in range(pieces.vocab_size()) if pieces.is_control(i)
+                    or pieces.is_unknown(i)]
         want = json.loads(text_path.with_name(text_path.name.replace("text", "tokens").replace(".txt", ".json")).read_text())
         want = want["tokens"] if isinstance(want, dict) else want
         text = text_path.read_text(encoding="utf-8")
@@ -292,7 +304,8 @@ def component_cases(root):
             yield f"Split {behavior}{' inverted' if invert else ''}", {
                 **olmoe, "pre_tokenizer": sequence("pretokenizers", split(r"[^\p{L}\s]", behavior, invert), byte_level)}
     yield "BERT's words", {**olmoe, "pre_tokenizer": sequence("pretokenizers", {"type": "BertPreTokenizer"}, byte_level)}
-    yield "delimiters", {**olmoe, "pre_tokenizer": sequence("pretokenizers", {"type": "CharDelimiterSplit", "delimiter": "e"},
+    yield "delimiters", {**olmoe,
+                         "pre_tokenizer": sequence("pretokenizers", {"type": "CharDelimiterSplit", "delimiter": "e"},
                                                             byte_level)}
     yield "Granite's digits", {**olmoe, "pre_tokenizer": sequence(
         "pretokenizers", {"type": "Digits", "individual_digits": True}, {**byte_level, "use_regex": True})}
@@ -404,7 +417,8 @@ def gguf_names(report, penstock, root, texts, scratch):
     # "<|endoftext|>" is a control token whatever its type.
     texts = [text for text in texts if not any(part in text for part in ("\u017f", "\u212a", "<|endoftext|>"))]
     merges = [merge if isinstance(merge, str) else " ".join(merge) for merge in model["merges"]]
-    vocabulary = {"model": "gpt2", "tokens": [by_id.get(i, f"[UNUSED_{i}]") for i in range(max(by_id) + 1)], "merges": merges,
+    vocabulary = {"model": "gpt2", "tokens": [by_id.get(i, f"[UNUSED_{i}]") for i in range(max(by_id) + 1)],
+                  "merges": merges,
                   "add_bos_token": False}
     for name, patterns in GGUF_PATTERNS.items():
         path = scratch / f"{name}.gguf.json"
@@ -421,7 +435,7 @@ def gguf_names(report, penstock, root, texts, scratch):
 def gguf_of_t5(root, scratch):
     """Returns T5's vocabulary as converters write it into a GGUF file."""
     file = json.loads((root / "t5/tokenizer.json").read_text(encoding="utf-8"))
-    tokens, scores = zip(*file["model"]["vocab"])
+    tokens, scores = zip(*file["model"]["vocab"], strict=True)
     types = [3 if i < 2 else 2 if i == 2 else 1 for i in range(len(tokens))]
     for added in file["added_tokens"]:
         types[added["id"]] = 2 if added["id"] == 2 else 3
@@ -500,7 +514,8 @@ def main():
         if arguments.only in (None, "vectors"):
             all_vectors(report, penstock, root, scratch)
         if arguments.only in (None, "json"):
-            for name, reversible in (("mixtral_hf", "yes"), ("llama2", "yes"), ("phi3", "yes"), ("olmoe", "nfc"), ("t5", "")):
+            for name, reversible in (("mixtral_hf", "yes"), ("llama2", "yes"), ("phi3", "yes"), ("olmoe", "nfc"),
+                                     ("t5", "")):
                 path = root / name / "tokenizer.json"
                 mixed(report, penstock, name, Tokenizer.from_file(str(path)), path, None, texts, reversible)
             for name, config in (("qwen2", root / "qwen2/tokenizer_config.json"),
@@ -509,7 +524,8 @@ def main():
         if arguments.only in (None, "components"):
             components(report, penstock, root, texts, scratch)
         if arguments.only in (None, "sentencepiece"):
-            present = [("llama2 model", root / "llama2/tokenizer.model"), ("mistral v1", root / "mistral/tokenizer.model.v1"),
+            present = [("llama2 model", root / "llama2/tokenizer.model"),
+                       ("mistral v1", root / "mistral/tokenizer.model.v1"),
                        ("mistral v3", root / "mistral/mistral_instruct_tokenizer_240323.model.v3")]
             for name, model in present + list(trained_models(texts, scratch)):
                 sentencepiece_mixed(report, penstock, name, model, texts)

@@ -8,11 +8,10 @@ import json
 import re
 
 import gguf
+import make_gguf
 import numpy as np
 import safetensors.torch
 import torch
-
-import make_gguf
 
 # The GGUF type of a weight, by its name in Hugging Face's folders: the first matching pattern counts. Other weights
 # stay f32.

@@ -17,11 +17,10 @@ import json
 import shutil
 from pathlib import Path
 
+import make_golden as golden
 import numpy as np
 import torch
 from safetensors.torch import save_file
-
-import make_golden as golden
 
 ARCTIC = dict(architectures=["ArcticForCausalLM"], model_type="arctic", hidden_size=32, intermediate_size=24,
               num_hidden_layers=2, num_attention_heads=4, num_key_value_heads=2, num_local_experts=8,
@@ -125,7 +124,7 @@ class Arctic:
         weights /= weights.sum(-1, keepdims=True)
         out = np.zeros_like(x)
         for row in range(len(x)):
-            for weight, expert in zip(weights[row], chosen[row]):
+            for weight, expert in zip(weights[row], chosen[row], strict=True):
                 out[row] += weight * self.mlp(x[row], f"{prefix}experts.{expert}.")
         return out, (logits, weights, chosen)
 

@@ -23,7 +23,8 @@ import torch
 # Variant: options of write_gguf.
 WHOLE = {
     "arctic-tiny": {}, "dbrx-tiny": {}, "deepseek2-tiny": {}, "deepseek3-tiny": dict(old_mla=True), "deepseek2-odd": {},
-    "dots1-tiny": {}, "ernie45-tiny": {}, "glm4moe-tiny": {}, "gptoss-tiny": {}, "granite-tiny": {}, "hunyuan-tiny": {}, "mixtral-tiny": dict(split=9),
+    "dots1-tiny": {}, "ernie45-tiny": {}, "glm4moe-tiny": {}, "gptoss-tiny": {}, "granite-tiny": {}, "hunyuan-tiny": {},
+    "mixtral-tiny": dict(split=9),
     "mixtral-bf16": {}, "mixtral-f16": dict(old_experts=True), "minimaxm2-tiny": {}, "minimaxm2-odd": {},
     "olmoe-tiny": {}, "phimoe-tiny": {}, "qwen2moe-tiny": {}, "qwen3moe-tiny": {}, "granite-odd": {},
 }

@@ -35,7 +35,7 @@ README = """# Blocks of GGUF
 def random_blocks(name, rng):
     size = gguf.GGML_QUANT_SIZES[gguf.GGMLQuantizationType[name]][1]
     blocks = rng.integers(0, 256, (NUM_BLOCKS[name], size), dtype=np.uint8)
-    for block, scale in enumerate(ODD_SCALES):
+    for block in range(len(ODD_SCALES)):
         for shift, offset in enumerate(SCALES[name]):
             odd = ODD_SCALES[(block + 3 * shift) % len(ODD_SCALES)]
             blocks[block, offset:offset + 2] = odd & 0xFF, odd >> 8

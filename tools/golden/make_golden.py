@@ -24,11 +24,10 @@ import re
 import shutil
 from pathlib import Path
 
+import coded
 import safetensors
 import torch
 import transformers
-
-import coded
 from safetensors.torch import save_file
 
 PROMPT_LENGTHS = (1, 7, 33, 70)
@@ -216,7 +215,8 @@ VARIANTS = {
                           tie_word_embeddings=True, vocab_size=131,
                           rope_parameters=dict(rope_type="default", rope_theta=1e4, partial_rotary_factor=0.5)),
     "hunyuan-tiny": dict(HUNYUAN, layout="plain"),
-    "hunyuan-odd": dict(HUNYUAN, hidden_size=42, head_dim=14, intermediate_size=19, num_hidden_layers=3, num_attention_heads=3,
+    "hunyuan-odd": dict(HUNYUAN, hidden_size=42, head_dim=14, intermediate_size=19, num_hidden_layers=3,
+                        num_attention_heads=3,
                         num_key_value_heads=1, num_experts=5, moe_topk=2, attention_bias=True, tie_word_embeddings=True,
                         vocab_size=103, rope_parameters=dict(rope_type="dynamic", rope_theta=1e4, alpha=1000.0, factor=1.0)),
     "exaone-tiny": dict(EXAONE, layout="plain"),

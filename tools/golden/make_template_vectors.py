@@ -61,7 +61,8 @@ CONVERSATIONS = {
     "turns": [user("Hi"), assistant("Hello."), user("  Why? \n"), assistant(" Because.\n"), user("Thanks")],
     "system_turns": [SYSTEM, user("Hi"), assistant("Hello."), user("Why?")],
     "ends_with_assistant": [user("Hi"), assistant("Hello.")],
-    "unicode": [SYSTEM, user("Gr\u00fc\u00dfe \u4e16\u754c \U0001F680 \u00a0\u3000\u0301 'x' \"y\" \\ \t"), assistant("\u00c9t\u00e9"),
+    "unicode": [SYSTEM, user("Gr\u00fc\u00dfe \u4e16\u754c \U0001F680 \u00a0\u3000\u0301 'x' \"y\" \\ \t"),
+                assistant("\u00c9t\u00e9"),
                 user("\u0130\u01c4")],
     "empty_content": [user(""), assistant(""), user("")],
     "special_text": [{"role": "system", "content": SPECIAL}, user(SPECIAL), assistant(SPECIAL), user(SPECIAL)],
@@ -74,7 +75,8 @@ CONVERSATIONS = {
                   assistant("Rain."), user("And now?")],
     "tool_turn_string": [SYSTEM, user("Weather in Oslo?"), call("get_weather", "{\"city\": \"Oslo\"}"),
                          {"role": "tool", "name": "get_weather", "tool_call_id": "abcdef123", "content": "rain"}],
-    "content_parts": [{"role": "user", "content": [{"type": "text", "text": "What is"}, {"type": "text", "text": " this?"}]}],
+    "content_parts": [
+        {"role": "user", "content": [{"type": "text", "text": "What is"}, {"type": "text", "text": " this?"}]}],
     "no_messages": [],
     "null_content": [user("Hi"), {"role": "assistant", "content": None}, user("Hi again")],
 }
@@ -99,7 +101,8 @@ def template_cases(folder):
     for path in sorted(folder.glob("*.jinja")):
         source = path.read_bytes().decode("utf-8")
         for name, messages in CONVERSATIONS.items():
-            for tools in ([None, [WEATHER, CLOCK]] if name in ("user", "system_user", "tool_turn", "tool_turn_string", "turns")
+            for tools in ([None, [WEATHER, CLOCK]] if name in ("user", "system_user", "tool_turn", "tool_turn_string",
+                                                               "turns")
                           else [None]):
                 for generate in ((True, False) if name in ("user", "turns") else (True,)):
                     trusted = {**TRUSTED, "add_generation_prompt": generate}

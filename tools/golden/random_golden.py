@@ -14,10 +14,9 @@ import random
 import shutil
 from pathlib import Path
 
+import make_golden
 import torch
 import transformers
-
-import make_golden
 
 EXPERTS = ("num_local_experts", "num_experts", "n_routed_experts", "moe_num_experts")
 CHOSEN = ("num_experts_per_tok", "moe_k", "moe_topk")

@@ -1,195 +1,73 @@
-"""Writes a random model of make_model.py as a GGUF file, in the layout of llama.cpp's own converter.
+"""The container of a GGUF file, written with the standard library alone.
 
-GGUF is a header of key-value pairs, a list of tensors (name, shape with the innermost dimension first, type, offset), and
-the tensors' data, each aligned to 32 bytes. The experts of a layer are one tensor. Everything is written chunk by chunk
-as it is generated.
+A file is a header of key-value pairs, a list of tensors (name, shape with the innermost dimension first, type, offset) and
+the tensors' data, each aligned.
 """
-
-import math
 import struct
 
-import numpy as np
-
-ALIGNMENT = 32
-BLOCK = 32      # values that share a scale in Q8_0 and Q4_0
-
-# name: (number of the type in GGUF, "file type" of a model that mostly has it, values per block, bytes per block)
-TYPES = {
-    "f32": (0, 0, 1, 4),
-    "f16": (1, 1, 1, 2),
-    "bf16": (30, 32, 1, 2),
-    "q8_0": (8, 7, BLOCK, 2 + BLOCK),
-    "q4_0": (2, 2, BLOCK, 2 + BLOCK // 2),
-}
-ARCHITECTURES = {"mixtral": "llama", "qwen3_moe": "qwen3moe"}
-
-# Names within a layer; "{}" stands for the number of the expert.
-LAYER_NAMES = {
-    "input_layernorm": "attn_norm", "self_attn.q_proj": "attn_q", "self_attn.k_proj": "attn_k", "self_attn.v_proj": "attn_v",
-    "self_attn.o_proj": "attn_output", "self_attn.q_norm": "attn_q_norm", "self_attn.k_norm": "attn_k_norm",
-    "post_attention_layernorm": "ffn_norm", "block_sparse_moe.gate": "ffn_gate_inp", "mlp.gate": "ffn_gate_inp",
-    "block_sparse_moe.experts.{}.w1": "ffn_gate_exps", "mlp.experts.{}.gate_proj": "ffn_gate_exps",
-    "block_sparse_moe.experts.{}.w3": "ffn_up_exps", "mlp.experts.{}.up_proj": "ffn_up_exps",
-    "block_sparse_moe.experts.{}.w2": "ffn_down_exps", "mlp.experts.{}.down_proj": "ffn_down_exps",
-}
-GLOBAL_NAMES = {"model.embed_tokens": "token_embd", "model.norm": "output_norm", "lm_head": "output"}
+U8, I8, U16, I16, U32, I32, F32, BOOL, STRING, ARRAY, U64, I64, F64 = range(13)
+FORMATS = {U8: "B", I8: "b", U16: "H", I16: "h", U32: "I", I32: "i", F32: "f", BOOL: "B", U64: "Q", I64: "q", F64: "d"}
+TENSOR_F32 = 0
 
 
-def quantise_q8_0(values):
-    """Returns blocks of an f16 scale and 32 signed bytes."""
-    values = values.reshape(-1, BLOCK)
-    scale = np.abs(values).max(axis=1) / np.float32(127)
-    inverse = np.divide(np.float32(1), scale, out=np.zeros_like(scale), where=scale != 0)
-    scaled = values * inverse[:, None]
-    blocks = np.empty(len(values), dtype=[("scale", "<f2"), ("quants", "i1", BLOCK)])
-    blocks["scale"] = scale
-    blocks["quants"] = np.trunc(scaled + np.copysign(np.float32(0.5), scaled))
-    return blocks
-
-
-def quantise_q4_0(values):
-    """Returns blocks of an f16 scale and 32 nibbles, each 8 larger than its code. The largest value gets the code -8.
-
-    Byte i holds value i in its low half and value i + 16 in its high half.
-    """
-    values = values.reshape(-1, BLOCK)
-    largest = np.take_along_axis(values, np.abs(values).argmax(axis=1)[:, None], axis=1)[:, 0]
-    scale = largest / np.float32(-8)
-    inverse = np.divide(np.float32(1), scale, out=np.zeros_like(scale), where=scale != 0)
-    nibbles = np.minimum(15, (values * inverse[:, None] + np.float32(8.5)).astype(np.uint8))
-    blocks = np.empty(len(values), dtype=[("scale", "<f2"), ("quants", "u1", BLOCK // 2)])
-    blocks["scale"] = scale
-    blocks["quants"] = nibbles[:, :BLOCK // 2] | nibbles[:, BLOCK // 2:] << 4
-    return blocks
-
-
-def encode(values, kind, round_to):
-    """Encodes f32 values in a type of TYPES; round_to(values, dtype) rounds to the plain dtypes."""
-    if kind == "q8_0":
-        return quantise_q8_0(values)
-    if kind == "q4_0":
-        return quantise_q4_0(values)
-    return round_to(values, kind)
-
-
-def pair_rotations(weight, num_heads):
-    """Reorders the rows of a q or k projection for the architecture "llama".
-
-    It rotates neighbours (2i, 2i + 1) of a head, where Hugging Face rotates (i, i + head_dim / 2).
-    """
-    rows, columns = weight.shape
-    halves = weight.reshape(num_heads, 2, rows // num_heads // 2, columns)
-    return np.ascontiguousarray(halves.swapaxes(1, 2)).reshape(rows, columns)
-
-
-def gguf_name(name):
-    """Returns the GGUF tensor that a Hugging Face tensor becomes or (for an expert) is a part of."""
-    stem = name.removesuffix(".weight")
-    if stem in GLOBAL_NAMES:
-        return GLOBAL_NAMES[stem] + ".weight"
-    _, _, layer, rest = stem.split(".", 3)
-    if ".experts." in rest:
-        parts = rest.split(".")
-        parts[2] = "{}"
-        rest = ".".join(parts)
-    return f"blk.{layer}.{LAYER_NAMES[rest]}.weight"
-
-
-def gather(tensors, kind):
-    """Merges the experts. Returns [(name, shape, type, parts)]; a part is a Hugging Face tensor (name, shape, kind)."""
-    merged = {}
-    for tensor in tensors:
-        merged.setdefault(gguf_name(tensor[0]), []).append(tensor)
-    result = []
-    for name, parts in merged.items():
-        shape = parts[0][1]
-        if name.endswith("_exps.weight"):
-            shape = (len(parts), *shape)
-        # Norms and routers stay f32, as with llama.cpp's converter.
-        plain = parts[0][2] == "norm" or name.endswith("ffn_gate_inp.weight")
-        result.append((name, shape, "f32" if plain else kind, parts))
-    return result
-
-
-def metadata(dims, config, kind):
-    """Returns [(key, value)]; an int is written as u32, a float as f32."""
-    arch = ARCHITECTURES[dims["family"]]
-    pairs = [
-        ("general.architecture", arch), ("general.name", f"random {dims['family']}"), ("general.file_type", TYPES[kind][1]),
-        ("general.quantization_version", 2), ("general.alignment", ALIGNMENT),
-    ]
-    own = {
-        "vocab_size": dims["vocab_size"], "context_length": dims["context"], "embedding_length": dims["model_dim"],
-        "block_count": dims["num_layers"], "feed_forward_length": config["intermediate_size"],
-        "attention.head_count": dims["num_heads"], "attention.head_count_kv": dims["num_kv_heads"],
-        "attention.key_length": dims["head_dim"], "attention.value_length": dims["head_dim"],
-        "attention.layer_norm_rms_epsilon": config["rms_norm_eps"], "rope.freq_base": config["rope_theta"],
-        "rope.dimension_count": dims["head_dim"], "expert_count": dims["num_experts"], "expert_used_count": dims["num_topk"],
-    }
-    if dims["family"] == "qwen3_moe":
-        own["expert_feed_forward_length"] = dims["expert_dim"]
-    # The file has no vocabulary: the model takes and returns token ids. The folder's tokenizer, if any, is not copied.
-    return pairs + [(f"{arch}.{key}", value) for key, value in own.items()] + [("tokenizer.ggml.model", "no_vocab")]
-
-
-def string(text):
-    data = text.encode()
+def text(value):
+    data = value if isinstance(value, bytes) else value.encode()
     return struct.pack("<Q", len(data)) + data
 
 
-def pair(key, value):
-    if isinstance(value, str):
-        return string(key) + struct.pack("<I", 8) + string(value)
-    if isinstance(value, float):
-        return string(key) + struct.pack("<If", 6, value)
-    return string(key) + struct.pack("<II", 4, value)
+def value_bytes(kind, value):
+    if isinstance(value, bytes):  # spoiled by a test
+        return value
+    if kind == STRING:
+        return text(value)
+    if kind == ARRAY:
+        element, values = value
+        return struct.pack("<IQ", element, len(values)) + b"".join(value_bytes(element, one) for one in values)
+    return struct.pack("<" + FORMATS[kind], value)
 
 
-def num_bytes(shape, kind):
-    _, _, per_block, block_bytes = TYPES[kind]
-    return math.prod(shape) // per_block * block_bytes
+class Tensor:
+    """A tensor; `dims` begin with the innermost. Without `data` it has `num_bytes`, which the caller writes."""
+
+    def __init__(self, name, dims, data=None, kind=TENSOR_F32, num_bytes=None):
+        self.name, self.dims, self.data, self.kind = name, dims, data, kind
+        self.num_bytes = num_bytes
+        self.offset = None  # None: after the tensor before
 
 
-def file_size(tensors, kind):
-    """Returns the size of the tensors' data in bytes."""
-    return sum(num_bytes(shape, actual) for _, shape, actual, _ in gather(tensors, kind))
+class Gguf:
+    """A file, of which a test may spoil anything before it is written."""
 
+    def __init__(self):
+        self.magic, self.version, self.alignment = b"GGUF", 3, 32
+        self.fields, self.tensors = [], []
+        self.num_fields = self.num_tensors = None  # None: the true number
 
-def check(dims, kind):
-    """Raises ValueError for a model that cannot be written."""
-    if dims["family"] not in ARCHITECTURES:
-        raise ValueError(f"--gguf knows the families {', '.join(ARCHITECTURES)}, not {dims['family']}")
-    inner = [dims["model_dim"], dims["expert_dim"], dims["num_heads"] * dims["head_dim"]]
-    if TYPES[kind][2] > 1 and any(size % BLOCK for size in inner):
-        raise ValueError(f"--gguf {kind} needs rows of a multiple of {BLOCK} values; rows are {inner}")
+    def set(self, key, kind, value):
+        self.fields = [field for field in self.fields if field[0] != key] + [(key, kind, value)]
+        return self
 
+    def tensor(self, name):
+        return next(tensor for tensor in self.tensors if tensor.name == name)
 
-def write(path, dims, config, tensors, kind, chunks, round_to):
-    """Writes the file. chunks(name, shape, kind) yields a tensor's values as f32 arrays.
+    def header(self):
+        out = self.magic + struct.pack("<IQQ", self.version,
+                                       len(self.tensors) if self.num_tensors is None else self.num_tensors,
+                                       len(self.fields) if self.num_fields is None else self.num_fields)
+        for key, kind, value in self.fields:
+            out += text(key) + struct.pack("<I", kind) + value_bytes(kind, value)
+        end = 0
+        for tensor in self.tensors:
+            offset = end if tensor.offset is None else tensor.offset
+            out += text(tensor.name) + struct.pack("<I", len(tensor.dims))
+            out += b"".join(struct.pack("<Q", dim % (1 << 64)) for dim in tensor.dims)
+            out += struct.pack("<IQ", tensor.kind, offset % (1 << 64))
+            num_bytes = tensor.num_bytes if tensor.data is None else len(tensor.data)
+            end = -(-(end + num_bytes) // self.alignment) * self.alignment
+        return out
 
-    Their sizes are multiples of BLOCK, except for the last.
-    """
-    entries = gather(tensors, kind)
-    pairs = metadata(dims, config, kind)
-    heads = {}
-    if dims["family"] == "mixtral":
-        heads = {"attn_q": dims["num_heads"], "attn_k": dims["num_kv_heads"]}
-    with open(path, "wb") as file:
-        file.write(b"GGUF" + struct.pack("<IQQ", 3, len(entries), len(pairs)))
-        for key, value in pairs:
-            file.write(pair(key, value))
-        offset = 0
-        for name, shape, actual, _ in entries:
-            file.write(string(name) + struct.pack("<I", len(shape)) + struct.pack(f"<{len(shape)}Q", *reversed(shape)))
-            file.write(struct.pack("<IQ", TYPES[actual][0], offset))
-            offset += -(-num_bytes(shape, actual) // ALIGNMENT) * ALIGNMENT
-        file.write(bytes(-file.tell() % ALIGNMENT))
-        for name, _, actual, parts in entries:
-            num_heads = heads.get(name.split(".")[-2])
-            for part in parts:
-                values = chunks(*part)
-                if num_heads:
-                    values = [pair_rotations(np.concatenate(list(values)).reshape(part[1]), num_heads).reshape(-1)]
-                for chunk in values:
-                    file.write(encode(chunk, actual, round_to).view(np.uint8))
-            file.write(bytes(-file.tell() % ALIGNMENT))
+    def bytes(self):
+        out = self.header()
+        for tensor in self.tensors:
+            out += b"\0" * (-len(out) % self.alignment) + tensor.data
+        return out

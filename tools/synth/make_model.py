@@ -20,9 +20,8 @@ import time
 import zlib
 from pathlib import Path
 
+import gguf_model
 import numpy as np
-
-import gguf_file
 
 MIB = 1 << 20
 CHUNK = 1 << 18     # values generated at once
@@ -220,7 +219,7 @@ def write_gguf(path, dims, config, tensors, kind, dtype, seed):
 
     partial = path.with_name(f"{path.name}.partial-{os.getpid()}")
     try:
-        gguf_file.write(partial, dims, config, tensors, kind, chunks, to_dtype)
+        gguf_model.write(partial, dims, config, tensors, kind, chunks, to_dtype)
         partial.rename(path)
     except BaseException:
         partial.unlink(missing_ok=True)
@@ -363,7 +362,7 @@ def parse_args():
     parser.add_argument("--tokenizer-from", type=Path, metavar="DIR", help="copy the tokenizer files of DIR")
     parser.add_argument("--output", type=Path, metavar="DIR", help="the Hugging Face folder")
     parser.add_argument("--gguf", nargs=2, action="append", default=[], metavar=("TYPE", "FILE"),
-                        help=f"the same weights as a GGUF file, {', '.join(gguf_file.TYPES)}; may be given several times")
+                        help=f"the same weights as a GGUF file, {', '.join(gguf_model.TYPES)}; may be given several times")
     parser.add_argument("--force", action="store_true", help="replace an existing output")
     args = parser.parse_args()
     if not args.family and not args.preset:
@@ -374,8 +373,8 @@ def parse_args():
         parser.error("--output or --gguf is needed")
     args.gguf = [(kind.lower(), Path(path)) for kind, path in args.gguf]
     for kind, _ in args.gguf:
-        if kind not in gguf_file.TYPES:
-            parser.error(f"--gguf {kind}: the types are {', '.join(gguf_file.TYPES)}")
+        if kind not in gguf_model.TYPES:
+            parser.error(f"--gguf {kind}: the types are {', '.join(gguf_model.TYPES)}")
     if args.routing_skew < 0:
         parser.error("--routing-skew must not be negative")
     if args.seed < 0:
@@ -385,7 +384,7 @@ def parse_args():
 
 def check_outputs(args, dims, tensors):
     """Raises ValueError for outputs that exist, cannot be written or do not fit on their disks."""
-    sizes = [(path, gguf_file.file_size(tensors, kind)) for kind, path in args.gguf]
+    sizes = [(path, gguf_model.file_size(tensors, kind)) for kind, path in args.gguf]
     if args.output:
         sizes.append((args.output, sum(math.prod(shape) for _, shape, _ in tensors) * DTYPES[args.dtype][1]))
     needed = {}
@@ -430,7 +429,7 @@ def main():
     try:
         check_dims(dims)
         for kind, _ in args.gguf:
-            gguf_file.check(dims, kind)
+            gguf_model.check(dims, kind)
         if args.tokenizer_from:
             count, bos, eos = read_tokenizer(args.tokenizer_from)
             if dims["vocab_size"] < count:
@@ -449,7 +448,8 @@ def main():
     for kind, path in args.gguf:
         write_gguf(path, dims, config, tensors, kind, args.dtype, args.seed)
     count = sum(math.prod(shape) for _, shape, _ in tensors)
-    print(f"{args.output or args.gguf[0][1]}: {count / 1e6:.1f} M parameters, {count * DTYPES[args.dtype][1] / 1e9:.3f} GB as "
+    print(f"{args.output or args.gguf[0][1]}: {count / 1e6:.1f} M parameters, {count * DTYPES[args.dtype][1] / 1e9:.3f} GB "
+          f"as "
           f"{args.dtype}, {time.monotonic() - start:.1f} s")
 
 

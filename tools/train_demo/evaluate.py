@@ -6,10 +6,9 @@ from pathlib import Path
 
 import numpy as np
 import torch
+from model import Config, Mixtral
 from safetensors.torch import load_file
 from tokenizers import Tokenizer
-
-from model import Config, Mixtral
 
 STORIES = ["Once upon a time there was a little", "The old king looked at the dragon and said,",
            "It was a dark night in the forest, and"]

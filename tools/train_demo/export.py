@@ -5,9 +5,8 @@ import shutil
 from pathlib import Path
 
 import torch
-from safetensors.torch import save_file
-
 from model import Config, Mixtral
+from safetensors.torch import save_file
 
 CHAT_TEMPLATE = (
     "{{ bos_token }}{% for message in messages %}{% if not loop.first %}{{ '\\n' }}{% endif %}"

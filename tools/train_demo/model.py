@@ -134,7 +134,7 @@ class Experts(nn.Module):
         counts = torch.bincount(flat, minlength=self.c.experts).tolist()
         parts = Dispatch.apply(x, order, inverse, k).split(counts)
         outputs = [(F.silu(p @ a.T) * (p @ b.T)) @ d.T
-                   for p, a, b, d in zip(parts, self.w1.unbind(0), self.w3.unbind(0), self.w2.unbind(0))]
+                   for p, a, b, d in zip(parts, self.w1.unbind(0), self.w3.unbind(0), self.w2.unbind(0), strict=True)]
         y = Collect.apply(torch.cat(outputs), order, inverse, k)
         return torch.bmm(weights[:, None], y)[:, 0], logits, chosen
 

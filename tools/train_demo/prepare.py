@@ -31,7 +31,8 @@ PUNCT = str.maketrans({
     "\u2013": "-", "\u2026": "...", "\u00a0": " ", "\u200b": None, "\ufeff": None,
 })
 DROP = re.compile(r"^\s*(\||!\[|\[\d+\]|\[\^|\[?Footnote|\[?Illustration|\*{1,2}\d|-{3,}|={3,}|<!--)", re.I)
-BOILERPLATE = re.compile(r"gutenberg|e-?text|transcrib|all rights reserved|copyright \(?c?\)?\s*\d|^the end\.?$|^finis\.?$", re.I)
+BOILERPLATE = re.compile(r"gutenberg|e-?text|transcrib|all rights reserved|copyright \(?c?\)?\s*\d|^the end\.?$|^finis\.?$",
+                         re.I)
 
 
 def join_lines(lines):

@@ -12,7 +12,6 @@ from pathlib import Path
 
 import numpy as np
 import torch
-
 from model import Config, Mixtral
 
 
@@ -39,7 +38,7 @@ class Muon:
     @torch.no_grad()
     def step(self, lr):
         buffers = iter(self.buffers)
-        for (rows, cols), params in self.groups.items():
+        for params in self.groups.values():
             updates = []
             for p in params:
                 m = next(buffers)
@@ -48,7 +47,7 @@ class Muon:
                 u = u.view(-1, *u.shape[-2:])
                 updates.append(u.mT if u.shape[-2] > u.shape[-1] else u)
             done = orthogonalise(torch.cat(updates), self.steps)
-            for p, u in zip(params, done.split([len(u) for u in updates])):
+            for p, u in zip(params, done.split([len(u) for u in updates]), strict=True):
                 if p.shape[-2] > p.shape[-1]:
                     u = u.mT
                 p.mul_(1 - lr * self.decay)
@@ -173,7 +172,7 @@ def main():
         children = 0.5 if progress < 0.65 else 0.8
         seq_len = args.short_seq_len if progress < args.short_until else args.seq_len
         x, y = data.batch(step, args.batch // seq_len, seq_len, children, args.chat)
-        for xs, ys in zip(x.split(args.micro // seq_len), y.split(args.micro // seq_len)):
+        for xs, ys in zip(x.split(args.micro // seq_len), y.split(args.micro // seq_len), strict=True):
             total, balance, z = model.losses(xs, ys)
             part = args.micro / args.batch
             (total / args.batch + part * (args.balance * balance + args.z_loss * z)).backward()

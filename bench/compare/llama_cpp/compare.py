@@ -51,7 +51,8 @@ def run(command, environment=None):
     """Returns the standard output of a command that must succeed."""
     command = [str(word) for word in command]
     # Penstock takes PENSTOCK_X for its flag --x, so the variables that name the peers' build trees are removed.
-    inherited = {name: value for name, value in os.environ.items() if name not in {variable for variable, _, _ in PEERS.values()}}
+    set_for_peers = {variable for variable, _, _ in PEERS.values()}
+    inherited = {name: value for name, value in os.environ.items() if name not in set_for_peers}
     done = subprocess.run(command, capture_output=True, text=True, check=False, env={**inherited, **(environment or {})})
     if done.returncode != 0:
         how = f"signal {-done.returncode}" if done.returncode < 0 else f"exit {done.returncode}"
@@ -64,7 +65,8 @@ def json_lines(text):
 
 
 def cpu_seconds():
-    """Returns the CPU seconds that this machine was busy or that others stole, and those of this process's finished children."""
+    """Returns the CPU seconds that this machine was busy or that others stole, and those of this process's finished
+    children."""
     words = pathlib.Path("/proc/stat").read_text().splitlines()[0].split()[1:9]
     user, nice, system, _idle, _iowait, interrupts, soft_interrupts, stolen = map(int, words)
     usage = resource.getrusage(resource.RUSAGE_CHILDREN)
@@ -106,23 +108,29 @@ class Peer:
         if not cache.exists():
             fail(f"{variable}={self.build}: this is not a CMake build tree (CMakeCache.txt is missing)")
         source = pathlib.Path(re.search(r"^CMAKE_HOME_DIRECTORY:INTERNAL=(.*)$", cache.read_text(), re.M).group(1))
-        libraries = sorted({path.parent for path in self.build.rglob("lib*.so") if re.match(r"lib(llama|ggml)\b", path.name)})
+        libraries = sorted(
+            {path.parent for path in self.build.rglob("lib*.so") if re.match(r"lib(llama|ggml)\b", path.name)})
         if not any((path / "libllama.so").exists() for path in libraries):
             fail(f"{variable}={self.build}: no libllama.so there; build the target llama with shared libraries")
         self.driver = folder / f"peer_bench_{name}"
         names = sorted({path.name for place in libraries for path in place.glob("libggml*.so")})
-        run(["c++", "-std=c++20", "-O2", *defines, "-I", source / "include", "-I", source / "ggml/include", HERE / "peer_bench.cc",
-             "-o", self.driver, *(f"-L{path}" for path in libraries), *(f"-Wl,-rpath,{path}" for path in libraries), "-lllama",
+        run(["c++", "-std=c++20", "-O2", *defines, "-I", source / "include", "-I", source / "ggml/include",
+             HERE / "peer_bench.cc",
+             "-o", self.driver, *(f"-L{path}" for path in libraries), *(f"-Wl,-rpath,{path}" for path in libraries),
+             "-lllama",
              *(f"-l{name.removeprefix('lib').removesuffix('.so')}" for name in names)])
 
     def run(self, args, flags):
         """Returns the driver's JSON lines."""
-        command = [*args.launcher, self.driver, "--model", args.gguf, "--threads", args.threads, "--ubatch", args.ubatch, *flags, *self.flags]
+        command = [*args.launcher, self.driver, "--model", args.gguf, "--threads", args.threads, "--ubatch", args.ubatch,
+                   *flags, *self.flags]
         return json_lines(run(command, args.environment))
 
     def measure(self, args):
-        flags = ["--prefill", ",".join(map(str, args.prefill)), "--decode", ",".join(map(str, args.decode)), "--context", args.context,
-                 "--steps", args.steps, "--warmup", args.warmup, "--seconds", args.seconds, "--repetitions", args.repetitions]
+        flags = ["--prefill", ",".join(map(str, args.prefill)), "--decode", ",".join(map(str, args.decode)), "--context",
+                 args.context,
+                 "--steps", args.steps, "--warmup", args.warmup, "--seconds", args.seconds, "--repetitions",
+                 args.repetitions]
         return self.run(args, flags)
 
     def logprobs(self, args):
@@ -134,7 +142,8 @@ class Peer:
         texts = []
         benches = {
             "llama-bench": ["-p", ",".join(map(str, args.prefill)), "-n", args.steps, "-r", args.repetitions],
-            "llama-batched-bench": ["-npp", args.context, "-ntg", args.steps, "-npl", ",".join(map(str, args.decode)), "-fa", "on",
+            "llama-batched-bench": ["-npp", args.context, "-ntg", args.steps, "-npl", ",".join(map(str, args.decode)), "-fa",
+                                    "on",
                                     "-c", max(args.decode) * (args.context + args.steps)],
         }
         for name, flags in benches.items():
@@ -146,13 +155,15 @@ class Peer:
 
 def find_peers(kinds, engines, folder):
     """Compiles drivers into `folder` for those `engines` of `kinds` (see PEERS) whose build trees the environment names."""
-    return {name: Peer(name, pathlib.Path(folder), kinds) for name in engines if name in kinds and os.environ.get(kinds[name][0])}
+    return {name: Peer(name, pathlib.Path(folder), kinds) for name in engines if name in kinds and os.environ.get(
+        kinds[name][0])}
 
 
 def rates(lines):
     """Returns {("prefill", tokens), ("decode", sequences) or ("job", sequences): tokens per second} from JSON lines."""
     sizes = {"prefill": "tokens", "decode": "sequences", "job": "sequences"}
-    return {(line["kind"], line[sizes[line["kind"]]]): line["tokens_per_second"] for line in lines if line.get("kind") in sizes}
+    return {(line["kind"], line[sizes[line["kind"]]]): line["tokens_per_second"] for line in lines
+            if line.get("kind") in sizes}
 
 
 # Modes
@@ -162,18 +173,21 @@ def check(args, peers):
     found = {PENSTOCK_NAME: penstock_logprobs(args)} if args.with_penstock else {}
     found |= {name: peer.logprobs(args) for name, peer in peers.items()}
     first, *others = found
-    print("| engine | difference of the first log-probability | largest while tokens agree | tokens that agree |\n| --- | --- | --- | --- |")
+    print("| engine | difference of the first log-probability | largest while tokens agree | tokens that agree |\n"
+          "| --- | --- | --- | --- |")
     good = True
     for name in others:
         differences = [abs(a - b) for a, b in zip(found[first], found[name], strict=True)]
         agree = next((i for i, difference in enumerate(differences) if difference > args.tolerance), CHECK_STEPS)
-        print(f"| {name} to {first} | {differences[0]:.2g} | {max(differences[:agree], default=0):.2g} | {agree} of {CHECK_STEPS} |")
+        print(f"| {name} to {first} | {differences[0]:.2g} | {max(differences[:agree], default=0):.2g} | {agree} of "
+              f"{CHECK_STEPS} |")
         good = good and agree == CHECK_STEPS
     return good
 
 
 def table(rows, results):
-    """Returns a Markdown table with a row for each (key of rates(), text) of `rows`: medians of the rounds (smallest-largest)."""
+    """Returns a Markdown table with a row for each (key of rates(), text) of `rows`: medians of the rounds
+    (smallest-largest)."""
     names = list(results)
     peers = [name for name in names if name != PENSTOCK_NAME]
     with_ratio = PENSTOCK_NAME in names and peers
@@ -214,7 +228,8 @@ def measure(args, engines):
             seconds, (busy_after, own_after) = time.time() - start, cpu_seconds()
             others = max(0, (busy_after - busy) - (own_after - own)) / seconds
             results[name].append(found)
-            raw.append({"round": number, "engine": name, "started": start, "seconds": seconds, "cores_used_by_others": others,
+            raw.append({"round": number, "engine": name, "started": start, "seconds": seconds,
+                        "cores_used_by_others": others,
                         "lines": lines})
             shown = ", ".join(f"{kind} {size}: {rate:.4g}" for (kind, size), rate in found.items())
             print(f"round {number + 1} of {args.rounds}, {name}: others used {others:.2f} cores; {shown}",
@@ -234,9 +249,11 @@ def numbers(text):
 def make_parser(description, kinds):
     """Returns a parser of the options that streaming.py shares."""
     parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--model", type=pathlib.Path, metavar="DIR", help="Hugging Face folder or packed store, for Penstock")
+    parser.add_argument("--model", type=pathlib.Path, metavar="DIR",
+                        help="Hugging Face folder or packed store, for Penstock")
     parser.add_argument("--gguf", type=pathlib.Path, required=True, metavar="FILE", help="the same weights, for the peers")
-    parser.add_argument("--engines", default=",".join([PENSTOCK_NAME, *kinds]), help="default: those of %(default)s that are present")
+    parser.add_argument("--engines", default=",".join([PENSTOCK_NAME, *kinds]),
+                        help="default: those of %(default)s that are present")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--threads", type=int, default=os.cpu_count())
     parser.add_argument("--ubatch", type=int, default=512, help="rows that a peer computes at once")
@@ -265,9 +282,11 @@ def parse_args():
     parser.add_argument("--seconds", type=int, default=10, help="a peer's measurement starts no step after this")
     parser.add_argument("--repetitions", type=int, default=3, help="maximum for a peer's prefill")
     parser.add_argument("--huge-pages", action="store_true", help="make glibc request huge pages for the peers' memory")
-    parser.add_argument("--penstock-flags", type=shlex.split, default=[], metavar="FLAGS", help="added to Penstock's command line")
+    parser.add_argument("--penstock-flags", type=shlex.split, default=[], metavar="FLAGS",
+                        help="added to Penstock's command line")
     parser.add_argument("--check", action="store_true", help="compare greedy tokens instead of times")
-    parser.add_argument("--tolerance", type=float, default=5e-3, help="allowed difference in log-probabilities (--check); default: %(default)s")
+    parser.add_argument("--tolerance", type=float, default=5e-3,
+                        help="allowed difference in log-probabilities (--check); default: %(default)s")
     parser.add_argument("--stock", action="store_true", help="also print the results of the peers' own benchmarks")
     parser.set_defaults(warmup=2)
     args = parser.parse_args()

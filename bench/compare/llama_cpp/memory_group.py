@@ -25,7 +25,8 @@ def parse_size(text, whole):
 
 
 def find_parent(mounts, groups):
-    """Returns (folder for groups with a memory limit, cgroup version) from the texts of /proc/self/mountinfo and /proc/self/cgroup."""
+    """Returns (folder for groups with a memory limit, cgroup version) from the texts of /proc/self/mountinfo and
+    /proc/self/cgroup."""
     own = {}                          # controllers: path of this process's group
     for line in groups.splitlines():
         _, controllers, path = line.split(":", 2)
@@ -46,7 +47,8 @@ def find_parent(mounts, groups):
 
 
 def inside(place, root, path):
-    """Returns the folder of group `path` in the hierarchy from `root` on, mounted at `place`; `place` if it is not visible there."""
+    """Returns the folder of group `path` in the hierarchy from `root` on, mounted at `place`; `place` if it is not visible
+    there."""
     found = place / os.path.relpath(path, root)
     return found if ".." not in found.parts and found.exists() else place
 
@@ -73,14 +75,16 @@ class MemoryGroup:
         try:
             self.path.mkdir()
         except OSError as error:
-            raise GroupError(f"cannot make a memory cgroup in {self.parent}: {error.strerror}; this needs root or a delegated group") from error
+            raise GroupError(f"cannot make a memory cgroup in {self.parent}: {error.strerror}; this needs root or a "
+                             f"delegated group") from error
         try:
             (self.path / limit).write_text(str(self.limit))
             if (self.path / swap).exists():
                 (self.path / swap).write_text(str(without_swap))
         except OSError as error:
             self.remove()
-            raise GroupError(f"{self.path / limit} cannot be set: {error.strerror}; is the memory controller delegated to {self.parent}?") from error
+            raise GroupError(f"{self.path / limit} cannot be set: {error.strerror}; is the memory controller delegated to "
+                             f"{self.parent}?") from error
         return self
 
     def __exit__(self, *_):

@@ -16,7 +16,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <filesystem>
-#include <iterator>
+#include <map>
 #include <random>
 #include <string>
 #include <utility>
@@ -54,26 +54,26 @@ size_t LoadState(llama_context* context, const std::vector<uint8_t>& state, llam
 struct Options {
   std::string model;
   int threads = 2;
-  std::vector<int> prefill;      // tokens
-  std::vector<int> decode;       // sequences
-  int context = 128;             // tokens of each sequence before the measured ones
-  int prompts = 4;               // different prompts that the sequences of a decode measurement continue
-  int steps = 32;                // maximum of decode steps
-  int warmup = 2;                // decode steps before the measured ones
-  double seconds = 10;           // a measurement starts no step or repetition after this
-  int repetitions = 3;           // maximum for a prefill
-  int ubatch = 512;              // rows that the library computes at once
-  bool repack = false;           // ik_llama.cpp: interleave the rows of the weights while loading
-  bool no_repack = false;        // llama.cpp: do not repack the weights, which it does by default
-  bool merge = false;            // ik_llama.cpp: merge q, k and v, and gate and up
-  bool mmap = false;             // compute from the mapped file; llama.cpp repacks nothing then
-  bool prefetch = false;         // ik_llama.cpp with --mmap: own threads fault chosen experts in; loading skips them
-  std::string kv = "f16";        // or q8_0
-  int batch = 2048;              // rows of one call (--job)
-  int job = 0;                   // requests
-  int job_batch = 64;            // sequences that decode together
-  int prompt_tokens = 256;       // of each request
-  int new_tokens = 32;           // of each request
+  std::vector<int> prefill;  // tokens
+  std::vector<int> decode;   // sequences
+  int context = 128;         // tokens of each sequence before the measured ones
+  int prompts = 4;           // different prompts that the sequences of a decode measurement continue
+  int steps = 32;            // maximum of decode steps
+  int warmup = 2;            // decode steps before the measured ones
+  int seconds = 10;          // a measurement starts no step or repetition after this
+  int repetitions = 3;       // maximum for a prefill
+  int ubatch = 512;          // rows that the library computes at once
+  bool repack = false;       // ik_llama.cpp: interleave the rows of the weights while loading
+  bool no_repack = false;    // llama.cpp: do not repack the weights, which it does by default
+  bool merge = false;        // ik_llama.cpp: merge q, k and v, and gate and up
+  bool mmap = false;         // compute from the mapped file; llama.cpp repacks nothing then
+  bool prefetch = false;     // ik_llama.cpp with --mmap: own threads fault chosen experts in; loading skips them
+  std::string kv = "f16";    // or q8_0
+  int batch = 2048;          // rows of one call (--job)
+  int job = 0;               // requests
+  int job_batch = 64;        // sequences that decode together
+  int prompt_tokens = 256;   // of each request
+  int new_tokens = 32;       // of each request
   int greedy = 0;
   std::vector<int> prompt;
 };
@@ -89,7 +89,8 @@ std::vector<int> ParseList(const std::string& text) {
   while (*at != '\0') {
     char* end = nullptr;
     const long value = std::strtol(at, &end, 10);
-    if (end == at || value < 0 || value > 1'000'000'000 || (*end != ',' && *end != '\0')) Fail("not a list of numbers: " + text);
+    if (end == at || value < 0 || value > 1'000'000'000 || (*end != ',' && *end != '\0'))
+      Fail("not a list of numbers: " + text);
     values.push_back(static_cast<int>(value));
     at = *end == ',' ? end + 1 : end;
   }
@@ -104,42 +105,50 @@ int ParseNumber(const std::string& text) {
 
 Options ParseOptions(int argc, char** argv) {
   Options options;
+  const std::map<std::string, bool*> switches = {{"--repack", &options.repack},
+                                                 {"--no-repack", &options.no_repack},
+                                                 {"--merge", &options.merge},
+                                                 {"--mmap", &options.mmap},
+                                                 {"--prefetch", &options.prefetch}};
+  const std::map<std::string, std::string*> texts = {{"--model", &options.model}, {"--kv", &options.kv}};
+  const std::map<std::string, std::vector<int>*> lists = {
+      {"--prefill", &options.prefill}, {"--decode", &options.decode}, {"--prompt", &options.prompt}};
+  const std::map<std::string, int*> numbers = {{"--threads", &options.threads},
+                                               {"--context", &options.context},
+                                               {"--prompts", &options.prompts},
+                                               {"--steps", &options.steps},
+                                               {"--warmup", &options.warmup},
+                                               {"--seconds", &options.seconds},
+                                               {"--repetitions", &options.repetitions},
+                                               {"--ubatch", &options.ubatch},
+                                               {"--batch", &options.batch},
+                                               {"--job", &options.job},
+                                               {"--job-batch", &options.job_batch},
+                                               {"--prompt-tokens", &options.prompt_tokens},
+                                               {"--new-tokens", &options.new_tokens},
+                                               {"--greedy", &options.greedy}};
   for (int i = 1; i < argc; ++i) {
     const std::string flag = argv[i];
-    const std::pair<const char*, bool*> switches[] = {{"--repack", &options.repack}, {"--no-repack", &options.no_repack},
-                                                      {"--merge", &options.merge},   {"--mmap", &options.mmap},
-                                                      {"--prefetch", &options.prefetch}};
-    const auto* known = std::find_if(std::begin(switches), std::end(switches), [&](const auto& each) { return flag == each.first; });
-    if (known != std::end(switches)) {
+    if (const auto known = switches.find(flag); known != switches.end()) {
       *known->second = true;
       continue;
     }
     if (++i == argc) Fail(flag + " needs a value");
     const std::string value = argv[i];
-    if (flag == "--model") options.model = value;
-    else if (flag == "--threads") options.threads = ParseNumber(value);
-    else if (flag == "--prefill") options.prefill = ParseList(value);
-    else if (flag == "--decode") options.decode = ParseList(value);
-    else if (flag == "--context") options.context = ParseNumber(value);
-    else if (flag == "--prompts") options.prompts = ParseNumber(value);
-    else if (flag == "--steps") options.steps = ParseNumber(value);
-    else if (flag == "--warmup") options.warmup = ParseNumber(value);
-    else if (flag == "--kv") options.kv = value;
-    else if (flag == "--batch") options.batch = ParseNumber(value);
-    else if (flag == "--job") options.job = ParseNumber(value);
-    else if (flag == "--job-batch") options.job_batch = ParseNumber(value);
-    else if (flag == "--prompt-tokens") options.prompt_tokens = ParseNumber(value);
-    else if (flag == "--new-tokens") options.new_tokens = ParseNumber(value);
-    else if (flag == "--seconds") options.seconds = ParseNumber(value);
-    else if (flag == "--repetitions") options.repetitions = ParseNumber(value);
-    else if (flag == "--ubatch") options.ubatch = ParseNumber(value);
-    else if (flag == "--greedy") options.greedy = ParseNumber(value);
-    else if (flag == "--prompt") options.prompt = ParseList(value);
-    else Fail("unknown flag " + flag);
+    if (const auto text = texts.find(flag); text != texts.end()) {
+      *text->second = value;
+    } else if (const auto list = lists.find(flag); list != lists.end()) {
+      *list->second = ParseList(value);
+    } else if (const auto number = numbers.find(flag); number != numbers.end()) {
+      *number->second = ParseNumber(value);
+    } else {
+      Fail("unknown flag " + flag);
+    }
   }
   if (options.model.empty()) Fail("--model is needed");
-  if (options.threads < 1 || options.context < 1 || options.prompts < 1 || options.steps < 1 || options.repetitions < 1 ||
-      options.ubatch < 1 || options.batch < 1 || options.job_batch < 1 || options.prompt_tokens < 1 || options.new_tokens < 1) {
+  if (options.threads < 1 || options.context < 1 || options.prompts < 1 || options.steps < 1 ||
+      options.repetitions < 1 || options.ubatch < 1 || options.batch < 1 || options.job_batch < 1 ||
+      options.prompt_tokens < 1 || options.new_tokens < 1) {
     Fail("numbers must be positive");
   }
   if (options.kv != "f16" && options.kv != "q8_0") Fail("--kv is f16 or q8_0, not " + options.kv);
@@ -148,14 +157,13 @@ Options ParseOptions(int argc, char** argv) {
 #ifdef PEER_IK
   if (options.no_repack) Fail("--no-repack is for llama.cpp");
 #else
-  if (options.repack || options.merge || options.prefetch) Fail("--repack, --merge and --prefetch are for ik_llama.cpp");
+  if (options.repack || options.merge || options.prefetch)
+    Fail("--repack, --merge and --prefetch are for ik_llama.cpp");
 #endif
   return options;
 }
 
-double Now() {
-  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
-}
+double Now() { return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count(); }
 
 // Returns the bytes of this process that are not backed by a file.
 int64_t AnonymousBytes() {
@@ -204,7 +212,8 @@ class Batch {
     batch_.logits[row] = logits ? 1 : 0;
   }
   void Run(llama_context* context) {
-    if (const int code = llama_decode(context, batch_); code != 0) Fail("llama_decode returned " + std::to_string(code));
+    if (const int code = llama_decode(context, batch_); code != 0)
+      Fail("llama_decode returned " + std::to_string(code));
     llama_synchronize(context);
   }
   // Calls visit(row, sequence) for the rows whose logits were requested.
@@ -238,14 +247,16 @@ class Bench {
     model_ = llama_model_load_from_file(options_.model.c_str(), params);
     if (model_ == nullptr) Fail(options_.model + ": the library cannot load it");
     if (const int64_t copied = AnonymousBytes();
-        options_.mmap && copied > (int64_t{64} << 20) + static_cast<int64_t>(std::filesystem::file_size(options_.model) / 8)) {
+        options_.mmap &&
+        copied > (int64_t{64} << 20) + static_cast<int64_t>(std::filesystem::file_size(options_.model) / 8)) {
       Fail("--mmap: the library has copied " + std::to_string(copied >> 20) + " MiB of weights into memory");
     }
     vocab_size_ = llama_vocab_n_tokens(llama_model_get_vocab(model_));
     char description[128] = "";
     llama_model_desc(model_, description, sizeof(description));
-    std::printf("{\"kind\": \"engine\", \"library\": \"%s\", \"model\": \"%s\", \"load_seconds\": %.1f, \"system\": \"%s\"}\n", kLibrary,
-                description, Now() - start, llama_print_system_info());
+    std::printf(
+        "{\"kind\": \"engine\", \"library\": \"%s\", \"model\": \"%s\", \"load_seconds\": %.1f, \"system\": \"%s\"}\n",
+        kLibrary, description, Now() - start, llama_print_system_info());
     std::fflush(stdout);
   }
   ~Bench() { FreeModel(model_); }
@@ -260,7 +271,8 @@ class Bench {
     batch.Run(context);  // excludes the library's set-up at its first call
     std::vector<double> seconds;
     const double start = Now();
-    while (static_cast<int>(seconds.size()) < options_.repetitions && (seconds.empty() || Now() - start < options_.seconds)) {
+    while (static_cast<int>(seconds.size()) < options_.repetitions &&
+           (seconds.empty() || Now() - start < options_.seconds)) {
       ForgetAll(context);
       batch.Clear();
       FillPrompt(batch, tokens, 0);
@@ -269,8 +281,8 @@ class Bench {
       seconds.push_back(Now() - before);
     }
     llama_free(context);
-    std::printf("{\"kind\": \"prefill\", \"tokens\": %d, \"tokens_per_second\": %.3f, \"seconds\": %s}\n", tokens, tokens / Median(seconds),
-                JsonList(seconds).c_str());
+    std::printf("{\"kind\": \"prefill\", \"tokens\": %d, \"tokens_per_second\": %.3f, \"seconds\": %s}\n", tokens,
+                tokens / Median(seconds), JsonList(seconds).c_str());
     std::fflush(stdout);
   }
 
@@ -288,14 +300,17 @@ class Bench {
       if (step == 0) start = Now();
       if (step > 2 && Now() - start > options_.seconds) break;
       batch.Clear();
-      for (int id = 0; id < sequences; ++id) batch.Add(RandomToken(), options_.context + options_.warmup + step, id, /*logits=*/true);
+      for (int id = 0; id < sequences; ++id)
+        batch.Add(RandomToken(), options_.context + options_.warmup + step, id, /*logits=*/true);
       const double before = Now();
       batch.Run(context);
       if (step >= 0) seconds.push_back(Now() - before);
     }
     llama_free(context);
-    std::printf("{\"kind\": \"decode\", \"sequences\": %d, \"context\": %d, \"steps\": %zu, \"tokens_per_second\": %.3f, \"seconds\": %s}\n",
-                sequences, options_.context, seconds.size(), sequences / Median(seconds), JsonList(seconds).c_str());
+    std::printf(
+        "{\"kind\": \"decode\", \"sequences\": %d, \"context\": %d, \"steps\": %zu, \"tokens_per_second\": %.3f, "
+        "\"seconds\": %s}\n",
+        sequences, options_.context, seconds.size(), sequences / Median(seconds), JsonList(seconds).c_str());
     std::fflush(stdout);
   }
 
@@ -312,7 +327,8 @@ class Bench {
       batch.Run(context);
       batch.ForEachLogits([&](int row, llama_seq_id id) {
         const float* logits = llama_get_logits_ith(context, row);
-        last[static_cast<size_t>(id)] = static_cast<llama_token>(std::max_element(logits, logits + vocab_size_) - logits);
+        last[static_cast<size_t>(id)] =
+            static_cast<llama_token>(std::max_element(logits, logits + vocab_size_) - logits);
       });
       batch.Clear();
     };
@@ -340,8 +356,10 @@ class Bench {
       decode_seconds += Now() - middle;
     }
     llama_free(context);
-    std::printf("{\"kind\": \"phases\", \"sequences\": %d, \"requests\": %d, \"prefill_seconds\": %.3f, \"decode_seconds\": %.3f}\n", most,
-                options_.job, prefill_seconds, decode_seconds);
+    std::printf(
+        "{\"kind\": \"phases\", \"sequences\": %d, \"requests\": %d, \"prefill_seconds\": %.3f, \"decode_seconds\": "
+        "%.3f}\n",
+        most, options_.job, prefill_seconds, decode_seconds);
     std::fflush(stdout);
   }
 
@@ -352,7 +370,8 @@ class Bench {
     llama_context* context = NewContext(1, prompt_size + options_.greedy, prompt_size);
     Batch batch(prompt_size);
     for (int pos = 0; pos < prompt_size; ++pos) {
-      if (options_.prompt[pos] >= vocab_size_) Fail("--prompt: token " + std::to_string(options_.prompt[pos]) + " is not in the vocabulary");
+      if (options_.prompt[pos] >= vocab_size_)
+        Fail("--prompt: token " + std::to_string(options_.prompt[pos]) + " is not in the vocabulary");
       batch.Add(options_.prompt[pos], pos, 0, pos + 1 == prompt_size);
     }
     std::vector<double> tokens;
@@ -370,7 +389,8 @@ class Bench {
       batch.Add(static_cast<llama_token>(best - logits), prompt_size + static_cast<int>(tokens.size()) - 1, 0, true);
     }
     llama_free(context);
-    std::printf("{\"kind\": \"greedy\", \"tokens\": %s, \"logprobs\": %s}\n", JsonList(tokens).c_str(), JsonList(logprobs).c_str());
+    std::printf("{\"kind\": \"greedy\", \"tokens\": %s, \"logprobs\": %s}\n", JsonList(tokens).c_str(),
+                JsonList(logprobs).c_str());
   }
 
  private:
@@ -421,7 +441,8 @@ class Bench {
       if (states.back().empty()) Fail("the library cannot save the state of a sequence");
     }
     for (int id = prompts; id < sequences; ++id) {
-      if (LoadState(context, states[static_cast<size_t>(id % prompts)], id) == 0) Fail("the library cannot load the state of a sequence");
+      if (LoadState(context, states[static_cast<size_t>(id % prompts)], id) == 0)
+        Fail("the library cannot load the state of a sequence");
     }
   }
 
@@ -437,7 +458,11 @@ int main(int argc, char** argv) {
   const Options options = ParseOptions(argc, argv);
   // The libraries' log is only for debugging: PEER_BENCH_VERBOSE=1 shows it.
   if (std::getenv("PEER_BENCH_VERBOSE") == nullptr) {
-    llama_log_set([](ggml_log_level level, const char* text, void*) { if (level == GGML_LOG_LEVEL_ERROR) std::fputs(text, stderr); }, nullptr);
+    llama_log_set(
+        [](ggml_log_level level, const char* text, void*) {
+          if (level == GGML_LOG_LEVEL_ERROR) std::fputs(text, stderr);
+        },
+        nullptr);
   }
   llama_backend_init();
   {

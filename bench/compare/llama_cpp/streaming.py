@@ -4,11 +4,11 @@
 usage: streaming.py --memory-limit SIZE --model DIR --gguf FILE [options]           decode rates
        streaming.py --memory-limit SIZE --model DIR --gguf FILE --job [options]     a batch job from process start to end
 
-DIR is a packed store (or a Hugging Face folder) and FILE the same weights as GGUF. SIZE is bytes, 2400MiB or a share of FILE: 50%.
-Each measurement is a separate process in a new memory cgroup of that size. The process, its page cache and its share of the
-kernel all count against the group. The page cache of DIR and FILE is dropped before. The peers map FILE and let the kernel
-read; Penstock gets --memory, which is smaller than the group by --reserve. Build trees, rounds, output and the rest are as in
-compare.py; README.md says more.
+DIR is a packed store (or a Hugging Face folder) and FILE the same weights as GGUF. SIZE is bytes, 2400MiB or a share of
+FILE: 50%. Each measurement is a separate process in a new memory cgroup of that size. The process, its page cache and its
+share of the kernel all count against the group. The page cache of DIR and FILE is dropped before. The peers map FILE and let
+the kernel read; Penstock gets --memory, which is smaller than the group by --reserve. Build trees, rounds, output and the
+rest are as in compare.py; README.md says more.
 """
 import argparse
 import json
@@ -39,10 +39,12 @@ def blocks_read():
 
 
 def in_group(args, name, measure_one, **settings):
-    """Returns the JSON lines of measure_one(args with `settings`), run in its own group; on failure, one line that says so."""
+    """Returns the JSON lines of measure_one(args with `settings`), run in its own group; on failure, one line that says
+    so."""
     left, whole = drop_cache([args.gguf] + ([args.model] if args.with_penstock else []))
     if left > whole / 100:
-        print(f"{name}: another process keeps {left >> 20} MiB of the files in the page cache, where they cost the group nothing",
+        print(f"{name}: another process keeps {left >> 20} MiB of the files in the page cache, where they cost the group "
+              f"nothing",
               file=sys.stderr)
     with MemoryGroup(args.limit_bytes, args.cgroup) as group:
         start, read = time.monotonic(), blocks_read()
@@ -77,10 +79,12 @@ def penstock_job(args):
         folder = pathlib.Path(folder)
         with (folder / "in.jsonl").open("w") as file:
             for _ in range(args.requests):
-                request = {"prompt": [numbers.randrange(vocab_size) for _ in range(args.prompt_tokens)], "max_tokens": args.new_tokens,
+                request = {"prompt": [numbers.randrange(vocab_size) for _ in range(args.prompt_tokens)],
+                           "max_tokens": args.new_tokens,
                            "temperature": 0, "ignore_eos": True}
                 file.write(json.dumps(request) + "\n")
-        command = [*args.launcher, args.penstock, "run", "--model", args.model, "--input", folder / "in.jsonl", "--output", folder / "out.jsonl",
+        command = [*args.launcher, args.penstock, "run", "--model", args.model, "--input", folder / "in.jsonl", "--output",
+                   folder / "out.jsonl",
                    "--stats", folder / "stats.json", "--threads", args.threads, "--batch-size", args.sequences,
                    "--context-length", args.prompt_tokens + args.new_tokens, "--quiet", *args.penstock_flags]
         start = time.monotonic()
@@ -89,8 +93,10 @@ def penstock_job(args):
         results = [json.loads(line) for line in (folder / "out.jsonl").read_text().splitlines()]
         answered = sum(result["response"]["body"]["usage"]["completion_tokens"] for result in results)
         if answered != args.requests * args.new_tokens:
-            raise compare.CommandError(f"penstock answered with {answered} tokens instead of {args.requests * args.new_tokens}")
-        return [job_line(args, args.sequences, seconds), {"kind": "stats", **json.loads((folder / "stats.json").read_text())}]
+            raise compare.CommandError(f"penstock answered with {answered} tokens instead of "
+                                       f"{args.requests * args.new_tokens}")
+        return [job_line(args, args.sequences, seconds),
+                {"kind": "stats", **json.loads((folder / "stats.json").read_text())}]
 
 
 def peer_job(peer):
@@ -111,8 +117,10 @@ def job_with(name, measure_one):
 def parse_args():
     parser = compare.make_parser(__doc__, PEERS)
     parser.add_argument("--memory-limit", required=True, metavar="SIZE", help="memory limit of the group")
-    parser.add_argument("--reserve", default="64MiB", metavar="SIZE", help="the part of the group that Penstock does not get; default: %(default)s")
-    parser.add_argument("--cgroup", type=pathlib.Path, metavar="DIR", help="folder for the groups; default: found automatically")
+    parser.add_argument("--reserve", default="64MiB", metavar="SIZE",
+                        help="the part of the group that Penstock does not get; default: %(default)s")
+    parser.add_argument("--cgroup", type=pathlib.Path, metavar="DIR",
+                        help="folder for the groups; default: found automatically")
     parser.add_argument("--decode", type=compare.numbers, default=[1, 64, 128], metavar="SEQUENCES,...")
     parser.add_argument("--context", type=int, default=16, help="tokens of each decoding sequence before the measured ones")
     parser.add_argument("--steps", type=int, default=8, help="measured decode steps, of a peer and of Penstock")
@@ -137,7 +145,8 @@ def parse_args():
         parser.error(str(error))
     if budget <= 0:
         parser.error(f"--reserve {args.reserve} leaves nothing of {args.limit_bytes} bytes")
-    args.penstock_flags = ["--memory", f"{budget >> 10}KiB", *args.penstock_flags] + ([] if args.job else ["--steps", str(args.steps)])
+    args.penstock_flags = ["--memory", f"{budget >> 10}KiB", *args.penstock_flags] + (
+        [] if args.job else ["--steps", str(args.steps)])
     return args
 
 
@@ -172,7 +181,8 @@ def main():
     print(f"tokens/s, {args.threads} threads, {args.gguf.name} in {args.limit_bytes / 2**20:.0f} MiB "
           f"({args.limit_bytes / args.gguf.stat().st_size:.0%}), medians of {args.rounds} rounds (smallest-largest)\n")
     if args.job:
-        print(f"{args.requests} requests of {args.prompt_tokens} tokens and {args.new_tokens} new ones; new tokens/s from process start to end\n")
+        print(f"{args.requests} requests of {args.prompt_tokens} tokens and {args.new_tokens} new ones; new tokens/s from "
+              f"process start to end\n")
     rows = job_rows(args, results) if args.job else compare.rate_rows(args)
     print(compare.table(rows, results))
     return 0 if all(key in rate for key, _ in rows for rounds in results.values() for rate in rounds) else 1

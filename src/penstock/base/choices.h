@@ -1,8 +1,8 @@
 // Tables of choices: one row for each schedule, predictor, eviction policy, rule ... Names are parsed and listed, and
 // documented, from these rows.
 //
-// A row is a struct with the members `value` (an enumerator, which is the row's place in its table), `name` and `summary`
-// (one line for people).
+// A row is a struct with the members `value` (an enumerator, which is the row's place in its table), `name` and
+// `summary` (one line for people).
 #pragma once
 
 #include <optional>

@@ -5,7 +5,7 @@
 
 namespace penstock {
 
-// Returns a version such as "0.2.0".
+// Returns MAJOR.MINOR.PATCH.
 std::string_view Version();
 
 }  // namespace penstock

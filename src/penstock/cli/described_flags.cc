@@ -10,9 +10,9 @@
 #include "penstock/base/logging.h"
 #include "penstock/base/status.h"
 #include "penstock/base/text.h"
-#include "penstock/plan/formats.h"
-#include "penstock/measure/probe.h"
 #include "penstock/hardware/presets.h"
+#include "penstock/measure/probe.h"
+#include "penstock/plan/formats.h"
 
 namespace penstock::cli {
 namespace {

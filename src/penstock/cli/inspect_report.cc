@@ -11,9 +11,9 @@
 #include "penstock/base/text.h"
 #include "penstock/base/thread_pool.h"
 #include "penstock/checkpoint/tensor_rows.h"
+#include "penstock/model/family.h"
 #include "penstock/plan/engine_plan.h"
 #include "penstock/plan/loaded_model.h"
-#include "penstock/model/family.h"
 
 namespace penstock::cli {
 namespace {

@@ -15,8 +15,8 @@
 #include "penstock/cli/described_flags.h"
 #include "penstock/memory/eviction.h"
 #include "penstock/schedule/schedule.h"
-#include "penstock/simulate/policy_search.h"
 #include "penstock/simulate/policy_roofline.h"
+#include "penstock/simulate/policy_search.h"
 #include "penstock/plan/policy_file.h"
 
 namespace penstock::cli {

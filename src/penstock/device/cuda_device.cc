@@ -16,8 +16,8 @@
 #include "penstock/kernels/cuda/status.h"
 #include "penstock/kernels/kernels.h"
 #include "penstock/memory/cuda_memory.h"
-#include "penstock/runtime/cuda_stream.h"
 #include "penstock/ops/cuda_operations.h"
+#include "penstock/runtime/cuda_stream.h"
 
 namespace penstock {
 namespace {

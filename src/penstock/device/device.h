@@ -6,15 +6,15 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "penstock/engine.h"
 #include "penstock/device/device_spec.h"
+#include "penstock/engine.h"
 #include "penstock/hardware/hardware.h"
 #include "penstock/kernels/kernels.h"
 #include "penstock/memory/arena.h"
 #include "penstock/memory/copier.h"
 #include "penstock/memory/dense_weights.h"
-#include "penstock/runtime/real_runtime.h"
 #include "penstock/ops/operations.h"
+#include "penstock/runtime/real_runtime.h"
 
 namespace penstock {
 

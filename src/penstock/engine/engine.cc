@@ -14,17 +14,17 @@
 #include "penstock/base/status.h"
 #include "penstock/base/text.h"
 #include "penstock/base/thread_pool.h"
-#include "penstock/plan/engine_plan.h"
+#include "penstock/chat/harmony.h"
 #include "penstock/engine/executor.h"
 #include "penstock/engine/hooks.h"
-#include "penstock/plan/loaded_model.h"
-#include "penstock/schedule/pass_rows.h"
+#include "penstock/engine/sequence.h"
+#include "penstock/kernels/kernels.h"
 #include "penstock/measure/routing_study.h"
 #include "penstock/ops/sampler.h"
-#include "penstock/engine/sequence.h"
+#include "penstock/plan/engine_plan.h"
+#include "penstock/plan/loaded_model.h"
+#include "penstock/schedule/pass_rows.h"
 #include "penstock/simulate/simulated_run.h"
-#include "penstock/kernels/kernels.h"
-#include "penstock/chat/harmony.h"
 
 namespace penstock {
 namespace {

@@ -5,9 +5,9 @@
 
 #include "penstock/base/bytes.h"
 #include "penstock/base/status.h"
-#include "penstock/plan/memory_plan.h"
 #include "penstock/hardware/peaks.h"
 #include "penstock/ops/host_operations.h"
+#include "penstock/plan/memory_plan.h"
 
 namespace penstock {
 namespace {

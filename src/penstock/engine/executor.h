@@ -8,22 +8,22 @@
 
 #include "absl/status/statusor.h"
 #include "penstock/base/thread_pool.h"
-#include "penstock/engine.h"
 #include "penstock/device/device.h"
-#include "penstock/plan/formats.h"
-#include "penstock/plan/loaded_model.h"
-#include "penstock/plan/policy.h"
-#include "penstock/trace/recorders.h"
+#include "penstock/engine.h"
 #include "penstock/hardware/hardware.h"
 #include "penstock/kernels/kernels.h"
 #include "penstock/memory/dense_weights.h"
 #include "penstock/memory/expert_tiers.h"
 #include "penstock/memory/kv_cache.h"
 #include "penstock/memory/kv_staging.h"
+#include "penstock/ops/operations.h"
+#include "penstock/plan/formats.h"
+#include "penstock/plan/loaded_model.h"
+#include "penstock/plan/policy.h"
 #include "penstock/routing/routing_source.h"
 #include "penstock/runtime/real_runtime.h"
-#include "penstock/ops/operations.h"
 #include "penstock/schedule/schedule.h"
+#include "penstock/trace/recorders.h"
 
 namespace penstock {
 

@@ -7,11 +7,11 @@
 #include "penstock/base/bytes.h"
 #include "penstock/base/clock.h"
 #include "penstock/base/status.h"
-#include "penstock/plan/formats.h"
-#include "penstock/simulate/plan_simulator.h"
 #include "penstock/memory/expert_layouts.h"
 #include "penstock/model/cost.h"
 #include "penstock/ops/host_operations.h"
+#include "penstock/plan/formats.h"
+#include "penstock/simulate/plan_simulator.h"
 
 namespace penstock {
 namespace {

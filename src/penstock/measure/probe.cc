@@ -16,18 +16,18 @@
 #include "penstock/base/limits.h"
 #include "penstock/base/logging.h"
 #include "penstock/base/status.h"
-#include "penstock/base/version.h"
 #include "penstock/base/text.h"
 #include "penstock/base/thread_pool.h"
+#include "penstock/base/version.h"
 #include "penstock/device/device.h"
-#include "penstock/measure/disk_probe.h"
-#include "penstock/plan/formats.h"
-#include "penstock/measure/measurement_cache.h"
-#include "penstock/measure/kernel_probe.h"
 #include "penstock/hardware/machine_memory.h"
 #include "penstock/hardware/peaks.h"
 #include "penstock/kernels/kernels.h"
+#include "penstock/measure/disk_probe.h"
+#include "penstock/measure/kernel_probe.h"
+#include "penstock/measure/measurement_cache.h"
 #include "penstock/model/family.h"
+#include "penstock/plan/formats.h"
 
 namespace penstock {
 namespace {

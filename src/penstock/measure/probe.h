@@ -6,8 +6,8 @@
 
 #include "absl/status/statusor.h"
 #include "penstock/engine.h"
-#include "penstock/plan/described_model.h"
 #include "penstock/hardware/hardware.h"
+#include "penstock/plan/described_model.h"
 
 namespace penstock {
 

@@ -9,8 +9,8 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
-#include "penstock/plan/engine_plan.h"
 #include "penstock/memory/eviction.h"
+#include "penstock/plan/engine_plan.h"
 #include "penstock/routing/correlation_table.h"
 #include "penstock/routing/expert_predictor.h"
 

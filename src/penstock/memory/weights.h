@@ -5,8 +5,8 @@
 #include <cstdint>
 
 #include "penstock/checkpoint/safetensors.h"
-#include "penstock/model/weight_map.h"
 #include "penstock/formats.h"
+#include "penstock/model/weight_map.h"
 #include "penstock/tensor/packed_matrix.h"
 
 namespace penstock {

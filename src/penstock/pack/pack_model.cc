@@ -14,11 +14,11 @@
 #include "penstock/base/thread_pool.h"
 #include "penstock/checkpoint/packed_index.h"
 #include "penstock/checkpoint/tensor_rows.h"
-#include "penstock/plan/loaded_model.h"
-#include "penstock/pack/pack_output.h"
 #include "penstock/memory/arena.h"
 #include "penstock/memory/weights.h"
 #include "penstock/pack.h"
+#include "penstock/pack/pack_output.h"
+#include "penstock/plan/loaded_model.h"
 #include "penstock/tensor/quantise.h"
 
 namespace penstock {

@@ -8,9 +8,9 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "penstock/hardware/hardware.h"
 #include "penstock/plan/engine_plan.h"
 #include "penstock/plan/loaded_model.h"
-#include "penstock/hardware/hardware.h"
 #include "penstock/plan/workload.h"
 
 namespace penstock {

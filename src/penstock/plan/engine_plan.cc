@@ -7,12 +7,12 @@
 #include "penstock/base/limits.h"
 #include "penstock/base/status.h"
 #include "penstock/base/thread_pool.h"
-#include "penstock/trace/recorders.h"
-#include "penstock/ops/sampler.h"
 #include "penstock/hardware/machine_memory.h"
 #include "penstock/memory/dense_weights.h"
 #include "penstock/memory/expert_store.h"
 #include "penstock/model/family.h"
+#include "penstock/ops/sampler.h"
+#include "penstock/trace/recorders.h"
 
 namespace penstock {
 namespace {

@@ -9,11 +9,11 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
-#include "penstock/engine.h"
 #include "penstock/device/device_spec.h"
+#include "penstock/engine.h"
+#include "penstock/memory/expert_layouts.h"
 #include "penstock/plan/formats.h"
 #include "penstock/plan/policy.h"
-#include "penstock/memory/expert_layouts.h"
 
 namespace penstock {
 

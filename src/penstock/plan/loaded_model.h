@@ -6,13 +6,13 @@
 #include <string>
 
 #include "absl/status/statusor.h"
+#include "penstock/chat/chat_prompt.h"
 #include "penstock/checkpoint/checkpoint.h"
 #include "penstock/engine.h"
-#include "penstock/plan/formats.h"
 #include "penstock/model/generation_config.h"
 #include "penstock/model/model_config.h"
 #include "penstock/model/weight_map.h"
-#include "penstock/chat/chat_prompt.h"
+#include "penstock/plan/formats.h"
 #include "penstock/tokenizer/tokenizer.h"
 
 namespace penstock {

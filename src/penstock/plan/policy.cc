@@ -30,7 +30,8 @@ absl::StatusOr<ScheduleOptions> ChooseSchedule(const EngineOptions& options, boo
   const ScheduleTraits& traits = TraitsOf(schedule.kind);
   if (traits.attends_on_host && !has_device) {
     return UsageError(
-        "schedule {} needs a device that computes while the CPU attends: give --device cuda or emulated, or use one of {}",
+        "schedule {} needs a device that computes while the CPU attends: give --device cuda or emulated, or use one of "
+        "{}",
         traits.name, ChoiceNames(Schedules(), [](const ScheduleTraits& other) { return !other.attends_on_host; }));
   }
   return schedule;
@@ -90,8 +91,7 @@ absl::Status CheckRange(std::string_view name, int64_t value, int64_t max) {
 }
 
 bool PinsByPopularity(const Policy& policy, ScheduleKind kind, Eviction eviction) {
-  return !policy.correlation_table.empty() && eviction == Eviction::kStatic &&
-         TraitsOf(kind).pins_by_popularity;
+  return !policy.correlation_table.empty() && eviction == Eviction::kStatic && TraitsOf(kind).pins_by_popularity;
 }
 
 absl::StatusOr<ChosenPolicy> ChoosePolicy(const EngineOptions& options, const std::optional<DeviceSpec>& device,

@@ -8,11 +8,11 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "penstock/engine.h"
 #include "penstock/device/device_spec.h"
-#include "penstock/plan/memory_plan.h"
+#include "penstock/engine.h"
 #include "penstock/memory/eviction.h"
 #include "penstock/memory/kv_window.h"
+#include "penstock/plan/memory_plan.h"
 #include "penstock/schedule/schedule.h"
 
 namespace penstock {

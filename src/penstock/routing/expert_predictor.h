@@ -59,8 +59,8 @@ class ExpertPredictor {
 // A row of the table of predictors (include/penstock/predictors.def).
 struct PredictorTraits {
   PredictorKind value;
-  std::string_view name;     // "gate"
-  std::string_view summary;  // one line for people
+  std::string_view name;                                                        // "gate"
+  std::string_view summary;                                                     // one line for people
   std::unique_ptr<ExpertPredictor> (*make)(const ExpertPredictor::Args& args);  // makes null for kNone
   bool needs_gates = false;        // asks what the gates of the next layers would choose
   bool needs_scores = false;       // asks how routers rated the experts

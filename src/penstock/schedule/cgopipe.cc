@@ -26,8 +26,8 @@ namespace {
 
 class HostAttentionSchedule : public Schedule {
  public:
-  // `most_ahead`: micro-batches that the host attends to before the device needs them. `in_pages`: weights come in pages
-  // between hidden states, not as whole layers.
+  // `most_ahead`: micro-batches that the host attends to before the device needs them. `in_pages`: weights come in
+  // pages between hidden states, not as whole layers.
   HostAttentionSchedule(const ModelConfig& config, int64_t most_ahead, bool in_pages)
       : in_pages_(in_pages), most_ahead_(most_ahead), prefetch_(config) {}
 

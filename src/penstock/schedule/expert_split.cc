@@ -434,9 +434,12 @@ LayerPlan PlanEach(std::span<const ExpertWork> experts, const LaneTimes& times, 
 
 constexpr HybridRuleTraits kHybridRules[] = {
     {HybridRule::kBalanced, "balanced", "the least time: the device takes the heaviest experts, the host the lightest"},
-    {HybridRule::kTimelines, "timelines", "HybriMoE's paper: the timeline that would end its next operation first takes it"},
-    {HybridRule::kTwoEnded, "two-ended", "HybriMoE's public code: the device takes from the heavy end, the host from the light"},
-    {HybridRule::kThreshold, "threshold", "Fiddler: each expert for itself, where it takes less time with its transfer"},
+    {HybridRule::kTimelines, "timelines",
+     "HybriMoE's paper: the timeline that would end its next operation first takes it"},
+    {HybridRule::kTwoEnded, "two-ended",
+     "HybriMoE's public code: the device takes from the heavy end, the host from the light"},
+    {HybridRule::kThreshold, "threshold",
+     "Fiddler: each expert for itself, where it takes less time with its transfer"},
     {HybridRule::kFixed, "fixed", "KTransformers: the device computes the experts that it has, the host the rest"},
 };
 

@@ -11,8 +11,8 @@
 #include "penstock/base/status.h"
 #include "penstock/routing/expert_predictor.h"
 #include "penstock/schedule/expert_prefetch.h"
-#include "penstock/schedule/layer_experts.h"
 #include "penstock/schedule/expert_split.h"
+#include "penstock/schedule/layer_experts.h"
 #include "penstock/schedule/schedule.h"
 
 namespace penstock {
@@ -31,11 +31,12 @@ class HybridSchedule : public Schedule {
       : options_(options), moe_layers_(config.moe_layers()) {
     // A fixed mapping stays as it is.
     if (options.hybrid_rule == HybridRule::kFixed) options_.predictor = PredictorKind::kNone;
-    predictor_ = TraitsOf(options_.predictor).make({.layers = moe_layers_,
-                                                    .num_experts = config.num_experts,
-                                                    .num_topk = config.num_topk,
-                                                    .max_paths = MostCorrelationPaths(config, 1),
-                                                    .max_bytes = ScheduleBytes(config, 1)});
+    predictor_ = TraitsOf(options_.predictor)
+                     .make({.layers = moe_layers_,
+                            .num_experts = config.num_experts,
+                            .num_topk = config.num_topk,
+                            .max_paths = MostCorrelationPaths(config, 1),
+                            .max_bytes = ScheduleBytes(config, 1)});
   }
 
   absl::Status Run(Pass& pass) override {

@@ -24,10 +24,10 @@
 #include "penstock/memory/expert_store.h"
 #include "penstock/memory/kv_staging.h"
 #include "penstock/model/cost.h"
+#include "penstock/ops/operations.h"
 #include "penstock/routing/router_scores.h"
 #include "penstock/routing/routing_source.h"
 #include "penstock/runtime/runtime.h"
-#include "penstock/ops/operations.h"
 
 namespace penstock {
 

@@ -2,8 +2,8 @@
 #pragma once
 
 #include "absl/status/statusor.h"
-#include "penstock/plan/engine_plan.h"
 #include "penstock/hardware/hardware.h"
+#include "penstock/plan/engine_plan.h"
 #include "penstock/simulate/pass_simulator.h"
 
 namespace penstock {

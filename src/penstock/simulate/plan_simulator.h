@@ -5,8 +5,8 @@
 #include <memory>
 
 #include "absl/status/statusor.h"
-#include "penstock/plan/engine_plan.h"
 #include "penstock/hardware/hardware.h"
+#include "penstock/plan/engine_plan.h"
 #include "penstock/simulate/pass_simulator.h"
 
 namespace penstock {

@@ -6,10 +6,10 @@
 
 #include "penstock/base/limits.h"
 #include "penstock/base/status.h"
-#include "penstock/plan/formats.h"
-#include "penstock/simulate/hardware_rates.h"
 #include "penstock/plan/batch_group.h"
+#include "penstock/plan/formats.h"
 #include "penstock/schedule/schedule.h"
+#include "penstock/simulate/hardware_rates.h"
 
 namespace penstock {
 namespace {
@@ -47,8 +47,9 @@ std::vector<HrmPoint> DecodePoints(const PolicyChoice& choice, const DescribedMo
   const ModelCost cost(model.config(), ModelFormatsOf(model.weights(), *formats));
   const int64_t num_rows = choice.num_places;
   const ScheduleKind kind = plan.schedule;
-  const int64_t kernel_rows =
-      TraitsOf(kind).is_layer_by_layer && plan.micro_batch_size > 0 ? std::min(num_rows, plan.micro_batch_size) : num_rows;
+  const int64_t kernel_rows = TraitsOf(kind).is_layer_by_layer && plan.micro_batch_size > 0
+                                  ? std::min(num_rows, plan.micro_batch_size)
+                                  : num_rows;
   const size_t dram = has_device ? 1 : 0;
   std::vector<HrmPoint> points;
 

@@ -4,8 +4,8 @@
 #include <optional>
 #include <vector>
 
-#include "penstock/simulate/policy_search.h"
 #include "penstock/plan/hrm_plot.h"
+#include "penstock/simulate/policy_search.h"
 
 namespace penstock {
 

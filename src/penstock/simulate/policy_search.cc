@@ -9,8 +9,8 @@
 #include <tuple>
 #include <utility>
 
-#include "penstock/base/limits.h"
 #include "penstock/base/choices.h"
+#include "penstock/base/limits.h"
 #include "penstock/base/status.h"
 #include "penstock/base/text.h"
 #include "penstock/base/thread_pool.h"

@@ -44,7 +44,8 @@ int64_t NumSimulatedLayers(const SimulationInputs& inputs, int64_t num_places) {
   // Of a layer's experts those that the whole batch chooses.
   const double unused = 1 - static_cast<double>(inputs.config.num_topk) /
                                 static_cast<double>(std::max<int64_t>(1, inputs.config.num_experts));
-  const double share = TraitsOf(policy.schedule.kind).is_layer_by_layer ? 1 : 1 - std::pow(unused, static_cast<double>(num_places));
+  const double share =
+      TraitsOf(policy.schedule.kind).is_layer_by_layer ? 1 : 1 - std::pow(unused, static_cast<double>(num_places));
   if (policy.device.has_value() || !is_cache) {
     least = std::max(least, LayersFor(plan.num_expert_slots, plan.num_pinned_experts, share, plan, num_layers));
   }

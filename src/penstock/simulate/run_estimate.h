@@ -9,8 +9,8 @@
 
 #include "absl/status/statusor.h"
 #include "penstock/base/limits.h"
-#include "penstock/simulate/simulated_run.h"
 #include "penstock/routing/generated_routing.h"
+#include "penstock/simulate/simulated_run.h"
 
 namespace penstock {
 

@@ -4,10 +4,10 @@
 #include <cstdint>
 #include <vector>
 
-#include "penstock/schedule/pass_rows.h"
+#include "penstock/ops/operations.h"
 #include "penstock/plan/policy.h"
 #include "penstock/plan/workload.h"
-#include "penstock/ops/operations.h"
+#include "penstock/schedule/pass_rows.h"
 
 namespace penstock {
 

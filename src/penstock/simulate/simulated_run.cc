@@ -6,9 +6,9 @@
 
 #include "penstock/base/status.h"
 #include "penstock/base/text.h"
+#include "penstock/routing/trace_routing.h"
 #include "penstock/schedule/pass_rows.h"
 #include "penstock/simulate/simulated_batch.h"
-#include "penstock/routing/trace_routing.h"
 
 namespace penstock {
 namespace {

@@ -7,13 +7,13 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
-#include "penstock/simulate/simulated_batch.h"
-#include "penstock/simulate/plan_simulator.h"
 #include "penstock/hardware/hardware.h"
 #include "penstock/model/cost.h"
 #include "penstock/plan/workload.h"
 #include "penstock/routing/generated_routing.h"
 #include "penstock/runtime/runtime.h"
+#include "penstock/simulate/plan_simulator.h"
+#include "penstock/simulate/simulated_batch.h"
 
 namespace penstock {
 

@@ -2,8 +2,8 @@
 #include "penstock/base/status.h"
 #include "penstock/tokenizer/formats/gguf_tokenizer.h"
 #include "penstock/tokenizer/formats/tiktoken.h"
-#include "penstock/tokenizer/tokenizer.h"
 #include "penstock/tokenizer/formats/tokenizer_config.h"
+#include "penstock/tokenizer/tokenizer.h"
 
 namespace penstock {
 namespace {

@@ -11,8 +11,8 @@
 #include "penstock/tokenizer/charsmap.h"
 #include "penstock/tokenizer/sentencepiece_normalizer.h"
 #include "penstock/tokenizer/split/split_pattern.h"
-#include "penstock/tokenizer/tracked_text.h"
 #include "penstock/tokenizer/split/unicode.h"
+#include "penstock/tokenizer/tracked_text.h"
 
 namespace penstock {
 

@@ -12,10 +12,10 @@
 #include "penstock/tokenizer/added_tokens.h"
 #include "penstock/tokenizer/bpe.h"
 #include "penstock/tokenizer/decoder.h"
+#include "penstock/tokenizer/formats/tokenizer_config.h"
 #include "penstock/tokenizer/normalizer.h"
 #include "penstock/tokenizer/split/pretokenizer.h"
 #include "penstock/tokenizer/tokenizer.h"
-#include "penstock/tokenizer/formats/tokenizer_config.h"
 #include "penstock/tokenizer/unigram.h"
 
 namespace penstock {

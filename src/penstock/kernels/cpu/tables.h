@@ -1,5 +1,5 @@
-// The kernels of each instruction set. A unit exists only where the compiler can make it: the scalar one everywhere, NEON
-// on 64-bit ARM, the others on x86-64.
+// The kernels of each instruction set. A unit exists only where the compiler can make it: the scalar one everywhere,
+// NEON on 64-bit ARM, the others on x86-64.
 //
 // Units with instruction set flags export no code, only these tables and pointers.
 #pragma once
@@ -13,8 +13,8 @@ extern const KernelTable kAvx2Kernels;
 extern const KernelTable kAvx512Kernels;
 extern const KernelTable kNeonKernels;
 
-// The kernels that change when a machine has further instructions; null means unchanged. kernels.cc puts them into a copy
-// of the table for the instructions before, so that the other kernels are compiled once.
+// The kernels that change when a machine has further instructions; null means unchanged. kernels.cc puts them into a
+// copy of the table for the instructions before, so that the other kernels are compiled once.
 struct KernelChanges {
   void (*prepare_rows)(const PrepareRowsArgs& args);
   void (*gemm)(const GemmArgs& args);

@@ -14,7 +14,8 @@ using Hqq3Product = QuantisedProduct<WeightFormat::kHqq3, kTiles>;
 
 template <class Args>
 void LaunchHqq(const Args& launch, Stream stream) {
-  if (launch.w_format == WeightFormat::kHqq4) return LaunchMatrixUnits<WeightFormat::kHqq4, Hqq4Product>(launch, stream);
+  if (launch.w_format == WeightFormat::kHqq4)
+    return LaunchMatrixUnits<WeightFormat::kHqq4, Hqq4Product>(launch, stream);
   LaunchMatrixUnits<WeightFormat::kHqq3, Hqq3Product>(launch, stream);
 }
 template void LaunchHqq(const GemmLaunch& launch, Stream stream);

@@ -11,8 +11,8 @@
 #include "penstock/base/status.h"
 #include "penstock/base/text.h"
 #include "penstock/tokenizer/formats/piece_merges.h"
-#include "penstock/tokenizer/pipeline_tokenizer.h"
 #include "penstock/tokenizer/formats/vocabulary_json.h"
+#include "penstock/tokenizer/pipeline_tokenizer.h"
 
 namespace penstock {
 namespace {

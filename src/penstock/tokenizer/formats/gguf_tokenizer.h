@@ -22,8 +22,8 @@ struct GgufVocabulary {
   std::vector<float> scores;         // empty or one per token
   std::vector<int32_t> token_types;  // empty or one per token: 1 normal, 2 unknown, 3 control, 4 user-defined, 5
                                      // unused, 6 byte
-  std::vector<std::string> merges;                             // "left right"
-  std::string precompiled_charsmap;                            // bytes; may be empty
+  std::vector<std::string> merges;   // "left right"
+  std::string precompiled_charsmap;  // bytes; may be empty
   int64_t bos_id = -1, eos_id = -1, unk_id = -1, pad_id = -1;  // -1: absent
   std::optional<bool> add_bos, add_eos, add_space_prefix, remove_extra_whitespaces;
 };

@@ -9,8 +9,8 @@
 #include <string_view>
 
 #include "absl/status/status.h"
-#include "penstock/tokenizer/pipeline_tokenizer.h"
 #include "penstock/tokenizer/formats/sentencepiece_proto.h"
+#include "penstock/tokenizer/pipeline_tokenizer.h"
 
 namespace penstock {
 

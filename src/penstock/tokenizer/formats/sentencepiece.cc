@@ -10,8 +10,8 @@
 
 #include "penstock/base/limits.h"
 #include "penstock/tokenizer/formats/piece_merges.h"
-#include "penstock/tokenizer/pipeline_tokenizer.h"
 #include "penstock/tokenizer/formats/sentencepiece_proto.h"
+#include "penstock/tokenizer/pipeline_tokenizer.h"
 
 namespace penstock {
 namespace {

@@ -8,9 +8,9 @@
 
 #include "penstock/base/limits.h"
 #include "penstock/base/text.h"
+#include "penstock/tokenizer/formats/vocabulary_json.h"
 #include "penstock/tokenizer/json_fields.h"
 #include "penstock/tokenizer/pipeline_tokenizer.h"
-#include "penstock/tokenizer/formats/vocabulary_json.h"
 
 namespace penstock {
 namespace {

@@ -1,0 +1,54 @@
+"""The penstock program, as the benchmarks run it. What fails ends the benchmark with one message."""
+import json
+import pathlib
+import shlex
+import subprocess
+import tempfile
+
+ROOT = pathlib.Path(__file__).resolve().parents[1]
+DEFAULT = ROOT / "build/release/bin/penstock"
+
+
+def succeeded(done):
+    if done.returncode != 0:
+        raise SystemExit(f"{shlex.join(done.args)}: exit {done.returncode}: {done.stderr.strip()[-500:]}")
+    return done
+
+
+class Program:
+    """The program at `path`; with `verbose` it prints each command."""
+
+    def __init__(self, path=DEFAULT, verbose=False):
+        self.path, self.verbose = path, verbose
+
+    def finish(self, *arguments):
+        """Runs to the end; returns the finished process, whatever its exit status."""
+        command = [str(self.path), *map(str, arguments)]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        if self.verbose:
+            print(shlex.join(command), flush=True)
+        return done
+
+    def output(self, *arguments):
+        """Standard output."""
+        return succeeded(self.finish(*arguments)).stdout
+
+    def json(self, *arguments):
+        """What the command prints with --json: one value."""
+        return json.loads(self.output(*arguments, "--json"))
+
+    def json_lines(self, *arguments):
+        """What the command prints with --json: a value in each line."""
+        return [json.loads(line) for line in self.output(*arguments, "--json").splitlines()]
+
+    def job(self, model, requests, *flags):
+        """Statistics of a whole `run` of these requests; None if its policy does not fit into the budget."""
+        with tempfile.TemporaryDirectory() as folder:
+            folder = pathlib.Path(folder)
+            (folder / "in.jsonl").write_text("".join(json.dumps(request) + "\n" for request in requests))
+            done = self.finish("run", "--model", model, "--input", folder / "in.jsonl", "--output", folder / "out.jsonl",
+                               "--stats", folder / "stats.json", "--quiet", *flags)
+            if done.returncode == 6:
+                return None
+            succeeded(done)
+            return json.loads((folder / "stats.json").read_text())
