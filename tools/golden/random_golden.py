@@ -1,12 +1,12 @@
 #!/usr/bin/env python3
-"""Makes golden models of random dims and switches, more than tests/golden can hold, for tests/engine_golden_test.
+"""Makes golden models of random dims and switches, more than tests/golden can hold, for tests/engine/golden_test.cc.
 
     tools/golden/random_golden.py --output /tmp/random --count 100
-    PENSTOCK_TEST_SOURCE_DIR=/tmp/random build/release/tests/engine_test --gtest_filter='*/GoldenTest.*-*Bf16*'
+    PENSTOCK_TEST_GOLDEN_DIR=/tmp/random build/release/tests/engine_test --gtest_filter='*/GoldenTest.*-*Bf16*'
 
 Each model mixes the variants of one family (make_golden.py) and takes other values for some of the keys they have.
 What transformers itself refuses, and what is not clear of ties, is left out and counted. In bf16 arithmetic routers of
-such models are not clear of ties (transformers' own bf16 logits are as far away).
+such models are not clear of ties (transformers' own bf16 logits are as far away). The folders are whole models, with weights and their recipe.
 """
 
 import argparse
@@ -127,7 +127,7 @@ def main():
     for number in range(args.seed, args.seed + args.count):
         rng = random.Random(number)
         variant = random_variant(rng, args.family or rng.choice(sorted(make_golden.FAMILIES)))
-        folder = args.output / "tests" / "golden" / f"{variant['family'].replace('_', '')}-{number}"
+        folder = args.output / f"{variant['family'].replace('_', '')}-{number}"
         folder.parent.mkdir(parents=True, exist_ok=True)
         try:
             make_golden.make_variant(folder, variant, 1, 3)
