@@ -24,7 +24,7 @@ std::string ToString(const json::value& value) {
   return std::string(value.as_string().data(), value.as_string().size());
 }
 
-// What a vector has the index of in one of the file's tables.
+// The entry of a table of the file that the vector gives the index of.
 const json::value& Shared(const json::value& file, const json::object& vector, std::string_view key) {
   return file.at(key).at(static_cast<size_t>(vector.at(key).as_int64()));
 }

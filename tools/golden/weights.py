@@ -29,7 +29,7 @@ from pathlib import Path
 import numpy as np
 import xxhash
 
-GENERATOR = 1    # version, of which a recipe says the one it was made with
+GENERATOR = 1    # version; a recipe names the one that made it
 RECIPE = "weights.json"
 SIZES = {"F32": 4, "F16": 2, "BF16": 2}
 MILLION = 10**6
@@ -82,7 +82,7 @@ def safetensors_bytes(seed, tensors):
     return len(text).to_bytes(8, "little") + text + b"".join(data)
 
 
-# Patterns: "layers.{0-2}.experts.{0-7}.w1" stands for 24 names, those of the last range next to each other.
+# Patterns: "layers.{0-2}.experts.{0-7}.w1" stands for 24 names; the number of the last range changes fastest.
 
 def expand(pattern):
     parts = RANGE.split(pattern)
@@ -160,9 +160,9 @@ def write_files(folder, seed, files):
     write_recipe(folder, seed, recipe)
 
 
-# Mean, and the standard deviation as a number or as a gain by the square root of the inputs, by the first pattern found.
-# Norms are near 1, biases and the router are large enough to matter, and the gain keeps the layers, not the embedding of
-# the last token, in charge of the logits.
+# (Pattern, mean, standard deviation, gain): the first pattern found in a tensor's name counts. A gain stands for the standard
+# deviation gain / sqrt(inputs). Norms are near 1. Biases and the router are large enough to matter. The gain keeps the
+# layers in charge of the logits, not the embedding of the last token.
 DISTRIBUTIONS = (
     (r"norm\w*\.weight$", 1.0, 0.2, None),
     (r"moe_statics", 0.0, 0.03, None),

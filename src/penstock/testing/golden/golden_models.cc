@@ -18,7 +18,7 @@ namespace fs = std::filesystem;
 
 constexpr char kRecipeName[] = "weights.json";
 constexpr uint64_t kMaxFileBytes = 1 << 28;
-constexpr size_t kGgufAlignment = 32;  // the default, of which the headers say nothing else
+constexpr size_t kGgufAlignment = 32;  // the format's default
 
 std::string_view NameOf(Dtype dtype) { return dtype == Dtype::kF32 ? "F32" : dtype == Dtype::kF16 ? "F16" : "BF16"; }
 
@@ -46,7 +46,7 @@ const RandomTensor* Find(const Recipe& recipe, const std::string& name) {
   return nullptr;
 }
 
-// The elements (each of `size` bytes) that the loops from `depth` on count up, and so on; false where one is not there.
+// Appends the elements of `size` bytes that the loops from `depth` on count up; false where the source ends before one.
 bool AppendTaken(const std::string& bytes, size_t size, const TakenTensor::Take& take, size_t depth, int64_t place,
                  std::string& out) {
   if (depth < take.loops.size()) {

@@ -1,5 +1,4 @@
-// Weights that a seed makes anew, the same bits on every machine. tools/golden/weights.py says how and has the same in
-// Python.
+// Weights from a seed, with the same bits on every machine. tools/golden/weights.py says how, and does it in Python.
 #pragma once
 
 #include <cstdint>
@@ -11,7 +10,7 @@
 
 namespace penstock::golden {
 
-// Of which a recipe says the one that it was written with.
+// A recipe names the version that it was written with.
 inline constexpr int64_t kGeneratorVersion = 1;
 
 struct RandomTensor {

@@ -19,12 +19,12 @@ struct TakenTensor {
     int64_t step = 0;
   };
   std::vector<std::string> sources;
-  // Of each source the elements first + the sum of the loops' steps, the outermost loop first. Not set: all elements.
+  // Places in a source: `first` plus the loops' steps, the outermost loop first.
   struct Take {
     int64_t first = 0;
     std::vector<Loop> loops;
   };
-  std::optional<Take> take = {};
+  std::optional<Take> take = {};    // not set: all elements of each source
   std::optional<Dtype> dtype = {};  // where it is not that of the sources
 };
 
