@@ -28,7 +28,8 @@ ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
 GIB = 1 << 30
 BLOB_ALIGNMENT = 4096       # of the layers in a packed store
 GPU_TESTS = ("kernels_cuda_kernels_test_gpu", "engine_cuda_device_test_gpu")
-BINARIES = ("bin/penstock", "bench/gpu_cuda_gemm_bench", *(f"tests/{name}" for name in GPU_TESTS))
+BINARIES = ("bin/penstock", "bench/gpu_cuda_gemm_bench", "tests/make_golden_models",
+            *(f"tests/{name}" for name in GPU_TESTS))
 FULL_LAYERS, FULL_GPU_MEMORY = 32, 16 * GIB     # Mixtral-8x7B with --gpu-memory 16GiB; fewer layers get a proportional share
 # Klotski's ideas added one after another, and the schedules that CGOPipe is compared with.
 ABLATION = {
@@ -156,8 +157,10 @@ class Bench:
     # Tests
 
     def test(self, name):
+        golden = self.folder / "golden"
+        self.run("tests/make_golden_models", ROOT / "tests/golden", golden)
         text = self.run(f"tests/{name}", timeout=max(60, self.report.left() / 3),
-                        environment={**self.environment, "PENSTOCK_TEST_SOURCE_DIR": str(ROOT)})
+                        environment={**self.environment, "PENSTOCK_TEST_GOLDEN_DIR": str(golden)})
         passed = [line for line in text.splitlines() if "PASSED" in line]
         return {"passed": passed[-1] if passed else text[-300:]}
 

@@ -24,12 +24,18 @@ std::string ToString(const json::value& value) {
   return std::string(value.as_string().data(), value.as_string().size());
 }
 
-absl::StatusOr<std::string> RenderVector(const json::object& vector) {
+// The entry of a table of the file that the vector gives the index of.
+const json::value& Shared(const json::value& file, const json::object& vector, std::string_view key) {
+  return file.at(key).at(static_cast<size_t>(vector.at(key).as_int64()));
+}
+
+absl::StatusOr<std::string> RenderVector(const json::value& file, const json::object& vector) {
   const std::string source =
       vector.contains("template") ? ReadData(ToString(vector.at("template"))) : ToString(vector.at("source"));
   PENSTOCK_ASSIGN_OR_RETURN(const ChatTemplate chat_template, ChatTemplate::Parse(source));
-  PENSTOCK_ASSIGN_OR_RETURN(const std::vector<TextSegment> segments,
-                            chat_template.Render(vector.at("trusted").as_object(), vector.at("untrusted").as_object()));
+  PENSTOCK_ASSIGN_OR_RETURN(
+      const std::vector<TextSegment> segments,
+      chat_template.Render(Shared(file, vector, "trusted").as_object(), Shared(file, vector, "untrusted").as_object()));
   std::string text;
   for (const TextSegment& segment : segments) text += segment.text;
   return text;
@@ -46,25 +52,26 @@ bool IsMoreLenient(std::string_view name) {
 }
 
 TEST(ChatTemplateVectors, RenderAsTransformersDoes) {
-  absl::StatusOr<json::value> vectors = ParseJson(ReadData("vectors.json"), Fault::kInput);
-  ASSERT_TRUE(vectors.ok()) << vectors.status();
+  const absl::StatusOr<json::value> file = ParseJson(ReadData("vectors.json"), Fault::kInput);
+  ASSERT_TRUE(file.ok()) << file.status();
   int num_equal = 0;
   int num_failing = 0;
-  for (const json::value& entry : vectors->as_array()) {
+  for (const json::value& entry : file->at("vectors").as_array()) {
     const json::object& vector = entry.as_object();
     const std::string name = ToString(vector.at("name"));
     const std::string source = vector.contains("source") ? ToString(vector.at("source")) : "";
-    const absl::StatusOr<std::string> text = RenderVector(vector);
+    const absl::StatusOr<std::string> text = RenderVector(*file, vector);
+    const json::value& expected = Shared(*file, vector, "expected");
     if (IsMoreLenient(name)) {
-      EXPECT_TRUE(vector.at("expected").is_null()) << name;
+      EXPECT_TRUE(expected.is_null()) << name;
       EXPECT_TRUE(text.ok()) << name << "\n" << text.status();
-    } else if (vector.at("expected").is_null()) {
+    } else if (expected.is_null()) {
       EXPECT_FALSE(text.ok()) << name << ": " << source << "\nmust fail, but renders: " << *text;
       ++num_failing;
     } else {
       EXPECT_TRUE(text.ok()) << name << ": " << source << "\n" << text.status();
       if (text.ok()) {
-        EXPECT_EQ(*text, ToString(vector.at("expected"))) << name << ": " << source;
+        EXPECT_EQ(*text, ToString(expected)) << name << ": " << source;
       }
       ++num_equal;
     }

@@ -1,4 +1,4 @@
-// Reads tests/golden/<variant>: results of Hugging Face transformers for a tiny random model.
+// A golden model: a tiny random model, and what Hugging Face transformers computed with it (tools/golden/README.md).
 #pragma once
 
 #include <algorithm>
@@ -35,8 +35,8 @@ class Golden {
 
   // The environment may name the folder, because a test may run on another machine than it was built on.
   static std::string Folder() {
-    const char* source_dir = std::getenv("PENSTOCK_TEST_SOURCE_DIR");
-    return std::string(source_dir == nullptr ? PENSTOCK_SOURCE_DIR : source_dir) + "/tests/golden";
+    const char* folder = std::getenv("PENSTOCK_TEST_GOLDEN_DIR");
+    return folder == nullptr ? PENSTOCK_GOLDEN_DIR : folder;
   }
   const std::string& dir() const { return dir_; }
   bool is_bf16() const { return expected_.at("dtype").get_string() == "bfloat16"; }

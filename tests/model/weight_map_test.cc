@@ -113,7 +113,7 @@ TEST(WeightMapTest, FindsEveryTensor) {
 
 TEST(WeightMapTest, MapsTheGoldenModelsOfEveryFamily) {
   for (const char* name : {"mixtral-odd", "olmoe-odd", "qwen3moe-odd"}) {
-    const auto folder = ModelFolder::Open(fmt::format("{}/tests/golden/{}", PENSTOCK_SOURCE_DIR, name));
+    const auto folder = ModelFolder::Open(fmt::format("{}/{}", PENSTOCK_GOLDEN_DIR, name));
     ASSERT_TRUE(folder.ok());
     const auto config = LoadModelConfig(*folder);
     ASSERT_TRUE(config.ok()) << Message(config.status());

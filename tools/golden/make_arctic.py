@@ -14,13 +14,14 @@ renormalised. The files are those of make_golden.py. Logits are computed in f64 
 
 import argparse
 import json
-import shutil
+import tempfile
 from pathlib import Path
 
 import make_golden as golden
 import numpy as np
 import torch
-from safetensors.torch import save_file
+import weights
+from safetensors.torch import load_file, save_file
 
 ARCTIC = dict(architectures=["ArcticForCausalLM"], model_type="arctic", hidden_size=32, intermediate_size=24,
               num_hidden_layers=2, num_attention_heads=4, num_key_value_heads=2, num_local_experts=8,
@@ -64,19 +65,12 @@ def has_experts(c, layer):
     return (layer + 1) % c["moe_layer_frequency"] == 0
 
 
-def random_tensors(c, seed):
-    generator = torch.Generator().manual_seed(seed)
-    tensors = {}
-    for name, shape in sorted(tensor_shapes(c).items()):
-        noise = torch.randn(shape, generator=generator)
-        if "norm" in name:
-            tensors[name] = 1.0 + 0.2 * noise
-        elif "embed_tokens" in name:
-            tensors[name] = 0.4 * noise
-        else:
-            tensors[name] = (2.0 if "gate" in name else 1.5) / shape[-1] ** 0.5 * noise
-        tensors[name] = tensors[name].to(getattr(torch, c["torch_dtype"]))
-    return tensors
+def write_random(folder, c, seed):
+    """Writes the weights' file and its recipe; returns the tensors."""
+    dtype = {"float32": "F32", "bfloat16": "BF16"}[c["torch_dtype"]]
+    tensors = [weights.recipe_of(name, shape, dtype) for name, shape in tensor_shapes(c).items()]
+    weights.write_files(folder, seed, {"model.safetensors": tensors})
+    return load_file(folder / "model.safetensors")
 
 
 class Arctic:
@@ -169,9 +163,10 @@ def find_prompt(model, length, rng):
 
 
 def make_variant(folder, config):
+    folder.mkdir(parents=True)
+    (folder / "config.json").write_text(json.dumps(config, indent=2) + "\n")
     for seed in range(1, 100):
-        tensors = random_tensors(config, seed)
-        model, rng, found = Arctic(config, tensors), np.random.default_rng(seed), []
+        model, rng, found = Arctic(config, write_random(folder, config, seed)), np.random.default_rng(seed), []
         for length in golden.PROMPT_LENGTHS:
             found.append(find_prompt(model, length, rng))
             if found[-1] is None:
@@ -180,10 +175,6 @@ def make_variant(folder, config):
             break
     else:
         raise SystemExit(f"{folder.name}: no seed is clear of ties")
-    shutil.rmtree(folder, ignore_errors=True)
-    folder.mkdir(parents=True)
-    (folder / "config.json").write_text(json.dumps(config, indent=2) + "\n")
-    save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
     results = {}
     for i, (prompt, *_rest) in enumerate(found):
         logits, routing = model.forward(prompt)
@@ -206,7 +197,10 @@ def main():
     parser.add_argument("--only", nargs="+", choices=VARIANTS, metavar="VARIANT", default=list(VARIANTS))
     args = parser.parse_args()
     for name in args.only:
-        make_variant(args.output / name, VARIANTS[name])
+        with tempfile.TemporaryDirectory() as temporary:
+            folder = Path(temporary) / name
+            make_variant(folder, VARIANTS[name])
+            weights.keep(folder, args.output / name)
         print(name, flush=True)
 
 

@@ -3,22 +3,27 @@
 
 usage: make_gguf.py [--golden tests/golden] [--only VARIANT ...]
 
-Each variant of WHOLE gets VARIANT/gguf/*.gguf with its weights in their own dtype, from which the engine must compute
-the same bits. Names come from the tensor maps of the package gguf. The layouts below are what llama.cpp's converter
-does with each architecture. In llama, granitemoe and arctic, rows that RoPE rotates together are neighbours within a
-head. Experts are stacked. Tensors that a family fuses are split. MLA's kv_b becomes k_b, transposed, and v_b.
+Each variant of WHOLE gets GGUF files with its weights in their own dtype: the engine must compute the same bits from them.
+The repository keeps their headers, VARIANT/gguf/*.gguf.header, and in the variant's recipe where their weights come from
+(gguf_recipe()). Names come from the package gguf (its tensor maps), the layouts below from what the converter does with each
+architecture: heads of llama, granitemoe and arctic have the rows that RoPE rotates together as neighbours; experts are
+stacked; what a family fuses is taken apart; MLA's kv_b becomes k_b, transposed, and v_b.
 """
 
 import argparse
 import json
 import math
 import re
+import tempfile
 from pathlib import Path
 
 import gguf
 import numpy as np
 import safetensors.torch
 import torch
+import xxhash
+
+import weights
 
 # Variant: options of write_gguf.
 WHOLE = {
@@ -254,12 +259,85 @@ def write_tensors(path, config, tensors, coded, options):
     writer.close()
 
 
-def write_gguf(folder, path, **options):
-    """Writes the model of a Hugging Face folder without changing its weights."""
+def read_folder(folder):
+    """(state dict, config) of a Hugging Face folder."""
     tensors = {}
     for shard in sorted(folder.glob("model*.safetensors")):
         tensors |= safetensors.torch.load_file(shard)
-    write_tensors(path, json.loads((folder / "config.json").read_text()), tensors, {}, options)
+    return tensors, json.loads((folder / "config.json").read_text())
+
+
+def take(indices):
+    """Loops that count up these indices: [first, [count, step], ...], the outermost loop first."""
+    first, loops = int(indices[0]), []
+    while len(indices) > 1:
+        step = int(indices[1] - indices[0])
+        breaks = np.flatnonzero(np.diff(indices) != step)
+        count = int(breaks[0]) + 1 if len(breaks) else len(indices)
+        runs = indices.reshape(-1, count)
+        assert (runs == runs[:, :1] + np.arange(count) * step).all()
+        loops.insert(0, [count, step])
+        indices = runs[:, 0]
+    return [first, *loops]
+
+
+def gguf_recipe(tensors, config, files, options):
+    """The recipe of GGUF files, {file: its tensors in their order}:
+
+        {"of": PATTERN}    the elements of these tensors of the folder, one tensor after the other
+        "take"             of each tensor only the elements that these loops count up, in their order
+        "as"               the type, where it is not that of the folder
+    """
+    bases = np.cumsum([0] + [tensor.numel() for tensor in tensors.values()])
+    names = list(tensors)
+    indices = {name: torch.arange(base, base + tensor.numel()).reshape(tensor.shape)
+               for (name, tensor), base in zip(tensors.items(), bases)}
+    if config.get("tie_word_embeddings"):
+        indices.pop("lm_head.weight", None)
+    converted = convert(indices, config, ARCHITECTURES[config["architectures"][0]], options)
+    types = {torch.float32: "F32", torch.float16: "F16", torch.bfloat16: "BF16"}
+    recipe = {}
+    for path in files:
+        entries = recipe[path] = []
+        for tensor in sorted(gguf.GGUFReader(path).tensors, key=lambda tensor: tensor.data_offset):
+            elements = converted[tensor.name].flatten().numpy()
+            places = np.searchsorted(bases, elements, side="right") - 1
+            sources = [int(part[0]) for part in np.split(places, np.flatnonzero(np.diff(places)) + 1)]
+            taken = [take(elements[places == source] - bases[source]) for source in sources]
+            of = list(weights.patterns([names[source] for source in sources]))
+            assert len(of) == 1 and list(weights.expand(of[0])) == [names[source] for source in sources]
+            assert all(part == taken[0] for part in taken)
+            entry = {"of": of[0]}
+            if taken[0] not in ([0], [0, [tensors[names[sources[0]]].numel(), 1]]):
+                entry["take"] = taken[0]
+            if tensor.tensor_type.name != types[tensors[names[sources[0]]].dtype]:
+                entry["as"] = tensor.tensor_type.name
+            entries.append(entry)
+    return recipe
+
+
+def add_gguf(folder, options):
+    """Writes the model of a golden folder as GGUF files, and puts their headers and recipe into the folder."""
+    headers = folder / "gguf"
+    headers.mkdir(exist_ok=True)
+    for old in headers.iterdir():
+        old.unlink()
+    recipe = weights.read_recipe(folder)
+    files = {name: file for name, file in recipe["files"].items() if "header" not in file}
+    with tempfile.TemporaryDirectory() as temporary:
+        model = Path(temporary)
+        weights.make_folder(folder, model)
+        tensors, config = read_folder(model)
+        write_tensors(model / "gguf" / f"{folder.name}.gguf", config, dict(tensors), {}, options)
+        paths = sorted((model / "gguf").iterdir())
+        for path, entries in gguf_recipe(tensors, config, paths, options).items():
+            data = path.read_bytes()
+            header = headers / f"{path.name}.header"
+            header.write_bytes(data[:gguf.GGUFReader(path).data_offset])
+            files[f"gguf/{path.name}"] = {"xxh3": xxhash.xxh3_64_hexdigest(data), "header": f"gguf/{header.name}",
+                                          "tensors": entries}
+        weights.write_recipe(folder, recipe["seed"], files)
+        return sum(path.stat().st_size for path in paths)
 
 
 def main():
@@ -268,11 +346,7 @@ def main():
     parser.add_argument("--only", nargs="+", choices=WHOLE, metavar="VARIANT", default=list(WHOLE))
     args = parser.parse_args()
     for name in args.only:
-        folder = args.golden / name / "gguf"
-        for old in folder.glob("*.gguf"):
-            old.unlink()
-        write_gguf(args.golden / name, folder / f"{name}.gguf", **WHOLE[name])
-        print(f"{name:16} {sum(path.stat().st_size for path in folder.iterdir()):8} bytes")
+        print(f"{name:16} {add_gguf(args.golden / name, WHOLE[name]):8} bytes", flush=True)
 
 
 if __name__ == "__main__":

@@ -1,20 +1,19 @@
 #!/usr/bin/env python3
 """Makes tiny random-weight MoE models and the results that Hugging Face transformers computes for them.
 
-Every entry of VARIANTS becomes a folder OUT/<variant>/ with a model in HF layout (config.json,
-generation_config.json, model.safetensors or shards with model.safetensors.index.json) and
+Every entry of VARIANTS becomes a folder OUT/<variant>/ with config.json, generation_config.json,
+model.safetensors.index.json of shards, and
 
+  weights.json          the recipe of the weights (weights.py); of coded variants, the weights themselves
   expected.json         versions, seed, dtype, prompts (lists of token ids), greedy (NUM_NEW ids for
                         each prompt), smallest margins (see margins())
-  expected.safetensors  for each prompt i and each MoE layer L:
-      logits.i               f32 [prompt_len, vocab]       weights upcast to f32, f32 arithmetic
-      logits_bf16.i          f32 [prompt_len, vocab]       bf16 arithmetic, bf16 variants only
-      routing.i.L            f32 [prompt_len, num_topk]    experts by decreasing weight, f32 arithmetic
+  expected.safetensors  for each prompt i and each MoE layer L, weights upcast to f32, f32 arithmetic:
+      logits.i               f32 [prompt_len, vocab]
+      routing.i.L            f32 [prompt_len, num_topk]    experts by decreasing weight
       routing_weights.i.L    f32 [prompt_len, num_topk]    the weights the expert outputs are scaled by
-      routing_bf16.i.L       f32 [prompt_len, num_topk]    as routing, bf16 variants only
 
-All results come from the model as read back from the folder, so they hold for the files that tests read.
-The tool searches model seeds and prompts until greedy decoding and routing are clear of near-ties.
+All results come from the model as read back from its files, so these are what is tested.
+Model seeds and prompts are searched until greedy decoding and routing are clear of near-ties.
 """
 
 import argparse
@@ -22,12 +21,14 @@ import copy
 import json
 import re
 import shutil
+import tempfile
 from pathlib import Path
 
 import coded
 import safetensors
 import torch
 import transformers
+import weights
 from safetensors.torch import save_file
 
 PROMPT_LENGTHS = (1, 7, 33, 70)
@@ -36,6 +37,7 @@ MIN_MARGIN = 1e-3       # top-1 minus top-2 logit, as a fraction of the logit ra
 MIN_ROUTER_MARGIN = 1e-3    # router logit of the last chosen minus that of the first rejected expert
 MIN_ROUTER_MARGIN_BF16 = 4e-3    # the same for models that also run with bf16 FFNs
 MAX_ROUNDING = 4e-5     # f32 logits against f64 ones, by the row's largest; above it, other orders of sums would show
+MAX_ROUNDING_BF16 = 1.4e-2    # f32 logits against those with inputs of FFNs and lm_head rounded to bf16 (bf16 variants)
 MIN_DISTINCT = 12       # distinct tokens in a greedy continuation
 BATCH = 48              # prompt candidates tried at once
 BATCHES = 6             # batches before the next model seed is tried
@@ -312,38 +314,6 @@ def split_variant(variant):
     return config.pop("family"), config, own
 
 
-def randomize(model, seed):
-    """Fills every parameter of the model (f32) with random values.
-
-    Norm weights are near 1, biases and the router are large enough to matter, and linear layers have
-    a standard deviation of gain / sqrt(fan_in) with a gain that keeps the layers, not the embedding
-    of the last token, in charge of the logits.
-    """
-    generator = torch.Generator().manual_seed(seed)
-    with torch.no_grad():
-        for name, param in sorted(model.named_parameters()):
-            noise = torch.randn(param.shape, generator=generator)
-            if re.search(r"norm\w*\.weight$", name):
-                param.copy_(1.0 + 0.2 * noise)
-            elif "moe_statics" in name:
-                param.copy_(0.03 * noise)
-            elif name.endswith(("bias", ".sinks")):
-                param.copy_(0.3 * noise)
-            elif "embed_tokens" in name or "wte" in name:
-                param.copy_(0.4 * noise)
-            else:
-                gain = 2.0 if re.search(r"mlp\.gate\.weight|router", name) else 1.5
-                param.copy_(gain / fan_in(name, param) ** 0.5 * noise)
-        for name, buffer in model.named_buffers():
-            if name.endswith("bias"):
-                buffer.copy_(0.1 * torch.randn(buffer.shape, generator=generator))
-
-
-def fan_in(name, param):
-    """Returns the approximate number of inputs of a linear layer."""
-    return param.shape[-1]
-
-
 def classic_config(config, family):
     """Rewrites a config.json dict of this transformers version with the published checkpoints' keys."""
     config = dict(config)
@@ -383,9 +353,9 @@ def write_model(folder, variant, seed):
     config_class, model_class = FAMILIES[family]
     shutil.rmtree(folder, ignore_errors=True)
     model = model_class(config_class(**keys))
-    randomize(model, seed)
     dtype = getattr(torch, own["dtype"])
     copy.deepcopy(model).to(dtype).save_pretrained(folder, max_shard_size=own["shard"])
+    weights.randomize(folder, seed)
     if own["layout"] == "classic":
         path = folder / "config.json"
         config = classic_config(json.loads(path.read_text()), family)
@@ -402,18 +372,12 @@ def write_model(folder, variant, seed):
             f"{folder.name}: unexpected tensor {name}"
         assert tensor.dtype == dtype or "correction_bias" in name, name
     loaded = load(folder, torch.float32)
-    ids = torch.arange(20)[None]
+    # The config as it is written must mean the model that it was made of.
     model.eval().set_attn_implementation("eager")
     model.set_experts_implementation("eager")
+    model.load_state_dict(loaded.state_dict())
+    ids = torch.arange(20)[None]
     with torch.no_grad():
-        for param in model.parameters():    # not .to(dtype), which would also round the RoPE frequencies
-            param.copy_(param.to(dtype))
-        for name, buffer in model.named_buffers():
-            if name.endswith("bias"):
-                buffer.copy_(buffer.to(dtype))
-        want, got = model.state_dict(), loaded.state_dict()
-        assert want.keys() == got.keys()
-        assert all(torch.equal(want[name], got[name]) for name in want), folder.name
         assert torch.equal(model(ids).logits, loaded(ids).logits), folder.name
     return loaded, own
 
@@ -533,6 +497,24 @@ def rounding(folder, model, prompts):
     return worst
 
 
+@torch.no_grad()
+def rounding_bf16(model, prompts):
+    """How far f32 logits are from those with the inputs of FFNs and of lm_head in bf16, by each row's largest.
+
+    Inputs of the experts' down projections stay f32. More than a little means that a router chose other experts.
+    """
+    def round_input(_module, args):
+        return (args[0].bfloat16().float(), *args[1:])
+
+    exact = [model(prompt[None], use_cache=False).logits for prompt in prompts]
+    hooks = [module.register_forward_pre_hook(round_input) for name, module in model.named_modules()
+             if re.search(r"experts$|(gate|up|down)_proj$|lm_head$", name)]
+    rounded = [model(prompt[None], use_cache=False).logits for prompt in prompts]
+    for hook in hooks:
+        hook.remove()
+    return max(float(((a - b).abs().amax(-1) / a.abs().amax(-1)).max()) for a, b in zip(exact, rounded))
+
+
 def write_expected(folder, expected):
     """Writes expected.json, with one line per prompt."""
     lines = [f'  "{key}": ' + (json.dumps(value) if key not in ("prompts", "greedy") else
@@ -555,25 +537,22 @@ def make_variant(folder, variant, first_seed, num_seeds):
                 break
         if None not in found and rounding(folder, model, [prompt for prompt, _, _ in found]) > MAX_ROUNDING:
             continue
+        if None not in found and own["dtype"] == "bfloat16" \
+                and rounding_bf16(model, [prompt for prompt, _, _ in found]) > MAX_ROUNDING_BF16:
+            continue
         if None not in found and len({tuple(new.tolist()) for _, new, _ in found}) == len(found):
             break
     else:
         raise SystemExit(f"{folder.name}: no seed in {first_seed}..{seed} is clear of ties")
 
     tensors = {}
-    model_bf16 = load(folder, torch.bfloat16) if own["dtype"] == "bfloat16" else None
     for i, (prompt, _new, _margins) in enumerate(found):
         logits, routing = forward(model, prompt[None])
         tensors[f"logits.{i}"] = logits[0]
-        for layer, (_router, weights, experts) in routing.items():
-            assert (weights.diff(dim=-1) <= 0).all()
+        for layer, (_router, factors, experts) in routing.items():
+            assert (factors.diff(dim=-1) <= 0).all()
             tensors[f"routing.{i}.{layer}"] = experts[0].float()
-            tensors[f"routing_weights.{i}.{layer}"] = weights[0]
-        if model_bf16 is not None:
-            logits, routing = forward(model_bf16, prompt[None])
-            tensors[f"logits_bf16.{i}"] = logits[0]
-            for layer, (_router, _weights, experts) in routing.items():
-                tensors[f"routing_bf16.{i}.{layer}"] = experts[0].float()
+            tensors[f"routing_weights.{i}.{layer}"] = factors[0]
     save_file({name: tensor.contiguous() for name, tensor in tensors.items()},
               folder / "expected.safetensors")
 
@@ -589,10 +568,8 @@ def make_variant(folder, variant, first_seed, num_seeds):
     }
     if own["coded"]:
         coded.write_coded(folder, own, own["codes"])
+        (folder / weights.RECIPE).unlink()
     write_expected(folder, expected)
-    for path in folder.iterdir():    # safetensors writes files that only their owner can read
-        if path.is_file():
-            path.chmod(0o644)
     return expected
 
 
@@ -608,14 +585,15 @@ def main():
     transformers.logging.set_verbosity_error()
     transformers.logging.disable_progress_bar()
     for name in args.only:
-        folder = args.output / name
-        expected = make_variant(folder, VARIANTS[name], args.seed, args.num_seeds)
-        size = sum(path.stat().st_size for path in folder.glob("model*"))
-        largest = max(path.stat().st_size for path in folder.iterdir())
-        total = sum(path.stat().st_size for path in folder.iterdir())
+        with tempfile.TemporaryDirectory() as temporary:
+            folder = Path(temporary) / name
+            expected = make_variant(folder, VARIANTS[name], args.seed, args.num_seeds)
+            size = sum(path.stat().st_size for path in folder.glob("model*"))
+            weights.keep(folder, args.output / name)
+        total = sum(path.stat().st_size for path in (args.output / name).iterdir())
         distinct = [len(set(row)) for row in expected["greedy"]]
-        print(f"{name:16} seed {expected['seed']:2}  weights {size:7}  folder {total:7}  largest file "
-              f"{largest:7}  margin {expected['min_margin']:.4f}  router margin "
+        print(f"{name:16} seed {expected['seed']:2}  weights {size:7}  kept {total:7}  "
+              f"margin {expected['min_margin']:.4f}  router margin "
               f"{expected['min_router_margin']:.4f}  distinct {distinct}", flush=True)
 
 

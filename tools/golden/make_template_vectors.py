@@ -131,13 +131,25 @@ def own_cases(folder):
                "expected": render(source, {**context, "current_time": NOW})}
 
 
+def compact(vectors):
+    """The text of vectors.json: what many vectors share is written once, and vectors have its index."""
+    tables = {"trusted": {}, "untrusted": {}, "expected": {}}
+    lines = []
+    for vector in vectors:
+        for key, table in tables.items():
+            text = json.dumps(vector[key], ensure_ascii=False)
+            vector = {**vector, key: table.setdefault(text, len(table))}
+        lines.append(json.dumps(vector, ensure_ascii=False))
+    parts = [f'"{key}": [\n' + ",\n".join(table) + "\n]" for key, table in tables.items()]
+    return "{\n" + ",\n".join(parts) + ',\n"vectors": [\n' + ",\n".join(lines) + "\n]\n}\n"
+
+
 def main():
     folder, units, out = (pathlib.Path(arg) for arg in sys.argv[1:4])
     vectors = list(template_cases(folder))
     vectors += unit_cases(json.loads(units.read_text(encoding="utf-8"))["cases"])
     vectors += own_cases(folder)
-    lines = ",\n".join(json.dumps(vector, ensure_ascii=False) for vector in vectors)
-    out.write_text(f"[\n{lines}\n]\n", encoding="utf-8")
+    out.write_text(compact(vectors), encoding="utf-8")
     failing = sum(vector["expected"] is None for vector in vectors)
     print(f"{len(vectors)} vectors, {failing} of which must fail")
 

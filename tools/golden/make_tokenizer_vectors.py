@@ -46,7 +46,7 @@ NORMALIZERS = {"NFC": normalizers.NFC(), "NFD": normalizers.NFD(), "NFKC": norma
 
 
 def write(path, document):
-    path.write_text(json.dumps({"made_by": f"tokenizers {tokenizers.__version__}", **document}, ensure_ascii=True,
+    path.write_text(json.dumps({"made_by": f"tokenizers {tokenizers.__version__}", **document}, ensure_ascii=False,
                                separators=(",", ":")).replace("},{", "},\n{") + "\n", encoding="utf-8")
 
 

@@ -2,11 +2,12 @@
 """Makes golden models of random dims and switches for tests/engine/golden_test.cc, more than tests/golden can hold.
 
     tools/golden/random_golden.py --output /tmp/random --count 100
-    PENSTOCK_TEST_SOURCE_DIR=/tmp/random build/release/tests/engine_test --gtest_filter='*/GoldenTest.*-*Bf16*'
+    PENSTOCK_TEST_GOLDEN_DIR=/tmp/random build/release/tests/engine_test --gtest_filter='*/GoldenTest.*-*Bf16*'
 
 Each model mixes the variants of one family (make_golden.py), and changes the values of some of their keys. A model is
 left out and counted if transformers itself refuses it or if it is close to a tie. In bf16 arithmetic, the routers of
-such models are close to ties (transformers' own bf16 logits are as far away).
+such models are close to ties (transformers' own bf16 logits are as far away). The
+folders are whole models, with weights and their recipe.
 """
 
 import argparse
@@ -126,7 +127,7 @@ def main():
     for number in range(args.seed, args.seed + args.count):
         rng = random.Random(number)
         variant = random_variant(rng, args.family or rng.choice(sorted(make_golden.FAMILIES)))
-        folder = args.output / "tests" / "golden" / f"{variant['family'].replace('_', '')}-{number}"
+        folder = args.output / f"{variant['family'].replace('_', '')}-{number}"
         folder.parent.mkdir(parents=True, exist_ok=True)
         try:
             make_golden.make_variant(folder, variant, 1, 3)
