@@ -29,19 +29,19 @@ using cuda::emulated::TheMachine;
 constexpr uint64_t kGpuBytes = 32 << 20;  // enough for everything
 
 struct Setting {
-  const char* schedule;
-  const char* kv_tier;
+  ScheduleKind schedule;
+  std::optional<KvTier> kv_tier;
   KvFormat kv;
 };
-constexpr Setting kSettings[] = {{"on-demand", "auto", KvFormat::kInt8},
-                                 {"zero", "device", KvFormat::kF32},
-                                 {"cgopipe", "auto", KvFormat::kBF16},
-                                 {"hybrid", "auto", KvFormat::kBF16}};
+constexpr Setting kSettings[] = {{ScheduleKind::kOnDemand, std::nullopt, KvFormat::kInt8},
+                                 {ScheduleKind::kZero, KvTier::kDevice, KvFormat::kF32},
+                                 {ScheduleKind::kCgopipe, std::nullopt, KvFormat::kBF16},
+                                 {ScheduleKind::kHybrid, std::nullopt, KvFormat::kBF16}};
 
 EngineOptions OptionsOf(const std::string& model_dir, const Setting& setting) {
   return {.model_dir = model_dir,
           .memory_bytes = 64 << 20,
-          .kv_dtype = std::string(KvFormatName(setting.kv)),
+          .kv_dtype = setting.kv,
           .device = "cuda",
           .device_memory_bytes = kGpuBytes,
           .threads = 1,
@@ -53,7 +53,7 @@ EngineOptions OptionsOf(const std::string& model_dir, const Setting& setting) {
 std::vector<Answer> OfTheHost(EngineOptions options, const std::vector<Request>& requests) {
   options.device = "cpu";
   options.device_memory_bytes = 0;
-  options.policy = {.schedule = "on-demand"};
+  options.policy = {.schedule = ScheduleKind::kOnDemand};
   return RunAll(options, requests);
 }
 
@@ -122,7 +122,7 @@ TEST(CudaDevice, QuantisedAnswersAreTheHosts) {
 TEST(CudaDevice, Bf16IsClose) {
   const Golden golden("mixtral-bf16");
   EngineOptions options = OptionsOf(golden.dir(), kSettings[0]);
-  options.dtype = "bf16";
+  options.dtype = ComputeDtype::kBF16;
   std::vector<TokenId> ids;
   for (TokenId id = 3; id < 60; ++id) ids.push_back(id);
   const std::vector<double> found = Engine::Open(options).value()->ScoreTokens(ids).value();

@@ -1,5 +1,6 @@
 // Proves that a device spec is understood or refused in one line, and that schedules that need a device say so. The
 // least size of its memory is accepted, and one byte less is not. Bytes that cross its links are counted.
+#include "choices.h"
 #include "penstock/device/device_spec.h"
 
 #include "penstock/base/status.h"
@@ -44,7 +45,7 @@ class DeviceTest : public testing::Test {
   EngineOptions Options(const std::string& schedule) const {
     EngineOptions options{.model_dir = golden_.dir(), .memory_bytes = 64 << 20};
     options.context_length = 192;
-    options.policy.schedule = schedule;
+    options.policy.schedule = ScheduleCalled(schedule);
     return options;
   }
   Golden golden_{"olmoe-tiny"};
@@ -67,12 +68,12 @@ TEST_F(DeviceTest, WhatDoesNotGoTogetherIsRefused) {
   no_device.device_memory_bytes = 1 << 20;
   EXPECT_EQ(ExitCodeOf(Engine::Open(no_device).status()), 2);
   EngineOptions no_tier = Options("auto");
-  no_tier.policy.kv_tier = "device";
+  no_tier.policy.kv_tier = KvTier::kDevice;
   EXPECT_EQ(ExitCodeOf(Engine::Open(no_tier).status()), 2);
   EngineOptions host_attends = Options("cgopipe");
   host_attends.device = "emulated";
   host_attends.device_memory_bytes = 64 << 20;
-  host_attends.policy.kv_tier = "device";
+  host_attends.policy.kv_tier = KvTier::kDevice;
   EXPECT_EQ(ExitCodeOf(Engine::Open(host_attends).status()), 2);
 }
 

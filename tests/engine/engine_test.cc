@@ -81,8 +81,6 @@ TEST(Engine, OptionsOutOfRangeAreUsageErrors) {
     options.model_dir = dir;
     return ExitCodeOf(Engine::Open(options).status());
   };
-  EXPECT_EQ(exit_code({.dtype = "f64"}), 2);
-  EXPECT_EQ(exit_code({.kv_dtype = "int4"}), 2);
   EXPECT_EQ(exit_code({.threads = -1}), 2);
   EXPECT_EQ(exit_code({.context_length = 1 << 20}), 2);
   EXPECT_EQ(exit_code({.memory_bytes = 1ull << 60}), 6);

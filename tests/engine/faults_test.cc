@@ -9,6 +9,7 @@
 #include <fcntl.h>
 #include <unistd.h>
 
+#include "choices.h"
 #include "penstock/base/status.h"
 #include "penstock/engine/hooks.h"
 #include "penstock/pack.h"
@@ -70,7 +71,7 @@ class FaultsTest : public testing::TestWithParam<std::string> {
     options_.context_length = 192;
     expected_ = RunAll(options_, requests_);
     options_.batch_size = 3;
-    options_.policy.schedule = Schedule();
+    options_.policy.schedule = ScheduleCalled(Schedule());
     if (GetParam() != Schedule()) {
       options_.device = "emulated:link=1GB/s";
       options_.device_memory_bytes = LeastDeviceMemory(options_);

@@ -4,6 +4,7 @@
 
 #include <gmock/gmock.h>
 
+#include "choices.h"
 #include "tests/engine/golden.h"
 
 namespace penstock {
@@ -20,7 +21,7 @@ std::vector<std::string> VariantsWithGguf() {
 class GgufModelTest : public testing::TestWithParam<std::string> {
  protected:
   static std::unique_ptr<Engine> Open(const std::string& dir, const std::string& dtype) {
-    auto engine = Engine::Open({.model_dir = dir, .memory_bytes = 64 << 20, .dtype = dtype, .threads = 2});
+    auto engine = Engine::Open({.model_dir = dir, .memory_bytes = 64 << 20, .dtype = DtypeCalled(dtype), .threads = 2});
     EXPECT_TRUE(engine.ok()) << engine.status();
     return engine.ok() ? *std::move(engine) : nullptr;
   }

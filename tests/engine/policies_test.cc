@@ -6,6 +6,7 @@
 
 #include <fmt/format.h>
 
+#include "choices.h"
 #include "penstock/memory/eviction.h"
 #include "penstock/schedule/schedule.h"
 #include "tests/engine/answers.h"
@@ -20,6 +21,10 @@ class Draw {
   template <typename T>
   T From(std::initializer_list<T> values) {
     return values.begin()[random_() % values.size()];
+  }
+  template <typename T>
+  T From(const std::vector<T>& values) {
+    return values[random_() % values.size()];
   }
   bool Coin() { return random_() % 2 == 0; }
   uint64_t Below(uint64_t bound) { return random_() % bound; }
@@ -36,20 +41,28 @@ EngineOptions RandomOptions(const EngineOptions& base, Draw& draw) {
   options.io_uring = draw.Coin();
   options.direct_io = draw.Coin();
   Policy& policy = options.policy;
-  policy.schedule = draw.From<std::string>({"auto", "on-demand", "zero", "zigzag", "hybrid", "hybrid", "klotski"});
-  policy.hybrid_rule = draw.From<std::string>({"auto", "balanced", "timelines", "two-ended", "threshold", "fixed"});
-  policy.predictor = draw.From<std::string>({"auto", "none", "gate", "correlation", "history", "sequence"});
+  std::vector<std::optional<ScheduleKind>> schedules = {std::nullopt, ScheduleKind::kHybrid}, for_devices;
+  for (const ScheduleTraits& schedule : Schedules()) {
+    (schedule.attends_on_host ? for_devices : schedules).emplace_back(schedule.value);
+  }
+  policy.schedule = draw.From(schedules);
+  policy.hybrid_rule = draw.From(ChoicesAndNone(HybridRules()));
+  std::vector<std::optional<PredictorKind>> predictors = {std::nullopt};
+  for (const PredictorTraits& predictor : Predictors()) {
+    if (!predictor.is_simulated_only) predictors.emplace_back(predictor.value);
+  }
+  policy.predictor = draw.From(predictors);
   const bool has_device = draw.Coin();
   if (has_device) {
     options.device = draw.From<std::string>({"emulated", "emulated:link=50MB/s", "emulated:threads=2,link=1GB/s"});
-    policy.kv_tier = draw.From<std::string>({"auto", "dram", "device"});
+    policy.kv_tier = draw.From(ChoicesAndNone(KvTiers()));
     policy.disk_window = draw.From<int64_t>({0, 0, 1, 2});
     if (draw.Coin()) {
-      policy.schedule = draw.From<std::string>({"zigzag-cpu-attention", "fastdecode", "cgopipe", "cgopipe"});
-      policy.kv_tier = "auto";
+      policy.schedule = draw.From(for_devices);
+      policy.kv_tier = std::nullopt;
     }
   }
-  policy.eviction = draw.From<std::string>({"auto", "lru", "lfu", "fifo", "mrs", "mrs-layer", "static"});
+  policy.eviction = draw.From(ChoicesAndNone(Evictions()));
   policy.micro_batch_size = draw.From<int64_t>({0, 1, 2, 4});
   policy.streaming_slots = draw.From<int64_t>({0, 1, 2, 3, 9});
   policy.hot_experts = draw.From<int64_t>({0, 1, 5});
@@ -77,10 +90,12 @@ std::string Describe(const EngineOptions& options) {
       "memory {} device {} of {} kv {} window {} threads {} batch {} chunk {} io_uring {} direct {} schedule {} "
       "eviction {} "
       "micro-batch {} streaming {} hot {} path {} multi-batch {} hot-prefetch {} reorder {} rule {} predictor {}",
-      options.memory_bytes, options.device, options.device_memory_bytes, policy.kv_tier, policy.disk_window,
-      options.threads, options.batch_size, options.prefill_chunk, options.io_uring, options.direct_io, policy.schedule,
-      policy.eviction, policy.micro_batch_size, policy.streaming_slots, policy.hot_experts, policy.path_length,
-      policy.multi_batch, policy.hot_prefetch, policy.reorder, policy.hybrid_rule, policy.predictor);
+      options.memory_bytes, options.device, options.device_memory_bytes, ChoiceName(policy.kv_tier, KvTiers()),
+      policy.disk_window,
+      options.threads, options.batch_size, options.prefill_chunk, options.io_uring, options.direct_io,
+      ChoiceName(policy.schedule, Schedules()), ChoiceName(policy.eviction, Evictions()), policy.micro_batch_size, policy.streaming_slots, policy.hot_experts, policy.path_length,
+      policy.multi_batch, policy.hot_prefetch, policy.reorder, ChoiceName(policy.hybrid_rule, HybridRules()),
+      ChoiceName(policy.predictor, Predictors()));
 }
 
 class PoliciesTest : public testing::TestWithParam<std::string> {};
@@ -90,7 +105,7 @@ TEST_P(PoliciesTest, RandomPoliciesGiveTheBitsOfAPlainEngine) {
   const std::vector<Request> requests = Requests(golden);
   const EngineOptions base{.model_dir = golden.dir(), .memory_bytes = 64 << 20, .threads = 1, .context_length = 192};
   EngineOptions plain = base;
-  plain.policy.schedule = "on-demand";
+  plain.policy.schedule = ScheduleKind::kOnDemand;
   const std::vector<Answer> expected = RunAll(plain, requests);
   ASSERT_EQ(expected.size(), requests.size());
   const auto num_models = static_cast<int64_t>(Golden::Variants().size());
@@ -106,12 +121,23 @@ TEST_P(PoliciesTest, RandomPoliciesGiveTheBitsOfAPlainEngine) {
 
 // A name that is mistaken for another would be tested twice, and its own setting never.
 TEST(Policies, EveryNameIsKnown) {
-  for (const ScheduleKind kind : kAllSchedules) EXPECT_EQ(ParseScheduleName(TraitsOf(kind).name).value(), kind);
-  for (const Eviction eviction : kAllEvictions) EXPECT_EQ(ParseEvictionName(TraitsOf(eviction).name).value(), eviction);
-  for (const HybridRule rule : kAllHybridRules) EXPECT_EQ(ParseHybridRule(TraitsOf(rule).name).value(), rule);
-  EXPECT_FALSE(ParseScheduleName("martian").ok());
-  EXPECT_FALSE(ParseHybridRule("").ok());
-  EXPECT_FALSE(ParseEvictionName("").ok());
+  const auto check = [](auto rows) {
+    for (const auto& row : rows) {
+      EXPECT_EQ(ParseChoice("choice", row.name, rows).value(), row.value);
+      EXPECT_EQ(ChoiceName(std::optional(row.value), rows), row.name);
+      EXPECT_FALSE(row.summary.empty()) << row.name;
+    }
+    EXPECT_EQ(ParseChoice("choice", "auto", rows).value(), std::nullopt);
+    EXPECT_FALSE(ParseChoice("choice", "", rows).ok());
+    EXPECT_FALSE(ParseChoice("choice", "martian", rows).ok());
+  };
+  check(Schedules());
+  check(Evictions());
+  check(Predictors());
+  check(HybridRules());
+  check(KvTiers());
+  check(ComputeDtypes());
+  check(KvFormats());
 }
 
 INSTANTIATE_TEST_SUITE_P(Models, PoliciesTest, testing::ValuesIn(Golden::Variants()), [](const auto& param) {

@@ -5,6 +5,7 @@
 
 #include <unistd.h>
 
+#include "choices.h"
 #include "penstock/base/status.h"
 #include "penstock/routing/routing_trace.h"
 #include "tests/engine/answers.h"
@@ -29,7 +30,7 @@ TEST_P(TracesTest, AreWritten) {
   EngineOptions options{.model_dir = golden.dir(), .threads = 1};
   options.batch_size = 3;
   options.context_length = 192;
-  options.policy.schedule = GetParam();
+  options.policy.schedule = ScheduleCalled(GetParam());
   options.policy.micro_batch_size = 2;
   options.memory_bytes = LeastBudget(options) + (100 << 10);
   const std::vector<Answer> expected = RunAll(options, requests);
@@ -92,7 +93,7 @@ TEST(Traces, WhatKlotskiLearntIsWrittenAndUsed) {
   EngineOptions options{.model_dir = golden.dir(), .threads = 1};
   options.batch_size = 3;
   options.context_length = 192;
-  options.policy.schedule = "klotski";
+  options.policy.schedule = ScheduleKind::kKlotski;
   options.memory_bytes = LeastBudget(options);
   const std::vector<Answer> expected = RunAll(options, requests);
   const std::string path = testing::TempDir() + "/correlation-" + std::to_string(::getpid());
@@ -121,7 +122,7 @@ TEST(Traces, WhatKlotskiLearntIsWrittenAndUsed) {
   options.policy.correlation_table.clear();
   options.correlation_path = "/nonexistent/table";
   EXPECT_EQ(FaultOf(Engine::Open(options).status()), Fault::kIo);
-  options.policy.schedule = "zigzag";
+  options.policy.schedule = ScheduleKind::kZigzag;
   EXPECT_EQ(FaultOf(Engine::Open(options).status()), Fault::kUsage);
   std::filesystem::remove(path);
   std::filesystem::remove(path + ".again");

@@ -1,6 +1,7 @@
 // Proves that a window over the KV cache keeps exactly what each row should see. Pages are used in a ring, and no page
 // is lost that a row still sees. Answers within the window are those of full attention; longer answers differ. They are
 // the same for every chunk, batch, schedule and device.
+#include "choices.h"
 #include "penstock/memory/kv_window.h"
 
 #include <map>
@@ -97,9 +98,10 @@ TEST_F(WindowTest, EveryPlanGivesTheSame) {
        {"on-demand", "klotski", "zigzag", "device zigzag", "device klotski", "device zero", "device cgopipe"}) {
     SCOPED_TRACE(schedule);
     EngineOptions options = base;
-    options.policy.schedule = schedule;
-    if (options.policy.schedule.starts_with("device ")) {
-      options.policy.schedule = options.policy.schedule.substr(7);
+    const std::string name(schedule);
+    const bool on_device = name.starts_with("device ");
+    options.policy.schedule = ScheduleCalled(on_device ? name.substr(7) : name);
+    if (on_device) {
       options.device = "emulated:link=1GB/s";
       options.device_memory_bytes = LeastDeviceMemory(options);
     }

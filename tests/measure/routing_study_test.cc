@@ -32,7 +32,7 @@ class RoutingStudyTest : public testing::Test {
     options.batch_size = 3;
     options.prefill_chunk = 64;
     options.context_length = 192;
-    options.policy.schedule = "hybrid";
+    options.policy.schedule = ScheduleKind::kHybrid;
     return options;
   }
 
@@ -93,7 +93,7 @@ TEST_F(RoutingStudyTest, EnginesFindTheWinnersOfTheirModel) {
   const EngineOptions options = OptionsWithRoom(Options(), model.engine_model(), 0.5).value();
   const auto before = Engine::Open(options).value();
   const std::string fingerprint = before->model().fingerprint;
-  EXPECT_EQ(before->memory_plan().eviction, "mrs");
+  EXPECT_EQ(before->memory_plan().eviction, Eviction::kMrs);
   EXPECT_FALSE(FindWinner(fingerprint, false, 0.5).has_value());
 
   KeepWinners(fingerprint, false,
@@ -106,13 +106,13 @@ TEST_F(RoutingStudyTest, EnginesFindTheWinnersOfTheirModel) {
   EXPECT_EQ(FindWinner(fingerprint, false, 0.1)->predictor, PredictorKind::kGate);
   EXPECT_EQ(FindWinner(fingerprint, false, 0.9)->predictor, PredictorKind::kHistory);
 
-  EXPECT_EQ(Engine::Open(options).value()->memory_plan().eviction, "lfu");
+  EXPECT_EQ(Engine::Open(options).value()->memory_plan().eviction, Eviction::kLfu);
   EngineOptions asked = options;
-  asked.policy.eviction = "lru";
-  EXPECT_EQ(Engine::Open(asked).value()->memory_plan().eviction, "lru");
+  asked.policy.eviction = Eviction::kLru;
+  EXPECT_EQ(Engine::Open(asked).value()->memory_plan().eviction, Eviction::kLru);
   asked = options;
-  asked.policy.predictor = "none";
-  EXPECT_EQ(Engine::Open(asked).value()->memory_plan().eviction, "mrs");
+  asked.policy.predictor = PredictorKind::kNone;
+  EXPECT_EQ(Engine::Open(asked).value()->memory_plan().eviction, Eviction::kMrs);
 
   for (const char* damage : {"", "{", R"({"winners": 3})", R"({"identity": {}, "content": {}})",
                              R"([{"share": 0.5, "eviction": "best", "predictor": "none"}])"}) {
@@ -120,7 +120,7 @@ TEST_F(RoutingStudyTest, EnginesFindTheWinnersOfTheirModel) {
       std::ofstream(file.path()) << damage;
     }
     EXPECT_FALSE(FindWinner(fingerprint, false, 0.5).has_value()) << damage;
-    EXPECT_EQ(Engine::Open(options).value()->memory_plan().eviction, "mrs");
+    EXPECT_EQ(Engine::Open(options).value()->memory_plan().eviction, Eviction::kMrs);
   }
 }
 

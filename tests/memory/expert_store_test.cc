@@ -172,12 +172,12 @@ TEST_F(ExpertStoreTest, OneSlot) {
 
 TEST_F(ExpertStoreTest, FewSlotsAtOddOffsets) {
   Prepare(3);
-  for (const Eviction eviction : kAllEvictions) Exercise(4, ComputeDtype::kF32, eviction);
+  for (const EvictionTraits& eviction : Evictions()) Exercise(4, ComputeDtype::kF32, eviction.value);
 }
 
 TEST_F(ExpertStoreTest, RoundedToBf16AtOddOffsets) {
   Prepare(1);
-  for (const Eviction eviction : kAllEvictions) Exercise(7, ComputeDtype::kBF16, eviction);
+  for (const EvictionTraits& eviction : Evictions()) Exercise(7, ComputeDtype::kBF16, eviction.value);
 }
 
 TEST_F(ExpertStoreTest, AllFit) {

@@ -1,5 +1,6 @@
 // Proves that packing leaves a whole store or none, that what is changed in a store is noticed, and that what cannot be
 // packed is refused with a reason.
+#include "choices.h"
 #include "penstock/pack.h"
 
 #include <sys/resource.h>
@@ -244,7 +245,7 @@ TEST(PackDtypeTest, Bf16) {
   const std::string folder = testing::TempDir() + "/pack-dtype-" + std::to_string(::getpid());
   const std::atomic<bool> stop{false};
   const auto logits = [&](const std::string& dir, const std::string& dtype) {
-    auto engine = Engine::Open({.model_dir = dir, .memory_bytes = 64 << 20, .dtype = dtype, .threads = 1});
+    auto engine = Engine::Open({.model_dir = dir, .memory_bytes = 64 << 20, .dtype = DtypeCalled(dtype), .threads = 1});
     return engine.ok() ? (*engine)->Logits(golden.prompt(0)) : absl::StatusOr<std::vector<float>>(engine.status());
   };
   ASSERT_TRUE(PackModel({.model_dir = golden.dir(), .output_dir = folder + "-f32"}, nullptr, stop).ok());

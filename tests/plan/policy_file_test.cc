@@ -17,8 +17,8 @@ TEST(PolicyFile, SetsWhatItNames) {
                               "hot_experts": 2, "prefill_chunk": 99, "streaming_slots": 4})",
                           "p.json", options)
                   .ok());
-  EXPECT_EQ(options.policy.schedule, "zigzag");
-  EXPECT_EQ(options.policy.eviction, "lfu");
+  EXPECT_EQ(options.policy.schedule, ScheduleKind::kZigzag);
+  EXPECT_EQ(options.policy.eviction, Eviction::kLfu);
   EXPECT_EQ(options.policy.micro_batch_size, 3);
   EXPECT_EQ(options.policy.hot_experts, 2);
   EXPECT_EQ(options.policy.streaming_slots, 4);
@@ -33,7 +33,7 @@ TEST(PolicyFile, SetsWhatItNames) {
 TEST(PolicyFile, SaysWhatIsNotTheDefault) {
   EXPECT_EQ(PolicyJson({}), json::object());
   EngineOptions options{.batch_size = 48, .prefill_chunk = 512};
-  options.policy.schedule = "cgopipe";
+  options.policy.schedule = ScheduleKind::kCgopipe;
   options.policy.reorder = false;
   const json::object policy = PolicyJson(options);
   EXPECT_EQ(policy.size(), 4u);

@@ -1,6 +1,7 @@
 // Proves what each predictor promises. The guesses of gate and oracle are those of the routing source. The correlation
 // table and the history learn repetitions. A sequence is expected to continue like the earlier sequence most similar to
 // it. No predictor speaks of layers that do not exist or of choices never seen.
+#include "penstock/base/choices.h"
 #include "penstock/routing/expert_predictor.h"
 
 #include <numeric>
@@ -63,8 +64,11 @@ std::vector<float> RowsOf(RoutingSource& routing, int64_t layer_idx, int64_t num
 }
 
 TEST(ExpertPredictorTest, EveryNameIsKnown) {
-  for (const PredictorKind kind : kAllPredictors) EXPECT_EQ(ParsePredictorName(TraitsOf(kind).name).value(), kind);
-  EXPECT_FALSE(ParsePredictorName("crystal ball").ok());
+  for (const PredictorTraits& predictor : Predictors()) {
+    EXPECT_EQ(ParseChoice("predictor", predictor.name, Predictors()).value(), predictor.value);
+    EXPECT_EQ(&TraitsOf(predictor.value), &predictor);
+  }
+  EXPECT_FALSE(ParseChoice("predictor", "crystal ball", Predictors()).ok());
   EXPECT_EQ(TraitsOf(PredictorKind::kNone).make(kArgs), nullptr);
 }
 

@@ -102,14 +102,15 @@ TEST(LayerPlanTest, EveryRuleComputesEachExpertOnceWhereItCan) {
     }
     std::vector<int> all(layer.experts.size());
     std::iota(all.begin(), all.end(), 0);
-    for (const HybridRule rule : kAllHybridRules) {
+    for (const HybridRuleTraits& traits : HybridRules()) {
+      const HybridRule rule = traits.value;
       const LayerPlan plan = PlanLayer(rule, layer.experts, layer.times);
       std::vector<int> computed = plan.host, lacking, on_disk;
       computed.insert(computed.end(), plan.device.begin(), plan.device.end());
-      ASSERT_THAT(computed, UnorderedElementsAreArray(all)) << TraitsOf(rule).name;
+      ASSERT_THAT(computed, UnorderedElementsAreArray(all)) << traits.name;
       for (const int i : plan.host) {
         const ExpertWork& expert = layer.experts[static_cast<size_t>(i)];
-        ASSERT_TRUE(expert.in_dram || !expert.on_device) << TraitsOf(rule).name;
+        ASSERT_TRUE(expert.in_dram || !expert.on_device) << traits.name;
       }
       for (const int i : plan.device) {
         ASSERT_TRUE(layer.times.has_device);
@@ -119,8 +120,8 @@ TEST(LayerPlanTest, EveryRuleComputesEachExpertOnceWhereItCan) {
         const ExpertWork& expert = layer.experts[static_cast<size_t>(i)];
         if (!expert.on_device && !expert.in_dram) on_disk.push_back(i);
       }
-      ASSERT_THAT(plan.transfers, UnorderedElementsAreArray(lacking)) << TraitsOf(rule).name;
-      ASSERT_THAT(plan.reads, UnorderedElementsAreArray(on_disk)) << TraitsOf(rule).name;
+      ASSERT_THAT(plan.transfers, UnorderedElementsAreArray(lacking)) << traits.name;
+      ASSERT_THAT(plan.reads, UnorderedElementsAreArray(on_disk)) << traits.name;
       ASSERT_DOUBLE_EQ(plan.seconds, SecondsOf(plan, layer.experts, layer.times));
     }
   }
@@ -200,7 +201,8 @@ TEST(LayerPlanTest, TakesWhatItSaysInVirtualTime) {
   std::mt19937 random(3);
   for (int round = 0; round < 300; ++round) {
     const Layer layer = RandomLayer(random, 12, 0.3, false);
-    for (const HybridRule rule : kAllHybridRules) {
+    for (const HybridRuleTraits& traits : HybridRules()) {
+      const HybridRule rule = traits.value;
       const LayerPlan plan = PlanLayer(rule, layer.experts, layer.times);
       SimulatedRuntime runtime;
       const auto lane = [&](const char* name) {
@@ -226,7 +228,7 @@ TEST(LayerPlanTest, TakesWhatItSaysInVirtualTime) {
         computed.push_back(issue(device, layer.experts[place].device_s, on_device[place]));
       }
       ASSERT_TRUE(runtime.WaitAll(computed).ok());
-      ASSERT_NEAR(runtime.now_s(), plan.seconds, 1e-9) << TraitsOf(rule).name;
+      ASSERT_NEAR(runtime.now_s(), plan.seconds, 1e-9) << traits.name;
     }
   }
 }

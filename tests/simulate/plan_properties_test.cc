@@ -9,6 +9,7 @@
 #include <gmock/gmock.h>
 #include <unistd.h>
 
+#include "choices.h"
 #include "penstock/base/bytes.h"
 #include "penstock/base/status.h"
 #include "penstock/hardware/presets.h"
@@ -124,30 +125,30 @@ TEST_F(PlanProperties, TheChoiceIsNearTheBestOfAllPolicies) {
     std::string best_words;
     for (const char* device : {"cpu", "gpu"}) {
       if (device == std::string("gpu") && t.options.device_memory_bytes == 0) continue;
-      for (const ScheduleKind kind : kAllSchedules) {
-        if (TraitsOf(kind).attends_on_host && device == std::string("cpu")) continue;
-        if (!TraitsOf(kind).is_searched) continue;
+      for (const ScheduleTraits& schedule : Schedules()) {
+        if (schedule.attends_on_host && device == std::string("cpu")) continue;
+        if (!schedule.is_searched) continue;
         for (int64_t batch_size = 1; batch_size <= t.workload.num_requests; batch_size *= 2) {
           for (int64_t micro_batch = 1; micro_batch <= batch_size; micro_batch *= 2) {
             if (device == std::string("cpu") && micro_batch < batch_size) continue;
             for (const int64_t chunk : {32, 256, 2048}) {
-              for (const char* kv_tier : {"dram", "device"}) {
+              for (const KvTierTraits& kv_tier : KvTiers()) {
                 EngineOptions options = t.options;
                 options.device = device;
                 if (device == std::string("cpu")) {
                   options.device_memory_bytes = 0;
-                  if (kv_tier == std::string("device")) continue;
+                  if (kv_tier.value == KvTier::kDevice) continue;
                 }
-                options.policy.schedule = TraitsOf(kind).name;
-                options.policy.kv_tier = kv_tier;
+                options.policy.schedule = schedule.value;
+                options.policy.kv_tier = kv_tier.value;
                 options.batch_size = batch_size;
                 if (device == std::string("gpu")) options.policy.micro_batch_size = micro_batch;
                 options.prefill_chunk = chunk;
                 const double rate = Simulated(t, options);
                 if (rate <= best) continue;
                 best = rate;
-                best_words = fmt::format("{} on {} N={} mu={} chunk={} KV {}", TraitsOf(kind).name, device, batch_size,
-                                         micro_batch, chunk, kv_tier);
+                best_words = fmt::format("{} on {} N={} mu={} chunk={} KV {}", schedule.name, device, batch_size,
+                                         micro_batch, chunk, kv_tier.name);
               }
             }
           }
@@ -157,9 +158,10 @@ TEST_F(PlanProperties, TheChoiceIsNearTheBestOfAllPolicies) {
     const EngineOptions& o = choices->front().options;
     if (chosen >= 0.95 * best) continue;
     ++num_far;
-    GTEST_LOG_(INFO) << chosen << " tokens/s of " << best << " with " << t.words << "; chosen: " << o.policy.schedule
+    GTEST_LOG_(INFO) << chosen << " tokens/s of " << best << " with " << t.words << "; chosen: "
+                     << ChoiceName(o.policy.schedule, Schedules())
                      << " on " << o.device << " N=" << o.batch_size << " mu=" << o.policy.micro_batch_size
-                     << " chunk=" << o.prefill_chunk << " KV " << o.policy.kv_tier << ", estimated "
+                     << " chunk=" << o.prefill_chunk << " KV " << ChoiceName(o.policy.kv_tier, KvTiers()) << ", estimated "
                      << choices->front().estimate.generation_tokens_per_s() << "; best: " << best_words;
   }
   EXPECT_LE(50 * num_far, num_triples);

@@ -1,5 +1,6 @@
 // Proves that the planner's policy is near the best policy of a grid in whole simulations. It keeps the requested
 // settings and the budgets. Better hardware never makes a plan slower.
+#include "choices.h"
 #include "penstock/simulate/policy_search.h"
 
 #include <random>
@@ -54,7 +55,7 @@ TEST(AutoPolicy, IsNearTheBestOfAGrid) {
       for (const int64_t batch_size : {4, 32}) {
         for (const int64_t prefill_chunk : {256, 1024}) {
           EngineOptions options;
-          options.policy.schedule = schedule;
+          options.policy.schedule = ScheduleCalled(schedule);
           options.batch_size = std::min(batch_size, workload.num_requests);
           options.prefill_chunk = prefill_chunk;
           best = std::max(best, SimulatedRate(model, hardware, workload, options));
@@ -71,11 +72,11 @@ TEST(AutoPolicy, KeepsWhatWasAskedForAndTheBudgets) {
   const Workload workload = ParseWorkload("prompt=64,gen=8,requests=64").value();
   EngineOptions options;
   options.batch_size = 16;
-  options.policy.schedule = "zigzag";
+  options.policy.schedule = ScheduleKind::kZigzag;
   options.memory_bytes = uint64_t{20} << 30;
   options.device_memory_bytes = uint64_t{12} << 30;
   for (const PolicyChoice& choice : SearchPolicies(model, hardware, workload, options).value()) {
-    EXPECT_EQ(choice.plan.schedule, "zigzag");
+    EXPECT_EQ(choice.plan.schedule, ScheduleKind::kZigzag);
     EXPECT_EQ(choice.plan.batch_size, 16);
     const MemoryPlan& plan = choice.plan;
     const uint64_t kv_bytes = plan.device.holds_kv_cache ? 0 : plan.kv_bytes;
@@ -87,7 +88,7 @@ TEST(AutoPolicy, KeepsWhatWasAskedForAndTheBudgets) {
   }
   options.memory_bytes = 1 << 28;
   EXPECT_EQ(FaultOf(SearchPolicies(model, hardware, workload, options).status()), Fault::kResources);
-  options.policy.schedule = "cgopipe";
+  options.policy.schedule = ScheduleKind::kCgopipe;
   options.device = "cpu";
   EXPECT_EQ(FaultOf(SearchPolicies(model, hardware, workload, options).status()), Fault::kUsage);
 }

@@ -1,5 +1,6 @@
 // Proves that estimates from a few steps over a few layers agree with the whole simulation. Covers every schedule,
 // machines with and without a device, and experts from disk and from DRAM.
+#include "choices.h"
 #include "penstock/simulate/run_estimate.h"
 
 #include <gmock/gmock.h>
@@ -49,7 +50,7 @@ TEST(Estimate, IsWhatTheWholeSimulationSays) {
     options.batch_size = c.batch_size;
     options.prefill_chunk = 256;
     options.policy.micro_batch_size = c.micro_batch_size;
-    options.policy.schedule = c.schedule;
+    options.policy.schedule = ScheduleCalled(c.schedule);
     options = OptionsFor(options, hardware, workload).value();
     const EnginePlan plan = PlanOn(hardware, options, model).value();
     const SimulationInputs inputs{.config = model.config(), .plan = plan, .num_threads = options.threads};

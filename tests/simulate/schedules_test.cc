@@ -150,8 +150,9 @@ Scenario With(ScheduleKind kind) {
 }
 
 TEST(Schedules, IssueEveryOperationOnce) {
-  for (const ScheduleKind kind : kAllSchedules) {
-    SCOPED_TRACE(TraitsOf(kind).name);
+  for (const ScheduleTraits& traits : Schedules()) {
+    const ScheduleKind kind = traits.value;
+    SCOPED_TRACE(traits.name);
     Scenario scenario = With(kind);
     scenario.micro_batch = 16;
     const Outcome outcome = Simulate(scenario);
@@ -289,8 +290,8 @@ Scenario FewRowsOnDevice(HybridRule rule, Eviction eviction) {
 
 TEST(Schedules, HybridComputesEachExpertWhereItIsSooner) {
   const double balanced_s = Simulate(FewRowsOnDevice(HybridRule::kBalanced, Eviction::kMrs)).later_s();
-  for (const HybridRule rule : kAllHybridRules) {
-    EXPECT_GE(Simulate(FewRowsOnDevice(rule, Eviction::kMrs)).later_s(), 0.999 * balanced_s) << TraitsOf(rule).name;
+  for (const HybridRuleTraits& rule : HybridRules()) {
+    EXPECT_GE(Simulate(FewRowsOnDevice(rule.value, Eviction::kMrs)).later_s(), 0.999 * balanced_s) << rule.name;
   }
   for (const HybridRule rule : {HybridRule::kThreshold, HybridRule::kFixed}) {
     EXPECT_LT(1.3 * balanced_s, Simulate(FewRowsOnDevice(rule, Eviction::kMrs)).later_s()) << TraitsOf(rule).name;
@@ -350,13 +351,12 @@ TEST(Schedules, WrongPredictionsCostLittle) {
 
 RC_GTEST_PROP(Schedules, AreDeterministicAndNeverFasterThanTheirBound, ()) {
   Scenario scenario;
-  scenario.schedule.kind =
-      *rc::gen::elementOf(std::vector<ScheduleKind>(std::begin(kAllSchedules), std::end(kAllSchedules)));
+  scenario.schedule.kind = Schedules()[*rc::gen::inRange<size_t>(0, Schedules().size())].value;
   scenario.device = TraitsOf(scenario.schedule.kind).attends_on_host || *rc::gen::arbitrary<bool>();
   scenario.schedule.multi_batch = *rc::gen::arbitrary<bool>();
   scenario.schedule.hot_prefetch = *rc::gen::arbitrary<bool>();
   scenario.schedule.reorder = *rc::gen::arbitrary<bool>();
-  scenario.eviction = *rc::gen::elementOf(std::vector<Eviction>(std::begin(kAllEvictions), std::end(kAllEvictions)));
+  scenario.eviction = Evictions()[*rc::gen::inRange<size_t>(0, Evictions().size())].value;
   scenario.num_layers = *rc::gen::inRange<int64_t>(1, 5);
   scenario.num_experts = *rc::gen::inRange<int64_t>(2, 12);
   scenario.num_topk = *rc::gen::inRange<int64_t>(1, scenario.num_experts + 1);

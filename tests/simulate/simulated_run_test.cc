@@ -5,6 +5,7 @@
 
 #include <unistd.h>
 
+#include "choices.h"
 #include "penstock/base/status.h"
 #include "penstock/engine/hooks.h"
 #include "penstock/measure/probe.h"
@@ -37,7 +38,7 @@ TEST_F(SimulationTest, GivesATimeForEveryStep) {
     EngineOptions options{.model_dir = golden.dir(), .threads = 1};
     options.batch_size = 3;
     options.context_length = 192;
-    options.policy.schedule = schedule;
+    options.policy.schedule = ScheduleCalled(schedule);
     options.routing_path = dir_ + "/" + schedule;
     options.memory_bytes = LeastBudget(options) + (64 << 10);
     const auto engine = Engine::Open(options).value();

@@ -7,6 +7,7 @@
 #include <gmock/gmock.h>
 #include <unistd.h>
 
+#include "choices.h"
 #include "penstock/base/status.h"
 #include "penstock/hardware/presets.h"
 #include "penstock/pack.h"
@@ -107,7 +108,7 @@ SimulatedRun RunOn(const Hardware& hardware, const std::string& schedule, uint64
   const Workload workload = ParseWorkload("prompt=16,gen=4,requests=64").value();
   EngineOptions options;
   options.batch_size = 64;
-  options.policy.schedule = schedule;
+  options.policy.schedule = ScheduleCalled(schedule);
   options.policy.micro_batch_size = 16;
   options.device_memory_bytes = device_memory_bytes;
   options = OptionsFor(options, hardware, workload).value();
@@ -156,7 +157,7 @@ TEST(SimulatedWorkload, RefusesWhatCannotRun) {
   EXPECT_EQ(FaultOf(PlanOn(hardware, options, model).status()), Fault::kResources);
   EXPECT_EQ(FaultOf(OptionsFor({.device = "gpu"}, hardware, workload).status()), Fault::kUsage);
   options = OptionsFor({}, hardware, workload).value();
-  options.policy.schedule = "cgopipe";
+  options.policy.schedule = ScheduleKind::kCgopipe;
   EXPECT_EQ(FaultOf(PlanOn(hardware, options, model).status()), Fault::kUsage);
 }
 

@@ -19,6 +19,7 @@ struct HybridRuleTraits {
   std::string_view summary;  // one line for people
 };
 std::span<const HybridRuleTraits> HybridRules();
+const HybridRuleTraits& TraitsOf(HybridRule rule);
 
 // An expert that rows chose. Seconds are for all of these rows together.
 struct ExpertWork {
