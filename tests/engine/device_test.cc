@@ -1,7 +1,7 @@
 // Proves that a device spec is understood or refused in one line, and that schedules that need a device say so. The
 // least size of its memory is accepted, and one byte less is not. Bytes that cross its links are counted.
-#include "choices.h"
 #include "penstock/device/device_spec.h"
+#include "tests/choices.h"
 
 #include "penstock/base/status.h"
 #include "tests/engine/answers.h"

@@ -4,9 +4,9 @@
 #include <atomic>
 #include <cstdlib>
 
-#include "choices.h"
 #include "penstock/kernels/kernels.h"
 #include "penstock/pack.h"
+#include "tests/choices.h"
 #include "tests/engine/answers.h"
 
 namespace penstock {
@@ -68,7 +68,8 @@ TEST_P(EqualityTest, EveryKvFormatGivesTheSameBits) {
   const std::vector<Request> requests = Requests(golden);
   for (const std::string kv_dtype : {"bf16", "int8"}) {
     SCOPED_TRACE(kv_dtype);
-    EngineOptions base{.model_dir = golden.dir(), .memory_bytes = 64 << 20, .kv_dtype = KvFormatCalled(kv_dtype), .threads = 1};
+    EngineOptions base{
+        .model_dir = golden.dir(), .memory_bytes = 64 << 20, .kv_dtype = KvFormatCalled(kv_dtype), .threads = 1};
     const std::vector<Answer> expected = RunAll(base, requests);
     EXPECT_EQ(expected.size(), requests.size());
     for (const int64_t chunk : {1, 5, 100}) {

@@ -9,10 +9,10 @@
 #include <fcntl.h>
 #include <unistd.h>
 
-#include "choices.h"
 #include "penstock/base/status.h"
 #include "penstock/engine/hooks.h"
 #include "penstock/pack.h"
+#include "tests/choices.h"
 #include "tests/engine/answers.h"
 
 namespace penstock {

@@ -4,7 +4,7 @@
 
 #include <gmock/gmock.h>
 
-#include "choices.h"
+#include "tests/choices.h"
 #include "tests/engine/golden.h"
 
 namespace penstock {

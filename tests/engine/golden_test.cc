@@ -1,8 +1,8 @@
 // Proves that every family computes what Hugging Face transformers computes. f32 logits are within 1e-4, bf16 logits
 // within 2e-2 (both relative to the largest logit of the row). Every token chooses the same experts, and 64 greedy
 // tokens after every prompt are identical. A prompt in one pass and token by token gives the same bits.
-#include "choices.h"
 #include "tests/engine/golden.h"
+#include "tests/choices.h"
 
 #include <cmath>
 #include <filesystem>
@@ -18,7 +18,8 @@ namespace {
 class GoldenTest : public testing::TestWithParam<std::string> {
  protected:
   std::unique_ptr<Engine> Open(const Golden& golden, const std::string& dtype) {
-    auto engine = Engine::Open({.model_dir = golden.dir(), .memory_bytes = 64 << 20, .dtype = DtypeCalled(dtype), .threads = 2});
+    auto engine =
+        Engine::Open({.model_dir = golden.dir(), .memory_bytes = 64 << 20, .dtype = DtypeCalled(dtype), .threads = 2});
     EXPECT_TRUE(engine.ok()) << engine.status();
     return engine.ok() ? *std::move(engine) : nullptr;
   }
@@ -82,8 +83,11 @@ TEST_P(GoldenTest, Routing) {
   const std::string path = testing::TempDir() + "/penstock-golden-" + GetParam() + ".routing";
   for (int i = 0; i < golden.num_prompts(); ++i) {
     std::filesystem::remove(path);
-    const auto engine = Engine::Open(
-        {.model_dir = golden.dir(), .memory_bytes = 64 << 20, .dtype = ComputeDtype::kF32, .threads = 2, .routing_path = path});
+    const auto engine = Engine::Open({.model_dir = golden.dir(),
+                                      .memory_bytes = 64 << 20,
+                                      .dtype = ComputeDtype::kF32,
+                                      .threads = 2,
+                                      .routing_path = path});
     ASSERT_TRUE(engine.ok()) << engine.status();
     ASSERT_TRUE((*engine)->Logits(golden.prompt(i)).ok());
     ASSERT_TRUE((*engine)->CloseTraces().ok());

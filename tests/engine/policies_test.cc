@@ -6,9 +6,9 @@
 
 #include <fmt/format.h>
 
-#include "choices.h"
 #include "penstock/memory/eviction.h"
 #include "penstock/schedule/schedule.h"
+#include "tests/choices.h"
 #include "tests/engine/answers.h"
 #include "tests/environment.h"
 
@@ -91,10 +91,10 @@ std::string Describe(const EngineOptions& options) {
       "eviction {} "
       "micro-batch {} streaming {} hot {} path {} multi-batch {} hot-prefetch {} reorder {} rule {} predictor {}",
       options.memory_bytes, options.device, options.device_memory_bytes, ChoiceName(policy.kv_tier, KvTiers()),
-      policy.disk_window,
-      options.threads, options.batch_size, options.prefill_chunk, options.io_uring, options.direct_io,
-      ChoiceName(policy.schedule, Schedules()), ChoiceName(policy.eviction, Evictions()), policy.micro_batch_size, policy.streaming_slots, policy.hot_experts, policy.path_length,
-      policy.multi_batch, policy.hot_prefetch, policy.reorder, ChoiceName(policy.hybrid_rule, HybridRules()),
+      policy.disk_window, options.threads, options.batch_size, options.prefill_chunk, options.io_uring,
+      options.direct_io, ChoiceName(policy.schedule, Schedules()), ChoiceName(policy.eviction, Evictions()),
+      policy.micro_batch_size, policy.streaming_slots, policy.hot_experts, policy.path_length, policy.multi_batch,
+      policy.hot_prefetch, policy.reorder, ChoiceName(policy.hybrid_rule, HybridRules()),
       ChoiceName(policy.predictor, Predictors()));
 }
 

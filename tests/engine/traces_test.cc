@@ -5,9 +5,9 @@
 
 #include <unistd.h>
 
-#include "choices.h"
 #include "penstock/base/status.h"
 #include "penstock/routing/routing_trace.h"
+#include "tests/choices.h"
 #include "tests/engine/answers.h"
 
 namespace penstock {

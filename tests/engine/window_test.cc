@@ -1,8 +1,8 @@
 // Proves that a window over the KV cache keeps exactly what each row should see. Pages are used in a ring, and no page
 // is lost that a row still sees. Answers within the window are those of full attention; longer answers differ. They are
 // the same for every chunk, batch, schedule and device.
-#include "choices.h"
 #include "penstock/memory/kv_window.h"
+#include "tests/choices.h"
 
 #include <map>
 #include <random>

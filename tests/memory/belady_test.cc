@@ -43,8 +43,7 @@ int64_t MostHits(const std::vector<int64_t>& wanted, size_t num_slots) {
 }
 
 int64_t HitsOf(Eviction eviction, const std::vector<int64_t>& wanted, int64_t num_slots, int64_t num_keys) {
-  const auto policy = MakeEvictionPolicy(
-      eviction,
+  const auto policy = TraitsOf(eviction).make(
       {.num_slots = num_slots, .pinned = {}, .layer_of = std::vector<int64_t>(static_cast<size_t>(num_keys))});
   std::vector<int64_t> held;
   int64_t num_hits = 0;

@@ -1,7 +1,7 @@
 // Proves that packing leaves a whole store or none, that what is changed in a store is noticed, and that what cannot be
 // packed is refused with a reason.
-#include "choices.h"
 #include "penstock/pack.h"
+#include "tests/choices.h"
 
 #include <sys/resource.h>
 #include <sys/wait.h>

@@ -1,8 +1,8 @@
 // Proves what each predictor promises. The guesses of gate and oracle are those of the routing source. The correlation
 // table and the history learn repetitions. A sequence is expected to continue like the earlier sequence most similar to
 // it. No predictor speaks of layers that do not exist or of choices never seen.
-#include "penstock/base/choices.h"
 #include "penstock/routing/expert_predictor.h"
+#include "penstock/base/choices.h"
 
 #include <numeric>
 

@@ -9,11 +9,11 @@
 #include <gmock/gmock.h>
 #include <unistd.h>
 
-#include "choices.h"
 #include "penstock/base/bytes.h"
 #include "penstock/base/status.h"
 #include "penstock/hardware/presets.h"
 #include "penstock/simulate/policy_search.h"
+#include "tests/choices.h"
 #include "tests/environment.h"
 
 namespace penstock {
@@ -158,10 +158,10 @@ TEST_F(PlanProperties, TheChoiceIsNearTheBestOfAllPolicies) {
     const EngineOptions& o = choices->front().options;
     if (chosen >= 0.95 * best) continue;
     ++num_far;
-    GTEST_LOG_(INFO) << chosen << " tokens/s of " << best << " with " << t.words << "; chosen: "
-                     << ChoiceName(o.policy.schedule, Schedules())
-                     << " on " << o.device << " N=" << o.batch_size << " mu=" << o.policy.micro_batch_size
-                     << " chunk=" << o.prefill_chunk << " KV " << ChoiceName(o.policy.kv_tier, KvTiers()) << ", estimated "
+    GTEST_LOG_(INFO) << chosen << " tokens/s of " << best << " with " << t.words
+                     << "; chosen: " << ChoiceName(o.policy.schedule, Schedules()) << " on " << o.device
+                     << " N=" << o.batch_size << " mu=" << o.policy.micro_batch_size << " chunk=" << o.prefill_chunk
+                     << " KV " << ChoiceName(o.policy.kv_tier, KvTiers()) << ", estimated "
                      << choices->front().estimate.generation_tokens_per_s() << "; best: " << best_words;
   }
   EXPECT_LE(50 * num_far, num_triples);

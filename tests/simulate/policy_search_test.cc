@@ -1,7 +1,7 @@
 // Proves that the planner's policy is near the best policy of a grid in whole simulations. It keeps the requested
 // settings and the budgets. Better hardware never makes a plan slower.
-#include "choices.h"
 #include "penstock/simulate/policy_search.h"
+#include "tests/choices.h"
 
 #include <random>
 

@@ -1,7 +1,7 @@
 // Proves that estimates from a few steps over a few layers agree with the whole simulation. Covers every schedule,
 // machines with and without a device, and experts from disk and from DRAM.
-#include "choices.h"
 #include "penstock/simulate/run_estimate.h"
+#include "tests/choices.h"
 
 #include <gmock/gmock.h>
 

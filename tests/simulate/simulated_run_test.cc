@@ -5,10 +5,10 @@
 
 #include <unistd.h>
 
-#include "choices.h"
 #include "penstock/base/status.h"
 #include "penstock/engine/hooks.h"
 #include "penstock/measure/probe.h"
+#include "tests/choices.h"
 #include "tests/engine/answers.h"
 
 namespace penstock {

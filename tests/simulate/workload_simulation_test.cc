@@ -7,12 +7,12 @@
 #include <gmock/gmock.h>
 #include <unistd.h>
 
-#include "choices.h"
 #include "penstock/base/status.h"
 #include "penstock/hardware/presets.h"
 #include "penstock/pack.h"
 #include "penstock/plan/described_model.h"
 #include "penstock/simulate/simulated_run.h"
+#include "tests/choices.h"
 #include "tests/engine/answers.h"
 
 namespace penstock {

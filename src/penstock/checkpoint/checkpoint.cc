@@ -243,8 +243,7 @@ absl::StatusOr<std::string> Checkpoint::Fingerprint() const {
     const TensorInfo& tensor = tensors_[idx];
     add(tensor.name.size());
     XXH3_128bits_update(state.get(), tensor.name.data(), tensor.name.size());
-    const std::string_view dtype =
-        tensor.packed.has_value() ? TraitsOf(*tensor.packed).name : DtypeName(tensor.dtype);
+    const std::string_view dtype = tensor.packed.has_value() ? TraitsOf(*tensor.packed).name : DtypeName(tensor.dtype);
     add(dtype.size());
     XXH3_128bits_update(state.get(), dtype.data(), dtype.size());
     add(tensor.shape.size());

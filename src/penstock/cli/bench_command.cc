@@ -251,8 +251,7 @@ absl::StatusOr<int> BenchCommand(const BenchFlags& flags) {
   }
   LogInfo("{}: computes in {}; {} of {} experts in DRAM, {} pinned; schedule {}, eviction {}; prefill in chunks of {}",
           engine->model().name, engine->model().dtype, plan.num_expert_slots, plan.num_experts_total,
-          plan.num_pinned_experts, TraitsOf(plan.schedule).name, TraitsOf(plan.eviction).name,
-          plan.prefill_chunk);
+          plan.num_pinned_experts, TraitsOf(plan.schedule).name, TraitsOf(plan.eviction).name, plan.prefill_chunk);
   Bench bench(flags, *engine);
   if (!flags.as_json) {
     PENSTOCK_RETURN_IF_ERROR(

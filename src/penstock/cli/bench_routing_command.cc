@@ -18,10 +18,10 @@
 #include "penstock/cli/commands.h"
 #include "penstock/measure/probe.h"
 #include "penstock/measure/routing_study.h"
+#include "penstock/memory/belady.h"
 #include "penstock/memory/eviction.h"
 #include "penstock/schedule/schedule.h"
 #include "penstock/simulate/simulated_run.h"
-#include "penstock/memory/belady.h"
 
 namespace penstock::cli {
 namespace {

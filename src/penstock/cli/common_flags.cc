@@ -45,9 +45,9 @@ void AddPolicyFlags(CLI::App& app, ModelFlags& flags) {
           "JSON file that sets schedule, eviction and sizes (flags win); with run also auto: the planner's choice")
       .TypeName("FILE");
   AddFlag(app, "--predictor", flags.predictor,
-          "predictor by which hybrid fetches ahead: " +
-              ChoiceNames(Predictors(), [](const PredictorTraits& p) { return !p.is_simulated_only; }) +
-              " (auto: the best one for the model by bench routing, else none)");
+          "predictor by which hybrid fetches ahead: " + ChoiceNames(Predictors(), [](const PredictorTraits& p) {
+            return !p.is_simulated_only;
+          }) + " (auto: the best one for the model by bench routing, else none)");
   AddFlag(app, "--batch-size", flags.batch_size,
           "sequences at once (default: as many as the budget allows, at most 64)")
       .InRange(1, kMaxBatchSize);
@@ -117,9 +117,8 @@ void AddDescribedFlags(CLI::App& app, DescribedFlags& flags) {
   AddFlag(app, "-m,--model", engine.model_dir, "model: a folder, a packed store or a GGUF file (or give --config)")
       .TypeName("DIR");
   AddFlag(app, "--config", flags.config_path, "a model's config.json; no weights are needed").TypeName("FILE");
-  AddFlag(
-      app, "--weights", flags.weights,
-      "with --config: " + ChoiceNames(std::span<const WeightFormatTraits>(kWeightFormats)))
+  AddFlag(app, "--weights", flags.weights,
+          "with --config: " + ChoiceNames(std::span<const WeightFormatTraits>(kWeightFormats)))
       .ShowDefault();
   AddFlag(app, "--hardware", flags.hardware,
           "auto (this machine), a preset like rtx4090:dram=128GiB,disk=nvme4, a file of penstock probe, or list "

@@ -46,7 +46,8 @@ absl::StatusOr<int> ListCommand(const ListFlags& flags) {
   std::string text, names;
   for (const Table& table : Tables()) {
     names += (names.empty() ? "" : ", ") + std::string(table.name);
-    if (flags.table.empty()) text += fmt::format("{}{} ({})\n{}", text.empty() ? "" : "\n", table.name, table.use, table.text);
+    if (flags.table.empty())
+      text += fmt::format("{}{} ({})\n{}", text.empty() ? "" : "\n", table.name, table.use, table.text);
     if (flags.table == table.name) text = table.text;
   }
   if (text.empty()) return UsageError("list '{}' is unknown: expected one of {}", Printable(flags.table), names);

@@ -14,10 +14,10 @@
 #include "penstock/base/thread_pool.h"
 #include "penstock/cli/described_flags.h"
 #include "penstock/memory/eviction.h"
+#include "penstock/plan/policy_file.h"
 #include "penstock/schedule/schedule.h"
 #include "penstock/simulate/policy_roofline.h"
 #include "penstock/simulate/policy_search.h"
-#include "penstock/plan/policy_file.h"
 
 namespace penstock::cli {
 namespace {

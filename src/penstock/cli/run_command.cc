@@ -12,11 +12,11 @@
 #include "penstock/base/status.h"
 #include "penstock/base/text.h"
 #include "penstock/cli/stop_signals.h"
+#include "penstock/job/job.h"
 #include "penstock/measure/probe.h"
 #include "penstock/memory/eviction.h"
 #include "penstock/schedule/schedule.h"
 #include "penstock/simulate/policy_search.h"
-#include "penstock/job/job.h"
 
 namespace penstock::cli {
 namespace {

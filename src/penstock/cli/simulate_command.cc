@@ -15,8 +15,8 @@
 #include "penstock/cli/sweep.h"
 #include "penstock/memory/eviction.h"
 #include "penstock/schedule/schedule.h"
-#include "penstock/trace/recorders.h"
 #include "penstock/simulate/simulated_run.h"
+#include "penstock/trace/recorders.h"
 
 namespace penstock::cli {
 namespace {
@@ -62,7 +62,8 @@ const LaneUsage& Busiest(const SimulatedRun& run) {
 }
 
 json::object ToJson(const Simulated& simulated) {
-  if (!simulated.status.ok()) return {{"schedule", ChoiceName(simulated.schedule, Schedules())}, {"error", Message(simulated.status)}};
+  if (!simulated.status.ok())
+    return {{"schedule", ChoiceName(simulated.schedule, Schedules())}, {"error", Message(simulated.status)}};
   const SimulatedRun& run = simulated.run;
   json::object lanes;
   for (const LaneUsage& lane : run.lanes) lanes[lane.name] = lane.busy_s / run.total_s();
@@ -92,7 +93,8 @@ std::string Head(const Described& described) {
 }
 
 std::string Line(const Simulated& simulated) {
-  if (!simulated.status.ok()) return fmt::format("{:<21}{}\n", ChoiceName(simulated.schedule, Schedules()), Message(simulated.status));
+  if (!simulated.status.ok())
+    return fmt::format("{:<21}{}\n", ChoiceName(simulated.schedule, Schedules()), Message(simulated.status));
   const SimulatedRun& run = simulated.run;
   std::string lanes;
   for (const LaneUsage& lane : run.lanes) {

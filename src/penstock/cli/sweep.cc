@@ -13,9 +13,9 @@
 #include "penstock/base/status.h"
 #include "penstock/base/text.h"
 #include "penstock/memory/eviction.h"
+#include "penstock/plan/log_plot.h"
 #include "penstock/schedule/schedule.h"
 #include "penstock/simulate/policy_search.h"
-#include "penstock/plan/log_plot.h"
 
 namespace penstock::cli {
 namespace {
@@ -150,8 +150,9 @@ absl::Status RunSweep(const Described& described, const std::string& spec, const
   absl::Status refusal;
   const auto add = [&](uint64_t value, const PolicyChoice& choice, const std::string& name) {
     const double shown = Shown(sweep.knob.knob, value), rate = choice.estimate.generation_tokens_per_s();
-    table += fmt::format("{:g},{},{},{},{},{},{:.4g}\n", shown, TraitsOf(choice.plan.schedule).name, choice.options.device,
-                         choice.num_places, choice.plan.micro_batch_size, choice.plan.prefill_chunk, rate);
+    table +=
+        fmt::format("{:g},{},{},{},{},{},{:.4g}\n", shown, TraitsOf(choice.plan.schedule).name, choice.options.device,
+                    choice.num_places, choice.plan.micro_batch_size, choice.plan.prefill_chunk, rate);
     auto curve = std::find_if(curves.begin(), curves.end(), [&](const Curve& c) { return c.name == name; });
     if (curve == curves.end()) curve = curves.insert(curves.end(), Curve{.name = name, .points = {}});
     curve->points.emplace_back(shown, rate);
@@ -171,8 +172,9 @@ absl::Status RunSweep(const Described& described, const std::string& spec, const
       const size_t num_shown = schedules.size() > 1 ? choices->size() : 1;
       for (const PolicyChoice& choice : std::span(*choices).first(num_shown)) {
         add(value, choice,
-            schedules.size() > 1 ? fmt::format("{} on the {}", TraitsOf(choice.plan.schedule).name, choice.options.device)
-                                 : std::string("best policy"));
+            schedules.size() > 1
+                ? fmt::format("{} on the {}", TraitsOf(choice.plan.schedule).name, choice.options.device)
+                : std::string("best policy"));
       }
     }
     if (value == sweep.last) break;

@@ -130,12 +130,10 @@ void DequantiseMxfp4(const std::byte* source, float* target) {
 }
 
 void DequantiseBlock(WeightFormat format, const std::byte* source, float* target) {
-  switch (format) {
-#define PENSTOCK_BLOCK_FORMAT(format, ...) \
-  case WeightFormat::k##format: return Dequantise##format(source, target);
+#define PENSTOCK_BLOCK_FORMAT(block_format, ...) \
+  if (format == WeightFormat::k##block_format) return Dequantise##block_format(source, target);
 #include "penstock/tensor/weight_formats.def"
-    default: PENSTOCK_CHECK(false);
-  }
+  PENSTOCK_CHECK(false);
 }
 
 // Returns 1 / scale. Returns 0 where no finite inverse exists: the scale is 0, NaN or infinite, or its inverse

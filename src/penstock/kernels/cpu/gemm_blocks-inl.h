@@ -313,7 +313,8 @@ template <class V>
 MakeChunkFunction MakeChunkOf(WeightFormat format) {
   switch (format) {
 #define PENSTOCK_BLOCK_FORMAT(format, ...) \
-  case WeightFormat::k##format: return MakeChunk<V, WeightFormat::k##format>;
+  case WeightFormat::k##format:            \
+    return MakeChunk<V, WeightFormat::k##format>;
 #include "penstock/tensor/weight_formats.def"
     default: return nullptr;
   }
