@@ -37,22 +37,22 @@ class HostAttentionSchedule : public Schedule {
     // A micro-batch's next layer can be issued when this one has been.
     const int64_t ahead = std::min(most_ahead_, num_micro_batches);
     attended_.assign(static_cast<size_t>(num_steps), {});
-    for (const RowRange& rows : pass.micro_batches()) pass.Embed(rows);
+    for (const RowRange& rows : pass.micro_batches()) pass.attention().Embed(rows);
     for (int64_t step = 0; step < ahead; ++step) Attend(pass, step);
     for (int64_t step = 0; step < num_steps; ++step) {
       const int64_t layer_idx = step / num_micro_batches, micro_batch_idx = step % num_micro_batches;
       const RowRange rows = pass.micro_batches()[static_cast<size_t>(micro_batch_idx)];
       if (ahead == 0) Attend(pass, step);
-      const Event loaded = pass.LoadAttended(rows, attended_[static_cast<size_t>(step)]);
+      const Event loaded = pass.attention().LoadAttended(rows, attended_[static_cast<size_t>(step)]);
       if (pass.has_experts(layer_idx)) {
         if (micro_batch_idx == 0) BeginLayer(pass, layer_idx);
         prefetch_.IssuePages(pass, in_pages_ ? micro_batch_idx + 1 : num_micro_batches, num_micro_batches);
       }
-      pass.PostAttention(rows, layer_idx, loaded);
+      pass.attention().PostAttention(rows, layer_idx, loaded);
       if (!pass.has_experts(layer_idx)) {
-        pass.DenseFfn(rows, layer_idx);
+        pass.ffn().Dense(rows, layer_idx);
       } else {
-        const Event done = pass.RouteAndCompute(rows, layer_idx, leases_);
+        const Event done = pass.ffn().RouteAndCompute(rows, layer_idx, leases_);
         if (micro_batch_idx + 1 == num_micro_batches) EndLayer(pass, done);
       }
       if (ahead > 0 && step + ahead < num_steps) Attend(pass, step + ahead);
@@ -67,8 +67,8 @@ class HostAttentionSchedule : public Schedule {
     const auto num_micro_batches = static_cast<int64_t>(pass.micro_batches().size());
     const int64_t layer_idx = step / num_micro_batches;
     const RowRange rows = pass.micro_batches()[static_cast<size_t>(step % num_micro_batches)];
-    const Event offloaded = pass.OffloadQkv(rows, pass.PreAttention(rows, layer_idx));
-    attended_[static_cast<size_t>(step)] = pass.HostAttention(rows, layer_idx, offloaded);
+    const Event offloaded = pass.attention().OffloadQkv(rows, pass.attention().PreAttention(rows, layer_idx));
+    attended_[static_cast<size_t>(step)] = pass.attention().HostAttention(rows, layer_idx, offloaded);
   }
 
   void BeginLayer(Pass& pass, int64_t layer_idx) {

@@ -42,14 +42,14 @@ class HybridSchedule : public Schedule {
   absl::Status Run(Pass& pass) override {
     const RowRange rows = pass.all_rows();
     const std::span<const RowRange> micro_batches = pass.micro_batches();
-    for (const RowRange& micro_batch : micro_batches) pass.Embed(micro_batch);
+    for (const RowRange& micro_batch : micro_batches) pass.attention().Embed(micro_batch);
     size_t place = 0;
     for (int64_t layer_idx = 0; layer_idx < pass.config().num_layers; ++layer_idx) {
-      for (size_t i = 0; i < micro_batches.size(); ++i) pass.Attention(micro_batches, i, layer_idx);
+      for (size_t i = 0; i < micro_batches.size(); ++i) pass.attention().Attend(micro_batches, i, layer_idx);
       if (pass.has_experts(layer_idx)) {
         PENSTOCK_RETURN_IF_ERROR(RunExperts(pass, rows, place++));
       } else {
-        pass.DenseFfn(rows, layer_idx);
+        pass.ffn().Dense(rows, layer_idx);
       }
     }
     return absl::OkStatus();
@@ -73,8 +73,8 @@ class HybridSchedule : public Schedule {
     Weigh<int64_t>(pass, layer_idx, num_rows_, layer_);
     const LayerPlan plan = PlanLayer(options_.hybrid_rule, layer_.works, times_);
     const bool has_device = pass.host_experts() != nullptr;
-    if (has_device && !plan.host.empty()) pass.HostGroup(rows, layer_idx);
-    pass.Group(rows, layer_idx);
+    if (has_device && !plan.host.empty()) pass.ffn().HostGroup(rows, layer_idx);
+    pass.ffn().Group(rows, layer_idx);
 
     LayerExperts device(pass, layer_idx);
     LayerExperts host(pass, layer_idx, has_device ? *pass.host_experts() : pass.experts());
@@ -113,13 +113,13 @@ class HybridSchedule : public Schedule {
       }
       times_.host_first_s = cold_.seconds + Handover();
     }
-    pass.Combine(rows, layer_idx);
+    pass.ffn().Combine(rows, layer_idx);
     return absl::OkStatus();
   }
 
   // Attention takes a while: the link goes on meanwhile.
   absl::Status WaitForRoute(Pass& pass, RowRange rows, size_t place) {
-    const Event routed = pass.Route(rows, moe_layers_[place], /*brings_input=*/pass.host_experts() != nullptr);
+    const Event routed = pass.ffn().Route(rows, moe_layers_[place], /*brings_input=*/pass.host_experts() != nullptr);
     while (!pass.runtime().Done(routed)) {
       std::vector<Event> events = {routed};
       prefetch_.Issue(pass, events);

@@ -52,35 +52,35 @@ class KlotskiSchedule : public Schedule {
  private:
   absl::Status RunGroup(Pass& pass, std::span<const RowRange> micro_batches) {
     const RowRange group = {micro_batches.front().begin, micro_batches.back().end};
-    for (const RowRange& rows : micro_batches) pass.Embed(rows);
+    for (const RowRange& rows : micro_batches) pass.attention().Embed(rows);
     ForgetHistory();
     size_t moe_layer = 0;
     for (int64_t layer_idx = 0; layer_idx < pass.config().num_layers; ++layer_idx) {
       if (!pass.has_experts(layer_idx)) {
-        for (size_t i = 0; i < micro_batches.size(); ++i) pass.Attention(micro_batches, i, layer_idx);
-        pass.DenseFfn(group, layer_idx);
+        for (size_t i = 0; i < micro_batches.size(); ++i) pass.attention().Attend(micro_batches, i, layer_idx);
+        pass.ffn().Dense(group, layer_idx);
         continue;
       }
       LayerExperts experts(pass, layer_idx);
       experts.Adopt(std::exchange(hot_, {}));
       std::vector<Event> gates;
       for (size_t i = 0; i < micro_batches.size(); ++i) {
-        pass.Attention(micro_batches, i, layer_idx);
-        gates.push_back(pass.Route(micro_batches[i], layer_idx));
+        pass.attention().Attend(micro_batches, i, layer_idx);
+        gates.push_back(pass.ffn().Route(micro_batches[i], layer_idx));
       }
       // Transfers that a gate decides are issued at once, while the next micro-batch's attention is computed.
       for (size_t i = 0; i < gates.size(); ++i) {
         PENSTOCK_RETURN_IF_ERROR(pass.runtime().Wait(gates[i]));
-        for (const int32_t expert_idx : pass.Chosen(micro_batches[i], layer_idx)) experts.Want(expert_idx);
+        for (const int32_t expert_idx : pass.ffn().Chosen(micro_batches[i], layer_idx)) experts.Want(expert_idx);
       }
       Observe(pass, group, layer_idx, moe_layer);
       // Experts are cut from the layer, not micro-batches from the group: each is computed for all rows at once.
-      pass.Group(group, layer_idx);
+      pass.ffn().Group(group, layer_idx);
       const auto order = options_.reorder ? LayerExperts::Order::kArrival : LayerExperts::Order::kIndex;
       moe_layer = (moe_layer + 1) % moe_layers_.size();
       Predict(pass.config(), group, moe_layer);
       PENSTOCK_RETURN_IF_ERROR(experts.Compute(order, [&] { Prefetch(pass, moe_layer); }));
-      pass.Combine(group, layer_idx);
+      pass.ffn().Combine(group, layer_idx);
     }
     return absl::OkStatus();
   }

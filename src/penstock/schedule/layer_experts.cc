@@ -92,7 +92,7 @@ absl::StatusOr<bool> LayerExperts::Step(Order order, std::vector<Event>& events)
   if (!running_.has_value()) {
     std::vector<ExpertLease> ready = TakeReady(order);
     if (!ready.empty()) {
-      running_ = pass_->Experts(layer_idx_, *store_, ready);
+      running_ = pass_->ffn().Experts(layer_idx_, *store_, ready);
       for (ExpertLease& lease : ready) lease.Release(*running_);
       gave_back = true;
     }

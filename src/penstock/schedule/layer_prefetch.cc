@@ -30,8 +30,23 @@ std::vector<ExpertLease> LayerPrefetch::TakeLayer(Pass& pass, int64_t layer_idx)
 void LayerPrefetch::Want(Pass& pass) {
   const int64_t num_issued = num_pages_ - pass.experts().num_waiting_pages();
   WantExperts(pass, next_layer_);
-  pass.FetchWindow(next_layer_, std::ssize(leases_));
+  MoveWindow(pass);
   num_pages_ = num_issued + pass.experts().num_waiting_pages();
+}
+
+void LayerPrefetch::MoveWindow(Pass& pass) {
+  if (!pass.has_device()) return;
+  ExpertStore& store = pass.experts();
+  const int64_t first = store.layouts().KeyOf(next_layer_, std::ssize(leases_)), most = store.most_ahead();
+  std::vector<int64_t> keys;
+  // Around the model once.
+  for (const auto& [begin, end] : {std::pair(first, store.layouts().num_experts()), std::pair(int64_t{0}, first)}) {
+    for (int64_t key = store.NextStreamingBelow(begin); key < end && std::ssize(keys) < most;) {
+      if (!store.IsPresent(key)) keys.push_back(key);
+      key = store.NextStreamingBelow(key + 1);
+    }
+  }
+  store.Announce(std::move(keys));
 }
 
 void LayerPrefetch::WantExperts(Pass& pass, int64_t layer_idx) {

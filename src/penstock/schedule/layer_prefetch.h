@@ -24,6 +24,9 @@ class LayerPrefetch {
 
  private:
   void DropFailed(Pass& pass);
+  // Announces all experts from the next one on, in their order. They are read from disk into DRAM while there is room
+  // for them: a window that moves ahead of what the device takes (Klotski). Does nothing without a device.
+  void MoveWindow(Pass& pass);
   void WantExperts(Pass& pass, int64_t layer_idx);
 
   std::vector<int64_t> layer_after_;  // [num_layers]: the next one with experts, after the last one the first

@@ -12,17 +12,17 @@ class OnDemandSchedule : public Schedule {
   absl::Status Run(Pass& pass) override {
     const RowRange rows = pass.all_rows();
     const std::span<const RowRange> micro_batches = pass.micro_batches();
-    pass.Embed(rows);
+    pass.attention().Embed(rows);
     for (int64_t layer_idx = 0; layer_idx < pass.config().num_layers; ++layer_idx) {
-      for (size_t i = 0; i < micro_batches.size(); ++i) pass.Attention(micro_batches, i, layer_idx);
+      for (size_t i = 0; i < micro_batches.size(); ++i) pass.attention().Attend(micro_batches, i, layer_idx);
       if (!pass.has_experts(layer_idx)) {
-        pass.DenseFfn(rows, layer_idx);
+        pass.ffn().Dense(rows, layer_idx);
         continue;
       }
-      PENSTOCK_RETURN_IF_ERROR(pass.runtime().Wait(pass.Route(rows, layer_idx)));
-      pass.Group(rows, layer_idx);
+      PENSTOCK_RETURN_IF_ERROR(pass.runtime().Wait(pass.ffn().Route(rows, layer_idx)));
+      pass.ffn().Group(rows, layer_idx);
       LayerExperts experts(pass, layer_idx);
-      const std::vector<int32_t> chosen = pass.Chosen(rows, layer_idx);
+      const std::vector<int32_t> chosen = pass.ffn().Chosen(rows, layer_idx);
       // Residents first: nobody may take their slots.
       for (const bool present : {true, false}) {
         for (const int32_t expert_idx : chosen) {
@@ -30,7 +30,7 @@ class OnDemandSchedule : public Schedule {
         }
       }
       PENSTOCK_RETURN_IF_ERROR(experts.Compute(LayerExperts::Order::kArrival, [] {}));
-      pass.Combine(rows, layer_idx);
+      pass.ffn().Combine(rows, layer_idx);
     }
     return absl::OkStatus();
   }

@@ -31,32 +31,32 @@ class ZigzagSchedule : public Schedule {
 
  private:
   absl::Status RunBlock(Pass& pass, std::span<const RowRange> micro_batches) {
-    for (const RowRange& rows : micro_batches) pass.Embed(rows);
+    for (const RowRange& rows : micro_batches) pass.attention().Embed(rows);
     for (int64_t layer_idx = 0; layer_idx < pass.config().num_layers; ++layer_idx) {
       if (!pass.has_experts(layer_idx)) {
         for (size_t i = 0; i < micro_batches.size(); ++i) {
-          pass.Attention(micro_batches, i, layer_idx);
-          pass.DenseFfn(micro_batches[i], layer_idx);
+          pass.attention().Attend(micro_batches, i, layer_idx);
+          pass.ffn().Dense(micro_batches[i], layer_idx);
         }
         continue;
       }
       std::vector<ExpertLease> leases = prefetch_.TakeLayer(pass, layer_idx);
-      pass.FetchKv(micro_batches[0], layer_idx);  // in front of the weights
+      pass.attention().FetchKv(micro_batches[0], layer_idx);  // in front of the weights
       FetchNext(pass);
       Event last;
       std::vector<bool> counted(static_cast<size_t>(pass.config().num_experts));
       for (size_t i = 0; i < micro_batches.size(); ++i) {
         const RowRange rows = micro_batches[i];
-        pass.Attention(micro_batches, i, layer_idx);
-        PENSTOCK_RETURN_IF_ERROR(pass.runtime().Wait(pass.Route(rows, layer_idx)));
-        pass.Group(rows, layer_idx);
-        for (const int32_t expert_idx : pass.Chosen(rows, layer_idx)) {
+        pass.attention().Attend(micro_batches, i, layer_idx);
+        PENSTOCK_RETURN_IF_ERROR(pass.runtime().Wait(pass.ffn().Route(rows, layer_idx)));
+        pass.ffn().Group(rows, layer_idx);
+        for (const int32_t expert_idx : pass.ffn().Chosen(rows, layer_idx)) {
           if (counted[expert_idx]) continue;
           counted[expert_idx] = true;
           pass.experts().CountWanted(pass.experts().layouts().KeyOf(layer_idx, expert_idx));
         }
-        last = pass.Experts(layer_idx, pass.experts(), leases);
-        pass.Combine(rows, layer_idx);
+        last = pass.ffn().Experts(layer_idx, pass.experts(), leases);
+        pass.ffn().Combine(rows, layer_idx);
       }
       for (ExpertLease& lease : leases) lease.Release(last);
       FetchNext(pass);

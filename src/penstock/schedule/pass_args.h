@@ -1,0 +1,69 @@
+// The parts that one pass over the model is made of: processors, their links, stores of experts, and rows.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <optional>
+#include <span>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "penstock/base/thread_pool.h"
+#include "penstock/memory/copier.h"
+#include "penstock/memory/expert_store.h"
+#include "penstock/memory/kv_staging.h"
+#include "penstock/model/cost.h"
+#include "penstock/ops/operations.h"
+#include "penstock/routing/routing_source.h"
+#include "penstock/runtime/runtime.h"
+#include "penstock/schedule/lane_rates.h"
+
+namespace penstock {
+
+// A processor: the lane of its tasks, and the operations that the tasks run.
+struct PassProcessor {
+  LaneIdx lane = 0;
+  Operations* operations = nullptr;  // null in a simulation
+};
+
+// A device that computes the layers, and its links to the host.
+struct PassDevice {
+  PassProcessor processor;
+  LaneIdx dram_to_device_lane = 0;
+  LaneIdx device_to_dram_lane = 0;
+  Copier* to_device = nullptr;  // null in a simulation, like to_host
+  Copier* to_host = nullptr;
+  // Buffers for attention on the device. Null if the KV cache lies on the device.
+  KvStaging* kv_staging = nullptr;
+};
+
+struct PassArgs {
+  const ModelConfig& config;
+  const ModelCost& cost;
+  Runtime& runtime;
+  PassProcessor host;                // embeds, samples, attends if a schedule says so, computes if there is no device
+  ThreadPool* host_pool = nullptr;   // checks experts that have arrived; null in a simulation
+  std::optional<PassDevice> device;  // computes the layers
+  KvLayer kv;                        // layer 0 in the KV cache's pages
+  ExpertStore* experts = nullptr;    // in the memory of the processor that computes the layers; null without experts
+  ExpertStore* host_experts = nullptr;  // in DRAM, if a device computes the layers; the host can compute them
+  const LaneRates* rates = nullptr;     // the rates that planning schedules expect; null if the schedule plans nothing
+  RoutingSource& routing;
+  const RowBatch& batch;
+  std::vector<RowRange> micro_batches;    // all rows, in order
+  std::vector<absl::Status>& row_status;  // [num_rows]: OK, or why the row has no result; written by tasks
+  int64_t rows_at_once = 1;               // rows whose logits are computed at once
+  int64_t ffn_row_bytes = 0;              // bytes of a row in the form that experts take
+  // Whether Route() also runs the gates of the next layers, for RoutingSource::ChoicesAhead().
+  bool looks_ahead = false;
+  // Whether router scores are copied to the host (RoutingSource::Scores()) even if no eviction policy wants them.
+  bool wants_scores = false;
+  // Called once for each row and layer with the experts that the row chose, one call at a time. Optional.
+  std::function<void(int64_t layer_idx, RowRange rows, std::span<const int32_t> choices)> on_routing = {};
+
+  // Returns the processor that computes the layers.
+  const PassProcessor& compute() const { return device.has_value() ? device->processor : host; }
+  bool is_simulated() const { return host.operations == nullptr; }
+};
+
+}  // namespace penstock

@@ -1,0 +1,223 @@
+#include "penstock/schedule/pass_attention.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/container/flat_hash_map.h"
+#include "penstock/base/check.h"
+
+namespace penstock {
+
+PassAttention::PassAttention(const PassArgs& args, PassTasks& tasks)
+    : args_(args),
+      tasks_(tasks),
+      embedded_(static_cast<size_t>(args.batch.num_rows())),
+      offloaded_(embedded_.size()),
+      stored_(embedded_.size()) {}
+
+ModelCost::Context PassAttention::ContextOf(RowRange rows, int64_t layer_idx) const {
+  const int64_t window = args_.config.window_of(layer_idx);
+  ModelCost::Context context;
+  for (int64_t row_idx = rows.begin; row_idx < rows.end; ++row_idx) {
+    int64_t seen = args_.batch.kv_positions[row_idx] + 1;
+    if (window > 0) seen = std::min(seen, window);
+    context.seen_tokens += seen;
+    const bool is_last =
+        row_idx + 1 == rows.end || args_.batch.sequence_ids[row_idx + 1] != args_.batch.sequence_ids[row_idx];
+    if (is_last) context.read_tokens += seen;
+  }
+  return context;
+}
+
+KvView PassAttention::CacheView(RowRange rows, int64_t layer_idx) const {
+  KvView view{.layer = args_.kv, .pages = std::span(args_.batch.kv_pages).subspan(rows.begin, rows.size())};
+  view.layer.first_block_bytes = layer_idx * args_.kv.bytes();
+  return view;
+}
+
+Event PassAttention::Embed(RowRange rows) {
+  const Event embedded = tasks_.Issue(args_.host, tasks_.LabelOf("embed", rows), {}, {},
+                                      [this, rows](Operations& operations) { operations.Embed(args_.batch, rows); });
+  if (!args_.device.has_value()) return embedded;
+  const int64_t angles = args_.config.num_angles(), dim = args_.config.model_dim;
+  const Event loaded = tasks_.Copy(CopyDirection::kToDevice, tasks_.LabelOf("load hidden", rows),
+                                   static_cast<uint64_t>(4 * rows.size() * (dim + 2 * angles)), {embedded},
+                                   [=](Activations& host, Activations& device, ByteCopies& copies) {
+                                     AddRows(copies, host.residual, device.residual, rows, dim);
+                                     AddRows(copies, host.cos, device.cos, rows, angles);
+                                     AddRows(copies, host.sin, device.sin, rows, angles);
+                                   });
+  embedded_[rows.begin] = loaded;
+  return loaded;
+}
+
+Events PassAttention::BeforeLayer(RowRange rows) const {
+  Events after;
+  if (!args_.device.has_value()) return after;
+  for (int64_t row_idx = rows.begin; row_idx < rows.end; ++row_idx) {
+    const Event& embedded = embedded_[row_idx];
+    if (!args_.runtime.Done(embedded)) after.push_back(embedded);
+  }
+  after.push_back(offloaded_[rows.begin]);  // q, k and v are written again
+  return after;
+}
+
+Event PassAttention::IssueAttention(RowRange rows, int64_t layer_idx, Events after, PassTasks::Body attend) {
+  return tasks_.Issue(args_.compute(), tasks_.LabelOf("attention", rows, layer_idx),
+                      args_.cost.Attention(rows.size(), ContextOf(rows, layer_idx)), std::move(after),
+                      std::move(attend));
+}
+
+void PassAttention::AttendTo(Operations& operations, RowRange rows, int64_t layer_idx, const KvView& kv) const {
+  operations.PreAttention(rows, layer_idx);
+  operations.StoreKv(args_.batch, rows, kv);
+  operations.Attend(args_.batch, rows, layer_idx, kv);
+  operations.PostAttention(rows, layer_idx);
+}
+
+Event PassAttention::Attend(std::span<const RowRange> micro_batches, size_t i, int64_t layer_idx) {
+  const RowRange rows = micro_batches[i];
+  if (stages_kv()) {
+    FetchKv(rows, layer_idx);
+    if (i + 1 < micro_batches.size()) {
+      FetchKv(micro_batches[i + 1], layer_idx);
+    } else if (layer_idx + 1 < args_.config.num_layers) {
+      FetchKv(micro_batches[0], layer_idx + 1);
+    }
+    return StagedAttention(rows, layer_idx);
+  }
+  return IssueAttention(rows, layer_idx, BeforeLayer(rows), [=, this](Operations& operations) {
+    AttendTo(operations, rows, layer_idx, CacheView(rows, layer_idx));
+  });
+}
+
+void PassAttention::FetchKv(RowRange rows, int64_t layer_idx) {
+  if (stages_kv() && FindStaged(rows, layer_idx) == nullptr) staged_.push_back(Stage(rows, layer_idx));
+}
+
+std::shared_ptr<PassAttention::StagedKv> PassAttention::FindStaged(RowRange rows, int64_t layer_idx) const {
+  for (const auto& staged : staged_) {
+    if (staged->layer_idx == layer_idx && staged->rows == rows) return staged;
+  }
+  return nullptr;
+}
+
+std::shared_ptr<PassAttention::StagedKv> PassAttention::Stage(RowRange rows, int64_t layer_idx) {
+  KvStaging& staging = *args_.device->kv_staging;
+  PENSTOCK_CHECK(staged_.size() < KvStaging::kNumBuffers);
+  auto staged = std::make_shared<StagedKv>();
+  staged->layer_idx = layer_idx;
+  staged->rows = rows;
+  staged->buffer_idx = staging.Take();
+  ByteCopies copies;
+  const RowBatch& batch = args_.batch;
+  const int64_t layer_bytes = args_.kv.bytes();
+  uint64_t link_bytes = 0;
+  int64_t page_idx = 0;
+  absl::flat_hash_map<const std::byte*, std::byte*> copy_of;  // rows of a window share pages
+  for (int64_t first = rows.begin; first < rows.end;) {
+    int64_t end = first + 1;
+    while (end < rows.end && batch.sequence_ids[end] == batch.sequence_ids[first] &&
+           batch.kv_pages[end].data() == batch.kv_pages[first].data()) {
+      ++end;
+    }
+    // Entries of earlier passes are copied; those of the rows themselves are written here.
+    const int64_t num_stored = batch.kv_positions[first];
+    const int64_t num_pages = KvCache::PagesFor(batch.kv_positions[end - 1] + 1);
+    std::vector<std::byte*>& pages = staged->lists.emplace_back();
+    for (int64_t i = 0; i < num_pages; ++i) {
+      const bool is_copied = i * KvCache::kPageTokens < num_stored;
+      if (args_.is_simulated()) {
+        link_bytes += is_copied ? static_cast<uint64_t>(layer_bytes) : 0;
+        ++page_idx;
+        continue;
+      }
+      const std::byte* page = batch.kv_pages[first][i];
+      const auto [copy, is_new] = copy_of.try_emplace(page, nullptr);
+      if (is_new) {
+        copy->second = staging.page(staged->buffer_idx, page_idx++);
+        if (is_copied)
+          copies.push_back({copy->second, page + layer_idx * layer_bytes, static_cast<size_t>(layer_bytes)});
+      }
+      pages.push_back(copy->second);
+    }
+    for (; first < end; ++first) staged->row_pages.emplace_back(pages);
+  }
+  if (!args_.is_simulated()) link_bytes = copies.size() * static_cast<uint64_t>(layer_bytes);
+  PENSTOCK_CHECK(page_idx <= staging.num_pages());
+  staged->arrived = tasks_.Copy(CopyDirection::kToDevice, tasks_.LabelOf("load kv", rows, layer_idx), link_bytes,
+                                {staging.last_use(staged->buffer_idx)},
+                                [&](Activations&, Activations&, ByteCopies& all) { all = std::move(copies); });
+  return staged;
+}
+
+Event PassAttention::StagedAttention(RowRange rows, int64_t layer_idx) {
+  const std::shared_ptr<StagedKv> staged = FindStaged(rows, layer_idx);
+  std::erase(staged_, staged);
+  const int64_t first = rows.begin;
+  Events after = BeforeLayer(rows);
+  after.push_back(staged->arrived);
+  KvStaging& staging = *args_.device->kv_staging;
+  const Event done =
+      IssueAttention(rows, layer_idx, std::move(after), [=, this, layer = staging.layer()](Operations& operations) {
+        AttendTo(operations, rows, layer_idx, {.layer = layer, .pages = staged->row_pages});
+      });
+  staging.last_use(staged->buffer_idx) = done;
+  const int64_t k_dim = args_.config.kv_dim(), v_dim = args_.config.v_dim();
+  offloaded_[first] = tasks_.Copy(CopyDirection::kToHost, tasks_.LabelOf("store kv", rows, layer_idx),
+                                  static_cast<uint64_t>(4 * rows.size() * (k_dim + v_dim)), {done, stored_[first]},
+                                  [=](Activations& host, Activations& device, ByteCopies& copies) {
+                                    AddRows(copies, device.k, host.k, rows, k_dim);
+                                    AddRows(copies, device.v, host.v, rows, v_dim);
+                                  });
+  stored_[first] = tasks_.Issue(
+      args_.host, tasks_.LabelOf("store kv", rows, layer_idx), {}, {offloaded_[first]},
+      [=, this](Operations& operations) { operations.StoreKv(args_.batch, rows, CacheView(rows, layer_idx)); });
+  return done;
+}
+
+Event PassAttention::PreAttention(RowRange rows, int64_t layer_idx) {
+  return tasks_.Issue(args_.compute(), tasks_.LabelOf("pre-attention", rows, layer_idx),
+                      args_.cost.PreAttention(rows.size()), BeforeLayer(rows),
+                      [=](Operations& operations) { operations.PreAttention(rows, layer_idx); });
+}
+
+Event PassAttention::OffloadQkv(RowRange rows, const Event& pre_attention) {
+  const int64_t q_dim = args_.config.q_dim(), k_dim = args_.config.kv_dim(), v_dim = args_.config.v_dim();
+  Event& offloaded = offloaded_[rows.begin];
+  offloaded = tasks_.Copy(CopyDirection::kToHost, tasks_.LabelOf("offload qkv", rows),
+                          static_cast<uint64_t>(4 * rows.size() * (q_dim + k_dim + v_dim)), {pre_attention},
+                          [=](Activations& host, Activations& device, ByteCopies& copies) {
+                            AddRows(copies, device.q, host.q, rows, q_dim);
+                            AddRows(copies, device.k, host.k, rows, k_dim);
+                            AddRows(copies, device.v, host.v, rows, v_dim);
+                          });
+  return offloaded;
+}
+
+Event PassAttention::HostAttention(RowRange rows, int64_t layer_idx, const Event& offloaded) {
+  return tasks_.Issue(args_.host, tasks_.LabelOf("attention", rows, layer_idx),
+                      args_.cost.AttentionCore(ContextOf(rows, layer_idx)), {offloaded},
+                      [=, this](Operations& operations) {
+                        const KvView kv = CacheView(rows, layer_idx);
+                        operations.StoreKv(args_.batch, rows, kv);
+                        operations.Attend(args_.batch, rows, layer_idx, kv);
+                      });
+}
+
+Event PassAttention::LoadAttended(RowRange rows, const Event& attended) {
+  const int64_t dim = args_.config.attended_dim();
+  return tasks_.Copy(CopyDirection::kToDevice, tasks_.LabelOf("load hidden", rows),
+                     static_cast<uint64_t>(4 * rows.size() * dim), {attended},
+                     [=](Activations& host, Activations& device, ByteCopies& copies) {
+                       AddRows(copies, host.attended, device.attended, rows, dim);
+                     });
+}
+
+Event PassAttention::PostAttention(RowRange rows, int64_t layer_idx, const Event& loaded) {
+  return tasks_.Issue(args_.compute(), tasks_.LabelOf("post-attention", rows, layer_idx),
+                      args_.cost.PostAttention(rows.size()), {loaded},
+                      [=](Operations& operations) { operations.PostAttention(rows, layer_idx); });
+}
+
+}  // namespace penstock

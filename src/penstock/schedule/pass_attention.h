@@ -1,0 +1,78 @@
+// Attention of a pass, and the embedding before it, wherever the KV cache lies and attention is computed.
+//
+// - On the processor that computes the layers, if the KV cache lies in its memory: Attend().
+// - On a device, with the KV cache in DRAM: Attend() stages the KV entries of each micro-batch on the device, one
+//   micro-batch ahead, and copies new entries back.
+// - On the host, beside a device: PreAttention() to PostAttention(), with q, k and v copied down and results copied up.
+//
+// Each call issues a task (some calls: a few) and returns the event of its end.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <deque>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "penstock/schedule/pass_args.h"
+#include "penstock/schedule/pass_tasks.h"
+
+namespace penstock {
+
+class PassAttention {
+ public:
+  // `args` and `tasks` must outlive the object and its tasks.
+  PassAttention(const PassArgs& args, PassTasks& tasks);
+
+  // Embeds the rows of one or more micro-batches.
+  Event Embed(RowRange rows);
+
+  // Computes attention of micro_batches[i] on the processor that computes the layers. `micro_batches` go through the
+  // layers together. If the device attends to a KV cache in DRAM, the entries of the next micro-batch are copied
+  // meanwhile.
+  Event Attend(std::span<const RowRange> micro_batches, size_t i, int64_t layer_idx);
+  // Copies a micro-batch's KV entries to the device, unless they are there or on their way. Does nothing if the device
+  // needs no copies. At most the entries of one micro-batch are fetched ahead.
+  void FetchKv(RowRange rows, int64_t layer_idx);
+
+  // The parts of attention on the host, while a device computes everything else. For one micro-batch they are called
+  // in this order; calls for other micro-batches may come between them. REQUIRES: a device.
+  Event PreAttention(RowRange rows, int64_t layer_idx);
+  Event OffloadQkv(RowRange rows, const Event& pre_attention);
+  Event HostAttention(RowRange rows, int64_t layer_idx, const Event& offloaded);
+  Event LoadAttended(RowRange rows, const Event& attended);
+  Event PostAttention(RowRange rows, int64_t layer_idx, const Event& loaded);
+
+ private:
+  // KV entries of a micro-batch on the device.
+  struct StagedKv {
+    int64_t layer_idx = 0;
+    RowRange rows;
+    int buffer_idx = 0;
+    Event arrived;
+    std::deque<std::vector<std::byte*>> lists;           // pages in the buffer
+    std::vector<std::span<std::byte* const>> row_pages;  // [rows.size()]
+  };
+
+  bool stages_kv() const { return args_.device.has_value() && args_.device->kv_staging != nullptr; }
+  KvView CacheView(RowRange rows, int64_t layer_idx) const;
+  ModelCost::Context ContextOf(RowRange rows, int64_t layer_idx) const;
+  // Returns the events that the first operation of a layer waits for.
+  Events BeforeLayer(RowRange rows) const;
+  // Issues all parts of attention as one task, on `kv`.
+  Event IssueAttention(RowRange rows, int64_t layer_idx, Events after, PassTasks::Body attend);
+  void AttendTo(Operations& operations, RowRange rows, int64_t layer_idx, const KvView& kv) const;
+  std::shared_ptr<StagedKv> Stage(RowRange rows, int64_t layer_idx);
+  Event StagedAttention(RowRange rows, int64_t layer_idx);
+  std::shared_ptr<StagedKv> FindStaged(RowRange rows, int64_t layer_idx) const;
+
+  const PassArgs& args_;
+  PassTasks& tasks_;
+  std::vector<Event> embedded_;   // [num_rows]: at the first row of an Embed(): its rows are on the device
+  std::vector<Event> offloaded_;  // [num_rows]: at a micro-batch's first row: its K and V have left the device
+  std::vector<Event> stored_;     // [num_rows]: at a micro-batch's first row: they are in the KV cache
+  std::vector<std::shared_ptr<StagedKv>> staged_;  // fetched, not attended to yet
+};
+
+}  // namespace penstock

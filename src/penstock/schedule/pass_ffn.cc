@@ -1,0 +1,218 @@
+#include "penstock/schedule/pass_ffn.h"
+
+#include <algorithm>
+#include <numeric>
+#include <utility>
+
+namespace penstock {
+
+PassFfn::PassFfn(const PassArgs& args, PassTasks& tasks)
+    : args_(args),
+      tasks_(tasks),
+      group_rows_(static_cast<size_t>(args.config.num_experts)),
+      group_offsets_(group_rows_.size()),
+      mean_scores_(args.config.num_experts, args.config.num_topk) {}
+
+absl::InlinedVector<int64_t, kMaxAhead> PassFfn::LayersAhead(int64_t layer_idx) const {
+  absl::InlinedVector<int64_t, kMaxAhead> layers;
+  for (int64_t next = layer_idx + 1; next < args_.config.num_layers && std::ssize(layers) < kMaxAhead; ++next) {
+    if (args_.config.layer_has_experts[next]) layers.push_back(next);
+  }
+  return layers;
+}
+
+Event PassFfn::Route(RowRange rows, int64_t layer_idx, bool brings_input) {
+  absl::InlinedVector<int64_t, kMaxAhead> layers_ahead;
+  if (args_.looks_ahead) layers_ahead = LayersAhead(layer_idx);
+  OperationCost cost;
+  for (size_t i = 0; i <= layers_ahead.size(); ++i) cost += args_.cost.Route(rows.size());
+  const Event routed = tasks_.Issue(args_.compute(), tasks_.LabelOf("route", rows, layer_idx), cost, {},
+                                    [rows, layer_idx, layers_ahead](Operations& operations) {
+                                      operations.Route(rows, layer_idx);
+                                      for (size_t i = 0; i < layers_ahead.size(); ++i) {
+                                        operations.RouteAhead(rows, layers_ahead[i], static_cast<int64_t>(i) + 1);
+                                      }
+                                    });
+  if (!args_.device.has_value()) {
+    IssueShared(rows, layer_idx);
+    return routed;
+  }
+  const auto num_ahead = static_cast<int64_t>(layers_ahead.size());
+  const int64_t num_topk = args_.config.num_topk;
+  const int64_t num_scores = args_.wants_scores || args_.experts->wants_scores() ? args_.config.num_experts : 0;
+  const int64_t input_bytes = brings_input ? args_.ffn_row_bytes : 0;
+  const Event offloaded =
+      tasks_.Copy(CopyDirection::kToHost, tasks_.LabelOf("offload choices", rows, layer_idx),
+                  static_cast<uint64_t>(rows.size() * (4 * (num_topk * (1 + num_ahead) + num_scores) + input_bytes)),
+                  {routed}, [=](Activations& host, Activations& device, ByteCopies& copies) {
+                    AddRows(copies, device.topk_idx, host.topk_idx, rows, num_topk);
+                    for (int64_t ahead = 1; ahead <= num_ahead; ++ahead) {
+                      AddRows(copies, device.topk_ahead(ahead), host.topk_ahead(ahead), rows, num_topk);
+                    }
+                    if (num_scores > 0) {
+                      AddRows(copies, device.router_logits, host.router_logits, rows, num_scores);
+                    }
+                    if (input_bytes > 0) {
+                      AddRows(copies, device.ffn_input, host.ffn_input, rows, input_bytes);
+                    }
+                  });
+  if (brings_input) input_offloaded_ = offloaded;
+  IssueShared(rows, layer_idx);
+  return offloaded;
+}
+
+// Runs while the host looks at the choices and experts arrive.
+void PassFfn::IssueShared(RowRange rows, int64_t layer_idx) {
+  if (args_.config.shared_ffn_dim == 0) return;
+  tasks_.Issue(args_.compute(), tasks_.LabelOf("shared ffn", rows, layer_idx), args_.cost.SharedFfn(rows.size()), {},
+               [=](Operations& operations) { operations.SharedFfn(rows, layer_idx); });
+}
+
+std::vector<int32_t> PassFfn::Chosen(RowRange rows, int64_t layer_idx) const {
+  std::vector<bool> seen(static_cast<size_t>(args_.config.num_experts));
+  for (const int32_t expert_idx : args_.routing.Choices(layer_idx, rows.begin, rows.size())) seen[expert_idx] = true;
+  std::vector<int32_t> chosen;
+  for (size_t expert_idx = 0; expert_idx < seen.size(); ++expert_idx) {
+    if (seen[expert_idx]) chosen.push_back(static_cast<int32_t>(expert_idx));
+  }
+  return chosen;
+}
+
+Event PassFfn::Group(RowRange rows, int64_t layer_idx) {
+  std::fill(group_rows_.begin(), group_rows_.end(), 0);
+  const std::span<const int32_t> choices = args_.routing.Choices(layer_idx, rows.begin, rows.size());
+  for (const int32_t expert_idx : choices) ++group_rows_[expert_idx];
+  std::exclusive_scan(group_rows_.begin(), group_rows_.end(), group_offsets_.begin(),
+                      rows.begin * args_.config.num_topk);
+  if (args_.experts->wants_scores()) {
+    const std::span<const float> scores = args_.routing.Scores(layer_idx, rows.begin, rows.size());
+    args_.experts->OnScores(layer_idx, mean_scores_.Of(scores, choices));
+  }
+  if (args_.on_routing) args_.on_routing(layer_idx, rows, choices);
+  return tasks_.Issue(args_.compute(), tasks_.LabelOf("group", rows, layer_idx), {}, {},
+                      [rows](Operations& operations) { operations.Group(rows); });
+}
+
+Event PassFfn::HostGroup(RowRange rows, int64_t layer_idx) {
+  return tasks_.Issue(args_.host, tasks_.LabelOf("group", rows, layer_idx), {}, {input_offloaded_},
+                      [rows](Operations& operations) { operations.Group(rows); });
+}
+
+std::shared_ptr<PassFfn::TakenExperts> PassFfn::Take(int64_t layer_idx, ExpertStore& store,
+                                                     std::span<const ExpertLease> leases,
+                                                     absl::FunctionRef<bool(const ExpertPlace&)> is_wanted) {
+  auto taken = std::make_shared<TakenExperts>();
+  taken->store = &store;
+  int64_t num_unchecked = 0;
+  for (const ExpertLease& lease : leases) {
+    if (!is_wanted(lease.place())) continue;
+    const absl::Status status = args_.runtime.Wait(lease.known());
+    if (!status.ok()) {
+      taken->lost.push_back({lease.place(), status});
+      continue;
+    }
+    taken->places.push_back(lease.place());
+    if (!args_.runtime.Done(lease.arrived())) taken->arrived.push_back(lease.arrived());
+    num_unchecked += store.TakeUnfinished(lease.place()) ? 1 : 0;
+  }
+  if (num_unchecked == 0) return taken;
+  OperationCost cost;
+  cost.bytes = static_cast<uint64_t>(num_unchecked) * args_.cost.expert_bytes();
+  tasks_.Issue(
+      ProcessorOf(store), {.name = "check", .layer_idx = layer_idx}, cost, taken->arrived,
+      [taken, pool = args_.host_pool](Operations&) { taken->checked = taken->store->Finish(taken->places, *pool); });
+  return taken;
+}
+
+void PassFfn::LoadExpertOutput(int64_t layer_idx, const TakenExperts& taken, const Event& computed) {
+  const int64_t dim = args_.config.model_dim;
+  std::vector<RowRange> places;  // assignments of each expert
+  int64_t num_places = 0;
+  const auto add = [&](const ExpertPlace& place) {
+    const auto expert_idx = static_cast<size_t>(taken.store->layouts().expert_idx_of(place.key));
+    const int64_t begin = group_offsets_[expert_idx];
+    places.push_back({begin, begin + group_rows_[expert_idx]});
+    num_places += places.back().size();
+  };
+  for (const ExpertPlace& place : taken.places) add(place);
+  for (const LostExpert& expert : taken.lost) add(expert.place);
+  expert_outputs_.push_back(tasks_.Copy(CopyDirection::kToDevice,
+                                        {.name = "load expert output", .layer_idx = layer_idx},
+                                        static_cast<uint64_t>(4 * num_places * dim), {computed},
+                                        [&](Activations& host, Activations& device, ByteCopies& copies) {
+                                          for (const RowRange& range : places) {
+                                            AddRows(copies, host.expert_output, device.expert_output, range, dim);
+                                          }
+                                        }));
+}
+
+Event PassFfn::Experts(int64_t layer_idx, ExpertStore& store, std::span<const ExpertLease> leases) {
+  const auto num_rows_of = [&](const ExpertPlace& place) {
+    return group_rows_[store.layouts().expert_idx_of(place.key)];
+  };
+  const std::shared_ptr<TakenExperts> taken =
+      Take(layer_idx, store, leases, [&](const ExpertPlace& place) { return num_rows_of(place) > 0; });
+  OperationCost cost;
+  for (const ExpertPlace& place : taken->places) cost += args_.cost.Expert(num_rows_of(place));
+  TaskLabel label{.name = "experts", .layer_idx = layer_idx};
+  if (taken->places.size() == 1) label.expert_idx = store.layouts().expert_idx_of(taken->places[0].key);
+  const Event computed =
+      tasks_.Issue(ProcessorOf(store), label, cost, taken->arrived,
+                   [taken, layer_idx, this](Operations& operations) { RunExperts(operations, layer_idx, *taken); });
+  if (&store == args_.host_experts) LoadExpertOutput(layer_idx, *taken, computed);
+  return computed;
+}
+
+Event PassFfn::RouteAndCompute(RowRange rows, int64_t layer_idx, std::span<const ExpertLease> leases) {
+  const std::shared_ptr<TakenExperts> taken =
+      Take(layer_idx, *args_.experts, leases, [](const ExpertPlace&) { return true; });
+  OperationCost cost = args_.cost.Route(rows.size());
+  cost += args_.cost.ExpertsOfUniformRouting(rows.size());
+  cost += args_.cost.Combine(rows.size());
+  if (args_.config.shared_ffn_dim > 0) cost += args_.cost.SharedFfn(rows.size());
+  return tasks_.Issue(args_.compute(), tasks_.LabelOf("experts", rows, layer_idx), cost, taken->arrived,
+                      [=, this](Operations& operations) {
+                        operations.Route(rows, layer_idx);
+                        if (args_.config.shared_ffn_dim > 0) operations.SharedFfn(rows, layer_idx);
+                        operations.Group(rows);
+                        if (args_.on_routing) args_.on_routing(layer_idx, rows, operations.Choices(rows));
+                        RunExperts(operations, layer_idx, *taken);
+                        operations.Combine(rows);
+                      });
+}
+
+void PassFfn::RunExperts(Operations& operations, int64_t layer_idx, const TakenExperts& taken) {
+  for (const LostExpert& expert : taken.lost) FailExpert(operations, expert.place, expert.why);
+  // Without a task of its own there is nothing to do, but for those that were found broken before.
+  const std::vector<absl::Status> checked =
+      taken.checked.has_value() ? *taken.checked : taken.store->Finish(taken.places, *args_.host_pool);
+  std::vector<ExpertToRun> experts;
+  experts.reserve(taken.places.size());
+  for (size_t i = 0; i < taken.places.size(); ++i) {
+    const ExpertPlace& place = taken.places[i];
+    if (checked[i].ok()) {
+      experts.push_back({taken.store->layouts().expert_idx_of(place.key), taken.store->Weights(place)});
+    } else {
+      FailExpert(operations, place, checked[i]);
+    }
+  }
+  operations.Experts(layer_idx, experts);
+}
+
+void PassFfn::FailExpert(Operations& operations, const ExpertPlace& place, const absl::Status& status) {
+  const std::vector<int64_t> rows = operations.ClearExpert(args_.experts->layouts().expert_idx_of(place.key));
+  const std::lock_guard<std::mutex> lock(status_mutex_);
+  for (const int64_t row_idx : rows) args_.row_status[row_idx].Update(status);
+}
+
+Event PassFfn::Combine(RowRange rows, int64_t layer_idx) {
+  return tasks_.Issue(args_.compute(), tasks_.LabelOf("combine", rows, layer_idx), args_.cost.Combine(rows.size()),
+                      std::exchange(expert_outputs_, {}), [rows](Operations& operations) { operations.Combine(rows); });
+}
+
+Event PassFfn::Dense(RowRange rows, int64_t layer_idx) {
+  return tasks_.Issue(args_.compute(), tasks_.LabelOf("dense ffn", rows, layer_idx), args_.cost.DenseFfn(rows.size()),
+                      {}, [=](Operations& operations) { operations.DenseFfn(rows, layer_idx); });
+}
+
+}  // namespace penstock

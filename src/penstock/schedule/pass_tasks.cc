@@ -1,0 +1,62 @@
+#include "penstock/schedule/pass_tasks.h"
+
+#include <algorithm>
+#include <utility>
+
+namespace penstock {
+
+TaskLabel PassTasks::LabelOf(std::string_view name, RowRange rows, int64_t layer_idx) const {
+  TaskLabel label{.name = name, .layer_idx = layer_idx};
+  const std::vector<RowRange>& all = args_.micro_batches;
+  const auto found = std::find(all.begin(), all.end(), rows);
+  if (all.size() > 1 && found != all.end()) label.micro_batch_idx = found - all.begin();
+  return label;
+}
+
+Event PassTasks::IssueInOrder(Task task) {
+  Event& last = last_[task.lane];
+  task.after.push_back(last);
+  last = args_.runtime.Issue(std::move(task));
+  return last;
+}
+
+Event PassTasks::Issue(const PassProcessor& processor, TaskLabel label, const OperationCost& cost, Events after,
+                       Body body) {
+  Task task{
+      .lane = processor.lane,
+      .label = label,
+      .cost = {.flops = cost.flops, .memory_bytes = cost.bytes, .kv_bytes = cost.kv_bytes, .kv_flops = cost.kv_flops},
+      .after = std::move(after)};
+  if (processor.operations != nullptr) {
+    task.body = [operations = processor.operations, run = std::move(body)] {
+      run(*operations);
+      return absl::OkStatus();
+    };
+  }
+  return IssueInOrder(std::move(task));
+}
+
+Event PassTasks::Copy(CopyDirection direction, TaskLabel label, uint64_t link_bytes, Events after, CopyLister list) {
+  const PassDevice& device = *args_.device;
+  const bool to_device = direction == CopyDirection::kToDevice;
+  Task task{.lane = to_device ? device.dram_to_device_lane : device.device_to_dram_lane,
+            .label = label,
+            .cost = {.link_bytes = link_bytes},
+            .after = std::move(after)};
+  if (!args_.is_simulated()) {
+    ByteCopies copies;
+    list(args_.host.operations->activations(), device.processor.operations->activations(), copies);
+    task.body = [copies = std::move(copies), copier = to_device ? device.to_device : device.to_host] {
+      return copier->Copy(copies);
+    };
+  }
+  return IssueInOrder(std::move(task));
+}
+
+absl::Status PassTasks::WaitForAll() {
+  absl::Status status;
+  for (const auto& [lane, event] : last_) status.Update(args_.runtime.Wait(event));
+  return status;
+}
+
+}  // namespace penstock
