@@ -62,7 +62,7 @@ class ExpertStoreTest : public testing::Test {
   }
 
   std::unique_ptr<ExpertStore> MakeStore(ComputeDtype dtype, int64_t num_slots, Eviction eviction,
-                                         std::vector<bool> pinned = {}) {
+                                         ExpertSet pinned = {}) {
     layouts_.emplace(map_, files_, dtype);
     runtime_ = std::make_unique<RealRuntime>();
     compute_lane_ = runtime_->AddIssuerLane("compute");
@@ -94,9 +94,9 @@ class ExpertStoreTest : public testing::Test {
   }
 
   // Returns whether the expert had to be read.
-  bool Use(ExpertStore& store, int64_t key) {
+  bool Use(ExpertStore& store, int64_t idx) {
     const int64_t misses = store.counters().misses;
-    auto lease = store.Acquire(key, FetchReason::kWanted);
+    auto lease = store.Acquire(ExpertKey{idx}, FetchReason::kWanted);
     EXPECT_TRUE(lease.has_value());
     const Event done = Check(store, *lease, ComputeDtype::kF32);
     EXPECT_TRUE(runtime_->Wait(done).ok());
@@ -127,7 +127,7 @@ class ExpertStoreTest : public testing::Test {
     int num_refused = 0;
     for (int round = 0; round < 1000; ++round) {
       const auto reason = random() % 4 == 0 ? FetchReason::kPredicted : FetchReason::kWanted;
-      auto lease = store->Acquire(static_cast<int64_t>(random() % (kNumLayers * kNumExperts)), reason);
+      auto lease = store->Acquire(ExpertKey{static_cast<int64_t>(random() % (kNumLayers * kNumExperts))}, reason);
       if (lease.has_value()) {
         held.push_back(std::move(*lease));
       } else {
@@ -222,7 +222,7 @@ TEST_F(ExpertStoreTest, MixedTypesAtAnyOffset) {
                                               .memory = &HostMemory(),
                                               .num_slots = 1})
                              .value();
-      const auto lease = store->Acquire(0, FetchReason::kWanted);
+      const auto lease = store->Acquire(ExpertKey{0}, FetchReason::kWanted);
       ASSERT_TRUE(runtime.Wait(lease->arrived()).ok());
       ThreadPool one_thread(1);
       ASSERT_TRUE(store->Finish({&lease->place(), 1}, one_thread)[0].ok());
@@ -280,7 +280,7 @@ TEST_F(ExpertStoreTest, LfuKeepsWhatIsUsedOften) {
 TEST_F(ExpertStoreTest, PinnedExpertsNeverLeave) {
   Prepare(0);
   constexpr int kNumKeys = kNumLayers * kNumExperts;
-  const std::vector<bool> pinned = PinEvenly(ExpertLayouts(map_, files_, ComputeDtype::kF32), 6);
+  const ExpertSet pinned = PinEvenly(ExpertLayouts(map_, files_, ComputeDtype::kF32), 6);
   ASSERT_EQ(std::count(pinned.begin(), pinned.end(), true), 6);
   for (int layer = 0; layer < kNumLayers; ++layer) {
     EXPECT_EQ(std::count(pinned.begin() + layer * kNumExperts, pinned.begin() + (layer + 1) * kNumExperts, true), 2);
@@ -290,7 +290,7 @@ TEST_F(ExpertStoreTest, PinnedExpertsNeverLeave) {
   // A cyclic scan, in which an LRU cache of 8 slots would hit nothing.
   for (int round = 0; round < 4; ++round) {
     for (int key = 0; key < kNumKeys; ++key) {
-      EXPECT_EQ(Use(*store, key), round == 0 || !pinned[static_cast<size_t>(key)]) << key;
+      EXPECT_EQ(Use(*store, key), round == 0 || !pinned[ExpertKey{key}]) << key;
     }
   }
 }
@@ -312,7 +312,7 @@ TEST_F(ExpertStoreTest, AFailedReadIsTheExpertsAloneAndTriedAgain) {
   ASSERT_EQ(::ftruncate(files_[0].fd.get(), static_cast<off_t>(full_bytes - 4096)), 0);
   constexpr int64_t kLast = kNumLayers * kNumExperts - 1;
   {
-    const auto lease = store->Acquire(kLast, FetchReason::kWanted);
+    const auto lease = store->Acquire(ExpertKey{kLast}, FetchReason::kWanted);
     EXPECT_EQ(FaultOf(runtime_->Wait(lease->arrived())), Fault::kIo);
   }
   EXPECT_TRUE(Use(*store, 0));
@@ -335,7 +335,7 @@ TEST_F(ExpertStoreTest, AWrongChecksumIsReadAgainOnce) {
                               tensor.extent.size_bytes);
   }
   auto store = MakeStore(ComputeDtype::kF32, 4, Eviction::kLru);
-  auto lease = store->Acquire(5, FetchReason::kWanted);
+  auto lease = store->Acquire(ExpertKey{5}, FetchReason::kWanted);
   ASSERT_TRUE(runtime_->Wait(lease->arrived()).ok());
   // A bit flips on the way, so the second read is right.
   const_cast<std::byte*>(store->Weights(lease->place()).up_proj.data)[100] ^= std::byte{4};
@@ -343,7 +343,8 @@ TEST_F(ExpertStoreTest, AWrongChecksumIsReadAgainOnce) {
   lease->Release({});
   // The checksum itself is wrong, so the second read fails, too. Other experts are not harmed.
   *tensors_[6 * 3].xxh3 ^= 1;
-  ExpertLease bad = *store->Acquire(6, FetchReason::kWanted), good = *store->Acquire(7, FetchReason::kWanted);
+  ExpertLease bad = *store->Acquire(ExpertKey{6}, FetchReason::kWanted),
+              good = *store->Acquire(ExpertKey{7}, FetchReason::kWanted);
   ASSERT_TRUE(runtime_->Wait(bad.arrived()).ok() && runtime_->Wait(good.arrived()).ok());
   const ExpertPlace places[] = {bad.place(), good.place()};
   const std::vector<absl::Status> statuses = store->Finish(places, pool_);
@@ -352,7 +353,7 @@ TEST_F(ExpertStoreTest, AWrongChecksumIsReadAgainOnce) {
   bad.Release({});
   // The expert does not count as resident.
   const int64_t misses = store->counters().misses;
-  bad = *store->Acquire(6, FetchReason::kWanted);
+  bad = *store->Acquire(ExpertKey{6}, FetchReason::kWanted);
   EXPECT_EQ(store->counters().misses, misses + 1);
   *tensors_[6 * 3].xxh3 ^= 1;
   ASSERT_TRUE(runtime_->Wait(bad.arrived()).ok());

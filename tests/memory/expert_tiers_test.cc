@@ -38,8 +38,8 @@ class ExpertTiersTest : public testing::Test {
   }
   std::vector<int64_t> Present() const {
     std::vector<int64_t> keys;
-    for (int64_t key = 0; key < layouts_.num_experts(); ++key) {
-      if (tiers_.device->IsPresent(key)) keys.push_back(key);
+    for (ExpertKey key{0}; key < layouts_.end_key(); ++key) {
+      if (tiers_.device->IsPresent(key)) keys.push_back(IndexOf(key));
     }
     return keys;
   }
@@ -53,25 +53,25 @@ class ExpertTiersTest : public testing::Test {
 TEST_F(ExpertTiersTest, AnExpertIsGivenUpBetweenPages) {
   Create(/*num_slots=*/1);
   ExpertStore& device = *tiers_.device;
-  auto lease = device.AcquireByPages(3, FetchReason::kPredicted);
-  EXPECT_FALSE(device.AcquireByPages(5, FetchReason::kPredicted).has_value());
+  auto lease = device.AcquireByPages(ExpertKey{3}, FetchReason::kPredicted);
+  EXPECT_FALSE(device.AcquireByPages(ExpertKey{5}, FetchReason::kPredicted).has_value());
   const int64_t num_pages = device.num_waiting_pages();
   ASSERT_GE(num_pages, 4);
   ASSERT_TRUE(device.IssuePage() && device.IssuePage());
   const Event second_page = lease->arrived();
   device.Abandon(std::move(*lease));
   EXPECT_EQ(device.num_waiting_pages(), 0);
-  EXPECT_FALSE(device.IsPresent(3));
+  EXPECT_FALSE(device.IsPresent(ExpertKey{3}));
   EXPECT_EQ(device.counters().bytes_read, kExpertBytes / static_cast<uint64_t>(num_pages) * 2);
   // The next expert gets the slot; its pages follow those under way on the link.
-  auto next = device.Acquire(5, FetchReason::kWanted);
+  auto next = device.Acquire(ExpertKey{5}, FetchReason::kWanted);
   ASSERT_TRUE(next.has_value());
   EXPECT_FALSE(runtime_.Done(second_page));
   ASSERT_TRUE(runtime_.Wait(next->arrived()).ok());
   EXPECT_TRUE(runtime_.Done(second_page));
   next->Release({});
   // This time the whole expert comes.
-  next = device.Acquire(3, FetchReason::kWanted);
+  next = device.Acquire(ExpertKey{3}, FetchReason::kWanted);
   ASSERT_TRUE(runtime_.Wait(next->arrived()).ok());
   EXPECT_EQ(device.counters().misses, 2);
   EXPECT_EQ(device.counters().prefetch_used, 0);

@@ -28,7 +28,7 @@ struct TraceFacts {
   int64_t max_rows = 0;  // of one
   int64_t max_sequences = 0;
   int64_t max_positions = 0;             // of a sequence
-  std::vector<int64_t> wanted;           // keys of ExpertLayouts; a layer of a step wants each expert once
+  std::vector<ExpertKey> wanted;         // a layer of a step wants each expert once
   std::array<Guesses, kMaxAhead> gates;  // by ahead - 1; num_chosen is 0 where nothing was recorded
   bool has_scores = false;
 };

@@ -13,36 +13,36 @@ namespace {
 class Order {
  public:
   explicit Order(int64_t num_slots) : places_(static_cast<size_t>(num_slots), slots_.end()) {}
-  void MoveToBack(int slot_idx) {
-    std::list<int>::iterator& place = places_[slot_idx];
+  void MoveToBack(SlotId slot_id) {
+    std::list<SlotId>::iterator& place = places_[slot_id];
     if (place == slots_.end()) {
-      place = slots_.insert(slots_.end(), slot_idx);
+      place = slots_.insert(slots_.end(), slot_id);
     } else {
       slots_.splice(slots_.end(), slots_, place);
     }
   }
-  void Remove(int slot_idx) {
-    std::list<int>::iterator& place = places_[slot_idx];
+  void Remove(SlotId slot_id) {
+    std::list<SlotId>::iterator& place = places_[slot_id];
     if (place != slots_.end()) slots_.erase(place);
     place = slots_.end();
   }
-  const std::list<int>& slots() const { return slots_; }
+  const std::list<SlotId>& slots() const { return slots_; }
 
  private:
-  std::list<int> slots_;
-  std::vector<std::list<int>::iterator> places_;
+  std::list<SlotId> slots_;
+  IdVector<SlotId, std::list<SlotId>::iterator> places_;
 };
 
 class LruPolicy : public EvictionPolicy {
  public:
   explicit LruPolicy(int64_t num_slots) : order_(num_slots) {}
-  void OnLoad(int slot_idx, int64_t) override { order_.MoveToBack(slot_idx); }
-  void OnUse(int slot_idx) override { order_.MoveToBack(slot_idx); }
-  int Victim(int64_t, absl::FunctionRef<bool(int)> may_go) const override {
-    for (const int slot_idx : order_.slots()) {
-      if (may_go(slot_idx)) return slot_idx;
+  void OnLoad(SlotId slot_id, ExpertKey) override { order_.MoveToBack(slot_id); }
+  void OnUse(SlotId slot_id) override { order_.MoveToBack(slot_id); }
+  SlotId Victim(ExpertKey, absl::FunctionRef<bool(SlotId)> may_go) const override {
+    for (const SlotId slot_id : order_.slots()) {
+      if (may_go(slot_id)) return slot_id;
     }
-    return -1;
+    return kNoSlot;
   }
 
  private:
@@ -54,27 +54,27 @@ class LfuPolicy : public EvictionPolicy {
  public:
   LfuPolicy(int64_t num_slots, size_t num_experts)
       : order_(num_slots), keys_(static_cast<size_t>(num_slots)), num_uses_(num_experts) {}
-  void OnLoad(int slot_idx, int64_t key) override {
-    keys_[slot_idx] = key;
-    order_.MoveToBack(slot_idx);
+  void OnLoad(SlotId slot_id, ExpertKey key) override {
+    keys_[slot_id] = key;
+    order_.MoveToBack(slot_id);
   }
-  void OnUse(int slot_idx) override {
-    ++num_uses_[keys_[slot_idx]];
-    order_.MoveToBack(slot_idx);
+  void OnUse(SlotId slot_id) override {
+    ++num_uses_[keys_[slot_id]];
+    order_.MoveToBack(slot_id);
   }
-  int Victim(int64_t, absl::FunctionRef<bool(int)> may_go) const override {
-    int victim = -1;
-    for (const int slot_idx : order_.slots()) {
-      if (!may_go(slot_idx)) continue;
-      if (victim < 0 || num_uses_[keys_[slot_idx]] < num_uses_[keys_[victim]]) victim = slot_idx;
+  SlotId Victim(ExpertKey, absl::FunctionRef<bool(SlotId)> may_go) const override {
+    SlotId victim = kNoSlot;
+    for (const SlotId slot_id : order_.slots()) {
+      if (!may_go(slot_id)) continue;
+      if (victim == kNoSlot || num_uses_[keys_[slot_id]] < num_uses_[keys_[victim]]) victim = slot_id;
     }
     return victim;
   }
 
  private:
   Order order_;
-  std::vector<int64_t> keys_;      // by slot
-  std::vector<int64_t> num_uses_;  // by expert
+  IdVector<SlotId, ExpertKey> keys_;
+  IdVector<ExpertKey, int64_t> num_uses_;
 };
 
 // Evicts the expert with the lowest score; among equals, such as experts never rated, the least recently used.
@@ -83,7 +83,7 @@ class MrsPolicy : public EvictionPolicy {
   // With `by_layer`, a layer that holds its share of the slots gives up one of its own.
   MrsPolicy(const EvictionArgs& args, bool by_layer)
       : order_(args.num_slots),
-        keys_(static_cast<size_t>(args.num_slots), -1),
+        keys_(static_cast<size_t>(args.num_slots), kNoExpert),
         scores_(args.layer_of.size()),
         by_layer_(by_layer),
         layer_of_(args.layer_of) {
@@ -92,48 +92,48 @@ class MrsPolicy : public EvictionPolicy {
     share_ = args.num_slots / std::max<int64_t>(1, std::ssize(layers));
   }
 
-  void OnLoad(int slot_idx, int64_t key) override {
-    if (keys_[slot_idx] >= 0) --num_slots_of_[layer_of_[keys_[slot_idx]]];
-    keys_[slot_idx] = key;
+  void OnLoad(SlotId slot_id, ExpertKey key) override {
+    if (keys_[slot_id] != kNoExpert) --num_slots_of_[layer_of_[keys_[slot_id]]];
+    keys_[slot_id] = key;
     ++num_slots_of_[layer_of_[key]];
-    order_.MoveToBack(slot_idx);
+    order_.MoveToBack(slot_id);
   }
-  void OnUse(int slot_idx) override { order_.MoveToBack(slot_idx); }
-  void OnScores(int64_t first_key, std::span<const float> scores) override {
+  void OnUse(SlotId slot_id) override { order_.MoveToBack(slot_id); }
+  void OnScores(ExpertKey first_key, std::span<const float> scores) override {
     for (size_t i = 0; i < scores.size(); ++i) {
-      float& score = scores_[static_cast<size_t>(first_key) + i];
+      float& score = scores_[first_key + static_cast<int64_t>(i)];
       score = kAlpha * scores[i] + (1 - kAlpha) * score;
     }
   }
-  int Victim(int64_t key, absl::FunctionRef<bool(int)> may_go) const override {
+  SlotId Victim(ExpertKey key, absl::FunctionRef<bool(SlotId)> may_go) const override {
     if (!by_layer_) return Lowest(may_go);
     const int64_t layer = layer_of_[key];
     const bool has_share = num_slots_of_[layer] >= share_;
-    const int victim = Lowest([&](int slot_idx) {
-      const int64_t other = layer_of_[keys_[slot_idx]];
-      return (has_share ? other == layer : num_slots_of_[other] > share_) && may_go(slot_idx);
+    const SlotId victim = Lowest([&](SlotId slot_id) {
+      const int64_t other = layer_of_[keys_[slot_id]];
+      return (has_share ? other == layer : num_slots_of_[other] > share_) && may_go(slot_id);
     });
-    return victim >= 0 ? victim : Lowest(may_go);
+    return victim != kNoSlot ? victim : Lowest(may_go);
   }
 
  private:
   // The weight of the present step, as in the paper's code.
   static constexpr float kAlpha = 0.5f;
 
-  int Lowest(absl::FunctionRef<bool(int)> may_go) const {
-    int victim = -1;
-    for (const int slot_idx : order_.slots()) {
-      if (victim >= 0 && scores_[keys_[slot_idx]] >= scores_[keys_[victim]]) continue;
-      if (may_go(slot_idx)) victim = slot_idx;
+  SlotId Lowest(absl::FunctionRef<bool(SlotId)> may_go) const {
+    SlotId victim = kNoSlot;
+    for (const SlotId slot_id : order_.slots()) {
+      if (victim != kNoSlot && scores_[keys_[slot_id]] >= scores_[keys_[victim]]) continue;
+      if (may_go(slot_id)) victim = slot_id;
     }
     return victim;
   }
 
   Order order_;
-  std::vector<int64_t> keys_;  // by slot
-  std::vector<float> scores_;  // by expert
+  IdVector<SlotId, ExpertKey> keys_;
+  IdVector<ExpertKey, float> scores_;
   bool by_layer_;
-  std::vector<int64_t> layer_of_;      // by expert
+  IdVector<ExpertKey, int64_t> layer_of_;
   std::vector<int64_t> num_slots_of_;  // by layer
   int64_t share_ = 1;
 };
@@ -141,25 +141,25 @@ class MrsPolicy : public EvictionPolicy {
 // First in, first out, except for pinned experts.
 class FifoPolicy : public EvictionPolicy {
  public:
-  FifoPolicy(int64_t num_slots, std::vector<bool> pinned) : order_(num_slots), pinned_(std::move(pinned)) {}
-  void OnLoad(int slot_idx, int64_t key) override {
+  FifoPolicy(int64_t num_slots, ExpertSet pinned) : order_(num_slots), pinned_(std::move(pinned)) {}
+  void OnLoad(SlotId slot_id, ExpertKey key) override {
     if (pinned_[key]) {
-      order_.Remove(slot_idx);  // pinned slots leave the order: there may be thousands to pass over
+      order_.Remove(slot_id);  // pinned slots leave the order: there may be thousands to pass over
     } else {
-      order_.MoveToBack(slot_idx);
+      order_.MoveToBack(slot_id);
     }
   }
-  void OnUse(int) override {}
-  int Victim(int64_t, absl::FunctionRef<bool(int)> may_go) const override {
-    for (const int slot_idx : order_.slots()) {
-      if (may_go(slot_idx)) return slot_idx;
+  void OnUse(SlotId) override {}
+  SlotId Victim(ExpertKey, absl::FunctionRef<bool(SlotId)> may_go) const override {
+    for (const SlotId slot_id : order_.slots()) {
+      if (may_go(slot_id)) return slot_id;
     }
-    return -1;
+    return kNoSlot;
   }
 
  private:
-  Order order_;               // slots of experts that are not pinned
-  std::vector<bool> pinned_;  // by expert
+  Order order_;  // slots of experts that are not pinned
+  ExpertSet pinned_;
 };
 
 std::unique_ptr<EvictionPolicy> MakeLru(EvictionArgs args) { return std::make_unique<LruPolicy>(args.num_slots); }
@@ -167,7 +167,7 @@ std::unique_ptr<EvictionPolicy> MakeLfu(EvictionArgs args) {
   return std::make_unique<LfuPolicy>(args.num_slots, args.layer_of.size());
 }
 std::unique_ptr<EvictionPolicy> MakeFifo(EvictionArgs args) {
-  return std::make_unique<FifoPolicy>(args.num_slots, std::vector<bool>(args.layer_of.size()));
+  return std::make_unique<FifoPolicy>(args.num_slots, ExpertSet(args.layer_of.size()));
 }
 std::unique_ptr<EvictionPolicy> MakeMrs(EvictionArgs args) {
   return std::make_unique<MrsPolicy>(args, /*by_layer=*/false);

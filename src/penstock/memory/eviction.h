@@ -18,6 +18,7 @@
 #include <vector>
 
 #include "absl/functional/function_ref.h"
+#include "penstock/memory/expert_key.h"
 #include "penstock/policy.h"
 
 namespace penstock {
@@ -25,8 +26,8 @@ namespace penstock {
 class EvictionPolicy;
 struct EvictionArgs {
   int64_t num_slots = 0;
-  std::vector<bool> pinned;       // [num_experts]: the experts that never leave; for kStatic, else ignored
-  std::vector<int64_t> layer_of;  // [num_experts]: of the model
+  ExpertSet pinned;                       // [num_experts]: the experts that never leave; for kStatic, else ignored
+  IdVector<ExpertKey, int64_t> layer_of;  // [num_experts]: of the model
 };
 
 // A row of the table of eviction policies (include/penstock/evictions.def).
@@ -40,19 +41,19 @@ struct EvictionTraits {
 std::span<const EvictionTraits> Evictions();
 const EvictionTraits& TraitsOf(Eviction eviction);
 
-// Tracks the slots of one tier. Slots are numbered from 0; keys are experts.
+// Tracks the slots of one tier.
 class EvictionPolicy {
  public:
   virtual ~EvictionPolicy() = default;
 
   // The slot received expert `key` (OnLoad), or its expert was used (OnUse).
-  virtual void OnLoad(int slot_idx, int64_t key) = 0;
-  virtual void OnUse(int slot_idx) = 0;
+  virtual void OnLoad(SlotId slot_id, ExpertKey key) = 0;
+  virtual void OnUse(SlotId slot_id) = 0;
   // Reports TopP(s) of the experts of one layer, which begin at `first_key`.
-  virtual void OnScores(int64_t /*first_key*/, std::span<const float> /*scores*/) {}
-  // Returns the slot that expert `key` should get: the first to leave among the slots for which `may_go` is true, or -1
-  // when there is none. Slots that never held an expert are not considered.
-  virtual int Victim(int64_t key, absl::FunctionRef<bool(int slot_idx)> may_go) const = 0;
+  virtual void OnScores(ExpertKey /*first_key*/, std::span<const float> /*scores*/) {}
+  // Returns the slot that expert `key` should get: the first to leave among the slots for which `may_go` is true, or
+  // kNoSlot when there is none. Slots that never held an expert are not considered.
+  virtual SlotId Victim(ExpertKey key, absl::FunctionRef<bool(SlotId slot_id)> may_go) const = 0;
 };
 
 }  // namespace penstock

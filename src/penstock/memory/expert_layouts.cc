@@ -97,7 +97,7 @@ ExpertLayouts::ExpertPlan ExpertLayouts::PlanExpert(const FfnTensors& tensors, C
 ExpertLayouts::ExpertLayouts(const WeightMap& map, std::span<const OpenedFile> files, ComputeDtype dtype)
     : files_(files) {
   for (size_t layer_idx = 0; layer_idx < map.layers.size(); ++layer_idx) {
-    first_key_of_layer_.push_back(num_experts());
+    first_key_of_layer_.push_back(end_key());
     for (const FfnTensors& expert : map.layers[layer_idx].experts) {
       plans_.push_back(PlanExpert(expert, dtype));
       plans_.back().layer_idx = static_cast<int64_t>(layer_idx);
@@ -107,7 +107,7 @@ ExpertLayouts::ExpertLayouts(const WeightMap& map, std::span<const OpenedFile> f
       }
     }
   }
-  first_key_of_layer_.push_back(num_experts());
+  first_key_of_layer_.push_back(end_key());
   scratch_bytes_ = RoundUp(scratch_bytes_, kPageBytes);
 }
 
@@ -115,7 +115,7 @@ ExpertLayouts::ExpertLayouts(const std::vector<bool>& layer_has_experts, int64_t
                              uint64_t expert_bytes)
     : slot_bytes_(RoundUp(expert_bytes, kPageBytes)) {
   for (size_t layer_idx = 0; layer_idx < layer_has_experts.size(); ++layer_idx) {
-    first_key_of_layer_.push_back(num_experts());
+    first_key_of_layer_.push_back(end_key());
     if (!layer_has_experts[layer_idx]) continue;
     for (int64_t expert_idx = 0; expert_idx < num_experts_of_layer; ++expert_idx) {
       ExpertPlan plan;
@@ -125,7 +125,7 @@ ExpertLayouts::ExpertLayouts(const std::vector<bool>& layer_has_experts, int64_t
       plans_.push_back(std::move(plan));
     }
   }
-  first_key_of_layer_.push_back(num_experts());
+  first_key_of_layer_.push_back(end_key());
 }
 
 int64_t ExpertLayouts::most_experts_of_layer() const {
@@ -139,13 +139,13 @@ uint64_t ExpertLayouts::memory_bytes() const {
   return plans_.size() * (2 * sizeof(ExpertPlan) + 8 * sizeof(ReadPlan));
 }
 
-uint64_t ExpertLayouts::read_bytes(int64_t key) const {
+uint64_t ExpertLayouts::read_bytes(ExpertKey key) const {
   uint64_t bytes = 0;
   for (const ReadPlan& read : plans_[key].reads) bytes += read.extent.size_bytes;
   return bytes;
 }
 
-std::vector<DiskRead> ExpertLayouts::Reads(int64_t key, std::byte* slot) const {
+std::vector<DiskRead> ExpertLayouts::Reads(ExpertKey key, std::byte* slot) const {
   std::vector<DiskRead> reads;
   if (slot == nullptr) return reads;
   reads.reserve(plans_[key].reads.size());
@@ -180,7 +180,8 @@ void ExpertLayouts::Pack(const MatrixPlan& matrix, std::byte* slot, std::span<st
   }
 }
 
-absl::Status ExpertLayouts::FinishPart(int64_t key, int part_idx, std::byte* slot, std::span<std::byte> scratch) const {
+absl::Status ExpertLayouts::FinishPart(ExpertKey key, int part_idx, std::byte* slot,
+                                       std::span<std::byte> scratch) const {
   const ExpertPlan& plan = plans_[key];
   // Packing in place goes through the matrices in order, so one part does everything.
   const bool packed = std::all_of(plan.matrices.begin(), plan.matrices.end(),
@@ -195,7 +196,7 @@ absl::Status ExpertLayouts::FinishPart(int64_t key, int part_idx, std::byte* slo
   return absl::OkStatus();
 }
 
-FfnWeights ExpertLayouts::Views(int64_t key, const std::byte* slot) const {
+FfnWeights ExpertLayouts::Views(ExpertKey key, const std::byte* slot) const {
   FfnWeights weights;
   for (const MatrixPlan& matrix : plans_[key].matrices) {
     weights.*matrix.view = {slot + matrix.packed_offset, matrix.format};

@@ -11,6 +11,7 @@
 
 #include "absl/status/status.h"
 #include "penstock/checkpoint/model_folder.h"
+#include "penstock/memory/expert_key.h"
 #include "penstock/memory/weights.h"
 #include "penstock/model/weight_map.h"
 #include "penstock/runtime/disk_reader.h"
@@ -26,16 +27,17 @@ class ExpertLayouts {
   // `expert_bytes` each.
   ExpertLayouts(const std::vector<bool>& layer_has_experts, int64_t num_experts, uint64_t expert_bytes);
 
-  // The key of an expert is its index among all experts, layer by layer.
   int64_t num_experts() const { return static_cast<int64_t>(plans_.size()); }
   int64_t num_layers() const { return static_cast<int64_t>(first_key_of_layer_.size()) - 1; }
-  int64_t KeyOf(int64_t layer_idx, int64_t expert_idx) const { return first_key_of_layer_[layer_idx] + expert_idx; }
+  ExpertKey KeyOf(int64_t layer_idx, int64_t expert_idx) const { return first_key_of_layer_[layer_idx] + expert_idx; }
+  // Returns the key after the last expert's.
+  ExpertKey end_key() const { return ExpertKey{num_experts()}; }
   int64_t num_experts_of(int64_t layer_idx) const {
-    return first_key_of_layer_[layer_idx + 1] - first_key_of_layer_[layer_idx];
+    return IndexOf(first_key_of_layer_[layer_idx + 1]) - IndexOf(first_key_of_layer_[layer_idx]);
   }
   int64_t most_experts_of_layer() const;
-  int64_t layer_of(int64_t key) const { return plans_[key].layer_idx; }
-  int64_t expert_idx_of(int64_t key) const { return key - first_key_of_layer_[layer_of(key)]; }
+  int64_t layer_of(ExpertKey key) const { return plans_[key].layer_idx; }
+  int64_t expert_idx_of(ExpertKey key) const { return IndexOf(key) - IndexOf(first_key_of_layer_[layer_of(key)]); }
 
   // Returns the bytes of a slot for any expert, a multiple of the page size; 0 without experts.
   uint64_t slot_bytes() const { return slot_bytes_; }
@@ -45,20 +47,20 @@ class ExpertLayouts {
   uint64_t memory_bytes() const;
 
   // Returns the bytes that are read for an expert, without padding.
-  uint64_t read_bytes(int64_t key) const;
+  uint64_t read_bytes(ExpertKey key) const;
   // Returns the reads that bring an expert into `slot`, which begins at a page and has slot_bytes(). `slot` is nullptr
   // in a simulation, where nothing is read.
-  std::vector<DiskRead> Reads(int64_t key, std::byte* slot) const;
+  std::vector<DiskRead> Reads(ExpertKey key, std::byte* slot) const;
 
   // Verifies and packs one part of an expert, after its arrival and before its use. Workers may do the parts side by
   // side. A part with a wrong checksum is read again, once; kModel when it is wrong again. `scratch` has
   // scratch_bytes().
   static constexpr int kFinishParts = 3;
-  absl::Status FinishPart(int64_t key, int part_idx, std::byte* slot, std::span<std::byte> scratch) const;
+  absl::Status FinishPart(ExpertKey key, int part_idx, std::byte* slot, std::span<std::byte> scratch) const;
   // Returns where the panels of a finished expert lie in its slot.
-  FileExtent finished_extent(int64_t key) const { return plans_[key].finished; }
+  FileExtent finished_extent(ExpertKey key) const { return plans_[key].finished; }
   // Returns the weights of a finished expert.
-  FfnWeights Views(int64_t key, const std::byte* slot) const;
+  FfnWeights Views(ExpertKey key, const std::byte* slot) const;
 
  private:
   struct ReadPlan {
@@ -88,8 +90,8 @@ class ExpertLayouts {
   static void Pack(const MatrixPlan& matrix, std::byte* slot, std::span<std::byte> scratch);
 
   std::span<const OpenedFile> files_;
-  std::vector<int64_t> first_key_of_layer_;  // [num_layers + 1]
-  std::vector<ExpertPlan> plans_;            // indexed by key
+  std::vector<ExpertKey> first_key_of_layer_;  // [num_layers + 1]
+  IdVector<ExpertKey, ExpertPlan> plans_;
   uint64_t slot_bytes_ = 0;
   uint64_t scratch_bytes_ = 0;
 };

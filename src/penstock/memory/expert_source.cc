@@ -33,7 +33,7 @@ uint64_t WeightPageBytes(const ExpertLayouts& layouts) {
 
 }  // namespace
 
-Event DiskSource::FetchPage(int64_t key, std::byte* slot, const Events& slot_free) {
+Event DiskSource::FetchPage(ExpertKey key, std::byte* slot, const Events& slot_free) {
   return runtime_->Issue({.lane = disk_lane_,
                           .label = {.name = "read expert",
                                     .layer_idx = layouts_->layer_of(key),
@@ -53,7 +53,7 @@ DramSource::DramSource(const Args& args)
       wanted_at_(finishing_.size()),
       held_at_(finishing_.size()),
       next_(finishing_.size()) {
-  std::iota(next_.begin(), next_.end(), int64_t{1});
+  std::iota(next_.begin(), next_.end(), ExpertKey{1});
 }
 
 DramSource::~DramSource() { (void)args_.runtime.WaitAll(buffer_free_); }
@@ -66,9 +66,9 @@ absl::StatusOr<std::unique_ptr<DramSource>> DramSource::Create(const Args& args)
   return source;
 }
 
-int64_t DramSource::num_pages(int64_t key) const { return static_cast<int64_t>(CeilDiv(bytes(key), page_bytes_)); }
+int64_t DramSource::num_pages(ExpertKey key) const { return static_cast<int64_t>(CeilDiv(bytes(key), page_bytes_)); }
 
-bool DramSource::Begin(int64_t key) {
+bool DramSource::Begin(ExpertKey key) {
   // Drops an expert whose read failed, so that it is read again.
   std::erase_if(ahead_, [&](const ExpertLease& ahead) {
     return ahead.key() == key && args_.runtime.Done(ahead.arrived()) && !args_.runtime.Wait(ahead.arrived()).ok();
@@ -81,7 +81,7 @@ bool DramSource::Begin(int64_t key) {
   }
   if (!lease.has_value()) return false;
   std::erase_if(ahead_, [&](const ExpertLease& ahead) { return ahead.key() == key; });
-  Finishing& finishing = finishing_[static_cast<size_t>(key)];
+  Finishing& finishing = finishing_[key];
   if (finishing.load_id != lease->place().load_id) {
     Task finish{.lane = args_.finish_lane,
                 .label = {.name = "finish",
@@ -101,19 +101,18 @@ bool DramSource::Begin(int64_t key) {
   return true;
 }
 
-void DramSource::FetchAhead(std::span<const int64_t> keys) {
+void DramSource::FetchAhead(std::span<const ExpertKey> keys) {
   ++num_calls_;
-  for (const int64_t key : keys) wanted_at_[static_cast<size_t>(key)] = num_calls_;
-  std::erase_if(ahead_,
-                [&](const ExpertLease& ahead) { return wanted_at_[static_cast<size_t>(ahead.key())] != num_calls_; });
-  for (const ExpertLease& ahead : ahead_) held_at_[static_cast<size_t>(ahead.key())] = num_calls_;
+  for (const ExpertKey key : keys) wanted_at_[key] = num_calls_;
+  std::erase_if(ahead_, [&](const ExpertLease& ahead) { return wanted_at_[ahead.key()] != num_calls_; });
+  for (const ExpertLease& ahead : ahead_) held_at_[ahead.key()] = num_calls_;
   const int64_t most = most_ahead();
-  for (const int64_t key : keys) {
+  for (const ExpertKey key : keys) {
     if (std::ssize(ahead_) >= most) return;
-    if (held_at_[static_cast<size_t>(key)] == num_calls_ || !streams(key)) continue;
+    if (held_at_[key] == num_calls_ || !streams(key)) continue;
     std::optional<ExpertLease> lease = args_.dram.Acquire(key, FetchReason::kPredicted);
     if (!lease.has_value()) return;
-    held_at_[static_cast<size_t>(key)] = num_calls_;
+    held_at_[key] = num_calls_;
     ahead_.push_back(std::move(*lease));
   }
 }
@@ -121,17 +120,17 @@ void DramSource::FetchAhead(std::span<const int64_t> keys) {
 // Keeps one slot free for experts that are wanted without having been announced.
 int64_t DramSource::most_ahead() const { return std::max<int64_t>(0, args_.dram.num_streaming_slots() - 1); }
 
-bool DramSource::streams(int64_t key) const { return !args_.dram.is_pinned(key) || !args_.dram.IsPresent(key); }
+bool DramSource::streams(ExpertKey key) const { return !args_.dram.is_pinned(key) || !args_.dram.IsPresent(key); }
 
 // A pinned expert stays once it has come. The search remembers this, so later searches skip it.
-int64_t DramSource::NextStreaming(int64_t key) {
-  int64_t found = key;
-  while (found < std::ssize(next_) && !streams(found)) found = next_[static_cast<size_t>(found)];
-  while (key < found) key = std::exchange(next_[static_cast<size_t>(key)], found);
+ExpertKey DramSource::NextStreaming(ExpertKey key) {
+  ExpertKey found = key;
+  while (found < args_.layouts.end_key() && !streams(found)) found = next_[found];
+  while (key < found) key = std::exchange(next_[key], found);
   return found;
 }
 
-Event DramSource::FetchPage(int64_t key, std::byte* slot, const Events& slot_free) {
+Event DramSource::FetchPage(ExpertKey key, std::byte* slot, const Events& slot_free) {
   const auto transfer =
       std::find_if(transfers_.begin(), transfers_.end(), [&](const Transfer& t) { return t.key == key; });
   PENSTOCK_CHECK(transfer != transfers_.end());
@@ -180,7 +179,7 @@ Event DramSource::FetchPage(int64_t key, std::byte* slot, const Events& slot_fre
   return arrived;
 }
 
-void DramSource::Cancel(int64_t key) {
+void DramSource::Cancel(ExpertKey key) {
   const auto transfer =
       std::find_if(transfers_.begin(), transfers_.end(), [&](const Transfer& t) { return t.key == key; });
   transfer->lease->Release(transfer->last_left);

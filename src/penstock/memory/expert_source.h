@@ -26,30 +26,30 @@ class ExpertSource {
   virtual ~ExpertSource() = default;
 
   // Returns the bytes that cross the link for an expert.
-  virtual uint64_t bytes(int64_t key) const = 0;
-  virtual int64_t num_pages(int64_t key) const = 0;
+  virtual uint64_t bytes(ExpertKey key) const = 0;
+  virtual int64_t num_pages(ExpertKey key) const = 0;
   // Returns whether arrived experts must be verified and packed before use.
   virtual bool needs_finish() const = 0;
 
   // Prepares the transfer of an expert. Returns false when the tier below has no room for the expert now.
-  virtual bool Begin(int64_t key) = 0;
+  virtual bool Begin(ExpertKey key) = 0;
   // Issues the next page of an expert for which Begin() was called. The page is written to `slot` (nullptr in a
   // simulation) after the events of `slot_free`. The event of the last page is the arrival of the expert.
-  virtual Event FetchPage(int64_t key, std::byte* slot, const Events& slot_free) = 0;
+  virtual Event FetchPage(ExpertKey key, std::byte* slot, const Events& slot_free) = 0;
   // Returns the event after which it is certain whether an expert arrives. Normally this is its arrival. It is earlier
   // where the tier below already has the expert, so that only a copy remains.
-  virtual Event KnownAt(int64_t, const Event& arrived) const { return arrived; }
+  virtual Event KnownAt(ExpertKey, const Event& arrived) const { return arrived; }
   // The remaining pages of an expert for which Begin() was called will not be fetched.
-  virtual void Cancel(int64_t) {}
+  virtual void Cancel(ExpertKey) {}
   // Announces experts that will be needed soon, in this order. They come into the tier below as far as there is room.
   // Experts of an earlier call that are missing from this call may leave. Does nothing without a tier below.
-  virtual void FetchAhead(std::span<const int64_t>) {}
+  virtual void FetchAhead(std::span<const ExpertKey>) {}
   // most_ahead() is the number of experts for which FetchAhead() has room. streams() returns whether an expert still
-  // has to be fetched, now or later. NextStreaming() returns the first such expert from `key` on, or the number of
-  // experts when there is none.
+  // has to be fetched, now or later. NextStreaming() returns the first such expert from `key` on, or
+  // the key after the last expert's when there is none.
   virtual int64_t most_ahead() const { return 0; }
-  virtual bool streams(int64_t) const { return false; }
-  virtual int64_t NextStreaming(int64_t key) { return key; }
+  virtual bool streams(ExpertKey) const { return false; }
+  virtual ExpertKey NextStreaming(ExpertKey key) { return key; }
 };
 
 // Experts on disk; each is one page.
@@ -58,11 +58,11 @@ class DiskSource : public ExpertSource {
   DiskSource(const ExpertLayouts& layouts, Runtime& runtime, LaneIdx disk_lane)
       : layouts_(&layouts), runtime_(&runtime), disk_lane_(disk_lane) {}
 
-  uint64_t bytes(int64_t key) const override { return layouts_->read_bytes(key); }
-  int64_t num_pages(int64_t) const override { return 1; }
+  uint64_t bytes(ExpertKey key) const override { return layouts_->read_bytes(key); }
+  int64_t num_pages(ExpertKey) const override { return 1; }
   bool needs_finish() const override { return true; }
-  bool Begin(int64_t) override { return true; }
-  Event FetchPage(int64_t key, std::byte* slot, const Events& slot_free) override;
+  bool Begin(ExpertKey) override { return true; }
+  Event FetchPage(ExpertKey key, std::byte* slot, const Events& slot_free) override;
 
  private:
   const ExpertLayouts* layouts_;
@@ -94,22 +94,22 @@ class DramSource : public ExpertSource {
   static absl::StatusOr<std::unique_ptr<DramSource>> Create(const Args& args);
   ~DramSource() override;
 
-  uint64_t bytes(int64_t key) const override { return args_.layouts.finished_extent(key).size_bytes; }
-  int64_t num_pages(int64_t key) const override;
+  uint64_t bytes(ExpertKey key) const override { return args_.layouts.finished_extent(key).size_bytes; }
+  int64_t num_pages(ExpertKey key) const override;
   bool needs_finish() const override { return false; }
-  bool Begin(int64_t key) override;
-  Event FetchPage(int64_t key, std::byte* slot, const Events& slot_free) override;
-  Event KnownAt(int64_t key, const Event&) const override { return finishing_[static_cast<size_t>(key)].done; }
-  void Cancel(int64_t key) override;
-  void FetchAhead(std::span<const int64_t> keys) override;
+  bool Begin(ExpertKey key) override;
+  Event FetchPage(ExpertKey key, std::byte* slot, const Events& slot_free) override;
+  Event KnownAt(ExpertKey key, const Event&) const override { return finishing_[key].done; }
+  void Cancel(ExpertKey key) override;
+  void FetchAhead(std::span<const ExpertKey> keys) override;
   int64_t most_ahead() const override;
-  bool streams(int64_t key) const override;
-  int64_t NextStreaming(int64_t key) override;
+  bool streams(ExpertKey key) const override;
+  ExpertKey NextStreaming(ExpertKey key) override;
 
  private:
   // An expert under way. Its lease holds it in DRAM until its last page has been copied.
   struct Transfer {
-    int64_t key = 0;
+    ExpertKey key = kNoExpert;
     int64_t next_page = 0;
     std::unique_ptr<ExpertLease> lease;
     Event ready;      // the expert is finished
@@ -127,13 +127,13 @@ class DramSource : public ExpertSource {
   Arena pinned_;
   std::vector<Event> buffer_free_;
   size_t next_buffer_ = 0;
-  std::vector<Transfer> transfers_;   // only a few
-  std::vector<ExpertLease> ahead_;    // experts fetched ahead, in the order in which they will be wanted
-  std::vector<Finishing> finishing_;  // indexed by key
-  // By key: the last call of FetchAhead() that wanted the expert, and the last call that found it already held.
-  std::vector<uint64_t> wanted_at_, held_at_;
+  std::vector<Transfer> transfers_;  // only a few
+  std::vector<ExpertLease> ahead_;   // experts fetched ahead, in the order in which they will be wanted
+  IdVector<ExpertKey, Finishing> finishing_;
+  // The last call of FetchAhead() that wanted the expert, and the last call that found it already held.
+  IdVector<ExpertKey, uint64_t> wanted_at_, held_at_;
   uint64_t num_calls_ = 0;
-  std::vector<int64_t> next_;  // by key: an expert before which none streams, from this key on
+  IdVector<ExpertKey, ExpertKey> next_;  // an expert before which none streams, from this key on
 };
 
 }  // namespace penstock

@@ -10,11 +10,11 @@
 
 namespace penstock {
 
-const Event& ExpertLease::arrived() const { return store_->slots_[place_.slot_idx].arrived; }
-const Event& ExpertLease::known() const { return store_->slots_[place_.slot_idx].known; }
+const Event& ExpertLease::arrived() const { return store_->slots_[place_.slot_id].arrived; }
+const Event& ExpertLease::known() const { return store_->slots_[place_.slot_id].known; }
 
 void ExpertLease::Release(const Event& last_use) {
-  if (store_ != nullptr) store_->Release(place_.slot_idx, last_use);
+  if (store_ != nullptr) store_->Release(place_.slot_id, last_use);
   store_ = nullptr;
 }
 
@@ -32,14 +32,14 @@ ExpertStore::ExpertStore(Args args)
       wants_scores_(TraitsOf(args.eviction).needs_scores),
       slots_(static_cast<size_t>(args.num_slots)),
       finished_(slots_.size()),
-      slot_of_expert_(static_cast<size_t>(args.layouts.num_experts()), -1) {
+      slot_of_expert_(static_cast<size_t>(args.layouts.num_experts()), kNoSlot) {
   if (args.eviction != Eviction::kStatic) pinned_.clear();
   pinned_.resize(slot_of_expert_.size());
   num_pinned_ = std::count(pinned_.begin(), pinned_.end(), true);
   EvictionArgs eviction = {.num_slots = args.num_slots, .pinned = pinned_, .layer_of = {}};
-  for (int64_t key = 0; key < layouts_->num_experts(); ++key) eviction.layer_of.push_back(layouts_->layer_of(key));
+  for (ExpertKey key{0}; key < layouts_->end_key(); ++key) eviction.layer_of.push_back(layouts_->layer_of(key));
   policy_ = TraitsOf(args.eviction).make(std::move(eviction));
-  for (int slot_idx = static_cast<int>(args.num_slots) - 1; slot_idx >= 0; --slot_idx) empty_.push_back(slot_idx);
+  for (auto i = static_cast<int32_t>(args.num_slots) - 1; i >= 0; --i) empty_.push_back(SlotId{i});
 }
 
 absl::StatusOr<std::unique_ptr<ExpertStore>> ExpertStore::Create(Args args) {
@@ -68,27 +68,27 @@ ExpertStore::~ExpertStore() {
   }
 }
 
-int ExpertStore::TakeSlot(int64_t key) const {
+SlotId ExpertStore::TakeSlot(ExpertKey key) const {
   if (!empty_.empty()) return empty_.back();
-  return policy_->Victim(key, [&](int slot_idx) { return slots_[slot_idx].num_leases == 0; });
+  return policy_->Victim(key, [&](SlotId slot_id) { return slots_[slot_id].num_leases == 0; });
 }
 
 // REQUIRES: no leases.
-bool ExpertStore::IsBroken(int slot_idx) const {
-  const Slot& slot = slots_[slot_idx];
+bool ExpertStore::IsBroken(SlotId slot_id) const {
+  const Slot& slot = slots_[slot_id];
   if (!runtime_->Done(slot.arrived)) return false;
   if (!runtime_->Wait(slot.arrived).ok()) return true;
   for (const Event& event : slot.last_uses) {
     if (!runtime_->Done(event)) return false;  // not known yet
   }
-  return finished_[slot_idx].load_id == slot.load_id && finished_[slot_idx].broken;
+  return finished_[slot_id].load_id == slot.load_id && finished_[slot_id].broken;
 }
 
-Events ExpertStore::Reassign(int slot_idx, int64_t key, FetchReason reason) {
-  Slot& slot = slots_[slot_idx];
-  if (!empty_.empty() && empty_.back() == slot_idx) empty_.pop_back();
-  if (slot.key >= 0) slot_of_expert_[slot.key] = -1;
-  slot_of_expert_[key] = slot_idx;
+Events ExpertStore::Reassign(SlotId slot_id, ExpertKey key, FetchReason reason) {
+  Slot& slot = slots_[slot_id];
+  if (!empty_.empty() && empty_.back() == slot_id) empty_.pop_back();
+  if (slot.key != kNoExpert) slot_of_expert_[slot.key] = kNoSlot;
+  slot_of_expert_[key] = slot_id;
   Events slot_free;
   for (const Event& event : slot.last_uses) {
     if (!runtime_->Done(event)) slot_free.push_back(event);
@@ -100,22 +100,22 @@ Events ExpertStore::Reassign(int slot_idx, int64_t key, FetchReason reason) {
   slot.key = key;
   slot.load_id = next_load_id_++;
   slot.prefetched = reason == FetchReason::kPredicted;
-  policy_->OnLoad(slot_idx, key);
+  policy_->OnLoad(slot_id, key);
   return slot_free;
 }
 
-void ExpertStore::Announce(std::vector<int64_t> keys) {
+void ExpertStore::Announce(std::vector<ExpertKey> keys) {
   announced_ = std::move(keys);
   FetchAhead();
 }
 
 void ExpertStore::FetchAhead() {
   if (source_->most_ahead() == 0) return;
-  std::vector<int64_t> keys;
+  std::vector<ExpertKey> keys;
   for (const Waiting& waiting : waiting_) {
-    if (!waiting.begun) keys.push_back(slots_[waiting.slot_idx].key);
+    if (!waiting.begun) keys.push_back(slots_[waiting.slot_id].key);
   }
-  for (const int64_t key : announced_) {
+  for (const ExpertKey key : announced_) {
     if (!IsPresent(key)) keys.push_back(key);
   }
   source_->FetchAhead(keys);
@@ -124,14 +124,14 @@ void ExpertStore::FetchAhead() {
 bool ExpertStore::IssuePage() {
   PENSTOCK_CHECK(!waiting_.empty());
   Waiting& next = waiting_.front();
-  Slot& slot = slots_[next.slot_idx];
+  Slot& slot = slots_[next.slot_id];
   if (!next.begun) {
     next.streams_below = source_->streams(slot.key);
     if (!source_->Begin(slot.key)) return false;
     next.begun = true;
     if (next.streams_below) FetchAhead();
   }
-  slot.arrived = source_->FetchPage(slot.key, SlotData(next.slot_idx), next.slot_free);
+  slot.arrived = source_->FetchPage(slot.key, SlotData(next.slot_id), next.slot_free);
   slot.known = source_->KnownAt(slot.key, slot.arrived);
   --num_waiting_pages_;
   if (--next.num_pages > 0) return true;
@@ -142,11 +142,11 @@ bool ExpertStore::IssuePage() {
 }
 
 void ExpertStore::Abandon(ExpertLease lease) {
-  const int slot_idx = lease.place().slot_idx;
+  const SlotId slot_id = lease.place().slot_id;
   const auto waiting =
-      std::find_if(waiting_.begin(), waiting_.end(), [&](const Waiting& w) { return w.slot_idx == slot_idx; });
+      std::find_if(waiting_.begin(), waiting_.end(), [&](const Waiting& w) { return w.slot_id == slot_id; });
   if (waiting == waiting_.end()) return;
-  Slot& slot = slots_[slot_idx];
+  Slot& slot = slots_[slot_id];
   PENSTOCK_CHECK(slot.num_leases == 1);
   if (waiting->begun) source_->Cancel(slot.key);
   // Pages under way still write to the slot, and tasks may still read the expert before.
@@ -158,40 +158,39 @@ void ExpertStore::Abandon(ExpertLease lease) {
                                          static_cast<uint64_t>(waiting->num_pages));
   num_waiting_pages_ -= waiting->num_pages;
   waiting_.erase(waiting);
-  slot_of_expert_[slot.key] = -1;
+  slot_of_expert_[slot.key] = kNoSlot;
   slot = {};
   slot.num_leases = 1;  // the caller ends this lease
   slot.last_uses = std::move(last_uses);
-  empty_.push_back(slot_idx);
+  empty_.push_back(slot_id);
 }
 
-std::optional<ExpertLease> ExpertStore::Acquire(int64_t key, FetchReason reason) {
+std::optional<ExpertLease> ExpertStore::Acquire(ExpertKey key, FetchReason reason) {
   return Lease(key, reason, /*by_pages=*/false);
 }
 
-std::optional<ExpertLease> ExpertStore::AcquireByPages(int64_t key, FetchReason reason) {
+std::optional<ExpertLease> ExpertStore::AcquireByPages(ExpertKey key, FetchReason reason) {
   return Lease(key, reason, /*by_pages=*/true);
 }
 
-std::optional<ExpertLease> ExpertStore::Lease(int64_t key, FetchReason reason, bool by_pages) {
-  int slot_idx = slot_of_expert_[key];
-  const bool present = slot_idx >= 0 && (slots_[slot_idx].num_leases > 0 || !IsBroken(slot_idx));
+std::optional<ExpertLease> ExpertStore::Lease(ExpertKey key, FetchReason reason, bool by_pages) {
+  SlotId slot_id = slot_of_expert_[key];
+  const bool present = slot_id != kNoSlot && (slots_[slot_id].num_leases > 0 || !IsBroken(slot_id));
   if (!present) {
-    if (slot_idx < 0) slot_idx = TakeSlot(key);
-    if (slot_idx < 0 || (!by_pages && !source_->Begin(key))) return std::nullopt;
-    Events slot_free = Reassign(slot_idx, key, reason);
+    if (slot_id == kNoSlot) slot_id = TakeSlot(key);
+    if (slot_id == kNoSlot || (!by_pages && !source_->Begin(key))) return std::nullopt;
+    Events slot_free = Reassign(slot_id, key, reason);
     if (by_pages) {
-      waiting_.push_back(
-          {.slot_idx = slot_idx, .num_pages = source_->num_pages(key), .slot_free = std::move(slot_free)});
+      waiting_.push_back({.slot_id = slot_id, .num_pages = source_->num_pages(key), .slot_free = std::move(slot_free)});
       num_waiting_pages_ += waiting_.back().num_pages;
     } else {
       for (int64_t page = source_->num_pages(key); page > 0; --page) {
-        slots_[slot_idx].arrived = source_->FetchPage(key, SlotData(slot_idx), slot_free);
+        slots_[slot_id].arrived = source_->FetchPage(key, SlotData(slot_id), slot_free);
       }
-      slots_[slot_idx].known = source_->KnownAt(key, slots_[slot_idx].arrived);
+      slots_[slot_id].known = source_->KnownAt(key, slots_[slot_id].arrived);
     }
   }
-  Slot& slot = slots_[slot_idx];
+  Slot& slot = slots_[slot_id];
   ++slot.num_leases;
   if (reason == FetchReason::kPredicted) {
     counters_.prefetched += present ? 0 : 1;
@@ -199,25 +198,25 @@ std::optional<ExpertLease> ExpertStore::Lease(int64_t key, FetchReason reason, b
     CountWanted(key);
   } else {
     ++counters_.misses;
-    policy_->OnUse(slot_idx);
+    policy_->OnUse(slot_id);
   }
-  return ExpertLease(*this, {key, slot_idx, slot.load_id});
+  return ExpertLease(*this, {key, slot_id, slot.load_id});
 }
 
-void ExpertStore::CountWanted(int64_t key) {
-  const int slot_idx = slot_of_expert_[key];
-  PENSTOCK_CHECK(slot_idx >= 0);
-  Slot& slot = slots_[slot_idx];
+void ExpertStore::CountWanted(ExpertKey key) {
+  const SlotId slot_id = slot_of_expert_[key];
+  PENSTOCK_CHECK(slot_id != kNoSlot);
+  Slot& slot = slots_[slot_id];
   ++counters_.hits;
   counters_.prefetch_used += slot.prefetched ? 1 : 0;
   slot.prefetched = false;
-  policy_->OnUse(slot_idx);
+  policy_->OnUse(slot_id);
 }
 
-void ExpertStore::Release(int slot_idx, const Event& last_use) {
-  Slot& slot = slots_[slot_idx];
+void ExpertStore::Release(SlotId slot_id, const Event& last_use) {
+  Slot& slot = slots_[slot_id];
   // Issues the waiting pages now: nobody else would, and the next lease of this expert must find its arrival.
-  while (std::any_of(waiting_.begin(), waiting_.end(), [&](const Waiting& w) { return w.slot_idx == slot_idx; })) {
+  while (std::any_of(waiting_.begin(), waiting_.end(), [&](const Waiting& w) { return w.slot_id == slot_id; })) {
     PENSTOCK_CHECK(IssuePage());
   }
   --slot.num_leases;
@@ -226,7 +225,7 @@ void ExpertStore::Release(int slot_idx, const Event& last_use) {
 }
 
 bool ExpertStore::TakeUnfinished(const ExpertPlace& place) {
-  Slot& slot = slots_[place.slot_idx];
+  Slot& slot = slots_[place.slot_id];
   return source_->needs_finish() && slot.load_id == place.load_id && !std::exchange(slot.finish_counted, true);
 }
 
@@ -235,35 +234,35 @@ std::vector<absl::Status> ExpertStore::Finish(std::span<const ExpertPlace> place
   if (!source_->needs_finish()) return statuses;
   std::vector<size_t> unfinished;
   for (size_t i = 0; i < places.size(); ++i) {
-    const Finished& finished = finished_[places[i].slot_idx];
+    const Finished& finished = finished_[places[i].slot_id];
     if (finished.load_id != places[i].load_id || finished.broken) unfinished.push_back(i);
   }
   if (unfinished.empty()) return statuses;
   constexpr int kParts = ExpertLayouts::kFinishParts;
   std::vector<absl::Status> parts(unfinished.size() * kParts);
   pool.ParallelFor(static_cast<int64_t>(parts.size()), [&](int64_t task_idx, int worker_idx) {
-    const ExpertPlace& place = places[unfinished[static_cast<size_t>(task_idx / kParts)]];
+    const ExpertPlace& place = places[unfinished[task_idx / kParts]];
     const std::span<std::byte> scratch{scratch_.data() + static_cast<uint64_t>(worker_idx) * layouts_->scratch_bytes(),
                                        static_cast<size_t>(layouts_->scratch_bytes())};
-    parts[static_cast<size_t>(task_idx)] =
-        layouts_->FinishPart(place.key, static_cast<int>(task_idx % kParts), SlotData(place.slot_idx), scratch);
+    parts[task_idx] =
+        layouts_->FinishPart(place.key, static_cast<int>(task_idx % kParts), SlotData(place.slot_id), scratch);
   });
   for (size_t i = 0; i < parts.size(); ++i) statuses[unfinished[i / kParts]].Update(parts[i]);
-  for (const size_t i : unfinished) finished_[places[i].slot_idx] = {places[i].load_id, !statuses[i].ok()};
+  for (const size_t i : unfinished) finished_[places[i].slot_id] = {places[i].load_id, !statuses[i].ok()};
   return statuses;
 }
 
-absl::Status ExpertStore::Preload(ThreadPool* pool, const std::vector<bool>& preferred) {
-  std::vector<int64_t> keys(static_cast<size_t>(layouts_->num_experts()));
-  std::iota(keys.begin(), keys.end(), 0);
-  const auto rank = [&](int64_t key) {
+absl::Status ExpertStore::Preload(ThreadPool* pool, const ExpertSet& preferred) {
+  std::vector<ExpertKey> keys(static_cast<size_t>(layouts_->num_experts()));
+  std::iota(keys.begin(), keys.end(), ExpertKey{0});
+  const auto rank = [&](ExpertKey key) {
     if (is_pinned(key)) return 0;
-    return !preferred.empty() && preferred[static_cast<size_t>(key)] ? 1 : 2;
+    return !preferred.empty() && preferred[key] ? 1 : 2;
   };
-  std::stable_sort(keys.begin(), keys.end(), [&](int64_t a, int64_t b) { return rank(a) < rank(b); });
+  std::stable_sort(keys.begin(), keys.end(), [&](ExpertKey a, ExpertKey b) { return rank(a) < rank(b); });
   keys.resize(std::min(keys.size(), slots_.size()));
   std::vector<ExpertLease> leases;
-  for (const int64_t key : keys) leases.push_back(*Acquire(key, FetchReason::kWanted));
+  for (const ExpertKey key : keys) leases.push_back(*Acquire(key, FetchReason::kWanted));
   for (const ExpertLease& lease : leases) {
     PENSTOCK_RETURN_IF_ERROR(runtime_->Wait(lease.arrived()));
     if (pool != nullptr) PENSTOCK_RETURN_IF_ERROR(Finish({&lease.place(), 1}, *pool)[0]);
@@ -277,9 +276,10 @@ double ExpertStore::MeasureDisk(double seconds) {
   std::deque<ExpertLease> under_way;
   const double begin_s = runtime_->now_s();
   uint64_t bytes = 0;
-  int64_t key = 0, num_present = 0;
+  int64_t idx = 0, num_present = 0;
   while (runtime_->now_s() - begin_s < seconds && num_present < layouts_->num_experts()) {
-    key = (key + 1) % layouts_->num_experts();
+    idx = (idx + 1) % layouts_->num_experts();
+    const ExpertKey key{idx};
     ++num_present;
     if (IsPresent(key)) continue;
     auto lease = Acquire(key, FetchReason::kPredicted);
@@ -289,7 +289,7 @@ double ExpertStore::MeasureDisk(double seconds) {
       continue;
     }
     if (under_way.empty()) break;
-    --key;  // tries the same expert again when a slot is free
+    --idx;  // tries the same expert again when a slot is free
     bytes += runtime_->Wait(under_way.front().arrived()).ok() ? layouts_->read_bytes(under_way.front().key()) : 0;
     under_way.pop_front();
   }
@@ -302,25 +302,26 @@ double ExpertStore::MeasureDisk(double seconds) {
   return bytes == 0 ? 0 : static_cast<double>(bytes) / (runtime_->now_s() - begin_s);
 }
 
-std::vector<bool> PinEvenly(const ExpertLayouts& layouts, int64_t count, const std::vector<bool>& taken) {
-  std::vector<bool> pinned(static_cast<size_t>(layouts.num_experts()));
-  std::vector<int64_t> keys;
-  for (int64_t key = 0; key < layouts.num_experts(); ++key) {
-    if (taken.empty() || !taken[static_cast<size_t>(key)]) keys.push_back(key);
+ExpertSet PinEvenly(const ExpertLayouts& layouts, int64_t count, const ExpertSet& taken) {
+  ExpertSet pinned(static_cast<size_t>(layouts.num_experts()));
+  std::vector<ExpertKey> keys;
+  for (ExpertKey key{0}; key < layouts.end_key(); ++key) {
+    if (taken.empty() || !taken[key]) keys.push_back(key);
   }
   const auto num_keys = std::ssize(keys);
   for (int64_t i = 0; i < num_keys; ++i) {
-    pinned[static_cast<size_t>(keys[static_cast<size_t>(i)])] = (i + 1) * count / num_keys > i * count / num_keys;
+    pinned[keys[i]] = (i + 1) * count / num_keys > i * count / num_keys;
   }
   return pinned;
 }
 
-std::vector<bool> PinMostPopular(std::span<const double> popularity, int64_t count) {
-  std::vector<size_t> keys(popularity.size());
-  std::iota(keys.begin(), keys.end(), size_t{0});
-  std::stable_sort(keys.begin(), keys.end(), [&](size_t a, size_t b) { return popularity[a] > popularity[b]; });
-  std::vector<bool> pinned(popularity.size());
-  for (int64_t i = 0; i < count; ++i) pinned[keys[static_cast<size_t>(i)]] = true;
+ExpertSet PinMostPopular(std::span<const double> popularity, int64_t count) {
+  std::vector<ExpertKey> keys(popularity.size());
+  std::iota(keys.begin(), keys.end(), ExpertKey{0});
+  std::stable_sort(keys.begin(), keys.end(),
+                   [&](ExpertKey a, ExpertKey b) { return popularity[IndexOf(a)] > popularity[IndexOf(b)]; });
+  ExpertSet pinned(popularity.size());
+  for (int64_t i = 0; i < count; ++i) pinned[keys[i]] = true;
   return pinned;
 }
 

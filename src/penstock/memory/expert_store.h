@@ -23,6 +23,7 @@
 #include "penstock/base/thread_pool.h"
 #include "penstock/memory/arena.h"
 #include "penstock/memory/eviction.h"
+#include "penstock/memory/expert_key.h"
 #include "penstock/memory/expert_layouts.h"
 #include "penstock/memory/expert_source.h"
 #include "penstock/runtime/runtime.h"
@@ -35,8 +36,8 @@ enum class FetchReason : uint8_t { kWanted, kPredicted };
 
 // Where a leased expert lies. Valid until the lease is released and the event named in Release() has happened.
 struct ExpertPlace {
-  int64_t key = 0;
-  int slot_idx = 0;
+  ExpertKey key = kNoExpert;
+  SlotId slot_id = kNoSlot;
   int64_t load_id = 0;  // identifies the read that brought the expert
 };
 
@@ -52,7 +53,7 @@ class ExpertLease {
   }
   ~ExpertLease() { Release({}); }
 
-  int64_t key() const { return place_.key; }
+  ExpertKey key() const { return place_.key; }
   const ExpertPlace& place() const { return place_; }
   // Returns the event of the expert's arrival; its status is kIo when the read failed. REQUIRES: all pages of the
   // expert have been issued.
@@ -87,8 +88,8 @@ class ExpertStore {
     Memory* memory = nullptr;  // for the slots; null in a simulation, whose slots have no bytes
     int64_t num_slots = 0;     // >= 1
     Eviction eviction = Eviction::kLru;
-    std::vector<bool> pinned = {};  // [num_experts]: for Eviction::kStatic; fewer than num_slots are set
-    int num_workers = 1;            // workers that Finish() may use
+    ExpertSet pinned = {};  // [num_experts]: for Eviction::kStatic; fewer than num_slots are set
+    int num_workers = 1;    // workers that Finish() may use
   };
   // Returns the bytes of a store without its slots.
   static uint64_t TableBytes(const ExpertLayouts& layouts, int num_workers);
@@ -99,19 +100,20 @@ class ExpertStore {
 
   // Returns a lease on an expert, or nothing when it is absent and no slot is free. An expert whose read or checksum
   // failed is read again.
-  std::optional<ExpertLease> Acquire(int64_t key, FetchReason reason);
+  std::optional<ExpertLease> Acquire(ExpertKey key, FetchReason reason);
   // The same, but issues no page of an absent expert: IssuePage() does. Experts are issued in the order of their calls.
-  std::optional<ExpertLease> AcquireByPages(int64_t key, FetchReason reason);
+  std::optional<ExpertLease> AcquireByPages(ExpertKey key, FetchReason reason);
   // Returns the number of pages that wait for IssuePage().
   int64_t num_waiting_pages() const { return num_waiting_pages_; }
   // Issues the next page. Returns false when the tier below has no room for its expert now. REQUIRES:
   // num_waiting_pages() > 0.
   bool IssuePage();
 
-  // Returns the expert that would leave if `key` came now; -1 when none would have to leave or none can.
-  int64_t VictimFor(int64_t key) const {
-    const int slot_idx = TakeSlot(key);
-    return slot_idx < 0 ? -1 : slots_[static_cast<size_t>(slot_idx)].key;
+  // Returns the expert that would leave if `key` came now; kNoExpert when none would have to leave or none
+  // can.
+  ExpertKey VictimFor(ExpertKey key) const {
+    const SlotId slot_id = TakeSlot(key);
+    return slot_id == kNoSlot ? kNoExpert : slots_[slot_id].key;
   }
 
   // Ends the lease on an expert. If some of its pages have not been issued, they never will be, and the expert counts
@@ -120,11 +122,11 @@ class ExpertStore {
 
   // Announces the experts that will be acquired after those whose pages wait, in this order. They come into the tier
   // below as far as there is room. Each call replaces the previous one.
-  void Announce(std::vector<int64_t> keys);
+  void Announce(std::vector<ExpertKey> keys);
   // most_ahead() is the number of experts that are worth announcing. NextStreamingBelow() returns the first expert from
-  // `key` on that streams through the tier below, or the number of experts when there is none.
+  // `key` on that streams through the tier below, or the key after the last expert's when there is none.
   int64_t most_ahead() const { return source_->most_ahead(); }
-  int64_t NextStreamingBelow(int64_t key) { return source_->NextStreaming(key); }
+  ExpertKey NextStreamingBelow(ExpertKey key) { return source_->NextStreaming(key); }
 
   // Reports the routers' scores of a layer's experts to an eviction policy that needs them (WantsScores).
   bool wants_scores() const { return wants_scores_; }
@@ -133,13 +135,13 @@ class ExpertStore {
   }
 
   // Counts a use of an expert that is already leased because it was predicted.
-  void CountWanted(int64_t key);
+  void CountWanted(ExpertKey key);
   // Returns whether the expert is in a slot or on its way into one.
-  bool IsPresent(int64_t key) const { return slot_of_expert_[key] >= 0; }
+  bool IsPresent(ExpertKey key) const { return slot_of_expert_[key] != kNoSlot; }
 
   // Returns whether the whole expert is in a slot.
-  bool HasArrived(int64_t key) const {
-    return IsPresent(key) && runtime_->Done(slots_[static_cast<size_t>(slot_of_expert_[key])].arrived);
+  bool HasArrived(ExpertKey key) const {
+    return IsPresent(key) && runtime_->Done(slots_[slot_of_expert_[key]].arrived);
   }
 
   // Returns true once for each load: at the first call, when the work of finishing it should be counted.
@@ -148,13 +150,13 @@ class ExpertStore {
   // their weights are used, by a task that waits for their arrival. REQUIRES: all such tasks are on one lane.
   std::vector<absl::Status> Finish(std::span<const ExpertPlace> places, ThreadPool& pool);
   // REQUIRES: Finish() has returned OK for this place.
-  FfnWeights Weights(const ExpertPlace& place) const { return layouts_->Views(place.key, SlotData(place.slot_idx)); }
+  FfnWeights Weights(const ExpertPlace& place) const { return layouts_->Views(place.key, SlotData(place.slot_id)); }
   // Returns nullptr in a simulation.
-  const std::byte* SlotOf(const ExpertPlace& place) const { return SlotData(place.slot_idx); }
+  const std::byte* SlotOf(const ExpertPlace& place) const { return SlotData(place.slot_id); }
 
   // Fills the slots with finished experts: first the pinned ones, then `preferred` [num_experts] (empty: none), then
   // experts in the order of their keys.
-  absl::Status Preload(ThreadPool* pool, const std::vector<bool>& preferred = {});
+  absl::Status Preload(ThreadPool* pool, const ExpertSet& preferred = {});
 
   // Returns the memory of all slots.
   std::span<const std::byte> bytes() const { return {arena_.data(), static_cast<size_t>(arena_.size_bytes())}; }
@@ -166,14 +168,14 @@ class ExpertStore {
   int64_t num_slots() const { return static_cast<int64_t>(slots_.size()); }
   // Returns the number of slots that no pinned expert holds or will hold.
   int64_t num_streaming_slots() const { return num_slots() - num_pinned_; }
-  bool is_pinned(int64_t key) const { return pinned_[key]; }
+  bool is_pinned(ExpertKey key) const { return pinned_[key]; }
   const ExpertCounters& counters() const { return counters_; }
   void ResetCounters() { counters_ = {}; }
 
  private:
   friend class ExpertLease;
   struct Slot {
-    int64_t key = -1;
+    ExpertKey key = kNoExpert;
     int num_leases = 0;
     int64_t load_id = 0;
     bool prefetched = false;  // predicted, and not wanted since
@@ -183,7 +185,7 @@ class ExpertStore {
   };
   // An expert with pages that wait to be issued.
   struct Waiting {
-    int slot_idx = 0;
+    SlotId slot_id = kNoSlot;
     bool begun = false;
     bool streams_below = false;  // set when the first page is issued
     int64_t num_pages = 0;
@@ -197,33 +199,32 @@ class ExpertStore {
   };
 
   explicit ExpertStore(Args args);
-  std::byte* SlotData(int slot_idx) const {
-    return arena_.data() == nullptr ? nullptr
-                                    : arena_.data() + static_cast<uint64_t>(slot_idx) * layouts_->slot_bytes();
+  std::byte* SlotData(SlotId slot_id) const {
+    return arena_.data() == nullptr ? nullptr : arena_.data() + static_cast<uint64_t>(slot_id) * layouts_->slot_bytes();
   }
-  int TakeSlot(int64_t key) const;  // returns -1 when all slots are leased or pinned
-  bool IsBroken(int slot_idx) const;
-  std::optional<ExpertLease> Lease(int64_t key, FetchReason reason, bool by_pages);
+  SlotId TakeSlot(ExpertKey key) const;  // returns kNoSlot when all slots are leased or pinned
+  bool IsBroken(SlotId slot_id) const;
+  std::optional<ExpertLease> Lease(ExpertKey key, FetchReason reason, bool by_pages);
   // Gives the slot to the expert and returns the events after which the slot may be written.
-  Events Reassign(int slot_idx, int64_t key, FetchReason reason);
-  void Release(int slot_idx, const Event& last_use);
+  Events Reassign(SlotId slot_id, ExpertKey key, FetchReason reason);
+  void Release(SlotId slot_id, const Event& last_use);
   void FetchAhead();
 
   const ExpertLayouts* layouts_;
   Runtime* runtime_;
   std::unique_ptr<ExpertSource> source_;
-  std::vector<bool> pinned_;
+  ExpertSet pinned_;
   int64_t num_pinned_ = 0;
   std::unique_ptr<EvictionPolicy> policy_;
   bool wants_scores_;
-  std::vector<Slot> slots_;
-  std::vector<Finished> finished_;  // by slot; used only by the lane whose tasks call Finish()
+  IdVector<SlotId, Slot> slots_;
+  IdVector<SlotId, Finished> finished_;  // used only by the lane whose tasks call Finish()
   int64_t next_load_id_ = 0;
-  std::vector<int> slot_of_expert_;  // -1: not in this tier
-  std::vector<int> empty_;           // empty slots, the lowest index last
+  IdVector<ExpertKey, SlotId> slot_of_expert_;  // kNoSlot: not in this tier
+  std::vector<SlotId> empty_;                   // empty slots, the lowest index last
   std::deque<Waiting> waiting_;
   int64_t num_waiting_pages_ = 0;
-  std::vector<int64_t> announced_;
+  std::vector<ExpertKey> announced_;
   Arena arena_;
   Arena scratch_;  // scratch_bytes() for each worker
   ExpertCounters counters_;
@@ -231,10 +232,10 @@ class ExpertStore {
 
 // Chooses `count` experts to pin, none of them in `taken` [num_experts]. They are spread evenly over the layers, so
 // that every layer leaves the same work to the link.
-std::vector<bool> PinEvenly(const ExpertLayouts& layouts, int64_t count, const std::vector<bool>& taken = {});
+ExpertSet PinEvenly(const ExpertLayouts& layouts, int64_t count, const ExpertSet& taken = {});
 
 // Chooses the `count` experts that are wanted most often by `popularity` [num_experts], in any layer. REQUIRES: count
 // <= num_experts.
-std::vector<bool> PinMostPopular(std::span<const double> popularity, int64_t count);
+ExpertSet PinMostPopular(std::span<const double> popularity, int64_t count);
 
 }  // namespace penstock

@@ -16,7 +16,7 @@ absl::StatusOr<ExpertTiers> ExpertTiers::Create(const Args& args) {
     return args.popularity.empty() ? PinEvenly(args.layouts, count) : PinMostPopular(args.popularity, count);
   };
   const auto make_store = [&](std::unique_ptr<ExpertSource> source, Memory* memory, const ExpertRoom& room,
-                              Eviction eviction, std::vector<bool> pinned) {
+                              Eviction eviction, ExpertSet pinned) {
     return ExpertStore::Create({.layouts = args.layouts,
                                 .runtime = args.runtime,
                                 .source = std::move(source),
@@ -56,7 +56,7 @@ absl::StatusOr<ExpertTiers> ExpertTiers::Create(const Args& args) {
   if (device.preload != Device::Preload::kNone) {
     const bool evenly = device.preload == Device::Preload::kEvenly;
     // An expert that cannot be read now is read again when it is wanted.
-    (void)tiers.device->Preload(args.pool, evenly ? choose(device.room.num_slots) : std::vector<bool>());
+    (void)tiers.device->Preload(args.pool, evenly ? choose(device.room.num_slots) : ExpertSet());
   }
   tiers.device->ResetCounters();
   tiers.dram->ResetCounters();

@@ -56,7 +56,7 @@ absl::StatusOr<std::vector<double>> ReadPopularity(const Policy& policy, const M
   int64_t moe_layer = 0;
   for (const int64_t layer_idx : config.moe_layers()) {
     const std::vector<double> of_layer = table.Tendency(moe_layer++, {.num_rows = 1, .choices = {}});
-    std::copy(of_layer.begin(), of_layer.end(), popularity.begin() + layouts.KeyOf(layer_idx, 0));
+    std::copy(of_layer.begin(), of_layer.end(), popularity.begin() + IndexOf(layouts.KeyOf(layer_idx, 0)));
   }
   return popularity;
 }

@@ -15,7 +15,7 @@ constexpr size_t kMostJudged = 256;  // experts that may wait to be judged
 
 }  // namespace
 
-void ExpertPrefetch::SetNext(std::vector<int64_t> keys) {
+void ExpertPrefetch::SetNext(std::vector<ExpertKey> keys) {
   std::reverse(keys.begin(), keys.end());
   next_ = std::move(keys);
 }
@@ -33,15 +33,15 @@ void ExpertPrefetch::Issue(Pass& pass, std::vector<Event>& events) {
   // What is wanted must always find a slot, and what was wanted often should stay.
   const int64_t most = std::min(store.num_streaming_slots() / 2 - 1, kMostBrought);
   while (!coming_.has_value() && !next_.empty() && std::ssize(brought_) < most) {
-    const int64_t key = next_.back();
+    const ExpertKey key = next_.back();
     const bool is_below = pass.host_experts() == nullptr || pass.host_experts()->HasArrived(key);
     if (!store.IsPresent(key) && is_below) {
       if (!IsWorthwhile()) return next_.clear();
-      const int64_t victim = store.VictimFor(key);
+      const ExpertKey victim = store.VictimFor(key);
       coming_ = store.AcquireByPages(key, FetchReason::kPredicted);
       if (!coming_.has_value()) return;  // later, when there is a slot
       if (came_.size() < kMostJudged) came_.push_back(key);
-      if (victim >= 0 && left_.size() < kMostJudged) left_.push_back(victim);
+      if (victim != kNoExpert && left_.size() < kMostJudged) left_.push_back(victim);
     }
     next_.pop_back();
   }
@@ -56,8 +56,8 @@ bool ExpertPrefetch::IsWorthwhile() { return wanted_rate_ > missed_rate_ || ++nu
 
 void ExpertPrefetch::Judge(const ExpertLayouts& layouts, int64_t layer_idx, std::span<const int32_t> wanted,
                            std::span<const int32_t> chosen) {
-  const auto judge = [&](std::vector<int64_t>& keys, std::span<const int32_t> experts, double& rate) {
-    std::erase_if(keys, [&](int64_t key) {
+  const auto judge = [&](std::vector<ExpertKey>& keys, std::span<const int32_t> experts, double& rate) {
+    std::erase_if(keys, [&](ExpertKey key) {
       if (layouts.layer_of(key) != layer_idx) return false;
       const bool is_one = std::find(experts.begin(), experts.end(), layouts.expert_idx_of(key)) != experts.end();
       rate += kLastShare * ((is_one ? 1 : 0) - rate);

@@ -20,11 +20,11 @@ namespace penstock {
 class ExpertPrefetch {
  public:
   // What should come next, in this order; replaces what was named before. Not those that are there.
-  void SetNext(std::vector<int64_t> keys);
+  void SetNext(std::vector<ExpertKey> keys);
   // Issues the next page when the one before it has come. `events` gets its arrival: when there may be another one.
   void Issue(Pass& pass, std::vector<Event>& events);
   // Whether pages of an expert are still to come.
-  bool IsComing(int64_t key) const { return coming_.has_value() && coming_->key() == key; }
+  bool IsComing(ExpertKey key) const { return coming_.has_value() && coming_->key() == key; }
   // It is known which experts of this layer are wanted here. What is under way for it is brought to its end or given
   // up; returns leases on what was brought. `chosen`: by the layer's rows, wherever they are computed.
   std::vector<ExpertLease> Settle(Pass& pass, int64_t layer_idx, std::span<const int32_t> wanted,
@@ -38,11 +38,11 @@ class ExpertPrefetch {
   void Judge(const ExpertLayouts& layouts, int64_t layer_idx, std::span<const int32_t> wanted,
              std::span<const int32_t> chosen);
 
-  std::vector<int64_t> next_;  // the first one last
+  std::vector<ExpertKey> next_;  // the first one last
   std::optional<ExpertLease> coming_;
   std::vector<ExpertLease> brought_;
   Event last_page_;
-  std::vector<int64_t> came_, left_;          // not judged yet
+  std::vector<ExpertKey> came_, left_;        // not judged yet
   double wanted_rate_ = 1, missed_rate_ = 0;  // of those, lately
   int64_t num_asked_ = 0;
 };

@@ -142,7 +142,7 @@ class HybridSchedule : public Schedule {
       if (rows == 0) continue;
       const OperationCost cost = pass.cost().Expert(rows);
       const TaskCost task = {.flops = cost.flops, .memory_bytes = cost.bytes};
-      const int64_t key = layouts.KeyOf(layer_idx, expert_idx);
+      const ExpertKey key = layouts.KeyOf(layer_idx, expert_idx);
       const bool is_present = pass.experts().IsPresent(key) && !prefetch_.IsComing(key);
       layer.experts.push_back(expert_idx);
       ExpertWork& work = layer.works.emplace_back();
@@ -153,7 +153,7 @@ class HybridSchedule : public Schedule {
       work.on_device = is_present;
     }
     const auto seconds = [](const LaneRates::Duration& link, uint64_t bytes) { return link({.link_bytes = bytes}); };
-    const int64_t key = layouts.KeyOf(layer_idx, 0);
+    const ExpertKey key = layouts.KeyOf(layer_idx, 0);
     times_.read_s = seconds(rates.disk_to_dram, layouts.read_bytes(key));
     if (host_store == nullptr) return;
     // The hop through page-locked memory overlaps with the link.
@@ -215,7 +215,7 @@ class HybridSchedule : public Schedule {
     }
     std::stable_sort(candidates_.begin(), candidates_.end(),
                      [](const Candidate& a, const Candidate& b) { return a.saved_s > b.saved_s; });
-    std::vector<int64_t> keys;
+    std::vector<ExpertKey> keys;
     for (const Candidate& candidate : candidates_) keys.push_back(candidate.key);
     prefetch_.SetNext(std::move(keys));
   }
@@ -239,7 +239,7 @@ class HybridSchedule : public Schedule {
     size_t num_planned = 0;
     for (const int32_t expert_idx : order_) {
       if (num_planned == kMostCandidates || likely_[static_cast<size_t>(expert_idx)] == 0) break;
-      const int64_t key = pass.experts().layouts().KeyOf(layer_idx, expert_idx);
+      const ExpertKey key = pass.experts().layouts().KeyOf(layer_idx, expert_idx);
       if (pass.experts().IsPresent(key)) continue;
       const auto i = static_cast<size_t>(std::lower_bound(ahead_.experts.begin(), ahead_.experts.end(), expert_idx) -
                                          ahead_.experts.begin());
@@ -277,7 +277,7 @@ class HybridSchedule : public Schedule {
   // In a layer in which nothing was learnt: what made a plan leave a processor out may have passed.
   static constexpr double kForgets = 0.01;
   struct Candidate {
-    int64_t key = 0;
+    ExpertKey key = kNoExpert;
     double saved_s = 0;
   };
 

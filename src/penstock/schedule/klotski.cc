@@ -112,7 +112,7 @@ class KlotskiSchedule : public Schedule {
       if (!lease.has_value()) break;
       hot_.push_back(std::move(*lease));
     }
-    std::vector<int64_t> keys;
+    std::vector<ExpertKey> keys;
     for (auto expert = likely_.rbegin(); expert != likely_.rend(); ++expert) {
       keys.push_back(pass.experts().layouts().KeyOf(moe_layers_[moe_layer], *expert));
     }

@@ -24,7 +24,7 @@ void LayerExperts::Adopt(std::vector<ExpertLease> leases) {
 }
 
 void LayerExperts::Want(int32_t expert_idx) {
-  const int64_t key = store_->layouts().KeyOf(layer_idx_, expert_idx);
+  const ExpertKey key = store_->layouts().KeyOf(layer_idx_, expert_idx);
   if (std::any_of(leases_.begin(), leases_.end(), [&](const ExpertLease& lease) { return lease.key() == key; }) ||
       std::find(waiting_.begin(), waiting_.end(), expert_idx) != waiting_.end()) {
     return;

@@ -37,11 +37,12 @@ void LayerPrefetch::Want(Pass& pass) {
 void LayerPrefetch::MoveWindow(Pass& pass) {
   if (!pass.has_device()) return;
   ExpertStore& store = pass.experts();
-  const int64_t first = store.layouts().KeyOf(next_layer_, std::ssize(leases_)), most = store.most_ahead();
-  std::vector<int64_t> keys;
+  const ExpertKey first = store.layouts().KeyOf(next_layer_, std::ssize(leases_));
+  const int64_t most = store.most_ahead();
+  std::vector<ExpertKey> keys;
   // Around the model once.
-  for (const auto& [begin, end] : {std::pair(first, store.layouts().num_experts()), std::pair(int64_t{0}, first)}) {
-    for (int64_t key = store.NextStreamingBelow(begin); key < end && std::ssize(keys) < most;) {
+  for (const auto& [begin, end] : {std::pair(first, store.layouts().end_key()), std::pair(ExpertKey{0}, first)}) {
+    for (ExpertKey key = store.NextStreamingBelow(begin); key < end && std::ssize(keys) < most;) {
       if (!store.IsPresent(key)) keys.push_back(key);
       key = store.NextStreamingBelow(key + 1);
     }

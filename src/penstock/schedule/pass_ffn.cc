@@ -129,7 +129,7 @@ void PassFfn::LoadExpertOutput(int64_t layer_idx, const TakenExperts& taken, con
   std::vector<RowRange> places;  // assignments of each expert
   int64_t num_places = 0;
   const auto add = [&](const ExpertPlace& place) {
-    const auto expert_idx = static_cast<size_t>(taken.store->layouts().expert_idx_of(place.key));
+    const int64_t expert_idx = taken.store->layouts().expert_idx_of(place.key);
     const int64_t begin = group_offsets_[expert_idx];
     places.push_back({begin, begin + group_rows_[expert_idx]});
     num_places += places.back().size();
