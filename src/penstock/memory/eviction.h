@@ -26,7 +26,7 @@ class EvictionPolicy;
 struct EvictionArgs {
   int64_t num_slots = 0;
   std::vector<bool> pinned;       // [num_experts]: the experts that never leave; for kStatic, else ignored
-  std::vector<int64_t> layer_of;  // [num_experts]: of the model
+  std::vector<int64_t> layer_of;  // [num_experts]: index in the model
 };
 
 // A row of the table of eviction policies (include/penstock/evictions.def).

@@ -133,7 +133,7 @@ class DramSource : public ExpertSource {
   // By key: the last call of FetchAhead() that wanted the expert, and the last call that found it already held.
   std::vector<uint64_t> wanted_at_, held_at_;
   uint64_t num_calls_ = 0;
-  std::vector<int64_t> next_;  // by key: an expert before which none streams, from this key on
+  std::vector<int64_t> next_;  // by key: a later key; no expert between the two streams
 };
 
 }  // namespace penstock
