@@ -1,5 +1,5 @@
-// The most hits that any cache can have: the hits of a cache that knows the future (Belady 1966). It evicts the key
-// that is next wanted last.
+// The maximum number of hits of any cache. A cache that knows the future reaches it (Belady 1966): it evicts the key
+// whose next use is the latest.
 #pragma once
 
 #include <cstdint>

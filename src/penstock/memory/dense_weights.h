@@ -35,9 +35,9 @@ struct OuterWeights {
   std::span<const float> final_norm_bias;
 };
 
-// The part of the weights that one side loads: kAll without a device, else kLayers on the device and kEmbedding on the
-// host. The host embeds, and may compute attention and experts. Therefore it holds the attention sinks and the experts'
-// biases, too.
+// The part of the weights that one side loads. Without a device, the host loads kAll. With a device, the device loads
+// kLayers and the host kEmbedding. The host embeds, and may compute attention and experts. Therefore it holds the
+// attention sinks and the experts' biases, too.
 enum class DensePart : uint8_t { kAll, kEmbedding, kLayers };
 
 class DenseWeights {

@@ -27,7 +27,7 @@ class EvictionPolicy;
 struct EvictionArgs {
   int64_t num_slots = 0;
   ExpertSet pinned;                       // [num_experts]: the experts that never leave; for kStatic, else ignored
-  IdVector<ExpertKey, int64_t> layer_of;  // [num_experts]: of the model
+  IdVector<ExpertKey, int64_t> layer_of;  // [num_experts]: the index of the layer in the model
 };
 
 // A row of the table of eviction policies (include/penstock/evictions.def).

@@ -77,7 +77,7 @@ class ExpertLayouts {
     uint64_t scales_offset = 0;
     uint64_t packed_offset = 0;
   };
-  // Neighbouring tensors share one read.
+  // Neighbouring or overlapping tensors share one read.
   struct ExpertPlan {
     int64_t layer_idx = 0;
     std::vector<ReadPlan> reads;

@@ -14,9 +14,9 @@
 namespace penstock {
 namespace {
 
-// The bounds of a weight page. Pages are so small that a transfer waits a millisecond or two behind one, and so large
-// that the tasks of a page cost nothing beside its bytes. A layer of many experts has enough pages with one page per
-// expert.
+// The bounds of a weight page. A page is so small that another transfer waits for it a millisecond or two at most. It
+// is so large that the overhead of its tasks is negligible. If a layer has many experts, one page for each expert is
+// enough.
 constexpr int64_t kMostPagesPerExpert = 8, kPagesPerLayer = 64;
 constexpr uint64_t kLeastPageBytes = 4 * kKiB;
 constexpr uint64_t kMostPageBytes = 16 * kMiB;

@@ -133,7 +133,7 @@ class DramSource : public ExpertSource {
   // The last call of FetchAhead() that wanted the expert, and the last call that found it already held.
   IdVector<ExpertKey, uint64_t> wanted_at_, held_at_;
   uint64_t num_calls_ = 0;
-  IdVector<ExpertKey, ExpertKey> next_;  // an expert before which none streams, from this key on
+  IdVector<ExpertKey, ExpertKey> next_;  // a later key; no expert between the two streams
 };
 
 }  // namespace penstock

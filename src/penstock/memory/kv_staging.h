@@ -18,7 +18,7 @@ class KvStaging {
  public:
   static constexpr int kNumBuffers = 2;
 
-  // REQUIRES: micro-batches have at most `num_pages` KV pages.
+  // Returns the bytes of both buffers. REQUIRES: micro-batches have at most `num_pages` KV pages.
   static uint64_t Bytes(const ModelConfig& config, KvFormat format, int64_t num_pages) {
     return kNumBuffers * static_cast<uint64_t>(num_pages * KvLayer::Of(config, format).bytes());
   }

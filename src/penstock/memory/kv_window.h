@@ -19,7 +19,7 @@ struct KvWindow {
   int64_t num_tokens = 0;  // least number of tokens that a row sees, including itself; 0: all
   int64_t num_sinks = 0;
 
-  // The most rows of one sequence in a pass. The sequence's pages hold all that the first row sees and the last row
+  // The maximum rows of one sequence in a pass. The sequence's pages hold all that the first row sees and the last row
   // writes.
   static constexpr int64_t kMostRows = 128;
 

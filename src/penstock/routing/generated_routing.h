@@ -11,7 +11,7 @@ namespace penstock {
 
 // The statistics of generated choices. Each row chooses num_topk different experts at random.
 struct RoutingSpec {
-  // In an order of the experts that each layer draws, each expert is `skew` times as likely as the next one.
+  // Each layer draws an order of its experts. In this order, each expert is `skew` times as likely as the next one.
   double skew = 1;
   uint64_t seed = 0;
   // The probability that a choice of a row repeats its choice of the step before.

@@ -7,8 +7,8 @@
 
 namespace penstock {
 
-// Computes the mean over rows of TopP(s), p = 2k: scores below a row's p-th largest count as zeros. Where only the
-// choices are known, each choice counts alike.
+// Computes the mean over rows of TopP(s), p = 2 * num_topk: scores below a row's p-th largest count as zeros. If only
+// the choices are known, all choices count equally.
 class MeanTopScores {
  public:
   explicit MeanTopScores(int64_t num_experts, int64_t num_topk)

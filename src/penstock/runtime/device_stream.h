@@ -1,7 +1,7 @@
 // An in-order queue of a device: a CUDA stream, or a thread in its place (thread_stream.h).
 //
-// A stream does its work later than the work is given. A mark is a point in a stream: it is reached when all work given
-// before it is done. Another stream of the device can wait for a mark without the host knowing when it was reached.
+// Work is given to a stream, which does it later. A mark is a point in a stream: it is reached when all work given
+// before it is done. Another stream of the device can wait for a mark; the host need not know when it is reached.
 #pragma once
 
 #include <functional>

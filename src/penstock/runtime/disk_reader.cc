@@ -25,8 +25,8 @@
 namespace penstock {
 namespace {
 
-constexpr uint64_t kPartBytes =
-    kMiB;  // reads are split into parts, so that one expert keeps several requests under way
+// Reads are split into parts of this size, so that one expert keeps several requests under way.
+constexpr uint64_t kPartBytes = kMiB;
 constexpr unsigned kQueueDepth = 64;
 constexpr int kNumReadingThreads = 8;
 constexpr int kMaxRefusals = 100;
@@ -110,8 +110,8 @@ class Outstanding {
   absl::flat_hash_map<uint64_t, Entry> reads_;
 };
 
-// Rounds a short read down to whole pages, where reading continues: O_DIRECT wants page-aligned offsets. A read that
-// brought less than a page stands at the end of the file.
+// Rounds a short read down to whole pages. Reading continues there, because O_DIRECT needs page-aligned offsets. A read
+// of less than a page has reached the end of the file.
 uint64_t WholePages(uint64_t bytes) { return bytes / kPageBytes * kPageBytes; }
 
 absl::Status ShortRead(const SourceFile& file, const Part& part, uint64_t done) {

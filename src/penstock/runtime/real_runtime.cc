@@ -32,8 +32,8 @@ constexpr uint64_t kShortBytes = 64 * kKiB;
 
 // Asks Linux for short time slices. A thread that serves a link or a disk works for microseconds and then sleeps. It
 // should not wait until a computing thread has used up its time slice. Linux accepts the request from 6.12 on, without
-// privileges; older kernels ignore it. With three threads on two cores, pages waited for up to 6 ms, and prompts took 5
-// % longer.
+// privileges; older kernels ignore it. Without it, with three threads on two cores, pages waited for up to 6 ms and
+// prompts took 5 % longer.
 void AskForShortTurns() {
   const struct {  // the fields of Linux's sched_attr that are needed
     uint32_t size = 48;

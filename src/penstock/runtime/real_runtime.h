@@ -89,7 +89,7 @@ class RealRuntime : public Runtime {
 
   LaneIdx AddLane(std::string name, std::unique_ptr<Lane> lane);
   static const TaskState* StateOf(const Event& event);
-  // Returns the first task of the queue if it can run. Ends first tasks whose events failed.
+  // Ends the tasks at the front of the queue whose events failed. Then returns the first task if it can run.
   TaskRef TakeReady(Lane& lane, Lock& lock);
   // Runs the task's body. If `may_help`, also runs a transfer that the task made ready, where that is quicker than
   // waking the link's thread.

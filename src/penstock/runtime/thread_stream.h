@@ -1,5 +1,5 @@
 // A device stream without a device: one thread does the work in order. It serves schedules and tests on machines
-// without a device. Its work is as late, and as unordered against the host, as a device's would be.
+// without a device. As on a device, the work is done later, and in no fixed order with the host's work.
 #pragma once
 
 #include <condition_variable>

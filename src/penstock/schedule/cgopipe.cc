@@ -1,20 +1,20 @@
-// Schedules that attend where the KV cache lies, on the host, while a device computes everything else and all experts
-// of the next layer come to it.
+// Schedules in which the host attends, because the KV cache lies in DRAM. A device computes everything else, and all
+// experts of the next layer are copied to it.
 //
-// CGOPipe (MoE-Lightning, Algorithm 1): the host attends two micro-batches ahead of the device, and the next layer's
-// weights come in pages between the hidden states, so that no hidden state waits behind a layer of weights:
+// CGOPipe (MoE-Lightning, Algorithm 1): the host attends two micro-batches ahead of the device. The next layer's
+// weights travel in pages between the hidden states, so that no hidden state waits behind a whole layer of weights:
 //
 //   device_compute  | post(i,1) pre(i,3) | post(i,2) pre(i,4) | post(i,3) pre(i+1,1) | ...
 //   host_compute    |    attention(i,2)  |    attention(i,3)  |    attention(i,4)    | ...
 //   dram_to_device  | hidden(i,2) pages of i+1 | hidden(i,3) pages of i+1 | ...
 //
-// FastDecode's (S2 in the paper) is the same with the weights sent whole, when the first micro-batch's hidden states
-// have left; FlexGen's with attention on the host (S3) also lets the device wait while the host attends. Both are given
-// the best place that there is for whole weights: in front of the first hidden states every layer would begin with a
-// pause.
+// FastDecode's schedule (S2 in the paper) is the same, but sends whole layers of weights, after the hidden states of
+// the first micro-batch. In FlexGen's schedule with attention on the host (S3), the device also waits while the host
+// attends. Both send the weights at the best place for whole layers. Weights before the first hidden states would delay
+// the start of every layer.
 //
-// Beyond the paper: a share of the experts may be pinned on the device and never comes; with slots for less than two
-// layers the rest of the next layer is issued when this one has been computed.
+// Beyond the paper: a share of the experts may be pinned on the device and is never copied. With slots for fewer than
+// two layers, the rest of the next layer is issued after this layer has been computed.
 #include <algorithm>
 #include <vector>
 
@@ -26,15 +26,15 @@ namespace {
 
 class HostAttentionSchedule : public Schedule {
  public:
-  // `most_ahead`: micro-batches that the host attends to before the device needs them. `in_pages`: weights come in
-  // pages between hidden states, not as whole layers.
+  // `most_ahead`: how many micro-batches the host attends ahead of the device. `in_pages`: weights travel in pages
+  // between hidden states, not as whole layers.
   HostAttentionSchedule(const ModelConfig& config, int64_t most_ahead, bool in_pages)
       : in_pages_(in_pages), most_ahead_(most_ahead), prefetch_(config) {}
 
   absl::Status Run(Pass& pass) override {
     const auto num_micro_batches = static_cast<int64_t>(pass.micro_batches().size());
     const int64_t num_steps = pass.config().num_layers * num_micro_batches;
-    // A micro-batch's next layer can be issued when this one has been.
+    // A micro-batch's next layer can be issued only after this one, so the host is at most all micro-batches ahead.
     const int64_t ahead = std::min(most_ahead_, num_micro_batches);
     attended_.assign(static_cast<size_t>(num_steps), {});
     for (const RowRange& rows : pass.micro_batches()) pass.attention().Embed(rows);
@@ -80,7 +80,7 @@ class HostAttentionSchedule : public Schedule {
   void EndLayer(Pass& pass, const Event& done) {
     for (ExpertLease& lease : leases_) lease.Release(done);
     leases_.clear();
-    prefetch_.Want(pass);  // for what there was no slot
+    prefetch_.Want(pass);  // the experts that had no slot before
     prefetch_.IssuePages(pass, 1, 1);
   }
 
@@ -88,7 +88,7 @@ class HostAttentionSchedule : public Schedule {
   const int64_t most_ahead_;  // micro-batches
   LayerPrefetch prefetch_;
   std::vector<Event> attended_;      // by layer and micro-batch
-  std::vector<ExpertLease> leases_;  // of the layer that is computed
+  std::vector<ExpertLease> leases_;  // on experts of the present layer
 };
 
 }  // namespace

@@ -9,8 +9,8 @@ namespace penstock {
 namespace {
 
 constexpr int64_t kMostBrought = 4;
-constexpr double kLastShare = 0.05;  // of the last expert, in a rate
-constexpr int64_t kTriesAgain = 64;  // of so many that are not worthwhile one comes
+constexpr double kLastShare = 0.05;  // weight of the latest expert in a rate
+constexpr int64_t kTriesAgain = 64;  // while fetching is not worthwhile, one in this many is fetched
 constexpr size_t kMostJudged = 256;  // experts that may wait to be judged
 
 }  // namespace
@@ -30,7 +30,7 @@ void ExpertPrefetch::Issue(Pass& pass, std::vector<Event>& events) {
     return;
   }
   if (coming_.has_value() && !runtime.Wait(last_page_).ok()) GiveUp(pass);
-  // What is wanted must always find a slot, and what was wanted often should stay.
+  // Wanted experts must always find a slot, and experts that were wanted often should stay.
   const int64_t most = std::min(store.num_streaming_slots() / 2 - 1, kMostBrought);
   while (!coming_.has_value() && !next_.empty() && std::ssize(brought_) < most) {
     const ExpertKey key = next_.back();
@@ -39,7 +39,7 @@ void ExpertPrefetch::Issue(Pass& pass, std::vector<Event>& events) {
       if (!IsWorthwhile()) return next_.clear();
       const ExpertKey victim = store.VictimFor(key);
       coming_ = store.AcquireByPages(key, FetchReason::kPredicted);
-      if (!coming_.has_value()) return;  // later, when there is a slot
+      if (!coming_.has_value()) return;  // tries again when there is a slot
       if (came_.size() < kMostJudged) came_.push_back(key);
       if (victim != kNoExpert && left_.size() < kMostJudged) left_.push_back(victim);
     }

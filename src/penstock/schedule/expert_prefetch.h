@@ -1,10 +1,10 @@
-// Brings experts that layers to come will probably want, page by page and only while the link has nothing else to do:
-// what is wanted waits for one page at most. What turns out not to be wanted is given up. To a device only what is in
-// DRAM: pages that wait for a disk would keep the link.
+// Fetches experts that later layers will probably want, page by page and only while the link is idle. So a wanted
+// expert waits for one page at most. Experts that turn out not to be wanted are abandoned. Experts are fetched to a
+// device only from DRAM: pages that wait for a disk would block the link.
 //
-// What comes takes another expert's place. How often the experts that came were computed there when their layer came,
-// and how often those that had to leave for them were chosen, is counted: as long as leaving experts are missed more
-// often, only a few come, to see whether that has changed.
+// A fetched expert replaces another expert. Two rates are counted: how often the fetched experts were computed in their
+// layer, and how often the replaced experts were chosen in theirs. As long as the replaced experts are missed more
+// often, only a few are fetched, to see whether that has changed.
 #pragma once
 
 #include <cstdint>
@@ -19,14 +19,16 @@ namespace penstock {
 
 class ExpertPrefetch {
  public:
-  // What should come next, in this order; replaces what was named before. Not those that are there.
+  // Names the experts to fetch next, in this order, in place of those named before. Present experts are skipped.
   void SetNext(std::vector<ExpertKey> keys);
-  // Issues the next page when the one before it has come. `events` gets its arrival: when there may be another one.
+  // Issues the next page if the previous one has arrived. Adds the arrival of the page under way to `events`: after it,
+  // there may be another page to issue.
   void Issue(Pass& pass, std::vector<Event>& events);
-  // Whether pages of an expert are still to come.
+  // Returns whether an expert is being fetched and some of its pages have not been issued.
   bool IsComing(ExpertKey key) const { return coming_.has_value() && coming_->key() == key; }
-  // It is known which experts of this layer are wanted here. What is under way for it is brought to its end or given
-  // up; returns leases on what was brought. `chosen`: by the layer's rows, wherever they are computed.
+  // Called when it is known which experts of a layer are wanted here. If an expert of this layer is under way, it is
+  // fetched completely when it is wanted, and abandoned when it is not. Returns leases on the layer's fetched experts.
+  // `chosen`: the experts that the layer's rows chose, on any processor.
   std::vector<ExpertLease> Settle(Pass& pass, int64_t layer_idx, std::span<const int32_t> wanted,
                                   std::span<const int32_t> chosen);
   void Reset();
@@ -34,16 +36,16 @@ class ExpertPrefetch {
  private:
   void GiveUp(Pass& pass);
   bool IsWorthwhile();
-  // What came for this layer, and what left it.
+  // Updates the rates by the experts of this layer that were fetched and those that were replaced.
   void Judge(const ExpertLayouts& layouts, int64_t layer_idx, std::span<const int32_t> wanted,
              std::span<const int32_t> chosen);
 
-  std::vector<ExpertKey> next_;  // the first one last
+  std::vector<ExpertKey> next_;  // in reverse order: the next one is last
   std::optional<ExpertLease> coming_;
   std::vector<ExpertLease> brought_;
   Event last_page_;
-  std::vector<ExpertKey> came_, left_;        // not judged yet
-  double wanted_rate_ = 1, missed_rate_ = 0;  // of those, lately
+  std::vector<ExpertKey> came_, left_;        // fetched and replaced experts, not judged yet
+  double wanted_rate_ = 1, missed_rate_ = 0;  // recent rates of wanted experts in came_, chosen ones in left_
   int64_t num_asked_ = 0;
 };
 

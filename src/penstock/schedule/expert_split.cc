@@ -12,11 +12,11 @@ namespace {
 
 constexpr double kNever = std::numeric_limits<double>::infinity();
 
-// Experts by where their weights are, each list heaviest first.
+// Experts by the place of their weights, each list heaviest first.
 struct Queues {
-  std::vector<int> on_device;  // before the others those that are nowhere else
-  std::vector<int> in_dram;    // and not on the device
-  std::vector<int> on_disk;    // only
+  std::vector<int> on_device;  // those that are not in DRAM come before the others
+  std::vector<int> in_dram;    // but not on the device
+  std::vector<int> on_disk;    // neither in DRAM nor on the device
 };
 
 Queues Sort(std::span<const ExpertWork> experts) {
@@ -35,7 +35,7 @@ Queues Sort(std::span<const ExpertWork> experts) {
   return queues;
 }
 
-// When experts on disk have come into DRAM, read in this order.
+// Returns for each expert the time at which it is in DRAM, if the disk reads `reads` in this order; 0 without a read.
 std::vector<double> ReadyTimes(std::span<const int> reads, size_t num_experts, const LaneTimes& times) {
   std::vector<double> ready(num_experts);
   double disk_s = times.disk_free_s;
@@ -43,16 +43,16 @@ std::vector<double> ReadyTimes(std::span<const int> reads, size_t num_experts, c
   return ready;
 }
 
-// The division by three numbers: how many of the heaviest that are in DRAM and on disk go to the device, and how many
-// of the lightest on the device are computed by the host. Sums of what each lane has to do make the time of any of them
-// a matter of a few operations.
+// Finds the best division that three numbers describe. Two of them say how many of the heaviest experts in DRAM and on
+// disk go to the device. The third says how many of the lightest experts on the device are computed by the host. With
+// precomputed sums of each lane's work, the time of any division takes a few operations.
 class Balance {
  public:
-  struct Split {  // as many of Queues' lists
+  struct Split {  // numbers of experts of Queues' lists
     size_t host_of_device = 0;
     size_t device_of_dram = 0;
     size_t device_of_disk = 0;
-    double price_s = kNever;  // the time, and what transfers cost
+    double price_s = kNever;  // the time plus the prices of transfers
   };
 
   Balance(std::span<const ExpertWork> experts, const LaneTimes& times, const Queues& queues)
@@ -64,7 +64,7 @@ class Balance {
 
   Split Best() const {
     Split best;
-    double host_s = 0, device_s = 0;  // of what is on the device, on either
+    double host_s = 0, device_s = 0;  // work on experts of queues_.on_device, by processor
     for (const int i : queues_.on_device) device_s += Work(i).device_s;
     for (size_t of_device = 0;; ++of_device) {
       for (size_t of_disk = 0; of_disk <= (times_.has_device ? queues_.on_disk.size() : 0); ++of_disk) {
@@ -82,18 +82,18 @@ class Balance {
   }
 
  private:
-  // [k]: when the device takes the k heaviest of a list and the host the others.
+  // Element k is for a division in which the device takes the k heaviest experts of a list and the host the others.
   struct Sum {
-    double host_s = 0;      // to compute all of the host's
-    double host_end_s = 0;  // not before, whatever else the host does: the disk brings them
+    double host_s = 0;      // to compute all of the host's experts
+    double host_end_s = 0;  // earliest end on the host, as the disk limits it
     double device_s = 0;
-    double device_end_s = 0;         // not before, whatever else the link and the device do
-    double device_after_link_s = 0;  // from the end of all transfers before them
+    double device_end_s = 0;         // earliest end on the device, as the disk limits it
+    double device_after_link_s = 0;  // from the start of the list's first transfer to the end on the device
   };
 
   const ExpertWork& Work(int i) const { return experts_[static_cast<size_t>(i)]; }
 
-  // The j-th comes into DRAM at first_s + (j + 1) each_s.
+  // Returns the sums of a list whose j-th expert (from 0) comes into DRAM at first_s + (j + 1) each_s.
   std::vector<Sum> Sums(const std::vector<int>& list, double first_s, double each_s) const {
     std::vector<Sum> sums(list.size() + 1);
     for (size_t k = list.size(); k-- > 0;) {
@@ -132,7 +132,8 @@ class Balance {
                      disk.device_end_s});
   }
 
-  // The more the device takes, the later it ends and the sooner the host does: the best is where they cross.
+  // With more experts, the device ends later and the host earlier. Without prices, the best division is where the two
+  // times cross.
   size_t BestOfDram(Split split, double host_s, double device_s) const {
     if (!times_.has_device) return 0;
     size_t begin = 0, end = queues_.in_dram.size();
@@ -148,7 +149,7 @@ class Balance {
       split.device_of_dram = k;
       return Price(split, host_s, device_s);
     };
-    // Up to there each further one saves less of the host's time, and costs as much.
+    // Up to the crossing, each further expert saves less of the host's time, at the same price.
     end = begin;
     begin = 0;
     while (begin < end) {
@@ -173,7 +174,7 @@ class Balance {
   std::vector<Sum> dram_, disk_;
 };
 
-// Who computes each expert, and from this what each lane does in which order.
+// Assigns each expert to a processor, and derives the order of each lane.
 class Division {
  public:
   Division(std::span<const ExpertWork> experts, const LaneTimes& times, const Queues& queues)
@@ -187,9 +188,10 @@ class Division {
     give_host(std::span(queues.on_device).last(split.host_of_device));
   }
 
-  // Where the device's time depends on the rows, others than the heaviest and the lightest can fit better: tries
-  // divisions of few experts, all that could be better or as many as there is time for. Of many experts each matters
-  // little. Where experts are read, in two orders: the heaviest first, and what takes longest when it has come.
+  // Searches for a better division. If the device's time depends on the rows, other experts than the heaviest and the
+  // lightest may fit better. Tries divisions of few experts: all that could be better, or as many as there is time for.
+  // Among many experts, each one matters little. If experts are read, tries two orders of the reads: the heaviest
+  // expert first, and the one that takes longest after its read first.
   LayerPlan Improved() {
     if (!times_.has_device || experts_.size() > kMostSearched) return Plan();
     LayerPlan best = Search();
@@ -205,20 +207,20 @@ class Division {
 
  private:
   static constexpr size_t kMostSearched = 16;
-  static constexpr int kMostTried = 500;  // some microseconds
+  static constexpr int kMostTried = 500;  // takes some microseconds
 
-  // Of an expert, in the order in which lanes take them.
+  // An expert, in the order in which lanes take experts.
   struct Step {
     size_t place = 0;
     double host_s = 0;
     double device_s = 0;
     double transfer_s = 0;
-    double ready_s = 0;       // in DRAM
-    double least_left_s = 0;  // that it and those after it take of both processors together
+    double ready_s = 0;       // when it is in DRAM
+    double least_left_s = 0;  // minimum work on this expert and those after it, both processors together
   };
   struct LaneEnds {
     double host_s = 0, device_s = 0, link_s = 0;
-    double price_s = 0;  // of the transfers
+    double price_s = 0;  // of its transfers
     bool host_works = false, device_works = false;
   };
 
@@ -238,7 +240,7 @@ class Division {
     return plan;
   }
 
-  // From the division as it is, with the reads in their order.
+  // Searches from the present division, with the present order of reads.
   LayerPlan Search() {
     steps_.clear();
     const auto add = [&](const std::vector<int>& list, bool is_there) {
@@ -267,7 +269,7 @@ class Division {
     return Plan();
   }
 
-  // First what takes longest once it is in DRAM.
+  // Sorts the reads: first the expert that takes longest once it is in DRAM.
   void SortReads() {
     const auto left_s = [&](int i) {
       const ExpertWork& work = experts_[static_cast<size_t>(i)];
@@ -276,7 +278,7 @@ class Division {
     std::stable_sort(reads_.begin(), reads_.end(), [&](int a, int b) { return left_s(a) > left_s(b); });
   }
 
-  // Depth first, without those that can only be worse than the best so far.
+  // Searches depth first. Skips divisions that cannot be better than the best so far.
   void Descend(size_t depth, const LaneEnds& ends) {
     const double end_s =
         std::max(ends.host_works ? ends.host_s : 0, ends.device_works ? ends.device_s : 0) + ends.price_s;
@@ -298,7 +300,7 @@ class Division {
     }
     device.device_s += step.device_s;
     device.device_works = true;
-    // First the one that ends sooner.
+    // Tries the processor that ends sooner first.
     const bool host_first = host.host_s < device.device_s;
     for (const bool on_host : {host_first, !host_first}) {
       tried_[step.place] = on_host ? 1 : 0;
@@ -312,7 +314,7 @@ class Division {
   std::vector<char> best_;  // [num_experts]: whether the host computes it
   std::vector<int> reads_;
   std::vector<Step> steps_;
-  std::vector<char> tried_;  // as best_
+  std::vector<char> tried_;  // like best_
   double best_s_ = 0;
   int num_tried_ = 0;
 };
@@ -330,7 +332,7 @@ LayerPlan PlanTimelines(std::span<const ExpertWork> experts, const LaneTimes& ti
   std::vector<double> at_device(experts.size());
   const auto work = [&](int i) -> const ExpertWork& { return experts[static_cast<size_t>(i)]; };
   const auto heavier = [&](int a, int b) { return work(a).host_s > work(b).host_s; };
-  std::vector<int> lacking;  // of the device, heaviest first
+  std::vector<int> lacking;  // not on the device, heaviest first
   std::merge(queues.in_dram.begin(), queues.in_dram.end(), queues.on_disk.begin(), queues.on_disk.end(),
              std::back_inserter(lacking), heavier);
   std::vector<int>& present = queues.on_device;
@@ -369,7 +371,7 @@ LayerPlan PlanTimelines(std::span<const ExpertWork> experts, const LaneTimes& ti
       present.insert(std::upper_bound(begin, present.end(), moved, heavier), moved);
     }
   }
-  // What the host took although it was on its way need not travel.
+  // Experts that the host computed although their transfer was planned need not travel.
   std::erase_if(plan.transfers,
                 [&](int i) { return std::find(plan.device.begin(), plan.device.end(), i) == plan.device.end(); });
   return plan;
@@ -412,7 +414,7 @@ LayerPlan PlanTwoEnded(std::span<const ExpertWork> experts, const LaneTimes& tim
   return plan;
 }
 
-// Each expert for itself: what the device lacks comes when `travels`.
+// Decides for each expert on its own: if the device lacks it and `travels` returns true, it is transferred.
 template <typename Travels>
 LayerPlan PlanEach(std::span<const ExpertWork> experts, const LaneTimes& times, Travels travels) {
   const Queues queues = Sort(experts);

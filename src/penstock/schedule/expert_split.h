@@ -1,6 +1,6 @@
-// HybriMoE's intra-layer plan (section IV-B): of the experts that a layer's rows chose, which the host computes, which
-// a device computes, and in which order the others' weights travel. Decided when the router has chosen, by simulating
-// every lane's timeline; pure functions of what each expert takes.
+// HybriMoE's intra-layer plan (section IV-B): which of a layer's chosen experts the host computes, which a device
+// computes, and in which order weights travel. The plan is made after the router has chosen, by simulating the
+// timelines of all lanes. The functions are pure: they depend only on the times that are passed in.
 #pragma once
 
 #include <cstdint>
@@ -21,42 +21,44 @@ struct HybridRuleTraits {
 std::span<const HybridRuleTraits> HybridRules();
 const HybridRuleTraits& TraitsOf(HybridRule rule);
 
-// An expert that rows chose. Seconds are for all of these rows together.
+// An expert that rows chose. Seconds are for all these rows together.
 struct ExpertWork {
-  double host_s = 0;    // to compute it there once its weights are in DRAM
-  double device_s = 0;  // once they are in the device's memory
+  double host_s = 0;    // to compute it on the host, with its weights in DRAM
+  double device_s = 0;  // to compute it on the device, with its weights in the device's memory
   bool on_device = false;
-  bool in_dram = true;  // else on disk only, unless it is on the device
+  bool in_dram = true;  // false: on disk only, unless it is on the device
 };
 
-// What does not depend on the expert. Seconds; lanes are free from `*_free_s` on.
+// Times in seconds that are the same for all experts. A lane is free from its `*_free_s` on.
 struct LaneTimes {
-  bool has_device = true;   // else the host computes everything
-  double host_first_s = 0;  // that the host's first expert takes longer: its caches are cold, its rows have to come
-  double transfer_s = 0;    // DRAM to device
-  // What a transfer costs beyond this layer: another expert has to leave, and the processors get less of DRAM.
-  // kBalanced has the least sum of its time and its transfers' prices.
+  bool has_device = true;   // false: the host computes everything
+  double host_first_s = 0;  // extra time of the host's first expert: caches are cold, its rows must be copied
+  double transfer_s = 0;    // one expert, DRAM to device
+  // Cost of a transfer beyond this layer: another expert must leave, and the processors get less of DRAM's bandwidth.
+  // kBalanced minimizes the sum of the layer's time and the prices of its transfers.
   double transfer_price_s = 0;
-  double read_s = 0;  // disk to DRAM
+  double read_s = 0;  // one expert, disk to DRAM
   double host_free_s = 0;
   double device_free_s = 0;
   double link_free_s = 0;
   double disk_free_s = 0;
 };
 
-// Places in the span that was planned, in the order in which each lane should take them. Every expert is computed once.
+// Experts are indices into the planned span, in the order in which each lane should take them. Every expert is computed
+// once.
 struct LayerPlan {
   std::vector<int> host;
   std::vector<int> device;
-  std::vector<int> transfers;  // those of `device` that are not there yet
-  std::vector<int> reads;      // those that are on disk only
-  double seconds = 0;          // until the last of them has been computed
+  std::vector<int> transfers;  // experts of `device` that are not in its memory yet
+  std::vector<int> reads;      // experts that are on disk only
+  double seconds = 0;          // until the last expert has been computed
 };
 
-// Takes microseconds: 64 experts in less than 20.
+// Plans a layer. Takes microseconds: less than 20 for 64 experts.
 LayerPlan PlanLayer(HybridRule rule, std::span<const ExpertWork> experts, const LaneTimes& times);
 
-// Until the last expert of a plan has been computed, when each lane takes them in its order.
+// Returns the seconds until the last expert of a plan has been computed, if each lane takes experts in the plan's
+// order.
 double SecondsOf(const LayerPlan& plan, std::span<const ExpertWork> experts, const LaneTimes& times);
 
 }  // namespace penstock

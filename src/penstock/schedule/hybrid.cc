@@ -1,7 +1,9 @@
-// HybriMoE: of the experts that a layer's rows chose the host computes some while others travel to the device and the
-// device computes the rest, as the intra-layer plan says (layer_plan.h). Without a device the host computes those in
-// DRAM while others come from disk, the heaviest first. While the link is idle experts come that a predictor expects,
-// those first with which, by the same plan, the next layers would take least time.
+// HybriMoE. The host computes some of the experts that a layer's rows chose. Others travel to the device meanwhile, and
+// the device computes the rest. The intra-layer plan decides (expert_split.h). Without a device, the host computes the
+// experts in DRAM while others are read from disk, the heaviest first.
+//
+// While the link is idle, experts that a predictor expects are fetched. The first ones are those that would save the
+// most time in the next layers, by the same plan.
 #include <algorithm>
 #include <cmath>
 #include <numeric>
@@ -18,18 +20,19 @@
 namespace penstock {
 namespace {
 
-// Plans that are made for each layer ahead, to see what its experts are worth.
+// Experts of each later layer for which a plan is made, to see how much time they would save.
 constexpr size_t kMostCandidates = 4;
 
-// Of a transfer's time. Anything from 0.1 to 0.8 measured the same; with 0 prompts took 10 to 25 % longer, because
-// plans that are as good bring several light experts in the place of a heavy one, with 1.6 they took 6 % longer.
+// Price of a transfer, as a share of its time. Values from 0.1 to 0.8 measured the same. With a price of 0, prompts
+// took 10 to 25 % longer, because equally good plans transfer several light experts in place of a heavy one. With 1.6
+// they took 6 % longer.
 constexpr double kTransferPrice = 0.2;
 
 class HybridSchedule : public Schedule {
  public:
   HybridSchedule(const ScheduleOptions& options, const ModelConfig& config)
       : options_(options), moe_layers_(config.moe_layers()) {
-    // A fixed mapping stays as it is.
+    // A fixed mapping does not change, so nothing is fetched ahead.
     if (options.hybrid_rule == HybridRule::kFixed) options_.predictor = PredictorKind::kNone;
     predictor_ = TraitsOf(options_.predictor)
                      .make({.layers = moe_layers_,
@@ -58,7 +61,7 @@ class HybridSchedule : public Schedule {
   void Reset() override { prefetch_.Reset(); }
 
  private:
-  // Experts of a layer and what they take.
+  // Experts of a layer and the time that each takes.
   struct Layer {
     std::vector<int32_t> experts;
     std::vector<ExpertWork> works;
@@ -78,10 +81,10 @@ class HybridSchedule : public Schedule {
 
     LayerExperts device(pass, layer_idx);
     LayerExperts host(pass, layer_idx, has_device ? *pass.host_experts() : pass.experts());
-    // Experts come to where layers are computed.
+    // Experts are fetched ahead for the processor that computes the layers.
     (has_device ? device : host)
         .Adopt(prefetch_.Settle(pass, layer_idx, IndexesOf(has_device ? plan.device : plan.host), layer_.experts));
-    // Those that are there first: nobody may take their slots.
+    // Present experts are requested first, so that no other expert takes their slots.
     const auto is_read = [&](int i) { return std::find(plan.reads.begin(), plan.reads.end(), i) != plan.reads.end(); };
     const auto want_present = [&](LayerExperts& experts, const std::vector<int>& places) {
       for (const int i : places) {
@@ -117,7 +120,7 @@ class HybridSchedule : public Schedule {
     return absl::OkStatus();
   }
 
-  // Attention takes a while: the link goes on meanwhile.
+  // Waits for the router's choices. Attention takes a while, so the link goes on fetching ahead meanwhile.
   absl::Status WaitForRoute(Pass& pass, RowRange rows, size_t place) {
     const Event routed = pass.ffn().Route(rows, moe_layers_[place], /*brings_input=*/pass.host_experts() != nullptr);
     while (!pass.runtime().Done(routed)) {
@@ -128,7 +131,8 @@ class HybridSchedule : public Schedule {
     return pass.runtime().Wait(routed);
   }
 
-  // What each expert takes that so many rows choose.
+  // Sets `layer` to the experts that rows choose, with the time that each takes for its `num_rows`. Also sets the times
+  // of reads and transfers in times_.
   template <typename Number>
   void Weigh(Pass& pass, int64_t layer_idx, std::span<const Number> num_rows, Layer& layer) {
     const LaneRates& rates = pass.rates();
@@ -156,7 +160,7 @@ class HybridSchedule : public Schedule {
     const ExpertKey key = layouts.KeyOf(layer_idx, 0);
     times_.read_s = seconds(rates.disk_to_dram, layouts.read_bytes(key));
     if (host_store == nullptr) return;
-    // The hop through page-locked memory overlaps with the link.
+    // The copy into page-locked memory overlaps with the copy to the device.
     const uint64_t bytes = layouts.finished_extent(key).size_bytes;
     times_.transfer_s = std::max(seconds(rates.dram_to_device, bytes), seconds(rates.dram_to_pinned, bytes));
     times_.transfer_price_s = kTransferPrice * times_.transfer_s;
@@ -174,8 +178,8 @@ class HybridSchedule : public Schedule {
     return sum_s;
   }
 
-  // The host computes one expert at a time: what the first of several took beyond its share of the others' time is the
-  // price of cold caches.
+  // Learns how fast the host is and what cold caches cost. The host computes one expert at a time. If the first of
+  // several took longer than its share of the others' time, the difference is the cost of cold caches.
   void LearnHost(const std::vector<int>& places, const LayerExperts& host) {
     if (places.empty()) {
       host_pace_.Forget();
@@ -192,12 +196,13 @@ class HybridSchedule : public Schedule {
     host_pace_.Learn(expected_s, host.busy_s() - cold_.seconds);
   }
 
-  // What a layer whose experts are all there takes longer with the host than without, beside the computing.
+  // Returns how much longer a layer takes with the host than without it, besides computing, if all its experts are
+  // present.
   double Handover() const {
     return alone_.is_known && handed_over_.is_known ? std::max(0.0, handed_over_.seconds - alone_.seconds) : 0;
   }
 
-  // Names what should come while the link is idle.
+  // Names the experts to fetch while the link is idle.
   void Predict(Pass& pass, RowRange rows, size_t place) {
     if (predictor_ == nullptr) return;
     const int64_t layer_idx = moe_layers_[place];
@@ -220,9 +225,10 @@ class HybridSchedule : public Schedule {
     prefetch_.SetNext(std::move(keys));
   }
 
-  // What the likeliest experts of a layer that are not there would save: the time of its plan without each and with it.
+  // Adds the likeliest absent experts of a layer to candidates_. Each saves the difference between the times of the
+  // layer's plan without it and with it.
   void Rank(Pass& pass, int64_t layer_idx, std::span<const float> expected) {
-    // As many of the likeliest as will probably be chosen.
+    // Keeps as many of the likeliest experts as will probably be chosen.
     order_.resize(expected.size());
     std::iota(order_.begin(), order_.end(), 0);
     std::stable_sort(order_.begin(), order_.end(), [&](int32_t a, int32_t b) {
@@ -253,16 +259,17 @@ class HybridSchedule : public Schedule {
     }
   }
 
-  // Of a processor: the seconds that it takes for each that the rates say, lately.
+  // Recent pace of a processor: seconds that it takes for each second that the rates predict.
   struct Pace {
     double factor = 1;
     void Learn(double expected_s, double seconds) {
-      constexpr double kShare = 0.1;  // of the last layer
+      constexpr double kShare = 0.1;  // weight of the last layer
       if (expected_s > 0 && seconds > 0) factor *= 1 + kShare * (std::clamp(seconds / expected_s, 0.1, 10.0) - 1);
     }
     void Forget() { factor += kForgets * (1 - factor); }
   };
-  // Of something that is added: lately. One that was many times what it is added to was an accident.
+  // Recent mean of an additional time. A sample that is many times the time that it adds to was an accident, so it is
+  // capped.
   struct Mean {
     double seconds = 0;
     bool is_known = false;
@@ -274,7 +281,8 @@ class HybridSchedule : public Schedule {
     }
     void Forget() { seconds -= kForgets * seconds; }
   };
-  // In a layer in which nothing was learnt: what made a plan leave a processor out may have passed.
+  // Share of the learnt value that is forgotten in each layer without a sample, because the cause of a bad value may
+  // have passed.
   static constexpr double kForgets = 0.01;
   struct Candidate {
     ExpertKey key = kNoExpert;
@@ -284,16 +292,16 @@ class HybridSchedule : public Schedule {
   ScheduleOptions options_;
   std::vector<int64_t> moe_layers_;
   Pace host_pace_, device_pace_;
-  Mean cold_;                 // that the host's first expert takes longer
-  Mean alone_, handed_over_;  // layers beside their computing: without the host, with it
+  Mean cold_;                 // extra time of the host's first expert
+  Mean alone_, handed_over_;  // layers' time besides computing: without the host, with it
   LaneTimes times_;
   std::vector<int64_t> num_rows_;  // [num_experts]
-  Layer layer_;                    // that the rows are in
+  Layer layer_;                    // the present layer
   std::unique_ptr<ExpertPredictor> predictor_;
   ExpertPrefetch prefetch_;
-  Layer ahead_;                 // that the predictor speaks of
+  Layer ahead_;                 // a predicted layer
   std::vector<int32_t> order_;  // [num_experts]: the likeliest first
-  std::vector<float> likely_;   // [num_experts]: rows of those that are probably chosen
+  std::vector<float> likely_;   // [num_experts]: expected rows; 0 for experts that are probably not chosen
   std::vector<Candidate> candidates_;
 };
 

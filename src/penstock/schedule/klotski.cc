@@ -1,10 +1,12 @@
-// Klotski's expert-aware pipeline over a group of micro-batches: hot experts are fetched during attention, the others
-// when a gate decides for them, and each is computed for all micro-batches at once, in order of arrival.
+// Klotski's expert-aware pipeline over a group of micro-batches. Hot experts are fetched during attention, the others
+// when a gate chooses them. Each expert is computed for all micro-batches at once, in order of arrival.
 //
-// Beyond the paper: experts that are in slots already (the pinned share) are not prefetched, so that the K prefetched
-// ones are the hottest of those that must come from the disk; one that is probably not needed (few rows) is not
-// prefetched, because reading it would delay those that are; where all are probably needed, K is what finds a slot; and
-// the first layer of the next pass is prefetched while this one ends.
+// Beyond the paper:
+// - Experts that are already in slots (the pinned share) are not prefetched. So the K prefetched experts are the
+//   hottest of those that must come from the disk.
+// - An expert that is probably not needed (few rows) is not prefetched, because its read would delay those that are.
+// - If all are probably needed, K is the number of experts that find a slot.
+// - The first layer of the next pass is prefetched while this pass ends.
 #include <algorithm>
 #include <array>
 #include <numeric>
@@ -21,11 +23,11 @@
 namespace penstock {
 namespace {
 
-// An expert is fetched ahead when so many of the group's assignments are expected to be its own that it is chosen with
-// a probability of 1 - exp(-1.6) = 0.8.
+// An expert is fetched ahead if it can expect at least this many of the group's assignments. It is then chosen with a
+// probability of at least 1 - exp(-1.6) = 0.8.
 constexpr double kLeastExpected = 1.6;
 
-// The correlation table's memory is bounded: a path takes a count for each expert and about 150 bytes.
+// Maximum bytes of the correlation table. A path takes 4 bytes for each expert and about 150 more.
 constexpr uint64_t kMostTableBytes = 8 * kMiB;
 
 uint64_t PathBytes(const ModelConfig& config) { return 4 * static_cast<uint64_t>(config.num_experts) + 150; }
@@ -68,13 +70,13 @@ class KlotskiSchedule : public Schedule {
         pass.attention().Attend(micro_batches, i, layer_idx);
         gates.push_back(pass.ffn().Route(micro_batches[i], layer_idx));
       }
-      // Transfers that a gate decides are issued at once, while the next micro-batch's attention is computed.
+      // As soon as a gate has chosen, transfers are issued, while the next micro-batch's attention is computed.
       for (size_t i = 0; i < gates.size(); ++i) {
         PENSTOCK_RETURN_IF_ERROR(pass.runtime().Wait(gates[i]));
         for (const int32_t expert_idx : pass.ffn().Chosen(micro_batches[i], layer_idx)) experts.Want(expert_idx);
       }
       Observe(pass, group, layer_idx, moe_layer);
-      // Experts are cut from the layer, not micro-batches from the group: each is computed for all rows at once.
+      // Each expert is computed once for the rows of the whole group, not for each micro-batch.
       pass.ffn().Group(group, layer_idx);
       const auto order = options_.reorder ? LayerExperts::Order::kArrival : LayerExperts::Order::kIndex;
       moe_layer = (moe_layer + 1) % moe_layers_.size();
@@ -85,7 +87,7 @@ class KlotskiSchedule : public Schedule {
     return absl::OkStatus();
   }
 
-  // Counts what the gates chose, and keeps it as a part of the path to the next layers.
+  // Counts what the gates chose, and keeps it as a part of the paths to the next layers.
   void Observe(Pass& pass, RowRange group, int64_t layer_idx, size_t moe_layer) {
     const std::span<const int32_t> choices = pass.routing().Choices(layer_idx, group.begin, group.size());
     table_.Update(static_cast<int64_t>(moe_layer), History(group), choices);
@@ -102,8 +104,8 @@ class KlotskiSchedule : public Schedule {
     return history;
   }
 
-  // During the next attention the hot experts of its layer come, and they alone; for a device the others that are
-  // probably needed come from the disk into DRAM.
+  // Fetches the hot experts of the next layer during that layer's attention, and no others. With a device, the others
+  // that are probably needed are fetched from the disk into DRAM.
   void Prefetch(Pass& pass, size_t moe_layer) {
     for (; !likely_.empty() && static_cast<int64_t>(hot_.size()) < hot_experts_; likely_.pop_back()) {
       if (pass.IsPresent(moe_layers_[moe_layer], likely_.back())) continue;
@@ -119,13 +121,13 @@ class KlotskiSchedule : public Schedule {
     pass.experts().Announce(std::move(keys));
   }
 
-  // The experts of a layer that are probably needed, the likeliest last.
+  // Sets likely_ to the experts of a layer that are probably needed, the likeliest last.
   void Predict(const ModelConfig& config, RowRange group, size_t moe_layer) {
     likely_.clear();
     if (!options_.hot_prefetch) return;
-    if (moe_layer == 0) ForgetHistory();  // of the next pass nothing is known
+    if (moe_layer == 0) ForgetHistory();  // nothing is known about the next pass's rows
     std::vector<double> tendency = table_.Tendency(static_cast<int64_t>(moe_layer), History(group));
-    // Of what was never seen every expert is as likely as the next.
+    // Rows without a known path are equally likely to choose any expert.
     const double known = std::accumulate(tendency.begin(), tendency.end(), 0.0);
     const double unknown = (static_cast<double>(group.size()) - known) / static_cast<double>(config.num_experts);
     for (double& rows : tendency) rows += std::max(unknown, 0.0);
@@ -139,17 +141,17 @@ class KlotskiSchedule : public Schedule {
   int64_t hot_experts_;
   CorrelationTable table_;
   std::vector<int64_t> moe_layers_;
-  // Of the group's rows in the layers before, the last one first: [num_rows, num_topk].
+  // Choices of the group's rows in the previous layers, the nearest layer first: [num_rows, num_topk].
   std::array<std::vector<int32_t>, kMaxPathLength> previous_choices_;
-  std::vector<int32_t> likely_;   // experts of the layer to come that were not asked for yet, likeliest last
-  std::vector<ExpertLease> hot_;  // of the layer to come
+  std::vector<int32_t> likely_;   // experts of the next layer that were not requested yet, likeliest last
+  std::vector<ExpertLease> hot_;  // leases on experts of the next layer
 };
 
 }  // namespace
 
 int64_t MostCorrelationPaths(const ModelConfig& config, int64_t path_length) {
   const auto most = static_cast<int64_t>(kMostTableBytes / PathBytes(config));
-  // Every expert of every layer is a path of length 1 to the next; of longer ones there are more than can be kept.
+  // There is one path of length 1 for each expert of each layer. Longer paths are limited only by the table's bytes.
   return path_length > 1 ? most : std::min(config.num_moe_layers() * config.num_experts, most);
 }
 

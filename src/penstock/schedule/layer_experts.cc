@@ -9,12 +9,12 @@
 namespace penstock {
 namespace {
 
-// Pinned experts that are computed at a time while others are on their way.
+// Maximum number of pinned experts in one task while other experts are on their way.
 constexpr size_t kPinnedAtOnce = 4;
 
 }  // namespace
 
-// One that failed on the way is fetched again when it is wanted.
+// Drops experts whose transfer has failed; they are fetched again when they are wanted.
 void LayerExperts::Adopt(std::vector<ExpertLease> leases) {
   Runtime& runtime = pass_->runtime();
   std::erase_if(leases, [&](const ExpertLease& lease) {
@@ -29,7 +29,7 @@ void LayerExperts::Want(int32_t expert_idx) {
       std::find(waiting_.begin(), waiting_.end(), expert_idx) != waiting_.end()) {
     return;
   }
-  // Those that are there need no slot.
+  // Present experts need no new slot.
   if (waiting_.empty() || store_->IsPresent(key)) {
     if (auto lease = store_->Acquire(key, FetchReason::kWanted)) {
       leases_.push_back(std::move(*lease));
@@ -57,13 +57,15 @@ std::vector<ExpertLease> LayerExperts::TakeReady(Order order) {
   if (order == Order::kIndex) {
     std::sort(leases_.begin(), leases_.end(),
               [](const ExpertLease& a, const ExpertLease& b) { return a.key() < b.key(); });
-    // Those that wait for a slot may have a lower index: what is computed first then only decides who waits.
+    // An expert that waits for a slot may have a lower index than these. It is not waited for, because these may hold
+    // the slot that it needs.
     const auto first_missing = std::find_if_not(leases_.begin(), leases_.end(), has_arrived);
     ready.assign(std::make_move_iterator(leases_.begin()), std::make_move_iterator(first_missing));
     leases_.erase(leases_.begin(), first_missing);
     return ready;
   }
-  // The host may be the issuer itself: one at a time, so that it looks after the device in between.
+  // The host's tasks may run in the issuer's thread. It computes one expert at a time, so that it can issue work for
+  // the device in between.
   const bool beside_device = store_ == pass_->host_experts();
   const bool all_arrived = waiting_.empty() && std::all_of(leases_.begin(), leases_.end(), has_arrived);
   const bool streamed = std::any_of(leases_.begin(), leases_.end(),
@@ -109,10 +111,10 @@ absl::StatusOr<bool> LayerExperts::Step(Order order, std::vector<Event>& events)
 
 absl::Status LayerExperts::ComputeAll(std::span<LayerExperts* const> all, Order order,
                                       absl::FunctionRef<void()> fetch_ahead, Background background) {
-  for (LayerExperts* experts : all) experts->ahead_.clear();  // what was fetched ahead and nobody wants may leave
+  for (LayerExperts* experts : all) experts->ahead_.clear();  // experts fetched ahead that nobody wants may leave
   bool may_fetch = true;
   for (;;) {
-    // The reads that slots allow which were given back are issued before the computing ends.
+    // Reads into released slots are issued before the computation ends.
     if (may_fetch) {
       bool all_requested = true;
       for (LayerExperts* experts : all) all_requested &= experts->Request();
@@ -129,7 +131,7 @@ absl::Status LayerExperts::ComputeAll(std::span<LayerExperts* const> all, Order 
     background(events);
     (void)all.front()->pass_->runtime().WaitAny(events);
   }
-  // Nothing holds a slot, and there is none.
+  // An expert that still waits could never get a slot: nothing here holds one any more.
   for (const LayerExperts* experts : all) PENSTOCK_CHECK(experts->waiting_.empty());
   return absl::OkStatus();
 }

@@ -1,5 +1,5 @@
-// The experts of one layer that one processor computes, from being wanted to being computed, for the schedules that
-// compute expert by expert over all rows.
+// The experts of one layer that one processor computes: requests them, waits for their arrival and computes them. For
+// the schedules that compute expert by expert over all rows.
 #pragma once
 
 #include <cstdint>
@@ -22,42 +22,44 @@ class LayerExperts {
 
   // Takes over leases of experts that were fetched ahead.
   void Adopt(std::vector<ExpertLease> leases);
-  // Asks for an expert that a row chose, unless it was asked for before: its transfer begins at once while there are
-  // slots.
+  // Requests an expert that a row chose, unless it was requested before. If there is a slot, its transfer begins at
+  // once.
   void Want(int32_t expert_idx);
 
-  // kArrival: what is there first, in order of arrival; of pinned experts a few at a time while others are on their
-  // way, so that slots are given back as soon as they can be. kIndex: in increasing index, whatever arrives first.
+  // kArrival: computes experts in the order of their arrival. While some are still on their way, only a few pinned ones
+  // are computed at a time, so that slots are released early. kIndex: computes in increasing index, even if others
+  // arrive first.
   enum class Order : uint8_t { kArrival, kIndex };
-  // Computes the wanted experts for the rows that were grouped last. `fetch_ahead` is called when all transfers of the
-  // layer have been issued, and again whenever slots have been given back since: the disk is free for what comes after.
+  // Computes the wanted experts for the rows that were grouped last. Calls `fetch_ahead` when all transfers of the
+  // layer have been issued, and again whenever slots have been released since. The disk is then free for later layers.
   absl::Status Compute(Order order, absl::FunctionRef<void()> fetch_ahead) {
     LayerExperts* const all[] = {this};
     return ComputeAll(all, order, fetch_ahead, [](std::vector<Event>&) {});
   }
-  // That its tasks took, and the first of them.
+  // busy_s() returns the seconds that its tasks took; first_s() returns those of the first task.
   double busy_s() const { return busy_s_; }
   double first_s() const { return first_s_; }
-  // Called before each wait: may issue something else, and adds the events after which it would go on.
+  // Called before each wait. It may issue other work, and adds the events after which it could issue more.
   using Background = absl::FunctionRef<void(std::vector<Event>& events)>;
-  // The same on several processors side by side.
+  // Does the same on several processors at once.
   static absl::Status ComputeAll(std::span<LayerExperts* const> all, Order order, absl::FunctionRef<void()> fetch_ahead,
                                  Background background);
 
  private:
-  // Asks for those that wait for slots; whether none does any more.
+  // Requests the experts that wait for slots. Returns whether none is waiting any more.
   bool Request();
   std::vector<ExpertLease> TakeReady(Order order);
-  // Issues what is ready when nothing runs; whether slots were given back. Adds what must happen before there is more.
+  // Issues the ready experts if no task runs; returns whether slots were released. Adds the events after which there
+  // may be more to issue.
   absl::StatusOr<bool> Step(Order order, std::vector<Event>& events);
 
   Pass* pass_;
   int64_t layer_idx_;
   ExpertStore* store_;
   std::vector<ExpertLease> ahead_;   // fetched before they were wanted
-  std::vector<int32_t> waiting_;     // wanted, no slot yet
-  std::vector<ExpertLease> leases_;  // wanted, not computed
-  std::optional<Event> running_;     // computes
+  std::vector<int32_t> waiting_;     // wanted, without a slot yet
+  std::vector<ExpertLease> leases_;  // wanted, not computed yet
+  std::optional<Event> running_;     // the task that computes
   double busy_s_ = 0, first_s_ = 0;
 };
 

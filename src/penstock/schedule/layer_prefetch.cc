@@ -7,7 +7,7 @@
 namespace penstock {
 
 LayerPrefetch::LayerPrefetch(const ModelConfig& config) : layer_after_(static_cast<size_t>(config.num_layers)) {
-  // Twice around: the first time finds what comes after the last layer.
+  // Goes around twice: the first round finds the layer that follows the last one.
   int64_t after = 0;
   for (int64_t i = 2 * config.num_layers - 1; i >= 0; --i) {
     const int64_t layer_idx = i % config.num_layers;
@@ -62,8 +62,8 @@ void LayerPrefetch::WantExperts(Pass& pass, int64_t layer_idx) {
 void LayerPrefetch::IssuePages(Pass& pass, int64_t share, int64_t num_shares) {
   const int64_t left = num_pages_ - num_pages_ * share / num_shares;
   const bool all = share == num_shares;
-  // The tier below holds an expert while its pages are issued, and gives up what is ahead for what is wanted: there is
-  // always room for the next.
+  // The tier below holds an expert while its pages are issued. For a wanted expert it drops those that were fetched
+  // ahead, so there is always room for the next one.
   while (pass.experts().num_waiting_pages() > (all ? 0 : left)) PENSTOCK_CHECK(pass.experts().IssuePage());
 }
 

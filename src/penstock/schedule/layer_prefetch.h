@@ -1,4 +1,4 @@
-// The experts of the next layer, all of them, while this one is computed: for the schedules that send whole layers.
+// Fetches all experts of the next layer while this one is computed. For the schedules that send whole layers.
 #pragma once
 
 #include <cstdint>
@@ -8,17 +8,17 @@
 
 namespace penstock {
 
-// Keeps what it fetches ahead from one pass to the next.
+// Keeps the experts that it fetched ahead from one pass to the next.
 class LayerPrefetch {
  public:
   explicit LayerPrefetch(const ModelConfig& config);
 
-  // Leases on all experts of a layer, all their pages issued; what failed since it was fetched is fetched again.
-  // REQUIRES: slots for them.
+  // Returns leases on all experts of a layer, with all their pages issued. Experts whose fetch failed are fetched
+  // again. REQUIRES: slots for all of them.
   std::vector<ExpertLease> TakeLayer(Pass& pass, int64_t layer_idx);
-  // Asks for the experts of the layer with experts that comes after the one taken last, as many as there are slots for.
+  // Requests the experts of the layer that is to be taken next, as many as there are slots for.
   void Want(Pass& pass);
-  // Of the pages that were wanted since a layer was taken, `share` of `num_shares` have been issued after this.
+  // Issues pages until `share` of `num_shares` equal parts of the pages wanted since the last TakeLayer() are issued.
   void IssuePages(Pass& pass, int64_t share, int64_t num_shares);
   void Reset();
 
@@ -29,10 +29,10 @@ class LayerPrefetch {
   void MoveWindow(Pass& pass);
   void WantExperts(Pass& pass, int64_t layer_idx);
 
-  std::vector<int64_t> layer_after_;  // [num_layers]: the next one with experts, after the last one the first
+  std::vector<int64_t> layer_after_;  // [num_layers]: the next layer with experts; after the last one, the first
   int64_t next_layer_ = 0;
-  std::vector<ExpertLease> leases_;  // on its experts, by index
-  int64_t num_pages_ = 0;            // that were wanted since a layer was taken
+  std::vector<ExpertLease> leases_;  // on experts of next_layer_, in the order of their index
+  int64_t num_pages_ = 0;            // wanted since a layer was taken
 };
 
 }  // namespace penstock

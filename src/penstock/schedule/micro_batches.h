@@ -1,4 +1,4 @@
-// Which sequences of a batch go through a layer together.
+// Decides which sequences of a batch go through a layer together.
 #pragma once
 
 #include <cstdint>
@@ -7,13 +7,13 @@
 
 namespace penstock {
 
-// Balanced micro-batches (MoE-Lightning, Algorithm 2, without padding): the longest sequences first, each into the
-// micro-batch with the fewest tokens that has room. `tokens` [num_sequences]: what each sequence makes attention read.
-// Each micro-batch has at most `most` sequences; there are as few of them as hold all. Indices of sequences; within a
-// micro-batch in increasing order.
+// Returns balanced micro-batches (MoE-Lightning, Algorithm 2, without padding). The longest sequences are placed first,
+// each into the micro-batch with the fewest tokens that has room. `tokens` [num_sequences] holds the tokens that
+// attention reads for each sequence. Each micro-batch has at most `most` sequences, and there are as few micro-batches
+// as possible. Each holds indices of sequences in increasing order.
 //
-// The paper puts off requests that would overfill a micro-batch's share of the KV cache; here a request reserves its KV
-// pages before it gets a place in the batch, so none has to. REQUIRES: most >= 1.
+// The paper postpones requests that would overfill a micro-batch's share of the KV cache. Here a request reserves its
+// KV pages before it gets a place in the batch, so none is postponed. REQUIRES: most >= 1.
 std::vector<std::vector<size_t>> BalanceMicroBatches(std::span<const int64_t> tokens, int64_t most);
 
 }  // namespace penstock

@@ -1,5 +1,6 @@
-// Layer after layer for all rows of a pass, attention by micro-batches; the experts that the router chose are computed
-// as they become usable, residents first, while the missing ones are read. Nothing is fetched ahead.
+// Runs layer after layer for all rows of a pass; only attention runs by micro-batches. The experts that the router
+// chose are computed as they become usable: resident ones first, while the missing ones are read. Nothing is fetched
+// ahead.
 #include "penstock/base/status.h"
 #include "penstock/schedule/layer_experts.h"
 #include "penstock/schedule/schedule.h"
@@ -23,7 +24,7 @@ class OnDemandSchedule : public Schedule {
       pass.ffn().Group(rows, layer_idx);
       LayerExperts experts(pass, layer_idx);
       const std::vector<int32_t> chosen = pass.ffn().Chosen(rows, layer_idx);
-      // Residents first: nobody may take their slots.
+      // Resident experts are requested first, so that no other expert takes their slots.
       for (const bool present : {true, false}) {
         for (const int32_t expert_idx : chosen) {
           if (pass.IsPresent(layer_idx, expert_idx) == present) experts.Want(expert_idx);

@@ -26,7 +26,7 @@ std::vector<SequenceRows> ChooseRows(std::span<const SequenceState> sequences, c
 std::vector<std::vector<SequenceRows>> CutMicroBatches(std::span<const SequenceRows> parts, const PassLimits& limits) {
   std::vector<int64_t> tokens;
   for (const SequenceRows& part : parts) {
-    // Row i of a part sees i positions more than its first one.
+    // Row i of a part sees i positions more than row 0.
     const int64_t first = limits.window.KvPosition(part.first_pos) + 1;
     tokens.push_back(part.num_rows * first + part.num_rows * (part.num_rows - 1) / 2);
   }

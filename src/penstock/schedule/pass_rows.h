@@ -1,5 +1,5 @@
-// Which rows of which sequences go into a pass, and which of them go through the layers together: the same for real
-// passes and simulated ones.
+// Chooses the rows of each sequence that go into a pass, and the micro-batches in which they go through the layers.
+// Real and simulated passes share these functions.
 #pragma once
 
 #include <cstddef>
@@ -11,10 +11,10 @@
 
 namespace penstock {
 
-// A sequence with a place in the batch, as far as passes are concerned.
+// The state of a sequence in the batch, as far as passes depend on it.
 struct SequenceState {
   int64_t num_computed = 0;  // positions whose KV entries exist
-  int64_t num_pending = 0;   // tokens that are known beyond these
+  int64_t num_pending = 0;   // known tokens after these positions
   bool in_prefill = false;
 };
 
@@ -26,18 +26,18 @@ struct SequenceRows {
 
 struct PassLimits {
   int64_t max_rows = 0;
-  int64_t micro_batch_size = 0;  // sequences; 0: all
+  int64_t micro_batch_size = 0;  // sequences in a micro-batch; 0: all
   KvWindow window = {};
 
-  // Rows of one sequence.
+  // Returns the maximum number of rows of one sequence.
   int64_t most_rows() const { return window.on() && max_rows > KvWindow::kMostRows ? KvWindow::kMostRows : max_rows; }
 };
 
-// A row of each sequence that decodes, and of the prompts, first come first served, what there is room for.
-// REQUIRES: no more sequences than max_rows.
+// Chooses one row of each sequence that decodes. Prompts get the remaining rows, first come first served. REQUIRES: at
+// most max_rows sequences.
 std::vector<SequenceRows> ChooseRows(std::span<const SequenceState> sequences, const PassLimits& limits);
 
-// Micro-batches that are balanced by what attention reads for them; within one in the given order.
+// Cuts micro-batches that are balanced by what attention reads for them. Each one keeps its parts in the given order.
 std::vector<std::vector<SequenceRows>> CutMicroBatches(std::span<const SequenceRows> parts, const PassLimits& limits);
 
 }  // namespace penstock

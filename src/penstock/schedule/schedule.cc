@@ -7,14 +7,14 @@
 
 namespace penstock {
 
-// Each is defined in its schedule's file.
+// Each maker is defined in its schedule's file.
 #define PENSTOCK_SCHEDULE(kind, called, maker, ...) \
   std::unique_ptr<Schedule> maker(const ScheduleOptions& options, const ModelConfig& config);
 #include "penstock/schedules.def"
 
 namespace {
 
-// Bytes that the disk may have under way or just have brought while experts are computed.
+// Bytes of streaming slots that suffice: for experts that the disk reads or has just read while others are computed.
 constexpr uint64_t kRingBytes = 192 * kMiB;
 
 constexpr ScheduleTraits kSchedules[] = {
@@ -47,7 +47,7 @@ int64_t LeastStreamingSlots(ScheduleKind kind, const ModelConfig& config) {
 
 int64_t StreamingSlots(ScheduleKind kind, const ModelConfig& config, int64_t num_slots, uint64_t slot_bytes) {
   if (TraitsOf(kind).is_layer_by_layer) return 2 * config.num_experts;
-  // Where slots are few or small, half of them: a disk wants many small reads under way.
+  // If slots are few or small, half of them stream: with small experts a disk needs many reads under way.
   const auto ring = static_cast<int64_t>(CeilDiv(kRingBytes, std::max<uint64_t>(slot_bytes, 1)));
   return std::max(LeastStreamingSlots(kind, config) + 1, std::min(ring, num_slots / 2));
 }

@@ -1,10 +1,10 @@
-// Weights come layer by layer, whole, whatever the router says: while a layer is computed for all micro-batches, one
-// after the other, the next layer's experts are fetched (FlexGen's zig-zag block schedule, on a device MoE-Lightning's
-// S4: the KV entries of the next micro-batch come while this one is computed; ZeRO-Inference where each micro-batch
-// goes through the model alone).
+// Fetches whole layers of experts, whatever the router chooses. While a layer is computed for all micro-batches, one
+// after the other, the next layer's experts are fetched. This is FlexGen's zig-zag block schedule. On a device it is
+// MoE-Lightning's S4, where the KV entries of the next micro-batch are copied while this one is computed. If each
+// micro-batch goes through the model alone, it is ZeRO-Inference.
 //
-// Two layers' experts are in slots at a time; with fewer slots (one layer's are the least) the next layer's wait for
-// this layer's to be computed.
+// Two layers' experts are in slots at the same time. With fewer slots (at least one layer's), the rest of the next
+// layer's experts are fetched after this layer has been computed.
 #include <vector>
 
 #include "penstock/base/status.h"
@@ -41,7 +41,7 @@ class ZigzagSchedule : public Schedule {
         continue;
       }
       std::vector<ExpertLease> leases = prefetch_.TakeLayer(pass, layer_idx);
-      pass.attention().FetchKv(micro_batches[0], layer_idx);  // in front of the weights
+      pass.attention().FetchKv(micro_batches[0], layer_idx);  // before the weights
       FetchNext(pass);
       Event last;
       std::vector<bool> counted(static_cast<size_t>(pass.config().num_experts));

@@ -15,8 +15,8 @@ namespace {
 
 constexpr int kRowHeight = 36;  // pixels, also in kStyle
 constexpr int kSliceHeight = 24;
-constexpr size_t kNumColours =
-    12;  // the colours in kStyle; the last one serves all names without a colour of their own
+// The number of colours in kStyle. The last one serves all names without a colour of their own.
+constexpr size_t kNumColours = 12;
 
 constexpr std::string_view kStyle = R"css(
 :root { color-scheme: light dark; --text: #1c2330; --faint: #667085; --line: #d9dee7; --page: #f5f6f8; --card: #fff;
