@@ -1,5 +1,5 @@
-// How many batches Klotski has to compute together so that nothing waits for transfers: its planner's inequalities
-// (section 6.2, (4) to (7)).
+// Finds how many batches Klotski must compute together so that nothing waits for transfers, by the inequalities of its
+// planner (section 6.2, (4) to (7)).
 #pragma once
 
 #include <cstdint>
@@ -7,21 +7,22 @@
 
 namespace penstock {
 
-// Seconds of one layer. Experts are computed for the tokens of all batches of a group, so that their times are given
-// for one batch and grow with it.
+// Seconds of one layer. An expert is computed once for the tokens of all batches of a group. Its time is given for one
+// batch, and grows in proportion to the batches.
 struct LayerTimes {
   double attention_s = 0;           // to compute one batch
-  double gate_s = 0;                // likewise
-  double expert_s = 0;              // one expert for its tokens of one batch; at least `least_expert_s`
-  double least_expert_s = 0;        // whatever the tokens: its weights are read once
-  double attention_transfer_s = 0;  // weights over the link
+  double gate_s = 0;                // to compute one batch
+  double expert_s = 0;              // to compute one expert for its tokens of one batch
+  double least_expert_s = 0;        // minimum for one expert, whatever its tokens: reading its weights once
+  double attention_transfer_s = 0;  // to transfer the weights over the link
   double gate_transfer_s = 0;
-  double expert_transfer_s = 0;  // of one
+  double expert_transfer_s = 0;  // to transfer one expert
   int64_t num_hot = 0;           // experts fetched ahead: K
-  int64_t num_cold = 0;          // experts beside them that the gates choose: |Q|
+  int64_t num_cold = 0;          // other experts that the gates choose: |Q|
 };
 
-// The smallest n that satisfies all four; none when transfers take longer whatever n is, up to `most`.
+// Returns the smallest number of batches, at most `most`, that satisfies all four inequalities; nullopt when there is
+// none.
 std::optional<int64_t> LeastBatches(const LayerTimes& times, int64_t most);
 
 }  // namespace penstock

@@ -13,7 +13,7 @@
 namespace penstock {
 namespace {
 
-// What tokenizer and chat template take; a large vocabulary's tables, measured.
+// Memory of a tokenizer and a chat template, as measured with the tables of a large vocabulary.
 constexpr uint64_t kTokenizerBytes = uint64_t{64} << 20;
 
 uint64_t NineTenths(uint64_t bytes) { return bytes / 10 * 9; }

@@ -17,16 +17,16 @@
 namespace penstock {
 namespace {
 
-// Queues, small vectors and the allocator's own losses; measured with the demo model under its least budget.
+// Queues, small vectors and the allocator's overhead, as measured with the demo model under its least budget.
 constexpr uint64_t kSmallThingsBytes = 2 * kMiB;
 
-// Rows of a pass as far as what records them is planned.
+// Minimum number of rows per pass for which the memory of recorders is planned.
 constexpr int64_t kRecordedRows = 1024;
 
-// Of a running sequence, for each position: token id, its place in the set of the repetition penalty, text.
+// Bytes for each position of a running sequence: token id, its entry in the set of the repetition penalty, and text.
 constexpr uint64_t kBytesPerPosition = 32;
 
-// All that neither batch nor experts change.
+// Returns the bytes that are the same for every batch size and every number of expert slots.
 uint64_t FixedBytes(const EngineOptions& options, const EngineModel& model, const EngineRoom& room,
                     const ExpertLayouts& layouts, int64_t context_length) {
   const ModelConfig& config = model.config;
@@ -39,13 +39,13 @@ uint64_t FixedBytes(const EngineOptions& options, const EngineModel& model, cons
     }
   }
   const int64_t recorded_rows = std::max(kRecordedRows, options.batch_size + options.prefill_chunk);
-  // A table that is loaded or saved is there twice, once as a file's bytes.
+  // Loading or saving a correlation table takes room for a second table and for the file's bytes.
   const bool has_files = !(options.policy.correlation_table + options.correlation_path).empty();
   return bytes + room.caller.bytes + Recorders::MemoryBytes(options, config, recorded_rows) +
          (has_files ? 3 : 1) * ScheduleBytes(config, options.policy.path_length);
 }
 
-// How often each expert was chosen, as a share of its layer's choices.
+// Returns how often each expert was chosen, as a share of its layer's choices: [num_experts].
 absl::StatusOr<std::vector<double>> ReadPopularity(const Policy& policy, const ModelConfig& config,
                                                    const ExpertLayouts& layouts) {
   PENSTOCK_ASSIGN_OR_RETURN(
@@ -100,7 +100,7 @@ absl::StatusOr<int64_t> ChooseContextLength(const EngineOptions& options, const 
   if (options.context_length > config.max_positions) {
     return UsageError("context length {} is more than the model's {}", options.context_length, config.max_positions);
   }
-  // Not derived from the budget: which requests are too long must not depend on it.
+  // The default does not depend on the budget, because the budget must not decide which requests are too long.
   constexpr int64_t kDefaultContext = 8192;
   return options.context_length > 0 ? options.context_length : std::min(config.max_positions, kDefaultContext);
 }

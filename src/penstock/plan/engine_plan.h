@@ -1,5 +1,5 @@
-// What is decided of an engine before a weight is read: formats, threads, how experts lie, and the policy with its
-// account of all memory. From a model that is there or one that is only described.
+// Decides how an engine runs before a weight is read: formats, threads, layout of the experts, and the policy with its
+// account of all memory. The model may be a real or a described one.
 #pragma once
 
 #include <cstdint>
@@ -20,13 +20,13 @@ namespace penstock {
 struct EngineModel {
   const ModelConfig& config;
   const WeightMap& weights;                // outlives the plan, like the files
-  std::span<const OpenedFile> files = {};  // of the weights; none where nothing will be read
-  uint64_t memory_bytes = 0;               // that tokenizer and catalogue take
+  std::span<const OpenedFile> files = {};  // files of the weights; empty if nothing will be read
+  uint64_t memory_bytes = 0;               // bytes of tokenizer and catalogue
 };
 
-// What the machine gives.
+// The resources that an engine may use.
 struct EngineRoom {
-  int num_threads = 1;  // of the host
+  int num_threads = 1;  // threads of the host
   std::optional<DeviceSpec> device;
   uint64_t budget_bytes = 0;
   CallerMemory caller = {};
@@ -35,27 +35,28 @@ struct EngineRoom {
 struct EnginePlan {
   Formats formats;
   ModelFormats model_formats;
-  std::shared_ptr<const ExpertLayouts> layouts;  // of the model in formats.dtype
+  std::shared_ptr<const ExpertLayouts> layouts;  // layouts of the model's experts in formats.dtype
   ChosenPolicy policy;
-  std::vector<double> popularity;  // ExpertTiers::Args
+  std::vector<double> popularity;  // see ExpertTiers::Args
 };
 
-// The budget that was asked for, or three quarters of what this machine has free; an emulated device takes its memory
-// from the same DRAM. kResources when that is more than there is.
+// Returns the budget that was asked for; 0: three quarters of this machine's free memory. An emulated device takes
+// `emulated_bytes` of the same DRAM. kResources when the two together exceed the machine's memory.
 absl::StatusOr<uint64_t> ChooseBudget(uint64_t asked_bytes, uint64_t emulated_bytes);
 
-// A GPU whose memory nobody limits: what is free of it but a tenth.
+// Returns the device's budget that was asked for. Without one, a GPU gets nine tenths of its free memory.
 uint64_t ChooseDeviceBudget(const EngineOptions& options, const std::optional<DeviceSpec>& device);
 
-// This machine's, as the options want it. kUsage for a device that is not understood, kResources as ChooseBudget().
+// Returns the room on this machine that the options ask for. kUsage for a device that is not understood. kResources for
+// a device that is missing, and as in ChooseBudget().
 absl::StatusOr<EngineRoom> RoomOf(const EngineOptions& options);
 
-// Longest prompt with its answer. kUsage when it is more than the model's.
+// Returns the maximum length of a prompt with its answer, in tokens. kUsage when it exceeds the model's maximum.
 absl::StatusOr<int64_t> ChooseContextLength(const EngineOptions& options, const ModelConfig& config);
 
-// kUsage for options that do not go together, kResources when a budget does not suffice, kIo and kInput of a
-// correlation table by which experts are pinned. `layouts`: of another plan for the same model and dtype, which saves
-// time.
+// Plans an engine. `layouts` may be those of another plan for the same model and dtype, which saves time. kUsage for
+// options that contradict each other, kResources when a budget does not suffice. kIo and kInput for a correlation table
+// that decides which experts are pinned.
 absl::StatusOr<EnginePlan> PlanEngine(const EngineOptions& options, const EngineModel& model, const EngineRoom& room,
                                       std::shared_ptr<const ExpertLayouts> layouts = nullptr);
 

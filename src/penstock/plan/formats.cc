@@ -18,7 +18,7 @@ constexpr KvFormatTraits kKvFormats[] = {
     {KvFormat::kInt8, "int8", "about a quarter of the memory per token"},
 };
 
-// The first matrix of which fits(tensor) is true, routers left out; nullptr when there is none.
+// Returns the first matrix for which fits(tensor) is true, except routers; nullptr when there is none.
 template <typename Fits>
 const TensorInfo* FindMatrix(const WeightMap& map, const Fits& fits) {
   const TensorInfo* found = fits(*map.lm_head) ? map.lm_head : nullptr;
@@ -37,7 +37,8 @@ const TensorInfo* FindMatrix(const WeightMap& map, const Fits& fits) {
   return found;
 }
 
-// Panels cannot be rounded any more. Routers may be f32: they compute in their own dtype.
+// Returns kUsage when panels are f32 or f16, because panels can no longer be rounded. Routers may be f32: they compute
+// in their own dtype.
 absl::Status CheckPackedForBf16(const WeightMap& map) {
   const TensorInfo* found = FindMatrix(map, [](const TensorInfo& tensor) {
     return tensor.packed == WeightFormat::kF32 || tensor.packed == WeightFormat::kF16;
@@ -54,7 +55,7 @@ std::span<const KvFormatTraits> KvFormats() { return kKvFormats; }
 
 absl::StatusOr<Formats> ChooseFormats(const EngineOptions& options, const WeightMap& map) {
   Formats formats;
-  // f32 is exact for bf16 and f16 checkpoints, too, whose weights stay as stored.
+  // f32 is exact for bf16 and f16 checkpoints, too: their weights stay as stored.
   formats.dtype = options.dtype.value_or(ComputeDtype::kF32);
   formats.kv = options.kv_dtype.value_or(KvFormat::kF32);
   if (formats.dtype == ComputeDtype::kBF16) PENSTOCK_RETURN_IF_ERROR(CheckPackedForBf16(map));
@@ -94,7 +95,7 @@ Arithmetic RowArithmetic(kernels::RowFormat format) {
   }
 }
 
-// Families have one format for each kind of matrix.
+// All families have one format for each kind of matrix, so layer 0 stands for all layers.
 ModelFormats ModelFormatsOf(const WeightMap& map, const Formats& formats) {
   const LayerTensors& layer = map.layers[0];
   const TensorInfo& ffn = *(layer.experts.empty() ? layer.dense_ffn : layer.experts[0]).gate_proj;

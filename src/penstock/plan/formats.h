@@ -1,4 +1,4 @@
-// In which formats a model computes.
+// Chooses the formats in which a model computes.
 #pragma once
 
 #include <span>
@@ -13,7 +13,7 @@
 
 namespace penstock {
 
-// Fixed when a model is opened.
+// The formats of an engine, fixed when its model is opened.
 struct Formats {
   ComputeDtype dtype = ComputeDtype::kF32;
   RowFormats rows;
@@ -34,23 +34,23 @@ struct KvFormatTraits {
 std::span<const ComputeDtypeTraits> ComputeDtypes();
 std::span<const KvFormatTraits> KvFormats();
 
-// kUsage for a packed store that cannot be rounded any more.
+// Returns the formats that the options ask for; f32 by default. kUsage when a packed store would have to be rounded.
 absl::StatusOr<Formats> ChooseFormats(const EngineOptions& options, const WeightMap& map);
 
-// kResources when GPUs do not compute this attention, or some matrix is in a format that they do not multiply.
+// Returns kResources when GPUs cannot compute the model's attention, or cannot multiply the format of some matrix.
 absl::Status CheckComputedOnGpus(std::string_view device, const ModelConfig& config, const WeightMap& map,
                                  ComputeDtype dtype);
 
-// "f32", "bf16", or how the weights are quantised.
+// Returns "f32", "bf16", or the quantised format of the weights ("int8").
 std::string_view ComputationName(const Formats& formats, const WeightMap& map);
 
-// How the matrices are stored: "bf16", or how experts and attention are quantised: "int8".
+// Returns the format in which the matrices are stored ("bf16"), or experts and attention are quantised ("int8").
 std::string_view StoredFormatName(const WeightMap& map);
 
-// In which the rows of a GEMM are multiplied.
+// Returns the arithmetic in which a GEMM multiplies rows of this format.
 Arithmetic RowArithmetic(kernels::RowFormat format);
 
-// How weights and KV entries lie in memory.
+// Returns the formats of weights and KV entries in memory.
 ModelFormats ModelFormatsOf(const WeightMap& map, const Formats& formats);
 
 }  // namespace penstock

@@ -34,7 +34,7 @@ LogPlot MakePlot(const Hrm& hrm, std::span<const HrmPoint> points, const std::st
   return LogPlot(title, x, y);
 }
 
-// The line bytes_per_s * I up to where it meets a peak.
+// Draws the line bytes_per_s * I up to the peak ops_per_s.
 void DrawMemoryRoof(LogPlot& plot, double bytes_per_s, double ops_per_s, std::string_view colour, Style style) {
   const double last = std::min(plot.most_x(), ops_per_s / bytes_per_s);
   plot.Line(plot.least_x(), plot.least_x() * bytes_per_s, last, last * bytes_per_s, colour, style);

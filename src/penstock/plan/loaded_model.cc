@@ -23,7 +23,8 @@ std::string LastPathPart(std::string path) {
   return slash == std::string::npos || path == "/" ? path : path.substr(slash + 1);
 }
 
-// `metadata`: the digest of a GGUF file's, which has all that other folders have in files.
+// `metadata` is the digest of a GGUF file's metadata, which holds all that other folders keep in files. Empty for other
+// folders.
 absl::StatusOr<std::string> Fingerprint(const ModelFolder& folder, const Checkpoint& checkpoint,
                                         const std::string& metadata) {
   PENSTOCK_ASSIGN_OR_RETURN(std::string digest_input, checkpoint.Fingerprint());
@@ -75,7 +76,7 @@ absl::Status LoadTokenizer(const ModelFolder& folder, const std::optional<Gguf>&
   json::object special_tokens;
   for (const auto& [name, text] : model.tokenizer->NamedTokens()) special_tokens[name] = text;
   auto prompts = ChatPrompts::Create(*texts, std::move(special_tokens));
-  // A template that cannot be parsed does not spoil the model for prompts without chat.
+  // A model whose template cannot be parsed still serves prompts without chat.
   if (prompts.ok()) {
     model.chat_prompts = *std::move(prompts);
     model.tokenizer->GuardTemplate(model.chat_prompts->Literals());
@@ -135,7 +136,8 @@ absl::StatusOr<std::unique_ptr<LoadedModel>> LoadModel(const std::string& model_
   if (model->config.eos_ids.empty() && model->tokenizer && model->tokenizer->eos_id() >= 0) {
     model->config.eos_ids = {model->tokenizer->eos_id()};
   }
-  // Parsing the tokenizer takes several times what it keeps; the rest goes back before weights are allocated.
+  // Parsing the tokenizer takes several times the memory that it keeps. The rest is returned to the system before
+  // weights are allocated.
   ::malloc_trim(0);
   return model;
 }

@@ -1,4 +1,4 @@
-// What is known of a model before its weights are read: config, tensor catalogue, tokenizer, chat template.
+// All that is known about a model before its weights are read: config, tensor catalogue, tokenizer, chat template.
 #pragma once
 
 #include <memory>
@@ -26,17 +26,18 @@ struct LoadedModel {
   std::unique_ptr<Tokenizer> tokenizer;  // null when the folder has none: token ids only
   std::optional<ChatPrompts> chat_prompts;
   absl::Status chat_template_status;  // why there is no chat template
-  std::string fingerprint;  // of everything that decides the texts: configs, tokenizer files, tensors (sampled)
+  std::string fingerprint;  // digest of all that decides the texts: configs, tokenizer files, samples of tensors
 
-  // Most bytes of text that a token of the vocabulary can stand for; 0 without a tokenizer.
+  // Returns the maximum number of text bytes that one token can stand for; 0 without a tokenizer.
   uint64_t longest_token_bytes() const;
-  // Bytes that this object holds.
+  // Returns the bytes that this object takes.
   uint64_t memory_bytes() const;
 };
 
 ModelInfo InfoOf(const LoadedModel& model, const Formats& formats, int64_t context_length);
 
-// Validates all metadata; reads no tensor. unique_ptr because `weights` points into `checkpoint`.
+// Reads and validates all metadata. Of the tensors it reads only samples, for the fingerprint. Returns a unique_ptr
+// because `weights` points into `checkpoint`.
 absl::StatusOr<std::unique_ptr<LoadedModel>> LoadModel(const std::string& model_dir);
 
 }  // namespace penstock

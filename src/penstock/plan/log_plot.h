@@ -16,30 +16,30 @@ class LogPlot {
   };
   enum class Style { kSolid, kDashed, kDotted };
 
-  // Axes are widened to whole decades, `headroom` of one beyond their values.
+  // Widens the axes to whole decades, at least `headroom` of a decade beyond the values.
   LogPlot(const std::string& title, const Axis& x, const Axis& y, double headroom = 0.2);
 
   double most_x() const;
   double least_x() const;
 
-  // In values; what lies outside of the axes is cut off.
+  // Draws a line between two points, given as values. Parts outside the axes are clipped.
   void Line(double x1, double y1, double x2, double y2, std::string_view colour, Style style = Style::kSolid);
-  // Over the whole height.
+  // Draws a line over the whole height.
   void VerticalLine(double x, std::string_view colour, Style style);
   void Dot(double x, double y, std::string_view colour);
   void Diamond(double x, double y, const std::string& name, std::string_view colour);
-  // The next line of the legend; a gap in front of it.
+  // Legend() adds a line to the legend; LegendGap() leaves a gap before the next line.
   void Legend(const std::string& text, std::string_view colour);
   void LegendGap() { legend_y_ += 8; }
 
   std::string Svg() const { return svg_ + "</svg>\n"; }
 
-  // "12.9 GB/s".
+  // Returns the value with three digits and a prefix of the unit: "12.9 GB/s".
   static std::string Number(double value, std::string_view unit);
 
  private:
   struct Range {
-    double low = 0, high = 0;  // decades
+    double low = 0, high = 0;  // exponents of 10
   };
   static std::vector<double> Ticks(const Range& range);
   double X(double value) const;

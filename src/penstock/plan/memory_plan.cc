@@ -15,8 +15,8 @@ namespace {
 constexpr int64_t kDefaultBatch = 64;
 constexpr int64_t kDefaultChunk = 256;
 constexpr int64_t kLeastChunk = 16;
-// Positions that the KV cache holds for each place of the batch where the caller does not know; a longer sequence takes
-// several shares and others wait.
+// Positions of the KV cache for each place of the batch, if the caller gives no number. A longer sequence takes several
+// shares while others wait.
 constexpr int64_t kPlannedPositions = 256;
 
 // The part of a plan that grows with the batch.
@@ -62,7 +62,7 @@ uint64_t DeviceActivationBytes(const PlanInputs& in, const PassSize& size) {
                             Dims(size, in.context_length, in.device->num_workers, ActivationDims::Part::kAll));
 }
 
-// With a window over the KV cache a sequence has more positions than its pages.
+// Returns whether a window limits the KV cache. A sequence may then have more positions than its pages hold.
 bool HasWindow(const PlanInputs& in) { return PagesPerSequence(in) < KvCache::PagesFor(in.context_length); }
 
 uint64_t PositionBytes(const PlanInputs& in, uint64_t kv_bytes, int64_t batch_size) {
@@ -71,12 +71,12 @@ uint64_t PositionBytes(const PlanInputs& in, uint64_t kv_bytes, int64_t batch_si
   return pages * KvCache::kPageTokens * in.bytes_per_position;
 }
 
-// What a host holds of `kv_bytes` of KV cache.
+// Returns the bytes that the host holds of a KV cache of `kv_bytes`.
 uint64_t HostKvBytes(const PlanInputs& in, uint64_t kv_bytes) {
   return in.device.has_value() && in.device->holds_kv_cache ? 0 : kv_bytes;
 }
 
-// All that grows with the batch but the KV cache and what belongs to its positions.
+// Returns all bytes that grow with the batch, except the KV cache and the bytes for its positions.
 uint64_t PlacesBytes(const PlanInputs& in, const PassSize& size) {
   return HostActivationBytes(in, size) + static_cast<uint64_t>(size.batch_size) * in.bytes_per_sequence;
 }
@@ -86,12 +86,12 @@ uint64_t PassBytes(const PlanInputs& in, const PassSize& size) {
   return HostKvBytes(in, kv_bytes) + PositionBytes(in, kv_bytes, size.batch_size) + PlacesBytes(in, size);
 }
 
-// The most KV pages of a micro-batch when the cache has `num_pages`.
+// Returns the maximum number of KV pages of a micro-batch if the cache has `num_pages`.
 int64_t StagedPages(const PlanInputs& in, int64_t num_pages) {
   return in.micro_batch_size == 0 ? num_pages : std::min(num_pages, in.micro_batch_size * PagesPerSequence(in));
 }
 
-// What a device holds of `kv_bytes` of KV cache.
+// Returns the bytes that the device holds of a KV cache of `kv_bytes`: all of it, its staging buffers, or none.
 uint64_t DeviceKvBytes(const PlanInputs& in, uint64_t kv_bytes) {
   if (in.device->holds_kv_cache) return kv_bytes;
   if (!in.device->stages_kv) return 0;
@@ -103,13 +103,13 @@ uint64_t DevicePassBytes(const PlanInputs& in, const PassSize& size) {
   return DeviceActivationBytes(in, size) + DeviceKvBytes(in, KvBytes(in, size.batch_size));
 }
 
-// What the pass may take of the host's and of the device's budget.
+// Bytes that the pass may take of the host's and of the device's budget.
 struct PassLimits {
   uint64_t host_bytes = 0;
   uint64_t device_bytes = 0;
 };
 
-// The largest pass within the limits, growing the batch and the chunk by turns.
+// Returns the largest pass within the limits. Doubles the batch and the chunk in turn.
 PassSize GrowPass(const PlanInputs& in, PassSize size, const PassLimits& limits) {
   const int64_t most_batch = in.batch_size > 0 ? in.batch_size : kDefaultBatch;
   const int64_t most_chunk = in.prefill_chunk > 0 ? in.prefill_chunk : kDefaultChunk;
@@ -135,13 +135,14 @@ PassSize GrowPass(const PlanInputs& in, PassSize size, const PassLimits& limits)
   return size;
 }
 
-// Half of what is left, or all that the experts do not need.
+// Returns the pass's share of the bytes that are left: half of them, or all that the experts do not need if that is
+// more.
 uint64_t PassShare(uint64_t left, int64_t num_experts_beside, uint64_t slot_bytes) {
   const uint64_t all_experts = static_cast<uint64_t>(num_experts_beside) * slot_bytes;
   return std::max(left / 2, left > all_experts ? left - all_experts : 0);
 }
 
-// The largest KV cache of at most `kv_bytes` whose part on the device is within `limit`.
+// Returns the bytes of the largest KV cache, at most `kv_bytes`, whose part on the device is within `limit`.
 uint64_t LimitDeviceKv(const PlanInputs& in, uint64_t kv_bytes, uint64_t limit) {
   const uint64_t page_bytes = KvCache::PageBytes(*in.config, in.kv_format);
   if (DeviceKvBytes(in, kv_bytes) <= limit) return kv_bytes;
@@ -149,7 +150,7 @@ uint64_t LimitDeviceKv(const PlanInputs& in, uint64_t kv_bytes, uint64_t limit) 
   return limit / KvStaging::Bytes(*in.config, in.kv_format, 1) * page_bytes / kPageBytes * kPageBytes;
 }
 
-// What a pass may take of a device's memory; kResources when not even the least one fits.
+// Returns the bytes that a pass may take of a device's memory; kResources when not even the smallest pass fits.
 absl::StatusOr<uint64_t> DevicePassLimit(const PlanInputs& in, const PassSize& least, uint64_t kv_least,
                                          int64_t num_experts) {
   const DeviceInputs& device = *in.device;
@@ -168,7 +169,7 @@ absl::StatusOr<uint64_t> DevicePassLimit(const PlanInputs& in, const PassSize& l
         FormatBytes(kv_bytes), FormatBytes(activation_bytes), num_slots, FormatBytes(slots_bytes),
         FormatBytes(required), required);
   }
-  // A batch that was asked for comes before experts that are pinned here.
+  // A batch size that was asked for takes precedence over experts that are pinned on the device.
   const uint64_t left = device.budget_bytes - required;
   return kv_bytes + activation_bytes +
          (in.batch_size > 0 ? left : PassShare(left, num_experts - num_slots, in.slot_bytes));
@@ -227,7 +228,7 @@ absl::StatusOr<MemoryPlan> PlanMemory(const PlanInputs& in) {
   const int64_t least_slots = std::min(num_experts, in.least_slots);
   const PassSize least = {.batch_size = in.batch_size > 0 ? in.batch_size : 1,
                           .prefill_chunk = in.prefill_chunk > 0 ? in.prefill_chunk : kLeastChunk};
-  const uint64_t kv_least = KvBytes(in, 1);  // a given batch size is a number of places; they share these pages
+  const uint64_t kv_least = KvBytes(in, 1);  // one sequence's pages, which all places of a given batch size can share
   const uint64_t host_kv_least = HostKvBytes(in, kv_least);
   const uint64_t activations_least = HostActivationBytes(in, least);
   const uint64_t places_least = PlacesBytes(in, least);
@@ -262,7 +263,7 @@ absl::StatusOr<MemoryPlan> PlanMemory(const PlanInputs& in) {
   plan.context_length = in.context_length;
   plan.num_experts_total = num_experts;
   plan.activation_bytes = HostActivationBytes(in, size);
-  // With a given batch size the places may share fewer pages than they would like.
+  // With a given batch size, the places may share fewer pages than planned_positions asks for.
   const uint64_t page_bytes = KvCache::PageBytes(*in.config, in.kv_format);
   const uint64_t page_texts = HasWindow(in) ? 0 : KvCache::kPageTokens * in.bytes_per_position;
   const uint64_t window_texts = HasWindow(in) ? PositionBytes(in, 0, size.batch_size) : 0;

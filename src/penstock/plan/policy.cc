@@ -10,7 +10,7 @@
 namespace penstock {
 namespace {
 
-constexpr int64_t kDeviceMicroBatch = 32;  // sequences
+constexpr int64_t kDeviceMicroBatch = 32;  // default size with a device, in sequences
 
 absl::StatusOr<ScheduleOptions> ChooseSchedule(const EngineOptions& options, bool has_device) {
   const Policy& policy = options.policy;
@@ -52,9 +52,10 @@ absl::Status CheckDevice(const EngineOptions& options, bool has_device, const Sc
   return absl::OkStatus();
 }
 
-// One sequence chooses few experts, often those of its last tokens: where a least-recently-used cache holds the experts
-// of two tokens it reads less than a pinned share (docs/decisions/streaming.md); where it does not it hits nothing.
-// Prompts choose all experts, and a correlation table is Klotski's.
+// Returns whether one sequence decodes with a cache of at least two tokens' experts. One sequence chooses few experts,
+// often those of its last tokens. Such a least-recently-used cache then reads less than a pinned share
+// (docs/decisions/streaming.md); a smaller one hits nothing. Returns false for jobs that only score prompts, which
+// choose all experts, and for jobs with a correlation table, which is meant for Klotski.
 bool DecodesOneSequence(const EngineOptions& options, const MemoryPlan& plan, const ModelConfig& config,
                         int64_t num_slots) {
   return options.decodes && plan.batch_size == 1 && num_slots >= 2 * config.num_moe_layers() * config.num_topk &&
@@ -71,7 +72,7 @@ absl::StatusOr<KvWindow> ChooseWindow(const EngineOptions& options, const ModelC
   return KvWindow{.num_tokens = options.attention_window, .num_sinks = options.attention_sinks};
 }
 
-// Experts that never leave `num_slots` slots, when `streaming` of them are for what passes through.
+// Returns the number of experts that are pinned if `streaming` of `num_slots` slots are kept for the other experts.
 int64_t NumPinned(int64_t num_slots, int64_t num_experts, int64_t streaming) {
   return num_slots == num_experts ? num_slots : std::max<int64_t>(0, num_slots - streaming);
 }
@@ -124,12 +125,12 @@ absl::StatusOr<ChosenPolicy> ChoosePolicy(const EngineOptions& options, const st
         .holds_kv_cache = holds_kv,
         .stages_kv = !holds_kv && !TraitsOf(kind).attends_on_host,
         .host_computes_experts = TraitsOf(kind).host_computes_experts};
-    inputs.least_slots = LeastStreamingSlots(ScheduleKind::kOnDemand, config);  // that experts pass through
+    inputs.least_slots = LeastStreamingSlots(ScheduleKind::kOnDemand, config);  // experts pass through DRAM on demand
   }
   PENSTOCK_ASSIGN_OR_RETURN(chosen.plan, PlanMemory(inputs));
   MemoryPlan& plan = chosen.plan;
   const int64_t num_slots = device.has_value() ? plan.device.num_expert_slots : plan.num_expert_slots;
-  // Without experts there is nothing to schedule.
+  // Without experts, a schedule only matters if it attends on the host.
   const bool was_asked = policy.schedule.has_value() && (config.num_moe_layers() > 0 || TraitsOf(kind).attends_on_host);
   if (!was_asked && (num_slots == plan.num_experts_total || DecodesOneSequence(options, plan, config, num_slots))) {
     kind = ScheduleKind::kOnDemand;

@@ -1,4 +1,4 @@
-// From what was asked for to how the engine runs: schedule, eviction, the plan of all memory.
+// Decides from the options how the engine runs: schedule, eviction, and the plan of all memory.
 #pragma once
 
 #include <cstdint>
@@ -19,13 +19,13 @@ namespace penstock {
 
 struct ChosenPolicy {
   ScheduleOptions schedule;
-  Eviction eviction = Eviction::kLru;  // where the layers are computed
-  std::optional<DeviceSpec> device;    // as the plan says
+  Eviction eviction = Eviction::kLru;  // policy of the tier that computes the layers
+  std::optional<DeviceSpec> device;    // the plan's device, if there is one
   KvWindow kv_window;
   MemoryPlan plan;
 };
 
-// A row of the table of places for the KV cache.
+// A row of the table of tiers for the KV cache.
 struct KvTierTraits {
   KvTier value;
   std::string_view name;     // "dram"
@@ -33,15 +33,15 @@ struct KvTierTraits {
 };
 std::span<const KvTierTraits> KvTiers();
 
-// kUsage for a value that 0 to `max` does not include.
+// Returns kUsage unless 0 <= value <= max.
 absl::Status CheckRange(std::string_view name, int64_t value, int64_t max);
 
-// Whether a correlation table says which experts never leave. Klotski predicts from it instead, and leaves each layer
-// the same work.
+// Returns whether a correlation table decides which experts are pinned. Klotski predicts from the table instead, and
+// pins equally many experts of each layer.
 bool PinsByPopularity(const Policy& policy, ScheduleKind kind, Eviction eviction);
 
-// Completes `inputs` with what the policy decides, and plans. `device_dense_bytes`: of the layers' dense weights.
-// kUsage for what does not go together, kResources when a budget does not suffice.
+// Completes `inputs` with the decisions of the policy, and plans the memory. `device_dense_bytes` is the size of the
+// layers' dense weights. kUsage for options that contradict each other, kResources when a budget does not suffice.
 absl::StatusOr<ChosenPolicy> ChoosePolicy(const EngineOptions& options, const std::optional<DeviceSpec>& device,
                                           uint64_t device_dense_bytes, PlanInputs inputs);
 

@@ -78,7 +78,7 @@ class PolicyReader {
   absl::Status status_;
 };
 
-// Every key with the field that it sets, and the table of its choices.
+// Visits every key with the field that it sets and, if there is one, the table of its choices.
 template <typename Options, typename Visitor>
 void VisitPolicy(Options& options, Visitor visit) {
   auto& policy = options.policy;

@@ -16,13 +16,13 @@
 
 namespace penstock {
 
-// Overlays the choices in `text` on `options`; kUsage, naming `name` and the key, when something is wrong.
+// Copies the choices of `text` into `options`. kUsage, naming `name` and the key, when something is wrong.
 absl::Status ApplyPolicy(std::string_view text, const std::string& name, EngineOptions& options);
 
-// The same for a file.
+// Does the same with the text of a file.
 absl::Status ApplyPolicyFile(const std::string& path, EngineOptions& options);
 
-// What a policy file says to make these choices: those that are not the defaults.
+// Returns the object of a policy file that makes these choices. It holds only those that differ from the defaults.
 json::object PolicyJson(const EngineOptions& options);
 
 }  // namespace penstock

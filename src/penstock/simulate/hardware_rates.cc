@@ -58,7 +58,7 @@ absl::StatusOr<LaneRates> LaneRatesOf(const Hardware& hardware, const EnginePlan
   if (hardware.FindLink("disk_to_dram") != nullptr || memory.num_expert_slots < memory.num_experts_total) {
     PENSTOCK_ASSIGN_OR_RETURN(rates.disk_to_dram, LinkTime(hardware, "disk_to_dram"));
   } else {
-    rates.disk_to_dram = [](const TaskCost&) { return 0.0; };  // all experts come before the first step
+    rates.disk_to_dram = [](const TaskCost&) { return 0.0; };  // all experts are read before the first step
   }
   if (!plan.policy.device.has_value()) return rates;
   if (plan.policy.device->kind == DeviceKind::kEmulated) {
@@ -71,7 +71,7 @@ absl::StatusOr<LaneRates> LaneRatesOf(const Hardware& hardware, const EnginePlan
   PENSTOCK_ASSIGN_OR_RETURN(rates.device_compute, ComputeTime(hardware, plan, "gpu", 1));
   PENSTOCK_ASSIGN_OR_RETURN(rates.dram_to_device, LinkTime(hardware, "dram_to_device"));
   PENSTOCK_ASSIGN_OR_RETURN(rates.device_to_dram, LinkTime(hardware, "device_to_dram"));
-  // From DRAM to DRAM: a byte is read and written.
+  // This copy stays within DRAM, which reads and writes each byte.
   const MemoryTier* dram = hardware.FindTier("dram");
   const double copy_bytes_per_s = dram == nullptr || dram->rates.empty() ? 0 : dram->rates.back().copy_bytes_per_s;
   if (copy_bytes_per_s <= 0) return UsageError("the hardware has no rates of its DRAM");

@@ -1,4 +1,4 @@
-// How long tasks take on hardware that is described.
+// The times that tasks take on described hardware.
 #pragma once
 
 #include "absl/status/statusor.h"
@@ -8,14 +8,15 @@
 
 namespace penstock {
 
-// In which FFNs are computed. On a device that is only described weights that are quantised become 16-bit numbers, as
-// in most programs for GPUs; Penstock's own kernels compute in 8-bit integers.
+// Returns the arithmetic in which FFNs are computed. Penstock's own kernels multiply quantised weights as 8-bit
+// integers. On a device that is only described, quantised weights become 16-bit numbers, as in most programs for GPUs.
 Arithmetic FfnArithmetic(const Formats& formats, const ModelFormats& weights, bool on_described_device);
 
-// A processor that was probed with weights and KV entries in these formats takes what was measured there; another one
-// what the roofline of its peaks and its memory allows (a call, and the longer of arithmetic and memory). A link takes
-// its latency and its rate. An emulated device is the CPU, with as many threads and such a link as it was given. kUsage
-// when the hardware lacks rates that the plan needs.
+// Returns the time that a task takes on each lane. A processor probed with weights and KV entries in the plan's formats
+// takes the measured time. Any other processor takes the time of its roofline: a call, plus the longer of arithmetic
+// and memory. A transfer takes the latency of its link, plus its bytes at the link's rate. An emulated device is the
+// CPU, with the number of threads and the link that it was given. kUsage when the hardware lacks rates that the plan
+// needs.
 absl::StatusOr<LaneRates> LaneRatesOf(const Hardware& hardware, const EnginePlan& plan, int num_threads);
 
 }  // namespace penstock

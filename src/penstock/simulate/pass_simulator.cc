@@ -43,7 +43,7 @@ absl::StatusOr<std::unique_ptr<PassSimulator>> PassSimulator::Create(Args args) 
                     .preload = PreloadOf(a.schedule)};
   }
   PENSTOCK_ASSIGN_OR_RETURN(s.experts_, ExpertTiers::Create(tiers));
-  s.runtime_.SetSink(a.sink);  // of steps: not of experts that come before the first
+  s.runtime_.SetSink(a.sink);  // set late: the sink gets no experts that are read before the first step
   s.ResetUsage();
   return simulator;
 }
@@ -77,7 +77,7 @@ double PassSimulator::Time(const RowBatch& batch, std::vector<RowRange> micro_ba
              .looks_ahead = NeedsGates(args_.schedule),
              .wants_scores = NeedsScores(args_.schedule)});
   issue(pass);
-  // Nothing fails where nothing is done.
+  // A simulated pass does no work, so it cannot fail.
   PENSTOCK_CHECK(pass.Finish([](const RowLogits&) {}).ok());
   return runtime_.now_s() - begin_s;
 }

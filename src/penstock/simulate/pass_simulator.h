@@ -1,4 +1,4 @@
-// Passes in virtual time: schedules, expert stores and lanes as in a real run, tasks without bodies.
+// Simulates passes in virtual time. Schedules, expert stores and lanes are those of a real run; tasks have no bodies.
 #pragma once
 
 #include <cstdint>
@@ -23,31 +23,31 @@ class PassSimulator {
  public:
   struct Device {
     ExpertRoom room;
-    int64_t staged_pages = 0;  // of KV; 0: the KV cache lies there
-    bool reads_dram = false;   // its copies can read the experts in DRAM as they lie
+    int64_t staged_pages = 0;  // KV pages of each staging buffer; 0: no staging
+    bool reads_dram = false;   // the device's copies can read DRAM's slots
   };
   struct Args {
     const ModelConfig& config;  // outlives the simulator
     ModelFormats formats;
-    uint64_t expert_bytes = 0;  // as they cross links
+    uint64_t expert_bytes = 0;  // bytes that cross a link for one expert
     ScheduleOptions schedule;
-    Eviction eviction = Eviction::kStatic;  // where the layers are computed
+    Eviction eviction = Eviction::kStatic;  // policy of the tier that computes the layers
     ExpertRoom dram = {};
-    std::span<const double> popularity = {};  // ExpertTiers::Args; while it is created
+    std::span<const double> popularity = {};  // see ExpertTiers::Args; only read by Create()
     std::optional<Device> device = std::nullopt;
-    int64_t rows_at_once = 16;  // logits
-    int64_t ffn_row_bytes = 0;  // of a row as experts take it; 0: f32
+    int64_t rows_at_once = 16;  // rows whose logits are computed at once
+    int64_t ffn_row_bytes = 0;  // bytes of one row of the experts' input; 0: f32
     LaneRates rates;
     TaskSink* sink = nullptr;
   };
   static absl::StatusOr<std::unique_ptr<PassSimulator>> Create(Args args);
 
-  // One pass; the virtual seconds that it takes. The batch needs no KV pages.
+  // Simulates one pass, with its logits. Returns the virtual seconds that it takes. The batch needs no KV pages.
   double Run(const RowBatch& batch, std::vector<RowRange> micro_batches, RoutingSource& routing);
-  // The logits of a pass alone.
+  // Simulates only the logits of a pass. Returns the virtual seconds that they take.
   double RunLogits(const RowBatch& batch, RoutingSource& routing);
 
-  // Of the experts where they are computed.
+  // Returns the counters of the tier that computes the layers. REQUIRES: the model has experts.
   const ExpertCounters& counters() const { return experts_.compute()->counters(); }
   std::vector<LaneUsage> Usage() const { return runtime_.Usage(); }
   void ResetUsage();
@@ -66,7 +66,7 @@ class PassSimulator {
   PassDevice device_;
   std::optional<KvStaging> kv_staging_;
   ExpertTiers experts_;
-  std::unique_ptr<Schedule> schedule_;  // holds leases: gone before the experts
+  std::unique_ptr<Schedule> schedule_;  // holds leases on experts, so it is destroyed before them
 };
 
 }  // namespace penstock

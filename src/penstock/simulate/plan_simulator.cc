@@ -10,7 +10,7 @@
 namespace penstock {
 namespace {
 
-// A room for `num_experts` of what was a room for `num_all`.
+// Returns the room for a model of `num_experts` experts that corresponds to `room` for `num_all` experts.
 ExpertRoom Shrink(const ExpertRoom& room, Eviction eviction, int64_t num_all, int64_t num_experts,
                   int64_t least_slots) {
   if (room.num_slots >= num_all)
@@ -36,13 +36,13 @@ ModelConfig FewerLayers(const ModelConfig& config, int64_t num_layers) {
   PENSTOCK_CHECK(num_layers >= 1 && num_layers <= config.num_layers);
   ModelConfig fewer = config;
   fewer.num_layers = num_layers;
-  // What follows the layers stays the same share of a pass: while logits are computed the disk reads ahead.
+  // The vocabulary shrinks too, so that the logits keep their share of a pass. The disk reads ahead during that time.
   fewer.vocab_size = std::max<int64_t>(1, config.vocab_size * num_layers / config.num_layers);
   fewer.layer_has_experts.clear();
   const int64_t num_moe = config.num_moe_layers();
   int64_t num_kept = (2 * num_layers * num_moe + config.num_layers) / (2 * config.num_layers);
   if (num_moe > 0) num_kept = std::max<int64_t>(1, num_kept);
-  // Spread evenly.
+  // The layers with experts are spread evenly.
   for (int64_t i = 0; i < num_layers; ++i) {
     fewer.layer_has_experts.push_back((i + 1) * num_kept / num_layers > i * num_kept / num_layers);
   }
@@ -66,7 +66,7 @@ absl::StatusOr<std::unique_ptr<PassSimulator>> MakeSimulator(const SimulationInp
                            .eviction = policy.eviction,
                            .dram = shrink({plan.num_expert_slots, plan.num_pinned_experts},
                                           policy.device.has_value() ? Eviction::kStatic : policy.eviction),
-                           // With fewer layers nobody knows which are popular.
+                           // Popularity is only known for the experts of the whole model.
                            .popularity = &fewer == &inputs.config ? std::span<const double>(inputs.plan.popularity)
                                                                   : std::span<const double>(),
                            .rows_at_once = kMaxLogitRows,
@@ -78,7 +78,7 @@ absl::StatusOr<std::unique_ptr<PassSimulator>> MakeSimulator(const SimulationInp
                    .staged_pages = plan.device.holds_kv_cache
                                        ? 0
                                        : NumStagedPages(plan, inputs.config, inputs.plan.model_formats.kv),
-                   .reads_dram = policy.device->kind == DeviceKind::kCuda};  // unless pages cannot be locked
+                   .reads_dram = policy.device->kind == DeviceKind::kCuda};  // assumes that pages can be locked
   }
   return PassSimulator::Create(std::move(args));
 }

@@ -1,4 +1,4 @@
-// The simulator of passes for an engine's plan, whole or with fewer layers.
+// Makes a simulator of passes from an engine's plan, for the whole model or for fewer layers.
 #pragma once
 
 #include <cstdint>
@@ -14,18 +14,19 @@ namespace penstock {
 struct SimulationInputs {
   const ModelConfig& config;
   const EnginePlan& plan;
-  int num_threads = 1;  // of the host
+  int num_threads = 1;  // threads of the host
   TaskSink* sink = nullptr;
 };
 
-// kUsage when the hardware lacks rates that are needed.
+// Returns the simulator; kUsage when the hardware lacks rates that it needs.
 absl::StatusOr<std::unique_ptr<PassSimulator>> MakeSimulator(const SimulationInputs& inputs, const Hardware& hardware);
 
-// The config with `num_layers` of its layers, those with experts in the same proportion as far as that goes, and at
-// least one of them. REQUIRES: no more than it has.
+// Returns the config with only `num_layers` layers. The share of layers with experts stays about the same. At least one
+// layer has experts, if any of `config` has. REQUIRES: 1 <= num_layers <= config.num_layers.
 ModelConfig FewerLayers(const ModelConfig& config, int64_t num_layers);
-// The same simulator for `fewer`, made by FewerLayers(): each tier pins the same share of the experts and has as many
-// slots for those that stream. `fewer` outlives it.
+// Returns the simulator for `fewer`, a config made by FewerLayers(). With eviction static, a tier pins the same share
+// of the experts and keeps its number of streaming slots. With other evictions, its slots shrink in proportion. `fewer`
+// must outlive the simulator.
 absl::StatusOr<std::unique_ptr<PassSimulator>> MakeSimulator(const SimulationInputs& inputs, const Hardware& hardware,
                                                              const ModelConfig& fewer);
 

@@ -14,9 +14,9 @@
 namespace penstock {
 namespace {
 
-constexpr int64_t kRowsOfABatch = 16;  // where a policy has no micro-batches
+constexpr int64_t kRowsOfABatch = 16;  // rows of one of Klotski's batches if the policy has no micro-batches
 
-// Of the experts, what is read from the next memory in every step.
+// Returns the share of the experts that is read from the next memory in every step.
 double ShareMoved(const MemoryPlan& plan, bool has_device) {
   const int64_t on_device =
       plan.device.num_expert_slots == plan.num_experts_total ? plan.num_experts_total : plan.device.num_pinned_experts;

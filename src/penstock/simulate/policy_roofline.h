@@ -1,4 +1,4 @@
-// Where the decoding of a policy lies on the roofline of its machine.
+// Places the decoding of a policy on the roofline of its machine.
 #pragma once
 
 #include <optional>
@@ -9,19 +9,19 @@
 
 namespace penstock {
 
-// Of a machine for this policy: without its device where that is not used, in the arithmetic of its experts. kUsage
-// when the hardware does not say what it can do.
+// Returns the roofline model of the machine for this policy, in the arithmetic of its experts. The device is left out
+// if the policy does not use it. kUsage when the hardware lacks the rates.
 absl::StatusOr<Hrm> HrmOf(const PolicyChoice& choice, const DescribedModel& model, const Hardware& hardware);
 
-// Attention and experts of a layer, of a step of the whole batch. What stays where it is computed is not counted as
-// read from elsewhere: a larger resident share and a larger batch both raise the intensity (MoE-Lightning,
-// section 3.3).
+// Returns a point for attention and one for the experts of a layer, in a step in which the whole batch decodes. Weights
+// that stay in the memory where they are used do not count as read from another level. So a larger resident share and
+// a larger batch both raise the intensity (MoE-Lightning, section 3.3).
 std::vector<HrmPoint> DecodePoints(const PolicyChoice& choice, const DescribedModel& model, const Hrm& hrm,
                                    const Workload& workload);
 
-// From how many sequences on computing takes as long as the transfers of what does not stay, by Klotski's inequalities
-// with as many hot experts as a token chooses, in whole micro-batches; 0 when nothing is transferred, none when no
-// batch is large enough.
+// Returns the least number of sequences, in whole micro-batches, that take as long to compute as the streamed experts
+// take to transfer. Uses Klotski's inequalities (plan/batch_group.h) with num_topk hot experts. Returns 0 when nothing
+// is transferred, and nullopt when no batch is large enough or rates are missing.
 std::optional<int64_t> BatchThatHidesTransfers(const PolicyChoice& choice, const DescribedModel& model,
                                                const Hardware& hardware, const Workload& workload);
 

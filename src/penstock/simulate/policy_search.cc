@@ -18,7 +18,7 @@
 namespace penstock {
 namespace {
 
-// Tasks of a whole run, about.
+// Returns the approximate number of tasks of a whole run.
 double NumTasks(const MemoryPlan& plan, const Workload& workload, const ModelConfig& config) {
   const auto ceil_div = [](int64_t a, int64_t b) { return (a + b - 1) / std::max<int64_t>(1, b); };
   const int64_t num_requests = workload.num_requests > 0 ? workload.num_requests : plan.batch_size;
@@ -31,23 +31,24 @@ double NumTasks(const MemoryPlan& plan, const Workload& workload, const ModelCon
 
 constexpr int64_t kFirstChunk = 512, kFirstMicroBatch = 32;
 
-// One processor and schedule: what is left to be chosen, one number after the other, each over its whole range with the
-// others as they are best so far, until no other is better. Time per token falls with the batch until something else
-// limits it and then rises slowly, so that a range is walked from its promising end and left after some steps that did
-// not help. Where memory is short fewer rows of prompts go with a larger batch.
+// Searches the choices that are left for one processor and schedule. Each number in turn is walked over its range,
+// while the others keep their best values so far. The rounds end when none helps any more. As the batch grows, time per
+// token falls until something else limits it, and then rises slowly. So a walk starts at the promising end of a range
+// and stops after some steps that did not help. When memory is short, a larger batch is tried with fewer prompt rows.
 class ScheduleSearch {
  public:
   ScheduleSearch(const DescribedModel& model, const Hardware& hardware, const Workload& workload,
                  const EngineOptions& asked, EngineOptions start)
       : model_(model), hardware_(hardware), workload_(workload), asked_(asked), options_(std::move(start)) {}
 
-  // The batch alone, or a policy that may be near the best one. Returns whether there is a policy that can run.
+  // Tries a policy like `near`. Without `near`, or if that cannot run, walks the batch size alone. Returns whether any
+  // policy can run.
   bool Begin(const EngineOptions* near, RepeatedRouting& routing) {
     routing_ = &routing;
     if (near == nullptr || !Try(Like(*near))) WalkBatch();
     return best_.has_value();
   }
-  // All else. REQUIRES: Begin() returned true.
+  // Searches all choices. REQUIRES: Begin() returned true.
   void Finish(RepeatedRouting& routing) {
     routing_ = &routing;
     if (is_short()) TryCoarseGrid();
@@ -63,12 +64,13 @@ class ScheduleSearch {
       WalkTrade();
     }
   }
-  // What is best for another schedule may be better than what was found here. REQUIRES: Begin() returned true.
+  // Tries the best choices of another schedule. If they improve on those found here, searches on from them.
+  // REQUIRES: Begin() returned true.
   void TryLike(const EngineOptions& other, RepeatedRouting& routing) {
     routing_ = &routing;
     if (Try(Like(other))) Finish(routing);
   }
-  // Whether candidates are simulated whole.
+  // Returns whether the run is so short that each candidate is simulated whole.
   bool is_short() const { return NumTasks(best_->plan, workload_, model_.config()) < kShortTasks; }
   const PolicyChoice& best() const { return *best_; }
   const absl::Status& refusal() const { return refusal_; }
@@ -86,12 +88,13 @@ class ScheduleSearch {
     return options;
   }
 
-  // Marks what is tried; false when it has been.
+  // Marks a candidate as tried. Returns false if it had been tried before.
   bool IsNew(const EngineOptions& options, std::optional<KvTier> kv_tier) {
     return tried_.emplace(options.batch_size, options.prefill_chunk, options.policy.micro_batch_size, kv_tier).second;
   }
 
-  // Whether these options are better than all before, with fewer rows of prompts when there is no room for so many.
+  // Tries these options; when memory has no room for their prompt rows, tries fewer. Returns whether the result is
+  // better than all before.
   bool Try(EngineOptions options) {
     for (;; options.prefill_chunk /= 2) {
       if (!IsNew(options, options.policy.kv_tier)) return false;
@@ -110,7 +113,8 @@ class ScheduleSearch {
     }
   }
 
-  // A batch that the budgets cut to half is another candidate.
+  // Returns whether the budgets leave the prompt rows as they are, and more than half of the batch. A batch cut to half
+  // is a candidate of its own. A batch size that was asked for is always accepted.
   bool HasRoom(const EngineOptions& options, const EnginePlan& plan) const {
     const SimulationInputs inputs{.config = model_.config(), .plan = plan, .num_threads = options.threads};
     return plan.policy.plan.prefill_chunk >= options.prefill_chunk &&
@@ -125,7 +129,7 @@ class ScheduleSearch {
       refusal_ = estimator.status();
       return false;
     }
-    // A short job is over before anything is as it will be for long: it is simulated whole.
+    // A short job ends before it reaches a steady state, so it is simulated whole.
     const bool is_short = NumTasks(memory, workload_, model_.config()) < kShortTasks;
     const double quick_s = estimator->QuickSecondsPerToken();
     if (!is_short && best_.has_value() && quick_s > kHopeless * best_quick_s_) return false;
@@ -146,8 +150,8 @@ class ScheduleSearch {
     return true;
   }
 
-  // Values from `first` on by factors of two, as long as one of the last two steps was better; where candidates cost
-  // nothing all of them.
+  // Tries the values from `first` to `last` by factors of two. Stops after two steps in a row that were no better,
+  // unless no policy can run yet or candidates are cheap (short jobs).
   template <typename Set>
   void Walk(int64_t first, int64_t last, bool upwards, Set set) {
     int num_worse = 0;
@@ -170,7 +174,7 @@ class ScheduleSearch {
       options.batch_size = value;
       LimitMicroBatch(options);
     };
-    // Larger batches take longer to be simulated.
+    // The first walk starts from a small batch, because larger ones take longer to simulate.
     const bool is_first = !best_.has_value();
     const int64_t first = is_first ? std::min(most, kFirstBatch) : options_.batch_size;
     if (is_first) Walk(first, most, /*upwards=*/true, set);
@@ -178,18 +182,18 @@ class ScheduleSearch {
     if (first > 1 && (!best_.has_value() || options_.batch_size == first)) {
       Walk(first / 2, 1, /*upwards=*/false, set);
     }
-    // What few sequences choose may fit into a cache that many sequences overflow.
+    // The experts that a few sequences choose may fit into a cache that those of many sequences overflow.
     if (is_first && options_.policy.schedule == ScheduleKind::kOnDemand) {
       Walk(1, first, /*upwards=*/true, set);
     }
   }
 
-  // Where candidates cost nothing: of small jobs on small machines one number after the other finds a hill, not the
-  // highest.
+  // Tries a coarse grid of choices, for short jobs, whose candidates are cheap. With small jobs on small machines,
+  // walking one number after the other may end at a local optimum.
   void TryCoarseGrid() {
     const EngineOptions from = options_;
     const bool has_device = from.device != "cpu";
-    const int64_t factor = has_device ? 4 : 2;  // without a device there are fewer numbers
+    const int64_t factor = has_device ? 4 : 2;  // finer without a device, which leaves fewer choices
     for (int64_t batch = 1; batch <= MostBatch(); batch *= factor) {
       for (int64_t chunk = kLeastChunk; chunk <= kFirstChunk; chunk *= factor) {
         for (const int64_t num_micro_batches : {1, 4}) {
@@ -220,8 +224,8 @@ class ScheduleSearch {
     }
   }
 
-  // Sequences, those of a micro-batch, and rows of prompts share what experts leave of the memory: more of the ones
-  // with fewer of the others.
+  // The batch, the micro-batch and the prompt rows share the memory that the experts leave. Tries smaller and larger
+  // batches, each with inversely scaled prompt rows, and each with smaller micro-batches.
   void WalkTrade() {
     if (asked_.batch_size > 0) return;
     const EngineOptions from = options_;
@@ -263,7 +267,8 @@ class ScheduleSearch {
     if (options_.policy.micro_batch_size == first && first > 1) Walk(first / 2, 1, /*upwards=*/false, set);
   }
 
-  // Where the KV cache lies decides how much memory is left on either side: with it go fewer rows of prompts, or more.
+  // The tier of the KV cache decides how much memory is left on each side. So each tier is also tried with fewer rows
+  // of prompts.
   void TryKvTier() {
     if (asked_.policy.kv_tier.has_value()) return;
     const EngineOptions from = options_;
@@ -280,7 +285,7 @@ class ScheduleSearch {
 
   static constexpr int64_t kLeastChunk = 16, kMostChunk = kMaxPrefillChunk, kFirstBatch = 64;
   static constexpr double kHopeless = 1.2;
-  static constexpr double kShortTasks = 20'000;  // some milliseconds
+  static constexpr double kShortTasks = 20'000;  // simulated in some milliseconds
 
   const DescribedModel& model_;
   const Hardware& hardware_;
@@ -295,7 +300,8 @@ class ScheduleSearch {
   absl::Status refusal_;
 };
 
-// A schedule that is so much slower than the best one when only its batch has been chosen is left at that.
+// A schedule is searched further only if its rate, with only the batch chosen, exceeds this share of the best rate.
+// Short jobs are always searched further.
 constexpr double kWorthFinishing = 0.35;
 
 }  // namespace
@@ -303,7 +309,7 @@ constexpr double kWorthFinishing = 0.35;
 absl::StatusOr<std::vector<PolicyChoice>> SearchPolicies(const DescribedModel& model, const Hardware& hardware,
                                                          const Workload& workload, const EngineOptions& asked,
                                                          const EngineOptions* near, int num_threads) {
-  PENSTOCK_RETURN_IF_ERROR(OptionsFor(asked, hardware, workload).status());  // whatever is wrong with them
+  PENSTOCK_RETURN_IF_ERROR(OptionsFor(asked, hardware, workload).status());  // reports errors in the options themselves
   std::vector<ScheduleSearch> searches;
   for (const std::string device : {"gpu", "cpu"}) {
     if (asked.device != "auto" && asked.device != device) continue;
@@ -326,7 +332,7 @@ absl::StatusOr<std::vector<PolicyChoice>> SearchPolicies(const DescribedModel& m
     return UsageError("there is no schedule '{}' for --device {}", ChoiceName(asked.policy.schedule, Schedules()),
                       Printable(asked.device));
   }
-  // Each worker draws its own routing: the same.
+  // Each worker draws its own routing. All of them are equal.
   const int most_threads = num_threads > 0 ? num_threads : NumUsableCpus();
   ThreadPool pool(std::min(most_threads, static_cast<int>(searches.size())), ThreadPool::Pinned::kNo);
   std::vector<RepeatedRouting> routings(static_cast<size_t>(pool.num_workers()), RepeatedRouting(model.config()));

@@ -1,10 +1,14 @@
-// The planner's choice: which policy computes a workload soonest on a machine.
+// The planner: finds the policy that computes a workload soonest on a machine.
 //
-// MoE-Lightning's policy (N, mu, A_g, F_g, r_w, r_c) and the schedule. Where tensors lie, the resident shares r_w and
-// r_c among them, follows from the rest and the budgets (plan/memory_plan.h), so that what is searched is: on which
-// processor (F_g), by which schedule (and with it A_g), how many sequences at once (N), in which micro-batches (mu),
-// how many rows of prompts in a step, and where the KV cache lies (r_c). What a policy is worth is what the schedule's
-// own code takes in virtual time (simulate/run_estimate.h).
+// A policy consists of MoE-Lightning's (N, mu, A_g, F_g, r_w, r_c) and a schedule. The search covers:
+// - the processor (F_g),
+// - the schedule, which also decides A_g,
+// - the number of sequences at once (N), and of a micro-batch (mu),
+// - the rows of prompts in a step,
+// - the tier of the KV cache (r_c).
+// The placement of tensors, with the resident shares r_w and r_c, follows from these choices and the budgets
+// (plan/memory_plan.h). A policy is rated by the virtual time that the schedule's own code takes
+// (simulate/run_estimate.h).
 #pragma once
 
 #include <vector>
@@ -16,15 +20,15 @@
 namespace penstock {
 
 struct PolicyChoice {
-  EngineOptions options;  // complete: what an engine is to be opened with, but for its model
+  EngineOptions options;  // complete options for opening an engine, except its model
   MemoryPlan plan;
-  int64_t num_places = 0;  // sequences at once: of the plan's batch those for which there are KV pages
+  int64_t num_places = 0;  // sequences at once: places of the plan's batch that have KV pages
   RunEstimate estimate;
 };
 
-// The best policy of each processor and schedule that can run, best first; at least one. What `options` say is not
-// searched. Errors of the most modest policy when none can run. Begins with a policy that may be `near` the best one,
-// if given. Searches with `num_threads`, or all usable CPUs.
+// Returns the best policy of each processor and schedule that can run, at least one, best first. Choices that `options`
+// make are kept, not searched. When no policy can run, returns the error of the most modest one. `near`, if given, is a
+// policy that may be close to the best one: the search begins with it. Searches with `num_threads`; 0: all usable CPUs.
 absl::StatusOr<std::vector<PolicyChoice>> SearchPolicies(const DescribedModel& model, const Hardware& hardware,
                                                          const Workload& workload, const EngineOptions& options,
                                                          const EngineOptions* near = nullptr, int num_threads = 0);

@@ -13,15 +13,16 @@
 namespace penstock {
 namespace {
 
-// Layers that are simulated at least; of those that are left the time is in proportion. With fewer the share of experts
-// that are pinned cannot be kept, and what is fetched ahead at the end of a pass counts for too much.
+// Minimum number of simulated layers; times are scaled up to all layers. With fewer, the pinned share of the experts
+// cannot be kept, and the experts fetched ahead at the end of a pass weigh too much.
 constexpr int64_t kLeastLayers = 4;
 constexpr int64_t kManyExperts = 1024;
-// Of a long job the beginning and a stretch of the middle are enough.
+// Maximum number of full batches that are simulated. The beginning and a stretch of the middle represent a longer job.
 constexpr int64_t kMostBatches = 3;
 
-// A tier's part in how many layers must be simulated: so many that what streams in a step, a share of all that is not
-// pinned, is more than the slots for it. With fewer it would find there what a whole pass has long replaced.
+// Returns how many layers must be simulated because of one tier. The experts that stream in a step, `share` of those
+// that are not pinned, must outnumber the slots for them. With fewer layers, a pass would still find experts in these
+// slots that a whole pass has long replaced.
 int64_t LayersFor(int64_t num_slots, int64_t num_pinned, double share, const MemoryPlan& plan, int64_t num_layers) {
   const double num_streamed = share * static_cast<double>(plan.num_experts_total - num_pinned);
   if (num_slots >= plan.num_experts_total || num_streamed == 0) return kLeastLayers;
@@ -33,15 +34,16 @@ int64_t NumSimulatedLayers(const SimulationInputs& inputs, int64_t num_places) {
   const ChosenPolicy& policy = inputs.plan.policy;
   const MemoryPlan& plan = policy.plan;
   const int64_t num_layers = inputs.config.num_layers;
-  // A cache of what was used last keeps the same share of any number of layers, but for one that holds nearly what a
-  // step uses: whether it hits everything or nothing is a matter of few experts, of which there must be many.
+  // A cache of recently used experts keeps the same share of any number of layers. The exception is a cache that holds
+  // nearly all that a step uses: a few experts decide whether it hits everything or nothing. Its simulation needs many
+  // experts.
   const bool is_cache = policy.eviction != Eviction::kStatic;
   const int64_t num_slots = policy.device.has_value() ? plan.device.num_expert_slots : plan.num_expert_slots;
   int64_t least = is_cache && 2 * num_slots > plan.num_experts_total && num_slots < plan.num_experts_total
                       ? kManyExperts / std::max<int64_t>(1, inputs.config.num_experts)
                       : kLeastLayers;
   least = std::max(least, kLeastLayers);
-  // Of a layer's experts those that the whole batch chooses.
+  // The share of a layer's experts that the whole batch chooses, from the share that one row does not choose.
   const double unused = 1 - static_cast<double>(inputs.config.num_topk) /
                                 static_cast<double>(std::max<int64_t>(1, inputs.config.num_experts));
   const double share =
@@ -74,8 +76,8 @@ struct RunEstimator::Impl {
         takes_all(TraitsOf(inputs.plan.policy.schedule.kind).is_layer_by_layer),
         choices(routing) {}
 
-  // Simulated are steps that decode alone, and steps with as many rows of prompts as there is room for; with fewer, the
-  // first rows of prompts are like sequences that decode.
+  // Returns the seconds of a step. Steps that only decode are simulated, and steps with as many prompt rows as there is
+  // room for; all others are interpolated. In these, the prompt rows that fill up `num_places` count as decoding rows.
   double Seconds(const StepSize& size) {
     const int64_t num_rows = size.num_decoding + size.num_prompt_rows;
     const auto decode_s = [this](int64_t n) { return At({n, 0}).seconds; };
@@ -83,7 +85,7 @@ struct RunEstimator::Impl {
       return Between(std::min(num_rows, num_places), num_places, decode_s);
     }
     const double least_s = decode_s(num_places);
-    // Beside so many sequences that a full chunk of prompts still has places.
+    // At most this many sequences decode beside a full chunk, whose prompts need places too.
     const int64_t num_prompts = (FullChunk(0) + workload.prompt_tokens - 1) / workload.prompt_tokens;
     const int64_t most = std::max<int64_t>(1, num_places - num_prompts);
     const int64_t num_decoding = std::min(size.num_decoding, most);
@@ -95,8 +97,8 @@ struct RunEstimator::Impl {
                          static_cast<double>(full_rows - num_places);
   }
 
-  // Between the numbers of sequences that are simulated: 1, an eighth of the most where few sequences choose few
-  // experts, and the most.
+  // Interpolates `at`, the seconds by number of sequences. Evaluates it at 1 and `most`, and also at most / 8 if few
+  // sequences choose few experts.
   double Between(int64_t num_decoding, int64_t most, absl::FunctionRef<double(int64_t)> at) {
     const int64_t eighth = takes_all ? 1 : std::max<int64_t>(1, most / 8);
     const int64_t low = num_decoding < eighth ? 1 : num_decoding < most ? eighth : most;
@@ -106,7 +108,8 @@ struct RunEstimator::Impl {
     return low_s + (at(high) - low_s) * static_cast<double>(num_decoding - low) / static_cast<double>(high - low);
   }
 
-  // Rows of prompts beside so many sequences, all that there is room for. Prompts have places of the batch, too.
+  // Returns the maximum number of prompt rows in a step beside `num_decoding` sequences. Prompts need places of the
+  // batch, too.
   int64_t FullChunk(int64_t num_decoding) const {
     return std::min(limits.max_rows - num_decoding, (num_places - num_decoding) * workload.prompt_tokens);
   }
@@ -114,10 +117,10 @@ struct RunEstimator::Impl {
   const Step& At(const StepSize& size) {
     const auto key = std::pair(size.num_decoding, size.num_prompt_rows);
     if (const auto found = steps.find(key); found != steps.end()) return found->second;
-    // Small steps choose few experts: what they take is an average over steps and layers.
     const int64_t num_rows = size.num_decoding + size.num_prompt_rows;
-    // A pass begins with what the one before it has fetched ahead.
+    // A pass begins with the experts that the pass before it fetched ahead, so a step of the same size must precede.
     if (size != last_size) Run(size);
+    // Small steps choose few experts, so their time is an average over several steps.
     const int64_t num_chosen = num_rows * fewer.num_layers;
     const auto num_runs = takes_all ? 1 : static_cast<int>(std::clamp<int64_t>(128 / num_chosen, 1, 16));
     simulator->ResetUsage();
@@ -128,7 +131,7 @@ struct RunEstimator::Impl {
     return steps.emplace(key, std::move(step)).first->second;
   }
 
-  // A pass, as all layers would take it.
+  // Simulates a pass. Returns the seconds that it would take with all layers.
   double Run(const StepSize& size) {
     last_size = size;
     std::vector<SequenceRows> parts;
@@ -148,7 +151,7 @@ struct RunEstimator::Impl {
       }
       micro_batches.push_back({begin, batch.num_rows()});
     }
-    batch.logit_rows.resize(parts.size());  // which rows makes no difference
+    batch.logit_rows.resize(parts.size());  // only the number of rows matters
     std::iota(batch.logit_rows.begin(), batch.logit_rows.end(), int64_t{0});
     const double layers_s = simulator->Run(batch, micro_batches, choices);
     choices.NextStep();
@@ -159,9 +162,9 @@ struct RunEstimator::Impl {
   const Workload workload;
   const PassLimits limits;
   const ModelConfig fewer;
-  const double scale;  // all layers to `fewer`
+  const double scale;  // number of all layers, divided by the layers of `fewer`
   const int64_t num_places;
-  const bool takes_all;  // experts, whatever is chosen
+  const bool takes_all;  // the schedule takes all experts, whatever the rows choose
   RepeatedRouting& choices;
   std::unique_ptr<PassSimulator> simulator;
   RowBatch batch;
@@ -188,7 +191,7 @@ std::span<const int32_t> RepeatedRouting::Choices(int64_t layer_idx, int64_t fir
   std::vector<int32_t>& choices = layers_[static_cast<size_t>(layer_idx)].choices;
   const int64_t begin = first_row_ + first_row, end = begin + num_rows, have = std::ssize(choices) / num_topk_;
   if (end > have) {
-    // Never in small pieces; what was given out before may be asked for again.
+    // Draws at least 1024 rows at a time, and keeps them, because they may be asked for again.
     const std::span<const int32_t> more = drawn_.Choices(layer_idx, have, std::max<int64_t>(end - have, 1024));
     choices.insert(choices.end(), more.begin(), more.end());
   }
@@ -205,7 +208,7 @@ absl::StatusOr<RunEstimator> RunEstimator::Create(const SimulationInputs& inputs
   routing.Restart();
   auto impl = std::make_unique<Impl>(inputs, workload, routing);
   PENSTOCK_ASSIGN_OR_RETURN(impl->simulator, MakeSimulator(inputs, hardware, impl->fewer));
-  // What is pinned comes with the first step.
+  // The first step also fetches the pinned experts. cold_s is the extra time of that step.
   const StepSize first = {.num_prompt_rows = impl->FullChunk(0)};
   const double first_s = impl->Run(first);
   impl->cold_s = std::max(0.0, first_s - impl->At(first).seconds);

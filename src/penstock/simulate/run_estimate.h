@@ -1,5 +1,5 @@
-// What a run of a workload would take, in milliseconds instead of in a whole simulation: a few steps are simulated over
-// a few of the layers, and all others are read between them.
+// Estimates a run of a workload within milliseconds, without a whole simulation. It simulates a few steps over a few of
+// the layers, and interpolates between them for all other steps.
 #pragma once
 
 #include <cstdint>
@@ -15,14 +15,14 @@
 namespace penstock {
 
 struct RunEstimate : RunTotals {
-  double decode_step_s = 0;             // of a full batch
-  std::vector<LaneUsage> decode_lanes;  // of one such step
+  double decode_step_s = 0;             // seconds of a step in which a full batch decodes
+  std::vector<LaneUsage> decode_lanes;  // lane usage in one such step
 };
 
-// Sequences of the workload that the plan computes at once: places of the batch for which there are KV pages.
+// Returns how many sequences of the workload the plan computes at once: the places of the batch that have KV pages.
 int64_t NumPlaces(const SimulationInputs& inputs, const Workload& workload);
 
-// Uniform routing that is drawn once for all estimates of a model, whatever their plans.
+// Uniform routing that is drawn once and serves all estimates of a model, whatever their plans.
 class RepeatedRouting : public RoutingSource {
  public:
   explicit RepeatedRouting(const ModelConfig& config);
@@ -35,26 +35,28 @@ class RepeatedRouting : public RoutingSource {
   static constexpr int64_t kMostRows = kMaxPrefillChunk + kMaxBatchSize;
 
  private:
-  static constexpr int64_t kSteps = 4096;  // after which choices are those of the first step again
+  static constexpr int64_t kSteps = 4096;  // number of steps after which the choices repeat
 
   struct Layer {
-    std::vector<int32_t> choices;  // of rows from 0 on, as many as were asked for
+    std::vector<int32_t> choices;  // [rows drawn so far, num_topk]
   };
   GeneratedRouting drawn_;
   int64_t num_topk_;
   std::vector<Layer> layers_;
-  int64_t first_row_ = 0;  // of this step
+  int64_t first_row_ = 0;  // first row of this step
 };
 
 class RunEstimator {
  public:
-  // Errors as SimulateWorkload()'s. What `inputs` refer to, and `routing`, outlive the estimator.
+  // Returns errors like SimulateWorkload(). The objects that `inputs` refer to, and `routing`, must outlive the
+  // estimator.
   static absl::StatusOr<RunEstimator> Create(const SimulationInputs& inputs, const Hardware& hardware,
                                              const Workload& workload, RepeatedRouting& routing);
   RunEstimator(RunEstimator&&) noexcept;
   ~RunEstimator();
 
-  // Of a generated token with its share of the prompts, from two steps: enough to see what is hopeless.
+  // Returns the seconds of a generated token with its share of the prompts. Simulates only two sizes of steps, which is
+  // enough to recognise hopeless plans.
   double QuickSecondsPerToken();
   RunEstimate Estimate();
 

@@ -1,4 +1,4 @@
-// Requests as the engine sees them, without tokens: they wait, get a place and KV pages, are prefilled and decoded.
+// Simulates an engine's requests without tokens: they wait, get a place and KV pages, are prefilled and decoded.
 #pragma once
 
 #include <cstdint>
@@ -13,26 +13,26 @@ namespace penstock {
 
 PassLimits PassLimitsOf(const ChosenPolicy& policy);
 
-// What a step computes.
+// The rows that a step computes.
 struct StepSize {
-  int64_t num_decoding = 0;  // sequences
+  int64_t num_decoding = 0;  // sequences that decode, one row each
   int64_t num_prompt_rows = 0;
   bool operator==(const StepSize&) const = default;
 };
 
 class SimulatedBatch {
  public:
-  // Both outlive the batch. Without a number of requests there are as many as places.
+  // `workload` and `policy` must outlive the batch. A workload without a number of requests has one for each place.
   SimulatedBatch(const Workload& workload, const ChosenPolicy& policy, int64_t num_kv_pages);
 
   int64_t num_requests() const { return num_requests_; }
   bool idle() const { return running_.empty() && num_admitted_ == num_requests_; }
 
-  // A step: these, in this order. Fill() may be left out.
+  // A step calls these in this order. Fill() is optional.
   void Admit();
   StepSize ChooseRows();
-  std::vector<RowRange> Fill(RowBatch& batch) const;  // micro-batches
-  int64_t Advance();                                  // tokens that the step generated
+  std::vector<RowRange> Fill(RowBatch& batch) const;  // returns the micro-batches
+  int64_t Advance();                                  // returns the number of tokens that the step generated
 
  private:
   struct Running {
@@ -50,7 +50,7 @@ class SimulatedBatch {
   int64_t num_admitted_ = 0;
   int64_t free_pages_;
   std::vector<Running> running_;
-  std::vector<SequenceRows> parts_;  // of the step
+  std::vector<SequenceRows> parts_;  // rows of the present step
 };
 
 }  // namespace penstock

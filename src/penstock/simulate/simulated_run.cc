@@ -15,11 +15,11 @@ namespace {
 
 constexpr int64_t kMostSteps = 100'000'000;
 
-// The recorded rows as the engine makes a pass of them. Every sequence wants logits: a chunk from the middle of a
-// prompt takes a little longer here than it did.
+// Makes a pass of the recorded rows as the engine does. Returns its micro-batches. Every sequence gets logits, so a
+// chunk from the middle of a prompt takes a little longer than in the recorded run.
 std::vector<RowRange> BuildPass(TraceRouting& trace, const PassLimits& limits, RowBatch& batch) {
   std::vector<SequenceRows> parts;
-  std::vector<size_t> first_rows;  // of parts, in the trace
+  std::vector<size_t> first_rows;  // [parts.size()]: first row of each part in the trace
   const std::span<const uint32_t> ids = trace.sequence_ids(), positions = trace.positions();
   for (size_t row = 0; row < ids.size(); ++row) {
     if (row == 0 || ids[row] != ids[row - 1]) {

@@ -1,5 +1,5 @@
-// An engine in virtual time: what its steps take on a machine that is described, not present. The same schedules,
-// expert stores and batching rules as in a real run.
+// Simulates an engine in virtual time: how long its steps take on a machine that is described, not present. The
+// schedules, expert stores and batching rules are those of a real run.
 #pragma once
 
 #include <cstdint>
@@ -17,42 +17,42 @@
 
 namespace penstock {
 
-// What a recorded run would take.
+// The result of simulating a recorded run.
 struct SimulatedTrace {
-  std::vector<double> step_s;  // of each step, by its index; 0 for steps of which the trace has nothing
-  ExpertCounters experts;      // where the layers are computed
+  std::vector<double> step_s;  // seconds of each step, by its index; 0 for steps missing from the trace
+  ExpertCounters experts;      // counters of the tier that computes the layers
 };
-// kInput when the trace is damaged or another model's, kUsage when the hardware lacks rates that are needed. Klotski
-// begins with an empty correlation table.
+// Simulates a recorded run. Klotski begins with an empty correlation table. kInput when the trace is damaged or belongs
+// to another model, kUsage when the hardware lacks rates that are needed.
 absl::StatusOr<SimulatedTrace> SimulateTrace(const SimulationInputs& inputs, const Hardware& hardware,
                                              const std::string& trace_path);
 
-// What a run of a workload would take.
+// The totals of a simulated run of a workload.
 struct RunTotals {
   int64_t num_requests = 0;
   int64_t prompt_tokens = 0;
   int64_t generated_tokens = 0;
-  // Steps are split by the share of their rows, as EngineStats has them.
+  // A step's time is split between prefill and decode by their rows, as in EngineStats.
   double prefill_s = 0;
   double decode_s = 0;
 
-  // A step of this size, but for its generated tokens.
+  // Adds a step of this size, except its generated tokens.
   void Add(const StepSize& size, double seconds);
   double total_s() const { return prefill_s + decode_s; }
   double generation_tokens_per_s() const { return static_cast<double>(generated_tokens) / total_s(); }
 };
 
 struct SimulatedRun : RunTotals {
-  std::vector<double> step_s;  // of each
+  std::vector<double> step_s;  // seconds of each step
   std::vector<LaneUsage> lanes;
-  int64_t expert_hits = 0;  // where the layers are computed
+  int64_t expert_hits = 0;  // in the tier that computes the layers
   int64_t expert_misses = 0;
 };
 
-// kResources when the workload's longest request does not fit into the plan's context.
+// Returns kResources when the workload's longest request does not fit into the plan's context.
 absl::Status CheckFits(const Workload& workload, const MemoryPlan& plan);
 
-// kUsage as above, kResources as CheckFits().
+// Simulates a whole run of the workload. kUsage as in SimulateTrace(), kResources as in CheckFits().
 absl::StatusOr<SimulatedRun> SimulateWorkload(const SimulationInputs& inputs, const Hardware& hardware,
                                               const Workload& workload, const RoutingSpec& routing);
 
