@@ -29,7 +29,7 @@ enum class HybridRule : uint8_t {
   kBalanced,
   // HybriMoE's paper: each time, the timeline (host, device, link) whose next operation would end first takes that
   // operation, until none is left.
-  // - Host: experts that the device lacks, lightest first, then those that it has, also lightest first.
+  // - Host: experts that the device lacks, lightest first, then those that the device has, also lightest first.
   // - Device: experts that it has, heaviest first.
   // - Link: experts that the device lacks, heaviest first.
   kTimelines,
