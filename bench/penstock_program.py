@@ -1,4 +1,4 @@
-"""The penstock program, as the benchmarks run it. What fails ends the benchmark with one message."""
+"""Runs the penstock program for benchmarks. A command that fails ends the benchmark with one message."""
 import json
 import pathlib
 import shlex
@@ -22,7 +22,7 @@ class Program:
         self.path, self.verbose = path, verbose
 
     def finish(self, *arguments):
-        """Runs to the end; returns the finished process, whatever its exit status."""
+        """Runs a command to its end; returns the finished process, whatever its exit status."""
         command = [str(self.path), *map(str, arguments)]
         done = subprocess.run(command, capture_output=True, text=True, check=False)
         if self.verbose:
@@ -30,19 +30,19 @@ class Program:
         return done
 
     def output(self, *arguments):
-        """Standard output."""
+        """Returns the command's standard output."""
         return succeeded(self.finish(*arguments)).stdout
 
     def json(self, *arguments):
-        """What the command prints with --json: one value."""
+        """Returns the one value that the command prints with --json."""
         return json.loads(self.output(*arguments, "--json"))
 
     def json_lines(self, *arguments):
-        """What the command prints with --json: a value in each line."""
+        """Returns the values that the command prints with --json, one in each line."""
         return [json.loads(line) for line in self.output(*arguments, "--json").splitlines()]
 
     def job(self, model, requests, *flags):
-        """Statistics of a whole `run` of these requests; None if its policy does not fit into the budget."""
+        """Returns the statistics of a `run` of these requests; None if its policy does not fit into the budget."""
         with tempfile.TemporaryDirectory() as folder:
             folder = pathlib.Path(folder)
             (folder / "in.jsonl").write_text("".join(json.dumps(request) + "\n" for request in requests))

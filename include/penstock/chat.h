@@ -20,15 +20,14 @@ struct ChatParts;  // Penstock's own form of a chat
 // Messages, tools and further variables of the chat template. Immutable; copies share one content.
 class Chat {
  public:
-  // A chat of plain messages.
+  // Makes a chat of plain messages.
   explicit Chat(std::span<const ChatMessage> messages);
-  // For Penstock itself, which has checked `parts`.
+  // For Penstock's own use: it has checked `parts`.
   explicit Chat(ChatParts parts);
 
-  // Parses and checks a chat as OpenAI's clients write it. `messages` is a JSON list of {"role", "content", ...}.
-  // `tools` is a list of objects, and `variables` an object of further variables of the template (documents,
-  // enable_thinking
-  // ...); both may be empty texts. Returns kInput, naming the part at fault.
+  // Parses and checks a chat in the form that OpenAI's clients send. `messages` is a JSON list of {"role", "content",
+  // ...}. `tools` is a list of objects. `variables` is an object of further variables of the template, such as
+  // documents or enable_thinking. `tools` and `variables` may be empty texts. Returns kInput, naming the part at fault.
   static absl::StatusOr<Chat> FromJson(std::string_view messages, std::string_view tools = {},
                                        std::string_view variables = {});
 

@@ -13,7 +13,7 @@ struct ToolCall {
 
 struct ChatAnswer {
   std::string content;
-  std::string reasoning = {};  // thoughts, where the model's format separates them
+  std::string reasoning = {};  // thoughts, if the model's format separates them
   std::vector<ToolCall> tool_calls = {};
 };
 

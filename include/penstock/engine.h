@@ -72,8 +72,7 @@ struct Completion {
   FinishReason finish_reason = FinishReason::kStop;
   std::vector<TokenLogprobs> logprobs;  // one per token of token_ids, if requested
   int64_t num_prompt_tokens = 0;
-  // When not OK, the request failed (its experts could not be read); then only request_id and num_prompt_tokens are
-  // set.
+  // Not OK: the request failed (its experts could not be read), and only request_id and num_prompt_tokens are set.
   absl::Status status;
 };
 
@@ -110,8 +109,8 @@ struct EngineOptions {
   int64_t batch_size = 0;            // sequences at once; 0: as many as the budget allows, at most 64
   int64_t context_length = 0;        // longest prompt + answer; 0: the model's own, at most 8192
   // StreamingLLM: every token sees the first attention_sinks tokens and at least the last attention_window tokens, in
-  // whole KV pages. The KV cache keeps no others. Answers to longer sequences differ from those of full attention. 0:
-  // off.
+  // whole KV pages. The KV cache keeps no others. Answers to longer sequences differ from those of full attention. A
+  // window of 0 turns this off.
   int64_t attention_window = 0;
   int64_t attention_sinks = 4;
   int64_t prefill_chunk = 0;  // prompt rows per step; 0: as many as the budget allows, at most 256
@@ -127,8 +126,8 @@ struct EngineOptions {
   // Comparisons of evictions and predictors need them.
   bool routing_scores = false;
   std::string correlation_path = {};  // klotski's correlation table at the end of the run
-  bool direct_io = true;  // reads experts with O_DIRECT; falls back to buffered reads where the file system refuses
-  bool io_uring = true;   // reads with io_uring; falls back to reading threads where the kernel refuses
+  bool direct_io = true;  // reads experts with O_DIRECT; falls back to buffered reads if the file system refuses
+  bool io_uring = true;   // reads with io_uring; falls back to reading threads if the kernel refuses
 };
 
 // Where every byte of a device's budget goes.
@@ -162,8 +161,8 @@ struct MemoryPlan {
   int64_t prefill_chunk = 0;
   int64_t micro_batch_size = 0;  // in sequences; 0: all
   ScheduleKind schedule = ScheduleKind::kOnDemand;
-  Eviction eviction = Eviction::kLru;  // where the layers are computed
-  DevicePlan device = {};              // the device's share, if it computes the layers
+  Eviction eviction = Eviction::kLru;  // policy of the tier that computes the layers
+  DevicePlan device = {};              // the device's share, if a device computes the layers
 };
 
 struct LaneStats {
@@ -180,7 +179,7 @@ struct EngineStats {
   int64_t prompt_tokens = 0;
   int64_t generated_tokens = 0;
   double load_s = 0;
-  double prefill_s = 0;  // a step's time is split between prefill and decode by their rows
+  double prefill_s = 0;  // a step's time is split between prefill and decode in proportion to their rows
   double decode_s = 0;
   uint64_t disk_bytes = 0;         // bytes of experts read from disk while generating
   uint64_t unused_disk_bytes = 0;  // read ahead and then not wanted
@@ -191,7 +190,7 @@ struct EngineStats {
   int64_t expert_hits = 0;  // wanted experts that were in the memory of the processor that computes the layers
   int64_t expert_misses = 0;
   int64_t prefetch_issued = 0;  // experts read because they were predicted
-  int64_t prefetch_used = 0;    // prefetched, and wanted before they left
+  int64_t prefetch_used = 0;    // prefetched, and wanted before they were evicted
   std::vector<LaneStats> lanes;
 };
 
@@ -200,7 +199,7 @@ struct ProcessorRates {
   double ops_per_s = 0;  // in the arithmetic of the FFNs
 };
 
-// The highest rates of this machine, with all threads; 0 where not measured.
+// The highest rates of this machine, with all threads. 0: not measured.
 struct MachineRates {
   double disk_bytes_per_s = 0;
   double link_bytes_per_s = 0;  // to a device
@@ -236,8 +235,8 @@ class Engine {
   // Sets a function that is called with each piece of text as soon as it is final (streaming). Optional.
   virtual void SetTextSink(std::function<void(RequestId, std::string_view)> sink) = 0;
 
-  virtual int64_t num_running() const = 0;  // with a place in the batch
-  virtual int64_t num_waiting() const = 0;  // submitted, but still without a place or KV pages
+  virtual int64_t num_running() const = 0;  // requests with a place in the batch
+  virtual int64_t num_waiting() const = 0;  // requests that still wait for a place or for KV pages
   bool idle() const { return num_running() == 0 && num_waiting() == 0; }
 
   // Admits waiting requests to free places, and does one pass over the model: prompt chunks, and one decode token for

@@ -1,4 +1,4 @@
-// In which formats a model computes.
+// The formats in which a model computes.
 //
 // Kernels include this header with the flags of every instruction set, so it defines nothing but these types.
 #pragma once
@@ -7,13 +7,14 @@
 
 namespace penstock {
 
-// kF32: weights as they are stored, activations in f32. kBF16: weights that are not bf16 are rounded to it as they
-// arrive, and so are the inputs of the FFNs and of lm_head, where nearly all the work is. Attention, router and norms
-// keep f32 inputs, because an error there can choose other experts (measured: docs/decisions/dtype.md). kBF16 is faster
-// on CPUs with AVX512-BF16; logits are within 2e-2.
+// kF32: weights as they are stored, activations in f32.
+// kBF16: float weights of other types are rounded to bf16 when they are loaded. The inputs of the FFNs and of lm_head,
+// which do nearly all the work, are rounded too. Attention, router and norms keep f32 inputs, because an error there
+// can choose other experts (measured: docs/decisions/dtype.md). kBF16 is faster on CPUs with AVX512-BF16; logits are
+// within 2e-2.
 enum class ComputeDtype : uint8_t { kF32, kBF16 };
 
-// KV entries: kBF16 takes half the memory of kF32 per token, kInt8 about a quarter.
+// Formats of KV entries. Per token, kBF16 takes half the memory of kF32, and kInt8 about a quarter.
 enum class KvFormat : uint8_t { kF32, kBF16, kInt8 };
 
 }  // namespace penstock

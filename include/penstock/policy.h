@@ -7,7 +7,7 @@
 
 namespace penstock {
 
-// What each of these does is written beside its name in schedules.def, evictions.def and predictors.def.
+// The rows of schedules.def, evictions.def and predictors.def say what each of these does.
 enum class ScheduleKind : uint8_t {
 #define PENSTOCK_SCHEDULE(kind, ...) kind,
 #include "penstock/schedules.def"
@@ -23,30 +23,30 @@ enum class PredictorKind : uint8_t {
 
 // How the schedule `hybrid` divides experts between the host and a device.
 enum class HybridRule : uint8_t {
-  // The least time, with the transfers' prices, of all plans in which the device takes the heaviest experts and the
-  // host
-  // the lightest, both of those in the device's memory and of the others. It is the optimum where the device's time
-  // does
-  // not depend on the rows.
+  // Minimises the time plus the transfers' prices over all plans in which the device takes the heaviest experts and the
+  // host the lightest. The experts in the device's memory and the others are split separately. The plan is optimal if
+  // the device's time does not depend on the rows.
   kBalanced,
-  // HybriMoE's paper: the timeline (host, device, link) that would end its next operation first takes it, until none is
-  // left. Host: what the device lacks, lightest first, then what it has from the light end. Device: what is there,
-  // heaviest first. Link: what the device lacks, heaviest first.
+  // HybriMoE's paper: each time, the timeline (host, device, link) whose next operation would end first takes that
+  // operation, until none is left.
+  // - Host: experts that the device lacks, lightest first, then those that the device has, also lightest first.
+  // - Device: experts that it has, heaviest first.
+  // - Link: experts that the device lacks, heaviest first.
   kTimelines,
-  // HybriMoE's public code: one list, what the device has before what it lacks, each by falling load. The device takes
-  // from the front, through the link where it must, and the host from the back, whoever would end first.
+  // HybriMoE's public code: one list of the experts that the device has, then of those that it lacks, each by falling
+  // load. The device takes from the front, through the link if it must; the host takes from the back. The one that
+  // would end first takes the next expert.
   kTwoEnded,
-  // Fiddler: an expert that the device lacks is computed where that takes less time, with its transfer, each for
-  // itself.
+  // Fiddler: each expert that the device lacks is computed where it alone takes less time, its transfer included.
   kThreshold,
-  // KTransformers: the device computes the experts that it has, the host the rest; nothing travels.
+  // KTransformers: the device computes the experts that it has, and the host computes the rest. Nothing travels.
   kFixed,
 };
 
-// Where the KV cache lies.
+// The memory that holds the KV cache.
 enum class KvTier : uint8_t { kDram, kDevice };
 
-// Settings of the schedule. They do not change answers. The engine chooses what is left open.
+// Settings of the schedule. They do not change answers. The engine chooses those that are left open.
 struct Policy {
   // Default: klotski when experts stream, otherwise on-demand. For a batch of one sequence it is on-demand if the
   // experts of two tokens fit.
@@ -62,17 +62,17 @@ struct Policy {
   int64_t disk_window = 0;
   int64_t hot_experts = 0;  // klotski: experts fetched ahead for each layer; 0: all that are probably needed
   int64_t path_length = 1;  // klotski: number of earlier layers that predict a layer's experts; 0 to 3
-  // klotski: the correlation table to begin with, written by an earlier run (EngineOptions::correlation_path). Empty:
-  // begins without one and learns while it runs. hybrid and on-demand with eviction static: the experts that the table
-  // counts most often never leave.
+  // klotski: the correlation table to begin with, written by an earlier run (EngineOptions::correlation_path). If
+  // empty, klotski begins without one and learns while it runs. hybrid and on-demand with eviction static: the experts
+  // that the table counts most often never leave.
   std::string correlation_table = {};
   // The three ideas of klotski, each of which can be switched off for ablations.
   bool multi_batch = true;
   bool hot_prefetch = true;
   bool reorder = true;
   std::optional<HybridRule> hybrid_rule = {};  // hybrid with a device; default: kBalanced
-  // hybrid: the predictor of the experts to fetch ahead. Default: the best one for the model by penstock bench routing
-  // (with a default eviction also its best eviction); none if that never ran.
+  // hybrid: the predictor of the experts to fetch ahead. Default: the one that penstock bench routing found best for
+  // the model, and with a default eviction also its best eviction. None if it never ran.
   std::optional<PredictorKind> predictor = {};
 };
 

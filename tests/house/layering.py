@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Checks the rules of the house that no compiler checks, and that this check itself finds what it should.
+"""Checks the rules of the house that no compiler checks, and proves that it finds violations of them.
 
 Usage: layering.py ROOT             checks the tree at ROOT
        layering.py ROOT --self-test checks that each rule fires on a copy of ROOT with that fault planted
@@ -15,7 +15,7 @@ MAX_LINES = 600
 SOURCE_FOLDERS = ("src", "include", "tests", "bench", "fuzz")
 CODE = {".h", ".cc", ".cu", ".cuh"}
 
-# Calls that src/ must not make, where they are allowed all the same, and why they are banned.
+# Calls that src/ must not make: a pattern, the floors that may make them all the same, and the reason.
 BANNED = [
     (r"\b(?:std::)?(?:printf|puts|putchar)\s*\(", ("cli",), "stdout belongs to results; return a Status or use spdlog"),
     (r"\bstd::(?:cout|cerr|clog)\b", ("cli",), "stdout belongs to results; return a Status or use spdlog"),
@@ -26,12 +26,12 @@ BANNED = [
     (r"(?<![\w.>])(?:std::|::)?secure_getenv\s*\(", (), "use std::getenv with a name that ENVIRONMENT lists"),
 ]
 
-# The environment variables that src/ may read. Each new one is a decision that the manual has to tell.
+# The environment variables that src/ may read. The manual must document each of them.
 ENVIRONMENT = {"HOME", "NO_COLOR", "PENSTOCK_FORCE_ISA", "TERM", "XDG_CACHE_HOME"}
 
 
 def floors(root):
-    """The floors of the root CMakeLists.txt, lowest first."""
+    """Returns the floors of the root CMakeLists.txt, lowest first."""
     text = (root / "CMakeLists.txt").read_text()
     return re.findall(r"add_subdirectory\(src/penstock/(\w+)\)", text)
 
@@ -42,7 +42,7 @@ TOKENS = re.compile(
 
 
 def strip(text, strings):
-    """Without comments, and without strings if `strings`; line breaks are kept so that line numbers hold."""
+    """Returns `text` without comments, and without strings if `strings`. Keeps line breaks, so line numbers hold."""
 
     def blank(match):
         token = match.group()
@@ -100,7 +100,7 @@ def check_text(path, text):
 
 
 def check_listed(root, order):
-    """Every .cc of a floor is in its CMakeLists.txt, and every folder is a floor of the root's."""
+    """Checks that each folder is a floor, and that each .cc of a floor or its tests is in a CMakeLists.txt."""
     top = root / "src" / "penstock"
     for folder in sorted(top.iterdir()):
         if folder.is_dir() and folder.name not in order:
@@ -120,7 +120,7 @@ def check_listed(root, order):
 
 
 def check_links(root, order):
-    """A floor's library links the floors that its sources include, and none above it."""
+    """Checks that a floor's library links only floors that its sources include, and none above it."""
     top = root / "src" / "penstock"
     for floor in order:
         listing = top / floor / "CMakeLists.txt"
@@ -137,14 +137,14 @@ def check_links(root, order):
                 continue
             if order.index(used) > order.index(floor):
                 yield listing, line_of(text, match.start()), f"floor {floor} links {match.group()}, a floor above it"
-            # Who links the engine may use every public header, those of lower floors as well.
+            # A floor with a public header may be linked for that alone, and `included` does not hold public headers.
             elif used not in included and not (root / "include" / "penstock" / f"{used}.h").exists():
                 yield listing, line_of(
                     text, match.start()), f"links {match.group()}, of which floor {floor} includes nothing"
 
 
 def problems(root):
-    """All that is wrong, as lines "path:line: what"."""
+    """Returns all that is wrong, as lines "path:line: what"."""
     order = floors(root)
     found = []
     if not order:
@@ -174,7 +174,7 @@ def problems(root):
     return found
 
 
-# Faults to plant: the file, the text to append (or None for a new file), and a piece of the expected complaint.
+# Yields faults to plant: a new file, its text, and a piece of the expected complaint.
 def plants(order):
     low, high = order[0], order[-1]
     header = "// A planted header.\n#pragma once\n"
@@ -201,7 +201,7 @@ def plants(order):
     yield "include/penstock/planted.h", header + f'#include "penstock/{low}/x.h"\n', "a public header includes"
 
 
-# What must pass: the same words in comments, strings and longer names.
+# Text that must pass: the same words in comments, strings and longer names.
 HARMLESS = """// A planted header: printf( and std::cout and exit( in a comment.
 #pragma once
 /* std::regex, rand() and
@@ -213,7 +213,7 @@ inline void OnExit() { on_exit_now(1); x.exit(2); std::fprintf(stderr, "fine"); 
 
 
 def not_code(_, names):
-    """The `names` that a copy for the self-test does not need."""
+    """Returns the `names` that a copy for the self-test does not need."""
     return [name for name in names if "." in name and not name.endswith((".h", ".cc", ".cu", ".cuh", ".txt"))]
 
 

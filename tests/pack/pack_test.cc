@@ -1,5 +1,5 @@
-// Proves that packing leaves a whole store or none, that what is changed in a store is noticed, and that what cannot be
-// packed is refused with a reason.
+// Proves that packing leaves a whole store or none, that changes to a store are noticed, and that a model that cannot
+// be packed is refused with a reason.
 #include "penstock/pack.h"
 #include "tests/choices.h"
 
@@ -78,7 +78,7 @@ TEST_F(PackTest, AStoreIsAModelFolder) {
   for (const LayerTensors& layer : model->weights.layers) {
     EXPECT_EQ(layer.router_proj->packed, WeightFormat::kBF16);
     for (const FfnTensors& expert : layer.experts) {
-      // One contiguous run from a page's start.
+      // An expert is one contiguous run that starts at a page.
       EXPECT_EQ(expert.gate_proj->extent.offset_bytes % 4096, 0u);
       EXPECT_EQ(expert.gate_proj->extent.offset_bytes + expert.gate_proj->extent.size_bytes,
                 expert.up_proj->extent.offset_bytes);
@@ -135,7 +135,7 @@ TEST_F(PackTest, AnotherVersionIsRefused) {
   ExpectFault(Run(), Fault::kModel, "version 3");
 }
 
-// All experts take the same kind of rows.
+// All experts must take the same kind of rows.
 TEST_F(PackTest, OneQuantisedExpertAmongOthersIsRefused) {
   ASSERT_TRUE(Pack("none").ok());
   PackedIndex index = ParsePackedIndex(ReadAll(store_ + "/penstock.json")).value();
@@ -239,7 +239,7 @@ TEST_F(PackTest, AWeightThatIsNoNumberCannotBeQuantised) {
   ExpectFault(status, Fault::kModel, tensor.name);
 }
 
-// What --dtype bf16 computes with can be rounded when packing, and not afterwards.
+// Weights can be rounded for --dtype bf16 when they are packed, but not afterwards.
 TEST(PackDtypeTest, Bf16) {
   const Golden golden("mixtral-tiny");
   const std::string folder = testing::TempDir() + "/pack-dtype-" + std::to_string(::getpid());

@@ -1,5 +1,5 @@
-// What the two JSON parsers (json.cc, json_events.cc) share: the handler functions that do nothing, and one way to run
-// Boost's parser and to report its errors.
+// The common part of the two JSON parsers (json.cc, json_events.cc): handler functions that do nothing, and a function
+// that runs Boost's parser and reports its errors.
 #pragma once
 
 #include <boost/json/basic_parser_impl.hpp>
@@ -29,7 +29,7 @@ struct JsonHandler {
   bool on_comment(string_view, error_code&) { return true; }
 };
 
-// Parses all of `text`. An error is the handler's own status(), if it is not OK, or Boost's; it begins with
+// Parses all of `text`. Returns the handler's own status() if that is not OK, otherwise Boost's error; both begin with
 // place_of(offset).
 template <class Handler>
 absl::Status RunJsonParser(json::basic_parser<Handler>& parser, std::string_view text, Fault fault,

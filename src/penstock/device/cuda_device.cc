@@ -1,4 +1,4 @@
-// A CUDA device: streams are its lanes, and its links copy between its memory and page-locked memory of the host's.
+// A CUDA device. Streams are its lanes. Its links copy between its memory and page-locked memory of the host.
 #include <algorithm>
 #include <array>
 #include <cstring>
@@ -22,7 +22,7 @@
 namespace penstock {
 namespace {
 
-// What PCI Express 4.0 x16 brings; schedules that plan measure it.
+// Rate of PCI Express 4.0 x16. Schedules that plan by times measure the link instead.
 constexpr double kLinkBytesPerSecond = 24e9;
 
 kernels::RowFormat FormatOf(Arithmetic arithmetic) {
@@ -34,7 +34,7 @@ kernels::RowFormat FormatOf(Arithmetic arithmetic) {
   return kernels::RowFormat::kF32;
 }
 
-// Tables go through page-locked memory in two halves: one is filled while copies read the other.
+// Sends tables through page-locked memory in two halves: one is filled while copies read the other.
 class CudaTables : public DeviceTables {
  public:
   static absl::StatusOr<std::unique_ptr<CudaTables>> Create(Memory& memory, Memory& host_memory, uint64_t size_bytes,
@@ -61,11 +61,11 @@ class CudaTables : public DeviceTables {
       (void)cudaEventRecord(read_[half_], stream_);
       half_ = (half_ + 1) % kHalves;
       used_ = 0;
-      (void)cudaEventSynchronize(read_[half_]);  // long ago
+      (void)cudaEventSynchronize(read_[half_]);  // recorded long ago, so this rarely waits
     }
     const size_t offset = half_ * half_bytes_ + used_;
     std::copy(bytes.begin(), bytes.end(), host_.data() + offset);
-    // An error is sticky: the stream's task tells of it.
+    // An error is sticky: the stream's task reports it.
     (void)cudaMemcpyAsync(device_.data() + offset, host_.data() + offset, bytes.size(), cudaMemcpyHostToDevice,
                           stream_);
     used_ = RoundUp(used_ + bytes.size(), kAlignment);
@@ -75,7 +75,7 @@ class CudaTables : public DeviceTables {
   void Download(void* target, const void* source, size_t num_bytes) override {
     if (num_bytes == 0) return;
     (void)cudaMemcpyAsync(target, source, num_bytes, cudaMemcpyDeviceToHost, stream_);
-    if (cudaStreamSynchronize(stream_) != cudaSuccess) std::memset(target, 0, num_bytes);  // the task fails
+    if (cudaStreamSynchronize(stream_) != cudaSuccess) std::memset(target, 0, num_bytes);  // the task reports it
   }
 
  private:
@@ -87,7 +87,7 @@ class CudaTables : public DeviceTables {
   size_t half_bytes_;
   cuda::Stream stream_;
   Arena device_, host_;
-  std::array<cudaEvent_t, kHalves> read_ = {};  // what was uploaded from a half
+  std::array<cudaEvent_t, kHalves> read_ = {};  // recorded after the last copy from each half
   size_t half_ = 0, used_ = 0;
 };
 
@@ -143,7 +143,7 @@ class CudaDevice : public Device {
     return PENSTOCK_CUDA_STATUS(cudaStreamSynchronize(stream_));
   }
 
-  // Into what attention's scores take meanwhile.
+  // Writes results to the buffer of attention's scores, which is free meanwhile.
   ProcessorRates Measure(Arithmetic arithmetic, std::span<const std::byte> bytes, double seconds) override {
     ProcessorRates rates;
     if (!PENSTOCK_CUDA_STATUS(cudaSetDevice(spec_.device_idx)).ok()) return rates;
@@ -172,9 +172,9 @@ class CudaDevice : public Device {
  private:
   static constexpr size_t kLeastBytes = 4 * kMiB;
 
-  // Rows from which on an expert's products are faster in tiles of many rows (the switch between grouped and dense
-  // GEMMs of EPS-MoE, section 3.2), measured in the model's shape. What is multiplied means nothing: the weights are
-  // the output layer's, whatever their format.
+  // Returns the number of rows from which an expert's products are faster in tiles of many rows. It measures them in
+  // the model's shape (the switch between grouped and dense GEMMs of EPS-MoE, section 3.2). The results mean nothing:
+  // the weights are the output layer's bytes, whatever their format.
   int64_t TilesFrom(const OperationsArgs& args, cuda::GemmTuning tuning) {
     const kernels::RowFormat format = args.row_formats.ffn;
     const WeightView& weights = args.weights.outer().lm_head;
@@ -212,7 +212,8 @@ class CudaDevice : public Device {
 
   int num_blocks() const { return 4 * spec_.num_processors; }
 
-  // Of one of many runs of what `give` gives to the stream, by the device's own clock.
+  // Returns the seconds of the fastest of many runs, by the device's own clock. `give` gives the work of one run to the
+  // stream.
   double BestSeconds(double seconds, const std::function<void()>& give) {
     cudaEvent_t begin = nullptr, end = nullptr;
     double best = kNever;
@@ -242,7 +243,7 @@ class CudaDevice : public Device {
   CudaMemory own_memory_;
   BudgetedMemory memory_;
   PageLockedMemory host_memory_;
-  cuda::Stream stream_ = nullptr;  // that computes
+  cuda::Stream stream_ = nullptr;  // of the compute lane
   std::optional<CudaCopier> to_device_, to_host_;
   Arena scores_;
   std::unique_ptr<CudaTables> tables_;

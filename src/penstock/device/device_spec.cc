@@ -44,7 +44,7 @@ struct CudaName {
   double share = 1;
 };
 
-// "cuda", "cuda:1", "cuda:1,share=0.5"
+// Parses "cuda", "cuda:1" or "cuda:1,share=0.5".
 absl::StatusOr<CudaName> ParseCudaName(std::string_view text) {
   CudaName name;
   std::string_view rest = text.substr(std::string_view("cuda").size());
@@ -101,7 +101,7 @@ absl::StatusOr<std::optional<DeviceSpec>> ParseDevice(std::string_view text) {
 CudaWorkspace CudaWorkspaceOf(const ModelConfig& config, int64_t context_length, uint64_t budget_bytes) {
   constexpr uint64_t kMostScoresBytes = 64 * kMiB, kBudgetShare = 32, kLeastTablesBytes = 256 * kKiB;
   const uint64_t one_row = sizeof(float) * static_cast<uint64_t>(CudaScoresFloats(config, context_length));
-  // Twice: one half is filled while the other is read.
+  // Doubled below: one half is filled while the other is read.
   const uint64_t one_table = RowTableBytes(KvCache::PagesFor(context_length));
   return {
       .scores_bytes = RoundUp(std::max(one_row, std::min(kMostScoresBytes, budget_bytes / kBudgetShare)), kPageBytes),

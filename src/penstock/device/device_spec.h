@@ -1,4 +1,4 @@
-// What --device names.
+// The devices that --device can name.
 #pragma once
 
 #include <optional>
@@ -10,37 +10,38 @@
 
 namespace penstock {
 
-// kEmulated: by threads of this machine, with memory of its own and links of a given rate. kDescribed: of a machine
-// that is only simulated.
+// kEmulated: threads of this machine, with memory of their own and links of a given rate. kDescribed: a device of a
+// machine that is only simulated.
 enum class DeviceKind : uint8_t { kEmulated, kCuda, kDescribed };
 
 struct DeviceSpec {
   DeviceKind kind = DeviceKind::kEmulated;
   std::string name = "emulated";
-  std::string model = {};         // of a GPU, as its maker calls it
-  double link_bytes_per_s = 4e9;  // each direction; of a GPU a guess until it is measured
-  int num_threads = 1;            // of the emulated device
-  // Of a GPU:
-  int device_idx = 0;       // as CUDA numbers them
-  uint64_t free_bytes = 0;  // of its memory
+  std::string model = {};         // a GPU's name, as its maker calls it
+  double link_bytes_per_s = 4e9;  // in each direction; for a GPU, a guess until it is measured
+  int num_threads = 1;            // threads of the emulated device
+  // Only for a GPU:
+  int device_idx = 0;       // CUDA's number of the device
+  uint64_t free_bytes = 0;  // free bytes of its memory
   uint64_t total_bytes = 0;
   int num_processors = 0;  // multiprocessors
-  double share = 1;        // of these, that products of matrices may use
+  double share = 1;        // share of the multiprocessors that matrix products may use
 };
 
-// "cpu": nothing; "emulated", "emulated:link=4GB/s,threads=1"; "cuda", "cuda:1", "cuda:1,share=0.5"; "auto": a GPU
-// where there is one. kUsage for what is not understood, kResources for what this machine or this build has not.
+// Parses the value of --device. Returns nothing for "cpu", and for "auto" without a GPU. The other values are
+// "emulated", "emulated:link=4GB/s,threads=1", "cuda", "cuda:1" and "cuda:1,share=0.5". Returns kUsage when the value
+// is malformed, and kResources when this machine or this build lacks the device.
 absl::StatusOr<std::optional<DeviceSpec>> ParseDevice(std::string_view text);
 
-// What a CUDA device needs besides weights, activations, KV entries and experts: scores of attention, and tables of
-// pages on their way (their page-locked copies are as large, in DRAM).
+// Memory that a CUDA device needs besides weights, activations, KV entries and experts: attention's scores, and tables
+// of pages on their way. The tables' page-locked copies take as much DRAM.
 struct CudaWorkspace {
   uint64_t scores_bytes = 0;
   uint64_t tables_bytes = 0;
 };
 CudaWorkspace CudaWorkspaceOf(const ModelConfig& config, int64_t context_length, uint64_t budget_bytes);
 
-// Of a device's memory: this, and what is lost to whole pages.
+// Returns the bytes of a device's memory that this workspace takes, or that rounding to whole pages wastes.
 uint64_t DeviceFixedBytes(const DeviceSpec& device, const ModelConfig& config, int64_t context_length,
                           uint64_t budget_bytes);
 

@@ -1,4 +1,4 @@
-// A device of this machine's threads: its memory is part of DRAM, its links take their time.
+// A device made of this machine's threads. Its memory is part of DRAM, and its links take the time of their given rate.
 #include <algorithm>
 #include <utility>
 

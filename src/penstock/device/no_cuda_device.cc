@@ -1,4 +1,4 @@
-// A build without CUDA.
+// The functions of CUDA devices for a build without CUDA: they return errors.
 #include "penstock/base/status.h"
 #include "penstock/device/device.h"
 

@@ -67,7 +67,7 @@ class EngineImpl : public Engine {
  private:
   EngineImpl() = default;
   absl::Status Plan(EngineOptions options);
-  // Again, with what penstock bench routing found, if it did.
+  // Plans again with the predictor and eviction that penstock bench routing found best, if it ran.
   absl::Status PlanWithWinner(EngineOptions options, const EngineModel& model, const EngineRoom& room);
   absl::Status CreateExecutor(const EngineOptions& options, const EngineHooks& hooks);
   absl::Status RunPass(std::vector<RowRange> micro_batches, LogitsSink sink);
@@ -88,7 +88,7 @@ class EngineImpl : public Engine {
 
   std::unique_ptr<LoadedModel> model_;
   ModelInfo info_;
-  std::optional<EnginePlan> plan_;  // from Plan() on
+  std::optional<EnginePlan> plan_;  // set by Plan()
   EngineStats stats_;
   SamplingParams default_sampling_;
 
@@ -102,8 +102,8 @@ class EngineImpl : public Engine {
   std::deque<std::unique_ptr<Sequence>> waiting_;
   std::vector<std::unique_ptr<Sequence>> running_;
   RowBatch batch_;
-  std::vector<Sequence*> sequence_of_row_;  // of batch_'s rows
-  std::vector<absl::Status> row_statuses_;  // of the last pass
+  std::vector<Sequence*> sequence_of_row_;  // [num_rows] of batch_
+  std::vector<absl::Status> row_statuses_;  // [num_rows] of the last pass
   std::function<void(RequestId, std::string_view)> text_sink_;
   bool empty_prompts_ = false, random_answers_ = false;
   std::string correlation_path_;
@@ -259,7 +259,7 @@ void EngineImpl::Admit() {
     Sequence& sequence = *waiting_.front();
     const int64_t num_pages = policy().kv_window.NumPages(sequence.max_positions());
     sequence.kv_pages() = executor_->kv_cache().Reserve(num_pages * KvCache::kPageTokens);
-    if (sequence.kv_pages().empty()) return;  // until a running sequence gives its pages back
+    if (sequence.kv_pages().empty()) return;  // tries again after a running sequence freed its pages
     if (empty_prompts_) {
       const int64_t num_skipped = sequence.num_pending() - 1;
       broken_.Update(executor_->kv_cache().Clear(sequence.kv_pages()));
@@ -311,7 +311,7 @@ absl::Status EngineImpl::SampleRows(const RowLogits& result) {
     TokenId token_id = -1;
     TokenLogprobs logprobs;
   };
-  // A row that could not be computed is its whole sequence's failure, whichever rows of it want logits.
+  // A row that could not be computed fails its whole sequence, even if that row wants no logits.
   for (size_t row_idx = 0; row_idx < row_statuses_.size(); ++row_idx) {
     if (!row_statuses_[row_idx].ok()) sequence_of_row_[row_idx]->Fail(row_statuses_[row_idx]);
   }
@@ -372,7 +372,7 @@ absl::StatusOr<std::vector<Completion>> EngineImpl::Step() {
   if (batch_.num_rows() == 0) return finished;
   int64_t num_prompt_rows = 0;
   for (const Sequence* sequence : sequence_of_row_) num_prompt_rows += sequence->in_prefill() ? 1 : 0;
-  // A row's KV entry exists once the pass is done; sampling then appends to the sequences.
+  // After a pass, the KV entries of its rows exist. Sequences advance before sampling appends to them.
   absl::Status sampled;
   bool advanced = false;
   const auto advance = [&] {
@@ -420,7 +420,7 @@ absl::Status EngineImpl::VisitLogits(std::span<const TokenId> ids,
   }
   const std::vector<std::byte*> pages =
       executor_->kv_cache().Reserve(policy().kv_window.NumPages(num_ids) * KvCache::kPageTokens);
-  PENSTOCK_CHECK(!pages.empty());  // the plan holds one sequence of the whole context
+  PENSTOCK_CHECK(!pages.empty());  // the plan has room for one sequence of the whole context
   absl::Status failed;
   for (int64_t begin = 0; begin < num_ids && broken_.ok() && failed.ok(); begin += pass_limits().most_rows()) {
     const int64_t end = std::min(num_ids, begin + pass_limits().most_rows());
@@ -436,7 +436,7 @@ absl::Status EngineImpl::VisitLogits(std::span<const TokenId> ids,
         visit(begin + result.rows[i], result.logits.subspan(i * vocab_size, vocab_size));
       }
     });
-    // Nobody else is in the batch: a row that could not be computed is the whole request's failure.
+    // The batch holds only this request, so a row that could not be computed fails all of it.
     for (const absl::Status& status : row_statuses_) failed.Update(status);
     stats_.prefill_s += SecondsSince(start);
     stats_.prompt_tokens += end - begin;

@@ -15,7 +15,8 @@ namespace {
 constexpr double kRateSeconds = 0.3;
 constexpr double kDiskSeconds = 1.5;
 
-// Of a thread that reads weights, and of a disk.
+// GuessRates() assumes these rates of a thread that reads weights and of a disk. It measures the others for
+// kGuessSeconds each.
 constexpr double kThreadBytesPerSecond = 12e9;
 constexpr double kDiskBytesPerSecond = 2e9;
 constexpr double kGuessSeconds = 0.05;
@@ -31,13 +32,14 @@ Executor::Executor(Args& args)
       cost_(args.model.config, model_formats_),
       schedule_options_(args.policy.schedule),
       schedule_(TraitsOf(args.policy.schedule.kind).make(args.policy.schedule, args.model.config)) {
-  // Tasks that keep the link waiting are short and come first: the issuer asks its lanes in the order of their making.
+  // The issuer serves its lanes in the order in which they were added. host_finish comes first, because its tasks are
+  // short and the link waits for them.
   if (args.policy.device.has_value()) finish_lane_ = runtime_.AddIssuerLane("host_finish");
   host_.lane = runtime_.AddIssuerLane("host_compute");
   disk_lane_ = runtime_.AddDiskLane("disk_to_dram", std::move(args.disk));
 }
 
-Executor::~Executor() { runtime_.Cancel(); }  // nobody waits for what is left
+Executor::~Executor() { runtime_.Cancel(); }  // nobody waits for the remaining tasks
 
 absl::StatusOr<std::unique_ptr<Executor>> Executor::Create(Args args) {
   const PredictorTraits& predictor = TraitsOf(args.policy.schedule.predictor);
@@ -157,7 +159,7 @@ void Executor::GuessRates() {
                                  kThreadBytesPerSecond * pool_->num_workers());
   rates_.disk_to_dram = TransferTime(kDiskBytesPerSecond);
   if (device_ == nullptr) return;
-  const bool has_bytes = experts_.device != nullptr && device_->num_workers() == 0;  // threads' speed is guessed
+  const bool has_bytes = experts_.device != nullptr && device_->num_workers() == 0;  // a GPU; else it is guessed
   const ProcessorRates of_device =
       device_->Measure(arithmetic, has_bytes ? experts_.device->bytes() : std::span<const std::byte>(), kGuessSeconds);
   rates_.device_compute = roofline(
@@ -245,7 +247,7 @@ void Executor::UpdateStats(EngineStats& stats) const {
   }
   if (experts_.dram == nullptr) return;
   stats.disk_bytes = experts_.dram->counters().bytes_read;
-  // Of the memory in which experts are computed.
+  // Hits, misses and prefetches are those of the tier that computes the layers.
   const ExpertCounters& counters = experts_.compute()->counters();
   stats.expert_hits = counters.hits;
   stats.expert_misses = counters.misses;

@@ -1,4 +1,4 @@
-// Everything that passes run on: lanes, weights, the expert stores, the KV cache, activations and the schedule.
+// Owns everything that passes run on: lanes, weights, the expert stores, the KV cache, activations and the schedule.
 #pragma once
 
 #include <memory>
@@ -36,11 +36,11 @@ class Executor {
     ThreadPool& pool;
     Formats formats;
     const ChosenPolicy& policy;
-    std::span<const double> popularity;  // ExpertTiers::Args
+    std::span<const double> popularity;  // see ExpertTiers::Args
     std::unique_ptr<DiskReader> disk;
     Recorders& recorders;
   };
-  // Reads the dense weights, and all experts where there is room for all.
+  // Reads the dense weights, and also all experts if DRAM has room for all.
   static absl::StatusOr<std::unique_ptr<Executor>> Create(Args args);
   ~Executor();
 
@@ -48,18 +48,19 @@ class Executor {
   CorrelationTable* correlation() { return schedule_->correlation(); }
   int64_t max_rows() const { return host_.activations.dims.max_rows; }
 
-  // One pass. Rows whose experts could not be read have failed (row_statuses); everything else is computed. An error is
-  // a fault of ours. `row_statuses` [num_rows] may be read from the sink on.
+  // Runs one pass. Rows whose experts could not be read fail (row_statuses); everything else is computed. An error
+  // status is a fault of Penstock, not of a row. From the first call of the sink on, `row_statuses` [num_rows] may be
+  // read.
   absl::Status Run(const RowBatch& batch, std::vector<RowRange> micro_batches, LogitsSink sink,
                    std::vector<absl::Status>& row_statuses);
 
   MachineRates MeasureRates();
 
-  // Brings the counters of lanes and experts up to date.
+  // Updates the counters of lanes and experts in `stats`.
   void UpdateStats(EngineStats& stats) const;
 
  private:
-  // What a processor holds in its memory.
+  // A processor's lane, its operations, and what its memory holds.
   struct Side {
     LaneIdx lane = 0;
     std::optional<DenseWeights> dense;
@@ -71,14 +72,14 @@ class Executor {
   absl::Status CreateHost(const Args& args);
   absl::Status CreateDevice(const Args& args);
   absl::Status CreateExperts(const Args& args);
-  // What lanes will take, roughly: who plans by it corrects it while it runs.
+  // Sets rates_ to rough guesses. Schedules that plan by them correct them while they run.
   void GuessRates();
   ProcessorRates MeasureHost(double seconds) const;
   LaneIdx compute_lane() const { return device_ == nullptr ? host_.lane : device_side_.lane; }
-  // That the device's links reach.
+  // Returns the host memory that the device's links can read and write; any DRAM without a device.
   Memory& host_memory() const { return device_ == nullptr ? HostMemory() : device_->host_memory(); }
 
-  std::unique_ptr<Device> device_;  // or null; outlives all that lies in its memory, and the runtime
+  std::unique_ptr<Device> device_;  // null: none; outlives the runtime and all that lies in its memory
   const LoadedModel* model_;
   ThreadPool* pool_;
   Recorders* recorders_;
@@ -87,7 +88,7 @@ class Executor {
   ModelCost cost_;
   RealRuntime runtime_;
   LaneIdx disk_lane_ = 0;
-  LaneIdx finish_lane_ = 0;  // with a device
+  LaneIdx finish_lane_ = 0;  // only with a device
   std::optional<KvCache> kv_cache_;
   std::optional<GateRouting> routing_;
   Side host_;
@@ -95,9 +96,9 @@ class Executor {
   Device::Lanes device_lanes_;
   std::optional<KvStaging> kv_staging_;
   ExpertTiers experts_;
-  LaneRates rates_;  // for schedules that plan
+  LaneRates rates_;  // for schedules that plan by times
   ScheduleOptions schedule_options_;
-  std::unique_ptr<Schedule> schedule_;  // holds leases: gone before the experts
+  std::unique_ptr<Schedule> schedule_;  // holds leases, so it is destroyed before the experts
 };
 
 }  // namespace penstock

@@ -1,4 +1,4 @@
-// What tests put between the engine and the machine, and what benchmarks ask of it beyond the public API.
+// Hooks that tests put between the engine and the machine, and functions that benchmarks need beyond the public API.
 #pragma once
 
 #include <functional>
@@ -14,18 +14,18 @@
 namespace penstock {
 
 struct EngineHooks {
-  // Takes the disk and gives what the engine should take for it.
+  // Takes the disk reader and returns the one that the engine uses in its place.
   std::function<std::unique_ptr<DiskReader>(std::unique_ptr<DiskReader>)> wrap_disk = {};
-  // The KV entries of all prompt tokens but the last are zeros that nobody computed: steps of decoding are timed
+  // Sets the KV entries of all prompt tokens but the last to zero without computing them. So decoding can be timed
   // without waiting for long prompts. Answers mean nothing.
   bool empty_prompts = false;
-  // Tokens of the vocabulary at random instead of those that were sampled. A random model falls into loops, in which
-  // one sequence chooses the same few experts again and again, and a cache of them looks better than it is.
+  // Replaces sampled tokens by random ones. A model with random weights falls into loops: a sequence chooses the same
+  // few experts again and again, and a cache of them looks better than it is.
   bool random_answers = false;
 };
 
-// Seconds that each step of a recorded run (EngineOptions::routing_path) would take with this engine's policy on
-// `hardware`; see simulation.h.
+// Returns the seconds that each step of a recorded run (EngineOptions::routing_path) would take with this engine's
+// policy on `hardware`; see simulate/simulated_run.h.
 absl::StatusOr<std::vector<double>> SimulateTrace(const Engine& engine, const Hardware& hardware,
                                                   const std::string& trace_path);
 

@@ -1,4 +1,4 @@
-// A request in the batch: its tokens, its KV pages, and the text that it has given so far.
+// A request in the batch: its tokens, its KV pages, and the text that it has generated so far.
 #pragma once
 
 #include <cstdint>
@@ -15,32 +15,33 @@ namespace penstock {
 
 class Sequence {
  public:
-  // Without a tokenizer (null) there are token ids but no text.
+  // With a null `tokenizer` there are token ids but no text.
   Sequence(RequestId id, Request request, const Tokenizer* tokenizer);
 
   RequestId id() const { return id_; }
   const SamplingParams& sampling() const { return sampling_; }
 
-  // Tokens whose KV entries exist, and all tokens known: the difference is what the next passes compute.
+  // num_computed() counts the tokens whose KV entries exist, and num_pending() the other known tokens, which the next
+  // passes compute.
   int64_t num_computed() const { return num_computed_; }
   int64_t num_pending() const { return static_cast<int64_t>(token_ids_.size()) - num_computed_; }
   void AdvanceComputed(int64_t num_rows) { num_computed_ += num_rows; }
   TokenId token_id(int64_t pos) const { return token_ids_[pos]; }
-  // The prompt is not yet computed.
+  // Whether a part of the prompt is not yet computed.
   bool in_prefill() const { return num_computed_ < num_prompt_tokens_; }
-  // Positions that the sequence can take at most.
   int64_t num_prompt_tokens() const { return num_prompt_tokens_; }
+  // Returns the maximum number of positions that the sequence can take.
   int64_t max_positions() const { return num_prompt_tokens_ + sampling_.max_tokens; }
   int64_t num_generated() const { return static_cast<int64_t>(token_ids_.size()) - num_prompt_tokens_; }
   const absl::flat_hash_set<TokenId>& seen() const { return seen_; }
 
   std::vector<std::byte*>& kv_pages() { return kv_pages_; }
 
-  // Takes a generated token that does not end the sequence.
+  // Takes a generated token that is not the end-of-sequence token.
   void Append(TokenId token_id, bool with_logprobs, TokenLogprobs logprobs);
-  // The end-of-sequence token came.
+  // Ends the sequence because the end-of-sequence token was generated.
   void FinishByEos() { Finish(FinishReason::kStop); }
-  // A pass could not compute one of its rows.
+  // Ends the sequence because a pass could not compute one of its rows.
   void Fail(const absl::Status& status) {
     status_.Update(status);
     finished_ = true;
@@ -48,9 +49,9 @@ class Sequence {
 
   bool finished() const { return finished_; }
   bool failed() const { return !status_.ok(); }
-  // Text that became final since the last call: a possible beginning of a stop text is held back.
+  // Returns the text that became final since the last call. A possible beginning of a stop text is held back.
   std::string TakeFinalText();
-  // REQUIRES: finished().
+  // Moves the results out. REQUIRES: finished().
   Completion Release();
 
  private:
@@ -62,15 +63,15 @@ class Sequence {
   int64_t num_prompt_tokens_;
   std::vector<TokenId> token_ids_;  // prompt and generated
   int64_t num_computed_ = 0;
-  absl::flat_hash_set<TokenId> seen_;  // kept only for the repetition penalty
+  absl::flat_hash_set<TokenId> seen_;  // ids of token_ids_; kept only for the repetition penalty
   std::vector<std::byte*> kv_pages_;
   std::optional<StreamDecoder> decoder_;
   std::string text_;
-  size_t num_given_bytes_ = 0;  // of text_, by TakeFinalText
+  size_t num_given_bytes_ = 0;  // bytes of text_ that TakeFinalText() has returned
   std::vector<TokenLogprobs> logprobs_;
   bool finished_ = false;
   FinishReason finish_reason_ = FinishReason::kStop;
-  absl::Status status_;  // of its passes
+  absl::Status status_;  // the first failure of its passes
 };
 
 }  // namespace penstock

@@ -11,7 +11,7 @@
 namespace penstock {
 namespace {
 
-constexpr uint64_t kMostBytes = 256 * kMiB;  // under way
+constexpr uint64_t kMostBytes = 256 * kMiB;  // maximum bytes under way
 constexpr int kRounds = 3;
 
 class DiskProbe {
@@ -23,7 +23,7 @@ class DiskProbe {
     return std::clamp<int64_t>(static_cast<int64_t>(kMostBytes / size_bytes), 1, depth);
   }
 
-  // Bytes per second of reads for so long.
+  // Returns the bytes per second of reads that go on for `seconds`.
   absl::StatusOr<double> Rate(uint64_t size_bytes, int depth, double seconds) {
     const auto start = Clock::now();
     const int64_t num_slots = Slots(size_bytes, depth);
@@ -44,7 +44,7 @@ class DiskProbe {
   }
 
  private:
-  // The next piece of the files; how long it is.
+  // Submits a read of the next piece of the files, and returns its bytes.
   uint64_t Submit(int64_t slot, uint64_t size_bytes, int64_t& num_under_way) {
     while (offset_ >= files_[file_idx_].size_bytes) {
       file_idx_ = (file_idx_ + 1) % files_.size();
@@ -84,7 +84,7 @@ absl::StatusOr<Link> ProbeDisk(DiskReader& reader, std::span<const OpenedFile> f
   DiskProbe probe(reader, files, std::move(buffer));
   const double seconds = spec.seconds / static_cast<double>(kRounds * spec.sizes.size() * spec.depths.size());
   std::map<std::pair<uint64_t, int>, std::vector<double>> rates;
-  // Round after round, so that a disturbance is not one size's.
+  // Each round reads all sizes, so that a disturbance does not fall on one size alone.
   for (int round = 0; round < kRounds; ++round) {
     for (const uint64_t size : spec.sizes) {
       for (const int depth : spec.depths) {

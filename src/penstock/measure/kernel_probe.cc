@@ -16,15 +16,15 @@
 namespace penstock {
 namespace {
 
-constexpr int64_t kMostRows = 256;     // of an expert
-constexpr int64_t kExpertsAtOnce = 4;  // as many as keep all threads busy to the end
-constexpr int64_t kContext = 256;      // positions that attention reads of each sequence
+constexpr int64_t kMostRows = 256;     // maximum rows of an expert
+constexpr int64_t kExpertsAtOnce = 4;  // enough to keep all threads busy to the end
+constexpr int64_t kContext = 256;      // positions of each sequence that attention reads
 constexpr int64_t kMostSequences = 64;
 constexpr int64_t kMostPrompts = 8;
 constexpr int64_t kMostLayers = 4;
 
-// Median seconds of three runs of `body` or more, for about as long as the probe may take. The first run, which touches
-// things for the first time, counts only where it alone takes ten times as long.
+// Returns the median seconds of at least three runs of `body`, which together take about as long as the probe may. The
+// first run touches things for the first time. It counts only if it alone takes ten times that long.
 absl::StatusOr<double> MedianSeconds(const KernelProbe& probe, absl::FunctionRef<void()> body) {
   const auto run = [&]() -> absl::StatusOr<double> {
     const auto begin = Clock::now();
@@ -42,8 +42,8 @@ absl::StatusOr<double> MedianSeconds(const KernelProbe& probe, absl::FunctionRef
   return seconds[seconds.size() / 2];
 }
 
-// Words that are harmless numbers in every format, f32, f16, bf16 and the scales of quantised blocks: pages that were
-// never written to would all be one page of zeros, which caches keep.
+// Fills the arena with words that are harmless numbers in every format: f32, f16, bf16 and the scales of quantised
+// blocks. Untouched pages would all be one page of zeros, which stays in the caches.
 absl::Status FillWithNumbers(Memory& memory, const Arena& arena) {
   constexpr uint64_t kPart = 4 * kMiB;
   std::vector<uint16_t> words(kPart / sizeof(uint16_t));
@@ -79,7 +79,7 @@ MeasuredProcessor MeasureDevice(Device& device) {
           .wait = [&device] { return device.Wait(); }};
 }
 
-// Experts with as many rows each, slot after slot, so that weights come from memory as they do in a pass.
+// Runs experts with equally many rows, slot after slot, so that weights come from memory as in a pass.
 absl::StatusOr<GemmRates> MeasureGemm(const KernelProbe& probe, WeightFormat weights, ComputeDtype dtype) {
   Memory& memory = probe.processor.memory;
   ModelConfig config = FewerLayers(probe.config, 1);
@@ -139,7 +139,7 @@ absl::StatusOr<GemmRates> MeasureGemm(const KernelProbe& probe, WeightFormat wei
   return rates;
 }
 
-// Layer after layer, as passes do: sequences that decode, then some that are prefilled.
+// Attends layer after layer, as passes do: first for sequences that decode, then for some that prefill.
 absl::StatusOr<AttentionRates> MeasureAttention(const KernelProbe& probe, KvFormat kv) {
   Memory& memory = probe.processor.memory;
   ModelConfig config = FewerLayers(probe.config, std::min(probe.config.num_layers, kMostLayers));
@@ -162,7 +162,7 @@ absl::StatusOr<AttentionRates> MeasureAttention(const KernelProbe& probe, KvForm
   RowBatch decoding, prompts;
   for (int64_t i = 0; i < num_sequences; ++i) {
     pages.push_back(cache.Reserve(kContext));
-    // Pages that were never written to are one page of zeros, which caches keep.
+    // Touches the pages: otherwise all would be one page of zeros, which stays in the caches.
     PENSTOCK_RETURN_IF_ERROR(cache.Clear(pages.back()));
   }
   int64_t seen_tokens = 0;

@@ -1,5 +1,5 @@
-// How fast a processor's kernels are with weights and KV entries in some format, in a model's shape. The weights are no
-// model's: what they hold makes no difference.
+// Measures how fast a processor's kernels are with weights and KV entries of some format, in a model's shape. It needs
+// no model's weights, because their values make no difference.
 #pragma once
 
 #include <cstdint>
@@ -16,31 +16,32 @@
 
 namespace penstock {
 
-// The host, or a device.
+// The processor to measure: the host or a device.
 struct MeasuredProcessor {
-  Memory& memory;       // that it computes from
-  int num_workers = 0;  // whose scratch memory its activations have
-  int num_threads = 1;  // as the rates name it
+  Memory& memory;       // the memory that it computes from
+  int num_workers = 0;  // workers for which its activations hold scratch memory
+  int num_threads = 1;  // written into the rates
   std::function<absl::StatusOr<std::unique_ptr<Operations>>(const Device::OperationsArgs&)> make_operations;
-  std::function<absl::Status()> wait;  // until what was computed is there
+  std::function<absl::Status()> wait;  // waits until the results are there
 };
-// `pool` outlives it.
+// Returns the host with the threads of `pool`, which must outlive the result.
 MeasuredProcessor MeasureHost(ThreadPool& pool);
-// REQUIRES: its lanes have been added, and nobody uses them.
+// Returns a device, which must outlive the result. REQUIRES: its lanes have been added, and nothing else uses the
+// device.
 MeasuredProcessor MeasureDevice(Device& device);
 
 struct KernelProbe {
   const ModelConfig& config;  // for the shapes of experts and heads
   const kernels::KernelTable& kernels;
   const MeasuredProcessor& processor;
-  uint64_t most_bytes = 0;  // of memory; one expert more when that is too little
-  double seconds = 0.1;     // for each number of rows
+  uint64_t most_bytes = 0;  // for experts or KV entries; at least one expert or sequence is measured
+  double seconds = 0.1;     // for each number of rows, or phase of attention
 };
 
-// By rows per expert, 1 to 256; about a second. kResources when there is no memory for it.
+// Returns the rates for 1 to 256 rows per expert, after about a second. kResources when there is no memory for it.
 absl::StatusOr<GemmRates> MeasureGemm(const KernelProbe& probe, WeightFormat weights, ComputeDtype dtype);
 
-// Of sequences that decode. kResources as above.
+// Returns the rates of sequences that decode and of prompts. kResources as above.
 absl::StatusOr<AttentionRates> MeasureAttention(const KernelProbe& probe, KvFormat kv);
 
 }  // namespace penstock

@@ -13,7 +13,7 @@
 namespace penstock {
 namespace {
 
-// Empty: nothing can be kept.
+// Returns an empty path when nothing can be kept.
 std::string CacheDir() {
   const char* cache = std::getenv("XDG_CACHE_HOME");
   if (cache != nullptr && *cache == '/') return std::string(cache) + "/penstock";

@@ -1,4 +1,4 @@
-// What was found out once and need not be found out again: JSON files in $XDG_CACHE_HOME/penstock or ~/.cache/penstock.
+// Keeps measurements, so that they need not be repeated: JSON files in $XDG_CACHE_HOME/penstock or ~/.cache/penstock.
 #pragma once
 
 #include <optional>
@@ -8,11 +8,11 @@
 
 namespace penstock {
 
-// The content that was kept under this identity. A file that is not there, not ours, or damaged is like none.
+// Returns the content that was kept under this identity. Returns nothing when its file is missing, damaged or not ours.
 std::optional<json::object> ReadKept(std::string_view kind, const json::object& identity);
 
-// Replaces what was kept under this identity. Where there is no such folder nothing is kept; a warning where it cannot
-// be written.
+// Replaces the content that was kept under this identity. Does nothing when neither XDG_CACHE_HOME nor HOME names a
+// folder. Logs a warning when the file cannot be written.
 void Keep(std::string_view kind, const json::object& identity, const json::object& content);
 
 }  // namespace penstock

@@ -33,11 +33,12 @@ namespace penstock {
 namespace {
 
 constexpr uint64_t kDiskFileBytes = kGiB;
-constexpr double kMachineShare = 0.4;  // of the time; the disk has the rest
-// Disks change their speed within minutes (shared ones, and those that warm up): what is known of one is soon old.
+constexpr double kMachineShare = 0.4;  // share of the time; the disk has the rest
+// Seconds for which a disk's measurement is used. Shared disks, and disks that warm up, change their speed within
+// minutes.
 constexpr int64_t kDiskSeconds = 600;
-constexpr double kLinkLatency = 8e-6;  // of a GPU's link, until it is measured
-constexpr double kAgainShare = 0.3;    // of the time of a first measurement
+constexpr double kLinkLatency = 8e-6;  // seconds, for a GPU's link: a guess
+constexpr double kAgainShare = 0.3;    // share of a first measurement's time that a repeated one takes
 
 struct Format {
   WeightFormat weights;
@@ -49,7 +50,7 @@ constexpr Format kAllFormats[] = {{WeightFormat::kF32, ComputeDtype::kF32},  {We
                                   {WeightFormat::kHqq3, ComputeDtype::kF32}};
 constexpr KvFormat kAllKvFormats[] = {KvFormat::kF32, KvFormat::kBF16, KvFormat::kInt8};
 
-// Attention and experts as they are in models of this kind.
+// Returns the shape of attention and experts that is usual in MoE models.
 ModelConfig UsualShape() {
   ModelConfig config;
   config.family = &kMixtral;
@@ -111,7 +112,7 @@ absl::Status MeasureCpu(const ProbeTarget& target, Processor& cpu) {
   return MeasureKernels(target, MeasureHost(pool), ReadMachineMemory().available_bytes, cpu);
 }
 
-// The GPU that the options allow, if there is one.
+// Returns the GPU that the options allow, if there is one.
 std::optional<DeviceSpec> GpuOf(const ProbeTarget& target) {
   const std::string& name = target.options.device;
   if (name == "cpu" || name.starts_with("emulated")) return std::nullopt;
@@ -120,7 +121,7 @@ std::optional<DeviceSpec> GpuOf(const ProbeTarget& target) {
 }
 
 absl::Status MeasureGpu(const ProbeTarget& target, const DeviceSpec& spec, Hardware& hardware) {
-  constexpr int kThreads = 1;  // there is one number for all of it
+  constexpr int kThreads = 1;  // the whole GPU has one rate
   const double seconds = target.seconds / 40;
   const uint64_t budget = spec.free_bytes / 10 * 9;
   const ModelConfig config = target.model == nullptr ? UsualShape() : target.model->config();
@@ -154,7 +155,8 @@ absl::Status MeasureGpu(const ProbeTarget& target, const DeviceSpec& spec, Hardw
   return absl::OkStatus();
 }
 
-// A file without a name, gone when it is closed, of bytes that no disk can leave out.
+// Writes a file that has no name and vanishes when it is closed. Its blocks all differ, so that no disk can leave any
+// out.
 absl::StatusOr<OpenedFile> WriteNamelessFile(const std::string& dir) {
   const auto refusal = [&] {
     return IoError("{}: cannot write a file to measure the disk with: {}", Printable(dir), ErrnoText(errno));
@@ -199,7 +201,7 @@ absl::StatusOr<Link> MeasureDiskOf(const ProbeTarget& target, double seconds) {
   return ProbeDisk(*reader, files, {.seconds = seconds / 2, .long_seconds = seconds / 2});
 }
 
-// What decides the numbers, as far as it can be known without measuring.
+// Returns everything that decides the measured numbers, as far as it is known without measuring.
 absl::StatusOr<json::object> IdentityOf(const ProbeTarget& target) {
   PENSTOCK_ASSIGN_OR_RETURN(const std::vector<Format> formats, FormatsOf(target));
   json::array names;
@@ -307,7 +309,7 @@ absl::StatusOr<Hardware> CachedProbe(const ProbeTarget& target) {
   Link* disk = kept->hardware.FindLink("disk_to_dram");
   const int64_t now = std::time(nullptr);
   const bool is_new = now >= kept->disk_measured && now < kept->disk_measured + kDiskSeconds;
-  // Writing a file for it would take longer than it is worth.
+  // Without a model's files a file would have to be written, which takes longer than it is worth.
   if (disk == nullptr || is_new || !ReadsModel(target)) return std::move(kept->hardware);
   PENSTOCK_ASSIGN_OR_RETURN(*disk, MeasureDiskOf(target, kAgainShare * target.seconds * (1 - kMachineShare)));
   kept->disk_measured = now;

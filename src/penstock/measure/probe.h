@@ -1,5 +1,5 @@
-// What this machine does, as a Hardware: its memory and its arithmetic, its kernels with weights in some format, and
-// the disk. Measured, and kept so that it need not be measured again.
+// Measures this machine as a Hardware: its memory and arithmetic, its kernels with weights of some format, and the
+// disk. Results are kept, so that they need not be measured again.
 #pragma once
 
 #include <string>
@@ -13,23 +13,24 @@ namespace penstock {
 
 struct ProbeTarget {
   EngineOptions options = {};             // threads, dtype, device, and how disks are read
-  const DescribedModel* model = nullptr;  // its formats and shapes alone; null: all formats, experts of a usual shape
-  // Where the disk is measured with a nameless file when there is no model whose files could be read; empty: it is not.
+  const DescribedModel* model = nullptr;  // measures only its formats and shapes; null: all formats, in a usual shape
+  // The folder of a nameless file that measures the disk when no model's files can be read. Empty: the disk is left
+  // out.
   std::string disk_dir = ".";
-  double seconds = 20;  // about so long; kernels in all formats take ten more
+  double seconds = 20;  // approximate; kernels in all formats take ten more
 };
 
-// With device "auto", "gpu" or "cuda..." also a GPU, where there is one: a processor "gpu", a tier "device" and the
-// links to it. kResources when there is no memory to measure with, kIo when a model's files cannot be read. A disk that
-// cannot be measured is left out, with a warning.
+// Measures the machine. With device "auto", "gpu" or "cuda..." it also measures the GPU, if there is one: a processor
+// "gpu", a tier "device" and the links to it. Returns kResources when there is no memory to measure with, and kIo when
+// a model's files cannot be read. A GPU or other disk that cannot be measured is left out, with a warning.
 absl::StatusOr<Hardware> Probe(const ProbeTarget& target);
 
-// What Probe() found earlier on this machine for such a target, or finds now; the disk of a model's files is measured
-// again when that was more than ten minutes ago. Kept in $XDG_CACHE_HOME/penstock or
-// ~/.cache/penstock; where there is no such folder it is measured every time.
+// Returns what Probe() found earlier on this machine for such a target, or else measures it now. If the disk of a
+// model's files was measured more than ten minutes ago, it is measured again. Results are kept in
+// $XDG_CACHE_HOME/penstock or ~/.cache/penstock; without such a folder everything is measured every time.
 absl::StatusOr<Hardware> CachedProbe(const ProbeTarget& target);
 
-// Measures, and keeps it for CachedProbe().
+// Measures the machine and keeps the result for CachedProbe().
 absl::StatusOr<Hardware> ProbeAndKeep(const ProbeTarget& target);
 
 }  // namespace penstock

@@ -17,13 +17,13 @@ namespace {
 constexpr char kKind[] = "routing";
 constexpr uint64_t kPlentyBytes = uint64_t{1} << 50;
 constexpr int kMostPlans = 8;
-constexpr size_t kMostUses = 50'000'000;  // some GiB with what Belady's cache needs
+constexpr size_t kMostUses = 50'000'000;  // a few GiB, with what Belady's cache needs
 
 json::object IdentityOf(const std::string& fingerprint, bool has_device) {
   return {{"model", fingerprint}, {"device", has_device}};
 }
 
-// Those that were kept and are still understood.
+// Returns the kept winners whose eviction and predictor are still known.
 std::vector<RoutingWinner> ReadWinners(const json::object& identity) {
   std::vector<RoutingWinner> winners;
   const std::optional<json::object> kept = ReadKept(kKind, identity);
@@ -124,7 +124,7 @@ absl::StatusOr<EngineOptions> OptionsWithRoom(EngineOptions options, const Engin
   const bool has_device = room.device.has_value();
   uint64_t& budget = has_device ? options.device_memory_bytes : room.budget_bytes;
   budget = kPlentyBytes;
-  // What lies beside the experts may be less where the budget is: a few plans until it fits.
+  // A smaller budget may shrink the buffers beside the experts, so this plans a few times until the budget fits.
   for (int i = 0; i < kMostPlans; ++i) {
     PENSTOCK_ASSIGN_OR_RETURN(const EnginePlan plan, PlanEngine(options, model, room));
     const MemoryPlan& memory = plan.policy.plan;

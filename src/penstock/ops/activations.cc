@@ -15,7 +15,7 @@ kernels::RowFormat RowFormatOf(const TensorInfo& tensor, ComputeDtype dtype) {
   return dtype == ComputeDtype::kBF16 ? kernels::RowFormat::kBF16 : kernels::RowFormat::kF32;
 }
 
-// The most that a row's projections of MLA take at once.
+// Returns the maximum bytes of prepared inputs that MLA's projections of a row take at once.
 int64_t MlaInputBytes(const ModelConfig& config, kernels::RowFormat format) {
   const Mla& mla = config.mla;
   if (!mla.is_on()) return 0;
@@ -24,7 +24,7 @@ int64_t MlaInputBytes(const ModelConfig& config, kernels::RowFormat format) {
                    of_heads(mla.kv_lora_rank), kernels::RowBytes(format, config.num_heads * mla.value_dim)});
 }
 
-// Calls visit(span, count) for each buffer: one list serves both the counting and the handing out.
+// Calls visit(span, count) for each buffer: one list serves both to count and to allocate.
 template <typename Visitor>
 void VisitBuffers(Activations& a, const ModelConfig& config, const RowFormats& formats, const ActivationDims& dims,
                   Visitor&& visit) {
@@ -34,7 +34,7 @@ void VisitBuffers(Activations& a, const ModelConfig& config, const RowFormats& f
       {kernels::RowBytes(formats.attention, config.model_dim), kernels::RowBytes(formats.ffn, config.model_dim),
        kernels::RowBytes(formats.attention, config.attended_dim()), MlaInputBytes(config, formats.attention),
        kernels::RowBytes(formats.lm_head, config.model_dim)});
-  // A layer without experts computes as one expert that every row is assigned to.
+  // A layer without experts computes like one expert to which every row is assigned.
   const int64_t hidden_bytes =
       std::max(num_assignments * kernels::RowBytes(formats.ffn, config.expert_dim),
                rows * kernels::RowBytes(formats.ffn, std::max(config.dense_ffn_dim, config.shared_ffn_dim)));
@@ -93,7 +93,7 @@ int64_t AttentionScratchFloats(const ModelConfig& config, int64_t context_length
 }
 
 int64_t FfnScratchFloats(int64_t max_rows) {
-  // Few rows take more columns at a time, so that reading weights seldom pauses.
+  // Few rows take more columns at a time, so that reading weights seldom pauses. This makes room for them.
   constexpr int64_t kLeastRows = 16;
   return 2 * (kFfnScratchCols + kFfnScratchPadding) * std::max(max_rows, kLeastRows);
 }

@@ -19,12 +19,13 @@ struct ActivationDims {
   int64_t max_logit_rows = 0;  // rows whose logits are wanted at once
   int64_t context_length = 0;
   int num_workers = 1;
-  // kHost: what a host needs beside a device that computes the layers: to embed, attend and sample. kHostExperts: and
-  // to compute experts.
+  // kHost: the buffers that the host needs to embed, attend and sample while a device computes the layers.
+  // kHostExperts: also those to compute experts.
   enum class Part : uint8_t { kAll, kHost, kHostExperts } part = Part::kAll;
 };
 
-// What the GEMMs of a model take: it follows from how the weights lie in DRAM, one format for each kind of matrix.
+// The formats of rows that a model's GEMMs take, one for each kind of matrix. They follow from the formats in which the
+// weights lie in memory.
 struct RowFormats {
   kernels::RowFormat attention = kernels::RowFormat::kF32;
   kernels::RowFormat ffn = kernels::RowFormat::kF32;
@@ -32,24 +33,24 @@ struct RowFormats {
 };
 RowFormats RowFormatsOf(const WeightMap& map, ComputeDtype dtype);
 
-// Query heads of one KV head that attention takes at once: all of them, but of MLA, where all heads have one.
+// Returns the number of query heads of one KV head that attention takes at once: all of them, but at most 32. (With MLA
+// all heads have the same KV head.)
 int64_t AttentionHeads(const ModelConfig& config);
 
-// Rows of one sequence that attention takes at once.
+// Returns the number of rows of one sequence that attention takes at once.
 int64_t AttentionRows(const ModelConfig& config);
 
-// What attention of so many rows needs of one worker's scratch memory.
+// Returns the floats of one worker's scratch memory for attention of these rows and heads.
 int64_t AttentionScratchFloats(const ModelConfig& config, int64_t context_length);
 
-// FFNs keep gate and up of so many columns at a time, or of a multiple where rows are few, in one worker's scratch
-// memory: it stays in a cache, and all columns of all assignments would not. Rows are padded so that they do not meet
-// in the cache.
+// FFNs keep gate and up of this many columns at a time in one worker's scratch memory, or of a multiple if there are
+// few rows. That stays in a cache; all columns of all assignments would not. Rows are padded so that they do not
+// collide in the cache.
 constexpr int64_t kFfnScratchCols = 128;
 constexpr int64_t kFfnScratchPadding = 16;
 int64_t FfnScratchFloats(int64_t max_rows);
 
-// Spans have room for max_rows (or max_rows * num_topk assignments). Prepared rows (kernels/kernel_table.h) are what
-// the GEMMs take.
+// Spans have room for max_rows (or max_rows * num_topk assignments). GEMMs take prepared rows (kernels/kernel_table.h).
 struct Activations {
   static uint64_t Bytes(const ModelConfig& config, const RowFormats& formats, const ActivationDims& dims);
   static absl::StatusOr<Activations> Create(Memory& memory, const ModelConfig& config, const RowFormats& formats,
@@ -60,37 +61,37 @@ struct Activations {
 
   std::span<float> residual;           // [num_rows, model_dim]
   std::span<float> normed;             // [num_rows, model_dim]
-  std::span<float> layer_input;        // [num_rows, model_dim]: where experts take the residual before attention
-  std::span<float> shared_gate;        // [num_rows]: where the shared FFN has a gate
+  std::span<float> layer_input;        // [num_rows, model_dim]: the residual before attention, if experts take that
+  std::span<float> shared_gate;        // [num_rows]: only if the shared FFN has a gate
   std::span<std::byte> gemm_input;     // [num_rows]: prepared rows of normed or attended
   std::span<std::byte> ffn_input;      // [num_rows]: prepared rows of normed, kept from Route() to Group()
   std::span<float> q;                  // [num_rows, num_heads * head_dim]
   std::span<float> k;                  // [num_rows, num_kv_heads * head_dim]
   std::span<float> v;                  // [num_rows, num_kv_heads * head_dim]
   std::span<float> attended;           // [num_rows, num_heads * value_dim]
-  std::span<float> q_compressed;       // [num_rows, q_lora_rank]: of MLA, as the next two
+  std::span<float> q_compressed;       // [num_rows, q_lora_rank]: only with MLA, like the next two
   std::span<float> q_heads;            // [num_rows, num_heads, nope_dim + rope_dim]: q before K's up-projection
-  std::span<float> value_heads;        // [num_rows, num_heads, value_dim]: what V's up-projection makes of attended
+  std::span<float> value_heads;        // [num_rows, num_heads, value_dim]: V's up-projection of attended
   std::span<float> cos;                // [num_rows, num_angles]
   std::span<float> sin;                // [num_rows, num_angles]
   std::span<float> attention_scratch;  // [num_workers, AttentionScratchFloats]
   std::span<float> router_logits;      // [num_rows, num_experts]; probabilities after Route()
   std::span<int32_t> topk_idx;         // [num_rows, num_topk]
   std::span<float> topk_weights;       // [num_rows, num_topk]
-  std::span<int32_t> topk_ahead_;      // [kMaxAhead, num_rows, num_topk]: what RouteAhead() found
-  std::span<float> ahead_scores;       // [num_rows, num_experts]: of these
+  std::span<int32_t> topk_ahead_;      // [kMaxAhead, num_rows, num_topk]: the choices of RouteAhead()
+  std::span<float> ahead_scores;       // [num_rows, num_experts]: the scores of RouteAhead()
   std::span<float> ahead_weights;      // [num_rows, num_topk]
   std::span<int64_t> assignments;      // [num_rows, num_topk]: place among the assignments sorted by expert
   std::span<int64_t> assigned_row;     // [num_assignments]: the row of each place
   std::span<int64_t> group_offsets;    // [num_experts + 1]
   std::span<std::byte> expert_input;   // [num_assignments]: prepared rows of normed
   std::span<float> ffn_scratch;        // [num_workers, FfnScratchFloats]: gate and up of some columns
-  std::span<std::byte> hidden;         // [num_assignments]: prepared rows of silu(gate) * up
+  std::span<std::byte> hidden;         // [num_assignments]: prepared rows of glu(gate, up)
   std::span<float> expert_output;      // [num_assignments, model_dim]
   std::span<float> logits;             // [max_logit_rows, vocab_size]
-  std::span<TokenId> best;             // [max_logit_rows]: of the largest logits
+  std::span<TokenId> best;             // [max_logit_rows]: the token with the largest logit
 
-  // [num_rows, num_topk]; 1 <= ahead <= kMaxAhead.
+  // Returns [num_rows, num_topk]. REQUIRES: 1 <= ahead <= kMaxAhead.
   std::span<int32_t> topk_ahead(int64_t ahead) const {
     const size_t size = topk_ahead_.size() / kMaxAhead;
     return topk_ahead_.subspan(static_cast<size_t>(ahead - 1) * size, size);

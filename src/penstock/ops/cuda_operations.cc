@@ -118,7 +118,7 @@ void CudaOperations::ForEachKvPart(const RowBatch& batch, RowRange rows, const K
     }
     const auto num_rows = static_cast<size_t>(end - begin);
     const auto positions = std::span(batch.kv_positions).subspan(static_cast<size_t>(begin), num_rows);
-    // One upload: the three begin cache lines.
+    // One upload carries all three; each begins at a cache line.
     std::vector<std::byte> table;
     const auto add = [&](std::span<const std::byte> bytes) {
       const size_t offset = RoundUp(table.size(), kCacheLineBytes);
@@ -159,7 +159,7 @@ void CudaOperations::Attend(const RowBatch& batch, RowRange rows, int64_t layer_
   });
 }
 
-// As many rows at a time as there is room for the scores of.
+// Attends as many rows at a time as there is room for their scores.
 void CudaOperations::AttendPart(const RowBatch& batch, int64_t first_row, int64_t layer_idx, cuda::KvRows part,
                                 bool share_pages) {
   const ModelConfig& config = args_.config;
@@ -241,7 +241,7 @@ void CudaOperations::GateOf(RowRange rows, const WeightView& w, std::span<const 
              args_.stream);
 }
 
-// It always computes in f32: a rounded score could choose another expert.
+// Always computes in f32, because a rounded score could choose another expert.
 void CudaOperations::ApplyGate(RowRange rows, const LayerWeights& layer, std::span<float> scores,
                                std::span<int32_t> topk_idx, std::span<float> topk_weights) {
   const ModelConfig& config = args_.config;
@@ -312,7 +312,7 @@ void CudaOperations::Experts(int64_t layer_idx, std::span<const ExpertToRun> exp
   const int64_t hidden_stride = kernels::RowBytes(format, config.expert_dim);
   for (size_t begin = 0; begin < experts.size(); begin += cuda::kMostGroups) {
     const auto part = experts.subspan(begin, std::min<size_t>(cuda::kMostGroups, experts.size() - begin));
-    // A row chooses an expert at most once.
+    // A row chooses an expert at most once, so no group has more than grouped_.size() rows.
     cuda::GateUpLaunch first{.x_format = format,
                              .w_format = part[0].weights.gate_proj.format,
                              .ffn_dim = config.expert_dim,
@@ -446,7 +446,7 @@ void CudaOperations::Logits(std::span<const int64_t> rows) {
   const kernels::RowFormat format = args_.row_formats.lm_head;
   const int64_t stride = kernels::RowBytes(format, dim);
   for (int64_t begin = 0; begin < num_rows;) {
-    // Neighbours in one launch.
+    // Consecutive rows share a launch.
     int64_t end = begin + 1;
     while (end < num_rows && rows[static_cast<size_t>(end)] == rows[static_cast<size_t>(begin)] + end - begin) ++end;
     cuda::NormRows({.num_rows = end - begin,

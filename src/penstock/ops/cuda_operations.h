@@ -1,5 +1,5 @@
-// The operations on a CUDA device: each launches kernels on a stream and returns. Weights, activations and KV pages are
-// in the device's memory; results are the host's wherever kernels/cuda/cuda_kernels.h says so.
+// The operations on a CUDA device. Each launches kernels on a stream and returns. Weights, activations and KV pages lie
+// in the device's memory. Results have the host's bits as far as kernels/cuda/cuda_kernels.h says so.
 #pragma once
 
 #include <cstddef>
@@ -14,15 +14,15 @@
 
 namespace penstock {
 
-// Small tables to and from the device, in the stream's order.
+// Copies small tables to and from the device, in the stream's order.
 class DeviceTables {
  public:
   virtual ~DeviceTables() = default;
-  // Of one Upload(), at least RowTableBytes() of the longest row.
+  // Returns the maximum bytes of one Upload(): at least RowTableBytes() of the longest row.
   virtual size_t most_bytes() const = 0;
-  // Where they will be on the device for work that is given to the stream before the next Upload().
+  // Returns the bytes' address on the device. It holds for work that is given to the stream before the next Upload().
   virtual const std::byte* Upload(std::span<const std::byte> bytes) = 0;
-  // Waits for the stream.
+  // Copies bytes from the device to the host, and waits for the stream.
   virtual void Download(void* target, const void* source, size_t num_bytes) = 0;
 };
 
@@ -41,7 +41,7 @@ class CudaOperations : public Operations {
   explicit CudaOperations(const Args& args) : args_(args) {}
 
   Activations& activations() override { return args_.activations; }
-  // The host embeds. Never called.
+  // Never called: the host embeds.
   void Embed(const RowBatch& batch, RowRange rows) override;
   void PreAttention(RowRange rows, int64_t layer_idx) override;
   void StoreKv(const RowBatch& batch, RowRange rows, const KvView& kv) override;
@@ -64,13 +64,13 @@ class CudaOperations : public Operations {
   }
 
  private:
-  // y[rows] = x[rows] w^T + bias, of rows in buffers of the whole pass.
+  // y = x[rows] w^T + bias, where x is a buffer of all rows of the pass.
   struct Projection {
     WeightView w;
     std::span<const float> bias;
     int64_t num_cols = 0;
     int64_t inner_dim = 0;
-    float* y = nullptr;  // of the first row, [., num_cols]
+    float* y = nullptr;  // [rows.size(), num_cols]
   };
   void Project(RowRange rows, kernels::RowFormat format, const std::byte* x, const Projection& projection);
   struct NormOf {
@@ -78,15 +78,16 @@ class CudaOperations : public Operations {
     std::span<const float> weight;
     std::span<const float> bias;
   };
-  // normed[rows] = norm(source[rows]), and prepared at the rows' places of `buffer`, where there is one.
+  // normed[rows] = norm(source[rows]). Unless `buffer` is null, also prepares these rows at their places in it.
   void NormRows(RowRange rows, const NormOf& norm, kernels::RowFormat format, std::byte* buffer);
   void GateOf(RowRange rows, const WeightView& w, std::span<const float> bias, int64_t num_cols, float* y);
   void RunFfn(RowRange rows, const FfnWeights& ffn, int64_t ffn_dim);
   void AddBranch(RowRange rows);
-  // Scores of normed rows and what they choose.
+  // Computes the router's scores of normed rows, and the experts that they choose.
   void ApplyGate(RowRange rows, const LayerWeights& layer, std::span<float> scores, std::span<int32_t> topk_idx,
                  std::span<float> topk_weights);
-  // Calls visit(first row, their number, their pages on the device) for parts of `rows` whose tables fit.
+  // Calls visit(first_row, cuda::KvRows) for parts of `rows` whose tables fit into one upload. The KvRows point to the
+  // tables on the device.
   template <typename Visit>
   void ForEachKvPart(const RowBatch& batch, RowRange rows, const KvView& kv, const Visit& visit);
   void AttendPart(const RowBatch& batch, int64_t first_row, int64_t layer_idx, cuda::KvRows part, bool share_pages);

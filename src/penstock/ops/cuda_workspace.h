@@ -1,4 +1,4 @@
-// What operations on a CUDA device need of its memory besides activations: plans count it in builds without CUDA, too.
+// The memory that operations on a CUDA device need besides activations. Plans count it in builds without CUDA, too.
 #pragma once
 
 #include <cstdint>
@@ -8,19 +8,19 @@
 
 namespace penstock {
 
-// Positions of whole pages.
+// Returns `num_positions` rounded up to whole pages.
 inline int64_t PaddedPositions(int64_t num_positions) {
   return (num_positions + kKvPageTokens - 1) / kKvPageTokens * kKvPageTokens;
 }
 
-// For the scores of one row that attends to so many positions, and a total for each head. The first page of a window
-// may begin before it.
+// Returns the floats for the scores of one row that attends to this many positions, and for a total of each head. A
+// further page is counted, because the first page of a window may begin before the window.
 inline int64_t CudaScoresFloats(const ModelConfig& config, int64_t num_positions) {
   return config.num_heads * (PaddedPositions(num_positions) + kKvPageTokens + 1);
 }
 
-// For the table of one row's pages: their addresses, where they begin in the table, and the row's position; each of the
-// three begins a cache line.
+// Returns the bytes of the table of one row's pages: their addresses, where they begin in the table, and the row's
+// position. Each of the three begins at a cache line.
 inline uint64_t RowTableBytes(int64_t num_pages) { return 8 * static_cast<uint64_t>(num_pages) + 2 * 8 + 3 * 64; }
 
 }  // namespace penstock

@@ -1,4 +1,4 @@
-// HostOperations: attention, from the norm before it to the residual behind it.
+// HostOperations: attention, from the norm before it to the residual after it.
 #include <algorithm>
 
 #include "penstock/kernels/kernels.h"
@@ -7,7 +7,7 @@
 
 namespace penstock {
 
-using namespace host;  // NOLINT: these are its operations
+using namespace host;  // NOLINT: the helpers of these operations
 
 namespace {
 
@@ -28,7 +28,7 @@ void NormHeads(const OpContext& context, std::span<const float> weight, float* r
                         .out_stride = dim});
 }
 
-// QK norm, clamp, RoPE, in this order, or the norm behind RoPE.
+// Applies QK norm, clamp and RoPE in this order. With kPerHeadAfterRope the norm comes last.
 void FinishQkv(const OpContext& context, int64_t layer_idx, int64_t row_idx) {
   const ModelConfig& config = context.config;
   Activations& a = context.activations;
@@ -61,7 +61,7 @@ void FinishQkv(const OpContext& context, int64_t layer_idx, int64_t row_idx) {
   if (config.qk_norm == QkNorm::kPerHeadAfterRope) norm();
 }
 
-// The row's K and V into its KV page.
+// Writes the row's K and V to its KV page.
 void StoreRowKv(const OpContext& context, const KvLayer& layer, std::span<std::byte* const> pages, int64_t pos,
                 int64_t row_idx) {
   const ModelConfig& config = context.config;
@@ -79,7 +79,8 @@ void StoreRowKv(const OpContext& context, const KvLayer& layer, std::span<std::b
   }
 }
 
-// Rows of one sequence at consecutive positions that see the same pages, no more than attention takes at once.
+// Returns runs of rows of one sequence at consecutive positions that see the same pages. A run has at most `max_rows`
+// rows, which attention takes at once.
 std::vector<RowRange> AttentionRuns(const RowBatch& batch, RowRange rows, int64_t max_rows) {
   std::vector<RowRange> runs;
   for (int64_t row_idx = rows.begin; row_idx < rows.end; ++row_idx) {
@@ -97,7 +98,7 @@ std::vector<RowRange> AttentionRuns(const RowBatch& batch, RowRange rows, int64_
   return runs;
 }
 
-// Heads are attended to in parts of one KV head's.
+// Returns the number of parts into which attention splits the query heads of one KV head.
 int64_t PartsOfKvHead(const ModelConfig& config) {
   const int64_t group = config.num_heads / config.num_kv_heads, most_heads = AttentionHeads(config);
   return (group + most_heads - 1) / most_heads;
@@ -163,7 +164,8 @@ void HostOperations::PreAttention(RowRange rows, int64_t layer_idx) {
 
 namespace {
 
-// y[row, head] = w[head] x[row, head] for each head: x in rows of f32 buffers, w one matrix after the other.
+// y[row, head] = w[head] x[row, head] for each head. x and y are f32 rows; w holds one matrix for each head, one after
+// another.
 struct HeadsGemm {
   int64_t num_cols;
   int64_t inner_dim;
@@ -204,7 +206,7 @@ void RunHeads(const OpContext& context, RowRange rows, const HeadsGemm& gemm) {
 
 }  // namespace
 
-// q and k of MLA, from gemm_input, which has the normed rows.
+// Computes q and k of MLA from gemm_input, which holds the normed rows.
 void HostOperations::ProjectMla(RowRange rows, int64_t layer_idx) {
   const LayerWeights& layer = context_.weights.layer(layer_idx);
   const ModelConfig& config = context_.config;
@@ -283,7 +285,7 @@ void HostOperations::ProjectMla(RowRange rows, int64_t layer_idx) {
   });
 }
 
-// What V's up-projection makes of what the heads of these rows attended to.
+// Returns V's up-projection of what the heads of these rows attended to.
 std::span<const float> HostOperations::ValuesOfHeads(RowRange rows, const LayerWeights& layer) {
   const ModelConfig& config = context_.config;
   Activations& a = context_.activations;
@@ -311,7 +313,8 @@ void HostOperations::Attend(const RowBatch& batch, RowRange rows, int64_t layer_
   const int64_t num_parts = config.num_kv_heads * PartsOfKvHead(config);
   const auto num_tasks = static_cast<int64_t>(runs.size()) * num_parts;
   context_.pool.ParallelFor(num_tasks, [&](int64_t task_idx, int worker_idx) {
-    // The longest rows come last in a chunk; beginning with them balances the end of the region.
+    // The rows that see most positions come last in a chunk. Beginning with them balances the end of the parallel
+    // region.
     const int64_t reversed = num_tasks - 1 - task_idx;
     const RowRange& run = runs[static_cast<size_t>(reversed / num_parts)];
     AttendHeads(context_, layer_idx, kv.layer, kv.pages[static_cast<size_t>(run.begin - rows.begin)],

@@ -11,7 +11,7 @@
 
 namespace penstock {
 
-using namespace host;  // NOLINT: these are its operations
+using namespace host;  // NOLINT: the helpers of these operations
 
 namespace {
 
@@ -19,10 +19,10 @@ namespace {
 struct FfnGroup {
   const FfnWeights* weights;
   RowRange rows;
-  FfnParts<const float*> bias = {};  // null where there is none
+  FfnParts<const float*> bias = {};  // null: no bias
 };
 
-// hidden[rows, cols] = silu(gate(x)) * up(x) of the group's rows. gate and up never leave the worker's scratch memory.
+// hidden[rows, cols] = glu(gate(x), up(x)) of the group's rows. gate and up never leave the worker's scratch memory.
 void GateUpColumns(const OpContext& context, const FfnGroup& group, const RowsView& x, IndexRange cols, int64_t ffn_dim,
                    const RowsView& hidden, int worker_idx) {
   Activations& a = context.activations;
@@ -127,7 +127,7 @@ void HostOperations::Embed(const RowBatch& batch, RowRange rows) {
       if (config.embedding_scale != 1) {
         for (int64_t d = 0; d < config.model_dim; ++d) residual[d] *= config.embedding_scale;
       }
-      // Angles in f32, as the reference implementation has them.
+      // Angles are in f32, as in the reference implementation.
       const int64_t pos = batch.positions[row_idx];
       float* cos = a.cos.data() + row_idx * config.num_angles();
       float* sin = a.sin.data() + row_idx * config.num_angles();
@@ -155,7 +155,7 @@ void HostOperations::AddBranch(RowRange rows) {
 
 namespace {
 
-// What a gate makes of a.normed. It always computes in f32: a rounded score could choose another expert.
+// Applies the layer's gate to a.normed. Always computes in f32, because a rounded score could choose another expert.
 void ApplyGate(const OpContext& context, RowRange rows, const LayerWeights& layer, std::span<float> scores,
                std::span<int32_t> topk_idx, std::span<float> topk_weights) {
   const ModelConfig& config = context.config;
@@ -206,13 +206,15 @@ void HostOperations::RouteAhead(RowRange rows, int64_t target_idx, int64_t ahead
 void HostOperations::Group(RowRange rows) {
   Activations& a = context_.activations;
   const int64_t num_topk = context_.config.num_topk;
-  // The places of these rows' assignments are those of the rows themselves, sorted by expert (stable in rows).
+  // These rows' assignments take the places from rows.begin * num_topk to rows.end * num_topk, sorted by expert (stable
+  // in rows).
   const IndexRange places = {rows.begin * num_topk, rows.end * num_topk};
   std::fill(a.group_offsets.begin(), a.group_offsets.end(), 0);
   for (int64_t i = places.begin; i < places.end; ++i) ++a.group_offsets[a.topk_idx[i] + 1];
   a.group_offsets[0] = places.begin;
   for (int64_t e = 0; e < context_.config.num_experts; ++e) a.group_offsets[e + 1] += a.group_offsets[e];
-  // Filling moves each offset to the end of its group, which is the start of the next: shift back afterwards.
+  // Filling moves each offset to the end of its group, which is the start of the next. The offsets are shifted back
+  // afterwards.
   for (int64_t i = places.begin; i < places.end; ++i) {
     const int64_t place = a.group_offsets[a.topk_idx[i]]++;
     a.assignments[i] = place;
@@ -285,7 +287,7 @@ void HostOperations::Experts(int64_t layer_idx, std::span<const ExpertToRun> exp
                   .up_proj = layer.expert_up_bias.data() + expert.expert_idx * config.expert_dim,
                   .down_proj = layer.expert_down_bias.data() + expert.expert_idx * config.model_dim};
   }
-  // Experts with the most rows first: small ones fill up the end of the region.
+  // Experts with the most rows come first: small ones fill up the end of the parallel region.
   std::sort(groups.begin(), groups.end(), [](const FfnGroup& x, const FfnGroup& y) {
     return x.rows.size() != y.rows.size() ? x.rows.size() > y.rows.size() : x.rows.begin < y.rows.begin;
   });

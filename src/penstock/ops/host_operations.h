@@ -1,6 +1,6 @@
 // The operations on the host: each checks shapes, splits its work over the pool and calls kernels on the parts.
 //
-// Results do not depend on the split: every output's bits are decided by its own row (kernels/kernel_table.h).
+// Results do not depend on the split: every output's bits depend only on its own row (kernels/kernel_table.h).
 #pragma once
 
 #include <cstdint>
@@ -15,7 +15,7 @@
 
 namespace penstock {
 
-// What all operations of a pass share. References outlive it.
+// The context that all operations of a pass share. The references outlive it.
 struct OpContext {
   const ModelConfig& config;
   const kernels::KernelTable& kernels;

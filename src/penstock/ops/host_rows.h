@@ -1,4 +1,4 @@
-// Rows of a pass on the host: how operations hand them to the kernels, spread over the thread pool.
+// Helpers that hand rows of a pass to the host's kernels, spread over the thread pool.
 #pragma once
 
 #include <span>
@@ -8,12 +8,13 @@
 
 namespace penstock::host {
 
-// Task boundaries: whole panels of weights, and whole groups of the rows that a task prepares.
+// Tasks begin at multiples of this many columns: at whole panels of weights, and at whole groups of the rows that a
+// task prepares.
 inline constexpr int64_t kTaskCols = 128;
 static_assert(kTaskCols % kPanelCols == 0 && kTaskCols % kInt8Group == 0 && kFfnScratchCols % kTaskCols == 0);
 
-// A task should be long enough to pay for being handed out and short enough that the last one does not keep the others
-// waiting: a few tasks per worker.
+// Returns the columns of a task, a multiple of kTaskCols. A task should be long enough to pay for its start. It should
+// be short enough that the last one does not keep the others waiting: a few tasks per worker.
 int64_t ColumnsPerTask(int64_t num_cols, int64_t num_tasks_wanted);
 
 // Rows of activations as a GEMM takes them.
@@ -24,7 +25,7 @@ struct RowsView {
 
   RowsView From(int64_t row) const { return {data + row * stride_bytes, stride_bytes, format}; }
 };
-// Prepared rows of `dim` inputs in a buffer.
+// Returns a view of prepared rows of `dim` inputs in a buffer.
 RowsView ViewOf(std::span<const std::byte> buffer, kernels::RowFormat format, int64_t dim);
 
 // y = x w[cols]^T + bias[cols] for the columns that a task takes.
@@ -40,31 +41,31 @@ struct GemmCall {
 // REQUIRES: cols.begin is the first column of a panel.
 void GemmColumns(const OpContext& context, const GemmCall& call, IndexRange cols);
 
-// Several GEMMs of one input in one parallel region.
+// One of several GEMMs that run in one parallel region.
 struct GemmPart {
-  GemmCall call;  // y of all columns
+  GemmCall call;  // its y has all columns
   int64_t num_cols;
 };
 void RunGemms(const OpContext& context, std::span<const GemmPart> parts);
 
-// Calls body(part) for consecutive parts of `rows`.
+// Calls body(part) for consecutive parts of `rows`, in parallel.
 void ForRowRanges(const OpContext& context, RowRange rows, absl::FunctionRef<void(RowRange)> body);
 
-// The rows of an f32 buffer [num_rows, dim] as a GEMM takes them, at the same places of `buffer`.
+// Prepares rows of an f32 buffer [num_rows, dim] for a GEMM, at the same places of `buffer`.
 void PrepareRows(const OpContext& context, std::span<const float> source, int64_t dim, RowRange rows,
                  kernels::RowFormat format, std::span<std::byte> buffer);
 
 inline const float* DataOrNull(std::span<const float> span) { return span.empty() ? nullptr : span.data(); }
 
-// What a norm takes and multiplies by.
+// The input of a norm, its weights and its bias.
 struct NormOf {
   std::span<const float> source;  // [num_rows, model_dim]
   std::span<const float> weight;
   std::span<const float> bias;
 };
-// normed = norm(source).
+// normed[part] = norm(source[part]).
 void NormPart(const OpContext& context, RowRange part, const NormOf& norm);
-// And these rows as a GEMM of `format` takes them, at their places of `buffer`.
+// Does the same for all `rows`, and prepares them for a GEMM of `format` at their places in `buffer`.
 void NormRows(const OpContext& context, RowRange rows, const NormOf& norm, kernels::RowFormat format,
               std::span<std::byte> buffer);
 

@@ -36,7 +36,7 @@ LogSum LogSumOf(std::span<const float> logits) {
 
 double Clipped(double logprob) { return logprob > kLeastLogprob ? logprob : kLeastLogprob; }
 
-// NaN and +inf come from broken weights. -inf is a token that cannot be.
+// NaN and +inf come from broken weights. -inf marks a token that cannot be chosen.
 bool IsBroken(float logit) { return !(logit < std::numeric_limits<float>::infinity()); }
 
 TokenId ArgMax(std::span<const float> logits) {
@@ -100,7 +100,7 @@ TokenId Sampler::Sample(std::span<float> logits, const SamplingParams& sampling,
   }
   const TokenId best = ArgMax(logits);
   if (sampling.temperature == 0 || best < 0) return best;
-  // Relative to the largest logit, so that no temperature overflows; a tiny one leaves the best token alone.
+  // Logits are taken relative to the largest, so that no temperature overflows. A tiny one leaves only the best token.
   const double max_logit = logits[best];
   candidates_.clear();
   for (size_t id = 0; id < logits.size(); ++id) {
@@ -118,8 +118,8 @@ TokenId Sampler::SampleFiltered(const SamplingParams& sampling, double uniform) 
   const float max_logit = std::min_element(candidates_.begin(), candidates_.end(), MoreLikely())->logit;
   const auto weight = [&](const Candidate& c) { return std::exp(static_cast<double>(c.logit) - max_logit); };
   if (sampling.top_p < 1) {
-    // The smallest set of the most likely tokens whose probabilities reach top_p: popped from a heap, because it is
-    // nearly always much smaller than the vocabulary.
+    // Keeps the smallest set of the most likely tokens whose probabilities reach top_p. They are popped from a heap,
+    // because the set is nearly always much smaller than the vocabulary.
     double total = 0;
     for (const Candidate& c : candidates_) total += weight(c);
     const auto less_likely = [](const Candidate& a, const Candidate& b) { return MoreLikely()(b, a); };
@@ -136,7 +136,7 @@ TokenId Sampler::SampleFiltered(const SamplingParams& sampling, double uniform) 
   if (sampling.min_p > 0) {
     std::erase_if(candidates_, [&](const Candidate& c) { return weight(c) < sampling.min_p; });
   }
-  // One order for summing, whatever the filters left behind.
+  // Sorts by token, so that the order of the sum does not depend on the filters.
   std::sort(candidates_.begin(), candidates_.end(), [](const Candidate& a, const Candidate& b) { return a.id < b.id; });
   double total = 0;
   for (const Candidate& c : candidates_) total += weight(c);

@@ -1,8 +1,8 @@
-// From logits to a token: penalties, temperature, filters, and a counter-based random stream.
+// Samples a token from logits: penalties, temperature, filters, and a counter-based random stream.
 //
-// The filters come in the order of Hugging Face transformers: repetition penalty, temperature, top-k, top-p, min-p.
-// Random numbers depend on (seed, index of the generated token) alone, so a request's tokens depend neither on batching
-// nor on where a job was interrupted.
+// The filters are applied in the order of Hugging Face transformers: repetition penalty, temperature, top-k, top-p,
+// min-p. Random numbers depend on (seed, index of the generated token) alone, so a request's tokens depend neither on
+// batching nor on where a job was interrupted.
 #pragma once
 
 #include <cstdint>
@@ -14,29 +14,30 @@
 
 namespace penstock {
 
-// Uniform in [0, 1): the `counter`-th number of the stream `seed`.
+// Returns the `counter`-th number of the random stream `seed`, uniform in [0, 1).
 double CounterUniform(uint64_t seed, uint64_t counter);
 
-// kInput when a value is out of its range (engine.h gives the ranges), naming the field.
+// Returns kInput, naming the field, when a value is out of its range (engine.h gives the ranges).
 absl::Status ValidateSampling(const SamplingParams& sampling);
 
-// Whether the token with the largest logit is all that is asked for.
+// Whether only the token with the largest logit is wanted.
 inline bool IsArgMax(const SamplingParams& sampling) {
   return sampling.temperature == 0 && sampling.repetition_penalty == 1.0 && sampling.logprobs < 0;
 }
 
-// Scratch of one worker. Grows to the vocabulary's size and stays.
+// Chooses tokens. Holds the scratch memory of one worker, which has room for the whole vocabulary.
 class Sampler {
  public:
   explicit Sampler(int64_t vocab_size);
   static uint64_t ScratchBytes(int64_t vocab_size) { return static_cast<uint64_t>(vocab_size) * sizeof(Candidate); }
 
-  // Chooses a token. `logits` [vocab_size] is changed. `seen` are the ids of the prompt and of what was generated, for
-  // the repetition penalty. Returns -1 when a logit is NaN or +inf, or none is finite.
+  // Chooses a token. Changes `logits` [vocab_size]. `seen` holds the ids of the prompt and of generated tokens, for the
+  // repetition penalty. Returns -1 when a logit is NaN or +inf, or none is finite.
   TokenId Sample(std::span<float> logits, const SamplingParams& sampling, const absl::flat_hash_set<TokenId>& seen,
                  uint64_t token_idx);
 
-  // Log-probabilities of `chosen` and of the `num_top` most likely tokens; logits as the model gave them.
+  // Returns the log-probabilities of `chosen` and of the `num_top` most likely tokens. `logits` are as the model gave
+  // them.
   TokenLogprobs Logprobs(std::span<const float> logits, TokenId chosen, int num_top);
 
  private:
@@ -55,7 +56,7 @@ class Sampler {
   std::vector<Candidate> candidates_;
 };
 
-// log of softmax(logits)[id]
+// Returns the logarithm of softmax(logits)[id], at least -9999.
 double LogProbability(std::span<const float> logits, TokenId id);
 
 }  // namespace penstock

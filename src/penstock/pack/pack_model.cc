@@ -24,7 +24,7 @@
 namespace penstock {
 namespace {
 
-// What a model folder holds besides its weights and may be asked for.
+// The files of a model folder, besides its weights, that are copied because they may be asked for.
 constexpr std::string_view kSideFiles[] = {"config.json",
                                            "generation_config.json",
                                            "tokenizer.json",
@@ -40,11 +40,11 @@ constexpr std::string_view kSideFiles[] = {"config.json",
                                            "tiktoken.model",
                                            "README.md"};
 
-// Panels of this size are packed and written at a time.
+// Bytes of panels that are packed and written at a time.
 constexpr uint64_t kChunkBytes = 16 * kMiB;
 
 struct PackFormats {
-  std::optional<WeightFormat> quantised;  // of experts, dense FFNs and attention; empty: not
+  std::optional<WeightFormat> quantised;  // format of experts, dense FFNs and attention; empty: not quantised
   ComputeDtype dtype = ComputeDtype::kF32;
 };
 
@@ -101,8 +101,8 @@ class Packer {
   PackProgress progress_;
   std::vector<TensorInfo> tensors_;
   std::vector<std::byte> chunk_;
-  std::vector<std::byte> stored_;  // the matrix that is packed, where its rows lie in columns
-  std::vector<std::byte> scales_;  // of the matrix that is packed
+  std::vector<std::byte> stored_;  // the matrix being packed, if it is stored transposed
+  std::vector<std::byte> scales_;  // the scales of the matrix being packed
 };
 
 absl::Status Packer::Advance(uint64_t bytes) {
@@ -152,7 +152,8 @@ absl::Status Packer::PackOnePanel(const TensorInfo& tensor, WeightFormat format,
   return absl::OkStatus();
 }
 
-// Panels from `first` on, as many as `target` has room for. Matrices in blocks are one: nothing lies between them.
+// Packs panels into `target` from panel `first` on, as many as fit. Matrices in block formats are packed as one,
+// because nothing lies between them.
 absl::Status Packer::PackPanels(const TensorInfo& tensor, WeightFormat format, int64_t first,
                                 std::span<std::byte> target) {
   const uint64_t panel_bytes = PanelBytes(format, RowElements(tensor));
@@ -194,7 +195,7 @@ absl::Status Packer::Matrix(const TensorInfo* tensor, WeightFormat format) {
     PENSTOCK_RETURN_IF_ERROR(PackPanels(*tensor, format, first, chunk_));
     XXH3_64bits_update(digest.get(), chunk_.data(), chunk_.size());
     PENSTOCK_RETURN_IF_ERROR(output_->Append(chunk_));
-    // Its share of the tensor.
+    // This chunk's share of the tensor's bytes.
     const uint64_t packed_before =
         StoredBytes(*tensor) * static_cast<uint64_t>(first) / static_cast<uint64_t>(num_panels);
     const uint64_t packed =
@@ -270,18 +271,19 @@ absl::Status CopySideFiles(const ModelFolder& folder, const PackOutput& output) 
     PENSTOCK_ASSIGN_OR_RETURN(const std::string content, folder.Read(name, kMaxTokenizerBytes));
     PENSTOCK_RETURN_IF_ERROR(output.WriteFile(name, content));
   }
-  // tiktoken's ranks have names of their own.
+  // The files of tiktoken's ranks may have other names.
   PENSTOCK_ASSIGN_OR_RETURN(const std::vector<std::string> names, Tokenizer::Files(folder));
   for (const std::string& name : names) {
     if (std::find(std::begin(kSideFiles), std::end(kSideFiles), name) != std::end(kSideFiles)) continue;
     PENSTOCK_ASSIGN_OR_RETURN(const std::string content, folder.Read(name, kMaxTokenizerBytes));
     PENSTOCK_RETURN_IF_ERROR(output.WriteFile(name, content));
   }
-  // A store has no folders: of templates in one, the general one goes where it counts most, the other into the file
-  // that has names for them.
+  // A store has no subfolders, so the templates of a template folder are written to other files. The general one
+  // becomes chat_template.jinja, which takes precedence. The one for tools goes into chat_template.json, which can name
+  // its templates.
   if (!folder.Has(kTemplateFolder)) return absl::OkStatus();
   const absl::StatusOr<ChatTemplateTexts> texts = FindChatTemplates(folder);
-  if (!texts.ok()) return absl::OkStatus();  // none that is used
+  if (!texts.ok()) return absl::OkStatus();  // there is no template to copy
   if (texts->general) PENSTOCK_RETURN_IF_ERROR(output.WriteFile("chat_template.jinja", *texts->general));
   if (!texts->tool_use) return absl::OkStatus();
   const json::array named = {json::object{{"name", "tool_use"}, {"template", *texts->tool_use}}};

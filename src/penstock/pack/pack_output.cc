@@ -20,7 +20,8 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// Of an empty folder or a leftover of packing: nothing else may be removed.
+// Removes the files of a folder that is empty or a leftover of packing. Removes nothing else: fails at any entry that
+// is not a file.
 absl::Status RemoveFiles(const std::string& folder) {
   std::error_code error;
   for (fs::directory_iterator it(folder, error), end; !error && it != end; it.increment(error)) {
@@ -64,7 +65,7 @@ absl::StatusOr<PackOutput> PackOutput::Create(const std::string& path) {
   output.folder_ = UniqueFd(::open(output.partial_.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
   if (!output.folder_.valid()) return IoError("{}: cannot be opened: {}", output.partial_, ErrnoText(errno));
   if (::flock(output.folder_.get(), LOCK_EX | LOCK_NB) != 0) {
-    output.is_committed_ = true;  // it belongs to the other one
+    output.is_committed_ = true;  // the folder belongs to the other process
     return IoError("{}: another process packs to it", output.partial_);
   }
   PENSTOCK_RETURN_IF_ERROR(RemoveFiles(output.partial_));

@@ -1,4 +1,4 @@
-// The folder that a packed store grows in, and the name that it gets when it is whole.
+// The folder in which a packed store grows. It gets its final name when the store is complete.
 #pragma once
 
 #include <cstdint>
@@ -11,23 +11,23 @@
 
 namespace penstock {
 
-// Removes what it wrote unless Commit() was called. Move-only.
+// Removes what it wrote unless Commit() succeeded. Move-only.
 class PackOutput {
  public:
-  // Makes `path`.partial, empty. kUsage when `path` exists and is not an empty folder; kIo when another process packs
-  // to the same place or the system refuses.
+  // Makes the empty folder `path`.partial. kUsage when `path` exists and is not an empty folder; kIo when another
+  // process packs to the same place or the system refuses.
   static absl::StatusOr<PackOutput> Create(const std::string& path);
   PackOutput(PackOutput&&) = default;
   ~PackOutput();
 
-  // Appends to the weights.
+  // Appends bytes to the weights.
   absl::Status Append(std::span<const std::byte> bytes);
-  // Zeros up to a multiple of `alignment`.
+  // Appends zeros up to a multiple of `alignment`.
   absl::Status Align(uint64_t alignment);
   uint64_t weights_bytes() const { return weights_bytes_; }
 
   absl::Status WriteFile(std::string_view name, std::string_view content) const;
-  // Syncs everything and gives the folder its name.
+  // Syncs everything to disk and gives the folder its final name.
   absl::Status Commit();
 
  private:
@@ -36,7 +36,7 @@ class PackOutput {
 
   std::string path_;
   std::string partial_;
-  UniqueFd folder_;  // locked
+  UniqueFd folder_;  // locked against other processes
   UniqueFd weights_;
   uint64_t weights_bytes_ = 0;
   bool is_committed_ = false;
