@@ -84,9 +84,9 @@ double Seconds(cuda::Stream stream, const Give& give) {
 absl::Status Measure(const DeviceSpec& spec) {
   cuda::Stream stream = nullptr;
   PENSTOCK_CUDA_RETURN_IF_ERROR(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking));
-  constexpr int64_t kMostRows = 4096;
-  const DeviceBytes x(static_cast<uint64_t>(kNumExperts * kMostRows) * 4 * kModelDim);
-  const DeviceBytes y(static_cast<uint64_t>(kNumExperts * kMostRows) * 4 * kExpertDim);
+  constexpr int64_t kMaxRows = 4096;
+  const DeviceBytes x(static_cast<uint64_t>(kNumExperts * kMaxRows) * 4 * kModelDim);
+  const DeviceBytes y(static_cast<uint64_t>(kNumExperts * kMaxRows) * 4 * kExpertDim);
   const DeviceBytes w(2 * kNumExperts * PackedBytes(WeightFormat::kBF16, kExpertDim, kModelDim));
   const DeviceBytes offsets((kNumExperts + 1) * sizeof(int64_t));
   for (const DeviceBytes* bytes : {&x, &y, &w, &offsets}) PENSTOCK_RETURN_IF_ERROR(bytes->status());

@@ -62,7 +62,7 @@ inline std::vector<Answer> RunAll(const EngineOptions& options, const std::vecto
 }
 
 // Returns the bytes that a refusal states after `what`.
-inline uint64_t LeastBytes(const EngineOptions& options, const std::string& what) {
+inline uint64_t MinBytes(const EngineOptions& options, const std::string& what) {
   const auto refused = Engine::Open(options);
   EXPECT_FALSE(refused.ok());
   EXPECT_EQ(ExitCodeOf(refused.status()), 6);
@@ -73,13 +73,13 @@ inline uint64_t LeastBytes(const EngineOptions& options, const std::string& what
 }
 
 // Return the least budget, and the least memory of a device, as refusals state them.
-inline uint64_t LeastBudget(EngineOptions options) {
+inline uint64_t MinBudget(EngineOptions options) {
   options.memory_bytes = 1;
-  return LeastBytes(options, "the least budget is ");
+  return MinBytes(options, "the least budget is ");
 }
-inline uint64_t LeastDeviceMemory(EngineOptions options) {
+inline uint64_t MinDeviceMemory(EngineOptions options) {
   options.device_memory_bytes = 1;
-  return LeastBytes(options, "the least device memory is ");
+  return MinBytes(options, "the least device memory is ");
 }
 
 }  // namespace penstock

@@ -78,8 +78,8 @@ void ExpectTheHostsAnswers(const std::string& model_dir, const std::vector<Reque
     EXPECT_EQ(RunAll(options, requests), expected);
 #ifdef PENSTOCK_EMULATED_SIMT
     EXPECT_EQ(TheMachine().used_bytes, 0u);
-    EXPECT_GT(TheMachine().most_used_bytes, options.device_memory_bytes / 2);
-    EXPECT_LE(TheMachine().most_used_bytes, options.device_memory_bytes);
+    EXPECT_GT(TheMachine().max_used_bytes, options.device_memory_bytes / 2);
+    EXPECT_LE(TheMachine().max_used_bytes, options.device_memory_bytes);
     EXPECT_EQ(TheMachine().num_pageable_copies, 0);
     // The only synchronisations are those of three streams at their end.
     EXPECT_EQ(TheMachine().num_synchronisations, 3);
@@ -202,7 +202,7 @@ TEST(CudaDevice, ItsKernelsAreMeasured) {
   const GemmRates rates = MeasureGemm({.config = config,
                                        .kernels = kernels::KernelsFor(kernels::Isa::kScalar),
                                        .processor = measured,
-                                       .most_bytes = 1 << 20,
+                                       .max_bytes = 1 << 20,
                                        .seconds = 0},
                                       WeightFormat::kInt8, ComputeDtype::kF32)
                               .value();

@@ -85,14 +85,14 @@ TEST_F(DeviceTest, LeastMemoryIsExactAndLinksAreCounted) {
     SCOPED_TRACE(schedule);
     EngineOptions options = Options(schedule);
     options.device = "emulated:link=1GB/s";
-    const uint64_t least = LeastDeviceMemory(options);
-    options.device_memory_bytes = least - 1;
+    const uint64_t min = MinDeviceMemory(options);
+    options.device_memory_bytes = min - 1;
     EXPECT_EQ(ExitCodeOf(Engine::Open(options).status()), 6);
-    options.device_memory_bytes = least;
+    options.device_memory_bytes = min;
     EXPECT_EQ(RunAll(options, requests), expected);
     const auto engine = Engine::Open(options).value();
     const DevicePlan& plan = engine->memory_plan().device;
-    EXPECT_LE(plan.dense_bytes + plan.kv_bytes + plan.activation_bytes + plan.expert_bytes, least);
+    EXPECT_LE(plan.dense_bytes + plan.kv_bytes + plan.activation_bytes + plan.expert_bytes, min);
     ASSERT_TRUE(engine->Submit(requests[0]).ok());
     while (!engine->idle()) ASSERT_TRUE(engine->Step().ok());
     // Fewer experts cross the link where the host computes some of them.

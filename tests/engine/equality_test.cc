@@ -22,7 +22,7 @@ std::vector<EngineOptions> Plans(const EngineOptions& base) {
       options.batch_size = batch_size;
       options.threads = threads;
       plans.push_back(options);
-      options.memory_bytes = LeastBudget(options);
+      options.memory_bytes = MinBudget(options);
       plans.push_back(options);
       options.memory_bytes += 100'000;
       plans.push_back(options);
@@ -37,7 +37,7 @@ std::vector<EngineOptions> Plans(const EngineOptions& base) {
     EngineOptions options = base;
     options.io_uring = flag;
     options.direct_io = !flag;
-    options.memory_bytes = LeastBudget(options);
+    options.memory_bytes = MinBudget(options);
     plans.push_back(options);
   }
   return plans;
@@ -116,7 +116,7 @@ TEST_P(PackedEqualityTest, EveryPackedFormatGivesTheSameBits) {
 TEST(EqualityTest, BelowTheLeastBudgetIsRefused) {
   const Golden golden("mixtral-tiny");
   EngineOptions options{.model_dir = golden.dir()};
-  options.memory_bytes = LeastBudget(options) - 1;
+  options.memory_bytes = MinBudget(options) - 1;
   const auto refused = Engine::Open(options);
   ASSERT_FALSE(refused.ok());
   EXPECT_EQ(ExitCodeOf(refused.status()), 6);

@@ -74,10 +74,10 @@ class FaultsTest : public testing::TestWithParam<std::string> {
     options_.policy.schedule = ScheduleCalled(Schedule());
     if (GetParam() != Schedule()) {
       options_.device = "emulated:link=1GB/s";
-      options_.device_memory_bytes = LeastDeviceMemory(options_);
+      options_.device_memory_bytes = MinDeviceMemory(options_);
     }
     // Without pinned experts in DRAM, a device wants each expert from the disk again.
-    options_.memory_bytes = LeastBudget(options_) + (options_.device == "auto" ? 64 << 10 : 0);
+    options_.memory_bytes = MinBudget(options_) + (options_.device == "auto" ? 64 << 10 : 0);
   }
   void TearDown() override { std::filesystem::remove_all(store_); }
 

@@ -71,15 +71,15 @@ EngineOptions RandomOptions(const EngineOptions& base, Draw& draw) {
   policy.hot_prefetch = draw.Coin();
   policy.reorder = draw.Coin();
   // From the least budget to room for everything.
-  const auto budget = [&](uint64_t least) {
-    return draw.Coin() ? least : least + draw.Below(std::max(base.memory_bytes, least) - least + 1);
+  const auto budget = [&](uint64_t min) {
+    return draw.Coin() ? min : min + draw.Below(std::max(base.memory_bytes, min) - min + 1);
   };
   if (has_device) {
     options.device_memory_bytes = 1ull << 30;
-    options.memory_bytes = budget(LeastBudget(options));
-    options.device_memory_bytes = budget(LeastDeviceMemory(options));
+    options.memory_bytes = budget(MinBudget(options));
+    options.device_memory_bytes = budget(MinDeviceMemory(options));
   } else {
-    options.memory_bytes = budget(LeastBudget(options));
+    options.memory_bytes = budget(MinBudget(options));
   }
   return options;
 }

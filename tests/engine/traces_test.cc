@@ -32,12 +32,12 @@ TEST_P(TracesTest, AreWritten) {
   options.context_length = 192;
   options.policy.schedule = ScheduleCalled(GetParam());
   options.policy.micro_batch_size = 2;
-  options.memory_bytes = LeastBudget(options) + (100 << 10);
+  options.memory_bytes = MinBudget(options) + (100 << 10);
   const std::vector<Answer> expected = RunAll(options, requests);
   options.trace_path = dir_ + "/trace.json";
   options.trace_html_path = dir_ + "/trace.html";
   options.routing_path = dir_ + "/routing.bin";
-  options.memory_bytes = LeastBudget(options) + (100 << 10);
+  options.memory_bytes = MinBudget(options) + (100 << 10);
   const auto engine = Engine::Open(options).value();
   int64_t num_steps = 0, num_tokens = 0;
   for (const Request& request : requests) ASSERT_TRUE(engine->Submit(request).ok());
@@ -94,7 +94,7 @@ TEST(Traces, WhatKlotskiLearntIsWrittenAndUsed) {
   options.batch_size = 3;
   options.context_length = 192;
   options.policy.schedule = ScheduleKind::kKlotski;
-  options.memory_bytes = LeastBudget(options);
+  options.memory_bytes = MinBudget(options);
   const std::vector<Answer> expected = RunAll(options, requests);
   const std::string path = testing::TempDir() + "/correlation-" + std::to_string(::getpid());
   for (const int64_t path_length : {1, 3}) {
@@ -102,7 +102,7 @@ TEST(Traces, WhatKlotskiLearntIsWrittenAndUsed) {
     options.policy.correlation_table.clear();
     std::filesystem::remove(path);
     options.correlation_path = path;
-    options.memory_bytes = LeastBudget(options);
+    options.memory_bytes = MinBudget(options);
     const auto learning = Engine::Open(options).value();
     for (const Request& request : requests) ASSERT_TRUE(learning->Submit(request).ok());
     while (!learning->idle()) ASSERT_TRUE(learning->Step().ok());

@@ -28,7 +28,7 @@ RC_GTEST_PROP(KvWindow, KeepsWhatEveryRowSees, ()) {
   std::map<std::byte*, int64_t> holds;  // the logical page that was last written to each page
   RowBatch batch;
   for (int64_t begin = 0; begin < num_positions;) {
-    const int64_t end = std::min(num_positions, begin + *rc::gen::inRange<int64_t>(1, KvWindow::kMostRows + 1));
+    const int64_t end = std::min(num_positions, begin + *rc::gen::inRange<int64_t>(1, KvWindow::kMaxRows + 1));
     batch.Clear();
     for (int64_t pos = begin; pos < end; ++pos) batch.AddRow(0, pos, pages, 7, window);
     for (size_t i = 0; i < batch.positions.size(); ++i) {
@@ -103,7 +103,7 @@ TEST_F(WindowTest, EveryPlanGivesTheSame) {
     options.policy.schedule = ScheduleCalled(on_device ? name.substr(7) : name);
     if (on_device) {
       options.device = "emulated:link=1GB/s";
-      options.device_memory_bytes = LeastDeviceMemory(options);
+      options.device_memory_bytes = MinDeviceMemory(options);
     }
     for (const int64_t chunk : {5, 37, 400}) {
       options.prefill_chunk = chunk;
@@ -111,7 +111,7 @@ TEST_F(WindowTest, EveryPlanGivesTheSame) {
       options.policy.micro_batch_size = 2;
       if (options.device != "auto") {
         options.device_memory_bytes = 1ull << 29;
-        options.device_memory_bytes = LeastDeviceMemory(options);
+        options.device_memory_bytes = MinDeviceMemory(options);
       }
       EXPECT_EQ(RunAll(options, LongRequests()), expected) << "chunk " << chunk;
     }

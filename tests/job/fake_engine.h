@@ -50,7 +50,7 @@ class FakeEngine : public Engine {
   const MemoryPlan& memory_plan() const override { return plan_; }
   const EngineStats& stats() const override { return stats_; }
   const SamplingParams& default_sampling() const override { return sampling_; }
-  int64_t most_held() const { return most_held_; }
+  int64_t max_held() const { return max_held_; }
 
   absl::StatusOr<std::vector<TokenId>> Tokenize(std::string_view text) const override {
     std::vector<TokenId> ids;
@@ -76,7 +76,7 @@ class FakeEngine : public Engine {
     waiting_.push_back(Answer(request));
     const RequestId id = waiting_.back().completion.request_id;
     Admit();
-    most_held_ = std::max(most_held_, num_running() + num_waiting());
+    max_held_ = std::max(max_held_, num_running() + num_waiting());
     return id;
   }
   void SetTextSink(std::function<void(RequestId, std::string_view)>) override {}
@@ -152,7 +152,7 @@ class FakeEngine : public Engine {
   std::vector<Running> running_;
   RequestId next_id_ = 1;
   int64_t num_steps_ = 0;
-  int64_t most_held_ = 0;
+  int64_t max_held_ = 0;
 };
 
 }  // namespace penstock

@@ -269,23 +269,23 @@ TEST_F(JobTest, StopsAtAStepAndResumes) {
 
 TEST_F(JobTest, HoldsOneBatch) {
   WriteInput(ManyRequests(300));
-  int64_t most = 0;
+  int64_t max = 0;
   class Watched : public FakeEngine {
    public:
-    Watched(const FakeEngineOptions& options, int64_t& most) : FakeEngine(options), most_(most) {}
-    ~Watched() override { most_ = most_held(); }
+    Watched(const FakeEngineOptions& options, int64_t& max) : FakeEngine(options), max_(max) {}
+    ~Watched() override { max_ = max_held(); }
 
    private:
-    int64_t& most_;
+    int64_t& max_;
   };
   ASSERT_TRUE(RunJob(
                   options_,
                   [&](const InputReport&) -> absl::StatusOr<std::unique_ptr<Engine>> {
-                    return std::make_unique<Watched>(engine_, most);
+                    return std::make_unique<Watched>(engine_, max);
                   },
                   stop_)
                   .ok());
-  EXPECT_EQ(most, 4);
+  EXPECT_EQ(max, 4);
 }
 
 TEST_F(JobTest, AnInputThatChangesWhileItRunsIsNoticed) {

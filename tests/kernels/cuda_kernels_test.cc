@@ -37,7 +37,7 @@ constexpr Kind kKinds[] = {{RowFormat::kF32, WeightFormat::kF32},   {RowFormat::
                            {RowFormat::kInt8, WeightFormat::kHqq3}};
 
 // Small tiles; then tiles of many rows, several to a block, in a few blocks.
-constexpr GemmTuning kTunings[] = {{.most_blocks = 0, .tiled_from = 1'000'000}, {.most_blocks = 3, .tiled_from = 1}};
+constexpr GemmTuning kTunings[] = {{.max_blocks = 0, .tiled_from = 1'000'000}, {.max_blocks = 3, .tiled_from = 1}};
 
 std::span<const std::byte> PackedBytesOf(const AlignedBytes& packed, const Kind& kind, int64_t num_cols,
                                          int64_t inner_dim) {
@@ -148,13 +148,13 @@ TEST(CudaKernelsTest, GemmHasTheHostsBits) {
 
 // A row's outputs do not depend on the other rows.
 TEST(CudaKernelsTest, RowsDoNotDependOnEachOther) {
-  constexpr int64_t kInnerDim = 200, kCols = 40, kMost = 35;
+  constexpr int64_t kInnerDim = 200, kCols = 40, kMax = 35;
   for (const Kind& kind : kKinds) {
     const AlignedBytes w = RandomPacked(kind.w_format, kCols, kInnerDim, 4);
     const OnDevice<std::byte> weights(PackedBytesOf(w, kind, kCols, kInnerDim));
-    const std::vector<float> x = RandomFloats(kMost * kInnerDim, 5);
+    const std::vector<float> x = RandomFloats(kMax * kInnerDim, 5);
     std::vector<float> all;
-    for (const int64_t num_rows : {kMost, int64_t{1}, int64_t{7}, int64_t{12}}) {
+    for (const int64_t num_rows : {kMax, int64_t{1}, int64_t{7}, int64_t{12}}) {
       const OnDevice<std::byte> rows =
           PreparedOnDevice(kind.x_format, std::span(x).first(Size(num_rows * kInnerDim)), num_rows, kInnerDim);
       const OnDevice<float> y(Size(num_rows * kCols));

@@ -37,9 +37,9 @@ int64_t MostHits(const std::vector<ExpertKey>& wanted, size_t num_slots) {
     }
     best = std::move(after);
   }
-  int64_t most = 0;
-  for (const auto& [held, hits] : best) most = std::max(most, hits);
-  return most;
+  int64_t max = 0;
+  for (const auto& [held, hits] : best) max = std::max(max, hits);
+  return max;
 }
 
 int64_t HitsOf(Eviction eviction, const std::vector<ExpertKey>& wanted, int64_t num_slots, int64_t num_keys) {
@@ -83,9 +83,9 @@ TEST(Belady, IsNeverWorseThanAnEvictionThatDoesNotKnowTheFuture) {
     for (ExpertKey& key : wanted) {
       key = ExpertKey{static_cast<int64_t>(std::min(random() % 40, random() % 40))};
     }
-    const int64_t most = BeladyHits(wanted, num_slots);
+    const int64_t max = BeladyHits(wanted, num_slots);
     for (const Eviction eviction : {Eviction::kLru, Eviction::kLfu, Eviction::kFifo}) {
-      EXPECT_GE(most, HitsOf(eviction, wanted, num_slots, 40)) << TraitsOf(eviction).name;
+      EXPECT_GE(max, HitsOf(eviction, wanted, num_slots, 40)) << TraitsOf(eviction).name;
     }
   }
 }

@@ -43,7 +43,7 @@ PlanInputs RandomInputs(const ModelConfig& config) {
   return in;
 }
 
-uint64_t LeastBudget(PlanInputs in) {
+uint64_t MinBudget(PlanInputs in) {
   in.budget_bytes = 0;
   const std::string message = Message(PlanMemory(in).status());
   return std::stoull(message.substr(message.find("the least budget is ") + 20));
@@ -56,7 +56,7 @@ uint64_t Total(const MemoryPlan& plan) {
 RC_GTEST_PROP(MemoryPlan, NeverExceedsItsBudget, ()) {
   const ModelConfig config = RandomConfig();
   PlanInputs in = RandomInputs(config);
-  in.budget_bytes = LeastBudget(in) + *rc::gen::inRange<uint64_t>(0, 60'000'000'000);
+  in.budget_bytes = MinBudget(in) + *rc::gen::inRange<uint64_t>(0, 60'000'000'000);
   const auto plan = PlanMemory(in);
   RC_ASSERT(plan.ok());
   RC_ASSERT(Total(*plan) <= in.budget_bytes);
@@ -70,10 +70,10 @@ RC_GTEST_PROP(MemoryPlan, NeverExceedsItsBudget, ()) {
 RC_GTEST_PROP(MemoryPlan, LeastBudgetIsExact, ()) {
   const ModelConfig config = RandomConfig();
   PlanInputs in = RandomInputs(config);
-  const uint64_t least = LeastBudget(in);
-  in.budget_bytes = least;
+  const uint64_t min = MinBudget(in);
+  in.budget_bytes = min;
   RC_ASSERT(PlanMemory(in).ok());
-  in.budget_bytes = least - 1;
+  in.budget_bytes = min - 1;
   RC_ASSERT(FaultOf(PlanMemory(in).status()) == Fault::kResources);
 }
 
@@ -85,15 +85,15 @@ RC_GTEST_PROP(MemoryPlan, ADevicesBudgetIsHeldAndItsLeastOneExact, ()) {
   DeviceInputs device{.name = "emulated", .dense_bytes = *rc::gen::inRange<uint64_t>(1, 4'000'000'000)};
   device.fixed_bytes = *rc::gen::inRange<uint64_t>(0, 100'000'000);
   device.num_workers = *rc::gen::inRange(0, 9);
-  device.least_slots = *rc::gen::inRange<int64_t>(1, 2 * config.num_experts + 1);
+  device.min_slots = *rc::gen::inRange<int64_t>(1, 2 * config.num_experts + 1);
   device.holds_kv_cache = *rc::gen::arbitrary<bool>();
   device.stages_kv = !device.holds_kv_cache && *rc::gen::arbitrary<bool>();
   in.device = device;
   const std::string message = Message(PlanMemory(in).status());
-  const uint64_t least = std::stoull(message.substr(message.find("the least device memory is ") + 27));
-  in.device->budget_bytes = least - 1;
+  const uint64_t min = std::stoull(message.substr(message.find("the least device memory is ") + 27));
+  in.device->budget_bytes = min - 1;
   RC_ASSERT(FaultOf(PlanMemory(in).status()) == Fault::kResources);
-  in.device->budget_bytes = least + *rc::gen::element<uint64_t>(0, 1'000'000, 1'000'000'000, 60'000'000'000);
+  in.device->budget_bytes = min + *rc::gen::element<uint64_t>(0, 1'000'000, 1'000'000'000, 60'000'000'000);
   const auto plan = PlanMemory(in);
   RC_ASSERT(plan.ok());
   RC_ASSERT(Total(*plan) - (device.holds_kv_cache ? plan->kv_bytes : 0) <= in.budget_bytes);
@@ -101,7 +101,7 @@ RC_GTEST_PROP(MemoryPlan, ADevicesBudgetIsHeldAndItsLeastOneExact, ()) {
   RC_ASSERT(d.fixed_bytes == device.fixed_bytes);
   RC_ASSERT(d.fixed_bytes + d.dense_bytes + d.kv_bytes + d.activation_bytes + d.expert_bytes <=
             in.device->budget_bytes);
-  RC_ASSERT(d.num_expert_slots >= std::min(device.least_slots, plan->num_experts_total));
+  RC_ASSERT(d.num_expert_slots >= std::min(device.min_slots, plan->num_experts_total));
   RC_ASSERT(d.activation_bytes == Activations::Bytes(config, in.row_formats, DeviceDimsOf(*plan, device.num_workers)));
   RC_ASSERT(plan->activation_bytes == Activations::Bytes(config, in.row_formats, DimsOf(*plan, in.num_workers)));
   const int64_t per_sequence = KvCache::PagesFor(in.context_length);
@@ -109,8 +109,8 @@ RC_GTEST_PROP(MemoryPlan, ADevicesBudgetIsHeldAndItsLeastOneExact, ()) {
   if (device.stages_kv) {
     // Any micro-batch of sequences that have pages at all.
     const int64_t num_pages = NumKvPages(*plan, config, in.kv_format);
-    const int64_t most = in.micro_batch_size == 0 ? num_pages : std::min(num_pages, in.micro_batch_size * per_sequence);
-    RC_ASSERT(NumStagedPages(*plan, config, in.kv_format) >= most);
+    const int64_t max = in.micro_batch_size == 0 ? num_pages : std::min(num_pages, in.micro_batch_size * per_sequence);
+    RC_ASSERT(NumStagedPages(*plan, config, in.kv_format) >= max);
   }
 }
 

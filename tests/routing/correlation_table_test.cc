@@ -148,8 +148,8 @@ CorrelationTable Filled(const CorrelationShape& shape, int num_passes, uint32_t 
 }
 
 // Draws from the whole range from the first case on; rc::gen::inRange alone begins near `least`.
-int64_t Draw(int64_t least, int64_t most) {
-  return *rc::gen::resize(rc::kNominalSize, rc::gen::inRange<int64_t>(least, most + 1));
+int64_t Draw(int64_t min, int64_t max) {
+  return *rc::gen::resize(rc::kNominalSize, rc::gen::inRange<int64_t>(min, max + 1));
 }
 
 RC_GTEST_PROP(CorrelationTable, EqualsTheModelOfMaps, ()) {

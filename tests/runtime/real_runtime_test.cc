@@ -291,9 +291,9 @@ TEST_F(DiskLaneTest, BringsTheBytesWhateverIsIssuedMeanwhile) {
     const LaneIdx disk = runtime.AddDiskLane("disk", DiskReader::Create(files_, {.io_uring = ring}).value());
     const LaneIdx compute = runtime.AddIssuerLane("compute");
     constexpr int kNumReads = 200;
-    constexpr uint64_t kMostBytes = 100'000;
+    constexpr uint64_t kMaxBytes = 100'000;
     struct Target {
-      alignas(4096) std::byte bytes[(kMostBytes / 4096 + 3) * 4096];
+      alignas(4096) std::byte bytes[(kMaxBytes / 4096 + 3) * 4096];
     };
     const auto targets = std::make_unique<std::vector<Target>>(kNumReads);
     std::mt19937 random(2);
@@ -301,7 +301,7 @@ TEST_F(DiskLaneTest, BringsTheBytesWhateverIsIssuedMeanwhile) {
     std::vector<Event> checks;
     for (int i = 0; i < kNumReads; ++i) {
       Task task{.lane = disk, .label = {"read"}};
-      const uint64_t size = 1 + random() % kMostBytes;
+      const uint64_t size = 1 + random() % kMaxBytes;
       const DiskRead read{0, {random() % (content_.size() - size), size}, (*targets)[i].bytes};
       task.reads.push_back(read);
       task.cost.link_bytes = size;

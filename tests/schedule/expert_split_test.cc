@@ -23,14 +23,14 @@ struct Layer {
 };
 
 // Returns a layer with rows as routers assign them: a few experts have many. The host's time is linear in the rows.
-Layer RandomLayer(std::mt19937& random, int most_experts, double disk_share, bool flat_device) {
+Layer RandomLayer(std::mt19937& random, int max_experts, double disk_share, bool flat_device) {
   const auto uniform = [&](double low, double high) { return std::uniform_real_distribution<>(low, high)(random); };
   Layer layer;
   layer.times = {
       .host_first_s = uniform(0, 1) < 0.5 ? 0 : uniform(0, 2), .transfer_s = uniform(0.1, 6), .read_s = uniform(1, 20)};
   const double device_s = uniform(0.05, 1), host_per_row_s = uniform(0.05, 1), host_s = uniform(0, 2);
   const double cached = uniform(0, 1), both = uniform(0, 1) < 0.5 ? 1 : uniform(0, 1);
-  const int num_experts = std::uniform_int_distribution<>(1, most_experts)(random);
+  const int num_experts = std::uniform_int_distribution<>(1, max_experts)(random);
   for (int i = 0; i < num_experts; ++i) {
     const double rows = std::floor(std::exp(uniform(0, std::log(60))));
     ExpertWork& expert = layer.experts.emplace_back();
@@ -128,35 +128,35 @@ TEST(LayerPlanTest, EveryRuleComputesEachExpertOnceWhereItCan) {
 }
 
 struct Gap {
-  double mean = 0, most = 0;
+  double mean = 0, max = 0;
 };
 // `transfer_price`: the price of a transfer, as a share of its time.
-Gap GapOf(HybridRule rule, int num_layers, int most_experts, double disk_share, bool flat_device, bool all_orders,
+Gap GapOf(HybridRule rule, int num_layers, int max_experts, double disk_share, bool flat_device, bool all_orders,
           double transfer_price = 0) {
   std::mt19937 random(7);
   Gap gap;
   for (int i = 0; i < num_layers; ++i) {
-    Layer layer = RandomLayer(random, most_experts, disk_share, flat_device);
+    Layer layer = RandomLayer(random, max_experts, disk_share, flat_device);
     layer.times.transfer_price_s = transfer_price * layer.times.transfer_s;
     const LayerPlan plan = PlanLayer(rule, layer.experts, layer.times);
     const double ratio = Price(plan, layer) / Optimum(layer, all_orders) - 1;
     EXPECT_GT(ratio, -1e-9);
     gap.mean += ratio / num_layers;
-    gap.most = std::max(gap.most, ratio);
+    gap.max = std::max(gap.max, ratio);
   }
   return gap;
 }
 
 TEST(LayerPlanTest, TheBalancedRuleFindsTheOptimum) {
-  EXPECT_LT(GapOf(HybridRule::kBalanced, 1000, 10, 0, /*flat_device=*/true, /*all_orders=*/false).most, 1e-9);
-  EXPECT_LT(GapOf(HybridRule::kBalanced, 1000, 10, 0, /*flat_device=*/false, /*all_orders=*/false).most, 0.01);
-  EXPECT_LT(GapOf(HybridRule::kBalanced, 500, 5, 0, /*flat_device=*/true, /*all_orders=*/true).most, 1e-9);
+  EXPECT_LT(GapOf(HybridRule::kBalanced, 1000, 10, 0, /*flat_device=*/true, /*all_orders=*/false).max, 1e-9);
+  EXPECT_LT(GapOf(HybridRule::kBalanced, 1000, 10, 0, /*flat_device=*/false, /*all_orders=*/false).max, 0.01);
+  EXPECT_LT(GapOf(HybridRule::kBalanced, 500, 5, 0, /*flat_device=*/true, /*all_orders=*/true).max, 1e-9);
 }
 
 TEST(LayerPlanTest, TheBalancedRuleFindsTheOptimumOfPricedTransfers) {
   constexpr double kPrice = 0.5;
-  EXPECT_LT(GapOf(HybridRule::kBalanced, 1000, 10, 0, /*flat_device=*/true, /*all_orders=*/false, kPrice).most, 1e-9);
-  EXPECT_LT(GapOf(HybridRule::kBalanced, 1000, 10, 0, /*flat_device=*/false, /*all_orders=*/false, kPrice).most, 0.01);
+  EXPECT_LT(GapOf(HybridRule::kBalanced, 1000, 10, 0, /*flat_device=*/true, /*all_orders=*/false, kPrice).max, 1e-9);
+  EXPECT_LT(GapOf(HybridRule::kBalanced, 1000, 10, 0, /*flat_device=*/false, /*all_orders=*/false, kPrice).max, 0.01);
 }
 
 TEST(LayerPlanTest, PricedTransfersAreFewer) {
@@ -175,7 +175,7 @@ TEST(LayerPlanTest, PricedTransfersAreFewer) {
 TEST(LayerPlanTest, TheBalancedRuleIsNearTheOptimumWithExpertsOnDisk) {
   const Gap gap = GapOf(HybridRule::kBalanced, 1000, 4, 0.5, /*flat_device=*/true, /*all_orders=*/true);
   EXPECT_LT(gap.mean, 0.001);
-  EXPECT_LT(gap.most, 0.08);
+  EXPECT_LT(gap.max, 0.08);
 }
 
 TEST(LayerPlanTest, AHostAloneReadsInTheBestOrder) {

@@ -21,13 +21,13 @@ TEST(MicroBatches, AnExample) {
 
 RC_GTEST_PROP(MicroBatches, AreAPartition, (std::vector<uint16_t> lengths)) {
   const std::vector<int64_t> tokens(lengths.begin(), lengths.end());
-  const int64_t most = *rc::gen::inRange<int64_t>(1, 20);
-  const auto micro_batches = BalanceMicroBatches(tokens, most);
+  const int64_t max = *rc::gen::inRange<int64_t>(1, 20);
+  const auto micro_batches = BalanceMicroBatches(tokens, max);
   const auto num_sequences = static_cast<int64_t>(tokens.size());
-  RC_ASSERT(static_cast<int64_t>(micro_batches.size()) == (num_sequences + most - 1) / most);
+  RC_ASSERT(static_cast<int64_t>(micro_batches.size()) == (num_sequences + max - 1) / max);
   std::vector<size_t> all;
   for (const auto& micro_batch : micro_batches) {
-    RC_ASSERT(!micro_batch.empty() && static_cast<int64_t>(micro_batch.size()) <= most);
+    RC_ASSERT(!micro_batch.empty() && static_cast<int64_t>(micro_batch.size()) <= max);
     RC_ASSERT(std::is_sorted(micro_batch.begin(), micro_batch.end()));
     all.insert(all.end(), micro_batch.begin(), micro_batch.end());
   }
@@ -40,13 +40,13 @@ RC_GTEST_PROP(MicroBatches, AreAPartition, (std::vector<uint16_t> lengths)) {
 // Sequences of equal length are dealt out one by one.
 RC_GTEST_PROP(MicroBatches, EqualSequencesMakeEqualMicroBatches, (uint8_t num_sequences, uint16_t length)) {
   const std::vector<int64_t> tokens(num_sequences, length + 1);
-  const int64_t most = *rc::gen::inRange<int64_t>(1, 20);
-  size_t least = 20, largest = 0;
-  for (const auto& micro_batch : BalanceMicroBatches(tokens, most)) {
-    least = std::min(least, micro_batch.size());
+  const int64_t max = *rc::gen::inRange<int64_t>(1, 20);
+  size_t min = 20, largest = 0;
+  for (const auto& micro_batch : BalanceMicroBatches(tokens, max)) {
+    min = std::min(min, micro_batch.size());
     largest = std::max(largest, micro_batch.size());
   }
-  RC_ASSERT(tokens.empty() || largest - least <= 1u);
+  RC_ASSERT(tokens.empty() || largest - min <= 1u);
 }
 
 }  // namespace

@@ -360,10 +360,10 @@ RC_GTEST_PROP(Schedules, AreDeterministicAndNeverFasterThanTheirBound, ()) {
   scenario.num_layers = *rc::gen::inRange<int64_t>(1, 5);
   scenario.num_experts = *rc::gen::inRange<int64_t>(2, 12);
   scenario.num_topk = *rc::gen::inRange<int64_t>(1, scenario.num_experts + 1);
-  const int64_t least = std::max<int64_t>(2, scenario.num_experts);
-  scenario.num_slots = *rc::gen::inRange<int64_t>(least, scenario.num_experts * scenario.num_layers + least + 1);
+  const int64_t min = std::max<int64_t>(2, scenario.num_experts);
+  scenario.num_slots = *rc::gen::inRange<int64_t>(min, scenario.num_experts * scenario.num_layers + min + 1);
   scenario.num_slots = std::min(scenario.num_slots, scenario.num_experts * scenario.num_layers);
-  scenario.num_streaming = std::min(scenario.num_slots, *rc::gen::inRange<int64_t>(least, 2 * least));
+  scenario.num_streaming = std::min(scenario.num_slots, *rc::gen::inRange<int64_t>(min, 2 * min));
   scenario.num_rows = *rc::gen::inRange<int64_t>(1, 40);
   scenario.micro_batch = *rc::gen::inRange<int64_t>(1, 41);
   scenario.skew = 1.0 + 0.25 * *rc::gen::inRange(0, 8);

@@ -40,7 +40,7 @@ TEST_F(SimulationTest, GivesATimeForEveryStep) {
     options.context_length = 192;
     options.policy.schedule = ScheduleCalled(schedule);
     options.routing_path = dir_ + "/" + schedule;
-    options.memory_bytes = LeastBudget(options) + (64 << 10);
+    options.memory_bytes = MinBudget(options) + (64 << 10);
     const auto engine = Engine::Open(options).value();
     for (const Request& request : Requests(golden)) ASSERT_TRUE(engine->Submit(request).ok());
     int64_t num_steps = 0;

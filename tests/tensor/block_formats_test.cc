@@ -143,11 +143,11 @@ RC_GTEST_PROP(BlockFormats, WeightsSurvive, (uint32_t seed)) {
   for (const float weight : weights) largest = std::max(largest, std::abs(weight));
   const std::vector<float> from_8 = Dequantise(WeightFormat::kQ8_0, Quantise(WeightFormat::kQ8_0, weights));
   const std::vector<float> from_4 = Dequantise(WeightFormat::kQ4_0, Quantise(WeightFormat::kQ4_0, weights));
-  constexpr float kLeastHalf = 1.0f / (1 << 24);  // the spacing of f16's denormals
+  constexpr float kMinHalf = 1.0f / (1 << 24);  // the spacing of f16's denormals
   for (size_t i = 0; i < weights.size(); ++i) {
     const float of_scale = largest / 2048;
-    RC_ASSERT(std::abs(from_8[i] - weights[i]) <= largest / 127 * 0.501f + of_scale + 127 * kLeastHalf);
-    RC_ASSERT(std::abs(from_4[i] - weights[i]) <= largest / 8 * 1.001f + of_scale + 8 * kLeastHalf);
+    RC_ASSERT(std::abs(from_8[i] - weights[i]) <= largest / 127 * 0.501f + of_scale + 127 * kMinHalf);
+    RC_ASSERT(std::abs(from_4[i] - weights[i]) <= largest / 8 * 1.001f + of_scale + 8 * kMinHalf);
   }
   // Weights that are exactly representable do not change.
   RC_ASSERT(Dequantise(WeightFormat::kQ4_0, Quantise(WeightFormat::kQ4_0, from_4)) == from_4);

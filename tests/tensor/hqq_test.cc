@@ -160,10 +160,10 @@ RC_GTEST_PROP(Hqq, NeverWorseThanRoundToNearest, (uint32_t seed)) {
   }
   // Round to nearest is off by at most half a step plus its own rounding. Only groups of tiny weights have a scale of
   // 0.
-  const float most = nearest.scale > 0 ? nearest.scale * (0.5f + levels * 1e-6f) : 2 * levels * FLT_MIN;
+  const float max = nearest.scale > 0 ? nearest.scale * (0.5f + levels * 1e-6f) : 2 * levels * FLT_MIN;
   const std::vector<uint8_t> codes = Encode(weights, bits, nearest);
   for (size_t i = 0; i < weights.size(); ++i) {
-    RC_ASSERT(std::abs(DequantiseHqq(codes[i], nearest) - weights[i]) <= most);
+    RC_ASSERT(std::abs(DequantiseHqq(codes[i], nearest) - weights[i]) <= max);
   }
 }
 

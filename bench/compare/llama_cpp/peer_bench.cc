@@ -318,11 +318,11 @@ class Bench {
   // options.ubatch of them at once), then steps of one token for each of its sequences. All requests are equally long,
   // so refilling places would not keep more sequences decoding.
   void Job() {
-    const int most = std::min(options_.job, options_.job_batch);
-    const int rows = std::max(options_.batch, most);
-    llama_context* context = NewContext(most, options_.prompt_tokens + options_.new_tokens, rows);
+    const int max = std::min(options_.job, options_.job_batch);
+    const int rows = std::max(options_.batch, max);
+    llama_context* context = NewContext(max, options_.prompt_tokens + options_.new_tokens, rows);
     Batch batch(rows);
-    std::vector<llama_token> last(static_cast<size_t>(most));  // of each sequence of the group
+    std::vector<llama_token> last(static_cast<size_t>(max));  // of each sequence of the group
     const auto run = [&] {
       batch.Run(context);
       batch.ForEachLogits([&](int row, llama_seq_id id) {
@@ -334,8 +334,8 @@ class Bench {
     };
     double prefill_seconds = 0;
     double decode_seconds = 0;
-    for (int done = 0; done < options_.job; done += most) {
-      const int sequences = std::min(most, options_.job - done);
+    for (int done = 0; done < options_.job; done += max) {
+      const int sequences = std::min(max, options_.job - done);
       ForgetAll(context);
       const double start = Now();
       for (int id = 0; id < sequences; ++id) {
@@ -359,7 +359,7 @@ class Bench {
     std::printf(
         "{\"kind\": \"phases\", \"sequences\": %d, \"requests\": %d, \"prefill_seconds\": %.3f, \"decode_seconds\": "
         "%.3f}\n",
-        most, options_.job, prefill_seconds, decode_seconds);
+        max, options_.job, prefill_seconds, decode_seconds);
     std::fflush(stdout);
   }
 

@@ -19,8 +19,8 @@ constexpr uint32_t kMaxDims = 4;
 constexpr uint64_t kDefaultAlignment = 32;
 constexpr uint64_t kMaxAlignment = 1 << 20;
 // The minimum sizes of a value and of a tensor: the bytes that are left bound how many there can be.
-constexpr uint64_t kLeastFieldBytes = 8 + 1 + 4 + 1;
-constexpr uint64_t kLeastTensorBytes = 8 + 1 + 4 + 8 + 4 + 8;
+constexpr uint64_t kMinFieldBytes = 8 + 1 + 4 + 1;
+constexpr uint64_t kMinTensorBytes = 8 + 1 + 4 + 8 + 4 + 8;
 
 // A read position in the header. Reading beyond the given bytes is an error only when the file ends there.
 class Cursor {
@@ -129,8 +129,8 @@ absl::Status ReadValue(Cursor& cursor, GgufMetadata::Field& field) {
   }
   field.type = static_cast<GgufType>(type);
   field.offset = cursor.offset();
-  const std::optional<uint64_t> least_bytes = CheckedMul(field.count, WidthOf(field.type));
-  if (!least_bytes.has_value() || *least_bytes > cursor.bytes_left()) {
+  const std::optional<uint64_t> min_bytes = CheckedMul(field.count, WidthOf(field.type));
+  if (!min_bytes.has_value() || *min_bytes > cursor.bytes_left()) {
     return ModelError("key '{}': {} elements, but the file ends after {} bytes", field.key, field.count,
                       cursor.bytes_left());
   }
@@ -140,7 +140,7 @@ absl::Status ReadValue(Cursor& cursor, GgufMetadata::Field& field) {
     }
     return absl::OkStatus();
   }
-  PENSTOCK_ASSIGN_OR_RETURN(const std::string_view bytes, cursor.Take(*least_bytes, field.key));
+  PENSTOCK_ASSIGN_OR_RETURN(const std::string_view bytes, cursor.Take(*min_bytes, field.key));
   if (field.type == GgufType::kBool &&
       std::any_of(bytes.begin(), bytes.end(), [](char c) { return c != 0 && c != 1; })) {
     return ModelError("key '{}': a bool that is neither 0 nor 1", field.key);
@@ -255,10 +255,10 @@ absl::Status ReadHeader(Cursor& cursor, std::string_view bytes, uint64_t file_by
   if (version != 3) return ModelError("version {} of GGUF is not read, only 3 is", version);
   PENSTOCK_ASSIGN_OR_RETURN(const uint64_t num_tensors, cursor.Number<uint64_t>("the number of tensors"));
   PENSTOCK_ASSIGN_OR_RETURN(const uint64_t num_fields, cursor.Number<uint64_t>("the number of keys"));
-  if (num_tensors > cursor.bytes_left() / kLeastTensorBytes || num_tensors > kMaxTensors) {
+  if (num_tensors > cursor.bytes_left() / kMinTensorBytes || num_tensors > kMaxTensors) {
     return ModelError("{} tensors do not fit a file of {} bytes", num_tensors, file_bytes);
   }
-  if (num_fields > cursor.bytes_left() / kLeastFieldBytes) {
+  if (num_fields > cursor.bytes_left() / kMinFieldBytes) {
     return ModelError("{} keys do not fit a file of {} bytes", num_fields, file_bytes);
   }
   PENSTOCK_RETURN_IF_ERROR(ReadFields(cursor, num_fields, header.fields));

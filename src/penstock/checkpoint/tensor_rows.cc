@@ -202,14 +202,14 @@ absl::Status ReadRows(std::span<const OpenedFile> files, const TensorInfo& tenso
     return absl::OkStatus();
   }
   // Reads the whole range that contains the rows, with the rows in between.
-  int64_t least = PlaceOf(tensor, own), most = least;
+  int64_t min = PlaceOf(tensor, own), max = min;
   for (int64_t row = own; row < own + count; ++row) {
-    least = std::min(least, PlaceOf(tensor, row));
-    most = std::max(most, PlaceOf(tensor, row));
+    min = std::min(min, PlaceOf(tensor, row));
+    max = std::max(max, PlaceOf(tensor, row));
   }
-  PENSTOCK_RETURN_IF_ERROR(ReadStored(files, tensor, begin + least, most - least + 1, stored));
+  PENSTOCK_RETURN_IF_ERROR(ReadStored(files, tensor, begin + min, max - min + 1, stored));
   for (int64_t row = 0; row < count; ++row) {
-    const auto place = static_cast<uint64_t>(PlaceOf(tensor, own + row) - least);
+    const auto place = static_cast<uint64_t>(PlaceOf(tensor, own + row) - min);
     std::memcpy(target.data() + static_cast<uint64_t>(row) * row_bytes, stored.data() + place * row_bytes, row_bytes);
   }
   return absl::OkStatus();

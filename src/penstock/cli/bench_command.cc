@@ -226,19 +226,19 @@ absl::StatusOr<int> BenchCommand(const BenchFlags& flags) {
   PENSTOCK_ASSIGN_OR_RETURN(EngineOptions options, ToEngineOptions(flags.model));
   const int64_t longest_prompt =
       flags.prefill.empty() ? 0 : *std::max_element(flags.prefill.begin(), flags.prefill.end());
-  const int64_t most_sequences = flags.decode.empty() ? 0 : *std::max_element(flags.decode.begin(), flags.decode.end());
+  const int64_t max_sequences = flags.decode.empty() ? 0 : *std::max_element(flags.decode.begin(), flags.decode.end());
   if (flags.empty_context && longest_prompt > 0) return UsageError("--empty-context: give --prefill 0");
-  if (longest_prompt + most_sequences == 0) return UsageError("nothing to measure: give --prefill or --decode");
-  if (options.batch_size == 0) options.batch_size = std::max<int64_t>(1, most_sequences);
-  options.decodes = most_sequences > 0;
+  if (longest_prompt + max_sequences == 0) return UsageError("nothing to measure: give --prefill or --decode");
+  if (options.batch_size == 0) options.batch_size = std::max<int64_t>(1, max_sequences);
+  options.decodes = max_sequences > 0;
   if (options.prefill_chunk == 0) options.prefill_chunk = kDefaultChunk;
   if (options.context_length == 0) {
-    const int64_t answer = AnswerTokens(flags, most_sequences, options.prefill_chunk);
-    options.context_length = std::max(longest_prompt + 1, most_sequences > 0 ? flags.context + answer : 0);
+    const int64_t answer = AnswerTokens(flags, max_sequences, options.prefill_chunk);
+    options.context_length = std::max(longest_prompt + 1, max_sequences > 0 ? flags.context + answer : 0);
   }
   // The positions that the decoding sequences need are known exactly.
   options.planned_positions =
-      flags.context + AnswerTokens(flags, std::max<int64_t>(1, most_sequences), options.prefill_chunk);
+      flags.context + AnswerTokens(flags, std::max<int64_t>(1, max_sequences), options.prefill_chunk);
   Predictor predictor;
   PENSTOCK_RETURN_IF_ERROR(predictor.Prepare(flags.hardware_path, options));
   PENSTOCK_ASSIGN_OR_RETURN(const std::unique_ptr<Engine> engine,

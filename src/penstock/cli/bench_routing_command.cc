@@ -58,15 +58,15 @@ struct Room {
   // Returns the fastest pair that a run can use; it has a predictor only if that saves enough. Static eviction is
   // excluded: here it pins by this trace's choices, which a later run does not know.
   const Pair& Winner() const {
-    const auto least = [](const Pair* a, const Pair& b) {
+    const auto min = [](const Pair* a, const Pair& b) {
       const bool can_run = !TraitsOf(b.predictor).is_simulated_only && b.eviction != Eviction::kStatic;
       return !can_run || (a != nullptr && a->seconds() <= b.seconds()) ? a : &b;
     };
     const Pair* best = nullptr;
-    for (const Pair& pair : pairs) best = least(best, pair);
+    for (const Pair& pair : pairs) best = min(best, pair);
     const Pair* plain = nullptr;
     for (const Pair& pair : pairs) {
-      if (pair.predictor == PredictorKind::kNone) plain = least(plain, pair);
+      if (pair.predictor == PredictorKind::kNone) plain = min(plain, pair);
     }
     return best->seconds() < (1 - kWorthwhile) * plain->seconds() ? *best : *plain;
   }

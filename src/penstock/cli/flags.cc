@@ -59,11 +59,11 @@ std::string Nearest(std::string word, const std::vector<std::string>& names) {
   word.erase(0, word.find_first_not_of('-'));
   if (word.size() > 64) return "";
   std::string nearest;
-  size_t least = 1 + word.size() / 3;
+  size_t min = 1 + word.size() / 3;
   for (const std::string& name : names) {
     const size_t distance = EditDistance(word, name);
-    if (distance <= least) {
-      least = distance;
+    if (distance <= min) {
+      min = distance;
       nearest = name;
     }
   }

@@ -23,7 +23,7 @@ constexpr uint64_t kMemorySizes[] = {4 * kGiB,   8 * kGiB,   16 * kGiB,   24 * k
                                      64 * kGiB,  96 * kGiB,  128 * kGiB,  192 * kGiB,  256 * kGiB, 384 * kGiB,
                                      512 * kGiB, 768 * kGiB, 1024 * kGiB, 1536 * kGiB, 2048 * kGiB};
 constexpr uint64_t kGpuSizes[] = {8 * kGiB, 16 * kGiB, 24 * kGiB, 48 * kGiB, 80 * kGiB, 141 * kGiB};
-constexpr uint64_t kMostMemory = uint64_t{16} << 40;
+constexpr uint64_t kMaxMemory = uint64_t{16} << 40;
 
 std::string_view StoredAs(const TensorInfo& tensor) {
   if (tensor.packed.has_value()) return TraitsOf(*tensor.packed).name;
@@ -115,7 +115,7 @@ class Fits {
   // Returns the least budget in MiB steps for which holds(plan) is true; nullopt when none is enough.
   template <typename Holds>
   std::optional<uint64_t> Least(const Holds& holds) const {
-    uint64_t low = 0, high = kMostMemory / kMiB;
+    uint64_t low = 0, high = kMaxMemory / kMiB;
     const auto enough = [&](uint64_t mib) {
       const std::optional<MemoryPlan> plan = At(mib * kMiB);
       return plan.has_value() && holds(*plan);
@@ -137,7 +137,7 @@ bool HoldsAll(const MemoryPlan& plan) { return plan.num_expert_slots >= plan.num
 
 json::object FitOf(const DescribedModel& model) {
   const Fits fits(model);
-  const std::optional<uint64_t> least = fits.Least([](const MemoryPlan&) { return true; });
+  const std::optional<uint64_t> min = fits.Least([](const MemoryPlan&) { return true; });
   const std::optional<uint64_t> all = fits.Least(HoldsAll);
   json::array memory, gpus;
   for (const uint64_t size : kMemorySizes) {
@@ -152,7 +152,7 @@ json::object FitOf(const DescribedModel& model) {
   const bool on_gpus = CheckComputedOnGpus("gpu", model.config(), model.weights(), ComputeDtype::kF32).ok();
   for (const uint64_t size : kGpuSizes) {
     if (!on_gpus) break;
-    const std::optional<MemoryPlan> plan = fits.At(kMostMemory, size);
+    const std::optional<MemoryPlan> plan = fits.At(kMaxMemory, size);
     if (!plan.has_value()) continue;
     const int64_t on_gpu = std::min(plan->device.num_expert_slots, plan->num_experts_total);
     gpus.push_back(
@@ -162,7 +162,7 @@ json::object FitOf(const DescribedModel& model) {
   const auto number = [](const std::optional<uint64_t>& bytes) {
     return bytes.has_value() ? json::value(*bytes) : json::value();
   };
-  return {{"least_memory_bytes", number(least)},
+  return {{"least_memory_bytes", number(min)},
           {"all_in_dram_bytes", number(all)},
           {"memory", std::move(memory)},
           {"gpus", std::move(gpus)}};

@@ -53,7 +53,7 @@ class CudaTables : public DeviceTables {
     }
   }
 
-  size_t most_bytes() const override { return half_bytes_; }
+  size_t max_bytes() const override { return half_bytes_; }
 
   const std::byte* Upload(std::span<const std::byte> bytes) override {
     PENSTOCK_CHECK(bytes.size() <= half_bytes_);
@@ -124,7 +124,7 @@ class CudaDevice : public Device {
     PENSTOCK_ASSIGN_OR_RETURN(scores_, memory_.Map(workspace_.scores_bytes));
     PENSTOCK_ASSIGN_OR_RETURN(tables_, CudaTables::Create(memory_, host_memory_, workspace_.tables_bytes, stream_));
     cuda::GemmTuning tuning;
-    if (spec_.share < 1) tuning.most_blocks = std::max(1, static_cast<int>(spec_.share * spec_.num_processors));
+    if (spec_.share < 1) tuning.max_blocks = std::max(1, static_cast<int>(spec_.share * spec_.num_processors));
     tuning.tiled_from = TilesFrom(args, tuning);
     LogDebug("{}: tiles of many rows from {} rows on", spec_.name, tuning.tiled_from);
     return std::make_unique<CudaOperations>(CudaOperations::Args{
@@ -151,7 +151,7 @@ class CudaDevice : public Device {
     const kernels::RowFormat format = FormatOf(arithmetic);
     rates.ops_per_s = cuda::PeakOps(format, num_blocks()) /
                       BestSeconds(seconds, [&] { cuda::Peak(format, num_blocks(), results, stream_); });
-    if (bytes.size() >= kLeastBytes) {
+    if (bytes.size() >= kMinBytes) {
       rates.memory_bytes_per_s = static_cast<double>(bytes.size()) / BestSeconds(seconds, [&] {
                                    cuda::ReadAll(bytes.data(), std::ssize(bytes), results, stream_);
                                  });
@@ -170,7 +170,7 @@ class CudaDevice : public Device {
   }
 
  private:
-  static constexpr size_t kLeastBytes = 4 * kMiB;
+  static constexpr size_t kMinBytes = 4 * kMiB;
 
   // Returns the number of rows from which an expert's products are faster in tiles of many rows. It measures them in
   // the model's shape (the switch between grouped and dense GEMMs of EPS-MoE, section 3.2). The results mean nothing:
@@ -183,10 +183,10 @@ class CudaDevice : public Device {
     const uint64_t weight_bytes = PackedBytes(weights.format, args.config.vocab_size, inner_dim);
     const auto num_panels = static_cast<int64_t>(weight_bytes / PanelBytes(args.ffn_format, inner_dim));
     const int64_t num_cols = std::min(args.config.expert_dim, kPanelCols * num_panels);
-    const int64_t most_rows = std::ssize(a.expert_input) / stride;
+    const int64_t max_rows = std::ssize(a.expert_input) / stride;
     if (format == kernels::RowFormat::kF32 || num_cols == 0 || weights.data == nullptr) return tuning.tiled_from;
     for (const int64_t num_rows : {16, 32, 64, 128, 256, 512}) {
-      if (num_rows > most_rows || num_rows * num_cols > std::ssize(a.expert_output)) break;
+      if (num_rows > max_rows || num_rows * num_cols > std::ssize(a.expert_output)) break;
       const auto seconds = [&](int64_t tiled_from) {
         tuning.tiled_from = tiled_from;
         const cuda::GemmLaunch launch{.x_format = format,
@@ -265,10 +265,10 @@ absl::StatusOr<DeviceSpec> FindCudaDevice(int device_idx) {
   PENSTOCK_CUDA_RETURN_IF_ERROR(cudaGetDeviceProperties(&properties, device_idx));
   PENSTOCK_CUDA_RETURN_IF_ERROR(cudaSetDevice(device_idx));
   PENSTOCK_CUDA_RETURN_IF_ERROR(cudaMemGetInfo(&free_bytes, &total_bytes));
-  constexpr int kLeastMajor = 7, kLeastMinor = 5;
-  if (std::pair(properties.major, properties.minor) < std::pair(kLeastMajor, kLeastMinor)) {
+  constexpr int kMinMajor = 7, kMinMinor = 5;
+  if (std::pair(properties.major, properties.minor) < std::pair(kMinMajor, kMinMinor)) {
     return ResourceError("{} has compute capability {}.{}, and {}.{} is the least", Printable(properties.name),
-                         properties.major, properties.minor, kLeastMajor, kLeastMinor);
+                         properties.major, properties.minor, kMinMajor, kMinMinor);
   }
   return DeviceSpec{.kind = DeviceKind::kCuda,
                     .name = fmt::format("cuda:{}", device_idx),

@@ -99,13 +99,13 @@ absl::StatusOr<std::optional<DeviceSpec>> ParseDevice(std::string_view text) {
 }
 
 CudaWorkspace CudaWorkspaceOf(const ModelConfig& config, int64_t context_length, uint64_t budget_bytes) {
-  constexpr uint64_t kMostScoresBytes = 64 * kMiB, kBudgetShare = 32, kLeastTablesBytes = 256 * kKiB;
+  constexpr uint64_t kMaxScoresBytes = 64 * kMiB, kBudgetShare = 32, kMinTablesBytes = 256 * kKiB;
   const uint64_t one_row = sizeof(float) * static_cast<uint64_t>(CudaScoresFloats(config, context_length));
   // Doubled below: one half is filled while the other is read.
   const uint64_t one_table = RowTableBytes(KvCache::PagesFor(context_length));
   return {
-      .scores_bytes = RoundUp(std::max(one_row, std::min(kMostScoresBytes, budget_bytes / kBudgetShare)), kPageBytes),
-      .tables_bytes = std::max(kLeastTablesBytes, RoundUp(2 * one_table, 2 * kPageBytes))};
+      .scores_bytes = RoundUp(std::max(one_row, std::min(kMaxScoresBytes, budget_bytes / kBudgetShare)), kPageBytes),
+      .tables_bytes = std::max(kMinTablesBytes, RoundUp(2 * one_table, 2 * kPageBytes))};
 }
 
 uint64_t DeviceFixedBytes(const DeviceSpec& device, const ModelConfig& config, int64_t context_length,

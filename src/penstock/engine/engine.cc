@@ -190,7 +190,7 @@ absl::Status EngineImpl::CreateExecutor(const EngineOptions& options, const Engi
       table != nullptr && !options.policy.correlation_table.empty()) {
     PENSTOCK_ASSIGN_OR_RETURN(*table,
                               CorrelationTable::Load(options.policy.correlation_table, table->shape(),
-                                                     MostCorrelationPaths(model_->config, options.policy.path_length)));
+                                                     MaxCorrelationPaths(model_->config, options.policy.path_length)));
   }
   if (!correlation_path_.empty()) PENSTOCK_RETURN_IF_ERROR(CheckReplaceable(correlation_path_));
   for (int i = 0; i < pool_->num_workers(); ++i) samplers_.emplace_back(model_->config.vocab_size);
@@ -422,8 +422,9 @@ absl::Status EngineImpl::VisitLogits(std::span<const TokenId> ids,
       executor_->kv_cache().Reserve(policy().kv_window.NumPages(num_ids) * KvCache::kPageTokens);
   PENSTOCK_CHECK(!pages.empty());  // the plan has room for one sequence of the whole context
   absl::Status failed;
-  for (int64_t begin = 0; begin < num_ids && broken_.ok() && failed.ok(); begin += pass_limits().most_rows()) {
-    const int64_t end = std::min(num_ids, begin + pass_limits().most_rows());
+  for (int64_t begin = 0; begin < num_ids && broken_.ok() && failed.ok();
+       begin += pass_limits().max_rows_of_sequence()) {
+    const int64_t end = std::min(num_ids, begin + pass_limits().max_rows_of_sequence());
     batch_.Clear();
     for (int64_t pos = begin; pos < end; ++pos) {
       batch_.AddRow(ids[pos], pos, pages, 0, policy().kv_window, num_ids);

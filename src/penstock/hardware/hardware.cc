@@ -235,20 +235,20 @@ class HardwareReader {
   double RateOr0(const json::object& object, std::string_view field) {
     return object.if_contains(json::string_view(field)) == nullptr ? 0 : Rate(object, field);
   }
-  double NumberOr(const json::object& object, std::string_view field, double absent, double least, double most) {
+  double NumberOr(const json::object& object, std::string_view field, double absent, double min, double max) {
     const json::value* found = object.if_contains(json::string_view(field));
     if (found == nullptr) return absent;
     const double number = found->is_number() ? found->to_number<double>() : -1;
-    if (number >= least && number <= most) return number;
-    Refuse(field, fmt::format("a number from {} to {}", least, most));
+    if (number >= min && number <= max) return number;
+    Refuse(field, fmt::format("a number from {} to {}", min, max));
     return absent;
   }
-  uint64_t Whole(const json::object& object, std::string_view field, uint64_t most) {
+  uint64_t Whole(const json::object& object, std::string_view field, uint64_t max) {
     const json::value* found = object.if_contains(json::string_view(field));
     boost::system::error_code error;
     const auto number = found != nullptr && found->is_number() ? found->to_number<uint64_t>(error) : 0;
-    if (!error.failed() && number >= 1 && number <= most) return number;
-    Refuse(field, fmt::format("a whole number from 1 to {}", most));
+    if (!error.failed() && number >= 1 && number <= max) return number;
+    Refuse(field, fmt::format("a whole number from 1 to {}", max));
     return 1;
   }
   int Count(const json::object& object, std::string_view field) {

@@ -212,12 +212,12 @@ class SpecFields {
   uint64_t Bytes(std::string_view key, uint64_t absent) { return Parsed(key, absent, ParseBytes); }
   double Rate(std::string_view key, double absent) { return Parsed(key, absent, ParseRate); }
   template <typename Value>
-  Value Number(std::string_view key, Value absent, Value least, Value most) {
+  Value Number(std::string_view key, Value absent, Value min, Value max) {
     return Parsed(key, absent, [&](std::string_view text) -> absl::StatusOr<Value> {
       Value number = 0;
       const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
-      if (error == std::errc() && end == text.data() + text.size() && number >= least && number <= most) return number;
-      return UsageError("'{}': expected a number from {} to {}", Printable(text), least, most);
+      if (error == std::errc() && end == text.data() + text.size() && number >= min && number <= max) return number;
+      return UsageError("'{}': expected a number from {} to {}", Printable(text), min, max);
     });
   }
   absl::Status Finish() const {

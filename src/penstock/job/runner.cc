@@ -14,7 +14,7 @@ namespace penstock {
 namespace {
 
 // A missing disk must not turn a whole job into error lines. After this many errors the job stops and can be resumed.
-constexpr int kMostIoErrorsInARow = 256;
+constexpr int kMaxIoErrorsInARow = 256;
 
 json::object Message(std::string_view role, std::string_view content) {
   return {{"role", json::string_view(role.data(), role.size())},
@@ -171,7 +171,7 @@ absl::Status Runner::Finish(const Completion& completion) {
       LogWarning("line {}: {}; it gets an error record and the job goes on (further ones are not shown)",
                  active.head.line_number, penstock::Message(completion.status));
     }
-    if (++num_io_errors_in_a_row_ > kMostIoErrorsInARow) {
+    if (++num_io_errors_in_a_row_ > kMaxIoErrorsInARow) {
       return Annotate(completion.status,
                       fmt::format("{} requests in a row could not be computed", num_io_errors_in_a_row_));
     }

@@ -9,7 +9,7 @@
 namespace penstock {
 namespace {
 
-constexpr double kLeastPositive = std::numeric_limits<double>::min();
+constexpr double kMinPositive = std::numeric_limits<double>::min();
 
 template <typename T>
 json::value Optional(const std::optional<T>& value) {
@@ -132,7 +132,7 @@ std::optional<double> FieldReader::Number(std::string_view name, double min, dou
   }
   const double number = value->to_number<double>();
   if (!(number >= min && number <= max)) {
-    const std::string low = min == kLeastPositive ? "more than 0" : fmt::format("{} or more", min);
+    const std::string low = min == kMinPositive ? "more than 0" : fmt::format("{} or more", min);
     Fail("invalid_request", name, fmt::format("expected {} and at most {}, found {}", low, max, number));
     return std::nullopt;
   }
@@ -172,7 +172,7 @@ std::optional<std::string> FieldReader::Text(std::string_view name) {
 SamplingOverrides ReadSamplingFields(FieldReader& fields) {
   SamplingOverrides o;
   o.temperature = fields.Number("temperature", 0, kMaxTemperature);
-  o.top_p = fields.Number("top_p", kLeastPositive, 1);
+  o.top_p = fields.Number("top_p", kMinPositive, 1);
   o.min_p = fields.Number("min_p", 0, 1);
   o.repetition_penalty = fields.Number("repetition_penalty", kMinRepetitionPenalty, kMaxRepetitionPenalty);
   o.top_k = fields.Integer("top_k", -1, kMaxVocabSize);

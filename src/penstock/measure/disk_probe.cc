@@ -11,7 +11,7 @@
 namespace penstock {
 namespace {
 
-constexpr uint64_t kMostBytes = 256 * kMiB;  // maximum bytes under way
+constexpr uint64_t kMaxBytes = 256 * kMiB;  // maximum bytes under way
 constexpr int kRounds = 3;
 
 class DiskProbe {
@@ -20,7 +20,7 @@ class DiskProbe {
       : reader_(reader), files_(files), buffer_(std::move(buffer)) {}
 
   static int64_t Slots(uint64_t size_bytes, int depth) {
-    return std::clamp<int64_t>(static_cast<int64_t>(kMostBytes / size_bytes), 1, depth);
+    return std::clamp<int64_t>(static_cast<int64_t>(kMaxBytes / size_bytes), 1, depth);
   }
 
   // Returns the bytes per second of reads that go on for `seconds`.

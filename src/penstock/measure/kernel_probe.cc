@@ -16,12 +16,12 @@
 namespace penstock {
 namespace {
 
-constexpr int64_t kMostRows = 256;     // maximum rows of an expert
+constexpr int64_t kMaxRows = 256;      // maximum rows of an expert
 constexpr int64_t kExpertsAtOnce = 4;  // enough to keep all threads busy to the end
 constexpr int64_t kContext = 256;      // positions of each sequence that attention reads
-constexpr int64_t kMostSequences = 64;
-constexpr int64_t kMostPrompts = 8;
-constexpr int64_t kMostLayers = 4;
+constexpr int64_t kMaxSequences = 64;
+constexpr int64_t kMaxPrompts = 8;
+constexpr int64_t kMaxLayers = 4;
 
 // Returns the median seconds of at least three runs of `body`, which together take about as long as the probe may. The
 // first run touches things for the first time. It counts only if it alone takes ten times that long.
@@ -89,7 +89,7 @@ absl::StatusOr<GemmRates> MeasureGemm(const KernelProbe& probe, WeightFormat wei
   config.num_experts = 1;
   config.expert_bias = false;
   const ModelCost cost(config, {.ffn = weights});
-  config.num_experts = std::clamp<int64_t>(static_cast<int64_t>(probe.most_bytes / cost.expert_bytes()), 1, 256);
+  config.num_experts = std::clamp<int64_t>(static_cast<int64_t>(probe.max_bytes / cost.expert_bytes()), 1, 256);
   const WeightMap described = DescribeWeights(config, weights);
   const ExpertLayouts layouts(described, {}, dtype);
   PENSTOCK_ASSIGN_OR_RETURN(const Arena slots,
@@ -97,7 +97,7 @@ absl::StatusOr<GemmRates> MeasureGemm(const KernelProbe& probe, WeightFormat wei
   PENSTOCK_RETURN_IF_ERROR(FillWithNumbers(memory, slots));
   const RowFormats formats = RowFormatsOf(described, dtype);
   PENSTOCK_ASSIGN_OR_RETURN(Activations activations, Activations::Create(memory, config, formats,
-                                                                         {.max_rows = kMostRows,
+                                                                         {.max_rows = kMaxRows,
                                                                           .max_logit_rows = 1,
                                                                           .context_length = 1,
                                                                           .num_workers = probe.processor.num_workers}));
@@ -114,9 +114,9 @@ absl::StatusOr<GemmRates> MeasureGemm(const KernelProbe& probe, WeightFormat wei
                   .weights = std::string(TraitsOf(weights).name),
                   .arithmetic = RowArithmetic(formats.ffn)};
   int64_t next = 0;
-  for (int64_t num_rows = 1; num_rows <= kMostRows; num_rows *= 2) {
+  for (int64_t num_rows = 1; num_rows <= kMaxRows; num_rows *= 2) {
     const int64_t num_experts =
-        std::min(config.num_experts, std::clamp<int64_t>(kMostRows / num_rows, 1, kExpertsAtOnce));
+        std::min(config.num_experts, std::clamp<int64_t>(kMaxRows / num_rows, 1, kExpertsAtOnce));
     std::vector<int32_t> choices;
     for (int64_t row = 0; row < num_experts * num_rows; ++row) choices.push_back(static_cast<int32_t>(row / num_rows));
     PENSTOCK_RETURN_IF_ERROR(
@@ -142,13 +142,13 @@ absl::StatusOr<GemmRates> MeasureGemm(const KernelProbe& probe, WeightFormat wei
 // Attends layer after layer, as passes do: first for sequences that decode, then for some that prefill.
 absl::StatusOr<AttentionRates> MeasureAttention(const KernelProbe& probe, KvFormat kv) {
   Memory& memory = probe.processor.memory;
-  ModelConfig config = FewerLayers(probe.config, std::min(probe.config.num_layers, kMostLayers));
+  ModelConfig config = FewerLayers(probe.config, std::min(probe.config.num_layers, kMaxLayers));
   config.sliding_window = 0;
   config.attention_sinks = false;
   const uint64_t sequence_bytes = KvCache::PageBytes(config, kv) * static_cast<uint64_t>(KvCache::PagesFor(kContext));
   const int64_t num_sequences =
-      std::clamp<int64_t>(static_cast<int64_t>(probe.most_bytes / sequence_bytes), 1, kMostSequences);
-  const int64_t num_prompts = std::min<int64_t>(num_sequences, kMostPrompts);
+      std::clamp<int64_t>(static_cast<int64_t>(probe.max_bytes / sequence_bytes), 1, kMaxSequences);
+  const int64_t num_prompts = std::min<int64_t>(num_sequences, kMaxPrompts);
   PENSTOCK_ASSIGN_OR_RETURN(KvCache cache,
                             KvCache::Create(memory, config, kv, num_sequences * KvCache::PagesFor(kContext)));
   PENSTOCK_ASSIGN_OR_RETURN(Activations activations,

@@ -34,8 +34,8 @@ struct KernelProbe {
   const ModelConfig& config;  // for the shapes of experts and heads
   const kernels::KernelTable& kernels;
   const MeasuredProcessor& processor;
-  uint64_t most_bytes = 0;  // for experts or KV entries; at least one expert or sequence is measured
-  double seconds = 0.1;     // for each number of rows, or phase of attention
+  uint64_t max_bytes = 0;  // for experts or KV entries; at least one expert or sequence is measured
+  double seconds = 0.1;    // for each number of rows, or phase of attention
 };
 
 // Returns the rates for 1 to 256 rows per expert, after about a second. kResources when there is no memory for it.

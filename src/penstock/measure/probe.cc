@@ -91,7 +91,7 @@ absl::Status MeasureKernels(const ProbeTarget& target, const MeasuredProcessor& 
   const KernelProbe probe{.config = target.model == nullptr ? usual : target.model->config(),
                           .kernels = kernels::KernelsFor(isa),
                           .processor = measured,
-                          .most_bytes = std::min(kGiB, free_bytes / 4),
+                          .max_bytes = std::min(kGiB, free_bytes / 4),
                           .seconds = target.seconds / 200};
   PENSTOCK_ASSIGN_OR_RETURN(const std::vector<Format> formats, FormatsOf(target));
   for (const Format& format : formats) {

@@ -16,8 +16,8 @@ namespace {
 
 constexpr char kKind[] = "routing";
 constexpr uint64_t kPlentyBytes = uint64_t{1} << 50;
-constexpr int kMostPlans = 8;
-constexpr size_t kMostUses = 50'000'000;  // a few GiB, with what Belady's cache needs
+constexpr int kMaxPlans = 8;
+constexpr size_t kMaxUses = 50'000'000;  // a few GiB, with what Belady's cache needs
 
 json::object IdentityOf(const std::string& fingerprint, bool has_device) {
   return {{"model", fingerprint}, {"device", has_device}};
@@ -92,9 +92,9 @@ absl::StatusOr<TraceFacts> ReadTraceFacts(const std::string& trace_path, const M
       std::vector<int32_t> distinct(chosen.begin(), chosen.end());
       SortAndUnite(distinct);
       for (const int32_t expert_idx : distinct) facts.wanted.push_back(layouts.KeyOf(layer_idx, expert_idx));
-      if (facts.wanted.size() > kMostUses) {
+      if (facts.wanted.size() > kMaxUses) {
         return InputError("{}: experts are used more than {} times: record fewer steps", Printable(trace_path),
-                          kMostUses);
+                          kMaxUses);
       }
       facts.has_scores |= !trace->Scores(layer_idx, 0, num_rows).empty();
       CountGuesses(*trace, moe_layers, place, num_rows, config.num_topk, facts);
@@ -104,7 +104,7 @@ absl::StatusOr<TraceFacts> ReadTraceFacts(const std::string& trace_path, const M
 
 absl::StatusOr<CorrelationTable> CountChoices(const std::string& trace_path, const ModelConfig& config) {
   PENSTOCK_ASSIGN_OR_RETURN(const std::unique_ptr<TraceRouting> trace, TraceRouting::Open(trace_path, config));
-  CorrelationTable table(CorrelationShapeOf(config, 0), MostCorrelationPaths(config, 0));
+  CorrelationTable table(CorrelationShapeOf(config, 0), MaxCorrelationPaths(config, 0));
   for (;;) {
     PENSTOCK_ASSIGN_OR_RETURN(const bool found, trace->NextStep());
     if (!found) return table;
@@ -125,12 +125,12 @@ absl::StatusOr<EngineOptions> OptionsWithRoom(EngineOptions options, const Engin
   uint64_t& budget = has_device ? options.device_memory_bytes : room.budget_bytes;
   budget = kPlentyBytes;
   // A smaller budget may shrink the buffers beside the experts, so this plans a few times until the budget fits.
-  for (int i = 0; i < kMostPlans; ++i) {
+  for (int i = 0; i < kMaxPlans; ++i) {
     PENSTOCK_ASSIGN_OR_RETURN(const EnginePlan plan, PlanEngine(options, model, room));
     const MemoryPlan& memory = plan.policy.plan;
-    const int64_t least = LeastStreamingSlots(plan.policy.schedule.kind, model.config);
+    const int64_t min = MinStreamingSlots(plan.policy.schedule.kind, model.config);
     const int64_t num_slots = std::clamp<int64_t>(std::llround(share * static_cast<double>(memory.num_experts_total)),
-                                                  least, memory.num_experts_total);
+                                                  min, memory.num_experts_total);
     if (i > 0 && num_slots == (has_device ? memory.device.num_expert_slots : memory.num_expert_slots)) break;
     const DevicePlan& device = memory.device;
     const uint64_t beside = has_device

@@ -15,7 +15,7 @@
 namespace penstock {
 namespace {
 
-constexpr uint64_t kLeastBounceBytes = kMiB;
+constexpr uint64_t kMinBounceBytes = kMiB;
 
 uint64_t NumElements(const TensorInfo& tensor) {
   uint64_t count = 1;
@@ -90,7 +90,7 @@ class Counter final : public Visitor {
   void Add(uint64_t bytes) { bytes_ += RoundUp(bytes, kCacheLineBytes); }
 
   uint64_t bytes_ = 0;
-  uint64_t bounce_bytes_ = kLeastBounceBytes;
+  uint64_t bounce_bytes_ = kMinBounceBytes;
 };
 
 class Loader final : public Visitor {

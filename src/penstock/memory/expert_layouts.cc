@@ -127,10 +127,10 @@ ExpertLayouts::ExpertLayouts(const std::vector<bool>& layer_has_experts, int64_t
   first_key_of_layer_.push_back(end_key());
 }
 
-int64_t ExpertLayouts::most_experts_of_layer() const {
-  int64_t most = 0;
-  for (int64_t layer_idx = 0; layer_idx < num_layers(); ++layer_idx) most = std::max(most, num_experts_of(layer_idx));
-  return most;
+int64_t ExpertLayouts::max_experts_of_layer() const {
+  int64_t max = 0;
+  for (int64_t layer_idx = 0; layer_idx < num_layers(); ++layer_idx) max = std::max(max, num_experts_of(layer_idx));
+  return max;
 }
 
 uint64_t ExpertLayouts::memory_bytes() const {

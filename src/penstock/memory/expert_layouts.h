@@ -35,7 +35,7 @@ class ExpertLayouts {
   int64_t num_experts_of(int64_t layer_idx) const {
     return IndexOf(first_key_of_layer_[layer_idx + 1]) - IndexOf(first_key_of_layer_[layer_idx]);
   }
-  int64_t most_experts_of_layer() const;
+  int64_t max_experts_of_layer() const;
   int64_t layer_of(ExpertKey key) const { return plans_[key].layer_idx; }
   int64_t expert_idx_of(ExpertKey key) const { return IndexOf(key) - IndexOf(first_key_of_layer_[layer_of(key)]); }
 

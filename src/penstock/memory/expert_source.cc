@@ -17,18 +17,18 @@ namespace {
 // The bounds of a weight page. A page is so small that another transfer waits for it a millisecond or two at most. It
 // is so large that the overhead of its tasks is negligible. If a layer has many experts, one page for each expert is
 // enough.
-constexpr int64_t kMostPagesPerExpert = 8, kPagesPerLayer = 64;
-constexpr uint64_t kLeastPageBytes = 4 * kKiB;
-constexpr uint64_t kMostPageBytes = 16 * kMiB;
+constexpr int64_t kMaxPagesPerExpert = 8, kPagesPerLayer = 64;
+constexpr uint64_t kMinPageBytes = 4 * kKiB;
+constexpr uint64_t kMaxPageBytes = 16 * kMiB;
 
 // Pages in page-locked memory: one arrives, one leaves, one waits.
 constexpr size_t kNumPinnedPages = 3;
 
 uint64_t WeightPageBytes(const ExpertLayouts& layouts) {
-  const int64_t num_pages = std::clamp<int64_t>(kPagesPerLayer / std::max<int64_t>(1, layouts.most_experts_of_layer()),
-                                                1, kMostPagesPerExpert);
+  const int64_t num_pages =
+      std::clamp<int64_t>(kPagesPerLayer / std::max<int64_t>(1, layouts.max_experts_of_layer()), 1, kMaxPagesPerExpert);
   const uint64_t part = RoundUp(layouts.slot_bytes() / static_cast<uint64_t>(num_pages), kPageBytes);
-  return std::clamp<uint64_t>(part, kLeastPageBytes, kMostPageBytes);
+  return std::clamp<uint64_t>(part, kMinPageBytes, kMaxPageBytes);
 }
 
 }  // namespace
@@ -106,9 +106,9 @@ void DramSource::FetchAhead(std::span<const ExpertKey> keys) {
   for (const ExpertKey key : keys) wanted_at_[key] = num_calls_;
   std::erase_if(ahead_, [&](const ExpertLease& ahead) { return wanted_at_[ahead.key()] != num_calls_; });
   for (const ExpertLease& ahead : ahead_) held_at_[ahead.key()] = num_calls_;
-  const int64_t most = most_ahead();
+  const int64_t max = max_ahead();
   for (const ExpertKey key : keys) {
-    if (std::ssize(ahead_) >= most) return;
+    if (std::ssize(ahead_) >= max) return;
     if (held_at_[key] == num_calls_ || !streams(key)) continue;
     std::optional<ExpertLease> lease = args_.dram.Acquire(key, FetchReason::kPredicted);
     if (!lease.has_value()) return;
@@ -118,7 +118,7 @@ void DramSource::FetchAhead(std::span<const ExpertKey> keys) {
 }
 
 // Keeps one slot free for experts that are wanted without having been announced.
-int64_t DramSource::most_ahead() const { return std::max<int64_t>(0, args_.dram.num_streaming_slots() - 1); }
+int64_t DramSource::max_ahead() const { return std::max<int64_t>(0, args_.dram.num_streaming_slots() - 1); }
 
 bool DramSource::streams(ExpertKey key) const { return !args_.dram.is_pinned(key) || !args_.dram.IsPresent(key); }
 

@@ -44,10 +44,10 @@ class ExpertSource {
   // Announces experts that will be needed soon, in this order. They come into the tier below as far as there is room.
   // Experts of an earlier call that are missing from this call may leave. Does nothing without a tier below.
   virtual void FetchAhead(std::span<const ExpertKey>) {}
-  // most_ahead() is the number of experts for which FetchAhead() has room. streams() returns whether an expert still
+  // max_ahead() is the number of experts for which FetchAhead() has room. streams() returns whether an expert still
   // has to be fetched, now or later. NextStreaming() returns the first such expert from `key` on, or
   // the key after the last expert's when there is none.
-  virtual int64_t most_ahead() const { return 0; }
+  virtual int64_t max_ahead() const { return 0; }
   virtual bool streams(ExpertKey) const { return false; }
   virtual ExpertKey NextStreaming(ExpertKey key) { return key; }
 };
@@ -102,7 +102,7 @@ class DramSource : public ExpertSource {
   Event KnownAt(ExpertKey key, const Event&) const override { return finishing_[key].done; }
   void Cancel(ExpertKey key) override;
   void FetchAhead(std::span<const ExpertKey> keys) override;
-  int64_t most_ahead() const override;
+  int64_t max_ahead() const override;
   bool streams(ExpertKey key) const override;
   ExpertKey NextStreaming(ExpertKey key) override;
 

@@ -110,7 +110,7 @@ void ExpertStore::Announce(std::vector<ExpertKey> keys) {
 }
 
 void ExpertStore::FetchAhead() {
-  if (source_->most_ahead() == 0) return;
+  if (source_->max_ahead() == 0) return;
   std::vector<ExpertKey> keys;
   for (const Waiting& waiting : waiting_) {
     if (!waiting.begun) keys.push_back(slots_[waiting.slot_id].key);

@@ -123,9 +123,9 @@ class ExpertStore {
   // Announces the experts that will be acquired after those whose pages wait, in this order. They come into the tier
   // below as far as there is room. Each call replaces the previous one.
   void Announce(std::vector<ExpertKey> keys);
-  // most_ahead() is the number of experts that are worth announcing. NextStreamingBelow() returns the first expert from
+  // max_ahead() is the number of experts that are worth announcing. NextStreamingBelow() returns the first expert from
   // `key` on that streams through the tier below, or the key after the last expert's when there is none.
-  int64_t most_ahead() const { return source_->most_ahead(); }
+  int64_t max_ahead() const { return source_->max_ahead(); }
   ExpertKey NextStreamingBelow(ExpertKey key) { return source_->NextStreaming(key); }
 
   // Reports the routers' scores of a layer's experts to an eviction policy that needs them (WantsScores).

@@ -21,14 +21,14 @@ struct KvWindow {
 
   // The maximum rows of one sequence in a pass. The sequence's pages hold all that the first row sees and the last row
   // writes.
-  static constexpr int64_t kMostRows = 128;
+  static constexpr int64_t kMaxRows = 128;
 
   bool on() const { return num_tokens > 0; }
   int64_t sink_pages() const { return KvCache::PagesFor(num_sinks); }
   // Returns the number of pages for a sequence of at most `num_positions`.
   int64_t NumPages(int64_t num_positions) const {
     const int64_t all = KvCache::PagesFor(num_positions);
-    return on() ? std::min(all, sink_pages() + KvCache::PagesFor(num_tokens + kMostRows) + 2) : all;
+    return on() ? std::min(all, sink_pages() + KvCache::PagesFor(num_tokens + kMaxRows) + 2) : all;
   }
   // Returns the first page behind the sinks that a row at `pos` sees.
   int64_t FirstPage(int64_t pos) const {

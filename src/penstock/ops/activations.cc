@@ -79,8 +79,8 @@ void VisitBuffers(Activations& a, const ModelConfig& config, const RowFormats& f
 }  // namespace
 
 int64_t AttentionHeads(const ModelConfig& config) {
-  constexpr int64_t kMostHeads = 32;
-  return std::min(config.num_heads / config.num_kv_heads, kMostHeads);
+  constexpr int64_t kMaxHeads = 32;
+  return std::min(config.num_heads / config.num_kv_heads, kMaxHeads);
 }
 
 int64_t AttentionRows(const ModelConfig& config) {
@@ -94,8 +94,8 @@ int64_t AttentionScratchFloats(const ModelConfig& config, int64_t context_length
 
 int64_t FfnScratchFloats(int64_t max_rows) {
   // Few rows take more columns at a time, so that reading weights seldom pauses. This makes room for them.
-  constexpr int64_t kLeastRows = 16;
-  return 2 * (kFfnScratchCols + kFfnScratchPadding) * std::max(max_rows, kLeastRows);
+  constexpr int64_t kMinRows = 16;
+  return 2 * (kFfnScratchCols + kFfnScratchPadding) * std::max(max_rows, kMinRows);
 }
 
 RowFormats RowFormatsOf(const WeightMap& map, ComputeDtype dtype) {

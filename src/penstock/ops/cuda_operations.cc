@@ -111,7 +111,7 @@ void CudaOperations::ForEachKvPart(const RowBatch& batch, RowRange rows, const K
       const size_t num_pages = pages.size() + (is_new ? own.size() : 0);
       const auto num_rows = static_cast<size_t>(end - begin);
       const size_t bytes = RowTableBytes(static_cast<int64_t>(num_pages)) + 2 * sizeof(int64_t) * num_rows;
-      if (end > begin && bytes > args_.tables.most_bytes()) break;
+      if (end > begin && bytes > args_.tables.max_bytes()) break;
       first_page.push_back(is_new ? std::ssize(pages) : first_page.back());
       if (is_new) pages.insert(pages.end(), own.begin(), own.end());
       last = own;
@@ -169,9 +169,9 @@ void CudaOperations::AttendPart(const RowBatch& batch, int64_t first_row, int64_
     int64_t num_rows = 0, num_positions = 0;
     for (; num_rows < num_left; ++num_rows) {
       const int64_t own = batch.kv_positions[static_cast<size_t>(first_row + num_rows)] + 1;
-      const int64_t most = std::max(num_positions, own);
-      if (num_rows > 0 && (num_rows + 1) * CudaScoresFloats(config, most) > room) break;
-      num_positions = most;
+      const int64_t max = std::max(num_positions, own);
+      if (num_rows > 0 && (num_rows + 1) * CudaScoresFloats(config, max) > room) break;
+      num_positions = max;
     }
     const int64_t max_positions = PaddedPositions(num_positions + (config.attention_sinks ? 1 : 0));
     PENSTOCK_CHECK(num_rows * CudaScoresFloats(config, num_positions) <= room);
@@ -310,8 +310,8 @@ void CudaOperations::Experts(int64_t layer_idx, std::span<const ExpertToRun> exp
   Activations& a = args_.activations;
   const kernels::RowFormat format = args_.row_formats.ffn;
   const int64_t hidden_stride = kernels::RowBytes(format, config.expert_dim);
-  for (size_t begin = 0; begin < experts.size(); begin += cuda::kMostGroups) {
-    const auto part = experts.subspan(begin, std::min<size_t>(cuda::kMostGroups, experts.size() - begin));
+  for (size_t begin = 0; begin < experts.size(); begin += cuda::kMaxGroups) {
+    const auto part = experts.subspan(begin, std::min<size_t>(cuda::kMaxGroups, experts.size() - begin));
     // A row chooses an expert at most once, so no group has more than grouped_.size() rows.
     cuda::GateUpLaunch first{.x_format = format,
                              .w_format = part[0].weights.gate_proj.format,

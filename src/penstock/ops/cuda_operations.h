@@ -19,7 +19,7 @@ class DeviceTables {
  public:
   virtual ~DeviceTables() = default;
   // Returns the maximum bytes of one Upload(): at least RowTableBytes() of the longest row.
-  virtual size_t most_bytes() const = 0;
+  virtual size_t max_bytes() const = 0;
   // Returns the bytes' address on the device. It holds for work that is given to the stream before the next Upload().
   virtual const std::byte* Upload(std::span<const std::byte> bytes) = 0;
   // Copies bytes from the device to the host, and waits for the stream.

@@ -100,18 +100,18 @@ std::vector<RowRange> AttentionRuns(const RowBatch& batch, RowRange rows, int64_
 
 // Returns the number of parts into which attention splits the query heads of one KV head.
 int64_t PartsOfKvHead(const ModelConfig& config) {
-  const int64_t group = config.num_heads / config.num_kv_heads, most_heads = AttentionHeads(config);
-  return (group + most_heads - 1) / most_heads;
+  const int64_t group = config.num_heads / config.num_kv_heads, max_heads = AttentionHeads(config);
+  return (group + max_heads - 1) / max_heads;
 }
 
 void AttendHeads(const OpContext& context, int64_t layer_idx, const KvLayer& layer, std::span<std::byte* const> pages,
                  int64_t pos, RowRange rows, int64_t part_idx, int worker_idx) {
   const ModelConfig& config = context.config;
   Activations& a = context.activations;
-  const int64_t group = config.num_heads / config.num_kv_heads, most_heads = AttentionHeads(config);
+  const int64_t group = config.num_heads / config.num_kv_heads, max_heads = AttentionHeads(config);
   const int64_t kv_head_idx = part_idx / PartsOfKvHead(config);
-  const int64_t first_head = kv_head_idx * group + part_idx % PartsOfKvHead(config) * most_heads;
-  const int64_t num_heads = std::min(most_heads, (kv_head_idx + 1) * group - first_head);
+  const int64_t first_head = kv_head_idx * group + part_idx % PartsOfKvHead(config) * max_heads;
+  const int64_t num_heads = std::min(max_heads, (kv_head_idx + 1) * group - first_head);
   context.kernels.attention(
       {.num_rows = rows.size(),
        .group = num_heads,

@@ -11,7 +11,7 @@
 namespace penstock {
 namespace {
 
-constexpr double kLeastLogprob = -9999.0;  // written instead of -inf, which JSON cannot hold
+constexpr double kMinLogprob = -9999.0;  // written instead of -inf, which JSON cannot hold
 
 // The finaliser of SplitMix64 (Steele, Lea, Flood 2014).
 uint64_t Mix(uint64_t x) {
@@ -34,7 +34,7 @@ LogSum LogSumOf(std::span<const float> logits) {
   return result;
 }
 
-double Clipped(double logprob) { return logprob > kLeastLogprob ? logprob : kLeastLogprob; }
+double Clipped(double logprob) { return logprob > kMinLogprob ? logprob : kMinLogprob; }
 
 // NaN and +inf come from broken weights. -inf marks a token that cannot be chosen.
 bool IsBroken(float logit) { return !(logit < std::numeric_limits<float>::infinity()); }

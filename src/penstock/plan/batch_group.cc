@@ -4,11 +4,11 @@
 
 namespace penstock {
 
-std::optional<int64_t> LeastBatches(const LayerTimes& t, int64_t most) {
+std::optional<int64_t> MinBatches(const LayerTimes& t, int64_t max) {
   const auto num_hot = static_cast<double>(t.num_hot), num_cold = static_cast<double>(t.num_cold);
-  for (int64_t batches = 1; batches <= most; ++batches) {
+  for (int64_t batches = 1; batches <= max; ++batches) {
     const auto n = static_cast<double>(batches);
-    const double expert_s = std::max(t.least_expert_s, n * t.expert_s);
+    const double expert_s = std::max(t.min_expert_s, n * t.expert_s);
     const double before_s = n * (t.attention_s + t.gate_s);                                // until the last gate
     const bool hides_gate = n * t.attention_s >= t.gate_transfer_s;                        // (4)
     const bool hides_hot = before_s >= t.gate_transfer_s + num_hot * t.expert_transfer_s;  // (5)

@@ -13,7 +13,7 @@ struct LayerTimes {
   double attention_s = 0;           // to compute one batch
   double gate_s = 0;                // to compute one batch
   double expert_s = 0;              // to compute one expert for its tokens of one batch
-  double least_expert_s = 0;        // minimum for one expert, whatever its tokens: reading its weights once
+  double min_expert_s = 0;          // minimum for one expert, whatever its tokens: reading its weights once
   double attention_transfer_s = 0;  // to transfer the weights over the link
   double gate_transfer_s = 0;
   double expert_transfer_s = 0;  // to transfer one expert
@@ -23,6 +23,6 @@ struct LayerTimes {
 
 // Returns the smallest number of batches, at most `most`, that satisfies all four inequalities; nullopt when there is
 // none.
-std::optional<int64_t> LeastBatches(const LayerTimes& times, int64_t most);
+std::optional<int64_t> MinBatches(const LayerTimes& times, int64_t max);
 
 }  // namespace penstock

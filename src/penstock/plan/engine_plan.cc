@@ -51,7 +51,7 @@ absl::StatusOr<std::vector<double>> ReadPopularity(const Policy& policy, const M
   PENSTOCK_ASSIGN_OR_RETURN(
       const CorrelationTable table,
       CorrelationTable::Load(policy.correlation_table, CorrelationShapeOf(config, policy.path_length),
-                             MostCorrelationPaths(config, policy.path_length)));
+                             MaxCorrelationPaths(config, policy.path_length)));
   std::vector<double> popularity(static_cast<size_t>(layouts.num_experts()));
   int64_t moe_layer = 0;
   for (const int64_t layer_idx : config.moe_layers()) {

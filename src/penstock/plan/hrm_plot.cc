@@ -36,8 +36,8 @@ LogPlot MakePlot(const Hrm& hrm, std::span<const HrmPoint> points, const std::st
 
 // Draws the line bytes_per_s * I up to the peak ops_per_s.
 void DrawMemoryRoof(LogPlot& plot, double bytes_per_s, double ops_per_s, std::string_view colour, Style style) {
-  const double last = std::min(plot.most_x(), ops_per_s / bytes_per_s);
-  plot.Line(plot.least_x(), plot.least_x() * bytes_per_s, last, last * bytes_per_s, colour, style);
+  const double last = std::min(plot.max_x(), ops_per_s / bytes_per_s);
+  plot.Line(plot.min_x(), plot.min_x() * bytes_per_s, last, last * bytes_per_s, colour, style);
 }
 
 void DrawLevel(LogPlot& plot, const Hrm& hrm, size_t i) {
@@ -45,7 +45,7 @@ void DrawLevel(LogPlot& plot, const Hrm& hrm, size_t i) {
   const std::string_view colour = kLevelColours[std::min(i, std::size(kLevelColours) - 1)];
   if (level.ops_per_s > 0) {
     DrawMemoryRoof(plot, level.bytes_per_s, level.ops_per_s, colour, Style::kSolid);
-    plot.Line(level.ops_per_s / level.bytes_per_s, level.ops_per_s, plot.most_x(), level.ops_per_s, colour);
+    plot.Line(level.ops_per_s / level.bytes_per_s, level.ops_per_s, plot.max_x(), level.ops_per_s, colour);
     plot.Legend(fmt::format("{}: {}, {}", level.name, LogPlot::Number(level.ops_per_s, "op/s"),
                             LogPlot::Number(level.bytes_per_s, "B/s")),
                 colour);

@@ -46,8 +46,8 @@ LogPlot::LogPlot(const std::string& title, const Axis& x, const Axis& y, double 
   legend_y_ = kTop + 12;
 }
 
-double LogPlot::most_x() const { return std::pow(10, x_.high); }
-double LogPlot::least_x() const { return std::pow(10, x_.low); }
+double LogPlot::max_x() const { return std::pow(10, x_.high); }
+double LogPlot::min_x() const { return std::pow(10, x_.low); }
 
 double LogPlot::X(double value) const {
   return kLeft + (std::log10(value) - x_.low) / (x_.high - x_.low) * (kWidth - kLeft - kRight);
@@ -79,7 +79,7 @@ void LogPlot::DrawAxes(const std::string& x_label, const std::string& y_label) {
     Text(X(value), kHeight - kBottom + 18, label(value), "text-anchor=\"middle\" fill=\"#333\"");
   }
   for (const double value : Ticks(y_)) {
-    Line(least_x(), value, most_x(), value, kGrid);
+    Line(min_x(), value, max_x(), value, kGrid);
     Text(kLeft - 8, Y(value) + 4, label(value), "text-anchor=\"end\" fill=\"#333\"");
   }
   Text((kLeft + kWidth - kRight) / 2, kHeight - 16, x_label, "text-anchor=\"middle\" fill=\"#333\"");

@@ -19,8 +19,8 @@ class LogPlot {
   // Widens the axes to whole decades, at least `headroom` of a decade beyond the values.
   LogPlot(const std::string& title, const Axis& x, const Axis& y, double headroom = 0.2);
 
-  double most_x() const;
-  double least_x() const;
+  double max_x() const;
+  double min_x() const;
 
   // Draws a line between two points, given as values. Parts outside the axes are clipped.
   void Line(double x1, double y1, double x2, double y2, std::string_view colour, Style style = Style::kSolid);

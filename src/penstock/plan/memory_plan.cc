@@ -14,7 +14,7 @@ namespace {
 
 constexpr int64_t kDefaultBatch = 64;
 constexpr int64_t kDefaultChunk = 256;
-constexpr int64_t kLeastChunk = 16;
+constexpr int64_t kMinChunk = 16;
 // Positions of the KV cache for each place of the batch, if the caller gives no number. A longer sequence takes several
 // shares while others wait.
 constexpr int64_t kPlannedPositions = 256;
@@ -111,8 +111,8 @@ struct PassLimits {
 
 // Returns the largest pass within the limits. Doubles the batch and the chunk in turn.
 PassSize GrowPass(const PlanInputs& in, PassSize size, const PassLimits& limits) {
-  const int64_t most_batch = in.batch_size > 0 ? in.batch_size : kDefaultBatch;
-  const int64_t most_chunk = in.prefill_chunk > 0 ? in.prefill_chunk : kDefaultChunk;
+  const int64_t max_batch = in.batch_size > 0 ? in.batch_size : kDefaultBatch;
+  const int64_t max_chunk = in.prefill_chunk > 0 ? in.prefill_chunk : kDefaultChunk;
   const auto fits = [&](const PassSize& larger) {
     return PassBytes(in, larger) <= limits.host_bytes &&
            (!in.device.has_value() || DevicePassBytes(in, larger) <= limits.device_bytes);
@@ -120,13 +120,13 @@ PassSize GrowPass(const PlanInputs& in, PassSize size, const PassLimits& limits)
   for (bool grown = true; grown;) {
     grown = false;
     PassSize larger = size;
-    larger.batch_size = std::min(most_batch, size.batch_size * 2);
+    larger.batch_size = std::min(max_batch, size.batch_size * 2);
     if (larger.batch_size > size.batch_size && fits(larger)) {
       size = larger;
       grown = true;
     }
     larger = size;
-    larger.prefill_chunk = std::min(most_chunk, size.prefill_chunk * 2);
+    larger.prefill_chunk = std::min(max_chunk, size.prefill_chunk * 2);
     if (larger.prefill_chunk > size.prefill_chunk && fits(larger)) {
       size = larger;
       grown = true;
@@ -151,12 +151,12 @@ uint64_t LimitDeviceKv(const PlanInputs& in, uint64_t kv_bytes, uint64_t limit) 
 }
 
 // Returns the bytes that a pass may take of a device's memory; kResources when not even the smallest pass fits.
-absl::StatusOr<uint64_t> DevicePassLimit(const PlanInputs& in, const PassSize& least, uint64_t kv_least,
+absl::StatusOr<uint64_t> DevicePassLimit(const PlanInputs& in, const PassSize& min, uint64_t kv_min,
                                          int64_t num_experts) {
   const DeviceInputs& device = *in.device;
-  const int64_t num_slots = std::min(num_experts, device.least_slots);
-  const uint64_t activation_bytes = DeviceActivationBytes(in, least);
-  const uint64_t kv_bytes = DeviceKvBytes(in, kv_least);
+  const int64_t num_slots = std::min(num_experts, device.min_slots);
+  const uint64_t activation_bytes = DeviceActivationBytes(in, min);
+  const uint64_t kv_bytes = DeviceKvBytes(in, kv_min);
   const uint64_t slots_bytes = static_cast<uint64_t>(num_slots) * in.slot_bytes;
   const uint64_t required = device.fixed_bytes + device.dense_bytes + kv_bytes + activation_bytes + slots_bytes;
   if (required > device.budget_bytes) {
@@ -225,33 +225,32 @@ int64_t NumStagedPages(const MemoryPlan& plan, const ModelConfig& config, KvForm
 
 absl::StatusOr<MemoryPlan> PlanMemory(const PlanInputs& in) {
   const int64_t num_experts = in.config->num_experts * in.config->num_moe_layers();
-  const int64_t least_slots = std::min(num_experts, in.least_slots);
-  const PassSize least = {.batch_size = in.batch_size > 0 ? in.batch_size : 1,
-                          .prefill_chunk = in.prefill_chunk > 0 ? in.prefill_chunk : kLeastChunk};
-  const uint64_t kv_least = KvBytes(in, 1);  // one sequence's pages, which all places of a given batch size can share
-  const uint64_t host_kv_least = HostKvBytes(in, kv_least);
-  const uint64_t activations_least = HostActivationBytes(in, least);
-  const uint64_t places_least = PlacesBytes(in, least);
-  const uint64_t positions_least = PositionBytes(in, kv_least, least.batch_size);
-  const uint64_t texts_least = positions_least + (places_least - activations_least);
-  const uint64_t slots_least = static_cast<uint64_t>(least_slots) * in.slot_bytes;
-  const uint64_t required =
-      in.fixed_bytes + texts_least + in.dense_bytes + host_kv_least + activations_least + slots_least;
+  const int64_t min_slots = std::min(num_experts, in.min_slots);
+  const PassSize min = {.batch_size = in.batch_size > 0 ? in.batch_size : 1,
+                        .prefill_chunk = in.prefill_chunk > 0 ? in.prefill_chunk : kMinChunk};
+  const uint64_t kv_min = KvBytes(in, 1);  // one sequence's pages, which all places of a given batch size can share
+  const uint64_t host_kv_min = HostKvBytes(in, kv_min);
+  const uint64_t activations_min = HostActivationBytes(in, min);
+  const uint64_t places_min = PlacesBytes(in, min);
+  const uint64_t positions_min = PositionBytes(in, kv_min, min.batch_size);
+  const uint64_t texts_min = positions_min + (places_min - activations_min);
+  const uint64_t slots_min = static_cast<uint64_t>(min_slots) * in.slot_bytes;
+  const uint64_t required = in.fixed_bytes + texts_min + in.dense_bytes + host_kv_min + activations_min + slots_min;
   if (required > in.budget_bytes) {
     return ResourceError(
         "the memory budget of {} is too small: tokenizer, tables and requests {} + dense weights {} + KV cache for one "
         "sequence of {} tokens {} + activations {} + {} expert slots {} = {}; the least budget is {} bytes (give more "
         "--memory, or a smaller --context-length or --batch-size)",
-        FormatBytes(in.budget_bytes), FormatBytes(in.fixed_bytes + texts_least), FormatBytes(in.dense_bytes),
-        in.context_length, FormatBytes(host_kv_least), FormatBytes(activations_least), least_slots,
-        FormatBytes(slots_least), FormatBytes(required), required);
+        FormatBytes(in.budget_bytes), FormatBytes(in.fixed_bytes + texts_min), FormatBytes(in.dense_bytes),
+        in.context_length, FormatBytes(host_kv_min), FormatBytes(activations_min), min_slots, FormatBytes(slots_min),
+        FormatBytes(required), required);
   }
-  PassLimits limits{.host_bytes = host_kv_least + positions_least + places_least +
-                                  PassShare(in.budget_bytes - required, num_experts - least_slots, in.slot_bytes)};
+  PassLimits limits{.host_bytes = host_kv_min + positions_min + places_min +
+                                  PassShare(in.budget_bytes - required, num_experts - min_slots, in.slot_bytes)};
   if (in.device.has_value()) {
-    PENSTOCK_ASSIGN_OR_RETURN(limits.device_bytes, DevicePassLimit(in, least, kv_least, num_experts));
+    PENSTOCK_ASSIGN_OR_RETURN(limits.device_bytes, DevicePassLimit(in, min, kv_min, num_experts));
   }
-  const PassSize size = GrowPass(in, least, limits);
+  const PassSize size = GrowPass(in, min, limits);
 
   MemoryPlan plan;
   plan.budget_bytes = in.budget_bytes;
@@ -273,7 +272,7 @@ absl::StatusOr<MemoryPlan> PlanMemory(const PlanInputs& in) {
   if (in.device.has_value()) {
     plan.kv_bytes = LimitDeviceKv(in, plan.kv_bytes, limits.device_bytes - DeviceActivationBytes(in, size));
   }
-  plan.kv_bytes = std::max(kv_least, plan.kv_bytes);
+  plan.kv_bytes = std::max(kv_min, plan.kv_bytes);
   plan.fixed_bytes +=
       PositionBytes(in, plan.kv_bytes, size.batch_size) + (PlacesBytes(in, size) - plan.activation_bytes);
   TierBudget budget(in.budget_bytes);

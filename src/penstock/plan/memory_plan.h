@@ -22,7 +22,7 @@ struct DeviceInputs {
   uint64_t dense_bytes = 0;
   uint64_t fixed_bytes = 0;
   int num_workers = 1;  // workers whose scratch memory is part of the activations
-  int64_t least_slots = 2;
+  int64_t min_slots = 2;
   bool holds_kv_cache = false;         // false: the KV cache lies in DRAM
   bool stages_kv = false;              // the device attends to a KV cache in DRAM
   bool host_computes_experts = false;  // the host computes some experts, besides the device
@@ -42,7 +42,7 @@ struct PlanInputs {
   int64_t context_length = 0;                         // > 0
   int64_t pages_per_sequence = 0;                     // maximum KV pages of a sequence; 0: the whole context's
   int64_t planned_positions = 0;                      // average positions of a sequence; 0: 256
-  int64_t least_slots = 2;                            // the minimum with which the schedule can run
+  int64_t min_slots = 2;                              // the minimum with which the schedule can run
   int64_t micro_batch_size = 0;                       // in sequences; 0: all
   std::optional<DeviceInputs> device = std::nullopt;  // if present, the bytes above are only the host's
   // Memory of running sequences besides their KV entries.

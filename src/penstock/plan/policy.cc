@@ -110,7 +110,7 @@ absl::StatusOr<ChosenPolicy> ChoosePolicy(const EngineOptions& options, const st
   ScheduleKind& kind = chosen.schedule.kind;
   PENSTOCK_RETURN_IF_ERROR(CheckDevice(options, device.has_value(), TraitsOf(kind)));
   inputs.micro_batch_size = policy.micro_batch_size;
-  inputs.least_slots = LeastStreamingSlots(kind, config);
+  inputs.min_slots = MinStreamingSlots(kind, config);
   if (device.has_value()) {
     if (inputs.micro_batch_size == 0) inputs.micro_batch_size = kDeviceMicroBatch;
     const bool holds_kv =
@@ -121,11 +121,11 @@ absl::StatusOr<ChosenPolicy> ChoosePolicy(const EngineOptions& options, const st
         .dense_bytes = device_dense_bytes,
         .fixed_bytes = DeviceFixedBytes(*device, config, inputs.context_length, options.device_memory_bytes),
         .num_workers = device->num_threads,
-        .least_slots = inputs.least_slots,
+        .min_slots = inputs.min_slots,
         .holds_kv_cache = holds_kv,
         .stages_kv = !holds_kv && !TraitsOf(kind).attends_on_host,
         .host_computes_experts = TraitsOf(kind).host_computes_experts};
-    inputs.least_slots = LeastStreamingSlots(ScheduleKind::kOnDemand, config);  // experts pass through DRAM on demand
+    inputs.min_slots = MinStreamingSlots(ScheduleKind::kOnDemand, config);  // experts pass through DRAM on demand
   }
   PENSTOCK_ASSIGN_OR_RETURN(chosen.plan, PlanMemory(inputs));
   MemoryPlan& plan = chosen.plan;
@@ -139,7 +139,7 @@ absl::StatusOr<ChosenPolicy> ChoosePolicy(const EngineOptions& options, const st
 
   if (chosen.eviction == Eviction::kStatic) {
     const int64_t streaming = policy.streaming_slots > 0
-                                  ? std::max(policy.streaming_slots, LeastStreamingSlots(kind, config))
+                                  ? std::max(policy.streaming_slots, MinStreamingSlots(kind, config))
                                   : StreamingSlots(kind, config, num_slots, inputs.slot_bytes);
     const int64_t num_pinned = NumPinned(num_slots, plan.num_experts_total, streaming);
     (device.has_value() ? plan.device.num_pinned_experts : plan.num_pinned_experts) = num_pinned;

@@ -38,11 +38,11 @@ int64_t Workload::PromptTokens(int64_t request_idx) const {
   if (max_prompt_tokens <= prompt_tokens) return prompt_tokens;
   if (prompt_tokens <= 1) return 1;
   // 1 + (max - 1) * u^p with u spread evenly over (0, 1) has the average 1 + (max - 1) / (p + 1).
-  const auto most = static_cast<double>(max_prompt_tokens - 1);
-  const double p = most / static_cast<double>(prompt_tokens - 1) - 1;
+  const auto max = static_cast<double>(max_prompt_tokens - 1);
+  const double p = max / static_cast<double>(prompt_tokens - 1) - 1;
   constexpr double kGolden = 0.6180339887498949;
   const double u = std::fmod(0.5 + static_cast<double>(request_idx) * kGolden, 1.0);
-  return 1 + std::lround(most * std::pow(u, p));
+  return 1 + std::lround(max * std::pow(u, p));
 }
 
 absl::StatusOr<Workload> ParseWorkload(std::string_view spec) {
@@ -72,10 +72,10 @@ absl::StatusOr<Workload> ParseWorkload(std::string_view spec) {
     if (target == nullptr) return Malformed(spec);
     max_given = max_given || key == "max-prompt";
     prompt_given = prompt_given || key == "prompt";
-    const int64_t most = key == "requests" ? kMaxRequests : kMaxContext;
+    const int64_t max = key == "requests" ? kMaxRequests : kMaxContext;
     const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), *target);
-    if (error != std::errc() || end != text.data() + text.size() || *target < 1 || *target > most) {
-      return UsageError("workload: {}: expected a whole number from 1 to {}, found '{}'", key, most, Printable(text));
+    if (error != std::errc() || end != text.data() + text.size() || *target < 1 || *target > max) {
+      return UsageError("workload: {}: expected a whole number from 1 to {}, found '{}'", key, max, Printable(text));
     }
   }
   if (prompt_given && !max_given) workload.max_prompt_tokens = workload.prompt_tokens;

@@ -18,9 +18,9 @@ template <typename T>
 requires std::is_unsigned_v<T>
 void AppendField(std::string& out, T value) { out.append(reinterpret_cast<const char*>(&value), sizeof(value)); }
 
-inline absl::Status CheckField(std::string_view field, int64_t value, int64_t least, int64_t most) {
-  if (value >= least && value <= most) return absl::OkStatus();
-  return InputError("{}: expected {} to {}, found {}", field, least, most, value);
+inline absl::Status CheckField(std::string_view field, int64_t value, int64_t min, int64_t max) {
+  if (value >= min && value <= max) return absl::OkStatus();
+  return InputError("{}: expected {} to {}, found {}", field, min, max, value);
 }
 
 // Takes fields from the front of `bytes`. When too few bytes are left, it returns zeros and ok() becomes false.

@@ -69,9 +69,9 @@ CorrelationTable::CorrelationTable(CorrelationShape shape, int64_t max_paths)
 
 int64_t CorrelationTable::LongestPath(int64_t layer_idx, const RoutingHistory& history) const {
   PENSTOCK_CHECK(layer_idx >= 0 && layer_idx < shape_.num_layers);
-  const int64_t most = std::min(shape_.path_length, layer_idx);
+  const int64_t max = std::min(shape_.path_length, layer_idx);
   int64_t length = 0;
-  while (length < most && !history.choices[static_cast<size_t>(length)].empty()) {
+  while (length < max && !history.choices[static_cast<size_t>(length)].empty()) {
     CheckRows(history, history.choices[static_cast<size_t>(length)]);
     ++length;
   }
@@ -296,11 +296,11 @@ absl::Status CorrelationTable::Save(const std::string& path) const { return Repl
 absl::StatusOr<CorrelationTable> CorrelationTable::Load(const std::string& path, const CorrelationShape& expected,
                                                         int64_t max_paths) {
   // The longest file that is accepted.
-  const uint64_t most_paths = static_cast<uint64_t>(max_paths + expected.num_layers);
+  const uint64_t num_storable = static_cast<uint64_t>(max_paths + expected.num_layers);
   const uint64_t path_bytes = 6 + 2 * kMaxPathLength + 6 * static_cast<uint64_t>(expected.num_experts);
   const uint64_t header_bytes = kFixedHeaderBytes + kMaxCorrelationModelBytes + sizeof(uint64_t);
   PENSTOCK_ASSIGN_OR_RETURN(const std::string bytes,
-                            ReadFile(path, header_bytes + most_paths * path_bytes + kChecksumBytes));
+                            ReadFile(path, header_bytes + num_storable * path_bytes + kChecksumBytes));
   return Parse(bytes, path, expected, max_paths);
 }
 

@@ -157,8 +157,8 @@ class SequencePredictor : public LayerPredictor {
  public:
   explicit SequencePredictor(const Args& args)
       : LayerPredictor(args),
-        most_kept_(std::min<size_t>(64, args.max_bytes / 2 / (4 * args.layers.size() * rows_.size() + 128))),
-        most_running_(args.max_bytes / 2 / (4 * args.layers.size() * rows_.size() + 128)) {}
+        max_kept_(std::min<size_t>(64, args.max_bytes / 2 / (4 * args.layers.size() * rows_.size() + 128))),
+        max_running_(args.max_bytes / 2 / (4 * args.layers.size() * rows_.size() + 128)) {}
   int64_t distance() const override { return kMaxAhead; }
 
   void Observe(const RoutedLayer& layer) override {
@@ -167,7 +167,7 @@ class SequencePredictor : public LayerPredictor {
     sequence_ids_.assign(layer.sequence_ids.begin(), layer.sequence_ids.end());
     const auto num_topk = static_cast<size_t>(args_.num_topk);
     for (size_t row = 0; row < sequence_ids_.size(); ++row) {
-      if (running_.size() >= most_running_ && !running_.contains(sequence_ids_[row])) continue;
+      if (running_.size() >= max_running_ && !running_.contains(sequence_ids_[row])) continue;
       Sequence& sequence = running_[sequence_ids_[row]];
       if (sequence.counts.empty()) sequence.counts.resize(args_.layers.size() * rows_.size());
       float* counts = sequence.counts.data() + static_cast<size_t>(place_) * rows_.size();
@@ -209,8 +209,8 @@ class SequencePredictor : public LayerPredictor {
     for (const uint32_t sequence_id : left) Keep(std::move(running_.extract(sequence_id).mapped()));
   }
   void Keep(Sequence sequence) {
-    if (most_kept_ == 0) return;
-    if (library_.size() < most_kept_) {
+    if (max_kept_ == 0) return;
+    if (library_.size() < max_kept_) {
       library_.push_back(std::move(sequence));
       return;
     }
@@ -240,8 +240,8 @@ class SequencePredictor : public LayerPredictor {
     return best->counts.data();
   }
 
-  size_t most_kept_;
-  size_t most_running_;  // most sequences to follow
+  size_t max_kept_;
+  size_t max_running_;  // most sequences to follow
   absl::flat_hash_map<uint32_t, Sequence> running_;
   std::vector<Sequence> library_;
   std::vector<uint32_t> sequence_ids_;

@@ -19,8 +19,8 @@ std::span<const float> MeanTopScores::Of(std::span<const float> scores, std::spa
     const std::span<const float> row = scores.subspan(begin, num_experts);
     row_.assign(row.begin(), row.end());
     std::nth_element(row_.begin(), row_.begin() + static_cast<std::ptrdiff_t>(top) - 1, row_.end(), std::greater<>());
-    const float least = row_[top - 1];
-    for (size_t i = 0; i < num_experts; ++i) mean_[i] += row[i] >= least ? row[i] / num_rows : 0;
+    const float min = row_[top - 1];
+    for (size_t i = 0; i < num_experts; ++i) mean_[i] += row[i] >= min ? row[i] / num_rows : 0;
   }
   return mean_;
 }

@@ -20,7 +20,7 @@ namespace {
 // A disk lane begins tasks while fewer bytes than this are under way. This is enough that the disk never waits for the
 // next task, and so little that the first task to begin is the first to end.
 constexpr uint64_t kReadAheadBytes = 32 * kMiB;
-constexpr int kLeastReading = 2;  // tasks that are read at once, however large they are
+constexpr int kMinReading = 2;  // tasks that are read at once, however large they are
 
 // A thread without work polls for this long before it sleeps.
 constexpr double kAwakeSeconds = 50e-6;
@@ -204,7 +204,7 @@ Event RealRuntime::Issue(Task task) {
 void RealRuntime::WakeLane(Lane& lane) {
   if (lane.kind == LaneKind::kIssuer) return;  // the issuer looks before it sleeps, and is woken by every end
   if (lane.in_reader) {
-    if (lane.num_reading < kLeastReading || lane.reading_bytes < kReadAheadBytes) lane.reader->Wake();
+    if (lane.num_reading < kMinReading || lane.reading_bytes < kReadAheadBytes) lane.reader->Wake();
   } else {
     lane.bell.Ring();
   }
@@ -388,7 +388,7 @@ void RealRuntime::ThreadWork(Lane& lane) {
 }
 
 void RealRuntime::BeginReads(Lane& lane, Lock& lock) {
-  while (lane.num_reading < kLeastReading || lane.reading_bytes < kReadAheadBytes) {
+  while (lane.num_reading < kMinReading || lane.reading_bytes < kReadAheadBytes) {
     TaskRef task = TakeReady(lane, lock);
     if (task == nullptr) return;
     task->begin_s = now_s();

@@ -26,16 +26,16 @@ namespace {
 
 class HostAttentionSchedule : public Schedule {
  public:
-  // `most_ahead`: how many micro-batches the host attends ahead of the device. `in_pages`: weights travel in pages
+  // `max_ahead`: how many micro-batches the host attends ahead of the device. `in_pages`: weights travel in pages
   // between hidden states, not as whole layers.
-  HostAttentionSchedule(const ModelConfig& config, int64_t most_ahead, bool in_pages)
-      : in_pages_(in_pages), most_ahead_(most_ahead), prefetch_(config) {}
+  HostAttentionSchedule(const ModelConfig& config, int64_t max_ahead, bool in_pages)
+      : in_pages_(in_pages), max_ahead_(max_ahead), prefetch_(config) {}
 
   absl::Status Run(Pass& pass) override {
     const auto num_micro_batches = static_cast<int64_t>(pass.micro_batches().size());
     const int64_t num_steps = pass.config().num_layers * num_micro_batches;
     // A micro-batch's next layer can be issued only after this one, so the host is at most all micro-batches ahead.
-    const int64_t ahead = std::min(most_ahead_, num_micro_batches);
+    const int64_t ahead = std::min(max_ahead_, num_micro_batches);
     attended_.assign(static_cast<size_t>(num_steps), {});
     for (const RowRange& rows : pass.micro_batches()) pass.attention().Embed(rows);
     for (int64_t step = 0; step < ahead; ++step) Attend(pass, step);
@@ -85,7 +85,7 @@ class HostAttentionSchedule : public Schedule {
   }
 
   const bool in_pages_;
-  const int64_t most_ahead_;  // micro-batches
+  const int64_t max_ahead_;  // micro-batches
   LayerPrefetch prefetch_;
   std::vector<Event> attended_;      // by layer and micro-batch
   std::vector<ExpertLease> leases_;  // on experts of the present layer
@@ -94,13 +94,13 @@ class HostAttentionSchedule : public Schedule {
 }  // namespace
 
 std::unique_ptr<Schedule> MakeZigzagCpuAttention(const ScheduleOptions&, const ModelConfig& config) {
-  return std::make_unique<HostAttentionSchedule>(config, /*most_ahead=*/0, /*in_pages=*/false);
+  return std::make_unique<HostAttentionSchedule>(config, /*max_ahead=*/0, /*in_pages=*/false);
 }
 std::unique_ptr<Schedule> MakeFastdecode(const ScheduleOptions&, const ModelConfig& config) {
-  return std::make_unique<HostAttentionSchedule>(config, /*most_ahead=*/2, /*in_pages=*/false);
+  return std::make_unique<HostAttentionSchedule>(config, /*max_ahead=*/2, /*in_pages=*/false);
 }
 std::unique_ptr<Schedule> MakeCgopipe(const ScheduleOptions&, const ModelConfig& config) {
-  return std::make_unique<HostAttentionSchedule>(config, /*most_ahead=*/2, /*in_pages=*/true);
+  return std::make_unique<HostAttentionSchedule>(config, /*max_ahead=*/2, /*in_pages=*/true);
 }
 
 }  // namespace penstock

@@ -8,10 +8,10 @@
 namespace penstock {
 namespace {
 
-constexpr int64_t kMostBrought = 4;
+constexpr int64_t kMaxBrought = 4;
 constexpr double kLastShare = 0.05;  // weight of the latest expert in a rate
 constexpr int64_t kTriesAgain = 64;  // while fetching is not worthwhile, one in this many is fetched
-constexpr size_t kMostJudged = 256;  // experts that may wait to be judged
+constexpr size_t kMaxJudged = 256;   // experts that may wait to be judged
 
 }  // namespace
 
@@ -31,8 +31,8 @@ void ExpertPrefetch::Issue(Pass& pass, std::vector<Event>& events) {
   }
   if (coming_.has_value() && !runtime.Wait(last_page_).ok()) GiveUp(pass);
   // Wanted experts must always find a slot, and experts that were wanted often should stay.
-  const int64_t most = std::min(store.num_streaming_slots() / 2 - 1, kMostBrought);
-  while (!coming_.has_value() && !next_.empty() && std::ssize(brought_) < most) {
+  const int64_t max = std::min(store.num_streaming_slots() / 2 - 1, kMaxBrought);
+  while (!coming_.has_value() && !next_.empty() && std::ssize(brought_) < max) {
     const ExpertKey key = next_.back();
     const bool is_below = pass.host_experts() == nullptr || pass.host_experts()->HasArrived(key);
     if (!store.IsPresent(key) && is_below) {
@@ -40,8 +40,8 @@ void ExpertPrefetch::Issue(Pass& pass, std::vector<Event>& events) {
       const ExpertKey victim = store.VictimFor(key);
       coming_ = store.AcquireByPages(key, FetchReason::kPredicted);
       if (!coming_.has_value()) return;  // tries again when there is a slot
-      if (came_.size() < kMostJudged) came_.push_back(key);
-      if (victim != kNoExpert && left_.size() < kMostJudged) left_.push_back(victim);
+      if (came_.size() < kMaxJudged) came_.push_back(key);
+      if (victim != kNoExpert && left_.size() < kMaxJudged) left_.push_back(victim);
     }
     next_.pop_back();
   }

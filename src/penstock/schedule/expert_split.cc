@@ -193,7 +193,7 @@ class Division {
   // Among many experts, each one matters little. If experts are read, tries two orders of the reads: the heaviest
   // expert first, and the one that takes longest after its read first.
   LayerPlan Improved() {
-    if (!times_.has_device || experts_.size() > kMostSearched) return Plan();
+    if (!times_.has_device || experts_.size() > kMaxSearched) return Plan();
     LayerPlan best = Search();
     if (reads_.size() < 2) return best;
     SortReads();
@@ -206,8 +206,8 @@ class Division {
   }
 
  private:
-  static constexpr size_t kMostSearched = 16;
-  static constexpr int kMostTried = 500;  // takes some microseconds
+  static constexpr size_t kMaxSearched = 16;
+  static constexpr int kMaxTried = 500;  // takes some microseconds
 
   // An expert, in the order in which lanes take experts.
   struct Step {
@@ -215,8 +215,8 @@ class Division {
     double host_s = 0;
     double device_s = 0;
     double transfer_s = 0;
-    double ready_s = 0;       // when it is in DRAM
-    double least_left_s = 0;  // minimum work on this expert and those after it, both processors together
+    double ready_s = 0;     // when it is in DRAM
+    double min_left_s = 0;  // minimum work on this expert and those after it, both processors together
   };
   struct LaneEnds {
     double host_s = 0, device_s = 0, link_s = 0;
@@ -260,7 +260,7 @@ class Division {
     for (size_t k = first_read; k < steps_.size(); ++k) steps_[k].ready_s = read_s += times_.read_s;
     double left_s = 0;
     for (size_t k = steps_.size(); k-- > 0;) {
-      steps_[k].least_left_s = left_s += std::min(steps_[k].host_s, steps_[k].device_s);
+      steps_[k].min_left_s = left_s += std::min(steps_[k].host_s, steps_[k].device_s);
     }
     best_s_ = Price(Plan());
     tried_ = best_;
@@ -282,14 +282,14 @@ class Division {
   void Descend(size_t depth, const LaneEnds& ends) {
     const double end_s =
         std::max(ends.host_works ? ends.host_s : 0, ends.device_works ? ends.device_s : 0) + ends.price_s;
-    if (end_s >= best_s_ || ++num_tried_ > kMostTried) return;
+    if (end_s >= best_s_ || ++num_tried_ > kMaxTried) return;
     if (depth == steps_.size()) {
       best_s_ = end_s;
       best_ = tried_;
       return;
     }
     const Step& step = steps_[depth];
-    if (ends.host_s + ends.device_s + step.least_left_s >= 2 * (best_s_ - ends.price_s)) return;
+    if (ends.host_s + ends.device_s + step.min_left_s >= 2 * (best_s_ - ends.price_s)) return;
     LaneEnds host = ends, device = ends;
     host.host_s = std::max(ends.host_s, step.ready_s) + (ends.host_works ? 0 : times_.host_first_s) + step.host_s;
     host.host_works = true;

@@ -21,7 +21,7 @@ namespace penstock {
 namespace {
 
 // Experts of each later layer for which a plan is made, to see how much time they would save.
-constexpr size_t kMostCandidates = 4;
+constexpr size_t kMaxCandidates = 4;
 
 // Price of a transfer, as a share of its time. Values from 0.1 to 0.8 measured the same. With a price of 0, prompts
 // took 10 to 25 % longer, because equally good plans transfer several light experts in place of a heavy one. With 1.6
@@ -38,7 +38,7 @@ class HybridSchedule : public Schedule {
                      .make({.layers = moe_layers_,
                             .num_experts = config.num_experts,
                             .num_topk = config.num_topk,
-                            .max_paths = MostCorrelationPaths(config, 1),
+                            .max_paths = MaxCorrelationPaths(config, 1),
                             .max_bytes = ScheduleBytes(config, 1)});
   }
 
@@ -244,7 +244,7 @@ class HybridSchedule : public Schedule {
     const double seconds = PlanLayer(options_.hybrid_rule, ahead_.works, times_).seconds;
     size_t num_planned = 0;
     for (const int32_t expert_idx : order_) {
-      if (num_planned == kMostCandidates || likely_[static_cast<size_t>(expert_idx)] == 0) break;
+      if (num_planned == kMaxCandidates || likely_[static_cast<size_t>(expert_idx)] == 0) break;
       const ExpertKey key = pass.experts().layouts().KeyOf(layer_idx, expert_idx);
       if (pass.experts().IsPresent(key)) continue;
       const auto i = static_cast<size_t>(std::lower_bound(ahead_.experts.begin(), ahead_.experts.end(), expert_idx) -
@@ -274,8 +274,8 @@ class HybridSchedule : public Schedule {
     double seconds = 0;
     bool is_known = false;
     void Learn(double sample_s, double beside_s) {
-      constexpr double kShare = 0.1, kMost = 10;
-      sample_s = std::min(sample_s, kMost * beside_s);
+      constexpr double kShare = 0.1, kMax = 10;
+      sample_s = std::min(sample_s, kMax * beside_s);
       seconds += (is_known ? kShare : 1) * (sample_s - seconds);
       is_known = true;
     }

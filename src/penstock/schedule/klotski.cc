@@ -25,10 +25,10 @@ namespace {
 
 // An expert is fetched ahead if it can expect at least this many of the group's assignments. It is then chosen with a
 // probability of at least 1 - exp(-1.6) = 0.8.
-constexpr double kLeastExpected = 1.6;
+constexpr double kMinExpected = 1.6;
 
 // Maximum bytes of the correlation table. A path takes 4 bytes for each expert and about 150 more.
-constexpr uint64_t kMostTableBytes = 8 * kMiB;
+constexpr uint64_t kMaxTableBytes = 8 * kMiB;
 
 uint64_t PathBytes(const ModelConfig& config) { return 4 * static_cast<uint64_t>(config.num_experts) + 150; }
 
@@ -37,7 +37,7 @@ class KlotskiSchedule : public Schedule {
   KlotskiSchedule(const ScheduleOptions& options, const ModelConfig& config)
       : options_(options),
         hot_experts_(options.hot_experts > 0 ? options.hot_experts : config.num_experts),
-        table_(CorrelationShapeOf(config, options.path_length), MostCorrelationPaths(config, options.path_length)),
+        table_(CorrelationShapeOf(config, options.path_length), MaxCorrelationPaths(config, options.path_length)),
         moe_layers_(config.moe_layers()) {}
 
   absl::Status Run(Pass& pass) override {
@@ -132,7 +132,7 @@ class KlotskiSchedule : public Schedule {
     const double unknown = (static_cast<double>(group.size()) - known) / static_cast<double>(config.num_experts);
     for (double& rows : tendency) rows += std::max(unknown, 0.0);
     for (int32_t expert_idx = 0; expert_idx < static_cast<int32_t>(tendency.size()); ++expert_idx) {
-      if (tendency[expert_idx] * static_cast<double>(config.num_topk) >= kLeastExpected) likely_.push_back(expert_idx);
+      if (tendency[expert_idx] * static_cast<double>(config.num_topk) >= kMinExpected) likely_.push_back(expert_idx);
     }
     std::stable_sort(likely_.rbegin(), likely_.rend(), [&](int32_t a, int32_t b) { return tendency[a] > tendency[b]; });
   }
@@ -149,10 +149,10 @@ class KlotskiSchedule : public Schedule {
 
 }  // namespace
 
-int64_t MostCorrelationPaths(const ModelConfig& config, int64_t path_length) {
-  const auto most = static_cast<int64_t>(kMostTableBytes / PathBytes(config));
+int64_t MaxCorrelationPaths(const ModelConfig& config, int64_t path_length) {
+  const auto max = static_cast<int64_t>(kMaxTableBytes / PathBytes(config));
   // There is one path of length 1 for each expert of each layer. Longer paths are limited only by the table's bytes.
-  return path_length > 1 ? most : std::min(config.num_moe_layers() * config.num_experts, most);
+  return path_length > 1 ? max : std::min(config.num_moe_layers() * config.num_experts, max);
 }
 
 CorrelationShape CorrelationShapeOf(const ModelConfig& config, int64_t path_length) {
@@ -165,7 +165,7 @@ CorrelationShape CorrelationShapeOf(const ModelConfig& config, int64_t path_leng
 
 uint64_t ScheduleBytes(const ModelConfig& config, int64_t path_length) {
   // Paths of length 0 are always kept: one for each layer.
-  return static_cast<uint64_t>(MostCorrelationPaths(config, path_length) + config.num_moe_layers()) * PathBytes(config);
+  return static_cast<uint64_t>(MaxCorrelationPaths(config, path_length) + config.num_moe_layers()) * PathBytes(config);
 }
 
 std::unique_ptr<Schedule> MakeKlotski(const ScheduleOptions& options, const ModelConfig& config) {

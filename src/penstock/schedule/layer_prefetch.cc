@@ -38,11 +38,11 @@ void LayerPrefetch::MoveWindow(Pass& pass) {
   if (!pass.has_device()) return;
   ExpertStore& store = pass.experts();
   const ExpertKey first = store.layouts().KeyOf(next_layer_, std::ssize(leases_));
-  const int64_t most = store.most_ahead();
+  const int64_t max = store.max_ahead();
   std::vector<ExpertKey> keys;
   // Around the model once.
   for (const auto& [begin, end] : {std::pair(first, store.layouts().end_key()), std::pair(ExpertKey{0}, first)}) {
-    for (ExpertKey key = store.NextStreamingBelow(begin); key < end && std::ssize(keys) < most;) {
+    for (ExpertKey key = store.NextStreamingBelow(begin); key < end && std::ssize(keys) < max;) {
       if (!store.IsPresent(key)) keys.push_back(key);
       key = store.NextStreamingBelow(key + 1);
     }

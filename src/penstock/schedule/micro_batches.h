@@ -14,6 +14,6 @@ namespace penstock {
 //
 // The paper postpones requests that would overfill a micro-batch's share of the KV cache. Here a request reserves its
 // KV pages before it gets a place in the batch, so none is postponed. REQUIRES: most >= 1.
-std::vector<std::vector<size_t>> BalanceMicroBatches(std::span<const int64_t> tokens, int64_t most);
+std::vector<std::vector<size_t>> BalanceMicroBatches(std::span<const int64_t> tokens, int64_t max);
 
 }  // namespace penstock

@@ -16,7 +16,7 @@ std::vector<SequenceRows> ChooseRows(std::span<const SequenceState> sequences, c
   }
   for (size_t i = 0; i < sequences.size() && room > 0; ++i) {
     if (!sequences[i].in_prefill) continue;
-    const int64_t num_rows = std::min({room, limits.most_rows(), sequences[i].num_pending});
+    const int64_t num_rows = std::min({room, limits.max_rows_of_sequence(), sequences[i].num_pending});
     parts.push_back({i, sequences[i].num_computed, num_rows});
     room -= num_rows;
   }
@@ -30,9 +30,9 @@ std::vector<std::vector<SequenceRows>> CutMicroBatches(std::span<const SequenceR
     const int64_t first = limits.window.KvPosition(part.first_pos) + 1;
     tokens.push_back(part.num_rows * first + part.num_rows * (part.num_rows - 1) / 2);
   }
-  const int64_t most = limits.micro_batch_size > 0 ? limits.micro_batch_size : std::max<int64_t>(1, std::ssize(parts));
+  const int64_t max = limits.micro_batch_size > 0 ? limits.micro_batch_size : std::max<int64_t>(1, std::ssize(parts));
   std::vector<std::vector<SequenceRows>> micro_batches;
-  for (const std::vector<size_t>& members : BalanceMicroBatches(tokens, most)) {
+  for (const std::vector<size_t>& members : BalanceMicroBatches(tokens, max)) {
     micro_batches.emplace_back();
     for (const size_t member : members) micro_batches.back().push_back(parts[member]);
   }

@@ -30,7 +30,9 @@ struct PassLimits {
   KvWindow window = {};
 
   // Returns the maximum number of rows of one sequence.
-  int64_t most_rows() const { return window.on() && max_rows > KvWindow::kMostRows ? KvWindow::kMostRows : max_rows; }
+  int64_t max_rows_of_sequence() const {
+    return window.on() && max_rows > KvWindow::kMaxRows ? KvWindow::kMaxRows : max_rows;
+  }
 };
 
 // Chooses one row of each sequence that decodes. Prompts get the remaining rows, first come first served. REQUIRES: at

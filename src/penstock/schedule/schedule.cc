@@ -41,7 +41,7 @@ ExpertTiers::Device::Preload PreloadOf(const ScheduleOptions& options) {
   return options.hybrid_rule == HybridRule::kFixed ? Preload::kFirstLayers : Preload::kEvenly;
 }
 
-int64_t LeastStreamingSlots(ScheduleKind kind, const ModelConfig& config) {
+int64_t MinStreamingSlots(ScheduleKind kind, const ModelConfig& config) {
   return TraitsOf(kind).is_layer_by_layer ? config.num_experts : 2;  // one is computed while the other is read
 }
 
@@ -49,7 +49,7 @@ int64_t StreamingSlots(ScheduleKind kind, const ModelConfig& config, int64_t num
   if (TraitsOf(kind).is_layer_by_layer) return 2 * config.num_experts;
   // If slots are few or small, half of them stream: with small experts a disk needs many reads under way.
   const auto ring = static_cast<int64_t>(CeilDiv(kRingBytes, std::max<uint64_t>(slot_bytes, 1)));
-  return std::max(LeastStreamingSlots(kind, config) + 1, std::min(ring, num_slots / 2));
+  return std::max(MinStreamingSlots(kind, config) + 1, std::min(ring, num_slots / 2));
 }
 
 }  // namespace penstock

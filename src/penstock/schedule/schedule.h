@@ -77,15 +77,15 @@ bool NeedsScores(const ScheduleOptions& options);
 ExpertTiers::Device::Preload PreloadOf(const ScheduleOptions& options);
 
 // Returns the minimum number of streaming slots for a schedule, on the processor that computes the layers.
-int64_t LeastStreamingSlots(ScheduleKind kind, const ModelConfig& config);
+int64_t MinStreamingSlots(ScheduleKind kind, const ModelConfig& config);
 // Returns how many of `num_slots` should not be pinned. They hold the experts that are computed and those that are
 // fetched meanwhile.
 int64_t StreamingSlots(ScheduleKind kind, const ModelConfig& config, int64_t num_slots, uint64_t slot_bytes);
 
-// ScheduleBytes() returns the maximum memory of any schedule, without its leases. MostCorrelationPaths() returns the
+// ScheduleBytes() returns the maximum memory of any schedule, without its leases. MaxCorrelationPaths() returns the
 // maximum number of paths of its correlation table.
 uint64_t ScheduleBytes(const ModelConfig& config, int64_t path_length);
-int64_t MostCorrelationPaths(const ModelConfig& config, int64_t path_length);
+int64_t MaxCorrelationPaths(const ModelConfig& config, int64_t path_length);
 CorrelationShape CorrelationShapeOf(const ModelConfig& config, int64_t path_length);
 
 }  // namespace penstock

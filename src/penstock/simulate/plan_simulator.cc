@@ -11,8 +11,7 @@ namespace penstock {
 namespace {
 
 // Returns the room for a model of `num_experts` experts that corresponds to `room` for `num_all` experts.
-ExpertRoom Shrink(const ExpertRoom& room, Eviction eviction, int64_t num_all, int64_t num_experts,
-                  int64_t least_slots) {
+ExpertRoom Shrink(const ExpertRoom& room, Eviction eviction, int64_t num_all, int64_t num_experts, int64_t min_slots) {
   if (room.num_slots >= num_all)
     return {.num_slots = num_experts, .num_pinned = std::min(room.num_pinned, num_experts)};
   const auto shrink = [&](int64_t count) {
@@ -20,7 +19,7 @@ ExpertRoom Shrink(const ExpertRoom& room, Eviction eviction, int64_t num_all, in
         std::lround(static_cast<double>(count) * static_cast<double>(num_experts) / static_cast<double>(num_all)));
   };
   if (eviction != Eviction::kStatic) {
-    return {.num_slots = std::clamp(shrink(room.num_slots), std::min(least_slots, num_experts), num_experts)};
+    return {.num_slots = std::clamp(shrink(room.num_slots), std::min(min_slots, num_experts), num_experts)};
   }
   const int64_t num_pinned = shrink(room.num_pinned);
   return {.num_slots = std::min(num_experts, num_pinned + room.num_slots - room.num_pinned), .num_pinned = num_pinned};
@@ -55,9 +54,9 @@ absl::StatusOr<std::unique_ptr<PassSimulator>> MakeSimulator(const SimulationInp
   const MemoryPlan& plan = policy.plan;
   const ExpertLayouts& layouts = *inputs.plan.layouts;
   const int64_t num_experts = fewer.num_experts * fewer.num_moe_layers();
-  const int64_t least = LeastStreamingSlots(policy.schedule.kind, fewer);
+  const int64_t min = MinStreamingSlots(policy.schedule.kind, fewer);
   const auto shrink = [&](const ExpertRoom& room, Eviction eviction) {
-    return &fewer == &inputs.config ? room : Shrink(room, eviction, plan.num_experts_total, num_experts, least);
+    return &fewer == &inputs.config ? room : Shrink(room, eviction, plan.num_experts_total, num_experts, min);
   };
   PassSimulator::Args args{.config = fewer,
                            .formats = inputs.plan.model_formats,

@@ -108,11 +108,11 @@ std::optional<int64_t> BatchThatHidesTransfers(const PolicyChoice& choice, const
       .attention_s = compute_s(cost.Attention(rows, {.seen_tokens = context, .read_tokens = context})),
       .gate_s = compute_s(cost.Route(rows)),
       .expert_s = compute_s(cost.Expert(kManyRows)) / kManyRows * rows_of_expert,
-      .least_expert_s = compute_s(cost.Expert(1)),
+      .min_expert_s = compute_s(cost.Expert(1)),
       .expert_transfer_s = transfer_s(cost.expert_bytes()) * ShareMoved(choice.plan, has_device),
       .num_hot = config.num_topk,
       .num_cold = config.num_experts - config.num_topk};
-  const std::optional<int64_t> batches = LeastBatches(times, kMaxBatchSize / rows);
+  const std::optional<int64_t> batches = MinBatches(times, kMaxBatchSize / rows);
   if (!batches.has_value()) return std::nullopt;
   return *batches * rows;
 }

@@ -109,7 +109,7 @@ class ScheduleSearch {
         if (!options.policy.kv_tier.has_value() && !IsNew(options, kv_tier)) return false;
         return TryPlan(options, *plan);
       }
-      if (asked_.prefill_chunk > 0 || options.prefill_chunk <= kLeastChunk) return false;
+      if (asked_.prefill_chunk > 0 || options.prefill_chunk <= kMinChunk) return false;
     }
   }
 
@@ -169,16 +169,16 @@ class ScheduleSearch {
       if (!best_.has_value()) Try(options_);
       return;
     }
-    const int64_t most = MostBatch();
+    const int64_t max = MaxBatch();
     const auto set = [this](EngineOptions& options, int64_t value) {
       options.batch_size = value;
       LimitMicroBatch(options);
     };
     // The first walk starts from a small batch, because larger ones take longer to simulate.
     const bool is_first = !best_.has_value();
-    const int64_t first = is_first ? std::min(most, kFirstBatch) : options_.batch_size;
-    if (is_first) Walk(first, most, /*upwards=*/true, set);
-    if (!is_first && first < most) Walk(std::min(first * 2, most), most, /*upwards=*/true, set);
+    const int64_t first = is_first ? std::min(max, kFirstBatch) : options_.batch_size;
+    if (is_first) Walk(first, max, /*upwards=*/true, set);
+    if (!is_first && first < max) Walk(std::min(first * 2, max), max, /*upwards=*/true, set);
     if (first > 1 && (!best_.has_value() || options_.batch_size == first)) {
       Walk(first / 2, 1, /*upwards=*/false, set);
     }
@@ -194,8 +194,8 @@ class ScheduleSearch {
     const EngineOptions from = options_;
     const bool has_device = from.device != "cpu";
     const int64_t factor = has_device ? 4 : 2;  // finer without a device, which leaves fewer choices
-    for (int64_t batch = 1; batch <= MostBatch(); batch *= factor) {
-      for (int64_t chunk = kLeastChunk; chunk <= kFirstChunk; chunk *= factor) {
+    for (int64_t batch = 1; batch <= MaxBatch(); batch *= factor) {
+      for (int64_t chunk = kMinChunk; chunk <= kFirstChunk; chunk *= factor) {
         for (const int64_t num_micro_batches : {1, 4}) {
           for (const std::optional<KvTier> kv_tier : {std::optional<KvTier>(), std::optional(KvTier::kDram)}) {
             if (!has_device && (num_micro_batches > 1 || kv_tier.has_value())) continue;
@@ -218,9 +218,9 @@ class ScheduleSearch {
     if (asked_.prefill_chunk > 0) return;
     const int64_t first = options_.prefill_chunk;
     const auto set = [](EngineOptions& options, int64_t value) { options.prefill_chunk = value; };
-    if (first < kMostChunk) Walk(std::min(first * 2, kMostChunk), kMostChunk, /*upwards=*/true, set);
-    if (options_.prefill_chunk == first && first > kLeastChunk) {
-      Walk(std::max(first / 2, kLeastChunk), kLeastChunk, /*upwards=*/false, set);
+    if (first < kMaxChunk) Walk(std::min(first * 2, kMaxChunk), kMaxChunk, /*upwards=*/true, set);
+    if (options_.prefill_chunk == first && first > kMinChunk) {
+      Walk(std::max(first / 2, kMinChunk), kMinChunk, /*upwards=*/false, set);
     }
   }
 
@@ -235,10 +235,10 @@ class ScheduleSearch {
     for (const double batch : {0.25, 0.5, 2.0, 4.0}) {
       for (const bool trades_chunk : {true, false}) {
         EngineOptions options = from;
-        options.batch_size = std::min(MostBatch(), scaled(from.batch_size, batch));
+        options.batch_size = std::min(MaxBatch(), scaled(from.batch_size, batch));
         if (trades_chunk) {
           if (asked_.prefill_chunk > 0) continue;
-          options.prefill_chunk = std::clamp(scaled(from.prefill_chunk, 1 / batch), kLeastChunk, kMostChunk);
+          options.prefill_chunk = std::clamp(scaled(from.prefill_chunk, 1 / batch), kMinChunk, kMaxChunk);
         } else {
           if (asked_.policy.micro_batch_size > 0 || from.policy.micro_batch_size == 0) continue;
           options.policy.micro_batch_size = scaled(from.policy.micro_batch_size, batch < 1 ? batch : 1 / batch);
@@ -249,7 +249,7 @@ class ScheduleSearch {
     }
   }
 
-  int64_t MostBatch() const {
+  int64_t MaxBatch() const {
     return std::min(kMaxBatchSize, workload_.num_requests > 0 ? workload_.num_requests : kMaxBatchSize);
   }
   void LimitMicroBatch(EngineOptions& options) const {
@@ -277,13 +277,13 @@ class ScheduleSearch {
         if (divisor > 1 && asked_.prefill_chunk > 0) break;
         EngineOptions options = from;
         options.policy.kv_tier = tier;
-        options.prefill_chunk = std::max(std::min(kLeastChunk, from.prefill_chunk), from.prefill_chunk / divisor);
+        options.prefill_chunk = std::max(std::min(kMinChunk, from.prefill_chunk), from.prefill_chunk / divisor);
         Try(options);
       }
     }
   }
 
-  static constexpr int64_t kLeastChunk = 16, kMostChunk = kMaxPrefillChunk, kFirstBatch = 64;
+  static constexpr int64_t kMinChunk = 16, kMaxChunk = kMaxPrefillChunk, kFirstBatch = 64;
   static constexpr double kHopeless = 1.2;
   static constexpr double kShortTasks = 20'000;  // simulated in some milliseconds
 
@@ -333,8 +333,8 @@ absl::StatusOr<std::vector<PolicyChoice>> SearchPolicies(const DescribedModel& m
                       Printable(asked.device));
   }
   // Each worker draws its own routing. All of them are equal.
-  const int most_threads = num_threads > 0 ? num_threads : NumUsableCpus();
-  ThreadPool pool(std::min(most_threads, static_cast<int>(searches.size())), ThreadPool::Pinned::kNo);
+  const int max_threads = num_threads > 0 ? num_threads : NumUsableCpus();
+  ThreadPool pool(std::min(max_threads, static_cast<int>(searches.size())), ThreadPool::Pinned::kNo);
   std::vector<RepeatedRouting> routings(static_cast<size_t>(pool.num_workers()), RepeatedRouting(model.config()));
   std::vector<char> can_run(searches.size());
   pool.ParallelFor(std::ssize(searches), [&](int64_t i, int worker_idx) {

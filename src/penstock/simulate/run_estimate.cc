@@ -15,17 +15,17 @@ namespace {
 
 // Minimum number of simulated layers; times are scaled up to all layers. With fewer, the pinned share of the experts
 // cannot be kept, and the experts fetched ahead at the end of a pass weigh too much.
-constexpr int64_t kLeastLayers = 4;
+constexpr int64_t kMinLayers = 4;
 constexpr int64_t kManyExperts = 1024;
 // Maximum number of full batches that are simulated. The beginning and a stretch of the middle represent a longer job.
-constexpr int64_t kMostBatches = 3;
+constexpr int64_t kMaxBatches = 3;
 
 // Returns how many layers must be simulated because of one tier. The experts that stream in a step, `share` of those
 // that are not pinned, must outnumber the slots for them. With fewer layers, a pass would still find experts in these
 // slots that a whole pass has long replaced.
 int64_t LayersFor(int64_t num_slots, int64_t num_pinned, double share, const MemoryPlan& plan, int64_t num_layers) {
   const double num_streamed = share * static_cast<double>(plan.num_experts_total - num_pinned);
-  if (num_slots >= plan.num_experts_total || num_streamed == 0) return kLeastLayers;
+  if (num_slots >= plan.num_experts_total || num_streamed == 0) return kMinLayers;
   const double layers = 1.5 * static_cast<double>((num_slots - num_pinned) * num_layers) / num_streamed;
   return static_cast<int64_t>(std::ceil(std::min(layers, static_cast<double>(num_layers))));
 }
@@ -39,23 +39,23 @@ int64_t NumSimulatedLayers(const SimulationInputs& inputs, int64_t num_places) {
   // experts.
   const bool is_cache = policy.eviction != Eviction::kStatic;
   const int64_t num_slots = policy.device.has_value() ? plan.device.num_expert_slots : plan.num_expert_slots;
-  int64_t least = is_cache && 2 * num_slots > plan.num_experts_total && num_slots < plan.num_experts_total
-                      ? kManyExperts / std::max<int64_t>(1, inputs.config.num_experts)
-                      : kLeastLayers;
-  least = std::max(least, kLeastLayers);
+  int64_t min = is_cache && 2 * num_slots > plan.num_experts_total && num_slots < plan.num_experts_total
+                    ? kManyExperts / std::max<int64_t>(1, inputs.config.num_experts)
+                    : kMinLayers;
+  min = std::max(min, kMinLayers);
   // The share of a layer's experts that the whole batch chooses, from the share that one row does not choose.
   const double unused = 1 - static_cast<double>(inputs.config.num_topk) /
                                 static_cast<double>(std::max<int64_t>(1, inputs.config.num_experts));
   const double share =
       TraitsOf(policy.schedule.kind).is_layer_by_layer ? 1 : 1 - std::pow(unused, static_cast<double>(num_places));
   if (policy.device.has_value() || !is_cache) {
-    least = std::max(least, LayersFor(plan.num_expert_slots, plan.num_pinned_experts, share, plan, num_layers));
+    min = std::max(min, LayersFor(plan.num_expert_slots, plan.num_pinned_experts, share, plan, num_layers));
   }
   if (policy.device.has_value() && !is_cache) {
-    least = std::max(least,
-                     LayersFor(plan.device.num_expert_slots, plan.device.num_pinned_experts, share, plan, num_layers));
+    min =
+        std::max(min, LayersFor(plan.device.num_expert_slots, plan.device.num_pinned_experts, share, plan, num_layers));
   }
-  return std::min(least, num_layers);
+  return std::min(min, num_layers);
 }
 
 }  // namespace
@@ -84,25 +84,25 @@ struct RunEstimator::Impl {
     if (num_rows <= num_places || size.num_prompt_rows == 0) {
       return Between(std::min(num_rows, num_places), num_places, decode_s);
     }
-    const double least_s = decode_s(num_places);
+    const double min_s = decode_s(num_places);
     // At most this many sequences decode beside a full chunk, whose prompts need places too.
     const int64_t num_prompts = (FullChunk(0) + workload.prompt_tokens - 1) / workload.prompt_tokens;
-    const int64_t most = std::max<int64_t>(1, num_places - num_prompts);
-    const int64_t num_decoding = std::min(size.num_decoding, most);
+    const int64_t max = std::max<int64_t>(1, num_places - num_prompts);
+    const int64_t num_decoding = std::min(size.num_decoding, max);
     const int64_t full_rows = num_decoding + FullChunk(num_decoding);
-    if (full_rows <= num_places) return least_s;
+    if (full_rows <= num_places) return min_s;
     const auto full_s = [this](int64_t n) { return At({n, FullChunk(n)}).seconds; };
-    const double most_s = num_decoding == 0 ? full_s(0) : Between(num_decoding, most, full_s);
-    return least_s + (most_s - least_s) * static_cast<double>(num_rows - num_places) /
-                         static_cast<double>(full_rows - num_places);
+    const double max_s = num_decoding == 0 ? full_s(0) : Between(num_decoding, max, full_s);
+    return min_s +
+           (max_s - min_s) * static_cast<double>(num_rows - num_places) / static_cast<double>(full_rows - num_places);
   }
 
   // Interpolates `at`, the seconds by number of sequences. Evaluates it at 1 and `most`, and also at most / 8 if few
   // sequences choose few experts.
-  double Between(int64_t num_decoding, int64_t most, absl::FunctionRef<double(int64_t)> at) {
-    const int64_t eighth = takes_all ? 1 : std::max<int64_t>(1, most / 8);
-    const int64_t low = num_decoding < eighth ? 1 : num_decoding < most ? eighth : most;
-    const int64_t high = num_decoding <= 1 ? 1 : num_decoding <= eighth ? eighth : most;
+  double Between(int64_t num_decoding, int64_t max, absl::FunctionRef<double(int64_t)> at) {
+    const int64_t eighth = takes_all ? 1 : std::max<int64_t>(1, max / 8);
+    const int64_t low = num_decoding < eighth ? 1 : num_decoding < max ? eighth : max;
+    const int64_t high = num_decoding <= 1 ? 1 : num_decoding <= eighth ? eighth : max;
     if (low == high) return at(low);
     const double low_s = at(low);
     return low_s + (at(high) - low_s) * static_cast<double>(num_decoding - low) / static_cast<double>(high - low);
@@ -187,7 +187,7 @@ RepeatedRouting::RepeatedRouting(const ModelConfig& config)
 void RepeatedRouting::NextStep() { first_row_ = (first_row_ + 977) % kSteps; }
 
 std::span<const int32_t> RepeatedRouting::Choices(int64_t layer_idx, int64_t first_row, int64_t num_rows) {
-  PENSTOCK_CHECK(first_row + num_rows <= kMostRows);
+  PENSTOCK_CHECK(first_row + num_rows <= kMaxRows);
   std::vector<int32_t>& choices = layers_[static_cast<size_t>(layer_idx)].choices;
   const int64_t begin = first_row_ + first_row, end = begin + num_rows, have = std::ssize(choices) / num_topk_;
   if (end > have) {
@@ -230,7 +230,7 @@ RunEstimate RunEstimator::Estimate() {
   Workload simulated = impl.workload;
   if (simulated.num_requests == 0) simulated.num_requests = impl.num_places;
   const int64_t num_requests = simulated.num_requests;
-  simulated.num_requests = std::min(num_requests, kMostBatches * impl.num_places);
+  simulated.num_requests = std::min(num_requests, kMaxBatches * impl.num_places);
   SimulatedBatch requests(simulated, policy,
                           NumKvPages(policy.plan, impl.inputs.config, impl.inputs.plan.model_formats.kv));
   RunEstimate run;

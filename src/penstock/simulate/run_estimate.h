@@ -27,12 +27,12 @@ class RepeatedRouting : public RoutingSource {
  public:
   explicit RepeatedRouting(const ModelConfig& config);
 
-  // REQUIRES: first_row + num_rows <= kMostRows.
+  // REQUIRES: first_row + num_rows <= kMaxRows.
   std::span<const int32_t> Choices(int64_t layer_idx, int64_t first_row, int64_t num_rows) override;
   void NextStep();
   void Restart() { first_row_ = 0; }
 
-  static constexpr int64_t kMostRows = kMaxPrefillChunk + kMaxBatchSize;
+  static constexpr int64_t kMaxRows = kMaxPrefillChunk + kMaxBatchSize;
 
  private:
   static constexpr int64_t kSteps = 4096;  // number of steps after which the choices repeat

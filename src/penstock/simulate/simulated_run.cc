@@ -13,7 +13,7 @@
 namespace penstock {
 namespace {
 
-constexpr int64_t kMostSteps = 100'000'000;
+constexpr int64_t kMaxSteps = 100'000'000;
 
 // Makes a pass of the recorded rows as the engine does. Returns its micro-batches. Every sequence gets logits, so a
 // chunk from the middle of a prompt takes a little longer than in the recorded run.
@@ -67,9 +67,9 @@ absl::StatusOr<SimulatedTrace> SimulateTrace(const SimulationInputs& inputs, con
   for (;;) {
     PENSTOCK_ASSIGN_OR_RETURN(const bool found, trace->NextStep());
     if (!found) break;
-    if (trace->step_idx() >= kMostSteps) {
+    if (trace->step_idx() >= kMaxSteps) {
       return InputError("{}: step {} is beyond the {} that can be simulated", Printable(trace_path), trace->step_idx(),
-                        kMostSteps);
+                        kMaxSteps);
     }
     seconds.resize(static_cast<size_t>(trace->step_idx()) + 1);
     std::vector<RowRange> micro_batches = BuildPass(*trace, PassLimitsOf(inputs.plan.policy), batch);

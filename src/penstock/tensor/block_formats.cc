@@ -52,11 +52,11 @@ void DequantiseQ4_0(const std::byte* source, float* target) {
 }
 
 void DequantiseQ4_1(const std::byte* source, float* target) {
-  const float scale = LoadF16(source), least = LoadF16(source + 2);
+  const float scale = LoadF16(source), min = LoadF16(source + 2);
   for (int64_t i = 0; i < 16; ++i) {
     const uint32_t codes = Byte(source, 4 + i);
-    target[i] = scale * static_cast<float>(codes & 15) + least;
-    target[i + 16] = scale * static_cast<float>(codes >> 4) + least;
+    target[i] = scale * static_cast<float>(codes & 15) + min;
+    target[i + 16] = scale * static_cast<float>(codes >> 4) + min;
   }
 }
 
@@ -72,8 +72,8 @@ void DequantiseQ5_0(const std::byte* source, float* target) {
 }
 
 void DequantiseQ5_1(const std::byte* source, float* target) {
-  const float scale = LoadF16(source), least = LoadF16(source + 2);
-  for (int64_t i = 0; i < 32; ++i) target[i] = scale * FiveBits(source + 4, i) + least;
+  const float scale = LoadF16(source), min = LoadF16(source + 2);
+  for (int64_t i = 0; i < 32; ++i) target[i] = scale * FiveBits(source + 4, i) + min;
 }
 
 // In every 64 weights, the low halves of 32 bytes hold the first 32 weights and the high halves the others.

@@ -52,8 +52,8 @@ constexpr float kBeta = 5.0f;
 constexpr float kKappa = 1.01f;
 // A new solution must beat the best one by this fraction of its error and by this fraction of the levels per weight.
 // Otherwise the rounding of scale and zero might undo the gain.
-constexpr float kLeastGain = 1.0f / 4096;
-constexpr float kLeastGainOfLevels = 1.0f / (1 << 20);
+constexpr float kMinGain = 1.0f / 4096;
+constexpr float kMinGainOfLevels = 1.0f / (1 << 20);
 
 // A float's bits, read as an integer, are about (127 + log2) * 2^23, with an error between 0 and 0.086. The offset
 // subtracts the middle of that error.
@@ -133,7 +133,7 @@ class Batch {
     for (int iteration = 0; iteration <= kIterations; ++iteration) {
       const Sums sums = SumResiduals(stretch, zero, 1 / beta);
       const Floats error = sums.error / stretch;
-      const Ints better = error < best.error - best.error * kLeastGain - levels_ * count * kLeastGainOfLevels;
+      const Ints better = error < best.error - best.error * kMinGain - levels_ * count * kMinGainOfLevels;
       best.stretch = better ? stretch : best.stretch;
       best.zero = better ? zero : best.zero;
       best.error = better ? error : best.error;
@@ -182,20 +182,20 @@ class Batch {
 
   // Sums the residuals of the model code ~= weight * stretch + zero.
   PENSTOCK_INLINE Sums SumResiduals(const Floats& stretch, const Floats& zero, float inverse_beta) const {
-    const Floats least_code = Floats{} + kRounder;
-    const Floats most_code = Floats{} + (kRounder + levels_);
+    const Floats min_code = Floats{} + kRounder;
+    const Floats max_code = Floats{} + (kRounder + levels_);
     Sums sums;
     for (int64_t i = 0; i < size_; ++i) {
       const Floats exact = weights_[i] * stretch + zero;
       Floats code = exact + kRounder;
-      code = code > least_code ? code : least_code;
-      code = code < most_code ? code : most_code;
+      code = code > min_code ? code : min_code;
+      code = code < max_code ? code : max_code;
       code -= kRounder;
       const Floats residual = exact - code;
       const Floats magnitude = Floats(Ints(residual) & kMagnitude);
       const Floats bound = PowerLessOne(magnitude) * inverse_beta;
-      const Floats least = magnitude < bound ? magnitude : bound;
-      const Floats pull = Floats(Ints(least) | (Ints(residual) & ~kMagnitude));
+      const Floats min = magnitude < bound ? magnitude : bound;
+      const Floats pull = Floats(Ints(min) | (Ints(residual) & ~kMagnitude));
       sums.error += magnitude;
       sums.code += code;
       sums.code_code += code * code;
@@ -295,7 +295,7 @@ void EncodeGroup(std::span<const float> weights, int bits, HqqGroup group, uint8
 
 MetaGroup QuantiseMeta(std::span<const float> values, uint8_t* codes) {
   PENSTOCK_CHECK(!values.empty() && values.size() <= kMetaGroup);
-  constexpr float kMostCode = 255;
+  constexpr float kMaxCode = 255;
   float low = values[0];
   float high = values[0];
   bool finite = true;
@@ -307,7 +307,7 @@ MetaGroup QuantiseMeta(std::span<const float> values, uint8_t* codes) {
   std::fill_n(codes, values.size(), uint8_t{0});
   constexpr float kNaN = std::numeric_limits<float>::quiet_NaN();
   if (!finite) return {.step = kNaN, .min = kNaN};
-  const float step = high / kMostCode - low / kMostCode;  // high - low may overflow
+  const float step = high / kMaxCode - low / kMaxCode;  // high - low may overflow
   if (!(step > 0)) return {.step = 0, .min = low};
   for (size_t i = 0; i < values.size(); ++i) {
     const double exact = (static_cast<double>(values[i]) - low) / step;

@@ -243,10 +243,10 @@ constexpr int64_t kMaxTiles = 8;
 
 // Splits `total` into `num_parts` parts as equal as possible; the first parts have one more.
 struct EvenParts {
-  int64_t least;
+  int64_t min;
   int64_t num_larger;
 
-  EvenParts(int64_t total, int64_t num_parts) : least(total / num_parts), num_larger(total % num_parts) {}
+  EvenParts(int64_t total, int64_t num_parts) : min(total / num_parts), num_larger(total % num_parts) {}
 };
 
 // Neighbouring tiles of rows. The number of rows of each tile is stored because dividing for every tile took a tenth of
@@ -254,10 +254,10 @@ struct EvenParts {
 struct TileBlock {
   int64_t first_row;
   int64_t num_tiles;
-  int64_t num_larger;  // the first tiles have least_rows + 1 rows
-  int64_t least_rows;
+  int64_t num_larger;  // the first tiles have min_rows + 1 rows
+  int64_t min_rows;
 
-  int64_t num_rows() const { return num_tiles * least_rows + num_larger; }
+  int64_t num_rows() const { return num_tiles * min_rows + num_larger; }
 };
 
 // Prefetches the rows [begin, end) of a panel of y, so that stores to it do not wait for memory.
@@ -301,27 +301,27 @@ void RunPanel(const GemmArgs& args, const TileBlock& block, int64_t panel, float
     run.x = args.x + block.first_row * args.x_stride_bytes;
     run.sums = sums;
     run.prefetch.StartAt(run.w);
-    RunTiles<Steps, Tile, Steps::kRows>(block.num_larger, block.least_rows + 1, run);
-    RunTiles<Steps, Tile, Steps::kRows>(num_tiles - block.num_larger, block.least_rows, run);
+    RunTiles<Steps, Tile, Steps::kRows>(block.num_larger, block.min_rows + 1, run);
+    RunTiles<Steps, Tile, Steps::kRows>(num_tiles - block.num_larger, block.min_rows, run);
     run.w += chunk_bytes;
   }
   StorePanel<typename Steps::Vec>(args, block.first_row, num_rows, panel, sums);
 }
 
-// Calls body(block, panel, sums) for all blocks of up to `kMost` tiles and all panels; `sums` has room for one block.
-template <class Steps, int64_t kMost, class Body>
+// Calls body(block, panel, sums) for all blocks of up to `kMax` tiles and all panels; `sums` has room for one block.
+template <class Steps, int64_t kMax, class Body>
 void ForEachPanel(const GemmArgs& args, const Body& body) {
   if (args.num_rows == 0) return;
-  alignas(64) float sums[kMost * Steps::kRows * kPanelCols];
+  alignas(64) float sums[kMax * Steps::kRows * kPanelCols];
   // Makes tiles as equal as possible: 13 rows are 7 and 6, not 12 and 1.
   const int64_t num_tiles = (args.num_rows + Steps::kRows - 1) / Steps::kRows;
   const EvenParts tile_rows(args.num_rows, num_tiles);
-  const int64_t num_blocks = (num_tiles + kMost - 1) / kMost;
+  const int64_t num_blocks = (num_tiles + kMax - 1) / kMax;
   const EvenParts block_tiles(num_tiles, num_blocks);
   int64_t larger_left = tile_rows.num_larger;
-  TileBlock block = {.first_row = 0, .num_tiles = 0, .num_larger = 0, .least_rows = tile_rows.least};
+  TileBlock block = {.first_row = 0, .num_tiles = 0, .num_larger = 0, .min_rows = tile_rows.min};
   for (int64_t block_idx = 0; block_idx < num_blocks; ++block_idx) {
-    block.num_tiles = block_tiles.least + (block_idx < block_tiles.num_larger ? 1 : 0);
+    block.num_tiles = block_tiles.min + (block_idx < block_tiles.num_larger ? 1 : 0);
     block.num_larger = larger_left < block.num_tiles ? larger_left : block.num_tiles;
     for (int64_t panel = 0; panel * kPanelCols < args.num_cols; ++panel) body(block, panel, sums);
     larger_left -= block.num_larger;

@@ -341,8 +341,8 @@ void RunBlocksGemm(const GemmArgs& args, MakeChunkFunction make_chunk, bool as_b
                      .sums = sums,
                      .prefetch = {.ahead = 0, .lines = 1, .is_near = true}};  // the panel is in the cache already
       run.prefetch.StartAt(run.w);
-      RunTiles<Steps, FloatTile, Steps::kRows>(block.num_larger, block.least_rows + 1, run);
-      RunTiles<Steps, FloatTile, Steps::kRows>(block.num_tiles - block.num_larger, block.least_rows, run);
+      RunTiles<Steps, FloatTile, Steps::kRows>(block.num_larger, block.min_rows + 1, run);
+      RunTiles<Steps, FloatTile, Steps::kRows>(block.num_tiles - block.num_larger, block.min_rows, run);
     }
     StorePanel<typename Steps::Vec>(args, block.first_row, block.num_rows(), panel, sums);
   });

@@ -9,7 +9,7 @@ namespace {
 
 // 3 * 2^22: adding it leaves an integer below 2^22 in the low bits, rounded to nearest, ties to even.
 constexpr float kRoundShift = 12582912.0f;
-constexpr float kLeastMagnitude = 0x1p-100f;
+constexpr float kMinMagnitude = 0x1p-100f;
 
 template <class V>
 inline V LoadOfGroup(const float* source, int64_t i, int64_t count) {
@@ -34,7 +34,7 @@ CodeScale CodeScaleOf(const float* source, int64_t count) {
   }
   const float magnitude = largest.ReduceMax();
   if (poison.ReduceAdd() != 0) return {__builtin_nanf(""), 0, false};
-  if (magnitude < kLeastMagnitude) return {0, 0, false};
+  if (magnitude < kMinMagnitude) return {0, 0, false};
   return {magnitude / 127, 127 / magnitude, true};
 }
 

@@ -14,8 +14,8 @@ constexpr int kScoreThreads = 128;  // positions of a block
 constexpr int kSoftmaxThreads = 256;
 constexpr int kValueDims = 32;  // dimensions of a block
 constexpr int kQueriesAtOnce = 8;
-constexpr int kMostRowsOfBlock = 8;
-constexpr size_t kMostQueryBytes = 40 * 1024;  // of shared memory
+constexpr int kMaxRowsOfBlock = 8;
+constexpr size_t kMaxQueryBytes = 40 * 1024;  // of shared memory
 
 PENSTOCK_DEVICE std::byte* BlockOf(const KvRows& rows, int64_t row, int64_t page, int64_t head) {
   return rows.pages[rows.first_page[row] + page] + rows.first_block_bytes + head * rows.block_bytes;
@@ -324,10 +324,8 @@ void Attention(const AttentionLaunch& launch, Stream stream) {
   const auto num_kv_heads = static_cast<uint32_t>(launch.rows.num_kv_heads);
   const auto blocks = [](int64_t count, int64_t each) { return static_cast<uint32_t>((count + each - 1) / each); };
   const size_t query_bytes = static_cast<size_t>(group * (8 + 4 * (launch.rows.head_dim + 3)));
-  const auto room = static_cast<int>(kMostQueryBytes / query_bytes);
-  const int rows_of_block = !launch.rows_share_pages || room < 1 ? 1
-                            : room < kMostRowsOfBlock            ? room
-                                                                 : kMostRowsOfBlock;
+  const auto room = static_cast<int>(kMaxQueryBytes / query_bytes);
+  const int rows_of_block = !launch.rows_share_pages || room < 1 ? 1 : room < kMaxRowsOfBlock ? room : kMaxRowsOfBlock;
   const uint32_t row_blocks = blocks(launch.rows.num_rows, rows_of_block);
   Launch(ScoresKernel,
          {.grid = dim3(blocks(launch.max_positions, kScoreThreads), num_kv_heads, row_blocks),
@@ -339,11 +337,11 @@ void Attention(const AttentionLaunch& launch, Stream stream) {
           .block = dim3(kSoftmaxThreads),
           .shared_bytes = sizeof(float) * kSoftmaxThreads / kWarpThreads},
          stream, launch);
-  const auto values = [&](auto kernel, int64_t queries_at_once, int64_t most_warps) {
+  const auto values = [&](auto kernel, int64_t queries_at_once, int64_t max_warps) {
     const int64_t num_warps = (rows_of_block * group + queries_at_once - 1) / queries_at_once;
     Launch(kernel,
            {.grid = dim3(blocks(launch.rows.head_dim, kValueDims), num_kv_heads, row_blocks),
-            .block = dim3(static_cast<uint32_t>((num_warps < most_warps ? num_warps : most_warps) * kWarpThreads))},
+            .block = dim3(static_cast<uint32_t>((num_warps < max_warps ? num_warps : max_warps) * kWarpThreads))},
            stream, launch, rows_of_block);
   };
   if (rows_of_block == 1) {

@@ -11,21 +11,21 @@
 namespace penstock::cuda {
 
 // The matrices of one launch, each multiplied by its own rows.
-inline constexpr int kMostGroups = 64;
+inline constexpr int kMaxGroups = 64;
 struct Matrices {
-  const std::byte* w[kMostGroups] = {};  // panels (tensor/packed_matrix.h), aligned to 64 bytes
+  const std::byte* w[kMaxGroups] = {};  // panels (tensor/packed_matrix.h), aligned to 64 bytes
 };
 // The rows of each matrix: those of its expert among the assignments, or, without offsets, all rows for the one matrix.
 struct RowGroups {
   int32_t num_groups = 1;
   const int64_t* offsets = nullptr;  // [num_experts + 1]: expert e has rows [offsets[e], offsets[e + 1])
-  int32_t expert_idx[kMostGroups] = {};
+  int32_t expert_idx[kMaxGroups] = {};
   int64_t max_rows = 0;  // maximum rows of a group
 };
 
 // How a GEMM is computed; the bits do not depend on it.
 struct GemmTuning {
-  int most_blocks = 0;      // blocks at once, each of which takes several tiles; 0: one block for each tile
+  int max_blocks = 0;       // blocks at once, each of which takes several tiles; 0: one block for each tile
   int64_t tiled_from = 64;  // from this size of the largest group on, tiles of many rows (tiled_product.cuh) are faster
 };
 

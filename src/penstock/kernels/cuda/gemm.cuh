@@ -181,8 +181,8 @@ TileShape ShapeOf(const Args& args, int64_t panels_per_tile, int rows_per_tile) 
 template <class Args>
 void LaunchTiles(void (*kernel)(Args, TileShape), const Args& args, const TileShape& shape, int num_threads,
                  size_t shared_bytes, Stream stream) {
-  const int64_t most = args.tuning.most_blocks;
-  const int64_t num_blocks = most > 0 && most < shape.num_tiles ? most : shape.num_tiles;
+  const int64_t max = args.tuning.max_blocks;
+  const int64_t num_blocks = max > 0 && max < shape.num_tiles ? max : shape.num_tiles;
   Launch(kernel,
          {.grid = dim3(static_cast<uint32_t>(num_blocks)),
           .block = dim3(static_cast<uint32_t>(num_threads)),

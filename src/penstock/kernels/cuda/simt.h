@@ -135,10 +135,10 @@ PENSTOCK_DEVICE void EndCopies() {
   asm volatile("cp.async.commit_group;" ::: "memory");
 #endif
 }
-template <int kMost>
+template <int kMax>
 PENSTOCK_DEVICE void WaitForCopies() {
 #if __CUDA_ARCH__ >= 800
-  asm volatile("cp.async.wait_group %0;" ::"n"(kMost) : "memory");
+  asm volatile("cp.async.wait_group %0;" ::"n"(kMax) : "memory");
 #endif
 }
 

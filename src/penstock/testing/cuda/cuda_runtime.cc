@@ -196,7 +196,7 @@ cudaError_t cudaMalloc(void** data, size_t size) {
   penstock::cuda::emulated::Machine& machine = state.machine;
   if (size > machine.memory_bytes - machine.used_bytes) return Return(cudaErrorMemoryAllocation);
   machine.used_bytes += size;
-  machine.most_used_bytes = std::max(machine.most_used_bytes, machine.used_bytes);
+  machine.max_used_bytes = std::max(machine.max_used_bytes, machine.used_bytes);
   const size_t rounded = (size + kAlignment - 1) / kAlignment * kAlignment;
   *data = ::operator new (rounded, std::align_val_t{kAlignment});
   std::memset(*data, 0xFF, rounded);  // NaN

@@ -96,7 +96,7 @@ void Enqueue(cudaStream_t stream, std::function<void()> work);
 struct Machine {
   size_t memory_bytes = size_t{1} << 30;
   size_t used_bytes = 0;
-  size_t most_used_bytes = 0;
+  size_t max_used_bytes = 0;
   int64_t num_copies = 0;
   int64_t num_pageable_copies = 0;   // asynchronous copies from or to memory that is not page-locked
   int64_t num_synchronisations = 0;  // times that a host thread waited for a stream or the whole device

@@ -145,9 +145,9 @@ void FillBytes(void* data, int value, size_t size) {
 
 void AddCopy(std::byte* to, const std::byte* from) { current_thread->copies.back().push_back({to, from}); }
 void EndCopies() { current_thread->copies.emplace_back(); }
-void DoCopies(int most) {
+void DoCopies(int max) {
   std::deque<std::vector<Copy>>& copies = current_thread->copies;
-  while (std::ssize(copies) > most + 1) {
+  while (std::ssize(copies) > max + 1) {
     for (const Copy& copy : copies.front()) std::memcpy(copy.to, copy.from, 16);
     copies.pop_front();
   }

@@ -38,7 +38,7 @@ WarpWords ShareWords(const std::array<uint32_t, 6>& words);
 // Copies of 16 bytes by this thread, in groups. DoCopies() completes closed groups until at most `most` are left.
 void AddCopy(std::byte* to, const std::byte* from);
 void EndCopies();
-void DoCopies(int most);
+void DoCopies(int max);
 
 void RunGrid(const LaunchShape& shape, const std::function<void()>& thread);
 
@@ -130,9 +130,9 @@ inline void LoadMatrices(const std::byte* row, uint32_t (&words)[4]) {
 // Copies as late as the hardware may.
 inline void CopyPiece(std::byte* shared, const std::byte* source) { emulated::AddCopy(shared, source); }
 inline void EndCopies() { emulated::EndCopies(); }
-template <int kMost>
+template <int kMax>
 void WaitForCopies() {
-  emulated::DoCopies(kMost);
+  emulated::DoCopies(kMax);
 }
 
 void MultiplyCodes(int32_t (&d)[4], const uint32_t (&a)[4], const uint32_t (&b)[2]);

@@ -32,13 +32,13 @@ absl::StatusOr<std::optional<GgufVocabulary>> ReadGgufVocabulary(const GgufMetad
   PENSTOCK_ASSIGN_OR_RETURN(const std::optional<std::string> pre, metadata.String(Key("pre")));
   vocabulary.pre = pre.value_or("");
   // Merges have the limit of tokens because each merge makes a token.
-  for (const auto& [name, most] :
+  for (const auto& [name, max] :
        {std::pair("tokens", kMaxVocabSize), std::pair("scores", kMaxVocabSize), std::pair("token_type", kMaxVocabSize),
         std::pair("merges", kMaxVocabSize), std::pair("precompiled_charsmap", kMaxCharsmapBytes)}) {
     const GgufMetadata::Field* list = metadata.Find(Key(name));
-    if (list != nullptr && list->count > static_cast<uint64_t>(most)) {
+    if (list != nullptr && list->count > static_cast<uint64_t>(max)) {
       return ModelError("key '{}': {} {}, the limit is {}", list->key, list->count,
-                        std::string_view(name) == "tokens" ? "tokens" : "elements", most);
+                        std::string_view(name) == "tokens" ? "tokens" : "elements", max);
     }
   }
   PENSTOCK_ASSIGN_OR_RETURN(vocabulary.tokens, metadata.Strings(Key("tokens")));
