@@ -35,9 +35,9 @@ void RunAttention(benchmark::State& state, KvFormat format, int64_t num_rows, in
   const Arena kv = RandomWords(static_cast<uint64_t>(num_calls * pages_per_call * block_bytes));
   std::vector<const std::byte*> pages;
   for (int64_t i = 0; i < num_calls * pages_per_call; ++i) pages.push_back(kv.data() + i * block_bytes);
-  const std::vector<float> q(static_cast<size_t>(num_rows * group * kHeadDim), 0.5f);
+  const std::vector<float> q(num_rows * group * kHeadDim, 0.5f);
   const int64_t scratch_floats = AttentionScratchFloats(num_rows * group, kHeadDim, context);
-  std::vector<float> scratch(static_cast<size_t>(num_threads * scratch_floats));
+  std::vector<float> scratch(num_threads * scratch_floats);
   std::vector<float> out(static_cast<size_t>(num_threads) * q.size());
   int64_t call_idx = 0;
   const ProbedRates before(pool, Arithmetic::kF32);

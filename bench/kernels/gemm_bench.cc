@@ -69,7 +69,7 @@ void RunGemm(benchmark::State& state, Isa isa, const Kind& kind, int64_t num_row
                       .format = kind.x_format,
                       .target = x.data(),
                       .target_stride_bytes = row_bytes});
-  std::vector<float> y(static_cast<size_t>(num_rows * shape.num_cols));
+  std::vector<float> y(num_rows * shape.num_cols);
   int64_t matrix_idx = 0;
   const ProbedRates before(pool, kind.arithmetic);
   const auto start = std::chrono::steady_clock::now();

@@ -101,7 +101,7 @@ TEST_P(GoldenTest, Routing) {
     int64_t num_rows = 0;
     for (RoutingTraceRecord record; (*trace)->Next(record).value() == RoutingTraceEvent::kRecord;) {
       const GoldenTensor& layer = expected.at(static_cast<size_t>(record.layer_idx));
-      const auto num_topk = static_cast<size_t>(layer.shape[1]);
+      const size_t num_topk = layer.shape[1];
       for (size_t row = 0; row < record.positions.size(); ++row) {
         const auto own = record.topk_idx.begin() + static_cast<int64_t>(row * num_topk);
         const auto their = layer.values.begin() + static_cast<int64_t>(record.positions[row] * num_topk);

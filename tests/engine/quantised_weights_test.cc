@@ -20,7 +20,7 @@ std::vector<float> ReadMatrix(const LoadedModel& model, const TensorInfo& tensor
   const OpenedFile& file = model.checkpoint.files()[tensor.file_idx];
   std::vector<std::byte> raw(tensor.extent.size_bytes);
   EXPECT_TRUE(PreadFully(file.fd.get(), raw, tensor.extent.offset_bytes, file.path).ok());
-  std::vector<float> values(static_cast<size_t>(tensor.shape[0] * tensor.shape[1]));
+  std::vector<float> values(tensor.shape[0] * tensor.shape[1]);
   ToFloats(tensor.dtype, raw.data(), values);
   return values;
 }
@@ -29,17 +29,16 @@ std::vector<float> ReadMatrix(const LoadedModel& model, const TensorInfo& tensor
 double HqqError(WeightFormat format, std::span<const float> rows, int64_t num_cols, int64_t inner_dim) {
   std::vector<std::byte> packed(PackedBytes(format, num_cols, inner_dim));
   double error = 0;
-  std::vector<float> stored(static_cast<size_t>(inner_dim));
+  std::vector<float> stored(inner_dim);
   for (int64_t col = 0; col < num_cols; ++col) {
     if (col % kPanelCols == 0) {
       const int64_t count = std::min(kPanelCols, num_cols - col);
-      QuantisePanel(format, rows.subspan(static_cast<size_t>(col * inner_dim), static_cast<size_t>(count * inner_dim)),
-                    count, inner_dim,
+      QuantisePanel(format, rows.subspan(col * inner_dim, count * inner_dim), count, inner_dim,
                     packed.data() + static_cast<uint64_t>(col / kPanelCols) * PanelBytes(format, inner_dim));
     }
     UnpackColumn(format, packed.data(), col, inner_dim, stored.data());
     for (int64_t k = 0; k < inner_dim; ++k) {
-      error += std::abs(rows[static_cast<size_t>(col * inner_dim + k)] - stored[static_cast<size_t>(k)]);
+      error += std::abs(rows[col * inner_dim + k] - stored[k]);
     }
   }
   return error;
@@ -50,7 +49,7 @@ double NearestError(int bits, std::span<const float> rows, int64_t inner_dim) {
   uint8_t codes[kHqqGroup];
   for (size_t row = 0; row < rows.size(); row += static_cast<size_t>(inner_dim)) {
     for (int64_t k = 0; k < inner_dim; k += kHqqGroup) {
-      const auto count = static_cast<size_t>(std::min(kHqqGroup, inner_dim - k));
+      const size_t count = std::min(kHqqGroup, inner_dim - k);
       const std::span<const float> weights = rows.subspan(row + static_cast<size_t>(k), count);
       const HqqGroup group = RoundToNearestGroup(weights, bits);
       EncodeGroup(weights, bits, group, codes);

@@ -22,7 +22,7 @@ RC_GTEST_PROP(KvWindow, KeepsWhatEveryRowSees, ()) {
   const KvWindow window{.num_tokens = *rc::gen::inRange<int64_t>(1, 200),
                         .num_sinks = *rc::gen::inRange<int64_t>(0, 40)};
   const int64_t num_positions = *rc::gen::inRange<int64_t>(1, 3000);
-  std::vector<std::byte> memory(static_cast<size_t>(window.NumPages(num_positions)));  // each byte represents a page
+  std::vector<std::byte> memory(window.NumPages(num_positions));  // each byte represents a page
   std::vector<std::byte*> pages;
   for (std::byte& page : memory) pages.push_back(&page);
   std::map<std::byte*, int64_t> holds;  // the logical page that was last written to each page
@@ -32,15 +32,14 @@ RC_GTEST_PROP(KvWindow, KeepsWhatEveryRowSees, ()) {
     batch.Clear();
     for (int64_t pos = begin; pos < end; ++pos) batch.AddRow(0, pos, pages, 7, window);
     for (size_t i = 0; i < batch.positions.size(); ++i) {
-      holds[batch.kv_pages[i][static_cast<size_t>(batch.kv_positions[i] / kPageTokens)]] =
-          batch.positions[i] / kPageTokens;
+      holds[batch.kv_pages[i][batch.kv_positions[i] / kPageTokens]] = batch.positions[i] / kPageTokens;
     }
     for (size_t i = 0; i < batch.positions.size(); ++i) {
       const int64_t pos = batch.positions[i];
       RC_ASSERT(batch.kv_positions[i] % kPageTokens == pos % kPageTokens);
       std::vector<int64_t> seen;
       for (int64_t page = 0; page <= batch.kv_positions[i] / kPageTokens; ++page) {
-        seen.push_back(holds.at(batch.kv_pages[i][static_cast<size_t>(page)]));
+        seen.push_back(holds.at(batch.kv_pages[i][page]));
       }
       std::vector<int64_t> expected;
       for (int64_t page = 0; page <= pos / kPageTokens; ++page) {

@@ -49,7 +49,7 @@ class PagedKv {
  public:
   explicit PagedKv(const AttentionCase& c)
       : block_bytes_(KvBlock{c.format, c.head_dim, c.values_in_key}.bytes()),
-        memory_(static_cast<size_t>((c.end_pos() / kKvPageTokens + 1) * 2 * block_bytes_ / 64)) {
+        memory_((c.end_pos() / kKvPageTokens + 1) * 2 * block_bytes_ / 64) {
     std::memset(memory_.data(), 0xFF, memory_.size() * sizeof(CacheLine));
     for (int64_t pos = 0; pos < c.end_pos(); ++pos) {
       if (pos % kKvPageTokens == 0) {
@@ -94,9 +94,8 @@ template <typename Kernel>
 std::vector<float> Attend(Kernel kernel, const AttentionCase& c, const PagedKv& kv, int64_t first_row, int64_t num_rows,
                           int64_t first_head, int64_t num_heads) {
   const std::vector<float> q = Queries(c), sinks = RandomFloats(c.group, 17);
-  std::vector<float> scratch(
-      static_cast<size_t>(AttentionScratchFloats(num_rows * num_heads, c.head_dim, c.end_pos())));
-  std::vector<float> out(static_cast<size_t>(num_rows * num_heads * c.value_dim()), -1.0f);
+  std::vector<float> scratch(AttentionScratchFloats(num_rows * num_heads, c.head_dim, c.end_pos()));
+  std::vector<float> out(num_rows * num_heads * c.value_dim(), -1.0f);
   kernel(AttentionArgs{.num_rows = num_rows,
                        .group = num_heads,
                        .head_dim = c.head_dim,
@@ -199,10 +198,10 @@ TEST_P(AttentionTest, ARowAloneHasTheBitsThatItHasAmongOthers) {
 
 TEST_P(AttentionTest, EqualValuesAreTheirOwnMean) {
   const AttentionCase c = {1, 3, 32, 36, 0, KvFormat::kF32};
-  std::vector<float> page(static_cast<size_t>(2 * KvBlock{c.format, 32}.bytes() / 4), 1.5f);
+  std::vector<float> page(2 * KvBlock{c.format, 32}.bytes() / 4, 1.5f);
   const std::vector<const std::byte*> pages(3, reinterpret_cast<const std::byte*>(page.data()));
   const std::vector<float> q = RandomFloats(3 * 32, 1);
-  std::vector<float> scratch(static_cast<size_t>(AttentionScratchFloats(3, 32, 37))), out(3 * 32);
+  std::vector<float> scratch(AttentionScratchFloats(3, 32, 37)), out(3 * 32);
   table_.attention({.num_rows = 1,
                     .group = 3,
                     .head_dim = 32,
@@ -223,7 +222,7 @@ TEST_P(AttentionTest, EqualValuesAreTheirOwnMean) {
 // Returns the bytes of a block that held zeros, after `row` was stored as K and V of a token.
 template <typename Kernel>
 std::vector<std::byte> Store(Kernel kernel, KvFormat format, std::span<const float> row) {
-  std::vector<std::byte> block(static_cast<size_t>(KvBlock{format, static_cast<int64_t>(row.size())}.bytes()));
+  std::vector<std::byte> block(KvBlock{format, static_cast<int64_t>(row.size())}.bytes());
   kernel(StoreKvArgs{.format = format,
                      .head_dim = static_cast<int64_t>(row.size()),
                      .k = row.data(),
@@ -251,8 +250,8 @@ TEST_P(AttentionTest, AnInt8RowThatIsNotFiniteIsNaN) {
   std::memcpy(&scale, block.data() + layout.k_scales_offset() + 4 * 5, 4);
   EXPECT_TRUE(std::isnan(scale));
   for (int64_t d = 0; d < 32; ++d) {
-    EXPECT_EQ(static_cast<int>(block[static_cast<size_t>(layout.k_offset(d, 5))]), kKvCodeOffset);
-    EXPECT_EQ(static_cast<int>(block[static_cast<size_t>(layout.v_offset() + 5 * layout.v_stride() + d)]), 0);
+    EXPECT_EQ(static_cast<int>(block[layout.k_offset(d, 5)]), kKvCodeOffset);
+    EXPECT_EQ(static_cast<int>(block[layout.v_offset() + 5 * layout.v_stride() + d]), 0);
   }
 }
 

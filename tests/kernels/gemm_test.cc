@@ -79,9 +79,7 @@ struct GemmData {
             .y = y,
             .y_stride = y_stride};
   }
-  std::vector<float> NewOutput() const {
-    return std::vector<float>(static_cast<size_t>(shape.num_rows * y_stride), -1.0f);
-  }
+  std::vector<float> NewOutput() const { return std::vector<float>(shape.num_rows * y_stride, -1.0f); }
   std::vector<float> Run(PrepareRowsFunction prepare_rows, GemmFunction gemm) const {
     const AlignedBytes rows = Rows(prepare_rows);
     std::vector<float> y = NewOutput();
@@ -106,17 +104,16 @@ void ExpectCloseToReference(const GemmData& data, std::span<const float> actual)
   const std::vector<float> expected = data.Run(reference::PrepareRows, reference::Gemm);
   const auto [num_rows, num_cols, inner_dim] = data.shape;
   const double roundings = static_cast<double>(inner_dim) + 8;
-  std::vector<float> w(static_cast<size_t>(inner_dim));
+  std::vector<float> w(inner_dim);
   for (int64_t col = 0; col < num_cols; ++col) {
     UnpackColumn(data.kind.w_format, data.w.data(), col, inner_dim, w.data());
     double largest = 0;
     for (const float weight : w) largest = std::max(largest, std::abs(static_cast<double>(weight)));
     for (int64_t row = 0; row < num_rows; ++row) {
-      double magnitude = std::abs(data.bias[static_cast<size_t>(col)]);
+      double magnitude = std::abs(data.bias[col]);
       for (int64_t k = 0; k < inner_dim; ++k) {
-        magnitude += std::abs(data.source[static_cast<size_t>(row * data.source_stride + k)]) *
-                     (TakesInt8Rows(data.kind.w_format) ? 8 * largest
-                                                        : std::abs(static_cast<double>(w[static_cast<size_t>(k)])));
+        magnitude += std::abs(data.source[row * data.source_stride + k]) *
+                     (TakesInt8Rows(data.kind.w_format) ? 8 * largest : std::abs(static_cast<double>(w[k])));
       }
       const size_t idx = static_cast<size_t>(row * data.y_stride + col);
       ASSERT_NEAR(actual[idx], expected[idx], roundings * std::numeric_limits<float>::epsilon() * magnitude)
@@ -158,7 +155,7 @@ TEST_P(GemmTest, FloatWeightsFollowTheOrderOfTheHeader) {
           if (kind.x_format == RowFormat::kBF16) {
             for (float& value : w) value = ToFloat(ToBF16(value));
           }
-          expected.push_back(FloatSum(x, w) + data.bias[static_cast<size_t>(col)]);
+          expected.push_back(FloatSum(x, w) + data.bias[col]);
         }
       }
       ExpectSameBits(y, expected);
@@ -189,7 +186,7 @@ TEST_P(GemmTest, Int8WeightsFollowTheOrderOfTheHeader) {
           }
           sum = std::fma(static_cast<float>(dot), ToFloat(scale) * x_group.scale, sum);
         }
-        expected.push_back(sum + data.bias[static_cast<size_t>(col)]);
+        expected.push_back(sum + data.bias[col]);
       }
     }
     ExpectSameBits(data.Run(table_), expected);
@@ -200,10 +197,10 @@ TEST_P(GemmTest, PreparesTheRowsOfTheOracle) {
   for (const int64_t dim : kInnerDims) {
     GemmData data({4, 1, dim}, {RowFormat::kInt8, WeightFormat::kInt8}, 1);
     const int64_t last = dim - 1;
-    data.source[static_cast<size_t>(last)] = 0x1p-110f;  // row 0: ties and magnitudes of all sizes
-    for (int64_t k = 0; k < dim; ++k) data.source[static_cast<size_t>(data.source_stride + k)] = 0x1p-110f;
-    data.source[static_cast<size_t>(2 * data.source_stride + last)] = std::numeric_limits<float>::infinity();
-    data.source[static_cast<size_t>(3 * data.source_stride)] = std::nanf("");
+    data.source[last] = 0x1p-110f;  // row 0: ties and magnitudes of all sizes
+    for (int64_t k = 0; k < dim; ++k) data.source[data.source_stride + k] = 0x1p-110f;
+    data.source[2 * data.source_stride + last] = std::numeric_limits<float>::infinity();
+    data.source[3 * data.source_stride] = std::nanf("");
     const AlignedBytes expected = data.Rows(reference::PrepareRows), actual = data.Rows(table_.prepare_rows);
     for (int64_t row = 0; row < 4; ++row) {
       const int64_t begin = row * data.x_stride_bytes, codes = (dim + 127) / 128 * 128;
@@ -218,9 +215,8 @@ TEST_P(GemmTest, PreparesTheRowsOfTheOracle) {
       }
     }
     const std::vector<float> y = data.Run(table_);
-    EXPECT_EQ(y[static_cast<size_t>(data.y_stride)], data.bias[0]);
-    EXPECT_TRUE(std::isnan(y[static_cast<size_t>(2 * data.y_stride)]) &&
-                std::isnan(y[static_cast<size_t>(3 * data.y_stride)]));
+    EXPECT_EQ(y[data.y_stride], data.bias[0]);
+    EXPECT_TRUE(std::isnan(y[2 * data.y_stride]) && std::isnan(y[3 * data.y_stride]));
   }
 }
 
@@ -256,7 +252,7 @@ TEST_P(GemmTest, GivesTheSameBitsForEachStoredTypeOfTheSameWeights) {
           WeightFormat::kQ5_0, WeightFormat::kQ5_1}) {
       const GemmData narrow({7, 13, inner_dim}, {RowFormat::kF32, format});
       GemmData wide({7, 13, inner_dim}, {RowFormat::kF32, WeightFormat::kF32});
-      std::vector<float> values(static_cast<size_t>(13 * inner_dim));
+      std::vector<float> values(13 * inner_dim);
       for (int64_t col = 0; col < 13; ++col) {
         UnpackColumn(format, narrow.w.data(), col, inner_dim, values.data() + col * inner_dim);
       }

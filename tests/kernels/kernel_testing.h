@@ -24,7 +24,7 @@ inline constexpr Dtype kAllDtypes[] = {Dtype::kF32, Dtype::kF16, Dtype::kBF16};
 inline std::vector<float> RandomFloats(int64_t count, uint32_t seed) {
   std::mt19937 generator(seed);
   std::normal_distribution<float> normal;
-  std::vector<float> values(static_cast<size_t>(count));
+  std::vector<float> values(count);
   for (float& value : values) value = normal(generator) * (generator() % 4 == 0 ? 8.0f : 0.5f);
   return values;
 }
@@ -35,7 +35,7 @@ class StoredValues {
  public:
   StoredValues(Dtype dtype, std::span<const float> values, int64_t misalignment) : misalignment_(misalignment) {
     const int64_t size = static_cast<int64_t>(SizeOf(dtype));
-    bytes_.resize(static_cast<size_t>(misalignment + size * static_cast<int64_t>(values.size())));
+    bytes_.resize(misalignment + size * static_cast<int64_t>(values.size()));
     widened_.resize(values.size());
     for (size_t i = 0; i < values.size(); ++i) {
       std::byte* target = bytes_.data() + misalignment + static_cast<int64_t>(i) * size;

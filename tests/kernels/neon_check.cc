@@ -26,14 +26,14 @@ std::mt19937 generator(1);
 
 std::vector<float> RandomFloats(int64_t count) {
   std::normal_distribution<float> normal;
-  std::vector<float> values(static_cast<size_t>(count));
+  std::vector<float> values(count);
   for (float& value : values) value = normal(generator);
   return values;
 }
 
 // Returns words that are small finite numbers as f32, as two f16 or bf16, and as scales of any format.
 std::vector<uint32_t> RandomWords(int64_t num_bytes) {
-  std::vector<uint32_t> words(static_cast<size_t>(num_bytes / 4 + 16));
+  std::vector<uint32_t> words(num_bytes / 4 + 16);
   for (uint32_t& word : words) word = (static_cast<uint32_t>(generator()) & 0x807F807Fu) | 0x3C003C00u;
   return words;
 }
@@ -53,7 +53,7 @@ std::vector<float> RunGemm(const KernelTable& table, const Kind& kind, int64_t n
                            const std::vector<float>& source, const std::vector<uint32_t>& w, int64_t panel_bytes,
                            std::vector<uint32_t>* prepared) {
   const int64_t row_bytes = (8 * dim + 1024) / 64 * 64;
-  prepared->assign(static_cast<size_t>(num_rows * row_bytes / 4), 0);
+  prepared->assign(num_rows * row_bytes / 4, 0);
   auto* x = reinterpret_cast<std::byte*>(prepared->data());
   table.prepare_rows({.num_rows = num_rows,
                       .dim = dim,
@@ -64,8 +64,8 @@ std::vector<float> RunGemm(const KernelTable& table, const Kind& kind, int64_t n
                       .format = kind.x_format,
                       .target = x,
                       .target_stride_bytes = row_bytes});
-  const std::vector<float> bias(static_cast<size_t>(num_cols), 0.25f);
-  std::vector<float> y(static_cast<size_t>(num_rows * num_cols));
+  const std::vector<float> bias(num_cols, 0.25f);
+  std::vector<float> y(num_rows * num_cols);
   table.gemm({.num_rows = num_rows,
               .num_cols = num_cols,
               .inner_dim = dim,
@@ -104,7 +104,7 @@ std::vector<float> Attend(const KernelTable& table, KvFormat format, int64_t hea
                           std::vector<uint32_t>* memory) {
   generator.seed(7);
   const int64_t block_bytes = KvBlock{format, head_dim}.bytes(), num_pages = (pos + num_rows) / kKvPageTokens + 1;
-  memory->assign(static_cast<size_t>(num_pages * block_bytes / 4), 0);
+  memory->assign(num_pages * block_bytes / 4, 0);
   std::vector<const std::byte*> pages;
   for (int64_t i = 0; i < num_pages; ++i) {
     pages.push_back(reinterpret_cast<const std::byte*>(memory->data()) + i * block_bytes);
@@ -115,13 +115,12 @@ std::vector<float> Attend(const KernelTable& table, KvFormat format, int64_t hea
                     .head_dim = head_dim,
                     .k = k.data(),
                     .v = v.data(),
-                    .block = const_cast<std::byte*>(pages[static_cast<size_t>(i / kKvPageTokens)]),
+                    .block = const_cast<std::byte*>(pages[i / kKvPageTokens]),
                     .token = i % kKvPageTokens});
   }
   constexpr int64_t kGroup = 3;
   const std::vector<float> q = RandomFloats(num_rows * kGroup * head_dim);
-  std::vector<float> scratch(static_cast<size_t>(num_rows * kGroup * (pos + num_rows + 64 + 3 * head_dim))),
-      out(q.size());
+  std::vector<float> scratch(num_rows * kGroup * (pos + num_rows + 64 + 3 * head_dim)), out(q.size());
   table.attention({.num_rows = num_rows,
                    .group = kGroup,
                    .head_dim = head_dim,

@@ -56,7 +56,7 @@ TEST_F(RoutingStudyTest, ReadsWhatARunRecorded) {
   EXPECT_GE(std::ssize(facts.wanted), facts.num_steps * config.num_moe_layers() * config.num_topk);
   ASSERT_GE(config.num_moe_layers(), 2);
   for (int64_t ahead = 1; ahead <= kMaxAhead; ++ahead) {
-    const TraceFacts::Guesses& guesses = facts.gates[static_cast<size_t>(ahead - 1)];
+    const TraceFacts::Guesses& guesses = facts.gates[ahead - 1];
     const int64_t num_layers = std::max<int64_t>(0, config.num_moe_layers() - ahead);
     EXPECT_EQ(guesses.num_chosen, num_layers * facts.num_rows * config.num_topk);
     EXPECT_LE(guesses.num_right, guesses.num_chosen);

@@ -44,7 +44,7 @@ int64_t MostHits(const std::vector<ExpertKey>& wanted, size_t num_slots) {
 
 int64_t HitsOf(Eviction eviction, const std::vector<ExpertKey>& wanted, int64_t num_slots, int64_t num_keys) {
   const auto policy = TraitsOf(eviction).make(
-      {.num_slots = num_slots, .pinned = {}, .layer_of = IdVector<ExpertKey, int64_t>(static_cast<size_t>(num_keys))});
+      {.num_slots = num_slots, .pinned = {}, .layer_of = IdVector<ExpertKey, int64_t>(num_keys)});
   std::vector<ExpertKey> held;
   int64_t num_hits = 0;
   for (const ExpertKey key : wanted) {

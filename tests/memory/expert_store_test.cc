@@ -55,7 +55,7 @@ class ExpertStoreTest : public testing::Test {
     map_.layers.resize(kNumLayers);
     for (int layer = 0; layer < kNumLayers; ++layer) {
       for (int expert = 0; expert < kNumExperts; ++expert) {
-        TensorInfo* first = &tensors_[static_cast<size_t>((layer * kNumExperts + expert) * 3)];
+        TensorInfo* first = &tensors_[(layer * kNumExperts + expert) * 3];
         map_.layers[layer].experts.push_back({{.gate_proj = first, .up_proj = first + 2, .down_proj = first + 1}});
       }
     }
@@ -113,7 +113,7 @@ class ExpertStoreTest : public testing::Test {
       UnpackColumn(view.format, view.data, col, kInnerDim, found.data());
       for (int64_t k = 0; k < kInnerDim; ++k) {
         const float value = expected[col * kInnerDim + k];
-        ASSERT_EQ(found[static_cast<size_t>(k)], dtype == ComputeDtype::kBF16 ? ToFloat(ToBF16(value)) : value);
+        ASSERT_EQ(found[k], dtype == ComputeDtype::kBF16 ? ToFloat(ToBF16(value)) : value);
       }
     }
   }
@@ -230,13 +230,13 @@ TEST_F(ExpertStoreTest, MixedTypesAtAnyOffset) {
       const WeightView views[] = {weights.gate_proj, weights.up_proj, weights.down_proj};
       for (size_t i = 0; i < 3; ++i) {
         const int64_t num_cols = tensors[i].shape[0], inner_dim = tensors[i].shape[1];
-        std::vector<float> expected(static_cast<size_t>(num_cols * inner_dim)), found(static_cast<size_t>(inner_dim));
+        std::vector<float> expected(num_cols * inner_dim), found(static_cast<size_t>(inner_dim));
         ToFloats(dtypes[i], bytes.data() + tensors[i].extent.offset_bytes, expected);
         for (int64_t col = 0; col < num_cols; ++col) {
           UnpackColumn(views[i].format, views[i].data, col, inner_dim, found.data());
           for (int64_t k = 0; k < inner_dim; ++k) {
-            const float value = expected[static_cast<size_t>(col * inner_dim + k)];
-            ASSERT_EQ(found[static_cast<size_t>(k)], dtype == ComputeDtype::kBF16 ? ToFloat(ToBF16(value)) : value)
+            const float value = expected[col * inner_dim + k];
+            ASSERT_EQ(found[k], dtype == ComputeDtype::kBF16 ? ToFloat(ToBF16(value)) : value)
                 << "tensor " << i << " at odd offset " << odd;
           }
         }

@@ -39,7 +39,7 @@ struct Pass {
   RoutingHistory HistoryOf(int64_t layer_idx, int64_t reach = kMaxPathLength) const {
     RoutingHistory history{.num_rows = num_rows, .choices = {}};
     for (int64_t d = 0; d < std::min(reach, layer_idx); ++d) {
-      history.choices[static_cast<size_t>(d)] = layers[static_cast<size_t>(layer_idx - 1 - d)];
+      history.choices[d] = layers[layer_idx - 1 - d];
     }
     return history;
   }
@@ -69,9 +69,9 @@ class Model {
       for (int64_t length = 0; length <= Longest(layer_idx, history); ++length) {
         for (const Choices& path : Paths(history, row_idx, length)) {
           std::vector<double>& counts = counts_[{layer_idx, path}];
-          counts.resize(static_cast<size_t>(shape_.num_experts));
+          counts.resize(shape_.num_experts);
           for (int64_t rank = 0; rank < shape_.num_topk; ++rank) {
-            ++counts[static_cast<size_t>(topk_idx[static_cast<size_t>(row_idx * shape_.num_topk + rank)])];
+            ++counts[topk_idx[row_idx * shape_.num_topk + rank]];
           }
         }
       }
@@ -79,7 +79,7 @@ class Model {
   }
 
   std::vector<double> Tendency(int64_t layer_idx, const RoutingHistory& history) const {
-    std::vector<double> sums(static_cast<size_t>(shape_.num_experts));
+    std::vector<double> sums(shape_.num_experts);
     for (int64_t row_idx = 0; row_idx < history.num_rows; ++row_idx) {
       std::vector<std::vector<double>> known;
       for (int64_t length = Longest(layer_idx, history); length >= 0 && known.empty(); --length) {
@@ -103,7 +103,7 @@ class Model {
  private:
   int64_t Longest(int64_t layer_idx, const RoutingHistory& history) const {
     int64_t length = 0;
-    while (length < std::min(layer_idx, shape_.path_length) && !history.choices[static_cast<size_t>(length)].empty()) {
+    while (length < std::min(layer_idx, shape_.path_length) && !history.choices[length].empty()) {
       ++length;
     }
     return length;
@@ -115,8 +115,7 @@ class Model {
     for (const Choices& shorter : Paths(history, row_idx, length - 1)) {
       for (int64_t rank = 0; rank < shape_.num_topk; ++rank) {
         paths.push_back(shorter);
-        paths.back().push_back(
-            history.choices[static_cast<size_t>(length - 1)][static_cast<size_t>(row_idx * shape_.num_topk + rank)]);
+        paths.back().push_back(history.choices[length - 1][row_idx * shape_.num_topk + rank]);
       }
     }
     return paths;
@@ -141,7 +140,7 @@ CorrelationTable Filled(const CorrelationShape& shape, int num_passes, uint32_t 
   for (int i = 0; i < num_passes; ++i) {
     const Pass pass = RandomPass(shape, 3, random);
     for (int64_t layer_idx = 0; layer_idx < shape.num_layers; ++layer_idx) {
-      table.Update(layer_idx, pass.HistoryOf(layer_idx), pass.layers[static_cast<size_t>(layer_idx)]);
+      table.Update(layer_idx, pass.HistoryOf(layer_idx), pass.layers[layer_idx]);
     }
   }
   return table;
@@ -168,8 +167,8 @@ RC_GTEST_PROP(CorrelationTable, EqualsTheModelOfMaps, ()) {
     const int64_t reach = Draw(0, kMaxPathLength);
     for (int64_t layer_idx = 0; layer_idx < shape.num_layers; ++layer_idx) {
       const RoutingHistory history = pass.HistoryOf(layer_idx, reach);
-      table.Update(layer_idx, history, pass.layers[static_cast<size_t>(layer_idx)]);
-      model.Update(layer_idx, history, pass.layers[static_cast<size_t>(layer_idx)]);
+      table.Update(layer_idx, history, pass.layers[layer_idx]);
+      model.Update(layer_idx, history, pass.layers[layer_idx]);
     }
   }
   RC_ASSERT(table.num_paths() == model.NumPaths());
@@ -181,12 +180,10 @@ RC_GTEST_PROP(CorrelationTable, EqualsTheModelOfMaps, ()) {
     for (size_t i = 0; i < expected.size(); ++i) RC_ASSERT(std::abs(found[i] - expected[i]) < 1e-9);
     const int64_t count = Draw(0, shape.num_experts + 1);
     const std::vector<int32_t> hottest = table.Hottest(layer_idx, history, count);
-    std::vector<int32_t> sorted(static_cast<size_t>(shape.num_experts));
+    std::vector<int32_t> sorted(shape.num_experts);
     std::iota(sorted.begin(), sorted.end(), 0);
-    std::stable_sort(sorted.begin(), sorted.end(), [&](int32_t a, int32_t b) {
-      return found[static_cast<size_t>(a)] > found[static_cast<size_t>(b)];
-    });
-    sorted.resize(static_cast<size_t>(std::min(count, shape.num_experts)));
+    std::stable_sort(sorted.begin(), sorted.end(), [&](int32_t a, int32_t b) { return found[a] > found[b]; });
+    sorted.resize(std::min(count, shape.num_experts));
     RC_ASSERT(hottest == sorted);
   }
 }

@@ -27,7 +27,7 @@ class KindRouting : public RoutingSource {
     choices_.clear();
     for (int64_t row = first_row; row < first_row + num_rows; ++row) {
       for (int64_t k = 0; k < kNumTopk; ++k) {
-        choices_.push_back(static_cast<int32_t>((kinds_[static_cast<size_t>(row)] + layer_idx + k) % kNumExperts));
+        choices_.push_back(static_cast<int32_t>((kinds_[row] + layer_idx + k) % kNumExperts));
       }
     }
     return choices_;
@@ -59,7 +59,7 @@ void ObservePass(ExpertPredictor& predictor, RoutingSource& routing, const std::
 
 std::vector<float> RowsOf(RoutingSource& routing, int64_t layer_idx, int64_t num_rows) {
   std::vector<float> rows(kNumExperts);
-  for (const int32_t expert_idx : routing.Choices(layer_idx, 0, num_rows)) rows[static_cast<size_t>(expert_idx)] += 1;
+  for (const int32_t expert_idx : routing.Choices(layer_idx, 0, num_rows)) rows[expert_idx] += 1;
   return rows;
 }
 

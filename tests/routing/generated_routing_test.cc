@@ -41,8 +41,8 @@ TEST(GeneratedRouting, DependsOnSeedStepLayerAndRowAlone) {
 TEST(GeneratedRouting, IsAsSkewedAsAsked) {
   GeneratedRouting even(8, 1, {.seed = 3}), skewed(8, 1, {.skew = 2, .seed = 3});
   std::vector<int> even_counts(8), skewed_counts(8);
-  for (const int32_t expert : Copy(even.Choices(0, 0, 8000))) ++even_counts[static_cast<size_t>(expert)];
-  for (const int32_t expert : Copy(skewed.Choices(0, 0, 8000))) ++skewed_counts[static_cast<size_t>(expert)];
+  for (const int32_t expert : Copy(even.Choices(0, 0, 8000))) ++even_counts[expert];
+  for (const int32_t expert : Copy(skewed.Choices(0, 0, 8000))) ++skewed_counts[expert];
   EXPECT_THAT(even_counts, testing::Each(testing::AllOf(testing::Gt(850), testing::Lt(1150))));
   // Expected shares: 1/2, 1/4, ...
   std::sort(skewed_counts.begin(), skewed_counts.end(), std::greater<>());

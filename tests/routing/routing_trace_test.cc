@@ -174,7 +174,7 @@ RC_GTEST_PROP(RoutingTrace, AnyTraceIsReadBack, ()) {
   header.num_topk = Draw(1, std::min(kMaxTopk, header.num_experts));
   header.num_ranked = Draw(0, std::min<int64_t>(100, header.num_experts));
   header.num_ahead = Draw(0, kMaxAhead);
-  header.model = std::string(static_cast<size_t>(Draw(1, kMaxTraceModelBytes)), 'm');
+  header.model = std::string(Draw(1, kMaxTraceModelBytes), 'm');
   std::vector<RoutingTraceRecord> records;
   int64_t step_idx = 0;
   const int64_t num_records = Draw(0, 4);

@@ -57,7 +57,7 @@ double Optimum(const Layer& layer, bool all_orders) {
     bool possible = true;
     std::vector<int> present;
     for (int i = 0; i < num_experts; ++i) {
-      const ExpertWork& expert = layer.experts[static_cast<size_t>(i)];
+      const ExpertWork& expert = layer.experts[i];
       const bool on_host = (mask >> i & 1) != 0;
       possible &= on_host ? expert.in_dram || !expert.on_device : layer.times.has_device;
       if (!expert.on_device && !expert.in_dram) plan.reads.push_back(i);
@@ -66,9 +66,7 @@ double Optimum(const Layer& layer, bool all_orders) {
       if (on_host) plan.host.push_back(i);
     }
     if (!possible) continue;
-    const auto longest_first = [&](int a, int b) {
-      return layer.experts[static_cast<size_t>(a)].device_s > layer.experts[static_cast<size_t>(b)].device_s;
-    };
+    const auto longest_first = [&](int a, int b) { return layer.experts[a].device_s > layer.experts[b].device_s; };
     const auto try_orders_of_transfers = [&] {
       if (!all_orders) std::stable_sort(plan.transfers.begin(), plan.transfers.end(), longest_first);
       const std::vector<int> hosts = plan.host;
@@ -109,15 +107,15 @@ TEST(LayerPlanTest, EveryRuleComputesEachExpertOnceWhereItCan) {
       computed.insert(computed.end(), plan.device.begin(), plan.device.end());
       ASSERT_THAT(computed, UnorderedElementsAreArray(all)) << traits.name;
       for (const int i : plan.host) {
-        const ExpertWork& expert = layer.experts[static_cast<size_t>(i)];
+        const ExpertWork& expert = layer.experts[i];
         ASSERT_TRUE(expert.in_dram || !expert.on_device) << traits.name;
       }
       for (const int i : plan.device) {
         ASSERT_TRUE(layer.times.has_device);
-        if (!layer.experts[static_cast<size_t>(i)].on_device) lacking.push_back(i);
+        if (!layer.experts[i].on_device) lacking.push_back(i);
       }
       for (const int i : all) {
-        const ExpertWork& expert = layer.experts[static_cast<size_t>(i)];
+        const ExpertWork& expert = layer.experts[i];
         if (!expert.on_device && !expert.in_dram) on_disk.push_back(i);
       }
       ASSERT_THAT(plan.transfers, UnorderedElementsAreArray(lacking)) << traits.name;
@@ -213,18 +211,18 @@ TEST(LayerPlanTest, TakesWhatItSaysInVirtualTime) {
       const auto issue = [&](LaneIdx on, double seconds, const Event& after) {
         return runtime.Issue({.lane = on, .cost = {.flops = seconds}, .after = {after}});
       };
-      for (const int i : plan.reads) in_dram[static_cast<size_t>(i)] = issue(disk, layer.times.read_s, {});
+      for (const int i : plan.reads) in_dram[i] = issue(disk, layer.times.read_s, {});
       for (const int i : plan.transfers) {
-        on_device[static_cast<size_t>(i)] = issue(link, layer.times.transfer_s, in_dram[static_cast<size_t>(i)]);
+        on_device[i] = issue(link, layer.times.transfer_s, in_dram[i]);
       }
       std::vector<Event> computed;
       double first_s = layer.times.host_first_s;
       for (const int i : plan.host) {
-        const auto place = static_cast<size_t>(i);
+        const size_t place = i;
         computed.push_back(issue(host, std::exchange(first_s, 0) + layer.experts[place].host_s, in_dram[place]));
       }
       for (const int i : plan.device) {
-        const auto place = static_cast<size_t>(i);
+        const size_t place = i;
         computed.push_back(issue(device, layer.experts[place].device_s, on_device[place]));
       }
       ASSERT_TRUE(runtime.WaitAll(computed).ok());

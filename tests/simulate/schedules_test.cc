@@ -78,7 +78,7 @@ Outcome Simulate(const Scenario& scenario) {
   config.num_experts = scenario.num_experts;
   config.num_topk = scenario.num_topk;
   config.expert_dim = 5632;
-  config.layer_has_experts.assign(static_cast<size_t>(scenario.num_layers), true);
+  config.layer_has_experts.assign(scenario.num_layers, true);
   const ModelFormats formats = {.attention = WeightFormat::kInt8,
                                 .ffn = WeightFormat::kInt8,
                                 .lm_head = WeightFormat::kInt8,

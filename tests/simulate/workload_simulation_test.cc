@@ -81,7 +81,7 @@ TEST(SimulatedWorkload, HasTheStepsOfARealRun) {
     options.planned_positions = workload.positions();
     const auto engine = Engine::Open(options).value();
     for (int64_t i = 0; i < workload.num_requests; ++i) {
-      Request request{.prompt_ids = std::vector<TokenId>(static_cast<size_t>(workload.PromptTokens(i)), 5)};
+      Request request{.prompt_ids = std::vector<TokenId>(workload.PromptTokens(i), 5)};
       request.sampling.max_tokens = workload.new_tokens;
       request.sampling.ignore_eos = true;
       ASSERT_TRUE(engine->Submit(request).ok());

@@ -22,7 +22,7 @@ constexpr int64_t kColCounts[] = {1, 31, 32, 33, 70};
 std::vector<float> RandomWeights(int64_t count, uint32_t seed) {
   std::mt19937 generator(seed);
   std::normal_distribution<float> normal(0, 0.05f);
-  std::vector<float> values(static_cast<size_t>(count));
+  std::vector<float> values(count);
   for (float& value : values) value = normal(generator);
   return values;
 }
@@ -31,8 +31,7 @@ std::vector<std::byte> Quantise(WeightFormat format, std::span<const float> w, i
   std::vector<std::byte> packed(PackedBytes(format, num_cols, inner_dim), std::byte{0xAA});
   for (int64_t col = 0; col < num_cols; col += kPanelCols) {
     const int64_t count = std::min(kPanelCols, num_cols - col);
-    QuantisePanel(format, w.subspan(static_cast<size_t>(col * inner_dim), static_cast<size_t>(count * inner_dim)),
-                  count, inner_dim,
+    QuantisePanel(format, w.subspan(col * inner_dim, count * inner_dim), count, inner_dim,
                   packed.data() + static_cast<uint64_t>(col / kPanelCols) * PanelBytes(format, inner_dim));
   }
   return packed;
@@ -49,12 +48,12 @@ TEST(PackedMatrixTest, FloatPanelsHoldTheWeights) {
           PackPanel(Dtype::kF32, bytes + 4 * col * inner_dim, std::min(kPanelCols, num_cols - col), inner_dim, format,
                     packed.data() + static_cast<uint64_t>(col / kPanelCols) * PanelBytes(format, inner_dim));
         }
-        std::vector<float> found(static_cast<size_t>(inner_dim));
+        std::vector<float> found(inner_dim);
         for (int64_t col = 0; col < num_cols; ++col) {
           UnpackColumn(format, packed.data(), col, inner_dim, found.data());
           for (int64_t k = 0; k < inner_dim; ++k) {
-            const float value = w[static_cast<size_t>(col * inner_dim + k)];
-            ASSERT_EQ(found[static_cast<size_t>(k)], format == WeightFormat::kBF16 ? ToFloat(ToBF16(value)) : value);
+            const float value = w[col * inner_dim + k];
+            ASSERT_EQ(found[k], format == WeightFormat::kBF16 ? ToFloat(ToBF16(value)) : value);
           }
         }
         for (int64_t col = num_cols; col % kPanelCols != 0; ++col) {
@@ -73,7 +72,7 @@ TEST(PackedMatrixTest, StoredTypesGoToPanelsUnchanged) {
       std::vector<std::byte> source(static_cast<size_t>(num_cols * inner_dim) * SizeOf(dtype) + 1);
       std::mt19937 generator(2);
       for (std::byte& byte : source) byte = static_cast<std::byte>(generator() & 0x3F);
-      std::vector<float> expected(static_cast<size_t>(num_cols * inner_dim)), found(static_cast<size_t>(inner_dim));
+      std::vector<float> expected(num_cols * inner_dim), found(static_cast<size_t>(inner_dim));
       ToFloats(dtype, source.data() + 1, expected);
       std::vector<std::byte> packed(PackedBytes(FormatOf(dtype), num_cols, inner_dim));
       PackPanel(dtype, source.data() + 1, num_cols, inner_dim, FormatOf(dtype), packed.data());
@@ -94,13 +93,13 @@ TEST(PackedMatrixTest, QuantisedWeightsAreClose) {
       for (const int64_t num_cols : kColCounts) {
         const std::vector<float> w = RandomWeights(num_cols * inner_dim, 3);
         const std::vector<std::byte> packed = Quantise(format, w, num_cols, inner_dim);
-        std::vector<float> found(static_cast<size_t>(inner_dim));
+        std::vector<float> found(inner_dim);
         double error = 0, magnitude = 0;
         for (int64_t col = 0; col < num_cols; ++col) {
           UnpackColumn(format, packed.data(), col, inner_dim, found.data());
           for (int64_t k = 0; k < inner_dim; ++k) {
-            const double value = w[static_cast<size_t>(col * inner_dim + k)];
-            error = std::max(error, std::abs(found[static_cast<size_t>(k)] - value));
+            const double value = w[col * inner_dim + k];
+            error = std::max(error, std::abs(found[k] - value));
             magnitude = std::max(magnitude, std::abs(value));
           }
         }

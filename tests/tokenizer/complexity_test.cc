@@ -47,7 +47,7 @@ TEST(UnigramStepsTest, GrowLinearlyWithTheWord) {
   Vocabulary vocabulary;
   std::vector<double> scores;
   for (int64_t length = 1; length <= 16; ++length) {  // a, aa, aaa ... all match everywhere
-    ASSERT_TRUE(vocabulary.Add(std::string(static_cast<size_t>(length), 'a'), length - 1, "test").ok());
+    ASSERT_TRUE(vocabulary.Add(std::string(length, 'a'), length - 1, "test").ok());
     scores.push_back(-static_cast<double>(length));
   }
   const UnigramModel model(std::move(vocabulary), std::move(scores), {.unknown_score = -100});

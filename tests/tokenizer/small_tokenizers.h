@@ -15,7 +15,7 @@ namespace penstock::testing_tokenizers {
 // <w> (259, an ordinary word), [R] (260, special, rstrip) and [W] (261, ordinary, single_word).
 inline json::object ByteLevel() {
   json::object vocab;
-  for (int byte = 0; byte < 256; ++byte) vocab[ByteAlphabet()[static_cast<size_t>(byte)]] = byte;
+  for (int byte = 0; byte < 256; ++byte) vocab[ByteAlphabet()[byte]] = byte;
   vocab["ab"] = 256;
   vocab["abc"] = 257;
   const auto added = [](int id, std::string_view content, bool special, std::string_view flag) {

@@ -322,13 +322,12 @@ class Bench {
     const int rows = std::max(options_.batch, max);
     llama_context* context = NewContext(max, options_.prompt_tokens + options_.new_tokens, rows);
     Batch batch(rows);
-    std::vector<llama_token> last(static_cast<size_t>(max));  // of each sequence of the group
+    std::vector<llama_token> last(max);  // of each sequence of the group
     const auto run = [&] {
       batch.Run(context);
       batch.ForEachLogits([&](int row, llama_seq_id id) {
         const float* logits = llama_get_logits_ith(context, row);
-        last[static_cast<size_t>(id)] =
-            static_cast<llama_token>(std::max_element(logits, logits + vocab_size_) - logits);
+        last[id] = static_cast<llama_token>(std::max_element(logits, logits + vocab_size_) - logits);
       });
       batch.Clear();
     };
@@ -348,7 +347,7 @@ class Bench {
       const double middle = Now();
       for (int step = 1; step < options_.new_tokens; ++step) {
         for (int id = 0; id < sequences; ++id) {
-          batch.Add(last[static_cast<size_t>(id)], options_.prompt_tokens + step - 1, id, /*logits=*/true);
+          batch.Add(last[id], options_.prompt_tokens + step - 1, id, /*logits=*/true);
         }
         run();
       }
@@ -441,8 +440,7 @@ class Bench {
       if (states.back().empty()) Fail("the library cannot save the state of a sequence");
     }
     for (int id = prompts; id < sequences; ++id) {
-      if (LoadState(context, states[static_cast<size_t>(id % prompts)], id) == 0)
-        Fail("the library cannot load the state of a sequence");
+      if (LoadState(context, states[id % prompts], id) == 0) Fail("the library cannot load the state of a sequence");
     }
   }
 

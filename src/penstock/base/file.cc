@@ -34,7 +34,7 @@ absl::Status PreadFully(int fd, std::span<std::byte> out, uint64_t offset, std::
   while (done < out.size()) {
     const ssize_t n = ::pread(fd, out.data() + done, out.size() - done, static_cast<off_t>(offset + done));
     if (n > 0) {
-      done += static_cast<size_t>(n);
+      done += n;
     } else if (n == 0) {
       return IoError("{}: the file ended early: expected {} bytes at offset {}, found {}; was it changed while in use?",
                      path, out.size(), offset, done);
@@ -51,7 +51,7 @@ absl::Status WriteFully(int fd, std::string_view data, std::string_view path) {
   while (done < data.size()) {
     const ssize_t n = ::write(fd, data.data() + done, data.size() - done);
     if (n >= 0) {
-      done += static_cast<size_t>(n);
+      done += n;
     } else if (errno != EINTR && errno != EAGAIN) {
       return IoError("{}: cannot write: {}", path, ErrnoText(errno));
     }

@@ -95,7 +95,7 @@ size_t FindInvalidUtf8(std::string_view text) {
     bool complete = false;
     const int num_bytes = WellFormedPrefix(text, pos, complete);
     if (!complete) return pos;
-    pos += static_cast<size_t>(num_bytes);
+    pos += num_bytes;
   }
   return std::string_view::npos;
 }
@@ -108,11 +108,11 @@ std::string ReplaceInvalidUtf8(std::string_view text) {
     bool complete = false;
     const int num_bytes = WellFormedPrefix(text, pos, complete);
     if (complete) {
-      out.append(text.substr(pos, static_cast<size_t>(num_bytes)));
+      out.append(text.substr(pos, num_bytes));
     } else {
       AppendUtf8(0xFFFD, out);
     }
-    pos += static_cast<size_t>(num_bytes > 0 ? num_bytes : 1);
+    pos += num_bytes > 0 ? num_bytes : 1;
   }
   return out;
 }
@@ -143,9 +143,9 @@ std::string Printable(std::string_view text) {
       const uint32_t code = static_cast<uint32_t>(rune.code_point);
       out += code < 0x100 ? fmt::format("\\x{:02x}", code) : fmt::format("\\u{:04x}", code);
     } else {
-      out.append(text.substr(pos, static_cast<size_t>(rune.num_bytes)));
+      out.append(text.substr(pos, rune.num_bytes));
     }
-    pos += static_cast<size_t>(rune.num_bytes);
+    pos += rune.num_bytes;
   }
   return out;
 }

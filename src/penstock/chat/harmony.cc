@@ -71,7 +71,7 @@ ChatAnswer HarmonyReader::Read(std::span<const TokenId> ids, std::string_view ke
     const auto message_at = std::find(ids.begin(), ids.end(), message_);
     const auto message_end =
         message_at == ids.end() ? ids.end() : std::find_if(message_at + 1, ids.end(), ends_message);
-    const auto header = ids.first(static_cast<size_t>(message_at - ids.begin()));
+    const auto header = ids.first(message_at - ids.begin());
     if (message_at == ids.end()) {
       // The header was cut off, or the text has none.
       if (std::find(header.begin(), header.end(), channel_) == header.end()) {
@@ -81,7 +81,7 @@ ChatAnswer HarmonyReader::Read(std::span<const TokenId> ids, std::string_view ke
     }
     const bool is_last = std::all_of(message_end, ids.end(), ends_message);
     AddMessage(header, {message_at + 1, message_end}, is_last ? num_cut_bytes : 0, answer);
-    ids = ids.subspan(static_cast<size_t>(message_end - ids.begin()));
+    ids = ids.subspan(message_end - ids.begin());
     while (!ids.empty() && ends_message(ids.front())) ids = ids.subspan(1);
   }
   return answer;

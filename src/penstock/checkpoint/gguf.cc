@@ -294,7 +294,7 @@ absl::StatusOr<std::vector<float>> ReadFloats(const Gguf& gguf, const TensorInfo
     return ModelError("tensor '{}': {} values, expected at most {}", tensor.name,
                       tensor.extent.size_bytes / sizeof(float), max_count);
   }
-  const OpenedFile& file = gguf.files[static_cast<size_t>(tensor.file_idx)];
+  const OpenedFile& file = gguf.files[tensor.file_idx];
   std::vector<float> values(tensor.extent.size_bytes / sizeof(float));
   PENSTOCK_RETURN_IF_ERROR(
       PreadFully(file.fd.get(), std::as_writable_bytes(std::span(values)), tensor.extent.offset_bytes, file.path));

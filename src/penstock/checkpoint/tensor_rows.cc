@@ -92,7 +92,7 @@ void MakeBlockRow(const TensorInfo& tensor, const std::byte* codes, const std::b
   }
   std::array<float, kMaxModelDim / 128> floats;
   PENSTOCK_CHECK(row.count <= std::ssize(floats));
-  const auto own_scales = std::span(floats).first(static_cast<size_t>(row.count));
+  const auto own_scales = std::span(floats).first(row.count);
   ToFloats(scales.dtype, row.begin, own_scales);
   MakeFp8Row(own, own_scales, target);
 }
@@ -108,7 +108,7 @@ void DequantiseStored(const TensorInfo& tensor, const std::byte* stored, const s
 
 absl::Status ReadStored(std::span<const OpenedFile> files, const TensorInfo& tensor, int64_t stored_row, int64_t count,
                         std::vector<std::byte>& stored) {
-  const OpenedFile& file = files[static_cast<size_t>(tensor.file_idx)];
+  const OpenedFile& file = files[tensor.file_idx];
   const uint64_t row_bytes = StoredRowBytes(tensor);
   stored.resize(static_cast<uint64_t>(count) * row_bytes);
   return PreadFully(file.fd.get(), stored, tensor.extent.offset_bytes + static_cast<uint64_t>(stored_row) * row_bytes,
@@ -119,7 +119,7 @@ absl::Status ReadRowsAsFloats(std::span<const OpenedFile> files, const TensorInf
                               float* target) {
   PENSTOCK_ASSIGN_OR_RETURN(const std::vector<std::byte> scales, ReadScales(files, tensor));
   const int64_t begin = FirstStoredRow(tensor, first), own = first % MatrixRows(tensor);
-  const auto elements = static_cast<size_t>(StoredElements(tensor));
+  const size_t elements = StoredElements(tensor);
   std::vector<std::byte> stored;
   if (!IsTransposed(tensor)) {
     for (int64_t row = own; row < own + count; ++row) {
@@ -137,7 +137,7 @@ absl::Status ReadRowsAsFloats(std::span<const OpenedFile> files, const TensorInf
     DequantiseStored(tensor, stored.data() + static_cast<uint64_t>(input) * StoredRowBytes(tensor), scales.data(),
                      begin + input, values);
     for (int64_t row = 0; row < count; ++row) {
-      target[row * num_inputs + input] = values[static_cast<size_t>(PlaceOf(tensor, own + row))];
+      target[row * num_inputs + input] = values[PlaceOf(tensor, own + row)];
     }
   }
   return absl::OkStatus();
@@ -188,7 +188,7 @@ absl::Status ReadRows(std::span<const OpenedFile> files, const TensorInfo& tenso
   if (tensor.as_floats) {
     return ReadRowsAsFloats(files, tensor, first, count, reinterpret_cast<float*>(target.data()));
   }
-  const OpenedFile& file = files[static_cast<size_t>(tensor.file_idx)];
+  const OpenedFile& file = files[tensor.file_idx];
   const uint64_t row_bytes = StoredRowBytes(tensor);
   if (!tensor.places.has_value()) {
     return PreadFully(file.fd.get(), target, tensor.extent.offset_bytes + static_cast<uint64_t>(first) * row_bytes,
@@ -218,7 +218,7 @@ absl::Status ReadRows(std::span<const OpenedFile> files, const TensorInfo& tenso
 absl::StatusOr<std::vector<std::byte>> ReadScales(std::span<const OpenedFile> files, const TensorInfo& tensor) {
   std::vector<std::byte> bytes;
   if (!tensor.scales.has_value()) return bytes;
-  const OpenedFile& file = files[static_cast<size_t>(tensor.scales->file_idx)];
+  const OpenedFile& file = files[tensor.scales->file_idx];
   bytes.resize(tensor.scales->extent.size_bytes);
   PENSTOCK_RETURN_IF_ERROR(PreadFully(file.fd.get(), bytes, tensor.scales->extent.offset_bytes, file.path));
   return bytes;
@@ -243,7 +243,7 @@ void PackRows(const TensorInfo& tensor, const std::byte* rows, const std::byte* 
 
 void RowsToFloats(const TensorInfo& tensor, const std::byte* rows, const std::byte* scales, int64_t first,
                   int64_t count, float* target) {
-  const auto elements = static_cast<size_t>(RowElements(tensor));
+  const size_t elements = RowElements(tensor);
   const bool is_coded = !tensor.as_floats && (tensor.packed.has_value() || tensor.scales.has_value());
   if (!is_coded) {
     const Dtype dtype = tensor.as_floats ? Dtype::kF32 : tensor.dtype;

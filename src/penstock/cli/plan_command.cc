@@ -148,11 +148,11 @@ class WhatIfs {
     std::vector<std::optional<RunEstimate>> estimates(changes_.size());
     ThreadPool pool(std::min(NumUsableCpus(), static_cast<int>(changes_.size())), ThreadPool::Pinned::kNo);
     pool.ParallelFor(std::ssize(changes_), [&](int64_t i, int) {
-      const Change& change = changes_[static_cast<size_t>(i)];
+      const Change& change = changes_[i];
       const absl::StatusOr<std::vector<PolicyChoice>> choices =
           SearchPolicies(*change.model, change.hardware, described_.workload, change.options, /*near=*/&best_.options,
                          /*num_threads=*/1);
-      if (choices.ok()) estimates[static_cast<size_t>(i)] = choices->front().estimate;
+      if (choices.ok()) estimates[i] = choices->front().estimate;
     });
     for (size_t i = 0; i < changes_.size(); ++i) {
       if (estimates[i].has_value()) whatifs_.push_back({changes_[i].words, *std::move(estimates[i])});

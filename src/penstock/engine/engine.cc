@@ -320,7 +320,7 @@ absl::Status EngineImpl::SampleRows(const RowLogits& result) {
     const Sequence& sequence = *sequence_of_row_[rows[i]];
     const SamplingParams& sampling = sequence.sampling();
     if (!result.best.empty()) {
-      choices[i].token_id = result.best[static_cast<size_t>(i)];
+      choices[i].token_id = result.best[i];
       return;
     }
     const std::span<float> row = result.logits.subspan(static_cast<size_t>(i) * vocab_size, vocab_size);
@@ -382,7 +382,7 @@ absl::StatusOr<std::vector<Completion>> EngineImpl::Step() {
     advanced = true;
   };
   batch_.wants_best_only = !random_answers_ && std::ranges::all_of(batch_.logit_rows, [&](int64_t row) {
-    return IsArgMax(sequence_of_row_[static_cast<size_t>(row)]->sampling());
+    return IsArgMax(sequence_of_row_[row]->sampling());
   });
   broken_ = RunPass(std::move(micro_batches), [&](const RowLogits& result) {
     advance();

@@ -233,7 +233,7 @@ MachineRates Executor::MeasureRates() {
 void Executor::UpdateStats(EngineStats& stats) const {
   stats.lanes.clear();
   const std::vector<LaneUsage> lanes = runtime_.Usage();
-  const auto cost_of = [&](LaneIdx lane) { return lanes[static_cast<size_t>(lane)].cost; };
+  const auto cost_of = [&](LaneIdx lane) { return lanes[lane].cost; };
   for (const LaneUsage& usage : lanes) stats.lanes.push_back({usage.name, usage.busy_s});
   const auto work_of = [&](LaneIdx lane) -> ProcessorWork {
     return {.memory_bytes = cost_of(lane).memory_bytes, .flops = cost_of(lane).flops};

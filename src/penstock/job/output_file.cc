@@ -115,7 +115,7 @@ absl::Status OutputFile::Append(std::string_view line) {
   while (done < bytes.size()) {
     const ssize_t n = calls_.Write(fd(), bytes.data() + done, bytes.size() - done);
     if (n > 0) {
-      done += static_cast<size_t>(n);
+      done += n;
     } else if (n == 0 || errno != EINTR) {
       return WriteFailed(n == 0 ? ENOSPC : errno);
     }

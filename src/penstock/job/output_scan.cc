@@ -61,11 +61,11 @@ absl::StatusOr<OutputScan> ScanOutput(int fd, const std::string& path, uint64_t 
                      path, line.number, result->id);
     }
     if (first_torn != 0) continue;
-    if (scan.done[static_cast<size_t>(*input_line)]) {
+    if (scan.done[*input_line]) {
       return IoError("{}: line {}: a second result of input line {}; remove one of the two", path, line.number,
                      *input_line);
     }
-    scan.done[static_cast<size_t>(*input_line)] = true;
+    scan.done[*input_line] = true;
     ++scan.num_done;
     scan.num_failed += result->failed ? 1 : 0;
     scan.good_bytes = line.offset + line.num_bytes + 1;

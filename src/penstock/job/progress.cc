@@ -40,9 +40,8 @@ std::string FormatProgress(const ProgressCounts& counts, const EngineStats& stat
   const double share =
       counts.num_requests > 0 ? static_cast<double>(counts.num_done) / static_cast<double>(counts.num_requests) : 1.0;
   const int filled = std::clamp(static_cast<int>(share * kBarWidth), 0, kBarWidth);
-  std::string text =
-      fmt::format("[{}{}] {}/{} requests", std::string(static_cast<size_t>(filled), '#'),
-                  std::string(static_cast<size_t>(kBarWidth - filled), '-'), counts.num_done, counts.num_requests);
+  std::string text = fmt::format("[{}{}] {}/{} requests", std::string(filled, '#'),
+                                 std::string(kBarWidth - filled, '-'), counts.num_done, counts.num_requests);
   if (counts.num_failed > 0) text += fmt::format(", {} failed", counts.num_failed);
   const double compute_s = stats.prefill_s + stats.decode_s;
   if (compute_s > 0) text += fmt::format(", {:.1f} tokens/s", static_cast<double>(stats.generated_tokens) / compute_s);

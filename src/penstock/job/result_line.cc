@@ -92,7 +92,7 @@ void AppendCompletionLogprobs(const std::vector<TokenLogprobs>& tokens, bool wit
   const auto next_offset = [&](size_t i) {
     const int64_t begin = offset;
     const std::string text = text_of(tokens[i].chosen.token_id, i);
-    for (size_t pos = 0; pos < text.size(); ++offset) pos += static_cast<size_t>(DecodeUtf8(text, pos).num_bytes);
+    for (size_t pos = 0; pos < text.size(); ++offset) pos += DecodeUtf8(text, pos).num_bytes;
     return Json(begin);
   };
   AppendList(tokens.size(), next_offset, out);

@@ -80,7 +80,7 @@ absl::Status Runner::Fill(const std::atomic<bool>& stop) {
     PENSTOCK_RETURN_IF_ERROR(args_.input.CheckUnchanged());
     at_end_ = !more;
     if (!more || (!line.too_long && IsBlank(line.text))) continue;
-    if (args_.scan.done[static_cast<size_t>(line.number)]) continue;
+    if (args_.scan.done[line.number]) continue;
     PENSTOCK_RETURN_IF_ERROR(StartLine(line));
   }
   return absl::OkStatus();

@@ -167,7 +167,7 @@ absl::StatusOr<AttentionRates> MeasureAttention(const KernelProbe& probe, KvForm
   }
   int64_t seen_tokens = 0;
   for (int64_t i = 0; i < num_sequences; ++i) {
-    const std::vector<std::byte*>& of_sequence = pages[static_cast<size_t>(i)];
+    const std::vector<std::byte*>& of_sequence = pages[i];
     decoding.AddRow(0, kContext - 1, of_sequence, static_cast<uint32_t>(i), {});
     for (int64_t pos = 0; i < num_prompts && pos < kContext; ++pos) {
       prompts.AddRow(0, pos, of_sequence, static_cast<uint32_t>(i), {});

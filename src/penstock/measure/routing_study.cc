@@ -59,7 +59,7 @@ void CountGuesses(TraceRouting& trace, const std::vector<int64_t>& moe_layers, s
     const std::span<const int32_t> guessed = trace.ChoicesAhead(moe_layers[place], ahead, 0, num_rows);
     if (guessed.empty()) continue;
     const std::span<const int32_t> chosen = trace.Choices(moe_layers[place + static_cast<size_t>(ahead)], 0, num_rows);
-    TraceFacts::Guesses& guesses = facts.gates[static_cast<size_t>(ahead - 1)];
+    TraceFacts::Guesses& guesses = facts.gates[ahead - 1];
     for (size_t i = 0; i < chosen.size(); ++i) {
       const auto row = guessed.begin() + static_cast<int64_t>(i) / num_topk * num_topk;
       guesses.num_right += std::find(row, row + num_topk, chosen[i]) != row + num_topk ? 1 : 0;

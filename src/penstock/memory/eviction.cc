@@ -12,7 +12,7 @@ namespace {
 // Slots in the order in which they should leave.
 class Order {
  public:
-  explicit Order(int64_t num_slots) : places_(static_cast<size_t>(num_slots), slots_.end()) {}
+  explicit Order(int64_t num_slots) : places_(num_slots, slots_.end()) {}
   void MoveToBack(SlotId slot_id) {
     std::list<SlotId>::iterator& place = places_[slot_id];
     if (place == slots_.end()) {
@@ -52,8 +52,7 @@ class LruPolicy : public EvictionPolicy {
 // Counts the uses of each expert, also while it is absent, so that an expert with many uses stays when it comes back.
 class LfuPolicy : public EvictionPolicy {
  public:
-  LfuPolicy(int64_t num_slots, size_t num_experts)
-      : order_(num_slots), keys_(static_cast<size_t>(num_slots)), num_uses_(num_experts) {}
+  LfuPolicy(int64_t num_slots, size_t num_experts) : order_(num_slots), keys_(num_slots), num_uses_(num_experts) {}
   void OnLoad(SlotId slot_id, ExpertKey key) override {
     keys_[slot_id] = key;
     order_.MoveToBack(slot_id);
@@ -83,7 +82,7 @@ class MrsPolicy : public EvictionPolicy {
   // With `by_layer`, a layer that holds its share of the slots gives up one of its own.
   MrsPolicy(const EvictionArgs& args, bool by_layer)
       : order_(args.num_slots),
-        keys_(static_cast<size_t>(args.num_slots), kNoExpert),
+        keys_(args.num_slots, kNoExpert),
         scores_(args.layer_of.size()),
         by_layer_(by_layer),
         layer_of_(args.layer_of) {
@@ -188,6 +187,6 @@ constexpr EvictionTraits kEvictions[] = {
 }  // namespace
 
 std::span<const EvictionTraits> Evictions() { return kEvictions; }
-const EvictionTraits& TraitsOf(Eviction eviction) { return kEvictions[static_cast<size_t>(eviction)]; }
+const EvictionTraits& TraitsOf(Eviction eviction) { return kEvictions[eviction]; }
 
 }  // namespace penstock

@@ -49,7 +49,7 @@ DramSource::DramSource(const Args& args)
     : args_(args),
       page_bytes_(WeightPageBytes(args.layouts)),
       buffer_free_(kNumPinnedPages),
-      finishing_(static_cast<size_t>(args.layouts.num_experts())),
+      finishing_(args.layouts.num_experts()),
       wanted_at_(finishing_.size()),
       held_at_(finishing_.size()),
       next_(finishing_.size()) {

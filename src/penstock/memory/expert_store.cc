@@ -30,9 +30,9 @@ ExpertStore::ExpertStore(Args args)
       source_(std::move(args.source)),
       pinned_(std::move(args.pinned)),
       wants_scores_(TraitsOf(args.eviction).needs_scores),
-      slots_(static_cast<size_t>(args.num_slots)),
+      slots_(args.num_slots),
       finished_(slots_.size()),
-      slot_of_expert_(static_cast<size_t>(args.layouts.num_experts()), kNoSlot) {
+      slot_of_expert_(args.layouts.num_experts(), kNoSlot) {
   if (args.eviction != Eviction::kStatic) pinned_.clear();
   pinned_.resize(slot_of_expert_.size());
   num_pinned_ = std::count(pinned_.begin(), pinned_.end(), true);
@@ -253,7 +253,7 @@ std::vector<absl::Status> ExpertStore::Finish(std::span<const ExpertPlace> place
 }
 
 absl::Status ExpertStore::Preload(ThreadPool* pool, const ExpertSet& preferred) {
-  std::vector<ExpertKey> keys(static_cast<size_t>(layouts_->num_experts()));
+  std::vector<ExpertKey> keys(layouts_->num_experts());
   std::iota(keys.begin(), keys.end(), ExpertKey{0});
   const auto rank = [&](ExpertKey key) {
     if (is_pinned(key)) return 0;

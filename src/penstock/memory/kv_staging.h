@@ -40,7 +40,7 @@ class KvStaging {
 
   // Buffers are taken in turn. A buffer may be written when the event of its last use has happened.
   int Take() { return std::exchange(next_, (next_ + 1) % kNumBuffers); }
-  Event& last_use(int buffer_idx) { return last_uses_[static_cast<size_t>(buffer_idx)]; }
+  Event& last_use(int buffer_idx) { return last_uses_[buffer_idx]; }
 
  private:
   KvLayer layer_;

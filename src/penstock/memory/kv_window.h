@@ -41,7 +41,7 @@ struct KvWindow {
   // Returns the pages seen by a row whose window begins with `first_page`, and free pages behind them. Behind the
   // sinks, a sequence's pages form a ring.
   std::vector<std::byte*> PagesFrom(std::span<std::byte* const> pages, int64_t first_page) const {
-    const auto num_sink_pages = static_cast<size_t>(std::min<int64_t>(sink_pages(), std::ssize(pages)));
+    const size_t num_sink_pages = std::min<int64_t>(sink_pages(), std::ssize(pages));
     std::vector<std::byte*> seen(pages.begin(), pages.begin() + static_cast<int64_t>(num_sink_pages));
     const size_t ring = pages.size() - num_sink_pages;
     for (size_t i = 0; i < ring; ++i) {

@@ -153,7 +153,7 @@ void ReadRopes(ConfigReader& reader, RopeDefaults defaults, ModelConfig& config)
   if (kind == LayerRopes::kAlike) return ReadRope(reader, defaults, config.rope);
   const std::vector<double> thetas =
       kind == LayerRopes::kByTheta ? ReadLayerThetas(reader, config.num_layers) : std::vector<double>();
-  std::vector<int8_t> layer_rope(static_cast<size_t>(config.num_layers), kNoRope);
+  std::vector<int8_t> layer_rope(config.num_layers, kNoRope);
   std::vector<Rope> ropes;
   std::map<std::pair<bool, double>, int8_t> known;  // by window and theta
   for (size_t layer_idx = 0; layer_idx < layer_rope.size() && reader.status().ok(); ++layer_idx) {

@@ -111,9 +111,7 @@ struct ModelConfig {
   int64_t value_dim() const { return mla.is_on() ? mla.kv_lora_rank : head_dim; }
   int64_t v_dim() const { return mla.is_on() ? 0 : kv_dim(); }
   int64_t attended_dim() const { return num_heads * value_dim(); }
-  int64_t rope_of(int64_t layer_idx) const {
-    return layer_rope.empty() ? 0 : layer_rope[static_cast<size_t>(layer_idx)];
-  }
+  int64_t rope_of(int64_t layer_idx) const { return layer_rope.empty() ? 0 : layer_rope[layer_idx]; }
   // Returns how many of a head's dims rotate in a layer.
   int64_t rotary_dim_of(int64_t layer_idx) const { return rope_of(layer_idx) == kNoRope ? 0 : rope.rotary_dim; }
   // Returns the number of angles of a position, for all of its RoPEs one after another; first_angle_of() is where a
@@ -124,7 +122,7 @@ struct ModelConfig {
   }
   // Returns how many positions a position sees in a layer; 0: no limit.
   int64_t window_of(int64_t layer_idx) const {
-    return layer_has_window.empty() || layer_has_window[static_cast<size_t>(layer_idx)] ? sliding_window : 0;
+    return layer_has_window.empty() || layer_has_window[layer_idx] ? sliding_window : 0;
   }
   int64_t num_moe_layers() const;
   std::vector<int64_t> moe_layers() const;

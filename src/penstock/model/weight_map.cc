@@ -365,7 +365,7 @@ class LayerMapper {
     MapAttention(layer);
     layer.ffn_norm = Vector("post_attention_layernorm.weight", c.model_dim);
     if (c.norm_bias) layer.ffn_norm_bias = Vector("post_attention_layernorm.bias", c.model_dim);
-    if (c.layer_has_experts[static_cast<size_t>(layer_idx_)]) {
+    if (c.layer_has_experts[layer_idx_]) {
       MapExperts(layer);
     } else {
       layer.dense_ffn = Ffn("mlp.", c.dense_ffn_dim);
@@ -439,7 +439,7 @@ class LayerMapper {
       layer.expert_up_bias = Vector("mlp.experts.up_proj.bias", c.num_experts * c.expert_dim);
       layer.expert_down_bias = Vector("mlp.experts.down_proj.bias", c.num_experts * c.model_dim);
     }
-    layer.experts.reserve(static_cast<size_t>(c.num_experts));
+    layer.experts.reserve(c.num_experts);
     for (int64_t expert_idx = 0; expert_idx < c.num_experts && !source_->hopeless(); ++expert_idx) {
       layer.experts.push_back({{.gate_proj = Take("mlp.experts.{expert}.gate_proj.weight", {c.expert_dim, c.model_dim},
                                                   Use::kMatrix, expert_idx),
@@ -473,7 +473,7 @@ void MapAll(TensorSource& source, const ModelConfig& config, WeightMap& map) {
                     ? map.embedding
                     : source.Take({"lm_head.weight", {config.vocab_size, config.model_dim}, Use::kMatrix});
   if (config.lm_head_bias) map.lm_head_bias = vector("lm_head.bias", config.vocab_size);
-  map.layers.reserve(static_cast<size_t>(config.num_layers));
+  map.layers.reserve(config.num_layers);
   for (int64_t layer_idx = 0; layer_idx < config.num_layers && !source.hopeless(); ++layer_idx) {
     map.layers.push_back(LayerMapper(source, config, layer_idx).Map());
   }

@@ -106,18 +106,18 @@ void CudaOperations::ForEachKvPart(const RowBatch& batch, RowRange rows, const K
     std::span<std::byte* const> last;
     int64_t end = begin;
     for (; end < rows.end; ++end) {
-      const std::span<std::byte* const> own = kv.pages[static_cast<size_t>(end - rows.begin)];
+      const std::span<std::byte* const> own = kv.pages[end - rows.begin];
       const bool is_new = end == begin || own.data() != last.data();  // rows of one sequence share a list
       const size_t num_pages = pages.size() + (is_new ? own.size() : 0);
-      const auto num_rows = static_cast<size_t>(end - begin);
+      const size_t num_rows = end - begin;
       const size_t bytes = RowTableBytes(static_cast<int64_t>(num_pages)) + 2 * sizeof(int64_t) * num_rows;
       if (end > begin && bytes > args_.tables.max_bytes()) break;
       first_page.push_back(is_new ? std::ssize(pages) : first_page.back());
       if (is_new) pages.insert(pages.end(), own.begin(), own.end());
       last = own;
     }
-    const auto num_rows = static_cast<size_t>(end - begin);
-    const auto positions = std::span(batch.kv_positions).subspan(static_cast<size_t>(begin), num_rows);
+    const size_t num_rows = end - begin;
+    const auto positions = std::span(batch.kv_positions).subspan(begin, num_rows);
     // One upload carries all three; each begins at a cache line.
     std::vector<std::byte> table;
     const auto add = [&](std::span<const std::byte> bytes) {
@@ -168,7 +168,7 @@ void CudaOperations::AttendPart(const RowBatch& batch, int64_t first_row, int64_
   for (int64_t num_left = part.num_rows; num_left > 0;) {
     int64_t num_rows = 0, num_positions = 0;
     for (; num_rows < num_left; ++num_rows) {
-      const int64_t own = batch.kv_positions[static_cast<size_t>(first_row + num_rows)] + 1;
+      const int64_t own = batch.kv_positions[first_row + num_rows] + 1;
       const int64_t max = std::max(num_positions, own);
       if (num_rows > 0 && (num_rows + 1) * CudaScoresFloats(config, max) > room) break;
       num_positions = max;
@@ -276,7 +276,7 @@ void CudaOperations::RouteAhead(RowRange rows, int64_t target_idx, int64_t ahead
 
 std::span<const int32_t> CudaOperations::Choices(RowRange rows) {
   const int64_t num_topk = args_.config.num_topk;
-  choices_.resize(static_cast<size_t>(rows.size() * num_topk));
+  choices_.resize(rows.size() * num_topk);
   args_.tables.Download(choices_.data(), args_.activations.topk_idx.data() + rows.begin * num_topk,
                         choices_.size() * sizeof(int32_t));
   return choices_;
@@ -355,7 +355,7 @@ std::vector<int64_t> CudaOperations::ClearExpert(int64_t expert_idx) {
   const int64_t dim = args_.config.model_dim;
   IndexRange places;
   args_.tables.Download(&places, a.group_offsets.data() + expert_idx, sizeof(places));
-  std::vector<int64_t> rows(static_cast<size_t>(places.size()));
+  std::vector<int64_t> rows(places.size());
   args_.tables.Download(rows.data(), a.assigned_row.data() + places.begin, rows.size() * sizeof(int64_t));
   cuda::Clear(a.expert_output.data() + places.begin * dim, places.size() * dim, args_.stream);
   return rows;
@@ -448,10 +448,10 @@ void CudaOperations::Logits(std::span<const int64_t> rows) {
   for (int64_t begin = 0; begin < num_rows;) {
     // Consecutive rows share a launch.
     int64_t end = begin + 1;
-    while (end < num_rows && rows[static_cast<size_t>(end)] == rows[static_cast<size_t>(begin)] + end - begin) ++end;
+    while (end < num_rows && rows[end] == rows[begin] + end - begin) ++end;
     cuda::NormRows({.num_rows = end - begin,
                     .dim = dim,
-                    .x = a.residual.data() + rows[static_cast<size_t>(begin)] * dim,
+                    .x = a.residual.data() + rows[begin] * dim,
                     .weight = outer.final_norm.data(),
                     .eps = config.norm_eps,
                     .norm = config.norm,

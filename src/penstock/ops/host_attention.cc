@@ -66,7 +66,7 @@ void StoreRowKv(const OpContext& context, const KvLayer& layer, std::span<std::b
                 int64_t row_idx) {
   const ModelConfig& config = context.config;
   const Activations& a = context.activations;
-  std::byte* page = pages[static_cast<size_t>(pos / KvCache::kPageTokens)];
+  std::byte* page = pages[pos / KvCache::kPageTokens];
   for (int64_t head_idx = 0; head_idx < config.num_kv_heads; ++head_idx) {
     const int64_t offset = row_idx * config.kv_dim() + head_idx * config.head_dim;
     context.kernels.store_kv({.format = layer.format,
@@ -303,7 +303,7 @@ std::span<const float> HostOperations::ValuesOfHeads(RowRange rows, const LayerW
 void HostOperations::StoreKv(const RowBatch& batch, RowRange rows, const KvView& kv) {
   context_.pool.ParallelFor(rows.size(), [&](int64_t i, int) {
     const int64_t row_idx = rows.begin + i;
-    StoreRowKv(context_, kv.layer, kv.pages[static_cast<size_t>(i)], batch.kv_positions[row_idx], row_idx);
+    StoreRowKv(context_, kv.layer, kv.pages[i], batch.kv_positions[row_idx], row_idx);
   });
 }
 
@@ -316,9 +316,9 @@ void HostOperations::Attend(const RowBatch& batch, RowRange rows, int64_t layer_
     // The rows that see most positions come last in a chunk. Beginning with them balances the end of the parallel
     // region.
     const int64_t reversed = num_tasks - 1 - task_idx;
-    const RowRange& run = runs[static_cast<size_t>(reversed / num_parts)];
-    AttendHeads(context_, layer_idx, kv.layer, kv.pages[static_cast<size_t>(run.begin - rows.begin)],
-                batch.kv_positions[run.begin], run, reversed % num_parts, worker_idx);
+    const RowRange& run = runs[reversed / num_parts];
+    AttendHeads(context_, layer_idx, kv.layer, kv.pages[run.begin - rows.begin], batch.kv_positions[run.begin], run,
+                reversed % num_parts, worker_idx);
   });
 }
 

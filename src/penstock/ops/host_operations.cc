@@ -134,7 +134,7 @@ void HostOperations::Embed(const RowBatch& batch, RowRange rows) {
       const auto fill = [&](const Rope& kind) {
         const RopeFrequencies& rope = kind.At(pos, batch.prompt_lengths[row_idx]);
         for (int64_t i = 0; i < num_angles; ++i) {
-          const float angle = static_cast<float>(pos) * rope.frequencies[static_cast<size_t>(i)];
+          const float angle = static_cast<float>(pos) * rope.frequencies[i];
           *cos++ = std::cos(angle) * rope.scale;
           *sin++ = std::sin(angle) * rope.scale;
         }
@@ -234,8 +234,7 @@ void HostOperations::Group(RowRange rows) {
 
 std::span<const int32_t> HostOperations::Choices(RowRange rows) {
   const int64_t num_topk = context_.config.num_topk;
-  return context_.activations.topk_idx.subspan(static_cast<size_t>(rows.begin * num_topk),
-                                               static_cast<size_t>(rows.size() * num_topk));
+  return context_.activations.topk_idx.subspan(rows.begin * num_topk, rows.size() * num_topk);
 }
 
 void HostOperations::SharedFfn(RowRange rows, int64_t layer_idx) {

@@ -138,7 +138,7 @@ absl::Status Packer::PackOnePanel(const TensorInfo& tensor, WeightFormat format,
     PackRows(tensor, raw.data(), scales_.data(), col, count, format, target);
     return absl::OkStatus();
   }
-  std::vector<float> values(static_cast<size_t>(count * inner_dim));
+  std::vector<float> values(count * inner_dim);
   RowsToFloats(tensor, raw.data(), scales_.data(), col, count, values.data());
   for (const float value : values) {
     if (!std::isfinite(value)) {
@@ -160,13 +160,13 @@ absl::Status Packer::PackPanels(const TensorInfo& tensor, WeightFormat format, i
   const int64_t matrix_rows = IsBlocks(format) ? NumRows(tensor) : MatrixRows(tensor);
   const int64_t panels_per_matrix = NumPanels(matrix_rows);
   const auto num_panels = static_cast<int64_t>(CeilDiv(target.size(), panel_bytes));
-  std::vector<absl::Status> statuses(static_cast<size_t>(num_panels));
+  std::vector<absl::Status> statuses(num_panels);
   pool_->ParallelFor(num_panels, [&](int64_t i, int) {
     const int64_t panel = first + i;
     const int64_t own = panel % panels_per_matrix * kPanelCols;
     const int64_t col = panel / panels_per_matrix * matrix_rows + own;
-    statuses[static_cast<size_t>(i)] = PackOnePanel(tensor, format, col, std::min(kPanelCols, matrix_rows - own),
-                                                    target.data() + static_cast<uint64_t>(i) * panel_bytes);
+    statuses[i] = PackOnePanel(tensor, format, col, std::min(kPanelCols, matrix_rows - own),
+                               target.data() + static_cast<uint64_t>(i) * panel_bytes);
   });
   for (const absl::Status& status : statuses) PENSTOCK_RETURN_IF_ERROR(status);
   return absl::OkStatus();

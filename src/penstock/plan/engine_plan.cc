@@ -52,7 +52,7 @@ absl::StatusOr<std::vector<double>> ReadPopularity(const Policy& policy, const M
       const CorrelationTable table,
       CorrelationTable::Load(policy.correlation_table, CorrelationShapeOf(config, policy.path_length),
                              MaxCorrelationPaths(config, policy.path_length)));
-  std::vector<double> popularity(static_cast<size_t>(layouts.num_experts()));
+  std::vector<double> popularity(layouts.num_experts());
   int64_t moe_layer = 0;
   for (const int64_t layer_idx : config.moe_layers()) {
     const std::vector<double> of_layer = table.Tendency(moe_layer++, {.num_rows = 1, .choices = {}});

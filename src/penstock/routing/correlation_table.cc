@@ -61,7 +61,7 @@ CorrelationTable::CorrelationTable(CorrelationShape shape, int64_t max_paths)
   PENSTOCK_CHECK(CheckShape(shape_).ok());
   PENSTOCK_CHECK(max_paths >= 0 && max_paths <= int64_t{1} << 32);
   for (int64_t layer_idx = 0; layer_idx < shape_.num_layers; ++layer_idx) {
-    rows_[PathKey(layer_idx, 0, 0)].counts.resize(static_cast<size_t>(shape_.num_experts));
+    rows_[PathKey(layer_idx, 0, 0)].counts.resize(shape_.num_experts);
   }
 }
 
@@ -71,8 +71,8 @@ int64_t CorrelationTable::LongestPath(int64_t layer_idx, const RoutingHistory& h
   PENSTOCK_CHECK(layer_idx >= 0 && layer_idx < shape_.num_layers);
   const int64_t max = std::min(shape_.path_length, layer_idx);
   int64_t length = 0;
-  while (length < max && !history.choices[static_cast<size_t>(length)].empty()) {
-    CheckRows(history, history.choices[static_cast<size_t>(length)]);
+  while (length < max && !history.choices[length].empty()) {
+    CheckRows(history, history.choices[length]);
     ++length;
   }
   return length;
@@ -111,7 +111,7 @@ CorrelationTable::Row* CorrelationTable::FindOrAdd(uint64_t key) {
   if (found != rows_.end()) return &found->second;
   if (full()) return nullptr;
   Row& row = rows_[key];
-  row.counts.resize(static_cast<size_t>(shape_.num_experts));
+  row.counts.resize(shape_.num_experts);
   return &row;
 }
 
@@ -126,7 +126,7 @@ void CorrelationTable::Update(int64_t layer_idx, const RoutingHistory& history, 
         Row* row = FindOrAdd(key);
         if (row == nullptr) return;
         for (const int32_t expert_idx : chosen) {
-          uint32_t& count = row->counts[static_cast<size_t>(expert_idx)];
+          uint32_t& count = row->counts[expert_idx];
           if (count == kMaxCount) {
             for (uint32_t& other : row->counts) other /= 2;
             row->total = std::accumulate(row->counts.begin(), row->counts.end(), uint64_t{0});
@@ -160,7 +160,7 @@ std::vector<double> CorrelationTable::Tendency(int64_t layer_idx, const RoutingH
       weights[place->second].second += 1.0 / static_cast<double>(known.size());
     }
   }
-  std::vector<double> sums(static_cast<size_t>(shape_.num_experts));
+  std::vector<double> sums(shape_.num_experts);
   for (const auto& [row, weight] : weights) {
     const double scale = weight / static_cast<double>(row->total);
     for (size_t i = 0; i < sums.size(); ++i) sums[i] += scale * row->counts[i];
@@ -175,11 +175,11 @@ std::vector<int32_t> CorrelationTable::Hottest(int64_t layer_idx, const RoutingH
   std::iota(hottest.begin(), hottest.end(), 0);
   const int64_t num_hottest = std::min(count, shape_.num_experts);
   std::partial_sort(hottest.begin(), hottest.begin() + num_hottest, hottest.end(), [&sums](int32_t a, int32_t b) {
-    const double sum_a = sums[static_cast<size_t>(a)];
-    const double sum_b = sums[static_cast<size_t>(b)];
+    const double sum_a = sums[a];
+    const double sum_b = sums[b];
     return sum_a > sum_b || (sum_a == sum_b && a < b);
   });
-  hottest.resize(static_cast<size_t>(num_hottest));
+  hottest.resize(num_hottest);
   return hottest;
 }
 
@@ -244,7 +244,7 @@ absl::Status CorrelationTable::ParsePath(ByteReader& fields, uint64_t& last_key)
     if (!fields.ok()) return InputError("the bytes end in its middle");
     PENSTOCK_RETURN_IF_ERROR(CheckField("expert", expert_idx, last_expert_idx + 1, shape_.num_experts - 1));
     PENSTOCK_RETURN_IF_ERROR(CheckField("count", count, 1, kMaxCount));
-    row.counts[static_cast<size_t>(expert_idx)] = count;
+    row.counts[expert_idx] = count;
     row.total += count;
     last_expert_idx = expert_idx;
   }

@@ -17,7 +17,7 @@ namespace {
 // The common part of all predictors: the layer observed last.
 class LayerPredictor : public ExpertPredictor {
  public:
-  explicit LayerPredictor(const Args& args) : args_(args), rows_(static_cast<size_t>(args_.num_experts)) {}
+  explicit LayerPredictor(const Args& args) : args_(args), rows_(args_.num_experts) {}
 
  protected:
   int64_t num_layers() const { return std::ssize(args_.layers); }
@@ -27,7 +27,7 @@ class LayerPredictor : public ExpertPredictor {
   }
   std::span<const float> Counted(std::span<const int32_t> choices) {
     std::fill(rows_.begin(), rows_.end(), 0.0f);
-    for (const int32_t expert_idx : choices) rows_[static_cast<size_t>(expert_idx)] += 1;
+    for (const int32_t expert_idx : choices) rows_[expert_idx] += 1;
     return rows_;
   }
 
@@ -67,7 +67,7 @@ class OraclePredictor : public LayerPredictor {
   }
   std::span<const float> ExpectedRows(int64_t ahead) override {
     if (place_ + ahead >= num_layers()) return {};
-    return Counted(routing_->Choices(args_.layers[static_cast<size_t>(place_ + ahead)], 0, num_rows_));
+    return Counted(routing_->Choices(args_.layers[place_ + ahead], 0, num_rows_));
   }
 
  private:
@@ -128,12 +128,12 @@ class HistoryPredictor : public LayerPredictor {
   void Observe(const RoutedLayer& layer) override {
     place_ = PlaceOf(layer.layer_idx);
     num_rows_ = std::ssize(layer.sequence_ids);
-    std::vector<float>& scores = scores_[static_cast<size_t>(place_)];
+    std::vector<float>& scores = scores_[place_];
     const std::span<const float> mean = mean_.Of(layer.scores, layer.choices);
     for (size_t i = 0; i < scores.size(); ++i) scores[i] += kForgets * (mean[i] - scores[i]);
   }
   std::span<const float> ExpectedRows(int64_t ahead) override {
-    const std::vector<float>& scores = scores_[static_cast<size_t>((place_ + ahead) % num_layers())];
+    const std::vector<float>& scores = scores_[(place_ + ahead) % num_layers()];
     const float sum = std::accumulate(scores.begin(), scores.end(), 0.0f);
     if (sum <= 0) return {};
     const auto num_rows = static_cast<float>(num_rows_);
@@ -165,7 +165,7 @@ class SequencePredictor : public LayerPredictor {
     place_ = PlaceOf(layer.layer_idx);
     if (place_ == 0) EndThoseWhoLeft(layer.sequence_ids);
     sequence_ids_.assign(layer.sequence_ids.begin(), layer.sequence_ids.end());
-    const auto num_topk = static_cast<size_t>(args_.num_topk);
+    const size_t num_topk = args_.num_topk;
     for (size_t row = 0; row < sequence_ids_.size(); ++row) {
       if (running_.size() >= max_running_ && !running_.contains(sequence_ids_[row])) continue;
       Sequence& sequence = running_[sequence_ids_[row]];
@@ -268,6 +268,6 @@ constexpr PredictorTraits kPredictors[] = {
 }  // namespace
 
 std::span<const PredictorTraits> Predictors() { return kPredictors; }
-const PredictorTraits& TraitsOf(PredictorKind kind) { return kPredictors[static_cast<size_t>(kind)]; }
+const PredictorTraits& TraitsOf(PredictorKind kind) { return kPredictors[kind]; }
 
 }  // namespace penstock

@@ -59,13 +59,13 @@ void GeneratedRouting::ChooseByWeight(uint64_t state, int64_t first, std::vector
     double draw = Uniform(state) * sum;
     int64_t place = -1;
     for (int64_t i = 0; i < num_experts; ++i) {
-      if (left[static_cast<size_t>(i)] <= 0) continue;
+      if (left[i] <= 0) continue;
       place = i;  // rounding may carry the draw past the last one
-      draw -= left[static_cast<size_t>(i)];
+      draw -= left[i];
       if (draw < 0) break;
     }
-    sum -= left[static_cast<size_t>(place)];
-    left[static_cast<size_t>(place)] = 0;
+    sum -= left[place];
+    left[place] = 0;
     choices.push_back(static_cast<int32_t>((first + place) % num_experts));
   }
 }
@@ -132,8 +132,7 @@ std::span<const int32_t> GeneratedRouting::ChoicesAhead(int64_t layer_idx, int64
   const double accuracy = std::pow(spec_.gate_accuracy, static_cast<double>(ahead));
   const auto num_experts = std::ssize(weights_);
   for (int64_t row_idx = 0; row_idx < num_rows; ++row_idx) {
-    const std::span<int32_t> named =
-        std::span(ahead_).subspan(static_cast<size_t>(row_idx * num_topk_), static_cast<size_t>(num_topk_));
+    const std::span<int32_t> named = std::span(ahead_).subspan(row_idx * num_topk_, num_topk_);
     uint64_t state = Mix(StateOf(step_, layer_idx, first_row + row_idx) + static_cast<uint64_t>(ahead));
     for (int32_t& expert_idx : named) {
       state = Mix(state);

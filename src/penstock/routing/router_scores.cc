@@ -10,7 +10,7 @@ std::span<const float> MeanTopScores::Of(std::span<const float> scores, std::spa
   std::fill(mean_.begin(), mean_.end(), 0.0f);
   const auto num_choices = static_cast<float>(choices.size());
   if (scores.empty()) {
-    for (const int32_t expert_idx : choices) mean_[static_cast<size_t>(expert_idx)] += 1 / num_choices;
+    for (const int32_t expert_idx : choices) mean_[expert_idx] += 1 / num_choices;
     return mean_;
   }
   const float num_rows = num_choices / static_cast<float>(num_topk_);

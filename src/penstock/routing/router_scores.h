@@ -11,8 +11,7 @@ namespace penstock {
 // the choices are known, all choices count equally.
 class MeanTopScores {
  public:
-  explicit MeanTopScores(int64_t num_experts, int64_t num_topk)
-      : num_topk_(static_cast<size_t>(num_topk)), mean_(static_cast<size_t>(num_experts)) {}
+  explicit MeanTopScores(int64_t num_experts, int64_t num_topk) : num_topk_(num_topk), mean_(num_experts) {}
 
   // Returns [num_experts], valid until the next call. `scores` is [num_rows, num_experts] or empty, `choices` is
   // [num_rows, num_topk]. REQUIRES: at least one row.

@@ -44,7 +44,7 @@ class GateRouting : public RoutingSource {
     return Rows(buffers_.choices, num_topk_, first_row, num_rows);
   }
   std::span<const int32_t> ChoicesAhead(int64_t, int64_t ahead, int64_t first_row, int64_t num_rows) override {
-    return Rows(buffers_.choices_ahead[static_cast<size_t>(ahead - 1)], num_topk_, first_row, num_rows);
+    return Rows(buffers_.choices_ahead[ahead - 1], num_topk_, first_row, num_rows);
   }
   std::span<const float> Scores(int64_t, int64_t first_row, int64_t num_rows) override {
     return Rows(buffers_.scores, num_experts_, first_row, num_rows);
@@ -53,7 +53,7 @@ class GateRouting : public RoutingSource {
  private:
   template <typename T>
   static std::span<const T> Rows(std::span<const T> all, int64_t width, int64_t first_row, int64_t num_rows) {
-    return all.subspan(static_cast<size_t>(first_row * width), static_cast<size_t>(num_rows * width));
+    return all.subspan(first_row * width, num_rows * width);
   }
 
   Buffers buffers_;

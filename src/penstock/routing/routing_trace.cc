@@ -29,7 +29,7 @@ static_assert(kMaxExperts - 1 <= std::numeric_limits<uint16_t>::max());
 static_assert(kMaxLayers < kEndLayer && kMaxContext <= int64_t{1} << 32);
 
 size_t RowsBytes(const RoutingTraceHeader& header, int64_t layer_idx, size_t num_rows) {
-  const auto num_experts = static_cast<size_t>(header.num_topk * (1 + header.AheadOf(layer_idx)) + header.num_ranked);
+  const size_t num_experts = header.num_topk * (1 + header.AheadOf(layer_idx)) + header.num_ranked;
   return num_rows * (2 * sizeof(uint32_t) + num_experts * sizeof(uint16_t) +
                      static_cast<size_t>(header.num_ranked) * sizeof(float));
 }
@@ -199,7 +199,7 @@ absl::StatusOr<std::string_view> RoutingTraceReader::Read(size_t num_bytes) {
       while (filled < num_bytes) {
         const ssize_t n = ::read(fd_.get(), buffer_.data() + filled, buffer_.size() - filled);
         if (n == 0) break;
-        if (n > 0) filled += static_cast<size_t>(n);
+        if (n > 0) filled += n;
         if (n < 0 && errno != EINTR) return IoError("{}: cannot read: {}", name_, ErrnoText(errno));
       }
       buffer_.resize(filled);
@@ -251,7 +251,7 @@ absl::Status RoutingTraceReader::ReadHeader() {
   bytes.append(rest);
   if (!Unseal(bytes, "").ok()) return InputError("{}: the header is damaged: its checksum differs", name_);
   PENSTOCK_RETURN_IF_ERROR(Annotate(CheckHeader(header_), name_));
-  last_row_.resize(static_cast<size_t>(header_.num_experts));
+  last_row_.resize(header_.num_experts);
   return absl::OkStatus();
 }
 
@@ -296,7 +296,7 @@ absl::Status RoutingTraceReader::ParseRows(std::string_view bytes, RoutingTraceR
     pos = fields.Take<uint32_t>();
     if (pos >= kMaxContext) return Wrong("position", fmt::format("0 to {}", kMaxContext - 1), pos);
   }
-  const auto num_topk = static_cast<size_t>(header_.num_topk);
+  const size_t num_topk = header_.num_topk;
   PENSTOCK_RETURN_IF_ERROR(ParseExperts(fields, "topk_idx", num_topk, record.topk_idx));
   PENSTOCK_RETURN_IF_ERROR(
       ParseExperts(fields, "ranked_idx", static_cast<size_t>(header_.num_ranked), record.ranked_idx));

@@ -10,12 +10,12 @@
 namespace penstock {
 
 TraceRouting::TraceRouting(std::unique_ptr<RoutingTraceReader> reader, const ModelConfig& config)
-    : reader_(std::move(reader)), num_topk_(config.num_topk), moe_layer_of_(static_cast<size_t>(config.num_layers)) {
+    : reader_(std::move(reader)), num_topk_(config.num_topk), moe_layer_of_(config.num_layers) {
   for (int64_t layer_idx = 0, moe_layer = 0; layer_idx < config.num_layers; ++layer_idx) {
-    moe_layer_of_[static_cast<size_t>(layer_idx)] = moe_layer;
+    moe_layer_of_[layer_idx] = moe_layer;
     moe_layer += config.layer_has_experts[layer_idx] ? 1 : 0;
   }
-  records_.resize(static_cast<size_t>(config.num_moe_layers()));
+  records_.resize(config.num_moe_layers());
 }
 
 absl::StatusOr<std::unique_ptr<TraceRouting>> TraceRouting::Open(const std::string& path, const ModelConfig& config) {
@@ -49,7 +49,7 @@ absl::StatusOr<bool> TraceRouting::NextStep() {
 
 void TraceRouting::Reorder(std::span<const size_t> order) {
   for (RoutingTraceRecord& record : records_) {
-    const auto num_rows = static_cast<size_t>(record.num_rows());
+    const size_t num_rows = record.num_rows();
     // Sorts lists of `width` numbers per row; `values` may hold several such lists.
     const auto sort = [&](auto& values, size_t width) {
       auto sorted = values;
@@ -68,20 +68,17 @@ void TraceRouting::Reorder(std::span<const size_t> order) {
   }
 }
 
-const RoutingTraceRecord& TraceRouting::RecordOf(int64_t layer_idx) const {
-  return records_[static_cast<size_t>(moe_layer_of_[static_cast<size_t>(layer_idx)])];
-}
+const RoutingTraceRecord& TraceRouting::RecordOf(int64_t layer_idx) const { return records_[moe_layer_of_[layer_idx]]; }
 
 std::span<const int32_t> TraceRouting::Choices(int64_t layer_idx, int64_t first_row, int64_t num_rows) {
-  return std::span<const int32_t>(RecordOf(layer_idx).topk_idx)
-      .subspan(static_cast<size_t>(first_row * num_topk_), static_cast<size_t>(num_rows * num_topk_));
+  return std::span<const int32_t>(RecordOf(layer_idx).topk_idx).subspan(first_row * num_topk_, num_rows * num_topk_);
 }
 
 std::span<const float> TraceRouting::Scores(int64_t layer_idx, int64_t first_row, int64_t num_rows) {
   if (num_ranked() == 0) return {};
   const RoutingTraceRecord& record = RecordOf(layer_idx);
-  const auto num_experts = static_cast<size_t>(reader_->header().num_experts);
-  const auto width = static_cast<size_t>(num_ranked());
+  const size_t num_experts = reader_->header().num_experts;
+  const size_t width = num_ranked();
   scores_.assign(static_cast<size_t>(num_rows) * num_experts, 0);
   for (size_t i = 0; i < static_cast<size_t>(num_rows) * width; ++i) {
     const size_t from = static_cast<size_t>(first_row) * width + i;
@@ -95,8 +92,7 @@ std::span<const int32_t> TraceRouting::ChoicesAhead(int64_t layer_idx, int64_t a
   const RoutingTraceRecord& record = RecordOf(layer_idx);
   if (ahead > reader_->header().AheadOf(record.layer_idx)) return {};
   return std::span<const int32_t>(record.ahead_idx)
-      .subspan(static_cast<size_t>(((ahead - 1) * record.num_rows() + first_row) * num_topk_),
-               static_cast<size_t>(num_rows * num_topk_));
+      .subspan(((ahead - 1) * record.num_rows() + first_row) * num_topk_, static_cast<size_t>(num_rows * num_topk_));
 }
 
 }  // namespace penstock

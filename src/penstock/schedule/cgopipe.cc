@@ -36,14 +36,14 @@ class HostAttentionSchedule : public Schedule {
     const int64_t num_steps = pass.config().num_layers * num_micro_batches;
     // A micro-batch's next layer can be issued only after this one, so the host is at most all micro-batches ahead.
     const int64_t ahead = std::min(max_ahead_, num_micro_batches);
-    attended_.assign(static_cast<size_t>(num_steps), {});
+    attended_.assign(num_steps, {});
     for (const RowRange& rows : pass.micro_batches()) pass.attention().Embed(rows);
     for (int64_t step = 0; step < ahead; ++step) Attend(pass, step);
     for (int64_t step = 0; step < num_steps; ++step) {
       const int64_t layer_idx = step / num_micro_batches, micro_batch_idx = step % num_micro_batches;
-      const RowRange rows = pass.micro_batches()[static_cast<size_t>(micro_batch_idx)];
+      const RowRange rows = pass.micro_batches()[micro_batch_idx];
       if (ahead == 0) Attend(pass, step);
-      const Event loaded = pass.attention().LoadAttended(rows, attended_[static_cast<size_t>(step)]);
+      const Event loaded = pass.attention().LoadAttended(rows, attended_[step]);
       if (pass.has_experts(layer_idx)) {
         if (micro_batch_idx == 0) BeginLayer(pass, layer_idx);
         prefetch_.IssuePages(pass, in_pages_ ? micro_batch_idx + 1 : num_micro_batches, num_micro_batches);
@@ -66,9 +66,9 @@ class HostAttentionSchedule : public Schedule {
   void Attend(Pass& pass, int64_t step) {
     const auto num_micro_batches = static_cast<int64_t>(pass.micro_batches().size());
     const int64_t layer_idx = step / num_micro_batches;
-    const RowRange rows = pass.micro_batches()[static_cast<size_t>(step % num_micro_batches)];
+    const RowRange rows = pass.micro_batches()[step % num_micro_batches];
     const Event offloaded = pass.attention().OffloadQkv(rows, pass.attention().PreAttention(rows, layer_idx));
-    attended_[static_cast<size_t>(step)] = pass.attention().HostAttention(rows, layer_idx, offloaded);
+    attended_[step] = pass.attention().HostAttention(rows, layer_idx, offloaded);
   }
 
   void BeginLayer(Pass& pass, int64_t layer_idx) {

@@ -22,16 +22,13 @@ struct Queues {
 Queues Sort(std::span<const ExpertWork> experts) {
   Queues queues;
   for (int i = 0; i < std::ssize(experts); ++i) {
-    const ExpertWork& expert = experts[static_cast<size_t>(i)];
+    const ExpertWork& expert = experts[i];
     (expert.on_device ? queues.on_device : expert.in_dram ? queues.in_dram : queues.on_disk).push_back(i);
   }
   for (std::vector<int>* queue : {&queues.on_device, &queues.in_dram, &queues.on_disk}) {
-    std::stable_sort(queue->begin(), queue->end(), [&](int a, int b) {
-      return experts[static_cast<size_t>(a)].host_s > experts[static_cast<size_t>(b)].host_s;
-    });
+    std::stable_sort(queue->begin(), queue->end(), [&](int a, int b) { return experts[a].host_s > experts[b].host_s; });
   }
-  std::stable_partition(queues.on_device.begin(), queues.on_device.end(),
-                        [&](int i) { return !experts[static_cast<size_t>(i)].in_dram; });
+  std::stable_partition(queues.on_device.begin(), queues.on_device.end(), [&](int i) { return !experts[i].in_dram; });
   return queues;
 }
 
@@ -39,7 +36,7 @@ Queues Sort(std::span<const ExpertWork> experts) {
 std::vector<double> ReadyTimes(std::span<const int> reads, size_t num_experts, const LaneTimes& times) {
   std::vector<double> ready(num_experts);
   double disk_s = times.disk_free_s;
-  for (const int i : reads) ready[static_cast<size_t>(i)] = disk_s += times.read_s;
+  for (const int i : reads) ready[i] = disk_s += times.read_s;
   return ready;
 }
 
@@ -91,7 +88,7 @@ class Balance {
     double device_after_link_s = 0;  // from the start of the list's first transfer to the end on the device
   };
 
-  const ExpertWork& Work(int i) const { return experts_[static_cast<size_t>(i)]; }
+  const ExpertWork& Work(int i) const { return experts_[i]; }
 
   // Returns the sums of a list whose j-th expert (from 0) comes into DRAM at first_s + (j + 1) each_s.
   std::vector<Sum> Sums(const std::vector<int>& list, double first_s, double each_s) const {
@@ -181,7 +178,7 @@ class Division {
       : experts_(experts), times_(times), queues_(queues), best_(experts.size()), reads_(queues.on_disk) {
     const Balance::Split split = Balance(experts, times, queues).Best();
     const auto give_host = [&](std::span<const int> list) {
-      for (const int i : list) best_[static_cast<size_t>(i)] = 1;
+      for (const int i : list) best_[i] = 1;
     };
     give_host(std::span(queues.in_dram).subspan(split.device_of_dram));
     give_host(std::span(queues.on_disk).subspan(split.device_of_disk));
@@ -229,7 +226,7 @@ class Division {
     plan.reads = reads_;
     const auto divide = [&](const std::vector<int>& list, bool travels) {
       for (const int i : list) {
-        const bool on_host = best_[static_cast<size_t>(i)] != 0;
+        const bool on_host = best_[i] != 0;
         (on_host ? plan.host : plan.device).push_back(i);
         if (!on_host && travels) plan.transfers.push_back(i);
       }
@@ -245,7 +242,7 @@ class Division {
     steps_.clear();
     const auto add = [&](const std::vector<int>& list, bool is_there) {
       for (const int i : list) {
-        const ExpertWork& work = experts_[static_cast<size_t>(i)];
+        const ExpertWork& work = experts_[i];
         steps_.push_back({.place = static_cast<size_t>(i),
                           .host_s = work.on_device && !work.in_dram ? kNever : work.host_s,
                           .device_s = work.device_s,
@@ -272,8 +269,8 @@ class Division {
   // Sorts the reads: first the expert that takes longest once it is in DRAM.
   void SortReads() {
     const auto left_s = [&](int i) {
-      const ExpertWork& work = experts_[static_cast<size_t>(i)];
-      return best_[static_cast<size_t>(i)] != 0 ? work.host_s : times_.transfer_s + work.device_s;
+      const ExpertWork& work = experts_[i];
+      return best_[i] != 0 ? work.host_s : times_.transfer_s + work.device_s;
     };
     std::stable_sort(reads_.begin(), reads_.end(), [&](int a, int b) { return left_s(a) > left_s(b); });
   }
@@ -330,7 +327,7 @@ LayerPlan PlanTimelines(std::span<const ExpertWork> experts, const LaneTimes& ti
   plan.reads = queues.on_disk;
   const std::vector<double> ready = ReadyTimes(plan.reads, experts.size(), times);
   std::vector<double> at_device(experts.size());
-  const auto work = [&](int i) -> const ExpertWork& { return experts[static_cast<size_t>(i)]; };
+  const auto work = [&](int i) -> const ExpertWork& { return experts[i]; };
   const auto heavier = [&](int a, int b) { return work(a).host_s > work(b).host_s; };
   std::vector<int> lacking;  // not on the device, heaviest first
   std::merge(queues.in_dram.begin(), queues.in_dram.end(), queues.on_disk.begin(), queues.on_disk.end(),
@@ -346,14 +343,11 @@ LayerPlan PlanTimelines(std::span<const ExpertWork> experts, const LaneTimes& ti
     }
     const double first_s = plan.host.empty() ? times.host_first_s : 0;
     const double host_end_s =
-        for_host < 0 ? kNever
-                     : std::max(host_s, ready[static_cast<size_t>(for_host)]) + first_s + work(for_host).host_s;
-    const double device_end_s = present.empty() ? kNever
-                                                : std::max(device_s, at_device[static_cast<size_t>(present.front())]) +
-                                                      work(present.front()).device_s;
-    const double link_end_s = lacking.empty() || !times.has_device
-                                  ? kNever
-                                  : std::max(link_s, ready[static_cast<size_t>(lacking.front())]) + times.transfer_s;
+        for_host < 0 ? kNever : std::max(host_s, ready[for_host]) + first_s + work(for_host).host_s;
+    const double device_end_s =
+        present.empty() ? kNever : std::max(device_s, at_device[present.front()]) + work(present.front()).device_s;
+    const double link_end_s =
+        lacking.empty() || !times.has_device ? kNever : std::max(link_s, ready[lacking.front()]) + times.transfer_s;
     if (device_end_s <= host_end_s && device_end_s <= link_end_s) {
       device_s = device_end_s;
       plan.device.push_back(present.front());
@@ -364,7 +358,7 @@ LayerPlan PlanTimelines(std::span<const ExpertWork> experts, const LaneTimes& ti
       (lacking.empty() ? present : lacking).pop_back();
     } else {
       const int moved = lacking.front();
-      link_s = at_device[static_cast<size_t>(moved)] = link_end_s;
+      link_s = at_device[moved] = link_end_s;
       plan.transfers.push_back(moved);
       lacking.erase(lacking.begin());
       const auto begin = std::find_if(present.begin(), present.end(), [&](int i) { return work(i).in_dram; });
@@ -388,15 +382,13 @@ LayerPlan PlanTwoEnded(std::span<const ExpertWork> experts, const LaneTimes& tim
   double host_s = times.host_free_s, device_s = times.device_free_s, link_s = times.link_free_s;
   for (size_t front = 0, end = list.size(); front < end;) {
     const int for_device = list[front], for_host = list[end - 1];
-    const ExpertWork& heavy = experts[static_cast<size_t>(for_device)];
-    const ExpertWork& light = experts[static_cast<size_t>(for_host)];
-    const double arrived_s =
-        heavy.on_device ? 0 : std::max(link_s, ready[static_cast<size_t>(for_device)]) + times.transfer_s;
+    const ExpertWork& heavy = experts[for_device];
+    const ExpertWork& light = experts[for_host];
+    const double arrived_s = heavy.on_device ? 0 : std::max(link_s, ready[for_device]) + times.transfer_s;
     const double device_end_s = times.has_device ? std::max(device_s, arrived_s) + heavy.device_s : kNever;
-    const double host_end_s = light.on_device && !light.in_dram
-                                  ? kNever
-                                  : std::max(host_s, ready[static_cast<size_t>(for_host)]) + light.host_s +
-                                        (plan.host.empty() ? times.host_first_s : 0);
+    const double host_end_s = light.on_device && !light.in_dram ? kNever
+                                                                : std::max(host_s, ready[for_host]) + light.host_s +
+                                                                      (plan.host.empty() ? times.host_first_s : 0);
     if (device_end_s <= host_end_s) {
       device_s = device_end_s;
       plan.device.push_back(for_device);
@@ -423,7 +415,7 @@ LayerPlan PlanEach(std::span<const ExpertWork> experts, const LaneTimes& times, 
   plan.reads = queues.on_disk;
   for (const std::vector<int>* queue : {&queues.in_dram, &queues.on_disk}) {
     for (const int i : *queue) {
-      if (times.has_device && travels(experts[static_cast<size_t>(i)])) {
+      if (times.has_device && travels(experts[i])) {
         plan.transfers.push_back(i);
         plan.device.push_back(i);
       } else {
@@ -448,7 +440,7 @@ constexpr HybridRuleTraits kHybridRules[] = {
 }  // namespace
 
 std::span<const HybridRuleTraits> HybridRules() { return kHybridRules; }
-const HybridRuleTraits& TraitsOf(HybridRule rule) { return kHybridRules[static_cast<size_t>(rule)]; }
+const HybridRuleTraits& TraitsOf(HybridRule rule) { return kHybridRules[rule]; }
 
 LayerPlan PlanLayer(HybridRule rule, std::span<const ExpertWork> experts, const LaneTimes& times) {
   LayerPlan plan;
@@ -471,16 +463,16 @@ double SecondsOf(const LayerPlan& plan, std::span<const ExpertWork> experts, con
   std::vector<double> arrived(experts.size());
   double link_s = times.link_free_s;
   for (const int i : plan.transfers) {
-    link_s = std::max(link_s, ready[static_cast<size_t>(i)]) + times.transfer_s;
-    arrived[static_cast<size_t>(i)] = link_s;
+    link_s = std::max(link_s, ready[i]) + times.transfer_s;
+    arrived[i] = link_s;
   }
   double host_s = times.host_free_s, device_s = times.device_free_s, first_s = times.host_first_s;
   for (const int i : plan.host) {
-    host_s = std::max(host_s, ready[static_cast<size_t>(i)]) + first_s + experts[static_cast<size_t>(i)].host_s;
+    host_s = std::max(host_s, ready[i]) + first_s + experts[i].host_s;
     first_s = 0;
   }
   for (const int i : plan.device) {
-    device_s = std::max(device_s, arrived[static_cast<size_t>(i)]) + experts[static_cast<size_t>(i)].device_s;
+    device_s = std::max(device_s, arrived[i]) + experts[i].device_s;
   }
   return std::max(plan.host.empty() ? 0 : host_s, plan.device.empty() ? 0 : device_s);
 }

@@ -71,8 +71,8 @@ class HybridSchedule : public Schedule {
     const int64_t layer_idx = moe_layers_[place];
     PENSTOCK_RETURN_IF_ERROR(WaitForRoute(pass, rows, place));
     const std::span<const int32_t> choices = pass.routing().Choices(layer_idx, rows.begin, rows.size());
-    num_rows_.assign(static_cast<size_t>(pass.config().num_experts), 0);
-    for (const int32_t expert_idx : choices) ++num_rows_[static_cast<size_t>(expert_idx)];
+    num_rows_.assign(pass.config().num_experts, 0);
+    for (const int32_t expert_idx : choices) ++num_rows_[expert_idx];
     Weigh<int64_t>(pass, layer_idx, num_rows_, layer_);
     const LayerPlan plan = PlanLayer(options_.hybrid_rule, layer_.works, times_);
     const bool has_device = pass.host_experts() != nullptr;
@@ -88,17 +88,17 @@ class HybridSchedule : public Schedule {
     const auto is_read = [&](int i) { return std::find(plan.reads.begin(), plan.reads.end(), i) != plan.reads.end(); };
     const auto want_present = [&](LayerExperts& experts, const std::vector<int>& places) {
       for (const int i : places) {
-        if (!is_read(i)) experts.Want(layer_.experts[static_cast<size_t>(i)]);
+        if (!is_read(i)) experts.Want(layer_.experts[i]);
       }
     };
     for (const int i : plan.device) {
-      if (layer_.works[static_cast<size_t>(i)].on_device) device.Want(layer_.experts[static_cast<size_t>(i)]);
+      if (layer_.works[i].on_device) device.Want(layer_.experts[i]);
     }
     want_present(host, plan.host);
     want_present(device, plan.transfers);
     for (const int i : plan.reads) {
       const bool by_host = std::find(plan.host.begin(), plan.host.end(), i) != plan.host.end();
-      (by_host ? host : device).Want(layer_.experts[static_cast<size_t>(i)]);
+      (by_host ? host : device).Want(layer_.experts[i]);
     }
     const double device_s = SumOf(plan.device, &ExpertWork::device_s);
     Predict(pass, rows, place);
@@ -142,7 +142,7 @@ class HybridSchedule : public Schedule {
     layer.experts.clear();
     layer.works.clear();
     for (int32_t expert_idx = 0; expert_idx < std::ssize(num_rows); ++expert_idx) {
-      const auto rows = static_cast<int64_t>(std::ceil(num_rows[static_cast<size_t>(expert_idx)]));
+      const auto rows = static_cast<int64_t>(std::ceil(num_rows[expert_idx]));
       if (rows == 0) continue;
       const OperationCost cost = pass.cost().Expert(rows);
       const TaskCost task = {.flops = cost.flops, .memory_bytes = cost.bytes};
@@ -168,13 +168,13 @@ class HybridSchedule : public Schedule {
 
   std::vector<int32_t> IndexesOf(const std::vector<int>& places) const {
     std::vector<int32_t> indexes;
-    for (const int i : places) indexes.push_back(layer_.experts[static_cast<size_t>(i)]);
+    for (const int i : places) indexes.push_back(layer_.experts[i]);
     return indexes;
   }
 
   double SumOf(const std::vector<int>& places, double ExpertWork::*seconds) const {
     double sum_s = 0;
-    for (const int i : places) sum_s += layer_.works[static_cast<size_t>(i)].*seconds;
+    for (const int i : places) sum_s += layer_.works[i].*seconds;
     return sum_s;
   }
 
@@ -189,7 +189,7 @@ class HybridSchedule : public Schedule {
     }
     const double expected_s = SumOf(places, &ExpertWork::host_s);
     if (places.size() > 1) {
-      const double first_s = layer_.works[static_cast<size_t>(places[0])].host_s;
+      const double first_s = layer_.works[places[0]].host_s;
       const double pace = (host.busy_s() - host.first_s()) / (expected_s - first_s);
       cold_.Learn(std::max(0.0, host.first_s() - pace * first_s), pace * first_s);
     }
@@ -216,7 +216,7 @@ class HybridSchedule : public Schedule {
     for (int64_t ahead = 1; ahead <= std::min(predictor_->distance(), num_layers); ++ahead) {
       const std::span<const float> expected = predictor_->ExpectedRows(ahead);
       const int64_t target = (static_cast<int64_t>(place) + ahead) % num_layers;
-      if (!expected.empty()) Rank(pass, moe_layers_[static_cast<size_t>(target)], expected);
+      if (!expected.empty()) Rank(pass, moe_layers_[target], expected);
     }
     std::stable_sort(candidates_.begin(), candidates_.end(),
                      [](const Candidate& a, const Candidate& b) { return a.saved_s > b.saved_s; });
@@ -231,30 +231,28 @@ class HybridSchedule : public Schedule {
     // Keeps as many of the likeliest experts as will probably be chosen.
     order_.resize(expected.size());
     std::iota(order_.begin(), order_.end(), 0);
-    std::stable_sort(order_.begin(), order_.end(), [&](int32_t a, int32_t b) {
-      return expected[static_cast<size_t>(a)] > expected[static_cast<size_t>(b)];
-    });
+    std::stable_sort(order_.begin(), order_.end(), [&](int32_t a, int32_t b) { return expected[a] > expected[b]; });
     double num_distinct = 0;
     for (const float rows : expected) num_distinct += std::min(rows, 1.0f);
     likely_.assign(expected.size(), 0.0f);
     for (size_t i = 0; i < order_.size() && static_cast<double>(i) < num_distinct; ++i) {
-      likely_[static_cast<size_t>(order_[i])] = expected[static_cast<size_t>(order_[i])];
+      likely_[order_[i]] = expected[order_[i]];
     }
     Weigh<float>(pass, layer_idx, likely_, ahead_);
     const double seconds = PlanLayer(options_.hybrid_rule, ahead_.works, times_).seconds;
     size_t num_planned = 0;
     for (const int32_t expert_idx : order_) {
-      if (num_planned == kMaxCandidates || likely_[static_cast<size_t>(expert_idx)] == 0) break;
+      if (num_planned == kMaxCandidates || likely_[expert_idx] == 0) break;
       const ExpertKey key = pass.experts().layouts().KeyOf(layer_idx, expert_idx);
       if (pass.experts().IsPresent(key)) continue;
-      const auto i = static_cast<size_t>(std::lower_bound(ahead_.experts.begin(), ahead_.experts.end(), expert_idx) -
-                                         ahead_.experts.begin());
+      const size_t i =
+          std::lower_bound(ahead_.experts.begin(), ahead_.experts.end(), expert_idx) - ahead_.experts.begin();
       const ExpertWork work = ahead_.works[i];
       (times_.has_device ? ahead_.works[i].on_device : ahead_.works[i].in_dram) = true;
       const double saved_s = seconds - PlanLayer(options_.hybrid_rule, ahead_.works, times_).seconds;
       ahead_.works[i] = work;
       ++num_planned;
-      const double probability = std::min(expected[static_cast<size_t>(expert_idx)], 1.0f);
+      const double probability = std::min(expected[expert_idx], 1.0f);
       if (saved_s > 0) candidates_.push_back({key, probability * saved_s});
     }
   }

@@ -6,12 +6,12 @@
 
 namespace penstock {
 
-LayerPrefetch::LayerPrefetch(const ModelConfig& config) : layer_after_(static_cast<size_t>(config.num_layers)) {
+LayerPrefetch::LayerPrefetch(const ModelConfig& config) : layer_after_(config.num_layers) {
   // Goes around twice: the first round finds the layer that follows the last one.
   int64_t after = 0;
   for (int64_t i = 2 * config.num_layers - 1; i >= 0; --i) {
     const int64_t layer_idx = i % config.num_layers;
-    layer_after_[static_cast<size_t>(layer_idx)] = after;
+    layer_after_[layer_idx] = after;
     if (config.layer_has_experts[layer_idx]) after = layer_idx;
   }
 }
@@ -23,7 +23,7 @@ std::vector<ExpertLease> LayerPrefetch::TakeLayer(Pass& pass, int64_t layer_idx)
   PENSTOCK_CHECK(std::ssize(leases_) == pass.config().num_experts);
   IssuePages(pass, 1, 1);
   num_pages_ = 0;
-  next_layer_ = layer_after_[static_cast<size_t>(layer_idx)];
+  next_layer_ = layer_after_[layer_idx];
   return std::exchange(leases_, {});
 }
 

@@ -9,7 +9,7 @@ namespace penstock {
 
 std::vector<std::vector<size_t>> BalanceMicroBatches(std::span<const int64_t> tokens, int64_t max) {
   PENSTOCK_CHECK(max >= 1);
-  const auto room = static_cast<size_t>(max);
+  const size_t room = max;
   std::vector<std::vector<size_t>> micro_batches((tokens.size() + room - 1) / room);
   std::vector<int64_t> sums(micro_batches.size());
   std::vector<size_t> longest_first(tokens.size());

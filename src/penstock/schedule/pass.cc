@@ -8,7 +8,7 @@
 namespace penstock {
 
 Pass::Pass(PassArgs args) : args_(std::move(args)), attention_(args_, tasks_), ffn_(args_, tasks_), tasks_(args_) {
-  args_.row_status.assign(static_cast<size_t>(args_.batch.num_rows()), absl::OkStatus());
+  args_.row_status.assign(args_.batch.num_rows(), absl::OkStatus());
 }
 
 Event Pass::IssueLogits(std::span<const int64_t> rows, size_t num_logits, size_t num_best) {
@@ -27,8 +27,8 @@ Event Pass::IssueLogits(std::span<const int64_t> rows, size_t num_logits, size_t
 
 absl::Status Pass::Finish(LogitsSink sink) {
   const std::span<const int64_t> wanted = args_.batch.logit_rows;
-  const auto rows_at_once = static_cast<size_t>(args_.rows_at_once);
-  const auto vocab_size = static_cast<size_t>(args_.config.vocab_size);
+  const size_t rows_at_once = args_.rows_at_once;
+  const size_t vocab_size = args_.config.vocab_size;
   const bool picks_best =
       args_.batch.wants_best_only && has_device() && !args_.is_simulated() && args_.compute().operations->picks_best();
   for (size_t begin = 0; begin < wanted.size(); begin += rows_at_once) {

@@ -11,7 +11,7 @@ namespace penstock {
 PassAttention::PassAttention(const PassArgs& args, PassTasks& tasks)
     : args_(args),
       tasks_(tasks),
-      embedded_(static_cast<size_t>(args.batch.num_rows())),
+      embedded_(args.batch.num_rows()),
       offloaded_(embedded_.size()),
       stored_(embedded_.size()) {}
 

@@ -9,7 +9,7 @@ namespace penstock {
 PassFfn::PassFfn(const PassArgs& args, PassTasks& tasks)
     : args_(args),
       tasks_(tasks),
-      group_rows_(static_cast<size_t>(args.config.num_experts)),
+      group_rows_(args.config.num_experts),
       group_offsets_(group_rows_.size()),
       mean_scores_(args.config.num_experts, args.config.num_topk) {}
 
@@ -69,7 +69,7 @@ void PassFfn::IssueShared(RowRange rows, int64_t layer_idx) {
 }
 
 std::vector<int32_t> PassFfn::Chosen(RowRange rows, int64_t layer_idx) const {
-  std::vector<bool> seen(static_cast<size_t>(args_.config.num_experts));
+  std::vector<bool> seen(args_.config.num_experts);
   for (const int32_t expert_idx : args_.routing.Choices(layer_idx, rows.begin, rows.size())) seen[expert_idx] = true;
   std::vector<int32_t> chosen;
   for (size_t expert_idx = 0; expert_idx < seen.size(); ++expert_idx) {

@@ -44,7 +44,7 @@ class ZigzagSchedule : public Schedule {
       pass.attention().FetchKv(micro_batches[0], layer_idx);  // before the weights
       FetchNext(pass);
       Event last;
-      std::vector<bool> counted(static_cast<size_t>(pass.config().num_experts));
+      std::vector<bool> counted(pass.config().num_experts);
       for (size_t i = 0; i < micro_batches.size(); ++i) {
         const RowRange rows = micro_batches[i];
         pass.attention().Attend(micro_batches, i, layer_idx);

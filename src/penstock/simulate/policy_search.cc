@@ -335,21 +335,21 @@ absl::StatusOr<std::vector<PolicyChoice>> SearchPolicies(const DescribedModel& m
   // Each worker draws its own routing. All of them are equal.
   const int max_threads = num_threads > 0 ? num_threads : NumUsableCpus();
   ThreadPool pool(std::min(max_threads, static_cast<int>(searches.size())), ThreadPool::Pinned::kNo);
-  std::vector<RepeatedRouting> routings(static_cast<size_t>(pool.num_workers()), RepeatedRouting(model.config()));
+  std::vector<RepeatedRouting> routings(pool.num_workers(), RepeatedRouting(model.config()));
   std::vector<char> can_run(searches.size());
   pool.ParallelFor(std::ssize(searches), [&](int64_t i, int worker_idx) {
-    const auto idx = static_cast<size_t>(i);
-    can_run[idx] = searches[idx].Begin(near, routings[static_cast<size_t>(worker_idx)]);
+    const size_t idx = i;
+    can_run[idx] = searches[idx].Begin(near, routings[worker_idx]);
   });
   double best = 0;
   for (size_t i = 0; i < searches.size(); ++i) {
     if (can_run[i]) best = std::max(best, searches[i].best().estimate.generation_tokens_per_s());
   }
   pool.ParallelFor(std::ssize(searches), [&](int64_t i, int worker_idx) {
-    const auto idx = static_cast<size_t>(i);
+    const size_t idx = i;
     if (!can_run[idx]) return;
     const bool is_near = searches[idx].best().estimate.generation_tokens_per_s() > kWorthFinishing * best;
-    if (searches[idx].is_short() || is_near) searches[idx].Finish(routings[static_cast<size_t>(worker_idx)]);
+    if (searches[idx].is_short() || is_near) searches[idx].Finish(routings[worker_idx]);
   });
   std::vector<PolicyChoice> choices;
   const auto collect = [&] {
@@ -363,13 +363,13 @@ absl::StatusOr<std::vector<PolicyChoice>> SearchPolicies(const DescribedModel& m
   };
   collect();
   pool.ParallelFor(std::ssize(searches), [&](int64_t i, int worker_idx) {
-    const auto idx = static_cast<size_t>(i);
+    const size_t idx = i;
     if (!can_run[idx]) return;
     const double rate = searches[idx].best().estimate.generation_tokens_per_s();
     if (!searches[idx].is_short() && rate < kWorthFinishing * choices.front().estimate.generation_tokens_per_s())
       return;
     for (size_t rank = 0; rank < std::min<size_t>(3, choices.size()); ++rank) {
-      searches[idx].TryLike(choices[rank].options, routings[static_cast<size_t>(worker_idx)]);
+      searches[idx].TryLike(choices[rank].options, routings[worker_idx]);
     }
   });
   collect();

@@ -182,20 +182,20 @@ int64_t NumPlaces(const SimulationInputs& inputs, const Workload& workload) {
 RepeatedRouting::RepeatedRouting(const ModelConfig& config)
     : drawn_(std::max<int64_t>(1, config.num_experts), std::max<int64_t>(1, config.num_topk), {}),
       num_topk_(config.num_topk),
-      layers_(static_cast<size_t>(config.num_layers)) {}
+      layers_(config.num_layers) {}
 
 void RepeatedRouting::NextStep() { first_row_ = (first_row_ + 977) % kSteps; }
 
 std::span<const int32_t> RepeatedRouting::Choices(int64_t layer_idx, int64_t first_row, int64_t num_rows) {
   PENSTOCK_CHECK(first_row + num_rows <= kMaxRows);
-  std::vector<int32_t>& choices = layers_[static_cast<size_t>(layer_idx)].choices;
+  std::vector<int32_t>& choices = layers_[layer_idx].choices;
   const int64_t begin = first_row_ + first_row, end = begin + num_rows, have = std::ssize(choices) / num_topk_;
   if (end > have) {
     // Draws at least 1024 rows at a time, and keeps them, because they may be asked for again.
     const std::span<const int32_t> more = drawn_.Choices(layer_idx, have, std::max<int64_t>(end - have, 1024));
     choices.insert(choices.end(), more.begin(), more.end());
   }
-  return std::span(choices).subspan(static_cast<size_t>(begin * num_topk_), static_cast<size_t>(num_rows * num_topk_));
+  return std::span(choices).subspan(begin * num_topk_, num_rows * num_topk_);
 }
 
 RunEstimator::RunEstimator(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}

@@ -213,7 +213,7 @@ void DequantiseBlocks(WeightFormat format, std::span<const std::byte> source, st
 }
 
 void DequantiseRow(WeightFormat format, const std::byte* row, std::span<float> target) {
-  const auto elements = static_cast<size_t>(BlockElements(format));
+  const size_t elements = BlockElements(format);
   for (; target.size() >= elements; target = target.subspan(elements)) {
     DequantiseBlock(format, row, target.data());
     row += BlockBytes(format);

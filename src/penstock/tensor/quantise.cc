@@ -59,7 +59,7 @@ void PutHqqCode(WeightFormat format, std::byte* group, int64_t col, int64_t k, u
 std::array<float, kMetaGroup> RoundMeta(const std::array<float, kMetaGroup>& values, int64_t num_groups,
                                         std::byte* step_and_min, std::byte* codes) {
   std::array<uint8_t, kMetaGroup> meta_codes{};
-  const auto count = static_cast<size_t>(num_groups * kPanelCols);
+  const size_t count = num_groups * kPanelCols;
   const MetaGroup meta = QuantiseMeta(std::span(values).first(count), meta_codes.data());
   std::memcpy(step_and_min, &meta.step, 4);
   std::memcpy(step_and_min + 4, &meta.min, 4);
@@ -74,10 +74,9 @@ void QuantiseHqqPanel(WeightFormat format, std::span<const float> rows, int64_t 
   const int bits = format == WeightFormat::kHqq4 ? 4 : 3;
   const int64_t group_bytes = format == WeightFormat::kHqq4 ? kHqq4GroupBytes : kHqq3GroupBytes;
   const int64_t num_groups = (inner_dim + kHqqGroup - 1) / kHqqGroup;
-  std::vector<HqqGroup> solved(static_cast<size_t>(num_cols * num_groups));
+  std::vector<HqqGroup> solved(num_cols * num_groups);
   for (int64_t col = 0; col < num_cols; ++col) {
-    SolveHqq(rows.subspan(static_cast<size_t>(col * inner_dim), static_cast<size_t>(inner_dim)), bits,
-             std::span(solved).subspan(static_cast<size_t>(col * num_groups), static_cast<size_t>(num_groups)));
+    SolveHqq(rows.subspan(col * inner_dim, inner_dim), bits, std::span(solved).subspan(col * num_groups, num_groups));
   }
   for (int64_t first = 0; first < num_groups; first += 4) {
     const int64_t count = std::min<int64_t>(4, num_groups - first);
@@ -86,9 +85,9 @@ void QuantiseHqqPanel(WeightFormat format, std::span<const float> rows, int64_t 
       // Missing outputs of the panel repeat the last one, which stretches no range.
       const int64_t col = std::min(i % kPanelCols, num_cols - 1),
                     group = std::min(first + i / kPanelCols, num_groups - 1);
-      const HqqGroup& g = solved[static_cast<size_t>(col * num_groups + group)];
-      scales[static_cast<size_t>(i)] = g.scale;
-      zeros[static_cast<size_t>(i)] = g.zero;
+      const HqqGroup& g = solved[col * num_groups + group];
+      scales[i] = g.scale;
+      zeros[i] = g.zero;
     }
     std::memset(target, 0, static_cast<size_t>(kHqqHeaderBytes + count * group_bytes));
     const auto rounded_scales = RoundMeta(scales, count, target, target + 64);
@@ -98,10 +97,10 @@ void QuantiseHqqPanel(WeightFormat format, std::span<const float> rows, int64_t 
       const int64_t k = (first + group) * kHqqGroup, size = std::min(kHqqGroup, inner_dim - k);
       for (int64_t col = 0; col < num_cols; ++col) {
         std::array<uint8_t, kHqqGroup> codes;
-        const auto i = static_cast<size_t>(group * kPanelCols + col);
-        EncodeGroup(rows.subspan(static_cast<size_t>(col * inner_dim + k), static_cast<size_t>(size)), bits,
+        const size_t i = group * kPanelCols + col;
+        EncodeGroup(rows.subspan(col * inner_dim + k, size), bits,
                     {.scale = rounded_scales[i], .zero = rounded_zeros[i]}, codes.data());
-        for (int64_t j = 0; j < size; ++j) PutHqqCode(format, data, col, j, codes[static_cast<size_t>(j)]);
+        for (int64_t j = 0; j < size; ++j) PutHqqCode(format, data, col, j, codes[j]);
       }
     }
     target += kHqqHeaderBytes + count * group_bytes;

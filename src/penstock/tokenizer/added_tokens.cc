@@ -45,17 +45,15 @@ void AddedTokens::Add(AddedToken token, std::string_view normalized_content) {
 
 const AddedToken* AddedTokens::Find(TokenId id) const {
   const auto found = by_id_.find(id);
-  return found == by_id_.end() ? nullptr : &tokens_[static_cast<size_t>(found->second)];
+  return found == by_id_.end() ? nullptr : &tokens_[found->second];
 }
 
 const AddedToken* AddedTokens::Find(std::string_view content) const {
   const auto found = by_content_.find(std::string(content));
-  return found == by_content_.end() ? nullptr : &tokens_[static_cast<size_t>(found->second)];
+  return found == by_content_.end() ? nullptr : &tokens_[found->second];
 }
 
-std::string_view AddedTokens::DecodedText(const AddedToken& token) const {
-  return patterns_[static_cast<size_t>(&token - tokens_.data())];
-}
+std::string_view AddedTokens::DecodedText(const AddedToken& token) const { return patterns_[&token - tokens_.data()]; }
 
 // Finds the leftmost longest matches, as Hugging Face does. A match that single_word refuses is skipped as a whole.
 std::vector<AddedTokens::Part> AddedTokens::Split(const TrackedText& tracked, const PatternMatcher& patterns) const {
@@ -68,7 +66,7 @@ std::vector<AddedTokens::Part> AddedTokens::Split(const TrackedText& tracked, co
   size_t text_begin = 0;  // start of the text since the last token
   for (size_t pos = 0; pos < text.size();) {
     const PatternMatcher::Match match = patterns.LongestAt(text, pos, [&](int index, size_t num_bytes) {
-      const auto i = static_cast<size_t>(index);
+      const size_t i = index;
       const bool anywhere = !tokens_[i].special && !tokens_[i].control;
       return anywhere || tracked.IsTemplate(pos + num_bytes - core_bytes_[i], pos + num_bytes);
     });
@@ -76,7 +74,7 @@ std::vector<AddedTokens::Part> AddedTokens::Split(const TrackedText& tracked, co
       ++pos;
       continue;
     }
-    const AddedToken& token = tokens_[static_cast<size_t>(match.pattern)];
+    const AddedToken& token = tokens_[match.pattern];
     size_t begin = pos;
     size_t end = pos + match.num_bytes;
     pos = end;

@@ -29,7 +29,7 @@ struct LaterCandidate {
 BpeModel::BpeModel(Vocabulary vocabulary, MergeTable merges, const BpeOptions& options)
     : vocabulary_(std::move(vocabulary)), merges_(std::move(merges)), options_(options) {
   for (int byte = 0; byte < 256; ++byte) {
-    byte_ids_[static_cast<size_t>(byte)] = vocabulary_.Find(fmt::format("<0x{:02X}>", byte));
+    byte_ids_[byte] = vocabulary_.Find(fmt::format("<0x{:02X}>", byte));
   }
   for (char32_t c = 0; c < small_ids_.size(); ++c) {
     std::string character;
@@ -104,7 +104,7 @@ void BpeModel::SplitToSymbols(std::string_view word, std::vector<TokenId>& ids) 
       }
     }
     const DecodedRune rune = DecodeUtf8(word, pos);
-    const std::string_view character = word.substr(pos, static_cast<size_t>(rune.num_bytes));
+    const std::string_view character = word.substr(pos, rune.num_bytes);
     pos += character.size();
     const TokenId id = FindCharacter(character, rune.code_point);
     if (id >= 0) {
@@ -150,13 +150,13 @@ void BpeModel::MergeLong(Scratch& scratch) const {
   symbols.resize(scratch.ids.size());
   heap.clear();
   for (int32_t i = 0; i < num_symbols; ++i) {
-    symbols[static_cast<size_t>(i)] = {scratch.ids[static_cast<size_t>(i)], i - 1, i + 1 < num_symbols ? i + 1 : -1};
+    symbols[i] = {scratch.ids[i], i - 1, i + 1 < num_symbols ? i + 1 : -1};
   }
   // Adds the pair whose left part stands at `pos` to the heap's array if the pair merges.
   const auto propose = [&](int32_t pos) {
-    const auto& left = symbols[static_cast<size_t>(pos)];
+    const auto& left = symbols[pos];
     if (left.next < 0) return false;
-    const TokenId right_id = symbols[static_cast<size_t>(left.next)].id;
+    const TokenId right_id = symbols[left.next].id;
     const MergeTable::Merge merge = merges_.Find(left.id, right_id);
     if (!merge.exists()) return false;
     heap.push_back(
@@ -172,21 +172,21 @@ void BpeModel::MergeLong(Scratch& scratch) const {
     heap.pop_back();
     ++scratch.num_steps;
     const auto pos = static_cast<int32_t>(candidate.key & 0xFFFFFFFF);
-    auto& left = symbols[static_cast<size_t>(pos)];
+    auto& left = symbols[pos];
     // The candidate is out of date if one of its two symbols has merged with another neighbour since.
     if (left.id != candidate.left || left.next < 0) continue;
-    auto& right = symbols[static_cast<size_t>(left.next)];
+    auto& right = symbols[left.next];
     if (right.id != candidate.right) continue;
     left.id = candidate.merged;
     right.id = kGone;
     left.next = right.next;
-    if (left.next >= 0) symbols[static_cast<size_t>(left.next)].prev = pos;
+    if (left.next >= 0) symbols[left.next].prev = pos;
     if (left.prev >= 0 && propose(left.prev)) std::push_heap(heap.begin(), heap.end(), LaterCandidate{});
     if (propose(pos)) std::push_heap(heap.begin(), heap.end(), LaterCandidate{});
   }
   scratch.ids.clear();
-  for (int32_t i = 0; i >= 0; i = symbols[static_cast<size_t>(i)].next) {
-    scratch.ids.push_back(symbols[static_cast<size_t>(i)].id);
+  for (int32_t i = 0; i >= 0; i = symbols[i].next) {
+    scratch.ids.push_back(symbols[i].id);
   }
 }
 

@@ -31,7 +31,7 @@ void FromByteLevel(std::string& text) {
     const int byte = ByteOfCharacter(rune.code_point);
     if (byte < 0) return;
     bytes.push_back(static_cast<char>(byte));
-    pos += static_cast<size_t>(rune.num_bytes);
+    pos += rune.num_bytes;
   }
   text = std::move(bytes);
 }

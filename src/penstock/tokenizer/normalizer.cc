@@ -302,7 +302,7 @@ int ByteOfCharacter(char32_t character) {
     std::array<int16_t, 0x144> bytes{};
     bytes.fill(-1);
     for (int byte = 0; byte < 256; ++byte) {
-      bytes[DecodeUtf8(ByteAlphabet()[static_cast<size_t>(byte)], 0).code_point] = static_cast<int16_t>(byte);
+      bytes[DecodeUtf8(ByteAlphabet()[byte], 0).code_point] = static_cast<int16_t>(byte);
     }
     return bytes;
   }();

@@ -15,14 +15,14 @@ constexpr size_t kMaxWholeGraphemeBytes = 5;
 size_t GraphemeEnd(std::string_view text, size_t pos) {
   utf8proc_int32_t state = 0;
   DecodedRune rune = DecodeUtf8(text, pos);
-  pos += static_cast<size_t>(rune.num_bytes);
+  pos += rune.num_bytes;
   while (pos < text.size()) {
     const DecodedRune next = DecodeUtf8(text, pos);
     if (utf8proc_grapheme_break_stateful(static_cast<utf8proc_int32_t>(rune.code_point),
                                          static_cast<utf8proc_int32_t>(next.code_point), &state)) {
       break;
     }
-    pos += static_cast<size_t>(next.num_bytes);
+    pos += next.num_bytes;
     rune = next;
   }
   return pos;
@@ -48,7 +48,7 @@ void SentencePieceNormalizer::Apply(TrackedText& text, bool at_start) const {
     if (piece.empty()) return;
     begin_text(origin);
     for (size_t i = 0; i < piece.size();) {
-      const std::string_view rune = piece.substr(i, static_cast<size_t>(DecodeUtf8(piece, i).num_bytes));
+      const std::string_view rune = piece.substr(i, DecodeUtf8(piece, i).num_bytes);
       out.Append(rune == " " ? kSpaceMark : rune, origin);
       if (rune != " " && rune != kSpaceMark) num_kept = out.size();
       i += rune.size();
@@ -87,7 +87,7 @@ void ApplyCharsmapToGraphemes(const Charsmap& charsmap, TrackedText& text) {
       }
     }
     while (pos < end) {
-      const auto num_bytes = static_cast<size_t>(DecodeUtf8(all, pos).num_bytes);
+      const size_t num_bytes = DecodeUtf8(all, pos).num_bytes;
       const Charsmap::Match match = charsmap.Shortest(all.substr(pos, num_bytes));
       if (match.num_bytes > 0) {
         out.Append(match.to, text.OriginOf(pos, pos + num_bytes));

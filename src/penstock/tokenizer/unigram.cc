@@ -12,15 +12,15 @@ namespace penstock {
 
 UnigramModel::UnigramModel(Vocabulary vocabulary, std::vector<double> scores, const UnigramOptions& options)
     : vocabulary_(std::move(vocabulary)), scores_(std::move(scores)), options_(options) {
-  scores_.resize(static_cast<size_t>(vocabulary_.size()), std::numeric_limits<double>::quiet_NaN());
+  scores_.resize(vocabulary_.size(), std::numeric_limits<double>::quiet_NaN());
   for (TokenId id = 0; id < vocabulary_.size(); ++id) {
-    if (vocabulary_.Has(id) && !std::isnan(scores_[static_cast<size_t>(id)])) tokens_.Add(vocabulary_.Text(id), id);
+    if (vocabulary_.Has(id) && !std::isnan(scores_[id])) tokens_.Add(vocabulary_.Text(id), id);
   }
 }
 
 void UnigramModel::Forbid(const absl::flat_hash_set<TokenId>& tokens) {
   for (const TokenId id : tokens) {
-    if (vocabulary_.Has(id)) scores_[static_cast<size_t>(id)] = std::numeric_limits<double>::quiet_NaN();
+    if (vocabulary_.Has(id)) scores_[id] = std::numeric_limits<double>::quiet_NaN();
   }
 }
 
@@ -54,11 +54,11 @@ void UnigramModel::FindBest(std::string_view word, Scratch& scratch) const {
     best = {sum, id, static_cast<uint32_t>(num_bytes)};
   };
   for (size_t begin = 0; begin < word.size();) {
-    const auto rune_bytes = static_cast<size_t>(DecodeUtf8(word, begin).num_bytes);
+    const size_t rune_bytes = DecodeUtf8(word, begin).num_bytes;
     bool rune_is_token = false;
     tokens_.ForEachAt(word, begin, [&](TokenId id, size_t num_bytes) {
       ++scratch.num_steps;
-      const double score = scores_[static_cast<size_t>(id)];
+      const double score = scores_[id];
       if (std::isnan(score)) return;
       propose(begin, num_bytes, id, score);
       rune_is_token |= num_bytes == rune_bytes;
@@ -72,7 +72,7 @@ void UnigramModel::AppendUnknown(std::string_view text, std::vector<TokenId>& ou
   if (text.empty()) return;
   if (options_.look_up_unknown) {
     const TokenId id = vocabulary_.Find(text);
-    if (id >= 0 && !std::isnan(scores_[static_cast<size_t>(id)])) {
+    if (id >= 0 && !std::isnan(scores_[id])) {
       out.push_back(id);
       return;
     }

@@ -36,7 +36,7 @@ absl::Status Vocabulary::Add(std::string_view text, int64_t id, std::string_view
     return ModelError("{}: token '{}': expected an id from 0 to {}, found {}", where, text, kMaxVocabSize - 1, id);
   }
   if (text.empty()) return ModelError("{}: the token of id {} is empty", where, id);
-  if (id < size() && spans_[static_cast<size_t>(id)].num_bytes > 0) {
+  if (id < size() && spans_[id].num_bytes > 0) {
     return ModelError("{}: tokens '{}' and '{}' have the same id {}", where, Text(static_cast<TokenId>(id)), text, id);
   }
   if (arena_.size() + text.size() > UINT32_MAX) return ModelError("{}: more than 4 GiB of tokens", where);
@@ -49,7 +49,7 @@ absl::Status Vocabulary::Add(std::string_view text, int64_t id, std::string_view
   }
   slots_[slot] = static_cast<TokenId>(id);
   if (id >= size()) spans_.resize(static_cast<size_t>(id) + 1);
-  spans_[static_cast<size_t>(id)] = {static_cast<uint32_t>(arena_.size()), static_cast<uint32_t>(text.size())};
+  spans_[id] = {static_cast<uint32_t>(arena_.size()), static_cast<uint32_t>(text.size())};
   arena_.append(text);
   ++num_tokens_;
   return absl::OkStatus();
@@ -62,7 +62,7 @@ TokenId Vocabulary::Find(std::string_view text) const {
 
 std::string_view Vocabulary::Text(TokenId id) const {
   if (id < 0 || id >= size()) return {};
-  const Span& span = spans_[static_cast<size_t>(id)];
+  const Span& span = spans_[id];
   return std::string_view(arena_).substr(span.offset, span.num_bytes);
 }
 

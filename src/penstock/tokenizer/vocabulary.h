@@ -26,7 +26,7 @@ class Vocabulary {
   TokenId Find(std::string_view text) const;
   // Returns "" if no token has this id.
   std::string_view Text(TokenId id) const;
-  bool Has(TokenId id) const { return id >= 0 && id < size() && spans_[static_cast<size_t>(id)].num_bytes > 0; }
+  bool Has(TokenId id) const { return id >= 0 && id < size() && spans_[id].num_bytes > 0; }
 
   // One more than the largest id.
   int64_t size() const { return static_cast<int64_t>(spans_.size()); }

@@ -46,7 +46,7 @@ absl::StatusOr<std::unique_ptr<Recorders>> Recorders::Create(const EngineOptions
     recorders->moe_layer_of_.push_back(num_moe_layers);
     num_moe_layers += has_experts ? 1 : 0;
   }
-  recorders->records_.resize(static_cast<size_t>(num_moe_layers));
+  recorders->records_.resize(num_moe_layers);
   return recorders;
 }
 
@@ -65,8 +65,8 @@ uint64_t Recorders::MemoryBytes(const EngineOptions& options, const ModelConfig&
 }
 
 void Recorders::AddRouting(int64_t layer_idx, RowRange rows, std::span<const int32_t> choices, RoutingSource& routing) {
-  const int64_t moe_layer = moe_layer_of_[static_cast<size_t>(layer_idx)];
-  RoutingTraceRecord& record = records_[static_cast<size_t>(moe_layer)];
+  const int64_t moe_layer = moe_layer_of_[layer_idx];
+  RoutingTraceRecord& record = records_[moe_layer];
   const auto keep = [&](std::span<const int32_t> values, std::vector<int32_t>& kept) {
     kept.resize(std::max(kept.size(), static_cast<size_t>(rows.end * header_.num_topk)));
     std::copy(values.begin(), values.end(), kept.begin() + rows.begin * header_.num_topk);
@@ -84,20 +84,16 @@ void Recorders::AddRouting(int64_t layer_idx, RowRange rows, std::span<const int
 
 // Stores the best experts of a row and their scores.
 void Recorders::Rank(std::span<const float> scores, int64_t row, int64_t row_idx, RoutingTraceRecord& record) {
-  const std::span<const float> of_row =
-      scores.subspan(static_cast<size_t>(row * header_.num_experts), static_cast<size_t>(header_.num_experts));
+  const std::span<const float> of_row = scores.subspan(row * header_.num_experts, header_.num_experts);
   order_.resize(of_row.size());
   std::iota(order_.begin(), order_.end(), 0);
-  std::partial_sort(order_.begin(), order_.begin() + header_.num_ranked, order_.end(), [&](int32_t a, int32_t b) {
-    return of_row[static_cast<size_t>(a)] != of_row[static_cast<size_t>(b)]
-               ? of_row[static_cast<size_t>(a)] > of_row[static_cast<size_t>(b)]
-               : a < b;
-  });
+  std::partial_sort(order_.begin(), order_.begin() + header_.num_ranked, order_.end(),
+                    [&](int32_t a, int32_t b) { return of_row[a] != of_row[b] ? of_row[a] > of_row[b] : a < b; });
   for (int64_t rank = 0; rank < header_.num_ranked; ++rank) {
-    const auto place = static_cast<size_t>(row_idx * header_.num_ranked + rank);
-    record.ranked_idx[place] = order_[static_cast<size_t>(rank)];
+    const size_t place = row_idx * header_.num_ranked + rank;
+    record.ranked_idx[place] = order_[rank];
     // A sum of probabilities may round to more than 1.
-    record.ranked_scores[place] = std::clamp(of_row[static_cast<size_t>(record.ranked_idx[place])], 0.0f, 1.0f);
+    record.ranked_scores[place] = std::clamp(of_row[record.ranked_idx[place]], 0.0f, 1.0f);
   }
 }
 

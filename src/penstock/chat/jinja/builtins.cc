@@ -69,7 +69,7 @@ absl::StatusOr<Bound> BindArgs(Interp& interp, const Builtin& builtin, Args& arg
   }
   for (auto& [name, value] : args.named) {
     const auto place = std::find(params.begin(), params.end(), name);
-    const auto i = static_cast<size_t>(place - params.begin());
+    const size_t i = place - params.begin();
     if (place != params.end() && !bound.Has(i)) {
       bound.slots[i] = std::move(value);
     } else if (takes_rest) {
@@ -173,7 +173,7 @@ Text Trimmed(const Text& text, const Text* characters, bool left, bool right) {
   while (left && begin < end) {
     const DecodedRune rune = DecodeUtf8(bytes, begin);
     if (!set.contains(rune.code_point)) break;
-    begin += static_cast<size_t>(rune.num_bytes);
+    begin += rune.num_bytes;
   }
   while (right && end > begin) {
     size_t start = end - 1;
@@ -236,7 +236,7 @@ bool IsCased(std::string_view text, utf8proc_category_t wanted, utf8proc_categor
     const utf8proc_category_t category = utf8proc_category(static_cast<utf8proc_int32_t>(rune.code_point));
     if (category == forbidden || category == UTF8PROC_CATEGORY_LT) return false;
     found |= category == wanted;
-    pos += static_cast<size_t>(rune.num_bytes);
+    pos += rune.num_bytes;
   }
   return found;
 }

@@ -348,7 +348,7 @@ absl::Status Interp::BindMacro(const Stmt& macro, Args& args, Scope& scope) {
   for (auto& [name, value] : args.named) {
     const auto place = std::find(macro.params.begin(), macro.params.end(), name);
     if (place != macro.params.end()) {
-      const auto i = static_cast<size_t>(place - macro.params.begin());
+      const size_t i = place - macro.params.begin();
       if (given[i]) return Fail("the macro '{}' got its argument '{}' twice", macro.name, name);
       scope.Set(name, std::move(value));
       given[i] = true;

@@ -311,7 +311,7 @@ absl::Status Batch(Interp& interp, Bound& args, std::vector<Value>& batches) {
   for (size_t begin = 0; begin < items.size(); begin += static_cast<size_t>(count)) {
     const size_t end = std::min(begin + static_cast<size_t>(count), items.size());
     std::vector<Value> batch(items.begin() + static_cast<int64_t>(begin), items.begin() + static_cast<int64_t>(end));
-    if (args.Has(2) && !args[2].Is(Kind::kNone)) batch.resize(static_cast<size_t>(count), args[2]);
+    if (args.Has(2) && !args[2].Is(Kind::kNone)) batch.resize(count, args[2]);
     PENSTOCK_ASSIGN_OR_RETURN(Value list, interp.MakeList(std::move(batch), args[0].origin()));
     batches.push_back(std::move(list));
   }
@@ -323,7 +323,7 @@ absl::Status Slice(Interp& interp, Bound& args, std::vector<Value>& slices) {
   PENSTOCK_ASSIGN_OR_RETURN(const std::vector<Value> items, interp.Iterate(args[0]));
   PENSTOCK_ASSIGN_OR_RETURN(const int64_t count, IntOr(interp, args, 1, 1));
   if (count < 1 || count > 100'000) return interp.Fail("{} slices cannot be made", count);
-  const auto num_slices = static_cast<size_t>(count);
+  const size_t num_slices = count;
   const size_t num_longer = items.size() % num_slices;
   auto next = items.begin();
   for (size_t i = 0; i < num_slices; ++i) {

@@ -98,7 +98,7 @@ Result Indent(Interp& interp, Bound& args) {
   } else {
     PENSTOCK_ASSIGN_OR_RETURN(const int64_t width, IntOr(interp, args, 1, 4));
     if (width > interp.max_text_bytes()) return interp.Fail("an indent of {} is too wide", width);
-    indent.Append(std::string(static_cast<size_t>(std::max<int64_t>(width, 0)), ' '), Origin::kTemplate);
+    indent.Append(std::string(std::max<int64_t>(width, 0), ' '), Origin::kTemplate);
   }
   const bool first = TruthOr(args, 2, false);
   const bool blank = TruthOr(args, 3, false);
@@ -152,9 +152,9 @@ Result Center(Interp& interp, Bound& args) {
   if (width > interp.max_text_bytes()) return interp.Fail("a width of {} is too wide", width);
   const int64_t pad = std::max<int64_t>(std::max<int64_t>(width, 0) - NumRunes(text.bytes()), 0);
   const int64_t left = pad / 2 + (pad & width & 1);
-  Text out(std::string(static_cast<size_t>(left), ' '), Origin::kTemplate);
+  Text out(std::string(left, ' '), Origin::kTemplate);
   out.Append(text);
-  out.Append(std::string(static_cast<size_t>(pad - left), ' '), Origin::kTemplate);
+  out.Append(std::string(pad - left, ' '), Origin::kTemplate);
   return interp.MakeString(std::move(out));
 }
 
@@ -196,7 +196,7 @@ absl::StatusOr<JsonStyle> ReadJsonStyle(Interp& interp, Bound& args) {
   } else if (style.multiline) {
     PENSTOCK_ASSIGN_OR_RETURN(const int64_t width, IntOr(interp, args, 2, 0));
     if (width > 1000) return interp.Fail("an indent of {} is too wide", width);
-    style.indent.Append(std::string(static_cast<size_t>(std::max<int64_t>(width, 0)), ' '), Origin::kTemplate);
+    style.indent.Append(std::string(std::max<int64_t>(width, 0), ' '), Origin::kTemplate);
   }
   if (style.indent.size() > 1000) return interp.Fail("an indent of {} bytes is too wide", style.indent.size());
   style.item_separator.Append(style.multiline ? "," : ", ", Origin::kTemplate);

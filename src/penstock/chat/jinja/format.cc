@@ -84,7 +84,7 @@ Text Pad(Text text, const Spec& spec, char default_align, bool is_number, Origin
   if (is_number && spec.zero && spec.align == 0) {
     const size_t sign = text.bytes().find_first_of("+- ") == 0 ? 1 : 0;
     Text out = text.Sub(0, sign);
-    out.Append(std::string(static_cast<size_t>(pad), '0'), origin);
+    out.Append(std::string(pad, '0'), origin);
     out.Append(text, sign, text.size());
     return out;
   }
@@ -263,7 +263,7 @@ absl::StatusOr<Spec> ReadBraceSpec(Interp& interp, std::string_view text) {
   size_t pos = 0;
   bool has_fill = false;
   if (!text.empty()) {
-    const auto fill_bytes = static_cast<size_t>(DecodeUtf8(text, 0).num_bytes);
+    const size_t fill_bytes = DecodeUtf8(text, 0).num_bytes;
     const auto is_align = [text](size_t at) {
       return at < text.size() && (text[at] == '<' || text[at] == '>' || text[at] == '^');
     };

@@ -101,7 +101,7 @@ std::optional<Date> ParseDate(std::string_view text) {
 int DayOfYear(const Date& date) {
   static constexpr std::array<int, 12> kBefore = {0, 31, 59, 90, 120, 151, 181, 212, 243, 273, 304, 334};
   const bool leap = (date.year % 4 == 0 && date.year % 100 != 0) || date.year % 400 == 0;
-  return kBefore[static_cast<size_t>(date.month - 1)] + date.day + (leap && date.month > 2 ? 1 : 0);
+  return kBefore[date.month - 1] + date.day + (leap && date.month > 2 ? 1 : 0);
 }
 
 // Returns the day of the week; 0 is Sunday.
@@ -118,8 +118,8 @@ constexpr std::array<std::string_view, 7> kDays = {"Sunday",   "Monday", "Tuesda
 
 // Formats one conversion of strftime in the C locale; returns nullopt for conversions that are not implemented.
 std::optional<std::string> FormatDatePart(const Date& date, char part) {
-  const std::string_view month = kMonths[static_cast<size_t>(date.month - 1)];
-  const std::string_view day = kDays[static_cast<size_t>(DayOfWeek(date))];
+  const std::string_view month = kMonths[date.month - 1];
+  const std::string_view day = kDays[DayOfWeek(date)];
   const int hour12 = date.hour % 12 == 0 ? 12 : date.hour % 12;
   switch (part) {
     case 'Y': return fmt::format("{}", date.year);

@@ -37,7 +37,7 @@ std::vector<std::pair<size_t, size_t>> SplitAtSpace(std::string_view text, int64
     while (end < text.size()) {
       const DecodedRune rune = DecodeUtf8(text, end);
       if (IsSpace(rune.code_point)) break;
-      end += static_cast<size_t>(rune.num_bytes);
+      end += rune.num_bytes;
     }
     parts.emplace_back(pos, end);
     pos = end + SkipSpaceLeft(text.substr(end));
@@ -88,7 +88,7 @@ Result SplitAs(Interp& interp, Bound& args, bool from_right) {
   if (from_right && max_split < 0) return MakeParts(interp, self, parts);
   // A limited split from the right may find other hits than one from the left, if hits overlap.
   if (max_split >= 0 && (from_right || static_cast<int64_t>(parts.size()) - 1 > max_split)) {
-    const auto keep = static_cast<size_t>(max_split);
+    const size_t keep = max_split;
     if (from_right) {
       parts.clear();
       size_t end = self.size();
@@ -330,7 +330,7 @@ Result ZFill(Interp& interp, Bound& args) {
   const int64_t pad = std::max<int64_t>(std::max<int64_t>(width, 0) - NumRunes(self.bytes()), 0);
   const size_t sign = self.bytes().starts_with('-') || self.bytes().starts_with('+') ? 1 : 0;
   Text out = self.Sub(0, sign);
-  out.Append(std::string(static_cast<size_t>(pad), '0'), Origin::kTemplate);
+  out.Append(std::string(pad, '0'), Origin::kTemplate);
   out.Append(self, sign, self.size());
   return interp.MakeString(std::move(out));
 }

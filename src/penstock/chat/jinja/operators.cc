@@ -87,7 +87,7 @@ Result Repeat(Interp& interp, const Value& value, int64_t count) {
   }
   PENSTOCK_RETURN_IF_ERROR(interp.Charge(total));
   std::vector<Value> items;
-  items.reserve(static_cast<size_t>(total));
+  items.reserve(total);
   for (int64_t i = 0; i < count; ++i) {
     items.insert(items.end(), value.list().items.begin(), value.list().items.end());
   }
@@ -343,7 +343,7 @@ Result Interp::GetItem(const Value& base, const Value& key) {
     PENSTOCK_ASSIGN_OR_RETURN(const int64_t size, Length(base));
     const int64_t at = key.integer() < 0 ? key.integer() + size : key.integer();
     if (at >= 0 && at < size) {
-      if (base.Is(Kind::kList)) return base.list().items[static_cast<size_t>(at)];
+      if (base.Is(Kind::kList)) return base.list().items[at];
       const size_t begin = RuneOffset(base.bytes(), at);
       return MakeString(base.text().Sub(begin, begin + RuneOffset(base.bytes().substr(begin, 8), 1)));
     }
@@ -381,7 +381,7 @@ Result Interp::Slice(const Value& base, const Value& start, const Value& stop, c
   const std::vector<Value>& source = base.Is(Kind::kString) ? all : base.list().items;
   std::vector<Value> items;
   for (int64_t i = range.start; range.step > 0 ? i < range.stop : i > range.stop;) {
-    items.push_back(source[static_cast<size_t>(i)]);
+    items.push_back(source[i]);
     if (__builtin_add_overflow(i, range.step, &i)) break;
   }
   PENSTOCK_RETURN_IF_ERROR(Charge(static_cast<int64_t>(items.size())));

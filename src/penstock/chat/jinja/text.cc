@@ -63,7 +63,7 @@ std::pair<char32_t, Origin> RuneReader::Next() {
   const DecodedRune rune = DecodeUtf8(text_->bytes(), pos_);
   while (text_->runs()[run_idx_].end <= pos_) ++run_idx_;
   const Origin origin = text_->runs()[run_idx_].origin;
-  pos_ += static_cast<size_t>(rune.num_bytes);
+  pos_ += rune.num_bytes;
   return {rune.code_point, origin};
 }
 
@@ -90,7 +90,7 @@ size_t SkipSpaceLeft(std::string_view text) {
   while (pos < text.size()) {
     const DecodedRune rune = DecodeUtf8(text, pos);
     if (!IsSpace(rune.code_point)) break;
-    pos += static_cast<size_t>(rune.num_bytes);
+    pos += rune.num_bytes;
   }
   return pos;
 }

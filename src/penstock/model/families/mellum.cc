@@ -16,7 +16,7 @@ void ReadConfig(ConfigReader& reader, ModelConfig& config) {
   config.qkv_bias = config.o_bias = reader.BoolOr("attention_bias", false);
   config.qk_norm = QkNorm::kPerHead;
   ReadSlidingWindow(reader, config, 1024);
-  config.layer_has_window.assign(static_cast<size_t>(config.num_layers), false);
+  config.layer_has_window.assign(config.num_layers, false);
   ReadLayerTypes(reader, config);
   ReadMlpLayerTypes(reader, config);
 }

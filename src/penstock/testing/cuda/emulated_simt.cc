@@ -109,16 +109,16 @@ void WarpBarrier() { WaitAt(current_thread->warp->barrier); }
 
 uint64_t Shuffle(uint64_t value, int lane) {
   WarpState& warp = *current_thread->warp;
-  warp.values[static_cast<size_t>(LaneOfThread())] = value;
+  warp.values[LaneOfThread()] = value;
   WaitAt(warp.barrier);
-  const uint64_t result = warp.values[static_cast<size_t>(lane)];
+  const uint64_t result = warp.values[lane];
   WaitAt(warp.barrier);
   return result;
 }
 
 WarpWords ShareWords(const std::array<uint32_t, 6>& words) {
   WarpState& warp = *current_thread->warp;
-  warp.words[static_cast<size_t>(LaneOfThread())] = words;
+  warp.words[LaneOfThread()] = words;
   WaitAt(warp.barrier);
   const WarpWords all = warp.words;
   WaitAt(warp.barrier);

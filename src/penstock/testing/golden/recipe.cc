@@ -157,7 +157,7 @@ absl::StatusOr<std::vector<std::string>> ExpandPattern(std::string_view pattern)
       for (int number = first; number <= last; ++number) longer.push_back(name + std::to_string(number));
     }
     names = std::move(longer);
-    pattern.remove_prefix(static_cast<size_t>(close + 1 - pattern.data()));
+    pattern.remove_prefix(close + 1 - pattern.data());
   }
   return names;
 }

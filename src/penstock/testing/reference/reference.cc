@@ -45,7 +45,7 @@ void PrepareInt8Row(const PrepareRowsArgs& args, const float* source, std::byte*
     values.codes.resize(kInt8Group);
     Int8RowGroup group = {.scale = values.scale, .code_offset = 0, .code_sums = {0, 0}};
     for (int64_t i = 0; i < kInt8Group; ++i) {
-      const int8_t code = values.codes[static_cast<size_t>(i)];
+      const int8_t code = values.codes[i];
       target[group_idx * kInt8Group + i] = static_cast<std::byte>(code);
       group.code_sums[i / 64] += code;
       group.code_offset -= 128 * code;
@@ -83,7 +83,7 @@ void PrepareRows(const PrepareRowsArgs& args) {
 }
 
 void Gemm(const GemmArgs& args) {
-  std::vector<float> w(static_cast<size_t>(args.inner_dim));
+  std::vector<float> w(args.inner_dim);
   for (int64_t col = 0; col < args.num_cols; ++col) {
     UnpackColumn(args.w_format, args.w, col, args.inner_dim, w.data());
     if (args.x_format == RowFormat::kBF16) {
@@ -92,7 +92,7 @@ void Gemm(const GemmArgs& args) {
     for (int64_t row = 0; row < args.num_rows; ++row) {
       double sum = args.bias != nullptr ? args.bias[col] : 0.0;
       for (int64_t k = 0; k < args.inner_dim; ++k) {
-        sum += RowValue(args, args.x + row * args.x_stride_bytes, k) * w[static_cast<size_t>(k)];
+        sum += RowValue(args, args.x + row * args.x_stride_bytes, k) * w[k];
       }
       args.y[row * args.y_stride + col] = static_cast<float>(sum);
     }
@@ -110,8 +110,7 @@ void NormRows(const NormArgs& args) {
     const double scale = 1 / std::sqrt(squares / static_cast<double>(args.dim) + args.eps);
     for (int64_t d = 0; d < args.dim; ++d) {
       const double bias = args.bias == nullptr ? 0 : args.bias[d];
-      args.out[row * args.out_stride + d] =
-          static_cast<float>(x[static_cast<size_t>(d)] * scale * args.weight[d] + bias);
+      args.out[row * args.out_stride + d] = static_cast<float>(x[d] * scale * args.weight[d] + bias);
     }
   }
 }
@@ -150,15 +149,15 @@ void Sparsemixer(const RouterTopkArgs& args, std::vector<double> logits) {
   const std::vector<double> all = logits;
   for (int64_t j = 0; j < args.num_topk; ++j) {
     const int64_t best = ArgMax(logits);
-    const double max = logits[static_cast<size_t>(best)];
+    const double max = logits[best];
     std::vector<double> near = logits;
     for (size_t i = 0; i < near.size(); ++i) {
       if ((max - all[i]) / std::max(std::abs(all[i]), max) > 2 * static_cast<double>(args.rule.jitter))
         near[i] = kNever;
     }
     args.topk_idx[j] = static_cast<int32_t>(best);
-    args.topk_weights[j] = static_cast<float>(SoftmaxOf(near)[static_cast<size_t>(best)]);
-    logits[static_cast<size_t>(best)] = kNever;
+    args.topk_weights[j] = static_cast<float>(SoftmaxOf(near)[best]);
+    logits[best] = kNever;
   }
 }
 
@@ -166,7 +165,7 @@ void Sparsemixer(const RouterTopkArgs& args, std::vector<double> logits) {
 
 void RouterTopk(const RouterTopkArgs& args) {
   const RouterRule& rule = args.rule;
-  const auto num_experts = static_cast<size_t>(args.num_experts);
+  const size_t num_experts = args.num_experts;
   const std::vector<double> logits(args.scores, args.scores + num_experts);
   std::vector<double> scores = SoftmaxOf(logits);
   if (rule.scoring == RouterRule::Scoring::kSigmoid) {
@@ -190,7 +189,7 @@ void RouterTopk(const RouterTopkArgs& args) {
   }
   std::vector<bool> is_chosen(groups.size());
   for (int32_t n = 0; n < rule.num_topk_groups; ++n) {
-    const auto best = static_cast<size_t>(ArgMax(groups));
+    const size_t best = ArgMax(groups);
     is_chosen[best] = true;
     groups[best] = kNever;
   }
@@ -200,7 +199,7 @@ void RouterTopk(const RouterTopkArgs& args) {
   double sum = 0;
   for (int64_t j = 0; j < args.num_topk; ++j) {
     const int64_t best = ArgMax(keys);
-    keys[static_cast<size_t>(best)] = kNever;
+    keys[best] = kNever;
     args.topk_idx[j] = static_cast<int32_t>(best);
     args.topk_weights[j] = args.scores[best];
     sum += args.scores[best];
@@ -238,7 +237,7 @@ void StoreKv(const StoreKvArgs& args) {
           std::memcpy(target, &rounded, 2);
           break;
         }
-        case KvFormat::kInt8: *target = static_cast<std::byte>(int8.codes[static_cast<size_t>(d)] + code_offset); break;
+        case KvFormat::kInt8: *target = static_cast<std::byte>(int8.codes[d] + code_offset); break;
       }
     }
     if (args.format == KvFormat::kInt8) std::memcpy(args.block + scales_offset + 4 * args.token, &int8.scale, 4);
@@ -293,7 +292,7 @@ void Attention(const AttentionArgs& args) {
     std::vector<double> p;
     for (int64_t pos = first_pos; pos < end_pos; ++pos) {
       double score = 0;
-      for (int64_t d = 0; d < args.head_dim; ++d) score += q[static_cast<size_t>(d)] * k(pos, d);
+      for (int64_t d = 0; d < args.head_dim; ++d) score += q[d] * k(pos, d);
       p.push_back(static_cast<float>(score * args.scale));
     }
     double max = *std::max_element(p.begin(), p.end());
@@ -303,8 +302,7 @@ void Attention(const AttentionArgs& args) {
     for (double& x : p) sum += x = static_cast<float>(std::exp(x - max));
     for (int64_t d = 0; d < block.value_dim(); ++d) {
       double weighted = 0;
-      for (int64_t pos = first_pos; pos < end_pos; ++pos)
-        weighted += p[static_cast<size_t>(pos - first_pos)] * v(pos, d);
+      for (int64_t pos = first_pos; pos < end_pos; ++pos) weighted += p[pos - first_pos] * v(pos, d);
       out[d] = static_cast<float>(weighted / sum);
     }
   }

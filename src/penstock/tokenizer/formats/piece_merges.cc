@@ -26,7 +26,7 @@ void FindHiddenCharacters(Pieces pieces, TokenizerParts& parts) {
     if (!IsText(piece.type)) continue;
     for (size_t pos = 0; pos < piece.text.size();) {
       const DecodedRune rune = DecodeUtf8(piece.text, pos);
-      const auto num_bytes = static_cast<size_t>(rune.num_bytes);
+      const size_t num_bytes = rune.num_bytes;
       if (num_bytes < piece.text.size() && parts.vocabulary.Find(piece.text.substr(pos, num_bytes)) < 0 &&
           parts.hidden_characters.try_emplace(rune.code_point, next).second) {
         ++next;
@@ -46,7 +46,7 @@ absl::Status AddPieceMerges(Pieces pieces, std::string_view where, TokenizerPart
   scores.erase(std::unique(scores.begin(), scores.end()), scores.end());
   const auto symbol = [&](std::string_view text) -> TokenId {
     const TokenId id = parts.vocabulary.Find(text);
-    if (id >= 0) return IsText(pieces[static_cast<size_t>(id)].type) ? id : -1;
+    if (id >= 0) return IsText(pieces[id].type) ? id : -1;
     const DecodedRune rune = DecodeUtf8(text, 0);
     if (static_cast<size_t>(rune.num_bytes) < text.size()) return -1;
     const auto hidden = parts.hidden_characters.find(rune.code_point);
@@ -83,7 +83,7 @@ absl::Status CheckBytePieces(Pieces pieces, const Vocabulary& vocabulary, bool a
   for (int byte = 0; byte < 256 && all; ++byte) {
     const std::string name = fmt::format("<0x{:02X}>", byte);
     const TokenId id = vocabulary.Find(name);
-    if (id < 0 || pieces[static_cast<size_t>(id)].type != Type::kByte) {
+    if (id < 0 || pieces[id].type != Type::kByte) {
       return ModelError("{}: byte_fallback, but there is no byte piece {}", where, name);
     }
   }

@@ -117,8 +117,8 @@ absl::Status AddNormalizer(const SentencePieceProto& proto, bool legacy, Tokeniz
 
 absl::Status SetBosAndEos(const SentencePieceProto& proto, const TokenizerConfig& config, TokenizerParts& parts) {
   const auto control = [&](int64_t id) -> TokenId {
-    const bool is_control = id >= 0 && id < static_cast<int64_t>(proto.pieces.size()) &&
-                            proto.pieces[static_cast<size_t>(id)].type == Type::kControl;
+    const bool is_control =
+        id >= 0 && id < static_cast<int64_t>(proto.pieces.size()) && proto.pieces[id].type == Type::kControl;
     return is_control ? static_cast<TokenId>(id) : -1;
   };
   parts.bos_id = control(proto.bos_id);

@@ -160,7 +160,7 @@ absl::Status ReadTiktokenRanks(std::string_view ranks, std::string_view file_nam
   }
   if (parts.vocabulary.num_tokens() == 0) return ModelError("{}: there are no tokens", file_name);
   for (int byte = 0; byte < 256; ++byte) {
-    if (parts.vocabulary.Find(ByteAlphabet()[static_cast<size_t>(byte)]) < 0) {
+    if (parts.vocabulary.Find(ByteAlphabet()[byte]) < 0) {
       return ModelError("{}: there is no token for byte 0x{:02X}", file_name, byte);
     }
   }

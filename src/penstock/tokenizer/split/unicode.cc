@@ -202,12 +202,12 @@ size_t PreviousRune(std::string_view text, size_t end) {
 }
 
 size_t NormalizationPieceEnd(std::string_view text, size_t pos) {
-  pos += static_cast<size_t>(RuneAt(text, pos).num_bytes);
+  pos += RuneAt(text, pos).num_bytes;
   while (pos < text.size()) {
     if (static_cast<uint8_t>(text[pos]) < 0x80) break;
     const DecodedRune rune = DecodeUtf8(text, pos);
     if (!JoinsPrevious(rune.code_point)) break;
-    pos += static_cast<size_t>(rune.num_bytes);
+    pos += rune.num_bytes;
   }
   return pos;
 }
@@ -221,7 +221,7 @@ void AppendNormalized(std::string_view text, NormalForm form, std::string& out) 
   runes.reserve(text.size());
   for (size_t pos = 0; pos < text.size();) {
     const DecodedRune rune = DecodeUtf8(text, pos);
-    pos += static_cast<size_t>(rune.num_bytes);
+    pos += rune.num_bytes;
     if (rune.code_point == kNewerComposition) {
       runes.push_back(kNewerComposition);
       continue;
