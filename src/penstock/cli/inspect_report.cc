@@ -349,11 +349,61 @@ std::vector<std::pair<std::string_view, std::string>> RuleRows(const json::objec
   return rows;
 }
 
+std::string Bytes(const json::value& value) { return FormatBytes(value.to_number<uint64_t>()); }
+
+// Returns a table of how many bytes each kind of weight takes, and in which formats.
+std::string WeightTable(const json::object& kinds) {
+  std::string out = "\nweights              bytes        stored as\n";
+  for (const auto& [name, value] : kinds) {
+    const json::object& kind = value.get_object();
+    out += fmt::format("{:<20} {:<12} {}\n", std::string_view(name.data(), name.size()), Bytes(kind.at("bytes")),
+                       FormatsText(kind.at("formats").get_object()));
+  }
+  return out;
+}
+
+// Returns tables of how many experts fit into DRAM and into the memory of a GPU.
+std::string FitTable(const json::object& fit) {
+  std::string out = "\nDRAM (--memory)   experts in DRAM\n";
+  if (!fit.at("least_memory_bytes").is_null()) {
+    out += fmt::format("{:<17} the least that works\n", Bytes(fit.at("least_memory_bytes")));
+  }
+  const auto share = [](const json::object& place, const char* key) {
+    const auto part = place.at(key).to_number<int64_t>(), all = place.at("experts").to_number<int64_t>();
+    return fmt::format("{} of {} ({:.0f} %)", part, all,
+                       all > 0 ? 100.0 * static_cast<double>(part) / static_cast<double>(all) : 100.0);
+  };
+  for (const json::value& value : fit.at("memory").get_array()) {
+    const json::object& place = value.get_object();
+    out += fmt::format("{:<17} {}\n", Bytes(place.at("memory_bytes")), share(place, "experts_in_dram"));
+  }
+  if (!fit.at("all_in_dram_bytes").is_null()) {
+    out += fmt::format("{:<17} all\n", Bytes(fit.at("all_in_dram_bytes")));
+  }
+  if (!fit.at("gpus").get_array().empty()) out += "\nGPU memory        experts on the GPU\n";
+  for (const json::value& value : fit.at("gpus").get_array()) {
+    const json::object& place = value.get_object();
+    out += fmt::format("{:<17} {}\n", Bytes(place.at("gpu_memory_bytes")), share(place, "experts_on_gpu"));
+  }
+  return out;
+}
+
+// Returns a table of the layers: their experts and bytes.
+std::string LayerTable(const json::array& layers) {
+  std::string out = "\nlayer   experts   dense       experts\n";
+  int layer_idx = 0;
+  for (const json::value& value : layers) {
+    const json::object& layer = value.get_object();
+    out += fmt::format("{:>5}   {:>7}   {:<10}  {}\n", layer_idx++, layer.at("experts").to_number<int64_t>(),
+                       Bytes(layer.at("dense_bytes")), Bytes(layer.at("expert_bytes")));
+  }
+  return out;
+}
+
 }  // namespace
 
 std::string InspectTable(const json::object& d) {
   const auto number = [&](const char* key) { return d.at(key).to_number<int64_t>(); };
-  const auto bytes = [](const json::value& value) { return FormatBytes(value.to_number<uint64_t>()); };
   const auto text = [&](const char* key) { return std::string(d.at(key).get_string()); };
   std::string out;
   const auto row = [&](std::string_view name, std::string_view value) {
@@ -368,10 +418,10 @@ std::string InspectTable(const json::object& d) {
                                               number("kv_lora_rank"), number("head_dim") - number("kv_lora_rank"))
                                 : fmt::format("{} heads, {} KV heads, head_dim {}", number("num_heads"),
                                               number("num_kv_heads"), number("head_dim"));
-  row("attention", fmt::format("{}; KV cache {} a token in f32", heads, bytes(d.at("kv_bytes_per_position"))));
+  row("attention", fmt::format("{}; KV cache {} a token in f32", heads, Bytes(d.at("kv_bytes_per_position"))));
   for (const auto& [name, value] : RuleRows(d)) row(name, value);
   row("experts", fmt::format("{} per layer, top-{}, expert_dim {}, {} each{}", number("num_experts"),
-                             number("num_topk"), number("expert_dim"), bytes(d.at("bytes_per_expert")),
+                             number("num_topk"), number("expert_dim"), Bytes(d.at("bytes_per_expert")),
                              number("shared_ffn_dim") > 0
                                  ? fmt::format("; {} columns beside them for all tokens", number("shared_ffn_dim"))
                                  : ""));
@@ -388,47 +438,13 @@ std::string InspectTable(const json::object& d) {
                                  token("bos"), token("eos")));
   }
   row("chat template", d.at("chat_template").get_bool() ? "yes" : Printable(text("chat_template_missing")));
-  row("total", fmt::format("{} in {} tensors, {} files", bytes(d.at("total_bytes")), number("tensors"),
+  row("total", fmt::format("{} in {} tensors, {} files", Bytes(d.at("total_bytes")), number("tensors"),
                            d.at("files").get_array().size()));
-  row("  always in DRAM", bytes(d.at("dense_bytes")));
-  row("  experts (disk)", bytes(d.at("expert_bytes")));
-  if (number("unused_bytes") > 0) row("  not used", bytes(d.at("unused_bytes")));
-  out += "\nweights              bytes        stored as\n";
-  for (const auto& [name, value] : d.at("kinds").get_object()) {
-    const json::object& kind = value.get_object();
-    out += fmt::format("{:<20} {:<12} {}\n", std::string_view(name.data(), name.size()), bytes(kind.at("bytes")),
-                       FormatsText(kind.at("formats").get_object()));
-  }
-  const json::object& fit = d.at("fit").get_object();
-  out += "\nDRAM (--memory)   experts in DRAM\n";
-  if (!fit.at("least_memory_bytes").is_null()) {
-    out += fmt::format("{:<17} the least that works\n", bytes(fit.at("least_memory_bytes")));
-  }
-  const auto share = [](const json::object& place, const char* key) {
-    const auto part = place.at(key).to_number<int64_t>(), all = place.at("experts").to_number<int64_t>();
-    return fmt::format("{} of {} ({:.0f} %)", part, all,
-                       all > 0 ? 100.0 * static_cast<double>(part) / static_cast<double>(all) : 100.0);
-  };
-  for (const json::value& value : fit.at("memory").get_array()) {
-    const json::object& place = value.get_object();
-    out += fmt::format("{:<17} {}\n", bytes(place.at("memory_bytes")), share(place, "experts_in_dram"));
-  }
-  if (!fit.at("all_in_dram_bytes").is_null()) {
-    out += fmt::format("{:<17} all\n", bytes(fit.at("all_in_dram_bytes")));
-  }
-  if (!fit.at("gpus").get_array().empty()) out += "\nGPU memory        experts on the GPU\n";
-  for (const json::value& value : fit.at("gpus").get_array()) {
-    const json::object& place = value.get_object();
-    out += fmt::format("{:<17} {}\n", bytes(place.at("gpu_memory_bytes")), share(place, "experts_on_gpu"));
-  }
-  out += "\nlayer   experts   dense       experts\n";
-  int layer_idx = 0;
-  for (const json::value& layer : d.at("layers").get_array()) {
-    const json::object& l = layer.get_object();
-    out += fmt::format("{:>5}   {:>7}   {:<10}  {}\n", layer_idx++, l.at("experts").to_number<int64_t>(),
-                       bytes(l.at("dense_bytes")), bytes(l.at("expert_bytes")));
-  }
-  return out;
+  row("  always in DRAM", Bytes(d.at("dense_bytes")));
+  row("  experts (disk)", Bytes(d.at("expert_bytes")));
+  if (number("unused_bytes") > 0) row("  not used", Bytes(d.at("unused_bytes")));
+  return out + WeightTable(d.at("kinds").get_object()) + FitTable(d.at("fit").get_object()) +
+         LayerTable(d.at("layers").get_array());
 }
 
 }  // namespace penstock::cli

@@ -119,6 +119,25 @@ absl::Status AgreeOnModel(const JobOptions& options, const Engine& engine, OpenJ
   return WriteManifest(job.manifest, ManifestPath(options.output_path));
 }
 
+// Refuses other files of the command that would overwrite a file of the job.
+absl::Status CheckOtherFiles(const JobOptions& options) {
+  for (const auto& [flag, path] : options.other_files) {
+    if (path.empty()) continue;
+    PENSTOCK_RETURN_IF_ERROR(CheckNoFileOfTheJob(options, flag, path));
+    if (IsSameFile(path, options.stats_path)) return UsageError("{} {}: --stats names the same file", flag, path);
+  }
+  return absl::OkStatus();
+}
+
+// Adds what a run answered, and what its engine counted.
+void AddRun(JobNumbers& numbers, const ProgressCounts& counts, const Engine& engine) {
+  numbers.num_requests = counts.num_done - counts.num_resumed;
+  numbers.num_failed = counts.num_failed;
+  numbers.model = engine.model().name;
+  numbers.engine = engine.stats();
+  numbers.plan = engine.memory_plan();
+}
+
 }  // namespace
 
 absl::StatusOr<InputReport> ValidateJob(const JobOptions& options, const std::atomic<bool>& stop) {
@@ -133,11 +152,7 @@ absl::StatusOr<JobSummary> RunJob(const JobOptions& options, absl::FunctionRef<E
   OutputCalls default_calls;
   OutputCalls& calls = options.output_calls != nullptr ? *options.output_calls : default_calls;
   PENSTOCK_ASSIGN_OR_RETURN(OpenJob job, PrepareJob(options, calls, stop));
-  for (const auto& [flag, path] : options.other_files) {
-    if (path.empty()) continue;
-    PENSTOCK_RETURN_IF_ERROR(CheckNoFileOfTheJob(options, flag, path));
-    if (IsSameFile(path, options.stats_path)) return UsageError("{} {}: --stats names the same file", flag, path);
-  }
+  PENSTOCK_RETURN_IF_ERROR(CheckOtherFiles(options));
   PENSTOCK_ASSIGN_OR_RETURN(const UniqueFd stats_fd, OpenStats(options));
   Progress progress(ChooseProgressMode(options.quiet), STDERR_FILENO);
 
@@ -185,12 +200,8 @@ absl::StatusOr<JobSummary> RunJob(const JobOptions& options, absl::FunctionRef<E
   const absl::Status status = runner.Run(stop);
 
   JobNumbers& numbers = summary.numbers;
-  numbers.num_requests = runner.counts().num_done - runner.counts().num_resumed;
-  numbers.num_failed = runner.counts().num_failed;
+  AddRun(numbers, runner.counts(), *engine);
   numbers.total_s = SecondsSince(start);
-  numbers.model = engine->model().name;
-  numbers.engine = engine->stats();
-  numbers.plan = engine->memory_plan();
   numbers.predicted_tokens_per_s = opened->predicted_tokens_per_s;
   const absl::Status traces_status = engine->CloseTraces();
   if (stats_fd.valid() && status.ok()) numbers.rates = engine->MeasureRates();

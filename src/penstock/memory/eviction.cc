@@ -187,6 +187,6 @@ constexpr EvictionTraits kEvictions[] = {
 }  // namespace
 
 std::span<const EvictionTraits> Evictions() { return kEvictions; }
-const EvictionTraits& TraitsOf(Eviction eviction) { return kEvictions[eviction]; }
+const EvictionTraits& TraitsOf(Eviction eviction) { return kEvictions[static_cast<size_t>(eviction)]; }
 
 }  // namespace penstock

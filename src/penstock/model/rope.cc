@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <numbers>
+#include <optional>
 
 #include "penstock/base/limits.h"
 #include "penstock/base/status.h"
@@ -126,6 +127,64 @@ void ReadLongRope(ConfigReader& reader, const RopeConfig& config, Rope& rope) {
   rope.longer = read("long_factor", "long_mscale");
 }
 
+// The object that holds the parameters, and the name of its field.
+struct RopeScaling {
+  std::string_view field = "rope_scaling";
+  json::object parameters;
+};
+// Finds the parameters: in config.json, or the family's defaults. Returns nothing after an error, which `reader` has.
+std::optional<RopeScaling> FindScaling(ConfigReader& reader, const RopeDefaults& defaults) {
+  // transformers saves rope_parameters; users who extend a model add rope_scaling, which takes precedence.
+  const json::value none = json::object();
+  RopeScaling result;
+  json::value scaling = defaults.scaling.empty() ? none : ParseJson(defaults.scaling, Fault::kInternal).value_or(none);
+  for (const std::string_view field : {"rope_parameters", "rope_scaling"}) {
+    const json::value* const found = reader.Find(field);
+    if (found == nullptr) continue;
+    if (!found->is_object()) {
+      reader.Fail(field, "an object or null", JsonTypeName(*found));
+      return std::nullopt;
+    }
+    if (found->get_object().empty()) continue;
+    scaling = *found;
+    result.field = field;
+  }
+  if (!defaults.layer_type.empty()) {
+    const json::value* const found = scaling.get_object().if_contains(defaults.layer_type);
+    if (found == nullptr || !found->is_object()) {
+      reader.Fail(result.field, fmt::format("an object '{}' in it", defaults.layer_type),
+                  found == nullptr ? "none" : JsonTypeName(*found));
+      return std::nullopt;
+    }
+    json::object own = found->get_object();
+    // transformers reads this one from the enclosing object.
+    own.erase("truncate");
+    if (const json::value* truncate = scaling.get_object().if_contains("truncate")) own["truncate"] = *truncate;
+    scaling = std::move(own);
+  }
+  result.parameters = scaling.get_object();
+  return result;
+}
+
+// Computes the frequencies of the rope type; fails for unknown types.
+void ReadFrequencies(ConfigReader& reader, ConfigReader& inner, std::string_view field, const RopeConfig& config,
+                     Rope& rope) {
+  if (config.type == "default" || config.type == "dynamic") {
+    rope.usual = Usual(config);
+  } else if (config.type == "linear") {
+    rope.usual = Usual(config, static_cast<float>(inner.NumberOr("factor", 1, 1e-3, 1e6)));
+  } else if (config.type == "yarn") {
+    ReadYarn(inner, config, rope);
+  } else if (config.type == "llama3") {
+    ReadLlama3(inner, config, rope);
+  } else if (config.type == "longrope") {
+    ReadLongRope(inner, config, rope);
+  } else {
+    reader.Fail(field, "rope type default, linear, dynamic, yarn, llama3 or longrope",
+                fmt::format("'{}'", config.type));
+  }
+}
+
 }  // namespace
 
 void ReadRope(ConfigReader& reader, const RopeDefaults& defaults, Rope& rope) {
@@ -137,32 +196,9 @@ void ReadRope(ConfigReader& reader, const RopeDefaults& defaults, Rope& rope) {
     config.partial_factor = static_cast<double>(reader.Int("rotary_dim", 2, std::max<int64_t>(2, defaults.dim))) /
                             static_cast<double>(defaults.dim);
   }
-  // transformers saves rope_parameters; users who extend a model add rope_scaling, which takes precedence.
-  const json::value none = json::object();
-  json::value scaling = defaults.scaling.empty() ? none : ParseJson(defaults.scaling, Fault::kInternal).value_or(none);
-  std::string_view scaling_field = "rope_scaling";
-  for (const std::string_view field : {"rope_parameters", "rope_scaling"}) {
-    const json::value* const found = reader.Find(field);
-    if (found == nullptr) continue;
-    if (!found->is_object()) return reader.Fail(field, "an object or null", JsonTypeName(*found));
-    if (found->get_object().empty()) continue;
-    scaling = *found;
-    scaling_field = field;
-  }
-  const bool is_by_type = !defaults.layer_type.empty();
-  if (is_by_type) {
-    const json::value* const found = scaling.get_object().if_contains(defaults.layer_type);
-    if (found == nullptr || !found->is_object()) {
-      return reader.Fail(scaling_field, fmt::format("an object '{}' in it", defaults.layer_type),
-                         found == nullptr ? "none" : JsonTypeName(*found));
-    }
-    json::object own = found->get_object();
-    // transformers reads this one from the enclosing object.
-    own.erase("truncate");
-    if (const json::value* truncate = scaling.get_object().if_contains("truncate")) own["truncate"] = *truncate;
-    scaling = std::move(own);
-  }
-  ConfigReader inner(fmt::format("{}: field '{}'", reader.file_name(), scaling_field), scaling.get_object());
+  const std::optional<RopeScaling> scaling = FindScaling(reader, defaults);
+  if (!scaling.has_value()) return;
+  ConfigReader inner(fmt::format("{}: field '{}'", reader.file_name(), scaling->field), scaling->parameters);
   config.type = inner.StringOr("rope_type", inner.StringOr("type", "default"));
   config.theta = inner.NumberOr("rope_theta", config.theta, 1e-3, 1e15);
   config.partial_factor = inner.NumberOr("partial_rotary_factor", config.partial_factor, 1e-3, 1);
@@ -172,7 +208,8 @@ void ReadRope(ConfigReader& reader, const RopeDefaults& defaults, Rope& rope) {
   }
   // The field may be in this object or outside it; the outer one takes precedence.
   config.original = inner.IntOr("original_max_position_embeddings", config.max_positions, 1, kMaxContext);
-  if (!is_by_type) config.original = reader.IntOr("original_max_position_embeddings", config.original, 1, kMaxContext);
+  if (defaults.layer_type.empty())
+    config.original = reader.IntOr("original_max_position_embeddings", config.original, 1, kMaxContext);
   config.dim = static_cast<int64_t>(static_cast<double>(defaults.dim) * config.partial_factor);
   rope.theta = config.theta;
   rope.rotary_dim = 2 * config.num_pairs();
@@ -192,20 +229,7 @@ void ReadRope(ConfigReader& reader, const RopeDefaults& defaults, Rope& rope) {
     config.theta *= std::pow(alpha, dim / std::max(1.0, dim - 2));
     rope.theta = config.theta;
   }
-  if (config.type == "default" || config.type == "dynamic") {
-    rope.usual = Usual(config);
-  } else if (config.type == "linear") {
-    rope.usual = Usual(config, static_cast<float>(inner.NumberOr("factor", 1, 1e-3, 1e6)));
-  } else if (config.type == "yarn") {
-    ReadYarn(inner, config, rope);
-  } else if (config.type == "llama3") {
-    ReadLlama3(inner, config, rope);
-  } else if (config.type == "longrope") {
-    ReadLongRope(inner, config, rope);
-  } else {
-    reader.Fail(scaling_field, "rope type default, linear, dynamic, yarn, llama3 or longrope",
-                fmt::format("'{}'", config.type));
-  }
+  ReadFrequencies(reader, inner, scaling->field, config, rope);
   reader.FailStatus(inner.status());
 }
 

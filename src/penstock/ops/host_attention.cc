@@ -204,6 +204,18 @@ void RunHeads(const OpContext& context, RowRange rows, const HeadsGemm& gemm) {
   });
 }
 
+void NormInPlace(const OpContext& context, float* x, std::span<const float> weight, float eps) {
+  const auto dim = std::ssize(weight);
+  context.kernels.norm({.num_rows = 1,
+                        .dim = dim,
+                        .x = x,
+                        .x_stride = dim,
+                        .weight = weight.data(),
+                        .eps = eps,
+                        .out = x,
+                        .out_stride = dim});
+}
+
 }  // namespace
 
 // Computes q and k of MLA from gemm_input, which holds the normed rows.
@@ -225,17 +237,6 @@ void HostOperations::ProjectMla(RowRange rows, int64_t layer_idx) {
                      .y_stride = num_cols},
                     num_cols};
   };
-  const auto norm = [&](float* x, std::span<const float> weight) {
-    const auto dim = std::ssize(weight);
-    context_.kernels.norm({.num_rows = 1,
-                           .dim = dim,
-                           .x = x,
-                           .x_stride = dim,
-                           .weight = weight.data(),
-                           .eps = mla.norm_eps,
-                           .out = x,
-                           .out_stride = dim});
-  };
   const GemmPart k = project(config.model_dim, layer.k_proj, layer.k_bias, a.k, config.kv_dim());
   if (mla.q_lora_rank > 0) {
     const GemmPart first[] = {
@@ -243,7 +244,7 @@ void HostOperations::ProjectMla(RowRange rows, int64_t layer_idx) {
     RunGemms(context_, first);
     ForRowRanges(context_, rows, [&](RowRange part) {
       for (int64_t row = part.begin; row < part.end; ++row) {
-        norm(a.q_compressed.data() + row * mla.q_lora_rank, layer.q_a_norm);
+        NormInPlace(context_, a.q_compressed.data() + row * mla.q_lora_rank, layer.q_a_norm, mla.norm_eps);
       }
       PrepareRows(context_, a.q_compressed, mla.q_lora_rank, part, format, a.gemm_input);
     });
@@ -261,6 +262,16 @@ void HostOperations::ProjectMla(RowRange rows, int64_t layer_idx) {
             .w = layer.k_up_proj,
             .y = a.q.data() + rows.begin * config.q_dim(),
             .y_head_stride = config.head_dim});
+  RotateMla(rows, layer_idx);
+}
+
+// Completes q and k of MLA: the part of q that rotates is copied behind the compressed one, k is normed, RoPE.
+void HostOperations::RotateMla(RowRange rows, int64_t layer_idx) {
+  const LayerWeights& layer = context_.weights.layer(layer_idx);
+  const ModelConfig& config = context_.config;
+  const Mla& mla = config.mla;
+  Activations& a = context_.activations;
+  const int64_t q_head_dim = mla.nope_dim + mla.rope_dim, q_dim = config.num_heads * q_head_dim;
   context_.pool.ParallelFor(rows.size(), [&](int64_t i, int) {
     const int64_t row = rows.begin + i;
     float* const q = a.q.data() + row * config.q_dim();
@@ -269,7 +280,7 @@ void HostOperations::ProjectMla(RowRange rows, int64_t layer_idx) {
       std::copy_n(a.q_heads.data() + row * q_dim + head * q_head_dim + mla.nope_dim, mla.rope_dim,
                   q + head * config.head_dim + mla.kv_lora_rank);
     }
-    norm(k_row, layer.k_norm);
+    NormInPlace(context_, k_row, layer.k_norm, mla.norm_eps);
     const int64_t first_angle = row * config.num_angles() + config.first_angle_of(layer_idx);
     kernels::RopeArgs rope = {.num_heads = config.num_heads,
                               .rotary_dim = mla.rope_dim,

@@ -48,6 +48,7 @@ class HostOperations : public Operations {
 
  private:
   void ProjectMla(RowRange rows, int64_t layer_idx);
+  void RotateMla(RowRange rows, int64_t layer_idx);
   std::span<const float> ValuesOfHeads(RowRange rows, const LayerWeights& layer);
   void AddBranch(RowRange rows);
 

@@ -268,6 +268,6 @@ constexpr PredictorTraits kPredictors[] = {
 }  // namespace
 
 std::span<const PredictorTraits> Predictors() { return kPredictors; }
-const PredictorTraits& TraitsOf(PredictorKind kind) { return kPredictors[kind]; }
+const PredictorTraits& TraitsOf(PredictorKind kind) { return kPredictors[static_cast<size_t>(kind)]; }
 
 }  // namespace penstock

@@ -440,7 +440,7 @@ constexpr HybridRuleTraits kHybridRules[] = {
 }  // namespace
 
 std::span<const HybridRuleTraits> HybridRules() { return kHybridRules; }
-const HybridRuleTraits& TraitsOf(HybridRule rule) { return kHybridRules[rule]; }
+const HybridRuleTraits& TraitsOf(HybridRule rule) { return kHybridRules[static_cast<size_t>(rule)]; }
 
 LayerPlan PlanLayer(HybridRule rule, std::span<const ExpertWork> experts, const LaneTimes& times) {
   LayerPlan plan;

@@ -26,7 +26,7 @@ constexpr ScheduleTraits kSchedules[] = {
 }  // namespace
 
 std::span<const ScheduleTraits> Schedules() { return kSchedules; }
-const ScheduleTraits& TraitsOf(ScheduleKind kind) { return kSchedules[kind]; }
+const ScheduleTraits& TraitsOf(ScheduleKind kind) { return kSchedules[static_cast<size_t>(kind)]; }
 
 bool NeedsGates(const ScheduleOptions& options) {
   return TraitsOf(options.kind).fetches_by_predictor && TraitsOf(options.predictor).needs_gates;

@@ -60,7 +60,7 @@ absl::StatusOr<std::unique_ptr<PassSimulator>> MakeSimulator(const SimulationInp
   };
   PassSimulator::Args args{.config = fewer,
                            .formats = inputs.plan.model_formats,
-                           .expert_bytes = layouts.num_experts() > 0 ? layouts.read_bytes(0) : 0,
+                           .expert_bytes = layouts.num_experts() > 0 ? layouts.read_bytes(ExpertKey{0}) : 0,
                            .schedule = policy.schedule,
                            .eviction = policy.eviction,
                            .dram = shrink({plan.num_expert_slots, plan.num_pinned_experts},
