@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "penstock/engine.h"
-#include "penstock/engine/hooks.h"
+#include "penstock/engine/instrumented_engine.h"
 #include "tests/engine/golden.h"
 
 namespace penstock {
@@ -37,7 +37,7 @@ inline std::vector<Request> Requests(const Golden& golden) {
 
 inline std::vector<Answer> RunAll(const EngineOptions& options, const std::vector<Request>& requests,
                                   const EngineHooks& hooks = {}) {
-  auto engine = OpenEngine(options, hooks);
+  auto engine = OpenInstrumentedEngine(options, hooks);
   EXPECT_TRUE(engine.ok()) << engine.status();
   if (!engine.ok()) return {};
   std::map<RequestId, Answer> answers;

@@ -10,7 +10,7 @@
 #include <unistd.h>
 
 #include "penstock/base/status.h"
-#include "penstock/engine/hooks.h"
+#include "penstock/engine/instrumented_engine.h"
 #include "penstock/pack.h"
 #include "tests/choices.h"
 #include "tests/engine/answers.h"
@@ -113,10 +113,10 @@ class FaultsTest : public testing::TestWithParam<std::string> {
   }
 
   std::unique_ptr<Engine> Open(const Faults& faults) {
-    return OpenEngine(options_, {.wrap_disk =
-                                     [faults](std::unique_ptr<DiskReader> disk) {
-                                       return std::make_unique<FaultyDisk>(std::move(disk), faults);
-                                     }})
+    return OpenInstrumentedEngine(options_, {.wrap_disk =
+                                                 [faults](std::unique_ptr<DiskReader> disk) {
+                                                   return std::make_unique<FaultyDisk>(std::move(disk), faults);
+                                                 }})
         .value();
   }
 

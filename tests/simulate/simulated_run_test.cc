@@ -6,8 +6,9 @@
 #include <unistd.h>
 
 #include "penstock/base/status.h"
-#include "penstock/engine/hooks.h"
+#include "penstock/engine/instrumented_engine.h"
 #include "penstock/measure/probe.h"
+#include "penstock/simulate/simulated_run.h"
 #include "tests/choices.h"
 #include "tests/engine/answers.h"
 
@@ -41,7 +42,7 @@ TEST_F(SimulationTest, GivesATimeForEveryStep) {
     options.policy.schedule = ScheduleCalled(schedule);
     options.routing_path = dir_ + "/" + schedule;
     options.memory_bytes = MinBudget(options) + (64 << 10);
-    const auto engine = Engine::Open(options).value();
+    const auto engine = OpenInstrumentedEngine(options, {}).value();
     for (const Request& request : Requests(golden)) ASSERT_TRUE(engine->Submit(request).ok());
     int64_t num_steps = 0;
     for (; !engine->idle(); ++num_steps) ASSERT_TRUE(engine->Step().ok());
@@ -50,7 +51,8 @@ TEST_F(SimulationTest, GivesATimeForEveryStep) {
 
     Hardware hardware = probed;
     hardware.links[0].SetRate(1e7);
-    const std::vector<double> steps = SimulateTrace(*engine, hardware, options.routing_path).value();
+    const std::vector<double> steps =
+        SimulateTrace(engine->simulation_inputs(), hardware, options.routing_path).value().step_s;
     ASSERT_EQ(std::ssize(steps), num_steps);
     double sum = 0;
     for (const double seconds : steps) {
@@ -59,16 +61,18 @@ TEST_F(SimulationTest, GivesATimeForEveryStep) {
     }
     // The order of arrival differs from run to run, and so do the experts in slots when they are wanted.
     EXPECT_GT(sum, 0.7 * static_cast<double>(disk_bytes) / 1e7);
-    EXPECT_EQ(SimulateTrace(*engine, hardware, options.routing_path).value(), steps);
+    EXPECT_EQ(SimulateTrace(engine->simulation_inputs(), hardware, options.routing_path).value().step_s, steps);
     hardware.links[0].SetRate(1e6);
     double slower = 0;
-    const std::vector<double> slower_steps = SimulateTrace(*engine, hardware, options.routing_path).value();
+    const std::vector<double> slower_steps =
+        SimulateTrace(engine->simulation_inputs(), hardware, options.routing_path).value().step_s;
     for (const double seconds : slower_steps) slower += seconds;
     EXPECT_GT(slower, sum);
     EXPECT_GT(slower, 0.7 * static_cast<double>(disk_bytes) / 1e6);
     hardware.processors[0].attention.clear();
     hardware.processors[0].peaks.clear();
-    EXPECT_EQ(FaultOf(SimulateTrace(*engine, hardware, options.routing_path).status()), Fault::kUsage);
+    EXPECT_EQ(FaultOf(SimulateTrace(engine->simulation_inputs(), hardware, options.routing_path).status()),
+              Fault::kUsage);
   }
 }
 

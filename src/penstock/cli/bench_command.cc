@@ -15,10 +15,11 @@
 #include "penstock/base/logging.h"
 #include "penstock/base/status.h"
 #include "penstock/base/text.h"
-#include "penstock/engine/hooks.h"
+#include "penstock/engine/instrumented_engine.h"
 #include "penstock/job/stats.h"
 #include "penstock/memory/eviction.h"
 #include "penstock/schedule/schedule.h"
+#include "penstock/simulate/simulated_run.h"
 
 namespace penstock::cli {
 namespace {
@@ -162,9 +163,11 @@ class Predictor {
     if (hardware_.has_value() && !measured.is_prefill) measured_.push_back(measured);
   }
   // REQUIRES: the engine's traces are closed.
-  absl::StatusOr<std::string> Lines(const Engine& engine, const BenchFlags& flags) {
+  absl::StatusOr<std::string> Lines(const InstrumentedEngine& engine, const BenchFlags& flags) {
     if (measured_.empty()) return std::string();
-    PENSTOCK_ASSIGN_OR_RETURN(const std::vector<double> steps, SimulateTrace(engine, *hardware_, trace_path_));
+    PENSTOCK_ASSIGN_OR_RETURN(const SimulatedTrace run,
+                              SimulateTrace(engine.simulation_inputs(), *hardware_, trace_path_));
+    const std::vector<double>& steps = run.step_s;
     std::string lines;
     for (const Measurement& measured : measured_) {
       const auto first = steps.begin() + std::min(measured.first_step, std::ssize(steps));
@@ -241,8 +244,9 @@ absl::StatusOr<int> BenchCommand(const BenchFlags& flags) {
       flags.context + AnswerTokens(flags, std::max<int64_t>(1, max_sequences), options.prefill_chunk);
   Predictor predictor;
   PENSTOCK_RETURN_IF_ERROR(predictor.Prepare(flags.hardware_path, options));
-  PENSTOCK_ASSIGN_OR_RETURN(const std::unique_ptr<Engine> engine,
-                            OpenEngine(options, {.empty_prompts = flags.empty_context, .random_answers = true}));
+  PENSTOCK_ASSIGN_OR_RETURN(
+      const std::unique_ptr<InstrumentedEngine> engine,
+      OpenInstrumentedEngine(options, {.empty_prompts = flags.empty_context, .random_answers = true}));
   const MemoryPlan& plan = engine->memory_plan();
   if (!plan.device.name.empty()) {
     LogInfo("{} device: {} of {} experts in its memory, {} pinned; micro-batches of {}", plan.device.name,

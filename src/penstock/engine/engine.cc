@@ -16,7 +16,7 @@
 #include "penstock/base/thread_pool.h"
 #include "penstock/chat/harmony.h"
 #include "penstock/engine/executor.h"
-#include "penstock/engine/hooks.h"
+#include "penstock/engine/instrumented_engine.h"
 #include "penstock/engine/sequence.h"
 #include "penstock/kernels/kernels.h"
 #include "penstock/measure/routing_study.h"
@@ -24,12 +24,11 @@
 #include "penstock/plan/engine_plan.h"
 #include "penstock/plan/loaded_model.h"
 #include "penstock/schedule/pass_rows.h"
-#include "penstock/simulate/simulated_run.h"
 
 namespace penstock {
 namespace {
 
-class EngineImpl : public Engine {
+class EngineImpl : public InstrumentedEngine {
  public:
   static absl::StatusOr<std::unique_ptr<EngineImpl>> Open(const EngineOptions& options, const EngineHooks& hooks);
 
@@ -62,7 +61,9 @@ class EngineImpl : public Engine {
     return closed;
   }
 
-  absl::StatusOr<std::vector<double>> Simulate(const Hardware& hardware, const std::string& trace_path) const;
+  SimulationInputs simulation_inputs() const override {
+    return {.config = model_->config, .plan = *plan_, .num_threads = pool_->num_workers()};
+  }
 
  private:
   EngineImpl() = default;
@@ -464,22 +465,12 @@ absl::StatusOr<std::vector<float>> EngineImpl::Logits(std::span<const TokenId> i
 
 }  // namespace
 
-absl::StatusOr<std::vector<double>> EngineImpl::Simulate(const Hardware& hardware,
-                                                         const std::string& trace_path) const {
-  PENSTOCK_ASSIGN_OR_RETURN(
-      SimulatedTrace run, SimulateTrace({.config = model_->config, .plan = *plan_, .num_threads = pool_->num_workers()},
-                                        hardware, trace_path));
-  return std::move(run.step_s);
+absl::StatusOr<std::unique_ptr<Engine>> Engine::Open(const EngineOptions& options) {
+  return EngineImpl::Open(options, {});
 }
 
-absl::StatusOr<std::vector<double>> SimulateTrace(const Engine& engine, const Hardware& hardware,
-                                                  const std::string& trace_path) {
-  return static_cast<const EngineImpl&>(engine).Simulate(hardware, trace_path);
-}
-
-absl::StatusOr<std::unique_ptr<Engine>> Engine::Open(const EngineOptions& options) { return OpenEngine(options, {}); }
-
-absl::StatusOr<std::unique_ptr<Engine>> OpenEngine(const EngineOptions& options, const EngineHooks& hooks) {
+absl::StatusOr<std::unique_ptr<InstrumentedEngine>> OpenInstrumentedEngine(const EngineOptions& options,
+                                                                           const EngineHooks& hooks) {
   return EngineImpl::Open(options, hooks);
 }
 

@@ -1,15 +1,13 @@
-// Hooks that tests put between the engine and the machine, and functions that benchmarks need beyond the public API.
+// An engine as tests and benchmarks open it: with hooks between it and the machine, and with its decisions in view.
 #pragma once
 
 #include <functional>
 #include <memory>
-#include <string>
-#include <vector>
 
 #include "absl/status/statusor.h"
 #include "penstock/engine.h"
-#include "penstock/hardware/hardware.h"
 #include "penstock/runtime/disk_reader.h"
+#include "penstock/simulate/plan_simulator.h"
 
 namespace penstock {
 
@@ -24,11 +22,14 @@ struct EngineHooks {
   bool random_answers = false;
 };
 
-// Returns the seconds that each step of a recorded run (EngineOptions::routing_path) would take with this engine's
-// policy on `hardware`; see simulate/simulated_run.h.
-absl::StatusOr<std::vector<double>> SimulateTrace(const Engine& engine, const Hardware& hardware,
-                                                  const std::string& trace_path);
+class InstrumentedEngine : public Engine {
+ public:
+  // Returns the inputs that simulate this engine's passes (simulate/simulated_run.h). Valid while the engine lives.
+  virtual SimulationInputs simulation_inputs() const = 0;
+};
 
-absl::StatusOr<std::unique_ptr<Engine>> OpenEngine(const EngineOptions& options, const EngineHooks& hooks);
+// Opens an engine as Engine::Open() does, with hooks.
+absl::StatusOr<std::unique_ptr<InstrumentedEngine>> OpenInstrumentedEngine(const EngineOptions& options,
+                                                                           const EngineHooks& hooks);
 
 }  // namespace penstock
