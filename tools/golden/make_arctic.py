@@ -179,9 +179,9 @@ def make_variant(folder, config):
     for i, (prompt, *_rest) in enumerate(found):
         logits, routing = model.forward(prompt)
         results[f"logits.{i}"] = logits
-        for layer, (_router, weights, experts) in routing.items():
+        for layer, (_router, topk_weights, experts) in routing.items():
             results[f"routing.{i}.{layer}"] = experts
-            results[f"routing_weights.{i}.{layer}"] = weights
+            results[f"routing_weights.{i}.{layer}"] = topk_weights
     save_file({name: torch.from_numpy(np.ascontiguousarray(value)).float() for name, value in results.items()},
               folder / "expected.safetensors")
     golden.write_expected(folder, {

@@ -21,9 +21,8 @@ import gguf
 import numpy as np
 import safetensors.torch
 import torch
-import xxhash
-
 import weights
+import xxhash
 
 # Variant: options of write_gguf.
 WHOLE = {
@@ -291,7 +290,7 @@ def gguf_recipe(tensors, config, files, options):
     bases = np.cumsum([0] + [tensor.numel() for tensor in tensors.values()])
     names = list(tensors)
     indices = {name: torch.arange(base, base + tensor.numel()).reshape(tensor.shape)
-               for (name, tensor), base in zip(tensors.items(), bases)}
+               for (name, tensor), base in zip(tensors.items(), bases[:-1], strict=True)}
     if config.get("tie_word_embeddings"):
         indices.pop("lm_head.weight", None)
     converted = convert(indices, config, ARCHITECTURES[config["architectures"][0]], options)

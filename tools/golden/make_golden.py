@@ -512,7 +512,7 @@ def rounding_bf16(model, prompts):
     rounded = [model(prompt[None], use_cache=False).logits for prompt in prompts]
     for hook in hooks:
         hook.remove()
-    return max(float(((a - b).abs().amax(-1) / a.abs().amax(-1)).max()) for a, b in zip(exact, rounded))
+    return max(float(((a - b).abs().amax(-1) / a.abs().amax(-1)).max()) for a, b in zip(exact, rounded, strict=True))
 
 
 def write_expected(folder, expected):

@@ -59,7 +59,8 @@ def rounded(values, dtype):
     """The bytes of f32 values as `dtype`."""
     if dtype == "BF16":
         bits = values.view(np.uint32)
-        return ((bits + np.uint32(0x7FFF) + ((bits >> np.uint32(16)) & np.uint32(1))) >> np.uint32(16)).astype(np.uint16).tobytes()
+        to_even = np.uint32(0x7FFF) + ((bits >> np.uint32(16)) & np.uint32(1))
+        return ((bits + to_even) >> np.uint32(16)).astype(np.uint16).tobytes()
     return values.astype({"F32": np.float32, "F16": np.float16}[dtype]).tobytes()
 
 
@@ -86,9 +87,9 @@ def safetensors_bytes(seed, tensors):
 
 def expand(pattern):
     parts = RANGE.split(pattern)
-    ranges = [range(int(first), int(last) + 1) for first, last in zip(parts[1::3], parts[2::3])]
+    ranges = [range(int(first), int(last) + 1) for first, last in zip(parts[1::3], parts[2::3], strict=True)]
     for numbers in itertools.product(*ranges):
-        yield parts[0] + "".join(str(number) + text for number, text in zip(numbers, parts[3::3]))
+        yield parts[0] + "".join(str(number) + text for number, text in zip(numbers, parts[3::3], strict=True))
 
 
 def ranges_of(tuples):
@@ -160,9 +161,9 @@ def write_files(folder, seed, files):
     write_recipe(folder, seed, recipe)
 
 
-# (Pattern, mean, standard deviation, gain): the first pattern found in a tensor's name counts. A gain stands for the standard
-# deviation gain / sqrt(inputs). Norms are near 1. Biases and the router are large enough to matter. The gain keeps the
-# layers in charge of the logits, not the embedding of the last token.
+# (Pattern, mean, standard deviation, gain): the first pattern found in a tensor's name counts. A gain stands for the
+# standard deviation gain / sqrt(inputs). Norms are near 1. Biases and the router are large enough to matter. The gain
+# keeps the layers in charge of the logits, not the embedding of the last token.
 DISTRIBUTIONS = (
     (r"norm\w*\.weight$", 1.0, 0.2, None),
     (r"moe_statics", 0.0, 0.03, None),
