@@ -279,7 +279,7 @@ absl::Status ReadHeader(Cursor& cursor, std::string_view bytes, uint64_t file_by
 std::string GgufTypeName(const GgufMetadata::Field& field) {
   static constexpr std::string_view kNames[] = {"u8",   "i8",     "u16",   "i16", "u32", "i32", "f32",
                                                 "bool", "string", "array", "u64", "i64", "f64"};
-  const std::string_view name = kNames[field.type];
+  const std::string_view name = kNames[static_cast<size_t>(field.type)];
   return field.is_array ? fmt::format("array of {}", name) : std::string(name);
 }
 
