@@ -1,6 +1,6 @@
-// Proves that the plan of every rule computes each expert once, on a side that can compute it. On a thousand random
+// Proves that the split of every rule computes each expert once, on a side that can compute it. On a thousand random
 // layers the balanced rule is within 3 % of the optimum, which is found by trying all plans. No rule beats it by more.
-// In virtual time a plan takes as long as it predicts.
+// In virtual time a split takes as long as it predicts.
 #include "penstock/schedule/expert_split.h"
 
 #include <algorithm>
@@ -42,9 +42,9 @@ Layer RandomLayer(std::mt19937& random, int max_experts, double disk_share, bool
   return layer;
 }
 
-double Price(const LayerPlan& plan, const Layer& layer) {
-  return SecondsOf(plan, layer.experts, layer.times) +
-         static_cast<double>(plan.transfers.size()) * layer.times.transfer_price_s;
+double Price(const ExpertSplit& split, const Layer& layer) {
+  return SecondsOf(split, layer.experts, layer.times) +
+         static_cast<double>(split.transfers.size()) * layer.times.transfer_price_s;
 }
 
 // Returns the least price of all divisions and, for few experts, of all orders. With more experts, transfers and device
@@ -53,39 +53,41 @@ double Optimum(const Layer& layer, bool all_orders) {
   const int num_experts = static_cast<int>(layer.experts.size());
   double best_s = 1e30;
   for (int mask = 0; mask < 1 << num_experts; ++mask) {
-    LayerPlan plan;
+    ExpertSplit split;
     bool possible = true;
     std::vector<int> present;
     for (int i = 0; i < num_experts; ++i) {
       const ExpertWork& expert = layer.experts[i];
       const bool on_host = (mask >> i & 1) != 0;
       possible &= on_host ? expert.in_dram || !expert.on_device : layer.times.has_device;
-      if (!expert.on_device && !expert.in_dram) plan.reads.push_back(i);
-      if (!on_host && !expert.on_device) plan.transfers.push_back(i);
+      if (!expert.on_device && !expert.in_dram) split.reads.push_back(i);
+      if (!on_host && !expert.on_device) split.transfers.push_back(i);
       if (!on_host && expert.on_device) present.push_back(i);
-      if (on_host) plan.host.push_back(i);
+      if (on_host) split.host.push_back(i);
     }
     if (!possible) continue;
     const auto longest_first = [&](int a, int b) { return layer.experts[a].device_s > layer.experts[b].device_s; };
     const auto try_orders_of_transfers = [&] {
-      if (!all_orders) std::stable_sort(plan.transfers.begin(), plan.transfers.end(), longest_first);
-      const std::vector<int> hosts = plan.host;
+      if (!all_orders) std::stable_sort(split.transfers.begin(), split.transfers.end(), longest_first);
+      const std::vector<int> hosts = split.host;
       // Experts that are present come first, then experts in the order in which they are read.
-      const auto place = [&](int i) { return std::find(plan.reads.begin(), plan.reads.end(), i) - plan.reads.begin(); };
-      std::stable_sort(plan.host.begin(), plan.host.end(), [&](int a, int b) {
-        const auto order = [&](int i) { return place(i) == std::ssize(plan.reads) ? -1 : place(i); };
+      const auto place = [&](int i) {
+        return std::find(split.reads.begin(), split.reads.end(), i) - split.reads.begin();
+      };
+      std::stable_sort(split.host.begin(), split.host.end(), [&](int a, int b) {
+        const auto order = [&](int i) { return place(i) == std::ssize(split.reads) ? -1 : place(i); };
         return order(a) < order(b);
       });
       do {
-        plan.device = present;
-        plan.device.insert(plan.device.end(), plan.transfers.begin(), plan.transfers.end());
-        best_s = std::min(best_s, Price(plan, layer));
-      } while (all_orders && std::next_permutation(plan.transfers.begin(), plan.transfers.end()));
-      plan.host = hosts;
+        split.device = present;
+        split.device.insert(split.device.end(), split.transfers.begin(), split.transfers.end());
+        best_s = std::min(best_s, Price(split, layer));
+      } while (all_orders && std::next_permutation(split.transfers.begin(), split.transfers.end()));
+      split.host = hosts;
     };
     do {
       try_orders_of_transfers();
-    } while (all_orders && std::next_permutation(plan.reads.begin(), plan.reads.end()));
+    } while (all_orders && std::next_permutation(split.reads.begin(), split.reads.end()));
   }
   return best_s;
 }
@@ -102,15 +104,15 @@ TEST(LayerPlanTest, EveryRuleComputesEachExpertOnceWhereItCan) {
     std::iota(all.begin(), all.end(), 0);
     for (const HybridRuleTraits& traits : HybridRules()) {
       const HybridRule rule = traits.value;
-      const LayerPlan plan = PlanLayer(rule, layer.experts, layer.times);
-      std::vector<int> computed = plan.host, lacking, on_disk;
-      computed.insert(computed.end(), plan.device.begin(), plan.device.end());
+      const ExpertSplit split = SplitExperts(rule, layer.experts, layer.times);
+      std::vector<int> computed = split.host, lacking, on_disk;
+      computed.insert(computed.end(), split.device.begin(), split.device.end());
       ASSERT_THAT(computed, UnorderedElementsAreArray(all)) << traits.name;
-      for (const int i : plan.host) {
+      for (const int i : split.host) {
         const ExpertWork& expert = layer.experts[i];
         ASSERT_TRUE(expert.in_dram || !expert.on_device) << traits.name;
       }
-      for (const int i : plan.device) {
+      for (const int i : split.device) {
         ASSERT_TRUE(layer.times.has_device);
         if (!layer.experts[i].on_device) lacking.push_back(i);
       }
@@ -118,9 +120,9 @@ TEST(LayerPlanTest, EveryRuleComputesEachExpertOnceWhereItCan) {
         const ExpertWork& expert = layer.experts[i];
         if (!expert.on_device && !expert.in_dram) on_disk.push_back(i);
       }
-      ASSERT_THAT(plan.transfers, UnorderedElementsAreArray(lacking)) << traits.name;
-      ASSERT_THAT(plan.reads, UnorderedElementsAreArray(on_disk)) << traits.name;
-      ASSERT_DOUBLE_EQ(plan.seconds, SecondsOf(plan, layer.experts, layer.times));
+      ASSERT_THAT(split.transfers, UnorderedElementsAreArray(lacking)) << traits.name;
+      ASSERT_THAT(split.reads, UnorderedElementsAreArray(on_disk)) << traits.name;
+      ASSERT_DOUBLE_EQ(split.seconds, SecondsOf(split, layer.experts, layer.times));
     }
   }
 }
@@ -136,8 +138,8 @@ Gap GapOf(HybridRule rule, int num_layers, int max_experts, double disk_share, b
   for (int i = 0; i < num_layers; ++i) {
     Layer layer = RandomLayer(random, max_experts, disk_share, flat_device);
     layer.times.transfer_price_s = transfer_price * layer.times.transfer_s;
-    const LayerPlan plan = PlanLayer(rule, layer.experts, layer.times);
-    const double ratio = Price(plan, layer) / Optimum(layer, all_orders) - 1;
+    const ExpertSplit split = SplitExperts(rule, layer.experts, layer.times);
+    const double ratio = Price(split, layer) / Optimum(layer, all_orders) - 1;
     EXPECT_GT(ratio, -1e-9);
     gap.mean += ratio / num_layers;
     gap.max = std::max(gap.max, ratio);
@@ -162,9 +164,9 @@ TEST(LayerPlanTest, PricedTransfersAreFewer) {
   size_t num_free = 0, num_priced = 0;
   for (int round = 0; round < 300; ++round) {
     Layer layer = RandomLayer(random, 20, 0, false);
-    num_free += PlanLayer(HybridRule::kBalanced, layer.experts, layer.times).transfers.size();
+    num_free += SplitExperts(HybridRule::kBalanced, layer.experts, layer.times).transfers.size();
     layer.times.transfer_price_s = 0.2 * layer.times.transfer_s;
-    num_priced += PlanLayer(HybridRule::kBalanced, layer.experts, layer.times).transfers.size();
+    num_priced += SplitExperts(HybridRule::kBalanced, layer.experts, layer.times).transfers.size();
   }
   EXPECT_LT(num_priced, num_free);
 }
@@ -183,7 +185,7 @@ TEST(LayerPlanTest, AHostAloneReadsInTheBestOrder) {
     layer.times.has_device = false;
     layer.times.host_first_s = 0;
     for (ExpertWork& expert : layer.experts) expert.on_device = false;
-    ASSERT_NEAR(PlanLayer(HybridRule::kBalanced, layer.experts, layer.times).seconds, Optimum(layer, true), 1e-9);
+    ASSERT_NEAR(SplitExperts(HybridRule::kBalanced, layer.experts, layer.times).seconds, Optimum(layer, true), 1e-9);
   }
 }
 
@@ -201,7 +203,7 @@ TEST(LayerPlanTest, TakesWhatItSaysInVirtualTime) {
     const Layer layer = RandomLayer(random, 12, 0.3, false);
     for (const HybridRuleTraits& traits : HybridRules()) {
       const HybridRule rule = traits.value;
-      const LayerPlan plan = PlanLayer(rule, layer.experts, layer.times);
+      const ExpertSplit split = SplitExperts(rule, layer.experts, layer.times);
       SimulatedRuntime runtime;
       const auto lane = [&](const char* name) {
         return runtime.AddLane(name, [](const TaskCost& cost) { return cost.flops; });
@@ -211,22 +213,22 @@ TEST(LayerPlanTest, TakesWhatItSaysInVirtualTime) {
       const auto issue = [&](LaneIdx on, double seconds, const Event& after) {
         return runtime.Issue({.lane = on, .cost = {.flops = seconds}, .after = {after}});
       };
-      for (const int i : plan.reads) in_dram[i] = issue(disk, layer.times.read_s, {});
-      for (const int i : plan.transfers) {
+      for (const int i : split.reads) in_dram[i] = issue(disk, layer.times.read_s, {});
+      for (const int i : split.transfers) {
         on_device[i] = issue(link, layer.times.transfer_s, in_dram[i]);
       }
       std::vector<Event> computed;
       double first_s = layer.times.host_first_s;
-      for (const int i : plan.host) {
+      for (const int i : split.host) {
         const size_t place = i;
         computed.push_back(issue(host, std::exchange(first_s, 0) + layer.experts[place].host_s, in_dram[place]));
       }
-      for (const int i : plan.device) {
+      for (const int i : split.device) {
         const size_t place = i;
         computed.push_back(issue(device, layer.experts[place].device_s, on_device[place]));
       }
       ASSERT_TRUE(runtime.WaitAll(computed).ok());
-      ASSERT_NEAR(runtime.now_s(), plan.seconds, 1e-9) << traits.name;
+      ASSERT_NEAR(runtime.now_s(), split.seconds, 1e-9) << traits.name;
     }
   }
 }

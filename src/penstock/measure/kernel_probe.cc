@@ -21,7 +21,7 @@ constexpr int64_t kExpertsAtOnce = 4;  // enough to keep all threads busy to the
 constexpr int64_t kContext = 256;      // positions of each sequence that attention reads
 constexpr int64_t kMaxSequences = 64;
 constexpr int64_t kMaxPrompts = 8;
-constexpr int64_t kMaxLayers = 4;
+constexpr int64_t kMaxProbedLayers = 4;
 
 // Returns the median seconds of at least three runs of `body`, which together take about as long as the probe may. The
 // first run touches things for the first time. It counts only if it alone takes ten times that long.
@@ -142,7 +142,7 @@ absl::StatusOr<GemmRates> MeasureGemm(const KernelProbe& probe, WeightFormat wei
 // Attends layer after layer, as passes do: first for sequences that decode, then for some that prefill.
 absl::StatusOr<AttentionRates> MeasureAttention(const KernelProbe& probe, KvFormat kv) {
   Memory& memory = probe.processor.memory;
-  ModelConfig config = FewerLayers(probe.config, std::min(probe.config.num_layers, kMaxLayers));
+  ModelConfig config = FewerLayers(probe.config, std::min(probe.config.num_layers, kMaxProbedLayers));
   config.sliding_window = 0;
   config.attention_sinks = false;
   const uint64_t sequence_bytes = KvCache::PageBytes(config, kv) * static_cast<uint64_t>(KvCache::PagesFor(kContext));

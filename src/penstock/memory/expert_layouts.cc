@@ -22,27 +22,27 @@ namespace penstock {
 // before it. Written bytes must never reach bytes that are still to be read. Panels may be larger than the stored rows,
 // because the last panel is not full or the number of inputs is odd. So reads begin later in the slot, by the
 // difference. If rows do not follow each other (RowPlaces), reads lie behind all panels. Separate scales come last.
-ExpertLayouts::ExpertPlan ExpertLayouts::PlanExpert(const FfnTensors& tensors, ComputeDtype dtype) {
-  ExpertPlan plan;
-  plan.matrices = {{{.tensor = tensors.gate_proj, .view = &FfnWeights::gate_proj},
-                    {.tensor = tensors.up_proj, .view = &FfnWeights::up_proj},
-                    {.tensor = tensors.down_proj, .view = &FfnWeights::down_proj}}};
-  std::stable_sort(plan.matrices.begin(), plan.matrices.end(), [](const MatrixPlan& a, const MatrixPlan& b) {
+ExpertLayouts::ExpertLayout ExpertLayouts::LayOut(const FfnTensors& tensors, ComputeDtype dtype) {
+  ExpertLayout layout;
+  layout.matrices = {{{.tensor = tensors.gate_proj, .view = &FfnWeights::gate_proj},
+                      {.tensor = tensors.up_proj, .view = &FfnWeights::up_proj},
+                      {.tensor = tensors.down_proj, .view = &FfnWeights::down_proj}}};
+  std::stable_sort(layout.matrices.begin(), layout.matrices.end(), [](const MatrixLayout& a, const MatrixLayout& b) {
     return std::pair(a.tensor->file_idx, a.tensor->extent.offset_bytes) <
            std::pair(b.tensor->file_idx, b.tensor->extent.offset_bytes);
   });
   uint64_t raw_end = 0, packed_end = 0, outgrowth = 0;
   bool has_places = false;
-  for (MatrixPlan& matrix : plan.matrices) {
+  for (MatrixLayout& matrix : layout.matrices) {
     const TensorInfo& tensor = *matrix.tensor;
-    ReadPlan* last = plan.reads.empty() ? nullptr : &plan.reads.back();
+    ReadLayout* last = layout.reads.empty() ? nullptr : &layout.reads.back();
     const uint64_t end = tensor.extent.offset_bytes + tensor.extent.size_bytes;
     if (last != nullptr && last->file_idx == tensor.file_idx &&
         last->extent.offset_bytes + last->extent.size_bytes >= tensor.extent.offset_bytes) {
       last->extent.size_bytes = std::max(last->extent.size_bytes, end - last->extent.offset_bytes);
     } else {
-      plan.reads.push_back({tensor.file_idx, tensor.extent, RoundUp(raw_end, kPageBytes)});
-      last = &plan.reads.back();
+      layout.reads.push_back({tensor.file_idx, tensor.extent, RoundUp(raw_end, kPageBytes)});
+      last = &layout.reads.back();
     }
     matrix.format = ResidentFormat(tensor, dtype);
     matrix.raw_offset = last->slot_offset + last->extent.offset_bytes % kPageBytes +
@@ -55,42 +55,42 @@ ExpertLayouts::ExpertPlan ExpertLayouts::PlanExpert(const FfnTensors& tensors, C
     const auto behind = [&](uint64_t packed, uint64_t raw) { return packed > raw ? packed - raw : 0; };
     outgrowth = std::max({outgrowth, behind(matrix.packed_offset, matrix.raw_offset), behind(packed_end, raw_end)});
   }
-  const auto scales_of = [](const MatrixPlan& matrix) -> const Scales& { return *matrix.tensor->scales; };
-  for (MatrixPlan& matrix : plan.matrices) {
+  const auto scales_of = [](const MatrixLayout& matrix) -> const Scales& { return *matrix.tensor->scales; };
+  for (MatrixLayout& matrix : layout.matrices) {
     if (!matrix.tensor->scales.has_value()) continue;
     const Scales& scales = scales_of(matrix);
-    const auto same = [&](const MatrixPlan& other) {
+    const auto same = [&](const MatrixLayout& other) {
       return &other < &matrix && other.tensor->scales.has_value() && scales_of(other).file_idx == scales.file_idx &&
              scales_of(other).extent.offset_bytes == scales.extent.offset_bytes;
     };
-    if (const auto first = std::find_if(plan.matrices.begin(), plan.matrices.end(), same);
-        first != plan.matrices.end()) {
+    if (const auto first = std::find_if(layout.matrices.begin(), layout.matrices.end(), same);
+        first != layout.matrices.end()) {
       matrix.scales_offset = first->scales_offset;
       continue;
     }
-    const ReadPlan& read =
-        plan.reads.emplace_back(ReadPlan{scales.file_idx, scales.extent, RoundUp(raw_end, kPageBytes)});
+    const ReadLayout& read =
+        layout.reads.emplace_back(ReadLayout{scales.file_idx, scales.extent, RoundUp(raw_end, kPageBytes)});
     matrix.scales_offset = read.slot_offset + scales.extent.offset_bytes % kPageBytes;
     raw_end = matrix.scales_offset + scales.extent.size_bytes;
   }
   outgrowth = RoundUp(has_places ? packed_end : outgrowth, kPageBytes);
-  for (ReadPlan& read : plan.reads) read.slot_offset += outgrowth;
-  for (MatrixPlan& matrix : plan.matrices) {
+  for (ReadLayout& read : layout.reads) read.slot_offset += outgrowth;
+  for (MatrixLayout& matrix : layout.matrices) {
     matrix.raw_offset += outgrowth;
     matrix.scales_offset += outgrowth;
     if (IsReady(*matrix.tensor)) matrix.packed_offset = matrix.raw_offset;
   }
-  plan.finished.offset_bytes = plan.matrices[0].packed_offset;
-  for (const MatrixPlan& matrix : plan.matrices) {
+  layout.finished.offset_bytes = layout.matrices[0].packed_offset;
+  for (const MatrixLayout& matrix : layout.matrices) {
     const TensorInfo& tensor = *matrix.tensor;
-    plan.finished.size_bytes =
-        std::max(plan.finished.size_bytes, matrix.packed_offset - plan.finished.offset_bytes +
-                                               PackedBytes(matrix.format, tensor.shape[0], tensor.shape[1]));
+    layout.finished.size_bytes =
+        std::max(layout.finished.size_bytes, matrix.packed_offset - layout.finished.offset_bytes +
+                                                 PackedBytes(matrix.format, tensor.shape[0], tensor.shape[1]));
   }
-  const ReadPlan& last = plan.reads.back();
-  plan.slot_bytes =
+  const ReadLayout& last = layout.reads.back();
+  layout.slot_bytes =
       RoundUp(std::max(last.slot_offset + DiskReader::PaddedBytes(last.extent.size_bytes), packed_end), kPageBytes);
-  return plan;
+  return layout;
 }
 
 ExpertLayouts::ExpertLayouts(const WeightMap& map, std::span<const OpenedFile> files, ComputeDtype dtype)
@@ -98,10 +98,10 @@ ExpertLayouts::ExpertLayouts(const WeightMap& map, std::span<const OpenedFile> f
   for (size_t layer_idx = 0; layer_idx < map.layers.size(); ++layer_idx) {
     first_key_of_layer_.push_back(end_key());
     for (const FfnTensors& expert : map.layers[layer_idx].experts) {
-      plans_.push_back(PlanExpert(expert, dtype));
-      plans_.back().layer_idx = static_cast<int64_t>(layer_idx);
-      slot_bytes_ = std::max(slot_bytes_, plans_.back().slot_bytes);
-      for (const MatrixPlan& matrix : plans_.back().matrices) {
+      experts_.push_back(LayOut(expert, dtype));
+      experts_.back().layer_idx = static_cast<int64_t>(layer_idx);
+      slot_bytes_ = std::max(slot_bytes_, experts_.back().slot_bytes);
+      for (const MatrixLayout& matrix : experts_.back().matrices) {
         scratch_bytes_ = std::max(scratch_bytes_, StoredPanelBytes(*matrix.tensor));
       }
     }
@@ -117,11 +117,11 @@ ExpertLayouts::ExpertLayouts(const std::vector<bool>& layer_has_experts, int64_t
     first_key_of_layer_.push_back(end_key());
     if (!layer_has_experts[layer_idx]) continue;
     for (int64_t expert_idx = 0; expert_idx < num_experts_of_layer; ++expert_idx) {
-      ExpertPlan plan;
-      plan.layer_idx = static_cast<int64_t>(layer_idx);
-      plan.reads.push_back({.file_idx = 0, .extent = {0, expert_bytes}, .slot_offset = 0});
-      plan.finished = {0, expert_bytes};
-      plans_.push_back(std::move(plan));
+      ExpertLayout layout;
+      layout.layer_idx = static_cast<int64_t>(layer_idx);
+      layout.reads.push_back({.file_idx = 0, .extent = {0, expert_bytes}, .slot_offset = 0});
+      layout.finished = {0, expert_bytes};
+      experts_.push_back(std::move(layout));
     }
   }
   first_key_of_layer_.push_back(end_key());
@@ -135,20 +135,20 @@ int64_t ExpertLayouts::max_experts_of_layer() const {
 
 uint64_t ExpertLayouts::memory_bytes() const {
   // At worst three reads of matrices, three of scales, and unused vector capacity.
-  return plans_.size() * (2 * sizeof(ExpertPlan) + 8 * sizeof(ReadPlan));
+  return experts_.size() * (2 * sizeof(ExpertLayout) + 8 * sizeof(ReadLayout));
 }
 
 uint64_t ExpertLayouts::read_bytes(ExpertKey key) const {
   uint64_t bytes = 0;
-  for (const ReadPlan& read : plans_[key].reads) bytes += read.extent.size_bytes;
+  for (const ReadLayout& read : experts_[key].reads) bytes += read.extent.size_bytes;
   return bytes;
 }
 
 std::vector<DiskRead> ExpertLayouts::Reads(ExpertKey key, std::byte* slot) const {
   std::vector<DiskRead> reads;
   if (slot == nullptr) return reads;
-  reads.reserve(plans_[key].reads.size());
-  for (const ReadPlan& read : plans_[key].reads) {
+  reads.reserve(experts_[key].reads.size());
+  for (const ReadLayout& read : experts_[key].reads) {
     reads.push_back({.file_idx = read.file_idx, .extent = read.extent, .target = slot + read.slot_offset, .tag = 0});
   }
   return reads;
@@ -166,7 +166,7 @@ absl::Status ExpertLayouts::Verify(const TensorInfo& tensor, std::byte* raw) con
   return CheckSum(tensor, XXH3_64bits(raw, size_bytes));
 }
 
-void ExpertLayouts::Pack(const MatrixPlan& matrix, std::byte* slot, std::span<std::byte> scratch) {
+void ExpertLayouts::Pack(const MatrixLayout& matrix, std::byte* slot, std::span<std::byte> scratch) {
   const TensorInfo& tensor = *matrix.tensor;
   const std::byte* raw = slot + matrix.raw_offset;
   std::byte* packed = slot + matrix.packed_offset;
@@ -181,14 +181,14 @@ void ExpertLayouts::Pack(const MatrixPlan& matrix, std::byte* slot, std::span<st
 
 absl::Status ExpertLayouts::FinishPart(ExpertKey key, int part_idx, std::byte* slot,
                                        std::span<std::byte> scratch) const {
-  const ExpertPlan& plan = plans_[key];
+  const ExpertLayout& layout = experts_[key];
   // Packing in place goes through the matrices in order, so one part does everything.
-  const bool packed = std::all_of(plan.matrices.begin(), plan.matrices.end(),
-                                  [](const MatrixPlan& matrix) { return IsReady(*matrix.tensor); });
+  const bool packed = std::all_of(layout.matrices.begin(), layout.matrices.end(),
+                                  [](const MatrixLayout& matrix) { return IsReady(*matrix.tensor); });
   if (!packed && part_idx > 0) return absl::OkStatus();
-  for (size_t i = 0; i < plan.matrices.size(); ++i) {
+  for (size_t i = 0; i < layout.matrices.size(); ++i) {
     if (packed && static_cast<int>(i) != part_idx) continue;
-    const MatrixPlan& matrix = plan.matrices[i];
+    const MatrixLayout& matrix = layout.matrices[i];
     PENSTOCK_RETURN_IF_ERROR(Verify(*matrix.tensor, slot + matrix.raw_offset));
     if (!IsReady(*matrix.tensor)) Pack(matrix, slot, scratch);
   }
@@ -197,7 +197,7 @@ absl::Status ExpertLayouts::FinishPart(ExpertKey key, int part_idx, std::byte* s
 
 FfnWeights ExpertLayouts::Views(ExpertKey key, const std::byte* slot) const {
   FfnWeights weights;
-  for (const MatrixPlan& matrix : plans_[key].matrices) {
+  for (const MatrixLayout& matrix : experts_[key].matrices) {
     weights.*matrix.view = {slot + matrix.packed_offset, matrix.format};
   }
   return weights;

@@ -27,7 +27,7 @@ class ExpertLayouts {
   // `expert_bytes` each.
   ExpertLayouts(const std::vector<bool>& layer_has_experts, int64_t num_experts, uint64_t expert_bytes);
 
-  int64_t num_experts() const { return static_cast<int64_t>(plans_.size()); }
+  int64_t num_experts() const { return static_cast<int64_t>(experts_.size()); }
   int64_t num_layers() const { return static_cast<int64_t>(first_key_of_layer_.size()) - 1; }
   ExpertKey KeyOf(int64_t layer_idx, int64_t expert_idx) const { return first_key_of_layer_[layer_idx] + expert_idx; }
   // Returns the key after the last expert's.
@@ -36,7 +36,7 @@ class ExpertLayouts {
     return IndexOf(first_key_of_layer_[layer_idx + 1]) - IndexOf(first_key_of_layer_[layer_idx]);
   }
   int64_t max_experts_of_layer() const;
-  int64_t layer_of(ExpertKey key) const { return plans_[key].layer_idx; }
+  int64_t layer_of(ExpertKey key) const { return experts_[key].layer_idx; }
   int64_t expert_idx_of(ExpertKey key) const { return IndexOf(key) - IndexOf(first_key_of_layer_[layer_of(key)]); }
 
   // Returns the bytes of a slot for any expert, a multiple of the page size; 0 without experts.
@@ -58,18 +58,18 @@ class ExpertLayouts {
   static constexpr int kFinishParts = 3;
   absl::Status FinishPart(ExpertKey key, int part_idx, std::byte* slot, std::span<std::byte> scratch) const;
   // Returns where the panels of a finished expert lie in its slot.
-  FileExtent finished_extent(ExpertKey key) const { return plans_[key].finished; }
+  FileExtent finished_extent(ExpertKey key) const { return experts_[key].finished; }
   // Returns the weights of a finished expert.
   FfnWeights Views(ExpertKey key, const std::byte* slot) const;
 
  private:
-  struct ReadPlan {
+  struct ReadLayout {
     int file_idx = 0;
     FileExtent extent;
     uint64_t slot_offset = 0;
   };
   // Where a matrix arrives in its slot and where its panels lie; the same place when it is already packed.
-  struct MatrixPlan {
+  struct MatrixLayout {
     const TensorInfo* tensor = nullptr;
     WeightView FfnWeights::*view = nullptr;
     WeightFormat format = WeightFormat::kF32;
@@ -78,20 +78,20 @@ class ExpertLayouts {
     uint64_t packed_offset = 0;
   };
   // Neighbouring or overlapping tensors share one read.
-  struct ExpertPlan {
+  struct ExpertLayout {
     int64_t layer_idx = 0;
-    std::vector<ReadPlan> reads;
-    std::array<MatrixPlan, 3> matrices;  // in the order of their arrival
-    FileExtent finished;                 // from the start of the slot
+    std::vector<ReadLayout> reads;
+    std::array<MatrixLayout, 3> matrices;  // in the order of their arrival
+    FileExtent finished;                   // from the start of the slot
     uint64_t slot_bytes = 0;
   };
-  static ExpertPlan PlanExpert(const FfnTensors& tensors, ComputeDtype dtype);
+  static ExpertLayout LayOut(const FfnTensors& tensors, ComputeDtype dtype);
   absl::Status Verify(const TensorInfo& tensor, std::byte* raw) const;
-  static void Pack(const MatrixPlan& matrix, std::byte* slot, std::span<std::byte> scratch);
+  static void Pack(const MatrixLayout& matrix, std::byte* slot, std::span<std::byte> scratch);
 
   std::span<const OpenedFile> files_;
   std::vector<ExpertKey> first_key_of_layer_;  // [num_layers + 1]
-  IdVector<ExpertKey, ExpertPlan> plans_;
+  IdVector<ExpertKey, ExpertLayout> experts_;
   uint64_t slot_bytes_ = 0;
   uint64_t scratch_bytes_ = 0;
 };

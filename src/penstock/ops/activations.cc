@@ -79,8 +79,8 @@ void VisitBuffers(Activations& a, const ModelConfig& config, const RowFormats& f
 }  // namespace
 
 int64_t AttentionHeads(const ModelConfig& config) {
-  constexpr int64_t kMaxHeads = 32;
-  return std::min(config.num_heads / config.num_kv_heads, kMaxHeads);
+  constexpr int64_t kMaxHeadsAtOnce = 32;
+  return std::min(config.num_heads / config.num_kv_heads, kMaxHeadsAtOnce);
 }
 
 int64_t AttentionRows(const ModelConfig& config) {

@@ -189,17 +189,17 @@ class Division {
   // lightest may fit better. Tries divisions of few experts: all that could be better, or as many as there is time for.
   // Among many experts, each one matters little. If experts are read, tries two orders of the reads: the heaviest
   // expert first, and the one that takes longest after its read first.
-  LayerPlan Improved() {
-    if (!times_.has_device || experts_.size() > kMaxSearched) return Plan();
-    LayerPlan best = Search();
+  ExpertSplit Improved() {
+    if (!times_.has_device || experts_.size() > kMaxSearched) return Split();
+    ExpertSplit best = Search();
     if (reads_.size() < 2) return best;
     SortReads();
-    LayerPlan other = Search();
+    ExpertSplit other = Search();
     return Price(other) < Price(best) ? other : best;
   }
 
-  double Price(const LayerPlan& plan) const {
-    return SecondsOf(plan, experts_, times_) + static_cast<double>(plan.transfers.size()) * times_.transfer_price_s;
+  double Price(const ExpertSplit& split) const {
+    return SecondsOf(split, experts_, times_) + static_cast<double>(split.transfers.size()) * times_.transfer_price_s;
   }
 
  private:
@@ -221,24 +221,24 @@ class Division {
     bool host_works = false, device_works = false;
   };
 
-  LayerPlan Plan() const {
-    LayerPlan plan;
-    plan.reads = reads_;
+  ExpertSplit Split() const {
+    ExpertSplit split;
+    split.reads = reads_;
     const auto divide = [&](const std::vector<int>& list, bool travels) {
       for (const int i : list) {
         const bool on_host = best_[i] != 0;
-        (on_host ? plan.host : plan.device).push_back(i);
-        if (!on_host && travels) plan.transfers.push_back(i);
+        (on_host ? split.host : split.device).push_back(i);
+        if (!on_host && travels) split.transfers.push_back(i);
       }
     };
     divide(queues_.on_device, /*travels=*/false);
     divide(queues_.in_dram, /*travels=*/true);
     divide(reads_, /*travels=*/true);
-    return plan;
+    return split;
   }
 
   // Searches from the present division, with the present order of reads.
-  LayerPlan Search() {
+  ExpertSplit Search() {
     steps_.clear();
     const auto add = [&](const std::vector<int>& list, bool is_there) {
       for (const int i : list) {
@@ -259,11 +259,11 @@ class Division {
     for (size_t k = steps_.size(); k-- > 0;) {
       steps_[k].min_left_s = left_s += std::min(steps_[k].host_s, steps_[k].device_s);
     }
-    best_s_ = Price(Plan());
+    best_s_ = Price(Split());
     tried_ = best_;
     num_tried_ = 0;
     Descend(0, {.host_s = times_.host_free_s, .device_s = times_.device_free_s, .link_s = times_.link_free_s});
-    return Plan();
+    return Split();
   }
 
   // Sorts the reads: first the expert that takes longest once it is in DRAM.
@@ -316,16 +316,16 @@ class Division {
   int num_tried_ = 0;
 };
 
-LayerPlan PlanBalanced(std::span<const ExpertWork> experts, const LaneTimes& times) {
+ExpertSplit SplitBalanced(std::span<const ExpertWork> experts, const LaneTimes& times) {
   const Queues queues = Sort(experts);
   return Division(experts, times, queues).Improved();
 }
 
-LayerPlan PlanTimelines(std::span<const ExpertWork> experts, const LaneTimes& times) {
+ExpertSplit SplitByTimelines(std::span<const ExpertWork> experts, const LaneTimes& times) {
   Queues queues = Sort(experts);
-  LayerPlan plan;
-  plan.reads = queues.on_disk;
-  const std::vector<double> ready = ReadyTimes(plan.reads, experts.size(), times);
+  ExpertSplit split;
+  split.reads = queues.on_disk;
+  const std::vector<double> ready = ReadyTimes(split.reads, experts.size(), times);
   std::vector<double> at_device(experts.size());
   const auto work = [&](int i) -> const ExpertWork& { return experts[i]; };
   const auto heavier = [&](int a, int b) { return work(a).host_s > work(b).host_s; };
@@ -341,7 +341,7 @@ LayerPlan PlanTimelines(std::span<const ExpertWork> experts, const LaneTimes& ti
     } else if (work(present.back()).in_dram) {
       for_host = present.back();
     }
-    const double first_s = plan.host.empty() ? times.host_first_s : 0;
+    const double first_s = split.host.empty() ? times.host_first_s : 0;
     const double host_end_s =
         for_host < 0 ? kNever : std::max(host_s, ready[for_host]) + first_s + work(for_host).host_s;
     const double device_end_s =
@@ -350,32 +350,32 @@ LayerPlan PlanTimelines(std::span<const ExpertWork> experts, const LaneTimes& ti
         lacking.empty() || !times.has_device ? kNever : std::max(link_s, ready[lacking.front()]) + times.transfer_s;
     if (device_end_s <= host_end_s && device_end_s <= link_end_s) {
       device_s = device_end_s;
-      plan.device.push_back(present.front());
+      split.device.push_back(present.front());
       present.erase(present.begin());
     } else if (host_end_s <= link_end_s) {
       host_s = host_end_s;
-      plan.host.push_back(for_host);
+      split.host.push_back(for_host);
       (lacking.empty() ? present : lacking).pop_back();
     } else {
       const int moved = lacking.front();
       link_s = at_device[moved] = link_end_s;
-      plan.transfers.push_back(moved);
+      split.transfers.push_back(moved);
       lacking.erase(lacking.begin());
       const auto begin = std::find_if(present.begin(), present.end(), [&](int i) { return work(i).in_dram; });
       present.insert(std::upper_bound(begin, present.end(), moved, heavier), moved);
     }
   }
   // Experts that the host computed although their transfer was planned need not travel.
-  std::erase_if(plan.transfers,
-                [&](int i) { return std::find(plan.device.begin(), plan.device.end(), i) == plan.device.end(); });
-  return plan;
+  std::erase_if(split.transfers,
+                [&](int i) { return std::find(split.device.begin(), split.device.end(), i) == split.device.end(); });
+  return split;
 }
 
-LayerPlan PlanTwoEnded(std::span<const ExpertWork> experts, const LaneTimes& times) {
+ExpertSplit SplitTwoEnded(std::span<const ExpertWork> experts, const LaneTimes& times) {
   const Queues queues = Sort(experts);
-  LayerPlan plan;
-  plan.reads = queues.on_disk;
-  const std::vector<double> ready = ReadyTimes(plan.reads, experts.size(), times);
+  ExpertSplit split;
+  split.reads = queues.on_disk;
+  const std::vector<double> ready = ReadyTimes(split.reads, experts.size(), times);
   std::vector<int> list = queues.on_device;
   list.insert(list.end(), queues.in_dram.begin(), queues.in_dram.end());
   list.insert(list.end(), queues.on_disk.begin(), queues.on_disk.end());
@@ -388,42 +388,42 @@ LayerPlan PlanTwoEnded(std::span<const ExpertWork> experts, const LaneTimes& tim
     const double device_end_s = times.has_device ? std::max(device_s, arrived_s) + heavy.device_s : kNever;
     const double host_end_s = light.on_device && !light.in_dram ? kNever
                                                                 : std::max(host_s, ready[for_host]) + light.host_s +
-                                                                      (plan.host.empty() ? times.host_first_s : 0);
+                                                                      (split.host.empty() ? times.host_first_s : 0);
     if (device_end_s <= host_end_s) {
       device_s = device_end_s;
-      plan.device.push_back(for_device);
+      split.device.push_back(for_device);
       if (!heavy.on_device) {
         link_s = arrived_s;
-        plan.transfers.push_back(for_device);
+        split.transfers.push_back(for_device);
       }
       ++front;
     } else {
       host_s = host_end_s;
-      plan.host.push_back(for_host);
+      split.host.push_back(for_host);
       --end;
     }
   }
-  return plan;
+  return split;
 }
 
 // Decides for each expert on its own: if the device lacks it and `travels` returns true, it is transferred.
 template <typename Travels>
-LayerPlan PlanEach(std::span<const ExpertWork> experts, const LaneTimes& times, Travels travels) {
+ExpertSplit SplitEach(std::span<const ExpertWork> experts, const LaneTimes& times, Travels travels) {
   const Queues queues = Sort(experts);
-  LayerPlan plan;
-  plan.device = queues.on_device;
-  plan.reads = queues.on_disk;
+  ExpertSplit split;
+  split.device = queues.on_device;
+  split.reads = queues.on_disk;
   for (const std::vector<int>* queue : {&queues.in_dram, &queues.on_disk}) {
     for (const int i : *queue) {
       if (times.has_device && travels(experts[i])) {
-        plan.transfers.push_back(i);
-        plan.device.push_back(i);
+        split.transfers.push_back(i);
+        split.device.push_back(i);
       } else {
-        plan.host.push_back(i);
+        split.host.push_back(i);
       }
     }
   }
-  return plan;
+  return split;
 }
 
 constexpr HybridRuleTraits kHybridRules[] = {
@@ -442,39 +442,39 @@ constexpr HybridRuleTraits kHybridRules[] = {
 std::span<const HybridRuleTraits> HybridRules() { return kHybridRules; }
 const HybridRuleTraits& TraitsOf(HybridRule rule) { return kHybridRules[static_cast<size_t>(rule)]; }
 
-LayerPlan PlanLayer(HybridRule rule, std::span<const ExpertWork> experts, const LaneTimes& times) {
-  LayerPlan plan;
+ExpertSplit SplitExperts(HybridRule rule, std::span<const ExpertWork> experts, const LaneTimes& times) {
+  ExpertSplit split;
   switch (rule) {
-    case HybridRule::kBalanced: plan = PlanBalanced(experts, times); break;
-    case HybridRule::kTimelines: plan = PlanTimelines(experts, times); break;
-    case HybridRule::kTwoEnded: plan = PlanTwoEnded(experts, times); break;
+    case HybridRule::kBalanced: split = SplitBalanced(experts, times); break;
+    case HybridRule::kTimelines: split = SplitByTimelines(experts, times); break;
+    case HybridRule::kTwoEnded: split = SplitTwoEnded(experts, times); break;
     case HybridRule::kThreshold:
-      plan = PlanEach(experts, times,
-                      [&](const ExpertWork& expert) { return times.transfer_s + expert.device_s < expert.host_s; });
+      split = SplitEach(experts, times,
+                        [&](const ExpertWork& expert) { return times.transfer_s + expert.device_s < expert.host_s; });
       break;
-    case HybridRule::kFixed: plan = PlanEach(experts, times, [](const ExpertWork&) { return false; }); break;
+    case HybridRule::kFixed: split = SplitEach(experts, times, [](const ExpertWork&) { return false; }); break;
   }
-  plan.seconds = SecondsOf(plan, experts, times);
-  return plan;
+  split.seconds = SecondsOf(split, experts, times);
+  return split;
 }
 
-double SecondsOf(const LayerPlan& plan, std::span<const ExpertWork> experts, const LaneTimes& times) {
-  const std::vector<double> ready = ReadyTimes(plan.reads, experts.size(), times);
+double SecondsOf(const ExpertSplit& split, std::span<const ExpertWork> experts, const LaneTimes& times) {
+  const std::vector<double> ready = ReadyTimes(split.reads, experts.size(), times);
   std::vector<double> arrived(experts.size());
   double link_s = times.link_free_s;
-  for (const int i : plan.transfers) {
+  for (const int i : split.transfers) {
     link_s = std::max(link_s, ready[i]) + times.transfer_s;
     arrived[i] = link_s;
   }
   double host_s = times.host_free_s, device_s = times.device_free_s, first_s = times.host_first_s;
-  for (const int i : plan.host) {
+  for (const int i : split.host) {
     host_s = std::max(host_s, ready[i]) + first_s + experts[i].host_s;
     first_s = 0;
   }
-  for (const int i : plan.device) {
+  for (const int i : split.device) {
     device_s = std::max(device_s, arrived[i]) + experts[i].device_s;
   }
-  return std::max(plan.host.empty() ? 0 : host_s, plan.device.empty() ? 0 : device_s);
+  return std::max(split.host.empty() ? 0 : host_s, split.device.empty() ? 0 : device_s);
 }
 
 }  // namespace penstock

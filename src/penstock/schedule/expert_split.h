@@ -1,6 +1,7 @@
-// HybriMoE's intra-layer plan (section IV-B): which of a layer's chosen experts the host computes, which a device
-// computes, and in which order weights travel. The plan is made after the router has chosen, by simulating the
-// timelines of all lanes. The functions are pure: they depend only on the times that are passed in.
+// The split of a layer's chosen experts between processors (HybriMoE, section IV-B: intra-layer scheduling): which ones
+// the host computes, which ones a device computes, and in which order weights travel. The split is made after the
+// router has chosen, by simulating the timelines of all lanes. The functions are pure: they depend only on the times
+// that are passed in.
 #pragma once
 
 #include <cstdint>
@@ -46,7 +47,7 @@ struct LaneTimes {
 
 // Experts are indices into the planned span, in the order in which each lane should take them. Every expert is computed
 // once.
-struct LayerPlan {
+struct ExpertSplit {
   std::vector<int> host;
   std::vector<int> device;
   std::vector<int> transfers;  // experts of `device` that are not in its memory yet
@@ -54,11 +55,11 @@ struct LayerPlan {
   double seconds = 0;          // until the last expert has been computed
 };
 
-// Plans a layer. Takes microseconds: less than 20 for 64 experts.
-LayerPlan PlanLayer(HybridRule rule, std::span<const ExpertWork> experts, const LaneTimes& times);
+// Splits the experts of a layer. Takes microseconds: less than 20 for 64 experts.
+ExpertSplit SplitExperts(HybridRule rule, std::span<const ExpertWork> experts, const LaneTimes& times);
 
-// Returns the seconds until the last expert of a plan has been computed, if each lane takes experts in the plan's
+// Returns the seconds until the last expert of a split has been computed, if each lane takes experts in the split's
 // order.
-double SecondsOf(const LayerPlan& plan, std::span<const ExpertWork> experts, const LaneTimes& times);
+double SecondsOf(const ExpertSplit& split, std::span<const ExpertWork> experts, const LaneTimes& times);
 
 }  // namespace penstock

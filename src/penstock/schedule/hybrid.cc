@@ -1,9 +1,9 @@
 // HybriMoE. The host computes some of the experts that a layer's rows chose. Others travel to the device meanwhile, and
-// the device computes the rest. The intra-layer plan decides (expert_split.h). Without a device, the host computes the
+// the device computes the rest. The split decides (expert_split.h). Without a device, the host computes the
 // experts in DRAM while others are read from disk, the heaviest first.
 //
 // While the link is idle, experts that a predictor expects are fetched. The first ones are those that would save the
-// most time in the next layers, by the same plan.
+// most time in the next layers, by the same split.
 #include <algorithm>
 #include <cmath>
 #include <numeric>
@@ -20,7 +20,7 @@
 namespace penstock {
 namespace {
 
-// Experts of each later layer for which a plan is made, to see how much time they would save.
+// Experts of each later layer for which a split is made, to see how much time they would save.
 constexpr size_t kMaxCandidates = 4;
 
 // Price of a transfer, as a share of its time. Values from 0.1 to 0.8 measured the same. With a price of 0, prompts
@@ -74,33 +74,35 @@ class HybridSchedule : public Schedule {
     num_rows_.assign(pass.config().num_experts, 0);
     for (const int32_t expert_idx : choices) ++num_rows_[expert_idx];
     Weigh<int64_t>(pass, layer_idx, num_rows_, layer_);
-    const LayerPlan plan = PlanLayer(options_.hybrid_rule, layer_.works, times_);
+    const ExpertSplit split = SplitExperts(options_.hybrid_rule, layer_.works, times_);
     const bool has_device = pass.host_experts() != nullptr;
-    if (has_device && !plan.host.empty()) pass.ffn().HostGroup(rows, layer_idx);
+    if (has_device && !split.host.empty()) pass.ffn().HostGroup(rows, layer_idx);
     pass.ffn().Group(rows, layer_idx);
 
     LayerExperts device(pass, layer_idx);
     LayerExperts host(pass, layer_idx, has_device ? *pass.host_experts() : pass.experts());
     // Experts are fetched ahead for the processor that computes the layers.
     (has_device ? device : host)
-        .Adopt(prefetch_.Settle(pass, layer_idx, IndexesOf(has_device ? plan.device : plan.host), layer_.experts));
+        .Adopt(prefetch_.Settle(pass, layer_idx, IndexesOf(has_device ? split.device : split.host), layer_.experts));
     // Present experts are requested first, so that no other expert takes their slots.
-    const auto is_read = [&](int i) { return std::find(plan.reads.begin(), plan.reads.end(), i) != plan.reads.end(); };
+    const auto is_read = [&](int i) {
+      return std::find(split.reads.begin(), split.reads.end(), i) != split.reads.end();
+    };
     const auto want_present = [&](LayerExperts& experts, const std::vector<int>& places) {
       for (const int i : places) {
         if (!is_read(i)) experts.Want(layer_.experts[i]);
       }
     };
-    for (const int i : plan.device) {
+    for (const int i : split.device) {
       if (layer_.works[i].on_device) device.Want(layer_.experts[i]);
     }
-    want_present(host, plan.host);
-    want_present(device, plan.transfers);
-    for (const int i : plan.reads) {
-      const bool by_host = std::find(plan.host.begin(), plan.host.end(), i) != plan.host.end();
+    want_present(host, split.host);
+    want_present(device, split.transfers);
+    for (const int i : split.reads) {
+      const bool by_host = std::find(split.host.begin(), split.host.end(), i) != split.host.end();
       (by_host ? host : device).Want(layer_.experts[i]);
     }
-    const double device_s = SumOf(plan.device, &ExpertWork::device_s);
+    const double device_s = SumOf(split.device, &ExpertWork::device_s);
     Predict(pass, rows, place);
     const double begin_s = pass.runtime().now_s();
     LayerExperts* const both[] = {&device, &host};
@@ -108,11 +110,11 @@ class HybridSchedule : public Schedule {
         both, LayerExperts::Order::kArrival, [] {},
         [&](std::vector<Event>& events) { prefetch_.Issue(pass, events); }));
     if (has_device) {
-      LearnHost(plan.host, host);
+      LearnHost(split.host, host);
       device_pace_.Learn(device_s, device.busy_s());
       const double busy_s = std::max(device.busy_s(), host.busy_s());
-      if (plan.transfers.empty() && plan.reads.empty()) {
-        (plan.host.empty() ? alone_ : handed_over_).Learn(pass.runtime().now_s() - begin_s - busy_s, busy_s);
+      if (split.transfers.empty() && split.reads.empty()) {
+        (split.host.empty() ? alone_ : handed_over_).Learn(pass.runtime().now_s() - begin_s - busy_s, busy_s);
       }
       times_.host_first_s = cold_.seconds + Handover();
     }
@@ -226,7 +228,7 @@ class HybridSchedule : public Schedule {
   }
 
   // Adds the likeliest absent experts of a layer to candidates_. Each saves the difference between the times of the
-  // layer's plan without it and with it.
+  // layer's split without it and with it.
   void Rank(Pass& pass, int64_t layer_idx, std::span<const float> expected) {
     // Keeps as many of the likeliest experts as will probably be chosen.
     order_.resize(expected.size());
@@ -239,7 +241,7 @@ class HybridSchedule : public Schedule {
       likely_[order_[i]] = expected[order_[i]];
     }
     Weigh<float>(pass, layer_idx, likely_, ahead_);
-    const double seconds = PlanLayer(options_.hybrid_rule, ahead_.works, times_).seconds;
+    const double seconds = SplitExperts(options_.hybrid_rule, ahead_.works, times_).seconds;
     size_t num_planned = 0;
     for (const int32_t expert_idx : order_) {
       if (num_planned == kMaxCandidates || likely_[expert_idx] == 0) break;
@@ -249,7 +251,7 @@ class HybridSchedule : public Schedule {
           std::lower_bound(ahead_.experts.begin(), ahead_.experts.end(), expert_idx) - ahead_.experts.begin();
       const ExpertWork work = ahead_.works[i];
       (times_.has_device ? ahead_.works[i].on_device : ahead_.works[i].in_dram) = true;
-      const double saved_s = seconds - PlanLayer(options_.hybrid_rule, ahead_.works, times_).seconds;
+      const double saved_s = seconds - SplitExperts(options_.hybrid_rule, ahead_.works, times_).seconds;
       ahead_.works[i] = work;
       ++num_planned;
       const double probability = std::min(expected[expert_idx], 1.0f);

@@ -42,7 +42,7 @@ inline void ForHeadTiles(int64_t first, int64_t end, const Body& body) {
 }
 
 // The layout of the scratch memory, and the positions that each query head attends to.
-struct AttentionPlan {
+struct AttentionLayout {
   int64_t num_heads;   // rows times group
   int64_t padded_key;  // head_dim in whole vectors
   int64_t padded_dim;  // of V
@@ -58,7 +58,7 @@ struct AttentionPlan {
   float* totals;       // [num_heads]: sums of p
   float* values;       // [kKvPageTokens, padded_dim]: V of a page where V is a part of K
 
-  explicit AttentionPlan(const AttentionArgs& args)
+  explicit AttentionLayout(const AttentionArgs& args)
       : num_heads(args.num_rows * args.group),
         padded_key((args.head_dim + 15) / 16 * 16),
         padded_dim(KvBlock{args.kv_format, args.head_dim, args.values_in_key}.padded_dim()),
@@ -98,32 +98,32 @@ template <class V, class Ints, KvFormat kFormat>
 class AttentionOf {
  public:
   explicit AttentionOf(const AttentionArgs& args)
-      : args_(args), block_{kFormat, args.head_dim, args.values_in_key}, plan_(args) {}
+      : args_(args), block_{kFormat, args.head_dim, args.values_in_key}, layout_(args) {}
 
   void Run() const {
-    for (int64_t head = 0; head < plan_.num_heads; ++head) PrepareQuery(head);
-    __builtin_memset(plan_.sums, 0, static_cast<size_t>(plan_.num_heads * plan_.padded_dim) * sizeof(float));
+    for (int64_t head = 0; head < layout_.num_heads; ++head) PrepareQuery(head);
+    __builtin_memset(layout_.sums, 0, static_cast<size_t>(layout_.num_heads * layout_.padded_dim) * sizeof(float));
     int64_t page = 0;
-    for (; page + kPages <= plan_.num_pages; page += kPages) Scores<kPages>(page);
-    for (; page < plan_.num_pages; ++page) Scores<1>(page);
-    ValuesAhead ahead = {*this, args_.values_in_key > 0 ? plan_.num_pages : 0, nullptr, nullptr};
-    for (int64_t head = 0; head < plan_.num_heads; ++head) Softmax(head, ahead);
+    for (; page + kPages <= layout_.num_pages; page += kPages) Scores<kPages>(page);
+    for (; page < layout_.num_pages; ++page) Scores<1>(page);
+    ValuesAhead ahead = {*this, args_.values_in_key > 0 ? layout_.num_pages : 0, nullptr, nullptr};
+    for (int64_t head = 0; head < layout_.num_heads; ++head) Softmax(head, ahead);
     // Positions that all rows attend to are added in tiles of all heads; the others row by row. The order is increasing
     // position.
     const int64_t last_row = args_.num_rows - 1;
-    const int64_t shared_end = AttentionPlan::EndPos(args_, 0);
-    const int64_t last_first = AttentionPlan::FirstPos(args_, last_row);
+    const int64_t shared_end = AttentionLayout::EndPos(args_, 0);
+    const int64_t last_first = AttentionLayout::FirstPos(args_, last_row);
     const int64_t shared_first = last_first < shared_end ? last_first : shared_end;
-    for (int64_t row = 0; row < last_row; ++row) AddRow(row, AttentionPlan::FirstPos(args_, row), shared_first);
-    AddValues(0, plan_.num_heads, shared_first, shared_end);
+    for (int64_t row = 0; row < last_row; ++row) AddRow(row, AttentionLayout::FirstPos(args_, row), shared_first);
+    AddValues(0, layout_.num_heads, shared_first, shared_end);
     for (int64_t row = 1; row <= last_row; ++row) {
-      const int64_t first = AttentionPlan::FirstPos(args_, row);
-      AddRow(row, first > shared_end ? first : shared_end, AttentionPlan::EndPos(args_, row));
+      const int64_t first = AttentionLayout::FirstPos(args_, row);
+      AddRow(row, first > shared_end ? first : shared_end, AttentionLayout::EndPos(args_, row));
     }
-    for (int64_t head = 0; head < plan_.num_heads; ++head) {
+    for (int64_t head = 0; head < layout_.num_heads; ++head) {
       float* out = args_.out + head / args_.group * args_.out_stride + head % args_.group * block_.value_dim();
-      const float* sums = plan_.sums + head * plan_.padded_dim;
-      for (int64_t d = 0; d < block_.value_dim(); ++d) out[d] = sums[d] / plan_.totals[head];
+      const float* sums = layout_.sums + head * layout_.padded_dim;
+      for (int64_t d = 0; d < block_.value_dim(); ++d) out[d] = sums[d] / layout_.totals[head];
     }
   }
 
@@ -134,7 +134,8 @@ class AttentionOf {
 
   // Returns null beyond the last page.
   const std::byte* Block(int64_t page) const {
-    return page < plan_.num_pages ? args_.pages[plan_.base / kKvPageTokens + page] + args_.head_offset_bytes : nullptr;
+    return page < layout_.num_pages ? args_.pages[layout_.base / kKvPageTokens + page] + args_.head_offset_bytes
+                                    : nullptr;
   }
 
   // Prepares a query; for int8 K it becomes codes as well.
@@ -145,14 +146,14 @@ class AttentionOf {
       int32_t sum = 0;
       ForEachKvPiece<V, kFormat>(q, args_.head_dim, scale, [&](int64_t d, const std::byte* codes) {
         for (int64_t i = 0; i < 16; i += 4) {
-          __builtin_memcpy(plan_.q_codes + ((d + i) / 4 * plan_.num_heads + head) * 4, codes + i, 4);
+          __builtin_memcpy(layout_.q_codes + ((d + i) / 4 * layout_.num_heads + head) * 4, codes + i, 4);
         }
         for (int64_t i = 0; i < 16; ++i) sum += static_cast<int8_t>(codes[i]);
       });
-      plan_.q_scales[head] = scale.scale;
-      plan_.q_offsets[head] = -kKvCodeOffset * sum;
+      layout_.q_scales[head] = scale.scale;
+      layout_.q_offsets[head] = -kKvCodeOffset * sum;
     } else {
-      for (int64_t d = 0; d < args_.head_dim; ++d) plan_.q[d * plan_.num_heads + head] = q[d];
+      for (int64_t d = 0; d < args_.head_dim; ++d) layout_.q[d * layout_.num_heads + head] = q[d];
     }
   }
 
@@ -165,9 +166,9 @@ class AttentionOf {
       next[i] = Block(page + kCount + i);
       if (next[i] == nullptr) next[i] = blocks[i];
     }
-    ForHeadTiles<V::kPanelRows>(0, plan_.num_heads, [&](auto num_heads, int64_t head) {
+    ForHeadTiles<V::kPanelRows>(0, layout_.num_heads, [&](auto num_heads, int64_t head) {
       ScoresTile<num_heads.value, kCount>(blocks, next, head,
-                                          plan_.scores + head * plan_.stride + page * kKvPageTokens);
+                                          layout_.scores + head * layout_.stride + page * kKvPageTokens);
     });
   }
 
@@ -179,15 +180,15 @@ class AttentionOf {
     Unrolled<kCount>([&](auto i) __attribute__((always_inline)) {
       Unrolled<kHeads>([&](auto h) __attribute__((always_inline)) {
         if constexpr (kIsInt8) {
-          sums[h][i] = Ints::StartInt8(reinterpret_cast<const std::byte*>(plan_.q_offsets + head + h));
+          sums[h][i] = Ints::StartInt8(reinterpret_cast<const std::byte*>(layout_.q_offsets + head + h));
         } else {
           sums[h][i] = V::Zero();
         }
       });
     });
     // Reads 4 bytes of each head: an element of its query, or four codes.
-    const std::byte* q = reinterpret_cast<const std::byte*>(plan_.q + head);
-    const int64_t q_stride = 4 * plan_.num_heads;
+    const std::byte* q = reinterpret_cast<const std::byte*>(layout_.q + head);
+    const int64_t q_stride = 4 * layout_.num_heads;
     const int64_t k_bytes = block_.v_offset();
     constexpr int64_t kStepBytes = KvBlock{kFormat, 0}.k_step_bytes();
 #pragma GCC unroll 4
@@ -217,12 +218,12 @@ class AttentionOf {
         V score;
         if constexpr (kIsInt8) {
           const V scale = Mul(V::template LoadAs<Dtype::kF32>(blocks[i] + block_.k_scales_offset()),
-                              V::Set(plan_.q_scales[head + h]));
+                              V::Set(layout_.q_scales[head + h]));
           score = Mul(sums[h][i].template ToFloats<V>(), scale);
         } else {
           score = sums[h][i];
         }
-        score.Store(scores + h * plan_.stride + kKvPageTokens * i);
+        score.Store(scores + h * layout_.stride + kKvPageTokens * i);
       });
     });
   }
@@ -237,7 +238,7 @@ class AttentionOf {
     // Prefetches two lines for 16 exponentials; four lines slow the cheaper formats down.
     [[gnu::always_inline]] void Ask() {
       if (next == end) {
-        if (page == attention.plan_.num_pages) return;
+        if (page == attention.layout_.num_pages) return;
         next = attention.Block(page++) + attention.block_.v_offset();
         end = next + kKvPageTokens * attention.block_.v_stride();
       }
@@ -250,17 +251,17 @@ class AttentionOf {
   // Computes p of the positions that the head attends to, and their total. For int8, p includes the scale of V.
   void Softmax(int64_t head, ValuesAhead& ahead) const {
     const int64_t row = head / args_.group;
-    const int64_t first = AttentionPlan::FirstPos(args_, row);
-    const int64_t count = AttentionPlan::EndPos(args_, row) - first;
-    float* scores = plan_.scores + head * plan_.stride;
-    float* own = scores + (first - plan_.base);
+    const int64_t first = AttentionLayout::FirstPos(args_, row);
+    const int64_t count = AttentionLayout::EndPos(args_, row) - first;
+    float* scores = layout_.scores + head * layout_.stride;
+    float* own = scores + (first - layout_.base);
     // A sink acts as one more position without a V. The stride has room for it.
     const bool has_sink = args_.sinks != nullptr;
     if (has_sink) own[count] = args_.sinks[head % args_.group] / args_.scale;
     ExpMinusMax<V>(own, count + (has_sink ? 1 : 0), args_.scale, [&] { ahead.Ask(); });
-    plan_.totals[head] = SumOf<V>(own, count + (has_sink ? 1 : 0));
+    layout_.totals[head] = SumOf<V>(own, count + (has_sink ? 1 : 0));
     if constexpr (kFormat == KvFormat::kInt8) {
-      for (int64_t page = 0; page < plan_.num_pages; ++page) {
+      for (int64_t page = 0; page < layout_.num_pages; ++page) {
         float* p = scores + page * kKvPageTokens;
         const int64_t scales = args_.values_in_key > 0 ? block_.k_scales_offset() : block_.v_scales_offset();
         Mul(V::Load(p), V::template LoadAs<Dtype::kF32>(Block(page) + scales)).Store(p);
@@ -294,14 +295,14 @@ class AttentionOf {
   // sums += p . V of the positions [first, end) for the heads [first_head, end_head).
   void AddValues(int64_t first_head, int64_t end_head, int64_t first, int64_t end) const {
     for (int64_t pos = first; pos < end;) {
-      const int64_t page = (pos - plan_.base) / kKvPageTokens;
-      const int64_t page_end = plan_.base + (page + 1) * kKvPageTokens;
+      const int64_t page = (pos - layout_.base) / kKvPageTokens;
+      const int64_t page_end = layout_.base + (page + 1) * kKvPageTokens;
       const int64_t stop = page_end < end ? page_end : end;
-      const int64_t first_token = (pos - plan_.base) % kKvPageTokens;
+      const int64_t first_token = (pos - layout_.base) % kKvPageTokens;
       const std::byte* block = Block(page);
       if (args_.values_in_key > 0) {
         ValuesOfKey(block);
-        const auto* values = reinterpret_cast<const std::byte*>(plan_.values + first_token * plan_.padded_dim);
+        const auto* values = reinterpret_cast<const std::byte*>(layout_.values + first_token * layout_.padded_dim);
         AddPage<KvFormat::kF32>(first_head, end_head, {pos, stop}, values, {values, values});
       } else {
         AddPage<kFormat>(first_head, end_head, {pos, stop}, block + block_.v_offset() + first_token * block_.v_stride(),
@@ -313,7 +314,7 @@ class AttentionOf {
 
   // Converts a page's V, which is a part of its K, to floats. For int8 the floats lack the scale, which p includes.
   void ValuesOfKey(const std::byte* block) const {
-    for (int64_t dim = 0; dim < plan_.padded_dim; ++dim) {
+    for (int64_t dim = 0; dim < layout_.padded_dim; ++dim) {
       alignas(64) float tokens[kKvPageTokens] = {};
       if (dim < args_.values_in_key) {
         if constexpr (kFormat == KvFormat::kInt8) {
@@ -326,7 +327,7 @@ class AttentionOf {
         }
       }
       for (int64_t token = 0; token < kKvPageTokens; ++token) {
-        plan_.values[token * plan_.padded_dim + dim] = tokens[token];
+        layout_.values[token * layout_.padded_dim + dim] = tokens[token];
       }
     }
   }
@@ -342,14 +343,14 @@ class AttentionOf {
     constexpr int64_t kValueSize = KvBlock{kValues, 0}.size();
     const int64_t count = positions.end - positions.first;
     ForHeadTiles<V::kPanelRows>(first_head, end_head, [&](auto num_heads, int64_t head) {
-      const float* p = plan_.scores + head * plan_.stride + (positions.first - plan_.base);
-      float* sums = plan_.sums + head * plan_.padded_dim;
+      const float* p = layout_.scores + head * layout_.stride + (positions.first - layout_.base);
+      float* sums = layout_.sums + head * layout_.padded_dim;
       NextValues ahead = next;
       int64_t dim = 0;
-      for (; dim + 16 * kDims <= plan_.padded_dim; dim += 16 * kDims) {
+      for (; dim + 16 * kDims <= layout_.padded_dim; dim += 16 * kDims) {
         ValuesTile<kValues, num_heads.value, kDims>(p, count, v + dim * kValueSize, ahead, sums + dim);
       }
-      for (; dim < plan_.padded_dim; dim += 16) {
+      for (; dim < layout_.padded_dim; dim += 16) {
         ValuesTile<kValues, num_heads.value, 1>(p, count, v + dim * kValueSize, ahead, sums + dim);
       }
     });
@@ -361,12 +362,12 @@ class AttentionOf {
     V sums[kHeads][kCount];
     Unrolled<kHeads>([&](auto h) __attribute__((always_inline)) {
       Unrolled<kCount>([&](auto i) __attribute__((always_inline)) {
-        sums[h][i] = V::Load(stored + h * plan_.padded_dim + 16 * i);
+        sums[h][i] = V::Load(stored + h * layout_.padded_dim + 16 * i);
       });
     });
     RowPointers<kHeads> weights(reinterpret_cast<const std::byte*>(p),
-                                plan_.stride * static_cast<int64_t>(sizeof(float)));
-    const int64_t v_stride = plan_.padded_dim * kValueSize;
+                                layout_.stride * static_cast<int64_t>(sizeof(float)));
+    const int64_t v_stride = layout_.padded_dim * kValueSize;
     const std::byte* v_end = v + num_tokens * v_stride;
     NextValues asked = ahead;
 #pragma GCC unroll 2
@@ -384,14 +385,14 @@ class AttentionOf {
     ahead = asked;
     Unrolled<kHeads>([&](auto h) __attribute__((always_inline)) {
       Unrolled<kCount>([&](auto i) __attribute__((always_inline)) {
-        sums[h][i].Store(stored + h * plan_.padded_dim + 16 * i);
+        sums[h][i].Store(stored + h * layout_.padded_dim + 16 * i);
       });
     });
   }
 
   const AttentionArgs& args_;
   KvBlock block_;
-  AttentionPlan plan_;
+  AttentionLayout layout_;
 };
 
 template <class V, class Ints, KvFormat kFormat>

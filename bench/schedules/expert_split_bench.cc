@@ -1,4 +1,5 @@
-// Measures the time to plan a layer, by rule and by number of chosen experts: those of a prompt or of one token.
+// Measures the time to split a layer's experts, by rule and by number of chosen experts: those of a prompt or of one
+// token.
 #include <random>
 #include <string>
 
@@ -9,7 +10,7 @@
 namespace penstock {
 namespace {
 
-void BM_PlanLayer(benchmark::State& state) {
+void BM_SplitExperts(benchmark::State& state) {
   const auto rule = static_cast<HybridRule>(state.range(0));
   const auto disk_share = static_cast<double>(state.range(2)) / 100;
   std::mt19937 random(1);
@@ -27,12 +28,12 @@ void BM_PlanLayer(benchmark::State& state) {
   }
   size_t next = 0;
   for (auto _ : state) {
-    benchmark::DoNotOptimize(PlanLayer(rule, layers[next], times));
+    benchmark::DoNotOptimize(SplitExperts(rule, layers[next], times));
     next = (next + 1) % layers.size();
   }
   state.SetLabel(std::string(TraitsOf(rule).name));
 }
-BENCHMARK(BM_PlanLayer)
+BENCHMARK(BM_SplitExperts)
     ->ArgsProduct({{0, 1, 2, 3, 4}, {2, 8, 16, 64, 128}, {0, 50}})
     ->ArgNames({"rule", "experts", "percent_on_disk"});
 
