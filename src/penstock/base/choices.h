@@ -50,7 +50,7 @@ auto ParseChoice(std::string_view what, std::string_view name, std::span<const R
 // "auto" for nothing.
 template <class Row, class Value>
 std::string_view ChoiceName(const std::optional<Value>& value, std::span<const Row> rows) {
-  return value.has_value() ? rows[*value].name : "auto";
+  return value.has_value() ? rows[static_cast<size_t>(*value)].name : "auto";
 }
 
 // A line for each row: its name and what it is.
