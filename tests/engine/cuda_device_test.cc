@@ -16,6 +16,7 @@
 #include "penstock/measure/kernel_probe.h"
 #include "penstock/pack.h"
 #include "penstock/plan/described_model.h"
+#include "penstock/schedule/schedule.h"
 #include "tests/engine/answers.h"
 
 namespace penstock {
@@ -65,7 +66,7 @@ std::vector<Request> FewRequests(const Golden& golden) {
 
 void ExpectTheHostsAnswers(const std::string& model_dir, const std::vector<Request>& requests) {
   for (const Setting& setting : kSettings) {
-    SCOPED_TRACE(setting.schedule);
+    SCOPED_TRACE(TraitsOf(setting.schedule).name);
     EngineOptions options = OptionsOf(model_dir, setting);
     const std::vector<Answer> expected = OfTheHost(options, requests);
     const DevicePlan plan = Engine::Open(options).value()->memory_plan().device;

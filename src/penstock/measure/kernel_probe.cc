@@ -122,15 +122,16 @@ absl::StatusOr<GemmRates> MeasureGemm(const KernelProbe& probe, WeightFormat wei
     PENSTOCK_RETURN_IF_ERROR(
         memory.Write(reinterpret_cast<std::byte*>(activations.topk_idx.data()), std::as_bytes(std::span(choices))));
     operations->Group({0, num_experts * num_rows});
-    PENSTOCK_ASSIGN_OR_RETURN(const double seconds, MedianSeconds(probe, [&] {
-                                std::vector<ExpertToRun> experts;
-                                for (int64_t e = 0; e < num_experts; ++e) {
-                                  experts.push_back({e, layouts.Views(next, slots.data() + static_cast<uint64_t>(next) *
-                                                                                               layouts.slot_bytes())});
-                                  next = (next + 1) % config.num_experts;
-                                }
-                                operations->Experts(0, experts);
-                              }));
+    PENSTOCK_ASSIGN_OR_RETURN(
+        const double seconds, MedianSeconds(probe, [&] {
+          std::vector<ExpertToRun> experts;
+          for (int64_t e = 0; e < num_experts; ++e) {
+            experts.push_back(
+                {e, layouts.Views(ExpertKey{next}, slots.data() + static_cast<uint64_t>(next) * layouts.slot_bytes())});
+            next = (next + 1) % config.num_experts;
+          }
+          operations->Experts(0, experts);
+        }));
     const OperationCost each = cost.Expert(num_rows);
     rates.points.push_back(
         {.ops_per_byte = each.flops / static_cast<double>(each.bytes),
