@@ -29,7 +29,8 @@ def main():
 
     def current(match):
         seen.add(match[1])
-        return f"    $ penstock list {match[1]}\n" + re.sub(r"^", "    ", listed(args.penstock, match[1]), flags=re.M).rstrip(" ")
+        lines = listed(args.penstock, match[1]).splitlines()
+        return "".join(f"    {line}\n" for line in [f"$ penstock list {match[1]}", *lines])
 
     for page in sorted(ROOT.glob("docs/*.md")):
         text = page.read_text(encoding="utf-8")

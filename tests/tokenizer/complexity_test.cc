@@ -77,7 +77,7 @@ TEST(TiktokenTest, AMegabyteOfEachKindIsEncoded) {
 class HostileTextTest : public testing::TestWithParam<std::string> {};
 
 TEST_P(HostileTextTest, AMegabyteOfEachKindIsEncoded) {
-  const auto bytes = ReadFile(PENSTOCK_SOURCE_DIR "/tests/data/tokenizers/" + GetParam(), 1 << 26);
+  const auto bytes = ReadFile(PENSTOCK_TOKENIZER_DIR "/" + GetParam(), 1 << 26);
   ASSERT_TRUE(bytes.ok()) << bytes.status();
   const auto tokenizer = GetParam().ends_with(".json") ? Tokenizer::FromTokenizerJson(*bytes, "")
                                                        : Tokenizer::FromSentencePiece(*bytes, "");

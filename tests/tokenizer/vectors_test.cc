@@ -14,14 +14,14 @@
 namespace penstock {
 namespace {
 
-std::string ReadData(const std::string& name) {
-  auto bytes = ReadFile(PENSTOCK_SOURCE_DIR "/tests/data/tokenizers/" + name, 1 << 26);
+std::string ReadText(const std::string& path) {
+  auto bytes = ReadFile(path, 1 << 26);
   EXPECT_TRUE(bytes.ok()) << bytes.status();
   return bytes.ok() ? *std::move(bytes) : std::string();
 }
 
 json::value ReadJson(const std::string& name) {
-  auto value = ParseJson(ReadData(name), Fault::kModel);
+  auto value = ParseJson(ReadText(PENSTOCK_SOURCE_DIR "/tests/data/tokenizers/" + name), Fault::kModel);
   EXPECT_TRUE(value.ok()) << value.status();
   return value.ok() ? *std::move(value) : json::value();
 }
@@ -31,7 +31,8 @@ std::string Text(const json::value& value) { return std::string(value.as_string(
 class WholeTokenizerTest : public testing::TestWithParam<std::string> {};
 
 TEST_P(WholeTokenizerTest, EqualsHuggingFace) {
-  const auto tokenizer = Tokenizer::FromTokenizerJson(ReadData(GetParam() + ".tokenizer.json"), "");
+  const auto tokenizer =
+      Tokenizer::FromTokenizerJson(ReadText(PENSTOCK_TOKENIZER_DIR "/" + GetParam() + ".tokenizer.json"), "");
   ASSERT_TRUE(tokenizer.ok()) << tokenizer.status();
   const json::value vectors = ReadJson(GetParam() + ".vectors.json");
   ASSERT_GT(vectors.at("cases").as_array().size(), 200u);
@@ -56,7 +57,7 @@ TEST_P(WholeTokenizerTest, EqualsHuggingFace) {
 INSTANTIATE_TEST_SUITE_P(All, WholeTokenizerTest, testing::Values("mixtral", "olmoe"));
 
 TEST(SentencePieceTest, ModelAndJsonAgree) {
-  const auto model = Tokenizer::FromSentencePiece(ReadData("mistral.tokenizer.model"), "");
+  const auto model = Tokenizer::FromSentencePiece(ReadText(PENSTOCK_TOKENIZER_DIR "/mistral.tokenizer.model"), "");
   ASSERT_TRUE(model.ok()) << model.status();
   EXPECT_EQ((*model)->vocab_size(), 32000);
   EXPECT_EQ((*model)->bos_id(), 1);

@@ -59,7 +59,9 @@ inline constexpr WeightFormatTraits kWeightFormats[] = {
    .gguf_type = gguf},
 #include "penstock/tensor/weight_formats.def"
 };
-constexpr const WeightFormatTraits& TraitsOf(WeightFormat format) { return kWeightFormats[static_cast<size_t>(format)]; }
+constexpr const WeightFormatTraits& TraitsOf(WeightFormat format) {
+  return kWeightFormats[static_cast<size_t>(format)];
+}
 
 inline constexpr int64_t kPanelCols = 32;
 inline constexpr int64_t kInt8Group = 128;  // inputs that share a scale
