@@ -296,7 +296,7 @@ def planning_rows():
         yield "L12", f"{command}: unknown part", usage([command, f"--config={config}", "--hardware=l4:disk=tape"],
                                                        "disk 'tape' is unknown")
         yield "L12", f"{command}: unknown weights", usage([command, f"--config={config}", "--hardware=l4", "--weights=int5"],
-                                                          "'int5': expected f32")
+                                                          "'int5': expected one of f32")
         for workload in ("", "prompt=5", "prompt=0,gen=1", "mtbench:gen=x", "prompt=9,max-prompt=8,gen=1"):
             yield "L12", f"{command}: workload '{workload}'", usage(
                 [command, f"--config={config}", "--hardware=l4", f"--workload={workload}"], "workload")

@@ -88,6 +88,13 @@ constexpr NamedType kUnreadTypes[] = {
     {26, "I32"},   {27, "I64"},    {28, "F64"},   {29, "IQ1_M"}, {34, "TQ1_0"},   {35, "TQ2_0"},  {40, "NVFP4"},
 };
 
+// Returns ggml's name of a block format: "Q8_0".
+std::string GgufNameOf(const WeightFormatTraits& format) {
+  std::string upper(format.name);
+  for (char& c : upper) c = static_cast<char>(c >= 'a' && c <= 'z' ? c - 'a' + 'A' : c);
+  return upper;
+}
+
 absl::StatusOr<TensorType> TensorTypeOf(uint32_t id, std::string_view name) {
   std::string known;
   for (const FloatType& type : kFloatTypes) {
@@ -97,9 +104,7 @@ absl::StatusOr<TensorType> TensorTypeOf(uint32_t id, std::string_view name) {
   for (const WeightFormatTraits& format : kWeightFormats) {
     if (format.gguf_type < 0) continue;
     if (static_cast<uint32_t>(format.gguf_type) == id) return TensorType{.blocks = format.value};
-    std::string upper(format.name);
-    for (char& c : upper) c = static_cast<char>(c >= 'a' && c <= 'z' ? c - 'a' + 'A' : c);
-    known += ", " + upper;
+    known += ", " + GgufNameOf(format);
   }
   for (const NamedType& type : kUnreadTypes) {
     if (type.id != id) continue;
@@ -190,7 +195,7 @@ absl::Status ReadTensor(Cursor& cursor, uint64_t idx, TensorInfo& tensor) {
     const int64_t row = tensor.shape.back(), block = BlockElements(*type.blocks);
     if (row % block != 0) {
       return ModelError("tensor '{}': rows of {} are not whole blocks of {} ({})", tensor.name, row, block,
-                        TraitsOf(*type.blocks).name);
+                        GgufNameOf(TraitsOf(*type.blocks)));
     }
     tensor.packed = type.blocks;
     tensor.extent.size_bytes = num_elements / static_cast<uint64_t>(row) * BlockRowBytes(*type.blocks, row);
