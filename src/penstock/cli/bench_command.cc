@@ -167,13 +167,13 @@ class Predictor {
     if (measured_.empty()) return std::string();
     PENSTOCK_ASSIGN_OR_RETURN(const SimulatedTrace run,
                               SimulateTrace(engine.simulation_inputs(), *hardware_, trace_path_));
-    const std::vector<double>& steps = run.step_s;
+    const std::span<const double> steps = run.step_s;
     std::string lines;
     for (const Measurement& measured : measured_) {
-      const auto first = steps.begin() + std::min(measured.first_step, std::ssize(steps));
-      const std::vector<double> seconds(first, first + std::min(flags.steps, steps.end() - first));
+      const auto later = steps.subspan(std::min(measured.first_step, std::ssize(steps)));
+      const auto seconds = later.first(std::min(flags.steps, std::ssize(later)));
       if (seconds.empty()) continue;
-      const double predicted_s = Median(seconds), error = predicted_s / measured.median_s - 1;
+      const double predicted_s = Median({seconds.begin(), seconds.end()}), error = predicted_s / measured.median_s - 1;
       if (flags.as_json) {
         const json::object line = {{"kind", "prediction"},
                                    {"sequences", measured.size},
