@@ -26,16 +26,16 @@ struct Kind {
   RowFormat x_format;
   WeightFormat w_format;
 };
-constexpr Kind kKinds[] = {{RowFormat::kF32, WeightFormat::kF32},   {RowFormat::kF32, WeightFormat::kF16},
-                           {RowFormat::kF32, WeightFormat::kBF16},  {RowFormat::kBF16, WeightFormat::kBF16},
-                           {RowFormat::kInt8, WeightFormat::kInt8}, {RowFormat::kInt8, WeightFormat::kHqq4},
-                           {RowFormat::kInt8, WeightFormat::kHqq3}, {RowFormat::kF32, WeightFormat::kFp8},
-                           {RowFormat::kF32, WeightFormat::kMxfp4}, {RowFormat::kF32, WeightFormat::kQ8_0},
-                           {RowFormat::kF32, WeightFormat::kQ4_0},  {RowFormat::kF32, WeightFormat::kQ4_K},
-                           {RowFormat::kF32, WeightFormat::kQ5_K},  {RowFormat::kF32, WeightFormat::kQ6_K},
-                           {RowFormat::kF32, WeightFormat::kQ4_1},  {RowFormat::kF32, WeightFormat::kQ5_0},
-                           {RowFormat::kF32, WeightFormat::kQ5_1},  {RowFormat::kBF16, WeightFormat::kQ4_K},
-                           {RowFormat::kBF16, WeightFormat::kFp8}};
+// Every format of weights with the rows that it is multiplied by, and rows rounded to bf16 with some.
+const std::vector<Kind> kKinds = [] {
+  std::vector<Kind> kinds = {{RowFormat::kBF16, WeightFormat::kBF16},
+                             {RowFormat::kBF16, WeightFormat::kQ4_K},
+                             {RowFormat::kBF16, WeightFormat::kFp8}};
+  for (const WeightFormatTraits& format : kWeightFormats) {
+    kinds.push_back({format.kind == WeightKind::kCodes ? RowFormat::kInt8 : RowFormat::kF32, format.value});
+  }
+  return kinds;
+}();
 
 using PrepareRowsFunction = void (*)(const PrepareRowsArgs&);
 using GemmFunction = void (*)(const GemmArgs&);
@@ -246,10 +246,9 @@ TEST_P(GemmTest, GivesTheBitsOfTheScalarKernels) {
 
 TEST_P(GemmTest, GivesTheSameBitsForEachStoredTypeOfTheSameWeights) {
   for (const int64_t inner_dim : kInnerDims) {
-    for (const WeightFormat format :
-         {WeightFormat::kF16, WeightFormat::kBF16, WeightFormat::kFp8, WeightFormat::kMxfp4, WeightFormat::kQ8_0,
-          WeightFormat::kQ4_0, WeightFormat::kQ4_K, WeightFormat::kQ5_K, WeightFormat::kQ6_K, WeightFormat::kQ4_1,
-          WeightFormat::kQ5_0, WeightFormat::kQ5_1}) {
+    for (const WeightFormatTraits& traits : kWeightFormats) {
+      if (traits.kind == WeightKind::kCodes || traits.value == WeightFormat::kF32) continue;
+      const WeightFormat format = traits.value;
       const GemmData narrow({7, 13, inner_dim}, {RowFormat::kF32, format});
       GemmData wide({7, 13, inner_dim}, {RowFormat::kF32, WeightFormat::kF32});
       std::vector<float> values(13 * inner_dim);

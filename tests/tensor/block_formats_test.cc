@@ -21,9 +21,14 @@
 namespace penstock {
 namespace {
 
-constexpr WeightFormat kTypes[] = {WeightFormat::kQ8_0, WeightFormat::kQ4_0, WeightFormat::kQ4_K,
-                                   WeightFormat::kQ5_K, WeightFormat::kQ6_K, WeightFormat::kMxfp4,
-                                   WeightFormat::kQ4_1, WeightFormat::kQ5_0, WeightFormat::kQ5_1};
+// Every type of blocks that GGUF has.
+const std::vector<WeightFormat> kTypes = [] {
+  std::vector<WeightFormat> types;
+  for (const WeightFormatTraits& format : kWeightFormats) {
+    if (format.gguf_type >= 0) types.push_back(format.value);
+  }
+  return types;
+}();
 constexpr float kInfinity = std::numeric_limits<float>::infinity();
 constexpr float kNaN = std::numeric_limits<float>::quiet_NaN();
 
