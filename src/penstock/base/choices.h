@@ -15,7 +15,7 @@
 
 namespace penstock {
 
-// "lru, lfu, fifo": the names of the rows for which `fits` is true.
+// Returns the names of the rows for which `fits` is true: "lru, lfu, fifo".
 template <class Row, class Fits>
 std::string ChoiceNames(std::span<const Row> rows, const Fits& fits) {
   std::string names;
@@ -29,7 +29,7 @@ std::string ChoiceNames(std::span<const Row> rows) {
   return ChoiceNames(rows, [](const Row&) { return true; });
 }
 
-// The row called `name`; null when there is none.
+// Returns the row called `name`, or null if there is none.
 template <class Row>
 const Row* FindChoice(std::string_view name, std::span<const Row> rows) {
   for (const Row& row : rows) {
@@ -38,7 +38,7 @@ const Row* FindChoice(std::string_view name, std::span<const Row> rows) {
   return nullptr;
 }
 
-// The choice called `name`; nothing for "auto". kUsage says what `what` may be called.
+// Returns the choice called `name`, or nothing for "auto". An unknown name is kUsage; the message lists the names.
 template <class Row>
 auto ParseChoice(std::string_view what, std::string_view name, std::span<const Row> rows)
     -> absl::StatusOr<std::optional<decltype(Row::value)>> {
@@ -47,13 +47,13 @@ auto ParseChoice(std::string_view what, std::string_view name, std::span<const R
   return UsageError("{} '{}' is unknown: expected auto, {}", what, name, ChoiceNames(rows));
 }
 
-// "auto" for nothing.
+// Returns the name of a choice; "auto" if there is none.
 template <class Row, class Value>
 std::string_view ChoiceName(const std::optional<Value>& value, std::span<const Row> rows) {
   return value.has_value() ? rows[static_cast<size_t>(*value)].name : "auto";
 }
 
-// A line for each row: its name and what it is.
+// Returns a line for each row: its name and what it is.
 template <class Row>
 std::string ChoiceList(std::span<const Row> rows) {
   size_t width = 0;

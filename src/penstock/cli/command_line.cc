@@ -10,6 +10,7 @@
 #include <fcntl.h>
 #include <unistd.h>
 
+#include "penstock/base/choices.h"
 #include "penstock/base/limits.h"
 #include "penstock/base/logging.h"
 #include "penstock/base/status.h"
@@ -17,6 +18,7 @@
 #include "penstock/cli/commands.h"
 #include "penstock/cli/common_flags.h"
 #include "penstock/cli/flags.h"
+#include "penstock/plan/formats.h"
 
 namespace penstock::cli {
 namespace {
@@ -252,7 +254,7 @@ Command AddProbeCommand(CLI::App& app, LogFlags& log) {
   AddFlag(*command, "-m,--model", flags->model.engine.model_dir,
           "measure only the kernels of this model's formats, and the disk that holds it")
       .TypeName("DIR");
-  AddFlag(*command, "--dtype", flags->model.dtype, "with --model: auto, f32 or bf16");
+  AddFlag(*command, "--dtype", flags->model.dtype, "with --model: auto, " + ChoiceNames(ComputeDtypes()));
   AddFlag(*command, "--disk", flags->disk_dir,
           "without --model: a folder on the disk to measure (a file of 1 GiB is written there for a moment), or none")
       .TypeName("DIR");

@@ -8,6 +8,7 @@
 #include "penstock/base/limits.h"
 #include "penstock/base/text.h"
 #include "penstock/cli/flags.h"
+#include "penstock/plan/formats.h"
 #include "penstock/routing/expert_predictor.h"
 #include "penstock/schedule/schedule.h"
 #include "penstock/tensor/packed_matrix.h"
@@ -66,8 +67,8 @@ void AddPolicyFlags(CLI::App& app, ModelFlags& flags) {
           "with --attention-window: number of first tokens that every token sees (default 4)")
       .InRange(0, kMaxContext);
   AddFlag(app, "-t,--threads", engine.threads, "compute threads (default: all usable CPUs)").InRange(1, kMaxThreads);
-  AddFlag(app, "--dtype", flags.dtype, "auto, f32 or bf16").ShowDefault();
-  AddFlag(app, "--kv-dtype", flags.kv_dtype, "auto, f32, bf16 or int8").ShowDefault();
+  AddFlag(app, "--dtype", flags.dtype, "auto, " + ChoiceNames(ComputeDtypes())).ShowDefault();
+  AddFlag(app, "--kv-dtype", flags.kv_dtype, "auto, " + ChoiceNames(KvFormats())).ShowDefault();
   AddFlag(app, "--trace", engine.trace_path, "write every task as Chrome trace JSON (opens in ui.perfetto.dev)")
       .TypeName("FILE");
   AddFlag(app, "--trace-html", engine.trace_html_path, "write a page that shows the last two seconds, lane by lane")
