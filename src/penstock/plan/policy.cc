@@ -78,7 +78,7 @@ int64_t NumPinned(int64_t num_slots, int64_t num_experts, int64_t streaming) {
 }
 
 constexpr KvTierTraits kKvTiers[] = {
-    {KvTier::kDram, "dram", "in DRAM; a device that attends gets the pages of a micro-batch at a time"},
+    {KvTier::kDram, "dram", "in DRAM; a device that computes attention gets the pages of one micro-batch at a time"},
     {KvTier::kDevice, "device", "in the device's memory"},
 };
 

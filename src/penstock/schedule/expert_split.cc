@@ -427,13 +427,13 @@ ExpertSplit SplitEach(std::span<const ExpertWork> experts, const LaneTimes& time
 }
 
 constexpr HybridRuleTraits kHybridRules[] = {
-    {HybridRule::kBalanced, "balanced", "the least time: the device takes the heaviest experts, the host the lightest"},
+    {HybridRule::kBalanced, "balanced", "least time; the device takes the heaviest experts, the host the lightest"},
     {HybridRule::kTimelines, "timelines",
-     "HybriMoE's paper: the timeline that would end its next operation first takes it"},
+     "HybriMoE's paper: the next operation goes to the processor or link that would finish it first"},
     {HybridRule::kTwoEnded, "two-ended",
      "HybriMoE's public code: the device takes from the heavy end, the host from the light"},
     {HybridRule::kThreshold, "threshold",
-     "Fiddler: each expert for itself, where it takes less time with its transfer"},
+     "Fiddler: each expert alone goes where it takes less time, transfer included"},
     {HybridRule::kFixed, "fixed", "KTransformers: the device computes the experts that it has, the host the rest"},
 };
 
