@@ -329,7 +329,7 @@ absl::Status RoutingTraceReader::ParseExperts(ByteReader& fields, std::string_vi
 
 absl::StatusOr<RoutingTraceEvent> RoutingTraceReader::Next(RoutingTraceRecord& record) {
   PENSTOCK_CHECK(!done_);
-  done_ = true;  // unless all goes well
+  done_ = true;  // reset at the end if all goes well
   PENSTOCK_ASSIGN_OR_RETURN(const std::string_view head_bytes, Read(kHeadBytes + kChecksumBytes));
   if (head_bytes.size() < kHeadBytes + kChecksumBytes) return Cut();
   PENSTOCK_RETURN_IF_ERROR(Unseal(head_bytes, "checksum of its head"));
