@@ -125,7 +125,7 @@ struct RouterTopkArgs {
   float* topk_weights;                    // [num_topk]
 };
 
-// GluRule (model/rules.h). `out` may be `gate` or `up`.
+// Computes a GluRule (model/rules.h). `out` may be `gate` or `up`.
 struct SwigluArgs {
   int64_t num_rows;
   int64_t dim;
@@ -149,7 +149,7 @@ struct StoreKvArgs {
   int64_t token;              // its index in the page
 };
 
-// The number of query heads that attention takes at once; several rows must not exceed it together.
+// In one call of attention, several rows have at most this many query heads together. A single row may have more.
 constexpr int64_t kAttentionHeads = 12;
 
 // Attends for rows at consecutive positions of one sequence and one KV head, with each row's `group` query heads that

@@ -1,7 +1,7 @@
 // Attention of some consecutive positions over the pages of one KV head.
 //
-// Their query heads share every read of K and V. The tiles and their order change only the speed. A head's result
-// depends only on its own query, the positions that it attends to, and the law of sums.
+// The query heads of these positions share every read of K and V. The tiles and their order change only the speed. A
+// head's result depends only on its own query, the positions that it attends to, and the law of sums.
 #pragma once
 
 #include "penstock/kernels/cpu/exp-inl.h"

@@ -46,7 +46,7 @@ PENSTOCK_DEVICE std::byte* SharedMemory() {
 template <typename... Parameters, typename... Arguments>
 void Launch(void (*kernel)(Parameters...), const LaunchShape& shape, Stream stream, const Arguments&... arguments) {
   if (shape.grid.x == 0 || shape.grid.y == 0 || shape.grid.z == 0) return;
-  // A kernel needs permission for more than this.
+  // A kernel needs permission for more shared memory than this.
   if (shape.shared_bytes > 48 * 1024) {
     (void)cudaFuncSetAttribute(reinterpret_cast<const void*>(kernel), cudaFuncAttributeMaxDynamicSharedMemorySize,
                                static_cast<int>(shape.shared_bytes));
