@@ -86,7 +86,7 @@ struct RunEstimator::Impl {
       return Between(std::min(num_rows, num_places), num_places, decode_s);
     }
     const double min_s = decode_s(num_places);
-    // At most this many sequences decode beside a full chunk, whose prompts need places too.
+    // At most this many sequences decode in a step with a full chunk, because the chunk's prompts need places, too.
     const int64_t num_prompts = (FullChunk(0) + workload.prompt_tokens - 1) / workload.prompt_tokens;
     const int64_t max = std::max<int64_t>(1, num_places - num_prompts);
     const int64_t num_decoding = std::min(size.num_decoding, max);
@@ -109,8 +109,8 @@ struct RunEstimator::Impl {
     return low_s + (at(high) - low_s) * static_cast<double>(num_decoding - low) / static_cast<double>(high - low);
   }
 
-  // Returns the maximum number of prompt rows in a step beside `num_decoding` sequences. Prompts need places of the
-  // batch, too.
+  // Returns the maximum number of prompt rows in a step in which `num_decoding` sequences decode. Prompts need places
+  // of the batch, too.
   int64_t FullChunk(int64_t num_decoding) const {
     return std::min(limits.max_rows - num_decoding, (num_places - num_decoding) * workload.prompt_tokens);
   }
