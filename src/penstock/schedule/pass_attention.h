@@ -1,4 +1,4 @@
-// Attention of a pass, and the embedding before it, wherever the KV cache lies and attention is computed.
+// Attention of a pass, and the embedding before it, for all places of the KV cache and of the computation.
 //
 // - On the processor that computes the layers, if the KV cache lies in its memory: Attend().
 // - On a device, with the KV cache in DRAM: Attend() stages the KV entries of each micro-batch on the device, one

@@ -24,8 +24,8 @@ namespace {
 constexpr size_t kMaxCandidates = 4;
 
 // Price of a transfer, as a share of its time. Values from 0.1 to 0.8 measured the same. With a price of 0, prompts
-// took 10 to 25 % longer, because equally good plans transfer several light experts in place of a heavy one. With 1.6
-// they took 6 % longer.
+// took 10 to 25 % longer: equally good plans then transfer several light experts in place of a heavy one. With 1.6 they
+// took 6 % longer.
 constexpr double kTransferPrice = 0.2;
 
 class HybridSchedule : public Schedule {
