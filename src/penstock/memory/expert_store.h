@@ -4,8 +4,8 @@
 // choice among the slots without a lease. The transfer is issued at once or, on request, page by page. The lease has an
 // event that happens when the expert has arrived.
 //
-// Releasing a lease names the event after which the slot may be overwritten. So a schedule can issue ahead: on the
-// lanes, the next expert's transfer waits for the last expert's computation, and the issuer does not wait at all.
+// Releasing a lease names the event after which the slot may be overwritten. So a schedule can issue ahead. On the
+// lanes, the next expert's transfer waits for the last expert's computation, but the issuer does not wait at all.
 //
 // Only the issuer of the runtime uses a store, except for Finish(), which tasks call.
 #pragma once
