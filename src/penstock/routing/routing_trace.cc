@@ -244,7 +244,7 @@ absl::Status RoutingTraceReader::ReadHeader() {
   header_.num_ahead = fields.Take<uint32_t>();
   const uint32_t model_bytes = fields.Take<uint32_t>();
   PENSTOCK_RETURN_IF_ERROR(Annotate(CheckField("bytes of the model's name", model_bytes, 1, kMaxTraceModelBytes),
-                                    name_));  // before so many bytes are read
+                                    name_));  // before this many bytes are read
   PENSTOCK_ASSIGN_OR_RETURN(const std::string_view rest, Read(model_bytes + kChecksumBytes));
   if (rest.size() < model_bytes + kChecksumBytes) return InputError("{}: the header is cut short", name_);
   header_.model = rest.substr(0, model_bytes);
