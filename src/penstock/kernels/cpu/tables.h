@@ -1,5 +1,5 @@
-// The kernels of each instruction set. A unit exists only where the compiler can make it: the scalar one everywhere,
-// NEON on 64-bit ARM, the others on x86-64.
+// The kernels of each instruction set. A unit exists only if the compiler can make it: the scalar one everywhere, NEON
+// on 64-bit ARM, the others on x86-64.
 //
 // Units with instruction set flags export no code, only these tables and pointers.
 #pragma once

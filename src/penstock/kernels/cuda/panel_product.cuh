@@ -1,6 +1,6 @@
-// Products of a panel of weights (tensor/packed_matrix.h) and some rows, by the four warps of a block: each warp has
-// its own panel, all have the same rows. Every output is summed in the order of kernel_table.h's law. So floats with
-// f32 rows, and quantised weights, give the host's bits.
+// Products of a panel of weights (tensor/packed_matrix.h) and some rows, by the four warps of a block. Each warp has
+// its own panel, and all have the same rows. Every output is summed in the order of kernel_table.h's law. So floats
+// with f32 rows, and quantised weights, give the host's bits.
 //
 // The panels' layout fits the matrix units. With g = lane / 4 and t = lane % 4, one 16-byte load gives a lane the words
 // of outputs 4 g to 4 g + 3. Two of the words make the rows of one 16 x 32 tile, and the other two make those of
