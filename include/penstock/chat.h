@@ -22,7 +22,7 @@ class Chat {
  public:
   // Makes a chat of plain messages.
   explicit Chat(std::span<const ChatMessage> messages);
-  // For Penstock's own use: it has checked `parts`.
+  // For Penstock's own use: makes a chat of parts that it has already checked.
   explicit Chat(ChatParts parts);
 
   // Parses and checks a chat in the form that OpenAI's clients send. `messages` is a JSON list of {"role", "content",

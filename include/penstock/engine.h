@@ -83,7 +83,8 @@ struct ModelInfo {
   std::string dtype;        // dtype of the computation ("f32", "bf16"), or the quantised format of the weights ("int8")
   int64_t vocab_size = 0;
   int64_t context_length = 0;
-  // A longer text cannot fit the context, whatever its tokens, so it can be refused without tokenizing. 0: unknown.
+  // Maximum bytes of a prompt's text. A longer text cannot fit the context, whatever its tokens, so it can be refused
+  // without tokenizing. 0: unknown.
   uint64_t max_prompt_bytes = 0;
 };
 
@@ -161,7 +162,7 @@ struct MemoryPlan {
   int64_t prefill_chunk = 0;
   int64_t micro_batch_size = 0;  // in sequences; 0: all
   ScheduleKind schedule = ScheduleKind::kOnDemand;
-  Eviction eviction = Eviction::kLru;  // policy of the tier that computes the layers
+  Eviction eviction = Eviction::kLru;  // eviction policy of the tier that computes the layers
   DevicePlan device = {};              // the device's share, if a device computes the layers
 };
 
@@ -226,7 +227,8 @@ class Engine {
   // Splits the completion of a chat into its parts. For models that write in channels (gpt-oss), these are the
   // channels; for other models, the content is the whole text.
   virtual ChatAnswer ReadAnswer(const Completion& completion) const { return {.content = completion.text}; }
-  // Returns the bytes that a token adds to a text, perhaps a part of a character. The first token may lose a space.
+  // Returns the bytes that a token adds to a text, perhaps a part of a character. A token that begins the text may lose
+  // a leading space.
   virtual std::string TokenBytes(TokenId id, bool begins_text) const = 0;
 
   // Checks the request against the model, and admits it to a free place or queues it. A kInput error leaves the engine

@@ -37,7 +37,8 @@ enum class HybridRule : uint8_t {
   // load. The device takes from the front, through the link if it must; the host takes from the back. The one that
   // would end first takes the next expert.
   kTwoEnded,
-  // Fiddler: each expert that the device lacks is computed where it alone takes less time, its transfer included.
+  // Fiddler: an expert that the device lacks is computed by the processor that would finish it sooner if there were no
+  // other expert. The device's time includes the transfer.
   kThreshold,
   // KTransformers: the device computes the experts that it has, and the host computes the rest. Nothing travels.
   kFixed,

@@ -159,7 +159,7 @@ void Executor::GuessRates() {
                                  kThreadBytesPerSecond * pool_->num_workers());
   rates_.disk_to_dram = TransferTime(kDiskBytesPerSecond);
   if (device_ == nullptr) return;
-  const bool has_bytes = experts_.device != nullptr && device_->num_workers() == 0;  // a GPU; else it is guessed
+  const bool has_bytes = experts_.device != nullptr && device_->num_workers() == 0;  // only a GPU's memory is measured
   const ProcessorRates of_device =
       device_->Measure(arithmetic, has_bytes ? experts_.device->bytes() : std::span<const std::byte>(), kGuessSeconds);
   rates_.device_compute = roofline(

@@ -18,7 +18,7 @@ struct EngineHooks {
   // without waiting for long prompts. Answers mean nothing.
   bool empty_prompts = false;
   // Replaces sampled tokens by random ones. A model with random weights falls into loops: a sequence chooses the same
-  // few experts again and again, and a cache of them looks better than it is.
+  // few experts again and again. A cache of them then looks better than it is.
   bool random_answers = false;
 };
 

@@ -40,7 +40,7 @@ namespace penstock::kernels {
 // The storage of the rows of x for a GEMM. prepare_rows makes it, and a row takes RowBytes(format, dim) bytes.
 enum class RowFormat : uint8_t {
   kF32,   // floats
-  kBF16,  // rounded to bf16: pairs where the machine multiplies them, else floats with these values
+  kBF16,  // rounded to bf16: pairs if the machine multiplies them, else floats with these values
   kInt8,  // codes [dim rounded up to 128] (s8), then an Int8RowGroup for each 128 of them
 };
 
@@ -125,7 +125,7 @@ struct RouterTopkArgs {
   float* topk_weights;                    // [num_topk]
 };
 
-// GluRule (model/rules.h). `out` may be `gate` or `up`.
+// Computes a GluRule (model/rules.h). `out` may be `gate` or `up`.
 struct SwigluArgs {
   int64_t num_rows;
   int64_t dim;
@@ -144,12 +144,12 @@ struct StoreKvArgs {
   int64_t head_dim;
   int64_t values_in_key = 0;  // KvBlock
   const float* k;             // [head_dim]
-  const float* v;             // [head_dim]; not read where values_in_key > 0
+  const float* v;             // [head_dim]; not read if values_in_key > 0
   std::byte* block;           // KvBlock (tensor/kv_block.h)
   int64_t token;              // its index in the page
 };
 
-// The number of query heads that attention takes at once; several rows must not exceed it together.
+// In one call of attention, several rows have at most this many query heads together. A single row may have more.
 constexpr int64_t kAttentionHeads = 12;
 
 // Attends for rows at consecutive positions of one sequence and one KV head, with each row's `group` query heads that

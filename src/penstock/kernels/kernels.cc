@@ -120,14 +120,15 @@ int64_t RowBytes(RowFormat format, int64_t dim) {
   const auto groups = static_cast<int64_t>(CeilDiv(static_cast<uint64_t>(dim), kInt8Group));
   const int64_t bytes =
       format == RowFormat::kInt8 ? groups * (kInt8Group + static_cast<int64_t>(sizeof(Int8RowGroup))) : 4 * dim;
-  // Avoids strides that are multiples of 2 KiB: the dozen rows of a tile would share few sets of the L1 cache.
+  // Avoids strides that are multiples of 2 KiB. With these, the dozen rows of a tile would share few sets of the L1
+  // cache.
   const auto rounded = static_cast<int64_t>(RoundUp(static_cast<uint64_t>(bytes), 64));
   return rounded % 2048 == 0 ? rounded + 512 : rounded;
 }
 
 int64_t AttentionScratchFloats(int64_t num_heads, int64_t head_dim, int64_t num_positions) {
   // For each head: scores over whole pages plus one page, which spreads the heads' scores over the cache; q, p . V and
-  // the total. Where V is a part of K, also V of a page.
+  // the total. If V is a part of K, also V of a page.
   const int64_t scores = (num_positions + kKvPageTokens - 1) / kKvPageTokens * kKvPageTokens + kKvPageTokens;
   const int64_t padded_dim = KvBlock{KvFormat::kF32, head_dim}.padded_dim();
   return num_heads * (scores + 2 * padded_dim + 1) + kKvPageTokens * padded_dim;

@@ -11,7 +11,7 @@
 namespace penstock::kernels {
 
 // Instruction sets, from the one that runs everywhere to the most demanding. All of them give the same bits, except
-// that kAvx512Bf16 takes denormals as zero where kBF16 rows are multiplied.
+// that kAvx512Bf16 takes denormals as zero when it multiplies kBF16 rows.
 enum class Isa : int { kScalar, kAvx2, kAvx512, kAvx512Vnni, kAvx512Bf16, kNeon };
 
 std::string_view IsaName(Isa isa);  // "scalar", "avx2", "avx512", "avx512vnni", "avx512bf16", "neon"

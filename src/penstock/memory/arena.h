@@ -31,7 +31,7 @@ class Memory {
   virtual absl::Status Clear(std::byte* to, uint64_t size_bytes);
 
  protected:
-  // For memories that are built on other memories.
+  // Take() and Release() of another memory, for memories that are built on it.
   static absl::StatusOr<std::byte*> TakeFrom(Memory& memory, uint64_t size_bytes) { return memory.Take(size_bytes); }
   static void ReleaseTo(Memory& memory, std::byte* data, uint64_t size_bytes) { memory.Release(data, size_bytes); }
 

@@ -59,8 +59,8 @@ void PageLockedMemory::Release(std::byte* data, uint64_t size_bytes) {
   ReleaseTo(HostMemory(), data, size_bytes);
 }
 
-// A batched copy takes addresses as they are. So copies from and to pageable memory are made one by one. All copies
-// are, if the device uses other addresses for memory that was locked after its allocation (WSL2).
+// A batched copy takes addresses as they are. So copies from and to pageable memory are made one by one. If the device
+// uses other addresses for memory that was locked after its allocation (WSL2), all copies are made one by one.
 CudaCopier::CudaCopier(Direction direction, int device_idx, cuda::Stream stream)
     : direction_(direction), stream_(stream) {
 #if CUDART_VERSION >= 13000

@@ -25,8 +25,8 @@ class CudaMemory : public Memory {
   int device_idx_;
 };
 
-// DRAM that the device's copy engines can read and write. Where the machine refuses to lock pages (ulimit -l, too
-// little memory), it is ordinary memory and warns once. Copies still work, through buffers.
+// DRAM that the device's copy engines can read and write. If the machine refuses to lock pages (ulimit -l, too little
+// memory), this memory warns once and stays ordinary. Copies still work, through buffers.
 class PageLockedMemory : public Memory {
  public:
   explicit PageLockedMemory(int device_idx) : device_idx_(device_idx) {}

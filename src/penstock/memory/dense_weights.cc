@@ -95,8 +95,8 @@ class Counter final : public Visitor {
 
 class Loader final : public Visitor {
  public:
-  // `bounce` [2, bounce bytes]: one part for bytes that were read, one for bytes to be written where the host cannot
-  // write.
+  // `bounce` [2, bounce bytes]: one part for bytes that were read, and one for bytes on their way into memory that the
+  // host cannot write.
   Loader(const Checkpoint& checkpoint, Memory& memory, const Arena& arena, std::span<std::byte> bounce)
       : checkpoint_(&checkpoint),
         memory_(&memory),
@@ -155,7 +155,7 @@ class Loader final : public Visitor {
     status_ = ReadRows(checkpoint_->files(), tensor, first, count,
                        bounce_.first(static_cast<uint64_t>(count) * RowBytes(tensor)));
   }
-  // Calls fill(where), which writes `size_bytes`, and puts them at `target`. REQUIRES: they fit into a bounce buffer.
+  // Calls fill(bytes), which writes `size_bytes`, and puts them at `target`. REQUIRES: they fit into a bounce buffer.
   template <typename Fill>
   void Put(std::byte* target, uint64_t size_bytes, const Fill& fill) {
     if (!status_.ok()) return;

@@ -15,7 +15,7 @@
 
 namespace penstock {
 
-// The embedding matrix: stored rows for look-ups or, where lm_head is the same matrix, panels.
+// The embedding matrix: stored rows for look-ups, or panels if lm_head is the same matrix.
 struct EmbeddingView {
   const std::byte* data = nullptr;
   Dtype dtype = Dtype::kF32;           // dtype of stored rows

@@ -51,8 +51,8 @@ class EvictionPolicy {
   virtual void OnUse(SlotId slot_id) = 0;
   // Reports TopP(s) of the experts of one layer, which begin at `first_key`.
   virtual void OnScores(ExpertKey /*first_key*/, std::span<const float> /*scores*/) {}
-  // Returns the slot that expert `key` should get: the first to leave among the slots for which `may_go` is true, or
-  // kNoSlot when there is none. Slots that never held an expert are not considered.
+  // Returns the slot that expert `key` should get. This is the first to leave among the slots for which `may_go` is
+  // true; kNoSlot when there is none. Slots that never held an expert are not considered.
   virtual SlotId Victim(ExpertKey key, absl::FunctionRef<bool(SlotId slot_id)> may_go) const = 0;
 };
 

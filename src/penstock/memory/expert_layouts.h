@@ -1,4 +1,4 @@
-// Describes how every expert comes from disk into a slot: which bytes are read where, and how they become panels.
+// Describes how every expert gets from disk into a slot: which bytes are read where, and how they become panels.
 //
 // Experts of a packed store are ready where they land, once their checksums are verified. Experts of a model folder are
 // packed in place. Immutable, so any thread may use it.
@@ -48,7 +48,7 @@ class ExpertLayouts {
 
   // Returns the bytes that are read for an expert, without padding.
   uint64_t read_bytes(ExpertKey key) const;
-  // Returns the reads that bring an expert into `slot`, which begins at a page and has slot_bytes(). `slot` is nullptr
+  // Returns the reads that load an expert into `slot`, which begins at a page and has slot_bytes(). `slot` is nullptr
   // in a simulation, where nothing is read.
   std::vector<DiskRead> Reads(ExpertKey key, std::byte* slot) const;
 

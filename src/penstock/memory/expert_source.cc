@@ -74,7 +74,7 @@ bool DramSource::Begin(ExpertKey key) {
     return ahead.key() == key && args_.runtime.Done(ahead.arrived()) && !args_.runtime.Wait(ahead.arrived()).ok();
   });
   std::optional<ExpertLease> lease = args_.dram.Acquire(key, FetchReason::kWanted);
-  // Experts wanted now come before experts fetched ahead. The farthest of those gives way first.
+  // Experts wanted now take precedence over experts fetched ahead. The one that will be wanted last gives way first.
   while (!lease.has_value() && !ahead_.empty()) {
     ahead_.pop_back();
     lease = args_.dram.Acquire(key, FetchReason::kWanted);
@@ -122,7 +122,7 @@ int64_t DramSource::max_ahead() const { return std::max<int64_t>(0, args_.dram.n
 
 bool DramSource::streams(ExpertKey key) const { return !args_.dram.is_pinned(key) || !args_.dram.IsPresent(key); }
 
-// A pinned expert stays once it has come. The search remembers this, so later searches skip it.
+// A pinned expert stays once it has arrived. The search remembers this, so later searches skip it.
 ExpertKey DramSource::NextStreaming(ExpertKey key) {
   ExpertKey found = key;
   while (found < args_.layouts.end_key() && !streams(found)) found = next_[found];

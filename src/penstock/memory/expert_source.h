@@ -37,12 +37,12 @@ class ExpertSource {
   // simulation) after the events of `slot_free`. The event of the last page is the arrival of the expert.
   virtual Event FetchPage(ExpertKey key, std::byte* slot, const Events& slot_free) = 0;
   // Returns the event after which it is certain whether an expert arrives. Normally this is its arrival. It is earlier
-  // where the tier below already has the expert, so that only a copy remains.
+  // if the tier below already has the expert, so that only a copy remains.
   virtual Event KnownAt(ExpertKey, const Event& arrived) const { return arrived; }
-  // The remaining pages of an expert for which Begin() was called will not be fetched.
+  // Says that the remaining pages of an expert for which Begin() was called will not be fetched.
   virtual void Cancel(ExpertKey) {}
-  // Announces experts that will be needed soon, in this order. They come into the tier below as far as there is room.
-  // Experts of an earlier call that are missing from this call may leave. Does nothing without a tier below.
+  // Announces experts that will be needed soon, in this order. They are fetched into the tier below as far as there is
+  // room. Experts of an earlier call that are missing from this call may leave. Does nothing without a tier below.
   virtual void FetchAhead(std::span<const ExpertKey>) {}
   // max_ahead() is the number of experts for which FetchAhead() has room. streams() returns whether an expert still
   // has to be fetched, now or later. NextStreaming() returns the first such expert from `key` on, or
@@ -133,7 +133,7 @@ class DramSource : public ExpertSource {
   // The last call of FetchAhead() that wanted the expert, and the last call that found it already held.
   IdVector<ExpertKey, uint64_t> wanted_at_, held_at_;
   uint64_t num_calls_ = 0;
-  IdVector<ExpertKey, ExpertKey> next_;  // a later key; no expert between the two streams
+  IdVector<ExpertKey, ExpertKey> next_;  // a later key; no expert between these two keys streams
 };
 
 }  // namespace penstock

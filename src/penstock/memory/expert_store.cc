@@ -73,7 +73,7 @@ SlotId ExpertStore::TakeSlot(ExpertKey key) const {
   return policy_->Victim(key, [&](SlotId slot_id) { return slots_[slot_id].num_leases == 0; });
 }
 
-// REQUIRES: no leases.
+// Returns whether the slot's expert must be read again. REQUIRES: no leases.
 bool ExpertStore::IsBroken(SlotId slot_id) const {
   const Slot& slot = slots_[slot_id];
   if (!runtime_->Done(slot.arrived)) return false;
@@ -149,7 +149,7 @@ void ExpertStore::Abandon(ExpertLease lease) {
   Slot& slot = slots_[slot_id];
   PENSTOCK_CHECK(slot.num_leases == 1);
   if (waiting->begun) source_->Cancel(slot.key);
-  // Pages under way still write to the slot, and tasks may still read the expert before.
+  // Pages under way still write to the slot, and tasks may still read the slot's previous expert.
   std::vector<Event> last_uses(waiting->slot_free.begin(), waiting->slot_free.end());
   if (!runtime_->Done(slot.arrived)) last_uses.push_back(slot.arrived);
   // The counters may have been reset since the transfer began.
@@ -215,7 +215,7 @@ void ExpertStore::CountWanted(ExpertKey key) {
 
 void ExpertStore::Release(SlotId slot_id, const Event& last_use) {
   Slot& slot = slots_[slot_id];
-  // Issues the waiting pages now: nobody else would, and the next lease of this expert must find its arrival.
+  // Issues the waiting pages now. Nobody else would, and the next lease on this expert needs the event of its arrival.
   while (std::any_of(waiting_.begin(), waiting_.end(), [&](const Waiting& w) { return w.slot_id == slot_id; })) {
     PENSTOCK_CHECK(IssuePage());
   }

@@ -1,11 +1,11 @@
 // The experts of one tier: slots in DRAM or in a device's memory, filled from the tier below.
 //
 // A lease keeps an expert in its slot. Acquiring an absent expert takes a slot: an empty one, or the eviction policy's
-// choice among the slots without a lease. The transfer is issued at once or, on request, page by page; an event of the
-// lease happens at its arrival.
+// choice among the slots without a lease. The transfer is issued at once or, on request, page by page. The lease has an
+// event that happens when the expert has arrived.
 //
-// Releasing a lease names the event after which the slot may be overwritten. So a schedule can issue ahead: on the
-// lanes, the next expert's transfer waits for the last expert's computation, and the issuer does not wait at all.
+// Releasing a lease names the event after which the slot may be overwritten. So a schedule can issue ahead. On the
+// lanes, the next expert's transfer waits for the last expert's computation, but the issuer does not wait at all.
 //
 // Only the issuer of the runtime uses a store, except for Finish(), which tasks call.
 #pragma once
@@ -38,7 +38,7 @@ enum class FetchReason : uint8_t { kWanted, kPredicted };
 struct ExpertPlace {
   ExpertKey key = kNoExpert;
   SlotId slot_id = kNoSlot;
-  int64_t load_id = 0;  // identifies the read that brought the expert
+  int64_t load_id = 0;  // identifies the read that loaded the expert
 };
 
 // The promise that an expert stays in its slot. Move-only; the destructor releases it.
@@ -58,8 +58,8 @@ class ExpertLease {
   // Returns the event of the expert's arrival; its status is kIo when the read failed. REQUIRES: all pages of the
   // expert have been issued.
   const Event& arrived() const;
-  // Returns the event after which it is certain whether the expert arrives; its status tells. Earlier than arrived()
-  // where only a copy remains.
+  // Returns the event after which it is certain whether the expert arrives; its status tells. It is earlier than
+  // arrived() if only a copy remains.
   const Event& known() const;
   // Ends the lease; the slot may be overwritten after `last_use`. Does nothing when the lease has already ended.
   void Release(const Event& last_use);
@@ -76,7 +76,7 @@ struct ExpertCounters {
   int64_t misses = 0;
   int64_t prefetched = 0;     // transferred because they were predicted
   int64_t prefetch_used = 0;  // prefetched, and wanted before they left
-  uint64_t bytes_read = 0;    // bytes that came from the tier below
+  uint64_t bytes_read = 0;    // bytes read from the tier below
 };
 
 class ExpertStore {
@@ -101,7 +101,7 @@ class ExpertStore {
   // Returns a lease on an expert, or nothing when it is absent and no slot is free. An expert whose read or checksum
   // failed is read again.
   std::optional<ExpertLease> Acquire(ExpertKey key, FetchReason reason);
-  // The same, but issues no page of an absent expert: IssuePage() does. Experts are issued in the order of their calls.
+  // Like Acquire(), but issues no pages of an absent expert: IssuePage() issues them, in the order of these calls.
   std::optional<ExpertLease> AcquireByPages(ExpertKey key, FetchReason reason);
   // Returns the number of pages that wait for IssuePage().
   int64_t num_waiting_pages() const { return num_waiting_pages_; }
@@ -109,8 +109,7 @@ class ExpertStore {
   // num_waiting_pages() > 0.
   bool IssuePage();
 
-  // Returns the expert that would leave if `key` came now; kNoExpert when none would have to leave or none
-  // can.
+  // Returns the expert that would leave if `key` were fetched now; kNoExpert if none would have to leave or none can.
   ExpertKey VictimFor(ExpertKey key) const {
     const SlotId slot_id = TakeSlot(key);
     return slot_id == kNoSlot ? kNoExpert : slots_[slot_id].key;
@@ -120,8 +119,8 @@ class ExpertStore {
   // as absent again.
   void Abandon(ExpertLease lease);
 
-  // Announces the experts that will be acquired after those whose pages wait, in this order. They come into the tier
-  // below as far as there is room. Each call replaces the previous one.
+  // Announces the experts that will be acquired after those whose pages wait, in this order. They are fetched into the
+  // tier below as far as there is room. Each call replaces the previous one.
   void Announce(std::vector<ExpertKey> keys);
   // max_ahead() is the number of experts that are worth announcing. NextStreamingBelow() returns the first expert from
   // `key` on that streams through the tier below, or the key after the last expert's when there is none.
@@ -144,7 +143,7 @@ class ExpertStore {
     return IsPresent(key) && runtime_->Done(slots_[slot_of_expert_[key]].arrived);
   }
 
-  // Returns true once for each load: at the first call, when the work of finishing it should be counted.
+  // Returns true at the first call for each load: its caller counts the work of finishing the expert.
   bool TakeUnfinished(const ExpertPlace& place);
   // Verifies and packs the experts that were not used since they arrived; returns one status for each. Called before
   // their weights are used, by a task that waits for their arrival. REQUIRES: all such tasks are on one lane.

@@ -26,7 +26,7 @@ struct ExpertTiers {
   struct Device {
     ExpertRoom room;
     LaneIdx finish_lane = 0;          // lane of the host that checks reads from the disk
-    LaneIdx dram_to_pinned_lane = 0;  // used where the device's copies cannot read DRAM's slots
+    LaneIdx dram_to_pinned_lane = 0;  // used if the device's copies cannot read DRAM's slots
     LaneIdx dram_to_device_lane = 0;
     bool reads_dram = false;  // in a simulation: the device's copies can read DRAM's slots
     // Null in a simulation:
@@ -43,7 +43,7 @@ struct ExpertTiers {
     LaneIdx disk_lane = 0;
     ExpertRoom dram;
     std::optional<Device> device = std::nullopt;
-    Eviction eviction = Eviction::kStatic;  // policy of the tier that computes the layers
+    Eviction eviction = Eviction::kStatic;  // eviction policy of the tier that computes the layers
     // [num_experts]: the most wanted experts are pinned or preloaded. Empty: equally many of each layer.
     std::span<const double> popularity = {};
     // Null in a simulation, which has no bytes:

@@ -16,11 +16,11 @@
 namespace penstock {
 
 struct KvWindow {
-  int64_t num_tokens = 0;  // least number of tokens that a row sees, including itself; 0: all
+  int64_t num_tokens = 0;  // minimum number of tokens that a row sees, including itself; 0: all
   int64_t num_sinks = 0;
 
-  // The maximum rows of one sequence in a pass. The sequence's pages hold all that the first row sees and the last row
-  // writes.
+  // The maximum rows of one sequence in a pass. The sequence's pages hold everything from what its first row sees to
+  // what its last row writes.
   static constexpr int64_t kMaxRows = 128;
 
   bool on() const { return num_tokens > 0; }

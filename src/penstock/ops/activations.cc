@@ -93,7 +93,8 @@ int64_t AttentionScratchFloats(const ModelConfig& config, int64_t context_length
 }
 
 int64_t FfnScratchFloats(int64_t max_rows) {
-  // Few rows take more columns at a time, so that reading weights seldom pauses. This makes room for them.
+  // A pass with few rows takes more columns at a time, so that reading weights seldom pauses. This leaves room for
+  // them.
   constexpr int64_t kMinRows = 16;
   return 2 * (kFfnScratchCols + kFfnScratchPadding) * std::max(max_rows, kMinRows);
 }
@@ -101,7 +102,7 @@ int64_t FfnScratchFloats(int64_t max_rows) {
 RowFormats RowFormatsOf(const WeightMap& map, ComputeDtype dtype) {
   const LayerTensors& layer = map.layers[0];
   const TensorInfo& ffn = *(layer.experts.empty() ? layer.dense_ffn : layer.experts[0]).gate_proj;
-  // bf16 attention would choose other experts (docs/decisions/dtype.md), so its rows stay f32.
+  // Attention in bf16 would lead to other experts (docs/decisions/dtype.md), so its rows stay f32.
   return {.attention = RowFormatOf(*layer.q_proj, ComputeDtype::kF32),
           .ffn = RowFormatOf(ffn, dtype),
           .lm_head = RowFormatOf(*map.lm_head, dtype)};

@@ -43,9 +43,9 @@ int64_t AttentionRows(const ModelConfig& config);
 // Returns the floats of one worker's scratch memory for attention of these rows and heads.
 int64_t AttentionScratchFloats(const ModelConfig& config, int64_t context_length);
 
-// FFNs keep gate and up of this many columns at a time in one worker's scratch memory, or of a multiple if there are
-// few rows. That stays in a cache; all columns of all assignments would not. Rows are padded so that they do not
-// collide in the cache.
+// FFNs compute gate and up for this many columns at a time, or for a multiple if there are few rows. They keep them in
+// one worker's scratch memory, which stays in a cache. All columns of all assignments would not fit there. Rows are
+// padded so that they do not collide in the cache.
 constexpr int64_t kFfnScratchCols = 128;
 constexpr int64_t kFfnScratchPadding = 16;
 int64_t FfnScratchFloats(int64_t max_rows);

@@ -1,5 +1,5 @@
 // The operations on a CUDA device. Each launches kernels on a stream and returns. Weights, activations and KV pages lie
-// in the device's memory. Results have the host's bits as far as kernels/cuda/cuda_kernels.h says so.
+// in the device's memory. kernels/cuda/cuda_kernels.h says which results have the same bits as the host's.
 #pragma once
 
 #include <cstddef>
@@ -20,7 +20,8 @@ class DeviceTables {
   virtual ~DeviceTables() = default;
   // Returns the maximum bytes of one Upload(): at least RowTableBytes() of the longest row.
   virtual size_t max_bytes() const = 0;
-  // Returns the bytes' address on the device. It holds for work that is given to the stream before the next Upload().
+  // Returns the bytes' address on the device. It is valid for work that is given to the stream before the next
+  // Upload().
   virtual const std::byte* Upload(std::span<const std::byte> bytes) = 0;
   // Copies bytes from the device to the host, and waits for the stream.
   virtual void Download(void* target, const void* source, size_t num_bytes) = 0;

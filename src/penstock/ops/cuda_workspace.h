@@ -19,8 +19,8 @@ inline int64_t CudaScoresFloats(const ModelConfig& config, int64_t num_positions
   return config.num_heads * (PaddedPositions(num_positions) + kKvPageTokens + 1);
 }
 
-// Returns the bytes of the table of one row's pages: their addresses, where they begin in the table, and the row's
-// position. Each of the three begins at a cache line.
+// Returns the bytes of one row's table of pages. It has three parts: the pages' addresses, the place of the row's first
+// address among them, and the row's position. Each part begins at a cache line.
 inline uint64_t RowTableBytes(int64_t num_pages) { return 8 * static_cast<uint64_t>(num_pages) + 2 * 8 + 3 * 64; }
 
 }  // namespace penstock

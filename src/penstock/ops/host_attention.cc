@@ -265,7 +265,7 @@ void HostOperations::ProjectMla(RowRange rows, int64_t layer_idx) {
   RotateMla(rows, layer_idx);
 }
 
-// Completes q and k of MLA: the part of q that rotates is copied behind the compressed one, k is normed, RoPE.
+// Completes q and k of MLA: copies the part of q that rotates behind the compressed part, norms k, and applies RoPE.
 void HostOperations::RotateMla(RowRange rows, int64_t layer_idx) {
   const LayerWeights& layer = context_.weights.layer(layer_idx);
   const ModelConfig& config = context_.config;
@@ -324,7 +324,7 @@ void HostOperations::Attend(const RowBatch& batch, RowRange rows, int64_t layer_
   const int64_t num_parts = config.num_kv_heads * PartsOfKvHead(config);
   const auto num_tasks = static_cast<int64_t>(runs.size()) * num_parts;
   context_.pool.ParallelFor(num_tasks, [&](int64_t task_idx, int worker_idx) {
-    // The rows that see most positions come last in a chunk. Beginning with them balances the end of the parallel
+    // The rows that see the most positions come last in a chunk. Beginning with them balances the end of the parallel
     // region.
     const int64_t reversed = num_tasks - 1 - task_idx;
     const RowRange& run = runs[reversed / num_parts];

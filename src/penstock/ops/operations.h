@@ -59,7 +59,8 @@ struct ExpertToRun {
 };
 
 // Operations on some rows of a pass. They leave the data of other rows as they are. Between Route() and Combine() of a
-// layer, nothing else may write to the rows' routing. Experts() needs a Group() of all rows that it serves.
+// layer, nothing else may write to the rows' routing. Before Experts(), one Group() must cover all rows whose experts
+// are computed.
 class Operations {
  public:
   virtual ~Operations() = default;

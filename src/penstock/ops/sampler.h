@@ -1,8 +1,8 @@
 // Samples a token from logits: penalties, temperature, filters, and a counter-based random stream.
 //
 // The filters are applied in the order of Hugging Face transformers: repetition penalty, temperature, top-k, top-p,
-// min-p. Random numbers depend on (seed, index of the generated token) alone, so a request's tokens depend neither on
-// batching nor on where a job was interrupted.
+// min-p. Random numbers depend only on the seed and the index of the generated token. So a request's tokens do not
+// depend on batching, nor on the point at which a job was interrupted.
 #pragma once
 
 #include <cstdint>

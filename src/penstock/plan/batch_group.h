@@ -21,8 +21,7 @@ struct LayerTimes {
   int64_t num_cold = 0;          // other experts that the gates choose: |Q|
 };
 
-// Returns the smallest number of batches, at most `most`, that satisfies all four inequalities; nullopt when there is
-// none.
+// Returns the smallest number of batches, at most `max`, that satisfies all four inequalities; nullopt if none does.
 std::optional<int64_t> MinBatches(const LayerTimes& times, int64_t max);
 
 }  // namespace penstock

@@ -40,23 +40,23 @@ struct EnginePlan {
   std::vector<double> popularity;  // see ExpertTiers::Args
 };
 
-// Returns the budget that was asked for; 0: three quarters of this machine's free memory. An emulated device takes
+// Returns `asked_bytes`; if it is 0, three quarters of this machine's free memory. An emulated device takes
 // `emulated_bytes` of the same DRAM. kResources when the two together exceed the machine's memory.
 absl::StatusOr<uint64_t> ChooseBudget(uint64_t asked_bytes, uint64_t emulated_bytes);
 
-// Returns the device's budget that was asked for. Without one, a GPU gets nine tenths of its free memory.
+// Returns the device's budget that the options set. If they set none, a GPU gets nine tenths of its free memory.
 uint64_t ChooseDeviceBudget(const EngineOptions& options, const std::optional<DeviceSpec>& device);
 
-// Returns the room on this machine that the options ask for. kUsage for a device that is not understood. kResources for
-// a device that is missing, and as in ChooseBudget().
+// Returns the device, threads and budget that the options ask for on this machine. kUsage for a device that cannot be
+// parsed. kResources for a device that is missing, and as in ChooseBudget().
 absl::StatusOr<EngineRoom> RoomOf(const EngineOptions& options);
 
 // Returns the maximum length of a prompt with its answer, in tokens. kUsage when it exceeds the model's maximum.
 absl::StatusOr<int64_t> ChooseContextLength(const EngineOptions& options, const ModelConfig& config);
 
 // Plans an engine. `layouts` may be those of another plan for the same model and dtype, which saves time. kUsage for
-// options that contradict each other, kResources when a budget does not suffice. kIo and kInput for a correlation table
-// that decides which experts are pinned.
+// options that contradict each other, kResources when a budget does not suffice. kIo or kInput when a correlation table
+// decides which experts are pinned, but cannot be read or is invalid.
 absl::StatusOr<EnginePlan> PlanEngine(const EngineOptions& options, const EngineModel& model, const EngineRoom& room,
                                       std::shared_ptr<const ExpertLayouts> layouts = nullptr);
 

@@ -44,7 +44,8 @@ absl::Status CheckComputedOnGpus(std::string_view device, const ModelConfig& con
 // Returns "f32", "bf16", or the quantised format of the weights ("int8").
 std::string_view ComputationName(const Formats& formats, const WeightMap& map);
 
-// Returns the format in which the matrices are stored ("bf16"), or experts and attention are quantised ("int8").
+// Returns the format in which the matrices are stored ("bf16"). If experts and attention are quantised, returns their
+// format ("int8").
 std::string_view StoredFormatName(const WeightMap& map);
 
 // Returns the arithmetic in which a GEMM multiplies rows of this format.

@@ -55,7 +55,8 @@ double Hrm::Roof(size_t to, double ops_per_byte_to, size_t from, double ops_per_
 }
 
 double Hrm::FirstTurningPoint(size_t to, size_t from) const {
-  // Solves min(P, B * I) = B_link * I at `from`. If its memory is no faster than the link, only I = 0 solves it.
+  // Solves min(P, B * I) = B_link * I at `from`. If the memory of `from` is no faster than the link, only I = 0 solves
+  // it.
   const double link = LinkRate(from, to);
   return levels_[from].bytes_per_s > link ? levels_[from].ops_per_s / link : 0;
 }

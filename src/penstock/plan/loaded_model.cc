@@ -23,8 +23,8 @@ std::string LastPathPart(std::string path) {
   return slash == std::string::npos || path == "/" ? path : path.substr(slash + 1);
 }
 
-// `metadata` is the digest of a GGUF file's metadata, which holds all that other folders keep in files. Empty for other
-// folders.
+// `metadata` is the digest of a GGUF file's metadata. It stands for the config, tokenizer and template files that other
+// folders have. Empty for other folders.
 absl::StatusOr<std::string> Fingerprint(const ModelFolder& folder, const Checkpoint& checkpoint,
                                         const std::string& metadata) {
   PENSTOCK_ASSIGN_OR_RETURN(std::string digest_input, checkpoint.Fingerprint());
@@ -89,7 +89,7 @@ absl::Status LoadTokenizer(const ModelFolder& folder, const std::optional<Gguf>&
 }  // namespace
 
 uint64_t LoadedModel::memory_bytes() const {
-  // A catalogue entry with its name, shape and hash-map node, and its share of the weight map.
+  // Bytes of a catalogue entry (with its name, shape and hash-map node) and of its share of the weight map.
   constexpr uint64_t kBytesPerTensor = 440;
   return checkpoint.tensors().size() * kBytesPerTensor + (tokenizer ? tokenizer->memory_bytes() : 0);
 }
@@ -100,7 +100,7 @@ uint64_t LoadedModel::longest_token_bytes() const {
   for (TokenId id = 0; id < tokenizer->vocab_size(); ++id) {
     longest = std::max<uint64_t>(longest, tokenizer->TokenText(id).size());
   }
-  return longest * 4;  // normalisers may shorten a text before it is cut into tokens: NFC to a third
+  return longest * 4;  // normalisers may shorten a text before it becomes tokens: NFC to a third
 }
 
 ModelInfo InfoOf(const LoadedModel& model, const Formats& formats, int64_t context_length) {

@@ -26,7 +26,7 @@ struct LoadedModel {
   std::unique_ptr<Tokenizer> tokenizer;  // null when the folder has none: token ids only
   std::optional<ChatPrompts> chat_prompts;
   absl::Status chat_template_status;  // why there is no chat template
-  std::string fingerprint;  // digest of all that decides the texts: configs, tokenizer files, samples of tensors
+  std::string fingerprint;  // digest of all that texts depend on: configs, tokenizer files, samples of tensors
 
   // Returns the maximum number of text bytes that one token can stand for; 0 without a tokenizer.
   uint64_t longest_token_bytes() const;

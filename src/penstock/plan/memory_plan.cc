@@ -15,8 +15,8 @@ namespace {
 constexpr int64_t kDefaultBatch = 64;
 constexpr int64_t kDefaultChunk = 256;
 constexpr int64_t kMinChunk = 16;
-// Positions of the KV cache for each place of the batch, if the caller gives no number. A longer sequence takes several
-// shares while others wait.
+// Positions of the KV cache for each place of the batch, if the caller gives no number. A longer sequence takes the
+// shares of several places while other sequences wait.
 constexpr int64_t kPlannedPositions = 256;
 
 // The part of a plan that grows with the batch.

@@ -53,9 +53,9 @@ absl::Status CheckDevice(const EngineOptions& options, bool has_device, const Sc
 }
 
 // Returns whether one sequence decodes with a cache of at least two tokens' experts. One sequence chooses few experts,
-// often those of its last tokens. Such a least-recently-used cache then reads less than a pinned share
-// (docs/decisions/streaming.md); a smaller one hits nothing. Returns false for jobs that only score prompts, which
-// choose all experts, and for jobs with a correlation table, which is meant for Klotski.
+// often those of its last tokens. So a least-recently-used cache of that size reads less from disk than one that pins a
+// share of the experts (docs/decisions/streaming.md). A smaller cache hits nothing. Returns false for jobs that only
+// score prompts, which choose all experts, and for jobs with a correlation table, which is meant for Klotski.
 bool DecodesOneSequence(const EngineOptions& options, const MemoryPlan& plan, const ModelConfig& config,
                         int64_t num_slots) {
   return options.decodes && plan.batch_size == 1 && num_slots >= 2 * config.num_moe_layers() * config.num_topk &&

@@ -19,7 +19,7 @@ namespace penstock {
 
 struct ChosenPolicy {
   ScheduleOptions schedule;
-  Eviction eviction = Eviction::kLru;  // policy of the tier that computes the layers
+  Eviction eviction = Eviction::kLru;  // eviction policy of the tier that computes the layers
   std::optional<DeviceSpec> device;    // the plan's device, if there is one
   KvWindow kv_window;
   MemoryPlan plan;

@@ -32,8 +32,8 @@ constexpr uint32_t kMaxCount = std::numeric_limits<uint32_t>::max();
 constexpr size_t kChecksumBytes = 8;
 constexpr size_t kFixedHeaderBytes = kCorrelationMagic.size() + 5 * sizeof(uint32_t);
 
-// Sorts by (layer_idx, length, experts). `experts` holds `length` numbers of kExpertBits each, the nearest layer's in
-// the highest bits.
+// Returns a key that sorts by (layer_idx, length, experts). `experts` holds `length` numbers of kExpertBits each, the
+// nearest layer's in the highest bits.
 uint64_t PathKey(int64_t layer_idx, int64_t length, uint64_t experts) {
   return (static_cast<uint64_t>(layer_idx) << kLengthBits | static_cast<uint64_t>(length)) << kPathBits | experts;
 }

@@ -54,9 +54,9 @@ struct CorrelationShape {
   bool operator==(const CorrelationShape&) const = default;
 };
 
-// The choices that the rows of a pass made in the layers before one layer. choices[d] is [num_rows, num_topk] of
-// layer_idx - 1 - d, as the router wrote it, or empty where it is not known. Entries after an empty one or before layer
-// 0 are not used.
+// The choices that the rows of a pass made in the layers before one layer. choices[d] is [num_rows, num_topk], as the
+// router wrote it in layer layer_idx - 1 - d, or empty if it is not known. Entries after an empty one or before layer 0
+// are not used.
 struct RoutingHistory {
   int64_t num_rows = 0;
   std::array<std::span<const int32_t>, kMaxPathLength> choices;

@@ -151,8 +151,8 @@ class HistoryPredictor : public LayerPredictor {
 };
 
 // Counts how often a sequence chose each expert of each layer. The library keeps the counts of sequences that have
-// ended. The public code compares all layers, although a token's later layers are not known yet. This one compares all
-// that the sequence has done so far, including the token's known layers.
+// ended. MoE-Infinity's public code compares all layers, although a token's later layers are not known yet. This
+// predictor compares all choices of the sequence so far, including those of the token's known layers.
 class SequencePredictor : public LayerPredictor {
  public:
   explicit SequencePredictor(const Args& args)
@@ -241,7 +241,7 @@ class SequencePredictor : public LayerPredictor {
   }
 
   size_t max_kept_;
-  size_t max_running_;  // most sequences to follow
+  size_t max_running_;  // maximum number of sequences to follow
   absl::flat_hash_map<uint32_t, Sequence> running_;
   std::vector<Sequence> library_;
   std::vector<uint32_t> sequence_ids_;

@@ -1,7 +1,7 @@
 // Predictors of the experts that the next layers will choose, for schedules that fetch ahead.
 //
-// - gate: the gates of the next layers, applied to the present hidden state (HybriMoE, section IV-C), because residual
-//   streams change little from layer to layer. Looks up to kMaxAhead layers ahead, within the pass.
+// - gate: the gates of the next layers, applied to the present hidden state (HybriMoE, section IV-C). Residual streams
+//   change little from layer to layer. Looks up to kMaxAhead layers ahead, within the pass.
 // - correlation: experts that often follow each other (Klotski; correlation_table.h). Looks one layer ahead.
 // - history: the recent ratings of the experts by the routers, the MRS scores (HybriMoE's public code).
 // - sequence: each sequence continues like the earlier sequence most similar to it (MoE-Infinity).

@@ -85,7 +85,7 @@ void GeneratedRouting::Choose(uint64_t state, int64_t first, std::vector<int32_t
   }
 }
 
-// Each choice is taken from the last step in which it was not a repetition.
+// Takes each choice from the last step in which it was drawn, not repeated.
 void GeneratedRouting::ChooseOrKeep(int64_t layer_idx, int64_t row_idx, int64_t first,
                                     std::vector<int32_t>& choices) const {
   const size_t begin = choices.size();
@@ -97,7 +97,7 @@ void GeneratedRouting::ChooseOrKeep(int64_t layer_idx, int64_t row_idx, int64_t 
     int32_t expert_idx = 0;
     for (int64_t draws = 0; draws == 0 || IsIn(std::span(choices).subspan(begin), expert_idx); ++draws) {
       state = Mix(state);
-      const bool gives_up = draws > 16 * num_topk_;  // a few experts take nearly everything: takes the next one
+      const bool gives_up = draws > 16 * num_topk_;  // if a few experts take nearly everything, takes the next one
       expert_idx = gives_up ? static_cast<int32_t>((expert_idx + 1) % std::ssize(weights_)) : Draw(state, first);
     }
     choices.push_back(expert_idx);

@@ -21,7 +21,7 @@ struct RoutingSpec {
   double gate_accuracy = 0;
 };
 
-// The choice depends only on the spec, step, layer and row, not on the order of the calls.
+// Choices depend only on the spec, step, layer and row, not on the order of the calls.
 class GeneratedRouting : public RoutingSource {
  public:
   // `moe_layers` lists the model's layers with experts; ChoicesAhead() needs it. REQUIRES: 1 <= num_topk <=

@@ -8,7 +8,7 @@
 
 namespace penstock {
 
-// The number of later gates that are applied to a layer's hidden state, to look ahead.
+// The maximum number of later gates that are applied to a layer's hidden state, to look ahead.
 inline constexpr int64_t kMaxAhead = 3;
 
 class RoutingSource {
@@ -17,12 +17,13 @@ class RoutingSource {
   // Returns [num_rows, num_topk] for rows of the present pass, once the gate of this layer has been computed. Valid
   // until the rows are routed again.
   virtual std::span<const int32_t> Choices(int64_t layer_idx, int64_t first_row, int64_t num_rows) = 0;
-  // Returns the probabilities [num_rows, num_experts]; otherwise as Choices(). Empty when only the choices are known.
+  // Returns the probabilities [num_rows, num_experts], valid as for Choices(). Empty when only the choices are known.
   virtual std::span<const float> Scores(int64_t /*layer_idx*/, int64_t /*first_row*/, int64_t /*num_rows*/) {
     return {};
   }
-  // Returns the choices of the `ahead`-th layer with experts after this one (1 to kMaxAhead) if the hidden state did
-  // not change; otherwise as Choices(). Empty when they were not computed or there is no such layer.
+  // Looks ahead to the `ahead`-th layer with experts after this one (1 to kMaxAhead). Returns what it would choose if
+  // the hidden state did not change, [num_rows, num_topk], valid as for Choices(). Empty when the choices were not
+  // computed or there is no such layer.
   virtual std::span<const int32_t> ChoicesAhead(int64_t /*layer_idx*/, int64_t /*ahead*/, int64_t /*first_row*/,
                                                 int64_t /*num_rows*/) {
     return {};

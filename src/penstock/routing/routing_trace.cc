@@ -244,7 +244,7 @@ absl::Status RoutingTraceReader::ReadHeader() {
   header_.num_ahead = fields.Take<uint32_t>();
   const uint32_t model_bytes = fields.Take<uint32_t>();
   PENSTOCK_RETURN_IF_ERROR(Annotate(CheckField("bytes of the model's name", model_bytes, 1, kMaxTraceModelBytes),
-                                    name_));  // before so many bytes are read
+                                    name_));  // before this many bytes are read
   PENSTOCK_ASSIGN_OR_RETURN(const std::string_view rest, Read(model_bytes + kChecksumBytes));
   if (rest.size() < model_bytes + kChecksumBytes) return InputError("{}: the header is cut short", name_);
   header_.model = rest.substr(0, model_bytes);
@@ -329,7 +329,7 @@ absl::Status RoutingTraceReader::ParseExperts(ByteReader& fields, std::string_vi
 
 absl::StatusOr<RoutingTraceEvent> RoutingTraceReader::Next(RoutingTraceRecord& record) {
   PENSTOCK_CHECK(!done_);
-  done_ = true;  // unless all goes well
+  done_ = true;  // reset at the end if all goes well
   PENSTOCK_ASSIGN_OR_RETURN(const std::string_view head_bytes, Read(kHeadBytes + kChecksumBytes));
   if (head_bytes.size() < kHeadBytes + kChecksumBytes) return Cut();
   PENSTOCK_RETURN_IF_ERROR(Unseal(head_bytes, "checksum of its head"));

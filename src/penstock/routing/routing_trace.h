@@ -1,6 +1,6 @@
 // A file of routings: the experts that each row chose, in each layer of each step. It is recorded while a model runs
-// and read back in simulations. For comparisons of predictors and eviction policies, it also holds the largest scores
-// of each row and the choices that the gates of the next layers would have made.
+// and read back in simulations. It also holds each row's largest scores, and the choices that the gates of the next
+// layers would have made. Comparisons of predictors and eviction policies need them.
 //
 //   file    magic, num_layers u32, num_experts u32, num_topk u32, num_ranked u32, num_ahead u32, model_bytes u32,
 //           model, checksum u64, records, end

@@ -10,7 +10,7 @@ namespace {
 
 constexpr int64_t kMaxBrought = 4;
 constexpr double kLastShare = 0.05;  // weight of the latest expert in a rate
-constexpr int64_t kTriesAgain = 64;  // while fetching is not worthwhile, one in this many is fetched
+constexpr int64_t kTriesAgain = 64;  // while fetching is not worthwhile, one expert in this many is still fetched
 constexpr size_t kMaxJudged = 256;   // experts that may wait to be judged
 
 }  // namespace

@@ -26,9 +26,9 @@ class ExpertPrefetch {
   void Issue(Pass& pass, std::vector<Event>& events);
   // Returns whether an expert is being fetched and some of its pages have not been issued.
   bool IsComing(ExpertKey key) const { return coming_.has_value() && coming_->key() == key; }
-  // Called when it is known which experts of a layer are wanted here. If an expert of this layer is under way, it is
-  // fetched completely when it is wanted, and abandoned when it is not. Returns leases on the layer's fetched experts.
-  // `chosen`: the experts that the layer's rows chose, on any processor.
+  // Called when a layer's rows have chosen their experts (`chosen`, on any processor). `wanted` lists those that the
+  // processor of this store computes. If an expert of this layer is under way, it is fetched completely when it is
+  // wanted, and abandoned when it is not. Returns leases on the layer's fetched experts.
   std::vector<ExpertLease> Settle(Pass& pass, int64_t layer_idx, std::span<const int32_t> wanted,
                                   std::span<const int32_t> chosen);
   void Reset();

@@ -82,15 +82,15 @@ class Balance {
   // Element k is for a division in which the device takes the k heaviest experts of a list and the host the others.
   struct Sum {
     double host_s = 0;      // to compute all of the host's experts
-    double host_end_s = 0;  // earliest end on the host, as the disk limits it
+    double host_end_s = 0;  // earliest end on the host that the disk permits
     double device_s = 0;
-    double device_end_s = 0;         // earliest end on the device, as the disk limits it
+    double device_end_s = 0;         // earliest end on the device that the disk permits
     double device_after_link_s = 0;  // from the start of the list's first transfer to the end on the device
   };
 
   const ExpertWork& Work(int i) const { return experts_[i]; }
 
-  // Returns the sums of a list whose j-th expert (from 0) comes into DRAM at first_s + (j + 1) each_s.
+  // Returns the sums of a list whose j-th expert (from 0) arrives in DRAM at first_s + (j + 1) each_s.
   std::vector<Sum> Sums(const std::vector<int>& list, double first_s, double each_s) const {
     std::vector<Sum> sums(list.size() + 1);
     for (size_t k = list.size(); k-- > 0;) {
@@ -129,8 +129,8 @@ class Balance {
                      disk.device_end_s});
   }
 
-  // With more experts, the device ends later and the host earlier. Without prices, the best division is where the two
-  // times cross.
+  // Returns how many of the heaviest experts in DRAM the device should take. With more, the device ends later and the
+  // host earlier. Without prices, the best division is where the two times cross.
   size_t BestOfDram(Split split, double host_s, double device_s) const {
     if (!times_.has_device) return 0;
     size_t begin = 0, end = queues_.in_dram.size();
@@ -185,10 +185,10 @@ class Division {
     give_host(std::span(queues.on_device).last(split.host_of_device));
   }
 
-  // Searches for a better division. If the device's time depends on the rows, other experts than the heaviest and the
-  // lightest may fit better. Tries divisions of few experts: all that could be better, or as many as there is time for.
-  // Among many experts, each one matters little. If experts are read, tries two orders of the reads: the heaviest
-  // expert first, and the one that takes longest after its read first.
+  // Searches for a better division. If the device's time depends on the rows, sets other than the heaviest and the
+  // lightest experts may fit better. Searches only if there are few experts, because among many, each one matters
+  // little. Tries all divisions that could be better, or as many as there is time for. If experts are read, tries two
+  // orders of the reads: the heaviest expert first, and the one that takes longest after its read first.
   ExpertSplit Improved() {
     if (!times_.has_device || experts_.size() > kMaxSearched) return Split();
     ExpertSplit best = Search();

@@ -1,7 +1,7 @@
-// The split of a layer's chosen experts between processors (HybriMoE, section IV-B: intra-layer scheduling): which ones
-// the host computes, which ones a device computes, and in which order weights travel. The split is made after the
-// router has chosen, by simulating the timelines of all lanes. The functions are pure: they depend only on the times
-// that are passed in.
+// The split of a layer's chosen experts between processors (HybriMoE, section IV-B: intra-layer scheduling). It says
+// which experts the host computes, which ones a device computes, and in which order weights travel. The split is made
+// after the router has chosen, by simulating the timelines of all lanes. The functions are pure: they depend only on
+// the times that are passed in.
 #pragma once
 
 #include <cstdint>

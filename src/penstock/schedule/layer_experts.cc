@@ -64,8 +64,8 @@ std::vector<ExpertLease> LayerExperts::TakeReady(Order order) {
     leases_.erase(leases_.begin(), first_missing);
     return ready;
   }
-  // The host's tasks may run in the issuer's thread. It computes one expert at a time, so that it can issue work for
-  // the device in between.
+  // The host's tasks may run in the issuer's thread. So the host computes one expert at a time, and the issuer can
+  // issue work for the device in between.
   const bool beside_device = store_ == pass_->host_experts();
   const bool all_arrived = waiting_.empty() && std::all_of(leases_.begin(), leases_.end(), has_arrived);
   const bool streamed = std::any_of(leases_.begin(), leases_.end(),
@@ -131,7 +131,7 @@ absl::Status LayerExperts::ComputeAll(std::span<LayerExperts* const> all, Order 
     background(events);
     (void)all.front()->pass_->runtime().WaitAny(events);
   }
-  // An expert that still waits could never get a slot: nothing here holds one any more.
+  // No lease is left here, so an expert that still waits could never get a slot.
   for (const LayerExperts* experts : all) PENSTOCK_CHECK(experts->waiting_.empty());
   return absl::OkStatus();
 }

@@ -1,5 +1,5 @@
-// The experts of one layer that one processor computes: requests them, waits for their arrival and computes them. For
-// the schedules that compute expert by expert over all rows.
+// The experts of one layer that one processor computes: requests them, waits for their arrival and computes them.
+// Schedules that compute expert by expert, over all rows, use this class.
 #pragma once
 
 #include <cstdint>
@@ -41,7 +41,7 @@ class LayerExperts {
   double first_s() const { return first_s_; }
   // Called before each wait. It may issue other work, and adds the events after which it could issue more.
   using Background = absl::FunctionRef<void(std::vector<Event>& events)>;
-  // Does the same on several processors at once.
+  // Like Compute(), for several processors at once.
   static absl::Status ComputeAll(std::span<LayerExperts* const> all, Order order, absl::FunctionRef<void()> fetch_ahead,
                                  Background background);
 

@@ -40,7 +40,7 @@ void LayerPrefetch::MoveWindow(Pass& pass) {
   const ExpertKey first = store.layouts().KeyOf(next_layer_, std::ssize(leases_));
   const int64_t max = store.max_ahead();
   std::vector<ExpertKey> keys;
-  // Around the model once.
+  // Goes once around the model.
   for (const auto& [begin, end] : {std::pair(first, store.layouts().end_key()), std::pair(ExpertKey{0}, first)}) {
     for (ExpertKey key = store.NextStreamingBelow(begin); key < end && std::ssize(keys) < max;) {
       if (!store.IsPresent(key)) keys.push_back(key);
@@ -62,8 +62,8 @@ void LayerPrefetch::WantExperts(Pass& pass, int64_t layer_idx) {
 void LayerPrefetch::IssuePages(Pass& pass, int64_t share, int64_t num_shares) {
   const int64_t left = num_pages_ - num_pages_ * share / num_shares;
   const bool all = share == num_shares;
-  // The tier below holds an expert while its pages are issued. For a wanted expert it drops those that were fetched
-  // ahead, so there is always room for the next one.
+  // The tier below holds an expert only while its pages are issued. It makes room for a wanted expert by dropping
+  // experts that were fetched ahead, so IssuePage() always succeeds.
   while (pass.experts().num_waiting_pages() > (all ? 0 : left)) PENSTOCK_CHECK(pass.experts().IssuePage());
 }
 

@@ -1,4 +1,4 @@
-// Fetches all experts of the next layer while this one is computed. For the schedules that send whole layers.
+// Fetches all experts of the next layer while this one is computed. Schedules that send whole layers use this class.
 #pragma once
 
 #include <cstdint>
@@ -24,8 +24,8 @@ class LayerPrefetch {
 
  private:
   void DropFailed(Pass& pass);
-  // Announces all experts from the next one on, in their order. They are read from disk into DRAM while there is room
-  // for them: a window that moves ahead of what the device takes (Klotski). Does nothing without a device.
+  // Announces all experts from the next one on, in their order. They are read from disk into DRAM as far as there is
+  // room. This window moves ahead of the experts that the device takes (Klotski). Does nothing without a device.
   void MoveWindow(Pass& pass);
   void WantExperts(Pass& pass, int64_t layer_idx);
 

@@ -58,7 +58,8 @@ class Pass {
   absl::Status Finish(LogitsSink sink);
 
  private:
-  // Issues the logits of some rows, on the host at the event. `num_best`: rows whose best token the processor picks.
+  // Issues the logits of some rows; at the event, they are on the host. `num_best`: rows whose best token the processor
+  // picks.
   Event IssueLogits(std::span<const int64_t> rows, size_t num_logits, size_t num_best);
 
   const PassArgs args_;

@@ -58,7 +58,7 @@ Events PassAttention::BeforeLayer(RowRange rows) const {
     const Event& embedded = embedded_[row_idx];
     if (!args_.runtime.Done(embedded)) after.push_back(embedded);
   }
-  after.push_back(offloaded_[rows.begin]);  // q, k and v are written again
+  after.push_back(offloaded_[rows.begin]);  // the layer overwrites q, k and v
   return after;
 }
 
@@ -121,7 +121,7 @@ std::shared_ptr<PassAttention::StagedKv> PassAttention::Stage(RowRange rows, int
            batch.kv_pages[end].data() == batch.kv_pages[first].data()) {
       ++end;
     }
-    // Entries of earlier passes are copied; those of the rows themselves are written here.
+    // The entries of earlier passes are copied. The rows' own entries are written on the device.
     const int64_t num_stored = batch.kv_positions[first];
     const int64_t num_pages = KvCache::PagesFor(batch.kv_positions[end - 1] + 1);
     std::vector<std::byte*>& pages = staged->lists.emplace_back();

@@ -1,4 +1,4 @@
-// Attention of a pass, and the embedding before it, wherever the KV cache lies and attention is computed.
+// Attention of a pass, and the embedding before it, for all places of the KV cache and of the computation.
 //
 // - On the processor that computes the layers, if the KV cache lies in its memory: Attend().
 // - On a device, with the KV cache in DRAM: Attend() stages the KV entries of each micro-batch on the device, one
@@ -69,9 +69,9 @@ class PassAttention {
 
   const PassArgs& args_;
   PassTasks& tasks_;
-  std::vector<Event> embedded_;   // [num_rows]: at the first row of an Embed(): its rows are on the device
-  std::vector<Event> offloaded_;  // [num_rows]: at a micro-batch's first row: its K and V have left the device
-  std::vector<Event> stored_;     // [num_rows]: at a micro-batch's first row: they are in the KV cache
+  std::vector<Event> embedded_;   // [num_rows], set at an Embed()'s first row: its rows are on the device
+  std::vector<Event> offloaded_;  // [num_rows], set at a micro-batch's first row: its K and V have left the device
+  std::vector<Event> stored_;     // [num_rows], set at a micro-batch's first row: its K and V are in the KV cache
   std::vector<std::shared_ptr<StagedKv>> staged_;  // fetched, not attended to yet
 };
 

@@ -61,7 +61,7 @@ Event PassFfn::Route(RowRange rows, int64_t layer_idx, bool brings_input) {
   return offloaded;
 }
 
-// Runs while the host looks at the choices and experts arrive.
+// Issues the FFN that all rows share. It runs while the host looks at the choices and experts arrive.
 void PassFfn::IssueShared(RowRange rows, int64_t layer_idx) {
   if (args_.config.shared_ffn_dim == 0) return;
   tasks_.Issue(args_.compute(), tasks_.LabelOf("shared ffn", rows, layer_idx), args_.cost.SharedFfn(rows.size()), {},
@@ -183,7 +183,8 @@ Event PassFfn::RouteAndCompute(RowRange rows, int64_t layer_idx, std::span<const
 
 void PassFfn::RunExperts(Operations& operations, int64_t layer_idx, const TakenExperts& taken) {
   for (const LostExpert& expert : taken.lost) FailExpert(operations, expert.place, expert.why);
-  // Without a task of its own there is nothing to do, but for those that were found broken before.
+  // If no task checked these experts, all have been checked before. Finish() then repeats the check only of those that
+  // it found broken.
   const std::vector<absl::Status> checked =
       taken.checked.has_value() ? *taken.checked : taken.store->Finish(taken.places, *args_.host_pool);
   std::vector<ExpertToRun> experts;

@@ -25,7 +25,7 @@ class PassFfn {
   PassFfn(const PassArgs& args, PassTasks& tasks);
 
   // Runs the gate, and issues the FFN that all rows share, if the model has one. After the event, Chosen() may be
-  // called. `brings_input`: from a device the inputs of the experts are copied to the host too, for HostGroup().
+  // called. `brings_input`: if a device routes, also copies the experts' inputs to the host, for HostGroup().
   Event Route(RowRange rows, int64_t layer_idx, bool brings_input = false);
   // Returns the experts that these rows chose, in increasing index. REQUIRES: the event of their Route() has happened.
   std::vector<int32_t> Chosen(RowRange rows, int64_t layer_idx) const;
@@ -35,9 +35,9 @@ class PassFfn {
   // Groups the assignments on the host, for its share of a layer's experts. REQUIRES: a device, and as Chosen(), with
   // `brings_input`.
   Event HostGroup(RowRange rows, int64_t layer_idx);
-  // Computes those of the leased experts of `store` that the rows grouped last chose. Waits until it is known of each
-  // whether it arrives; experts that do not arrive fail their rows. The caller holds the leases until the event.
-  // REQUIRES: for experts of the host beside a device, HostGroup() of these rows.
+  // Computes the leased experts of `store` that the rows grouped last chose. Returns only when it is certain which of
+  // them arrive; the others fail their rows. The caller holds the leases until the event. REQUIRES: for experts of the
+  // host beside a device, HostGroup() of these rows.
   Event Experts(int64_t layer_idx, ExpertStore& store, std::span<const ExpertLease> leases);
   Event Combine(RowRange rows, int64_t layer_idx);
   // Does Route, Group, Experts and Combine in one task. REQUIRES: leases on all experts of the layer, so that nobody
@@ -65,8 +65,8 @@ class PassFfn {
     return &store == args_.experts ? args_.compute() : args_.host;
   }
   void IssueShared(RowRange rows, int64_t layer_idx);
-  // Takes the leased experts for which `is_wanted`. Those that have not been checked since they were read are checked
-  // by a task.
+  // Takes the leased experts for which `is_wanted` returns true. Issues a task that checks them if some have not been
+  // checked since they were read.
   std::shared_ptr<TakenExperts> Take(int64_t layer_idx, ExpertStore& store, std::span<const ExpertLease> leases,
                                      absl::FunctionRef<bool(const ExpertPlace&)> is_wanted);
   // Copies to the device what the host computed for the rows grouped last.

@@ -40,7 +40,7 @@ class PassTasks {
   // Issues a task that runs `body` on the processor's operations.
   using Body = std::function<void(Operations&)>;
   Event Issue(const PassProcessor& processor, TaskLabel label, const OperationCost& cost, Events after, Body body);
-  // Issues a task with its lane, label, body and events already set.
+  // Issues a task whose lane, label, body and events are already set.
   Event IssueInOrder(Task task);
 
   // Issues a copy between the host's and the device's memory. `list` adds the byte ranges; it is called before Copy()
@@ -48,7 +48,7 @@ class PassTasks {
   using CopyLister = absl::FunctionRef<void(Activations& host, Activations& device, ByteCopies& copies)>;
   Event Copy(CopyDirection direction, TaskLabel label, uint64_t link_bytes, Events after, CopyLister list);
 
-  // Returns a label that carries the number of the micro-batch that `rows` are, if the pass has several.
+  // Returns a label. If the pass has several micro-batches, the label carries the number of the one that `rows` are.
   TaskLabel LabelOf(std::string_view name, RowRange rows, int64_t layer_idx = -1) const;
 
   // Waits for all tasks that were issued; returns the first error.

@@ -14,7 +14,8 @@ namespace penstock {
 
 namespace {
 
-// Bytes of streaming slots that suffice: for experts that the disk reads or has just read while others are computed.
+// Bytes of streaming slots that suffice for the experts that the disk reads or has just read, while others are
+// computed.
 constexpr uint64_t kRingBytes = 192 * kMiB;
 
 constexpr ScheduleTraits kSchedules[] = {
@@ -47,7 +48,8 @@ int64_t MinStreamingSlots(ScheduleKind kind, const ModelConfig& config) {
 
 int64_t StreamingSlots(ScheduleKind kind, const ModelConfig& config, int64_t num_slots, uint64_t slot_bytes) {
   if (TraitsOf(kind).is_layer_by_layer) return 2 * config.num_experts;
-  // If slots are few or small, half of them stream: with small experts a disk needs many reads under way.
+  // If slots are few or small, half of them stream. Small experts need many slots, because a disk needs many reads
+  // under way.
   const auto ring = static_cast<int64_t>(CeilDiv(kRingBytes, std::max<uint64_t>(slot_bytes, 1)));
   return std::max(MinStreamingSlots(kind, config) + 1, std::min(ring, num_slots / 2));
 }

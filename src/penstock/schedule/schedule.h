@@ -55,7 +55,7 @@ struct ScheduleTraits {
   Eviction eviction = Eviction::kStatic;  // the default
   bool needs_rates = false;               // plans with the times that tasks take
   bool fetches_by_predictor = false;
-  bool host_computes_experts = false;  // some of them, beside a device
+  bool host_computes_experts = false;  // computes some experts on the host, others on a device
   bool keeps_kv_on_device = false;     // the default with a device
   bool learns_correlation = false;     // learns a correlation table and predicts from it
   bool pins_by_popularity = false;     // if eviction is static and a correlation table is given

@@ -71,7 +71,7 @@ absl::StatusOr<LaneRates> LaneRatesOf(const Hardware& hardware, const EnginePlan
   PENSTOCK_ASSIGN_OR_RETURN(rates.device_compute, ComputeTime(hardware, plan, "gpu", 1));
   PENSTOCK_ASSIGN_OR_RETURN(rates.dram_to_device, LinkTime(hardware, "dram_to_device"));
   PENSTOCK_ASSIGN_OR_RETURN(rates.device_to_dram, LinkTime(hardware, "device_to_dram"));
-  // This copy stays within DRAM, which reads and writes each byte.
+  // The copy to page-locked memory stays within DRAM, which reads and writes each byte.
   const MemoryTier* dram = hardware.FindTier("dram");
   const double copy_bytes_per_s = dram == nullptr || dram->rates.empty() ? 0 : dram->rates.back().copy_bytes_per_s;
   if (copy_bytes_per_s <= 0) return UsageError("the hardware has no rates of its DRAM");

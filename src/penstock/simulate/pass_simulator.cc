@@ -43,7 +43,7 @@ absl::StatusOr<std::unique_ptr<PassSimulator>> PassSimulator::Create(Args args) 
                     .preload = PreloadOf(a.schedule)};
   }
   PENSTOCK_ASSIGN_OR_RETURN(s.experts_, ExpertTiers::Create(tiers));
-  s.runtime_.SetSink(a.sink);  // set late: the sink gets no experts that are read before the first step
+  s.runtime_.SetSink(a.sink);  // set late, so that the sink sees no reads before the first step
   s.ResetUsage();
   return simulator;
 }

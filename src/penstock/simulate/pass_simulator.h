@@ -31,7 +31,7 @@ class PassSimulator {
     ModelFormats formats;
     uint64_t expert_bytes = 0;  // bytes that cross a link for one expert
     ScheduleOptions schedule;
-    Eviction eviction = Eviction::kStatic;  // policy of the tier that computes the layers
+    Eviction eviction = Eviction::kStatic;  // eviction policy of the tier that computes the layers
     ExpertRoom dram = {};
     std::span<const double> popularity = {};  // see ExpertTiers::Args; only read by Create()
     std::optional<Device> device = std::nullopt;

@@ -35,7 +35,8 @@ ModelConfig FewerLayers(const ModelConfig& config, int64_t num_layers) {
   PENSTOCK_CHECK(num_layers >= 1 && num_layers <= config.num_layers);
   ModelConfig fewer = config;
   fewer.num_layers = num_layers;
-  // The vocabulary shrinks too, so that the logits keep their share of a pass. The disk reads ahead during that time.
+  // The vocabulary shrinks too, so that the logits keep their share of a pass. The disk reads ahead while they are
+  // computed.
   fewer.vocab_size = std::max<int64_t>(1, config.vocab_size * num_layers / config.num_layers);
   fewer.layer_has_experts.clear();
   const int64_t num_moe = config.num_moe_layers();
@@ -77,7 +78,7 @@ absl::StatusOr<std::unique_ptr<PassSimulator>> MakeSimulator(const SimulationInp
                    .staged_pages = plan.device.holds_kv_cache
                                        ? 0
                                        : NumStagedPages(plan, inputs.config, inputs.plan.model_formats.kv),
-                   .reads_dram = policy.device->kind == DeviceKind::kCuda};  // assumes that pages can be locked
+                   .reads_dram = policy.device->kind == DeviceKind::kCuda};  // assumes that DRAM's pages can be locked
   }
   return PassSimulator::Create(std::move(args));
 }

@@ -16,7 +16,7 @@ namespace {
 
 constexpr int64_t kRowsOfABatch = 16;  // rows of one of Klotski's batches if the policy has no micro-batches
 
-// Returns the share of the experts that is read from the next memory in every step.
+// Returns the share of the experts that every step reads from a slower memory.
 double ShareMoved(const MemoryPlan& plan, bool has_device) {
   const int64_t on_device =
       plan.device.num_expert_slots == plan.num_experts_total ? plan.num_experts_total : plan.device.num_pinned_experts;

@@ -19,9 +19,9 @@ absl::StatusOr<Hrm> HrmOf(const PolicyChoice& choice, const DescribedModel& mode
 std::vector<HrmPoint> DecodePoints(const PolicyChoice& choice, const DescribedModel& model, const Hrm& hrm,
                                    const Workload& workload);
 
-// Returns the least number of sequences, in whole micro-batches, that take as long to compute as the streamed experts
-// take to transfer. Uses Klotski's inequalities (plan/batch_group.h) with num_topk hot experts. Returns 0 when nothing
-// is transferred, and nullopt when no batch is large enough or rates are missing.
+// Returns the smallest number of sequences, in whole micro-batches, that take as long to compute as the streamed
+// experts take to transfer. Uses Klotski's inequalities (plan/batch_group.h) with num_topk hot experts. Returns 0 if
+// nothing is transferred, and nullopt if no batch is large enough or rates are missing.
 std::optional<int64_t> BatchThatHidesTransfers(const PolicyChoice& choice, const DescribedModel& model,
                                                const Hardware& hardware, const Workload& workload);
 

@@ -31,10 +31,11 @@ double NumTasks(const MemoryPlan& plan, const Workload& workload, const ModelCon
 
 constexpr int64_t kFirstChunk = 512, kFirstMicroBatch = 32;
 
-// Searches the choices that are left for one processor and schedule. Each number in turn is walked over its range,
-// while the others keep their best values so far. The rounds end when none helps any more. As the batch grows, time per
-// token falls until something else limits it, and then rises slowly. So a walk starts at the promising end of a range
-// and stops after some steps that did not help. When memory is short, a larger batch is tried with fewer prompt rows.
+// Searches the choices that are left for one processor and schedule. It goes through the numbers in turn. It walks each
+// one over its range, while the others keep their best values so far. The rounds end when no change helps any more. As
+// the batch grows, time per token falls until something else limits it, and then rises slowly. So a walk starts at the
+// promising end of a range and stops after some steps that did not help. When memory is short, a larger batch is tried
+// with fewer prompt rows.
 class ScheduleSearch {
  public:
   ScheduleSearch(const DescribedModel& model, const Hardware& hardware, const Workload& workload,
@@ -93,7 +94,7 @@ class ScheduleSearch {
     return tried_.emplace(options.batch_size, options.prefill_chunk, options.policy.micro_batch_size, kv_tier).second;
   }
 
-  // Tries these options; when memory has no room for their prompt rows, tries fewer. Returns whether the result is
+  // Tries these options. When memory has no room for their prompt rows, tries fewer rows. Returns whether the result is
   // better than all before.
   bool Try(EngineOptions options) {
     for (;; options.prefill_chunk /= 2) {
@@ -285,7 +286,7 @@ class ScheduleSearch {
 
   static constexpr int64_t kMinChunk = 16, kMaxChunk = kMaxPrefillChunk, kFirstBatch = 64;
   static constexpr double kHopeless = 1.2;
-  static constexpr double kShortTasks = 20'000;  // simulated in some milliseconds
+  static constexpr double kShortTasks = 20'000;  // simulated in a few milliseconds
 
   const DescribedModel& model_;
   const Hardware& hardware_;
@@ -300,8 +301,8 @@ class ScheduleSearch {
   absl::Status refusal_;
 };
 
-// A schedule is searched further only if its rate, with only the batch chosen, exceeds this share of the best rate.
-// Short jobs are always searched further.
+// A schedule is searched further only if its rate so far exceeds this share of the best rate of all schedules. Short
+// jobs are always searched further.
 constexpr double kWorthFinishing = 0.35;
 
 }  // namespace
@@ -332,7 +333,7 @@ absl::StatusOr<std::vector<PolicyChoice>> SearchPolicies(const DescribedModel& m
     return UsageError("there is no schedule '{}' for --device {}", ChoiceName(asked.policy.schedule, Schedules()),
                       Printable(asked.device));
   }
-  // Each worker draws its own routing. All of them are equal.
+  // Each worker draws a routing of its own, and all draw the same choices.
   const int max_threads = num_threads > 0 ? num_threads : NumUsableCpus();
   ThreadPool pool(std::min(max_threads, static_cast<int>(searches.size())), ThreadPool::Pinned::kNo);
   std::vector<RepeatedRouting> routings(pool.num_workers(), RepeatedRouting(model.config()));

@@ -26,9 +26,10 @@ struct PolicyChoice {
   RunEstimate estimate;
 };
 
-// Returns the best policy of each processor and schedule that can run, at least one, best first. Choices that `options`
-// make are kept, not searched. When no policy can run, returns the error of the most modest one. `near`, if given, is a
-// policy that may be close to the best one: the search begins with it. Searches with `num_threads`; 0: all usable CPUs.
+// Returns the best policy of each pair of processor and schedule that can run, best first; there is at least one.
+// Choices that `options` make are kept, not searched. When no policy can run, returns the error of the pair that was
+// searched last. `near`, if given, is a policy that may be close to the best one: the search begins with it. Searches
+// with `num_threads`; 0: all usable CPUs.
 absl::StatusOr<std::vector<PolicyChoice>> SearchPolicies(const DescribedModel& model, const Hardware& hardware,
                                                          const Workload& workload, const EngineOptions& options,
                                                          const EngineOptions* near = nullptr, int num_threads = 0);

@@ -20,9 +20,9 @@ constexpr int64_t kManyExperts = 1024;
 // Maximum number of full batches that are simulated. The beginning and a stretch of the middle represent a longer job.
 constexpr int64_t kMaxBatches = 3;
 
-// Returns how many layers must be simulated because of one tier. The experts that stream in a step, `share` of those
-// that are not pinned, must outnumber the slots for them. With fewer layers, a pass would still find experts in these
-// slots that a whole pass has long replaced.
+// Returns the minimum number of layers to simulate because of one tier. A step streams `share` of the experts that are
+// not pinned. These must outnumber the tier's streaming slots. With fewer layers, a pass would still find experts in
+// these slots that a pass over all layers would have replaced.
 int64_t LayersFor(int64_t num_slots, int64_t num_pinned, double share, const MemoryPlan& plan, int64_t num_layers) {
   const double num_streamed = share * static_cast<double>(plan.num_experts_total - num_pinned);
   if (num_slots >= plan.num_experts_total || num_streamed == 0) return kMinLayers;
@@ -76,8 +76,9 @@ struct RunEstimator::Impl {
         takes_all(TraitsOf(inputs.plan.policy.schedule.kind).is_layer_by_layer),
         choices(routing) {}
 
-  // Returns the seconds of a step. Steps that only decode are simulated, and steps with as many prompt rows as there is
-  // room for; all others are interpolated. In these, the prompt rows that fill up `num_places` count as decoding rows.
+  // Returns the seconds of a step. Simulates steps that only decode, and steps with as many prompt rows as there is
+  // room for. Interpolates all others between these two. There, prompt rows count as decoding rows until `num_places`
+  // is reached.
   double Seconds(const StepSize& size) {
     const int64_t num_rows = size.num_decoding + size.num_prompt_rows;
     const auto decode_s = [this](int64_t n) { return At({n, 0}).seconds; };
@@ -85,7 +86,7 @@ struct RunEstimator::Impl {
       return Between(std::min(num_rows, num_places), num_places, decode_s);
     }
     const double min_s = decode_s(num_places);
-    // At most this many sequences decode beside a full chunk, whose prompts need places too.
+    // At most this many sequences decode in a step with a full chunk, because the chunk's prompts need places, too.
     const int64_t num_prompts = (FullChunk(0) + workload.prompt_tokens - 1) / workload.prompt_tokens;
     const int64_t max = std::max<int64_t>(1, num_places - num_prompts);
     const int64_t num_decoding = std::min(size.num_decoding, max);
@@ -97,8 +98,8 @@ struct RunEstimator::Impl {
            (max_s - min_s) * static_cast<double>(num_rows - num_places) / static_cast<double>(full_rows - num_places);
   }
 
-  // Interpolates `at`, the seconds by number of sequences. Evaluates it at 1 and `most`, and also at most / 8 if few
-  // sequences choose few experts.
+  // Interpolates `at`, which returns the seconds for a number of sequences, between 1 and `max`. Also evaluates it at
+  // max / 8, unless the schedule takes all experts: fewer sequences then choose fewer experts.
   double Between(int64_t num_decoding, int64_t max, absl::FunctionRef<double(int64_t)> at) {
     const int64_t eighth = takes_all ? 1 : std::max<int64_t>(1, max / 8);
     const int64_t low = num_decoding < eighth ? 1 : num_decoding < max ? eighth : max;
@@ -108,8 +109,8 @@ struct RunEstimator::Impl {
     return low_s + (at(high) - low_s) * static_cast<double>(num_decoding - low) / static_cast<double>(high - low);
   }
 
-  // Returns the maximum number of prompt rows in a step beside `num_decoding` sequences. Prompts need places of the
-  // batch, too.
+  // Returns the maximum number of prompt rows in a step in which `num_decoding` sequences decode. Prompts need places
+  // of the batch, too.
   int64_t FullChunk(int64_t num_decoding) const {
     return std::min(limits.max_rows - num_decoding, (num_places - num_decoding) * workload.prompt_tokens);
   }

@@ -27,7 +27,7 @@ void StoreF16(float x, std::byte* target) {
     half = 0x7E00;
   } else if (magnitude >= 0x477FF000) {  // 65520, half way from the largest f16 to the next power
     half = 0x7C00;
-  } else if (magnitude < 0x38800000) {  // below the least normal number: one unit is the last bit of floats from 0.5 on
+  } else if (magnitude < 0x38800000) {  // subnormal: one unit is the last bit of floats from 0.5 on
     half = std::bit_cast<uint32_t>(std::bit_cast<float>(magnitude) + 0.5f) - std::bit_cast<uint32_t>(0.5f);
   } else {
     half = (magnitude + 0xFFF + (magnitude >> 13 & 1) - (112u << 23)) >> 13;
@@ -136,8 +136,7 @@ void DequantiseBlock(WeightFormat format, const std::byte* source, float* target
   PENSTOCK_CHECK(false);
 }
 
-// Returns 1 / scale. Returns 0 where no finite inverse exists: the scale is 0, NaN or infinite, or its inverse
-// overflows.
+// Returns 1 / scale, or 0 if there is no finite inverse: the scale is 0, NaN or infinite, or its inverse overflows.
 float Inverse(float scale) {
   const float inverse = 1 / scale;
   return std::isfinite(inverse) ? inverse : 0;

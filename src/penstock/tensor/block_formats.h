@@ -1,8 +1,8 @@
 // Block formats: a fixed number of weights in a fixed number of bytes, with scales of their own. A matrix row is a run
 // of consecutive blocks, so kernels compute on such files without repacking.
 //
-//   kFp8     128 weights: scale (f32), codes (F8E4M3): rows of a block-scaled FP8 checkpoint (DeepSeek-V3), whose
-//            scales are stored separately, with scales and codes brought together
+//   kFp8     128 weights: scale (f32), codes (F8E4M3). A block-scaled FP8 checkpoint (DeepSeek-V3) stores the scales
+//            separately; here each block begins with its scale
 //   kMxfp4   32: power of two (E8M0), codes (E2M1) in the order of GGUF's MXFP4
 //   kQ8_0 .. kQ5_1   GGUF's formats
 //
@@ -34,9 +34,9 @@ void DequantiseBlocks(WeightFormat format, std::span<const std::byte> source, st
 // Decodes the first target.size() weights of a row of blocks.
 void DequantiseRow(WeightFormat format, const std::byte* row, std::span<float> target);
 
-// Encodes weights as blocks, bit for bit as gguf.quants.quantize does; supports kQ8_0 and kQ4_0 only. Where gguf's
-// bytes depend on the machine, this function defines them: blocks with NaN or infinities decode to NaN and infinities
-// only. Blocks whose weights are so small that the inverse of their scale is infinite decode to 0. REQUIRES: as for
+// Encodes weights as blocks, bit for bit as gguf.quants.quantize does; supports kQ8_0 and kQ4_0 only. If gguf's bytes
+// depend on the machine, this function defines them: blocks with NaN or infinities decode to NaN and infinities only.
+// Blocks whose weights are so small that the inverse of their scale is infinite decode to 0. REQUIRES: as for
 // DequantiseBlocks.
 void QuantiseBlocks(WeightFormat format, std::span<const float> source, std::span<std::byte> target);
 

@@ -2,7 +2,7 @@
 // each group of 64. Scale and zero are found from the weights alone, without calibration data. Pure functions; they fix
 // no layout.
 //
-// Packing has three steps. SolveHqq finds scales and zeros, QuantiseMeta rounds them to 8 bits, and EncodeGroup makes
+// Packing has three steps. SolveHqq finds scales and zeros, and QuantiseMeta rounds them to 8 bits. EncodeGroup makes
 // the codes with the rounded values, which corrects a part of the rounding.
 #pragma once
 
@@ -18,8 +18,8 @@ constexpr int kHqqMinBits = 2;
 constexpr int kHqqMaxBits = 8;
 constexpr int64_t kMetaGroup = 128;
 
-// The values that all weights of a group share. The zero lies in [-levels, 2 * levels], levels = 2^bits - 1. This bound
-// keeps groups far from 0 (all weights alike, say) from stretching the range in which their neighbours' zeros are
+// The values that all weights of a group share. The zero lies in [-levels, 2 * levels], levels = 2^bits - 1. Without
+// this bound, a group whose weights all lie far from 0 would stretch the range in which its neighbours' zeros are
 // rounded.
 //   scale 0: no weight is larger than 2 * levels * FLT_MIN; all codes are 0 and mean 0.
 //   scale NaN: some weight is NaN or infinite; all codes are 0 and mean NaN.

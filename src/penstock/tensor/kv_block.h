@@ -18,14 +18,14 @@ inline constexpr int kKvCodeOffset = 128;
 // In an unnamed namespace because kernels include it: each unit compiles its own copy for its own instruction set.
 namespace {
 
-// A block is K, then V, then in int8 the scales of K and V, one for each token. K has one token in each lane of a
-// vector: [head_dim, kKvPageTokens], or in int8 [head_dim / 4, kKvPageTokens, 4]. V is [kKvPageTokens, padded_dim],
+// A block holds K, then V, then (kInt8 only) the scales of K and V, one for each token. K has one token in each lane of
+// a vector: [head_dim, kKvPageTokens], or for kInt8 [head_dim / 4, kKvPageTokens, 4]. V is [kKvPageTokens, padded_dim],
 // with zeros beyond head_dim. In a compressed cache (MLA), V is the first values_in_key dimensions of K, and the block
 // has no V of its own.
 struct KvBlock {
   KvFormat format;
   int64_t head_dim;           // dimensions of K
-  int64_t values_in_key = 0;  // 0: V lies beside K, with head_dim
+  int64_t values_in_key = 0;  // dimensions of K that are also V; 0: V is separate, with head_dim
 
   constexpr int64_t size() const { return format == KvFormat::kF32 ? 4 : format == KvFormat::kBF16 ? 2 : 1; }
   constexpr int64_t value_dim() const { return values_in_key > 0 ? values_in_key : head_dim; }

@@ -85,7 +85,7 @@ inline int64_t NumPanels(int64_t num_cols) { return (num_cols + kPanelCols - 1) 
 uint64_t PackedBytes(WeightFormat format, int64_t num_cols, int64_t inner_dim);
 
 // Writes one panel from `num_cols` <= 32 consecutive rows of stored elements, each `inner_dim` long. Rounds the values
-// where the format has fewer bits. `source` and `target` must not overlap; `source` needs no alignment. REQUIRES:
+// if the format has fewer bits. `source` and `target` must not overlap; `source` needs no alignment. REQUIRES:
 // IsFloat(format).
 void PackPanel(Dtype dtype, const std::byte* source, int64_t num_cols, int64_t inner_dim, WeightFormat format,
                std::byte* target);

@@ -82,7 +82,7 @@ void QuantiseHqqPanel(WeightFormat format, std::span<const float> rows, int64_t 
     const int64_t count = std::min<int64_t>(4, num_groups - first);
     std::array<float, kMetaGroup> scales, zeros;
     for (int64_t i = 0; i < kMetaGroup; ++i) {
-      // Missing outputs of the panel repeat the last one, which stretches no range.
+      // Missing outputs of the panel repeat the last one, so they widen no range.
       const int64_t col = std::min(i % kPanelCols, num_cols - 1),
                     group = std::min(first + i / kPanelCols, num_groups - 1);
       const HqqGroup& g = solved[col * num_groups + group];

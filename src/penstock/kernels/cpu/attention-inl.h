@@ -1,7 +1,7 @@
 // Attention of some consecutive positions over the pages of one KV head.
 //
-// Their query heads share every read of K and V. The tiles and their order change only the speed. A head's result
-// depends only on its own query, the positions that it attends to, and the law of sums.
+// The query heads of these positions share every read of K and V. The tiles and their order change only the speed. A
+// head's result depends only on its own query, the positions that it attends to, and the law of sums.
 #pragma once
 
 #include "penstock/kernels/cpu/exp-inl.h"
@@ -56,7 +56,7 @@ struct AttentionLayout {
   int32_t* q_offsets;  // [num_heads]: added to a product of codes, removes kKvCodeOffset
   float* sums;         // [num_heads, padded_dim]: p . V
   float* totals;       // [num_heads]: sums of p
-  float* values;       // [kKvPageTokens, padded_dim]: V of a page where V is a part of K
+  float* values;       // [kKvPageTokens, padded_dim]: V of a page if V is a part of K
 
   explicit AttentionLayout(const AttentionArgs& args)
       : num_heads(args.num_rows * args.group),
@@ -273,8 +273,8 @@ class AttentionOf {
     if (first < end) AddValues(row * args_.group, (row + 1) * args_.group, first, end);
   }
 
-  // Prefetches V of the next pages: in alternation the second half of a page and the first half of the page after it,
-  // as GEMMs do (Prefetch).
+  // Prefetches V of the next pages as GEMMs do (Prefetch): in alternation the second half of a page and the first half
+  // of the page after it.
   struct NextValues {
     const std::byte* second_half;
     const std::byte* first_half;

@@ -11,7 +11,8 @@ namespace {
 constexpr float kExpShift = 0x1.8p23f;
 
 // exp(x) = 2^n * exp(r) with n = round(x / ln 2) and |r| <= ln(2) / 2. For such r, the Taylor polynomial of degree 7 is
-// within r^8 / 8! < 2^-27 of exp(r). ln 2 is split into a head of 15 bits, so that n * head is exact, and a rest.
+// within r^8 / 8! < 2^-27 of exp(r). ln 2 is split into a head and a rest. The head has 15 bits, so that n * head is
+// exact.
 template <class V>
 V Exp(V x) {
   // Outside this range the result is 0 or infinity anyway. The order of the operands lets NaN through.

@@ -28,8 +28,8 @@ template <int kCount, class Body>
   }
 }
 
-// Rows at an even distance. One of few pointers plus at most twice the stride is an addressing mode; this leaves
-// registers for more rows than there are pointers.
+// Rows at an even distance. A row's address is one of a few pointers plus zero, one or two strides, which one
+// addressing mode covers. So registers suffice for more rows than there are pointers.
 template <int kRows>
 struct RowPointers {
   const std::byte* bases[(kRows + 2) / 3];
@@ -209,7 +209,7 @@ void RunTiles(int64_t num_tiles, int64_t num_rows, TileRun& run) {
   run = tile;
 }
 
-// Stores y[rows row.., panel] = sums + bias.
+// Stores y[row + i, panel] = sums[i] + bias for `num_rows` rows.
 template <class V>
 void StorePanel(const GemmArgs& args, int64_t row, int64_t num_rows, int64_t panel, const float* sums) {
   for (int64_t vec = 0; vec < kVecsPerPanel; ++vec) {

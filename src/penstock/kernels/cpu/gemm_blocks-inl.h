@@ -72,7 +72,7 @@ inline void ReadQ4_1(const std::byte* row, int64_t num_groups, int64_t col, RawC
   }
 }
 
-// Returns bit i of two bytes, as 16 in byte i.
+// Returns 16 bytes: byte i is 16 if bit i of the two bytes is set, otherwise 0.
 inline Bytes16 FifthBits(const std::byte* bits) {
   const auto a = static_cast<uint8_t>(bits[0]), b = static_cast<uint8_t>(bits[1]);
   const Bytes16 bytes = {a, a, a, a, a, a, a, a, b, b, b, b, b, b, b, b};

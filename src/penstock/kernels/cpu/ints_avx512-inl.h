@@ -1,5 +1,4 @@
-// Products of codes in zmm registers, with VPDPBUSD where the machine has VNNI; ints_scalar-inl.h defines each
-// function.
+// Products of codes in zmm registers, with VPDPBUSD if the machine has VNNI; ints_scalar-inl.h defines each function.
 #pragma once
 
 #include <immintrin.h>

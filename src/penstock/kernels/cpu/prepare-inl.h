@@ -30,7 +30,7 @@ CodeScale CodeScaleOf(const float* source, int64_t count) {
   for (int64_t i = 0; i < count; i += 16) {
     const V x = LoadOfGroup<V>(source, i, count);
     largest = Max(largest, x.Abs());
-    poison = Fma(x, V::Zero(), poison);  // 0, or NaN where x is not finite
+    poison = Fma(x, V::Zero(), poison);  // 0, or NaN if an x is not finite
   }
   const float magnitude = largest.ReduceMax();
   if (poison.ReduceAdd() != 0) return {__builtin_nanf(""), 0, false};

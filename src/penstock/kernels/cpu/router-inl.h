@@ -62,7 +62,7 @@ inline uint64_t ChosenGroups(const RouterTopkArgs& args) {
   return chosen;
 }
 
-// Computes 1 / (1 + exp(-x)) of each; all are NaN when one is.
+// Computes 1 / (1 + exp(-x)) of each value; if one is NaN, all results are NaN.
 template <class V>
 void Sigmoids(float* values, int64_t count) {
   const auto sigmoid = [](const V& x) { return Div(V::Set(1), Add(V::Set(1), Exp(Sub(V::Zero(), x)))); };
@@ -91,7 +91,7 @@ float ExpOfOne(float x) {
   return values[0];
 }
 
-// RouterRule::Scoring::kSparsemixer. Sums are taken in increasing index.
+// Computes RouterRule::Scoring::kSparsemixer. Sums are taken in increasing index.
 template <class V>
 void Sparsemixer(const RouterTopkArgs& args) {
   for (int64_t j = 0; j < args.num_topk; ++j) {

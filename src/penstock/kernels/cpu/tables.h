@@ -1,5 +1,5 @@
-// The kernels of each instruction set. A unit exists only where the compiler can make it: the scalar one everywhere,
-// NEON on 64-bit ARM, the others on x86-64.
+// The kernels of each instruction set. A unit exists only if the compiler can make it: the scalar one everywhere, NEON
+// on 64-bit ARM, the others on x86-64.
 //
 // Units with instruction set flags export no code, only these tables and pointers.
 #pragma once
@@ -14,14 +14,14 @@ extern const KernelTable kAvx512Kernels;
 extern const KernelTable kNeonKernels;
 
 // The kernels that change when a machine has further instructions; null means unchanged. kernels.cc puts them into a
-// copy of the table for the instructions before, so that the other kernels are compiled once.
+// copy of the table without these instructions, so that the other kernels are compiled once.
 struct KernelChanges {
   void (*prepare_rows)(const PrepareRowsArgs& args);
   void (*gemm)(const GemmArgs& args);
   void (*attention)(const AttentionArgs& args);
 };
 extern const KernelChanges kAvx512VnniChanges;  // to kAvx512Kernels
-extern const KernelChanges kAvx512Bf16Changes;  // to both of these
+extern const KernelChanges kAvx512Bf16Changes;  // to the table that those changes give
 
 // Converts the inputs [first, first + count) of up to 32 rows of a block format into a panel of floats or bf16.
 using MakeChunkFunction = void (*)(const std::byte* rows, int64_t row_bytes, int64_t num_cols, int64_t first,

@@ -1,7 +1,7 @@
-// Attention over KV pages in the host's order of sums, so with the host's bits. It has three kernels. Scores are
-// independent of each other. Softmax follows. p . V adds positions one after another, but its dimensions are
-// independent. Where neighbouring rows are of one sequence, as in prompts, a block has several rows and reads K and V
-// once for all of them.
+// Attention over KV pages in the host's order of sums, so with the host's bits. Three kernels follow each other. The
+// first computes scores, which are independent of each other. The second computes softmax. The third computes p . V: it
+// adds positions one after another, but dimensions are independent. If neighbouring rows are of one sequence, as in
+// prompts, a block has several rows and reads K and V once for all of them.
 #include "penstock/kernels/cuda/cuda_kernels.h"
 #include "penstock/kernels/cuda/math.cuh"
 #include "penstock/tensor/kv_block.h"

@@ -1,6 +1,6 @@
 // Kernels on a device, launched on a stream. Pointers are to device memory unless noted.
 //
-// They follow the law of sums of kernels/kernel_table.h: results from f32 rows, from int8 rows and from attention's q,
+// They follow the law of sums of kernels/kernel_table.h. Results from f32 rows, from int8 rows, and from attention's q,
 // K and V have the host's bits. The matrix units sum products of bf16 rows in their own order, 16 inputs at a time.
 // Like the law's order, it depends only on the inner dimension.
 #pragma once
@@ -29,7 +29,7 @@ struct GemmTuning {
   int64_t tiled_from = 64;  // from this size of the largest group on, tiles of many rows (tiled_product.cuh) are faster
 };
 
-// Added to the outputs of each matrix after the sums; null: nothing.
+// Biases that are added to the outputs of each matrix after the sums; null: nothing.
 struct Biases {
   const float* values = nullptr;  // [num_cols], or [num_experts, num_cols]
   bool is_per_expert = false;     // indexed by RowGroups::expert_idx
@@ -70,7 +70,7 @@ struct GateUpLaunch {
 };
 void GateUp(const GateUpLaunch& launch, Stream stream);
 
-// Normalises as NormArgs, and prepares the result. Either output may be null.
+// Normalises as described at NormArgs, and prepares the result. Either output may be null.
 struct NormLaunch {
   int64_t num_rows = 0;
   int64_t dim = 0;
@@ -85,7 +85,7 @@ struct NormLaunch {
   int64_t prepared_stride_bytes = 0;
 };
 void NormRows(const NormLaunch& launch, Stream stream);
-// Prepares rows as PrepareRowsArgs, with all inputs.
+// Prepares rows as described at PrepareRowsArgs, with all inputs.
 struct PrepareLaunch {
   int64_t num_rows = 0;
   int64_t dim = 0;
@@ -119,7 +119,7 @@ struct QkvLaunch {
 };
 void FinishQkv(const QkvLaunch& launch, Stream stream);
 
-// Routes each row as RouterTopkArgs.
+// Routes each row as described at RouterTopkArgs.
 struct RouterLaunch {
   int64_t num_rows = 0;
   int64_t num_experts = 0;
@@ -148,7 +148,7 @@ struct GroupLaunch {
 };
 void Group(const GroupLaunch& launch, Stream stream);
 
-// Combines as CombineArgs.
+// Combines as described at CombineArgs.
 void Combine(const kernels::CombineArgs& args, Stream stream);
 // Computes target += scale * source.
 void Add(const float* source, float scale, int64_t count, float* target, Stream stream);
@@ -186,7 +186,7 @@ struct KvRows {
 // Stores K and V [num_rows, num_kv_heads, head_dim] of each row in its page.
 void StoreKv(const KvRows& rows, const float* k, const float* v, Stream stream);
 
-// Attends as AttentionArgs, for every row and head.
+// Attends as described at AttentionArgs, for every row and head.
 struct AttentionLaunch {
   KvRows rows = {};
   int64_t num_heads = 0;

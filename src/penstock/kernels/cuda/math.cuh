@@ -13,7 +13,7 @@ PENSTOCK_DEVICE float SumOf16Lanes(float x) {
   return x;
 }
 
-// Ignores NaN.
+// Returns `b` if either is NaN.
 PENSTOCK_DEVICE float Larger(float a, float b) { return a > b ? a : b; }
 PENSTOCK_DEVICE float MaxOfWarp(float x) {
   for (int distance = 16; distance >= 1; distance /= 2) x = Larger(__shfl_xor_sync(kAllLanes, x, distance), x);
@@ -24,7 +24,7 @@ PENSTOCK_DEVICE int32_t SumOfWarp(int32_t x) {
   return x;
 }
 
-// Computes cpu/exp-inl.h step by step.
+// Computes exp(x) by the same steps as cpu/exp-inl.h.
 PENSTOCK_DEVICE float Exp(float x) {
   constexpr float kShift = 0x1.8p23f;
   x = -104.0f > x ? -104.0f : x;

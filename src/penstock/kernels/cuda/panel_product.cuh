@@ -1,9 +1,10 @@
-// Products of a panel of weights (tensor/packed_matrix.h) and some rows, by the four warps of a block: each warp has
-// its own panel, all have the same rows. Every output is summed in the order of kernel_table.h's law. So floats with
-// f32 rows, and quantised weights, give the host's bits.
+// Products of a panel of weights (tensor/packed_matrix.h) and some rows, by the four warps of a block. Each warp has
+// its own panel, and all have the same rows. Every output is summed in the order of kernel_table.h's law. So floats
+// with f32 rows, and quantised weights, give the host's bits.
 //
-// The panels' layout fits the matrix units. With g = lane / 4 and t = lane % 4, one 16-byte load brings a lane the
-// words of outputs 4 g to 4 g + 3. Two of the words make the rows of one 16 x 32 tile, the other two those of another.
+// The panels' layout fits the matrix units. With g = lane / 4 and t = lane % 4, one 16-byte load gives a lane the words
+// of outputs 4 g to 4 g + 3. Two of the words make the rows of one 16 x 32 tile, and the other two make those of
+// another.
 #pragma once
 
 #include "penstock/kernels/cuda/math.cuh"
@@ -100,7 +101,8 @@ class FloatProduct {
   float sums_[kRows];
 };
 
-// The same for more rows: a lane computes four outputs of eight rows, so that each load serves several products.
+// Like FloatProduct, for more rows: a lane computes four outputs of eight rows, so that each load serves several
+// products.
 template <WeightFormat kFormat>
 class FloatTile {
  public:
@@ -183,8 +185,8 @@ class FloatTile {
 };
 
 // Visits a lane's sums. In a tile of eight rows, the matrix units give a lane rows 2 t and 2 t + 1 of outputs 4 g to 4
-// g + 3. The i-th value of the first 16 x 8 product has output 4 g + i / 2, of the second 4 g + 2 + i / 2, both row 2 t
-// + i % 2.
+// g + 3. Value i of the first 16 x 8 product is of output 4 g + i / 2, and value i of the second is of output 4 g + 2 +
+// i / 2. Both are of row 2 t + i % 2.
 template <int kTiles, typename Value, typename Put>
 PENSTOCK_DEVICE void ForEachOfTiles(const Value (&sums)[kTiles][2][4], const Put& put) {
   const int g = Lane() / 4, t = Lane() % 4;
@@ -211,8 +213,9 @@ class QuantisedGroup {
  public:
   static constexpr int kInputs = kFormat == WeightFormat::kInt8 ? static_cast<int>(kInt8Group) : 64;
   static constexpr int kSteps = kInputs / 32;
-  // Any assignment of inputs to products is right as long as both operands have the same. Of the 32 inputs of a step,
-  // lane t has two times four: quads 2 t and 2 t + 1, or quads t and 4 + t.
+  // Whether a lane's quads (4 inputs) are neighbours. Inputs may be assigned to products in any way that is the same
+  // for both operands. Of the 32 inputs of a step, lane t has two quads: 2 t and 2 t + 1 if they are neighbours,
+  // otherwise t and 4 + t.
   static constexpr bool kHasNeighbours = kFormat == WeightFormat::kHqq4;
 
   // Starts at the group that begins with input `begin`, a multiple of kInputs.

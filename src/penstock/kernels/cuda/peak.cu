@@ -11,7 +11,8 @@ constexpr int kChains = 8;  // independent products
 constexpr int kReadThreads = 256;
 constexpr int64_t kBytesPerReadBlock = 256 * 1024;
 
-// Writes a result that depends on everything if it has a value that never occurs; the compiler cannot know that.
+// Keeps the compiler from removing the work that `value` depends on: writes `value` if it is a number that never
+// occurs.
 PENSTOCK_DEVICE void Keep(float value, float* results) {
   if (value == 12345.678f) results[threadIdx.x] = value;
 }

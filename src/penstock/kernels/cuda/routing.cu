@@ -70,7 +70,7 @@ struct RouterRow {
     __syncwarp();
     return total;
   }
-  // Computes 1 / (1 + exp(-x)) of each; all are NaN when one is.
+  // Computes 1 / (1 + exp(-x)) of each value; if one is NaN, all results are NaN.
   PENSTOCK_DEVICE float Sigmoids() const {
     for (int64_t i = Lane(); i < args.num_experts; i += kWarpThreads) scores[i] = Sigmoid(scores[i]);
     const float total = Total();
@@ -89,7 +89,7 @@ struct RouterRow {
     return sum;
   }
 
-  // Says whether expert i is among the first j chosen.
+  // Returns whether expert i is among the first j chosen.
   PENSTOCK_DEVICE bool IsTaken(int64_t j, int64_t i) const {
     for (int64_t earlier = 0; earlier < j; ++earlier) {
       if (topk_idx[earlier] == i) return true;
@@ -97,8 +97,8 @@ struct RouterRow {
     return false;
   }
 
-  // Selects keys in decreasing order, ties to the lower index. Experts chosen earlier precede the last one in this
-  // order. Where NaN leaves too few, takes the first experts not yet chosen.
+  // Selects keys in decreasing order, ties to the lower index. All experts that were chosen before precede the last one
+  // in this order. If NaN leaves too few, takes the first experts not yet chosen.
   PENSTOCK_DEVICE void SelectTopk() const {
     float last = Infinity();
     int32_t last_idx = -1;
@@ -127,7 +127,7 @@ struct RouterRow {
     }
   }
 
-  // RouterRule::Scoring::kSparsemixer on one lane, because models that use it have few experts.
+  // Computes RouterRule::Scoring::kSparsemixer on one lane, because models that use it have few experts.
   PENSTOCK_DEVICE void Sparsemixer() const {
     if (Lane() == 0) {
       for (int64_t j = 0; j < args.num_topk; ++j) {

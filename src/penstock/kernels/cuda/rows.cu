@@ -15,7 +15,7 @@ PENSTOCK_DEVICE float MeanOf(const float* x, int64_t dim) {
   return __fdiv_rn(SumOf16Lanes(sum), static_cast<float>(dim));
 }
 
-// Returns the scale that normalises a row after its mean is subtracted (RMSNorm: 0). All lanes must call it.
+// Returns the scale that normalises a row after `mean` (RMSNorm: 0) is subtracted. All lanes must call it.
 PENSTOCK_DEVICE float NormScale(const float* x, int64_t dim, float mean, float eps) {
   float squares = 0;
   for (int64_t i = 0; i < dim; i += 16) {
@@ -37,8 +37,8 @@ PENSTOCK_DEVICE void PrepareRow(kernels::RowFormat format, const float* x, int64
   }
 }
 
-// Each block holds one row in shared memory. The sum of squares reads it in steps of 16, each of which would wait for
-// device memory.
+// Each block holds one row in shared memory. The sum of squares reads it in steps of 16. From device memory, it would
+// wait for each step.
 PENSTOCK_KERNEL(kRowThreads) NormKernel(const NormLaunch args) {
   const int64_t row_idx = blockIdx.x;
   float* const row = reinterpret_cast<float*>(SharedMemory());  // [dim], then scale and mean
@@ -68,7 +68,7 @@ PENSTOCK_KERNEL(kRowThreads) PrepareKernel(const PrepareLaunch args) {
   PrepareRow(args.format, args.x + row_idx * args.dim, args.dim, args.prepared + row_idx * args.prepared_stride_bytes);
 }
 
-// A row of q, k or v, which a block handles: warps normalise parts of `norm_dim`.
+// A row of q, k or v, which a block handles: each warp normalises `norm_dim` inputs at a time.
 struct HeadsOfRow {
   float* x;
   int64_t dim;
@@ -92,7 +92,7 @@ PENSTOCK_DEVICE void Clip(float limit, float* x, int64_t dim) {
   }
 }
 
-// Rotates as RopeArgs (kernels/kernel_table.h).
+// Rotates as described at RopeArgs (kernels/kernel_table.h).
 PENSTOCK_DEVICE void Rotate(const QkvLaunch& args, float* x, int64_t num_heads, const float* cos, const float* sin) {
   const int64_t half = args.rotary_dim / 2;
   for (int64_t i = threadIdx.x; i < num_heads * half; i += kRowThreads) {

@@ -46,7 +46,7 @@ PENSTOCK_DEVICE std::byte* SharedMemory() {
 template <typename... Parameters, typename... Arguments>
 void Launch(void (*kernel)(Parameters...), const LaunchShape& shape, Stream stream, const Arguments&... arguments) {
   if (shape.grid.x == 0 || shape.grid.y == 0 || shape.grid.z == 0) return;
-  // A kernel needs permission for more than this.
+  // A kernel needs permission for more shared memory than this.
   if (shape.shared_bytes > 48 * 1024) {
     (void)cudaFuncSetAttribute(reinterpret_cast<const void*>(kernel), cudaFuncAttributeMaxDynamicSharedMemorySize,
                                static_cast<int>(shape.shared_bytes));
@@ -113,7 +113,7 @@ PENSTOCK_DEVICE uint32_t SharedAddress(const void* shared) {
 }
 
 // Loads from four matrices of eight rows and 16 bytes in shared memory. Lane i passes the address of row i % 8 of
-// matrix i / 8, and gets four bytes at 4 (i % 4) of row i / 4 of each.
+// matrix i / 8. It gets four bytes of each matrix: those at 4 (i % 4) of row i / 4.
 PENSTOCK_DEVICE void LoadMatrices(const std::byte* row, uint32_t (&words)[4]) {
   asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
                : "=r"(words[0]), "=r"(words[1]), "=r"(words[2]), "=r"(words[3])

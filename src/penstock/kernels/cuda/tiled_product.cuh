@@ -37,8 +37,8 @@ class RowStages {
     Begin(stage + kStages - 1);
   }
 
-  // Loads the operands of 32 bytes of this warp's rows. Of a tile of eight rows, lane (g, t) gets four bytes of row g
-  // at 4 t and four at 16 + 4 t, or with neighbours eight at 8 t.
+  // Loads the operands of 32 bytes of this warp's rows. In a tile of eight rows, lane (g, t) gets four bytes of row g
+  // at 4 t and four at 16 + 4 t. With kHasNeighbours, it gets eight bytes at 8 t.
   template <bool kHasNeighbours>
   PENSTOCK_DEVICE void Load(int64_t stage, int step, uint32_t (&b)[kWarpTiles][2]) const {
     const std::byte* const base = StageAt(stage);

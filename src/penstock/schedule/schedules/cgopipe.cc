@@ -10,11 +10,11 @@
 //
 // FastDecode's schedule (S2 in the paper) is the same, but sends whole layers of weights, after the hidden states of
 // the first micro-batch. In FlexGen's schedule with attention on the host (S3), the device also waits while the host
-// attends. Both send the weights at the best place for whole layers. Weights before the first hidden states would delay
-// the start of every layer.
+// attends. Both send a layer's weights at the best place for whole layers: weights before the first hidden states would
+// delay the start of every layer.
 //
-// Beyond the paper: a share of the experts may be pinned on the device and is never copied. With slots for fewer than
-// two layers, the rest of the next layer is issued after this layer has been computed.
+// Beyond the paper: a share of the experts may be pinned on the device and is never copied. If there are slots for
+// fewer than two layers, the rest of the next layer is issued after this layer has been computed.
 #include <algorithm>
 #include <vector>
 
@@ -34,7 +34,8 @@ class HostAttentionSchedule : public Schedule {
   absl::Status Run(Pass& pass) override {
     const auto num_micro_batches = static_cast<int64_t>(pass.micro_batches().size());
     const int64_t num_steps = pass.config().num_layers * num_micro_batches;
-    // A micro-batch's next layer can be issued only after this one, so the host is at most all micro-batches ahead.
+    // A micro-batch's next layer can be issued only after its present layer. So the host is ahead by at most all
+    // micro-batches.
     const int64_t ahead = std::min(max_ahead_, num_micro_batches);
     attended_.assign(num_steps, {});
     for (const RowRange& rows : pass.micro_batches()) pass.attention().Embed(rows);

@@ -1,6 +1,6 @@
-// HybriMoE. The host computes some of the experts that a layer's rows chose. Others travel to the device meanwhile, and
-// the device computes the rest. The split decides (expert_split.h). Without a device, the host computes the
-// experts in DRAM while others are read from disk, the heaviest first.
+// HybriMoE's schedule. The host computes some of the experts that a layer's rows chose, while others are copied to the
+// device. The device computes all the rest. expert_split.h decides which experts these are. Without a device, the host
+// computes the experts in DRAM while others are read from disk, the heaviest first.
 //
 // While the link is idle, experts that a predictor expects are fetched. The first ones are those that would save the
 // most time in the next layers, by the same split.
@@ -20,12 +20,12 @@
 namespace penstock {
 namespace {
 
-// Experts of each later layer for which a split is made, to see how much time they would save.
+// Maximum number of absent experts of each later layer for which a split is made, to see how much time each would save.
 constexpr size_t kMaxCandidates = 4;
 
 // Price of a transfer, as a share of its time. Values from 0.1 to 0.8 measured the same. With a price of 0, prompts
-// took 10 to 25 % longer, because equally good plans transfer several light experts in place of a heavy one. With 1.6
-// they took 6 % longer.
+// took 10 to 25 % longer: equally good plans then transfer several light experts in place of a heavy one. With 1.6 they
+// took 6 % longer.
 constexpr double kTransferPrice = 0.2;
 
 class HybridSchedule : public Schedule {
@@ -198,8 +198,8 @@ class HybridSchedule : public Schedule {
     host_pace_.Learn(expected_s, host.busy_s() - cold_.seconds);
   }
 
-  // Returns how much longer a layer takes with the host than without it, besides computing, if all its experts are
-  // present.
+  // Returns how much longer a layer takes because the host takes part, apart from the time to compute. Learnt from
+  // layers without transfers and reads.
   double Handover() const {
     return alone_.is_known && handed_over_.is_known ? std::max(0.0, handed_over_.seconds - alone_.seconds) : 0;
   }
@@ -268,8 +268,8 @@ class HybridSchedule : public Schedule {
     }
     void Forget() { factor += kForgets * (1 - factor); }
   };
-  // Recent mean of an additional time. A sample that is many times the time that it adds to was an accident, so it is
-  // capped.
+  // Recent mean of an additional time. A sample is capped at a multiple of the time that it adds to, because a longer
+  // one was an accident.
   struct Mean {
     double seconds = 0;
     bool is_known = false;

@@ -70,7 +70,7 @@ class KlotskiSchedule : public Schedule {
         pass.attention().Attend(micro_batches, i, layer_idx);
         gates.push_back(pass.ffn().Route(micro_batches[i], layer_idx));
       }
-      // As soon as a gate has chosen, transfers are issued, while the next micro-batch's attention is computed.
+      // When a gate has chosen, transfers are issued at once, while the next micro-batch's attention is computed.
       for (size_t i = 0; i < gates.size(); ++i) {
         PENSTOCK_RETURN_IF_ERROR(pass.runtime().Wait(gates[i]));
         for (const int32_t expert_idx : pass.ffn().Chosen(micro_batches[i], layer_idx)) experts.Want(expert_idx);

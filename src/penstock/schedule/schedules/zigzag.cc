@@ -1,7 +1,7 @@
 // Fetches whole layers of experts, whatever the router chooses. While a layer is computed for all micro-batches, one
 // after the other, the next layer's experts are fetched. This is FlexGen's zig-zag block schedule. On a device it is
-// MoE-Lightning's S4, where the KV entries of the next micro-batch are copied while this one is computed. If each
-// micro-batch goes through the model alone, it is ZeRO-Inference.
+// MoE-Lightning's S4: the KV entries of the next micro-batch are copied while this one is computed. If each micro-batch
+// goes through the model alone, it is ZeRO-Inference.
 //
 // Two layers' experts are in slots at the same time. With fewer slots (at least one layer's), the rest of the next
 // layer's experts are fetched after this layer has been computed.
