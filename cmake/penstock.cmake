@@ -46,14 +46,23 @@ if(PENSTOCK_BUILD_TESTS)
 endif()
 
 # penstock_library(base SOURCES a.cc b.cc DEPS absl::status) -> target penstock_base
-# NO_PRECOMPILED: its files have their own compiler flags.
+# NO_PRECOMPILED: its files have their own compiler flags. ALONE: files and folders that compile outside batches, because
+# their anonymous namespaces have names in common with other files.
 function(penstock_library NAME)
-  cmake_parse_arguments(ARG "NO_PRECOMPILED" "" "SOURCES;DEPS" ${ARGN})
+  cmake_parse_arguments(ARG "NO_PRECOMPILED" "" "SOURCES;DEPS;ALONE" ${ARGN})
   add_library(penstock_${NAME} STATIC ${ARG_SOURCES})
   set_target_properties(penstock_${NAME} PROPERTIES EXPORT_NAME ${NAME})
   target_link_libraries(penstock_${NAME} PUBLIC penstock_flags ${ARG_DEPS})
   if(NOT ARG_NO_PRECOMPILED)
     target_precompile_headers(penstock_${NAME} REUSE_FROM penstock_precompiled)
+    if(PENSTOCK_UNITY)
+      set_target_properties(penstock_${NAME} PROPERTIES UNITY_BUILD ON UNITY_BUILD_BATCH_SIZE 8)
+      foreach(ALONE ${ARG_ALONE})
+        set(FILES ${ARG_SOURCES})
+        list(FILTER FILES INCLUDE REGEX "^${ALONE}")
+        set_source_files_properties(${FILES} PROPERTIES SKIP_UNITY_BUILD_INCLUSION ON)
+      endforeach()
+    endif()
   endif()
   set_property(GLOBAL APPEND PROPERTY PENSTOCK_LIBRARIES penstock_${NAME})
 endfunction()

@@ -21,6 +21,8 @@ struct JsonLimits {
 // duplicate keys. Errors carry `fault` and read "line 3, column 7: ...".
 absl::StatusOr<json::value> ParseJson(std::string_view text, Fault fault, const JsonLimits& limits = {});
 
+inline std::string_view View(const json::string& text) { return {text.data(), text.size()}; }
+
 // Returns the place of a byte offset as "line 3, column 7", both counted from 1; columns count bytes.
 std::string JsonPlace(std::string_view text, size_t offset);
 

@@ -8,8 +8,6 @@
 namespace penstock {
 namespace {
 
-std::string_view View(const json::string& text) { return {text.data(), text.size()}; }
-
 // Returns what is wrong with a message's content, or an empty string. An assistant that only called tools needs none.
 std::string CheckContent(const json::object& message, std::string_view role) {
   const json::value* content = message.if_contains("content");

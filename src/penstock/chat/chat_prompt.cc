@@ -9,8 +9,6 @@
 namespace penstock {
 namespace {
 
-std::string_view View(const json::string& text) { return {text.data(), text.size()}; }
-
 std::string_view TextOf(const json::object& object, std::string_view key) {
   const json::value* value = object.if_contains(key);
   return value == nullptr || !value->is_string() ? std::string_view() : View(value->get_string());

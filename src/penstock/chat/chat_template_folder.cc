@@ -12,8 +12,6 @@ constexpr std::string_view kConfigFile = "tokenizer_config.json";
 constexpr std::string_view kOlderFile = "chat_template.json";
 constexpr std::string_view kGgufKey = "tokenizer.chat_template";
 
-std::string_view View(const json::string& text) { return {text.data(), text.size()}; }
-
 absl::Status ReadNamed(const json::array& templates, std::string_view file, ChatTemplateTexts& texts) {
   for (const json::value& entry : templates) {
     const json::object* object = entry.if_object();

@@ -21,15 +21,11 @@ namespace {
 constexpr char kSingleFile[] = "model.safetensors";
 constexpr char kIndexFile[] = "model.safetensors.index.json";
 
-bool EndsWith(std::string_view text, std::string_view suffix) {
-  return text.size() >= suffix.size() && text.substr(text.size() - suffix.size()) == suffix;
-}
-
 // Returns the first entry whose name ends in one of `suffixes`; empty when there is none.
 std::string FirstWithSuffix(const std::vector<std::string>& entries, std::initializer_list<std::string_view> suffixes) {
   for (const std::string& entry : entries) {
     for (const std::string_view suffix : suffixes) {
-      if (EndsWith(entry, suffix)) return entry;
+      if (entry.ends_with(suffix)) return entry;
     }
   }
   return "";
@@ -75,7 +71,7 @@ absl::StatusOr<OpenedFile> OpenShard(const ModelFolder& folder, const std::strin
                     started ? "its download did not finish, resume it" : "download it");
 }
 
-absl::StatusOr<std::vector<TensorInfo>> ReadHeader(const OpenedFile& file) {
+absl::StatusOr<std::vector<TensorInfo>> ReadSafetensorsHeaderOf(const OpenedFile& file) {
   std::string prefix(std::min<uint64_t>(8, file.size_bytes), '\0');
   PENSTOCK_RETURN_IF_ERROR(PreadFully(file.fd.get(), std::as_writable_bytes(std::span(prefix)), 0, file.path));
   const absl::StatusOr<uint64_t> header_bytes = SafetensorsHeaderBytes(prefix, file.size_bytes);
@@ -92,7 +88,7 @@ void WarnOfUnlisted(const ModelFolder& folder, const std::vector<std::string>& e
                     const std::vector<std::string>& shards) {
   std::vector<std::string> unlisted;
   for (const std::string& entry : entries) {
-    if (entry.compare(0, 5, "model") == 0 && EndsWith(entry, ".safetensors") &&
+    if (entry.compare(0, 5, "model") == 0 && entry.ends_with(".safetensors") &&
         !std::binary_search(shards.begin(), shards.end(), entry)) {
       unlisted.push_back(entry);
     }
@@ -147,7 +143,7 @@ absl::StatusOr<Checkpoint> Checkpoint::Open(const ModelFolder& folder) {
   Checkpoint checkpoint;
   for (const std::string& shard : index.shards) {
     PENSTOCK_ASSIGN_OR_RETURN(OpenedFile file, OpenShard(folder, shard, !is_single));
-    PENSTOCK_ASSIGN_OR_RETURN(std::vector<TensorInfo> tensors, ReadHeader(file));
+    PENSTOCK_ASSIGN_OR_RETURN(std::vector<TensorInfo> tensors, ReadSafetensorsHeaderOf(file));
     if (checkpoint.tensors_.size() + tensors.size() > kMaxTensors) {
       return ModelError("{}: the model has more than {} tensors", folder.path(), kMaxTensors);
     }

@@ -112,7 +112,7 @@ struct OpenedHeader {
   GgufHeader header;
 };
 
-absl::StatusOr<OpenedHeader> ReadHeader(const OpenedFile& file) {
+absl::StatusOr<OpenedHeader> OpenHeader(const OpenedFile& file) {
   OpenedHeader result;
   for (uint64_t size = kMiB;; size *= 4) {
     result.bytes.resize(std::min({size, file.size_bytes, kMaxGgufHeaderBytes}));
@@ -261,7 +261,7 @@ absl::StatusOr<std::optional<Gguf>> OpenGguf(const ModelFolder& folder) {
   Gguf gguf;
   for (const std::string& name : names) {
     PENSTOCK_ASSIGN_OR_RETURN(OpenedFile file, folder.OpenFile(name));
-    PENSTOCK_ASSIGN_OR_RETURN(OpenedHeader opened, ReadHeader(file));
+    PENSTOCK_ASSIGN_OR_RETURN(OpenedHeader opened, OpenHeader(file));
     const auto idx = static_cast<int>(gguf.files.size());
     if (gguf.tensors.size() + opened.header.tensors.size() > kMaxTensors) {
       return ModelError("{}: the model has more than {} tensors", file.path, kMaxTensors);

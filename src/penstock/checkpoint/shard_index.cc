@@ -14,10 +14,6 @@
 namespace penstock {
 namespace {
 
-bool EndsWith(std::string_view text, std::string_view suffix) {
-  return text.size() >= suffix.size() && text.substr(text.size() - suffix.size()) == suffix;
-}
-
 class IndexListener final : public JsonListener {
  public:
   absl::Status OnObjectBegin() override {
@@ -62,7 +58,7 @@ class IndexListener final : public JsonListener {
       return ModelError("unsafe shard name '{}' for tensor '{}': expected the bare name of a file in the folder",
                         Excerpt(text), Excerpt(tensor));
     }
-    if (!EndsWith(text, ".safetensors")) {
+    if (!text.ends_with(".safetensors")) {
       return ModelError("shard '{}' of tensor '{}' is not a .safetensors file", text, Excerpt(tensor));
     }
     if (shards_.size() == static_cast<size_t>(kMaxShards)) return ModelError("more than {} shards", kMaxShards);

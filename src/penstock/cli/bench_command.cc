@@ -53,8 +53,6 @@ EngineStats WorkBetween(const EngineStats& before, EngineStats after) {
   return after;
 }
 
-constexpr int64_t kDefaultChunk = 256;
-
 // Returns the tokens of each answer. Prompts are read in chunks, and a sequence begins its answer when its prompt is
 // done. Answers are long enough that all sequences still decode at the last measured step.
 int64_t AnswerTokens(const BenchFlags& flags, int64_t num_sequences, int64_t prefill_chunk) {
@@ -234,7 +232,7 @@ absl::StatusOr<int> BenchCommand(const BenchFlags& flags) {
   if (longest_prompt + max_sequences == 0) return UsageError("nothing to measure: give --prefill or --decode");
   if (options.batch_size == 0) options.batch_size = std::max<int64_t>(1, max_sequences);
   options.decodes = max_sequences > 0;
-  if (options.prefill_chunk == 0) options.prefill_chunk = kDefaultChunk;
+  if (options.prefill_chunk == 0) options.prefill_chunk = kBenchPrefillChunk;
   if (options.context_length == 0) {
     const int64_t answer = AnswerTokens(flags, max_sequences, options.prefill_chunk);
     options.context_length = std::max(longest_prompt + 1, max_sequences > 0 ? flags.context + answer : 0);

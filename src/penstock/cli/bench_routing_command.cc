@@ -26,8 +26,6 @@
 namespace penstock::cli {
 namespace {
 
-constexpr uint64_t kMaxTextBytes = 64 * kMiB;
-constexpr int64_t kDefaultChunk = 256;
 // A predictor must save at least this share of the time; less is noise.
 constexpr double kWorthwhile = 0.03;
 
@@ -128,7 +126,7 @@ class RoutingBench {
     }
     options_.policy.schedule = schedule;
     if (options_.batch_size == 0) options_.batch_size = 1;
-    if (options_.prefill_chunk == 0) options_.prefill_chunk = kDefaultChunk;
+    if (options_.prefill_chunk == 0) options_.prefill_chunk = kBenchPrefillChunk;
     trace_path_ = flags_.trace_path;
     if (flags_.text_path.empty()) {
       if (options_.context_length == 0) options_.context_length = model_.config().max_positions;

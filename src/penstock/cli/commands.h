@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "penstock/base/bytes.h"
 #include "penstock/engine.h"
 #include "penstock/hardware/hardware.h"
 #include "penstock/job/job.h"
@@ -90,6 +91,9 @@ struct PerplexityFlags {
   std::string text_file;
 };
 absl::StatusOr<int> PerplexityCommand(const PerplexityFlags& flags);
+
+inline constexpr int64_t kBenchPrefillChunk = 256;    // default of bench and bench routing
+inline constexpr uint64_t kMaxTextBytes = 64 * kMiB;  // a text that a model reads: perplexity, bench routing
 
 // penstock bench: measure tokens per second of a model on random tokens.
 struct BenchFlags {

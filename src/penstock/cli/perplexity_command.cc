@@ -12,11 +12,7 @@
 #include "penstock/base/text.h"
 
 namespace penstock::cli {
-namespace {
-
-constexpr uint64_t kMaxTextBytes = 64 * kMiB;
-
-}  // namespace
+namespace {}  // namespace
 
 absl::StatusOr<int> PerplexityCommand(const PerplexityFlags& flags) {
   PENSTOCK_ASSIGN_OR_RETURN(EngineOptions options, ToEngineOptions(flags.model));

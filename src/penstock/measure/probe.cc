@@ -248,10 +248,10 @@ struct KeptProbe {
   int64_t measured = 0, disk_measured = 0;  // seconds since 1970
 };
 
-constexpr char kKind[] = "probe";
+constexpr char kProbeKind[] = "probe";
 
 std::optional<KeptProbe> ReadCache(const json::object& identity) {
-  const std::optional<json::object> kept = ReadKept(kKind, identity);
+  const std::optional<json::object> kept = ReadKept(kProbeKind, identity);
   if (!kept.has_value()) return std::nullopt;
   const json::value* found = kept->if_contains("hardware");
   const json::value* measured = kept->if_contains("measured");
@@ -266,7 +266,7 @@ std::optional<KeptProbe> ReadCache(const json::object& identity) {
 }
 
 void WriteCache(const json::object& identity, const KeptProbe& probe) {
-  Keep(kKind, identity,
+  Keep(kProbeKind, identity,
        {{"measured", probe.measured}, {"disk_measured", probe.disk_measured}, {"hardware", ToJson(probe.hardware)}});
 }
 

@@ -14,7 +14,7 @@
 namespace penstock {
 namespace {
 
-constexpr char kKind[] = "routing";
+constexpr char kRoutingKind[] = "routing";
 constexpr uint64_t kPlentyBytes = uint64_t{1} << 50;
 constexpr int kMaxPlans = 8;
 constexpr size_t kMaxUses = 50'000'000;  // a few GiB, with what Belady's cache needs
@@ -26,7 +26,7 @@ json::object IdentityOf(const std::string& fingerprint, bool has_device) {
 // Returns the kept winners whose eviction and predictor are still known.
 std::vector<RoutingWinner> ReadWinners(const json::object& identity) {
   std::vector<RoutingWinner> winners;
-  const std::optional<json::object> kept = ReadKept(kKind, identity);
+  const std::optional<json::object> kept = ReadKept(kRoutingKind, identity);
   const json::value* list = kept.has_value() ? kept->if_contains("winners") : nullptr;
   if (list == nullptr || !list->is_array()) return winners;
   for (const json::value& entry : list->get_array()) {
@@ -155,7 +155,7 @@ void KeepWinners(const std::string& fingerprint, bool has_device, const std::vec
                                 {"eviction", TraitsOf(winner.eviction).name},
                                 {"predictor", TraitsOf(winner.predictor).name}});
   }
-  Keep(kKind, identity, {{"winners", std::move(list)}});
+  Keep(kRoutingKind, identity, {{"winners", std::move(list)}});
 }
 
 std::optional<RoutingWinner> FindWinner(const std::string& fingerprint, bool has_device, double share) {

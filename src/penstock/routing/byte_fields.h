@@ -14,6 +14,8 @@ namespace penstock {
 
 static_assert(std::endian::native == std::endian::little, "fields are copied as they lie in memory");
 
+inline constexpr size_t kChecksumBytes = 8;  // XXH3, behind each part of a file
+
 template <typename T>
 requires std::is_unsigned_v<T>
 void AppendField(std::string& out, T value) { out.append(reinterpret_cast<const char*>(&value), sizeof(value)); }

@@ -29,8 +29,7 @@ static_assert(kMaxLayers < int64_t{1} << (64 - kPathBits - kLengthBits) && kMaxL
 
 constexpr uint64_t kNoKey = std::numeric_limits<uint64_t>::max();  // not a path: its layer would be beyond the limit
 constexpr uint32_t kMaxCount = std::numeric_limits<uint32_t>::max();
-constexpr size_t kChecksumBytes = 8;
-constexpr size_t kFixedHeaderBytes = kCorrelationMagic.size() + 5 * sizeof(uint32_t);
+constexpr size_t kTableHeaderBytes = kCorrelationMagic.size() + 5 * sizeof(uint32_t);
 
 // Returns a key that sorts by (layer_idx, length, experts). `experts` holds `length` numbers of kExpertBits each, the
 // nearest layer's in the highest bits.
@@ -257,7 +256,7 @@ absl::StatusOr<CorrelationTable> CorrelationTable::Parse(std::string_view bytes,
     return InputError("{}: not a correlation table of this version: expected it to begin with 'penstock correlation 1'",
                       name);
   }
-  if (bytes.size() < kFixedHeaderBytes + kChecksumBytes) return InputError("{}: the header is cut short", name);
+  if (bytes.size() < kTableHeaderBytes + kChecksumBytes) return InputError("{}: the header is cut short", name);
   const std::string_view content = bytes.substr(0, bytes.size() - kChecksumBytes);
   const uint64_t stored = ByteReader(bytes.substr(content.size())).Take<uint64_t>();
   const uint64_t computed = XXH3_64bits(content.data(), content.size());
@@ -298,7 +297,7 @@ absl::StatusOr<CorrelationTable> CorrelationTable::Load(const std::string& path,
   // The longest file that is accepted.
   const uint64_t num_storable = static_cast<uint64_t>(max_paths + expected.num_layers);
   const uint64_t path_bytes = 6 + 2 * kMaxPathLength + 6 * static_cast<uint64_t>(expected.num_experts);
-  const uint64_t header_bytes = kFixedHeaderBytes + kMaxCorrelationModelBytes + sizeof(uint64_t);
+  const uint64_t header_bytes = kTableHeaderBytes + kMaxCorrelationModelBytes + sizeof(uint64_t);
   PENSTOCK_ASSIGN_OR_RETURN(const std::string bytes,
                             ReadFile(path, header_bytes + num_storable * path_bytes + kChecksumBytes));
   return Parse(bytes, path, expected, max_paths);

@@ -21,8 +21,7 @@ namespace penstock {
 namespace {
 
 constexpr uint32_t kEndLayer = std::numeric_limits<uint32_t>::max();
-constexpr size_t kChecksumBytes = 8;
-constexpr size_t kFixedHeaderBytes = kRoutingTraceMagic.size() + 6 * sizeof(uint32_t);
+constexpr size_t kTraceHeaderBytes = kRoutingTraceMagic.size() + 6 * sizeof(uint32_t);
 constexpr size_t kHeadBytes = 16;
 constexpr size_t kReadBytes = 1 << 16;
 static_assert(kMaxExperts - 1 <= std::numeric_limits<uint16_t>::max());
@@ -230,11 +229,11 @@ absl::Status RoutingTraceReader::Unseal(std::string_view sealed, std::string_vie
 }
 
 absl::Status RoutingTraceReader::ReadHeader() {
-  PENSTOCK_ASSIGN_OR_RETURN(const std::string_view fixed, Read(kFixedHeaderBytes));
+  PENSTOCK_ASSIGN_OR_RETURN(const std::string_view fixed, Read(kTraceHeaderBytes));
   if (fixed.substr(0, kRoutingTraceMagic.size()) != kRoutingTraceMagic) {
     return InputError("{}: not a routing trace of this version: expected it to begin with 'penstock routing 2'", name_);
   }
-  if (fixed.size() < kFixedHeaderBytes) return InputError("{}: the header is cut short", name_);
+  if (fixed.size() < kTraceHeaderBytes) return InputError("{}: the header is cut short", name_);
   std::string bytes(fixed);  // the next Read may move the buffer
   ByteReader fields(std::string_view(bytes).substr(kRoutingTraceMagic.size()));
   header_.num_layers = fields.Take<uint32_t>();

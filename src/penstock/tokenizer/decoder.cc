@@ -9,7 +9,7 @@
 namespace penstock {
 namespace {
 
-using Kind = DecoderStep::Kind;
+using DecoderKind = DecoderStep::Kind;
 
 void ReplaceAll(const std::string& from, std::string_view to, std::string& text) {
   size_t pos = text.find(from);
@@ -62,7 +62,7 @@ void StripEnds(const DecoderStep& step, std::string& text) {
 absl::StatusOr<Decoder> Decoder::FromJson(const json::value& value) {
   Decoder decoder;
   if (value.is_null()) {
-    decoder.Add({.kind = Kind::kSpaceBetween});
+    decoder.Add({.kind = DecoderKind::kSpaceBetween});
     return decoder;
   }
   PENSTOCK_RETURN_IF_ERROR(decoder.AddFromJson(value, 0));
@@ -71,7 +71,7 @@ absl::StatusOr<Decoder> Decoder::FromJson(const json::value& value) {
 
 absl::Status Decoder::AddStrip(const json::value& value) {
   PENSTOCK_ASSIGN_OR_RETURN(const Component component, Component::From(value, "decoder"));
-  DecoderStep step{.kind = Kind::kStrip};
+  DecoderStep step{.kind = DecoderKind::kStrip};
   PENSTOCK_ASSIGN_OR_RETURN(step.from, component.String("content"));
   PENSTOCK_ASSIGN_OR_RETURN(step.max_left, component.Integer("start"));
   PENSTOCK_ASSIGN_OR_RETURN(step.max_right, component.Integer("stop"));
@@ -106,9 +106,9 @@ absl::Status Decoder::AddFromJson(const json::value& value, int depth) {
     return absl::OkStatus();
   }
   if (type == "Strip") return AddStrip(value);
-  DecoderStep step{.kind = Kind::kByteLevel};
+  DecoderStep step{.kind = DecoderKind::kByteLevel};
   if (type == "Replace") {
-    step.kind = Kind::kReplace;
+    step.kind = DecoderKind::kReplace;
     PENSTOCK_ASSIGN_OR_RETURN(step.from, component.LiteralPattern("pattern"));
     PENSTOCK_ASSIGN_OR_RETURN(step.to, component.String("content"));
     growth_ *= 1 + step.to.size() / step.from.size();
@@ -116,9 +116,9 @@ absl::Status Decoder::AddFromJson(const json::value& value, int depth) {
       return ModelError("{}: makes a text more than {} times as long", component.where(), kMaxNormalizedGrowth);
     }
   } else if (type == "ByteFallback") {
-    step.kind = Kind::kByteFallback;
+    step.kind = DecoderKind::kByteFallback;
   } else if (type == "Metaspace") {
-    step.kind = Kind::kMetaspace;
+    step.kind = DecoderKind::kMetaspace;
     PENSTOCK_ASSIGN_OR_RETURN(step.from, component.String("replacement"));
     if (step.from.empty()) return ModelError("{}: replacement is empty", component.where());
     PENSTOCK_ASSIGN_OR_RETURN(step.drop_first, component.Bool("add_prefix_space", true));
@@ -130,7 +130,7 @@ absl::Status Decoder::AddFromJson(const json::value& value, int depth) {
     return component.NotImplemented();
   }
   if (fused_) return ModelError("{}: this type is not implemented behind a Fuse or a ByteLevel", component.where());
-  fused_ = step.kind == Kind::kByteLevel;
+  fused_ = step.kind == DecoderKind::kByteLevel;
   Add(std::move(step));
   return absl::OkStatus();
 }
@@ -144,12 +144,14 @@ void Decoder::Append(std::string_view token, DecodeState& state, std::string& ou
   std::string text(token);
   for (const DecoderStep& step : steps_) {
     switch (step.kind) {
-      case Kind::kByteLevel: FromByteLevel(text); break;
-      case Kind::kReplace: ReplaceAll(step.from, step.to, text); break;
-      case Kind::kByteFallback: FromByteToken(text); break;
-      case Kind::kMetaspace: ReplaceAll(step.from, step.drop_first && state.num_tokens == 0 ? "" : " ", text); break;
-      case Kind::kStrip: StripEnds(step, text); break;
-      case Kind::kSpaceBetween:
+      case DecoderKind::kByteLevel: FromByteLevel(text); break;
+      case DecoderKind::kReplace: ReplaceAll(step.from, step.to, text); break;
+      case DecoderKind::kByteFallback: FromByteToken(text); break;
+      case DecoderKind::kMetaspace:
+        ReplaceAll(step.from, step.drop_first && state.num_tokens == 0 ? "" : " ", text);
+        break;
+      case DecoderKind::kStrip: StripEnds(step, text); break;
+      case DecoderKind::kSpaceBetween:
         if (state.num_tokens > 0) text = " " + text;
         break;
     }

@@ -14,7 +14,7 @@
 namespace penstock {
 namespace {
 
-using Kind = NormalizerStep::Kind;
+using NormalizerKind = NormalizerStep::Kind;
 
 void Prepend(const std::string& prefix, TrackedText& text) {
   if (text.empty()) return;
@@ -168,18 +168,18 @@ absl::Status ReadReplace(const Component& component, NormalizerStep& step) {
   PENSTOCK_ASSIGN_OR_RETURN(const json::object* pattern, component.Object("pattern"));
   const JsonFields fields(*pattern, component.where());
   if (fields.Find("Regex") == nullptr) {
-    step.kind = Kind::kReplace;
+    step.kind = NormalizerKind::kReplace;
     PENSTOCK_ASSIGN_OR_RETURN(step.from, component.LiteralPattern("pattern"));
     return absl::OkStatus();
   }
-  step.kind = Kind::kReplaceMatches;
+  step.kind = NormalizerKind::kReplaceMatches;
   PENSTOCK_ASSIGN_OR_RETURN(const std::string regex, fields.String("Regex"));
   PENSTOCK_ASSIGN_OR_RETURN(step.pattern, SplitPattern::FromRegex(regex, component.where()));
   return absl::OkStatus();
 }
 
 absl::Status ReadCharsmap(const Component& component, NormalizerStep& step) {
-  step.kind = Kind::kCharsmap;
+  step.kind = NormalizerKind::kCharsmap;
   PENSTOCK_ASSIGN_OR_RETURN(const std::string base64, component.String("precompiled_charsmap"));
   std::string bytes;
   if (!absl::Base64Unescape(base64, &bytes)) {
@@ -199,29 +199,29 @@ absl::Status AddFromJson(const json::value& value, int depth, Normalizer& normal
     for (const json::value& part : *parts) PENSTOCK_RETURN_IF_ERROR(AddFromJson(part, depth + 1, normalizer));
     return absl::OkStatus();
   }
-  NormalizerStep step{.kind = Kind::kUnicode};
+  NormalizerStep step{.kind = NormalizerKind::kUnicode};
   if (type == "Prepend") {
-    step.kind = Kind::kPrepend;
+    step.kind = NormalizerKind::kPrepend;
     PENSTOCK_ASSIGN_OR_RETURN(step.to, component.String("prepend"));
   } else if (type == "Replace") {
     PENSTOCK_RETURN_IF_ERROR(ReadReplace(component, step));
   } else if (type == "Precompiled") {
     PENSTOCK_RETURN_IF_ERROR(ReadCharsmap(component, step));
   } else if (type == "Nmt") {
-    step.kind = Kind::kNmt;
+    step.kind = NormalizerKind::kNmt;
   } else if (type == "NFC" || type == "NFD" || type == "NFKC" || type == "NFKD") {
     step.form = type == "NFC"    ? unicode::NormalForm::kNfc
                 : type == "NFD"  ? unicode::NormalForm::kNfd
                 : type == "NFKC" ? unicode::NormalForm::kNfkc
                                  : unicode::NormalForm::kNfkd;
   } else if (type == "Lowercase") {
-    step.kind = Kind::kLowercase;
+    step.kind = NormalizerKind::kLowercase;
   } else if (type == "StripAccents") {
-    step.kind = Kind::kStripAccents;
+    step.kind = NormalizerKind::kStripAccents;
   } else if (type == "ByteLevel") {
-    step.kind = Kind::kByteLevel;
+    step.kind = NormalizerKind::kByteLevel;
   } else if (type == "Strip") {
-    step.kind = Kind::kStrip;
+    step.kind = NormalizerKind::kStrip;
     PENSTOCK_ASSIGN_OR_RETURN(step.left, component.Bool("strip_left", true));
     PENSTOCK_ASSIGN_OR_RETURN(step.right, component.Bool("strip_right", true));
   } else {
@@ -236,9 +236,9 @@ absl::Status AddFromJson(const json::value& value, int depth, Normalizer& normal
 absl::Status CheckGrowth(const std::vector<NormalizerStep>& steps) {
   size_t growth = 1;
   for (const NormalizerStep& step : steps) {
-    if (step.kind == Kind::kReplace) growth *= 1 + (step.to.size() - 1 + step.from.size()) / step.from.size();
-    if (step.kind == Kind::kReplaceMatches) growth *= 1 + step.to.size();
-    if (step.kind == Kind::kByteLevel) growth *= 2;
+    if (step.kind == NormalizerKind::kReplace) growth *= 1 + (step.to.size() - 1 + step.from.size()) / step.from.size();
+    if (step.kind == NormalizerKind::kReplaceMatches) growth *= 1 + step.to.size();
+    if (step.kind == NormalizerKind::kByteLevel) growth *= 2;
     if (step.to.size() > kMaxComponentTextBytes || growth > kMaxNormalizedGrowth) {
       return ModelError("normalizer: makes a text more than {} times as long", kMaxNormalizedGrowth);
     }
@@ -262,17 +262,17 @@ absl::StatusOr<Normalizer> Normalizer::FromJson(const json::value& value) {
 void Normalizer::Apply(TrackedText& text, bool& at_start) const {
   for (const NormalizerStep& step : steps_) {
     switch (step.kind) {
-      case Kind::kPrepend: Prepend(step.to, text); break;
-      case Kind::kReplace: Replace(step.from, step.to, text); break;
-      case Kind::kUnicode: ApplyForm(step.form, text); break;
-      case Kind::kLowercase: Lowercase(text); break;
-      case Kind::kStrip: Strip(step.left, step.right, text, at_start); break;
-      case Kind::kStripAccents: StripAccents(text); break;
-      case Kind::kByteLevel: ToByteLevel(text); break;
-      case Kind::kReplaceMatches: ReplaceMatches(step.pattern, step.to, text); break;
-      case Kind::kNmt: ApplyNmt(text); break;
-      case Kind::kCharsmap: ApplyCharsmapToGraphemes(*step.charsmap, text); break;
-      case Kind::kSentencePiece: step.sentencepiece->Apply(text, at_start); break;
+      case NormalizerKind::kPrepend: Prepend(step.to, text); break;
+      case NormalizerKind::kReplace: Replace(step.from, step.to, text); break;
+      case NormalizerKind::kUnicode: ApplyForm(step.form, text); break;
+      case NormalizerKind::kLowercase: Lowercase(text); break;
+      case NormalizerKind::kStrip: Strip(step.left, step.right, text, at_start); break;
+      case NormalizerKind::kStripAccents: StripAccents(text); break;
+      case NormalizerKind::kByteLevel: ToByteLevel(text); break;
+      case NormalizerKind::kReplaceMatches: ReplaceMatches(step.pattern, step.to, text); break;
+      case NormalizerKind::kNmt: ApplyNmt(text); break;
+      case NormalizerKind::kCharsmap: ApplyCharsmapToGraphemes(*step.charsmap, text); break;
+      case NormalizerKind::kSentencePiece: step.sentencepiece->Apply(text, at_start); break;
     }
   }
 }

@@ -9,7 +9,6 @@
 namespace penstock {
 namespace {
 
-constexpr std::string_view kSpaceMark = "\xE2\x96\x81";  // U+2581
 constexpr size_t kMaxWholeGraphemeBytes = 5;
 
 size_t GraphemeEnd(std::string_view text, size_t pos) {
@@ -33,7 +32,7 @@ size_t GraphemeEnd(std::string_view text, size_t pos) {
 void SentencePieceNormalizer::Apply(TrackedText& text, bool at_start) const {
   const std::string_view all = text.text();
   TrackedText out;
-  out.Reserve(all.size() + all.size() / 2 + kSpaceMark.size());
+  out.Reserve(all.size() + all.size() / 2 + std::size(kSpaceMark));
   bool has_text = false;                   // found something other than leading spaces that are removed
   bool after_space = remove_extra_spaces;  // a space here would be superfluous
   size_t num_kept = 0;                     // length of `out` without the space marks at its end

@@ -10,6 +10,8 @@
 
 namespace penstock {
 
+inline constexpr char kSpaceMark[] = "\xE2\x96\x81";  // U+2581, which stands for a space
+
 struct SentencePieceNormalizer {
   enum class Prefix : uint8_t {
     kNone,

@@ -12,10 +12,10 @@ struct Replacement {
   std::string_view to;
 };
 // One pass cannot create a new match for itself, but it can create one for a later pass.
-constexpr Replacement kPunctuation[] = {{" .", "."}, {" ?", "?"}, {" !", "!"}, {" ,", ","}};
+constexpr Replacement kSpacedPunctuation[] = {{" .", "."}, {" ?", "?"}, {" !", "!"}, {" ,", ","}};
 constexpr Replacement kApostrophe[] = {{" ' ", "'"}};
 constexpr Replacement kClitics[] = {{" n't", "n't"}, {" 'm", "'m"}, {" 's", "'s"}, {" 've", "'ve"}, {" 're", "'re"}};
-constexpr std::span<const Replacement> kPasses[] = {kPunctuation, kApostrophe, kClitics};
+constexpr std::span<const Replacement> kPasses[] = {kSpacedPunctuation, kApostrophe, kClitics};
 
 // Appends to `out` the part of `text` that can no longer change, and returns the rest.
 std::string_view Replace(std::span<const Replacement> replacements, std::string_view text, bool is_end,

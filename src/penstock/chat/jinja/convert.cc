@@ -8,7 +8,6 @@
 namespace penstock::jinja {
 namespace {
 
-std::string_view View(const json::string& text) { return {text.data(), text.size()}; }
 std::string_view View(const json::string_view& text) { return {text.data(), text.size()}; }
 
 Value TextValue(std::string_view text, Origin origin) {

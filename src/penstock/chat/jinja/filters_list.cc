@@ -105,7 +105,7 @@ Result ItemsOf(Interp& interp, std::vector<Keyed> keyed, Origin origin) {
   return interp.MakeList(std::move(items), origin);
 }
 
-Result Count(Interp& interp, Bound& args) {
+Result FilterCount(Interp& interp, Bound& args) {
   PENSTOCK_ASSIGN_OR_RETURN(const int64_t length, interp.Length(args[0]));
   return Value::Int(length);
 }
@@ -370,9 +370,9 @@ Result GroupBy(Interp& interp, Bound& args) {
   return interp.MakeList(std::move(groups), args[0].origin());
 }
 
-constexpr Builtin kFilters[] = {
-    {"length", "obj", 1, Count},
-    {"count", "obj", 1, Count},
+constexpr Builtin kListFilters[] = {
+    {"length", "obj", 1, FilterCount},
+    {"count", "obj", 1, FilterCount},
     {"join", "value d attribute", 1, JoinItems},
     {"first", "seq", 1, First},
     {"last", "seq", 1, Last},
@@ -406,6 +406,6 @@ absl::StatusOr<std::vector<Value>> PairsOf(Interp& interp, const Value& dict) {
   return pairs;
 }
 
-std::span<const Builtin> ListFilters() { return kFilters; }
+std::span<const Builtin> ListFilters() { return kListFilters; }
 
 }  // namespace penstock::jinja

@@ -8,7 +8,7 @@
 namespace penstock::jinja {
 namespace {
 
-Result Upper(Interp& interp, Bound& args) {
+Result FilterUpper(Interp& interp, Bound& args) {
   PENSTOCK_ASSIGN_OR_RETURN(const Text text, interp.ToText(args[0]));
   Text upper;
   for (RuneReader reader(text); !reader.done();) {
@@ -18,7 +18,7 @@ Result Upper(Interp& interp, Bound& args) {
   return interp.MakeString(std::move(upper));
 }
 
-Result Lower(Interp& interp, Bound& args) {
+Result FilterLower(Interp& interp, Bound& args) {
   PENSTOCK_ASSIGN_OR_RETURN(const Text text, interp.ToText(args[0]));
   return interp.MakeString(ToLower(text));
 }
@@ -228,9 +228,9 @@ Result ToJson(Interp& interp, Bound& args) {
   return interp.MakeString(std::move(out));
 }
 
-constexpr Builtin kFilters[] = {
-    {"upper", "s", 1, Upper},
-    {"lower", "s", 1, Lower},
+constexpr Builtin kTextFilters[] = {
+    {"upper", "s", 1, FilterUpper},
+    {"lower", "s", 1, FilterLower},
     {"capitalize", "s", 1, Capitalize},
     {"title", "s", 1, Title},
     {"trim", "value chars", 1, Trim},
@@ -250,6 +250,6 @@ constexpr Builtin kFilters[] = {
 
 }  // namespace
 
-std::span<const Builtin> TextFilters() { return kFilters; }
+std::span<const Builtin> TextFilters() { return kTextFilters; }
 
 }  // namespace penstock::jinja

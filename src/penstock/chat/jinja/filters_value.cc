@@ -149,7 +149,7 @@ Result Attr(Interp& interp, Bound& args) {
   return interp.GetAttr(args[0], name->bytes());
 }
 
-constexpr Builtin kFilters[] = {
+constexpr Builtin kValueFilters[] = {
     {"int", "value default base", 1, ToInt},
     {"float", "value default", 1, ToFloat},
     {"abs", "x", 1, Abs},
@@ -161,6 +161,6 @@ constexpr Builtin kFilters[] = {
 
 }  // namespace
 
-std::span<const Builtin> ValueFilters() { return kFilters; }
+std::span<const Builtin> ValueFilters() { return kValueFilters; }
 
 }  // namespace penstock::jinja

@@ -44,7 +44,7 @@ Result Index(Interp& interp, Bound& args) {
   return interp.Fail("the value is not in the list");
 }
 
-Result Count(Interp& interp, Bound& args) {
+Result CountItems(Interp& interp, Bound& args) {
   int64_t count = 0;
   for (const Value& item : args[0].list().items) {
     PENSTOCK_ASSIGN_OR_RETURN(const bool equal, interp.Equal(item, args[1]));
@@ -60,7 +60,7 @@ constexpr Builtin kDictMethods[] = {
 
 constexpr Builtin kListMethods[] = {
     {"index", "self value", 2, Index},
-    {"count", "self value", 2, Count},
+    {"count", "self value", 2, CountItems},
     {"copy", "self", 1, Copy},
 };
 

@@ -33,12 +33,12 @@ bool IsTrueLiteral(const Value& v) { return v.Is(Kind::kBool) && v.integer() != 
 bool IsFalseLiteral(const Value& v) { return v.Is(Kind::kBool) && v.integer() == 0; }
 bool IsEscaped(const Value& /*v*/) { return false; }
 
-Result Upper(Interp& interp, Bound& args) {
+Result TestUpper(Interp& interp, Bound& args) {
   PENSTOCK_ASSIGN_OR_RETURN(const Text text, interp.ToText(args[0]));
   return Value::Bool(IsUpperText(text.bytes()));
 }
 
-Result Lower(Interp& interp, Bound& args) {
+Result TestLower(Interp& interp, Bound& args) {
   PENSTOCK_ASSIGN_OR_RETURN(const Text text, interp.ToText(args[0]));
   return Value::Bool(IsLowerText(text.bytes()));
 }
@@ -101,8 +101,8 @@ constexpr Builtin kTests[] = {
     {"true", "value", 1, Check<IsTrueLiteral>},
     {"false", "value", 1, Check<IsFalseLiteral>},
     {"escaped", "value", 1, Check<IsEscaped>},
-    {"upper", "value", 1, Upper},
-    {"lower", "value", 1, Lower},
+    {"upper", "value", 1, TestUpper},
+    {"lower", "value", 1, TestLower},
     {"even", "value", 1, Even},
     {"odd", "value", 1, Odd},
     {"divisibleby", "value num", 2, DivisibleBy},

@@ -13,6 +13,7 @@
 #include "penstock/tokenizer/formats/piece_merges.h"
 #include "penstock/tokenizer/formats/vocabulary_json.h"
 #include "penstock/tokenizer/pipeline_tokenizer.h"
+#include "penstock/tokenizer/sentencepiece_normalizer.h"
 
 namespace penstock {
 namespace {
@@ -21,7 +22,6 @@ using Type = SentencePieceProto::PieceType;
 using Piece = SentencePieceProto::Piece;
 
 constexpr char kTokens[] = "tokenizer.ggml.tokens";
-constexpr char kSpaceMark[] = "\xE2\x96\x81";  // U+2581
 
 // These tokens are control tokens whatever their type says, because some converters mark them as ordinary ones.
 constexpr auto kControlTexts = std::to_array<std::string_view>({

@@ -12,25 +12,26 @@
 #include "penstock/tokenizer/formats/piece_merges.h"
 #include "penstock/tokenizer/formats/sentencepiece_proto.h"
 #include "penstock/tokenizer/pipeline_tokenizer.h"
+#include "penstock/tokenizer/sentencepiece_normalizer.h"
 
 namespace penstock {
 namespace {
 
 using Type = SentencePieceProto::PieceType;
 
-constexpr char kFile[] = "tokenizer.model";
-constexpr char kSpaceMark[] = "\xE2\x96\x81";  // U+2581
-constexpr int64_t kUnigram = 1;                // model types
+constexpr int64_t kUnigram = 1;  // model types
 constexpr int64_t kBpe = 2;
 
 absl::Status RefuseVariants(const SentencePieceProto& proto) {
   if (proto.model_type != kUnigram && proto.model_type != kBpe) {
     const char* name = proto.model_type == 3 ? "Word" : "Char";
-    return ModelError("{}: model type {} ({}) is not implemented, only Unigram and BPE are", kFile, name,
+    return ModelError("{}: model type {} ({}) is not implemented, only Unigram and BPE are", kSentencePieceFile, name,
                       proto.model_type);
   }
-  if (proto.treat_whitespace_as_suffix) return ModelError("{}: treat_whitespace_as_suffix is not implemented", kFile);
-  if (!proto.escape_whitespaces) return ModelError("{}: escape_whitespaces: false is not implemented", kFile);
+  if (proto.treat_whitespace_as_suffix)
+    return ModelError("{}: treat_whitespace_as_suffix is not implemented", kSentencePieceFile);
+  if (!proto.escape_whitespaces)
+    return ModelError("{}: escape_whitespaces: false is not implemented", kSentencePieceFile);
   return absl::OkStatus();
 }
 
@@ -42,9 +43,9 @@ absl::Status AddPieces(const SentencePieceProto& proto, TokenizerParts& parts) {
   for (size_t i = 0; i < proto.pieces.size(); ++i) {
     const SentencePieceProto::Piece& piece = proto.pieces[i];
     const auto id = static_cast<TokenId>(i);
-    PENSTOCK_RETURN_IF_ERROR(parts.vocabulary.Add(piece.text, id, kFile));
+    PENSTOCK_RETURN_IF_ERROR(parts.vocabulary.Add(piece.text, id, kSentencePieceFile));
     if (piece.type == Type::kUnused && proto.model_type == kBpe)
-      return ModelError("{}: piece {} '{}': type UNUSED is not implemented", kFile, i, piece.text);
+      return ModelError("{}: piece {} '{}': type UNUSED is not implemented", kSentencePieceFile, i, piece.text);
     if (piece.type == Type::kUnknown) {
       ++num_unknown;
       parts.bpe.unk_id = id;
@@ -54,24 +55,24 @@ absl::Status AddPieces(const SentencePieceProto& proto, TokenizerParts& parts) {
       token.normalized = false;
       token.special = true;
       if (piece.text.size() > kMaxAddedTokenBytes) {
-        return ModelError("{}: piece {}: a control piece of {} bytes, the limit is {}", kFile, i, piece.text.size(),
-                          kMaxAddedTokenBytes);
+        return ModelError("{}: piece {}: a control piece of {} bytes, the limit is {}", kSentencePieceFile, i,
+                          piece.text.size(), kMaxAddedTokenBytes);
       }
       parts.added_tokens.push_back(std::move(token));
     }
     if (piece.type == Type::kUserDefined) {
       if (piece.text.size() > kMaxAddedTokenBytes) {
-        return ModelError("{}: piece {}: a user-defined piece of {} bytes, the limit is {}", kFile, i,
+        return ModelError("{}: piece {}: a user-defined piece of {} bytes, the limit is {}", kSentencePieceFile, i,
                           piece.text.size(), kMaxAddedTokenBytes);
       }
       if (proto.model_type == kBpe) parts.frozen_pieces.Add(piece.text, id);
       parts.user_defined.push_back(id);
       if (parts.user_defined.size() > kMaxAddedTokens) {
-        return ModelError("{}: more than {} user-defined pieces", kFile, kMaxAddedTokens);
+        return ModelError("{}: more than {} user-defined pieces", kSentencePieceFile, kMaxAddedTokens);
       }
     }
   }
-  if (num_unknown != 1) return ModelError("{}: {} pieces of type UNKNOWN, expected 1", kFile, num_unknown);
+  if (num_unknown != 1) return ModelError("{}: {} pieces of type UNKNOWN, expected 1", kSentencePieceFile, num_unknown);
   return absl::OkStatus();
 }
 
@@ -101,7 +102,7 @@ absl::Status AddNormalizer(const SentencePieceProto& proto, bool legacy, Tokeniz
   using Prefix = SentencePieceNormalizer::Prefix;
   auto normalizer = std::make_shared<SentencePieceNormalizer>();
   if (!proto.precompiled_charsmap.empty()) {
-    PENSTOCK_ASSIGN_OR_RETURN(normalizer->charsmap, Charsmap::Parse(proto.precompiled_charsmap, kFile));
+    PENSTOCK_ASSIGN_OR_RETURN(normalizer->charsmap, Charsmap::Parse(proto.precompiled_charsmap, kSentencePieceFile));
   }
   for (size_t i = 0; i < proto.pieces.size(); ++i) {
     if (proto.pieces[i].type == Type::kUserDefined) normalizer->verbatim.Add(proto.pieces[i].text, static_cast<int>(i));
@@ -142,11 +143,11 @@ absl::StatusOr<std::unique_ptr<Tokenizer>> Tokenizer::FromSentencePiece(std::str
   parts.bpe.byte_fallback = proto.byte_fallback;
   parts.bpe.fuse_unk = true;
   PENSTOCK_RETURN_IF_ERROR(AddPieces(proto, parts));
-  PENSTOCK_RETURN_IF_ERROR(CheckBytePieces(proto.pieces, parts.vocabulary, proto.byte_fallback, kFile));
+  PENSTOCK_RETURN_IF_ERROR(CheckBytePieces(proto.pieces, parts.vocabulary, proto.byte_fallback, kSentencePieceFile));
   if (proto.model_type == kUnigram) {
     AddUnigram(proto, parts);
   } else {
-    PENSTOCK_RETURN_IF_ERROR(AddPieceMerges(proto.pieces, kFile, parts));
+    PENSTOCK_RETURN_IF_ERROR(AddPieceMerges(proto.pieces, kSentencePieceFile, parts));
   }
   PENSTOCK_RETURN_IF_ERROR(AddNormalizer(proto, config.legacy.value_or(true), parts));
   PENSTOCK_RETURN_IF_ERROR(SetBosAndEos(proto, config, parts));

@@ -10,8 +10,6 @@
 namespace penstock {
 namespace {
 
-constexpr char kFile[] = "tokenizer.model";
-
 struct Field {
   uint32_t number = 0;
   uint32_t wire_type = 0;
@@ -31,7 +29,8 @@ class FieldReader {
     const size_t start = offset();
     PENSTOCK_ASSIGN_OR_RETURN(const uint64_t key, Varint());
     Field field{.number = static_cast<uint32_t>(key >> 3), .wire_type = static_cast<uint32_t>(key & 7), .bytes = {}};
-    if (key >> 3 == 0 || key >> 3 > (1 << 29) - 1) return ModelError("{}: byte {}: bad field number", kFile, start);
+    if (key >> 3 == 0 || key >> 3 > (1 << 29) - 1)
+      return ModelError("{}: byte {}: bad field number", kSentencePieceFile, start);
     switch (field.wire_type) {
       case 0: {
         PENSTOCK_ASSIGN_OR_RETURN(field.value, Varint());
@@ -51,13 +50,13 @@ class FieldReader {
           return ModelError(
               "{}: byte {}: a field of {} bytes, but {} are left; the file is truncated or no SentencePiece "
               "model",
-              kFile, start, size, rest_.size());
+              kSentencePieceFile, start, size, rest_.size());
         }
         field.bytes = rest_.substr(0, size);
         rest_.remove_prefix(size);
         return field;
       }
-      default: return ModelError("{}: byte {}: unknown wire type {}", kFile, start, field.wire_type);
+      default: return ModelError("{}: byte {}: unknown wire type {}", kSentencePieceFile, start, field.wire_type);
     }
   }
 
@@ -66,17 +65,18 @@ class FieldReader {
     const size_t start = offset();
     uint64_t value = 0;
     for (int shift = 0; shift < 64; shift += 7) {
-      if (rest_.empty()) return ModelError("{}: byte {}: the file ends inside a number", kFile, start);
+      if (rest_.empty()) return ModelError("{}: byte {}: the file ends inside a number", kSentencePieceFile, start);
       const auto byte = static_cast<uint8_t>(rest_[0]);
       rest_.remove_prefix(1);
       value |= static_cast<uint64_t>(byte & 0x7F) << shift;
       if (byte < 0x80) return value;
     }
-    return ModelError("{}: byte {}: a number longer than 10 bytes", kFile, start);
+    return ModelError("{}: byte {}: a number longer than 10 bytes", kSentencePieceFile, start);
   }
 
   absl::StatusOr<uint64_t> Fixed(size_t num_bytes) {
-    if (rest_.size() < num_bytes) return ModelError("{}: byte {}: the file ends inside a number", kFile, offset());
+    if (rest_.size() < num_bytes)
+      return ModelError("{}: byte {}: the file ends inside a number", kSentencePieceFile, offset());
     uint64_t value = 0;
     for (size_t i = 0; i < num_bytes; ++i) value |= static_cast<uint64_t>(static_cast<uint8_t>(rest_[i])) << (8 * i);
     rest_.remove_prefix(num_bytes);
@@ -100,7 +100,7 @@ absl::Status ForEachField(std::string_view message, size_t offset, Fn on_field) 
 
 absl::Status ExpectWireType(const Field& field, uint32_t wire_type, std::string_view name) {
   if (field.wire_type == wire_type) return absl::OkStatus();
-  return ModelError("{}: {}: wire type {}, expected {}", kFile, name, field.wire_type, wire_type);
+  return ModelError("{}: {}: wire type {}, expected {}", kSentencePieceFile, name, field.wire_type, wire_type);
 }
 
 absl::Status ReadPiece(std::string_view message, size_t offset, size_t index, SentencePieceProto::Piece& piece) {
@@ -115,14 +115,14 @@ absl::Status ReadPiece(std::string_view message, size_t offset, size_t index, Se
     }
     if (field.number != 3) return absl::OkStatus();
     if (field.value < 1 || field.value > 6)
-      return ModelError("{}: piece {}: unknown type {}", kFile, index, field.value);
+      return ModelError("{}: piece {}: unknown type {}", kSentencePieceFile, index, field.value);
     piece.type = static_cast<SentencePieceProto::PieceType>(field.value);
     return ExpectWireType(field, 0, "type");
   };
   PENSTOCK_RETURN_IF_ERROR(ForEachField(message, offset, read_field));
   if (!std::isfinite(piece.score))
-    return ModelError("{}: piece {} '{}': the score is {}", kFile, index, piece.text, piece.score);
-  if (!IsUtf8(piece.text)) return ModelError("{}: piece {} '{}' is not UTF-8", kFile, index, piece.text);
+    return ModelError("{}: piece {} '{}': the score is {}", kSentencePieceFile, index, piece.text, piece.score);
+  if (!IsUtf8(piece.text)) return ModelError("{}: piece {} '{}' is not UTF-8", kSentencePieceFile, index, piece.text);
   return absl::OkStatus();
 }
 
@@ -175,7 +175,7 @@ absl::StatusOr<SentencePieceProto> SentencePieceProto::Parse(std::string_view by
     if (field.wire_type != 2) return ExpectWireType(field, 2, "model");
     if (field.number == 1) {
       if (proto.pieces.size() >= static_cast<size_t>(kMaxVocabSize)) {
-        return ModelError("{}: more than {} pieces", kFile, kMaxVocabSize);
+        return ModelError("{}: more than {} pieces", kSentencePieceFile, kMaxVocabSize);
       }
       const size_t index = proto.pieces.size();
       return ReadPiece(field.bytes, offset_of(field.bytes), index, proto.pieces.emplace_back());
@@ -185,7 +185,7 @@ absl::StatusOr<SentencePieceProto> SentencePieceProto::Parse(std::string_view by
     });
   };
   PENSTOCK_RETURN_IF_ERROR(ForEachField(bytes, 0, read_field));
-  if (proto.pieces.empty()) return ModelError("{}: there are no pieces", kFile);
+  if (proto.pieces.empty()) return ModelError("{}: there are no pieces", kSentencePieceFile);
   return proto;
 }
 

@@ -10,6 +10,8 @@
 
 namespace penstock {
 
+inline constexpr char kSentencePieceFile[] = "tokenizer.model";  // for messages
+
 struct SentencePieceProto {
   enum class PieceType : uint8_t { kNormal = 1, kUnknown = 2, kControl = 3, kUserDefined = 4, kUnused = 5, kByte = 6 };
   struct Piece {

@@ -18,14 +18,14 @@ constexpr size_t kMaxRankTokenBytes = 1024;  // the work for a token grows with 
 
 constexpr std::string_view kCl100k =
     R"('(?i:[sdmt]|ll|ve|re)|[^\r\n\p{L}\p{N}]?+\p{L}++|\p{N}{1,3}+| ?[^\s\p{L}\p{N}]++[\r\n]*+|\s++\z|\s*[\r\n]|\s+(?!\S)|\s)";
-constexpr std::string_view kLlama3 =
+constexpr std::string_view kLlama3Split =
     R"((?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+)";
 constexpr std::string_view kQwen =
     R"((?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+)";
-constexpr std::string_view kO200k =
+constexpr std::string_view kO200kSplit =
     R"([^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+(?i:'s|'t|'re|'ve|'m|'ll|'d)?|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*(?i:'s|'t|'re|'ve|'m|'ll|'d)?|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+)";
 constexpr std::string_view kR50k = R"('(?:[sdmt]|ll|ve|re)| ?\p{L}++| ?\p{N}++| ?[^\s\p{L}\p{N}]++|\s++$|\s+(?!\S)|\s)";
-constexpr std::string_view kKimi =
+constexpr std::string_view kKimiSplit =
     R"([\p{Han}]+|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}&&[^\p{Han}]]*[\p{Ll}\p{Lm}\p{Lo}\p{M}&&[^\p{Han}]]+(?i:'s|'t|'re|'ve|'m|'ll|'d)?|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}&&[^\p{Han}]]+[\p{Ll}\p{Lm}\p{Lo}\p{M}&&[^\p{Han}]]*(?i:'s|'t|'re|'ve|'m|'ll|'d)?|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+)";
 
 struct KnownFormat {
@@ -38,17 +38,17 @@ struct KnownFormat {
 const std::vector<KnownFormat>& KnownFormats() {
   static const std::vector<KnownFormat> kFormats = {
       {{.name = "cl100k_base", .pattern = kCl100k}, {"cl100k_base.tiktoken"}, {}, {100256}},
-      {{.name = "o200k_base", .pattern = kO200k},
+      {{.name = "o200k_base", .pattern = kO200kSplit},
        {"o200k_base.tiktoken", "o200k_harmony.tiktoken", "harmony.tiktoken"},
        {},
        {199998}},
       {{.name = "r50k_base", .pattern = kR50k}, {"r50k_base.tiktoken", "p50k_base.tiktoken"}, {}, {50256, 50280}},
-      {{.name = "Llama-3", .pattern = kLlama3}, {}, {"ChatGLM4Tokenizer"}, {128000, 151329}},
+      {{.name = "Llama-3", .pattern = kLlama3Split}, {}, {"ChatGLM4Tokenizer"}, {128000, 151329}},
       {{.name = "Qwen", .pattern = kQwen, .nfc = true},
        {"qwen.tiktoken", "hy.tiktoken"},
        {"QWenTokenizer", "HYTokenizer", "HunYuanTokenizer"},
        {151643, 127957}},
-      {{.name = "Kimi", .pattern = kKimi, .num_reserved = 258, .reserved = "<|reserved_token_{}|>"},
+      {{.name = "Kimi", .pattern = kKimiSplit, .num_reserved = 258, .reserved = "<|reserved_token_{}|>"},
        {},
        {"TikTokenTokenizer"},
        {163584}},

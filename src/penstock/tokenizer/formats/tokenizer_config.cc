@@ -10,7 +10,7 @@
 namespace penstock {
 namespace {
 
-constexpr char kFile[] = "tokenizer_config.json";
+constexpr char kConfigFile[] = "tokenizer_config.json";
 constexpr char kMapFile[] = "special_tokens_map.json";
 // WithSpecialTokensMap stores the map under this key; no field of the file has this name.
 constexpr char kMapKey[] = "special_tokens_map.json";
@@ -40,7 +40,7 @@ absl::StatusOr<std::optional<std::string>> OptionalToken(const JsonFields& field
 absl::Status ReadNamedTokens(const json::object& config, TokenizerConfig& out) {
   const json::object none;
   const json::value* map = config.if_contains(kMapKey);
-  const JsonFields fields(config, kFile);
+  const JsonFields fields(config, kConfigFile);
   // As in transformers, the map counts only if tokenizer_config.json has no added_tokens_decoder; then it takes
   // precedence.
   const bool takes_map = map != nullptr && map->is_object() && !config.contains("added_tokens_decoder");
@@ -63,11 +63,11 @@ absl::StatusOr<json::object> ParseObject(std::string_view text, const char* file
 
 absl::Status ParseAddedTokensDecoder(const json::object& decoder, std::vector<AddedToken>& tokens) {
   if (decoder.size() > kMaxAddedTokens) {
-    return ModelError("{}: {} added tokens, the limit is {}", kFile, decoder.size(), kMaxAddedTokens);
+    return ModelError("{}: {} added tokens, the limit is {}", kConfigFile, decoder.size(), kMaxAddedTokens);
   }
   for (const auto& [key, value] : decoder) {
     const std::string where =
-        fmt::format("{}: added_tokens_decoder '{}'", kFile, std::string_view(key.data(), key.size()));
+        fmt::format("{}: added_tokens_decoder '{}'", kConfigFile, std::string_view(key.data(), key.size()));
     int64_t id = -1;
     const auto [end, error] = std::from_chars(key.data(), key.data() + key.size(), id);
     if (error != std::errc() || end != key.data() + key.size() || id < 0 || id >= kMaxVocabSize) {
@@ -101,7 +101,7 @@ absl::StatusOr<AddedToken> ParseAddedToken(const json::value& value, const std::
 
 absl::StatusOr<std::string> WithSpecialTokensMap(std::string_view config, std::string_view map) {
   if (map.empty()) return std::string(config);
-  PENSTOCK_ASSIGN_OR_RETURN(json::object document, ParseObject(config, kFile));
+  PENSTOCK_ASSIGN_OR_RETURN(json::object document, ParseObject(config, kConfigFile));
   PENSTOCK_ASSIGN_OR_RETURN(document[kMapKey], ParseObject(map, kMapFile));
   return std::string(json::serialize(document));
 }
@@ -109,8 +109,8 @@ absl::StatusOr<std::string> WithSpecialTokensMap(std::string_view config, std::s
 absl::StatusOr<TokenizerConfig> TokenizerConfig::Parse(std::string_view text) {
   TokenizerConfig config;
   if (text.empty()) return config;
-  PENSTOCK_ASSIGN_OR_RETURN(const json::object document, ParseObject(text, kFile));
-  const JsonFields fields(document, kFile);
+  PENSTOCK_ASSIGN_OR_RETURN(const json::object document, ParseObject(text, kConfigFile));
+  const JsonFields fields(document, kConfigFile);
   PENSTOCK_RETURN_IF_ERROR(ReadNamedTokens(document, config));
   PENSTOCK_ASSIGN_OR_RETURN(config.add_bos_token, OptionalBool(fields, "add_bos_token"));
   PENSTOCK_ASSIGN_OR_RETURN(config.add_eos_token, OptionalBool(fields, "add_eos_token"));

@@ -15,7 +15,7 @@
 namespace penstock {
 namespace {
 
-constexpr char kFile[] = "tokenizer.json";
+constexpr char kTokenizerFile[] = "tokenizer.json";
 
 // Refuses options that are not implemented and would change the ids.
 absl::Status RefuseModelOptions(const JsonFields& model) {
@@ -36,7 +36,7 @@ absl::Status ReadMerges(const json::array& merges, TokenizerParts& parts) {
   parts.merges.Reserve(merges.size());
   uint32_t rank = 0;
   for (const json::value& merge : merges) {
-    const std::string where = fmt::format("{}: merge {}", kFile, rank);
+    const std::string where = fmt::format("{}: merge {}", kTokenizerFile, rank);
     std::string_view left;
     std::string_view right;
     if (merge.is_string()) {
@@ -66,13 +66,13 @@ absl::Status ReadMerges(const json::array& merges, TokenizerParts& parts) {
 absl::Status ReadBpe(const JsonFields& model, TokenizerParts& parts) {
   PENSTOCK_RETURN_IF_ERROR(RefuseModelOptions(model));
   PENSTOCK_ASSIGN_OR_RETURN(const json::object* vocab, model.Object("vocab"));
-  PENSTOCK_RETURN_IF_ERROR(ReadVocabulary(*vocab, fmt::format("{}: vocab", kFile), parts.vocabulary));
+  PENSTOCK_RETURN_IF_ERROR(ReadVocabulary(*vocab, fmt::format("{}: vocab", kTokenizerFile), parts.vocabulary));
   PENSTOCK_ASSIGN_OR_RETURN(const json::array* merges, model.Array("merges"));
   PENSTOCK_RETURN_IF_ERROR(ReadMerges(*merges, parts));
   PENSTOCK_ASSIGN_OR_RETURN(parts.bpe.byte_fallback, model.Bool("byte_fallback", false));
   PENSTOCK_ASSIGN_OR_RETURN(parts.bpe.fuse_unk, model.Bool("fuse_unk", false));
   PENSTOCK_ASSIGN_OR_RETURN(parts.bpe.ignore_merges, model.Bool("ignore_merges", false));
-  if (parts.bpe.byte_fallback) PENSTOCK_RETURN_IF_ERROR(CheckByteTokens(parts.vocabulary, kFile));
+  if (parts.bpe.byte_fallback) PENSTOCK_RETURN_IF_ERROR(CheckByteTokens(parts.vocabulary, kTokenizerFile));
   if (model.Find("unk_token") == nullptr) return absl::OkStatus();
   PENSTOCK_ASSIGN_OR_RETURN(const std::string unk, model.String("unk_token"));
   parts.bpe.unk_id = parts.vocabulary.Find(unk);
@@ -106,7 +106,7 @@ absl::Status ReadUnigram(const JsonFields& model, TokenizerParts& parts) {
   }
   UnigramOptions options{.unknown_score = min_score - kUnigramUnknownPenalty, .look_up_unknown = true};
   PENSTOCK_ASSIGN_OR_RETURN(options.byte_fallback, model.Bool("byte_fallback", false));
-  if (options.byte_fallback) PENSTOCK_RETURN_IF_ERROR(CheckByteTokens(parts.vocabulary, kFile));
+  if (options.byte_fallback) PENSTOCK_RETURN_IF_ERROR(CheckByteTokens(parts.vocabulary, kTokenizerFile));
   if (model.Find("unk_id") != nullptr) {
     PENSTOCK_ASSIGN_OR_RETURN(const int64_t unk_id, model.Integer("unk_id"));
     if (unk_id < 0 || unk_id >= static_cast<int64_t>(vocab->size())) {
@@ -120,7 +120,7 @@ absl::Status ReadUnigram(const JsonFields& model, TokenizerParts& parts) {
 
 absl::Status ReadModel(const JsonFields& file, TokenizerParts& parts) {
   PENSTOCK_ASSIGN_OR_RETURN(const json::object* object, file.Object("model"));
-  const JsonFields model(*object, fmt::format("{}: model", kFile));
+  const JsonFields model(*object, fmt::format("{}: model", kTokenizerFile));
   // Files of old versions omit the type.
   std::string type = model.Find("merges") != nullptr ? "BPE" : "Unigram";
   if (model.Find("type") != nullptr || (model.Find("merges") == nullptr && model.Find("unk_id") == nullptr)) {
@@ -135,10 +135,10 @@ absl::Status ReadAddedTokens(const JsonFields& file, std::vector<AddedToken>& to
   if (file.Find("added_tokens") == nullptr) return absl::OkStatus();
   PENSTOCK_ASSIGN_OR_RETURN(const json::array* array, file.Array("added_tokens"));
   if (array->size() > kMaxAddedTokens) {
-    return ModelError("{}: {} added tokens, the limit is {}", kFile, array->size(), kMaxAddedTokens);
+    return ModelError("{}: {} added tokens, the limit is {}", kTokenizerFile, array->size(), kMaxAddedTokens);
   }
   for (const json::value& value : *array) {
-    const std::string where = fmt::format("{}: added_tokens {}", kFile, tokens.size());
+    const std::string where = fmt::format("{}: added_tokens {}", kTokenizerFile, tokens.size());
     PENSTOCK_ASSIGN_OR_RETURN(AddedToken token, ParseAddedToken(value, where));
     PENSTOCK_ASSIGN_OR_RETURN(const int64_t id, JsonFields(value.get_object(), where).Integer("id"));
     if (id < 0 || id >= kMaxVocabSize) {
@@ -248,9 +248,10 @@ absl::StatusOr<std::unique_ptr<Tokenizer>> Tokenizer::FromTokenizerJson(std::str
   TokenizerParts parts;
   {
     absl::StatusOr<json::value> document = ParseJson(tokenizer_json, Fault::kModel);
-    if (!document.ok()) return Annotate(document.status(), kFile);
-    if (!document->is_object()) return ModelError("{}: expected object, found {}", kFile, JsonTypeName(*document));
-    const JsonFields file(document->get_object(), kFile);
+    if (!document.ok()) return Annotate(document.status(), kTokenizerFile);
+    if (!document->is_object())
+      return ModelError("{}: expected object, found {}", kTokenizerFile, JsonTypeName(*document));
+    const JsonFields file(document->get_object(), kTokenizerFile);
     PENSTOCK_RETURN_IF_ERROR(ReadModel(file, parts));
     PENSTOCK_RETURN_IF_ERROR(ReadAddedTokens(file, parts.added_tokens));
     const json::value null;

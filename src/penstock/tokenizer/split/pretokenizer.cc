@@ -10,7 +10,7 @@
 namespace penstock {
 namespace {
 
-using Kind = PreTokenizerStep::Kind;
+using PreTokenizerKind = PreTokenizerStep::Kind;
 using Word = PreTokenizer::Words::Word;
 
 struct Cut {
@@ -147,7 +147,7 @@ absl::StatusOr<SplitPattern> ParsePattern(const Component& component) {
 }
 
 absl::Status AddMetaspace(const Component& component, PreTokenizer& pretokenizer) {
-  PreTokenizerStep step{.kind = Kind::kMetaspace};
+  PreTokenizerStep step{.kind = PreTokenizerKind::kMetaspace};
   PENSTOCK_ASSIGN_OR_RETURN(step.replacement, component.String("replacement"));
   if (step.replacement.empty() || step.replacement.size() > 4 ||
       DecodeUtf8(step.replacement, 0).num_bytes != static_cast<int>(step.replacement.size())) {
@@ -169,7 +169,8 @@ absl::Status AddMetaspace(const Component& component, PreTokenizer& pretokenizer
   const SplitPattern pattern = SplitPattern::Literal(step.replacement);
   pretokenizer.Add(std::move(step));
   if (split) {
-    pretokenizer.Add({.kind = Kind::kSplit, .pattern = pattern, .behavior = SplitBehavior::kMergedWithNext});
+    pretokenizer.Add(
+        {.kind = PreTokenizerKind::kSplit, .pattern = pattern, .behavior = SplitBehavior::kMergedWithNext});
   }
   return absl::OkStatus();
 }
@@ -180,7 +181,7 @@ absl::Status AddFromJson(const json::value& value, int depth, int& num_parts, Pr
   }
   PENSTOCK_ASSIGN_OR_RETURN(const Component component, Component::From(value, "pre_tokenizer"));
   const std::string_view type = component.type();
-  PreTokenizerStep split{.kind = Kind::kSplit};
+  PreTokenizerStep split{.kind = PreTokenizerKind::kSplit};
   if (type == "Sequence") {
     if (depth > 8) return ModelError("pre_tokenizer: Sequences are nested more than 8 deep");
     PENSTOCK_ASSIGN_OR_RETURN(const json::array* parts, component.Array("pretokenizers"));
@@ -222,7 +223,7 @@ absl::Status AddFromJson(const json::value& value, int depth, int& num_parts, Pr
     split.pattern = SplitPattern::Classes(unicode::kSpace, true);
     split.behavior = SplitBehavior::kRemoved;
     pretokenizer.Add(std::move(split));
-    split = {.kind = Kind::kSplit};
+    split = {.kind = PreTokenizerKind::kSplit};
     split.pattern = SplitPattern::Punctuation();
   } else if (type == "Punctuation") {
     split.pattern = SplitPattern::Punctuation();
@@ -240,16 +241,17 @@ absl::StatusOr<PreTokenizer> PreTokenizer::FromJson(const json::value& value) {
   PreTokenizer pretokenizer;
   int num_parts = 0;
   if (!value.is_null()) PENSTOCK_RETURN_IF_ERROR(AddFromJson(value, 0, num_parts, pretokenizer));
-  const auto num_byte_levels = std::count_if(pretokenizer.steps_.begin(), pretokenizer.steps_.end(),
-                                             [](const auto& step) { return step.kind == Kind::kByteLevel; });
+  const auto num_byte_levels =
+      std::count_if(pretokenizer.steps_.begin(), pretokenizer.steps_.end(),
+                    [](const auto& step) { return step.kind == PreTokenizerKind::kByteLevel; });
   if (num_byte_levels > 1) return ModelError("pre_tokenizer: {} ByteLevel parts, expected at most 1", num_byte_levels);
   return pretokenizer;
 }
 
 void PreTokenizer::AddByteLevel(bool prefix_space, bool use_regex) {
-  if (prefix_space) Add({.kind = Kind::kPrefixSpace});
-  if (use_regex) Add({.kind = Kind::kSplit, .pattern = SplitPattern::Gpt2()});
-  Add({.kind = Kind::kByteLevel});
+  if (prefix_space) Add({.kind = PreTokenizerKind::kPrefixSpace});
+  if (use_regex) Add({.kind = PreTokenizerKind::kSplit, .pattern = SplitPattern::Gpt2()});
+  Add({.kind = PreTokenizerKind::kByteLevel});
 }
 
 PreTokenizer::Words PreTokenizer::Split(std::string_view text, bool at_start) const {
@@ -258,15 +260,15 @@ PreTokenizer::Words PreTokenizer::Split(std::string_view text, bool at_start) co
   words.words.push_back({0, text.size(), at_start});
   for (const PreTokenizerStep& step : steps_) {
     switch (step.kind) {
-      case Kind::kSplit: ApplySplit(step, words); break;
-      case Kind::kMetaspace: ApplyMetaspace(step, words); break;
-      case Kind::kPrefixSpace:
+      case PreTokenizerKind::kSplit: ApplySplit(step, words); break;
+      case PreTokenizerKind::kMetaspace: ApplyMetaspace(step, words); break;
+      case PreTokenizerKind::kPrefixSpace:
         RewriteWords(words, words.text.size() + words.words.size(), [](std::string_view word, bool, std::string& out) {
           if (!word.starts_with(' ')) out += ' ';
           out += word;
         });
         break;
-      case Kind::kByteLevel:
+      case PreTokenizerKind::kByteLevel:
         RewriteWords(words, words.text.size() * 2, [](std::string_view word, bool, std::string& out) {
           for (const char byte : word) out += ByteAlphabet()[static_cast<uint8_t>(byte)];
         });

@@ -46,10 +46,6 @@ constexpr std::string_view kDeepSeekV3Regex =
     R"([!"#$%&'()*+,\-./:;<=>?@\[\\\]^_`{|}~][A-Za-z]+|[^\r\n\p{L}\p{P}\p{S}]?[\p{L}\p{M}]+| ?[\p{P}\p{S}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+)";
 
 bool IsAsciiLetter(char32_t c) { return (c | 0x20) >= 'a' && (c | 0x20) <= 'z'; }
-bool IsAsciiPunctuation(char32_t c) {
-  return (c >= '!' && c <= '/') || (c >= ':' && c <= '@') || (c >= '[' && c <= '`') || (c >= '{' && c <= '~');
-}
-
 enum class Case : uint8_t { kExact, kIgnored };
 
 // Returns the end of 's 't 're 've 'm 'll or 'd at `pos`, or `pos`. If case is ignored, U+017F (long s) counts as s.
@@ -207,7 +203,7 @@ std::optional<SplitPattern> SplitPattern::ParseClassRange(std::string_view regex
     if (rune.code_point == 'r') return '\r';
     if (rune.code_point == 'n') return '\n';
     if (rune.code_point == 't') return '\t';
-    if (IsAsciiPunctuation(rune.code_point)) return rune.code_point;
+    if (unicode::IsAsciiPunctuation(rune.code_point)) return rune.code_point;
     return std::nullopt;
   };
   while (pos < regex.size()) {
@@ -284,7 +280,7 @@ size_t SplitPattern::EndAt(std::string_view text, size_t pos) const {
     }
     case Kind::kPunctuation: {
       const Rune rune = RuneAt(text, pos);
-      return rune.Is(kPunctuation) || IsAsciiPunctuation(rune.code_point) ? pos + rune.num_bytes : pos;
+      return rune.Is(kPunctuation) || unicode::IsAsciiPunctuation(rune.code_point) ? pos + rune.num_bytes : pos;
     }
     case Kind::kFinalSpace:
     case Kind::kRegex:
@@ -362,7 +358,8 @@ size_t SplitPattern::EndO200k(std::string_view text, size_t pos) const {
 size_t SplitPattern::EndDeepSeekV3(std::string_view text, size_t pos) const {
   const Rune rune = RuneAt(text, pos);
   const size_t next = pos + rune.num_bytes;
-  if (IsAsciiPunctuation(rune.code_point) && next < text.size() && IsAsciiLetter(static_cast<uint8_t>(text[next]))) {
+  if (unicode::IsAsciiPunctuation(rune.code_point) && next < text.size() &&
+      IsAsciiLetter(static_cast<uint8_t>(text[next]))) {
     size_t end = next;
     while (end < text.size() && IsAsciiLetter(static_cast<uint8_t>(text[end]))) ++end;
     return end;

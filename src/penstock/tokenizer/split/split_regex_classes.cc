@@ -6,13 +6,6 @@
 #include "penstock/tokenizer/split/unicode.h"
 
 namespace penstock {
-namespace {
-
-bool IsAsciiPunctuation(char32_t c) {
-  return (c >= '!' && c <= '/') || (c >= ':' && c <= '@') || (c >= '[' && c <= '`') || (c >= '{' && c <= '~');
-}
-
-}  // namespace
 
 absl::StatusOr<SplitRegexCompiler::Node> SplitRegexCompiler::Escape(Flags flags) {
   if (rest_.empty()) return Refuse("it ends with a backslash");
@@ -114,7 +107,7 @@ absl::StatusOr<char32_t> SplitRegexCompiler::EscapedRune() {
     }
     default: break;
   }
-  if (IsAsciiPunctuation(rune) || rune == ' ' || rune >= 0x80) return rune;
+  if (unicode::IsAsciiPunctuation(rune) || rune == ' ' || rune >= 0x80) return rune;
   std::string letter;
   AppendUtf8(rune, letter);
   return Refuse(fmt::format("the escape \\{}", letter));

@@ -65,4 +65,8 @@ void AppendNormalized(std::string_view text, NormalForm form, std::string& out);
 // Returns the end of the shortest piece from `pos` on that can be normalised without what follows it.
 size_t NormalizationPieceEnd(std::string_view text, size_t pos);
 
+inline bool IsAsciiPunctuation(char32_t c) {
+  return (c >= '!' && c <= '/') || (c >= ':' && c <= '@') || (c >= '[' && c <= '`') || (c >= '{' && c <= '~');
+}
+
 }  // namespace penstock::unicode
