@@ -46,8 +46,8 @@ if(PENSTOCK_BUILD_TESTS)
 endif()
 
 # penstock_library(base SOURCES a.cc b.cc DEPS absl::status) -> target penstock_base
-# NO_PRECOMPILED: its files have their own compiler flags. ALONE: files and folders that compile outside batches, because
-# their anonymous namespaces have names in common with other files.
+# A file with compiler flags of its own compiles alone, without the precompiled header. NO_PRECOMPILED: all of them do.
+# ALONE: beginnings of the names of files that compile outside batches; anonymous namespaces may repeat names there.
 function(penstock_library NAME)
   cmake_parse_arguments(ARG "NO_PRECOMPILED" "" "SOURCES;DEPS;ALONE" ${ARGN})
   add_library(penstock_${NAME} STATIC ${ARG_SOURCES})
@@ -55,6 +55,12 @@ function(penstock_library NAME)
   target_link_libraries(penstock_${NAME} PUBLIC penstock_flags ${ARG_DEPS})
   if(NOT ARG_NO_PRECOMPILED)
     target_precompile_headers(penstock_${NAME} REUSE_FROM penstock_precompiled)
+    foreach(SOURCE ${ARG_SOURCES})
+      get_source_file_property(OPTIONS ${SOURCE} COMPILE_OPTIONS)
+      if(OPTIONS)
+        set_source_files_properties(${SOURCE} PROPERTIES SKIP_PRECOMPILE_HEADERS ON)
+      endif()
+    endforeach()
     if(PENSTOCK_UNITY)
       set_target_properties(penstock_${NAME} PROPERTIES UNITY_BUILD ON UNITY_BUILD_BATCH_SIZE 8)
       foreach(ALONE ${ARG_ALONE})
