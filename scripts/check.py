@@ -52,8 +52,8 @@ def run(command, **kwargs):
 
 
 def build(preset):
-    """Builds a preset, with warnings as errors."""
-    return (run(["cmake", "--preset", preset, "-DPENSTOCK_WERROR=ON"], stdout=subprocess.DEVNULL)
+    """Builds a preset, with warnings as errors and libraries in batches."""
+    return (run(["cmake", "--preset", preset, "-DPENSTOCK_WERROR=ON", "-DPENSTOCK_UNITY=ON"], stdout=subprocess.DEVNULL)
             and run(["cmake", "--build", "--preset", preset]))
 
 

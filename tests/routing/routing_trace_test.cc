@@ -163,24 +163,24 @@ TEST_F(RoutingTraceTest, IsReadBack) {
 }
 
 // Draws from the whole range from the first case on; rc::gen::inRange alone begins near `least`.
-int64_t Draw(int64_t min, int64_t max) {
+int64_t DrawNumber(int64_t min, int64_t max) {
   return *rc::gen::resize(rc::kNominalSize, rc::gen::inRange<int64_t>(min, max + 1));
 }
 
 RC_GTEST_PROP(RoutingTrace, AnyTraceIsReadBack, ()) {
   RoutingTraceHeader header;
-  header.num_layers = Draw(1, kMaxLayers);
-  header.num_experts = Draw(1, kMaxExperts);
-  header.num_topk = Draw(1, std::min(kMaxTopk, header.num_experts));
-  header.num_ranked = Draw(0, std::min<int64_t>(100, header.num_experts));
-  header.num_ahead = Draw(0, kMaxAhead);
-  header.model = std::string(Draw(1, kMaxTraceModelBytes), 'm');
+  header.num_layers = DrawNumber(1, kMaxLayers);
+  header.num_experts = DrawNumber(1, kMaxExperts);
+  header.num_topk = DrawNumber(1, std::min(kMaxTopk, header.num_experts));
+  header.num_ranked = DrawNumber(0, std::min<int64_t>(100, header.num_experts));
+  header.num_ahead = DrawNumber(0, kMaxAhead);
+  header.model = std::string(DrawNumber(1, kMaxTraceModelBytes), 'm');
   std::vector<RoutingTraceRecord> records;
   int64_t step_idx = 0;
-  const int64_t num_records = Draw(0, 4);
+  const int64_t num_records = DrawNumber(0, 4);
   for (int64_t i = 0; i < num_records; ++i) {
-    step_idx += Draw(1, int64_t{1} << 60);
-    records.push_back(MakeRecord(header, step_idx, Draw(0, header.num_layers - 1), Draw(1, 40)));
+    step_idx += DrawNumber(1, int64_t{1} << 60);
+    records.push_back(MakeRecord(header, step_idx, DrawNumber(0, header.num_layers - 1), DrawNumber(1, 40)));
   }
   const Outcome outcome = ReadAll(Encode(header, records));
   RC_ASSERT(outcome.status.ok() && outcome.event == RoutingTraceEvent::kEnd);

@@ -14,7 +14,7 @@
 namespace penstock {
 namespace {
 
-constexpr char kMixtral[] = PENSTOCK_SOURCE_DIR "/tests/data/configs/mixtral-8x7b.json";
+constexpr char kMixtralConfig[] = PENSTOCK_SOURCE_DIR "/tests/data/configs/mixtral-8x7b.json";
 constexpr char kQwen[] = PENSTOCK_SOURCE_DIR "/tests/data/configs/qwen3-30b-a3b.json";
 
 double BestRate(const DescribedModel& model, const Hardware& hardware, const Workload& workload,
@@ -38,7 +38,7 @@ TEST(AutoPolicy, IsNearTheBestOfAGrid) {
   std::mt19937_64 random(FromEnvironment("PENSTOCK_TEST_SEED", 1));
   const auto pick = [&](std::initializer_list<const char*> list) { return std::data(list)[random() % list.size()]; };
   for (int i = 0; i < 4; ++i) {
-    const std::string config = pick({kMixtral, kQwen}), weights = pick({"int8", "hqq4"});
+    const std::string config = pick({kMixtralConfig, kQwen}), weights = pick({"int8", "hqq4"});
     const std::string spec = std::string("none:dram=") + pick({"10GiB", "16GiB", "24GiB", "64GiB"}) +
                              ",disk=" + pick({"sata", "nvme3", "nvme5"}) + ",cpu=" + pick({"desktop", "epyc-9654"});
     const std::string work = pick({"prompt=32,gen=8,requests=32", "prompt=128,gen=4,requests=16", "prompt=8,gen=16"});
@@ -67,7 +67,7 @@ TEST(AutoPolicy, IsNearTheBestOfAGrid) {
 }
 
 TEST(AutoPolicy, KeepsWhatWasAskedForAndTheBudgets) {
-  const DescribedModel model = DescribedModel::FromConfig(kMixtral, "int8").value();
+  const DescribedModel model = DescribedModel::FromConfig(kMixtralConfig, "int8").value();
   const Hardware hardware = HardwarePreset("l4:dram=32GiB").value();
   const Workload workload = ParseWorkload("prompt=64,gen=8,requests=64").value();
   EngineOptions options;
@@ -94,7 +94,7 @@ TEST(AutoPolicy, KeepsWhatWasAskedForAndTheBudgets) {
 }
 
 TEST(AutoPolicy, BetterHardwareIsNeverSlower) {
-  const DescribedModel model = DescribedModel::FromConfig(kMixtral, "int8").value();
+  const DescribedModel model = DescribedModel::FromConfig(kMixtralConfig, "int8").value();
   const Workload workload = ParseWorkload("prompt=64,gen=16,requests=64").value();
   double before = 0;
   for (const char* dram : {"12GiB", "20GiB", "32GiB", "48GiB", "64GiB"}) {

@@ -19,8 +19,8 @@
 namespace penstock {
 namespace {
 
-constexpr float kInfinity = std::numeric_limits<float>::infinity();
-constexpr float kNaN = std::numeric_limits<float>::quiet_NaN();
+constexpr float kInf = std::numeric_limits<float>::infinity();
+constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
 constexpr const char* kKinds[] = {"gaussian", "heavy-tailed", "uniform"};
 
 std::vector<float> RandomWeights(size_t kind, size_t count, float size, std::mt19937& random) {
@@ -244,7 +244,7 @@ TEST(Hqq, TheLargestRangeIsFinite) {
 TEST(Hqq, BrokenGroupsAreNaNAndTheirNeighboursAreNot) {
   std::mt19937 random(3);
   const std::vector<float> whole = RandomWeights(0, 20 * kHqqGroup + 9, 0.1f, random);
-  for (const float odd : {kNaN, -kNaN, kInfinity, -kInfinity}) {
+  for (const float odd : {kNan, -kNan, kInf, -kInf}) {
     std::vector<float> weights = whole;
     weights[3 * kHqqGroup] = odd;
     weights[17 * kHqqGroup + 63] = odd;
@@ -254,12 +254,12 @@ TEST(Hqq, BrokenGroupsAreNaNAndTheirNeighboursAreNot) {
       const std::vector<HqqGroup> groups = Solve(weights, 4, solver);
       for (size_t i = 0; i < groups.size(); ++i) {
         const bool broken = i == 3 || i == 17 || i == 20;
-        EXPECT_TRUE(SameBits(groups[i], broken ? HqqGroup{kNaN, 0} : expected[i])) << solver.name << " group " << i;
+        EXPECT_TRUE(SameBits(groups[i], broken ? HqqGroup{kNan, 0} : expected[i])) << solver.name << " group " << i;
       }
     }
     const std::span<const float> broken = std::span(weights).subspan(3 * kHqqGroup, kHqqGroup);
     const HqqGroup nearest = RoundToNearestGroup(broken, 4);
-    EXPECT_TRUE(SameBits(nearest, {kNaN, 0}));
+    EXPECT_TRUE(SameBits(nearest, {kNan, 0}));
     for (const uint8_t code : Encode(broken, 4, nearest)) {
       EXPECT_EQ(code, 0);
       EXPECT_TRUE(std::isnan(DequantiseHqq(code, nearest)));
@@ -268,12 +268,11 @@ TEST(Hqq, BrokenGroupsAreNaNAndTheirNeighboursAreNot) {
 }
 
 TEST(Hqq, CodesAreTheNearestWithTiesToEven) {
-  const std::vector<float> weights = {-100, -0.51f, -0.5f, 0.49f, 0.5f,      1.5f,      2.5f,
-                                      6.6f, 7.5f,   100,   kNaN,  kInfinity, -kInfinity};
+  const std::vector<float> weights = {-100, -0.51f, -0.5f, 0.49f, 0.5f, 1.5f, 2.5f, 6.6f, 7.5f, 100, kNan, kInf, -kInf};
   EXPECT_EQ(Encode(weights, 3, {1, 0}), (std::vector<uint8_t>{0, 0, 0, 0, 0, 2, 2, 7, 7, 7, 0, 7, 0}));
   EXPECT_EQ(Encode(weights, 4, {0.5f, 3}), (std::vector<uint8_t>{0, 2, 2, 4, 4, 6, 8, 15, 15, 15, 0, 15, 0}));
-  EXPECT_EQ(Encode(weights, 8, {kNaN, 3}), std::vector<uint8_t>(weights.size()));
-  EXPECT_EQ(Encode(weights, 8, {1, kNaN}), std::vector<uint8_t>(weights.size()));
+  EXPECT_EQ(Encode(weights, 8, {kNan, 3}), std::vector<uint8_t>(weights.size()));
+  EXPECT_EQ(Encode(weights, 8, {1, kNan}), std::vector<uint8_t>(weights.size()));
 }
 
 RC_GTEST_PROP(Hqq, MetaCodesAreTheNearest, (uint32_t seed)) {
@@ -297,7 +296,7 @@ TEST(Hqq, OddMetaGroups) {
   meta = QuantiseMeta(std::array{-FLT_MAX, 0.0f, FLT_MAX}, codes.data());
   EXPECT_EQ(codes, (std::array<uint8_t, 3>{0, 128, 255}));
   EXPECT_TRUE(std::isfinite(DequantiseMeta(255, meta)));
-  for (const float odd : {kNaN, kInfinity, -kInfinity}) {
+  for (const float odd : {kNan, kInf, -kInf}) {
     for (size_t place = 0; place < 3; ++place) {
       std::array<float, 3> values = {1, 2, 3};
       values[place] = odd;

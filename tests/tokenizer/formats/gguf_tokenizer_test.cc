@@ -189,15 +189,15 @@ TEST(GgufUnigramTest, NormalizesAndEnds) {
   EXPECT_THAT(Encode(file, "A A"), ElementsAre(4, 5));
 }
 
-struct Case {
+struct GgufCase {
   std::string name;
   std::function<void(GgufVocabulary&)> spoil;
   std::string message;
 };
 
-void PrintTo(const Case& bad, std::ostream* out) { *out << bad.name; }
+void PrintTo(const GgufCase& bad, std::ostream* out) { *out << bad.name; }
 
-class BadGgufTest : public testing::TestWithParam<Case> {};
+class BadGgufTest : public testing::TestWithParam<GgufCase> {};
 
 TEST_P(BadGgufTest, IsRefusedByName) {
   for (GgufVocabulary file : {SmallByteLevel(), SmallScored(), SmallUnigram()}) {
@@ -213,34 +213,35 @@ TEST_P(BadGgufTest, IsRefusedByName) {
 INSTANTIATE_TEST_SUITE_P(
     All, BadGgufTest,
     testing::Values(
-        Case{"model", [](auto& f) { f.model = "bert"; }, "tokenizer.ggml.model: 'bert' is not implemented"},
-        Case{"no_tokens", [](auto& f) { f.tokens.clear(); }, "tokenizer.ggml.tokens: there are no tokens"},
-        Case{"duplicate", [](auto& f) { f.tokens[0] = f.tokens[1]; }, "has two ids, 0 and 1"},
-        Case{"no_utf8", [](auto& f) { f.tokens[3] = "\xFF"; }, "tokenizer.ggml.tokens: entry 3"},
-        Case{"few_types", [](auto& f) { f.token_types.pop_back(); }, "tokenizer.ggml.token_type: "},
-        Case{"type_high", [](auto& f) { f.token_types[2] = 7; }, "tokenizer.ggml.token_type: entry 2: expected 0 to 6"},
-        Case{"type_low", [](auto& f) { f.token_types[2] = -1; }, "found -1"},
-        Case{"few_scores",
-             [](auto& f) {
-               f.scores = {1, 2};
-             },
-             "tokenizer.ggml.scores: 2 entries for"},
-        Case{"score_nan",
-             [](auto& f) {
-               f.scores.assign(f.tokens.size(), 0);
-               f.scores[1] = std::numeric_limits<float>::quiet_NaN();
-             },
-             "tokenizer.ggml.scores: entry 1 is nan"},
-        Case{"bos_high", [](auto& f) { f.bos_id = 5000; }, "tokenizer.ggml.bos_token_id: expected an id"},
-        Case{"eos_low", [](auto& f) { f.eos_id = -2; }, "tokenizer.ggml.eos_token_id: expected an id"},
-        Case{"unk_high", [](auto& f) { f.unk_id = 5000; }, "tokenizer.ggml.unknown_token_id: expected an id"},
-        Case{"pad_high", [](auto& f) { f.pad_id = int64_t{1} << 40; }, "tokenizer.ggml.padding_token_id: expected"},
-        Case{"control_long",
-             [](auto& f) {
-               f.tokens[1] = std::string(600, 'x');
-               f.token_types[1] = 3;
-             },
-             "entry 1: a control or user-defined token of 600 bytes"}),
+        GgufCase{"model", [](auto& f) { f.model = "bert"; }, "tokenizer.ggml.model: 'bert' is not implemented"},
+        GgufCase{"no_tokens", [](auto& f) { f.tokens.clear(); }, "tokenizer.ggml.tokens: there are no tokens"},
+        GgufCase{"duplicate", [](auto& f) { f.tokens[0] = f.tokens[1]; }, "has two ids, 0 and 1"},
+        GgufCase{"no_utf8", [](auto& f) { f.tokens[3] = "\xFF"; }, "tokenizer.ggml.tokens: entry 3"},
+        GgufCase{"few_types", [](auto& f) { f.token_types.pop_back(); }, "tokenizer.ggml.token_type: "},
+        GgufCase{"type_high", [](auto& f) { f.token_types[2] = 7; },
+                 "tokenizer.ggml.token_type: entry 2: expected 0 to 6"},
+        GgufCase{"type_low", [](auto& f) { f.token_types[2] = -1; }, "found -1"},
+        GgufCase{"few_scores",
+                 [](auto& f) {
+                   f.scores = {1, 2};
+                 },
+                 "tokenizer.ggml.scores: 2 entries for"},
+        GgufCase{"score_nan",
+                 [](auto& f) {
+                   f.scores.assign(f.tokens.size(), 0);
+                   f.scores[1] = std::numeric_limits<float>::quiet_NaN();
+                 },
+                 "tokenizer.ggml.scores: entry 1 is nan"},
+        GgufCase{"bos_high", [](auto& f) { f.bos_id = 5000; }, "tokenizer.ggml.bos_token_id: expected an id"},
+        GgufCase{"eos_low", [](auto& f) { f.eos_id = -2; }, "tokenizer.ggml.eos_token_id: expected an id"},
+        GgufCase{"unk_high", [](auto& f) { f.unk_id = 5000; }, "tokenizer.ggml.unknown_token_id: expected an id"},
+        GgufCase{"pad_high", [](auto& f) { f.pad_id = int64_t{1} << 40; }, "tokenizer.ggml.padding_token_id: expected"},
+        GgufCase{"control_long",
+                 [](auto& f) {
+                   f.tokens[1] = std::string(600, 'x');
+                   f.token_types[1] = 3;
+                 },
+                 "entry 1: a control or user-defined token of 600 bytes"}),
     [](const auto& one) { return one.param.name; });
 
 TEST(BadGgufMergesTest, AreRefusedByName) {
