@@ -221,7 +221,7 @@ def probe_rows():
         match="--policy auto works only with run")
 
     def leaves_the_disk_out(box):
-        result = box.run(["probe", "--threads=1", "--seconds=1", "--model", box.model().path, "--disk=/nowhere", "--json"], max_rss=1400 << 20)
+        result = box.run(["probe", "--threads=1", "--seconds=1", "--disk=/nowhere", "--json"], max_rss=1400 << 20)
         box.expect(json.loads(result.stdout)["links"] == [], "a disk that is not there was measured")
     yield "L11", "probe --disk, no folder", leaves_the_disk_out
     yield "L11", "probe --model, no folder", usage(["probe", "--model=/nowhere"], "cannot open the model folder", code=3)
