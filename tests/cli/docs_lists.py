@@ -11,7 +11,7 @@ import sys
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 BLOCK = re.compile(r"^    \$ penstock list (\S+)\n((?:    .*\n)*)", re.M)
-NOT_IN_DOCS = {"hardware"}  # docs/planning.md explains presets; their numbers change with measurements
+NOT_IN_DOCS = {"hardware"}  # a wide table of its own, which docs/planning.md explains
 
 
 def listed(program, *table):

@@ -22,7 +22,7 @@ class Schedule {
  public:
   virtual ~Schedule() = default;
   // Runs one pass, from the embedding to the last layer; Pass::Finish() computes the logits. A failed read fails only
-  // the rows that need it (Pass::Args::row_status). A returned error is a fault of the engine.
+  // the rows that need it (PassArgs::row_status). A returned error is a fault of the engine.
   virtual absl::Status Run(Pass& pass) = 0;
   // Releases the experts that were fetched ahead.
   virtual void Reset() {}
