@@ -28,7 +28,7 @@ Unit UnitOf(Arithmetic arithmetic) {
 std::string Cell(double value) { return fmt::format("{:>15}", fmt::format("{:.{}f}", value, value < 10 ? 3 : 1)); }
 
 // REQUIRES: `hardware` comes from Probe(), which measures one processor and one tier at the same numbers of threads.
-std::string Table(const Hardware& hardware) {
+std::string HardwareTable(const Hardware& hardware) {
   const Processor& cpu = hardware.processors.at(0);
   const MemoryTier& dram = hardware.tiers.at(0);
   std::string out;
@@ -133,7 +133,7 @@ absl::StatusOr<int> ProbeCommand(const ProbeFlags& flags) {
     (void)::ftruncate(output.get(), 0);  // fails on pipes, which have nothing to cut off
     PENSTOCK_RETURN_IF_ERROR(WriteFully(output.get(), json, flags.output_path));
   }
-  std::string table = Table(hardware) + KernelTable(hardware.processors.at(0));
+  std::string table = HardwareTable(hardware) + KernelTable(hardware.processors.at(0));
   for (size_t i = 1; i < hardware.processors.size(); ++i) table += DeviceTable(hardware, hardware.processors[i]);
   for (const Link& link : hardware.links) table += LinkTable(link);
   PENSTOCK_RETURN_IF_ERROR(WriteFully(STDOUT_FILENO, flags.as_json ? json : table, "stdout"));
