@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <bit>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
@@ -194,38 +195,46 @@ void RunGrid(const LaunchShape& shape, const std::function<void()>& thread) {
 namespace penstock::cuda {
 namespace {
 
-// Multiplies the operands of all lanes.
+constexpr size_t kRowWords = 8;  // words of inputs in a row of the left matrix, or in a column of the right one
+
+using RowWords = std::array<uint32_t, kRowWords>;
+
+// Multiplies the operands of all lanes. `product` adds the products of a row and a column to a sum.
 template <typename Product, typename Sum>
-void Multiply(Sum (&d)[4], const uint32_t (&a)[4], const uint32_t (&b)[2], int num_words, const Product& product) {
+void Multiply(Sum (&d)[4], const uint32_t (&a)[4], const uint32_t (&b)[2], const Product& product) {
   const emulated::WarpWords all = emulated::ShareWords({a[0], a[1], a[2], a[3], b[0], b[1]});
-  const int g = Lane() / 4, t = Lane() % 4;
-  for (int i = 0; i < 4; ++i) {
-    const int upper = i / 2, row = 2 * t + i % 2;
-    // Visits words of inputs in increasing order: those of the four lanes of a row, first the lower halves.
-    for (int word = 0; word < num_words; ++word) {
-      const size_t half = static_cast<size_t>(word / 4);
-      const auto lane_a = static_cast<size_t>(4 * g + word % 4), lane_b = static_cast<size_t>(4 * row + word % 4);
-      d[i] = product(d[i], all[lane_a][2 * half + static_cast<size_t>(upper)], all[lane_b][4 + half]);
+  const auto g = static_cast<size_t>(Lane() / 4), t = static_cast<size_t>(Lane() % 4);
+  // The words of inputs in increasing order: those of the four lanes of a row, first the lower halves.
+  RowWords rows[2], columns[2];
+  for (size_t word = 0; word < kRowWords; ++word) {
+    const size_t half = word / 4;
+    for (size_t i = 0; i < 2; ++i) {
+      rows[i][word] = all[4 * g + word % 4][2 * half + i];
+      columns[i][word] = all[4 * (2 * t + i) + word % 4][4 + half];
     }
   }
+  for (size_t i = 0; i < 4; ++i) d[i] = product(d[i], rows[i / 2], columns[i % 2]);
 }
 
 }  // namespace
 
 void MultiplyCodes(int32_t (&d)[4], const uint32_t (&a)[4], const uint32_t (&b)[2]) {
-  Multiply(d, a, b, 8, [](int32_t sum, uint32_t x, uint32_t y) {
-    for (int i = 0; i < 4; ++i) {
-      sum += static_cast<int32_t>(x >> 8 * i & 0xFF) * static_cast<int8_t>(y >> 8 * i & 0xFF);
-    }
+  Multiply(d, a, b, [](int32_t sum, const RowWords& row, const RowWords& column) {
+    const auto x = std::bit_cast<std::array<uint8_t, 4 * kRowWords>>(row);
+    const auto y = std::bit_cast<std::array<int8_t, 4 * kRowWords>>(column);
+    for (size_t i = 0; i < x.size(); ++i) sum += x[i] * y[i];
     return sum;
   });
 }
 
 // Computes in f32 with one rounding for each product; the hardware's order is not documented.
 void MultiplyBf16(float (&d)[4], const uint32_t (&a)[4], const uint32_t (&b)[2]) {
-  Multiply(d, a, b, 8, [](float sum, uint32_t x, uint32_t y) {
-    sum = std::fma(__uint_as_float(x << 16), __uint_as_float(y << 16), sum);
-    return std::fma(__uint_as_float(x & 0xFFFF0000u), __uint_as_float(y & 0xFFFF0000u), sum);
+  Multiply(d, a, b, [](float sum, const RowWords& row, const RowWords& column) {
+    for (size_t i = 0; i < kRowWords; ++i) {
+      sum = std::fma(__uint_as_float(row[i] << 16), __uint_as_float(column[i] << 16), sum);
+      sum = std::fma(__uint_as_float(row[i] & 0xFFFF0000u), __uint_as_float(column[i] & 0xFFFF0000u), sum);
+    }
+    return sum;
   });
 }
 
