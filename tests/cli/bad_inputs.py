@@ -156,7 +156,8 @@ class Box:
         result = self.finish(process)
         self.program.num_runs += 1
         self.check(result, (code,) if isinstance(code, int) else code, match, quiet, max_rss)
-        changed = [path for path, state in before.items() if self.snapshot().get(path) != state]
+        after = self.snapshot()
+        changed = [path for path, state in before.items() if after.get(path) != state]
         if changed:
             raise Failure(f"changed or removed {changed[0]}")
         return result

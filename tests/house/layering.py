@@ -6,6 +6,7 @@ Usage: layering.py ROOT             checks the tree at ROOT
 """
 
 import fnmatch
+import functools
 import pathlib
 import re
 import shutil
@@ -145,6 +146,21 @@ def check_links(root, order):
                     text, match.start()), f"links {match.group()}, of which floor {floor} includes nothing"
 
 
+@functools.cache  # the self-test checks the same files again and again
+def check_file(name, text, order):
+    """Returns all that is wrong with the file `name`, a path relative to the root, as pairs of line and text."""
+    folder = name.parts[0]
+    results = list(check_text(name, text)) if folder in ("src", "include") else []
+    if folder == "src" and len(name.parts) > 3 and name.parts[2] in order:
+        results += check_includes(name, text, name.parts[2], order)
+        results += check_banned(name, text, name.parts[2])
+        results += check_environment(name, text)
+    if folder == "include":
+        for match in re.finditer(r'#include ["<]penstock/(\w+)/', text):
+            results.append((line_of(text, match.start()), "a public header includes an inner one"))
+    return results
+
+
 def problems(root):
     """Returns all that is wrong, as lines "path:line: what"."""
     order = floors(root)
@@ -162,14 +178,7 @@ def problems(root):
             except UnicodeDecodeError:
                 found.append(f"{name}:1: is not UTF-8")
                 continue
-            results = list(check_text(path, text)) if folder in ("src", "include") else []
-            if folder == "src" and len(name.parts) > 3 and name.parts[2] in order:
-                results += check_includes(path, text, name.parts[2], order)
-                results += check_banned(path, text, name.parts[2])
-                results += check_environment(path, text)
-            if folder == "include":
-                for match in re.finditer(r'#include ["<]penstock/(\w+)/', text):
-                    results.append((line_of(text, match.start()), "a public header includes an inner one"))
+            results = check_file(name, text, tuple(order))
             found += [f"{name}:{line}: {what}" for line, what in results]
     for path, line, what in [*check_listed(root, order), *check_links(root, order)]:
         found.append(f"{path.relative_to(root)}:{line}: {what}")

@@ -34,6 +34,8 @@ class ExpertStoreTest : public testing::Test {
     const uint64_t num_tensors = kNumLayers * kNumExperts * 3;
     values_.resize(num_tensors * kElements);
     for (float& value : values_) value = static_cast<float>(static_cast<int>(random() % 2001) - 1000) / 256;
+    rounded_ = values_;
+    for (float& value : rounded_) value = ToFloat(ToBF16(value));
     const std::string path = testing::TempDir() + "/expert-store-" + std::to_string(::getpid());
     {
       std::ofstream file(path, std::ios::binary);
@@ -105,17 +107,15 @@ class ExpertStoreTest : public testing::Test {
   }
 
   void CheckTensor(const WeightView& view, const TensorInfo& tensor, ComputeDtype dtype) {
-    const float* expected = values_.data() + static_cast<size_t>(&tensor - tensors_.data()) * kElements;
+    const float* expected = (dtype == ComputeDtype::kBF16 ? rounded_ : values_).data() +
+                            static_cast<size_t>(&tensor - tensors_.data()) * kElements;
     ASSERT_EQ(view.format, dtype == ComputeDtype::kBF16 ? WeightFormat::kBF16 : WeightFormat::kF32);
     ASSERT_EQ(reinterpret_cast<uintptr_t>(view.data) % 64, 0u);
-    std::vector<float> found(kInnerDim);
+    std::vector<float> found(kElements);
     for (int64_t col = 0; col < kCols; ++col) {
-      UnpackColumn(view.format, view.data, col, kInnerDim, found.data());
-      for (int64_t k = 0; k < kInnerDim; ++k) {
-        const float value = expected[col * kInnerDim + k];
-        ASSERT_EQ(found[k], dtype == ComputeDtype::kBF16 ? ToFloat(ToBF16(value)) : value);
-      }
+      UnpackColumn(view.format, view.data, col, kInnerDim, found.data() + col * kInnerDim);
     }
+    ASSERT_EQ(std::memcmp(found.data(), expected, kElements * sizeof(float)), 0);
   }
 
   // Leases random experts, several at a time, and issues their checks long before they run.
@@ -155,7 +155,7 @@ class ExpertStoreTest : public testing::Test {
     EXPECT_LE(counters.prefetch_used, counters.prefetched);
   }
 
-  std::vector<float> values_;
+  std::vector<float> values_, rounded_;  // rounded_: as the store holds them as bf16
   std::vector<OpenedFile> files_;
   std::vector<TensorInfo> tensors_;
   WeightMap map_;

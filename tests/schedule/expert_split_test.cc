@@ -190,7 +190,7 @@ TEST(LayerPlanTest, AHostAloneReadsInTheBestOrder) {
 }
 
 TEST(LayerPlanTest, OtherRulesAreFurtherFromIt) {
-  const auto mean = [](HybridRule rule) { return GapOf(rule, 1000, 10, 0, true, false).mean; };
+  const auto mean = [](HybridRule rule) { return GapOf(rule, 300, 10, 0, true, false).mean; };
   EXPECT_GT(mean(HybridRule::kTimelines), mean(HybridRule::kBalanced));
   EXPECT_GT(mean(HybridRule::kTwoEnded), mean(HybridRule::kBalanced));
   EXPECT_GT(mean(HybridRule::kThreshold), 0.05);
