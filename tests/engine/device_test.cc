@@ -80,10 +80,9 @@ TEST_F(DeviceTest, WhatDoesNotGoTogetherIsRefused) {
 TEST_F(DeviceTest, LeastMemoryIsExactAndLinksAreCounted) {
   const std::vector<Request> requests = Requests(golden_);
   const std::vector<Answer> expected = RunAll(Options("auto"), requests);
-  for (const char* schedule :
-       {"on-demand", "zero", "zigzag", "hybrid", "klotski", "zigzag-cpu-attention", "fastdecode", "cgopipe"}) {
-    SCOPED_TRACE(schedule);
-    EngineOptions options = Options(schedule);
+  for (const ScheduleTraits& schedule : Schedules()) {
+    SCOPED_TRACE(schedule.name);
+    EngineOptions options = Options(std::string(schedule.name));
     options.device = "emulated:link=1GB/s";
     const uint64_t min = MinDeviceMemory(options);
     options.device_memory_bytes = min - 1;

@@ -1,8 +1,7 @@
 // Reads a file line by line in constant memory: one buffer, which grows up to the longest line within the limit.
 //
-// It reads with pread from its own position, so several readers may share a descriptor. `
-// ` and `\r
-// ` end a line; the last line may lack its end. A UTF-8 byte-order mark at the start of the file is skipped.
+// It reads with pread from its own position, so several readers may share a descriptor. `\n`
+// and `\r\n` end a line; the last line may lack its end. A UTF-8 byte-order mark at the start of the file is skipped.
 #pragma once
 
 #include <cstdint>

@@ -14,13 +14,13 @@ namespace penstock {
 struct DiskProbeSpec {
   std::vector<uint64_t> sizes = {uint64_t{128} << 10, uint64_t{1} << 20, uint64_t{8} << 20};
   std::vector<int> depths = {1, 4, 32};  // reads under way; their bytes never exceed 256 MiB
-  double seconds = 6;                    // for all sizes and depths together
-  double long_seconds = 2;               // additional time for bytes_per_s
+  double seconds = 0;                    // for all sizes and depths together
+  double long_seconds = 0;               // additional time for bytes_per_s
 };
 
 // Measures the link "disk_to_dram". Its rate for each size and depth is the median of several rounds. Its bytes_per_s
 // is what reads of the last size and depth keep up. Reads go through each file from beginning to end. Returns kIo when
 // a read fails, and kInput when the files have no bytes.
-absl::StatusOr<Link> ProbeDisk(DiskReader& reader, std::span<const OpenedFile> files, const DiskProbeSpec& spec = {});
+absl::StatusOr<Link> ProbeDisk(DiskReader& reader, std::span<const OpenedFile> files, const DiskProbeSpec& spec);
 
 }  // namespace penstock
