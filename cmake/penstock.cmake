@@ -104,9 +104,10 @@ endfunction()
 
 # penstock_tests(base DEPS penstock_base TESTS json_test.cc SLOW_TESTS file_test.cc) adds one program for a floor's tests,
 # tests/base_test, and one ctest for each of its files: tests/base/json_test.cc -> "base/json_test". A test has the label
-# fast or slow, or both golden and fast. SUFFIX names another program of the floor, which links other libraries.
+# fast or slow, or both golden and fast. SUFFIX names another program of the floor, which links other libraries. PROCESSORS
+# is the number of threads that compute at once. Beside another test they would mostly wait for each other.
 function(penstock_tests FLOOR)
-  cmake_parse_arguments(ARG "" "SUFFIX" "TESTS;SLOW_TESTS;GOLDEN_TESTS;DEPS" ${ARGN})
+  cmake_parse_arguments(ARG "" "SUFFIX;PROCESSORS" "TESTS;SLOW_TESTS;GOLDEN_TESTS;DEPS" ${ARGN})
   set(TARGET ${FLOOR}${ARG_SUFFIX}_test)
   add_executable(${TARGET} ${ARG_TESTS} ${ARG_SLOW_TESTS} ${ARG_GOLDEN_TESTS})
   set_target_properties(${TARGET} PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR}/tests)
@@ -129,6 +130,9 @@ function(penstock_tests FLOOR)
       set(LABELS golden fast)
     endif()
     set_tests_properties(${NAME} PROPERTIES LABELS "${LABELS}" TIMEOUT ${PENSTOCK_TEST_TIMEOUT})
+    if(ARG_PROCESSORS)
+      set_tests_properties(${NAME} PROPERTIES PROCESSORS ${ARG_PROCESSORS})
+    endif()
   endforeach()
 endfunction()
 

@@ -35,10 +35,12 @@ struct Barrier {
   }
 };
 
+// Lanes exchange values in two buffers by turns. All lanes have read a buffer before the barrier of the next exchange
+// lets them pass, so a lane that writes the same buffer again disturbs nobody.
 struct WarpState {
   Barrier barrier;
-  std::array<uint64_t, kWarp> values = {};
-  WarpWords words = {};
+  std::array<std::array<uint64_t, kWarp>, 2> values = {};
+  std::array<WarpWords, 2> words = {};
 };
 
 struct Copy {
@@ -51,7 +53,11 @@ struct Thread {
   std::deque<std::vector<Copy>> copies = {{}};  // groups; the last one is still open
   WarpState* warp = nullptr;
   fiber body;
+  const Barrier* waits_at = nullptr;
+  uint64_t num_passed = 0;  // of `waits_at` when the thread came there
   bool has_ended = false;
+
+  bool is_waiting() const { return waits_at != nullptr && waits_at->num_passed == num_passed; }
 };
 
 struct Block {
@@ -67,11 +73,13 @@ thread_local fiber scheduler;
 thread_local uint64_t num_steps = 0;  // progress: barriers passed and threads ended
 
 void WaitAt(Barrier& barrier) {
-  const uint64_t passed = barrier.num_passed;
+  Thread& thread = *current_thread;
+  thread.waits_at = &barrier;
+  thread.num_passed = barrier.num_passed;
   ++barrier.num_waiting;
   barrier.LetPass();
-  if (barrier.num_passed != passed) ++num_steps;
-  while (barrier.num_passed == passed) scheduler = std::move(scheduler).resume();
+  if (!thread.is_waiting()) ++num_steps;
+  while (thread.is_waiting()) scheduler = std::move(scheduler).resume();
 }
 
 void Leave(Barrier& barrier) {
@@ -88,6 +96,7 @@ void RunBlock(Block& block) {
   while (!order.empty()) {
     const uint64_t steps = num_steps;
     for (Thread* thread : order) {
+      if (thread->is_waiting()) continue;
       current_thread = thread;
       thread->body = std::move(thread->body).resume();
     }
@@ -110,18 +119,16 @@ void WarpBarrier() { WaitAt(current_thread->warp->barrier); }
 
 uint64_t Shuffle(uint64_t value, int lane) {
   WarpState& warp = *current_thread->warp;
-  warp.values[LaneOfThread()] = value;
+  auto& values = warp.values[warp.barrier.num_passed % 2];
+  values[LaneOfThread()] = value;
   WaitAt(warp.barrier);
-  const uint64_t result = warp.values[lane];
-  WaitAt(warp.barrier);
-  return result;
+  return values[lane];
 }
 
-WarpWords ShareWords(const std::array<uint32_t, 6>& words) {
+const WarpWords& ShareWords(const std::array<uint32_t, 6>& words) {
   WarpState& warp = *current_thread->warp;
-  warp.words[LaneOfThread()] = words;
-  WaitAt(warp.barrier);
-  const WarpWords all = warp.words;
+  WarpWords& all = warp.words[warp.barrier.num_passed % 2];
+  all[LaneOfThread()] = words;
   WaitAt(warp.barrier);
   return all;
 }
@@ -202,7 +209,7 @@ using RowWords = std::array<uint32_t, kRowWords>;
 // Multiplies the operands of all lanes. `product` adds the products of a row and a column to a sum.
 template <typename Product, typename Sum>
 void Multiply(Sum (&d)[4], const uint32_t (&a)[4], const uint32_t (&b)[2], const Product& product) {
-  const emulated::WarpWords all = emulated::ShareWords({a[0], a[1], a[2], a[3], b[0], b[1]});
+  const emulated::WarpWords& all = emulated::ShareWords({a[0], a[1], a[2], a[3], b[0], b[1]});
   const auto g = static_cast<size_t>(Lane() / 4), t = static_cast<size_t>(Lane() % 4);
   // The words of inputs in increasing order: those of the four lanes of a row, first the lower halves.
   RowWords rows[2], columns[2];

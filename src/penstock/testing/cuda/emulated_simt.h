@@ -31,9 +31,9 @@ void BlockBarrier();
 void WarpBarrier();
 // Returns the value that `lane` of the warp passed in the same call.
 uint64_t Shuffle(uint64_t value, int lane);
-// The words that all lanes passed.
+// The words that all lanes passed. The next call of the warp may overwrite them.
 using WarpWords = std::array<std::array<uint32_t, 6>, 32>;
-WarpWords ShareWords(const std::array<uint32_t, 6>& words);
+const WarpWords& ShareWords(const std::array<uint32_t, 6>& words);
 
 // Copies of 16 bytes by this thread, in groups. DoCopies() completes closed groups until at most `most` are left.
 void AddCopy(std::byte* to, const std::byte* from);
