@@ -233,13 +233,13 @@ def probe_rows():
 
 def planning_rows():
     config = os.path.join(os.path.dirname(__file__), "..", "data", "configs", "mixtral-8x7b.json")
-    machine = ["--hardware=none:dram=3GiB", "--workload=prompt=32,gen=4,requests=16"]
+    machine = ["--hardware=none:dram=1536MiB", "--workload=prompt=32,gen=4,requests=16"]
 
     simulate = ["simulate", f"--config={config}", *machine]
 
-    def small(box):  # four layers of Mixtral 8x7B, of which the experts do not fit
+    def small(box):  # two layers of Mixtral 8x7B, whose experts do not all fit
         with open(config, encoding="utf-8") as file:
-            fields = {**json.load(file), "num_hidden_layers": 4}
+            fields = {**json.load(file), "num_hidden_layers": 2}
         return ["--config", box.file("config.json", json.dumps(fields)), "--weights=int8", *machine]
 
     def plans(box):

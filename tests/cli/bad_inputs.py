@@ -132,7 +132,7 @@ class Box:
                 os.waitpid(process.pid, 0)
                 process.returncode = -signal.SIGKILL
                 raise Failure(f"took more than {answers.HANG_S} s: {process.args_text}")
-            time.sleep(0.002)
+            time.sleep(0.004)
         process.returncode = os.waitstatus_to_exitcode(status)
         if usage.ru_utime + usage.ru_stime > self.program.max_work_s:
             raise Failure(f"{usage.ru_utime + usage.ru_stime:.0f} s of processor time: {process.args_text}")

@@ -199,11 +199,8 @@ def text_rows():
     yield "T6", "special tokens in a message", message
 
 
-def chat(template, pattern, answered=False, generates=True):
-    """Runs a job of one chat and one completion. The chat gets an error record (or an answer), the completion an answer.
-
-    If `generates`, the command generate must refuse a bad template, too.
-    """
+def chat(template, pattern, answered=False):
+    """Runs a job of one chat and one completion. The chat gets an error record (or an answer), the completion an answer."""
     def test(box):
         model = box.model()
         model.write(TOKENIZER_CONFIG, json.dumps({**tiny_model.tokenizer_config(), "chat_template": template}))
@@ -217,8 +214,7 @@ def chat(template, pattern, answered=False, generates=True):
         box.expect((error is None) == answered, f"the chat's error: {error}")
         if not answered:
             box.expect(re.search(pattern, error["message"]), f"expected {pattern!r}, found {error['message']!r}")
-            if generates:
-                box.run(["generate", "--model", model.path, "--prompt", "hi", "--max-tokens", "1"], code=4, match=pattern)
+            box.run(["generate", "--model", model.path, "--prompt", "hi", "--max-tokens", "1"], code=4, match=pattern)
     return test
 
 
@@ -245,8 +241,11 @@ def template_rows():
             ("padding", "{{ '%1000000000d' % 7 }}"), ("replace", "{{ ('a' * 100000) | replace('a', 'b' * 100000) }}"),
             ("indent", "{{ ('\\n' * 100000) | indent(100000) }}"), ("join", "{{ range(1000000) | join('x' * 100000) }}")):
         yield "T9", name, chat(template, "template|chat")
-    yield "T9", "nested loops", chat("{% for i in range(100000) %}{% for j in range(100000) %}{% endfor %}{% endfor %}",
-                                     "template|chat", generates=False)  # takes all the steps that a template may
+
+    def nested_loops(box):
+        if not box.program.sanitized:  # ten million steps; the unit tests take fewer
+            chat("{% for i in range(100000) %}{% for j in range(100000) %}{% endfor %}{% endfor %}", "template|chat")(box)
+    yield "T9", "nested loops", nested_loops
     yield "T9", "nested 100000 deep", chat("{{ " + "(" * 100_000 + "1" + ")" * 100_000 + " }}", "template")
     yield "T9", "100000 ifs", chat("{% if 1 %}" * 100_000, "template")
     yield "T9", "2 MB of template", chat("x" * (2 << 20), "template|prompt has")

@@ -5,6 +5,7 @@
 #include <cmath>
 #include <cstdint>
 #include <cstring>
+#include <map>
 #include <random>
 #include <span>
 #include <string>
@@ -22,11 +23,21 @@ inline constexpr Dtype kAllDtypes[] = {Dtype::kF32, Dtype::kF16, Dtype::kBF16};
 // Returns normal deviates whose scale changes from one to the next: sums cancel, and each order of a sum gives other
 // bits.
 inline std::vector<float> RandomFloats(int64_t count, uint32_t seed) {
-  std::mt19937 generator(seed);
-  std::normal_distribution<float> normal;
-  std::vector<float> values(count);
-  for (float& value : values) value = normal(generator) * (generator() % 4 == 0 ? 8.0f : 0.5f);
-  return values;
+  struct Sequence {
+    std::mt19937 generator;
+    std::normal_distribution<float> normal;
+    std::vector<float> values;
+  };
+  // Drawing them takes a third of a GEMM's test under sanitizers, so each sequence is drawn only once.
+  static std::map<uint32_t, Sequence> sequences;
+  const auto [found, is_new] = sequences.try_emplace(seed);
+  Sequence& s = found->second;
+  if (is_new) s.generator.seed(seed);
+  while (std::ssize(s.values) < count) {
+    const float value = s.normal(s.generator);
+    s.values.push_back(value * (s.generator() % 4 == 0 ? 8.0f : 0.5f));
+  }
+  return {s.values.begin(), s.values.begin() + count};
 }
 
 // The values as bytes of `dtype`, starting `misalignment` bytes after an aligned address. widened() returns the stored
