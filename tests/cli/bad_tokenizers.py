@@ -231,6 +231,7 @@ def template_rows():
     yield "T8", "undefined is empty", chat("x{{ nothing }}", None, answered=True)
     for name, template in (
             ("10^9 rounds", "{% for i in range(1000000000) %}x{% endfor %}"),
+            ("nested loops", "{% for i in range(100000) %}{% for j in range(100000) %}{% endfor %}{% endfor %}"),
             ("1 GB of output", "{% for i in range(100000) %}{{ 'x' * 10000 }}{% endfor %}"),
             ("a string of 1 TB", "{{ 'x' * 1000000000000 }}"),
             ("doubling", "{% set ns = namespace(s='x') %}{% for i in range(64) %}{% set ns.s = ns.s ~ ns.s %}{% endfor %}{{ "
@@ -241,11 +242,6 @@ def template_rows():
             ("padding", "{{ '%1000000000d' % 7 }}"), ("replace", "{{ ('a' * 100000) | replace('a', 'b' * 100000) }}"),
             ("indent", "{{ ('\\n' * 100000) | indent(100000) }}"), ("join", "{{ range(1000000) | join('x' * 100000) }}")):
         yield "T9", name, chat(template, "template|chat")
-
-    def nested_loops(box):
-        if not box.program.sanitized:  # ten million steps; the unit tests take fewer
-            chat("{% for i in range(100000) %}{% for j in range(100000) %}{% endfor %}{% endfor %}", "template|chat")(box)
-    yield "T9", "nested loops", nested_loops
     yield "T9", "nested 100000 deep", chat("{{ " + "(" * 100_000 + "1" + ")" * 100_000 + " }}", "template")
     yield "T9", "100000 ifs", chat("{% if 1 %}" * 100_000, "template")
     yield "T9", "2 MB of template", chat("x" * (2 << 20), "template|prompt has")
