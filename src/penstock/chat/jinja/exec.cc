@@ -12,6 +12,9 @@ namespace {
 // The charge for each object that lives until rendering ends: captured scopes and the states of loops.
 constexpr int64_t kCaptureSteps = 8;
 
+// The charge for a round of a loop, which makes a scope with the loop's variables.
+constexpr int64_t kRoundSteps = 4;
+
 Value MacroValue(const Stmt& stmt, Scope& scope) {
   return Value::Of(std::make_shared<const Callable>(
       Callable{.type = Callable::Type::kMacro, .name = stmt.name, .self = {}, .macro = &stmt, .scope = &scope}));
@@ -206,6 +209,10 @@ Interp::FlowOr Interp::RunLoop(const Stmt& stmt, std::vector<Value> items, Scope
   FlowOr result = Flow::kNormal;
   bool use_otherwise = true;  // Jinja runs `else` unless a round of the loop ran to its end
   for (; loop.index0 < loop.items.size(); ++loop.index0) {
+    if (absl::Status status = Charge(kRoundSteps); !status.ok()) {
+      result = status;
+      break;
+    }
     const ScopeHolder inner(*this, &scope);
     inner->Set("loop", Value::Of(&loop));
     line_ = stmt.line;
