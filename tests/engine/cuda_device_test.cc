@@ -200,12 +200,13 @@ TEST(CudaDevice, ItsKernelsAreMeasured) {
   RealRuntime runtime;
   ASSERT_TRUE(device->AddLanes(runtime).ok());
   const MeasuredProcessor measured = MeasureDevice(*device);
+  Arena slots;
   const GemmRates rates = MeasureGemm({.config = config,
                                        .kernels = kernels::KernelsFor(kernels::Isa::kScalar),
                                        .processor = measured,
                                        .max_bytes = 1 << 20,
                                        .seconds = 0},
-                                      WeightFormat::kInt8, ComputeDtype::kF32)
+                                      WeightFormat::kInt8, ComputeDtype::kF32, slots)
                               .value();
   EXPECT_EQ(rates.arithmetic, Arithmetic::kInt8);
   EXPECT_EQ(rates.points.size(), 9u);

@@ -19,7 +19,7 @@ constexpr double kDiskSeconds = 1.5;
 // kGuessSeconds each.
 constexpr double kThreadBytesPerSecond = 12e9;
 constexpr double kDiskBytesPerSecond = 2e9;
-constexpr double kGuessSeconds = 0.05;
+constexpr double kGuessSeconds = 0.01;
 
 }  // namespace
 

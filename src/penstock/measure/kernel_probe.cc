@@ -18,7 +18,8 @@ namespace {
 
 constexpr int64_t kMaxRows = 256;      // maximum rows of an expert
 constexpr int64_t kExpertsAtOnce = 4;  // enough to keep all threads busy to the end
-constexpr int64_t kContext = 256;      // positions of each sequence that attention reads
+constexpr int64_t kMaxExpertsProbed = 256;
+constexpr int64_t kContext = 256;  // positions of each sequence that attention reads
 constexpr int64_t kMaxSequences = 64;
 constexpr int64_t kMaxPrompts = 8;
 constexpr int64_t kMaxProbedLayers = 4;
@@ -80,7 +81,8 @@ MeasuredProcessor MeasureDevice(Device& device) {
 }
 
 // Runs experts with equally many rows, slot after slot, so that weights come from memory as in a pass.
-absl::StatusOr<GemmRates> MeasureGemm(const KernelProbe& probe, WeightFormat weights, ComputeDtype dtype) {
+absl::StatusOr<GemmRates> MeasureGemm(const KernelProbe& probe, WeightFormat weights, ComputeDtype dtype,
+                                      Arena& slots) {
   Memory& memory = probe.processor.memory;
   ModelConfig config = FewerLayers(probe.config, 1);
   config.layer_has_experts = {true};
@@ -89,12 +91,18 @@ absl::StatusOr<GemmRates> MeasureGemm(const KernelProbe& probe, WeightFormat wei
   config.num_experts = 1;
   config.expert_bias = false;
   const ModelCost cost(config, {.ffn = weights});
-  config.num_experts = std::clamp<int64_t>(static_cast<int64_t>(probe.max_bytes / cost.expert_bytes()), 1, 256);
+  config.num_experts =
+      std::clamp<int64_t>(static_cast<int64_t>(probe.max_bytes / cost.expert_bytes()), 1, kMaxExpertsProbed);
   const WeightMap described = DescribeWeights(config, weights);
   const ExpertLayouts layouts(described, {}, dtype);
-  PENSTOCK_ASSIGN_OR_RETURN(const Arena slots,
-                            memory.Map(layouts.slot_bytes() * static_cast<uint64_t>(config.num_experts)));
-  PENSTOCK_RETURN_IF_ERROR(FillWithNumbers(memory, slots));
+  const uint64_t slots_bytes = layouts.slot_bytes() * static_cast<uint64_t>(config.num_experts);
+  if (slots.size_bytes() < slots_bytes) {
+    slots = {};
+    // The experts of another format may fill the memory better.
+    const bool is_limited = config.num_experts < kMaxExpertsProbed;
+    PENSTOCK_ASSIGN_OR_RETURN(slots, memory.Map(is_limited ? std::max(slots_bytes, probe.max_bytes) : slots_bytes));
+    PENSTOCK_RETURN_IF_ERROR(FillWithNumbers(memory, slots));
+  }
   const RowFormats formats = RowFormatsOf(described, dtype);
   PENSTOCK_ASSIGN_OR_RETURN(Activations activations, Activations::Create(memory, config, formats,
                                                                          {.max_rows = kMaxRows,

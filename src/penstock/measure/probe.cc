@@ -94,11 +94,13 @@ absl::Status MeasureKernels(const ProbeTarget& target, const MeasuredProcessor& 
                           .max_bytes = std::min(kGiB, free_bytes / 4),
                           .seconds = target.seconds / 200};
   PENSTOCK_ASSIGN_OR_RETURN(const std::vector<Format> formats, FormatsOf(target));
+  Arena slots;
   for (const Format& format : formats) {
     LogInfo("measuring kernels of the {} with weights in {}", processor.name, TraitsOf(format.weights).name);
-    PENSTOCK_ASSIGN_OR_RETURN(GemmRates rates, MeasureGemm(probe, format.weights, format.dtype));
+    PENSTOCK_ASSIGN_OR_RETURN(GemmRates rates, MeasureGemm(probe, format.weights, format.dtype, slots));
     processor.gemm.push_back(std::move(rates));
   }
+  slots = {};
   for (const KvFormat kv : kAllKvFormats) {
     PENSTOCK_ASSIGN_OR_RETURN(AttentionRates rates, MeasureAttention(probe, kv));
     processor.attention.push_back(std::move(rates));
