@@ -2,7 +2,7 @@
 # Installs the Debian 12 packages that Penstock is built, tested and demonstrated with.
 #
 # Usage: scripts/install-deps.sh [--check | --all]
-#   --check  also installs what `make check` needs: clang, clang-format, clang-tidy, Python's venv, and a cross
+#   --check  also installs what `make check` needs: clang, clang-format, clang-tidy, lld, Python's venv, and a cross
 #            compiler and an emulator for the test of the NEON kernels (about 700 MB more)
 #   --all    also installs these and the fuzzers' runtime (about 50 MB more)
 #
@@ -13,7 +13,7 @@ build="g++ cmake ninja-build make git ca-certificates pkg-config ccache python3"
 libraries="libboost1.81-dev libboost-json1.81-dev libcli11-dev libspdlog-dev libfmt-dev libabsl-dev liburing-dev \
 libxxhash-dev libutf8proc-dev"
 tests="libboost-context1.81-dev libgtest-dev libgmock-dev libbenchmark-dev librapidcheck-dev python3-numpy"
-check="clang-14 clang clang-format clang-tidy python3-venv"
+check="clang-14 clang clang-format clang-tidy lld python3-venv"
 [ "$(uname -m)" = aarch64 ] || check="$check g++-aarch64-linux-gnu qemu-user-static"
 all="libclang-rt-14-dev"
 

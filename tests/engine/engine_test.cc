@@ -1,12 +1,11 @@
-// Proves the engine's contract: which requests Submit refuses, and that a refusal leaves the engine unchanged. Stop
-// texts and streaming work. A request too long for the free pages waits instead of failing.
+// Proves the engine's contract: which requests Submit refuses, and that a refusal leaves the engine unchanged. A
+// request too long for the free pages waits instead of failing.
 #include <filesystem>
 #include <fstream>
 
 #include <gmock/gmock.h>
 
 #include "penstock/base/status.h"
-#include "penstock/engine/sequence.h"
 #include "tests/engine/golden.h"
 
 namespace penstock {
@@ -107,53 +106,6 @@ TEST(Engine, NanWeightsAreTheModelsFault) {
   ASSERT_FALSE(finished.ok());
   EXPECT_EQ(ExitCodeOf(finished.status()), 3);
   EXPECT_FALSE((*engine)->Step().ok());
-}
-
-// One token per letter, enough to follow stop texts through a sequence.
-class LetterTokenizer : public Tokenizer {
- public:
-  void GuardTemplate(std::string_view) override {}
-  std::vector<TokenId> Encode(std::span<const TextSegment>, AddSpecial) const override { return {}; }
-  void DecodeNext(TokenId id, SkipSpecial, DecodeState&, std::string& out) const override {
-    out.push_back(static_cast<char>(id));
-  }
-  std::string_view TokenText(TokenId) const override { return ""; }
-  bool IsSpecial(TokenId) const override { return false; }
-  TokenId FindToken(std::string_view) const override { return -1; }
-  int64_t vocab_size() const override { return 128; }
-  TokenId bos_id() const override { return -1; }
-  TokenId eos_id() const override { return -1; }
-  std::vector<std::pair<std::string, std::string>> NamedTokens() const override { return {}; }
-  uint64_t memory_bytes() const override { return 0; }
-};
-
-TEST(Sequence, StopTextsEndItAndAreNeverStreamed) {
-  const LetterTokenizer tokenizer;
-  Sequence sequence(1, {.prompt_ids = {1}, .sampling = {.max_tokens = 100, .stop = {"STOP", "END."}}}, &tokenizer);
-  std::string streamed;
-  for (const char c : std::string("STO, EN STOP and more")) {
-    if (sequence.finished()) break;
-    sequence.Append(c, false, {});
-    streamed += sequence.TakeFinalText();
-  }
-  ASSERT_TRUE(sequence.finished());
-  const Completion completion = sequence.Release();
-  EXPECT_EQ(completion.text, "STO, EN ");
-  EXPECT_EQ(streamed, "STO, EN ");
-  EXPECT_EQ(completion.finish_reason, FinishReason::kStop);
-}
-
-TEST(Sequence, HeldBackTextComesOutAtTheEnd) {
-  const LetterTokenizer tokenizer;
-  Sequence sequence(1, {.prompt_ids = {1}, .sampling = {.max_tokens = 3, .stop = {"STOP"}}}, &tokenizer);
-  std::string streamed;
-  for (const char c : std::string("xST")) {
-    sequence.Append(c, false, {});
-    streamed += sequence.TakeFinalText();
-  }
-  EXPECT_TRUE(sequence.finished());
-  EXPECT_EQ(streamed, "xST");
-  EXPECT_EQ(sequence.Release().finish_reason, FinishReason::kLength);
 }
 
 }  // namespace

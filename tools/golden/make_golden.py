@@ -42,17 +42,15 @@ MIN_DISTINCT = 12       # distinct tokens in a greedy continuation
 BATCH = 48              # prompt candidates tried at once
 BATCHES = 6             # batches before the next model seed is tried
 
-MIXTRAL = dict(family="mixtral", hidden_size=32, intermediate_size=48, num_hidden_layers=2,
-               num_attention_heads=4, num_key_value_heads=2, num_local_experts=4,
-               num_experts_per_tok=2, vocab_size=96, rope_theta=1e6)
+MIXTRAL = dict(family="mixtral", hidden_size=32, intermediate_size=48, num_hidden_layers=2, num_attention_heads=4,
+               num_key_value_heads=2, num_local_experts=4, num_experts_per_tok=2, vocab_size=96, rope_theta=1e6)
 QWEN3 = dict(family="qwen3_moe", hidden_size=32, intermediate_size=40, moe_intermediate_size=24,
              num_hidden_layers=2, num_attention_heads=4, num_key_value_heads=2, head_dim=16,
              num_experts=8, num_experts_per_tok=4, norm_topk_prob=True, vocab_size=96,
              rope_theta=1e6)
-OLMOE = dict(family="olmoe", hidden_size=32, intermediate_size=12, num_hidden_layers=2,
-             num_attention_heads=4, num_key_value_heads=4, num_experts=16, num_experts_per_tok=8,
-             norm_topk_prob=False, vocab_size=96, rope_theta=10000.0, pad_token_id=1)
-
+OLMOE = dict(family="olmoe", hidden_size=32, intermediate_size=12, num_hidden_layers=2, num_attention_heads=4,
+             num_key_value_heads=4, num_experts=16, num_experts_per_tok=8, norm_topk_prob=False, vocab_size=96,
+             rope_theta=10000.0, pad_token_id=1)
 QWEN2 = dict(family="qwen2_moe", hidden_size=32, intermediate_size=40, moe_intermediate_size=24,
              shared_expert_intermediate_size=28, num_hidden_layers=2, num_attention_heads=4,
              num_key_value_heads=2, num_experts=8, num_experts_per_tok=4, vocab_size=96, rope_theta=1e6)

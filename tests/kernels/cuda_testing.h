@@ -1,4 +1,5 @@
-// Memory of the device that runs the kernels under test: a GPU, or the host where they are emulated.
+// Shared by the tests of CUDA kernels: memory of the device that runs them, and the host's kernels to compare with.
+// The device is a GPU, or the host where it is emulated.
 #pragma once
 
 #include <algorithm>
@@ -12,6 +13,7 @@
 #include <gtest/gtest.h>
 
 #include "penstock/kernels/cuda/stream.h"
+#include "penstock/kernels/kernels.h"
 
 namespace penstock::cuda {
 
@@ -74,5 +76,28 @@ class OnDevice {
   T* data_;
   size_t count_;
 };
+
+inline const Stream kStream = {};
+
+inline const kernels::KernelTable& Host() { return kernels::KernelsFor(kernels::Isa::kScalar); }
+
+inline size_t Size(int64_t count) { return static_cast<size_t>(count); }
+
+// Returns rows as the host prepares them.
+inline std::vector<std::byte> PreparedOnHost(kernels::RowFormat format, std::span<const float> x, int64_t num_rows,
+                                             int64_t dim) {
+  const int64_t stride = kernels::RowBytes(format, dim);
+  std::vector<std::byte> rows(Size(num_rows * stride));
+  Host().prepare_rows({.num_rows = num_rows,
+                       .dim = dim,
+                       .first = 0,
+                       .count = dim,
+                       .source = x.data(),
+                       .source_stride = dim,
+                       .format = format,
+                       .target = rows.data(),
+                       .target_stride_bytes = stride});
+  return rows;
+}
 
 }  // namespace penstock::cuda

@@ -1,0 +1,57 @@
+// Proves that stop texts end a sequence and are cut off, and that text which may begin one is held back.
+#include "penstock/engine/sequence.h"
+
+#include <gtest/gtest.h>
+
+namespace penstock {
+namespace {
+
+// One token per letter, enough to follow stop texts through a sequence.
+class LetterTokenizer : public Tokenizer {
+ public:
+  void GuardTemplate(std::string_view) override {}
+  std::vector<TokenId> Encode(std::span<const TextSegment>, AddSpecial) const override { return {}; }
+  void DecodeNext(TokenId id, SkipSpecial, DecodeState&, std::string& out) const override {
+    out.push_back(static_cast<char>(id));
+  }
+  std::string_view TokenText(TokenId) const override { return ""; }
+  bool IsSpecial(TokenId) const override { return false; }
+  TokenId FindToken(std::string_view) const override { return -1; }
+  int64_t vocab_size() const override { return 128; }
+  TokenId bos_id() const override { return -1; }
+  TokenId eos_id() const override { return -1; }
+  std::vector<std::pair<std::string, std::string>> NamedTokens() const override { return {}; }
+  uint64_t memory_bytes() const override { return 0; }
+};
+
+TEST(Sequence, StopTextsEndItAndAreNeverStreamed) {
+  const LetterTokenizer tokenizer;
+  Sequence sequence(1, {.prompt_ids = {1}, .sampling = {.max_tokens = 100, .stop = {"STOP", "END."}}}, &tokenizer);
+  std::string streamed;
+  for (const char c : std::string("STO, EN STOP and more")) {
+    if (sequence.finished()) break;
+    sequence.Append(c, false, {});
+    streamed += sequence.TakeFinalText();
+  }
+  ASSERT_TRUE(sequence.finished());
+  const Completion completion = sequence.Release();
+  EXPECT_EQ(completion.text, "STO, EN ");
+  EXPECT_EQ(streamed, "STO, EN ");
+  EXPECT_EQ(completion.finish_reason, FinishReason::kStop);
+}
+
+TEST(Sequence, HeldBackTextComesOutAtTheEnd) {
+  const LetterTokenizer tokenizer;
+  Sequence sequence(1, {.prompt_ids = {1}, .sampling = {.max_tokens = 3, .stop = {"STOP"}}}, &tokenizer);
+  std::string streamed;
+  for (const char c : std::string("xST")) {
+    sequence.Append(c, false, {});
+    streamed += sequence.TakeFinalText();
+  }
+  EXPECT_TRUE(sequence.finished());
+  EXPECT_EQ(streamed, "xST");
+  EXPECT_EQ(sequence.Release().finish_reason, FinishReason::kLength);
+}
+
+}  // namespace
+}  // namespace penstock
