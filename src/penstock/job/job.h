@@ -16,11 +16,11 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "penstock/engine.h"
-#include "penstock/job/input_report.h"
 #include "penstock/job/manifest.h"
 #include "penstock/job/output_file.h"
 #include "penstock/job/sampling_fields.h"
 #include "penstock/job/stats.h"
+#include "penstock/job/validate_input.h"
 
 namespace penstock {
 

@@ -13,13 +13,13 @@
 #include "absl/status/status.h"
 #include "penstock/engine.h"
 #include "penstock/job/input_file.h"
-#include "penstock/job/input_report.h"
 #include "penstock/job/line_reader.h"
 #include "penstock/job/output_file.h"
 #include "penstock/job/output_scan.h"
 #include "penstock/job/progress.h"
 #include "penstock/job/request_line.h"
 #include "penstock/job/result_line.h"
+#include "penstock/job/validate_input.h"
 
 namespace penstock {
 

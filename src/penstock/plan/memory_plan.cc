@@ -104,18 +104,18 @@ uint64_t DevicePassBytes(const PlanInputs& in, const PassSize& size) {
 }
 
 // Bytes that the pass may take of the host's and of the device's budget.
-struct PassLimits {
+struct PassShares {
   uint64_t host_bytes = 0;
   uint64_t device_bytes = 0;
 };
 
-// Returns the largest pass within the limits. Doubles the batch and the chunk in turn.
-PassSize GrowPass(const PlanInputs& in, PassSize size, const PassLimits& limits) {
+// Returns the largest pass within the shares. Doubles the batch and the chunk in turn.
+PassSize GrowPass(const PlanInputs& in, PassSize size, const PassShares& shares) {
   const int64_t max_batch = in.batch_size > 0 ? in.batch_size : kDefaultBatch;
   const int64_t max_chunk = in.prefill_chunk > 0 ? in.prefill_chunk : kDefaultChunk;
   const auto fits = [&](const PassSize& larger) {
-    return PassBytes(in, larger) <= limits.host_bytes &&
-           (!in.device.has_value() || DevicePassBytes(in, larger) <= limits.device_bytes);
+    return PassBytes(in, larger) <= shares.host_bytes &&
+           (!in.device.has_value() || DevicePassBytes(in, larger) <= shares.device_bytes);
   };
   for (bool grown = true; grown;) {
     grown = false;
@@ -245,12 +245,12 @@ absl::StatusOr<MemoryPlan> PlanMemory(const PlanInputs& in) {
         in.context_length, FormatBytes(host_kv_min), FormatBytes(activations_min), min_slots, FormatBytes(slots_min),
         FormatBytes(required), required);
   }
-  PassLimits limits{.host_bytes = host_kv_min + positions_min + places_min +
+  PassShares shares{.host_bytes = host_kv_min + positions_min + places_min +
                                   PassShare(in.budget_bytes - required, num_experts - min_slots, in.slot_bytes)};
   if (in.device.has_value()) {
-    PENSTOCK_ASSIGN_OR_RETURN(limits.device_bytes, DevicePassLimit(in, min, kv_min, num_experts));
+    PENSTOCK_ASSIGN_OR_RETURN(shares.device_bytes, DevicePassLimit(in, min, kv_min, num_experts));
   }
-  const PassSize size = GrowPass(in, min, limits);
+  const PassSize size = GrowPass(in, min, shares);
 
   MemoryPlan plan;
   plan.budget_bytes = in.budget_bytes;
@@ -266,11 +266,11 @@ absl::StatusOr<MemoryPlan> PlanMemory(const PlanInputs& in) {
   const uint64_t page_bytes = KvCache::PageBytes(*in.config, in.kv_format);
   const uint64_t page_texts = HasWindow(in) ? 0 : KvCache::kPageTokens * in.bytes_per_position;
   const uint64_t window_texts = HasWindow(in) ? PositionBytes(in, 0, size.batch_size) : 0;
-  const uint64_t pages = (limits.host_bytes - PlacesBytes(in, size) - window_texts) /
+  const uint64_t pages = (shares.host_bytes - PlacesBytes(in, size) - window_texts) /
                          std::max<uint64_t>(1, HostKvBytes(in, page_bytes) + page_texts);
   plan.kv_bytes = std::min(KvBytes(in, size.batch_size), pages * page_bytes / kPageBytes * kPageBytes);
   if (in.device.has_value()) {
-    plan.kv_bytes = LimitDeviceKv(in, plan.kv_bytes, limits.device_bytes - DeviceActivationBytes(in, size));
+    plan.kv_bytes = LimitDeviceKv(in, plan.kv_bytes, shares.device_bytes - DeviceActivationBytes(in, size));
   }
   plan.kv_bytes = std::max(kv_min, plan.kv_bytes);
   plan.fixed_bytes +=

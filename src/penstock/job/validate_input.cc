@@ -1,4 +1,4 @@
-#include "penstock/job/input_report.h"
+#include "penstock/job/validate_input.h"
 
 #include <algorithm>
 #include <cmath>
