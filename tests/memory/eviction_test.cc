@@ -1,5 +1,4 @@
-// Covers the policies where expert_store_test does not. MRS evicts the expert that routers have rated lowest lately;
-// among equals, the least recently used. With mrs-layer every layer keeps its share.
+// Each eviction policy by itself. expert_store_test covers lru and static in a store.
 #include "penstock/memory/eviction.h"
 
 #include <gmock/gmock.h>
@@ -20,6 +19,28 @@ std::unique_ptr<EvictionPolicy> Loaded(Eviction eviction, const std::vector<int6
 
 const auto kAnyone = [](SlotId) { return true; };
 
+TEST(EvictionTest, LruLetsTheLeastRecentlyUsedGo) {
+  const auto policy = Loaded(Eviction::kLru, {0, 1, 4});
+  policy->OnUse(Slot(0));
+  EXPECT_EQ(policy->Victim(Expert(2), kAnyone), Slot(1));
+}
+
+TEST(EvictionTest, FifoLetsTheOldestGoHoweverOftenItIsUsed) {
+  const auto policy = Loaded(Eviction::kFifo, {0, 1, 4});
+  for (int i = 0; i < 3; ++i) policy->OnUse(Slot(0));
+  EXPECT_EQ(policy->Victim(Expert(2), kAnyone), Slot(0));
+}
+
+TEST(EvictionTest, LfuLetsTheExpertWithTheFewestUsesGo) {
+  const auto policy = Loaded(Eviction::kLfu, {0, 1, 4});
+  for (int i = 0; i < 3; ++i) policy->OnUse(Slot(0));
+  policy->OnUse(Slot(1));
+  policy->OnUse(Slot(2));
+  policy->OnUse(Slot(2));
+  EXPECT_EQ(policy->Victim(Expert(2), kAnyone), Slot(1));
+}
+
+// MRS evicts the expert that routers have rated lowest lately; among equals, the least recently used.
 TEST(EvictionTest, MrsLetsTheLowestRatedGo) {
   const auto policy = Loaded(Eviction::kMrs, {0, 1, 4});
   const float first[] = {0.5f, 0.4f, 0.1f, 0}, second[] = {0.2f, 0.3f, 0.3f, 0.2f};
@@ -40,6 +61,7 @@ TEST(EvictionTest, MrsWithoutScoresIsLru) {
   EXPECT_EQ(policy->Victim(Expert(2), kAnyone), Slot(1));
 }
 
+// With mrs-layer every layer keeps its share.
 TEST(EvictionTest, MrsByLayersKeepsEachLayersShare) {
   const auto policy = Loaded(Eviction::kMrsLayer, {0, 1, 4, 5});
   const float high[] = {0.4f, 0.3f, 0.2f, 0.1f}, low[] = {0.02f, 0.01f, 0, 0};

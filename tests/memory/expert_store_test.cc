@@ -256,27 +256,6 @@ TEST_F(ExpertStoreTest, LruLetsTheLeastRecentlyUsedGo) {
   EXPECT_TRUE(Use(*store, 1));
 }
 
-TEST_F(ExpertStoreTest, FifoLetsTheOldestGoHoweverOftenItIsUsed) {
-  Prepare(0);
-  auto store = MakeStore(ComputeDtype::kF32, 2, Eviction::kFifo);
-  EXPECT_TRUE(Use(*store, 0));
-  EXPECT_TRUE(Use(*store, 1));
-  EXPECT_FALSE(Use(*store, 0));
-  EXPECT_TRUE(Use(*store, 2));  // takes the slot of 0
-  EXPECT_FALSE(Use(*store, 1));
-  EXPECT_TRUE(Use(*store, 0));
-}
-
-TEST_F(ExpertStoreTest, LfuKeepsWhatIsUsedOften) {
-  Prepare(0);
-  auto store = MakeStore(ComputeDtype::kF32, 2, Eviction::kLfu);
-  for (int i = 0; i < 3; ++i) Use(*store, 0);
-  for (const int64_t key : {1, 2, 3, 4, 5}) {
-    EXPECT_TRUE(Use(*store, key));
-    EXPECT_FALSE(Use(*store, 0));
-  }
-}
-
 TEST_F(ExpertStoreTest, PinnedExpertsNeverLeave) {
   Prepare(0);
   constexpr int kNumKeys = kNumLayers * kNumExperts;

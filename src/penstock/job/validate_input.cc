@@ -14,6 +14,7 @@
 #include "penstock/base/status.h"
 #include "penstock/base/text.h"
 #include "penstock/job/line_reader.h"
+#include "penstock/tensor/kv_block.h"
 
 namespace penstock {
 namespace {
@@ -116,11 +117,11 @@ uint64_t ParseBytes(std::string_view text) {
 // Returns the tokens of a request's prompt and answer, in whole KV pages. A text has about three bytes per token.
 int64_t EstimatePositions(const Line& line, const JobRequest& request, int64_t max_tokens) {
   constexpr int64_t kBytesPerToken = 3;
-  constexpr int64_t kPage = 16;
   const auto num_answers = std::max<int64_t>(1, std::ssize(request.turns));
   const int64_t prompt =
       request.prompt_ids.empty() ? std::ssize(line.text) / kBytesPerToken : std::ssize(request.prompt_ids);
-  return (prompt + std::min<int64_t>(max_tokens, kMaxContext) * num_answers + kPage - 1) / kPage * kPage;
+  return (prompt + std::min<int64_t>(max_tokens, kMaxContext) * num_answers + kKvPageTokens - 1) / kKvPageTokens *
+         kKvPageTokens;
 }
 
 void AddPrompt(uint64_t text_bytes, int64_t num_tokens, int64_t max_tokens, PromptTotals& totals) {
