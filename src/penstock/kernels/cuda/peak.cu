@@ -6,7 +6,11 @@ namespace penstock::cuda {
 namespace {
 
 constexpr int kPeakThreads = 256;
+#ifdef PENSTOCK_EMULATED_SIMT
+constexpr int kPeakSteps = 4;  // rates of the emulation mean nothing
+#else
 constexpr int kPeakSteps = 512;
+#endif
 constexpr int kChains = 8;  // independent products
 constexpr int kReadThreads = 256;
 constexpr int64_t kBytesPerReadBlock = 256 * 1024;

@@ -6,7 +6,6 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
-#include <deque>
 #include <memory>
 #include <random>
 #include <vector>
@@ -50,7 +49,8 @@ struct Copy {
 
 struct Thread {
   ThreadState state;
-  std::deque<std::vector<Copy>> copies = {{}};  // groups; the last one is still open
+  std::vector<Copy> copies;
+  std::vector<size_t> group_ends;  // in `copies`; the group behind the last end is still open
   WarpState* warp = nullptr;
   fiber body;
   const Barrier* waits_at = nullptr;
@@ -151,14 +151,18 @@ void FillBytes(void* data, int value, size_t size) {
   for (size_t i = 0; i < size; ++i) target[i] = static_cast<unsigned char>(value);
 }
 
-void AddCopy(std::byte* to, const std::byte* from) { current_thread->copies.back().push_back({to, from}); }
-void EndCopies() { current_thread->copies.emplace_back(); }
+void AddCopy(std::byte* to, const std::byte* from) { current_thread->copies.push_back({to, from}); }
+void EndCopies() { current_thread->group_ends.push_back(current_thread->copies.size()); }
 void DoCopies(int max) {
-  std::deque<std::vector<Copy>>& copies = current_thread->copies;
-  while (std::ssize(copies) > max + 1) {
-    for (const Copy& copy : copies.front()) std::memcpy(copy.to, copy.from, 16);
-    copies.pop_front();
-  }
+  std::vector<Copy>& copies = current_thread->copies;
+  std::vector<size_t>& ends = current_thread->group_ends;
+  const int64_t num_done = std::ssize(ends) - max;
+  if (num_done <= 0) return;
+  const auto end = static_cast<int64_t>(ends[num_done - 1]);
+  for (int64_t i = 0; i < end; ++i) std::memcpy(copies[i].to, copies[i].from, 16);
+  copies.erase(copies.begin(), copies.begin() + end);
+  ends.erase(ends.begin(), ends.begin() + num_done);
+  for (size_t& later : ends) later -= static_cast<size_t>(end);
 }
 
 void RunGrid(const LaunchShape& shape, const std::function<void()>& thread) {

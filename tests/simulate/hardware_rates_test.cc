@@ -1,0 +1,83 @@
+// Proves how long a task takes in a simulation: from measured rates where there are some, otherwise from the roofline
+// of peaks and efficiencies, and over each link from its own rate.
+#include "penstock/simulate/hardware_rates.h"
+
+#include <gmock/gmock.h>
+
+#include "penstock/base/status.h"
+
+namespace penstock {
+namespace {
+
+constexpr TaskCost kExperts{.flops = 4e9, .memory_bytes = 100'000'000};
+constexpr TaskCost kAttention{.flops = 3e9, .memory_bytes = 300'000'000, .kv_bytes = 200'000'000, .kv_flops = 1e9};
+constexpr TaskCost kTransfer{.link_bytes = 6'000'000};
+
+// A CPU of 1e11 operations and 1e10 bytes per second, of which its kernels reach a half and four fifths.
+Hardware Described() {
+  Hardware hardware;
+  hardware.processors = {{.name = "cpu",
+                          .tier = "dram",
+                          .num_cpus = 2,
+                          .peaks = {{Arithmetic::kF32, "fma", {{2, 1e11}}}},
+                          .compute_efficiency = 0.5,
+                          .memory_efficiency = 0.8,
+                          .call_s = 1e-3}};
+  hardware.tiers = {{"dram", 1ull << 34, {{2, 1e10, 8e9, 5e9}}}};
+  hardware.links = {{"disk_to_dram", 2e9, 1e-4, {}}};
+  return hardware;
+}
+
+EnginePlan PlanOf(int64_t num_expert_slots) {
+  EnginePlan plan;
+  plan.policy.plan.num_experts_total = 8;
+  plan.policy.plan.num_expert_slots = num_expert_slots;
+  return plan;
+}
+
+TEST(HardwareRates, WithoutMeasurementsTheSlowerOfArithmeticAndMemoryCounts) {
+  const LaneRates rates = LaneRatesOf(Described(), PlanOf(4), 2).value();
+  EXPECT_DOUBLE_EQ(rates.host_compute(kExperts), 1e-3 + 4e9 / 5e10);
+  EXPECT_DOUBLE_EQ(rates.host_compute(kAttention), 1e-3 + 6e-2);
+  constexpr TaskCost kReads{.flops = 1e6, .memory_bytes = 80'000'000};
+  EXPECT_DOUBLE_EQ(rates.host_compute(kReads), 1e-3 + 80e6 / 8e9);
+}
+
+TEST(HardwareRates, MeasuredRatesTakeTheirPlaceAndCountKvByItself) {
+  Hardware hardware = Described();
+  hardware.processors[0].gemm = {
+      {.num_threads = 2, .weights = "f32", .arithmetic = Arithmetic::kF32, .points = {{2, 2e-10}, {100, 1e-9}}}};
+  hardware.processors[0].attention = {{.num_threads = 2, .kv = "f32", .bytes_per_s = 4e9, .ops_per_s = 1e11}};
+  const LaneRates rates = LaneRatesOf(hardware, PlanOf(4), 2).value();
+  const GemmRates& gemm = hardware.processors[0].gemm[0];
+  EXPECT_DOUBLE_EQ(rates.host_compute(kExperts), gemm.Seconds(4e9, 1e8));
+  EXPECT_DOUBLE_EQ(rates.host_compute(kAttention), 0.05 + gemm.Seconds(2e9, 1e8));
+}
+
+TEST(HardwareRates, TransfersTakeTheirLinksTime) {
+  EXPECT_DOUBLE_EQ(LaneRatesOf(Described(), PlanOf(4), 2)->disk_to_dram(kTransfer), 1e-4 + 6e6 / 2e9);
+  EnginePlan plan = PlanOf(4);
+  plan.policy.device = DeviceSpec{.link_bytes_per_s = 3e9, .num_threads = 1};
+  const LaneRates rates = LaneRatesOf(Described(), plan, 2).value();
+  EXPECT_DOUBLE_EQ(rates.dram_to_device(kTransfer), 2e-3);
+  EXPECT_DOUBLE_EQ(rates.device_to_dram(kTransfer), 2e-3);
+  EXPECT_DOUBLE_EQ(rates.device_compute(kExperts), 1e-3 + 4e9 / 2.5e10);  // one thread of two
+}
+
+TEST(HardwareRates, WithoutADiskAllExpertsMustFit) {
+  Hardware hardware = Described();
+  hardware.links.clear();
+  EXPECT_EQ(LaneRatesOf(hardware, PlanOf(8), 2)->disk_to_dram(kTransfer), 0);
+  EXPECT_THAT(std::string(LaneRatesOf(hardware, PlanOf(7), 2).status().message()), testing::HasSubstr("disk_to_dram"));
+}
+
+TEST(HardwareRates, MissingRatesAreNamed) {
+  Hardware hardware = Described();
+  hardware.processors[0].peaks.clear();
+  const absl::Status status = LaneRatesOf(hardware, PlanOf(4), 2).status();
+  EXPECT_EQ(FaultOf(status), Fault::kUsage);
+  EXPECT_THAT(std::string(status.message()), testing::HasSubstr("penstock probe --model"));
+}
+
+}  // namespace
+}  // namespace penstock
