@@ -4,7 +4,9 @@
 #include "penstock/base/thread_pool.h"
 
 #include <gtest/gtest.h>
+#include <sched.h>
 
+#include <algorithm>
 #include <atomic>
 #include <chrono>
 #include <thread>
@@ -89,6 +91,38 @@ TEST(ThreadPool, ComesAndGoes) {
     pool.ParallelFor(i % 7, [&](int64_t, int) { ++count; });
     EXPECT_EQ(count.load(), i % 7);
   }
+}
+
+TEST(ThreadPool, WorkersAndTheirCallerHaveACpuEach) {
+  const auto cpus_of_workers = [](ThreadPool& pool) {
+    std::vector<cpu_set_t> cpus(static_cast<size_t>(pool.num_workers()));
+    std::atomic<int> num_started = 0;
+    pool.ParallelFor(pool.num_workers(), [&](int64_t, int worker_idx) {
+      ++num_started;
+      while (num_started.load() != pool.num_workers()) std::this_thread::yield();  // each worker takes one task
+      EXPECT_EQ(::sched_getaffinity(0, sizeof(cpu_set_t), &cpus[worker_idx]), 0);
+    });
+    return cpus;
+  };
+  cpu_set_t usable;
+  ASSERT_EQ(::sched_getaffinity(0, sizeof(usable), &usable), 0);
+  const int num_threads = std::min(CPU_COUNT(&usable), 4);
+  ThreadPool pool(num_threads);
+  {
+    const ThreadPool::CallerPin pin(pool);
+    cpu_set_t all;
+    CPU_ZERO(&all);
+    for (const cpu_set_t& cpus : cpus_of_workers(pool)) {
+      EXPECT_EQ(CPU_COUNT(&cpus), 1);
+      CPU_OR(&all, &all, &cpus);
+    }
+    EXPECT_EQ(CPU_COUNT(&all), num_threads);
+  }
+  cpu_set_t after;
+  ASSERT_EQ(::sched_getaffinity(0, sizeof(after), &after), 0);
+  EXPECT_TRUE(CPU_EQUAL(&after, &usable));
+  ThreadPool free_pool(2, ThreadPool::Pinned::kNo);
+  EXPECT_TRUE(CPU_EQUAL(&cpus_of_workers(free_pool)[1], &usable));
 }
 
 TEST(NumUsableCpus, IsPlausible) {
