@@ -24,11 +24,13 @@ class Memory {
   // room.
   absl::StatusOr<Arena> Map(uint64_t size_bytes);
 
-  // Returns whether the host can read and write arenas directly. If not, use Write() and Clear(), which return when the
-  // bytes are written.
+  // Returns whether the host can read and write arenas directly. If not, use the functions below, which return when
+  // the bytes are written.
   virtual bool is_host() const { return true; }
   virtual absl::Status Write(std::byte* to, std::span<const std::byte> from);
   virtual absl::Status Clear(std::byte* to, uint64_t size_bytes);
+  // Copies bytes of this memory to another place of it.
+  virtual absl::Status Copy(std::byte* to, std::span<const std::byte> from) { return Write(to, from); }
 
  protected:
   // Take() and Release() of another memory, for memories that are built on it.
@@ -77,6 +79,7 @@ class BudgetedMemory : public Memory {
   bool is_host() const override { return memory_->is_host(); }
   absl::Status Write(std::byte* to, std::span<const std::byte> from) override { return memory_->Write(to, from); }
   absl::Status Clear(std::byte* to, uint64_t size_bytes) override { return memory_->Clear(to, size_bytes); }
+  absl::Status Copy(std::byte* to, std::span<const std::byte> from) override { return memory_->Copy(to, from); }
 
  private:
   absl::StatusOr<std::byte*> Take(uint64_t size_bytes) override;

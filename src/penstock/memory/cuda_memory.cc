@@ -37,6 +37,11 @@ absl::Status CudaMemory::Clear(std::byte* to, uint64_t size_bytes) {
   return PENSTOCK_CUDA_STATUS(cudaDeviceSynchronize());
 }
 
+absl::Status CudaMemory::Copy(std::byte* to, std::span<const std::byte> from) {
+  PENSTOCK_CUDA_RETURN_IF_ERROR(cudaMemcpy(to, from.data(), from.size(), cudaMemcpyDeviceToDevice));
+  return PENSTOCK_CUDA_STATUS(cudaDeviceSynchronize());
+}
+
 absl::StatusOr<std::byte*> PageLockedMemory::Take(uint64_t size_bytes) {
   PENSTOCK_CUDA_RETURN_IF_ERROR(cudaSetDevice(device_idx_));
   PENSTOCK_ASSIGN_OR_RETURN(std::byte* const data, TakeFrom(HostMemory(), size_bytes));

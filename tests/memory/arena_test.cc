@@ -1,0 +1,57 @@
+// Proves that arenas are whole pages of zeros which are given back, that their parts are aligned, and that a budgeted
+// memory hands out no more than its budget.
+#include "penstock/memory/arena.h"
+
+#include <algorithm>
+
+#include <gmock/gmock.h>
+
+#include "penstock/base/status.h"
+
+namespace penstock {
+namespace {
+
+TEST(Arena, HasWholePagesOfZeros) {
+  const Arena arena = HostMemory().Map(5000).value();
+  EXPECT_EQ(arena.size_bytes(), 2 * kPageBytes);
+  EXPECT_EQ(reinterpret_cast<uintptr_t>(arena.data()) % kPageBytes, 0u);
+  EXPECT_THAT(std::span(arena.data(), arena.size_bytes()), testing::Each(std::byte{0}));
+  EXPECT_EQ(HostMemory().Map(0)->data(), nullptr);
+}
+
+TEST(Arena, IsWrittenClearedAndCopied) {
+  Memory& memory = HostMemory();
+  const Arena arena = memory.Map(100).value();
+  const std::byte bytes[] = {std::byte{1}, std::byte{2}, std::byte{3}};
+  ASSERT_TRUE(memory.Write(arena.data() + 5, bytes).ok());
+  ASSERT_TRUE(memory.Copy(arena.data() + 20, {arena.data() + 4, 5}).ok());
+  EXPECT_THAT(std::span(arena.data() + 20, 5),
+              testing::ElementsAre(std::byte{0}, std::byte{1}, std::byte{2}, std::byte{3}, std::byte{0}));
+  ASSERT_TRUE(memory.Clear(arena.data() + 6, 1).ok());
+  EXPECT_THAT(std::span(arena.data() + 5, 3), testing::ElementsAre(std::byte{1}, std::byte{0}, std::byte{3}));
+}
+
+TEST(Arena, PartsAreAlignedAndApart) {
+  const Arena arena = HostMemory().Map(1000).value();
+  ArenaAllocator allocator(arena);
+  const std::span<float> first = allocator.Take<float>(3);
+  const std::span<int64_t> second = allocator.Take<int64_t>(2);
+  EXPECT_EQ(first.size(), 3u);
+  EXPECT_EQ(reinterpret_cast<uintptr_t>(second.data()) % 64, 0u);
+  EXPECT_GE(reinterpret_cast<std::byte*>(second.data()), reinterpret_cast<std::byte*>(first.data() + first.size()));
+}
+
+TEST(BudgetedMemory, HandsOutItsBudgetAndTakesItBack) {
+  BudgetedMemory memory("device", HostMemory(), 3 * kPageBytes);
+  {
+    const Arena arena = memory.Map(2 * kPageBytes).value();
+    EXPECT_EQ(memory.used_bytes(), 2 * kPageBytes);
+    EXPECT_EQ(FaultOf(memory.Map(kPageBytes + 1).status()), Fault::kResources);
+    EXPECT_TRUE(memory.Map(kPageBytes).ok());
+  }
+  EXPECT_EQ(memory.used_bytes(), 0u);
+  EXPECT_TRUE(memory.Map(3 * kPageBytes).ok());
+}
+
+}  // namespace
+}  // namespace penstock

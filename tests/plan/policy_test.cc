@@ -1,0 +1,74 @@
+// Proves which schedule, eviction and number of pinned experts a plan chooses by default, and that choices which need a
+// device are refused without one.
+#include "penstock/plan/policy.h"
+
+#include <gmock/gmock.h>
+
+#include "penstock/base/status.h"
+
+namespace penstock {
+namespace {
+
+constexpr uint64_t kSlotBytes = 1 << 20;
+
+ModelConfig Config() {
+  ModelConfig config;
+  config.num_layers = 8;
+  config.model_dim = 64;
+  config.num_heads = 4;
+  config.num_kv_heads = 2;
+  config.head_dim = 16;
+  config.num_experts = 16;
+  config.num_topk = 2;
+  config.expert_dim = 64;
+  config.vocab_size = 1000;
+  config.max_positions = 4096;
+  config.layer_has_experts.assign(config.num_layers, true);
+  return config;
+}
+
+// Returns the policy for a budget that has room for about this many of the 128 experts.
+absl::StatusOr<ChosenPolicy> PolicyFor(int64_t num_experts, const EngineOptions& options) {
+  const ModelConfig config = Config();
+  PlanInputs inputs;
+  inputs.config = &config;
+  inputs.budget_bytes = (4 << 20) + static_cast<uint64_t>(num_experts) * kSlotBytes;
+  inputs.dense_bytes = 1 << 20;
+  inputs.slot_bytes = kSlotBytes;
+  inputs.num_workers = 2;
+  inputs.context_length = 256;
+  inputs.batch_size = options.batch_size;
+  return ChoosePolicy(options, std::nullopt, 0, inputs);
+}
+
+TEST(ChoosePolicy, ExpertsThatStreamAreScheduledByKlotskiAndPartlyPinned) {
+  const ChosenPolicy policy = PolicyFor(60, {.batch_size = 16}).value();
+  EXPECT_EQ(policy.schedule.kind, ScheduleKind::kKlotski);
+  EXPECT_EQ(policy.eviction, TraitsOf(ScheduleKind::kKlotski).eviction);
+  EXPECT_LT(policy.plan.num_expert_slots, 128);
+  EXPECT_GT(policy.plan.num_pinned_experts, 0);
+  EXPECT_LT(policy.plan.num_pinned_experts, policy.plan.num_expert_slots);
+}
+
+TEST(ChoosePolicy, WhereAllExpertsFitOnDemandIsEnough) {
+  EXPECT_EQ(PolicyFor(140, {.batch_size = 16})->schedule.kind, ScheduleKind::kOnDemand);
+  EngineOptions asked{.batch_size = 16};
+  asked.policy.schedule = ScheduleKind::kZigzag;
+  EXPECT_EQ(PolicyFor(140, asked)->schedule.kind, ScheduleKind::kZigzag);
+}
+
+TEST(ChoosePolicy, OneSequenceUsesACacheOfRecentExperts) {
+  EXPECT_EQ(PolicyFor(60, {.batch_size = 1})->schedule.kind, ScheduleKind::kOnDemand);
+  EXPECT_EQ(PolicyFor(24, {.batch_size = 1})->schedule.kind, ScheduleKind::kKlotski);  // too few for a second token
+}
+
+TEST(ChoosePolicy, AttentionOnTheHostNeedsADevice) {
+  EngineOptions options;
+  options.policy.schedule = ScheduleKind::kCgopipe;
+  const absl::Status status = PolicyFor(60, options).status();
+  EXPECT_EQ(FaultOf(status), Fault::kUsage);
+  EXPECT_THAT(std::string(status.message()), testing::HasSubstr("--device"));
+}
+
+}  // namespace
+}  // namespace penstock
