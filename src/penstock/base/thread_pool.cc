@@ -4,11 +4,9 @@
 #include <sched.h>
 
 #include <algorithm>
-#include <cstdlib>
-#include <fstream>
-#include <string>
 #include <system_error>
 
+#include "penstock/base/cgroup.h"
 #include "penstock/base/check.h"
 
 namespace penstock {
@@ -42,18 +40,9 @@ std::vector<int> UsableCpus() {
 }  // namespace
 
 int NumUsableCpus() {
-  int num_cpus = static_cast<int>(UsableCpus().size());
-  std::ifstream cpu_max("/sys/fs/cgroup/cpu.max");  // cgroup v2: "QUOTA PERIOD" in microseconds, or "max PERIOD"
-  std::string quota;
-  double period = 0;
-  if (cpu_max >> quota >> period && quota != "max" && period > 0) {
-    char* end = nullptr;
-    const double quota_us = std::strtod(quota.c_str(), &end);
-    if (end != quota.c_str() && quota_us > 0) {
-      num_cpus = std::min(num_cpus, std::max(1, static_cast<int>(quota_us / period + 0.5)));
-    }
-  }
-  return num_cpus;
+  const int num_cpus = static_cast<int>(UsableCpus().size());
+  const double quota = ReadCgroupLimits().num_cpus;
+  return quota < num_cpus ? std::max(1, static_cast<int>(quota + 0.5)) : num_cpus;
 }
 
 ThreadPool::ThreadPool(int num_threads, Pinned pinned) {

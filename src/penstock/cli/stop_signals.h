@@ -1,12 +1,13 @@
-// Turns Ctrl-C and SIGTERM into a flag.
+// Turns Ctrl-C, SIGTERM and SIGHUP into a flag.
 #pragma once
 
 #include <atomic>
 
 namespace penstock::cli {
 
-// Installs the handlers. The first signal sets the flag, which asks the work to stop at the next safe point. The second
-// signal ends the process at once with exit code 7. It loses nothing either, because the files on disk are whole.
+// Installs the handlers, except for signals that are ignored. The first signal sets the flag, which asks the work to
+// stop at the next safe point. The second signal ends the process at once with exit code 7. It loses nothing either,
+// because the files on disk are whole.
 const std::atomic<bool>& StopOnSignals();
 
 }  // namespace penstock::cli

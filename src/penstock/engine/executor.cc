@@ -52,6 +52,7 @@ absl::StatusOr<std::unique_ptr<Executor>> Executor::Create(Args args) {
   }
   auto executor = std::unique_ptr<Executor>(new Executor(args));
   if (args.policy.device.has_value()) PENSTOCK_RETURN_IF_ERROR(executor->CreateDevice(args));
+  PENSTOCK_RETURN_IF_ERROR(executor->runtime_.lane_status());
   PENSTOCK_RETURN_IF_ERROR(executor->CreateHost(args));
   PENSTOCK_RETURN_IF_ERROR(executor->CreateExperts(args));
   const ModelConfig& config = args.model.config;

@@ -21,6 +21,7 @@
 #include "penstock/base/file.h"
 #include "penstock/base/logging.h"
 #include "penstock/base/status.h"
+#include "penstock/base/thread.h"
 
 namespace penstock {
 namespace {
@@ -29,7 +30,12 @@ namespace {
 constexpr uint64_t kPartBytes = kMiB;
 constexpr unsigned kQueueDepth = 64;
 constexpr int kNumReadingThreads = 8;
+// How often a request is repeated that the kernel refuses for the moment.
 constexpr int kMaxRefusals = 100;
+constexpr auto kRefusalPause = std::chrono::milliseconds(10);
+
+// Returns whether an operation may succeed when it is repeated: it was interrupted, or the kernel was short of memory.
+bool IsTransient(int error) { return error == EINTR || error == EAGAIN || error == EBUSY || error == ENOMEM; }
 
 // The page-aligned part of `extent` that begins at `part_idx * kPartBytes`.
 struct Part {
@@ -138,8 +144,7 @@ class RingReader : public DiskReader {
   ~RingReader() override {
     if (!ring_ready_) return;
     while (num_with_kernel_ > 0) {  // the kernel still writes into the caller's memory
-      io_uring_cqe* cqe = nullptr;
-      if (::io_uring_wait_cqe(&ring_, &cqe) != 0) break;
+      io_uring_cqe* const cqe = WaitForEntry();
       if (::io_uring_cqe_get_data64(cqe) != kWakePlace) --num_with_kernel_;
       ::io_uring_cqe_seen(&ring_, cqe);
     }
@@ -164,10 +169,7 @@ class RingReader : public DiskReader {
         if (auto completion = outstanding_.FinishPart(read_id, broken_)) return completion;
         continue;
       }
-      io_uring_cqe* cqe = nullptr;
-      const int error = ::io_uring_wait_cqe(&ring_, &cqe);
-      if (error == -EINTR) continue;
-      PENSTOCK_CHECK(error == 0);  // a ring that exists can be waited for
+      io_uring_cqe* const cqe = WaitForEntry();
       const uint64_t place = ::io_uring_cqe_get_data64(cqe);
       const int result = cqe->res;
       ::io_uring_cqe_seen(&ring_, cqe);
@@ -203,12 +205,24 @@ class RingReader : public DiskReader {
     uint64_t read_id;
     uint64_t done;
     int num_errors = 0;
+    int num_refusals = 0;
   };
   static constexpr uint64_t kWakePlace = kQueueDepth;
 
   RingReader() {
     for (size_t place = 0; place < kQueueDepth; ++place) free_places_.push_back(place);
     in_ring_.resize(kQueueDepth);
+  }
+
+  // REQUIRES: an entry is with the kernel.
+  io_uring_cqe* WaitForEntry() {
+    io_uring_cqe* cqe = nullptr;
+    for (;;) {
+      const int error = ::io_uring_wait_cqe(&ring_, &cqe);
+      if (error == 0) return cqe;
+      PENSTOCK_CHECK(IsTransient(-error));  // a ring that exists can be waited for
+      if (error != -EINTR) std::this_thread::sleep_for(kRefusalPause);
+    }
   }
 
   void FillRing() {
@@ -242,10 +256,10 @@ class RingReader : public DiskReader {
       }
       // A kernel short of memory takes fewer entries, or none; the next completion brings us here again. If no
       // completion is due, we ask the kernel again for a second.
-      const bool later = submitted >= 0 || submitted == -EAGAIN || submitted == -EBUSY;
+      const bool later = submitted >= 0 || IsTransient(-submitted);
       if (later && (num_with_kernel_ > 0 || prepared_.empty())) break;
       if (later && num_refusals_++ < kMaxRefusals) {
-        std::this_thread::sleep_for(std::chrono::milliseconds(10));
+        std::this_thread::sleep_for(kRefusalPause);
         continue;
       }
       broken_ = IoError("io_uring refused a read: {}", ErrnoText(submitted < 0 ? -submitted : EAGAIN));
@@ -258,7 +272,10 @@ class RingReader : public DiskReader {
   // Counts the result of one ring entry. Returns false when the rest of the part must be read again.
   absl::StatusOr<bool> Account(Pending& pending, int result) {
     const SourceFile& file = sources_[pending.file_idx];
-    if (result == -EINTR || result == -EAGAIN) return false;
+    if (IsTransient(-result) && pending.num_refusals++ < kMaxRefusals) {
+      if (result != -EINTR) std::this_thread::sleep_for(kRefusalPause);
+      return false;
+    }
     if (result < 0) {
       // A disk may fail once and then succeed. A second failure at the same place counts as an error.
       if (pending.num_errors++ == 0) return false;
@@ -293,9 +310,16 @@ class RingReader : public DiskReader {
 
 class ThreadReader : public DiskReader {
  public:
-  ThreadReader(std::vector<SourceFile> sources, bool all_direct)
-      : sources_(std::move(sources)), all_direct_(all_direct) {
-    for (int i = 0; i < kNumReadingThreads; ++i) threads_.emplace_back([this] { Work(); });
+  // Where the system refuses some of the threads, the others do their work.
+  static absl::StatusOr<std::unique_ptr<ThreadReader>> Create(std::vector<SourceFile> sources, bool all_direct) {
+    auto reader = std::unique_ptr<ThreadReader>(new ThreadReader(std::move(sources), all_direct));
+    while (std::ssize(reader->threads_) < kNumReadingThreads) {
+      absl::StatusOr<std::thread> thread = StartThread([&reader = *reader] { reader.Work(); });
+      if (!thread.ok() && !reader->threads_.empty()) break;
+      PENSTOCK_RETURN_IF_ERROR(thread.status());
+      reader->threads_.push_back(*std::move(thread));
+    }
+    return reader;
   }
 
   ~ThreadReader() override {
@@ -346,7 +370,7 @@ class ThreadReader : public DiskReader {
   }
 
   std::string Description() const override {
-    return fmt::format("{} reading threads, {}", kNumReadingThreads, all_direct_ ? "O_DIRECT" : "page cache");
+    return fmt::format("{} reading threads, {}", threads_.size(), all_direct_ ? "O_DIRECT" : "page cache");
   }
 
  private:
@@ -359,6 +383,9 @@ class ThreadReader : public DiskReader {
     uint64_t read_id = 0;
     absl::Status status;
   };
+
+  ThreadReader(std::vector<SourceFile> sources, bool all_direct)
+      : sources_(std::move(sources)), all_direct_(all_direct) {}
 
   void Work() {
     std::unique_lock<std::mutex> lock(mutex_);
@@ -379,7 +406,7 @@ class ThreadReader : public DiskReader {
     const SourceFile& file = sources_[queued.file_idx];
     const Part& part = queued.part;
     uint64_t done = 0;
-    int num_errors = 0;
+    int num_errors = 0, num_refusals = 0;
     while (done < part.needed) {
       const ssize_t n = ::pread(file.fd, part.target + done, part.size - done, static_cast<off_t>(part.offset + done));
       if (n >= 0) {
@@ -387,7 +414,9 @@ class ThreadReader : public DiskReader {
         if (arrived >= part.needed) break;
         if (WholePages(arrived) == done) return ShortRead(file, part, arrived);
         done = WholePages(arrived);
-      } else if (errno != EINTR && errno != EAGAIN && num_errors++ > 0) {
+      } else if (IsTransient(errno) && num_refusals++ < kMaxRefusals) {
+        if (errno != EINTR) std::this_thread::sleep_for(kRefusalPause);
+      } else if (num_errors++ > 0) {
         return IoError("{}: cannot read {} bytes at offset {}: {}", file.path, part.size, part.offset,
                        ErrnoText(errno));
       }
@@ -422,7 +451,7 @@ absl::StatusOr<std::unique_ptr<DiskReader>> DiskReader::Create(std::span<const O
   if (options.io_uring) {
     if (std::unique_ptr<RingReader> reader = RingReader::TryCreate(sources, all_direct)) return reader;
   }
-  return std::make_unique<ThreadReader>(std::move(sources), all_direct);
+  return ThreadReader::Create(std::move(sources), all_direct);
 }
 
 }  // namespace penstock

@@ -13,6 +13,7 @@
 #include "penstock/base/check.h"
 #include "penstock/base/clock.h"
 #include "penstock/base/status.h"
+#include "penstock/base/thread.h"
 
 namespace penstock {
 namespace {
@@ -118,6 +119,12 @@ RealRuntime::~RealRuntime() {
   }
 }
 
+void RealRuntime::StartLaneThread(std::thread& thread, std::function<void()> body) {
+  absl::StatusOr<std::thread> started = StartThread(std::move(body));
+  lane_status_.Update(started.status());
+  if (started.ok()) thread = *std::move(started);
+}
+
 LaneIdx RealRuntime::AddLane(std::string name, std::unique_ptr<Lane> owned) {
   Lane& lane = *owned;
   {
@@ -128,11 +135,11 @@ LaneIdx RealRuntime::AddLane(std::string name, std::unique_ptr<Lane> owned) {
   }
   switch (lane.kind) {
     case LaneKind::kIssuer: break;
-    case LaneKind::kThread: lane.thread = std::thread([this, &lane] { ThreadWork(lane); }); break;
-    case LaneKind::kDisk: lane.thread = std::thread([this, &lane] { DiskWork(lane); }); break;
+    case LaneKind::kThread: StartLaneThread(lane.thread, [this, &lane] { ThreadWork(lane); }); break;
+    case LaneKind::kDisk: StartLaneThread(lane.thread, [this, &lane] { DiskWork(lane); }); break;
     case LaneKind::kStream:
-      lane.thread = std::thread([this, &lane] { StreamWork(lane); });
-      lane.end_thread = std::thread([this, &lane] { StreamEndWork(lane); });
+      StartLaneThread(lane.thread, [this, &lane] { StreamWork(lane); });
+      StartLaneThread(lane.end_thread, [this, &lane] { StreamEndWork(lane); });
       break;
   }
   return lane.idx;

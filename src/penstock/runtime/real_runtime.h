@@ -39,6 +39,8 @@ class RealRuntime : public Runtime {
   LaneIdx AddDiskLane(std::string name, std::unique_ptr<DiskReader> reader);
   // REQUIRES: all streams belong to one device.
   LaneIdx AddStreamLane(std::string name, std::unique_ptr<DeviceStream> stream);
+  // Returns kResources if the system refused a lane its thread. Such a lane never runs a task.
+  absl::Status lane_status() const { return lane_status_; }
 
   Event Issue(Task task) override;
   absl::Status Wait(const Event& event) override;
@@ -88,6 +90,7 @@ class RealRuntime : public Runtime {
   };
 
   LaneIdx AddLane(std::string name, std::unique_ptr<Lane> lane);
+  void StartLaneThread(std::thread& thread, std::function<void()> body);
   static const TaskState* StateOf(const Event& event);
   // Ends the tasks at the front of the queue whose events failed. Then returns the first task if it can run.
   TaskRef TakeReady(Lane& lane, Lock& lock);
@@ -115,6 +118,7 @@ class RealRuntime : public Runtime {
   mutable std::mutex mutex_;
   Bell issuer_bell_;
   std::vector<std::unique_ptr<Lane>> lanes_;
+  absl::Status lane_status_;
   LaneAccount account_;         // guarded by mutex_
   int64_t num_unfinished_ = 0;  // tasks
   int64_t num_ended_ = 0;
