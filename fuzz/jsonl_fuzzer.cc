@@ -21,10 +21,11 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
     penstock::RequestResult result;
     result.kind = line.request.kind;
     result.model = line.model;
-    result.completion.text = std::string(text);
+    result.choices.resize(1);
+    result.choices[0].completion.text = std::string(text);
     result.answers = line.request.turns;
     result.logprobs = line.request.sampling.logprobs.value_or(-1);
-    if (result.logprobs >= 0) result.completion.logprobs.push_back({{65, -1.0}, {{195, -1.0}, {66, -2.0}}});
+    if (result.logprobs >= 0) result.choices[0].completion.logprobs.push_back({{65, -1.0}, {{195, -1.0}, {66, -2.0}}});
     record = penstock::FormatResult(head, result,
                                     [](penstock::TokenId id, bool) { return std::string(1, static_cast<char>(id)); });
   }

@@ -21,6 +21,7 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -36,14 +37,22 @@ namespace penstock {
 using RequestId = uint64_t;
 
 struct SamplingParams {
-  double temperature = 1.0;            // 0: greedy
-  int64_t top_k = 0;                   // 0: off
-  double top_p = 1.0;                  // (0, 1]; 1: off
-  double min_p = 0.0;                  // [0, 1]; 0: off
-  double repetition_penalty = 1.0;     // 0.001 to 100; 1: off
-  uint64_t seed = 0;                   // seeds the request's own counter-based random stream
-  int64_t max_tokens = 256;            // >= 1
-  std::vector<std::string> stop = {};  // generation ends before the first of these texts
+  double temperature = 1.0;         // 0: greedy
+  int64_t top_k = 0;                // 0: off
+  double top_p = 1.0;               // (0, 1]; 1: off
+  double min_p = 0.0;               // [0, 1]; 0: off
+  double repetition_penalty = 1.0;  // 0.001 to 100; 1: off. Of tokens in prompt or answer
+  double presence_penalty = 0.0;    // -2 to 2; 0: off. Subtracted from logits of generated tokens
+  double frequency_penalty = 0.0;   // -2 to 2; 0: off. Subtracted once for each time that a token was generated
+  // Added to logits; each from -100 to 100.
+  std::vector<std::pair<TokenId, float>> logit_bias = {};
+  std::vector<std::vector<TokenId>> bad_words = {};  // sequences of tokens that are never completed; none is empty
+  uint64_t seed = 0;                                 // seeds the request's own counter-based random stream
+  int64_t max_tokens = 256;                          // >= 1
+  int64_t min_tokens = 0;                            // neither end-of-sequence nor stop_token_ids before these
+  std::vector<std::string> stop = {};                // generation ends before the first of these texts
+  bool includes_stop = false;                        // the text that ended the answer is a part of it
+  std::vector<TokenId> stop_token_ids = {};          // generation ends when one of these is generated; it is not a part
   bool ignore_eos = false;
   int logprobs = -1;  // number of alternatives to report per token; -1: no log-probabilities at all
 };
@@ -127,6 +136,8 @@ struct EngineOptions {
   // Comparisons of evictions and predictors need them.
   bool routing_scores = false;
   std::string correlation_path = {};  // klotski's correlation table at the end of the run
+  // Computes the tokens that prompts begin with in common only once, and keeps their KV entries while there is room.
+  bool shares_prefixes = true;
   bool direct_io = true;  // reads experts with O_DIRECT; falls back to buffered reads if the file system refuses
   bool io_uring = true;   // reads with io_uring; falls back to reading threads if the kernel refuses
 };
@@ -178,6 +189,7 @@ struct ProcessorWork {
 
 struct EngineStats {
   int64_t prompt_tokens = 0;
+  int64_t computed_prompt_tokens = 0;  // the others were in the KV cache already
   int64_t generated_tokens = 0;
   double load_s = 0;
   double prefill_s = 0;  // a step's time is split between prefill and decode in proportion to their rows
@@ -222,6 +234,8 @@ class Engine {
 
   // Tokenizes text of a user. It never yields special tokens, except the BOS that the model's tokenizer adds.
   virtual absl::StatusOr<std::vector<TokenId>> Tokenize(std::string_view text) const = 0;
+  // The same for a piece inside a text: without a BOS.
+  virtual absl::StatusOr<std::vector<TokenId>> TokenizePiece(std::string_view text) const { return Tokenize(text); }
   // Renders the folder's chat template with a generation prompt, and returns the prompt's tokens.
   virtual absl::StatusOr<std::vector<TokenId>> TokenizeChat(const Chat& chat) const = 0;
   // Splits the completion of a chat into its parts. For models that write in channels (gpt-oss), these are the
@@ -234,11 +248,14 @@ class Engine {
   // Checks the request against the model, and admits it to a free place or queues it. A kInput error leaves the engine
   // unchanged.
   virtual absl::StatusOr<RequestId> Submit(Request request) = 0;
+  // Gives up the requests that wait, and returns their ids. They get no completions.
+  virtual std::vector<RequestId> DropWaiting() = 0;
   // Sets a function that is called with each piece of text as soon as it is final (streaming). Optional.
   virtual void SetTextSink(std::function<void(RequestId, std::string_view)> sink) = 0;
 
-  virtual int64_t num_running() const = 0;  // requests with a place in the batch
-  virtual int64_t num_waiting() const = 0;  // requests that still wait for a place or for KV pages
+  virtual int64_t num_running() const = 0;         // requests with a place in the batch
+  virtual int64_t num_waiting() const = 0;         // requests that still wait for a place or for KV pages
+  virtual int64_t num_waiting_tokens() const = 0;  // tokens of their prompts
   bool idle() const { return num_running() == 0 && num_waiting() == 0; }
 
   // Admits waiting requests to free places, and does one pass over the model: prompt chunks, and one decode token for

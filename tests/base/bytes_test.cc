@@ -16,6 +16,9 @@ TEST(ParseBytes, ReadsEveryUnit) {
   const std::vector<std::pair<std::string, uint64_t>> cases = {
       {"1B", 1},
       {"16MiB", 16 * kMiB},
+      {"8309644", 8309644},
+      {"3K", 3 * kKiB},
+      {"12G", 12 * kGiB},
       {"512KiB", 512 * kKiB},
       {"1.5GiB", 3 * kGiB / 2},
       {"2TiB", 2048 * kGiB},
@@ -35,7 +38,7 @@ TEST(ParseBytes, ReadsEveryUnit) {
 
 TEST(ParseBytes, RefusesEverythingElse) {
   for (const std::string text :
-       {"",      "16",     "MiB",    "-1MiB",  "0MiB",  "0B",    "1 MiB",   " 1MiB",
+       {"",      "0.5",    "MiB",    "-1MiB",  "0MiB",  "0B",    "1 MiB",   " 1MiB",
         "1MiB ", "1mib",   "1e3MB",  "0x10MB", "nanMB", "infMB", "1e999MB", "99999999999999999999TiB",
         "0.1B",  "1MiB\n", "1,5GiB", "+1GiB",  "1GiBB"}) {
     const auto bytes = ParseBytes(text);

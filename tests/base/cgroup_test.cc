@@ -72,7 +72,7 @@ TEST(Cgroup, VersionOneHasAHierarchyForEachController) {
 }
 
 TEST(Cgroup, AContainersMountShowsItsOwnPart) {
-  for (const std::string group : {"/docker/abc/inner", "/../other", "/"}) {
+  for (const std::string group : {"/docker/abc/inner", "/docker/abcdef/x", "/../other", "/"}) {
     const FakeRoot root;
     root.Write("/proc/self/cgroup", "0::" + group + "\n");
     root.Write("/proc/self/mountinfo", "30 23 0:26 /docker/abc /sys/fs/cgroup rw - cgroup2 cgroup2 rw\n");

@@ -86,12 +86,12 @@ def flag_rows():
     yield "L1", "--version", lambda box: box.expect(box.run(["--version"], quiet=False).stdout.startswith(b"penstock "),
                                                     "no version")
 
-    for value in ("10", "0", "10Q", "-1", "-1GiB", "", "GiB", "1 GiB", "1e3GiB", "nanGiB", "infGiB", "0x10MiB", "1GiBB",
+    for value in ("0", "10Q", "-1", "-1GiB", "", "GiB", "1 GiB", "1e3GiB", "nanGiB", "infGiB", "0x10MiB", "1GiBB",
                   "1gib",
                   "0.1B", "9999999TiB", "1,5GiB"):
         yield "L2", f"--memory {value!r}", generating(f"--memory={value}", code=2, match="--memory.*unit, such as 512MiB")
     yield "L2", "more than the machine has", generating("--memory=900TiB", code=6, match="more than this machine .* has")
-    for value in ("1B", "1KiB", "1MiB", "2.1MiB"):
+    for value in ("10", "1B", "1KiB", "1M", "1MiB", "2.1MiB"):
         yield "L2", f"--memory {value}", generating(f"--memory={value}", code=6,
                                                     match=r"budget of .* is too small: .* least budget is \d+ bytes")
     yield "L2", "--memory 1.5GiB", generating("--memory=1.5GiB")
@@ -330,6 +330,15 @@ def environment_rows():
                                                            env={f"PENSTOCK_{name}": value})
     yield "L3", "PENSTOCK_MEMORY=10Q", generating(code=2, match="--memory", env={"PENSTOCK_MEMORY": "10Q"})
     yield "L3", "PENSTOCK_DEVICE=cuda", generating(code=6, match="no GPU", env={"PENSTOCK_DEVICE": "cuda"})
+    yield "L3", "no variable for all outputs", generating(quiet=False, match="PENSTOCK_OUTPUT is not known",
+                                                          env={"PENSTOCK_OUTPUT": "x"})
+
+    def files_of_the_model(box):
+        model, source = box.model(), box.file("in.jsonl", '{"prompt": "x"}\n')
+        for flag in ("--stats", "--trace", "--trace-html", "--record-routing", "--record-correlation"):
+            box.run(["run", "--model", model.path, "--input", source, "--output", box.output(), flag,
+                     model.file("config.json")], code=2, match=f"{flag}.*in the model's folder")
+    yield "L3", "files of the model are not overwritten", files_of_the_model
     yield "L3", "a flag overrides its variable", generating("--device", "cpu", env={"PENSTOCK_DEVICE": "cuda"})
     yield "L3", "unknown variable", generating(quiet=False, match="PENSTOCK_TREADS is not known; did you mean "
                                                                   "PENSTOCK_THREADS",
@@ -473,7 +482,7 @@ def surroundings_rows():
 
     def probe_address_space(box):
         if not box.program.sanitized:
-            box.run(["probe", "--threads=1"], code=6, match="cannot map .*ulimit -v",
+            box.run(["probe", "--threads=1"], code=6, match="needs 256 MiB free",
                     preexec=limit(resource.RLIMIT_AS, 60 << 20))
     yield "L10", "probe with ulimit -v", probe_address_space
 

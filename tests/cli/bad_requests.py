@@ -188,7 +188,7 @@ def size_rows():
 
     bad = []
     for name, fields, pattern in (
-            ("empty prompt", {"prompt": ""}, "prompt: is empty"), ("no ids", {"prompt": []}, "prompt: is empty"),
+            ("empty prompt", {"prompt": ""}, "no tokens"), ("no ids", {"prompt": []}, "prompt: is empty"),
             ("prompt number", {"prompt": 7}, "prompt: expected a string or a list"),
             ("prompt null", {"prompt": None}, "found none"),
             ("id -1", {"prompt": [-1]}, "token ids of 0"), ("id 2^40", {"prompt": [1 << 40]}, "token ids of 0"),
@@ -229,7 +229,9 @@ def size_rows():
         faults[2 * number + 1] = ("invalid_request", pattern)
     yield "J5", "all at once", job(lines, faults)
     for name, fields, pattern in (("list of prompts", {"prompt": ["a", "b"]}, "list of prompts"),
-                                  ("n", {"n": 2}, "only 1 answer"),
+                                  ("best_of", {"best_of": 3}, "value of n"),
+                                  ("typing error", {"max_token": 3}, "did you mean max_tokens"),
+                                  ("guided_json", {"guided_json": {}}, "leave it out"),
                                   ("stream", {"stream": True}, "no streams")):
         yield "J5", name, job([request("a"), request("b", **fields)], {2: ("unsupported", pattern)})
 

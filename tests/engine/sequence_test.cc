@@ -40,6 +40,28 @@ TEST(Sequence, StopTextsEndItAndAreNeverStreamed) {
   EXPECT_EQ(completion.finish_reason, FinishReason::kStop);
 }
 
+TEST(Sequence, AStopTextMayBeAPartOfTheAnswer) {
+  const LetterTokenizer tokenizer;
+  Sequence sequence(1,
+                    {.prompt_ids = {1}, .sampling = {.max_tokens = 100, .stop = {"P.", "STOP"}, .includes_stop = true}},
+                    &tokenizer);
+  for (const char c : std::string("a STOP.")) {
+    if (!sequence.finished()) sequence.Append(c, false, {});
+  }
+  EXPECT_EQ(sequence.Release().text, "a STOP");
+}
+
+TEST(Sequence, NoStopTextEndsItBeforeMinTokens) {
+  const LetterTokenizer tokenizer;
+  Sequence sequence(1, {.prompt_ids = {1}, .sampling = {.max_tokens = 100, .min_tokens = 6, .stop = {"STOP"}}},
+                    &tokenizer);
+  for (const char c : std::string("STOP STOP")) {
+    ASSERT_FALSE(sequence.finished());
+    sequence.Append(c, false, {});
+  }
+  EXPECT_EQ(sequence.Release().text, "STOP ");
+}
+
 TEST(Sequence, HeldBackTextComesOutAtTheEnd) {
   const LetterTokenizer tokenizer;
   Sequence sequence(1, {.prompt_ids = {1}, .sampling = {.max_tokens = 3, .stop = {"STOP"}}}, &tokenizer);

@@ -28,7 +28,8 @@ struct FakeEngineOptions {
   int max_steps = 5;
   int max_sleep_us = 0;  // upper limit per step
   int64_t fail_at_step = -1;
-  std::string unreadable = "-";  // requests whose prompt contains this text fail
+  std::string unreadable = "-";   // requests whose prompt contains this text fail
+  std::string on_bad_disk = "-";  // the same, because of the machine
   bool has_template = true;
   double default_temperature = 1.0;
 };
@@ -79,9 +80,20 @@ class FakeEngine : public Engine {
     max_held_ = std::max(max_held_, num_running() + num_waiting());
     return id;
   }
+  std::vector<RequestId> DropWaiting() override {
+    std::vector<RequestId> ids;
+    for (const Running& one : waiting_) ids.push_back(one.completion.request_id);
+    waiting_.clear();
+    return ids;
+  }
   void SetTextSink(std::function<void(RequestId, std::string_view)>) override {}
   int64_t num_running() const override { return static_cast<int64_t>(running_.size()); }
   int64_t num_waiting() const override { return static_cast<int64_t>(waiting_.size()); }
+  int64_t num_waiting_tokens() const override {
+    int64_t num_tokens = 0;
+    for (const Running& one : waiting_) num_tokens += one.completion.num_prompt_tokens;
+    return num_tokens;
+  }
 
   absl::StatusOr<std::vector<Completion>> Step() override {
     if (num_steps_++ == options_.fail_at_step) return IoError("model.safetensors: cannot read: Input/output error");
@@ -129,6 +141,10 @@ class FakeEngine : public Engine {
     one.completion.finish_reason = hash % 2 == 0 ? FinishReason::kStop : FinishReason::kLength;
     one.completion.num_prompt_tokens = static_cast<int64_t>(request.prompt_ids.size());
     if (std::string(request.prompt_ids.begin(), request.prompt_ids.end()).find(options_.unreadable) !=
+        std::string::npos) {
+      one.completion.status = ModelError("penstock.bin: layer 1: wrong checksum");
+    }
+    if (std::string(request.prompt_ids.begin(), request.prompt_ids.end()).find(options_.on_bad_disk) !=
         std::string::npos) {
       one.completion.status = IoError("penstock.bin: cannot read: Input/output error");
     }

@@ -63,6 +63,18 @@ TEST(RequestLine, SamplingFields) {
   EXPECT_EQ(o.stop, std::vector<std::string>{"end"});
   EXPECT_EQ(o.ignore_eos, true);
   EXPECT_EQ(o.logprobs, 2);
+  const RequestLine more = ParseGood(
+      R"({"prompt": "x", "presence_penalty": 0.5, "frequency_penalty": -1, "logit_bias": {"5": -1.5, "7": 2}, "n": 3,
+          "min_tokens": 4.0, "stop_token_ids": [9], "include_stop_str_in_output": true, "bad_words": ["no", "never"],
+          "use_beam_search": false, "suffix": null, "category": "writing"})");
+  EXPECT_EQ(more.request.sampling.presence_penalty, 0.5);
+  EXPECT_EQ(more.request.sampling.frequency_penalty, -1);
+  EXPECT_THAT(*more.request.sampling.logit_bias, testing::ElementsAre(testing::Pair(5, -1.5f), testing::Pair(7, 2.0f)));
+  EXPECT_EQ(more.request.sampling.min_tokens, 4);
+  EXPECT_THAT(*more.request.sampling.stop_token_ids, testing::ElementsAre(9));
+  EXPECT_EQ(more.request.sampling.includes_stop, true);
+  EXPECT_THAT(more.request.bad_words, testing::ElementsAre("no", "never"));
+  EXPECT_EQ(more.request.num_answers, 3);
   EXPECT_EQ(ParseGood(R"({"prompt": "x", "max_tokens": 3, "max_completion_tokens": 4})").request.sampling.max_tokens,
             4);
   EXPECT_EQ(ParseGood(R"({"prompt": "x", "logprobs": true, "top_logprobs": 5})").request.sampling.logprobs, 5);
@@ -136,7 +148,6 @@ TEST(RequestLine, EveryWrongFieldIsNamed) {
       {R"({"id": ")" + std::string(1 << 20, 'i') + R"(", "prompt": "x"})", "invalid_id", "id", "found 1048576"},
       {"{}", "invalid_request", "", "found none"},
       {R"({"prompt": "x", "turns": ["y"]})", "invalid_request", "", "found several"},
-      {R"({"prompt": ""})", "invalid_request", "prompt", "empty"},
       {R"({"prompt": []})", "invalid_request", "prompt", "empty"},
       {R"({"prompt": 5})", "invalid_request", "prompt", "found integer"},
       {R"({"prompt": ["a", "b"]})", "unsupported", "prompt", "its own line"},
@@ -156,18 +167,32 @@ TEST(RequestLine, EveryWrongFieldIsNamed) {
       {R"({"url": "/v1/completions"})", "invalid_request", "body", "object"},
       {R"({"method": "GET", "url": "/v1/completions", "body": {}})", "invalid_request", "method", "GET"},
       {Chat(R"("model": 1)"), "invalid_json", "", "twice"},
-      {Chat(user + R"("n": 2)"), "unsupported", "body.n", "1 answer"},
+      {Chat(user + R"("n": 129)"), "invalid_request", "body.n", "1 to 128"},
+      {Chat(user + R"("n": 2, "best_of": 4)"), "unsupported", "body.best_of", "value of n"},
+      {R"({"turns": ["x"], "n": 2})", "unsupported", "n", "its own line"},
+      {R"({"prompt": "x", "n": 2, "logprobs": 1})", "unsupported", "n", "log-probabilities"},
       {Chat(user + R"("stream": true)"), "unsupported", "body.stream", "streams"},
       {Chat(user + R"("response_format": {"type": "json_object"})"), "unsupported", "body.response_format", "text"},
-      {Chat(user + R"("presence_penalty": 0.5)"), "unsupported", "body.presence_penalty", "leave it out"},
-      {Chat(user + R"("logit_bias": {"5": 1})"), "unsupported", "body.logit_bias", "leave it out"},
+      {Chat(user + R"("presence_penalty": 2.5)"), "invalid_request", "body.presence_penalty", "at most 2"},
+      {Chat(user + R"("logit_bias": {"5": 101})"), "invalid_request", "body.logit_bias", "-100 to 100"},
+      {Chat(user + R"("logit_bias": {"five": 1})"), "invalid_request", "body.logit_bias", "\"five\""},
+      {Chat(user + R"("logit_bias": [5])"), "invalid_request", "body.logit_bias", "found array"},
+      {Chat(user + R"("bad_words": [""])"), "invalid_request", "body.bad_words", "1 to"},
+      {Chat(user + R"("stop_token_ids": [1.5])"), "invalid_request", "body.stop_token_ids", "found 1.5"},
+      {Chat(user + R"("min_tokens": -1)"), "invalid_request", "body.min_tokens", "found -1"},
+      {Chat(user + R"("guided_json": {})"), "unsupported", "body.guided_json", "leave it out"},
+      {R"({"prompt": "x", "use_beam_search": true})", "unsupported", "use_beam_search", "leave it out"},
+      {R"({"prompt": "x", "max_new_tokens": 5})", "unsupported", "max_new_tokens", "use max_tokens"},
+      {R"({"prompt": "x", "n_predict": 5})", "unsupported", "n_predict", "use max_tokens"},
+      {R"({"prompt": "x", "max_token": 5})", "unsupported", "max_token", "did you mean max_tokens?"},
+      {R"({"prompt": "x", "temprature": 5})", "unsupported", "temprature", "did you mean temperature?"},
       {Chat(user + R"("top_logprobs": 3)"), "invalid_request", "body.top_logprobs", "needs"},
       {Chat(user + R"("tools": [{}], "tool_choice": "required")"), "unsupported", "body.tool_choice", "auto"},
       {Text(R"("prompt": "x", "echo": true)"), "unsupported", "body.echo", "leave it out"},
       {Text(R"("prompt": "x", "suffix": "s")"), "unsupported", "body.suffix", "leave it out"},
       {R"({"prompt": "x", "echo": true})", "unsupported", "echo", "leave it out"},
       {R"({"prompt": "x", "suffix": "s"})", "unsupported", "suffix", "leave it out"},
-      {R"({"prompt": "x", "frequency_penalty": 1})", "unsupported", "frequency_penalty", "leave it out"},
+      {R"({"prompt": "x", "frequency_penalty": -3})", "invalid_request", "frequency_penalty", "-2 or more"},
       {R"({"prompt": "x", "tools": [{}]})", "unsupported", "tools", "messages"},
       {R"({"prompt": "x", "reasoning_effort": "low"})", "unsupported", "reasoning_effort", "messages"},
       {R"({"turns": ["x"], "response_format": {"type": "json_schema"}})", "unsupported", "response_format", "text"},

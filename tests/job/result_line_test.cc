@@ -42,8 +42,9 @@ RequestResult Example(RequestKind kind) {
   RequestResult result;
   result.kind = kind;
   result.model = "demo";
-  result.completion.text = result.answer.content = "hello";
-  result.completion.finish_reason = FinishReason::kLength;
+  result.choices.resize(1);
+  result.choices[0].completion.text = result.choices[0].answer.content = "hello";
+  result.choices[0].completion.finish_reason = FinishReason::kLength;
   result.prompt_tokens = 3;
   result.completion_tokens = 2;
   return result;
@@ -74,7 +75,7 @@ TEST(FormatResult, ChatAndTurns) {
 
 TEST(FormatResult, IdsOfCallsOccurOnceInAJob) {
   RequestResult result = Example(RequestKind::kChat);
-  result.answer.tool_calls.resize(3);
+  result.choices[0].answer.tool_calls.resize(3);
   std::set<std::string> ids;
   for (const int64_t line_number : {int64_t{1}, int64_t{2}, int64_t{62}, int64_t{1} << 32}) {
     const json::value line = Parse(FormatResult({5, line_number, "a"}, result, ByteToken));
@@ -91,8 +92,9 @@ TEST(FormatResult, IdsOfCallsOccurOnceInAJob) {
 TEST(FormatResult, Logprobs) {
   RequestResult result = Example(RequestKind::kChat);
   result.logprobs = 2;
-  result.completion.logprobs = {{{0xC3, -0.25}, {{0xC3, -0.25}, {'x', -std::numeric_limits<double>::infinity()}}},
-                                {{0xA9, std::nan("")}, {{'y', -1}, {'y', -2}}}};
+  result.choices[0].completion.logprobs = {
+      {{0xC3, -0.25}, {{0xC3, -0.25}, {'x', -std::numeric_limits<double>::infinity()}}},
+      {{0xA9, std::nan("")}, {{'y', -1}, {'y', -2}}}};
   const json::value chat = Parse(FormatResult({5, 1, "a"}, result, ByteToken));
   const json::value& content = chat.at("response").at("body").at("choices").at(0).at("logprobs").at("content");
   EXPECT_EQ(content.at(0).at("token").as_string(), "\xEF\xBF\xBD");
@@ -112,7 +114,7 @@ TEST(FormatResult, Logprobs) {
 TEST(FormatResult, AnyBytesGiveValidUtf8) {
   EXPECT_TRUE(rc::check("any text", [](const std::string& text, const std::string& id) {
     RequestResult result = Example(RequestKind::kChat);
-    result.answer.content = text;
+    result.choices[0].answer.content = text;
     result.model = id;
     const std::string line = FormatResult({5, 1, ReplaceInvalidUtf8(id)}, result, ByteToken);
     RC_ASSERT(IsUtf8(line));

@@ -1,13 +1,9 @@
-// Proves that KV pages are given out once, come back and never overlap. The budget's account adds up, and the budget
-// refuses what does not fit.
+// Proves that KV pages and their blocks never overlap, and that pages are copied whole.
 #include "penstock/memory/kv_cache.h"
 
-#include <set>
+#include <algorithm>
 
 #include <gmock/gmock.h>
-
-#include "penstock/base/status.h"
-#include "penstock/memory/budget.h"
 
 namespace penstock {
 namespace {
@@ -20,31 +16,23 @@ ModelConfig SmallConfig() {
   return config;
 }
 
-TEST(KvCache, PagesAreHandedOutOnce) {
+TEST(KvCache, PagesLieBehindEachOtherAndAreCopiedWhole) {
   const ModelConfig config = SmallConfig();
   KvCache cache = KvCache::Create(HostMemory(), config, KvFormat::kBF16, 10).value();
   // K of 20 dimensions and V of 32, 16 tokens, 2 bytes.
-  EXPECT_EQ(KvCache::PageBytes(config, KvFormat::kBF16), 3u * 2 * 16 * (20 + 32) * 2);
-  std::set<std::byte*> seen;
-  const auto first = cache.Reserve(33);  // three pages
-  ASSERT_EQ(first.size(), 3u);
-  const auto second = cache.Reserve(16 * 7);
-  ASSERT_EQ(second.size(), 7u);
-  seen.insert(first.begin(), first.end());
-  seen.insert(second.begin(), second.end());
-  EXPECT_EQ(seen.size(), 10u);
-  std::byte* last = nullptr;
-  for (std::byte* page : seen) {
-    if (last != nullptr) {
-      EXPECT_GE(page - last, static_cast<int64_t>(KvCache::PageBytes(config, KvFormat::kBF16)));
-    }
-    last = page;
-  }
-  EXPECT_TRUE(cache.Reserve(1).empty());
-  cache.Free(first);
-  EXPECT_EQ(cache.num_free_pages(), 3);
-  EXPECT_TRUE(cache.Reserve(49).empty());
-  EXPECT_EQ(cache.Reserve(48).size(), 3u);
+  const uint64_t page_bytes = 3u * 2 * 16 * (20 + 32) * 2;
+  EXPECT_EQ(KvCache::PageBytes(config, KvFormat::kBF16), page_bytes);
+  const auto bytes_of = [&](int32_t page) { return std::span(cache.address(KvPageId{page}), page_bytes); };
+  EXPECT_EQ(bytes_of(1).data() - bytes_of(0).data(), static_cast<int64_t>(page_bytes));
+  std::ranges::fill(bytes_of(4), std::byte{4});
+  std::ranges::fill(bytes_of(7), std::byte{7});
+  ASSERT_TRUE(cache.Copy(KvPageId{4}, KvPageId{6}).ok());
+  EXPECT_THAT(bytes_of(6), testing::Each(std::byte{4}));
+  EXPECT_THAT(bytes_of(7), testing::Each(std::byte{7}));
+  EXPECT_THAT(bytes_of(5), testing::Each(std::byte{0}));
+  std::byte* const pages[] = {cache.address(KvPageId{7})};
+  ASSERT_TRUE(cache.Clear(pages).ok());
+  EXPECT_THAT(bytes_of(7), testing::Each(std::byte{0}));
 }
 
 TEST(KvCache, BlocksLieBehindEachOther) {
@@ -58,19 +46,6 @@ TEST(KvCache, BlocksLieBehindEachOther) {
     EXPECT_EQ(cache.layer(1).head_offset_bytes(0), 2 * block);
     EXPECT_EQ(cache.layer(2).head_offset_bytes(1) + block, static_cast<int64_t>(KvCache::PageBytes(config, format)));
   }
-}
-
-TEST(TierBudget, AccountAddsUpAndRefuses) {
-  TierBudget budget(1000);
-  ASSERT_TRUE(budget.Reserve(MemoryTag::kDense, 600).ok());
-  ASSERT_TRUE(budget.Reserve(MemoryTag::kDense, 100).ok());
-  EXPECT_EQ(budget.free_bytes(), 300u);
-  const absl::Status refused = budget.Reserve(MemoryTag::kKvCache, 301);
-  EXPECT_EQ(FaultOf(refused), Fault::kResources);
-  EXPECT_THAT(Message(refused), testing::HasSubstr("dense weights 700 B"));
-  EXPECT_EQ(budget.reserved_bytes(MemoryTag::kKvCache), 0u);
-  ASSERT_TRUE(budget.Reserve(MemoryTag::kExperts, 300).ok());
-  EXPECT_EQ(budget.free_bytes(), 0u);
 }
 
 }  // namespace

@@ -35,13 +35,21 @@ TEST(PolicyFile, SaysWhatIsNotTheDefault) {
   EngineOptions options{.batch_size = 48, .prefill_chunk = 512};
   options.policy.schedule = ScheduleKind::kCgopipe;
   options.policy.reorder = false;
+  options.memory_bytes = 5'000'000'000;
+  options.context_length = 777;
+  options.planned_positions = 99;
+  options.kv_dtype = KvFormat::kInt8;
   const json::object policy = PolicyJson(options);
-  EXPECT_EQ(policy.size(), 4u);
+  EXPECT_EQ(policy.size(), 8u);
   EngineOptions read;
   ASSERT_TRUE(ApplyPolicy(json::serialize(policy), "p.json", read).ok());
   EXPECT_EQ(PolicyJson(read), policy);
   EXPECT_EQ(read.batch_size, 48);
   EXPECT_FALSE(read.policy.reorder);
+  EXPECT_EQ(read.memory_bytes, 5'000'000'000u);
+  EXPECT_EQ(read.context_length, 777);
+  EXPECT_EQ(read.planned_positions, 99);
+  EXPECT_EQ(read.kv_dtype, KvFormat::kInt8);
 }
 
 TEST(PolicyFile, RefusesWhatIsWrong) {

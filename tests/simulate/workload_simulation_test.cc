@@ -71,17 +71,19 @@ TEST_F(DescribedModelTest, NamesWhatItDoesNotKnow) {
 
 TEST(SimulatedWorkload, HasTheStepsOfARealRun) {
   const Golden golden("mixtral-tiny");
-  for (const int64_t batch_size : {1, 3, 8}) {
-    SCOPED_TRACE(batch_size);
+  for (const auto& [batch_size, num_shared] : {std::pair<int64_t, int64_t>{1, 0}, {3, 0}, {8, 0}, {1, 32}, {3, 32}}) {
+    SCOPED_TRACE(fmt::format("{} sequences, {} common tokens", batch_size, num_shared));
     EngineOptions options{.model_dir = golden.dir(), .memory_bytes = 64 << 20, .threads = 1};
     options.batch_size = batch_size;
     options.context_length = 64;
     options.prefill_chunk = 16;
-    const Workload workload = ParseWorkload("prompt=20,max-prompt=40,gen=7,requests=10").value();
+    Workload workload = ParseWorkload("prompt=20,max-prompt=40,gen=7,requests=10").value();
+    if (num_shared > 0) workload = ParseWorkload("prompt=41,gen=7,requests=10,shared=32").value();
     options.planned_positions = workload.positions();
     const auto engine = Engine::Open(options).value();
     for (int64_t i = 0; i < workload.num_requests; ++i) {
       Request request{.prompt_ids = std::vector<TokenId>(workload.PromptTokens(i), 5)};
+      request.prompt_ids[num_shared] = static_cast<TokenId>(10 + i);
       request.sampling.max_tokens = workload.new_tokens;
       request.sampling.ignore_eos = true;
       ASSERT_TRUE(engine->Submit(request).ok());
@@ -97,10 +99,27 @@ TEST(SimulatedWorkload, HasTheStepsOfARealRun) {
         SimulateWorkload({.config = model.config(), .plan = plan, .num_threads = 1}, hardware, workload, {}).value();
     EXPECT_EQ(std::ssize(run.step_s), num_steps);
     EXPECT_EQ(run.prompt_tokens, engine->stats().prompt_tokens);
+    EXPECT_EQ(run.computed_prompt_tokens, engine->stats().computed_prompt_tokens);
     EXPECT_EQ(run.generated_tokens, engine->stats().generated_tokens);
     EXPECT_EQ(run.generated_tokens, 70);
     EXPECT_NEAR(run.total_s(), std::accumulate(run.step_s.begin(), run.step_s.end(), 0.0), 1e-9 * run.total_s());
   }
+}
+
+// The pages of the common tokens do not keep the only place from the next request.
+TEST(SimulatedWorkload, EndsWhereOnlyOneRequestFits) {
+  const Golden golden("mixtral-tiny");
+  const Hardware hardware = HardwarePreset("none").value();
+  const DescribedModel model = DescribedModel::FromFolder(golden.dir()).value();
+  const Workload workload = ParseWorkload("prompt=33,max-prompt=34,gen=14,requests=10,shared=32").value();
+  EngineOptions options{.model_dir = golden.dir(), .memory_bytes = 64 << 20, .threads = 1, .batch_size = 1};
+  options.context_length = 48;
+  options.planned_positions = 48;
+  options = OptionsFor(options, hardware, workload).value();
+  const EnginePlan plan = PlanOn(hardware, options, model).value();
+  const SimulatedRun run =
+      SimulateWorkload({.config = model.config(), .plan = plan, .num_threads = 1}, hardware, workload, {}).value();
+  EXPECT_EQ(run.generated_tokens, 140);
 }
 
 SimulatedRun RunOn(const Hardware& hardware, const std::string& schedule, uint64_t device_memory_bytes = 0) {

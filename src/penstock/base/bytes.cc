@@ -10,7 +10,12 @@
 namespace penstock {
 namespace {
 
-constexpr std::array<std::pair<std::string_view, double>, 10> kUnits = {{{"B", 1.0},
+constexpr std::array<std::pair<std::string_view, double>, 15> kUnits = {{{"", 1.0},
+                                                                         {"K", 1024.0},
+                                                                         {"M", 1048576.0},
+                                                                         {"G", 1073741824.0},
+                                                                         {"T", 1099511627776.0},
+                                                                         {"B", 1.0},
                                                                          {"kB", 1e3},
                                                                          {"KB", 1e3},
                                                                          {"MB", 1e6},
@@ -35,8 +40,8 @@ absl::StatusOr<uint64_t> ParseBytes(std::string_view text) {
       return static_cast<uint64_t>(bytes);
     }
   }
-  return UsageError(
-      "size '{}' is not understood: expected a positive number with a unit, such as 512MiB, 16GiB or 24GB", text);
+  return UsageError("size '{}' is not understood: expected a positive number with a unit, such as 512MiB, 16G or 24GB",
+                    text);
 }
 
 absl::StatusOr<double> ParseRate(std::string_view text) {

@@ -65,8 +65,8 @@ std::vector<Hierarchy> HierarchiesOf(const std::string& root, std::string_view c
     if (!group.has_value()) continue;
     // In a container the mount may show only a part of the hierarchy.
     const std::string& shown = before[3];
-    if (shown != "/" && group->starts_with(shown)) group->erase(0, shown.size());
-    if (group->find("..") != std::string::npos || *group == "/") group->clear();
+    if (shown != "/" && (*group + "/").starts_with(shown + "/")) group->erase(0, shown.size());
+    if (group->find("..") != std::string::npos || !group->starts_with("/") || *group == "/") group->clear();
     hierarchies.push_back({root + before[4], *group, is_v2});
   }
   return hierarchies;

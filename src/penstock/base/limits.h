@@ -43,7 +43,16 @@ inline constexpr uint64_t kMaxRequestLineBytes = 16ull << 20;
 inline constexpr uint64_t kMaxRequestIdBytes = 512;
 inline constexpr int kMaxLogprobs = 20;
 inline constexpr double kMaxTemperature = 100;
+// The memory that tokenizing takes for each byte of a text. Measured: 48 for one letter repeated.
+inline constexpr uint64_t kTokenizingBytesPerByte = 56;
+
 inline constexpr double kMinRepetitionPenalty = 1e-3;
+inline constexpr double kMaxPenalty = 2;      // presence and frequency penalties, on both sides of 0
+inline constexpr double kMaxLogitBias = 100;  // on both sides of 0
+inline constexpr size_t kMaxBiasedTokens = 1024;
+inline constexpr size_t kMaxBadWords = 128;
+inline constexpr int64_t kMaxAnswers = 128;  // of one request
+inline constexpr size_t kMaxStopTokens = 128;
 inline constexpr double kMaxRepetitionPenalty = 100;
 inline constexpr int kMaxStopTexts = 16;
 inline constexpr uint64_t kMaxStopTextBytes = 256;

@@ -119,11 +119,15 @@ class Bench {
             .rates = engine_.MeasureRates()};
   }
 
-  // Submits a request with its own random tokens, so that requests choose different experts.
+  // Submits a request with its own random tokens behind the shared ones, so that requests choose different experts.
   absl::Status Submit(int64_t num_tokens, int64_t max_tokens) {
     Request request = {.sampling = {.temperature = 0, .max_tokens = max_tokens, .ignore_eos = true}};
     std::uniform_int_distribution<TokenId> token(0, static_cast<TokenId>(engine_.model().vocab_size - 1));
-    for (int64_t i = 0; i < num_tokens; ++i) request.prompt_ids.push_back(token(generator_));
+    std::mt19937 shared(2);
+    for (int64_t i = 0; i < num_tokens; ++i) {
+      const bool is_shared = i < std::min(flags_.shared, num_tokens - 1);
+      request.prompt_ids.push_back(token(is_shared ? shared : generator_));
+    }
     return engine_.Submit(std::move(request)).status();
   }
 

@@ -46,6 +46,11 @@ Command AddRunCommand(CLI::App& app, LogFlags& log) {
       .TypeName("FILE");
   AddFlag(*command, "-o,--output", flags->job.output_path, "results, one JSON object per line").TypeName("FILE");
   AddFlag(*command, "--resume", flags->job.resume, "continue the job of the existing output");
+  AddFlag(*command, "--retry-failed", flags->job.retry_failed, "like --resume, and run failed requests again");
+  AddFlag(*command, "--drain", flags->job.drain_s,
+          "seconds that requests under way have to finish after a signal to stop; a second signal stops at once")
+      .NumberFrom(0, 1e6)
+      .ShowDefault();
   AddFlag(*command, "--validate-only", flags->validate_only, "check the input, load no model, write nothing");
   AddFlag(*command, "--stats", flags->job.stats_path, "write statistics as JSON").TypeName("FILE");
   AddSamplingFlags(*command, flags->job.sampling);
@@ -185,6 +190,9 @@ std::array<Command, 2> AddBenchCommand(CLI::App& app, LogFlags& log) {
   AddFlag(*command, "--empty-context", flags->empty_context,
           "decode: use zeros for the KV entries of the context instead of computing them");
   AddFlag(*command, "--steps", flags->steps, "measured decode steps").InRange(1, 100'000).ShowDefault();
+  AddFlag(*command, "--shared", flags->shared, "tokens with which all prompts and contexts begin in common")
+      .InRange(0, kMaxContext)
+      .ShowDefault();
   AddFlag(*command, "--repetitions", flags->repetitions, "runs of each prefill").InRange(1, 1000).ShowDefault();
   AddFlag(*command, "--json", flags->as_json, "print a JSON object for each measurement");
   AddFlag(*command, "--hardware", flags->hardware_path,

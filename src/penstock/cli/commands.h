@@ -20,18 +20,21 @@ namespace penstock::cli {
 
 // Unchecked flags of every command that computes.
 struct ModelFlags {
-  std::string memory;
-  std::string gpu_memory;
+  std::optional<std::string> memory;
+  std::optional<std::string> gpu_memory;
   std::string policy_path;
   std::optional<std::string> schedule, predictor;  // these and the next override the policy file
   std::optional<int64_t> batch_size, micro_batch_size, prefill_chunk;
   std::string dtype = "auto";
   std::string kv_dtype = "auto";
+  bool no_prefix_sharing = false;
   EngineOptions engine;
 };
 
 // Returns the checked options. kUsage for --policy auto, which is not a file.
 absl::StatusOr<EngineOptions> ToEngineOptions(const ModelFlags& flags);
+// Returns kUsage when the file of `flag` exists and is a file of the model: it would be overwritten.
+absl::Status CheckNoFileOfTheModel(const std::string& flag, const std::string& path, const std::string& model_dir);
 // Returns whether --policy auto or --schedule auto was given: the planner then chooses everything that other flags
 // leave open. Only for `run`.
 bool WantsPlan(const ModelFlags& flags);
@@ -103,6 +106,7 @@ struct BenchFlags {
   int64_t context = 128;                      // tokens of each decoding sequence before the measured ones
   int64_t steps = 16;                         // measured decode steps
   int64_t repetitions = 3;                    // runs of each prefill
+  int64_t shared = 0;                         // tokens with which all prompts and contexts begin in common
   bool empty_context = false;                 // use zeros for the KV entries of the context instead of computing them
   bool as_json = false;
   std::string hardware_path;  // hardware for which the decode steps are also predicted; empty: none

@@ -66,6 +66,8 @@ void AddPolicyFlags(CLI::App& app, ModelFlags& flags) {
   AddFlag(app, "--attention-sinks", engine.attention_sinks,
           "with --attention-window: number of first tokens that every token sees (default 4)")
       .InRange(0, kMaxContext);
+  AddFlag(app, "--no-prefix-sharing", flags.no_prefix_sharing,
+          "compute every prompt in full, also what prompts begin with in common");
   AddFlag(app, "-t,--threads", engine.threads, "compute threads (default: all usable CPUs)").InRange(1, kMaxThreads);
   AddFlag(app, "--dtype", flags.dtype, "auto, " + ChoiceNames(ComputeDtypes())).ShowDefault();
   AddFlag(app, "--kv-dtype", flags.kv_dtype, "auto, " + ChoiceNames(KvFormats())).ShowDefault();
@@ -106,6 +108,11 @@ void AddSamplingFlags(CLI::App& app, SamplingOverrides& flags) {
   AddFlag(app, "--min-p", flags.min_p, "0: off").NumberFrom(0, 1);
   AddFlag(app, "--repetition-penalty", flags.repetition_penalty, "1: off")
       .NumberFrom(kMinRepetitionPenalty, kMaxRepetitionPenalty);
+  AddFlag(app, "--presence-penalty", flags.presence_penalty, "subtracted from logits of generated tokens; 0: off")
+      .NumberFrom(-kMaxPenalty, kMaxPenalty);
+  AddFlag(app, "--frequency-penalty", flags.frequency_penalty, "the same, for each time that a token was generated")
+      .NumberFrom(-kMaxPenalty, kMaxPenalty);
+  AddFlag(app, "--min-tokens", flags.min_tokens, "shortest answer, in tokens").InRange(0, kMaxContext);
   AddFlag(app, "--seed", flags.seed, "seed of the random numbers (default 0)").Unsigned();
   AddFlag(app, "--stop", flags.stop, "text before which generation ends; may be given several times")
       .Check(CheckStopText)
@@ -126,7 +133,7 @@ void AddDescribedFlags(CLI::App& app, DescribedFlags& flags) {
           "(prints the presets)")
       .ShowDefault();
   AddFlag(app, "--workload", flags.workload,
-          "prompt=N,gen=N[,max-prompt=N,requests=N], or mtbench, reasoning, summarization, klotski")
+          "prompt=N,gen=N[,max-prompt=N,requests=N,shared=N], or mtbench, reasoning, summarization, klotski")
       .ShowDefault();
   AddFlag(app, "--memory", flags.model.memory, "DRAM budget (default: 9/10 of the hardware's)").TypeName("SIZE");
   AddFlag(app, "--device", engine.device, "auto, cpu or gpu").ShowDefault();

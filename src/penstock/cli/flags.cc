@@ -30,22 +30,6 @@ std::string VariableName(const std::string& flag) {
   return name;
 }
 
-// Levenshtein distance, for "did you mean".
-size_t EditDistance(std::string_view a, std::string_view b) {
-  std::vector<size_t> row(b.size() + 1);
-  for (size_t j = 0; j <= b.size(); ++j) row[j] = j;
-  for (size_t i = 1; i <= a.size(); ++i) {
-    size_t diagonal = row[0];
-    row[0] = i;
-    for (size_t j = 1; j <= b.size(); ++j) {
-      const size_t above = row[j];
-      row[j] = std::min({above + 1, row[j - 1] + 1, diagonal + (a[i - 1] == b[j - 1] ? 0 : 1)});
-      diagonal = above;
-    }
-  }
-  return row[b.size()];
-}
-
 std::vector<std::string> FlagNames(const CLI::App& app) {
   std::vector<std::string> names;
   for (const CLI::Option* option : app.get_options()) {
@@ -70,13 +54,15 @@ std::string Nearest(std::string word, const std::vector<std::string>& names) {
   return nearest;
 }
 
-// Gives every flag an environment variable, and warns of unknown PENSTOCK_* variables.
+// Gives every flag an environment variable, and warns of unknown PENSTOCK_* variables. Commands share variables. Only
+// --output has a variable for each command, so that no command overwrites another's results.
 void BindVariables(CLI::App& app) {
   std::vector<std::string> known(std::begin(kOtherVariables), std::end(kOtherVariables));
   for (CLI::App* command : app.get_subcommands(nullptr)) {
     for (CLI::Option* option : command->get_options()) {
       if (option->get_lnames().empty() || option->get_lnames()[0] == "help") continue;
-      const std::string name = VariableName(option->get_lnames()[0]);
+      const std::string& flag = option->get_lnames()[0];
+      const std::string name = VariableName(flag == "output" ? command->get_name() + "-" + flag : flag);
       option->envname(name);
       known.push_back(name);
     }

@@ -1,6 +1,11 @@
+#include <filesystem>
+#include <system_error>
+#include <utility>
+
 #include "penstock/base/bytes.h"
 #include "penstock/base/choices.h"
 #include "penstock/base/status.h"
+#include "penstock/base/text.h"
 #include "penstock/cli/commands.h"
 #include "penstock/plan/formats.h"
 #include "penstock/plan/policy_file.h"
@@ -13,15 +18,27 @@ constexpr char kAuto[] = "auto";
 
 bool WantsPlan(const ModelFlags& flags) { return flags.policy_path == kAuto || flags.schedule == kAuto; }
 
+absl::Status CheckNoFileOfTheModel(const std::string& flag, const std::string& path, const std::string& model_dir) {
+  namespace fs = std::filesystem;
+  std::error_code ignored;
+  if (path.empty() || model_dir.empty() || !fs::exists(path, ignored)) return absl::OkStatus();
+  const bool is_of_model = fs::is_directory(model_dir, ignored)
+                               ? fs::equivalent(fs::absolute(path, ignored).parent_path(), model_dir, ignored)
+                               : fs::equivalent(path, model_dir, ignored);
+  if (!is_of_model) return absl::OkStatus();
+  return UsageError("{} {}: the file exists in the model's folder; choose another name", flag, Printable(path));
+}
+
 absl::StatusOr<EngineOptions> ToEngineOptions(const ModelFlags& flags) {
   EngineOptions options = flags.engine;
-  if (!flags.memory.empty()) {
-    auto bytes = ParseBytes(flags.memory);
-    if (!bytes.ok()) return Annotate(bytes.status(), "--memory");
-    options.memory_bytes = *bytes;
+  for (const auto& [flag, path] : {std::pair("--trace", options.trace_path),
+                                   {"--trace-html", options.trace_html_path},
+                                   {"--record-routing", options.routing_path},
+                                   {"--record-correlation", options.correlation_path}}) {
+    PENSTOCK_RETURN_IF_ERROR(CheckNoFileOfTheModel(flag, path, options.model_dir));
   }
-  if (!flags.gpu_memory.empty()) {
-    auto bytes = ParseBytes(flags.gpu_memory);
+  if (flags.gpu_memory.has_value()) {
+    auto bytes = ParseBytes(*flags.gpu_memory);
     if (!bytes.ok()) return Annotate(bytes.status(), "--gpu-memory");
     options.device_memory_bytes = *bytes;
   }
@@ -30,6 +47,12 @@ absl::StatusOr<EngineOptions> ToEngineOptions(const ModelFlags& flags) {
         "--policy auto works only with run, which knows its requests; penstock plan --output writes a policy file");
   }
   if (!flags.policy_path.empty()) PENSTOCK_RETURN_IF_ERROR(ApplyPolicyFile(flags.policy_path, options));
+  if (flags.engine.context_length > 0) options.context_length = flags.engine.context_length;
+  if (flags.memory.has_value()) {
+    auto bytes = ParseBytes(*flags.memory);
+    if (!bytes.ok()) return Annotate(bytes.status(), "--memory");
+    options.memory_bytes = *bytes;
+  }
   if (flags.schedule.has_value()) {
     PENSTOCK_ASSIGN_OR_RETURN(options.policy.schedule, ParseChoice("--schedule", *flags.schedule, Schedules()));
   }
@@ -37,9 +60,11 @@ absl::StatusOr<EngineOptions> ToEngineOptions(const ModelFlags& flags) {
     PENSTOCK_ASSIGN_OR_RETURN(options.policy.predictor, ParseChoice("predictor", *flags.predictor, Predictors()));
   }
   PENSTOCK_ASSIGN_OR_RETURN(options.dtype, ParseChoice("dtype", flags.dtype, ComputeDtypes()));
-  PENSTOCK_ASSIGN_OR_RETURN(options.kv_dtype, ParseChoice("kv-dtype", flags.kv_dtype, KvFormats()));
+  PENSTOCK_ASSIGN_OR_RETURN(const std::optional<KvFormat> kv, ParseChoice("kv-dtype", flags.kv_dtype, KvFormats()));
+  if (kv.has_value()) options.kv_dtype = kv;
   if (flags.batch_size.has_value()) options.batch_size = *flags.batch_size;
   if (flags.micro_batch_size.has_value()) options.policy.micro_batch_size = *flags.micro_batch_size;
+  options.shares_prefixes = !flags.no_prefix_sharing;
   if (flags.prefill_chunk.has_value()) options.prefill_chunk = *flags.prefill_chunk;
   return options;
 }

@@ -7,12 +7,12 @@
 
 #include "penstock/base/bytes.h"
 #include "penstock/base/file.h"
+#include "penstock/base/limits.h"
 #include "penstock/base/logging.h"
 #include "penstock/base/status.h"
 #include "penstock/base/text.h"
 
 namespace penstock::cli {
-namespace {}  // namespace
 
 absl::StatusOr<int> PerplexityCommand(const PerplexityFlags& flags) {
   PENSTOCK_ASSIGN_OR_RETURN(EngineOptions options, ToEngineOptions(flags.model));
@@ -21,6 +21,9 @@ absl::StatusOr<int> PerplexityCommand(const PerplexityFlags& flags) {
     return InputError("{}: the text is not UTF-8 (at byte {})", flags.text_file, FindInvalidUtf8(text));
   if (options.batch_size == 0) options.batch_size = 1;
   options.decodes = false;
+  options.caller_memory = [&text](const ModelInfo&) {
+    return CallerMemory{.bytes = (1 + kTokenizingBytesPerByte) * text.size()};
+  };
   PENSTOCK_ASSIGN_OR_RETURN(const std::unique_ptr<Engine> engine, Engine::Open(options));
   PENSTOCK_ASSIGN_OR_RETURN(const std::vector<TokenId> ids, engine->Tokenize(text));
   if (ids.size() < 2) return InputError("{}: the text has fewer than two tokens", flags.text_file);

@@ -294,6 +294,7 @@ json::object ToJson(const RunEstimate& e) {
   for (const LaneUsage& lane : BusyLanes(e)) lanes[lane.name] = lane.busy_s / e.decode_step_s;
   return {{"requests", e.num_requests},
           {"prompt_tokens", e.prompt_tokens},
+          {"computed_prompt_tokens", e.computed_prompt_tokens},
           {"generated_tokens", e.generated_tokens},
           {"seconds", json::object{{"prefill", e.prefill_s}, {"decode", e.decode_s}, {"total", e.total_s()}}},
           {"decode_step_seconds", e.decode_step_s},

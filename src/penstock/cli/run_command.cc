@@ -7,6 +7,7 @@
 #include <unistd.h>
 
 #include "penstock/base/bytes.h"
+#include "penstock/base/choices.h"
 #include "penstock/base/file.h"
 #include "penstock/base/logging.h"
 #include "penstock/base/status.h"
@@ -15,6 +16,7 @@
 #include "penstock/job/job.h"
 #include "penstock/measure/probe.h"
 #include "penstock/memory/eviction.h"
+#include "penstock/plan/formats.h"
 #include "penstock/schedule/schedule.h"
 #include "penstock/simulate/policy_search.h"
 
@@ -63,15 +65,17 @@ absl::StatusOr<PolicyChoice> PlanJob(const InputReport& report, EngineOptions op
   workload.max_prompt_tokens =
       std::min(workload.max_prompt_tokens, std::max<int64_t>(1, options.context_length - workload.new_tokens));
   workload.prompt_tokens = std::min(workload.prompt_tokens, workload.max_prompt_tokens);
+  workload.shared_tokens = options.shares_prefixes ? std::min(workload.shared_tokens, workload.prompt_tokens - 1) : 0;
   workload.new_tokens = std::min(workload.new_tokens, options.context_length - workload.max_prompt_tokens);
   PENSTOCK_ASSIGN_OR_RETURN(const Hardware hardware, CachedProbe({.options = options, .model = &model}));
   if (asked_device.starts_with("cuda")) options.device = "gpu";
   PENSTOCK_ASSIGN_OR_RETURN(std::vector<PolicyChoice> choices, SearchPolicies(model, hardware, workload, options));
   PolicyChoice& best = choices.front();
   if (best.options.device == "gpu") best.options.device = asked_device == "auto" ? "cuda" : asked_device;
-  LogInfo("planned for {} prompts of {} tokens and answers of {}: {:.1f} tokens per second, {:.0f} s in all",
-          workload.num_requests, workload.prompt_tokens, workload.new_tokens, best.estimate.generation_tokens_per_s(),
-          best.estimate.total_s());
+  LogInfo(
+      "planned for {} prompts of {} tokens ({} in common) and answers of {}: {:.1f} tokens per second, {:.0f} s in all",
+      workload.num_requests, workload.prompt_tokens, workload.shared_tokens, workload.new_tokens,
+      best.estimate.generation_tokens_per_s(), best.estimate.total_s());
   return std::move(best);
 }
 
@@ -85,16 +89,18 @@ absl::StatusOr<int> Validate(const RunFlags& flags, const std::atomic<bool>& sto
 
 absl::StatusOr<int> RunCommand(RunFlags flags) {
   const std::atomic<bool>& stop_requested = StopOnSignals();
+  flags.job.resume = flags.job.resume || flags.job.retry_failed;
   if (flags.validate_only) return Validate(flags, stop_requested);
   if (flags.job.output_path.empty()) return UsageError("run needs --output FILE");
   if (flags.job.output_path == "-") return UsageError("--output '-': for standard output write /dev/stdout");
+  PENSTOCK_RETURN_IF_ERROR(CheckNoFileOfTheModel("--stats", flags.job.stats_path, flags.model.engine.model_dir));
   const bool wants_plan = WantsPlan(flags.model);
   if (flags.model.policy_path == "auto") flags.model.policy_path.clear();
   PENSTOCK_ASSIGN_OR_RETURN(EngineOptions options, ToEngineOptions(flags.model));
   flags.job.seed = flags.job.sampling.seed.value_or(0);
   flags.job.sampling.seed.reset();  // used as the job's seed: each request derives its own
   flags.job.engine_settings = {{"dtype", flags.model.dtype},
-                               {"kv_dtype", flags.model.kv_dtype},
+                               {"kv_dtype", std::string(ChoiceName(options.kv_dtype, KvFormats()))},
                                {"context_length", std::to_string(options.context_length)}};
   if (options.attention_window > 0) {
     flags.job.engine_settings.emplace_back("attention_window", std::to_string(options.attention_window));
@@ -105,7 +111,7 @@ absl::StatusOr<int> RunCommand(RunFlags flags) {
                            {"--record-routing", options.routing_path},
                            {"--record-correlation", options.correlation_path}};
   const auto open_engine = [&](const InputReport& report) -> absl::StatusOr<OpenedEngine> {
-    options.planned_positions = report.mean_positions;
+    if (options.planned_positions == 0) options.planned_positions = report.mean_positions;
     options.caller_memory = [&report](const ModelInfo& model) { return JobMemory(report, model); };
     double predicted_tokens_per_s = 0;
     if (wants_plan) {

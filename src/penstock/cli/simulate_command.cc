@@ -72,6 +72,7 @@ json::object ToJson(const Simulated& simulated) {
           {"batch_size", simulated.plan.batch_size},
           {"micro_batch_size", simulated.plan.micro_batch_size},
           {"prompt_tokens", run.prompt_tokens},
+          {"computed_prompt_tokens", run.computed_prompt_tokens},
           {"generated_tokens", run.generated_tokens},
           {"seconds", json::object{{"prefill", run.prefill_s}, {"decode", run.decode_s}, {"total", run.total_s()}}},
           {"tokens_per_second", json::object{{"prefill", Rate(run.prompt_tokens, run.prefill_s)},

@@ -5,7 +5,9 @@
 #include <cstdlib>
 #include <cstring>
 #include <deque>
+#include <optional>
 
+#include "absl/container/flat_hash_set.h"
 #include "penstock/base/bytes.h"
 #include "penstock/base/check.h"
 #include "penstock/base/clock.h"
@@ -20,6 +22,7 @@
 #include "penstock/engine/sequence.h"
 #include "penstock/kernels/kernels.h"
 #include "penstock/measure/routing_study.h"
+#include "penstock/memory/kv_sequence.h"
 #include "penstock/ops/sampler.h"
 #include "penstock/plan/engine_plan.h"
 #include "penstock/plan/loaded_model.h"
@@ -38,14 +41,17 @@ class EngineImpl : public InstrumentedEngine {
   const SamplingParams& default_sampling() const override { return default_sampling_; }
 
   absl::StatusOr<std::vector<TokenId>> Tokenize(std::string_view text) const override;
+  absl::StatusOr<std::vector<TokenId>> TokenizePiece(std::string_view text) const override;
   absl::StatusOr<std::vector<TokenId>> TokenizeChat(const Chat& chat) const override;
   ChatAnswer ReadAnswer(const Completion& completion) const override;
   std::string TokenBytes(TokenId id, bool begins_text) const override;
 
   absl::StatusOr<RequestId> Submit(Request request) override;
+  std::vector<RequestId> DropWaiting() override;
   void SetTextSink(std::function<void(RequestId, std::string_view)> sink) override { text_sink_ = std::move(sink); }
   int64_t num_running() const override { return static_cast<int64_t>(running_.size()); }
   int64_t num_waiting() const override { return static_cast<int64_t>(waiting_.size()); }
+  int64_t num_waiting_tokens() const override { return num_waiting_tokens_; }
   absl::StatusOr<std::vector<Completion>> Step() override;
   absl::StatusOr<std::vector<double>> ScoreTokens(std::span<const TokenId> ids) override;
   absl::StatusOr<std::vector<float>> Logits(std::span<const TokenId> ids) override;
@@ -72,10 +78,24 @@ class EngineImpl : public InstrumentedEngine {
   absl::Status PlanWithWinner(EngineOptions options, const EngineModel& model, const EngineRoom& room);
   absl::Status CreateExecutor(const EngineOptions& options, const EngineHooks& hooks);
   absl::Status RunPass(std::vector<RowRange> micro_batches, LogitsSink sink);
+  KvSequence::Args KvArgsOf(const Sequence& sequence) const {
+    return {.cache = executor_->kv_cache(),
+            .window = policy().kv_window,
+            .prompt = sequence.token_ids(),
+            .max_positions = sequence.max_positions(),
+            .shares_pages = shares_prefixes_ && !model_->config.IsBeyondOriginalLength(sequence.num_prompt_tokens())};
+  }
+  // Returns the waiting request that is admitted next: of the first ones, the one that shares the most pages.
+  size_t ChooseWaiting() const;
   void Admit();
-  std::vector<RowRange> BuildBatch();
+  // Returns the state of a running sequence, after it has skipped what others have computed. A sequence waits if
+  // another one will compute its next page in this step; `pages` are those that will be computed.
+  absl::StatusOr<SequenceState> Prepare(Sequence& sequence, absl::flat_hash_set<KvPageId>& pages);
+  absl::StatusOr<std::vector<RowRange>> BuildBatch();
   void AddRows(Sequence& sequence, int64_t num_rows);
-  absl::Status SampleRows(const RowLogits& result);
+  void SampleRows(const RowLogits& result);
+  // Tells the KV cache which entries the last pass has computed.
+  void KeepEntries();
   // Calls visit(position, logits of that position) for each of `ids`.
   absl::Status VisitLogits(std::span<const TokenId> ids,
                            absl::FunctionRef<void(int64_t, std::span<const float>)> visit);
@@ -101,12 +121,15 @@ class EngineImpl : public InstrumentedEngine {
 
   RequestId next_request_id_ = 1;
   std::deque<std::unique_ptr<Sequence>> waiting_;
+  int64_t num_waiting_tokens_ = 0;  // of their prompts
+  int64_t num_passed_over_ = 0;     // how often the first waiting request has been passed over
   std::vector<std::unique_ptr<Sequence>> running_;
   RowBatch batch_;
   std::vector<Sequence*> sequence_of_row_;  // [num_rows] of batch_
   std::vector<absl::Status> row_statuses_;  // [num_rows] of the last pass
   std::function<void(RequestId, std::string_view)> text_sink_;
   bool empty_prompts_ = false, random_answers_ = false;
+  bool shares_prefixes_ = true;
   std::string correlation_path_;
   absl::Status broken_;  // the first failure of a pass
 };
@@ -174,6 +197,7 @@ absl::Status EngineImpl::CreateExecutor(const EngineOptions& options, const Engi
                             DiskReader::Create(model_->checkpoint.files(), {options.direct_io, options.io_uring}));
   LogDebug("disk: {}", disk->Description());
   empty_prompts_ = hooks.empty_prompts;
+  shares_prefixes_ = options.shares_prefixes && !empty_prompts_;
   random_answers_ = hooks.random_answers;
   correlation_path_ = options.correlation_path;
   if (hooks.wrap_disk) disk = hooks.wrap_disk(std::move(disk));
@@ -194,13 +218,18 @@ absl::Status EngineImpl::CreateExecutor(const EngineOptions& options, const Engi
                                                      MaxCorrelationPaths(model_->config, options.policy.path_length)));
   }
   if (!correlation_path_.empty()) PENSTOCK_RETURN_IF_ERROR(CheckReplaceable(correlation_path_));
-  for (int i = 0; i < pool_->num_workers(); ++i) samplers_.emplace_back(model_->config.vocab_size);
+  for (int i = 0; i < pool_->num_workers(); ++i) samplers_.emplace_back(*kernels_, model_->config.vocab_size);
   return absl::OkStatus();
 }
 
 absl::StatusOr<std::vector<TokenId>> EngineImpl::Tokenize(std::string_view text) const {
   if (model_->tokenizer == nullptr) return model_->chat_template_status;
   return model_->tokenizer->Encode(text, Origin::kMessage, AddSpecial::kYes);
+}
+
+absl::StatusOr<std::vector<TokenId>> EngineImpl::TokenizePiece(std::string_view text) const {
+  if (model_->tokenizer == nullptr) return model_->chat_template_status;
+  return model_->tokenizer->Encode(text, Origin::kMessage, AddSpecial::kNo);
 }
 
 absl::StatusOr<std::vector<TokenId>> EngineImpl::TokenizeChat(const Chat& chat) const {
@@ -238,6 +267,9 @@ absl::Status EngineImpl::CheckIds(std::span<const TokenId> ids) const {
 absl::StatusOr<RequestId> EngineImpl::Submit(Request request) {
   PENSTOCK_RETURN_IF_ERROR(ValidateSampling(request.sampling));
   PENSTOCK_RETURN_IF_ERROR(CheckIds(request.prompt_ids));
+  for (const auto& [id, bias] : request.sampling.logit_bias) PENSTOCK_RETURN_IF_ERROR(CheckIds({&id, 1}));
+  for (const std::vector<TokenId>& word : request.sampling.bad_words) PENSTOCK_RETURN_IF_ERROR(CheckIds(word));
+  PENSTOCK_RETURN_IF_ERROR(CheckIds(request.sampling.stop_token_ids));
   const int64_t num_prompt = static_cast<int64_t>(request.prompt_ids.size());
   if (num_prompt == 0) return InputError("the prompt has no tokens");
   if (model_->tokenizer == nullptr && !request.sampling.stop.empty()) {
@@ -251,41 +283,87 @@ absl::StatusOr<RequestId> EngineImpl::Submit(Request request) {
   request.sampling.max_tokens = std::min(request.sampling.max_tokens, policy().plan.context_length - num_prompt);
   const RequestId id = next_request_id_++;
   waiting_.push_back(std::make_unique<Sequence>(id, std::move(request), model_->tokenizer.get()));
+  num_waiting_tokens_ += num_prompt;
   Admit();
   return id;
 }
 
+std::vector<RequestId> EngineImpl::DropWaiting() {
+  std::vector<RequestId> ids;
+  for (const auto& sequence : waiting_) ids.push_back(sequence->id());
+  waiting_.clear();
+  num_waiting_tokens_ = 0;
+  return ids;
+}
+
+size_t EngineImpl::ChooseWaiting() const {
+  // A request is passed over only this often, so all get their turn.
+  constexpr int64_t kMaxPassedOver = 64;
+  constexpr size_t kNumCompared = 64;
+  if (num_passed_over_ >= kMaxPassedOver) return 0;
+  size_t best = 0;
+  int64_t most = 0;
+  for (size_t i = 0; shares_prefixes_ && waiting_.size() > 1 && i < std::min(waiting_.size(), kNumCompared); ++i) {
+    const int64_t num_shared = KvSequence::NumShared(KvArgsOf(*waiting_[i]));
+    if (num_shared > most) {
+      best = i;
+      most = num_shared;
+    }
+  }
+  return best;
+}
+
 void EngineImpl::Admit() {
   while (!waiting_.empty() && num_running() < policy().plan.batch_size) {
-    Sequence& sequence = *waiting_.front();
-    const int64_t num_pages = policy().kv_window.NumPages(sequence.max_positions());
-    sequence.kv_pages() = executor_->kv_cache().Reserve(num_pages * KvCache::kPageTokens);
-    if (sequence.kv_pages().empty()) return;  // tries again after a running sequence freed its pages
+    const size_t next = ChooseWaiting();
+    Sequence& sequence = *waiting_[next];
+    std::optional<KvSequence> kv = KvSequence::Create(KvArgsOf(sequence));
+    if (!kv.has_value()) return;  // tries again after a running sequence released its pages
+    sequence.kv().emplace(*std::move(kv));
     if (empty_prompts_) {
       const int64_t num_skipped = sequence.num_pending() - 1;
-      broken_.Update(executor_->kv_cache().Clear(sequence.kv_pages()));
+      broken_.Update(executor_->kv_cache().Clear(sequence.kv()->pages()));
       sequence.AdvanceComputed(num_skipped);
       stats_.prompt_tokens += num_skipped;
     }
-    running_.push_back(std::move(waiting_.front()));
-    waiting_.pop_front();
+    num_waiting_tokens_ -= sequence.num_prompt_tokens();
+    num_passed_over_ = next == 0 ? 0 : num_passed_over_ + 1;
+    running_.push_back(std::move(waiting_[next]));
+    waiting_.erase(waiting_.begin() + static_cast<int64_t>(next));
   }
 }
 
 void EngineImpl::AddRows(Sequence& sequence, int64_t num_rows) {
   const int64_t first = sequence.num_computed();
+  sequence.kv()->Open(sequence.token_ids(), first + num_rows);
   for (int64_t pos = first; pos < first + num_rows; ++pos) {
-    batch_.AddRow(sequence.token_id(pos), pos, sequence.kv_pages(), static_cast<uint32_t>(sequence.id()),
+    batch_.AddRow(sequence.token_id(pos), pos, sequence.kv()->pages(), static_cast<uint32_t>(sequence.id()),
                   policy().kv_window, sequence.num_prompt_tokens());
     sequence_of_row_.push_back(&sequence);
   }
   if (num_rows == sequence.num_pending()) batch_.logit_rows.push_back(batch_.num_rows() - 1);
 }
 
-std::vector<RowRange> EngineImpl::BuildBatch() {
+absl::StatusOr<SequenceState> EngineImpl::Prepare(Sequence& sequence, absl::flat_hash_set<KvPageId>& pages) {
+  if (sequence.in_prefill()) {
+    KvSequence& kv = *sequence.kv();
+    PENSTOCK_ASSIGN_OR_RETURN(const int64_t pos, kv.SkipComputed(sequence.token_ids(), sequence.num_computed()));
+    stats_.prompt_tokens += pos - sequence.num_computed();
+    sequence.AdvanceComputed(pos - sequence.num_computed());
+    kv.Open(sequence.token_ids(), pos + 1);
+  }
+  return SequenceState{
+      .num_computed = sequence.num_computed(),
+      .num_pending = sequence.num_pending(),
+      .in_prefill = sequence.in_prefill(),
+      .waits = sequence.in_prefill() && !pages.insert(sequence.kv()->page_at(sequence.num_computed())).second};
+}
+
+absl::StatusOr<std::vector<RowRange>> EngineImpl::BuildBatch() {
   std::vector<SequenceState> states;
+  absl::flat_hash_set<KvPageId> pages;
   for (const auto& sequence : running_) {
-    states.push_back({sequence->num_computed(), sequence->num_pending(), sequence->in_prefill()});
+    PENSTOCK_ASSIGN_OR_RETURN(states.emplace_back(), Prepare(*sequence, pages));
   }
   batch_.Clear();
   sequence_of_row_.clear();
@@ -305,7 +383,7 @@ absl::Status EngineImpl::RunPass(std::vector<RowRange> micro_batches, LogitsSink
   return status;
 }
 
-absl::Status EngineImpl::SampleRows(const RowLogits& result) {
+void EngineImpl::SampleRows(const RowLogits& result) {
   const std::span<const int64_t> rows = result.rows;
   const size_t vocab_size = static_cast<size_t>(model_->config.vocab_size);
   struct Choice {
@@ -327,9 +405,10 @@ absl::Status EngineImpl::SampleRows(const RowLogits& result) {
     const std::span<float> row = result.logits.subspan(static_cast<size_t>(i) * vocab_size, vocab_size);
     Sampler& sampler = samplers_[worker_idx];
     std::vector<float> original;
-    if (sampling.logprobs >= 0 && sampling.repetition_penalty != 1.0) original.assign(row.begin(), row.end());
-    choices[i].token_id =
-        sampler.Sample(row, sampling, sequence.seen(), static_cast<uint64_t>(sequence.num_generated()));
+    if (sampling.logprobs >= 0 && ChangesLogits(sampling)) original.assign(row.begin(), row.end());
+    choices[i].token_id = sampler.Sample(
+        row, sampling,
+        {.history = sequence.history(), .generated = sequence.generated_ids(), .eos_ids = model_->config.eos_ids});
     if (random_answers_ && choices[i].token_id >= 0) {
       const double uniform =
           CounterUniform(static_cast<uint64_t>(sequence.id()), static_cast<uint64_t>(sequence.num_generated()));
@@ -346,11 +425,13 @@ absl::Status EngineImpl::SampleRows(const RowLogits& result) {
     if (sequence.failed()) continue;
     const TokenId token_id = choices[i].token_id;
     if (token_id < 0) {
-      return ModelError("the model gave logits that are no numbers for request {}: its weights hold NaN or infinity",
-                        sequence.id());
+      sequence.Fail(ModelError("the model gave logits that are no numbers: its weights hold NaN or infinity"));
+      continue;
     }
-    const bool is_eos = std::find(eos_ids.begin(), eos_ids.end(), token_id) != eos_ids.end();
-    if (is_eos && !sequence.sampling().ignore_eos) {
+    const bool is_eos = std::ranges::find(eos_ids, token_id) != eos_ids.end();
+    const std::vector<TokenId>& stop_ids = sequence.sampling().stop_token_ids;
+    const bool is_stop = std::ranges::find(stop_ids, token_id) != stop_ids.end();
+    if (is_stop || (is_eos && !sequence.sampling().ignore_eos)) {
       sequence.FinishByEos();
     } else {
       sequence.Append(token_id, sequence.sampling().logprobs >= 0, std::move(choices[i].logprobs));
@@ -361,20 +442,33 @@ absl::Status EngineImpl::SampleRows(const RowLogits& result) {
       if (!text.empty()) text_sink_(sequence.id(), text);
     }
   }
-  return absl::OkStatus();
+}
+
+void EngineImpl::KeepEntries() {
+  for (int64_t row = 0, end = 0; row < batch_.num_rows(); row = end) {
+    Sequence& sequence = *sequence_of_row_[row];
+    int64_t num_good = 0;
+    for (end = row; end < batch_.num_rows() && sequence_of_row_[end] == &sequence; ++end) {
+      if (num_good == end - row && row_statuses_[end].ok()) ++num_good;
+    }
+    if (num_good == 0) continue;
+    const int64_t first = batch_.positions[row];
+    sequence.kv()->SetComputed(sequence.token_ids(), first, first + num_good);
+  }
 }
 
 absl::StatusOr<std::vector<Completion>> EngineImpl::Step() {
   PENSTOCK_RETURN_IF_ERROR(broken_);
   const auto start = Clock::now();
   Admit();
-  std::vector<RowRange> micro_batches = BuildBatch();
+  absl::StatusOr<std::vector<RowRange>> micro_batches = BuildBatch();
+  broken_ = micro_batches.status();
+  PENSTOCK_RETURN_IF_ERROR(broken_);
   std::vector<Completion> finished;
   if (batch_.num_rows() == 0) return finished;
   int64_t num_prompt_rows = 0;
   for (const Sequence* sequence : sequence_of_row_) num_prompt_rows += sequence->in_prefill() ? 1 : 0;
   // After a pass, the KV entries of its rows exist. Sequences advance before sampling appends to them.
-  absl::Status sampled;
   bool advanced = false;
   const auto advance = [&] {
     if (!advanced) {
@@ -385,12 +479,11 @@ absl::StatusOr<std::vector<Completion>> EngineImpl::Step() {
   batch_.wants_best_only = !random_answers_ && std::ranges::all_of(batch_.logit_rows, [&](int64_t row) {
     return IsArgMax(sequence_of_row_[row]->sampling());
   });
-  broken_ = RunPass(std::move(micro_batches), [&](const RowLogits& result) {
+  broken_ = RunPass(*std::move(micro_batches), [&](const RowLogits& result) {
     advance();
-    if (sampled.ok()) sampled = SampleRows(result);
+    SampleRows(result);
   });
   advance();
-  if (broken_.ok()) broken_ = sampled;
   PENSTOCK_RETURN_IF_ERROR(broken_);
   for (size_t row_idx = 0; row_idx < row_statuses_.size(); ++row_idx) {
     if (!row_statuses_[row_idx].ok()) sequence_of_row_[row_idx]->Fail(row_statuses_[row_idx]);
@@ -398,12 +491,14 @@ absl::StatusOr<std::vector<Completion>> EngineImpl::Step() {
 
   const double seconds = SecondsSince(start);
   const double prompt_share = static_cast<double>(num_prompt_rows) / static_cast<double>(batch_.num_rows());
+  KeepEntries();
   stats_.prompt_tokens += num_prompt_rows;
+  stats_.computed_prompt_tokens += num_prompt_rows;
   stats_.prefill_s += seconds * prompt_share;
   stats_.decode_s += seconds * (1 - prompt_share);
   std::erase_if(running_, [&](const std::unique_ptr<Sequence>& sequence) {
     if (!sequence->finished()) return false;
-    executor_->kv_cache().Free(sequence->kv_pages());
+    if (!sequence->failed()) sequence->kv()->Finish(sequence->token_ids(), sequence->num_computed());
     finished.push_back(sequence->Release());
     return true;
   });
@@ -419,16 +514,20 @@ absl::Status EngineImpl::VisitLogits(std::span<const TokenId> ids,
   if (num_ids < 1 || num_ids > policy().plan.context_length) {
     return InputError("expected 1 to {} tokens (the context length), found {}", policy().plan.context_length, num_ids);
   }
-  const std::vector<std::byte*> pages =
-      executor_->kv_cache().Reserve(policy().kv_window.NumPages(num_ids) * KvCache::kPageTokens);
-  PENSTOCK_CHECK(!pages.empty());  // the plan has room for one sequence of the whole context
+  std::optional<KvSequence> kv = KvSequence::Create({.cache = executor_->kv_cache(),
+                                                     .window = policy().kv_window,
+                                                     .prompt = ids,
+                                                     .max_positions = num_ids,
+                                                     .shares_pages = false});
+  PENSTOCK_CHECK(kv.has_value());  // the plan has room for one sequence of the whole context
   absl::Status failed;
   for (int64_t begin = 0; begin < num_ids && broken_.ok() && failed.ok();
        begin += pass_limits().max_rows_of_sequence()) {
     const int64_t end = std::min(num_ids, begin + pass_limits().max_rows_of_sequence());
     batch_.Clear();
+    kv->Open(ids, end);
     for (int64_t pos = begin; pos < end; ++pos) {
-      batch_.AddRow(ids[pos], pos, pages, 0, policy().kv_window, num_ids);
+      batch_.AddRow(ids[pos], pos, kv->pages(), 0, policy().kv_window, num_ids);
       batch_.logit_rows.push_back(pos - begin);
     }
     const auto start = Clock::now();
@@ -442,8 +541,8 @@ absl::Status EngineImpl::VisitLogits(std::span<const TokenId> ids,
     for (const absl::Status& status : row_statuses_) failed.Update(status);
     stats_.prefill_s += SecondsSince(start);
     stats_.prompt_tokens += end - begin;
+    stats_.computed_prompt_tokens += end - begin;
   }
-  executor_->kv_cache().Free(pages);
   return broken_.ok() ? failed : broken_;
 }
 

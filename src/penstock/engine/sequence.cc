@@ -11,13 +11,14 @@ Sequence::Sequence(RequestId id, Request request, const Tokenizer* tokenizer)
       sampling_(std::move(request.sampling)),
       num_prompt_tokens_(static_cast<int64_t>(request.prompt_ids.size())),
       token_ids_(std::move(request.prompt_ids)),
+      history_(sampling_),
       decoder_(tokenizer == nullptr ? std::nullopt : std::optional<StreamDecoder>(*tokenizer)) {
-  if (sampling_.repetition_penalty != 1.0) seen_.insert(token_ids_.begin(), token_ids_.end());
+  history_.AddPrompt(token_ids_);
 }
 
 void Sequence::Append(TokenId token_id, bool with_logprobs, TokenLogprobs logprobs) {
   token_ids_.push_back(token_id);
-  if (sampling_.repetition_penalty != 1.0) seen_.insert(token_id);
+  history_.AddGenerated(token_id);
   if (with_logprobs) logprobs_.push_back(std::move(logprobs));
   if (decoder_) AddText(decoder_->Push(token_id));
   if (!finished_ && num_generated() >= sampling_.max_tokens) Finish(FinishReason::kLength);
@@ -26,13 +27,18 @@ void Sequence::Append(TokenId token_id, bool with_logprobs, TokenLogprobs logpro
 void Sequence::AddText(std::string_view piece) {
   const size_t old_size = text_.size();
   text_ += piece;
-  size_t cut = std::string::npos;
+  if (num_generated() < sampling_.min_tokens) return;
+  size_t cut = std::string::npos, stop_size = 0;
   for (const std::string& stop : sampling_.stop) {
     const size_t from = old_size >= stop.size() ? old_size - stop.size() + 1 : 0;
-    cut = std::min(cut, text_.find(stop, from));
+    const size_t found = text_.find(stop, from);
+    if (found < cut) {
+      cut = found;
+      stop_size = stop.size();
+    }
   }
   if (cut == std::string::npos) return;
-  text_.resize(cut);
+  text_.resize(cut + (sampling_.includes_stop ? stop_size : 0));
   finished_ = true;
   finish_reason_ = FinishReason::kStop;
 }

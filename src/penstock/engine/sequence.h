@@ -3,12 +3,14 @@
 
 #include <cstdint>
 #include <optional>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
 
-#include "absl/container/flat_hash_set.h"
 #include "penstock/engine.h"
+#include "penstock/memory/kv_sequence.h"
+#include "penstock/ops/sampler.h"
 #include "penstock/tokenizer/tokenizer.h"
 
 namespace penstock {
@@ -33,13 +35,16 @@ class Sequence {
   // Returns the maximum number of positions that the sequence can take.
   int64_t max_positions() const { return num_prompt_tokens_ + sampling_.max_tokens; }
   int64_t num_generated() const { return static_cast<int64_t>(token_ids_.size()) - num_prompt_tokens_; }
-  const absl::flat_hash_set<TokenId>& seen() const { return seen_; }
+  std::span<const TokenId> generated_ids() const { return token_ids().subspan(num_prompt_tokens_); }
+  const TokenHistory& history() const { return history_; }
 
-  std::vector<std::byte*>& kv_pages() { return kv_pages_; }
+  std::span<const TokenId> token_ids() const { return token_ids_; }
+  // The pages of its KV entries, once it has a place in the batch.
+  std::optional<KvSequence>& kv() { return kv_; }
 
   // Takes a generated token that is not the end-of-sequence token.
   void Append(TokenId token_id, bool with_logprobs, TokenLogprobs logprobs);
-  // Ends the sequence because the end-of-sequence token was generated.
+  // Ends the sequence because the end-of-sequence token, or a stop token, was generated.
   void FinishByEos() { Finish(FinishReason::kStop); }
   // Ends the sequence because a pass could not compute one of its rows.
   void Fail(const absl::Status& status) {
@@ -63,8 +68,8 @@ class Sequence {
   int64_t num_prompt_tokens_;
   std::vector<TokenId> token_ids_;  // prompt and generated
   int64_t num_computed_ = 0;
-  absl::flat_hash_set<TokenId> seen_;  // ids of token_ids_; kept only for the repetition penalty
-  std::vector<std::byte*> kv_pages_;
+  TokenHistory history_;
+  std::optional<KvSequence> kv_;
   std::optional<StreamDecoder> decoder_;
   std::string text_;
   size_t num_given_bytes_ = 0;  // bytes of text_ that TakeFinalText() has returned

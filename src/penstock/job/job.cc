@@ -1,6 +1,9 @@
 #include "penstock/job/job.h"
 
+#include <algorithm>
 #include <cerrno>
+#include <filesystem>
+#include <system_error>
 #include <utility>
 
 #include <fcntl.h>
@@ -13,6 +16,7 @@
 #include "penstock/base/file.h"
 #include "penstock/base/status.h"
 #include "penstock/job/input_file.h"
+#include "penstock/job/line_reader.h"
 #include "penstock/job/output_scan.h"
 #include "penstock/job/progress.h"
 #include "penstock/job/runner.h"
@@ -119,6 +123,41 @@ absl::Status AgreeOnModel(const JobOptions& options, const Engine& engine, OpenJ
   return WriteManifest(job.manifest, ManifestPath(options.output_path));
 }
 
+// Takes the error records out of the output, so that their requests run again. The other results are copied into a new
+// file, which then takes the output's name.
+absl::Status DropFailed(const JobOptions& options, OutputCalls& calls, OpenJob& job) {
+  std::error_code error;
+  const std::string path = std::filesystem::canonical(options.output_path, error), new_path = path + ".retry";
+  struct stat info = {};
+  if (error || ::lstat(new_path.c_str(), &info) == 0) {
+    return IoError("{}: exists, perhaps because a run was killed; remove it, then try again", new_path);
+  }
+  PENSTOCK_ASSIGN_OR_RETURN(std::unique_ptr<OutputFile> kept, OutputFile::Open(new_path, calls));
+  LineReader reader(job.output->fd(), options.output_path, kMaxResultLineBytes);
+  Line line;
+  while (true) {
+    PENSTOCK_ASSIGN_OR_RETURN(const bool more, reader.Next(line));
+    if (!more) break;
+    if (std::ranges::binary_search(job.scan.failed_lines, line.number)) continue;
+    PENSTOCK_RETURN_IF_ERROR(kept->Append(line.text));
+  }
+  PENSTOCK_RETURN_IF_ERROR(kept->RenameTo(path));
+  job.output = std::move(kept);
+  PENSTOCK_ASSIGN_OR_RETURN(
+      job.scan, ScanOutput(job.output->fd(), options.output_path, JobDigest(job.manifest.job), job.report.num_lines));
+  return absl::OkStatus();
+}
+
+absl::StatusOr<OpenedEngine> OpenFor(const OpenJob& job, absl::FunctionRef<EngineOpener> open_engine) {
+  ::malloc_trim(0);  // returns the memory of the validation to the system, for the engine
+  absl::StatusOr<OpenedEngine> opened = open_engine(job.report);
+  if (!opened.ok() && FaultOf(opened.status()) == Fault::kResources && job.report.parse_bytes > kMiB) {
+    return Annotate(opened.status(), fmt::format("{}, line {} takes {}", job.input.name(), job.report.costliest_line,
+                                                 FormatBytes(job.report.parse_bytes)));
+  }
+  return opened;
+}
+
 // Refuses other files of the command that would overwrite a file of the job.
 absl::Status CheckOtherFiles(const JobOptions& options) {
   for (const auto& [flag, path] : options.other_files) {
@@ -165,7 +204,8 @@ absl::StatusOr<JobSummary> RunJob(const JobOptions& options, absl::FunctionRef<E
     progress.Print(fmt::format("cut off {} torn line(s) at the end of {}; their requests run again\n",
                                job.scan.num_torn_lines, options.output_path));
   }
-  if (job.has_old_manifest && job.scan.num_done >= job.report.num_requests) {
+  const int64_t num_retried = options.retry_failed ? job.scan.num_failed : 0;
+  if (job.has_old_manifest && job.scan.num_done - num_retried >= job.report.num_requests) {
     summary.nothing_to_do = true;
     progress.Print(
         fmt::format("{}: all {} requests are done, nothing to do\n", options.output_path, job.scan.num_done));
@@ -174,16 +214,14 @@ absl::StatusOr<JobSummary> RunJob(const JobOptions& options, absl::FunctionRef<E
     return summary;
   }
 
-  ::malloc_trim(0);  // returns the memory of the validation to the system, for the engine
-  absl::StatusOr<OpenedEngine> opened = open_engine(job.report);
-  if (!opened.ok() && FaultOf(opened.status()) == Fault::kResources && job.report.parse_bytes > kMiB) {
-    return Annotate(opened.status(), fmt::format("{}, line {} takes {}", job.input.name(), job.report.costliest_line,
-                                                 FormatBytes(job.report.parse_bytes)));
-  }
-  PENSTOCK_RETURN_IF_ERROR(opened.status());
-  const std::unique_ptr<Engine> engine = std::move(opened->engine);
-  progress.Predict(opened->predicted_tokens_per_s);
+  PENSTOCK_ASSIGN_OR_RETURN(OpenedEngine opened, OpenFor(job, open_engine));
+  const std::unique_ptr<Engine> engine = std::move(opened.engine);
+  progress.Predict(opened.predicted_tokens_per_s);
   PENSTOCK_RETURN_IF_ERROR(AgreeOnModel(options, *engine, job));
+  if (num_retried > 0) {
+    PENSTOCK_RETURN_IF_ERROR(DropFailed(options, calls, job));
+    summary.numbers.num_resumed = job.scan.num_done;
+  }
 
   const Clock::time_point run_start = Clock::now();
   Runner runner({.engine = *engine,
@@ -194,6 +232,7 @@ absl::StatusOr<JobSummary> RunJob(const JobOptions& options, absl::FunctionRef<E
                  .job_digest = JobDigest(job.manifest.job),
                  .seed = options.seed,
                  .sampling = Overlay(engine->default_sampling(), options.sampling),
+                 .drain_s = options.drain_s,
                  .on_progress = [&](const ProgressCounts& counts) {
                    progress.Update(counts, engine->stats(), SecondsSince(run_start));
                  }});
@@ -202,7 +241,7 @@ absl::StatusOr<JobSummary> RunJob(const JobOptions& options, absl::FunctionRef<E
   JobNumbers& numbers = summary.numbers;
   AddRun(numbers, runner.counts(), *engine);
   numbers.total_s = SecondsSince(start);
-  numbers.predicted_tokens_per_s = opened->predicted_tokens_per_s;
+  numbers.predicted_tokens_per_s = opened.predicted_tokens_per_s;
   const absl::Status traces_status = engine->CloseTraces();
   if (stats_fd.valid() && status.ok()) numbers.rates = engine->MeasureRates();
   progress.Finish(runner.counts(), engine->stats(), SecondsSince(run_start));

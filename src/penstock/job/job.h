@@ -27,8 +27,10 @@ namespace penstock {
 struct JobOptions {
   std::string input_path;  // "-": standard input
   std::string output_path;
-  bool resume = false;     // continue the job of this output; starts it when there is no output yet
-  std::string stats_path;  // empty: none
+  bool resume = false;        // continue the job of this output; starts it when there is no output yet
+  bool retry_failed = false;  // with `resume`: run requests again that have an error record
+  double drain_s = 30;        // time for the requests under way to finish after `stop` was set
+  std::string stats_path;     // empty: none
   // Flags that name other files to be written, with the file names. None may be a file of the job.
   std::vector<std::pair<std::string, std::string>> other_files = {};
   bool quiet = false;

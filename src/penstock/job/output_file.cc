@@ -80,7 +80,43 @@ absl::Status OutputFile::Lock() {
                    known ? fmt::format("pid {}", record.l_pid) : "another job");
   }
   (void)::fcntl(fd(), F_SETLK, &record);
+  // Another job may have replaced the file between our opening and locking it.
+  struct stat ours = {}, named = {};
+  if (::fstat(fd(), &ours) != 0 || ::stat(path_.c_str(), &named) != 0 || ours.st_ino != named.st_ino ||
+      ours.st_dev != named.st_dev) {
+    return IoError("{}: another job has replaced the file; try again", path_);
+  }
   return absl::OkStatus();
+}
+
+absl::Status OutputFile::RenameTo(const std::string& path) {
+  PENSTOCK_RETURN_IF_ERROR(Sync());
+  if (::rename(path_.c_str(), path.c_str()) != 0) {
+    return IoError("{}: cannot rename to {}: {}", path_, path, ErrnoText(errno));
+  }
+  path_ = path;
+  const size_t slash = path.rfind('/');
+  const UniqueFd folder(
+      ::open(slash == std::string::npos ? "." : path.substr(0, slash + 1).c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+  if (!folder.valid() || calls_.Sync(folder.get()) != 0) {
+    return IoError("{}: cannot sync its folder: {}", path_, ErrnoText(errno));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status OutputFile::CheckUnchanged() const {
+  if (!is_regular_) return absl::OkStatus();
+  struct stat ours = {}, named = {};
+  if (::fstat(fd(), &ours) != 0) return IoError("{}: cannot stat: {}", path_, ErrnoText(errno));
+  const bool is_there =
+      ::stat(path_.c_str(), &named) == 0 && named.st_dev == ours.st_dev && named.st_ino == ours.st_ino;
+  const char* const what = !is_there                                          ? "removed or replaced"
+                           : static_cast<uint64_t>(ours.st_size) < num_bytes_ ? "cut"
+                           : static_cast<uint64_t>(ours.st_size) > num_bytes_ ? "appended to"
+                                                                              : nullptr;
+  if (what == nullptr) return absl::OkStatus();
+  return IoError("{}: another program has {} the output; restore it if you can, then continue with --resume", path_,
+                 what);
 }
 
 absl::Status OutputFile::Truncate(uint64_t num_bytes) {
@@ -107,6 +143,7 @@ absl::Status OutputFile::WriteFailed(int error_number) {
 }
 
 absl::Status OutputFile::Append(std::string_view line) {
+  PENSTOCK_RETURN_IF_ERROR(CheckUnchanged());
   std::string bytes;
   bytes.reserve(line.size() + 1);
   bytes.append(line);

@@ -47,12 +47,18 @@ class OutputFile {
   uint64_t num_bytes() const { return num_bytes_; }
   bool is_regular() const { return is_regular_; }  // only regular files can be resumed
 
+  // Gives the file another name, in place of the file that has it now. Survives a power loss.
+  absl::Status RenameTo(const std::string& path);
+
   // Cuts off a torn tail. REQUIRES: is_regular(), num_bytes <= num_bytes().
   absl::Status Truncate(uint64_t num_bytes);
 
-  // Appends `line` and a newline; syncs when 64 lines, or the lines of a second, are not yet on disk. kStopped when
-  // there is no room or the disk refuses (the job can be resumed). kIo when the reader of a pipe has gone away or the
-  // sync fails.
+  // Returns kIo when another program removed, replaced, cut or appended to the file.
+  absl::Status CheckUnchanged() const;
+
+  // Checks that nobody changed the file, appends `line` and a newline; syncs when 64 lines, or the lines of a second,
+  // are not yet on disk. kStopped when there is no room or the disk refuses (the job can be resumed). kIo when the
+  // reader of a pipe has gone away or the sync fails.
   absl::Status Append(std::string_view line);
 
   // Writes everything to disk. After a failure every further call fails.

@@ -12,9 +12,6 @@
 namespace penstock {
 namespace {
 
-// A result with 20 alternatives for each of 16k tokens has about 30 MiB.
-constexpr uint64_t kMaxResultLineBytes = 1ull << 30;
-
 struct ScannedResult {
   std::string id;
   bool failed = false;
@@ -67,7 +64,10 @@ absl::StatusOr<OutputScan> ScanOutput(int fd, const std::string& path, uint64_t 
     }
     scan.done[*input_line] = true;
     ++scan.num_done;
-    scan.num_failed += result->failed ? 1 : 0;
+    if (result->failed) {
+      ++scan.num_failed;
+      scan.failed_lines.push_back(line.number);
+    }
     scan.good_bytes = line.offset + line.num_bytes + 1;
   }
 }

@@ -11,12 +11,16 @@
 
 namespace penstock {
 
+// A result with 20 alternatives for each of 16k tokens has about 30 MiB.
+inline constexpr uint64_t kMaxResultLineBytes = 1ull << 30;
+
 struct OutputScan {
   std::vector<bool> done;  // [num_lines + 1], by line number
   int64_t num_done = 0;
-  int64_t num_failed = 0;      // results that are error records
-  uint64_t good_bytes = 0;     // the file up to here is whole results of this job
-  int64_t num_torn_lines = 0;  // whole or partial lines after good_bytes, left by a crash
+  int64_t num_failed = 0;             // results that are error records
+  std::vector<int64_t> failed_lines;  // their lines in the output
+  uint64_t good_bytes = 0;            // the file up to here is whole results of this job
+  int64_t num_torn_lines = 0;         // whole or partial lines after good_bytes, left by a crash
 };
 
 // Reads the output of the job with this digest and number of input lines. A power loss can leave a damaged tail of at

@@ -5,6 +5,7 @@
 
 #include "penstock/base/bytes.h"
 #include "penstock/base/limits.h"
+#include "penstock/base/text.h"
 
 namespace penstock {
 namespace {
@@ -51,8 +52,7 @@ void ReadPrompt(FieldReader& fields, JobRequest& request) {
   if (prompt == nullptr) return fields.Fail("invalid_request", "prompt", "is missing");
   if (prompt->is_string()) {
     request.prompt = std::string(View(prompt->get_string()));
-    if (request.prompt.empty()) fields.Fail("invalid_request", "prompt", "is empty; expected at least one token");
-    return;
+    return;  // an empty text still has the BOS that many tokenizers add
   }
   if (!prompt->is_array()) {
     return fields.Fail("invalid_request", "prompt",
@@ -60,19 +60,10 @@ void ReadPrompt(FieldReader& fields, JobRequest& request) {
   }
   const json::array& items = prompt->get_array();
   if (items.empty()) return fields.Fail("invalid_request", "prompt", "is empty; expected at least one token");
-  request.prompt_ids.reserve(items.size());
-  for (const json::value& item : items) {
-    if (item.is_string() || item.is_array()) {
-      return fields.Fail("unsupported", "prompt", "a list of prompts is not supported; give each prompt its own line");
-    }
-    if (!item.is_int64() || item.get_int64() < 0 || item.get_int64() >= kMaxVocabSize) {
-      return fields.Fail(
-          "invalid_request", "prompt",
-          fmt::format("expected token ids of 0 to {}, found {}", kMaxVocabSize - 1,
-                      item.is_number() ? std::string(json::serialize(item)) : std::string(JsonTypeName(item))));
-    }
-    request.prompt_ids.push_back(static_cast<TokenId>(item.get_int64()));
+  if (items[0].is_string() || items[0].is_array()) {
+    return fields.Fail("unsupported", "prompt", "a list of prompts is not supported; give each prompt its own line");
   }
+  request.prompt_ids = fields.TokenIds("prompt", items.size()).value_or(std::vector<TokenId>());
 }
 
 // If there is a fault, makes it the error of the line.
@@ -161,15 +152,129 @@ void ReadTurns(FieldReader& fields, JobRequest& request) {
   }
 }
 
-void RefuseManyAnswers(FieldReader& fields) {
-  for (const std::string_view name : {"n", "best_of"}) {
-    const auto count = fields.Integer(name, 1, 1 << 20);
-    if (count.has_value() && *count != 1) {
-      fields.Fail("unsupported", name, "only 1 answer per request is supported; repeat the line with other seeds");
-    }
+void ReadNumAnswers(FieldReader& fields, JobRequest& request) {
+  request.num_answers = fields.Integer("n", 1, kMaxAnswers).value_or(1);
+  if (fields.Integer("best_of", 1, kMaxAnswers).value_or(request.num_answers) != request.num_answers) {
+    fields.Fail("unsupported", "best_of", "only the value of n is supported; leave it out");
+  }
+  const json::value* logprobs = fields.Find("logprobs");
+  if (request.num_answers > 1 && logprobs != nullptr && *logprobs != json::value(false)) {
+    fields.Fail("unsupported", "n", "several answers have no log-probabilities; leave one of the two out");
+  }
+  if (request.num_answers > 1 && request.kind == RequestKind::kTurns) {
+    fields.Fail("unsupported", "n", "turns have one answer each; leave it out, or give each conversation its own line");
   }
   if (fields.Bool("stream").value_or(false))
     fields.Fail("unsupported", "stream", "a batch has no streams; leave it out");
+}
+
+// Reads the texts that an answer must not contain.
+void ReadBadWords(FieldReader& fields, JobRequest& request) {
+  const json::value* words = fields.Find("bad_words");
+  if (words == nullptr) return;
+  const json::array* list = words->if_array();
+  if (list == nullptr || list->size() > kMaxBadWords) {
+    return fields.Fail("invalid_request", "bad_words",
+                       fmt::format("expected a list of at most {} texts", kMaxBadWords));
+  }
+  for (const json::value& word : *list) {
+    if (!word.is_string() || !IsStopText(View(word.get_string()))) {
+      return fields.Fail("invalid_request", "bad_words",
+                         fmt::format("expected texts of 1 to {} bytes, found {}", kMaxStopTextBytes,
+                                     word.is_string() ? "another" : JsonTypeName(word)));
+    }
+    request.bad_words.emplace_back(View(word.get_string()));
+  }
+}
+
+// Fields of OpenAI's, vLLM's and llama.cpp's requests that would change the answer, and advice for each.
+struct UnsupportedField {
+  std::string_view name;
+  std::string_view advice;
+};
+constexpr std::string_view kLeaveItOut = "leave it out";
+constexpr UnsupportedField kUnsupportedFields[] = {
+    {"max_new_tokens", "use max_tokens"},
+    {"n_predict", "use max_tokens"},
+    {"max_length", "use max_tokens"},
+    {"repeat_penalty", "use repetition_penalty"},
+    {"stop_sequences", "use stop"},
+    {"functions", "use tools or leave it out"},
+    {"function_call", "use tool_choice or leave it out"},
+    {"suffix", kLeaveItOut},
+    {"prompt_logprobs", kLeaveItOut},
+    {"use_beam_search", kLeaveItOut},
+    {"length_penalty", kLeaveItOut},
+    {"early_stopping", kLeaveItOut},
+    {"allowed_token_ids", kLeaveItOut},
+    {"truncate_prompt_tokens", kLeaveItOut},
+    {"chat_template", "the model's own template is used"},
+    {"guided_json", kLeaveItOut},
+    {"guided_regex", kLeaveItOut},
+    {"guided_choice", kLeaveItOut},
+    {"guided_grammar", kLeaveItOut},
+    {"guided_decoding_backend", kLeaveItOut},
+    {"structured_outputs", kLeaveItOut},
+    {"grammar", kLeaveItOut},
+    {"json_schema", kLeaveItOut},
+    {"logits_processors", kLeaveItOut},
+    {"prompt_embeds", kLeaveItOut},
+    {"modalities", kLeaveItOut},
+    {"audio", kLeaveItOut},
+    {"prediction", kLeaveItOut},
+    {"web_search_options", kLeaveItOut},
+    {"verbosity", kLeaveItOut},
+    {"typical_p", kLeaveItOut},
+    {"tfs_z", kLeaveItOut},
+    {"mirostat", kLeaveItOut},
+    {"xtc_probability", kLeaveItOut},
+    {"dry_multiplier", kLeaveItOut},
+};
+
+// Fields that Penstock reads. A name that is nearly one of these is a typing error.
+constexpr std::string_view kFields[] = {"prompt",
+                                        "messages",
+                                        "turns",
+                                        "model",
+                                        "tools",
+                                        "tool_choice",
+                                        "max_tokens",
+                                        "max_completion_tokens",
+                                        "min_tokens",
+                                        "temperature",
+                                        "top_k",
+                                        "top_p",
+                                        "min_p",
+                                        "repetition_penalty",
+                                        "presence_penalty",
+                                        "frequency_penalty",
+                                        "logit_bias",
+                                        "bad_words",
+                                        "stop",
+                                        "stop_token_ids",
+                                        "ignore_eos",
+                                        "include_stop_str_in_output",
+                                        "logprobs",
+                                        "top_logprobs",
+                                        "seed",
+                                        "reasoning_effort",
+                                        "chat_template_kwargs",
+                                        "response_format",
+                                        "documents",
+                                        "custom_id",
+                                        "question_id"};
+
+void RefuseTypingErrors(FieldReader& fields) {
+  for (const auto& [key, value] : fields.object()) {
+    const std::string_view name(key.data(), key.size());
+    constexpr size_t kMinBytes = 6, kMaxBytes = 64;  // shorter names resemble too many others
+    if (name.size() < kMinBytes || name.size() > kMaxBytes || std::ranges::find(kFields, name) != std::end(kFields))
+      continue;
+    for (const std::string_view known : kFields) {
+      if (EditDistance(name, known) != 1) continue;
+      return fields.Fail("unsupported", Printable(name), fmt::format("unknown field; did you mean {}?", known));
+    }
+  }
 }
 
 // Refuses fields of OpenAI's requests that would change the answer and that Penstock does not support.
@@ -181,20 +286,12 @@ void RefuseUnsupported(FieldReader& fields) {
     fields.Fail("unsupported", "continue_final_message", "is not supported; leave it out");
   }
   if (fields.Bool("echo").value_or(false)) fields.Fail("unsupported", "echo", "is not supported; leave it out");
-  if (!fields.Text("suffix").value_or("").empty())
-    fields.Fail("unsupported", "suffix", "is not supported; leave it out");
-  for (const std::string_view name : {"presence_penalty", "frequency_penalty"}) {
-    if (fields.Number(name, -2, 2).value_or(0) != 0) {
-      fields.Fail("unsupported", name, "is not supported; use repetition_penalty or leave it out");
-    }
+  for (const auto& [name, advice] : kUnsupportedFields) {
+    const json::value* value = fields.Find(name);
+    if (value == nullptr || *value == json::value(false) || *value == json::value("")) continue;
+    fields.Fail("unsupported", name, fmt::format("is not supported; {}", advice));
   }
-  for (const std::string_view name : {"functions", "function_call"}) {
-    if (fields.Find(name) != nullptr) fields.Fail("unsupported", name, "is not supported; use tools or leave it out");
-  }
-  const json::value* bias = fields.Find("logit_bias");
-  if (bias != nullptr && !(bias->is_object() && bias->get_object().empty())) {
-    fields.Fail("unsupported", "logit_bias", "is not supported; leave it out");
-  }
+  RefuseTypingErrors(fields);
   const json::value* format = fields.Find("response_format");
   if (format != nullptr) {
     const json::object* object = format->if_object();
@@ -215,7 +312,8 @@ std::optional<LineError> ReadRequest(FieldReader& fields, RequestKind kind, Requ
     ReadTools(fields, line.request);
     ReadTemplateFields(fields, line.request);
   }
-  RefuseManyAnswers(fields);
+  ReadNumAnswers(fields, line.request);
+  ReadBadWords(fields, line.request);
   RefuseUnsupported(fields);
   line.request.sampling = ReadSamplingFields(fields);
   return fields.error();

@@ -29,6 +29,8 @@ struct JobRequest {
   ChatParts chat;                   // kChat, kTurns: turns have tools and variables, but no messages
   std::vector<std::string> turns;   // kTurns: questions, asked one after the other
   SamplingOverrides sampling;
+  std::vector<std::string> bad_words;  // texts that the answer must not contain
+  int64_t num_answers = 1;             // more than one: not for kTurns
 };
 
 struct RequestLine {

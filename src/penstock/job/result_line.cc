@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "absl/functional/function_ref.h"
+#include "penstock/base/limits.h"
 #include "penstock/base/text.h"
 
 namespace penstock {
@@ -100,10 +101,12 @@ void AppendCompletionLogprobs(const std::vector<TokenLogprobs>& tokens, bool wit
 }
 
 // Returns nine letters and digits, as Mistral's templates require. The id is unique in the job.
-std::string CallId(int64_t line_number, size_t call_idx) {
+std::string CallId(int64_t line_number, size_t choice_idx, size_t call_idx) {
   constexpr std::string_view kDigits = "0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ";
-  constexpr uint64_t kCallsPerLine = 1 << 16;
-  uint64_t number = static_cast<uint64_t>(line_number) * kCallsPerLine + call_idx;
+  constexpr uint64_t kCallsPerChoice = 1 << 12;
+  uint64_t number =
+      (static_cast<uint64_t>(line_number) * static_cast<uint64_t>(kMaxAnswers) + choice_idx) * kCallsPerChoice +
+      call_idx;
   std::string id(9, '0');
   for (auto digit = id.rbegin(); digit != id.rend(); ++digit, number /= kDigits.size()) {
     *digit = kDigits[number % kDigits.size()];
@@ -111,12 +114,12 @@ std::string CallId(int64_t line_number, size_t call_idx) {
   return id;
 }
 
-json::object Message(const ChatAnswer& answer, int64_t line_number) {
+json::object Message(const ChatAnswer& answer, int64_t line_number, size_t choice_idx) {
   json::object message = {{"role", "assistant"}, {"content", ReplaceInvalidUtf8(answer.content)}, {"refusal", nullptr}};
   if (!answer.reasoning.empty()) message["reasoning_content"] = ReplaceInvalidUtf8(answer.reasoning);
   json::array calls;
   for (const ToolCall& call : answer.tool_calls) {
-    calls.push_back(json::object{{"id", CallId(line_number, calls.size())},
+    calls.push_back(json::object{{"id", CallId(line_number, choice_idx, calls.size())},
                                  {"type", "function"},
                                  {"function", json::object{{"name", ReplaceInvalidUtf8(call.name)},
                                                            {"arguments", ReplaceInvalidUtf8(call.arguments)}}}});
@@ -125,23 +128,25 @@ json::object Message(const ChatAnswer& answer, int64_t line_number) {
   return message;
 }
 
-void AppendChoice(const RequestResult& result, int64_t line_number, const TokenText& token_text, std::string& out) {
+void AppendChoice(const RequestResult& result, size_t choice_idx, int64_t line_number, const TokenText& token_text,
+                  std::string& out) {
+  const ResultChoice& choice = result.choices[choice_idx];
   const bool chat = result.kind != RequestKind::kCompletion;
   if (chat) {
-    out += OpenJson({{"index", 0}, {"message", Message(result.answer, line_number)}});
+    out += OpenJson({{"index", choice_idx}, {"message", Message(choice.answer, line_number, choice_idx)}});
   } else {
-    out += OpenJson({{"index", 0}, {"text", ReplaceInvalidUtf8(result.completion.text)}});
+    out += OpenJson({{"index", choice_idx}, {"text", ReplaceInvalidUtf8(choice.completion.text)}});
   }
   out += R"(,"logprobs":)";
   if (result.logprobs < 0) {
     out += "null";
   } else if (chat) {
-    AppendChatLogprobs(result.completion.logprobs, token_text, out);
+    AppendChatLogprobs(choice.completion.logprobs, token_text, out);
   } else {
-    AppendCompletionLogprobs(result.completion.logprobs, result.logprobs > 0, token_text, out);
+    AppendCompletionLogprobs(choice.completion.logprobs, result.logprobs > 0, token_text, out);
   }
-  const bool stopped = result.completion.finish_reason == FinishReason::kStop;
-  const bool calls = stopped && !result.answer.tool_calls.empty();
+  const bool stopped = choice.completion.finish_reason == FinishReason::kStop;
+  const bool calls = stopped && !choice.answer.tool_calls.empty();
   out += fmt::format(R"(,"finish_reason":"{}")", calls ? "tool_calls" : stopped ? "stop" : "length");
   if (result.kind == RequestKind::kTurns) {
     out += R"(,"turns":)";
@@ -187,7 +192,10 @@ std::string FormatResult(const ResultHead& head, const RequestResult& result, co
                                    {"created", 0},
                                    {"model", ReplaceInvalidUtf8(result.model)}});
   out += R"(,"choices":[)";
-  AppendChoice(result, head.line_number, token_text, out);
+  for (size_t i = 0; i < result.choices.size(); ++i) {
+    if (i > 0) out += ',';
+    AppendChoice(result, i, head.line_number, token_text, out);
+  }
   out += R"(],"usage":)" + Json(json::object{{"prompt_tokens", result.prompt_tokens},
                                              {"completion_tokens", result.completion_tokens},
                                              {"total_tokens", result.prompt_tokens + result.completion_tokens}});
@@ -195,11 +203,16 @@ std::string FormatResult(const ResultHead& head, const RequestResult& result, co
   return out;
 }
 
-std::string FormatError(const ResultHead& head, const LineError& error) {
+std::string FormatError(const ResultHead& head, const LineError& error, const std::vector<std::string>& answers) {
   json::object line = Head(head);
   line["response"] = nullptr;
   json::object record = {{"code", error.code}, {"message", Printable(error.message)}, {"line", head.line_number}};
   if (!error.param.empty()) record["param"] = error.param;
+  if (!answers.empty()) {
+    json::array turns;
+    for (const std::string& answer : answers) turns.emplace_back(ReplaceInvalidUtf8(answer));
+    record["turns"] = std::move(turns);
+  }
   line["error"] = std::move(record);
   return std::string(json::serialize(line));
 }

@@ -28,15 +28,19 @@ struct ResultHead {
   std::optional<std::string> custom_id;
 };
 
+struct ResultChoice {
+  Completion completion;   // the last turn's
+  ChatAnswer answer = {};  // the same, split into its parts; not for kCompletion
+};
+
 struct RequestResult {
   RequestKind kind = RequestKind::kCompletion;
   std::string model;
-  Completion completion;             // the last turn's
-  ChatAnswer answer = {};            // the same, split into its parts; not for kCompletion
+  std::vector<ResultChoice> choices;
   std::vector<std::string> answers;  // kTurns: the answer to every turn
-  int64_t prompt_tokens = 0;         // sum over all turns
-  int64_t completion_tokens = 0;
-  int logprobs = -1;  // as requested
+  int64_t prompt_tokens = 0;         // sum over all turns, not over choices
+  int64_t completion_tokens = 0;     // sum over all turns and choices
+  int logprobs = -1;                 // as requested
 };
 
 // Engine::TokenBytes
@@ -44,6 +48,7 @@ using TokenText = std::function<std::string(TokenId, bool begins_text)>;
 
 // Each returns one line without the newline, always valid UTF-8 and valid JSON.
 std::string FormatResult(const ResultHead& head, const RequestResult& result, const TokenText& token_text);
-std::string FormatError(const ResultHead& head, const LineError& error);
+// `answers` are those of the turns before the one that failed.
+std::string FormatError(const ResultHead& head, const LineError& error, const std::vector<std::string>& answers = {});
 
 }  // namespace penstock

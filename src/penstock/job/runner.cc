@@ -13,9 +13,6 @@
 namespace penstock {
 namespace {
 
-// A missing disk must not turn a whole job into error lines. After this many errors the job stops and can be resumed.
-constexpr int kMaxIoErrorsInARow = 256;
-
 json::object Message(std::string_view role, std::string_view content) {
   return {{"role", json::string_view(role.data(), role.size())},
           {"content", json::string_view(content.data(), content.size())}};
@@ -55,27 +52,63 @@ absl::Status Runner::Run(const std::atomic<bool>& stop) {
 absl::Status Runner::Loop(const std::atomic<bool>& stop) {
   while (true) {
     if (!stop.load()) PENSTOCK_RETURN_IF_ERROR(Fill(stop));
-    if (stop.load()) {
+    if (stop.load() && !drain_until_.has_value()) BeginDrain();
+    if (args_.engine.idle() && at_end_ && counts_.num_done == counts_.num_requests) return absl::OkStatus();
+    if (drain_until_.has_value() && (args_.engine.idle() || Clock::now() >= *drain_until_)) {
       return MakeError(Fault::kStopped, fmt::format("stopped with {} of {} requests done; continue with --resume",
                                                     counts_.num_done, counts_.num_requests));
     }
     if (args_.engine.idle() && at_end_) return absl::OkStatus();
     absl::StatusOr<std::vector<Completion>> finished = args_.engine.Step();
-    if (!finished.ok()) {
-      return Annotate(finished.status(), fmt::format("after {} of {} requests (they are kept; continue with --resume)",
-                                                     counts_.num_done, counts_.num_requests));
-    }
-    for (const Completion& completion : *finished) PENSTOCK_RETURN_IF_ERROR(Finish(completion));
+    if (!finished.ok()) return AnnotateStop(finished.status());
+    PENSTOCK_RETURN_IF_ERROR(FinishAll(*std::move(finished)));
     PENSTOCK_RETURN_IF_ERROR(args_.output.SyncIfDue());
     if (args_.on_progress) args_.on_progress(counts_);
   }
 }
 
-// Starts requests until all places are taken, or one must wait for KV pages.
+void Runner::BeginDrain() {
+  drain_until_ =
+      Clock::now() + std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(args_.drain_s));
+  for (const RequestId id : args_.engine.DropWaiting()) {
+    const auto found = active_.find(id);
+    found->second.active->num_left = 0;
+    active_.erase(found);
+  }
+  if (args_.drain_s > 0 && args_.engine.num_running() > 0) {
+    LogInfo("stopping: {} requests under way have {:.0f} s to finish; a second signal stops at once",
+            args_.engine.num_running(), args_.drain_s);
+  }
+}
+
+absl::Status Runner::AnnotateStop(const absl::Status& status) const {
+  return Annotate(status, fmt::format("after {} of {} requests (they are kept; continue with --resume)",
+                                      counts_.num_done, counts_.num_requests));
+}
+
+absl::Status Runner::FinishAll(std::vector<Completion> finished) {
+  absl::Status fault;
+  for (Completion& completion : finished) {
+    if (!completion.status.ok() && FaultOf(completion.status) == Fault::kIo) {
+      fault.Update(completion.status);
+    } else {
+      PENSTOCK_RETURN_IF_ERROR(Finish(std::move(completion)));
+    }
+  }
+  return fault.ok() ? fault : AnnotateStop(fault);
+}
+
+// Requests are started until all places are taken, or one must wait for KV pages. Then as many more are read ahead.
+bool Runner::WantsMore() const {
+  const Engine& engine = args_.engine;
+  const int64_t places = std::max<int64_t>(1, engine.memory_plan().batch_size);
+  if (engine.num_waiting() == 0) return true;
+  return engine.num_waiting() < places && engine.num_waiting_tokens() < kReadAheadTokens;
+}
+
 absl::Status Runner::Fill(const std::atomic<bool>& stop) {
-  const int64_t places = std::max<int64_t>(1, args_.engine.memory_plan().batch_size);
   Line line;
-  while (!at_end_ && !stop.load() && args_.engine.num_waiting() == 0 && args_.engine.num_running() < places) {
+  while (!at_end_ && !stop.load() && WantsMore()) {
     PENSTOCK_ASSIGN_OR_RETURN(const bool more, reader_.Next(line));
     PENSTOCK_RETURN_IF_ERROR(args_.input.CheckUnchanged());
     at_end_ = !more;
@@ -89,13 +122,13 @@ absl::Status Runner::Fill(const std::atomic<bool>& stop) {
 absl::Status Runner::StartLine(const Line& line) {
   RequestLine parsed = line.too_long ? TooLongLine(line.num_bytes) : ParseRequestLine(line.text, line.number);
   CheckLineModel(args_.report, parsed);
-  Active active;
-  active.head = {args_.job_digest, line.number, parsed.id};
-  if (parsed.error.has_value()) return WriteResult(FormatError(active.head, *parsed.error), /*failed=*/true);
-  active.request = std::move(parsed.request);
-  active.sampling = Overlay(args_.sampling, active.request.sampling);
-  if (!active.request.sampling.seed.has_value()) active.sampling.seed = RequestSeed(args_.seed, line.number);
-  return Submit(std::move(active));
+  const auto active = std::make_shared<Active>();
+  active->head = {args_.job_digest, line.number, parsed.id};
+  if (parsed.error.has_value()) return WriteResult(FormatError(active->head, *parsed.error), /*failed=*/true);
+  active->request = std::move(parsed.request);
+  active->sampling = Overlay(args_.sampling, active->request.sampling);
+  if (!active->request.sampling.seed.has_value()) active->sampling.seed = RequestSeed(args_.seed, line.number);
+  return Submit(active);
 }
 
 // Tokenizing takes many times a text's bytes of memory, so a prompt that cannot fit is refused first.
@@ -105,100 +138,120 @@ static absl::Status CheckPromptBytes(const ModelInfo& model, uint64_t num_bytes)
                     model.context_length);
 }
 
-absl::StatusOr<RequestId> Runner::TrySubmit(Active& active) {
-  Request request{.prompt_ids = {}, .sampling = active.sampling};
+absl::StatusOr<std::vector<TokenId>> Runner::PromptOf(Active& active) const {
   const JobRequest& job = active.request;
+  const ModelInfo& model = args_.engine.model();
   switch (job.kind) {
     case RequestKind::kCompletion: {
-      request.prompt_ids = job.prompt_ids;
-      if (!job.prompt_ids.empty()) break;
-      PENSTOCK_RETURN_IF_ERROR(CheckPromptBytes(args_.engine.model(), job.prompt.size()));
-      PENSTOCK_ASSIGN_OR_RETURN(request.prompt_ids, args_.engine.Tokenize(job.prompt));
-      break;
+      if (!job.prompt_ids.empty()) return job.prompt_ids;
+      PENSTOCK_RETURN_IF_ERROR(CheckPromptBytes(model, job.prompt.size()));
+      return args_.engine.Tokenize(job.prompt);
     }
     case RequestKind::kChat: {
-      PENSTOCK_RETURN_IF_ERROR(CheckPromptBytes(args_.engine.model(), JsonBytes(job.chat.messages)));
-      PENSTOCK_ASSIGN_OR_RETURN(request.prompt_ids, args_.engine.TokenizeChat(Chat(std::move(active.request.chat))));
-      break;
+      PENSTOCK_RETURN_IF_ERROR(CheckPromptBytes(model, JsonBytes(job.chat.messages)));
+      return args_.engine.TokenizeChat(Chat(std::move(active.request.chat)));
     }
     case RequestKind::kTurns: {
       // All turns are held until they are asked, so all of them must fit.
       uint64_t num_bytes = 0;
       for (const std::string& turn : job.turns) num_bytes += turn.size();
-      PENSTOCK_RETURN_IF_ERROR(CheckPromptBytes(args_.engine.model(), num_bytes));
-      // Each turn has its own random stream.
-      if (!active.answers.empty())
-        request.sampling.seed = RequestSeed(active.sampling.seed, -static_cast<int64_t>(active.answers.size()));
+      PENSTOCK_RETURN_IF_ERROR(CheckPromptBytes(model, num_bytes));
       ChatParts chat = job.chat;
       chat.messages = ConversationSoFar(job.turns, active.answers);
-      PENSTOCK_RETURN_IF_ERROR(CheckPromptBytes(args_.engine.model(), JsonBytes(chat.messages)));
-      PENSTOCK_ASSIGN_OR_RETURN(request.prompt_ids, args_.engine.TokenizeChat(Chat(std::move(chat))));
-      break;
+      PENSTOCK_RETURN_IF_ERROR(CheckPromptBytes(model, JsonBytes(chat.messages)));
+      return args_.engine.TokenizeChat(Chat(std::move(chat)));
     }
   }
-  return args_.engine.Submit(std::move(request));
+  return InputError("unknown kind of request");
 }
 
-absl::Status Runner::Submit(Active active) {
-  const absl::StatusOr<RequestId> id = TrySubmit(active);
-  if (id.ok()) {
-    // The engine has the prompt now. Only turns are needed again, with the fields that build their prompts.
-    active.request.prompt = {};
-    active.request.prompt_ids = {};
-    if (active.request.kind != RequestKind::kTurns) active.request.chat = {};
-    const bool is_new = active_.emplace(*id, std::move(active)).second;
+absl::Status Runner::TrySubmit(const std::shared_ptr<Active>& active) {
+  PENSTOCK_ASSIGN_OR_RETURN(const std::vector<TokenId> prompt, PromptOf(*active));
+  Request request{.prompt_ids = prompt, .sampling = active->sampling};
+  for (const std::string& word : active->request.bad_words) {
+    // The word may begin a text, or follow a space.
+    for (const std::string& text : {word, " " + word}) {
+      PENSTOCK_ASSIGN_OR_RETURN(std::vector<TokenId> ids, args_.engine.TokenizePiece(text));
+      if (!ids.empty()) request.sampling.bad_words.push_back(std::move(ids));
+    }
+  }
+  const uint64_t seed = active->sampling.seed;
+  active->choices.clear();
+  active->choices.resize(static_cast<size_t>(active->request.num_answers));
+  active->num_left = active->request.num_answers;
+  for (size_t i = 0; i < active->choices.size(); ++i) {
+    // Each turn and each further answer has its own random stream.
+    const int64_t stream = -static_cast<int64_t>(active->answers.size() + i);
+    Request answer = request;
+    if (stream != 0) answer.sampling.seed = RequestSeed(seed, stream);
+    PENSTOCK_ASSIGN_OR_RETURN(const RequestId id, args_.engine.Submit(std::move(answer)));
+    const bool is_new = active_.emplace(id, Place{active, i}).second;
     PENSTOCK_CHECK(is_new);
+  }
+  return absl::OkStatus();
+}
+
+absl::Status Runner::Submit(const std::shared_ptr<Active>& active) {
+  const absl::Status status = TrySubmit(active);
+  if (status.ok()) {
+    // The engine has the prompt now. Only turns are needed again, with the fields that build their prompts.
+    active->request.prompt = {};
+    active->request.prompt_ids = {};
+    if (active->request.kind != RequestKind::kTurns) active->request.chat = {};
     return absl::OkStatus();
   }
-  if (FaultOf(id.status()) != Fault::kInput) {
-    return Annotate(id.status(), fmt::format("{}: line {}", args_.input.name(), active.head.line_number));
+  if (FaultOf(status) != Fault::kInput) {
+    return Annotate(status, fmt::format("{}: line {}", args_.input.name(), active->head.line_number));
   }
-  std::string message = penstock::Message(id.status());
-  if (active.request.kind == RequestKind::kTurns)
-    message = fmt::format("turn {}: {}", active.answers.size() + 1, message);
-  return WriteResult(FormatError(active.head, {"invalid_request", std::move(message), ""}), /*failed=*/true);
+  active->num_left = 0;
+  return WriteFailure(*active, status);
 }
 
-absl::Status Runner::Finish(const Completion& completion) {
+// Writes the error record of a request.
+absl::Status Runner::WriteFailure(const Active& active, const absl::Status& status) {
+  const std::string_view code = FaultOf(status) == Fault::kInput ? "invalid_request" : "model_error";
+  std::string message = penstock::Message(status);
+  if (active.request.kind == RequestKind::kTurns) {
+    message = fmt::format("turn {}: {}", active.answers.size() + 1, message);
+  }
+  return WriteResult(FormatError(active.head, {std::string(code), std::move(message), ""}, active.answers),
+                     /*failed=*/true);
+}
+
+absl::Status Runner::Finish(Completion completion) {
   const auto found = active_.find(completion.request_id);
   PENSTOCK_CHECK(found != active_.end());
-  Active active = std::move(found->second);
+  const auto [active, choice_idx] = found->second;
   active_.erase(found);
-  active.prompt_tokens += completion.num_prompt_tokens;
-  active.completion_tokens += static_cast<int64_t>(completion.token_ids.size());
+  if (active->num_left == 0) return absl::OkStatus();  // another answer of the request has failed
   if (!completion.status.ok()) {
-    if (!std::exchange(told_of_io_error_, true)) {
+    if (!std::exchange(has_told_of_failure_, true)) {
       LogWarning("line {}: {}; it gets an error record and the job goes on (further ones are not shown)",
-                 active.head.line_number, penstock::Message(completion.status));
+                 active->head.line_number, penstock::Message(completion.status));
     }
-    if (++num_io_errors_in_a_row_ > kMaxIoErrorsInARow) {
-      return Annotate(completion.status,
-                      fmt::format("{} requests in a row could not be computed", num_io_errors_in_a_row_));
-    }
-    std::string message = penstock::Message(completion.status);
-    if (active.request.kind == RequestKind::kTurns) {
-      message = fmt::format("turn {}: {}", active.answers.size() + 1, message);
-    }
-    return WriteResult(FormatError(active.head, {"io_error", std::move(message), ""}), /*failed=*/true);
+    active->num_left = 0;
+    return WriteFailure(*active, completion.status);
   }
-  num_io_errors_in_a_row_ = 0;
-  ChatAnswer answer;
-  if (active.request.kind != RequestKind::kCompletion) answer = args_.engine.ReadAnswer(completion);
-  if (active.request.kind == RequestKind::kTurns) {
-    active.answers.push_back(answer.content);
-    if (active.answers.size() < active.request.turns.size()) return Submit(std::move(active));
+  if (choice_idx == 0) active->prompt_tokens += completion.num_prompt_tokens;
+  active->completion_tokens += static_cast<int64_t>(completion.token_ids.size());
+  ResultChoice& choice = active->choices[choice_idx];
+  if (active->request.kind != RequestKind::kCompletion) choice.answer = args_.engine.ReadAnswer(completion);
+  choice.completion = std::move(completion);
+  if (--active->num_left > 0) return absl::OkStatus();
+  if (active->request.kind == RequestKind::kTurns) {
+    active->answers.push_back(choice.answer.content);
+    if (active->answers.size() < active->request.turns.size()) return Submit(active);
   }
-  const RequestResult result = {.kind = active.request.kind,
+  const RequestResult result = {.kind = active->request.kind,
                                 .model = args_.engine.model().name,
-                                .completion = completion,
-                                .answer = std::move(answer),
-                                .answers = std::move(active.answers),
-                                .prompt_tokens = active.prompt_tokens,
-                                .completion_tokens = active.completion_tokens,
-                                .logprobs = active.sampling.logprobs};
+                                .choices = std::move(active->choices),
+                                .answers = std::move(active->answers),
+                                .prompt_tokens = active->prompt_tokens,
+                                .completion_tokens = active->completion_tokens,
+                                .logprobs = active->sampling.logprobs};
   const Engine& engine = args_.engine;
   const TokenText token_text = [&engine](TokenId id, bool begins_text) { return engine.TokenBytes(id, begins_text); };
-  return WriteResult(FormatResult(active.head, result, token_text), /*failed=*/false);
+  return WriteResult(FormatResult(active->head, result, token_text), /*failed=*/false);
 }
 
 absl::Status Runner::WriteResult(const std::string& result, bool failed) {

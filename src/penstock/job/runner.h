@@ -1,16 +1,20 @@
 // The main loop of a job: reads lines as the engine has room, runs steps, writes results as they finish.
 //
-// Memory is constant: it holds only the requests that the engine runs, and one that waits.
+// Memory is constant: it holds only the requests that the engine runs, and a few that wait. The engine chooses among
+// these the ones whose prompts begin like those that it has computed.
 #pragma once
 
 #include <atomic>
 #include <cstdint>
 #include <functional>
+#include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "absl/container/flat_hash_map.h"
 #include "absl/status/status.h"
+#include "penstock/base/clock.h"
 #include "penstock/engine.h"
 #include "penstock/job/input_file.h"
 #include "penstock/job/line_reader.h"
@@ -26,6 +30,9 @@ namespace penstock {
 // Returns the seed of a line without one. It depends only on the job's seed and the line number.
 uint64_t RequestSeed(uint64_t job_seed, int64_t line_number);
 
+// Lines are read ahead until the prompts that wait have this many tokens.
+inline constexpr int64_t kReadAheadTokens = 32 << 10;
+
 class Runner {
  public:
   struct Args {
@@ -37,13 +44,14 @@ class Runner {
     uint64_t job_digest;
     uint64_t seed;
     SamplingParams sampling;                                 // where requests start from
+    double drain_s;                                          // see JobOptions
     std::function<void(const ProgressCounts&)> on_progress;  // called after each step
   };
   explicit Runner(const Args& args);
 
   // Runs the lines that are not done. OK when every line has its result, kStopped when `stop` was set or the output has
-  // no room. Otherwise the error of the engine, the input or the output. Finished results are on disk in each case,
-  // unless the output itself failed.
+  // no room. After `stop` was set, requests under way have drain_s to finish. Otherwise the error of the engine, the
+  // input or the output. Finished results are on disk in each case, unless the output itself failed.
   absl::Status Run(const std::atomic<bool>& stop);
 
   const ProgressCounts& counts() const { return counts_; }
@@ -54,25 +62,41 @@ class Runner {
     JobRequest request;
     SamplingParams sampling;
     std::vector<std::string> answers;  // answers to the turns so far
+    std::vector<ResultChoice> choices;
+    int64_t num_left = 0;  // answers that are not finished
     int64_t prompt_tokens = 0;
     int64_t completion_tokens = 0;
   };
 
   absl::Status Loop(const std::atomic<bool>& stop);
+  // Gives up the requests that wait.
+  void BeginDrain();
+  // Takes the requests that finished. A fault of the machine ends the job; the other requests are written first.
+  absl::Status FinishAll(std::vector<Completion> finished);
+  bool WantsMore() const;
   absl::Status Fill(const std::atomic<bool>& stop);
   absl::Status StartLine(const Line& line);
   // Submits the request or its next turn. A kInput error becomes the line's error record.
-  absl::Status Submit(Active active);
-  absl::StatusOr<RequestId> TrySubmit(Active& active);
-  absl::Status Finish(const Completion& completion);
+  absl::Status Submit(const std::shared_ptr<Active>& active);
+  absl::Status TrySubmit(const std::shared_ptr<Active>& active);
+  // Returns the prompt's tokens.
+  absl::StatusOr<std::vector<TokenId>> PromptOf(Active& active) const;
+  absl::Status Finish(Completion completion);
+  // Adds to an error how far the job has come.
+  absl::Status AnnotateStop(const absl::Status& status) const;
+  absl::Status WriteFailure(const Active& active, const absl::Status& status);
   absl::Status WriteResult(const std::string& result, bool failed);
 
   Args args_;
   LineReader reader_;
   bool at_end_ = false;
-  bool told_of_io_error_ = false;
-  int num_io_errors_in_a_row_ = 0;
-  absl::flat_hash_map<RequestId, Active> active_;
+  bool has_told_of_failure_ = false;
+  std::optional<Clock::time_point> drain_until_;  // set when the job stops
+  struct Place {
+    std::shared_ptr<Active> active;
+    size_t choice_idx = 0;
+  };
+  absl::flat_hash_map<RequestId, Place> active_;
   ProgressCounts counts_;
 };
 

@@ -1,5 +1,7 @@
 #include "penstock/job/sampling_fields.h"
 
+#include <charconv>
+#include <cmath>
 #include <limits>
 #include <utility>
 
@@ -10,6 +12,15 @@ namespace penstock {
 namespace {
 
 constexpr double kMinPositive = std::numeric_limits<double>::min();
+
+// Returns the integer, also of a number such as 4.0.
+std::optional<int64_t> IntegerOf(const json::value& value) {
+  if (value.is_int64()) return value.get_int64();
+  constexpr double kExact = 9007199254740992;  // 2^53
+  if (!value.is_double() || std::abs(value.get_double()) > kExact) return std::nullopt;
+  const auto integer = static_cast<int64_t>(value.get_double());
+  return static_cast<double>(integer) == value.get_double() ? std::optional(integer) : std::nullopt;
+}
 
 template <typename T>
 json::value Optional(const std::optional<T>& value) {
@@ -54,6 +65,34 @@ std::optional<std::vector<std::string>> ReadStop(FieldReader& fields) {
   return stop;
 }
 
+// Reads OpenAI's {"1234": -5.5}, whose keys are token ids.
+std::optional<std::vector<std::pair<TokenId, float>>> ReadLogitBias(FieldReader& fields) {
+  constexpr std::string_view kName = "logit_bias";
+  const json::value* value = fields.Find(kName);
+  if (value == nullptr) return std::nullopt;
+  if (!value->is_object() || value->get_object().size() > kMaxBiasedTokens) {
+    fields.Fail("invalid_request", kName,
+                fmt::format("expected an object of at most {} token ids with numbers, found {}", kMaxBiasedTokens,
+                            value->is_object() ? fmt::format("{}", value->get_object().size()) : JsonTypeName(*value)));
+    return std::nullopt;
+  }
+  std::vector<std::pair<TokenId, float>> biases;
+  for (const auto& [key, bias] : value->get_object()) {
+    TokenId id = -1;
+    const auto [end, error] = std::from_chars(key.data(), key.data() + key.size(), id);
+    const double number = bias.is_number() ? bias.to_number<double>() : kMaxLogitBias + 1;
+    if (error != std::errc() || end != key.data() + key.size() || id < 0 || id >= kMaxVocabSize ||
+        !(std::abs(number) <= kMaxLogitBias)) {
+      fields.Fail("invalid_request", kName,
+                  fmt::format("expected token ids with numbers of -{0} to {0}, found \"{1}\": {2}", kMaxLogitBias,
+                              Printable({key.data(), key.size()}), std::string(json::serialize(bias))));
+      return std::nullopt;
+    }
+    biases.emplace_back(id, static_cast<float>(number));
+  }
+  return biases;
+}
+
 // OpenAI's chats write `logprobs: true, top_logprobs: 5`, its completions `logprobs: 5`. Both forms are accepted
 // everywhere.
 std::optional<int> ReadLogprobs(FieldReader& fields) {
@@ -80,6 +119,12 @@ SamplingParams Overlay(SamplingParams base, const SamplingOverrides& overrides) 
   if (overrides.top_p) base.top_p = *overrides.top_p;
   if (overrides.min_p) base.min_p = *overrides.min_p;
   if (overrides.repetition_penalty) base.repetition_penalty = *overrides.repetition_penalty;
+  if (overrides.presence_penalty) base.presence_penalty = *overrides.presence_penalty;
+  if (overrides.frequency_penalty) base.frequency_penalty = *overrides.frequency_penalty;
+  if (overrides.logit_bias) base.logit_bias = *overrides.logit_bias;
+  if (overrides.min_tokens) base.min_tokens = *overrides.min_tokens;
+  if (overrides.includes_stop) base.includes_stop = *overrides.includes_stop;
+  if (overrides.stop_token_ids) base.stop_token_ids = *overrides.stop_token_ids;
   if (overrides.seed) base.seed = *overrides.seed;
   if (overrides.max_tokens) base.max_tokens = *overrides.max_tokens;
   if (overrides.stop) base.stop = *overrides.stop;
@@ -94,7 +139,10 @@ json::object ToJson(const SamplingOverrides& o) {
           {"top_p", Optional(o.top_p)},
           {"min_p", Optional(o.min_p)},
           {"repetition_penalty", Optional(o.repetition_penalty)},
+          {"presence_penalty", Optional(o.presence_penalty)},
+          {"frequency_penalty", Optional(o.frequency_penalty)},
           {"max_tokens", Optional(o.max_tokens)},
+          {"min_tokens", Optional(o.min_tokens)},
           {"stop", o.stop.has_value() ? json::value(ToArray(*o.stop)) : json::value(nullptr)},
           {"ignore_eos", Optional(o.ignore_eos)},
           {"logprobs", Optional(o.logprobs)}};
@@ -106,7 +154,10 @@ json::object ToJson(const SamplingParams& p) {
           {"top_p", p.top_p},
           {"min_p", p.min_p},
           {"repetition_penalty", p.repetition_penalty},
+          {"presence_penalty", p.presence_penalty},
+          {"frequency_penalty", p.frequency_penalty},
           {"max_tokens", p.max_tokens},
+          {"min_tokens", p.min_tokens},
           {"stop", ToArray(p.stop)},
           {"ignore_eos", p.ignore_eos},
           {"logprobs", p.logprobs}};
@@ -142,8 +193,8 @@ std::optional<double> FieldReader::Number(std::string_view name, double min, dou
 std::optional<int64_t> FieldReader::Integer(std::string_view name, int64_t min, int64_t max) {
   const json::value* value = Find(name);
   if (value == nullptr) return std::nullopt;
-  const bool fits = value->is_int64() && value->get_int64() >= min && value->get_int64() <= max;
-  if (fits) return value->get_int64();
+  const auto number = IntegerOf(*value);
+  if (number.has_value() && *number >= min && *number <= max) return number;
   if (value->is_number()) {
     Fail("invalid_request", name,
          fmt::format("expected an integer of {} to {}, found {}", min, max, std::string(json::serialize(*value))));
@@ -151,6 +202,29 @@ std::optional<int64_t> FieldReader::Integer(std::string_view name, int64_t min, 
     Fail("invalid_request", name, fmt::format("expected an integer, found {}", JsonTypeName(*value)));
   }
   return std::nullopt;
+}
+
+std::optional<std::vector<TokenId>> FieldReader::TokenIds(std::string_view name, size_t max_size) {
+  const json::value* value = Find(name);
+  if (value == nullptr) return std::nullopt;
+  const json::array* items = value->if_array();
+  if (items == nullptr || items->size() > max_size) {
+    Fail("invalid_request", name,
+         fmt::format("expected a list of at most {} token ids, found {}", max_size,
+                     items == nullptr ? std::string(JsonTypeName(*value)) : fmt::format("{}", items->size())));
+    return std::nullopt;
+  }
+  std::vector<TokenId> ids;
+  for (const json::value& item : *items) {
+    if (!item.is_int64() || item.get_int64() < 0 || item.get_int64() >= kMaxVocabSize) {
+      Fail("invalid_request", name,
+           fmt::format("expected token ids of 0 to {}, found {}", kMaxVocabSize - 1,
+                       item.is_number() ? std::string(json::serialize(item)) : std::string(JsonTypeName(item))));
+      return std::nullopt;
+    }
+    ids.push_back(static_cast<TokenId>(item.get_int64()));
+  }
+  return ids;
 }
 
 std::optional<bool> FieldReader::Bool(std::string_view name) {
@@ -175,6 +249,12 @@ SamplingOverrides ReadSamplingFields(FieldReader& fields) {
   o.top_p = fields.Number("top_p", kMinPositive, 1);
   o.min_p = fields.Number("min_p", 0, 1);
   o.repetition_penalty = fields.Number("repetition_penalty", kMinRepetitionPenalty, kMaxRepetitionPenalty);
+  o.presence_penalty = fields.Number("presence_penalty", -kMaxPenalty, kMaxPenalty);
+  o.frequency_penalty = fields.Number("frequency_penalty", -kMaxPenalty, kMaxPenalty);
+  o.logit_bias = ReadLogitBias(fields);
+  o.min_tokens = fields.Integer("min_tokens", 0, kMaxContext);
+  o.includes_stop = fields.Bool("include_stop_str_in_output");
+  o.stop_token_ids = fields.TokenIds("stop_token_ids", kMaxStopTokens);
   o.top_k = fields.Integer("top_k", -1, kMaxVocabSize);
   if (o.top_k == -1) o.top_k = 0;  // both -1 and 0 mean "off"
   const json::value* seed = fields.Find("seed");

@@ -7,6 +7,7 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "penstock/base/json.h"
@@ -20,9 +21,15 @@ struct SamplingOverrides {
   std::optional<double> top_p;
   std::optional<double> min_p;
   std::optional<double> repetition_penalty;
+  std::optional<double> presence_penalty;
+  std::optional<double> frequency_penalty;
+  std::optional<std::vector<std::pair<TokenId, float>>> logit_bias;
   std::optional<uint64_t> seed;
   std::optional<int64_t> max_tokens;
+  std::optional<int64_t> min_tokens;
   std::optional<std::vector<std::string>> stop;
+  std::optional<bool> includes_stop;
+  std::optional<std::vector<TokenId>> stop_token_ids;
   std::optional<bool> ignore_eos;
   std::optional<int> logprobs;
 };
@@ -59,8 +66,12 @@ class FieldReader {
   std::optional<bool> Bool(std::string_view name);
   std::optional<std::string> Text(std::string_view name);
 
+  // Reads a list of token ids, of at most `max_size`.
+  std::optional<std::vector<TokenId>> TokenIds(std::string_view name, size_t max_size);
+
   void Fail(std::string_view code, std::string_view name, std::string message);
   const std::optional<LineError>& error() const { return error_; }
+  const json::object& object() const { return object_; }
 
  private:
   const json::object& object_;
@@ -68,8 +79,8 @@ class FieldReader {
   std::optional<LineError> error_;
 };
 
-// Reads temperature, top_k, top_p, min_p, repetition_penalty, seed, max_tokens / max_completion_tokens, stop,
-// ignore_eos, logprobs and top_logprobs.
+// Reads the fields of SamplingOverrides. `max_completion_tokens` is another name for max_tokens,
+// `include_stop_str_in_output` is includes_stop, and logprobs also reads `top_logprobs`.
 SamplingOverrides ReadSamplingFields(FieldReader& fields);
 
 }  // namespace penstock

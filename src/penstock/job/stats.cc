@@ -87,6 +87,7 @@ std::string FormatStats(const JobNumbers& numbers) {
                               {"micro_batch_size", plan.micro_batch_size}}},
       {"requests", numbers.num_requests},
       {"prompt_tokens", e.prompt_tokens},
+      {"computed_prompt_tokens", e.computed_prompt_tokens},
       {"generated_tokens", e.generated_tokens},
       {"seconds",
        json::object{{"load", e.load_s}, {"prefill", e.prefill_s}, {"decode", e.decode_s}, {"total", numbers.total_s}}},
@@ -115,7 +116,9 @@ std::string FormatSummary(const JobNumbers& numbers) {
   const int64_t wanted = e.expert_hits + e.expert_misses;
   std::string text = fmt::format("requests        {}, {} failed", numbers.num_requests, numbers.num_failed);
   if (numbers.num_resumed > 0) text += fmt::format(", {} done before", numbers.num_resumed);
-  text += fmt::format("\ntokens          {} prompt, {} generated\n", e.prompt_tokens, e.generated_tokens);
+  text += fmt::format("\ntokens          {} prompt", e.prompt_tokens);
+  if (e.computed_prompt_tokens < e.prompt_tokens) text += fmt::format(" ({} computed)", e.computed_prompt_tokens);
+  text += fmt::format(", {} generated\n", e.generated_tokens);
   text += fmt::format("seconds         {:.2f} load, {:.2f} prefill, {:.2f} decode, {:.2f} total\n", e.load_s,
                       e.prefill_s, e.decode_s, numbers.total_s);
   text += fmt::format("tokens/s        {:.1f} prefill, {:.1f} decode, {:.1f} generation\n",

@@ -5,6 +5,7 @@
 #include <deque>
 #include <map>
 #include <memory>
+#include <span>
 #include <utility>
 
 #include <fmt/format.h>
@@ -14,6 +15,7 @@
 #include "penstock/base/status.h"
 #include "penstock/base/text.h"
 #include "penstock/job/line_reader.h"
+#include "penstock/job/runner.h"
 #include "penstock/tensor/kv_block.h"
 
 namespace penstock {
@@ -133,42 +135,85 @@ void AddPrompt(uint64_t text_bytes, int64_t num_tokens, int64_t max_tokens, Prom
   totals.longest_tokens = std::max(totals.longest_tokens, num_tokens);
 }
 
-void CountPrompts(const JobRequest& request, int64_t max_tokens, PromptTotals& totals) {
+// Finds what a prompt begins with in common with the prompt before it. Compares only the first 64 Ki bytes or tokens.
+class Beginnings {
+ public:
+  // A prompt is a text, in pieces, or token ids.
+  void AddText(std::string_view piece) { text_ += piece.substr(0, kMaxCompared - text_.size()); }
+  void EndPrompt(std::span<const TokenId> ids, PromptTotals& totals) {
+    ids = ids.first(std::min(ids.size(), kMaxCompared));
+    totals.shared_bytes += static_cast<uint64_t>(std::ranges::mismatch(text_, last_text_).in1 - text_.begin());
+    totals.shared_tokens += std::ranges::mismatch(ids, last_ids_).in1 - ids.begin();
+    std::swap(text_, last_text_);
+    text_.clear();
+    last_ids_.assign(ids.begin(), ids.end());
+  }
+
+ private:
+  static constexpr size_t kMaxCompared = 64 << 10;
+  std::string text_, last_text_;
+  std::vector<TokenId> last_ids_;
+};
+
+void CountPrompts(const JobRequest& request, int64_t max_tokens, Beginnings& beginnings, PromptTotals& totals) {
   constexpr size_t kSampleBytes = 1 << 10;  // taken from one text
   const auto sample = [&](std::string_view text) {
     const size_t room = kPromptSampleBytes - std::min(kPromptSampleBytes, totals.sample.size());
     totals.sample += text.substr(0, std::min(kSampleBytes, room));
   };
-  uint64_t text_bytes = request.prompt.size();
-  sample(request.prompt);
+  uint64_t text_bytes = 0;
+  const auto add = [&](std::string_view text) {
+    text_bytes += text.size();
+    beginnings.AddText(text);
+    sample(text);
+  };
+  add(request.prompt);
   for (const json::value& message : request.chat.messages) {
     const json::value* content = message.is_object() ? message.get_object().if_contains("content") : nullptr;
     if (content == nullptr || !content->is_string()) continue;
-    text_bytes += content->get_string().size();
-    sample(std::string_view(content->get_string()));
+    add(std::string_view(content->get_string()));
   }
   if (request.turns.empty()) AddPrompt(text_bytes, std::ssize(request.prompt_ids), max_tokens, totals);
   for (size_t i = 0; i < request.turns.size(); ++i) {
-    text_bytes += request.turns[i].size();
-    sample(request.turns[i]);
+    if (i > 0) {
+      totals.shared_bytes += text_bytes;
+      totals.shared_tokens += static_cast<int64_t>(i) * max_tokens;
+    }
+    add(request.turns[i]);
     AddPrompt(text_bytes, static_cast<int64_t>(i) * max_tokens, max_tokens, totals);
   }
+  for (int64_t i = 1; i < request.num_answers; ++i) {
+    AddPrompt(text_bytes, std::ssize(request.prompt_ids), max_tokens, totals);
+    totals.shared_bytes += text_bytes;
+    totals.shared_tokens += std::ssize(request.prompt_ids);
+  }
+  beginnings.EndPrompt(request.prompt_ids, totals);
 }
 
-void CountMemory(const Line& line, const RequestLine& parsed, const SamplingOverrides& sampling, InputReport& report) {
+void CountMemory(const Line& line, const RequestLine& parsed, const SamplingOverrides& sampling, Beginnings& beginnings,
+                 InputReport& report) {
   if (const uint64_t bytes = ParseBytes(line.text); bytes > report.parse_bytes) {
     report.parse_bytes = bytes;
     report.costliest_line = line.number;
   }
   report.longest_line_bytes = std::max<uint64_t>(report.longest_line_bytes, line.text.size());
   uint64_t turns_bytes = 0;
+  const int64_t num_further = parsed.request.num_answers - 1;
+  report.max_further_answers = std::max(report.max_further_answers, num_further);
+  uint64_t field_bytes = 0;
+  for (const std::string& word : parsed.request.bad_words)
+    field_bytes += 2 * (sizeof(TokenId) * (word.size() + 1) + 48);
+  if (parsed.request.sampling.logit_bias.has_value()) field_bytes += 8 * parsed.request.sampling.logit_bias->size();
+  report.max_field_bytes = std::max(report.max_field_bytes, field_bytes);
   for (const std::string& turn : parsed.request.turns) turns_bytes += turn.size();
   report.longest_turns_bytes = std::max(report.longest_turns_bytes, turns_bytes);
   const SamplingParams params = Overlay(Overlay({}, sampling), parsed.request.sampling);
   // A sum, until the last line has been read.
+  report.max_further_tokens =
+      std::max(report.max_further_tokens, num_further * std::min(params.max_tokens, kMaxContext));
   if (!parsed.error.has_value()) {
     report.mean_positions += EstimatePositions(line, parsed.request, params.max_tokens);
-    CountPrompts(parsed.request, std::min<int64_t>(params.max_tokens, kMaxContext), report.prompts);
+    CountPrompts(parsed.request, std::min<int64_t>(params.max_tokens, kMaxContext), beginnings, report.prompts);
   }
   if (params.logprobs < 0) return;
   report.max_logprobs = std::max(report.max_logprobs, params.logprobs);
@@ -188,6 +233,8 @@ Workload WorkloadOf(const InputReport& report, double bytes_per_token) {
   workload.prompt_tokens = std::max<int64_t>(1, tokens(totals.text_bytes, totals.num_tokens) / num_prompts);
   workload.max_prompt_tokens = std::max(workload.prompt_tokens, tokens(totals.longest_bytes, totals.longest_tokens));
   workload.new_tokens = std::max<int64_t>(1, totals.new_tokens / num_prompts);
+  workload.shared_tokens =
+      std::min(workload.prompt_tokens, tokens(totals.shared_bytes, totals.shared_tokens) / num_prompts + 1) - 1;
   return workload;
 }
 
@@ -195,12 +242,24 @@ CallerMemory JobMemory(const InputReport& report, const ModelInfo& model) {
   CallerMemory memory;
   // Longer prompts and turns are refused.
   const uint64_t max_prompt = model.max_prompt_bytes > 0 ? model.max_prompt_bytes : kMaxRequestLineBytes;
-  constexpr uint64_t kTokenizingBytesPerByte = 56;  // measured: 48 for one letter repeated
   // Validation holds a hash for each id; the running job holds a bit for each line.
   memory.bytes = static_cast<uint64_t>(report.num_lines) * sizeof(IdHash) + report.parse_bytes +
                  kTokenizingBytesPerByte * std::min(report.longest_line_bytes, max_prompt);
-  // The request's id, stop texts and remaining turns.
-  memory.bytes_per_sequence = (2 << 10) + std::min(report.longest_turns_bytes, max_prompt);
+  // The tokens of prompts that wait.
+  memory.bytes += static_cast<uint64_t>(kReadAheadTokens + model.context_length) * sizeof(TokenId);
+  // The request's id, stop texts and remaining turns. For each place of the batch a request runs and one waits.
+  // Each has a copy of the prompt's tokens; the plan counts tokens only once for each page of the KV cache.
+  const auto context = static_cast<uint64_t>(model.context_length);
+  const uint64_t prompt_tokens =
+      std::min(report.prompts.longest_bytes + static_cast<uint64_t>(report.prompts.longest_tokens), context);
+  const uint64_t request_bytes = (2 << 10) + report.max_field_bytes + sizeof(TokenId) * prompt_tokens;
+  memory.bytes_per_sequence = 2 * (request_bytes + std::min(report.longest_turns_bytes, max_prompt));
+  // Further answers to a request may all wait. When they are finished, they are kept until the last one is.
+  constexpr uint64_t kAnswerBytesPerToken = 16;
+  const auto num_further = static_cast<uint64_t>(report.max_further_answers);
+  memory.bytes += num_further * request_bytes;
+  memory.bytes_per_sequence +=
+      kAnswerBytesPerToken * std::min(static_cast<uint64_t>(report.max_further_tokens), num_further * context);
   if (report.max_logprobs < 0) return memory;
   const uint64_t values = 1 + static_cast<uint64_t>(report.max_logprobs);
   memory.bytes_per_position = 32 + values * sizeof(TokenLogprob);
@@ -224,6 +283,7 @@ absl::StatusOr<InputReport> ValidateInput(const InputFile& input, const Sampling
                                           const std::atomic<bool>& stop) {
   InputReport report;
   InputDigest digest;
+  Beginnings beginnings;
   std::deque<IdHash> ids;  // a deque grows without copying
   LineReader reader(input.fd(), input.name(), kMaxRequestLineBytes);
   Line line;
@@ -245,7 +305,7 @@ absl::StatusOr<InputReport> ValidateInput(const InputFile& input, const Sampling
     }
     CheckLineModel(report, request);
     CountLine(request, line.number, report);
-    if (!line.too_long) CountMemory(line, request, sampling, report);
+    if (!line.too_long) CountMemory(line, request, sampling, beginnings, report);
     if (request.id.has_value()) ids.push_back({XXH3_64bits(request.id->data(), request.id->size()), line.number});
   }
   std::sort(ids.begin(), ids.end());

@@ -42,7 +42,10 @@ struct PromptTotals {
   uint64_t text_bytes = 0;  // prompts that are texts
   // Tokens of prompts given as token ids, and of answers that later turns repeat.
   int64_t num_tokens = 0;
-  int64_t new_tokens = 0;      // upper limit
+  int64_t new_tokens = 0;  // upper limit
+  // With which a prompt and the one before it begin in common, summed up over the prompts.
+  uint64_t shared_bytes = 0;
+  int64_t shared_tokens = 0;
   uint64_t longest_bytes = 0;  // the longest prompt
   int64_t longest_tokens = 0;
   std::string sample;  // beginnings of some texts, to measure the bytes per token
@@ -70,8 +73,11 @@ struct InputReport {
   uint64_t longest_turns_bytes = 0;  // turns of one request
   int64_t mean_positions = 0;        // KV entries of a request, estimated from its text and max_tokens; 0: none
   PromptTotals prompts;
-  int max_logprobs = -1;           // most alternatives that a request asks for; -1: no log-probabilities
-  int64_t max_logprob_tokens = 0;  // longest answer with log-probabilities
+  int max_logprobs = -1;            // most alternatives that a request asks for; -1: no log-probabilities
+  int64_t max_logprob_tokens = 0;   // longest answer with log-probabilities
+  uint64_t max_field_bytes = 0;     // of one request's bad words and biases, as token ids
+  int64_t max_further_answers = 0;  // of one request, beyond its first
+  int64_t max_further_tokens = 0;   // tokens of these
 };
 
 // Validates the input, starting each line from the parameters in `sampling`. kInput when two lines have one id (naming

@@ -198,6 +198,20 @@ struct CombineArgs {
   float scale = 1;
 };
 
+// Values of a softmax are taken in blocks of this size.
+inline constexpr int64_t kSoftmaxBlock = 64;
+
+// weights = exp((logits - max) * scale). `block_sums` and `block_maxima` are those of the weights in each block.
+struct SoftmaxBlocksArgs {
+  const float* logits;  // [count], none above max, no NaN
+  int64_t count;
+  float max;
+  float scale;        // finite and above 0
+  float* weights;     // [count]
+  float* block_sums;  // [ceil(count / kSoftmaxBlock)], like block_maxima
+  float* block_maxima;
+};
+
 struct KernelTable {
   void (*prepare_rows)(const PrepareRowsArgs& args);
   void (*gemm)(const GemmArgs& args);
@@ -210,6 +224,10 @@ struct KernelTable {
   void (*combine)(const CombineArgs& args);
   // Computes target = exp(source) within 2 ulp; exp(-inf) = 0, exp(inf) = inf, NaN stays NaN. `target` may be `source`.
   void (*exp)(const float* source, int64_t count, float* target);
+  // Writes the largest value of each block of kSoftmaxBlock. Returns whether all values are finite; if not, maxima may
+  // be wrong.
+  bool (*block_maxima)(const float* values, int64_t count, float* maxima);
+  void (*softmax_blocks)(const SoftmaxBlocksArgs& args);
   // Computes target += scale * source; the product is rounded first.
   void (*add)(const float* source, float scale, int64_t count, float* target);
   // Rounds to nearest, ties to even; NaN stays NaN. The same as ToBF16 of tensor/dtype.h for each element.

@@ -170,7 +170,8 @@ absl::StatusOr<AttentionRates> MeasureAttention(const KernelProbe& probe, KvForm
   std::vector<std::vector<std::byte*>> pages;
   RowBatch decoding, prompts;
   for (int64_t i = 0; i < num_sequences; ++i) {
-    pages.push_back(cache.Reserve(kContext));
+    std::vector<std::byte*>& taken = pages.emplace_back();
+    while (std::ssize(taken) < KvCache::PagesFor(kContext)) taken.push_back(cache.address(cache.prefixes().Take()));
     // Touches the pages: otherwise all would be one page of zeros, which stays in the caches.
     PENSTOCK_RETURN_IF_ERROR(cache.Clear(pages.back()));
   }

@@ -1,16 +1,16 @@
-// The KV cache of one tier: pages of kPageTokens positions, given to sequences from one arena.
+// The KV cache of one tier: pages of kPageTokens positions in one arena. prefix_cache.h gives them out.
 //
-// A KV page holds all layers of its positions: [num_layers, num_kv_heads] blocks (tensor/kv_block.h). A sequence
-// reserves all pages that it can ever need when it is admitted, so it never runs out of pages.
+// A KV page holds all layers of its positions: [num_layers, num_kv_heads] blocks (tensor/kv_block.h).
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <span>
 #include <string_view>
-#include <vector>
 
 #include "absl/status/statusor.h"
 #include "penstock/memory/arena.h"
+#include "penstock/memory/prefix_cache.h"
 #include "penstock/model/model_config.h"
 #include "penstock/tensor/kv_block.h"
 
@@ -46,14 +46,14 @@ class KvCache {
 
   static absl::StatusOr<KvCache> Create(Memory& memory, const ModelConfig& config, KvFormat format, int64_t num_pages);
 
-  // Returns pages for `num_positions`, or an empty list when there are not enough.
-  std::vector<std::byte*> Reserve(int64_t num_positions);
-  void Free(std::span<std::byte* const> pages);
+  PrefixCache& prefixes() { return *prefixes_; }
+  std::byte* address(KvPageId page) const { return arena_.data() + static_cast<uint64_t>(IndexOf(page)) * page_bytes_; }
   // Fills the pages with zeros.
   absl::Status Clear(std::span<std::byte* const> pages);
+  // Copies a whole page. REQUIRES: no task uses `to`, or writes to `from`.
+  absl::Status Copy(KvPageId from, KvPageId to);
 
   int64_t num_pages() const { return num_pages_; }
-  int64_t num_free_pages() const { return static_cast<int64_t>(free_.size()); }
   KvFormat format() const { return format_; }
   // Returns where the blocks of a layer lie in every page.
   KvLayer layer(int64_t layer_idx) const {
@@ -71,7 +71,7 @@ class KvCache {
   uint64_t page_bytes_ = 0;
   Memory* memory_ = nullptr;
   Arena arena_;
-  std::vector<std::byte*> free_;
+  std::unique_ptr<PrefixCache> prefixes_;
 };
 
 }  // namespace penstock

@@ -105,6 +105,12 @@ struct ModelConfig {
   std::vector<TokenId> eos_ids;
 
   int64_t q_dim() const { return num_heads * head_dim; }
+  // Returns whether the KV entries of a prompt of this length differ from those of a shorter one that begins alike
+  // (LongRoPE).
+  bool IsBeyondOriginalLength(int64_t prompt_length) const {
+    const auto is_beyond = [=](const Rope& r) { return &r.At(0, prompt_length) != &r.At(0, 0); };
+    return is_beyond(rope) || std::ranges::any_of(other_ropes, is_beyond);
+  }
   int64_t kv_dim() const { return num_kv_heads * head_dim; }
   // Returns how many of K's dimensions are also V; 0: V is stored beside K.
   int64_t values_in_key() const { return mla.kv_lora_rank; }

@@ -1,7 +1,9 @@
 #include "penstock/ops/sampler.h"
 
 #include <algorithm>
+#include <bit>
 #include <cmath>
+#include <functional>
 #include <limits>
 
 #include "penstock/base/limits.h"
@@ -39,18 +41,14 @@ double Clipped(double logprob) { return logprob > kMinLogprob ? logprob : kMinLo
 // NaN and +inf come from broken weights. -inf marks a token that cannot be chosen.
 bool IsBroken(float logit) { return !(logit < std::numeric_limits<float>::infinity()); }
 
-TokenId ArgMax(std::span<const float> logits) {
-  TokenId best = -1;
-  float best_logit = -std::numeric_limits<float>::infinity();
-  for (size_t id = 0; id < logits.size(); ++id) {
-    if (IsBroken(logits[id])) return -1;
-    if (logits[id] > best_logit) {
-      best = static_cast<TokenId>(id);
-      best_logit = logits[id];
-    }
-  }
-  return best;
-}
+constexpr float kMinusInfinity = -std::numeric_limits<float>::infinity();
+// Weights from 0 to 1 have buckets by their exponents and the first five bits of their fractions.
+constexpr int kBucketShift = 18;
+size_t BucketOf(float weight) { return std::bit_cast<uint32_t>(weight) >> kBucketShift; }
+float LeastOf(size_t bucket) { return std::bit_cast<float>(static_cast<uint32_t>(bucket) << kBucketShift); }
+
+// With a temperature below this, only the largest logits have a chance. Dividing by less would overflow.
+constexpr double kMinTemperature = 1e-30;
 
 }  // namespace
 
@@ -72,6 +70,19 @@ absl::Status ValidateSampling(const SamplingParams& s) {
       range(s.repetition_penalty >= kMinRepetitionPenalty && s.repetition_penalty <= kMaxRepetitionPenalty,
             "repetition_penalty", fmt::format("{} to {}", kMinRepetitionPenalty, kMaxRepetitionPenalty),
             s.repetition_penalty));
+  PENSTOCK_RETURN_IF_ERROR(range(std::abs(s.presence_penalty) <= kMaxPenalty, "presence_penalty",
+                                 fmt::format("{} to {}", -kMaxPenalty, kMaxPenalty), s.presence_penalty));
+  PENSTOCK_RETURN_IF_ERROR(range(std::abs(s.frequency_penalty) <= kMaxPenalty, "frequency_penalty",
+                                 fmt::format("{} to {}", -kMaxPenalty, kMaxPenalty), s.frequency_penalty));
+  for (const auto& [id, bias] : s.logit_bias) {
+    PENSTOCK_RETURN_IF_ERROR(range(std::abs(bias) <= kMaxLogitBias, "logit_bias",
+                                   fmt::format("{} to {}", -kMaxLogitBias, kMaxLogitBias), bias));
+  }
+  for (const std::vector<TokenId>& word : s.bad_words) {
+    PENSTOCK_RETURN_IF_ERROR(range(!word.empty(), "bad_words", "sequences of at least one token", word.size()));
+  }
+  PENSTOCK_RETURN_IF_ERROR(
+      range(s.min_tokens >= 0 && s.min_tokens <= s.max_tokens, "min_tokens", "0 to max_tokens", s.min_tokens));
   PENSTOCK_RETURN_IF_ERROR(
       range(s.max_tokens >= 1 && s.max_tokens <= kMaxContext, "max_tokens", "at least 1", s.max_tokens));
   PENSTOCK_RETURN_IF_ERROR(range(s.logprobs >= -1 && s.logprobs <= kMaxLogprobs, "logprobs",
@@ -90,62 +101,213 @@ double LogProbability(std::span<const float> logits, TokenId id) {
   return Clipped(static_cast<double>(logits[id]) - sum.max - sum.log_sum);
 }
 
-Sampler::Sampler(int64_t vocab_size) { candidates_.reserve(vocab_size); }
-
-TokenId Sampler::Sample(std::span<float> logits, const SamplingParams& sampling,
-                        const absl::flat_hash_set<TokenId>& seen, uint64_t token_idx) {
-  if (sampling.repetition_penalty != 1.0) {
-    const float penalty = static_cast<float>(sampling.repetition_penalty);
-    for (const TokenId id : seen) logits[id] = logits[id] > 0 ? logits[id] / penalty : logits[id] * penalty;
-  }
-  const TokenId best = ArgMax(logits);
-  if (sampling.temperature == 0 || best < 0) return best;
-  // Logits are taken relative to the largest, so that no temperature overflows. A tiny one leaves only the best token.
-  const double max_logit = logits[best];
-  candidates_.clear();
-  for (size_t id = 0; id < logits.size(); ++id) {
-    const float logit = static_cast<float>((static_cast<double>(logits[id]) - max_logit) / sampling.temperature);
-    if (logit > -std::numeric_limits<float>::infinity()) candidates_.push_back({logit, static_cast<TokenId>(id)});
-  }
-  return SampleFiltered(sampling, CounterUniform(sampling.seed, token_idx));
+bool ChangesLogits(const SamplingParams& s) {
+  return s.repetition_penalty != 1.0 || s.presence_penalty != 0 || s.frequency_penalty != 0 || s.min_tokens > 0 ||
+         !s.logit_bias.empty() || !s.bad_words.empty();
 }
 
-TokenId Sampler::SampleFiltered(const SamplingParams& sampling, double uniform) {
-  if (sampling.top_k > 0 && static_cast<size_t>(sampling.top_k) < candidates_.size()) {
-    std::nth_element(candidates_.begin(), candidates_.begin() + (sampling.top_k - 1), candidates_.end(), MoreLikely());
-    candidates_.resize(sampling.top_k);
+Sampler::Sampler(const kernels::KernelTable& kernels, int64_t vocab_size)
+    : kernels_(&kernels),
+      weights_(static_cast<size_t>(vocab_size)),
+      block_sums_((weights_.size() + kernels::kSoftmaxBlock - 1) / kernels::kSoftmaxBlock),
+      block_maxima_(block_sums_.size()),
+      bucket_sums_(BucketOf(1) + 1) {
+  some_maxima_.reserve(block_sums_.size());
+  candidates_.reserve(weights_.size());
+  on_border_.reserve(weights_.size());
+}
+
+uint64_t Sampler::ScratchBytes(int64_t vocab_size) {
+  const int64_t num_blocks = (vocab_size + kernels::kSoftmaxBlock - 1) / kernels::kSoftmaxBlock;
+  return static_cast<uint64_t>(vocab_size) * (2 * sizeof(Candidate) + sizeof(float)) +
+         static_cast<uint64_t>(num_blocks) * 3 * sizeof(float) + (BucketOf(1) + 1) * sizeof(float);
+}
+
+void Sampler::ChangeLogits(std::span<float> logits, const SamplingParams& sampling, const SamplingContext& context) {
+  for (const auto& [id, bias] : sampling.logit_bias) logits[id] += bias;
+  if (std::ssize(context.generated) < sampling.min_tokens) {
+    for (const TokenId id : context.eos_ids) logits[id] = kMinusInfinity;
+    for (const TokenId id : sampling.stop_token_ids) logits[id] = kMinusInfinity;
   }
-  const float max_logit = std::min_element(candidates_.begin(), candidates_.end(), MoreLikely())->logit;
-  const auto weight = [&](const Candidate& c) { return std::exp(static_cast<double>(c.logit) - max_logit); };
-  if (sampling.top_p < 1) {
-    // Keeps the smallest set of the most likely tokens whose probabilities reach top_p. They are popped from a heap,
-    // because the set is nearly always much smaller than the vocabulary.
-    double total = 0;
-    for (const Candidate& c : candidates_) total += weight(c);
-    const auto less_likely = [](const Candidate& a, const Candidate& b) { return MoreLikely()(b, a); };
-    std::make_heap(candidates_.begin(), candidates_.end(), less_likely);
-    double kept = 0;
-    auto heap_end = candidates_.end();
-    while (heap_end != candidates_.begin() && kept < sampling.top_p * total) {
-      std::pop_heap(candidates_.begin(), heap_end, less_likely);
-      --heap_end;
-      kept += weight(*heap_end);
+  for (const std::vector<TokenId>& word : sampling.bad_words) {
+    const auto begun = std::span(word).first(word.size() - 1);
+    const size_t num_generated = context.generated.size();
+    if (begun.size() > num_generated) continue;
+    if (std::ranges::equal(begun, context.generated.last(begun.size()))) logits[word.back()] = kMinusInfinity;
+  }
+  if (sampling.repetition_penalty != 1.0) {
+    const float penalty = static_cast<float>(sampling.repetition_penalty);
+    for (const TokenId id : context.history.seen()) {
+      logits[id] = logits[id] > 0 ? logits[id] / penalty : logits[id] * penalty;
     }
-    candidates_.erase(candidates_.begin(), heap_end);
   }
-  if (sampling.min_p > 0) {
-    std::erase_if(candidates_, [&](const Candidate& c) { return weight(c) < sampling.min_p; });
+  for (const auto& [id, count] : context.history.counts()) {
+    logits[id] -= static_cast<float>(sampling.presence_penalty + sampling.frequency_penalty * count);
   }
-  // Sorts by token, so that the order of the sum does not depend on the filters.
-  std::sort(candidates_.begin(), candidates_.end(), [](const Candidate& a, const Candidate& b) { return a.id < b.id; });
+}
+
+TokenId Sampler::ArgMax(std::span<const float> logits) {
+  const bool all_finite = kernels_->block_maxima(logits.data(), std::ssize(logits), block_maxima_.data());
+  if (!all_finite) {
+    for (size_t block = 0; block < block_maxima_.size(); ++block) {
+      const size_t first = block * kernels::kSoftmaxBlock;
+      float max = kMinusInfinity;
+      for (const float logit : logits.subspan(first, std::min<size_t>(kernels::kSoftmaxBlock, logits.size() - first))) {
+        if (IsBroken(logit)) return -1;
+        max = std::max(max, logit);
+      }
+      block_maxima_[block] = max;
+    }
+  }
+  const auto best = std::ranges::max_element(block_maxima_);
+  if (*best == kMinusInfinity) return -1;
+  const auto first = logits.begin() + (best - block_maxima_.begin()) * kernels::kSoftmaxBlock;
+  return static_cast<TokenId>(std::find(first, logits.end(), *best) - logits.begin());
+}
+
+TokenId Sampler::Sample(std::span<float> logits, const SamplingParams& sampling, const SamplingContext& context) {
+  if (ChangesLogits(sampling)) ChangeLogits(logits, sampling, context);
+  const TokenId best = ArgMax(logits);
+  if (sampling.temperature == 0 || best < 0) return best;
+  const double uniform = CounterUniform(sampling.seed, static_cast<uint64_t>(context.generated.size()));
+  candidates_.clear();
+  const bool takes_some = sampling.top_k > 0 && static_cast<size_t>(sampling.top_k) < logits.size();
+  if (takes_some) TakeTopK(logits, static_cast<size_t>(sampling.top_k));
+  // Logits are taken relative to the largest, so that no temperature overflows.
+  kernels_->softmax_blocks({.logits = logits.data(),
+                            .count = std::ssize(logits),
+                            .max = logits[best],
+                            .scale = static_cast<float>(1 / std::max(sampling.temperature, kMinTemperature)),
+                            .weights = weights_.data(),
+                            .block_sums = block_sums_.data(),
+                            .block_maxima = block_maxima_.data()});
   double total = 0;
-  for (const Candidate& c : candidates_) total += weight(c);
+  if (takes_some) {
+    for (const Candidate& c : candidates_) total += weights_[c.id];
+  } else {
+    for (const float sum : block_sums_) total += sum;
+  }
+  if (sampling.top_p < 1) {
+    KeepTopP(logits, sampling.top_p * total, (1 - sampling.top_p) * total);
+  } else if (sampling.min_p > 0 && !takes_some) {
+    TakeHeavy(logits, static_cast<float>(sampling.min_p));
+  } else if (!takes_some) {
+    return DrawFromAll(uniform, total);
+  }
+  // The largest weight is 1.
+  std::erase_if(candidates_, [&](const Candidate& c) { return weights_[c.id] < sampling.min_p; });
+  return DrawFromCandidates(uniform);
+}
+
+template <typename Visit>
+void Sampler::VisitBlocks(float least, const Visit& visit) const {
+  for (size_t block = 0; block < block_maxima_.size(); ++block) {
+    if (block_maxima_[block] < least) continue;
+    const size_t first = block * kernels::kSoftmaxBlock;
+    visit(first, std::min(first + kernels::kSoftmaxBlock, weights_.size()));
+  }
+}
+
+void Sampler::TakeTopK(std::span<const float> logits, size_t top_k) {
+  // At least top_k logits are as large as the top_k-th largest maximum of a block.
+  float least = kMinusInfinity;
+  if (top_k <= block_maxima_.size()) {
+    some_maxima_ = block_maxima_;
+    const auto nth = some_maxima_.begin() + static_cast<int64_t>(top_k) - 1;
+    std::nth_element(some_maxima_.begin(), nth, some_maxima_.end(), std::greater<>());
+    least = *nth;
+  }
+  VisitBlocks(least, [&](size_t first, size_t end) {
+    for (size_t id = first; id < end; ++id) {
+      if (logits[id] >= least && logits[id] > kMinusInfinity) {
+        candidates_.push_back({logits[id], static_cast<TokenId>(id)});
+      }
+    }
+  });
+  if (top_k < candidates_.size()) {
+    std::nth_element(candidates_.begin(), candidates_.begin() + static_cast<int64_t>(top_k) - 1, candidates_.end(),
+                     MoreLikely());
+    candidates_.resize(top_k);
+    std::ranges::sort(candidates_, {}, &Candidate::id);
+  }
+}
+
+void Sampler::TakeHeavy(std::span<const float> logits, float min_weight) {
+  VisitBlocks(min_weight, [&](size_t first, size_t end) {
+    for (size_t id = first; id < end; ++id) {
+      if (weights_[id] >= min_weight) candidates_.push_back({logits[id], static_cast<TokenId>(id)});
+    }
+  });
+}
+
+// A histogram shows in which bucket the set ends, so only the tokens of that bucket are sorted.
+void Sampler::KeepTopP(std::span<const float> logits, double least, double rest) {
+  const bool takes_all = candidates_.empty();
+  // Tokens that are lighter than this weigh less than `rest`, all together. (0.999: the sums are rounded.)
+  const auto min_weight = takes_all ? static_cast<float>(0.999 * rest / static_cast<double>(logits.size())) : 0.0f;
+  const size_t first_bucket = BucketOf(min_weight);
+  std::fill(bucket_sums_.begin() + static_cast<int64_t>(first_bucket), bucket_sums_.end(), 0.0f);
+  const auto add = [&](float weight) { bucket_sums_[BucketOf(weight)] += weight; };
+  if (takes_all) {
+    // Lighter tokens are added, too: leaving them out would take longer. Their buckets are not looked at.
+    VisitBlocks(min_weight,
+                [&](size_t first, size_t end) { std::for_each(&weights_[first], &weights_[0] + end, add); });
+  } else {
+    for (const Candidate& c : candidates_) add(weights_[c.id]);
+  }
+  double kept = 0;  // weight of the buckets above `border`
+  size_t border = bucket_sums_.size() - 1;
+  while (border > first_bucket && kept + bucket_sums_[border] < least) kept += bucket_sums_[border--];
+
+  if (takes_all) {
+    TakeHeavy(logits, LeastOf(border));
+  } else {
+    std::erase_if(candidates_, [&](const Candidate& c) { return BucketOf(weights_[c.id]) < border; });
+  }
+  on_border_.clear();
+  for (const Candidate& c : candidates_) {
+    if (BucketOf(weights_[c.id]) == border) on_border_.push_back(c);
+  }
+  std::ranges::sort(on_border_, MoreLikely());
+  size_t num_kept = 0;
+  while (num_kept < on_border_.size() && kept < least) kept += weights_[on_border_[num_kept++].id];
+  if (num_kept == on_border_.size()) return;
+  const Candidate first_dropped = on_border_[num_kept];
+  std::erase_if(candidates_, [&](const Candidate& c) { return !MoreLikely()(c, first_dropped); });
+}
+
+TokenId Sampler::DrawFromCandidates(double uniform) const {
+  double total = 0;
+  for (const Candidate& c : candidates_) total += weights_[c.id];
   double target = uniform * total;
   for (const Candidate& c : candidates_) {
-    target -= weight(c);
+    target -= weights_[c.id];
     if (target < 0) return c.id;
   }
   return candidates_.back().id;
+}
+
+TokenId Sampler::DrawFromAll(double uniform, double total) const {
+  double target = uniform * total;
+  TokenId last = 0;  // with a weight
+  for (size_t block = 0; block < block_sums_.size(); ++block) {
+    if (block_maxima_[block] <= 0) continue;
+    const bool is_here = target < block_sums_[block];
+    if (!is_here) {
+      target -= block_sums_[block];
+      if (block + 1 < block_sums_.size()) continue;
+    }
+    const size_t first = block * kernels::kSoftmaxBlock,
+                 end = std::min(first + kernels::kSoftmaxBlock, weights_.size());
+    for (size_t id = first; id < end; ++id) {
+      if (weights_[id] <= 0) continue;
+      last = static_cast<TokenId>(id);
+      target -= weights_[id];
+      if (is_here && target < 0) return last;
+    }
+    if (is_here) return last;  // the block's sum was rounded up
+  }
+  return last;
 }
 
 TokenLogprobs Sampler::Logprobs(std::span<const float> logits, TokenId chosen, int num_top) {

@@ -1,16 +1,18 @@
 // Samples a token from logits: penalties, temperature, filters, and a counter-based random stream.
 //
-// The filters are applied in the order of Hugging Face transformers: repetition penalty, temperature, top-k, top-p,
-// min-p. Random numbers depend only on the seed and the index of the generated token. So a request's tokens do not
-// depend on batching, nor on the point at which a job was interrupted.
+// Biases and bans come first, then penalties, temperature, top-k, top-p and min-p, as in vLLM and in Hugging Face
+// transformers. Random numbers depend only on the seed and the index of the generated token. So a request's tokens do
+// not depend on batching, nor on the point at which a job was interrupted.
 #pragma once
 
 #include <cstdint>
 #include <span>
 #include <vector>
 
+#include "absl/container/flat_hash_map.h"
 #include "absl/container/flat_hash_set.h"
 #include "penstock/engine.h"
+#include "penstock/kernels/kernel_table.h"
 
 namespace penstock {
 
@@ -20,21 +22,53 @@ double CounterUniform(uint64_t seed, uint64_t counter);
 // Returns kInput, naming the field, when a value is out of its range (engine.h gives the ranges).
 absl::Status ValidateSampling(const SamplingParams& sampling);
 
+// Whether a field changes logits before the temperature.
+bool ChangesLogits(const SamplingParams& sampling);
 // Whether only the token with the largest logit is wanted.
 inline bool IsArgMax(const SamplingParams& sampling) {
-  return sampling.temperature == 0 && sampling.repetition_penalty == 1.0 && sampling.logprobs < 0;
+  return sampling.temperature == 0 && sampling.logprobs < 0 && !ChangesLogits(sampling);
 }
+
+// The tokens of a request so far, as its fields need them.
+class TokenHistory {
+ public:
+  explicit TokenHistory(const SamplingParams& sampling)
+      : keeps_seen_(sampling.repetition_penalty != 1.0),
+        keeps_counts_(sampling.presence_penalty != 0 || sampling.frequency_penalty != 0) {}
+  void AddPrompt(std::span<const TokenId> ids) {
+    if (keeps_seen_) seen_.insert(ids.begin(), ids.end());
+  }
+  void AddGenerated(TokenId id) {
+    if (keeps_seen_) seen_.insert(id);
+    if (keeps_counts_) ++counts_[id];
+  }
+  // The tokens of the prompt and the generated ones; kept only for the repetition penalty.
+  const absl::flat_hash_set<TokenId>& seen() const { return seen_; }
+  // How often each token was generated; kept only for the presence and frequency penalties.
+  const absl::flat_hash_map<TokenId, int32_t>& counts() const { return counts_; }
+
+ private:
+  bool keeps_seen_;
+  bool keeps_counts_;
+  absl::flat_hash_set<TokenId> seen_;
+  absl::flat_hash_map<TokenId, int32_t> counts_;
+};
+
+// The parts of a request that a sampler needs besides its parameters.
+struct SamplingContext {
+  const TokenHistory& history;
+  std::span<const TokenId> generated = {};
+  std::span<const TokenId> eos_ids = {};  // forbidden before min_tokens
+};
 
 // Chooses tokens. Holds the scratch memory of one worker, which has room for the whole vocabulary.
 class Sampler {
  public:
-  explicit Sampler(int64_t vocab_size);
-  static uint64_t ScratchBytes(int64_t vocab_size) { return static_cast<uint64_t>(vocab_size) * sizeof(Candidate); }
+  Sampler(const kernels::KernelTable& kernels, int64_t vocab_size);
+  static uint64_t ScratchBytes(int64_t vocab_size);
 
-  // Chooses a token. Changes `logits` [vocab_size]. `seen` holds the ids of the prompt and of generated tokens, for the
-  // repetition penalty. Returns -1 when a logit is NaN or +inf, or none is finite.
-  TokenId Sample(std::span<float> logits, const SamplingParams& sampling, const absl::flat_hash_set<TokenId>& seen,
-                 uint64_t token_idx);
+  // Chooses a token. Changes `logits` [vocab_size]. Returns -1 when a logit is NaN or +inf, or none is finite.
+  TokenId Sample(std::span<float> logits, const SamplingParams& sampling, const SamplingContext& context);
 
   // Returns the log-probabilities of `chosen` and of the `num_top` most likely tokens. `logits` are as the model gave
   // them.
@@ -51,9 +85,29 @@ class Sampler {
     }
   };
 
-  TokenId SampleFiltered(const SamplingParams& sampling, double uniform);
+  // Applies biases, bans and penalties.
+  static void ChangeLogits(std::span<float> logits, const SamplingParams& sampling, const SamplingContext& context);
+  // Returns the first of the largest logits, or -1 as Sample(). Fills block_maxima_.
+  TokenId ArgMax(std::span<const float> logits);
+  // Sets candidates_ to the top_k most likely tokens, in the order of their ids.
+  void TakeTopK(std::span<const float> logits, size_t top_k);
+  // Calls visit(first id, end) for each block whose maximum (of logits, later of weights) is at least this.
+  template <typename Visit>
+  void VisitBlocks(float least, const Visit& visit) const;
+  // Sets candidates_ to the tokens with at least this weight. REQUIRES: weights_ are set, like in all that follow.
+  void TakeHeavy(std::span<const float> logits, float min_weight);
+  // Keeps the smallest set of the most likely candidates whose weights reach `least`. An empty candidates_ stands for
+  // all tokens of which no set with less than `rest` together is needed.
+  void KeepTopP(std::span<const float> logits, double least, double rest);
+  TokenId DrawFromCandidates(double uniform) const;
+  TokenId DrawFromAll(double uniform, double total) const;
 
-  std::vector<Candidate> candidates_;
+  const kernels::KernelTable* kernels_;
+  std::vector<float> weights_;  // [vocab_size]
+  std::vector<float> block_sums_, block_maxima_, some_maxima_;
+  std::vector<float> bucket_sums_;
+  std::vector<Candidate> candidates_;  // in the order of their ids, like the next
+  std::vector<Candidate> on_border_;
 };
 
 // Returns the logarithm of softmax(logits)[id], at least -9999.

@@ -5,9 +5,9 @@
 #include "penstock/base/bytes.h"
 #include "penstock/base/checked.h"
 #include "penstock/base/status.h"
-#include "penstock/memory/budget.h"
 #include "penstock/memory/kv_cache.h"
 #include "penstock/memory/kv_staging.h"
+#include "penstock/plan/budget.h"
 
 namespace penstock {
 namespace {
@@ -65,10 +65,12 @@ uint64_t DeviceActivationBytes(const PlanInputs& in, const PassSize& size) {
 // Returns whether a window limits the KV cache. A sequence may then have more positions than its pages hold.
 bool HasWindow(const PlanInputs& in) { return PagesPerSequence(in) < KvCache::PagesFor(in.context_length); }
 
+// Returns the bytes of the tables of KV pages, and of what the caller holds for their positions.
 uint64_t PositionBytes(const PlanInputs& in, uint64_t kv_bytes, int64_t batch_size) {
-  if (HasWindow(in)) return static_cast<uint64_t>(batch_size * in.context_length) * in.bytes_per_position;
   const uint64_t pages = kv_bytes / KvCache::PageBytes(*in.config, in.kv_format);
-  return pages * KvCache::kPageTokens * in.bytes_per_position;
+  const uint64_t tables = pages * PrefixCache::kBytesPerPage;
+  if (HasWindow(in)) return tables + static_cast<uint64_t>(batch_size * in.context_length) * in.bytes_per_position;
+  return tables + pages * KvCache::kPageTokens * in.bytes_per_position;
 }
 
 // Returns the bytes that the host holds of a KV cache of `kv_bytes`.
@@ -264,7 +266,8 @@ absl::StatusOr<MemoryPlan> PlanMemory(const PlanInputs& in) {
   plan.activation_bytes = HostActivationBytes(in, size);
   // With a given batch size, the places may share fewer pages than planned_positions asks for.
   const uint64_t page_bytes = KvCache::PageBytes(*in.config, in.kv_format);
-  const uint64_t page_texts = HasWindow(in) ? 0 : KvCache::kPageTokens * in.bytes_per_position;
+  const uint64_t page_texts =
+      PrefixCache::kBytesPerPage + (HasWindow(in) ? 0 : KvCache::kPageTokens * in.bytes_per_position);
   const uint64_t window_texts = HasWindow(in) ? PositionBytes(in, 0, size.batch_size) : 0;
   const uint64_t pages = (shares.host_bytes - PlacesBytes(in, size) - window_texts) /
                          std::max<uint64_t>(1, HostKvBytes(in, page_bytes) + page_texts);

@@ -1,6 +1,7 @@
 #include "penstock/plan/policy_file.h"
 
 #include <algorithm>
+#include <concepts>
 #include <vector>
 
 #include "penstock/base/choices.h"
@@ -9,6 +10,7 @@
 #include "penstock/base/limits.h"
 #include "penstock/base/status.h"
 #include "penstock/base/text.h"
+#include "penstock/plan/formats.h"
 #include "penstock/plan/policy.h"
 
 namespace penstock {
@@ -30,12 +32,13 @@ class PolicyReader {
     if (!found->is_bool()) return Refuse(key, "true or false", *found);
     value = found->get_bool();
   }
-  void Read(std::string_view key, int64_t& value) {
+  template <std::integral Integer>
+  void Read(std::string_view key, Integer& value) {
     const json::value* found = Find(key);
     if (found == nullptr) return;
     const int64_t* number = found->if_int64();
     if (number == nullptr || *number < 0) return Refuse(key, "a whole number of 0 or more", *found);
-    value = *number;
+    value = static_cast<Integer>(*number);
   }
   template <class Value, class Row>
   void Read(std::string_view key, std::optional<Value>& value, std::span<const Row> rows) {
@@ -98,6 +101,10 @@ void VisitPolicy(Options& options, Visitor visit) {
   visit("reorder", policy.reorder);
   visit("hybrid_rule", policy.hybrid_rule, HybridRules());
   visit("predictor", policy.predictor, Predictors());
+  visit("memory_bytes", options.memory_bytes);
+  visit("context_length", options.context_length);
+  visit("planned_positions", options.planned_positions);
+  visit("kv_dtype", options.kv_dtype, KvFormats());
 }
 
 json::object AllOf(const EngineOptions& options) {

@@ -2,7 +2,8 @@
 //
 //   {"schedule": "klotski", "eviction": "static", "batch_size": 64, "micro_batch_size": 32, "prefill_chunk": 256,
 //    "streaming_slots": 8, "hot_experts": 2, "path_length": 1, "correlation_table": "warm.bin", "multi_batch": true,
-//    "hot_prefetch": true, "reorder": true, "kv_tier": "dram", "disk_window": 2}
+//    "hot_prefetch": true, "reorder": true, "kv_tier": "dram", "disk_window": 2, "memory_bytes": 17179869184,
+//    "context_length": 2048, "planned_positions": 512, "kv_dtype": "int8"}
 //
 // Every key may be absent. Ranges are checked where the choices are used.
 #pragma once

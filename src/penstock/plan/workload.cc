@@ -27,7 +27,8 @@ constexpr int64_t kMaxRequests = 1'000'000;
 
 absl::Status Malformed(std::string_view spec) {
   return UsageError(
-      "workload '{}': expected prompt=N,gen=N[,max-prompt=N,requests=N], or mtbench, reasoning, summarization or "
+      "workload '{}': expected prompt=N,gen=N[,max-prompt=N,requests=N,shared=N], or mtbench, reasoning, summarization "
+      "or "
       "klotski, and changes behind a colon",
       Printable(spec));
 }
@@ -68,6 +69,7 @@ absl::StatusOr<Workload> ParseWorkload(std::string_view spec) {
                       : key == "max-prompt" ? &workload.max_prompt_tokens
                       : key == "gen"        ? &workload.new_tokens
                       : key == "requests"   ? &workload.num_requests
+                      : key == "shared"     ? &workload.shared_tokens
                                             : nullptr;
     if (target == nullptr) return Malformed(spec);
     max_given = max_given || key == "max-prompt";
@@ -83,6 +85,10 @@ absl::StatusOr<Workload> ParseWorkload(std::string_view spec) {
   if (workload.max_prompt_tokens < workload.prompt_tokens) {
     return UsageError("workload: max-prompt is {}, less than prompt ({}), which is the average",
                       workload.max_prompt_tokens, workload.prompt_tokens);
+  }
+  if (workload.shared_tokens >= workload.prompt_tokens) {
+    return UsageError("workload: shared is {}, and prompts of {} tokens need one of their own", workload.shared_tokens,
+                      workload.prompt_tokens);
   }
   return workload;
 }

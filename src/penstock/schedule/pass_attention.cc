@@ -129,7 +129,6 @@ std::shared_ptr<PassAttention::StagedKv> PassAttention::Stage(RowRange rows, int
       const bool is_copied = i * KvCache::kPageTokens < num_stored;
       if (args_.is_simulated()) {
         link_bytes += is_copied ? static_cast<uint64_t>(layer_bytes) : 0;
-        ++page_idx;
         continue;
       }
       const std::byte* page = batch.kv_pages[first][i];
@@ -143,8 +142,13 @@ std::shared_ptr<PassAttention::StagedKv> PassAttention::Stage(RowRange rows, int
     }
     for (; first < end; ++first) staged->row_pages.emplace_back(pages);
   }
-  if (!args_.is_simulated()) link_bytes = copies.size() * static_cast<uint64_t>(layer_bytes);
-  PENSTOCK_CHECK(page_idx <= staging.num_pages());
+  if (args_.is_simulated()) {
+    // Sequences that share pages count them several times here. The buffer has room for all pages that there are.
+    link_bytes = std::min(link_bytes, static_cast<uint64_t>(staging.num_pages() * layer_bytes));
+  } else {
+    link_bytes = copies.size() * static_cast<uint64_t>(layer_bytes);
+    PENSTOCK_CHECK(page_idx <= staging.num_pages());
+  }
   staged->arrived = tasks_.Copy(CopyDirection::kToDevice, tasks_.LabelOf("load kv", rows, layer_idx), link_bytes,
                                 {staging.last_use(staged->buffer_idx)},
                                 [&](Activations&, Activations&, ByteCopies& all) { all = std::move(copies); });

@@ -15,7 +15,7 @@ std::vector<SequenceRows> ChooseRows(std::span<const SequenceState> sequences, c
     --room;
   }
   for (size_t i = 0; i < sequences.size() && room > 0; ++i) {
-    if (!sequences[i].in_prefill) continue;
+    if (!sequences[i].in_prefill || sequences[i].waits) continue;
     const int64_t num_rows = std::min({room, limits.max_rows_of_sequence(), sequences[i].num_pending});
     parts.push_back({i, sequences[i].num_computed, num_rows});
     room -= num_rows;

@@ -16,6 +16,7 @@ struct SequenceState {
   int64_t num_computed = 0;  // positions whose KV entries exist
   int64_t num_pending = 0;   // known tokens after these positions
   bool in_prefill = false;
+  bool waits = false;  // takes no rows in this pass: another sequence computes the same tokens
 };
 
 struct SequenceRows {

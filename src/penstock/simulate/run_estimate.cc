@@ -87,7 +87,7 @@ struct RunEstimator::Impl {
     }
     const double min_s = decode_s(num_places);
     // At most this many sequences decode in a step with a full chunk, because the chunk's prompts need places, too.
-    const int64_t num_prompts = (FullChunk(0) + workload.prompt_tokens - 1) / workload.prompt_tokens;
+    const int64_t num_prompts = (FullChunk(0) + workload.own_prompt_tokens() - 1) / workload.own_prompt_tokens();
     const int64_t max = std::max<int64_t>(1, num_places - num_prompts);
     const int64_t num_decoding = std::min(size.num_decoding, max);
     const int64_t full_rows = num_decoding + FullChunk(num_decoding);
@@ -112,7 +112,7 @@ struct RunEstimator::Impl {
   // Returns the maximum number of prompt rows in a step in which `num_decoding` sequences decode. Prompts need places
   // of the batch, too.
   int64_t FullChunk(int64_t num_decoding) const {
-    return std::min(limits.max_rows - num_decoding, (num_places - num_decoding) * workload.prompt_tokens);
+    return std::min(limits.max_rows - num_decoding, (num_places - num_decoding) * workload.own_prompt_tokens());
   }
 
   const Step& At(const StepSize& size) {
@@ -139,7 +139,8 @@ struct RunEstimator::Impl {
     const int64_t pos = workload.prompt_tokens + workload.new_tokens / 2;
     for (int64_t i = 0; i < size.num_decoding; ++i) parts.push_back({parts.size(), pos, 1});
     for (int64_t left = size.num_prompt_rows; left > 0; left -= parts.back().num_rows) {
-      parts.push_back({parts.size(), 0, std::min(left, workload.prompt_tokens)});
+      parts.push_back({parts.size(), workload.prompt_tokens - workload.own_prompt_tokens(),
+                       std::min(left, workload.own_prompt_tokens())});
     }
     batch.Clear();
     std::vector<RowRange> micro_batches;
@@ -177,7 +178,9 @@ struct RunEstimator::Impl {
 int64_t NumPlaces(const SimulationInputs& inputs, const Workload& workload) {
   const ChosenPolicy& policy = inputs.plan.policy;
   const int64_t num_pages = NumKvPages(policy.plan, inputs.config, inputs.plan.model_formats.kv);
-  return std::clamp<int64_t>(num_pages / policy.kv_window.NumPages(workload.positions()), 1, policy.plan.batch_size);
+  const int64_t num_shared = policy.kv_window.on() ? 0 : workload.shared_tokens / KvCache::kPageTokens;
+  const int64_t num_own = policy.kv_window.NumPages(workload.positions()) - num_shared;
+  return std::clamp<int64_t>((num_pages - num_shared) / num_own, 1, policy.plan.batch_size);
 }
 
 RepeatedRouting::RepeatedRouting(const ModelConfig& config)
@@ -221,8 +224,8 @@ double RunEstimator::QuickSecondsPerToken() {
   const double decode_s = impl.At({.num_decoding = impl.num_places}).seconds / static_cast<double>(impl.num_places);
   const int64_t full = impl.FullChunk(0);
   const double prompt_s = impl.At({.num_prompt_rows = full}).seconds / static_cast<double>(full);
-  return decode_s +
-         prompt_s * static_cast<double>(impl.workload.prompt_tokens) / static_cast<double>(impl.workload.new_tokens);
+  return decode_s + prompt_s * static_cast<double>(impl.workload.own_prompt_tokens()) /
+                        static_cast<double>(impl.workload.new_tokens);
 }
 
 RunEstimate RunEstimator::Estimate() {
@@ -241,10 +244,12 @@ RunEstimate RunEstimator::Estimate() {
     run.Add(size, impl.Seconds(size));
     run.generated_tokens += requests.Advance();
   }
+  run.prompt_tokens += requests.num_skipped_tokens();
   const double times = static_cast<double>(num_requests) / static_cast<double>(simulated.num_requests);
   const Impl::Step& full = impl.At({.num_decoding = std::min(impl.num_places, num_requests)});
   run.num_requests = num_requests;
   run.prompt_tokens = std::llround(static_cast<double>(run.prompt_tokens) * times);
+  run.computed_prompt_tokens = std::llround(static_cast<double>(run.computed_prompt_tokens) * times);
   run.generated_tokens = num_requests * impl.workload.new_tokens;
   run.prefill_s = run.prefill_s * times + impl.cold_s;
   run.decode_s *= times;

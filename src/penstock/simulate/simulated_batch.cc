@@ -24,11 +24,16 @@ SimulatedBatch::SimulatedBatch(const Workload& workload, const ChosenPolicy& pol
 void SimulatedBatch::Admit() {
   while (num_admitted_ < num_requests_ && std::ssize(running_) < policy_.plan.batch_size) {
     const int64_t num_prompt = workload_.PromptTokens(num_admitted_);
-    const int64_t num_pages = policy_.kv_window.NumPages(num_prompt + workload_.new_tokens);
-    if (num_pages > free_pages_) return;
+    const int64_t num_shared = workload_.SharedTokens(num_admitted_);
+    // The pages of the common tokens stay when the first request ends.
+    const int64_t num_kept = policy_.kv_window.on() ? 0 : num_shared / KvCache::kPageTokens;
+    const int64_t num_pages = policy_.kv_window.NumPages(num_prompt + workload_.new_tokens) - num_kept;
+    // When nothing runs, a request gets the pages of the common tokens, too, as cached pages go when others need them.
+    if (num_pages > free_pages_ && !running_.empty()) return;
     free_pages_ -= num_pages;
     running_.push_back({.id = static_cast<uint32_t>(num_admitted_++),
                         .num_prompt = num_prompt,
+                        .num_shared = num_shared,
                         .num_pages = num_pages,
                         .state = {.num_pending = num_prompt, .in_prefill = true}});
   }
@@ -36,7 +41,19 @@ void SimulatedBatch::Admit() {
 
 StepSize SimulatedBatch::ChooseRows() {
   std::vector<SequenceState> states;
-  for (const Running& running : running_) states.push_back(running.state);
+  bool is_computed = false;  // in this step: the next of the common tokens
+  for (Running& running : running_) {
+    SequenceState& state = running.state;
+    const int64_t num_skipped = std::min(running.num_shared, num_shared_computed_) - state.num_computed;
+    if (num_skipped > 0) {
+      state.num_computed += num_skipped;
+      state.num_pending -= num_skipped;
+      num_skipped_tokens_ += num_skipped;
+    }
+    state.waits = is_computed && state.num_computed < running.num_shared;
+    is_computed = is_computed || (state.in_prefill && state.num_computed < workload_.shared_tokens);
+    states.push_back(state);
+  }
   parts_ = penstock::ChooseRows(states, limits_);
   StepSize size;
   for (const SequenceRows& part : parts_) {
@@ -72,6 +89,7 @@ int64_t SimulatedBatch::Advance() {
     state.num_computed += part.num_rows;
     state.num_pending -= part.num_rows;
     state.in_prefill = state.num_computed < running.num_prompt;
+    num_shared_computed_ = std::max(num_shared_computed_, std::min(state.num_computed, workload_.shared_tokens));
     if (state.num_pending > 0) continue;
     ++num_generated;
     ++running.num_generated;
@@ -79,7 +97,8 @@ int64_t SimulatedBatch::Advance() {
   }
   std::erase_if(running_, [&](const Running& running) {
     if (running.num_generated < workload_.new_tokens) return false;
-    free_pages_ += running.num_pages;
+    const bool keeps_shared = running.id == 0 && !policy_.kv_window.on();
+    free_pages_ += running.num_pages - (keeps_shared ? workload_.shared_tokens / KvCache::kPageTokens : 0);
     return true;
   });
   return num_generated;

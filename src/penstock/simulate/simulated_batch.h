@@ -1,4 +1,5 @@
-// Simulates an engine's requests without tokens: they wait, get a place and KV pages, are prefilled and decoded.
+// Simulates an engine's requests without tokens: they wait, get a place and KV pages, are prefilled and decoded. The
+// tokens with which prompts begin in common are computed once, and lie in the KV cache once.
 #pragma once
 
 #include <cstdint>
@@ -26,6 +27,8 @@ class SimulatedBatch {
   SimulatedBatch(const Workload& workload, const ChosenPolicy& policy, int64_t num_kv_pages);
 
   int64_t num_requests() const { return num_requests_; }
+  // Returns the prompt tokens so far that were not computed, because an earlier request had computed them.
+  int64_t num_skipped_tokens() const { return num_skipped_tokens_; }
   bool idle() const { return running_.empty() && num_admitted_ == num_requests_; }
 
   // A step calls these in this order. Fill() is optional.
@@ -38,7 +41,8 @@ class SimulatedBatch {
   struct Running {
     uint32_t id = 0;
     int64_t num_prompt = 0;
-    int64_t num_pages = 0;
+    int64_t num_shared = 0;  // first tokens that another request computes
+    int64_t num_pages = 0;   // of its own
     int64_t num_generated = 0;
     SequenceState state = {};
   };
@@ -48,6 +52,8 @@ class SimulatedBatch {
   const PassLimits limits_;
   const int64_t num_requests_;
   int64_t num_admitted_ = 0;
+  int64_t num_skipped_tokens_ = 0;
+  int64_t num_shared_computed_ = 0;  // of the common tokens
   int64_t free_pages_;
   std::vector<Running> running_;
   std::vector<SequenceRows> parts_;  // rows of the present step

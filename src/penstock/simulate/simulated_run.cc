@@ -53,6 +53,7 @@ void RunTotals::Add(const StepSize& size, double seconds) {
   const double prompt_share =
       static_cast<double>(size.num_prompt_rows) / static_cast<double>(size.num_prompt_rows + size.num_decoding);
   prompt_tokens += size.num_prompt_rows;
+  computed_prompt_tokens += size.num_prompt_rows;
   prefill_s += seconds * prompt_share;
   decode_s += seconds * (1 - prompt_share);
 }
@@ -105,6 +106,7 @@ absl::StatusOr<SimulatedRun> SimulateWorkload(const SimulationInputs& inputs, co
     run.Add(size, run.step_s.back());
     run.generated_tokens += requests.Advance();
   }
+  run.prompt_tokens += requests.num_skipped_tokens();
   run.lanes = simulator->Usage();
   if (config.num_moe_layers() > 0) {
     run.expert_hits = simulator->counters().hits;

@@ -31,12 +31,13 @@ absl::StatusOr<SimulatedTrace> SimulateTrace(const SimulationInputs& inputs, con
 struct RunTotals {
   int64_t num_requests = 0;
   int64_t prompt_tokens = 0;
+  int64_t computed_prompt_tokens = 0;  // the others lay in the KV cache already
   int64_t generated_tokens = 0;
   // A step's time is split between prefill and decode by their rows, as in EngineStats.
   double prefill_s = 0;
   double decode_s = 0;
 
-  // Adds a step of this size, except its generated tokens.
+  // Adds a step of this size, except its generated tokens and the prompt tokens that it skipped.
   void Add(const StepSize& size, double seconds);
   double total_s() const { return prefill_s + decode_s; }
   double generation_tokens_per_s() const { return static_cast<double>(generated_tokens) / total_s(); }

@@ -9,6 +9,7 @@
 #include "penstock/kernels/cpu/prepare-inl.h"
 #include "penstock/kernels/cpu/router-inl.h"
 #include "penstock/kernels/cpu/rows-inl.h"
+#include "penstock/kernels/cpu/softmax-inl.h"
 #include "penstock/kernels/kernel_table.h"
 
 namespace penstock::kernels {
@@ -49,6 +50,8 @@ constexpr KernelTable MakeTable() {
           .attention = Attention<V, Ints>,
           .combine = Combine<V>,
           .exp = ExpOf<V>,
+          .block_maxima = BlockMaxima<V>,
+          .softmax_blocks = SoftmaxBlocks<V>,
           .add = AddTo<V>,
           .to_bf16 = ToBf16<V>,
           .to_f32 = ToF32<V>};

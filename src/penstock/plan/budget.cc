@@ -1,4 +1,4 @@
-#include "penstock/memory/budget.h"
+#include "penstock/plan/budget.h"
 
 #include "penstock/base/bytes.h"
 #include "penstock/base/status.h"

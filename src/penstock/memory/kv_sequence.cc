@@ -1,0 +1,160 @@
+#include "penstock/memory/kv_sequence.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "penstock/base/status.h"
+
+namespace penstock {
+namespace {
+
+constexpr int64_t kPageTokens = KvCache::kPageTokens;
+
+// Returns the tokens of a page, as far as they are before `end`.
+std::span<const TokenId> TokensOf(std::span<const TokenId> tokens, int64_t page_idx, int64_t end) {
+  const int64_t begin = page_idx * kPageTokens;
+  return tokens.subspan(static_cast<size_t>(begin), static_cast<size_t>(std::min(kPageTokens, end - begin)));
+}
+
+// Returns whether sequences share the page of a prompt: it is full without the prompt's last token.
+bool IsShareable(int64_t page_idx, int64_t num_prompt) { return (page_idx + 1) * kPageTokens < num_prompt; }
+
+// Calls visit(page) for each shared page with which the prompt begins.
+template <typename Visit>
+void VisitShared(const KvSequence::Args& args, Visit visit) {
+  const int64_t num_prompt = std::ssize(args.prompt), num_slots = args.window.NumPages(args.max_positions);
+  const PrefixCache& prefixes = args.cache.prefixes();
+  KvPageId page = kNoKvPage;
+  for (int64_t i = 0; args.shares_pages && i < num_slots && IsShareable(i, num_prompt); ++i) {
+    page = prefixes.Find(page, TokensOf(args.prompt, i, num_prompt));
+    if (page == kNoKvPage) return;
+    visit(i, page);
+  }
+}
+
+}  // namespace
+
+int64_t KvSequence::NumShared(const Args& args) {
+  int64_t num_shared = 0;
+  VisitShared(args, [&](int64_t, KvPageId) { num_shared += kPageTokens; });
+  return num_shared;
+}
+
+std::optional<KvSequence> KvSequence::Create(const Args& args) {
+  const PrefixCache& prefixes = args.cache.prefixes();
+  int64_t num_taken = args.window.NumPages(args.max_positions);  // of the pages that nobody holds
+  int64_t num_reserved = prefixes.num_reserved();
+  VisitShared(args, [&](int64_t page_idx, KvPageId page) {
+    if (prefixes.num_holders(page) == 0) return;
+    --num_taken;
+    if (args.window.on() && page_idx >= args.window.sink_pages()) ++num_reserved;
+  });
+  if (num_taken + num_reserved > prefixes.num_available()) return std::nullopt;
+  return KvSequence(args);
+}
+
+KvSequence::KvSequence(const Args& args)
+    : cache_(&args.cache),
+      window_(args.window),
+      num_prompt_(std::ssize(args.prompt)),
+      shares_pages_(args.shares_pages),
+      pages_(static_cast<size_t>(args.window.NumPages(args.max_positions)), kNoKvPage),
+      addresses_(pages_.size()) {
+  while (num_pages_ < std::ssize(pages_)) AddPage(args.prompt, num_pages_++);
+}
+
+KvSequence::KvSequence(KvSequence&& other) noexcept
+    : cache_(std::exchange(other.cache_, nullptr)),
+      window_(other.window_),
+      num_prompt_(other.num_prompt_),
+      shares_pages_(other.shares_pages_),
+      num_pages_(other.num_pages_),
+      pages_(std::move(other.pages_)),
+      addresses_(std::move(other.addresses_)) {}
+
+KvSequence::~KvSequence() {
+  if (cache_ == nullptr) return;
+  const int64_t num_sinks = std::min(window_.on() ? window_.sink_pages() : 0, std::ssize(pages_));
+  const int64_t num_others = std::ssize(pages_) - num_sinks;
+  for (int64_t i = 1; i <= num_others; ++i) ReleasePage(num_pages_ - i);
+  for (int64_t i = num_sinks - 1; i >= 0; --i) ReleasePage(i);
+}
+
+int64_t KvSequence::SlotOf(int64_t page_idx) const {
+  const int64_t num_slots = std::ssize(pages_);
+  if (page_idx < num_slots) return page_idx;
+  const int64_t num_sinks = window_.sink_pages();
+  return num_sinks + (page_idx - num_sinks) % (num_slots - num_sinks);
+}
+
+void KvSequence::AddPage(std::span<const TokenId> tokens, int64_t page_idx) {
+  PrefixCache& prefixes = cache_->prefixes();
+  const bool is_shareable = IsShareable(page_idx, num_prompt_);
+  const bool is_named = shares_pages_ && page_idx * kPageTokens < num_prompt_;
+  const KvPageId parent = ParentOf(page_idx);
+  KvPageId page = kNoKvPage;
+  if (is_named && is_shareable) page = prefixes.Find(parent, TokensOf(tokens, page_idx, num_prompt_));
+  if (page != kNoKvPage) {
+    if (may_leave(page_idx) && prefixes.num_holders(page) > 0) prefixes.AddReserved(1);
+    prefixes.Hold(page);
+  } else {
+    page = prefixes.Take();
+    if (is_named) prefixes.Name(page, parent, TokensOf(tokens, page_idx, num_prompt_), is_shareable);
+  }
+  const int64_t slot = SlotOf(page_idx);
+  pages_[slot] = page;
+  addresses_[slot] = cache_->address(page);
+}
+
+void KvSequence::ReleasePage(int64_t page_idx) {
+  PrefixCache& prefixes = cache_->prefixes();
+  const KvPageId page = pages_[SlotOf(page_idx)];
+  prefixes.Release(page);
+  if (may_leave(page_idx) && prefixes.num_holders(page) > 0) prefixes.AddReserved(-1);
+}
+
+void KvSequence::Open(std::span<const TokenId> tokens, int64_t end) {
+  for (; num_pages_ * kPageTokens < end; ++num_pages_) {
+    ReleasePage(num_pages_ - (std::ssize(pages_) - window_.sink_pages()));
+    AddPage(tokens, num_pages_);
+  }
+}
+
+absl::StatusOr<int64_t> KvSequence::SkipComputed(std::span<const TokenId> tokens, int64_t pos) {
+  PrefixCache& prefixes = cache_->prefixes();
+  const int64_t last = num_prompt_ - 1;
+  while (shares_pages_ && pos < last) {
+    Open(tokens, pos + 1);
+    const int64_t page_idx = pos / kPageTokens, begin = page_idx * kPageTokens;
+    const KvPageId page = page_at(pos);
+    if (begin + prefixes.num_computed(page) <= pos) {
+      const auto [source, num_tokens] = prefixes.FindBeginning(ParentOf(page_idx), TokensOf(tokens, page_idx, last));
+      if (begin + num_tokens <= pos) break;
+      PENSTOCK_RETURN_IF_ERROR(cache_->Copy(source, page));
+      prefixes.SetComputed(page, num_tokens);
+    }
+    pos = std::min(last, begin + prefixes.num_computed(page));
+  }
+  return pos;
+}
+
+void KvSequence::SetComputed(std::span<const TokenId> tokens, int64_t begin, int64_t end) {
+  if (!shares_pages_) return;
+  PrefixCache& prefixes = cache_->prefixes();
+  for (int64_t page_idx = begin / kPageTokens; page_idx * kPageTokens < end; ++page_idx) {
+    const KvPageId page = pages_[SlotOf(page_idx)];
+    prefixes.SetComputed(page, std::min(kPageTokens, end - page_idx * kPageTokens));
+    if ((page_idx + 1) * kPageTokens <= end && !prefixes.is_shared(page)) {
+      prefixes.Name(page, ParentOf(page_idx), TokensOf(tokens, page_idx, end), /*is_shared=*/true);
+    }
+  }
+}
+
+void KvSequence::Finish(std::span<const TokenId> tokens, int64_t num_computed) {
+  const int64_t page_idx = num_computed / kPageTokens;
+  if (!shares_pages_ || num_computed % kPageTokens == 0) return;
+  cache_->prefixes().Name(pages_[SlotOf(page_idx)], ParentOf(page_idx), TokensOf(tokens, page_idx, num_computed),
+                          /*is_shared=*/false);
+}
+
+}  // namespace penstock

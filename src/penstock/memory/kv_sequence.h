@@ -1,0 +1,80 @@
+// The KV pages of one sequence. It shares pages with sequences that begin with the same tokens, and copies the
+// beginning of a page that it shares only in part.
+//
+// A prompt's full pages are shared, except the one with the prompt's last token, whose row must be computed for its
+// logits. Whichever sequence reaches a shared page first computes it; the others wait and then skip what is computed.
+// All other pages become shared when they are full.
+//
+// With a window, the pages behind the sinks form a ring (KvWindow). A sequence then keeps a page in reserve for each
+// page that it shares, because it may need one of its own when the ring turns.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "penstock/memory/kv_cache.h"
+#include "penstock/memory/kv_window.h"
+
+namespace penstock {
+
+class KvSequence {
+ public:
+  struct Args {
+    KvCache& cache;  // must outlive the sequence
+    KvWindow window = {};
+    std::span<const TokenId> prompt;
+    int64_t max_positions = 0;  // at least the prompt's
+    bool shares_pages = true;
+  };
+  // Takes all pages that the sequence can ever need; nothing if there are not enough.
+  static std::optional<KvSequence> Create(const Args& args);
+  // Returns the number of first tokens of the prompt whose pages the sequence would share.
+  static int64_t NumShared(const Args& args);
+
+  KvSequence(KvSequence&& other) noexcept;
+  KvSequence& operator=(KvSequence&& other) = delete;
+  ~KvSequence();
+
+  // Returns the pages as RowBatch::AddRow() takes them. Valid until Open().
+  std::span<std::byte* const> pages() const { return addresses_; }
+  // Returns the page of an opened position that is still in the window.
+  KvPageId page_at(int64_t pos) const { return pages_[SlotOf(pos / KvCache::kPageTokens)]; }
+
+  // In all of these, `tokens` are all tokens of the sequence so far, and positions increase from call to call.
+
+  // Makes room for the positions before `end`.
+  void Open(std::span<const TokenId> tokens, int64_t end);
+  // Returns the first position from `pos` on that must be computed, at most the last one of the prompt. REQUIRES: the
+  // positions before `pos` are computed. Copies the beginning of a page where a page of others begins alike.
+  absl::StatusOr<int64_t> SkipComputed(std::span<const TokenId> tokens, int64_t pos);
+  // Says that the positions [begin, end) have been computed.
+  void SetComputed(std::span<const TokenId> tokens, int64_t begin, int64_t end);
+  // Lets others copy from the last page, although it is not full. Nothing may be computed any more.
+  void Finish(std::span<const TokenId> tokens, int64_t num_computed);
+
+ private:
+  // REQUIRES: there are enough pages.
+  explicit KvSequence(const Args& args);
+
+  int64_t SlotOf(int64_t page_idx) const;
+  bool is_shareable(int64_t page_idx) const { return (page_idx + 1) * KvCache::kPageTokens < num_prompt_; }
+  KvPageId ParentOf(int64_t page_idx) const { return page_idx == 0 ? kNoKvPage : pages_[SlotOf(page_idx - 1)]; }
+  // Whether a page leaves the window when the sequence goes on.
+  bool may_leave(int64_t page_idx) const { return window_.on() && page_idx >= window_.sink_pages(); }
+  // Puts a page with this index in its slot: one that others have, or a new one.
+  void AddPage(std::span<const TokenId> tokens, int64_t page_idx);
+  void ReleasePage(int64_t page_idx);
+
+  KvCache* cache_;
+  KvWindow window_;
+  int64_t num_prompt_;
+  bool shares_pages_;
+  int64_t num_pages_ = 0;              // also those that have left the ring
+  std::vector<KvPageId> pages_;        // [num_slots]
+  std::vector<std::byte*> addresses_;  // [num_slots]
+};
+
+}  // namespace penstock

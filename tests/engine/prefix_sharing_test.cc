@@ -1,0 +1,217 @@
+// Proves that prompts with common beginnings are computed once, and that their answers are those of an engine that
+// shares nothing: bit for bit, with every schedule, KV format, window and budget, also when a sequence fails.
+#include <filesystem>
+#include <map>
+#include <random>
+
+#include <gmock/gmock.h>
+#include <unistd.h>
+
+#include "penstock/base/status.h"
+#include "penstock/plan/described_model.h"
+#include "penstock/schedule/schedule.h"
+#include "tests/choices.h"
+#include "tests/engine/answers.h"
+
+namespace penstock {
+namespace {
+
+using Tokens = std::vector<TokenId>;
+
+Tokens DrawTokens(int64_t count, uint32_t seed) {
+  std::mt19937 random(seed);
+  Tokens tokens;
+  for (int64_t i = 0; i < count; ++i) tokens.push_back(static_cast<TokenId>(3 + random() % 90));
+  return tokens;
+}
+
+Tokens operator+(Tokens a, const Tokens& b) {
+  a.insert(a.end(), b.begin(), b.end());
+  return a;
+}
+
+Request RequestOf(Tokens prompt, int64_t max_tokens, uint64_t seed) {
+  return {.prompt_ids = std::move(prompt),
+          .sampling = {.temperature = seed % 2 == 0 ? 0 : 0.8,
+                       .seed = seed,
+                       .max_tokens = max_tokens,
+                       .ignore_eos = true,
+                       .logprobs = 1}};
+}
+
+// Prompts that begin alike for 20 or for 70 tokens, some of them equal, and a few that share nothing.
+std::vector<Request> CommonBeginnings() {
+  std::vector<Request> requests;
+  const Tokens system = DrawTokens(20, 1), examples = system + DrawTokens(50, 2);
+  for (uint32_t i = 0; i < 12; ++i) {
+    const Tokens own = DrawTokens(1 + i, 100 + i / 2 * 2);  // pairs of prompts begin alike, too
+    requests.push_back(RequestOf((i % 3 == 0 ? examples : i % 3 == 1 ? system : Tokens{}) + own, 3 + i % 4 * 6, i));
+  }
+  for (uint32_t i = 0; i < 3; ++i) requests.push_back(RequestOf(examples + DrawTokens(9, 7), 4, 50 + i));
+  return requests;
+}
+
+struct SharingSetting {
+  std::string variant = "qwen3moe-tiny";
+  std::string schedule = "auto";
+  std::string device = "cpu";
+  std::string kv_dtype = "auto";
+  int64_t window = 0;
+  int64_t batch_size = 4;
+  int64_t prefill_chunk = 32;
+  double budget = 2;  // in least budgets
+};
+
+std::string NameOfSharing(const testing::TestParamInfo<SharingSetting>& info) {
+  const SharingSetting& s = info.param;
+  std::string name = fmt::format("{}_{}_{}_{}_{}_{}", s.variant, s.schedule, s.device.substr(0, 3), s.kv_dtype,
+                                 s.window, s.batch_size);
+  std::ranges::replace_if(
+      name, [](char c) { return std::isalnum(static_cast<unsigned char>(c)) == 0; }, '_');
+  return name;
+}
+
+class PrefixSharingTest : public testing::TestWithParam<SharingSetting> {};
+
+TEST_P(PrefixSharingTest, AnswersAreThoseWithoutSharing) {
+  const SharingSetting& setting = GetParam();
+  const Golden golden(setting.variant);
+  EngineOptions options{.model_dir = golden.dir(),
+                        .kv_dtype = KvFormatCalled(setting.kv_dtype),
+                        .device = setting.device,
+                        .threads = 2,
+                        .batch_size = setting.batch_size,
+                        .context_length = 128,
+                        .attention_window = setting.window,
+                        .prefill_chunk = setting.prefill_chunk};
+  if (setting.schedule != "auto") options.policy.schedule = ScheduleCalled(setting.schedule);
+  if (setting.device != "cpu") options.device_memory_bytes = 64 << 20;
+  options.memory_bytes = static_cast<uint64_t>(setting.budget * static_cast<double>(MinBudget(options)));
+  if (setting.device != "cpu") options.device_memory_bytes = 2 * MinDeviceMemory(options);
+  const std::vector<Answer> shared = RunAll(options, CommonBeginnings());
+  options.shares_prefixes = false;
+  EXPECT_EQ(shared, RunAll(options, CommonBeginnings()));
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    Sharing, PrefixSharingTest,
+    testing::Values(SharingSetting{}, SharingSetting{.batch_size = 1},
+                    SharingSetting{.batch_size = 15, .prefill_chunk = 256, .budget = 8},
+                    SharingSetting{.kv_dtype = "int8"}, SharingSetting{.kv_dtype = "bf16", .prefill_chunk = 16},
+                    SharingSetting{.window = 20}, SharingSetting{.window = 64, .batch_size = 8, .budget = 4},
+                    SharingSetting{.variant = "deepseek3-tiny"},
+                    SharingSetting{.variant = "deepseek3-tiny", .kv_dtype = "int8"},
+                    SharingSetting{.variant = "gptoss-tiny", .batch_size = 8}, SharingSetting{.schedule = "klotski"},
+                    SharingSetting{.schedule = "zigzag", .device = "emulated"},
+                    SharingSetting{.schedule = "cgopipe", .device = "emulated"},
+                    SharingSetting{.schedule = "hybrid", .device = "emulated"},
+                    SharingSetting{.schedule = "zero", .device = "emulated", .batch_size = 6}),
+    NameOfSharing);
+
+class SharedPrefixes : public testing::Test {
+ protected:
+  std::unique_ptr<Engine> Open(int64_t batch_size) const {
+    const EngineOptions options{.model_dir = golden_.dir(),
+                                .memory_bytes = 64 << 20,
+                                .device = "cpu",
+                                .threads = 2,
+                                .batch_size = batch_size,
+                                .context_length = 256};
+    return Engine::Open(options).value();
+  }
+  static std::map<RequestId, Completion> Finish(Engine& engine) {
+    std::map<RequestId, Completion> done;
+    while (!engine.idle()) {
+      std::vector<Completion> finished = engine.Step().value();
+      for (Completion& completion : finished) {
+        const RequestId id = completion.request_id;
+        done.emplace(id, std::move(completion));
+      }
+    }
+    return done;
+  }
+
+  Golden golden_{"qwen3moe-tiny"};
+};
+
+TEST_F(SharedPrefixes, AreComputedOnce) {
+  constexpr int64_t kRequests = 20, kCommon = 101, kOwn = 7;
+  const auto engine = Open(8);
+  for (uint32_t i = 0; i < kRequests; ++i) {
+    ASSERT_TRUE(
+        engine
+            ->Submit(RequestOf(
+                DrawTokens(kCommon, 1) + Tokens(1, static_cast<TokenId>(5 + i)) + DrawTokens(kOwn - 1, i), 4, i))
+            .ok());
+  }
+  EXPECT_EQ(Finish(*engine).size(), static_cast<size_t>(kRequests));
+  EXPECT_EQ(engine->stats().prompt_tokens, kRequests * (kCommon + kOwn));
+  EXPECT_EQ(engine->stats().computed_prompt_tokens, kCommon + kRequests * kOwn);
+}
+
+// Under LongRoPE, entries depend on whether the prompt is longer than the original length.
+TEST_F(SharedPrefixes, LongPromptsOfLongRopeShareNothingWithShortOnes) {
+  const std::filesystem::path dir = testing::TempDir() + "/longrope-" + std::to_string(::getpid());
+  std::filesystem::copy(Golden("phimoe-tiny").dir(), dir);
+  const std::string path = (dir / "config.json").string();
+  json::object config = ParseJson(ReadFile(path, 1 << 20).value(), Fault::kInput)->as_object();
+  const int64_t num_factors = config.at("hidden_size").as_int64() / config.at("num_attention_heads").as_int64() / 2;
+  config["original_max_position_embeddings"] = 32;
+  config["rope_scaling"] = json::object{{"type", "longrope"},
+                                        {"short_factor", json::array(static_cast<size_t>(num_factors), 1.0)},
+                                        {"long_factor", json::array(static_cast<size_t>(num_factors), 4.0)},
+                                        {"short_mscale", 1.1},
+                                        {"long_mscale", 1.2},
+                                        {"original_max_position_embeddings", 32}};
+  std::filesystem::remove(path);
+  ASSERT_TRUE(WriteFile(path, json::serialize(config)).ok());
+  EngineOptions options{.model_dir = dir.string(), .memory_bytes = 64 << 20, .device = "cpu", .threads = 2};
+  options.batch_size = 1;
+  options.context_length = 128;
+  std::vector<Request> requests;
+  for (uint32_t i = 0; i < 6; ++i) {
+    requests.push_back(RequestOf(DrawTokens(20, 1) + DrawTokens(i % 2 == 0 ? 6 : 30, 10 + i), 12, 0));
+  }
+  const std::vector<Answer> shared = RunAll(options, requests);
+  options.shares_prefixes = false;
+  EXPECT_EQ(shared, RunAll(options, requests));
+  std::filesystem::remove_all(dir);
+}
+
+TEST_F(SharedPrefixes, ATurnFindsTheAnswerBeforeIt) {
+  const auto engine = Open(2);
+  Tokens chat = DrawTokens(40, 1);
+  int64_t num_distinct = 0, num_known = 0;
+  for (uint32_t turn = 0; turn < 5; ++turn) {
+    num_distinct += std::ssize(chat) - num_known;
+    const RequestId id = engine->Submit(RequestOf(chat, 21, turn)).value();
+    const Completion completion = std::move(Finish(*engine).at(id));
+    num_known = std::ssize(chat) + 20;  // the entries of the last generated token were not needed
+    chat = chat + completion.token_ids + DrawTokens(6, 10 + turn);
+  }
+  EXPECT_EQ(engine->stats().computed_prompt_tokens, num_distinct);
+}
+
+TEST_F(SharedPrefixes, RequestsThatBeginLikeTheLastOnesGoFirstButNobodyStarves) {
+  const auto engine = Open(1);
+  const Tokens a = DrawTokens(64, 1), b = DrawTokens(64, 2);
+  std::vector<RequestId> of_a, of_b;
+  // One by one, requests of `b` wait while there are others that begin like the present one.
+  for (uint32_t i = 0; i < 120; ++i) {
+    const bool is_b = i % 2 == 1;
+    const RequestId id = engine->Submit(RequestOf((is_b ? b : a) + DrawTokens(3, 100 + i), 1, i)).value();
+    (is_b ? of_b : of_a).push_back(id);
+  }
+  std::vector<RequestId> order;
+  while (!engine->idle()) {
+    const std::vector<Completion> finished = engine->Step().value();
+    for (const Completion& completion : finished) order.push_back(completion.request_id);
+  }
+  const auto place = [&](RequestId id) { return std::ranges::find(order, id) - order.begin(); };
+  EXPECT_LT(place(of_a[20]), place(of_b[0]));
+  EXPECT_LE(place(of_b[0]), 66);
+  EXPECT_EQ(order.size(), 120u);
+}
+
+}  // namespace
+}  // namespace penstock

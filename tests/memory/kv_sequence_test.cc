@@ -1,0 +1,255 @@
+// Proves that sequences which share pages see, at every position, the entries that belong to their own tokens: for any
+// prompts, orders of steps, windows and numbers of pages, and when sequences fail. Entries are digests of all tokens up
+// to their position.
+#include "penstock/memory/kv_sequence.h"
+
+#include <algorithm>
+#include <cstring>
+#include <list>
+#include <random>
+
+#include <gmock/gmock.h>
+
+#include "absl/container/flat_hash_set.h"
+
+namespace penstock {
+namespace {
+
+using Tokens = std::vector<TokenId>;
+
+ModelConfig TinyConfig() {
+  ModelConfig config;
+  config.num_layers = 1;
+  config.num_kv_heads = 1;
+  config.head_dim = 16;
+  return config;
+}
+
+uint64_t DigestOf(std::span<const TokenId> tokens) {
+  uint64_t digest = 1;
+  for (const TokenId token : tokens) digest = (digest + static_cast<uint64_t>(token) + 1) * 0x9E3779B97F4A7C15u;
+  return digest;
+}
+
+class Model {
+ public:
+  Model(int64_t num_pages, KvWindow window, bool shares_pages)
+      : cache_(KvCache::Create(HostMemory(), TinyConfig(), KvFormat::kF32, num_pages).value()),
+        window_(window),
+        shares_pages_(shares_pages) {}
+
+  // Returns whether there are enough pages.
+  bool Admit(Tokens prompt, int64_t num_new) {
+    const int64_t max_positions = std::ssize(prompt) + num_new;
+    std::optional<KvSequence> kv = KvSequence::Create({.cache = cache_,
+                                                       .window = window_,
+                                                       .prompt = prompt,
+                                                       .max_positions = max_positions,
+                                                       .shares_pages = shares_pages_});
+    if (!kv.has_value()) return false;
+    const int64_t num_prompt = std::ssize(prompt);
+    running_.push_back({std::move(prompt), num_prompt, max_positions, 0, *std::move(kv)});
+    return true;
+  }
+
+  // Runs a step: every sequence that decodes takes one row, prompts take up to `max_rows` each. With `fails`, the first
+  // sequence fails in the middle of its rows.
+  void Step(int64_t max_rows, std::mt19937& random, bool fails) {
+    absl::flat_hash_set<KvPageId> pages;
+    std::vector<std::pair<Running*, int64_t>> parts;
+    for (Running& sequence : running_) {
+      if (sequence.computed < sequence.num_prompt) {
+        const int64_t pos = sequence.kv.SkipComputed(sequence.tokens, sequence.computed).value();
+        num_skipped_ += pos - sequence.computed;
+        sequence.computed = pos;
+        sequence.kv.Open(sequence.tokens, pos + 1);
+        if (!pages.insert(sequence.kv.page_at(pos)).second) continue;
+      }
+      parts.emplace_back(&sequence, std::min(max_rows, std::ssize(sequence.tokens) - sequence.computed));
+    }
+    for (const auto& [sequence, num_rows] : parts) {
+      const int64_t first = sequence->computed, end = first + num_rows;
+      sequence->kv.Open(sequence->tokens, end);
+      for (int64_t pos = first; pos < end; ++pos) {
+        std::byte* const entry = EntryOf(*sequence, pos, pos);
+        const uint64_t digest = DigestOf(std::span(sequence->tokens).first(pos + 1));
+        std::memcpy(entry, &digest, sizeof(digest));
+        ++num_computed_;
+        Check(*sequence, pos);
+      }
+    }
+    for (const auto& [sequence, num_rows] : parts) {
+      const int64_t first = sequence->computed;
+      if (fails && sequence == &running_.front()) {
+        sequence->failed = true;
+        const int64_t num_good = num_rows / 2;
+        if (num_good > 0) sequence->kv.SetComputed(sequence->tokens, first, first + num_good);
+        for (int64_t pos = first + num_good; pos < first + num_rows; ++pos) {
+          std::memset(EntryOf(*sequence, pos, pos), 0xEE, 8);
+        }
+        continue;
+      }
+      sequence->kv.SetComputed(sequence->tokens, first, first + num_rows);
+      sequence->computed += num_rows;
+      if (sequence->computed == std::ssize(sequence->tokens)) {
+        sequence->tokens.push_back(static_cast<TokenId>(random() % 2));
+      }
+    }
+    std::erase_if(running_, [](Running& sequence) {
+      if (sequence.failed) return true;
+      if (sequence.computed < sequence.max_positions) return false;
+      sequence.kv.Finish(sequence.tokens, sequence.computed);
+      return true;
+    });
+  }
+
+  bool idle() const { return running_.empty(); }
+  size_t num_running() const { return running_.size(); }
+  int64_t num_computed() const { return num_computed_; }
+  int64_t num_skipped() const { return num_skipped_; }
+  PrefixCache& prefixes() { return cache_.prefixes(); }
+
+ private:
+  struct Running {
+    Tokens tokens;
+    int64_t num_prompt;
+    int64_t max_positions;
+    int64_t computed;
+    KvSequence kv;
+    bool failed = false;
+  };
+
+  // Returns the entry of `pos` as the row at `row_pos` sees it.
+  std::byte* EntryOf(const Running& sequence, int64_t row_pos, int64_t pos) const {
+    if (!window_.on()) return sequence.kv.pages()[pos / 16] + pos % 16 * 8;
+    const int64_t first_page = window_.FirstPage(row_pos), page = pos / 16;
+    const std::vector<std::byte*> pages = window_.PagesFrom(sequence.kv.pages(), first_page);
+    const int64_t place = page < window_.sink_pages() ? page : page - first_page + window_.sink_pages();
+    return pages[place] + pos % 16 * 8;
+  }
+
+  // Checks all entries that the row at `pos` sees.
+  void Check(const Running& sequence, int64_t pos) const {
+    const int64_t first = window_.on() ? window_.FirstPage(pos) * 16 : 0;
+    for (int64_t seen = 0; seen <= pos; ++seen) {
+      if (window_.on() && seen / 16 >= window_.sink_pages() && seen < first) continue;
+      uint64_t digest = 0;
+      std::memcpy(&digest, EntryOf(sequence, pos, seen), sizeof(digest));
+      ASSERT_EQ(digest, DigestOf(std::span(sequence.tokens).first(seen + 1))) << "row " << pos << " sees " << seen;
+    }
+  }
+
+  KvCache cache_;
+  KvWindow window_;
+  bool shares_pages_;
+  std::list<Running> running_;
+  int64_t num_computed_ = 0;
+  int64_t num_skipped_ = 0;
+};
+
+Tokens Numbers(int64_t count, TokenId first) {
+  Tokens tokens(count);
+  for (int64_t i = 0; i < count; ++i) tokens[i] = first + static_cast<TokenId>(i);
+  return tokens;
+}
+
+Tokens operator+(Tokens a, const Tokens& b) {
+  a.insert(a.end(), b.begin(), b.end());
+  return a;
+}
+
+TEST(KvSequence, ACommonBeginningIsComputedOnce) {
+  std::mt19937 random(1);
+  Model model(200, {}, true);
+  constexpr int kSequences = 8;
+  for (int i = 0; i < kSequences; ++i) {
+    ASSERT_TRUE(model.Admit(Numbers(100, 0) + Numbers(10, 1000 * (i + 1)), 5));
+  }
+  while (!model.idle()) model.Step(64, random, false);
+  // 96 tokens are six full pages. While the first sequence computes them, the others wait. Then they copy four tokens.
+  EXPECT_EQ(model.num_computed(), 100 + kSequences * (10 + 5));
+  EXPECT_EQ(model.num_skipped(), (kSequences - 1) * 100);
+  EXPECT_EQ(model.prefixes().num_available(), 200);
+}
+
+TEST(KvSequence, EqualPromptsComputeTheirLastTokenEach) {
+  for (const int64_t num_prompt : {1, 15, 16, 17, 32, 33}) {
+    std::mt19937 random(1);
+    Model model(50, {}, true);
+    for (int i = 0; i < 2; ++i) {
+      ASSERT_TRUE(model.Admit(Numbers(num_prompt, 0), 1));
+      while (!model.idle()) model.Step(64, random, false);
+    }
+    EXPECT_EQ(model.num_skipped(), num_prompt - 1);
+  }
+}
+
+TEST(KvSequence, AnAnswerIsFoundByTheNextTurn) {
+  std::mt19937 random(1);
+  Model model(100, {}, true);
+  ASSERT_TRUE(model.Admit(Numbers(20, 0), 30));
+  while (!model.idle()) model.Step(64, random, false);
+  // The same draws as in the model.
+  std::mt19937 same(1);
+  Tokens turn = Numbers(20, 0);
+  for (int i = 0; i < 30; ++i) turn.push_back(static_cast<TokenId>(same() % 2));
+  ASSERT_TRUE(model.Admit(turn + Numbers(5, 500), 1));
+  model.Step(64, random, false);
+  EXPECT_EQ(model.num_skipped(), 50);
+}
+
+TEST(KvSequence, SharedPagesLeaveRoomForMoreSequences) {
+  // A prompt of 160 tokens and a page for the rest: 11 pages, and one more for each further sequence.
+  Model model(20, {}, true), alone(20, {}, false);
+  int num_shared = 0, num_alone = 0;
+  while (model.Admit(Numbers(160, 0) + Numbers(1, 1000 + num_shared), 8)) ++num_shared;
+  while (alone.Admit(Numbers(160, 0) + Numbers(1, 1000 + num_alone), 8)) ++num_alone;
+  EXPECT_EQ(num_alone, 1);
+  EXPECT_EQ(num_shared, 10);
+}
+
+TEST(KvSequence, WhenThePagesAreNeededTheOldestBeginningsGo) {
+  std::mt19937 random(1);
+  Model model(10, {}, true);
+  for (const TokenId first : {0, 1000, 2000, 0, 2000}) {
+    ASSERT_TRUE(model.Admit(Numbers(65, first), 1));
+    while (!model.idle()) model.Step(64, random, false);
+  }
+  // Five pages each: the first prompt's pages are gone when it comes again, the third's are not.
+  EXPECT_EQ(model.num_skipped(), 64);
+}
+
+TEST(KvSequence, EverySequenceSeesItsOwnEntries) {
+  for (uint32_t seed = 0; seed < 120; ++seed) {
+    SCOPED_TRACE(seed);
+    std::mt19937 random(seed);
+    const KvWindow window = seed % 3 == 0   ? KvWindow{}
+                            : seed % 3 == 1 ? KvWindow{.num_tokens = 20, .num_sinks = 4}
+                                            : KvWindow{.num_tokens = 1 + static_cast<int64_t>(random() % 70)};
+    constexpr int64_t kMaxPositions = 420;
+    const int64_t num_pages = window.NumPages(kMaxPositions) + static_cast<int64_t>(random() % 40);
+    Model model(num_pages, window, seed % 10 != 9);
+    // Prompts begin with common texts, and end alike or differently.
+    const Tokens beginnings[] = {Numbers(40, 0), Numbers(40, 0) + Numbers(200, 40), Numbers(33, 500), {}};
+    int num_left = 25;
+    while (num_left > 0 || !model.idle()) {
+      while (num_left > 0 && model.num_running() < 6) {
+        Tokens prompt = beginnings[random() % 4];
+        for (auto i = static_cast<int64_t>(1 + random() % 40); i > 0; --i) {
+          prompt.push_back(static_cast<TokenId>(random() % 2));
+        }
+        if (!model.Admit(prompt, 1 + static_cast<int64_t>(random() % 120))) break;
+        --num_left;
+      }
+      ASSERT_FALSE(model.idle());
+      model.Step(1 + static_cast<int64_t>(random() % 60), random, random() % 16 == 0);
+      if (testing::Test::HasFatalFailure()) return;
+    }
+    EXPECT_EQ(model.prefixes().num_available(), num_pages);
+    EXPECT_EQ(model.prefixes().num_reserved(), 0);
+    EXPECT_TRUE(seed % 10 == 9 || model.num_skipped() > 0);
+  }
+}
+
+}  // namespace
+}  // namespace penstock
