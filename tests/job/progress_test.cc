@@ -29,14 +29,24 @@ std::string Drain(int fd) {
 }
 
 TEST(Progress, Line) {
-  EXPECT_EQ(FormatProgress({.num_requests = 80, .num_done = 40, .num_failed = 1, .num_resumed = 20}, Stats(), 50),
-            "[############------------] 40/80 requests, 1 failed, 12.5 tokens/s, host_compute 25%, disk_to_dram "
-            "99%, 1m40s left");
+  // 20 requests took 60 of the 100 tokens; the other 40 need 120, of which 40 are there. All time counts, not only that
+  // of steps.
+  const ProgressCounts counts{
+      .num_requests = 80, .num_done = 40, .num_failed = 1, .num_resumed = 20, .finished = {.answer = 60}};
+  EXPECT_EQ(FormatProgress(counts, Stats(), 50),
+            "[############------------] 40/80 requests, 1 failed, 2.0 tokens/s, host_compute 25%, disk_to_dram "
+            "99%, 40s left");
+  EXPECT_EQ(FormatProgress(counts, Stats(), 50, 0, 80),
+            "[############------------] 40/80 requests, 1 failed, 2.0 tokens/s, 40s left");
+  EXPECT_EQ(FormatProgress(counts, Stats(), 50, 0, 60), "40/80 requests, 1 failed, 2.0 tokens/s, 40s left");
+  EXPECT_EQ(FormatProgress(counts, Stats(), 50, 0, 20), "40/80 requests, 1 f");
   EngineStats slower;
+  slower.prompt_tokens = 10;
+  slower.prefill_s = 1;
   slower.generated_tokens = 5;
-  slower.decode_s = 2;
-  EXPECT_EQ(FormatProgress({.num_requests = 1}, slower, 2, 4),
-            "[------------------------] 0/1 requests, 2.5 tokens/s of 4.0 predicted");
+  slower.decode_s = 1;
+  EXPECT_EQ(FormatProgress({.num_requests = 2, .max_expected = {.prompt = 20, .answer = 10}}, slower, 2, 4),
+            "[------------------------] 0/2 requests, 2.5 tokens/s of 4.0 predicted, at most 6s left");
   EXPECT_EQ(FormatProgress({}, {}, 0), "[########################] 0/0 requests");
 }
 
@@ -100,7 +110,10 @@ TEST(Stats, Summary) {
   numbers.num_requests = 5;
   numbers.num_failed = 1;
   numbers.engine = Stats();
+  numbers.failures = {{"model_error", 1, 7, "layer 1: wrong checksum"}};
   EXPECT_THAT(FormatSummary(numbers), testing::HasSubstr("5, 1 failed"));
+  EXPECT_THAT(FormatSummary(numbers),
+              testing::HasSubstr("1 model_error, the first in line 7: layer 1: wrong checksum"));
   EXPECT_THAT(FormatSummary(numbers), testing::HasSubstr("3 hits, 1 misses (75.0% hits)"));
   EXPECT_GT(PeakRssBytes(), 1u << 20);
 }

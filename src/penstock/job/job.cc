@@ -172,6 +172,7 @@ absl::Status CheckOtherFiles(const JobOptions& options) {
 void AddRun(JobNumbers& numbers, const ProgressCounts& counts, const Engine& engine) {
   numbers.num_requests = counts.num_done - counts.num_resumed;
   numbers.num_failed = counts.num_failed;
+  numbers.failures = counts.failures;
   numbers.model = engine.model().name;
   numbers.engine = engine.stats();
   numbers.plan = engine.memory_plan();

@@ -6,6 +6,7 @@
 #include <string_view>
 
 #include <fmt/format.h>
+#include <sys/ioctl.h>
 #include <unistd.h>
 
 #include "penstock/base/file.h"
@@ -24,6 +25,32 @@ std::string FormatDuration(double seconds) {
   return fmt::format("{}h{:02}m", total / 3600, total / 60 % 60);
 }
 
+// Returns ", 1m40s left". Prompts and answers have their own speeds.
+std::string FormatLeft(const ProgressCounts& counts, const EngineStats& stats, double elapsed_s) {
+  const auto num_now = static_cast<double>(counts.num_done - counts.num_resumed);
+  const auto num_left = static_cast<double>(counts.num_requests - counts.num_done);
+  const double compute_s = stats.prefill_s + stats.decode_s;
+  if (num_left <= 0 || compute_s <= 0) return "";
+  const bool knows = num_now > 0 && counts.finished.answer > 0;
+  const double num_known = knows ? num_now : 1;
+  const TokenCounts& known = knows ? counts.finished : counts.max_expected;
+  const auto seconds_left = [&](double tokens, int64_t num_done, double seconds) {
+    const double left = tokens / num_known * (num_now + num_left) - static_cast<double>(num_done);
+    return num_done > 0 ? std::max(0.0, left) * seconds / static_cast<double>(num_done) : 0;
+  };
+  const double seconds = (seconds_left(known.prompt, stats.prompt_tokens, stats.prefill_s) +
+                          seconds_left(known.answer, stats.generated_tokens, stats.decode_s)) *
+                         std::max(1.0, elapsed_s / compute_s);
+  if (seconds <= 0) return "";
+  return fmt::format(", {}{} left", knows ? "" : "at most ", FormatDuration(seconds));
+}
+
+// Returns the width of the terminal; 0 when it is unknown.
+int Columns(int fd) {
+  winsize size = {};
+  return ::ioctl(fd, TIOCGWINSZ, &size) == 0 ? size.ws_col : 0;
+}
+
 }  // namespace
 
 ProgressMode ChooseProgressMode(bool quiet) {
@@ -36,29 +63,31 @@ ProgressMode ChooseProgressMode(bool quiet) {
 }
 
 std::string FormatProgress(const ProgressCounts& counts, const EngineStats& stats, double elapsed_s,
-                           double predicted_tokens_per_s) {
+                           double predicted_tokens_per_s, int columns) {
   const double share =
       counts.num_requests > 0 ? static_cast<double>(counts.num_done) / static_cast<double>(counts.num_requests) : 1.0;
   const int filled = std::clamp(static_cast<int>(share * kBarWidth), 0, kBarWidth);
-  std::string text = fmt::format("[{}{}] {}/{} requests", std::string(filled, '#'),
-                                 std::string(kBarWidth - filled, '-'), counts.num_done, counts.num_requests);
-  if (counts.num_failed > 0) text += fmt::format(", {} failed", counts.num_failed);
+  const std::string bar = fmt::format("[{}{}] ", std::string(filled, '#'), std::string(kBarWidth - filled, '-'));
+  std::string done = fmt::format("{}/{} requests", counts.num_done, counts.num_requests);
+  if (counts.num_failed > 0) done += fmt::format(", {} failed", counts.num_failed);
   const double compute_s = stats.prefill_s + stats.decode_s;
-  if (compute_s > 0) text += fmt::format(", {:.1f} tokens/s", static_cast<double>(stats.generated_tokens) / compute_s);
-  if (compute_s > 0 && predicted_tokens_per_s > 0) text += fmt::format(" of {:.1f} predicted", predicted_tokens_per_s);
+  if (compute_s > 0 && elapsed_s > 0) {
+    done += fmt::format(", {:.1f} tokens/s", static_cast<double>(stats.generated_tokens) / elapsed_s);
+    if (predicted_tokens_per_s > 0) done += fmt::format(" of {:.1f} predicted", predicted_tokens_per_s);
+  }
   // A lane that is always busy limits the job.
+  std::string lanes;
   for (const LaneStats& lane : stats.lanes) {
     if (lane.busy_s > 0 && compute_s > 0) {
-      text += fmt::format(", {} {:.0f}%", lane.name, std::min(100.0, 100 * lane.busy_s / compute_s));
+      lanes += fmt::format(", {} {:.0f}%", lane.name, std::min(100.0, 100 * lane.busy_s / compute_s));
     }
   }
-  const int64_t done_now = counts.num_done - counts.num_resumed;
-  const int64_t left = counts.num_requests - counts.num_done;
-  if (left > 0 && done_now > 0) {
-    text +=
-        fmt::format(", {} left", FormatDuration(elapsed_s / static_cast<double>(done_now) * static_cast<double>(left)));
+  const std::string left = FormatLeft(counts, stats, elapsed_s);
+  const std::string versions[] = {bar + done + lanes + left, bar + done + left, done + left};
+  for (const std::string& text : versions) {
+    if (columns <= 0 || std::ssize(text) < columns) return text;
   }
-  return text;
+  return versions[2].substr(0, static_cast<size_t>(columns - 1));
 }
 
 // Ignores errors: a closed stderr must not stop the job.
@@ -70,7 +99,8 @@ void Progress::Update(const ProgressCounts& counts, const EngineStats& stats, do
   if (last_s_ < 0 && mode_ == ProgressMode::kPlain) last_s_ = 0;  // a short job prints only its last line
   if (last_s_ >= 0 && elapsed_s - last_s_ < period) return;
   last_s_ = elapsed_s;
-  const std::string text = FormatProgress(counts, stats, elapsed_s, predicted_tokens_per_s_);
+  const int columns = mode_ == ProgressMode::kRedraw ? Columns(fd_) : 0;
+  const std::string text = FormatProgress(counts, stats, elapsed_s, predicted_tokens_per_s_, columns);
   Write(mode_ == ProgressMode::kRedraw ? "\r\x1b[K" + text : text + "\n");
   drawn_ = true;
 }

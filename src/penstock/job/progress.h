@@ -5,14 +5,24 @@
 #include <string>
 
 #include "penstock/engine.h"
+#include "penstock/job/stats.h"
 
 namespace penstock {
+
+// Tokens of prompts and of answers.
+struct TokenCounts {
+  double prompt = 0;
+  double answer = 0;
+};
 
 struct ProgressCounts {
   int64_t num_requests = 0;  // in the whole job
   int64_t num_done = 0;      // including failed ones
   int64_t num_failed = 0;
-  int64_t num_resumed = 0;  // done by an earlier run
+  int64_t num_resumed = 0;              // done by an earlier run
+  TokenCounts finished = {};            // of the requests that this run has answered
+  TokenCounts max_expected = {};        // of an average request, from its text and max_tokens
+  std::vector<Failures> failures = {};  // of this run
 };
 
 enum class ProgressMode : uint8_t { kSilent, kPlain, kRedraw };
@@ -21,8 +31,10 @@ enum class ProgressMode : uint8_t { kSilent, kPlain, kRedraw };
 ProgressMode ChooseProgressMode(bool quiet);
 
 // Returns "[######------] 40/80 requests, 1 failed, 12.3 tokens/s of 13.0 predicted, disk_to_dram 84%, 1m40s left".
+// With a number of `columns`, leaves out what does not fit: first the lanes, then the bar. The time that is left
+// assumes that the other requests are like the finished ones; before there are any, it is a limit ("at most 2m left").
 std::string FormatProgress(const ProgressCounts& counts, const EngineStats& stats, double elapsed_s,
-                           double predicted_tokens_per_s = 0);
+                           double predicted_tokens_per_s = 0, int columns = 0);
 
 class Progress {
  public:

@@ -40,6 +40,12 @@ Runner::Runner(const Args& args) : args_(args), reader_(args.input.fd(), args.in
   counts_.num_done = args.scan.num_done;
   counts_.num_resumed = args.scan.num_done;
   counts_.num_failed = args.scan.num_failed;
+  constexpr double kBytesPerToken = 4;
+  const Workload expected = WorkloadOf(args.report, kBytesPerToken);
+  const double prompts_per_request = static_cast<double>(args.report.prompts.num_prompts) /
+                                     static_cast<double>(std::max<int64_t>(1, args.report.num_requests));
+  counts_.max_expected = {static_cast<double>(expected.prompt_tokens) * prompts_per_request,
+                          static_cast<double>(expected.new_tokens) * prompts_per_request};
 }
 
 absl::Status Runner::Run(const std::atomic<bool>& stop) {
@@ -124,7 +130,7 @@ absl::Status Runner::StartLine(const Line& line) {
   CheckLineModel(args_.report, parsed);
   const auto active = std::make_shared<Active>();
   active->head = {args_.job_digest, line.number, parsed.id};
-  if (parsed.error.has_value()) return WriteResult(FormatError(active->head, *parsed.error), /*failed=*/true);
+  if (parsed.error.has_value()) return WriteError(*active, *parsed.error);
   active->request = std::move(parsed.request);
   active->sampling = Overlay(args_.sampling, active->request.sampling);
   if (!active->request.sampling.seed.has_value()) active->sampling.seed = RequestSeed(args_.seed, line.number);
@@ -214,8 +220,19 @@ absl::Status Runner::WriteFailure(const Active& active, const absl::Status& stat
   if (active.request.kind == RequestKind::kTurns) {
     message = fmt::format("turn {}: {}", active.answers.size() + 1, message);
   }
-  return WriteResult(FormatError(active.head, {std::string(code), std::move(message), ""}, active.answers),
-                     /*failed=*/true);
+  return WriteError(active, {std::string(code), std::move(message), ""});
+}
+
+absl::Status Runner::WriteError(const Active& active, const LineError& error) {
+  const auto is_same = [&](const Failures& failures) { return failures.code == error.code; };
+  const auto found = std::ranges::find_if(counts_.failures, is_same);
+  if (found == counts_.failures.end()) {
+    counts_.failures.push_back({error.code, 1, active.head.line_number, error.message});
+  } else {
+    ++found->num_requests;
+  }
+  ++counts_.num_failed;
+  return WriteResult(FormatError(active.head, error, active.answers));
 }
 
 absl::Status Runner::Finish(Completion completion) {
@@ -251,13 +268,14 @@ absl::Status Runner::Finish(Completion completion) {
                                 .logprobs = active->sampling.logprobs};
   const Engine& engine = args_.engine;
   const TokenText token_text = [&engine](TokenId id, bool begins_text) { return engine.TokenBytes(id, begins_text); };
-  return WriteResult(FormatResult(active->head, result, token_text), /*failed=*/false);
+  counts_.finished.prompt += static_cast<double>(active->prompt_tokens);
+  counts_.finished.answer += static_cast<double>(active->completion_tokens);
+  return WriteResult(FormatResult(active->head, result, token_text));
 }
 
-absl::Status Runner::WriteResult(const std::string& result, bool failed) {
+absl::Status Runner::WriteResult(const std::string& result) {
   PENSTOCK_RETURN_IF_ERROR(args_.output.Append(result));
   ++counts_.num_done;
-  counts_.num_failed += failed ? 1 : 0;
   return absl::OkStatus();
 }
 

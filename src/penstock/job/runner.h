@@ -85,7 +85,8 @@ class Runner {
   // Adds to an error how far the job has come.
   absl::Status AnnotateStop(const absl::Status& status) const;
   absl::Status WriteFailure(const Active& active, const absl::Status& status);
-  absl::Status WriteResult(const std::string& result, bool failed);
+  absl::Status WriteError(const Active& active, const LineError& error);
+  absl::Status WriteResult(const std::string& result);
 
   Args args_;
   LineReader reader_;

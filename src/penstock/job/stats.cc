@@ -116,6 +116,10 @@ std::string FormatSummary(const JobNumbers& numbers) {
   const int64_t wanted = e.expert_hits + e.expert_misses;
   std::string text = fmt::format("requests        {}, {} failed", numbers.num_requests, numbers.num_failed);
   if (numbers.num_resumed > 0) text += fmt::format(", {} done before", numbers.num_resumed);
+  for (const Failures& failures : numbers.failures) {
+    text += fmt::format("\n                {} {}, the first in line {}: {}", failures.num_requests, failures.code,
+                        failures.first_line, Printable(failures.first_message));
+  }
   text += fmt::format("\ntokens          {} prompt", e.prompt_tokens);
   if (e.computed_prompt_tokens < e.prompt_tokens) text += fmt::format(" ({} computed)", e.computed_prompt_tokens);
   text += fmt::format(", {} generated\n", e.generated_tokens);

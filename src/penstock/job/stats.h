@@ -16,6 +16,14 @@ struct Bound {
 };
 Bound BoundOf(const EngineStats& stats, const MachineRates& rates);
 
+// Failed requests with one error code.
+struct Failures {
+  std::string code;
+  int64_t num_requests = 0;
+  int64_t first_line = 0;
+  std::string first_message;
+};
+
 struct JobNumbers {
   int64_t num_requests = 0;  // answered or failed in this run
   int64_t num_failed = 0;
@@ -25,7 +33,8 @@ struct JobNumbers {
   EngineStats engine;
   MachineRates rates;  // measured after the job; zeros if not measured
   MemoryPlan plan;
-  double predicted_tokens_per_s = 0;  // from OpenedEngine
+  double predicted_tokens_per_s = 0;    // from OpenedEngine
+  std::vector<Failures> failures = {};  // of this run
 };
 
 // Returns the JSON of --stats. `hot_accuracy` is the share of the prefetched experts that were then wanted. `bound` is
