@@ -238,6 +238,8 @@ class Engine {
   virtual absl::StatusOr<std::vector<TokenId>> TokenizePiece(std::string_view text) const { return Tokenize(text); }
   // Renders the folder's chat template with a generation prompt, and returns the prompt's tokens.
   virtual absl::StatusOr<std::vector<TokenId>> TokenizeChat(const Chat& chat) const = 0;
+  // Sets the day that chat templates print (strftime_now), as "2026-11-21". The default is 2024-07-26.
+  virtual void SetDate(const std::string& date) { (void)date; }
   // Splits the completion of a chat into its parts. For models that write in channels (gpt-oss), these are the
   // channels; for other models, the content is the whole text.
   virtual ChatAnswer ReadAnswer(const Completion& completion) const { return {.content = completion.text}; }

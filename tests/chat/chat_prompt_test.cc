@@ -40,6 +40,14 @@ std::string Rendered(const std::string& source, const ChatParts& chat) {
   return Rendered(*prompts, chat);
 }
 
+TEST(ChatPrompt, TheDateIsSetFromOutside) {
+  auto prompts = ChatPrompts::Create({.general = "{{ strftime_now('%d %B %Y') }}", .tool_use = {}}, {});
+  ASSERT_TRUE(prompts.ok());
+  EXPECT_EQ(Rendered(*prompts, {}), "26 July 2024");
+  prompts->SetDate("2026-11-05");
+  EXPECT_EQ(Rendered(*prompts, {}), "05 November 2026");
+}
+
 TEST(ChatPrompt, RequestsWithToolsGetTheTemplateForTools) {
   const auto both = ChatPrompts::Create({.general = "d", .tool_use = "t{{ tools|length }}"}, {});
   ASSERT_TRUE(both.ok());

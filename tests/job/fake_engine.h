@@ -28,9 +28,10 @@ struct FakeEngineOptions {
   int max_steps = 5;
   int max_sleep_us = 0;  // upper limit per step
   int64_t fail_at_step = -1;
-  std::string unreadable = "-";   // requests whose prompt contains this text fail
-  std::string on_bad_disk = "-";  // the same, because of the machine
+  std::string unreadable = "(never)";   // requests whose prompt contains this text fail
+  std::string on_bad_disk = "(never)";  // the same, because of the machine
   bool has_template = true;
+  bool sees_date = false;  // its template prints the date
   double default_temperature = 1.0;
 };
 
@@ -61,8 +62,12 @@ class FakeEngine : public Engine {
   absl::StatusOr<std::vector<TokenId>> TokenizeChat(const Chat& chat) const override {
     if (!options_.has_template) return InputError("the model has no chat template");
     const auto& [messages, tools, variables] = chat.parts();
-    return Tokenize(fmt::format("{}|{}|{}", json::serialize(messages), tools.is_null() ? "" : json::serialize(tools),
+    return Tokenize(fmt::format("{}{}|{}|{}", date_, json::serialize(messages),
+                                tools.is_null() ? "" : json::serialize(tools),
                                 variables.empty() ? "" : json::serialize(variables)));
+  }
+  void SetDate(const std::string& date) override {
+    if (options_.sees_date) date_ = date;
   }
   std::string TokenBytes(TokenId id, bool) const override { return std::string(1, static_cast<char>(id)); }
 
@@ -160,6 +165,7 @@ class FakeEngine : public Engine {
   }
 
   FakeEngineOptions options_;
+  std::string date_;
   ModelInfo model_;
   MemoryPlan plan_;
   EngineStats stats_;

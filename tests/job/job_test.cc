@@ -89,7 +89,7 @@ TEST_F(JobTest, FailedRequestsRunAgainWhenAskedFor) {
   ASSERT_TRUE(summary.ok()) << summary.status();
   EXPECT_EQ(summary->numbers.num_failed, 1);
   EXPECT_EQ(summary->numbers.num_resumed, 2);
-  engine_.unreadable = "-";
+  engine_.unreadable = "(never)";
   std::ofstream(options_.output_path + ".retry") << "of a run that was killed";
   ExpectFault(Fault::kIo, {".retry", "remove it"});
   std::filesystem::remove(options_.output_path + ".retry");
@@ -105,6 +105,21 @@ TEST_F(JobTest, FailedRequestsRunAgainWhenAskedFor) {
   std::ranges::sort(undisturbed);
   EXPECT_EQ(again, undisturbed);
   EXPECT_FALSE(std::filesystem::exists(options_.output_path + ".retry"));
+}
+
+TEST_F(JobTest, AJobKeepsTheDateOfItsStart) {
+  WriteInput("{\"id\": \"a\", \"messages\": [{\"role\": \"user\", \"content\": \"x\"}]}\n");
+  engine_.sees_date = true;
+  options_.date = "2026-01-02";
+  ASSERT_TRUE(Run().ok());
+  const std::vector<std::string> expected = Output();
+  WriteFile(options_.output_path, "");
+  options_.resume = true;
+  options_.date = "";  // the manifest's, not today's
+  ASSERT_TRUE(Run().ok());
+  EXPECT_EQ(Output(), expected);
+  options_.date = "2026-01-03";
+  ExpectFault(Fault::kInput, {"--date 2026-01-03", "2026-01-02"});
 }
 
 TEST_F(JobTest, SeveralAnswersOfARequestHaveSeedsOfTheirOwn) {
@@ -212,7 +227,7 @@ TEST_F(JobTest, ADiskThatIsGoneStopsTheJobInsteadOfFailingAllOfIt) {
   ExpectFault(Fault::kIo, {"Input/output error", "continue with --resume"});
   EXPECT_LT(Output().size(), 50u);
   // When the disk is mended, nothing is missing.
-  engine_.on_bad_disk = "-";
+  engine_.on_bad_disk = "(never)";
   options_.resume = true;
   const auto summary = Run();
   ASSERT_TRUE(summary.ok()) << summary.status();

@@ -100,7 +100,7 @@ TEST_F(ResumeTest, RefusesEveryMutation) {
       {"blank inserted", [&] { WriteInput("\n" + input_); }, 4, {"in line 1)"}},
       {"input emptied", [&] { WriteInput(""); }, 4, {"input.lines: 40 then, 0 now"}},
       {"other version", [&] { edit_manifest("\"version\":\"", "\"version\":\"9."); }, 4, {"version: \"9."}},
-      {"other format", [&] { edit_manifest("\"penstock_job\":1", "\"penstock_job\":2"); }, 5, {"penstock_job"}},
+      {"other format", [&] { edit_manifest("\"penstock_job\":2", "\"penstock_job\":3"); }, 5, {"penstock_job"}},
       {"manifest not JSON", [&] { WriteFile(manifest_path, "{"); }, 5, {"not a manifest"}},
       {"manifest empty", [&] { WriteFile(manifest_path, ""); }, 5, {"not a manifest"}},
       {"manifest gone", [&] { std::filesystem::remove(manifest_path); }, 5, {"manifest.json is missing"}},
@@ -204,7 +204,7 @@ TEST(InputCheckpointsTest, ALongInputStillTellsWhereItChanged) {
   EXPECT_LE(then.checkpoints.digests.size(), kMaxInputCheckpoints);
   const size_t at = text.find("\"5000\"");
   const InputReport now = report_of(std::string(text).replace(at, 6, "\"5o00\""));
-  const Manifest manifest{DescribeJob(then, 0, {}, {}), {}, then.checkpoints};
+  const Manifest manifest{DescribeJob(then, 0, {}, {}), {}, then.checkpoints, {}};
   EXPECT_TRUE(CompareJob(manifest, DescribeJob(then, 0, {}, {}), then).ok());
   EXPECT_THAT(Message(CompareJob(manifest, DescribeJob(now, 0, {}, {}), now)), HasSubstr("in lines 5001 to 5004"));
   const InputReport shorter = report_of(text.substr(0, at));

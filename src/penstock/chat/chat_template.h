@@ -22,8 +22,8 @@
 // - A name is looked up when it is used, so a later assignment in an outer scope is visible.
 // - upper, lower and the is...() methods know only Unicode's simple case mappings and categories.
 //
-// strftime_now() never reads the clock, so a job gives the same prompts on every run. It formats the trusted variable
-// `current_time` ("YYYY-MM-DD" or "YYYY-MM-DDTHH:MM:SS"), or 2024-07-26 00:00:00 if there is none.
+// strftime_now() never reads the clock: a job has the date of its start, also when it is resumed. It formats the
+// trusted variable `current_time` ("YYYY-MM-DD" or "YYYY-MM-DDTHH:MM:SS"), or 2024-07-26 00:00:00 if there is none.
 #pragma once
 
 #include <memory>

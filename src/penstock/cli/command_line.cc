@@ -37,6 +37,13 @@ struct Command {
   std::function<absl::StatusOr<int>()> run;
 };
 
+std::string CheckDate(const std::string& text) {
+  const auto is_digit = [](char c) { return c >= '0' && c <= '9'; };
+  bool is_date = text.size() == 10;
+  for (size_t i = 0; is_date && i < text.size(); ++i) is_date = i == 4 || i == 7 ? text[i] == '-' : is_digit(text[i]);
+  return is_date ? "" : "expected a date such as 2026-11-21";
+}
+
 Command AddRunCommand(CLI::App& app, LogFlags& log) {
   auto flags = std::make_shared<RunFlags>();
   CLI::App* command = AddCommand(app, "run", "offline batch job: a JSONL file of requests to a JSONL file of results");
@@ -51,6 +58,10 @@ Command AddRunCommand(CLI::App& app, LogFlags& log) {
           "seconds that requests under way have to finish after a signal to stop; a second signal stops at once")
       .NumberFrom(0, 1e6)
       .ShowDefault();
+  AddFlag(*command, "--date", flags->job.date,
+          "date that chat templates see, as 2026-11-21 (default: the job's first day)")
+      .Check(CheckDate)
+      .TypeName("DATE");
   AddFlag(*command, "--validate-only", flags->validate_only, "check the input, load no model, write nothing");
   AddFlag(*command, "--stats", flags->job.stats_path, "write statistics as JSON").TypeName("FILE");
   AddSamplingFlags(*command, flags->job.sampling);
@@ -70,6 +81,9 @@ Command AddGenerateCommand(CLI::App& app, LogFlags& log) {
       AddFlag(*command, "--prompt-file", flags->prompt_file, "file that holds the prompt").TypeName("FILE");
   prompt.Excludes(file);
   AddFlag(*command, "--system", flags->system, "system message").TypeName("TEXT");
+  AddFlag(*command, "--date", flags->date, "date that chat templates see, as 2026-11-21 (default: today)")
+      .Check(CheckDate)
+      .TypeName("DATE");
   AddFlag(*command, "--raw", flags->raw, "continue the prompt as plain text, without the model's chat template");
   AddSamplingFlags(*command, flags->sampling);
   AddLogFlags(*command, log);

@@ -58,6 +58,7 @@ struct GenerateFlags {
   std::optional<std::string> prompt;  // either `prompt` or `prompt_file`
   std::optional<std::string> prompt_file;
   std::string system;
+  std::string date;  // empty: today
   bool raw = false;
 };
 absl::StatusOr<int> GenerateCommand(const GenerateFlags& flags);

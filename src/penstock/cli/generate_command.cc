@@ -5,6 +5,7 @@
 
 #include <unistd.h>
 
+#include "penstock/base/clock.h"
 #include "penstock/base/file.h"
 #include "penstock/base/limits.h"
 #include "penstock/base/logging.h"
@@ -36,6 +37,7 @@ absl::StatusOr<int> GenerateCommand(const GenerateFlags& flags) {
   PENSTOCK_ASSIGN_OR_RETURN(EngineOptions options, ToEngineOptions(flags.model));
   if (options.batch_size == 0) options.batch_size = 1;
   PENSTOCK_ASSIGN_OR_RETURN(const std::unique_ptr<Engine> engine, Engine::Open(options));
+  engine->SetDate(flags.date.empty() ? Today() : flags.date);
   PENSTOCK_ASSIGN_OR_RETURN(std::vector<TokenId> prompt_ids, EncodePrompt(*engine, flags));
   absl::Status written;
   engine->SetTextSink([&](RequestId, std::string_view text) {

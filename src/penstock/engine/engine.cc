@@ -43,6 +43,9 @@ class EngineImpl : public InstrumentedEngine {
   absl::StatusOr<std::vector<TokenId>> Tokenize(std::string_view text) const override;
   absl::StatusOr<std::vector<TokenId>> TokenizePiece(std::string_view text) const override;
   absl::StatusOr<std::vector<TokenId>> TokenizeChat(const Chat& chat) const override;
+  void SetDate(const std::string& date) override {
+    if (model_->chat_prompts.has_value()) model_->chat_prompts->SetDate(date);
+  }
   ChatAnswer ReadAnswer(const Completion& completion) const override;
   std::string TokenBytes(TokenId id, bool begins_text) const override;
 

@@ -87,6 +87,10 @@ absl::Status LoadOldJob(const JobOptions& options, OpenJob& job) {
   PENSTOCK_ASSIGN_OR_RETURN(job.old_manifest, ReadManifest(manifest_path));
   PENSTOCK_RETURN_IF_ERROR(CompareJob(job.old_manifest, job.manifest.job, job.report));
   job.has_old_manifest = true;
+  if (!options.date.empty() && options.date != job.old_manifest.date) {
+    return InputError("cannot resume with --date {}: the job began with {}", options.date, job.old_manifest.date);
+  }
+  job.manifest.date = job.old_manifest.date;
   PENSTOCK_ASSIGN_OR_RETURN(
       job.scan, ScanOutput(job.output->fd(), options.output_path, JobDigest(job.manifest.job), job.report.num_lines));
   PENSTOCK_RETURN_IF_ERROR(job.output->Truncate(job.scan.good_bytes));
@@ -105,6 +109,7 @@ absl::StatusOr<OpenJob> PrepareJob(const JobOptions& options, OutputCalls& calls
   PENSTOCK_ASSIGN_OR_RETURN(job.output, OutputFile::Open(options.output_path, calls));
   job.manifest.job = DescribeJob(job.report, options.seed, options.sampling, options.engine_settings);
   job.manifest.checkpoints = job.report.checkpoints;
+  job.manifest.date = options.date.empty() ? Today() : options.date;
   job.scan.done.assign(static_cast<size_t>(job.report.num_lines) + 1, false);
   if (!job.output->is_regular()) return job;
   if (options.resume) {
@@ -219,6 +224,7 @@ absl::StatusOr<JobSummary> RunJob(const JobOptions& options, absl::FunctionRef<E
   const std::unique_ptr<Engine> engine = std::move(opened.engine);
   progress.Predict(opened.predicted_tokens_per_s);
   PENSTOCK_RETURN_IF_ERROR(AgreeOnModel(options, *engine, job));
+  engine->SetDate(job.manifest.date);
   if (num_retried > 0) {
     PENSTOCK_RETURN_IF_ERROR(DropFailed(options, calls, job));
     summary.numbers.num_resumed = job.scan.num_done;

@@ -35,6 +35,8 @@ struct JobOptions {
   std::vector<std::pair<std::string, std::string>> other_files = {};
   bool quiet = false;
   uint64_t seed = 0;  // for requests without a seed
+  // The date that chat templates see, "2026-11-21"; empty: the day on which the job began.
+  std::string date;
   // From flags: they override the model's defaults, and a request's own fields override them.
   SamplingOverrides sampling;
   // Other flags that change the texts, e.g. {"dtype", "bf16"}. A resumed job must have the same flags.

@@ -17,7 +17,7 @@
 namespace penstock {
 namespace {
 
-constexpr int64_t kFormatVersion = 1;
+constexpr int64_t kFormatVersion = 2;
 constexpr size_t kMaxDigests = 2 * kMaxInputCheckpoints;
 
 using FlatObject = std::map<std::string, std::string>;
@@ -111,6 +111,7 @@ absl::Status WriteManifest(const Manifest& manifest, const std::string& path) {
       {"penstock_job", kFormatVersion},
       {"job", manifest.job},
       {"model", manifest.model},
+      {"date", manifest.date},
       {"input_checkpoints", json::object{{"stride", manifest.checkpoints.stride}, {"digests", std::move(digests)}}}};
   return ReplaceFile(path, std::string(json::serialize(root)) + "\n");
 }
@@ -134,7 +135,10 @@ absl::StatusOr<Manifest> ReadManifest(const std::string& path) {
   const json::value& checkpoints = find(*object, "input_checkpoints");
   if (!job.is_object() || !model.is_object() || !checkpoints.is_object())
     return NotAManifest(path, "a part is missing");
-  Manifest manifest{.job = job.get_object(), .model = model.get_object(), .checkpoints = {}};
+  Manifest manifest{.job = job.get_object(), .model = model.get_object(), .checkpoints = {}, .date = {}};
+  const json::value& date = find(*object, "date");
+  if (!date.is_string()) return NotAManifest(path, "\"date\" is missing");
+  manifest.date = std::string(date.get_string());
   const json::value& stride = find(checkpoints.get_object(), "stride");
   const json::value& digests = find(checkpoints.get_object(), "digests");
   if (!stride.is_int64() || !IsPowerOfTwo(stride.get_int64()) || stride.get_int64() > (int64_t{1} << 48) ||

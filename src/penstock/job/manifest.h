@@ -24,6 +24,7 @@ struct Manifest {
   json::object job;    // known before the model is loaded
   json::object model;  // from the engine
   InputCheckpoints checkpoints;
+  std::string date;  // that chat templates see; no part of the job's digest
 };
 
 json::object DescribeJob(const InputReport& report, uint64_t seed, const SamplingOverrides& sampling,
