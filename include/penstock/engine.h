@@ -49,7 +49,7 @@ struct SamplingParams {
   std::vector<std::vector<TokenId>> bad_words = {};  // sequences of tokens that are never completed; none is empty
   uint64_t seed = 0;                                 // seeds the request's own counter-based random stream
   int64_t max_tokens = 256;                          // >= 1
-  int64_t min_tokens = 0;                            // neither end-of-sequence nor stop_token_ids before these
+  int64_t min_tokens = 0;                            // nothing ends generation before these
   std::vector<std::string> stop = {};                // generation ends before the first of these texts
   bool includes_stop = false;                        // the text that ended the answer is a part of it
   std::vector<TokenId> stop_token_ids = {};          // generation ends when one of these is generated; it is not a part

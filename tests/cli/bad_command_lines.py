@@ -86,6 +86,8 @@ def flag_rows():
     yield "L1", "--version", lambda box: box.expect(box.run(["--version"], quiet=False).stdout.startswith(b"penstock "),
                                                     "no version")
 
+    for value in ("2026-13-01", "2026-02-30", "2026-1-1", "today", ""):
+        yield "L2", f"--date {value!r}", generating(f"--date={value}", code=2, match="--date.*such as 2026-11-21")
     for value in ("0", "10Q", "-1", "-1GiB", "", "GiB", "1 GiB", "1e3GiB", "nanGiB", "infGiB", "0x10MiB", "1GiBB",
                   "1gib",
                   "0.1B", "9999999TiB", "1,5GiB"):

@@ -420,6 +420,21 @@ def output_rows():
         box.expect(len({r["custom_id"] for r in after}) == len(after), "a request was answered twice")
     yield "J9", "two jobs, SIGTERM, SIGKILL", two_jobs
 
+    def hangup(box):  # a terminal that closes stops a job in order
+        model = box.model()
+        lines = [request(f"r{i}", prompt=f"number {i}", max_tokens=100, ignore_eos=True) + "\n" for i in range(1000)]
+        out = box.output()
+        job = box.start(run_args(model, box.file("in.jsonl", "".join(lines)), out, "--quiet", "--drain", "0"))
+        deadline = time.monotonic() + HANG_S
+        while not (os.path.exists(out) and os.path.getsize(out) > 0) and time.monotonic() < deadline:
+            time.sleep(0.005)
+        os.kill(job.pid, signal.SIGHUP)
+        result = box.finish(job)
+        box.program.num_runs += 1
+        box.check(result, (7,), "continue with --resume", True, 256 << 20)
+        box.expect(0 < len(records(out)) < 1000, "the job did not stop")
+    yield "J9", "SIGHUP", hangup
+
 
 def cases():
     yield from line_rows()

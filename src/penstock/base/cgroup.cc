@@ -82,14 +82,18 @@ void VisitGroups(const Hierarchy& hierarchy, const std::function<void(const std:
   }
 }
 
-// Reads a file that begins with a number; nothing for "max", and where there is no such file.
-std::optional<uint64_t> ReadNumber(const std::string& path) {
-  std::ifstream file(path);
+// Reads the next word as a number; nothing for "max", and where there is no such file.
+std::optional<uint64_t> ReadNumber(std::istream& file) {
   std::string word;
   uint64_t number = 0;
   if (!(file >> word)) return std::nullopt;
   const auto [end, error] = std::from_chars(word.data(), word.data() + word.size(), number);
   return error == std::errc() && end == word.data() + word.size() ? std::optional(number) : std::nullopt;
+}
+
+std::optional<uint64_t> ReadNumber(const std::string& path) {
+  std::ifstream file(path);
+  return ReadNumber(file);
 }
 
 // Returns the page cache of a group and all groups below it.
@@ -119,11 +123,9 @@ void AddCpus(const Hierarchy& hierarchy, CgroupLimits& limits) {
   VisitGroups(hierarchy, [&](const std::string& folder) {
     std::optional<uint64_t> quota, period;  // in microseconds
     if (hierarchy.is_v2) {
-      quota = ReadNumber(folder + "cpu.max");  // "QUOTA PERIOD", or "max PERIOD"
-      std::ifstream file(folder + "cpu.max");
-      std::string word;
-      uint64_t number = 0;
-      if (file >> word >> number) period = number;
+      std::ifstream file(folder + "cpu.max");  // "QUOTA PERIOD", or "max PERIOD"
+      quota = ReadNumber(file);
+      period = ReadNumber(file);
     } else {
       quota = ReadNumber(folder + "cpu.cfs_quota_us");  // "-1": none
       period = ReadNumber(folder + "cpu.cfs_period_us");

@@ -4,10 +4,11 @@
 #include <sched.h>
 
 #include <algorithm>
-#include <system_error>
+#include <utility>
 
 #include "penstock/base/cgroup.h"
 #include "penstock/base/check.h"
+#include "penstock/base/thread.h"
 
 namespace penstock {
 namespace {
@@ -50,11 +51,9 @@ ThreadPool::ThreadPool(int num_threads, Pinned pinned) {
   const std::vector<int> cpus = UsableCpus();
   num_spins_ = num_threads <= NumUsableCpus() ? kSpins : 0;
   for (int worker_idx = 1; worker_idx < num_threads; ++worker_idx) {
-    try {
-      threads_.emplace_back([this, worker_idx] { Work(worker_idx); });
-    } catch (const std::system_error&) {
-      break;  // the system refuses more threads; results do not depend on their number
-    }
+    absl::StatusOr<std::thread> thread = StartThread([this, worker_idx] { Work(worker_idx); });
+    if (!thread.ok()) break;  // the system refuses more threads; results do not depend on their number
+    threads_.push_back(*std::move(thread));
     if (pinned == Pinned::kYes && num_threads <= static_cast<int>(cpus.size())) {
       cpu_set_t mask;
       CPU_ZERO(&mask);

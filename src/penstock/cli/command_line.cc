@@ -1,6 +1,7 @@
 #include "penstock/cli/command_line.h"
 
 #include <array>
+#include <chrono>
 #include <csignal>
 #include <cstdio>
 #include <functional>
@@ -38,9 +39,12 @@ struct Command {
 };
 
 std::string CheckDate(const std::string& text) {
-  const auto is_digit = [](char c) { return c >= '0' && c <= '9'; };
-  bool is_date = text.size() == 10;
-  for (size_t i = 0; is_date && i < text.size(); ++i) is_date = i == 4 || i == 7 ? text[i] == '-' : is_digit(text[i]);
+  int year = 0;
+  unsigned month = 0, day = 0;
+  const bool is_read = std::sscanf(text.c_str(), "%4d-%2u-%2u", &year, &month, &day) == 3;
+  const std::chrono::year_month_day date{std::chrono::year(year), std::chrono::month(month), std::chrono::day(day)};
+  // Written again, it must be the same text.
+  const bool is_date = is_read && date.ok() && fmt::format("{:04}-{:02}-{:02}", year, month, day) == text;
   return is_date ? "" : "expected a date such as 2026-11-21";
 }
 

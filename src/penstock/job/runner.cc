@@ -59,12 +59,13 @@ absl::Status Runner::Loop(const std::atomic<bool>& stop) {
   while (true) {
     if (!stop.load()) PENSTOCK_RETURN_IF_ERROR(Fill(stop));
     if (stop.load() && !drain_until_.has_value()) BeginDrain();
-    if (args_.engine.idle() && at_end_ && counts_.num_done == counts_.num_requests) return absl::OkStatus();
-    if (drain_until_.has_value() && (args_.engine.idle() || Clock::now() >= *drain_until_)) {
+    const bool is_idle = args_.engine.idle();
+    const bool is_stopping = drain_until_.has_value();
+    if (is_idle && at_end_ && (!is_stopping || counts_.num_done == counts_.num_requests)) return absl::OkStatus();
+    if (is_stopping && (is_idle || Clock::now() >= *drain_until_)) {
       return MakeError(Fault::kStopped, fmt::format("stopped with {} of {} requests done; continue with --resume",
                                                     counts_.num_done, counts_.num_requests));
     }
-    if (args_.engine.idle() && at_end_) return absl::OkStatus();
     absl::StatusOr<std::vector<Completion>> finished = args_.engine.Step();
     if (!finished.ok()) return AnnotateStop(finished.status());
     PENSTOCK_RETURN_IF_ERROR(FinishAll(*std::move(finished)));

@@ -208,10 +208,10 @@ void CountMemory(const Line& line, const RequestLine& parsed, const SamplingOver
   for (const std::string& turn : parsed.request.turns) turns_bytes += turn.size();
   report.longest_turns_bytes = std::max(report.longest_turns_bytes, turns_bytes);
   const SamplingParams params = Overlay(Overlay({}, sampling), parsed.request.sampling);
-  // A sum, until the last line has been read.
   report.max_further_tokens =
       std::max(report.max_further_tokens, num_further * std::min(params.max_tokens, kMaxContext));
   if (!parsed.error.has_value()) {
+    // A sum, until the last line has been read.
     report.mean_positions += EstimatePositions(line, parsed.request, params.max_tokens);
     CountPrompts(parsed.request, std::min<int64_t>(params.max_tokens, kMaxContext), beginnings, report.prompts);
   }

@@ -310,7 +310,7 @@ class RingReader : public DiskReader {
 
 class ThreadReader : public DiskReader {
  public:
-  // Where the system refuses some of the threads, the others do their work.
+  // If the system refuses some of the threads, the others do their work.
   static absl::StatusOr<std::unique_ptr<ThreadReader>> Create(std::vector<SourceFile> sources, bool all_direct) {
     auto reader = std::unique_ptr<ThreadReader>(new ThreadReader(std::move(sources), all_direct));
     while (std::ssize(reader->threads_) < kNumReadingThreads) {
