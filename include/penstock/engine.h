@@ -105,7 +105,8 @@ struct CallerMemory {
 
 struct EngineOptions {
   std::string model_dir = {};
-  uint64_t memory_bytes = 0;  // bound on everything allocated; 0: three quarters of the machine's free memory
+  uint64_t memory_bytes = 0;  // bound on everything allocated; 0: memory_share decides
+  double memory_share = 0;    // (0, 1]: of the machine's free memory; 0: three quarters
   // Returns the memory that the caller itself needs of the budget. Called when the model is known. Optional.
   std::function<CallerMemory(const ModelInfo&)> caller_memory = {};
   std::optional<ComputeDtype> dtype = {};  // default: kF32
@@ -114,7 +115,8 @@ struct EngineOptions {
   // emulated device consists of the CPU's own threads, with its own memory and links. It serves to try schedules that
   // need a device.
   std::string device = "auto";
-  uint64_t device_memory_bytes = 0;  // bound on everything allocated on the device
+  uint64_t device_memory_bytes = 0;  // bound on everything allocated on the device; 0: device_memory_share decides
+  double device_memory_share = 0;    // (0, 1]: of the GPU's free memory; 0: nine tenths
   int threads = 0;                   // host threads; 0: all usable CPUs, except those of an emulated device
   int64_t batch_size = 0;            // sequences at once; 0: as many as the budget allows, at most 64
   int64_t context_length = 0;        // longest prompt + answer; 0: the model's own, at most 8192

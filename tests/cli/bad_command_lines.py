@@ -2,7 +2,9 @@
 import glob
 import json
 import os
+import re
 import resource
+import subprocess
 import tempfile
 
 MODEL_COMMANDS = ("run", "generate", "pack", "inspect", "tokenize", "perplexity", "bench")
@@ -41,7 +43,8 @@ def flag_rows():
     yield "L1", "flag twice", generating("--threads", "1", "--threads", "2", code=2, match="threads")
     yield "L1", "model twice", lambda box: box.run(["inspect", "--model", "a", "--model", "b"], code=2, match="model")
     for command in MODEL_COMMANDS:
-        yield "L1", f"{command} without --model", usage([command], "--model is required")
+        other = {"run": ["--input", "x"], "perplexity": ["--text", "x"]}.get(command, [])
+        yield "L1", f"{command} without --model", usage([command, *other], "--model is required")
     yield "L1", "misspelt --model", usage(["inspect", "--modle", "x"], "unknown argument '--modle'; did you mean --model")
     yield "L1", "conflict", generating("--prompt-file", "x", code=2, match="prompt")
     yield "L1", "no prompt", lambda box: box.run(["generate", "--model", box.model().path], code=2, match="--prompt")
@@ -82,9 +85,7 @@ def flag_rows():
                                                   code=2,
                                                   match="/dev/stdout")
     yield "L1", "--temperature 1e-300", generating("--temperature", "1e-300")
-    yield "L1", "--help", lambda box: box.expect(b"--memory" in box.run(["run", "--help"], quiet=False).stdout, "no help")
-    yield "L1", "--version", lambda box: box.expect(box.run(["--version"], quiet=False).stdout.startswith(b"penstock "),
-                                                    "no version")
+    yield from help_rows()
 
     for value in ("2026-13-01", "2026-02-30", "2026-1-1", "today", ""):
         yield "L2", f"--date {value!r}", generating(f"--date={value}", code=2, match="--date.*such as 2026-11-21")
@@ -97,6 +98,10 @@ def flag_rows():
         yield "L2", f"--memory {value}", generating(f"--memory={value}", code=6,
                                                     match=r"budget of .* is too small: .* least budget is \d+ bytes")
     yield "L2", "--memory 1.5GiB", generating("--memory=1.5GiB")
+    for value in ("0%", "101%", "-5%", "%", "5 %", "nan%", "1e1%"):
+        yield "L2", f"--memory {value!r}", generating(f"--memory={value}", code=2, match="more than 0% and at most 100%")
+    yield "L2", "--memory 20%", generating("--memory=20%")
+    yield "L2", "--memory 0.001%", generating("--memory=0.001%", code=6, match="least budget is")
 
     def least(box):  # the least budget in the message is enough, and one byte less is not
         args = generate("--threads", "1")(box)
@@ -104,6 +109,54 @@ def flag_rows():
         box.run(args + [f"--memory={num_bytes}B"])
         box.run(args + [f"--memory={num_bytes - 1}B"], code=6)
     yield "L2", "the least budget", least
+
+
+def help_rows():
+    def stdout(box, args):
+        return box.run(args, quiet=False).stdout.decode()
+
+    def pages(box):  # the help of every command, found in the help of the program and of its commands
+        commands = [[]]
+        for command in commands:
+            page = stdout(box, [*command, "--help"])
+            box.expect(page == stdout(box, ["help", *command]), f"help {command} is another page")
+            box.expect(max(map(len, page.splitlines())) <= 100, f"{command}: a line is wider than 100 columns")
+            box.expect("Exit codes: 0 done" in page, f"{command}: no exit codes")
+            box.expect(not command or "\nExamples\n  " in page, f"{command}: no example")
+            if "\nCommands\n" in page:
+                names = re.findall(r"^  (\w+)  ", page.split("\nCommands\n")[1].split("\n\n")[0], re.MULTILINE)
+                commands += [[*command, name] for name in names if name != "help"]
+        box.expect(["bench", "routing"] in commands and len(commands) > 13, f"commands are missing: {commands}")
+        run = stdout(box, ["run", "--help"])
+        for heading in ("Job", "Model and memory", "Schedule", "Records", "General"):
+            box.expect(f"\n{heading}\n  -" in run, f"no group {heading}")
+        box.expect("[default: 30;" in run and "[required]" in run, "no defaults")
+    yield "L1", "--help of every command", pages
+
+    def version(box):
+        line = stdout(box, ["--version"])
+        box.expect(re.fullmatch(r"penstock \d+\.\d+\.\d+ \((commit [0-9a-f]{12}, )?[a-z0-9]+\)\n", line), line)
+        forced = box.run(["--version"], quiet=False, env={"PENSTOCK_FORCE_ISA": "scalar"}).stdout.decode()
+        box.expect(forced.endswith("scalar)\n"), forced)
+    yield "L1", "--version", version
+    yield "L1", "help of an unknown command", usage(["help", "pln"], "unknown command 'pln'; did you mean plan", quiet=False)
+    yield "L1", "a flag's beginning", generating("--temp=1", code=2, match="did you mean --temperature")
+
+    def completion(box):
+        script = box.file("completion", stdout(box, ["completion", "bash"]))
+        for words, expected in ((["ben"], ["bench"]), (["bench", "ro"], ["routing"]), (["run", "--mem"], ["--memory"]),
+                                (["bench", "routing", "--re"], ["--requests"]), (["run", "--model", "r"], [])):
+            line = " ".join(words)
+            found = subprocess.run(
+                ["bash", "-c", f"source {script}; COMP_WORDS=(penstock {line}); COMP_CWORD={len(words)}; _penstock; "
+                               'echo "${COMPREPLY[@]}"'], capture_output=True, text=True, check=True).stdout.split()
+            box.expect(found == expected, f"{line}: completed to {found}, not {expected}")
+        for shell in ("zsh", "fish"):
+            box.expect("penstock" in stdout(box, ["completion", shell]), f"no script for {shell}")
+        box.run(["completion", "csh"], code=2, match="expected bash, zsh or fish", quiet=False)
+        page = stdout(box, ["man"])
+        box.expect(page.startswith(".TH PENSTOCK 1") and ".SH EXIT STATUS" in page and "\\-\\-memory" in page, "no page")
+    yield "L1", "completion and the manual page", completion
 
 
 def bench_rows():
@@ -358,6 +411,8 @@ def environment_rows():
         generate("--device", "cpu", "--options-file", box.file("options", "device = cuda\n"))(box))
     yield "L4", "a variable overrides the file", lambda box: box.run(
         generate("--options-file", box.file("options", "device = cuda\n"))(box), env={"PENSTOCK_DEVICE": "cpu"})
+    yield "L4", "a variable of bench routing", usage(["bench", "routing", "--model", "x"], "--runs",
+                                                     env={"PENSTOCK_RUNS": "300"})
     yield "L4", "the file counts", option_file("device = cuda\n", "no GPU", code=6)
     yield "L4", "file named by a variable", lambda box: box.run(
         generate()(box), code=6, match="no GPU", env={"PENSTOCK_OPTIONS_FILE": box.file("options", "device = cuda\n")})
@@ -365,6 +420,7 @@ def environment_rows():
         ["tokenize", "--options-file", box.file("options", f'model = "{box.model().path}"\ntext = "hi"\n')])
     yield "L4", "good", option_file('# all is well\nthreads = 1\nmemory = "1GiB"\n', None, code=0)
     yield "L4", "unknown key", option_file("threads = 1\nmartian = 2\n", "options, line 2: .*martian")
+    yield "L4", "a section", option_file("[generate]\nthreads = 1\n", r"sections such as \[generate\] have no meaning")
     yield "L4", "typo", option_file("thread = 1\n", "thread")
     yield "L4", "wrong type", option_file("\n\nthreads = many\n", "options, line 3: .*threads")
     yield "L4", "out of range", option_file("threads = 5000\n", "line 1: .*threads")

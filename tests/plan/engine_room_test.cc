@@ -21,9 +21,18 @@ TEST(EngineRoom, AnEmulatedDeviceTakesItsThreadAndItsMemoryFromTheHost) {
   const EngineRoom room = RoomOf({.device = "emulated"}).value();
   EXPECT_EQ(room.num_threads, std::max(1, NumUsableCpus() - room.device->num_threads));
   const uint64_t total = ReadMachineMemory().total_bytes;
-  EXPECT_EQ(ChooseBudget(total / 2, total / 4).value(), total / 2);
-  EXPECT_THAT(std::string(ChooseBudget(total / 2, total / 4 * 3).status().message()),
+  EXPECT_EQ(ChooseBudget({.memory_bytes = total / 2}, total / 4).value(), total / 2);
+  EXPECT_THAT(std::string(ChooseBudget({.memory_bytes = total / 2}, total / 4 * 3).status().message()),
               testing::HasSubstr("beside the emulated device"));
+}
+
+TEST(EngineRoom, AShareIsOfTheFreeMemory) {
+  const auto budget = [](double share) {
+    return static_cast<double>(ChooseBudget({.memory_share = share}, /*emulated_bytes=*/0).value());
+  };
+  EXPECT_NEAR(budget(0.2) / budget(0.4), 0.5, 0.1);  // other processes take and give memory meanwhile
+  EXPECT_EQ(ShareOf(1000, 0.25, 0.9), 250);
+  EXPECT_EQ(ShareOf(1000, 0, 0.9), 900);
 }
 
 TEST(EngineRoom, AnOptionReplacesEachDefault) {

@@ -8,4 +8,7 @@ namespace penstock {
 // Returns MAJOR.MINOR.PATCH.
 std::string_view Version();
 
+// Returns the first twelve digits of the commit; empty when the sources were no checkout of git.
+std::string_view Commit();
+
 }  // namespace penstock

@@ -4,21 +4,27 @@
 #include <chrono>
 #include <csignal>
 #include <cstdio>
+#include <cstdlib>
 #include <functional>
 #include <memory>
 #include <optional>
+#include <string_view>
+#include <vector>
 
 #include <fcntl.h>
 #include <unistd.h>
 
 #include "penstock/base/choices.h"
+#include "penstock/base/file.h"
 #include "penstock/base/limits.h"
 #include "penstock/base/logging.h"
 #include "penstock/base/status.h"
 #include "penstock/base/version.h"
 #include "penstock/cli/commands.h"
-#include "penstock/cli/common_flags.h"
-#include "penstock/cli/flags.h"
+#include "penstock/cli/flags/common_flags.h"
+#include "penstock/cli/flags/flags.h"
+#include "penstock/cli/flags/help.h"
+#include "penstock/kernels/kernels.h"
 #include "penstock/plan/formats.h"
 
 namespace penstock::cli {
@@ -51,7 +57,7 @@ std::string CheckDate(const std::string& text) {
 Command AddRunCommand(CLI::App& app, LogFlags& log) {
   auto flags = std::make_shared<RunFlags>();
   CLI::App* command = AddCommand(app, "run", "offline batch job: a JSONL file of requests to a JSONL file of results");
-  AddModelFlags(*command, flags->model);
+  BeginGroup(*command, "Job");
   AddFlag(*command, "-i,--input", flags->job.input_path, "requests, one JSON object per line ('-': standard input)")
       .Required()
       .TypeName("FILE");
@@ -68,8 +74,13 @@ Command AddRunCommand(CLI::App& app, LogFlags& log) {
       .TypeName("DATE");
   AddFlag(*command, "--validate-only", flags->validate_only, "check the input, load no model, write nothing");
   AddFlag(*command, "--stats", flags->job.stats_path, "write statistics as JSON").TypeName("FILE");
+  AddModelFlags(*command, flags->model);
   AddSamplingFlags(*command, flags->job.sampling);
   AddLogFlags(*command, log);
+  SetExamples(*command,
+              "penstock run -m models/penstock-demo -i examples/mt_bench/question.jsonl -o answers.jsonl\n"
+              "penstock run -m models/penstock-demo -i examples/mt_bench/question.jsonl -o answers.jsonl --resume\n"
+              "zcat requests.jsonl.gz | penstock run -m DIR -i - -o answers.jsonl --memory 16GiB");
   return {command, [flags, &log] {
             flags->job.quiet = log.quiet;
             return RunCommand(*flags);
@@ -79,7 +90,7 @@ Command AddRunCommand(CLI::App& app, LogFlags& log) {
 Command AddGenerateCommand(CLI::App& app, LogFlags& log) {
   auto flags = std::make_shared<GenerateFlags>();
   CLI::App* command = AddCommand(app, "generate", "stream one answer to stdout");
-  AddModelFlags(*command, flags->model);
+  BeginGroup(*command, "Prompt");
   const Flag prompt = AddFlag(*command, "-p,--prompt", flags->prompt, "the prompt").TypeName("TEXT");
   const Flag file =
       AddFlag(*command, "--prompt-file", flags->prompt_file, "file that holds the prompt").TypeName("FILE");
@@ -89,8 +100,12 @@ Command AddGenerateCommand(CLI::App& app, LogFlags& log) {
       .Check(CheckDate)
       .TypeName("DATE");
   AddFlag(*command, "--raw", flags->raw, "continue the prompt as plain text, without the model's chat template");
+  AddModelFlags(*command, flags->model);
   AddSamplingFlags(*command, flags->sampling);
   AddLogFlags(*command, log);
+  SetExamples(*command,
+              "penstock generate -m models/penstock-demo -p 'Once upon a time' --raw\n"
+              "penstock generate -m DIR -p 'Name three rivers.' --system 'Answer in one line.' --temperature 0");
   return {command, [flags] { return GenerateCommand(*flags); }};
 }
 
@@ -98,6 +113,7 @@ Command AddPackCommand(CLI::App& app, LogFlags& log) {
   auto flags = std::make_shared<PackFlags>();
   CLI::App* command = AddCommand(
       app, "pack", "write a model as a packed store: ready to compute, with checksums, quantised on request");
+  BeginGroup(*command, "Store");
   AddFlag(*command, "-m,--model", flags->pack.model_dir, "Hugging Face model folder").Required().TypeName("DIR");
   AddFlag(*command, "-o,--output", flags->pack.output_dir, "folder to write; must not exist")
       .Required()
@@ -107,6 +123,7 @@ Command AddPackCommand(CLI::App& app, LogFlags& log) {
   AddFlag(*command, "-t,--threads", flags->pack.threads, "compute threads (default: all usable CPUs)")
       .InRange(1, kMaxThreads);
   AddLogFlags(*command, log);
+  SetExamples(*command, "penstock pack -m DIR -o DIR-hqq4 --quantize hqq4");
   return {command, [flags, &log] {
             flags->quiet = log.quiet;
             return PackCommand(*flags);
@@ -116,6 +133,7 @@ Command AddPackCommand(CLI::App& app, LogFlags& log) {
 Command AddInspectCommand(CLI::App& app, LogFlags& log) {
   auto flags = std::make_shared<InspectFlags>();
   CLI::App* command = AddCommand(app, "inspect", "show the contents of a checkpoint: dims, sizes per layer and tier");
+  BeginGroup(*command, "Model");
   AddFlag(*command, "-m,--model", flags->model_dir,
           "model: a Hugging Face folder, a packed store, a GGUF file or its folder")
       .Required()
@@ -123,16 +141,19 @@ Command AddInspectCommand(CLI::App& app, LogFlags& log) {
   AddFlag(*command, "--json", flags->as_json, "print JSON");
   AddFlag(*command, "--verify", flags->verify, "read all weights and look for NaN and infinity");
   AddLogFlags(*command, log);
+  SetExamples(*command, "penstock inspect -m models/penstock-demo");
   return {command, [flags] { return InspectCommand(*flags); }};
 }
 
 Command AddTokenizeCommand(CLI::App& app, LogFlags& log) {
   auto flags = std::make_shared<TokenizeFlags>();
   CLI::App* command = AddCommand(app, "tokenize", "text to token ids, one JSON array per text, and back");
+  BeginGroup(*command, "Model");
   AddFlag(*command, "-m,--model", flags->model_dir,
           "model: a Hugging Face folder, a packed store, a GGUF file or its folder")
       .Required()
       .TypeName("DIR");
+  BeginGroup(*command, "Text");
   const Flag text =
       AddFlag(*command, "--text", flags->text, "the text (with --decode: a JSON array of ids)").TypeName("TEXT");
   const Flag file = AddFlag(*command, "--file", flags->file, "file with one text per line").TypeName("FILE");
@@ -143,15 +164,20 @@ Command AddTokenizeCommand(CLI::App& app, LogFlags& log) {
           "encode like a chat message: text that looks like a special token stays ordinary text");
   AddFlag(*command, "--decode", flags->decode, "turn ids back into text");
   AddLogFlags(*command, log);
+  SetExamples(*command,
+              "penstock tokenize -m models/penstock-demo --text 'Once upon a time'\n"
+              "penstock tokenize -m models/penstock-demo --decode --text '[1, 2, 3]'");
   return {command, [flags] { return TokenizeCommand(*flags); }};
 }
 
 Command AddPerplexityCommand(CLI::App& app, LogFlags& log) {
   auto flags = std::make_shared<PerplexityFlags>();
   CLI::App* command = AddCommand(app, "perplexity", "how well the model predicts a text");
-  AddModelFlags(*command, flags->model);
+  BeginGroup(*command, "Text");
   AddFlag(*command, "--text", flags->text_file, "file that holds the text").Required().TypeName("FILE");
+  AddModelFlags(*command, flags->model);
   AddLogFlags(*command, log);
+  SetExamples(*command, "penstock perplexity -m models/penstock-demo --text book.txt");
   return {command, [flags] { return PerplexityCommand(*flags); }};
 }
 
@@ -163,6 +189,7 @@ Command AddBenchRoutingCommand(CLI::App& bench, const std::shared_ptr<BenchFlags
       "find the eviction and predictor that suit a model's routing, by share of its experts in memory; also takes the "
       "flags of penstock bench");
   TakeFlagsOfParent(*command);
+  BeginGroup(*command, "Routing");
   const Flag trace = AddFlag(*command, "--routing", flags->trace_path,
                              "routing of an earlier run, recorded with --record-routing and --record-scores")
                          .TypeName("FILE");
@@ -183,6 +210,7 @@ Command AddBenchRoutingCommand(CLI::App& bench, const std::shared_ptr<BenchFlags
   AddFlag(*command, "--runs", flags->runs, "with --text: real runs of each pair, besides the prediction; 0: none")
       .InRange(0, 100)
       .ShowDefault();
+  SetExamples(*command, "penstock bench routing -m models/penstock-demo --text book.txt");
   return {command, [flags, bench_flags] {
             flags->bench = *bench_flags;
             return BenchRoutingCommand(*flags);
@@ -193,7 +221,7 @@ Command AddBenchRoutingCommand(CLI::App& bench, const std::shared_ptr<BenchFlags
 std::array<Command, 2> AddBenchCommand(CLI::App& app, LogFlags& log) {
   auto flags = std::make_shared<BenchFlags>();
   CLI::App* command = AddCommand(app, "bench", "tokens per second of a model on random tokens");
-  AddModelFlags(*command, flags->model);
+  BeginGroup(*command, "Measurements");
   AddFlag(*command, "--prefill", flags->prefill, "prompt lengths to measure, separated by commas; 0: none")
       .SeparatedBy(',')
       .InRange(0, kMaxContext)
@@ -217,7 +245,9 @@ std::array<Command, 2> AddBenchCommand(CLI::App& app, LogFlags& log) {
           "JSON of penstock probe --model: also predict the decode steps from it; needs --record-routing (bench "
           "routing: default is this machine)")
       .TypeName("FILE");
+  AddModelFlags(*command, flags->model);
   AddLogFlags(*command, log);
+  SetExamples(*command, "penstock bench -m DIR --prefill 512 --decode 1,64 --memory 50%");
   AllowOneSubcommand(*command);
   return {AddBenchRoutingCommand(*command, flags), {command, [flags] { return BenchCommand(*flags); }}};
 }
@@ -226,22 +256,26 @@ Command AddPlanCommand(CLI::App& app, LogFlags& log) {
   auto flags = std::make_shared<PlanFlags>();
   CLI::App* command =
       AddCommand(app, "plan", "predict before running: will it run, how fast, what limits it, what would help");
-  AddDescribedFlags(*command, flags->described);
-  AddFlag(*command, "--schedule", flags->described.model.schedule, ScheduleNames() + "(auto: all are tried)");
+  AddDescribedFlags(*command, flags->described, ScheduleNames() + "(auto: all are tried)");
+  BeginGroup(*command, "Results");
   AddFlag(*command, "-o,--output", flags->policy_output_path, "write the policy into a file, for penstock run --policy")
       .TypeName("FILE");
   AddFlag(*command, "--plot", flags->plot_path, "draw the roofline with the policy's place on it, as SVG")
       .TypeName("FILE");
   AddFlag(*command, "--json", flags->as_json, "print JSON");
   AddLogFlags(*command, log);
+  SetExamples(*command,
+              "penstock plan -m DIR --memory 12GiB --workload prompt=400,gen=128,requests=1000\n"
+              "penstock plan --config config.json --weights hqq4 --hardware rtx4090:dram=128GiB,disk=nvme4");
   return {command, [flags] { return PlanCommand(*flags); }};
 }
 
 Command AddSimulateCommand(CLI::App& app, LogFlags& log) {
   auto flags = std::make_shared<SimulateFlags>();
   CLI::App* command = AddCommand(app, "simulate", "run a workload in virtual time, on hardware that you need not have");
-  AddDescribedFlags(*command, flags->described);
-  AddFlag(*command, "--schedule", flags->described.model.schedule, "all (side by side), " + ScheduleHelp());
+  AddDescribedFlags(*command, flags->described, "all (side by side), " + ScheduleHelp());
+  AddTraceFlags(*command, flags->described.model.engine);
+  BeginGroup(*command, "Simulation");
   AddFlag(*command, "--sweep", flags->sweep,
           "print the best policy while one number changes, as CSV: cpu-memory=16GiB..256GiB, gpu-memory=.., "
           "disk=1GB..14GB and link=4GB..64GB (a second), batch-size=1..256")
@@ -261,15 +295,18 @@ Command AddSimulateCommand(CLI::App& app, LogFlags& log) {
   AddFlag(*command, "--seed", flags->routing.seed, "seed of the routing").Unsigned();
   AddFlag(*command, "--json", flags->as_json, "print JSON");
   AddLogFlags(*command, log);
+  SetExamples(*command, "penstock simulate --config config.json --hardware t4 --workload mtbench --schedule all");
   return {command, [flags] { return SimulateCommand(*flags); }};
 }
 
 Command AddListCommand(CLI::App& app, LogFlags& log) {
   auto flags = std::make_shared<ListFlags>();
   CLI::App* command = AddCommand(app, "list", "what flags and policy files may name, with a line on each");
+  BeginGroup(*command, "Tables");
   AddFlag(*command, "table", flags->table,
           "schedules, predictors, evictions, rules, kv-tiers, dtypes, kv-dtypes, weights or hardware (default: all)");
   AddLogFlags(*command, log);
+  SetExamples(*command, "penstock list schedules");
   return {command, [flags] { return ListCommand(*flags); }};
 }
 
@@ -277,6 +314,7 @@ Command AddProbeCommand(CLI::App& app, LogFlags& log) {
   auto flags = std::make_shared<ProbeFlags>();
   CLI::App* command = AddCommand(
       app, "probe", "measure this machine: memory, arithmetic, kernels, disk; plan and run --policy auto use it");
+  BeginGroup(*command, "Probe");
   AddFlag(*command, "-m,--model", flags->model.engine.model_dir,
           "measure only the kernels of this model's formats, and the disk that holds it")
       .TypeName("DIR");
@@ -293,7 +331,56 @@ Command AddProbeCommand(CLI::App& app, LogFlags& log) {
   AddFlag(*command, "--json", flags->as_json, "print JSON");
   AddFlag(*command, "-o,--output", flags->output_path, "write the JSON into a file, too").TypeName("FILE");
   AddLogFlags(*command, log);
+  SetExamples(*command, "penstock probe\npenstock probe -m DIR --output hardware.json");
   return {command, [flags] { return ProbeCommand(*flags); }};
+}
+
+// Main() itself carries out `penstock help COMMAND`; the command is here for lists of commands.
+Command AddHelpCommand(CLI::App& app) {
+  CLI::App* command = AddCommand(app, "help", "the flags of a command, with examples: penstock help run");
+  return {command, [] { return UsageError("help: expected the name of a command"); }};
+}
+
+Command AddCompletionCommand(CLI::App& app, const CommandLine& line) {
+  auto shell = std::make_shared<std::string>();
+  CLI::App* command = AddCommand(app, "completion", "script that completes commands and flags in a shell");
+  BeginGroup(*command, "Shell");
+  AddFlag(*command, "shell", *shell, "bash, zsh or fish").Required();
+  SetExamples(*command, "source <(penstock completion bash)");
+  return {command, [shell, &line]() -> absl::StatusOr<int> {
+            PENSTOCK_ASSIGN_OR_RETURN(const std::string script, FormatCompletion(line.Describe(), *shell));
+            PENSTOCK_RETURN_IF_ERROR(WriteFully(STDOUT_FILENO, script, "stdout"));
+            return 0;
+          }};
+}
+
+Command AddManCommand(CLI::App& app, const CommandLine& line) {
+  CLI::App* command = AddCommand(app, "man", "the manual page, for man");
+  SetExamples(*command, "penstock man | man -l -");
+  return {command, [&line]() -> absl::StatusOr<int> {
+            const std::string version = "penstock " + std::string(Version());
+            PENSTOCK_RETURN_IF_ERROR(WriteFully(STDOUT_FILENO, FormatManPage(line.Describe(), version), "stdout"));
+            return 0;
+          }};
+}
+
+// Returns "penstock 0.2.0 (commit d41e9267c9f3, avx512)".
+std::string VersionLine() {
+  const char* forced = std::getenv("PENSTOCK_FORCE_ISA");
+  const absl::StatusOr<kernels::Isa> isa = kernels::ChooseIsa(forced == nullptr ? "" : forced);
+  const std::string_view isa_name = isa.ok() ? kernels::IsaName(*isa) : "no instruction set";
+  const std::string commit = Commit().empty() ? "" : fmt::format("commit {}, ", Commit());
+  return fmt::format("penstock {} ({}{})", Version(), commit, isa_name);
+}
+
+// Turns "penstock help run" into "penstock run --help".
+std::vector<char*> ReplaceHelpCommand(int argc, char** argv) {
+  static char help_flag[] = "--help";
+  std::vector<char*> words(argv, argv + argc);
+  if (words.size() < 2 || std::string_view(words[1]) != "help") return words;
+  words.erase(words.begin() + 1);
+  words.push_back(help_flag);
+  return words;
 }
 
 // Prints "penstock: error: ..." to stderr and returns the exit code.
@@ -311,7 +398,7 @@ int Main(int argc, char** argv) {
   if (!SetUpLogging("info").ok()) return 1;
 
   CommandLine line("Penstock runs Mixture-of-Experts language models that do not fit into memory.", "penstock",
-                   "penstock " + std::string(Version()));
+                   VersionLine());
   CLI::App& app = line.app();
   LogFlags log;
   std::vector<Command> commands = {AddRunCommand(app, log),      AddGenerateCommand(app, log),
@@ -322,7 +409,11 @@ int Main(int argc, char** argv) {
   commands.push_back(AddPlanCommand(app, log));
   commands.push_back(AddSimulateCommand(app, log));
   commands.push_back(AddListCommand(app, log));
-  const absl::StatusOr<std::optional<int>> done = line.Parse(argc, argv);
+  commands.push_back(AddHelpCommand(app));
+  commands.push_back(AddCompletionCommand(app, line));
+  commands.push_back(AddManCommand(app, line));
+  std::vector<char*> words = ReplaceHelpCommand(argc, argv);
+  const absl::StatusOr<std::optional<int>> done = line.Parse(static_cast<int>(words.size()), words.data());
   if (!done.ok()) return ReportError(done.status());
   if (done->has_value()) return **done;
   for (const Command& command : commands) {

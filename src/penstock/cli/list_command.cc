@@ -10,7 +10,7 @@
 #include "penstock/base/status.h"
 #include "penstock/base/text.h"
 #include "penstock/cli/commands.h"
-#include "penstock/cli/described_flags.h"
+#include "penstock/cli/flags/described_flags.h"
 #include "penstock/memory/eviction.h"
 #include "penstock/plan/formats.h"
 #include "penstock/plan/policy.h"

@@ -16,7 +16,9 @@ namespace penstock::cli {
 
 absl::StatusOr<int> PerplexityCommand(const PerplexityFlags& flags) {
   PENSTOCK_ASSIGN_OR_RETURN(EngineOptions options, ToEngineOptions(flags.model));
-  PENSTOCK_ASSIGN_OR_RETURN(const std::string text, ReadFile(flags.text_file, kMaxTextBytes));
+  absl::StatusOr<std::string> read = ReadFile(flags.text_file, kMaxTextBytes);
+  if (!read.ok()) return Annotate(read.status(), "--text names a file");
+  const std::string text = *std::move(read);
   if (!IsUtf8(text))
     return InputError("{}: the text is not UTF-8 (at byte {})", flags.text_file, FindInvalidUtf8(text));
   if (options.batch_size == 0) options.batch_size = 1;

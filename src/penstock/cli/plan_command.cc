@@ -12,7 +12,7 @@
 #include "penstock/base/status.h"
 #include "penstock/base/text.h"
 #include "penstock/base/thread_pool.h"
-#include "penstock/cli/described_flags.h"
+#include "penstock/cli/flags/described_flags.h"
 #include "penstock/memory/eviction.h"
 #include "penstock/plan/policy_file.h"
 #include "penstock/schedule/schedule.h"

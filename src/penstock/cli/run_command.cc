@@ -59,7 +59,7 @@ absl::StatusOr<PolicyChoice> PlanJob(const InputReport& report, EngineOptions op
   const std::string asked_device = options.device;
   PENSTOCK_ASSIGN_OR_RETURN(const DescribedModel model, DescribedModel::FromFolder(options.model_dir));
   PENSTOCK_ASSIGN_OR_RETURN(options.context_length, ChooseContextLength(options, model.config()));
-  PENSTOCK_ASSIGN_OR_RETURN(options.memory_bytes, ChooseBudget(options.memory_bytes, /*emulated_bytes=*/0));
+  PENSTOCK_ASSIGN_OR_RETURN(options.memory_bytes, ChooseBudget(options, /*emulated_bytes=*/0));
   Workload workload = WorkloadOf(report, BytesPerToken(model, report.prompts.sample));
   // Longer requests get an error and cost nothing.
   workload.max_prompt_tokens =

@@ -11,7 +11,7 @@
 #include "penstock/base/status.h"
 #include "penstock/base/text.h"
 #include "penstock/cli/commands.h"
-#include "penstock/cli/described_flags.h"
+#include "penstock/cli/flags/described_flags.h"
 #include "penstock/cli/sweep.h"
 #include "penstock/memory/eviction.h"
 #include "penstock/schedule/schedule.h"

@@ -4,7 +4,7 @@
 #include <string>
 
 #include "absl/status/status.h"
-#include "penstock/cli/described_flags.h"
+#include "penstock/cli/flags/described_flags.h"
 
 namespace penstock::cli {
 

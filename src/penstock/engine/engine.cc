@@ -77,6 +77,8 @@ class EngineImpl : public InstrumentedEngine {
  private:
   EngineImpl() = default;
   absl::Status Plan(EngineOptions options);
+  // Says how an attention window was rounded to KV pages, and what a long context means.
+  void LogWindow() const;
   // Plans again with the predictor and eviction that penstock bench routing found best, if it ran.
   absl::Status PlanWithWinner(EngineOptions options, const EngineModel& model, const EngineRoom& room);
   absl::Status CreateExecutor(const EngineOptions& options, const EngineHooks& hooks);
@@ -170,6 +172,7 @@ absl::Status EngineImpl::Plan(EngineOptions options) {
     PENSTOCK_RETURN_IF_ERROR(PlanWithWinner(options, model, room));
   }
 
+  LogWindow();
   const GenerationConfig& generation = model_->generation;
   default_sampling_.temperature = generation.do_sample ? generation.temperature : 0.0;
   default_sampling_.top_k = generation.top_k;
@@ -177,6 +180,17 @@ absl::Status EngineImpl::Plan(EngineOptions options) {
   default_sampling_.min_p = generation.min_p;
   default_sampling_.repetition_penalty = generation.repetition_penalty;
   return absl::OkStatus();
+}
+
+void EngineImpl::LogWindow() const {
+  const KvWindow& window = policy().kv_window;
+  if (!window.on()) return;
+  LogInfo("attention window: each token sees the first {} tokens ({} asked for, in KV pages of {}) and the last {}",
+          window.sink_pages() * KvCache::kPageTokens, window.num_sinks, KvCache::kPageTokens, window.num_tokens);
+  if (info_.context_length > model_->config.max_positions) {
+    LogWarning("the context length of {} is more than the model's {}: it was not trained on later positions",
+               info_.context_length, model_->config.max_positions);
+  }
 }
 
 absl::Status EngineImpl::PlanWithWinner(EngineOptions options, const EngineModel& model, const EngineRoom& room) {

@@ -16,7 +16,7 @@ namespace {
 // Memory of a tokenizer and a chat template, as measured with the tables of a large vocabulary.
 constexpr uint64_t kTokenizerBytes = uint64_t{64} << 20;
 
-uint64_t NineTenths(uint64_t bytes) { return bytes / 10 * 9; }
+constexpr double kDefaultDramShare = 0.9;  // of the hardware's DRAM
 
 }  // namespace
 
@@ -78,12 +78,14 @@ absl::StatusOr<EngineOptions> OptionsFor(EngineOptions options, const Hardware& 
   if (options.threads == 0) options.threads = std::min(cpu->num_cpus, kMaxThreads);
   if (options.memory_bytes == 0) {
     if (dram == nullptr) return UsageError("the hardware does not say how much DRAM it has: give --memory");
-    options.memory_bytes = NineTenths(dram->capacity_bytes);
+    options.memory_bytes = ShareOf(dram->capacity_bytes, options.memory_share, kDefaultDramShare);
   }
   if (options.device == "auto") options.device = device == nullptr ? "cpu" : "gpu";
   if (options.device == "gpu") {
     if (device == nullptr) return UsageError("--device gpu: the hardware has no tier 'device'");
-    if (options.device_memory_bytes == 0) options.device_memory_bytes = NineTenths(device->capacity_bytes);
+    if (options.device_memory_bytes == 0) {
+      options.device_memory_bytes = ShareOf(device->capacity_bytes, options.device_memory_share, kDefaultDeviceShare);
+    }
   } else if (options.device != "cpu") {
     return UsageError("--device '{}': expected auto, cpu or gpu", Printable(options.device));
   }

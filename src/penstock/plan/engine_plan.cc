@@ -63,13 +63,19 @@ absl::StatusOr<std::vector<double>> ReadPopularity(const Policy& policy, const M
 
 }  // namespace
 
+uint64_t ShareOf(uint64_t bytes, double share, double default_share) {
+  return static_cast<uint64_t>(static_cast<double>(bytes) * (share > 0 ? share : default_share));
+}
+
 uint64_t ChooseDeviceBudget(const EngineOptions& options, const std::optional<DeviceSpec>& device) {
   const bool is_gpu = device.has_value() && device->kind == DeviceKind::kCuda;
   if (options.device_memory_bytes > 0 || !is_gpu) return options.device_memory_bytes;
-  return device->free_bytes / 10 * 9;
+  return ShareOf(device->free_bytes, options.device_memory_share, kDefaultDeviceShare);
 }
 
-absl::StatusOr<uint64_t> ChooseBudget(uint64_t asked_bytes, uint64_t emulated_bytes) {
+absl::StatusOr<uint64_t> ChooseBudget(const EngineOptions& options, uint64_t emulated_bytes) {
+  constexpr double kDefaultShare = 0.75;
+  const uint64_t asked_bytes = options.memory_bytes;
   const MachineMemory machine = ReadMachineMemory();
   if (emulated_bytes > machine.total_bytes) {
     return ResourceError("the emulated device's memory of {} is more than this machine (or its cgroup) has: {}",
@@ -80,8 +86,9 @@ absl::StatusOr<uint64_t> ChooseBudget(uint64_t asked_bytes, uint64_t emulated_by
                          FormatBytes(asked_bytes), emulated_bytes > 0 ? " beside the emulated device" : "",
                          FormatBytes(machine.total_bytes - emulated_bytes));
   }
-  return asked_bytes > 0 ? asked_bytes
-                         : (machine.available_bytes - std::min(machine.available_bytes, emulated_bytes)) / 4 * 3;
+  if (asked_bytes > 0) return asked_bytes;
+  return ShareOf(machine.available_bytes - std::min(machine.available_bytes, emulated_bytes), options.memory_share,
+                 kDefaultShare);
 }
 
 absl::StatusOr<EngineRoom> RoomOf(const EngineOptions& options) {
@@ -90,15 +97,15 @@ absl::StatusOr<EngineRoom> RoomOf(const EngineOptions& options) {
   const bool emulates = room.device.has_value() && room.device->kind == DeviceKind::kEmulated;
   const int device_threads = emulates ? room.device->num_threads : 0;
   room.num_threads = options.threads > 0 ? options.threads : std::max(1, NumUsableCpus() - device_threads);
-  PENSTOCK_ASSIGN_OR_RETURN(room.budget_bytes,
-                            ChooseBudget(options.memory_bytes, emulates ? options.device_memory_bytes : 0));
+  PENSTOCK_ASSIGN_OR_RETURN(room.budget_bytes, ChooseBudget(options, emulates ? options.device_memory_bytes : 0));
   return room;
 }
 
 absl::StatusOr<int64_t> ChooseContextLength(const EngineOptions& options, const ModelConfig& config) {
   PENSTOCK_RETURN_IF_ERROR(CheckRange("context length", options.context_length, kMaxContext));
-  if (options.context_length > config.max_positions) {
-    return UsageError("context length {} is more than the model's {}", options.context_length, config.max_positions);
+  if (options.context_length > config.max_positions && options.attention_window == 0) {
+    return UsageError("context length {} is more than the model's {} (longer ones need --attention-window)",
+                      options.context_length, config.max_positions);
   }
   // The default does not depend on the budget, because the budget must not decide which requests are too long.
   constexpr int64_t kDefaultContext = 8192;

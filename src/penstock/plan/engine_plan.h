@@ -40,18 +40,24 @@ struct EnginePlan {
   std::vector<double> popularity;  // see ExpertTiers::Args
 };
 
-// Returns `asked_bytes`; if it is 0, three quarters of this machine's free memory. An emulated device takes
+// Returns the budget that the options set, or their share of this machine's free memory. An emulated device takes
 // `emulated_bytes` of the same DRAM. kResources when the two together exceed the machine's memory.
-absl::StatusOr<uint64_t> ChooseBudget(uint64_t asked_bytes, uint64_t emulated_bytes);
+absl::StatusOr<uint64_t> ChooseBudget(const EngineOptions& options, uint64_t emulated_bytes);
 
-// Returns the device's budget that the options set. If they set none, a GPU gets nine tenths of its free memory.
+inline constexpr double kDefaultDeviceShare = 0.9;
+
+// Returns the share of `bytes`; the default when `share` is 0.
+uint64_t ShareOf(uint64_t bytes, double share, double default_share);
+
+// Returns the device's budget that the options set, or their share of a GPU's free memory.
 uint64_t ChooseDeviceBudget(const EngineOptions& options, const std::optional<DeviceSpec>& device);
 
 // Returns the device, threads and budget that the options ask for on this machine. kUsage for a device that cannot be
 // parsed. kResources for a device that is missing, and as in ChooseBudget().
 absl::StatusOr<EngineRoom> RoomOf(const EngineOptions& options);
 
-// Returns the maximum length of a prompt with its answer, in tokens. kUsage when it exceeds the model's maximum.
+// Returns the maximum length of a prompt with its answer, in tokens. kUsage when it exceeds the model's maximum and
+// tokens see all others.
 absl::StatusOr<int64_t> ChooseContextLength(const EngineOptions& options, const ModelConfig& config);
 
 // Plans an engine. `layouts` may be those of another plan for the same model and dtype, which saves time. kUsage for

@@ -1,4 +1,4 @@
-#include "penstock/cli/flags.h"
+#include "penstock/cli/flags/flags.h"
 
 #include <algorithm>
 #include <charconv>
@@ -38,10 +38,20 @@ std::vector<std::string> FlagNames(const CLI::App& app) {
   return names;
 }
 
+std::vector<std::string> CommandNames(const CLI::App& app) {
+  std::vector<std::string> names;
+  for (const CLI::App* command : app.get_subcommands([](const CLI::App*) { return true; }))
+    names.push_back(command->get_name());
+  return names;
+}
+
 std::string Nearest(std::string word, const std::vector<std::string>& names) {
   word = word.substr(0, word.find('='));
   word.erase(0, word.find_first_not_of('-'));
   if (word.size() > 64) return "";
+  constexpr size_t kMinPrefix = 3;
+  const auto is_longer = [&](const std::string& name) { return word.size() >= kMinPrefix && name.starts_with(word); };
+  if (const auto longer = std::ranges::find_if(names, is_longer); longer != names.end()) return *longer;
   std::string nearest;
   size_t min = 1 + word.size() / 3;
   for (const std::string& name : names) {
@@ -54,19 +64,24 @@ std::string Nearest(std::string word, const std::vector<std::string>& names) {
   return nearest;
 }
 
+// Gives the flags of the command, and of its own commands, their variables, and lists the names.
+void BindVariables(CLI::App& command, std::vector<std::string>& known) {
+  for (CLI::Option* option : command.get_options()) {
+    if (option->get_lnames().empty() || option->get_lnames()[0] == "help" || option->get_lnames()[0] == "version")
+      continue;
+    const std::string& flag = option->get_lnames()[0];
+    const std::string name = VariableName(flag == "output" ? command.get_name() + "-" + flag : flag);
+    option->envname(name);
+    known.push_back(name);
+  }
+  for (CLI::App* sub : command.get_subcommands(nullptr)) BindVariables(*sub, known);
+}
+
 // Gives every flag an environment variable, and warns of unknown PENSTOCK_* variables. Commands share variables. Only
 // --output has a variable for each command, so that no command overwrites another's results.
 void BindVariables(CLI::App& app) {
   std::vector<std::string> known(std::begin(kOtherVariables), std::end(kOtherVariables));
-  for (CLI::App* command : app.get_subcommands(nullptr)) {
-    for (CLI::Option* option : command->get_options()) {
-      if (option->get_lnames().empty() || option->get_lnames()[0] == "help") continue;
-      const std::string& flag = option->get_lnames()[0];
-      const std::string name = VariableName(flag == "output" ? command->get_name() + "-" + flag : flag);
-      option->envname(name);
-      known.push_back(name);
-    }
-  }
+  BindVariables(app, known);
   for (char** variable = environ; *variable != nullptr; ++variable) {
     const std::string_view text(*variable);
     const std::string_view name = text.substr(0, text.find('='));
@@ -103,6 +118,8 @@ std::string OptionFile(const CLI::App* command) {
 
 // The begin of CLI11's message about a key that is not a flag.
 constexpr std::string_view kUnknownKey = "INI was not able to parse ";
+// CLI11 adds this to the name of a section.
+constexpr std::string_view kSectionMark = ".++";
 
 absl::Status UsageFault(const CLI::App& app, const CLI::ParseError& error) {
   const CLI::App* command = ChosenCommand(app);
@@ -110,19 +127,27 @@ absl::Status UsageFault(const CLI::App& app, const CLI::ParseError& error) {
   std::string hint;
   const auto name_unknown = [&](std::string_view kind, const std::string& name) {
     message = fmt::format("unknown {} '{}'", kind, name);
-    const std::string nearest = Nearest(name, FlagNames(command == nullptr ? app : *command));
-    if (!nearest.empty()) hint = fmt::format("; did you mean --{}?", nearest);
+    const bool is_command = command == nullptr && !name.starts_with('-');
+    const std::string nearest =
+        Nearest(name, is_command ? CommandNames(app) : FlagNames(command == nullptr ? app : *command));
+    if (!nearest.empty()) hint = fmt::format("; did you mean {}{}?", is_command ? "" : "--", nearest);
   };
   // A misspelt --model is both unknown and missing; the first message is more useful.
   const auto extras = app.remaining(/*recurse=*/true);
   const bool is_missing = dynamic_cast<const CLI::RequiredError*>(&error) != nullptr;
   if (!extras.empty() && (is_missing || dynamic_cast<const CLI::ExtrasError*>(&error) != nullptr)) {
-    name_unknown("argument", extras[0]);
+    name_unknown(command == nullptr && !extras[0].starts_with('-') ? "command" : "argument", extras[0]);
+  } else if (is_missing && command == nullptr) {
+    message = "expected a command";
   }
   if (const std::string path = OptionFile(command); !path.empty()) {
     const bool in_file = message.starts_with(kUnknownKey);
     if (in_file) {
-      const std::string key = message.substr(kUnknownKey.size());
+      std::string key = message.substr(kUnknownKey.size());
+      if (key.ends_with(kSectionMark)) {
+        key.resize(key.size() - kSectionMark.size());
+        return UsageError("{}: sections such as [{}] have no meaning here; write only lines 'flag = value'", path, key);
+      }
       name_unknown("flag", key);
       if (const int line = LineOfKey(path, key); line > 0)
         return UsageError("{}, line {}: {}{}", path, line, message, hint);
@@ -155,6 +180,62 @@ absl::Status ParseFlags(CLI::App& app, int argc, char** argv) {
   std::istringstream stream(*text);
   ChosenCommand(app)->parse_from_stream(stream);
   return absl::OkStatus();
+}
+
+// Returns "1 to 64" of a check's "INT in [1 - 64]"; empty when the flag has no range.
+std::string RangeOf(const CLI::Option& option) {
+  const std::string type = option.get_type_name();
+  const size_t begin = type.find("in [");
+  if (begin == std::string::npos) return "";
+  std::string range = type.substr(begin + 4, type.find(']') - begin - 4);
+  if (const size_t dash = range.find(" - "); dash != std::string::npos) range.replace(dash, 3, " to ");
+  return range;
+}
+
+FlagHelp DescribeFlag(const CLI::Option& option) {
+  FlagHelp flag;
+  for (const std::string& name : option.get_snames()) flag.names.push_back("-" + name);
+  for (const std::string& name : option.get_lnames()) flag.names.push_back("--" + name);
+  if (flag.names.empty()) flag.names.push_back(option.get_name());
+  if (option.get_expected_max() > 0) {
+    const std::string type = option.get_type_name();
+    flag.type = type.substr(0, type.find_first_of(": "));
+    if (flag.type == "INT" || flag.type == "UINT") flag.type = "N";
+    if (flag.type == "FLOAT") flag.type = "X";
+  }
+  flag.text = option.get_description();
+  flag.group = option.get_group();
+  flag.is_required = option.get_required();
+  const std::string range = RangeOf(option);
+  std::string value = option.get_default_str();
+  if (value.starts_with('[')) value = value.substr(1, value.size() - 2);  // a list
+  flag.notes = flag.is_required ? "required" : value.empty() ? "" : "default: " + value;
+  if (!range.empty()) flag.notes += (flag.notes.empty() ? "" : "; ") + range;
+  return flag;
+}
+
+CommandHelp DescribeApp(const CLI::App& app, const std::string& parent) {
+  CommandHelp command{.name = parent.empty() ? app.get_name() : parent + " " + app.get_name(),
+                      .text = app.get_description(),
+                      .flags = {},
+                      .commands = {},
+                      .needs_command = app.get_require_subcommand_min() > 0,
+                      .examples = app.get_footer()};
+  for (const CLI::Option* option : app.get_options()) command.flags.push_back(DescribeFlag(*option));
+  for (const std::string& name : CommandNames(app)) {
+    command.commands.push_back(DescribeApp(*app.get_subcommand(name), command.name));
+  }
+  return command;
+}
+
+// Returns the command whose help was asked for: the innermost one that was given.
+const CommandHelp& ChosenHelp(const CLI::App& app, const CommandHelp& help) {
+  for (const CLI::App* chosen : app.get_subcommands()) {
+    for (const CommandHelp& command : help.commands) {
+      if (command.name == help.name + " " + chosen->get_name()) return ChosenHelp(*chosen, command);
+    }
+  }
+  return help;
 }
 
 template <typename Target>
@@ -245,8 +326,13 @@ void AddOptionFileFlag(CLI::App& app, const std::string& help) {
 }
 
 CLI::App* AddCommand(CLI::App& app, const std::string& name, const std::string& help) {
-  return app.add_subcommand(name, help);
+  CLI::App* command = app.add_subcommand(name, help);
+  command->set_help_flag("-h,--help", "print this page")->group(kGeneralGroup);
+  return command;
 }
+
+void BeginGroup(CLI::App& app, const std::string& heading) { app.option_defaults()->group(heading); }
+void SetExamples(CLI::App& app, const std::string& examples) { app.footer(examples); }
 
 void TakeFlagsOfParent(CLI::App& command) { command.fallthrough(); }
 void AllowOneSubcommand(CLI::App& command) { command.require_subcommand(0, 1); }
@@ -254,20 +340,28 @@ bool IsChosen(const CLI::App& command) { return command.parsed(); }
 
 CommandLine::CommandLine(const std::string& description, const std::string& name, const std::string& version)
     : app_(std::make_unique<CLI::App>(description, name)) {
-  app_->set_version_flag("--version", version);
+  app_->set_help_flag("-h,--help", "print this page")->group(kGeneralGroup);
+  app_->set_version_flag("--version", version, "print the version, its commit and the instruction set in use")
+      ->group(kGeneralGroup);
   app_->require_subcommand(1);
-  app_->get_formatter()->column_width(38);
 }
 
 CommandLine::~CommandLine() = default;
+
+CommandHelp CommandLine::Describe() const { return DescribeApp(*app_, ""); }
 
 absl::StatusOr<std::optional<int>> CommandLine::Parse(int argc, char** argv) {
   BindVariables(*app_);
   try {
     PENSTOCK_RETURN_IF_ERROR(ParseFlags(*app_, argc, argv));
+  } catch (const CLI::CallForHelp&) {
+    if (const auto extras = app_->remaining(); ChosenCommand(*app_) == nullptr && !extras.empty()) {
+      return UsageFault(*app_, CLI::ExtrasError(extras));
+    }
+    PENSTOCK_RETURN_IF_ERROR(WriteFully(STDOUT_FILENO, FormatHelp(ChosenHelp(*app_, Describe())), "stdout"));
+    return 0;
   } catch (const CLI::ParseError& error) {
-    if (error.get_exit_code() == static_cast<int>(CLI::ExitCodes::Success))
-      return app_->exit(error);  // --help, --version
+    if (error.get_exit_code() == static_cast<int>(CLI::ExitCodes::Success)) return app_->exit(error);  // --version
     return UsageFault(*app_, error);
   }
   return std::nullopt;

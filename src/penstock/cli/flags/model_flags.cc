@@ -1,3 +1,4 @@
+#include <charconv>
 #include <filesystem>
 #include <system_error>
 #include <utility>
@@ -14,7 +15,31 @@
 
 namespace penstock::cli {
 
+namespace {
+
 constexpr char kAuto[] = "auto";
+
+// Reads a size, or "50%" as a share. The other one becomes 0.
+absl::Status ReadBudget(const char* flag, const std::string& text, uint64_t& bytes, double& share) {
+  bytes = 0;
+  share = 0;
+  if (text.ends_with('%')) {
+    double percent = 0;
+    const char* end = text.data() + text.size() - 1;
+    const auto [read_to, error] = std::from_chars(text.data(), end, percent, std::chars_format::fixed);
+    if (error != std::errc() || read_to != end || !(percent > 0 && percent <= 100)) {
+      return UsageError("{} '{}': expected more than 0% and at most 100%", flag, Printable(text));
+    }
+    share = percent / 100;
+    return absl::OkStatus();
+  }
+  const absl::StatusOr<uint64_t> size = ParseBytes(text);
+  if (!size.ok()) return Annotate(size.status(), flag);
+  bytes = *size;
+  return absl::OkStatus();
+}
+
+}  // namespace
 
 bool WantsPlan(const ModelFlags& flags) { return flags.policy_path == kAuto || flags.schedule == kAuto; }
 
@@ -38,9 +63,8 @@ absl::StatusOr<EngineOptions> ToEngineOptions(const ModelFlags& flags) {
     PENSTOCK_RETURN_IF_ERROR(CheckNoFileOfTheModel(flag, path, options.model_dir));
   }
   if (flags.gpu_memory.has_value()) {
-    auto bytes = ParseBytes(*flags.gpu_memory);
-    if (!bytes.ok()) return Annotate(bytes.status(), "--gpu-memory");
-    options.device_memory_bytes = *bytes;
+    PENSTOCK_RETURN_IF_ERROR(
+        ReadBudget("--gpu-memory", *flags.gpu_memory, options.device_memory_bytes, options.device_memory_share));
   }
   if (flags.policy_path == kAuto) {
     return UsageError(
@@ -49,9 +73,7 @@ absl::StatusOr<EngineOptions> ToEngineOptions(const ModelFlags& flags) {
   if (!flags.policy_path.empty()) PENSTOCK_RETURN_IF_ERROR(ApplyPolicyFile(flags.policy_path, options));
   if (flags.engine.context_length > 0) options.context_length = flags.engine.context_length;
   if (flags.memory.has_value()) {
-    auto bytes = ParseBytes(*flags.memory);
-    if (!bytes.ok()) return Annotate(bytes.status(), "--memory");
-    options.memory_bytes = *bytes;
+    PENSTOCK_RETURN_IF_ERROR(ReadBudget("--memory", *flags.memory, options.memory_bytes, options.memory_share));
   }
   if (flags.schedule.has_value()) {
     PENSTOCK_ASSIGN_OR_RETURN(options.policy.schedule, ParseChoice("--schedule", *flags.schedule, Schedules()));

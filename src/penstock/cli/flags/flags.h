@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "penstock/cli/flags/help.h"
 
 namespace CLI {
 class App;
@@ -64,6 +65,10 @@ void AddOptionFileFlag(CLI::App& app, const std::string& help);
 
 // Adds a command, or a command of a command.
 CLI::App* AddCommand(CLI::App& app, const std::string& name, const std::string& help);
+// Flags that are added from now on stand under this heading.
+void BeginGroup(CLI::App& app, const std::string& heading);
+// Examples of command lines, one a line, for the end of the help.
+void SetExamples(CLI::App& app, const std::string& examples);
 // The command also takes the flags of the command that it belongs to.
 void TakeFlagsOfParent(CLI::App& command);
 // At most one command of this command may be given.
@@ -78,8 +83,11 @@ class CommandLine {
 
   CLI::App& app() { return *app_; }
 
+  // Returns what is known of all commands and flags.
+  CommandHelp Describe() const;
+
   // Sets the targets of all flags that were given, and warns of unknown PENSTOCK_* variables. Returns an exit code when
-  // only --help or --version was asked for, which it prints. kUsage when the command line is wrong. REQUIRES: called
+  // only help or --version was asked for, which it prints. kUsage when the command line is wrong. REQUIRES: called
   // once, after all commands and flags have been added.
   absl::StatusOr<std::optional<int>> Parse(int argc, char** argv);
 

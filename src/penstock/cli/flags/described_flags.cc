@@ -1,4 +1,4 @@
-#include "penstock/cli/described_flags.h"
+#include "penstock/cli/flags/described_flags.h"
 
 #include <filesystem>
 #include <utility>

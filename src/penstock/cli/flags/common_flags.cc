@@ -1,4 +1,4 @@
-#include "penstock/cli/common_flags.h"
+#include "penstock/cli/flags/common_flags.h"
 
 #include <functional>
 #include <span>
@@ -7,7 +7,7 @@
 #include "penstock/base/choices.h"
 #include "penstock/base/limits.h"
 #include "penstock/base/text.h"
-#include "penstock/cli/flags.h"
+#include "penstock/cli/flags/flags.h"
 #include "penstock/plan/formats.h"
 #include "penstock/routing/expert_predictor.h"
 #include "penstock/schedule/schedule.h"
@@ -32,16 +32,35 @@ std::string ScheduleNames() {
 }
 
 void AddLogFlags(CLI::App& app, LogFlags& flags) {
+  BeginGroup(app, kGeneralGroup);
   AddFlag(app, "--log-level", flags.level, "trace, debug, info, warning, error or off").ShowDefault();
   AddFlag(app, "-q,--quiet", flags.quiet, "show only errors: no progress, no notes");
   AddOptionFileFlag(app, "file with flags, one per line: memory = \"16GiB\"");
 }
 
 // Adds the flags of every command that computes or simulates.
-void AddPolicyFlags(CLI::App& app, ModelFlags& flags) {
+void AddPolicyFlags(CLI::App& app, ModelFlags& flags, const std::string& schedule_help) {
   EngineOptions& engine = flags.engine;
-  AddFlag(app, "--gpu-memory", flags.gpu_memory, "budget for everything Penstock allocates on the device")
+  AddFlag(app, "--gpu-memory", flags.gpu_memory,
+          "budget for everything Penstock allocates on the device: 20GiB, or 80% of what it has free (default: 90%)")
       .TypeName("SIZE");
+  AddFlag(app, "-t,--threads", engine.threads, "compute threads (default: all usable CPUs)").InRange(1, kMaxThreads);
+  AddFlag(app, "--context-length", engine.context_length,
+          "longest prompt with its answer, in tokens (default: the model's, at most 8192)")
+      .InRange(2, kMaxContext);
+  AddFlag(app, "--dtype", flags.dtype, "auto, " + ChoiceNames(ComputeDtypes())).ShowDefault();
+  AddFlag(app, "--kv-dtype", flags.kv_dtype, "auto, " + ChoiceNames(KvFormats())).ShowDefault();
+  AddFlag(app, "--attention-window", engine.attention_window,
+          "each token sees only the first tokens and at least this many last ones (StreamingLLM; default: all)")
+      .InRange(1, kMaxContext);
+  AddFlag(app, "--attention-sinks", engine.attention_sinks,
+          "with --attention-window: number of first tokens that every token sees")
+      .InRange(0, kMaxContext)
+      .ShowDefault();
+  AddFlag(app, "--no-prefix-sharing", flags.no_prefix_sharing,
+          "compute every prompt in full, also what prompts begin with in common");
+  BeginGroup(app, "Schedule");
+  AddFlag(app, "--schedule", flags.schedule, schedule_help);
   AddFlag(app, "--policy", flags.policy_path,
           "JSON file that sets schedule, eviction and sizes (flags win); with run also auto: the planner's choice")
       .TypeName("FILE");
@@ -57,20 +76,11 @@ void AddPolicyFlags(CLI::App& app, ModelFlags& flags) {
       .InRange(1, kMaxBatchSize);
   AddFlag(app, "--prefill-chunk", flags.prefill_chunk, "prompt rows per step (default: up to 256)")
       .InRange(1, kMaxPrefillChunk);
-  AddFlag(app, "--context-length", engine.context_length,
-          "longest prompt with its answer, in tokens (default: the model's, at most 8192)")
-      .InRange(2, kMaxContext);
-  AddFlag(app, "--attention-window", engine.attention_window,
-          "each token sees only the first tokens and at least this many last ones (StreamingLLM; default: all)")
-      .InRange(1, kMaxContext);
-  AddFlag(app, "--attention-sinks", engine.attention_sinks,
-          "with --attention-window: number of first tokens that every token sees (default 4)")
-      .InRange(0, kMaxContext);
-  AddFlag(app, "--no-prefix-sharing", flags.no_prefix_sharing,
-          "compute every prompt in full, also what prompts begin with in common");
-  AddFlag(app, "-t,--threads", engine.threads, "compute threads (default: all usable CPUs)").InRange(1, kMaxThreads);
-  AddFlag(app, "--dtype", flags.dtype, "auto, " + ChoiceNames(ComputeDtypes())).ShowDefault();
-  AddFlag(app, "--kv-dtype", flags.kv_dtype, "auto, " + ChoiceNames(KvFormats())).ShowDefault();
+}
+
+// Adds the files that show what a run did.
+void AddTraceFlags(CLI::App& app, EngineOptions& engine) {
+  BeginGroup(app, "Records");
   AddFlag(app, "--trace", engine.trace_path, "write every task as Chrome trace JSON (opens in ui.perfetto.dev)")
       .TypeName("FILE");
   AddFlag(app, "--trace-html", engine.trace_html_path, "write a page that shows the last two seconds, lane by lane")
@@ -80,17 +90,19 @@ void AddPolicyFlags(CLI::App& app, ModelFlags& flags) {
 // Adds --model and the flags of every command that computes.
 void AddModelFlags(CLI::App& app, ModelFlags& flags) {
   EngineOptions& engine = flags.engine;
+  BeginGroup(app, "Model and memory");
   AddFlag(app, "-m,--model", engine.model_dir,
           "model: a Hugging Face folder, a packed store, a GGUF file or its folder")
       .Required()
       .TypeName("DIR");
-  AddFlag(app, "--memory", flags.memory, "DRAM budget for everything Penstock allocates (default: 3/4 of what is free)")
+  AddFlag(app, "--memory", flags.memory,
+          "DRAM budget for everything Penstock allocates: 16GiB, or 50% of what is free (default: 75%)")
       .TypeName("SIZE");
   AddFlag(app, "--device", engine.device,
           "auto (a GPU if there is one), cpu, cuda[:I[,share=S]] or emulated[:link=4GB/s,threads=1]")
       .ShowDefault();
-  AddFlag(app, "--schedule", flags.schedule, ScheduleHelp());
-  AddPolicyFlags(app, flags);
+  AddPolicyFlags(app, flags, ScheduleHelp());
+  AddTraceFlags(app, engine);
   AddFlag(app, "--record-routing", engine.routing_path, "write which experts each token chose, for simulations")
       .TypeName("FILE");
   AddFlag(app, "--record-scores", engine.routing_scores,
@@ -101,7 +113,8 @@ void AddModelFlags(CLI::App& app, ModelFlags& flags) {
 }
 
 void AddSamplingFlags(CLI::App& app, SamplingOverrides& flags) {
-  AddFlag(app, "-n,--max-tokens", flags.max_tokens, "longest answer, in tokens (default 256)").InRange(1, kMaxContext);
+  BeginGroup(app, "Answers (where a flag is not given, the model's own default counts)");
+  AddFlag(app, "-n,--max-tokens", flags.max_tokens, "longest answer, in tokens (default: 256)").InRange(1, kMaxContext);
   AddFlag(app, "--temperature", flags.temperature, "0: greedy").NumberFrom(0, kMaxTemperature);
   AddFlag(app, "--top-k", flags.top_k, "0: off").InRange(0, kMaxVocabSize);
   AddFlag(app, "--top-p", flags.top_p, "1: off").NumberFrom(1e-9, 1);
@@ -113,15 +126,16 @@ void AddSamplingFlags(CLI::App& app, SamplingOverrides& flags) {
   AddFlag(app, "--frequency-penalty", flags.frequency_penalty, "the same, for each time that a token was generated")
       .NumberFrom(-kMaxPenalty, kMaxPenalty);
   AddFlag(app, "--min-tokens", flags.min_tokens, "shortest answer, in tokens").InRange(0, kMaxContext);
-  AddFlag(app, "--seed", flags.seed, "seed of the random numbers (default 0)").Unsigned();
+  AddFlag(app, "--seed", flags.seed, "seed of the random numbers (default: 0)").Unsigned();
   AddFlag(app, "--stop", flags.stop, "text before which generation ends; may be given several times")
       .Check(CheckStopText)
       .TypeName("TEXT");
   AddFlag(app, "--ignore-eos", flags.ignore_eos, "continue after the end-of-sequence token, up to --max-tokens");
 }
 
-void AddDescribedFlags(CLI::App& app, DescribedFlags& flags) {
+void AddDescribedFlags(CLI::App& app, DescribedFlags& flags, const std::string& schedule_help) {
   EngineOptions& engine = flags.model.engine;
+  BeginGroup(app, "Model and machine");
   AddFlag(app, "-m,--model", engine.model_dir, "model: a folder, a packed store or a GGUF file (or give --config)")
       .TypeName("DIR");
   AddFlag(app, "--config", flags.config_path, "a model's config.json; no weights are needed").TypeName("FILE");
@@ -135,9 +149,10 @@ void AddDescribedFlags(CLI::App& app, DescribedFlags& flags) {
   AddFlag(app, "--workload", flags.workload,
           "prompt=N,gen=N[,max-prompt=N,requests=N,shared=N], or mtbench, reasoning, summarization, klotski")
       .ShowDefault();
-  AddFlag(app, "--memory", flags.model.memory, "DRAM budget (default: 9/10 of the hardware's)").TypeName("SIZE");
+  AddFlag(app, "--memory", flags.model.memory, "DRAM budget: 16GiB, or 50% of the hardware's (default: 90%)")
+      .TypeName("SIZE");
   AddFlag(app, "--device", engine.device, "auto, cpu or gpu").ShowDefault();
-  AddPolicyFlags(app, flags.model);
+  AddPolicyFlags(app, flags.model, schedule_help);
 }
 
 }  // namespace penstock::cli

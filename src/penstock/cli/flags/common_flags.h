@@ -4,7 +4,7 @@
 #include <string>
 
 #include "penstock/cli/commands.h"
-#include "penstock/cli/flags.h"
+#include "penstock/cli/flags/flags.h"
 
 namespace penstock::cli {
 
@@ -19,10 +19,11 @@ std::string ScheduleNames();
 std::string ScheduleHelp();
 
 // AddPolicyFlags() adds the flags of every command that computes or simulates. AddModelFlags() adds to them --model and
-// the flags of commands that really compute.
-void AddPolicyFlags(CLI::App& app, ModelFlags& flags);
+// the flags of commands that really compute, among them those of AddTraceFlags(). Each begins a group.
+void AddPolicyFlags(CLI::App& app, ModelFlags& flags, const std::string& schedule_help);
 void AddModelFlags(CLI::App& app, ModelFlags& flags);
 void AddSamplingFlags(CLI::App& app, SamplingOverrides& flags);
-void AddDescribedFlags(CLI::App& app, DescribedFlags& flags);
+void AddTraceFlags(CLI::App& app, EngineOptions& engine);
+void AddDescribedFlags(CLI::App& app, DescribedFlags& flags, const std::string& schedule_help);
 
 }  // namespace penstock::cli
