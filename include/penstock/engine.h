@@ -234,6 +234,10 @@ class Engine {
   // Returns the sampling parameters of the model's generation_config.json, from which requests start.
   virtual const SamplingParams& default_sampling() const = 0;
 
+  // Why texts cannot be tokenized, and why chats cannot be rendered: kInput when the model lacks a tokenizer or a chat
+  // template, kModel when its template is invalid. OK when they can.
+  virtual absl::Status text_status() const { return {}; }
+  virtual absl::Status chat_status() const { return {}; }
   // Tokenizes text of a user. It never yields special tokens, except the BOS that the model's tokenizer adds.
   virtual absl::StatusOr<std::vector<TokenId>> Tokenize(std::string_view text) const = 0;
   // The same for a piece inside a text: without a BOS.

@@ -57,7 +57,7 @@ TEST(ChatPrompt, RequestsWithToolsGetTheTemplateForTools) {
   EXPECT_EQ(both->Literals(), std::string("d\0t\0", 4));
   const auto one = ChatPrompts::Create({.general = {}, .tool_use = "t"}, {});
   EXPECT_THAT(Rendered(*one, {}), HasSubstr("for requests with tools only"));
-  EXPECT_EQ(FaultOf(ChatPrompts::Create({.general = "{{", .tool_use = {}}, {}).status()), Fault::kInput);
+  EXPECT_EQ(FaultOf(ChatPrompts::Create({.general = "{{", .tool_use = {}}, {}).status()), Fault::kModel);
 }
 
 TEST(ChatPrompt, VariablesAreTheTemplates) {

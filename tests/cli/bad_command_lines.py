@@ -81,9 +81,15 @@ def flag_rows():
     # Fails before anything is measured: measuring takes more memory than a run may.
     for path in ("/nowhere/hardware.json", "/"):
         yield "L1", f"probe --output {path}", usage(["probe", "--output", path], f"{path}: cannot open for writing", code=5)
-    yield "L1", "--output -", lambda box: box.run(["run", "--model", "x", "--input", box.file("i", ""), "--output", "-"],
-                                                  code=2,
-                                                  match="/dev/stdout")
+    def standard_streams(box):
+        model, source = box.model().path, box.file("i", '{"prompt": "hi", "max_tokens": 2}\n')
+        answers = box.run(["run", "--model", model, "--input", source, "--output", "-"]).stdout
+        box.expect(len(answers.splitlines()) == 1 and json.loads(answers)["error"] is None, f"stdout: {answers}")
+        box.run(["run", "--model", model, "--input", source, "--output", "-", "--resume"], code=5, match="standard output")
+        ids = box.run(["tokenize", "--model", model, "--text", "hi"]).stdout
+        box.expect(box.run(["tokenize", "--model", model, "--file", "-"], stdin=b"hi\n").stdout == ids,
+                   "other tokens from standard input")
+    yield "L1", "standard streams", standard_streams
     yield "L1", "--temperature 1e-300", generating("--temperature", "1e-300")
     yield from help_rows()
 

@@ -200,7 +200,8 @@ def text_rows():
 
 
 def chat(template, pattern, answered=False):
-    """Runs a job of one chat and one completion. The chat gets an error record (or an answer), the completion an answer."""
+    """Runs a job of one chat and one completion. The chat gets an error record (or an answer), the completion an answer.
+    A job of chats alone is refused when there is no template (exit 4), or when it cannot be parsed (exit 3)."""
     def test(box):
         model = box.model()
         model.write(TOKENIZER_CONFIG, json.dumps({**tiny_model.tokenizer_config(), "chat_template": template}))
@@ -214,7 +215,14 @@ def chat(template, pattern, answered=False):
         box.expect((error is None) == answered, f"the chat's error: {error}")
         if not answered:
             box.expect(re.search(pattern, error["message"]), f"expected {pattern!r}, found {error['message']!r}")
-            box.run(["generate", "--model", model.path, "--prompt", "hi", "--max-tokens", "1"], code=4, match=pattern)
+            is_invalid = "chat template is invalid" in error["message"]
+            code = 3 if is_invalid else 4
+            box.run(["generate", "--model", model.path, "--prompt", "hi", "--max-tokens", "1"], code=code, match=pattern)
+            if is_invalid or template is None:
+                source = box.file("chats.jsonl", json.dumps(lines[0]) + "\n")
+                box.run(["run", "--model", model.path, "--input", source, "--output", box.output() + "2"], code=code,
+                        match=pattern)
+                box.expect(open(box.output() + "2", "rb").read() == b"", "a job without a possible answer has answers")
     return test
 
 
@@ -222,7 +230,7 @@ def template_rows():
     for name, template in (("open tag", "\n{% if x"), ("no endif", "\n{% if x %}"), ("unknown tag", "a\n{% martian %}"),
                            ("bad expression", "\n{{ 1 + }}"), ("stray endfor", "\n{% endfor %}"),
                            ("open string", "\n{{ 'x }}")):
-        yield "T8", f"syntax: {name}", chat(template, r"template.*line [23]")
+        yield "T8", f"syntax: {name}", chat(template, r"template is invalid.*line [23]")
     yield "T8", "raise_exception", chat("\n{{ raise_exception('roles must alternate') }}", "line 2.*roles must alternate")
     yield "T8", "undefined attribute", chat("\n\n{{ nothing.at_all }}", "line 3")
     yield "T8", "undefined function", chat("\n{{ martian(1) }}", "line 2")

@@ -21,6 +21,7 @@
 namespace penstock {
 
 struct FakeEngineOptions {
+  std::string name = "fake";
   std::string fingerprint = "f00d";
   std::string dtype = "f32";
   int64_t batch_size = 4;
@@ -30,7 +31,7 @@ struct FakeEngineOptions {
   int64_t fail_at_step = -1;
   std::string unreadable = "(never)";   // requests whose prompt contains this text fail
   std::string on_bad_disk = "(never)";  // the same, because of the machine
-  bool has_template = true;
+  bool has_template = true, has_tokenizer = true;
   bool sees_date = false;  // its template prints the date
   double default_temperature = 1.0;
 };
@@ -38,7 +39,7 @@ struct FakeEngineOptions {
 class FakeEngine : public Engine {
  public:
   explicit FakeEngine(const FakeEngineOptions& options) : options_(options) {
-    model_ = {.name = "fake",
+    model_ = {.name = options.name,
               .family = "fake",
               .fingerprint = options.fingerprint,
               .dtype = options.dtype,
@@ -52,6 +53,12 @@ class FakeEngine : public Engine {
   const MemoryPlan& memory_plan() const override { return plan_; }
   const EngineStats& stats() const override { return stats_; }
   const SamplingParams& default_sampling() const override { return sampling_; }
+  absl::Status text_status() const override {
+    return options_.has_tokenizer ? absl::OkStatus() : InputError("the model has no tokenizer");
+  }
+  absl::Status chat_status() const override {
+    return options_.has_template ? absl::OkStatus() : InputError("the model has no chat template");
+  }
   int64_t max_held() const { return max_held_; }
 
   absl::StatusOr<std::vector<TokenId>> Tokenize(std::string_view text) const override {
@@ -60,7 +67,7 @@ class FakeEngine : public Engine {
     return ids;
   }
   absl::StatusOr<std::vector<TokenId>> TokenizeChat(const Chat& chat) const override {
-    if (!options_.has_template) return InputError("the model has no chat template");
+    PENSTOCK_RETURN_IF_ERROR(chat_status());
     const auto& [messages, tools, variables] = chat.parts();
     return Tokenize(fmt::format("{}{}|{}|{}", date_, json::serialize(messages),
                                 tools.is_null() ? "" : json::serialize(tools),

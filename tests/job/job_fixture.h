@@ -23,13 +23,13 @@ class JobFixture : public testing::Test {
   JobFixture() {
     std::string path = (std::filesystem::temp_directory_path() / "penstock-job-XXXXXX").string();
     dir_ = ::mkdtemp(path.data());
-    options_.input_path = dir_ + "/in.jsonl";
+    options_.input_paths = {dir_ + "/in.jsonl"};
     options_.output_path = dir_ + "/out.jsonl";
     options_.quiet = true;
   }
   ~JobFixture() override { std::filesystem::remove_all(dir_); }
 
-  void WriteInput(const std::string& text) { WriteFile(options_.input_path, text); }
+  void WriteInput(const std::string& text) { WriteFile(options_.input_paths[0], text); }
   static void WriteFile(const std::string& path, const std::string& text) {
     std::ofstream(path, std::ios::binary | std::ios::trunc) << text;
   }

@@ -1,5 +1,6 @@
 // Proves that bad inputs give one error record per line, or one refusal before any model is opened (rows J1 to J10 of
 // bad inputs). Results do not depend on batching. Turns are answered in order. --stats has its keys. Memory is bounded.
+#include <fcntl.h>
 #include <sys/stat.h>
 #include <unistd.h>
 #include <thread>
@@ -209,7 +210,8 @@ TEST_F(JobTest, AnOutputThatOthersChangeIsNoticedAndMendedByResume) {
 
 TEST_F(JobTest, NoOtherFileMayBeTheJobs) {
   WriteInput("{\"prompt\": \"x\"}\n");
-  for (const std::string& path : {options_.output_path, options_.input_path, options_.output_path + ".manifest.json"}) {
+  for (const std::string& path :
+       {options_.output_path, options_.input_paths[0], options_.output_path + ".manifest.json"}) {
     options_.other_files = {{"--trace", path}};
     ExpectFault(Fault::kUsage, {"--trace", "the job itself uses this file"});
   }
@@ -253,12 +255,12 @@ TEST_F(JobTest, RefusalsOfTheInput) {
   };
   for (const Case& c : cases) {
     WriteInput(c.input);
-    ExpectFault(c.fault, {c.message, options_.input_path});
+    ExpectFault(c.fault, {c.message, options_.input_paths[0]});
     EXPECT_FALSE(std::filesystem::exists(options_.output_path));
   }
-  options_.input_path = dir_ + "/absent.jsonl";
+  options_.input_paths[0] = dir_ + "/absent.jsonl";
   ExpectFault(Fault::kIo, {"absent.jsonl", "No such file"});
-  options_.input_path = dir_;
+  options_.input_paths[0] = dir_;
   ExpectFault(Fault::kIo, {"directory"});
   EXPECT_EQ(num_opened_, 0);
 }
@@ -275,12 +277,12 @@ TEST_F(JobTest, RefusalsOfTheOutput) {
   with_output(dir_ + "/theirs.txt", "manifest.json is missing");
   options_.resume = false;
   EXPECT_EQ(ReadAll(dir_ + "/theirs.txt"), "precious\n");
-  with_output(options_.input_path, "the output is the input");
-  ASSERT_EQ(::link(options_.input_path.c_str(), (dir_ + "/hard").c_str()), 0);
+  with_output(options_.input_paths[0], "the output is the input");
+  ASSERT_EQ(::link(options_.input_paths[0].c_str(), (dir_ + "/hard").c_str()), 0);
   with_output(dir_ + "/hard", "the output is the input");
   with_output(dir_, "is a directory");
   with_output(dir_ + "/absent/out.jsonl", "folder does not exist");
-  with_output(options_.input_path + "/out.jsonl", "Not a directory");
+  with_output(options_.input_paths[0] + "/out.jsonl", "Not a directory");
   with_output("/proc/out.jsonl", "");
   options_.output_path = dir_ + "/out.jsonl";
   options_.stats_path = options_.output_path;
@@ -288,7 +290,7 @@ TEST_F(JobTest, RefusalsOfTheOutput) {
   options_.stats_path = dir_ + "/absent/stats.json";
   ExpectFault(Fault::kIo, {"statistics"});
   options_.stats_path.clear();
-  options_.input_path = options_.output_path + ".manifest.json";
+  options_.input_paths[0] = options_.output_path + ".manifest.json";
   WriteInput(ManyRequests(1));
   ExpectFault(Fault::kIo, {"overwritten"});
   EXPECT_EQ(num_opened_, 0);
@@ -310,7 +312,7 @@ TEST_F(JobTest, APipeIsReadLikeAFile) {
   ASSERT_EQ(::mkfifo(fifo.c_str(), 0600), 0);
   const std::string text = ManyRequests(30);
   std::thread writer([&] { WriteFile(fifo, text); });
-  options_.input_path = fifo;
+  options_.input_paths[0] = fifo;
   options_.output_path = dir_ + "/piped.jsonl";
   const auto summary = Run();
   writer.join();
@@ -378,6 +380,20 @@ TEST_F(JobTest, NoChatTemplateIsAnErrorOfTheLine) {
   EXPECT_THAT(std::string(Result("t").at("error").at("message").as_string().c_str()), HasSubstr("no chat template"));
 }
 
+TEST_F(JobTest, AModelThatCanAnswerNoRequestIsRefusedAtOnce) {
+  engine_.has_template = false;
+  WriteInput("{\"turns\": [\"one\"]}\n{\"messages\": [{\"role\": \"user\", \"content\": \"x\"}]}\nbroken\n");
+  ExpectFault(Fault::kInput, {"no chat template"});
+  EXPECT_TRUE(Output().empty());
+  std::filesystem::remove(options_.output_path);
+  engine_.has_tokenizer = false;
+  WriteInput("{\"prompt\": \"x\"}\n{\"messages\": [{\"role\": \"user\", \"content\": \"x\"}]}\n");
+  ExpectFault(Fault::kInput, {"no tokenizer"});
+  WriteInput("{\"prompt\": [1]}\n{\"messages\": [{\"role\": \"user\", \"content\": \"x\"}]}\n");
+  ASSERT_TRUE(Run().ok());
+  EXPECT_EQ(Output().size(), 2u);
+}
+
 TEST_F(JobTest, AFailureOfTheEngineKeepsWhatIsFinished) {
   WriteInput(ManyRequests(50));
   engine_.fail_at_step = 12;
@@ -438,13 +454,111 @@ TEST_F(JobTest, AnInputThatChangesWhileItRunsIsNoticed) {
       [&](const InputReport& report) -> absl::StatusOr<std::unique_ptr<Engine>> {
         EXPECT_EQ(report.num_lines, 50);
         EXPECT_GT(report.parse_bytes, 0u);
-        std::ofstream(options_.input_path, std::ios::app) << "{}\n";
+        std::ofstream(options_.input_paths[0], std::ios::app) << "{}\n";
         return std::make_unique<FakeEngine>(engine_);
       },
       stop_);
   ASSERT_FALSE(summary.ok());
   EXPECT_EQ(FaultOf(summary.status()), Fault::kInput);
   EXPECT_THAT(Message(summary.status()), HasSubstr("changed while the job ran"));
+}
+
+TEST_F(JobTest, ATouchedInputGoesOn) {
+  WriteInput(ManyRequests(50));
+  const auto summary = RunJob(
+      options_,
+      [&](const InputReport&) -> absl::StatusOr<std::unique_ptr<Engine>> {
+        std::filesystem::last_write_time(options_.input_paths[0], std::filesystem::file_time_type::clock::now());
+        return std::make_unique<FakeEngine>(engine_);
+      },
+      stop_);
+  ASSERT_TRUE(summary.ok()) << summary.status();
+  EXPECT_EQ(Output().size(), 50u);
+}
+
+TEST_F(JobTest, AnInputOfTheSameSizeWithOtherContentIsNoticed) {
+  WriteInput("{\"prompt\": \"abc\"}\n");
+  const auto summary = RunJob(
+      options_,
+      [&](const InputReport&) -> absl::StatusOr<std::unique_ptr<Engine>> {
+        WriteInput("{\"prompt\": \"abd\"}\n");
+        return std::make_unique<FakeEngine>(engine_);
+      },
+      stop_);
+  EXPECT_THAT(Message(summary.status()), HasSubstr("put the old content back"));
+}
+
+TEST_F(JobTest, SeveralInputsAreOneJob) {
+  const std::string first = dir_ + "/a-1.jsonl", second = dir_ + "/a-2.jsonl";
+  WriteInput("{\"id\": \"0\", \"prompt\": \"zero\"}\n");
+  WriteFile(first, "{\"prompt\": \"one\"}\n{\"id\": \"two\", \"prompt\": \"two\"}");  // no newline at the end
+  WriteFile(second, "\xEF\xBB\xBF{\"prompt\": \"three\"}\nbroken\n");
+  options_.input_paths.push_back(dir_ + "/a-*.jsonl");
+  const auto summary = Run();
+  ASSERT_TRUE(summary.ok()) << summary.status();
+  EXPECT_EQ(summary->numbers.num_requests, 5);
+  ASSERT_EQ(Output().size(), 5u);
+  for (const char* id : {"0", "line-2", "two", "line-4"}) EXPECT_EQ(ErrorCode(Result(id)), "") << id;
+  const std::string output = ReadAll(options_.output_path);
+  EXPECT_THAT(output, HasSubstr(R"("line":2,"file":")" + second + "\""));
+  EXPECT_EQ(summary->numbers.failures.at(0).first_place, second + ", line 2");
+
+  // One file with the same lines is the same job, and gives the same results.
+  const std::vector<std::string> results = SortedOutput();
+  options_.resume = true;
+  options_.input_paths = {dir_ + "/all.jsonl"};
+  WriteFile(options_.input_paths[0],
+            "{\"id\": \"0\", \"prompt\": \"zero\"}\n{\"prompt\": \"one\"}\n{\"id\": \"two\", "
+            "\"prompt\": \"two\"}\n{\"prompt\": \"three\"}\nbroken\n");
+  ASSERT_TRUE(Run().ok());
+  EXPECT_EQ(SortedOutput(), results);
+
+  options_.resume = false;
+  options_.output_path = dir_ + "/other.jsonl";
+  options_.input_paths = {first, dir_ + "/a-?.jsonl"};
+  ExpectFault(Fault::kUsage, {first, "named twice"});
+  options_.input_paths = {dir_ + "/b-*.jsonl"};
+  ExpectFault(Fault::kIo, {"b-*.jsonl", "no file has such a name"});
+  options_.input_paths = {first, second};
+  options_.stats_path = second;
+  ExpectFault(Fault::kUsage, {"--stats", "the job itself uses this file"});
+  WriteFile(second, "{\"id\": \"two\", \"prompt\": \"again\"}");
+  options_.stats_path.clear();
+  ExpectFault(Fault::kInput, {second + ": line 1: id 'two' was already used in " + first + ", line 2"});
+}
+
+TEST_F(JobTest, StandardOutputTakesResults) {
+  WriteInput(ManyRequests(20));
+  ASSERT_TRUE(Run().ok());
+  const std::vector<std::string> expected = SortedOutput();
+  const std::string path = dir_ + "/stdout";
+  std::fflush(stdout);
+  const int old_stdout = ::dup(STDOUT_FILENO), file = ::open(path.c_str(), O_WRONLY | O_CREAT | O_APPEND, 0600);
+  ::dup2(file, STDOUT_FILENO);
+  options_.output_path = "-";
+  const auto summary = Run();
+  ::dup2(old_stdout, STDOUT_FILENO);
+  ::close(old_stdout);
+  ::close(file);
+  ASSERT_TRUE(summary.ok()) << summary.status();
+  std::vector<std::string> lines = Lines(ReadAll(path));
+  std::sort(lines.begin(), lines.end());
+  EXPECT_EQ(lines, expected);
+  EXPECT_FALSE(std::filesystem::exists("-.manifest.json"));
+  options_.resume = true;
+  ExpectFault(Fault::kIo, {"standard output is not a regular file"});
+}
+
+TEST_F(JobTest, ARefusedRunLeavesNoOldStatistics) {
+  WriteInput("{\"prompt\": \"x\"}\n");
+  options_.stats_path = dir_ + "/stats.json";
+  ASSERT_TRUE(Run().ok());
+  EXPECT_THAT(ReadAll(options_.stats_path), HasSubstr("\"requests\":1"));
+  ExpectFault(Fault::kIo, {"the output exists"});
+  const json::value stats = *ParseJson(ReadAll(options_.stats_path), Fault::kInternal);
+  EXPECT_EQ(stats.at("exit_code"), json::value(5));
+  EXPECT_THAT(std::string(stats.at("error").as_string()), HasSubstr("the output exists"));
+  EXPECT_FALSE(stats.as_object().contains("requests"));
 }
 
 TEST_F(JobTest, ValidateCounts) {
@@ -471,7 +585,7 @@ TEST_F(JobTest, StatsHaveTheirKeys) {
   EXPECT_THAT(keys, testing::UnorderedElementsAre("model", "device", "schedule", "policy", "requests", "prompt_tokens",
                                                   "computed_prompt_tokens", "generated_tokens", "seconds",
                                                   "tokens_per_second", "bytes", "lanes", "expert_cache", "prefetch",
-                                                  "peak_rss_bytes", "bound", "bound_fraction"));
+                                                  "peak_rss_bytes", "memory", "bound", "bound_fraction"));
   EXPECT_EQ(stats.at("requests").as_int64(), 10);
   EXPECT_GT(stats.at("generated_tokens").as_int64(), 0);
   EXPECT_GT(stats.at("peak_rss_bytes").as_int64(), 1 << 20);

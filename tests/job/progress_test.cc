@@ -105,16 +105,29 @@ TEST(Stats, TheBoundIsTheSlowestPartAlone) {
   EXPECT_EQ(BoundOf(work, {}).seconds, 0);
 }
 
+TEST(Stats, MemoryIsSampledWithinABound) {
+  MemoryLog log;
+  for (int i = 0; i < 10'000; ++i) log.Update(0.5 * i);
+  ASSERT_LE(log.samples().size(), MemoryLog::kMaxSamples);
+  ASSERT_GE(log.samples().size(), MemoryLog::kMaxSamples / 2);
+  EXPECT_EQ(log.samples()[0].seconds, 0);
+  const double distance = log.samples()[1].seconds;
+  for (size_t i = 1; i < log.samples().size(); ++i) {
+    EXPECT_EQ(log.samples()[i].seconds, distance * static_cast<double>(i));
+    EXPECT_GT(log.samples()[i].resident_bytes, 1u << 20);
+  }
+}
+
 TEST(Stats, Summary) {
   JobNumbers numbers;
   numbers.num_requests = 5;
   numbers.num_failed = 1;
   numbers.engine = Stats();
-  numbers.failures = {{"model_error", 1, 7, "layer 1: wrong checksum"}};
+  numbers.failures = {{"model_error", 1, "line 7", "layer 1: wrong checksum"}};
   EXPECT_THAT(FormatSummary(numbers), testing::HasSubstr("5, 1 failed"));
   EXPECT_THAT(FormatSummary(numbers),
               testing::HasSubstr("1 model_error, the first in line 7: layer 1: wrong checksum"));
-  EXPECT_THAT(FormatSummary(numbers), testing::HasSubstr("3 hits, 1 misses (75.0% hits)"));
+  EXPECT_THAT(FormatSummary(numbers), testing::HasSubstr("3 hits, 1 misses (75.0% were in memory when wanted)"));
   EXPECT_GT(PeakRssBytes(), 1u << 20);
 }
 

@@ -128,12 +128,16 @@ TEST(FormatResult, AnyBytesGiveValidUtf8) {
 }
 
 TEST(FormatError, Record) {
-  const json::value line = Parse(FormatError({5, 12, std::nullopt}, {"invalid_json", "a \xFF\nb", ""}));
+  const json::value line =
+      Parse(FormatError({5, 12, std::nullopt, {"a.jsonl", 3, true}}, {"invalid_json", "a \xFF\nb", ""}));
   EXPECT_TRUE(line.at("custom_id").is_null());
   EXPECT_TRUE(line.at("response").is_null());
-  EXPECT_EQ(line.at("error").at("line").as_int64(), 12);
+  EXPECT_EQ(line.at("error").at("line").as_int64(), 3);
+  EXPECT_FALSE(line.at("error").as_object().contains("file"));
   EXPECT_EQ(line.at("error").at("message").as_string(), "a \\xff\\nb");
-  EXPECT_EQ(Parse(FormatError({5, 12, "x"}, {"c", "m", "body.n"})).at("error").at("param").as_string(), "body.n");
+  EXPECT_EQ(
+      Parse(FormatError({5, 12, "x", {"a.jsonl", 3, true}}, {"c", "m", "body.n"})).at("error").at("param").as_string(),
+      "body.n");
 }
 
 }  // namespace

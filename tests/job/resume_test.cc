@@ -100,7 +100,7 @@ TEST_F(ResumeTest, RefusesEveryMutation) {
       {"blank inserted", [&] { WriteInput("\n" + input_); }, 4, {"in line 1)"}},
       {"input emptied", [&] { WriteInput(""); }, 4, {"input.lines: 40 then, 0 now"}},
       {"other version", [&] { edit_manifest("\"version\":\"", "\"version\":\"9."); }, 4, {"version: \"9."}},
-      {"other format", [&] { edit_manifest("\"penstock_job\":2", "\"penstock_job\":3"); }, 5, {"penstock_job"}},
+      {"other format", [&] { edit_manifest("\"penstock_job\":3", "\"penstock_job\":4"); }, 5, {"penstock_job"}},
       {"manifest not JSON", [&] { WriteFile(manifest_path, "{"); }, 5, {"not a manifest"}},
       {"manifest empty", [&] { WriteFile(manifest_path, ""); }, 5, {"not a manifest"}},
       {"manifest gone", [&] { std::filesystem::remove(manifest_path); }, 5, {"manifest.json is missing"}},
@@ -137,6 +137,7 @@ TEST_F(ResumeTest, WhatChangesNoTextMayChange) {
   std::string crlf;
   for (const std::string& line : Lines(input_)) crlf += line + "\r\n";
   engine_.batch_size = 17;
+  engine_.name = "renamed";  // results go on naming the first one
   WriteInput(crlf);
   const auto summary = Run();
   ASSERT_TRUE(summary.ok()) << summary.status();
@@ -145,6 +146,7 @@ TEST_F(ResumeTest, WhatChangesNoTextMayChange) {
   const auto resumed = SortedOutput();
   const int64_t num_failed = summary->numbers.num_failed;
   options_.resume = false;
+  engine_.name = "fake";
   options_.output_path = dir_ + "/once.jsonl";
   const auto once = Run();
   ASSERT_TRUE(once.ok());
@@ -197,14 +199,15 @@ TEST(InputCheckpointsTest, ALongInputStillTellsWhereItChanged) {
   const std::atomic<bool> stop{false};
   const auto report_of = [&](const std::string& content) {
     std::ofstream(path, std::ios::trunc) << content;
-    return *ValidateInput(*InputFile::Open(path, testing::TempDir(), stop), {}, stop);
+    Inputs inputs = *Inputs::Open({path}, testing::TempDir(), stop);
+    return *ValidateInput(inputs, {}, stop);
   };
   const InputReport then = report_of(text);
   EXPECT_EQ(then.checkpoints.stride, 4);
   EXPECT_LE(then.checkpoints.digests.size(), kMaxInputCheckpoints);
   const size_t at = text.find("\"5000\"");
   const InputReport now = report_of(std::string(text).replace(at, 6, "\"5o00\""));
-  const Manifest manifest{DescribeJob(then, 0, {}, {}), {}, then.checkpoints, {}};
+  const Manifest manifest{DescribeJob(then, 0, {}, {}), {}, then.checkpoints, {}, {}};
   EXPECT_TRUE(CompareJob(manifest, DescribeJob(then, 0, {}, {}), then).ok());
   EXPECT_THAT(Message(CompareJob(manifest, DescribeJob(now, 0, {}, {}), now)), HasSubstr("in lines 5001 to 5004"));
   const InputReport shorter = report_of(text.substr(0, at));

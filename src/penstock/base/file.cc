@@ -75,6 +75,23 @@ absl::StatusOr<std::string> ReadFile(const std::string& path, uint64_t max_bytes
   return content;
 }
 
+absl::StatusOr<std::string> ReadFileOrStdin(const std::string& path, uint64_t max_bytes) {
+  if (path != "-") return ReadFile(path, max_bytes);
+  constexpr char kName[] = "standard input";
+  constexpr size_t kBlockBytes = 64 << 10;
+  std::string content;
+  while (true) {
+    const size_t old_size = content.size();
+    content.resize(old_size + kBlockBytes);
+    const ssize_t n = ::read(STDIN_FILENO, content.data() + old_size, kBlockBytes);
+    content.resize(old_size + static_cast<size_t>(std::max<ssize_t>(0, n)));
+    if (n < 0 && errno == EINTR) continue;
+    if (n < 0) return IoError("{}: cannot read: {}", kName, ErrnoText(errno));
+    if (content.size() > max_bytes) return IoError("{}: has more than {}", kName, FormatBytes(max_bytes));
+    if (n == 0) return content;
+  }
+}
+
 absl::Status CheckReplaceable(const std::string& path) {
   const std::filesystem::path file(path);
   const std::string folder = file.has_parent_path() ? file.parent_path().string() : ".";

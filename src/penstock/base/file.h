@@ -41,6 +41,9 @@ absl::Status WriteFile(const std::string& path, std::string_view content);
 // Returns the content of the file, which must be a regular file of at most `max_bytes`.
 absl::StatusOr<std::string> ReadFile(const std::string& path, uint64_t max_bytes);
 
+// The same, but "-" is standard input.
+absl::StatusOr<std::string> ReadFileOrStdin(const std::string& path, uint64_t max_bytes);
+
 // Replaces the file in one step that survives a power loss: writes and syncs a temporary file beside it, renames it,
 // and syncs the folder.
 absl::Status ReplaceFile(const std::string& path, std::string_view content);

@@ -97,7 +97,7 @@ absl::StatusOr<std::optional<ChatPrompts::Variant>> ChatPrompts::MakeVariant(
   if (!source.has_value()) return std::optional<Variant>();
   absl::StatusOr<ChatTemplate> chat_template = ChatTemplate::Parse(*source);
   if (!chat_template.ok())
-    return InputError("the model's chat template is invalid: {}", Message(chat_template.status()));
+    return ModelError("the model's chat template is invalid: {}", Message(chat_template.status()));
   Variant variant{.chat_template = *std::move(chat_template), .part_roles = {}};
   for (const char* role : {"system", "developer", "user", "assistant", "tool"}) {
     if (TakesParts(variant.chat_template, role)) variant.part_roles.emplace_back(role);

@@ -160,7 +160,7 @@ class RoutingBench {
   std::string ChoicesPath() const { return folder_ + "/choices"; }
 
   absl::Status CutPrompts() {
-    PENSTOCK_ASSIGN_OR_RETURN(const std::string text, ReadFile(flags_.text_path, kMaxTextBytes));
+    PENSTOCK_ASSIGN_OR_RETURN(const std::string text, ReadFileOrStdin(flags_.text_path, kMaxTextBytes));
     if (!IsUtf8(text)) {
       return InputError("{}: the text is not UTF-8 (at byte {})", Printable(flags_.text_path), FindInvalidUtf8(text));
     }

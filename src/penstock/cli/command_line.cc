@@ -58,10 +58,13 @@ Command AddRunCommand(CLI::App& app, LogFlags& log) {
   auto flags = std::make_shared<RunFlags>();
   CLI::App* command = AddCommand(app, "run", "offline batch job: a JSONL file of requests to a JSONL file of results");
   BeginGroup(*command, "Job");
-  AddFlag(*command, "-i,--input", flags->job.input_path, "requests, one JSON object per line ('-': standard input)")
+  AddFlag(*command, "-i,--input", flags->job.input_paths,
+          "requests, one JSON object per line: files, patterns such as 'shards/*.jsonl', or - for standard input")
       .Required()
       .TypeName("FILE");
-  AddFlag(*command, "-o,--output", flags->job.output_path, "results, one JSON object per line").TypeName("FILE");
+  AddFlag(*command, "-o,--output", flags->job.output_path,
+          "results, one JSON object per line; - for standard output, which cannot be resumed")
+      .TypeName("FILE");
   AddFlag(*command, "--resume", flags->job.resume, "continue the job of the existing output");
   AddFlag(*command, "--retry-failed", flags->job.retry_failed, "like --resume, and run failed requests again");
   AddFlag(*command, "--drain", flags->job.drain_s,
@@ -93,7 +96,8 @@ Command AddGenerateCommand(CLI::App& app, LogFlags& log) {
   BeginGroup(*command, "Prompt");
   const Flag prompt = AddFlag(*command, "-p,--prompt", flags->prompt, "the prompt").TypeName("TEXT");
   const Flag file =
-      AddFlag(*command, "--prompt-file", flags->prompt_file, "file that holds the prompt").TypeName("FILE");
+      AddFlag(*command, "--prompt-file", flags->prompt_file, "file that holds the prompt; - for standard input")
+          .TypeName("FILE");
   prompt.Excludes(file);
   AddFlag(*command, "--system", flags->system, "system message").TypeName("TEXT");
   AddFlag(*command, "--date", flags->date, "date that chat templates see, as 2026-11-21 (default: today)")
@@ -156,7 +160,8 @@ Command AddTokenizeCommand(CLI::App& app, LogFlags& log) {
   BeginGroup(*command, "Text");
   const Flag text =
       AddFlag(*command, "--text", flags->text, "the text (with --decode: a JSON array of ids)").TypeName("TEXT");
-  const Flag file = AddFlag(*command, "--file", flags->file, "file with one text per line").TypeName("FILE");
+  const Flag file =
+      AddFlag(*command, "--file", flags->file, "file with one text per line; - for standard input").TypeName("FILE");
   text.Excludes(file);
   AddFlag(*command, "--no-special", flags->no_special,
           "add no BOS or EOS (with --decode: leave special tokens out of the text)");
@@ -174,7 +179,9 @@ Command AddPerplexityCommand(CLI::App& app, LogFlags& log) {
   auto flags = std::make_shared<PerplexityFlags>();
   CLI::App* command = AddCommand(app, "perplexity", "how well the model predicts a text");
   BeginGroup(*command, "Text");
-  AddFlag(*command, "--text", flags->text_file, "file that holds the text").Required().TypeName("FILE");
+  AddFlag(*command, "--text", flags->text_file, "file that holds the text; - for standard input")
+      .Required()
+      .TypeName("FILE");
   AddModelFlags(*command, flags->model);
   AddLogFlags(*command, log);
   SetExamples(*command, "penstock perplexity -m models/penstock-demo --text book.txt");
@@ -193,7 +200,7 @@ Command AddBenchRoutingCommand(CLI::App& bench, const std::shared_ptr<BenchFlags
   const Flag trace = AddFlag(*command, "--routing", flags->trace_path,
                              "routing of an earlier run, recorded with --record-routing and --record-scores")
                          .TypeName("FILE");
-  AddFlag(*command, "--text", flags->text_path, "record a run now, with prompts cut from this text")
+  AddFlag(*command, "--text", flags->text_path, "record a run now, with prompts cut from this text (-: standard input)")
       .TypeName("FILE")
       .Excludes(trace);
   AddFlag(*command, "--requests", flags->requests, "with --text: number of prompts").InRange(1, 10'000).ShowDefault();

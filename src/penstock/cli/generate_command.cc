@@ -18,7 +18,7 @@ namespace {
 absl::StatusOr<std::vector<TokenId>> EncodePrompt(const Engine& engine, const GenerateFlags& flags) {
   std::string prompt = flags.prompt.value_or("");
   if (flags.prompt_file.has_value()) {
-    PENSTOCK_ASSIGN_OR_RETURN(prompt, ReadFile(*flags.prompt_file, kMaxRequestLineBytes));
+    PENSTOCK_ASSIGN_OR_RETURN(prompt, ReadFileOrStdin(*flags.prompt_file, kMaxRequestLineBytes));
   }
   if (!IsUtf8(prompt)) {
     return InputError("the prompt is not UTF-8 (at byte {})", FindInvalidUtf8(prompt));

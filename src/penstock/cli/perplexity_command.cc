@@ -16,7 +16,7 @@ namespace penstock::cli {
 
 absl::StatusOr<int> PerplexityCommand(const PerplexityFlags& flags) {
   PENSTOCK_ASSIGN_OR_RETURN(EngineOptions options, ToEngineOptions(flags.model));
-  absl::StatusOr<std::string> read = ReadFile(flags.text_file, kMaxTextBytes);
+  absl::StatusOr<std::string> read = ReadFileOrStdin(flags.text_file, kMaxTextBytes);
   if (!read.ok()) return Annotate(read.status(), "--text names a file");
   const std::string text = *std::move(read);
   if (!IsUtf8(text))

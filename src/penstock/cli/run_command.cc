@@ -30,11 +30,14 @@ void LogPlan(const Engine& engine) {
   const ModelInfo& model = engine.model();
   LogInfo("model {} ({}, computing in {}), {} sequences at once, context {}, prefill chunk {}", Printable(model.name),
           model.family, model.dtype, plan.batch_size, plan.context_length, plan.prefill_chunk);
+  const uint64_t planned =
+      plan.fixed_bytes + plan.dense_bytes + plan.kv_bytes + plan.activation_bytes + plan.expert_bytes;
   LogInfo(
-      "memory {}: tables {}, dense weights {}, KV cache {}, activations {}, expert slots {} ({} of {} experts in DRAM)",
-      FormatBytes(plan.budget_bytes), FormatBytes(plan.fixed_bytes), FormatBytes(plan.dense_bytes),
-      FormatBytes(plan.kv_bytes), FormatBytes(plan.activation_bytes), FormatBytes(plan.expert_bytes),
-      plan.num_expert_slots, plan.num_experts_total);
+      "memory {} of {}: tables {}, dense weights {}, KV cache {}, activations {}, expert slots {} ({} of {} experts in "
+      "DRAM)",
+      FormatBytes(planned), FormatBytes(plan.budget_bytes), FormatBytes(plan.fixed_bytes),
+      FormatBytes(plan.dense_bytes), FormatBytes(plan.kv_bytes), FormatBytes(plan.activation_bytes),
+      FormatBytes(plan.expert_bytes), plan.num_expert_slots, plan.num_experts_total);
   const DevicePlan& device = plan.device;
   if (!device.name.empty()) {
     LogInfo("{} device {}: dense weights {}, KV {}, activations {}, expert slots {} ({} experts, {} pinned)",
@@ -92,7 +95,6 @@ absl::StatusOr<int> RunCommand(RunFlags flags) {
   flags.job.resume = flags.job.resume || flags.job.retry_failed;
   if (flags.validate_only) return Validate(flags, stop_requested);
   if (flags.job.output_path.empty()) return UsageError("run needs --output FILE");
-  if (flags.job.output_path == "-") return UsageError("--output '-': for standard output write /dev/stdout");
   PENSTOCK_RETURN_IF_ERROR(CheckNoFileOfTheModel("--stats", flags.job.stats_path, flags.model.engine.model_dir));
   const bool wants_plan = WantsPlan(flags.model);
   if (flags.model.policy_path == "auto") flags.model.policy_path.clear();
@@ -124,7 +126,6 @@ absl::StatusOr<int> RunCommand(RunFlags flags) {
     return OpenedEngine(std::move(engine), predicted_tokens_per_s);
   };
   PENSTOCK_ASSIGN_OR_RETURN(const JobSummary summary, RunJob(flags.job, open_engine, stop_requested));
-  if (summary.nothing_to_do) LogInfo("nothing to do: every request of the job already has its result");
   return summary.numbers.num_failed > 0 ? kExitFailedRequests : 0;
 }
 

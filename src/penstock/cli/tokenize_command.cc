@@ -61,7 +61,7 @@ absl::StatusOr<int> TokenizeCommand(const TokenizeFlags& flags) {
     PENSTOCK_RETURN_IF_ERROR(WriteFully(STDOUT_FILENO, converted + "\n", "stdout"));
     return 0;
   }
-  PENSTOCK_ASSIGN_OR_RETURN(const std::string content, ReadFile(*flags.file, kMaxTokenizedBytes));
+  PENSTOCK_ASSIGN_OR_RETURN(const std::string content, ReadFileOrStdin(*flags.file, kMaxTokenizedBytes));
   PENSTOCK_RETURN_IF_ERROR(ForLines(content, [&](int64_t number, std::string_view line) -> absl::Status {
     auto converted = convert(line);
     if (!converted.ok()) return Annotate(converted.status(), fmt::format("{}, line {}", *flags.file, number));

@@ -40,6 +40,8 @@ class EngineImpl : public InstrumentedEngine {
   const EngineStats& stats() const override { return stats_; }
   const SamplingParams& default_sampling() const override { return default_sampling_; }
 
+  absl::Status text_status() const override { return model_->tokenizer_status; }
+  absl::Status chat_status() const override { return model_->chat_template_status; }
   absl::StatusOr<std::vector<TokenId>> Tokenize(std::string_view text) const override;
   absl::StatusOr<std::vector<TokenId>> TokenizePiece(std::string_view text) const override;
   absl::StatusOr<std::vector<TokenId>> TokenizeChat(const Chat& chat) const override;
@@ -240,17 +242,17 @@ absl::Status EngineImpl::CreateExecutor(const EngineOptions& options, const Engi
 }
 
 absl::StatusOr<std::vector<TokenId>> EngineImpl::Tokenize(std::string_view text) const {
-  if (model_->tokenizer == nullptr) return model_->chat_template_status;
+  PENSTOCK_RETURN_IF_ERROR(model_->tokenizer_status);
   return model_->tokenizer->Encode(text, Origin::kMessage, AddSpecial::kYes);
 }
 
 absl::StatusOr<std::vector<TokenId>> EngineImpl::TokenizePiece(std::string_view text) const {
-  if (model_->tokenizer == nullptr) return model_->chat_template_status;
+  PENSTOCK_RETURN_IF_ERROR(model_->tokenizer_status);
   return model_->tokenizer->Encode(text, Origin::kMessage, AddSpecial::kNo);
 }
 
 absl::StatusOr<std::vector<TokenId>> EngineImpl::TokenizeChat(const Chat& chat) const {
-  if (!model_->chat_prompts.has_value()) return model_->chat_template_status;
+  PENSTOCK_RETURN_IF_ERROR(model_->chat_template_status);
   PENSTOCK_ASSIGN_OR_RETURN(const std::vector<TextSegment> segments, model_->chat_prompts->Render(chat.parts()));
   return model_->tokenizer->Encode(segments, AddSpecial::kNo);  // the template writes the BOS itself
 }
@@ -293,8 +295,9 @@ absl::StatusOr<RequestId> EngineImpl::Submit(Request request) {
     return InputError("stop texts need a tokenizer, and the model folder has none");
   }
   if (num_prompt >= policy().plan.context_length) {
-    return InputError("the prompt has {} tokens, and with an answer it must fit the context length of {}", num_prompt,
-                      policy().plan.context_length);
+    return InputError(
+        "the prompt has {} tokens, and with an answer it must fit the context length of {} (--context-length)",
+        num_prompt, policy().plan.context_length);
   }
   // Generation ends at the context's end with finish reason "length".
   request.sampling.max_tokens = std::min(request.sampling.max_tokens, policy().plan.context_length - num_prompt);

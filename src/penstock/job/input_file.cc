@@ -85,16 +85,23 @@ bool InputFile::IsSameFile(const struct stat& info) const {
   return info.st_dev == info_.st_dev && info.st_ino == info_.st_ino;
 }
 
-absl::Status InputFile::CheckUnchanged() const {
+absl::StatusOr<bool> InputFile::LooksChanged() const {
   struct stat now = {};
   if (::fstat(fd(), &now) != 0) return IoError("{}: cannot stat: {}", name_, ErrnoText(errno));
-  if (now.st_size == info_.st_size && now.st_mtim.tv_sec == info_.st_mtim.tv_sec &&
-      now.st_mtim.tv_nsec == info_.st_mtim.tv_nsec) {
-    return absl::OkStatus();
+  return now.st_size != info_.st_size || now.st_mtim.tv_sec != info_.st_mtim.tv_sec ||
+         now.st_mtim.tv_nsec != info_.st_mtim.tv_nsec;
+}
+
+absl::Status InputFile::RefreshTime() {
+  struct stat now = {};
+  if (::fstat(fd(), &now) != 0) return IoError("{}: cannot stat: {}", name_, ErrnoText(errno));
+  if (now.st_size != info_.st_size) {
+    return InputError(
+        "{}: the input was changed while the job ran (size {} then, {} now); put the old file back and resume", name_,
+        info_.st_size, now.st_size);
   }
-  return InputError(
-      "{}: the input was changed while the job ran (size {} then, {} now); put the old file back and resume", name_,
-      info_.st_size, now.st_size);
+  info_.st_mtim = now.st_mtim;
+  return absl::OkStatus();
 }
 
 }  // namespace penstock

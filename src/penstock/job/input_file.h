@@ -1,4 +1,4 @@
-// The input of a job: a regular file, or a pipe that is first copied to a nameless file so that it can be read twice.
+// An input file of a job: a regular file, or a pipe that is first copied to a nameless file, to be read twice.
 #pragma once
 
 #include <atomic>
@@ -24,8 +24,10 @@ class InputFile {
   const std::string& name() const { return name_; }
   // Returns whether `info` describes this same file, under any name.
   bool IsSameFile(const struct stat& info) const;
-  // kInput when the file has been written to since it was opened.
-  absl::Status CheckUnchanged() const;
+  // Returns whether the file's size or time differs from when it was opened, or from the last RefreshTime().
+  absl::StatusOr<bool> LooksChanged() const;
+  // Takes the present time for unchanged. kInput when the size has changed.
+  absl::Status RefreshTime();
 
  private:
   UniqueFd fd_;

@@ -29,7 +29,7 @@ std::string SpoolFolder(const std::string& output_path) {
   const size_t slash = output_path.rfind('/');
   struct stat info = {};
   const bool device = ::stat(output_path.c_str(), &info) == 0 && !S_ISREG(info.st_mode);
-  if (output_path.empty() || device) return "/var/tmp";
+  if (output_path.empty() || output_path == "-" || device) return "/var/tmp";
   return slash == std::string::npos ? "." : output_path.substr(0, slash + 1);
 }
 
@@ -40,33 +40,49 @@ bool IsSameFile(const std::string& a, const std::string& b) {
          a_info.st_ino == b_info.st_ino;
 }
 
-absl::Status CheckNoFileOfTheJob(const JobOptions& options, const std::string& flag, const std::string& path) {
-  if (IsSameFile(path, options.output_path) || IsSameFile(path, options.input_path) ||
-      IsSameFile(path, ManifestPath(options.output_path))) {
+absl::Status CheckNoFileOfTheJob(const JobOptions& options, const std::vector<std::string>& input_names,
+                                 const std::string& flag, const std::string& path) {
+  const bool is_input =
+      std::ranges::any_of(input_names, [&](const std::string& name) { return IsSameFile(name, path); });
+  if (is_input || IsSameFile(path, options.output_path) || IsSameFile(path, ManifestPath(options.output_path))) {
     return UsageError("{} {}: the job itself uses this file; choose another name", flag, path);
   }
   return absl::OkStatus();
 }
 
-// Opens the statistics file early, so that a wrong path is noticed at once and not after the job.
-absl::StatusOr<UniqueFd> OpenStats(const JobOptions& options) {
-  const std::string& path = options.stats_path;
-  if (path.empty()) return UniqueFd();
-  PENSTOCK_RETURN_IF_ERROR(CheckNoFileOfTheJob(options, "--stats", path));
-  UniqueFd fd(::open(path.c_str(), O_WRONLY | O_CREAT | O_CLOEXEC, 0666));
-  if (!fd.valid()) return IoError("{}: cannot open the statistics file for writing: {}", path, ErrnoText(errno));
-  return fd;
-}
+// The file of --stats.
+class StatsFile {
+ public:
+  // Empties the file before anything else happens. So a wrong path is noticed at once, and the numbers of an earlier
+  // run do not stay when this one is refused. An empty path means no file.
+  static absl::StatusOr<StatsFile> Open(const std::string& path) {
+    StatsFile file;
+    if (path.empty()) return file;
+    file.path_ = path;
+    file.fd_ = UniqueFd(::open(path.c_str(), O_WRONLY | O_CREAT | O_CLOEXEC, 0666));
+    if (!file.is_open()) {
+      return IoError("{}: cannot open the statistics file for writing: {}", path, ErrnoText(errno));
+    }
+    (void)::ftruncate(file.fd_.get(), 0);  // fails on pipes, which have nothing to cut off
+    return file;
+  }
 
-absl::Status WriteStats(const UniqueFd& fd, const JobNumbers& numbers, const std::string& path) {
-  if (!fd.valid()) return absl::OkStatus();
-  (void)::ftruncate(fd.get(), 0);  // fails on pipes, which have nothing to cut off
-  return WriteFully(fd.get(), FormatStats(numbers), path);
-}
+  bool is_open() const { return fd_.valid(); }
+  // Writes the statistics, or why there are none. Only the first call counts.
+  absl::Status Write(const std::string& text) {
+    if (!is_open() || std::exchange(is_written_, true)) return absl::OkStatus();
+    return WriteFully(fd_.get(), text, path_);
+  }
+
+ private:
+  UniqueFd fd_;
+  std::string path_;
+  bool is_written_ = false;
+};
 
 // The files of a job, checked and locked.
 struct OpenJob {
-  InputFile input;
+  Inputs inputs;
   InputReport report;
   std::unique_ptr<OutputFile> output;
   OutputScan scan;
@@ -91,21 +107,24 @@ absl::Status LoadOldJob(const JobOptions& options, OpenJob& job) {
     return InputError("cannot resume with --date {}: the job began with {}", options.date, job.old_manifest.date);
   }
   job.manifest.date = job.old_manifest.date;
+  job.manifest.model_name = job.old_manifest.model_name;
   PENSTOCK_ASSIGN_OR_RETURN(
       job.scan, ScanOutput(job.output->fd(), options.output_path, JobDigest(job.manifest.job), job.report.num_lines));
   PENSTOCK_RETURN_IF_ERROR(job.output->Truncate(job.scan.good_bytes));
   return job.output->Sync();
 }
 
-absl::StatusOr<OpenJob> PrepareJob(const JobOptions& options, OutputCalls& calls, const std::atomic<bool>& stop) {
+absl::StatusOr<OpenJob> PrepareJob(const JobOptions& options, const std::vector<std::string>& input_names,
+                                   OutputCalls& calls, const std::atomic<bool>& stop) {
   OpenJob job;
-  PENSTOCK_ASSIGN_OR_RETURN(job.input, InputFile::Open(options.input_path, SpoolFolder(options.output_path), stop));
-  PENSTOCK_RETURN_IF_ERROR(OutputFile::Check(options.output_path, job.input, options.resume));
-  if (IsSameFile(options.input_path, ManifestPath(options.output_path))) {
+  PENSTOCK_ASSIGN_OR_RETURN(job.inputs, Inputs::Open(input_names, SpoolFolder(options.output_path), stop));
+  PENSTOCK_RETURN_IF_ERROR(OutputFile::Check(options.output_path, job.inputs, options.resume));
+  const std::string manifest_path = ManifestPath(options.output_path);
+  if (struct stat info = {}; ::stat(manifest_path.c_str(), &info) == 0 && job.inputs.HasFile(info)) {
     return IoError("{}: the input would be overwritten by the output's manifest; choose another --output",
-                   options.input_path);
+                   manifest_path);
   }
-  PENSTOCK_ASSIGN_OR_RETURN(job.report, ValidateInput(job.input, options.sampling, stop));
+  PENSTOCK_ASSIGN_OR_RETURN(job.report, ValidateInput(job.inputs, options.sampling, stop));
   PENSTOCK_ASSIGN_OR_RETURN(job.output, OutputFile::Open(options.output_path, calls));
   job.manifest.job = DescribeJob(job.report, options.seed, options.sampling, options.engine_settings);
   job.manifest.checkpoints = job.report.checkpoints;
@@ -116,16 +135,27 @@ absl::StatusOr<OpenJob> PrepareJob(const JobOptions& options, OutputCalls& calls
     PENSTOCK_RETURN_IF_ERROR(LoadOldJob(options, job));
   } else {
     // Checks the output again, now that no other process can write to it.
-    PENSTOCK_RETURN_IF_ERROR(OutputFile::Check(options.output_path, job.input, options.resume));
+    PENSTOCK_RETURN_IF_ERROR(OutputFile::Check(options.output_path, job.inputs, options.resume));
   }
   return job;
 }
 
 absl::Status AgreeOnModel(const JobOptions& options, const Engine& engine, OpenJob& job) {
+  // A resumed job keeps the name, also if the folder has another one now.
+  if (job.manifest.model_name.empty()) job.manifest.model_name = engine.model().name;
   if (!job.output->is_regular()) return absl::OkStatus();
   job.manifest.model = DescribeModel(engine);
   if (job.has_old_manifest) return CompareModel(job.old_manifest, job.manifest.model);
   return WriteManifest(job.manifest, ManifestPath(options.output_path));
+}
+
+// Refuses a job of which the model can answer no request. Single requests get error records instead.
+absl::Status CheckAnswerable(const InputReport& report, const Engine& engine) {
+  const int64_t num_good = report.num_requests - report.num_bad;
+  const int64_t num_chats = report.num_chats + report.num_turns_requests;
+  if (num_good > 0 && num_chats == num_good) PENSTOCK_RETURN_IF_ERROR(engine.chat_status());
+  if (num_good > 0 && num_chats + report.num_texts == num_good) PENSTOCK_RETURN_IF_ERROR(engine.text_status());
+  return absl::OkStatus();
 }
 
 // Takes the error records out of the output, so that their requests run again. The other results are copied into a new
@@ -157,17 +187,20 @@ absl::StatusOr<OpenedEngine> OpenFor(const OpenJob& job, absl::FunctionRef<Engin
   ::malloc_trim(0);  // returns the memory of the validation to the system, for the engine
   absl::StatusOr<OpenedEngine> opened = open_engine(job.report);
   if (!opened.ok() && FaultOf(opened.status()) == Fault::kResources && job.report.parse_bytes > kMiB) {
-    return Annotate(opened.status(), fmt::format("{}, line {} takes {}", job.input.name(), job.report.costliest_line,
+    return Annotate(opened.status(), fmt::format("{} takes {}", job.report.costliest_line.FullText(),
                                                  FormatBytes(job.report.parse_bytes)));
   }
   return opened;
 }
 
 // Refuses other files of the command that would overwrite a file of the job.
-absl::Status CheckOtherFiles(const JobOptions& options) {
+absl::Status CheckOtherFiles(const JobOptions& options, const std::vector<std::string>& input_names) {
+  if (!options.stats_path.empty()) {
+    PENSTOCK_RETURN_IF_ERROR(CheckNoFileOfTheJob(options, input_names, "--stats", options.stats_path));
+  }
   for (const auto& [flag, path] : options.other_files) {
     if (path.empty()) continue;
-    PENSTOCK_RETURN_IF_ERROR(CheckNoFileOfTheJob(options, flag, path));
+    PENSTOCK_RETURN_IF_ERROR(CheckNoFileOfTheJob(options, input_names, flag, path));
     if (IsSameFile(path, options.stats_path)) return UsageError("{} {}: --stats names the same file", flag, path);
   }
   return absl::OkStatus();
@@ -186,19 +219,18 @@ void AddRun(JobNumbers& numbers, const ProgressCounts& counts, const Engine& eng
 }  // namespace
 
 absl::StatusOr<InputReport> ValidateJob(const JobOptions& options, const std::atomic<bool>& stop) {
-  PENSTOCK_ASSIGN_OR_RETURN(const InputFile input,
-                            InputFile::Open(options.input_path, SpoolFolder(options.output_path), stop));
-  return ValidateInput(input, options.sampling, stop);
+  PENSTOCK_ASSIGN_OR_RETURN(const std::vector<std::string> names, InputNames(options.input_paths));
+  PENSTOCK_ASSIGN_OR_RETURN(Inputs inputs, Inputs::Open(names, SpoolFolder(options.output_path), stop));
+  return ValidateInput(inputs, options.sampling, stop);
 }
 
-absl::StatusOr<JobSummary> RunJob(const JobOptions& options, absl::FunctionRef<EngineOpener> open_engine,
-                                  const std::atomic<bool>& stop) {
+static absl::StatusOr<JobSummary> RunWithStats(const JobOptions& options, const std::vector<std::string>& input_names,
+                                               absl::FunctionRef<EngineOpener> open_engine,
+                                               const std::atomic<bool>& stop, StatsFile& stats) {
   const Clock::time_point start = Clock::now();
   OutputCalls default_calls;
   OutputCalls& calls = options.output_calls != nullptr ? *options.output_calls : default_calls;
-  PENSTOCK_ASSIGN_OR_RETURN(OpenJob job, PrepareJob(options, calls, stop));
-  PENSTOCK_RETURN_IF_ERROR(CheckOtherFiles(options));
-  PENSTOCK_ASSIGN_OR_RETURN(const UniqueFd stats_fd, OpenStats(options));
+  PENSTOCK_ASSIGN_OR_RETURN(OpenJob job, PrepareJob(options, input_names, calls, stop));
   Progress progress(ChooseProgressMode(options.quiet), STDERR_FILENO);
 
   JobSummary summary;
@@ -216,12 +248,13 @@ absl::StatusOr<JobSummary> RunJob(const JobOptions& options, absl::FunctionRef<E
     progress.Print(
         fmt::format("{}: all {} requests are done, nothing to do\n", options.output_path, job.scan.num_done));
     summary.numbers.total_s = SecondsSince(start);
-    PENSTOCK_RETURN_IF_ERROR(WriteStats(stats_fd, summary.numbers, options.stats_path));
+    PENSTOCK_RETURN_IF_ERROR(stats.Write(FormatStats(summary.numbers)));
     return summary;
   }
 
   PENSTOCK_ASSIGN_OR_RETURN(OpenedEngine opened, OpenFor(job, open_engine));
   const std::unique_ptr<Engine> engine = std::move(opened.engine);
+  PENSTOCK_RETURN_IF_ERROR(CheckAnswerable(job.report, *engine));
   progress.Predict(opened.predicted_tokens_per_s);
   PENSTOCK_RETURN_IF_ERROR(AgreeOnModel(options, *engine, job));
   engine->SetDate(job.manifest.date);
@@ -232,15 +265,17 @@ absl::StatusOr<JobSummary> RunJob(const JobOptions& options, absl::FunctionRef<E
 
   const Clock::time_point run_start = Clock::now();
   Runner runner({.engine = *engine,
-                 .input = job.input,
+                 .inputs = job.inputs,
                  .report = job.report,
                  .output = *job.output,
                  .scan = job.scan,
                  .job_digest = JobDigest(job.manifest.job),
+                 .model_name = job.manifest.model_name,
                  .seed = options.seed,
                  .sampling = Overlay(engine->default_sampling(), options.sampling),
                  .drain_s = options.drain_s,
                  .on_progress = [&](const ProgressCounts& counts) {
+                   summary.numbers.memory.Update(SecondsSince(run_start));
                    progress.Update(counts, engine->stats(), SecondsSince(run_start));
                  }});
   const absl::Status status = runner.Run(stop);
@@ -250,13 +285,23 @@ absl::StatusOr<JobSummary> RunJob(const JobOptions& options, absl::FunctionRef<E
   numbers.total_s = SecondsSince(start);
   numbers.predicted_tokens_per_s = opened.predicted_tokens_per_s;
   const absl::Status traces_status = engine->CloseTraces();
-  if (stats_fd.valid() && status.ok()) numbers.rates = engine->MeasureRates();
+  if (stats.is_open() && status.ok()) numbers.rates = engine->MeasureRates();
   progress.Finish(runner.counts(), engine->stats(), SecondsSince(run_start));
   progress.Print(FormatSummary(numbers));
-  const absl::Status stats_status = WriteStats(stats_fd, numbers, options.stats_path);
+  const absl::Status stats_status = stats.Write(FormatStats(numbers));
   PENSTOCK_RETURN_IF_ERROR(status);
   PENSTOCK_RETURN_IF_ERROR(stats_status);
   PENSTOCK_RETURN_IF_ERROR(traces_status);
+  return summary;
+}
+
+absl::StatusOr<JobSummary> RunJob(const JobOptions& options, absl::FunctionRef<EngineOpener> open_engine,
+                                  const std::atomic<bool>& stop) {
+  PENSTOCK_ASSIGN_OR_RETURN(const std::vector<std::string> input_names, InputNames(options.input_paths));
+  PENSTOCK_RETURN_IF_ERROR(CheckOtherFiles(options, input_names));
+  PENSTOCK_ASSIGN_OR_RETURN(StatsFile stats, StatsFile::Open(options.stats_path));
+  absl::StatusOr<JobSummary> summary = RunWithStats(options, input_names, open_engine, stop, stats);
+  if (!summary.ok()) (void)stats.Write(FormatStatsOfError(summary.status()));  // the error of the run counts
   return summary;
 }
 

@@ -25,12 +25,12 @@
 namespace penstock {
 
 struct JobOptions {
-  std::string input_path;  // "-": standard input
-  std::string output_path;
-  bool resume = false;        // continue the job of this output; starts it when there is no output yet
-  bool retry_failed = false;  // with `resume`: run requests again that have an error record
-  double drain_s = 30;        // time for the requests under way to finish after `stop` was set
-  std::string stats_path;     // empty: none
+  std::vector<std::string> input_paths;  // files or patterns; "-": standard input
+  std::string output_path;               // "-": standard output
+  bool resume = false;                   // continue the job of this output; starts it when there is no output yet
+  bool retry_failed = false;             // with `resume`: run requests again that have an error record
+  double drain_s = 30;                   // time for the requests under way to finish after `stop` was set
+  std::string stats_path;                // empty: none
   // Flags that name other files to be written, with the file names. None may be a file of the job.
   std::vector<std::pair<std::string, std::string>> other_files = {};
   bool quiet = false;
@@ -71,7 +71,7 @@ using EngineOpener = absl::StatusOr<OpenedEngine>(const InputReport& report);
 absl::StatusOr<JobSummary> RunJob(const JobOptions& options, absl::FunctionRef<EngineOpener> open_engine,
                                   const std::atomic<bool>& stop);
 
-// Only checks the input (`run --validate-only`). Reads options.input_path and writes nothing, except a temporary file
+// Only checks the input (`run --validate-only`). Reads options.input_paths and writes nothing, except a temporary file
 // for piped input.
 absl::StatusOr<InputReport> ValidateJob(const JobOptions& options, const std::atomic<bool>& stop);
 

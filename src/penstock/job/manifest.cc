@@ -12,12 +12,13 @@
 
 #include "penstock/base/file.h"
 #include "penstock/base/limits.h"
+#include "penstock/base/text.h"
 #include "penstock/base/version.h"
 
 namespace penstock {
 namespace {
 
-constexpr int64_t kFormatVersion = 2;
+constexpr int64_t kFormatVersion = 3;
 constexpr size_t kMaxDigests = 2 * kMaxInputCheckpoints;
 
 using FlatObject = std::map<std::string, std::string>;
@@ -112,6 +113,7 @@ absl::Status WriteManifest(const Manifest& manifest, const std::string& path) {
       {"job", manifest.job},
       {"model", manifest.model},
       {"date", manifest.date},
+      {"model_name", ReplaceInvalidUtf8(manifest.model_name)},
       {"input_checkpoints", json::object{{"stride", manifest.checkpoints.stride}, {"digests", std::move(digests)}}}};
   return ReplaceFile(path, std::string(json::serialize(root)) + "\n");
 }
@@ -135,10 +137,14 @@ absl::StatusOr<Manifest> ReadManifest(const std::string& path) {
   const json::value& checkpoints = find(*object, "input_checkpoints");
   if (!job.is_object() || !model.is_object() || !checkpoints.is_object())
     return NotAManifest(path, "a part is missing");
-  Manifest manifest{.job = job.get_object(), .model = model.get_object(), .checkpoints = {}, .date = {}};
+  Manifest manifest{
+      .job = job.get_object(), .model = model.get_object(), .checkpoints = {}, .date = {}, .model_name = {}};
   const json::value& date = find(*object, "date");
   if (!date.is_string()) return NotAManifest(path, "\"date\" is missing");
   manifest.date = std::string(date.get_string());
+  const json::value& name = find(*object, "model_name");
+  if (!name.is_string()) return NotAManifest(path, "\"model_name\" is missing");
+  manifest.model_name = std::string(name.get_string());
   const json::value& stride = find(checkpoints.get_object(), "stride");
   const json::value& digests = find(checkpoints.get_object(), "digests");
   if (!stride.is_int64() || !IsPowerOfTwo(stride.get_int64()) || stride.get_int64() > (int64_t{1} << 48) ||

@@ -24,7 +24,8 @@ struct Manifest {
   json::object job;    // known before the model is loaded
   json::object model;  // from the engine
   InputCheckpoints checkpoints;
-  std::string date;  // that chat templates see; no part of the job's digest
+  std::string date;        // that chat templates see; no part of the job's digest
+  std::string model_name;  // that results name; no part of the digest either
 };
 
 json::object DescribeJob(const InputReport& report, uint64_t seed, const SamplingOverrides& sampling,

@@ -16,6 +16,8 @@
 namespace penstock {
 namespace {
 
+constexpr char kStdout[] = "-";
+
 // Returns the error for an output that cannot be created or opened.
 absl::Status CannotOpen(const std::string& path, int error_number) {
   if (error_number == EISDIR) return IoError("{}: the output is a directory, expected a file name", path);
@@ -29,7 +31,10 @@ ssize_t OutputCalls::Write(int fd, const void* data, size_t num_bytes) { return 
 int OutputCalls::Sync(int fd) { return ::fdatasync(fd); }
 int OutputCalls::Truncate(int fd, off_t num_bytes) { return ::ftruncate(fd, num_bytes); }
 
-absl::Status OutputFile::Check(const std::string& path, const InputFile& input, bool resume) {
+absl::Status OutputFile::Check(const std::string& path, const Inputs& inputs, bool resume) {
+  if (path == kStdout) {
+    return resume ? IoError("standard output is not a regular file, --resume needs one") : absl::OkStatus();
+  }
   if (path.empty()) return UsageError("--output: expected a file name, found nothing");
   struct stat info = {};
   if (::stat(path.c_str(), &info) != 0) {
@@ -40,7 +45,7 @@ absl::Status OutputFile::Check(const std::string& path, const InputFile& input, 
     return absl::OkStatus();
   }
   if (S_ISDIR(info.st_mode)) return CannotOpen(path, EISDIR);
-  if (input.IsSameFile(info)) return IoError("{}: the output is the input; choose another --output", path);
+  if (inputs.HasFile(info)) return IoError("{}: the output is the input; choose another --output", path);
   if (::access(path.c_str(), W_OK) != 0) return CannotOpen(path, errno);
   if (S_ISREG(info.st_mode) && info.st_size > 0 && !resume) {
     return IoError("{}: the output exists; use --resume to continue its job, or choose another name", path);
@@ -50,6 +55,11 @@ absl::Status OutputFile::Check(const std::string& path, const InputFile& input, 
 }
 
 absl::StatusOr<std::unique_ptr<OutputFile>> OutputFile::Open(const std::string& path, OutputCalls& calls) {
+  if (path == kStdout) {
+    UniqueFd fd(::fcntl(STDOUT_FILENO, F_DUPFD_CLOEXEC, 3));
+    if (!fd.valid()) return CannotOpen("standard output", errno);
+    return std::unique_ptr<OutputFile>(new OutputFile(std::move(fd), "standard output", calls));
+  }
   struct stat info = {};
   const bool exists = ::stat(path.c_str(), &info) == 0;
   const bool regular = !exists || S_ISREG(info.st_mode);

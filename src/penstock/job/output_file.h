@@ -16,7 +16,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "penstock/base/file.h"
-#include "penstock/job/input_file.h"
+#include "penstock/job/inputs.h"
 
 namespace penstock {
 
@@ -36,10 +36,10 @@ class OutputFile {
  public:
   // Changes nothing. Returns kIo for an output that is the input or a directory, cannot be written, or lies in no
   // folder. Without `resume`, the same for an output that already has results.
-  static absl::Status Check(const std::string& path, const InputFile& input, bool resume);
+  static absl::Status Check(const std::string& path, const Inputs& inputs, bool resume);
 
-  // Creates or opens the file and locks it until destruction. kIo "locked by pid N" when another process has locked it.
-  // `calls` must outlive the file.
+  // Creates or opens the file ("-": standard output) and locks it until destruction. kIo "locked by pid N" when another
+  // process has locked it. `calls` must outlive the file.
   static absl::StatusOr<std::unique_ptr<OutputFile>> Open(const std::string& path, OutputCalls& calls);
 
   int fd() const { return fd_.get(); }

@@ -206,7 +206,8 @@ std::string FormatResult(const ResultHead& head, const RequestResult& result, co
 std::string FormatError(const ResultHead& head, const LineError& error, const std::vector<std::string>& answers) {
   json::object line = Head(head);
   line["response"] = nullptr;
-  json::object record = {{"code", error.code}, {"message", Printable(error.message)}, {"line", head.line_number}};
+  json::object record = {{"code", error.code}, {"message", Printable(error.message)}, {"line", head.place.number}};
+  if (!head.place.is_only_file) record["file"] = ReplaceInvalidUtf8(head.place.file);
   if (!error.param.empty()) record["param"] = error.param;
   if (!answers.empty()) {
     json::array turns;

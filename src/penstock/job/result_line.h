@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "penstock/engine.h"
+#include "penstock/job/inputs.h"
 #include "penstock/job/request_line.h"
 
 namespace penstock {
@@ -24,8 +25,9 @@ std::optional<int64_t> LineOfResultId(std::string_view id, uint64_t job_digest);
 
 struct ResultHead {
   uint64_t job_digest = 0;
-  int64_t line_number = 0;
+  int64_t line_number = 0;  // in all inputs together
   std::optional<std::string> custom_id;
+  LinePlace place = {};
 };
 
 struct ResultChoice {

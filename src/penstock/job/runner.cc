@@ -35,7 +35,7 @@ uint64_t RequestSeed(uint64_t job_seed, int64_t line_number) {
   return XXH3_64bits_withSeed(&line_number, sizeof(line_number), job_seed);
 }
 
-Runner::Runner(const Args& args) : args_(args), reader_(args.input.fd(), args.input.name(), kMaxRequestLineBytes) {
+Runner::Runner(const Args& args) : args_(args), reader_(args.inputs) {
   counts_.num_requests = args.report.num_requests;
   counts_.num_done = args.scan.num_done;
   counts_.num_resumed = args.scan.num_done;
@@ -117,7 +117,8 @@ absl::Status Runner::Fill(const std::atomic<bool>& stop) {
   Line line;
   while (!at_end_ && !stop.load() && WantsMore()) {
     PENSTOCK_ASSIGN_OR_RETURN(const bool more, reader_.Next(line));
-    PENSTOCK_RETURN_IF_ERROR(args_.input.CheckUnchanged());
+    PENSTOCK_ASSIGN_OR_RETURN(const bool looks_changed, reader_.file().LooksChanged());
+    if (looks_changed) PENSTOCK_RETURN_IF_ERROR(args_.inputs.CheckUnchanged(args_.report.digest));
     at_end_ = !more;
     if (!more || (!line.too_long && IsBlank(line.text))) continue;
     if (args_.scan.done[line.number]) continue;
@@ -130,7 +131,7 @@ absl::Status Runner::StartLine(const Line& line) {
   RequestLine parsed = line.too_long ? TooLongLine(line.num_bytes) : ParseRequestLine(line.text, line.number);
   CheckLineModel(args_.report, parsed);
   const auto active = std::make_shared<Active>();
-  active->head = {args_.job_digest, line.number, parsed.id};
+  active->head = {args_.job_digest, line.number, parsed.id, reader_.place()};
   if (parsed.error.has_value()) return WriteError(*active, *parsed.error);
   active->request = std::move(parsed.request);
   active->sampling = Overlay(args_.sampling, active->request.sampling);
@@ -141,8 +142,8 @@ absl::Status Runner::StartLine(const Line& line) {
 // Tokenizing takes many times a text's bytes of memory, so a prompt that cannot fit is refused first.
 static absl::Status CheckPromptBytes(const ModelInfo& model, uint64_t num_bytes) {
   if (model.max_prompt_bytes == 0 || num_bytes <= model.max_prompt_bytes) return absl::OkStatus();
-  return InputError("the prompt has {} bytes, which cannot fit the context length of {} tokens", num_bytes,
-                    model.context_length);
+  return InputError("the prompt has {} bytes, which cannot fit the context length of {} tokens (--context-length)",
+                    num_bytes, model.context_length);
 }
 
 absl::StatusOr<std::vector<TokenId>> Runner::PromptOf(Active& active) const {
@@ -207,8 +208,8 @@ absl::Status Runner::Submit(const std::shared_ptr<Active>& active) {
     if (active->request.kind != RequestKind::kTurns) active->request.chat = {};
     return absl::OkStatus();
   }
-  if (FaultOf(status) != Fault::kInput) {
-    return Annotate(status, fmt::format("{}: line {}", args_.input.name(), active->head.line_number));
+  if (FaultOf(status) != Fault::kInput && FaultOf(status) != Fault::kModel) {
+    return Annotate(status, active->head.place.FullText());
   }
   active->num_left = 0;
   return WriteFailure(*active, status);
@@ -228,7 +229,7 @@ absl::Status Runner::WriteError(const Active& active, const LineError& error) {
   const auto is_same = [&](const Failures& failures) { return failures.code == error.code; };
   const auto found = std::ranges::find_if(counts_.failures, is_same);
   if (found == counts_.failures.end()) {
-    counts_.failures.push_back({error.code, 1, active.head.line_number, error.message});
+    counts_.failures.push_back({error.code, 1, active.head.place.Text(), error.message});
   } else {
     ++found->num_requests;
   }
@@ -244,8 +245,8 @@ absl::Status Runner::Finish(Completion completion) {
   if (active->num_left == 0) return absl::OkStatus();  // another answer of the request has failed
   if (!completion.status.ok()) {
     if (!std::exchange(has_told_of_failure_, true)) {
-      LogWarning("line {}: {}; it gets an error record and the job goes on (further ones are not shown)",
-                 active->head.line_number, penstock::Message(completion.status));
+      LogWarning("{}: {}; it gets an error record and the job goes on (further ones are not shown)",
+                 active->head.place.Text(), penstock::Message(completion.status));
     }
     active->num_left = 0;
     return WriteFailure(*active, completion.status);
@@ -261,7 +262,7 @@ absl::Status Runner::Finish(Completion completion) {
     if (active->answers.size() < active->request.turns.size()) return Submit(active);
   }
   const RequestResult result = {.kind = active->request.kind,
-                                .model = args_.engine.model().name,
+                                .model = args_.model_name,
                                 .choices = std::move(active->choices),
                                 .answers = std::move(active->answers),
                                 .prompt_tokens = active->prompt_tokens,

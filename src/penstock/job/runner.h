@@ -16,8 +16,7 @@
 #include "absl/status/status.h"
 #include "penstock/base/clock.h"
 #include "penstock/engine.h"
-#include "penstock/job/input_file.h"
-#include "penstock/job/line_reader.h"
+#include "penstock/job/inputs.h"
 #include "penstock/job/output_file.h"
 #include "penstock/job/output_scan.h"
 #include "penstock/job/progress.h"
@@ -37,11 +36,12 @@ class Runner {
  public:
   struct Args {
     Engine& engine;
-    const InputFile& input;
+    Inputs& inputs;
     const InputReport& report;
     OutputFile& output;
     const OutputScan& scan;  // lines that are already done
     uint64_t job_digest;
+    std::string model_name;  // that result lines name
     uint64_t seed;
     SamplingParams sampling;                                 // where requests start from
     double drain_s;                                          // see JobOptions
@@ -76,7 +76,7 @@ class Runner {
   bool WantsMore() const;
   absl::Status Fill(const std::atomic<bool>& stop);
   absl::Status StartLine(const Line& line);
-  // Submits the request or its next turn. A kInput error becomes the line's error record.
+  // Submits the request or its next turn. A kInput or kModel error becomes the line's error record.
   absl::Status Submit(const std::shared_ptr<Active>& active);
   absl::Status TrySubmit(const std::shared_ptr<Active>& active);
   // Returns the prompt's tokens.
@@ -89,7 +89,7 @@ class Runner {
   absl::Status WriteResult(const std::string& result);
 
   Args args_;
-  LineReader reader_;
+  InputReader reader_;
   bool at_end_ = false;
   bool has_told_of_failure_ = false;
   std::optional<Clock::time_point> drain_until_;  // set when the job stops

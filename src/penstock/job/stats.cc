@@ -7,12 +7,26 @@
 
 #include "penstock/base/bytes.h"
 #include "penstock/base/json.h"
+#include "penstock/base/status.h"
 #include "penstock/base/text.h"
 #include "penstock/memory/eviction.h"
 #include "penstock/schedule/schedule.h"
 
 namespace penstock {
 namespace {
+
+// Returns the number in the line of /proc/self/status that `format` reads; 0 when there is none.
+uint64_t StatusBytes(const char* format) {
+  std::FILE* file = std::fopen("/proc/self/status", "re");
+  if (file == nullptr) return 0;
+  char line[256];
+  unsigned long long kib = 0;
+  while (std::fgets(line, sizeof(line), file) != nullptr) {
+    if (std::sscanf(line, format, &kib) == 1) break;  // NOLINT(cert-err34-c)
+  }
+  std::fclose(file);
+  return kib * kKiB;
+}
 
 double Rate(int64_t count, double seconds) { return seconds > 0 ? static_cast<double>(count) / seconds : 0; }
 
@@ -36,16 +50,17 @@ Bound BoundOf(const EngineStats& stats, const MachineRates& rates) {
   return bound;
 }
 
-uint64_t PeakRssBytes() {
-  std::FILE* file = std::fopen("/proc/self/status", "re");
-  if (file == nullptr) return 0;
-  char line[256];
-  unsigned long long kib = 0;
-  while (std::fgets(line, sizeof(line), file) != nullptr) {
-    if (std::sscanf(line, "VmHWM: %llu kB", &kib) == 1) break;
+uint64_t PeakRssBytes() { return StatusBytes("VmHWM: %llu kB"); }
+uint64_t ResidentBytes() { return StatusBytes("VmRSS: %llu kB"); }
+
+void MemoryLog::Update(double seconds) {
+  if (!samples_.empty() && seconds < samples_.back().seconds + distance_s_) return;
+  if (samples_.size() == kMaxSamples) {
+    for (size_t i = 0; i < kMaxSamples / 2; ++i) samples_[i] = samples_[2 * i];
+    samples_.resize(kMaxSamples / 2);
+    distance_s_ *= 2;
   }
-  std::fclose(file);
-  return kib * kKiB;
+  samples_.push_back({seconds, ResidentBytes()});
 }
 
 std::string FormatStats(const JobNumbers& numbers) {
@@ -69,6 +84,10 @@ std::string FormatStats(const JobNumbers& numbers) {
       bound_json["host_memory_bytes_per_second"] = numbers.rates.host.memory_bytes_per_s;
       bound_json["host_operations_per_second"] = numbers.rates.host.ops_per_s;
     }
+  }
+  json::array memory;
+  for (const MemoryLog::Sample& sample : numbers.memory.samples()) {
+    memory.push_back(json::object{{"seconds", sample.seconds}, {"resident_bytes", sample.resident_bytes}});
   }
   const json::object stats = {
       {"model", ReplaceInvalidUtf8(numbers.model)},
@@ -106,8 +125,14 @@ std::string FormatStats(const JobNumbers& numbers) {
                                 {"used", e.prefetch_used},
                                 {"hot_accuracy", Rate(e.prefetch_used, static_cast<double>(e.prefetch_issued))}}},
       {"peak_rss_bytes", PeakRssBytes()},
+      {"memory", std::move(memory)},
       {"bound", bound_json},
       {"bound_fraction", known ? json::value(bound.seconds / generation_s) : json::value(nullptr)}};
+  return std::string(json::serialize(stats)) + "\n";
+}
+
+std::string FormatStatsOfError(const absl::Status& error) {
+  const json::object stats = {{"error", ReplaceInvalidUtf8(Message(error))}, {"exit_code", ExitCode(error)}};
   return std::string(json::serialize(stats)) + "\n";
 }
 
@@ -117,8 +142,8 @@ std::string FormatSummary(const JobNumbers& numbers) {
   std::string text = fmt::format("requests        {}, {} failed", numbers.num_requests, numbers.num_failed);
   if (numbers.num_resumed > 0) text += fmt::format(", {} done before", numbers.num_resumed);
   for (const Failures& failures : numbers.failures) {
-    text += fmt::format("\n                {} {}, the first in line {}: {}", failures.num_requests, failures.code,
-                        failures.first_line, Printable(failures.first_message));
+    text += fmt::format("\n                {} {}, the first in {}: {}", failures.num_requests, failures.code,
+                        failures.first_place, Printable(failures.first_message));
   }
   text += fmt::format("\ntokens          {} prompt", e.prompt_tokens);
   if (e.computed_prompt_tokens < e.prompt_tokens) text += fmt::format(" ({} computed)", e.computed_prompt_tokens);
@@ -132,9 +157,9 @@ std::string FormatSummary(const JobNumbers& numbers) {
     text += fmt::format("predicted       {:.1f} generation, {:.0f}% of it reached\n", numbers.predicted_tokens_per_s,
                         100 * Rate(e.generated_tokens, e.prefill_s + e.decode_s) / numbers.predicted_tokens_per_s);
   }
-  text +=
-      fmt::format("experts         {} hits, {} misses ({:.1f}% hits), {} read from disk\n", e.expert_hits,
-                  e.expert_misses, 100 * Rate(e.expert_hits, static_cast<double>(wanted)), FormatBytes(e.disk_bytes));
+  text += fmt::format("experts         {} hits, {} misses ({:.1f}% were in memory when wanted), {} read from disk\n",
+                      e.expert_hits, e.expert_misses, 100 * Rate(e.expert_hits, static_cast<double>(wanted)),
+                      FormatBytes(e.disk_bytes));
   text += fmt::format("peak memory     {}\n", FormatBytes(PeakRssBytes()));
   return text;
 }

@@ -3,7 +3,9 @@
 
 #include <cstdint>
 #include <string>
+#include <vector>
 
+#include "absl/status/status.h"
 #include "penstock/engine.h"
 
 namespace penstock {
@@ -20,8 +22,27 @@ Bound BoundOf(const EngineStats& stats, const MachineRates& rates);
 struct Failures {
   std::string code;
   int64_t num_requests = 0;
-  int64_t first_line = 0;
+  std::string first_place;
   std::string first_message;
+};
+
+// The process's resident memory at some moments of a run, at equal distances: at most kMaxSamples, so that the distance
+// doubles when a run goes on.
+class MemoryLog {
+ public:
+  struct Sample {
+    double seconds = 0;  // since the run began
+    uint64_t resident_bytes = 0;
+  };
+  static constexpr size_t kMaxSamples = 240;
+
+  // Takes a sample if the last one is old enough.
+  void Update(double seconds);
+  const std::vector<Sample>& samples() const { return samples_; }
+
+ private:
+  double distance_s_ = 1;
+  std::vector<Sample> samples_;
 };
 
 struct JobNumbers {
@@ -35,15 +56,21 @@ struct JobNumbers {
   MemoryPlan plan;
   double predicted_tokens_per_s = 0;    // from OpenedEngine
   std::vector<Failures> failures = {};  // of this run
+  MemoryLog memory;
 };
 
 // Returns the JSON of --stats. `hot_accuracy` is the share of the prefetched experts that were then wanted. `bound` is
 // the limit at the measured rates; null when they were not measured. Without a plan the predicted rate is null, too.
 std::string FormatStats(const JobNumbers& numbers);
 
+// Returns the JSON of --stats for a run that ended with an error before it could count anything.
+std::string FormatStatsOfError(const absl::Status& error);
+
 std::string FormatSummary(const JobNumbers& numbers);
 
 // Returns the most memory that this process ever had resident; 0 when /proc does not tell.
 uint64_t PeakRssBytes();
+// The same for the present moment.
+uint64_t ResidentBytes();
 
 }  // namespace penstock

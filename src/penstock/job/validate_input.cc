@@ -14,7 +14,6 @@
 #include "penstock/base/limits.h"
 #include "penstock/base/status.h"
 #include "penstock/base/text.h"
-#include "penstock/job/line_reader.h"
 #include "penstock/job/runner.h"
 #include "penstock/tensor/kv_block.h"
 
@@ -31,40 +30,14 @@ struct IdHash {
 
 constexpr size_t kMaxSuspects = 1000;
 
-// Digests each line's text and a newline, so that CRLF and a missing last newline make no difference.
-class InputDigest {
- public:
-  InputDigest() : state_(XXH3_createState(), &XXH3_freeState) { XXH3_128bits_reset(state_.get()); }
-
-  void Add(const Line& line) {
-    XXH3_128bits_update(state_.get(), line.text.data(), line.text.size());
-    if (line.too_long) XXH3_128bits_update(state_.get(), &line.num_bytes, sizeof(line.num_bytes));
-    XXH3_128bits_update(state_.get(), "\n", 1);
-    if (line.number % checkpoints_.stride != 0) return;
-    if (checkpoints_.digests.size() == kMaxInputCheckpoints) {
-      for (size_t i = 0; i < kMaxInputCheckpoints / 2; ++i) checkpoints_.digests[i] = checkpoints_.digests[2 * i + 1];
-      checkpoints_.digests.resize(kMaxInputCheckpoints / 2);
-      checkpoints_.stride *= 2;
-      if (line.number % checkpoints_.stride != 0) return;
-    }
-    checkpoints_.digests.push_back(XXH3_128bits_digest(state_.get()).low64);
-  }
-
-  std::string Hex() const {
-    const XXH128_hash_t hash = XXH3_128bits_digest(state_.get());
-    return fmt::format("{:016x}{:016x}", hash.high64, hash.low64);
-  }
-  InputCheckpoints Release() { return std::move(checkpoints_); }
-
- private:
-  std::unique_ptr<XXH3_state_t, decltype(&XXH3_freeState)> state_;
-  InputCheckpoints checkpoints_;
-};
-
 // Reads lines with equal hashes again and compares the ids themselves.
-absl::Status ConfirmDuplicates(const InputFile& input, const std::deque<IdHash>& ids) {
+absl::Status ConfirmDuplicates(const Inputs& inputs, const std::deque<IdHash>& ids) {
   std::map<int64_t, int64_t> first_of;  // later line -> first line with the same hash
-  std::map<int64_t, std::string> ids_of;
+  struct Id {
+    std::string text;
+    LinePlace place;
+  };
+  std::map<int64_t, Id> ids_of;
   for (size_t i = 1, first = 0; i < ids.size() && first_of.size() < kMaxSuspects; ++i) {
     if (ids[i].hash != ids[first].hash) {
       first = i;
@@ -74,7 +47,7 @@ absl::Status ConfirmDuplicates(const InputFile& input, const std::deque<IdHash>&
     ids_of[ids[first].line_number];
   }
   if (first_of.empty()) return absl::OkStatus();
-  LineReader reader(input.fd(), input.name(), kMaxRequestLineBytes);
+  InputReader reader(inputs);
   Line line;
   while (true) {
     PENSTOCK_ASSIGN_OR_RETURN(const bool more, reader.Next(line));
@@ -83,23 +56,26 @@ absl::Status ConfirmDuplicates(const InputFile& input, const std::deque<IdHash>&
     if (suspect == first_of.end() && !ids_of.contains(line.number)) continue;
     const std::string id = ParseRequestLine(line.text, line.number).id.value_or("");
     if (suspect == first_of.end()) {
-      ids_of[line.number] = id;
-    } else if (ids_of[suspect->second] == id) {
-      return InputError("{}: line {}: id '{}' was already used in line {}; give each request its own id", input.name(),
-                        line.number, id, suspect->second);
+      ids_of[line.number] = {id, reader.place()};
+    } else if (const Id& first = ids_of[suspect->second]; first.text == id) {
+      return InputError("{}: id '{}' was already used in {}; give each request its own id", reader.place().FullText(),
+                        id, first.place.Text());
     }
   }
 }
 
-void CountLine(const RequestLine& line, int64_t number, InputReport& report) {
+void CountLine(const RequestLine& line, const LinePlace& place, InputReport& report) {
   ++report.num_requests;
   if (line.error.has_value()) {
     ++report.num_bad;
-    if (report.bad_lines.size() < kMaxReportedBadLines) report.bad_lines.push_back({number, *line.error});
+    if (report.bad_lines.size() < kMaxReportedBadLines) report.bad_lines.push_back({place, *line.error});
     return;
   }
   switch (line.request.kind) {
-    case RequestKind::kCompletion: ++report.num_completions; break;
+    case RequestKind::kCompletion:
+      ++report.num_completions;
+      report.num_texts += line.request.prompt_ids.empty() ? 1 : 0;
+      break;
     case RequestKind::kChat: ++report.num_chats; break;
     case RequestKind::kTurns: ++report.num_turns_requests; break;
   }
@@ -190,11 +166,11 @@ void CountPrompts(const JobRequest& request, int64_t max_tokens, Beginnings& beg
   beginnings.EndPrompt(request.prompt_ids, totals);
 }
 
-void CountMemory(const Line& line, const RequestLine& parsed, const SamplingOverrides& sampling, Beginnings& beginnings,
-                 InputReport& report) {
+void CountMemory(const Line& line, const LinePlace& place, const RequestLine& parsed, const SamplingOverrides& sampling,
+                 Beginnings& beginnings, InputReport& report) {
   if (const uint64_t bytes = ParseBytes(line.text); bytes > report.parse_bytes) {
     report.parse_bytes = bytes;
-    report.costliest_line = line.number;
+    report.costliest_line = place;
   }
   report.longest_line_bytes = std::max<uint64_t>(report.longest_line_bytes, line.text.size());
   uint64_t turns_bytes = 0;
@@ -274,45 +250,45 @@ CallerMemory JobMemory(const InputReport& report, const ModelInfo& model) {
 void CheckLineModel(const InputReport& report, RequestLine& line) {
   if (line.error.has_value() || line.model.empty() || line.model == report.model) return;
   line.error = LineError{"mixed_models",
-                         fmt::format("body.model: expected '{}' as in line {}, found '{}'; one job runs one model",
-                                     report.model, report.model_line, line.model),
+                         fmt::format("body.model: expected '{}' as in {}, found '{}'; one job runs one model",
+                                     report.model, report.model_place.Text(), line.model),
                          "body.model"};
 }
 
-absl::StatusOr<InputReport> ValidateInput(const InputFile& input, const SamplingOverrides& sampling,
+absl::StatusOr<InputReport> ValidateInput(Inputs& inputs, const SamplingOverrides& sampling,
                                           const std::atomic<bool>& stop) {
   InputReport report;
   InputDigest digest;
   Beginnings beginnings;
   std::deque<IdHash> ids;  // a deque grows without copying
-  LineReader reader(input.fd(), input.name(), kMaxRequestLineBytes);
+  InputReader reader(inputs);
   Line line;
   while (true) {
-    if (stop.load()) return MakeError(Fault::kStopped, input.name() + ": stopped while validating the input");
+    if (stop.load()) return MakeError(Fault::kStopped, inputs.name() + ": stopped while validating the input");
     PENSTOCK_ASSIGN_OR_RETURN(const bool more, reader.Next(line));
     if (!more) break;
     digest.Add(line);
     report.num_lines = line.number;
-    report.num_bytes = line.offset + line.num_bytes + (line.terminated ? 1 : 0);
     if (!line.too_long && IsBlank(line.text)) {
       ++report.num_blank;
       continue;
     }
+    const LinePlace place = reader.place();
     RequestLine request = line.too_long ? TooLongLine(line.num_bytes) : ParseRequestLine(line.text, line.number);
     if (report.model.empty() && !request.error.has_value() && !request.model.empty()) {
       report.model = request.model;
-      report.model_line = line.number;
+      report.model_place = place;
     }
     CheckLineModel(report, request);
-    CountLine(request, line.number, report);
-    if (!line.too_long) CountMemory(line, request, sampling, beginnings, report);
+    CountLine(request, place, report);
+    if (!line.too_long) CountMemory(line, place, request, sampling, beginnings, report);
     if (request.id.has_value()) ids.push_back({XXH3_64bits(request.id->data(), request.id->size()), line.number});
   }
   std::sort(ids.begin(), ids.end());
-  PENSTOCK_RETURN_IF_ERROR(ConfirmDuplicates(input, ids));
-  PENSTOCK_RETURN_IF_ERROR(input.CheckUnchanged());
+  PENSTOCK_RETURN_IF_ERROR(ConfirmDuplicates(inputs, ids));
   report.digest = digest.Hex();
   report.checkpoints = digest.Release();
+  PENSTOCK_RETURN_IF_ERROR(inputs.CheckUnchanged(report.digest));
   report.parse_bytes += reader.buffer_bytes();
   report.mean_positions /= std::max<int64_t>(1, report.num_requests - report.num_bad);
   return report;
@@ -324,7 +300,7 @@ std::string FormatInputReport(const InputReport& report) {
                   report.num_lines, report.num_requests, report.num_completions, report.num_chats,
                   report.num_turns_requests, report.num_bad, report.num_blank);
   for (const BadLine& bad : report.bad_lines) {
-    text += fmt::format("line {}: {}: {}\n", bad.number, bad.error.code, Printable(bad.error.message));
+    text += fmt::format("{}: {}: {}\n", bad.place.Text(), bad.error.code, Printable(bad.error.message));
   }
   const size_t num_unsaid = static_cast<size_t>(report.num_bad) - report.bad_lines.size();
   if (num_unsaid > 0) text += fmt::format("and {} more bad lines\n", num_unsaid);

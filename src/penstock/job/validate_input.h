@@ -13,23 +13,15 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "penstock/engine.h"
-#include "penstock/job/input_file.h"
+#include "penstock/job/input_digest.h"
+#include "penstock/job/inputs.h"
 #include "penstock/job/request_line.h"
 #include "penstock/plan/workload.h"
 
 namespace penstock {
 
-// Digests of the input's first `stride`, 2 * stride, ... lines. The stride doubles whenever there are too many. So a
-// short input has one digest per line, and a long input still shows roughly where it changed.
-struct InputCheckpoints {
-  int64_t stride = 1;
-  std::vector<uint64_t> digests;
-};
-
-inline constexpr size_t kMaxInputCheckpoints = 4096;
-
 struct BadLine {
-  int64_t number = 0;
+  LinePlace place;
   LineError error;
 };
 
@@ -58,17 +50,17 @@ struct InputReport {
   int64_t num_bad = 0;       // requests that are certain to get an error record
   int64_t num_blank = 0;     // blank lines, which are skipped
   int64_t num_completions = 0;
+  int64_t num_texts = 0;  // completions whose prompt is a text
   int64_t num_chats = 0;
   int64_t num_turns_requests = 0;
-  uint64_t num_bytes = 0;
   std::string digest;  // 128 bits in hex, over the lines without their line ends
   InputCheckpoints checkpoints;
   std::string model;  // the first model name in a line; the others must be equal
-  int64_t model_line = 0;
+  LinePlace model_place;
   std::vector<BadLine> bad_lines;  // the first few bad lines
   // Used by JobMemory().
-  uint64_t parse_bytes = 0;    // most memory to read and parse one line
-  int64_t costliest_line = 0;  // number of that line
+  uint64_t parse_bytes = 0;  // most memory to read and parse one line
+  LinePlace costliest_line;
   uint64_t longest_line_bytes = 0;
   uint64_t longest_turns_bytes = 0;  // turns of one request
   int64_t mean_positions = 0;        // KV entries of a request, estimated from its text and max_tokens; 0: none
@@ -82,7 +74,7 @@ struct InputReport {
 
 // Validates the input, starting each line from the parameters in `sampling`. kInput when two lines have one id (naming
 // both), kIo when reading fails, kStopped when `stop` is set.
-absl::StatusOr<InputReport> ValidateInput(const InputFile& input, const SamplingOverrides& sampling,
+absl::StatusOr<InputReport> ValidateInput(Inputs& inputs, const SamplingOverrides& sampling,
                                           const std::atomic<bool>& stop);
 
 // Returns the job in numbers; its texts have `bytes_per_token`.

@@ -60,7 +60,8 @@ absl::Status LoadTokenizer(const ModelFolder& folder, const std::optional<Gguf>&
     }
   }
   if (model.tokenizer == nullptr) {
-    model.chat_template_status = InputError("the model has no tokenizer: give prompts as token ids");
+    model.tokenizer_status = InputError("the model has no tokenizer: give prompts as token ids");
+    model.chat_template_status = model.tokenizer_status;
     return absl::OkStatus();
   }
   if (model.tokenizer->vocab_size() > model.config.vocab_size) {

@@ -25,7 +25,8 @@ struct LoadedModel {
   WeightMap weights;                     // points into `checkpoint`
   std::unique_ptr<Tokenizer> tokenizer;  // null when the folder has none: token ids only
   std::optional<ChatPrompts> chat_prompts;
-  absl::Status chat_template_status;  // why there is no chat template
+  absl::Status tokenizer_status;      // why texts cannot be tokenized
+  absl::Status chat_template_status;  // why chats cannot be rendered
   std::string fingerprint;  // digest of all that texts depend on: configs, tokenizer files, samples of tensors
 
   // Returns the maximum number of text bytes that one token can stand for; 0 without a tokenizer.

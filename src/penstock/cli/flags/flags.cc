@@ -283,6 +283,9 @@ Flag AddFlag(CLI::App& app, const std::string& name, std::string& target, const 
 Flag AddFlag(CLI::App& app, const std::string& name, std::optional<std::string>& target, const std::string& help) {
   return AddOption(app, name, target, help);
 }
+Flag AddFlag(CLI::App& app, const std::string& name, std::vector<std::string>& target, const std::string& help) {
+  return AddOption(app, name, target, help);
+}
 Flag AddFlag(CLI::App& app, const std::string& name, int& target, const std::string& help) {
   return AddOption(app, name, target, help);
 }

@@ -47,6 +47,8 @@ class Flag {
 // value and sets it to true. A flag for a list of texts may be given several times.
 Flag AddFlag(CLI::App& app, const std::string& name, std::string& target, const std::string& help);
 Flag AddFlag(CLI::App& app, const std::string& name, std::optional<std::string>& target, const std::string& help);
+// Takes several texts at once, and may be given several times.
+Flag AddFlag(CLI::App& app, const std::string& name, std::vector<std::string>& target, const std::string& help);
 Flag AddFlag(CLI::App& app, const std::string& name, int& target, const std::string& help);
 Flag AddFlag(CLI::App& app, const std::string& name, int64_t& target, const std::string& help);
 Flag AddFlag(CLI::App& app, const std::string& name, std::optional<int64_t>& target, const std::string& help);

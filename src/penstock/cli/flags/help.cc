@@ -67,7 +67,7 @@ std::vector<std::string> GroupsOf(const CommandHelp& command) {
   for (const FlagHelp& flag : command.flags) {
     if (std::ranges::find(groups, flag.group) == groups.end()) groups.push_back(flag.group);
   }
-  std::ranges::stable_partition(groups, [](const std::string& group) { return group != kGeneralGroup; });
+  std::stable_partition(groups.begin(), groups.end(), [](const std::string& group) { return group != kGeneralGroup; });
   return groups;
 }
 
