@@ -25,6 +25,7 @@ PackedIndex Example() {
   panels.extent = {192, PackedBytes(WeightFormat::kHqq3, 40, 300)};
   panels.xxh3 = 7;
   index.tensors = {rows, panels};
+  index.files = {{"config.json", 0xFEDCBA9876543210}, {"tokenizer.json", 5}};
   return index;
 }
 
@@ -40,6 +41,7 @@ TEST(PackedIndexTest, IsReadBack) {
   EXPECT_EQ(read.quantize, written.quantize);
   EXPECT_EQ(read.source, written.source);
   EXPECT_EQ(read.weights_bytes, written.weights_bytes);
+  EXPECT_EQ(read.files, written.files);
   ASSERT_EQ(read.tensors.size(), 2u);
   for (size_t i = 0; i < 2; ++i) {
     EXPECT_EQ(read.tensors[i].name, written.tensors[i].name);
@@ -74,6 +76,8 @@ TEST(PackedIndexTest, WhatIsWrongIsNamed) {
       {"\"offset\":192", "\"offset\":18446744073709551552", "ends beyond"},
       {"0123456789abcdef", "0123456789abcde", "xxh3"},
       {"0123456789abcdef", "0123456789abcdeg", "xxh3"},
+      {"fedcba9876543210", "fedcba987654321", "config.json: expected 16 hexadecimal digits"},
+      {"\"files\":{", "\"files\":7,\"x\":{", "files: expected an object"},
       {"\"tensors\":{", "\"tensors\":[", ""},
       {"\"norm\":{", "\"norm\":3,\"x\":{", "norm"},
   };

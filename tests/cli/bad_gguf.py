@@ -1,4 +1,5 @@
 """Tests of rows G (GGUF). See bad_inputs.py."""
+import json
 import struct
 
 import tiny_gguf
@@ -251,6 +252,32 @@ def config_rows():
     yield "G11", "dense model", with_field("llama.expert_count", U32, 0, "only models with experts")
 
 
+    for name, value in (("temp", -1.0), ("temp", float("nan")), ("top_p", 2.0), ("min_p", -0.5), ("penalty_repeat", 0.0)):
+        yield "G11", f"sampling.{name} {value}", with_field(f"general.sampling.{name}", F32, value,
+                                                            rf"general\.sampling\.{name}: expected a number from")
+    yield "G11", "sampling.top_k -1", with_field("general.sampling.top_k", I32, -1, "sampling.top_k: expected a number from 0")
+
+
+def default_sampling(box):
+    """Checks that a GGUF file samples as a folder with the same generation_config.json does."""
+    model = box.model("folder")
+    gguf = tiny_gguf.tiny()
+    config = {"do_sample": True}
+    for name, key, kind, value in (("temperature", "temp", F32, 2.0), ("top_k", "top_k", I32, 50),
+                                   ("top_p", "top_p", F32, 0.75), ("min_p", "min_p", F32, 0.0),
+                                   ("repetition_penalty", "penalty_repeat", F32, 1.25)):
+        gguf.set(f"general.sampling.{key}", kind, value)
+        config[name] = value
+    model.write("generation_config.json", json.dumps(config))
+    path = box.file("tiny.gguf", gguf.bytes())
+    answers = {}
+    for seed in ("1", "2"):
+        args = ["generate", "--prompt=the aaaa in", "--raw", "--max-tokens=12", "--ignore-eos", "--seed", seed]
+        answers[seed] = box.run([*args, "--model", model.path]).stdout
+        box.expect(box.run([*args, "--model", path]).stdout == answers[seed], "the GGUF file samples in another way")
+    box.expect(answers["1"] != answers["2"], "nothing was sampled")
+
+
 def works(box):
     """Checks that the tiny model gives the same answers as a GGUF file and as a folder."""
     model = box.model("folder")
@@ -265,5 +292,6 @@ def works(box):
 
 def cases():
     yield "G0", "works", works
+    yield "G0", "default sampling", default_sampling
     for rows in (header_rows, value_rows, tensor_rows, split_rows, config_rows):
         yield from rows()

@@ -340,7 +340,7 @@ TEST(ModelConfigTest, DenseLayersOfQwen) {
 TEST(GenerationConfigTest, ReadsAndRefuses) {
   const auto config =
       ParseGenerationConfig(R"({"eos_token_id": [1, 2], "do_sample": true, "temperature": 0.7, "top_k": 20,
-      "top_p": 0.8, "min_p": 0.1, "repetition_penalty": 1.05, "transformers_version": "4.51.0"})",
+      "top_p": 0.8, "min_p": 0.1, "repetition_penalty": 1.05, "max_new_tokens": 77, "transformers_version": "4.51.0"})",
                             100);
   ASSERT_TRUE(config.ok()) << Message(config.status());
   EXPECT_THAT(config->eos_ids, ElementsAre(1, 2));
@@ -350,13 +350,15 @@ TEST(GenerationConfigTest, ReadsAndRefuses) {
   EXPECT_EQ(config->top_p, 0.8);
   EXPECT_EQ(config->min_p, 0.1);
   EXPECT_EQ(config->repetition_penalty, 1.05);
+  EXPECT_EQ(config->max_new_tokens, 77);
   const auto plain = ParseGenerationConfig("{}", 100);
   ASSERT_TRUE(plain.ok());
   EXPECT_FALSE(plain->do_sample);
+  EXPECT_EQ(plain->max_new_tokens, 0);
   EXPECT_TRUE(plain->eos_ids.empty());
   for (const std::string_view field :
        {"\"temperature\": -1", "\"top_k\": -1", "\"top_k\": 1.5", "\"top_p\": 2", "\"min_p\": -1",
-        "\"repetition_penalty\": 0", "\"do_sample\": 1", "\"eos_token_id\": 100"}) {
+        "\"repetition_penalty\": 0", "\"do_sample\": 1", "\"eos_token_id\": 100", "\"max_new_tokens\": 0"}) {
     const auto bad = ParseGenerationConfig(fmt::format("{{{}}}", field), 100);
     ASSERT_FALSE(bad.ok()) << field;
     EXPECT_THAT(Message(bad.status()), HasSubstr("generation_config.json: field '" + std::string(field.substr(1, 4))));

@@ -120,6 +120,44 @@ TEST_F(PackTest, EveryChangedByteOfATensorIsNoticed) {
   EXPECT_GE(num_noticed, 20);
 }
 
+TEST_F(PackTest, EveryChangedByteOfConfigTokenizerAndTemplateIsNoticed) {
+  ASSERT_TRUE(Pack().ok());
+  const PackedIndex index = ParsePackedIndex(ReadAll(store_ + "/penstock.json")).value();
+  std::set<std::string> names;
+  std::mt19937 random(2);
+  for (const auto& [name, unused] : index.files) {
+    names.insert(name);
+    const std::string content = ReadAll(store_ + "/" + name);
+    std::string damaged = content;
+    damaged[random() % damaged.size()] ^= static_cast<char>(1 << random() % 8);
+    WriteAll(store_ + "/" + name, damaged);
+    ExpectFault(Run(), Fault::kModel, "/" + name + ": has the checksum");
+    fs::remove(store_ + "/" + name);
+    ExpectFault(Run(), Fault::kModel, name);
+    WriteAll(store_ + "/" + name, content);
+  }
+  for (const char* name : {"config.json", "tokenizer.json", "tokenizer_config.json"}) {
+    EXPECT_EQ(names.contains(name), fs::exists(golden_.dir() + "/" + name)) << name;
+  }
+  EXPECT_TRUE(names.contains("config.json"));
+  EXPECT_TRUE(Run().ok());
+}
+
+TEST_F(PackTest, AStoreOfAnEarlierProgramHasNoChecksumsOfFiles) {
+  ASSERT_TRUE(Pack().ok());
+  PackedIndex index = ParsePackedIndex(ReadAll(store_ + "/penstock.json")).value();
+  index.files.clear();
+  WriteAll(store_ + "/penstock.json", SerializePackedIndex(index));
+  WriteAll(store_ + "/config.json", ReadAll(store_ + "/config.json") + "\n");
+  EXPECT_TRUE(Run().ok());
+}
+
+TEST_F(PackTest, AStoreWithoutItsIndexIsExplained) {
+  ASSERT_TRUE(Pack().ok());
+  fs::remove(store_ + "/penstock.json");
+  ExpectFault(Run(), Fault::kModel, "a packed store without its index");
+}
+
 TEST_F(PackTest, AShortFileIsRefused) {
   ASSERT_TRUE(Pack().ok());
   fs::resize_file(store_ + "/penstock.bin", fs::file_size(store_ + "/penstock.bin") - 1);

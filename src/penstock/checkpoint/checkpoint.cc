@@ -37,6 +37,10 @@ absl::Status NoWeights(const ModelFolder& folder, const std::vector<std::string>
   if (const std::string shard = FirstWithSuffix(entries, {".safetensors"}); !shard.empty()) {
     return ModelError("{}; found '{}', but no index that says what it holds: download {} too", what, shard, kIndexFile);
   }
+  if (folder.Has(kPackedWeightsFile)) {
+    return ModelError("{}: a packed store without its index {}: copy it again or pack the model again", folder.path(),
+                      kPackedIndexFile);
+  }
   if (const std::string pickle = FirstWithSuffix(entries, {".bin", ".pt", ".pth", ".ckpt"}); !pickle.empty()) {
     return ModelError(
         "{}; found '{}', but pickle is not read, as it can run code; convert it to safetensors "
@@ -105,6 +109,7 @@ absl::StatusOr<Checkpoint> Checkpoint::OpenPacked(const ModelFolder& folder) {
   PENSTOCK_ASSIGN_OR_RETURN(const std::string text, folder.Read(kPackedIndexFile, kMaxIndexBytes));
   absl::StatusOr<PackedIndex> index = ParsePackedIndex(text);
   if (!index.ok()) return Annotate(index.status(), fmt::format("{}/{}", folder.path(), kPackedIndexFile));
+  PENSTOCK_RETURN_IF_ERROR(CheckFiles(*index, folder));
   Checkpoint checkpoint;
   PENSTOCK_ASSIGN_OR_RETURN(OpenedFile file, folder.OpenFile(kPackedWeightsFile));
   if (file.size_bytes != index->weights_bytes) {

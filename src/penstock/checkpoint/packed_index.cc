@@ -4,6 +4,8 @@
 #include <charconv>
 #include <optional>
 
+#include <xxhash.h>
+
 #include "penstock/base/checked.h"
 #include "penstock/base/json.h"
 #include "penstock/base/limits.h"
@@ -15,6 +17,7 @@ namespace penstock {
 namespace {
 
 constexpr int64_t kMaxDim = kMaxVocabSize;
+constexpr size_t kMaxFiles = 100;
 
 const json::value* Field(const json::object& object, std::string_view key) { return object.if_contains(key); }
 
@@ -117,10 +120,13 @@ std::string SerializePackedIndex(const PackedIndex& index) {
         {"offset", tensor.extent.offset_bytes},
         {"xxh3", fmt::format("{:016x}", tensor.xxh3.value_or(0))}};
   }
+  json::object files;
+  for (const auto& [name, xxh3] : index.files) files[name] = fmt::format("{:016x}", xxh3);
   return json::serialize(json::object{{"penstock_packed_store", kPackedStoreVersion},
                                       {"quantize", index.quantize},
                                       {"source", index.source},
                                       {"weights_bytes", index.weights_bytes},
+                                      {"files", std::move(files)},
                                       {"tensors", std::move(tensors)}}) +
          "\n";
 }
@@ -138,6 +144,14 @@ absl::StatusOr<PackedIndex> ParsePackedIndex(std::string_view text) {
   PENSTOCK_ASSIGN_OR_RETURN(index.quantize, Text(object, "quantize"));
   PENSTOCK_ASSIGN_OR_RETURN(index.source, Text(object, "source"));
   PENSTOCK_ASSIGN_OR_RETURN(index.weights_bytes, Unsigned(object, "weights_bytes"));
+  if (const json::value* files = Field(object, "files"); files != nullptr) {
+    if (!files->is_object() || files->get_object().size() > kMaxFiles) {
+      return ModelError("files: expected an object of at most {} files", kMaxFiles);
+    }
+    for (const auto& [name, unused] : files->get_object()) {
+      PENSTOCK_ASSIGN_OR_RETURN(index.files[std::string(name)], Hex(files->get_object(), name));
+    }
+  }
   const json::value* tensors = Field(object, "tensors");
   if (tensors == nullptr || !tensors->is_object()) return ModelError("tensors: expected an object");
   if (tensors->get_object().size() > kMaxTensors) return ModelError("more than {} tensors", kMaxTensors);
@@ -152,6 +166,19 @@ absl::StatusOr<PackedIndex> ParsePackedIndex(std::string_view text) {
   }
   PENSTOCK_RETURN_IF_ERROR(CheckExtents(index));
   return index;
+}
+
+absl::Status CheckFiles(const PackedIndex& index, const ModelFolder& folder) {
+  for (const auto& [name, expected] : index.files) {
+    PENSTOCK_ASSIGN_OR_RETURN(const std::string content, folder.Read(name, kMaxTokenizerBytes));
+    const uint64_t found = XXH3_64bits(content.data(), content.size());
+    if (found == expected) continue;
+    return ModelError(
+        "{}/{}: has the checksum {:016x}, expected {:016x}: the file is damaged, copy it again or pack the model again "
+        "(if you changed it on purpose, remove its checksum from \"files\" in {})",
+        folder.path(), name, found, expected, kPackedIndexFile);
+  }
+  return absl::OkStatus();
 }
 
 absl::Status CheckSum(const TensorInfo& tensor, uint64_t found) {

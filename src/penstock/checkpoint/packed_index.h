@@ -7,11 +7,13 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <string>
 #include <string_view>
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "penstock/checkpoint/model_folder.h"
 #include "penstock/checkpoint/safetensors.h"
 
 namespace penstock {
@@ -25,6 +27,9 @@ struct PackedIndex {
   std::string source;    // fingerprint of the model that was packed
   uint64_t weights_bytes = 0;
   std::vector<TensorInfo> tensors;  // in the order of their offsets; each has its checksum
+  // The checksums (XXH3) of the other files on which answers depend: config, tokenizer, chat template. Stores of earlier
+  // programs have none.
+  std::map<std::string, uint64_t> files = {};
 };
 
 std::string SerializePackedIndex(const PackedIndex& index);
@@ -33,6 +38,9 @@ std::string SerializePackedIndex(const PackedIndex& index);
 // names, and tensors that overlap, reach beyond weights_bytes or are not aligned. The weight map checks names and
 // shapes.
 absl::StatusOr<PackedIndex> ParsePackedIndex(std::string_view text);
+
+// Returns kModel when one of index.files is missing or has another checksum.
+absl::Status CheckFiles(const PackedIndex& index, const ModelFolder& folder);
 
 // Returns kModel when the bytes are not those that were packed.
 absl::Status CheckSum(const TensorInfo& tensor, uint64_t found);

@@ -181,6 +181,7 @@ absl::Status EngineImpl::Plan(EngineOptions options) {
   default_sampling_.top_p = generation.top_p;
   default_sampling_.min_p = generation.min_p;
   default_sampling_.repetition_penalty = generation.repetition_penalty;
+  if (generation.max_new_tokens > 0) default_sampling_.max_tokens = generation.max_new_tokens;
   return absl::OkStatus();
 }
 

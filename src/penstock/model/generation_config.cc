@@ -1,5 +1,8 @@
 #include "penstock/model/generation_config.h"
 
+#include <string>
+#include <type_traits>
+
 #include "penstock/base/limits.h"
 #include "penstock/base/status.h"
 
@@ -40,6 +43,7 @@ absl::StatusOr<GenerationConfig> ParseGenerationConfig(std::string_view text, in
   if (config.top_p == 0) config.top_p = 1.0;
   config.min_p = reader.NumberOr("min_p", 0.0, 0, 1);
   config.repetition_penalty = reader.NumberOr("repetition_penalty", 1.0, kMinRepetitionPenalty, kMaxRepetitionPenalty);
+  config.max_new_tokens = reader.IntOr("max_new_tokens", 0, 1, kMaxContext);
   PENSTOCK_RETURN_IF_ERROR(reader.status());
   return config;
 }
@@ -48,6 +52,29 @@ absl::StatusOr<GenerationConfig> LoadGenerationConfig(const ModelFolder& folder,
   if (!folder.Has("generation_config.json")) return GenerationConfig{};
   PENSTOCK_ASSIGN_OR_RETURN(const std::string text, folder.Read("generation_config.json", kMaxConfigBytes));
   return ParseGenerationConfig(text, vocab_size);
+}
+
+absl::StatusOr<GenerationConfig> ReadGgufGenerationConfig(const GgufMetadata& metadata) {
+  GenerationConfig config;
+  const auto read = [&](const char* name, double min, double max, auto& target) -> absl::Status {
+    const std::string key = fmt::format("general.sampling.{}", name);
+    PENSTOCK_ASSIGN_OR_RETURN(const std::optional<double> number, metadata.Number(key));
+    if (!number.has_value()) return absl::OkStatus();
+    if (!(*number >= min && *number <= max)) {
+      return ModelError("{}: expected a number from {} to {}, found {}", key, min, max, *number);
+    }
+    target = static_cast<std::remove_reference_t<decltype(target)>>(*number);
+    config.do_sample = true;
+    return absl::OkStatus();
+  };
+  PENSTOCK_RETURN_IF_ERROR(read("temp", 0, kMaxTemperature, config.temperature));
+  PENSTOCK_RETURN_IF_ERROR(read("top_k", 0, kMaxVocabSize, config.top_k));
+  PENSTOCK_RETURN_IF_ERROR(read("top_p", 0, 1, config.top_p));
+  if (config.top_p == 0) config.top_p = 1.0;
+  PENSTOCK_RETURN_IF_ERROR(read("min_p", 0, 1, config.min_p));
+  PENSTOCK_RETURN_IF_ERROR(
+      read("penalty_repeat", kMinRepetitionPenalty, kMaxRepetitionPenalty, config.repetition_penalty));
+  return config;
 }
 
 }  // namespace penstock

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <map>
 #include <memory>
 #include <optional>
 #include <vector>
@@ -265,18 +266,29 @@ absl::Status Packer::Run() {
   return absl::OkStatus();
 }
 
-absl::Status CopySideFiles(const ModelFolder& folder, const PackOutput& output) {
+// Files on which no answer depends.
+constexpr std::string_view kFreeFiles[] = {"LICENSE", "README.md"};
+
+// Copies the files besides the weights, and puts their checksums into `files`.
+absl::Status CopySideFiles(const ModelFolder& folder, const PackOutput& output,
+                           std::map<std::string, uint64_t>& files) {
+  const auto write = [&](std::string_view name, const std::string& content) {
+    if (std::ranges::find(kFreeFiles, name) == std::end(kFreeFiles)) {
+      files[std::string(name)] = XXH3_64bits(content.data(), content.size());
+    }
+    return output.WriteFile(name, content);
+  };
   for (const std::string_view name : kSideFiles) {
     if (!folder.Has(name)) continue;
     PENSTOCK_ASSIGN_OR_RETURN(const std::string content, folder.Read(name, kMaxTokenizerBytes));
-    PENSTOCK_RETURN_IF_ERROR(output.WriteFile(name, content));
+    PENSTOCK_RETURN_IF_ERROR(write(name, content));
   }
   // The files of tiktoken's ranks may have other names.
   PENSTOCK_ASSIGN_OR_RETURN(const std::vector<std::string> names, Tokenizer::Files(folder));
   for (const std::string& name : names) {
     if (std::find(std::begin(kSideFiles), std::end(kSideFiles), name) != std::end(kSideFiles)) continue;
     PENSTOCK_ASSIGN_OR_RETURN(const std::string content, folder.Read(name, kMaxTokenizerBytes));
-    PENSTOCK_RETURN_IF_ERROR(output.WriteFile(name, content));
+    PENSTOCK_RETURN_IF_ERROR(write(name, content));
   }
   // A store has no subfolders, so the templates of a template folder are written to other files. The general one
   // becomes chat_template.jinja, which takes precedence. The one for tools goes into chat_template.json, which can name
@@ -284,10 +296,10 @@ absl::Status CopySideFiles(const ModelFolder& folder, const PackOutput& output) 
   if (!folder.Has(kTemplateFolder)) return absl::OkStatus();
   const absl::StatusOr<ChatTemplateTexts> texts = FindChatTemplates(folder);
   if (!texts.ok()) return absl::OkStatus();  // there is no template to copy
-  if (texts->general) PENSTOCK_RETURN_IF_ERROR(output.WriteFile("chat_template.jinja", *texts->general));
+  if (texts->general) PENSTOCK_RETURN_IF_ERROR(write("chat_template.jinja", *texts->general));
   if (!texts->tool_use) return absl::OkStatus();
   const json::array named = {json::object{{"name", "tool_use"}, {"template", *texts->tool_use}}};
-  return output.WriteFile("chat_template.json", json::serialize(json::object{{"chat_template", named}}));
+  return write("chat_template.json", json::serialize(json::object{{"chat_template", named}}));
 }
 
 }  // namespace
@@ -305,14 +317,16 @@ absl::Status PackModel(const PackOptions& options, const std::function<void(cons
   }
   PENSTOCK_ASSIGN_OR_RETURN(const ModelFolder folder, ModelFolder::Open(options.model_dir));
   PENSTOCK_ASSIGN_OR_RETURN(PackOutput output, PackOutput::Create(options.output_dir));
-  PENSTOCK_RETURN_IF_ERROR(CopySideFiles(folder, output));
+  std::map<std::string, uint64_t> files;
+  PENSTOCK_RETURN_IF_ERROR(CopySideFiles(folder, output, files));
   ThreadPool pool(options.threads > 0 ? options.threads : NumUsableCpus());
   Packer packer(*model, formats, output, pool, on_progress, stop);
   PENSTOCK_RETURN_IF_ERROR(packer.Run());
   const PackedIndex index = {.quantize = options.quantize,
                              .source = model->fingerprint,
                              .weights_bytes = output.weights_bytes(),
-                             .tensors = std::move(packer.tensors())};
+                             .tensors = std::move(packer.tensors()),
+                             .files = std::move(files)};
   PENSTOCK_RETURN_IF_ERROR(output.WriteFile(kPackedIndexFile, SerializePackedIndex(index)));
   return output.Commit();
 }

@@ -7,6 +7,7 @@
 
 #include "penstock/base/limits.h"
 #include "penstock/base/status.h"
+#include "penstock/checkpoint/packed_index.h"
 #include "penstock/memory/weights.h"
 #include "penstock/model/family.h"
 #include "penstock/model/gguf_model.h"
@@ -121,7 +122,12 @@ absl::StatusOr<std::unique_ptr<LoadedModel>> LoadModel(const std::string& model_
   PENSTOCK_ASSIGN_OR_RETURN(std::optional<Gguf> gguf, OpenGguf(folder));
   if (gguf.has_value()) {
     PENSTOCK_ASSIGN_OR_RETURN(model->config, ReadGgufConfig(*gguf));
+    PENSTOCK_ASSIGN_OR_RETURN(model->generation, ReadGgufGenerationConfig(gguf->metadata));
   } else {
+    // A packed store has checksums of the files that are read next.
+    if (folder.Has(kPackedIndexFile)) {
+      PENSTOCK_ASSIGN_OR_RETURN(model->checkpoint, Checkpoint::Open(folder));
+    }
     PENSTOCK_ASSIGN_OR_RETURN(model->config, LoadModelConfig(folder));
     PENSTOCK_ASSIGN_OR_RETURN(model->generation, LoadGenerationConfig(folder, model->config.vocab_size));
   }
@@ -129,7 +135,7 @@ absl::StatusOr<std::unique_ptr<LoadedModel>> LoadModel(const std::string& model_
   const std::string metadata = gguf.has_value() ? gguf->fingerprint : "";
   if (gguf.has_value()) {
     PENSTOCK_ASSIGN_OR_RETURN(model->checkpoint, Checkpoint::FromGguf(*std::move(gguf)));
-  } else {
+  } else if (!folder.Has(kPackedIndexFile)) {
     PENSTOCK_ASSIGN_OR_RETURN(model->checkpoint, Checkpoint::Open(folder));
   }
   PENSTOCK_ASSIGN_OR_RETURN(model->weights, MapWeights(model->config, model->checkpoint));
