@@ -48,13 +48,14 @@ struct SamplingParams {
   std::vector<std::pair<TokenId, float>> logit_bias = {};
   std::vector<std::vector<TokenId>> bad_words = {};  // sequences of tokens that are never completed; none is empty
   uint64_t seed = 0;                                 // seeds the request's own counter-based random stream
-  int64_t max_tokens = 256;                          // >= 1
+  int64_t max_tokens = 256;                          // >= 1; 0 with prompt_logprobs: only scores the prompt
   int64_t min_tokens = 0;                            // nothing ends generation before these
   std::vector<std::string> stop = {};                // generation ends before the first of these texts
   bool includes_stop = false;                        // the text that ended the answer is a part of it
   std::vector<TokenId> stop_token_ids = {};          // generation ends when one of these is generated; it is not a part
   bool ignore_eos = false;
-  int logprobs = -1;  // number of alternatives to report per token; -1: no log-probabilities at all
+  int logprobs = -1;         // number of alternatives to report per token; -1: no log-probabilities at all
+  int prompt_logprobs = -1;  // the same for the tokens of the prompt
 };
 
 struct Request {
@@ -80,6 +81,8 @@ struct Completion {
   std::string text;                // decoded, cut before a stop text; always valid UTF-8
   FinishReason finish_reason = FinishReason::kStop;
   std::vector<TokenLogprobs> logprobs;  // one per token of token_ids, if requested
+  // One per token of the prompt, if requested. The first token has no log-probability: its entry only names it.
+  std::vector<TokenLogprobs> prompt_logprobs;
   int64_t num_prompt_tokens = 0;
   // Not OK: the request failed (its experts could not be read), and only request_id and num_prompt_tokens are set.
   absl::Status status;

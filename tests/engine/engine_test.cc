@@ -2,6 +2,7 @@
 // request too long for the free pages waits instead of failing.
 #include <filesystem>
 #include <fstream>
+#include <map>
 
 #include <gmock/gmock.h>
 
@@ -48,6 +49,55 @@ TEST(Engine, MaxTokensIsCutToTheContext) {
   ASSERT_EQ(all.size(), 1u);
   EXPECT_EQ(all[0].token_ids.size(), 4u);
   EXPECT_EQ(all[0].finish_reason, FinishReason::kLength);
+}
+
+// Whatever the chunks, the batch and the common beginnings are, a prompt's log-probabilities are those of ScoreTokens.
+TEST(Engine, LogprobsOfAPromptAreItsScores) {
+  std::vector<std::vector<TokenId>> prompts;
+  for (int i = 0; i < 6; ++i) {
+    std::vector<TokenId>& prompt = prompts.emplace_back();
+    for (int pos = 0; pos < 5 + 13 * i; ++pos) prompt.push_back(pos < 30 ? 3 + pos % 7 : (pos * (i + 3)) % 90);
+  }
+  const auto scoring = OpenTiny({.context_length = 128});
+  for (const EngineOptions& options : {EngineOptions{.batch_size = 1, .context_length = 128, .prefill_chunk = 7},
+                                       EngineOptions{.batch_size = 6, .context_length = 128}}) {
+    const auto engine = OpenTiny(options);
+    std::map<RequestId, size_t> prompt_of;
+    for (size_t i = 0; i < prompts.size(); ++i) {
+      const SamplingParams sampling{.temperature = 0,
+                                    .max_tokens = i % 2 == 0 ? 0 : 3,
+                                    .ignore_eos = true,
+                                    .prompt_logprobs = i == 3 ? -1 : static_cast<int>(i)};
+      if (sampling.prompt_logprobs < 0 && sampling.max_tokens == 0) continue;
+      prompt_of[engine->Submit({.prompt_ids = prompts[i], .sampling = sampling}).value()] = i;
+    }
+    while (!engine->idle()) {
+      const std::vector<Completion> finished = engine->Step().value();
+      for (const Completion& completion : finished) {
+        const size_t i = prompt_of.at(completion.request_id);
+        ASSERT_TRUE(completion.status.ok());
+        EXPECT_EQ(completion.token_ids.size(), i % 2 == 0 ? 0u : 3u);
+        EXPECT_EQ(completion.finish_reason, FinishReason::kLength);
+        if (i == 3) {
+          EXPECT_TRUE(completion.prompt_logprobs.empty());
+          continue;
+        }
+        ASSERT_EQ(completion.prompt_logprobs.size(), prompts[i].size());
+        const std::vector<double> scores = scoring->ScoreTokens(prompts[i]).value();
+        EXPECT_EQ(completion.prompt_logprobs[0].chosen.token_id, prompts[i][0]);
+        for (size_t pos = 1; pos < prompts[i].size(); ++pos) {
+          const TokenLogprobs& logprobs = completion.prompt_logprobs[pos];
+          EXPECT_EQ(logprobs.chosen.token_id, prompts[i][pos]);
+          EXPECT_EQ(logprobs.chosen.logprob, scores[pos - 1]) << i << " " << pos;
+          EXPECT_EQ(logprobs.top.size(), i);
+          if (i > 0) {
+            EXPECT_GE(logprobs.top[0].logprob, logprobs.chosen.logprob);
+          }
+        }
+      }
+    }
+  }
+  EXPECT_EQ(ExitCodeOf(scoring->Submit({.prompt_ids = {1, 2}, .sampling = {.max_tokens = 0}}).status()), 4);
 }
 
 TEST(Engine, ManyRequestsShareFewPages) {

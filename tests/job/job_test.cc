@@ -394,6 +394,29 @@ TEST_F(JobTest, AModelThatCanAnswerNoRequestIsRefusedAtOnce) {
   EXPECT_EQ(Output().size(), 2u);
 }
 
+TEST_F(JobTest, ASystemMessageComesFirst) {
+  // The fake engine's answer depends on its prompt alone, which is the text of the messages.
+  const std::string own = R"("messages": [{"role": "system", "content": "s"}, {"role": "user", "content": "q"}])";
+  const std::string plain = R"("messages": [{"role": "user", "content": "q"}])";
+  WriteInput(R"({"id": "own", )" + own + ", \"seed\": 1}\n" + R"({"id": "field", "system": "s", )" + plain +
+             ", \"seed\": 1}\n" + R"({"id": "none", )" + plain + ", \"seed\": 1}\n" +
+             R"({"id": "turns", "turns": ["q"], "system": "s", "seed": 1})" + "\n" +
+             R"({"id": "bare", "turns": ["q"], "seed": 1})" + "\n");
+  ASSERT_TRUE(Run().ok());
+  const auto text_of = [&](const char* id) {
+    return Result(id).at("response").at("body").at("choices").at(0).at("message").at("content");
+  };
+  EXPECT_EQ(text_of("field"), text_of("own"));
+  EXPECT_EQ(text_of("turns"), text_of("own"));
+  EXPECT_EQ(text_of("bare"), text_of("none"));
+  EXPECT_NE(text_of("none"), text_of("own"));
+  const json::value own_text = text_of("own");
+  options_.output_path = dir_ + "/flag.jsonl";
+  options_.system = "s";
+  ASSERT_TRUE(Run().ok());
+  for (const char* id : {"own", "field", "none", "turns", "bare"}) EXPECT_EQ(text_of(id), own_text) << id;
+}
+
 TEST_F(JobTest, AFailureOfTheEngineKeepsWhatIsFinished) {
   WriteInput(ManyRequests(50));
   engine_.fail_at_step = 12;

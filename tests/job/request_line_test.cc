@@ -188,9 +188,16 @@ TEST(RequestLine, EveryWrongFieldIsNamed) {
       {R"({"prompt": "x", "temprature": 5})", "unsupported", "temprature", "did you mean temperature?"},
       {Chat(user + R"("top_logprobs": 3)"), "invalid_request", "body.top_logprobs", "needs"},
       {Chat(user + R"("tools": [{}], "tool_choice": "required")"), "unsupported", "body.tool_choice", "auto"},
-      {Text(R"("prompt": "x", "echo": true)"), "unsupported", "body.echo", "leave it out"},
+      {Chat(user + R"("echo": true)"), "unsupported", "body.echo", "only completions"},
+      {R"({"turns": ["x"], "prompt_logprobs": 1})", "unsupported", "prompt_logprobs", "several prompts"},
+      {R"({"prompt": "x", "prompt_logprobs": 1, "n": 2})", "unsupported", "n", "no prompt_logprobs"},
+      {R"({"prompt": "x", "prompt_logprobs": 21})", "invalid_request", "prompt_logprobs", "0 to 20"},
+      {R"({"prompt": "x", "max_tokens": 0})", "invalid_request", "max_tokens", "1 to"},
+      {R"({"prompt": "x", "system": "s"})", "unsupported", "system", "messages"},
+      {R"({"messages": [{"role": "system", "content": "a"}], "system": "b"})", "invalid_request", "system",
+       "one of the two"},
       {Text(R"("prompt": "x", "suffix": "s")"), "unsupported", "body.suffix", "leave it out"},
-      {R"({"prompt": "x", "echo": true})", "unsupported", "echo", "leave it out"},
+      {R"({"turns": ["x"], "echo": true})", "unsupported", "echo", "only completions"},
       {R"({"prompt": "x", "suffix": "s"})", "unsupported", "suffix", "leave it out"},
       {R"({"prompt": "x", "frequency_penalty": -3})", "invalid_request", "frequency_penalty", "-2 or more"},
       {R"({"prompt": "x", "tools": [{}]})", "unsupported", "tools", "messages"},
@@ -237,6 +244,22 @@ TEST(RequestLine, EveryWrongFieldIsNamed) {
     EXPECT_EQ(line.id.has_value(), c.code != "invalid_id" && c.code != "invalid_json" && c.text != "[1]")
         << c.text.substr(0, 200);
   }
+}
+
+TEST(RequestLine, ThePromptIsShownWhenAskedFor) {
+  const JobRequest echo =
+      ParseRequestLine(R"({"prompt": "x", "echo": true, "logprobs": 2, "max_tokens": 0})", 1).request;
+  EXPECT_TRUE(echo.echoes_prompt);
+  EXPECT_EQ(echo.sampling.prompt_logprobs, 2);
+  EXPECT_EQ(echo.sampling.max_tokens, 0);
+  EXPECT_EQ(echo.shown_prompt_logprobs, -1);
+  const JobRequest both =
+      ParseRequestLine(R"({"prompt": "x", "echo": true, "logprobs": 2, "prompt_logprobs": 1})", 1).request;
+  EXPECT_EQ(both.sampling.prompt_logprobs, 2);
+  EXPECT_EQ(both.shown_prompt_logprobs, 1);
+  const JobRequest text = ParseRequestLine(R"({"prompt": "x", "echo": true})", 1).request;
+  EXPECT_FALSE(text.sampling.prompt_logprobs.has_value());
+  EXPECT_EQ(ParseRequestLine(R"({"turns": ["x"], "system": "s"})", 1).request.system, "s");
 }
 
 TEST(RequestLine, TooLongAndBlank) {

@@ -107,8 +107,34 @@ TEST(FormatResult, Logprobs) {
   const json::value text = Parse(FormatResult({5, 1, "a"}, result, ByteToken));
   const json::value& logprobs = text.at("response").at("body").at("choices").at(0).at("logprobs");
   EXPECT_EQ(logprobs.at("tokens").as_array().size(), 2u);
-  EXPECT_EQ(logprobs.at("text_offset").at(1).as_int64(), 1);
+  // Both tokens are parts of one character.
+  EXPECT_EQ(logprobs.at("tokens").at(0).as_string(), "bytes:\\xc3");
+  EXPECT_EQ(logprobs.at("tokens").at(1).as_string(), "bytes:\\xa9");
+  EXPECT_EQ(logprobs.at("text_offset").at(1).as_int64(), 0);
+  // The chosen token is among the most likely ones, or beside them.
+  EXPECT_EQ(logprobs.at("top_logprobs").at(0).at("bytes:\\xc3").as_double(), -0.25);
+  EXPECT_EQ(logprobs.at("top_logprobs").at(1).at("bytes:\\xa9").as_double(), -9999);
   EXPECT_EQ(logprobs.at("top_logprobs").at(1).at("y").as_double(), -1);
+}
+
+TEST(FormatResult, EchoAndPromptLogprobs) {
+  RequestResult result = Example(RequestKind::kCompletion);
+  result.logprobs = 1;
+  result.prompt = "ab";
+  result.shown_prompt_logprobs = 2;
+  result.choices[0].completion.prompt_logprobs = {{{'a', 0}, {}}, {{'b', -1}, {{'c', -0.5}, {'b', -1}}}};
+  result.choices[0].completion.logprobs = {{{'d', -2}, {{'e', -1}}}};
+  const json::value line = Parse(FormatResult({5, 1, "a"}, result, ByteToken));
+  const json::value& choice = line.at("response").at("body").at("choices").at(0);
+  EXPECT_EQ(choice.at("text").as_string(), "abhello");
+  EXPECT_EQ(json::serialize(choice.at("logprobs")),
+            R"({"tokens":["a","b","d"],"token_logprobs":[null,-1E0,-2E0],)"
+            R"("top_logprobs":[null,{"c":-5E-1,"b":-1E0},{"e":-1E0,"d":-2E0}],"text_offset":[0,1,2]})");
+  EXPECT_EQ(json::serialize(choice.at("prompt_logprobs")),
+            R"([null,{"98":{"logprob":-1E0,"decoded_token":"b"},"99":{"logprob":-5E-1,"decoded_token":"c"}}])");
+  result.kind = RequestKind::kChat;
+  const json::value chat = Parse(FormatResult({5, 1, "a"}, result, ByteToken));
+  EXPECT_EQ(chat.at("response").at("body").at("prompt_logprobs").as_array().size(), 2u);
 }
 
 TEST(FormatResult, AnyBytesGiveValidUtf8) {

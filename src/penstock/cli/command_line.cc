@@ -71,6 +71,7 @@ Command AddRunCommand(CLI::App& app, LogFlags& log) {
           "seconds that requests under way have to finish after a signal to stop; a second signal stops at once")
       .NumberFrom(0, 1e6)
       .ShowDefault();
+  AddFlag(*command, "--system", flags->job.system, "system message of chats and turns that have none").TypeName("TEXT");
   AddFlag(*command, "--date", flags->job.date,
           "date that chat templates see, as 2026-11-21 (default: the job's first day)")
       .Check(CheckDate)

@@ -108,6 +108,10 @@ absl::StatusOr<int> RunCommand(RunFlags flags) {
     flags.job.engine_settings.emplace_back("attention_window", std::to_string(options.attention_window));
     flags.job.engine_settings.emplace_back("attention_sinks", std::to_string(options.attention_sinks));
   }
+  if (flags.job.system.has_value()) {
+    if (!IsUtf8(*flags.job.system)) return UsageError("--system: the text is not UTF-8");
+    flags.job.engine_settings.emplace_back("system", *flags.job.system);
+  }
   flags.job.other_files = {{"--trace", options.trace_path},
                            {"--trace-html", options.trace_html_path},
                            {"--record-routing", options.routing_path},

@@ -31,6 +31,10 @@
 namespace penstock {
 namespace {
 
+absl::Status BrokenLogits() {
+  return ModelError("the model gave logits that are no numbers: its weights hold NaN or infinity");
+}
+
 class EngineImpl : public InstrumentedEngine {
  public:
   static absl::StatusOr<std::unique_ptr<EngineImpl>> Open(const EngineOptions& options, const EngineHooks& hooks);
@@ -90,7 +94,9 @@ class EngineImpl : public InstrumentedEngine {
             .window = policy().kv_window,
             .prompt = sequence.token_ids(),
             .max_positions = sequence.max_positions(),
-            .shares_pages = shares_prefixes_ && !model_->config.IsBeyondOriginalLength(sequence.num_prompt_tokens())};
+            // A prompt whose log-probabilities are wanted must be computed in full.
+            .shares_pages = shares_prefixes_ && sequence.sampling().prompt_logprobs < 0 &&
+                            !model_->config.IsBeyondOriginalLength(sequence.num_prompt_tokens())};
   }
   // Returns the waiting request that is admitted next: of the first ones, the one that shares the most pages.
   size_t ChooseWaiting() const;
@@ -361,8 +367,9 @@ void EngineImpl::AddRows(Sequence& sequence, int64_t num_rows) {
     batch_.AddRow(sequence.token_id(pos), pos, sequence.kv()->pages(), static_cast<uint32_t>(sequence.id()),
                   policy().kv_window, sequence.num_prompt_tokens());
     sequence_of_row_.push_back(&sequence);
+    const bool is_last = pos + 1 == first + sequence.num_pending() && sequence.sampling().max_tokens > 0;
+    if (is_last || sequence.wants_prompt_logprobs(pos + 1)) batch_.logit_rows.push_back(batch_.num_rows() - 1);
   }
-  if (num_rows == sequence.num_pending()) batch_.logit_rows.push_back(batch_.num_rows() - 1);
 }
 
 absl::StatusOr<SequenceState> EngineImpl::Prepare(Sequence& sequence, absl::flat_hash_set<KvPageId>& pages) {
@@ -425,6 +432,12 @@ void EngineImpl::SampleRows(const RowLogits& result) {
     }
     const std::span<float> row = result.logits.subspan(static_cast<size_t>(i) * vocab_size, vocab_size);
     Sampler& sampler = samplers_[worker_idx];
+    if (const int64_t next = batch_.positions[rows[i]] + 1; sequence.wants_prompt_logprobs(next)) {
+      choices[i].token_id = sequence.token_id(next);
+      choices[i].logprobs = sampler.Logprobs(row, choices[i].token_id, sampling.prompt_logprobs);
+      if (std::isnan(choices[i].logprobs.chosen.logprob)) choices[i].token_id = -1;
+      return;
+    }
     std::vector<float> original;
     if (sampling.logprobs >= 0 && ChangesLogits(sampling)) original.assign(row.begin(), row.end());
     choices[i].token_id = sampler.Sample(
@@ -446,7 +459,11 @@ void EngineImpl::SampleRows(const RowLogits& result) {
     if (sequence.failed()) continue;
     const TokenId token_id = choices[i].token_id;
     if (token_id < 0) {
-      sequence.Fail(ModelError("the model gave logits that are no numbers: its weights hold NaN or infinity"));
+      sequence.Fail(BrokenLogits());
+      continue;
+    }
+    if (const int64_t next = batch_.positions[rows[i]] + 1; sequence.wants_prompt_logprobs(next)) {
+      sequence.SetPromptLogprobs(next, std::move(choices[i].logprobs));
       continue;
     }
     const bool is_eos = std::ranges::find(eos_ids, token_id) != eos_ids.end();
@@ -498,7 +515,8 @@ absl::StatusOr<std::vector<Completion>> EngineImpl::Step() {
     advanced = true;
   };
   batch_.wants_best_only = !random_answers_ && std::ranges::all_of(batch_.logit_rows, [&](int64_t row) {
-    return IsArgMax(sequence_of_row_[row]->sampling());
+    return IsArgMax(sequence_of_row_[row]->sampling()) &&
+           !sequence_of_row_[row]->wants_prompt_logprobs(batch_.positions[row] + 1);
   });
   broken_ = RunPass(*std::move(micro_batches), [&](const RowLogits& result) {
     advance();
@@ -518,6 +536,7 @@ absl::StatusOr<std::vector<Completion>> EngineImpl::Step() {
   stats_.prefill_s += seconds * prompt_share;
   stats_.decode_s += seconds * (1 - prompt_share);
   std::erase_if(running_, [&](const std::unique_ptr<Sequence>& sequence) {
+    sequence->FinishIfOnlyScored();
     if (!sequence->finished()) return false;
     if (!sequence->failed()) sequence->kv()->Finish(sequence->token_ids(), sequence->num_computed());
     finished.push_back(sequence->Release());
@@ -573,6 +592,7 @@ absl::StatusOr<std::vector<double>> EngineImpl::ScoreTokens(std::span<const Toke
   PENSTOCK_RETURN_IF_ERROR(VisitLogits(ids, [&](int64_t pos, std::span<const float> logits) {
     if (pos + 1 < num_ids) logprobs.push_back(LogProbability(logits, ids[pos + 1]));
   }));
+  if (std::ranges::any_of(logprobs, [](double logprob) { return std::isnan(logprob); })) return BrokenLogits();
   return logprobs;
 }
 

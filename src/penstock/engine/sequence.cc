@@ -14,6 +14,10 @@ Sequence::Sequence(RequestId id, Request request, const Tokenizer* tokenizer)
       history_(sampling_),
       decoder_(tokenizer == nullptr ? std::nullopt : std::optional<StreamDecoder>(*tokenizer)) {
   history_.AddPrompt(token_ids_);
+  if (sampling_.prompt_logprobs >= 0) {
+    prompt_logprobs_.resize(token_ids_.size());
+    prompt_logprobs_[0].chosen.token_id = token_ids_[0];
+  }
 }
 
 void Sequence::Append(TokenId token_id, bool with_logprobs, TokenLogprobs logprobs) {
@@ -81,6 +85,7 @@ Completion Sequence::Release() {
   completion.text = std::move(text_);
   completion.finish_reason = finish_reason_;
   completion.logprobs = std::move(logprobs_);
+  completion.prompt_logprobs = std::move(prompt_logprobs_);
   return completion;
 }
 

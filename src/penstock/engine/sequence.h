@@ -44,6 +44,13 @@ class Sequence {
 
   // Takes a generated token that is not the end-of-sequence token.
   void Append(TokenId token_id, bool with_logprobs, TokenLogprobs logprobs);
+  // Whether the log-probability of the prompt's token at `pos` is wanted.
+  bool wants_prompt_logprobs(int64_t pos) const { return sampling_.prompt_logprobs >= 0 && pos < num_prompt_tokens_; }
+  void SetPromptLogprobs(int64_t pos, TokenLogprobs logprobs) { prompt_logprobs_[pos] = std::move(logprobs); }
+  // Ends a sequence that only scores its prompt, once that is computed.
+  void FinishIfOnlyScored() {
+    if (sampling_.max_tokens == 0 && num_pending() == 0 && !finished_) Finish(FinishReason::kLength);
+  }
   // Ends the sequence because the end-of-sequence token, or a stop token, was generated.
   void FinishByEos() { Finish(FinishReason::kStop); }
   // Ends the sequence because a pass could not compute one of its rows.
@@ -73,7 +80,7 @@ class Sequence {
   std::optional<StreamDecoder> decoder_;
   std::string text_;
   size_t num_given_bytes_ = 0;  // bytes of text_ that TakeFinalText() has returned
-  std::vector<TokenLogprobs> logprobs_;
+  std::vector<TokenLogprobs> logprobs_, prompt_logprobs_;
   bool finished_ = false;
   FinishReason finish_reason_ = FinishReason::kStop;
   absl::Status status_;  // the first failure of its passes

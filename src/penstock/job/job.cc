@@ -271,6 +271,7 @@ static absl::StatusOr<JobSummary> RunWithStats(const JobOptions& options, const 
                  .scan = job.scan,
                  .job_digest = JobDigest(job.manifest.job),
                  .model_name = job.manifest.model_name,
+                 .system = options.system,
                  .seed = options.seed,
                  .sampling = Overlay(engine->default_sampling(), options.sampling),
                  .drain_s = options.drain_s,

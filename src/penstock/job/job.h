@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -37,6 +38,7 @@ struct JobOptions {
   uint64_t seed = 0;  // for requests without a seed
   // The date that chat templates see, "2026-11-21"; empty: the day on which the job began.
   std::string date;
+  std::optional<std::string> system;  // system message of chats and turns that have none
   // From flags: they override the model's defaults, and a request's own fields override them.
   SamplingOverrides sampling;
   // Other flags that change the texts, e.g. {"dtype", "bf16"}. A resumed job must have the same flags.

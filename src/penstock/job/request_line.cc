@@ -130,11 +130,19 @@ void ReadTemplateFields(FieldReader& fields, JobRequest& request) {
 
 // Refuses fields of chats: a prompt that is plain text uses no template.
 void RefuseChatFields(FieldReader& fields) {
-  for (const std::string_view name : {"tools", "chat_template_kwargs", "reasoning_effort", "documents"}) {
+  for (const std::string_view name : {"tools", "chat_template_kwargs", "reasoning_effort", "documents", "system"}) {
     const json::value* value = fields.Find(name);
     if (value == nullptr || (value->is_array() && value->get_array().empty())) continue;
     if (value->is_object() && value->get_object().empty()) continue;
     fields.Fail("unsupported", name, "only chats support it; give messages or leave it out");
+  }
+}
+
+// Reads a system message that stands beside the messages or turns.
+void ReadSystem(FieldReader& fields, JobRequest& request) {
+  request.system = fields.Text("system");
+  if (request.system.has_value() && HasSystemMessage(request.chat.messages)) {
+    fields.Fail("invalid_request", "system", "the messages have a system message, too; leave one of the two out");
   }
 }
 
@@ -164,8 +172,30 @@ void ReadNumAnswers(FieldReader& fields, JobRequest& request) {
   if (request.num_answers > 1 && request.kind == RequestKind::kTurns) {
     fields.Fail("unsupported", "n", "turns have one answer each; leave it out, or give each conversation its own line");
   }
+  if (request.num_answers > 1 && fields.Find("prompt_logprobs") != nullptr) {
+    fields.Fail("unsupported", "n", "several answers have no prompt_logprobs; leave one of the two out");
+  }
   if (fields.Bool("stream").value_or(false))
     fields.Fail("unsupported", "stream", "a batch has no streams; leave it out");
+}
+
+// Reads the fields that show the prompt with the answer. REQUIRES: the sampling fields have been read.
+void ReadPromptFields(FieldReader& fields, JobRequest& request) {
+  SamplingOverrides& sampling = request.sampling;
+  request.shown_prompt_logprobs = sampling.prompt_logprobs.value_or(-1);
+  if (request.shown_prompt_logprobs >= 0 && request.kind == RequestKind::kTurns) {
+    fields.Fail("unsupported", "prompt_logprobs", "turns have several prompts; leave it out");
+  }
+  request.echoes_prompt = fields.Bool("echo").value_or(false);
+  if (!request.echoes_prompt) return;
+  if (request.kind != RequestKind::kCompletion) {
+    fields.Fail("unsupported", "echo", "only completions support it; leave it out");
+  }
+  // The log-probabilities of an echo are those of the prompt and of the answer.
+  const int logprobs = sampling.logprobs.value_or(-1);
+  if (logprobs >= 0 || sampling.max_tokens == 0) {
+    sampling.prompt_logprobs = std::max({sampling.prompt_logprobs.value_or(0), logprobs, 0});
+  }
 }
 
 // Reads the texts that an answer must not contain.
@@ -202,7 +232,6 @@ constexpr UnsupportedField kUnsupportedFields[] = {
     {"functions", "use tools or leave it out"},
     {"function_call", "use tool_choice or leave it out"},
     {"suffix", kLeaveItOut},
-    {"prompt_logprobs", kLeaveItOut},
     {"use_beam_search", kLeaveItOut},
     {"length_penalty", kLeaveItOut},
     {"early_stopping", kLeaveItOut},
@@ -256,6 +285,8 @@ constexpr std::string_view kFields[] = {"prompt",
                                         "include_stop_str_in_output",
                                         "logprobs",
                                         "top_logprobs",
+                                        "prompt_logprobs",
+                                        "system",
                                         "seed",
                                         "reasoning_effort",
                                         "chat_template_kwargs",
@@ -285,7 +316,6 @@ void RefuseUnsupported(FieldReader& fields) {
   if (fields.Bool("continue_final_message").value_or(false)) {
     fields.Fail("unsupported", "continue_final_message", "is not supported; leave it out");
   }
-  if (fields.Bool("echo").value_or(false)) fields.Fail("unsupported", "echo", "is not supported; leave it out");
   for (const auto& [name, advice] : kUnsupportedFields) {
     const json::value* value = fields.Find(name);
     if (value == nullptr || *value == json::value(false) || *value == json::value("")) continue;
@@ -309,6 +339,7 @@ std::optional<LineError> ReadRequest(FieldReader& fields, RequestKind kind, Requ
     RefuseChatFields(fields);
   } else {
     kind == RequestKind::kTurns ? ReadTurns(fields, line.request) : ReadMessages(fields, line.request);
+    ReadSystem(fields, line.request);
     ReadTools(fields, line.request);
     ReadTemplateFields(fields, line.request);
   }
@@ -316,6 +347,7 @@ std::optional<LineError> ReadRequest(FieldReader& fields, RequestKind kind, Requ
   ReadBadWords(fields, line.request);
   RefuseUnsupported(fields);
   line.request.sampling = ReadSamplingFields(fields);
+  ReadPromptFields(fields, line.request);
   return fields.error();
 }
 
@@ -354,6 +386,14 @@ std::optional<LineError> ReadPlainLine(const json::object& object, RequestLine& 
 }
 
 }  // namespace
+
+bool HasSystemMessage(const json::array& messages) {
+  return std::ranges::any_of(messages, [](const json::value& message) {
+    const json::value* role = message.is_object() ? message.get_object().if_contains("role") : nullptr;
+    return role != nullptr && role->is_string() &&
+           (role->get_string() == "system" || role->get_string() == "developer");
+  });
+}
 
 RequestLine ParseRequestLine(std::string_view text, int64_t number) {
   RequestLine line;

@@ -5,7 +5,7 @@
 //   {"question_id": 81, "turns": ["first question", "second question"]}
 //
 // Parsing is a pure function of the line's bytes. It ignores unknown fields, except fields that would change the answer
-// (n, stream, echo ...). These are errors unless they ask for what happens anyway.
+// (stream, suffix ...). These are errors unless they ask for what happens anyway.
 #pragma once
 
 #include <cstdint>
@@ -31,6 +31,9 @@ struct JobRequest {
   SamplingOverrides sampling;
   std::vector<std::string> bad_words;  // texts that the answer must not contain
   int64_t num_answers = 1;             // more than one: not for kTurns
+  bool echoes_prompt = false;          // kCompletion: the answer begins with the prompt
+  int shown_prompt_logprobs = -1;      // alternatives in the result's own field prompt_logprobs; -1: no such field
+  std::optional<std::string> system;   // kChat, kTurns: the system message, if messages have none
 };
 
 struct RequestLine {
@@ -43,6 +46,9 @@ struct RequestLine {
 
 // `text` is one line without its end; `number` is its line number, from 1.
 RequestLine ParseRequestLine(std::string_view text, int64_t number);
+
+// Returns whether one of the messages is of the system or the developer.
+bool HasSystemMessage(const json::array& messages);
 
 // Returns the error record of a line longer than kMaxRequestLineBytes.
 RequestLine TooLongLine(uint64_t num_bytes);

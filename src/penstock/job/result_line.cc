@@ -1,5 +1,6 @@
 #include "penstock/job/result_line.h"
 
+#include <algorithm>
 #include <cmath>
 #include <limits>
 #include <utility>
@@ -63,41 +64,97 @@ void AppendChatLogprobs(const std::vector<TokenLogprobs>& tokens, const TokenTex
   out += R"(,"refusal":null})";
 }
 
-// Appends the older format. `text_offset` counts characters from the start of the answer.
-void AppendCompletionLogprobs(const std::vector<TokenLogprobs>& tokens, bool with_top, const TokenText& token_text,
+// Returns a token's text; of a token that is a part of a character, its bytes as OpenAI's older format writes them:
+// "bytes:\\xe2\\x80".
+std::string CompletionToken(const std::string& bytes) {
+  if (IsUtf8(bytes)) return bytes;
+  std::string text = "bytes:";
+  for (const char c : bytes) text += fmt::format("\\x{:02x}", static_cast<uint8_t>(c));
+  return text;
+}
+
+bool ContinuesCharacter(char byte) { return (static_cast<uint8_t>(byte) & 0xC0) == 0x80; }
+
+// The tokens of a completion's text: with an echo those of the prompt, then those of the answer.
+struct ShownToken {
+  const TokenLogprobs* token = nullptr;
+  bool begins_text = false;
+  bool has_logprob = true;
+};
+
+std::vector<ShownToken> ShownTokens(const Completion& completion, bool with_prompt) {
+  std::vector<ShownToken> shown;
+  for (size_t i = 0; with_prompt && i < completion.prompt_logprobs.size(); ++i) {
+    shown.push_back({&completion.prompt_logprobs[i], i == 0, i > 0});
+  }
+  for (size_t i = 0; i < completion.logprobs.size(); ++i) shown.push_back({&completion.logprobs[i], i == 0, true});
+  return shown;
+}
+
+// Returns the most likely tokens with their log-probabilities, and the chosen one.
+json::object TopLogprobs(const ShownToken& shown, int num_top, const TokenText& token_text) {
+  json::object others;
+  // Two tokens may have the same text; the more likely token comes first and is kept.
+  const auto add = [&](const TokenLogprob& token) {
+    const std::string text = CompletionToken(token_text(token.token_id, shown.begins_text));
+    if (!others.contains(text)) others[text] = FiniteLogprob(token.logprob);
+  };
+  const std::vector<TokenLogprob>& top = shown.token->top;
+  for (size_t i = 0; i < std::min(top.size(), static_cast<size_t>(num_top)); ++i) add(top[i]);
+  add(shown.token->chosen);
+  return others;
+}
+
+// Appends the older format. `text_offset` counts characters from the start of the text.
+void AppendCompletionLogprobs(const std::vector<ShownToken>& tokens, int num_top, const TokenText& token_text,
                               std::string& out) {
-  const auto text_of = [&](TokenId id, size_t i) { return ReplaceInvalidUtf8(token_text(id, i == 0)); };
+  const auto bytes_of = [&](size_t i) { return token_text(tokens[i].token->chosen.token_id, tokens[i].begins_text); };
   out += R"({"tokens":)";
   AppendList(
-      tokens.size(), [&](size_t i) { return Json(json::value(text_of(tokens[i].chosen.token_id, i))); }, out);
+      tokens.size(), [&](size_t i) { return Json(json::value(CompletionToken(bytes_of(i)))); }, out);
   out += R"(,"token_logprobs":)";
-  AppendList(
-      tokens.size(), [&](size_t i) { return Json(FiniteLogprob(tokens[i].chosen.logprob)); }, out);
+  const auto logprob = [&](size_t i) {
+    return tokens[i].has_logprob ? Json(FiniteLogprob(tokens[i].token->chosen.logprob)) : "null";
+  };
+  AppendList(tokens.size(), logprob, out);
   out += R"(,"top_logprobs":)";
   const auto top = [&](size_t i) {
-    json::object others;
-    for (const TokenLogprob& other : tokens[i].top) {
-      // Two tokens may have the same text; the more likely token comes first and is kept.
-      const std::string text = text_of(other.token_id, i);
-      if (!others.contains(text)) others[text] = FiniteLogprob(other.logprob);
-    }
-    return Json(others);
+    return tokens[i].has_logprob ? Json(TopLogprobs(tokens[i], num_top, token_text)) : "null";
   };
-  if (with_top) {
+  if (num_top > 0) {
     AppendList(tokens.size(), top, out);
   } else {
     out += "null";
   }
   out += R"(,"text_offset":)";
-  int64_t offset = 0;
+  int64_t num_chars = 0;  // that have begun before this token
   const auto next_offset = [&](size_t i) {
-    const int64_t begin = offset;
-    const std::string text = text_of(tokens[i].chosen.token_id, i);
-    for (size_t pos = 0; pos < text.size(); ++offset) pos += DecodeUtf8(text, pos).num_bytes;
+    const std::string bytes = bytes_of(i);
+    const int64_t begin = num_chars - (num_chars > 0 && !bytes.empty() && ContinuesCharacter(bytes[0]) ? 1 : 0);
+    num_chars += std::ranges::count_if(bytes, [](char byte) { return !ContinuesCharacter(byte); });
     return Json(begin);
   };
   AppendList(tokens.size(), next_offset, out);
   out += '}';
+}
+
+// Appends vLLM's format: for each token of the prompt an object with token ids as keys, null for the first one.
+void AppendPromptLogprobs(const std::vector<TokenLogprobs>& tokens, int num_top, const TokenText& token_text,
+                          std::string& out) {
+  const auto item = [&](size_t i) -> std::string {
+    if (i == 0) return "null";
+    json::object others;
+    const auto add = [&](const TokenLogprob& token) {
+      others[fmt::format("{}", token.token_id)] = {
+          {"logprob", FiniteLogprob(token.logprob)},
+          {"decoded_token", CompletionToken(token_text(token.token_id, /*begins_text=*/false))}};
+    };
+    add(tokens[i].chosen);
+    for (size_t j = 0; j < std::min(tokens[i].top.size(), static_cast<size_t>(num_top)); ++j) add(tokens[i].top[j]);
+    return Json(others);
+  };
+  out += R"(,"prompt_logprobs":)";
+  AppendList(tokens.size(), item, out);
 }
 
 // Returns nine letters and digits, as Mistral's templates require. The id is unique in the job.
@@ -135,7 +192,7 @@ void AppendChoice(const RequestResult& result, size_t choice_idx, int64_t line_n
   if (chat) {
     out += OpenJson({{"index", choice_idx}, {"message", Message(choice.answer, line_number, choice_idx)}});
   } else {
-    out += OpenJson({{"index", choice_idx}, {"text", ReplaceInvalidUtf8(choice.completion.text)}});
+    out += OpenJson({{"index", choice_idx}, {"text", ReplaceInvalidUtf8(result.prompt + choice.completion.text)}});
   }
   out += R"(,"logprobs":)";
   if (result.logprobs < 0) {
@@ -143,7 +200,11 @@ void AppendChoice(const RequestResult& result, size_t choice_idx, int64_t line_n
   } else if (chat) {
     AppendChatLogprobs(choice.completion.logprobs, token_text, out);
   } else {
-    AppendCompletionLogprobs(choice.completion.logprobs, result.logprobs > 0, token_text, out);
+    const bool echoes = !result.prompt.empty();
+    AppendCompletionLogprobs(ShownTokens(choice.completion, echoes), result.logprobs, token_text, out);
+  }
+  if (!chat && result.shown_prompt_logprobs >= 0) {
+    AppendPromptLogprobs(choice.completion.prompt_logprobs, result.shown_prompt_logprobs, token_text, out);
   }
   const bool stopped = choice.completion.finish_reason == FinishReason::kStop;
   const bool calls = stopped && !choice.answer.tool_calls.empty();
@@ -196,9 +257,13 @@ std::string FormatResult(const ResultHead& head, const RequestResult& result, co
     if (i > 0) out += ',';
     AppendChoice(result, i, head.line_number, token_text, out);
   }
-  out += R"(],"usage":)" + Json(json::object{{"prompt_tokens", result.prompt_tokens},
-                                             {"completion_tokens", result.completion_tokens},
-                                             {"total_tokens", result.prompt_tokens + result.completion_tokens}});
+  out += ']';
+  if (chat && result.shown_prompt_logprobs >= 0) {
+    AppendPromptLogprobs(result.choices[0].completion.prompt_logprobs, result.shown_prompt_logprobs, token_text, out);
+  }
+  out += R"(,"usage":)" + Json(json::object{{"prompt_tokens", result.prompt_tokens},
+                                            {"completion_tokens", result.completion_tokens},
+                                            {"total_tokens", result.prompt_tokens + result.completion_tokens}});
   out += R"(}},"error":null})";
   return out;
 }

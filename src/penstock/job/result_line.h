@@ -43,6 +43,8 @@ struct RequestResult {
   int64_t prompt_tokens = 0;         // sum over all turns, not over choices
   int64_t completion_tokens = 0;     // sum over all turns and choices
   int logprobs = -1;                 // as requested
+  std::string prompt = {};           // that the text of a completion begins with
+  int shown_prompt_logprobs = -1;    // alternatives in the field prompt_logprobs; -1: no such field
 };
 
 // Engine::TokenBytes

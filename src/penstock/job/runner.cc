@@ -146,6 +146,12 @@ static absl::Status CheckPromptBytes(const ModelInfo& model, uint64_t num_bytes)
                     num_bytes, model.context_length);
 }
 
+void Runner::AddSystem(const JobRequest& request, json::array& messages) const {
+  const std::optional<std::string>& system = request.system.has_value() ? request.system : args_.system;
+  if (!system.has_value() || HasSystemMessage(messages)) return;
+  messages.insert(messages.begin(), Message("system", *system));
+}
+
 absl::StatusOr<std::vector<TokenId>> Runner::PromptOf(Active& active) const {
   const JobRequest& job = active.request;
   const ModelInfo& model = args_.engine.model();
@@ -156,6 +162,7 @@ absl::StatusOr<std::vector<TokenId>> Runner::PromptOf(Active& active) const {
       return args_.engine.Tokenize(job.prompt);
     }
     case RequestKind::kChat: {
+      AddSystem(job, active.request.chat.messages);
       PENSTOCK_RETURN_IF_ERROR(CheckPromptBytes(model, JsonBytes(job.chat.messages)));
       return args_.engine.TokenizeChat(Chat(std::move(active.request.chat)));
     }
@@ -166,6 +173,7 @@ absl::StatusOr<std::vector<TokenId>> Runner::PromptOf(Active& active) const {
       PENSTOCK_RETURN_IF_ERROR(CheckPromptBytes(model, num_bytes));
       ChatParts chat = job.chat;
       chat.messages = ConversationSoFar(job.turns, active.answers);
+      AddSystem(job, chat.messages);
       PENSTOCK_RETURN_IF_ERROR(CheckPromptBytes(model, JsonBytes(chat.messages)));
       return args_.engine.TokenizeChat(Chat(std::move(chat)));
     }
@@ -203,7 +211,13 @@ absl::Status Runner::Submit(const std::shared_ptr<Active>& active) {
   const absl::Status status = TrySubmit(active);
   if (status.ok()) {
     // The engine has the prompt now. Only turns are needed again, with the fields that build their prompts.
-    active->request.prompt = {};
+    if (!active->request.echoes_prompt) {
+      active->request.prompt = {};
+    } else if (active->request.prompt.empty()) {
+      for (const TokenId id : active->request.prompt_ids) {
+        active->request.prompt += args_.engine.TokenBytes(id, active->request.prompt.empty());
+      }
+    }
     active->request.prompt_ids = {};
     if (active->request.kind != RequestKind::kTurns) active->request.chat = {};
     return absl::OkStatus();
@@ -267,7 +281,9 @@ absl::Status Runner::Finish(Completion completion) {
                                 .answers = std::move(active->answers),
                                 .prompt_tokens = active->prompt_tokens,
                                 .completion_tokens = active->completion_tokens,
-                                .logprobs = active->sampling.logprobs};
+                                .logprobs = active->sampling.logprobs,
+                                .prompt = std::move(active->request.prompt),
+                                .shown_prompt_logprobs = active->request.shown_prompt_logprobs};
   const Engine& engine = args_.engine;
   const TokenText token_text = [&engine](TokenId id, bool begins_text) { return engine.TokenBytes(id, begins_text); };
   counts_.finished.prompt += static_cast<double>(active->prompt_tokens);

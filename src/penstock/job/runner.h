@@ -41,7 +41,8 @@ class Runner {
     OutputFile& output;
     const OutputScan& scan;  // lines that are already done
     uint64_t job_digest;
-    std::string model_name;  // that result lines name
+    std::string model_name;             // that result lines name
+    std::optional<std::string> system;  // see JobOptions
     uint64_t seed;
     SamplingParams sampling;                                 // where requests start from
     double drain_s;                                          // see JobOptions
@@ -79,6 +80,8 @@ class Runner {
   // Submits the request or its next turn. A kInput or kModel error becomes the line's error record.
   absl::Status Submit(const std::shared_ptr<Active>& active);
   absl::Status TrySubmit(const std::shared_ptr<Active>& active);
+  // Puts the system message that the request, or else the job, has before the messages.
+  void AddSystem(const JobRequest& request, json::array& messages) const;
   // Returns the prompt's tokens.
   absl::StatusOr<std::vector<TokenId>> PromptOf(Active& active) const;
   absl::Status Finish(Completion completion);

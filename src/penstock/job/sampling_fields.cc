@@ -130,6 +130,7 @@ SamplingParams Overlay(SamplingParams base, const SamplingOverrides& overrides) 
   if (overrides.stop) base.stop = *overrides.stop;
   if (overrides.ignore_eos) base.ignore_eos = *overrides.ignore_eos;
   if (overrides.logprobs) base.logprobs = *overrides.logprobs;
+  if (overrides.prompt_logprobs) base.prompt_logprobs = *overrides.prompt_logprobs;
   return base;
 }
 
@@ -264,8 +265,13 @@ SamplingOverrides ReadSamplingFields(FieldReader& fields) {
                  fields.Integer("seed", std::numeric_limits<int64_t>::min(), std::numeric_limits<int64_t>::max())) {
     o.seed = static_cast<uint64_t>(*number);
   }
-  o.max_tokens = fields.Integer("max_tokens", 1, kMaxContext);
-  if (const auto newer_name = fields.Integer("max_completion_tokens", 1, kMaxContext)) o.max_tokens = newer_name;
+  if (const auto count = fields.Integer("prompt_logprobs", 0, kMaxLogprobs))
+    o.prompt_logprobs = static_cast<int>(*count);
+  const bool may_be_scored = o.prompt_logprobs.has_value() || fields.Bool("echo").value_or(false);
+  const int64_t min_tokens = may_be_scored ? 0 : 1;  // 0: the prompt gets no answer
+  o.max_tokens = fields.Integer("max_tokens", min_tokens, kMaxContext);
+  if (const auto newer_name = fields.Integer("max_completion_tokens", min_tokens, kMaxContext))
+    o.max_tokens = newer_name;
   o.stop = ReadStop(fields);
   o.ignore_eos = fields.Bool("ignore_eos");
   o.logprobs = ReadLogprobs(fields);

@@ -31,7 +31,7 @@ struct SamplingOverrides {
   std::optional<bool> includes_stop;
   std::optional<std::vector<TokenId>> stop_token_ids;
   std::optional<bool> ignore_eos;
-  std::optional<int> logprobs;
+  std::optional<int> logprobs, prompt_logprobs;
 };
 
 // Returns `base` with every parameter that `overrides` has.

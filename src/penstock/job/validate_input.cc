@@ -180,6 +180,7 @@ void CountMemory(const Line& line, const LinePlace& place, const RequestLine& pa
   for (const std::string& word : parsed.request.bad_words)
     field_bytes += 2 * (sizeof(TokenId) * (word.size() + 1) + 48);
   if (parsed.request.sampling.logit_bias.has_value()) field_bytes += 8 * parsed.request.sampling.logit_bias->size();
+  if (parsed.request.echoes_prompt) field_bytes += line.text.size();
   report.max_field_bytes = std::max(report.max_field_bytes, field_bytes);
   for (const std::string& turn : parsed.request.turns) turns_bytes += turn.size();
   report.longest_turns_bytes = std::max(report.longest_turns_bytes, turns_bytes);
@@ -191,9 +192,12 @@ void CountMemory(const Line& line, const LinePlace& place, const RequestLine& pa
     report.mean_positions += EstimatePositions(line, parsed.request, params.max_tokens);
     CountPrompts(parsed.request, std::min<int64_t>(params.max_tokens, kMaxContext), beginnings, report.prompts);
   }
-  if (params.logprobs < 0) return;
-  report.max_logprobs = std::max(report.max_logprobs, params.logprobs);
-  report.max_logprob_tokens = std::max(report.max_logprob_tokens, params.max_tokens);
+  report.max_logprobs = std::max({report.max_logprobs, params.logprobs, params.prompt_logprobs});
+  // A prompt has at most as many tokens as the context.
+  const int64_t logprob_tokens = params.prompt_logprobs >= 0 ? kMaxContext
+                                 : params.logprobs >= 0      ? params.max_tokens
+                                                             : 0;
+  report.max_logprob_tokens = std::max(report.max_logprob_tokens, logprob_tokens);
 }
 
 }  // namespace

@@ -36,7 +36,7 @@ LogSum LogSumOf(std::span<const float> logits) {
   return result;
 }
 
-double Clipped(double logprob) { return logprob > kMinLogprob ? logprob : kMinLogprob; }
+double Clipped(double logprob) { return logprob < kMinLogprob ? kMinLogprob : logprob; }  // NaN stays
 
 // NaN and +inf come from broken weights. -inf marks a token that cannot be chosen.
 bool IsBroken(float logit) { return !(logit < std::numeric_limits<float>::infinity()); }
@@ -83,8 +83,10 @@ absl::Status ValidateSampling(const SamplingParams& s) {
   }
   PENSTOCK_RETURN_IF_ERROR(
       range(s.min_tokens >= 0 && s.min_tokens <= s.max_tokens, "min_tokens", "0 to max_tokens", s.min_tokens));
-  PENSTOCK_RETURN_IF_ERROR(
-      range(s.max_tokens >= 1 && s.max_tokens <= kMaxContext, "max_tokens", "at least 1", s.max_tokens));
+  PENSTOCK_RETURN_IF_ERROR(range(s.max_tokens >= (s.prompt_logprobs >= 0 ? 0 : 1) && s.max_tokens <= kMaxContext,
+                                 "max_tokens", s.prompt_logprobs >= 0 ? "at least 0" : "at least 1", s.max_tokens));
+  PENSTOCK_RETURN_IF_ERROR(range(s.prompt_logprobs >= -1 && s.prompt_logprobs <= kMaxLogprobs, "prompt_logprobs",
+                                 fmt::format("0 to {}", kMaxLogprobs), s.prompt_logprobs));
   PENSTOCK_RETURN_IF_ERROR(range(s.logprobs >= -1 && s.logprobs <= kMaxLogprobs, "logprobs",
                                  fmt::format("0 to {}", kMaxLogprobs), s.logprobs));
   PENSTOCK_RETURN_IF_ERROR(range(s.stop.size() <= static_cast<size_t>(kMaxStopTexts), "stop",
