@@ -27,8 +27,8 @@ struct PackedIndex {
   std::string source;    // fingerprint of the model that was packed
   uint64_t weights_bytes = 0;
   std::vector<TensorInfo> tensors;  // in the order of their offsets; each has its checksum
-  // The checksums (XXH3) of the other files on which answers depend: config, tokenizer, chat template. Stores of earlier
-  // programs have none.
+  // The checksums (XXH3) of the other files on which answers depend: config, tokenizer, chat template. Stores of
+  // earlier programs have none.
   std::map<std::string, uint64_t> files = {};
 };
 

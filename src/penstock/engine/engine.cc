@@ -19,6 +19,7 @@
 #include "penstock/chat/harmony.h"
 #include "penstock/engine/executor.h"
 #include "penstock/engine/instrumented_engine.h"
+#include "penstock/engine/row_sampler.h"
 #include "penstock/engine/sequence.h"
 #include "penstock/kernels/kernels.h"
 #include "penstock/measure/routing_study.h"
@@ -30,10 +31,6 @@
 
 namespace penstock {
 namespace {
-
-absl::Status BrokenLogits() {
-  return ModelError("the model gave logits that are no numbers: its weights hold NaN or infinity");
-}
 
 class EngineImpl : public InstrumentedEngine {
  public:
@@ -130,7 +127,7 @@ class EngineImpl : public InstrumentedEngine {
   std::unique_ptr<ThreadPool> pool_;
   std::unique_ptr<Recorders> recorders_;
   std::unique_ptr<Executor> executor_;
-  std::vector<Sampler> samplers_;  // one per worker
+  std::optional<RowSampler> sampler_;  // set by CreateExecutor()
 
   RequestId next_request_id_ = 1;
   std::deque<std::unique_ptr<Sequence>> waiting_;
@@ -141,7 +138,7 @@ class EngineImpl : public InstrumentedEngine {
   std::vector<Sequence*> sequence_of_row_;  // [num_rows] of batch_
   std::vector<absl::Status> row_statuses_;  // [num_rows] of the last pass
   std::function<void(RequestId, std::string_view)> text_sink_;
-  bool empty_prompts_ = false, random_answers_ = false;
+  bool empty_prompts_ = false;
   bool shares_prefixes_ = true;
   std::string correlation_path_;
   absl::Status broken_;  // the first failure of a pass
@@ -224,7 +221,6 @@ absl::Status EngineImpl::CreateExecutor(const EngineOptions& options, const Engi
   LogDebug("disk: {}", disk->Description());
   empty_prompts_ = hooks.empty_prompts;
   shares_prefixes_ = options.shares_prefixes && !empty_prompts_;
-  random_answers_ = hooks.random_answers;
   correlation_path_ = options.correlation_path;
   if (hooks.wrap_disk) disk = hooks.wrap_disk(std::move(disk));
   PENSTOCK_ASSIGN_OR_RETURN(recorders_, Recorders::Create(options, model_->config, model_->name));
@@ -244,7 +240,7 @@ absl::Status EngineImpl::CreateExecutor(const EngineOptions& options, const Engi
                                                      MaxCorrelationPaths(model_->config, options.policy.path_length)));
   }
   if (!correlation_path_.empty()) PENSTOCK_RETURN_IF_ERROR(CheckReplaceable(correlation_path_));
-  for (int i = 0; i < pool_->num_workers(); ++i) samplers_.emplace_back(*kernels_, model_->config.vocab_size);
+  sampler_.emplace(*kernels_, *pool_, model_->config, hooks.random_answers);
   return absl::OkStatus();
 }
 
@@ -412,73 +408,15 @@ absl::Status EngineImpl::RunPass(std::vector<RowRange> micro_batches, LogitsSink
 }
 
 void EngineImpl::SampleRows(const RowLogits& result) {
-  const std::span<const int64_t> rows = result.rows;
-  const size_t vocab_size = static_cast<size_t>(model_->config.vocab_size);
-  struct Choice {
-    TokenId token_id = -1;
-    TokenLogprobs logprobs;
-  };
   // A row that could not be computed fails its whole sequence, even if that row wants no logits.
   for (size_t row_idx = 0; row_idx < row_statuses_.size(); ++row_idx) {
     if (!row_statuses_[row_idx].ok()) sequence_of_row_[row_idx]->Fail(row_statuses_[row_idx]);
   }
-  std::vector<Choice> choices(rows.size());
-  pool_->ParallelFor(static_cast<int64_t>(rows.size()), [&](int64_t i, int worker_idx) {
-    const Sequence& sequence = *sequence_of_row_[rows[i]];
-    const SamplingParams& sampling = sequence.sampling();
-    if (!result.best.empty()) {
-      choices[i].token_id = result.best[i];
-      return;
-    }
-    const std::span<float> row = result.logits.subspan(static_cast<size_t>(i) * vocab_size, vocab_size);
-    Sampler& sampler = samplers_[worker_idx];
-    if (const int64_t next = batch_.positions[rows[i]] + 1; sequence.wants_prompt_logprobs(next)) {
-      choices[i].token_id = sequence.token_id(next);
-      choices[i].logprobs = sampler.Logprobs(row, choices[i].token_id, sampling.prompt_logprobs);
-      if (std::isnan(choices[i].logprobs.chosen.logprob)) choices[i].token_id = -1;
-      return;
-    }
-    std::vector<float> original;
-    if (sampling.logprobs >= 0 && ChangesLogits(sampling)) original.assign(row.begin(), row.end());
-    choices[i].token_id = sampler.Sample(
-        row, sampling,
-        {.history = sequence.history(), .generated = sequence.generated_ids(), .eos_ids = model_->config.eos_ids});
-    if (random_answers_ && choices[i].token_id >= 0) {
-      const double uniform =
-          CounterUniform(static_cast<uint64_t>(sequence.id()), static_cast<uint64_t>(sequence.num_generated()));
-      choices[i].token_id = static_cast<TokenId>(uniform * static_cast<double>(vocab_size));
-    }
-    if (sampling.logprobs >= 0 && choices[i].token_id >= 0) {
-      choices[i].logprobs = sampler.Logprobs(original.empty() ? std::span<const float>(row) : original,
-                                             choices[i].token_id, sampling.logprobs);
-    }
-  });
-  const std::vector<TokenId>& eos_ids = model_->config.eos_ids;
-  for (size_t i = 0; i < rows.size(); ++i) {
-    Sequence& sequence = *sequence_of_row_[rows[i]];
-    if (sequence.failed()) continue;
-    const TokenId token_id = choices[i].token_id;
-    if (token_id < 0) {
-      sequence.Fail(BrokenLogits());
-      continue;
-    }
-    if (const int64_t next = batch_.positions[rows[i]] + 1; sequence.wants_prompt_logprobs(next)) {
-      sequence.SetPromptLogprobs(next, std::move(choices[i].logprobs));
-      continue;
-    }
-    const bool is_eos = std::ranges::find(eos_ids, token_id) != eos_ids.end();
-    const std::vector<TokenId>& stop_ids = sequence.sampling().stop_token_ids;
-    const bool is_stop = std::ranges::find(stop_ids, token_id) != stop_ids.end();
-    if (is_stop || (is_eos && !sequence.sampling().ignore_eos)) {
-      sequence.FinishByEos();
-    } else {
-      sequence.Append(token_id, sequence.sampling().logprobs >= 0, std::move(choices[i].logprobs));
-      ++stats_.generated_tokens;
-    }
-    if (text_sink_) {
-      const std::string text = sequence.TakeFinalText();
-      if (!text.empty()) text_sink_(sequence.id(), text);
-    }
+  stats_.generated_tokens += sampler_->Sample(result, {batch_, sequence_of_row_});
+  for (size_t i = 0; text_sink_ && i < result.rows.size(); ++i) {
+    Sequence& sequence = *sequence_of_row_[result.rows[i]];
+    const std::string text = sequence.failed() ? "" : sequence.TakeFinalText();
+    if (!text.empty()) text_sink_(sequence.id(), text);
   }
 }
 
@@ -514,10 +452,7 @@ absl::StatusOr<std::vector<Completion>> EngineImpl::Step() {
     }
     advanced = true;
   };
-  batch_.wants_best_only = !random_answers_ && std::ranges::all_of(batch_.logit_rows, [&](int64_t row) {
-    return IsArgMax(sequence_of_row_[row]->sampling()) &&
-           !sequence_of_row_[row]->wants_prompt_logprobs(batch_.positions[row] + 1);
-  });
+  batch_.wants_best_only = sampler_->WantsBestOnly({batch_, sequence_of_row_});
   broken_ = RunPass(*std::move(micro_batches), [&](const RowLogits& result) {
     advance();
     SampleRows(result);

@@ -1,0 +1,98 @@
+#include "penstock/engine/row_sampler.h"
+
+#include <algorithm>
+#include <cmath>
+#include <utility>
+
+#include "penstock/base/status.h"
+
+namespace penstock {
+
+absl::Status BrokenLogits() {
+  return ModelError("the model gave logits that are no numbers: its weights hold NaN or infinity");
+}
+
+RowSampler::RowSampler(const kernels::KernelTable& kernels, ThreadPool& pool, const ModelConfig& config,
+                       bool random_answers)
+    : pool_(&pool), config_(&config), random_answers_(random_answers) {
+  for (int i = 0; i < pool.num_workers(); ++i) samplers_.emplace_back(kernels, config.vocab_size);
+}
+
+bool RowSampler::WantsBestOnly(const SequenceBatch& rows) const {
+  return !random_answers_ && std::ranges::all_of(rows.batch.logit_rows, [&](int64_t row) {
+    const Sequence& sequence = *rows.sequence_of_row[row];
+    return IsArgMax(sequence.sampling()) && !sequence.wants_prompt_logprobs(rows.batch.positions[row] + 1);
+  });
+}
+
+RowSampler::Choice RowSampler::Choose(const Sequence& sequence, int64_t pos, std::span<float> logits,
+                                      Sampler& sampler) const {
+  const SamplingParams& sampling = sequence.sampling();
+  Choice choice;
+  if (sequence.wants_prompt_logprobs(pos + 1)) {
+    choice.token_id = sequence.token_id(pos + 1);
+    choice.logprobs = sampler.Logprobs(logits, choice.token_id, sampling.prompt_logprobs);
+    if (std::isnan(choice.logprobs.chosen.logprob)) choice.token_id = -1;
+    return choice;
+  }
+  std::vector<float> original;
+  if (sampling.logprobs >= 0 && ChangesLogits(sampling)) original.assign(logits.begin(), logits.end());
+  choice.token_id = sampler.Sample(
+      logits, sampling,
+      {.history = sequence.history(), .generated = sequence.generated_ids(), .eos_ids = config_->eos_ids});
+  if (random_answers_ && choice.token_id >= 0) {
+    const double uniform =
+        CounterUniform(static_cast<uint64_t>(sequence.id()), static_cast<uint64_t>(sequence.num_generated()));
+    choice.token_id = static_cast<TokenId>(uniform * static_cast<double>(config_->vocab_size));
+  }
+  if (sampling.logprobs >= 0 && choice.token_id >= 0) {
+    choice.logprobs = sampler.Logprobs(original.empty() ? std::span<const float>(logits) : original, choice.token_id,
+                                       sampling.logprobs);
+  }
+  return choice;
+}
+
+// Returns whether the sequence got a token that is a part of its answer.
+bool RowSampler::Take(Sequence& sequence, int64_t pos, Choice choice) const {
+  if (sequence.failed()) return false;
+  if (choice.token_id < 0) {
+    sequence.Fail(BrokenLogits());
+    return false;
+  }
+  if (sequence.wants_prompt_logprobs(pos + 1)) {
+    sequence.SetPromptLogprobs(pos + 1, std::move(choice.logprobs));
+    return false;
+  }
+  const SamplingParams& sampling = sequence.sampling();
+  const auto is_one_of = [&](const std::vector<TokenId>& ids) {
+    return std::ranges::find(ids, choice.token_id) != ids.end();
+  };
+  if (is_one_of(sampling.stop_token_ids) || (is_one_of(config_->eos_ids) && !sampling.ignore_eos)) {
+    sequence.FinishByEos();
+    return false;
+  }
+  sequence.Append(choice.token_id, sampling.logprobs >= 0, std::move(choice.logprobs));
+  return true;
+}
+
+int64_t RowSampler::Sample(const RowLogits& result, const SequenceBatch& rows) {
+  const size_t vocab_size = static_cast<size_t>(config_->vocab_size);
+  std::vector<Choice> choices(result.rows.size());
+  pool_->ParallelFor(static_cast<int64_t>(choices.size()), [&](int64_t i, int worker_idx) {
+    const int64_t row = result.rows[i];
+    if (!result.best.empty()) {
+      choices[i].token_id = result.best[i];
+    } else {
+      choices[i] = Choose(*rows.sequence_of_row[row], rows.batch.positions[row],
+                          result.logits.subspan(static_cast<size_t>(i) * vocab_size, vocab_size), samplers_[worker_idx]);
+    }
+  });
+  int64_t num_generated = 0;
+  for (size_t i = 0; i < choices.size(); ++i) {
+    const int64_t row = result.rows[i];
+    if (Take(*rows.sequence_of_row[row], rows.batch.positions[row], std::move(choices[i]))) ++num_generated;
+  }
+  return num_generated;
+}
+
+}  // namespace penstock

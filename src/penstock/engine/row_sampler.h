@@ -1,0 +1,53 @@
+// Chooses the next tokens of sequences from the logits of their rows, and scores the tokens of prompts.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "penstock/base/thread_pool.h"
+#include "penstock/engine/sequence.h"
+#include "penstock/kernels/kernel_table.h"
+#include "penstock/model/model_config.h"
+#include "penstock/ops/operations.h"
+#include "penstock/ops/sampler.h"
+#include "penstock/schedule/pass.h"
+
+namespace penstock {
+
+// The model's weights hold NaN or infinity.
+absl::Status BrokenLogits();
+
+// A batch, and for each of its rows the sequence to which it belongs.
+struct SequenceBatch {
+  const RowBatch& batch;
+  std::span<Sequence* const> sequence_of_row;  // [num_rows]
+};
+
+class RowSampler {
+ public:
+  // `random_answers` replaces choices by uniformly random tokens, for measurements. The pool must outlive the sampler.
+  RowSampler(const kernels::KernelTable& kernels, ThreadPool& pool, const ModelConfig& config, bool random_answers);
+
+  // Returns whether all that is wanted of the logits is the largest one of each row.
+  bool WantsBestOnly(const SequenceBatch& rows) const;
+
+  // Gives each sequence the token, or the log-probabilities, of its rows in `result`; fails sequences with broken logits.
+  // Returns the number of generated tokens.
+  int64_t Sample(const RowLogits& result, const SequenceBatch& rows);
+
+ private:
+  struct Choice {
+    TokenId token_id = -1;  // -1: the logits are broken
+    TokenLogprobs logprobs;
+  };
+  Choice Choose(const Sequence& sequence, int64_t pos, std::span<float> logits, Sampler& sampler) const;
+  bool Take(Sequence& sequence, int64_t pos, Choice choice) const;
+
+  ThreadPool* pool_;
+  const ModelConfig* config_;
+  bool random_answers_;
+  std::vector<Sampler> samplers_;  // one per worker
+};
+
+}  // namespace penstock
