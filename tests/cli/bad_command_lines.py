@@ -192,7 +192,7 @@ def bench_routing_rows():
     def compares(box):
         model, hardware, trace = box.model().path, box.output("hardware.json"), box.output("routing.bin")
         box.run(["probe", "--threads=1", "--seconds=1", "--model", model, "--output", hardware], max_rss=1400 << 20)
-        work = ["--requests=2", "--prompt=9", "--gen=5", "--room=50", "--hardware", hardware]
+        work = ["--requests=2", "--prompt=9", "--gen=5", "--room=50", "--hardware", hardware, "--seconds=100000"]
         result = box.run(routing(box, "--text", box.file("text", words), *work, "--record-routing", trace, "--json",
                                  model=model))
         head, *pairs = [json.loads(line) for line in result.stdout.splitlines()]
@@ -203,6 +203,14 @@ def bench_routing_rows():
             box.expect(oracle != ("measured_seconds" in pair), f"measured: {pair}")
             box.expect(not plain or pair["hit_rate"] <= pair["belady_hit_rate"] + 1e-9, f"better than Belady: {pair}")
             box.expect(not plain or pair["predicted_saved_seconds"] == 0, f"saved without a predictor: {pair}")
+        hurried = box.run(routing(box, "--text", box.file("text", words), *work[:-1], "--seconds=0", "--json", model=model))
+        pairs = [json.loads(line) for line in hurried.stdout.splitlines()[1:]]
+        box.expect(sum("measured_seconds" in pair for pair in pairs) == 1, "without time more than one pair ran")
+        box.expect([pair["predictor"] for pair in pairs if pair["winner"]] == ["none"], "a pair won that did not run")
+        box.run(routing(box, "--text", box.file("text", words), *work, "--memory=1MiB", model=model), code=6,
+                match="this share of the experts needs .* more than the 1.00 MiB of --memory")
+        box.run(routing(box, "--text", box.file("text", words), *work, "--memory=50KiB", model=model), code=6,
+                match="reading this text needs")
         again = box.run(routing(box, "--routing", trace, "--room=50,75", "--hardware", hardware, model=model))
         box.expect(again.stdout.count(b"winner: eviction") == 2 and b"Belady" in again.stdout, "no winners")
     yield "L11", "bench routing", compares
@@ -262,6 +270,11 @@ def probe_rows():
         with open(stats, "rb") as file:
             box.expect(json.load(file)["tokens_per_second"]["predicted_generation"] > 0, "no prediction")
     yield "L11", "run --policy auto", plans_a_job
+    yield "L11", "run --policy auto within --memory", lambda box: box.run(
+        ["run", "--policy=auto", "--memory=100MiB", "--model", box.model().path, "--input",
+         box.file("in.jsonl", '{"prompt": "abc"}\n'), "--output", box.output()], code=6,
+        match="measuring this machine needs 256 MiB .* found 100 MiB in --memory: run penstock probe once",
+        env={"XDG_CACHE_HOME": box.dir})
 
     def keeps(box):
         machine = ["--threads=1", "--model", box.model().path]

@@ -12,6 +12,7 @@
 #include "penstock/base/clock.h"
 #include "penstock/base/file.h"
 #include "penstock/base/json.h"
+#include "penstock/base/limits.h"
 #include "penstock/base/logging.h"
 #include "penstock/base/status.h"
 #include "penstock/base/text.h"
@@ -53,11 +54,33 @@ struct Room {
   const Pair& WithoutPredictor(Eviction eviction) const {
     return *std::find_if(pairs.begin(), pairs.end(), [&](const Pair& pair) { return pair.eviction == eviction; });
   }
-  // Returns the fastest pair that a run can use; it has a predictor only if that saves enough. Static eviction is
-  // excluded: here it pins by this trace's choices, which a later run does not know.
+  // Returns the pairs in the order in which they run: those with the best predictions first, but each after the pair
+  // with the same eviction and no predictor, with which it is compared.
+  std::vector<size_t> RunOrder() const {
+    std::vector<size_t> by_prediction(pairs.size());
+    std::iota(by_prediction.begin(), by_prediction.end(), size_t{0});
+    std::stable_sort(by_prediction.begin(), by_prediction.end(),
+                     [&](size_t a, size_t b) { return pairs[a].predicted_s < pairs[b].predicted_s; });
+    std::vector<size_t> order;
+    const auto add = [&](size_t i) {
+      if (std::find(order.begin(), order.end(), i) == order.end()) order.push_back(i);
+    };
+    for (const size_t i : by_prediction) {
+      if (TraitsOf(pairs[i].predictor).is_simulated_only) continue;
+      add(static_cast<size_t>(&WithoutPredictor(pairs[i].eviction) - pairs.data()));
+      add(i);
+    }
+    return order;
+  }
+  // Returns the fastest pair that a run can use, of those that ran if any did. It has a predictor only if that saves
+  // enough. Static eviction is excluded: here it pins by this trace's choices, which a later run does not know.
   const Pair& Winner() const {
-    const auto min = [](const Pair* a, const Pair& b) {
-      const bool can_run = !TraitsOf(b.predictor).is_simulated_only && b.eviction != Eviction::kStatic;
+    const bool has_measured = std::any_of(pairs.begin(), pairs.end(), [](const Pair& pair) {
+      return pair.is_measured() && pair.eviction != Eviction::kStatic;
+    });
+    const auto min = [&](const Pair* a, const Pair& b) {
+      const bool can_run = !TraitsOf(b.predictor).is_simulated_only && b.eviction != Eviction::kStatic &&
+                           b.is_measured() == has_measured;
       return !can_run || (a != nullptr && a->seconds() <= b.seconds()) ? a : &b;
     };
     const Pair* best = nullptr;
@@ -91,9 +114,10 @@ class RoutingBench {
     PENSTOCK_ASSIGN_OR_RETURN(const CorrelationTable choices, CountChoices(trace_path_, model_.config()));
     PENSTOCK_RETURN_IF_ERROR(choices.Save(ChoicesPath()));
     PENSTOCK_RETURN_IF_ERROR(AdjustToTrace());
-    PENSTOCK_ASSIGN_OR_RETURN(hardware_, flags_.bench.hardware_path.empty()
-                                             ? CachedProbe({.options = options_, .model = &model_})
-                                             : ParseHardwareFlag(flags_.bench.hardware_path));
+    PENSTOCK_ASSIGN_OR_RETURN(
+        hardware_, flags_.bench.hardware_path.empty()
+                       ? CachedProbe({.options = options_, .model = &model_, .max_bytes = options_.memory_bytes})
+                       : ParseHardwareFlag(flags_.bench.hardware_path));
     PENSTOCK_RETURN_IF_ERROR(Print(Head()));
     // With all experts resident nothing stalls.
     Pair resident;
@@ -164,6 +188,7 @@ class RoutingBench {
     if (!IsUtf8(text)) {
       return InputError("{}: the text is not UTF-8 (at byte {})", Printable(flags_.text_path), FindInvalidUtf8(text));
     }
+    PENSTOCK_RETURN_IF_ERROR(CheckBudget((1 + kTokenizingBytesPerByte) * text.size(), "reading this text"));
     PENSTOCK_ASSIGN_OR_RETURN(const std::vector<TokenId> ids, model_.Tokenize(text));
     const int64_t asked = flags_.requests * flags_.prompt_tokens;
     if (std::ssize(ids) < asked) {
@@ -225,8 +250,16 @@ class RoutingBench {
     return absl::OkStatus();
   }
 
+  // Returns kResources when --memory is less than what something needs.
+  absl::Status CheckBudget(uint64_t bytes, std::string_view what) const {
+    if (options_.memory_bytes == 0 || bytes <= options_.memory_bytes) return absl::OkStatus();
+    return ResourceError("{} needs {}, more than the {} of --memory", what, FormatBytes(bytes),
+                         FormatBytes(options_.memory_bytes));
+  }
+
   // Returns the seconds of all steps.
   absl::StatusOr<double> RunRequests(const EngineOptions& options) {
+    if (!has_device_) PENSTOCK_RETURN_IF_ERROR(CheckBudget(options.memory_bytes, "this share of the experts"));
     PENSTOCK_ASSIGN_OR_RETURN(const std::unique_ptr<Engine> engine, Engine::Open(options));
     for (const std::vector<TokenId>& prompt : prompts_) {
       PENSTOCK_RETURN_IF_ERROR(
@@ -264,16 +297,35 @@ class RoutingBench {
         PENSTOCK_RETURN_IF_ERROR(Predict(share, pair));
       }
     }
-    for (int64_t run = 0; run < num_runs(); ++run) {
-      for (size_t i = 0; i < room.pairs.size(); ++i) {
-        LogInfo("{:.0f}% of the experts: run {} of {} with pair {} of {}", 100 * share, run + 1, num_runs(), i + 1,
-                room.pairs.size());
-        if (!TraitsOf(room.pairs[i].predictor).is_simulated_only) {
-          PENSTOCK_RETURN_IF_ERROR(Measure(share, room.pairs[i]));
-        }
-      }
-    }
+    PENSTOCK_RETURN_IF_ERROR(MeasurePairs(share, room));
     return room;
+  }
+
+  // Runs the pairs, in rounds, until this room's part of the time is over. A later round runs the pairs of the first
+  // one, if there is time for all of them.
+  absl::Status MeasurePairs(double share, Room& room) {
+    std::vector<size_t> order = room.RunOrder();
+    const auto start = Clock::now();
+    const double seconds = flags_.seconds / static_cast<double>(flags_.room.size());
+    double round_s = 0;
+    for (int64_t run = 0; run < num_runs(); ++run) {
+      if (SecondsSince(start) + round_s > seconds && run > 0) break;
+      const auto round_start = Clock::now();
+      for (size_t i = 0; i < order.size(); ++i) {
+        const double left_s = seconds - SecondsSince(start);
+        if (run == 0 && i > 0 && left_s <= 0) {
+          LogInfo("{:.0f}% of the experts: {} pairs did not run, for lack of time (--seconds)", 100 * share,
+                  order.size() - i);
+          order.resize(i);
+          break;
+        }
+        LogInfo("{:.0f}% of the experts: run {}, pair {} of {}, at most {:.0f} s left", 100 * share, run + 1, i + 1,
+                order.size(), std::max(0.0, left_s));
+        PENSTOCK_RETURN_IF_ERROR(Measure(share, room.pairs[order[i]]));
+      }
+      round_s = SecondsSince(round_start);
+    }
+    return absl::OkStatus();
   }
 
   std::string Head() const {

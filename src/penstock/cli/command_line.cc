@@ -215,8 +215,13 @@ Command AddBenchRoutingCommand(CLI::App& bench, const std::shared_ptr<BenchFlags
       .SeparatedBy(',')
       .InRange(1, 100)
       .ShowDefault();
-  AddFlag(*command, "--runs", flags->runs, "with --text: real runs of each pair, besides the prediction; 0: none")
+  AddFlag(*command, "--runs", flags->runs,
+          "with --text: real runs of each pair at most, besides the prediction; 0: none")
       .InRange(0, 100)
+      .ShowDefault();
+  AddFlag(*command, "--seconds", flags->seconds,
+          "with --text: time for the real runs; pairs with the best predictions run first")
+      .NumberFrom(0, 1e6)
       .ShowDefault();
   SetExamples(*command, "penstock bench routing -m models/penstock-demo --text book.txt");
   return {command, [flags, bench_flags] {

@@ -124,7 +124,8 @@ struct BenchRoutingFlags {
   int64_t prompt_tokens = 64;
   int64_t new_tokens = 32;
   std::vector<int64_t> room = {25, 50, 75};  // percent of the experts
-  int64_t runs = 3;                          // real runs of each pair; 0: only predictions
+  int64_t runs = 3;                          // real runs of each pair at most; 0: only predictions
+  double seconds = 40;                       // approximate time for all real runs
 };
 absl::StatusOr<int> BenchRoutingCommand(const BenchRoutingFlags& flags);
 

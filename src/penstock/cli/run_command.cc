@@ -70,7 +70,8 @@ absl::StatusOr<PolicyChoice> PlanJob(const InputReport& report, EngineOptions op
   workload.prompt_tokens = std::min(workload.prompt_tokens, workload.max_prompt_tokens);
   workload.shared_tokens = options.shares_prefixes ? std::min(workload.shared_tokens, workload.prompt_tokens - 1) : 0;
   workload.new_tokens = std::min(workload.new_tokens, options.context_length - workload.max_prompt_tokens);
-  PENSTOCK_ASSIGN_OR_RETURN(const Hardware hardware, CachedProbe({.options = options, .model = &model}));
+  PENSTOCK_ASSIGN_OR_RETURN(const Hardware hardware,
+                            CachedProbe({.options = options, .model = &model, .max_bytes = options.memory_bytes}));
   if (asked_device.starts_with("cuda")) options.device = "gpu";
   PENSTOCK_ASSIGN_OR_RETURN(std::vector<PolicyChoice> choices, SearchPolicies(model, hardware, workload, options));
   PolicyChoice& best = choices.front();

@@ -83,8 +83,9 @@ int64_t RowSampler::Sample(const RowLogits& result, const SequenceBatch& rows) {
     if (!result.best.empty()) {
       choices[i].token_id = result.best[i];
     } else {
-      choices[i] = Choose(*rows.sequence_of_row[row], rows.batch.positions[row],
-                          result.logits.subspan(static_cast<size_t>(i) * vocab_size, vocab_size), samplers_[worker_idx]);
+      choices[i] =
+          Choose(*rows.sequence_of_row[row], rows.batch.positions[row],
+                 result.logits.subspan(static_cast<size_t>(i) * vocab_size, vocab_size), samplers_[worker_idx]);
     }
   });
   int64_t num_generated = 0;

@@ -32,8 +32,8 @@ class RowSampler {
   // Returns whether all that is wanted of the logits is the largest one of each row.
   bool WantsBestOnly(const SequenceBatch& rows) const;
 
-  // Gives each sequence the token, or the log-probabilities, of its rows in `result`; fails sequences with broken logits.
-  // Returns the number of generated tokens.
+  // Gives each sequence the token, or the log-probabilities, of its rows in `result`; fails sequences with broken
+  // logits. Returns the number of generated tokens.
   int64_t Sample(const RowLogits& result, const SequenceBatch& rows);
 
  private:

@@ -62,11 +62,16 @@ std::string CpuModel() {
   return "";
 }
 
-absl::StatusOr<uint64_t> MemoryProbe::DefaultBytes(int num_threads) {
-  const uint64_t available_bytes = ReadMachineMemory().available_bytes;
+absl::StatusOr<uint64_t> MemoryProbe::DefaultBytes(int num_threads, uint64_t max_bytes) {
+  const uint64_t free_bytes = ReadMachineMemory().available_bytes;
+  const uint64_t available_bytes = max_bytes > 0 ? std::min(max_bytes, free_bytes) : free_bytes;
   if (available_bytes / 4 < kMinDefaultBytes) {
-    return ResourceError("measuring memory needs {} free and uses a quarter of it; found {} available; free some",
-                         FormatBytes(4 * kMinDefaultBytes), FormatBytes(available_bytes));
+    const bool is_limited = available_bytes < free_bytes;
+    return ResourceError("measuring this machine needs {} and uses a quarter of it; found {} {}",
+                         FormatBytes(4 * kMinDefaultBytes), FormatBytes(available_bytes),
+                         is_limited ? "in --memory: run penstock probe once without it, with the same --model; its "
+                                      "result is kept"
+                                    : "available; free some");
   }
   return std::min(std::max(kGiB, 32 * kMiB * static_cast<uint64_t>(num_threads)), available_bytes / 4);
 }
@@ -172,7 +177,7 @@ absl::StatusOr<Hardware> ProbeMachine(const ProbeOptions& options) {
   MemoryTier dram = {.name = "dram", .capacity_bytes = ReadMachineMemory().total_bytes};
   uint64_t buffer_bytes = options.buffer_bytes;
   if (buffer_bytes == 0) {
-    PENSTOCK_ASSIGN_OR_RETURN(buffer_bytes, MemoryProbe::DefaultBytes(max_threads));
+    PENSTOCK_ASSIGN_OR_RETURN(buffer_bytes, MemoryProbe::DefaultBytes(max_threads, options.max_bytes));
   }
   LogInfo("touching {} of memory", FormatBytes(buffer_bytes));
   std::optional<MemoryProbe> memory;

@@ -24,7 +24,7 @@ class MemoryProbe {
  public:
   // Returns a size that `num_threads` threads cannot hold in their caches, or a quarter of the available memory where
   // that is less. Returns kResources when that quarter would measure only the caches.
-  static absl::StatusOr<uint64_t> DefaultBytes(int num_threads);
+  static absl::StatusOr<uint64_t> DefaultBytes(int num_threads, uint64_t max_bytes = 0);
 
   // Allocates `size_bytes`, rounded down to whole pieces of work (4 MiB), at least one piece. The threads of `pool`
   // touch the buffer first. Returns kResources when the machine has no room for it.
@@ -60,6 +60,8 @@ struct ProbeOptions {
   int max_threads = 0;        // 1, 2, 4, ... up to this; 0: all usable CPUs
   double total_seconds = 10;  // approximate; never more than half a second for each rate
   uint64_t buffer_bytes = 0;  // 0: MemoryProbe::DefaultBytes
+  // The memory that may be used; 0: all that is available. The buffer is at most a quarter of it.
+  uint64_t max_bytes = 0;
 };
 
 // Returns the maker's name of the CPU; empty when unknown.

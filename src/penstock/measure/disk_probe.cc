@@ -11,22 +11,21 @@
 namespace penstock {
 namespace {
 
-constexpr uint64_t kMaxBytes = 256 * kMiB;  // maximum bytes under way
 constexpr int kRounds = 3;
 
 class DiskProbe {
  public:
-  DiskProbe(DiskReader& reader, std::span<const OpenedFile> files, Arena buffer)
-      : reader_(reader), files_(files), buffer_(std::move(buffer)) {}
+  DiskProbe(DiskReader& reader, std::span<const OpenedFile> files, uint64_t max_bytes, Arena buffer)
+      : reader_(reader), files_(files), max_bytes_(max_bytes), buffer_(std::move(buffer)) {}
 
-  static int64_t Slots(uint64_t size_bytes, int depth) {
-    return std::clamp<int64_t>(static_cast<int64_t>(kMaxBytes / size_bytes), 1, depth);
+  static int64_t Slots(uint64_t size_bytes, int depth, uint64_t max_bytes) {
+    return std::clamp<int64_t>(static_cast<int64_t>(max_bytes / size_bytes), 1, depth);
   }
 
   // Returns the bytes per second of reads that go on for `seconds`.
   absl::StatusOr<double> Rate(uint64_t size_bytes, int depth, double seconds) {
     const auto start = Clock::now();
-    const int64_t num_slots = Slots(size_bytes, depth);
+    const int64_t num_slots = Slots(size_bytes, depth, max_bytes_);
     int64_t num_under_way = 0;
     uint64_t bytes = 0;
     for (int64_t slot = 0; slot < num_slots; ++slot) bytes += Submit(slot, size_bytes, num_under_way);
@@ -62,6 +61,7 @@ class DiskProbe {
 
   DiskReader& reader_;
   std::span<const OpenedFile> files_;
+  uint64_t max_bytes_;
   Arena buffer_;
   size_t file_idx_ = 0;
   uint64_t offset_ = 0;
@@ -76,12 +76,12 @@ absl::StatusOr<Link> ProbeDisk(DiskReader& reader, std::span<const OpenedFile> f
   uint64_t buffer_bytes = 0;
   for (const uint64_t size : spec.sizes) {
     for (const int depth : spec.depths) {
-      buffer_bytes =
-          std::max(buffer_bytes, DiskReader::PaddedBytes(size) * static_cast<uint64_t>(DiskProbe::Slots(size, depth)));
+      buffer_bytes = std::max(buffer_bytes, DiskReader::PaddedBytes(size) *
+                                                static_cast<uint64_t>(DiskProbe::Slots(size, depth, spec.max_bytes)));
     }
   }
   PENSTOCK_ASSIGN_OR_RETURN(Arena buffer, HostMemory().Map(buffer_bytes));
-  DiskProbe probe(reader, files, std::move(buffer));
+  DiskProbe probe(reader, files, spec.max_bytes, std::move(buffer));
   const double seconds = spec.seconds / static_cast<double>(kRounds * spec.sizes.size() * spec.depths.size());
   std::map<std::pair<uint64_t, int>, std::vector<double>> rates;
   // Each round reads all sizes, so that a disturbance does not fall on one size alone.

@@ -108,10 +108,15 @@ absl::Status MeasureKernels(const ProbeTarget& target, const MeasuredProcessor& 
   return absl::OkStatus();
 }
 
+uint64_t FreeBytes(const ProbeTarget& target) {
+  const uint64_t free_bytes = ReadMachineMemory().available_bytes;
+  return target.max_bytes > 0 ? std::min(target.max_bytes, free_bytes) : free_bytes;
+}
+
 absl::Status MeasureCpu(const ProbeTarget& target, Processor& cpu) {
   ThreadPool pool(NumThreads(target));
   const ThreadPool::CallerPin pin(pool);
-  return MeasureKernels(target, MeasureHost(pool), ReadMachineMemory().available_bytes, cpu);
+  return MeasureKernels(target, MeasureHost(pool), FreeBytes(target), cpu);
 }
 
 // Returns the GPU that the options allow, if there is one.
@@ -200,7 +205,10 @@ absl::StatusOr<Link> MeasureDiskOf(const ProbeTarget& target, double seconds) {
   LogInfo("measuring the disk");
   PENSTOCK_ASSIGN_OR_RETURN(const std::unique_ptr<DiskReader> reader,
                             DiskReader::Create(files, {target.options.direct_io, target.options.io_uring}));
-  return ProbeDisk(*reader, files, {.seconds = seconds / 2, .long_seconds = seconds / 2});
+  return ProbeDisk(*reader, files,
+                   {.max_bytes = std::min(DiskProbeSpec().max_bytes, FreeBytes(target) / 4),
+                    .seconds = seconds / 2,
+                    .long_seconds = seconds / 2});
 }
 
 // Returns everything that decides the measured numbers, as far as it is known without measuring.
@@ -276,7 +284,8 @@ void WriteCache(const json::object& identity, const KeptProbe& probe) {
 
 absl::StatusOr<Hardware> Probe(const ProbeTarget& target) {
   PENSTOCK_ASSIGN_OR_RETURN(Hardware hardware, ProbeMachine({.max_threads = NumThreads(target),
-                                                             .total_seconds = target.seconds * kMachineShare}));
+                                                             .total_seconds = target.seconds * kMachineShare,
+                                                             .max_bytes = target.max_bytes}));
   PENSTOCK_RETURN_IF_ERROR(MeasureCpu(target, hardware.processors.at(0)));
   if (const std::optional<DeviceSpec> gpu = GpuOf(target); gpu.has_value()) {
     const absl::Status measured = MeasureGpu(target, *gpu, hardware);

@@ -17,7 +17,8 @@ struct ProbeTarget {
   // The folder of a nameless file that measures the disk when no model's files can be read. Empty: the disk is left
   // out.
   std::string disk_dir = ".";
-  double seconds = 20;  // approximate; kernels in all formats take ten more
+  double seconds = 20;     // approximate; kernels in all formats take ten more
+  uint64_t max_bytes = 0;  // of memory to measure with; 0: a share of what is free. Not for the GPU's own memory
 };
 
 // Measures the machine. With device "auto", "gpu" or "cuda..." it also measures the GPU, if there is one: a processor
