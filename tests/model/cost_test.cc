@@ -31,6 +31,7 @@ TEST(ModelCost, WeightsCountOnceAndRowsMultiply) {
   EXPECT_EQ(cost.expert_bytes(), cost.Expert(1).bytes);
   EXPECT_EQ(cost.Logits(1).flops, 2.0 * 320 * 64);
   EXPECT_EQ(cost.Route(2).flops, 2.0 * 2 * 8 * 64);
+  EXPECT_EQ(cost.Draw(3).bytes, 3u * 320 * 24);
 }
 
 TEST(ModelCost, AttentionReadsTheContext) {

@@ -16,6 +16,8 @@ TEST(Workload, IsReadFromItsSpec) {
   EXPECT_EQ(job.max_prompt_tokens, 128);
   EXPECT_EQ(job.new_tokens, 32);
   EXPECT_EQ(job.PromptTokens(5), 128);
+  EXPECT_FALSE(job.draws_tokens);
+  EXPECT_TRUE(ParseWorkload("prompt=128,gen=32,sampled=1").value().draws_tokens);
   const Workload mtbench = ParseWorkload("mtbench").value();
   EXPECT_EQ(mtbench.prompt_tokens, 77);
   EXPECT_EQ(mtbench.max_positions(), 418 + 128);
@@ -26,7 +28,8 @@ TEST(Workload, IsReadFromItsSpec) {
 
 TEST(Workload, RefusesWhatItDoesNotUnderstand) {
   for (const char* spec : {"", "prompt=8", "gen=8", "prompt=0,gen=1", "prompt=8,gen=-1", "prompt=8,gen=1x", "mtbenchx",
-                           "prompt=8,gen=1,batch=2", "prompt=8,max-prompt=7,gen=1", "mtbench:gen", "mtbench,gen=4"}) {
+                           "prompt=8,gen=1,sampled=2", "prompt=8,gen=1,batch=2", "prompt=8,max-prompt=7,gen=1",
+                           "mtbench:gen", "mtbench,gen=4"}) {
     EXPECT_EQ(FaultOf(ParseWorkload(spec).status()), Fault::kUsage) << spec;
   }
 }

@@ -38,6 +38,7 @@ TEST(Estimate, IsWhatTheWholeSimulationSays) {
       {"mixtral-8x7b.json", "int8", "none:dram=64GiB", "on-demand", 1, 0, "prompt=400,gen=8"},
       {"mixtral-8x7b.json", "int8", "none:dram=64GiB", "klotski", 4, 0, "prompt=20,gen=4"},
       {"mixtral-8x7b.json", "int8", "l4:dram=44GiB", "zigzag", 16, 8, "prompt=32,gen=8"},
+      {"qwen3-30b-a3b.json", "int8", "none:dram=64GiB", "on-demand", 64, 0, "prompt=16,gen=16,requests=64,sampled=1"},
       // The disk reads ahead while many logits are computed.
       {"qwen3-30b-a3b.json", "bf16", "none:dram=24GiB", "zigzag", 512, 0, "prompt=16,gen=24,requests=512", 0.05},
   };

@@ -64,6 +64,9 @@ absl::StatusOr<PolicyChoice> PlanJob(const InputReport& report, EngineOptions op
   PENSTOCK_ASSIGN_OR_RETURN(options.context_length, ChooseContextLength(options, model.config()));
   PENSTOCK_ASSIGN_OR_RETURN(options.memory_bytes, ChooseBudget(options, /*emulated_bytes=*/0));
   Workload workload = WorkloadOf(report, BytesPerToken(model, report.prompts.sample));
+  const GenerationConfig& generation = model.loaded()->generation;
+  const bool model_draws = generation.do_sample && generation.temperature > 0;
+  workload.draws_tokens = report.num_drawn > 0 || (model_draws && report.num_undecided > 0);
   // Longer requests get an error and cost nothing.
   workload.max_prompt_tokens =
       std::min(workload.max_prompt_tokens, std::max<int64_t>(1, options.context_length - workload.new_tokens));

@@ -188,6 +188,10 @@ void CountMemory(const Line& line, const LinePlace& place, const RequestLine& pa
   report.max_further_tokens =
       std::max(report.max_further_tokens, num_further * std::min(params.max_tokens, kMaxContext));
   if (!parsed.error.has_value()) {
+    const std::optional<double>& own = parsed.request.sampling.temperature;
+    const std::optional<double>& temperature = own.has_value() ? own : sampling.temperature;
+    report.num_undecided += temperature.has_value() ? 0 : 1;
+    report.num_drawn += temperature.value_or(0) > 0 ? 1 : 0;
     // A sum, until the last line has been read.
     report.mean_positions += EstimatePositions(line, parsed.request, params.max_tokens);
     CountPrompts(parsed.request, std::min<int64_t>(params.max_tokens, kMaxContext), beginnings, report.prompts);

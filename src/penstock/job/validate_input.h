@@ -50,7 +50,9 @@ struct InputReport {
   int64_t num_bad = 0;       // requests that are certain to get an error record
   int64_t num_blank = 0;     // blank lines, which are skipped
   int64_t num_completions = 0;
-  int64_t num_texts = 0;  // completions whose prompt is a text
+  int64_t num_texts = 0;      // completions whose prompt is a text
+  int64_t num_drawn = 0;      // good requests whose temperature is above 0
+  int64_t num_undecided = 0;  // good requests without a temperature, also from flags: the model's counts
   int64_t num_chats = 0;
   int64_t num_turns_requests = 0;
   std::string digest;  // 128 bits in hex, over the lines without their line ends

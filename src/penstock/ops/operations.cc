@@ -11,6 +11,7 @@ void RowBatch::Clear() {
   prompt_lengths.clear();
   logit_rows.clear();
   wants_best_only = false;
+  draws_tokens = false;
   windows_.clear();
 }
 

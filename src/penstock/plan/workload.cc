@@ -27,9 +27,8 @@ constexpr int64_t kMaxRequests = 1'000'000;
 
 absl::Status Malformed(std::string_view spec) {
   return UsageError(
-      "workload '{}': expected prompt=N,gen=N[,max-prompt=N,requests=N,shared=N], or mtbench, reasoning, summarization "
-      "or "
-      "klotski, and changes behind a colon",
+      "workload '{}': expected prompt=N,gen=N[,max-prompt=N,requests=N,shared=N,sampled=1], or mtbench, reasoning, "
+      "summarization or klotski, and changes behind a colon",
       Printable(spec));
 }
 
@@ -65,20 +64,23 @@ absl::StatusOr<Workload> ParseWorkload(std::string_view spec) {
     const size_t equals = field.find('=');
     if (equals == std::string_view::npos) return Malformed(spec);
     const std::string_view key = field.substr(0, equals), text = field.substr(equals + 1);
+    int64_t sampled = 0;
     int64_t* target = key == "prompt"       ? &workload.prompt_tokens
                       : key == "max-prompt" ? &workload.max_prompt_tokens
                       : key == "gen"        ? &workload.new_tokens
                       : key == "requests"   ? &workload.num_requests
                       : key == "shared"     ? &workload.shared_tokens
+                      : key == "sampled"    ? &sampled
                                             : nullptr;
     if (target == nullptr) return Malformed(spec);
     max_given = max_given || key == "max-prompt";
     prompt_given = prompt_given || key == "prompt";
-    const int64_t max = key == "requests" ? kMaxRequests : kMaxContext;
+    const int64_t max = key == "requests" ? kMaxRequests : key == "sampled" ? 1 : kMaxContext;
     const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), *target);
     if (error != std::errc() || end != text.data() + text.size() || *target < 1 || *target > max) {
       return UsageError("workload: {}: expected a whole number from 1 to {}, found '{}'", key, max, Printable(text));
     }
+    if (key == "sampled") workload.draws_tokens = true;
   }
   if (prompt_given && !max_given) workload.max_prompt_tokens = workload.prompt_tokens;
   if (workload.prompt_tokens == 0 || workload.new_tokens == 0) return Malformed(spec);

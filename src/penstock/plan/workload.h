@@ -17,6 +17,8 @@ struct Workload {
   int64_t new_tokens = 0;     // length of every answer
   int64_t shared_tokens = 0;  // with which all prompts begin in common; less than prompt_tokens
 
+  bool draws_tokens = false;  // temperature above 0
+
   // Returns the prompt length of one request. Lengths are spread between 1 and max_prompt_tokens so that their average
   // is prompt_tokens. The same index always gets the same length.
   int64_t PromptTokens(int64_t request_idx) const;
@@ -31,9 +33,9 @@ struct Workload {
   int64_t max_positions() const { return max_prompt_tokens + new_tokens; }
 };
 
-// Parses "prompt=128,gen=32", "prompt=77,max-prompt=418,gen=128,requests=500,shared=40", or the name of a workload of
-// the papers: "mtbench", "reasoning", "summarization" (MoE-Lightning, Table 3), "klotski" (512 + 32). Changes may
-// follow a name: "mtbench:gen=64". kUsage for anything else.
+// Parses "prompt=128,gen=32", "prompt=77,max-prompt=418,gen=128,requests=500,shared=40,sampled=1", or the name of a
+// workload of the papers: "mtbench", "reasoning", "summarization" (MoE-Lightning, Table 3), "klotski" (512 + 32).
+// Changes may follow a name: "mtbench:gen=64". kUsage for anything else.
 absl::StatusOr<Workload> ParseWorkload(std::string_view spec);
 
 }  // namespace penstock

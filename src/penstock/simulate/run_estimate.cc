@@ -143,6 +143,7 @@ struct RunEstimator::Impl {
                        std::min(left, workload.own_prompt_tokens())});
     }
     batch.Clear();
+    batch.draws_tokens = workload.draws_tokens;
     std::vector<RowRange> micro_batches;
     for (const auto& micro_batch : CutMicroBatches(parts, limits)) {
       const int64_t begin = batch.num_rows();

@@ -68,6 +68,7 @@ StepSize SimulatedBatch::ChooseRows() {
 
 std::vector<RowRange> SimulatedBatch::Fill(RowBatch& batch) const {
   batch.Clear();
+  batch.draws_tokens = workload_.draws_tokens;
   std::vector<RowRange> micro_batches;
   for (const auto& micro_batch : CutMicroBatches(parts_, limits_)) {
     const int64_t begin = batch.num_rows();

@@ -149,7 +149,7 @@ void AddDescribedFlags(CLI::App& app, DescribedFlags& flags, const std::string& 
           "(prints the presets)")
       .ShowDefault();
   AddFlag(app, "--workload", flags.workload,
-          "prompt=N,gen=N[,max-prompt=N,requests=N,shared=N], or mtbench, reasoning, summarization, klotski")
+          "prompt=N,gen=N[,max-prompt=N,requests=N,shared=N,sampled=1], or mtbench, reasoning, summarization, klotski")
       .ShowDefault();
   AddFlag(app, "--memory", flags.model.memory, "DRAM budget: 16GiB, or 50% of the hardware's (default: 90%)")
       .TypeName("SIZE");

@@ -73,7 +73,8 @@ std::string WorkloadLine(const Workload& workload) {
   if (workload.max_prompt_tokens > workload.prompt_tokens) {
     line += fmt::format(" on the average and {} at most", workload.max_prompt_tokens);
   }
-  return line + fmt::format(", answers of {}", workload.new_tokens);
+  if (workload.shared_tokens > 0) line += fmt::format(" ({} in common)", workload.shared_tokens);
+  return line + fmt::format(", {}answers of {}", workload.draws_tokens ? "sampled " : "", workload.new_tokens);
 }
 
 json::object ToJson(const Described& described) {
@@ -85,6 +86,8 @@ json::object ToJson(const Described& described) {
           {"workload", json::object{{"requests", workload.num_requests},
                                     {"prompt_tokens", workload.prompt_tokens},
                                     {"max_prompt_tokens", workload.max_prompt_tokens},
+                                    {"shared_tokens", workload.shared_tokens},
+                                    {"sampled", workload.draws_tokens},
                                     {"new_tokens", workload.new_tokens}}}};
 }
 
