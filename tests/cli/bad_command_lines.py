@@ -559,7 +559,7 @@ def surroundings_rows():
 
     def probe_address_space(box):
         if not box.program.sanitized:
-            box.run(["probe", "--threads=1"], code=6, match="needs 256 MiB free",
+            box.run(["probe", "--threads=1"], code=6, match="needs 256 MiB and uses",
                     preexec=limit(resource.RLIMIT_AS, 60 << 20))
     yield "L10", "probe with ulimit -v", probe_address_space
 

@@ -186,6 +186,8 @@ std::string Compared(const RunEstimate& estimate, const RunEstimate& base, std::
 }
 
 std::string Duration(double seconds) {
+  if (seconds < 0.1) return fmt::format("{:.3g} milliseconds", 1000 * seconds);
+  if (seconds < 10) return fmt::format("{:.2g} seconds", seconds);
   if (seconds < 120) return fmt::format("{:.1f} seconds", seconds);
   if (seconds < 7200) return fmt::format("{:.0f} minutes", seconds / 60);
   if (seconds < 172800) return fmt::format("{:.1f} hours", seconds / 3600);
@@ -233,17 +235,18 @@ std::string Rates(const RunEstimate& e) {
   return fmt::format(
       "\nspeed\n"
       "  prompts (prefill)  {:>10.1f} tokens/s  {}\n"
-      "  answers (decode)   {:>10.1f} tokens/s  {}; each request gets a token about every {:.2f} seconds\n",
+      "  answers (decode)   {:>10.1f} tokens/s  {}; each request gets a token about every {}\n",
       e.prefill_s > 0 ? static_cast<double>(e.prompt_tokens) / e.prefill_s : 0, Duration(e.prefill_s),
-      e.decode_s > 0 ? static_cast<double>(e.generated_tokens) / e.decode_s : 0, Duration(e.decode_s), e.decode_step_s);
+      e.decode_s > 0 ? static_cast<double>(e.generated_tokens) / e.decode_s : 0, Duration(e.decode_s),
+      Duration(e.decode_step_s));
 }
 
 std::string Memory(const PolicyChoice& best) {
   const MemoryPlan& plan = best.plan;
-  std::string text = "\nwhere every GiB goes\n";
+  std::string text = "\nwhere every byte goes\n";
   const auto row = [&](std::string_view tier, std::string_view what, uint64_t bytes, const std::string& note) {
     if (bytes > 0) {
-      text += fmt::format("  {:<5}{:<34}{:>9.2f} GiB{}\n", tier, what, static_cast<double>(bytes) / kGiB, note);
+      text += fmt::format("  {:<5}{:<34}{:>11}{}\n", tier, what, FormatBytes(bytes), note);
     }
   };
   const auto experts = [&](int64_t num_slots, int64_t num_pinned) {
