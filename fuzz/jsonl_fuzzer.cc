@@ -6,7 +6,7 @@
 #include <string_view>
 
 #include "penstock/base/check.h"
-#include "penstock/job/request_line.h"
+#include "penstock/job/input/request_line.h"
 #include "penstock/job/result_line.h"
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {

@@ -63,7 +63,7 @@ def job(lines, faults, code=8, stdin=False, text=None, **options):
             box.expect(errors[line]["code"] == error_code and re.search(pattern, errors[line]["message"]),
                        f"line {line}: expected {error_code}: {pattern}, found {errors[line]}")
         if not stdin:
-            checked = box.run(["run", "--model", "nowhere", "--input", box.path("in.jsonl"), "--validate-only"], code=(0, 8))
+            checked = box.run(["run", "--input", box.path("in.jsonl"), "--validate-only"], code=(0, 8))
             box.expect(re.search(rf"{num_requests} requests", checked.stdout.decode()), f"report {checked.stdout!r}")
     return test
 
@@ -100,7 +100,7 @@ def line_rows():
             out = box.output()
             box.run(["run", "--model", "nowhere", "--input", source, "--output", out], code=4, match=pattern)
             box.expect(not os.path.exists(out), "an output was made")
-            box.run(["run", "--model", "nowhere", "--input", source, "--validate-only"], code=4, match=pattern)
+            box.run(["run", "--input", source, "--validate-only"], code=4, match=pattern)
         return test
     yield "J2", "id twice", refused([good, request("b"), good], "line 3: id 'a' was already used in line 1")
     yield "J2", "id twice as custom_id", refused([good, batch_line("a")], "line 2: id 'a' was already used")
@@ -152,7 +152,7 @@ def size_rows():
         with open(source, "r+b") as file:
             file.seek(1 << 30)
             file.write(b"\n" + request("b").encode() + b"\n")
-        checked = box.run(["run", "--model", "x", "--input", source, "--validate-only"], code=8)
+        checked = box.run(["run", "--input", source, "--validate-only"], code=8)
         box.expect(b"3 requests" in checked.stdout and b"line 2: line_too_long" in checked.stdout, f"{checked.stdout!r}")
     yield "J4", "file of 1 GiB", hole
     yield "J4", "standard input", job([request("a"), "{", request("b")], {2: ("invalid_json", "column")}, stdin=True)
@@ -243,6 +243,39 @@ def size_rows():
         box.expect(answer["usage"]["completion_tokens"] == 3 and answer["choices"][0]["finish_reason"] == "length",
                    f"{answer}")
     yield "J5", "max_tokens beyond the context", clamped
+
+
+def validation_rows():
+    shared = "the a in the aa " * 4
+
+    def with_a_model(box):
+        model = box.model().path
+        lines = [request("0", prompt=shared + "one", max_tokens=3), request("1", prompt=shared + "two", max_tokens=5),
+                 request("2", prompt=[1, 2, 300]), request("3", prompt="the " * 400), request("4", max_tokens=0)]
+        source = box.file("in.jsonl", "".join(line + "\n" for line in lines))
+        args = ["run", "--model", model, "--input", source, "--validate-only"]
+        found = json.loads(box.run([*args, "--json"], code=8).stdout)
+        box.expect(found["input"]["bad"] == 1 and found["input"]["errors"][0]["line"] == 5, f"input: {found['input']}")
+        of_model = found["model"]
+        box.expect(of_model["prompts"] == 2 and of_model["max_new_tokens"] == 8, f"model: {of_model}")
+        box.expect([error["line"] for error in of_model["errors"]] == [3, 4] and
+                   "--context-length" in of_model["errors"][1]["message"], f"model: {of_model}")
+        shared_tokens = of_model["prompt_tokens"] - of_model["computed_prompt_tokens"]
+        box.expect(shared_tokens > 0 and shared_tokens % 16 == 0, f"nothing is shared: {of_model}")
+        text = box.run(args, code=8).stdout.decode()
+        box.expect(f"2 prompts of {of_model['prompt_tokens']} tokens" in text and "line 3: invalid_request" in text, text)
+        # The job itself says the same.
+        stats = box.output("stats.json")
+        box.run(["run", "--model", model, "--input", source, "--output", box.output(), "--stats", stats, "--memory=200MiB"],
+                code=8)
+        with open(stats, encoding="utf-8") as file:
+            numbers = json.load(file)
+        box.expect(numbers["prompt_tokens"] == of_model["prompt_tokens"] and
+                   of_model["computed_prompt_tokens"] - 16 < numbers["computed_prompt_tokens"] <=
+                   of_model["computed_prompt_tokens"], f"stats: {numbers}")
+    yield "J8", "--validate-only with a model", with_a_model
+    yield "J8", "--json alone", lambda box: box.run(["run", "--json", "--model", "x", "--output", "y", "--input",
+                                                     box.file("in.jsonl", "")], code=2, match="--validate-only")
 
 
 def resume_rows():
@@ -439,5 +472,6 @@ def output_rows():
 def cases():
     yield from line_rows()
     yield from size_rows()
+    yield from validation_rows()
     yield from resume_rows()
     yield from output_rows()

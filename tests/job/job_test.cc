@@ -586,8 +586,9 @@ TEST_F(JobTest, ARefusedRunLeavesNoOldStatistics) {
 
 TEST_F(JobTest, ValidateCounts) {
   WriteInput(ManyRequests(40) + "\n");
-  const auto report = ValidateJob(options_, stop_);
-  ASSERT_TRUE(report.ok());
+  const auto job = ValidateJob(options_, stop_);
+  ASSERT_TRUE(job.ok());
+  const InputReport* report = &job->report;
   EXPECT_EQ(report->num_lines, 41);
   EXPECT_EQ(report->num_requests, 40);
   EXPECT_EQ(report->num_bad, 10);

@@ -1,6 +1,6 @@
 // Proves that lines are read as they were written, for all line ends, byte-order marks and lengths. A line over the
 // limit is recognised and skipped in constant memory. Offsets and lengths cover the file without gaps.
-#include "penstock/job/line_reader.h"
+#include "penstock/job/input/line_reader.h"
 
 #include <vector>
 

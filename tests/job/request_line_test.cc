@@ -1,6 +1,6 @@
 // Proves that every documented form of a line is read as intended. Every wrong field gives one error that names the
 // field. Only requests are accepted. Arbitrary bytes never crash the parser.
-#include "penstock/job/request_line.h"
+#include "penstock/job/input/request_line.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -76,9 +76,11 @@ Command AddRunCommand(CLI::App& app, LogFlags& log) {
           "date that chat templates see, as 2026-11-21 (default: the job's first day)")
       .Check(CheckDate)
       .TypeName("DATE");
-  AddFlag(*command, "--validate-only", flags->validate_only, "check the input, load no model, write nothing");
+  AddFlag(*command, "--validate-only", flags->validate_only,
+          "only check the input; with --model also count the tokens of prompts, and predict the time");
+  AddFlag(*command, "--json", flags->as_json, "with --validate-only: print JSON");
   AddFlag(*command, "--stats", flags->job.stats_path, "write statistics as JSON").TypeName("FILE");
-  AddModelFlags(*command, flags->model);
+  AddModelFlags(*command, flags->model, /*is_required=*/false);
   AddSamplingFlags(*command, flags->job.sampling);
   AddLogFlags(*command, log);
   SetExamples(*command,

@@ -11,8 +11,8 @@
 #include "penstock/base/bytes.h"
 #include "penstock/engine.h"
 #include "penstock/hardware/hardware.h"
+#include "penstock/job/input/sampling_fields.h"
 #include "penstock/job/job.h"
-#include "penstock/job/sampling_fields.h"
 #include "penstock/pack.h"
 #include "penstock/routing/generated_routing.h"
 
@@ -43,11 +43,14 @@ bool WantsPlan(const ModelFlags& flags);
 // kInput when the file holds no Hardware.
 absl::StatusOr<Hardware> ParseHardwareFlag(const std::string& spec);
 
+inline constexpr int kExitFailedRequests = 8;
+
 // penstock run: the main job, from a JSONL file of requests to a JSONL file of results.
 struct RunFlags {
   ModelFlags model;
   JobOptions job;  // sampling flags that are not given stay empty, so the model's defaults apply
   bool validate_only = false;
+  bool as_json = false;  // with validate_only
 };
 absl::StatusOr<int> RunCommand(RunFlags flags);
 

@@ -43,9 +43,11 @@ class EngineImpl : public InstrumentedEngine {
 
   absl::Status text_status() const override { return model_->tokenizer_status; }
   absl::Status chat_status() const override { return model_->chat_template_status; }
-  absl::StatusOr<std::vector<TokenId>> Tokenize(std::string_view text) const override;
+  absl::StatusOr<std::vector<TokenId>> Tokenize(std::string_view text) const override { return model_->Tokenize(text); }
   absl::StatusOr<std::vector<TokenId>> TokenizePiece(std::string_view text) const override;
-  absl::StatusOr<std::vector<TokenId>> TokenizeChat(const Chat& chat) const override;
+  absl::StatusOr<std::vector<TokenId>> TokenizeChat(const Chat& chat) const override {
+    return model_->TokenizeChat(chat);
+  }
   void SetDate(const std::string& date) override {
     if (model_->chat_prompts.has_value()) model_->chat_prompts->SetDate(date);
   }
@@ -109,7 +111,7 @@ class EngineImpl : public InstrumentedEngine {
   // Calls visit(position, logits of that position) for each of `ids`.
   absl::Status VisitLogits(std::span<const TokenId> ids,
                            absl::FunctionRef<void(int64_t, std::span<const float>)> visit);
-  absl::Status CheckIds(std::span<const TokenId> ids) const;
+  absl::Status CheckIds(std::span<const TokenId> ids) const { return CheckTokenIds(ids, model_->config.vocab_size); }
   PassLimits pass_limits() const {
     return {.max_rows = executor_->max_rows(),
             .micro_batch_size = policy().plan.micro_batch_size,
@@ -244,20 +246,9 @@ absl::Status EngineImpl::CreateExecutor(const EngineOptions& options, const Engi
   return absl::OkStatus();
 }
 
-absl::StatusOr<std::vector<TokenId>> EngineImpl::Tokenize(std::string_view text) const {
-  PENSTOCK_RETURN_IF_ERROR(model_->tokenizer_status);
-  return model_->tokenizer->Encode(text, Origin::kMessage, AddSpecial::kYes);
-}
-
 absl::StatusOr<std::vector<TokenId>> EngineImpl::TokenizePiece(std::string_view text) const {
   PENSTOCK_RETURN_IF_ERROR(model_->tokenizer_status);
   return model_->tokenizer->Encode(text, Origin::kMessage, AddSpecial::kNo);
-}
-
-absl::StatusOr<std::vector<TokenId>> EngineImpl::TokenizeChat(const Chat& chat) const {
-  PENSTOCK_RETURN_IF_ERROR(model_->chat_template_status);
-  PENSTOCK_ASSIGN_OR_RETURN(const std::vector<TextSegment> segments, model_->chat_prompts->Render(chat.parts()));
-  return model_->tokenizer->Encode(segments, AddSpecial::kNo);  // the template writes the BOS itself
 }
 
 ChatAnswer EngineImpl::ReadAnswer(const Completion& completion) const {
@@ -277,30 +268,15 @@ std::string EngineImpl::TokenBytes(TokenId id, bool begins_text) const {
   return bytes;
 }
 
-absl::Status EngineImpl::CheckIds(std::span<const TokenId> ids) const {
-  for (const TokenId id : ids) {
-    if (id < 0 || id >= model_->config.vocab_size) {
-      return InputError("token id {} is outside the vocabulary of {} tokens", id, model_->config.vocab_size);
-    }
-  }
-  return absl::OkStatus();
-}
-
 absl::StatusOr<RequestId> EngineImpl::Submit(Request request) {
   PENSTOCK_RETURN_IF_ERROR(ValidateSampling(request.sampling));
-  PENSTOCK_RETURN_IF_ERROR(CheckIds(request.prompt_ids));
+  PENSTOCK_RETURN_IF_ERROR(CheckPrompt(request.prompt_ids, model_->config.vocab_size, policy().plan.context_length));
   for (const auto& [id, bias] : request.sampling.logit_bias) PENSTOCK_RETURN_IF_ERROR(CheckIds({&id, 1}));
   for (const std::vector<TokenId>& word : request.sampling.bad_words) PENSTOCK_RETURN_IF_ERROR(CheckIds(word));
   PENSTOCK_RETURN_IF_ERROR(CheckIds(request.sampling.stop_token_ids));
   const int64_t num_prompt = static_cast<int64_t>(request.prompt_ids.size());
-  if (num_prompt == 0) return InputError("the prompt has no tokens");
   if (model_->tokenizer == nullptr && !request.sampling.stop.empty()) {
     return InputError("stop texts need a tokenizer, and the model folder has none");
-  }
-  if (num_prompt >= policy().plan.context_length) {
-    return InputError(
-        "the prompt has {} tokens, and with an answer it must fit the context length of {} (--context-length)",
-        num_prompt, policy().plan.context_length);
   }
   // Generation ends at the context's end with finish reason "length".
   request.sampling.max_tokens = std::min(request.sampling.max_tokens, policy().plan.context_length - num_prompt);

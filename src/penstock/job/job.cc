@@ -15,8 +15,8 @@
 #include "penstock/base/clock.h"
 #include "penstock/base/file.h"
 #include "penstock/base/status.h"
-#include "penstock/job/input_file.h"
-#include "penstock/job/line_reader.h"
+#include "penstock/job/input/input_file.h"
+#include "penstock/job/input/line_reader.h"
 #include "penstock/job/output_scan.h"
 #include "penstock/job/progress.h"
 #include "penstock/job/runner.h"
@@ -218,10 +218,12 @@ void AddRun(JobNumbers& numbers, const ProgressCounts& counts, const Engine& eng
 
 }  // namespace
 
-absl::StatusOr<InputReport> ValidateJob(const JobOptions& options, const std::atomic<bool>& stop) {
+absl::StatusOr<ValidatedJob> ValidateJob(const JobOptions& options, const std::atomic<bool>& stop) {
   PENSTOCK_ASSIGN_OR_RETURN(const std::vector<std::string> names, InputNames(options.input_paths));
-  PENSTOCK_ASSIGN_OR_RETURN(Inputs inputs, Inputs::Open(names, SpoolFolder(options.output_path), stop));
-  return ValidateInput(inputs, options.sampling, stop);
+  ValidatedJob job;
+  PENSTOCK_ASSIGN_OR_RETURN(job.inputs, Inputs::Open(names, SpoolFolder(options.output_path), stop));
+  PENSTOCK_ASSIGN_OR_RETURN(job.report, ValidateInput(job.inputs, options.sampling, stop));
+  return job;
 }
 
 static absl::StatusOr<JobSummary> RunWithStats(const JobOptions& options, const std::vector<std::string>& input_names,

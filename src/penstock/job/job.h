@@ -17,11 +17,11 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "penstock/engine.h"
+#include "penstock/job/input/sampling_fields.h"
+#include "penstock/job/input/validate_input.h"
 #include "penstock/job/manifest.h"
 #include "penstock/job/output_file.h"
-#include "penstock/job/sampling_fields.h"
 #include "penstock/job/stats.h"
-#include "penstock/job/validate_input.h"
 
 namespace penstock {
 
@@ -75,6 +75,10 @@ absl::StatusOr<JobSummary> RunJob(const JobOptions& options, absl::FunctionRef<E
 
 // Only checks the input (`run --validate-only`). Reads options.input_paths and writes nothing, except a temporary file
 // for piped input.
-absl::StatusOr<InputReport> ValidateJob(const JobOptions& options, const std::atomic<bool>& stop);
+struct ValidatedJob {
+  Inputs inputs;
+  InputReport report;
+};
+absl::StatusOr<ValidatedJob> ValidateJob(const JobOptions& options, const std::atomic<bool>& stop);
 
 }  // namespace penstock

@@ -13,8 +13,8 @@
 #include "absl/status/statusor.h"
 #include "penstock/base/json.h"
 #include "penstock/engine.h"
-#include "penstock/job/sampling_fields.h"
-#include "penstock/job/validate_input.h"
+#include "penstock/job/input/sampling_fields.h"
+#include "penstock/job/input/validate_input.h"
 
 namespace penstock {
 

@@ -16,7 +16,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "penstock/base/file.h"
-#include "penstock/job/inputs.h"
+#include "penstock/job/input/inputs.h"
 
 namespace penstock {
 

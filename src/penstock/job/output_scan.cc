@@ -5,7 +5,7 @@
 
 #include "penstock/base/json.h"
 #include "penstock/base/status.h"
-#include "penstock/job/line_reader.h"
+#include "penstock/job/input/line_reader.h"
 #include "penstock/job/output_file.h"
 #include "penstock/job/result_line.h"
 

@@ -12,8 +12,8 @@
 #include <vector>
 
 #include "penstock/engine.h"
-#include "penstock/job/inputs.h"
-#include "penstock/job/request_line.h"
+#include "penstock/job/input/inputs.h"
+#include "penstock/job/input/request_line.h"
 
 namespace penstock {
 

@@ -11,31 +11,18 @@
 #include "penstock/base/status.h"
 
 namespace penstock {
-namespace {
-
-json::object Message(std::string_view role, std::string_view content) {
-  return {{"role", json::string_view(role.data(), role.size())},
-          {"content", json::string_view(content.data(), content.size())}};
-}
-
-// Returns the chat so far: every question with its answer, then the next question.
-json::array ConversationSoFar(const std::vector<std::string>& turns, const std::vector<std::string>& answers) {
-  json::array messages;
-  for (size_t i = 0; i < answers.size(); ++i) {
-    messages.push_back(Message("user", turns[i]));
-    messages.push_back(Message("assistant", answers[i]));
-  }
-  messages.push_back(Message("user", turns[answers.size()]));
-  return messages;
-}
-
-}  // namespace
 
 uint64_t RequestSeed(uint64_t job_seed, int64_t line_number) {
   return XXH3_64bits_withSeed(&line_number, sizeof(line_number), job_seed);
 }
 
-Runner::Runner(const Args& args) : args_(args), reader_(args.inputs) {
+Runner::Runner(const Args& args)
+    : args_(args),
+      prompts_{.model = args.engine.model(),
+               .tokenize = [&engine = args.engine](std::string_view text) { return engine.Tokenize(text); },
+               .tokenize_chat = [&engine = args.engine](const Chat& chat) { return engine.TokenizeChat(chat); },
+               .system = args.system},
+      reader_(args.inputs) {
   counts_.num_requests = args.report.num_requests;
   counts_.num_done = args.scan.num_done;
   counts_.num_resumed = args.scan.num_done;
@@ -139,50 +126,8 @@ absl::Status Runner::StartLine(const Line& line) {
   return Submit(active);
 }
 
-// Tokenizing takes many times a text's bytes of memory, so a prompt that cannot fit is refused first.
-static absl::Status CheckPromptBytes(const ModelInfo& model, uint64_t num_bytes) {
-  if (model.max_prompt_bytes == 0 || num_bytes <= model.max_prompt_bytes) return absl::OkStatus();
-  return InputError("the prompt has {} bytes, which cannot fit the context length of {} tokens (--context-length)",
-                    num_bytes, model.context_length);
-}
-
-void Runner::AddSystem(const JobRequest& request, json::array& messages) const {
-  const std::optional<std::string>& system = request.system.has_value() ? request.system : args_.system;
-  if (!system.has_value() || HasSystemMessage(messages)) return;
-  messages.insert(messages.begin(), Message("system", *system));
-}
-
-absl::StatusOr<std::vector<TokenId>> Runner::PromptOf(Active& active) const {
-  const JobRequest& job = active.request;
-  const ModelInfo& model = args_.engine.model();
-  switch (job.kind) {
-    case RequestKind::kCompletion: {
-      if (!job.prompt_ids.empty()) return job.prompt_ids;
-      PENSTOCK_RETURN_IF_ERROR(CheckPromptBytes(model, job.prompt.size()));
-      return args_.engine.Tokenize(job.prompt);
-    }
-    case RequestKind::kChat: {
-      AddSystem(job, active.request.chat.messages);
-      PENSTOCK_RETURN_IF_ERROR(CheckPromptBytes(model, JsonBytes(job.chat.messages)));
-      return args_.engine.TokenizeChat(Chat(std::move(active.request.chat)));
-    }
-    case RequestKind::kTurns: {
-      // All turns are held until they are asked, so all of them must fit.
-      uint64_t num_bytes = 0;
-      for (const std::string& turn : job.turns) num_bytes += turn.size();
-      PENSTOCK_RETURN_IF_ERROR(CheckPromptBytes(model, num_bytes));
-      ChatParts chat = job.chat;
-      chat.messages = ConversationSoFar(job.turns, active.answers);
-      AddSystem(job, chat.messages);
-      PENSTOCK_RETURN_IF_ERROR(CheckPromptBytes(model, JsonBytes(chat.messages)));
-      return args_.engine.TokenizeChat(Chat(std::move(chat)));
-    }
-  }
-  return InputError("unknown kind of request");
-}
-
 absl::Status Runner::TrySubmit(const std::shared_ptr<Active>& active) {
-  PENSTOCK_ASSIGN_OR_RETURN(const std::vector<TokenId> prompt, PromptOf(*active));
+  PENSTOCK_ASSIGN_OR_RETURN(const std::vector<TokenId> prompt, PromptOf(prompts_, active->request, active->answers));
   Request request{.prompt_ids = prompt, .sampling = active->sampling};
   for (const std::string& word : active->request.bad_words) {
     // The word may begin a text, or follow a space.

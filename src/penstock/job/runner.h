@@ -16,13 +16,14 @@
 #include "absl/status/status.h"
 #include "penstock/base/clock.h"
 #include "penstock/engine.h"
-#include "penstock/job/inputs.h"
+#include "penstock/job/input/inputs.h"
+#include "penstock/job/input/request_line.h"
+#include "penstock/job/input/validate_input.h"
 #include "penstock/job/output_file.h"
 #include "penstock/job/output_scan.h"
 #include "penstock/job/progress.h"
-#include "penstock/job/request_line.h"
+#include "penstock/job/prompt.h"
 #include "penstock/job/result_line.h"
-#include "penstock/job/validate_input.h"
 
 namespace penstock {
 
@@ -80,10 +81,6 @@ class Runner {
   // Submits the request or its next turn. A kInput or kModel error becomes the line's error record.
   absl::Status Submit(const std::shared_ptr<Active>& active);
   absl::Status TrySubmit(const std::shared_ptr<Active>& active);
-  // Puts the system message that the request, or else the job, has before the messages.
-  void AddSystem(const JobRequest& request, json::array& messages) const;
-  // Returns the prompt's tokens.
-  absl::StatusOr<std::vector<TokenId>> PromptOf(Active& active) const;
   absl::Status Finish(Completion completion);
   // Adds to an error how far the job has come.
   absl::Status AnnotateStop(const absl::Status& status) const;
@@ -92,6 +89,7 @@ class Runner {
   absl::Status WriteResult(const std::string& result);
 
   Args args_;
+  PromptMaker prompts_;
   InputReader reader_;
   bool at_end_ = false;
   bool has_told_of_failure_ = false;

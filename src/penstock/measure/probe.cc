@@ -253,14 +253,14 @@ std::string DateOf(int64_t time) {
   return fmt::format("{}-{:02}-{:02}", date.tm_year + 1900, date.tm_mon + 1, date.tm_mday);
 }
 
-struct KeptProbe {
+struct Measured {
   Hardware hardware;
   int64_t measured = 0, disk_measured = 0;  // seconds since 1970
 };
 
 constexpr char kProbeKind[] = "probe";
 
-std::optional<KeptProbe> ReadCache(const json::object& identity) {
+std::optional<Measured> ReadCache(const json::object& identity) {
   const std::optional<json::object> kept = ReadKept(kProbeKind, identity);
   if (!kept.has_value()) return std::nullopt;
   const json::value* found = kept->if_contains("hardware");
@@ -272,10 +272,10 @@ std::optional<KeptProbe> ReadCache(const json::object& identity) {
   }
   absl::StatusOr<Hardware> hardware = ParseHardware(*found);
   if (!hardware.ok()) return std::nullopt;
-  return KeptProbe{*std::move(hardware), measured->get_int64(), disk_measured->get_int64()};
+  return Measured{*std::move(hardware), measured->get_int64(), disk_measured->get_int64()};
 }
 
-void WriteCache(const json::object& identity, const KeptProbe& probe) {
+void WriteCache(const json::object& identity, const Measured& probe) {
   Keep(kProbeKind, identity,
        {{"measured", probe.measured}, {"disk_measured", probe.disk_measured}, {"hardware", ToJson(probe.hardware)}});
 }
@@ -312,9 +312,16 @@ absl::StatusOr<Hardware> ProbeAndKeep(const ProbeTarget& target) {
   return hardware;
 }
 
+absl::StatusOr<std::optional<Hardware>> KeptProbe(const ProbeTarget& target) {
+  PENSTOCK_ASSIGN_OR_RETURN(const json::object identity, IdentityOf(target));
+  std::optional<Measured> kept = ReadCache(identity);
+  if (!kept.has_value()) return std::nullopt;
+  return std::move(kept->hardware);
+}
+
 absl::StatusOr<Hardware> CachedProbe(const ProbeTarget& target) {
   PENSTOCK_ASSIGN_OR_RETURN(const json::object identity, IdentityOf(target));
-  std::optional<KeptProbe> kept = ReadCache(identity);
+  std::optional<Measured> kept = ReadCache(identity);
   if (!kept.has_value()) return ProbeAndKeep(target);
   LogInfo("this machine as it was measured on {} (penstock probe measures it again)", DateOf(kept->measured));
   Link* disk = kept->hardware.FindLink("disk_to_dram");

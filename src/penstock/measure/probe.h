@@ -2,6 +2,7 @@
 // disk. Results are kept, so that they need not be measured again.
 #pragma once
 
+#include <optional>
 #include <string>
 
 #include "absl/status/statusor.h"
@@ -25,6 +26,9 @@ struct ProbeTarget {
 // "gpu", a tier "device" and the links to it. Returns kResources when there is no memory to measure with, and kIo when
 // a model's files cannot be read. A GPU or other disk that cannot be measured is left out, with a warning.
 absl::StatusOr<Hardware> Probe(const ProbeTarget& target);
+
+// Returns what Probe() found earlier on this machine for such a target; nothing if it was not measured.
+absl::StatusOr<std::optional<Hardware>> KeptProbe(const ProbeTarget& target);
 
 // Returns what Probe() found earlier on this machine for such a target, or else measures it now. If the disk of a
 // model's files was measured more than ten minutes ago, it is measured again. Results are kept in

@@ -105,6 +105,35 @@ uint64_t LoadedModel::longest_token_bytes() const {
   return longest * 4;  // normalisers may shorten a text before it becomes tokens: NFC to a third
 }
 
+absl::StatusOr<std::vector<TokenId>> LoadedModel::Tokenize(std::string_view text) const {
+  PENSTOCK_RETURN_IF_ERROR(tokenizer_status);
+  return tokenizer->Encode(text, Origin::kMessage, AddSpecial::kYes);
+}
+
+absl::StatusOr<std::vector<TokenId>> LoadedModel::TokenizeChat(const Chat& chat) const {
+  PENSTOCK_RETURN_IF_ERROR(chat_template_status);
+  PENSTOCK_ASSIGN_OR_RETURN(const std::vector<TextSegment> segments, chat_prompts->Render(chat.parts()));
+  return tokenizer->Encode(segments, AddSpecial::kNo);  // the template writes the BOS itself
+}
+
+absl::Status CheckTokenIds(std::span<const TokenId> ids, int64_t vocab_size) {
+  for (const TokenId id : ids) {
+    if (id < 0 || id >= vocab_size) {
+      return InputError("token id {} is outside the vocabulary of {} tokens", id, vocab_size);
+    }
+  }
+  return absl::OkStatus();
+}
+
+absl::Status CheckPrompt(std::span<const TokenId> ids, int64_t vocab_size, int64_t context_length) {
+  PENSTOCK_RETURN_IF_ERROR(CheckTokenIds(ids, vocab_size));
+  if (ids.empty()) return InputError("the prompt has no tokens");
+  if (std::ssize(ids) < context_length) return absl::OkStatus();
+  return InputError(
+      "the prompt has {} tokens, and with an answer it must fit the context length of {} (--context-length)",
+      ids.size(), context_length);
+}
+
 ModelInfo InfoOf(const LoadedModel& model, const Formats& formats, int64_t context_length) {
   return {.name = model.name,
           .family = std::string(model.config.family->name),

@@ -3,7 +3,10 @@
 
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
+#include <string_view>
+#include <vector>
 
 #include "absl/status/statusor.h"
 #include "penstock/chat/chat_prompt.h"
@@ -29,11 +32,19 @@ struct LoadedModel {
   absl::Status chat_template_status;  // why chats cannot be rendered
   std::string fingerprint;  // digest of all that texts depend on: configs, tokenizer files, samples of tensors
 
+  // See Engine.
+  absl::StatusOr<std::vector<TokenId>> Tokenize(std::string_view text) const;
+  absl::StatusOr<std::vector<TokenId>> TokenizeChat(const Chat& chat) const;
   // Returns the maximum number of text bytes that one token can stand for; 0 without a tokenizer.
   uint64_t longest_token_bytes() const;
   // Returns the bytes that this object takes.
   uint64_t memory_bytes() const;
 };
+
+// Returns kInput for token ids outside of the vocabulary.
+absl::Status CheckTokenIds(std::span<const TokenId> ids, int64_t vocab_size);
+// Returns kInput for a prompt that is empty, has such ids, or leaves no room for an answer.
+absl::Status CheckPrompt(std::span<const TokenId> ids, int64_t vocab_size, int64_t context_length);
 
 ModelInfo InfoOf(const LoadedModel& model, const Formats& formats, int64_t context_length);
 

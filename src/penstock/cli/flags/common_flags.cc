@@ -88,13 +88,13 @@ void AddTraceFlags(CLI::App& app, EngineOptions& engine) {
 }
 
 // Adds --model and the flags of every command that computes.
-void AddModelFlags(CLI::App& app, ModelFlags& flags) {
+void AddModelFlags(CLI::App& app, ModelFlags& flags, bool is_required) {
   EngineOptions& engine = flags.engine;
   BeginGroup(app, "Model and memory");
-  AddFlag(app, "-m,--model", engine.model_dir,
-          "model: a Hugging Face folder, a packed store, a GGUF file or its folder")
-      .Required()
-      .TypeName("DIR");
+  const Flag model = AddFlag(app, "-m,--model", engine.model_dir,
+                             "model: a Hugging Face folder, a packed store, a GGUF file or its folder")
+                         .TypeName("DIR");
+  if (is_required) model.Required();
   AddFlag(app, "--memory", flags.memory,
           "DRAM budget for everything Penstock allocates: 16GiB, or 50% of what is free (default: 75%)")
       .TypeName("SIZE");

@@ -19,9 +19,11 @@ std::string ScheduleNames();
 std::string ScheduleHelp();
 
 // AddPolicyFlags() adds the flags of every command that computes or simulates. AddModelFlags() adds to them --model and
-// the flags of commands that really compute, among them those of AddTraceFlags(). Each begins a group.
+// the flags of commands that really compute, among them those of AddTraceFlags(). Each begins a group. `is_required` is
+// whether
+// --model must be given.
 void AddPolicyFlags(CLI::App& app, ModelFlags& flags, const std::string& schedule_help);
-void AddModelFlags(CLI::App& app, ModelFlags& flags);
+void AddModelFlags(CLI::App& app, ModelFlags& flags, bool is_required = true);
 void AddSamplingFlags(CLI::App& app, SamplingOverrides& flags);
 void AddTraceFlags(CLI::App& app, EngineOptions& engine);
 void AddDescribedFlags(CLI::App& app, DescribedFlags& flags, const std::string& schedule_help);

@@ -1,4 +1,4 @@
-#include "penstock/job/inputs.h"
+#include "penstock/job/input/inputs.h"
 
 #include <memory>
 
@@ -9,7 +9,7 @@
 #include "penstock/base/limits.h"
 #include "penstock/base/status.h"
 #include "penstock/base/text.h"
-#include "penstock/job/input_digest.h"
+#include "penstock/job/input/input_digest.h"
 
 namespace penstock {
 namespace {

@@ -16,7 +16,7 @@
 
 #include "penstock/chat/chat_parts.h"
 #include "penstock/engine.h"
-#include "penstock/job/sampling_fields.h"
+#include "penstock/job/input/sampling_fields.h"
 
 namespace penstock {
 

@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
-#include "penstock/job/inputs.h"
+#include "penstock/job/input/inputs.h"
 
 struct XXH3_state_s;
 

@@ -1,4 +1,4 @@
-#include "penstock/job/validate_input.h"
+#include "penstock/job/input/validate_input.h"
 
 #include <algorithm>
 #include <cmath>
@@ -313,6 +313,23 @@ std::string FormatInputReport(const InputReport& report) {
   const size_t num_unsaid = static_cast<size_t>(report.num_bad) - report.bad_lines.size();
   if (num_unsaid > 0) text += fmt::format("and {} more bad lines\n", num_unsaid);
   return text;
+}
+
+json::array ToJson(const std::vector<BadLine>& lines) {
+  json::array errors;
+  for (const BadLine& bad : lines) {
+    errors.push_back(json::object{{"file", ReplaceInvalidUtf8(bad.place.file)},
+                                  {"line", bad.place.number},
+                                  {"code", bad.error.code},
+                                  {"message", Printable(bad.error.message)}});
+  }
+  return errors;
+}
+
+json::object ToJson(const InputReport& report) {
+  return {{"lines", report.num_lines}, {"requests", report.num_requests},    {"completions", report.num_completions},
+          {"chats", report.num_chats}, {"turns", report.num_turns_requests}, {"bad", report.num_bad},
+          {"blank", report.num_blank}, {"errors", ToJson(report.bad_lines)}};
 }
 
 }  // namespace penstock

@@ -1,4 +1,4 @@
-#include "penstock/job/line_reader.h"
+#include "penstock/job/input/line_reader.h"
 
 #include <algorithm>
 #include <cerrno>

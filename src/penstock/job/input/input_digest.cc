@@ -1,4 +1,4 @@
-#include "penstock/job/input_digest.h"
+#include "penstock/job/input/input_digest.h"
 
 #include <fmt/format.h>
 #include <xxhash.h>

@@ -1,4 +1,4 @@
-#include "penstock/job/request_line.h"
+#include "penstock/job/input/request_line.h"
 
 #include <algorithm>
 #include <utility>

@@ -1,4 +1,4 @@
-#include "penstock/job/sampling_fields.h"
+#include "penstock/job/input/sampling_fields.h"
 
 #include <charconv>
 #include <cmath>

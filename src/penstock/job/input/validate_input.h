@@ -13,9 +13,9 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "penstock/engine.h"
-#include "penstock/job/input_digest.h"
-#include "penstock/job/inputs.h"
-#include "penstock/job/request_line.h"
+#include "penstock/job/input/input_digest.h"
+#include "penstock/job/input/inputs.h"
+#include "penstock/job/input/request_line.h"
 #include "penstock/plan/workload.h"
 
 namespace penstock {
@@ -90,5 +90,7 @@ void CheckLineModel(const InputReport& report, RequestLine& line);
 
 // Returns "80 lines: 80 requests (0 completions, 0 chats, 80 with turns), 0 bad, 0 blank" and the first bad lines.
 std::string FormatInputReport(const InputReport& report);
+json::object ToJson(const InputReport& report);
+json::array ToJson(const std::vector<BadLine>& lines);
 
 }  // namespace penstock

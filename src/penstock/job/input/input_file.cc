@@ -1,4 +1,4 @@
-#include "penstock/job/input_file.h"
+#include "penstock/job/input/input_file.h"
 
 #include <cerrno>
 #include <cstdlib>

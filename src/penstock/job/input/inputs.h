@@ -9,8 +9,8 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "penstock/job/input_file.h"
-#include "penstock/job/line_reader.h"
+#include "penstock/job/input/input_file.h"
+#include "penstock/job/input/line_reader.h"
 
 namespace penstock {
 

@@ -1,0 +1,145 @@
+#include "penstock/cli/job_plan.h"
+
+#include <algorithm>
+#include <optional>
+#include <string>
+
+#include <unistd.h>
+
+#include "penstock/base/clock.h"
+#include "penstock/base/file.h"
+#include "penstock/base/logging.h"
+#include "penstock/base/status.h"
+#include "penstock/base/text.h"
+#include "penstock/job/validate_prompts.h"
+#include "penstock/measure/probe.h"
+#include "penstock/plan/described_model.h"
+#include "penstock/plan/formats.h"
+
+namespace penstock::cli {
+namespace {
+
+// Returns the bytes per token of the job's texts.
+double BytesPerToken(const DescribedModel& model, const std::string& sample) {
+  constexpr double kUsual = 4;
+  const absl::StatusOr<std::vector<TokenId>> tokens = model.Tokenize(sample);
+  if (!tokens.ok() || tokens->empty()) return kUsual;
+  return static_cast<double>(sample.size()) / static_cast<double>(tokens->size());
+}
+
+// Returns the workload within the limits of the options. Longer requests get an error and cost nothing.
+Workload Limited(Workload workload, const InputReport& report, const DescribedModel& model,
+                 const EngineOptions& options) {
+  const GenerationConfig& generation = model.loaded()->generation;
+  const bool model_draws = generation.do_sample && generation.temperature > 0;
+  workload.draws_tokens = report.num_drawn > 0 || (model_draws && report.num_undecided > 0);
+  workload.max_prompt_tokens =
+      std::min(workload.max_prompt_tokens, std::max<int64_t>(1, options.context_length - workload.new_tokens));
+  workload.prompt_tokens = std::min(workload.prompt_tokens, workload.max_prompt_tokens);
+  workload.shared_tokens = options.shares_prefixes ? std::min(workload.shared_tokens, workload.prompt_tokens - 1) : 0;
+  workload.new_tokens = std::min(workload.new_tokens, options.context_length - workload.max_prompt_tokens);
+  return workload;
+}
+
+absl::StatusOr<PolicyChoice> PlanOn(const Hardware& hardware, const DescribedModel& model, const Workload& workload,
+                                    EngineOptions options) {
+  const std::string asked_device = options.device;
+  if (asked_device.starts_with("cuda")) options.device = "gpu";
+  PENSTOCK_ASSIGN_OR_RETURN(std::vector<PolicyChoice> choices, SearchPolicies(model, hardware, workload, options));
+  PolicyChoice& best = choices.front();
+  if (best.options.device == "gpu") best.options.device = asked_device == "auto" ? "cuda" : asked_device;
+  return std::move(best);
+}
+
+struct Cost {
+  PromptReport prompts;
+  std::optional<RunEstimate> estimate;  // nothing: this machine was not measured yet
+};
+
+absl::StatusOr<Cost> CostOf(const RunFlags& flags, const ValidatedJob& job, const std::atomic<bool>& stop_requested) {
+  ModelFlags model_flags = flags.model;
+  if (model_flags.policy_path == "auto") model_flags.policy_path.clear();
+  PENSTOCK_ASSIGN_OR_RETURN(EngineOptions options, ToEngineOptions(model_flags));
+  PENSTOCK_ASSIGN_OR_RETURN(DescribedModel model, DescribedModel::FromFolder(options.model_dir));
+  PENSTOCK_ASSIGN_OR_RETURN(options.context_length, ChooseContextLength(options, model.config()));
+  PENSTOCK_ASSIGN_OR_RETURN(const Formats formats, ChooseFormats(options, model.weights()));
+  const LoadedModel& loaded = *model.loaded();
+  const PromptMaker maker{.model = model.Info(formats, options.context_length),
+                          .tokenize = [&loaded](std::string_view text) { return loaded.Tokenize(text); },
+                          .tokenize_chat = [&loaded](const Chat& chat) { return loaded.TokenizeChat(chat); },
+                          .system = flags.job.system};
+  SamplingParams sampling;
+  if (loaded.generation.max_new_tokens > 0) sampling.max_tokens = loaded.generation.max_new_tokens;
+  sampling = Overlay(sampling, flags.job.sampling);
+  Cost cost;
+  PENSTOCK_ASSIGN_OR_RETURN(cost.prompts, ValidatePrompts(job.inputs, job.report, maker, sampling, stop_requested));
+  if (cost.prompts.num_prompts == 0) return cost;
+  const ProbeTarget target{.options = options, .model = &model};
+  PENSTOCK_ASSIGN_OR_RETURN(const std::optional<Hardware> hardware,
+                            WantsPlan(flags.model) ? CachedProbe(target) : KeptProbe(target));
+  if (!hardware.has_value()) return cost;
+  PENSTOCK_ASSIGN_OR_RETURN(options.memory_bytes, ChooseBudget(options, /*emulated_bytes=*/0));
+  PENSTOCK_ASSIGN_OR_RETURN(
+      const PolicyChoice choice,
+      PlanOn(*hardware, model, Limited(WorkloadOf(cost.prompts), job.report, model, options), options));
+  cost.estimate = choice.estimate;
+  return cost;
+}
+
+std::string TextOf(const Cost& cost) {
+  std::string text = FormatPromptReport(cost.prompts);
+  if (cost.estimate.has_value()) {
+    text += fmt::format("predicted at most {:.0f} s: {:.1f} tokens per second, if no answer ends early\n",
+                        cost.estimate->total_s(), cost.estimate->generation_tokens_per_s());
+  } else if (cost.prompts.num_prompts > 0) {
+    text += "no prediction of the time: penstock probe --model DIR has not measured this machine yet\n";
+  }
+  return text;
+}
+
+json::object JsonOf(const Cost& cost) {
+  json::object object = ToJson(cost.prompts);
+  object["predicted_seconds"] = cost.estimate.has_value() ? json::value(cost.estimate->total_s()) : json::value();
+  object["predicted_tokens_per_second"] =
+      cost.estimate.has_value() ? json::value(cost.estimate->generation_tokens_per_s()) : json::value();
+  return object;
+}
+
+}  // namespace
+
+absl::StatusOr<PolicyChoice> PlanOfJob(const InputReport& report, EngineOptions options) {
+  PENSTOCK_ASSIGN_OR_RETURN(const DescribedModel model, DescribedModel::FromFolder(options.model_dir));
+  PENSTOCK_ASSIGN_OR_RETURN(options.context_length, ChooseContextLength(options, model.config()));
+  PENSTOCK_ASSIGN_OR_RETURN(options.memory_bytes, ChooseBudget(options, /*emulated_bytes=*/0));
+  const Workload workload =
+      Limited(WorkloadOf(report, BytesPerToken(model, report.prompts.sample)), report, model, options);
+  PENSTOCK_ASSIGN_OR_RETURN(const Hardware hardware,
+                            CachedProbe({.options = options, .model = &model, .max_bytes = options.memory_bytes}));
+  PENSTOCK_ASSIGN_OR_RETURN(PolicyChoice best, PlanOn(hardware, model, workload, options));
+  LogInfo(
+      "planned for {} prompts of {} tokens ({} in common) and answers of {}: {:.1f} tokens per second, {:.0f} s in all",
+      workload.num_requests, workload.prompt_tokens, workload.shared_tokens, workload.new_tokens,
+      best.estimate.generation_tokens_per_s(), best.estimate.total_s());
+  return best;
+}
+
+absl::StatusOr<int> ValidateOnly(const RunFlags& flags, const std::atomic<bool>& stop_requested) {
+  PENSTOCK_ASSIGN_OR_RETURN(const ValidatedJob job, ValidateJob(flags.job, stop_requested));
+  std::optional<Cost> cost;
+  if (!flags.model.engine.model_dir.empty()) {
+    PENSTOCK_ASSIGN_OR_RETURN(cost, CostOf(flags, job, stop_requested));
+  }
+  std::string text;
+  if (flags.as_json) {
+    json::object object = {{"input", ToJson(job.report)}};
+    if (cost.has_value()) object["model"] = JsonOf(*cost);
+    text = std::string(json::serialize(object)) + "\n";
+  } else {
+    text = FormatInputReport(job.report) + (cost.has_value() ? TextOf(*cost) : "");
+  }
+  PENSTOCK_RETURN_IF_ERROR(WriteFully(STDOUT_FILENO, text, "stdout"));
+  const bool is_good = job.report.num_bad == 0 && (!cost.has_value() || cost->prompts.num_bad == 0);
+  return is_good ? 0 : kExitFailedRequests;
+}
+
+}  // namespace penstock::cli

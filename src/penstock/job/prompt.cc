@@ -1,0 +1,70 @@
+#include "penstock/job/prompt.h"
+
+#include <utility>
+
+#include "penstock/base/status.h"
+
+namespace penstock {
+namespace {
+
+json::object Message(std::string_view role, std::string_view content) {
+  return {{"role", json::string_view(role.data(), role.size())},
+          {"content", json::string_view(content.data(), content.size())}};
+}
+
+// Returns the chat so far: every question with its answer, then the next question.
+json::array ConversationSoFar(const std::vector<std::string>& turns, const std::vector<std::string>& answers) {
+  json::array messages;
+  for (size_t i = 0; i < answers.size(); ++i) {
+    messages.push_back(Message("user", turns[i]));
+    messages.push_back(Message("assistant", answers[i]));
+  }
+  messages.push_back(Message("user", turns[answers.size()]));
+  return messages;
+}
+
+// Tokenizing takes many times a text's bytes of memory, so a prompt that cannot fit is refused first.
+absl::Status CheckPromptBytes(const ModelInfo& model, uint64_t num_bytes) {
+  if (model.max_prompt_bytes == 0 || num_bytes <= model.max_prompt_bytes) return absl::OkStatus();
+  return InputError("the prompt has {} bytes, which cannot fit the context length of {} tokens (--context-length)",
+                    num_bytes, model.context_length);
+}
+
+// Puts the system message that the request, or else the job, has before the messages.
+void AddSystem(const PromptMaker& maker, const JobRequest& request, json::array& messages) {
+  const std::optional<std::string>& system = request.system.has_value() ? request.system : maker.system;
+  if (!system.has_value() || HasSystemMessage(messages)) return;
+  messages.insert(messages.begin(), Message("system", *system));
+}
+
+}  // namespace
+
+absl::StatusOr<std::vector<TokenId>> PromptOf(const PromptMaker& maker, JobRequest& request,
+                                              const std::vector<std::string>& answers) {
+  switch (request.kind) {
+    case RequestKind::kCompletion: {
+      if (!request.prompt_ids.empty()) return request.prompt_ids;
+      PENSTOCK_RETURN_IF_ERROR(CheckPromptBytes(maker.model, request.prompt.size()));
+      return maker.tokenize(request.prompt);
+    }
+    case RequestKind::kChat: {
+      AddSystem(maker, request, request.chat.messages);
+      PENSTOCK_RETURN_IF_ERROR(CheckPromptBytes(maker.model, JsonBytes(request.chat.messages)));
+      return maker.tokenize_chat(Chat(std::move(request.chat)));
+    }
+    case RequestKind::kTurns: {
+      // All turns are held until they are asked, so all of them must fit.
+      uint64_t num_bytes = 0;
+      for (const std::string& turn : request.turns) num_bytes += turn.size();
+      PENSTOCK_RETURN_IF_ERROR(CheckPromptBytes(maker.model, num_bytes));
+      ChatParts chat = request.chat;
+      chat.messages = ConversationSoFar(request.turns, answers);
+      AddSystem(maker, request, chat.messages);
+      PENSTOCK_RETURN_IF_ERROR(CheckPromptBytes(maker.model, JsonBytes(chat.messages)));
+      return maker.tokenize_chat(Chat(std::move(chat)));
+    }
+  }
+  return InputError("unknown kind of request");
+}
+
+}  // namespace penstock

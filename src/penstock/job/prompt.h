@@ -1,0 +1,29 @@
+// The prompt of a request: the tokens of its text, or those of its chat in the model's template.
+#pragma once
+
+#include <functional>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "penstock/engine.h"
+#include "penstock/job/input/request_line.h"
+
+namespace penstock {
+
+// The things on which a prompt depends besides the request.
+struct PromptMaker {
+  ModelInfo model;
+  std::function<absl::StatusOr<std::vector<TokenId>>(std::string_view)> tokenize;
+  std::function<absl::StatusOr<std::vector<TokenId>>(const Chat&)> tokenize_chat;
+  std::optional<std::string> system;  // see JobOptions
+};
+
+// Returns the prompt's tokens; of turns, the prompt of the first one that `answers` do not answer. Takes the messages of
+// a chat out of the request. kInput for a prompt that cannot fit the context, and as Engine::TokenizeChat().
+absl::StatusOr<std::vector<TokenId>> PromptOf(const PromptMaker& maker, JobRequest& request,
+                                              const std::vector<std::string>& answers);
+
+}  // namespace penstock

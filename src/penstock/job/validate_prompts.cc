@@ -1,0 +1,139 @@
+#include "penstock/job/validate_prompts.h"
+
+#include <algorithm>
+#include <span>
+#include <utility>
+
+#include <fmt/format.h>
+#include <xxhash.h>
+
+#include "absl/container/flat_hash_set.h"
+#include "penstock/base/status.h"
+#include "penstock/base/text.h"
+#include "penstock/plan/loaded_model.h"
+#include "penstock/tensor/kv_block.h"
+
+namespace penstock {
+namespace {
+
+// Counts the tokens that are not in pages which earlier prompts have computed.
+class PageCounter {
+ public:
+  int64_t Add(std::span<const TokenId> ids) {
+    constexpr auto kPage = static_cast<size_t>(kKvPageTokens);
+    constexpr size_t kMaxPages = size_t{1} << 24;  // beyond these, pages count as not shared
+    uint64_t hash = 0;
+    size_t num_shared = 0;
+    bool is_shared = true;
+    // The last token of a prompt is always computed.
+    for (size_t begin = 0; begin + kPage < ids.size(); begin += kPage) {
+      hash = XXH3_64bits_withSeed(&ids[begin], kPage * sizeof(TokenId), hash);
+      is_shared = is_shared && pages_.contains(hash);
+      if (is_shared) num_shared += kPage;
+      if (!is_shared && pages_.size() < kMaxPages) pages_.insert(hash);
+    }
+    return static_cast<int64_t>(ids.size() - num_shared);
+  }
+
+ private:
+  absl::flat_hash_set<uint64_t> pages_;
+};
+
+class Validator {
+ public:
+  Validator(const PromptMaker& maker, const SamplingParams& sampling) : maker_(maker), sampling_(sampling) {}
+
+  void Add(JobRequest request, const LinePlace& place) {
+    const absl::Status status = AddPrompts(request, place);
+    if (status.ok()) return;
+    ++report_.num_bad;
+    if (report_.bad_lines.size() < kMaxReportedBadLines) {
+      const bool is_input = FaultOf(status) == Fault::kInput;
+      report_.bad_lines.push_back({place, {is_input ? "invalid_request" : "model_error", Message(status), ""}});
+    }
+  }
+  PromptReport Release() { return std::move(report_); }
+
+ private:
+  absl::Status AddPrompts(JobRequest& request, const LinePlace& place) {
+    const int64_t context_length = maker_.model.context_length;
+    const int64_t max_tokens = Overlay(sampling_, request.sampling).max_tokens;
+    const size_t num_turns = std::max<size_t>(1, request.turns.size());
+    for (std::vector<std::string> answers; answers.size() < num_turns; answers.emplace_back()) {
+      PENSTOCK_ASSIGN_OR_RETURN(const std::vector<TokenId> ids, PromptOf(maker_, request, answers));
+      PENSTOCK_RETURN_IF_ERROR(CheckPrompt(ids, maker_.model.vocab_size, context_length));
+      const auto num_tokens = std::ssize(ids);
+      report_.num_prompts += request.num_answers;
+      report_.prompt_tokens += request.num_answers * num_tokens;
+      for (int64_t i = 0; i < request.num_answers; ++i) report_.computed_tokens += pages_.Add(ids);
+      report_.new_tokens += request.num_answers * std::min(max_tokens, context_length - num_tokens);
+      if (num_tokens <= report_.longest_prompt) continue;
+      report_.longest_prompt = num_tokens;
+      report_.longest_place = place;
+    }
+    return absl::OkStatus();
+  }
+
+  const PromptMaker& maker_;
+  const SamplingParams& sampling_;
+  PageCounter pages_;
+  PromptReport report_;
+};
+
+}  // namespace
+
+absl::StatusOr<PromptReport> ValidatePrompts(const Inputs& inputs, const InputReport& report, const PromptMaker& maker,
+                                             const SamplingParams& sampling, const std::atomic<bool>& stop) {
+  Validator validator(maker, sampling);
+  InputReader reader(inputs);
+  Line line;
+  while (true) {
+    if (stop.load()) return MakeError(Fault::kStopped, inputs.name() + ": stopped while counting the tokens of prompts");
+    PENSTOCK_ASSIGN_OR_RETURN(const bool more, reader.Next(line));
+    if (!more) return validator.Release();
+    if (line.too_long || IsBlank(line.text)) continue;
+    RequestLine request = ParseRequestLine(line.text, line.number);
+    CheckLineModel(report, request);
+    if (!request.error.has_value()) validator.Add(std::move(request.request), reader.place());
+  }
+}
+
+Workload WorkloadOf(const PromptReport& report) {
+  const int64_t num_prompts = std::max<int64_t>(1, report.num_prompts);
+  Workload workload;
+  workload.num_requests = num_prompts;
+  workload.prompt_tokens = std::max<int64_t>(1, report.prompt_tokens / num_prompts);
+  workload.max_prompt_tokens = std::max(workload.prompt_tokens, report.longest_prompt);
+  workload.new_tokens = std::max<int64_t>(1, report.new_tokens / num_prompts);
+  workload.shared_tokens =
+      std::min(workload.prompt_tokens - 1, (report.prompt_tokens - report.computed_tokens) / num_prompts);
+  return workload;
+}
+
+std::string FormatPromptReport(const PromptReport& report) {
+  std::string text = fmt::format(
+      "{} prompts of {} tokens, at most {} of them to be computed (the others begin like earlier prompts); answers of at most "
+      "{} tokens\n",
+      report.num_prompts, report.prompt_tokens, report.computed_tokens, report.new_tokens);
+  if (report.longest_prompt > 0) {
+    text += fmt::format("longest prompt: {} tokens, {}\n", report.longest_prompt, report.longest_place.Text());
+  }
+  for (const BadLine& bad : report.bad_lines) {
+    text += fmt::format("{}: {}: {}\n", bad.place.Text(), bad.error.code, Printable(bad.error.message));
+  }
+  const auto num_unsaid = report.num_bad - std::ssize(report.bad_lines);
+  if (num_unsaid > 0) text += fmt::format("and {} more prompts that the model cannot take\n", num_unsaid);
+  return text;
+}
+
+json::object ToJson(const PromptReport& report) {
+  return {{"prompts", report.num_prompts},
+          {"prompt_tokens", report.prompt_tokens},
+          {"computed_prompt_tokens", report.computed_tokens},
+          {"longest_prompt", report.longest_prompt},
+          {"max_new_tokens", report.new_tokens},
+          {"bad", report.num_bad},
+          {"errors", ToJson(report.bad_lines)}};
+}
+
+}  // namespace penstock

@@ -1,0 +1,44 @@
+// Tokenizes all prompts of a job without computing anything: how many tokens there are, how many of them sharing saves,
+// and which prompts are too long.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "penstock/base/json.h"
+#include "penstock/job/input/inputs.h"
+#include "penstock/job/input/validate_input.h"
+#include "penstock/job/prompt.h"
+#include "penstock/plan/workload.h"
+
+namespace penstock {
+
+struct PromptReport {
+  int64_t num_prompts = 0;  // each turn and each further answer has one
+  // Tokens of all prompts. In later turns, the answers between the questions are left out.
+  int64_t prompt_tokens = 0;
+  // Those that are computed when common beginnings are shared in whole KV pages, and all pages stay in memory. Engines
+  // also share parts of a page, so they may compute a few less.
+  int64_t computed_tokens = 0;
+  int64_t longest_prompt = 0;
+  LinePlace longest_place;
+  int64_t new_tokens = 0;           // of all answers at most
+  int64_t num_bad = 0;              // requests whose prompt the model cannot take
+  std::vector<BadLine> bad_lines;   // the first few of them
+};
+
+// Reads the input once. `sampling` is what requests start from. kIo when reading fails, kStopped when `stop` is set.
+absl::StatusOr<PromptReport> ValidatePrompts(const Inputs& inputs, const InputReport& report, const PromptMaker& maker,
+                                             const SamplingParams& sampling, const std::atomic<bool>& stop);
+
+// Returns the job in numbers, for the planner.
+Workload WorkloadOf(const PromptReport& report);
+
+// Returns lines of text, or the same as JSON.
+std::string FormatPromptReport(const PromptReport& report);
+json::object ToJson(const PromptReport& report);
+
+}  // namespace penstock
