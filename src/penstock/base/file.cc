@@ -29,16 +29,24 @@ UniqueFd::~UniqueFd() {
 
 std::string ErrnoText(int error_number) { return std::generic_category().message(error_number); }
 
+ssize_t PreadUninterrupted(int fd, std::span<std::byte> out, uint64_t offset) {
+  ssize_t n = 0;
+  do {
+    n = ::pread(fd, out.data(), out.size(), static_cast<off_t>(offset));
+  } while (n < 0 && errno == EINTR);
+  return n;
+}
+
 absl::Status PreadFully(int fd, std::span<std::byte> out, uint64_t offset, std::string_view path) {
   size_t done = 0;
   while (done < out.size()) {
-    const ssize_t n = ::pread(fd, out.data() + done, out.size() - done, static_cast<off_t>(offset + done));
+    const ssize_t n = PreadUninterrupted(fd, out.subspan(done), offset + done);
     if (n > 0) {
       done += n;
     } else if (n == 0) {
       return IoError("{}: the file ended early: expected {} bytes at offset {}, found {}; was it changed while in use?",
                      path, out.size(), offset, done);
-    } else if (errno != EINTR && errno != EAGAIN) {
+    } else if (errno != EAGAIN) {
       return IoError("{}: cannot read {} bytes at offset {}: {}", path, out.size() - done, offset + done,
                      ErrnoText(errno));
     }
@@ -52,7 +60,7 @@ absl::Status WriteFully(int fd, std::string_view data, std::string_view path) {
     const ssize_t n = ::write(fd, data.data() + done, data.size() - done);
     if (n >= 0) {
       done += n;
-    } else if (errno != EINTR && errno != EAGAIN) {
+    } else if (errno != EAGAIN) {
       return IoError("{}: cannot write: {}", path, ErrnoText(errno));
     }
   }

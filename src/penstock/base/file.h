@@ -7,6 +7,8 @@
 #include <string_view>
 #include <utility>
 
+#include <sys/types.h>
+
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 
@@ -27,6 +29,9 @@ class UniqueFd {
  private:
   int fd_ = -1;
 };
+
+// pread(), repeated while signals interrupt it.
+ssize_t PreadUninterrupted(int fd, std::span<std::byte> out, uint64_t offset);
 
 // Reads exactly `out.size()` bytes at `offset`; retries EINTR and short reads. If the file ends early, returns a kIo
 // error that states both sizes.

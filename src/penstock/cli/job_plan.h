@@ -1,4 +1,5 @@
-// Looks at a job before it runs: what it costs on this machine, and (run --validate-only) whether its requests are good.
+// Looks at a job before it runs: what it costs on this machine, and (run --validate-only) whether its requests are
+// good.
 #pragma once
 
 #include <atomic>
@@ -12,8 +13,8 @@ namespace penstock::cli {
 // Chooses what `options` leave open, for this machine and this job. Measures the machine if nobody has yet.
 absl::StatusOr<PolicyChoice> PlanOfJob(const InputReport& report, EngineOptions options);
 
-// Prints what is wrong with requests. With a model also tokenizes all prompts, and predicts how long the job takes if the
-// machine has been measured. Returns the exit code.
+// Prints what is wrong with requests. With a model also tokenizes all prompts, and predicts how long the job takes if
+// the machine has been measured. Returns the exit code.
 absl::StatusOr<int> ValidateOnly(const RunFlags& flags, const std::atomic<bool>& stop_requested);
 
 }  // namespace penstock::cli

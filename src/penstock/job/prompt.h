@@ -21,8 +21,8 @@ struct PromptMaker {
   std::optional<std::string> system;  // see JobOptions
 };
 
-// Returns the prompt's tokens; of turns, the prompt of the first one that `answers` do not answer. Takes the messages of
-// a chat out of the request. kInput for a prompt that cannot fit the context, and as Engine::TokenizeChat().
+// Returns the prompt's tokens; of turns, the prompt of the first one that `answers` do not answer. Takes the messages
+// of a chat out of the request. kInput for a prompt that cannot fit the context, and as Engine::TokenizeChat().
 absl::StatusOr<std::vector<TokenId>> PromptOf(const PromptMaker& maker, JobRequest& request,
                                               const std::vector<std::string>& answers);
 

@@ -88,7 +88,8 @@ absl::StatusOr<PromptReport> ValidatePrompts(const Inputs& inputs, const InputRe
   InputReader reader(inputs);
   Line line;
   while (true) {
-    if (stop.load()) return MakeError(Fault::kStopped, inputs.name() + ": stopped while counting the tokens of prompts");
+    if (stop.load())
+      return MakeError(Fault::kStopped, inputs.name() + ": stopped while counting the tokens of prompts");
     PENSTOCK_ASSIGN_OR_RETURN(const bool more, reader.Next(line));
     if (!more) return validator.Release();
     if (line.too_long || IsBlank(line.text)) continue;
@@ -112,7 +113,8 @@ Workload WorkloadOf(const PromptReport& report) {
 
 std::string FormatPromptReport(const PromptReport& report) {
   std::string text = fmt::format(
-      "{} prompts of {} tokens, at most {} of them to be computed (the others begin like earlier prompts); answers of at most "
+      "{} prompts of {} tokens, at most {} of them to be computed (the others begin like earlier prompts); answers of "
+      "at most "
       "{} tokens\n",
       report.num_prompts, report.prompt_tokens, report.computed_tokens, report.new_tokens);
   if (report.longest_prompt > 0) {

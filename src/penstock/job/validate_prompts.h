@@ -25,9 +25,9 @@ struct PromptReport {
   int64_t computed_tokens = 0;
   int64_t longest_prompt = 0;
   LinePlace longest_place;
-  int64_t new_tokens = 0;           // of all answers at most
-  int64_t num_bad = 0;              // requests whose prompt the model cannot take
-  std::vector<BadLine> bad_lines;   // the first few of them
+  int64_t new_tokens = 0;          // of all answers at most
+  int64_t num_bad = 0;             // requests whose prompt the model cannot take
+  std::vector<BadLine> bad_lines;  // the first few of them
 };
 
 // Reads the input once. `sampling` is what requests start from. kIo when reading fails, kStopped when `stop` is set.

@@ -74,7 +74,7 @@ std::vector<SourceFile> OpenSources(std::span<const OpenedFile> files, bool dire
       UniqueFd fd(::open(alias.c_str(), O_RDONLY | O_CLOEXEC | O_DIRECT));
       // Some file systems accept the flag and then refuse the read.
       alignas(kPageBytes) static std::byte probe[kPageBytes];
-      if (fd.valid() && ::pread(fd.get(), probe, sizeof(probe), 0) >= 0) {
+      if (fd.valid() && PreadUninterrupted(fd.get(), probe, 0) >= 0) {
         source.fd = fd.get();
         source.direct_fd = std::move(fd);
       } else {

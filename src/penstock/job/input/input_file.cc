@@ -2,6 +2,7 @@
 
 #include <cerrno>
 #include <cstdlib>
+#include <span>
 #include <string_view>
 #include <utility>
 
@@ -43,7 +44,7 @@ absl::StatusOr<UniqueFd> Spool(int pipe_fd, const std::string& name, const std::
 
 absl::Status CheckMagic(int fd, const std::string& name) {
   char head[4] = {};
-  const ssize_t n = ::pread(fd, head, sizeof(head), 0);
+  const ssize_t n = PreadUninterrupted(fd, std::as_writable_bytes(std::span(head)), 0);
   if (n < 0) return IoError("{}: cannot read: {}", name, ErrnoText(errno));
   const std::string_view magic(head, static_cast<size_t>(n));
   if (magic.starts_with("\x1f\x8b")) {

@@ -22,10 +22,7 @@ LineReader::LineReader(int fd, std::string path, uint64_t max_line_bytes)
     : fd_(fd), path_(std::move(path)), max_line_bytes_(max_line_bytes) {}
 
 absl::StatusOr<size_t> LineReader::Read(std::span<char> target) {
-  ssize_t n = 0;
-  do {
-    n = ::pread(fd_, target.data(), target.size(), static_cast<off_t>(file_offset_));
-  } while (n < 0 && errno == EINTR);
+  const ssize_t n = PreadUninterrupted(fd_, std::as_writable_bytes(target), file_offset_);
   if (n < 0) return IoError("{}: cannot read at offset {}: {}", path_, file_offset_, ErrnoText(errno));
   file_offset_ += static_cast<uint64_t>(n);
   return static_cast<size_t>(n);
