@@ -1,4 +1,4 @@
-#!/bin/sh
+#!/usr/bin/env bash
 # Answers the 80 questions of MT-Bench with the shipped model, while half of its experts lie on disk.
 set -eu
 cd "$(dirname "$0")/.."
@@ -6,9 +6,10 @@ model=models/penstock-demo
 output=build/demo/answers.jsonl
 mkdir -p build/demo
 rm -f "$output" "$output".*
-echo "penstock run --model $model --input examples/mt_bench/question.jsonl --output $output --memory ${DEMO_MEMORY:=24.8MiB}"
-build/release/bin/penstock run --model "$model" --input examples/mt_bench/question.jsonl --output "$output" \
-  --memory "$DEMO_MEMORY" --max-tokens 96 --temperature 0.7 --top-p 0.95 --stats build/demo/stats.json
+flags=(--model "$model" --input examples/mt_bench/question.jsonl --output "$output" --memory "${DEMO_MEMORY:=24.8MiB}"
+       --max-tokens 96 --temperature 0.7 --top-p 0.95 --stats build/demo/stats.json)
+echo "build/release/bin/penstock run ${flags[*]}"
+build/release/bin/penstock run "${flags[@]}"
 python3 - "$output" <<'PYTHON'
 import json, sys
 lines = [json.loads(line) for line in open(sys.argv[1], encoding="utf-8")]

@@ -61,6 +61,9 @@ struct SamplingParams {
 struct Request {
   std::vector<TokenId> prompt_ids = {};  // at least one
   SamplingParams sampling = {};
+  // The answer's text continues that of the prompt. Otherwise it is a text of its own, of which some tokenizers strip a
+  // leading space.
+  bool continues_text = false;
 };
 
 enum class FinishReason : uint8_t { kStop, kLength };

@@ -151,10 +151,10 @@ def help_rows():
     def completion(box):
         script = box.file("completion", stdout(box, ["completion", "bash"]))
         for words, expected in ((["ben"], ["bench"]), (["bench", "ro"], ["routing"]), (["run", "--mem"], ["--memory"]),
-                                (["bench", "routing", "--re"], ["--requests"]), (["run", "--model", "r"], [])):
+                                (["bench", "routing", "--req"], ["--requests"]), (["bench", "routing", "--mem"], ["--memory"]), (["run", "--model", "r"], [])):
             line = " ".join(words)
             found = subprocess.run(
-                ["bash", "-c", f"source {script}; COMP_WORDS=(penstock {line}); COMP_CWORD={len(words)}; _penstock; "
+                ["bash", "-c", f"source {script}; COMP_WORDS=(penstock {line}); COMP_CWORD={len(words)}; _penstock_words; "
                                'echo "${COMPREPLY[@]}"'], capture_output=True, text=True, check=True).stdout.split()
             box.expect(found == expected, f"{line}: completed to {found}, not {expected}")
         for shell in ("zsh", "fish"):

@@ -40,6 +40,24 @@ TEST(Sequence, StopTextsEndItAndAreNeverStreamed) {
   EXPECT_EQ(completion.finish_reason, FinishReason::kStop);
 }
 
+// Like Llama's tokenizer: the first token of a text loses its leading space.
+class StrippingTokenizer : public LetterTokenizer {
+ public:
+  void DecodeNext(TokenId id, SkipSpecial, DecodeState& state, std::string& out) const override {
+    if (state.num_tokens++ > 0) out.push_back(' ');
+    out.push_back(static_cast<char>(id));
+  }
+};
+
+TEST(Sequence, ATextThatContinuesThePromptKeepsItsFirstSpace) {
+  const StrippingTokenizer tokenizer;
+  for (const bool continues : {false, true}) {
+    Sequence sequence(1, {.prompt_ids = {1}, .sampling = {.max_tokens = 2}, .continues_text = continues}, &tokenizer);
+    for (const char c : {'a', 'b'}) sequence.Append(c, false, {});
+    EXPECT_EQ(sequence.Release().text, continues ? " a b" : "a b");
+  }
+}
+
 TEST(Sequence, AStopTextMayBeAPartOfTheAnswer) {
   const LetterTokenizer tokenizer;
   Sequence sequence(1,

@@ -550,6 +550,31 @@ TEST_F(JobTest, SeveralInputsAreOneJob) {
   ExpectFault(Fault::kInput, {second + ": line 1: id 'two' was already used in " + first + ", line 2"});
 }
 
+TEST_F(JobTest, AnInputThatGetsShorterBeforeTheNextOneIsNoticed) {
+  const std::string second = dir_ + "/second.jsonl";
+  std::string lines;
+  for (int i = 0; i < 3000; ++i) lines += fmt::format("{{\"id\": \"a{}\", \"prompt\": \"x\"}}\n", i);
+  WriteInput(lines);
+  WriteFile(second, "{\"id\": \"b\", \"prompt\": \"x\"}\n");
+  options_.input_paths.push_back(second);
+  const auto summary = RunJob(
+      options_,
+      [&](const InputReport&) -> absl::StatusOr<std::unique_ptr<Engine>> {
+        std::filesystem::resize_file(options_.input_paths[0], 0);
+        return std::make_unique<FakeEngine>(engine_);
+      },
+      stop_);
+  EXPECT_THAT(Message(summary.status()), HasSubstr("changed while the job ran"));
+  EXPECT_TRUE(Output().empty());
+}
+
+TEST_F(JobTest, AnOutputThatTheInputsPatternNamesIsRefused) {
+  WriteInput("{\"prompt\": \"x\"}\n");
+  options_.input_paths = {dir_ + "/*.jsonl"};
+  ExpectFault(Fault::kUsage, {"/*.jsonl", "choose another --output"});
+  EXPECT_FALSE(std::filesystem::exists(options_.output_path));
+}
+
 TEST_F(JobTest, StandardOutputTakesResults) {
   WriteInput(ManyRequests(20));
   ASSERT_TRUE(Run().ok());

@@ -192,6 +192,7 @@ TEST(RequestLine, EveryWrongFieldIsNamed) {
       {R"({"turns": ["x"], "prompt_logprobs": 1})", "unsupported", "prompt_logprobs", "several prompts"},
       {R"({"prompt": "x", "prompt_logprobs": 1, "n": 2})", "unsupported", "n", "no prompt_logprobs"},
       {R"({"prompt": "x", "prompt_logprobs": 21})", "invalid_request", "prompt_logprobs", "0 to 20"},
+      {R"({"prompt": "x", "echo": true, "max_tokens": 0, "n": 2})", "unsupported", "n", "no answers"},
       {R"({"prompt": "x", "max_tokens": 0})", "invalid_request", "max_tokens", "1 to"},
       {R"({"prompt": "x", "system": "s"})", "unsupported", "system", "messages"},
       {R"({"messages": [{"role": "system", "content": "a"}], "system": "b"})", "invalid_request", "system",

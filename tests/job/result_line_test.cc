@@ -137,6 +137,25 @@ TEST(FormatResult, EchoAndPromptLogprobs) {
   EXPECT_EQ(chat.at("response").at("body").at("prompt_logprobs").as_array().size(), 2u);
 }
 
+// Like Llama's tokenizer: token 0 shows nothing, and a token that begins the text loses a leading space.
+TEST(FormatResult, AnEchoIsOneText) {
+  const TokenText token_text = [](TokenId id, bool begins_text) -> std::string {
+    const std::string text = id == 0 ? "" : std::string(" ") + static_cast<char>(id);
+    return begins_text && !text.empty() ? text.substr(1) : text;
+  };
+  RequestResult result = Example(RequestKind::kCompletion);
+  result.logprobs = 0;
+  result.prompt = "a b";
+  result.choices[0].completion.text = " c";
+  result.choices[0].completion.prompt_logprobs = {{{0, 0}, {}}, {{'a', -1}, {}}, {{'b', -1}, {}}};
+  result.choices[0].completion.logprobs = {{{'c', -2}, {}}};
+  const json::value line = Parse(FormatResult({5, 1, "a"}, result, token_text));
+  const json::value& choice = line.at("response").at("body").at("choices").at(0);
+  EXPECT_EQ(choice.at("text").as_string(), "a b c");
+  EXPECT_EQ(json::serialize(choice.at("logprobs").at("tokens")), R"(["","a"," b"," c"])");
+  EXPECT_EQ(json::serialize(choice.at("logprobs").at("text_offset")), "[0,0,1,3]");
+}
+
 TEST(FormatResult, AnyBytesGiveValidUtf8) {
   EXPECT_TRUE(rc::check("any text", [](const std::string& text, const std::string& id) {
     RequestResult result = Example(RequestKind::kChat);

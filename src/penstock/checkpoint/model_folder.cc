@@ -130,7 +130,11 @@ absl::StatusOr<ModelFolder> ModelFolder::Open(const std::string& path) {
   const std::optional<std::string> real_path = RealPath(path);
   if (!real_path.has_value()) {
     if (errno == ENAMETOOLONG) return UsageError("{}: {}", path, ErrnoText(errno));
-    return ModelError("{}: cannot open the model folder: {}", path, ErrnoText(errno));
+    const absl::Status missing = ModelError("{}: cannot open the model folder: {}", path, ErrnoText(errno));
+    const bool is_hub_name = std::ranges::count(path, '/') == 1 && path.front() != '/' && path.front() != '.';
+    if (!is_hub_name) return missing;
+    return ModelError("{}; to download a model of Hugging Face: hf download {} --local-dir DIR", Message(missing),
+                      path);
   }
   struct stat info = {};
   if (::stat(real_path->c_str(), &info) != 0) {

@@ -445,6 +445,9 @@ class RoutingBench {
 
 absl::StatusOr<int> BenchRoutingCommand(const BenchRoutingFlags& flags) {
   PENSTOCK_ASSIGN_OR_RETURN(EngineOptions options, ToEngineOptions(flags.bench.model));
+  if (options.memory_share > 0) {
+    PENSTOCK_ASSIGN_OR_RETURN(options.memory_bytes, ChooseBudget(options, /*emulated_bytes=*/0));
+  }
   PENSTOCK_ASSIGN_OR_RETURN(DescribedModel model, DescribedModel::FromFolder(options.model_dir));
   if (model.config().num_moe_layers() == 0) return UsageError("{} has no experts", Printable(model.name()));
   RoutingBench bench(flags, std::move(options), std::move(model));

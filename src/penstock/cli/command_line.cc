@@ -12,6 +12,7 @@
 #include <vector>
 
 #include <fcntl.h>
+#include <sys/resource.h>
 #include <unistd.h>
 
 #include "penstock/base/choices.h"
@@ -36,6 +37,14 @@ void OccupyStandardStreams() {
   for (int fd = STDIN_FILENO; fd <= STDERR_FILENO; ++fd) {
     if (::fcntl(fd, F_GETFD) < 0) (void)::open("/dev/null", fd == STDIN_FILENO ? O_WRONLY : O_RDONLY);
   }
+}
+
+// Jobs of many input files, and models of many shards, keep them open.
+void RaiseFileLimit() {
+  rlimit limit = {};
+  if (::getrlimit(RLIMIT_NOFILE, &limit) != 0) return;
+  limit.rlim_cur = limit.rlim_max;
+  (void)::setrlimit(RLIMIT_NOFILE, &limit);
 }
 
 // A subcommand and the function that runs it with the parsed flags.
@@ -102,11 +111,12 @@ Command AddGenerateCommand(CLI::App& app, LogFlags& log) {
       AddFlag(*command, "--prompt-file", flags->prompt_file, "file that holds the prompt; - for standard input")
           .TypeName("FILE");
   prompt.Excludes(file);
-  AddFlag(*command, "--system", flags->system, "system message").TypeName("TEXT");
+  const Flag system = AddFlag(*command, "--system", flags->system, "system message").TypeName("TEXT");
   AddFlag(*command, "--date", flags->date, "date that chat templates see, as 2026-11-21 (default: today)")
       .Check(CheckDate)
       .TypeName("DATE");
-  AddFlag(*command, "--raw", flags->raw, "continue the prompt as plain text, without the model's chat template");
+  AddFlag(*command, "--raw", flags->raw, "continue the prompt as plain text, without the model's chat template")
+      .Excludes(system);
   AddModelFlags(*command, flags->model);
   AddSamplingFlags(*command, flags->sampling);
   AddLogFlags(*command, log);
@@ -411,6 +421,7 @@ int Main(int argc, char** argv) {
   std::signal(SIGPIPE, SIG_IGN);  // writing to a closed stdout fails, but does not end the process
   std::signal(SIGXFSZ, SIG_IGN);
   if (!SetUpLogging("info").ok()) return 1;
+  RaiseFileLimit();
 
   CommandLine line("Penstock runs Mixture-of-Experts language models that do not fit into memory.", "penstock",
                    VersionLine());

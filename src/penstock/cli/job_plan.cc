@@ -53,7 +53,8 @@ absl::StatusOr<PolicyChoice> PlanOn(const Hardware& hardware, const DescribedMod
 
 struct Cost {
   PromptReport prompts;
-  std::optional<RunEstimate> estimate;  // nothing: this machine was not measured yet
+  std::optional<RunEstimate> estimate;  // nothing: this machine was not measured yet, or there is no plan
+  absl::Status plan_status;             // why there is no plan
 };
 
 absl::StatusOr<Cost> CostOf(const RunFlags& flags, const ValidatedJob& job, const std::atomic<bool>& stop_requested) {
@@ -72,26 +73,31 @@ absl::StatusOr<Cost> CostOf(const RunFlags& flags, const ValidatedJob& job, cons
   if (loaded.generation.max_new_tokens > 0) sampling.max_tokens = loaded.generation.max_new_tokens;
   sampling = Overlay(sampling, flags.job.sampling);
   Cost cost;
-  PENSTOCK_ASSIGN_OR_RETURN(cost.prompts, ValidatePrompts(job.inputs, job.report, maker, sampling, stop_requested));
+  PENSTOCK_ASSIGN_OR_RETURN(cost.prompts, ValidatePrompts({.inputs = job.inputs,
+                                                           .report = job.report,
+                                                           .maker = maker,
+                                                           .sampling = sampling,
+                                                           .shares_prefixes = options.shares_prefixes},
+                                                          stop_requested));
   if (cost.prompts.num_prompts == 0) return cost;
-  const ProbeTarget target{.options = options, .model = &model};
+  PENSTOCK_ASSIGN_OR_RETURN(options.memory_bytes, ChooseBudget(options, /*emulated_bytes=*/0));
+  const ProbeTarget target{.options = options, .model = &model, .max_bytes = options.memory_bytes};
   PENSTOCK_ASSIGN_OR_RETURN(const std::optional<Hardware> hardware,
                             WantsPlan(flags.model) ? CachedProbe(target) : KeptProbe(target));
   if (!hardware.has_value()) return cost;
-  PENSTOCK_ASSIGN_OR_RETURN(options.memory_bytes, ChooseBudget(options, /*emulated_bytes=*/0));
-  PENSTOCK_ASSIGN_OR_RETURN(
-      const PolicyChoice choice,
-      PlanOn(*hardware, model, Limited(WorkloadOf(cost.prompts), job.report, model, options), options));
-  cost.estimate = choice.estimate;
+  const absl::StatusOr<PolicyChoice> choice =
+      PlanOn(*hardware, model, Limited(WorkloadOf(cost.prompts), job.report, model, options), options);
+  cost.plan_status = choice.status();
+  if (choice.ok()) cost.estimate = choice->estimate;
   return cost;
 }
 
 std::string TextOf(const Cost& cost) {
   std::string text = FormatPromptReport(cost.prompts);
   if (cost.estimate.has_value()) {
-    text += fmt::format("predicted at most {:.0f} s: {:.1f} tokens per second, if no answer ends early\n",
+    text += fmt::format("predicted with --policy auto: {:.3g} s, {:.1f} tokens per second, if no answer ends early\n",
                         cost.estimate->total_s(), cost.estimate->generation_tokens_per_s());
-  } else if (cost.prompts.num_prompts > 0) {
+  } else if (cost.prompts.num_prompts > 0 && cost.plan_status.ok()) {
     text += "no prediction of the time: penstock probe --model DIR has not measured this machine yet\n";
   }
   return text;
@@ -138,6 +144,7 @@ absl::StatusOr<int> ValidateOnly(const RunFlags& flags, const std::atomic<bool>&
     text = FormatInputReport(job.report) + (cost.has_value() ? TextOf(*cost) : "");
   }
   PENSTOCK_RETURN_IF_ERROR(WriteFully(STDOUT_FILENO, text, "stdout"));
+  if (cost.has_value()) PENSTOCK_RETURN_IF_ERROR(cost->plan_status);
   const bool is_good = job.report.num_bad == 0 && (!cost.has_value() || cost->prompts.num_bad == 0);
   return is_good ? 0 : kExitFailedRequests;
 }

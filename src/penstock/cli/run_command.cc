@@ -9,13 +9,16 @@
 #include "penstock/base/bytes.h"
 #include "penstock/base/choices.h"
 #include "penstock/base/file.h"
+#include "penstock/base/limits.h"
 #include "penstock/base/logging.h"
 #include "penstock/base/status.h"
 #include "penstock/base/text.h"
+#include "penstock/checkpoint/model_folder.h"
 #include "penstock/cli/job_plan.h"
 #include "penstock/cli/stop_signals.h"
 #include "penstock/job/job.h"
 #include "penstock/memory/eviction.h"
+#include "penstock/model/generation_config.h"
 #include "penstock/plan/formats.h"
 #include "penstock/schedule/schedule.h"
 
@@ -42,13 +45,28 @@ void LogPlan(const Engine& engine) {
             FormatBytes(device.kv_bytes), FormatBytes(device.activation_bytes), FormatBytes(device.expert_bytes),
             device.num_expert_slots, device.num_pinned_experts);
   }
+  const SamplingParams& sampling = engine.default_sampling();
+  if (sampling.temperature > 0) {
+    LogInfo("the model's own sampling, where requests and flags say nothing: temperature {}, top_p {}, top_k {}",
+            sampling.temperature, sampling.top_p, sampling.top_k);
+  }
   LogInfo("schedule {}, eviction {}, {} experts pinned", TraitsOf(plan.schedule).name, TraitsOf(plan.eviction).name,
           plan.num_pinned_experts);
+}
+
+// Returns how long the model's answers are when nobody says it. What is wrong with the model is told when it is opened.
+int64_t DefaultMaxTokens(const std::string& model_dir) {
+  const int64_t usual = SamplingParams().max_tokens;
+  const absl::StatusOr<ModelFolder> folder = ModelFolder::Open(model_dir);
+  if (!folder.ok()) return usual;
+  const absl::StatusOr<GenerationConfig> generation = LoadGenerationConfig(*folder, kMaxVocabSize);
+  return generation.ok() && generation->max_new_tokens > 0 ? generation->max_new_tokens : usual;
 }
 
 }  // namespace
 
 absl::StatusOr<int> RunCommand(RunFlags flags) {
+  flags.job.default_max_tokens = DefaultMaxTokens(flags.model.engine.model_dir);
   const std::atomic<bool>& stop_requested = StopOnSignals();
   flags.job.resume = flags.job.resume || flags.job.retry_failed;
   if (flags.validate_only) return ValidateOnly(flags, stop_requested);

@@ -428,8 +428,6 @@ absl::StatusOr<std::vector<Completion>> EngineImpl::Step() {
     }
     advanced = true;
   };
-  batch_.draws_tokens = std::ranges::any_of(
-      sequence_of_row_, [](const Sequence* sequence) { return sequence->sampling().temperature > 0; });
   batch_.wants_best_only = sampler_->WantsBestOnly({batch_, sequence_of_row_});
   broken_ = RunPass(*std::move(micro_batches), [&](const RowLogits& result) {
     advance();

@@ -13,6 +13,7 @@ Sequence::Sequence(RequestId id, Request request, const Tokenizer* tokenizer)
       token_ids_(std::move(request.prompt_ids)),
       history_(sampling_),
       decoder_(tokenizer == nullptr ? std::nullopt : std::optional<StreamDecoder>(*tokenizer)) {
+  if (decoder_ && request.continues_text) decoder_->ContinueText();
   history_.AddPrompt(token_ids_);
   if (sampling_.prompt_logprobs >= 0) {
     prompt_logprobs_.resize(token_ids_.size());

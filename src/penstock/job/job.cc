@@ -7,6 +7,7 @@
 #include <utility>
 
 #include <fcntl.h>
+#include <fnmatch.h>
 #include <malloc.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -48,6 +49,12 @@ absl::Status CheckNoFileOfTheJob(const JobOptions& options, const std::vector<st
     return UsageError("{} {}: the job itself uses this file; choose another name", flag, path);
   }
   return absl::OkStatus();
+}
+
+SamplingOverrides WithDefaults(const JobOptions& options) {
+  SamplingOverrides sampling = options.sampling;
+  if (!sampling.max_tokens.has_value()) sampling.max_tokens = options.default_max_tokens;
+  return sampling;
 }
 
 // The file of --stats.
@@ -124,7 +131,7 @@ absl::StatusOr<OpenJob> PrepareJob(const JobOptions& options, const std::vector<
     return IoError("{}: the input would be overwritten by the output's manifest; choose another --output",
                    manifest_path);
   }
-  PENSTOCK_ASSIGN_OR_RETURN(job.report, ValidateInput(job.inputs, options.sampling, stop));
+  PENSTOCK_ASSIGN_OR_RETURN(job.report, ValidateInput(job.inputs, WithDefaults(options), stop));
   PENSTOCK_ASSIGN_OR_RETURN(job.output, OutputFile::Open(options.output_path, calls));
   job.manifest.job = DescribeJob(job.report, options.seed, options.sampling, options.engine_settings);
   job.manifest.checkpoints = job.report.checkpoints;
@@ -193,8 +200,15 @@ absl::StatusOr<OpenedEngine> OpenFor(const OpenJob& job, absl::FunctionRef<Engin
   return opened;
 }
 
-// Refuses other files of the command that would overwrite a file of the job.
+// Refuses other files of the command that would overwrite a file of the job, and an output that the pattern of an input
+// stands for: a resumed job would read it.
 absl::Status CheckOtherFiles(const JobOptions& options, const std::vector<std::string>& input_names) {
+  for (const std::string& path : options.input_paths) {
+    for (const std::string& written : {options.output_path, ManifestPath(options.output_path)}) {
+      if (path == written || ::fnmatch(path.c_str(), written.c_str(), FNM_PATHNAME) != 0) continue;
+      return UsageError("--input {}: the output {} has such a name, too; choose another --output", path, written);
+    }
+  }
   if (!options.stats_path.empty()) {
     PENSTOCK_RETURN_IF_ERROR(CheckNoFileOfTheJob(options, input_names, "--stats", options.stats_path));
   }
@@ -222,7 +236,7 @@ absl::StatusOr<ValidatedJob> ValidateJob(const JobOptions& options, const std::a
   PENSTOCK_ASSIGN_OR_RETURN(const std::vector<std::string> names, InputNames(options.input_paths));
   ValidatedJob job;
   PENSTOCK_ASSIGN_OR_RETURN(job.inputs, Inputs::Open(names, SpoolFolder(options.output_path), stop));
-  PENSTOCK_ASSIGN_OR_RETURN(job.report, ValidateInput(job.inputs, options.sampling, stop));
+  PENSTOCK_ASSIGN_OR_RETURN(job.report, ValidateInput(job.inputs, WithDefaults(options), stop));
   return job;
 }
 
@@ -247,8 +261,10 @@ static absl::StatusOr<JobSummary> RunWithStats(const JobOptions& options, const 
   const int64_t num_retried = options.retry_failed ? job.scan.num_failed : 0;
   if (job.has_old_manifest && job.scan.num_done - num_retried >= job.report.num_requests) {
     summary.nothing_to_do = true;
+    const std::string failed =
+        job.scan.num_failed > 0 ? fmt::format(" ({} failed; --retry-failed runs them again)", job.scan.num_failed) : "";
     progress.Print(
-        fmt::format("{}: all {} requests are done, nothing to do\n", options.output_path, job.scan.num_done));
+        fmt::format("{}: all {} requests are done{}, nothing to do\n", options.output_path, job.scan.num_done, failed));
     summary.numbers.total_s = SecondsSince(start);
     PENSTOCK_RETURN_IF_ERROR(stats.Write(FormatStats(summary.numbers)));
     return summary;
@@ -300,10 +316,11 @@ static absl::StatusOr<JobSummary> RunWithStats(const JobOptions& options, const 
 
 absl::StatusOr<JobSummary> RunJob(const JobOptions& options, absl::FunctionRef<EngineOpener> open_engine,
                                   const std::atomic<bool>& stop) {
-  PENSTOCK_ASSIGN_OR_RETURN(const std::vector<std::string> input_names, InputNames(options.input_paths));
-  PENSTOCK_RETURN_IF_ERROR(CheckOtherFiles(options, input_names));
+  const absl::StatusOr<std::vector<std::string>> input_names = InputNames(options.input_paths);
+  if (input_names.ok()) PENSTOCK_RETURN_IF_ERROR(CheckOtherFiles(options, *input_names));
   PENSTOCK_ASSIGN_OR_RETURN(StatsFile stats, StatsFile::Open(options.stats_path));
-  absl::StatusOr<JobSummary> summary = RunWithStats(options, input_names, open_engine, stop, stats);
+  absl::StatusOr<JobSummary> summary = input_names.ok() ? RunWithStats(options, *input_names, open_engine, stop, stats)
+                                                        : absl::StatusOr<JobSummary>(input_names.status());
   if (!summary.ok()) (void)stats.Write(FormatStatsOfError(summary.status()));  // the error of the run counts
   return summary;
 }

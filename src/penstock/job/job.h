@@ -41,6 +41,7 @@ struct JobOptions {
   std::optional<std::string> system;  // system message of chats and turns that have none
   // From flags: they override the model's defaults, and a request's own fields override them.
   SamplingOverrides sampling;
+  int64_t default_max_tokens = SamplingParams().max_tokens;  // the model's, where neither flags nor request say it
   // Other flags that change the texts, e.g. {"dtype", "bf16"}. A resumed job must have the same flags.
   Settings engine_settings;
   // The output's system calls, which tests replace. Not owned; may be nullptr.

@@ -82,12 +82,16 @@ struct ShownToken {
   bool has_logprob = true;
 };
 
-std::vector<ShownToken> ShownTokens(const Completion& completion, bool with_prompt) {
+std::vector<ShownToken> ShownTokens(const Completion& completion, bool with_prompt, const TokenText& token_text) {
   std::vector<ShownToken> shown;
+  bool begins_text = true;  // special tokens show nothing, so the text begins behind them
   for (size_t i = 0; with_prompt && i < completion.prompt_logprobs.size(); ++i) {
-    shown.push_back({&completion.prompt_logprobs[i], i == 0, i > 0});
+    shown.push_back({&completion.prompt_logprobs[i], begins_text, i > 0});
+    begins_text = begins_text && token_text(completion.prompt_logprobs[i].chosen.token_id, begins_text).empty();
   }
-  for (size_t i = 0; i < completion.logprobs.size(); ++i) shown.push_back({&completion.logprobs[i], i == 0, true});
+  for (size_t i = 0; i < completion.logprobs.size(); ++i) {
+    shown.push_back({&completion.logprobs[i], !with_prompt && i == 0, true});
+  }
   return shown;
 }
 
@@ -201,7 +205,7 @@ void AppendChoice(const RequestResult& result, size_t choice_idx, int64_t line_n
     AppendChatLogprobs(choice.completion.logprobs, token_text, out);
   } else {
     const bool echoes = !result.prompt.empty();
-    AppendCompletionLogprobs(ShownTokens(choice.completion, echoes), result.logprobs, token_text, out);
+    AppendCompletionLogprobs(ShownTokens(choice.completion, echoes, token_text), result.logprobs, token_text, out);
   }
   if (!chat && result.shown_prompt_logprobs >= 0) {
     AppendPromptLogprobs(choice.completion.prompt_logprobs, result.shown_prompt_logprobs, token_text, out);

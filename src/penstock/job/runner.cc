@@ -50,8 +50,9 @@ absl::Status Runner::Loop(const std::atomic<bool>& stop) {
     const bool is_stopping = drain_until_.has_value();
     if (is_idle && at_end_ && (!is_stopping || counts_.num_done == counts_.num_requests)) return absl::OkStatus();
     if (is_stopping && (is_idle || Clock::now() >= *drain_until_)) {
-      return MakeError(Fault::kStopped, fmt::format("stopped with {} of {} requests done; continue with --resume",
-                                                    counts_.num_done, counts_.num_requests));
+      return MakeError(Fault::kStopped,
+                       fmt::format("stopped with {} of {} requests done{}", counts_.num_done, counts_.num_requests,
+                                   args_.output.is_regular() ? "; continue with --resume" : ""));
     }
     absl::StatusOr<std::vector<Completion>> finished = args_.engine.Step();
     if (!finished.ok()) return AnnotateStop(finished.status());
@@ -103,9 +104,11 @@ bool Runner::WantsMore() const {
 absl::Status Runner::Fill(const std::atomic<bool>& stop) {
   Line line;
   while (!at_end_ && !stop.load() && WantsMore()) {
+    const InputFile& left = reader_.file();  // the reader may go on to the next file
     PENSTOCK_ASSIGN_OR_RETURN(const bool more, reader_.Next(line));
-    PENSTOCK_ASSIGN_OR_RETURN(const bool looks_changed, reader_.file().LooksChanged());
-    if (looks_changed) PENSTOCK_RETURN_IF_ERROR(args_.inputs.CheckUnchanged(args_.report.digest));
+    PENSTOCK_ASSIGN_OR_RETURN(const bool left_changed, left.LooksChanged());
+    PENSTOCK_ASSIGN_OR_RETURN(const bool changed, reader_.file().LooksChanged());
+    if (left_changed || changed) PENSTOCK_RETURN_IF_ERROR(args_.inputs.CheckUnchanged(args_.report.digest));
     at_end_ = !more;
     if (!more || (!line.too_long && IsBlank(line.text))) continue;
     if (args_.scan.done[line.number]) continue;
@@ -128,7 +131,7 @@ absl::Status Runner::StartLine(const Line& line) {
 
 absl::Status Runner::TrySubmit(const std::shared_ptr<Active>& active) {
   PENSTOCK_ASSIGN_OR_RETURN(const std::vector<TokenId> prompt, PromptOf(prompts_, active->request, active->answers));
-  Request request{.prompt_ids = prompt, .sampling = active->sampling};
+  Request request{.prompt_ids = prompt, .sampling = active->sampling, .continues_text = active->request.echoes_prompt};
   for (const std::string& word : active->request.bad_words) {
     // The word may begin a text, or follow a space.
     for (const std::string& text : {word, " " + word}) {

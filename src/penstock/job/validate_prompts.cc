@@ -10,6 +10,7 @@
 #include "absl/container/flat_hash_set.h"
 #include "penstock/base/status.h"
 #include "penstock/base/text.h"
+#include "penstock/ops/sampler.h"
 #include "penstock/plan/loaded_model.h"
 #include "penstock/tensor/kv_block.h"
 
@@ -41,7 +42,7 @@ class PageCounter {
 
 class Validator {
  public:
-  Validator(const PromptMaker& maker, const SamplingParams& sampling) : maker_(maker), sampling_(sampling) {}
+  explicit Validator(const PromptsToValidate& job) : job_(job) {}
 
   void Add(JobRequest request, const LinePlace& place) {
     const absl::Status status = AddPrompts(request, place);
@@ -56,16 +57,24 @@ class Validator {
 
  private:
   absl::Status AddPrompts(JobRequest& request, const LinePlace& place) {
-    const int64_t context_length = maker_.model.context_length;
-    const int64_t max_tokens = Overlay(sampling_, request.sampling).max_tokens;
+    const int64_t context_length = job_.maker.model.context_length;
+    const SamplingParams sampling = Overlay(job_.sampling, request.sampling);
+    PENSTOCK_RETURN_IF_ERROR(ValidateSampling(sampling));
+    PENSTOCK_RETURN_IF_ERROR(CheckTokenIds(sampling.stop_token_ids, job_.maker.model.vocab_size));
+    for (const auto& [id, bias] : sampling.logit_bias) {
+      PENSTOCK_RETURN_IF_ERROR(CheckTokenIds({&id, 1}, job_.maker.model.vocab_size));
+    }
+    const bool shares = job_.shares_prefixes && sampling.prompt_logprobs < 0;
+    const int64_t max_tokens = sampling.max_tokens;
     const size_t num_turns = std::max<size_t>(1, request.turns.size());
     for (std::vector<std::string> answers; answers.size() < num_turns; answers.emplace_back()) {
-      PENSTOCK_ASSIGN_OR_RETURN(const std::vector<TokenId> ids, PromptOf(maker_, request, answers));
-      PENSTOCK_RETURN_IF_ERROR(CheckPrompt(ids, maker_.model.vocab_size, context_length));
+      PENSTOCK_ASSIGN_OR_RETURN(const std::vector<TokenId> ids, PromptOf(job_.maker, request, answers));
+      PENSTOCK_RETURN_IF_ERROR(CheckPrompt(ids, job_.maker.model.vocab_size, context_length));
       const auto num_tokens = std::ssize(ids);
       report_.num_prompts += request.num_answers;
       report_.prompt_tokens += request.num_answers * num_tokens;
-      for (int64_t i = 0; i < request.num_answers; ++i) report_.computed_tokens += pages_.Add(ids);
+      for (int64_t i = 0; i < request.num_answers; ++i)
+        report_.computed_tokens += shares ? pages_.Add(ids) : num_tokens;
       report_.new_tokens += request.num_answers * std::min(max_tokens, context_length - num_tokens);
       if (num_tokens <= report_.longest_prompt) continue;
       report_.longest_prompt = num_tokens;
@@ -74,27 +83,25 @@ class Validator {
     return absl::OkStatus();
   }
 
-  const PromptMaker& maker_;
-  const SamplingParams& sampling_;
+  const PromptsToValidate& job_;
   PageCounter pages_;
   PromptReport report_;
 };
 
 }  // namespace
 
-absl::StatusOr<PromptReport> ValidatePrompts(const Inputs& inputs, const InputReport& report, const PromptMaker& maker,
-                                             const SamplingParams& sampling, const std::atomic<bool>& stop) {
-  Validator validator(maker, sampling);
-  InputReader reader(inputs);
+absl::StatusOr<PromptReport> ValidatePrompts(const PromptsToValidate& job, const std::atomic<bool>& stop) {
+  Validator validator(job);
+  InputReader reader(job.inputs);
   Line line;
   while (true) {
     if (stop.load())
-      return MakeError(Fault::kStopped, inputs.name() + ": stopped while counting the tokens of prompts");
+      return MakeError(Fault::kStopped, job.inputs.name() + ": stopped while counting the tokens of prompts");
     PENSTOCK_ASSIGN_OR_RETURN(const bool more, reader.Next(line));
     if (!more) return validator.Release();
     if (line.too_long || IsBlank(line.text)) continue;
     RequestLine request = ParseRequestLine(line.text, line.number);
-    CheckLineModel(report, request);
+    CheckLineModel(job.report, request);
     if (!request.error.has_value()) validator.Add(std::move(request.request), reader.place());
   }
 }

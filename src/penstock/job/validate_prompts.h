@@ -30,9 +30,16 @@ struct PromptReport {
   std::vector<BadLine> bad_lines;  // the first few of them
 };
 
-// Reads the input once. `sampling` is what requests start from. kIo when reading fails, kStopped when `stop` is set.
-absl::StatusOr<PromptReport> ValidatePrompts(const Inputs& inputs, const InputReport& report, const PromptMaker& maker,
-                                             const SamplingParams& sampling, const std::atomic<bool>& stop);
+struct PromptsToValidate {
+  const Inputs& inputs;
+  const InputReport& report;
+  const PromptMaker& maker;
+  SamplingParams sampling;  // what requests start from
+  bool shares_prefixes = true;
+};
+
+// Reads the input once. kIo when reading fails, kStopped when `stop` is set.
+absl::StatusOr<PromptReport> ValidatePrompts(const PromptsToValidate& job, const std::atomic<bool>& stop);
 
 // Returns the job in numbers, for the planner.
 Workload WorkloadOf(const PromptReport& report);

@@ -26,7 +26,7 @@ struct RowBatch {
   std::vector<int64_t> prompt_lengths;                // [num_rows]: prompt lengths of the rows' sequences
   std::vector<int64_t> logit_rows;                    // rows whose logits are wanted
   bool wants_best_only = false;                       // only the token with the largest logit is wanted
-  bool draws_tokens = false;                          // some tokens are drawn at random
+  bool draws_tokens = false;                          // in a simulation: tokens are drawn at random
 
   int64_t num_rows() const { return static_cast<int64_t>(token_ids.size()); }
   void Clear();

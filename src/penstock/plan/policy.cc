@@ -39,9 +39,9 @@ absl::StatusOr<ScheduleOptions> ChooseSchedule(const EngineOptions& options, boo
 
 absl::Status CheckDevice(const EngineOptions& options, bool has_device, const ScheduleTraits& schedule) {
   if (has_device && options.device_memory_bytes == 0) {
-    return UsageError("--device {}: give the size of its memory with --gpu-memory", options.device);
+    return UsageError("--device {}: give the size of its memory with --gpu-memory (512MiB, say)", options.device);
   }
-  if (!has_device && options.device_memory_bytes > 0) {
+  if (!has_device && (options.device_memory_bytes > 0 || options.device_memory_share > 0)) {
     return UsageError("--gpu-memory needs a device: give --device cuda or emulated");
   }
   if (options.policy.kv_tier != KvTier::kDevice) return absl::OkStatus();

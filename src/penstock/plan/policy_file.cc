@@ -8,6 +8,7 @@
 #include "penstock/base/file.h"
 #include "penstock/base/json.h"
 #include "penstock/base/limits.h"
+#include "penstock/base/logging.h"
 #include "penstock/base/status.h"
 #include "penstock/base/text.h"
 #include "penstock/plan/formats.h"
@@ -141,7 +142,9 @@ absl::Status ApplyPolicy(std::string_view text, const std::string& name, EngineO
 
 absl::Status ApplyPolicyFile(const std::string& path, EngineOptions& options) {
   PENSTOCK_ASSIGN_OR_RETURN(const std::string text, ReadFile(path, kMaxConfigBytes));
-  return ApplyPolicy(text, path, options);
+  PENSTOCK_RETURN_IF_ERROR(ApplyPolicy(text, path, options));
+  if (options.context_length > 0) LogInfo("{} sets the context length to {}", Printable(path), options.context_length);
+  return absl::OkStatus();
 }
 
 }  // namespace penstock

@@ -75,12 +75,14 @@ absl::StatusOr<Workload> ParseWorkload(std::string_view spec) {
     if (target == nullptr) return Malformed(spec);
     max_given = max_given || key == "max-prompt";
     prompt_given = prompt_given || key == "prompt";
+    const int64_t min = key == "sampled" ? 0 : 1;
     const int64_t max = key == "requests" ? kMaxRequests : key == "sampled" ? 1 : kMaxContext;
     const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), *target);
-    if (error != std::errc() || end != text.data() + text.size() || *target < 1 || *target > max) {
-      return UsageError("workload: {}: expected a whole number from 1 to {}, found '{}'", key, max, Printable(text));
+    if (error != std::errc() || end != text.data() + text.size() || *target < min || *target > max) {
+      return UsageError("workload: {}: expected a whole number from {} to {}, found '{}'", key, min, max,
+                        Printable(text));
     }
-    if (key == "sampled") workload.draws_tokens = true;
+    if (key == "sampled") workload.draws_tokens = sampled > 0;
   }
   if (prompt_given && !max_given) workload.max_prompt_tokens = workload.prompt_tokens;
   if (workload.prompt_tokens == 0 || workload.new_tokens == 0) return Malformed(spec);

@@ -23,7 +23,9 @@ std::string CheckStopText(const std::string& text) {
 
 }  // namespace
 
-std::string ScheduleHelp() { return ScheduleNames() + "(auto: klotski when experts stream, else on-demand)"; }
+std::string ScheduleHelp() {
+  return ScheduleNames() + "(default: klotski when experts stream, else on-demand; run takes auto for --policy auto)";
+}
 
 std::string ScheduleNames() {
   const auto attends_on_host = [](const ScheduleTraits& schedule) { return schedule.attends_on_host; };

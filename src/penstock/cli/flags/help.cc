@@ -76,8 +76,12 @@ std::string UsageOf(const CommandHelp& command) {
   if (!command.commands.empty()) usage += command.needs_command ? " COMMAND" : " [COMMAND]";
   for (const FlagHelp& flag : command.flags) {
     const std::string& name = flag.names.back();
-    if (flag.is_required) usage += fmt::format(" {} {}", name, flag.type);
-    if (!name.starts_with('-')) usage += fmt::format(" [{}]", name);
+    const bool is_positional = !name.starts_with('-');
+    if (is_positional) {
+      usage += flag.is_required ? " " + name : fmt::format(" [{}]", name);
+    } else if (flag.is_required) {
+      usage += fmt::format(" {} {}", name, flag.type);
+    }
   }
   return usage + " [FLAGS]";
 }
@@ -102,18 +106,19 @@ std::string CommandNames(const CommandHelp& command) {
 }
 
 // Appends a case of bash for the words of a command, and for those of its commands.
-void AppendBashCases(const CommandHelp& command, std::string& out) {
+void AppendBashCases(const CommandHelp& command, const std::string& parent_flags, std::string& out) {
   const std::string words = command.name.substr(std::min(command.name.find(' '), command.name.size()));
   const std::string names = CommandNames(command);
-  out += fmt::format("    '{}') commands='{}'; flags='{}' ;;\n", words.empty() ? words : words.substr(1), names,
-                     DashedNames(command));
-  for (const CommandHelp& sub : command.commands) AppendBashCases(sub, out);
+  const std::string flags = DashedNames(command) + (parent_flags.empty() ? "" : " " + parent_flags);
+  out += fmt::format("    '{}') commands='{}'; flags='{}' ;;\n", words.empty() ? words : words.substr(1), names, flags);
+  // A command of a command takes the flags of both.
+  for (const CommandHelp& sub : command.commands) AppendBashCases(sub, words.empty() ? "" : DashedNames(command), out);
 }
 
 std::string BashCompletion(const CommandHelp& program) {
   std::string out =
       "# Completion of penstock for bash. Load it with: source <(penstock completion bash)\n"
-      "_penstock() {\n"
+      "_penstock_words() {\n"
       "  local word=${COMP_WORDS[COMP_CWORD]} said='' commands='' flags='' i\n"
       "  for ((i = 1; i < COMP_CWORD; i++)); do\n"
       "    case \"$said ${COMP_WORDS[i]}\" in\n      ";
@@ -130,7 +135,7 @@ std::string BashCompletion(const CommandHelp& program) {
          "    esac\n"
          "  done\n"
          "  case \"${said# }\" in\n";
-  AppendBashCases(program, out);
+  AppendBashCases(program, "", out);
   out +=
       "  esac\n"
       "  if [[ $word == -* ]]; then\n"
@@ -139,7 +144,7 @@ std::string BashCompletion(const CommandHelp& program) {
       "    COMPREPLY=($(compgen -W \"$commands\" -- \"$word\"))\n"
       "  fi\n"
       "}\n"
-      "complete -o default -o bashdefault -F _penstock penstock\n";
+      "complete -o default -o bashdefault -F _penstock_words penstock\n";
   return out;
 }
 
@@ -249,7 +254,9 @@ absl::StatusOr<std::string> FormatCompletion(const CommandHelp& program, const s
   if (shell == "zsh") {
     return "#compdef penstock\n# Completion of penstock for zsh. Load it with: source <(penstock completion zsh)\n"
            "autoload -U +X bashcompinit && bashcompinit\n" +
-           BashCompletion(program);
+           BashCompletion(program) +
+           // zsh runs the installed file when it completes for the first time.
+           "[[ ${funcstack[1]} == _penstock ]] && _bash_complete -o default -o bashdefault -F _penstock_words\n";
   }
   if (shell == "fish") {
     std::string out = "# Completion of penstock for fish. Load it with: penstock completion fish | source\n";

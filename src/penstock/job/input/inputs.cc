@@ -1,5 +1,6 @@
 #include "penstock/job/input/inputs.h"
 
+#include <algorithm>
 #include <memory>
 
 #include <fmt/format.h>
@@ -35,6 +36,7 @@ absl::StatusOr<std::vector<std::string>> InputNames(const std::vector<std::strin
     PENSTOCK_ASSIGN_OR_RETURN(const std::vector<std::string> files, FilesOf(path));
     names.insert(names.end(), files.begin(), files.end());
   }
+  if (std::ranges::count(names, "-") > 1) return UsageError("--input -: standard input is named twice");
   if (names.empty()) return UsageError("--input: expected a file name, found nothing");
   return names;
 }

@@ -191,6 +191,9 @@ void ReadPromptFields(FieldReader& fields, JobRequest& request) {
   if (request.kind != RequestKind::kCompletion) {
     fields.Fail("unsupported", "echo", "only completions support it; leave it out");
   }
+  if (request.num_answers > 1 && sampling.max_tokens == 0) {
+    fields.Fail("unsupported", "n", "a prompt that is only scored has no answers; leave it out");
+  }
   // The log-probabilities of an echo are those of the prompt and of the answer.
   const int logprobs = sampling.logprobs.value_or(-1);
   if (logprobs >= 0 || sampling.max_tokens == 0) {
