@@ -151,7 +151,8 @@ def help_rows():
     def completion(box):
         script = box.file("completion", stdout(box, ["completion", "bash"]))
         for words, expected in ((["ben"], ["bench"]), (["bench", "ro"], ["routing"]), (["run", "--mem"], ["--memory"]),
-                                (["bench", "routing", "--req"], ["--requests"]), (["bench", "routing", "--mem"], ["--memory"]), (["run", "--model", "r"], [])):
+                                (["bench", "routing", "--req"], ["--requests"]),
+                                (["bench", "routing", "--mem"], ["--memory"]), (["run", "--model", "r"], [])):
             line = " ".join(words)
             found = subprocess.run(
                 ["bash", "-c", f"source {script}; COMP_WORDS=(penstock {line}); COMP_CWORD={len(words)}; _penstock_words; "

@@ -220,6 +220,12 @@ absl::Status CheckOtherFiles(const JobOptions& options, const std::vector<std::s
   return absl::OkStatus();
 }
 
+std::string NothingToDo(const JobOptions& options, const OutputScan& scan) {
+  const std::string failed =
+      scan.num_failed > 0 ? fmt::format(" ({} failed; --retry-failed runs them again)", scan.num_failed) : "";
+  return fmt::format("{}: all {} requests are done{}, nothing to do\n", options.output_path, scan.num_done, failed);
+}
+
 // Adds what a run answered, and what its engine counted.
 void AddRun(JobNumbers& numbers, const ProgressCounts& counts, const Engine& engine) {
   numbers.num_requests = counts.num_done - counts.num_resumed;
@@ -261,10 +267,7 @@ static absl::StatusOr<JobSummary> RunWithStats(const JobOptions& options, const 
   const int64_t num_retried = options.retry_failed ? job.scan.num_failed : 0;
   if (job.has_old_manifest && job.scan.num_done - num_retried >= job.report.num_requests) {
     summary.nothing_to_do = true;
-    const std::string failed =
-        job.scan.num_failed > 0 ? fmt::format(" ({} failed; --retry-failed runs them again)", job.scan.num_failed) : "";
-    progress.Print(
-        fmt::format("{}: all {} requests are done{}, nothing to do\n", options.output_path, job.scan.num_done, failed));
+    progress.Print(NothingToDo(options, job.scan));
     summary.numbers.total_s = SecondsSince(start);
     PENSTOCK_RETURN_IF_ERROR(stats.Write(FormatStats(summary.numbers)));
     return summary;

@@ -118,7 +118,7 @@ class StreamDecoder {
   explicit StreamDecoder(const Tokenizer& tokenizer, SkipSpecial skip_special = SkipSpecial::kYes)
       : tokenizer_(&tokenizer), skip_special_(skip_special) {}
 
-  // What follows continues a text, so it keeps a leading space.
+  // The next tokens continue a text, so they keep a leading space.
   void ContinueText() { state_ = {.num_tokens = 1, .past_leading = true}; }
 
   // Returns the text that `id` completes ("" while a UTF-8 sequence is open).
