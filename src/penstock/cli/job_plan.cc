@@ -69,9 +69,7 @@ absl::StatusOr<Cost> CostOf(const RunFlags& flags, const ValidatedJob& job, cons
                           .tokenize = [&loaded](std::string_view text) { return loaded.Tokenize(text); },
                           .tokenize_chat = [&loaded](const Chat& chat) { return loaded.TokenizeChat(chat); },
                           .system = flags.job.system};
-  SamplingParams sampling;
-  if (loaded.generation.max_new_tokens > 0) sampling.max_tokens = loaded.generation.max_new_tokens;
-  sampling = Overlay(sampling, flags.job.sampling);
+  const SamplingParams sampling = Overlay({.max_tokens = flags.job.default_max_tokens}, flags.job.sampling);
   Cost cost;
   PENSTOCK_ASSIGN_OR_RETURN(cost.prompts, ValidatePrompts({.inputs = job.inputs,
                                                            .report = job.report,

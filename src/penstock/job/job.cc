@@ -203,7 +203,8 @@ absl::StatusOr<OpenedEngine> OpenFor(const OpenJob& job, absl::FunctionRef<Engin
 // Refuses other files of the command that would overwrite a file of the job, and an output that the pattern of an input
 // stands for: a resumed job would read it.
 absl::Status CheckOtherFiles(const JobOptions& options, const std::vector<std::string>& input_names) {
-  for (const std::string& path : options.input_paths) {
+  const bool writes_files = options.output_path != "-";
+  for (const std::string& path : writes_files ? options.input_paths : std::vector<std::string>()) {
     for (const std::string& written : {options.output_path, ManifestPath(options.output_path)}) {
       if (path == written || ::fnmatch(path.c_str(), written.c_str(), FNM_PATHNAME) != 0) continue;
       return UsageError("--input {}: the output {} has such a name, too; choose another --output", path, written);

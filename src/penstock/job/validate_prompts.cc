@@ -120,9 +120,8 @@ Workload WorkloadOf(const PromptReport& report) {
 
 std::string FormatPromptReport(const PromptReport& report) {
   std::string text = fmt::format(
-      "{} prompts of {} tokens, at most {} of them to be computed (the others begin like earlier prompts); answers of "
-      "at most "
-      "{} tokens\n",
+      "{} prompts of {} tokens together (each turn and each further answer has a prompt): at most {} tokens must be "
+      "computed, the others begin like earlier prompts; answers of at most {} tokens\n",
       report.num_prompts, report.prompt_tokens, report.computed_tokens, report.new_tokens);
   if (report.longest_prompt > 0) {
     text += fmt::format("longest prompt: {} tokens, {}\n", report.longest_prompt, report.longest_place.Text());

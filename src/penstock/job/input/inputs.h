@@ -37,7 +37,7 @@ class Inputs {
   std::vector<InputFile> files_;
 };
 
-// Where a line stands.
+// The place of a line in its file.
 struct LinePlace {
   std::string file;
   int64_t number = 0;         // in the file, from 1
