@@ -83,7 +83,7 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--penstock", required=True)
     parser.add_argument("--shim", required=True, help="the library fault_shim")
-    parser.add_argument("--faults", type=int, default=120)
+    parser.add_argument("--faults", type=int, default=300)
     parser.add_argument("--requests", type=int, default=150)
     parser.add_argument("--seed", type=int, default=1)
     args = parser.parse_args()

@@ -70,7 +70,7 @@ absl::StatusOr<int> RunCommand(RunFlags flags) {
   const std::atomic<bool>& stop_requested = StopOnSignals();
   flags.job.resume = flags.job.resume || flags.job.retry_failed;
   if (flags.validate_only) return ValidateOnly(flags, stop_requested);
-  if (flags.as_json) return UsageError("--json goes with --validate-only");
+  if (flags.as_json) LogWarning("--json counts only with --validate-only");
   if (flags.model.engine.model_dir.empty()) return UsageError("--model is required (see penstock run --help)");
   if (flags.job.output_path.empty()) return UsageError("run needs --output FILE");
   PENSTOCK_RETURN_IF_ERROR(CheckNoFileOfTheModel("--stats", flags.job.stats_path, flags.model.engine.model_dir));

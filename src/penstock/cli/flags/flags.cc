@@ -21,8 +21,9 @@ namespace {
 
 constexpr char kOptionFileFlag[] = "--options-file";
 constexpr std::string_view kVariablePrefix = "PENSTOCK_";
-// Variables that are not flags.
-constexpr std::string_view kOtherVariables[] = {"PENSTOCK_FORCE_ISA", "PENSTOCK_TEST_SEED"};
+// Variables that are not flags. The test programs read those that begin with kTestPrefix.
+constexpr std::string_view kOtherVariables[] = {"PENSTOCK_FORCE_ISA"};
+constexpr std::string_view kTestPrefix = "PENSTOCK_TEST_";
 
 std::string VariableName(const std::string& flag) {
   std::string name(kVariablePrefix);
@@ -85,7 +86,8 @@ void BindVariables(CLI::App& app) {
   for (char** variable = environ; *variable != nullptr; ++variable) {
     const std::string_view text(*variable);
     const std::string_view name = text.substr(0, text.find('='));
-    if (!name.starts_with(kVariablePrefix) || std::find(known.begin(), known.end(), name) != known.end()) continue;
+    if (!name.starts_with(kVariablePrefix) || name.starts_with(kTestPrefix)) continue;
+    if (std::find(known.begin(), known.end(), name) != known.end()) continue;
     const std::string nearest = Nearest(std::string(name), known);
     LogWarning("environment variable {} is not known{}", Printable(name),
                nearest.empty() ? "" : fmt::format("; did you mean {}?", nearest));
