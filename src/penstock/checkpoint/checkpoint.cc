@@ -106,20 +106,17 @@ void WarnOfUnlisted(const ModelFolder& folder, const std::vector<std::string>& e
 }  // namespace
 
 absl::StatusOr<Checkpoint> Checkpoint::OpenPacked(const ModelFolder& folder) {
-  PENSTOCK_ASSIGN_OR_RETURN(const std::string text, folder.Read(kPackedIndexFile, kMaxIndexBytes));
-  absl::StatusOr<PackedIndex> index = ParsePackedIndex(text);
-  if (!index.ok()) return Annotate(index.status(), fmt::format("{}/{}", folder.path(), kPackedIndexFile));
-  PENSTOCK_RETURN_IF_ERROR(CheckFiles(*index, folder));
+  PENSTOCK_ASSIGN_OR_RETURN(PackedIndex index, ReadPackedIndex(folder));
   Checkpoint checkpoint;
   PENSTOCK_ASSIGN_OR_RETURN(OpenedFile file, folder.OpenFile(kPackedWeightsFile));
-  if (file.size_bytes != index->weights_bytes) {
+  if (file.size_bytes != index.weights_bytes) {
     return ModelError("{}: {} bytes, expected {}: the file is not whole, copy it again or pack the model again",
-                      file.path, file.size_bytes, index->weights_bytes);
+                      file.path, file.size_bytes, index.weights_bytes);
   }
   checkpoint.files_.push_back(std::move(file));
   checkpoint.format_ = Format::kPacked;
-  checkpoint.quantize_ = index->quantize;
-  checkpoint.tensors_ = std::move(index->tensors);
+  checkpoint.quantize_ = index.quantize;
+  checkpoint.tensors_ = std::move(index.tensors);
   PENSTOCK_RETURN_IF_ERROR(checkpoint.SortNames());
   return checkpoint;
 }

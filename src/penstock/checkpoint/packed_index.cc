@@ -168,8 +168,11 @@ absl::StatusOr<PackedIndex> ParsePackedIndex(std::string_view text) {
   return index;
 }
 
-absl::Status CheckFiles(const PackedIndex& index, const ModelFolder& folder) {
-  for (const auto& [name, expected] : index.files) {
+absl::StatusOr<PackedIndex> ReadPackedIndex(const ModelFolder& folder) {
+  PENSTOCK_ASSIGN_OR_RETURN(const std::string text, folder.Read(kPackedIndexFile, kMaxIndexBytes));
+  absl::StatusOr<PackedIndex> index = ParsePackedIndex(text);
+  if (!index.ok()) return Annotate(index.status(), fmt::format("{}/{}", folder.path(), kPackedIndexFile));
+  for (const auto& [name, expected] : index->files) {
     PENSTOCK_ASSIGN_OR_RETURN(const std::string content, folder.Read(name, kMaxTokenizerBytes));
     const uint64_t found = XXH3_64bits(content.data(), content.size());
     if (found == expected) continue;
@@ -178,7 +181,7 @@ absl::Status CheckFiles(const PackedIndex& index, const ModelFolder& folder) {
         "(if you changed it on purpose, remove its checksum from \"files\" in {})",
         folder.path(), name, found, expected, kPackedIndexFile);
   }
-  return absl::OkStatus();
+  return index;
 }
 
 absl::Status CheckSum(const TensorInfo& tensor, uint64_t found) {

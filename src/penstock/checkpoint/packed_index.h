@@ -39,8 +39,8 @@ std::string SerializePackedIndex(const PackedIndex& index);
 // shapes.
 absl::StatusOr<PackedIndex> ParsePackedIndex(std::string_view text);
 
-// Returns kModel when one of index.files is missing or has another checksum.
-absl::Status CheckFiles(const PackedIndex& index, const ModelFolder& folder);
+// Reads the index of a packed store. Returns kModel also when one of its other files is missing or has another checksum.
+absl::StatusOr<PackedIndex> ReadPackedIndex(const ModelFolder& folder);
 
 // Returns kModel when the bytes are not those that were packed.
 absl::Status CheckSum(const TensorInfo& tensor, uint64_t found);

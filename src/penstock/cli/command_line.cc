@@ -1,7 +1,6 @@
 #include "penstock/cli/command_line.h"
 
 #include <array>
-#include <chrono>
 #include <csignal>
 #include <cstdio>
 #include <cstdlib>
@@ -16,6 +15,7 @@
 #include <unistd.h>
 
 #include "penstock/base/choices.h"
+#include "penstock/base/clock.h"
 #include "penstock/base/file.h"
 #include "penstock/base/limits.h"
 #include "penstock/base/logging.h"
@@ -54,13 +54,8 @@ struct Command {
 };
 
 std::string CheckDate(const std::string& text) {
-  int year = 0;
-  unsigned month = 0, day = 0;
-  const bool is_read = std::sscanf(text.c_str(), "%4d-%2u-%2u", &year, &month, &day) == 3;
-  const std::chrono::year_month_day date{std::chrono::year(year), std::chrono::month(month), std::chrono::day(day)};
-  // Written again, it must be the same text.
-  const bool is_date = is_read && date.ok() && fmt::format("{:04}-{:02}-{:02}", year, month, day) == text;
-  return is_date ? "" : "expected a date such as 2026-11-21";
+  const std::optional<DateTime> date = ParseDateTime(text);
+  return date.has_value() && text.find('T') == std::string::npos ? "" : "expected a date such as 2026-11-21";
 }
 
 Command AddRunCommand(CLI::App& app, LogFlags& log) {
@@ -106,7 +101,7 @@ Command AddGenerateCommand(CLI::App& app, LogFlags& log) {
   auto flags = std::make_shared<GenerateFlags>();
   CLI::App* command = AddCommand(app, "generate", "stream one answer to stdout");
   BeginGroup(*command, "Prompt");
-  const Flag prompt = AddFlag(*command, "-p,--prompt", flags->prompt, "the prompt").TypeName("TEXT");
+  const Flag prompt = AddFlag(*command, "-p,--prompt,prompt", flags->prompt, "the prompt; may also stand without --prompt").TypeName("TEXT");
   const Flag file =
       AddFlag(*command, "--prompt-file", flags->prompt_file, "file that holds the prompt; - for standard input")
           .TypeName("FILE");
@@ -121,7 +116,7 @@ Command AddGenerateCommand(CLI::App& app, LogFlags& log) {
   AddSamplingFlags(*command, flags->sampling);
   AddLogFlags(*command, log);
   SetExamples(*command,
-              "penstock generate -m models/penstock-demo -p 'Once upon a time' --raw\n"
+              "penstock generate -m models/penstock-demo --raw 'Once upon a time'\n"
               "penstock generate -m DIR -p 'Name three rivers.' --system 'Answer in one line.' --temperature 0");
   return {command, [flags] { return GenerateCommand(*flags); }};
 }
@@ -172,7 +167,9 @@ Command AddTokenizeCommand(CLI::App& app, LogFlags& log) {
       .TypeName("DIR");
   BeginGroup(*command, "Text");
   const Flag text =
-      AddFlag(*command, "--text", flags->text, "the text (with --decode: a JSON array of ids)").TypeName("TEXT");
+      AddFlag(*command, "--text,text", flags->text,
+              "the text (with --decode: a JSON array of ids); may also stand without --text")
+          .TypeName("TEXT");
   const Flag file =
       AddFlag(*command, "--file", flags->file, "file with one text per line; - for standard input").TypeName("FILE");
   text.Excludes(file);
@@ -183,7 +180,7 @@ Command AddTokenizeCommand(CLI::App& app, LogFlags& log) {
   AddFlag(*command, "--decode", flags->decode, "turn ids back into text");
   AddLogFlags(*command, log);
   SetExamples(*command,
-              "penstock tokenize -m models/penstock-demo --text 'Once upon a time'\n"
+              "penstock tokenize -m models/penstock-demo 'Once upon a time'\n"
               "penstock tokenize -m models/penstock-demo --decode --text '[1, 2, 3]'");
   return {command, [flags] { return TokenizeCommand(*flags); }};
 }
@@ -311,11 +308,11 @@ Command AddSimulateCommand(CLI::App& app, LogFlags& log) {
       .ShowDefault();
   AddFlag(*command, "--routing-repeat", flags->routing.repeat,
           "probability that a token chooses an expert of the sequence's last token again")
-      .NumberInRange(0.0, 0.99)
+      .NumberFrom(0, 0.99)
       .ShowDefault();
   AddFlag(*command, "--gate-accuracy", flags->routing.gate_accuracy,
           "share of a layer's choices that its gate predicts one layer ahead; 0: no prediction")
-      .NumberInRange(0.0, 1.0)
+      .NumberFrom(0, 1)
       .ShowDefault();
   AddFlag(*command, "--seed", flags->routing.seed, "seed of the routing").Unsigned();
   AddFlag(*command, "--json", flags->as_json, "print JSON");
@@ -329,7 +326,8 @@ Command AddListCommand(CLI::App& app, LogFlags& log) {
   CLI::App* command = AddCommand(app, "list", "what flags and policy files may name, with a line on each");
   BeginGroup(*command, "Tables");
   AddFlag(*command, "table", flags->table,
-          "schedules, predictors, evictions, rules, kv-tiers, dtypes, kv-dtypes, weights or hardware (default: all)");
+          "schedules, predictors, evictions, rules, kv-tiers, dtypes, kv-dtypes, weights, hardware or workloads (default: "
+          "all)");
   AddLogFlags(*command, log);
   SetExamples(*command, "penstock list schedules");
   return {command, [flags] { return ListCommand(*flags); }};
@@ -349,7 +347,7 @@ Command AddProbeCommand(CLI::App& app, LogFlags& log) {
       .TypeName("DIR");
   AddFlag(*command, "--seconds", flags->seconds,
           "approximate duration; kernels in all formats take ten seconds more (default: 20)")
-      .NumberInRange(1.0, 40.0);
+      .NumberFrom(1, 40);
   AddFlag(*command, "-t,--threads", flags->model.engine.threads,
           "most threads to measure with (default: all usable CPUs)")
       .InRange(1, kMaxThreads);

@@ -33,6 +33,8 @@ struct ModelFlags {
 
 // Returns the checked options. kUsage for --policy auto, which is not a file.
 absl::StatusOr<EngineOptions> ToEngineOptions(const ModelFlags& flags);
+// The same for `run`: --policy auto leaves the policy to the planner.
+absl::StatusOr<EngineOptions> ToPlannedOptions(ModelFlags flags);
 // Returns kUsage when the file of `flag` exists and is a file of the model: it would be overwritten.
 absl::Status CheckNoFileOfTheModel(const std::string& flag, const std::string& path, const std::string& model_dir);
 // Returns whether --policy auto or --schedule auto was given: the planner then chooses everything that other flags

@@ -10,6 +10,7 @@
 #include "penstock/base/bytes.h"
 #include "penstock/base/file.h"
 #include "penstock/base/json.h"
+#include "penstock/base/logging.h"
 #include "penstock/base/status.h"
 #include "penstock/checkpoint/packed_index.h"
 #include "penstock/cli/inspect_report.h"
@@ -55,7 +56,11 @@ absl::Status VerifyWeights(const LoadedModel& model) {
     if (num_bad == 0) continue;
     if (++num_faulty <= 10) faults += fmt::format("{}{} has {}", faults.empty() ? "" : "; ", tensor.name, num_bad);
   }
-  if (num_faulty == 0) return absl::OkStatus();
+  if (num_faulty == 0) {
+    LogInfo("verified {} tensors: no value is NaN or infinite, and checksums are right where the model has them",
+            model.checkpoint.tensors().size());
+    return absl::OkStatus();
+  }
   return ModelError("values that are NaN or infinite: {}{} ({} tensors in all)", faults, num_faulty > 10 ? "; ..." : "",
                     num_faulty);
 }

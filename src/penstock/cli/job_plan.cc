@@ -58,9 +58,7 @@ struct Cost {
 };
 
 absl::StatusOr<Cost> CostOf(const RunFlags& flags, const ValidatedJob& job, const std::atomic<bool>& stop_requested) {
-  ModelFlags model_flags = flags.model;
-  if (model_flags.policy_path == "auto") model_flags.policy_path.clear();
-  PENSTOCK_ASSIGN_OR_RETURN(EngineOptions options, ToEngineOptions(model_flags));
+  PENSTOCK_ASSIGN_OR_RETURN(EngineOptions options, ToPlannedOptions(flags.model));
   PENSTOCK_ASSIGN_OR_RETURN(DescribedModel model, DescribedModel::FromFolder(options.model_dir));
   PENSTOCK_ASSIGN_OR_RETURN(options.context_length, ChooseContextLength(options, model.config()));
   PENSTOCK_ASSIGN_OR_RETURN(const Formats formats, ChooseFormats(options, model.weights()));

@@ -14,6 +14,7 @@
 #include "penstock/memory/eviction.h"
 #include "penstock/plan/formats.h"
 #include "penstock/plan/policy.h"
+#include "penstock/plan/workload.h"
 #include "penstock/routing/expert_predictor.h"
 #include "penstock/schedule/expert_split.h"
 #include "penstock/schedule/schedule.h"
@@ -37,7 +38,8 @@ std::vector<Table> Tables() {
           {"dtypes", "--dtype", ChoiceList(ComputeDtypes())},
           {"kv-dtypes", "--kv-dtype", ChoiceList(KvFormats())},
           {"weights", "--weights", ChoiceList(std::span<const WeightFormatTraits>(kWeightFormats))},
-          {"hardware", "--hardware", PresetTable()}};
+          {"hardware", "--hardware", PresetTable()},
+          {"workloads", "--workload", WorkloadList()}};
 }
 
 }  // namespace

@@ -13,6 +13,7 @@
 #include "penstock/base/text.h"
 #include "penstock/base/thread_pool.h"
 #include "penstock/cli/flags/described_flags.h"
+#include "penstock/cli/output_file.h"
 #include "penstock/memory/eviction.h"
 #include "penstock/plan/policy_file.h"
 #include "penstock/schedule/schedule.h"
@@ -341,19 +342,22 @@ std::string Json(const Described& described, const std::vector<PolicyChoice>& ch
   return std::string(json::serialize(all)) + "\n";
 }
 
-}  // namespace
-
-absl::Status WritePlot(const Described& described, const PolicyChoice& best, const std::string& path) {
+absl::StatusOr<std::string> Plot(const Described& described, const PolicyChoice& best) {
   PENSTOCK_ASSIGN_OR_RETURN(const Hrm hrm, HrmOf(best, described.model, described.hardware));
-  return WriteFile(path, PlotHrm(hrm, DecodePoints(best, described.model, hrm, described.workload),
-                                 fmt::format("Decoding {}", described.model.name())));
+  return PlotHrm(hrm, DecodePoints(best, described.model, hrm, described.workload),
+                 fmt::format("Decoding {}", described.model.name()));
 }
+
+}  // namespace
 
 absl::StatusOr<int> PlanCommand(const PlanFlags& flags) {
   if (flags.described.hardware == "list") {
     PENSTOCK_RETURN_IF_ERROR(WriteFully(STDOUT_FILENO, PresetTable(), "stdout"));
     return 0;
   }
+  const std::string& model_dir = flags.described.model.engine.model_dir;
+  PENSTOCK_ASSIGN_OR_RETURN(OutputFile policy, OutputFile::Open("--output", flags.policy_output_path, model_dir));
+  PENSTOCK_ASSIGN_OR_RETURN(OutputFile plot, OutputFile::Open("--plot", flags.plot_path, model_dir));
   PENSTOCK_ASSIGN_OR_RETURN(Described described, Describe(flags.described));
   PENSTOCK_ASSIGN_OR_RETURN(const std::vector<PolicyChoice> choices,
                             SearchPolicies(described.model, described.hardware, described.workload, described.options));
@@ -362,11 +366,11 @@ absl::StatusOr<int> PlanCommand(const PlanFlags& flags) {
   described.options = best.options;
   PENSTOCK_RETURN_IF_ERROR(WriteFully(
       STDOUT_FILENO, flags.as_json ? Json(described, choices, whatifs) : Text(described, choices, whatifs), "stdout"));
-  if (!flags.plot_path.empty()) PENSTOCK_RETURN_IF_ERROR(WritePlot(described, best, flags.plot_path));
-  if (!flags.policy_output_path.empty()) {
-    PENSTOCK_RETURN_IF_ERROR(
-        WriteFile(flags.policy_output_path, std::string(json::serialize(PolicyJson(best.options))) + "\n"));
+  if (plot.is_wanted()) {
+    PENSTOCK_ASSIGN_OR_RETURN(const std::string drawing, Plot(described, best));
+    PENSTOCK_RETURN_IF_ERROR(plot.Write(drawing));
   }
+  PENSTOCK_RETURN_IF_ERROR(policy.Write(std::string(json::serialize(PolicyJson(best.options))) + "\n"));
   return 0;
 }
 

@@ -1,8 +1,5 @@
 #include "penstock/cli/commands.h"
 
-#include <cerrno>
-
-#include <fcntl.h>
 #include <unistd.h>
 
 #include "penstock/base/bytes.h"
@@ -10,6 +7,7 @@
 #include "penstock/base/json.h"
 #include "penstock/base/status.h"
 #include "penstock/base/text.h"
+#include "penstock/cli/output_file.h"
 #include "penstock/measure/probe.h"
 
 namespace penstock::cli {
@@ -122,17 +120,11 @@ absl::StatusOr<Hardware> Measure(const ProbeFlags& flags) {
 }  // namespace
 
 absl::StatusOr<int> ProbeCommand(const ProbeFlags& flags) {
-  UniqueFd output;
-  if (!flags.output_path.empty()) {  // before the work, so that a wrong path is noticed at once
-    output = UniqueFd(::open(flags.output_path.c_str(), O_WRONLY | O_CREAT | O_CLOEXEC, 0666));
-    if (!output.valid()) return IoError("{}: cannot open for writing: {}", flags.output_path, ErrnoText(errno));
-  }
+  PENSTOCK_ASSIGN_OR_RETURN(OutputFile output,
+                            OutputFile::Open("--output", flags.output_path, flags.model.engine.model_dir));
   PENSTOCK_ASSIGN_OR_RETURN(const Hardware hardware, Measure(flags));
   const std::string json = std::string(json::serialize(ToJson(hardware))) + "\n";
-  if (output.valid()) {
-    (void)::ftruncate(output.get(), 0);  // fails on pipes, which have nothing to cut off
-    PENSTOCK_RETURN_IF_ERROR(WriteFully(output.get(), json, flags.output_path));
-  }
+  PENSTOCK_RETURN_IF_ERROR(output.Write(json));
   std::string table = HardwareTable(hardware) + KernelTable(hardware.processors.at(0));
   for (size_t i = 1; i < hardware.processors.size(); ++i) table += DeviceTable(hardware, hardware.processors[i]);
   for (const Link& link : hardware.links) table += LinkTable(link);

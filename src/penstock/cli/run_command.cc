@@ -75,8 +75,7 @@ absl::StatusOr<int> RunCommand(RunFlags flags) {
   if (flags.job.output_path.empty()) return UsageError("run needs --output FILE");
   PENSTOCK_RETURN_IF_ERROR(CheckNoFileOfTheModel("--stats", flags.job.stats_path, flags.model.engine.model_dir));
   const bool wants_plan = WantsPlan(flags.model);
-  if (flags.model.policy_path == "auto") flags.model.policy_path.clear();
-  PENSTOCK_ASSIGN_OR_RETURN(EngineOptions options, ToEngineOptions(flags.model));
+  PENSTOCK_ASSIGN_OR_RETURN(EngineOptions options, ToPlannedOptions(flags.model));
   flags.job.seed = flags.job.sampling.seed.value_or(0);
   flags.job.sampling.seed.reset();  // used as the job's seed: each request derives its own
   flags.job.engine_settings = {{"dtype", flags.model.dtype},

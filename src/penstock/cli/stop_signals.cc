@@ -1,6 +1,7 @@
 #include "penstock/cli/stop_signals.h"
 
 #include <csignal>
+#include <string_view>
 
 #include <unistd.h>
 
@@ -12,7 +13,10 @@ namespace {
 std::atomic<bool> stop_requested{false};
 
 void OnStopSignal(int) {
-  if (stop_requested.exchange(true)) _exit(static_cast<int>(Fault::kStopped));
+  if (!stop_requested.exchange(true)) return;
+  constexpr std::string_view kLine = "penstock: error: stopped at once by a second signal\n";
+  [[maybe_unused]] const ssize_t written = ::write(STDERR_FILENO, kLine.data(), kLine.size());
+  _exit(static_cast<int>(Fault::kStopped));
 }
 
 }  // namespace

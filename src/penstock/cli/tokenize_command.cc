@@ -8,6 +8,7 @@
 #include "penstock/base/file.h"
 #include "penstock/base/json.h"
 #include "penstock/base/status.h"
+#include "penstock/checkpoint/packed_index.h"
 #include "penstock/tokenizer/tokenizer.h"
 
 namespace penstock::cli {
@@ -50,6 +51,7 @@ absl::Status ForLines(std::string_view content, absl::FunctionRef<absl::Status(i
 absl::StatusOr<int> TokenizeCommand(const TokenizeFlags& flags) {
   if (!flags.text && !flags.file) return UsageError("tokenize needs --text TEXT or --file FILE");
   PENSTOCK_ASSIGN_OR_RETURN(const ModelFolder folder, ModelFolder::Open(flags.model_dir));
+  if (folder.Has(kPackedIndexFile)) PENSTOCK_RETURN_IF_ERROR(ReadPackedIndex(folder).status());
   PENSTOCK_ASSIGN_OR_RETURN(const std::unique_ptr<Tokenizer> tokenizer, Tokenizer::Load(folder));
   const SkipSpecial skip_special = flags.no_special ? SkipSpecial::kYes : SkipSpecial::kNo;
   const auto convert = [&](std::string_view line) -> absl::StatusOr<std::string> {

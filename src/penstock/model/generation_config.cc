@@ -1,5 +1,6 @@
 #include "penstock/model/generation_config.h"
 
+#include <algorithm>
 #include <string>
 #include <type_traits>
 
@@ -68,7 +69,8 @@ absl::StatusOr<GenerationConfig> ReadGgufGenerationConfig(const GgufMetadata& me
     return absl::OkStatus();
   };
   PENSTOCK_RETURN_IF_ERROR(read("temp", 0, kMaxTemperature, config.temperature));
-  PENSTOCK_RETURN_IF_ERROR(read("top_k", 0, kMaxVocabSize, config.top_k));
+  PENSTOCK_RETURN_IF_ERROR(read("top_k", -1, kMaxVocabSize, config.top_k));
+  config.top_k = std::max<int64_t>(config.top_k, 0);  // -1 is llama.cpp's word for off
   PENSTOCK_RETURN_IF_ERROR(read("top_p", 0, 1, config.top_p));
   if (config.top_p == 0) config.top_p = 1.0;
   PENSTOCK_RETURN_IF_ERROR(read("min_p", 0, 1, config.min_p));

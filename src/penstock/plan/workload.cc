@@ -15,12 +15,13 @@ namespace {
 struct NamedWorkload {
   std::string_view name;
   Workload workload;
+  std::string_view source;
 };
 constexpr NamedWorkload kWorkloads[] = {
-    {"mtbench", {.prompt_tokens = 77, .max_prompt_tokens = 418, .new_tokens = 128}},
-    {"reasoning", {.prompt_tokens = 242, .max_prompt_tokens = 256, .new_tokens = 50}},
-    {"summarization", {.prompt_tokens = 1693, .max_prompt_tokens = 1984, .new_tokens = 64}},
-    {"klotski", {.prompt_tokens = 512, .max_prompt_tokens = 512, .new_tokens = 32}},
+    {"mtbench", {.prompt_tokens = 77, .max_prompt_tokens = 418, .new_tokens = 128}, "MoE-Lightning, Table 3"},
+    {"reasoning", {.prompt_tokens = 242, .max_prompt_tokens = 256, .new_tokens = 50}, "MoE-Lightning, Table 3"},
+    {"summarization", {.prompt_tokens = 1693, .max_prompt_tokens = 1984, .new_tokens = 64}, "MoE-Lightning, Table 3"},
+    {"klotski", {.prompt_tokens = 512, .max_prompt_tokens = 512, .new_tokens = 32}, "Klotski"},
 };
 
 constexpr int64_t kMaxRequests = 1'000'000;
@@ -33,6 +34,15 @@ absl::Status Malformed(std::string_view spec) {
 }
 
 }  // namespace
+
+std::string WorkloadList() {
+  std::string list;
+  for (const auto& [name, workload, source] : kWorkloads) {
+    list += fmt::format("{:<14} prompts of {} tokens, {} at most, answers of {} ({})\n", name, workload.prompt_tokens,
+                        workload.max_prompt_tokens, workload.new_tokens, source);
+  }
+  return list;
+}
 
 int64_t Workload::PromptTokens(int64_t request_idx) const {
   if (max_prompt_tokens <= prompt_tokens) return prompt_tokens;

@@ -38,4 +38,7 @@ struct Workload {
 // Changes may follow a name: "mtbench:gen=64". kUsage for anything else.
 absl::StatusOr<Workload> ParseWorkload(std::string_view spec);
 
+// Returns a line on each named workload.
+std::string WorkloadList();
+
 }  // namespace penstock

@@ -18,15 +18,19 @@
 namespace penstock {
 namespace {
 
-// Returns the approximate number of tasks of a whole run.
+// Returns about how long it takes to simulate a whole run, in tasks.
 double NumTasks(const MemoryPlan& plan, const Workload& workload, const ModelConfig& config) {
   const auto ceil_div = [](int64_t a, int64_t b) { return (a + b - 1) / std::max<int64_t>(1, b); };
   const int64_t num_requests = workload.num_requests > 0 ? workload.num_requests : plan.batch_size;
   const int64_t num_steps = ceil_div(num_requests * workload.prompt_tokens, plan.prefill_chunk) +
                             ceil_div(num_requests, plan.batch_size) * workload.new_tokens;
   const int64_t num_micro_batches = plan.micro_batch_size > 0 ? ceil_div(plan.batch_size, plan.micro_batch_size) : 1;
-  return static_cast<double>(num_steps) * static_cast<double>(config.num_layers) *
-         static_cast<double>(config.num_experts + 8 * num_micro_batches);
+  // To draw the choices of this many rows takes as long as a task.
+  constexpr double kRowsPerTask = 16;
+  const auto num_rows = static_cast<double>(num_requests * workload.positions());
+  const auto tasks_of_step = static_cast<double>(config.num_experts + 8 * num_micro_batches);
+  return static_cast<double>(config.num_layers) *
+         (static_cast<double>(num_steps) * tasks_of_step + num_rows / kRowsPerTask);
 }
 
 constexpr int64_t kFirstChunk = 512, kFirstMicroBatch = 32;

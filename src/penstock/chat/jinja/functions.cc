@@ -1,6 +1,7 @@
 // Global functions, and Jinja's own objects: loop, cycler, joiner.
 #include <array>
 
+#include "penstock/base/clock.h"
 #include "penstock/chat/jinja/builtins.h"
 
 namespace penstock::jinja {
@@ -68,44 +69,14 @@ Result MakeNamespace(Interp& interp, Args& args) {
   return Value::Of(&object);
 }
 
-struct Date {
-  int year = 2024;
-  int month = 7;
-  int day = 26;
-  int hour = 0;
-  int minute = 0;
-  int second = 0;
-};
-
-// Parses "YYYY-MM-DD" or "YYYY-MM-DDTHH:MM:SS".
-std::optional<Date> ParseDate(std::string_view text) {
-  Date date;
-  const auto number = [&text](size_t at, size_t size, int low, int high, int& out) {
-    out = 0;
-    for (size_t i = at; i < at + size; ++i) {
-      if (i >= text.size() || text[i] < '0' || text[i] > '9') return false;
-      out = out * 10 + (text[i] - '0');
-    }
-    return out >= low && out <= high;
-  };
-  const bool has_date = number(0, 4, 1, 9999, date.year) && number(5, 2, 1, 12, date.month) &&
-                        number(8, 2, 1, 31, date.day) && text[4] == '-' && text[7] == '-';
-  if (!has_date) return std::nullopt;
-  if (text.size() == 10) return date;
-  const bool has_time = text.size() == 19 && text[10] == 'T' && text[13] == ':' && text[16] == ':' &&
-                        number(11, 2, 0, 23, date.hour) && number(14, 2, 0, 59, date.minute) &&
-                        number(17, 2, 0, 59, date.second);
-  return has_time ? std::optional<Date>(date) : std::nullopt;
-}
-
-int DayOfYear(const Date& date) {
+int DayOfYear(const DateTime& date) {
   static constexpr std::array<int, 12> kBefore = {0, 31, 59, 90, 120, 151, 181, 212, 243, 273, 304, 334};
   const bool leap = (date.year % 4 == 0 && date.year % 100 != 0) || date.year % 400 == 0;
   return kBefore[date.month - 1] + date.day + (leap && date.month > 2 ? 1 : 0);
 }
 
 // Returns the day of the week; 0 is Sunday.
-int DayOfWeek(const Date& date) {
+int DayOfWeek(const DateTime& date) {
   const int years = date.year - 1;
   return (years * 365 + years / 4 - years / 100 + years / 400 + DayOfYear(date)) % 7;
 }
@@ -117,7 +88,7 @@ constexpr std::array<std::string_view, 7> kDays = {"Sunday",   "Monday", "Tuesda
                                                    "Thursday", "Friday", "Saturday"};
 
 // Formats one conversion of strftime in the C locale; returns nullopt for conversions that are not implemented.
-std::optional<std::string> FormatDatePart(const Date& date, char part) {
+std::optional<std::string> FormatDatePart(const DateTime& date, char part) {
   const std::string_view month = kMonths[date.month - 1];
   const std::string_view day = kDays[DayOfWeek(date)];
   const int hour12 = date.hour % 12 == 0 ? 12 : date.hour % 12;
@@ -149,9 +120,9 @@ Result StrftimeNow(Interp& interp, const Args& args) {
   if (args.positional.size() != 1 || !args.positional[0].Is(Kind::kString)) {
     return interp.Fail("strftime_now takes one str");
   }
-  Date date;
+  DateTime date;
   if (!interp.current_time().empty()) {
-    const std::optional<Date> parsed = ParseDate(interp.current_time());
+    const std::optional<DateTime> parsed = ParseDateTime(interp.current_time());
     if (!parsed.has_value()) {
       return interp.Fail("current_time must be YYYY-MM-DD or YYYY-MM-DDTHH:MM:SS, found '{}'", interp.current_time());
     }

@@ -12,6 +12,7 @@
 #include "penstock/base/text.h"
 #include "penstock/hardware/presets.h"
 #include "penstock/measure/probe.h"
+#include "penstock/plan/engine_plan.h"
 #include "penstock/plan/formats.h"
 
 namespace penstock::cli {
@@ -28,7 +29,11 @@ absl::StatusOr<DescribedModel> DescribeModel(const DescribedFlags& flags) {
 
 absl::StatusOr<Hardware> ParseHardwareFlag(const std::string& spec) {
   std::error_code error;
-  if (!std::filesystem::exists(spec, error)) return HardwarePreset(spec);
+  if (!std::filesystem::exists(spec, error)) {
+    absl::StatusOr<Hardware> preset = HardwarePreset(spec);
+    if (preset.ok() || spec.find(':') != std::string::npos) return preset;
+    return UsageError("{} (or auto, or a file of penstock probe)", Message(preset.status()));
+  }
   PENSTOCK_ASSIGN_OR_RETURN(const std::string text, ReadFile(spec, kMaxConfigBytes));
   const absl::StatusOr<json::value> value = ParseJson(text, Fault::kInput);
   if (!value.ok()) return Annotate(value.status(), Printable(spec));
@@ -44,7 +49,12 @@ absl::StatusOr<Described> Describe(const DescribedFlags& flags) {
   if (all_schedules) model_flags.schedule.reset();
   PENSTOCK_ASSIGN_OR_RETURN(EngineOptions options, ToEngineOptions(model_flags));
   PENSTOCK_ASSIGN_OR_RETURN(DescribedModel model, DescribeModel(flags));
-  PENSTOCK_ASSIGN_OR_RETURN(Hardware hardware, flags.hardware == "auto"
+  const bool is_this_machine = flags.hardware == "auto";
+  // The same share of this machine's memory as in a run.
+  if (is_this_machine && options.memory_bytes == 0) {
+    PENSTOCK_ASSIGN_OR_RETURN(options.memory_bytes, ChooseBudget(options, /*emulated_bytes=*/0));
+  }
+  PENSTOCK_ASSIGN_OR_RETURN(Hardware hardware, is_this_machine
                                                    ? CachedProbe({.options = options, .model = &model})
                                                    : ParseHardwareFlag(flags.hardware));
   // A described GPU may compute anything. The warning names what the CUDA kernels do not support yet.

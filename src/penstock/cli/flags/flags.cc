@@ -4,6 +4,7 @@
 #include <charconv>
 #include <cstdlib>
 #include <fstream>
+#include <limits>
 #include <sstream>
 #include <utility>
 
@@ -240,6 +241,17 @@ const CommandHelp& ChosenHelp(const CLI::App& app, const CommandHelp& help) {
   return help;
 }
 
+template <typename Number>
+CLI::Validator NumberCheck(std::string_view kind, Number min, Number max, const std::string& description) {
+  const auto fault = [kind, min, max](const std::string& text) -> std::string {
+    Number number = 0;
+    const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
+    const bool good = error == std::errc() && end == text.data() + text.size() && number >= min && number <= max;
+    return good ? "" : fmt::format("expected {} from {} to {}, found '{}'", kind, min, max, text);
+  };
+  return CLI::Validator(fault, description);
+}
+
 template <typename Target>
 Flag AddOption(CLI::App& app, const std::string& name, Target& target, const std::string& help) {
   return Flag(app.add_option(name, target, help));
@@ -252,27 +264,14 @@ Flag Flag::TypeName(const std::string& name) const { return Flag(option_->type_n
 Flag Flag::ShowDefault() const { return Flag(option_->capture_default_str()); }
 Flag Flag::SeparatedBy(char delimiter) const { return Flag(option_->delimiter(delimiter)); }
 Flag Flag::Excludes(const Flag& other) const { return Flag(option_->excludes(other.option_)); }
-Flag Flag::InRange(int64_t min, int64_t max) const { return Flag(option_->check(CLI::Range(min, max))); }
-Flag Flag::NumberInRange(double min, double max) const { return Flag(option_->check(CLI::Range(min, max))); }
-
-Flag Flag::NumberFrom(double min, double max) const {
-  const auto fault = [min, max](const std::string& text) -> std::string {
-    double number = 0;
-    const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
-    const bool good = error == std::errc() && end == text.data() + text.size() && number >= min && number <= max;
-    return good ? "" : fmt::format("expected a number from {} to {}, found '{}'", min, max, text);
-  };
-  return Flag(option_->check(CLI::Validator(fault, fmt::format("FLOAT in [{} - {}]", min, max))));
+Flag Flag::InRange(int64_t min, int64_t max) const {
+  return Flag(option_->check(NumberCheck<int64_t>("an integer", min, max, fmt::format("INT in [{} - {}]", min, max))));
 }
-
-Flag Flag::Unsigned() const {
-  const auto fault = [](const std::string& text) -> std::string {  // CLI11 would read -1 as 2^64 - 1
-    uint64_t number = 0;
-    const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
-    const bool good = error == std::errc() && end == text.data() + text.size();
-    return good ? "" : fmt::format("expected an integer from 0 to 2^64 - 1, found '{}'", text);
-  };
-  return Flag(option_->check(CLI::Validator(fault, "UINT")));
+Flag Flag::NumberFrom(double min, double max) const {
+  return Flag(option_->check(NumberCheck<double>("a number", min, max, fmt::format("FLOAT in [{} - {}]", min, max))));
+}
+Flag Flag::Unsigned() const {  // CLI11 would read -1 as 2^64 - 1
+  return Flag(option_->check(NumberCheck<uint64_t>("an integer", 0, std::numeric_limits<uint64_t>::max(), "UINT")));
 }
 
 Flag Flag::Check(std::function<std::string(const std::string&)> fault) const {

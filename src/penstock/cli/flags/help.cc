@@ -81,6 +81,8 @@ std::string UsageOf(const CommandHelp& command) {
       usage += flag.is_required ? " " + name : fmt::format(" [{}]", name);
     } else if (flag.is_required) {
       usage += fmt::format(" {} {}", name, flag.type);
+    } else if (name == "--model" || name == "--output") {  // most runs of a command give them
+      usage += fmt::format(" [{} {}]", name, flag.type);
     }
   }
   return usage + " [FLAGS]";

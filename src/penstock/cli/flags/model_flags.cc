@@ -36,6 +36,10 @@ absl::Status ReadBudget(const char* flag, const std::string& text, uint64_t& byt
   const absl::StatusOr<uint64_t> size = ParseBytes(text);
   if (!size.ok()) return Annotate(size.status(), flag);
   bytes = *size;
+  const bool has_unit = text.find_first_not_of("0123456789") != std::string::npos;
+  if (bytes < kMiB && !has_unit) {
+    return UsageError("{} {}: this is a number of bytes; write {}GiB, or {}% of what there is", flag, text, text, text);
+  }
   return absl::OkStatus();
 }
 
@@ -89,6 +93,11 @@ absl::StatusOr<EngineOptions> ToEngineOptions(const ModelFlags& flags) {
   options.shares_prefixes = !flags.no_prefix_sharing;
   if (flags.prefill_chunk.has_value()) options.prefill_chunk = *flags.prefill_chunk;
   return options;
+}
+
+absl::StatusOr<EngineOptions> ToPlannedOptions(ModelFlags flags) {
+  if (flags.policy_path == kAuto) flags.policy_path.clear();
+  return ToEngineOptions(flags);
 }
 
 }  // namespace penstock::cli

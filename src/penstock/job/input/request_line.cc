@@ -372,15 +372,31 @@ std::optional<LineError> ReadBatchLine(const json::object& object, RequestLine& 
   return ReadRequest(fields, url == kChatUrl ? RequestKind::kChat : RequestKind::kCompletion, line);
 }
 
+// The fields of which a plain line has one.
+constexpr std::string_view kForms[] = {"prompt", "messages", "turns"};
+
+// Returns "none", with the field that is nearly one of kForms.
+std::string NoForm(const json::object& object) {
+  for (const auto& [key, value] : object) {
+    const std::string_view name(key.data(), key.size());
+    constexpr size_t kMaxBytes = 64;
+    if (name.size() > kMaxBytes) continue;
+    for (const std::string_view form : kForms) {
+      if (EditDistance(name, form) == 1) return fmt::format("none; did you mean {} for {}?", form, Printable(name));
+    }
+  }
+  return "none";
+}
+
 std::optional<LineError> ReadPlainLine(const json::object& object, RequestLine& line) {
   FieldReader fields(object, "");
-  int num_forms = 0;
-  for (const std::string_view name : {"prompt", "messages", "turns"}) num_forms += fields.Find(name) != nullptr;
+  const int64_t num_forms =
+      std::ranges::count_if(kForms, [&fields](std::string_view name) { return fields.Find(name) != nullptr; });
   if (num_forms != 1) {
     return LineError{
         "invalid_request",
         fmt::format("expected one of \"prompt\", \"messages\", \"turns\" (or \"url\" and \"body\"), found {}",
-                    num_forms == 0 ? "none" : "several"),
+                    num_forms == 0 ? NoForm(object) : "several"),
         ""};
   }
   if (fields.Find("prompt") != nullptr) return ReadRequest(fields, RequestKind::kCompletion, line);

@@ -197,10 +197,12 @@ void CountMemory(const Line& line, const LinePlace& place, const RequestLine& pa
     CountPrompts(parsed.request, std::min<int64_t>(params.max_tokens, kMaxContext), beginnings, report.prompts);
   }
   report.max_logprobs = std::max({report.max_logprobs, params.logprobs, params.prompt_logprobs});
-  // A prompt has at most as many tokens as the context.
-  const int64_t logprob_tokens = params.prompt_logprobs >= 0 ? kMaxContext
-                                 : params.logprobs >= 0      ? params.max_tokens
-                                                             : 0;
+  // A prompt has at most as many tokens as the context. An echo with log-probabilities lists the prompt's again.
+  const bool echoes = parsed.request.echoes_prompt && params.logprobs >= 0;
+  const int64_t logprob_tokens = params.prompt_logprobs >= 0 || echoes ? kMaxContext
+                                 : params.logprobs >= 0                ? params.max_tokens
+                                                                       : 0;
+  report.lists_logprobs_twice = report.lists_logprobs_twice || (params.prompt_logprobs >= 0 && echoes);
   report.max_logprob_tokens = std::max(report.max_logprob_tokens, logprob_tokens);
 }
 
@@ -251,7 +253,8 @@ CallerMemory JobMemory(const InputReport& report, const ModelInfo& model) {
   // for each value. A growing string holds up to three times its text.
   constexpr uint64_t kResultBytesPerValue = 330;
   memory.bytes +=
-      static_cast<uint64_t>(std::min(report.max_logprob_tokens, model.context_length)) * values * kResultBytesPerValue;
+      static_cast<uint64_t>(std::min(report.max_logprob_tokens, model.context_length)) * values * kResultBytesPerValue *
+      (report.lists_logprobs_twice ? 2 : 1);
   return memory;
 }
 
