@@ -87,9 +87,13 @@ def flag_rows():
         box.expect(len(answers.splitlines()) == 1 and json.loads(answers)["error"] is None, f"stdout: {answers}")
         box.run(["run", "--model", model, "--input", source, "--output", "-", "--resume"], code=5, match="standard output")
         ids = box.run(["tokenize", "--model", model, "--text", "hi"]).stdout
+        box.expect(box.run(["tokenize", "--model", model, "hi"]).stdout == ids, "other tokens without --text")
+        bare = ["generate", "--model", model, "--raw", "--max-tokens=2", "hi"]
+        box.expect(box.run(bare).stdout == box.run([*bare[:-1], "--prompt", "hi"]).stdout, "another answer without --prompt")
         box.expect(box.run(["tokenize", "--model", model, "--file", "-"], stdin=b"hi\n").stdout == ids,
                    "other tokens from standard input")
     yield "L1", "standard streams", standard_streams
+    yield "L1", "not a number", generating("--threads=0", code=2, match="an integer from 1 to 1024, found '0'")
     yield "L1", "--temperature 1e-300", generating("--temperature", "1e-300")
     yield from help_rows()
 
@@ -100,7 +104,8 @@ def flag_rows():
                   "0.1B", "9999999TiB", "1,5GiB"):
         yield "L2", f"--memory {value!r}", generating(f"--memory={value}", code=2, match="--memory.*unit, such as 512MiB")
     yield "L2", "more than the machine has", generating("--memory=900TiB", code=6, match="more than this machine .* has")
-    for value in ("10", "1B", "1KiB", "1M", "1MiB", "2.1MiB"):
+    yield "L2", "--memory 12", generating("--memory=12", code=2, match="is a number of bytes; write 12GiB, or 12%")
+    for value in ("1048576", "1B", "1KiB", "1M", "1MiB", "2.1MiB"):
         yield "L2", f"--memory {value}", generating(f"--memory={value}", code=6,
                                                     match=r"budget of .* is too small: .* least budget is \d+ bytes")
     yield "L2", "--memory 1.5GiB", generating("--memory=1.5GiB")
@@ -410,9 +415,17 @@ def environment_rows():
 
     def files_of_the_model(box):
         model, source = box.model(), box.file("in.jsonl", '{"prompt": "x"}\n')
+        config = model.file("config.json")
         for flag in ("--stats", "--trace", "--trace-html", "--record-routing", "--record-correlation"):
-            box.run(["run", "--model", model.path, "--input", source, "--output", box.output(), flag,
-                     model.file("config.json")], code=2, match=f"{flag}.*in the model's folder")
+            box.run(["run", "--model", model.path, "--input", source, "--output", box.output(), flag, config],
+                    code=2, match=f"{flag}.*in the model's folder")
+        for command in (["plan", "--output"], ["plan", "--plot"], ["probe", "--output"]):
+            box.run([command[0], "--model", model.path, command[1], config], code=2,
+                    match=f"{command[1]}.*in the model's folder")
+        unwritten = box.path("policy.json")
+        box.run(["plan", "--model", model.path, "--output", unwritten, "--hardware", "x"], code=2,
+                match="rtx4090.*or auto, or a file")
+        box.expect(not os.path.exists(unwritten), "an empty policy file is left")
     yield "L3", "files of the model are not overwritten", files_of_the_model
     yield "L3", "a flag overrides its variable", generating("--device", "cpu", env={"PENSTOCK_DEVICE": "cuda"})
     yield "L3", "unknown variable", generating(quiet=False, match="PENSTOCK_TREADS is not known; did you mean "

@@ -216,6 +216,8 @@ def size_rows():
             ("message without role", {"prompt": None, "messages": [{"content": "x"}]}, "role"),
             ("message without content", {"prompt": None, "messages": [{"role": "user"}]}, "content"),
             ("content number", {"prompt": None, "messages": [{"role": "user", "content": 7}]}, "content"),
+            ("promt", {"prompt": None, "promt": "x"}, "found none; did you mean prompt for promt"),
+            ("message", {"prompt": None, "message": []}, "did you mean messages for message"),
             ("turns empty", {"prompt": None, "turns": []}, "turns"),
             ("turn number", {"prompt": None, "turns": [7]}, "turns"),
             ("turn empty", {"prompt": None, "turns": [""]}, "turns")):
@@ -274,8 +276,9 @@ def validation_rows():
                    of_model["computed_prompt_tokens"] - 16 < numbers["computed_prompt_tokens"] <=
                    of_model["computed_prompt_tokens"], f"stats: {numbers}")
     yield "J8", "--validate-only with a model", with_a_model
-    yield "J8", "--json alone", lambda box: box.run(["run", "--json", "--model", "x", "--output", "y", "--input",
-                                                     box.file("in.jsonl", "")], code=2, match="--validate-only")
+    # The variable PENSTOCK_JSON may mean other commands.
+    yield "J8", "--json alone", lambda box: box.run(run_args(box.model(), box.file("in.jsonl", request("a")), box.output()),
+                                                    quiet=False, match="--json counts only", env={"PENSTOCK_JSON": "1"})
 
 
 def resume_rows():
@@ -453,20 +456,24 @@ def output_rows():
         box.expect(len({r["custom_id"] for r in after}) == len(after), "a request was answered twice")
     yield "J9", "two jobs, SIGTERM, SIGKILL", two_jobs
 
-    def hangup(box):  # a terminal that closes stops a job in order
+    def stopped(box, flags, signals, message):
         model = box.model()
         lines = [request(f"r{i}", prompt=f"number {i}", max_tokens=100, ignore_eos=True) + "\n" for i in range(1000)]
         out = box.output()
-        job = box.start(run_args(model, box.file("in.jsonl", "".join(lines)), out, "--quiet", "--drain", "0"))
+        job = box.start(run_args(model, box.file("in.jsonl", "".join(lines)), out, "--quiet", *flags))
         deadline = time.monotonic() + HANG_S
         while not (os.path.exists(out) and os.path.getsize(out) > 0) and time.monotonic() < deadline:
             time.sleep(0.005)
-        os.kill(job.pid, signal.SIGHUP)
+        for sent in signals:
+            os.kill(job.pid, sent)
         result = box.finish(job)
         box.program.num_runs += 1
-        box.check(result, (7,), "continue with --resume", True, 256 << 20)
+        box.check(result, (7,), message, True, 256 << 20)
         box.expect(0 < len(records(out)) < 1000, "the job did not stop")
-    yield "J9", "SIGHUP", hangup
+    # A terminal that closes stops a job in order. A second signal does not wait for requests under way.
+    yield "J9", "SIGHUP", lambda box: stopped(box, ["--drain=0"], [signal.SIGHUP], "continue with --resume")
+    yield "J9", "two signals", lambda box: stopped(box, ["--drain=1000"], [signal.SIGINT, signal.SIGTERM],
+                                                   "stopped at once by a second signal")
 
 
 def cases():
