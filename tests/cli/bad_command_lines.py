@@ -338,6 +338,16 @@ def planning_rows():
         box.expect(0.85 < ratio < 1.15, f"the simulation says {ratio} of the plan")
     yield "L12", "plan, and the simulation of its policy", plans
 
+    def counts_the_job(box):  # so that a run of the workload has room for as many experts as its plan
+        model = box.model().path
+        requests = "".join(json.dumps({"prompt": [3] * 8, "max_tokens": 4}) + "\n" for _ in range(16))
+        planned = box.least_memory(["plan", "--model", model, "--workload=prompt=8,gen=4,requests=16",
+                                    "--hardware=none:dram=1GiB"])
+        run = box.least_memory(["run", "--model", model, "--input", box.file("in.jsonl", requests), "--output", box.output(),
+                                "--context-length=12"])
+        box.expect(run <= planned < run + (1 << 20), f"the least budgets are {planned} of the plan and {run} of the run")
+    yield "L12", "a plan counts the memory of its run", counts_the_job
+
     def simulates(box):
         page, trace = box.output("page.html"), box.output("trace.json")
         model = small(box)

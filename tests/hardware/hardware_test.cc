@@ -59,6 +59,9 @@ TEST(Link, IsReadBetweenItsSizesAndBeyond) {
   EXPECT_DOUBLE_EQ(link.Seconds(1000), 1e-6);
   EXPECT_DOUBLE_EQ(link.Seconds(2000), 1e-6);
   EXPECT_DOUBLE_EQ(link.Seconds(6000), 3e-6);
+  EXPECT_DOUBLE_EQ(link.LoneSeconds(500), 2e-6);
+  EXPECT_DOUBLE_EQ(link.LoneSeconds(2000), 1.5e-6);
+  EXPECT_DOUBLE_EQ(link.LoneSeconds(6000), 3e-6);
   link.SetRate(1e9);
   EXPECT_DOUBLE_EQ(link.Seconds(6000), 6e-6);
   EXPECT_DOUBLE_EQ(link.Seconds(1000), 2e-6);

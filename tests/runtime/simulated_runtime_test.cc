@@ -57,6 +57,30 @@ TEST_F(SimulatedRuntimeTest, ATaskStartsNoEarlierThanItWasIssued) {
   EXPECT_EQ(runtime_.now_s(), 6);
 }
 
+TEST_F(SimulatedRuntimeTest, ReadsOfABurstEndTogetherAndADelayPassesBesideThem) {
+  const LaneIdx disk = runtime_.AddLane(
+      "disk", [](const TaskCost& cost) { return static_cast<double>(cost.link_bytes); },
+      [](const TaskCost&) { return 0.5; });
+  const auto read = [&](Events after) {
+    return runtime_.Issue({.lane = disk, .cost = {.link_bytes = 2}, .after = std::move(after)});
+  };
+  const auto end_of = [&](const Event& event) {
+    EXPECT_TRUE(runtime_.Wait(event).ok());
+    return runtime_.now_s();
+  };
+  // Two reads at once. The first does not know yet that reads come in pairs.
+  const Event first = read({}), second = read({});
+  EXPECT_EQ(end_of(first), 2.5);
+  EXPECT_EQ(end_of(second), 4.5);
+  // Each read of the next pair takes as long as both, and the delay.
+  const Event freed = Compute(1);
+  const Event third = read({freed}), fourth = read({freed});
+  EXPECT_EQ(end_of(freed), 5.5);
+  EXPECT_EQ(end_of(third), 10);
+  EXPECT_EQ(end_of(fourth), 10);
+  EXPECT_EQ(runtime_.Usage().back().busy_s, 6);  // the last two share two seconds
+}
+
 TEST_F(SimulatedRuntimeTest, WaitAnyTakesTheFirstToHappen) {
   const Event events[] = {Compute(5), Load(2), Load(1)};
   EXPECT_EQ(runtime_.WaitAny(events), 1u);

@@ -39,7 +39,8 @@ std::string SerializePackedIndex(const PackedIndex& index);
 // shapes.
 absl::StatusOr<PackedIndex> ParsePackedIndex(std::string_view text);
 
-// Reads the index of a packed store. Returns kModel also when one of its other files is missing or has another checksum.
+// Reads the index of a packed store. Returns kModel also when one of its other files is missing or has another
+// checksum.
 absl::StatusOr<PackedIndex> ReadPackedIndex(const ModelFolder& folder);
 
 // Returns kModel when the bytes are not those that were packed.

@@ -101,7 +101,9 @@ Command AddGenerateCommand(CLI::App& app, LogFlags& log) {
   auto flags = std::make_shared<GenerateFlags>();
   CLI::App* command = AddCommand(app, "generate", "stream one answer to stdout");
   BeginGroup(*command, "Prompt");
-  const Flag prompt = AddFlag(*command, "-p,--prompt,prompt", flags->prompt, "the prompt; may also stand without --prompt").TypeName("TEXT");
+  const Flag prompt =
+      AddFlag(*command, "-p,--prompt,prompt", flags->prompt, "the prompt; may also stand without --prompt")
+          .TypeName("TEXT");
   const Flag file =
       AddFlag(*command, "--prompt-file", flags->prompt_file, "file that holds the prompt; - for standard input")
           .TypeName("FILE");
@@ -166,10 +168,9 @@ Command AddTokenizeCommand(CLI::App& app, LogFlags& log) {
       .Required()
       .TypeName("DIR");
   BeginGroup(*command, "Text");
-  const Flag text =
-      AddFlag(*command, "--text,text", flags->text,
-              "the text (with --decode: a JSON array of ids); may also stand without --text")
-          .TypeName("TEXT");
+  const Flag text = AddFlag(*command, "--text,text", flags->text,
+                            "the text (with --decode: a JSON array of ids); may also stand without --text")
+                        .TypeName("TEXT");
   const Flag file =
       AddFlag(*command, "--file", flags->file, "file with one text per line; - for standard input").TypeName("FILE");
   text.Excludes(file);
@@ -325,9 +326,10 @@ Command AddListCommand(CLI::App& app, LogFlags& log) {
   auto flags = std::make_shared<ListFlags>();
   CLI::App* command = AddCommand(app, "list", "what flags and policy files may name, with a line on each");
   BeginGroup(*command, "Tables");
-  AddFlag(*command, "table", flags->table,
-          "schedules, predictors, evictions, rules, kv-tiers, dtypes, kv-dtypes, weights, hardware or workloads (default: "
-          "all)");
+  AddFlag(
+      *command, "table", flags->table,
+      "schedules, predictors, evictions, rules, kv-tiers, dtypes, kv-dtypes, weights, hardware or workloads (default: "
+      "all)");
   AddLogFlags(*command, log);
   SetExamples(*command, "penstock list schedules");
   return {command, [flags] { return ListCommand(*flags); }};

@@ -14,6 +14,7 @@
 #include "penstock/base/thread_pool.h"
 #include "penstock/cli/flags/described_flags.h"
 #include "penstock/cli/output_file.h"
+#include "penstock/job/input/validate_input.h"
 #include "penstock/memory/eviction.h"
 #include "penstock/plan/policy_file.h"
 #include "penstock/schedule/schedule.h"
@@ -359,6 +360,9 @@ absl::StatusOr<int> PlanCommand(const PlanFlags& flags) {
   PENSTOCK_ASSIGN_OR_RETURN(OutputFile policy, OutputFile::Open("--output", flags.policy_output_path, model_dir));
   PENSTOCK_ASSIGN_OR_RETURN(OutputFile plot, OutputFile::Open("--plot", flags.plot_path, model_dir));
   PENSTOCK_ASSIGN_OR_RETURN(Described described, Describe(flags.described));
+  // A run that computes the workload holds this memory, too.
+  const InputReport report = ReportOf(described.workload);
+  described.options.caller_memory = [&report](const ModelInfo& model) { return JobMemory(report, model); };
   PENSTOCK_ASSIGN_OR_RETURN(const std::vector<PolicyChoice> choices,
                             SearchPolicies(described.model, described.hardware, described.workload, described.options));
   const PolicyChoice& best = choices.front();

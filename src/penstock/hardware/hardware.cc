@@ -369,22 +369,43 @@ double GemmRates::Seconds(double ops, double bytes) const {
   return ops * points.back().seconds_per_byte / points.back().ops_per_byte;
 }
 
-double Link::Seconds(uint64_t bytes) const {
+namespace {
+
+// Returns the seconds of a transfer at the best of these rates. Interpolates between measured sizes; smaller transfers
+// take as long as the smallest measured one.
+template <typename Counts>
+double SecondsAt(const Link& link, uint64_t bytes, const Counts& counts) {
   const auto size = static_cast<double>(bytes);
-  if (rates.empty() || bytes >= rates.back().transfer_bytes) return latency_s + size / bytes_per_s;
   // Finds the sizes next to this one, and the best rate of each.
   TransferRate below, above;
-  for (const TransferRate& rate : rates) {
+  for (const TransferRate& rate : link.rates) {
+    if (!counts(rate)) continue;
     TransferRate& side = rate.transfer_bytes <= bytes ? below : above;
     if (&side == &above && above.transfer_bytes > 0 && rate.transfer_bytes > above.transfer_bytes) break;
     if (rate.transfer_bytes > side.transfer_bytes || rate.bytes_per_s > side.bytes_per_s) side = rate;
   }
   const double above_s = static_cast<double>(above.transfer_bytes) / above.bytes_per_s;
-  if (below.transfer_bytes == 0) return latency_s + above_s;
+  if (below.transfer_bytes == 0) return link.latency_s + above_s;
   const double below_s = static_cast<double>(below.transfer_bytes) / below.bytes_per_s;
   const double share = (size - static_cast<double>(below.transfer_bytes)) /
                        static_cast<double>(above.transfer_bytes - below.transfer_bytes);
-  return latency_s + below_s + share * (above_s - below_s);
+  return link.latency_s + below_s + share * (above_s - below_s);
+}
+
+}  // namespace
+
+double Link::Seconds(uint64_t bytes) const {
+  if (rates.empty() || bytes >= rates.back().transfer_bytes) {
+    return latency_s + static_cast<double>(bytes) / bytes_per_s;
+  }
+  return SecondsAt(*this, bytes, [](const TransferRate&) { return true; });
+}
+
+double Link::LoneSeconds(uint64_t bytes) const {
+  const auto is_lone = [](const TransferRate& rate) { return rate.num_under_way == 1; };
+  const bool is_measured = std::any_of(rates.begin(), rates.end(), is_lone);
+  if (!is_measured || bytes >= rates.back().transfer_bytes) return Seconds(bytes);
+  return std::max(Seconds(bytes), SecondsAt(*this, bytes, is_lone));
 }
 
 void Link::SetRate(double new_bytes_per_s) {

@@ -114,6 +114,8 @@ struct Link {
   // Returns the seconds of one among many transfers, with the best number of them under way. Interpolates between
   // measured sizes; smaller transfers take as long as the smallest measured one.
   double Seconds(uint64_t bytes) const;
+  // Returns the seconds of a transfer while no other is under way, if that was measured; otherwise Seconds().
+  double LoneSeconds(uint64_t bytes) const;
   // Sets the rate of long transfers and scales the rates of shorter ones in proportion.
   void SetRate(double new_bytes_per_s);
 };

@@ -103,6 +103,7 @@ ExpertLayouts::ExpertLayouts(const WeightMap& map, std::span<const OpenedFile> f
       slot_bytes_ = std::max(slot_bytes_, experts_.back().slot_bytes);
       for (const MatrixLayout& matrix : experts_.back().matrices) {
         scratch_bytes_ = std::max(scratch_bytes_, StoredPanelBytes(*matrix.tensor));
+        packs_ = packs_ || !IsReady(*matrix.tensor);
       }
     }
   }

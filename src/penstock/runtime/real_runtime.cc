@@ -18,9 +18,6 @@
 namespace penstock {
 namespace {
 
-// A disk lane begins tasks while fewer bytes than this are under way. This is enough that the disk never waits for the
-// next task, and so little that the first task to begin is the first to end.
-constexpr uint64_t kReadAheadBytes = 32 * kMiB;
 constexpr int kMinReading = 2;  // tasks that are read at once, however large they are
 
 // A thread without work polls for this long before it sleeps.

@@ -10,9 +10,14 @@
 #include <vector>
 
 #include "absl/status/status.h"
+#include "penstock/base/bytes.h"
 #include "penstock/runtime/task.h"
 
 namespace penstock {
+
+// A disk lane begins tasks while fewer bytes than this are under way. This is enough that the disk never waits for the
+// next task, and so little that the first task to begin is the first to end.
+inline constexpr uint64_t kReadAheadBytes = 32 * kMiB;
 
 // Totals of a lane since it was added or its counters were reset.
 struct LaneUsage {

@@ -12,26 +12,46 @@ struct SimulatedRuntime::TaskEnd : Event::State {
   double begin_s, end_s;
 };
 
+// Tasks that are ready together come in bursts: the first of a burst will have as many beside it as the last of the
+// burst before.
+int SimulatedRuntime::Lane::NumBeside(uint64_t bytes, double ready_s) {
+  constexpr size_t kBurst = 8;
+  while (!ends_s.empty() && ends_s.front() <= ready_s) ends_s.pop_front();
+  nums_before.push_back(static_cast<int>(ends_s.size()));
+  if (nums_before.size() > kBurst) nums_before.pop_front();
+  const auto max_beside = static_cast<int>(std::max<uint64_t>(1, kReadAheadBytes / std::max<uint64_t>(1, bytes)));
+  return std::min(max_beside, *std::max_element(nums_before.begin(), nums_before.end()));
+}
+
 double SimulatedRuntime::EndOf(const Event& event) {
   return event.state_ == nullptr ? 0 : static_cast<const TaskEnd&>(*event.state_).end_s;
 }
 
-LaneIdx SimulatedRuntime::AddLane(std::string name, Duration duration) {
+LaneIdx SimulatedRuntime::AddLane(std::string name, Duration duration, Duration delay) {
   account_.AddLane(std::move(name));
-  lanes_.push_back({.duration = std::move(duration)});
+  lanes_.push_back({.duration = std::move(duration), .delay = std::move(delay), .ends_s = {}, .nums_before = {}});
   return static_cast<LaneIdx>(lanes_.size() - 1);
 }
 
 Event SimulatedRuntime::Issue(Task task) {
   PENSTOCK_CHECK(task.lane >= 0 && task.lane < static_cast<LaneIdx>(lanes_.size()));
   Lane& lane = lanes_[task.lane];
-  double start_s = std::max(lane.free_s, now_s_);
+  double ready_s = now_s_;
   for (const auto* events : {&task.after, &task.after_end}) {
-    for (const Event& event : *events) start_s = std::max(start_s, EndOf(event));
+    for (const Event& event : *events) ready_s = std::max(ready_s, EndOf(event));
   }
-  lane.free_s = start_s + lane.duration(task.cost);
-  account_.AddTask(task.lane, task.label, task.cost, start_s, lane.free_s);
-  return Event(std::make_shared<TaskEnd>(start_s, lane.free_s));
+  const double duration_s = lane.duration(task.cost);
+  const double last_end_s = lane.end_s;
+  lane.free_s = std::max(lane.free_s, ready_s) + duration_s;
+  lane.end_s = lane.free_s;
+  if (lane.delay) {
+    const int num_beside = lane.NumBeside(task.cost.link_bytes, ready_s);
+    lane.end_s = std::max({lane.end_s, last_end_s, ready_s + (num_beside + 1) * duration_s + lane.delay(task.cost)});
+    lane.ends_s.push_back(lane.end_s);
+  }
+  const double begin_s = std::max(last_end_s, lane.end_s - duration_s);
+  account_.AddTask(task.lane, task.label, task.cost, begin_s, lane.end_s);
+  return Event(std::make_shared<TaskEnd>(begin_s, lane.end_s));
 }
 
 absl::Status SimulatedRuntime::Wait(const Event& event) {
@@ -56,7 +76,7 @@ double SimulatedRuntime::Seconds(const Event& event) const {
 }
 
 void SimulatedRuntime::Cancel() {
-  for (const Lane& lane : lanes_) now_s_ = std::max(now_s_, lane.free_s);
+  for (const Lane& lane : lanes_) now_s_ = std::max(now_s_, lane.end_s);
 }
 
 }  // namespace penstock

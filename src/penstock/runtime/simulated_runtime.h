@@ -2,8 +2,12 @@
 //
 // A task starts when its lane is free, its events have happened and it has been issued. Its duration is given by the
 // lane's cost function. The simulation is deterministic.
+//
+// A lane with a delay is a disk. Reads that are under way together share its rate, so they end together. The delay
+// passes beside earlier reads.
 #pragma once
 
+#include <deque>
 #include <functional>
 #include <string>
 #include <vector>
@@ -16,7 +20,7 @@ namespace penstock {
 class SimulatedRuntime : public Runtime {
  public:
   using Duration = TaskDuration;
-  LaneIdx AddLane(std::string name, Duration duration);
+  LaneIdx AddLane(std::string name, Duration duration, Duration delay = {});
 
   Event Issue(Task task) override;
   absl::Status Wait(const Event& event) override;
@@ -33,7 +37,14 @@ class SimulatedRuntime : public Runtime {
   struct TaskEnd;
   struct Lane {
     Duration duration;
-    double free_s = 0;
+    Duration delay;               // empty: none
+    double free_s = 0;            // when all work is done
+    double end_s = 0;             // when the last task ends, which may be later
+    std::deque<double> ends_s;    // of tasks that may still be under way
+    std::deque<int> nums_before;  // of the last tasks: earlier ones that were under way
+
+    // Returns how many tasks share the lane's rate with a task that is ready now.
+    int NumBeside(uint64_t bytes, double ready_s);
   };
   static double EndOf(const Event& event);
 

@@ -10,6 +10,7 @@ struct LaneRates {
   using Duration = TaskDuration;
   Duration host_compute;
   Duration disk_to_dram;
+  Duration disk_delay = {};  // what a lone read takes longer than one among many; empty: nothing
   Duration device_compute = {};
   Duration dram_to_pinned = {};  // into page-locked memory
   Duration dram_to_device = {};

@@ -7,6 +7,10 @@
 namespace penstock {
 namespace {
 
+// A read that waits for a slot begins this much later than the slot is free, and its expert is seen this much later
+// than it arrives: threads have to wake. Measured in virtual machines of two CPUs.
+constexpr double kWakeSeconds = 150e-6;
+
 SimulatedRuntime::Duration MeasuredTime(const GemmRates& gemm, const AttentionRates& attention) {
   return [gemm, attention](const TaskCost& cost) {
     return std::max(static_cast<double>(cost.kv_bytes) / attention.bytes_per_s, cost.kv_flops / attention.ops_per_s) +
@@ -57,6 +61,9 @@ absl::StatusOr<LaneRates> LaneRatesOf(const Hardware& hardware, const EnginePlan
   const MemoryPlan& memory = plan.policy.plan;
   if (hardware.FindLink("disk_to_dram") != nullptr || memory.num_expert_slots < memory.num_experts_total) {
     PENSTOCK_ASSIGN_OR_RETURN(rates.disk_to_dram, LinkTime(hardware, "disk_to_dram"));
+    rates.disk_delay = [link = *hardware.FindLink("disk_to_dram")](const TaskCost& cost) {
+      return kWakeSeconds + link.LoneSeconds(cost.link_bytes) - link.Seconds(cost.link_bytes);
+    };
   } else {
     rates.disk_to_dram = [](const TaskCost&) { return 0.0; };  // all experts are read before the first step
   }

@@ -13,7 +13,7 @@ PassSimulator::PassSimulator(Args args)
       layouts_(args_.config.layer_has_experts, args_.config.num_experts, args_.expert_bytes),
       schedule_(TraitsOf(args_.schedule.kind).make(args_.schedule, args_.config)) {
   host_lane_ = runtime_.AddLane("host_compute", args_.rates.host_compute);
-  disk_lane_ = runtime_.AddLane("disk_to_dram", args_.rates.disk_to_dram);
+  disk_lane_ = runtime_.AddLane("disk_to_dram", args_.rates.disk_to_dram, args_.rates.disk_delay);
 }
 
 absl::StatusOr<std::unique_ptr<PassSimulator>> PassSimulator::Create(Args args) {

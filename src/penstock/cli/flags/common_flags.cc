@@ -153,7 +153,8 @@ void AddDescribedFlags(CLI::App& app, DescribedFlags& flags, const std::string& 
   AddFlag(app, "--workload", flags.workload,
           "prompt=N,gen=N[,max-prompt=N,requests=N,shared=N,sampled=1], or mtbench, reasoning, summarization, klotski")
       .ShowDefault();
-  AddFlag(app, "--memory", flags.model.memory, "DRAM budget: 16GiB, or 50% of the hardware's (default: 90%; of this machine, 75% of what is free)")
+  AddFlag(app, "--memory", flags.model.memory,
+          "DRAM budget: 16GiB, or 50% of the hardware's (default: 90%; of this machine, 75% of what is free)")
       .TypeName("SIZE");
   AddFlag(app, "--device", engine.device, "auto, cpu or gpu").ShowDefault();
   AddPolicyFlags(app, flags.model, schedule_help);

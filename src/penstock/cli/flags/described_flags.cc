@@ -54,9 +54,8 @@ absl::StatusOr<Described> Describe(const DescribedFlags& flags) {
   if (is_this_machine && options.memory_bytes == 0) {
     PENSTOCK_ASSIGN_OR_RETURN(options.memory_bytes, ChooseBudget(options, /*emulated_bytes=*/0));
   }
-  PENSTOCK_ASSIGN_OR_RETURN(Hardware hardware, is_this_machine
-                                                   ? CachedProbe({.options = options, .model = &model})
-                                                   : ParseHardwareFlag(flags.hardware));
+  PENSTOCK_ASSIGN_OR_RETURN(Hardware hardware, is_this_machine ? CachedProbe({.options = options, .model = &model})
+                                                               : ParseHardwareFlag(flags.hardware));
   // A described GPU may compute anything. The warning names what the CUDA kernels do not support yet.
   if (hardware.FindTier("device") != nullptr && options.device != "cpu") {
     PENSTOCK_ASSIGN_OR_RETURN(const Formats formats, ChooseFormats(options, model.weights()));

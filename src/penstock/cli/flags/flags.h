@@ -33,8 +33,8 @@ class Flag {
 
   // Checks of the text. Bounds are inclusive.
   Flag InRange(int64_t min, int64_t max) const;
-  Flag NumberFrom(double min, double max) const;     // refuses NaN
-  Flag Unsigned() const;                             // an integer without a sign
+  Flag NumberFrom(double min, double max) const;  // refuses NaN
+  Flag Unsigned() const;                          // an integer without a sign
   // `fault` returns what is wrong with a text, or an empty string.
   Flag Check(std::function<std::string(const std::string&)> fault) const;
 

@@ -84,7 +84,7 @@ void CountLine(const RequestLine& line, const LinePlace& place, InputReport& rep
 // Returns the most memory to read and parse `text`: a multiple of its bytes, and for each JSON value its share of the
 // tree and of the parser's growing stack. (Measured: 58 bytes for a number in a list, 200 for a key with its value.)
 // Commas inside strings count, too, which does no harm.
-uint64_t ParseBytes(std::string_view text) {
+uint64_t BytesToParse(std::string_view text) {
   constexpr uint64_t kBytesPerByte = 8;
   constexpr uint64_t kBytesPerValue = 104;
   const auto begins_value = [](char c) { return c == ',' || c == '[' || c == '{' || c == ':'; };
@@ -168,7 +168,7 @@ void CountPrompts(const JobRequest& request, int64_t max_tokens, Beginnings& beg
 
 void CountMemory(const Line& line, const LinePlace& place, const RequestLine& parsed, const SamplingOverrides& sampling,
                  Beginnings& beginnings, InputReport& report) {
-  if (const uint64_t bytes = ParseBytes(line.text); bytes > report.parse_bytes) {
+  if (const uint64_t bytes = BytesToParse(line.text); bytes > report.parse_bytes) {
     report.parse_bytes = bytes;
     report.costliest_line = place;
   }
@@ -224,6 +224,18 @@ Workload WorkloadOf(const InputReport& report, double bytes_per_token) {
   return workload;
 }
 
+InputReport ReportOf(const Workload& workload) {
+  constexpr uint64_t kLineBufferBytes = 256 << 10;
+  std::string line = R"({"id": "request-000000", "max_tokens": 1000, "prompt": [)";
+  for (int64_t i = 0; i < workload.max_prompt_tokens; ++i) line += "12345, ";
+  InputReport report;
+  report.num_lines = workload.num_requests;
+  report.longest_line_bytes = line.size();
+  report.parse_bytes = BytesToParse(line) + kLineBufferBytes;
+  report.prompts.longest_tokens = workload.max_prompt_tokens;
+  return report;
+}
+
 CallerMemory JobMemory(const InputReport& report, const ModelInfo& model) {
   CallerMemory memory;
   // Longer prompts and turns are refused.
@@ -252,9 +264,8 @@ CallerMemory JobMemory(const InputReport& report, const ModelInfo& model) {
   // Results are written one at a time, with {"token":" the","logprob":-1.2345678901234567E1,"bytes":[32,116,104,101]}
   // for each value. A growing string holds up to three times its text.
   constexpr uint64_t kResultBytesPerValue = 330;
-  memory.bytes +=
-      static_cast<uint64_t>(std::min(report.max_logprob_tokens, model.context_length)) * values * kResultBytesPerValue *
-      (report.lists_logprobs_twice ? 2 : 1);
+  memory.bytes += static_cast<uint64_t>(std::min(report.max_logprob_tokens, model.context_length)) * values *
+                  kResultBytesPerValue * (report.lists_logprobs_twice ? 2 : 1);
   return memory;
 }
 

@@ -67,12 +67,12 @@ struct InputReport {
   uint64_t longest_turns_bytes = 0;  // turns of one request
   int64_t mean_positions = 0;        // KV entries of a request, estimated from its text and max_tokens; 0: none
   PromptTotals prompts;
-  int max_logprobs = -1;            // most alternatives that a request asks for; -1: no log-probabilities
-  int64_t max_logprob_tokens = 0;   // longest answer with log-probabilities
+  int max_logprobs = -1;              // most alternatives that a request asks for; -1: no log-probabilities
+  int64_t max_logprob_tokens = 0;     // longest answer with log-probabilities
   bool lists_logprobs_twice = false;  // a request echoes its prompt with logprobs, and asks for prompt_logprobs
-  uint64_t max_field_bytes = 0;     // of one request's bad words and biases, as token ids
-  int64_t max_further_answers = 0;  // of one request, beyond its first
-  int64_t max_further_tokens = 0;   // tokens of these
+  uint64_t max_field_bytes = 0;       // of one request's bad words and biases, as token ids
+  int64_t max_further_answers = 0;    // of one request, beyond its first
+  int64_t max_further_tokens = 0;     // tokens of these
 };
 
 // Validates the input, starting each line from the parameters in `sampling`. kInput when two lines have one id (naming
@@ -82,6 +82,9 @@ absl::StatusOr<InputReport> ValidateInput(Inputs& inputs, const SamplingOverride
 
 // Returns the job in numbers; its texts have `bytes_per_token`.
 Workload WorkloadOf(const InputReport& report, double bytes_per_token);
+
+// Returns what is needed for JobMemory() of a job like the workload, whose prompts are lists of token ids.
+InputReport ReportOf(const Workload& workload);
 
 // Returns the memory that the job will hold besides the engine's.
 CallerMemory JobMemory(const InputReport& report, const ModelInfo& model);

@@ -1,0 +1,61 @@
+#!/usr/bin/env python3
+"""Compares plans with the runs of their policy files: tokens per second, and experts in memory.
+
+Each budget is the least one for the store, and a share of the store's size. `plan --output` writes a policy file for a job
+of random tokens; `run --policy` computes this job. The median of several runs counts.
+"""
+
+import argparse
+import itertools
+import json
+import pathlib
+import re
+import statistics
+import sys
+import tempfile
+
+import auto_policy
+
+sys.path.append(str(pathlib.Path(__file__).resolve().parents[1]))
+import penstock_program  # noqa: E402
+
+SHARES = [0.2, 0.4, 0.6, 0.8, 1.0]
+
+
+def least_budget(penstock, model, workload):
+    refusal = penstock.finish("plan", "--model", model, "--workload", workload, "--memory", "1KiB").stderr
+    return int(re.search(r"least budget is (\d+) bytes", refusal).group(1))
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--penstock", default=penstock_program.DEFAULT)
+    parser.add_argument("--model", required=True, action="append", help="a folder or a store; may be given several times")
+    parser.add_argument("--job", default="64,64,32", help="requests, prompt tokens, new tokens (%(default)s)")
+    parser.add_argument("--share", type=float, action="append", help=f"may be given several times ({SHARES})")
+    parser.add_argument("--rounds", type=int, default=3)
+    args = parser.parse_args()
+    penstock = penstock_program.Program(args.penstock)
+    num_requests, prompt_tokens, new_tokens = map(int, args.job.split(","))
+    work = auto_policy.requests(num_requests, prompt_tokens, new_tokens)
+    workload = f"prompt={prompt_tokens},gen={new_tokens},requests={num_requests}"
+    print("| model | share | policy | planned tokens/s | run | run / planned | experts in memory: planned | run |\n"
+          "| --- | --- | --- | --- | --- | --- | --- | --- |")
+    with tempfile.TemporaryDirectory() as folder:
+        policy = pathlib.Path(folder) / "policy.json"
+        for model, share in itertools.product(args.model, args.share or SHARES):
+            budget = least_budget(penstock, model, workload) + int(auto_policy.size_of(model) * share)
+            plan = penstock.json("plan", "--model", model, "--workload", workload, "--memory", f"{budget}B",
+                                 "--output", policy)["choices"][0]
+            runs = [penstock.job(model, work, "--policy", policy) for _ in range(args.rounds)]
+            planned = plan["predicted"]["generation_tokens_per_second"]
+            rate = statistics.median(run["tokens_per_second"]["generation"] for run in runs)
+            chosen = json.loads(policy.read_text())
+            residents = [f"{plan['memory']['pinned_experts']}/{plan['memory']['expert_slots']}",
+                         f"{runs[0]['policy']['pinned_experts']}/{runs[0]['policy']['expert_slots']}"]
+            print(f"| {pathlib.Path(model).name} | {share:.0%} | {chosen['schedule']}, N={chosen['batch_size']} | "
+                  f"{planned:.1f} | {rate:.1f} | {rate / planned:.2f} | {residents[0]} | {residents[1]} |", flush=True)
+
+
+if __name__ == "__main__":
+    main()
