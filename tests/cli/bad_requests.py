@@ -233,6 +233,7 @@ def size_rows():
     for name, fields, pattern in (("list of prompts", {"prompt": ["a", "b"]}, "list of prompts"),
                                   ("best_of", {"best_of": 3}, "value of n"),
                                   ("typing error", {"max_token": 3}, "did you mean max_tokens"),
+                                  ("topk", {"topk": 3}, "did you mean top_k"), ("Seed", {"Seed": 3}, "did you mean seed"),
                                   ("guided_json", {"guided_json": {}}, "leave it out"),
                                   ("stream", {"stream": True}, "no streams")):
         yield "J5", name, job([request("a"), request("b", **fields)], {2: ("unsupported", pattern)})
@@ -457,10 +458,10 @@ def output_rows():
     yield "J9", "two jobs, SIGTERM, SIGKILL", two_jobs
 
     def stopped(box, flags, signals, message):
-        model = box.model()
+        model, stats = box.model(), box.path("stats.json")
         lines = [request(f"r{i}", prompt=f"number {i}", max_tokens=100, ignore_eos=True) + "\n" for i in range(1000)]
         out = box.output()
-        job = box.start(run_args(model, box.file("in.jsonl", "".join(lines)), out, "--quiet", *flags))
+        job = box.start(run_args(model, box.file("in.jsonl", "".join(lines)), out, "--quiet", "--stats", stats, *flags))
         deadline = time.monotonic() + HANG_S
         while not (os.path.exists(out) and os.path.getsize(out) > 0) and time.monotonic() < deadline:
             time.sleep(0.005)
@@ -470,6 +471,9 @@ def output_rows():
         box.program.num_runs += 1
         box.check(result, (7,), message, True, 256 << 20)
         box.expect(0 < len(records(out)) < 1000, "the job did not stop")
+        with open(stats, encoding="utf-8") as file:
+            numbers = json.load(file)
+        box.expect(numbers.get("exit_code") == 7 if len(signals) > 1 else numbers["requests"] > 0, f"stats: {numbers}")
     # A terminal that closes stops a job in order. A second signal does not wait for requests under way.
     yield "J9", "SIGHUP", lambda box: stopped(box, ["--drain=0"], [signal.SIGHUP], "continue with --resume")
     yield "J9", "two signals", lambda box: stopped(box, ["--drain=1000"], [signal.SIGINT, signal.SIGTERM],

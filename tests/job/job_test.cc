@@ -504,6 +504,18 @@ TEST_F(JobTest, ARefusedRunLeavesNoOldStatistics) {
   EXPECT_FALSE(stats.as_object().contains("requests"));
 }
 
+TEST_F(JobTest, ARunWithNothingToDoLeavesTheStatistics) {
+  WriteInput("{\"prompt\": \"x\"}\n");
+  options_.stats_path = dir_ + "/stats.json";
+  ASSERT_TRUE(Run().ok());
+  const std::string before = ReadAll(options_.stats_path);
+  options_.resume = true;
+  const auto again = Run();
+  ASSERT_TRUE(again.ok());
+  EXPECT_TRUE(again->nothing_to_do);
+  EXPECT_EQ(ReadAll(options_.stats_path), before);
+}
+
 TEST_F(JobTest, ValidateCounts) {
   WriteInput(ManyRequests(40) + "\n");
   const auto job = ValidateJob(options_, stop_);
@@ -526,10 +538,11 @@ TEST_F(JobTest, StatsHaveTheirKeys) {
   const json::value stats = *ParseJson(ReadAll(options_.stats_path), Fault::kInternal);
   std::vector<std::string> keys;
   for (const auto& [key, value] : stats.as_object()) keys.emplace_back(key.data(), key.size());
-  EXPECT_THAT(keys, testing::UnorderedElementsAre("model", "device", "schedule", "policy", "requests", "prompt_tokens",
-                                                  "computed_prompt_tokens", "generated_tokens", "seconds",
-                                                  "tokens_per_second", "bytes", "lanes", "expert_cache", "prefetch",
-                                                  "peak_rss_bytes", "memory", "bound", "bound_fraction"));
+  EXPECT_THAT(
+      keys, testing::UnorderedElementsAre("model", "device", "schedule", "policy", "requests", "prompt_tokens",
+                                          "computed_prompt_tokens", "generated_tokens", "seconds", "tokens_per_second",
+                                          "bytes", "lanes", "expert_cache", "prefetch", "peak_rss_bytes", "memory",
+                                          "bound", "bound_fraction", "failed", "failures", "done_before"));
   EXPECT_EQ(stats.at("requests").as_int64(), 10);
   EXPECT_GT(stats.at("generated_tokens").as_int64(), 0);
   EXPECT_GT(stats.at("peak_rss_bytes").as_int64(), 1 << 20);

@@ -120,6 +120,7 @@ TEST(FormatResult, Logprobs) {
 TEST(FormatResult, EchoAndPromptLogprobs) {
   RequestResult result = Example(RequestKind::kCompletion);
   result.logprobs = 1;
+  result.echoes_prompt = true;
   result.prompt = "ab";
   result.shown_prompt_logprobs = 2;
   result.choices[0].completion.prompt_logprobs = {{{'a', 0}, {}}, {{'b', -1}, {{'c', -0.5}, {'b', -1}}}};
@@ -132,6 +133,9 @@ TEST(FormatResult, EchoAndPromptLogprobs) {
             R"("top_logprobs":[null,{"c":-5E-1,"b":-1E0},{"e":-1E0,"d":-2E0}],"text_offset":[0,1,2]})");
   EXPECT_EQ(json::serialize(choice.at("prompt_logprobs")),
             R"([null,{"98":{"logprob":-1E0,"decoded_token":"b"},"99":{"logprob":-5E-1,"decoded_token":"c"}}])");
+  result.prompt = "";  // the prompt's tokens show nothing
+  const json::value empty = Parse(FormatResult({5, 1, "a"}, result, ByteToken));
+  EXPECT_EQ(empty.at("response").at("body").at("choices").at(0).at("logprobs").at("tokens").as_array().size(), 3u);
   result.kind = RequestKind::kChat;
   const json::value chat = Parse(FormatResult({5, 1, "a"}, result, ByteToken));
   EXPECT_EQ(chat.at("response").at("body").at("prompt_logprobs").as_array().size(), 2u);
@@ -145,6 +149,7 @@ TEST(FormatResult, AnEchoIsOneText) {
   };
   RequestResult result = Example(RequestKind::kCompletion);
   result.logprobs = 0;
+  result.echoes_prompt = true;
   result.prompt = "a b";
   result.choices[0].completion.text = " c";
   result.choices[0].completion.prompt_logprobs = {{{0, 0}, {}}, {{'a', -1}, {}}, {{'b', -1}, {}}};

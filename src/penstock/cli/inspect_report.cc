@@ -366,7 +366,7 @@ std::string WeightTable(const json::object& kinds) {
 std::string FitTable(const json::object& fit) {
   std::string out = "\nDRAM (--memory)   experts in DRAM\n";
   if (!fit.at("least_memory_bytes").is_null()) {
-    out += fmt::format("{:<17} the least that works\n", Bytes(fit.at("least_memory_bytes")));
+    out += fmt::format("{:<17} the least; the requests of a job come on top\n", Bytes(fit.at("least_memory_bytes")));
   }
   const auto share = [](const json::object& place, const char* key) {
     const auto part = place.at(key).to_number<int64_t>(), all = place.at("experts").to_number<int64_t>();

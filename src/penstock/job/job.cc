@@ -60,8 +60,7 @@ SamplingOverrides WithDefaults(const JobOptions& options) {
 // The file of --stats.
 class StatsFile {
  public:
-  // Empties the file before anything else happens. So a wrong path is noticed at once, and the numbers of an earlier
-  // run do not stay when this one is refused. An empty path means no file.
+  // Opens the file before anything else happens, so that a wrong path is noticed at once. An empty path means no file.
   static absl::StatusOr<StatsFile> Open(const std::string& path) {
     StatsFile file;
     if (path.empty()) return file;
@@ -70,14 +69,20 @@ class StatsFile {
     if (!file.is_open()) {
       return IoError("{}: cannot open the statistics file for writing: {}", path, ErrnoText(errno));
     }
-    (void)::ftruncate(file.fd_.get(), 0);  // fails on pipes, which have nothing to cut off
     return file;
   }
 
   bool is_open() const { return fd_.valid(); }
+  // Replaces the numbers of an earlier run, in case this one cannot write its own. A pipe gets only the last text.
+  absl::Status Begin() {
+    if (!is_open() || ::ftruncate(fd_.get(), 0) != 0) return absl::OkStatus();
+    return WriteFully(fd_.get(), FormatStatsOfError(MakeError(Fault::kStopped, "the run was stopped before its end")),
+                      path_);
+  }
   // Writes the statistics, or why there are none. Only the first call counts.
   absl::Status Write(const std::string& text) {
     if (!is_open() || std::exchange(is_written_, true)) return absl::OkStatus();
+    if (::ftruncate(fd_.get(), 0) == 0) (void)::lseek(fd_.get(), 0, SEEK_SET);
     return WriteFully(fd_.get(), text, path_);
   }
 
@@ -227,6 +232,20 @@ std::string NothingToDo(const JobOptions& options, const OutputScan& scan) {
   return fmt::format("{}: all {} requests are done{}, nothing to do\n", options.output_path, scan.num_done, failed);
 }
 
+// Returns what people may not expect of a job that begins or goes on.
+std::string NotesAtStart(const JobOptions& options, const OpenJob& job) {
+  std::string notes;
+  if (job.scan.num_torn_lines > 0) {
+    notes += fmt::format("cut off {} torn line(s) at the end of {}; their requests run again\n",
+                         job.scan.num_torn_lines, options.output_path);
+  }
+  if (options.resume && !job.has_old_manifest && options.output_path != "-") {
+    notes += fmt::format("{} holds no job yet: a new one begins\n", options.output_path);
+  }
+  if (job.report.num_requests == 0) notes += "the input holds no requests\n";
+  return notes;
+}
+
 // Adds what a run answered, and what its engine counted.
 void AddRun(JobNumbers& numbers, const ProgressCounts& counts, const Engine& engine) {
   numbers.num_requests = counts.num_done - counts.num_resumed;
@@ -261,18 +280,15 @@ static absl::StatusOr<JobSummary> RunWithStats(const JobOptions& options, const 
   summary.num_torn_lines = job.scan.num_torn_lines;
   summary.numbers.num_resumed = job.scan.num_done;
   summary.numbers.num_failed = job.scan.num_failed;
-  if (job.scan.num_torn_lines > 0) {
-    progress.Print(fmt::format("cut off {} torn line(s) at the end of {}; their requests run again\n",
-                               job.scan.num_torn_lines, options.output_path));
-  }
   const int64_t num_retried = options.retry_failed ? job.scan.num_failed : 0;
   if (job.has_old_manifest && job.scan.num_done - num_retried >= job.report.num_requests) {
     summary.nothing_to_do = true;
     progress.Print(NothingToDo(options, job.scan));
     summary.numbers.total_s = SecondsSince(start);
-    PENSTOCK_RETURN_IF_ERROR(stats.Write(FormatStats(summary.numbers)));
-    return summary;
+    return summary;  // the statistics of the run that answered the requests stay
   }
+  progress.Print(NotesAtStart(options, job));
+  PENSTOCK_RETURN_IF_ERROR(stats.Begin());
 
   PENSTOCK_ASSIGN_OR_RETURN(OpenedEngine opened, OpenFor(job, open_engine));
   const std::unique_ptr<Engine> engine = std::move(opened.engine);

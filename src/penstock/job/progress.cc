@@ -112,7 +112,7 @@ void Progress::Finish(const ProgressCounts& counts, const EngineStats& stats, do
 }
 
 void Progress::Print(const std::string& text) {
-  if (mode_ != ProgressMode::kSilent) Write(text);
+  if (!text.empty() && mode_ != ProgressMode::kSilent) Write(text);
 }
 
 }  // namespace penstock

@@ -204,8 +204,8 @@ void AppendChoice(const RequestResult& result, size_t choice_idx, int64_t line_n
   } else if (chat) {
     AppendChatLogprobs(choice.completion.logprobs, token_text, out);
   } else {
-    const bool echoes = !result.prompt.empty();
-    AppendCompletionLogprobs(ShownTokens(choice.completion, echoes, token_text), result.logprobs, token_text, out);
+    AppendCompletionLogprobs(ShownTokens(choice.completion, result.echoes_prompt, token_text), result.logprobs,
+                             token_text, out);
   }
   if (!chat && result.shown_prompt_logprobs >= 0) {
     AppendPromptLogprobs(choice.completion.prompt_logprobs, result.shown_prompt_logprobs, token_text, out);

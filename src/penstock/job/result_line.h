@@ -43,6 +43,7 @@ struct RequestResult {
   int64_t prompt_tokens = 0;         // sum over all turns, not over choices
   int64_t completion_tokens = 0;     // sum over all turns and choices
   int logprobs = -1;                 // as requested
+  bool echoes_prompt = false;        // log-probabilities begin with those of the prompt
   std::string prompt = {};           // that the text of a completion begins with
   int shown_prompt_logprobs = -1;    // alternatives in the field prompt_logprobs; -1: no such field
 };

@@ -230,6 +230,7 @@ absl::Status Runner::Finish(Completion completion) {
                                 .prompt_tokens = active->prompt_tokens,
                                 .completion_tokens = active->completion_tokens,
                                 .logprobs = active->sampling.logprobs,
+                                .echoes_prompt = active->request.echoes_prompt,
                                 .prompt = std::move(active->request.prompt),
                                 .shown_prompt_logprobs = active->request.shown_prompt_logprobs};
   const Engine& engine = args_.engine;

@@ -63,6 +63,14 @@ void MemoryLog::Update(double seconds) {
   samples_.push_back({seconds, ResidentBytes()});
 }
 
+static json::array FailuresJson(const std::vector<Failures>& all) {
+  json::array list;
+  for (const Failures& failures : all) {
+    list.push_back(json::object{{"code", failures.code}, {"requests", failures.num_requests}});
+  }
+  return list;
+}
+
 std::string FormatStats(const JobNumbers& numbers) {
   const EngineStats& e = numbers.engine;
   const MemoryPlan& plan = numbers.plan;
@@ -105,6 +113,9 @@ std::string FormatStats(const JobNumbers& numbers) {
                               {"experts", plan.num_experts_total},
                               {"micro_batch_size", plan.micro_batch_size}}},
       {"requests", numbers.num_requests},
+      {"failed", numbers.num_failed},
+      {"failures", FailuresJson(numbers.failures)},
+      {"done_before", numbers.num_resumed},
       {"prompt_tokens", e.prompt_tokens},
       {"computed_prompt_tokens", e.computed_prompt_tokens},
       {"generated_tokens", e.generated_tokens},

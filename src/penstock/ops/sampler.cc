@@ -1,10 +1,13 @@
 #include "penstock/ops/sampler.h"
 
 #include <algorithm>
+#include <array>
 #include <bit>
 #include <cmath>
+#include <cstring>
 #include <functional>
 #include <limits>
+#include <numeric>
 
 #include "penstock/base/limits.h"
 #include "penstock/base/status.h"
@@ -46,6 +49,25 @@ constexpr float kMinusInfinity = -std::numeric_limits<float>::infinity();
 constexpr int kBucketShift = 18;
 size_t BucketOf(float weight) { return std::bit_cast<uint32_t>(weight) >> kBucketShift; }
 float LeastOf(size_t bucket) { return std::bit_cast<float>(static_cast<uint32_t>(bucket) << kBucketShift); }
+
+typedef float Floats8 __attribute__((vector_size(32)));
+typedef int32_t Ints8 __attribute__((vector_size(32)));
+
+// Returns the sum of the weights that are at least `least_weight` and have a logit of at least `least`.
+float SumOfKept(const float* logits, const float* weights, size_t count, float least, float least_weight) {
+  Floats8 sums = {};
+  size_t i = 0;
+  for (; i + 8 <= count; i += 8) {
+    Floats8 logit, weight;
+    std::memcpy(&logit, logits + i, sizeof(logit));
+    std::memcpy(&weight, weights + i, sizeof(weight));
+    sums += (Floats8)((Ints8)weight & (logit >= least) & (weight >= least_weight));
+  }
+  float sum = 0;
+  for (int lane = 0; lane < 8; ++lane) sum += sums[lane];
+  for (; i < count; ++i) sum += logits[i] >= least && weights[i] >= least_weight ? weights[i] : 0.0f;
+  return sum;
+}
 
 // With a temperature below this, only the largest logits have a chance. Dividing by less would overflow.
 constexpr double kMinTemperature = 1e-30;
@@ -122,7 +144,7 @@ Sampler::Sampler(const kernels::KernelTable& kernels, int64_t vocab_size)
 uint64_t Sampler::ScratchBytes(int64_t vocab_size) {
   const int64_t num_blocks = (vocab_size + kernels::kSoftmaxBlock - 1) / kernels::kSoftmaxBlock;
   return static_cast<uint64_t>(vocab_size) * (2 * sizeof(Candidate) + sizeof(float)) +
-         static_cast<uint64_t>(num_blocks) * 3 * sizeof(float) + (BucketOf(1) + 1) * sizeof(float);
+         static_cast<uint64_t>(num_blocks) * 3 * sizeof(float) + (BucketOf(1) + 1) * sizeof(BucketSums);
 }
 
 void Sampler::ChangeLogits(std::span<float> logits, const SamplingParams& sampling, const SamplingContext& context) {
@@ -190,7 +212,9 @@ TokenId Sampler::Sample(std::span<float> logits, const SamplingParams& sampling,
     for (const float sum : block_sums_) total += sum;
   }
   if (sampling.top_p < 1) {
-    KeepTopP(logits, sampling.top_p * total, (1 - sampling.top_p) * total);
+    const Candidate last = LastOfTopP(logits, sampling.top_p * total, (1 - sampling.top_p) * total);
+    if (!takes_some) return DrawUpTo(last, logits, static_cast<float>(sampling.min_p), uniform);
+    std::erase_if(candidates_, [&](const Candidate& c) { return MoreLikely()(last, c); });
   } else if (sampling.min_p > 0 && !takes_some) {
     TakeHeavy(logits, static_cast<float>(sampling.min_p));
   } else if (!takes_some) {
@@ -242,40 +266,63 @@ void Sampler::TakeHeavy(std::span<const float> logits, float min_weight) {
   });
 }
 
-// A histogram shows in which bucket the set ends, so only the tokens of that bucket are sorted.
-void Sampler::KeepTopP(std::span<const float> logits, double least, double rest) {
+// A histogram shows in which bucket the set ends, so only the tokens of that bucket are compared.
+Sampler::Candidate Sampler::LastOfTopP(std::span<const float> logits, double least, double rest) {
   const bool takes_all = candidates_.empty();
   // Tokens that are lighter than this weigh less than `rest`, all together. (0.999: the sums are rounded.)
   const auto min_weight = takes_all ? static_cast<float>(0.999 * rest / static_cast<double>(logits.size())) : 0.0f;
   const size_t first_bucket = BucketOf(min_weight);
-  std::fill(bucket_sums_.begin() + static_cast<int64_t>(first_bucket), bucket_sums_.end(), 0.0f);
-  const auto add = [&](float weight) { bucket_sums_[BucketOf(weight)] += weight; };
+  std::fill(bucket_sums_.begin() + static_cast<int64_t>(first_bucket), bucket_sums_.end(), BucketSums{});
+  const auto add = [&](size_t id) { bucket_sums_[BucketOf(weights_[id])][id % kBucketParts] += weights_[id]; };
   if (takes_all) {
     // Lighter tokens are added, too: leaving them out would take longer. Their buckets are not looked at.
-    VisitBlocks(min_weight,
-                [&](size_t first, size_t end) { std::for_each(&weights_[first], &weights_[0] + end, add); });
+    VisitBlocks(min_weight, [&](size_t first, size_t end) {
+      for (size_t id = first; id < end; ++id) add(id);
+    });
   } else {
-    for (const Candidate& c : candidates_) add(weights_[c.id]);
+    for (const Candidate& c : candidates_) add(c.id);
   }
   double kept = 0;  // weight of the buckets above `border`
   size_t border = bucket_sums_.size() - 1;
-  while (border > first_bucket && kept + bucket_sums_[border] < least) kept += bucket_sums_[border--];
+  const auto sum_of = [&](size_t bucket) {
+    return std::accumulate(bucket_sums_[bucket].begin(), bucket_sums_[bucket].end(), 0.0f);
+  };
+  for (; border > first_bucket && kept + sum_of(border) < least; --border) kept += sum_of(border);
 
-  if (takes_all) {
-    TakeHeavy(logits, LeastOf(border));
-  } else {
-    std::erase_if(candidates_, [&](const Candidate& c) { return BucketOf(weights_[c.id]) < border; });
-  }
   on_border_.clear();
-  for (const Candidate& c : candidates_) {
+  const auto collect = [&](const Candidate& c) {
     if (BucketOf(weights_[c.id]) == border) on_border_.push_back(c);
+  };
+  if (takes_all) {
+    VisitBlocks(LeastOf(border), [&](size_t first, size_t end) {
+      for (size_t id = first; id < end; ++id) collect({logits[id], static_cast<TokenId>(id)});
+    });
+  } else {
+    std::ranges::for_each(candidates_, collect);
   }
-  std::ranges::sort(on_border_, MoreLikely());
-  size_t num_kept = 0;
-  while (num_kept < on_border_.size() && kept < least) kept += weights_[on_border_[num_kept++].id];
-  if (num_kept == on_border_.size()) return;
-  const Candidate first_dropped = on_border_[num_kept];
-  std::erase_if(candidates_, [&](const Candidate& c) { return !MoreLikely()(c, first_dropped); });
+  return LastToReach(least, kept);
+}
+
+// Halves the range that contains the token, so the tokens need not be sorted.
+Sampler::Candidate Sampler::LastToReach(double least, double kept) {
+  constexpr int64_t kFewTokens = 16;
+  auto begin = on_border_.begin(), end = on_border_.end();
+  while (end - begin > kFewTokens) {
+    const auto middle = begin + (end - begin) / 2;
+    std::nth_element(begin, middle, end, MoreLikely());
+    double with_these = kept;
+    for (auto c = begin; c != middle; ++c) with_these += weights_[c->id];
+    if (with_these < least) {
+      kept = with_these;
+      begin = middle;
+    } else {
+      end = middle;
+    }
+  }
+  std::sort(begin, end, MoreLikely());
+  auto last = begin;
+  for (kept += weights_[last->id]; kept < least && last + 1 != end; kept += weights_[last->id]) ++last;
+  return *last;
 }
 
 TokenId Sampler::DrawFromCandidates(double uniform) const {
@@ -287,6 +334,43 @@ TokenId Sampler::DrawFromCandidates(double uniform) const {
     if (target < 0) return c.id;
   }
   return candidates_.back().id;
+}
+
+TokenId Sampler::DrawUpTo(const Candidate& last, std::span<const float> logits, float min_weight, double uniform) {
+  // Equal logits are kept up to last.id.
+  const float least_after = std::nextafter(last.logit, std::numeric_limits<float>::infinity());
+  const auto least_of = [&](size_t id) { return static_cast<TokenId>(id) <= last.id ? last.logit : least_after; };
+  double total = 0;
+  std::ranges::fill(block_sums_, 0.0f);
+  VisitBlocks(std::max(min_weight, weights_[last.id]), [&](size_t first, size_t end) {
+    float& sum = block_sums_[first / kernels::kSoftmaxBlock];
+    for (size_t id = first; id < end;) {
+      // A part ends at last.id, where the least logit changes.
+      const auto next = static_cast<size_t>(last.id) + 1;
+      const size_t part_end = id < next ? std::min(next, end) : end;
+      sum += SumOfKept(&logits[id], &weights_[id], part_end - id, least_of(id), min_weight);
+      id = part_end;
+    }
+    total += sum;
+  });
+  double target = uniform * total;
+  TokenId chosen = last.id;  // if the sums were rounded up
+  for (size_t block = 0; block < block_sums_.size(); ++block) {
+    if (block_sums_[block] <= 0) continue;
+    if (target >= block_sums_[block]) {
+      target -= block_sums_[block];
+      continue;
+    }
+    const size_t first = block * kernels::kSoftmaxBlock;
+    for (size_t id = first; id < std::min(first + kernels::kSoftmaxBlock, weights_.size()); ++id) {
+      if (logits[id] < least_of(id) || weights_[id] < min_weight || weights_[id] <= 0) continue;
+      chosen = static_cast<TokenId>(id);
+      target -= weights_[id];
+      if (target < 0) return chosen;
+    }
+    return chosen;
+  }
+  return chosen;
 }
 
 TokenId Sampler::DrawFromAll(double uniform, double total) const {

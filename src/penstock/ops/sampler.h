@@ -5,6 +5,7 @@
 // not depend on batching, nor on the point at which a job was interrupted.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <span>
 #include <vector>
@@ -96,17 +97,25 @@ class Sampler {
   void VisitBlocks(float least, const Visit& visit) const;
   // Sets candidates_ to the tokens with at least this weight. REQUIRES: weights_ are set, like in all that follow.
   void TakeHeavy(std::span<const float> logits, float min_weight);
-  // Keeps the smallest set of the most likely candidates whose weights reach `least`. An empty candidates_ stands for
-  // all tokens of which no set with less than `rest` together is needed.
-  void KeepTopP(std::span<const float> logits, double least, double rest);
+  // Returns the least likely token of the smallest set of the most likely candidates whose weights reach `least`. An
+  // empty candidates_ stands for all tokens of which no set with less than `rest` together is needed.
+  Candidate LastOfTopP(std::span<const float> logits, double least, double rest);
+  // Returns the token among on_border_ with which the weights, from the most likely on, reach `least`. More likely
+  // tokens weigh `kept`.
+  Candidate LastToReach(double least, double kept);
+  // Draws from the tokens that are at least as likely as `last` and weigh at least this. Changes block_sums_.
+  TokenId DrawUpTo(const Candidate& last, std::span<const float> logits, float min_weight, double uniform);
   TokenId DrawFromCandidates(double uniform) const;
   TokenId DrawFromAll(double uniform, double total) const;
 
   const kernels::KernelTable* kernels_;
   std::vector<float> weights_;  // [vocab_size]
   std::vector<float> block_sums_, block_maxima_, some_maxima_;
-  std::vector<float> bucket_sums_;
-  std::vector<Candidate> candidates_;  // in the order of their ids, like the next
+  // Neighbouring tokens often have the same bucket. With several sums their additions do not wait for each other.
+  static constexpr size_t kBucketParts = 4;
+  using BucketSums = std::array<float, kBucketParts>;
+  std::vector<BucketSums> bucket_sums_;
+  std::vector<Candidate> candidates_;  // in the order of their ids
   std::vector<Candidate> on_border_;
 };
 

@@ -143,7 +143,10 @@ absl::Status ApplyPolicy(std::string_view text, const std::string& name, EngineO
 absl::Status ApplyPolicyFile(const std::string& path, EngineOptions& options) {
   PENSTOCK_ASSIGN_OR_RETURN(const std::string text, ReadFile(path, kMaxConfigBytes));
   PENSTOCK_RETURN_IF_ERROR(ApplyPolicy(text, path, options));
-  if (options.context_length > 0) LogInfo("{} sets the context length to {}", Printable(path), options.context_length);
+  if (options.context_length > 0) {
+    LogInfo("{} sets the context length to {}: longer prompts get errors, and answers end there (--context-length)",
+            Printable(path), options.context_length);
+  }
   return absl::OkStatus();
 }
 

@@ -50,8 +50,8 @@ absl::StatusOr<Described> Describe(const DescribedFlags& flags) {
   PENSTOCK_ASSIGN_OR_RETURN(EngineOptions options, ToEngineOptions(model_flags));
   PENSTOCK_ASSIGN_OR_RETURN(DescribedModel model, DescribeModel(flags));
   const bool is_this_machine = flags.hardware == "auto";
-  // The same share of this machine's memory as in a run.
-  if (is_this_machine && options.memory_bytes == 0) {
+  // The same memory as in a run on this machine.
+  if (is_this_machine) {
     PENSTOCK_ASSIGN_OR_RETURN(options.memory_bytes, ChooseBudget(options, /*emulated_bytes=*/0));
   }
   PENSTOCK_ASSIGN_OR_RETURN(Hardware hardware, is_this_machine ? CachedProbe({.options = options, .model = &model})

@@ -89,7 +89,9 @@ void BindVariables(CLI::App& app) {
     const std::string_view name = text.substr(0, text.find('='));
     if (!name.starts_with(kVariablePrefix) || name.starts_with(kTestPrefix)) continue;
     if (std::find(known.begin(), known.end(), name) != known.end()) continue;
-    const std::string nearest = Nearest(std::string(name), known);
+    // --output has no variable of its own name.
+    const bool is_output = name == VariableName("output");
+    const std::string nearest = is_output ? VariableName("run-output") : Nearest(std::string(name), known);
     LogWarning("environment variable {} is not known{}", Printable(name),
                nearest.empty() ? "" : fmt::format("; did you mean {}?", nearest));
   }

@@ -17,7 +17,8 @@ constexpr char kExitCodes[] =
     "0 done, 1 a fault of Penstock, 2 bad usage, 3 invalid model, 4 invalid input, 5 reading or writing failed, 6 the "
     "memory budget or the machine is too small, 7 stopped (--resume continues), 8 finished, with failed requests";
 constexpr char kVariables[] =
-    "Each flag is also a variable, PENSTOCK_MEMORY for --memory, and a line in the file that --options-file names.";
+    "Each flag is also a variable, PENSTOCK_MEMORY for --memory (of --output: PENSTOCK_RUN_OUTPUT, with the command's "
+    "name), and a line in the file that --options-file names.";
 
 // Appends `text` in lines of at most kColumns, the first of which begins at `column`; later ones are indented.
 void AppendWrapped(std::string_view text, size_t column, size_t indent, std::string& out) {

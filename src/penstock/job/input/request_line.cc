@@ -298,14 +298,23 @@ constexpr std::string_view kFields[] = {"prompt",
                                         "custom_id",
                                         "question_id"};
 
+// Returns the name in small letters, without "_".
+std::string Simplified(std::string_view name) {
+  std::string simple;
+  for (const char c : name) {
+    if (c != '_') simple += static_cast<char>(c >= 'A' && c <= 'Z' ? c + 32 : c);
+  }
+  return simple;
+}
+
 void RefuseTypingErrors(FieldReader& fields) {
   for (const auto& [key, value] : fields.object()) {
     const std::string_view name(key.data(), key.size());
-    constexpr size_t kMinBytes = 6, kMaxBytes = 64;  // shorter names resemble too many others
-    if (name.size() < kMinBytes || name.size() > kMaxBytes || std::ranges::find(kFields, name) != std::end(kFields))
-      continue;
+    constexpr size_t kMinBytes = 6, kMaxBytes = 64;  // with one wrong letter, shorter names resemble too many others
+    if (name.size() > kMaxBytes || std::ranges::find(kFields, name) != std::end(kFields)) continue;
     for (const std::string_view known : kFields) {
-      if (EditDistance(name, known) != 1) continue;
+      const bool is_near = name.size() >= kMinBytes && EditDistance(name, known) == 1;
+      if (!is_near && Simplified(name) != Simplified(known)) continue;
       return fields.Fail("unsupported", Printable(name), fmt::format("unknown field; did you mean {}?", known));
     }
   }
