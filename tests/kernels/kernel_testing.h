@@ -115,10 +115,15 @@ inline void FillBlocks(WeightFormat format, std::span<std::byte> target, std::mt
     } else if (format == WeightFormat::kMxfp4) {
       target[block] = static_cast<std::byte>(118 + generator() % 6);
     } else {
-      put_half(format == WeightFormat::kQ6_K ? 208 : 0);
+      const size_t scale_offset = format == WeightFormat::kQ6_K   ? 208
+                                  : format == WeightFormat::kQ2_K ? 80
+                                  : format == WeightFormat::kQ3_K ? 108
+                                                                  : 0;
+      put_half(scale_offset);
       const bool has_minima = format == WeightFormat::kQ4_K || format == WeightFormat::kQ5_K ||
                               format == WeightFormat::kQ4_1 || format == WeightFormat::kQ5_1;
       if (has_minima) put_half(2);
+      if (format == WeightFormat::kQ2_K) put_half(82);
     }
   }
 }

@@ -11,10 +11,11 @@ import sys
 import gguf
 import numpy as np
 
-NUM_BLOCKS = {"Q8_0": 64, "Q4_0": 64, "Q4_K": 16, "Q6_K": 16, "Q5_K": 16, "MXFP4": 256, "Q4_1": 64, "Q5_0": 64, "Q5_1": 64}
+NUM_BLOCKS = {"Q8_0": 64, "Q4_0": 64, "Q4_K": 16, "Q6_K": 16, "Q5_K": 16, "MXFP4": 256, "Q4_1": 64, "Q5_0": 64, "Q5_1": 64,
+              "Q2_K": 16, "Q3_K": 16, "IQ4_NL": 64, "IQ4_XS": 16}
 # Offsets of the f16 scales in a block.
 SCALES = {"Q8_0": [0], "Q4_0": [0], "Q4_K": [0, 2], "Q6_K": [208], "Q5_K": [0, 2], "MXFP4": [], "Q4_1": [0, 2],
-          "Q5_0": [0], "Q5_1": [0, 2]}
+          "Q5_0": [0], "Q5_1": [0, 2], "Q2_K": [80, 82], "Q3_K": [108], "IQ4_NL": [0], "IQ4_XS": [0]}
 # Zeros, denormals, the smallest normal number, the largest, infinities and NaN, which random bytes rarely are.
 ODD_SCALES = [0x0000, 0x8000, 0x0001, 0x83FF, 0x0400, 0x7BFF, 0x7C00, 0xFC00, 0x7E00, 0xFFFF]
 

@@ -114,6 +114,51 @@ void DequantiseQ6_K(const std::byte* source, float* target) {
   }
 }
 
+// Each half of 128 weights has 32 bytes of codes: weight i has 2 bits of byte i % 32.
+uint32_t TwoBits(const std::byte* codes, int64_t i) {
+  return Byte(codes, i / 128 * 32 + i % 32) >> (i % 128 / 32 * 2) & 3;
+}
+
+void DequantiseQ2_K(const std::byte* source, float* target) {
+  const std::byte* codes = source + 16;
+  const float scale_of_scales = LoadF16(codes + 64), scale_of_minima = LoadF16(codes + 66);
+  for (int64_t i = 0; i < 256; ++i) {
+    const uint32_t both = Byte(source, i / 16);
+    const float scale = scale_of_scales * static_cast<float>(both & 15);
+    const float min = scale_of_minima * static_cast<float>(both >> 4);
+    target[i] = scale * static_cast<float>(TwoBits(codes, i)) - min;
+  }
+}
+
+// The high bit of weight i of group g (32 weights) is bit g of byte i of 32; without it the code is 4 less.
+void DequantiseQ3_K(const std::byte* source, float* target) {
+  const std::byte* codes = source + 32;
+  const float scale_of_scales = LoadF16(codes + 64 + 12);
+  for (int64_t i = 0; i < 256; ++i) {
+    const uint32_t high = Byte(source, i % 32) >> (i / 32) & 1;
+    const float scale = scale_of_scales * static_cast<float>(Q3Scale(codes + 64, i / 16));
+    target[i] = scale * (static_cast<float>(TwoBits(codes, i) | high << 2) - 4);
+  }
+}
+
+// Writes 32 weights with codes in 16 bytes.
+void DequantiseIq4(const std::byte* codes, float scale, float* target) {
+  for (int64_t i = 0; i < 16; ++i) {
+    target[i] = scale * static_cast<float>(kIq4Values[Byte(codes, i) & 15]);
+    target[i + 16] = scale * static_cast<float>(kIq4Values[Byte(codes, i) >> 4]);
+  }
+}
+
+void DequantiseIq4_Nl(const std::byte* source, float* target) { DequantiseIq4(source + 2, LoadF16(source), target); }
+
+void DequantiseIq4_Xs(const std::byte* source, float* target) {
+  const float scale = LoadF16(source);
+  for (int64_t group = 0; group < 8; ++group) {
+    DequantiseIq4(source + 8 + 16 * group, scale * static_cast<float>(Iq4Scale(source + 2, group)),
+                  target + 32 * group);
+  }
+}
+
 void DequantiseFp8(const std::byte* source, float* target) {
   float scale;
   std::memcpy(&scale, source, sizeof(scale));
@@ -198,6 +243,18 @@ KGroups ReadKGroups(const std::byte* block) {
     groups.minima[i + 4] = scale_of_minima * static_cast<float>(of_both >> 4 | of_min >> 6 << 4);
   }
   return groups;
+}
+
+// Bytes 0 to 7 hold the low 4 bits of scales 0 to 7, and of 8 to 15 in their high halves; bytes 8 to 11 hold the high 2
+// bits of every fourth scale.
+int Q3Scale(const std::byte* packed, int64_t i) {
+  const uint32_t low = Byte(packed, i % 8) >> (i / 8 * 4) & 15, high = Byte(packed, 8 + i % 4) >> (i / 4 * 2) & 3;
+  return static_cast<int>(low | high << 4) - 32;
+}
+
+int Iq4Scale(const std::byte* packed, int64_t i) {
+  const uint32_t high = Byte(packed, i / 4) >> (i % 4 * 2) & 3, low = Byte(packed, 2 + i / 2) >> (i % 2 * 4) & 15;
+  return static_cast<int>(low | high << 4) - 32;
 }
 
 float HalfPower(uint8_t power) {

@@ -4,7 +4,7 @@
 //   kFp8     128 weights: scale (f32), codes (F8E4M3). A block-scaled FP8 checkpoint (DeepSeek-V3) stores the scales
 //            separately; here each block begins with its scale
 //   kMxfp4   32: power of two (E8M0), codes (E2M1) in the order of GGUF's MXFP4
-//   kQ8_0 .. kQ5_1   GGUF's formats
+//   kQ8_0 .. kIq4_Xs   GGUF's formats
 //
 // Pure functions of untrusted bytes: any bytes decode to some floats, possibly infinities and NaN.
 #pragma once
@@ -53,6 +53,14 @@ float HalfPower(uint8_t power);
 
 // The values of the E2M1 codes, in halves.
 inline constexpr int8_t kE2M1Halves[16] = {0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12};
+
+// The values that the codes of kIq4_Nl and kIq4_Xs name.
+inline constexpr int8_t kIq4Values[16] = {-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113};
+
+// Returns scale i of the 16 scales of a kQ3_K block, from -32 to 31, or of the 8 of a kIq4_Xs block. `packed` holds
+// the scales of kQ3_K; of kIq4_Xs first their high bits, then their low bits.
+int Q3Scale(const std::byte* packed, int64_t i);
+int Iq4Scale(const std::byte* packed, int64_t i);
 
 // Scales and minima of the 8 groups of a kQ4_K or kQ5_K block.
 struct KGroups {

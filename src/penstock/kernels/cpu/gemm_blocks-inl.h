@@ -23,11 +23,11 @@ typedef uint16_t Halves8 __attribute__((vector_size(16)));
 typedef uint16_t Halves16 __attribute__((vector_size(32)));
 
 // A chunk as read from the rows: codes as bytes, and the parts of each group's and output's scale. A scale covers 32
-// inputs, or 16 (kQ6_K).
+// inputs, or 16 (kQ6_K, kQ2_K, kQ3_K).
 struct RawChunk {
   alignas(64) uint8_t codes[kChunkGroups][kPanelCols][kGroupInputs];
   alignas(64) uint8_t scale_codes[2 * kChunkGroups][kPanelCols];
-  alignas(64) uint8_t min_codes[kChunkGroups][kPanelCols];
+  alignas(64) uint8_t min_codes[2 * kChunkGroups][kPanelCols];
   alignas(64) uint16_t scales16[kChunkGroups][kPanelCols];  // f16
   alignas(64) uint16_t mins16[kChunkGroups][kPanelCols];    // f16
   alignas(64) float scales[kChunkGroups][kPanelCols];
@@ -168,6 +168,65 @@ inline void ReadQ6_K(const std::byte* row, int64_t /*num_groups*/, int64_t col, 
   }
 }
 
+inline void ReadQ2_K(const std::byte* row, int64_t /*num_groups*/, int64_t col, RawChunk& chunk) {
+  chunk.scales16[0][col] = Load<uint16_t>(row + 80);
+  chunk.mins16[0][col] = Load<uint16_t>(row + 82);
+  for (int64_t i = 0; i < 16; ++i) {
+    const auto both = static_cast<uint8_t>(row[i]);
+    chunk.scale_codes[i][col] = both & 15;
+    chunk.min_codes[i][col] = both >> 4;
+  }
+  for (int64_t i = 0; i < 4; ++i) {  // 16 weights of each of four groups
+    const auto four = Load<Bytes16>(row + 16 + 16 * i);
+    for (int64_t j = 0; j < 4; ++j) {
+      Put(four >> static_cast<uint8_t>(2 * j) & 3, chunk.codes[i / 2 * 4 + j][col] + i % 2 * 16);
+    }
+  }
+}
+
+inline void ReadQ3_K(const std::byte* row, int64_t /*num_groups*/, int64_t col, RawChunk& chunk) {
+  chunk.scales16[0][col] = Load<uint16_t>(row + 108);
+  for (int64_t i = 0; i < 16; ++i) {
+    const auto low = static_cast<uint8_t>(static_cast<uint8_t>(row[96 + i % 8]) >> (i / 8 * 4) & 15);
+    const auto high = static_cast<uint8_t>(static_cast<uint8_t>(row[104 + i % 4]) >> (i / 4 * 2) & 3);
+    chunk.scale_codes[i][col] = static_cast<uint8_t>((low | high << 4) - 32);
+  }
+  for (int64_t i = 0; i < 4; ++i) {
+    const auto four = Load<Bytes16>(row + 32 + 16 * i), high = Load<Bytes16>(row + i % 2 * 16);
+    for (int64_t j = 0; j < 4; ++j) {
+      const int64_t group = i / 2 * 4 + j;
+      const Bytes16 third = (high >> static_cast<uint8_t>(group) & 1) << 2;
+      Put(((four >> static_cast<uint8_t>(2 * j) & 3) | third) - 4, chunk.codes[group][col] + i % 2 * 16);
+    }
+  }
+}
+
+// Reads 32 codes that name values.
+inline void PutIq4Values(const std::byte* source, uint8_t* codes) {
+  Bytes16 values;
+  __builtin_memcpy(&values, kIq4Values, 16);
+  const auto both = Load<Bytes16>(source);
+  Put(__builtin_shuffle(values, LowHalves(both)), codes);
+  Put(__builtin_shuffle(values, HighHalves(both)), codes + 16);
+}
+
+inline void ReadIq4_Nl(const std::byte* row, int64_t num_groups, int64_t col, RawChunk& chunk) {
+  for (int64_t g = 0; g < num_groups; ++g, row += BlockBytes(WeightFormat::kIq4_Nl)) {
+    chunk.scales16[g][col] = Load<uint16_t>(row);
+    PutIq4Values(row + 2, chunk.codes[g][col]);
+  }
+}
+
+inline void ReadIq4_Xs(const std::byte* row, int64_t /*num_groups*/, int64_t col, RawChunk& chunk) {
+  chunk.scales16[0][col] = Load<uint16_t>(row);
+  for (int64_t g = 0; g < kChunkGroups; ++g) {
+    const auto high = static_cast<uint8_t>(static_cast<uint8_t>(row[2 + g / 4]) >> (g % 4 * 2) & 3);
+    const auto low = static_cast<uint8_t>(static_cast<uint8_t>(row[4 + g / 2]) >> (g % 2 * 4) & 15);
+    chunk.scale_codes[g][col] = static_cast<uint8_t>((low | high << 4) - 32);
+    PutIq4Values(row + 8 + 16 * g, chunk.codes[g][col]);
+  }
+}
+
 // Transposes source [16][..], rows 32 bytes apart, into target [16][..], 32 bytes apart.
 inline void Transpose16(const uint8_t* source, uint8_t* target) {
   Bytes16 rows[16], next[16];
@@ -218,8 +277,11 @@ template <class V>
 // Makes 16 weights of input k of group g from the bytes of all 32 outputs; `vec` (0 or 1) selects 16 of them.
 template <class V, WeightFormat kFormat>
 struct GroupNumbers {
-  V scales[2][kVecsPerPanel];  // of the group's first and second 16 inputs
-  V mins[kVecsPerPanel];
+  // Half the inputs of a group share these numbers in some formats; in the others the first half's count for both.
+  static constexpr bool kHasHalves =
+      kFormat == WeightFormat::kQ6_K || kFormat == WeightFormat::kQ2_K || kFormat == WeightFormat::kQ3_K;
+  V scales[2][kVecsPerPanel];
+  V mins[2][kVecsPerPanel];
 
   GroupNumbers(const RawChunk& chunk, int64_t g) {
     for (int64_t v = 0; v < kVecsPerPanel; ++v) {
@@ -230,33 +292,41 @@ struct GroupNumbers {
       if constexpr (kFormat == WeightFormat::kFp8 || kFormat == WeightFormat::kMxfp4) {
         scales[0][v] = V::Load(chunk.scales[g] + 16 * v);
       } else if constexpr (kFormat == WeightFormat::kQ8_0 || kFormat == WeightFormat::kQ4_0 ||
-                           kFormat == WeightFormat::kQ5_0) {
+                           kFormat == WeightFormat::kQ5_0 || kFormat == WeightFormat::kIq4_Nl) {
         scales[0][v] = halves(chunk.scales16[g]);
       } else if constexpr (kFormat == WeightFormat::kQ4_1 || kFormat == WeightFormat::kQ5_1) {
         scales[0][v] = halves(chunk.scales16[g]);
-        mins[v] = halves(chunk.mins16[g]);
-      } else if constexpr (kFormat == WeightFormat::kQ6_K) {
-        const V scale = halves(chunk.scales16[0]);
-        scales[0][v] = Mul(scale, V::LoadSignedCodes(codes(chunk.scale_codes[2 * g])));
-        scales[1][v] = Mul(scale, V::LoadSignedCodes(codes(chunk.scale_codes[2 * g + 1])));
+        mins[0][v] = halves(chunk.mins16[g]);
+      } else if constexpr (kFormat == WeightFormat::kQ2_K) {
+        for (int64_t half = 0; half < 2; ++half) {
+          scales[half][v] = Mul(halves(chunk.scales16[0]), V::LoadCodes(codes(chunk.scale_codes[2 * g + half])));
+          mins[half][v] = Mul(halves(chunk.mins16[0]), V::LoadCodes(codes(chunk.min_codes[2 * g + half])));
+        }
+      } else if constexpr (kHasHalves) {
+        for (int64_t half = 0; half < 2; ++half) {
+          scales[half][v] = Mul(halves(chunk.scales16[0]), V::LoadSignedCodes(codes(chunk.scale_codes[2 * g + half])));
+        }
+      } else if constexpr (kFormat == WeightFormat::kIq4_Xs) {
+        scales[0][v] = Mul(halves(chunk.scales16[0]), V::LoadSignedCodes(codes(chunk.scale_codes[g])));
       } else {
         scales[0][v] = Mul(halves(chunk.scales16[0]), V::LoadCodes(codes(chunk.scale_codes[g])));
-        mins[v] = Mul(halves(chunk.mins16[0]), V::LoadCodes(codes(chunk.min_codes[g])));
+        mins[0][v] = Mul(halves(chunk.mins16[0]), V::LoadCodes(codes(chunk.min_codes[g])));
       }
     }
   }
 
   [[gnu::always_inline]] V Weights(const uint8_t* bytes, int64_t k, int64_t v) const {
     const auto* codes = reinterpret_cast<const std::byte*>(bytes + 16 * v);
+    const int64_t half = kHasHalves && k >= 16 ? 1 : 0;
     if constexpr (kFormat == WeightFormat::kFp8) {
       return Mul(Fp8ToFloats<V>(bytes + 16 * v), scales[0][v]);
-    } else if constexpr (kFormat == WeightFormat::kQ4_K || kFormat == WeightFormat::kQ5_K) {
-      return Sub(Mul(scales[0][v], V::LoadCodes(codes)), mins[v]);
+    } else if constexpr (kFormat == WeightFormat::kQ4_K || kFormat == WeightFormat::kQ5_K ||
+                         kFormat == WeightFormat::kQ2_K) {
+      return Sub(Mul(scales[half][v], V::LoadCodes(codes)), mins[half][v]);
     } else if constexpr (kFormat == WeightFormat::kQ4_1 || kFormat == WeightFormat::kQ5_1) {
-      return Add(Mul(scales[0][v], V::LoadCodes(codes)), mins[v]);
+      return Add(Mul(scales[0][v], V::LoadCodes(codes)), mins[0][v]);
     } else {
-      const V scale = kFormat == WeightFormat::kQ6_K && k >= 16 ? scales[1][v] : scales[0][v];
-      return Mul(scale, V::LoadSignedCodes(codes));
+      return Mul(scales[half][v], V::LoadSignedCodes(codes));
     }
   }
 };
