@@ -256,8 +256,9 @@ def config_rows():
     for name, value in (("temp", -1.0), ("temp", float("nan")), ("top_p", 2.0), ("min_p", -0.5), ("penalty_repeat", 0.0)):
         yield "G11", f"sampling.{name} {value}", with_field(f"general.sampling.{name}", F32, value,
                                                             rf"general\.sampling\.{name}: expected a number from")
-    yield "G11", "sampling.top_k -1", with_field("general.sampling.top_k", I32, -1,
-                                                 "sampling.top_k: expected a number from 0")
+    yield "G11", "sampling.top_k -2", with_field("general.sampling.top_k", I32, -2,
+                                                 "sampling.top_k: expected a number from -1")
+    yield "G11", "sampling.top_k -1", with_field("general.sampling.top_k", I32, -1, None, code=0)  # off
 
 
 def default_sampling(box):

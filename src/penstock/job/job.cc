@@ -232,13 +232,15 @@ std::string NothingToDo(const JobOptions& options, const OutputScan& scan) {
   return fmt::format("{}: all {} requests are done{}, nothing to do\n", options.output_path, scan.num_done, failed);
 }
 
-// Returns what people may not expect of a job that begins or goes on.
+std::string NoteOfTornLines(const JobOptions& options, const OutputScan& scan) {
+  if (scan.num_torn_lines == 0) return "";
+  return fmt::format("cut off {} torn line(s) at the end of {}; their requests run again\n", scan.num_torn_lines,
+                     options.output_path);
+}
+
+// Returns what people may not expect of a job that has something to do.
 std::string NotesAtStart(const JobOptions& options, const OpenJob& job) {
   std::string notes;
-  if (job.scan.num_torn_lines > 0) {
-    notes += fmt::format("cut off {} torn line(s) at the end of {}; their requests run again\n",
-                         job.scan.num_torn_lines, options.output_path);
-  }
   if (options.resume && !job.has_old_manifest && options.output_path != "-") {
     notes += fmt::format("{} holds no job yet: a new one begins\n", options.output_path);
   }
@@ -280,6 +282,7 @@ static absl::StatusOr<JobSummary> RunWithStats(const JobOptions& options, const 
   summary.num_torn_lines = job.scan.num_torn_lines;
   summary.numbers.num_resumed = job.scan.num_done;
   summary.numbers.num_failed = job.scan.num_failed;
+  progress.Print(NoteOfTornLines(options, job.scan));
   const int64_t num_retried = options.retry_failed ? job.scan.num_failed : 0;
   if (job.has_old_manifest && job.scan.num_done - num_retried >= job.report.num_requests) {
     summary.nothing_to_do = true;
