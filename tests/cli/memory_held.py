@@ -5,6 +5,7 @@ The runs use all parts: prefill, decoding, experts from disk, sampling, traces. 
 same memory, so its runs stay within --memory + --gpu-memory + 32 MiB.
 """
 import argparse
+import os
 import pathlib
 import subprocess
 import sys
@@ -46,6 +47,10 @@ def main():
         folder = pathlib.Path(folder)
         if args.synthesise:
             args.model = synthesise(args.synthesise, folder / "model")
+        # The schedule auto plans with what a probe has kept, because small budgets have no room to measure.
+        os.environ["XDG_CACHE_HOME"] = str(folder / "cache")
+        probe = penstock.run("probe", "--model", args.model, "--seconds", 1)
+        assert probe.returncode == 0, probe.stderr
         source = folder / "requests.jsonl"
         program.write_requests(source, args.requests, 1, args.max_tokens)
         worst = -ALLOWANCE
