@@ -57,9 +57,8 @@ class ExpertLayouts {
   // scratch_bytes().
   static constexpr int kFinishParts = 3;
   absl::Status FinishPart(ExpertKey key, int part_idx, std::byte* slot, std::span<std::byte> scratch) const;
-  // Finishing an expert takes about as long as reading its weights so many times: packing gathers and transposes, on
-  // one thread (4.6 GB/s, where two threads read 30).
-  uint64_t finish_passes() const { return packs_ ? 6 : 1; }
+  // Returns whether some experts are not ready where they land.
+  bool packs() const { return packs_; }
   // Returns where the panels of a finished expert lie in its slot.
   FileExtent finished_extent(ExpertKey key) const { return experts_[key].finished; }
   // Returns the weights of a finished expert.
@@ -97,7 +96,7 @@ class ExpertLayouts {
   IdVector<ExpertKey, ExpertLayout> experts_;
   uint64_t slot_bytes_ = 0;
   uint64_t scratch_bytes_ = 0;
-  bool packs_ = false;  // some experts are not ready where they land
+  bool packs_ = false;
 };
 
 }  // namespace penstock

@@ -14,14 +14,16 @@ namespace penstock {
 struct OperationCost {
   double flops = 0;
   uint64_t bytes = 0;
-  uint64_t kv_bytes = 0;  // the part of `bytes` that is KV cache
-  double kv_flops = 0;    // the part of `flops` that works on KV entries
+  uint64_t kv_bytes = 0;      // the part of `bytes` that is KV cache
+  double kv_flops = 0;        // the part of `flops` that works on KV entries
+  uint64_t packed_bytes = 0;  // the part of `bytes` that becomes panels
 
   OperationCost& operator+=(const OperationCost& other) {
     flops += other.flops;
     bytes += other.bytes;
     kv_bytes += other.kv_bytes;
     kv_flops += other.kv_flops;
+    packed_bytes += other.packed_bytes;
     return *this;
   }
 };

@@ -10,7 +10,7 @@ struct LaneRates {
   using Duration = TaskDuration;
   Duration host_compute;
   Duration disk_to_dram;
-  Duration disk_delay = {};  // what a lone read takes longer than one among many; empty: nothing
+  Duration disk_delay = {};  // what a read takes besides, while others go on: waking threads, latency; empty: nothing
   Duration device_compute = {};
   Duration dram_to_pinned = {};  // into page-locked memory
   Duration dram_to_device = {};

@@ -117,7 +117,8 @@ std::shared_ptr<PassFfn::TakenExperts> PassFfn::Take(int64_t layer_idx, ExpertSt
   }
   if (num_unchecked == 0) return taken;
   OperationCost cost;
-  cost.bytes = static_cast<uint64_t>(num_unchecked) * args_.cost.expert_bytes() * store.layouts().finish_passes();
+  cost.bytes = static_cast<uint64_t>(num_unchecked) * args_.cost.expert_bytes();
+  cost.packed_bytes = store.layouts().packs() ? cost.bytes : 0;
   tasks_.Issue(
       ProcessorOf(store), {.name = "check", .layer_idx = layer_idx}, cost, taken->arrived,
       [taken, pool = args_.host_pool](Operations&) { taken->checked = taken->store->Finish(taken->places, *pool); });

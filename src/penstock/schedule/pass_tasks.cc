@@ -22,11 +22,14 @@ Event PassTasks::IssueInOrder(Task task) {
 
 Event PassTasks::Issue(const PassProcessor& processor, TaskLabel label, const OperationCost& cost, Events after,
                        Body body) {
-  Task task{
-      .lane = processor.lane,
-      .label = label,
-      .cost = {.flops = cost.flops, .memory_bytes = cost.bytes, .kv_bytes = cost.kv_bytes, .kv_flops = cost.kv_flops},
-      .after = std::move(after)};
+  Task task{.lane = processor.lane,
+            .label = label,
+            .cost = {.flops = cost.flops,
+                     .memory_bytes = cost.bytes,
+                     .kv_bytes = cost.kv_bytes,
+                     .kv_flops = cost.kv_flops,
+                     .packed_bytes = cost.packed_bytes},
+            .after = std::move(after)};
   if (processor.operations != nullptr) {
     task.body = [operations = processor.operations, run = std::move(body)] {
       run(*operations);

@@ -114,6 +114,19 @@ void DequantiseQ6_K(const std::byte* source, float* target) {
   }
 }
 
+// Bytes 0 to 7 hold the low 4 bits of scales 0 to 7, and of 8 to 15 in their high halves; bytes 8 to 11 hold the high 2
+// bits of every fourth scale.
+int Q3Scale(const std::byte* packed, int64_t i) {
+  const uint32_t low = Byte(packed, i % 8) >> (i / 8 * 4) & 15, high = Byte(packed, 8 + i % 4) >> (i / 4 * 2) & 3;
+  return static_cast<int>(low | high << 4) - 32;
+}
+
+// Two bytes hold the high 2 bits of the 8 scales, and four bytes their low 4 bits.
+int Iq4Scale(const std::byte* packed, int64_t i) {
+  const uint32_t high = Byte(packed, i / 4) >> (i % 4 * 2) & 3, low = Byte(packed, 2 + i / 2) >> (i % 2 * 4) & 15;
+  return static_cast<int>(low | high << 4) - 32;
+}
+
 // Each half of 128 weights has 32 bytes of codes: weight i has 2 bits of byte i % 32.
 uint32_t TwoBits(const std::byte* codes, int64_t i) {
   return Byte(codes, i / 128 * 32 + i % 32) >> (i % 128 / 32 * 2) & 3;
@@ -243,18 +256,6 @@ KGroups ReadKGroups(const std::byte* block) {
     groups.minima[i + 4] = scale_of_minima * static_cast<float>(of_both >> 4 | of_min >> 6 << 4);
   }
   return groups;
-}
-
-// Bytes 0 to 7 hold the low 4 bits of scales 0 to 7, and of 8 to 15 in their high halves; bytes 8 to 11 hold the high 2
-// bits of every fourth scale.
-int Q3Scale(const std::byte* packed, int64_t i) {
-  const uint32_t low = Byte(packed, i % 8) >> (i / 8 * 4) & 15, high = Byte(packed, 8 + i % 4) >> (i / 4 * 2) & 3;
-  return static_cast<int>(low | high << 4) - 32;
-}
-
-int Iq4Scale(const std::byte* packed, int64_t i) {
-  const uint32_t high = Byte(packed, i / 4) >> (i % 4 * 2) & 3, low = Byte(packed, 2 + i / 2) >> (i % 2 * 4) & 15;
-  return static_cast<int>(low | high << 4) - 32;
 }
 
 float HalfPower(uint8_t power) {

@@ -57,11 +57,6 @@ inline constexpr int8_t kE2M1Halves[16] = {0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -
 // The values that the codes of kIq4_Nl and kIq4_Xs name.
 inline constexpr int8_t kIq4Values[16] = {-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113};
 
-// Returns scale i of the 16 scales of a kQ3_K block, from -32 to 31, or of the 8 of a kIq4_Xs block. `packed` holds
-// the scales of kQ3_K; of kIq4_Xs first their high bits, then their low bits.
-int Q3Scale(const std::byte* packed, int64_t i);
-int Iq4Scale(const std::byte* packed, int64_t i);
-
 // Scales and minima of the 8 groups of a kQ4_K or kQ5_K block.
 struct KGroups {
   float scales[8];
