@@ -19,7 +19,8 @@ int SimulatedRuntime::Lane::NumBeside(uint64_t bytes, double ready_s) {
   while (!ends_s.empty() && ends_s.front() <= ready_s) ends_s.pop_front();
   nums_before.push_back(static_cast<int>(ends_s.size()));
   if (nums_before.size() > kBurst) nums_before.pop_front();
-  const auto max_beside = static_cast<int>(std::max<uint64_t>(1, kReadAheadBytes / std::max<uint64_t>(1, bytes)));
+  // So few large reads are under way that the first one ends first.
+  const auto max_beside = static_cast<int>(kReadAheadBytes / std::max<uint64_t>(1, bytes));
   return std::min(max_beside, *std::max_element(nums_before.begin(), nums_before.end()));
 }
 
