@@ -27,28 +27,25 @@ constexpr Shape kShapes[] = {{512, 1024}, {1024, 3584}, {2048, 5632}, {5632, 204
 
 // Formats of rows and weights that are multiplied together.
 struct Kind {
-  const char* name;
+  std::string name;
   RowFormat x_format;
   WeightFormat w_format;
   Arithmetic arithmetic;
 };
-constexpr Kind kKinds[] = {{"f32xf32", RowFormat::kF32, WeightFormat::kF32, Arithmetic::kF32},
-                           {"f32xbf16", RowFormat::kF32, WeightFormat::kBF16, Arithmetic::kF32},
-                           {"bf16xbf16", RowFormat::kBF16, WeightFormat::kBF16, Arithmetic::kBf16},
-                           {"int8", RowFormat::kInt8, WeightFormat::kInt8, Arithmetic::kInt8},
-                           {"hqq4", RowFormat::kInt8, WeightFormat::kHqq4, Arithmetic::kInt8},
-                           {"hqq3", RowFormat::kInt8, WeightFormat::kHqq3, Arithmetic::kInt8},
-                           {"f32xfp8", RowFormat::kF32, WeightFormat::kFp8, Arithmetic::kF32},
-                           {"f32xmxfp4", RowFormat::kF32, WeightFormat::kMxfp4, Arithmetic::kF32},
-                           {"f32xq8_0", RowFormat::kF32, WeightFormat::kQ8_0, Arithmetic::kF32},
-                           {"f32xq4_0", RowFormat::kF32, WeightFormat::kQ4_0, Arithmetic::kF32},
-                           {"f32xq4_k", RowFormat::kF32, WeightFormat::kQ4_K, Arithmetic::kF32},
-                           {"f32xq5_k", RowFormat::kF32, WeightFormat::kQ5_K, Arithmetic::kF32},
-                           {"f32xq6_k", RowFormat::kF32, WeightFormat::kQ6_K, Arithmetic::kF32},
-                           {"f32xq4_1", RowFormat::kF32, WeightFormat::kQ4_1, Arithmetic::kF32},
-                           {"f32xq5_0", RowFormat::kF32, WeightFormat::kQ5_0, Arithmetic::kF32},
-                           {"f32xq5_1", RowFormat::kF32, WeightFormat::kQ5_1, Arithmetic::kF32},
-                           {"bf16xq4_k", RowFormat::kBF16, WeightFormat::kQ4_K, Arithmetic::kBf16}};
+std::vector<Kind> Kinds() {
+  std::vector<Kind> kinds = {{"f32xf32", RowFormat::kF32, WeightFormat::kF32, Arithmetic::kF32},
+                             {"f32xbf16", RowFormat::kF32, WeightFormat::kBF16, Arithmetic::kF32},
+                             {"bf16xbf16", RowFormat::kBF16, WeightFormat::kBF16, Arithmetic::kBf16},
+                             {"bf16xq4_k", RowFormat::kBF16, WeightFormat::kQ4_K, Arithmetic::kBf16}};
+  for (const WeightFormatTraits& format : kWeightFormats) {
+    const std::string name(format.name);
+    if (MultipliesInt8Rows(format.value)) {
+      kinds.push_back({"int8x" + name, RowFormat::kInt8, format.value, Arithmetic::kInt8});
+    }
+    if (IsBlocks(format.value)) kinds.push_back({"f32x" + name, RowFormat::kF32, format.value, Arithmetic::kF32});
+  }
+  return kinds;
+}
 
 void RunGemm(benchmark::State& state, Isa isa, const Kind& kind, int64_t num_rows, Shape shape, int num_threads) {
   const KernelTable& table = KernelsFor(isa);
@@ -103,7 +100,7 @@ int RegisterAll() {
   std::vector<int> thread_counts = {1};
   if (NumUsableCpus() > 1) thread_counts.push_back(NumUsableCpus());
   for (const Isa isa : SupportedIsas()) {
-    for (const Kind& kind : kKinds) {
+    for (const Kind& kind : Kinds()) {
       for (const Shape& shape : kShapes) {
         for (const int64_t num_rows : {1, 4, 16, 64, 256}) {
           for (const int num_threads : thread_counts) {

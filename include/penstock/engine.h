@@ -95,7 +95,7 @@ struct ModelInfo {
   std::string name;         // last part of the folder's path
   std::string family;       // "mixtral", "qwen3_moe", "olmoe", ...
   std::string fingerprint;  // hex digest of config, tokenizer files, tensor catalogue and samples of the weights
-  std::string dtype;        // dtype of the computation ("f32", "bf16"), or the quantised format of the weights ("int8")
+  std::string dtype;        // dtype of the computation ("f32", "bf16"), or the format of weights times codes ("int8")
   int64_t vocab_size = 0;
   int64_t context_length = 0;
   // Maximum bytes of a prompt's text. A longer text cannot fit the context, whatever its tokens, so it can be refused
@@ -115,8 +115,9 @@ struct EngineOptions {
   double memory_share = 0;    // (0, 1]: of the machine's free memory; 0: three quarters
   // Returns the memory that the caller itself needs of the budget. Called when the model is known. Optional.
   std::function<CallerMemory(const ModelInfo&)> caller_memory = {};
-  std::optional<ComputeDtype> dtype = {};  // default: kF32
-  std::optional<KvFormat> kv_dtype = {};   // default: kF32
+  std::optional<ComputeDtype> dtype = {};            // default: kF32
+  std::optional<ActivationFormat> activations = {};  // default: kInt8
+  std::optional<KvFormat> kv_dtype = {};             // default: kF32
   // auto (a CUDA GPU if there is one, otherwise cpu), cpu, cuda[:I[,share=S]], or emulated[:link=4GB/s,threads=1]. The
   // emulated device consists of the CPU's own threads, with its own memory and links. It serves to try schedules that
   // need a device.

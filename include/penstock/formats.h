@@ -14,6 +14,13 @@ namespace penstock {
 // within 2e-2.
 enum class ComputeDtype : uint8_t { kF32, kBF16 };
 
+// How activations are multiplied by weights in block formats (GGUF's, MXFP4).
+// kF32: the weights as floats, exactly as the file means them.
+// kInt8: activations are rounded to codes, 128 with one scale, and multiplied by the weights' codes in integers.
+// Several times as fast; docs/quantisation.md has its cost in perplexity. Stores packed in int8, hqq4 and hqq3 always
+// take codes; weights in floats and FP8 never do.
+enum class ActivationFormat : uint8_t { kF32, kInt8 };
+
 // Formats of KV entries. Per token, kBF16 takes half the memory of kF32, and kInt8 about a quarter.
 enum class KvFormat : uint8_t { kF32, kBF16, kInt8 };
 

@@ -206,7 +206,7 @@ TEST(CudaDevice, ItsKernelsAreMeasured) {
                                        .processor = measured,
                                        .max_bytes = 1 << 20,
                                        .seconds = 0},
-                                      WeightFormat::kInt8, ComputeDtype::kF32, slots)
+                                      WeightFormat::kInt8, ComputeDtype::kF32, ActivationFormat::kInt8, slots)
                               .value();
   EXPECT_EQ(rates.arithmetic, Arithmetic::kInt8);
   EXPECT_EQ(rates.points.size(), 9u);

@@ -21,7 +21,11 @@ std::vector<std::string> VariantsWithGguf() {
 class GgufModelTest : public testing::TestWithParam<std::string> {
  protected:
   static std::unique_ptr<Engine> Open(const std::string& dir, const std::string& dtype) {
-    auto engine = Engine::Open({.model_dir = dir, .memory_bytes = 64 << 20, .dtype = DtypeCalled(dtype), .threads = 2});
+    auto engine = Engine::Open({.model_dir = dir,
+                                .memory_bytes = 64 << 20,
+                                .dtype = DtypeCalled(dtype),
+                                .activations = ActivationFormat::kF32,
+                                .threads = 2});
     EXPECT_TRUE(engine.ok()) << engine.status();
     return engine.ok() ? *std::move(engine) : nullptr;
   }

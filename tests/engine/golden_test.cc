@@ -18,8 +18,11 @@ namespace {
 class GoldenTest : public testing::TestWithParam<std::string> {
  protected:
   std::unique_ptr<Engine> Open(const Golden& golden, const std::string& dtype) {
-    auto engine =
-        Engine::Open({.model_dir = golden.dir(), .memory_bytes = 64 << 20, .dtype = DtypeCalled(dtype), .threads = 2});
+    auto engine = Engine::Open({.model_dir = golden.dir(),
+                                .memory_bytes = 64 << 20,
+                                .dtype = DtypeCalled(dtype),
+                                .activations = ActivationFormat::kF32,
+                                .threads = 2});
     EXPECT_TRUE(engine.ok()) << engine.status();
     return engine.ok() ? *std::move(engine) : nullptr;
   }
@@ -86,6 +89,7 @@ TEST_P(GoldenTest, Routing) {
     const auto engine = Engine::Open({.model_dir = golden.dir(),
                                       .memory_bytes = 64 << 20,
                                       .dtype = ComputeDtype::kF32,
+                                      .activations = ActivationFormat::kF32,
                                       .threads = 2,
                                       .routing_path = path});
     ASSERT_TRUE(engine.ok()) << engine.status();
@@ -119,8 +123,11 @@ TEST_P(GoldenTest, Routing) {
 TEST_P(GoldenTest, TokenByTokenGivesTheBitsOfOnePass) {
   const Golden golden(GetParam());
   const auto one_pass = Open(golden, "f32");
-  const auto token_by_token =
-      Engine::Open({.model_dir = golden.dir(), .memory_bytes = 64 << 20, .threads = 2, .prefill_chunk = 1});
+  const auto token_by_token = Engine::Open({.model_dir = golden.dir(),
+                                            .memory_bytes = 64 << 20,
+                                            .activations = ActivationFormat::kF32,
+                                            .threads = 2,
+                                            .prefill_chunk = 1});
   ASSERT_NE(one_pass, nullptr);
   ASSERT_TRUE(token_by_token.ok()) << token_by_token.status();
   const int longest = golden.num_prompts() - 1;

@@ -32,7 +32,8 @@ const std::vector<Kind> kKinds = [] {
                              {RowFormat::kBF16, WeightFormat::kQ4_K},
                              {RowFormat::kBF16, WeightFormat::kFp8}};
   for (const WeightFormatTraits& format : kWeightFormats) {
-    kinds.push_back({format.kind == WeightKind::kCodes ? RowFormat::kInt8 : RowFormat::kF32, format.value});
+    if (!TakesInt8Rows(format.value)) kinds.push_back({RowFormat::kF32, format.value});
+    if (MultipliesInt8Rows(format.value)) kinds.push_back({RowFormat::kInt8, format.value});
   }
   return kinds;
 }();
@@ -113,7 +114,7 @@ void ExpectCloseToReference(const GemmData& data, std::span<const float> actual)
       double magnitude = std::abs(data.bias[col]);
       for (int64_t k = 0; k < inner_dim; ++k) {
         magnitude += std::abs(data.source[row * data.source_stride + k]) *
-                     (TakesInt8Rows(data.kind.w_format) ? 8 * largest : std::abs(static_cast<double>(w[k])));
+                     (data.kind.x_format == RowFormat::kInt8 ? 8 * largest : std::abs(static_cast<double>(w[k])));
       }
       const size_t idx = static_cast<size_t>(row * data.y_stride + col);
       ASSERT_NEAR(actual[idx], expected[idx], roundings * std::numeric_limits<float>::epsilon() * magnitude)
@@ -141,7 +142,7 @@ class GemmTest : public ::testing::TestWithParam<Isa> {
 TEST_P(GemmTest, FloatWeightsFollowTheOrderOfTheHeader) {
   for (const int64_t inner_dim : kInnerDims) {
     for (const Kind& kind : kKinds) {
-      if (TakesInt8Rows(kind.w_format)) continue;
+      if (kind.x_format == RowFormat::kInt8) continue;
       const GemmData data({5, 9, inner_dim}, kind);
       const std::vector<float> y = data.Run(table_);
       std::vector<float> expected, w(static_cast<size_t>(inner_dim));
@@ -193,6 +194,88 @@ TEST_P(GemmTest, Int8WeightsFollowTheOrderOfTheHeader) {
   }
 }
 
+// A group of weights that share a scale: w = code * scale + min.
+struct PlainGroup {
+  float scale = 0;
+  float min = 0;
+  std::vector<int> codes = {};
+};
+
+float HalfAt(const std::byte* block, int64_t offset) {
+  F16 half;
+  std::memcpy(&half, block + offset, 2);
+  return ToFloat(half);
+}
+
+// Reads a block of a format of each kind: signed codes, codes with an offset, with minima, and groups of 16.
+std::vector<PlainGroup> PlainGroups(WeightFormat format, const std::byte* block) {
+  const auto byte = [&](int64_t i) { return static_cast<int>(block[i]); };
+  std::vector<PlainGroup> groups;
+  if (format == WeightFormat::kQ8_0) {
+    PlainGroup& group = groups.emplace_back(PlainGroup{.scale = HalfAt(block, 0)});
+    for (int64_t i = 0; i < 32; ++i) group.codes.push_back(static_cast<int8_t>(byte(2 + i)));
+  } else if (format == WeightFormat::kQ4_0) {
+    PlainGroup& group = groups.emplace_back(PlainGroup{.scale = HalfAt(block, 0)});
+    for (int64_t i = 0; i < 32; ++i) group.codes.push_back((byte(2 + i % 16) >> (i / 16 * 4) & 15) - 8);
+  } else if (format == WeightFormat::kQ4_K) {
+    const KGroups scales = ReadKGroups(block);
+    for (int64_t g = 0; g < 8; ++g) {
+      PlainGroup& group = groups.emplace_back(PlainGroup{.scale = scales.scales[g], .min = -scales.minima[g]});
+      for (int64_t i = 0; i < 32; ++i) group.codes.push_back(byte(16 + g / 2 * 32 + i) >> (g % 2 * 4) & 15);
+    }
+  } else {
+    for (int64_t g = 0; g < 16; ++g) {
+      PlainGroup& group = groups.emplace_back(
+          PlainGroup{.scale = HalfAt(block, 208) * static_cast<float>(static_cast<int8_t>(byte(192 + g)))});
+      for (int64_t i = 16 * g; i < 16 * g + 16; ++i) {
+        const int low = byte(i / 128 * 64 + i % 64) >> (i % 128 / 64 * 4) & 15;
+        group.codes.push_back((low | (byte(128 + i / 128 * 32 + i % 32) >> (i % 128 / 32 * 2) & 3) << 4) - 32);
+      }
+    }
+  }
+  return groups;
+}
+
+TEST_P(GemmTest, BlocksTimesCodesFollowTheOrderOfTheHeader) {
+  for (const WeightFormat format :
+       {WeightFormat::kQ8_0, WeightFormat::kQ4_0, WeightFormat::kQ4_K, WeightFormat::kQ6_K}) {
+    const int64_t inner_dim = 768;
+    const GemmData data({3, 40, inner_dim}, {RowFormat::kInt8, format});
+    const AlignedBytes rows = data.Rows(reference::PrepareRows);
+    std::vector<float> expected;
+    for (int64_t row = 0; row < 3; ++row) {
+      const std::byte* x = rows.data() + row * data.x_stride_bytes;
+      for (int64_t col = 0; col < 40; ++col) {
+        std::vector<PlainGroup> groups;
+        for (int64_t block = 0; block < inner_dim / BlockElements(format); ++block) {
+          std::byte bytes[kMaxBlockBytes];
+          ExtractBlock(format, data.w.data() + col / 32 * PanelBytes(format, inner_dim), block, col % 32, bytes);
+          for (PlainGroup& group : PlainGroups(format, bytes)) groups.push_back(std::move(group));
+        }
+        float sum = 0, part = 0;
+        int64_t k = 0;
+        for (const PlainGroup& group : groups) {
+          int32_t dot = 0, x_sum = 0;
+          for (const int code : group.codes) {
+            dot += code * static_cast<int8_t>(x[k]);
+            x_sum += static_cast<int8_t>(x[k]);
+            ++k;
+          }
+          part = std::fma(static_cast<float>(dot), group.scale, part);
+          if (format == WeightFormat::kQ4_K) part = std::fma(static_cast<float>(x_sum), group.min, part);
+          if (k % 128 != 0) continue;
+          Int8RowGroup x_group;
+          std::memcpy(&x_group, x + inner_dim + (k / 128 - 1) * 16, 16);
+          sum = std::fma(part, x_group.scale, sum);
+          part = 0;
+        }
+        expected.push_back(sum + data.bias[col]);
+      }
+    }
+    ExpectSameBits(data.Run(table_), expected);
+  }
+}
+
 TEST_P(GemmTest, PreparesTheRowsOfTheOracle) {
   for (const int64_t dim : kInnerDims) {
     GemmData data({4, 1, dim}, {RowFormat::kInt8, WeightFormat::kInt8}, 1);
@@ -211,6 +294,8 @@ TEST_P(GemmTest, PreparesTheRowsOfTheOracle) {
         std::memcpy(&e, expected.data() + begin + codes + 16 * group, 16);
         ExpectSameBits({&a.scale, 1}, {&e.scale, 1});
         EXPECT_EQ(a.code_offset, e.code_offset);
+        const int64_t sums = begin + codes + codes / 128 * 16 + 16 * group;
+        EXPECT_EQ(std::memcmp(actual.data() + sums, expected.data() + sums, 16), 0);
         ExpectSameBits(a.code_sums, e.code_sums);
       }
     }

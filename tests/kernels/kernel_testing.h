@@ -15,6 +15,7 @@
 
 #include "penstock/kernels/kernels.h"
 #include "penstock/tensor/block_formats.h"
+#include "penstock/tensor/block_panels.h"
 
 namespace penstock::kernels {
 
@@ -145,7 +146,9 @@ inline AlignedBytes RandomPacked(WeightFormat format, int64_t num_cols, int64_t 
     }
     if (IsBlocks(format)) {
       const int64_t cols = std::min(kPanelCols, num_cols - panel * kPanelCols);
-      FillBlocks(format, {target, static_cast<size_t>(cols * panel_bytes / kPanelCols)}, generator);
+      std::vector<std::byte> rows(static_cast<size_t>(cols * panel_bytes / kPanelCols));
+      FillBlocks(format, rows, generator);
+      InterleaveBlocks(format, rows.data(), cols, inner_dim, target);
       continue;
     }
     for (int64_t i = 0; i < panel_bytes; ++i) target[i] = static_cast<std::byte>(generator());

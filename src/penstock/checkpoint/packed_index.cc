@@ -64,7 +64,7 @@ absl::StatusOr<std::vector<int64_t>> Shape(const json::object& object) {
 
 // The product of two dims of at most 2^21, kMaxHeads and an element's few bytes fits 64 bits.
 uint64_t BytesOf(const TensorInfo& tensor) {
-  if (tensor.packed.has_value()) return PanelsBytes(tensor, *tensor.packed);
+  if (tensor.packed.has_value()) return PackedStoreBytes(tensor, *tensor.packed);
   uint64_t count = 1;
   for (const int64_t dim : tensor.shape) count *= static_cast<uint64_t>(dim);
   return count * SizeOf(tensor.dtype);

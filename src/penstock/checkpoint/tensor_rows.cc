@@ -10,6 +10,7 @@
 #include "penstock/base/limits.h"
 #include "penstock/base/status.h"
 #include "penstock/tensor/block_formats.h"
+#include "penstock/tensor/block_panels.h"
 
 namespace penstock {
 namespace {
@@ -176,6 +177,11 @@ uint64_t PanelsBytes(const TensorInfo& tensor, WeightFormat format) {
   return static_cast<uint64_t>(NumMatrices(tensor)) * PackedBytes(format, MatrixRows(tensor), RowElements(tensor));
 }
 
+uint64_t PackedStoreBytes(const TensorInfo& tensor, WeightFormat format) {
+  if (!IsBlocks(format)) return PanelsBytes(tensor, format);
+  return static_cast<uint64_t>(NumRows(tensor)) * BlockRowBytes(format, RowElements(tensor));
+}
+
 void GatherRows(const TensorInfo& tensor, const std::byte* stored, int64_t first, int64_t count, std::byte* target) {
   if (!tensor.places.has_value()) return GatherOfMatrix(tensor, stored, first, count, target);
   const uint64_t begin = static_cast<uint64_t>(FirstStoredRow(tensor, first)) * StoredRowBytes(tensor);
@@ -224,21 +230,29 @@ absl::StatusOr<std::vector<std::byte>> ReadScales(std::span<const OpenedFile> fi
   return bytes;
 }
 
-void PackRows(const TensorInfo& tensor, const std::byte* rows, const std::byte* scales, int64_t first, int64_t count,
-              WeightFormat format, std::byte* panel) {
-  const int64_t elements = RowElements(tensor);
-  if (tensor.as_floats) return PackPanel(Dtype::kF32, rows, count, elements, format, panel);
-  if (IsFloat(format)) return PackPanel(tensor.dtype, rows, count, elements, format, panel);
-  const uint64_t row_bytes = RowBytes(tensor), block_row_bytes = BlockRowBytes(format, elements);
+void MakeBlockRows(const TensorInfo& tensor, const std::byte* rows, const std::byte* scales, int64_t first,
+                   int64_t count, std::byte* target) {
+  const uint64_t row_bytes = RowBytes(tensor);
   if (tensor.packed.has_value()) {
-    std::memcpy(panel, rows, static_cast<uint64_t>(count) * row_bytes);
+    std::memcpy(target, rows, static_cast<uint64_t>(count) * row_bytes);
     return;
   }
+  const uint64_t block_row_bytes = BlockRowBytes(tensor.scales->format, RowElements(tensor));
   const int64_t begin = FirstStoredRow(tensor, first), own = first % MatrixRows(tensor);
   for (int64_t i = 0; i < count; ++i) {
     MakeBlockRow(tensor, rows + static_cast<uint64_t>(i) * row_bytes, scales, begin + PlaceOf(tensor, own + i),
-                 panel + static_cast<uint64_t>(i) * block_row_bytes);
+                 target + static_cast<uint64_t>(i) * block_row_bytes);
   }
+}
+
+void PackRows(const TensorInfo& tensor, const std::byte* rows, const std::byte* scales, int64_t first, int64_t count,
+              WeightFormat format, std::byte* block_rows, std::byte* panel) {
+  const int64_t elements = RowElements(tensor);
+  if (tensor.as_floats) return PackPanel(Dtype::kF32, rows, count, elements, format, panel);
+  if (IsFloat(format)) return PackPanel(tensor.dtype, rows, count, elements, format, panel);
+  if (tensor.packed.has_value()) return InterleaveBlocks(format, rows, count, elements, panel);
+  MakeBlockRows(tensor, rows, scales, first, count, block_rows);
+  InterleaveBlocks(format, block_rows, count, elements, panel);
 }
 
 void RowsToFloats(const TensorInfo& tensor, const std::byte* rows, const std::byte* scales, int64_t first,

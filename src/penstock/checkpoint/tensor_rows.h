@@ -18,8 +18,11 @@ int64_t MatrixRows(const TensorInfo& tensor);
 int64_t RowElements(const TensorInfo& tensor);
 // Returns the number of rows of all matrices.
 inline int64_t NumRows(const TensorInfo& tensor) { return NumMatrices(tensor) * MatrixRows(tensor); }
-// Says whether the tensor consists of panels that kernels compute on as they are stored.
-inline bool IsReady(const TensorInfo& tensor) { return tensor.packed.has_value() && !tensor.places.has_value(); }
+// Says whether the tensor consists of panels that kernels compute on as they are stored. Block formats are stored as
+// rows.
+inline bool IsReady(const TensorInfo& tensor) {
+  return tensor.packed.has_value() && !IsBlocks(*tensor.packed) && !tensor.places.has_value();
+}
 // Returns the bytes of a row as the functions below return it: floats, codes, or blocks. REQUIRES: !IsReady(tensor).
 uint64_t RowBytes(const TensorInfo& tensor);
 
@@ -27,6 +30,8 @@ uint64_t RowBytes(const TensorInfo& tensor);
 uint64_t StoredBytes(const TensorInfo& tensor);
 // Returns the bytes of the tensor's matrices in panels, one matrix after another.
 uint64_t PanelsBytes(const TensorInfo& tensor, WeightFormat format);
+// Returns the bytes of the same matrices in a packed store: panels, or rows of blocks.
+uint64_t PackedStoreBytes(const TensorInfo& tensor, WeightFormat format);
 
 // Copies rows [first, first + count) of one matrix to `target`. `stored`: the tensor's extent. REQUIRES:
 // !tensor.as_floats.
@@ -39,10 +44,15 @@ absl::Status ReadRows(std::span<const OpenedFile> files, const TensorInfo& tenso
 // Returns the tensor's scales; nothing where it has none.
 absl::StatusOr<std::vector<std::byte>> ReadScales(std::span<const OpenedFile> files, const TensorInfo& tensor);
 
-// Makes a panel of `format` from rows [first, first + count) that GatherRows or ReadRows returned. `scales`: their
-// extent, or null where there are none.
+// Makes rows of blocks from rows [first, first + count) that GatherRows or ReadRows returned. `scales`: their extent,
+// or null where there are none. REQUIRES: tensor.packed or tensor.scales, and !tensor.as_floats.
+void MakeBlockRows(const TensorInfo& tensor, const std::byte* rows, const std::byte* scales, int64_t first,
+                   int64_t count, std::byte* target);
+
+// Makes a panel of `format` from the same rows. `block_rows` has room for 32 rows of blocks where the tensor has
+// scales; otherwise it is not used.
 void PackRows(const TensorInfo& tensor, const std::byte* rows, const std::byte* scales, int64_t first, int64_t count,
-              WeightFormat format, std::byte* panel);
+              WeightFormat format, std::byte* block_rows, std::byte* panel);
 
 // Converts such rows to floats: [count, RowElements(tensor)].
 void RowsToFloats(const TensorInfo& tensor, const std::byte* rows, const std::byte* scales, int64_t first,

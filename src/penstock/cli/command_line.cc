@@ -326,10 +326,10 @@ Command AddListCommand(CLI::App& app, LogFlags& log) {
   auto flags = std::make_shared<ListFlags>();
   CLI::App* command = AddCommand(app, "list", "what flags and policy files may name, with a line on each");
   BeginGroup(*command, "Tables");
-  AddFlag(
-      *command, "table", flags->table,
-      "schedules, predictors, evictions, rules, kv-tiers, dtypes, kv-dtypes, weights, hardware or workloads (default: "
-      "all)");
+  AddFlag(*command, "table", flags->table,
+          "schedules, predictors, evictions, rules, kv-tiers, dtypes, activations, kv-dtypes, weights, hardware or "
+          "workloads (default: "
+          "all)");
   AddLogFlags(*command, log);
   SetExamples(*command, "penstock list schedules");
   return {command, [flags] { return ListCommand(*flags); }};

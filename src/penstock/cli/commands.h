@@ -26,6 +26,7 @@ struct ModelFlags {
   std::optional<std::string> schedule, predictor;  // these and the next override the policy file
   std::optional<int64_t> batch_size, micro_batch_size, prefill_chunk;
   std::string dtype = "auto";
+  std::string activations = "auto";
   std::string kv_dtype = "auto";
   bool no_prefix_sharing = false;
   EngineOptions engine;

@@ -36,6 +36,7 @@ std::vector<Table> Tables() {
           {"rules", "policy: hybrid_rule", ChoiceList(HybridRules())},
           {"kv-tiers", "policy: kv_tier", ChoiceList(KvTiers())},
           {"dtypes", "--dtype", ChoiceList(ComputeDtypes())},
+          {"activations", "--activations", ChoiceList(ActivationFormats())},
           {"kv-dtypes", "--kv-dtype", ChoiceList(KvFormats())},
           {"weights", "--weights", ChoiceList(std::span<const WeightFormatTraits>(kWeightFormats))},
           {"hardware", "--hardware", PresetTable()},

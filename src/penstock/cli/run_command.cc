@@ -79,6 +79,7 @@ absl::StatusOr<int> RunCommand(RunFlags flags) {
   flags.job.seed = flags.job.sampling.seed.value_or(0);
   flags.job.sampling.seed.reset();  // used as the job's seed: each request derives its own
   flags.job.engine_settings = {{"dtype", flags.model.dtype},
+                               {"activations", std::string(ChoiceName(options.activations, ActivationFormats()))},
                                {"kv_dtype", std::string(ChoiceName(options.kv_dtype, KvFormats()))},
                                {"context_length", std::to_string(options.context_length)}};
   if (options.attention_window > 0) {

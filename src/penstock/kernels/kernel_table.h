@@ -13,6 +13,10 @@
 //   - An output of a GEMM with quantised weights is one accumulator that starts at 0 and takes the groups of weights in
 //     increasing order: acc = fma(dot, w_scale * x_scale, acc). Here dot is the exact integer sum of code * x over an
 //     int8 group, and fma(-w_zero, sum of x, integer sum of code * x) over an HQQ group.
+//   - An output of a GEMM with block formats and int8 rows is one accumulator that starts at 0 and takes 128 inputs at
+//     a time: acc = fma(part, x_scale, acc). The part starts at 0 and takes the groups of inputs that share a scale, in
+//     increasing order: part = fma(dot, w_scale, part), and then, in formats with minima, part = fma(sum of x, w_min,
+//     part). Here dot is the exact integer sum of code * x.
 //   - A score of attention (q . K) is one accumulator that starts at 0 and takes the dimensions in increasing order.
 //   - A sum of squares has 16 lanes; lane j takes k = 16*i + j with one fused multiply-add per step, in increasing i;
 //     the tail is padded with zeros. Then lanes j and j+8 are added, then j and j+4, j+2, j+1.
@@ -41,7 +45,8 @@ namespace penstock::kernels {
 enum class RowFormat : uint8_t {
   kF32,   // floats
   kBF16,  // rounded to bf16: pairs if the machine multiplies them, else floats with these values
-  kInt8,  // codes [dim rounded up to 128] (s8), then an Int8RowGroup for each 128 of them
+  kInt8,  // codes [dim rounded up to 128] (s8), then an Int8RowGroup for each 128 of them, then the sums of each 16
+          // codes (s16). GPUs leave the sums out: only block formats need them
 };
 
 // 128 inputs of a row: x = code * scale, code = round(x * (127 / max |x|)), ties to even. A group below 2^-100 counts
@@ -52,6 +57,9 @@ struct Int8RowGroup {
   int32_t code_offset;  // -128 times the sum of the codes: corrects for unsigned weight codes, which are 128 too large
   float code_sums[2];   // sums of the first and of the second 64 codes; exact
 };
+
+// 128 codes, their Int8RowGroup and 8 sums.
+constexpr int64_t kInt8RowGroupBytes = kInt8Group + static_cast<int64_t>(sizeof(Int8RowGroup)) + 8 * 2;
 
 // Writes inputs [first, first + count) of target[row] = source[row] in `format`.
 struct PrepareRowsArgs {
@@ -67,8 +75,8 @@ struct PrepareRowsArgs {
 };
 
 // y[row, col] = sum over k of x[row, k] * w[col, k], + bias[col] after the sum when bias is not null. kInt8 rows go
-// only with weights for which TakesInt8Rows holds. kBF16 rows go with kBF16 weights and with block formats, which are
-// rounded to bf16 for them. For kF32 rows, weights stored as bf16, f16 or blocks give the same bits as if stored as
+// only with weights for which MultipliesInt8Rows holds. kBF16 rows go with kBF16 weights and with block formats, which
+// are rounded to bf16 for them. For kF32 rows, weights stored as bf16, f16 or blocks give the same bits as if stored as
 // f32.
 struct GemmArgs {
   int64_t num_rows;   // M
@@ -78,7 +86,7 @@ struct GemmArgs {
   const std::byte* x;  // [num_rows]
   int64_t x_stride_bytes;
   WeightFormat w_format;
-  const std::byte* w;   // panels of w [num_cols, inner_dim] (tensor/packed_matrix.h), aligned to 64 bytes; blocks: to 1
+  const std::byte* w;   // panels of w [num_cols, inner_dim] (tensor/packed_matrix.h), aligned to 64 bytes
   int64_t panel_bytes;  // PanelBytes(w_format, inner_dim)
   const float* bias;    // [num_cols] or null
   float* y;             // [num_rows, num_cols]

@@ -118,8 +118,7 @@ const KernelTable& KernelsFor(Isa isa) {
 
 int64_t RowBytes(RowFormat format, int64_t dim) {
   const auto groups = static_cast<int64_t>(CeilDiv(static_cast<uint64_t>(dim), kInt8Group));
-  const int64_t bytes =
-      format == RowFormat::kInt8 ? groups * (kInt8Group + static_cast<int64_t>(sizeof(Int8RowGroup))) : 4 * dim;
+  const int64_t bytes = format == RowFormat::kInt8 ? groups * kInt8RowGroupBytes : 4 * dim;
   // Avoids strides that are multiples of 2 KiB. With these, the dozen rows of a tile would share few sets of the L1
   // cache.
   const auto rounded = static_cast<int64_t>(RoundUp(static_cast<uint64_t>(bytes), 64));

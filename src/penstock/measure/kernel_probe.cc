@@ -82,7 +82,7 @@ MeasuredProcessor MeasureDevice(Device& device) {
 
 // Runs experts with equally many rows, slot after slot, so that weights come from memory as in a pass.
 absl::StatusOr<GemmRates> MeasureGemm(const KernelProbe& probe, WeightFormat weights, ComputeDtype dtype,
-                                      Arena& slots) {
+                                      ActivationFormat activation_format, Arena& slots) {
   Memory& memory = probe.processor.memory;
   ModelConfig config = FewerLayers(probe.config, 1);
   config.layer_has_experts = {true};
@@ -103,7 +103,7 @@ absl::StatusOr<GemmRates> MeasureGemm(const KernelProbe& probe, WeightFormat wei
     PENSTOCK_ASSIGN_OR_RETURN(slots, memory.Map(is_limited ? std::max(slots_bytes, probe.max_bytes) : slots_bytes));
     PENSTOCK_RETURN_IF_ERROR(FillWithNumbers(memory, slots));
   }
-  const RowFormats formats = RowFormatsOf(described, dtype);
+  const RowFormats formats = RowFormatsOf(described, dtype, activation_format);
   PENSTOCK_ASSIGN_OR_RETURN(Activations activations, Activations::Create(memory, config, formats,
                                                                          {.max_rows = kMaxRows,
                                                                           .max_logit_rows = 1,

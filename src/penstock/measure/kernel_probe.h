@@ -40,7 +40,8 @@ struct KernelProbe {
 
 // Returns the rates for 1 to 256 rows per expert, after about a second. `slots` holds the experts. It may be empty at
 // first, and the next call uses it again. kResources when there is no memory for it.
-absl::StatusOr<GemmRates> MeasureGemm(const KernelProbe& probe, WeightFormat weights, ComputeDtype dtype, Arena& slots);
+absl::StatusOr<GemmRates> MeasureGemm(const KernelProbe& probe, WeightFormat weights, ComputeDtype dtype,
+                                      ActivationFormat activation_format, Arena& slots);
 
 // Returns the rates of sequences that decode and of prompts. kResources as above.
 absl::StatusOr<AttentionRates> MeasureAttention(const KernelProbe& probe, KvFormat kv);

@@ -43,6 +43,7 @@ constexpr double kAgainShare = 0.3;    // share of a first measurement's time th
 struct Format {
   WeightFormat weights;
   ComputeDtype dtype;
+  ActivationFormat activations = ActivationFormat::kInt8;
 };
 constexpr Format kAllFormats[] = {{WeightFormat::kF32, ComputeDtype::kF32},  {WeightFormat::kF16, ComputeDtype::kF32},
                                   {WeightFormat::kBF16, ComputeDtype::kF32}, {WeightFormat::kBF16, ComputeDtype::kBF16},
@@ -80,7 +81,8 @@ bool ReadsModel(const ProbeTarget& target) {
 absl::StatusOr<std::vector<Format>> FormatsOf(const ProbeTarget& target) {
   if (target.model == nullptr) return std::vector<Format>(std::begin(kAllFormats), std::end(kAllFormats));
   PENSTOCK_ASSIGN_OR_RETURN(const Formats formats, ChooseFormats(target.options, target.model->weights()));
-  return std::vector<Format>{{ModelFormatsOf(target.model->weights(), formats).ffn, formats.dtype}};
+  return std::vector<Format>{
+      {ModelFormatsOf(target.model->weights(), formats).ffn, formats.dtype, formats.activations}};
 }
 
 absl::Status MeasureKernels(const ProbeTarget& target, const MeasuredProcessor& measured, uint64_t free_bytes,
@@ -97,7 +99,8 @@ absl::Status MeasureKernels(const ProbeTarget& target, const MeasuredProcessor& 
   Arena slots;
   for (const Format& format : formats) {
     LogInfo("measuring kernels of the {} with weights in {}", processor.name, TraitsOf(format.weights).name);
-    PENSTOCK_ASSIGN_OR_RETURN(GemmRates rates, MeasureGemm(probe, format.weights, format.dtype, slots));
+    PENSTOCK_ASSIGN_OR_RETURN(GemmRates rates,
+                              MeasureGemm(probe, format.weights, format.dtype, format.activations, slots));
     processor.gemm.push_back(std::move(rates));
   }
   slots = {};
@@ -218,6 +221,7 @@ absl::StatusOr<json::object> IdentityOf(const ProbeTarget& target) {
   for (const Format& format : formats) {
     names.push_back(json::string(TraitsOf(format.weights).name));
     names.push_back(format.dtype == ComputeDtype::kBF16 ? "bf16" : "f32");
+    names.push_back(format.activations == ActivationFormat::kInt8 ? "int8" : "f32");
   }
   json::array shape;
   if (target.model != nullptr) {

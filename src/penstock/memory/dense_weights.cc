@@ -113,17 +113,24 @@ class Loader final : public Visitor {
     if (IsReady(tensor)) return ReadPacked(tensor, target);
     const absl::StatusOr<std::vector<std::byte>> scales = ReadScales(checkpoint_->files(), tensor);
     status_.Update(scales.status());
+    const Digest digest = NewDigest();
+    const uint64_t panel_bytes = PanelBytes(format, inner_dim), row_bytes = RowBytes(tensor);
     for (int64_t matrix = 0; matrix < NumMatrices(tensor); ++matrix) {
       for (int64_t col = 0; col < num_cols && status_.ok(); col += kPanelCols) {
         const int64_t count = std::min(kPanelCols, num_cols - col);
         const int64_t row = matrix * num_cols + col;
-        const uint64_t panel_bytes = PackedBytes(format, count, inner_dim);
         ReadRowsOf(tensor, row, count);
-        Put(target, panel_bytes,
-            [&](std::byte* panel) { PackRows(tensor, bounce_.data(), scales->data(), row, count, format, panel); });
+        if (tensor.xxh3.has_value()) {
+          XXH3_64bits_update(digest.get(), bounce_.data(), static_cast<uint64_t>(count) * row_bytes);
+        }
+        Put(target, panel_bytes, [&](std::byte* panel) {
+          PackRows(tensor, bounce_.data(), scales->data(), row, count, format, bounce_.data() + kPanelCols * row_bytes,
+                   panel);
+        });
         target += panel_bytes;
       }
     }
+    if (status_.ok()) status_ = CheckSum(tensor, XXH3_64bits_digest(digest.get()));
   }
   void Rows(const TensorInfo& tensor, Dtype dtype, EmbeddingView& view) override {
     std::byte* target = allocator_.TakeBytes(NumElements(tensor) * SizeOf(dtype));

@@ -175,7 +175,8 @@ void ExpertLayouts::Pack(const MatrixLayout& matrix, std::byte* slot, std::span<
   for (int64_t col = 0; col < num_cols; col += kPanelCols) {
     const int64_t count = std::min(kPanelCols, num_cols - col);
     GatherRows(tensor, raw, col, count, scratch.data());
-    PackRows(tensor, scratch.data(), slot + matrix.scales_offset, col, count, matrix.format, packed);
+    PackRows(tensor, scratch.data(), slot + matrix.scales_offset, col, count, matrix.format,
+             scratch.data() + kPanelCols * RowBytes(tensor), packed);
     packed += PanelBytes(matrix.format, inner_dim);
   }
 }

@@ -1,6 +1,7 @@
 #include "penstock/memory/weights.h"
 
 #include "penstock/checkpoint/tensor_rows.h"
+#include "penstock/tensor/block_formats.h"
 
 namespace penstock {
 
@@ -13,7 +14,11 @@ WeightFormat ResidentFormat(const TensorInfo& tensor, ComputeDtype dtype) {
 
 uint64_t StoredPanelBytes(const TensorInfo& tensor) {
   if (IsReady(tensor)) return 0;
-  return kPanelCols * RowBytes(tensor);
+  uint64_t row_bytes = RowBytes(tensor);
+  if (!tensor.as_floats && tensor.scales.has_value()) {
+    row_bytes += BlockRowBytes(tensor.scales->format, RowElements(tensor));
+  }
+  return kPanelCols * row_bytes;
 }
 
 }  // namespace penstock

@@ -22,7 +22,8 @@ using FfnWeights = FfnParts<WeightView>;
 // Returns the format of a matrix in DRAM: as packed in the store, in blocks, or in panels of its own dtype or of bf16.
 WeightFormat ResidentFormat(const TensorInfo& tensor, ComputeDtype dtype);
 
-// Returns the bytes of the stored rows that become one panel; 0 when the matrix is already packed.
+// Returns the bytes that packing one panel takes: its stored rows, and rows of blocks where it has separate scales. 0
+// when the matrix is already packed.
 uint64_t StoredPanelBytes(const TensorInfo& tensor);
 
 }  // namespace penstock

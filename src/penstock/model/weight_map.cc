@@ -501,7 +501,7 @@ class Describer : public TensorSource {
     if (tensor.packed.has_value() && is_coded && stays) tensor.packed = WeightFormat::kBF16;
     tensor.extent = {.offset_bytes = end_bytes_,
                      .size_bytes = tensor.packed.has_value()
-                                       ? PanelsBytes(tensor, *tensor.packed)
+                                       ? PackedStoreBytes(tensor, *tensor.packed)
                                        : static_cast<uint64_t>(weight.num_elements()) * SizeOf(tensor.dtype)};
     end_bytes_ += tensor.extent.size_bytes;
     return &tensors_->emplace_back(std::move(tensor));

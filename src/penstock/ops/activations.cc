@@ -9,11 +9,27 @@
 namespace penstock {
 namespace {
 
-kernels::RowFormat RowFormatOf(const TensorInfo& tensor, ComputeDtype dtype) {
-  const WeightFormat format = ResidentFormat(tensor, dtype);
-  if (TakesInt8Rows(format)) return kernels::RowFormat::kInt8;
-  return dtype == ComputeDtype::kBF16 ? kernels::RowFormat::kBF16 : kernels::RowFormat::kF32;
-}
+// Finds the format of rows that all matrices of a kind can take.
+class CommonRowFormat {
+ public:
+  CommonRowFormat(ComputeDtype dtype, ActivationFormat activations) : dtype_(dtype), activations_(activations) {}
+
+  void Add(const TensorInfo* tensor) {
+    if (tensor == nullptr) return;
+    const WeightFormat format = ResidentFormat(*tensor, dtype_);
+    takes_codes_ =
+        takes_codes_ && (activations_ == ActivationFormat::kInt8 ? MultipliesInt8Rows(format) : TakesInt8Rows(format));
+  }
+  kernels::RowFormat format() const {
+    if (takes_codes_) return kernels::RowFormat::kInt8;
+    return dtype_ == ComputeDtype::kBF16 ? kernels::RowFormat::kBF16 : kernels::RowFormat::kF32;
+  }
+
+ private:
+  ComputeDtype dtype_;
+  ActivationFormat activations_;
+  bool takes_codes_ = true;
+};
 
 // Returns the maximum bytes of prepared inputs that MLA's projections of a row take at once.
 int64_t MlaInputBytes(const ModelConfig& config, kernels::RowFormat format) {
@@ -99,13 +115,21 @@ int64_t FfnScratchFloats(int64_t max_rows) {
   return 2 * (kFfnScratchCols + kFfnScratchPadding) * std::max(max_rows, kMinRows);
 }
 
-RowFormats RowFormatsOf(const WeightMap& map, ComputeDtype dtype) {
-  const LayerTensors& layer = map.layers[0];
-  const TensorInfo& ffn = *(layer.experts.empty() ? layer.dense_ffn : layer.experts[0]).gate_proj;
+RowFormats RowFormatsOf(const WeightMap& map, ComputeDtype dtype, ActivationFormat activations) {
   // Attention in bf16 would lead to other experts (docs/decisions/dtype.md), so its rows stay f32.
-  return {.attention = RowFormatOf(*layer.q_proj, ComputeDtype::kF32),
-          .ffn = RowFormatOf(ffn, dtype),
-          .lm_head = RowFormatOf(*map.lm_head, dtype)};
+  CommonRowFormat attention(ComputeDtype::kF32, activations), ffn(dtype, activations), lm_head(dtype, activations);
+  lm_head.Add(map.lm_head);
+  for (const LayerTensors& layer : map.layers) {
+    layer.ForEachDense([](const TensorInfo&) {},
+                       [&](const TensorInfo& tensor, MatrixKind kind) {
+                         if (kind == MatrixKind::kAttention) attention.Add(&tensor);
+                         if (kind == MatrixKind::kFfn) ffn.Add(&tensor);
+                       });
+    for (const FfnTensors& expert : layer.experts) {
+      for (const TensorInfo* tensor : {expert.gate_proj, expert.up_proj, expert.down_proj}) ffn.Add(tensor);
+    }
+  }
+  return {.attention = attention.format(), .ffn = ffn.format(), .lm_head = lm_head.format()};
 }
 
 uint64_t Activations::Bytes(const ModelConfig& config, const RowFormats& formats, const ActivationDims& dims) {

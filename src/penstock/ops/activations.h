@@ -25,13 +25,13 @@ struct ActivationDims {
 };
 
 // The formats of rows that a model's GEMMs take, one for each kind of matrix. They follow from the formats in which the
-// weights lie in memory.
+// weights lie in memory: rows are codes if all matrices of the kind can be multiplied by codes.
 struct RowFormats {
   kernels::RowFormat attention = kernels::RowFormat::kF32;
   kernels::RowFormat ffn = kernels::RowFormat::kF32;
   kernels::RowFormat lm_head = kernels::RowFormat::kF32;
 };
-RowFormats RowFormatsOf(const WeightMap& map, ComputeDtype dtype);
+RowFormats RowFormatsOf(const WeightMap& map, ComputeDtype dtype, ActivationFormat activations);
 
 // Returns the number of query heads of one KV head that attention takes at once: all of them, but at most 32. (With MLA
 // all heads have the same KV head.)

@@ -135,8 +135,12 @@ absl::Status Packer::PackOnePanel(const TensorInfo& tensor, WeightFormat format,
   } else {
     GatherRows(tensor, stored_.data(), col, count, raw.data());
   }
-  if (!TakesInt8Rows(format)) {
-    PackRows(tensor, raw.data(), scales_.data(), col, count, format, target);
+  if (IsBlocks(format)) {  // stored as rows, without padding
+    MakeBlockRows(tensor, raw.data(), scales_.data(), col, count, target);
+    return absl::OkStatus();
+  }
+  if (IsFloat(format)) {
+    PackRows(tensor, raw.data(), scales_.data(), col, count, format, nullptr, target);
     return absl::OkStatus();
   }
   std::vector<float> values(count * inner_dim);
@@ -184,7 +188,7 @@ absl::Status Packer::Matrix(const TensorInfo* tensor, WeightFormat format) {
   }
   PENSTOCK_ASSIGN_OR_RETURN(scales_, ReadScales(model_->checkpoint.files(), *tensor));
   const uint64_t offset = output_->weights_bytes(), panel_bytes = PanelBytes(format, RowElements(*tensor));
-  const uint64_t total_bytes = PanelsBytes(*tensor, format);
+  const uint64_t total_bytes = PackedStoreBytes(*tensor, format);
   const auto num_panels = static_cast<int64_t>(CeilDiv(total_bytes, panel_bytes));
   const auto at_once = std::max<int64_t>(pool_->num_workers(), static_cast<int64_t>(kChunkBytes / panel_bytes));
   const std::unique_ptr<XXH3_state_t, decltype(&XXH3_freeState)> digest(XXH3_createState(), &XXH3_freeState);

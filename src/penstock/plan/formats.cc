@@ -12,6 +12,10 @@ constexpr ComputeDtypeTraits kComputeDtypes[] = {
     {ComputeDtype::kF32, "f32", "f32 arithmetic on the weights as they are stored"},
     {ComputeDtype::kBF16, "bf16", "weights and inputs of the FFNs rounded to bf16: faster with AVX512-BF16"},
 };
+constexpr ActivationFormatTraits kActivationFormats[] = {
+    {ActivationFormat::kF32, "f32", "GGUF and MXFP4 weights are multiplied as floats, exactly as the file means them"},
+    {ActivationFormat::kInt8, "int8", "their codes are multiplied by codes of the activations: several times as fast"},
+};
 constexpr KvFormatTraits kKvFormats[] = {
     {KvFormat::kF32, "f32", "exact"},
     {KvFormat::kBF16, "bf16", "half the memory per token"},
@@ -51,6 +55,7 @@ absl::Status CheckPackedForBf16(const WeightMap& map) {
 }  // namespace
 
 std::span<const ComputeDtypeTraits> ComputeDtypes() { return kComputeDtypes; }
+std::span<const ActivationFormatTraits> ActivationFormats() { return kActivationFormats; }
 std::span<const KvFormatTraits> KvFormats() { return kKvFormats; }
 
 absl::StatusOr<Formats> ChooseFormats(const EngineOptions& options, const WeightMap& map) {
@@ -59,7 +64,8 @@ absl::StatusOr<Formats> ChooseFormats(const EngineOptions& options, const Weight
   formats.dtype = options.dtype.value_or(ComputeDtype::kF32);
   formats.kv = options.kv_dtype.value_or(KvFormat::kF32);
   if (formats.dtype == ComputeDtype::kBF16) PENSTOCK_RETURN_IF_ERROR(CheckPackedForBf16(map));
-  formats.rows = RowFormatsOf(map, formats.dtype);
+  formats.activations = options.activations.value_or(ActivationFormat::kInt8);
+  formats.rows = RowFormatsOf(map, formats.dtype, formats.activations);
   return formats;
 }
 
@@ -83,7 +89,7 @@ std::string_view StoredFormatName(const WeightMap& map) {
 }
 
 std::string_view ComputationName(const Formats& formats, const WeightMap& map) {
-  if (formats.rows.ffn == kernels::RowFormat::kInt8) return StoredFormatName(map);
+  if (formats.rows.ffn == kernels::RowFormat::kInt8) return TraitsOf(ModelFormatsOf(map, formats).ffn).name;
   return formats.dtype == ComputeDtype::kBF16 ? "bf16" : "f32";
 }
 

@@ -16,6 +16,7 @@ namespace penstock {
 // The formats of an engine, fixed when its model is opened.
 struct Formats {
   ComputeDtype dtype = ComputeDtype::kF32;
+  ActivationFormat activations = ActivationFormat::kInt8;
   RowFormats rows;
   KvFormat kv = KvFormat::kF32;
 };
@@ -26,12 +27,18 @@ struct ComputeDtypeTraits {
   std::string_view name;     // "f32"
   std::string_view summary;  // one line for people
 };
+struct ActivationFormatTraits {
+  ActivationFormat value;
+  std::string_view name;     // "int8"
+  std::string_view summary;  // one line for people
+};
 struct KvFormatTraits {
   KvFormat value;
   std::string_view name;     // "f32"
   std::string_view summary;  // one line for people
 };
 std::span<const ComputeDtypeTraits> ComputeDtypes();
+std::span<const ActivationFormatTraits> ActivationFormats();
 std::span<const KvFormatTraits> KvFormats();
 
 // Returns the formats that the options ask for; f32 by default. kUsage when a packed store would have to be rounded.
@@ -41,7 +48,7 @@ absl::StatusOr<Formats> ChooseFormats(const EngineOptions& options, const Weight
 absl::Status CheckComputedOnGpus(std::string_view device, const ModelConfig& config, const WeightMap& map,
                                  ComputeDtype dtype);
 
-// Returns "f32", "bf16", or the quantised format of the weights ("int8").
+// Returns "f32", "bf16", or the format of weights that are multiplied by codes ("int8", "q4_k").
 std::string_view ComputationName(const Formats& formats, const WeightMap& map);
 
 // Returns the format in which the matrices are stored ("bf16"). If experts and attention are quantised, returns their

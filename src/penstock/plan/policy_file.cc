@@ -105,6 +105,7 @@ void VisitPolicy(Options& options, Visitor visit) {
   visit("memory_bytes", options.memory_bytes);
   visit("context_length", options.context_length);
   visit("planned_positions", options.planned_positions);
+  visit("activations", options.activations, ActivationFormats());
   visit("kv_dtype", options.kv_dtype, KvFormats());
 }
 

@@ -1,5 +1,5 @@
-// Block formats: a fixed number of weights in a fixed number of bytes, with scales of their own. A matrix row is a run
-// of consecutive blocks, so kernels compute on such files without repacking.
+// Block formats: a fixed number of weights in a fixed number of bytes, with scales of their own. A matrix row in a file
+// is a run of consecutive blocks. Kernels compute on panels of them (block_panels.h).
 //
 //   kFp8     128 weights: scale (f32), codes (F8E4M3). A block-scaled FP8 checkpoint (DeepSeek-V3) stores the scales
 //            separately; here each block begins with its scale
@@ -20,6 +20,7 @@ namespace penstock {
 // All of these functions: REQUIRES: IsBlocks(format).
 constexpr int64_t BlockElements(WeightFormat format) { return TraitsOf(format).block_elements; }
 constexpr int64_t BlockBytes(WeightFormat format) { return TraitsOf(format).block_bytes; }
+inline constexpr int64_t kMaxBlockBytes = 210;  // of kQ6_K
 
 // Returns the bytes of a row of `inner_dim` weights. The last block may be only partly used.
 constexpr uint64_t BlockRowBytes(WeightFormat format, int64_t inner_dim) {

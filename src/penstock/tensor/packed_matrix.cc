@@ -7,6 +7,7 @@
 #include "penstock/base/check.h"
 #include "penstock/base/checked.h"
 #include "penstock/tensor/block_formats.h"
+#include "penstock/tensor/block_panels.h"
 
 namespace penstock {
 namespace {
@@ -126,7 +127,6 @@ uint64_t PanelBytes(WeightFormat format, int64_t inner_dim) {
 }
 
 uint64_t PackedBytes(WeightFormat format, int64_t num_cols, int64_t inner_dim) {
-  if (IsBlocks(format)) return static_cast<uint64_t>(num_cols) * BlockRowBytes(format, inner_dim);
   return static_cast<uint64_t>(NumPanels(num_cols)) * PanelBytes(format, inner_dim);
 }
 
@@ -144,12 +144,16 @@ void PackPanel(Dtype dtype, const std::byte* source, int64_t num_cols, int64_t i
 }
 
 void UnpackColumn(WeightFormat format, const std::byte* packed, int64_t col, int64_t inner_dim, float* target) {
-  if (IsBlocks(format)) {
-    return DequantiseRow(format, packed + static_cast<uint64_t>(col) * BlockRowBytes(format, inner_dim),
-                         {target, static_cast<size_t>(inner_dim)});
-  }
   const std::byte* panel = packed + static_cast<uint64_t>(col / kPanelCols) * PanelBytes(format, inner_dim);
   col %= kPanelCols;
+  if (IsBlocks(format)) {
+    std::byte block[kMaxBlockBytes];
+    for (int64_t k = 0; k < inner_dim; k += BlockElements(format)) {
+      ExtractBlock(format, panel, k / BlockElements(format), col, block);
+      DequantiseRow(format, block, {target + k, static_cast<size_t>(std::min(BlockElements(format), inner_dim - k))});
+    }
+    return;
+  }
   for (int64_t k = 0; k < inner_dim; ++k) {
     switch (format) {
       case WeightFormat::kF32:

@@ -14,8 +14,7 @@
 //               high half. A group of kHqq3 is [4][32][4] bytes with the two low bits, inputs 16 i + 4 t + j at bit 2
 //               t, then [2][32][4] bytes with the third bits, inputs 32 i + 4 t + j at bit t. scale = fma(scale code,
 //               scale_step, scale_min), zero likewise, weight = (code - zero) * scale.
-//   block formats (block_formats.h)  up to 32 consecutive outputs, each a row of blocks, as in the file; the last panel
-//               is not padded with zeros
+//   block formats (block_formats.h)  blocks of 32 outputs, interleaved piece by piece (block_panels.h)
 #pragma once
 
 #include <cstddef>
@@ -33,7 +32,7 @@ enum class WeightFormat : uint8_t {
 #include "penstock/tensor/weight_formats.def"
 };
 
-// kFloat weights and kBlocks are multiplied by floats, kCodes by rows of codes.
+// kFloat weights are multiplied by floats, kCodes by rows of codes, kBlocks by either.
 enum class WeightKind : uint8_t { kFloat, kCodes, kBlocks };
 
 // A row of the table of formats (weight_formats.def).
@@ -74,12 +73,17 @@ inline constexpr int64_t kHqq3GroupBytes = 768;
 std::optional<WeightFormat> WeightFormatOf(std::string_view name);
 constexpr bool IsFloat(WeightFormat format) { return TraitsOf(format).kind == WeightKind::kFloat; }
 constexpr bool IsBlocks(WeightFormat format) { return TraitsOf(format).kind == WeightKind::kBlocks; }
+// Says whether weights of this format are always multiplied by rows of codes.
 constexpr bool TakesInt8Rows(WeightFormat format) { return TraitsOf(format).kind == WeightKind::kCodes; }
+// Says whether they can be. FP8 codes are floats themselves.
+constexpr bool MultipliesInt8Rows(WeightFormat format) {
+  return TakesInt8Rows(format) || (IsBlocks(format) && format != WeightFormat::kFp8);
+}
 WeightFormat FormatOf(Dtype dtype);
 // REQUIRES: IsFloat(format).
 Dtype DtypeOf(WeightFormat format);
 
-// Returns the bytes of one panel, a multiple of 64 except for block formats. REQUIRES: inner_dim >= 1.
+// Returns the bytes of one panel: a multiple of 64, or of 32 for kMxfp4. REQUIRES: inner_dim >= 1.
 uint64_t PanelBytes(WeightFormat format, int64_t inner_dim);
 inline int64_t NumPanels(int64_t num_cols) { return (num_cols + kPanelCols - 1) / kPanelCols; }
 uint64_t PackedBytes(WeightFormat format, int64_t num_cols, int64_t inner_dim);

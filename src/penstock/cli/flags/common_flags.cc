@@ -51,6 +51,7 @@ void AddPolicyFlags(CLI::App& app, ModelFlags& flags, const std::string& schedul
           "longest prompt with its answer, in tokens (default: the model's, at most 8192)")
       .InRange(2, kMaxContext);
   AddFlag(app, "--dtype", flags.dtype, "auto, " + ChoiceNames(ComputeDtypes())).ShowDefault();
+  AddFlag(app, "--activations", flags.activations, "auto (int8), " + ChoiceNames(ActivationFormats())).ShowDefault();
   AddFlag(app, "--kv-dtype", flags.kv_dtype, "auto, " + ChoiceNames(KvFormats())).ShowDefault();
   AddFlag(app, "--attention-window", engine.attention_window,
           "each token sees only the first tokens and at least this many last ones (StreamingLLM; default: all)")

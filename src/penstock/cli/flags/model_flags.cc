@@ -86,6 +86,9 @@ absl::StatusOr<EngineOptions> ToEngineOptions(const ModelFlags& flags) {
     PENSTOCK_ASSIGN_OR_RETURN(options.policy.predictor, ParseChoice("predictor", *flags.predictor, Predictors()));
   }
   PENSTOCK_ASSIGN_OR_RETURN(options.dtype, ParseChoice("dtype", flags.dtype, ComputeDtypes()));
+  PENSTOCK_ASSIGN_OR_RETURN(const std::optional<ActivationFormat> activations,
+                            ParseChoice("activations", flags.activations, ActivationFormats()));
+  if (activations.has_value()) options.activations = activations;
   PENSTOCK_ASSIGN_OR_RETURN(const std::optional<KvFormat> kv, ParseChoice("kv-dtype", flags.kv_dtype, KvFormats()));
   if (kv.has_value()) options.kv_dtype = kv;
   if (flags.batch_size.has_value()) options.batch_size = *flags.batch_size;

@@ -7,6 +7,6 @@
 namespace penstock::kernels {
 
 constinit const KernelTable kAvx512Kernels = MakeTable<Avx512Vec, Avx512IntsOf<false>>();
-constinit const ChooseMakeChunkFunction kAvx512MakeChunkOf = MakeChunkOf<Avx512Vec>;
+constinit const ChooseMakeChunkFunction kAvx512MakeChunkOf = MakeChunkOf<Avx512IntsOf<false>>;
 
 }  // namespace penstock::kernels

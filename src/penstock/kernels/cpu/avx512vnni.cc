@@ -1,4 +1,5 @@
 #include "penstock/kernels/cpu/attention-inl.h"
+#include "penstock/kernels/cpu/gemm_blocks-inl.h"
 #include "penstock/kernels/cpu/gemm_quantised-inl.h"
 #include "penstock/kernels/cpu/ints_avx512-inl.h"
 #include "penstock/kernels/cpu/tables.h"
@@ -14,7 +15,9 @@ void Gemm(const GemmArgs& args) {
     case WeightFormat::kInt8:
     case WeightFormat::kHqq4:
     case WeightFormat::kHqq3: return GemmOfCodes<VnniInts>(args);
-    default: return kAvx512Kernels.gemm(args);
+    default:
+      if (args.x_format == RowFormat::kInt8) return GemmOfBlockCodes<VnniInts>(args);
+      return kAvx512Kernels.gemm(args);
   }
 }
 

@@ -10,6 +10,8 @@ namespace penstock::kernels {
 namespace {
 
 constexpr int kVecsPerPanel = 2;
+// The bytes of 4 inputs of 32 outputs in codes of 8 bits: 64 for each vector.
+constexpr int64_t kQuadBytes = 4 * kPanelCols;
 
 template <int kValue>
 struct IntConstant {
@@ -105,6 +107,26 @@ struct Prefetch {
   }
 };
 
+// Prefetches the next chunk of a panel while tiles compute on a copy of this one. The two halves of the chunk take
+// turns, because memory delivers more from two pages at a time.
+struct NextChunk {
+  const std::byte* next = nullptr;
+  int64_t half_bytes = 0;
+  int lines = 0;  // of each half, with each call
+
+  // `num_calls` calls of Issue() share the chunk.
+  static NextChunk For(const std::byte* chunk, int64_t chunk_bytes, int64_t num_calls) {
+    return {chunk, chunk_bytes / 2, static_cast<int>((chunk_bytes / 128 + num_calls - 1) / num_calls)};
+  }
+  [[gnu::always_inline]] void Issue() {
+    for (int i = 0; i < lines; ++i) {
+      __builtin_prefetch(next);
+      __builtin_prefetch(next + half_bytes);
+      next += 64;
+    }
+  }
+};
+
 // The product of some rows of x and one panel over the inputs [begin, end).
 struct TileRun {
   const std::byte* x;  // the first row
@@ -115,6 +137,8 @@ struct TileRun {
   int64_t end;    // a multiple of the format's block, or inner_dim
   float* sums;    // [rows, kPanelCols]: sums over the inputs before `begin`
   Prefetch prefetch;
+  int offset = 0;  // of the codes (CodeTile)
+  NextChunk next_chunk = {};
 };
 
 // A step is a pair of inputs: kStepBytes of a panel, kXBytes of each row. Chunks are multiples of kBlockInputs.

@@ -1,260 +1,389 @@
-// GEMM over rows of block formats (tensor/block_formats.h). A chunk of 256 inputs of 32 outputs becomes a panel of
-// floats, or of bf16 for kBF16 rows. The tiles of float weights pass over the panel while it lies in the cache.
+// GEMM over panels of block formats (tensor/block_panels.h).
 //
-// Codes are first reordered as bytes into a panel's order. Only then do they become numbers, 16 outputs at a time, each
-// with its own scale. Operations and bits are those of DequantiseBlocks.
+// With few rows of codes, tiles unpack the weights as they read them. Otherwise a chunk of 256 inputs of 32 outputs is
+// unpacked once, and the tiles of all rows pass over it while it lies in the
+// cache. For rows of codes it becomes codes of 8 bits: exact integer sums within a group of inputs that share a scale,
+// floats across the groups (kernel_table.h). For rows of floats it becomes a panel of floats with the bits of
+// DequantiseBlocks, and for kBF16 rows one of bf16.
 #pragma once
 
+#include "penstock/kernels/cpu/block_codes-inl.h"
 #include "penstock/kernels/cpu/gemm-inl.h"
+#include "penstock/kernels/cpu/gemm_quantised-inl.h"
 #include "penstock/kernels/cpu/tables.h"
-#include "penstock/tensor/block_formats.h"
 
 namespace penstock::kernels {
 namespace {
 
-constexpr int64_t kChunkInputs = 256;
 constexpr int64_t kGroupInputs = 32;
-constexpr int64_t kChunkGroups = kChunkInputs / kGroupInputs;
+constexpr int64_t kChunkInputs = 256;
 // A chunk is made again for each block of rows: the more rows in a block, the less this costs.
 constexpr int64_t kMaxBlockTiles = 32;
 
-typedef uint8_t Bytes16 __attribute__((vector_size(16)));
-typedef uint16_t Halves8 __attribute__((vector_size(16)));
-typedef uint16_t Halves16 __attribute__((vector_size(32)));
+// Up to so many rows are multiplied without a chunk.
+constexpr int64_t kFewRows = 4;
 
-// A chunk as read from the rows: codes as bytes, and the parts of each group's and output's scale. A scale covers 32
-// inputs, or 16 (kQ6_K, kQ2_K, kQ3_K).
-struct RawChunk {
-  alignas(64) uint8_t codes[kChunkGroups][kPanelCols][kGroupInputs];
-  alignas(64) uint8_t scale_codes[2 * kChunkGroups][kPanelCols];
-  alignas(64) uint8_t min_codes[2 * kChunkGroups][kPanelCols];
-  alignas(64) uint16_t scales16[kChunkGroups][kPanelCols];  // f16
-  alignas(64) uint16_t mins16[kChunkGroups][kPanelCols];    // f16
-  alignas(64) float scales[kChunkGroups][kPanelCols];
+// Few rows: memory is the limit. A tile unpacks codes as it goes, so that it asks for memory evenly. Copies in the
+// cache cost a fifth of the speed at one row.
+template <class I, WeightFormat kFormat>
+struct BlockSteps {
+  using Ints = I;
+  using Vec = typename I::Vec;
+  static constexpr WeightFormat kWeights = kFormat;
+  static constexpr int kRows = I::kRows < kFewRows ? I::kRows : kFewRows;
+  static constexpr int64_t kBlockInputs = BlockElements(kFormat) < kInt8Group ? kInt8Group : BlockElements(kFormat);
+  static constexpr int64_t kBlockBytes = kBlockInputs / BlockElements(kFormat) * BlockBytes(kFormat) * kPanelCols;
 };
 
-template <typename T>
-inline T Load(const std::byte* source) {
-  T value;
-  __builtin_memcpy(&value, source, sizeof(value));
-  return value;
-}
+template <class Steps, int kTileRows>
+struct BlockTile {
+  using I = typename Steps::Ints;
+  using V = typename I::Vec;
+  using Codes = BlockCodes<I, Steps::kWeights>;
+  static constexpr int kVecs = V::kPanelVecs;
+  static constexpr int64_t kElements = BlockElements(Steps::kWeights);
+  static constexpr int64_t kOwnBytes = BlockBytes(Steps::kWeights) * kPanelCols;
+  // The bytes of 128 inputs, and how often each half of a group calls Prefetch::Issue, which covers 512 of them.
+  static constexpr int64_t kGroupBytes = Steps::kBlockBytes * kInt8Group / Steps::kBlockInputs;
+  static constexpr bool kAsksTwice = kGroupBytes > 5 * Prefetch::kBytes;
 
-// Returns the low or high halves of 16 bytes, as 16 bytes.
-inline Bytes16 LowHalves(Bytes16 both) { return both & 15; }
-inline Bytes16 HighHalves(Bytes16 both) { return both >> 4; }
-inline void Put(Bytes16 codes, uint8_t* target) { __builtin_memcpy(target, &codes, 16); }
-
-// Each of these functions reads the `num_groups` groups of a chunk of one row into the chunk's column `col`.
-inline void ReadQ8_0(const std::byte* row, int64_t num_groups, int64_t col, RawChunk& chunk) {
-  for (int64_t g = 0; g < num_groups; ++g, row += BlockBytes(WeightFormat::kQ8_0)) {
-    chunk.scales16[g][col] = Load<uint16_t>(row);
-    __builtin_memcpy(chunk.codes[g][col], row + 2, kGroupInputs);
-  }
-}
-
-inline void ReadQ4_0(const std::byte* row, int64_t num_groups, int64_t col, RawChunk& chunk) {
-  for (int64_t g = 0; g < num_groups; ++g, row += BlockBytes(WeightFormat::kQ4_0)) {
-    chunk.scales16[g][col] = Load<uint16_t>(row);
-    const auto both = Load<Bytes16>(row + 2);
-    Put(LowHalves(both) - 8, chunk.codes[g][col]);
-    Put(HighHalves(both) - 8, chunk.codes[g][col] + 16);
-  }
-}
-
-inline void ReadQ4_1(const std::byte* row, int64_t num_groups, int64_t col, RawChunk& chunk) {
-  for (int64_t g = 0; g < num_groups; ++g, row += BlockBytes(WeightFormat::kQ4_1)) {
-    chunk.scales16[g][col] = Load<uint16_t>(row);
-    chunk.mins16[g][col] = Load<uint16_t>(row + 2);
-    const auto both = Load<Bytes16>(row + 4);
-    Put(LowHalves(both), chunk.codes[g][col]);
-    Put(HighHalves(both), chunk.codes[g][col] + 16);
-  }
-}
-
-// Returns 16 bytes: byte i is 16 if bit i of the two bytes is set, otherwise 0.
-inline Bytes16 FifthBits(const std::byte* bits) {
-  const auto a = static_cast<uint8_t>(bits[0]), b = static_cast<uint8_t>(bits[1]);
-  const Bytes16 bytes = {a, a, a, a, a, a, a, a, b, b, b, b, b, b, b, b};
-  constexpr Bytes16 kBits = {1, 2, 4, 8, 16, 32, 64, 128, 1, 2, 4, 8, 16, 32, 64, 128};
-  return (Bytes16)((bytes & kBits) != 0) & 16;
-}
-
-inline void ReadQ5_0(const std::byte* row, int64_t num_groups, int64_t col, RawChunk& chunk) {
-  for (int64_t g = 0; g < num_groups; ++g, row += BlockBytes(WeightFormat::kQ5_0)) {
-    chunk.scales16[g][col] = Load<uint16_t>(row);
-    const auto both = Load<Bytes16>(row + 6);
-    Put((LowHalves(both) | FifthBits(row + 2)) - 16, chunk.codes[g][col]);
-    Put((HighHalves(both) | FifthBits(row + 4)) - 16, chunk.codes[g][col] + 16);
-  }
-}
-
-inline void ReadQ5_1(const std::byte* row, int64_t num_groups, int64_t col, RawChunk& chunk) {
-  for (int64_t g = 0; g < num_groups; ++g, row += BlockBytes(WeightFormat::kQ5_1)) {
-    chunk.scales16[g][col] = Load<uint16_t>(row);
-    chunk.mins16[g][col] = Load<uint16_t>(row + 2);
-    const auto both = Load<Bytes16>(row + 8);
-    Put(LowHalves(both) | FifthBits(row + 4), chunk.codes[g][col]);
-    Put(HighHalves(both) | FifthBits(row + 6), chunk.codes[g][col] + 16);
-  }
-}
-
-inline void ReadMxfp4(const std::byte* row, int64_t num_groups, int64_t col, RawChunk& chunk) {
-  Bytes16 halves;
-  __builtin_memcpy(&halves, kE2M1Halves, 16);
-  for (int64_t g = 0; g < num_groups; ++g, row += BlockBytes(WeightFormat::kMxfp4)) {
-    const auto power = static_cast<uint32_t>(row[0]);
-    const uint32_t bits = power < 2 ? 0x00200000u << power : (power - 1) << 23;  // HalfPower
-    __builtin_memcpy(&chunk.scales[g][col], &bits, 4);
-    const auto both = Load<Bytes16>(row + 1);
-    Put(__builtin_shuffle(halves, LowHalves(both)), chunk.codes[g][col]);
-    Put(__builtin_shuffle(halves, HighHalves(both)), chunk.codes[g][col] + 16);
-  }
-}
-
-inline void ReadFp8(const std::byte* row, int64_t num_groups, int64_t col, RawChunk& chunk) {
-  for (int64_t g = 0; g < num_groups; ++g) {
-    const std::byte* block = row + g / 4 * BlockBytes(WeightFormat::kFp8);
-    chunk.scales[g][col] = Load<float>(block);
-    __builtin_memcpy(chunk.codes[g][col], block + 4 + g % 4 * kGroupInputs, kGroupInputs);
-  }
-}
-
-// Reads the scales and minima of kQ4_K and kQ5_K in the order of ReadKGroups.
-inline void ReadKScales(const std::byte* block, int64_t col, RawChunk& chunk) {
-  chunk.scales16[0][col] = Load<uint16_t>(block);
-  chunk.mins16[0][col] = Load<uint16_t>(block + 2);
-  const auto* packed = reinterpret_cast<const uint8_t*>(block) + 4;
-  for (int64_t i = 0; i < 4; ++i) {
-    chunk.scale_codes[i][col] = packed[i] & 63;
-    chunk.min_codes[i][col] = packed[i + 4] & 63;
-    chunk.scale_codes[i + 4][col] = static_cast<uint8_t>((packed[i + 8] & 15) | packed[i] >> 6 << 4);
-    chunk.min_codes[i + 4][col] = static_cast<uint8_t>(packed[i + 8] >> 4 | packed[i + 4] >> 6 << 4);
-  }
-}
-
-inline void ReadQ4_K(const std::byte* row, int64_t /*num_groups*/, int64_t col, RawChunk& chunk) {
-  ReadKScales(row, col, chunk);
-  for (int64_t i = 0; i < 8; ++i) {  // 16 bytes: 16 weights of each of two groups
-    const auto both = Load<Bytes16>(row + 16 + 16 * i);
-    Put(LowHalves(both), chunk.codes[i / 2 * 2][col] + i % 2 * 16);
-    Put(HighHalves(both), chunk.codes[i / 2 * 2 + 1][col] + i % 2 * 16);
-  }
-}
-
-inline void ReadQ5_K(const std::byte* row, int64_t /*num_groups*/, int64_t col, RawChunk& chunk) {
-  ReadKScales(row, col, chunk);
-  for (int64_t i = 0; i < 8; ++i) {
-    const auto both = Load<Bytes16>(row + 48 + 16 * i);
-    const Bytes16 fifths = Load<Bytes16>(row + 16 + i % 2 * 16) >> static_cast<uint8_t>(i / 2 * 2);
-    Put(LowHalves(both) | (fifths & 1) << 4, chunk.codes[i / 2 * 2][col] + i % 2 * 16);
-    Put(HighHalves(both) | (fifths & 2) << 3, chunk.codes[i / 2 * 2 + 1][col] + i % 2 * 16);
-  }
-}
-
-inline void ReadQ6_K(const std::byte* row, int64_t /*num_groups*/, int64_t col, RawChunk& chunk) {
-  chunk.scales16[0][col] = Load<uint16_t>(row + 208);
-  for (int64_t i = 0; i < 16; ++i) chunk.scale_codes[i][col] = static_cast<uint8_t>(row[192 + i]);
-  for (int64_t half = 0; half < 2; ++half) {
-    for (int64_t i = 0; i < 2; ++i) {  // 16 weights of each of four groups
-      const auto first = Load<Bytes16>(row + 64 * half + 16 * i), second = Load<Bytes16>(row + 64 * half + 32 + 16 * i);
-      const auto high = Load<Bytes16>(row + 128 + 32 * half + 16 * i);
-      uint8_t(*codes)[kPanelCols][kGroupInputs] = chunk.codes + 4 * half;
-      Put((LowHalves(first) | (high & 3) << 4) - 32, codes[0][col] + 16 * i);
-      Put((LowHalves(second) | (high >> 2 & 3) << 4) - 32, codes[1][col] + 16 * i);
-      Put((HighHalves(first) | (high >> 4 & 3) << 4) - 32, codes[2][col] + 16 * i);
-      Put((HighHalves(second) | high >> 6 << 4) - 32, codes[3][col] + 16 * i);
+  [[gnu::always_inline]] static void Run(TileRun& run) {
+    const int64_t num_groups = (run.inner_dim + kInt8Group - 1) / kInt8Group;
+    for (int first_vec = 0; first_vec < kVecsPerPanel; first_vec += kVecs) {
+      const std::byte* w = run.w;
+      float* sums = run.sums + 16 * first_vec;
+      Int8Rows<kTileRows> x(run);
+      RowPointers<kTileRows> code_sums(
+          run.x + num_groups * (kInt8Group + static_cast<int64_t>(sizeof(Int8RowGroup))) + run.begin / 8,
+          run.x_stride_bytes);
+      for (int64_t k = run.begin; k < run.end; k += kInt8Group) {
+        asm("" : "+r"(sums));  // see Int8Tile
+        const int64_t rest = run.inner_dim - k;
+        const int num_of_four = rest < kInt8Group ? static_cast<int>((rest + kGroupInputs - 1) / kGroupInputs) : 4;
+        const bool is_second = kElements > kInt8Group && (k - run.begin) % kElements != 0;
+        run.prefetch.StartGroupAt(is_second ? w + kGroupBytes : w);
+        Multiply128(w, is_second ? 4 : 0, num_of_four, first_vec, x, code_sums, run.prefetch, sums);
+        x.codes.Advance(kInt8Group);
+        x.groups.Advance(sizeof(Int8RowGroup));
+        code_sums.Advance(16);
+        if (kElements <= kInt8Group || is_second) w += Steps::kBlockBytes;
+      }
     }
   }
-}
 
-inline void ReadQ2_K(const std::byte* row, int64_t /*num_groups*/, int64_t col, RawChunk& chunk) {
-  chunk.scales16[0][col] = Load<uint16_t>(row + 80);
-  chunk.mins16[0][col] = Load<uint16_t>(row + 82);
-  for (int64_t i = 0; i < 16; ++i) {
-    const auto both = static_cast<uint8_t>(row[i]);
-    chunk.scale_codes[i][col] = both & 15;
-    chunk.min_codes[i][col] = both >> 4;
-  }
-  for (int64_t i = 0; i < 4; ++i) {  // 16 weights of each of four groups
-    const auto four = Load<Bytes16>(row + 16 + 16 * i);
-    for (int64_t j = 0; j < 4; ++j) {
-      Put(four >> static_cast<uint8_t>(2 * j) & 3, chunk.codes[i / 2 * 4 + j][col] + i % 2 * 16);
-    }
-  }
-}
-
-inline void ReadQ3_K(const std::byte* row, int64_t /*num_groups*/, int64_t col, RawChunk& chunk) {
-  chunk.scales16[0][col] = Load<uint16_t>(row + 108);
-  for (int64_t i = 0; i < 16; ++i) {
-    const auto low = static_cast<uint8_t>(static_cast<uint8_t>(row[96 + i % 8]) >> (i / 8 * 4) & 15);
-    const auto high = static_cast<uint8_t>(static_cast<uint8_t>(row[104 + i % 4]) >> (i / 4 * 2) & 3);
-    chunk.scale_codes[i][col] = static_cast<uint8_t>((low | high << 4) - 32);
-  }
-  for (int64_t i = 0; i < 4; ++i) {
-    const auto four = Load<Bytes16>(row + 32 + 16 * i), high = Load<Bytes16>(row + i % 2 * 16);
-    for (int64_t j = 0; j < 4; ++j) {
-      const int64_t group = i / 2 * 4 + j;
-      const Bytes16 third = (high >> static_cast<uint8_t>(group) & 1) << 2;
-      Put(((four >> static_cast<uint8_t>(2 * j) & 3) | third) - 4, chunk.codes[group][col] + i % 2 * 16);
-    }
-  }
-}
-
-// Reads 32 codes that name values.
-inline void PutIq4Values(const std::byte* source, uint8_t* codes) {
-  Bytes16 values;
-  __builtin_memcpy(&values, kIq4Values, 16);
-  const auto both = Load<Bytes16>(source);
-  Put(__builtin_shuffle(values, LowHalves(both)), codes);
-  Put(__builtin_shuffle(values, HighHalves(both)), codes + 16);
-}
-
-inline void ReadIq4_Nl(const std::byte* row, int64_t num_groups, int64_t col, RawChunk& chunk) {
-  for (int64_t g = 0; g < num_groups; ++g, row += BlockBytes(WeightFormat::kIq4_Nl)) {
-    chunk.scales16[g][col] = Load<uint16_t>(row);
-    PutIq4Values(row + 2, chunk.codes[g][col]);
-  }
-}
-
-inline void ReadIq4_Xs(const std::byte* row, int64_t /*num_groups*/, int64_t col, RawChunk& chunk) {
-  chunk.scales16[0][col] = Load<uint16_t>(row);
-  for (int64_t g = 0; g < kChunkGroups; ++g) {
-    const auto high = static_cast<uint8_t>(static_cast<uint8_t>(row[2 + g / 4]) >> (g % 4 * 2) & 3);
-    const auto low = static_cast<uint8_t>(static_cast<uint8_t>(row[4 + g / 2]) >> (g % 2 * 4) & 15);
-    chunk.scale_codes[g][col] = static_cast<uint8_t>((low | high << 4) - 32);
-    PutIq4Values(row + 8 + 16 * g, chunk.codes[g][col]);
-  }
-}
-
-// Transposes source [16][..], rows 32 bytes apart, into target [16][..], 32 bytes apart.
-inline void Transpose16(const uint8_t* source, uint8_t* target) {
-  Bytes16 rows[16], next[16];
-  Unrolled<16>([&](auto i) __attribute__((always_inline)) { __builtin_memcpy(&rows[i], source + 32 * i, 16); });
-  // Merges the upper eight rows with the lower eight, byte by byte, four times.
-  Unrolled<4>([&](auto) __attribute__((always_inline)) {
-    Unrolled<8>([&](auto i) __attribute__((always_inline)) {
-      next[2 * i] =
-          __builtin_shuffle(rows[i], rows[i + 8], Bytes16{0, 16, 1, 17, 2, 18, 3, 19, 4, 20, 5, 21, 6, 22, 7, 23});
-      next[2 * i + 1] = __builtin_shuffle(rows[i], rows[i + 8],
-                                          Bytes16{8, 24, 9, 25, 10, 26, 11, 27, 12, 28, 13, 29, 14, 30, 15, 31});
+ private:
+  // Multiplies 128 inputs: groups first_group to first_group + num_groups - 1 of a block of 256, or a block for each
+  // group.
+  [[gnu::always_inline]] static void Multiply128(const std::byte* w, int first_group, int num_groups, int first_vec,
+                                                 const Int8Rows<kTileRows>& x, const RowPointers<kTileRows>& code_sums,
+                                                 Prefetch& prefetch, float* sums) {
+    V parts[kTileRows][kVecs];
+    Unrolled<kTileRows>([&](auto r) __attribute__((always_inline)) {
+      Unrolled<kVecs>([&](auto v) __attribute__((always_inline)) { parts[r][v] = V::Zero(); });
     });
-    Unrolled<16>([&](auto i) __attribute__((always_inline)) { rows[i] = next[i]; });
-  });
-  Unrolled<16>([&](auto i) __attribute__((always_inline)) { __builtin_memcpy(target + 32 * i, &rows[i], 16); });
+    RowPointers<kTileRows> codes = x.codes, own_sums = code_sums;
+    if constexpr (kGroupBytes > 4 * Prefetch::kBytes) prefetch.Issue();
+    for (int i = 0; i < num_groups; ++i) {
+      const std::byte* block = kElements > kInt8Group ? w : w + i * kOwnBytes;
+      const int group = kElements > kInt8Group ? first_group + i : 0;
+      MultiplyGroup(block, group, first_vec, codes, own_sums, prefetch, parts);
+      codes.Advance(kGroupInputs);
+      own_sums.Advance(4);
+    }
+    Unrolled<kTileRows>([&](auto r) __attribute__((always_inline)) {
+      const V x_scale = V::Set(FloatAt(x.groups[r]));
+      Unrolled<kVecs>([&](auto v) __attribute__((always_inline)) {
+        float* sum = sums + r * kPanelCols + 16 * v;
+        Fma(parts[r][v], x_scale, V::Load(sum)).Store(sum);
+      });
+    });
+  }
+
+  [[gnu::always_inline]] static void MultiplyGroup(const std::byte* block, int group, int first_vec,
+                                                   const RowPointers<kTileRows>& x, const RowPointers<kTileRows>& sums,
+                                                   Prefetch& prefetch, V (&parts)[kTileRows][kVecs]) {
+    prefetch.Issue();
+    I dots[kTileRows][kVecs];
+    if constexpr (Codes::kGroup == kGroupInputs) {
+      Start(sums, 1, 1, dots);
+      for (int half = 0; half < 2; ++half) MultiplyHalf(block, group, half, first_vec, x, dots);
+      if constexpr (kAsksTwice) prefetch.Issue();
+      AddTo(parts, dots, block, group, 0, first_vec, sums, 1, 1);
+    } else {
+      for (int half = 0; half < 2; ++half) {
+        Start(sums, 1 - half, half, dots);
+        MultiplyHalf(block, group, half, first_vec, x, dots);
+        AddTo(parts, dots, block, group, half, first_vec, sums, 1 - half, half);
+      }
+      if constexpr (kAsksTwice) prefetch.Issue();
+    }
+  }
+
+  // Starts sums of products over the halves of a group that have the factor 1.
+  [[gnu::always_inline]] static void Start(const RowPointers<kTileRows>& sums, int first, int second,
+                                           I (&dots)[kTileRows][kVecs]) {
+    constexpr bool kCorrects = Codes::kOffset != 0 && (Codes::kOffset != 128 || I::kDotsAreUnsigned);
+    Unrolled<kTileRows>([&](auto r) __attribute__((always_inline)) {
+      I start = I::Zero();
+      if constexpr (kCorrects) start = I::SumOfPair(sums[r], -Codes::kOffset * first, -Codes::kOffset * second);
+      Unrolled<kVecs>([&](auto v) __attribute__((always_inline)) { dots[r][v] = start; });
+    });
+  }
+
+  [[gnu::always_inline]] static void MultiplyHalf(const std::byte* block, int group, int half, int first_vec,
+                                                  const RowPointers<kTileRows>& x, I (&dots)[kTileRows][kVecs]) {
+    RowPointers<kTileRows> own = x;
+    own.Advance(16 * half);
+    Unrolled<4>([&](auto i) __attribute__((always_inline)) {
+      typename I::Codes codes[kVecs];
+      Unrolled<kVecs>([&](auto v) __attribute__((always_inline)) {
+        codes[v] = Codes::Quad(block + 64 * (first_vec + v), group, half, i.value);
+      });
+      Unrolled<kTileRows>([&](auto r) __attribute__((always_inline)) {
+        Unrolled<kVecs>([&](auto v) __attribute__((always_inline)) {
+          if constexpr (Codes::kOffset == 128) {
+            dots[r][v] = I::DotInt8(codes[v], own[r] + 4 * i.value, dots[r][v]);
+          } else {
+            dots[r][v] = I::DotSmall(codes[v], own[r] + 4 * i.value, dots[r][v]);
+          }
+        });
+      });
+    });
+  }
+
+  [[gnu::always_inline]] static void AddTo(V (&parts)[kTileRows][kVecs], const I (&dots)[kTileRows][kVecs],
+                                           const std::byte* block, int group, int half, int first_vec,
+                                           const RowPointers<kTileRows>& sums, int first, int second) {
+    Unrolled<kVecs>([&](auto v) __attribute__((always_inline)) {
+      const V scale = Codes::Scale(block, first_vec + v, group, half);
+      V min;
+      if constexpr (Codes::kHasMin) min = Codes::Min(block, first_vec + v, group, half);
+      Unrolled<kTileRows>([&](auto r) __attribute__((always_inline)) {
+        parts[r][v] = Fma(dots[r][v].template ToFloats<V>(), scale, parts[r][v]);
+        if constexpr (Codes::kHasMin) {
+          const V sum = I::SumOfPair(sums[r], first, second).template ToFloats<V>();
+          parts[r][v] = Fma(sum, min, parts[r][v]);
+        }
+      });
+    });
+  }
+};
+
+// A chunk as codes of 8 bits in the operand order of VDPBUSD, with the scales and minima of each group and output.
+struct CodeChunk {
+  alignas(64) std::byte codes[kChunkInputs * kPanelCols];
+  alignas(64) float scales[kChunkInputs / 16][kPanelCols];
+  alignas(64) float mins[kChunkInputs / 16][kPanelCols];
+};
+
+// How a tile multiplies codes: kMinima: code * scale + min; kOffset: (code - offset) * scale, with codes below 128;
+// kSigned: (code - 128) * scale.
+enum class CodeKind { kMinima, kOffset, kSigned };
+template <class Codes>
+constexpr CodeKind kKindOf = Codes::kHasMin          ? CodeKind::kMinima
+                             : Codes::kOffset == 128 ? CodeKind::kSigned
+                                                     : CodeKind::kOffset;
+
+template <class I, int kGroupSize, CodeKind kKindOfCodes>
+struct CodeSteps {
+  using Ints = I;
+  using Vec = typename I::Vec;
+  static constexpr int kRows = I::kRows;
+  static constexpr int kGroup = kGroupSize;
+  static constexpr CodeKind kKind = kKindOfCodes;
+};
+
+template <class Steps, int kTileRows>
+struct CodeTile {
+  using I = typename Steps::Ints;
+  using V = typename I::Vec;
+  // Sums of a group and of 128 inputs both stay in registers: 24 of 32.
+  static constexpr int kVecs = 2 * kTileRows > Steps::kRows ? 1 : V::kPanelVecs;
+  static constexpr int kGroup = Steps::kGroup;
+
+  [[gnu::always_inline]] static void Run(TileRun& run) {
+    const auto* chunk = reinterpret_cast<const CodeChunk*>(run.w);
+    const int64_t num_groups = (run.inner_dim + kInt8Group - 1) / kInt8Group;
+    for (int first_vec = 0; first_vec < kVecsPerPanel; first_vec += kVecs) {
+      float* sums = run.sums + 16 * first_vec;
+      Int8Rows<kTileRows> x(run);
+      RowPointers<kTileRows> code_sums(
+          run.x + num_groups * (kInt8Group + static_cast<int64_t>(sizeof(Int8RowGroup))) + run.begin / 8,
+          run.x_stride_bytes);
+      for (int64_t k = run.begin; k < run.end; k += kInt8Group) {
+        asm("" : "+r"(sums));  // see Int8Tile
+        const int64_t in_chunk = k - run.begin, rest = run.end - k < kInt8Group ? run.end - k : kInt8Group;
+        V parts[kTileRows][kVecs];
+        Unrolled<kTileRows>([&](auto r) __attribute__((always_inline)) {
+          Unrolled<kVecs>([&](auto v) __attribute__((always_inline)) { parts[r][v] = V::Zero(); });
+        });
+        const std::byte* codes = chunk->codes + in_chunk * kPanelCols + 64 * first_vec;
+        const float* scales = chunk->scales[in_chunk / kGroup] + 16 * first_vec;
+        for (int64_t i = 0; i < rest; i += kGroup) {
+          if (i % kGroupInputs == 0) run.next_chunk.Issue();
+          MultiplyGroup(codes, scales, x.codes, code_sums, static_cast<int>(i / 16 % 2), run.offset, parts);
+          codes += kGroup * kPanelCols;
+          scales += kPanelCols;
+          x.codes.Advance(kGroup);
+          if (kGroup == kGroupInputs || i / 16 % 2 == 1) code_sums.Advance(4);
+        }
+        Unrolled<kTileRows>([&](auto r) __attribute__((always_inline)) {
+          const V x_scale = V::Set(FloatAt(x.groups[r]));
+          Unrolled<kVecs>([&](auto v) __attribute__((always_inline)) {
+            float* sum = sums + r * kPanelCols + 16 * v;
+            Fma(parts[r][v], x_scale, V::Load(sum)).Store(sum);
+          });
+        });
+        x.groups.Advance(sizeof(Int8RowGroup));
+      }
+    }
+  }
+
+ private:
+  // Returns factor * the sum of a row's codes in the group. `half`: which one of a pair of groups of 16 it is.
+  [[gnu::always_inline]] static I SumOfCodes(const std::byte* sums, int half, int factor) {
+    if constexpr (kGroup == kGroupInputs) return I::SumOfPair(sums, factor, factor);
+    return I::SumOfPair(sums, half == 0 ? factor : 0, half == 0 ? 0 : factor);
+  }
+
+  [[gnu::always_inline]] static void MultiplyGroup(const std::byte* codes, const float* scales,
+                                                   const RowPointers<kTileRows>& x, const RowPointers<kTileRows>& sums,
+                                                   int half, int offset, V (&parts)[kTileRows][kVecs]) {
+    I dots[kTileRows][kVecs];
+    Unrolled<kTileRows>([&](auto r) __attribute__((always_inline)) {
+      I start = I::Zero();
+      if constexpr (Steps::kKind == CodeKind::kOffset) start = SumOfCodes(sums[r], half, -offset);
+      if constexpr (Steps::kKind == CodeKind::kSigned && I::kDotsAreUnsigned) start = SumOfCodes(sums[r], half, -128);
+      Unrolled<kVecs>([&](auto v) __attribute__((always_inline)) { dots[r][v] = start; });
+    });
+    RowPointers<kTileRows> row_codes = x;
+    for (int i = 0; i < kGroup / 16; ++i) {
+      Unrolled<4>([&](auto u) __attribute__((always_inline)) {
+        typename I::Codes own[kVecs];
+        Unrolled<kVecs>([&](auto v)
+                            __attribute__((always_inline)) { own[v] = I::Load(codes + kQuadBytes * u + 64 * v); });
+        Unrolled<kTileRows>([&](auto r) __attribute__((always_inline)) {
+          Unrolled<kVecs>([&](auto v) __attribute__((always_inline)) {
+            if constexpr (Steps::kKind == CodeKind::kSigned) {
+              dots[r][v] = I::DotInt8(own[v], row_codes[r] + 4 * u, dots[r][v]);
+            } else {
+              dots[r][v] = I::DotSmall(own[v], row_codes[r] + 4 * u, dots[r][v]);
+            }
+          });
+        });
+      });
+      codes += 4 * kQuadBytes;
+      row_codes.Advance(16);
+    }
+    Unrolled<kVecs>([&](auto v) __attribute__((always_inline)) {
+      const V scale = V::Load(scales + 16 * v);
+      V min;
+      if constexpr (Steps::kKind == CodeKind::kMinima) {
+        min = V::Load(scales + kChunkInputs / 16 * kPanelCols + 16 * v);  // CodeChunk::mins
+      }
+      Unrolled<kTileRows>([&](auto r) __attribute__((always_inline)) {
+        parts[r][v] = Fma(dots[r][v].template ToFloats<V>(), scale, parts[r][v]);
+        if constexpr (Steps::kKind == CodeKind::kMinima) {
+          parts[r][v] = Fma(SumOfCodes(sums[r], half, 1).template ToFloats<V>(), min, parts[r][v]);
+        }
+      });
+    });
+  }
+};
+
+// Makes a CodeChunk from inputs [first, first + count) of a panel; `first` is a multiple of kChunkInputs.
+template <class I, WeightFormat kFormat>
+void MakeCodes(const std::byte* panel, int64_t first, int64_t count, NextChunk& next_chunk, CodeChunk* chunk) {
+  using Codes = BlockCodes<I, kFormat>;
+  constexpr int64_t kBytes = BlockBytes(kFormat) * kPanelCols, kElements = BlockElements(kFormat);
+  panel += first / kElements * kBytes;
+  std::byte* codes = chunk->codes;
+  for (int64_t k = 0; k < count; k += kGroupInputs) {
+    const std::byte* block = panel + k / kElements * kBytes;
+    const int group = static_cast<int>(k % kElements / kGroupInputs);
+    next_chunk.Issue();
+    for (int half = 0; half < 2; ++half) {
+      Unrolled<4>([&](auto i) __attribute__((always_inline)) {
+        Unrolled<kVecsPerPanel>([&](auto v) __attribute__((always_inline)) {
+          const typename I::Codes quad = Codes::Quad(block + 64 * v, group, half, i.value);
+          __builtin_memcpy(codes + kQuadBytes * i + 64 * v, &quad, 64);
+        });
+      });
+      codes += 4 * kQuadBytes;
+    }
+    for (int half = 0; half < kGroupInputs / Codes::kGroup; ++half) {
+      const int64_t idx = k / Codes::kGroup + half;
+      for (int v = 0; v < kVecsPerPanel; ++v) {
+        Codes::Scale(block, v, group, half).Store(chunk->scales[idx] + 16 * v);
+        if constexpr (Codes::kHasMin) Codes::Min(block, v, group, half).Store(chunk->mins[idx] + 16 * v);
+      }
+    }
+  }
 }
 
-// Converts 16 E4M3 codes as ToFloat(F8E4M3) does. Moved to the bit positions of f16 they are 2^-8 times their value;
-// this holds for subnormals, too.
+// `chunk_bytes`: of kChunkInputs in the panel.
+template <class Steps>
+void RunCodesGemm(const GemmArgs& args, void (*make_codes)(const std::byte*, int64_t, int64_t, NextChunk&, CodeChunk*),
+                  int64_t chunk_bytes, int offset) {
+  CodeChunk chunk;
+  ForEachPanel<Steps, kMaxBlockTiles>(args, [&](const TileBlock& block, int64_t panel, float* sums) {
+    __builtin_memset(sums, 0, static_cast<size_t>(block.num_rows() * kPanelCols) * sizeof(float));
+    for (int64_t first = 0; first < args.inner_dim; first += kChunkInputs) {
+      const int64_t inputs_left = args.inner_dim - first;
+      const int64_t count = inputs_left < kChunkInputs ? inputs_left : kChunkInputs;
+      const std::byte* next = args.w + panel * args.panel_bytes + (first / kChunkInputs + 1) * chunk_bytes;
+      NextChunk next_chunk = NextChunk::For(next, chunk_bytes, 8 * (1 + block.num_tiles));
+      make_codes(args.w + panel * args.panel_bytes, first, count, next_chunk, &chunk);
+      TileRun run = {.x = args.x + block.first_row * args.x_stride_bytes,
+                     .x_stride_bytes = args.x_stride_bytes,
+                     .w = reinterpret_cast<const std::byte*>(&chunk),
+                     .inner_dim = args.inner_dim,
+                     .begin = first,
+                     .end = first + count,
+                     .sums = sums,
+                     .prefetch = {.ahead = 0, .lines = 1, .is_near = true},
+                     .offset = offset,
+                     .next_chunk = next_chunk};
+      RunTiles<Steps, CodeTile, Steps::kRows>(block.num_larger, block.min_rows + 1, run);
+      RunTiles<Steps, CodeTile, Steps::kRows>(block.num_tiles - block.num_larger, block.min_rows, run);
+    }
+    StorePanel<typename Steps::Vec>(args, block.first_row, block.num_rows(), panel, sums);
+  });
+}
+
+template <class I, WeightFormat kFormat>
+void RunBlockCodesGemm(const GemmArgs& args) {
+  if constexpr (kFormat != WeightFormat::kFp8) {
+    using Codes = BlockCodes<I, kFormat>;
+    if (args.num_rows <= kFewRows) return RunGemm<BlockSteps<I, kFormat>, BlockTile>(args);
+    constexpr int64_t kPanelChunkBytes = kChunkInputs / BlockElements(kFormat) * BlockBytes(kFormat) * kPanelCols;
+    RunCodesGemm<CodeSteps<I, Codes::kGroup, kKindOf<Codes>>>(args, MakeCodes<I, kFormat>, kPanelChunkBytes,
+                                                              Codes::kOffset);
+  }
+}
+
+// REQUIRES: kInt8 rows and a block format that they go with.
+template <class I>
+void GemmOfBlockCodes(const GemmArgs& args) {
+  switch (args.w_format) {
+#define PENSTOCK_BLOCK_FORMAT(format, ...) \
+  case WeightFormat::k##format:            \
+    return RunBlockCodesGemm<I, WeightFormat::k##format>(args);
+#include "penstock/tensor/weight_formats.def"
+    default: return;
+  }
+}
+
+typedef uint16_t Halves8 __attribute__((vector_size(16)));
+typedef uint32_t Words16 __attribute__((vector_size(64)));
+typedef int32_t Ints16 __attribute__((vector_size(64)));
+typedef float Floats16 __attribute__((vector_size(64)));
+
 template <class V>
-[[gnu::always_inline]] inline V Fp8ToFloats(const uint8_t* codes) {
-  const Halves16 wide = __builtin_convertvector(Load<Bytes16>(reinterpret_cast<const std::byte*>(codes)), Halves16);
-  const Halves16 magnitude = wide & 0x7F;
-  const auto is_nan = (Halves16)(magnitude == 0x7F);
-  const Halves16 halves = (wide & 0x80) << 8 | magnitude << 7 | (is_nan & 0x7E00);
-  std::byte bytes[32];
-  __builtin_memcpy(bytes, &halves, 32);
-  return Mul(V::template LoadAs<Dtype::kF16>(bytes), V::Set(256));
+[[gnu::always_inline]] inline V ToVec(const Floats16& floats) {
+  alignas(64) float values[16];
+  __builtin_memcpy(values, &floats, 64);
+  return V::Load(values);
 }
 
 // Rounds the weights of two neighbouring inputs, 16 outputs of each, to bf16 and stores them in pairs.
@@ -274,96 +403,86 @@ template <class V>
   }
 }
 
-// Makes 16 weights of input k of group g from the bytes of all 32 outputs; `vec` (0 or 1) selects 16 of them.
-template <class V, WeightFormat kFormat>
-struct GroupNumbers {
-  // Half the inputs of a group share these numbers in some formats; in the others the first half's count for both.
-  static constexpr bool kHasHalves =
-      kFormat == WeightFormat::kQ6_K || kFormat == WeightFormat::kQ2_K || kFormat == WeightFormat::kQ3_K;
-  V scales[2][kVecsPerPanel];
-  V mins[2][kVecsPerPanel];
+// Converts E4M3 codes as ToFloat(F8E4M3) does. Subnormals are multiples of 2^-9.
+[[gnu::always_inline]] inline void Fp8ToFloats(const Words16& codes, float* target) {
+  const Words16 magnitude = codes & 0x7F, sign = (codes & 0x80) << 24;
+  const Words16 normal = (magnitude << 20) + (120u << 23);
+  const Floats16 small = __builtin_convertvector((Ints16)magnitude, Floats16) * 0x1p-9f;
+  const Words16 finite = magnitude < 8 ? (Words16)small : normal;
+  const Words16 bits = (magnitude == 0x7F ? Words16{} + 0x7FC00000u : finite) | sign;
+  __builtin_memcpy(target, &bits, 64);
+}
 
-  GroupNumbers(const RawChunk& chunk, int64_t g) {
-    for (int64_t v = 0; v < kVecsPerPanel; ++v) {
-      const auto halves = [&](const uint16_t* row) {
-        return V::template LoadAs<Dtype::kF16>(reinterpret_cast<const std::byte*>(row + 16 * v));
-      };
-      const auto codes = [&](const uint8_t* row) { return reinterpret_cast<const std::byte*>(row + 16 * v); };
-      if constexpr (kFormat == WeightFormat::kFp8 || kFormat == WeightFormat::kMxfp4) {
-        scales[0][v] = V::Load(chunk.scales[g] + 16 * v);
-      } else if constexpr (kFormat == WeightFormat::kQ8_0 || kFormat == WeightFormat::kQ4_0 ||
-                           kFormat == WeightFormat::kQ5_0 || kFormat == WeightFormat::kIq4_Nl) {
-        scales[0][v] = halves(chunk.scales16[g]);
-      } else if constexpr (kFormat == WeightFormat::kQ4_1 || kFormat == WeightFormat::kQ5_1) {
-        scales[0][v] = halves(chunk.scales16[g]);
-        mins[0][v] = halves(chunk.mins16[g]);
-      } else if constexpr (kFormat == WeightFormat::kQ2_K) {
-        for (int64_t half = 0; half < 2; ++half) {
-          scales[half][v] = Mul(halves(chunk.scales16[0]), V::LoadCodes(codes(chunk.scale_codes[2 * g + half])));
-          mins[half][v] = Mul(halves(chunk.mins16[0]), V::LoadCodes(codes(chunk.min_codes[2 * g + half])));
-        }
-      } else if constexpr (kHasHalves) {
-        for (int64_t half = 0; half < 2; ++half) {
-          scales[half][v] = Mul(halves(chunk.scales16[0]), V::LoadSignedCodes(codes(chunk.scale_codes[2 * g + half])));
-        }
-      } else if constexpr (kFormat == WeightFormat::kIq4_Xs) {
-        scales[0][v] = Mul(halves(chunk.scales16[0]), V::LoadSignedCodes(codes(chunk.scale_codes[g])));
-      } else {
-        scales[0][v] = Mul(halves(chunk.scales16[0]), V::LoadCodes(codes(chunk.scale_codes[g])));
-        mins[0][v] = Mul(halves(chunk.mins16[0]), V::LoadCodes(codes(chunk.min_codes[g])));
-      }
-    }
+// The weights of one quad of 16 outputs as floats, an input at a time.
+template <class I, WeightFormat kFormat>
+struct QuadWeights {
+  using V = typename I::Vec;
+  using Codes = BlockCodes<I, kFormat>;
+  Words16 words;
+  V scale, min;
+
+  [[gnu::always_inline]] QuadWeights(const std::byte* block, int vec, int group, int half, int i)
+      : scale(Codes::Scale(block, vec, group, half)) {
+    const typename I::Codes codes = Codes::Quad(block + 64 * vec, group, half, i);
+    __builtin_memcpy(&words, &codes, 64);
+    if constexpr (Codes::kHasMin) min = Codes::Min(block, vec, group, half);
   }
+  template <int kByte>
+  [[gnu::always_inline]] V Input() const {
+    const Ints16 codes = (Ints16)(words >> 8 * kByte & 255) - Codes::kOffset;
+    const V product = Mul(scale, ToVec<V>(__builtin_convertvector(codes, Floats16)));
+    if constexpr (Codes::kHasMin) return Add(product, min);
+    return product;
+  }
+};
+template <class I>
+struct QuadWeights<I, WeightFormat::kFp8> {
+  using V = typename I::Vec;
+  Words16 words;
+  V scale;
 
-  [[gnu::always_inline]] V Weights(const uint8_t* bytes, int64_t k, int64_t v) const {
-    const auto* codes = reinterpret_cast<const std::byte*>(bytes + 16 * v);
-    const int64_t half = kHasHalves && k >= 16 ? 1 : 0;
-    if constexpr (kFormat == WeightFormat::kFp8) {
-      return Mul(Fp8ToFloats<V>(bytes + 16 * v), scales[0][v]);
-    } else if constexpr (kFormat == WeightFormat::kQ4_K || kFormat == WeightFormat::kQ5_K ||
-                         kFormat == WeightFormat::kQ2_K) {
-      return Sub(Mul(scales[half][v], V::LoadCodes(codes)), mins[half][v]);
-    } else if constexpr (kFormat == WeightFormat::kQ4_1 || kFormat == WeightFormat::kQ5_1) {
-      return Add(Mul(scales[0][v], V::LoadCodes(codes)), mins[0][v]);
-    } else {
-      return Mul(scales[half][v], V::LoadSignedCodes(codes));
-    }
+  [[gnu::always_inline]] QuadWeights(const std::byte* block, int vec, int group, int half, int i)
+      : scale(V::template LoadAs<Dtype::kF32>(block + 64 * vec)) {
+    __builtin_memcpy(&words, block + kQuadBytes * (1 + 8 * group + 4 * half + i) + 64 * vec, 64);
+  }
+  template <int kByte>
+  [[gnu::always_inline]] V Input() const {
+    alignas(64) float values[16];
+    Fp8ToFloats(words >> 8 * kByte & 255, values);
+    return Mul(V::Load(values), scale);
   }
 };
 
-// Makes whole groups of a kF32 or kBF16 panel from inputs [first, first + count) of the panel's outputs. `first` is a
+// Makes whole groups of a kF32 or kBF16 panel from inputs [first, first + count) of a panel of blocks. `first` is a
 // multiple of kChunkInputs, `count` at most kChunkInputs.
-template <class V, WeightFormat kFormat>
-void MakeChunk(const std::byte* rows, int64_t row_bytes, int64_t num_cols, int64_t first, int64_t count, bool as_bf16,
-               std::byte* target) {
-  RawChunk chunk;
-  if (num_cols < kPanelCols) __builtin_memset(&chunk, 0, sizeof(chunk));
-  constexpr int64_t kBytes = BlockBytes(kFormat), kElements = BlockElements(kFormat);
-  constexpr int64_t kRowChunkBytes = kChunkInputs / kElements * kBytes;
-  const int64_t num_groups = (count + kGroupInputs - 1) / kGroupInputs;
-  for (int64_t col = 0; col < num_cols; ++col) {
-    const std::byte* row = rows + col * row_bytes + first / kElements * kBytes;
-    // Prefetches the next chunk of this output; a prefetch beyond the last chunk does no harm.
-    for (int64_t i = 0; i < kRowChunkBytes; i += 64) __builtin_prefetch(row + kRowChunkBytes + i);
-#define PENSTOCK_BLOCK_FORMAT(format, ...) \
-  if constexpr (kFormat == WeightFormat::k##format) Read##format(row, num_groups, col, chunk);
-#include "penstock/tensor/weight_formats.def"
-  }
-  alignas(64) uint8_t bytes[kGroupInputs][kPanelCols];
-  for (int64_t g = 0; g < num_groups; ++g) {
-    for (int64_t half = 0; half < 4; ++half) {
-      Transpose16(&chunk.codes[g][half / 2 * 16][half % 2 * 16], &bytes[half % 2 * 16][half / 2 * 16]);
+template <class I, WeightFormat kFormat>
+void MakeChunk(const std::byte* panel, int64_t first, int64_t count, bool as_bf16, std::byte* target) {
+  using V = typename I::Vec;
+  constexpr int64_t kBytes = BlockBytes(kFormat) * kPanelCols, kElements = BlockElements(kFormat);
+  panel += first / kElements * kBytes;
+  const int64_t chunk_bytes = kChunkInputs / kElements * kBytes;
+  for (int64_t k = 0; k < count; k += kGroupInputs) {
+    const std::byte* block = panel + k / kElements * kBytes;
+    const int group = static_cast<int>(k % kElements / kGroupInputs);
+    // Prefetches this group's share of the next chunk; a prefetch beyond the last chunk does no harm.
+    for (int64_t i = 0; i < chunk_bytes * kGroupInputs / kChunkInputs; i += 64) {
+      __builtin_prefetch(panel + chunk_bytes + k * chunk_bytes / kChunkInputs + i);
     }
-    const GroupNumbers<V, kFormat> numbers(chunk, g);
-    for (int64_t k = 0; k < kGroupInputs; k += 2) {
-      const int64_t input = g * kGroupInputs + k;
-      for (int64_t v = 0; v < kVecsPerPanel; ++v) {
-        const V even = numbers.Weights(bytes[k], k, v), odd = numbers.Weights(bytes[k + 1], k + 1, v);
+    for (int quad = 0; quad < 8; ++quad) {
+      for (int vec = 0; vec < kVecsPerPanel; ++vec) {
+        const QuadWeights<I, kFormat> weights(block, vec, group, quad / 4, quad % 4);
+        const V a = weights.template Input<0>(), b = weights.template Input<1>(), c = weights.template Input<2>(),
+                d = weights.template Input<3>();
+        const int64_t input = k + 4 * quad;
         if (as_bf16) {
-          StorePairs(even, odd, target + 2 * input * kPanelCols + 64 * v);
+          StorePairs(a, b, target + 2 * input * kPanelCols + 64 * vec);
+          StorePairs(c, d, target + 2 * (input + 2) * kPanelCols + 64 * vec);
         } else {
-          even.Store(reinterpret_cast<float*>(target) + input * kPanelCols + 16 * v);
-          odd.Store(reinterpret_cast<float*>(target) + (input + 1) * kPanelCols + 16 * v);
+          float* floats = reinterpret_cast<float*>(target) + input * kPanelCols + 16 * vec;
+          a.Store(floats);
+          b.Store(floats + kPanelCols);
+          c.Store(floats + 2 * kPanelCols);
+          d.Store(floats + 3 * kPanelCols);
         }
       }
     }
@@ -379,12 +498,12 @@ void MakeChunk(const std::byte* rows, int64_t row_bytes, int64_t num_cols, int64
   }
 }
 
-template <class V>
+template <class I>
 MakeChunkFunction MakeChunkOf(WeightFormat format) {
   switch (format) {
 #define PENSTOCK_BLOCK_FORMAT(format, ...) \
   case WeightFormat::k##format:            \
-    return MakeChunk<V, WeightFormat::k##format>;
+    return MakeChunk<I, WeightFormat::k##format>;
 #include "penstock/tensor/weight_formats.def"
     default: return nullptr;
   }
@@ -393,15 +512,12 @@ MakeChunkFunction MakeChunkOf(WeightFormat format) {
 template <class Steps>
 void RunBlocksGemm(const GemmArgs& args, MakeChunkFunction make_chunk, bool as_bf16) {
   alignas(64) std::byte weights[kChunkInputs * kPanelCols * sizeof(float)];
-  const int64_t row_bytes = args.panel_bytes / kPanelCols;
   ForEachPanel<Steps, kMaxBlockTiles>(args, [&](const TileBlock& block, int64_t panel, float* sums) {
-    const int64_t cols_left = args.num_cols - panel * kPanelCols;
-    const int64_t num_cols = cols_left < kPanelCols ? cols_left : kPanelCols;
     __builtin_memset(sums, 0, static_cast<size_t>(block.num_rows() * kPanelCols) * sizeof(float));
     for (int64_t first = 0; first < args.inner_dim; first += kChunkInputs) {
       const int64_t inputs_left = args.inner_dim - first;
       const int64_t count = inputs_left < kChunkInputs ? inputs_left : kChunkInputs;
-      make_chunk(args.w + panel * args.panel_bytes, row_bytes, num_cols, first, count, as_bf16, weights);
+      make_chunk(args.w + panel * args.panel_bytes, first, count, as_bf16, weights);
       TileRun run = {.x = args.x + block.first_row * args.x_stride_bytes,
                      .x_stride_bytes = args.x_stride_bytes,
                      .w = weights,
@@ -418,6 +534,7 @@ void RunBlocksGemm(const GemmArgs& args, MakeChunkFunction make_chunk, bool as_b
   });
 }
 
+// REQUIRES: rows of floats.
 template <class V>
 void GemmOfBlocks(const GemmArgs& args, MakeChunkFunction make_chunk) {
   if (args.x_format == RowFormat::kBF16) {

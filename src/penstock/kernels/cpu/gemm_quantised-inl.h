@@ -10,9 +10,6 @@
 namespace penstock::kernels {
 namespace {
 
-// The bytes of 4 inputs of 32 outputs: 128, 64 for each vector.
-constexpr int64_t kQuadBytes = 4 * kPanelCols;
-
 // The rows' codes and groups from input `begin` on.
 template <int kRows>
 struct Int8Rows {

@@ -37,7 +37,20 @@ struct Avx2Ints {
   static Codes ShiftLeft(const Codes& codes, int count) {
     return {_mm256_slli_epi16(codes.low, count), _mm256_slli_epi16(codes.high, count)};
   }
+  static Codes Xor(const Codes& codes, int mask) {
+    const __m256i bytes = _mm256_set1_epi8(static_cast<char>(mask));
+    return {_mm256_xor_si256(codes.low, bytes), _mm256_xor_si256(codes.high, bytes)};
+  }
+  static Codes Lookup(const uint8_t* table, const Codes& codes) {
+    const __m256i values = _mm256_broadcastsi128_si256(_mm_loadu_si128(reinterpret_cast<const __m128i*>(table)));
+    return {_mm256_shuffle_epi8(values, codes.low), _mm256_shuffle_epi8(values, codes.high)};
+  }
+  static Avx2Ints SumOfPair(const std::byte* sums, int first, int second) {
+    const __m256i sum = _mm256_madd_epi16(Four(sums), _mm256_set1_epi32((first & 0xFFFF) | second * 0x10000));
+    return {sum, sum};
+  }
 
+  static constexpr bool kDotsAreUnsigned = false;
   static Avx2Ints StartInt8(const std::byte*) { return Zero(); }
   // Multiplies |w| by x with the sign of w moved to x: two products of at most 128 * 127 never saturate 16 bits.
   static __m256i DotSigned(__m256i codes, __m256i x, __m256i sum) {

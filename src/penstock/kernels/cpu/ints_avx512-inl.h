@@ -28,7 +28,15 @@ struct Avx512IntsOf {
     __builtin_memcpy(&four, x, 4);
     return _mm512_set1_epi32(four);
   }
+  static Codes Xor(Codes codes, int mask) { return _mm512_xor_si512(codes, _mm512_set1_epi8(static_cast<char>(mask))); }
+  static Codes Lookup(const uint8_t* table, Codes codes) {
+    return _mm512_shuffle_epi8(_mm512_broadcast_i32x4(_mm_loadu_si128(reinterpret_cast<const __m128i*>(table))), codes);
+  }
+  static Avx512IntsOf SumOfPair(const std::byte* sums, int first, int second) {
+    return {_mm512_madd_epi16(Four(sums), _mm512_set1_epi32((first & 0xFFFF) | second * 0x10000))};
+  }
 
+  static constexpr bool kDotsAreUnsigned = kVnni;
   static Avx512IntsOf StartInt8(const std::byte* code_offset) {
     if constexpr (kVnni) return {Four(code_offset)};
     return Zero();

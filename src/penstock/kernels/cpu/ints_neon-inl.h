@@ -44,7 +44,21 @@ struct NeonInts {
   static Codes ShiftLeft(const Codes& codes, int count) {
     return Map(codes, [&](uint8x16_t x) { return vshlq_u8(x, vdupq_n_s8(static_cast<int8_t>(count))); });
   }
+  static Codes Xor(const Codes& codes, int mask) {
+    return Map(codes, [&](uint8x16_t x) { return veorq_u8(x, vdupq_n_u8(static_cast<uint8_t>(mask))); });
+  }
+  static Codes Lookup(const uint8_t* table, const Codes& codes) {
+    const uint8x16_t values = vld1q_u8(table);
+    return Map(codes, [&](uint8x16_t x) { return vqtbl1q_u8(values, x); });
+  }
+  static NeonInts SumOfPair(const std::byte* sums, int first, int second) {
+    int16_t pair[2];
+    __builtin_memcpy(pair, sums, 4);
+    const int32x4_t sum = vdupq_n_s32(first * pair[0] + second * pair[1]);
+    return {sum, sum, sum, sum};
+  }
 
+  static constexpr bool kDotsAreUnsigned = false;
   static NeonInts StartInt8(const std::byte*) { return Zero(); }
   static NeonInts DotInt8(const Codes& codes, const std::byte* x, const NeonInts& sum) {
     return DotSmall(Map(codes, [](uint8x16_t w) { return veorq_u8(w, vdupq_n_u8(0x80)); }), x, sum);

@@ -45,6 +45,28 @@ struct ScalarInts {
     return result;
   }
 
+  static Codes Xor(const Codes& codes, int mask) {
+    Codes result;
+    for (int j = 0; j < 64; ++j) result.bytes[j] = static_cast<uint8_t>(codes.bytes[j] ^ mask);
+    return result;
+  }
+  // Returns table[code] for codes below 16.
+  static Codes Lookup(const uint8_t* table, const Codes& codes) {
+    Codes result;
+    for (int j = 0; j < 64; ++j) result.bytes[j] = table[codes.bytes[j]];
+    return result;
+  }
+  // Returns first * sums[0] + second * sums[1] in all lanes; `sums` are two neighbouring int16.
+  static ScalarInts SumOfPair(const std::byte* sums, int first, int second) {
+    int16_t pair[2];
+    __builtin_memcpy(pair, sums, 4);
+    ScalarInts result;
+    for (int32_t& lane : result.lanes) lane = first * pair[0] + second * pair[1];
+    return result;
+  }
+
+  // Tells whether DotInt8 multiplies codes as they are, so that its sum must start at -128 times the sum of x.
+  static constexpr bool kDotsAreUnsigned = false;
   // Returns the start value for a sum of DotInt8. `code_offset` points to the row's offset (Int8RowGroup). Instruction
   // sets that multiply unsigned codes need it; this one does not.
   static ScalarInts StartInt8(const std::byte*) { return {}; }
@@ -52,7 +74,7 @@ struct ScalarInts {
   static ScalarInts DotInt8(const Codes& codes, const std::byte* x, const ScalarInts& sum) {
     return Dot<128>(codes, x, sum);
   }
-  // Returns sum + codes . x for codes below 16.
+  // Returns sum + codes . x for codes below 128.
   static ScalarInts DotSmall(const Codes& codes, const std::byte* x, const ScalarInts& sum) {
     return Dot<0>(codes, x, sum);
   }

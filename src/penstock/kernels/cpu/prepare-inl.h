@@ -38,21 +38,23 @@ CodeScale CodeScaleOf(const float* source, int64_t count) {
   return {magnitude / 127, 127 / magnitude, true};
 }
 
-// Encodes `count` <= 128 values; the codes beyond them are 0.
+// Encodes `count` <= 128 values; the codes beyond them are 0. `sums`: of each 16 codes.
 template <class V>
-void PrepareInt8Group(const float* source, int64_t count, std::byte* codes, Int8RowGroup* group) {
+void PrepareInt8Group(const float* source, int64_t count, std::byte* codes, Int8RowGroup* group, int16_t (&sums)[8]) {
   const CodeScale scale = CodeScaleOf<V>(source, count);
   const V inverse = V::Set(scale.inverse);
   const V shift = V::Set(kRoundShift);
   for (int half = 0; half < 2; ++half) {
-    V sum = V::Zero();
+    float sum = 0;
     for (int64_t i = 64 * half; i < 64 * half + 64; i += 16) {
       const V x = scale.is_used ? LoadOfGroup<V>(source, i, count) : V::Zero();
       const V shifted = Add(Mul(x, inverse), shift);
-      sum = Add(sum, Sub(shifted, shift));
+      const float own = Sub(shifted, shift).ReduceAdd();
+      sums[i / 16] = static_cast<int16_t>(own);
+      sum += own;
       shifted.StoreLowBytes(codes + i);
     }
-    group->code_sums[half] = sum.ReduceAdd();
+    group->code_sums[half] = sum;
   }
   group->scale = scale.scale;
   group->code_offset = -128 * static_cast<int32_t>(group->code_sums[0] + group->code_sums[1]);
@@ -60,11 +62,16 @@ void PrepareInt8Group(const float* source, int64_t count, std::byte* codes, Int8
 
 template <class V>
 void PrepareInt8Row(const PrepareRowsArgs& args, const float* source, std::byte* target) {
-  std::byte* groups = target + (args.dim + kInt8Group - 1) / kInt8Group * kInt8Group;
+  const int64_t num_groups = (args.dim + kInt8Group - 1) / kInt8Group;
+  std::byte* groups = target + num_groups * kInt8Group;
+  std::byte* all_sums = groups + num_groups * static_cast<int64_t>(sizeof(Int8RowGroup));
   for (int64_t i = 0; i < args.count; i += kInt8Group) {
     const int64_t k = args.first + i;
     Int8RowGroup group;
-    PrepareInt8Group<V>(source + i, args.count - i < kInt8Group ? args.count - i : kInt8Group, target + k, &group);
+    int16_t sums[8];
+    PrepareInt8Group<V>(source + i, args.count - i < kInt8Group ? args.count - i : kInt8Group, target + k, &group,
+                        sums);
+    __builtin_memcpy(all_sums + k / kInt8Group * static_cast<int64_t>(sizeof(sums)), sums, sizeof(sums));
     __builtin_memcpy(groups + k / kInt8Group * static_cast<int64_t>(sizeof(group)), &group, sizeof(group));
   }
 }

@@ -25,7 +25,9 @@ void Gemm(const GemmArgs& args) {
     case WeightFormat::kInt8:
     case WeightFormat::kHqq4:
     case WeightFormat::kHqq3: return GemmOfCodes<Ints>(args);
-    default: return GemmOfBlocks<V>(args, MakeChunkOf<V>(args.w_format));
+    default:
+      if (args.x_format == RowFormat::kInt8) return GemmOfBlockCodes<Ints>(args);
+      return GemmOfBlocks<V>(args, MakeChunkOf<Ints>(args.w_format));
   }
 }
 

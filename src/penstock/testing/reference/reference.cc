@@ -44,12 +44,17 @@ void PrepareInt8Row(const PrepareRowsArgs& args, const float* source, std::byte*
     Int8Codes values(std::span(source + first, static_cast<size_t>(std::min(kInt8Group, args.count - first))));
     values.codes.resize(kInt8Group);
     Int8RowGroup group = {.scale = values.scale, .code_offset = 0, .code_sums = {0, 0}};
+    int16_t sums[8] = {};
     for (int64_t i = 0; i < kInt8Group; ++i) {
       const int8_t code = values.codes[i];
       target[group_idx * kInt8Group + i] = static_cast<std::byte>(code);
       group.code_sums[i / 64] += code;
       group.code_offset -= 128 * code;
+      sums[i / 16] = static_cast<int16_t>(sums[i / 16] + code);
     }
+    std::memcpy(target + num_groups * (kInt8Group + static_cast<int64_t>(sizeof(group))) +
+                    group_idx * static_cast<int64_t>(sizeof(sums)),
+                sums, sizeof(sums));
     std::memcpy(target + num_groups * kInt8Group + group_idx * static_cast<int64_t>(sizeof(group)), &group,
                 sizeof(group));
   }

@@ -1,0 +1,141 @@
+#include "penstock/tensor/block_panels.h"
+
+#include <cstring>
+#include <span>
+
+#include "penstock/base/check.h"
+#include "penstock/tensor/block_formats.h"
+
+namespace penstock {
+namespace {
+
+// Consecutive bytes of a block that are interleaved in units of 1, 2 or 4 bytes.
+struct Piece {
+  int16_t bytes;
+  int8_t unit_bytes;
+  bool are_fifth_bits = false;
+};
+
+template <WeightFormat kFormat>
+constexpr Piece kPieces[] = {{0, 0}};
+template <>
+constexpr Piece kPieces<WeightFormat::kFp8>[] = {{4 + 128, 4}};
+template <>
+constexpr Piece kPieces<WeightFormat::kMxfp4>[] = {{1, 1}, {16, 4}};
+template <>
+constexpr Piece kPieces<WeightFormat::kQ8_0>[] = {{2, 2}, {32, 4}};
+template <>
+constexpr Piece kPieces<WeightFormat::kQ4_0>[] = {{2, 2}, {16, 4}};
+template <>
+constexpr Piece kPieces<WeightFormat::kQ4_K>[] = {{4, 2}, {12, 1}, {128, 4}};
+template <>
+constexpr Piece kPieces<WeightFormat::kQ5_K>[] = {{4, 2}, {12, 1}, {32 + 128, 4}};
+template <>
+constexpr Piece kPieces<WeightFormat::kQ6_K>[] = {{128 + 64, 4}, {16, 1}, {2, 2}};
+template <>
+constexpr Piece kPieces<WeightFormat::kQ4_1>[] = {{4, 2}, {16, 4}};
+template <>
+constexpr Piece kPieces<WeightFormat::kQ5_0>[] = {{2, 2}, {4, 4, true}, {16, 4}};
+template <>
+constexpr Piece kPieces<WeightFormat::kQ5_1>[] = {{4, 2}, {4, 4, true}, {16, 4}};
+template <>
+constexpr Piece kPieces<WeightFormat::kQ2_K>[] = {{16, 1}, {64, 4}, {4, 2}};
+template <>
+constexpr Piece kPieces<WeightFormat::kQ3_K>[] = {{32 + 64, 4}, {12, 1}, {2, 2}};
+template <>
+constexpr Piece kPieces<WeightFormat::kIq4_Nl>[] = {{2, 2}, {16, 4}};
+template <>
+constexpr Piece kPieces<WeightFormat::kIq4_Xs>[] = {{2, 2}, {2 + 4, 1}, {128, 4}};
+
+std::span<const Piece> PiecesOf(WeightFormat format) {
+  switch (format) {
+#define PENSTOCK_BLOCK_FORMAT(format, ...) \
+  case WeightFormat::k##format:            \
+    return kPieces<WeightFormat::k##format>;
+#include "penstock/tensor/weight_formats.def"
+    default: break;
+  }
+  PENSTOCK_CHECK(false);
+}
+
+// Moves bit 4 t + j to bit 8 j + t.
+uint32_t SpreadFifthBits(uint32_t bits) {
+  uint32_t spread = 0;
+  for (int i = 0; i < 32; ++i) spread |= (bits >> i & 1) << (i % 4 * 8 + i / 4);
+  return spread;
+}
+uint32_t GatherFifthBits(uint32_t spread) {
+  uint32_t bits = 0;
+  for (int i = 0; i < 32; ++i) bits |= (spread >> (i % 4 * 8 + i / 4) & 1) << i;
+  return bits;
+}
+
+// Writes `count` units of one block for all outputs. `Unit` is a piece's unit.
+template <typename Unit>
+std::byte* Interleave(const std::byte* source, int64_t row_bytes, int64_t num_cols, int64_t count, std::byte* target) {
+  Unit line[kPanelCols] = {};
+  for (int64_t i = 0; i < count; ++i) {
+    for (int64_t col = 0; col < num_cols; ++col) {
+      std::memcpy(&line[col], source + col * row_bytes + i * static_cast<int64_t>(sizeof(Unit)), sizeof(Unit));
+    }
+    std::memcpy(target, line, sizeof(line));
+    target += sizeof(line);
+  }
+  return target;
+}
+
+std::byte* InterleaveFifthBits(const std::byte* source, int64_t row_bytes, int64_t num_cols, std::byte* target) {
+  uint32_t line[kPanelCols] = {};
+  for (int64_t col = 0; col < num_cols; ++col) {
+    uint32_t bits;
+    std::memcpy(&bits, source + col * row_bytes, 4);
+    line[col] = SpreadFifthBits(bits);
+  }
+  std::memcpy(target, line, sizeof(line));
+  return target + sizeof(line);
+}
+
+}  // namespace
+
+void InterleaveBlocks(WeightFormat format, const std::byte* rows, int64_t num_cols, int64_t inner_dim,
+                      std::byte* panel) {
+  PENSTOCK_CHECK(num_cols <= kPanelCols);
+  const auto row_bytes = static_cast<int64_t>(BlockRowBytes(format, inner_dim));
+  const std::span<const Piece> pieces = PiecesOf(format);
+  for (int64_t offset = 0; offset < row_bytes;) {
+    for (const Piece& piece : pieces) {
+      const std::byte* source = rows + offset;
+      const int64_t count = piece.bytes / piece.unit_bytes;
+      if (piece.are_fifth_bits) {
+        panel = InterleaveFifthBits(source, row_bytes, num_cols, panel);
+      } else if (piece.unit_bytes == 4) {
+        panel = Interleave<uint32_t>(source, row_bytes, num_cols, count, panel);
+      } else if (piece.unit_bytes == 2) {
+        panel = Interleave<uint16_t>(source, row_bytes, num_cols, count, panel);
+      } else {
+        panel = Interleave<uint8_t>(source, row_bytes, num_cols, count, panel);
+      }
+      offset += piece.bytes;
+    }
+  }
+}
+
+void ExtractBlock(WeightFormat format, const std::byte* panel, int64_t block_idx, int64_t col, std::byte* target) {
+  const std::byte* source = panel + block_idx * BlockBytes(format) * kPanelCols;
+  for (const Piece& piece : PiecesOf(format)) {
+    const int64_t unit_bytes = piece.unit_bytes;
+    for (int64_t i = 0; i < piece.bytes; i += unit_bytes) {
+      std::memcpy(target + i, source + i * kPanelCols + col * unit_bytes, static_cast<size_t>(unit_bytes));
+    }
+    if (piece.are_fifth_bits) {
+      uint32_t spread;
+      std::memcpy(&spread, target, 4);
+      const uint32_t bits = GatherFifthBits(spread);
+      std::memcpy(target, &bits, 4);
+    }
+    source += piece.bytes * kPanelCols;
+    target += piece.bytes;
+  }
+}
+
+}  // namespace penstock
