@@ -3,6 +3,7 @@
 
 usage: compare.py --model DIR --gguf FILE [options]            prefill and decode rates
        compare.py --model DIR --gguf FILE --check [options]    do all of them compute the same model?
+       compare.py --same-file --gguf FILE ...                  all read the same GGUF file
 
 DIR is a Hugging Face folder and FILE the same weights as GGUF (tools/synth/make_model.py writes both). PENSTOCK_LLAMA_CPP
 and PENSTOCK_IK_LLAMA_CPP name the peers' build trees; a peer without one is left out. README.md explains how to get and
@@ -252,6 +253,7 @@ def make_parser(description, kinds):
     parser.add_argument("--model", type=pathlib.Path, metavar="DIR",
                         help="Hugging Face folder or packed store, for Penstock")
     parser.add_argument("--gguf", type=pathlib.Path, required=True, metavar="FILE", help="the same weights, for the peers")
+    parser.add_argument("--same-file", action="store_true", help="Penstock reads the GGUF file, too, instead of --model")
     parser.add_argument("--engines", default=",".join([PENSTOCK_NAME, *kinds]),
                         help="default: those of %(default)s that are present")
     parser.add_argument("--rounds", type=int, default=3)
@@ -269,8 +271,10 @@ def check_engines(parser, args, kinds):
         if name not in (PENSTOCK_NAME, *kinds):
             parser.error(f"no engine {name}; there are {PENSTOCK_NAME}, {', '.join(kinds)}")
     args.with_penstock = PENSTOCK_NAME in args.engines
+    if args.same_file:
+        args.model = args.gguf
     if args.with_penstock and not args.model:
-        parser.error("penstock needs --model")
+        parser.error("penstock needs --model or --same-file")
 
 
 def parse_args():

@@ -74,7 +74,7 @@ def job_line(args, sequences, seconds):
 def penstock_job(args):
     """Runs `penstock run` with args.sequences at once. Returns JSON lines: the job and Penstock's own statistics."""
     numbers = random.Random(1)
-    vocab_size = json.loads((args.model / "config.json").read_text())["vocab_size"]
+    vocab_size = json.loads(compare.run([args.penstock, "inspect", "--model", args.model, "--json"]))["vocab_size"]
     with tempfile.TemporaryDirectory() as folder:
         folder = pathlib.Path(folder)
         with (folder / "in.jsonl").open("w") as file:
