@@ -170,10 +170,11 @@ def tensor_rows():
     good = tiny_gguf.tiny().bytes()
     for cut in (1, 100, 5000):
         yield "G8", f"{cut} bytes short", inspected(good[:-cut], "reach beyond the file's .* download it again")
-    for number, name in ((4, "4"), (15, "Q8_K"), (16, "IQ2_XXS"), (24, "I8"), (28, "F64"), (5, "5"), (4711, "4711")):
+    for number, name in ((4, "4"), (15, "Q8_K"), (24, "I8"), (28, "F64"), (5, "5"), (4711, "4711")):
         yield "G9", f"type {name}", with_tensor(kind(number), f"type {name} is .*: expected one of F32, F16, BF16, MXFP4, "
                                                               f"Q8_0, Q4_0, Q4_K, Q5_K, Q6_K, Q4_1, Q5_0, Q5_1, Q2_K, Q3_K, "
-                                                              f"IQ4_NL, IQ4_XS")
+                                                              f"IQ4_NL, IQ4_XS, IQ3_S, IQ3_XXS, IQ2_S, IQ2_XS, IQ2_XXS, "
+                                                              f"IQ1_M, IQ1_S, TQ1_0, TQ2_0")
 
 
 def split_rows():

@@ -113,13 +113,21 @@ inline void FillBlocks(WeightFormat format, std::span<std::byte> target, std::mt
       const float scale = 0.001f * static_cast<float>(1 + generator() % 100);
       std::memcpy(target.data() + block, &scale, 4);
       for (size_t i = 4; i < 132; ++i) target[block + i] &= std::byte{0xF7};  // no NaN
+    } else if (format == WeightFormat::kIq1_M) {  // its scale lies in the upper 4 bits of four halves
+      const auto bits = static_cast<uint32_t>(0x1C00 + generator() % 0x0C00);
+      for (size_t i = 0; i < 4; ++i) {
+        std::byte& byte = target[block + 49 + 2 * i];
+        byte = (byte & std::byte{15}) | static_cast<std::byte>((bits >> 4 * i & 15) << 4);
+      }
     } else if (format == WeightFormat::kMxfp4) {
       target[block] = static_cast<std::byte>(118 + generator() % 6);
     } else {
-      const size_t scale_offset = format == WeightFormat::kQ6_K   ? 208
-                                  : format == WeightFormat::kQ2_K ? 80
-                                  : format == WeightFormat::kQ3_K ? 108
-                                                                  : 0;
+      const size_t scale_offset = format == WeightFormat::kQ6_K    ? 208
+                                  : format == WeightFormat::kQ2_K  ? 80
+                                  : format == WeightFormat::kQ3_K  ? 108
+                                  : format == WeightFormat::kTq1_0 ? 52
+                                  : format == WeightFormat::kTq2_0 ? 64
+                                                                   : 0;
       put_half(scale_offset);
       const bool has_minima = format == WeightFormat::kQ4_K || format == WeightFormat::kQ5_K ||
                               format == WeightFormat::kQ4_1 || format == WeightFormat::kQ5_1;

@@ -12,10 +12,14 @@ import gguf
 import numpy as np
 
 NUM_BLOCKS = {"Q8_0": 64, "Q4_0": 64, "Q4_K": 16, "Q6_K": 16, "Q5_K": 16, "MXFP4": 256, "Q4_1": 64, "Q5_0": 64, "Q5_1": 64,
-              "Q2_K": 16, "Q3_K": 16, "IQ4_NL": 64, "IQ4_XS": 16}
+              "Q2_K": 16, "Q3_K": 16, "IQ4_NL": 64, "IQ4_XS": 16,
+              "IQ3_S": 16, "IQ3_XXS": 16, "IQ2_S": 16, "IQ2_XS": 16, "IQ2_XXS": 16,
+              "IQ1_M": 16, "IQ1_S": 16, "TQ1_0": 16, "TQ2_0": 16}
 # Offsets of the f16 scales in a block.
 SCALES = {"Q8_0": [0], "Q4_0": [0], "Q4_K": [0, 2], "Q6_K": [208], "Q5_K": [0, 2], "MXFP4": [], "Q4_1": [0, 2],
-          "Q5_0": [0], "Q5_1": [0, 2], "Q2_K": [80, 82], "Q3_K": [108], "IQ4_NL": [0], "IQ4_XS": [0]}
+          "Q5_0": [0], "Q5_1": [0, 2], "Q2_K": [80, 82], "Q3_K": [108], "IQ4_NL": [0], "IQ4_XS": [0],
+          "IQ3_S": [0], "IQ3_XXS": [0], "IQ2_S": [0], "IQ2_XS": [0], "IQ2_XXS": [0], "IQ1_M": [], "IQ1_S": [0],
+          "TQ1_0": [52], "TQ2_0": [64]}
 # Zeros, denormals, the smallest normal number, the largest, infinities and NaN, which random bytes rarely are.
 ODD_SCALES = [0x0000, 0x8000, 0x0001, 0x83FF, 0x0400, 0x7BFF, 0x7C00, 0xFC00, 0x7E00, 0xFFFF]
 

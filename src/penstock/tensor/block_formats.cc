@@ -6,6 +6,7 @@
 #include <cstring>
 
 #include "penstock/base/check.h"
+#include "penstock/tensor/codebook_formats.h"
 #include "penstock/tensor/dtype.h"
 
 namespace penstock {

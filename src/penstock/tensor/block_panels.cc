@@ -16,8 +16,9 @@ struct Piece {
   bool are_fifth_bits = false;
 };
 
+// The primary template is for slow formats, which kernels take apart again.
 template <WeightFormat kFormat>
-constexpr Piece kPieces[] = {{0, 0}};
+constexpr Piece kPieces[] = {{TraitsOf(kFormat).block_bytes, 2}};
 template <>
 constexpr Piece kPieces<WeightFormat::kFp8>[] = {{4 + 128, 4}};
 template <>
@@ -48,13 +49,9 @@ template <>
 constexpr Piece kPieces<WeightFormat::kIq4_Xs>[] = {{2, 2}, {2 + 4, 1}, {128, 4}};
 
 std::span<const Piece> PiecesOf(WeightFormat format) {
-  switch (format) {
-#define PENSTOCK_BLOCK_FORMAT(format, ...) \
-  case WeightFormat::k##format:            \
-    return kPieces<WeightFormat::k##format>;
+#define PENSTOCK_BLOCK_FORMAT(block_format, ...) \
+  if (format == WeightFormat::k##block_format) return kPieces<WeightFormat::k##block_format>;
 #include "penstock/tensor/weight_formats.def"
-    default: break;
-  }
   PENSTOCK_CHECK(false);
 }
 

@@ -14,8 +14,8 @@
 
 namespace penstock {
 
-// Makes a panel from `num_cols` <= 32 consecutive rows of blocks; the missing outputs are zeros. `rows` and `panel` must
-// not overlap. REQUIRES: IsBlocks(format).
+// Makes a panel from `num_cols` <= 32 consecutive rows of blocks; the missing outputs are zeros. `rows` and `panel`
+// must not overlap. REQUIRES: IsBlocks(format).
 void InterleaveBlocks(WeightFormat format, const std::byte* rows, int64_t num_cols, int64_t inner_dim,
                       std::byte* panel);
 

@@ -44,6 +44,7 @@ struct WeightFormatTraits {
   int16_t block_elements = 0;  // weights of a block; kBlocks only
   int16_t block_bytes = 0;     // bytes of a block; kBlocks only
   int16_t gguf_type = -1;      // ggml's number of the type; -1: GGUF files do not have it
+  bool is_slow = false;        // kernels unpack it weight by weight, and multiply it only as floats
 };
 inline constexpr WeightFormatTraits kWeightFormats[] = {
 #define PENSTOCK_WEIGHT_FORMAT(format, called, which, line) \
@@ -56,6 +57,15 @@ inline constexpr WeightFormatTraits kWeightFormats[] = {
    .block_elements = elements,                                             \
    .block_bytes = bytes,                                                   \
    .gguf_type = gguf},
+#define PENSTOCK_SLOW_BLOCK_FORMAT(format, called, elements, bytes, gguf, line) \
+  {.value = WeightFormat::k##format,                                            \
+   .name = called,                                                              \
+   .summary = line,                                                             \
+   .kind = WeightKind::kBlocks,                                                 \
+   .block_elements = elements,                                                  \
+   .block_bytes = bytes,                                                        \
+   .gguf_type = gguf,                                                           \
+   .is_slow = true},
 #include "penstock/tensor/weight_formats.def"
 };
 constexpr const WeightFormatTraits& TraitsOf(WeightFormat format) {
@@ -77,7 +87,7 @@ constexpr bool IsBlocks(WeightFormat format) { return TraitsOf(format).kind == W
 constexpr bool TakesInt8Rows(WeightFormat format) { return TraitsOf(format).kind == WeightKind::kCodes; }
 // Says whether they can be. FP8 codes are floats themselves.
 constexpr bool MultipliesInt8Rows(WeightFormat format) {
-  return TakesInt8Rows(format) || (IsBlocks(format) && format != WeightFormat::kFp8);
+  return TakesInt8Rows(format) || (IsBlocks(format) && !TraitsOf(format).is_slow && format != WeightFormat::kFp8);
 }
 WeightFormat FormatOf(Dtype dtype);
 // REQUIRES: IsFloat(format).

@@ -234,8 +234,7 @@ struct BlockCodes<I, WeightFormat::kQ3_K> {
   [[gnu::always_inline]] static typename I::Codes Quad(const std::byte* block, int group, int half, int i) {
     const int64_t quad = 4 * half + i;
     const auto four = I::Load(block + kLow + kQuadBytes * (group / 4 * 8 + quad));
-    return I::Or(I::And(I::ShiftRight(four, group % 4 * 2), 3),
-                 BitAt<I, 2>(I::Load(block + kQuadBytes * quad), group));
+    return I::Or(I::And(I::ShiftRight(four, group % 4 * 2), 3), BitAt<I, 2>(I::Load(block + kQuadBytes * quad), group));
   }
   [[gnu::always_inline]] static V Scale(const std::byte* block, int vec, int group, int half) {
     const int scale = 2 * group + half;

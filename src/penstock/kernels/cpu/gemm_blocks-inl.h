@@ -11,6 +11,7 @@
 #include "penstock/kernels/cpu/gemm-inl.h"
 #include "penstock/kernels/cpu/gemm_quantised-inl.h"
 #include "penstock/kernels/cpu/tables.h"
+#include "penstock/tensor/block_panels.h"
 
 namespace penstock::kernels {
 namespace {
@@ -366,6 +367,7 @@ void RunBlockCodesGemm(const GemmArgs& args) {
 template <class I>
 void GemmOfBlockCodes(const GemmArgs& args) {
   switch (args.w_format) {
+#define PENSTOCK_SLOW_BLOCK_FORMAT(...)
 #define PENSTOCK_BLOCK_FORMAT(format, ...) \
   case WeightFormat::k##format:            \
     return RunBlockCodesGemm<I, WeightFormat::k##format>(args);
@@ -498,12 +500,35 @@ void MakeChunk(const std::byte* panel, int64_t first, int64_t count, bool as_bf1
   }
 }
 
+// MakeChunk for a format whose kernels are slow: decodes output by output.
+template <class I, WeightFormat kFormat>
+void MakeChunkSlowly(const std::byte* panel, int64_t first, int64_t count, bool as_bf16, std::byte* target) {
+  static_assert(BlockElements(kFormat) == kChunkInputs);
+  std::byte block[BlockBytes(kFormat)];
+  float weights[kChunkInputs];
+  for (int64_t col = 0; col < kPanelCols; ++col) {
+    ExtractBlock(kFormat, panel, first / kChunkInputs, col, block);
+    DequantiseBlocks(kFormat, {block, sizeof(block)}, {weights, static_cast<size_t>(kChunkInputs)});
+    for (int64_t k = 0; k < (count + 1) / 2 * 2; ++k) {
+      const float weight = k < count ? weights[k] : 0;
+      if (as_bf16) {
+        reinterpret_cast<BF16*>(target)[k / 2 * 2 * kPanelCols + 2 * col + k % 2] = ToBF16(weight);
+      } else {
+        reinterpret_cast<float*>(target)[k * kPanelCols + col] = weight;
+      }
+    }
+  }
+}
+
 template <class I>
 MakeChunkFunction MakeChunkOf(WeightFormat format) {
   switch (format) {
 #define PENSTOCK_BLOCK_FORMAT(format, ...) \
   case WeightFormat::k##format:            \
     return MakeChunk<I, WeightFormat::k##format>;
+#define PENSTOCK_SLOW_BLOCK_FORMAT(format, ...) \
+  case WeightFormat::k##format:                 \
+    return MakeChunkSlowly<I, WeightFormat::k##format>;
 #include "penstock/tensor/weight_formats.def"
     default: return nullptr;
   }
