@@ -98,9 +98,7 @@ void DequantiseIq3_Xxs(const std::byte* source, float* target) {
 void DequantiseIq3_S(const std::byte* source, float* target) {
   const float scale_of_scales = LoadF16(source);
   const std::byte *low = source + 2, *high = low + 64, *signs = high + 8, *scales = signs + 32;
-  const auto entry = [&](int64_t i) {
-    return kIq3SBook[Byte(low, i) | (Byte(high, i / 8) >> (i % 8) & 1) << 8];
-  };
+  const auto entry = [&](int64_t i) { return kIq3SBook[Byte(low, i) | (Byte(high, i / 8) >> (i % 8) & 1) << 8]; };
   for (int64_t i = 0; i < 32; ++i) {
     const float scale = scale_of_scales * static_cast<float>(1 + 2 * Nibble(scales, i / 4));
     PutIq3(scale, entry(2 * i), entry(2 * i + 1), kIq3SValues, Byte(signs, i), target + 8 * i);

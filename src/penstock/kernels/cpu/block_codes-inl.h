@@ -1,8 +1,9 @@
 // Reads panels of block formats (tensor/block_panels.h): codes, scales and minima of 16 outputs at a time.
 //
-// A quad is 4 neighbouring inputs. Quads are counted in groups of 32 inputs: quad 4 * half + i, half 0 or 1. `block` is
-// the panel's block, moved by 64 bytes for the outputs 16 to 31, where codes are read; `vec` selects the outputs where
-// scales are read.
+// A quad is 4 neighbouring inputs. Quads are counted in groups of 32 inputs: quad 4 * half + i, half 0 or 1. The 8
+// groups of a block of 256 are counted in halves of the block: group 4 * second + group, second 0 or 1. Tiles know all
+// these numbers but `second` when they are compiled. `block` is the panel's block, moved by 64 bytes for the outputs 16
+// to 31.
 #pragma once
 
 #include "penstock/kernels/cpu/gemm-inl.h"
@@ -12,6 +13,7 @@ namespace penstock::kernels {
 namespace {
 
 typedef uint8_t Bytes16 __attribute__((vector_size(16)));
+typedef uint8_t Bytes32 __attribute__((vector_size(32)));
 
 inline Bytes16 LoadBytes16(const std::byte* source) {
   Bytes16 bytes;
@@ -21,10 +23,6 @@ inline Bytes16 LoadBytes16(const std::byte* source) {
 template <class V>
 [[gnu::always_inline]] inline V UnsignedFloats(Bytes16 bytes) {
   return V::LoadCodes(reinterpret_cast<const std::byte*>(&bytes));
-}
-template <class V>
-[[gnu::always_inline]] inline V SignedFloats(Bytes16 bytes) {
-  return V::LoadSignedCodes(reinterpret_cast<const std::byte*>(&bytes));
 }
 // Returns the f16 of 16 outputs.
 template <class V>
@@ -47,22 +45,33 @@ template <class I, int kTo>
 //   kGroup   the inputs that share a scale: 32 or 16
 //   kOffset  a code counts as code - kOffset; 128: codes are multiplied as signed bytes
 //   kHasMin  every weight is code * scale + min
-//   Quad(block, group, half, i)      the codes of a quad; `group` counts 32 inputs within the block
-//   Scale(block, vec, group, half)   the scales of 16 outputs
-//   Min(block, vec, group, half)     their minima
+//   Quad(block, second, group, half, i)   the codes of a quad
+//   Scales(block)                         what its scales have in common
+//     .Scale(vec, second, group, half)      the scales of 16 outputs; `vec` (0 or 1) selects them
+//     .Min(vec, second, group, half)        their minima
 template <class I, WeightFormat kFormat>
 struct BlockCodes;
 
+// A block of 32 weights with a scale, and a minimum behind it.
+template <class V>
+struct PlainScales {
+  const std::byte* block = nullptr;
+
+  PlainScales() = default;
+  explicit PlainScales(const std::byte* start) : block(start) {}
+  [[gnu::always_inline]] V Scale(int vec, int, int, int) const { return Halves<V>(block, vec); }
+  [[gnu::always_inline]] V Min(int vec, int, int, int) const { return Halves<V>(block + 64, vec); }
+};
+
 template <class I>
 struct BlockCodes<I, WeightFormat::kQ8_0> {
-  using V = typename I::Vec;
+  using Scales = PlainScales<typename I::Vec>;
   static constexpr int kGroup = 32, kOffset = 128;
   static constexpr bool kHasMin = false;
 
-  [[gnu::always_inline]] static typename I::Codes Quad(const std::byte* block, int, int half, int i) {
+  [[gnu::always_inline]] static typename I::Codes Quad(const std::byte* block, int, int, int half, int i) {
     return I::Xor(I::Load(block + 64 + kQuadBytes * (4 * half + i)), 128);
   }
-  [[gnu::always_inline]] static V Scale(const std::byte* block, int vec, int, int) { return Halves<V>(block, vec); }
 };
 
 // The codes of kQ4_0 behind kBegin bytes.
@@ -73,27 +82,24 @@ template <class I, int64_t kBegin>
 
 template <class I>
 struct BlockCodes<I, WeightFormat::kQ4_0> {
-  using V = typename I::Vec;
+  using Scales = PlainScales<typename I::Vec>;
   static constexpr int kGroup = 32, kOffset = 8;
   static constexpr bool kHasMin = false;
 
-  [[gnu::always_inline]] static typename I::Codes Quad(const std::byte* block, int, int half, int i) {
+  [[gnu::always_inline]] static typename I::Codes Quad(const std::byte* block, int, int, int half, int i) {
     return SmallQuad<I, 64>(block, half, i);
   }
-  [[gnu::always_inline]] static V Scale(const std::byte* block, int vec, int, int) { return Halves<V>(block, vec); }
 };
 
 template <class I>
 struct BlockCodes<I, WeightFormat::kQ4_1> {
-  using V = typename I::Vec;
+  using Scales = PlainScales<typename I::Vec>;
   static constexpr int kGroup = 32, kOffset = 0;
   static constexpr bool kHasMin = true;
 
-  [[gnu::always_inline]] static typename I::Codes Quad(const std::byte* block, int, int half, int i) {
+  [[gnu::always_inline]] static typename I::Codes Quad(const std::byte* block, int, int, int half, int i) {
     return SmallQuad<I, 128>(block, half, i);
   }
-  [[gnu::always_inline]] static V Scale(const std::byte* block, int vec, int, int) { return Halves<V>(block, vec); }
-  [[gnu::always_inline]] static V Min(const std::byte* block, int vec, int, int) { return Halves<V>(block + 64, vec); }
 };
 
 // The codes of kQ5_0 whose fifth bits begin behind kBegin bytes.
@@ -104,80 +110,98 @@ template <class I, int64_t kBegin>
 
 template <class I>
 struct BlockCodes<I, WeightFormat::kQ5_0> {
-  using V = typename I::Vec;
+  using Scales = PlainScales<typename I::Vec>;
   static constexpr int kGroup = 32, kOffset = 16;
   static constexpr bool kHasMin = false;
 
-  [[gnu::always_inline]] static typename I::Codes Quad(const std::byte* block, int, int half, int i) {
+  [[gnu::always_inline]] static typename I::Codes Quad(const std::byte* block, int, int, int half, int i) {
     return FiveBitQuad<I, 64>(block, half, i);
   }
-  [[gnu::always_inline]] static V Scale(const std::byte* block, int vec, int, int) { return Halves<V>(block, vec); }
 };
 
 template <class I>
 struct BlockCodes<I, WeightFormat::kQ5_1> {
-  using V = typename I::Vec;
+  using Scales = PlainScales<typename I::Vec>;
   static constexpr int kGroup = 32, kOffset = 0;
   static constexpr bool kHasMin = true;
 
-  [[gnu::always_inline]] static typename I::Codes Quad(const std::byte* block, int, int half, int i) {
+  [[gnu::always_inline]] static typename I::Codes Quad(const std::byte* block, int, int, int half, int i) {
     return FiveBitQuad<I, 128>(block, half, i);
   }
-  [[gnu::always_inline]] static V Scale(const std::byte* block, int vec, int, int) { return Halves<V>(block, vec); }
-  [[gnu::always_inline]] static V Min(const std::byte* block, int vec, int, int) { return Halves<V>(block + 64, vec); }
 };
 
 // The scales and minima of kQ4_K and kQ5_K, in the order of ReadKGroups.
 template <class V>
 struct KScales {
-  [[gnu::always_inline]] static Bytes16 Packed(const std::byte* block, int vec, int i) {
-    return LoadBytes16(block + 128 + kPanelCols * i + 16 * vec);
+  V scale[kVecsPerPanel];
+  V minus_min[kVecsPerPanel];
+  alignas(32) uint8_t scale_codes[8][kPanelCols];
+  alignas(32) uint8_t min_codes[8][kPanelCols];
+
+  KScales() = default;
+  [[gnu::always_inline]] explicit KScales(const std::byte* block) {
+    for (int v = 0; v < kVecsPerPanel; ++v) {
+      scale[v] = Halves<V>(block, v);
+      minus_min[v] = Sub(V::Zero(), Halves<V>(block + 64, v));
+    }
+    for (int i = 0; i < 4; ++i) {
+      Bytes32 low, middle, high;
+      __builtin_memcpy(&low, block + 128 + kPanelCols * i, kPanelCols);
+      __builtin_memcpy(&middle, block + 128 + kPanelCols * (i + 4), kPanelCols);
+      __builtin_memcpy(&high, block + 128 + kPanelCols * (i + 8), kPanelCols);
+      const Bytes32 codes[] = {low & 63, (high & 15) | low >> 6 << 4, middle & 63, high >> 4 | middle >> 6 << 4};
+      __builtin_memcpy(scale_codes[i], &codes[0], kPanelCols);
+      __builtin_memcpy(scale_codes[i + 4], &codes[1], kPanelCols);
+      __builtin_memcpy(min_codes[i], &codes[2], kPanelCols);
+      __builtin_memcpy(min_codes[i + 4], &codes[3], kPanelCols);
+    }
   }
-  [[gnu::always_inline]] static V Scale(const std::byte* block, int vec, int group) {
-    const Bytes16 codes = group < 4 ? Packed(block, vec, group) & 63
-                                    : (Packed(block, vec, group + 4) & 15) | Packed(block, vec, group - 4) >> 6 << 4;
-    return Mul(Halves<V>(block, vec), UnsignedFloats<V>(codes));
+  [[gnu::always_inline]] V Scale(int vec, int second, int group, int) const {
+    return Mul(scale[vec], CodesOf(scale_codes, vec, second, group));
   }
-  [[gnu::always_inline]] static V Min(const std::byte* block, int vec, int group) {
-    const Bytes16 codes = group < 4 ? Packed(block, vec, group + 4) & 63
-                                    : Packed(block, vec, group + 4) >> 4 | Packed(block, vec, group) >> 6 << 4;
-    return Sub(V::Zero(), Mul(Halves<V>(block + 64, vec), UnsignedFloats<V>(codes)));
+  [[gnu::always_inline]] V Min(int vec, int second, int group, int) const {
+    return Mul(minus_min[vec], CodesOf(min_codes, vec, second, group));
+  }
+
+ private:
+  [[gnu::always_inline]] static V CodesOf(const uint8_t (&codes)[8][kPanelCols], int vec, int second, int group) {
+    return V::LoadCodes(reinterpret_cast<const std::byte*>(codes[4 * second + group] + 16 * vec));
   }
 };
 
 template <class I>
 struct BlockCodes<I, WeightFormat::kQ4_K> {
-  using V = typename I::Vec;
+  using Scales = KScales<typename I::Vec>;
   static constexpr int kGroup = 32, kOffset = 0;
   static constexpr bool kHasMin = true;
 
-  [[gnu::always_inline]] static typename I::Codes Quad(const std::byte* block, int group, int half, int i) {
-    return HalfOf<I>(I::Load(block + 512 + kQuadBytes * (group / 2 * 8 + 4 * half + i)), group % 2);
-  }
-  [[gnu::always_inline]] static V Scale(const std::byte* block, int vec, int group, int) {
-    return KScales<V>::Scale(block, vec, group);
-  }
-  [[gnu::always_inline]] static V Min(const std::byte* block, int vec, int group, int) {
-    return KScales<V>::Min(block, vec, group);
+  [[gnu::always_inline]] static typename I::Codes Quad(const std::byte* block, int second, int group, int half, int i) {
+    return HalfOf<I>(I::Load(block + 512 + kQuadBytes * (16 * second + group / 2 * 8 + 4 * half + i)), group % 2);
   }
 };
 
 template <class I>
 struct BlockCodes<I, WeightFormat::kQ5_K> {
-  using V = typename I::Vec;
+  using Scales = KScales<typename I::Vec>;
   static constexpr int kGroup = 32, kOffset = 0;
   static constexpr bool kHasMin = true;
+  static constexpr int64_t kFifths = 512, kLow = kFifths + 8 * kQuadBytes;
 
-  [[gnu::always_inline]] static typename I::Codes Quad(const std::byte* block, int group, int half, int i) {
+  [[gnu::always_inline]] static typename I::Codes Quad(const std::byte* block, int second, int group, int half, int i) {
     const int64_t quad = 4 * half + i;
-    return I::Or(HalfOf<I>(I::Load(block + 512 + 8 * kQuadBytes + kQuadBytes * (group / 2 * 8 + quad)), group % 2),
-                 BitAt<I, 4>(I::Load(block + 512 + kQuadBytes * quad), group));
+    return I::Or(HalfOf<I>(I::Load(block + kLow + kQuadBytes * (16 * second + group / 2 * 8 + quad)), group % 2),
+                 BitAt<I, 4>(I::Load(block + kFifths + kQuadBytes * quad), 4 * second + group));
   }
-  [[gnu::always_inline]] static V Scale(const std::byte* block, int vec, int group, int) {
-    return KScales<V>::Scale(block, vec, group);
-  }
-  [[gnu::always_inline]] static V Min(const std::byte* block, int vec, int group, int) {
-    return KScales<V>::Min(block, vec, group);
+};
+
+// Scales of 16 inputs, or of 32: signed codes times one f16.
+template <class V, int kNumScales>
+struct SignedScales {
+  V scale[kVecsPerPanel];
+  alignas(32) uint8_t codes[kNumScales][kPanelCols];
+
+  [[gnu::always_inline]] V At(int vec, int idx) const {
+    return Mul(scale[vec], V::LoadSignedCodes(reinterpret_cast<const std::byte*>(codes[idx] + 16 * vec)));
   }
 };
 
@@ -188,16 +212,24 @@ struct BlockCodes<I, WeightFormat::kQ6_K> {
   static constexpr bool kHasMin = false;
   static constexpr int64_t kHigh = 32 * kQuadBytes, kScales = 48 * kQuadBytes, kScale = kScales + 16 * kPanelCols;
 
-  [[gnu::always_inline]] static typename I::Codes Quad(const std::byte* block, int group, int half, int i) {
-    const int64_t quad = 4 * half + i, of_four = group % 4;
-    const auto low = I::Load(block + kQuadBytes * (group / 4 * 16 + of_four % 2 * 8 + quad));
-    const auto high = I::Load(block + kHigh + kQuadBytes * (group / 4 * 8 + quad));
-    const auto bits = I::And(I::ShiftRight(high, static_cast<int>(2 * of_four)), 3);
-    return I::Or(HalfOf<I>(low, static_cast<int>(of_four / 2)), I::ShiftLeft(bits, 4));
-  }
-  [[gnu::always_inline]] static V Scale(const std::byte* block, int vec, int group, int half) {
-    return Mul(Halves<V>(block + kScale, vec),
-               V::LoadSignedCodes(block + kScales + kPanelCols * (2 * group + half) + 16 * vec));
+  struct Scales {
+    const std::byte* codes = nullptr;
+    V scale[kVecsPerPanel];
+
+    Scales() = default;
+    [[gnu::always_inline]] explicit Scales(const std::byte* block) : codes(block + kScales) {
+      for (int v = 0; v < kVecsPerPanel; ++v) scale[v] = Halves<V>(block + kScale, v);
+    }
+    [[gnu::always_inline]] V Scale(int vec, int second, int group, int half) const {
+      return Mul(scale[vec], V::LoadSignedCodes(codes + kPanelCols * (8 * second + 2 * group + half) + 16 * vec));
+    }
+  };
+
+  [[gnu::always_inline]] static typename I::Codes Quad(const std::byte* block, int second, int group, int half, int i) {
+    const int64_t quad = 4 * half + i;
+    const auto low = I::Load(block + kQuadBytes * (16 * second + group % 2 * 8 + quad));
+    const auto high = I::Load(block + kHigh + kQuadBytes * (8 * second + quad));
+    return I::Or(HalfOf<I>(low, group / 2), I::ShiftLeft(I::And(I::ShiftRight(high, 2 * group), 3), 4));
   }
 };
 
@@ -208,19 +240,34 @@ struct BlockCodes<I, WeightFormat::kQ2_K> {
   static constexpr bool kHasMin = true;
   static constexpr int64_t kCodes = 16 * kPanelCols, kScale = kCodes + 16 * kQuadBytes;
 
-  [[gnu::always_inline]] static Bytes16 Packed(const std::byte* block, int vec, int group, int half) {
-    return LoadBytes16(block + kPanelCols * (2 * group + half) + 16 * vec);
-  }
-  [[gnu::always_inline]] static typename I::Codes Quad(const std::byte* block, int group, int half, int i) {
-    const auto four = I::Load(block + kCodes + kQuadBytes * (group / 4 * 8 + 4 * half + i));
-    return I::And(I::ShiftRight(four, group % 4 * 2), 3);
-  }
-  [[gnu::always_inline]] static V Scale(const std::byte* block, int vec, int group, int half) {
-    return Mul(Halves<V>(block + kScale, vec), UnsignedFloats<V>(Packed(block, vec, group, half) & 15));
-  }
-  [[gnu::always_inline]] static V Min(const std::byte* block, int vec, int group, int half) {
-    const V codes = UnsignedFloats<V>(Packed(block, vec, group, half) >> 4);
-    return Sub(V::Zero(), Mul(Halves<V>(block + kScale + 64, vec), codes));
+  struct Scales {
+    const std::byte* block = nullptr;
+    V scale[kVecsPerPanel];
+    V minus_min[kVecsPerPanel];
+
+    Scales() = default;
+    [[gnu::always_inline]] explicit Scales(const std::byte* start) : block(start) {
+      for (int v = 0; v < kVecsPerPanel; ++v) {
+        scale[v] = Halves<V>(block + kScale, v);
+        minus_min[v] = Sub(V::Zero(), Halves<V>(block + kScale + 64, v));
+      }
+    }
+    [[gnu::always_inline]] V Scale(int vec, int second, int group, int half) const {
+      return Mul(scale[vec], UnsignedFloats<V>(Packed(vec, second, group, half) & 15));
+    }
+    [[gnu::always_inline]] V Min(int vec, int second, int group, int half) const {
+      return Mul(minus_min[vec], UnsignedFloats<V>(Packed(vec, second, group, half) >> 4));
+    }
+
+   private:
+    [[gnu::always_inline]] Bytes16 Packed(int vec, int second, int group, int half) const {
+      return LoadBytes16(block + kPanelCols * (8 * second + 2 * group + half) + 16 * vec);
+    }
+  };
+
+  [[gnu::always_inline]] static typename I::Codes Quad(const std::byte* block, int second, int group, int half, int i) {
+    const auto four = I::Load(block + kCodes + kQuadBytes * (8 * second + 4 * half + i));
+    return I::And(I::ShiftRight(four, 2 * group), 3);
   }
 };
 
@@ -231,17 +278,30 @@ struct BlockCodes<I, WeightFormat::kQ3_K> {
   static constexpr bool kHasMin = false;
   static constexpr int64_t kLow = 8 * kQuadBytes, kScales = 24 * kQuadBytes, kScale = kScales + 12 * kPanelCols;
 
-  [[gnu::always_inline]] static typename I::Codes Quad(const std::byte* block, int group, int half, int i) {
+  struct Scales : SignedScales<V, 16> {
+    Scales() = default;
+    [[gnu::always_inline]] explicit Scales(const std::byte* block) {
+      for (int v = 0; v < kVecsPerPanel; ++v) this->scale[v] = Halves<V>(block + kScale, v);
+      for (int i = 0; i < 16; ++i) {
+        Bytes32 low, high;
+        __builtin_memcpy(&low, block + kScales + kPanelCols * (i % 8), kPanelCols);
+        __builtin_memcpy(&high, block + kScales + kPanelCols * (8 + i % 4), kPanelCols);
+        low = low >> static_cast<uint8_t>(i / 8 * 4) & 15;
+        high = high >> static_cast<uint8_t>(i / 4 * 2) & 3;
+        const Bytes32 code = (low | high << 4) - 32;
+        __builtin_memcpy(this->codes[i], &code, kPanelCols);
+      }
+    }
+    [[gnu::always_inline]] V Scale(int vec, int second, int group, int half) const {
+      return this->At(vec, 8 * second + 2 * group + half);
+    }
+  };
+
+  [[gnu::always_inline]] static typename I::Codes Quad(const std::byte* block, int second, int group, int half, int i) {
     const int64_t quad = 4 * half + i;
-    const auto four = I::Load(block + kLow + kQuadBytes * (group / 4 * 8 + quad));
-    return I::Or(I::And(I::ShiftRight(four, group % 4 * 2), 3), BitAt<I, 2>(I::Load(block + kQuadBytes * quad), group));
-  }
-  [[gnu::always_inline]] static V Scale(const std::byte* block, int vec, int group, int half) {
-    const int scale = 2 * group + half;
-    const auto packed = [&](int i) { return LoadBytes16(block + kScales + kPanelCols * i + 16 * vec); };
-    const Bytes16 low = packed(scale % 8) >> static_cast<uint8_t>(scale / 8 * 4) & 15;
-    const Bytes16 high = packed(8 + scale % 4) >> static_cast<uint8_t>(scale / 4 * 2) & 3;
-    return Mul(Halves<V>(block + kScale, vec), SignedFloats<V>((low | high << 4) - 32));
+    const auto four = I::Load(block + kLow + kQuadBytes * (8 * second + quad));
+    return I::Or(I::And(I::ShiftRight(four, 2 * group), 3),
+                 BitAt<I, 2>(I::Load(block + kQuadBytes * quad), 4 * second + group));
   }
 };
 
@@ -256,15 +316,14 @@ struct NamedValues {
 
 template <class I>
 struct BlockCodes<I, WeightFormat::kIq4_Nl> {
-  using V = typename I::Vec;
+  using Scales = PlainScales<typename I::Vec>;
   static constexpr int kGroup = 32, kOffset = 128;
   static constexpr bool kHasMin = false;
   static constexpr NamedValues kValues{kIq4Values, kOffset};
 
-  [[gnu::always_inline]] static typename I::Codes Quad(const std::byte* block, int, int half, int i) {
+  [[gnu::always_inline]] static typename I::Codes Quad(const std::byte* block, int, int, int half, int i) {
     return I::Lookup(kValues.bytes, SmallQuad<I, 64>(block, half, i));
   }
-  [[gnu::always_inline]] static V Scale(const std::byte* block, int vec, int, int) { return Halves<V>(block, vec); }
 };
 
 template <class I>
@@ -274,14 +333,27 @@ struct BlockCodes<I, WeightFormat::kIq4_Xs> {
   static constexpr bool kHasMin = false;
   static constexpr NamedValues kValues{kIq4Values, kOffset};
 
-  [[gnu::always_inline]] static typename I::Codes Quad(const std::byte* block, int group, int half, int i) {
-    return I::Lookup(kValues.bytes, SmallQuad<I, 256>(block + 4 * kQuadBytes * group, half, i));
-  }
-  [[gnu::always_inline]] static V Scale(const std::byte* block, int vec, int group, int) {
-    const auto packed = [&](int i) { return LoadBytes16(block + 64 + kPanelCols * i + 16 * vec); };
-    const Bytes16 high = packed(group / 4) >> static_cast<uint8_t>(group % 4 * 2) & 3;
-    const Bytes16 low = packed(2 + group / 2) >> static_cast<uint8_t>(group % 2 * 4) & 15;
-    return Mul(Halves<V>(block, vec), SignedFloats<V>((low | high << 4) - 32));
+  struct Scales : SignedScales<V, 8> {
+    Scales() = default;
+    [[gnu::always_inline]] explicit Scales(const std::byte* block) {
+      for (int v = 0; v < kVecsPerPanel; ++v) this->scale[v] = Halves<V>(block, v);
+      for (int i = 0; i < 8; ++i) {
+        Bytes32 low, high;
+        __builtin_memcpy(&high, block + 64 + kPanelCols * (i / 4), kPanelCols);
+        __builtin_memcpy(&low, block + 64 + kPanelCols * (2 + i / 2), kPanelCols);
+        low = low >> static_cast<uint8_t>(i % 2 * 4) & 15;
+        high = high >> static_cast<uint8_t>(i % 4 * 2) & 3;
+        const Bytes32 code = (low | high << 4) - 32;
+        __builtin_memcpy(this->codes[i], &code, kPanelCols);
+      }
+    }
+    [[gnu::always_inline]] V Scale(int vec, int second, int group, int) const {
+      return this->At(vec, 4 * second + group);
+    }
+  };
+
+  [[gnu::always_inline]] static typename I::Codes Quad(const std::byte* block, int second, int group, int half, int i) {
+    return I::Lookup(kValues.bytes, SmallQuad<I, 256>(block + 4 * kQuadBytes * (4 * second + group), half, i));
   }
 };
 
@@ -292,17 +364,24 @@ struct BlockCodes<I, WeightFormat::kMxfp4> {
   static constexpr bool kHasMin = false;
   static constexpr NamedValues kValues{kE2M1Halves, kOffset};
 
-  [[gnu::always_inline]] static typename I::Codes Quad(const std::byte* block, int, int half, int i) {
+  struct Scales {
+    const std::byte* block = nullptr;
+
+    Scales() = default;
+    explicit Scales(const std::byte* start) : block(start) {}
+    // Computes HalfPower.
+    [[gnu::always_inline]] V Scale(int vec, int, int, int) const {
+      typedef uint32_t Words16 __attribute__((vector_size(64)));
+      const Words16 powers = __builtin_convertvector(LoadBytes16(block + 16 * vec), Words16);
+      const Words16 bits = powers < 2 ? 0x00200000u << powers : (powers - 1) << 23;
+      alignas(64) float scales[16];
+      __builtin_memcpy(scales, &bits, 64);
+      return V::Load(scales);
+    }
+  };
+
+  [[gnu::always_inline]] static typename I::Codes Quad(const std::byte* block, int, int, int half, int i) {
     return I::Lookup(kValues.bytes, SmallQuad<I, kPanelCols>(block, half, i));
-  }
-  // Computes HalfPower.
-  [[gnu::always_inline]] static V Scale(const std::byte* block, int vec, int, int) {
-    typedef uint32_t Words16 __attribute__((vector_size(64)));
-    const Words16 powers = __builtin_convertvector(LoadBytes16(block + 16 * vec), Words16);
-    const Words16 bits = powers < 2 ? 0x00200000u << powers : (powers - 1) << 23;
-    alignas(64) float scales[16];
-    __builtin_memcpy(scales, &bits, 64);
-    return V::Load(scales);
   }
 };
 

@@ -50,6 +50,7 @@ struct BlockTile {
 
   [[gnu::always_inline]] static void Run(TileRun& run) {
     const int64_t num_groups = (run.inner_dim + kInt8Group - 1) / kInt8Group;
+    typename Codes::Scales scales{};
     for (int first_vec = 0; first_vec < kVecsPerPanel; first_vec += kVecs) {
       const std::byte* w = run.w;
       float* sums = run.sums + 16 * first_vec;
@@ -63,7 +64,8 @@ struct BlockTile {
         const int num_of_four = rest < kInt8Group ? static_cast<int>((rest + kGroupInputs - 1) / kGroupInputs) : 4;
         const bool is_second = kElements > kInt8Group && (k - run.begin) % kElements != 0;
         run.prefetch.StartGroupAt(is_second ? w + kGroupBytes : w);
-        Multiply128(w, is_second ? 4 : 0, num_of_four, first_vec, x, code_sums, run.prefetch, sums);
+        if (kElements > kInt8Group && !is_second) scales = typename Codes::Scales(w);
+        Multiply128(w, scales, is_second ? 1 : 0, num_of_four, first_vec, x, code_sums, run.prefetch, sums);
         x.codes.Advance(kInt8Group);
         x.groups.Advance(sizeof(Int8RowGroup));
         code_sums.Advance(16);
@@ -73,21 +75,24 @@ struct BlockTile {
   }
 
  private:
-  // Multiplies 128 inputs: groups first_group to first_group + num_groups - 1 of a block of 256, or a block for each
-  // group.
-  [[gnu::always_inline]] static void Multiply128(const std::byte* w, int first_group, int num_groups, int first_vec,
-                                                 const Int8Rows<kTileRows>& x, const RowPointers<kTileRows>& code_sums,
-                                                 Prefetch& prefetch, float* sums) {
+  // Multiplies 128 inputs: four groups of a block of 256, or a block for each group. `scales`: of a block of 256.
+  [[gnu::always_inline]] static void Multiply128(const std::byte* w, const typename Codes::Scales& scales, int second,
+                                                 int num_groups, int first_vec, const Int8Rows<kTileRows>& x,
+                                                 const RowPointers<kTileRows>& code_sums, Prefetch& prefetch,
+                                                 float* sums) {
     V parts[kTileRows][kVecs];
     Unrolled<kTileRows>([&](auto r) __attribute__((always_inline)) {
       Unrolled<kVecs>([&](auto v) __attribute__((always_inline)) { parts[r][v] = V::Zero(); });
     });
     RowPointers<kTileRows> codes = x.codes, own_sums = code_sums;
     if constexpr (kGroupBytes > 4 * Prefetch::kBytes) prefetch.Issue();
-    for (int i = 0; i < num_groups; ++i) {
-      const std::byte* block = kElements > kInt8Group ? w : w + i * kOwnBytes;
-      const int group = kElements > kInt8Group ? first_group + i : 0;
-      MultiplyGroup(block, group, first_vec, codes, own_sums, prefetch, parts);
+    for (int group = 0; group < num_groups; ++group) {
+      if constexpr (kElements > kInt8Group) {
+        MultiplyGroup(w, scales, second, group, first_vec, codes, own_sums, prefetch, parts);
+      } else {
+        const std::byte* block = w + group * kOwnBytes;
+        MultiplyGroup(block, typename Codes::Scales(block), 0, 0, first_vec, codes, own_sums, prefetch, parts);
+      }
       codes.Advance(kGroupInputs);
       own_sums.Advance(4);
     }
@@ -100,23 +105,23 @@ struct BlockTile {
     });
   }
 
-  [[gnu::always_inline]] static void MultiplyGroup(const std::byte* block, int group, int first_vec,
+  [[gnu::always_inline]] static void MultiplyGroup(const std::byte* block, const typename Codes::Scales& scales,
+                                                   int second, int group, int first_vec,
                                                    const RowPointers<kTileRows>& x, const RowPointers<kTileRows>& sums,
                                                    Prefetch& prefetch, V (&parts)[kTileRows][kVecs]) {
     prefetch.Issue();
     I dots[kTileRows][kVecs];
-    if constexpr (Codes::kGroup == kGroupInputs) {
-      Start(sums, 1, 1, dots);
-      for (int half = 0; half < 2; ++half) MultiplyHalf(block, group, half, first_vec, x, dots);
-      if constexpr (kAsksTwice) prefetch.Issue();
-      AddTo(parts, dots, block, group, 0, first_vec, sums, 1, 1);
-    } else {
-      for (int half = 0; half < 2; ++half) {
-        Start(sums, 1 - half, half, dots);
-        MultiplyHalf(block, group, half, first_vec, x, dots);
-        AddTo(parts, dots, block, group, half, first_vec, sums, 1 - half, half);
+    if constexpr (Codes::kGroup == kGroupInputs) Start(sums, 1, 1, dots);
+    for (int half = 0; half < 2; ++half) {
+      if constexpr (Codes::kGroup < kGroupInputs) Start(sums, 1 - half, half, dots);
+      MultiplyHalf(block, second, group, half, first_vec, x, dots);
+      if constexpr (Codes::kGroup < kGroupInputs) {
+        AddTo(parts, dots, scales, second, group, half, first_vec, sums, 1 - half, half);
       }
-      if constexpr (kAsksTwice) prefetch.Issue();
+    }
+    if constexpr (kAsksTwice) prefetch.Issue();
+    if constexpr (Codes::kGroup == kGroupInputs) {
+      AddTo(parts, dots, scales, second, group, 0, first_vec, sums, 1, 1);
     }
   }
 
@@ -131,14 +136,15 @@ struct BlockTile {
     });
   }
 
-  [[gnu::always_inline]] static void MultiplyHalf(const std::byte* block, int group, int half, int first_vec,
-                                                  const RowPointers<kTileRows>& x, I (&dots)[kTileRows][kVecs]) {
+  [[gnu::always_inline]] static void MultiplyHalf(const std::byte* block, int second, int group, int half,
+                                                  int first_vec, const RowPointers<kTileRows>& x,
+                                                  I (&dots)[kTileRows][kVecs]) {
     RowPointers<kTileRows> own = x;
     own.Advance(16 * half);
     Unrolled<4>([&](auto i) __attribute__((always_inline)) {
       typename I::Codes codes[kVecs];
       Unrolled<kVecs>([&](auto v) __attribute__((always_inline)) {
-        codes[v] = Codes::Quad(block + 64 * (first_vec + v), group, half, i.value);
+        codes[v] = Codes::Quad(block + 64 * (first_vec + v), second, group, half, i.value);
       });
       Unrolled<kTileRows>([&](auto r) __attribute__((always_inline)) {
         Unrolled<kVecs>([&](auto v) __attribute__((always_inline)) {
@@ -153,16 +159,17 @@ struct BlockTile {
   }
 
   [[gnu::always_inline]] static void AddTo(V (&parts)[kTileRows][kVecs], const I (&dots)[kTileRows][kVecs],
-                                           const std::byte* block, int group, int half, int first_vec,
-                                           const RowPointers<kTileRows>& sums, int first, int second) {
+                                           const typename Codes::Scales& scales, int second, int group, int half,
+                                           int first_vec, const RowPointers<kTileRows>& sums, int of_first,
+                                           int of_second) {
     Unrolled<kVecs>([&](auto v) __attribute__((always_inline)) {
-      const V scale = Codes::Scale(block, first_vec + v, group, half);
+      const V scale = scales.Scale(first_vec + v, second, group, half);
       V min;
-      if constexpr (Codes::kHasMin) min = Codes::Min(block, first_vec + v, group, half);
+      if constexpr (Codes::kHasMin) min = scales.Min(first_vec + v, second, group, half);
       Unrolled<kTileRows>([&](auto r) __attribute__((always_inline)) {
         parts[r][v] = Fma(dots[r][v].template ToFloats<V>(), scale, parts[r][v]);
         if constexpr (Codes::kHasMin) {
-          const V sum = I::SumOfPair(sums[r], first, second).template ToFloats<V>();
+          const V sum = I::SumOfPair(sums[r], of_first, of_second).template ToFloats<V>();
           parts[r][v] = Fma(sum, min, parts[r][v]);
         }
       });
@@ -299,14 +306,16 @@ void MakeCodes(const std::byte* panel, int64_t first, int64_t count, NextChunk& 
   constexpr int64_t kBytes = BlockBytes(kFormat) * kPanelCols, kElements = BlockElements(kFormat);
   panel += first / kElements * kBytes;
   std::byte* codes = chunk->codes;
+  typename Codes::Scales scales{};
   for (int64_t k = 0; k < count; k += kGroupInputs) {
     const std::byte* block = panel + k / kElements * kBytes;
-    const int group = static_cast<int>(k % kElements / kGroupInputs);
+    const int group = static_cast<int>(k % kElements / kGroupInputs), second = group / 4;
+    if (group == 0) scales = typename Codes::Scales(block);
     next_chunk.Issue();
     for (int half = 0; half < 2; ++half) {
       Unrolled<4>([&](auto i) __attribute__((always_inline)) {
         Unrolled<kVecsPerPanel>([&](auto v) __attribute__((always_inline)) {
-          const typename I::Codes quad = Codes::Quad(block + 64 * v, group, half, i.value);
+          const typename I::Codes quad = Codes::Quad(block + 64 * v, second, group % 4, half, i.value);
           __builtin_memcpy(codes + kQuadBytes * i + 64 * v, &quad, 64);
         });
       });
@@ -315,8 +324,8 @@ void MakeCodes(const std::byte* panel, int64_t first, int64_t count, NextChunk& 
     for (int half = 0; half < kGroupInputs / Codes::kGroup; ++half) {
       const int64_t idx = k / Codes::kGroup + half;
       for (int v = 0; v < kVecsPerPanel; ++v) {
-        Codes::Scale(block, v, group, half).Store(chunk->scales[idx] + 16 * v);
-        if constexpr (Codes::kHasMin) Codes::Min(block, v, group, half).Store(chunk->mins[idx] + 16 * v);
+        scales.Scale(v, second, group % 4, half).Store(chunk->scales[idx] + 16 * v);
+        if constexpr (Codes::kHasMin) scales.Min(v, second, group % 4, half).Store(chunk->mins[idx] + 16 * v);
       }
     }
   }
@@ -423,11 +432,13 @@ struct QuadWeights {
   Words16 words;
   V scale, min;
 
-  [[gnu::always_inline]] QuadWeights(const std::byte* block, int vec, int group, int half, int i)
-      : scale(Codes::Scale(block, vec, group, half)) {
-    const typename I::Codes codes = Codes::Quad(block + 64 * vec, group, half, i);
+  // `group`: of 32 inputs within the block.
+  [[gnu::always_inline]] QuadWeights(const std::byte* block, const typename Codes::Scales& scales, int vec, int group,
+                                     int half, int i)
+      : scale(scales.Scale(vec, group / 4, group % 4, half)) {
+    const typename I::Codes codes = Codes::Quad(block + 64 * vec, group / 4, group % 4, half, i);
     __builtin_memcpy(&words, &codes, 64);
-    if constexpr (Codes::kHasMin) min = Codes::Min(block, vec, group, half);
+    if constexpr (Codes::kHasMin) min = scales.Min(vec, group / 4, group % 4, half);
   }
   template <int kByte>
   [[gnu::always_inline]] V Input() const {
@@ -443,7 +454,7 @@ struct QuadWeights<I, WeightFormat::kFp8> {
   Words16 words;
   V scale;
 
-  [[gnu::always_inline]] QuadWeights(const std::byte* block, int vec, int group, int half, int i)
+  [[gnu::always_inline]] QuadWeights(const std::byte* block, const std::byte*, int vec, int group, int half, int i)
       : scale(V::template LoadAs<Dtype::kF32>(block + 64 * vec)) {
     __builtin_memcpy(&words, block + kQuadBytes * (1 + 8 * group + 4 * half + i) + 64 * vec, 64);
   }
@@ -455,6 +466,18 @@ struct QuadWeights<I, WeightFormat::kFp8> {
   }
 };
 
+// The type of what QuadWeights knows of a block's scales: nothing for kFp8.
+template <class I, WeightFormat kFormat>
+struct ScalesOfBlock {
+  using Type = typename BlockCodes<I, kFormat>::Scales;
+};
+template <class I>
+struct ScalesOfBlock<I, WeightFormat::kFp8> {
+  using Type = const std::byte*;
+};
+template <class I, WeightFormat kFormat>
+using ScalesOf = typename ScalesOfBlock<I, kFormat>::Type;
+
 // Makes whole groups of a kF32 or kBF16 panel from inputs [first, first + count) of a panel of blocks. `first` is a
 // multiple of kChunkInputs, `count` at most kChunkInputs.
 template <class I, WeightFormat kFormat>
@@ -462,17 +485,19 @@ void MakeChunk(const std::byte* panel, int64_t first, int64_t count, bool as_bf1
   using V = typename I::Vec;
   constexpr int64_t kBytes = BlockBytes(kFormat) * kPanelCols, kElements = BlockElements(kFormat);
   panel += first / kElements * kBytes;
+  ScalesOf<I, kFormat> scales{};
   const int64_t chunk_bytes = kChunkInputs / kElements * kBytes;
   for (int64_t k = 0; k < count; k += kGroupInputs) {
     const std::byte* block = panel + k / kElements * kBytes;
     const int group = static_cast<int>(k % kElements / kGroupInputs);
+    if (group == 0) scales = ScalesOf<I, kFormat>(block);
     // Prefetches this group's share of the next chunk; a prefetch beyond the last chunk does no harm.
     for (int64_t i = 0; i < chunk_bytes * kGroupInputs / kChunkInputs; i += 64) {
       __builtin_prefetch(panel + chunk_bytes + k * chunk_bytes / kChunkInputs + i);
     }
     for (int quad = 0; quad < 8; ++quad) {
       for (int vec = 0; vec < kVecsPerPanel; ++vec) {
-        const QuadWeights<I, kFormat> weights(block, vec, group, quad / 4, quad % 4);
+        const QuadWeights<I, kFormat> weights(block, scales, vec, group, quad / 4, quad % 4);
         const V a = weights.template Input<0>(), b = weights.template Input<1>(), c = weights.template Input<2>(),
                 d = weights.template Input<3>();
         const int64_t input = k + 4 * quad;
