@@ -321,9 +321,13 @@ TEST_P(GemmTest, GivesTheBitsOfTheScalarKernels) {
   static std::vector<std::vector<float>> expected;
   const KernelTable& scalar = KernelsFor(Isa::kScalar);
   size_t i = 0;
-  for (const int64_t num_rows : kRowCounts) {
-    for (const int64_t inner_dim : kInnerDims) {
-      for (const Kind& kind : kKinds) {
+  for (size_t row_idx = 0; row_idx < std::size(kRowCounts); ++row_idx) {
+    for (size_t dim_idx = 0; dim_idx < std::size(kInnerDims); ++dim_idx) {
+      const int64_t num_rows = kRowCounts[row_idx], inner_dim = kInnerDims[dim_idx];
+      for (size_t kind_idx = 0; kind_idx < kKinds.size(); ++kind_idx) {
+        // Every kind meets every number of rows with half of the numbers of inputs.
+        if ((row_idx + dim_idx + kind_idx) % 2 != 0) continue;
+        const Kind& kind = kKinds[kind_idx];
         const GemmData data({num_rows, 1 + num_rows * inner_dim % 45, inner_dim}, kind, 1);
         if (i == expected.size()) expected.push_back(data.Run(scalar));
         ASSERT_EQ(BitDifference(data.Run(table_), expected[i++]), "")

@@ -4,6 +4,7 @@
 #include <cstdio>
 #include <cstring>
 #include <random>
+#include <string>
 #include <vector>
 
 #include "penstock/kernels/cpu/tables.h"
@@ -39,15 +40,20 @@ std::vector<uint32_t> RandomWords(int64_t num_bytes) {
 }
 
 struct Kind {
-  const char* name;
+  std::string name;
   RowFormat x_format;
   WeightFormat w_format;
 };
-constexpr Kind kKinds[] = {
-    {"f32", RowFormat::kF32, WeightFormat::kF32},    {"f16", RowFormat::kF32, WeightFormat::kF16},
-    {"bf16", RowFormat::kF32, WeightFormat::kBF16},  {"bf16 rows", RowFormat::kBF16, WeightFormat::kBF16},
-    {"int8", RowFormat::kInt8, WeightFormat::kInt8}, {"hqq4", RowFormat::kInt8, WeightFormat::kHqq4},
-    {"hqq3", RowFormat::kInt8, WeightFormat::kHqq3}};
+// Every format of weights with the rows that it is multiplied by.
+std::vector<Kind> Kinds() {
+  std::vector<Kind> kinds = {{"bf16 rows", RowFormat::kBF16, WeightFormat::kBF16}};
+  for (const WeightFormatTraits& format : kWeightFormats) {
+    const std::string name(format.name);
+    if (!TakesInt8Rows(format.value)) kinds.push_back({name, RowFormat::kF32, format.value});
+    if (MultipliesInt8Rows(format.value)) kinds.push_back({name + ", int8 rows", RowFormat::kInt8, format.value});
+  }
+  return kinds;
+}
 
 std::vector<float> RunGemm(const KernelTable& table, const Kind& kind, int64_t num_rows, int64_t num_cols, int64_t dim,
                            const std::vector<float>& source, const std::vector<uint32_t>& w, int64_t panel_bytes,
@@ -82,7 +88,7 @@ std::vector<float> RunGemm(const KernelTable& table, const Kind& kind, int64_t n
 }
 
 void CheckGemms() {
-  for (const Kind& kind : kKinds) {
+  for (const Kind& kind : Kinds()) {
     for (const int64_t dim : {1, 63, 128, 300, 512}) {
       for (const int64_t num_rows : {1, 5, 6, 17, 70}) {
         const int64_t num_cols = 45, panel_bytes = 64 * (2 * dim + 128);
@@ -92,9 +98,9 @@ void CheckGemms() {
         const auto actual = RunGemm(kNeonKernels, kind, num_rows, num_cols, dim, source, w, panel_bytes, &actual_rows);
         const auto expected =
             RunGemm(kScalarKernels, kind, num_rows, num_cols, dim, source, w, panel_bytes, &expected_rows);
-        ExpectSameBytes(actual_rows.data(), expected_rows.data(), actual_rows.size() * 4, "prepare_rows", kind.name,
-                        dim);
-        ExpectSameBytes(actual.data(), expected.data(), actual.size() * 4, "gemm", kind.name, dim);
+        ExpectSameBytes(actual_rows.data(), expected_rows.data(), actual_rows.size() * 4, "prepare_rows",
+                        kind.name.c_str(), dim);
+        ExpectSameBytes(actual.data(), expected.data(), actual.size() * 4, "gemm", kind.name.c_str(), dim);
       }
     }
   }

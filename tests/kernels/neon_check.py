@@ -20,7 +20,9 @@ def main():
     if shutil.which(COMPILER) is None:
         print(f"skipped: no {COMPILER}")
         return 77
-    sources = ["src/penstock/kernels/cpu/neon.cc", "src/penstock/kernels/cpu/scalar.cc", "tests/kernels/neon_check.cc"]
+    tensor = [f"src/penstock/tensor/{name}.cc" for name in ("block_formats", "block_panels", "codebook_formats", "dtype")]
+    sources = ["src/penstock/kernels/cpu/neon.cc", "src/penstock/kernels/cpu/scalar.cc", *tensor,
+               "tests/kernels/neon_check.cc"]
     with tempfile.TemporaryDirectory() as folder:
         program = pathlib.Path(folder) / "neon_check"
         subprocess.run([COMPILER, "-std=c++20", "-O1", "-Wall", "-Wextra", "-Werror", "-ffp-contract=off",

@@ -229,6 +229,13 @@ json::object RulesOf(const ModelConfig& c) {
   return rules;
 }
 
+// Returns the formats of activations that each kind of matrix is multiplied by, by default.
+json::object ActivationsOf(const WeightMap& map) {
+  const RowFormats rows = RowFormatsOf(map, ComputeDtype::kF32, ActivationFormat::kInt8);
+  const auto name = [](kernels::RowFormat format) { return ArithmeticName(RowArithmetic(format)); };
+  return {{"attention", name(rows.attention)}, {"ffn", name(rows.ffn)}, {"lm_head", name(rows.lm_head)}};
+}
+
 std::string_view FormatName(const Checkpoint& checkpoint) {
   switch (checkpoint.format()) {
     case Checkpoint::Format::kSafetensors: return "safetensors";
@@ -276,6 +283,7 @@ json::object InspectReport(const DescribedModel& described) {
       {"format", FormatName(model.checkpoint)},
       {"fingerprint", model.fingerprint},
       {"dtype", StoredFormatName(model.weights)},
+      {"activations", ActivationsOf(model.weights)},
       {"packed", model.checkpoint.format() == Checkpoint::Format::kPacked},
       {"vocab_size", c.vocab_size},
       {"model_dim", c.model_dim},
@@ -411,6 +419,11 @@ std::string InspectTable(const json::object& d) {
   };
   row("model", Printable(text("model")));
   row("family", fmt::format("{} ({}, {})", text("family"), text("format"), text("dtype")));
+  const auto activation = [&](const char* kind) {
+    return std::string(d.at("activations").as_object().at(kind).get_string());
+  };
+  row("activations", fmt::format("{} for attention, {} for FFNs, {} for the output", activation("attention"),
+                                 activation("ffn"), activation("lm_head")));
   row("layers", fmt::format("{} ({} with experts), model_dim {}", number("num_layers"), number("num_moe_layers"),
                             number("model_dim")));
   const std::string heads = number("kv_lora_rank") > 0
