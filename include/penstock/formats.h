@@ -18,7 +18,7 @@ enum class ComputeDtype : uint8_t { kF32, kBF16 };
 // kF32: the weights as floats, exactly as the file means them.
 // kInt8: activations are rounded to codes, 128 with one scale, and multiplied by the weights' codes in integers.
 // Several times as fast; docs/quantisation.md has its cost in perplexity. Stores packed in int8, hqq4 and hqq3 always
-// take codes; weights in floats and FP8 never do.
+// take codes; weights in floats, FP8 and slow formats never do.
 enum class ActivationFormat : uint8_t { kF32, kInt8 };
 
 // Formats of KV entries. Per token, kBF16 takes half the memory of kF32, and kInt8 about a quarter.

@@ -98,8 +98,6 @@ class Box:
         # Shared by all runs, so that the machine is measured only once.
         variables["XDG_CACHE_HOME"] = CACHE.name
         variables["CUDA_VISIBLE_DEVICES"] = ""  # gives the same answers on machines with a GPU
-        # A short process may leave memory to the system; looking for it would take a fifth of the test.
-        variables["ASAN_OPTIONS"] = os.environ.get("ASAN_OPTIONS", "") + ":detect_leaks=0"
         variables.update(env or {})
 
         def prepare():

@@ -1,4 +1,4 @@
-// Decoders of GGUF's types below 3 bits: codes that name entries of a codebook (IQ), and ternary weights (TQ). Each
+// Decoders of GGUF's types IQ1 to IQ3, whose codes name entries of a codebook, and of the ternary TQ types. Each
 // decodes one block of 256 weights; block_formats.h says how.
 #pragma once
 

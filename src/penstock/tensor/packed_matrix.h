@@ -49,24 +49,19 @@ struct WeightFormatTraits {
 inline constexpr WeightFormatTraits kWeightFormats[] = {
 #define PENSTOCK_WEIGHT_FORMAT(format, called, which, line) \
   {.value = WeightFormat::k##format, .name = called, .summary = line, .kind = WeightKind::which},
-#define PENSTOCK_BLOCK_FORMAT(format, called, elements, bytes, gguf, line) \
-  {.value = WeightFormat::k##format,                                       \
-   .name = called,                                                         \
-   .summary = line,                                                        \
-   .kind = WeightKind::kBlocks,                                            \
-   .block_elements = elements,                                             \
-   .block_bytes = bytes,                                                   \
-   .gguf_type = gguf},
-#define PENSTOCK_SLOW_BLOCK_FORMAT(format, called, elements, bytes, gguf, line) \
-  {.value = WeightFormat::k##format,                                            \
-   .name = called,                                                              \
-   .summary = line,                                                             \
-   .kind = WeightKind::kBlocks,                                                 \
-   .block_elements = elements,                                                  \
-   .block_bytes = bytes,                                                        \
-   .gguf_type = gguf,                                                           \
-   .is_slow = true},
+#define PENSTOCK_BLOCK_TRAITS(slow, format, called, elements, bytes, gguf, line) \
+  {.value = WeightFormat::k##format,                                             \
+   .name = called,                                                               \
+   .summary = line,                                                              \
+   .kind = WeightKind::kBlocks,                                                  \
+   .block_elements = elements,                                                   \
+   .block_bytes = bytes,                                                         \
+   .gguf_type = gguf,                                                            \
+   .is_slow = slow},
+#define PENSTOCK_BLOCK_FORMAT(...) PENSTOCK_BLOCK_TRAITS(false, __VA_ARGS__)
+#define PENSTOCK_SLOW_BLOCK_FORMAT(...) PENSTOCK_BLOCK_TRAITS(true, __VA_ARGS__)
 #include "penstock/tensor/weight_formats.def"
+#undef PENSTOCK_BLOCK_TRAITS
 };
 constexpr const WeightFormatTraits& TraitsOf(WeightFormat format) {
   return kWeightFormats[static_cast<size_t>(format)];

@@ -1,9 +1,8 @@
 // Reads panels of block formats (tensor/block_panels.h): codes, scales and minima of 16 outputs at a time.
 //
 // A quad is 4 neighbouring inputs. Quads are counted in groups of 32 inputs: quad 4 * half + i, half 0 or 1. The 8
-// groups of a block of 256 are counted in halves of the block: group 4 * second + group, second 0 or 1. Tiles know all
-// these numbers but `second` when they are compiled. `block` is the panel's block, moved by 64 bytes for the outputs 16
-// to 31.
+// groups of a block of 256 are counted in halves of the block: group 4 * second + group, second 0 or 1. `block` is
+// the panel's block, moved by 64 bytes for the outputs 16 to 31.
 #pragma once
 
 #include "penstock/kernels/cpu/gemm-inl.h"

@@ -1,10 +1,9 @@
 // GEMM over panels of block formats (tensor/block_panels.h).
 //
 // With few rows of codes, tiles unpack the weights as they read them. Otherwise a chunk of 256 inputs of 32 outputs is
-// unpacked once, and the tiles of all rows pass over it while it lies in the
-// cache. For rows of codes it becomes codes of 8 bits: exact integer sums within a group of inputs that share a scale,
-// floats across the groups (kernel_table.h). For rows of floats it becomes a panel of floats with the bits of
-// DequantiseBlocks, and for kBF16 rows one of bf16.
+// unpacked once, and the tiles of all rows pass over it while it lies in the cache. For rows of codes it becomes codes
+// of 8 bits: exact integer sums within a group of inputs that share a scale, floats across the groups (kernel_table.h).
+// For rows of floats it becomes a panel of floats with the bits of DequantiseBlocks, and for kBF16 rows one of bf16.
 #pragma once
 
 #include "penstock/kernels/cpu/block_codes-inl.h"
@@ -44,7 +43,7 @@ struct BlockTile {
   static constexpr int kVecs = V::kPanelVecs;
   static constexpr int64_t kElements = BlockElements(Steps::kWeights);
   static constexpr int64_t kOwnBytes = BlockBytes(Steps::kWeights) * kPanelCols;
-  // The bytes of 128 inputs, and how often each half of a group calls Prefetch::Issue, which covers 512 of them.
+  // The bytes of 128 inputs, and whether each of four groups calls Prefetch::Issue twice; a call covers 512 bytes.
   static constexpr int64_t kGroupBytes = Steps::kBlockBytes * kInt8Group / Steps::kBlockInputs;
   static constexpr bool kAsksTwice = kGroupBytes > 5 * Prefetch::kBytes;
 
@@ -331,6 +330,8 @@ void MakeCodes(const std::byte* panel, int64_t first, int64_t count, NextChunk& 
   }
 }
 
+// Its loop is that of RunBlocksGemm. One loop for both, with the making of a chunk as a parameter, took 64 rows of Q4_K
+// from 1677 to 1862 us and of Q6_K from 1742 to 2121; int8 panels, which do not use it, from 1175 to 1207.
 // `chunk_bytes`: of kChunkInputs in the panel.
 template <class Steps>
 void RunCodesGemm(const GemmArgs& args, void (*make_codes)(const std::byte*, int64_t, int64_t, NextChunk&, CodeChunk*),
