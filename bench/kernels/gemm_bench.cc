@@ -13,6 +13,7 @@
 
 #include "kernels/probed_rates.h"
 #include "penstock/kernels/kernels.h"
+#include "penstock/ops/prefetching.h"
 
 namespace penstock::kernels {
 namespace {
@@ -84,7 +85,8 @@ void RunGemm(benchmark::State& state, Isa isa, const Kind& kind, int64_t num_row
                   .panel_bytes = panel_bytes,
                   .bias = nullptr,
                   .y = y.data() + task_idx * kTaskCols,
-                  .y_stride = shape.num_cols});
+                  .y_stride = shape.num_cols,
+                  .prefetching = FasterPrefetching(table)});
     });
     matrix_idx = (matrix_idx + 1) % num_matrices;
   }

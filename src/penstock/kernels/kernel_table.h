@@ -74,6 +74,13 @@ struct PrepareRowsArgs {
   int64_t target_stride_bytes;
 };
 
+// Who asks for weights before a tile reads them, when a panel is read once and in order: for as many rows as fit one
+// tile. It changes only the speed, and which way is faster depends on the processor.
+enum class Prefetching : uint8_t {
+  kProcessor,  // the processor, which notices that the reads are consecutive
+  kTwoPages,   // the kernel, from two pages by turns
+};
+
 // y[row, col] = sum over k of x[row, k] * w[col, k], + bias[col] after the sum when bias is not null. kInt8 rows go
 // only with weights for which MultipliesInt8Rows holds. kBF16 rows go with kBF16 weights and with block formats, which
 // are rounded to bf16 for them. For kF32 rows, weights stored as bf16, f16 or blocks give the same bits as if stored as
@@ -91,6 +98,7 @@ struct GemmArgs {
   const float* bias;    // [num_cols] or null
   float* y;             // [num_rows, num_cols]
   int64_t y_stride;
+  Prefetching prefetching = Prefetching::kProcessor;
 };
 
 // kRms: out = x * (1 / sqrt(mean(x^2) + eps)) * weight, multiplied in this order. kLayer: the same with x - mean(x) for

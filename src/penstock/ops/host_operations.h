@@ -12,6 +12,7 @@
 #include "penstock/memory/dense_weights.h"
 #include "penstock/model/model_config.h"
 #include "penstock/ops/operations.h"
+#include "penstock/ops/prefetching.h"
 
 namespace penstock {
 
@@ -23,11 +24,14 @@ struct OpContext {
   RowFormats row_formats;
   const DenseWeights& weights;
   Activations& activations;
+  kernels::Prefetching prefetching = kernels::Prefetching::kProcessor;  // HostOperations chooses it
 };
 
 class HostOperations : public Operations {
  public:
-  explicit HostOperations(const OpContext& context) : context_(context) {}
+  explicit HostOperations(const OpContext& context) : context_(context) {
+    context_.prefetching = FasterPrefetching(context.kernels);
+  }
 
   Activations& activations() override { return context_.activations; }
   void Embed(const RowBatch& batch, RowRange rows) override;

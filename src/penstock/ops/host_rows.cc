@@ -26,7 +26,8 @@ void GemmColumns(const OpContext& context, const GemmCall& call, IndexRange cols
                         .panel_bytes = panel_bytes,
                         .bias = call.bias == nullptr ? nullptr : call.bias + cols.begin,
                         .y = call.y,
-                        .y_stride = call.y_stride});
+                        .y_stride = call.y_stride,
+                        .prefetching = context.prefetching});
 }
 
 void RunGemms(const OpContext& context, std::span<const GemmPart> parts) {

@@ -33,6 +33,9 @@ struct BlockSteps {
   static constexpr int kRows = I::kRows < kFewRows ? I::kRows : kFewRows;
   static constexpr int64_t kBlockInputs = BlockElements(kFormat) < kInt8Group ? kInt8Group : BlockElements(kFormat);
   static constexpr int64_t kBlockBytes = kBlockInputs / BlockElements(kFormat) * BlockBytes(kFormat) * kPanelCols;
+  // Groups share bytes in these formats: a tile reads them with the first group, and the others find them in the cache.
+  static constexpr bool kReadsInBursts = kFormat == WeightFormat::kQ2_K || kFormat == WeightFormat::kQ3_K ||
+                                         kFormat == WeightFormat::kQ5_K || kFormat == WeightFormat::kQ6_K;
 };
 
 template <class Steps, int kTileRows>
