@@ -1,9 +1,13 @@
 // Proves that GGUF files of a model give the bits of its Hugging Face folder (tools/golden/make_gguf.py). Covers every
 // family, split files, and the layouts of older converters.
+#include <unistd.h>
+
 #include <filesystem>
 
 #include <gmock/gmock.h>
 
+#include "penstock/pack.h"
+#include "penstock/plan/loaded_model.h"
 #include "tests/choices.h"
 #include "tests/engine/golden.h"
 
@@ -44,6 +48,33 @@ TEST_P(GgufModelTest, GivesTheBitsOfTheFolder) {
       EXPECT_EQ(*found, *expected) << dtype << ", prompt " << i;
     }
   }
+}
+
+// The store has the codes of the file, and its tokenizer, templates and sampling.
+TEST_P(GgufModelTest, PackedGivesTheSameBits) {
+  const Golden golden(GetParam());
+  const std::string file = golden.dir() + "/gguf";
+  const std::string folder = fmt::format("{}/gguf-{}-{}", testing::TempDir(), GetParam(), ::getpid());
+  std::filesystem::remove_all(folder);
+  std::filesystem::create_directories(folder);
+  const std::string store = folder + "/store";
+  const absl::Status status = PackModel({.model_dir = file, .output_dir = store, .threads = 2}, nullptr, {});
+  ASSERT_TRUE(status.ok()) << status;
+  const auto from_file = LoadModel(file).value(), from_store = LoadModel(store).value();
+  EXPECT_EQ(from_store->config.eos_ids, from_file->config.eos_ids);
+  EXPECT_EQ(from_store->generation.temperature, from_file->generation.temperature);
+  EXPECT_EQ(from_store->chat_prompts.has_value(), from_file->chat_prompts.has_value());
+  ASSERT_EQ(from_store->tokenizer == nullptr, from_file->tokenizer == nullptr);
+  if (from_file->tokenizer != nullptr) {
+    EXPECT_EQ(from_store->Tokenize("A mill-race."), from_file->Tokenize("A mill-race."));
+  }
+  const auto expected = Open(file, "f32"), packed = Open(store, "f32");
+  ASSERT_NE(expected, nullptr);
+  ASSERT_NE(packed, nullptr);
+  for (int i = 0; i < golden.num_prompts(); ++i) {
+    EXPECT_EQ(packed->Logits(golden.prompt(i)).value(), expected->Logits(golden.prompt(i)).value()) << i;
+  }
+  std::filesystem::remove_all(folder);
 }
 
 INSTANTIATE_TEST_SUITE_P(Variants, GgufModelTest, testing::ValuesIn(VariantsWithGguf()), [](const auto& param) {

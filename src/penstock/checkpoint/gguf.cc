@@ -15,6 +15,8 @@
 namespace penstock {
 namespace {
 
+constexpr size_t kNumTensorsOffset = 8;  // in a file: behind the magic and the version
+
 absl::Status WrongType(const GgufMetadata::Field& field, std::string_view expected) {
   return ModelError("key '{}': expected {}, found {}", field.key, expected, GgufTypeName(field));
 }
@@ -135,6 +137,10 @@ absl::StatusOr<OpenedHeader> OpenHeader(const OpenedFile& file) {
 
 GgufMetadata MetadataOf(OpenedHeader opened) {
   return GgufMetadata(std::move(opened.bytes), std::move(opened.header.fields));
+}
+
+std::string FingerprintOf(const GgufMetadata& metadata) {
+  return fmt::format("{:016x}", XXH3_64bits(metadata.header().data(), metadata.header().size()));
 }
 
 absl::Status CheckSplit(const GgufMetadata& metadata, int64_t idx, int64_t count, std::string_view path) {
@@ -281,8 +287,26 @@ absl::StatusOr<std::optional<Gguf>> OpenGguf(const ModelFolder& folder) {
         "{}: key 'split.tensors.count' says {} tensors, but the files have {}: they belong to different models",
         gguf.files[0].path, *num_tensors, gguf.tensors.size());
   }
-  const std::string& header = gguf.metadata.header();
-  gguf.fingerprint = fmt::format("{:016x}", XXH3_64bits(header.data(), header.size()));
+  gguf.fingerprint = FingerprintOf(gguf.metadata);
+  return gguf;
+}
+
+std::string SerializeGgufMetadata(const GgufMetadata& metadata) {
+  std::string bytes = metadata.header();
+  const uint64_t num_tensors = 0;
+  std::memcpy(bytes.data() + kNumTensorsOffset, &num_tensors, sizeof(num_tensors));
+  return bytes;
+}
+
+absl::StatusOr<std::optional<Gguf>> OpenGgufMetadata(const ModelFolder& folder) {
+  if (!folder.Has(kGgufMetadataFile)) return std::nullopt;
+  Gguf gguf;
+  PENSTOCK_ASSIGN_OR_RETURN(OpenedFile file, folder.OpenFile(kGgufMetadataFile));
+  PENSTOCK_ASSIGN_OR_RETURN(OpenedHeader opened, OpenHeader(file));
+  if (!opened.header.tensors.empty()) return ModelError("{}: expected no tensors", file.path);
+  gguf.metadata = MetadataOf(std::move(opened));
+  gguf.files.push_back(std::move(file));
+  gguf.fingerprint = FingerprintOf(gguf.metadata);
   return gguf;
 }
 

@@ -131,6 +131,16 @@ struct Gguf {
 // to another split.
 absl::StatusOr<std::optional<Gguf>> OpenGguf(const ModelFolder& folder);
 
+// The file of a packed store with the metadata of the GGUF file that it was made from: that file's header, with no
+// tensors. Its name does not end in .gguf, so nothing takes it for a model.
+inline constexpr std::string_view kGgufMetadataFile = "gguf_metadata.bin";
+
+// Returns the content of kGgufMetadataFile.
+std::string SerializeGgufMetadata(const GgufMetadata& metadata);
+
+// Reads kGgufMetadataFile; returns nothing when the folder has none. The result has no tensors.
+absl::StatusOr<std::optional<Gguf>> OpenGgufMetadata(const ModelFolder& folder);
+
 // Returns the floats of an f32 tensor; kModel when it has more than `max_count`. REQUIRES: it is one of gguf.tensors.
 absl::StatusOr<std::vector<float>> ReadFloats(const Gguf& gguf, const TensorInfo& tensor, uint64_t max_count);
 

@@ -412,6 +412,28 @@ absl::StatusOr<ModelConfig> ReadGgufConfig(const Gguf& gguf) {
   return config;
 }
 
+absl::StatusOr<std::string> GgufConfigJson(const Gguf& gguf) {
+  PENSTOCK_ASSIGN_OR_RETURN(const ModelConfig config, ReadGgufConfig(gguf));
+  PENSTOCK_ASSIGN_OR_RETURN(const auto architecture, gguf.metadata.String("general.architecture"));
+  ConfigMaker maker(gguf, *architecture);
+  PENSTOCK_ASSIGN_OR_RETURN(const json::object object, maker.Make(*config.family));
+  ConfigReader reader("metadata", object);
+  const std::vector<FieldName> names = maker.names();
+  reader.SetNames(names);
+  json::object result = {{"architectures", json::array{std::string(config.family->architecture)}},
+                         {"model_type", std::string(config.family->name)},
+                         {"eos_token_id", json::array(config.eos_ids.begin(), config.eos_ids.end())}};
+  for (const FieldName& name : names) {
+    const json::value* value = reader.Find(name.field);
+    if (value != nullptr) result[json::string_view(name.field.data(), name.field.size())] = *value;
+  }
+  // The keys of the architecture were copied below its name; what they say stands in the fields above.
+  for (const auto& [field, value] : object) {
+    if (field != json::string_view(architecture->data(), architecture->size())) result.emplace(field, value);
+  }
+  return json::serialize(result) + "\n";
+}
+
 std::vector<StoredName> GgufNames(const Family& family) {
   const std::span<const StoredName> own = family.gguf.stored_names;
   std::vector<StoredName> names(own.begin(), own.end());

@@ -5,6 +5,7 @@
 #pragma once
 
 #include <span>
+#include <string>
 #include <vector>
 
 #include "absl/status/statusor.h"
@@ -15,6 +16,9 @@
 namespace penstock {
 
 absl::StatusOr<ModelConfig> ReadGgufConfig(const Gguf& gguf);
+
+// Returns the config.json of a model folder with the same config, for a packed store.
+absl::StatusOr<std::string> GgufConfigJson(const Gguf& gguf);
 
 // Returns where GGUF files store weights, with the family's own names first.
 std::vector<StoredName> GgufNames(const Family& family);

@@ -7,16 +7,19 @@
 #include <optional>
 #include <vector>
 
+#include "absl/functional/function_ref.h"
 #include "penstock/base/bytes.h"
 #include "penstock/base/check.h"
 #include "penstock/base/checked.h"
 #include "penstock/base/limits.h"
 #include "penstock/base/status.h"
 #include "penstock/base/thread_pool.h"
+#include "penstock/checkpoint/gguf.h"
 #include "penstock/checkpoint/packed_index.h"
 #include "penstock/checkpoint/tensor_rows.h"
 #include "penstock/memory/arena.h"
 #include "penstock/memory/weights.h"
+#include "penstock/model/gguf_model.h"
 #include "penstock/pack.h"
 #include "penstock/pack/pack_output.h"
 #include "penstock/plan/loaded_model.h"
@@ -273,15 +276,11 @@ absl::Status Packer::Run() {
 // Files on which no answer depends.
 constexpr std::string_view kFreeFiles[] = {"LICENSE", "README.md"};
 
-// Copies the files besides the weights, and puts their checksums into `files`.
-absl::Status CopySideFiles(const ModelFolder& folder, const PackOutput& output,
-                           std::map<std::string, uint64_t>& files) {
-  const auto write = [&](std::string_view name, const std::string& content) {
-    if (std::ranges::find(kFreeFiles, name) == std::end(kFreeFiles)) {
-      files[std::string(name)] = XXH3_64bits(content.data(), content.size());
-    }
-    return output.WriteFile(name, content);
-  };
+// Writes a file.
+using WriteFile = absl::FunctionRef<absl::Status(std::string_view name, const std::string& content)>;
+
+// Copies the files of a model folder besides the weights.
+absl::Status CopySideFiles(const ModelFolder& folder, WriteFile write) {
   for (const std::string_view name : kSideFiles) {
     if (!folder.Has(name)) continue;
     PENSTOCK_ASSIGN_OR_RETURN(const std::string content, folder.Read(name, kMaxTokenizerBytes));
@@ -306,6 +305,29 @@ absl::Status CopySideFiles(const ModelFolder& folder, const PackOutput& output,
   return write("chat_template.json", json::serialize(json::object{{"chat_template", named}}));
 }
 
+// Writes what a GGUF file has besides the weights.
+absl::Status WriteGgufMetadata(const Gguf& gguf, WriteFile write) {
+  PENSTOCK_ASSIGN_OR_RETURN(const std::string config, GgufConfigJson(gguf));
+  PENSTOCK_RETURN_IF_ERROR(write("config.json", config));
+  return write(kGgufMetadataFile, SerializeGgufMetadata(gguf.metadata));
+}
+
+using Checksums = std::map<std::string, uint64_t>;  // by file name
+
+// Writes all files besides the weights and the index. Returns their checksums.
+absl::StatusOr<Checksums> WriteSideFiles(const ModelFolder& folder, const PackOutput& output) {
+  Checksums checksums;
+  const auto write = [&](std::string_view name, const std::string& content) {
+    if (std::ranges::find(kFreeFiles, name) == std::end(kFreeFiles)) {
+      checksums[std::string(name)] = XXH3_64bits(content.data(), content.size());
+    }
+    return output.WriteFile(name, content);
+  };
+  PENSTOCK_ASSIGN_OR_RETURN(const std::optional<Gguf> gguf, OpenGguf(folder));
+  PENSTOCK_RETURN_IF_ERROR(gguf.has_value() ? WriteGgufMetadata(*gguf, write) : CopySideFiles(folder, write));
+  return checksums;
+}
+
 }  // namespace
 
 absl::Status PackModel(const PackOptions& options, const std::function<void(const PackProgress&)>& on_progress,
@@ -313,16 +335,11 @@ absl::Status PackModel(const PackOptions& options, const std::function<void(cons
   PENSTOCK_ASSIGN_OR_RETURN(const PackFormats formats, ChooseFormats(options));
   PENSTOCK_ASSIGN_OR_RETURN(const std::unique_ptr<LoadedModel> model, LoadModel(options.model_dir));
   if (model->checkpoint.format() == Checkpoint::Format::kPacked) {
-    return UsageError("{}: is a packed store already: pack the model folder that it was made from", options.model_dir);
-  }
-  if (model->checkpoint.format() == Checkpoint::Format::kGguf) {
-    return UsageError("{}: GGUF files are computed as they lie; pack the model's Hugging Face folder",
-                      options.model_dir);
+    return UsageError("{}: is a packed store already: pack the model that it was made from", options.model_dir);
   }
   PENSTOCK_ASSIGN_OR_RETURN(const ModelFolder folder, ModelFolder::Open(options.model_dir));
   PENSTOCK_ASSIGN_OR_RETURN(PackOutput output, PackOutput::Create(options.output_dir));
-  std::map<std::string, uint64_t> files;
-  PENSTOCK_RETURN_IF_ERROR(CopySideFiles(folder, output, files));
+  PENSTOCK_ASSIGN_OR_RETURN(Checksums files, WriteSideFiles(folder, output));
   ThreadPool pool(options.threads > 0 ? options.threads : NumUsableCpus());
   Packer packer(*model, formats, output, pool, on_progress, stop);
   PENSTOCK_RETURN_IF_ERROR(packer.Run());

@@ -24,23 +24,23 @@ std::string LastPathPart(std::string path) {
   return slash == std::string::npos || path == "/" ? path : path.substr(slash + 1);
 }
 
-// `metadata` is the digest of a GGUF file's metadata. It stands for the config, tokenizer and template files that other
-// folders have. Empty for other folders.
+// `metadata` is the digest of a GGUF file's metadata. It stands for the tokenizer and template files that other folders
+// have, and for the config unless there is a config.json. Empty for other folders.
 absl::StatusOr<std::string> Fingerprint(const ModelFolder& folder, const Checkpoint& checkpoint,
                                         const std::string& metadata) {
   PENSTOCK_ASSIGN_OR_RETURN(std::string digest_input, checkpoint.Fingerprint());
   digest_input += metadata;
   const auto add = [&](const ModelFolder& from, std::string_view name) -> absl::Status {
-    if (!from.Has(name) || !metadata.empty()) return absl::OkStatus();
+    if (!from.Has(name)) return absl::OkStatus();
     PENSTOCK_ASSIGN_OR_RETURN(const std::string content, from.Read(name, kMaxTokenizerBytes));
     digest_input += fmt::format(" {}:{:016x}", name, XXH3_64bits(content.data(), content.size()));
     return absl::OkStatus();
   };
-  PENSTOCK_RETURN_IF_ERROR(add(folder, "config.json"));
-  PENSTOCK_ASSIGN_OR_RETURN(const std::vector<std::string> tokenizer_files, Tokenizer::Files(folder));
-  for (const std::string& name : tokenizer_files) PENSTOCK_RETURN_IF_ERROR(add(folder, name));
-  for (const std::string_view name : kOtherFiles) PENSTOCK_RETURN_IF_ERROR(add(folder, name));
+  if (checkpoint.format() != Checkpoint::Format::kGguf) PENSTOCK_RETURN_IF_ERROR(add(folder, "config.json"));
   if (metadata.empty()) {
+    PENSTOCK_ASSIGN_OR_RETURN(const std::vector<std::string> tokenizer_files, Tokenizer::Files(folder));
+    for (const std::string& name : tokenizer_files) PENSTOCK_RETURN_IF_ERROR(add(folder, name));
+    for (const std::string_view name : kOtherFiles) PENSTOCK_RETURN_IF_ERROR(add(folder, name));
     PENSTOCK_ASSIGN_OR_RETURN(const std::vector<std::string> names, TemplateFolderFiles(folder));
     for (const std::string& name : names) {
       PENSTOCK_ASSIGN_OR_RETURN(const ModelFolder templates, folder.OpenFolder(kTemplateFolder));
@@ -149,22 +149,28 @@ absl::StatusOr<std::unique_ptr<LoadedModel>> LoadModel(const std::string& model_
   auto model = std::make_unique<LoadedModel>();
   model->name = LastPathPart(model_dir);
   PENSTOCK_ASSIGN_OR_RETURN(std::optional<Gguf> gguf, OpenGguf(folder));
-  if (gguf.has_value()) {
+  const bool is_gguf = gguf.has_value(), is_packed = !is_gguf && folder.Has(kPackedIndexFile);
+  if (is_packed) {
+    // It has checksums of the files that are read next. A store that was made from a GGUF file has that file's
+    // tokenizer, templates and sampling, but a config.json of its own.
+    PENSTOCK_ASSIGN_OR_RETURN(model->checkpoint, Checkpoint::Open(folder));
+    PENSTOCK_ASSIGN_OR_RETURN(gguf, OpenGgufMetadata(folder));
+  }
+  if (is_gguf) {
     PENSTOCK_ASSIGN_OR_RETURN(model->config, ReadGgufConfig(*gguf));
+  } else {
+    PENSTOCK_ASSIGN_OR_RETURN(model->config, LoadModelConfig(folder));
+  }
+  if (gguf.has_value()) {
     PENSTOCK_ASSIGN_OR_RETURN(model->generation, ReadGgufGenerationConfig(gguf->metadata));
   } else {
-    // A packed store has checksums of the files that are read next.
-    if (folder.Has(kPackedIndexFile)) {
-      PENSTOCK_ASSIGN_OR_RETURN(model->checkpoint, Checkpoint::Open(folder));
-    }
-    PENSTOCK_ASSIGN_OR_RETURN(model->config, LoadModelConfig(folder));
     PENSTOCK_ASSIGN_OR_RETURN(model->generation, LoadGenerationConfig(folder, model->config.vocab_size));
   }
   PENSTOCK_RETURN_IF_ERROR(LoadTokenizer(folder, gguf, *model));
   const std::string metadata = gguf.has_value() ? gguf->fingerprint : "";
-  if (gguf.has_value()) {
+  if (is_gguf) {
     PENSTOCK_ASSIGN_OR_RETURN(model->checkpoint, Checkpoint::FromGguf(*std::move(gguf)));
-  } else if (!folder.Has(kPackedIndexFile)) {
+  } else if (!is_packed) {
     PENSTOCK_ASSIGN_OR_RETURN(model->checkpoint, Checkpoint::Open(folder));
   }
   PENSTOCK_ASSIGN_OR_RETURN(model->weights, MapWeights(model->config, model->checkpoint));

@@ -43,7 +43,10 @@ absl::StatusOr<std::vector<std::string>> Tokenizer::Files(const ModelFolder& fol
 }
 
 absl::StatusOr<std::unique_ptr<Tokenizer>> Tokenizer::Load(const ModelFolder& folder) {
-  PENSTOCK_ASSIGN_OR_RETURN(const std::optional<Gguf> gguf, OpenGguf(folder));
+  PENSTOCK_ASSIGN_OR_RETURN(std::optional<Gguf> gguf, OpenGguf(folder));
+  if (!gguf.has_value()) {
+    PENSTOCK_ASSIGN_OR_RETURN(gguf, OpenGgufMetadata(folder));
+  }
   if (gguf.has_value()) {
     PENSTOCK_ASSIGN_OR_RETURN(std::unique_ptr<Tokenizer> tokenizer, FromGguf(*gguf));
     if (tokenizer == nullptr) {
