@@ -6,6 +6,7 @@
 #include <gtest/gtest.h>
 
 #include "penstock/base/status.h"
+#include "penstock/checkpoint/tensor_rows.h"
 #include "penstock/model/family.h"
 #include "tests/checkpoint/test_files.h"
 
@@ -196,6 +197,56 @@ TEST(WeightMapTest, ConfigOfAnotherModel) {
   EXPECT_THAT(RefusalOf(MixtralTensors(), huge),
               HasSubstr("model.layers.0.block_sparse_moe.gate.weight has shape [3, 8], "
                         "expected [4096, 8]"));
+}
+
+// The tensors of a GGUF file for kMixtralConfig, whose attention weights have these names and numbers of rows. They lie
+// one behind the other.
+Checkpoint GgufCheckpoint(const std::vector<std::pair<std::string, int64_t>>& attention) {
+  Gguf gguf;
+  uint64_t offset = 0;
+  const auto add = [&](const std::string& name, std::vector<int64_t> shape) {
+    uint64_t size = sizeof(float);
+    for (const int64_t dim : shape) size *= static_cast<uint64_t>(dim);
+    gguf.tensors.push_back({.name = name, .shape = std::move(shape), .extent = {offset, size}});
+    offset += size;
+  };
+  for (int layer_idx = 0; layer_idx < 2; ++layer_idx) {
+    const std::string prefix = fmt::format("blk.{}.", layer_idx);
+    for (const auto& [name, rows] : attention) add(prefix + name, {rows, 8});
+    add(prefix + "attn_output.weight", {8, 8});
+    add(prefix + "attn_norm.weight", {8});
+    add(prefix + "ffn_norm.weight", {8});
+    add(prefix + "ffn_gate_inp.weight", {3, 8});
+    add(prefix + "ffn_gate_exps.weight", {3, 6, 8});
+    add(prefix + "ffn_up_exps.weight", {3, 6, 8});
+    add(prefix + "ffn_down_exps.weight", {3, 8, 6});
+  }
+  add("token_embd.weight", {10, 8});
+  add("output_norm.weight", {8});
+  add("output.weight", {10, 8});
+  return Checkpoint::FromGguf(std::move(gguf)).value();
+}
+
+// Returns the rows of a matrix in a file that consists of the floats 0, 1, 2, ...
+std::vector<float> RowsOf(const TensorInfo& tensor) {
+  std::vector<float> file(10'000), rows(static_cast<size_t>(NumRows(tensor) * RowElements(tensor)));
+  for (size_t i = 0; i < file.size(); ++i) file[i] = static_cast<float>(i);
+  GatherRows(tensor, reinterpret_cast<const std::byte*>(file.data()) + tensor.extent.offset_bytes, 0, NumRows(tensor),
+             reinterpret_cast<std::byte*>(rows.data()));
+  return rows;
+}
+
+TEST(WeightMapTest, FusedHeadsInPairsAreThoseOfSeparateTensors) {
+  const ModelConfig config = ParseModelConfig(kMixtralConfig).value();
+  const Checkpoint separate = GgufCheckpoint({{"attn_q.weight", 8}, {"attn_k.weight", 4}, {"attn_v.weight", 4}});
+  const Checkpoint fused = GgufCheckpoint({{"attn_qkv.weight", 16}});
+  const WeightMap expected = MapWeights(config, separate).value(), found = MapWeights(config, fused).value();
+  for (size_t layer_idx = 0; layer_idx < 2; ++layer_idx) {
+    const LayerTensors &a = expected.layers[layer_idx], &b = found.layers[layer_idx];
+    EXPECT_EQ(RowsOf(*b.q_proj), RowsOf(*a.q_proj));
+    EXPECT_EQ(RowsOf(*b.k_proj), RowsOf(*a.k_proj));
+    EXPECT_EQ(RowsOf(*b.v_proj), RowsOf(*a.v_proj));
+  }
 }
 
 }  // namespace

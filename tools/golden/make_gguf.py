@@ -31,6 +31,7 @@ WHOLE = {
     "mixtral-tiny": dict(split=9),
     "mixtral-bf16": {}, "mixtral-f16": dict(old_experts=True), "minimaxm2-tiny": {}, "minimaxm2-odd": {},
     "olmoe-tiny": {}, "phimoe-tiny": {}, "qwen2moe-tiny": {}, "qwen3moe-tiny": {}, "granite-odd": {},
+    "hyv3-tiny": {}, "exaone-tiny": {}, "mellum-tiny": {}, "graniteswa-tiny": {},
 }
 ARCHITECTURES = {
     "MixtralForCausalLM": "LLAMA", "Qwen2MoeForCausalLM": "QWEN2MOE", "Qwen3MoeForCausalLM": "QWEN3MOE",
@@ -38,10 +39,17 @@ ARCHITECTURES = {
     "GraniteMoeSharedForCausalLM": "GRANITE_MOE", "Glm4MoeForCausalLM": "GLM4_MOE", "Dots1ForCausalLM": "DOTS1",
     "DbrxForCausalLM": "DBRX", "GptOssForCausalLM": "GPT_OSS", "ArcticForCausalLM": "ARCTIC",
     "Ernie4_5_MoeForCausalLM": "ERNIE4_5_MOE", "DeepseekV2ForCausalLM": "DEEPSEEK2", "DeepseekV3ForCausalLM": "DEEPSEEK2",
-    "MiniMaxM2ForCausalLM": "MINIMAXM2", "HunYuanMoEV1ForCausalLM": "HUNYUAN_MOE",
+    "MiniMaxM2ForCausalLM": "MINIMAXM2", "HunYuanMoEV1ForCausalLM": "HUNYUAN_MOE", "HYV3ForCausalLM": "HY_V3",
+    "ExaoneMoeForCausalLM": "EXAONE_MOE", "MellumForCausalLM": "MELLUM", "GraniteMoeSWAForCausalLM": "GRANITE_SWA",
 }
+# Architectures that the package does not have yet: the name in files, and an architecture with the same tensors.
+NEWER = {"HY_V3": ("hy_v3", "DOTS1"), "MELLUM": ("mellum", "QWEN3MOE"), "GRANITE_SWA": ("granite_swa", "GRANITE_MOE")}
 BLOCK_MAPPINGS = dict(gguf.TensorNameMap.block_mappings_cfg)
-PAIRED = ("LLAMA", "GRANITE_MOE", "ARCTIC")
+PAIRED = ("LLAMA", "GRANITE_MOE", "GRANITE_SWA", "ARCTIC")
+
+
+def name_in_files(arch):
+    return NEWER[arch][0] if arch in NEWER else gguf.MODEL_ARCH_NAMES[getattr(gguf.MODEL_ARCH, arch)]
 
 
 def first(config, *names, default=None):
@@ -82,6 +90,13 @@ def take_experts(tensors, config, arch, layer, old_experts):
                 "ffn_down_exps.weight": tensors.pop(root + "mlp.experts.down_proj").transpose(1, 2),
                 "ffn_gate_exps.bias": bias[:, ::2], "ffn_up_exps.bias": bias[:, 1::2],
                 "ffn_down_exps.bias": tensors.pop(root + "mlp.experts.down_proj_bias")}
+    if arch == "GRANITE_SWA":
+        return {"attn_sinks.weight": tensors.pop(root + "self_attn.sinks"),
+                "ffn_gate_up_exps.weight": tensors.pop(root + "block_sparse_moe.experts.gate_up_proj"),
+                "ffn_down_exps.weight": tensors.pop(root + "block_sparse_moe.experts.down_proj"),
+                "ffn_gate_inp.weight": tensors.pop(root + "block_sparse_moe.router.weight"),
+                "ffn_up_shexp.weight": tensors.pop(root + "shared_mlp.input_linear.weight"),
+                "ffn_down_shexp.weight": tensors.pop(root + "shared_mlp.output_linear.weight")}
     if arch == "GRANITE_MOE":
         both = tensors.pop(root + "block_sparse_moe.input_linear.weight")
         taken = {"ffn_gate_exps.weight": both[:, :both.shape[1] // 2], "ffn_up_exps.weight": both[:, both.shape[1] // 2:],
@@ -120,7 +135,7 @@ def convert(tensors, config, arch, options):
     num_layers = first(config, "num_hidden_layers", "n_layers")
     # The package's table is global: names of an architecture would stay there for all later ones.
     gguf.TensorNameMap.block_mappings_cfg = dict(BLOCK_MAPPINGS)
-    names = gguf.get_tensor_name_map(getattr(gguf.MODEL_ARCH, arch), num_layers)
+    names = gguf.get_tensor_name_map(getattr(gguf.MODEL_ARCH, NEWER[arch][1] if arch in NEWER else arch), num_layers)
     num_heads = first(config, "num_attention_heads", "n_heads")
     num_kv_heads = first(config, "num_key_value_heads", "attn_config.kv_n_heads", default=num_heads)
     tensors = dict(tensors)
@@ -151,7 +166,7 @@ def add_parameters(writer, config, arch, options):
     writer.add_feed_forward_length(first(config, "intermediate_size", "ffn_config.ffn_hidden_size"))
     writer.add_head_count(heads)
     writer.add_rope_freq_base(first(config, "rope_theta", "rope_parameters.rope_theta", "attn_config.rope_theta",
-                                    default=1e4))
+                                    "rope_parameters.full_attention.rope_theta", default=1e4))
     eps = first(config, "rms_norm_eps", default=1e-6 if arch == "DEEPSEEK2" else 1e-5)
     if arch == "DBRX":
         writer.add_layer_norm_eps(1e-5)
@@ -189,7 +204,7 @@ def add_parameters(writer, config, arch, options):
         partial = first(config, "partial_rotary_factor", "rope_parameters.partial_rotary_factor",
                         default=0.5 if arch == "GLM4_MOE" else 1.0)
         writer.add_rope_dimension_count(int(head_dim * partial))
-    if arch in ("GLM4_MOE", "DOTS1", "MINIMAXM2"):
+    if arch in ("GLM4_MOE", "DOTS1", "MINIMAXM2", "HY_V3", "EXAONE_MOE"):
         writer.add_expert_gating_func(gguf.ExpertGatingFuncType.SIGMOID)
     for field, add in (("moe_intermediate_size", writer.add_expert_feed_forward_length),
                        ("shared_expert_intermediate_size", writer.add_expert_shared_feed_forward_length),
@@ -200,6 +215,7 @@ def add_parameters(writer, config, arch, options):
                        ("moe_layer_interval", writer.add_interleave_moe_layer_step),
                        ("first_k_dense_replace", writer.add_leading_dense_block_count),
                        ("routed_scaling_factor", writer.add_expert_weights_scale),
+                       ("router_scaling_factor", writer.add_expert_weights_scale),
                        ("n_group", writer.add_expert_group_count), ("topk_group", writer.add_expert_group_used_count),
                        ("sliding_window", writer.add_sliding_window), ("clip_qkv", writer.add_clamp_kqv),
                        ("attn_config.clip_qkv", writer.add_clamp_kqv),
@@ -208,8 +224,18 @@ def add_parameters(writer, config, arch, options):
                        ("residual_multiplier", writer.add_residual_scale), ("logits_scaling", writer.add_logit_scale)):
         if (value := first(config, field)) is not None:
             add(value)
-    if config.get("norm_topk_prob"):
+    if arch == "HY_V3" or config.get("norm_topk_prob") and arch != "MELLUM":
         writer.add_expert_weights_norm(True)
+    if "num_shared_experts" in config:
+        writer.add_expert_shared_feed_forward_length(config["num_shared_experts"] * config["moe_intermediate_size"])
+    if arch == "EXAONE_MOE":
+        writer.add_expert_shared_count(config["num_shared_experts"])
+    if arch in ("EXAONE_MOE", "MELLUM", "GRANITE_SWA"):
+        writer.add_sliding_window_pattern([kind == "sliding_attention" for kind in config["layer_types"]])
+    if arch == "GRANITE_SWA":
+        writer.add_array("granite_swa.attention.rope_pattern", [theta != 0 for theta in config["layer_rope_theta"]])
+    if "sliding_attention" in rope:
+        writer.add_rope_freq_base_swa(rope["sliding_attention"]["rope_theta"])
     if rope.get("rope_type", "default") == "yarn":
         writer.add_rope_scaling_type(gguf.RopeScalingType.YARN)
         writer.add_rope_scaling_factor(rope["factor"])
@@ -236,8 +262,7 @@ def write_tensors(path, config, tensors, coded, options):
              for name, tensor in tensors.items()}
     marks = {name: int(mark.flatten()[0]) for name, mark in convert(marks, config, arch, options).items()}
     path.parent.mkdir(parents=True, exist_ok=True)
-    writer = gguf.GGUFWriter(path, gguf.MODEL_ARCH_NAMES[getattr(gguf.MODEL_ARCH, arch)],
-                             split_max_tensors=options.get("split", 0))
+    writer = gguf.GGUFWriter(path, name_in_files(arch), split_max_tensors=options.get("split", 0))
     writer.add_type(gguf.GGUFType.MODEL)
     add_parameters(writer, config, arch, options)
     for name, tensor in convert(tensors, config, arch, options).items():

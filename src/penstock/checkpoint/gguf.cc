@@ -232,6 +232,15 @@ absl::StatusOr<std::vector<int64_t>> GgufMetadata::Integers(std::string_view key
   return values;
 }
 
+absl::StatusOr<std::vector<bool>> GgufMetadata::Bools(std::string_view key) const {
+  const Field* field = Find(key);
+  if (field == nullptr) return std::vector<bool>();
+  if (!field->is_array || field->type != GgufType::kBool) return WrongType(*field, "an array of bools");
+  std::vector<bool> values;
+  for (uint64_t i = 0; i < field->count; ++i) values.push_back(header_[field->offset + i] != 0);
+  return values;
+}
+
 absl::StatusOr<std::vector<float>> GgufMetadata::Floats(std::string_view key) const {
   const Field* field = Find(key);
   if (field == nullptr) return std::vector<float>();

@@ -88,6 +88,7 @@ class GgufMetadata {
   absl::StatusOr<std::optional<std::string>> String(std::string_view key) const;
   // Getters for arrays; empty when the key is missing.
   absl::StatusOr<std::vector<int64_t>> Integers(std::string_view key) const;
+  absl::StatusOr<std::vector<bool>> Bools(std::string_view key) const;
   absl::StatusOr<std::vector<float>> Floats(std::string_view key) const;
   absl::StatusOr<std::vector<std::string>> Strings(std::string_view key) const;
 

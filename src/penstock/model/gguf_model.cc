@@ -1,6 +1,7 @@
 #include "penstock/model/gguf_model.h"
 
 #include <algorithm>
+#include <charconv>
 #include <cmath>
 #include <deque>
 #include <tuple>
@@ -37,6 +38,7 @@ constexpr FieldName kKeys[] = {
     {"n_group", "expert_group_count"},
     {"topk_group", "expert_group_used_count"},
     {"routed_scaling_factor", "expert_weights_scale"},
+    {"router_scaling_factor", "expert_weights_scale"},
     {"norm_topk_prob", "expert_weights_norm"},
     {"sliding_window", "attention.sliding_window"},
     {"rope_theta", "rope.freq_base"},
@@ -90,16 +92,20 @@ constexpr StoredName kNames[] = {
     {"mlp.gate.weight", "ffn_gate_inp.weight"},
     {"mlp.gate.bias", "ffn_gate_inp.bias"},
     {"mlp.gate.e_score_correction_bias", "exp_probs_b.bias"},
+    {"mlp.gate.e_score_correction_bias", "exp_probs_b"},  // hy_v3
     {"mlp.gate_proj.weight", "ffn_gate.weight"},
     {"mlp.up_proj.weight", "ffn_up.weight"},
     {"mlp.down_proj.weight", "ffn_down.weight"},
     {"mlp.shared_expert.gate_proj.weight", "ffn_gate_shexp.weight"},
+    {"mlp.shared_expert.gate_proj.weight", "ffn_up_shexp.weight"},  // with the rows of up_proj behind it
     {"mlp.shared_expert.up_proj.weight", "ffn_up_shexp.weight"},
     {"mlp.shared_expert.down_proj.weight", "ffn_down_shexp.weight"},
     {"mlp.shared_expert_gate.weight", "ffn_gate_inp_shexp.weight"},
     {"mlp.experts.{expert}.gate_proj.weight", "ffn_gate_exps.weight"},
     {"mlp.experts.{expert}.up_proj.weight", "ffn_up_exps.weight"},
     {"mlp.experts.{expert}.down_proj.weight", "ffn_down_exps.weight"},
+    {"mlp.experts.{expert}.gate_proj.weight", "ffn_gate_up_exps.weight"},
+    {"mlp.experts.{expert}.up_proj.weight", "ffn_gate_up_exps.weight"},
     {"mlp.experts.{expert}.gate_proj.weight", "ffn_gate.{expert}.weight"},  // older files
     {"mlp.experts.{expert}.up_proj.weight", "ffn_up.{expert}.weight"},
     {"mlp.experts.{expert}.down_proj.weight", "ffn_down.{expert}.weight"},
@@ -143,6 +149,9 @@ class ConfigMaker {
   absl::Status AddAttention(bool is_mla);
   absl::Status AddRouter();
   absl::Status AddRopeScaling();
+  absl::Status AddLayers(const Family& family);
+  absl::StatusOr<std::vector<bool>> WindowsOf(int64_t num_layers) const;
+  absl::Status AddLayerRopes(LayerRopes kind, int64_t num_layers);
 
   const Gguf* gguf_;
   std::string architecture_;
@@ -239,7 +248,7 @@ absl::Status ConfigMaker::AddRouter() {
   if (scoring.has_value()) config_["scoring_func"] = *scoring == kSigmoidGating ? "sigmoid" : "softmax";
   PENSTOCK_ASSIGN_OR_RETURN(const auto norm, gguf_->metadata.Bool(architecture_ + ".expert_weights_norm"));
   // Without this key, the architecture decides.
-  if (!norm.has_value()) config_["norm_topk_prob"] = architecture_ == "qwen3moe";
+  if (!norm.has_value()) config_["norm_topk_prob"] = architecture_ == "qwen3moe" || architecture_ == "mellum";
   config_["moe_normalize_expert_weights"] = 1;
   // Here GGUF's defaults differ from config.json's.
   for (const auto& [field, key, value] :
@@ -247,6 +256,11 @@ absl::Status ConfigMaker::AddRouter() {
         std::tuple("first_k_dense_replace", "leading_dense_block_count", 0),
         std::tuple("n_shared_experts", "expert_shared_count", 0)}) {
     if (gguf_->metadata.Find(fmt::format("{}.{}", architecture_, key)) == nullptr) config_[field] = value;
+  }
+  PENSTOCK_ASSIGN_OR_RETURN(const auto shared_dim, Integer("expert_shared_feed_forward_length"));
+  PENSTOCK_ASSIGN_OR_RETURN(const auto expert_dim, Integer("expert_feed_forward_length"));
+  if (shared_dim.has_value() && expert_dim.value_or(0) > 0 && *shared_dim % *expert_dim == 0) {
+    config_["num_shared_experts"] = *shared_dim / *expert_dim;
   }
   PENSTOCK_ASSIGN_OR_RETURN(const double scale, Number("expert_weights_scale", 0));
   if (scale == 0) config_["routed_scaling_factor"] = 1;
@@ -300,6 +314,69 @@ absl::Status ConfigMaker::AddRopeScaling() {
   return absl::OkStatus();
 }
 
+// Returns which layers have a window, from a flag for each layer or from a period whose last layer sees everything;
+// nothing if the file does not say it.
+absl::StatusOr<std::vector<bool>> ConfigMaker::WindowsOf(int64_t num_layers) const {
+  const std::string key = architecture_ + ".attention.sliding_window_pattern";
+  const GgufMetadata::Field* field = gguf_->metadata.Find(key);
+  if (field == nullptr || field->is_array) return gguf_->metadata.Bools(key);
+  PENSTOCK_ASSIGN_OR_RETURN(const auto period, gguf_->metadata.Integer(key));
+  std::vector<bool> windows;
+  for (int64_t i = 0; i < num_layers; ++i) windows.push_back(*period <= 0 || i % *period < *period - 1);
+  return windows;
+}
+
+// Adds what differs from layer to layer. A layer has experts if it has a router.
+absl::Status ConfigMaker::AddLayers(const Family& family) {
+  PENSTOCK_ASSIGN_OR_RETURN(const auto num_blocks, Integer("block_count"));
+  const json::value* own_count = config_.if_contains("num_hidden_layers");
+  const int64_t num_layers = own_count == nullptr ? num_blocks.value_or(0) : own_count->to_number<int64_t>();
+  if (num_layers < 1 || num_layers > kMaxLayers) return absl::OkStatus();  // the reader says what is wrong
+  constexpr std::string_view kRouter = ".ffn_gate_inp.weight", kPrefix = "blk.";
+  std::vector<bool> has_router(num_layers);
+  for (const TensorInfo& tensor : gguf_->tensors) {
+    if (!tensor.name.starts_with(kPrefix) || !tensor.name.ends_with(kRouter)) continue;
+    int64_t idx = -1;
+    std::from_chars(tensor.name.data() + kPrefix.size(), tensor.name.data() + tensor.name.size(), idx);
+    if (idx >= 0 && idx < num_layers) has_router[idx] = true;
+  }
+  json::array ffn_types, window_types;
+  for (const bool has : has_router) ffn_types.emplace_back(has ? "sparse" : "dense");
+  config_["mlp_layer_types"] = std::move(ffn_types);
+  PENSTOCK_RETURN_IF_ERROR(AddLayerRopes(family.layer_ropes, num_layers));
+  if (!has_window_) return absl::OkStatus();
+  PENSTOCK_ASSIGN_OR_RETURN(const std::vector<bool> windows, WindowsOf(num_layers));
+  if (windows.empty() && family.layer_ropes != LayerRopes::kAlike) {
+    return ModelError("key '{}.attention.sliding_window_pattern' is missing", architecture_);
+  }
+  for (const bool has : windows) window_types.emplace_back(has ? "sliding_attention" : "full_attention");
+  if (!windows.empty()) config_["layer_types"] = std::move(window_types);
+  return absl::OkStatus();
+}
+
+absl::Status ConfigMaker::AddLayerRopes(LayerRopes kind, int64_t num_layers) {
+  PENSTOCK_ASSIGN_OR_RETURN(const double theta, Number("rope.freq_base", 1e4));
+  if (kind == LayerRopes::kByType) {
+    // Layers with a window are not scaled.
+    PENSTOCK_ASSIGN_OR_RETURN(const double theta_of_windows, Number("rope.freq_base_swa", theta));
+    const json::value* scaling = config_.if_contains("rope_scaling");
+    json::object full = scaling == nullptr ? json::object() : scaling->get_object();
+    full["rope_theta"] = theta;
+    config_.erase("rope_scaling");
+    config_["rope_parameters"] = {{"full_attention", std::move(full)},
+                                  {"sliding_attention", {{"rope_theta", theta_of_windows}}}};
+  } else if (kind == LayerRopes::kByTheta) {
+    PENSTOCK_ASSIGN_OR_RETURN(const std::vector<bool> rotates,
+                              gguf_->metadata.Bools(architecture_ + ".attention.rope_pattern"));
+    json::array thetas;
+    for (int64_t i = 0; i < num_layers; ++i) {
+      thetas.emplace_back(rotates.empty() || (i < std::ssize(rotates) && rotates[i]) ? theta : 0);
+    }
+    config_["layer_rope_theta"] = std::move(thetas);
+  }
+  return absl::OkStatus();
+}
+
 absl::StatusOr<json::object> ConfigMaker::Make(const Family& family) {
   PENSTOCK_RETURN_IF_ERROR(CopyKeys());
   const TensorInfo* embedding = gguf_->Find("token_embd.weight");
@@ -324,6 +401,7 @@ absl::StatusOr<json::object> ConfigMaker::Make(const Family& family) {
   PENSTOCK_ASSIGN_OR_RETURN(const auto window, Integer("attention.sliding_window"));
   has_window_ = window.value_or(0) != 0;
   if (!has_window_ && (window.has_value() || family.gguf.has_default_window)) config_["sliding_window"] = nullptr;
+  PENSTOCK_RETURN_IF_ERROR(AddLayers(family));
   return std::move(config_);
 }
 
@@ -437,12 +515,13 @@ absl::StatusOr<std::string> GgufConfigJson(const Gguf& gguf) {
 std::vector<StoredName> GgufNames(const Family& family) {
   const std::span<const StoredName> own = family.gguf.stored_names;
   std::vector<StoredName> names(own.begin(), own.end());
-  for (const StoredName& usual : kNames) {
-    const auto replaces = [&](const StoredName& name) {
-      // Heads in pairs of rows are looked up only in a tensor of their own, not in a tensor with other weights.
-      return name.name == usual.name && (name.stored == usual.stored || name.is_paired);
-    };
-    if (std::none_of(own.begin(), own.end(), replaces)) names.push_back(usual);
+  for (StoredName usual : kNames) {
+    const auto is_own = [&](const StoredName& name) { return name.name == usual.name && name.stored == usual.stored; };
+    if (std::any_of(own.begin(), own.end(), is_own)) continue;
+    // Where heads have pairs of rows, they have them in a tensor with other weights, too.
+    usual.is_paired = std::any_of(own.begin(), own.end(),
+                                  [&](const StoredName& name) { return name.name == usual.name && name.is_paired; });
+    names.push_back(usual);
   }
   return names;
 }

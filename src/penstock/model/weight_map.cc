@@ -282,6 +282,7 @@ class Mapper : public TensorSource {
                        .is_transposed = rule.is_transposed};
     } else if (rule.is_paired) {
       tensor.places = PairsOf(stored_rows);
+      tensor.places->first = static_cast<int32_t>(first);
     } else {
       const uint64_t row_bytes = matrix_bytes / static_cast<uint64_t>(stored_rows);
       tensor.extent.offset_bytes += static_cast<uint64_t>(first) * row_bytes;

@@ -46,6 +46,7 @@ const Family kExaoneMoe = {
     .architecture = "ExaoneMoeForCausalLM",
     .field_names = kFieldNames,
     .stored_names = kStoredNames,
+    .gguf = {.architecture = "exaone-moe", .has_default_window = true},
     .read_config = ReadConfig,
 };
 

@@ -86,6 +86,7 @@ const Family kGraniteMoeSwa = {
     .default_norm_eps = 1e-6,
     .layer_ropes = LayerRopes::kByTheta,
     .stored_names = kSwaNames,
+    .gguf = {.architecture = "granite_swa", .has_default_window = true, .stored_names = kGgufNames},
     .read_config = ReadWindowedConfig,
 };
 

@@ -42,6 +42,7 @@ const Family kHyV3 = {
     .default_rope_theta = 11158840,
     .field_names = kFieldNames,
     .stored_names = kStoredNames,
+    .gguf = {.architecture = "hy_v3"},
     .read_config = ReadConfig,
 };
 

@@ -33,6 +33,7 @@ const Family kMellum = {
     .default_norm_eps = 1e-6,
     .layer_ropes = LayerRopes::kByType,
     .field_names = kFieldNames,
+    .gguf = {.architecture = "mellum", .has_default_window = true},
     .read_config = ReadConfig,
 };
 
