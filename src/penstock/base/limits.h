@@ -1,6 +1,7 @@
 // All limits on outside data, in one place. Each is enforced where the data enters.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 
 namespace penstock {

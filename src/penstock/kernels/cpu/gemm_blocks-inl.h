@@ -20,8 +20,7 @@ constexpr int64_t kChunkInputs = 256;
 // A chunk is made again for each block of rows: the more rows in a block, the less this costs.
 constexpr int64_t kMaxBlockTiles = 32;
 
-// Up to so many rows are multiplied without a chunk.
-constexpr int64_t kFewRows = 4;
+constexpr int64_t kFewRows = 4;  // multiplied without a chunk
 
 // Few rows: memory is the limit. A tile unpacks codes as it goes, so that it asks for memory evenly. Copies in the
 // cache cost a fifth of the speed at one row.
@@ -33,7 +32,7 @@ struct BlockSteps {
   static constexpr int kRows = I::kRows < kFewRows ? I::kRows : kFewRows;
   static constexpr int64_t kBlockInputs = BlockElements(kFormat) < kInt8Group ? kInt8Group : BlockElements(kFormat);
   static constexpr int64_t kBlockBytes = kBlockInputs / BlockElements(kFormat) * BlockBytes(kFormat) * kPanelCols;
-  // Groups share bytes in these formats: a tile reads them with the first group, and the others find them in the cache.
+  // Groups share bytes, which a tile reads with the first of them.
   static constexpr bool kReadsInBursts = kFormat == WeightFormat::kQ2_K || kFormat == WeightFormat::kQ3_K ||
                                          kFormat == WeightFormat::kQ5_K || kFormat == WeightFormat::kQ6_K;
 };
