@@ -30,6 +30,7 @@ import time
 import bad_command_lines
 import bad_configs
 import bad_gguf
+import bad_measurements
 import bad_requests
 import bad_shards
 import bad_tokenizers
@@ -263,7 +264,8 @@ def main():
     program = Program(flags.penstock)
     tiny_model.ModelFolder.seed()
     rows = {}
-    for module in (bad_shards, bad_gguf, bad_configs, bad_tokenizers, bad_requests, bad_command_lines):
+    for module in (bad_shards, bad_gguf, bad_configs, bad_tokenizers, bad_requests, bad_command_lines,
+                   bad_measurements):
         for row, name, test in module.cases():
             measures = row == "L11"
             if flags.first and row in rows and not measures:
