@@ -104,7 +104,7 @@ int RegisterAll() {
   for (const Isa isa : SupportedIsas()) {
     for (const Kind& kind : Kinds()) {
       for (const Shape& shape : kShapes) {
-        for (const int64_t num_rows : {1, 4, 16, 64, 256}) {
+        for (const int64_t num_rows : {1, 4, 8, 16, 64, 256}) {
           for (const int num_threads : thread_counts) {
             const std::string name = std::string(IsaName(isa)) + "/" + kind.name + "/" +
                                      std::to_string(shape.num_cols) + "x" + std::to_string(shape.inner_dim) +
