@@ -263,7 +263,7 @@ absl::Status ConfigMaker::AddRouter() {
     config_["num_shared_experts"] = *shared_dim / *expert_dim;
   }
   PENSTOCK_ASSIGN_OR_RETURN(const double scale, Number("expert_weights_scale", 0));
-  if (scale == 0) config_["routed_scaling_factor"] = 1;
+  if (scale == 0) config_["routed_scaling_factor"] = config_["router_scaling_factor"] = 1;
   return absl::OkStatus();
 }
 
@@ -345,7 +345,9 @@ absl::Status ConfigMaker::AddLayers(const Family& family) {
   config_["mlp_layer_types"] = std::move(ffn_types);
   PENSTOCK_RETURN_IF_ERROR(AddLayerRopes(family.layer_ropes, num_layers));
   if (!has_window_) return absl::OkStatus();
-  PENSTOCK_ASSIGN_OR_RETURN(const std::vector<bool> windows, WindowsOf(num_layers));
+  PENSTOCK_ASSIGN_OR_RETURN(std::vector<bool> windows, WindowsOf(num_layers));
+  // Flags of layers that predict further tokens come last.
+  if (std::ssize(windows) > num_layers) windows.resize(num_layers);
   if (windows.empty() && family.layer_ropes != LayerRopes::kAlike) {
     return ModelError("key '{}.attention.sliding_window_pattern' is missing", architecture_);
   }
