@@ -68,6 +68,7 @@ void RunGemm(benchmark::State& state, Isa isa, const Kind& kind, int64_t num_row
                       .target = x.data(),
                       .target_stride_bytes = row_bytes});
   std::vector<float> y(num_rows * shape.num_cols);
+  const Prefetching prefetching = FasterPrefetching(table);
   int64_t matrix_idx = 0;
   const ProbedRates before(pool, kind.arithmetic);
   const auto start = std::chrono::steady_clock::now();
@@ -86,7 +87,7 @@ void RunGemm(benchmark::State& state, Isa isa, const Kind& kind, int64_t num_row
                   .bias = nullptr,
                   .y = y.data() + task_idx * kTaskCols,
                   .y_stride = shape.num_cols,
-                  .prefetching = FasterPrefetching(table)});
+                  .prefetching = prefetching});
     });
     matrix_idx = (matrix_idx + 1) % num_matrices;
   }

@@ -520,7 +520,7 @@ std::vector<StoredName> GgufNames(const Family& family) {
   for (StoredName usual : kNames) {
     const auto is_own = [&](const StoredName& name) { return name.name == usual.name && name.stored == usual.stored; };
     if (std::any_of(own.begin(), own.end(), is_own)) continue;
-    // Where heads have pairs of rows, they have them in a tensor with other weights, too.
+    // A converter that puts rows of heads into pairs does so before it joins them with other weights.
     usual.is_paired = std::any_of(own.begin(), own.end(),
                                   [&](const StoredName& name) { return name.name == usual.name && name.is_paired; });
     names.push_back(usual);

@@ -94,17 +94,17 @@ void InterleaveFourWords(const std::byte* source, int64_t row_bytes, std::byte* 
   for (int64_t col = 0; col < kPanelCols; col += 4) {
     Words4 rows[4];
     for (int64_t i = 0; i < 4; ++i) std::memcpy(&rows[i], source + (col + i) * row_bytes, 16);
-    const Words4 a = __builtin_shuffle(rows[0], rows[1], Words4{0, 4, 1, 5});
-    const Words4 b = __builtin_shuffle(rows[2], rows[3], Words4{0, 4, 1, 5});
-    const Words4 c = __builtin_shuffle(rows[0], rows[1], Words4{2, 6, 3, 7});
-    const Words4 d = __builtin_shuffle(rows[2], rows[3], Words4{2, 6, 3, 7});
-    const Words4 units[4] = {__builtin_shuffle(a, b, Words4{0, 1, 4, 5}), __builtin_shuffle(a, b, Words4{2, 3, 6, 7}),
-                             __builtin_shuffle(c, d, Words4{0, 1, 4, 5}), __builtin_shuffle(c, d, Words4{2, 3, 6, 7})};
+    const Words4 a = __builtin_shufflevector(rows[0], rows[1], 0, 4, 1, 5);
+    const Words4 b = __builtin_shufflevector(rows[2], rows[3], 0, 4, 1, 5);
+    const Words4 c = __builtin_shufflevector(rows[0], rows[1], 2, 6, 3, 7);
+    const Words4 d = __builtin_shufflevector(rows[2], rows[3], 2, 6, 3, 7);
+    const Words4 units[4] = {__builtin_shufflevector(a, b, 0, 1, 4, 5), __builtin_shufflevector(a, b, 2, 3, 6, 7),
+                             __builtin_shufflevector(c, d, 0, 1, 4, 5), __builtin_shufflevector(c, d, 2, 3, 6, 7)};
     for (int64_t i = 0; i < 4; ++i) std::memcpy(target + i * 4 * kPanelCols + 4 * col, &units[i], 16);
   }
 }
 
-// Does what Interleave<uint32_t> does, two to three times as fast where it can.
+// Does what Interleave<uint32_t> does, with vectors for full panels: whole blocks take two thirds of the time.
 std::byte* InterleaveWords(const std::byte* source, int64_t row_bytes, int64_t num_cols, int64_t count,
                            std::byte* target) {
   int64_t done = 0;

@@ -58,9 +58,9 @@ inline float FloatAt(const std::byte* source) {
 // Two or more lines come from two pages: the second half of one and the first half of the page after it. On Cascade
 // Lake, memory delivers a tenth more from two pages at a time than from one after another. On Zen 4 it delivers less
 // than when the processor alone prefetches: one row of q4_k reads 14 GB/s instead of 24, and one of int8 20 instead of
-// 26. The processor falls behind only where a tile reads in bursts and pauses between them. There it helps to ask for
-// lines far ahead, into the L2 cache: one row of q6_k then reads 20 GB/s instead of 9. Formats that are read evenly
-// lose by it: int8 a quarter.
+// 28. The processor falls behind only where a tile reads in bursts and pauses between them. There it helps to ask for
+// lines far ahead, into the L2 cache: one row of q6_k then reads 18 to 20 GB/s instead of 9. Formats that are read
+// evenly lose by it: int8 a quarter.
 struct Prefetch {
   int64_t ahead;  // distance from the current read: exact for one line, in whole pages for more
   int lines;
@@ -70,7 +70,7 @@ struct Prefetch {
 
   static constexpr int64_t kBytes = 512;
   static constexpr int64_t kPage = 4096;
-  static constexpr int64_t kFar = 10 * 1024;  // 8 to 12 KiB are as good; 4 KiB and 16 KiB are slower
+  static constexpr int64_t kFar = 10 * 1024;  // 4 KiB are slower; 8 to 16 KiB differ little
 
   // Called when a tile is about to read `w`.
   [[gnu::always_inline]] void StartAt(const std::byte* w) {
@@ -268,10 +268,10 @@ void StorePanel(const GemmArgs& args, int64_t row, int64_t num_rows, int64_t pan
   }
 }
 
-// Rows that fit one tile read a panel from memory in one go; see Prefetching. More rows read it in
-// chunks that stay in the L1 cache while the tiles pass over them; each tile prefetches its share of the next chunk.
-// With few tiles, memory is the limit, and short chunks keep it busy. Very many rows are split into blocks, each of
-// which passes over all panels. A block of x fits the L2 cache, and its sums for a panel lie on the stack.
+// Rows that fit one tile read a panel from memory in one go; see Prefetching. More rows read it in chunks that stay in
+// the L1 cache while the tiles pass over them; each tile prefetches its share of the next chunk. With few tiles, memory
+// is the limit, and short chunks keep it busy. Very many rows are split into blocks, each of which passes over all
+// panels. A block of x fits the L2 cache, and its sums for a panel lie on the stack.
 constexpr int64_t kFewTiles = 4;
 constexpr int64_t kFewTilesChunkBytes = 8 * 1024;
 constexpr int64_t kChunkBytes = 16 * 1024;

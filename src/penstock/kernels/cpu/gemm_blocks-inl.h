@@ -20,8 +20,9 @@ constexpr int64_t kChunkInputs = 256;
 // A chunk is made again for each block of rows: the more rows in a block, the less this costs.
 constexpr int64_t kMaxBlockTiles = 32;
 
-// Multiplied without a chunk, in tiles of half as many. For 8 rows of q8_0 a chunk takes 30 % longer.
+// Tiles of half as many rows multiply so few rows without a chunk. A chunk takes 30 % longer for 8 rows of q8_0.
 constexpr int64_t kFewRows = 8;
+
 // Few rows: memory is the limit. A tile unpacks codes as it goes, so that it asks for memory evenly. Copies in the
 // cache cost a fifth of the speed at one row.
 template <class I, WeightFormat kFormat>
@@ -332,9 +333,8 @@ void MakeCodes(const std::byte* panel, int64_t first, int64_t count, NextChunk& 
   }
 }
 
-// Its loop is that of RunBlocksGemm. One loop for both, with the making of a chunk as a parameter, took 64 rows of Q4_K
-// from 1677 to 1862 us and of Q6_K from 1742 to 2121; int8 panels, which do not use it, from 1175 to 1207.
-// `chunk_bytes`: of kChunkInputs in the panel.
+// RunBlocksGemm has the same loop. One loop for both took 64 rows of Q4_K from 1677 to 1862 us and of Q6_K from 1742 to
+// 2121. `chunk_bytes`: of kChunkInputs in the panel.
 template <class Steps>
 void RunCodesGemm(const GemmArgs& args, void (*make_codes)(const std::byte*, int64_t, int64_t, NextChunk&, CodeChunk*),
                   int64_t chunk_bytes, int offset) {
