@@ -54,8 +54,9 @@ struct Policy {
   std::optional<ScheduleKind> schedule = {};
   // Default: the schedule's own (ScheduleTraits): lru for on-demand, mrs for hybrid, otherwise static.
   std::optional<Eviction> eviction = {};
-  int64_t micro_batch_size = 0;        // sequences that go through a layer together; 0: all of a pass, with a device 32
-  std::optional<KvTier> kv_tier = {};  // default: kDevice for zero and hybrid, otherwise kDram
+  int64_t micro_batch_size = 0;  // sequences that go through a layer together; 0: all of a pass, with a device 32
+  // Default: kDevice for zero and hybrid, and for a device that has room for all experts as well; otherwise kDram.
+  std::optional<KvTier> kv_tier = {};
   // Slots that no pinned expert holds (eviction static); 0: as many as the schedule can use.
   int64_t streaming_slots = 0;
   // With a device: the number of layers whose experts are read from disk into DRAM ahead of the device. 0: as many

@@ -28,8 +28,10 @@ constexpr Kind kKinds[] = {{RowFormat::kF32, WeightFormat::kF32},   {RowFormat::
                            {RowFormat::kInt8, WeightFormat::kInt8}, {RowFormat::kInt8, WeightFormat::kHqq4},
                            {RowFormat::kInt8, WeightFormat::kHqq3}};
 
-// Small tiles; then tiles of many rows, several to a block, in a few blocks.
-constexpr GemmTuning kTunings[] = {{.max_blocks = 0, .tiled_from = 1'000'000}, {.max_blocks = 3, .tiled_from = 1}};
+// As launches of few blocks are computed; tiles of many rows, several to a block, in a few blocks; tiles of few rows.
+constexpr GemmTuning kTunings[] = {{.max_blocks = 0, .tiled_from = 1'000'000},
+                                   {.max_blocks = 3, .tiled_from = 1, .few_blocks = 0},
+                                   {.max_blocks = 0, .tiled_from = 1'000'000, .few_blocks = 0}};
 
 std::span<const std::byte> PackedBytesOf(const AlignedBytes& packed, const Kind& kind, int64_t num_cols,
                                          int64_t inner_dim) {
@@ -190,8 +192,12 @@ TEST(CudaKernelsTest, ExpertsHaveTheHostsBits) {
   const std::vector<int64_t> offsets = {0, 1, 1, 10, 10, 177, 180};
   const std::vector<int32_t> experts = {4, 0, 2, 1};  // 3 and 5 run elsewhere
   for (const Kind& kind : kKinds) {
-    for (const auto& [ffn_dim, tuning] :
-         {std::pair<int64_t, GemmTuning>{96, kTunings[0]}, {96, kTunings[1]}, {200, kTunings[0]}, {200, kTunings[1]}}) {
+    for (const auto& [ffn_dim, tuning] : {std::pair<int64_t, GemmTuning>{96, kTunings[0]},
+                                          {96, kTunings[1]},
+                                          {200, kTunings[0]},
+                                          {200, kTunings[1]},
+                                          {96, kTunings[2]},
+                                          {200, kTunings[2]}}) {
       SCOPED_TRACE(testing::Message() << TraitsOf(kind.w_format).name << ", FFN of " << ffn_dim << ", tiles from "
                                       << tuning.tiled_from);
       const std::vector<float> x = RandomFloats(kRows * kDim, 7);
@@ -226,7 +232,10 @@ TEST(CudaKernelsTest, ExpertsHaveTheHostsBits) {
                          .rule = rule,
                          .hidden = hidden.data(),
                          .hidden_stride_bytes = stride,
-                         .groups = {.num_groups = 4, .offsets = device_offsets.data(), .max_rows = 167},
+                         .groups = {.num_groups = 4,
+                                    .offsets = device_offsets.data(),
+                                    .max_rows = 167,
+                                    .typical_rows = ffn_dim == 96 ? 4 : 0},
                          .tuning = tuning};
       GemmLaunch second{.x_format = kind.x_format,
                         .w_format = kind.w_format,

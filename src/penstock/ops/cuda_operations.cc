@@ -310,9 +310,11 @@ void CudaOperations::Experts(int64_t layer_idx, std::span<const ExpertToRun> exp
   Activations& a = args_.activations;
   const kernels::RowFormat format = args_.row_formats.ffn;
   const int64_t hidden_stride = kernels::RowBytes(format, config.expert_dim);
+  const int64_t typical_rows = 1 + grouped_.size() * config.num_topk * 3 / (2 * config.num_experts);
   for (size_t begin = 0; begin < experts.size(); begin += cuda::kMaxGroups) {
     const auto part = experts.subspan(begin, std::min<size_t>(cuda::kMaxGroups, experts.size() - begin));
-    // A row chooses an expert at most once, so no group has more than grouped_.size() rows.
+    // A row chooses an expert at most once, so no group has more than grouped_.size() rows. Most have half as many
+    // again as the mean, at most.
     cuda::GateUpLaunch first{.x_format = format,
                              .w_format = part[0].weights.gate_proj.format,
                              .ffn_dim = config.expert_dim,
@@ -326,7 +328,8 @@ void CudaOperations::Experts(int64_t layer_idx, std::span<const ExpertToRun> exp
                              .hidden_stride_bytes = hidden_stride,
                              .groups = {.num_groups = static_cast<int32_t>(part.size()),
                                         .offsets = a.group_offsets.data(),
-                                        .max_rows = grouped_.size()},
+                                        .max_rows = grouped_.size(),
+                                        .typical_rows = typical_rows},
                              .tuning = args_.tuning};
     cuda::GemmLaunch second{.x_format = format,
                             .w_format = part[0].weights.down_proj.format,

@@ -14,6 +14,7 @@ constexpr int kScoreThreads = 128;  // positions of a block
 constexpr int kSoftmaxThreads = 256;
 constexpr int kValueDims = 32;  // dimensions of a block
 constexpr int kQueriesAtOnce = 8;
+constexpr int kDimsAhead = 16;
 constexpr int kMaxRowsOfBlock = 8;
 constexpr size_t kMaxQueryBytes = 40 * 1024;  // of shared memory
 
@@ -100,57 +101,111 @@ PENSTOCK_DEVICE RowRun RunFrom(const AttentionLaunch& args, int64_t begin, int64
   return {begin, end, AttendedBy(args, begin), AttendedBy(args, end - 1)};
 }
 
+// Returns the number of query heads that have the same K and V. Divisions of 32 bits are several times as fast as those
+// of 64, and these kernels have many.
+PENSTOCK_DEVICE int GroupOf(const AttentionLaunch& args) {
+  return static_cast<int>(args.num_heads) / static_cast<int>(args.rows.num_kv_heads);
+}
+
 // A query of a run: the heads of a row's group one after another, row after row.
 struct Query {
   int64_t row, head;
 };
-PENSTOCK_DEVICE Query QueryAt(const AttentionLaunch& args, const RowRun& run, int64_t kv_head, int64_t idx) {
-  const int64_t group = args.num_heads / args.rows.num_kv_heads;
+PENSTOCK_DEVICE Query QueryAt(const RowRun& run, int64_t kv_head, int group, int idx) {
   return {run.begin + idx / group, kv_head * group + idx % group};
 }
 
-// Scores one position for all queries of a run; q [num_queries, head_dim] as ScoresKernel leaves it.
+// The queries [first, first + count) of a run, at most kQueriesAtOnce.
+struct SomeQueries {
+  int first, count;
+};
+
+// Scores one position, whose codes of K begin at `k`; q as ScoresKernel leaves it.
+PENSTOCK_DEVICE void ScoreCodes(const std::byte* k, int64_t step_bytes, float k_scale, const float* q, int num_queries,
+                                int code_dims, const SomeQueries& some, float (&scores)[kQueriesAtOnce]) {
+  const int8_t* const codes = reinterpret_cast<const int8_t*>(q + 2 * num_queries);
+  int32_t dots[kQueriesAtOnce] = {};
+  for (int d = 0; d < code_dims; d += 4) {
+    const std::byte* const step = k + d / 4 * step_bytes;
+#pragma unroll
+    for (int i = 0; i < kQueriesAtOnce; ++i) {
+      if (i >= some.count) break;
+      const int8_t* const own = codes + (some.first + i) * code_dims + d;
+      for (int j = 0; j < 4; ++j) dots[i] += static_cast<int32_t>(static_cast<uint8_t>(step[j])) * own[j];
+    }
+  }
+#pragma unroll
+  for (int i = 0; i < kQueriesAtOnce; ++i) {
+    if (i >= some.count) break;
+    const int32_t dot = dots[i] + reinterpret_cast<const int32_t*>(q)[2 * (some.first + i) + 1];
+    scores[i] = __int2float_rn(dot) * (k_scale * q[2 * (some.first + i)]);
+  }
+}
+
+// Adds kDimsAhead dimensions from `d` on, or those for which has_dim() is true, to the scores.
+template <typename HasDim>
+PENSTOCK_DEVICE void AddDims(const float (&values)[kDimsAhead], const float* q, int code_dims, int d,
+                             const SomeQueries& some, const HasDim& has_dim, float (&scores)[kQueriesAtOnce]) {
+#pragma unroll
+  for (int j = 0; j < kDimsAhead; j += 4) {
+    if (!has_dim(j)) break;
+#pragma unroll
+    for (int i = 0; i < kQueriesAtOnce; ++i) {
+      // Beyond the last query, repeats the last one: a branch for each would cost more.
+      const int query = some.first + (i < some.count ? i : some.count - 1);
+      const float4 own = *reinterpret_cast<const float4*>(q + query * code_dims + d + j);
+      scores[i] = __fmaf_rn(own.x, values[j], scores[i]);
+      if (has_dim(j + 1)) scores[i] = __fmaf_rn(own.y, values[j + 1], scores[i]);
+      if (has_dim(j + 2)) scores[i] = __fmaf_rn(own.z, values[j + 2], scores[i]);
+      if (has_dim(j + 3)) scores[i] = __fmaf_rn(own.w, values[j + 3], scores[i]);
+    }
+  }
+}
+
+// Like ScoreCodes(), for a K of floats.
+PENSTOCK_DEVICE void ScoreFloats(KvFormat format, const std::byte* k, int64_t step_bytes, const float* q, int head_dim,
+                                 int code_dims, const SomeQueries& some, float (&scores)[kQueriesAtOnce]) {
+  for (int d = 0; d < head_dim; d += kDimsAhead) {
+    float values[kDimsAhead];  // loaded before the first of them is multiplied
+#pragma unroll
+    for (int j = 0; j < kDimsAhead; ++j) {
+      values[j] = d + j < head_dim ? KvFloat(format, k + (d + j) * step_bytes) : 0.0f;
+    }
+    const int num_dims = head_dim - d;
+    if (num_dims >= kDimsAhead) {
+      AddDims(
+          values, q, code_dims, d, some, [](int) { return true; }, scores);
+    } else {
+      AddDims(
+          values, q, code_dims, d, some, [&](int j) { return j < num_dims; }, scores);
+    }
+  }
+}
+
+// Scores one position for all queries of a run; q as ScoresKernel leaves it.
 PENSTOCK_DEVICE void ScorePosition(const AttentionLaunch& args, const RowRun& run, int64_t kv_head, const float* q,
                                    int64_t pos) {
-  const int64_t head_dim = args.rows.head_dim, code_dims = (head_dim + 3) / 4 * 4, token = pos % kKvPageTokens;
-  const int64_t num_queries = (run.end - run.begin) * (args.num_heads / args.rows.num_kv_heads);
+  const int head_dim = static_cast<int>(args.rows.head_dim), code_dims = (head_dim + 3) / 4 * 4;
+  const int group = GroupOf(args), num_queries = static_cast<int>(run.end - run.begin) * group;
+  const int64_t token = pos % kKvPageTokens;
   const KvBlock block = {args.rows.format, head_dim};
-  const std::byte* const k = BlockOf(args.rows, run.begin, pos / kKvPageTokens, kv_head);
-  const int8_t* const codes = reinterpret_cast<const int8_t*>(q + 2 * num_queries);
-  for (int64_t first = 0; first < num_queries; first += kQueriesAtOnce) {
-    const int count = static_cast<int>(num_queries - first < kQueriesAtOnce ? num_queries - first : kQueriesAtOnce);
+  // K has one step of dimensions after another; a division for each offset would take longer than its product.
+  const int64_t step_bytes = block.k_step_bytes();
+  const std::byte* const data = BlockOf(args.rows, run.begin, pos / kKvPageTokens, kv_head);
+  const std::byte* const k = data + block.k_offset(0, token);
+  for (int first = 0; first < num_queries; first += kQueriesAtOnce) {
+    const SomeQueries some = {first, num_queries - first < kQueriesAtOnce ? num_queries - first : kQueriesAtOnce};
     float scores[kQueriesAtOnce] = {};
     if (args.rows.format == KvFormat::kInt8) {
-      int32_t dots[kQueriesAtOnce] = {};
-      for (int64_t d = 0; d < code_dims; d += 4) {
-        const std::byte* const step = k + block.k_offset(d, token);
-#pragma unroll
-        for (int i = 0; i < kQueriesAtOnce; ++i) {
-          if (i >= count) break;
-          const int8_t* const own = codes + (first + i) * code_dims + d;
-          for (int j = 0; j < 4; ++j) dots[i] += static_cast<int32_t>(static_cast<uint8_t>(step[j])) * own[j];
-        }
-      }
-      const float k_scale = reinterpret_cast<const float*>(k + block.k_scales_offset())[token];
-#pragma unroll
-      for (int i = 0; i < kQueriesAtOnce; ++i) {
-        if (i >= count) break;
-        const int32_t dot = dots[i] + reinterpret_cast<const int32_t*>(q)[2 * (first + i) + 1];
-        scores[i] = __int2float_rn(dot) * (k_scale * q[2 * (first + i)]);
-      }
+      const float k_scale = reinterpret_cast<const float*>(data + block.k_scales_offset())[token];
+      ScoreCodes(k, step_bytes, k_scale, q, num_queries, code_dims, some, scores);
     } else {
-      for (int64_t d = 0; d < head_dim; ++d) {
-        const float value = KvFloat(args.rows.format, k + block.k_offset(d, token));
-#pragma unroll
-        for (int i = 0; i < kQueriesAtOnce; ++i) {
-          if (i < count) scores[i] = __fmaf_rn(q[(first + i) * head_dim + d], value, scores[i]);
-        }
-      }
+      ScoreFloats(args.rows.format, k, step_bytes, q, head_dim, code_dims, some, scores);
     }
 #pragma unroll
     for (int i = 0; i < kQueriesAtOnce; ++i) {
-      if (i >= count) break;
-      const Query query = QueryAt(args, run, kv_head, first + i);
+      if (i >= some.count) break;
+      const Query query = QueryAt(run, kv_head, group, first + i);
       const Attended attended = AttendedBy(args, query.row);
       if (pos < attended.first || pos >= attended.end) continue;
       ScoresOf(args, query.row, query.head)[pos - attended.base] = scores[i];
@@ -160,8 +215,9 @@ PENSTOCK_DEVICE void ScorePosition(const AttentionLaunch& args, const RowRun& ru
 
 // Grid: positions, KV heads, blocks of rows. A thread handles one position and all queries of a run.
 PENSTOCK_KERNEL(kScoreThreads) ScoresKernel(const AttentionLaunch args, int rows_of_block) {
-  const int64_t kv_head = blockIdx.y, group = args.num_heads / args.rows.num_kv_heads, head_dim = args.rows.head_dim;
-  const int64_t code_dims = (head_dim + 3) / 4 * 4;
+  const int64_t kv_head = blockIdx.y;
+  const int group = GroupOf(args), head_dim = static_cast<int>(args.rows.head_dim);
+  const int code_dims = (head_dim + 3) / 4 * 4;
   const int64_t first_row = static_cast<int64_t>(blockIdx.z) * rows_of_block;
   const int64_t limit = first_row + rows_of_block < args.rows.num_rows ? first_row + rows_of_block : args.rows.num_rows;
   float* const q = reinterpret_cast<float*>(SharedMemory());
@@ -170,18 +226,18 @@ PENSTOCK_KERNEL(kScoreThreads) ScoresKernel(const AttentionLaunch args, int rows
     begin = run.end;
     const int64_t first_pos = run.first_row.base + static_cast<int64_t>(blockIdx.x) * kScoreThreads;
     if (first_pos >= run.last_row.end) continue;
-    const int64_t num_queries = (run.end - run.begin) * group;
-    // Shared memory holds q [num_queries, head_dim]. For int8 it holds, for each query, its scale and the number that
+    const int num_queries = static_cast<int>(run.end - run.begin) * group;
+    // Shared memory holds q [num_queries, code_dims]. For int8 it holds, for each query, its scale and the number that
     // removes kKvCodeOffset, then codes [num_queries, code_dims].
     __syncthreads();
     if (args.rows.format == KvFormat::kInt8) {
       int8_t* const codes = reinterpret_cast<int8_t*>(q + 2 * num_queries);
-      for (int64_t i = Warp(); i < num_queries; i += kScoreThreads / kWarpThreads) {
-        const Query query = QueryAt(args, run, kv_head, i);
+      for (int i = Warp(); i < num_queries; i += kScoreThreads / kWarpThreads) {
+        const Query query = QueryAt(run, kv_head, group, i);
         const float* const source = args.q + (query.row * args.num_heads + query.head) * head_dim;
         const CodeScale scale = ScaleOfWarp(source, head_dim);
         int32_t sum = 0;
-        for (int64_t d = Lane(); d < code_dims; d += kWarpThreads) {
+        for (int d = Lane(); d < code_dims; d += kWarpThreads) {
           const int32_t code = d < head_dim ? CodeOf(source[d], scale) : 0;
           codes[i * code_dims + d] = static_cast<int8_t>(code);
           sum += code;
@@ -193,9 +249,10 @@ PENSTOCK_KERNEL(kScoreThreads) ScoresKernel(const AttentionLaunch args, int rows
         }
       }
     } else {
-      for (int64_t i = threadIdx.x; i < num_queries * head_dim; i += kScoreThreads) {
-        const Query query = QueryAt(args, run, kv_head, i / head_dim);
-        q[i] = args.q[(query.row * args.num_heads + query.head) * head_dim + i % head_dim];
+      for (int i = static_cast<int>(threadIdx.x); i < num_queries * code_dims; i += kScoreThreads) {
+        const Query query = QueryAt(run, kv_head, group, i / code_dims);
+        const int d = i % code_dims;
+        q[i] = d < head_dim ? args.q[(query.row * args.num_heads + query.head) * head_dim + d] : 0.0f;
       }
     }
     __syncthreads();
@@ -248,43 +305,83 @@ PENSTOCK_KERNEL(kSoftmaxThreads) SoftmaxKernel(const AttentionLaunch args) {
   }
 }
 
+// Adds one dimension of neighbouring tokens to the sums of the queries for which attends(query, token) is true.
+template <int kQueries, int kTokens, typename Attends>
+PENSTOCK_DEVICE void AddTokens(const float4 (&weights)[kQueries][kTokens / 4], const float (&values)[kTokens],
+                               const Attends& attends, float (&sums)[kQueries]) {
+#pragma unroll
+  for (int i = 0; i < kQueries; ++i) {
+#pragma unroll
+    for (int j = 0; j < kTokens; ++j) {
+      const float4& four = weights[i][j / 4];
+      const float weight = j % 4 == 0 ? four.x : j % 4 == 1 ? four.y : j % 4 == 2 ? four.z : four.w;
+      if (attends(i, j)) sums[i] = __fmaf_rn(weight, values[j], sums[i]);
+    }
+  }
+}
+
 // Computes one dimension of p . V for kQueries queries of a run from `first` on.
 template <int kQueries>
-PENSTOCK_DEVICE void SumValues(const AttentionLaunch& args, const RowRun& run, int64_t kv_head, int64_t first,
-                               int64_t d) {
+PENSTOCK_DEVICE void SumValues(const AttentionLaunch& args, const RowRun& run, int64_t kv_head, int first, int64_t d) {
   const int64_t head_dim = args.rows.head_dim;
-  const int64_t num_queries = (run.end - run.begin) * (args.num_heads / args.rows.num_kv_heads);
+  const int group = GroupOf(args), num_queries = static_cast<int>(run.end - run.begin) * group;
   const KvBlock block = {args.rows.format, head_dim};
+  constexpr int kTokensAhead = kQueries == 1 ? 16 : 8;
+  static_assert(kKvPageTokens % kTokensAhead == 0);
   Attended attended[kQueries];
   const float* p[kQueries];
   float sums[kQueries] = {};
 #pragma unroll
   for (int i = 0; i < kQueries; ++i) {
     // Beyond the last query, repeats the last one.
-    const Query query = QueryAt(args, run, kv_head, first + i < num_queries ? first + i : num_queries - 1);
+    const Query query = QueryAt(run, kv_head, group, first + i < num_queries ? first + i : num_queries - 1);
     attended[i] = AttendedBy(args, query.row);
     p[i] = ScoresOf(args, query.row, query.head) - attended[i].base;
   }
   const int64_t begin = attended[0].first, end = attended[kQueries - 1].end;
-  for (int64_t page = begin / kKvPageTokens; page * kKvPageTokens < end; ++page) {
-    const int64_t first_of_page = page * kKvPageTokens;
-    const int64_t last = first_of_page + kKvPageTokens < end ? first_of_page + kKvPageTokens : end;
-    const std::byte* const v = BlockOf(args.rows, run.begin, page, kv_head) + block.v_offset() + d * block.size();
-    for (int64_t pos = first_of_page < begin ? begin : first_of_page; pos < last; ++pos) {
-      const std::byte* const element = v + (pos - first_of_page) * block.v_stride();
-      const float value = args.rows.format == KvFormat::kInt8
-                              ? __int2float_rn(*reinterpret_cast<const int8_t*>(element))
-                              : KvFloat(args.rows.format, element);
+  // All queries attend to the positions [all_from, all_until).
+  const int64_t all_from = attended[kQueries - 1].first, all_until = attended[0].end;
+  const int64_t num_pages = (end + kKvPageTokens - 1) / kKvPageTokens, v_stride = block.v_stride();
+  const int64_t in_page = block.v_offset() + d * block.size();
+  // The address of the next page is loaded while the current one is added.
+  const std::byte* next = BlockOf(args.rows, run.begin, begin / kKvPageTokens, kv_head) + in_page;
+  for (int64_t page = begin / kKvPageTokens; page < num_pages; ++page) {
+    const std::byte* const v = next;
+    if (page + 1 < num_pages) next = BlockOf(args.rows, run.begin, page + 1, kv_head) + in_page;
+#pragma unroll
+    for (int part = 0; part < kKvPageTokens; part += kTokensAhead) {
+      const int64_t pos = page * kKvPageTokens + part;
+      if (pos + kTokensAhead <= begin || pos >= end) continue;
+      // All loads come before the first product. Beyond the attended positions they read memory that exists but means
+      // nothing.
+      float values[kTokensAhead];
+      float4 weights[kQueries][kTokensAhead / 4];
+#pragma unroll
+      for (int j = 0; j < kTokensAhead; ++j) {
+        const std::byte* const element = v + (part + j) * v_stride;
+        values[j] = args.rows.format == KvFormat::kInt8 ? __int2float_rn(*reinterpret_cast<const int8_t*>(element))
+                                                        : KvFloat(args.rows.format, element);
+      }
 #pragma unroll
       for (int i = 0; i < kQueries; ++i) {
-        if (pos >= attended[i].first && pos < attended[i].end) sums[i] = __fmaf_rn(p[i][pos], value, sums[i]);
+#pragma unroll
+        for (int j = 0; j < kTokensAhead; j += 4) {
+          weights[i][j / 4] = *reinterpret_cast<const float4*>(p[i] + pos + j);
+        }
+      }
+      if (pos >= all_from && pos + kTokensAhead <= all_until) {
+        AddTokens<kQueries, kTokensAhead>(
+            weights, values, [](int, int) { return true; }, sums);
+      } else {
+        const auto attends = [&](int i, int j) { return pos + j >= attended[i].first && pos + j < attended[i].end; };
+        AddTokens<kQueries, kTokensAhead>(weights, values, attends, sums);
       }
     }
   }
 #pragma unroll
   for (int i = 0; i < kQueries; ++i) {
     if (first + i >= num_queries) break;
-    const Query query = QueryAt(args, run, kv_head, first + i);
+    const Query query = QueryAt(run, kv_head, group, first + i);
     const int64_t at = query.row * args.num_heads + query.head;
     args.out[at * head_dim + d] = __fdiv_rn(sums[i], args.totals[at]);
   }
@@ -294,7 +391,7 @@ PENSTOCK_DEVICE void SumValues(const AttentionLaunch& args, const RowRun& run, i
 template <int kQueries>
 PENSTOCK_KERNEL(kQueries == 1 ? 1024 : 256)
 ValuesKernel(const AttentionLaunch args, int rows_of_block) {
-  const int64_t kv_head = blockIdx.y, group = args.num_heads / args.rows.num_kv_heads;
+  const int64_t kv_head = blockIdx.y;
   const int64_t d = static_cast<int64_t>(blockIdx.x) * kValueDims + Lane();
   const int64_t first_row = static_cast<int64_t>(blockIdx.z) * rows_of_block;
   const int64_t limit = first_row + rows_of_block < args.rows.num_rows ? first_row + rows_of_block : args.rows.num_rows;
@@ -302,8 +399,9 @@ ValuesKernel(const AttentionLaunch args, int rows_of_block) {
   for (int64_t begin = first_row; begin < limit;) {
     const RowRun run = RunFrom(args, begin, limit);
     begin = run.end;
-    const int64_t num_queries = (run.end - run.begin) * group, step = static_cast<int64_t>(blockDim.x) / kWarpThreads;
-    for (int64_t i = Warp() * kQueries; i < num_queries; i += step * kQueries) {
+    const int num_queries = static_cast<int>(run.end - run.begin) * GroupOf(args);
+    const int num_warps = static_cast<int>(blockDim.x) / kWarpThreads;
+    for (int i = Warp() * kQueries; i < num_queries; i += num_warps * kQueries) {
       SumValues<kQueries>(args, run, kv_head, i, d);
     }
   }

@@ -20,13 +20,19 @@ struct RowGroups {
   int32_t num_groups = 1;
   const int64_t* offsets = nullptr;  // [num_experts + 1]: expert e has rows [offsets[e], offsets[e + 1])
   int32_t expert_idx[kMaxGroups] = {};
-  int64_t max_rows = 0;  // maximum rows of a group
+  int64_t max_rows = 0;      // maximum rows of a group
+  int64_t typical_rows = 0;  // about how many rows most groups have, which chooses a kernel; 0: max_rows
+
+  int64_t typical() const { return typical_rows > 0 ? typical_rows : max_rows; }
 };
 
 // How a GEMM is computed; the bits do not depend on it.
 struct GemmTuning {
   int max_blocks = 0;       // blocks at once, each of which takes several tiles; 0: one block for each tile
-  int64_t tiled_from = 64;  // from this size of the largest group on, tiles of many rows (tiled_product.cuh) are faster
+  int64_t tiled_from = 64;  // from this number of rows of a group on, tiles of many rows (tiled_product.cuh) are faster
+  // Fewer blocks than this leave multiprocessors idle, or with too few loads under way to keep the memory busy: three
+  // for each multiprocessor of an H200.
+  int64_t few_blocks = 384;
 };
 
 // Biases that are added to the outputs of each matrix after the sums; null: nothing.

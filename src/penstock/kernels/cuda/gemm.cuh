@@ -64,14 +64,15 @@ PENSTOCK_DEVICE float Gated(const GateUpLaunch& args, const Tile& tile, int64_t 
   return Glu(args.rule, gate, up);
 }
 
-// Computes a tile with the products of panel_product.cuh: each warp has its own panel, all have the same rows.
+// Computes a tile with the products of panel_product.cuh: a block's warps have Product::kColumns panels, and all have
+// the same rows.
 template <class Product>
-PENSTOCK_KERNEL(kProductThreads)
+PENSTOCK_KERNEL(Product::kThreads)
 GemmKernel(const GemmLaunch args, const TileShape shape) {
   for (int64_t i = blockIdx.x; i < shape.num_tiles; i += gridDim.x) {
     const Tile tile = TileAt(args.groups, shape, i);
     if (tile.first == tile.end) continue;
-    const int64_t panel_idx = tile.first_panel + Warp();
+    const int64_t panel_idx = tile.first_panel + Warp() % Product::kColumns;
     Product product;
     product.Run(PanelAt(args.weights.w[tile.group_idx], shape, panel_idx), args.inner_dim,
                 {{args.x, args.x_stride_bytes}, tile.first, tile.end}, SharedMemory());
@@ -118,25 +119,27 @@ PENSTOCK_DEVICE void StoreHidden(const GateUpLaunch& args, const Tile& tile, con
 }
 
 template <class Product>
-PENSTOCK_KERNEL(kProductThreads)
+PENSTOCK_KERNEL(Product::kThreads)
 GateUpKernel(const GateUpLaunch args, const TileShape shape) {
+  static_assert(Product::kColumns == kPanelsAtOnce);
   for (int64_t i = blockIdx.x; i < shape.num_tiles; i += gridDim.x) {
     const Tile tile = TileAt(args.groups, shape, i);
     if (tile.first == tile.end) continue;
     const ProductRows x = {{args.x, args.x_stride_bytes}, tile.first, tile.end};
     float* const hidden = reinterpret_cast<float*>(SharedMemory() + Product::kSharedBytes);  // [kRows, kBlockCols]
-    const int64_t panel_idx = tile.first_panel + Warp();
+    const int column = Warp() % Product::kColumns;
+    const int64_t panel_idx = tile.first_panel + column;
     Product product;
     product.Run(PanelAt(args.gate.w[tile.group_idx], shape, panel_idx), args.inner_dim, x, SharedMemory());
     // Each lane reads only its own writes.
-    const int first_output = Warp() * static_cast<int>(kPanelCols);
+    const int first_output = column * static_cast<int>(kPanelCols);
     product.ForEach([&](int output, int row, float sum) { hidden[row * kBlockCols + first_output + output] = sum; });
     product.Run(PanelAt(args.up.w[tile.group_idx], shape, panel_idx), args.inner_dim, x, SharedMemory());
     product.ForEach([&](int output, int row, float sum) {
       float& value = hidden[row * kBlockCols + first_output + output];
       value = Gated(args, tile, panel_idx * kPanelCols + output, value, sum);
     });
-    StoreHidden(args, tile, hidden, kPanelsAtOnce);
+    StoreHidden(args, tile, hidden, Product::kThreads / kWarpThreads);
   }
 }
 
@@ -165,6 +168,11 @@ inline int64_t OutputsOf(const GemmLaunch& args) { return args.num_cols; }
 
 inline int64_t OutputsOf(const GateUpLaunch& args) { return args.ffn_dim; }
 
+// Return the panels of a tile of tiled_product.cuh, of each matrix.
+inline int64_t TiledPanels(const GemmLaunch&) { return 2 * kTiledColumns; }
+
+inline int64_t TiledPanels(const GateUpLaunch&) { return kTiledColumns; }
+
 template <class Args>
 TileShape ShapeOf(const Args& args, int64_t panels_per_tile, int rows_per_tile) {
   TileShape shape{.panels_per_tile = panels_per_tile,
@@ -192,20 +200,21 @@ void LaunchTiles(void (*kernel)(Args, TileShape), const Args& args, const TileSh
 
 template <class Product>
 void LaunchOf(const GemmLaunch& args, Stream stream) {
-  LaunchTiles<GemmLaunch>(GemmKernel<Product>, args, ShapeOf(args, kPanelsAtOnce, Product::kRows), kProductThreads,
-                          Product::kSharedBytes, stream);
+  LaunchTiles<GemmLaunch>(GemmKernel<Product>, args, ShapeOf(args, Product::kColumns, Product::kRows),
+                          Product::kThreads, Product::kSharedBytes, stream);
 }
 
 template <class Product>
 void LaunchOf(const GateUpLaunch& args, Stream stream) {
-  LaunchTiles<GateUpLaunch>(GateUpKernel<Product>, args, ShapeOf(args, kPanelsAtOnce, Product::kRows), kProductThreads,
-                            Product::kSharedBytes + sizeof(float) * Product::kRows * kBlockCols, stream);
+  LaunchTiles<GateUpLaunch>(GateUpKernel<Product>, args, ShapeOf(args, Product::kColumns, Product::kRows),
+                            Product::kThreads, Product::kSharedBytes + sizeof(float) * Product::kRows * kBlockCols,
+                            stream);
 }
 
 template <WeightFormat kFormat>
 void LaunchTiled(const GemmLaunch& args, Stream stream) {
   LaunchTiles<GemmLaunch>(TiledGemmKernel<kFormat>, args,
-                          ShapeOf(args, 2 * kTiledColumns, TiledProduct<kFormat>::kRows), kTiledThreads,
+                          ShapeOf(args, TiledPanels(args), TiledProduct<kFormat>::kRows), kTiledThreads,
                           TiledProduct<kFormat>::kSharedBytes, stream);
 }
 
@@ -213,22 +222,49 @@ template <WeightFormat kFormat>
 void LaunchTiled(const GateUpLaunch& args, Stream stream) {
   static_assert(sizeof(float) * TiledProduct<kFormat>::kRows * kBlockCols <= TiledProduct<kFormat>::kSharedBytes);
   LaunchTiles<GateUpLaunch>(TiledGateUpKernel<kFormat>, args,
-                            ShapeOf(args, kTiledColumns, TiledProduct<kFormat>::kRows), kTiledThreads,
+                            ShapeOf(args, TiledPanels(args), TiledProduct<kFormat>::kRows), kTiledThreads,
                             TiledProduct<kFormat>::kSharedBytes, stream);
 }
 
-// Few rows use small tiles; the bits are the same.
+// Returns whether tiles of kPanelsAtOnce panels and `rows_per_tile` rows make too few blocks. The launch is then cut
+// into smaller tiles, or a block shares each panel among more warps. The bits are the same.
+template <class Args>
+bool HasFewBlocks(const Args& args, int rows_per_tile) {
+  return ShapeOf(args, kPanelsAtOnce, rows_per_tile).num_tiles < args.tuning.few_blocks;
+}
+
 template <WeightFormat kFormat, class Args>
 void LaunchFloat(const Args& args, Stream stream) {
-  if (args.groups.max_rows <= 2) return LaunchOf<FloatProduct<kFormat, 2>>(args, stream);
-  if (args.groups.max_rows <= 8) return LaunchOf<FloatProduct<kFormat, 8>>(args, stream);
+  const int64_t rows = args.groups.typical();
+  if (rows <= 2 || HasFewBlocks(args, 2)) return LaunchOf<FloatProduct<kFormat, 2>>(args, stream);
+  if (rows <= 8 || HasFewBlocks(args, 8)) return LaunchOf<FloatProduct<kFormat, 8>>(args, stream);
   LaunchOf<FloatTile<kFormat>>(args, stream);
+}
+
+// With one tile of eight rows, or with four.
+template <WeightFormat kFormat, class Args>
+void LaunchSplit(const Args& args, Stream stream) {
+  if constexpr (std::is_same_v<Args, GemmLaunch>) {
+    if (args.groups.typical() <= 8) return LaunchOf<QuantisedProduct<kFormat, 1, 1, 8>>(args, stream);
+    LaunchOf<QuantisedProduct<kFormat, 4, 1, 4>>(args, stream);
+  } else {
+    if (args.groups.typical() <= 8) return LaunchOf<QuantisedProduct<kFormat, 1, kPanelsAtOnce, 4>>(args, stream);
+    LaunchOf<QuantisedProduct<kFormat, 4, kPanelsAtOnce, 2>>(args, stream);
+  }
 }
 
 template <WeightFormat kFormat, template <int> class Product, class Args>
 void LaunchMatrixUnits(const Args& args, Stream stream) {
-  if (args.groups.max_rows >= args.tuning.tiled_from) return LaunchTiled<kFormat>(args, stream);
-  if (args.groups.max_rows <= 8) return LaunchOf<Product<1>>(args, stream);
+  const int64_t rows = args.groups.typical();
+  // Large tiles make up for fewer blocks, until half of the multiprocessors have none.
+  const int64_t num_tiled = ShapeOf(args, TiledPanels(args), TiledProduct<kFormat>::kRows).num_tiles;
+  if (rows >= args.tuning.tiled_from && num_tiled >= args.tuning.few_blocks / 6) {
+    return LaunchTiled<kFormat>(args, stream);
+  }
+  if constexpr (kFormat != WeightFormat::kBF16) {
+    if (HasFewBlocks(args, rows <= 8 ? 8 : 32)) return LaunchSplit<kFormat>(args, stream);
+  }
+  if (rows <= 8) return LaunchOf<Product<1>>(args, stream);
   LaunchOf<Product<4>>(args, stream);
 }
 

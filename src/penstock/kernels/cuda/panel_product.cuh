@@ -1,17 +1,19 @@
-// Products of a panel of weights (tensor/packed_matrix.h) and some rows, by the four warps of a block. Each warp has
-// its own panel, and all have the same rows. Every output is summed in the order of kernel_table.h's law. So floats
-// with f32 rows, and quantised weights, give the host's bits.
+// Products of a panel of weights (tensor/packed_matrix.h) and some rows, by the warps of a block. Each warp has its own
+// panel (or shares one with others: QuantisedProduct), and all have the same rows. Every output is summed in the order
+// of kernel_table.h's law. So floats with f32 rows, and quantised weights, give the host's bits.
 //
 // The panels' layout fits the matrix units. With g = lane / 4 and t = lane % 4, one 16-byte load gives a lane the words
 // of outputs 4 g to 4 g + 3. Two of the words make the rows of one 16 x 32 tile, and the other two make those of
 // another.
 #pragma once
 
+#include <type_traits>
+
 #include "penstock/kernels/cuda/math.cuh"
 
 namespace penstock::cuda {
 
-inline constexpr int kPanelsAtOnce = 4;  // warps of a block
+inline constexpr int kPanelsAtOnce = 4;  // warps of a block, unless a product says otherwise
 inline constexpr int kProductThreads = kPanelsAtOnce * kWarpThreads;
 
 // Rows as a GEMM reads them.
@@ -36,41 +38,42 @@ template <WeightFormat kFormat, int kMaxRows>
 class FloatProduct {
  public:
   static constexpr int kRows = kMaxRows;
-  // Shared memory for [kRows, kInputs] of x.
-  static constexpr size_t kSharedBytes = sizeof(float) * kRows * 256;
+  static constexpr int kColumns = kPanelsAtOnce, kThreads = kProductThreads;
+  // Shared memory for two buffers [kRows, kInputs] of x.
+  static constexpr size_t kSharedBytes = sizeof(float) * 2 * kRows * 256;
 
   // All threads of the block must call this; `panel` may be null for a warp without one. `shared`: kSharedBytes.
+  //
+  // A chain of additions leaves no other work to hide a load behind. So the weights of the next kAhead pairs, and the
+  // rows of the next chunk, are loaded while the current ones are multiplied.
   PENSTOCK_DEVICE void Run(const std::byte* panel, int64_t inner_dim, const ProductRows& rows, std::byte* shared) {
-    float* const x = reinterpret_cast<float*>(shared);
     for (int r = 0; r < kRows; ++r) sums_[r] = 0;
+    const int64_t num_pairs = panel == nullptr ? 0 : (inner_dim + 1) / 2;
+    float staged[kStaged];
+    Word w[kAhead], next[kAhead];
+    LoadRows(rows, inner_dim, 0, staged);
+    LoadWeights(panel, 0, num_pairs, w);
     for (int64_t begin = 0; begin < inner_dim; begin += kInputs) {
-      __syncthreads();
-      for (int i = static_cast<int>(threadIdx.x); i < kRows * kInputs; i += kProductThreads) {
-        const int64_t row = rows.first_row + i / kInputs, k = begin + i % kInputs;
-        x[i] = row < rows.end_row && k < inner_dim ? reinterpret_cast<const float*>(rows.x.Row(row))[k] : 0.0f;
-      }
-      __syncthreads();
-      if (panel == nullptr) continue;
-      const int64_t left = inner_dim - begin;
-      const int num_pairs = static_cast<int>(left < kInputs ? (left + 1) / 2 : kInputs / 2);
-      for (int first = 0; first < num_pairs; first += kAhead) {
-        float2 w[kAhead];
+      // Two buffers take turns, so one barrier is enough: behind it, no warp reads the other buffer any more.
+      float* const x = reinterpret_cast<float*>(shared) + begin / kInputs % 2 * (kRows * kInputs);
 #pragma unroll
-        for (int i = 0; i < kAhead; ++i) {
-          w[i] = first + i < num_pairs ? PairAt(panel, begin / 2 + first + i) : float2{0.0f, 0.0f};
+      for (int i = 0; i < kStaged; ++i) x[static_cast<int>(threadIdx.x) + i * kProductThreads] = staged[i];
+      __syncthreads();
+      LoadRows(rows, inner_dim, begin + kInputs, staged);
+      for (int first = 0; first < kInputs / 2; first += kAhead) {
+        const int64_t pair = begin / 2 + first;
+        if (pair >= num_pairs) break;
+        LoadWeights(panel, pair + kAhead, num_pairs, next);
+        if (num_pairs - pair >= kAhead) {
+          Multiply<true>(w, x + 2 * first, kAhead);
+        } else {
+          Multiply<false>(w, x + 2 * first, static_cast<int>(num_pairs - pair));
         }
 #pragma unroll
-        for (int i = 0; i < kAhead; ++i) {
-          if (first + i >= num_pairs) break;
-#pragma unroll
-          for (int r = 0; r < kRows; ++r) {
-            const float2 pair = reinterpret_cast<const float2*>(x + r * kInputs)[first + i];
-            sums_[r] = __fmaf_rn(pair.y, w[i].y, sums_[r]);
-            sums_[r] = __fmaf_rn(pair.x, w[i].x, sums_[r]);
-          }
-        }
+        for (int i = 0; i < kAhead; ++i) w[i] = next[i];
       }
     }
+    __syncthreads();  // shared memory may be used again
   }
 
   // Calls put(output of the panel, row from first_row on, sum) for this lane's sums.
@@ -81,20 +84,57 @@ class FloatProduct {
   }
 
  private:
+  using Word = std::conditional_t<kFormat == WeightFormat::kBF16, uint32_t, float2>;  // a pair as it is loaded
   static constexpr int kInputs = 256;
-  static constexpr int kAhead = 16;  // loads in flight
+  static constexpr int kAhead = kFormat == WeightFormat::kBF16 ? 32 : 16;  // pairs
+  static constexpr int kStaged = kRows * kInputs / kProductThreads;        // of a thread
 
-  // Returns the weights of this lane's output for inputs 2 pair and 2 pair + 1.
-  static PENSTOCK_DEVICE float2 PairAt(const std::byte* panel, int64_t pair) {
+  static PENSTOCK_DEVICE void LoadRows(const ProductRows& rows, int64_t inner_dim, int64_t begin,
+                                       float (&staged)[kStaged]) {
+#pragma unroll
+    for (int i = 0; i < kStaged; ++i) {
+      const int at = static_cast<int>(threadIdx.x) + i * kProductThreads;
+      const int64_t row = rows.first_row + at / kInputs, k = begin + at % kInputs;
+      staged[i] = row < rows.end_row && k < inner_dim ? reinterpret_cast<const float*>(rows.x.Row(row))[k] : 0.0f;
+    }
+  }
+  // Loads the weights of this lane's output for kAhead pairs of inputs.
+  static PENSTOCK_DEVICE void LoadWeights(const std::byte* panel, int64_t pair, int64_t num_pairs, Word (&w)[kAhead]) {
+#pragma unroll
+    for (int i = 0; i < kAhead; ++i) w[i] = pair + i < num_pairs ? WordOf(panel, pair + i) : Word{};
+  }
+  // Without kAll, `num_pairs` ends the loop; a check of each pair would keep loads from being issued early.
+  template <bool kAll>
+  PENSTOCK_DEVICE void Multiply(const Word (&w)[kAhead], const float* x, int num_pairs) {
+#pragma unroll
+    for (int i = 0; i < kAhead; ++i) {
+      if (!kAll && i >= num_pairs) break;
+      const float2 pair = Floats(w[i]);
+#pragma unroll
+      for (int r = 0; r < kRows; ++r) {
+        const float2 inputs = reinterpret_cast<const float2*>(x + r * kInputs)[i];
+        sums_[r] = __fmaf_rn(inputs.y, pair.y, sums_[r]);
+        sums_[r] = __fmaf_rn(inputs.x, pair.x, sums_[r]);
+      }
+    }
+  }
+
+  static PENSTOCK_DEVICE Word WordOf(const std::byte* panel, int64_t pair) {
     if constexpr (kFormat == WeightFormat::kBF16) {
-      const uint32_t both = WordAt(panel + (pair * kPanelCols + Lane()) * 4);
-      return {FromBf16Bits(both & 0xFFFFu), FromBf16Bits(both >> 16)};
+      return WordAt(panel + (pair * kPanelCols + Lane()) * 4);
     } else if constexpr (kFormat == WeightFormat::kF16) {
       const uint16_t* const w = reinterpret_cast<const uint16_t*>(panel) + 2 * pair * kPanelCols + Lane();
       return {FromF16Bits(w[0]), FromF16Bits(w[kPanelCols])};
     } else {
       const float* const w = reinterpret_cast<const float*>(panel) + 2 * pair * kPanelCols + Lane();
       return {w[0], w[kPanelCols]};
+    }
+  }
+  static PENSTOCK_DEVICE float2 Floats(const Word& word) {
+    if constexpr (kFormat == WeightFormat::kBF16) {
+      return {FromBf16Bits(word & 0xFFFFu), FromBf16Bits(word >> 16)};
+    } else {
+      return word;
     }
   }
 
@@ -107,6 +147,7 @@ template <WeightFormat kFormat>
 class FloatTile {
  public:
   static constexpr int kRows = 32;
+  static constexpr int kColumns = kPanelsAtOnce, kThreads = kProductThreads;
   static constexpr size_t kSharedBytes = sizeof(float) * kRows * 66;
 
   PENSTOCK_DEVICE void Run(const std::byte* panel, int64_t inner_dim, const ProductRows& rows, std::byte* shared) {
@@ -231,27 +272,40 @@ class QuantisedGroup {
     }
   }
 
-  // Loads the codes of a step for the lower and the upper half of the operands.
-  PENSTOCK_DEVICE void Load(int step, uint4& lower, uint4& upper) const {
+  // The codes of a step as they lie in the panel.
+  struct Codes {
+    uint4 words[kFormat == WeightFormat::kInt8 ? 2 : kFormat == WeightFormat::kHqq4 ? 1 : 3];
+  };
+  PENSTOCK_DEVICE Codes Load(int step) const {
     const int g = Lane() / 4, t = Lane() % 4;
     if constexpr (kFormat == WeightFormat::kInt8) {
-      lower = LoadOnce(codes_ + (8 * step + t) * 128 + 16 * g);
-      upper = LoadOnce(codes_ + (8 * step + 4 + t) * 128 + 16 * g);
+      return {{LoadOnce(codes_ + (8 * step + t) * 128 + 16 * g), LoadOnce(codes_ + (8 * step + 4 + t) * 128 + 16 * g)}};
     } else if constexpr (kFormat == WeightFormat::kHqq4) {
-      const uint4 both = LoadOnce(codes_ + (4 * step + t) * 128 + 16 * g);  // a word has two quads
-      lower = ForEachWord(both, [](uint32_t word) { return word & 0x0F0F0F0Fu; });
-      upper = ForEachWord(both, [](uint32_t word) { return word >> 4 & 0x0F0F0F0Fu; });
+      return {{LoadOnce(codes_ + (4 * step + t) * 128 + 16 * g)}};
+    } else {
+      return {{LoadOnce(codes_ + (2 * step) * 128 + 16 * g), LoadOnce(codes_ + (2 * step + 1) * 128 + 16 * g),
+               LoadOnce(codes_ + 512 + step * 128 + 16 * g)}};
+    }
+  }
+  // Makes the lower and the upper half of the operands.
+  static PENSTOCK_DEVICE void Unpack(const Codes& codes, uint4& lower, uint4& upper) {
+    if constexpr (kFormat == WeightFormat::kInt8) {
+      lower = codes.words[0];
+      upper = codes.words[1];
+    } else if constexpr (kFormat == WeightFormat::kHqq4) {  // a word has two quads
+      lower = ForEachWord(codes.words[0], [](uint32_t word) { return word & 0x0F0F0F0Fu; });
+      upper = ForEachWord(codes.words[0], [](uint32_t word) { return word >> 4 & 0x0F0F0F0Fu; });
     } else {
       // A word has the two low bits of four quads; another word has the third bits of eight quads.
-      const uint4 thirds = LoadOnce(codes_ + 512 + step * 128 + 16 * g);
-      const auto codes = [&](int i) {
-        const uint4 pairs = LoadOnce(codes_ + (2 * step + i) * 128 + 16 * g);
-        const uint4 low = ForEachWord(pairs, [&](uint32_t word) { return word >> 2 * t & 0x03030303u; });
-        const uint4 high = ForEachWord(thirds, [&](uint32_t word) { return (word >> (4 * i + t) & 0x01010101u) << 2; });
+      const int t = Lane() % 4;
+      const auto half = [&](int i) {
+        const uint4 low = ForEachWord(codes.words[i], [&](uint32_t word) { return word >> 2 * t & 0x03030303u; });
+        const uint4 high =
+            ForEachWord(codes.words[2], [&](uint32_t word) { return (word >> (4 * i + t) & 0x01010101u) << 2; });
         return uint4{low.x | high.x, low.y | high.y, low.z | high.z, low.w | high.w};
       };
-      lower = codes(0);
-      upper = codes(1);
+      lower = half(0);
+      upper = half(1);
     }
   }
 
@@ -276,13 +330,14 @@ class QuantisedGroup {
     }
   }
 
-  // Adds this group's product of output 4 g + col with a row to `sum`; `row` is the row's group.
-  PENSTOCK_DEVICE float Add(float sum, int col, int32_t dot, const kernels::Int8RowGroup& row) const {
+  // Returns this group's product of output 4 g + col with a row as two factors; sums take it with a fused multiply-add.
+  // `row` is the row's group.
+  PENSTOCK_DEVICE float2 FactorsOf(int col, int32_t dot, const kernels::Int8RowGroup& row) const {
     if constexpr (kFormat == WeightFormat::kInt8) {
-      return __fmaf_rn(__int2float_rn(dot + row.code_offset), scales_[col] * row.scale, sum);
+      return {__int2float_rn(dot + row.code_offset), scales_[col] * row.scale};
     } else {
       const float code_sum = group_idx_ % 2 == 0 ? row.code_sums[0] : row.code_sums[1];
-      return __fmaf_rn(__fmaf_rn(0.0f - zeros_[col], code_sum, __int2float_rn(dot)), scales_[col] * row.scale, sum);
+      return {__fmaf_rn(0.0f - zeros_[col], code_sum, __int2float_rn(dot)), scales_[col] * row.scale};
     }
   }
 
@@ -304,74 +359,127 @@ PENSTOCK_DEVICE const kernels::Int8RowGroup& RowGroupAt(const std::byte* row, in
   return reinterpret_cast<const kernels::Int8RowGroup*>(row + codes_bytes)[input / kInt8Group];
 }
 
-// Int8 rows, quantised weights: the matrix units sum a group exactly in integers; one float accumulator runs over
-// groups.
-template <WeightFormat kFormat, int kTiles>
+// Returns row `row` of the tiles, or the last existing row, whose products are not used.
+PENSTOCK_DEVICE const std::byte* RowOfTiles(const ProductRows& rows, int row) {
+  const int64_t place = rows.first_row + row;
+  return rows.x.Row(place < rows.end_row ? place : rows.end_row - 1);
+}
+
+// Multiplies a group of quantised weights by int8 rows: the matrix units sum its codes exactly in integers. Calls
+// put(tile, product m, value i, factors) for each of a lane's outputs (ForEachOfTiles).
+template <WeightFormat kFormat, int kTiles, typename Put>
+PENSTOCK_DEVICE void MultiplyGroup(QuantisedGroup<kFormat> group, int64_t begin, int64_t codes_bytes,
+                                   const ProductRows& rows, const Put& put) {
+  using Group = QuantisedGroup<kFormat>;
+  const int t = Lane() % 4;
+  typename Group::Codes codes[Group::kSteps];
+#pragma unroll
+  for (int step = 0; step < Group::kSteps; ++step) codes[step] = group.Load(step);
+  int32_t dots[kTiles][2][4] = {};
+#pragma unroll
+  for (int step = 0; step < Group::kSteps; ++step) {
+    uint4 lower, upper;
+    Group::Unpack(codes[step], lower, upper);
+    uint32_t first[4], second[4];
+    OperandsOf(lower, upper, first, second);
+    const int64_t quad = begin / 4 + 8 * step + (Group::kHasNeighbours ? 2 * t : t);
+#pragma unroll
+    for (int tile = 0; tile < kTiles; ++tile) {
+      const std::byte* const x = RowOfTiles(rows, 8 * tile + Lane() / 4);
+      const uint32_t b[2] = {WordAt(x + 4 * quad), WordAt(x + 4 * (quad + (Group::kHasNeighbours ? 1 : 4)))};
+      MultiplyCodes(dots[tile][0], first, b);
+      MultiplyCodes(dots[tile][1], second, b);
+    }
+  }
+  group.LoadScales();
+#pragma unroll
+  for (int tile = 0; tile < kTiles; ++tile) {
+#pragma unroll
+    for (int odd = 0; odd < 2; ++odd) {
+      const kernels::Int8RowGroup& row = RowGroupAt(RowOfTiles(rows, 8 * tile + 2 * t + odd), codes_bytes, begin);
+#pragma unroll
+      for (int col = 0; col < 4; ++col) {
+        const int m = col / 2, i = 2 * (col % 2) + odd;
+        put(tile, m, i, group.FactorsOf(col, dots[tile][m][i], row));
+      }
+    }
+  }
+}
+
+// Int8 rows, quantised weights. One float accumulator of each output runs over the groups, in their order.
+//
+// kSplits > 1: a panel's groups are shared by that many warps, kNumColumns panels by a block. So a product of few tiles
+// still has enough loads under way to keep the memory busy. The first warp of a panel adds the factors that the others
+// leave in shared memory. The order of the sums, and so the bits, stay the same.
+template <WeightFormat kFormat, int kTiles, int kNumColumns = kPanelsAtOnce, int kSplits = 1>
 class QuantisedProduct {
  public:
   static constexpr int kRows = 8 * kTiles;
-  static constexpr size_t kSharedBytes = 0;
+  static constexpr int kColumns = kNumColumns, kThreads = kColumns * kSplits * kWarpThreads;
+  // Two buffers of factors, [kSplits - 1, kColumns, kValues, 32] each.
+  static constexpr size_t kSharedBytes = sizeof(float2) * 2 * (kSplits - 1) * kColumns * 8 * kTiles * kWarpThreads;
 
-  PENSTOCK_DEVICE void Run(const std::byte* panel, int64_t inner_dim, const ProductRows& rows, std::byte*) {
+  // All threads of the block must call this.
+  PENSTOCK_DEVICE void Run(const std::byte* panel, int64_t inner_dim, const ProductRows& rows, std::byte* shared) {
 #pragma unroll
     for (int tile = 0; tile < kTiles; ++tile) {
       for (int m = 0; m < 2; ++m) {
         for (int i = 0; i < 4; ++i) sums_[tile][m][i] = 0;
       }
     }
-    if (panel == nullptr) return;
     const int64_t codes_bytes = CodesBytes(inner_dim);
-    for (int64_t begin = 0; begin < inner_dim; begin += Group::kInputs) {
-      MultiplyGroup(Group(panel, begin), begin, codes_bytes, rows);
+    const auto add = [&](int tile, int m, int i, const float2& factors) {
+      sums_[tile][m][i] = __fmaf_rn(factors.x, factors.y, sums_[tile][m][i]);
+    };
+    if constexpr (kSplits == 1) {
+      if (panel == nullptr) return;
+      for (int64_t begin = 0; begin < inner_dim; begin += Group::kInputs) {
+        MultiplyGroup<kFormat, kTiles>(Group(panel, begin), begin, codes_bytes, rows, add);
+      }
+      return;
     }
+    const int split = Warp() / kColumns;
+    int buffer = 0;
+    for (int64_t begin = 0; begin < inner_dim; begin += kSplits * Group::kInputs, buffer ^= 1) {
+      const int64_t own = begin + split * Group::kInputs;
+      const bool has_group = panel != nullptr && own < inner_dim;
+      if (has_group && split == 0) {
+        MultiplyGroup<kFormat, kTiles>(Group(panel, own), own, codes_bytes, rows, add);
+      } else if (has_group) {
+        float2* const factors = FactorsIn(shared, buffer, split);
+        MultiplyGroup<kFormat, kTiles>(Group(panel, own), own, codes_bytes, rows,
+                                       [&](int tile, int m, int i, const float2& value) {
+                                         factors[((tile * 2 + m) * 4 + i) * kWarpThreads + Lane()] = value;
+                                       });
+      }
+      __syncthreads();
+      if (split > 0 || panel == nullptr) continue;
+      for (int other = 1; other < kSplits && begin + other * Group::kInputs < inner_dim; ++other) {
+        const float2* const factors = FactorsIn(shared, buffer, other);
+#pragma unroll
+        for (int tile = 0; tile < kTiles; ++tile) {
+#pragma unroll
+          for (int value = 0; value < 8; ++value) {
+            add(tile, value / 4, value % 4, factors[(8 * tile + value) * kWarpThreads + Lane()]);
+          }
+        }
+      }
+    }
+    __syncthreads();  // shared memory may be used again
   }
 
   template <typename Put>
   PENSTOCK_DEVICE void ForEach(const Put& put) const {
-    ForEachOfTiles(sums_, put);
+    if (Warp() < kColumns) ForEachOfTiles(sums_, put);
   }
 
  private:
   using Group = QuantisedGroup<kFormat>;
 
-  // Returns row `row` of the tiles, or the last existing row, whose products are not used.
-  static PENSTOCK_DEVICE const std::byte* RowOf(const ProductRows& rows, int row) {
-    const int64_t place = rows.first_row + row;
-    return rows.x.Row(place < rows.end_row ? place : rows.end_row - 1);
-  }
-
-  PENSTOCK_DEVICE void MultiplyGroup(Group group, int64_t begin, int64_t codes_bytes, const ProductRows& rows) {
-    const int t = Lane() % 4;
-    uint4 lower[Group::kSteps], upper[Group::kSteps];
-#pragma unroll
-    for (int step = 0; step < Group::kSteps; ++step) group.Load(step, lower[step], upper[step]);
-    int32_t dots[kTiles][2][4] = {};
-#pragma unroll
-    for (int step = 0; step < Group::kSteps; ++step) {
-      uint32_t first[4], second[4];
-      OperandsOf(lower[step], upper[step], first, second);
-      const int64_t quad = begin / 4 + 8 * step + (Group::kHasNeighbours ? 2 * t : t);
-#pragma unroll
-      for (int tile = 0; tile < kTiles; ++tile) {
-        const std::byte* const x = RowOf(rows, 8 * tile + Lane() / 4);
-        const uint32_t b[2] = {WordAt(x + 4 * quad), WordAt(x + 4 * (quad + (Group::kHasNeighbours ? 1 : 4)))};
-        MultiplyCodes(dots[tile][0], first, b);
-        MultiplyCodes(dots[tile][1], second, b);
-      }
-    }
-    group.LoadScales();
-#pragma unroll
-    for (int tile = 0; tile < kTiles; ++tile) {
-#pragma unroll
-      for (int odd = 0; odd < 2; ++odd) {
-        const kernels::Int8RowGroup& row = RowGroupAt(RowOf(rows, 8 * tile + 2 * t + odd), codes_bytes, begin);
-#pragma unroll
-        for (int col = 0; col < 4; ++col) {
-          float& sum = sums_[tile][col / 2][2 * (col % 2) + odd];
-          sum = group.Add(sum, col, dots[tile][col / 2][2 * (col % 2) + odd], row);
-        }
-      }
-    }
+  static PENSTOCK_DEVICE float2* FactorsIn(std::byte* shared, int buffer, int split) {
+    constexpr int kSize = 8 * kTiles * kWarpThreads;
+    const int place = (buffer * (kSplits - 1) + split - 1) * kColumns + Warp() % kColumns;
+    return reinterpret_cast<float2*>(shared) + place * kSize;
   }
 
   float sums_[kTiles][2][4];
@@ -388,6 +496,7 @@ template <int kTiles>
 class Bf16Product {
  public:
   static constexpr int kRows = 8 * kTiles;
+  static constexpr int kColumns = kPanelsAtOnce, kThreads = kProductThreads;
   static constexpr size_t kSharedBytes = 0;
 
   PENSTOCK_DEVICE void Run(const std::byte* panel, int64_t inner_dim, const ProductRows& rows, std::byte*) {
@@ -426,8 +535,7 @@ class Bf16Product {
     OperandsOf(lower, upper, first, second);
 #pragma unroll
     for (int tile = 0; tile < kTiles; ++tile) {
-      const int64_t place = rows.first_row + 8 * tile + Lane() / 4;
-      const std::byte* const x = rows.x.Row(place < rows.end_row ? place : rows.end_row - 1);
+      const std::byte* const x = RowOfTiles(rows, 8 * tile + Lane() / 4);
       const uint32_t b[2] = {WordAt(x + 4 * pair), WordAt(x + 4 * (pair + 4))};
       MultiplyBf16(sums_[tile][0], first, b);
       MultiplyBf16(sums_[tile][1], second, b);
