@@ -28,7 +28,8 @@ ModelConfig Config() {
 }
 
 // Returns the policy for a budget that has room for about this many of the 128 experts.
-absl::StatusOr<ChosenPolicy> PolicyFor(int64_t num_experts, const EngineOptions& options) {
+absl::StatusOr<ChosenPolicy> PolicyFor(int64_t num_experts, const EngineOptions& options,
+                                       const std::optional<DeviceSpec>& device = std::nullopt) {
   const ModelConfig config = Config();
   PlanInputs inputs;
   inputs.config = &config;
@@ -38,7 +39,7 @@ absl::StatusOr<ChosenPolicy> PolicyFor(int64_t num_experts, const EngineOptions&
   inputs.num_workers = 2;
   inputs.context_length = 256;
   inputs.batch_size = options.batch_size;
-  return ChoosePolicy(options, std::nullopt, 0, inputs);
+  return ChoosePolicy(options, device, 1 << 20, inputs);
 }
 
 TEST(ChoosePolicy, ExpertsThatStreamAreScheduledByKlotskiAndPartlyPinned) {
@@ -68,6 +69,19 @@ TEST(ChoosePolicy, AttentionOnTheHostNeedsADevice) {
   const absl::Status status = PolicyFor(60, options).status();
   EXPECT_EQ(FaultOf(status), Fault::kUsage);
   EXPECT_THAT(std::string(status.message()), testing::HasSubstr("--device"));
+}
+
+TEST(ChoosePolicy, ADeviceWithRoomForAllExpertsHoldsTheKvCache) {
+  const DeviceSpec device{.kind = DeviceKind::kEmulated, .name = "emulated", .num_threads = 1};
+  EngineOptions options{.batch_size = 16};
+  const auto holds_kv = [&](uint64_t memory_bytes) {
+    options.device_memory_bytes = memory_bytes;
+    return PolicyFor(140, options, device).value().plan.device.holds_kv_cache;
+  };
+  EXPECT_TRUE(holds_kv(160 * kSlotBytes));
+  EXPECT_FALSE(holds_kv(100 * kSlotBytes));
+  options.policy.kv_tier = KvTier::kDram;  // as asked
+  EXPECT_FALSE(holds_kv(160 * kSlotBytes));
 }
 
 }  // namespace
