@@ -176,7 +176,9 @@ struct MemoryPlan {
   uint64_t expert_bytes = 0;  // expert slots
   int64_t num_expert_slots = 0;
   int64_t num_pinned_experts = 0;  // number of slots with pinned experts; the others stream
-  int64_t num_experts_total = 0;
+  int64_t num_experts_total = 0;   // of this rank, if several share the experts
+  int num_ranks = 1;
+  int64_t experts_of_layer = 0;  // of this rank
   int64_t batch_size = 0;
   int64_t context_length = 0;
   int64_t prefill_chunk = 0;

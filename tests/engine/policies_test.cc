@@ -2,36 +2,17 @@
 // chunk, budget, streaming slots, threads and Klotski's switches run on every golden model, with the CPU alone and with
 // an emulated device. All give the bits of a plain engine with all experts resident. PENSTOCK_TEST_COMBINATIONS (88)
 // sets their number, PENSTOCK_TEST_SEED (1) their choice.
-#include <random>
-
 #include <fmt/format.h>
 
 #include "penstock/memory/eviction.h"
 #include "penstock/schedule/schedule.h"
 #include "tests/choices.h"
+#include "tests/draw.h"
 #include "tests/engine/answers.h"
 #include "tests/environment.h"
 
 namespace penstock {
 namespace {
-
-class Draw {
- public:
-  explicit Draw(uint64_t seed) : random_(seed) {}
-  template <typename T>
-  T From(std::initializer_list<T> values) {
-    return values.begin()[random_() % values.size()];
-  }
-  template <typename T>
-  T From(const std::vector<T>& values) {
-    return values[random_() % values.size()];
-  }
-  bool Coin() { return random_() % 2 == 0; }
-  uint64_t Below(uint64_t bound) { return random_() % bound; }
-
- private:
-  std::mt19937_64 random_;
-};
 
 EngineOptions RandomOptions(const EngineOptions& base, Draw& draw) {
   EngineOptions options = base;

@@ -80,7 +80,7 @@ TEST_F(RoutingStudyTest, MakesRoomForAShareOfTheExperts) {
       const bool has_device = !plan.device.name.empty();
       const int64_t num_slots = has_device ? plan.device.num_expert_slots : plan.num_expert_slots;
       EXPECT_EQ(num_slots, std::max<int64_t>(std::llround(share * static_cast<double>(plan.num_experts_total)),
-                                             MinStreamingSlots(ScheduleKind::kHybrid, model.config())));
+                                             MinStreamingSlots(ScheduleKind::kHybrid, model.config().num_experts)));
     }
   }
   EngineOptions open = Options();

@@ -1,6 +1,7 @@
 #include "penstock/engine.h"
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <cstdlib>
 #include <cstring>
@@ -78,10 +79,17 @@ class EngineImpl : public InstrumentedEngine {
   SimulationInputs simulation_inputs() const override {
     return {.config = model_->config, .plan = *plan_, .num_threads = pool_->num_workers()};
   }
+  bool ranks_were_busy() const override { return ranks_were_busy_; }
 
  private:
   EngineImpl() = default;
   absl::Status Plan(EngineOptions options);
+  // Plans again with what all ranks can do, if the plans of the ranks differ: the smallest batch and chunk, and one
+  // schedule. kUsage when the ranks have different models or formats.
+  absl::Status AgreeOnPlan(EngineOptions options, const EngineModel& model, const EngineRoom& room);
+  // Makes all ranks take the same step: each cuts its rows into as many micro-batches, some of them empty. Returns
+  // whether any rank has rows.
+  absl::StatusOr<bool> AgreeOnStep(std::vector<RowRange>& micro_batches);
   // Says how an attention window was rounded to KV pages, and what a long context means.
   void LogWindow() const;
   // Plans again with the predictor and eviction that penstock bench routing found best, if it ran.
@@ -143,6 +151,8 @@ class EngineImpl : public InstrumentedEngine {
   bool empty_prompts_ = false;
   bool shares_prefixes_ = true;
   std::string correlation_path_;
+  Communicator* communicator_ = nullptr;
+  bool ranks_were_busy_ = false;
   absl::Status broken_;  // the first failure of a pass
 };
 
@@ -153,6 +163,7 @@ absl::StatusOr<std::unique_ptr<EngineImpl>> EngineImpl::Open(const EngineOptions
   const char* forced_isa = std::getenv("PENSTOCK_FORCE_ISA");
   PENSTOCK_ASSIGN_OR_RETURN(const kernels::Isa isa, kernels::ChooseIsa(forced_isa == nullptr ? "" : forced_isa));
   engine->kernels_ = &kernels::KernelsFor(isa);
+  engine->communicator_ = hooks.communicator;
   PENSTOCK_ASSIGN_OR_RETURN(engine->model_, LoadModel(options.model_dir));
   PENSTOCK_RETURN_IF_ERROR(engine->Plan(options));
   PENSTOCK_RETURN_IF_ERROR(engine->CreateExecutor(options, hooks));
@@ -164,6 +175,17 @@ absl::StatusOr<std::unique_ptr<EngineImpl>> EngineImpl::Open(const EngineOptions
 absl::Status EngineImpl::Plan(EngineOptions options) {
   const ModelConfig& config = model_->config;
   PENSTOCK_ASSIGN_OR_RETURN(EngineRoom room, RoomOf(options));
+  if (communicator_ != nullptr) {
+    room.ranks = {communicator_->rank(), communicator_->num_ranks()};
+    if (room.device.has_value()) {
+      return UsageError("--device {}: several ranks compute on their CPUs only, so far; use --device cpu",
+                        options.device);
+    }
+    if (config.num_experts < room.ranks.num_ranks) {
+      return UsageError("{} ranks for {} experts a layer: each rank needs at least one", room.ranks.num_ranks,
+                        config.num_experts);
+    }
+  }
   options.device_memory_bytes = ChooseDeviceBudget(options, room.device);
   pool_ = std::make_unique<ThreadPool>(room.num_threads);
   PENSTOCK_ASSIGN_OR_RETURN(const Formats formats, ChooseFormats(options, model_->weights));
@@ -178,6 +200,7 @@ absl::Status EngineImpl::Plan(EngineOptions options) {
   if (TraitsOf(policy().schedule.kind).fetches_by_predictor && !options.policy.predictor.has_value()) {
     PENSTOCK_RETURN_IF_ERROR(PlanWithWinner(options, model, room));
   }
+  if (communicator_ != nullptr) PENSTOCK_RETURN_IF_ERROR(AgreeOnPlan(options, model, room));
 
   LogWindow();
   const GenerationConfig& generation = model_->generation;
@@ -217,6 +240,31 @@ absl::Status EngineImpl::PlanWithWinner(EngineOptions options, const EngineModel
   return absl::OkStatus();
 }
 
+absl::Status EngineImpl::AgreeOnPlan(EngineOptions options, const EngineModel& model, const EngineRoom& room) {
+  const std::string own =
+      fmt::format("model {}, formats {} {} {}", info_.fingerprint, info_.dtype,
+                  static_cast<int>(plan_->formats.activations), static_cast<int>(plan_->formats.kv));
+  constexpr size_t kMaxBytes = 1000;
+  PENSTOCK_ASSIGN_OR_RETURN(const auto all, AllGather(*communicator_, MessageStream::kSteps,
+                                                      std::as_bytes(std::span(own)).first(own.size()), kMaxBytes));
+  for (size_t rank = 0; rank < all.size(); ++rank) {
+    if (!std::ranges::equal(all[rank], std::as_bytes(std::span(own)))) {
+      return UsageError("rank {} has another model, or other formats, than rank {}", rank, communicator_->rank());
+    }
+  }
+  const MemoryPlan& plan = policy().plan;
+  const bool is_on_demand = plan.schedule == ScheduleKind::kOnDemand;
+  const std::array<int64_t, 4> sizes = {-plan.batch_size, -plan.prefill_chunk, is_on_demand ? 0 : 1,
+                                        is_on_demand ? 1 : 0};
+  PENSTOCK_ASSIGN_OR_RETURN(const std::vector<int64_t> max, MaxOfRanks(*communicator_, sizes));
+  options.batch_size = -max[0];
+  options.prefill_chunk = -max[1];
+  // Without a given schedule, ranks whose experts all fit choose on-demand, and the others klotski.
+  if (max[2] > 0 && max[3] > 0) options.policy.schedule = ScheduleKind::kKlotski;
+  PENSTOCK_ASSIGN_OR_RETURN(plan_, PlanEngine(options, model, room, plan_->layouts));
+  return absl::OkStatus();
+}
+
 absl::Status EngineImpl::CreateExecutor(const EngineOptions& options, const EngineHooks& hooks) {
   PENSTOCK_ASSIGN_OR_RETURN(std::unique_ptr<DiskReader> disk,
                             DiskReader::Create(model_->checkpoint.files(), {options.direct_io, options.io_uring}));
@@ -234,7 +282,8 @@ absl::Status EngineImpl::CreateExecutor(const EngineOptions& options, const Engi
                                                          .policy = policy(),
                                                          .popularity = plan_->popularity,
                                                          .disk = std::move(disk),
-                                                         .recorders = *recorders_}));
+                                                         .recorders = *recorders_,
+                                                         .communicator = communicator_}));
   if (CorrelationTable* table = executor_->correlation();
       table != nullptr && !options.policy.correlation_table.empty()) {
     PENSTOCK_ASSIGN_OR_RETURN(*table,
@@ -409,6 +458,15 @@ void EngineImpl::KeepEntries() {
   }
 }
 
+absl::StatusOr<bool> EngineImpl::AgreeOnStep(std::vector<RowRange>& micro_batches) {
+  if (communicator_ == nullptr) return batch_.num_rows() > 0;
+  const std::array<int64_t, 3> own = {batch_.num_rows(), std::ssize(micro_batches), idle() ? 0 : 1};
+  PENSTOCK_ASSIGN_OR_RETURN(const std::vector<int64_t> max, MaxOfRanks(*communicator_, own));
+  micro_batches.resize(max[1], {batch_.num_rows(), batch_.num_rows()});
+  ranks_were_busy_ = max[2] > 0;
+  return max[0] > 0;
+}
+
 absl::StatusOr<std::vector<Completion>> EngineImpl::Step() {
   PENSTOCK_RETURN_IF_ERROR(broken_);
   const auto start = Clock::now();
@@ -416,8 +474,11 @@ absl::StatusOr<std::vector<Completion>> EngineImpl::Step() {
   absl::StatusOr<std::vector<RowRange>> micro_batches = BuildBatch();
   broken_ = micro_batches.status();
   PENSTOCK_RETURN_IF_ERROR(broken_);
+  const absl::StatusOr<bool> has_rows = AgreeOnStep(*micro_batches);
+  broken_ = has_rows.status();
+  PENSTOCK_RETURN_IF_ERROR(broken_);
   std::vector<Completion> finished;
-  if (batch_.num_rows() == 0) return finished;
+  if (!*has_rows) return finished;
   int64_t num_prompt_rows = 0;
   for (const Sequence* sequence : sequence_of_row_) num_prompt_rows += sequence->in_prefill() ? 1 : 0;
   // After a pass, the KV entries of its rows exist. Sequences advance before sampling appends to them.
@@ -440,7 +501,8 @@ absl::StatusOr<std::vector<Completion>> EngineImpl::Step() {
   }
 
   const double seconds = SecondsSince(start);
-  const double prompt_share = static_cast<double>(num_prompt_rows) / static_cast<double>(batch_.num_rows());
+  const double prompt_share =
+      static_cast<double>(num_prompt_rows) / static_cast<double>(std::max<int64_t>(1, batch_.num_rows()));
   KeepEntries();
   stats_.prompt_tokens += num_prompt_rows;
   stats_.computed_prompt_tokens += num_prompt_rows;
@@ -460,6 +522,7 @@ absl::Status EngineImpl::VisitLogits(std::span<const TokenId> ids,
                                      absl::FunctionRef<void(int64_t, std::span<const float>)> visit) {
   PENSTOCK_RETURN_IF_ERROR(broken_);
   PENSTOCK_CHECK(idle());
+  if (communicator_ != nullptr) return UsageError("logits of texts: several ranks only run requests, so far");
   PENSTOCK_RETURN_IF_ERROR(CheckIds(ids));
   const int64_t num_ids = static_cast<int64_t>(ids.size());
   if (num_ids < 1 || num_ids > policy().plan.context_length) {

@@ -37,6 +37,11 @@ Executor::Executor(Args& args)
   if (args.policy.device.has_value()) finish_lane_ = runtime_.AddIssuerLane("host_finish");
   host_.lane = runtime_.AddIssuerLane("host_compute");
   disk_lane_ = runtime_.AddDiskLane("disk_to_dram", std::move(args.disk));
+  if (args.communicator != nullptr) {
+    ranks_ = {.communicator = args.communicator,
+              .to_ranks_lane = runtime_.AddThreadLane("to_ranks"),
+              .from_ranks_lane = runtime_.AddThreadLane("from_ranks")};
+  }
 }
 
 Executor::~Executor() { runtime_.Cancel(); }  // nobody waits for the remaining tasks
@@ -194,6 +199,7 @@ absl::Status Executor::Run(const RowBatch& batch, std::vector<RowRange> micro_ba
              .host = {host_.lane, host_.operations.get()},
              .host_pool = pool_,
              .device = device,
+             .ranks = ranks_,
              .kv = kv_cache_->layer(0),
              .experts = experts_.compute(),
              .host_experts = experts_.beside_device(),
@@ -207,8 +213,13 @@ absl::Status Executor::Run(const RowBatch& batch, std::vector<RowRange> micro_ba
              .looks_ahead = NeedsGates(schedule_options_) || recorders_->records_scores(),
              .wants_scores = NeedsScores(schedule_options_) || recorders_->records_scores(),
              .on_routing = on_routing});
-  PENSTOCK_RETURN_IF_ERROR(schedule_->Run(pass));
-  PENSTOCK_RETURN_IF_ERROR(pass.Finish(sink));
+  absl::Status status = schedule_->Run(pass);
+  if (status.ok()) status = pass.Finish(sink);
+  if (!status.ok() && ranks_.has_value()) {
+    // The pass's destructor waits for its transfers, and the other ranks wait for this one.
+    ranks_->communicator->Abort(status);
+  }
+  PENSTOCK_RETURN_IF_ERROR(status);
   recorders_->AddPass(batch, begin_s, runtime_.now_s());
   return absl::OkStatus();
 }

@@ -17,6 +17,7 @@
 #include "penstock/memory/kv_cache.h"
 #include "penstock/memory/kv_staging.h"
 #include "penstock/ops/operations.h"
+#include "penstock/parallel/communicator.h"
 #include "penstock/plan/formats.h"
 #include "penstock/plan/loaded_model.h"
 #include "penstock/plan/policy.h"
@@ -39,6 +40,7 @@ class Executor {
     std::span<const double> popularity;  // see ExpertTiers::Args
     std::unique_ptr<DiskReader> disk;
     Recorders& recorders;
+    Communicator* communicator = nullptr;  // with the ranks that share the experts; null: there are no others
   };
   // Reads the dense weights, and also all experts if DRAM has room for all.
   static absl::StatusOr<std::unique_ptr<Executor>> Create(Args args);
@@ -88,6 +90,7 @@ class Executor {
   ModelCost cost_;
   RealRuntime runtime_;
   LaneIdx disk_lane_ = 0;
+  std::optional<PassRankLanes> ranks_;
   LaneIdx finish_lane_ = 0;  // only with a device
   std::optional<KvCache> kv_cache_;
   std::optional<GateRouting> routing_;

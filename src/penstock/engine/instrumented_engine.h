@@ -6,6 +6,7 @@
 
 #include "absl/status/statusor.h"
 #include "penstock/engine.h"
+#include "penstock/parallel/communicator.h"
 #include "penstock/runtime/disk_reader.h"
 #include "penstock/simulate/plan_simulator.h"
 
@@ -20,12 +21,18 @@ struct EngineHooks {
   // Replaces sampled tokens by random ones. A model with random weights falls into loops: a sequence chooses the same
   // few experts again and again. A cache of them then looks better than it is.
   bool random_answers = false;
+  // Shares the experts with the engines of other ranks; outlives the engine. All of them must have the same model and
+  // options, except memory. Step() is then a step of all ranks, each with its own requests: every rank must call it as
+  // often as the others.
+  Communicator* communicator = nullptr;
 };
 
 class InstrumentedEngine : public Engine {
  public:
   // Returns the inputs that simulate this engine's passes (simulate/simulated_run.h). Valid while the engine lives.
   virtual SimulationInputs simulation_inputs() const = 0;
+  // Returns whether any rank had requests at the beginning of the last step.
+  virtual bool ranks_were_busy() const = 0;
 };
 
 // Opens an engine as Engine::Open() does, with hooks.

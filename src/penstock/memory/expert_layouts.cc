@@ -93,12 +93,16 @@ ExpertLayouts::ExpertLayout ExpertLayouts::LayOut(const FfnTensors& tensors, Com
   return layout;
 }
 
-ExpertLayouts::ExpertLayouts(const WeightMap& map, std::span<const OpenedFile> files, ComputeDtype dtype)
+ExpertLayouts::ExpertLayouts(const WeightMap& map, std::span<const OpenedFile> files, ComputeDtype dtype,
+                             const RankSplit& ranks)
     : files_(files) {
   for (size_t layer_idx = 0; layer_idx < map.layers.size(); ++layer_idx) {
     first_key_of_layer_.push_back(end_key());
-    for (const FfnTensors& expert : map.layers[layer_idx].experts) {
-      experts_.push_back(LayOut(expert, dtype));
+    const std::vector<FfnTensors>& experts = map.layers[layer_idx].experts;
+    if (experts.empty()) continue;
+    experts_here_ = ranks.ExpertsOf(std::ssize(experts));
+    for (int64_t expert_idx = experts_here_.first; expert_idx < experts_here_.end; ++expert_idx) {
+      experts_.push_back(LayOut(experts[expert_idx], dtype));
       experts_.back().layer_idx = static_cast<int64_t>(layer_idx);
       slot_bytes_ = std::max(slot_bytes_, experts_.back().slot_bytes);
       for (const MatrixLayout& matrix : experts_.back().matrices) {
@@ -113,7 +117,7 @@ ExpertLayouts::ExpertLayouts(const WeightMap& map, std::span<const OpenedFile> f
 
 ExpertLayouts::ExpertLayouts(const std::vector<bool>& layer_has_experts, int64_t num_experts_of_layer,
                              uint64_t expert_bytes)
-    : slot_bytes_(RoundUp(expert_bytes, kPageBytes)) {
+    : experts_here_{0, num_experts_of_layer}, slot_bytes_(RoundUp(expert_bytes, kPageBytes)) {
   for (size_t layer_idx = 0; layer_idx < layer_has_experts.size(); ++layer_idx) {
     first_key_of_layer_.push_back(end_key());
     if (!layer_has_experts[layer_idx]) continue;

@@ -14,14 +14,16 @@
 #include "penstock/memory/expert_key.h"
 #include "penstock/memory/weights.h"
 #include "penstock/model/weight_map.h"
+#include "penstock/parallel/rank_split.h"
 #include "penstock/runtime/disk_reader.h"
 
 namespace penstock {
 
 class ExpertLayouts {
  public:
-  // `map` and the `files` of its checkpoint must outlive the layouts.
-  ExpertLayouts(const WeightMap& map, std::span<const OpenedFile> files, ComputeDtype dtype);
+  // `map` and the `files` of its checkpoint must outlive the layouts. Describes only this rank's experts of each layer.
+  ExpertLayouts(const WeightMap& map, std::span<const OpenedFile> files, ComputeDtype dtype,
+                const RankSplit& ranks = {});
 
   // For simulations, which only count experts: each layer marked in `layer_has_experts` has `num_experts` experts of
   // `expert_bytes` each.
@@ -29,7 +31,19 @@ class ExpertLayouts {
 
   int64_t num_experts() const { return static_cast<int64_t>(experts_.size()); }
   int64_t num_layers() const { return static_cast<int64_t>(first_key_of_layer_.size()) - 1; }
-  ExpertKey KeyOf(int64_t layer_idx, int64_t expert_idx) const { return first_key_of_layer_[layer_idx] + expert_idx; }
+  // REQUIRES: is_here(expert_idx).
+  ExpertKey KeyOf(int64_t layer_idx, int64_t expert_idx) const {
+    return first_key_of_layer_[layer_idx] + (expert_idx - experts_here_.first);
+  }
+  // Returns the key of the first expert of a layer on this rank; the others follow.
+  ExpertKey FirstKeyOf(int64_t layer_idx) const { return first_key_of_layer_[layer_idx]; }
+  // Returns whether the layers' expert with this index is one of this rank's.
+  bool is_here(int64_t expert_idx) const { return experts_here_.contains(expert_idx); }
+  // Returns the values of this rank's experts among those of all experts of a layer.
+  template <typename T>
+  std::span<T> ValuesHere(std::span<T> values) const {
+    return values.subspan(static_cast<size_t>(experts_here_.first), static_cast<size_t>(experts_here_.size()));
+  }
   // Returns the key after the last expert's.
   ExpertKey end_key() const { return ExpertKey{num_experts()}; }
   int64_t num_experts_of(int64_t layer_idx) const {
@@ -37,7 +51,9 @@ class ExpertLayouts {
   }
   int64_t max_experts_of_layer() const;
   int64_t layer_of(ExpertKey key) const { return experts_[key].layer_idx; }
-  int64_t expert_idx_of(ExpertKey key) const { return IndexOf(key) - IndexOf(first_key_of_layer_[layer_of(key)]); }
+  int64_t expert_idx_of(ExpertKey key) const {
+    return experts_here_.first + IndexOf(key) - IndexOf(first_key_of_layer_[layer_of(key)]);
+  }
 
   // Returns the bytes of a slot for any expert, a multiple of the page size; 0 without experts.
   uint64_t slot_bytes() const { return slot_bytes_; }
@@ -92,6 +108,7 @@ class ExpertLayouts {
   static void Pack(const MatrixLayout& matrix, std::byte* slot, std::span<std::byte> scratch);
 
   std::span<const OpenedFile> files_;
+  ExpertRange experts_here_;                   // of each layer with experts
   std::vector<ExpertKey> first_key_of_layer_;  // [num_layers + 1]
   IdVector<ExpertKey, ExpertLayout> experts_;
   uint64_t slot_bytes_ = 0;

@@ -127,10 +127,10 @@ class ExpertStore {
   int64_t max_ahead() const { return source_->max_ahead(); }
   ExpertKey NextStreamingBelow(ExpertKey key) { return source_->NextStreaming(key); }
 
-  // Reports the routers' scores of a layer's experts to an eviction policy that needs them (WantsScores).
+  // Reports the routers' scores of all experts of a layer to an eviction policy that needs them (WantsScores).
   bool wants_scores() const { return wants_scores_; }
   void OnScores(int64_t layer_idx, std::span<const float> scores) {
-    policy_->OnScores(layouts_->KeyOf(layer_idx, 0), scores);
+    policy_->OnScores(layouts_->FirstKeyOf(layer_idx), layouts_->ValuesHere(scores));
   }
 
   // Counts a use of an expert that is already leased because it was predicted.

@@ -46,13 +46,17 @@ void VisitBuffers(Activations& a, const ModelConfig& config, const RowFormats& f
                   Visitor&& visit) {
   const int64_t rows = dims.max_rows;
   const int64_t num_assignments = rows * config.num_topk;
+  const bool has_ranks = dims.num_ranks > 1;
+  // Assignments that this rank's experts compute: any rank's row may choose any of them.
+  const int64_t num_computed =
+      has_ranks ? dims.max_expert_rows() * std::min(config.num_topk, dims.experts_of_layer) : num_assignments;
   const int64_t gemm_input_bytes = std::max(
       {kernels::RowBytes(formats.attention, config.model_dim), kernels::RowBytes(formats.ffn, config.model_dim),
        kernels::RowBytes(formats.attention, config.attended_dim()), MlaInputBytes(config, formats.attention),
        kernels::RowBytes(formats.lm_head, config.model_dim)});
   // A layer without experts computes like one expert to which every row is assigned.
   const int64_t hidden_bytes =
-      std::max(num_assignments * kernels::RowBytes(formats.ffn, config.expert_dim),
+      std::max(num_computed * kernels::RowBytes(formats.ffn, config.expert_dim),
                rows * kernels::RowBytes(formats.ffn, std::max(config.dense_ffn_dim, config.shared_ffn_dim)));
   visit(a.residual, rows * config.model_dim);
   visit(a.q, rows * config.q_dim());
@@ -82,14 +86,18 @@ void VisitBuffers(Activations& a, const ModelConfig& config, const RowFormats& f
     visit(a.ahead_weights, num_assignments);
   }
   if (dims.part == ActivationDims::Part::kHost) return;
-  visit(a.ffn_input, rows * kernels::RowBytes(formats.ffn, config.model_dim));
+  const int64_t input_bytes = kernels::RowBytes(formats.ffn, config.model_dim);
+  visit(a.ffn_input, dims.max_expert_rows() * input_bytes);
   visit(a.assignments, num_assignments);
-  visit(a.assigned_row, num_assignments);
+  visit(a.assigned_row, num_computed);
   visit(a.group_offsets, config.num_experts + 1);
-  visit(a.expert_input, num_assignments * kernels::RowBytes(formats.ffn, config.model_dim));
-  visit(a.ffn_scratch, dims.num_workers * FfnScratchFloats(rows));
+  visit(a.expert_input, num_computed * input_bytes);
+  visit(a.ffn_scratch, dims.num_workers * FfnScratchFloats(dims.max_expert_rows()));
   visit(a.hidden, hidden_bytes);
-  visit(a.expert_output, num_assignments * config.model_dim);
+  visit(a.expert_output, (num_computed + (has_ranks ? num_assignments : 0)) * config.model_dim);
+  const int64_t output_bytes =
+      4 * std::min(config.num_topk, dims.experts_of_layer) * config.model_dim;  // of a row of another rank
+  visit(a.to_rank, has_ranks ? rows * std::max(input_bytes, output_bytes) : 0);
 }
 
 }  // namespace

@@ -19,6 +19,11 @@ struct ActivationDims {
   int64_t max_logit_rows = 0;  // rows whose logits are wanted at once
   int64_t context_length = 0;
   int num_workers = 1;
+  int num_ranks = 1;             // whose rows come to this rank's experts
+  int64_t experts_of_layer = 0;  // of this rank; only if there are several
+
+  // Returns the maximum rows of one expert.
+  int64_t max_expert_rows() const { return max_rows * num_ranks; }
   // kHost: the buffers that the host needs to embed, attend and sample while a device computes the layers.
   // kHostExperts: also those to compute experts.
   enum class Part : uint8_t { kAll, kHost, kHostExperts } part = Part::kAll;
@@ -59,12 +64,14 @@ struct Activations {
   Arena arena;
   ActivationDims dims;
 
-  std::span<float> residual;           // [num_rows, model_dim]
-  std::span<float> normed;             // [num_rows, model_dim]
-  std::span<float> layer_input;        // [num_rows, model_dim]: the residual before attention, if experts take that
-  std::span<float> shared_gate;        // [num_rows]: only if the shared FFN has a gate
-  std::span<std::byte> gemm_input;     // [num_rows]: prepared rows of normed or attended
-  std::span<std::byte> ffn_input;      // [num_rows]: prepared rows of normed, kept from Route() to Group()
+  std::span<float> residual;        // [num_rows, model_dim]
+  std::span<float> normed;          // [num_rows, model_dim]
+  std::span<float> layer_input;     // [num_rows, model_dim]: the residual before attention, if experts take that
+  std::span<float> shared_gate;     // [num_rows]: only if the shared FFN has a gate
+  std::span<std::byte> gemm_input;  // [num_rows]: prepared rows of normed or attended
+  // [num_rows]: prepared rows of normed, kept from Route() to Group(). With several ranks [max_expert_rows()]: those of
+  // other ranks follow from max_rows on.
+  std::span<std::byte> ffn_input;
   std::span<float> q;                  // [num_rows, num_heads * head_dim]
   std::span<float> k;                  // [num_rows, num_kv_heads * head_dim]
   std::span<float> v;                  // [num_rows, num_kv_heads * head_dim]
@@ -87,9 +94,11 @@ struct Activations {
   std::span<std::byte> expert_input;   // [num_assignments]: prepared rows of normed
   std::span<float> ffn_scratch;        // [num_workers, FfnScratchFloats]: gate and up of some columns
   std::span<std::byte> hidden;         // [num_assignments]: prepared rows of glu(gate, up)
-  std::span<float> expert_output;      // [num_assignments, model_dim]
-  std::span<float> logits;             // [max_logit_rows, vocab_size]
-  std::span<TokenId> best;             // [max_logit_rows]: the token with the largest logit
+  // [num_assignments, model_dim]. With several ranks, the outputs of other ranks' experts follow.
+  std::span<float> expert_output;
+  std::span<std::byte> to_rank;  // only with several ranks: a message to one of them
+  std::span<float> logits;       // [max_logit_rows, vocab_size]
+  std::span<TokenId> best;       // [max_logit_rows]: the token with the largest logit
 
   // Returns [num_rows, num_topk]. REQUIRES: 1 <= ahead <= kMaxAhead.
   std::span<int32_t> topk_ahead(int64_t ahead) const {

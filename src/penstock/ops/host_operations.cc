@@ -27,7 +27,7 @@ void GateUpColumns(const OpContext& context, const FfnGroup& group, const RowsVi
                    const RowsView& hidden, int worker_idx) {
   Activations& a = context.activations;
   const int64_t num_rows = group.rows.size();
-  const int64_t scratch_floats = FfnScratchFloats(a.dims.max_rows);
+  const int64_t scratch_floats = FfnScratchFloats(a.dims.max_expert_rows());
   float* scratch = a.ffn_scratch.data() + worker_idx * scratch_floats;
   const int64_t cols_at_once =
       (scratch_floats / (2 * num_rows) - kFfnScratchPadding) / kFfnScratchCols * kFfnScratchCols;
@@ -222,6 +222,21 @@ void HostOperations::Group(RowRange rows) {
   }
   for (int64_t e = context_.config.num_experts; e > 0; --e) a.group_offsets[e] = a.group_offsets[e - 1];
   a.group_offsets[0] = places.begin;
+  GatherInputs(places);
+}
+
+void HostOperations::GroupRanks(const RankAssignments& ranks) {
+  Activations& a = context_.activations;
+  PENSTOCK_CHECK(ranks.input_rows.size() <= a.assigned_row.size());
+  std::copy(ranks.group_offsets.begin(), ranks.group_offsets.end(), a.group_offsets.begin());
+  std::copy(ranks.input_rows.begin(), ranks.input_rows.end(), a.assigned_row.begin());
+  std::copy(ranks.assignments.begin(), ranks.assignments.end(),
+            a.assignments.begin() + ranks.rows.begin * context_.config.num_topk);
+  GatherInputs({0, std::ssize(ranks.input_rows)});
+}
+
+void HostOperations::GatherInputs(IndexRange places) {
+  Activations& a = context_.activations;
   const RowsView input = ExpertInput(context_);
   ForRowRanges(context_, places, [&](IndexRange part) {
     for (int64_t place = part.begin; place < part.end; ++place) {

@@ -43,6 +43,7 @@ class HostOperations : public Operations {
   void RouteAhead(RowRange rows, int64_t target_idx, int64_t ahead) override;
   std::span<const int32_t> Choices(RowRange rows) override;
   void Group(RowRange rows) override;
+  void GroupRanks(const RankAssignments& ranks) override;
   void SharedFfn(RowRange rows, int64_t layer_idx) override;
   void Experts(int64_t layer_idx, std::span<const ExpertToRun> experts) override;
   std::vector<int64_t> ClearExpert(int64_t expert_idx) override;
@@ -55,6 +56,8 @@ class HostOperations : public Operations {
   void RotateMla(RowRange rows, int64_t layer_idx);
   std::span<const float> ValuesOfHeads(RowRange rows, const LayerWeights& layer);
   void AddBranch(RowRange rows);
+  // Copies the inputs of these places of assigned_row to expert_input.
+  void GatherInputs(IndexRange places);
 
   OpContext context_;
 };

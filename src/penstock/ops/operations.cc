@@ -1,5 +1,7 @@
 #include "penstock/ops/operations.h"
 
+#include "penstock/base/check.h"
+
 namespace penstock {
 
 void RowBatch::Clear() {
@@ -32,5 +34,7 @@ void RowBatch::AddRow(TokenId token_id, int64_t pos, std::span<std::byte* const>
   last_first_page_ = first_page;
   kv_pages.emplace_back(windows_.back());
 }
+
+void Operations::GroupRanks(const RankAssignments&) { PENSTOCK_CHECK(false); }
 
 }  // namespace penstock

@@ -59,6 +59,14 @@ struct ExpertToRun {
   FfnWeights weights;
 };
 
+// The assignments of several ranks' rows to this rank's experts, and where the outputs for this rank's own rows lie.
+struct RankAssignments {
+  RowRange rows;                       // this rank's own
+  std::vector<int64_t> group_offsets;  // [num_experts + 1]: the places of each expert's assignments
+  std::vector<int64_t> input_rows;     // [num_places]: rows of ffn_input
+  std::vector<int64_t> assignments;    // [rows.size(), num_topk]: places of expert_output
+};
+
 // Operations on some rows of a pass. They leave the data of other rows as they are. Between Route() and Combine() of a
 // layer, nothing else may write to the rows' routing. Before Experts(), one Group() must cover all rows whose experts
 // are computed.
@@ -95,6 +103,8 @@ class Operations {
 
   // Sorts the assignments of these rows by expert, and gathers the inputs of the experts.
   virtual void Group(RowRange rows) = 0;
+  // Like Group(), with the assignments of several ranks. REQUIRES: the host's operations.
+  virtual void GroupRanks(const RankAssignments&);
 
   // residual += the shared FFN, which all rows use besides their experts. REQUIRES: config.shared_ffn_dim > 0; after
   // Route(), before Combine().

@@ -56,7 +56,8 @@ absl::StatusOr<std::vector<double>> ReadPopularity(const Policy& policy, const M
   int64_t moe_layer = 0;
   for (const int64_t layer_idx : config.moe_layers()) {
     const std::vector<double> of_layer = table.Tendency(moe_layer++, {.num_rows = 1, .choices = {}});
-    std::copy(of_layer.begin(), of_layer.end(), popularity.begin() + IndexOf(layouts.KeyOf(layer_idx, 0)));
+    const std::span<const double> here = layouts.ValuesHere(std::span(of_layer));
+    std::copy(here.begin(), here.end(), popularity.begin() + IndexOf(layouts.FirstKeyOf(layer_idx)));
   }
   return popularity;
 }
@@ -120,7 +121,9 @@ absl::StatusOr<EnginePlan> PlanEngine(const EngineOptions& options, const Engine
   if (room.device.has_value() && room.device->kind == DeviceKind::kCuda) {
     PENSTOCK_RETURN_IF_ERROR(CheckComputedOnGpus(options.device, model.config, model.weights, formats.dtype));
   }
-  if (layouts == nullptr) layouts = std::make_shared<ExpertLayouts>(model.weights, model.files, formats.dtype);
+  if (layouts == nullptr) {
+    layouts = std::make_shared<ExpertLayouts>(model.weights, model.files, formats.dtype, room.ranks);
+  }
   PlanInputs inputs;
   inputs.config = &model.config;
   inputs.row_formats = formats.rows;
@@ -131,6 +134,8 @@ absl::StatusOr<EnginePlan> PlanEngine(const EngineOptions& options, const Engine
   inputs.dense_bytes = DenseWeights::Bytes(model.weights, formats.dtype,
                                            room.device.has_value() ? DensePart::kEmbedding : DensePart::kAll);
   inputs.slot_bytes = layouts->slot_bytes();
+  inputs.num_ranks = room.ranks.num_ranks;
+  inputs.experts_of_layer = layouts->max_experts_of_layer();
   inputs.num_workers = room.num_threads;
   inputs.batch_size = options.batch_size;
   inputs.prefill_chunk = options.prefill_chunk;

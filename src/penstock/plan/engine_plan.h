@@ -12,6 +12,7 @@
 #include "penstock/device/device_spec.h"
 #include "penstock/engine.h"
 #include "penstock/memory/expert_layouts.h"
+#include "penstock/parallel/rank_split.h"
 #include "penstock/plan/formats.h"
 #include "penstock/plan/policy.h"
 
@@ -30,6 +31,7 @@ struct EngineRoom {
   std::optional<DeviceSpec> device;
   uint64_t budget_bytes = 0;
   CallerMemory caller = {};
+  RankSplit ranks = {};  // this engine's share of the experts
 };
 
 struct EnginePlan {

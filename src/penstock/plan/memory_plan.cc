@@ -36,14 +36,29 @@ uint64_t KvBytes(const PlanInputs& in, int64_t batch_size) {
   return RoundUp(static_cast<uint64_t>(pages) * KvCache::PageBytes(*in.config, in.kv_format), kPageBytes);
 }
 
-ActivationDims Dims(const PassSize& size, int64_t context_length, int num_workers, ActivationDims::Part part) {
+// Activations of passes of all sizes have this in common.
+struct PassKind {
+  int64_t context_length;
+  int num_ranks;
+  int64_t experts_of_layer;
+};
+
+ActivationDims Dims(const PassSize& size, const PassKind& kind, int num_workers, ActivationDims::Part part) {
   const int64_t rows = size.batch_size + size.prefill_chunk;
   return {.max_rows = rows,
           .max_logit_rows = std::min(rows, kMaxLogitRows),
-          .context_length = context_length,
+          .context_length = kind.context_length,
           .num_workers = num_workers,
+          .num_ranks = kind.num_ranks,
+          .experts_of_layer = kind.experts_of_layer,
           .part = part};
 }
+
+int64_t ExpertsOfLayer(const PlanInputs& in) {
+  return in.experts_of_layer > 0 ? in.experts_of_layer : in.config->num_experts;
+}
+PassKind KindOf(const PlanInputs& in) { return {in.context_length, in.num_ranks, ExpertsOfLayer(in)}; }
+PassKind KindOf(const MemoryPlan& plan) { return {plan.context_length, plan.num_ranks, plan.experts_of_layer}; }
 
 ActivationDims::Part HostPart(bool has_device, bool computes_experts) {
   if (!has_device) return ActivationDims::Part::kAll;
@@ -55,11 +70,11 @@ ActivationDims::Part HostPart(const PlanInputs& in) {
 }
 
 uint64_t HostActivationBytes(const PlanInputs& in, const PassSize& size) {
-  return Activations::Bytes(*in.config, in.row_formats, Dims(size, in.context_length, in.num_workers, HostPart(in)));
+  return Activations::Bytes(*in.config, in.row_formats, Dims(size, KindOf(in), in.num_workers, HostPart(in)));
 }
 uint64_t DeviceActivationBytes(const PlanInputs& in, const PassSize& size) {
   return Activations::Bytes(*in.config, in.row_formats,
-                            Dims(size, in.context_length, in.device->num_workers, ActivationDims::Part::kAll));
+                            Dims(size, KindOf(in), in.device->num_workers, ActivationDims::Part::kAll));
 }
 
 // Returns whether a window limits the KV cache. A sequence may then have more positions than its pages hold.
@@ -204,12 +219,12 @@ absl::StatusOr<DevicePlan> PlanDevice(const PlanInputs& in, const PassSize& size
 }  // namespace
 
 ActivationDims DimsOf(const MemoryPlan& plan, int num_workers) {
-  return Dims({plan.batch_size, plan.prefill_chunk}, plan.context_length, num_workers,
+  return Dims({plan.batch_size, plan.prefill_chunk}, KindOf(plan), num_workers,
               HostPart(!plan.device.name.empty(), plan.device.host_computes_experts));
 }
 
 ActivationDims DeviceDimsOf(const MemoryPlan& plan, int num_workers) {
-  return Dims({plan.batch_size, plan.prefill_chunk}, plan.context_length, num_workers, ActivationDims::Part::kAll);
+  return Dims({plan.batch_size, plan.prefill_chunk}, KindOf(plan), num_workers, ActivationDims::Part::kAll);
 }
 
 bool ReadsFromDisk(const MemoryPlan& plan) {
@@ -226,7 +241,7 @@ int64_t NumStagedPages(const MemoryPlan& plan, const ModelConfig& config, KvForm
 }
 
 absl::StatusOr<MemoryPlan> PlanMemory(const PlanInputs& in) {
-  const int64_t num_experts = in.config->num_experts * in.config->num_moe_layers();
+  const int64_t num_experts = ExpertsOfLayer(in) * in.config->num_moe_layers();
   const int64_t min_slots = std::min(num_experts, in.min_slots);
   const PassSize min = {.batch_size = in.batch_size > 0 ? in.batch_size : 1,
                         .prefill_chunk = in.prefill_chunk > 0 ? in.prefill_chunk : kMinChunk};
@@ -263,6 +278,8 @@ absl::StatusOr<MemoryPlan> PlanMemory(const PlanInputs& in) {
   plan.micro_batch_size = in.micro_batch_size;
   plan.context_length = in.context_length;
   plan.num_experts_total = num_experts;
+  plan.num_ranks = in.num_ranks;
+  plan.experts_of_layer = ExpertsOfLayer(in);
   plan.activation_bytes = HostActivationBytes(in, size);
   // With a given batch size, the places may share fewer pages than planned_positions asks for.
   const uint64_t page_bytes = KvCache::PageBytes(*in.config, in.kv_format);

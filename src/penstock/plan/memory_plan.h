@@ -36,6 +36,8 @@ struct PlanInputs {
   uint64_t fixed_bytes = 0;
   uint64_t dense_bytes = 0;
   uint64_t slot_bytes = 0;                            // bytes of a slot for one expert
+  int num_ranks = 1;                                  // that share the experts, and send rows to each other
+  int64_t experts_of_layer = 0;                       // of this rank; 0: all
   int num_workers = 1;                                // workers of the host
   int64_t batch_size = 0;                             // 0: planned
   int64_t prefill_chunk = 0;                          // 0: planned

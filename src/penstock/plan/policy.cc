@@ -125,7 +125,8 @@ absl::StatusOr<ChosenPolicy> ChoosePolicy(const EngineOptions& options, const st
   ScheduleKind& kind = chosen.schedule.kind;
   PENSTOCK_RETURN_IF_ERROR(CheckDevice(options, device.has_value(), TraitsOf(kind)));
   inputs.micro_batch_size = policy.micro_batch_size;
-  inputs.min_slots = MinStreamingSlots(kind, config);
+  const int64_t num_experts = inputs.experts_of_layer > 0 ? inputs.experts_of_layer : config.num_experts;
+  inputs.min_slots = MinStreamingSlots(kind, num_experts);
   if (device.has_value()) {
     if (inputs.micro_batch_size == 0) inputs.micro_batch_size = kDeviceMicroBatch;
     const bool holds_kv =
@@ -140,7 +141,7 @@ absl::StatusOr<ChosenPolicy> ChoosePolicy(const EngineOptions& options, const st
         .holds_kv_cache = holds_kv,
         .stages_kv = !holds_kv && !TraitsOf(kind).attends_on_host,
         .host_computes_experts = TraitsOf(kind).host_computes_experts};
-    inputs.min_slots = MinStreamingSlots(ScheduleKind::kOnDemand, config);  // experts pass through DRAM on demand
+    inputs.min_slots = MinStreamingSlots(ScheduleKind::kOnDemand, num_experts);  // experts pass through DRAM on demand
   }
   PENSTOCK_ASSIGN_OR_RETURN(chosen.plan, PlanWithKv(inputs, !policy.kv_tier.has_value()));
   MemoryPlan& plan = chosen.plan;
@@ -154,14 +155,14 @@ absl::StatusOr<ChosenPolicy> ChoosePolicy(const EngineOptions& options, const st
 
   if (chosen.eviction == Eviction::kStatic) {
     const int64_t streaming = policy.streaming_slots > 0
-                                  ? std::max(policy.streaming_slots, MinStreamingSlots(kind, config))
-                                  : StreamingSlots(kind, config, num_slots, inputs.slot_bytes);
+                                  ? std::max(policy.streaming_slots, MinStreamingSlots(kind, num_experts))
+                                  : StreamingSlots(kind, num_experts, num_slots, inputs.slot_bytes);
     const int64_t num_pinned = NumPinned(num_slots, plan.num_experts_total, streaming);
     (device.has_value() ? plan.device.num_pinned_experts : plan.num_pinned_experts) = num_pinned;
   }
   if (device.has_value()) {
-    const int64_t streaming = policy.disk_window > 0 ? policy.disk_window * config.num_experts + 1
-                                                     : StreamingSlots(ScheduleKind::kOnDemand, config,
+    const int64_t streaming = policy.disk_window > 0 ? policy.disk_window * num_experts + 1
+                                                     : StreamingSlots(ScheduleKind::kOnDemand, num_experts,
                                                                       plan.num_expert_slots, inputs.slot_bytes);
     plan.num_pinned_experts = std::min(NumPinned(plan.num_expert_slots, plan.num_experts_total, streaming),
                                        plan.num_experts_total - plan.device.num_pinned_experts);

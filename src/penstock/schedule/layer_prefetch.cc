@@ -20,7 +20,7 @@ std::vector<ExpertLease> LayerPrefetch::TakeLayer(Pass& pass, int64_t layer_idx)
   IssuePages(pass, 1, 1);
   DropFailed(pass);
   WantExperts(pass, layer_idx);
-  PENSTOCK_CHECK(std::ssize(leases_) == pass.config().num_experts);
+  PENSTOCK_CHECK(std::ssize(leases_) == pass.experts().layouts().num_experts_of(layer_idx));
   IssuePages(pass, 1, 1);
   num_pages_ = 0;
   next_layer_ = layer_after_[layer_idx];
@@ -37,7 +37,7 @@ void LayerPrefetch::Want(Pass& pass) {
 void LayerPrefetch::MoveWindow(Pass& pass) {
   if (!pass.has_device()) return;
   ExpertStore& store = pass.experts();
-  const ExpertKey first = store.layouts().KeyOf(next_layer_, std::ssize(leases_));
+  const ExpertKey first = store.layouts().FirstKeyOf(next_layer_) + std::ssize(leases_);
   const int64_t max = store.max_ahead();
   std::vector<ExpertKey> keys;
   // Goes once around the model.
@@ -52,8 +52,9 @@ void LayerPrefetch::MoveWindow(Pass& pass) {
 
 void LayerPrefetch::WantExperts(Pass& pass, int64_t layer_idx) {
   ExpertStore& store = pass.experts();
-  while (std::ssize(leases_) < pass.config().num_experts) {
-    auto lease = store.AcquireByPages(store.layouts().KeyOf(layer_idx, std::ssize(leases_)), FetchReason::kPredicted);
+  while (std::ssize(leases_) < store.layouts().num_experts_of(layer_idx)) {
+    auto lease =
+        store.AcquireByPages(store.layouts().FirstKeyOf(layer_idx) + std::ssize(leases_), FetchReason::kPredicted);
     if (!lease.has_value()) return;
     leases_.push_back(std::move(*lease));
   }

@@ -44,7 +44,7 @@ class Pass {
   bool IsPresent(int64_t layer_idx, int64_t expert_idx) const {
     return args_.experts->IsPresent(args_.experts->layouts().KeyOf(layer_idx, expert_idx));
   }
-  // Returns the micro-batches, which are the same in all layers.
+  // Returns the micro-batches, which are the same in all layers. With several ranks, some may be empty.
   std::span<const RowRange> micro_batches() const { return args_.micro_batches; }
   RowRange all_rows() const { return {0, args_.batch.num_rows()}; }
   std::span<const uint32_t> sequence_ids(RowRange rows) const {

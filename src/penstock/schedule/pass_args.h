@@ -14,6 +14,7 @@
 #include "penstock/memory/kv_staging.h"
 #include "penstock/model/cost.h"
 #include "penstock/ops/operations.h"
+#include "penstock/parallel/communicator.h"
 #include "penstock/routing/routing_source.h"
 #include "penstock/runtime/runtime.h"
 #include "penstock/schedule/lane_rates.h"
@@ -37,6 +38,13 @@ struct PassDevice {
   KvStaging* kv_staging = nullptr;
 };
 
+// The other ranks that share the experts, and the lanes to them and from them.
+struct PassRankLanes {
+  Communicator* communicator = nullptr;
+  LaneIdx to_ranks_lane = 0;
+  LaneIdx from_ranks_lane = 0;
+};
+
 struct PassArgs {
   const ModelConfig& config;
   const ModelCost& cost;
@@ -44,8 +52,9 @@ struct PassArgs {
   PassProcessor host;                // embeds, samples, attends if a schedule says so, computes if there is no device
   ThreadPool* host_pool = nullptr;   // checks experts that have arrived; null in a simulation
   std::optional<PassDevice> device;  // computes the layers
-  KvLayer kv;                        // layer 0 in the KV cache's pages
-  ExpertStore* experts = nullptr;    // in the memory of the processor that computes the layers; null without experts
+  std::optional<PassRankLanes> ranks = std::nullopt;  // only without a device
+  KvLayer kv;                                         // layer 0 in the KV cache's pages
+  ExpertStore* experts = nullptr;       // in the memory of the processor that computes the layers; null without experts
   ExpertStore* host_experts = nullptr;  // in DRAM, if a device computes the layers; the host can compute them
   const LaneRates* rates = nullptr;     // the rates that planning schedules expect; null if the schedule plans nothing
   RoutingSource& routing;

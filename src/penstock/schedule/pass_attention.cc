@@ -36,6 +36,7 @@ KvView PassAttention::CacheView(RowRange rows, int64_t layer_idx) const {
 }
 
 Event PassAttention::Embed(RowRange rows) {
+  if (rows.size() == 0) return {};
   const Event embedded = tasks_.Issue(args_.host, tasks_.LabelOf("embed", rows), {}, {},
                                       [this, rows](Operations& operations) { operations.Embed(args_.batch, rows); });
   if (!args_.device.has_value()) return embedded;
@@ -77,6 +78,7 @@ void PassAttention::AttendTo(Operations& operations, RowRange rows, int64_t laye
 
 Event PassAttention::Attend(std::span<const RowRange> micro_batches, size_t i, int64_t layer_idx) {
   const RowRange rows = micro_batches[i];
+  if (rows.size() == 0) return {};
   if (stages_kv()) {
     FetchKv(rows, layer_idx);
     if (i + 1 < micro_batches.size()) {

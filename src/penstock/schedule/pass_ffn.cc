@@ -11,7 +11,10 @@ PassFfn::PassFfn(const PassArgs& args, PassTasks& tasks)
       tasks_(tasks),
       group_rows_(args.config.num_experts),
       group_offsets_(group_rows_.size()),
-      mean_scores_(args.config.num_experts, args.config.num_topk) {}
+      mean_scores_(args.config.num_experts, args.config.num_topk) {
+  if (!args.ranks.has_value()) return;
+  ranks_.emplace(args, tasks, [this](int64_t row_idx, const absl::Status& status) { FailRow(row_idx, status); });
+}
 
 absl::InlinedVector<int64_t, kMaxAhead> PassFfn::LayersAhead(int64_t layer_idx) const {
   absl::InlinedVector<int64_t, kMaxAhead> layers;
@@ -26,16 +29,20 @@ Event PassFfn::Route(RowRange rows, int64_t layer_idx, bool brings_input) {
   if (args_.looks_ahead) layers_ahead = LayersAhead(layer_idx);
   OperationCost cost;
   for (size_t i = 0; i <= layers_ahead.size(); ++i) cost += args_.cost.Route(rows.size());
-  const Event routed = tasks_.Issue(args_.compute(), tasks_.LabelOf("route", rows, layer_idx), cost, {},
-                                    [rows, layer_idx, layers_ahead](Operations& operations) {
-                                      operations.Route(rows, layer_idx);
-                                      for (size_t i = 0; i < layers_ahead.size(); ++i) {
-                                        operations.RouteAhead(rows, layers_ahead[i], static_cast<int64_t>(i) + 1);
-                                      }
-                                    });
+  Event routed;
+  if (rows.size() > 0) {
+    routed = tasks_.Issue(args_.compute(), tasks_.LabelOf("route", rows, layer_idx), cost, {},
+                          [rows, layer_idx, layers_ahead](Operations& operations) {
+                            operations.Route(rows, layer_idx);
+                            for (size_t i = 0; i < layers_ahead.size(); ++i) {
+                              operations.RouteAhead(rows, layers_ahead[i], static_cast<int64_t>(i) + 1);
+                            }
+                          });
+  }
   if (!args_.device.has_value()) {
+    const Event known = ranks_.has_value() ? ranks_->ExchangeChoices(rows, layer_idx, routed) : routed;
     IssueShared(rows, layer_idx);
-    return routed;
+    return known;
   }
   const auto num_ahead = static_cast<int64_t>(layers_ahead.size());
   const int64_t num_topk = args_.config.num_topk;
@@ -63,34 +70,54 @@ Event PassFfn::Route(RowRange rows, int64_t layer_idx, bool brings_input) {
 
 // Issues the FFN that all rows share. It runs while the host looks at the choices and experts arrive.
 void PassFfn::IssueShared(RowRange rows, int64_t layer_idx) {
-  if (args_.config.shared_ffn_dim == 0) return;
+  if (args_.config.shared_ffn_dim == 0 || rows.size() == 0) return;
   tasks_.Issue(args_.compute(), tasks_.LabelOf("shared ffn", rows, layer_idx), args_.cost.SharedFfn(rows.size()), {},
                [=](Operations& operations) { operations.SharedFfn(rows, layer_idx); });
 }
 
+std::vector<int64_t> PassFfn::RowsOfExperts(RowRange rows, int64_t layer_idx) const {
+  std::vector<int64_t> num_rows(args_.config.num_experts);
+  if (ranks_.has_value()) {
+    ranks_->ForEachChoiceHere(rows, [&](int32_t expert_idx) { ++num_rows[expert_idx]; });
+  } else {
+    for (const int32_t expert_idx : args_.routing.Choices(layer_idx, rows.begin, rows.size())) ++num_rows[expert_idx];
+  }
+  return num_rows;
+}
+
 std::vector<int32_t> PassFfn::Chosen(RowRange rows, int64_t layer_idx) const {
-  std::vector<bool> seen(args_.config.num_experts);
-  for (const int32_t expert_idx : args_.routing.Choices(layer_idx, rows.begin, rows.size())) seen[expert_idx] = true;
+  const std::vector<int64_t> num_rows = RowsOfExperts(rows, layer_idx);
   std::vector<int32_t> chosen;
-  for (size_t expert_idx = 0; expert_idx < seen.size(); ++expert_idx) {
-    if (seen[expert_idx]) chosen.push_back(static_cast<int32_t>(expert_idx));
+  for (size_t expert_idx = 0; expert_idx < num_rows.size(); ++expert_idx) {
+    if (num_rows[expert_idx] > 0) chosen.push_back(static_cast<int32_t>(expert_idx));
   }
   return chosen;
 }
 
 Event PassFfn::Group(RowRange rows, int64_t layer_idx) {
-  std::fill(group_rows_.begin(), group_rows_.end(), 0);
   const std::span<const int32_t> choices = args_.routing.Choices(layer_idx, rows.begin, rows.size());
-  for (const int32_t expert_idx : choices) ++group_rows_[expert_idx];
-  std::exclusive_scan(group_rows_.begin(), group_rows_.end(), group_offsets_.begin(),
-                      rows.begin * args_.config.num_topk);
   if (args_.experts->wants_scores()) {
     const std::span<const float> scores = args_.routing.Scores(layer_idx, rows.begin, rows.size());
     args_.experts->OnScores(layer_idx, mean_scores_.Of(scores, choices));
   }
   if (args_.on_routing) args_.on_routing(layer_idx, rows, choices);
+  if (ranks_.has_value()) return GroupRanks(rows, layer_idx);
+  group_rows_ = RowsOfExperts(rows, layer_idx);
+  std::exclusive_scan(group_rows_.begin(), group_rows_.end(), group_offsets_.begin(),
+                      rows.begin * args_.config.num_topk);
   return tasks_.Issue(args_.compute(), tasks_.LabelOf("group", rows, layer_idx), {}, {},
                       [rows](Operations& operations) { operations.Group(rows); });
+}
+
+Event PassFfn::GroupRanks(RowRange rows, int64_t layer_idx) {
+  const PassRanks::Dispatched dispatched = ranks_->Dispatch(rows, layer_idx);
+  const std::vector<int64_t>& offsets = dispatched.assignments->group_offsets;
+  std::copy(offsets.begin(), offsets.end() - 1, group_offsets_.begin());
+  for (size_t i = 0; i < group_rows_.size(); ++i) group_rows_[i] = offsets[i + 1] - offsets[i];
+  computed_ = tasks_.Issue(
+      args_.compute(), tasks_.LabelOf("group", rows, layer_idx), {}, {dispatched.received},
+      [assignments = dispatched.assignments](Operations& operations) { operations.GroupRanks(*assignments); });
+  return computed_;
 }
 
 Event PassFfn::HostGroup(RowRange rows, int64_t layer_idx) {
@@ -161,6 +188,7 @@ Event PassFfn::Experts(int64_t layer_idx, ExpertStore& store, std::span<const Ex
       tasks_.Issue(ProcessorOf(store), label, cost, taken->arrived,
                    [taken, layer_idx, this](Operations& operations) { RunExperts(operations, layer_idx, *taken); });
   if (&store == args_.host_experts) LoadExpertOutput(layer_idx, *taken, computed);
+  computed_ = computed;
   return computed;
 }
 
@@ -202,17 +230,28 @@ void PassFfn::RunExperts(Operations& operations, int64_t layer_idx, const TakenE
 }
 
 void PassFfn::FailExpert(Operations& operations, const ExpertPlace& place, const absl::Status& status) {
-  const std::vector<int64_t> rows = operations.ClearExpert(args_.experts->layouts().expert_idx_of(place.key));
+  const int64_t expert_idx = args_.experts->layouts().expert_idx_of(place.key);
+  const std::vector<int64_t> rows = operations.ClearExpert(expert_idx);
+  if (ranks_.has_value()) ranks_->FailExpert(expert_idx, status);
+  for (const int64_t row_idx : rows) {
+    if (row_idx < args_.batch.num_rows()) FailRow(row_idx, status);  // the others are of other ranks
+  }
+}
+
+void PassFfn::FailRow(int64_t row_idx, const absl::Status& status) {
   const std::lock_guard<std::mutex> lock(status_mutex_);
-  for (const int64_t row_idx : rows) args_.row_status[row_idx].Update(status);
+  args_.row_status[row_idx].Update(status);
 }
 
 Event PassFfn::Combine(RowRange rows, int64_t layer_idx) {
+  if (ranks_.has_value()) expert_outputs_.push_back(ranks_->Return(layer_idx, computed_));
+  if (rows.size() == 0) return std::exchange(expert_outputs_, {}).back();
   return tasks_.Issue(args_.compute(), tasks_.LabelOf("combine", rows, layer_idx), args_.cost.Combine(rows.size()),
                       std::exchange(expert_outputs_, {}), [rows](Operations& operations) { operations.Combine(rows); });
 }
 
 Event PassFfn::Dense(RowRange rows, int64_t layer_idx) {
+  if (rows.size() == 0) return {};
   return tasks_.Issue(args_.compute(), tasks_.LabelOf("dense ffn", rows, layer_idx), args_.cost.DenseFfn(rows.size()),
                       {}, [=](Operations& operations) { operations.DenseFfn(rows, layer_idx); });
 }

@@ -15,6 +15,7 @@
 #include "absl/status/status.h"
 #include "penstock/routing/router_scores.h"
 #include "penstock/schedule/pass_args.h"
+#include "penstock/schedule/pass_ranks.h"
 #include "penstock/schedule/pass_tasks.h"
 
 namespace penstock {
@@ -27,7 +28,10 @@ class PassFfn {
   // Runs the gate, and issues the FFN that all rows share, if the model has one. After the event, Chosen() may be
   // called. `brings_input`: if a device routes, also copies the experts' inputs to the host, for HostGroup().
   Event Route(RowRange rows, int64_t layer_idx, bool brings_input = false);
-  // Returns the experts that these rows chose, in increasing index. REQUIRES: the event of their Route() has happened.
+  // RowsOfExperts() returns how many of these rows chose each expert, [num_experts]. Chosen() returns the experts that
+  // some row chose, in increasing index. With several ranks, both are about this rank's experts and all ranks' rows.
+  // REQUIRES: the event of their Route() has happened.
+  std::vector<int64_t> RowsOfExperts(RowRange rows, int64_t layer_idx) const;
   std::vector<int32_t> Chosen(RowRange rows, int64_t layer_idx) const;
   // Groups the rows' assignments by expert. Also tells the eviction policy how the experts were rated, if the policy
   // wants to know. REQUIRES: as Chosen().
@@ -73,6 +77,9 @@ class PassFfn {
   void LoadExpertOutput(int64_t layer_idx, const TakenExperts& taken, const Event& computed);
   void RunExperts(Operations& operations, int64_t layer_idx, const TakenExperts& taken);
   void FailExpert(Operations& operations, const ExpertPlace& place, const absl::Status& status);
+  void FailRow(int64_t row_idx, const absl::Status& status);
+  // Like Group(), for the rows of all ranks.
+  Event GroupRanks(RowRange rows, int64_t layer_idx);
   // Returns the next layers with experts, at most kMaxAhead.
   absl::InlinedVector<int64_t, kMaxAhead> LayersAhead(int64_t layer_idx) const;
 
@@ -84,6 +91,8 @@ class PassFfn {
   Event input_offloaded_;               // the experts' inputs of the rows routed last are on the host
   Events expert_outputs_;               // outputs of the host's experts are on the device
   MeanTopScores mean_scores_;
+  std::optional<PassRanks> ranks_;
+  Event computed_;  // the last task that grouped rows or computed experts
 };
 
 }  // namespace penstock

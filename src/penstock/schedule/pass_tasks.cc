@@ -56,6 +56,15 @@ Event PassTasks::Copy(CopyDirection direction, TaskLabel label, uint64_t link_by
   return IssueInOrder(std::move(task));
 }
 
+Event PassTasks::Transfer(LaneIdx lane, TaskLabel label, uint64_t link_bytes, Events after,
+                          std::function<absl::Status()> body) {
+  return IssueInOrder({.lane = lane,
+                       .label = label,
+                       .cost = {.link_bytes = link_bytes},
+                       .after = std::move(after),
+                       .body = std::move(body)});
+}
+
 absl::Status PassTasks::WaitForAll() {
   absl::Status status;
   for (const auto& [lane, event] : last_) status.Update(args_.runtime.Wait(event));

@@ -42,16 +42,16 @@ ExpertTiers::Device::Preload PreloadOf(const ScheduleOptions& options) {
   return options.hybrid_rule == HybridRule::kFixed ? Preload::kFirstLayers : Preload::kEvenly;
 }
 
-int64_t MinStreamingSlots(ScheduleKind kind, const ModelConfig& config) {
-  return TraitsOf(kind).is_layer_by_layer ? config.num_experts : 2;  // one is computed while the other is read
+int64_t MinStreamingSlots(ScheduleKind kind, int64_t num_experts) {
+  return TraitsOf(kind).is_layer_by_layer ? num_experts : 2;  // one is computed while the other is read
 }
 
-int64_t StreamingSlots(ScheduleKind kind, const ModelConfig& config, int64_t num_slots, uint64_t slot_bytes) {
-  if (TraitsOf(kind).is_layer_by_layer) return 2 * config.num_experts;
+int64_t StreamingSlots(ScheduleKind kind, int64_t num_experts, int64_t num_slots, uint64_t slot_bytes) {
+  if (TraitsOf(kind).is_layer_by_layer) return 2 * num_experts;
   // If slots are few or small, half of them stream. Small experts need many slots, because a disk needs many reads
   // under way.
   const auto ring = static_cast<int64_t>(CeilDiv(kRingBytes, std::max<uint64_t>(slot_bytes, 1)));
-  return std::max(MinStreamingSlots(kind, config) + 1, std::min(ring, num_slots / 2));
+  return std::max(MinStreamingSlots(kind, num_experts) + 1, std::min(ring, num_slots / 2));
 }
 
 }  // namespace penstock

@@ -76,11 +76,12 @@ bool NeedsScores(const ScheduleOptions& options);
 // in KTransformers.
 ExpertTiers::Device::Preload PreloadOf(const ScheduleOptions& options);
 
-// Returns the minimum number of streaming slots for a schedule, on the processor that computes the layers.
-int64_t MinStreamingSlots(ScheduleKind kind, const ModelConfig& config);
+// Returns the minimum number of streaming slots for a schedule, on the processor that computes the layers, which have
+// `num_experts` experts each.
+int64_t MinStreamingSlots(ScheduleKind kind, int64_t num_experts);
 // Returns how many of `num_slots` should not be pinned. They hold the experts that are computed and those that are
 // fetched meanwhile.
-int64_t StreamingSlots(ScheduleKind kind, const ModelConfig& config, int64_t num_slots, uint64_t slot_bytes);
+int64_t StreamingSlots(ScheduleKind kind, int64_t num_experts, int64_t num_slots, uint64_t slot_bytes);
 
 // ScheduleBytes() returns the maximum memory of any schedule, without its leases. MaxCorrelationPaths() returns the
 // maximum number of paths of its correlation table.

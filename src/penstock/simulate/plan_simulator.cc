@@ -55,7 +55,7 @@ absl::StatusOr<std::unique_ptr<PassSimulator>> MakeSimulator(const SimulationInp
   const MemoryPlan& plan = policy.plan;
   const ExpertLayouts& layouts = *inputs.plan.layouts;
   const int64_t num_experts = fewer.num_experts * fewer.num_moe_layers();
-  const int64_t min = MinStreamingSlots(policy.schedule.kind, fewer);
+  const int64_t min = MinStreamingSlots(policy.schedule.kind, fewer.num_experts);
   const auto shrink = [&](const ExpertRoom& room, Eviction eviction) {
     return &fewer == &inputs.config ? room : Shrink(room, eviction, plan.num_experts_total, num_experts, min);
   };

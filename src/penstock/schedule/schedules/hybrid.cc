@@ -70,10 +70,7 @@ class HybridSchedule : public Schedule {
   absl::Status RunExperts(Pass& pass, RowRange rows, size_t place) {
     const int64_t layer_idx = moe_layers_[place];
     PENSTOCK_RETURN_IF_ERROR(WaitForRoute(pass, rows, place));
-    const std::span<const int32_t> choices = pass.routing().Choices(layer_idx, rows.begin, rows.size());
-    num_rows_.assign(pass.config().num_experts, 0);
-    for (const int32_t expert_idx : choices) ++num_rows_[expert_idx];
-    Weigh<int64_t>(pass, layer_idx, num_rows_, layer_);
+    Weigh<int64_t>(pass, layer_idx, pass.ffn().RowsOfExperts(rows, layer_idx), layer_);
     const ExpertSplit split = SplitExperts(options_.hybrid_rule, layer_.works, times_);
     const bool has_device = pass.host_experts() != nullptr;
     if (has_device && !split.host.empty()) pass.ffn().HostGroup(rows, layer_idx);
@@ -145,7 +142,7 @@ class HybridSchedule : public Schedule {
     layer.works.clear();
     for (int32_t expert_idx = 0; expert_idx < std::ssize(num_rows); ++expert_idx) {
       const auto rows = static_cast<int64_t>(std::ceil(num_rows[expert_idx]));
-      if (rows == 0) continue;
+      if (rows == 0 || !layouts.is_here(expert_idx)) continue;
       const OperationCost cost = pass.cost().Expert(rows);
       const TaskCost task = {.flops = cost.flops, .memory_bytes = cost.bytes};
       const ExpertKey key = layouts.KeyOf(layer_idx, expert_idx);
@@ -159,7 +156,7 @@ class HybridSchedule : public Schedule {
       work.on_device = is_present;
     }
     const auto seconds = [](const LaneRates::Duration& link, uint64_t bytes) { return link({.link_bytes = bytes}); };
-    const ExpertKey key = layouts.KeyOf(layer_idx, 0);
+    const ExpertKey key = layouts.FirstKeyOf(layer_idx);
     times_.read_s = seconds(rates.disk_to_dram, layouts.read_bytes(key));
     if (host_store == nullptr) return;
     // The copy into page-locked memory overlaps with the copy to the device.
@@ -245,6 +242,7 @@ class HybridSchedule : public Schedule {
     size_t num_planned = 0;
     for (const int32_t expert_idx : order_) {
       if (num_planned == kMaxCandidates || likely_[expert_idx] == 0) break;
+      if (!pass.experts().layouts().is_here(expert_idx)) continue;
       const ExpertKey key = pass.experts().layouts().KeyOf(layer_idx, expert_idx);
       if (pass.experts().IsPresent(key)) continue;
       const size_t i =
@@ -295,8 +293,7 @@ class HybridSchedule : public Schedule {
   Mean cold_;                 // extra time of the host's first expert
   Mean alone_, handed_over_;  // layers' time besides computing: without the host, with it
   LaneTimes times_;
-  std::vector<int64_t> num_rows_;  // [num_experts]
-  Layer layer_;                    // the present layer
+  Layer layer_;  // the present layer
   std::unique_ptr<ExpertPredictor> predictor_;
   ExpertPrefetch prefetch_;
   Layer ahead_;                 // a predicted layer

@@ -80,7 +80,7 @@ class KlotskiSchedule : public Schedule {
       pass.ffn().Group(group, layer_idx);
       const auto order = options_.reorder ? LayerExperts::Order::kArrival : LayerExperts::Order::kIndex;
       moe_layer = (moe_layer + 1) % moe_layers_.size();
-      Predict(pass.config(), group, moe_layer);
+      Predict(pass.config(), pass.experts().layouts(), group, moe_layer);
       PENSTOCK_RETURN_IF_ERROR(experts.Compute(order, [&] { Prefetch(pass, moe_layer); }));
       pass.ffn().Combine(group, layer_idx);
     }
@@ -121,8 +121,8 @@ class KlotskiSchedule : public Schedule {
     pass.experts().Announce(std::move(keys));
   }
 
-  // Sets likely_ to the experts of a layer that are probably needed, the likeliest last.
-  void Predict(const ModelConfig& config, RowRange group, size_t moe_layer) {
+  // Sets likely_ to the experts of a layer on this rank that are probably needed, the likeliest last.
+  void Predict(const ModelConfig& config, const ExpertLayouts& layouts, RowRange group, size_t moe_layer) {
     likely_.clear();
     if (!options_.hot_prefetch) return;
     if (moe_layer == 0) ForgetHistory();  // nothing is known about the next pass's rows
@@ -132,6 +132,7 @@ class KlotskiSchedule : public Schedule {
     const double unknown = (static_cast<double>(group.size()) - known) / static_cast<double>(config.num_experts);
     for (double& rows : tendency) rows += std::max(unknown, 0.0);
     for (int32_t expert_idx = 0; expert_idx < static_cast<int32_t>(tendency.size()); ++expert_idx) {
+      if (!layouts.is_here(expert_idx)) continue;
       if (tendency[expert_idx] * static_cast<double>(config.num_topk) >= kMinExpected) likely_.push_back(expert_idx);
     }
     std::stable_sort(likely_.rbegin(), likely_.rend(), [&](int32_t a, int32_t b) { return tendency[a] > tendency[b]; });

@@ -1,0 +1,131 @@
+#include "penstock/parallel/communicator.h"
+
+#include <algorithm>
+#include <condition_variable>
+#include <cstring>
+#include <deque>
+#include <mutex>
+#include <utility>
+
+#include "penstock/base/check.h"
+#include "penstock/base/status.h"
+
+namespace penstock {
+namespace {
+
+// The messages on their way between all ranks of a process.
+class Mailboxes {
+ public:
+  explicit Mailboxes(int num_ranks)
+      : num_ranks_(num_ranks), boxes_(static_cast<size_t>(num_ranks) * num_ranks * kNumMessageStreams) {}
+
+  int num_ranks() const { return num_ranks_; }
+
+  absl::Status Put(int from, int to, MessageStream stream, std::span<const std::byte> bytes) {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    if (!aborted_.ok()) return aborted_;
+    BoxOf(from, to, stream).emplace_back(bytes.begin(), bytes.end());
+    arrived_.notify_all();
+    return absl::OkStatus();
+  }
+
+  absl::StatusOr<std::vector<std::byte>> Take(int from, int to, MessageStream stream) {
+    std::unique_lock<std::mutex> lock(mutex_);
+    std::deque<std::vector<std::byte>>& box = BoxOf(from, to, stream);
+    arrived_.wait(lock, [&] { return !box.empty() || !aborted_.ok(); });
+    if (!aborted_.ok()) return aborted_;
+    std::vector<std::byte> message = std::move(box.front());
+    box.pop_front();
+    return message;
+  }
+
+  void Abort(const absl::Status& why) {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    aborted_.Update(why);
+    arrived_.notify_all();
+  }
+
+ private:
+  std::deque<std::vector<std::byte>>& BoxOf(int from, int to, MessageStream stream) {
+    return boxes_[(static_cast<size_t>(from) * num_ranks_ + to) * kNumMessageStreams + static_cast<size_t>(stream)];
+  }
+
+  const int num_ranks_;
+  std::mutex mutex_;
+  std::condition_variable arrived_;
+  std::vector<std::deque<std::vector<std::byte>>> boxes_;  // [num_ranks, num_ranks, kNumMessageStreams]
+  absl::Status aborted_;
+};
+
+class LocalCommunicator : public Communicator {
+ public:
+  LocalCommunicator(std::shared_ptr<Mailboxes> mailboxes, int rank) : mailboxes_(std::move(mailboxes)), rank_(rank) {}
+
+  int rank() const override { return rank_; }
+  int num_ranks() const override { return mailboxes_->num_ranks(); }
+
+  absl::Status Send(int to, MessageStream stream, std::span<const std::byte> bytes) override {
+    return mailboxes_->Put(rank_, to, stream, bytes);
+  }
+  absl::StatusOr<size_t> Receive(int from, MessageStream stream, std::span<std::byte> room) override {
+    PENSTOCK_ASSIGN_OR_RETURN(const std::vector<std::byte> message, mailboxes_->Take(from, rank_, stream));
+    if (message.size() > room.size()) {
+      return MakeError(Fault::kInternal, fmt::format("rank {} sent a message of {} bytes to rank {}, expected {}", from,
+                                                     message.size(), rank_, room.size()));
+    }
+    std::copy(message.begin(), message.end(), room.begin());
+    return message.size();
+  }
+  void Abort(const absl::Status& why) override {
+    mailboxes_->Abort(Annotate(why, fmt::format("rank {}", rank_)));
+  }
+
+ private:
+  std::shared_ptr<Mailboxes> mailboxes_;
+  const int rank_;
+};
+
+}  // namespace
+
+absl::StatusOr<std::vector<std::vector<std::byte>>> AllGather(Communicator& communicator, MessageStream stream,
+                                                              std::span<const std::byte> own, size_t max_bytes) {
+  PENSTOCK_CHECK(own.size() <= max_bytes);
+  std::vector<std::vector<std::byte>> all(communicator.num_ranks());
+  for (int rank = 0; rank < communicator.num_ranks(); ++rank) {
+    if (rank != communicator.rank()) PENSTOCK_RETURN_IF_ERROR(communicator.Send(rank, stream, own));
+  }
+  for (int rank = 0; rank < communicator.num_ranks(); ++rank) {
+    if (rank == communicator.rank()) {
+      all[rank].assign(own.begin(), own.end());
+      continue;
+    }
+    all[rank].resize(max_bytes);
+    PENSTOCK_ASSIGN_OR_RETURN(const size_t size, communicator.Receive(rank, stream, all[rank]));
+    all[rank].resize(size);
+  }
+  return all;
+}
+
+absl::StatusOr<std::vector<int64_t>> MaxOfRanks(Communicator& communicator, std::span<const int64_t> own) {
+  PENSTOCK_ASSIGN_OR_RETURN(const std::vector<std::vector<std::byte>> all,
+                            AllGather(communicator, MessageStream::kSteps, std::as_bytes(own), own.size_bytes()));
+  std::vector<int64_t> max(own.begin(), own.end());
+  for (const std::vector<std::byte>& message : all) {
+    PENSTOCK_CHECK(message.size() == own.size_bytes());
+    std::vector<int64_t> values(own.size());
+    std::memcpy(values.data(), message.data(), message.size());
+    for (size_t i = 0; i < values.size(); ++i) max[i] = std::max(max[i], values[i]);
+  }
+  return max;
+}
+
+std::vector<std::unique_ptr<Communicator>> MakeLocalCommunicators(int num_ranks) {
+  const auto mailboxes = std::make_shared<Mailboxes>(num_ranks);
+  std::vector<std::unique_ptr<Communicator>> communicators;
+  for (int rank = 0; rank < num_ranks; ++rank) {
+    communicators.push_back(std::make_unique<LocalCommunicator>(mailboxes, rank));
+  }
+  return communicators;
+}
+
+}  // namespace penstock

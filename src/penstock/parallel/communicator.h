@@ -1,0 +1,51 @@
+// Messages between the ranks of one model: processes on several machines, or threads of one process in tests.
+//
+// A rank sends and receives on streams. The messages of one stream from one rank to another arrive in the order in
+// which they were sent, so ranks that issue the same steps need no tags. Each stream is used by one thread at a time in
+// each direction; different streams and directions may be used at once.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+
+namespace penstock {
+
+// kSteps: what ranks agree on before a step. kExperts: choices, inputs and outputs of experts.
+enum class MessageStream : uint8_t { kSteps, kExperts };
+inline constexpr int kNumMessageStreams = 2;
+
+class Communicator {
+ public:
+  virtual ~Communicator() = default;
+
+  virtual int rank() const = 0;
+  virtual int num_ranks() const = 0;
+
+  // Sends a message to another rank. Returns when `bytes` may be overwritten, perhaps before the message has arrived.
+  // After an Abort() of any rank, returns its error.
+  virtual absl::Status Send(int to, MessageStream stream, std::span<const std::byte> bytes) = 0;
+  // Waits for the next message of another rank and returns its size in bytes. kInternal when it is larger than `room`.
+  // After an Abort() of any rank, returns its error.
+  virtual absl::StatusOr<size_t> Receive(int from, MessageStream stream, std::span<std::byte> room) = 0;
+  // Makes all calls of all ranks fail, those that wait included. The error names this rank.
+  virtual void Abort(const absl::Status& why) = 0;
+};
+
+// Sends `own` to all other ranks and returns one message of each rank, at most max_bytes long; that of this rank is
+// `own`.
+absl::StatusOr<std::vector<std::vector<std::byte>>> AllGather(Communicator& communicator, MessageStream stream,
+                                                              std::span<const std::byte> own, size_t max_bytes);
+
+// Returns the largest of all ranks' values, for each of `own`. All ranks give equally many.
+absl::StatusOr<std::vector<int64_t>> MaxOfRanks(Communicator& communicator, std::span<const int64_t> own);
+
+// Makes the communicators of `num_ranks` ranks in one process. Each is used by threads of its own rank.
+std::vector<std::unique_ptr<Communicator>> MakeLocalCommunicators(int num_ranks);
+
+}  // namespace penstock

@@ -1,0 +1,32 @@
+// Which experts of a layer lie on which rank.
+#pragma once
+
+#include <cstdint>
+
+namespace penstock {
+
+// Neighbouring experts of a layer.
+struct ExpertRange {
+  int64_t first = 0;
+  int64_t end = 0;
+
+  int64_t size() const { return end - first; }
+  bool contains(int64_t expert_idx) const { return expert_idx >= first && expert_idx < end; }
+};
+
+// A rank among those that share the experts. Each expert is whole, on one rank. The numbers of experts differ by one at
+// most.
+struct RankSplit {
+  int rank = 0;
+  int num_ranks = 1;
+
+  ExpertRange ExpertsOf(int64_t num_experts) const {
+    return {num_experts * rank / num_ranks, num_experts * (rank + 1) / num_ranks};
+  }
+  // Returns the rank of an expert.
+  int RankOf(int64_t num_experts, int64_t expert_idx) const {
+    return static_cast<int>(((expert_idx + 1) * num_ranks - 1) / num_experts);
+  }
+};
+
+}  // namespace penstock
