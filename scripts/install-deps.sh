@@ -11,7 +11,8 @@ set -eu
 
 build="g++ cmake ninja-build make git ca-certificates pkg-config ccache python3"
 libraries="libboost1.81-dev libboost-json1.81-dev libcli11-dev libspdlog-dev libfmt-dev libabsl-dev liburing-dev \
-libxxhash-dev libutf8proc-dev"
+libxxhash-dev libutf8proc-dev libcereal-dev"
+ranks="libopenmpi-dev openmpi-bin"
 tests="libboost-context1.81-dev libgtest-dev libgmock-dev libbenchmark-dev librapidcheck-dev python3-numpy"
 check="clang-14 clang clang-format clang-tidy lld python3-venv"
 [ "$(uname -m)" = aarch64 ] || check="$check g++-aarch64-linux-gnu qemu-user-static"
@@ -23,7 +24,7 @@ fail() {
   exit 1
 }
 
-packages="$build $libraries $tests"
+packages="$build $libraries $ranks $tests"
 case "${1:-}" in
   "") ;;
   --check) packages="$packages $check" ;;

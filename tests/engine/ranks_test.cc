@@ -1,5 +1,5 @@
-// Proves that ranks which share the experts give the answers of one rank: the same tokens and log-probabilities, bit for
-// bit, for every golden model and random schedules, budgets, batches and micro-batches of each rank. The ranks are
+// Proves that ranks which share the experts give the answers of one rank: the same tokens and log-probabilities, bit
+// for bit, for every golden model and random schedules, budgets, batches and micro-batches of each rank. The ranks are
 // threads of this process. PENSTOCK_TEST_RANK_COMBINATIONS (60) sets the number of combinations, PENSTOCK_TEST_SEED (1)
 // their choice.
 #include <thread>
@@ -92,10 +92,9 @@ std::vector<RankRun> RandomRuns(const EngineOptions& base, int num_ranks, size_t
 }
 
 std::string Describe(const std::vector<RankRun>& runs) {
-  std::string text =
-      fmt::format("schedule {}, multi-batch {}, micro-batch {}",
-                  ChoiceName(runs[0].options.policy.schedule, Schedules()), runs[0].options.policy.multi_batch,
-                  runs[0].options.policy.micro_batch_size);
+  std::string text = fmt::format("schedule {}, multi-batch {}, micro-batch {}",
+                                 ChoiceName(runs[0].options.policy.schedule, Schedules()),
+                                 runs[0].options.policy.multi_batch, runs[0].options.policy.micro_batch_size);
   for (const RankRun& run : runs) {
     text +=
         fmt::format("; memory {} threads {} batch {} chunk {} requests {}", run.options.memory_bytes,

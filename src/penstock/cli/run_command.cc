@@ -3,22 +3,27 @@
 #include <algorithm>
 #include <atomic>
 #include <memory>
+#include <optional>
 
 #include <unistd.h>
 
 #include "penstock/base/bytes.h"
+#include "penstock/base/check.h"
 #include "penstock/base/choices.h"
 #include "penstock/base/file.h"
 #include "penstock/base/limits.h"
 #include "penstock/base/logging.h"
 #include "penstock/base/status.h"
 #include "penstock/base/text.h"
+#include "penstock/base/thread_pool.h"
 #include "penstock/checkpoint/model_folder.h"
 #include "penstock/cli/job_plan.h"
 #include "penstock/cli/stop_signals.h"
+#include "penstock/engine/ranked_engine.h"
 #include "penstock/job/job.h"
 #include "penstock/memory/eviction.h"
 #include "penstock/model/generation_config.h"
+#include "penstock/parallel/mpi_ranks.h"
 #include "penstock/plan/formats.h"
 #include "penstock/schedule/schedule.h"
 
@@ -27,6 +32,9 @@ namespace {
 
 void LogPlan(const Engine& engine) {
   const MemoryPlan& plan = engine.memory_plan();
+  if (plan.num_ranks > 1) {
+    LogInfo("{} ranks share the experts; memory and experts below are those of rank 0", plan.num_ranks);
+  }
   const ModelInfo& model = engine.model();
   LogInfo("model {} ({}, computing in {}), {} sequences at once, context {}, prefill chunk {}", Printable(model.name),
           model.family, model.dtype, plan.batch_size, plan.context_length, plan.prefill_chunk);
@@ -63,9 +71,38 @@ int64_t DefaultMaxTokens(const std::string& model_dir) {
   return generation.ok() && generation->max_new_tokens > 0 ? generation->max_new_tokens : usual;
 }
 
+// Ranks on one machine share its memory and processors, unless flags or the launcher say otherwise.
+void ShareMachine(int num_ranks_here, EngineOptions& options) {
+  constexpr double kDefaultShare = 0.75;
+  if (options.memory_bytes == 0) {
+    options.memory_share = (options.memory_share > 0 ? options.memory_share : kDefaultShare) / num_ranks_here;
+  }
+  // Launchers often bind ranks to processors of their own.
+  const bool is_bound = NumUsableCpus() < ::sysconf(_SC_NPROCESSORS_ONLN);
+  if (options.threads == 0 && !is_bound) options.threads = std::max(1, NumUsableCpus() / num_ranks_here);
+}
+
+// Runs another rank than 0: it writes no file and says nothing, because rank 0 tells what fails.
+int ServeOtherRank(const RunFlags& flags, const MpiRanks& ranks) {
+  PENSTOCK_CHECK(SetUpLogging("off").ok());
+  absl::StatusOr<EngineOptions> options = ToPlannedOptions(flags.model);
+  if (options.ok()) {
+    ShareMachine(ranks.num_ranks_here, *options);
+    options->trace_path.clear();
+    options->trace_html_path.clear();
+    options->routing_path.clear();
+    options->correlation_path.clear();
+  }
+  return ExitCode(ServeRank(std::move(options), *ranks.communicator));
+}
+
 }  // namespace
 
 absl::StatusOr<int> RunCommand(RunFlags flags) {
+  PENSTOCK_ASSIGN_OR_RETURN(const MpiRanks ranks, JoinMpiRanks());
+  if (ranks.communicator != nullptr && ranks.communicator->rank() > 0) return ServeOtherRank(flags, ranks);
+  std::optional<RankLeader> leader;  // tells the other ranks that this command ends, however it ends
+  if (ranks.communicator != nullptr) leader.emplace(*ranks.communicator);
   flags.job.default_max_tokens = DefaultMaxTokens(flags.model.engine.model_dir);
   const std::atomic<bool>& stop_requested = StopOnSignals();
   flags.job.resume = flags.job.resume || flags.job.retry_failed;
@@ -75,7 +112,11 @@ absl::StatusOr<int> RunCommand(RunFlags flags) {
   if (flags.job.output_path.empty()) return UsageError("run needs --output FILE");
   PENSTOCK_RETURN_IF_ERROR(CheckNoFileOfTheModel("--stats", flags.job.stats_path, flags.model.engine.model_dir));
   const bool wants_plan = WantsPlan(flags.model);
+  if (wants_plan && ranks.communicator != nullptr) {
+    return UsageError("--policy auto: plans are of one rank, so far; name a schedule, or leave it open");
+  }
   PENSTOCK_ASSIGN_OR_RETURN(EngineOptions options, ToPlannedOptions(flags.model));
+  if (ranks.communicator != nullptr) ShareMachine(ranks.num_ranks_here, options);
   flags.job.seed = flags.job.sampling.seed.value_or(0);
   flags.job.sampling.seed.reset();  // used as the job's seed: each request derives its own
   flags.job.engine_settings = {{"dtype", flags.model.dtype},
@@ -103,7 +144,8 @@ absl::StatusOr<int> RunCommand(RunFlags flags) {
       options = choice.options;
       predicted_tokens_per_s = choice.estimate.generation_tokens_per_s();
     }
-    PENSTOCK_ASSIGN_OR_RETURN(std::unique_ptr<Engine> engine, Engine::Open(options));
+    PENSTOCK_ASSIGN_OR_RETURN(std::unique_ptr<Engine> engine,
+                              leader.has_value() ? leader->Open(options) : Engine::Open(options));
     LogPlan(*engine);
     return OpenedEngine(std::move(engine), predicted_tokens_per_s);
   };

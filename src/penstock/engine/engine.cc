@@ -80,6 +80,7 @@ class EngineImpl : public InstrumentedEngine {
     return {.config = model_->config, .plan = *plan_, .num_threads = pool_->num_workers()};
   }
   bool ranks_were_busy() const override { return ranks_were_busy_; }
+  absl::Status Check(const Request& request) const override;
 
  private:
   EngineImpl() = default;
@@ -317,16 +318,21 @@ std::string EngineImpl::TokenBytes(TokenId id, bool begins_text) const {
   return bytes;
 }
 
-absl::StatusOr<RequestId> EngineImpl::Submit(Request request) {
+absl::Status EngineImpl::Check(const Request& request) const {
   PENSTOCK_RETURN_IF_ERROR(ValidateSampling(request.sampling));
   PENSTOCK_RETURN_IF_ERROR(CheckPrompt(request.prompt_ids, model_->config.vocab_size, policy().plan.context_length));
   for (const auto& [id, bias] : request.sampling.logit_bias) PENSTOCK_RETURN_IF_ERROR(CheckIds({&id, 1}));
   for (const std::vector<TokenId>& word : request.sampling.bad_words) PENSTOCK_RETURN_IF_ERROR(CheckIds(word));
   PENSTOCK_RETURN_IF_ERROR(CheckIds(request.sampling.stop_token_ids));
-  const int64_t num_prompt = static_cast<int64_t>(request.prompt_ids.size());
   if (model_->tokenizer == nullptr && !request.sampling.stop.empty()) {
     return InputError("stop texts need a tokenizer, and the model folder has none");
   }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<RequestId> EngineImpl::Submit(Request request) {
+  PENSTOCK_RETURN_IF_ERROR(Check(request));
+  const int64_t num_prompt = static_cast<int64_t>(request.prompt_ids.size());
   // Generation ends at the context's end with finish reason "length".
   request.sampling.max_tokens = std::min(request.sampling.max_tokens, policy().plan.context_length - num_prompt);
   const RequestId id = next_request_id_++;

@@ -76,9 +76,7 @@ class LocalCommunicator : public Communicator {
     std::copy(message.begin(), message.end(), room.begin());
     return message.size();
   }
-  void Abort(const absl::Status& why) override {
-    mailboxes_->Abort(Annotate(why, fmt::format("rank {}", rank_)));
-  }
+  void Abort(const absl::Status& why) override { mailboxes_->Abort(Annotate(why, fmt::format("rank {}", rank_))); }
 
  private:
   std::shared_ptr<Mailboxes> mailboxes_;
@@ -86,6 +84,26 @@ class LocalCommunicator : public Communicator {
 };
 
 }  // namespace
+
+absl::Status SendSized(Communicator& communicator, int to, MessageStream stream, std::span<const std::byte> bytes) {
+  const uint64_t size = bytes.size();
+  PENSTOCK_RETURN_IF_ERROR(communicator.Send(to, stream, std::as_bytes(std::span(&size, 1))));
+  return communicator.Send(to, stream, bytes);
+}
+
+absl::StatusOr<std::vector<std::byte>> ReceiveSized(Communicator& communicator, int from, MessageStream stream,
+                                                    uint64_t max_bytes) {
+  uint64_t size = 0;
+  PENSTOCK_RETURN_IF_ERROR(communicator.Receive(from, stream, std::as_writable_bytes(std::span(&size, 1))).status());
+  if (size > max_bytes) {
+    return MakeError(Fault::kInternal, fmt::format("rank {} announced a message of {} bytes to rank {}, at most {} are "
+                                                   "allowed",
+                                                   from, size, communicator.rank(), max_bytes));
+  }
+  std::vector<std::byte> message(size);
+  PENSTOCK_RETURN_IF_ERROR(communicator.Receive(from, stream, message).status());
+  return message;
+}
 
 absl::StatusOr<std::vector<std::vector<std::byte>>> AllGather(Communicator& communicator, MessageStream stream,
                                                               std::span<const std::byte> own, size_t max_bytes) {

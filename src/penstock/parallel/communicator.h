@@ -37,6 +37,11 @@ class Communicator {
   virtual void Abort(const absl::Status& why) = 0;
 };
 
+// Send and receive a message whose size the receiver does not know. kInternal when it has more than max_bytes.
+absl::Status SendSized(Communicator& communicator, int to, MessageStream stream, std::span<const std::byte> bytes);
+absl::StatusOr<std::vector<std::byte>> ReceiveSized(Communicator& communicator, int from, MessageStream stream,
+                                                    uint64_t max_bytes);
+
 // Sends `own` to all other ranks and returns one message of each rank, at most max_bytes long; that of this rank is
 // `own`.
 absl::StatusOr<std::vector<std::vector<std::byte>>> AllGather(Communicator& communicator, MessageStream stream,

@@ -37,16 +37,14 @@ Event PassRanks::ExchangeChoices(RowRange rows, int64_t layer_idx, const Event& 
   own->choices.resize(num_ranks());
   routed_.push_back(own);
   const uint64_t bytes = 4 * static_cast<uint64_t>(rows.size() * args_.config.num_topk);
-  tasks_.Transfer(args_.ranks->to_ranks_lane, {.name = "send choices", .layer_idx = layer_idx}, bytes, {routed},
-                  [this, rows] {
-                    const std::span<const int32_t> choices = args_.host.operations->Choices(rows);
-                    return ForEachOther([&](int rank) {
-                      return communicator().Send(rank, MessageStream::kExperts, std::as_bytes(choices));
-                    });
-                  });
+  tasks_.Transfer(
+      args_.ranks->to_ranks_lane, {.name = "send choices", .layer_idx = layer_idx}, bytes, {routed}, [this, rows] {
+        const std::span<const int32_t> choices = args_.host.operations->Choices(rows);
+        return ForEachOther(
+            [&](int rank) { return communicator().Send(rank, MessageStream::kExperts, std::as_bytes(choices)); });
+      });
   return tasks_.Transfer(
-      args_.ranks->from_ranks_lane, {.name = "receive choices", .layer_idx = layer_idx}, bytes, {routed},
-      [this, own] {
+      args_.ranks->from_ranks_lane, {.name = "receive choices", .layer_idx = layer_idx}, bytes, {routed}, [this, own] {
         const std::span<const int32_t> choices = args_.host.operations->Choices(own->rows);
         own->choices[split_.rank].assign(choices.begin(), choices.end());
         const auto max = static_cast<size_t>(activations().dims.max_rows * args_.config.num_topk);
@@ -91,8 +89,9 @@ PassRanks::Dispatched PassRanks::Dispatch(RowRange rows, int64_t layer_idx) {
   const int64_t num_received = std::reduce(exchange->num_inputs.begin(), exchange->num_inputs.end());
   tasks_.Transfer(args_.ranks->to_ranks_lane, {.name = "send rows", .layer_idx = layer_idx}, bytes_of(num_sent), {},
                   [this, exchange] { return SendRows(*exchange); });
-  const Event received = tasks_.Transfer(args_.ranks->from_ranks_lane, {.name = "receive rows", .layer_idx = layer_idx},
-                                         bytes_of(num_received), {}, [this, exchange] { return ReceiveRows(*exchange); });
+  const Event received =
+      tasks_.Transfer(args_.ranks->from_ranks_lane, {.name = "receive rows", .layer_idx = layer_idx},
+                      bytes_of(num_received), {}, [this, exchange] { return ReceiveRows(*exchange); });
   return {std::shared_ptr<const RankAssignments>(exchange, &exchange->own), received};
 }
 
@@ -183,9 +182,9 @@ absl::Status PassRanks::SendRows(const Exchange& exchange) {
 absl::Status PassRanks::ReceiveRows(const Exchange& exchange) {
   int64_t row = activations().dims.max_rows;
   return ForEachOther([&](int rank) -> absl::Status {
-    const std::span<std::byte> room = activations().ffn_input.subspan(
-        static_cast<size_t>(row * args_.ffn_row_bytes),
-        static_cast<size_t>(exchange.num_inputs[rank] * args_.ffn_row_bytes));
+    const std::span<std::byte> room =
+        activations().ffn_input.subspan(static_cast<size_t>(row * args_.ffn_row_bytes),
+                                        static_cast<size_t>(exchange.num_inputs[rank] * args_.ffn_row_bytes));
     PENSTOCK_ASSIGN_OR_RETURN(const size_t size, communicator().Receive(rank, MessageStream::kExperts, room));
     PENSTOCK_CHECK(size == room.size());
     row += exchange.num_inputs[rank];
@@ -267,9 +266,8 @@ absl::Status PassRanks::ReceiveFailures(int rank, const Exchange& exchange) {
   if (num_failed == 0) return absl::OkStatus();
   const size_t text_at = (2 + num_failed) * sizeof(int32_t);
   PENSTOCK_CHECK(text_at <= size);
-  const absl::Status why =
-      MakeError(static_cast<Fault>(number(0)),
-                {reinterpret_cast<const char*>(message.data()) + text_at, size - text_at});
+  const absl::Status why = MakeError(static_cast<Fault>(number(0)),
+                                     {reinterpret_cast<const char*>(message.data()) + text_at, size - text_at});
   for (size_t i = 0; i < num_failed; ++i) {
     const int32_t expert_idx = number(2 + i);
     for (size_t at = 0; at < exchange.own_choices.size(); ++at) {

@@ -1,8 +1,8 @@
 // The exchange of a pass with the other ranks that share the model's experts.
 //
-// Each rank attends to its own sequences, and routes their rows. The ranks then tell each other their choices, send each
-// row once to every rank that has experts for it, and get one output back for each of the row's experts. The home rank
-// adds the outputs in the order of the row's top-k. So a row has the bits that it has on one rank.
+// Each rank attends to its own sequences, and routes their rows. The ranks then tell each other their choices, send
+// each row once to every rank that has experts for it, and get one output back for each of the row's experts. The home
+// rank adds the outputs in the order of the row's top-k. So a row has the bits that it has on one rank.
 //
 // All ranks call these functions in the same order, with rows of their own, perhaps none.
 #pragma once
@@ -57,14 +57,14 @@ class PassRanks {
   // Everything that is exchanged for the rows of one Dispatch().
   struct Exchange {
     RankAssignments own;
-    std::vector<std::vector<int64_t>> sent_rows;       // [num_ranks]: own rows that the rank gets
-    std::vector<int64_t> num_inputs;                   // [num_ranks]: rows that come from it
-    std::vector<std::vector<int64_t>> sent_outputs;    // [num_ranks]: places of the outputs that it gets
-    std::vector<int64_t> num_outputs;                  // [num_ranks]: outputs that come from it
-    std::vector<int32_t> own_choices;                  // [own.rows.size(), num_topk]
-    std::mutex mutex;                                  // guards what follows
-    std::vector<int32_t> failed;                       // experts of this rank
-    absl::Status why;                                  // of the first of them
+    std::vector<std::vector<int64_t>> sent_rows;     // [num_ranks]: own rows that the rank gets
+    std::vector<int64_t> num_inputs;                 // [num_ranks]: rows that come from it
+    std::vector<std::vector<int64_t>> sent_outputs;  // [num_ranks]: places of the outputs that it gets
+    std::vector<int64_t> num_outputs;                // [num_ranks]: outputs that come from it
+    std::vector<int32_t> own_choices;                // [own.rows.size(), num_topk]
+    std::mutex mutex;                                // guards what follows
+    std::vector<int32_t> failed;                     // experts of this rank
+    absl::Status why;                                // of the first of them
   };
 
   // Fills the exchange for the choices of all ranks.

@@ -1,0 +1,13 @@
+# Finds MPI, and sets PENSTOCK_HAS_MPI if the build can run one model on several ranks.
+set(PENSTOCK_MPI AUTO CACHE STRING "Build for several ranks: AUTO (if MPI is found), ON or OFF")
+set_property(CACHE PENSTOCK_MPI PROPERTY STRINGS AUTO ON OFF)
+set(PENSTOCK_HAS_MPI OFF)
+if(PENSTOCK_MPI)
+  set(MPI_CXX_SKIP_MPICXX ON)
+  find_package(MPI QUIET COMPONENTS CXX)
+  if(MPI_CXX_FOUND)
+    set(PENSTOCK_HAS_MPI ON)
+  elseif(NOT PENSTOCK_MPI STREQUAL "AUTO")
+    message(FATAL_ERROR "PENSTOCK_MPI=${PENSTOCK_MPI}: no MPI found; install libopenmpi-dev, or PENSTOCK_MPI=OFF")
+  endif()
+endif()

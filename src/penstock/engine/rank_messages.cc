@@ -1,0 +1,120 @@
+#include "penstock/engine/rank_messages.h"
+
+#include <exception>
+#include <sstream>
+#include <string>
+
+#include <cereal/archives/binary.hpp>
+#include <cereal/types/string.hpp>
+#include <cereal/types/utility.hpp>
+#include <cereal/types/vector.hpp>
+
+#include "penstock/base/status.h"
+
+// Each function names all fields of its struct: a field that is added to the struct does not compile until it is added
+// here.
+namespace penstock {
+
+template <class Archive>
+void serialize(Archive& archive, SamplingParams& params) {
+  auto& [temperature, top_k, top_p, min_p, repetition_penalty, presence_penalty, frequency_penalty, logit_bias,
+         bad_words, seed, max_tokens, min_tokens, stop, includes_stop, stop_token_ids, ignore_eos, logprobs,
+         prompt_logprobs] = params;
+  archive(temperature, top_k, top_p, min_p, repetition_penalty, presence_penalty, frequency_penalty, logit_bias,
+          bad_words, seed, max_tokens, min_tokens, stop, includes_stop, stop_token_ids, ignore_eos, logprobs,
+          prompt_logprobs);
+}
+
+template <class Archive>
+void serialize(Archive& archive, Request& request) {
+  auto& [prompt_ids, sampling, continues_text] = request;
+  archive(prompt_ids, sampling, continues_text);
+}
+
+template <class Archive>
+void serialize(Archive& archive, TokenLogprob& logprob) {
+  auto& [token_id, value] = logprob;
+  archive(token_id, value);
+}
+
+template <class Archive>
+void serialize(Archive& archive, TokenLogprobs& logprobs) {
+  auto& [chosen, top] = logprobs;
+  archive(chosen, top);
+}
+
+template <class Archive>
+void serialize(Archive& archive, Completion& completion) {
+  auto& [request_id, token_ids, text, finish_reason, logprobs, prompt_logprobs, num_prompt_tokens, status] = completion;
+  int32_t fault = 0;  // 0: OK
+  std::string message;
+  if (!status.ok()) {
+    fault = static_cast<int32_t>(FaultOf(status));
+    message = Message(status);
+  }
+  archive(request_id, token_ids, text, finish_reason, logprobs, prompt_logprobs, num_prompt_tokens, fault, message);
+  status = fault == 0 ? absl::OkStatus() : MakeError(static_cast<Fault>(fault), message);
+}
+
+template <class Archive>
+void serialize(Archive& archive, ProcessorWork& work) {
+  auto& [memory_bytes, flops] = work;
+  archive(memory_bytes, flops);
+}
+
+template <class Archive>
+void serialize(Archive& archive, EngineStats& stats) {
+  auto& [prompt_tokens, computed_prompt_tokens, generated_tokens, load_s, prefill_s, decode_s, disk_bytes,
+         unused_disk_bytes, dram_to_device_bytes, device_to_dram_bytes, work, host_work, expert_hits, expert_misses,
+         prefetch_issued, prefetch_used, lanes] = stats;
+  (void)lanes;
+  archive(prompt_tokens, computed_prompt_tokens, generated_tokens, load_s, prefill_s, decode_s, disk_bytes,
+          unused_disk_bytes, dram_to_device_bytes, device_to_dram_bytes, work, host_work, expert_hits, expert_misses,
+          prefetch_issued, prefetch_used);
+}
+
+template <class Archive>
+void serialize(Archive& archive, RankOrder& order) {
+  auto& [kind, planned_positions, requests] = order;
+  archive(kind, planned_positions, requests);
+}
+
+template <class Archive>
+void serialize(Archive& archive, RankReport& report) {
+  auto& [finished, stats] = report;
+  archive(finished, stats);
+}
+
+namespace {
+
+template <typename T>
+std::vector<std::byte> Write(const T& message) {
+  std::ostringstream stream;
+  cereal::BinaryOutputArchive archive(stream);
+  archive(message);
+  const std::string text = stream.str();
+  const auto* const data = reinterpret_cast<const std::byte*>(text.data());
+  return {data, data + text.size()};
+}
+
+template <typename T>
+absl::StatusOr<T> Read(std::span<const std::byte> bytes) {
+  std::istringstream stream(std::string(reinterpret_cast<const char*>(bytes.data()), bytes.size()));
+  T message;
+  try {
+    cereal::BinaryInputArchive archive(stream);
+    archive(message);
+  } catch (const std::exception& error) {
+    return MakeError(Fault::kInternal, fmt::format("a message of another rank cannot be read: {}", error.what()));
+  }
+  return message;
+}
+
+}  // namespace
+
+std::vector<std::byte> ToBytes(const RankOrder& order) { return Write(order); }
+std::vector<std::byte> ToBytes(const RankReport& report) { return Write(report); }
+absl::StatusOr<RankOrder> OrderFrom(std::span<const std::byte> bytes) { return Read<RankOrder>(bytes); }
+absl::StatusOr<RankReport> ReportFrom(std::span<const std::byte> bytes) { return Read<RankReport>(bytes); }
+
+}  // namespace penstock

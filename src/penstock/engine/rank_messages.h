@@ -1,0 +1,37 @@
+// The messages by which rank 0 runs a job on all ranks: orders to the others, and their reports.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <utility>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "penstock/engine.h"
+
+namespace penstock {
+
+// An order of rank 0 to another rank.
+struct RankOrder {
+  // kOpen: open the engine. kStep: submit the requests, then take a step together with all ranks. kEnd: there is nothing
+  // more to do.
+  enum class Kind : uint8_t { kOpen, kStep, kEnd } kind = Kind::kEnd;
+  int64_t planned_positions = 0;                            // kOpen: EngineOptions::planned_positions
+  std::vector<std::pair<RequestId, Request>> requests = {};  // kStep: with the ids that rank 0 gave them
+};
+
+// A rank's report after a step.
+struct RankReport {
+  std::vector<Completion> finished;  // with rank 0's ids
+  EngineStats stats;                 // totals of the rank, without its lanes
+};
+
+// Writes a message. Reading another program's message is not possible: all ranks run the same build.
+std::vector<std::byte> ToBytes(const RankOrder& order);
+std::vector<std::byte> ToBytes(const RankReport& report);
+// Reads a message. kInternal when the bytes are no such message.
+absl::StatusOr<RankOrder> OrderFrom(std::span<const std::byte> bytes);
+absl::StatusOr<RankReport> ReportFrom(std::span<const std::byte> bytes);
+
+}  // namespace penstock

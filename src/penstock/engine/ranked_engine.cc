@@ -1,0 +1,237 @@
+#include "penstock/engine/ranked_engine.h"
+
+#include <algorithm>
+#include <deque>
+#include <utility>
+#include <vector>
+
+#include "absl/container/flat_hash_map.h"
+#include "penstock/base/bytes.h"
+#include "penstock/base/status.h"
+#include "penstock/engine/instrumented_engine.h"
+#include "penstock/engine/rank_messages.h"
+
+namespace penstock {
+namespace {
+
+// Prompts and answers of a step, with log-probabilities.
+constexpr uint64_t kMaxMessageBytes = kGiB;
+
+template <typename T>
+absl::Status SendMessage(Communicator& communicator, int to, const T& message) {
+  return SendSized(communicator, to, MessageStream::kSteps, ToBytes(message));
+}
+
+// An engine and the requests that a rank has submitted to it, by rank 0's ids.
+class RankEngine {
+ public:
+  explicit RankEngine(std::unique_ptr<InstrumentedEngine> engine) : engine_(std::move(engine)) {}
+
+  InstrumentedEngine& engine() { return *engine_; }
+  const InstrumentedEngine& engine() const { return *engine_; }
+
+  absl::Status Submit(RequestId id, Request request) {
+    PENSTOCK_ASSIGN_OR_RETURN(const RequestId own_id, engine_->Submit(std::move(request)));
+    id_of_[own_id] = id;
+    return absl::OkStatus();
+  }
+
+  absl::StatusOr<std::vector<Completion>> Step() {
+    PENSTOCK_ASSIGN_OR_RETURN(std::vector<Completion> finished, engine_->Step());
+    for (Completion& completion : finished) {
+      const auto found = id_of_.find(completion.request_id);
+      completion.request_id = found->second;
+      id_of_.erase(found);
+    }
+    return finished;
+  }
+
+ private:
+  std::unique_ptr<InstrumentedEngine> engine_;
+  absl::flat_hash_map<RequestId, RequestId> id_of_;  // rank 0's id, by the engine's own
+};
+
+class RankedEngine : public Engine {
+ public:
+  RankedEngine(std::unique_ptr<InstrumentedEngine> own, Communicator& communicator)
+      : own_(std::move(own)),
+        communicator_(communicator),
+        plan_(own_.engine().memory_plan()),
+        num_active_(communicator.num_ranks()),
+        reports_(communicator.num_ranks()) {
+    places_of_rank_ = plan_.batch_size;
+    plan_.batch_size *= communicator.num_ranks();
+  }
+
+  const ModelInfo& model() const override { return own_.engine().model(); }
+  const MemoryPlan& memory_plan() const override { return plan_; }
+  const EngineStats& stats() const override { return stats_; }
+  const SamplingParams& default_sampling() const override { return own_.engine().default_sampling(); }
+  absl::Status text_status() const override { return own_.engine().text_status(); }
+  absl::Status chat_status() const override { return own_.engine().chat_status(); }
+  absl::StatusOr<std::vector<TokenId>> Tokenize(std::string_view text) const override {
+    return own_.engine().Tokenize(text);
+  }
+  absl::StatusOr<std::vector<TokenId>> TokenizePiece(std::string_view text) const override {
+    return own_.engine().TokenizePiece(text);
+  }
+  absl::StatusOr<std::vector<TokenId>> TokenizeChat(const Chat& chat) const override {
+    return own_.engine().TokenizeChat(chat);
+  }
+  void SetDate(const std::string& date) override { own_.engine().SetDate(date); }
+  ChatAnswer ReadAnswer(const Completion& completion) const override { return own_.engine().ReadAnswer(completion); }
+  std::string TokenBytes(TokenId id, bool begins_text) const override {
+    return own_.engine().TokenBytes(id, begins_text);
+  }
+
+  absl::StatusOr<RequestId> Submit(Request request) override {
+    PENSTOCK_RETURN_IF_ERROR(own_.engine().Check(request));
+    const RequestId id = next_id_++;
+    num_waiting_tokens_ += std::ssize(request.prompt_ids);
+    waiting_.emplace_back(id, std::move(request));
+    return id;
+  }
+  std::vector<RequestId> DropWaiting() override {
+    std::vector<RequestId> ids;
+    for (const auto& [id, request] : waiting_) ids.push_back(id);
+    waiting_.clear();
+    num_waiting_tokens_ = 0;
+    return ids;
+  }
+  void SetTextSink(std::function<void(RequestId, std::string_view)>) override {}
+  int64_t num_running() const override {
+    int64_t num_running = 0;
+    for (const int64_t num_active : num_active_) num_running += num_active;
+    return num_running;
+  }
+  int64_t num_waiting() const override { return std::ssize(waiting_); }
+  int64_t num_waiting_tokens() const override { return num_waiting_tokens_; }
+
+  absl::StatusOr<std::vector<Completion>> Step() override {
+    absl::StatusOr<std::vector<Completion>> finished = StepRanks();
+    // The other ranks must not wait for a rank that stops.
+    if (!finished.ok()) communicator_.Abort(finished.status());
+    return finished;
+  }
+
+  absl::StatusOr<std::vector<double>> ScoreTokens(std::span<const TokenId> ids) override {
+    return own_.engine().ScoreTokens(ids);
+  }
+  absl::StatusOr<std::vector<float>> Logits(std::span<const TokenId> ids) override { return own_.engine().Logits(ids); }
+  MachineRates MeasureRates() override { return own_.engine().MeasureRates(); }
+  absl::Status CloseTraces() override { return own_.engine().CloseTraces(); }
+
+ private:
+  absl::StatusOr<std::vector<Completion>> StepRanks() {
+    std::vector<RankOrder> orders = DealRequests();
+    for (int rank = 1; rank < communicator_.num_ranks(); ++rank) {
+      PENSTOCK_RETURN_IF_ERROR(SendMessage(communicator_, rank, orders[rank]));
+    }
+    for (auto& [id, request] : orders[0].requests) PENSTOCK_RETURN_IF_ERROR(own_.Submit(id, std::move(request)));
+    PENSTOCK_ASSIGN_OR_RETURN(std::vector<Completion> finished, own_.Step());
+    num_active_[0] -= std::ssize(finished);
+    reports_[0] = own_.engine().stats();
+    for (int rank = 1; rank < communicator_.num_ranks(); ++rank) {
+      PENSTOCK_ASSIGN_OR_RETURN(const std::vector<std::byte> bytes,
+                                ReceiveSized(communicator_, rank, MessageStream::kSteps, kMaxMessageBytes));
+      PENSTOCK_ASSIGN_OR_RETURN(RankReport report, ReportFrom(bytes));
+      num_active_[rank] -= std::ssize(report.finished);
+      std::move(report.finished.begin(), report.finished.end(), std::back_inserter(finished));
+      reports_[rank] = std::move(report.stats);
+    }
+    AddUpStats();
+    return finished;
+  }
+
+  // Deals the waiting requests to the ranks with the fewest, as long as they have places.
+  std::vector<RankOrder> DealRequests() {
+    std::vector<RankOrder> orders(communicator_.num_ranks(), {.kind = RankOrder::Kind::kStep});
+    while (!waiting_.empty()) {
+      const auto fewest = std::min_element(num_active_.begin(), num_active_.end());
+      if (*fewest >= places_of_rank_) break;
+      num_waiting_tokens_ -= std::ssize(waiting_.front().second.prompt_ids);
+      orders[fewest - num_active_.begin()].requests.push_back(std::move(waiting_.front()));
+      waiting_.pop_front();
+      ++*fewest;
+    }
+    return orders;
+  }
+
+  // Tokens and bytes are those of all ranks; seconds and lanes are rank 0's.
+  void AddUpStats() {
+    stats_ = reports_[0];
+    for (size_t rank = 1; rank < reports_.size(); ++rank) {
+      const EngineStats& other = reports_[rank];
+      stats_.prompt_tokens += other.prompt_tokens;
+      stats_.computed_prompt_tokens += other.computed_prompt_tokens;
+      stats_.generated_tokens += other.generated_tokens;
+      stats_.disk_bytes += other.disk_bytes;
+      stats_.unused_disk_bytes += other.unused_disk_bytes;
+      stats_.expert_hits += other.expert_hits;
+      stats_.expert_misses += other.expert_misses;
+      stats_.prefetch_issued += other.prefetch_issued;
+      stats_.prefetch_used += other.prefetch_used;
+    }
+  }
+
+  RankEngine own_;
+  Communicator& communicator_;
+  MemoryPlan plan_;  // rank 0's, with the places of all ranks
+  int64_t places_of_rank_ = 0;
+  RequestId next_id_ = 1;
+  std::deque<std::pair<RequestId, Request>> waiting_;
+  int64_t num_waiting_tokens_ = 0;
+  std::vector<int64_t> num_active_;    // [num_ranks]: requests that a rank has
+  std::vector<EngineStats> reports_;   // [num_ranks]: of the last step
+  EngineStats stats_;
+};
+
+}  // namespace
+
+RankLeader::~RankLeader() {
+  for (int rank = 1; rank < communicator_->num_ranks(); ++rank) {
+    (void)SendMessage(*communicator_, rank, RankOrder{.kind = RankOrder::Kind::kEnd});
+  }
+}
+
+absl::StatusOr<std::unique_ptr<Engine>> RankLeader::Open(const EngineOptions& options) {
+  for (int rank = 1; rank < communicator_->num_ranks(); ++rank) {
+    PENSTOCK_RETURN_IF_ERROR(
+        SendMessage(*communicator_, rank,
+                    RankOrder{.kind = RankOrder::Kind::kOpen, .planned_positions = options.planned_positions}));
+  }
+  auto own = OpenInstrumentedEngine(options, {.communicator = communicator_});
+  if (!own.ok()) {
+    communicator_->Abort(own.status());
+    return own.status();
+  }
+  return std::make_unique<RankedEngine>(*std::move(own), *communicator_);
+}
+
+absl::Status ServeRank(absl::StatusOr<EngineOptions> options, Communicator& communicator) {
+  std::optional<RankEngine> own;
+  const auto serve = [&]() -> absl::Status {
+    for (;;) {
+      PENSTOCK_ASSIGN_OR_RETURN(const std::vector<std::byte> bytes,
+                                ReceiveSized(communicator, 0, MessageStream::kSteps, kMaxMessageBytes));
+      PENSTOCK_ASSIGN_OR_RETURN(RankOrder order, OrderFrom(bytes));
+      if (order.kind == RankOrder::Kind::kEnd) return absl::OkStatus();
+      if (order.kind == RankOrder::Kind::kOpen) {
+        PENSTOCK_RETURN_IF_ERROR(options.status());
+        options->planned_positions = order.planned_positions;
+        PENSTOCK_ASSIGN_OR_RETURN(auto engine, OpenInstrumentedEngine(*options, {.communicator = &communicator}));
+        own.emplace(std::move(engine));
+        continue;
+      }
+      for (auto& [id, request] : order.requests) PENSTOCK_RETURN_IF_ERROR(own->Submit(id, std::move(request)));
+      PENSTOCK_ASSIGN_OR_RETURN(std::vector<Completion> finished, own->Step());
+      PENSTOCK_RETURN_IF_ERROR(
+          SendMessage(communicator, 0, RankReport{std::move(finished), own->engine().stats()}));
+    }
+  };
+  const absl::Status status = serve();
+  if (!status.ok()) communicator.Abort(status);
+  return status;
+}
+
+}  // namespace penstock

@@ -1,0 +1,35 @@
+// One engine over several ranks, for whoever runs requests on rank 0.
+//
+// Rank 0 deals requests to the ranks and orders their steps; the others obey (ServeRank). All ranks share the experts
+// (schedule/pass_ranks.h), and each has KV pages for its own requests. So an answer does not depend on the rank.
+#pragma once
+
+#include <memory>
+
+#include "absl/status/statusor.h"
+#include "penstock/engine.h"
+#include "penstock/parallel/communicator.h"
+
+namespace penstock {
+
+// Rank 0's end of the orders. Its destructor tells the other ranks that there is nothing more to do.
+class RankLeader {
+ public:
+  explicit RankLeader(Communicator& communicator) : communicator_(&communicator) {}
+  ~RankLeader();
+  RankLeader(const RankLeader&) = delete;
+  RankLeader& operator=(const RankLeader&) = delete;
+
+  // Opens the engines of all ranks. Errors are as of Engine::Open(), on any rank; the message names another rank than 0.
+  // The leader must outlive the engine.
+  absl::StatusOr<std::unique_ptr<Engine>> Open(const EngineOptions& options);
+
+ private:
+  Communicator* communicator_;
+};
+
+// Obeys rank 0 until it says that there is nothing more to do. Returns this rank's error; rank 0 tells the user. An
+// error instead of options counts once rank 0 orders to open an engine.
+absl::Status ServeRank(absl::StatusOr<EngineOptions> options, Communicator& communicator);
+
+}  // namespace penstock

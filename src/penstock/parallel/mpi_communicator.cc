@@ -1,0 +1,172 @@
+// Messages over MPI.
+//
+// All calls are nonblocking, under one mutex, and waiting threads poll. So MPI need not support several threads at once,
+// a waiting thread leaves its processor to others, and an error of another rank ends the waiting.
+#include <chrono>
+#include <cstdlib>
+#include <mutex>
+#include <string>
+#include <thread>
+
+#include <mpi.h>
+
+#include "penstock/base/check.h"
+#include "penstock/base/status.h"
+#include "penstock/parallel/launcher.h"
+#include "penstock/parallel/mpi_ranks.h"
+
+namespace penstock {
+namespace {
+
+constexpr int kAbortTag = kNumMessageStreams;
+constexpr size_t kMaxReason = 1000;  // bytes of a rank's reason to abort
+constexpr int kSpins = 200;          // polls before a waiting thread sleeps
+constexpr std::chrono::microseconds kSleep{20};
+
+absl::Status StatusOf(int code, std::string_view what) {
+  if (code == MPI_SUCCESS) return absl::OkStatus();
+  char text[MPI_MAX_ERROR_STRING];
+  int length = 0;
+  MPI_Error_string(code, text, &length);
+  return IoError("{}: {}", what, std::string_view(text, static_cast<size_t>(length)));
+}
+
+class MpiCommunicator : public Communicator {
+ public:
+  MpiCommunicator() {
+    MPI_Comm_rank(MPI_COMM_WORLD, &rank_);
+    MPI_Comm_size(MPI_COMM_WORLD, &num_ranks_);
+    MPI_Comm_set_errhandler(MPI_COMM_WORLD, MPI_ERRORS_RETURN);
+  }
+  ~MpiCommunicator() override {
+    // After an error another rank may never arrive here, and MPI_Finalize() waits for all.
+    if (aborted_.ok()) MPI_Finalize();
+  }
+
+  int rank() const override { return rank_; }
+  int num_ranks() const override { return num_ranks_; }
+
+  absl::Status Send(int to, MessageStream stream, std::span<const std::byte> bytes) override {
+    PENSTOCK_CHECK(bytes.size() <= INT32_MAX);
+    MPI_Request request = MPI_REQUEST_NULL;
+    {
+      const std::lock_guard<std::mutex> lock(mutex_);
+      PENSTOCK_RETURN_IF_ERROR(aborted_);
+      PENSTOCK_RETURN_IF_ERROR(StatusOf(MPI_Isend(bytes.data(), static_cast<int>(bytes.size()), MPI_BYTE, to,
+                                                  static_cast<int>(stream), MPI_COMM_WORLD, &request),
+                                        "sending to another rank"));
+    }
+    return Complete(request, "sending to another rank");
+  }
+
+  absl::StatusOr<size_t> Receive(int from, MessageStream stream, std::span<std::byte> room) override {
+    MPI_Message message = MPI_MESSAGE_NULL;
+    MPI_Request request = MPI_REQUEST_NULL;
+    int size = 0;
+    const absl::Status came = Poll([&](bool& is_done) -> absl::Status {
+      int found = 0;
+      MPI_Status status;
+      PENSTOCK_RETURN_IF_ERROR(StatusOf(
+          MPI_Improbe(from, static_cast<int>(stream), MPI_COMM_WORLD, &found, &message, &status), "receiving"));
+      if (found == 0) return absl::OkStatus();
+      MPI_Get_count(&status, MPI_BYTE, &size);
+      if (static_cast<size_t>(size) > room.size()) {
+        return MakeError(Fault::kInternal, fmt::format("rank {} sent a message of {} bytes to rank {}, expected {}",
+                                                       from, size, rank_, room.size()));
+      }
+      is_done = true;
+      return StatusOf(MPI_Imrecv(room.data(), size, MPI_BYTE, &message, &request), "receiving");
+    });
+    PENSTOCK_RETURN_IF_ERROR(came);
+    PENSTOCK_RETURN_IF_ERROR(Complete(request, "receiving"));
+    return static_cast<size_t>(size);
+  }
+
+  void Abort(const absl::Status& why) override {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    if (!aborted_.ok()) return;
+    aborted_ = Annotate(why, fmt::format("rank {}", rank_));
+    const std::string reason = std::to_string(static_cast<int>(FaultOf(why))) + Message(aborted_).substr(0, kMaxReason);
+    for (int to = 0; to < num_ranks_; ++to) {
+      // A message this small does not wait for its receiver.
+      if (to != rank_) {
+        MPI_Send(reason.data(), static_cast<int>(reason.size()), MPI_BYTE, to, kAbortTag, MPI_COMM_WORLD);
+      }
+    }
+  }
+
+ private:
+  absl::Status Complete(MPI_Request request, std::string_view what) {
+    return Poll([&](bool& is_done) {
+      int done = 0;
+      const int code = MPI_Test(&request, &done, MPI_STATUS_IGNORE);
+      is_done = done != 0;
+      return StatusOf(code, what);
+    });
+  }
+
+  // Calls step(is_done) until it is done, fails, or a rank has aborted.
+  template <typename Step>
+  absl::Status Poll(const Step& step) {
+    for (int num_polls = 0;; ++num_polls) {
+      {
+        const std::lock_guard<std::mutex> lock(mutex_);
+        PENSTOCK_RETURN_IF_ERROR(aborted_);
+        bool is_done = false;
+        PENSTOCK_RETURN_IF_ERROR(step(is_done));
+        if (is_done) return absl::OkStatus();
+        LookForAbort();
+      }
+      if (num_polls < kSpins) {
+        std::this_thread::yield();
+      } else {
+        std::this_thread::sleep_for(kSleep);
+      }
+    }
+  }
+
+  // Takes another rank's reason to abort, if one has come.
+  void LookForAbort() {
+    int found = 0;
+    MPI_Status status;
+    if (MPI_Iprobe(MPI_ANY_SOURCE, kAbortTag, MPI_COMM_WORLD, &found, &status) != MPI_SUCCESS || found == 0) return;
+    int size = 0;
+    MPI_Get_count(&status, MPI_BYTE, &size);
+    std::string reason(static_cast<size_t>(size), '\0');
+    MPI_Recv(reason.data(), size, MPI_BYTE, status.MPI_SOURCE, kAbortTag, MPI_COMM_WORLD, MPI_STATUS_IGNORE);
+    const int fault = reason.empty() ? 1 : reason[0] - '0';
+    aborted_ = MakeError(static_cast<Fault>(fault), reason.substr(1));
+  }
+
+  std::mutex mutex_;  // guards what follows, and all calls of MPI
+  int rank_ = 0;
+  int num_ranks_ = 1;
+  absl::Status aborted_;
+};
+
+int CountRanksHere() {
+  MPI_Comm here = MPI_COMM_NULL;
+  int count = 1;
+  if (MPI_Comm_split_type(MPI_COMM_WORLD, MPI_COMM_TYPE_SHARED, 0, MPI_INFO_NULL, &here) != MPI_SUCCESS) return 1;
+  MPI_Comm_size(here, &count);
+  MPI_Comm_free(&here);
+  return count;
+}
+
+}  // namespace
+
+absl::StatusOr<MpiRanks> JoinMpiRanks() {
+  MpiRanks ranks;
+  if (!IsLaunchedWithOthers()) return ranks;
+  int provided = 0;
+  PENSTOCK_RETURN_IF_ERROR(StatusOf(MPI_Init_thread(nullptr, nullptr, MPI_THREAD_SERIALIZED, &provided), "MPI"));
+  if (provided < MPI_THREAD_SERIALIZED) {
+    return ResourceError("this MPI cannot be used by several threads, not even one after another");
+  }
+  ranks.num_ranks_here = CountRanksHere();
+  ranks.communicator = std::make_unique<MpiCommunicator>();
+  if (ranks.communicator->num_ranks() == 1) ranks.communicator = nullptr;
+  return ranks;
+}
+
+}  // namespace penstock
