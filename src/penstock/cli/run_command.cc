@@ -2,8 +2,10 @@
 
 #include <algorithm>
 #include <atomic>
+#include <chrono>
 #include <memory>
 #include <optional>
+#include <thread>
 
 #include <unistd.h>
 
@@ -93,7 +95,10 @@ int ServeOtherRank(const RunFlags& flags, const MpiRanks& ranks) {
     options->routing_path.clear();
     options->correlation_path.clear();
   }
-  return ExitCode(ServeRank(std::move(options), *ranks.communicator));
+  const absl::Status status = ServeRank(std::move(options), *ranks.communicator);
+  // A launcher ends all ranks when one fails. Rank 0 needs a moment to write what is finished, and to say what failed.
+  if (!status.ok()) std::this_thread::sleep_for(std::chrono::seconds(2));
+  return ExitCode(status);
 }
 
 }  // namespace

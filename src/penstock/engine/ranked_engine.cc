@@ -181,8 +181,8 @@ class RankedEngine : public Engine {
   RequestId next_id_ = 1;
   std::deque<std::pair<RequestId, Request>> waiting_;
   int64_t num_waiting_tokens_ = 0;
-  std::vector<int64_t> num_active_;    // [num_ranks]: requests that a rank has
-  std::vector<EngineStats> reports_;   // [num_ranks]: of the last step
+  std::vector<int64_t> num_active_;   // [num_ranks]: requests that a rank has
+  std::vector<EngineStats> reports_;  // [num_ranks]: of the last step
   EngineStats stats_;
 };
 
@@ -225,8 +225,7 @@ absl::Status ServeRank(absl::StatusOr<EngineOptions> options, Communicator& comm
       }
       for (auto& [id, request] : order.requests) PENSTOCK_RETURN_IF_ERROR(own->Submit(id, std::move(request)));
       PENSTOCK_ASSIGN_OR_RETURN(std::vector<Completion> finished, own->Step());
-      PENSTOCK_RETURN_IF_ERROR(
-          SendMessage(communicator, 0, RankReport{std::move(finished), own->engine().stats()}));
+      PENSTOCK_RETURN_IF_ERROR(SendMessage(communicator, 0, RankReport{std::move(finished), own->engine().stats()}));
     }
   };
   const absl::Status status = serve();

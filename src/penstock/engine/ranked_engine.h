@@ -20,8 +20,8 @@ class RankLeader {
   RankLeader(const RankLeader&) = delete;
   RankLeader& operator=(const RankLeader&) = delete;
 
-  // Opens the engines of all ranks. Errors are as of Engine::Open(), on any rank; the message names another rank than 0.
-  // The leader must outlive the engine.
+  // Opens the engines of all ranks. Errors are as of Engine::Open(), on any rank; the message names another rank than
+  // 0. The leader must outlive the engine.
   absl::StatusOr<std::unique_ptr<Engine>> Open(const EngineOptions& options);
 
  private:

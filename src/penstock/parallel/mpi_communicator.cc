@@ -1,16 +1,22 @@
 // Messages over MPI.
 //
-// All calls are nonblocking, under one mutex, and waiting threads poll. So MPI need not support several threads at once,
-// a waiting thread leaves its processor to others, and an error of another rank ends the waiting.
+// All calls are nonblocking, under one mutex, and waiting threads poll. So MPI need not support several threads at
+// once, a waiting thread leaves its processor to others, and an error of another rank ends the waiting.
+//
+// Each rank has a thread that tells the others every second that it is alive. A rank that is silent for kSilence,
+// because it was stopped or its machine is gone, ends the job on all others.
 #include <chrono>
+#include <condition_variable>
 #include <cstdlib>
 #include <mutex>
 #include <string>
 #include <thread>
+#include <vector>
 
 #include <mpi.h>
 
 #include "penstock/base/check.h"
+#include "penstock/base/clock.h"
 #include "penstock/base/status.h"
 #include "penstock/parallel/launcher.h"
 #include "penstock/parallel/mpi_ranks.h"
@@ -18,7 +24,8 @@
 namespace penstock {
 namespace {
 
-constexpr int kAbortTag = kNumMessageStreams;
+constexpr int kAbortTag = kNumMessageStreams, kAliveTag = kAbortTag + 1;
+constexpr std::chrono::seconds kHeartbeat{1}, kSilence{20};
 constexpr size_t kMaxReason = 1000;  // bytes of a rank's reason to abort
 constexpr int kSpins = 200;          // polls before a waiting thread sleeps
 constexpr std::chrono::microseconds kSleep{20};
@@ -37,10 +44,22 @@ class MpiCommunicator : public Communicator {
     MPI_Comm_rank(MPI_COMM_WORLD, &rank_);
     MPI_Comm_size(MPI_COMM_WORLD, &num_ranks_);
     MPI_Comm_set_errhandler(MPI_COMM_WORLD, MPI_ERRORS_RETURN);
+    beats_.assign(num_ranks_, MPI_REQUEST_NULL);
+    last_seen_.assign(num_ranks_, Clock::now());
+    heart_ = std::thread([this] { Beat(); });
   }
   ~MpiCommunicator() override {
+    {
+      const std::lock_guard<std::mutex> lock(mutex_);
+      ends_ = true;
+    }
+    wake_.notify_all();
+    heart_.join();
     // After an error another rank may never arrive here, and MPI_Finalize() waits for all.
-    if (aborted_.ok()) MPI_Finalize();
+    if (!aborted_.ok()) return;
+    MPI_Waitall(num_ranks_, beats_.data(), MPI_STATUSES_IGNORE);
+    TakeBeats();
+    MPI_Finalize();
   }
 
   int rank() const override { return rank_; }
@@ -105,6 +124,39 @@ class MpiCommunicator : public Communicator {
     });
   }
 
+  // The work of the thread heart_.
+  void Beat() {
+    std::unique_lock<std::mutex> lock(mutex_);
+    while (!ends_ && aborted_.ok()) {
+      for (int to = 0; to < num_ranks_; ++to) {
+        int done = 0;
+        // A rank that does not take messages gets no more of them.
+        if (to == rank_ || MPI_Test(&beats_[to], &done, MPI_STATUS_IGNORE) != MPI_SUCCESS || done == 0) continue;
+        MPI_Isend(nullptr, 0, MPI_BYTE, to, kAliveTag, MPI_COMM_WORLD, &beats_[to]);
+      }
+      TakeBeats();
+      LookForAbort();
+      for (int from = 0; from < num_ranks_ && aborted_.ok(); ++from) {
+        if (from == rank_ || Clock::now() - last_seen_[from] < kSilence) continue;
+        aborted_ = MakeError(Fault::kStopped,
+                             fmt::format("rank {} has been silent for {} s: it was stopped, or its machine or network "
+                                         "is gone",
+                                         from, kSilence.count()));
+      }
+      wake_.wait_for(lock, kHeartbeat, [this] { return ends_; });
+    }
+  }
+
+  // Takes the other ranks' signs of life.
+  void TakeBeats() {
+    int found = 0;
+    MPI_Status status;
+    while (MPI_Iprobe(MPI_ANY_SOURCE, kAliveTag, MPI_COMM_WORLD, &found, &status) == MPI_SUCCESS && found != 0) {
+      MPI_Recv(nullptr, 0, MPI_BYTE, status.MPI_SOURCE, kAliveTag, MPI_COMM_WORLD, MPI_STATUS_IGNORE);
+      last_seen_[status.MPI_SOURCE] = Clock::now();
+    }
+  }
+
   // Calls step(is_done) until it is done, fails, or a rank has aborted.
   template <typename Step>
   absl::Status Poll(const Step& step) {
@@ -142,6 +194,11 @@ class MpiCommunicator : public Communicator {
   int rank_ = 0;
   int num_ranks_ = 1;
   absl::Status aborted_;
+  std::vector<MPI_Request> beats_;            // [num_ranks]: the last sign of life that was sent
+  std::vector<Clock::time_point> last_seen_;  // [num_ranks]
+  bool ends_ = false;
+  std::condition_variable wake_;
+  std::thread heart_;
 };
 
 int CountRanksHere() {

@@ -7,8 +7,9 @@ namespace penstock {
 
 absl::StatusOr<MpiRanks> JoinMpiRanks() {
   if (!IsLaunchedWithOthers()) return MpiRanks();
-  return UsageError("several processes were started together, but this build has no MPI: install libopenmpi-dev and build "
-                    "again, or start one process");
+  return UsageError(
+      "several processes were started together, but this build has no MPI: install libopenmpi-dev and build "
+      "again, or start one process");
 }
 
 }  // namespace penstock
