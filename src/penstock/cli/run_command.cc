@@ -104,7 +104,7 @@ int ServeOtherRank(const RunFlags& flags, const MpiRanks& ranks) {
 }  // namespace
 
 absl::StatusOr<int> RunCommand(RunFlags flags) {
-  PENSTOCK_ASSIGN_OR_RETURN(const MpiRanks ranks, JoinMpiRanks());
+  PENSTOCK_ASSIGN_OR_RETURN(const MpiRanks ranks, JoinMpiRanks(StopStuckRank));
   if (ranks.communicator != nullptr && ranks.communicator->rank() > 0) return ServeOtherRank(flags, ranks);
   std::optional<RankLeader> leader;  // tells the other ranks that this command ends, however it ends
   if (ranks.communicator != nullptr) leader.emplace(*ranks.communicator);

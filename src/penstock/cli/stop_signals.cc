@@ -12,14 +12,21 @@ namespace {
 
 std::atomic<bool> stop_requested{false};
 
-void OnStopSignal(int) {
-  if (!stop_requested.exchange(true)) return;
-  constexpr std::string_view kLine = "penstock: error: stopped at once by a second signal\n";
-  [[maybe_unused]] const ssize_t written = ::write(STDERR_FILENO, kLine.data(), kLine.size());
+void StopAtOnce(std::string_view line) {
+  [[maybe_unused]] const ssize_t written = ::write(STDERR_FILENO, line.data(), line.size());
   _exit(static_cast<int>(Fault::kStopped));
 }
 
+void OnStopSignal(int) {
+  if (!stop_requested.exchange(true)) return;
+  StopAtOnce("penstock: error: stopped at once by a second signal\n");
+}
+
 }  // namespace
+
+void StopStuckRank() {
+  StopAtOnce("penstock: error: another rank has neither arrived nor left for 60 s; continue with --resume\n");
+}
 
 const std::atomic<bool>& StopOnSignals() {
   struct sigaction action = {};

@@ -10,4 +10,7 @@ namespace penstock::cli {
 // because the files on disk are whole.
 const std::atomic<bool>& StopOnSignals();
 
+// Ends the process at once with exit code 7, because another rank neither arrives nor leaves.
+void StopStuckRank();
+
 }  // namespace penstock::cli

@@ -8,9 +8,11 @@
 #include <chrono>
 #include <condition_variable>
 #include <cstdlib>
+#include <functional>
 #include <mutex>
 #include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include <mpi.h>
@@ -30,6 +32,32 @@ constexpr size_t kMaxReason = 1000;  // bytes of a rank's reason to abort
 constexpr int kSpins = 200;          // polls before a waiting thread sleeps
 constexpr std::chrono::microseconds kSleep{20};
 
+// Calls `on_stuck` if it is not destroyed in time.
+class Watch {
+ public:
+  explicit Watch(const std::function<void()>& on_stuck)
+      : thread_([this, on_stuck] {
+          std::unique_lock<std::mutex> lock(mutex_);
+          if (!wake_.wait_for(lock, kPatience, [this] { return is_over_; })) on_stuck();
+        }) {}
+  ~Watch() {
+    {
+      const std::lock_guard<std::mutex> lock(mutex_);
+      is_over_ = true;
+    }
+    wake_.notify_all();
+    thread_.join();
+  }
+
+ private:
+  static constexpr std::chrono::seconds kPatience{60};
+
+  std::mutex mutex_;
+  std::condition_variable wake_;
+  bool is_over_ = false;
+  std::thread thread_;  // last: it uses the others
+};
+
 absl::Status StatusOf(int code, std::string_view what) {
   if (code == MPI_SUCCESS) return absl::OkStatus();
   char text[MPI_MAX_ERROR_STRING];
@@ -40,7 +68,7 @@ absl::Status StatusOf(int code, std::string_view what) {
 
 class MpiCommunicator : public Communicator {
  public:
-  MpiCommunicator() {
+  explicit MpiCommunicator(std::function<void()> on_stuck) : on_stuck_(std::move(on_stuck)) {
     MPI_Comm_rank(MPI_COMM_WORLD, &rank_);
     MPI_Comm_size(MPI_COMM_WORLD, &num_ranks_);
     MPI_Comm_set_errhandler(MPI_COMM_WORLD, MPI_ERRORS_RETURN);
@@ -57,6 +85,7 @@ class MpiCommunicator : public Communicator {
     heart_.join();
     // After an error another rank may never arrive here, and MPI_Finalize() waits for all.
     if (!aborted_.ok()) return;
+    const Watch watch(on_stuck_);
     MPI_Waitall(num_ranks_, beats_.data(), MPI_STATUSES_IGNORE);
     TakeBeats();
     MPI_Finalize();
@@ -190,6 +219,7 @@ class MpiCommunicator : public Communicator {
     aborted_ = MakeError(static_cast<Fault>(fault), reason.substr(1));
   }
 
+  const std::function<void()> on_stuck_;
   std::mutex mutex_;  // guards what follows, and all calls of MPI
   int rank_ = 0;
   int num_ranks_ = 1;
@@ -212,16 +242,17 @@ int CountRanksHere() {
 
 }  // namespace
 
-absl::StatusOr<MpiRanks> JoinMpiRanks() {
+absl::StatusOr<MpiRanks> JoinMpiRanks(std::function<void()> on_stuck) {
   MpiRanks ranks;
   if (!IsLaunchedWithOthers()) return ranks;
+  const Watch watch(on_stuck);
   int provided = 0;
   PENSTOCK_RETURN_IF_ERROR(StatusOf(MPI_Init_thread(nullptr, nullptr, MPI_THREAD_SERIALIZED, &provided), "MPI"));
   if (provided < MPI_THREAD_SERIALIZED) {
     return ResourceError("this MPI cannot be used by several threads, not even one after another");
   }
   ranks.num_ranks_here = CountRanksHere();
-  ranks.communicator = std::make_unique<MpiCommunicator>();
+  ranks.communicator = std::make_unique<MpiCommunicator>(std::move(on_stuck));
   if (ranks.communicator->num_ranks() == 1) ranks.communicator = nullptr;
   return ranks;
 }

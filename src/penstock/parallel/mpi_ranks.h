@@ -1,6 +1,7 @@
 // The ranks that a launcher of MPI started: mpirun, mpiexec or srun.
 #pragma once
 
+#include <functional>
 #include <memory>
 
 #include "absl/status/statusor.h"
@@ -15,6 +16,9 @@ struct MpiRanks {
 
 // Joins the other ranks. Returns no communicator if no launcher started this process, or if it started no other. kUsage
 // when a launcher started several processes and this build has no MPI. REQUIRES: called once, before threads start.
-absl::StatusOr<MpiRanks> JoinMpiRanks();
+//
+// Joining and leaving wait for all ranks, and MPI cannot be told to give up. If they take longer than a minute, a
+// thread calls `on_stuck`, which must end the process.
+absl::StatusOr<MpiRanks> JoinMpiRanks(std::function<void()> on_stuck);
 
 }  // namespace penstock

@@ -5,7 +5,7 @@
 
 namespace penstock {
 
-absl::StatusOr<MpiRanks> JoinMpiRanks() {
+absl::StatusOr<MpiRanks> JoinMpiRanks(std::function<void()>) {
   if (!IsLaunchedWithOthers()) return MpiRanks();
   return UsageError(
       "several processes were started together, but this build has no MPI: install libopenmpi-dev and build "

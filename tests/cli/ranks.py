@@ -1,0 +1,145 @@
+#!/usr/bin/env python3
+"""Proves that a job under mpirun gives the bytes of one process: for 2 to 4 ranks, several schedules and budgets, and
+after random ranks were killed or stopped and the job continued with another number of ranks.
+
+Exits with 77 (skipped) if there is no mpirun, or if the program was built without MPI.
+"""
+import argparse
+import os
+import pathlib
+import random
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+
+import program
+
+# As root, and with more ranks than processors. MPI must not take the cores of the ranks for itself.
+ENVIRONMENT = {**os.environ, "OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
+               "OMPI_MCA_rmaps_base_oversubscribe": "1", "OMPI_MCA_hwloc_base_binding_policy": "none"}
+STOP_S = 200    # a stopped rank ends the job after 20 s, or 60 s where ranks begin or end; a machine may be slow
+
+
+class Ranks:
+    def __init__(self, penstock, folder, flags):
+        self.penstock, self.folder, self.flags = penstock, folder, flags
+
+    def start(self, num_ranks, output, *flags, model=program.DEMO_MODEL):
+        return subprocess.Popen(["mpirun", "-n", str(num_ranks), *self.penstock.command(
+            "run", "--model", model, "--output", output, *self.flags, *flags)], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True,
+                                env=ENVIRONMENT, start_new_session=True)
+
+    def run(self, num_ranks, output, *flags, **more):
+        process = self.start(num_ranks, output, *flags, **more)
+        _, stderr = process.communicate(timeout=program.HANG_S)
+        return process.returncode, stderr
+
+
+def processes_of(group):
+    """Returns the pids of the ranks that an mpirun with this process group has started, by rank."""
+    pids = {}
+    for folder in pathlib.Path("/proc").iterdir():
+        if not folder.name.isdigit():
+            continue
+        try:
+            fields = (folder / "stat").read_text().rsplit(")", 1)[1].split()
+            environment = (folder / "environ").read_bytes().split(b"\0")
+        except OSError:
+            continue
+        ranks = [entry.split(b"=")[1] for entry in environment if entry.startswith(b"OMPI_COMM_WORLD_RANK=")]
+        if ranks and int(fields[3]) == group:   # the session
+            pids[int(ranks[0])] = int(folder.name)
+    return pids
+
+
+def check_errors(ranks):
+    output = ranks.folder / "refused.jsonl"
+    for model, flags, code, text in (("/nowhere", (), 3, "/nowhere"),
+                                     (program.DEMO_MODEL, ("--memory", "1MiB"), 6, "least budget")):
+        found, stderr = ranks.run(2, output, *flags, model=model)
+        lines = [line for line in stderr.splitlines() if line.startswith("penstock: error")]
+        assert found == code and len(lines) == 1 and text in lines[0], (flags, found, stderr)
+    found, stderr = ranks.run(9, output)    # the demo model has eight experts a layer
+    assert found == 2 and "9 ranks for 8 experts" in stderr, (found, stderr)
+    assert not output.exists() or output.read_bytes() == b"", "a refused job has results"
+
+
+def check_faults(ranks, expected, rng, num_kills, num_stops, whole_s):
+    """Kills or stops random ranks at random times, and continues each job with another number of ranks."""
+    num_done = num_partial = 0
+    while num_done < num_kills + num_stops:
+        output = ranks.folder / f"killed{num_done}.jsonl"
+        while True:
+            num_ranks = rng.randint(2, 4)
+            process = ranks.start(num_ranks, output, "--resume")
+            stops = num_done >= num_kills
+            time.sleep(rng.uniform(0, 1.5 * whole_s))
+            pids = processes_of(process.pid)
+            if len(pids) < num_ranks or num_done >= num_kills + num_stops:
+                code, stderr = process.wait(timeout=program.HANG_S), process.stderr.read()
+                assert code == 0, f"exit {code}: {stderr}"
+                break
+            victim = pids[rng.randrange(num_ranks)]
+            try:
+                os.kill(victim, signal.SIGSTOP if stops else signal.SIGKILL)
+            except ProcessLookupError:
+                pass
+            begin = time.monotonic()
+            process.communicate(timeout=program.HANG_S)
+            assert not stops or time.monotonic() - begin < STOP_S, "a stopped rank was not noticed"
+            assert not processes_of(process.pid), "a rank outlived its job"
+            num_done += 1
+            num_partial += output.exists() and output.stat().st_size > 0
+        assert program.sorted_by_id(output) == expected, "a resumed job gave other bytes"
+    return num_partial
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--penstock", required=True)
+    parser.add_argument("--kills", type=int, default=6)
+    parser.add_argument("--stops", type=int, default=1)
+    parser.add_argument("--requests", type=int, default=24)
+    parser.add_argument("--seed", type=int, default=1)
+    args = parser.parse_args()
+    if shutil.which("mpirun") is None:
+        print("skipped: there is no mpirun")
+        sys.exit(77)
+    rng = random.Random(args.seed)
+    penstock = program.Penstock(args.penstock)
+    with tempfile.TemporaryDirectory() as folder:
+        folder = pathlib.Path(folder)
+        source = folder / "requests.jsonl"
+        program.write_requests(source, args.requests, args.seed, 24)
+        flags = ["--input", source, "--quiet", "--context-length", 512]
+        penstock.run_job(program.DEMO_MODEL, source, folder / "whole.jsonl", "--quiet", "--context-length", 512)
+        expected = program.sorted_by_id(folder / "whole.jsonl")
+        ranks = Ranks(penstock, folder, flags)
+        code, stderr = ranks.run(2, folder / "two.jsonl")
+        if "this build has no MPI" in stderr:
+            print("skipped: the program was built without MPI")
+            sys.exit(77)
+        assert code == 0, f"exit {code}: {stderr}"
+        assert program.sorted_by_id(folder / "two.jsonl") == expected, "two ranks gave other bytes"
+        check_errors(ranks)
+        cases = [(num_ranks, budget, schedule) for num_ranks in (2, 3, 4) for budget in ("20MiB", "64MiB")
+                 for schedule in ("klotski", "on-demand", "zigzag", "hybrid")]
+        for number, (num_ranks, budget, schedule) in enumerate(rng.sample(cases, 8)):
+            output = folder / f"case{number}.jsonl"
+            code, stderr = ranks.run(num_ranks, output, "--memory", budget, "--schedule", schedule, "--batch-size", 4)
+            assert code == 0, f"{num_ranks} ranks, {budget}, {schedule}: exit {code}: {stderr}"
+            assert program.sorted_by_id(output) == expected, f"{num_ranks} ranks, {budget}, {schedule}: other bytes"
+        start = time.monotonic()
+        ranks.run(2, folder / "timed.jsonl")
+        num_partial = check_faults(ranks, expected, rng, args.kills, args.stops, time.monotonic() - start)
+        code, _ = ranks.run(3, folder / "two.jsonl", "--resume")
+        assert code == 0, "a finished job is not finished for other ranks"
+        print(f"8 jobs of 2 to 4 ranks and {args.kills} kills and {args.stops} stops of ranks ({num_partial} with results on "
+              f"disk): every job complete and equal")
+
+
+if __name__ == "__main__":
+    main()
