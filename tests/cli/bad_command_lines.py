@@ -1,4 +1,4 @@
-"""Tests of rows L: flags, environment variables, option files, the environment and packing. See bad_inputs.py."""
+"""Tests of rows L: flags, environment variables, option files, the environment, packing and shards. See bad_inputs.py."""
 import json
 import os
 import re
@@ -397,8 +397,71 @@ def pack_rows():
     yield "L12", "a damaged store", damaged
 
 
+def shard_rows():
+    lines = [json.dumps({"id": f"r{number}", "prompt": "hi", "max_tokens": 2}) + "\n" for number in range(5)]
+
+    def run(box, *flags, name, text="".join(lines)):
+        model = box.path("model") if os.path.exists(box.path("model")) else box.model().path
+        return ["run", "--model", model, "--input", box.file("in.jsonl", text), "--output", box.output(f"{name}.jsonl"),
+                *flags]
+
+    def merge(box, *names):
+        return ["merge", "--output", box.output("all.jsonl"), *(box.path(name + ".jsonl") for name in names)]
+
+    def shards(box):
+        for number in (1, 2):
+            box.run(run(box, f"--shard={number}/2", name=f"part{number}"))
+        return box
+
+    def refusing(names, match, code=4, change=lambda box: None):
+        def check(box):
+            change(shards(box))
+            box.run(merge(box, *names), code=code, match=match)
+            box.expect(not os.path.exists(box.path("all.jsonl")), "an output was written")
+        return check
+
+    def cut(box):
+        with open(box.path("part2.jsonl"), "r+b") as file:
+            file.truncate(10)
+
+    def joined(box):
+        box.run(merge(shards(box), "part2", "part1"))
+        with open(box.path("all.jsonl"), encoding="utf-8") as file:
+            ids = [json.loads(line)["custom_id"] for line in file]
+        box.expect(ids == ["r0", "r1", "r2", "r3", "r4"], f"other results: {ids}")
+        box.run(merge(box, "part2", "part1"), code=5, match="all.jsonl: the output exists")
+        box.run(run(box, "--shard=1/2", "--resume", name="part1"))
+        for flags, now in (([], "none"), (["--shard=1/1"], "none"), (["--shard=1/3"], "1/3")):
+            box.run(run(box, "--resume", *flags, name="part1"), code=4,
+                    match=f"cannot resume.*: shard: 1/2 then, {now} now")
+    yield "L13", "all shards", joined
+    for value in ("0/4", "5/4", "1/0", "x", "1/4/2", "", "1", "1/4097", "-1/2"):
+        yield "L13", f"--shard {value!r}", lambda box, value=value: box.run(
+            run(box, f"--shard={value}", name="part"), code=2, match="--shard: expected I/N.*2/16")
+    yield "L13", "--shard in a file", lambda box: box.run(
+        run(box, "--options-file", box.file("options", "shard = 3/2\n"), name="part"), code=2, match="line 1: .*--shard")
+    yield "L13", "a shard is missing", refusing(["part2"], "shard 1 of 2 is missing")
+    yield "L13", "a shard twice", refusing(["part1", "part2", "part1"], "are both shard 1/2")
+    yield "L13", "unfinished", refusing(["part1", "part2"], "2 of 5 requests have no result.*shard 2 of 2 is not finished",
+                                        change=cut)
+    yield "L13", "another input", refusing(
+        ["part1", "other"], "are not of one job: input.digest",
+        change=lambda box: box.run(run(box, "--shard=2/2", name="other", text="".join(lines[1:] + lines[:1]))))
+    yield "L13", "other sampling", refusing(
+        ["part1", "other"], "sampling.top_k: null in the first, 3 in the second",
+        change=lambda box: box.run(run(box, "--shard=2/2", "--top-k=3", name="other")))
+    yield "L13", "no manifest", refusing(["part1", "part2"], "part2.jsonl.manifest.json", code=5,
+                                         change=lambda box: os.remove(box.path("part2.jsonl.manifest.json")))
+    yield "L13", "no part", refusing(["part1", "none"], "none.jsonl: cannot open", code=5)
+    yield "L13", "a folder", lambda box: box.run(["merge", "--output", box.output("all.jsonl"), box.dir], code=5,
+                                                 match="regular file")
+    yield "L13", "nothing to merge", usage(["merge", "--output", "x"], "parts is required")
+    yield "L13", "no output", usage(["merge", "x"], "--output is required")
+
+
 def cases():
     yield from flag_rows()
     yield from pack_rows()
+    yield from shard_rows()
     yield from environment_rows()
     yield from surroundings_rows()

@@ -159,7 +159,8 @@ class ScanTest : public JobFixture {
   absl::StatusOr<OutputScan> Scan(const std::string& text, int64_t num_lines = 200) {
     WriteFile(options_.output_path, text);
     const UniqueFd fd(::open(options_.output_path.c_str(), O_RDONLY | O_CLOEXEC));
-    return ScanOutput(fd.get(), options_.output_path, kDigest, num_lines);
+    return ScanOutput({.fd = fd.get(), .path = options_.output_path, .job_digest = kDigest, .num_lines = num_lines},
+                      [](int64_t) { return true; });
   }
 };
 

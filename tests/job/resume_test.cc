@@ -98,6 +98,13 @@ TEST_F(ResumeTest, RefusesEveryMutation) {
       {"line appended", [&] { WriteInput(input_ + other_line); }, 4, {"the first difference is in line 41"}},
       {"line removed", [&] { WriteInput(input_.substr(input_.find('\n') + 1)); }, 4, {"input.lines: 40 then, 39 now"}},
       {"blank inserted", [&] { WriteInput("\n" + input_); }, 4, {"in line 1)"}},
+      {"shard",
+       [&] {
+         options_.shard = {2, 3};
+       },
+       4,
+       {"shard: none then, 2/3 now"}},
+      {"shard damaged", [&] { edit_manifest("\"shard\":\"1/1\"", "\"shard\":\"2/1\""); }, 5, {"\"shard\""}},
       {"input emptied", [&] { WriteInput(""); }, 4, {"input.lines: 40 then, 0 now"}},
       {"other version", [&] { edit_manifest("\"version\":\"", "\"version\":\"9."); }, 4, {"version: \"9."}},
       {"other format", [&] { edit_manifest("\"penstock_job\":3", "\"penstock_job\":4"); }, 5, {"penstock_job"}},
@@ -207,11 +214,16 @@ TEST(InputCheckpointsTest, ALongInputStillTellsWhereItChanged) {
   EXPECT_LE(then.checkpoints.digests.size(), kMaxInputCheckpoints);
   const size_t at = text.find("\"5000\"");
   const InputReport now = report_of(std::string(text).replace(at, 6, "\"5o00\""));
-  const Manifest manifest{DescribeJob(then, 0, {}, {}), {}, then.checkpoints, {}, {}};
-  EXPECT_TRUE(CompareJob(manifest, DescribeJob(then, 0, {}, {}), then).ok());
-  EXPECT_THAT(Message(CompareJob(manifest, DescribeJob(now, 0, {}, {}), now)), HasSubstr("in lines 5001 to 5004"));
+  const auto manifest_of = [](const InputReport& report) {
+    Manifest manifest;
+    manifest.job = DescribeJob(report, 0, {}, {});
+    manifest.checkpoints = report.checkpoints;
+    return manifest;
+  };
+  EXPECT_TRUE(CompareJob(manifest_of(then), manifest_of(then)).ok());
+  EXPECT_THAT(Message(CompareJob(manifest_of(then), manifest_of(now))), HasSubstr("in lines 5001 to 5004"));
   const InputReport shorter = report_of(text.substr(0, at));
-  EXPECT_THAT(Message(CompareJob(manifest, DescribeJob(shorter, 0, {}, {}), shorter)), HasSubstr("after line 5000)"));
+  EXPECT_THAT(Message(CompareJob(manifest_of(then), manifest_of(shorter))), HasSubstr("after line 5000)"));
   std::filesystem::remove(path);
 }
 

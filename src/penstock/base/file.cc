@@ -109,26 +109,55 @@ absl::Status CheckReplaceable(const std::string& path) {
   return absl::OkStatus();
 }
 
-absl::Status ReplaceFile(const std::string& path, std::string_view content) {
-  const auto sync = [](const UniqueFd& fd, const std::string& name) -> absl::Status {
-    if (::fsync(fd.get()) == 0) return absl::OkStatus();
-    return IoError("{}: cannot sync: {}", name, ErrnoText(errno));
-  };
-  const std::string temporary = path + ".tmp";
-  {
-    const UniqueFd fd(::open(temporary.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666));
-    if (!fd.valid()) return IoError("{}: cannot create: {}", temporary, ErrnoText(errno));
-    PENSTOCK_RETURN_IF_ERROR(WriteFully(fd.get(), content, temporary));
-    PENSTOCK_RETURN_IF_ERROR(sync(fd, temporary));
+static absl::Status SyncToDisk(const UniqueFd& fd, const std::string& name) {
+  if (::fsync(fd.get()) == 0) return absl::OkStatus();
+  return IoError("{}: cannot sync: {}", name, ErrnoText(errno));
+}
+
+absl::StatusOr<NewFile> NewFile::Create(const std::string& path, bool replaces_leftover) {
+  std::string temporary = path + ".tmp";
+  const int flags = O_WRONLY | O_CREAT | O_CLOEXEC | (replaces_leftover ? O_TRUNC : O_EXCL);
+  UniqueFd fd(::open(temporary.c_str(), flags, 0666));
+  if (!fd.valid() && errno == EEXIST) {
+    return IoError("{}: exists, perhaps because a process was killed; remove it, then try again", temporary);
   }
-  if (::rename(temporary.c_str(), path.c_str()) != 0) {
-    return IoError("{}: cannot rename to: {}", path, ErrnoText(errno));
+  if (!fd.valid()) return IoError("{}: cannot create: {}", temporary, ErrnoText(errno));
+  return NewFile(path, std::move(temporary), std::move(fd));
+}
+
+NewFile::~NewFile() {
+  if (fd_.valid()) ::unlink(temporary_.c_str());
+}
+
+absl::Status NewFile::Write(std::string_view data) { return WriteFully(fd_.get(), data, temporary_); }
+
+absl::Status NewFile::Commit() {
+  PENSTOCK_RETURN_IF_ERROR(SyncToDisk(fd_, temporary_));
+  if (::rename(temporary_.c_str(), path_.c_str()) != 0) {
+    return IoError("{}: cannot rename to: {}", path_, ErrnoText(errno));
   }
-  const size_t slash = path.rfind('/');
-  const std::string folder = slash == std::string::npos ? "." : slash == 0 ? "/" : path.substr(0, slash);
+  fd_ = UniqueFd();
+  const size_t slash = path_.rfind('/');
+  const std::string folder = slash == std::string::npos ? "." : slash == 0 ? "/" : path_.substr(0, slash);
   const UniqueFd folder_fd(::open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
   if (!folder_fd.valid()) return IoError("{}: cannot open: {}", folder, ErrnoText(errno));
-  return sync(folder_fd, folder);
+  return SyncToDisk(folder_fd, folder);
+}
+
+absl::Status ReplaceFile(const std::string& path, std::string_view content) {
+  PENSTOCK_ASSIGN_OR_RETURN(NewFile file, NewFile::Create(path, /*replaces_leftover=*/true));
+  PENSTOCK_RETURN_IF_ERROR(file.Write(content));
+  return file.Commit();
+}
+
+absl::StatusOr<UniqueFd> OpenNamelessFile(const std::string& folder) {
+  UniqueFd fd(::open(folder.c_str(), O_TMPFILE | O_RDWR | O_CLOEXEC, 0600));
+  if (fd.valid()) return fd;
+  std::string path = folder + "/.penstock-XXXXXX";
+  fd = UniqueFd(::mkostemp(path.data(), O_CLOEXEC));
+  if (!fd.valid()) return IoError("{}: cannot make a temporary file: {}", folder, ErrnoText(errno));
+  ::unlink(path.c_str());
+  return fd;
 }
 
 absl::Status WriteFile(const std::string& path, std::string_view content) {

@@ -49,13 +49,36 @@ absl::StatusOr<std::string> ReadFile(const std::string& path, uint64_t max_bytes
 // The same, but "-" is standard input.
 absl::StatusOr<std::string> ReadFileOrStdin(const std::string& path, uint64_t max_bytes);
 
-// Replaces the file in one step that survives a power loss: writes and syncs a temporary file beside it, renames it,
-// and syncs the folder.
+// A file that gets its name in one step that survives a power loss, when all of it is written.
+class NewFile {
+ public:
+  // Creates a temporary file beside `path`. kIo when that fails, or when another process has left or uses the temporary
+  // file and `replaces_leftover` is false.
+  static absl::StatusOr<NewFile> Create(const std::string& path, bool replaces_leftover);
+  NewFile(NewFile&& other) noexcept = default;
+  ~NewFile();  // removes the temporary file, unless Commit() has renamed it
+
+  absl::Status Write(std::string_view data);
+  // Syncs the file, renames it in place of a file of this name, and syncs the folder.
+  absl::Status Commit();
+
+ private:
+  NewFile(std::string path, std::string temporary, UniqueFd fd)
+      : path_(std::move(path)), temporary_(std::move(temporary)), fd_(std::move(fd)) {}
+
+  std::string path_, temporary_;
+  UniqueFd fd_;  // valid until the file has its name
+};
+
+// Replaces the file in one step that survives a power loss.
 absl::Status ReplaceFile(const std::string& path, std::string_view content);
 
 // Returns kIo when ReplaceFile could not work because `path` is a folder or lies in a folder that is not writable.
 // Writes nothing.
 absl::Status CheckReplaceable(const std::string& path);
+
+// Creates a file without a name in the folder, for reading and writing.
+absl::StatusOr<UniqueFd> OpenNamelessFile(const std::string& folder);
 
 // Returns the text of an errno value, such as "No such file or directory".
 std::string ErrnoText(int error_number);

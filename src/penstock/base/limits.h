@@ -40,6 +40,7 @@ inline constexpr int64_t kMaxTemplateOutputBytes = 4ll << 20;
 inline constexpr int kMaxTemplateDepth = 100;
 
 // Requests.
+inline constexpr int64_t kMaxJobShards = 4096;
 inline constexpr uint64_t kMaxRequestLineBytes = 16ull << 20;
 inline constexpr uint64_t kMaxRequestIdBytes = 512;
 inline constexpr int kMaxLogprobs = 20;

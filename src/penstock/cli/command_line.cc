@@ -58,6 +58,11 @@ std::string CheckDate(const std::string& text) {
   return date.has_value() && text.find('T') == std::string::npos ? "" : "expected a date such as 2026-11-21";
 }
 
+std::string CheckShard(const std::string& text) {
+  const absl::Status status = ParseShard(text).status();
+  return status.ok() ? "" : Message(status);
+}
+
 Command AddRunCommand(CLI::App& app, LogFlags& log) {
   auto flags = std::make_shared<RunFlags>();
   CLI::App* command = AddCommand(app, "run", "offline batch job: a JSONL file of requests to a JSONL file of results");
@@ -71,6 +76,10 @@ Command AddRunCommand(CLI::App& app, LogFlags& log) {
       .TypeName("FILE");
   AddFlag(*command, "--resume", flags->job.resume, "continue the job of the existing output");
   AddFlag(*command, "--retry-failed", flags->job.retry_failed, "like --resume, and run failed requests again");
+  AddFlag(*command, "--shard", flags->shard,
+          "answer only every N-th request, beginning with the I-th; penstock merge joins the outputs of all N shards")
+      .Check(CheckShard)
+      .TypeName("I/N");
   AddFlag(*command, "--drain", flags->job.drain_s,
           "seconds that requests under way have to finish after a signal to stop; a second signal stops at once")
       .NumberFrom(0, 1e6)
@@ -90,11 +99,28 @@ Command AddRunCommand(CLI::App& app, LogFlags& log) {
   SetExamples(*command,
               "penstock run -m models/penstock-demo -i examples/mt_bench/question.jsonl -o answers.jsonl\n"
               "penstock run -m models/penstock-demo -i examples/mt_bench/question.jsonl -o answers.jsonl --resume\n"
+              "penstock run -m DIR -i requests.jsonl -o part3.jsonl --shard 3/16 --resume\n"
               "zcat requests.jsonl.gz | penstock run -m DIR -i - -o answers.jsonl --memory 16GiB");
   return {command, [flags, &log] {
             flags->job.quiet = log.quiet;
             return RunCommand(*flags);
           }};
+}
+
+Command AddMergeCommand(CLI::App& app, LogFlags& log) {
+  auto flags = std::make_shared<MergeFlags>();
+  CLI::App* command = AddCommand(app, "merge", "join the outputs of a job's shards (run --shard) into one output");
+  BeginGroup(*command, "Outputs");
+  AddFlag(*command, "-o,--output", flags->merge.output_path,
+          "file to write, with the results in the order of the input; must not exist")
+      .Required()
+      .TypeName("FILE");
+  AddFlag(*command, "parts", flags->merge.part_paths, "the outputs of all shards, in any order, beside their manifests")
+      .Required()
+      .TypeName("FILE");
+  AddLogFlags(*command, log);
+  SetExamples(*command, "penstock merge -o answers.jsonl part1.jsonl part2.jsonl part3.jsonl");
+  return {command, [flags] { return MergeCommand(*flags); }};
 }
 
 Command AddGenerateCommand(CLI::App& app, LogFlags& log) {
@@ -427,9 +453,10 @@ int Main(int argc, char** argv) {
                    VersionLine());
   CLI::App& app = line.app();
   LogFlags log;
-  std::vector<Command> commands = {AddRunCommand(app, log),      AddGenerateCommand(app, log),
-                                   AddPackCommand(app, log),     AddInspectCommand(app, log),
-                                   AddTokenizeCommand(app, log), AddPerplexityCommand(app, log)};
+  std::vector<Command> commands = {AddRunCommand(app, log),       AddMergeCommand(app, log),
+                                   AddGenerateCommand(app, log),  AddPackCommand(app, log),
+                                   AddInspectCommand(app, log),   AddTokenizeCommand(app, log),
+                                   AddPerplexityCommand(app, log)};
   for (Command& command : AddBenchCommand(app, log)) commands.push_back(std::move(command));
   commands.push_back(AddProbeCommand(app, log));
   commands.push_back(AddPlanCommand(app, log));

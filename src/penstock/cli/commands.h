@@ -13,6 +13,7 @@
 #include "penstock/hardware/hardware.h"
 #include "penstock/job/input/sampling_fields.h"
 #include "penstock/job/job.h"
+#include "penstock/job/merge.h"
 #include "penstock/pack.h"
 #include "penstock/routing/generated_routing.h"
 
@@ -51,11 +52,18 @@ inline constexpr int kExitFailedRequests = 8;
 // penstock run: the main job, from a JSONL file of requests to a JSONL file of results.
 struct RunFlags {
   ModelFlags model;
-  JobOptions job;  // sampling flags that are not given stay empty, so the model's defaults apply
+  JobOptions job;                    // sampling flags that are not given stay empty, so the model's defaults apply
+  std::optional<std::string> shard;  // "2/16"
   bool validate_only = false;
   bool as_json = false;  // with validate_only
 };
 absl::StatusOr<int> RunCommand(RunFlags flags);
+
+// penstock merge: join the outputs of a job's shards.
+struct MergeFlags {
+  MergeOptions merge;
+};
+absl::StatusOr<int> MergeCommand(const MergeFlags& flags);
 
 // penstock generate: stream one answer to stdout.
 struct GenerateFlags {

@@ -109,6 +109,9 @@ absl::StatusOr<int> RunCommand(RunFlags flags) {
   std::optional<RankLeader> leader;  // tells the other ranks that this command ends, however it ends
   if (ranks.communicator != nullptr) leader.emplace(*ranks.communicator);
   flags.job.default_max_tokens = DefaultMaxTokens(flags.model.engine.model_dir);
+  if (flags.shard.has_value()) {
+    PENSTOCK_ASSIGN_OR_RETURN(flags.job.shard, ParseShard(*flags.shard));
+  }
   const std::atomic<bool>& stop_requested = StopOnSignals();
   flags.job.resume = flags.job.resume || flags.job.retry_failed;
   if (flags.validate_only) return ValidateOnly(flags, stop_requested);

@@ -103,6 +103,14 @@ struct OpenJob {
   Manifest old_manifest;  // the manifest of the job to continue
 };
 
+absl::StatusOr<OutputScan> Scan(const JobOptions& options, const OpenJob& job) {
+  return ScanOutput({.fd = job.output->fd(),
+                     .path = options.output_path,
+                     .job_digest = job.manifest.job_digest,
+                     .num_lines = job.report.num_lines},
+                    [&job](int64_t input_line) { return job.report.Has(input_line); });
+}
+
 absl::Status LoadOldJob(const JobOptions& options, OpenJob& job) {
   const std::string manifest_path = ManifestPath(options.output_path);
   struct stat info = {};
@@ -113,15 +121,14 @@ absl::Status LoadOldJob(const JobOptions& options, OpenJob& job) {
   }
   if (!exists) return absl::OkStatus();  // the job was killed before it began, or never started
   PENSTOCK_ASSIGN_OR_RETURN(job.old_manifest, ReadManifest(manifest_path));
-  PENSTOCK_RETURN_IF_ERROR(CompareJob(job.old_manifest, job.manifest.job, job.report));
+  PENSTOCK_RETURN_IF_ERROR(CompareJob(job.old_manifest, job.manifest));
   job.has_old_manifest = true;
   if (!options.date.empty() && options.date != job.old_manifest.date) {
     return InputError("cannot resume with --date {}: the job began with {}", options.date, job.old_manifest.date);
   }
   job.manifest.date = job.old_manifest.date;
   job.manifest.model_name = job.old_manifest.model_name;
-  PENSTOCK_ASSIGN_OR_RETURN(
-      job.scan, ScanOutput(job.output->fd(), options.output_path, JobDigest(job.manifest.job), job.report.num_lines));
+  PENSTOCK_ASSIGN_OR_RETURN(job.scan, Scan(options, job));
   PENSTOCK_RETURN_IF_ERROR(job.output->Truncate(job.scan.good_bytes));
   return job.output->Sync();
 }
@@ -136,9 +143,12 @@ absl::StatusOr<OpenJob> PrepareJob(const JobOptions& options, const std::vector<
     return IoError("{}: the input would be overwritten by the output's manifest; choose another --output",
                    manifest_path);
   }
-  PENSTOCK_ASSIGN_OR_RETURN(job.report, ValidateInput(job.inputs, WithDefaults(options), stop));
+  PENSTOCK_ASSIGN_OR_RETURN(job.report, ValidateInput(job.inputs, WithDefaults(options), stop, options.shard));
   PENSTOCK_ASSIGN_OR_RETURN(job.output, OutputFile::Open(options.output_path, calls));
   job.manifest.job = DescribeJob(job.report, options.seed, options.sampling, options.engine_settings);
+  job.manifest.job_digest = JobDigest(job.manifest.job);
+  job.manifest.shard = options.shard;
+  job.manifest.num_requests = job.report.num_requests;
   job.manifest.checkpoints = job.report.checkpoints;
   job.manifest.date = options.date.empty() ? Today() : options.date;
   job.scan.done.assign(static_cast<size_t>(job.report.num_lines) + 1, false);
@@ -157,16 +167,15 @@ absl::Status AgreeOnModel(const JobOptions& options, const Engine& engine, OpenJ
   if (job.manifest.model_name.empty()) job.manifest.model_name = engine.model().name;
   if (!job.output->is_regular()) return absl::OkStatus();
   job.manifest.model = DescribeModel(engine);
-  if (job.has_old_manifest) return CompareModel(job.old_manifest, job.manifest.model);
+  if (job.has_old_manifest) return CompareModel(job.old_manifest, job.manifest);
   return WriteManifest(job.manifest, ManifestPath(options.output_path));
 }
 
-// Refuses a job of which the model can answer no request. Single requests get error records instead.
+// Refuses a job of which the model can answer no request. Single requests get error records instead. All shards of a
+// job are refused alike.
 absl::Status CheckAnswerable(const InputReport& report, const Engine& engine) {
-  const int64_t num_good = report.num_requests - report.num_bad;
-  const int64_t num_chats = report.num_chats + report.num_turns_requests;
-  if (num_good > 0 && num_chats == num_good) PENSTOCK_RETURN_IF_ERROR(engine.chat_status());
-  if (num_good > 0 && num_chats + report.num_texts == num_good) PENSTOCK_RETURN_IF_ERROR(engine.text_status());
+  if (report.all_need_template) PENSTOCK_RETURN_IF_ERROR(engine.chat_status());
+  if (report.all_need_tokenizer) PENSTOCK_RETURN_IF_ERROR(engine.text_status());
   return absl::OkStatus();
 }
 
@@ -190,8 +199,7 @@ absl::Status DropFailed(const JobOptions& options, OutputCalls& calls, OpenJob& 
   }
   PENSTOCK_RETURN_IF_ERROR(kept->RenameTo(path));
   job.output = std::move(kept);
-  PENSTOCK_ASSIGN_OR_RETURN(
-      job.scan, ScanOutput(job.output->fd(), options.output_path, JobDigest(job.manifest.job), job.report.num_lines));
+  PENSTOCK_ASSIGN_OR_RETURN(job.scan, Scan(options, job));
   return absl::OkStatus();
 }
 
@@ -229,7 +237,8 @@ absl::Status CheckOtherFiles(const JobOptions& options, const std::vector<std::s
 std::string NothingToDo(const JobOptions& options, const OutputScan& scan) {
   const std::string failed =
       scan.num_failed > 0 ? fmt::format(" ({} failed; --retry-failed runs them again)", scan.num_failed) : "";
-  return fmt::format("{}: all {} requests are done{}, nothing to do\n", options.output_path, scan.num_done, failed);
+  return fmt::format("{}: all {} requests{} are done{}, nothing to do\n", options.output_path, scan.num_done,
+                     options.shard.Suffix(), failed);
 }
 
 std::string NoteOfTornLines(const JobOptions& options, const OutputScan& scan) {
@@ -244,7 +253,7 @@ std::string NotesAtStart(const JobOptions& options, const OpenJob& job) {
   if (options.resume && !job.has_old_manifest && options.output_path != "-") {
     notes += fmt::format("{} holds no job yet: a new one begins\n", options.output_path);
   }
-  if (job.report.num_requests == 0) notes += "the input holds no requests\n";
+  if (job.report.num_requests == 0) notes += fmt::format("the input holds no requests{}\n", options.shard.Suffix());
   return notes;
 }
 
@@ -264,7 +273,7 @@ absl::StatusOr<ValidatedJob> ValidateJob(const JobOptions& options, const std::a
   PENSTOCK_ASSIGN_OR_RETURN(const std::vector<std::string> names, InputNames(options.input_paths));
   ValidatedJob job;
   PENSTOCK_ASSIGN_OR_RETURN(job.inputs, Inputs::Open(names, SpoolFolder(options.output_path), stop));
-  PENSTOCK_ASSIGN_OR_RETURN(job.report, ValidateInput(job.inputs, WithDefaults(options), stop));
+  PENSTOCK_ASSIGN_OR_RETURN(job.report, ValidateInput(job.inputs, WithDefaults(options), stop, options.shard));
   return job;
 }
 
@@ -310,7 +319,7 @@ static absl::StatusOr<JobSummary> RunWithStats(const JobOptions& options, const 
                  .report = job.report,
                  .output = *job.output,
                  .scan = job.scan,
-                 .job_digest = JobDigest(job.manifest.job),
+                 .job_digest = job.manifest.job_digest,
                  .model_name = job.manifest.model_name,
                  .system = options.system,
                  .seed = options.seed,

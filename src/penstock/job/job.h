@@ -18,6 +18,7 @@
 #include "absl/status/statusor.h"
 #include "penstock/engine.h"
 #include "penstock/job/input/sampling_fields.h"
+#include "penstock/job/input/shard.h"
 #include "penstock/job/input/validate_input.h"
 #include "penstock/job/manifest.h"
 #include "penstock/job/output_file.h"
@@ -28,6 +29,7 @@ namespace penstock {
 struct JobOptions {
   std::vector<std::string> input_paths;  // files or patterns; "-": standard input
   std::string output_path;               // "-": standard output
+  Shard shard = {};                      // the requests to answer
   bool resume = false;                   // continue the job of this output; starts it when there is no output yet
   bool retry_failed = false;             // with `resume`: run requests again that have an error record
   double drain_s = 30;                   // time for the requests under way to finish after `stop` was set
@@ -68,9 +70,9 @@ struct OpenedEngine {
 // Called once the input is known, so that the budget can account for JobMemory(report).
 using EngineOpener = absl::StatusOr<OpenedEngine>(const InputReport& report);
 
-// Runs the job. OK when every request has its result line, even if some of these are errors (numbers.num_failed).
-// kStopped when `stop` was set or the disk is full; `resume` continues the job. The statistics are written in both
-// cases.
+// Runs the job, or a shard of it. OK when every request has its result line, even if some of these are errors
+// (numbers.num_failed). kStopped when `stop` was set or the disk is full; `resume` continues the job. The statistics
+// are written in both cases.
 absl::StatusOr<JobSummary> RunJob(const JobOptions& options, absl::FunctionRef<EngineOpener> open_engine,
                                   const std::atomic<bool>& stop);
 

@@ -4,6 +4,7 @@
 #include <cerrno>
 #include <cstdio>
 #include <map>
+#include <optional>
 #include <string_view>
 
 #include <fcntl.h>
@@ -42,7 +43,10 @@ absl::StatusOr<FlatObject> FlattenAsRead(const json::object& object) {
   return flat;
 }
 
-absl::StatusOr<std::vector<std::string>> Differences(const json::object& then, const json::object& now) {
+// Returns "seed: 0 then, 1 now" for each key that differs.
+absl::StatusOr<std::vector<std::string>> Differences(const json::object& then, const json::object& now,
+                                                     std::string_view then_word = "then",
+                                                     std::string_view now_word = "now") {
   FlatObject flat_then;
   Flatten("", then, flat_then);
   PENSTOCK_ASSIGN_OR_RETURN(FlatObject flat_now, FlattenAsRead(now));
@@ -51,7 +55,8 @@ absl::StatusOr<std::vector<std::string>> Differences(const json::object& then, c
   for (const auto& [key, value_now] : flat_now) {
     const auto found = flat_then.find(key);
     const std::string value_then = found == flat_then.end() ? "absent" : found->second;
-    if (value_then != value_now) differences.push_back(fmt::format("{}: {} then, {} now", key, value_then, value_now));
+    if (value_then == value_now) continue;
+    differences.push_back(fmt::format("{}: {} {}, {} {}", key, value_then, then_word, value_now, now_word));
   }
   return differences;
 }
@@ -72,7 +77,49 @@ std::string WhereInputDiffers(const InputCheckpoints& then, const InputCheckpoin
 }
 
 absl::Status NotAManifest(const std::string& path, std::string_view why) {
-  return IoError("{}: not a manifest of this version of Penstock ({}); choose another --output", path, why);
+  return IoError("{}: not a manifest of this version of Penstock ({}); choose another output", path, why);
+}
+
+std::string HexDigest(uint64_t digest) { return fmt::format("{:016x}", digest); }
+
+std::optional<uint64_t> ParseHexDigest(const json::value& value) {
+  uint64_t digest = 0;
+  if (!value.is_string() || std::sscanf(value.get_string().c_str(), "%16lx", &digest) != 1) return std::nullopt;
+  return digest;
+}
+
+const json::value& Find(const json::object& parent, const char* key) {
+  static const json::value absent;
+  const json::value* value = parent.if_contains(key);
+  return value == nullptr ? absent : *value;
+}
+
+// Reads the keys about shards. Manifests of older versions lack them; theirs are whole jobs.
+absl::Status ReadShard(const json::object& object, const std::string& path, Manifest& manifest) {
+  if (!object.contains("shard")) {
+    manifest.job_digest = JobDigest(manifest.job);
+    return absl::OkStatus();
+  }
+  const json::value& shard_text = Find(object, "shard");
+  const std::optional<uint64_t> digest = ParseHexDigest(Find(object, "job_digest"));
+  const json::value& num_requests = Find(object, "requests");
+  const absl::StatusOr<Shard> shard = ParseShard(shard_text.is_string() ? View(shard_text.get_string()) : "");
+  if (!shard.ok() || !digest.has_value() || !num_requests.is_int64() || num_requests.get_int64() < 0) {
+    return NotAManifest(path, "\"shard\", \"job_digest\" or \"requests\" is damaged");
+  }
+  manifest.shard = *shard;
+  manifest.job_digest = *digest;
+  manifest.num_requests = num_requests.get_int64();
+  return absl::OkStatus();
+}
+
+std::string ShardForPeople(const Shard& shard) { return shard.is_whole() ? "none" : shard.Text(); }
+
+// Returns the differences as one text; empty if there are none.
+std::string Joined(const std::vector<std::string>& differences) {
+  std::string text;
+  for (const std::string& difference : differences) text += (text.empty() ? "" : "; ") + difference;
+  return text;
 }
 
 bool IsPowerOfTwo(int64_t value) { return value > 0 && (value & (value - 1)) == 0; }
@@ -107,11 +154,14 @@ std::string ManifestPath(const std::string& output_path) { return output_path + 
 
 absl::Status WriteManifest(const Manifest& manifest, const std::string& path) {
   json::array digests;
-  for (const uint64_t digest : manifest.checkpoints.digests) digests.emplace_back(fmt::format("{:016x}", digest));
+  for (const uint64_t digest : manifest.checkpoints.digests) digests.emplace_back(HexDigest(digest));
   const json::object root = {
       {"penstock_job", kFormatVersion},
       {"job", manifest.job},
+      {"job_digest", HexDigest(manifest.job_digest)},
       {"model", manifest.model},
+      {"shard", manifest.shard.Text()},
+      {"requests", manifest.num_requests},
       {"date", manifest.date},
       {"model_name", ReplaceInvalidUtf8(manifest.model_name)},
       {"input_checkpoints", json::object{{"stride", manifest.checkpoints.stride}, {"digests", std::move(digests)}}}};
@@ -124,65 +174,87 @@ absl::StatusOr<Manifest> ReadManifest(const std::string& path) {
   if (!root.ok()) return NotAManifest(path, Message(root.status()));
   const json::object* object = root->if_object();
   if (object == nullptr) return NotAManifest(path, "expected an object");
-  const auto find = [](const json::object& parent, const char* key) -> const json::value& {
-    static const json::value absent;
-    const json::value* value = parent.if_contains(key);
-    return value == nullptr ? absent : *value;
-  };
-  if (find(*object, "penstock_job") != json::value(kFormatVersion)) {
+  if (Find(*object, "penstock_job") != json::value(kFormatVersion)) {
     return NotAManifest(path, fmt::format("\"penstock_job\": expected {}", kFormatVersion));
   }
-  const json::value& job = find(*object, "job");
-  const json::value& model = find(*object, "model");
-  const json::value& checkpoints = find(*object, "input_checkpoints");
+  const json::value& job = Find(*object, "job");
+  const json::value& model = Find(*object, "model");
+  const json::value& checkpoints = Find(*object, "input_checkpoints");
   if (!job.is_object() || !model.is_object() || !checkpoints.is_object())
     return NotAManifest(path, "a part is missing");
-  Manifest manifest{
-      .job = job.get_object(), .model = model.get_object(), .checkpoints = {}, .date = {}, .model_name = {}};
-  const json::value& date = find(*object, "date");
+  Manifest manifest;
+  manifest.job = job.get_object();
+  manifest.model = model.get_object();
+  PENSTOCK_RETURN_IF_ERROR(ReadShard(*object, path, manifest));
+  const json::value& date = Find(*object, "date");
   if (!date.is_string()) return NotAManifest(path, "\"date\" is missing");
   manifest.date = std::string(date.get_string());
-  const json::value& name = find(*object, "model_name");
+  const json::value& name = Find(*object, "model_name");
   if (!name.is_string()) return NotAManifest(path, "\"model_name\" is missing");
   manifest.model_name = std::string(name.get_string());
-  const json::value& stride = find(checkpoints.get_object(), "stride");
-  const json::value& digests = find(checkpoints.get_object(), "digests");
+  const json::value& stride = Find(checkpoints.get_object(), "stride");
+  const json::value& digests = Find(checkpoints.get_object(), "digests");
   if (!stride.is_int64() || !IsPowerOfTwo(stride.get_int64()) || stride.get_int64() > (int64_t{1} << 48) ||
       !digests.is_array() || digests.get_array().size() > kMaxDigests) {
     return NotAManifest(path, "\"input_checkpoints\" is damaged");
   }
   manifest.checkpoints.stride = stride.get_int64();
   for (const json::value& digest : digests.get_array()) {
-    uint64_t number = 0;
-    if (!digest.is_string() || std::sscanf(digest.get_string().c_str(), "%16lx", &number) != 1) {
-      return NotAManifest(path, "\"input_checkpoints\" is damaged");
-    }
-    manifest.checkpoints.digests.push_back(number);
+    const std::optional<uint64_t> number = ParseHexDigest(digest);
+    if (!number.has_value()) return NotAManifest(path, "\"input_checkpoints\" is damaged");
+    manifest.checkpoints.digests.push_back(*number);
   }
   return manifest;
 }
 
-absl::Status CompareJob(const Manifest& then, const json::object& job, const InputReport& report) {
-  PENSTOCK_ASSIGN_OR_RETURN(const std::vector<std::string> differences, Differences(then.job, job));
-  if (differences.empty()) return absl::OkStatus();
-  std::string text;
-  for (const std::string& difference : differences) {
-    text += fmt::format("{}{}", text.empty() ? "" : "; ", difference);
-    if (difference.starts_with("input.digest"))
-      text += " (" + WhereInputDiffers(then.checkpoints, report.checkpoints) + ")";
+absl::StatusOr<int64_t> NumInputLines(const Manifest& manifest, const std::string& path) {
+  const json::value& input = Find(manifest.job, "input");
+  const json::value* lines = input.is_object() ? input.get_object().if_contains("lines") : nullptr;
+  if (lines == nullptr || !lines->is_int64() || lines->get_int64() < 0) {
+    return NotAManifest(path, "\"input.lines\" is missing");
   }
-  return InputError(
-      "cannot resume, the job differs from the one that was started: {}; undo this, or choose another --output", text);
+  return lines->get_int64();
 }
 
-absl::Status CompareModel(const Manifest& then, const json::object& model) {
-  PENSTOCK_ASSIGN_OR_RETURN(const std::vector<std::string> differences, Differences(then.model, model));
+absl::Status CompareJob(const Manifest& then, const Manifest& now) {
+  PENSTOCK_ASSIGN_OR_RETURN(std::vector<std::string> differences, Differences(then.job, now.job));
+  for (std::string& difference : differences) {
+    if (difference.starts_with("input.digest"))
+      difference += " (" + WhereInputDiffers(then.checkpoints, now.checkpoints) + ")";
+  }
+  if (then.shard != now.shard) {
+    differences.push_back(fmt::format("shard: {} then, {} now", ShardForPeople(then.shard), ShardForPeople(now.shard)));
+  }
   if (differences.empty()) return absl::OkStatus();
-  std::string text;
-  for (const std::string& difference : differences)
-    text += fmt::format("{}model.{}", text.empty() ? "" : "; ", difference);
   return InputError(
-      "cannot resume, the model differs from the one at the start: {}; undo this, or choose another --output", text);
+      "cannot resume, the job differs from the one that was started: {}; undo this, or choose another --output",
+      Joined(differences));
+}
+
+absl::Status CompareModel(const Manifest& then, const Manifest& now) {
+  PENSTOCK_ASSIGN_OR_RETURN(std::vector<std::string> differences, Differences(then.model, now.model));
+  if (differences.empty()) return absl::OkStatus();
+  for (std::string& difference : differences) difference = "model." + difference;
+  return InputError(
+      "cannot resume, the model differs from the one at the start: {}; undo this, or choose another --output",
+      Joined(differences));
+}
+
+absl::Status CompareParts(const std::string& path, const Manifest& part, const std::string& other_path,
+                          const Manifest& other) {
+  const auto differences = [](const json::object& a, const json::object& b) {
+    return Differences(a, b, "in the first", "in the second");
+  };
+  PENSTOCK_ASSIGN_OR_RETURN(std::vector<std::string> all, differences(part.job, other.job));
+  PENSTOCK_ASSIGN_OR_RETURN(const std::vector<std::string> of_models, differences(part.model, other.model));
+  for (const std::string& difference : of_models) all.push_back("model." + difference);
+  if (part.shard.count != other.shard.count) {
+    all.push_back(
+        fmt::format("number of shards: {} in the first, {} in the second", part.shard.count, other.shard.count));
+  }
+  if (all.empty() && part.job_digest != other.job_digest) all.emplace_back("job_digest");
+  if (all.empty()) return absl::OkStatus();
+  return InputError("{} and {} are not of one job: {}", path, other_path, Joined(all));
 }
 
 }  // namespace penstock

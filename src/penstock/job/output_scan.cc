@@ -5,7 +5,6 @@
 
 #include "penstock/base/json.h"
 #include "penstock/base/status.h"
-#include "penstock/job/input/line_reader.h"
 #include "penstock/job/output_file.h"
 #include "penstock/job/result_line.h"
 
@@ -34,42 +33,60 @@ std::optional<ScannedResult> ScanResult(const Line& line) {
 
 }  // namespace
 
-absl::StatusOr<OutputScan> ScanOutput(int fd, const std::string& path, uint64_t job_digest, int64_t num_lines) {
-  OutputScan scan;
-  scan.done.assign(static_cast<size_t>(num_lines) + 1, false);
-  LineReader reader(fd, path, kMaxResultLineBytes);
+absl::StatusOr<OutputTail> ForEachResult(const OutputToScan& output,
+                                         absl::FunctionRef<absl::Status(const FoundResult&)> on_result) {
+  OutputTail tail;
+  LineReader reader(output.fd, output.path, kMaxResultLineBytes);
   Line line;
   int64_t first_torn = 0;
   while (true) {
     PENSTOCK_ASSIGN_OR_RETURN(const bool more, reader.Next(line));
-    if (!more) return scan;
+    if (!more) return tail;
     const std::optional<ScannedResult> result = ScanResult(line);
     if (!result.has_value() && first_torn == 0) first_torn = line.number;
-    if (first_torn != 0 && ++scan.num_torn_lines > kMaxUnsyncedLines + 1) {
+    if (first_torn != 0 && ++tail.num_torn_lines > kMaxUnsyncedLines + 1) {
       return IoError(
           "{}: line {}: not a result, and {} more lines follow, so no crash did this; restore the file or choose "
-          "another --output",
-          path, first_torn, kMaxUnsyncedLines);
+          "another output",
+          output.path, first_torn, kMaxUnsyncedLines);
     }
     if (!result.has_value()) continue;
-    const std::optional<int64_t> input_line = LineOfResultId(result->id, job_digest);
-    if (!input_line.has_value() || *input_line > num_lines) {
-      return IoError("{}: line {}: id '{}' does not belong to this job; restore the file or choose another --output",
-                     path, line.number, result->id);
+    const std::optional<int64_t> input_line = LineOfResultId(result->id, output.job_digest);
+    if (!input_line.has_value() || *input_line > output.num_lines) {
+      return IoError("{}: line {}: id '{}' does not belong to this job; restore the file or choose another output",
+                     output.path, line.number, result->id);
     }
     if (first_torn != 0) continue;
-    if (scan.done[*input_line]) {
-      return IoError("{}: line {}: a second result of input line {}; remove one of the two", path, line.number,
-                     *input_line);
-    }
-    scan.done[*input_line] = true;
-    ++scan.num_done;
-    if (result->failed) {
-      ++scan.num_failed;
-      scan.failed_lines.push_back(line.number);
-    }
-    scan.good_bytes = line.offset + line.num_bytes + 1;
+    PENSTOCK_RETURN_IF_ERROR(on_result({.input_line = *input_line, .failed = result->failed, .line = line}));
+    tail.good_bytes = line.offset + line.num_bytes + 1;
   }
+}
+
+absl::Status SecondResult(const std::string& path, const FoundResult& result) {
+  return IoError("{}: line {}: a second result of input line {}; remove one of the two", path, result.line.number,
+                 result.input_line);
+}
+
+absl::StatusOr<OutputScan> ScanOutput(const OutputToScan& output, absl::FunctionRef<bool(int64_t)> has_line) {
+  OutputScan scan;
+  scan.done.assign(static_cast<size_t>(output.num_lines) + 1, false);
+  const auto take = [&](const FoundResult& result) -> absl::Status {
+    if (!has_line(result.input_line)) {
+      return IoError("{}: line {}: the result of input line {}, which is in another shard; remove it", output.path,
+                     result.line.number, result.input_line);
+    }
+    if (scan.done[static_cast<size_t>(result.input_line)]) return SecondResult(output.path, result);
+    scan.done[static_cast<size_t>(result.input_line)] = true;
+    ++scan.num_done;
+    if (!result.failed) return absl::OkStatus();
+    ++scan.num_failed;
+    scan.failed_lines.push_back(result.line.number);
+    return absl::OkStatus();
+  };
+  PENSTOCK_ASSIGN_OR_RETURN(const OutputTail tail, ForEachResult(output, take));
+  scan.good_bytes = tail.good_bytes;
+  scan.num_torn_lines = tail.num_torn_lines;
+  return scan;
 }
 
 }  // namespace penstock

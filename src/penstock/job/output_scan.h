@@ -7,7 +7,9 @@
 #include <string>
 #include <vector>
 
+#include "absl/functional/function_ref.h"
 #include "absl/status/statusor.h"
+#include "penstock/job/input/line_reader.h"
 
 namespace penstock {
 
@@ -23,9 +25,37 @@ struct OutputScan {
   int64_t num_torn_lines = 0;         // whole or partial lines after good_bytes, left by a crash
 };
 
-// Reads the output of the job with this digest and number of input lines. A power loss can leave a damaged tail of at
-// most as many lines as may be unsynced; these count as torn. kIo, naming the output's line, for any other line that is
-// not the only result of a line of this job.
-absl::StatusOr<OutputScan> ScanOutput(int fd, const std::string& path, uint64_t job_digest, int64_t num_lines);
+// The output of a job with this digest and number of input lines.
+struct OutputToScan {
+  int fd;
+  std::string path;
+  uint64_t job_digest;
+  int64_t num_lines;
+};
+
+// A whole result.
+struct FoundResult {
+  int64_t input_line;
+  bool failed;  // it is an error record
+  const Line& line;
+};
+
+struct OutputTail {
+  uint64_t good_bytes = 0;
+  int64_t num_torn_lines = 0;
+};
+
+// Gives the results of an output to `on_result` in the order of the file, and returns where they end. A power loss can
+// leave a damaged tail of at most as many lines as may be unsynced; these count as torn. kIo, naming the output's line,
+// for any other line that is not the result of a line of this job. An error of `on_result` ends the scan.
+absl::StatusOr<OutputTail> ForEachResult(const OutputToScan& output,
+                                         absl::FunctionRef<absl::Status(const FoundResult&)> on_result);
+
+// Returns kIo for a second result of one input line, which `line` of the output holds.
+absl::Status SecondResult(const std::string& path, const FoundResult& result);
+
+// Finds the results. kIo as ForEachResult(), for a second result of one input line, and for the result of a line that
+// is not one of the job's: `has_line` tells.
+absl::StatusOr<OutputScan> ScanOutput(const OutputToScan& output, absl::FunctionRef<bool(int64_t input_line)> has_line);
 
 }  // namespace penstock

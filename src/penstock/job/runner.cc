@@ -111,7 +111,7 @@ absl::Status Runner::Fill(const std::atomic<bool>& stop) {
     if (left_changed || changed) PENSTOCK_RETURN_IF_ERROR(args_.inputs.CheckUnchanged(args_.report.digest));
     at_end_ = !more;
     if (!more || (!line.too_long && IsBlank(line.text))) continue;
-    if (args_.scan.done[line.number]) continue;
+    if (args_.scan.done[line.number] || !args_.report.Has(line.number)) continue;
     PENSTOCK_RETURN_IF_ERROR(StartLine(line));
   }
   return absl::OkStatus();

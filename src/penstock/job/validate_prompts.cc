@@ -99,7 +99,7 @@ absl::StatusOr<PromptReport> ValidatePrompts(const PromptsToValidate& job, const
       return MakeError(Fault::kStopped, job.inputs.name() + ": stopped while counting the tokens of prompts");
     PENSTOCK_ASSIGN_OR_RETURN(const bool more, reader.Next(line));
     if (!more) return validator.Release();
-    if (line.too_long || IsBlank(line.text)) continue;
+    if (line.too_long || IsBlank(line.text) || !job.report.Has(line.number)) continue;
     RequestLine request = ParseRequestLine(line.text, line.number);
     CheckLineModel(job.report, request);
     if (!request.error.has_value()) validator.Add(std::move(request.request), reader.place());

@@ -16,19 +16,11 @@ namespace {
 
 constexpr size_t kCopyBytes = 64 << 10;
 
-absl::StatusOr<UniqueFd> OpenNamelessFile(const std::string& dir) {
-  UniqueFd fd(::open(dir.c_str(), O_TMPFILE | O_RDWR | O_CLOEXEC, 0600));
-  if (fd.valid()) return fd;
-  std::string path = dir + "/.penstock-input-XXXXXX";
-  fd = UniqueFd(::mkostemp(path.data(), O_CLOEXEC));
-  if (!fd.valid()) return IoError("{}: cannot make a temporary file for the piped input: {}", dir, ErrnoText(errno));
-  ::unlink(path.c_str());
-  return fd;
-}
-
 absl::StatusOr<UniqueFd> Spool(int pipe_fd, const std::string& name, const std::string& dir,
                                const std::atomic<bool>& stop) {
-  PENSTOCK_ASSIGN_OR_RETURN(UniqueFd spool, OpenNamelessFile(dir));
+  absl::StatusOr<UniqueFd> nameless = OpenNamelessFile(dir);
+  if (!nameless.ok()) return Annotate(nameless.status(), "copy of the piped input");
+  UniqueFd spool = *std::move(nameless);
   std::string block(kCopyBytes, '\0');
   while (true) {
     if (stop.load()) return MakeError(Fault::kStopped, name + ": stopped while reading the piped input");

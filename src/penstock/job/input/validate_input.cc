@@ -81,6 +81,14 @@ void CountLine(const RequestLine& line, const LinePlace& place, InputReport& rep
   }
 }
 
+// Sets what all good requests need, from the counters of the whole input.
+void TakeNeeds(const InputReport& whole, InputReport& report) {
+  const int64_t num_good = whole.num_requests - whole.num_bad;
+  const int64_t num_chats = whole.num_chats + whole.num_turns_requests;
+  report.all_need_template = num_good > 0 && num_chats == num_good;
+  report.all_need_tokenizer = num_good > 0 && num_chats + whole.num_texts == num_good;
+}
+
 // Returns the most memory to read and parse `text`: a multiple of its bytes, and for each JSON value its share of the
 // tree and of the parser's growing stack. (Measured: 58 bytes for a number in a list, 200 for a key with its value.)
 // Commas inside strings count, too, which does no harm.
@@ -166,12 +174,15 @@ void CountPrompts(const JobRequest& request, int64_t max_tokens, Beginnings& beg
   beginnings.EndPrompt(request.prompt_ids, totals);
 }
 
-void CountMemory(const Line& line, const LinePlace& place, const RequestLine& parsed, const SamplingOverrides& sampling,
-                 Beginnings& beginnings, InputReport& report) {
-  if (const uint64_t bytes = BytesToParse(line.text); bytes > report.parse_bytes) {
-    report.parse_bytes = bytes;
-    report.costliest_line = place;
-  }
+void CountParsing(const Line& line, const LinePlace& place, InputReport& report) {
+  const uint64_t bytes = BytesToParse(line.text);
+  if (bytes <= report.parse_bytes) return;
+  report.parse_bytes = bytes;
+  report.costliest_line = place;
+}
+
+void CountMemory(const Line& line, const RequestLine& parsed, const SamplingOverrides& sampling, Beginnings& beginnings,
+                 InputReport& report) {
   report.longest_line_bytes = std::max<uint64_t>(report.longest_line_bytes, line.text.size());
   uint64_t turns_bytes = 0;
   const int64_t num_further = parsed.request.num_answers - 1;
@@ -278,8 +289,10 @@ void CheckLineModel(const InputReport& report, RequestLine& line) {
 }
 
 absl::StatusOr<InputReport> ValidateInput(Inputs& inputs, const SamplingOverrides& sampling,
-                                          const std::atomic<bool>& stop) {
+                                          const std::atomic<bool>& stop, const Shard& shard) {
   InputReport report;
+  report.shard = shard;
+  InputReport whole;  // only its counters are used
   InputDigest digest;
   Beginnings beginnings;
   std::deque<IdHash> ids;  // a deque grows without copying
@@ -291,6 +304,7 @@ absl::StatusOr<InputReport> ValidateInput(Inputs& inputs, const SamplingOverride
     if (!more) break;
     digest.Add(line);
     report.num_lines = line.number;
+    if (!shard.is_whole()) report.of_shard.resize(static_cast<size_t>(line.number) + 1, false);
     if (!line.too_long && IsBlank(line.text)) {
       ++report.num_blank;
       continue;
@@ -302,10 +316,16 @@ absl::StatusOr<InputReport> ValidateInput(Inputs& inputs, const SamplingOverride
       report.model_place = place;
     }
     CheckLineModel(report, request);
-    CountLine(request, place, report);
-    if (!line.too_long) CountMemory(line, place, request, sampling, beginnings, report);
+    if (!line.too_long) CountParsing(line, place, report);
+    if (shard.Has(whole.num_requests)) {
+      if (!shard.is_whole()) report.of_shard[static_cast<size_t>(line.number)] = true;
+      CountLine(request, place, report);
+      if (!line.too_long) CountMemory(line, request, sampling, beginnings, report);
+    }
+    CountLine(request, place, whole);
     if (request.id.has_value()) ids.push_back({XXH3_64bits(request.id->data(), request.id->size()), line.number});
   }
+  TakeNeeds(whole, report);
   std::sort(ids.begin(), ids.end());
   PENSTOCK_RETURN_IF_ERROR(ConfirmDuplicates(inputs, ids));
   report.digest = digest.Hex();
@@ -318,9 +338,9 @@ absl::StatusOr<InputReport> ValidateInput(Inputs& inputs, const SamplingOverride
 
 std::string FormatInputReport(const InputReport& report) {
   std::string text =
-      fmt::format("{} lines: {} requests ({} completions, {} chats, {} with turns, {} bad), {} blank lines\n",
-                  report.num_lines, report.num_requests, report.num_completions, report.num_chats,
-                  report.num_turns_requests, report.num_bad, report.num_blank);
+      fmt::format("{} lines: {} requests{} ({} completions, {} chats, {} with turns, {} bad), {} blank lines\n",
+                  report.num_lines, report.num_requests, report.shard.Suffix(), report.num_completions,
+                  report.num_chats, report.num_turns_requests, report.num_bad, report.num_blank);
   for (const BadLine& bad : report.bad_lines) {
     text += fmt::format("{}: {}: {}\n", bad.place.Text(), bad.error.code, Printable(bad.error.message));
   }
@@ -341,9 +361,12 @@ json::array ToJson(const std::vector<BadLine>& lines) {
 }
 
 json::object ToJson(const InputReport& report) {
-  return {{"lines", report.num_lines}, {"requests", report.num_requests},    {"completions", report.num_completions},
-          {"chats", report.num_chats}, {"turns", report.num_turns_requests}, {"bad", report.num_bad},
-          {"blank", report.num_blank}, {"errors", ToJson(report.bad_lines)}};
+  json::object object = {
+      {"lines", report.num_lines}, {"requests", report.num_requests},    {"completions", report.num_completions},
+      {"chats", report.num_chats}, {"turns", report.num_turns_requests}, {"bad", report.num_bad},
+      {"blank", report.num_blank}, {"errors", ToJson(report.bad_lines)}};
+  if (!report.shard.is_whole()) object["shard"] = report.shard.Text();
+  return object;
 }
 
 }  // namespace penstock

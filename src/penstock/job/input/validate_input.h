@@ -1,7 +1,8 @@
 // The validation pass: reads the input once before anything else happens.
 //
 // It counts and checks every line, finds ids that appear twice, and takes the digests by which a resumed job recognises
-// its input. While it runs it keeps 16 bytes per request, for the ids; afterwards it keeps nothing per line.
+// its input. While it runs it keeps 16 bytes per request, for the ids. Afterwards it keeps a bit per line for a shard,
+// and nothing for a whole job.
 #pragma once
 
 #include <atomic>
@@ -16,6 +17,7 @@
 #include "penstock/job/input/input_digest.h"
 #include "penstock/job/input/inputs.h"
 #include "penstock/job/input/request_line.h"
+#include "penstock/job/input/shard.h"
 #include "penstock/plan/workload.h"
 
 namespace penstock {
@@ -44,24 +46,30 @@ struct PromptTotals {
 };
 inline constexpr size_t kPromptSampleBytes = 32 << 10;
 
+// Only the requests of the shard count, except where the whole input is named.
 struct InputReport {
-  int64_t num_lines = 0;     // all lines, which is also the highest line number
-  int64_t num_requests = 0;  // lines that get a result or an error record
-  int64_t num_bad = 0;       // requests that are certain to get an error record
-  int64_t num_blank = 0;     // blank lines, which are skipped
+  Shard shard;
+  std::vector<bool> of_shard;  // [num_lines + 1], by line number; empty for a whole job: see Has()
+  int64_t num_lines = 0;       // all lines of the whole input, which is also the highest line number
+  int64_t num_requests = 0;    // lines that get a result or an error record
+  int64_t num_bad = 0;         // requests that are certain to get an error record
+  int64_t num_blank = 0;       // blank lines of the whole input, which are skipped
   int64_t num_completions = 0;
   int64_t num_texts = 0;      // completions whose prompt is a text
   int64_t num_drawn = 0;      // good requests whose temperature is above 0
   int64_t num_undecided = 0;  // good requests without a temperature, also from flags: the model's counts
   int64_t num_chats = 0;
   int64_t num_turns_requests = 0;
-  std::string digest;  // 128 bits in hex, over the lines without their line ends
+  // Whether all good requests of the whole input, and at least one, need the model's chat template or its tokenizer.
+  bool all_need_template = false;
+  bool all_need_tokenizer = false;
+  std::string digest;  // 128 bits in hex, over the lines of the whole input without their line ends
   InputCheckpoints checkpoints;
-  std::string model;  // the first model name in a line; the others must be equal
+  std::string model;  // the first model name in a line of the whole input; the others must be equal
   LinePlace model_place;
   std::vector<BadLine> bad_lines;  // the first few bad lines
   // Used by JobMemory().
-  uint64_t parse_bytes = 0;  // most memory to read and parse one line
+  uint64_t parse_bytes = 0;  // most memory to read and parse one line of the whole input
   LinePlace costliest_line;
   uint64_t longest_line_bytes = 0;
   uint64_t longest_turns_bytes = 0;  // turns of one request
@@ -73,12 +81,15 @@ struct InputReport {
   uint64_t max_field_bytes = 0;       // of one request's bad words and biases, as token ids
   int64_t max_further_answers = 0;    // of one request, beyond its first
   int64_t max_further_tokens = 0;     // tokens of these
+
+  // Returns whether the line, which must not be blank, is a request of the shard.
+  bool Has(int64_t line_number) const { return of_shard.empty() || of_shard[static_cast<size_t>(line_number)]; }
 };
 
-// Validates the input, starting each line from the parameters in `sampling`. kInput when two lines have one id (naming
-// both), kIo when reading fails, kStopped when `stop` is set.
+// Validates the whole input, starting each line from the parameters in `sampling`, and counts the requests of `shard`.
+// kInput when two lines have one id (naming both), kIo when reading fails, kStopped when `stop` is set.
 absl::StatusOr<InputReport> ValidateInput(Inputs& inputs, const SamplingOverrides& sampling,
-                                          const std::atomic<bool>& stop);
+                                          const std::atomic<bool>& stop, const Shard& shard = {});
 
 // Returns the job in numbers; its texts have `bytes_per_token`.
 Workload WorkloadOf(const InputReport& report, double bytes_per_token);
@@ -92,7 +103,8 @@ CallerMemory JobMemory(const InputReport& report, const ModelInfo& model);
 // Turns a line that names another model than the report into an error; one job runs one model.
 void CheckLineModel(const InputReport& report, RequestLine& line);
 
-// Returns "80 lines: 80 requests (0 completions, 0 chats, 80 with turns), 0 bad, 0 blank" and the first bad lines.
+// Returns "80 lines: 80 requests (0 completions, 0 chats, 80 with turns, 0 bad), 0 blank lines" and the first bad
+// lines.
 std::string FormatInputReport(const InputReport& report);
 json::object ToJson(const InputReport& report);
 json::array ToJson(const std::vector<BadLine>& lines);
