@@ -132,6 +132,32 @@ TEST_F(FileTest, ReadFileDoesNotHangOnAFifo) {
   EXPECT_THAT(Message(ReadFile(path, 10).status()), HasSubstr("expected a regular file"));
 }
 
+TEST_F(FileTest, ANewFileAppearsWhenItIsWhole) {
+  const std::string path = dir_ + "/new";
+  {
+    auto file = NewFile::Create(path, /*replaces_leftover=*/false);
+    ASSERT_TRUE(file.ok()) << file.status();
+    ASSERT_TRUE(file->Write("half").ok());
+    EXPECT_FALSE(std::filesystem::exists(path));
+    EXPECT_THAT(Message(NewFile::Create(path, /*replaces_leftover=*/false).status()), HasSubstr("new.tmp: exists"));
+  }
+  EXPECT_TRUE(std::filesystem::is_empty(dir_));
+  Write("new.tmp", "a leftover that is long");
+  ASSERT_TRUE(ReplaceFile(path, "first").ok());
+  ASSERT_TRUE(ReplaceFile(path, "second").ok());
+  EXPECT_EQ(*ReadFile(path, 100), "second");
+  EXPECT_FALSE(std::filesystem::exists(path + ".tmp"));
+  EXPECT_EQ(FaultOf(ReplaceFile(dir_ + "/none/new", "x")), Fault::kIo);
+}
+
+TEST_F(FileTest, ANamelessFileLeavesNothing) {
+  const auto fd = OpenNamelessFile(dir_);
+  ASSERT_TRUE(fd.ok()) << fd.status();
+  EXPECT_TRUE(WriteFully(fd->get(), "x", "nameless").ok());
+  EXPECT_TRUE(std::filesystem::is_empty(dir_));
+  EXPECT_EQ(FaultOf(OpenNamelessFile(dir_ + "/none").status()), Fault::kIo);
+}
+
 TEST(CheckReplaceable, TellsBeforeAnythingIsWritten) {
   const std::string folder = testing::TempDir();
   EXPECT_TRUE(CheckReplaceable(folder + "/new-file").ok());

@@ -399,8 +399,9 @@ def pack_rows():
 
 def shard_rows():
     lines = [json.dumps({"id": f"r{number}", "prompt": "hi", "max_tokens": 2}) + "\n" for number in range(5)]
+    requests = "".join(lines)
 
-    def run(box, *flags, name, text="".join(lines)):
+    def run(box, *flags, name, text=requests):
         model = box.path("model") if os.path.exists(box.path("model")) else box.model().path
         return ["run", "--model", model, "--input", box.file("in.jsonl", text), "--output", box.output(f"{name}.jsonl"),
                 *flags]

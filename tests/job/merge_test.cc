@@ -30,12 +30,15 @@ class MergeTest : public JobFixture {
 
   MergeTest() {
     std::string text = "\n";  // blank lines count in line numbers, and not in shards
-    for (const std::string& line : Lines(ManyRequests(kNumRequests))) text += line + (text.size() % 3 == 0 ? "\n \n" : "\n");
+    for (const std::string& line : Lines(ManyRequests(kNumRequests)))
+      text += line + (text.size() % 3 == 0 ? "\n \n" : "\n");
     WriteInput(text);
     merge_.output_path = dir_ + "/merged.jsonl";
   }
 
-  std::string PartPath(const Shard& shard) const { return fmt::format("{}/{}of{}.jsonl", dir_, shard.index, shard.count); }
+  std::string PartPath(const Shard& shard) const {
+    return fmt::format("{}/{}of{}.jsonl", dir_, shard.index, shard.count);
+  }
   absl::StatusOr<JobSummary> RunShard(const Shard& shard) {
     options_.shard = shard;
     options_.output_path = PartPath(shard);
@@ -118,7 +121,8 @@ TEST_F(MergeTest, AShardIsStoppedResumedAndRetried) {
   RunShards(3);
   const std::string path = PartPath({3, 3}), text = ReadAll(path);
   WriteFile(path, text.substr(0, text.size() / 2));
-  ExpectRefusal(Fault::kInput, "of 30 requests have no result, the first in or after input line 1; shard 3 of 3 is not");
+  ExpectRefusal(Fault::kInput,
+                "of 30 requests have no result, the first in or after input line 1; shard 3 of 3 is not");
   options_.resume = options_.retry_failed = true;
   ASSERT_TRUE(RunShard({3, 3}).ok());
   std::vector<std::string> before = Lines(text);
@@ -222,7 +226,9 @@ TEST_F(MergeTest, TellsThatShardsSawDifferentDates) {
 TEST_F(MergeTest, AShardIsRefusedOnlyWhenTheWholeJobIs) {
   const std::string chat = R"({"messages": [{"role": "user", "content": "hi"}]})";
   engine_.has_template = false;
-  WriteInput(R"({"prompt": "hi"})" "\n" + chat + "\n");
+  WriteInput(R"({"prompt": "hi"})"
+             "\n" +
+             chat + "\n");
   const auto summary = RunShard({2, 2});
   ASSERT_TRUE(summary.ok()) << summary.status();
   EXPECT_EQ(summary->numbers.num_failed, 1);

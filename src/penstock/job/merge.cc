@@ -182,10 +182,8 @@ absl::Status FindResults(const Parts& parts, const std::atomic<bool>& stop, Part
                                          .num_bytes = static_cast<uint32_t>(result.line.text.size()),
                                          .offset = result.line.offset});
   };
-  const OutputToScan output = {.fd = part.fd.get(),
-                               .path = part.path,
-                               .job_digest = parts.manifest.job_digest,
-                               .num_lines = parts.num_lines};
+  const OutputToScan output = {
+      .fd = part.fd.get(), .path = part.path, .job_digest = parts.manifest.job_digest, .num_lines = parts.num_lines};
   return ForEachResult(output, take).status();
 }
 
@@ -229,8 +227,8 @@ absl::Status WriteResults(const Parts& parts, const ResultIndex& index, const st
     }
     const size_t begin = buffer.size();
     buffer.resize(begin + entry.num_bytes);
-    PENSTOCK_RETURN_IF_ERROR(PreadFully(part.fd.get(), std::as_writable_bytes(std::span(buffer).subspan(begin)),
-                                        entry.offset, part.path));
+    PENSTOCK_RETURN_IF_ERROR(
+        PreadFully(part.fd.get(), std::as_writable_bytes(std::span(buffer).subspan(begin)), entry.offset, part.path));
     buffer += '\n';
     ++num_written;
     if (buffer.size() < kMiB) continue;
