@@ -1,11 +1,10 @@
 // Proves that the shards of a job give the lines of the whole job, and that only all shards of one job are joined.
 #include "penstock/job/merge.h"
 
-#include <fcntl.h>
-
 #include "job_fixture.h"
 #include "penstock/job/manifest.h"
-#include "penstock/job/output_scan.h"
+#include "penstock/job/output_file.h"
+#include "penstock/job/result_line.h"
 
 namespace penstock {
 namespace {
