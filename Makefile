@@ -1,8 +1,8 @@
 # make: build build/release/bin/penstock        make demo: answer MT-Bench's questions with the demo model
 # make check: the gates, build and run all tests make fuzz: every fuzzer for FUZZ_SECONDS
 # make gates: fast checks of style and structure alone (scripts/gates.py); make tidy: clang-tidy on all of src/
-# make nightly: tidy, tsan, COMBINATIONS random policies under sanitizers, random plans, and 300 faults, from a new
-#     SEED each day
+# make nightly: tidy, tsan, COMBINATIONS random policies and 500 of ranks under sanitizers, random plans, 300 faults and
+#     120 of ranks, from a new SEED each day
 # make tsan: tests of the floors with threads under the thread sanitizer
 # make paper-tables: simulate the papers' tables into docs/paper-tables.md
 # make format: clang-format on all C++ and CUDA files
@@ -35,11 +35,13 @@ nightly: deps tidy tsan
 	@cmake --preset release >/dev/null && cmake --build --preset release --target simulate_test penstock fault_shim
 	@echo "nightly: $(COMBINATIONS) combinations, seed $(SEED)"
 	@cd build/dev && PENSTOCK_TEST_COMBINATIONS=$(COMBINATIONS) PENSTOCK_TEST_SEED=$(SEED) tests/engine_test --file=engine/policies_test.cc
+	@cd build/dev && PENSTOCK_TEST_RANK_COMBINATIONS=500 PENSTOCK_TEST_SEED=$(SEED) tests/engine_test --file=engine/ranks_test.cc
 	@cd build/release && PENSTOCK_TEST_COMBINATIONS=$(COMBINATIONS) PENSTOCK_TEST_SEED=$(SEED) tests/simulate_test --file=simulate/plan_properties_test.cc
+	@python3 tests/cli/ranks.py --penstock build/release/bin/penstock --kills 100 --stops 20 --seed $(SEED)
 	@python3 tests/cli/faults.py --penstock build/release/bin/penstock --shim build/release/tests/cli/libfault_shim.so --seed $(SEED)
 
 # The floors with threads, under the thread sanitizer.
-THREADED = runtime memory schedule engine
+THREADED = runtime parallel memory schedule engine
 tsan: deps
 	@cmake --preset tsan >/dev/null && cmake --build --preset tsan --target $(THREADED:%=%_test)
 	@ctest --preset tsan -L fast -R '^($(shell echo $(THREADED) | tr ' ' '|'))/'

@@ -28,9 +28,9 @@ class Ranks:
         self.penstock, self.folder, self.flags = penstock, folder, flags
 
     def start(self, num_ranks, output, *flags, model=program.DEMO_MODEL):
-        return subprocess.Popen(["mpirun", "-n", str(num_ranks), *self.penstock.command(
-            "run", "--model", model, "--output", output, *self.flags, *flags)], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True,
-                                env=ENVIRONMENT, start_new_session=True)
+        command = self.penstock.command("run", "--model", model, "--output", output, *self.flags, *flags)
+        return subprocess.Popen(["mpirun", "-n", str(num_ranks), *command], stdout=subprocess.DEVNULL,
+                                stderr=subprocess.PIPE, text=True, env=ENVIRONMENT, start_new_session=True)
 
     def run(self, num_ranks, output, *flags, **more):
         process = self.start(num_ranks, output, *flags, **more)
@@ -137,8 +137,8 @@ def main():
         num_partial = check_faults(ranks, expected, rng, args.kills, args.stops, time.monotonic() - start)
         code, _ = ranks.run(3, folder / "two.jsonl", "--resume")
         assert code == 0, "a finished job is not finished for other ranks"
-        print(f"8 jobs of 2 to 4 ranks and {args.kills} kills and {args.stops} stops of ranks ({num_partial} with results on "
-              f"disk): every job complete and equal")
+        print(f"8 jobs of 2 to 4 ranks, {args.kills} kills and {args.stops} stops of ranks ({num_partial} with results "
+              f"on disk): every job complete and equal")
 
 
 if __name__ == "__main__":
