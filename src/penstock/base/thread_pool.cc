@@ -46,6 +46,16 @@ int NumUsableCpus() {
   return quota < num_cpus ? std::max(1, static_cast<int>(quota + 0.5)) : num_cpus;
 }
 
+void UseShareOfCpus(int share_idx, int num_shares) {
+  const std::vector<int> cpus = UsableCpus();
+  const size_t count = cpus.size(), shares = static_cast<size_t>(num_shares), idx = static_cast<size_t>(share_idx);
+  if (count < shares) return;
+  cpu_set_t mask;
+  CPU_ZERO(&mask);
+  for (size_t i = count * idx / shares; i < count * (idx + 1) / shares; ++i) CPU_SET(cpus[i], &mask);
+  sched_setaffinity(0, sizeof(mask), &mask);
+}
+
 ThreadPool::ThreadPool(int num_threads, Pinned pinned) {
   PENSTOCK_CHECK(num_threads >= 1);
   const std::vector<int> cpus = UsableCpus();

@@ -18,6 +18,9 @@ namespace penstock {
 
 // Returns how many CPUs this process may use (affinity mask and cgroup quota, at least 1).
 int NumUsableCpus();
+// Restricts this process to one of `num_shares` equal shares of its usable CPUs. Does nothing if there are fewer CPUs
+// than shares. REQUIRES: no other threads yet.
+void UseShareOfCpus(int share_idx, int num_shares);
 
 class ThreadPool {
  public:

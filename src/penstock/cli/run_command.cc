@@ -26,6 +26,7 @@
 #include "penstock/memory/eviction.h"
 #include "penstock/model/generation_config.h"
 #include "penstock/parallel/mpi_ranks.h"
+#include "penstock/plan/engine_plan.h"
 #include "penstock/plan/formats.h"
 #include "penstock/schedule/schedule.h"
 
@@ -73,23 +74,23 @@ int64_t DefaultMaxTokens(const std::string& model_dir) {
   return generation.ok() && generation->max_new_tokens > 0 ? generation->max_new_tokens : usual;
 }
 
-// Ranks on one machine share its memory and processors, unless flags or the launcher say otherwise.
-void ShareMachine(int num_ranks_here, EngineOptions& options) {
-  constexpr double kDefaultShare = 0.75;
+// Ranks on one machine share its memory and, unless the launcher binds them, its CPUs.
+void ShareMachine(const MpiRanks& ranks, EngineOptions& options) {
   if (options.memory_bytes == 0) {
-    options.memory_share = (options.memory_share > 0 ? options.memory_share : kDefaultShare) / num_ranks_here;
+    options.memory_share =
+        (options.memory_share > 0 ? options.memory_share : kDefaultMemoryShare) / ranks.num_ranks_here;
   }
-  // Launchers often bind ranks to processors of their own.
-  const bool is_bound = NumUsableCpus() < ::sysconf(_SC_NPROCESSORS_ONLN);
-  if (options.threads == 0 && !is_bound) options.threads = std::max(1, NumUsableCpus() / num_ranks_here);
+  if (options.threads == 0) options.threads = std::max(1, NumUsableCpus() / ranks.num_sharing_cpus);
+  UseShareOfCpus(ranks.place_among_sharing, ranks.num_sharing_cpus);
 }
 
 // Runs another rank than 0: it writes no file and says nothing, because rank 0 tells what fails.
 int ServeOtherRank(const RunFlags& flags, const MpiRanks& ranks) {
   PENSTOCK_CHECK(SetUpLogging("off").ok());
+  StopOnSignals();  // one signal may reach all ranks: rank 0 ends the job in order
   absl::StatusOr<EngineOptions> options = ToPlannedOptions(flags.model);
   if (options.ok()) {
-    ShareMachine(ranks.num_ranks_here, *options);
+    ShareMachine(ranks, *options);
     options->trace_path.clear();
     options->trace_html_path.clear();
     options->routing_path.clear();
@@ -124,7 +125,7 @@ absl::StatusOr<int> RunCommand(RunFlags flags) {
     return UsageError("--policy auto: plans are of one rank, so far; name a schedule, or leave it open");
   }
   PENSTOCK_ASSIGN_OR_RETURN(EngineOptions options, ToPlannedOptions(flags.model));
-  if (ranks.communicator != nullptr) ShareMachine(ranks.num_ranks_here, options);
+  if (ranks.communicator != nullptr) ShareMachine(ranks, options);
   flags.job.seed = flags.job.sampling.seed.value_or(0);
   flags.job.sampling.seed.reset();  // used as the job's seed: each request derives its own
   flags.job.engine_settings = {{"dtype", flags.model.dtype},

@@ -11,6 +11,7 @@
 #include "absl/container/flat_hash_set.h"
 #include "penstock/base/bytes.h"
 #include "penstock/base/check.h"
+#include "penstock/base/choices.h"
 #include "penstock/base/clock.h"
 #include "penstock/base/limits.h"
 #include "penstock/base/logging.h"
@@ -85,16 +86,16 @@ class EngineImpl : public InstrumentedEngine {
  private:
   EngineImpl() = default;
   absl::Status Plan(EngineOptions options);
-  // Plans again with what all ranks can do, if the plans of the ranks differ: the smallest batch and chunk, and one
-  // schedule. kUsage when the ranks have different models or formats.
-  absl::Status AgreeOnPlan(EngineOptions options, const EngineModel& model, const EngineRoom& room);
+  // Plans again with what all ranks can do: the smallest batch and chunk, and one schedule. kUsage when the ranks have
+  // different models, formats or schedules.
+  absl::Status AgreeOnPlan(EngineOptions options, const EngineModel& model, EngineRoom room);
   // Makes all ranks take the same step: each cuts its rows into as many micro-batches, some of them empty. Returns
   // whether any rank has rows.
   absl::StatusOr<bool> AgreeOnStep(std::vector<RowRange>& micro_batches);
   // Says how an attention window was rounded to KV pages, and what a long context means.
   void LogWindow() const;
   // Plans again with the predictor and eviction that penstock bench routing found best, if it ran.
-  absl::Status PlanWithWinner(EngineOptions options, const EngineModel& model, const EngineRoom& room);
+  absl::Status PlanWithWinner(EngineOptions& options, const EngineModel& model, const EngineRoom& room);
   absl::Status CreateExecutor(const EngineOptions& options, const EngineHooks& hooks);
   absl::Status RunPass(std::vector<RowRange> micro_batches, LogitsSink sink);
   KvSequence::Args KvArgsOf(const Sequence& sequence) const {
@@ -168,6 +169,10 @@ absl::StatusOr<std::unique_ptr<EngineImpl>> EngineImpl::Open(const EngineOptions
   PENSTOCK_ASSIGN_OR_RETURN(engine->model_, LoadModel(options.model_dir));
   PENSTOCK_RETURN_IF_ERROR(engine->Plan(options));
   PENSTOCK_RETURN_IF_ERROR(engine->CreateExecutor(options, hooks));
+  // An engine is open when it is open on all ranks.
+  if (const int64_t one = 1; hooks.communicator != nullptr) {
+    PENSTOCK_RETURN_IF_ERROR(MaxOfRanks(*hooks.communicator, {&one, 1}).status());
+  }
   engine->stats_.load_s = SecondsSince(start);
   LogDebug("kernels: {}", kernels::IsaName(isa));
   return engine;
@@ -225,7 +230,7 @@ void EngineImpl::LogWindow() const {
   }
 }
 
-absl::Status EngineImpl::PlanWithWinner(EngineOptions options, const EngineModel& model, const EngineRoom& room) {
+absl::Status EngineImpl::PlanWithWinner(EngineOptions& options, const EngineModel& model, const EngineRoom& room) {
   const MemoryPlan& plan = policy().plan;
   const bool has_device = room.device.has_value();
   const int64_t num_slots = has_device ? plan.device.num_expert_slots : plan.num_expert_slots;
@@ -241,27 +246,34 @@ absl::Status EngineImpl::PlanWithWinner(EngineOptions options, const EngineModel
   return absl::OkStatus();
 }
 
-absl::Status EngineImpl::AgreeOnPlan(EngineOptions options, const EngineModel& model, const EngineRoom& room) {
+absl::Status EngineImpl::AgreeOnPlan(EngineOptions options, const EngineModel& model, EngineRoom room) {
+  const Policy& asked = options.policy;
   const std::string own =
-      fmt::format("model {}, formats {} {} {}", info_.fingerprint, info_.dtype,
-                  static_cast<int>(plan_->formats.activations), static_cast<int>(plan_->formats.kv));
+      fmt::format("model {}, formats {} {} {}, schedule {} {}, micro-batch {}", info_.fingerprint, info_.dtype,
+                  static_cast<int>(plan_->formats.activations), static_cast<int>(plan_->formats.kv),
+                  ChoiceName(asked.schedule, Schedules()), asked.multi_batch, asked.micro_batch_size);
   constexpr size_t kMaxBytes = 1000;
-  PENSTOCK_ASSIGN_OR_RETURN(const auto all, AllGather(*communicator_, MessageStream::kSteps,
-                                                      std::as_bytes(std::span(own)).first(own.size()), kMaxBytes));
+  const auto bytes = std::as_bytes(std::span(own));
+  PENSTOCK_ASSIGN_OR_RETURN(const auto all, AllGather(*communicator_, MessageStream::kSteps, bytes, kMaxBytes));
   for (size_t rank = 0; rank < all.size(); ++rank) {
-    if (!std::ranges::equal(all[rank], std::as_bytes(std::span(own)))) {
-      return UsageError("rank {} has another model, or other formats, than rank {}", rank, communicator_->rank());
-    }
+    if (std::ranges::equal(all[rank], bytes)) continue;
+    return UsageError("rank {} has another model, or other formats or another schedule, than rank {}", rank,
+                      communicator_->rank());
   }
   const MemoryPlan& plan = policy().plan;
-  const bool is_on_demand = plan.schedule == ScheduleKind::kOnDemand;
-  const std::array<int64_t, 4> sizes = {-plan.batch_size, -plan.prefill_chunk, is_on_demand ? 0 : 1,
-                                        is_on_demand ? 1 : 0};
-  PENSTOCK_ASSIGN_OR_RETURN(const std::vector<int64_t> max, MaxOfRanks(*communicator_, sizes));
+  const std::array<int64_t, 5> values = {
+      -plan.batch_size, -plan.prefill_chunk, plan.schedule == ScheduleKind::kOnDemand ? 0 : 1,
+      static_cast<int64_t>(room.caller.bytes_per_sequence), static_cast<int64_t>(room.caller.bytes_per_position)};
+  PENSTOCK_ASSIGN_OR_RETURN(const std::vector<int64_t> max, MaxOfRanks(*communicator_, values));
   options.batch_size = -max[0];
   options.prefill_chunk = -max[1];
-  // Without a given schedule, ranks whose experts all fit choose on-demand, and the others klotski.
-  if (max[2] > 0 && max[3] > 0) options.policy.schedule = ScheduleKind::kKlotski;
+  // Ranks whose experts all fit would choose on-demand, and the others klotski.
+  if (!asked.schedule.has_value()) {
+    options.policy.schedule = max[2] > 0 ? ScheduleKind::kKlotski : ScheduleKind::kOnDemand;
+  }
+  // Only rank 0 knows what its caller needs. The other ranks hold as long texts.
+  room.caller.bytes_per_sequence = static_cast<uint64_t>(max[3]);
+  room.caller.bytes_per_position = static_cast<uint64_t>(max[4]);
   PENSTOCK_ASSIGN_OR_RETURN(plan_, PlanEngine(options, model, room, plan_->layouts));
   return absl::OkStatus();
 }

@@ -80,6 +80,12 @@ absl::Status Executor::CreateHost(const Args& args) {
                                                device_ == nullptr ? DensePart::kAll : DensePart::kEmbedding));
   PENSTOCK_ASSIGN_OR_RETURN(host_.activations, Activations::Create(host_memory(), model.config, args.formats.rows,
                                                                    DimsOf(plan, pool_->num_workers())));
+  if (host_.activations.to_rank.size() > INT32_MAX) {
+    return UsageError(
+        "the rows of a step take {} on their way to another rank, more than MPI sends at once: give a "
+        "smaller --prefill-chunk or --batch-size",
+        FormatBytes(host_.activations.to_rank.size()));
+  }
   PENSTOCK_ASSIGN_OR_RETURN(
       kv_cache_, KvCache::Create(plan.device.holds_kv_cache ? device_->memory() : host_memory(), model.config,
                                  args.formats.kv, NumKvPages(plan, model.config, args.formats.kv)));

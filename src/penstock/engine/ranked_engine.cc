@@ -118,7 +118,7 @@ class RankedEngine : public Engine {
     return own_.engine().ScoreTokens(ids);
   }
   absl::StatusOr<std::vector<float>> Logits(std::span<const TokenId> ids) override { return own_.engine().Logits(ids); }
-  MachineRates MeasureRates() override { return own_.engine().MeasureRates(); }
+  MachineRates MeasureRates() override { return {}; }  // one rank's rates do not bound all of them
   absl::Status CloseTraces() override { return own_.engine().CloseTraces(); }
 
  private:
@@ -200,7 +200,14 @@ absl::StatusOr<std::unique_ptr<Engine>> RankLeader::Open(const EngineOptions& op
         SendMessage(*communicator_, rank,
                     RankOrder{.kind = RankOrder::Kind::kOpen, .planned_positions = options.planned_positions}));
   }
-  auto own = OpenInstrumentedEngine(options, {.communicator = communicator_});
+  // The caller on rank 0 holds the requests of all ranks.
+  EngineOptions of_all = options;
+  of_all.caller_memory = [&options, num_ranks = communicator_->num_ranks()](const ModelInfo& model) {
+    CallerMemory memory = options.caller_memory ? options.caller_memory(model) : CallerMemory();
+    memory.bytes_per_sequence *= static_cast<uint64_t>(num_ranks);
+    return memory;
+  };
+  auto own = OpenInstrumentedEngine(of_all, {.communicator = communicator_});
   if (!own.ok()) {
     communicator_->Abort(own.status());
     return own.status();

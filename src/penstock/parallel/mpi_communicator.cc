@@ -5,6 +5,7 @@
 //
 // Each rank has a thread that tells the others every second that it is alive. A rank that is silent for kSilence,
 // because it was stopped or its machine is gone, ends the job on all others.
+#include <algorithm>
 #include <chrono>
 #include <condition_variable>
 #include <cstdlib>
@@ -16,6 +17,7 @@
 #include <vector>
 
 #include <mpi.h>
+#include <sched.h>
 
 #include "penstock/base/check.h"
 #include "penstock/base/clock.h"
@@ -28,8 +30,9 @@ namespace {
 
 constexpr int kAbortTag = kNumMessageStreams, kAliveTag = kAbortTag + 1;
 constexpr std::chrono::seconds kHeartbeat{1}, kSilence{20};
-constexpr size_t kMaxReason = 1000;  // bytes of a rank's reason to abort
-constexpr int kSpins = 200;          // polls before a waiting thread sleeps
+constexpr std::chrono::seconds kSuspended{5};  // a heart that pauses for longer was itself suspended
+constexpr size_t kMaxReason = 1000;            // bytes of a rank's reason to abort
+constexpr int kSpins = 200;                    // polls before a waiting thread sleeps
 constexpr std::chrono::microseconds kSleep{20};
 
 // Calls `on_stuck` if it is not destroyed in time.
@@ -77,6 +80,14 @@ class MpiCommunicator : public Communicator {
     heart_ = std::thread([this] { Beat(); });
   }
   ~MpiCommunicator() override {
+    // The heart beats until all ranks are here.
+    MPI_Request barrier = MPI_REQUEST_NULL;
+    bool all_end = false;
+    {
+      const std::lock_guard<std::mutex> lock(mutex_);
+      all_end = aborted_.ok() && MPI_Ibarrier(MPI_COMM_WORLD, &barrier) == MPI_SUCCESS;
+    }
+    all_end = all_end && Complete(barrier, "ending").ok();
     {
       const std::lock_guard<std::mutex> lock(mutex_);
       ends_ = true;
@@ -84,7 +95,7 @@ class MpiCommunicator : public Communicator {
     wake_.notify_all();
     heart_.join();
     // After an error another rank may never arrive here, and MPI_Finalize() waits for all.
-    if (!aborted_.ok()) return;
+    if (!all_end) return;
     const Watch watch(on_stuck_);
     MPI_Waitall(num_ranks_, beats_.data(), MPI_STATUSES_IGNORE);
     TakeBeats();
@@ -165,8 +176,10 @@ class MpiCommunicator : public Communicator {
       }
       TakeBeats();
       LookForAbort();
+      const Clock::time_point now = Clock::now();
+      if (now - std::exchange(last_beat_, now) > kSuspended) last_seen_.assign(num_ranks_, now);
       for (int from = 0; from < num_ranks_ && aborted_.ok(); ++from) {
-        if (from == rank_ || Clock::now() - last_seen_[from] < kSilence) continue;
+        if (from == rank_ || now - last_seen_[from] < kSilence) continue;
         aborted_ = MakeError(Fault::kStopped,
                              fmt::format("rank {} has been silent for {} s: it was stopped, or its machine or network "
                                          "is gone",
@@ -226,18 +239,28 @@ class MpiCommunicator : public Communicator {
   absl::Status aborted_;
   std::vector<MPI_Request> beats_;            // [num_ranks]: the last sign of life that was sent
   std::vector<Clock::time_point> last_seen_;  // [num_ranks]
+  Clock::time_point last_beat_ = Clock::now();
   bool ends_ = false;
   std::condition_variable wake_;
   std::thread heart_;
 };
 
-int CountRanksHere() {
+// Fills in which ranks are on this machine, and which of them may use the same CPUs.
+void FindNeighbours(MpiRanks& ranks) {
   MPI_Comm here = MPI_COMM_NULL;
-  int count = 1;
-  if (MPI_Comm_split_type(MPI_COMM_WORLD, MPI_COMM_TYPE_SHARED, 0, MPI_INFO_NULL, &here) != MPI_SUCCESS) return 1;
-  MPI_Comm_size(here, &count);
+  if (MPI_Comm_split_type(MPI_COMM_WORLD, MPI_COMM_TYPE_SHARED, 0, MPI_INFO_NULL, &here) != MPI_SUCCESS) return;
+  int rank_here = 0;
+  MPI_Comm_size(here, &ranks.num_ranks_here);
+  MPI_Comm_rank(here, &rank_here);
+  cpu_set_t own;
+  CPU_ZERO(&own);
+  sched_getaffinity(0, sizeof(own), &own);
+  std::vector<cpu_set_t> all(ranks.num_ranks_here);
+  MPI_Allgather(&own, sizeof(own), MPI_BYTE, all.data(), sizeof(own), MPI_BYTE, here);
+  const auto is_shared = [&](const cpu_set_t& other) { return CPU_EQUAL(&own, &other) != 0; };
+  ranks.num_sharing_cpus = static_cast<int>(std::count_if(all.begin(), all.end(), is_shared));
+  ranks.place_among_sharing = static_cast<int>(std::count_if(all.begin(), all.begin() + rank_here, is_shared));
   MPI_Comm_free(&here);
-  return count;
 }
 
 }  // namespace
@@ -251,10 +274,12 @@ absl::StatusOr<MpiRanks> JoinMpiRanks(std::function<void()> on_stuck) {
   if (provided < MPI_THREAD_SERIALIZED) {
     return ResourceError("this MPI cannot be used by several threads, not even one after another");
   }
-  ranks.num_ranks_here = CountRanksHere();
+  FindNeighbours(ranks);
   ranks.communicator = std::make_unique<MpiCommunicator>(std::move(on_stuck));
-  if (ranks.communicator->num_ranks() == 1) ranks.communicator = nullptr;
-  return ranks;
+  if (ranks.communicator->num_ranks() > 1) return ranks;
+  return UsageError(
+      "a launcher started several processes, but MPI sees this one only: use the launcher of the MPI that "
+      "this program was built with");
 }
 
 }  // namespace penstock

@@ -11,7 +11,10 @@ namespace penstock {
 
 struct MpiRanks {
   std::unique_ptr<Communicator> communicator;
-  int num_ranks_here = 1;  // ranks on this machine, which share its memory and processors
+  int num_ranks_here = 1;  // ranks on this machine, which share its memory
+  // Of these, the ranks that the launcher allows the same CPUs, and this rank's place among them.
+  int num_sharing_cpus = 1;
+  int place_among_sharing = 0;
 };
 
 // Joins the other ranks. Returns no communicator if no launcher started this process, or if it started no other. kUsage

@@ -23,10 +23,6 @@ struct RankSplit {
   ExpertRange ExpertsOf(int64_t num_experts) const {
     return {num_experts * rank / num_ranks, num_experts * (rank + 1) / num_ranks};
   }
-  // Returns the rank of an expert.
-  int RankOf(int64_t num_experts, int64_t expert_idx) const {
-    return static_cast<int>(((expert_idx + 1) * num_ranks - 1) / num_experts);
-  }
 };
 
 }  // namespace penstock

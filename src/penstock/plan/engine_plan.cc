@@ -75,7 +75,6 @@ uint64_t ChooseDeviceBudget(const EngineOptions& options, const std::optional<De
 }
 
 absl::StatusOr<uint64_t> ChooseBudget(const EngineOptions& options, uint64_t emulated_bytes) {
-  constexpr double kDefaultShare = 0.75;
   const uint64_t asked_bytes = options.memory_bytes;
   const MachineMemory machine = ReadMachineMemory();
   if (emulated_bytes > machine.total_bytes) {
@@ -89,7 +88,7 @@ absl::StatusOr<uint64_t> ChooseBudget(const EngineOptions& options, uint64_t emu
   }
   if (asked_bytes > 0) return asked_bytes;
   return ShareOf(machine.available_bytes - std::min(machine.available_bytes, emulated_bytes), options.memory_share,
-                 kDefaultShare);
+                 kDefaultMemoryShare);
 }
 
 absl::StatusOr<EngineRoom> RoomOf(const EngineOptions& options) {

@@ -46,6 +46,7 @@ struct EnginePlan {
 // `emulated_bytes` of the same DRAM. kResources when the two together exceed the machine's memory.
 absl::StatusOr<uint64_t> ChooseBudget(const EngineOptions& options, uint64_t emulated_bytes);
 
+inline constexpr double kDefaultMemoryShare = 0.75;  // of the free memory
 inline constexpr double kDefaultDeviceShare = 0.9;
 
 // Returns the share of `bytes`; the default when `share` is 0.

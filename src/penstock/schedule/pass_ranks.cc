@@ -33,7 +33,7 @@ absl::Status PassRanks::ForEachOther(absl::FunctionRef<absl::Status(int rank)> v
 
 Event PassRanks::ExchangeChoices(RowRange rows, int64_t layer_idx, const Event& routed) {
   if (std::exchange(is_dispatched_, false)) routed_.clear();
-  auto own = std::make_shared<Routed>(Routed{.rows = rows, .choices = {}});
+  auto own = std::make_shared<Routed>(Routed{.rows = rows, .choices = {}, .received = {}});
   own->choices.resize(num_ranks());
   routed_.push_back(own);
   const uint64_t bytes = 4 * static_cast<uint64_t>(rows.size() * args_.config.num_topk);
@@ -43,25 +43,36 @@ Event PassRanks::ExchangeChoices(RowRange rows, int64_t layer_idx, const Event& 
         return ForEachOther(
             [&](int rank) { return communicator().Send(rank, MessageStream::kExperts, std::as_bytes(choices)); });
       });
-  return tasks_.Transfer(
-      args_.ranks->from_ranks_lane, {.name = "receive choices", .layer_idx = layer_idx}, bytes, {routed}, [this, own] {
-        const std::span<const int32_t> choices = args_.host.operations->Choices(own->rows);
-        own->choices[split_.rank].assign(choices.begin(), choices.end());
-        const auto max = static_cast<size_t>(activations().dims.max_rows * args_.config.num_topk);
-        return ForEachOther([&](int rank) -> absl::Status {
-          std::vector<int32_t>& room = own->choices[rank];
-          room.resize(max);
-          PENSTOCK_ASSIGN_OR_RETURN(const size_t size, communicator().Receive(rank, MessageStream::kExperts,
-                                                                              std::as_writable_bytes(std::span(room))));
-          room.resize(size / sizeof(int32_t));
-          return absl::OkStatus();
-        });
-      });
+  own->received = tasks_.Transfer(args_.ranks->from_ranks_lane, {.name = "receive choices", .layer_idx = layer_idx},
+                                  bytes, {routed}, [this, own] { return ReceiveChoices(*own); });
+  return own->received;
+}
+
+absl::Status PassRanks::ReceiveChoices(Routed& routed) {
+  const std::span<const int32_t> choices = args_.host.operations->Choices(routed.rows);
+  routed.choices[split_.rank].assign(choices.begin(), choices.end());
+  incoming_.resize(static_cast<size_t>(activations().dims.max_rows * args_.config.num_topk));
+  return ForEachOther([&](int rank) -> absl::Status {
+    PENSTOCK_ASSIGN_OR_RETURN(const size_t size, communicator().Receive(rank, MessageStream::kExperts,
+                                                                        std::as_writable_bytes(std::span(incoming_))));
+    const auto came = std::span(incoming_).first(size / sizeof(int32_t));
+    const bool is_valid = std::ranges::all_of(
+        came, [&](int32_t expert_idx) { return expert_idx >= 0 && expert_idx < args_.config.num_experts; });
+    if (!is_valid || came.size() % static_cast<size_t>(args_.config.num_topk) != 0) {
+      return MakeError(Fault::kInternal, fmt::format("rank {} sent choices that are none: do all ranks run the same "
+                                                     "schedule?",
+                                                     rank));
+    }
+    routed.choices[rank].assign(came.begin(), came.end());
+    return absl::OkStatus();
+  });
 }
 
 void PassRanks::ForEachChoiceHere(RowRange rows, absl::FunctionRef<void(int32_t expert_idx)> visit) const {
   for (const std::shared_ptr<Routed>& routed : routed_) {
     if (routed->rows.begin < rows.begin || routed->rows.end > rows.end) continue;
+    // An empty micro-batch lies within its neighbours, and its choices may still be on their way.
+    if (!args_.runtime.Done(routed->received)) continue;
     for (const std::vector<int32_t>& choices : routed->choices) {
       for (const int32_t expert_idx : choices) {
         if (here_.contains(expert_idx)) visit(expert_idx);

@@ -1,8 +1,8 @@
 // The exchange of a pass with the other ranks that share the model's experts.
 //
-// Each rank attends to its own sequences, and routes their rows. The ranks then tell each other their choices, send
-// each row once to every rank that has experts for it, and get one output back for each of the row's experts. The home
-// rank adds the outputs in the order of the row's top-k. So a row has the bits that it has on one rank.
+// Each rank attends to its own sequences, and routes their rows. Then the ranks tell each other their choices. Each row
+// goes once to every rank that has experts for it. One output comes back for each of the row's experts. The home rank
+// adds the outputs in the order of the row's top-k. So a row has the bits that it has on one rank.
 //
 // All ranks call these functions in the same order, with rows of their own, perhaps none.
 #pragma once
@@ -53,6 +53,7 @@ class PassRanks {
   struct Routed {
     RowRange rows;                              // this rank's own
     std::vector<std::vector<int32_t>> choices;  // [num_ranks][rows of that rank * num_topk]
+    Event received;                             // after it, choices may be read
   };
   // Everything that is exchanged for the rows of one Dispatch().
   struct Exchange {
@@ -71,6 +72,7 @@ class PassRanks {
   void PlanExchange(const std::vector<std::vector<int32_t>>& choices, Exchange& exchange) const;
   void PlanHere(const std::vector<std::vector<int32_t>>& choices, Exchange& exchange) const;
   void PlanElsewhere(Exchange& exchange) const;
+  absl::Status ReceiveChoices(Routed& routed);
   absl::Status SendRows(const Exchange& exchange);
   absl::Status ReceiveRows(const Exchange& exchange);
   absl::Status SendOutputs(Exchange& exchange);
@@ -93,6 +95,7 @@ class PassRanks {
   const RankSplit split_;
   const ExpertRange here_;
   std::vector<std::shared_ptr<Routed>> routed_;  // since the last Dispatch()
+  std::vector<int32_t> incoming_;                // of the lane from_ranks: choices as they arrive
   bool is_dispatched_ = false;                   // routed_ belongs to rows that were dispatched
   std::shared_ptr<Exchange> exchange_;           // of the last Dispatch()
 };
