@@ -1,7 +1,7 @@
 // Proves that ranks which share the experts give the answers of one rank: the same tokens and log-probabilities, bit
-// for bit, for every golden model and random schedules, budgets, batches and micro-batches of each rank. The ranks are
-// threads of this process. PENSTOCK_TEST_RANK_COMBINATIONS (60) sets the number of combinations, PENSTOCK_TEST_SEED (1)
-// their choice.
+// for bit. All golden models run with random schedules, and with budgets, batches and micro-batches of each rank. The
+// ranks are threads of this process. PENSTOCK_TEST_RANK_COMBINATIONS (60) sets the number of combinations,
+// PENSTOCK_TEST_SEED (1) their choice.
 #include <thread>
 
 #include <fmt/format.h>
@@ -94,9 +94,9 @@ uint64_t MinBudgetOfRank(const EngineOptions& options, size_t rank, size_t num_r
 
 // Returns the runs of `num_ranks` ranks with one schedule; each has its own budget, batch and requests.
 std::vector<RankRun> RandomRuns(const EngineOptions& base, int num_ranks, size_t num_requests, Draw& draw) {
-  std::vector<ScheduleKind> schedules;
+  std::vector<std::optional<ScheduleKind>> schedules = {std::nullopt};  // then the engine chooses
   for (const ScheduleTraits& schedule : Schedules()) {
-    if (!schedule.attends_on_host) schedules.push_back(schedule.value);
+    if (!schedule.attends_on_host) schedules.emplace_back(schedule.value);
   }
   EngineOptions options = base;
   options.policy.schedule = schedules[draw.Below(schedules.size())];

@@ -11,7 +11,6 @@
 #include "absl/container/flat_hash_set.h"
 #include "penstock/base/bytes.h"
 #include "penstock/base/check.h"
-#include "penstock/base/choices.h"
 #include "penstock/base/clock.h"
 #include "penstock/base/limits.h"
 #include "penstock/base/logging.h"
@@ -21,6 +20,7 @@
 #include "penstock/chat/harmony.h"
 #include "penstock/engine/executor.h"
 #include "penstock/engine/instrumented_engine.h"
+#include "penstock/engine/rank_agreement.h"
 #include "penstock/engine/row_sampler.h"
 #include "penstock/engine/sequence.h"
 #include "penstock/kernels/kernels.h"
@@ -86,9 +86,6 @@ class EngineImpl : public InstrumentedEngine {
  private:
   EngineImpl() = default;
   absl::Status Plan(EngineOptions options);
-  // Plans again with what all ranks can do: the smallest batch and chunk, and one schedule. kUsage when the ranks have
-  // different models, formats or schedules.
-  absl::Status AgreeOnPlan(EngineOptions options, const EngineModel& model, EngineRoom room);
   // Makes all ranks take the same step: each cuts its rows into as many micro-batches, some of them empty. Returns
   // whether any rank has rows.
   absl::StatusOr<bool> AgreeOnStep(std::vector<RowRange>& micro_batches);
@@ -206,7 +203,13 @@ absl::Status EngineImpl::Plan(EngineOptions options) {
   if (TraitsOf(policy().schedule.kind).fetches_by_predictor && !options.policy.predictor.has_value()) {
     PENSTOCK_RETURN_IF_ERROR(PlanWithWinner(options, model, room));
   }
-  if (communicator_ != nullptr) PENSTOCK_RETURN_IF_ERROR(AgreeOnPlan(options, model, room));
+  if (communicator_ != nullptr) {
+    const std::string identity =
+        fmt::format("model {}, formats {} {} {}", info_.fingerprint, info_.dtype,
+                    static_cast<int>(plan_->formats.activations), static_cast<int>(plan_->formats.kv));
+    PENSTOCK_RETURN_IF_ERROR(AgreeOnOptions(*communicator_, identity, policy().plan, options, room.caller));
+    PENSTOCK_ASSIGN_OR_RETURN(plan_, PlanEngine(options, model, room, plan_->layouts));
+  }
 
   LogWindow();
   const GenerationConfig& generation = model_->generation;
@@ -243,38 +246,6 @@ absl::Status EngineImpl::PlanWithWinner(EngineOptions& options, const EngineMode
   LogInfo("predictor {}, eviction {}: what penstock bench routing found best with {:.0f}% of the experts",
           TraitsOf(winner->predictor).name, TraitsOf(*options.policy.eviction).name, 100 * winner->share);
   PENSTOCK_ASSIGN_OR_RETURN(plan_, PlanEngine(options, model, room));
-  return absl::OkStatus();
-}
-
-absl::Status EngineImpl::AgreeOnPlan(EngineOptions options, const EngineModel& model, EngineRoom room) {
-  const Policy& asked = options.policy;
-  const std::string own =
-      fmt::format("model {}, formats {} {} {}, schedule {} {}, micro-batch {}", info_.fingerprint, info_.dtype,
-                  static_cast<int>(plan_->formats.activations), static_cast<int>(plan_->formats.kv),
-                  ChoiceName(asked.schedule, Schedules()), asked.multi_batch, asked.micro_batch_size);
-  constexpr size_t kMaxBytes = 1000;
-  const auto bytes = std::as_bytes(std::span(own));
-  PENSTOCK_ASSIGN_OR_RETURN(const auto all, AllGather(*communicator_, MessageStream::kSteps, bytes, kMaxBytes));
-  for (size_t rank = 0; rank < all.size(); ++rank) {
-    if (std::ranges::equal(all[rank], bytes)) continue;
-    return UsageError("rank {} has another model, or other formats or another schedule, than rank {}", rank,
-                      communicator_->rank());
-  }
-  const MemoryPlan& plan = policy().plan;
-  const std::array<int64_t, 5> values = {
-      -plan.batch_size, -plan.prefill_chunk, plan.schedule == ScheduleKind::kOnDemand ? 0 : 1,
-      static_cast<int64_t>(room.caller.bytes_per_sequence), static_cast<int64_t>(room.caller.bytes_per_position)};
-  PENSTOCK_ASSIGN_OR_RETURN(const std::vector<int64_t> max, MaxOfRanks(*communicator_, values));
-  options.batch_size = -max[0];
-  options.prefill_chunk = -max[1];
-  // Ranks whose experts all fit would choose on-demand, and the others klotski.
-  if (!asked.schedule.has_value()) {
-    options.policy.schedule = max[2] > 0 ? ScheduleKind::kKlotski : ScheduleKind::kOnDemand;
-  }
-  // Only rank 0 knows what its caller needs. The other ranks hold as long texts.
-  room.caller.bytes_per_sequence = static_cast<uint64_t>(max[3]);
-  room.caller.bytes_per_position = static_cast<uint64_t>(max[4]);
-  PENSTOCK_ASSIGN_OR_RETURN(plan_, PlanEngine(options, model, room, plan_->layouts));
   return absl::OkStatus();
 }
 

@@ -12,7 +12,7 @@ namespace penstock {
 struct MpiRanks {
   std::unique_ptr<Communicator> communicator;
   int num_ranks_here = 1;  // ranks on this machine, which share its memory
-  // Of these, the ranks that the launcher allows the same CPUs, and this rank's place among them.
+  // The ranks here that the launcher allows the same CPUs, and this rank's place among them.
   int num_sharing_cpus = 1;
   int place_among_sharing = 0;
 };

@@ -73,7 +73,7 @@ std::vector<SourceFile> OpenSources(std::span<const OpenedFile> files, bool dire
       const std::string alias = fmt::format("/proc/self/fd/{}", file.fd.get());
       UniqueFd fd(::open(alias.c_str(), O_RDONLY | O_CLOEXEC | O_DIRECT));
       // Some file systems accept the flag and then refuse the read.
-      alignas(kPageBytes) static std::byte probe[kPageBytes];
+      alignas(kPageBytes) thread_local std::byte probe[kPageBytes];
       if (fd.valid() && PreadUninterrupted(fd.get(), probe, 0) >= 0) {
         source.fd = fd.get();
         source.direct_fd = std::move(fd);
