@@ -251,11 +251,7 @@ TEST(CudaDevice, IsMeasured) {
   EXPECT_GT(rates.link_bytes_per_s, 0);
 }
 
-INSTANTIATE_TEST_SUITE_P(Models, CudaDeviceTest, testing::ValuesIn(Golden::Variants()), [](const auto& param) {
-  std::string name = param.param;
-  for (char& c : name) c = c == '-' ? '_' : c;
-  return name;
-});
+INSTANTIATE_TEST_SUITE_P(Models, CudaDeviceTest, testing::ValuesIn(Golden::Variants()), GoldenName);
 
 }  // namespace
 }  // namespace penstock

@@ -128,17 +128,11 @@ TEST(EqualityTest, BelowTheLeastBudgetIsRefused) {
   EXPECT_EQ(ExitCodeOf(refused.status()), 6);
 }
 
-std::string NameOf(const testing::TestParamInfo<std::string>& param) {
-  std::string name = param.param;
-  for (char& c : name) c = c == '-' ? '_' : c;
-  return name;
-}
-
 INSTANTIATE_TEST_SUITE_P(Models, EqualityTest,
                          testing::Values("mixtral-odd", "mixtral-sliding", "mixtral-bf16", "mixtral-f16",
                                          "qwen3moe-odd", "olmoe-bf16"),
-                         NameOf);
-INSTANTIATE_TEST_SUITE_P(Models, PackedEqualityTest, testing::Values("mixtral-bf16", "qwen3moe-odd"), NameOf);
+                         GoldenName);
+INSTANTIATE_TEST_SUITE_P(Models, PackedEqualityTest, testing::Values("mixtral-bf16", "qwen3moe-odd"), GoldenName);
 
 }  // namespace
 }  // namespace penstock

@@ -77,11 +77,7 @@ TEST_P(GgufModelTest, PackedGivesTheSameBits) {
   std::filesystem::remove_all(folder);
 }
 
-INSTANTIATE_TEST_SUITE_P(Variants, GgufModelTest, testing::ValuesIn(VariantsWithGguf()), [](const auto& param) {
-  std::string name = param.param;
-  for (char& c : name) c = c == '-' ? '_' : c;
-  return name;
-});
+INSTANTIATE_TEST_SUITE_P(Variants, GgufModelTest, testing::ValuesIn(VariantsWithGguf()), GoldenName);
 
 }  // namespace
 }  // namespace penstock

@@ -22,6 +22,13 @@ struct GoldenTensor {
   std::vector<float> values;
 };
 
+// Returns a golden model's name as the name of a test.
+inline std::string GoldenName(const testing::TestParamInfo<std::string>& param) {
+  std::string name = param.param;
+  std::ranges::replace(name, '-', '_');
+  return name;
+}
+
 class Golden {
  public:
   explicit Golden(const std::string& variant) : dir_(Folder() + "/" + variant) {

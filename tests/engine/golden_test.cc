@@ -149,11 +149,7 @@ TEST_P(GoldenTest, Bf16Logits) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Variants, GoldenTest, testing::ValuesIn(Golden::Variants()), [](const auto& param) {
-  std::string name = param.param;
-  for (char& c : name) c = c == '-' ? '_' : c;
-  return name;
-});
+INSTANTIATE_TEST_SUITE_P(Variants, GoldenTest, testing::ValuesIn(Golden::Variants()), GoldenName);
 
 }  // namespace
 }  // namespace penstock

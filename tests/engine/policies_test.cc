@@ -121,11 +121,7 @@ TEST(Policies, EveryNameIsKnown) {
   check(KvFormats());
 }
 
-INSTANTIATE_TEST_SUITE_P(Models, PoliciesTest, testing::ValuesIn(Golden::Variants()), [](const auto& param) {
-  std::string name = param.param;
-  for (char& c : name) c = c == '-' ? '_' : c;
-  return name;
-});
+INSTANTIATE_TEST_SUITE_P(Models, PoliciesTest, testing::ValuesIn(Golden::Variants()), GoldenName);
 
 }  // namespace
 }  // namespace penstock

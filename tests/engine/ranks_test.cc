@@ -258,11 +258,7 @@ TEST(RankedEngine, AnotherRanksErrorIsToldWithItsRank) {
   });
 }
 
-INSTANTIATE_TEST_SUITE_P(Models, RanksTest, testing::ValuesIn(Golden::Variants()), [](const auto& param) {
-  std::string name = param.param;
-  for (char& c : name) c = c == '-' ? '_' : c;
-  return name;
-});
+INSTANTIATE_TEST_SUITE_P(Models, RanksTest, testing::ValuesIn(Golden::Variants()), GoldenName);
 
 }  // namespace
 }  // namespace penstock

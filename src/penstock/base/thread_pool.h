@@ -18,8 +18,8 @@ namespace penstock {
 
 // Returns how many CPUs this process may use (affinity mask and cgroup quota, at least 1).
 int NumUsableCpus();
-// Restricts this process to one of `num_shares` equal shares of its usable CPUs. Does nothing if there are fewer CPUs
-// than shares. REQUIRES: no other threads yet.
+// Restricts the calling thread, and the threads that it starts later, to one of `num_shares` equal shares of its usable
+// CPUs. Does nothing if there are fewer CPUs than shares.
 void UseShareOfCpus(int share_idx, int num_shares);
 
 class ThreadPool {

@@ -80,9 +80,9 @@ absl::Status Executor::CreateHost(const Args& args) {
                                                device_ == nullptr ? DensePart::kAll : DensePart::kEmbedding));
   PENSTOCK_ASSIGN_OR_RETURN(host_.activations, Activations::Create(host_memory(), model.config, args.formats.rows,
                                                                    DimsOf(plan, pool_->num_workers())));
-  if (host_.activations.to_rank.size() > INT32_MAX) {
+  if (host_.activations.to_rank.size() > kMaxMessageBytes) {
     return UsageError(
-        "the rows of a step take {} on their way to another rank, more than MPI sends at once: give a "
+        "the rows of a step take {} on their way to another rank, more than a message holds: give a "
         "smaller --prefill-chunk or --batch-size",
         FormatBytes(host_.activations.to_rank.size()));
   }

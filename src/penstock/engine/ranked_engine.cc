@@ -15,7 +15,7 @@ namespace penstock {
 namespace {
 
 // Prompts and answers of a step, with log-probabilities.
-constexpr uint64_t kMaxMessageBytes = kGiB;
+constexpr uint64_t kMaxStepBytes = kGiB;
 
 template <typename T>
 absl::Status SendMessage(Communicator& communicator, int to, const T& message) {
@@ -133,7 +133,7 @@ class RankedEngine : public Engine {
     reports_[0] = own_.engine().stats();
     for (int rank = 1; rank < communicator_.num_ranks(); ++rank) {
       PENSTOCK_ASSIGN_OR_RETURN(const std::vector<std::byte> bytes,
-                                ReceiveSized(communicator_, rank, MessageStream::kSteps, kMaxMessageBytes));
+                                ReceiveSized(communicator_, rank, MessageStream::kSteps, kMaxStepBytes));
       PENSTOCK_ASSIGN_OR_RETURN(RankReport report, ReportFrom(bytes));
       num_active_[rank] -= std::ssize(report.finished);
       std::move(report.finished.begin(), report.finished.end(), std::back_inserter(finished));
@@ -220,7 +220,7 @@ absl::Status ServeRank(absl::StatusOr<EngineOptions> options, Communicator& comm
   const auto serve = [&]() -> absl::Status {
     for (;;) {
       PENSTOCK_ASSIGN_OR_RETURN(const std::vector<std::byte> bytes,
-                                ReceiveSized(communicator, 0, MessageStream::kSteps, kMaxMessageBytes));
+                                ReceiveSized(communicator, 0, MessageStream::kSteps, kMaxStepBytes));
       PENSTOCK_ASSIGN_OR_RETURN(RankOrder order, OrderFrom(bytes));
       if (order.kind == RankOrder::Kind::kEnd) return absl::OkStatus();
       if (order.kind == RankOrder::Kind::kOpen) {

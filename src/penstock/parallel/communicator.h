@@ -1,8 +1,8 @@
 // Messages between the ranks of one model: processes on several machines, or threads of one process in tests.
 //
-// A rank sends and receives on streams. The messages of one stream from one rank to another arrive in the order in
-// which they were sent, so ranks that issue the same steps need no tags. Each stream is used by one thread at a time in
-// each direction; different streams and directions may be used at once.
+// A rank sends and receives on streams. Messages of one stream from one rank to another arrive in the order in which
+// they were sent. So ranks that issue the same steps need no tags. Each stream is used by one thread at a time in each
+// direction. Different streams and directions may be used at once.
 #pragma once
 
 #include <cstddef>
@@ -19,6 +19,7 @@ namespace penstock {
 // kSteps: what ranks agree on before a step. kExperts: choices, inputs and outputs of experts.
 enum class MessageStream : uint8_t { kSteps, kExperts };
 inline constexpr int kNumMessageStreams = 2;
+inline constexpr size_t kMaxMessageBytes = INT32_MAX;  // MPI counts bytes as an int
 
 class Communicator {
  public:

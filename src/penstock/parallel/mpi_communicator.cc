@@ -106,7 +106,7 @@ class MpiCommunicator : public Communicator {
   int num_ranks() const override { return num_ranks_; }
 
   absl::Status Send(int to, MessageStream stream, std::span<const std::byte> bytes) override {
-    PENSTOCK_CHECK(bytes.size() <= INT32_MAX);
+    PENSTOCK_CHECK(bytes.size() <= kMaxMessageBytes);
     MPI_Request request = MPI_REQUEST_NULL;
     {
       const std::lock_guard<std::mutex> lock(mutex_);

@@ -1,4 +1,4 @@
-// Which experts of a layer lie on which rank.
+// RankSplit says which experts of a layer lie on which rank.
 #pragma once
 
 #include <cstdint>
