@@ -63,6 +63,9 @@ struct Policy {
   // experts as keep the disk busy, so that more experts can stay in DRAM.
   int64_t disk_window = 0;
   int64_t hot_experts = 0;  // klotski: experts fetched ahead for each layer; 0: all that are probably needed
+  // On several ranks: the groups into which a rank's experts are cut. The rows of a group travel while another group is
+  // computed. 0: as many as are fastest by the measured network, 1: nothing overlaps.
+  int64_t expert_groups = 0;
   int64_t path_length = 1;  // klotski: number of earlier layers that predict a layer's experts; 0 to 3
   // klotski: the correlation table to begin with, written by an earlier run (EngineOptions::correlation_path). If
   // empty, klotski begins without one and learns while it runs. hybrid and on-demand with eviction static: the experts

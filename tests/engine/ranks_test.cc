@@ -102,6 +102,7 @@ std::vector<RankRun> RandomRuns(const EngineOptions& base, int num_ranks, size_t
   options.policy.schedule = schedules[draw.Below(schedules.size())];
   options.policy.multi_batch = draw.From({true, true, false});
   options.policy.micro_batch_size = draw.From<int64_t>({0, 1, 2, 4});
+  options.policy.expert_groups = draw.From<int64_t>({0, 0, 1, 2, 3, 9});
   std::vector<RankRun> runs(static_cast<size_t>(num_ranks));
   for (size_t rank = 0; rank < runs.size(); ++rank) {
     RankRun& run = runs[rank];
@@ -118,9 +119,10 @@ std::vector<RankRun> RandomRuns(const EngineOptions& base, int num_ranks, size_t
 }
 
 std::string Describe(const std::vector<RankRun>& runs) {
-  std::string text = fmt::format("schedule {}, multi-batch {}, micro-batch {}",
-                                 ChoiceName(runs[0].options.policy.schedule, Schedules()),
-                                 runs[0].options.policy.multi_batch, runs[0].options.policy.micro_batch_size);
+  std::string text =
+      fmt::format("schedule {}, multi-batch {}, micro-batch {}, expert groups {}",
+                  ChoiceName(runs[0].options.policy.schedule, Schedules()), runs[0].options.policy.multi_batch,
+                  runs[0].options.policy.micro_batch_size, runs[0].options.policy.expert_groups);
   for (const RankRun& run : runs) {
     text +=
         fmt::format("; memory {} threads {} batch {} chunk {} requests {}", run.options.memory_bytes,

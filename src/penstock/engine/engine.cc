@@ -449,8 +449,11 @@ void EngineImpl::KeepEntries() {
 
 absl::StatusOr<bool> EngineImpl::AgreeOnStep(std::vector<RowRange>& micro_batches) {
   if (communicator_ == nullptr) return batch_.num_rows() > 0;
-  const std::array<int64_t, 3> own = {batch_.num_rows(), std::ssize(micro_batches), idle() ? 0 : 1};
+  constexpr double kPpm = 1e6;
+  const std::array<int64_t, 4> own = {batch_.num_rows(), std::ssize(micro_batches), idle() ? 0 : 1,
+                                      static_cast<int64_t>(kPpm * executor_->expert_slowdown())};
   PENSTOCK_ASSIGN_OR_RETURN(const std::vector<int64_t> max, MaxOfRanks(*communicator_, own));
+  if (max[3] > 0) executor_->SetExpertSlowdown(static_cast<double>(max[3]) / kPpm);
   micro_batches.resize(max[1], {batch_.num_rows(), batch_.num_rows()});
   ranks_were_busy_ = max[2] > 0;
   return max[0] > 0;

@@ -1,12 +1,15 @@
 #include "penstock/engine/executor.h"
 
 #include <algorithm>
+#include <array>
 #include <utility>
 
 #include "penstock/base/bytes.h"
+#include "penstock/base/logging.h"
 #include "penstock/base/status.h"
 #include "penstock/hardware/peaks.h"
 #include "penstock/ops/host_operations.h"
+#include "penstock/parallel/rank_link.h"
 #include "penstock/plan/memory_plan.h"
 
 namespace penstock {
@@ -20,6 +23,12 @@ constexpr double kDiskSeconds = 1.5;
 constexpr double kThreadBytesPerSecond = 12e9;
 constexpr double kDiskBytesPerSecond = 2e9;
 constexpr double kGuessSeconds = 0.01;
+
+LaneRates::Duration Roofline(double ops_per_s, double bytes_per_s) {
+  return [=](const TaskCost& cost) {
+    return std::max(cost.flops / ops_per_s, static_cast<double>(cost.memory_bytes) / bytes_per_s);
+  };
+}
 
 }  // namespace
 
@@ -40,7 +49,8 @@ Executor::Executor(Args& args)
   if (args.communicator != nullptr) {
     ranks_ = {.communicator = args.communicator,
               .to_ranks_lane = runtime_.AddThreadLane("to_ranks"),
-              .from_ranks_lane = runtime_.AddThreadLane("from_ranks")};
+              .from_ranks_lane = runtime_.AddThreadLane("from_ranks"),
+              .expert_groups = args.policy.schedule.expert_groups};
   }
 }
 
@@ -67,6 +77,7 @@ absl::StatusOr<std::unique_ptr<Executor>> Executor::Create(Args args) {
                                                   .scores = a.router_logits},
                              config.num_topk, config.num_experts);
   if (TraitsOf(args.policy.schedule.kind).needs_rates) executor->GuessRates();
+  if (executor->ranks_.has_value()) PENSTOCK_RETURN_IF_ERROR(executor->AgreeOnRates());
   executor->runtime_.ResetUsage();
   executor->runtime_.SetSink(args.recorders.sink());
   return executor;
@@ -160,21 +171,30 @@ ProcessorRates Executor::MeasureHost(double seconds) const {
   return rates;
 }
 
+absl::Status Executor::AgreeOnRates() {
+  Communicator& communicator = *ranks_->communicator;
+  PENSTOCK_ASSIGN_OR_RETURN(ranks_->link, MeasureRankLink(communicator));
+  const double ops_per_s = OpsPerSecond(RowArithmetic(formats_.rows.ffn), *pool_, kGuessSeconds).value_or(1e9);
+  const std::array<int64_t, 2> own = {-static_cast<int64_t>(ops_per_s), -pool_->num_workers()};
+  PENSTOCK_ASSIGN_OR_RETURN(const std::vector<int64_t> slowest, MaxOfRanks(communicator, own));
+  ranks_->compute_time = [this, expected = Roofline(-static_cast<double>(slowest[0]),
+                                                    -kThreadBytesPerSecond * static_cast<double>(slowest[1]))](
+                             const TaskCost& cost) { return agreed_slowdown_ * expected(cost); };
+  LogDebug("ranks: {:.2f} GB/s and {:.0f} us between two, {:.0f} Gop/s on the slowest", ranks_->link.bytes_per_s * 1e-9,
+           ranks_->link.latency_s * 1e6, -static_cast<double>(slowest[0]) * 1e-9);
+  return absl::OkStatus();
+}
+
 void Executor::GuessRates() {
-  const auto roofline = [](double ops_per_s, double bytes_per_s) -> LaneRates::Duration {
-    return [=](const TaskCost& cost) {
-      return std::max(cost.flops / ops_per_s, static_cast<double>(cost.memory_bytes) / bytes_per_s);
-    };
-  };
   const Arithmetic arithmetic = RowArithmetic(formats_.rows.ffn);
-  rates_.host_compute = roofline(OpsPerSecond(arithmetic, *pool_, kGuessSeconds).value_or(1e9),
+  rates_.host_compute = Roofline(OpsPerSecond(arithmetic, *pool_, kGuessSeconds).value_or(1e9),
                                  kThreadBytesPerSecond * pool_->num_workers());
   rates_.disk_to_dram = TransferTime(kDiskBytesPerSecond);
   if (device_ == nullptr) return;
   const bool has_bytes = experts_.device != nullptr && device_->num_workers() == 0;  // only a GPU's memory is measured
   const ProcessorRates of_device =
       device_->Measure(arithmetic, has_bytes ? experts_.device->bytes() : std::span<const std::byte>(), kGuessSeconds);
-  rates_.device_compute = roofline(
+  rates_.device_compute = Roofline(
       std::max(1e9, of_device.ops_per_s),
       of_device.memory_bytes_per_s > 0 ? of_device.memory_bytes_per_s : kThreadBytesPerSecond * device_->num_workers());
   rates_.dram_to_pinned = rates_.dram_to_device = rates_.device_to_dram =
@@ -226,6 +246,7 @@ absl::Status Executor::Run(const RowBatch& batch, std::vector<RowRange> micro_ba
     ranks_->communicator->Abort(status);
   }
   PENSTOCK_RETURN_IF_ERROR(status);
+  expert_slowdown_ = pass.ffn().ExpertSlowdown() * agreed_slowdown_;
   recorders_->AddPass(batch, begin_s, runtime_.now_s());
   return absl::OkStatus();
 }

@@ -58,6 +58,11 @@ class Executor {
 
   MachineRates MeasureRates();
 
+  // On several ranks: how much longer experts took in the last pass than all ranks expect; 0 if unknown. The ranks
+  // agree on the factor of the next pass, from which they choose the groups of experts.
+  double expert_slowdown() const { return expert_slowdown_; }
+  void SetExpertSlowdown(double factor) { agreed_slowdown_ = factor; }
+
   // Updates the counters of lanes and experts in `stats`.
   void UpdateStats(EngineStats& stats) const;
 
@@ -76,6 +81,8 @@ class Executor {
   absl::Status CreateExperts(const Args& args);
   // Sets rates_ to rough guesses. Schedules that plan by them correct them while they run.
   void GuessRates();
+  // Measures the network and the processors of all ranks, which then have the same rates.
+  absl::Status AgreeOnRates();
   ProcessorRates MeasureHost(double seconds) const;
   LaneIdx compute_lane() const { return device_ == nullptr ? host_.lane : device_side_.lane; }
   // Returns the host memory that the device's links can read and write; any DRAM without a device.
@@ -91,6 +98,8 @@ class Executor {
   RealRuntime runtime_;
   LaneIdx disk_lane_ = 0;
   std::optional<PassRankLanes> ranks_;
+  double expert_slowdown_ = 0;
+  double agreed_slowdown_ = 1;
   LaneIdx finish_lane_ = 0;  // only with a device
   std::optional<KvCache> kv_cache_;
   std::optional<GateRouting> routing_;

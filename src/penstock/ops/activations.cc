@@ -94,13 +94,17 @@ void VisitBuffers(Activations& a, const ModelConfig& config, const RowFormats& f
   visit(a.expert_input, num_computed * input_bytes);
   visit(a.ffn_scratch, dims.num_workers * FfnScratchFloats(dims.max_expert_rows()));
   visit(a.hidden, hidden_bytes);
-  visit(a.expert_output, (num_computed + (has_ranks ? num_assignments : 0)) * config.model_dim);
+  // A message ends with a trailer, which lies behind its outputs until it has been read.
+  const int64_t trailer_bytes = has_ranks ? RankTrailerBytes(config) : 0;
+  visit(a.expert_output, (num_computed + (has_ranks ? num_assignments : 0)) * config.model_dim + trailer_bytes / 4);
   const int64_t output_bytes =
       4 * std::min(config.num_topk, dims.experts_of_layer) * config.model_dim;  // of a row of another rank
-  visit(a.to_rank, has_ranks ? rows * std::max(input_bytes, output_bytes) : 0);
+  visit(a.to_rank, has_ranks ? rows * std::max(input_bytes, output_bytes) + trailer_bytes : 0);
 }
 
 }  // namespace
+
+int64_t RankTrailerBytes(const ModelConfig& config) { return 8 * config.num_experts + kMaxReasonBytes + 20; }
 
 int64_t AttentionHeads(const ModelConfig& config) {
   constexpr int64_t kMaxHeadsAtOnce = 32;

@@ -48,6 +48,11 @@ int64_t AttentionRows(const ModelConfig& config);
 // Returns the floats of one worker's scratch memory for attention of these rows and heads.
 int64_t AttentionScratchFloats(const ModelConfig& config, int64_t context_length);
 
+// A message of experts' outputs between ranks ends with a trailer of at most RankTrailerBytes(): which experts it
+// holds, which of them failed, and why.
+constexpr int64_t kMaxReasonBytes = 1000;
+int64_t RankTrailerBytes(const ModelConfig& config);
+
 // FFNs compute gate and up for this many columns at a time, or for a multiple if there are few rows. They keep them in
 // one worker's scratch memory, which stays in a cache. All columns of all assignments would not fit there. Rows are
 // padded so that they do not collide in the cache.

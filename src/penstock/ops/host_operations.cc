@@ -222,7 +222,7 @@ void HostOperations::Group(RowRange rows) {
   }
   for (int64_t e = context_.config.num_experts; e > 0; --e) a.group_offsets[e] = a.group_offsets[e - 1];
   a.group_offsets[0] = places.begin;
-  GatherInputs(places);
+  GatherPlaces(places);
 }
 
 void HostOperations::GroupRanks(const RankAssignments& ranks) {
@@ -230,12 +230,22 @@ void HostOperations::GroupRanks(const RankAssignments& ranks) {
   PENSTOCK_CHECK(ranks.input_rows.size() <= a.assigned_row.size());
   std::copy(ranks.group_offsets.begin(), ranks.group_offsets.end(), a.group_offsets.begin());
   std::copy(ranks.input_rows.begin(), ranks.input_rows.end(), a.assigned_row.begin());
-  std::copy(ranks.assignments.begin(), ranks.assignments.end(),
-            a.assignments.begin() + ranks.rows.begin * context_.config.num_topk);
-  GatherInputs({0, std::ssize(ranks.input_rows)});
 }
 
-void HostOperations::GatherInputs(IndexRange places) {
+void HostOperations::GatherInputs(std::span<const ExpertToRun> experts) {
+  const std::span<const int64_t> offsets = context_.activations.group_offsets;
+  for (const ExpertToRun& expert : experts) {
+    GatherPlaces({offsets[expert.expert_idx], offsets[expert.expert_idx + 1]});
+  }
+}
+
+void HostOperations::PlaceOutputs(RowRange rows, std::span<const int64_t> places) {
+  PENSTOCK_CHECK(std::ssize(places) == rows.size() * context_.config.num_topk);
+  std::copy(places.begin(), places.end(),
+            context_.activations.assignments.begin() + rows.begin * context_.config.num_topk);
+}
+
+void HostOperations::GatherPlaces(IndexRange places) {
   Activations& a = context_.activations;
   const RowsView input = ExpertInput(context_);
   ForRowRanges(context_, places, [&](IndexRange part) {

@@ -44,6 +44,8 @@ class HostOperations : public Operations {
   std::span<const int32_t> Choices(RowRange rows) override;
   void Group(RowRange rows) override;
   void GroupRanks(const RankAssignments& ranks) override;
+  void GatherInputs(std::span<const ExpertToRun> experts) override;
+  void PlaceOutputs(RowRange rows, std::span<const int64_t> places) override;
   void SharedFfn(RowRange rows, int64_t layer_idx) override;
   void Experts(int64_t layer_idx, std::span<const ExpertToRun> experts) override;
   std::vector<int64_t> ClearExpert(int64_t expert_idx) override;
@@ -57,7 +59,7 @@ class HostOperations : public Operations {
   std::span<const float> ValuesOfHeads(RowRange rows, const LayerWeights& layer);
   void AddBranch(RowRange rows);
   // Copies the inputs of these places of assigned_row to expert_input.
-  void GatherInputs(IndexRange places);
+  void GatherPlaces(IndexRange places);
 
   OpContext context_;
 };

@@ -59,12 +59,10 @@ struct ExpertToRun {
   FfnWeights weights;
 };
 
-// The assignments of several ranks' rows to this rank's experts, and where the outputs for this rank's own rows lie.
+// The assignments of several ranks' rows to this rank's experts.
 struct RankAssignments {
-  RowRange rows;                       // this rank's own
   std::vector<int64_t> group_offsets;  // [num_experts + 1]: the places of each expert's assignments
   std::vector<int64_t> input_rows;     // [num_places]: rows of ffn_input
-  std::vector<int64_t> assignments;    // [rows.size(), num_topk]: places of expert_output
 };
 
 // Operations on some rows of a pass. They leave the data of other rows as they are. Between Route() and Combine() of a
@@ -103,8 +101,12 @@ class Operations {
 
   // Sorts the assignments of these rows by expert, and gathers the inputs of the experts.
   virtual void Group(RowRange rows) = 0;
-  // Like Group(), with the assignments of several ranks. REQUIRES: the host's operations.
+  // With several ranks, instead of Group(): GroupRanks() sets the assignments, GatherInputs() gathers the inputs of
+  // some experts before Experts(), and PlaceOutputs() says which outputs Combine() adds: places of expert_output,
+  // [rows.size(), num_topk]. REQUIRES: the host's operations.
   virtual void GroupRanks(const RankAssignments&);
+  virtual void GatherInputs(std::span<const ExpertToRun> experts);
+  virtual void PlaceOutputs(RowRange rows, std::span<const int64_t> places);
 
   // residual += the shared FFN, which all rows use besides their experts. REQUIRES: config.shared_ffn_dim > 0; after
   // Route(), before Combine().

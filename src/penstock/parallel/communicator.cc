@@ -29,12 +29,20 @@ class Mailboxes {
     return absl::OkStatus();
   }
 
-  absl::StatusOr<std::vector<std::byte>> Take(int from, int to, MessageStream stream) {
+  struct Message {
+    int from = 0;
+    std::vector<std::byte> bytes;
+  };
+  absl::StatusOr<Message> Take(std::span<const int> ranks, int to, MessageStream stream) {
     std::unique_lock<std::mutex> lock(mutex_);
-    std::deque<std::vector<std::byte>>& box = BoxOf(from, to, stream);
-    arrived_.wait(lock, [&] { return !box.empty() || !aborted_.ok(); });
+    auto from = ranks.end();
+    arrived_.wait(lock, [&] {
+      from = std::ranges::find_if(ranks, [&](int rank) { return !BoxOf(rank, to, stream).empty(); });
+      return from != ranks.end() || !aborted_.ok();
+    });
     if (!aborted_.ok()) return aborted_;
-    std::vector<std::byte> message = std::move(box.front());
+    std::deque<std::vector<std::byte>>& box = BoxOf(*from, to, stream);
+    Message message{*from, std::move(box.front())};
     box.pop_front();
     return message;
   }
@@ -67,14 +75,12 @@ class LocalCommunicator : public Communicator {
   absl::Status Send(int to, MessageStream stream, std::span<const std::byte> bytes) override {
     return mailboxes_->Put(rank_, to, stream, bytes);
   }
-  absl::StatusOr<size_t> Receive(int from, MessageStream stream, std::span<std::byte> room) override {
-    PENSTOCK_ASSIGN_OR_RETURN(const std::vector<std::byte> message, mailboxes_->Take(from, rank_, stream));
-    if (message.size() > room.size()) {
-      return MakeError(Fault::kInternal, fmt::format("rank {} sent a message of {} bytes to rank {}, expected {}", from,
-                                                     message.size(), rank_, room.size()));
-    }
-    std::copy(message.begin(), message.end(), room.begin());
-    return message.size();
+  absl::StatusOr<Received> ReceiveAny(std::span<const int> ranks, MessageStream stream, RoomOfRank room) override {
+    PENSTOCK_ASSIGN_OR_RETURN(const Mailboxes::Message message, mailboxes_->Take(ranks, rank_, stream));
+    const std::span<std::byte> to = room(message.from);
+    PENSTOCK_RETURN_IF_ERROR(CheckMessageFits(message.from, rank_, message.bytes.size(), to.size()));
+    std::copy(message.bytes.begin(), message.bytes.end(), to.begin());
+    return Received{message.from, message.bytes.size()};
   }
   void Abort(const absl::Status& why) override { mailboxes_->Abort(Annotate(why, fmt::format("rank {}", rank_))); }
 
@@ -84,6 +90,17 @@ class LocalCommunicator : public Communicator {
 };
 
 }  // namespace
+
+absl::Status CheckMessageFits(int from, int to, size_t size, size_t room) {
+  if (size <= room) return absl::OkStatus();
+  return MakeError(Fault::kInternal,
+                   fmt::format("rank {} sent a message of {} bytes to rank {}, expected {}", from, size, to, room));
+}
+
+absl::StatusOr<size_t> Communicator::Receive(int from, MessageStream stream, std::span<std::byte> room) {
+  PENSTOCK_ASSIGN_OR_RETURN(const Received received, ReceiveAny({&from, 1}, stream, [&](int) { return room; }));
+  return received.size;
+}
 
 absl::Status SendSized(Communicator& communicator, int to, MessageStream stream, std::span<const std::byte> bytes) {
   const uint64_t size = bytes.size();

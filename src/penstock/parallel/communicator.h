@@ -11,6 +11,7 @@
 #include <span>
 #include <vector>
 
+#include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 
@@ -31,12 +32,22 @@ class Communicator {
   // Sends a message to another rank. Returns when `bytes` may be overwritten, perhaps before the message has arrived.
   // After an Abort() of any rank, returns its error.
   virtual absl::Status Send(int to, MessageStream stream, std::span<const std::byte> bytes) = 0;
-  // Waits for the next message of another rank and returns its size in bytes. kInternal when it is larger than `room`.
-  // After an Abort() of any rank, returns its error.
-  virtual absl::StatusOr<size_t> Receive(int from, MessageStream stream, std::span<std::byte> room) = 0;
+  // Waits for the next message of any of these ranks. Writes it to room(rank), which is called once. kInternal when it
+  // is larger. After an Abort() of any rank, returns its error.
+  struct Received {
+    int from = 0;
+    size_t size = 0;  // in bytes
+  };
+  using RoomOfRank = absl::FunctionRef<std::span<std::byte>(int rank)>;
+  virtual absl::StatusOr<Received> ReceiveAny(std::span<const int> ranks, MessageStream stream, RoomOfRank room) = 0;
+  // Waits for the next message of one rank, as ReceiveAny(), and returns its size in bytes.
+  absl::StatusOr<size_t> Receive(int from, MessageStream stream, std::span<std::byte> room);
   // Makes all calls of all ranks fail, those that wait included. The error names this rank.
   virtual void Abort(const absl::Status& why) = 0;
 };
+
+// kInternal when a message is larger than its room. For communicators.
+absl::Status CheckMessageFits(int from, int to, size_t size, size_t room);
 
 // Send and receive a message whose size the receiver does not know. kInternal when it has more than max_bytes.
 absl::Status SendSized(Communicator& communicator, int to, MessageStream stream, std::span<const std::byte> bytes);

@@ -118,27 +118,30 @@ class MpiCommunicator : public Communicator {
     return Complete(request, "sending to another rank");
   }
 
-  absl::StatusOr<size_t> Receive(int from, MessageStream stream, std::span<std::byte> room) override {
+  absl::StatusOr<Received> ReceiveAny(std::span<const int> ranks, MessageStream stream, RoomOfRank room) override {
     MPI_Message message = MPI_MESSAGE_NULL;
     MPI_Request request = MPI_REQUEST_NULL;
-    int size = 0;
+    Received received;
     const absl::Status came = Poll([&](bool& is_done) -> absl::Status {
-      int found = 0;
       MPI_Status status;
-      PENSTOCK_RETURN_IF_ERROR(StatusOf(
-          MPI_Improbe(from, static_cast<int>(stream), MPI_COMM_WORLD, &found, &message, &status), "receiving"));
-      if (found == 0) return absl::OkStatus();
-      MPI_Get_count(&status, MPI_BYTE, &size);
-      if (static_cast<size_t>(size) > room.size()) {
-        return MakeError(Fault::kInternal, fmt::format("rank {} sent a message of {} bytes to rank {}, expected {}",
-                                                       from, size, rank_, room.size()));
+      int found = 0;
+      for (const int from : ranks) {
+        PENSTOCK_RETURN_IF_ERROR(StatusOf(
+            MPI_Improbe(from, static_cast<int>(stream), MPI_COMM_WORLD, &found, &message, &status), "receiving"));
+        if (found != 0) break;
       }
+      if (found == 0) return absl::OkStatus();
+      int size = 0;
+      MPI_Get_count(&status, MPI_BYTE, &size);
+      received = {status.MPI_SOURCE, static_cast<size_t>(size)};
+      const std::span<std::byte> to = room(received.from);
+      PENSTOCK_RETURN_IF_ERROR(CheckMessageFits(received.from, rank_, received.size, to.size()));
       is_done = true;
-      return StatusOf(MPI_Imrecv(room.data(), size, MPI_BYTE, &message, &request), "receiving");
+      return StatusOf(MPI_Imrecv(to.data(), size, MPI_BYTE, &message, &request), "receiving");
     });
     PENSTOCK_RETURN_IF_ERROR(came);
     PENSTOCK_RETURN_IF_ERROR(Complete(request, "receiving"));
-    return static_cast<size_t>(size);
+    return received;
   }
 
   void Abort(const absl::Status& why) override {

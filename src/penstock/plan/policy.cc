@@ -15,6 +15,7 @@ constexpr int64_t kDeviceMicroBatch = 32;  // default size with a device, in seq
 absl::StatusOr<ScheduleOptions> ChooseSchedule(const EngineOptions& options, bool has_device) {
   const Policy& policy = options.policy;
   PENSTOCK_RETURN_IF_ERROR(CheckRange("hot experts", policy.hot_experts, kMaxExperts));
+  PENSTOCK_RETURN_IF_ERROR(CheckRange("expert groups", policy.expert_groups, kMaxExperts));
   if (policy.path_length < 0 || policy.path_length > kMaxPathLength) {
     return UsageError("path length: expected 0 to {}, found {}", kMaxPathLength, policy.path_length);
   }
@@ -23,7 +24,8 @@ absl::StatusOr<ScheduleOptions> ChooseSchedule(const EngineOptions& options, boo
                               .hot_prefetch = policy.hot_prefetch,
                               .reorder = policy.reorder,
                               .hot_experts = policy.hot_experts,
-                              .path_length = policy.path_length};
+                              .path_length = policy.path_length,
+                              .expert_groups = policy.expert_groups};
   schedule.predictor = policy.predictor.value_or(schedule.predictor);
   schedule.hybrid_rule = policy.hybrid_rule.value_or(schedule.hybrid_rule);
   schedule.kind = policy.schedule.value_or(schedule.kind);

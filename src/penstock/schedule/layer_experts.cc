@@ -49,10 +49,15 @@ bool LayerExperts::Request() {
   return true;
 }
 
+Event LayerExperts::UsableAt(const ExpertLease& lease) const {
+  if (!pass_->runtime().Done(lease.arrived())) return lease.arrived();
+  return pass_->ffn().InputsOf(store_->layouts().expert_idx_of(lease.key()));
+}
+
 std::vector<ExpertLease> LayerExperts::TakeReady(Order order) {
   const Runtime& runtime = pass_->runtime();
   const auto is_pinned = [&](const ExpertLease& lease) { return store_->is_pinned(lease.key()); };
-  const auto has_arrived = [&](const ExpertLease& lease) { return runtime.Done(lease.arrived()); };
+  const auto has_arrived = [&](const ExpertLease& lease) { return runtime.Done(UsableAt(lease)); };
   std::vector<ExpertLease> ready, rest;
   if (order == Order::kIndex) {
     std::sort(leases_.begin(), leases_.end(),
@@ -102,9 +107,9 @@ absl::StatusOr<bool> LayerExperts::Step(Order order, std::vector<Event>& events)
   if (running_.has_value()) {
     events.push_back(*running_);
   } else if (order == Order::kIndex && !leases_.empty()) {
-    events.push_back(leases_.front().arrived());
+    events.push_back(UsableAt(leases_.front()));
   } else {
-    for (const ExpertLease& lease : leases_) events.push_back(lease.arrived());
+    for (const ExpertLease& lease : leases_) events.push_back(UsableAt(lease));
   }
   return gave_back;
 }

@@ -49,6 +49,9 @@ class LayerExperts {
   // Requests the experts that wait for slots. Returns whether none is waiting any more.
   bool Request();
   std::vector<ExpertLease> TakeReady(Order order);
+  // An expert can be computed when its weights have arrived and its inputs are here. Returns the event of whichever is
+  // missing; it has happened if both are there.
+  Event UsableAt(const ExpertLease& lease) const;
   // Issues the ready experts if no task runs; returns whether slots were released. Adds the events after which there
   // may be more to issue.
   absl::StatusOr<bool> Step(Order order, std::vector<Event>& events);

@@ -9,6 +9,7 @@
 
 #include "absl/status/status.h"
 #include "penstock/base/thread_pool.h"
+#include "penstock/hardware/hardware.h"
 #include "penstock/memory/copier.h"
 #include "penstock/memory/expert_store.h"
 #include "penstock/memory/kv_staging.h"
@@ -38,11 +39,14 @@ struct PassDevice {
   KvStaging* kv_staging = nullptr;
 };
 
-// The other ranks that share the experts, and the lanes to them and from them.
+// The other ranks that share the experts, and the lanes to them and from them. All ranks have the same values.
 struct PassRankLanes {
   Communicator* communicator = nullptr;
   LaneIdx to_ranks_lane = 0;
   LaneIdx from_ranks_lane = 0;
+  int64_t expert_groups = 0;       // groups of a rank's experts (schedule/expert_pipeline.h); 0: chosen by these times:
+  Link link = {};                  // between two ranks
+  TaskDuration compute_time = {};  // of experts
 };
 
 struct PassArgs {

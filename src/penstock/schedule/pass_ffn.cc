@@ -1,6 +1,7 @@
 #include "penstock/schedule/pass_ffn.h"
 
 #include <algorithm>
+#include <map>
 #include <numeric>
 #include <utility>
 
@@ -39,6 +40,8 @@ Event PassFfn::Route(RowRange rows, int64_t layer_idx, bool brings_input) {
                             }
                           });
   }
+  // Other ranks see the choices of no rows, too, once this rank is done with the rows before.
+  if (rows.size() == 0) routed = combined_;
   if (!args_.device.has_value()) {
     const Event known = ranks_.has_value() ? ranks_->ExchangeChoices(rows, layer_idx, routed) : routed;
     IssueShared(rows, layer_idx);
@@ -110,14 +113,12 @@ Event PassFfn::Group(RowRange rows, int64_t layer_idx) {
 }
 
 Event PassFfn::GroupRanks(RowRange rows, int64_t layer_idx) {
-  const PassRanks::Dispatched dispatched = ranks_->Dispatch(rows, layer_idx);
-  const std::vector<int64_t>& offsets = dispatched.assignments->group_offsets;
+  const std::shared_ptr<const RankAssignments> assignments = ranks_->Dispatch(rows, layer_idx);
+  const std::vector<int64_t>& offsets = assignments->group_offsets;
   std::copy(offsets.begin(), offsets.end() - 1, group_offsets_.begin());
   for (size_t i = 0; i < group_rows_.size(); ++i) group_rows_[i] = offsets[i + 1] - offsets[i];
-  computed_ = tasks_.Issue(
-      args_.compute(), tasks_.LabelOf("group", rows, layer_idx), {}, {dispatched.received},
-      [assignments = dispatched.assignments](Operations& operations) { operations.GroupRanks(*assignments); });
-  return computed_;
+  return tasks_.Issue(args_.compute(), tasks_.LabelOf("group", rows, layer_idx), {}, {},
+                      [assignments](Operations& operations) { operations.GroupRanks(*assignments); });
 }
 
 Event PassFfn::HostGroup(RowRange rows, int64_t layer_idx) {
@@ -175,21 +176,60 @@ void PassFfn::LoadExpertOutput(int64_t layer_idx, const TakenExperts& taken, con
 }
 
 Event PassFfn::Experts(int64_t layer_idx, ExpertStore& store, std::span<const ExpertLease> leases) {
+  if (ranks_.has_value()) return RankExperts(layer_idx, store, leases);
+  return IssueExperts(layer_idx, store, leases, [](int64_t) { return true; }, {});
+}
+
+Event PassFfn::RankExperts(int64_t layer_idx, ExpertStore& store, std::span<const ExpertLease> leases) {
+  // Experts whose inputs are here go first, then those of each group, in the order in which they come.
+  std::map<int64_t, std::vector<int64_t>> experts_of_group;
+  for (const ExpertLease& lease : leases) {
+    const int64_t expert_idx = store.layouts().expert_idx_of(lease.key());
+    if (group_rows_[expert_idx] == 0) continue;
+    const bool is_here = args_.runtime.Done(ranks_->InputsOf(expert_idx));
+    experts_of_group[is_here ? -1 : ranks_->GroupOf(expert_idx)].push_back(expert_idx);
+  }
+  Event last;
+  for (const auto& [group, expert_idxs] : experts_of_group) {
+    const Event inputs = group < 0 ? Event() : ranks_->InputsOf(expert_idxs.front());
+    last = IssueExperts(
+        layer_idx, store, leases,
+        [&](int64_t expert_idx) { return std::ranges::find(expert_idxs, expert_idx) != expert_idxs.end(); }, inputs);
+    ranks_->Return(layer_idx, expert_idxs, last);
+  }
+  return last;
+}
+
+Event PassFfn::IssueExperts(int64_t layer_idx, ExpertStore& store, std::span<const ExpertLease> leases,
+                            absl::FunctionRef<bool(int64_t expert_idx)> is_wanted, const Event& inputs) {
   const auto num_rows_of = [&](const ExpertPlace& place) {
     return group_rows_[store.layouts().expert_idx_of(place.key)];
   };
-  const std::shared_ptr<TakenExperts> taken =
-      Take(layer_idx, store, leases, [&](const ExpertPlace& place) { return num_rows_of(place) > 0; });
+  const std::shared_ptr<TakenExperts> taken = Take(layer_idx, store, leases, [&](const ExpertPlace& place) {
+    return num_rows_of(place) > 0 && is_wanted(store.layouts().expert_idx_of(place.key));
+  });
   OperationCost cost;
   for (const ExpertPlace& place : taken->places) cost += args_.cost.Expert(num_rows_of(place));
   TaskLabel label{.name = "experts", .layer_idx = layer_idx};
   if (taken->places.size() == 1) label.expert_idx = store.layouts().expert_idx_of(taken->places[0].key);
+  Events after = taken->arrived;
+  after.push_back(inputs);
+  if (ranks_.has_value()) after.push_back(ranks_->outputs_sent());
   const Event computed =
-      tasks_.Issue(ProcessorOf(store), label, cost, taken->arrived,
+      tasks_.Issue(ProcessorOf(store), label, cost, std::move(after),
                    [taken, layer_idx, this](Operations& operations) { RunExperts(operations, layer_idx, *taken); });
   if (&store == args_.host_experts) LoadExpertOutput(layer_idx, *taken, computed);
-  computed_ = computed;
+  if (ranks_.has_value()) {
+    rank_experts_.push_back(computed);
+    expected_s_ += args_.ranks->compute_time({.flops = cost.flops, .memory_bytes = cost.bytes});
+  }
   return computed;
+}
+
+double PassFfn::ExpertSlowdown() const {
+  double seconds = 0;
+  for (const Event& computed : rank_experts_) seconds += args_.runtime.Seconds(computed);
+  return expected_s_ > 0 ? seconds / expected_s_ : 0;
 }
 
 Event PassFfn::RouteAndCompute(RowRange rows, int64_t layer_idx, std::span<const ExpertLease> leases) {
@@ -226,6 +266,7 @@ void PassFfn::RunExperts(Operations& operations, int64_t layer_idx, const TakenE
       FailExpert(operations, place, checked[i]);
     }
   }
+  if (ranks_.has_value()) operations.GatherInputs(experts);
   operations.Experts(layer_idx, experts);
 }
 
@@ -244,10 +285,18 @@ void PassFfn::FailRow(int64_t row_idx, const absl::Status& status) {
 }
 
 Event PassFfn::Combine(RowRange rows, int64_t layer_idx) {
-  if (ranks_.has_value()) expert_outputs_.push_back(ranks_->Return(layer_idx, computed_));
-  if (rows.size() == 0) return std::exchange(expert_outputs_, {}).back();
-  return tasks_.Issue(args_.compute(), tasks_.LabelOf("combine", rows, layer_idx), args_.cost.Combine(rows.size()),
-                      std::exchange(expert_outputs_, {}), [rows](Operations& operations) { operations.Combine(rows); });
+  PassRanks::Returned returned;
+  if (ranks_.has_value()) {
+    returned = ranks_->Finish(layer_idx);
+    expert_outputs_.insert(expert_outputs_.end(), returned.received.begin(), returned.received.end());
+  }
+  combined_ = tasks_.Issue(args_.compute(), tasks_.LabelOf("combine", rows, layer_idx), args_.cost.Combine(rows.size()),
+                           std::exchange(expert_outputs_, {}),
+                           [rows, places = returned.places](Operations& operations) {
+                             if (places != nullptr) operations.PlaceOutputs(rows, *places);
+                             operations.Combine(rows);
+                           });
+  return combined_;
 }
 
 Event PassFfn::Dense(RowRange rows, int64_t layer_idx) {

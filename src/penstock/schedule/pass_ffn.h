@@ -39,6 +39,8 @@ class PassFfn {
   // Groups the assignments on the host, for its share of a layer's experts. REQUIRES: a device, and as Chosen(), with
   // `brings_input`.
   Event HostGroup(RowRange rows, int64_t layer_idx);
+  // Returns the event after which an expert's inputs are here; they come from other ranks. REQUIRES: Group().
+  Event InputsOf(int64_t expert_idx) const { return ranks_.has_value() ? ranks_->InputsOf(expert_idx) : Event(); }
   // Computes the leased experts of `store` that the rows grouped last chose. Returns only when it is certain which of
   // them arrive; the others fail their rows. The caller holds the leases until the event. REQUIRES: for experts of the
   // host beside a device, HostGroup() of these rows.
@@ -49,6 +51,9 @@ class PassFfn {
   Event RouteAndCompute(RowRange rows, int64_t layer_idx, std::span<const ExpertLease> leases);
   // Computes the FFN of a layer without experts.
   Event Dense(RowRange rows, int64_t layer_idx);
+  // On several ranks: returns the seconds that this pass's experts took, over those that PassRankLanes::compute_time
+  // expects; 0 without experts. REQUIRES: all tasks have ended.
+  double ExpertSlowdown() const;
 
  private:
   struct LostExpert {
@@ -69,6 +74,11 @@ class PassFfn {
     return &store == args_.experts ? args_.compute() : args_.host;
   }
   void IssueShared(RowRange rows, int64_t layer_idx);
+  // Computes those of the leased experts for which `is_wanted` returns true, after their inputs have come.
+  Event IssueExperts(int64_t layer_idx, ExpertStore& store, std::span<const ExpertLease> leases,
+                     absl::FunctionRef<bool(int64_t expert_idx)> is_wanted, const Event& inputs);
+  // Computes leased experts as their inputs come from other ranks, and sends their outputs.
+  Event RankExperts(int64_t layer_idx, ExpertStore& store, std::span<const ExpertLease> leases);
   // Takes the leased experts for which `is_wanted` returns true. Issues a task that checks them if some have not been
   // checked since they were read.
   std::shared_ptr<TakenExperts> Take(int64_t layer_idx, ExpertStore& store, std::span<const ExpertLease> leases,
@@ -91,8 +101,10 @@ class PassFfn {
   Event input_offloaded_;               // the experts' inputs of the rows routed last are on the host
   Events expert_outputs_;               // outputs of the host's experts are on the device
   MeanTopScores mean_scores_;
+  Event combined_;  // the last task of Combine()
   std::optional<PassRanks> ranks_;
-  Event computed_;  // the last task that grouped rows or computed experts
+  std::vector<Event> rank_experts_;  // tasks that computed experts, and the seconds that they were expected to take
+  double expected_s_ = 0;
 };
 
 }  // namespace penstock

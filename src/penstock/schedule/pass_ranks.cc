@@ -11,9 +11,34 @@
 namespace penstock {
 namespace {
 
-constexpr size_t kMaxReason = 1000;  // bytes of the message about failed experts
+constexpr int64_t kMaxGroups = 32;
 
-std::span<const std::byte> BytesOf(const std::vector<int32_t>& values) { return std::as_bytes(std::span(values)); }
+// A message of outputs: rows of f32, then a trailer. It ends with four numbers. Before them come the failed experts,
+// the experts, and the text of a failure, padded to whole numbers.
+struct OutputsEnd {
+  int32_t num_experts = 0, num_failed = 0, fault = 0, text_bytes = 0;
+};
+
+// Appends elements of `size_bytes` bytes to a message in a buffer.
+class MessageWriter {
+ public:
+  explicit MessageWriter(std::span<std::byte> buffer) : buffer_(buffer) {}
+
+  void Add(const void* data, size_t num_bytes) {
+    PENSTOCK_CHECK(size_ + num_bytes <= buffer_.size());
+    if (num_bytes > 0) std::memcpy(buffer_.data() + size_, data, num_bytes);
+    size_ += num_bytes;
+  }
+  template <typename T>
+  void Add(std::span<const T> values) {
+    Add(values.data(), values.size_bytes());
+  }
+  std::span<const std::byte> message() const { return buffer_.first(size_); }
+
+ private:
+  std::span<std::byte> buffer_;
+  size_t size_ = 0;
+};
 
 }  // namespace
 
@@ -81,9 +106,9 @@ void PassRanks::ForEachChoiceHere(RowRange rows, absl::FunctionRef<void(int32_t 
   }
 }
 
-PassRanks::Dispatched PassRanks::Dispatch(RowRange rows, int64_t layer_idx) {
+std::shared_ptr<const RankAssignments> PassRanks::Dispatch(RowRange rows, int64_t layer_idx) {
   auto exchange = std::make_shared<Exchange>();
-  exchange->own.rows = rows;
+  exchange->rows = rows;
   std::vector<std::vector<int32_t>> choices(num_ranks());
   for (const std::shared_ptr<Routed>& routed : routed_) {
     for (int rank = 0; rank < num_ranks(); ++rank) {
@@ -93,197 +118,342 @@ PassRanks::Dispatched PassRanks::Dispatch(RowRange rows, int64_t layer_idx) {
   is_dispatched_ = true;
   PENSTOCK_CHECK(std::ssize(choices[split_.rank]) == rows.size() * args_.config.num_topk);
   PlanExchange(choices, *exchange);
+  if (exchange_ != nullptr) outputs_sent_ = exchange_->outputs_sent;
   exchange_ = exchange;
   const auto bytes_of = [&](int64_t num_rows) { return static_cast<uint64_t>(num_rows * args_.ffn_row_bytes); };
-  int64_t num_sent = 0;
-  for (const std::vector<int64_t>& sent : exchange->sent_rows) num_sent += std::ssize(sent);
-  const int64_t num_received = std::reduce(exchange->num_inputs.begin(), exchange->num_inputs.end());
-  tasks_.Transfer(args_.ranks->to_ranks_lane, {.name = "send rows", .layer_idx = layer_idx}, bytes_of(num_sent), {},
-                  [this, exchange] { return SendRows(*exchange); });
-  const Event received =
-      tasks_.Transfer(args_.ranks->from_ranks_lane, {.name = "receive rows", .layer_idx = layer_idx},
-                      bytes_of(num_received), {}, [this, exchange] { return ReceiveRows(*exchange); });
-  return {std::shared_ptr<const RankAssignments>(exchange, &exchange->own), received};
+  for (int64_t group = 0; group < exchange->num_groups; ++group) {
+    int64_t num_sent = 0;
+    for (const std::vector<int64_t>& sent : exchange->sent_rows[group]) num_sent += std::ssize(sent);
+    exchange->rows_sent = tasks_.Transfer(args_.ranks->to_ranks_lane, {.name = "send rows", .layer_idx = layer_idx},
+                                          bytes_of(num_sent), {},
+                                          [this, exchange, group] { return SendRows(*exchange, group); });
+  }
+  for (int64_t group = 0; group < exchange->num_groups; ++group) {
+    int64_t num_received = 0;
+    for (const Inputs& inputs : exchange->inputs[group]) num_received += inputs.num_rows;
+    exchange->inputs_here.push_back(tasks_.Transfer(
+        args_.ranks->from_ranks_lane, {.name = "receive rows", .layer_idx = layer_idx}, bytes_of(num_received),
+        {outputs_sent_},
+        [this, exchange, group] { return Receive(*exchange, group + 1, /*outputs=*/false); }));
+  }
+  const int64_t num_outputs = std::reduce(exchange->outputs_left.begin(), exchange->outputs_left.end());
+  exchange->outputs_here = tasks_.Transfer(
+      args_.ranks->from_ranks_lane, {.name = "receive outputs", .layer_idx = layer_idx}, OutputBytes(num_outputs),
+      {outputs_sent_}, [this, exchange] { return Receive(*exchange, exchange->num_groups, /*outputs=*/true); });
+  return {exchange, &exchange->own};
 }
 
 void PassRanks::PlanExchange(const std::vector<std::vector<int32_t>>& choices, Exchange& exchange) const {
-  exchange.sent_rows.resize(num_ranks());
-  exchange.num_inputs.resize(num_ranks());
-  exchange.sent_outputs.resize(num_ranks());
-  exchange.num_outputs.resize(num_ranks());
   exchange.own_choices = choices[split_.rank];
-  exchange.own.assignments.resize(exchange.own_choices.size());
+  exchange.next_group.resize(num_ranks());
+  exchange.outputs_left.resize(num_ranks());
+  exchange.places.resize(exchange.own_choices.size());
+  PlanGroups(choices, exchange);
   PlanHere(choices, exchange);
   PlanElsewhere(exchange);
 }
 
-// Gives places to the assignments of all ranks' rows to this rank's experts: by expert, then by rank and row.
-void PassRanks::PlanHere(const std::vector<std::vector<int32_t>>& choices, Exchange& exchange) const {
-  std::vector<int64_t>& offsets = exchange.own.group_offsets;
-  offsets.resize(args_.config.num_experts + 1);
+// Chooses the number of groups, and cuts the experts of each rank into groups of about equally many rows.
+void PassRanks::PlanGroups(const std::vector<std::vector<int32_t>>& choices, Exchange& exchange) const {
+  std::vector<int64_t> rows_of(args_.config.num_experts);
   for (const std::vector<int32_t>& of_rank : choices) {
-    for (const int32_t expert_idx : of_rank) offsets[expert_idx + 1] += here_.contains(expert_idx) ? 1 : 0;
+    for (const int32_t expert_idx : of_rank) ++rows_of[expert_idx];
+  }
+  int64_t max_groups = 1;
+  for (int rank = 0; rank < num_ranks(); ++rank) {
+    const ExpertRange experts = ExpertsOf(rank);
+    max_groups =
+        std::max<int64_t>(max_groups, std::count_if(rows_of.begin() + experts.first, rows_of.begin() + experts.end,
+                                                    [](int64_t num_rows) { return num_rows > 0; }));
+  }
+  max_groups = std::min(max_groups, kMaxGroups);
+  exchange.num_groups = args_.ranks->expert_groups > 0 ? std::min(args_.ranks->expert_groups, max_groups)
+                                                       : BestExpertGroups(TimesOf(choices, rows_of), max_groups);
+  exchange.group_of.resize(rows_of.size());
+  for (int rank = 0; rank < num_ranks(); ++rank) {
+    const ExpertRange experts = ExpertsOf(rank);
+    const int64_t num_rows = std::reduce(rows_of.begin() + experts.first, rows_of.begin() + experts.end);
+    int64_t num_before = 0;
+    for (int64_t expert_idx = experts.first; expert_idx < experts.end && num_rows > 0; ++expert_idx) {
+      const int64_t middle = 2 * num_before + rows_of[expert_idx];  // in half rows
+      exchange.group_of[expert_idx] = std::min(exchange.num_groups - 1, middle * exchange.num_groups / (2 * num_rows));
+      num_before += rows_of[expert_idx];
+    }
+  }
+}
+
+PipelineTimes PassRanks::TimesOf(const std::vector<std::vector<int32_t>>& choices,
+                                 std::span<const int64_t> rows_of) const {
+  const std::vector<int64_t> no_groups(rows_of.size());
+  std::vector<int64_t> rows_out(num_ranks()), rows_in(num_ranks()), outputs_out(num_ranks()), outputs_in(num_ranks());
+  double compute_s = 0;
+  for (int rank = 0; rank < num_ranks(); ++rank) {
+    const ExpertRange experts = ExpertsOf(rank);
+    TaskCost cost;
+    for (int64_t expert_idx = experts.first; expert_idx < experts.end; ++expert_idx) {
+      if (rows_of[expert_idx] == 0) continue;
+      const OperationCost of_expert = args_.cost.Expert(rows_of[expert_idx]);
+      cost.flops += of_expert.flops;
+      cost.memory_bytes += of_expert.bytes;
+    }
+    compute_s = std::max(compute_s, args_.ranks->compute_time(cost));
+    for (int home = 0; home < num_ranks(); ++home) {
+      if (home == rank) continue;
+      int64_t num_rows = 0;
+      ForEachRow(choices[home], experts, no_groups, [&](int64_t, int64_t) { ++num_rows; });
+      const int64_t num_outputs =
+          std::ranges::count_if(choices[home], [&](int32_t expert_idx) { return experts.contains(expert_idx); });
+      rows_out[home] += num_rows;
+      rows_in[rank] += num_rows;
+      outputs_out[rank] += num_outputs;
+      outputs_in[home] += num_outputs;
+    }
+  }
+  const auto max_of = [](const std::vector<int64_t>& a, const std::vector<int64_t>& b) {
+    return static_cast<uint64_t>(std::max(std::ranges::max(a), std::ranges::max(b)));
+  };
+  const Link& link = args_.ranks->link;
+  return {.rows_s = static_cast<double>(max_of(rows_out, rows_in) * static_cast<uint64_t>(args_.ffn_row_bytes)) /
+                    link.bytes_per_s,
+          .compute_s = compute_s,
+          .outputs_s = static_cast<double>(OutputBytes(static_cast<int64_t>(max_of(outputs_out, outputs_in)))) /
+                       link.bytes_per_s,
+          .group_s = link.latency_s * (num_ranks() - 1)};
+}
+
+void PassRanks::ForEachRow(std::span<const int32_t> choices, ExpertRange experts, std::span<const int64_t> group_of,
+                           absl::FunctionRef<void(int64_t row_idx, int64_t group)> visit) const {
+  const int64_t num_topk = args_.config.num_topk;
+  for (int64_t row = 0; row < std::ssize(choices) / num_topk; ++row) {
+    int64_t first_group = kMaxGroups;
+    for (const int32_t expert_idx : choices.subspan(row * num_topk, num_topk)) {
+      if (experts.contains(expert_idx)) first_group = std::min(first_group, group_of[expert_idx]);
+    }
+    if (first_group < kMaxGroups) visit(row, first_group);
+  }
+}
+
+// Gives places to the assignments of all ranks' rows to this rank's experts: by expert, then by rank and row. Gives
+// rows of ffn_input to the rows of other ranks: by rank, then by group.
+void PassRanks::PlanHere(const std::vector<std::vector<int32_t>>& choices, Exchange& exchange) const {
+  const int64_t num_topk = args_.config.num_topk;
+  const int64_t num_experts = args_.config.num_experts;
+  std::vector<int64_t>& offsets = exchange.output_offsets;
+  offsets.resize(num_experts * num_ranks() + 1);
+  for (int rank = 0; rank < num_ranks(); ++rank) {
+    for (const int32_t expert_idx : choices[rank]) {
+      if (here_.contains(expert_idx)) ++offsets[expert_idx * num_ranks() + rank + 1];
+    }
   }
   std::partial_sum(offsets.begin(), offsets.end(), offsets.begin());
+  for (int64_t expert_idx = 0; expert_idx <= num_experts; ++expert_idx) {
+    exchange.own.group_offsets.push_back(offsets[expert_idx * num_ranks()]);
+  }
   exchange.own.input_rows.resize(offsets.back());
   std::vector<int64_t> next_place = offsets;
-  int64_t next_input = activations().dims.max_rows;  // inputs of other ranks come behind this rank's rows
-  const int64_t num_topk = args_.config.num_topk;
+  exchange.inputs.assign(exchange.num_groups, std::vector<Inputs>(num_ranks()));
+  int64_t next_input = activations().dims.max_rows;
   for (int rank = 0; rank < num_ranks(); ++rank) {
     const bool is_own = rank == split_.rank;
-    for (int64_t row = 0; row < std::ssize(choices[rank]) / num_topk; ++row) {
-      bool has_come = false;
-      for (int64_t i = row * num_topk; i < (row + 1) * num_topk; ++i) {
-        const int32_t expert_idx = choices[rank][i];
-        if (!here_.contains(expert_idx)) continue;
-        if (!is_own && !std::exchange(has_come, true)) {
-          ++next_input;
-          ++exchange.num_inputs[rank];
-        }
-        const int64_t place = next_place[expert_idx]++;
-        exchange.own.input_rows[place] = is_own ? exchange.own.rows.begin + row : next_input - 1;
-        if (is_own) {
-          exchange.own.assignments[i] = place;
-        } else {
-          exchange.sent_outputs[rank].push_back(place);
-        }
+    const int64_t num_rows = std::ssize(choices[rank]) / num_topk;
+    std::vector<int64_t> input_of(num_rows);  // rows of ffn_input
+    if (is_own) {
+      std::iota(input_of.begin(), input_of.end(), exchange.rows.begin);
+    } else {
+      std::vector<std::vector<int64_t>> rows_of_group(exchange.num_groups);
+      ForEachRow(choices[rank], here_, exchange.group_of,
+                 [&](int64_t row, int64_t group) { rows_of_group[group].push_back(row); });
+      for (int64_t group = 0; group < exchange.num_groups; ++group) {
+        exchange.inputs[group][rank] = {next_input, std::ssize(rows_of_group[group])};
+        for (const int64_t row : rows_of_group[group]) input_of[row] = next_input++;
+      }
+    }
+    for (int64_t i = 0; i < std::ssize(choices[rank]); ++i) {
+      const int32_t expert_idx = choices[rank][i];
+      if (!here_.contains(expert_idx)) continue;
+      const int64_t place = next_place[expert_idx * num_ranks() + rank]++;
+      exchange.own.input_rows[place] = input_of[i / num_topk];
+      if (is_own) {
+        exchange.places[i] = place;
+      } else {
+        ++exchange.num_outputs_elsewhere;
       }
     }
   }
+  exchange.next_place = offsets.back();
 }
 
-// Gives places to the outputs of other ranks' experts for this rank's rows: by rank, then by row and choice. The other
-// rank lists its outputs in the same order.
+// Lists this rank's rows and choices by the ranks and experts that compute them.
 void PassRanks::PlanElsewhere(Exchange& exchange) const {
-  const int64_t num_topk = args_.config.num_topk;
-  int64_t next_place = exchange.own.group_offsets.back();
+  exchange.sent_rows.assign(exchange.num_groups, std::vector<std::vector<int64_t>>(num_ranks()));
+  exchange.choices_of.resize(args_.config.num_experts);
   for (int rank = 0; rank < num_ranks(); ++rank) {
     if (rank == split_.rank) continue;
-    const ExpertRange there = RankSplit{rank, num_ranks()}.ExpertsOf(args_.config.num_experts);
-    for (int64_t row = 0; row < exchange.own.rows.size(); ++row) {
-      bool is_sent = false;
-      for (int64_t i = row * num_topk; i < (row + 1) * num_topk; ++i) {
-        if (!there.contains(exchange.own_choices[i])) continue;
-        exchange.own.assignments[i] = next_place++;
-        ++exchange.num_outputs[rank];
-        if (!std::exchange(is_sent, true)) exchange.sent_rows[rank].push_back(exchange.own.rows.begin + row);
-      }
+    const ExpertRange experts = ExpertsOf(rank);
+    ForEachRow(exchange.own_choices, experts, exchange.group_of, [&](int64_t row, int64_t group) {
+      exchange.sent_rows[group][rank].push_back(exchange.rows.begin + row);
+    });
+    for (int64_t i = 0; i < std::ssize(exchange.own_choices); ++i) {
+      if (!experts.contains(exchange.own_choices[i])) continue;
+      exchange.choices_of[exchange.own_choices[i]].push_back(i);
+      ++exchange.outputs_left[rank];
     }
   }
 }
 
-absl::Status PassRanks::SendElements(int rank, std::span<const int64_t> elements, const std::byte* data,
-                                     int64_t size_bytes) {
-  const std::span<std::byte> message = activations().to_rank;
-  const size_t num_bytes = elements.size() * static_cast<size_t>(size_bytes);
-  PENSTOCK_CHECK(num_bytes <= message.size());
-  for (size_t i = 0; i < elements.size(); ++i) {
-    std::memcpy(message.data() + i * static_cast<size_t>(size_bytes), data + elements[i] * size_bytes,
-                static_cast<size_t>(size_bytes));
-  }
-  return communicator().Send(rank, MessageStream::kExperts, message.first(num_bytes));
+Event PassRanks::InputsOf(int64_t expert_idx) const {
+  const auto first = exchange_->output_offsets.begin() + expert_idx * num_ranks();
+  const int64_t num_own = first[split_.rank + 1] - first[split_.rank];
+  if (first[num_ranks()] - first[0] == num_own) return {};
+  return exchange_->inputs_here[exchange_->group_of[expert_idx]];
 }
 
-absl::Status PassRanks::SendRows(const Exchange& exchange) {
-  return ForEachOther([&](int rank) {
-    return SendElements(rank, exchange.sent_rows[rank], activations().ffn_input.data(), args_.ffn_row_bytes);
-  });
-}
-
-absl::Status PassRanks::ReceiveRows(const Exchange& exchange) {
-  int64_t row = activations().dims.max_rows;
+absl::Status PassRanks::SendRows(const Exchange& exchange, int64_t group) {
   return ForEachOther([&](int rank) -> absl::Status {
-    const std::span<std::byte> room =
-        activations().ffn_input.subspan(static_cast<size_t>(row * args_.ffn_row_bytes),
-                                        static_cast<size_t>(exchange.num_inputs[rank] * args_.ffn_row_bytes));
-    PENSTOCK_ASSIGN_OR_RETURN(const size_t size, communicator().Receive(rank, MessageStream::kExperts, room));
-    PENSTOCK_CHECK(size == room.size());
-    row += exchange.num_inputs[rank];
-    return absl::OkStatus();
+    const std::vector<int64_t>& rows = exchange.sent_rows[group][rank];
+    if (rows.empty()) return absl::OkStatus();
+    MessageWriter writer(activations().to_rank);
+    for (const int64_t row : rows) {
+      writer.Add(activations().ffn_input.data() + row * args_.ffn_row_bytes, static_cast<size_t>(args_.ffn_row_bytes));
+    }
+    return communicator().Send(rank, MessageStream::kExperts, writer.message());
   });
+}
+
+absl::Status PassRanks::Receive(Exchange& exchange, int64_t end_group, bool outputs) {
+  for (;;) {
+    // Any message of a rank that still owes some for this exchange is taken. So its sender need not wait.
+    std::vector<int> owing;
+    bool is_enough = true;
+    for (int rank = 0; rank < num_ranks(); ++rank) {
+      int64_t& group = exchange.next_group[rank];
+      while (group < exchange.num_groups && exchange.inputs[group][rank].num_rows == 0) ++group;
+      if (group == exchange.num_groups && exchange.outputs_left[rank] == 0) continue;
+      owing.push_back(rank);
+      if (group < end_group || (outputs && exchange.outputs_left[rank] > 0)) is_enough = false;
+    }
+    if (is_enough) return absl::OkStatus();
+    const auto outputs_room = std::as_writable_bytes(
+        activations().expert_output.subspan(static_cast<size_t>(exchange.next_place * args_.config.model_dim)));
+    const auto room_of = [&](int rank) -> std::span<std::byte> {
+      const int64_t group = exchange.next_group[rank];
+      if (group == exchange.num_groups) return outputs_room;
+      const Inputs& inputs = exchange.inputs[group][rank];
+      return activations().ffn_input.subspan(static_cast<size_t>(inputs.begin * args_.ffn_row_bytes),
+                                             static_cast<size_t>(inputs.num_rows * args_.ffn_row_bytes));
+    };
+    PENSTOCK_ASSIGN_OR_RETURN(const Communicator::Received received,
+                              communicator().ReceiveAny(owing, MessageStream::kExperts, room_of));
+    if (exchange.next_group[received.from] < exchange.num_groups) {
+      PENSTOCK_CHECK(received.size == room_of(received.from).size());
+      ++exchange.next_group[received.from];
+    } else {
+      PENSTOCK_RETURN_IF_ERROR(TakeOutputs(exchange, received.from, outputs_room.first(received.size)));
+    }
+  }
 }
 
 void PassRanks::FailExpert(int64_t expert_idx, const absl::Status& status) {
   const std::lock_guard<std::mutex> lock(exchange_->mutex);
-  exchange_->failed.push_back(static_cast<int32_t>(expert_idx));
-  exchange_->why.Update(status);
+  exchange_->failed.emplace_back(expert_idx, status);
 }
 
-Event PassRanks::Return(int64_t layer_idx, const Event& computed) {
-  const std::shared_ptr<Exchange> exchange = exchange_;
-  const auto bytes_of = [&](int64_t num_outputs) {
-    return static_cast<uint64_t>(num_outputs * args_.config.model_dim) * sizeof(float);
-  };
-  int64_t num_sent = 0;
-  for (const std::vector<int64_t>& sent : exchange->sent_outputs) num_sent += std::ssize(sent);
-  const int64_t num_received = std::reduce(exchange->num_outputs.begin(), exchange->num_outputs.end());
-  tasks_.Transfer(args_.ranks->to_ranks_lane, {.name = "send outputs", .layer_idx = layer_idx}, bytes_of(num_sent),
-                  {computed}, [this, exchange] { return SendOutputs(*exchange); });
-  return tasks_.Transfer(args_.ranks->from_ranks_lane, {.name = "receive outputs", .layer_idx = layer_idx},
-                         bytes_of(num_received), {computed}, [this, exchange] { return ReceiveOutputs(*exchange); });
-}
-
-absl::Status PassRanks::SendOutputs(Exchange& exchange) {
-  const auto* const data = reinterpret_cast<const std::byte*>(activations().expert_output.data());
-  const auto output_bytes = args_.config.model_dim * static_cast<int64_t>(sizeof(float));
-  return ForEachOther([&](int rank) -> absl::Status {
-    PENSTOCK_RETURN_IF_ERROR(SendFailures(rank, exchange));
-    return SendElements(rank, exchange.sent_outputs[rank], data, output_bytes);
-  });
-}
-
-absl::Status PassRanks::ReceiveOutputs(Exchange& exchange) {
-  const int64_t dim = args_.config.model_dim;
-  int64_t place = exchange.own.group_offsets.back();
-  return ForEachOther([&](int rank) -> absl::Status {
-    PENSTOCK_RETURN_IF_ERROR(ReceiveFailures(rank, exchange));
-    const std::span<float> room = activations().expert_output.subspan(
-        static_cast<size_t>(place * dim), static_cast<size_t>(exchange.num_outputs[rank] * dim));
-    PENSTOCK_ASSIGN_OR_RETURN(const size_t size,
-                              communicator().Receive(rank, MessageStream::kExperts, std::as_writable_bytes(room)));
-    PENSTOCK_CHECK(size == room.size_bytes());
-    place += exchange.num_outputs[rank];
-    return absl::OkStatus();
-  });
-}
-
-// A message of failures: the fault, the number of experts, the experts, then the reason as text.
-absl::Status PassRanks::SendFailures(int rank, Exchange& exchange) {
-  std::vector<int32_t> numbers;
-  std::string reason;
-  {
-    const std::lock_guard<std::mutex> lock(exchange.mutex);
-    numbers = {exchange.failed.empty() ? 0 : static_cast<int32_t>(FaultOf(exchange.why)),
-               static_cast<int32_t>(exchange.failed.size())};
-    numbers.insert(numbers.end(), exchange.failed.begin(), exchange.failed.end());
-    if (!exchange.failed.empty()) reason = Message(exchange.why).substr(0, kMaxReason);
+void PassRanks::Return(int64_t layer_idx, std::span<const int64_t> expert_idxs, const Event& computed) {
+  Exchange& exchange = *exchange_;
+  for (const int64_t expert_idx : expert_idxs) {
+    const auto first = exchange.output_offsets.begin() + expert_idx * num_ranks();
+    const int64_t num_own = first[split_.rank + 1] - first[split_.rank];
+    exchange.waiting.push_back(expert_idx);
+    exchange.num_waiting_outputs += first[num_ranks()] - first[0] - num_own;
   }
-  std::vector<std::byte> message(BytesOf(numbers).begin(), BytesOf(numbers).end());
-  const std::span<const std::byte> text = std::as_bytes(std::span(reason));
-  message.insert(message.end(), text.begin(), text.end());
-  return communicator().Send(rank, MessageStream::kExperts, message);
+  exchange.computed = computed;
+  const int64_t of_group = (exchange.num_outputs_elsewhere + exchange.num_groups - 1) / exchange.num_groups;
+  if (exchange.num_waiting_outputs >= std::max<int64_t>(1, of_group)) IssueReturn(layer_idx);
 }
 
-absl::Status PassRanks::ReceiveFailures(int rank, const Exchange& exchange) {
-  std::vector<std::byte> message(sizeof(int32_t) * (2 + args_.config.num_experts) + kMaxReason);
-  PENSTOCK_ASSIGN_OR_RETURN(const size_t size, communicator().Receive(rank, MessageStream::kExperts, message));
-  const auto number = [&](size_t idx) {
-    int32_t value = 0;
-    PENSTOCK_CHECK((idx + 1) * sizeof(value) <= size);
-    std::memcpy(&value, message.data() + idx * sizeof(value), sizeof(value));
-    return value;
+void PassRanks::IssueReturn(int64_t layer_idx) {
+  const std::shared_ptr<Exchange> exchange = exchange_;
+  const int64_t num_outputs = std::exchange(exchange->num_waiting_outputs, 0);
+  exchange->num_sent_outputs += num_outputs;
+  tasks_.Transfer(args_.ranks->to_ranks_lane, {.name = "send outputs", .layer_idx = layer_idx},
+                  OutputBytes(num_outputs), {exchange->computed},
+                  [this, exchange, expert_idxs = std::exchange(exchange->waiting, {})] {
+                    return SendOutputs(*exchange, expert_idxs);
+                  });
+}
+
+PassRanks::Returned PassRanks::Finish(int64_t layer_idx) {
+  if (exchange_->num_waiting_outputs > 0) IssueReturn(layer_idx);
+  PENSTOCK_CHECK(exchange_->num_sent_outputs == exchange_->num_outputs_elsewhere);
+  return {{exchange_, &exchange_->places}, {exchange_->rows_sent, exchange_->outputs_here}};
+}
+
+absl::Status PassRanks::SendOutputs(Exchange& exchange, std::span<const int64_t> expert_idxs) {
+  return ForEachOther([&](int rank) -> absl::Status { return SendOutputsTo(rank, exchange, expert_idxs); });
+}
+
+absl::Status PassRanks::SendOutputsTo(int rank, Exchange& exchange, std::span<const int64_t> expert_idxs) {
+  MessageWriter writer(activations().to_rank);
+  std::vector<int32_t> sent, failed;
+  std::string text;
+  OutputsEnd end;
+  const std::lock_guard<std::mutex> lock(exchange.mutex);
+  for (const int64_t expert_idx : expert_idxs) {
+    const auto first = exchange.output_offsets.begin() + expert_idx * num_ranks() + rank;
+    if (first[1] == first[0]) continue;
+    sent.push_back(static_cast<int32_t>(expert_idx));
+    const int64_t dim = args_.config.model_dim;
+    writer.Add<float>(activations().expert_output.subspan(static_cast<size_t>(first[0] * dim),
+                                                          static_cast<size_t>((first[1] - first[0]) * dim)));
+    const auto failure = std::ranges::find(exchange.failed, expert_idx, &std::pair<int64_t, absl::Status>::first);
+    if (failure == exchange.failed.end()) continue;
+    failed.push_back(static_cast<int32_t>(expert_idx));
+    text = Message(failure->second).substr(0, kMaxReasonBytes);
+    end.fault = static_cast<int32_t>(FaultOf(failure->second));
+  }
+  if (sent.empty()) return absl::OkStatus();
+  text.resize((text.size() + 3) / 4 * 4, ' ');
+  end = {static_cast<int32_t>(sent.size()), static_cast<int32_t>(failed.size()), end.fault,
+         static_cast<int32_t>(text.size())};
+  writer.Add<char>(text);
+  writer.Add<int32_t>(sent);
+  writer.Add<int32_t>(failed);
+  writer.Add(&end, sizeof(end));
+  return communicator().Send(rank, MessageStream::kExperts, writer.message());
+}
+
+absl::Status PassRanks::TakeOutputs(Exchange& exchange, int from, std::span<const std::byte> message) {
+  size_t left = message.size();  // bytes that have not been read, from the end
+  const auto take = [&](void* to, size_t num_bytes) {
+    PENSTOCK_CHECK(num_bytes <= left);
+    left -= num_bytes;
+    if (num_bytes > 0) std::memcpy(to, message.data() + left, num_bytes);
   };
-  const auto num_failed = static_cast<size_t>(number(1));
-  if (num_failed == 0) return absl::OkStatus();
-  const size_t text_at = (2 + num_failed) * sizeof(int32_t);
-  PENSTOCK_CHECK(text_at <= size);
-  const absl::Status why = MakeError(static_cast<Fault>(number(0)),
-                                     {reinterpret_cast<const char*>(message.data()) + text_at, size - text_at});
-  for (size_t i = 0; i < num_failed; ++i) {
-    const int32_t expert_idx = number(2 + i);
-    for (size_t at = 0; at < exchange.own_choices.size(); ++at) {
-      if (exchange.own_choices[at] != expert_idx) continue;
-      fail_row_(exchange.own.rows.begin + static_cast<int64_t>(at) / args_.config.num_topk, why);
+  OutputsEnd end;
+  take(&end, sizeof(end));
+  const size_t num_experts = static_cast<size_t>(args_.config.num_experts);
+  PENSTOCK_CHECK(static_cast<size_t>(end.num_experts) <= num_experts &&
+                 static_cast<size_t>(end.num_failed) <= num_experts &&
+                 static_cast<size_t>(end.text_bytes) <= kMaxReasonBytes + 3);
+  std::vector<int32_t> failed(end.num_failed), sent(end.num_experts);
+  std::string text(end.text_bytes, '\0');
+  take(failed.data(), failed.size() * sizeof(int32_t));
+  take(sent.data(), sent.size() * sizeof(int32_t));
+  take(text.data(), text.size());
+  const ExpertRange experts = ExpertsOf(from);
+  int64_t num_outputs = 0;
+  for (const int32_t expert_idx : sent) {
+    PENSTOCK_CHECK(experts.contains(expert_idx));
+    for (const int64_t i : exchange.choices_of[expert_idx]) exchange.places[i] = exchange.next_place + num_outputs++;
+  }
+  PENSTOCK_CHECK(left == OutputBytes(num_outputs) && num_outputs <= exchange.outputs_left[from]);
+  exchange.next_place += num_outputs;
+  exchange.outputs_left[from] -= num_outputs;
+  for (const int32_t expert_idx : failed) {
+    PENSTOCK_CHECK(experts.contains(expert_idx));
+    const absl::Status why = MakeError(static_cast<Fault>(end.fault), text);
+    for (const int64_t i : exchange.choices_of[expert_idx]) {
+      fail_row_(exchange.rows.begin + i / args_.config.num_topk, why);
     }
   }
   return absl::OkStatus();

@@ -4,6 +4,9 @@
 // goes once to every rank that has experts for it. One output comes back for each of the row's experts. The home rank
 // adds the outputs in the order of the row's top-k. So a row has the bits that it has on one rank.
 //
+// The experts of a rank form groups (schedule/expert_pipeline.h). Rows travel group by group. An expert can be computed
+// when the rows of its group are here, in any order. Outputs leave in the order in which experts are computed.
+//
 // All ranks call these functions in the same order, with rows of their own, perhaps none.
 #pragma once
 
@@ -11,13 +14,16 @@
 #include <functional>
 #include <memory>
 #include <mutex>
+#include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
 #include "penstock/parallel/communicator.h"
 #include "penstock/parallel/rank_split.h"
+#include "penstock/schedule/expert_pipeline.h"
 #include "penstock/schedule/pass_args.h"
 #include "penstock/schedule/pass_tasks.h"
 
@@ -36,17 +42,26 @@ class PassRanks {
   // together with these. REQUIRES: the event of ExchangeChoices() has happened.
   void ForEachChoiceHere(RowRange rows, absl::FunctionRef<void(int32_t expert_idx)> visit) const;
 
-  // Sends the inputs of these rows to the ranks of their experts. Sorts the assignments to this rank's experts; at the
-  // event, all inputs are here. REQUIRES: ExchangeChoices() of all rows, and of no others since the last call.
-  struct Dispatched {
-    std::shared_ptr<const RankAssignments> assignments;
-    Event received;
-  };
-  Dispatched Dispatch(RowRange rows, int64_t layer_idx);
+  // Sends the inputs of these rows to the ranks of their experts, and begins to receive inputs and outputs. Returns the
+  // assignments to this rank's experts. REQUIRES: ExchangeChoices() of all rows, and of no others since the last call.
+  std::shared_ptr<const RankAssignments> Dispatch(RowRange rows, int64_t layer_idx);
+  // Returns the event after which all inputs of an expert of this rank are here.
+  Event InputsOf(int64_t expert_idx) const;
+  // Returns the event after which outputs may be overwritten: those of the Dispatch() before have been sent.
+  const Event& outputs_sent() const { return outputs_sent_; }
+  int64_t GroupOf(int64_t expert_idx) const { return exchange_->group_of[expert_idx]; }
   // Remembers that an expert of this rank has no outputs. Called by tasks, before the event `computed` of Return().
   void FailExpert(int64_t expert_idx, const absl::Status& status);
-  // Sends the outputs for other ranks' rows back. At the returned event, the outputs for this rank's rows are here.
-  Event Return(int64_t layer_idx, const Event& computed);
+  // Sends the outputs of these experts to the ranks of their rows, after `computed`. Waits for more experts if there
+  // are few outputs.
+  void Return(int64_t layer_idx, std::span<const int64_t> expert_idxs, const Event& computed);
+  // Sends the outputs that still wait. After the events, the rows may be overwritten, and the outputs for them are here,
+  // in the places that `places` then names, [rows.size(), num_topk].
+  struct Returned {
+    std::shared_ptr<const std::vector<int64_t>> places;
+    Events received;
+  };
+  Returned Finish(int64_t layer_idx);
 
  private:
   // The choices of rows that were exchanged together.
@@ -55,36 +70,71 @@ class PassRanks {
     std::vector<std::vector<int32_t>> choices;  // [num_ranks][rows of that rank * num_topk]
     Event received;                             // after it, choices may be read
   };
+  // The rows that come from another rank for one group: consecutive rows of ffn_input.
+  struct Inputs {
+    int64_t begin = 0;
+    int64_t num_rows = 0;
+  };
   // Everything that is exchanged for the rows of one Dispatch().
   struct Exchange {
+    RowRange rows;  // this rank's own
     RankAssignments own;
-    std::vector<std::vector<int64_t>> sent_rows;     // [num_ranks]: own rows that the rank gets
-    std::vector<int64_t> num_inputs;                 // [num_ranks]: rows that come from it
-    std::vector<std::vector<int64_t>> sent_outputs;  // [num_ranks]: places of the outputs that it gets
-    std::vector<int64_t> num_outputs;                // [num_ranks]: outputs that come from it
-    std::vector<int32_t> own_choices;                // [own.rows.size(), num_topk]
-    std::mutex mutex;                                // guards what follows
-    std::vector<int32_t> failed;                     // experts of this rank
-    absl::Status why;                                // of the first of them
+    std::vector<int32_t> own_choices;                          // [rows.size(), num_topk]
+    int64_t num_groups = 1;                                    // of each rank
+    std::vector<int64_t> group_of;                             // [num_experts]: the expert's group on its rank
+    std::vector<std::vector<std::vector<int64_t>>> sent_rows;  // [num_groups][num_ranks]: own rows that the rank gets
+    std::vector<std::vector<Inputs>> inputs;                   // [num_groups][num_ranks]
+    std::vector<Event> inputs_here;                            // [num_groups]
+    std::vector<int64_t> output_offsets;           // [num_experts * num_ranks + 1]: by expert, then by rank of
+                                                   // the rows; first places, of this rank's experts only
+    int64_t num_outputs_elsewhere = 0;             // for rows of other ranks
+    std::vector<std::vector<int64_t>> choices_of;  // [num_experts]: indices of own_choices; of experts elsewhere
+
+    // Used by the thread that issues tasks.
+    std::vector<int64_t> waiting;  // experts that were computed, with outputs to send
+    int64_t num_waiting_outputs = 0;
+    int64_t num_sent_outputs = 0;
+    Event computed;  // the experts that wait
+    Event rows_sent, outputs_sent;  // the last ones
+    Event outputs_here;
+
+    // Used by the lane from_ranks, until outputs_here.
+    std::vector<int64_t> next_group;    // [num_ranks]: the first group whose rows are not here
+    std::vector<int64_t> outputs_left;  // [num_ranks]: outputs that are not here
+    int64_t next_place = 0;             // of the next output that comes
+    std::vector<int64_t> places;        // [rows.size(), num_topk]: of expert_output
+
+    std::mutex mutex;                                      // guards what follows
+    std::vector<std::pair<int64_t, absl::Status>> failed;  // experts of this rank
   };
 
   // Fills the exchange for the choices of all ranks.
   void PlanExchange(const std::vector<std::vector<int32_t>>& choices, Exchange& exchange) const;
+  void PlanGroups(const std::vector<std::vector<int32_t>>& choices, Exchange& exchange) const;
   void PlanHere(const std::vector<std::vector<int32_t>>& choices, Exchange& exchange) const;
   void PlanElsewhere(Exchange& exchange) const;
+  // Returns the times by which all ranks choose the number of groups.
+  PipelineTimes TimesOf(const std::vector<std::vector<int32_t>>& choices, std::span<const int64_t> rows_of) const;
+  ExpertRange ExpertsOf(int rank) const { return RankSplit{rank, num_ranks()}.ExpertsOf(args_.config.num_experts); }
+  // Calls visit(row_idx, group) for each row of a rank that has choices among these experts, with the first group that
+  // needs it.
+  void ForEachRow(std::span<const int32_t> choices, ExpertRange experts, std::span<const int64_t> group_of,
+                  absl::FunctionRef<void(int64_t row_idx, int64_t group)> visit) const;
+
   absl::Status ReceiveChoices(Routed& routed);
-  absl::Status SendRows(const Exchange& exchange);
-  absl::Status ReceiveRows(const Exchange& exchange);
-  absl::Status SendOutputs(Exchange& exchange);
-  absl::Status ReceiveOutputs(Exchange& exchange);
-  // Sends and receives the experts that failed, before the outputs.
-  absl::Status SendFailures(int rank, Exchange& exchange);
-  absl::Status ReceiveFailures(int rank, const Exchange& exchange);
+  absl::Status SendRows(const Exchange& exchange, int64_t group);
+  // Takes messages until the rows of all groups before `end_group` are here, and with `outputs` all outputs, too.
+  absl::Status Receive(Exchange& exchange, int64_t end_group, bool outputs);
+  absl::Status TakeOutputs(Exchange& exchange, int from, std::span<const std::byte> message);
+  void IssueReturn(int64_t layer_idx);
+  absl::Status SendOutputs(Exchange& exchange, std::span<const int64_t> expert_idxs);
+  absl::Status SendOutputsTo(int rank, Exchange& exchange, std::span<const int64_t> expert_idxs);
   // Calls visit(rank) for every other rank until one fails.
   absl::Status ForEachOther(absl::FunctionRef<absl::Status(int rank)> visit) const;
-  // Sends elements of `size_bytes` bytes each, `data` + idx * size_bytes, in one message.
-  absl::Status SendElements(int rank, std::span<const int64_t> elements, const std::byte* data, int64_t size_bytes);
 
+  uint64_t OutputBytes(int64_t num_outputs) const {
+    return static_cast<uint64_t>(num_outputs * args_.config.model_dim) * sizeof(float);
+  }
   Activations& activations() const { return args_.host.operations->activations(); }
   Communicator& communicator() const { return *args_.ranks->communicator; }
   int num_ranks() const { return communicator().num_ranks(); }
@@ -98,6 +148,7 @@ class PassRanks {
   std::vector<int32_t> incoming_;                // of the lane from_ranks: choices as they arrive
   bool is_dispatched_ = false;                   // routed_ belongs to rows that were dispatched
   std::shared_ptr<Exchange> exchange_;           // of the last Dispatch()
+  Event outputs_sent_;                           // of the Dispatch() before
 };
 
 }  // namespace penstock

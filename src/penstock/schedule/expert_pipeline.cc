@@ -1,0 +1,36 @@
+#include "penstock/schedule/expert_pipeline.h"
+
+#include <algorithm>
+#include <cmath>
+
+namespace penstock {
+
+double PipelineSeconds(const PipelineTimes& times, int64_t num_groups) {
+  const auto part = [&](double seconds) { return seconds / static_cast<double>(num_groups) + times.group_s; };
+  const double rows_end = static_cast<double>(num_groups) * part(times.rows_s);
+  double computed = 0, outputs_end = rows_end;
+  for (int64_t group = 1; group <= num_groups; ++group) {
+    computed = std::max(computed, static_cast<double>(group) * part(times.rows_s)) + part(times.compute_s);
+    outputs_end = std::max(outputs_end, computed) + part(times.outputs_s);
+  }
+  return outputs_end;
+}
+
+int64_t BestExpertGroups(const PipelineTimes& times, int64_t max_groups) {
+  int64_t best = 1;
+  double best_s = PipelineSeconds(times, 1);
+  for (int64_t num_groups = 2; num_groups <= max_groups; ++num_groups) {
+    const double seconds = PipelineSeconds(times, num_groups);
+    if (seconds >= best_s) continue;
+    best = num_groups;
+    best_s = seconds;
+  }
+  return best;
+}
+
+double PaperExpertGroups(const PipelineTimes& times) {
+  const double gain_s = std::min(times.rows_s + times.outputs_s, times.compute_s);
+  return times.group_s <= 0 ? 1 : std::max(1.0, std::sqrt(gain_s / times.group_s));
+}
+
+}  // namespace penstock
