@@ -1,5 +1,5 @@
-// Proves that the expert pipeline takes its rules from EPS-MoE: one group is the plain sum, the best number of groups is
-// never slower than one, and follows N* = sqrt(C / k).
+// Proves that the expert pipeline takes its rules from EPS-MoE: one group is the plain sum, the best number of groups
+// is never slower than one, and follows N* = sqrt(C / k).
 #include "penstock/schedule/expert_pipeline.h"
 
 #include <algorithm>
@@ -18,7 +18,8 @@ PipelineTimes AnyTimes() {
   return {.rows_s = milliseconds(),
           .compute_s = milliseconds(),
           .outputs_s = milliseconds(),
-          .group_s = 1e-3 * *rc::gen::inRange(0, 100)};
+          .group_s = 1e-3 * *rc::gen::inRange(0, 100),
+          .choices_per_row = static_cast<double>(*rc::gen::inRange(1, 9))};
 }
 
 TEST(ExpertPipeline, OneGroupIsTheSumOfTheParts) {

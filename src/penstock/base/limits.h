@@ -61,5 +61,6 @@ inline constexpr uint64_t kMaxStopTextBytes = 256;
 inline constexpr int64_t kMaxBatchSize = 4096;
 inline constexpr int64_t kMaxPrefillChunk = 65536;
 inline constexpr int kMaxThreads = 1024;
+inline constexpr int kMaxRanks = 256;  // described machines that share a model
 
 }  // namespace penstock

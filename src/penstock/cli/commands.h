@@ -150,6 +150,8 @@ struct DescribedFlags {
   std::string weights = "bf16";
   std::string hardware = "auto";
   std::string workload = "prompt=128,gen=32";
+  int64_t ranks = 1;
+  std::string network;  // empty: the hardware's, if it has one
 };
 
 // penstock list: what flags and policy files may name.

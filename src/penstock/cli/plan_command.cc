@@ -14,6 +14,7 @@
 #include "penstock/base/thread_pool.h"
 #include "penstock/cli/flags/described_flags.h"
 #include "penstock/cli/output_file.h"
+#include "penstock/hardware/presets.h"
 #include "penstock/job/input/validate_input.h"
 #include "penstock/memory/eviction.h"
 #include "penstock/plan/policy_file.h"
@@ -34,6 +35,8 @@ std::string_view LaneWords(std::string_view lane) {
       {"device_to_dram", "the link from the GPU to DRAM"},
       {"dram_to_pinned", "copying inside DRAM"},
       {"host_finish", "checking what the disk brought"},
+      {"to_ranks", "sending to other machines"},
+      {"from_ranks", "receiving from other machines"},
   };
   for (const auto& [name, words] : kWords) {
     if (name == lane) return words;
@@ -77,6 +80,8 @@ class WhatIfs {
       TryProcessor("a GPU twice as fast, its memory too", "gpu");
     }
     TryProcessor("a CPU twice as fast, its memory too", "cpu");
+    if (hardware.num_ranks > 1) TryLinks("a network twice as fast", {kRankLink});
+    if (!has_device) TryRank();
     TryFormats();
     Search();
     std::stable_sort(whatifs_.begin(), whatifs_.end(), [](const WhatIf& a, const WhatIf& b) {
@@ -91,6 +96,19 @@ class WhatIfs {
     Hardware hardware = described_.hardware;
     for (const std::string_view name : names) {
       if (Link* link = hardware.FindLink(name)) link->SetRate(2 * link->bytes_per_s);
+    }
+    Try(change, hardware, [](EngineOptions&) {});
+  }
+  // Tries another machine of the same kind. A machine that is alone gets an ordinary network.
+  void TryRank() {
+    Hardware hardware = described_.hardware;
+    if (++hardware.num_ranks > described_.model.config().num_experts) return;
+    std::string change = "another machine like this";
+    if (hardware.FindLink(kRankLink) == nullptr) {
+      const absl::StatusOr<Link> network = NetworkPreset(kUsualNetwork);
+      if (!network.ok()) return;
+      hardware.links.push_back(*network);
+      change += fmt::format(" ({})", kUsualNetwork);
     }
     Try(change, hardware, [](EngineOptions&) {});
   }
@@ -161,6 +179,8 @@ class WhatIfs {
     }
   }
 
+  static constexpr std::string_view kUsualNetwork = "10gbe";
+
   struct Change {
     std::string words;
     Hardware hardware;
@@ -204,6 +224,7 @@ std::string PolicyWords(const PolicyChoice& choice) {
     words += fmt::format(" in micro-batches of {}", plan.micro_batch_size);
   }
   words += fmt::format(", at most {} tokens of prompts a step", plan.prefill_chunk);
+  if (plan.num_ranks > 1) words += fmt::format(", on each of {} machines", plan.num_ranks);
   if (plan.device.holds_kv_cache) words += ", KV cache on the GPU";
   return words;
 }

@@ -85,12 +85,13 @@ json::object ToJson(const Simulated& simulated) {
 
 std::string Head(const Described& described) {
   const EngineOptions& options = described.options;
+  const int num_ranks = described.hardware.num_ranks;
   return fmt::format(
-      "model     {}\nmemory    {} of DRAM{}\nworkload  {}\n\n{:<21}{:>6}{:>7}{:>14}{:>13}{:>17}  {}\n",
+      "model     {}\nmemory    {} of DRAM{}{}\nworkload  {}\n\n{:<21}{:>6}{:>7}{:>14}{:>13}{:>17}  {}\n",
       ModelLine(described.model), FormatBytes(options.memory_bytes),
       options.device == "gpu" ? fmt::format(", {} on the device", FormatBytes(options.device_memory_bytes)) : "",
-      WorkloadLine(described.workload), "schedule", "N", "micro", "prefill tok/s", "decode tok/s", "generation tok/s",
-      "lanes busy");
+      num_ranks > 1 ? fmt::format(", on each of {} machines", num_ranks) : "", WorkloadLine(described.workload),
+      "schedule", "N", "micro", "prefill tok/s", "decode tok/s", "generation tok/s", "lanes busy");
 }
 
 std::string Line(const Simulated& simulated) {

@@ -184,10 +184,6 @@ absl::Status EngineImpl::Plan(EngineOptions options) {
       return UsageError("--device {}: several ranks compute on their CPUs only, so far; use --device cpu",
                         options.device);
     }
-    if (config.num_experts < room.ranks.num_ranks) {
-      return UsageError("{} ranks for {} experts a layer: each rank needs at least one", room.ranks.num_ranks,
-                        config.num_experts);
-    }
   }
   options.device_memory_bytes = ChooseDeviceBudget(options, room.device);
   pool_ = std::make_unique<ThreadPool>(room.num_threads);

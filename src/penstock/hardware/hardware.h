@@ -106,7 +106,7 @@ struct TransferRate {
 };
 
 struct Link {
-  std::string name = {};                 // "disk_to_dram", "dram_to_device", "device_to_dram"
+  std::string name = {};                 // "disk_to_dram", "dram_to_device", "device_to_dram", "between_ranks"
   double bytes_per_s = 0;                // of long transfers
   double latency_s = 0;                  // added to every transfer
   std::vector<TransferRate> rates = {};  // as measured, by size, ascending; empty: bytes_per_s for all sizes
@@ -120,10 +120,15 @@ struct Link {
   void SetRate(double new_bytes_per_s);
 };
 
+inline constexpr std::string_view kRankLink = "between_ranks";
+
 struct Hardware {
   std::vector<Processor> processors = {};
   std::vector<MemoryTier> tiers = {};
   std::vector<Link> links = {};
+  // Machines like this that share a model's experts. The link "between_ranks" joins any two of them. Files of probes do
+  // not say it.
+  int num_ranks = 1;
 
   // Returns null when there is none of this name.
   const Processor* FindProcessor(std::string_view name) const;

@@ -88,6 +88,28 @@ constexpr DiskPart kDisks[] = {
     {"nvme5", 14.0, "NVMe, PCIe 5.0 x4 (Crucial T705 data sheet: 14.5)"},
 };
 
+// Gigabytes per second in each direction, and the seconds that each message takes besides.
+struct NetworkPart {
+  std::string_view name;
+  double gb_per_s;
+  double latency_s;
+  std::string_view source;
+};
+constexpr NetworkPart kNetworks[] = {
+    {"1gbe", 0.125, 50e-6, "Ethernet, 1 Gbit/s, TCP"},
+    {"10gbe", 1.25, 30e-6, "Ethernet, 10 Gbit/s, TCP"},
+    {"25gbe", 3.125, 20e-6, "Ethernet, 25 Gbit/s, TCP"},
+    {"100gbe", 12.5, 15e-6, "Ethernet, 100 Gbit/s, TCP"},
+    {"ib-hdr", 25, 3e-6, "InfiniBand HDR, 200 Gbit/s"},
+    {"ib-ndr", 50, 3e-6, "InfiniBand NDR, 400 Gbit/s"},
+    {"pcie3", kPcie3, 10e-6, "PCI Express 3.0 x16, between GPUs"},
+    {"pcie4", kPcie4, 10e-6, "PCI Express 4.0 x16, between GPUs"},
+    {"pcie5", kPcie5, 10e-6, "PCI Express 5.0 x16, between GPUs"},
+    {"nvlink-h800", 200, 10e-6, "NVIDIA H800: NVLink, 400 GB/s in both directions together"},
+    {"nvlink-a100", 300, 10e-6, "NVIDIA A100: NVLink 3, 600 GB/s in both directions together"},
+    {"nvlink-h100", 450, 10e-6, "NVIDIA H100: NVLink 4, 900 GB/s in both directions together"},
+};
+
 // A machine: its parts by name, and the size of its DRAM.
 struct MachinePart {
   std::string_view name;
@@ -122,6 +144,7 @@ constexpr double kLinkEfficiency = 0.82;
 constexpr double kGpuComputeEfficiency = 0.6, kGpuMemoryEfficiency = 0.8, kGpuCallSeconds = 10e-6;
 constexpr double kCpuComputeEfficiency = 0.6, kCpuMemoryEfficiency = 0.8, kCpuCallSeconds = 5e-6;
 constexpr double kLinkLatencySeconds = 10e-6;
+constexpr double kNetworkEfficiency = 0.9;  // what long transfers over TCP and NCCL reach
 constexpr double kDiskEfficiency = 0.9, kDiskLatencySeconds = 20e-6;
 
 std::vector<ComputePeak> Peaks(int num_threads, std::initializer_list<std::pair<Arithmetic, double>> ops_per_s) {
@@ -299,6 +322,22 @@ absl::StatusOr<Hardware> HardwarePreset(std::string_view spec) {
   return hardware;
 }
 
+absl::StatusOr<Link> NetworkPreset(std::string_view spec) {
+  Link link{.name = std::string(kRankLink), .latency_s = kNetworks[1].latency_s};
+  if (spec.ends_with("/s")) {
+    PENSTOCK_ASSIGN_OR_RETURN(link.bytes_per_s, ParseRate(spec));
+    return link;
+  }
+  const auto found = std::ranges::find(kNetworks, spec, &NetworkPart::name);
+  if (found == std::end(kNetworks)) {
+    return UsageError("network '{}' is unknown: expected {}, or a rate like 1.1GB/s", Printable(spec),
+                      Names(kNetworks));
+  }
+  link.bytes_per_s = found->gb_per_s * 1e9 * kNetworkEfficiency;
+  link.latency_s = found->latency_s;
+  return link;
+}
+
 std::vector<PresetInfo> AllPresets() {
   std::vector<PresetInfo> infos;
   for (const MachinePart& m : kMachines) {
@@ -321,6 +360,9 @@ std::vector<PresetInfo> AllPresets() {
                      c.source});
   }
   for (const DiskPart& d : kDisks) infos.push_back({"disk", d.name, fmt::format("{} GB/s", d.gb_per_s), d.source});
+  for (const NetworkPart& n : kNetworks) {
+    infos.push_back({"network", n.name, fmt::format("{} GB/s, {:.0f} us", n.gb_per_s, n.latency_s * 1e6), n.source});
+  }
   return infos;
 }
 

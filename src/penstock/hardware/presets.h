@@ -17,8 +17,12 @@ namespace penstock {
 // Returns kUsage with the list of known names when the spec is invalid.
 absl::StatusOr<Hardware> HardwarePreset(std::string_view spec);
 
+// Returns the network between machines, or the link between GPUs of one machine, as the link "between_ranks": a preset
+// ("10gbe") or a rate ("1.1GB/s"). kUsage with the list of known names when the spec is invalid.
+absl::StatusOr<Link> NetworkPreset(std::string_view spec);
+
 struct PresetInfo {
-  std::string_view kind;  // "machine", "gpu", "cpu", "disk"
+  std::string_view kind;  // "machine", "gpu", "cpu", "disk", "network"
   std::string_view name;
   std::string summary;      // its numbers
   std::string_view source;  // where the numbers come from

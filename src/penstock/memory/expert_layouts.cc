@@ -116,12 +116,12 @@ ExpertLayouts::ExpertLayouts(const WeightMap& map, std::span<const OpenedFile> f
 }
 
 ExpertLayouts::ExpertLayouts(const std::vector<bool>& layer_has_experts, int64_t num_experts_of_layer,
-                             uint64_t expert_bytes)
-    : experts_here_{0, num_experts_of_layer}, slot_bytes_(RoundUp(expert_bytes, kPageBytes)) {
+                             uint64_t expert_bytes, const RankSplit& ranks)
+    : experts_here_(ranks.ExpertsOf(num_experts_of_layer)), slot_bytes_(RoundUp(expert_bytes, kPageBytes)) {
   for (size_t layer_idx = 0; layer_idx < layer_has_experts.size(); ++layer_idx) {
     first_key_of_layer_.push_back(end_key());
     if (!layer_has_experts[layer_idx]) continue;
-    for (int64_t expert_idx = 0; expert_idx < num_experts_of_layer; ++expert_idx) {
+    for (int64_t expert_idx = experts_here_.first; expert_idx < experts_here_.end; ++expert_idx) {
       ExpertLayout layout;
       layout.layer_idx = static_cast<int64_t>(layer_idx);
       layout.reads.push_back({.file_idx = 0, .extent = {0, expert_bytes}, .slot_offset = 0});

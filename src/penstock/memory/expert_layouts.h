@@ -26,8 +26,9 @@ class ExpertLayouts {
                 const RankSplit& ranks = {});
 
   // For simulations, which only count experts: each layer marked in `layer_has_experts` has `num_experts` experts of
-  // `expert_bytes` each.
-  ExpertLayouts(const std::vector<bool>& layer_has_experts, int64_t num_experts, uint64_t expert_bytes);
+  // `expert_bytes` each, on all ranks together.
+  ExpertLayouts(const std::vector<bool>& layer_has_experts, int64_t num_experts, uint64_t expert_bytes,
+                const RankSplit& ranks = {});
 
   int64_t num_experts() const { return static_cast<int64_t>(experts_.size()); }
   int64_t num_layers() const { return static_cast<int64_t>(first_key_of_layer_.size()) - 1; }

@@ -97,6 +97,8 @@ absl::StatusOr<EngineOptions> OptionsFor(EngineOptions options, const Hardware& 
 absl::StatusOr<EnginePlan> PlanOn(const Hardware& hardware, const EngineOptions& options, const DescribedModel& model,
                                   std::shared_ptr<const ExpertLayouts> layouts) {
   EngineRoom room{.num_threads = options.threads, .device = std::nullopt, .budget_bytes = options.memory_bytes};
+  // The last rank has the most experts.
+  room.ranks = {hardware.num_ranks - 1, hardware.num_ranks};
   if (options.device == "gpu") {
     const Link* link = hardware.FindLink("dram_to_device");
     if (link == nullptr) return UsageError("the hardware has no link dram_to_device");

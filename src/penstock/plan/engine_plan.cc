@@ -143,6 +143,15 @@ absl::StatusOr<EnginePlan> PlanEngine(const EngineOptions& options, const Engine
   inputs.bytes_per_position = kBytesPerPosition + room.caller.bytes_per_position;
   const uint64_t device_dense_bytes = DenseWeights::Bytes(model.weights, formats.dtype, DensePart::kLayers);
   PENSTOCK_ASSIGN_OR_RETURN(ChosenPolicy policy, ChoosePolicy(options, room.device, device_dense_bytes, inputs));
+  const ScheduleTraits& schedule = TraitsOf(policy.schedule.kind);
+  if (room.ranks.num_ranks > model.config.num_experts) {
+    return UsageError("{} ranks for {} experts a layer: each rank needs at least one", room.ranks.num_ranks,
+                      model.config.num_experts);
+  }
+  if (room.ranks.num_ranks > 1 && room.device.has_value() &&
+      (schedule.attends_on_host || schedule.host_computes_experts)) {
+    return UsageError("schedule {} with a device runs on one rank only", schedule.name);
+  }
   EnginePlan plan{.formats = formats,
                   .model_formats = ModelFormatsOf(model.weights, formats),
                   .layouts = std::move(layouts),

@@ -119,7 +119,7 @@ void GeneratedRouting::AppendChoices(int64_t layer_idx, int64_t first_row, int64
 
 std::span<const int32_t> GeneratedRouting::Choices(int64_t layer_idx, int64_t first_row, int64_t num_rows) {
   choices_.clear();
-  AppendChoices(layer_idx, first_row, num_rows, choices_);
+  AppendChoices(layer_idx, spec_.first_row + first_row, num_rows, choices_);
   return choices_;
 }
 
@@ -128,12 +128,13 @@ std::span<const int32_t> GeneratedRouting::ChoicesAhead(int64_t layer_idx, int64
   const auto layer = std::find(moe_layers_.begin(), moe_layers_.end(), layer_idx);
   if (spec_.gate_accuracy <= 0 || moe_layers_.end() - layer <= ahead) return {};
   ahead_.clear();
-  AppendChoices(layer[ahead], first_row, num_rows, ahead_);
+  AppendChoices(layer[ahead], spec_.first_row + first_row, num_rows, ahead_);
   const double accuracy = std::pow(spec_.gate_accuracy, static_cast<double>(ahead));
   const auto num_experts = std::ssize(weights_);
   for (int64_t row_idx = 0; row_idx < num_rows; ++row_idx) {
     const std::span<int32_t> named = std::span(ahead_).subspan(row_idx * num_topk_, num_topk_);
-    uint64_t state = Mix(StateOf(step_, layer_idx, first_row + row_idx) + static_cast<uint64_t>(ahead));
+    uint64_t state =
+        Mix(StateOf(step_, layer_idx, spec_.first_row + first_row + row_idx) + static_cast<uint64_t>(ahead));
     for (int32_t& expert_idx : named) {
       state = Mix(state);
       if (Uniform(state) < accuracy || num_experts <= 2 * num_topk_) continue;

@@ -19,6 +19,7 @@ struct RoutingSpec {
   // The probability that a choice is among those that the gate predicts one layer ahead; two layers ahead it is the
   // square of this. 0: gates predict nothing.
   double gate_accuracy = 0;
+  int64_t first_row = 0;  // rows are counted from here, so that several ranks draw different ones
 };
 
 // Choices depend only on the spec, step, layer and row, not on the order of the calls.

@@ -55,6 +55,21 @@ Event SimulatedRuntime::Issue(Task task) {
   return Event(std::make_shared<TaskEnd>(begin_s, lane.end_s));
 }
 
+SimulatedRuntime::Times SimulatedRuntime::TimesOf(const Event& event) {
+  if (event.state_ == nullptr) return {};
+  const auto& task = static_cast<const TaskEnd&>(*event.state_);
+  return {task.begin_s, task.end_s};
+}
+
+Event SimulatedRuntime::IssueArrival(Task task, const Times& sent) {
+  Lane& lane = lanes_[task.lane];
+  double begin_s = std::max(lane.end_s, sent.begin_s);
+  for (const Event& event : task.after) begin_s = std::max(begin_s, EndOf(event));
+  lane.free_s = lane.end_s = std::max(begin_s + lane.duration(task.cost), sent.end_s);
+  account_.AddTask(task.lane, task.label, task.cost, begin_s, lane.end_s);
+  return Event(std::make_shared<TaskEnd>(begin_s, lane.end_s));
+}
+
 absl::Status SimulatedRuntime::Wait(const Event& event) {
   now_s_ = std::max(now_s_, EndOf(event));
   return absl::OkStatus();

@@ -7,6 +7,7 @@
 // passes beside earlier reads.
 #pragma once
 
+#include <algorithm>
 #include <deque>
 #include <functional>
 #include <string>
@@ -23,6 +24,17 @@ class SimulatedRuntime : public Runtime {
   LaneIdx AddLane(std::string name, Duration duration, Duration delay = {});
 
   Event Issue(Task task) override;
+  // When a task runs, in virtual seconds. Empty events happen at 0.
+  struct Times {
+    double begin_s = 0;
+    double end_s = 0;
+  };
+  static Times TimesOf(const Event& event);
+  // Issues the arrival of a message that another runtime with the same clock sends in these times. It ends no sooner
+  // than the sending. It may begin before this moment, because nobody needs to wait for it to begin.
+  Event IssueArrival(Task task, const Times& sent);
+  // Moves the clock forward.
+  void AdvanceTo(double now_s) { now_s_ = std::max(now_s_, now_s); }
   absl::Status Wait(const Event& event) override;
   size_t WaitAny(std::span<const Event> events) override;
   bool Done(const Event& event) const override;

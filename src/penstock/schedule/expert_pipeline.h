@@ -15,6 +15,9 @@ struct PipelineTimes {
   double compute_s = 0;
   double outputs_s = 0;
   double group_s = 0;  // what each group costs besides, in each of the three parts
+  // Experts of the rank that a row chooses, 1 or more. A row comes with the first group that needs it. So with more
+  // choices the first groups have more rows.
+  double choices_per_row = 1;
 };
 
 // Returns the seconds of the layer with this number of groups of equal size. Links carry rows before outputs.

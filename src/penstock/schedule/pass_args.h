@@ -18,6 +18,7 @@
 #include "penstock/parallel/communicator.h"
 #include "penstock/routing/routing_source.h"
 #include "penstock/runtime/runtime.h"
+#include "penstock/runtime/simulated_runtime.h"
 #include "penstock/schedule/lane_rates.h"
 
 namespace penstock {
@@ -47,6 +48,7 @@ struct PassRankLanes {
   int64_t expert_groups = 0;       // groups of a rank's experts (schedule/expert_pipeline.h); 0: chosen by these times:
   Link link = {};                  // between two ranks
   TaskDuration compute_time = {};  // of experts
+  SimulatedRuntime* clock = nullptr;  // only in a simulation: the pass's runtime; all ranks begin passes at one time
 };
 
 struct PassArgs {
@@ -56,7 +58,7 @@ struct PassArgs {
   PassProcessor host;                // embeds, samples, attends if a schedule says so, computes if there is no device
   ThreadPool* host_pool = nullptr;   // checks experts that have arrived; null in a simulation
   std::optional<PassDevice> device;  // computes the layers
-  std::optional<PassRankLanes> ranks = std::nullopt;  // only without a device
+  std::optional<PassRankLanes> ranks = std::nullopt;  // with a device only in a simulation
   KvLayer kv;                                         // layer 0 in the KV cache's pages
   ExpertStore* experts = nullptr;       // in the memory of the processor that computes the layers; null without experts
   ExpertStore* host_experts = nullptr;  // in DRAM, if a device computes the layers; the host can compute them

@@ -42,11 +42,12 @@ Event PassFfn::Route(RowRange rows, int64_t layer_idx, bool brings_input) {
   }
   // Other ranks see the choices of no rows, too, once this rank is done with the rows before.
   if (rows.size() == 0) routed = combined_;
-  if (!args_.device.has_value()) {
-    const Event known = ranks_.has_value() ? ranks_->ExchangeChoices(rows, layer_idx, routed) : routed;
+  const auto finish = [&](const Event& chosen) {
+    const Event known = ranks_.has_value() ? ranks_->ExchangeChoices(rows, layer_idx, chosen) : chosen;
     IssueShared(rows, layer_idx);
     return known;
-  }
+  };
+  if (!args_.device.has_value()) return finish(routed);
   const auto num_ahead = static_cast<int64_t>(layers_ahead.size());
   const int64_t num_topk = args_.config.num_topk;
   const int64_t num_scores = args_.wants_scores || args_.experts->wants_scores() ? args_.config.num_experts : 0;
@@ -67,8 +68,7 @@ Event PassFfn::Route(RowRange rows, int64_t layer_idx, bool brings_input) {
                     }
                   });
   if (brings_input) input_offloaded_ = offloaded;
-  IssueShared(rows, layer_idx);
-  return offloaded;
+  return finish(offloaded);
 }
 
 // Issues the FFN that all rows share. It runs while the host looks at the choices and experts arrive.
@@ -181,17 +181,19 @@ Event PassFfn::Experts(int64_t layer_idx, ExpertStore& store, std::span<const Ex
 }
 
 Event PassFfn::RankExperts(int64_t layer_idx, ExpertStore& store, std::span<const ExpertLease> leases) {
-  // Experts whose inputs are here go first, then those of each group, in the order in which they come.
-  std::map<int64_t, std::vector<int64_t>> experts_of_group;
+  // Groups whose inputs are here go first, then the others in the order in which they come. Each group is a task of its
+  // own, so that its outputs leave before the next one is computed.
+  std::map<std::pair<bool, int64_t>, std::vector<int64_t>> experts_of_group;
   for (const ExpertLease& lease : leases) {
     const int64_t expert_idx = store.layouts().expert_idx_of(lease.key());
     if (group_rows_[expert_idx] == 0) continue;
-    const bool is_here = args_.runtime.Done(ranks_->InputsOf(expert_idx));
-    experts_of_group[is_here ? -1 : ranks_->GroupOf(expert_idx)].push_back(expert_idx);
+    const bool is_missing = !args_.runtime.Done(ranks_->InputsOf(expert_idx));
+    experts_of_group[{is_missing, ranks_->GroupOf(expert_idx)}].push_back(expert_idx);
   }
   Event last;
   for (const auto& [group, expert_idxs] : experts_of_group) {
-    const Event inputs = group < 0 ? Event() : ranks_->InputsOf(expert_idxs.front());
+    Events inputs;
+    for (const int64_t expert_idx : expert_idxs) inputs.push_back(ranks_->InputsOf(expert_idx));
     last = IssueExperts(
         layer_idx, store, leases,
         [&](int64_t expert_idx) { return std::ranges::find(expert_idxs, expert_idx) != expert_idxs.end(); }, inputs);
@@ -201,7 +203,7 @@ Event PassFfn::RankExperts(int64_t layer_idx, ExpertStore& store, std::span<cons
 }
 
 Event PassFfn::IssueExperts(int64_t layer_idx, ExpertStore& store, std::span<const ExpertLease> leases,
-                            absl::FunctionRef<bool(int64_t expert_idx)> is_wanted, const Event& inputs) {
+                            absl::FunctionRef<bool(int64_t expert_idx)> is_wanted, Events after) {
   const auto num_rows_of = [&](const ExpertPlace& place) {
     return group_rows_[store.layouts().expert_idx_of(place.key)];
   };
@@ -212,8 +214,7 @@ Event PassFfn::IssueExperts(int64_t layer_idx, ExpertStore& store, std::span<con
   for (const ExpertPlace& place : taken->places) cost += args_.cost.Expert(num_rows_of(place));
   TaskLabel label{.name = "experts", .layer_idx = layer_idx};
   if (taken->places.size() == 1) label.expert_idx = store.layouts().expert_idx_of(taken->places[0].key);
-  Events after = taken->arrived;
-  after.push_back(inputs);
+  after.insert(after.end(), taken->arrived.begin(), taken->arrived.end());
   if (ranks_.has_value()) after.push_back(ranks_->outputs_sent());
   const Event computed =
       tasks_.Issue(ProcessorOf(store), label, cost, std::move(after),
@@ -290,12 +291,12 @@ Event PassFfn::Combine(RowRange rows, int64_t layer_idx) {
     returned = ranks_->Finish(layer_idx);
     expert_outputs_.insert(expert_outputs_.end(), returned.received.begin(), returned.received.end());
   }
-  combined_ = tasks_.Issue(args_.compute(), tasks_.LabelOf("combine", rows, layer_idx), args_.cost.Combine(rows.size()),
-                           std::exchange(expert_outputs_, {}),
-                           [rows, places = returned.places](Operations& operations) {
-                             if (places != nullptr) operations.PlaceOutputs(rows, *places);
-                             operations.Combine(rows);
-                           });
+  combined_ =
+      tasks_.Issue(args_.compute(), tasks_.LabelOf("combine", rows, layer_idx), args_.cost.Combine(rows.size()),
+                   std::exchange(expert_outputs_, {}), [rows, places = returned.places](Operations& operations) {
+                     if (places != nullptr) operations.PlaceOutputs(rows, *places);
+                     operations.Combine(rows);
+                   });
   return combined_;
 }
 

@@ -74,9 +74,9 @@ class PassFfn {
     return &store == args_.experts ? args_.compute() : args_.host;
   }
   void IssueShared(RowRange rows, int64_t layer_idx);
-  // Computes those of the leased experts for which `is_wanted` returns true, after their inputs have come.
+  // Computes those of the leased experts for which `is_wanted` returns true, after these events.
   Event IssueExperts(int64_t layer_idx, ExpertStore& store, std::span<const ExpertLease> leases,
-                     absl::FunctionRef<bool(int64_t expert_idx)> is_wanted, const Event& inputs);
+                     absl::FunctionRef<bool(int64_t expert_idx)> is_wanted, Events after);
   // Computes leased experts as their inputs come from other ranks, and sends their outputs.
   Event RankExperts(int64_t layer_idx, ExpertStore& store, std::span<const ExpertLease> leases);
   // Takes the leased experts for which `is_wanted` returns true. Issues a task that checks them if some have not been

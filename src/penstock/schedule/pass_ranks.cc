@@ -19,6 +19,8 @@ struct OutputsEnd {
   int32_t num_experts = 0, num_failed = 0, fault = 0, text_bytes = 0;
 };
 
+TaskLabel ReceiveOutputsLabel(int64_t layer_idx) { return {.name = "receive outputs", .layer_idx = layer_idx}; }
+
 // Appends elements of `size_bytes` bytes to a message in a buffer.
 class MessageWriter {
  public:
@@ -56,20 +58,70 @@ absl::Status PassRanks::ForEachOther(absl::FunctionRef<absl::Status(int rank)> v
   return absl::OkStatus();
 }
 
+std::vector<PassRanks::SendTimes> PassRanks::ExchangeTimes(const SendTimes& own) const {
+  const auto all = AllGather(communicator(), MessageStream::kSteps, std::as_bytes(std::span(own)),
+                             own.size() * sizeof(SimulatedRuntime::Times));
+  PENSTOCK_CHECK(all.ok());
+  std::vector<SendTimes> times;
+  for (const std::vector<std::byte>& message : *all) {
+    times.emplace_back(own.size());
+    std::memcpy(times.back().data(), message.data(), message.size());
+  }
+  return times;
+}
+
+Event PassRanks::IssueArrival(TaskLabel label, uint64_t bytes,
+                              absl::FunctionRef<std::optional<SimulatedRuntime::Times>(int rank)> of_rank) {
+  SimulatedRuntime::Times sent;
+  bool is_first = true;
+  for (int rank = 0; rank < num_ranks(); ++rank) {
+    if (rank == split_.rank) continue;
+    const std::optional<SimulatedRuntime::Times> times = of_rank(rank);
+    if (!times.has_value()) continue;
+    sent.begin_s = std::exchange(is_first, false) ? times->begin_s : std::min(sent.begin_s, times->begin_s);
+    sent.end_s = std::max(sent.end_s, times->end_s);
+  }
+  return tasks_.Arrive(label, bytes, sent);
+}
+
 Event PassRanks::ExchangeChoices(RowRange rows, int64_t layer_idx, const Event& routed) {
   if (std::exchange(is_dispatched_, false)) routed_.clear();
   auto own = std::make_shared<Routed>(Routed{.rows = rows, .choices = {}, .received = {}});
   own->choices.resize(num_ranks());
   routed_.push_back(own);
-  const uint64_t bytes = 4 * static_cast<uint64_t>(rows.size() * args_.config.num_topk);
-  tasks_.Transfer(
-      args_.ranks->to_ranks_lane, {.name = "send choices", .layer_idx = layer_idx}, bytes, {routed}, [this, rows] {
-        const std::span<const int32_t> choices = args_.host.operations->Choices(rows);
-        return ForEachOther(
-            [&](int rank) { return communicator().Send(rank, MessageStream::kExperts, std::as_bytes(choices)); });
-      });
-  own->received = tasks_.Transfer(args_.ranks->from_ranks_lane, {.name = "receive choices", .layer_idx = layer_idx},
-                                  bytes, {routed}, [this, own] { return ReceiveChoices(*own); });
+  const auto bytes_of = [](int64_t num_choices) { return 4 * static_cast<uint64_t>(num_choices); };
+  const TaskLabel label{.name = "receive choices", .layer_idx = layer_idx};
+  const int64_t num_own = rows.size() * args_.config.num_topk;
+  const Event sent =
+      tasks_.Transfer(args_.ranks->to_ranks_lane, {.name = "send choices", .layer_idx = layer_idx},
+                      bytes_of(num_own * (num_ranks() - 1)), {routed}, [this, rows] {
+                        const std::span<const int32_t> choices = args_.host.operations->Choices(rows);
+                        return ForEachOther([&](int rank) {
+                          return communicator().Send(rank, MessageStream::kExperts, std::as_bytes(choices));
+                        });
+                      });
+  if (!args_.is_simulated()) {
+    own->received = tasks_.Transfer(args_.ranks->from_ranks_lane, label, bytes_of(num_own), {routed},
+                                    [this, own] { return ReceiveChoices(*own); });
+    return own->received;
+  }
+  const std::span<const int32_t> choices = args_.routing.Choices(layer_idx, rows.begin, rows.size());
+  own->choices[split_.rank].assign(choices.begin(), choices.end());
+  const absl::Status told = ForEachOther(
+      [&](int rank) { return SendSized(communicator(), rank, MessageStream::kExperts, std::as_bytes(choices)); });
+  PENSTOCK_CHECK(told.ok());  // ranks in virtual time do not fail
+  int64_t num_received = 0;
+  const absl::Status heard = ForEachOther([&](int rank) -> absl::Status {
+    PENSTOCK_ASSIGN_OR_RETURN(const std::vector<std::byte> message,
+                              ReceiveSized(communicator(), rank, MessageStream::kExperts, kMaxMessageBytes));
+    own->choices[rank].resize(message.size() / sizeof(int32_t));
+    std::memcpy(own->choices[rank].data(), message.data(), message.size());
+    num_received += std::ssize(own->choices[rank]);
+    return absl::OkStatus();
+  });
+  PENSTOCK_CHECK(heard.ok());
+  const std::vector<SendTimes> times = ExchangeTimes({SimulatedRuntime::TimesOf(sent)});
+  own->received = IssueArrival(label, bytes_of(num_received), [&](int rank) { return times[rank][0]; });
   return own->received;
 }
 
@@ -121,25 +173,39 @@ std::shared_ptr<const RankAssignments> PassRanks::Dispatch(RowRange rows, int64_
   if (exchange_ != nullptr) outputs_sent_ = exchange_->outputs_sent;
   exchange_ = exchange;
   const auto bytes_of = [&](int64_t num_rows) { return static_cast<uint64_t>(num_rows * args_.ffn_row_bytes); };
+  SendTimes sending;  // of each group
   for (int64_t group = 0; group < exchange->num_groups; ++group) {
     int64_t num_sent = 0;
     for (const std::vector<int64_t>& sent : exchange->sent_rows[group]) num_sent += std::ssize(sent);
-    exchange->rows_sent = tasks_.Transfer(args_.ranks->to_ranks_lane, {.name = "send rows", .layer_idx = layer_idx},
-                                          bytes_of(num_sent), {},
-                                          [this, exchange, group] { return SendRows(*exchange, group); });
+    exchange->rows_sent =
+        tasks_.Transfer(args_.ranks->to_ranks_lane, {.name = "send rows", .layer_idx = layer_idx}, bytes_of(num_sent),
+                        {}, [this, exchange, group] { return SendRows(*exchange, group); });
+    sending.push_back(SimulatedRuntime::TimesOf(exchange->rows_sent));
   }
+  std::vector<SendTimes> times;
+  if (args_.is_simulated()) times = ExchangeTimes(sending);
   for (int64_t group = 0; group < exchange->num_groups; ++group) {
+    const TaskLabel label{.name = "receive rows", .layer_idx = layer_idx};
+    const std::vector<Inputs>& inputs = exchange->inputs[group];
     int64_t num_received = 0;
-    for (const Inputs& inputs : exchange->inputs[group]) num_received += inputs.num_rows;
-    exchange->inputs_here.push_back(tasks_.Transfer(
-        args_.ranks->from_ranks_lane, {.name = "receive rows", .layer_idx = layer_idx}, bytes_of(num_received),
-        {outputs_sent_},
-        [this, exchange, group] { return Receive(*exchange, group + 1, /*outputs=*/false); }));
+    for (const Inputs& of_rank : inputs) num_received += of_rank.num_rows;
+    if (args_.is_simulated()) {
+      exchange->inputs_here.push_back(
+          IssueArrival(label, bytes_of(num_received), [&](int rank) -> std::optional<SimulatedRuntime::Times> {
+            if (inputs[rank].num_rows == 0) return std::nullopt;
+            return times[rank][group];
+          }));
+    } else {
+      exchange->inputs_here.push_back(
+          tasks_.Transfer(args_.ranks->from_ranks_lane, label, bytes_of(num_received), {outputs_sent_},
+                          [this, exchange, group] { return Receive(*exchange, group + 1, /*outputs=*/false); }));
+    }
   }
-  const int64_t num_outputs = std::reduce(exchange->outputs_left.begin(), exchange->outputs_left.end());
-  exchange->outputs_here = tasks_.Transfer(
-      args_.ranks->from_ranks_lane, {.name = "receive outputs", .layer_idx = layer_idx}, OutputBytes(num_outputs),
-      {outputs_sent_}, [this, exchange] { return Receive(*exchange, exchange->num_groups, /*outputs=*/true); });
+  if (!args_.is_simulated()) {
+    exchange->outputs_here = tasks_.Transfer(
+        args_.ranks->from_ranks_lane, ReceiveOutputsLabel(layer_idx), OutputBytes(exchange->num_outputs()),
+        {outputs_sent_}, [this, exchange] { return Receive(*exchange, exchange->num_groups, /*outputs=*/true); });
+  }
   return {exchange, &exchange->own};
 }
 
@@ -218,7 +284,9 @@ PipelineTimes PassRanks::TimesOf(const std::vector<std::vector<int32_t>>& choice
           .compute_s = compute_s,
           .outputs_s = static_cast<double>(OutputBytes(static_cast<int64_t>(max_of(outputs_out, outputs_in)))) /
                        link.bytes_per_s,
-          .group_s = link.latency_s * (num_ranks() - 1)};
+          .group_s = link.latency_s * (num_ranks() - 1),
+          .choices_per_row = static_cast<double>(std::reduce(outputs_in.begin(), outputs_in.end())) /
+                             std::max<double>(1, static_cast<double>(std::reduce(rows_in.begin(), rows_in.end())))};
 }
 
 void PassRanks::ForEachRow(std::span<const int32_t> choices, ExpertRange experts, std::span<const int64_t> group_of,
@@ -252,7 +320,7 @@ void PassRanks::PlanHere(const std::vector<std::vector<int32_t>>& choices, Excha
   exchange.own.input_rows.resize(offsets.back());
   std::vector<int64_t> next_place = offsets;
   exchange.inputs.assign(exchange.num_groups, std::vector<Inputs>(num_ranks()));
-  int64_t next_input = activations().dims.max_rows;
+  int64_t next_input = args_.is_simulated() ? 0 : activations().dims.max_rows;
   for (int rank = 0; rank < num_ranks(); ++rank) {
     const bool is_own = rank == split_.rank;
     const int64_t num_rows = std::ssize(choices[rank]) / num_topk;
@@ -374,6 +442,7 @@ void PassRanks::Return(int64_t layer_idx, std::span<const int64_t> expert_idxs, 
 void PassRanks::IssueReturn(int64_t layer_idx) {
   const std::shared_ptr<Exchange> exchange = exchange_;
   const int64_t num_outputs = std::exchange(exchange->num_waiting_outputs, 0);
+  const bool is_first = exchange->num_sent_outputs == 0;
   exchange->num_sent_outputs += num_outputs;
   tasks_.Transfer(args_.ranks->to_ranks_lane, {.name = "send outputs", .layer_idx = layer_idx},
                   OutputBytes(num_outputs), {exchange->computed},
@@ -385,6 +454,14 @@ void PassRanks::IssueReturn(int64_t layer_idx) {
 PassRanks::Returned PassRanks::Finish(int64_t layer_idx) {
   if (exchange_->num_waiting_outputs > 0) IssueReturn(layer_idx);
   PENSTOCK_CHECK(exchange_->num_sent_outputs == exchange_->num_outputs_elsewhere);
+  if (args_.is_simulated()) {
+    const std::vector<SendTimes> times = ExchangeTimes({exchange_->sending_outputs});
+    exchange_->outputs_here = IssueArrival(ReceiveOutputsLabel(layer_idx), OutputBytes(exchange_->num_outputs()),
+                                           [&](int rank) -> std::optional<SimulatedRuntime::Times> {
+                                             if (exchange_->outputs_left[rank] == 0) return std::nullopt;
+                                             return times[rank][0];
+                                           });
+  }
   return {{exchange_, &exchange_->places}, {exchange_->rows_sent, exchange_->outputs_here}};
 }
 

@@ -8,12 +8,17 @@
 // when the rows of its group are here, in any order. Outputs leave in the order in which experts are computed.
 //
 // All ranks call these functions in the same order, with rows of their own, perhaps none.
+//
+// In a simulation each rank has a thread and a runtime of its own. The ranks tell each other choices, and when their
+// messages leave. All clocks begin together, so these times are the receivers' times, too.
 #pragma once
 
 #include <cstdint>
 #include <functional>
 #include <memory>
 #include <mutex>
+#include <numeric>
+#include <optional>
 #include <span>
 #include <string>
 #include <utility>
@@ -55,8 +60,8 @@ class PassRanks {
   // Sends the outputs of these experts to the ranks of their rows, after `computed`. Waits for more experts if there
   // are few outputs.
   void Return(int64_t layer_idx, std::span<const int64_t> expert_idxs, const Event& computed);
-  // Sends the outputs that still wait. After the events, the rows may be overwritten, and the outputs for them are here,
-  // in the places that `places` then names, [rows.size(), num_topk].
+  // Sends the outputs that still wait. After the events, the rows may be overwritten, and the outputs for them are
+  // here, in the places that `places` then names, [rows.size(), num_topk].
   struct Returned {
     std::shared_ptr<const std::vector<int64_t>> places;
     Events received;
@@ -94,8 +99,9 @@ class PassRanks {
     std::vector<int64_t> waiting;  // experts that were computed, with outputs to send
     int64_t num_waiting_outputs = 0;
     int64_t num_sent_outputs = 0;
-    Event computed;  // the experts that wait
-    Event rows_sent, outputs_sent;  // the last ones
+    Event computed;                           // the experts that wait
+    Event rows_sent, outputs_sent;            // the last ones
+    SimulatedRuntime::Times sending_outputs;  // in a simulation: all of them
     Event outputs_here;
 
     // Used by the lane from_ranks, until outputs_here.
@@ -103,6 +109,8 @@ class PassRanks {
     std::vector<int64_t> outputs_left;  // [num_ranks]: outputs that are not here
     int64_t next_place = 0;             // of the next output that comes
     std::vector<int64_t> places;        // [rows.size(), num_topk]: of expert_output
+
+    int64_t num_outputs() const { return std::reduce(outputs_left.begin(), outputs_left.end()); }
 
     std::mutex mutex;                                      // guards what follows
     std::vector<std::pair<int64_t, absl::Status>> failed;  // experts of this rank
@@ -120,6 +128,14 @@ class PassRanks {
   // needs it.
   void ForEachRow(std::span<const int32_t> choices, ExpertRange experts, std::span<const int64_t> group_of,
                   absl::FunctionRef<void(int64_t row_idx, int64_t group)> visit) const;
+
+  // In a simulation: tells the other ranks when something is sent, and learns when they send it: [num_ranks, the same
+  // number]. A rank that sends nothing gives times of 0.
+  using SendTimes = std::vector<SimulatedRuntime::Times>;
+  std::vector<SendTimes> ExchangeTimes(const SendTimes& own) const;
+  // Issues the arrival of what these ranks send. `of_rank` returns the times of a rank that sends something.
+  Event IssueArrival(TaskLabel label, uint64_t bytes,
+                     absl::FunctionRef<std::optional<SimulatedRuntime::Times>(int rank)> of_rank);
 
   absl::Status ReceiveChoices(Routed& routed);
   absl::Status SendRows(const Exchange& exchange, int64_t group);

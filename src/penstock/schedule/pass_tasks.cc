@@ -62,7 +62,15 @@ Event PassTasks::Transfer(LaneIdx lane, TaskLabel label, uint64_t link_bytes, Ev
                        .label = label,
                        .cost = {.link_bytes = link_bytes},
                        .after = std::move(after),
-                       .body = std::move(body)});
+                       .body = args_.is_simulated() ? nullptr : std::move(body)});
+}
+
+Event PassTasks::Arrive(TaskLabel label, uint64_t link_bytes, const SimulatedRuntime::Times& sent) {
+  const LaneIdx lane = args_.ranks->from_ranks_lane;
+  Event& last = last_[lane];
+  last = args_.ranks->clock->IssueArrival(
+      {.lane = lane, .label = label, .cost = {.link_bytes = link_bytes}, .after = {last}}, sent);
+  return last;
 }
 
 absl::Status PassTasks::WaitForAll() {

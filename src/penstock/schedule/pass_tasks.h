@@ -43,8 +43,10 @@ class PassTasks {
   // Issues a task whose lane, label, body and events are already set.
   Event IssueInOrder(Task task);
 
-  // Issues a transfer to or from other ranks. REQUIRES: no simulation.
+  // Issues a transfer to or from other ranks. A simulation ignores its body.
   Event Transfer(LaneIdx lane, TaskLabel label, uint64_t link_bytes, Events after, std::function<absl::Status()> body);
+  // Issues the arrival of what other ranks send in these times. REQUIRES: a simulation with ranks.
+  Event Arrive(TaskLabel label, uint64_t link_bytes, const SimulatedRuntime::Times& sent);
   // Issues a copy between the host's and the device's memory. `list` adds the byte ranges; it is called before Copy()
   // returns, and not at all in a simulation. REQUIRES: a device.
   using CopyLister = absl::FunctionRef<void(Activations& host, Activations& device, ByteCopies& copies)>;

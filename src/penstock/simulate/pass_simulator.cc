@@ -10,10 +10,21 @@ namespace penstock {
 PassSimulator::PassSimulator(Args args)
     : args_(std::move(args)),
       cost_(args_.config, args_.formats),
-      layouts_(args_.config.layer_has_experts, args_.config.num_experts, args_.expert_bytes),
+      layouts_(args_.config.layer_has_experts, args_.config.num_experts, args_.expert_bytes, args_.ranks),
       schedule_(TraitsOf(args_.schedule.kind).make(args_.schedule, args_.config)) {
   host_lane_ = runtime_.AddLane("host_compute", args_.rates.host_compute);
   disk_lane_ = runtime_.AddLane("disk_to_dram", args_.rates.disk_to_dram, args_.rates.disk_delay);
+  if (args_.communicator == nullptr) return;
+  const Link& link = args_.link;
+  ranks_ = {.communicator = args_.communicator,
+            .to_ranks_lane = runtime_.AddLane(
+                "to_ranks",
+                [link](const TaskCost& cost) { return cost.link_bytes == 0 ? 0 : link.Seconds(cost.link_bytes); }),
+            .from_ranks_lane = runtime_.AddLane("from_ranks", TransferTime(link.bytes_per_s)),
+            .expert_groups = args_.schedule.expert_groups,
+            .link = link,
+            .compute_time = args_.device.has_value() ? args_.rates.device_compute : args_.rates.host_compute,
+            .clock = &runtime_};
 }
 
 absl::StatusOr<std::unique_ptr<PassSimulator>> PassSimulator::Create(Args args) {
@@ -64,6 +75,7 @@ double PassSimulator::Time(const RowBatch& batch, std::vector<RowRange> micro_ba
              .runtime = runtime_,
              .host = {.lane = host_lane_},
              .device = args_.device.has_value() ? std::optional(device_) : std::nullopt,
+             .ranks = ranks_,
              .kv = KvLayer::Of(args_.config, args_.formats.kv),
              .experts = experts_.compute(),
              .host_experts = experts_.beside_device(),

@@ -39,6 +39,10 @@ class PassSimulator {
     int64_t ffn_row_bytes = 0;  // bytes of one row of the experts' input; 0: f32
     LaneRates rates;
     TaskSink* sink = nullptr;
+    // With several ranks: this one, the link to the others, and messages to them (simulate/simulated_ranks.h).
+    RankSplit ranks = {};
+    Link link = {};
+    Communicator* communicator = nullptr;
   };
   static absl::StatusOr<std::unique_ptr<PassSimulator>> Create(Args args);
 
@@ -49,6 +53,8 @@ class PassSimulator {
 
   // Returns the counters of the tier that computes the layers. REQUIRES: the model has experts.
   const ExpertCounters& counters() const { return experts_.compute()->counters(); }
+  double now_s() const { return runtime_.now_s(); }
+  void AdvanceTo(double now_s) { runtime_.AdvanceTo(now_s); }
   std::vector<LaneUsage> Usage() const { return runtime_.Usage(); }
   void ResetUsage();
 
@@ -64,6 +70,7 @@ class PassSimulator {
   LaneIdx host_lane_ = 0;
   LaneIdx disk_lane_ = 0;
   PassDevice device_;
+  std::optional<PassRankLanes> ranks_;
   std::optional<KvStaging> kv_staging_;
   ExpertTiers experts_;
   std::unique_ptr<Schedule> schedule_;  // holds leases on experts, so it is destroyed before them

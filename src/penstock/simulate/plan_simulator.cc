@@ -5,6 +5,8 @@
 #include <utility>
 
 #include "penstock/base/check.h"
+#include "penstock/base/status.h"
+#include "penstock/kernels/kernels.h"
 #include "penstock/simulate/hardware_rates.h"
 
 namespace penstock {
@@ -27,7 +29,8 @@ ExpertRoom Shrink(const ExpertRoom& room, Eviction eviction, int64_t num_all, in
 
 }  // namespace
 
-absl::StatusOr<std::unique_ptr<PassSimulator>> MakeSimulator(const SimulationInputs& inputs, const Hardware& hardware) {
+absl::StatusOr<std::unique_ptr<SimulatedRanks>> MakeSimulator(const SimulationInputs& inputs,
+                                                              const Hardware& hardware) {
   return MakeSimulator(inputs, hardware, inputs.config);
 }
 
@@ -49,12 +52,14 @@ ModelConfig FewerLayers(const ModelConfig& config, int64_t num_layers) {
   return fewer;
 }
 
-absl::StatusOr<std::unique_ptr<PassSimulator>> MakeSimulator(const SimulationInputs& inputs, const Hardware& hardware,
-                                                             const ModelConfig& fewer) {
+absl::StatusOr<std::unique_ptr<SimulatedRanks>> MakeSimulator(const SimulationInputs& inputs, const Hardware& hardware,
+                                                              const ModelConfig& fewer) {
   const ChosenPolicy& policy = inputs.plan.policy;
   const MemoryPlan& plan = policy.plan;
   const ExpertLayouts& layouts = *inputs.plan.layouts;
-  const int64_t num_experts = fewer.num_experts * fewer.num_moe_layers();
+  const int num_ranks = plan.num_ranks;
+  const RankSplit last{num_ranks - 1, num_ranks};
+  const int64_t num_experts = last.ExpertsOf(fewer.num_experts).size() * fewer.num_moe_layers();
   const int64_t min = MinStreamingSlots(policy.schedule.kind, fewer.num_experts);
   const auto shrink = [&](const ExpertRoom& room, Eviction eviction) {
     return &fewer == &inputs.config ? room : Shrink(room, eviction, plan.num_experts_total, num_experts, min);
@@ -80,7 +85,13 @@ absl::StatusOr<std::unique_ptr<PassSimulator>> MakeSimulator(const SimulationInp
                                        : NumStagedPages(plan, inputs.config, inputs.plan.model_formats.kv),
                    .reads_dram = policy.device->kind == DeviceKind::kCuda};  // assumes that DRAM's pages can be locked
   }
-  return PassSimulator::Create(std::move(args));
+  if (num_ranks > 1) {
+    const Link* link = hardware.FindLink(kRankLink);
+    if (link == nullptr) return UsageError("the hardware has no link {}: give --network", kRankLink);
+    args.link = *link;
+    args.ffn_row_bytes = kernels::RowBytes(inputs.plan.formats.rows.ffn, inputs.config.model_dim);
+  }
+  return SimulatedRanks::Create(args, num_ranks);
 }
 
 }  // namespace penstock

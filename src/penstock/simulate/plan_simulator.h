@@ -7,7 +7,7 @@
 #include "absl/status/statusor.h"
 #include "penstock/hardware/hardware.h"
 #include "penstock/plan/engine_plan.h"
-#include "penstock/simulate/pass_simulator.h"
+#include "penstock/simulate/simulated_ranks.h"
 
 namespace penstock {
 
@@ -18,8 +18,8 @@ struct SimulationInputs {
   TaskSink* sink = nullptr;
 };
 
-// Returns the simulator; kUsage when the hardware lacks rates that it needs.
-absl::StatusOr<std::unique_ptr<PassSimulator>> MakeSimulator(const SimulationInputs& inputs, const Hardware& hardware);
+// Returns the simulator of all of the plan's ranks; kUsage when the hardware lacks rates that it needs.
+absl::StatusOr<std::unique_ptr<SimulatedRanks>> MakeSimulator(const SimulationInputs& inputs, const Hardware& hardware);
 
 // Returns the config with only `num_layers` layers. The share of layers with experts stays about the same. At least one
 // layer has experts, if any of `config` has. REQUIRES: 1 <= num_layers <= config.num_layers.
@@ -27,7 +27,7 @@ ModelConfig FewerLayers(const ModelConfig& config, int64_t num_layers);
 // Returns the simulator for `fewer`, a config made by FewerLayers(). With eviction static, a tier pins the same share
 // of the experts and keeps its number of streaming slots. With other evictions, its slots shrink in proportion. `fewer`
 // must outlive the simulator.
-absl::StatusOr<std::unique_ptr<PassSimulator>> MakeSimulator(const SimulationInputs& inputs, const Hardware& hardware,
-                                                             const ModelConfig& fewer);
+absl::StatusOr<std::unique_ptr<SimulatedRanks>> MakeSimulator(const SimulationInputs& inputs, const Hardware& hardware,
+                                                              const ModelConfig& fewer);
 
 }  // namespace penstock

@@ -2,8 +2,10 @@
 
 #include <algorithm>
 #include <cmath>
+#include <deque>
 #include <map>
 #include <memory>
+#include <mutex>
 #include <numeric>
 #include <utility>
 
@@ -58,6 +60,29 @@ int64_t NumSimulatedLayers(const SimulationInputs& inputs, int64_t num_places) {
   return std::min(min, num_layers);
 }
 
+// The routing of one rank's rows, for its thread: the same draws, of other layers.
+class RankView : public RoutingSource {
+ public:
+  RankView(RoutingSource& all, std::mutex& mutex, int rank, int64_t num_layers)
+      : all_(&all), mutex_(&mutex), first_layer_(rank * kStride), num_layers_(num_layers) {}
+
+  std::span<const int32_t> Choices(int64_t layer_idx, int64_t first_row, int64_t num_rows) override {
+    const std::lock_guard<std::mutex> lock(*mutex_);
+    const std::span<const int32_t> drawn = all_->Choices((first_layer_ + layer_idx) % num_layers_, first_row, num_rows);
+    choices_.assign(drawn.begin(), drawn.end());
+    return choices_;
+  }
+
+ private:
+  static constexpr int64_t kStride = 7;  // ranks have different draws, if there are enough layers
+
+  RoutingSource* all_;
+  std::mutex* mutex_;
+  int64_t first_layer_;
+  int64_t num_layers_;
+  std::vector<int32_t> choices_;
+};
+
 }  // namespace
 
 struct RunEstimator::Impl {
@@ -68,13 +93,23 @@ struct RunEstimator::Impl {
 
   Impl(const SimulationInputs& simulation_inputs, const Workload& of_workload, RepeatedRouting& routing)
       : inputs(simulation_inputs),
-        workload(of_workload),
+        num_ranks(simulation_inputs.plan.policy.plan.num_ranks),
+        workload(OfRank(of_workload, num_ranks)),
         limits(PassLimitsOf(inputs.plan.policy)),
         fewer(FewerLayers(inputs.config, NumSimulatedLayers(inputs, NumPlaces(inputs, workload)))),
         scale(static_cast<double>(inputs.config.num_layers) / static_cast<double>(fewer.num_layers)),
         num_places(NumPlaces(inputs, workload)),
         takes_all(TraitsOf(inputs.plan.policy.schedule.kind).is_layer_by_layer),
-        choices(routing) {}
+        choices(routing) {
+    for (int rank = 0; rank < num_ranks; ++rank)
+      views.emplace_back(routing, views_mutex, rank, inputs.config.num_layers);
+  }
+
+  // Returns the workload of the rank with the most requests.
+  static Workload OfRank(Workload workload, int num_ranks) {
+    workload.num_requests = (workload.num_requests + num_ranks - 1) / num_ranks;
+    return workload;
+  }
 
   // Returns the seconds of a step. Simulates steps that only decode, and steps with as many prompt rows as there is
   // room for. Interpolates all others between these two. There, prompt rows count as decoding rows until `num_places`
@@ -156,20 +191,26 @@ struct RunEstimator::Impl {
     }
     batch.logit_rows.resize(parts.size());  // only the number of rows matters
     std::iota(batch.logit_rows.begin(), batch.logit_rows.end(), int64_t{0});
-    const double layers_s = simulator->Run(batch, micro_batches, choices);
+    std::vector<RankPass> passes;  // all ranks take steps of this size
+    if (num_ranks == 1) passes.push_back({batch, micro_batches, choices});
+    for (int rank = 0; rank < num_ranks && num_ranks > 1; ++rank) passes.push_back({batch, micro_batches, views[rank]});
+    const double layers_s = simulator->Run(passes);
     choices.NextStep();
-    return (layers_s + simulator->RunLogits(batch, choices)) * scale;
+    return (layers_s + simulator->RunLogits(std::move(passes))) * scale;
   }
 
   const SimulationInputs inputs;
-  const Workload workload;
+  const int num_ranks;
+  const Workload workload;  // of one rank
   const PassLimits limits;
   const ModelConfig fewer;
   const double scale;  // number of all layers, divided by the layers of `fewer`
   const int64_t num_places;
   const bool takes_all;  // the schedule takes all experts, whatever the rows choose
   RepeatedRouting& choices;
-  std::unique_ptr<PassSimulator> simulator;
+  std::mutex views_mutex;
+  std::deque<RankView> views;  // [num_ranks]
+  std::unique_ptr<SimulatedRanks> simulator;
   RowBatch batch;
   std::map<std::pair<int64_t, int64_t>, Step> steps;
   StepSize last_size;
@@ -234,7 +275,7 @@ RunEstimate RunEstimator::Estimate() {
   const ChosenPolicy& policy = impl.inputs.plan.policy;
   Workload simulated = impl.workload;
   if (simulated.num_requests == 0) simulated.num_requests = impl.num_places;
-  const int64_t num_requests = simulated.num_requests;
+  const int64_t num_requests = simulated.num_requests;  // of one rank
   simulated.num_requests = std::min(num_requests, kMaxBatches * impl.num_places);
   SimulatedBatch requests(simulated, policy,
                           NumKvPages(policy.plan, impl.inputs.config, impl.inputs.plan.model_formats.kv));
@@ -247,11 +288,12 @@ RunEstimate RunEstimator::Estimate() {
   }
   run.prompt_tokens += requests.num_skipped_tokens();
   const double times = static_cast<double>(num_requests) / static_cast<double>(simulated.num_requests);
+  const double tokens_times = times * impl.num_ranks;
   const Impl::Step& full = impl.At({.num_decoding = std::min(impl.num_places, num_requests)});
-  run.num_requests = num_requests;
-  run.prompt_tokens = std::llround(static_cast<double>(run.prompt_tokens) * times);
-  run.computed_prompt_tokens = std::llround(static_cast<double>(run.computed_prompt_tokens) * times);
-  run.generated_tokens = num_requests * impl.workload.new_tokens;
+  run.num_requests = num_requests * impl.num_ranks;
+  run.prompt_tokens = std::llround(static_cast<double>(run.prompt_tokens) * tokens_times);
+  run.computed_prompt_tokens = std::llround(static_cast<double>(run.computed_prompt_tokens) * tokens_times);
+  run.generated_tokens = run.num_requests * impl.workload.new_tokens;
   run.prefill_s = run.prefill_s * times + impl.cold_s;
   run.decode_s *= times;
   run.decode_step_s = full.seconds;

@@ -1,6 +1,7 @@
 #include "penstock/simulate/simulated_run.h"
 
 #include <algorithm>
+#include <deque>
 #include <memory>
 #include <utility>
 
@@ -47,6 +48,39 @@ std::vector<RowRange> BuildPass(TraceRouting& trace, const PassLimits& limits, R
   return micro_batches;
 }
 
+// One rank of a simulated run: its share of the requests.
+struct SimulatedRank {
+  SimulatedRank(const SimulationInputs& inputs, const Workload& own, RoutingSpec routing, int rank)
+      : workload(own),
+        choices(std::max<int64_t>(1, inputs.config.num_experts), std::max<int64_t>(1, inputs.config.num_topk),
+                OfRank(routing, rank), inputs.config.moe_layers()),
+        requests(workload, inputs.plan.policy,
+                 NumKvPages(inputs.plan.policy.plan, inputs.config, inputs.plan.model_formats.kv)) {}
+
+  static RoutingSpec OfRank(RoutingSpec routing, int rank) {
+    constexpr int64_t kRowsOfRank = 1 << 24;
+    routing.first_row = rank * kRowsOfRank;
+    return routing;
+  }
+
+  Workload workload;
+  GeneratedRouting choices;
+  SimulatedBatch requests;
+  RowBatch batch;
+};
+
+int64_t ShareOf(int64_t part, int64_t num_parts, int64_t total) { return (total + part) / num_parts; }
+
+// Adds empty micro-batches, so that all ranks have equally many.
+void FillUp(std::vector<RankPass>& passes) {
+  size_t max = 0;
+  for (const RankPass& pass : passes) max = std::max(max, pass.micro_batches.size());
+  for (RankPass& pass : passes) {
+    const int64_t end = pass.batch.num_rows();
+    pass.micro_batches.resize(max, {end, end});
+  }
+}
+
 }  // namespace
 
 void RunTotals::Add(const StepSize& size, double seconds) {
@@ -60,7 +94,8 @@ void RunTotals::Add(const StepSize& size, double seconds) {
 
 absl::StatusOr<SimulatedTrace> SimulateTrace(const SimulationInputs& inputs, const Hardware& hardware,
                                              const std::string& trace_path) {
-  PENSTOCK_ASSIGN_OR_RETURN(const std::unique_ptr<PassSimulator> simulator, MakeSimulator(inputs, hardware));
+  PENSTOCK_ASSIGN_OR_RETURN(const std::unique_ptr<SimulatedRanks> simulator, MakeSimulator(inputs, hardware));
+  if (simulator->num_ranks() > 1) return UsageError("a recorded run is one rank's: simulate it on one rank");
   PENSTOCK_ASSIGN_OR_RETURN(const std::unique_ptr<TraceRouting> trace, TraceRouting::Open(trace_path, inputs.config));
   SimulatedTrace run;
   std::vector<double>& seconds = run.step_s;
@@ -74,7 +109,9 @@ absl::StatusOr<SimulatedTrace> SimulateTrace(const SimulationInputs& inputs, con
     }
     seconds.resize(static_cast<size_t>(trace->step_idx()) + 1);
     std::vector<RowRange> micro_batches = BuildPass(*trace, PassLimitsOf(inputs.plan.policy), batch);
-    seconds.back() = simulator->Run(batch, std::move(micro_batches), *trace);
+    std::vector<RankPass> passes;
+    passes.push_back({batch, std::move(micro_batches), *trace});
+    seconds.back() = simulator->Run(std::move(passes));
   }
   if (inputs.config.num_moe_layers() > 0) run.experts = simulator->counters();
   return run;
@@ -91,22 +128,39 @@ absl::StatusOr<SimulatedRun> SimulateWorkload(const SimulationInputs& inputs, co
   const ModelConfig& config = inputs.config;
   const ChosenPolicy& policy = inputs.plan.policy;
   PENSTOCK_RETURN_IF_ERROR(CheckFits(workload, policy.plan));
-  PENSTOCK_ASSIGN_OR_RETURN(const std::unique_ptr<PassSimulator> simulator, MakeSimulator(inputs, hardware));
-  GeneratedRouting choices(std::max<int64_t>(1, config.num_experts), std::max<int64_t>(1, config.num_topk), routing,
-                           config.moe_layers());
-  SimulatedBatch requests(workload, policy, NumKvPages(policy.plan, config, inputs.plan.model_formats.kv));
-  SimulatedRun run;
-  run.num_requests = requests.num_requests();
-  RowBatch batch;
-  while (!requests.idle()) {
-    requests.Admit();
-    const StepSize size = requests.ChooseRows();
-    run.step_s.push_back(simulator->Run(batch, requests.Fill(batch), choices));
-    choices.NextStep();
-    run.Add(size, run.step_s.back());
-    run.generated_tokens += requests.Advance();
+  PENSTOCK_ASSIGN_OR_RETURN(const std::unique_ptr<SimulatedRanks> simulator, MakeSimulator(inputs, hardware));
+  std::deque<SimulatedRank> ranks;
+  for (int rank = 0; rank < simulator->num_ranks(); ++rank) {
+    Workload own = workload;
+    own.num_requests = ShareOf(rank, simulator->num_ranks(), workload.num_requests);
+    if (own.num_requests == 0 && workload.num_requests > 0) break;  // fewer requests than ranks
+    ranks.emplace_back(inputs, own, routing, rank);
   }
-  run.prompt_tokens += requests.num_skipped_tokens();
+  SimulatedRun run;
+  for (const SimulatedRank& rank : ranks) run.num_requests += rank.requests.num_requests();
+  RowBatch empty;
+  GeneratedRouting nothing(1, 1, {});
+  while (std::ranges::any_of(ranks, [](const SimulatedRank& rank) { return !rank.requests.idle(); })) {
+    std::vector<RankPass> passes;
+    StepSize size;
+    for (SimulatedRank& rank : ranks) {
+      rank.requests.Admit();
+      const StepSize own = rank.requests.ChooseRows();
+      size.num_decoding += own.num_decoding;
+      size.num_prompt_rows += own.num_prompt_rows;
+      std::vector<RowRange> micro_batches = rank.requests.Fill(rank.batch);
+      passes.push_back({rank.batch, std::move(micro_batches), rank.choices});
+    }
+    while (std::ssize(passes) < simulator->num_ranks()) passes.push_back({empty, {}, nothing});
+    FillUp(passes);
+    run.step_s.push_back(simulator->Run(std::move(passes)));
+    run.Add(size, run.step_s.back());
+    for (SimulatedRank& rank : ranks) {
+      rank.choices.NextStep();
+      run.generated_tokens += rank.requests.Advance();
+    }
+  }
+  for (const SimulatedRank& rank : ranks) run.prompt_tokens += rank.requests.num_skipped_tokens();
   run.lanes = simulator->Usage();
   if (config.num_moe_layers() > 0) {
     run.expert_hits = simulator->counters().hits;

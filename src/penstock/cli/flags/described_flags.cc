@@ -56,6 +56,16 @@ absl::StatusOr<Described> Describe(const DescribedFlags& flags) {
   }
   PENSTOCK_ASSIGN_OR_RETURN(Hardware hardware, is_this_machine ? CachedProbe({.options = options, .model = &model})
                                                                : ParseHardwareFlag(flags.hardware));
+  PENSTOCK_RETURN_IF_ERROR(CheckRange("--ranks", flags.ranks, kMaxRanks));
+  hardware.num_ranks = static_cast<int>(std::max<int64_t>(1, flags.ranks));
+  if (!flags.network.empty()) {
+    PENSTOCK_ASSIGN_OR_RETURN(const Link network, NetworkPreset(flags.network));
+    std::erase_if(hardware.links, [](const Link& link) { return link.name == kRankLink; });
+    hardware.links.push_back(network);
+  }
+  if (hardware.num_ranks > 1 && hardware.FindLink(kRankLink) == nullptr) {
+    return UsageError("--ranks {}: which network joins them? Give --network", flags.ranks);
+  }
   // A described GPU may compute anything. The warning names what the CUDA kernels do not support yet.
   if (hardware.FindTier("device") != nullptr && options.device != "cpu") {
     PENSTOCK_ASSIGN_OR_RETURN(const Formats formats, ChooseFormats(options, model.weights()));

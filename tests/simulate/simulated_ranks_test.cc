@@ -1,0 +1,153 @@
+// Proves that ranks in virtual time exchange the bytes that EPS-MoE's formulas count, that groups of experts hide the
+// exchange, and that the result is deterministic.
+#include "penstock/simulate/simulated_ranks.h"
+
+#include <algorithm>
+#include <array>
+#include <deque>
+
+#include <gmock/gmock.h>
+
+#include "penstock/routing/generated_routing.h"
+
+namespace penstock {
+namespace {
+
+struct RanksScenario {
+  int num_ranks = 2;
+  int64_t num_rows = 512;  // of each rank
+  double network_bytes_per_s = 1e9;
+  double latency_s = 20e-6;
+  int64_t expert_groups = 0;
+  ScheduleKind schedule = ScheduleKind::kOnDemand;
+  int64_t num_experts = 32;
+  double skew = 1;
+};
+
+constexpr int64_t kRankDim = 1024, kRankExpertDim = 1024, kRankTopk = 4, kRankLayers = 3;
+constexpr double kRankFlops = 4e11, kRankMemoryBytes = 2e10;
+
+struct RanksOutcome {
+  double seconds = 0;
+  uint64_t sent_bytes = 0;  // by rank 0
+};
+
+RanksOutcome SimulateAll(const RanksScenario& scenario) {
+  ModelConfig config;
+  config.vocab_size = 1000;
+  config.model_dim = kRankDim;
+  config.num_layers = kRankLayers;
+  config.num_heads = 8;
+  config.num_kv_heads = 2;
+  config.head_dim = 128;
+  config.num_experts = scenario.num_experts;
+  config.num_topk = kRankTopk;
+  config.expert_dim = kRankExpertDim;
+  config.layer_has_experts.assign(kRankLayers, true);
+  const ModelFormats formats = {
+      .attention = WeightFormat::kInt8, .ffn = WeightFormat::kInt8, .lm_head = WeightFormat::kInt8};
+  PassSimulator::Args args{
+      .config = config,
+      .formats = formats,
+      .expert_bytes = ModelCost(config, formats).expert_bytes(),
+      .schedule = {.kind = scenario.schedule, .expert_groups = scenario.expert_groups},
+      .dram = {.num_slots = kRankLayers * scenario.num_experts, .num_pinned = kRankLayers * scenario.num_experts},
+      .ffn_row_bytes = kRankDim,
+      .rates = {.host_compute =
+                    [](const TaskCost& cost) {
+                      return std::max(cost.flops / kRankFlops,
+                                      static_cast<double>(cost.memory_bytes) / kRankMemoryBytes);
+                    },
+                .disk_to_dram = [](const TaskCost&) { return 0.0; }},
+      .link = {.name = std::string(kRankLink),
+               .bytes_per_s = scenario.network_bytes_per_s,
+               .latency_s = scenario.latency_s}};
+  const auto ranks = SimulatedRanks::Create(args, scenario.num_ranks).value();
+  RowBatch batch;
+  for (int64_t row = 0; row < scenario.num_rows; ++row) batch.AddRow(1, row, {}, 0, {});
+  std::deque<GeneratedRouting> routings;
+  RanksOutcome outcome;
+  for (int step = 0; step < 2; ++step) {
+    ranks->ResetUsage();
+    std::vector<RankPass> passes;
+    for (int rank = 0; rank < scenario.num_ranks; ++rank) {
+      routings.emplace_back(scenario.num_experts, kRankTopk,
+                            RoutingSpec{.skew = scenario.skew, .seed = 1, .first_row = rank * 100'000});
+      passes.push_back({batch, {{0, scenario.num_rows}}, routings.back()});
+    }
+    outcome.seconds = ranks->Run(std::move(passes));
+  }
+  for (const LaneUsage& lane : ranks->Usage()) {
+    if (lane.name == "to_ranks") outcome.sent_bytes = lane.cost.link_bytes;
+  }
+  return outcome;
+}
+
+TEST(SimulatedRanks, TheSameRanksTakeTheSameTime) {
+  for (const int num_ranks : {1, 2, 4}) {
+    const RanksOutcome first = SimulateAll({.num_ranks = num_ranks}), second = SimulateAll({.num_ranks = num_ranks});
+    EXPECT_EQ(first.seconds, second.seconds);
+    EXPECT_EQ(first.sent_bytes, second.sent_bytes);
+  }
+}
+
+// EPS-MoE, DP + EP: each device sends g (D - 1) / D of its rows, where a row needs g of the D devices. Here each of a
+// row's k outputs comes back, so that a row's sum does not depend on D.
+TEST(SimulatedRanks, TheBytesAreThoseOfThePapersFormula) {
+  for (const int num_ranks : {2, 3, 4, 8}) {
+    const RanksScenario scenario{.num_ranks = num_ranks, .num_rows = 4096, .num_experts = 96};
+    const double d = num_ranks, k = kRankTopk;
+    // A row's k experts are drawn without repetition; d divides 96. Devices without any of them:
+    double misses = 1;
+    for (int i = 0; i < kRankTopk; ++i) misses *= (96 - 96 / d - i) / (96.0 - i);
+    const double g = d * (1 - misses);
+    const double rows = static_cast<double>(scenario.num_rows) * kRankLayers;
+    const double expected = rows * (g * (d - 1) / d * kRankDim + k * (d - 1) / d * 4 * kRankDim + (d - 1) * 4 * k);
+    EXPECT_NEAR(static_cast<double>(SimulateAll(scenario).sent_bytes) / expected, 1, 0.02) << num_ranks;
+  }
+}
+
+// Where experts are computed as long as their rows and outputs travel, groups hide most of the exchange.
+TEST(SimulatedRanks, GroupsHideTheExchange) {
+  RanksScenario scenario{.network_bytes_per_s = 1e15, .latency_s = 0, .expert_groups = 1};
+  const RanksOutcome alone = SimulateAll(scenario);  // without an exchange
+  const double experts_s =
+      static_cast<double>(scenario.num_rows * kRankLayers * kRankTopk) * 6 * kRankDim * kRankExpertDim / kRankFlops;
+  scenario.network_bytes_per_s = static_cast<double>(alone.sent_bytes) / experts_s;
+  scenario.latency_s = 20e-6;
+  const double plain_s = SimulateAll(scenario).seconds;
+  EXPECT_GT(plain_s, alone.seconds + 0.8 * experts_s);
+  scenario.expert_groups = 0;
+  EXPECT_GT(plain_s - SimulateAll(scenario).seconds, 0.7 * experts_s);
+}
+
+// The chosen number of groups is within 5 % of the best of a sweep, and never slower than the plain form.
+TEST(SimulatedRanks, TheChosenNumberOfGroupsIsNearlyTheBest) {
+  for (const ScheduleKind schedule : {ScheduleKind::kOnDemand, ScheduleKind::kKlotski, ScheduleKind::kZigzag}) {
+    for (const double bytes_per_s : {2e7, 1e8, 1e9, 1e10}) {
+      for (const int64_t num_rows : {1, 16, 512}) {
+        RanksScenario scenario{
+            .num_rows = num_rows, .network_bytes_per_s = bytes_per_s, .schedule = schedule, .skew = 1.1};
+        const double chosen_s = SimulateAll(scenario).seconds;
+        double best_s = chosen_s, plain_s = 0;
+        for (scenario.expert_groups = 1; scenario.expert_groups <= 16; ++scenario.expert_groups) {
+          const double seconds = SimulateAll(scenario).seconds;
+          if (scenario.expert_groups == 1) plain_s = seconds;
+          best_s = std::min(best_s, seconds);
+        }
+        SCOPED_TRACE(testing::Message() << TraitsOf(schedule).name << ", " << bytes_per_s << " B/s, " << num_rows);
+        EXPECT_LE(chosen_s, 1.05 * best_s);
+        EXPECT_LE(chosen_s, plain_s / 0.98);
+      }
+    }
+  }
+}
+
+TEST(SimulatedRanks, SkewedChoicesMakeTheOtherRanksWait) {
+  const RanksOutcome even = SimulateAll({.num_ranks = 4, .network_bytes_per_s = 1e12});
+  const RanksOutcome skewed = SimulateAll({.num_ranks = 4, .network_bytes_per_s = 1e12, .skew = 1.5});
+  EXPECT_GT(skewed.seconds, 1.1 * even.seconds);
+}
+
+}  // namespace
+}  // namespace penstock
